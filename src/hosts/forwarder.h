@@ -1,0 +1,23 @@
+#pragma once
+
+#include "base/time.h"
+
+namespace verbena::hosts {
+
+// Moves the packets of programs between the hosts of a fabric.  The owner calls forward() when the
+// loop has run, and park() before the loop sleeps.  Only the loop's thread uses it.
+class Forwarder {
+ public:
+  Forwarder() = default;
+  Forwarder(const Forwarder&) = delete;
+  Forwarder& operator=(const Forwarder&) = delete;
+  virtual ~Forwarder() = default;
+
+  // Forwards some packets of each program.  Returns true if there were some.
+  virtual bool forward(Time now) = 0;
+  // Asks to be woken for the next packet.  Returns false if there is something to do already.
+  virtual bool park() = 0;
+  virtual void unpark() = 0;
+};
+
+}  // namespace verbena::hosts

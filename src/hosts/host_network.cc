@@ -1,0 +1,103 @@
+#include "hosts/host_network.h"
+
+#include <cerrno>
+
+#include "hosts/capture_packet.h"
+#include "os/clock.h"
+
+namespace verbena::hosts {
+namespace {
+
+// Returns a GUID that is the same whenever the fabric is up, and differs for each host and device.
+Guid guid_of(const plan::Fabric& fabric, HostIndex host, std::uint8_t device) {
+  std::uint64_t guid = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : fabric.name + "/" + fabric.hosts[host].name) {
+    guid = (guid ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
+  // Mark it as a locally administered identifier, and leave room for the device.
+  return {((guid & 0xfcffffffffffff00) | 0x0200000000000000) + device};
+}
+
+}  // namespace
+
+agent::Network::Identity HostNetwork::identity() const {
+  const plan::Fabric& fabric = switch_.network().fabric();
+  Identity identity{.node_guid = guid_of(fabric, host_, 0)};
+  for (const plan::Rail& rail : fabric.hosts[host_].rails) {
+    const auto device = static_cast<std::uint8_t>(identity.devices.size());
+    identity.devices.push_back({.name = rail.device,
+                                .guid = guid_of(fabric, host_, device),
+                                .ports = {node::PortConfig{.pkeys = rail.pkeys}}});
+  }
+  return identity;
+}
+
+void HostNetwork::open(User& user) {
+  user_ = &user;
+  switch_.connect(host_, *this);
+  user.addresses_changed(switch_.network().addresses(host_));
+  user.port_changed(std::nullopt);
+}
+
+void HostNetwork::links_changed() {
+  if (user_ == nullptr) return;
+  const ethernet::Network& network = switch_.network();
+  std::uint8_t device = 0;
+  for (const plan::Rail& rail : network.fabric().hosts[host_].rails) {
+    user_->port_state_changed(
+        {.device = device, .number = 1},
+        {.why_down = network.why_down({.host = host_, .device = device}), .pkeys = rail.pkeys});
+    ++device;
+  }
+}
+
+void HostNetwork::close() {
+  if (user_ == nullptr) return;
+  switch_.disconnect(host_);
+  user_ = nullptr;
+}
+
+std::span<const link::Arrival> HostNetwork::send(link::Burst& burst, Time now) {
+  for (const link::Burst::Packet& packet : burst.packets()) {
+    capture_packet(user_->captures(), link::Direction::kOut,
+                   {packet.address, burst.transport(packet)}, now);
+  }
+  switch_.send(host_, burst);
+  return {};
+}
+
+void HostNetwork::arrived(const link::Arrival& arrival) {
+  ++qp1_packets_;
+  capture_packet(user_->captures(), link::Direction::kIn, arrival, os::now());
+  user_->arrived({&arrival, 1});
+}
+
+void HostNetwork::remark(node::ClientId client, const std::string& text) {
+  user_->log(text);
+  user_->remark(client, text);
+}
+
+agent::Network::Answer HostNetwork::route(const node::Node::RouteWanted& wanted) {
+  const auto route = switch_.network().route(host_, wanted.destination, wanted.source);
+  if (!route) {
+    user_->remark(wanted.client, route.error());
+    return fail(Errc::kAddressNotFound, "the fabric has no route to this address", ENETUNREACH);
+  }
+  return node::HostRoute{.source = route->source,
+                         .interface = route->interface,
+                         .mtu_bytes = route->mtu_bytes,
+                         .loopback = route->loopback};
+}
+
+Result<void> HostNetwork::set_members(std::uint16_t range, const Gid& group,
+                                      std::span<const std::uint32_t> interfaces) {
+  if (switch_.network().set_members(host_, range, group, interfaces)) return {};
+  return fail(Errc::kNoResources, "the fabric has the most members or groups that it may have");
+}
+
+void HostNetwork::add_counters(std::vector<ipc::NamedCount>& out) const {
+  out.push_back({"data_packets", 0});
+  out.push_back({"qp1_packets", qp1_packets_});
+}
+
+}  // namespace verbena::hosts

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "agent/network.h"
+#include "hosts/switch.h"
+
+namespace verbena::hosts {
+
+// Is the network of one virtual host: the addresses, devices and routes are those of the fabric's
+// file, and the packets go to the fabric's switch.
+class HostNetwork final : public agent::Network, private Switch::Station {
+ public:
+  // REQUIRES: the switch outlives this object, and has the host.
+  HostNetwork(Switch& fabric, HostIndex host) : switch_(fabric), host_(host) {}
+  ~HostNetwork() override { close(); }
+
+  Identity identity() const override;
+  void open(User& user) override;
+  void close() override;
+  bool is_open() const override { return user_ != nullptr; }
+  std::string state() const override { return "a virtual host"; }
+  std::span<const link::Arrival> send(link::Burst& burst, Time now) override;
+  Answer route(const node::Node::RouteWanted& wanted) override;
+  Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& wanted) override {
+    return switch_.uplinks().lease(host_, random, wanted.avoid);
+  }
+  void release(std::uint16_t range) override { switch_.uplinks().release(range); }
+  std::vector<int> sockets_of(std::uint16_t) const override { return {}; }
+  void passed_on(std::uint16_t) override { switch_.uplinks().passed_on(); }
+  Result<std::vector<int>> attach(node::ClientId client, std::uint16_t range, int wake) override {
+    return switch_.uplinks().attach({host_, client}, range, wake);
+  }
+  void detach(node::ClientId client) override { switch_.detach({host_, client}); }
+  Result<void> set_members(std::uint16_t range, const Gid& group,
+                           std::span<const std::uint32_t> interfaces) override;
+  std::size_t leases() const override { return switch_.uplinks().leases(host_); }
+  void add_counters(std::vector<ipc::NamedCount>& out) const override;
+
+  // Tells the programs of the host which of its ports are down now (ethernet::LinkFaults).
+  void links_changed();
+
+ private:
+  void arrived(const link::Arrival& arrival) override;
+  void remark(node::ClientId client, const std::string& text) override;
+
+  Switch& switch_;
+  HostIndex host_;
+  User* user_ = nullptr;  // null when it is closed
+  std::uint64_t qp1_packets_ = 0;
+};
+
+}  // namespace verbena::hosts

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <cstddef>
+#include <expected>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hosts/host_network.h"
+#include "hosts/nodes.h"
+#include "hosts/switch.h"
+#include "plan/plan.h"
+
+namespace verbena::hosts {
+
+// Holds the hosts of an Ethernet fabric, and the switch between them.
+class HostNodes final : public Nodes {
+ public:
+  // Takes the names of all hosts.  The error is a line for the user.
+  static std::expected<std::unique_ptr<HostNodes>, std::string> create(asio::io_context& loop,
+                                                                       plan::Fabric fabric,
+                                                                       const Options& options,
+                                                                       const agent::Log& log);
+
+  ethernet::Network& network() { return switch_->network(); }
+  // Tells the programs of a host that its links may have gone down or come up.
+  void links_changed(HostIndex host) { networks_[host]->links_changed(); }
+
+  Forwarder& packets() override { return *switch_; }
+  std::size_t size() const override { return agents_.size(); }
+  ipc::HostStatus status(std::size_t host) const override;
+  void add_counters(std::vector<ipc::NamedCount>& counters) const override {
+    switch_->add_counters(counters);
+  }
+  void stop(const char* why) override;
+
+ private:
+  explicit HostNodes(std::unique_ptr<Switch> packets) : switch_(std::move(packets)) {}
+
+  std::unique_ptr<Switch> switch_;
+  std::vector<HostNetwork*> networks_{};                 // of each host; its agent owns it
+  std::vector<std::unique_ptr<agent::Agent>> agents_{};  // of each host
+};
+
+}  // namespace verbena::hosts

@@ -1,0 +1,158 @@
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <asio/io_context.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/claim.h"
+#include "hosts/service.h"
+#include "os/adaptive_spin.h"
+#include "os/agent_name.h"
+#include "os/clock.h"
+#include "os/daemon.h"
+#include "os/limits.h"
+#include "os/thread.h"
+#include "plan/plan.h"
+#include "subnet/netlist.h"
+#include "verbena_build.h"
+
+// verbena-fabric is started by `verbena fabric up` and ends with `verbena fabric down`.
+namespace verbena::hosts {
+namespace {
+
+constexpr Duration kClaimTimeout = std::chrono::seconds(5);
+constexpr std::size_t kLogLinesKept = 1000;  // for `verbena fabric log`
+
+struct Arguments {
+  int ready_fd = -1;
+  std::string name{};
+  std::string file{};
+  std::string log{};
+  bool trace = false;
+  std::vector<std::string> managers{};
+  std::string opensm{};
+  std::string scratch = "/tmp";
+};
+
+int failed(const Arguments& arguments, const std::string& text) {
+  std::fprintf(stderr, "verbena-fabric: %s\n", text.c_str());
+  if (arguments.ready_fd >= 0) os::report_failure(arguments.ready_fd, text);
+  return 1;
+}
+
+// Forwards for a moment instead of sleeping.  Returns true if there was something to forward.
+bool spin_for_packet(Forwarder& packets, os::AdaptiveSpin& waits) {
+  const Time began = os::now();
+  for (Time now = began; now - began < waits.spin_time();) {
+    os::let_others_run();
+    if (packets.forward(os::now())) {
+      waits.spin_succeeded();
+      return true;
+    }
+    const Time before = std::exchange(now, os::now());
+    if (!waits.yielded(now - before)) break;
+  }
+  waits.spin_failed();
+  return false;
+}
+
+// Runs the loop.  While there are packets, it looks at the descriptors only now and then.
+void run_until_it_ends(asio::io_context& loop, Forwarder& packets) {
+  constexpr int kLooksPerPoll = 16;
+  os::AdaptiveSpin waits(std::chrono::microseconds(50));
+  int looks = 0;
+  while (!loop.stopped()) {
+    const bool some = packets.forward(os::now());
+    if (some && ++looks < kLooksPerPoll) continue;
+    looks = 0;
+    if (loop.poll() > 0 || some) continue;
+    if (waits.should_spin() && spin_for_packet(packets, waits)) continue;
+    const Time began = os::now();
+    if (packets.park()) loop.run_one();
+    packets.unpark();
+    waits.slept(os::now() - began);
+  }
+}
+
+int run(const Arguments& arguments) {
+  std::ifstream file(arguments.file);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file && text.empty()) return failed(arguments, "cannot read " + arguments.file);
+  const bool is_netlist = subnet::looks_like_netlist(text);
+  auto fabric = is_netlist ? plan::Fabric{} : plan::parse(text);
+  if (!fabric) return failed(arguments, arguments.file + ": " + fabric.error().text);
+  auto topology = is_netlist ? subnet::parse_netlist(text) : subnet::Topology{};
+  if (!topology) return failed(arguments, arguments.file + ": " + topology.error().reason);
+  agent::Log log;
+  if (!arguments.log.empty()) {
+    auto opened = agent::Log::open(arguments.log);
+    if (!opened) return failed(arguments, "--log " + arguments.log + ": cannot be written");
+    log = std::move(*opened);
+  }
+  log.keep(kLogLinesKept);
+  auto listener = agent::claim_name(os::fabric_socket_name(arguments.name), ::geteuid(),
+                                    os::now() + kClaimTimeout);
+  if (!listener) return failed(arguments, listener.error());
+  if (!*listener) return failed(arguments, "a fabric of this name is up already");
+  asio::io_context loop(1);
+  Service::Options options{.build = VB_BUILD_ID,
+                           .name = arguments.name,
+                           .file = arguments.file,
+                           .trace = arguments.trace && !arguments.log.empty(),
+                           .managers = arguments.managers,
+                           .opensm = arguments.opensm,
+                           .scratch = arguments.scratch};
+  const auto service = is_netlist ? Service::create(loop, std::move(**listener),
+                                                    std::move(*topology), std::move(options), log)
+                                  : Service::create(loop, std::move(**listener), std::move(*fabric),
+                                                    std::move(options), log);
+  if (!service) return failed(arguments, service.error());
+  if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);
+  run_until_it_ends(loop, (*service)->packets());
+  return 0;
+}
+
+}  // namespace
+}  // namespace verbena::hosts
+
+// An exception at start-up ends the process and is reported.
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
+  verbena::hosts::Arguments arguments;
+  CLI::App app(
+      "Verbena's fabric of virtual hosts: an agent for each host of a file, and the switch between "
+      "them. It is started by 'verbena fabric up' and ends with 'verbena fabric down'.");
+  app.set_version_flag("--version", "verbena-fabric " VB_BUILD_ID);
+  app.add_option("--ready-fd", arguments.ready_fd, "Descriptor to say on that it listens");
+  app.add_option("--name", arguments.name, "Name of the fabric")->required();
+  app.add_option("--file", arguments.file, "File that describes the fabric")->required();
+  app.add_option("--manager", arguments.managers, "HCA on which a subnet manager runs")
+      ->expected(0, static_cast<int>(verbena::hosts::Managers::kManagersMax));
+  app.add_option("--opensm", arguments.opensm, "Executable of OpenSM");
+  app.add_option("--scratch", arguments.scratch, "Where to make a directory for OpenSM's files");
+  const auto or_variable = [](CLI::Option* option, const char* name) {
+    if (::getauxval(AT_SECURE) == 0) option->envname(name);  // CLI11 calls plain getenv()
+  };
+  or_variable(app.add_option("--log", arguments.log, "File to append a log to"),
+              "VERBENA_FABRIC_LOG");
+  or_variable(app.add_flag("--trace", arguments.trace, "Log each change of a connection's state"),
+              "VERBENA_TRACE");
+  CLI11_PARSE(app, argc, argv);
+
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a capture beyond the file size limit is only a failed write
+  verbena::os::set_daemon_limits();
+  try {
+    return verbena::hosts::run(arguments);
+  } catch (const std::exception& e) {  // only start-up throws; later errors are Results
+    return verbena::hosts::failed(arguments, e.what());
+  }
+}

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <asio/io_context.hpp>
+#include <expected>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "agent/watch.h"
+#include "base/strong.h"
+#include "os/fd.h"
+
+namespace verbena::hosts {
+
+// Is OpenSM on a node of a simulated subnet: a child of this process, with the environment that
+// `verbena run --node` would give it.  The kernel kills it when this process ends in any way.
+// It has a directory for its log, what it prints, and its other files.
+//
+// Only the loop's thread uses it; that thread is the one that must live, and it is the only one.
+class ManagerProcess {
+ public:
+  static constexpr const char* kLogName = "opensm.log";
+  static constexpr const char* kOutputName = "opensm.out";
+  // Limits the log: OpenSM empties it then.
+  static constexpr unsigned kLogMegabytesMax = 64;
+
+  struct Options {
+    std::string program{};
+    std::string fabric{};
+    std::string node{};
+    Guid port_guid{};
+    std::string directory{};  // must exist
+    int held_fd = -1;         // os::ScratchDirectory::held_fd()
+  };
+
+  // Starts it.  `ended` is called when it has ended by itself.  The error is a line for the user.
+  static std::expected<std::unique_ptr<ManagerProcess>, std::string> start(
+      asio::io_context& loop, Options options, std::move_only_function<void()> ended);
+  ManagerProcess(const ManagerProcess&) = delete;
+  ManagerProcess& operator=(const ManagerProcess&) = delete;
+  // Kills it: it has nothing to write back, because its directory goes as well.
+  ~ManagerProcess();
+
+  const std::string& node() const { return options_.node; }
+  const std::string& directory() const { return options_.directory; }
+  pid_t pid() const { return pid_; }
+  bool has_ended() const { return !end_.empty(); }
+  // Tells how it ended: "exit code 1".  Empty while it runs.
+  const std::string& end() const { return end_; }
+
+ private:
+  ManagerProcess(Options options, std::move_only_function<void()> ended)
+      : options_(std::move(options)), ended_(std::move(ended)) {}
+
+  void on_end();
+
+  Options options_;
+  std::move_only_function<void()> ended_;
+  pid_t pid_ = 0;
+  os::Fd pidfd_{};
+  agent::Watch watch_{};
+  std::string end_{};
+};
+
+}  // namespace verbena::hosts

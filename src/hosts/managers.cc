@@ -1,0 +1,180 @@
+#include "hosts/managers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "os/clock.h"
+
+namespace verbena::hosts {
+namespace {
+
+std::string port_text(const subnet::Topology& topology, subnet::PortRef port) {
+  return fmt::format("{}:{}", topology.nodes[port.node].name, port.port);
+}
+
+// Returns the first port of an HCA that has a cable.
+std::expected<subnet::PortRef, std::string> manager_port(const subnet::Topology& topology,
+                                                         const std::string& name) {
+  const auto node = topology.find(name);
+  if (!node || topology.nodes[*node].is_switch()) {
+    return std::unexpected(fmt::format("there is no HCA '{}' for a subnet manager", name));
+  }
+  for (std::uint8_t number = 1; number <= topology.nodes[*node].ports; ++number) {
+    const subnet::PortRef port{.node = *node, .port = number};
+    if (topology.link_at(port)) return port;
+  }
+  return std::unexpected(fmt::format("the HCA '{}' has no cable for a subnet manager", name));
+}
+
+}  // namespace
+
+std::expected<std::unique_ptr<Managers>, std::string> Managers::create(asio::io_context& loop,
+                                                                       const subnet::Subnet& subnet,
+                                                                       Options options,
+                                                                       const agent::Log& log) {
+  std::vector<subnet::PortRef> ports;
+  for (const std::string& node : options.nodes) {
+    const auto port = manager_port(subnet.topology(), node);
+    if (!port) return std::unexpected(port.error());
+    ports.push_back(*port);
+  }
+  auto directory = os::ScratchDirectory::create(options.scratch, "verbena-fabric-");
+  if (!directory) {
+    return std::unexpected(fmt::format("a directory for OpenSM's files in {}: {}: {}",
+                                       options.scratch, directory.error().context,
+                                       std::strerror(directory.error().detail)));
+  }
+  std::unique_ptr<Managers> managers(
+      new Managers(loop, subnet, std::move(options), std::move(*directory), std::move(ports), log));
+  if (const std::string problem = managers->start(loop); !problem.empty()) {
+    return std::unexpected(problem);
+  }
+  return managers;
+}
+
+Managers::Managers(asio::io_context& loop, const subnet::Subnet& subnet, Options options,
+                   os::ScratchDirectory directory, std::vector<subnet::PortRef> ports,
+                   agent::Log log)
+    : subnet_(subnet),
+      options_(std::move(options)),
+      log_(std::move(log)),
+      ports_(std::move(ports)),
+      links_(subnet, ports_),
+      directory_(std::move(directory)),
+      timer_(loop, [this] { on_timer(); }) {}
+
+// Returns what is wrong, or nothing.
+std::string Managers::start(asio::io_context& loop) {
+  for (std::size_t i = 0; i < options_.nodes.size(); ++i) {
+    const std::string& node = options_.nodes[i];
+    const std::string own = directory_.path() + "/" + node;
+    std::error_code error;
+    if (!std::filesystem::create_directory(own, error)) {
+      return fmt::format("cannot make {}: {}", own, error.message());
+    }
+    const subnet::PortRef port = ports_[i];
+    auto process = ManagerProcess::start(
+        loop,
+        {.program = options_.program,
+         .fabric = options_.fabric,
+         .node = node,
+         .port_guid = subnet_.topology().nodes[port.node].port_guid(port.port),
+         .directory = own,
+         .held_fd = directory_.held_fd()},
+        [this, i] { on_end(i); });
+    if (!process) return process.error();
+    log_.line(fmt::format("OpenSM (pid {}) starts at {}", (*process)->pid(),
+                          port_text(subnet_.topology(), port)));
+    processes_.push_back(std::move(*process));
+  }
+  return "";
+}
+
+void Managers::on_end(std::size_t manager) {
+  const ManagerProcess& its = *processes_[manager];
+  log_.line(fmt::format("OpenSM (pid {}) on '{}' has ended: {}", its.pid(), its.node(), its.end()));
+  if (all_ended()) answer_all(why_not_up(ends()));
+}
+
+// Tells how the managers have ended.
+std::string Managers::ends() const {
+  std::vector<std::string> texts;
+  for (const auto& process : processes_) {
+    texts.push_back(fmt::format("OpenSM on '{}' has ended: {}", process->node(), process->end()));
+  }
+  return fmt::format("{}", fmt::join(texts, "; "));
+}
+
+bool Managers::all_ended() const {
+  return std::ranges::all_of(processes_, [](const auto& one) { return one->has_ended(); });
+}
+
+void Managers::ports_changed() {
+  if (is_up_ && waiters_.empty()) return;
+  if (!links_.all_active()) return;
+  if (!std::exchange(is_up_, true)) log_.line("the subnet is up: all ports with a link are active");
+  answer_all("");
+}
+
+void Managers::await_subnet(Time deadline, Done done) {
+  if (links_.all_active()) return done("");
+  if (all_ended()) return done(why_not_up(ends()));
+  if (waiters_.size() == kWaitersMax) return done("too many wait for the subnet already");
+  waiters_.push_back({.deadline = deadline, .done = std::move(done)});
+  timer_.at(std::min(timer_.deadline(), deadline));
+}
+
+void Managers::on_timer() {
+  const Time now = os::now();
+  std::vector<Waiter> late;
+  Time next = kNever;
+  for (Waiter& waiter : std::exchange(waiters_, {})) {
+    if (waiter.deadline > now) next = std::min(next, waiter.deadline);
+    (waiter.deadline > now ? waiters_ : late).push_back(std::move(waiter));
+  }
+  timer_.at(next);
+  for (Waiter& waiter : late) waiter.done(why_not_up("it takes too long"));
+}
+
+void Managers::answer_all(const std::string& problem) {
+  timer_.cancel();
+  for (Waiter& waiter : std::exchange(waiters_, {})) waiter.done(problem);
+}
+
+std::string Managers::why_not_up(const std::string& beginning) const {
+  const auto ports = links_.inactive_ports(kPortsNamedMax + 1);
+  std::vector<std::string> names;
+  for (const subnet::PortRef port : ports) names.push_back(port_text(subnet_.topology(), port));
+  if (names.size() > kPortsNamedMax) names.back() = "...";
+  return fmt::format("{}; not active: {}", beginning, fmt::join(names, ", "));
+}
+
+// A manager writes its LID into the ports that it configures, also into its own.
+std::string Managers::state_of(std::size_t manager) const {
+  const ManagerProcess& process = *processes_[manager];
+  if (process.has_ended()) return "ended: " + process.end();
+  const subnet::PortStatus port = subnet_.status(ports_[manager]);
+  if ((port.capability_mask & wire::port_capability::kIsSm) == 0) return "starting";
+  if (port.sm_lid.value == 0) return "discovering";
+  return port.sm_lid == port.lid ? "master" : "standby";
+}
+
+std::vector<ipc::ManagerStatus> Managers::status() const {
+  std::vector<ipc::ManagerStatus> all;
+  for (std::size_t i = 0; i < processes_.size(); ++i) {
+    const ManagerProcess& process = *processes_[i];
+    all.push_back({.node = process.node(),
+                   .pid = static_cast<std::uint32_t>(process.pid()),
+                   .state = state_of(i),
+                   .directory = process.directory()});
+  }
+  return all;
+}
+
+}  // namespace verbena::hosts

@@ -1,0 +1,198 @@
+#include "hosts/service.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "os/clock.h"
+
+namespace verbena::hosts {
+
+Service::Service(asio::io_context& loop, os::UnixListener listener, Options options,
+                 const agent::Log& log)
+    : loop_(loop),
+      options_(std::move(options)),
+      log_(log.named(options_.name)),
+      started_(os::now()),
+      listener_(std::move(listener)),
+      signals_(loop, SIGTERM, SIGINT, SIGHUP),
+      tool_timer_(loop, [this] { end_slow_tools(); }) {
+  signals_.async_wait([this](const asio::error_code& failed, int) {
+    if (!failed) stop("told to by a signal");
+  });
+  listening_ = agent::Watch(loop_, listener_.fd(), [this] { on_listener(); });
+}
+
+Service::~Service() = default;
+
+std::expected<std::unique_ptr<Service>, std::string> Service::create(asio::io_context& loop,
+                                                                     os::UnixListener listener,
+                                                                     plan::Fabric fabric,
+                                                                     Options options,
+                                                                     const agent::Log& log) {
+  std::unique_ptr<Service> service(new Service(loop, std::move(listener), std::move(options), log));
+  auto nodes = HostNodes::create(loop, std::move(fabric), service->node_options(), log);
+  if (!nodes) return std::unexpected(std::move(nodes.error()));
+  HostNodes& hosts = **nodes;
+  service->faults_ = std::make_unique<HostFaults>(
+      hosts.network(), [&hosts](HostIndex host) { hosts.links_changed(host); });
+  service->nodes_ = std::move(*nodes);
+  return service;
+}
+
+std::expected<std::unique_ptr<Service>, std::string> Service::create(asio::io_context& loop,
+                                                                     os::UnixListener listener,
+                                                                     subnet::Topology topology,
+                                                                     Options options,
+                                                                     const agent::Log& log) {
+  std::unique_ptr<Service> service(new Service(loop, std::move(listener), std::move(options), log));
+  auto nodes = SubnetNodes::create(loop, std::move(topology), service->node_options(), log);
+  if (!nodes) return std::unexpected(std::move(nodes.error()));
+  SubnetNodes& hcas = **nodes;
+  service->faults_ = std::make_unique<SubnetFaults>(hcas);
+  service->nodes_ = std::move(*nodes);
+  const Options& its = service->options_;
+  if (its.managers.empty()) return service;
+  auto managers = Managers::create(
+      loop, hcas.subnet(),
+      {.program = its.opensm, .nodes = its.managers, .fabric = its.name, .scratch = its.scratch},
+      service->log_);
+  if (!managers) return std::unexpected(managers.error());
+  service->managers_ = std::move(*managers);
+  hcas.when_ports_change([raw = service.get()] { raw->managers_->ports_changed(); });
+  return service;
+}
+
+// ---- tools --------------------------------------------------------------------------------------
+
+void Service::on_listener() {
+  for (;;) {
+    auto channel = listener_.accept();
+    if (!channel) return;
+    // Anybody may connect to an abstract name.  Close connections of other users at once.
+    if (!channel->check_peer_uid(::geteuid()) || tools_.size() >= kToolsMax) continue;
+    const std::uint64_t id = next_tool_++;
+    auto tool = std::make_unique<Tool>(loop_, std::move(*channel), id, *this);
+    tool->until = os::now() + kToolTimeout;
+    if (tool_timer_.deadline() == kNever) tool_timer_.at(tool->until);
+    tools_.emplace(id, std::move(tool));
+  }
+}
+
+// Closes connections of tools that stay, so that they keep no others out.
+void Service::end_slow_tools() {
+  Time next = kNever;
+  for (const auto& [id, tool] : tools_) {
+    if (tool->until <= os::now()) {
+      tool->connection.finish();
+    } else {
+      next = std::min(next, tool->until);
+    }
+  }
+  tool_timer_.at(next);
+}
+
+void Service::ended(agent::Connection& connection, const std::string&) {
+  tools_.erase(connection.id());
+}
+
+void Service::received(agent::Connection& from, const ipc::Envelope& envelope,
+                       std::span<const std::byte>, std::vector<os::Fd>) {
+  Tool& tool = *tools_.at(from.id());
+  if (!tool.welcomed) return hello(tool, envelope);
+  switch (envelope.type) {
+    case ipc::Type::kShowFabric: return show(tool, envelope);
+    case ipc::Type::kAwaitSubnet: return await_subnet(tool, envelope);
+    case ipc::Type::kShowLog: return show_log(tool, envelope);
+    case ipc::Type::kSetFault: return set_fault(tool, envelope);
+    case ipc::Type::kStop:
+      from.done(envelope.request, {});
+      return stop("told to by 'verbena fabric down'");
+    default:
+      return from.done(envelope.request,
+                       fail(Errc::kNotSupported, "not a request that a fabric knows"));
+  }
+}
+
+void Service::hello(Tool& tool, const ipc::Envelope& envelope) {
+  // Only the first field of a Hello from another build can be decoded.
+  std::string build;
+  ipc::Reader(envelope.body)(build);
+  ipc::Welcome reply{.agent_pid = static_cast<std::uint32_t>(::getpid()), .build = options_.build};
+  tool.welcomed = envelope.type == ipc::Type::kHello && build == options_.build;
+  if (!tool.welcomed) reply.refusal = "the fabric is of another build; see 'verbena fabric down'";
+  tool.connection.reply(envelope.request, reply);
+  if (!tool.welcomed) tool.connection.finish();
+}
+
+void Service::show(Tool& tool, const ipc::Envelope& envelope) {
+  const auto request = ipc::decode<ipc::ShowFabric>(envelope);
+  if (!request) return tool.connection.done(envelope.request, std::unexpected(request.error()));
+  ipc::FabricReply reply{.pid = static_cast<std::uint32_t>(::getpid()),
+                         .name = options_.name,
+                         .file = options_.file,
+                         .uptime = os::now() - started_};
+  std::size_t host = request->first_host;
+  for (; host < nodes_->size() && reply.hosts.size() < ipc::kHostsPerReply; ++host) {
+    reply.hosts.push_back(nodes_->status(host));
+  }
+  reply.more = host < nodes_->size();
+  nodes_->add_counters(reply.counters);
+  if (managers_) reply.managers = managers_->status();
+  reply.faults = faults_->status();
+  if (reply.faults.size() > ipc::kFaultsShownMax) {
+    reply.faults_left_out = static_cast<std::uint32_t>(reply.faults.size() - ipc::kFaultsShownMax);
+    reply.faults.resize(ipc::kFaultsShownMax);
+  }
+  tool.connection.reply(envelope.request, reply);
+}
+
+void Service::await_subnet(Tool& tool, const ipc::Envelope& envelope) {
+  const auto request = ipc::decode<ipc::AwaitSubnet>(envelope);
+  if (!request) return tool.connection.done(envelope.request, std::unexpected(request.error()));
+  if (!managers_) {
+    return tool.connection.done(envelope.request,
+                                fail(Errc::kNotSupported, "the fabric runs no subnet manager"));
+  }
+  const Duration limit = std::clamp(request->limit, Duration{}, ipc::kAwaitSubnetMax);
+  tool.until = std::max(tool.until, os::now() + limit + kToolTimeout);
+  managers_->await_subnet(
+      os::now() + limit,
+      [this, id = tool.connection.id(), number = envelope.request](const std::string& problem) {
+        const auto found = tools_.find(id);
+        if (found == tools_.end()) return;
+        found->second->connection.reply(number, ipc::SubnetState{problem});
+      });
+}
+
+void Service::show_log(Tool& tool, const ipc::Envelope& envelope) {
+  const auto request = ipc::decode<ipc::ShowLog>(envelope);
+  if (!request) return tool.connection.done(envelope.request, std::unexpected(request.error()));
+  agent::Log::Kept kept = log_.kept(request->first_line, ipc::kLinesPerReply);
+  tool.connection.reply(
+      envelope.request,
+      ipc::LogReply{.next_line = kept.next, .more = kept.more, .lines = std::move(kept.lines)});
+}
+
+void Service::set_fault(Tool& tool, const ipc::Envelope& envelope) {
+  const auto request = ipc::decode<ipc::SetFault>(envelope);
+  if (!request) return tool.connection.done(envelope.request, std::unexpected(request.error()));
+  const auto state = faults_->set(*request);
+  if (!state) {
+    return tool.connection.reply(envelope.request, ipc::FaultReply{.problem = state.error()});
+  }
+  log_.line(*state);
+  tool.connection.reply(envelope.request, ipc::FaultReply{.text = *state});
+}
+
+void Service::stop(const char* why) {
+  log_.line(fmt::format("ends: {}", why));
+  for (const auto& [id, tool] : tools_) tool->connection.flush();
+  nodes_->stop(why);
+  loop_.stop();
+}
+
+}  // namespace verbena::hosts

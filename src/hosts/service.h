@@ -1,0 +1,104 @@
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/signal_set.hpp>
+#include <cstdint>
+#include <expected>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/connection.h"
+#include "agent/log.h"
+#include "agent/watch.h"
+#include "hosts/faults.h"
+#include "hosts/host_nodes.h"
+#include "hosts/managers.h"
+#include "hosts/subnet_nodes.h"
+#include "ipc/fabric.h"
+#include "os/unix_channel.h"
+
+namespace verbena::hosts {
+
+// Implements the process of a fabric, verbena-fabric: its hosts, the subnet managers that it runs,
+// and the commands of `verbena fabric`.
+//
+// It runs until it is told to stop.  Only the loop's thread uses it.
+class Service final : public agent::Connection::Owner {
+ public:
+  static constexpr std::size_t kToolsMax = 64;
+  static constexpr Duration kToolTimeout = std::chrono::seconds(10);
+
+  struct Options {
+    std::string build{};
+    std::string name{};
+    std::string file{};
+    bool trace = false;
+    // These are for an InfiniBand fabric.
+    std::vector<std::string> managers{};  // nodes
+    std::string opensm{};                 // path of the program
+    std::string scratch{};                // where to make a directory for its files
+  };
+
+  // Takes the names of all hosts.  The error is a line for the user.
+  static std::expected<std::unique_ptr<Service>, std::string> create(asio::io_context& loop,
+                                                                     os::UnixListener listener,
+                                                                     plan::Fabric fabric,
+                                                                     Options options,
+                                                                     const agent::Log& log);
+  // Does the same for an InfiniBand fabric.
+  static std::expected<std::unique_ptr<Service>, std::string> create(asio::io_context& loop,
+                                                                     os::UnixListener listener,
+                                                                     subnet::Topology topology,
+                                                                     Options options,
+                                                                     const agent::Log& log);
+  ~Service() override;
+
+  Forwarder& packets() { return nodes_->packets(); }
+
+ private:
+  struct Tool {
+    Tool(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Service& service)
+        : connection(loop, std::move(channel), id, service, service.limits_met_) {}
+    agent::Connection connection;
+    bool welcomed = false;
+    Time until{};
+  };
+
+  Service(asio::io_context& loop, os::UnixListener listener, Options options,
+          const agent::Log& log);
+
+  Nodes::Options node_options() const {
+    return {.fabric = options_.name, .build = options_.build, .trace = options_.trace};
+  }
+  void on_listener();
+  void received(agent::Connection& from, const ipc::Envelope& envelope,
+                std::span<const std::byte> message, std::vector<os::Fd> fds) override;
+  void received_all(agent::Connection&, std::size_t) override {}
+  void ended(agent::Connection& connection, const std::string& why) override;
+  void hello(Tool& tool, const ipc::Envelope& envelope);
+  void show(Tool& tool, const ipc::Envelope& envelope);
+  void await_subnet(Tool& tool, const ipc::Envelope& envelope);
+  void show_log(Tool& tool, const ipc::Envelope& envelope);
+  void set_fault(Tool& tool, const ipc::Envelope& envelope);
+  void end_slow_tools();
+  void stop(const char* why);
+
+  asio::io_context& loop_;
+  Options options_;
+  agent::Log log_;
+  Time started_;
+  os::UnixListener listener_;
+  std::unique_ptr<Nodes> nodes_{};
+  std::unique_ptr<Managers> managers_{};  // null: it has none of its own
+  std::unique_ptr<Faults> faults_{};
+  std::map<std::uint64_t, std::unique_ptr<Tool>> tools_{};
+  std::uint64_t next_tool_ = 1;
+  agent::Connection::LimitsMet limits_met_{};
+  asio::signal_set signals_;
+  agent::Timer tool_timer_;
+  agent::Watch listening_{};
+};
+
+}  // namespace verbena::hosts

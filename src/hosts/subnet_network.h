@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "agent/network.h"
+#include "hosts/subnet_switch.h"
+
+namespace verbena::hosts {
+
+// Is the network of the agent of one HCA of a subnet.  Its device and ports are those that the
+// subnet manager has configured, and its packets go through the subnet.
+//
+// The RDMA CM has no routes here yet: they are path records of the SA.
+class SubnetNetwork final : public agent::Network, private SubnetSwitch::Station {
+ public:
+  // Names the device of each HCA for programs, also for those that use libibumad.
+  static constexpr const char* kDevice = "verbena0";
+
+  // REQUIRES: the switch outlives this object, and `hca` is the place of an HCA in its topology.
+  SubnetNetwork(SubnetSwitch& packets, HostIndex hca) : switch_(packets), hca_(hca) {}
+  ~SubnetNetwork() override { close(); }
+
+  Identity identity() const override;
+  void open(User& user) override;
+  void close() override;
+  bool is_open() const override { return user_ != nullptr; }
+  std::string state() const override { return "an HCA of a simulated subnet"; }
+  std::span<const link::Arrival> send(link::Burst& burst, Time now) override;
+  Answer route(const node::Node::RouteWanted& wanted) override;
+  Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& wanted) override {
+    return switch_.uplinks().lease(hca_, random, wanted.avoid);
+  }
+  void release(std::uint16_t range) override { switch_.uplinks().release(range); }
+  std::vector<int> sockets_of(std::uint16_t) const override { return {}; }
+  void passed_on(std::uint16_t) override { switch_.uplinks().passed_on(); }
+  Result<std::vector<int>> attach(node::ClientId client, std::uint16_t range, int wake) override {
+    return switch_.uplinks().attach({hca_, client}, range, wake);
+  }
+  void detach(node::ClientId client) override { switch_.detach({hca_, client}); }
+  Result<void> set_members(std::uint16_t range, const Gid& group,
+                           std::span<const std::uint32_t> interfaces) override;
+  std::size_t leases() const override { return switch_.uplinks().leases(hca_); }
+  void add_counters(std::vector<ipc::NamedCount>& out) const override;
+
+ private:
+  void arrived(const link::Arrival& arrival) override;
+  void port_changed(std::uint8_t port, bool client_reregister) override;
+  void remark(node::ClientId client, const std::string& text) override;
+  std::uint8_t port_count() const;
+
+  SubnetSwitch& switch_;
+  HostIndex hca_;
+  User* user_ = nullptr;                          // null when it is closed
+  std::vector<std::uint32_t> reregistrations_{};  // by port
+  std::uint64_t qp1_packets_ = 0;
+};
+
+// Returns what the node and the programs of an HCA are told of a port.
+node::PortState port_state_of(const subnet::PortStatus& port);
+
+}  // namespace verbena::hosts

@@ -1,0 +1,94 @@
+#include "hosts/subnet_nodes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "hosts/subnet_network.h"
+#include "os/agent_name.h"
+#include "os/clock.h"
+
+namespace verbena::hosts {
+
+std::expected<std::unique_ptr<SubnetNodes>, std::string> SubnetNodes::create(
+    asio::io_context& loop, subnet::Topology topology, const Options& options,
+    const agent::Log& log) {
+  auto packets = SubnetSwitch::create(loop, std::move(topology));
+  if (!packets) return std::unexpected(std::string(packets.error().context));
+  std::unique_ptr<SubnetNodes> nodes(new SubnetNodes(loop, std::move(*packets), options.build));
+  for (const std::uint32_t hca : nodes->hcas_) {
+    if (auto served = nodes->serve(loop, hca, options, log); !served) {
+      return std::unexpected(std::move(served.error()));
+    }
+  }
+  return nodes;
+}
+
+SubnetNodes::SubnetNodes(asio::io_context& loop, std::unique_ptr<SubnetSwitch> packets,
+                         const std::string& build)
+    : switch_(std::move(packets)),
+      mads_(loop, switch_->subnet(), build, [this] { switch_->pump(os::now()); }) {
+  switch_->set_mad_receiver([this](const subnet::MadDelivery& mad) { mads_.receive(mad); });
+  const auto& nodes = switch_->subnet().topology().nodes;
+  for (std::uint32_t node = 0; node < nodes.size(); ++node) {
+    if (!nodes[node].is_switch()) hcas_.push_back(node);
+  }
+}
+
+std::expected<void, std::string> SubnetNodes::serve(asio::io_context& loop, std::uint32_t hca,
+                                                    const Options& options, const agent::Log& log) {
+  const std::string& host = switch_->subnet().topology().nodes[hca].name;
+  const auto name = os::mad_socket_name({.fabric = options.fabric, .host = host});
+  if (!name) return std::unexpected(fmt::format("host '{}': {}", host, name.error().context));
+  if (const auto served = mads_.serve(*name, hca, SubnetNetwork::kDevice); !served) {
+    return std::unexpected(fmt::format("the name '{}' of host '{}' cannot be taken: {}", *name,
+                                       host, served.error().context));
+  }
+  auto agent =
+      start_agent(loop, host, std::make_unique<SubnetNetwork>(*switch_, hca), options, log);
+  if (!agent) return std::unexpected(std::move(agent.error()));
+  agents_.push_back(std::move(*agent));
+  return {};
+}
+
+void SubnetNodes::set_link(std::size_t link, bool up) {
+  switch_->subnet().set_link(link, up, os::now());
+  switch_->pump(os::now());
+}
+
+void SubnetNodes::set_power(std::uint32_t node, bool on) {
+  switch_->subnet().set_power(node, on, os::now());
+  switch_->pump(os::now());
+}
+
+ipc::HostStatus SubnetNodes::status(std::size_t node) const {
+  const std::uint32_t hca = hcas_[node];
+  const subnet::Node& its = switch_->subnet().topology().nodes[hca];
+  ipc::HostStatus status{
+      .name = its.name,
+      .programs = static_cast<std::uint32_t>(mads_.programs(hca) + agents_[node]->programs())};
+  ipc::RailStatus rail{.device = SubnetNetwork::kDevice, .network = "InfiniBand"};
+  for (std::uint8_t number = 1; number <= its.ports; ++number) {
+    const subnet::PortStatus& port = switch_->status({.node = hca, .port = number});
+    rail.mtu_bytes = static_cast<std::uint32_t>(subnet::mtu_bytes(port.mtu_active));
+    rail.addresses.push_back(port.gid(0));
+    if (number > 1) continue;
+    std::ranges::copy_if(port.pkeys, std::back_inserter(rail.pkeys),
+                         [](Pkey pkey) { return pkey.value != 0; });  // others are empty entries
+  }
+  status.rails.push_back(std::move(rail));
+  return status;
+}
+
+void SubnetNodes::add_counters(std::vector<ipc::NamedCount>& counters) const {
+  switch_->add_counters(counters);
+  mads_.add_counters(counters);
+}
+
+void SubnetNodes::stop(const char* why) {
+  for (const auto& agent : agents_) agent->stop(why);
+}
+
+}  // namespace verbena::hosts

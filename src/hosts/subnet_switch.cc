@@ -1,0 +1,280 @@
+#include "hosts/subnet_switch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "link/infiniband.h"
+#include "os/clock.h"
+#include "wire/bth.h"
+#include "wire/infiniband.h"
+#include "wire/mad.h"
+
+namespace verbena::hosts {
+namespace {
+
+constexpr std::size_t kWordBytes = 4;
+constexpr std::uint16_t kPartitionMask = 0x7fff;
+
+bool has_pkey(const subnet::PortStatus& port, Pkey pkey) {
+  return (pkey.value & kPartitionMask) != 0 &&
+         std::ranges::find(port.pkeys, pkey) != port.pkeys.end();
+}
+
+bool has_gid(const subnet::PortStatus& port, const Gid& gid) {
+  for (std::size_t i = 0; i < port.guids.size(); ++i) {
+    if (port.guids[i] != Guid{} && port.gid(i) == gid) return true;
+  }
+  return false;
+}
+
+bool is_for_cm(const subnet::MadDelivery& mad) {
+  const auto header =
+      wire::decode_exact<wire::MadHeader>(std::span(mad.mad).first<wire::kMadHeaderBytes>());
+  return mad.destination_qpn == wire::kGsiQpn &&
+         header.mgmt_class == wire::MgmtClass::kCommunication;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SubnetSwitch>> SubnetSwitch::create(asio::io_context& loop,
+                                                           subnet::Topology topology) {
+  std::unique_ptr<SubnetSwitch> made(new SubnetSwitch(loop, std::move(topology)));
+  made->uplinks_ = VB_TRY(Uplinks::create(loop, *made));
+  return made;
+}
+
+SubnetSwitch::SubnetSwitch(asio::io_context& loop, subnet::Topology topology)
+    : subnet_(std::move(topology)),
+      timer_(loop,
+             [this] {
+               const Time now = os::now();
+               subnet_.advance(now);
+               pump(now);
+             }),
+      delivery_(loop, [this] { tell_stations(); }) {
+  const auto& nodes = subnet_.topology().nodes;
+  ports_.resize(nodes.size());
+  for (std::uint32_t node = 0; node < nodes.size(); ++node) {
+    if (nodes[node].is_switch()) continue;
+    for (std::uint8_t number = 1; number <= nodes[node].ports; ++number) {
+      ports_[node].push_back(subnet_.status({.node = node, .port = number}));
+    }
+  }
+}
+
+// ---- from HCAs into the subnet ------------------------------------------------------------------
+
+void SubnetSwitch::send(HostIndex hca, const link::Burst& burst, Time now) {
+  for (const link::Burst::Packet& packet : burst.packets()) {
+    const auto why = send_from(hca, {packet.address, burst.transport(packet)}, now);
+    if (why) ++counters_.dropped[static_cast<std::size_t>(*why)];
+  }
+  pump(now);
+}
+
+// Returns why the packet is dropped.  One at an inactive port is dropped by the subnet, and counted
+// there as well.
+std::optional<SubnetSwitch::Drop> SubnetSwitch::send_from(HostIndex hca,
+                                                          const link::Arrival& packet, Time now) {
+  link::Address address = packet.address;
+  const auto bth = wire::decode<wire::Bth>(packet.headers);
+  const subnet::PortRef from{.node = hca, .port = address.port.number};
+  if (!bth || !address.is_infiniband() || address.port.device != 0 || from.port == 0 ||
+      from.port > ports_[hca].size() || packet.transport.size() % kWordBytes != 0 ||
+      packet.transport.size() > link::Lane::kPacketBytesMax ||
+      bth->destination_qpn == wire::kSmiQpn) {
+    return Drop::kMalformed;
+  }
+  const subnet::PortStatus& port = status(from);
+  if (!has_pkey(port, bth->pkey)) return Drop::kForeignPkey;
+  if (address.has_grh && !has_gid(port, address.source)) return Drop::kForeignGid;
+  const unsigned path_bits = address.source_lid.value & ((1u << port.lmc) - 1);
+  address.source_lid.value = static_cast<std::uint16_t>(port.lid.value | path_bits);
+  const bool is_active = port.state == subnet::PortState::kActive;
+  std::array<std::byte, link::Lane::kPacketBytesMax> copy;
+  const auto transport = std::span(copy).first(packet.transport.size());
+  copy_packet(packet, transport);
+  subnet_.send(from, link::seal_infiniband(address, transport), now);
+  return is_active ? std::nullopt : std::optional(Drop::kInactive);
+}
+
+bool SubnetSwitch::pass(const ProgramId& from, const link::Arrival& arrival, Time now,
+                        bool may_wait) {
+  if (may_wait && is_held(from)) return false;
+  if (may_wait) sender_ = from;
+  const auto why = send_from(from.first, arrival, now);
+  pump(now);
+  sender_.reset();
+  if (why) drop(from, arrival, *why);
+  return true;
+}
+
+bool SubnetSwitch::is_held(const ProgramId& sender) {
+  const auto held = held_.find(sender);
+  if (held == held_.end()) return false;
+  if (waiting_.contains(held->second)) return true;
+  held_.erase(held);
+  return false;
+}
+
+void SubnetSwitch::drop(const ProgramId& from, const link::Arrival& arrival, Drop why) {
+  const auto place = static_cast<std::size_t>(why);
+  ++counters_.dropped[place];
+  if (std::exchange(told_[from][place], true)) return;
+  const auto station = stations_.find(from.first);
+  if (station == stations_.end()) return;
+  station->second->remark(from.second, "packets are dropped: " + reason(why, from.first, arrival));
+}
+
+std::string SubnetSwitch::reason(Drop why, HostIndex hca, const link::Arrival& packet) const {
+  const std::string& name = subnet_.topology().nodes[hca].name;
+  const unsigned port = packet.address.port.number;
+  switch (why) {
+    case Drop::kForeignPkey:
+      return fmt::format("port {} of {} has no partition with their P_Key (any more)", port, name);
+    case Drop::kForeignGid:
+      return fmt::format("their source GID is none of port {} of {} (any more)", port, name);
+    case Drop::kInactive:
+      return fmt::format("port {} of {} is not active: see ibstat, and run a subnet manager", port,
+                         name);
+    default: return "they are malformed, or are for QP0";
+  }
+}
+
+// ---- from the subnet to HCAs --------------------------------------------------------------------
+
+void SubnetSwitch::pump(Time now) {
+  if (std::exchange(pumping_, true)) return;
+  for (bool some = true; some;) {
+    some = false;
+    while (auto delivery = subnet_.next_delivery()) {
+      deliver(std::move(*delivery), now);
+      some = true;
+    }
+    while (const auto event = subnet_.next_event()) {
+      if (auto& ports = ports_[event->port.node]; !ports.empty()) {
+        ports[event->port.port - std::size_t{1}] = subnet_.status(event->port);
+      }
+      changed_ports_[event->port] |= event->client_reregister;
+      delivery_.schedule();
+    }
+  }
+  timer_.at(subnet_.next_deadline());
+  pumping_ = false;
+}
+
+void SubnetSwitch::deliver(subnet::Delivery delivery, Time now) {
+  if (delivery.destination_qpn.value <= wire::kGsiQpn.value) {
+    deliver_mad(std::move(delivery));
+  } else {
+    deliver_to_program(std::move(delivery), now);
+  }
+}
+
+// The CM of a node belongs to its agent.  All other MADs are for programs that use libibumad.
+void SubnetSwitch::deliver_mad(subnet::Delivery delivery) {
+  const auto mad = subnet_.as_mad(delivery);
+  if (!mad) return;
+  if (!is_for_cm(*mad)) return mads_(*mad);
+  if (agent_packets_.size() == kAgentPacketsMax) return void(++counters_.agents_full);
+  ++counters_.to_agents;
+  agent_packets_.push_back(std::move(delivery));
+  delivery_.schedule();
+}
+
+void SubnetSwitch::deliver_to_program(subnet::Delivery delivery, Time now) {
+  const auto receiver =
+      uplinks_->program_of(delivery.port.node, range_of(delivery.destination_qpn));
+  if (!receiver) return void(++counters_.to_nobody);
+  const bool must_queue = waiting_.contains(*receiver);
+  if (!must_queue && put(*receiver, delivery, now, sender_.has_value())) return;
+  auto& queue = waiting_[*receiver];
+  if (queue.size() == kWaitingMax) return void(++counters_.waiting_full);
+  queue.push_back(std::move(delivery));
+  if (sender_) held_[*sender_] = *receiver;
+}
+
+// Returns nothing if the packet is not for the port.  It points into the delivery.
+std::optional<link::Arrival> SubnetSwitch::opened(const subnet::Delivery& delivery) {
+  auto arrival = link::open_infiniband(delivery.packet);
+  if (!arrival) return {};
+  if (arrival->address.has_grh && !has_gid(status(delivery.port), arrival->address.destination)) {
+    ++counters_.wrong_gid;
+    return {};
+  }
+  arrival->address.port = {.device = 0, .number = delivery.port.port};
+  return *arrival;
+}
+
+bool SubnetSwitch::put(const ProgramId& to, const subnet::Delivery& delivery, Time now,
+                       bool may_wait) {
+  Uplinks::Uplink* const uplink = uplinks_->find(to);
+  const auto arrival = opened(delivery);
+  if (uplink == nullptr || !arrival) return true;
+  return uplinks_->put(*uplink, arrival->address, *arrival, now, may_wait);
+}
+
+bool SubnetSwitch::put_waiting(Time now) {
+  bool some = false;
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    auto& [receiver, queue] = *it;
+    while (!queue.empty() && put(receiver, queue.front(), now, true)) {
+      queue.pop_front();
+      some = true;
+    }
+    it = queue.empty() ? waiting_.erase(it) : std::next(it);
+  }
+  return some;
+}
+
+bool SubnetSwitch::forward(Time now) {
+  const bool some = put_waiting(now);
+  return uplinks_->read(now) || some;
+}
+
+void SubnetSwitch::detach(const ProgramId& program) {
+  uplinks_->detach(program);
+  waiting_.erase(program);
+  held_.erase(program);
+  told_.erase(program);
+}
+
+// Tells the agents of what has come up to now.  What results from it waits for the next call.
+void SubnetSwitch::tell_stations() {
+  const auto changed = std::exchange(changed_ports_, {});
+  for (const auto& [port, reregister] : changed) {
+    const auto station = stations_.find(port.node);
+    if (station != stations_.end()) station->second->port_changed(port.port, reregister);
+  }
+  if (!changed.empty()) ports_changed_();
+  for (std::size_t left = agent_packets_.size(); left > 0; --left) {
+    const subnet::Delivery packet = std::move(agent_packets_.front());
+    agent_packets_.pop_front();
+    const auto station = stations_.find(packet.port.node);
+    const auto arrival = opened(packet);
+    if (station != stations_.end() && arrival) station->second->arrived(*arrival);
+  }
+}
+
+void SubnetSwitch::add_counters(std::vector<ipc::NamedCount>& out) const {
+  static constexpr std::array<const char*, kDrops> kDropNames{
+      "dropped_malformed", "dropped_foreign_pkey", "dropped_foreign_source", "dropped_inactive"};
+  const auto add = [&](const char* name, std::uint64_t value) { out.push_back({name, value}); };
+  const auto& counts = subnet_.counters();
+  add("subnet_packets_sent", counts.sent);
+  add("subnet_packets_delivered", counts.delivered);
+  add("subnet_packets_malformed", counts.malformed);
+  add("subnet_too_many_hops", counts.too_many_hops);
+  add("subnet_not_taken", counts.not_taken);
+  uplinks_->add_counters(out);
+  add("to_nodes", counters_.to_agents);
+  for (std::size_t i = 0; i < kDrops; ++i) add(kDropNames[i], counters_.dropped[i]);
+  add("dropped_wrong_destination_gid", counters_.wrong_gid);
+  add("dropped_unknown_qp", counters_.to_nobody);
+  add("dropped_nodes_full", counters_.agents_full);
+  add("dropped_waiting_full", counters_.waiting_full);
+}
+
+}  // namespace verbena::hosts

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <array>
+#include <asio/io_context.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/watch.h"
+#include "base/error.h"
+#include "base/time.h"
+#include "ethernet/network.h"
+#include "hosts/forwarder.h"
+#include "hosts/uplinks.h"
+#include "ipc/counters.h"
+#include "link/burst.h"
+#include "link/framing.h"
+#include "node/node.h"
+
+namespace verbena::hosts {
+
+using ethernet::RailId;
+
+// Forwards the packets of an Ethernet fabric.  Each program has an uplink (uplinks.h).  The switch
+// reads a packet from the sender's uplink, asks ethernet::Network where it goes, and copies it
+// once, to the uplink of the program that has its QP number.  Packets for QP1 go to the node of the
+// host.
+//
+//   program --uplink--> forward() --uplink--> program
+//                          |  '------------> Station (node of a host)
+//   Station --send()-------'
+//
+// Only the loop's thread uses it.
+class Switch final : public Forwarder, private Uplinks::Reader {
+ public:
+  // Limits the packets that wait for nodes.
+  static constexpr std::size_t kNodePacketsMax = 8192;
+  // Limits the different reasons that a program is told of why its packets are dropped.
+  static constexpr std::size_t kRemarksMax = 16;
+
+  // Is the node of one host.
+  class Station {
+   public:
+    virtual void arrived(const link::Arrival& arrival) = 0;
+    virtual void remark(node::ClientId client, const std::string& text) = 0;
+
+   protected:
+    ~Station() = default;
+  };
+
+  // kSystem: there is no descriptor left.
+  static Result<std::unique_ptr<Switch>> create(asio::io_context& loop, plan::Fabric fabric);
+
+  ethernet::Network& network() { return network_; }
+
+  // ---- hosts
+  // REQUIRES: the station lives until disconnect().
+  void connect(HostIndex host, Station& station) { stations_[host] = &station; }
+  void disconnect(HostIndex host) { stations_.erase(host); }
+  // Sends packets of a node, later.
+  void send(HostIndex host, const link::Burst& burst);
+
+  // ---- programs
+  Uplinks& uplinks() { return *uplinks_; }
+  const Uplinks& uplinks() const { return *uplinks_; }
+  // Forgets a program, as Uplinks::detach() does.
+  void detach(const ProgramId& program);
+
+  bool forward(Time now) override { return uplinks_->read(now); }
+  bool park() override { return uplinks_->park(); }
+  void unpark() override { uplinks_->unpark(); }
+
+  void add_counters(std::vector<ipc::NamedCount>& out) const;
+
+ private:
+  struct NodePacket {
+    HostIndex host = 0;  // the receiver
+    link::Address address{};
+    std::vector<std::byte> transport{};
+  };
+  struct Counters {
+    std::uint64_t to_nodes = 0;
+    std::uint64_t copies = 0;     // for members of multicast groups
+    std::uint64_t to_nobody = 0;  // no program has the QP number
+    std::uint64_t nodes_full = 0;
+    std::array<std::uint64_t, ethernet::Network::kDrops> dropped{};
+  };
+
+  Switch(asio::io_context& loop, plan::Fabric fabric);
+
+  bool pass(const ProgramId& from, const link::Arrival& arrival, Time now, bool may_wait) override;
+  void to_members(const ProgramId& from, const link::Arrival& arrival, Time now);
+  void to_node(RailId rail, const link::Arrival& arrival);
+  void deliver_to_nodes();
+  void drop(const ProgramId& from, const link::Arrival& arrival, ethernet::Network::Drop why);
+
+  ethernet::Network network_;
+  agent::DeferredCall delivery_;
+  std::map<HostIndex, Station*> stations_{};
+  std::unique_ptr<Uplinks> uplinks_{};
+  std::map<ProgramId, std::set<std::pair<Gid, Gid>>> remarks_{};
+  std::deque<NodePacket> node_packets_{};
+  Counters counters_{};
+};
+
+}  // namespace verbena::hosts

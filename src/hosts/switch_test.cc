@@ -1,0 +1,210 @@
+#include "hosts/switch.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hosts/test_program.h"
+#include "wire/address_text.h"
+#include "wire/bth.h"
+
+namespace verbena::hosts {
+namespace {
+
+constexpr const char* kPlan = R"(
+  [[hosts]]
+  name = "a"
+  rails = [ { network = "red", addresses = ["10.0.0.1"] } ]
+  [[hosts]]
+  name = "b"
+  rails = [ { network = "red", addresses = ["10.0.0.2"] },
+            { network = "blue", addresses = ["10.0.1.2"] } ]
+)";
+constexpr HostIndex kA = 0, kB = 1;
+constexpr Time kStart{std::chrono::seconds(1)};
+
+Gid ip(const char* text) { return wire::parse_address(text).value(); }
+
+std::vector<std::byte> packet(Qpn destination, std::size_t bytes = 64) {
+  std::vector<std::byte> transport(bytes);
+  wire::encode_to(std::span(transport), wire::Bth{.destination_qpn = destination});
+  return transport;
+}
+
+bool send(TestProgram& program, const char* from, const char* to, Qpn destination,
+          std::size_t bytes = 64) {
+  return program.send({.source = ip(from), .destination = ip(to), .interface = 7},
+                      packet(destination, bytes));
+}
+
+class SwitchTest : public testing::Test, public Switch::Station {
+ protected:
+  SwitchTest() {
+    switch_->connect(kA, *this);
+    switch_->connect(kB, *this);
+  }
+
+  std::unique_ptr<TestProgram> program(HostIndex host, node::ClientId client) {
+    return std::make_unique<TestProgram>(switch_->uplinks(), ProgramId{host, client}, random_);
+  }
+  std::uint64_t counter(const std::string& name) const {
+    std::vector<ipc::NamedCount> all;
+    switch_->add_counters(all);
+    return std::ranges::find(all, name, &ipc::NamedCount::name)->value;
+  }
+  void arrived(const link::Arrival& arrival) override { to_nodes_.push_back(arrival.address); }
+  void remark(node::ClientId, const std::string& text) override { remarks_.push_back(text); }
+
+  asio::io_context loop_{1};
+  Random random_{1};
+  std::unique_ptr<Switch> switch_ = Switch::create(loop_, plan::parse(kPlan).value()).value();
+  std::vector<link::Address> to_nodes_{};
+  std::vector<std::string> remarks_{};
+};
+
+TEST_F(SwitchTest, CarriesPacketToTheProgramThatHasTheQueuePair) {
+  const auto a = program(kA, 1), b = program(kB, 1), other = program(kB, 2);
+  EXPECT_NE(a->range(), b->range());
+  ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", b->qpn()));
+  EXPECT_TRUE(switch_->forward(kStart));
+  EXPECT_FALSE(switch_->forward(kStart));
+  const auto arrived = b->receive();
+  ASSERT_EQ(arrived.size(), 1u);
+  EXPECT_EQ(arrived[0].source, ip("10.0.0.1"));
+  EXPECT_EQ(arrived[0].destination, ip("10.0.0.2"));
+  EXPECT_TRUE(other->receive().empty());
+}
+
+TEST_F(SwitchTest, DropsPacketForQueuePairOfAnotherHost) {
+  const auto a = program(kA, 1), b = program(kB, 1);
+  ASSERT_TRUE(send(*b, "10.0.0.2", "10.0.0.1", b->qpn()));  // b's number at a's address
+  EXPECT_TRUE(switch_->forward(kStart));
+  EXPECT_TRUE(a->receive().empty());
+  EXPECT_TRUE(b->receive().empty());
+  EXPECT_EQ(counter("dropped_unknown_qp"), 1u);
+}
+
+TEST_F(SwitchTest, CarriesPacketsForQp1ToTheNodeOfTheHost) {
+  const auto a = program(kA, 1);
+  ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.1.2", Qpn{1}));
+  ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", Qpn{1}));
+  EXPECT_TRUE(switch_->forward(kStart));
+  loop_.poll();
+  ASSERT_EQ(to_nodes_.size(), 1u);
+  EXPECT_EQ(to_nodes_[0].destination, ip("10.0.0.2"));
+  EXPECT_EQ(to_nodes_[0].port, (PortId{0, 1}));
+  EXPECT_EQ(to_nodes_[0].interface, 0u) << "the sender's says nothing on the host that receives";
+}
+
+TEST_F(SwitchTest, CarriesPacketsOfNodes) {
+  link::Burst burst;
+  const auto transport = packet(Qpn{1});
+  std::ranges::copy(transport, burst.prepare().begin());
+  burst.commit({.source = ip("10.0.0.1"), .destination = ip("10.0.0.2")}, transport.size());
+  switch_->send(kA, burst);
+  loop_.poll();
+  ASSERT_EQ(to_nodes_.size(), 1u);
+}
+
+TEST_F(SwitchTest, TellsOnceWhyPacketsAreDropped) {
+  const auto a = program(kA, 1), b = program(kB, 1);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.1.2", b->qpn()));
+  EXPECT_TRUE(switch_->forward(kStart));
+  EXPECT_EQ(counter("dropped_no_route"), 3u);
+  EXPECT_EQ(remarks_, (std::vector<std::string>{
+                          "packets are dropped: rail verbena0 of host a (network red, MTU 9000) "
+                          "does not reach rail verbena1 of host b (network blue, MTU 9000)"}));
+}
+
+TEST_F(SwitchTest, RefusesSourceAddressOfAnotherHost) {
+  const auto a = program(kA, 1), b = program(kB, 1);
+  ASSERT_TRUE(send(*a, "10.0.0.2", "10.0.0.2", b->qpn()));
+  EXPECT_TRUE(switch_->forward(kStart));
+  EXPECT_TRUE(b->receive().empty());
+  EXPECT_EQ(counter("dropped_foreign_source"), 1u);
+}
+
+TEST_F(SwitchTest, MembersOfGroupGetCopiesWithTheirInterface) {
+  const auto a = program(kA, 1), b = program(kB, 1);
+  const std::array<std::uint32_t, 1> first{ethernet::Network::interface_of(0)};
+  ASSERT_TRUE(switch_->network().set_members(kB, b->range(), ip("239.1.1.1"), first));
+  ASSERT_TRUE(send(*a, "10.0.0.1", "239.1.1.1", wire::kMulticastQpn));
+  EXPECT_TRUE(switch_->forward(kStart));
+  const auto arrived = b->receive();
+  ASSERT_EQ(arrived.size(), 1u);
+  EXPECT_EQ(arrived[0].interface, first[0]);
+  EXPECT_TRUE(a->receive().empty());
+}
+
+// Fills the uplink of b, which does not read, with packets of a.
+void fill(Switch& packets, TestProgram& a, TestProgram& b) {
+  while (true) {
+    while (send(a, "10.0.0.1", "10.0.0.2", b.qpn(), 4096)) {
+    }
+    if (!packets.forward(kStart)) return;
+  }
+}
+
+TEST_F(SwitchTest, FullLaneHoldsItsSenderUpForALimitedTime) {
+  const auto a = program(kA, 1), b = program(kB, 1), c = program(kB, 2);
+  fill(*switch_, *a, *b);
+  EXPECT_EQ(counter("dropped_receiver_full"), 0u);
+  EXPECT_FALSE(switch_->forward(kStart + Uplinks::kFullLaneTimeout / 2));
+  EXPECT_TRUE(switch_->forward(kStart + Uplinks::kFullLaneTimeout));
+  EXPECT_GT(counter("dropped_receiver_full"), 0u);
+  // Others are not held up any more.
+  ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", c->qpn()));
+  while (switch_->forward(kStart + Uplinks::kFullLaneTimeout)) {
+  }
+  EXPECT_EQ(c->receive().size(), 1u);
+}
+
+TEST_F(SwitchTest, SenderGoesOnWhenTheFullLaneHasRoom) {
+  const auto a = program(kA, 1), b = program(kB, 1);
+  fill(*switch_, *a, *b);
+  EXPECT_TRUE(switch_->park());  // what is held up does not keep it awake
+  switch_->unpark();
+  const std::size_t before = b->receive().size();
+  EXPECT_TRUE(b->wakes_switch());
+  EXPECT_TRUE(switch_->forward(kStart));
+  EXPECT_GT(b->receive().size(), 0u);
+  EXPECT_GT(before, 0u);
+  EXPECT_EQ(counter("dropped_receiver_full"), 0u);
+}
+
+TEST_F(SwitchTest, BrokenUplinkEndsAndHarmsNobodyElse) {
+  const auto a = program(kA, 1), b = program(kB, 1);
+  std::ranges::fill(a->memory(), std::byte{0xff});
+  (void)switch_->forward(kStart);
+  EXPECT_EQ(counter("uplinks_broken"), 1u);
+  EXPECT_EQ(counter("uplinks"), 1u);
+  ASSERT_TRUE(send(*b, "10.0.0.2", "10.0.0.2", b->qpn()));
+  EXPECT_TRUE(switch_->forward(kStart));
+  EXPECT_EQ(b->receive().size(), 1u);
+}
+
+TEST_F(SwitchTest, ForwardsTheLastPacketsOfProgramThatLeaves) {
+  const auto a = program(kA, 1), b = program(kB, 1);
+  ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", b->qpn()));
+  switch_->detach({kA, 1});
+  EXPECT_EQ(b->receive().size(), 1u);
+}
+
+TEST_F(SwitchTest, ProgramThatHasLeftGetsNoPackets) {
+  const auto a = program(kA, 1), b = program(kB, 1);
+  switch_->detach({kB, 1});
+  ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", b->qpn()));
+  EXPECT_TRUE(switch_->forward(kStart));
+  EXPECT_EQ(counter("dropped_unknown_qp"), 1u);
+  EXPECT_EQ(switch_->uplinks().leases(kB), 1u);
+  switch_->uplinks().release(b->range());
+  EXPECT_EQ(switch_->uplinks().leases(kB), 0u);
+}
+
+}  // namespace
+}  // namespace verbena::hosts

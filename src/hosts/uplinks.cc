@@ -1,0 +1,164 @@
+#include "hosts/uplinks.h"
+
+#include <algorithm>
+
+#include "os/clock.h"
+
+namespace verbena::hosts {
+
+void copy_packet(const link::Arrival& arrival, std::span<std::byte> out) {
+  std::ranges::copy(arrival.transport, out.begin());
+  std::ranges::copy(arrival.headers, out.begin());
+}
+
+Result<std::unique_ptr<Uplinks>> Uplinks::create(asio::io_context& loop, Reader& reader) {
+  auto wake = VB_TRY(os::WakeFd::create());
+  return std::unique_ptr<Uplinks>(new Uplinks(loop, reader, std::move(wake)));
+}
+
+Uplinks::Uplinks(asio::io_context& loop, Reader& reader, os::WakeFd wake)
+    : reader_(reader),
+      wake_(std::move(wake)),
+      full_lane_timer_(loop, [] {}) {  // the owner calls read() whenever the loop has run
+  woken_ = agent::Watch(loop, wake_.fd(), [this] { wake_.clear(); });
+}
+
+// ---- programs -----------------------------------------------------------------------------------
+
+Result<std::uint16_t> Uplinks::lease(HostIndex host, Random& random,
+                                     std::span<const std::uint16_t> avoid) {
+  const std::uint16_t range =
+      VB_TRY(ranges_.lease(random, avoid, [](std::uint16_t) { return false; }));
+  host_of_range_[range] = host;
+  return range;
+}
+
+void Uplinks::release(std::uint16_t range) {
+  ranges_.release(range);
+  host_of_range_.erase(range);
+  program_of_range_.erase(range);
+}
+
+std::size_t Uplinks::leases(HostIndex host) const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(host_of_range_, [&](const auto& one) { return one.second == host; }));
+}
+
+Result<std::vector<int>> Uplinks::attach(const ProgramId& program, std::uint16_t range, int wake) {
+  std::vector<int> fds;
+  if (!uplinks_.contains(program)) {
+    if (uplinks_.size() == kUplinksMax) {
+      ++counters_.limit;
+      return fail(Errc::kNoResources, "the fabric has the most programs that it may have");
+    }
+    auto memory = VB_TRY(os::create_shared_memory("verbena-uplink", link::Lane::kBytes));
+    auto own_wake = VB_TRY(os::duplicate_fd(wake));
+    const auto lane = VB_TRY(link::Lane::attach(memory.mapping.bytes(), link::Lane::Side::kSecond));
+    uplinks_.try_emplace(program, std::move(memory.mapping), lane,
+                         os::WakeFd::adopt(std::move(own_wake)));
+    memory_to_pass_ = std::move(memory.fd);
+    fds = {memory_to_pass_->get(), wake, wake_.fd()};
+  }
+  program_of_range_[range] = program;
+  return fds;
+}
+
+void Uplinks::passed_on() { memory_to_pass_.reset(); }
+
+void Uplinks::detach(const ProgramId& program) {
+  const auto leaving = uplinks_.find(program);
+  if (leaving == uplinks_.end()) return;
+  constexpr std::size_t kRecordsMax = link::Lane::kRingBytes / ring::kRecordAlignment;
+  const Time now = os::now();
+  leaving->second.lane_.receive(kRecordsMax, [&](const link::Arrival& arrival) {
+    return reader_.pass(program, arrival, now, false);
+  });
+  flush();
+  uplinks_.erase(leaving);
+  std::erase_if(program_of_range_, [&](const auto& one) { return one.second == program; });
+}
+
+Uplinks::Uplink* Uplinks::find(const ProgramId& program) {
+  const auto found = uplinks_.find(program);
+  return found == uplinks_.end() ? nullptr : &found->second;
+}
+
+std::optional<ProgramId> Uplinks::program_of(HostIndex host, std::uint16_t range) const {
+  const auto program = program_of_range_.find(range);
+  if (program == program_of_range_.end() || program->second.first != host) return {};
+  return program->second;
+}
+
+// ---- packets ------------------------------------------------------------------------------------
+
+bool Uplinks::read(Time now) {
+  bool some = false;
+  for (auto& [id, uplink] : uplinks_) {
+    uplink.held_up_ = false;
+    const auto take = [&](const link::Arrival& arrival) {
+      uplink.held_up_ = !reader_.pass(id, arrival, now, true);
+      return !uplink.held_up_;
+    };
+    some |= uplink.lane_.receive(kRecordsPerLook, take) != 0;
+    if (uplink.lane_.finish()) uplink.wake_.wake();
+    if (uplink.lane_.ended()) broken_.push_back(id);
+  }
+  flush();
+  for (const ProgramId& id : std::exchange(broken_, {})) {
+    ++counters_.broken;
+    detach(id);
+  }
+  return some;
+}
+
+void Uplinks::flush() {
+  Time deadline = kNever;
+  for (auto& [id, uplink] : uplinks_) {
+    if (uplink.lane_.flush()) uplink.wake_.wake();
+    if (uplink.full_since_ == kNever) continue;
+    deadline = std::min(deadline, uplink.full_since_ + kFullLaneTimeout);
+  }
+  full_lane_timer_.at(deadline);
+}
+
+bool Uplinks::put(Uplink& to, const link::Address& address, const link::Arrival& arrival, Time now,
+                  bool may_wait) {
+  if (!to.lane_.prepare(address)) {
+    if (to.full_since_ == kNever) to.full_since_ = now;
+    if (may_wait && !to.lane_.ended() && now < to.full_since_ + kFullLaneTimeout) return false;
+    ++counters_.receiver_full;
+    return true;
+  }
+  to.full_since_ = kNever;
+  copy_packet(arrival, to.lane_.room());
+  to.lane_.commit(arrival.transport.size());
+  ++counters_.forwarded;
+  return true;
+}
+
+// ---- sleeping -----------------------------------------------------------------------------------
+
+bool Uplinks::park() {
+  bool quiet = true;
+  for (auto& [id, uplink] : uplinks_) {
+    quiet = (uplink.held_up_ ? uplink.lane_.park_for_room() : uplink.lane_.park()) && quiet;
+  }
+  counters_.sleeps += quiet ? 1 : 0;
+  return quiet;
+}
+
+void Uplinks::unpark() {
+  for (auto& [id, uplink] : uplinks_) uplink.lane_.unpark();
+}
+
+void Uplinks::add_counters(std::vector<ipc::NamedCount>& out) const {
+  const auto add = [&](const char* name, std::uint64_t value) { out.push_back({name, value}); };
+  add("forwarded", counters_.forwarded);
+  add("dropped_receiver_full", counters_.receiver_full);
+  add("uplinks", uplinks_.size());
+  add("uplinks_broken", counters_.broken);
+  add("limit_uplinks", counters_.limit);
+  add("sleeps", counters_.sleeps);
+}
+
+}  // namespace verbena::hosts

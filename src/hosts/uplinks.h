@@ -1,0 +1,141 @@
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "agent/plain_ranges.h"
+#include "agent/watch.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "base/time.h"
+#include "ethernet/network.h"
+#include "ipc/counters.h"
+#include "link/framing.h"
+#include "link/lane.h"
+#include "node/node.h"
+#include "os/event_fd.h"
+#include "os/fd.h"
+#include "os/shared_memory.h"
+
+namespace verbena::hosts {
+
+using ethernet::HostIndex;
+
+// Names a program of a fabric: its host, and the number that the host's agent has given it.
+using ProgramId = std::pair<HostIndex, node::ClientId>;
+
+// Returns the range of QP numbers that has this one.
+constexpr std::uint16_t range_of(Qpn qpn) { return static_cast<std::uint16_t>(qpn.value >> 12); }
+
+// Copies the packet with the headers that were looked at: a program may change the others.
+// REQUIRES: `out` has room for it.
+void copy_packet(const link::Arrival& arrival, std::span<std::byte> out);
+
+// Holds the uplinks of a fabric's programs, and the ranges of QP numbers that they have leased.  An
+// uplink is a lane between a program and this process.
+//
+// A lane that is full holds its senders up for kFullLaneTimeout at most, which is longer than a
+// program usually waits for a processor.  After that, packets to it are dropped until it has room,
+// so that a stopped program does not stop others.
+//
+// Only the loop's thread uses it.
+class Uplinks {
+ public:
+  static constexpr std::size_t kUplinksMax = 1024;  // each has half a megabyte
+  static constexpr std::size_t kLeasesMax = 2048;   // ranges of QP numbers, of all hosts
+  static constexpr std::size_t kRecordsPerLook = 64;
+  static constexpr Duration kFullLaneTimeout = std::chrono::milliseconds(100);
+
+  // Takes the packets that programs send.
+  class Reader {
+   public:
+    // Returns false if the packet must wait in its lane, which it does only if it may.
+    virtual bool pass(const ProgramId& from, const link::Arrival& arrival, Time now,
+                      bool may_wait) = 0;
+
+   protected:
+    ~Reader() = default;
+  };
+  class Uplink;
+
+  // kSystem: there is no descriptor left.  REQUIRES: the reader outlives this object.
+  static Result<std::unique_ptr<Uplinks>> create(asio::io_context& loop, Reader& reader);
+
+  // Leases a range of QP numbers that no program of the fabric has.
+  Result<std::uint16_t> lease(HostIndex host, Random& random, std::span<const std::uint16_t> avoid);
+  void release(std::uint16_t range);
+  std::size_t leases(HostIndex host) const;
+  // Lets packets for the range reach the program.  Makes its uplink if it has none, and returns the
+  // descriptors of the uplink then (agent::Network::attach()); their memory's is valid until
+  // passed_on().  kNoResources: there are kUplinksMax.  kSystem.
+  Result<std::vector<int>> attach(const ProgramId& program, std::uint16_t range, int wake);
+  void passed_on();
+  // Forgets the uplink of a program.  What the program has sent before is passed to the reader.
+  void detach(const ProgramId& program);
+
+  // Returns null if there is no uplink.
+  Uplink* find(const ProgramId& program);
+  // Returns the program of this host that has leased the range, if it has an uplink.
+  std::optional<ProgramId> program_of(HostIndex host, std::uint16_t range) const;
+  // Copies a packet to a program.  Returns false if the packet must wait for room, which it does
+  // only if it may; otherwise a packet without room is dropped and counted.
+  bool put(Uplink& to, const link::Address& address, const link::Arrival& arrival, Time now,
+           bool may_wait);
+
+  // Passes some packets of each uplink to the reader.  Returns true if there were some.
+  bool read(Time now);
+  // Wakes the programs for what was put.  read() includes it.
+  void flush();
+  // Asks to be woken for the next packet.  Returns false if there is something to do already.
+  bool park();
+  void unpark();
+
+  void add_counters(std::vector<ipc::NamedCount>& out) const;
+
+ private:
+  struct Counters {
+    std::uint64_t forwarded = 0;
+    std::uint64_t receiver_full = 0;
+    std::uint64_t broken = 0;
+    std::uint64_t limit = 0;
+    std::uint64_t sleeps = 0;
+  };
+
+  Uplinks(asio::io_context& loop, Reader& reader, os::WakeFd wake);
+
+  Reader& reader_;
+  os::WakeFd wake_;
+  agent::Watch woken_{};
+  agent::Timer full_lane_timer_;
+  agent::PlainRanges ranges_{kLeasesMax};
+  std::map<std::uint16_t, HostIndex> host_of_range_{};
+  std::map<ProgramId, Uplink> uplinks_;
+  std::map<std::uint16_t, ProgramId> program_of_range_{};
+  std::vector<ProgramId> broken_{};
+  std::optional<os::Fd> memory_to_pass_{};
+  Counters counters_{};
+};
+
+// Is this process's end of one program's uplink.
+class Uplinks::Uplink {
+ public:
+  Uplink(os::Mapping memory, link::Lane lane, os::WakeFd program)
+      : memory_(std::move(memory)), lane_(lane), wake_(std::move(program)) {}
+
+ private:
+  friend class Uplinks;
+  os::Mapping memory_;
+  link::Lane lane_;
+  os::WakeFd wake_;
+  Time full_since_ = kNever;
+  bool held_up_ = false;  // its next packet waits for room in another lane
+};
+
+}  // namespace verbena::hosts
