@@ -1,0 +1,205 @@
+#include "preload/change_over.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "os/clock.h"
+#include "os/shared_memory.h"
+#include "os/system_call.h"
+#include "preload/leaving.h"
+#include "preload/next.h"
+#include "preload/service_link.h"
+#include "preload/waits.h"
+
+namespace verbena::preload::change_over {
+namespace {
+
+// A connection is offered when it has carried this many bytes, or has lived this long and is used.
+// Shorter ones would not get back what the offer costs.
+constexpr std::uint64_t kOfferBytes = 4096;
+constexpr Duration kOfferAfter = std::chrono::milliseconds(2);
+constexpr std::uint32_t kOfferCalls = 3;
+// With every so many calls, an offered connection looks whether the service still lives.
+constexpr std::uint32_t kThoroughEvery = 64;
+
+bool is_worth_an_offer(Socket& socket, std::uint32_t calls) {
+  const TcpCounts& counts = *socket.counts.load(std::memory_order_relaxed);
+  if (counts.stays_on_tcp.load(std::memory_order_relaxed)) return false;
+  if (counts.sent.load(std::memory_order_relaxed) +
+          counts.received.load(std::memory_order_relaxed) >=
+      kOfferBytes) {
+    return true;
+  }
+  return calls >= kOfferCalls && os::now() - socket.since >= kOfferAfter;
+}
+
+// Keeps TCP from holding bytes back, beneath the program.  Nagle's algorithm would wait for
+// acknowledgements that the ring has made needless, and a corked socket for bytes that go by the
+// ring.
+void take_over_delays(int fd, Socket& socket) {
+  for (const int option : {TCP_CORK, TCP_NODELAY}) {
+    int value = 0;
+    socklen_t bytes = sizeof(value);
+    next().getsockopt(fd, IPPROTO_TCP, option, &value, &bytes);
+    socket.shown_option(IPPROTO_TCP, option)->store(value != 0);
+    value = option == TCP_NODELAY ? 1 : 0;
+    next().setsockopt(fd, IPPROTO_TCP, option, &value, sizeof(value));
+  }
+}
+
+// Changes over if no other call and no other process uses the connection by TCP at this moment.
+void try_to_switch(int fd, Socket& socket) {
+  using State = Socket::State;
+  auto state = State::kOffered;
+  if (!socket.state.compare_exchange_strong(state, State::kBusy)) return;
+  TcpCounts& counts = *socket.counts.load();
+  if (socket.calls_on_tcp.load(std::memory_order_seq_cst) != 0 || counts.stays_on_tcp.load() ||
+      counts.processes.load() != 1) {
+    socket.state.store(State::kOffered);
+    return;
+  }
+  stream::Sender sender = socket.sender();
+  stream::Receiver receiver = socket.receiver();
+  // Another process may have begun before this one took over, by exec().
+  if (!sender.started() && !receiver.started()) {
+    take_over_delays(fd, socket);
+    sender.start(counts.sent.load());
+    waits::start(socket, [&](std::uint32_t sleepers) {
+      receiver.start(counts.received.load(), sleepers);
+      socket.holders().store(1);
+      socket.state.store(State::kSwitched, std::memory_order_seq_cst);
+    });
+  } else {
+    socket.state.store(State::kPlain);
+  }
+}
+
+// Looks for the service's answer to an offer.
+void look_for_answer(int fd, Socket& socket, bool thorough) {
+  service_link::look(thorough);
+  if (socket.has_memory.load(std::memory_order_acquire)) {
+    try_to_switch(fd, socket);
+  } else if (!service_link::has_offer(socket)) {
+    auto offered = Socket::State::kOffered;
+    socket.state.compare_exchange_strong(offered, Socket::State::kNew);
+  }
+}
+
+// Does what brings a connection nearer to its change over.
+void advance(int fd, Socket& socket) {
+  const std::uint32_t calls = socket.calls.fetch_add(1, std::memory_order_relaxed) + 1;
+  switch (socket.state.load(std::memory_order_relaxed)) {
+    case Socket::State::kNew:
+      if (is_worth_an_offer(socket, calls)) service_link::offer(fd, socket);
+      return;
+    case Socket::State::kOffered: return look_for_answer(fd, socket, calls % kThoroughEvery == 0);
+    default: return;
+  }
+}
+
+}  // namespace
+
+void advance_at_once(int fd, Socket& socket) {
+  switch (socket.state.load(std::memory_order_relaxed)) {
+    case Socket::State::kNew: return service_link::offer(fd, socket);
+    case Socket::State::kOffered: return look_for_answer(fd, socket, true);
+    default: return;
+  }
+}
+
+bool begin(int fd, Socket& socket) {
+  using State = Socket::State;
+  if (socket.state.load(std::memory_order_acquire) == State::kSwitched) return true;
+  advance(fd, socket);
+  for (;;) {
+    // Announce the call first, and look at the state then; the thread that changes over does it the
+    // other way around.
+    socket.calls_on_tcp.fetch_add(1, std::memory_order_seq_cst);
+    const State state = socket.state.load(std::memory_order_seq_cst);
+    if (state != State::kBusy && state != State::kSwitched) return false;
+    socket.calls_on_tcp.fetch_sub(1, std::memory_order_release);
+    if (state == State::kSwitched) return true;
+  }
+}
+
+ssize_t TcpCall::sent(ssize_t bytes) {
+  if (bytes > 0) {
+    socket_.counts.load(std::memory_order_relaxed)
+        ->sent.fetch_add(static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
+  }
+  return bytes;
+}
+
+ssize_t TcpCall::received(ssize_t bytes) {
+  if (bytes > 0) {
+    socket_.counts.load(std::memory_order_relaxed)
+        ->received.fetch_add(static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
+  }
+  return bytes;
+}
+
+namespace {
+
+// Maps the memory for the socket.  Returns false if it is no stream's.
+bool map(Socket& socket, int memory, std::uint32_t side) {
+  auto mapping = os::map_shared(memory, stream::memory_bytes(stream::kRingBytesMin),
+                                stream::memory_bytes(stream::kRingBytesMax), true);
+  if (side > 1 || !mapping || !stream::place_of(mapping->bytes(), 0)) return false;
+  // A forked child uses the stream, too.
+  ::madvise(mapping->bytes().data(), mapping->bytes().size(), MADV_DOFORK);
+  socket.memory = mapping->bytes();
+  socket.side = side;
+  mapping->abandon();  // the socket unmaps it
+  socket.has_memory.store(true);
+  return true;
+}
+
+}  // namespace
+
+void prepare(Socket& socket, int memory, std::uint32_t side) {
+  if (socket.has_memory.load() || socket.state.load() != Socket::State::kOffered) return;
+  map(socket, memory, side);
+}
+
+bool continue_with(Socket& socket, int memory, std::uint32_t side) {
+  if (!map(socket, memory, side)) return false;
+  if (!socket.sender().started() || !socket.receiver().started()) return false;
+  socket.is_shared.store(true);
+  socket.state.store(Socket::State::kSwitched);
+  return true;
+}
+
+void close(int fd, Socket& socket) {
+  const int error = errno;
+  TcpCounts* counts = socket.counts.load();
+  if (counts != &socket.own_counts) counts->processes.fetch_sub(1);
+  const auto state = socket.state.load();
+  if (state == Socket::State::kSwitched && socket.holders().fetch_sub(1) == 1) {
+    stream::Sender sender = socket.sender();
+    stream::Receiver receiver = socket.receiver();
+    // From now on the peer's bytes go by TCP, so that it gets the kernel's answer.  As with TCP,
+    // bytes that nobody has read make that a reset.
+    for (;;) {
+      const auto look = receiver.look();
+      const auto withdrawn = receiver.withdraw(look.seen);
+      if (withdrawn && !*withdrawn) continue;
+      if (!withdrawn || look.bytes > 0) {
+        const linger at_once{.l_onoff = 1, .l_linger = 0};
+        next().setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+      }
+      break;
+    }
+    if (sender.wake_needed()) leaving::wake_peer(sender);
+  }
+  if (state == Socket::State::kOffered || state == Socket::State::kSwitched) {
+    service_link::forget(socket);
+  }
+  errno = error;
+}
+
+}  // namespace verbena::preload::change_over

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+
+#include "preload/socket_table.h"
+
+// Moves a connection from TCP alone to a stream by TCP and ring.
+namespace verbena::preload::change_over {
+
+// Begins a call on a connection.  Returns true if the stream carries it.  Returns false if it goes
+// by TCP; then the caller makes the kernel's call and ends it with TcpCall.
+bool begin(int fd, Socket& socket);
+
+// Does what brings the connection nearer to its change over, without waiting until it has carried
+// much.
+void advance_at_once(int fd, Socket& socket);
+
+// Counts the bytes of a call by TCP.  It begins when begin() has returned false.
+class TcpCall {
+ public:
+  explicit TcpCall(Socket& socket) : socket_(socket) {}
+  TcpCall(const TcpCall&) = delete;
+  TcpCall& operator=(const TcpCall&) = delete;
+  ~TcpCall() { socket_.calls_on_tcp.fetch_sub(1, std::memory_order_release); }
+
+  ssize_t sent(ssize_t bytes);
+  ssize_t received(ssize_t bytes);
+
+ private:
+  Socket& socket_;
+};
+
+// Takes the memory that the service has made for the two ends.
+void prepare(Socket& socket, int memory, std::uint32_t side);
+
+// Continues a stream that this program's predecessor has begun, before exec().  Returns false if
+// the memory does not hold one.
+bool continue_with(Socket& socket, int memory, std::uint32_t side);
+
+// Ends the process's use of a connection whose last descriptor is about to be closed.
+void close(int fd, Socket& socket);
+
+}  // namespace verbena::preload::change_over

@@ -1,0 +1,223 @@
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <netinet/in.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdint>
+#include <cstring>
+#include <ranges>
+#include <string>
+
+#include "preload/change_over.h"
+#include "preload/epolls.h"
+#include "preload/export.h"
+#include "preload/leaving.h"
+#include "preload/next.h"
+#include "preload/own_descriptors.h"
+#include "preload/required.h"
+#include "preload/service_link.h"
+#include "preload/socket_table.h"
+
+// Defines the functions by which descriptors of connections come and go.
+namespace verbena::preload {
+namespace {
+
+bool is_tcp(int fd) {
+  int protocol = 0;
+  socklen_t bytes = sizeof(protocol);
+  return next().getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &bytes) == 0 &&
+         protocol == IPPROTO_TCP;
+}
+
+// The peer may wait for the ring before it sends a byte.
+void offer_at_once(int fd) {
+  if (const auto socket = SocketTable::find(fd)) change_over::advance_at_once(fd, *socket);
+}
+
+// Begins to track a connection that the program has made (with `to`) or accepted.
+void track(int fd, const sockaddr* to = nullptr, socklen_t bytes = 0) {
+  const int error = errno;
+  const policy::Choice choice = is_tcp(fd) ? required::choose(fd, to, bytes) : policy::Choice::kTcp;
+  if (choice != policy::Choice::kTcp) {
+    if (Socket* socket = SocketTable::add(fd)) {
+      socket->nonblocking.store((next().fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
+      epolls::is_tracked(fd, *socket);
+      socket->must_switch.store(choice == policy::Choice::kSdp);
+    }
+    service_link::start();
+    if (choice == policy::Choice::kSdp) offer_at_once(fd);
+  }
+  errno = error;
+}
+
+// Stops tracking a descriptor that the kernel is about to close.
+void forget(int fd) {
+  epolls::is_closed(fd);
+  const auto socket = SocketTable::take(fd);
+  if (!socket) return;
+  // The table's reference is gone with `socket`; two are left if a copy or another call has one.
+  if (socket->references.load() == 1) change_over::close(fd, *socket);
+}
+
+void forget_range(unsigned first, unsigned last) {
+  const int highest = static_cast<int>(std::min<unsigned>(last, INT_MAX));
+  if (first > static_cast<unsigned>(highest)) return;
+  for (int fd = static_cast<int>(first); fd <= std::min(highest, 65535); ++fd)
+    epolls::is_closed(fd);
+  SocketTable::for_each(static_cast<int>(first), highest, [](int fd, Socket&) { forget(fd); });
+}
+
+// The C library reads and writes the standard descriptors itself, where this library sees nothing.
+// Bytes in the ring are left to read(), or to the next program.
+void copied(int from, int to) {
+  if (to < 0) return;
+  epolls::is_copied(from, to);
+  const auto socket = SocketTable::find(from);
+  if (!socket) return;
+  SocketTable::add_copy(*socket, to);
+  if (to <= STDERR_FILENO) (void)leaving::stay_on_tcp(to, *socket, stream::Reason::kOther);
+}
+
+// Closes a range, without the library's own descriptors in it.
+int close_range_around_own(unsigned first, unsigned last, int flags) {
+  for (unsigned fd = first; fd <= std::min<unsigned>(last, kDescriptorsMax); ++fd) {
+    if (!own_descriptors::has(static_cast<int>(fd))) continue;
+    if (fd > first && next().close_range(first, fd - 1, flags) != 0) return -1;
+    if (fd == last) return 0;
+    first = fd + 1;
+  }
+  return next().close_range(first, last, flags);
+}
+
+}  // namespace
+}  // namespace verbena::preload
+
+using verbena::preload::next;
+using verbena::preload::SocketTable;
+namespace leaving = verbena::preload::leaving;
+namespace preload = verbena::preload;
+namespace own_descriptors = verbena::preload::own_descriptors;
+
+VB_EXPORT int connect(int fd, const sockaddr* to, socklen_t bytes) {
+  const int result = next().connect(fd, to, bytes);
+  if (to == nullptr || bytes < sizeof(sa_family_t)) return result;
+  if (to->sa_family != AF_INET && to->sa_family != AF_INET6) return result;
+  // A second call asks how the first one is doing.
+  if ((result == 0 || errno == EINPROGRESS || errno == EINTR) && !SocketTable::has(fd)) {
+    preload::track(fd, to, bytes);
+  }
+  return result;
+}
+
+VB_EXPORT int accept4(int fd, sockaddr* from, socklen_t* bytes, int flags) {
+  const int accepted = next().accept4(fd, from, bytes, flags);
+  if (accepted >= 0) preload::track(accepted);
+  return accepted;
+}
+
+VB_EXPORT int accept(int fd, sockaddr* from, socklen_t* bytes) {
+  const int accepted = next().accept(fd, from, bytes);
+  if (accepted >= 0) preload::track(accepted);
+  return accepted;
+}
+
+VB_EXPORT int close(int fd) {
+  if (own_descriptors::has(fd)) {
+    errno = EBADF;
+    return -1;
+  }
+  preload::forget(fd);
+  return next().close(fd);
+}
+
+VB_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
+  if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) == 0 && first <= last)
+    preload::forget_range(first, last);
+  return preload::close_range_around_own(first, last, flags);
+}
+
+VB_EXPORT void closefrom(int first) noexcept {
+  close_range(static_cast<unsigned>(std::max(first, 0)), ~0U, 0);
+}
+
+VB_EXPORT int dup(int fd) noexcept {
+  const int copy = next().dup(fd);
+  preload::copied(fd, copy);
+  return copy;
+}
+
+VB_EXPORT int dup3(int fd, int to, int flags) noexcept {
+  if (own_descriptors::has(to)) {
+    errno = EBADF;
+    return -1;
+  }
+  if (fd != to && next().fcntl(fd, F_GETFD) >= 0) preload::forget(to);
+  const int copy = next().dup3(fd, to, flags);
+  if (fd != to) preload::copied(fd, copy);
+  return copy;
+}
+
+VB_EXPORT int dup2(int fd, int to) noexcept {
+  if (fd == to) return next().dup2(fd, to);
+  return dup3(fd, to, 0);
+}
+
+namespace {
+
+int control(int (*call)(int, int, ...), int fd, int command, void* argument) {
+  const int result = call(fd, command, argument);
+  if ((command == F_DUPFD || command == F_DUPFD_CLOEXEC) && result >= 0) {
+    preload::copied(fd, result);
+  } else if (command == F_SETFL && result == 0 && SocketTable::has(fd)) {
+    if (const auto socket = SocketTable::find(fd)) {
+      socket->nonblocking.store((reinterpret_cast<std::intptr_t>(argument) & O_NONBLOCK) != 0);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+VB_EXPORT int fcntl(int fd, int command, ...) {
+  va_list arguments;
+  va_start(arguments, command);
+  void* argument = va_arg(arguments, void*);
+  va_end(arguments);
+  return control(next().fcntl, fd, command, argument);
+}
+
+VB_EXPORT int fcntl64(int fd, int command, ...) {
+  va_list arguments;
+  va_start(arguments, command);
+  void* argument = va_arg(arguments, void*);
+  va_end(arguments);
+  return control(next().fcntl64, fd, command, argument);
+}
+
+// The C library reads and writes the descriptor of a FILE itself.  It gets the bytes that lie in
+// the ring as if they had been read and put back.
+VB_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
+  FILE* file = next().fdopen(fd, mode);
+  const auto socket = SocketTable::find(fd);
+  if (file == nullptr || !socket) return file;
+  constexpr auto kReason = verbena::stream::Reason::kOther;
+  const bool reads = std::strpbrk(mode, "r+") != nullptr;
+  if (!reads) {
+    (void)leaving::stay_on_tcp(fd, *socket, kReason);
+    return file;
+  }
+  const std::string before = leaving::drain(fd, *socket, kReason);
+  for (const char byte : std::views::reverse(before)) {
+    if (::ungetc(static_cast<unsigned char>(byte), file) != EOF) continue;
+    leaving::reset(fd);
+    break;
+  }
+  return file;
+}

@@ -1,0 +1,96 @@
+#include "preload/end_lock.h"
+
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "os/system_call.h"
+
+namespace verbena::preload {
+namespace {
+
+constexpr std::uint32_t kOwnerMask = 0x3fffffff;
+constexpr std::uint32_t kWaiters = 0x80000000;  // somebody may sleep for the lock
+constexpr int kSpins = 200;
+// A sleeper looks this often whether the owner still lives.
+constexpr timespec kLookEvery{.tv_sec = 0, .tv_nsec = 20'000'000};
+
+constinit thread_local std::uint32_t thread_number = 0;
+
+std::uint32_t own_number() {
+  if (thread_number == 0) {
+    thread_number = static_cast<std::uint32_t>(os::system_call(SYS_gettid)) & kOwnerMask;
+  }
+  return thread_number;
+}
+
+bool is_dead(std::uint32_t owner) {
+  const int error = errno;
+  const bool dead = os::system_call(SYS_tkill, owner, 0) != 0 && errno == ESRCH;
+  errno = error;
+  return dead;
+}
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+EndLock::EndLock(std::span<std::byte> memory)
+    : word_(*reinterpret_cast<std::atomic<std::uint32_t>*>(memory.data())) {
+  lock_again();
+}
+
+void EndLock::lock_again() {
+  std::uint32_t own = own_number();
+  const std::uint32_t number = own;
+  for (int tries = 0;; ++tries) {
+    std::uint32_t word = 0;
+    if (word_.compare_exchange_strong(word, own, std::memory_order_acquire)) {
+      taken_ = Taken::kTaken;
+      return;
+    }
+    const std::uint32_t owner = word & kOwnerMask;
+    if (owner == number) {
+      taken_ = Taken::kOwn;
+      return;
+    }
+    if (tries < kSpins) {
+      pause();
+      continue;
+    }
+    // An owner of 0 with waiters is a lock that has just been given back.
+    if (owner == 0 || is_dead(owner)) {
+      if (word_.compare_exchange_strong(word, number | kWaiters, std::memory_order_acquire)) {
+        taken_ = owner == 0 ? Taken::kTaken : Taken::kOwnerDied;
+        return;
+      }
+      continue;
+    }
+    if ((word & kWaiters) == 0 && !word_.compare_exchange_strong(word, word | kWaiters)) continue;
+    own = number | kWaiters;  // others may sleep, too
+    const int error = errno;
+    os::system_call(SYS_futex, &word_, FUTEX_WAIT, owner | kWaiters, &kLookEvery, nullptr, 0);
+    errno = error;
+  }
+}
+
+void EndLock::unlock() {
+  if (taken_ == Taken::kOwn) return;
+  taken_ = Taken::kOwn;
+  if ((word_.exchange(0, std::memory_order_release) & kWaiters) == 0) return;
+  const int error = errno;
+  os::system_call(SYS_futex, &word_, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+  errno = error;
+}
+
+void EndLock::after_fork_in_child() { thread_number = 0; }
+
+}  // namespace verbena::preload

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+// Locks one direction of a stream for one of its ends, among all threads and processes that hold
+// the end.  The lock lies in the stream's memory.  If its owner dies, the next one gets it, and is
+// told.
+namespace verbena::preload {
+
+class EndLock {
+ public:
+  enum class Taken : std::uint8_t {
+    kTaken,
+    kOwnerDied,  // taken; the owner before has died with it
+    kOwn,        // not taken: this thread has it, and a signal handler has interrupted it there
+  };
+
+  // Takes the lock.  `memory` is a lock's place in stream::Direction.
+  explicit EndLock(std::span<std::byte> memory);
+  EndLock(const EndLock&) = delete;
+  EndLock& operator=(const EndLock&) = delete;
+  ~EndLock() { unlock(); }
+
+  Taken taken() const { return taken_; }
+  void unlock();
+  void lock_again();
+
+  // Forgets the thread's number, in the child of a fork.
+  static void after_fork_in_child();
+
+ private:
+  std::atomic<std::uint32_t>& word_;
+  Taken taken_ = Taken::kOwn;
+};
+
+}  // namespace verbena::preload

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <sched.h>
+#include <sys/epoll.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "preload/epolls.h"
+
+// Declares the library's copy of an epoll set, for those who change sets and those who wait.
+namespace verbena::preload::epolls {
+
+inline constexpr std::uint32_t kInput = EPOLLIN | EPOLLRDNORM;
+inline constexpr std::uint64_t kNothingSeen = ~std::uint64_t{0};
+
+struct Entry {
+  int fd = -1;
+  std::uint32_t events = 0;
+  epoll_data_t data{};
+  std::uint64_t seen = kNothingSeen;  // EPOLLET: what was reported last
+  bool is_armed = true;               // EPOLLONESHOT: nothing was reported since it was set
+
+  bool wants_input() const { return is_armed && (events & kInput) != 0; }
+  bool is_one_shot() const { return (events & EPOLLONESHOT) != 0; }
+};
+
+// Lies in pages of its own, which are never unmapped, and begin as zeros.
+struct Set {
+  std::atomic<bool> lock;
+  std::atomic<std::uint32_t> descriptors;
+  std::uint32_t sleepers;  // threads that sleep for it, or for a set that it is in
+  std::uint32_t count;
+  std::uint32_t one_shots;  // entries with EPOLLONESHOT
+  std::array<Entry, kEntriesMax> entries;
+  std::array<std::uint32_t, kDescriptorsMax> place;  // of a descriptor's entry, + 1
+};
+
+inline bool has_number(int fd) { return fd >= 0 && fd < kDescriptorsMax; }
+inline std::size_t at(int fd) { return static_cast<std::size_t>(fd); }
+
+class Hold {
+ public:
+  explicit Hold(Set& set) : set_(set) {
+    while (set_.lock.exchange(true, std::memory_order_acquire)) ::sched_yield();
+  }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  ~Hold() { set_.lock.store(false, std::memory_order_release); }
+
+ private:
+  Set& set_;
+};
+
+// Makes one thread that sleeps for the set in the kernel look at the rings again, or the next one
+// that would sleep.  `set` is the set's descriptor.
+void kick(int set);
+// Returns what the kernel reports then in place of the program's data.
+std::uint64_t kick_data();
+
+// ---- entries; hold the set
+
+// Returns true if the ring has bytes to report for the entry, and sets what was `seen`.
+bool is_ready_beyond(Socket& socket, const Entry& entry, std::uint64_t& seen);
+bool is_ready(const Entry& entry);
+// Finds the entry of an event of the kernel; nullptr: it was removed.
+Entry* entry_of(Set& set, const epoll_data_t& data);
+
+}  // namespace verbena::preload::epolls

@@ -1,0 +1,147 @@
+#include "preload/inheritance.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <map>
+#include <memory>
+#include <set>
+#include <string_view>
+
+#include "os/system_call.h"
+#include "preload/change_over.h"
+#include "preload/leaving.h"
+#include "preload/next.h"
+#include "preload/service_link.h"
+
+namespace verbena::preload::inheritance {
+namespace {
+
+constexpr const char* kVariableName = "VERBENA_SOCKETS_INHERITED";
+constexpr std::string_view kVariable(kVariableName);
+
+bool is_inherited(int fd, const Socket& socket) {
+  return socket.is_spawned.load(std::memory_order_relaxed) ||
+         (next().fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0;
+}
+
+bool is_variable(std::string_view entry) {
+  return entry.starts_with(kVariable) && entry.substr(kVariable.size()).starts_with('=');
+}
+
+// Parses the variable's value.  Anything else than numbers ends it: it comes from outside.
+std::set<std::uint64_t> parse(std::string_view value) {
+  std::set<std::uint64_t> cookies;
+  while (cookies.size() < Names::kMax) {
+    std::uint64_t cookie = 0;
+    const auto [end, failed] =
+        std::from_chars(value.data(), value.data() + value.size(), cookie, 16);
+    if (failed != std::errc{}) break;
+    cookies.insert(cookie);
+    value.remove_prefix(static_cast<std::size_t>(end - value.data()));
+    if (!value.starts_with(',')) break;
+    value.remove_prefix(1);
+  }
+  return cookies;
+}
+
+void continue_connection(int fd, Socket& socket) {
+  socket.nonblocking.store((next().fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
+  const auto memory = service_link::ask(fd, socket);
+  if (memory && change_over::continue_with(socket, memory->fd.get(), memory->side)) return;
+  socket.state.store(Socket::State::kPlain);
+  leaving::reset(fd);
+}
+
+// Adds the descriptor to the table, if it is one of the connections.
+void look_at(int fd, const std::set<std::uint64_t>& cookies, std::map<std::uint64_t, int>& known) {
+  std::uint64_t cookie = 0;
+  socklen_t bytes = sizeof(cookie);
+  if (next().getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &bytes) != 0) return;
+  if (!cookies.contains(cookie)) return;
+  if (const auto first = known.find(cookie); first != known.end()) {
+    if (const auto socket = SocketTable::find(first->second)) SocketTable::add_copy(*socket, fd);
+    return;
+  }
+  known[cookie] = fd;
+  if (Socket* socket = SocketTable::add(fd)) {
+    continue_connection(fd, *socket);
+  } else {
+    leaving::reset(fd);
+  }
+}
+
+}  // namespace
+
+bool Names::add(Socket& socket) {
+  if (count_ == kMax) return false;
+  if (count_ == 0) {
+    used_ = static_cast<std::size_t>(std::copy(kVariable.begin(), kVariable.end(), text_.begin()) -
+                                     text_.begin());
+    text_[used_++] = '=';
+  } else {
+    text_[used_++] = ',';
+  }
+  char* const end =
+      std::to_chars(text_.data() + used_, text_.data() + text_.size() - 1, socket.cookie, 16).ptr;
+  used_ = static_cast<std::size_t>(end - text_.data());
+  text_[used_] = '\0';
+  sockets_[count_++] = &socket;
+  return true;
+}
+
+void prepare(os::ProgramKind next_program, Names& names) {
+  if (next_program == os::ProgramKind::kNone) return;
+  const bool has_library = next_program == os::ProgramKind::kPreloads;
+  const int error = errno;
+  SocketTable::for_each(0, kDescriptorsMax - 1, [&](int fd, Socket& socket) {
+    if (!is_inherited(fd, socket)) return;
+    if (leaving::stay_on_tcp(fd, socket, stream::Reason::kExec)) return;
+    bool is_known = false;
+    names.for_each([&](const Socket& one) { is_known |= &one == &socket; });
+    if (is_known) return;
+    if (has_library && service_link::ask(fd, socket) && names.add(socket)) return;
+    if (fd == STDIN_FILENO) leaving::reset(fd);
+  });
+  errno = error;
+}
+
+std::size_t environment_entries(char* const* environment) {
+  std::size_t count = 0;
+  while (environment != nullptr && environment[count] != nullptr) ++count;
+  return count + 2;
+}
+
+void copy_environment(char* const* environment, const Names& names, char** out) {
+  for (; environment != nullptr && *environment != nullptr; ++environment) {
+    if (!is_variable(*environment)) *out++ = *environment;
+  }
+  *out++ = const_cast<char*>(names.variable());
+  *out = nullptr;
+}
+
+void continue_connections() {
+  const char* const value = ::secure_getenv(kVariableName);
+  if (value == nullptr) return;
+  const std::set<std::uint64_t> cookies = parse(value);
+  ::unsetenv(kVariableName);
+  const std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir("/proc/self/fd"), ::closedir);
+  std::set<int> descriptors;
+  while (const dirent* entry = list ? ::readdir(list.get()) : nullptr) {
+    int fd = -1;
+    const std::string_view name(entry->d_name);
+    std::from_chars(name.data(), name.data() + name.size(), fd);
+    if (fd >= 0 && fd != ::dirfd(list.get())) descriptors.insert(fd);
+  }
+  std::map<std::uint64_t, int> known;
+  for (const int fd : descriptors) look_at(fd, cookies, known);
+}
+
+}  // namespace verbena::preload::inheritance

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "os/program_kind.h"
+#include "preload/socket_table.h"
+
+// Hands connections over to the next program, by exec() and posix_spawn().
+//
+// A connection that the next program inherits goes back to TCP, unless bytes of the peer lie in the
+// ring.  Those can only be read through the stream's memory.  So if the next program has this
+// library, an environment variable names the connection, and the library there gets the memory from
+// the service before main() and continues the stream.
+namespace verbena::preload::inheritance {
+
+// Occurs in the path of this library.
+inline constexpr std::string_view kLibrary = "/libverbena-sockets.so";
+
+// Names the connections that the next program must continue.
+class Names {
+ public:
+  static constexpr std::size_t kMax = 64;
+
+  bool empty() const { return count_ == 0; }
+  bool add(Socket& socket);
+  // Returns "NAME=VALUE" for the next program's environment.
+  const char* variable() const { return text_.data(); }
+  // Calls visit(socket) for each.
+  template <class Visit>
+  void for_each(Visit visit) const {
+    for (std::size_t i = 0; i < count_; ++i) visit(*sockets_[i]);
+  }
+
+ private:
+  static constexpr std::size_t kNameBytes = 17;  // a cookie in hexadecimal, and a comma
+
+  std::array<Socket*, kMax> sockets_{};
+  std::size_t count_ = 0;
+  std::array<char, 64 + kMax * kNameBytes> text_{};
+  std::size_t used_ = 0;
+};
+
+// Prepares each connection that the next program inherits.  If that one is foreign, unread bytes
+// are an error at the standard input, where it surely looks for them; other descriptors are usually
+// inherited by accident, and stay as they are.  Does nothing if exec() will fail.
+void prepare(os::ProgramKind next_program, Names& names);
+
+// Returns how many entries copy_environment() needs, its end included.
+std::size_t environment_entries(char* const* environment);
+// Copies the pointers of an environment, without an older variable of ours, and adds `names`.
+void copy_environment(char* const* environment, const Names& names, char** out);
+
+// Continues the connections that the environment names.  One whose memory is not to be had ends
+// with an error.  Call it before main(), with one thread.
+void continue_connections();
+
+}  // namespace verbena::preload::inheritance

@@ -1,0 +1,109 @@
+#include "preload/leaving.h"
+
+#include <linux/futex.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+
+#include "os/system_call.h"
+#include "preload/end_lock.h"
+#include "preload/next.h"
+#include "preload/required.h"
+#include "preload/service_link.h"
+#include "preload/stream_calls.h"
+#include "preload/waits.h"
+
+namespace verbena::preload::leaving {
+namespace {
+
+enum class Left : std::uint8_t { kPlain, kUnread, kBroken };
+
+// Opens the last TCP segment.  Returns false if the stream's memory holds nonsense.
+bool leave_outgoing(Socket& socket, stream::Reason reason) {
+  stream::Sender sender = socket.sender();
+  const EndLock lock(stream::place_of(socket.memory, socket.side)->direction->send_lock);
+  const auto left = sender.leave(reason);
+  if (left && *left) wake_peer(sender);
+  return left.has_value();
+}
+
+Left leave_incoming(Socket& socket, stream::Reason reason) {
+  stream::Receiver receiver = socket.receiver();
+  const EndLock lock(stream::place_of(socket.memory, 1 - socket.side)->direction->receive_lock);
+  const auto left = receiver.leave(reason);
+  if (!left) return Left::kBroken;
+  return *left == stream::Receiver::Left::kPlain ? Left::kPlain : Left::kUnread;
+}
+
+// Returns true if the connection has changed over; else it never will.
+bool is_switched_or_stays(Socket& socket) {
+  socket.counts.load()->stays_on_tcp.store(true);
+  for (;;) {
+    auto state = socket.state.load();
+    if (state == Socket::State::kSwitched) return true;
+    if (state == Socket::State::kPlain) return false;
+    if (state == Socket::State::kBusy) continue;
+    if (!socket.state.compare_exchange_weak(state, Socket::State::kPlain)) continue;
+    if (state == Socket::State::kOffered) service_link::forget(socket);
+    return false;
+  }
+}
+
+}  // namespace
+
+bool stay_on_tcp(int fd, Socket& socket, stream::Reason reason) {
+  const int error = errno;
+  bool is_plain = true;
+  if (socket.must_switch.load(std::memory_order_relaxed)) {
+    required::fail(fd, socket, reason);
+  } else if (is_switched_or_stays(socket)) {
+    const bool is_whole = leave_outgoing(socket, reason);
+    const Left incoming = leave_incoming(socket, reason);
+    if (!is_whole || incoming == Left::kBroken) reset(fd);
+    is_plain = incoming != Left::kUnread;
+  }
+  errno = error;
+  return is_plain;
+}
+
+void stay_on_tcp_or_reset(int fd, Socket& socket, stream::Reason reason) {
+  if (!stay_on_tcp(fd, socket, reason)) reset(fd);
+}
+
+std::string drain(int fd, Socket& socket, stream::Reason reason) {
+  const int error = errno;
+  std::string bytes;
+  if (!stay_on_tcp(fd, socket, reason)) {
+    // While this wait stands the peer puts nothing more into the ring, so it becomes empty.
+    waits::enter_always(socket);
+    while (leave_incoming(socket, reason) == Left::kUnread) {
+      std::array<char, 65536> piece;
+      const iovec part{.iov_base = piece.data(), .iov_len = piece.size()};
+      const ssize_t n = stream_calls::receive(fd, socket, &part, 1, MSG_DONTWAIT);
+      if (n <= 0) break;
+      bytes.append(piece.data(), static_cast<std::size_t>(n));
+    }
+    waits::leave(socket);
+  }
+  errno = error;
+  return bytes;
+}
+
+void reset(int fd) {
+  const int error = errno;
+  // To connect to no address is how a connection is given up at once (tcp(7), RFC 9293, ABORT).
+  const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
+  next().connect(fd, &nobody, sizeof(nobody));
+  errno = error;
+}
+
+void wake_peer(stream::Sender& sender) {
+  const int error = errno;
+  os::system_call(SYS_futex, sender.futex_word(), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  errno = error;
+}
+
+}  // namespace verbena::preload::leaving

@@ -1,0 +1,80 @@
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "preload/export.h"
+#include "preload/leaving.h"
+#include "preload/next.h"
+#include "preload/socket_table.h"
+
+// Defines the functions that ask or change a connection, where the stream has a part in the answer.
+
+using verbena::preload::next;
+using verbena::preload::SocketTable;
+namespace leaving = verbena::preload::leaving;
+
+VB_EXPORT int getsockopt(int fd, int level, int option, void* value, socklen_t* bytes) noexcept {
+  const int result = next().getsockopt(fd, level, option, value, bytes);
+  if (result != 0 || level != IPPROTO_TCP || *bytes < sizeof(int)) return result;
+  const auto socket = SocketTable::find(fd);
+  if (!socket || !socket->is_switched()) return result;
+  if (const auto* shown = socket->shown_option(level, option)) {
+    const int number = shown->load() ? 1 : 0;
+    memcpy(value, &number, sizeof(number));
+  }
+  return result;
+}
+
+VB_EXPORT int setsockopt(int fd, int level, int option, const void* value,
+                         socklen_t bytes) noexcept {
+  const auto socket = SocketTable::find(fd);
+  if (!socket || value == nullptr || bytes < sizeof(int)) {
+    return next().setsockopt(fd, level, option, value, bytes);
+  }
+  int number = 0;
+  memcpy(&number, value, sizeof(number));
+  auto* shown = socket->is_switched() ? socket->shown_option(level, option) : nullptr;
+  if (shown != nullptr) {
+    shown->store(number != 0);
+    return 0;
+  }
+  // The kernel counts only its own bytes for this limit.
+  if (level == SOL_SOCKET && option == SO_RCVLOWAT && number > 1) {
+    (void)leaving::stay_on_tcp(fd, *socket, verbena::stream::Reason::kOther);
+  }
+  return next().setsockopt(fd, level, option, value, bytes);
+}
+
+VB_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
+  va_list arguments;
+  va_start(arguments, request);
+  void* argument = va_arg(arguments, void*);
+  va_end(arguments);
+  const int result = next().ioctl(fd, request, argument);
+  if (result != 0 || !SocketTable::has(fd)) return result;
+  const auto socket = SocketTable::find(fd);
+  if (!socket || argument == nullptr) return result;
+  if (request == FIONBIO) {
+    socket->nonblocking.store(*static_cast<int*>(argument) != 0);
+  } else if (request == FIONREAD && socket->is_switched()) {
+    *static_cast<int*>(argument) += static_cast<int>(socket->receiver().look().bytes);
+  } else if (request == SIOCOUTQ && socket->is_switched()) {
+    *static_cast<int*>(argument) += static_cast<int>(socket->sender().unread());
+  }
+  return result;
+}
+
+VB_EXPORT int shutdown(int fd, int how) noexcept {
+  const int result = next().shutdown(fd, how);
+  const auto socket = SocketTable::find(fd);
+  if (!socket || !socket->is_switched() || how == SHUT_RD) return result;
+  verbena::stream::Sender sender = socket->sender();
+  if (sender.wake_needed()) leaving::wake_peer(sender);
+  return result;
+}

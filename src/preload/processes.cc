@@ -1,0 +1,317 @@
+#include <alloca.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+
+#include "preload/change_over.h"
+#include "preload/end_lock.h"
+#include "preload/epolls.h"
+#include "preload/export.h"
+#include "preload/inheritance.h"
+#include "preload/leaving.h"
+#include "preload/next.h"
+#include "preload/required.h"
+#include "preload/sandbox.h"
+#include "preload/service_link.h"
+#include "preload/socket_table.h"
+#include "preload/waits.h"
+
+// Follows connections through fork and exec.
+namespace verbena::preload {
+namespace {
+
+// Holds the counts of connections that several processes have.  The pages are shared with all
+// descendants of the process that has mapped them.
+constexpr std::size_t kSharedMax = kSocketsMax;
+struct Shared {
+  std::atomic<std::uint32_t> next{0};
+  std::array<TcpCounts, kSharedMax> counts{};
+};
+constinit Shared* shared = nullptr;
+
+// Returns counts that no process uses, and takes them for this one; nullptr if there are too few.
+TcpCounts* take_shared_counts() {
+  constexpr int kTries = 256;
+  for (int i = 0; shared != nullptr && i < kTries; ++i) {
+    TcpCounts& one = shared->counts[shared->next.fetch_add(1) % kSharedMax];
+    std::uint32_t nobody = 0;
+    if (one.processes.compare_exchange_strong(nobody, 1)) return &one;
+  }
+  return nullptr;
+}
+
+// Gives a connection counts that the child will share.  Without room the connection stays on TCP.
+TcpCounts* shared_counts(Socket& socket) {
+  TcpCounts* counts = socket.counts.load();
+  if (counts != &socket.own_counts) return counts;
+  TcpCounts* common = take_shared_counts();
+  if (common == nullptr) return nullptr;
+  common->sent.store(counts->sent.load());
+  common->received.store(counts->received.load());
+  common->stays_on_tcp.store(counts->stays_on_tcp.load());
+  socket.counts.store(common);
+  return common;
+}
+
+// Counts the child that is about to be made among those that hold the connection.
+void share(int fd, Socket& socket) {
+  socket.is_shared.store(true);
+  if (socket.state.load() == Socket::State::kPlain) return;
+  if (!socket.is_switched()) {
+    TcpCounts* counts = shared_counts(socket);
+    if (counts == nullptr) {
+      (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kOther);
+    } else {
+      counts->processes.fetch_add(1);
+    }
+    // A thread that changes over has either seen the child among the processes, or is seen here.
+    while (socket.state.load() == Socket::State::kBusy) {
+    }
+  }
+  if (socket.is_switched()) socket.holders().fetch_add(1);
+}
+
+// Calls visit(fd, socket) once for each socket, also if it has several descriptors.
+template <class Visit>
+void for_each_socket(Visit visit) {
+  static constinit std::atomic<std::uint32_t> walks{0};
+  const std::uint32_t walk = walks.fetch_add(1) + 1;
+  SocketTable::for_each(0, kDescriptorsMax - 1, [&](int fd, Socket& socket) {
+    if (socket.last_walk.exchange(walk) != walk) visit(fd, socket);
+  });
+}
+
+void before_fork() {
+  for_each_socket([](int fd, Socket& socket) { share(fd, socket); });
+}
+
+// The service knows the parent only.
+void in_child() {
+  EndLock::after_fork_in_child();
+  service_link::after_fork_in_child();
+  waits::after_fork_in_child();
+  epolls::after_fork_in_child();
+  for_each_socket([](int, Socket& socket) {
+    auto offered = Socket::State::kOffered;
+    socket.state.compare_exchange_strong(offered, Socket::State::kNew);
+    socket.calls_on_tcp.store(0);
+  });
+}
+
+void map_shared_counts() {
+  void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory != MAP_FAILED) shared = static_cast<Shared*>(memory);
+}
+
+void leave_shared_counts(Socket& socket) {
+  TcpCounts* counts = socket.counts.load();
+  if (counts != &socket.own_counts) counts->processes.fetch_sub(1);
+}
+void join_shared_counts(Socket& socket) {
+  TcpCounts* counts = socket.counts.load();
+  if (counts != &socket.own_counts) counts->processes.fetch_add(1);
+}
+
+// Replaces this process's program.  The new one has only the connections that it inherits.
+class Exec {
+ public:
+  explicit Exec(os::ProgramKind next_program) {
+    inheritance::prepare(next_program, names_);
+    for_each_socket([](int, Socket& socket) { leave_shared_counts(socket); });
+  }
+  Exec(const Exec&) = delete;
+  Exec& operator=(const Exec&) = delete;
+  // It has failed.
+  ~Exec() {
+    for_each_socket([](int, Socket& socket) { join_shared_counts(socket); });
+  }
+
+  const inheritance::Names& names() const { return names_; }
+
+ private:
+  inheritance::Names names_{};
+};
+
+// Starts a program in a new process.  It holds what it inherits beside this process.
+class Spawn {
+ public:
+  explicit Spawn(os::ProgramKind program) {
+    inheritance::prepare(program, names_);
+    names_.for_each([](Socket& socket) {
+      socket.is_shared.store(true);
+      socket.holders().fetch_add(1);
+    });
+  }
+  Spawn(const Spawn&) = delete;
+  Spawn& operator=(const Spawn&) = delete;
+
+  const inheritance::Names& names() const { return names_; }
+  int ended(int error) const {
+    if (error != 0) names_.for_each([](Socket& socket) { socket.holders().fetch_sub(1); });
+    return error;
+  }
+
+ private:
+  inheritance::Names names_{};
+};
+
+[[gnu::destructor]] void at_exit() {
+  for_each_socket([](int fd, Socket& socket) { change_over::close(fd, socket); });
+}
+
+[[gnu::constructor]] void prepare() {
+  next();
+  map_shared_counts();
+  required::prepare();
+  service_link::prepare();
+  ::pthread_atfork(before_fork, nullptr, in_child);
+  inheritance::continue_connections();
+}
+
+}  // namespace
+}  // namespace verbena::preload
+
+using verbena::preload::next;
+using verbena::preload::SocketTable;
+namespace preload = verbena::preload;
+
+namespace {
+
+using Words = char* const*;
+
+// Collects the arguments of the execl() functions, up to the null pointer, into `argv`.
+std::size_t count_of(const char* first, va_list arguments) {
+  std::size_t count = 0;
+  for (const char* word = first; word != nullptr; word = va_arg(arguments, const char*)) ++count;
+  return count;
+}
+
+// Gives the call an environment that names the connections to continue.
+#define VB_WITH_NAMES(names, environment)                                               \
+  if (!(names).empty()) {                                                               \
+    const std::size_t entries = preload::inheritance::environment_entries(environment); \
+    auto** copy = static_cast<char**>(alloca(entries * sizeof(char*)));                 \
+    preload::inheritance::copy_environment(environment, names, copy);                   \
+    (environment) = copy;                                                               \
+  }
+
+}  // namespace
+
+VB_EXPORT int execve(const char* path, Words argv, Words environment) noexcept {
+  const preload::Exec exec(
+      verbena::os::program_kind(path, environment, preload::inheritance::kLibrary));
+  VB_WITH_NAMES(exec.names(), environment)
+  return next().execve(path, argv, environment);
+}
+VB_EXPORT int execv(const char* path, Words argv) noexcept { return execve(path, argv, environ); }
+VB_EXPORT int execvpe(const char* file, Words argv, Words environment) noexcept {
+  const preload::Exec exec(
+      verbena::os::search_program_kind(file, environment, preload::inheritance::kLibrary));
+  VB_WITH_NAMES(exec.names(), environment)
+  return next().execvpe(file, argv, environment);
+}
+VB_EXPORT int execvp(const char* file, Words argv) noexcept { return execvpe(file, argv, environ); }
+VB_EXPORT int fexecve(int fd, Words argv, Words environment) noexcept {
+  std::array<char, 32> path{"/proc/self/fd/"};
+  *std::to_chars(path.data() + 14, path.data() + 31, fd).ptr = '\0';
+  const preload::Exec exec(
+      verbena::os::program_kind(path.data(), environment, preload::inheritance::kLibrary));
+  VB_WITH_NAMES(exec.names(), environment)
+  return next().fexecve(fd, argv, environment);
+}
+
+// The execl() functions are the others with their arguments in a row.
+#define VB_EXECL(call, with_environment)                                       \
+  va_list arguments;                                                           \
+  va_start(arguments, first);                                                  \
+  const std::size_t count = count_of(first, arguments);                        \
+  va_end(arguments);                                                           \
+  auto** argv = static_cast<char**>(alloca((count + 1) * sizeof(char*)));      \
+  va_start(arguments, first);                                                  \
+  argv[0] = const_cast<char*>(first);                                          \
+  for (std::size_t i = 1; i <= count; ++i) argv[i] = va_arg(arguments, char*); \
+  Words environment = (with_environment) ? va_arg(arguments, Words) : environ; \
+  va_end(arguments);                                                           \
+  return call(path, argv, environment)
+
+VB_EXPORT int execl(const char* path, const char* first, ...) noexcept { VB_EXECL(execve, false); }
+VB_EXPORT int execle(const char* path, const char* first, ...) noexcept { VB_EXECL(execve, true); }
+VB_EXPORT int execlp(const char* path, const char* first, ...) noexcept {
+  VB_EXECL(execvpe, false);
+}
+
+VB_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
+                          const posix_spawnattr_t* attributes, Words argv, Words environment) {
+  const preload::Spawn spawn(
+      verbena::os::program_kind(path, environment, preload::inheritance::kLibrary));
+  VB_WITH_NAMES(spawn.names(), environment)
+  return spawn.ended(next().posix_spawn(pid, path, actions, attributes, argv, environment));
+}
+VB_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
+                           const posix_spawnattr_t* attributes, Words argv, Words environment) {
+  const preload::Spawn spawn(
+      verbena::os::search_program_kind(file, environment, preload::inheritance::kLibrary));
+  VB_WITH_NAMES(spawn.names(), environment)
+  return spawn.ended(next().posix_spawnp(pid, file, actions, attributes, argv, environment));
+}
+// The new process gets the copy, also of a descriptor that exec() closes.
+VB_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd,
+                                               int copy) noexcept {
+  if (const auto socket = SocketTable::find(fd)) socket->is_spawned.store(true);
+  return next().posix_spawn_file_actions_adddup2(actions, fd, copy);
+}
+
+// The C library starts the shell by itself.
+VB_EXPORT int system(const char* command) {
+  const preload::Spawn spawn(verbena::os::ProgramKind::kForeign);
+  return next().system(command);
+}
+VB_EXPORT FILE* popen(const char* command, const char* mode) {
+  const preload::Spawn spawn(verbena::os::ProgramKind::kForeign);
+  return next().popen(command, mode);
+}
+
+// The child of a real vfork() shares this library's memory, and what it closes before exec() would
+// be closed for the parent.
+VB_EXPORT pid_t vfork() noexcept { return next().fork(); }
+
+VB_EXPORT void _exit(int status) {
+  preload::at_exit();
+  ::syscall(SYS_exit_group, status);
+  __builtin_unreachable();
+}
+VB_EXPORT void _Exit(int status) noexcept { _exit(status); }
+
+// Some programs make these calls without the C library's functions for them.
+VB_EXPORT long syscall(long number, ...) noexcept {
+  va_list arguments;
+  va_start(arguments, number);
+  long a[6];
+  for (long& argument : a) argument = va_arg(arguments, long);
+  va_end(arguments);
+  switch (number) {
+    case SYS_close: return close(static_cast<int>(a[0]));
+    case SYS_close_range:
+      return close_range(static_cast<unsigned>(a[0]), static_cast<unsigned>(a[1]),
+                         static_cast<int>(a[2]));
+    case SYS_seccomp: preload::sandbox::begins(); break;
+    case SYS_prctl:
+      if (a[0] == PR_SET_SECCOMP) preload::sandbox::begins();
+      break;
+    default: break;
+  }
+  return next().syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}

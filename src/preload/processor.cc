@@ -1,0 +1,26 @@
+#include "preload/processor.h"
+
+#include <sched.h>
+
+#include <atomic>
+
+namespace verbena::preload::processor {
+
+os::AdaptiveSpin& waits() {
+  static constinit thread_local os::AdaptiveSpin mine{kSpin};
+  return mine;
+}
+
+bool has_others() {
+  static constinit std::atomic<int> known{0};  // processors
+  int count = known.load(std::memory_order_relaxed);
+  if (count == 0) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    count = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 2;
+    known.store(count, std::memory_order_relaxed);
+  }
+  return count > 1;
+}
+
+}  // namespace verbena::preload::processor

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <sched.h>
+
+#include <cstdint>
+
+#include "base/time.h"
+#include "os/adaptive_spin.h"
+#include "os/clock.h"
+
+// Spins for a moment where that is cheaper than to sleep and be woken.
+namespace verbena::preload::processor {
+
+inline constexpr Duration kSpin = std::chrono::microseconds(50);
+inline constexpr Duration kShortSpin = std::chrono::microseconds(20);
+// The kernel is asked this often meanwhile, since ends and errors come from there.
+inline constexpr Duration kAskKernelEvery = std::chrono::microseconds(8);
+
+// Returns false if this process may run on one processor only: nobody could answer meanwhile.
+bool has_others();
+
+inline void pause() {
+#if defined(__x86_64__)
+  for (int i = 0; i < 8; ++i) __builtin_ia32_pause();
+#endif
+}
+
+enum class Found : std::uint8_t { kNothing, kBytes, kKernel };
+
+// Returns what the calling thread knows about its waits.
+os::AdaptiveSpin& waits();
+
+// Spins until `found()`, or until `kernel_has_news()`, which is asked now and then.  Does not spin
+// if the thread's last waits were long, or if others need its processor (os/adaptive_spin.h).
+template <class Look, class News>
+Found spin(Look found, News kernel_has_news) {
+  os::AdaptiveSpin& mine = waits();
+  if (!has_others() || !mine.should_spin()) return Found::kNothing;
+  const Time began = os::now();
+  Time ask_at = began + kAskKernelEvery;
+  for (;;) {
+    if (found()) {
+      mine.spin_succeeded();
+      return Found::kBytes;
+    }
+    const Time now = os::now();
+    if (now - began >= kSpin) break;
+    if (now >= ask_at) {
+      if (kernel_has_news()) {
+        mine.spin_succeeded();
+        return Found::kKernel;
+      }
+      const Time before = os::now();
+      ::sched_yield();
+      const Time after = os::now();
+      if (!mine.yielded(after - before)) return Found::kNothing;
+      ask_at = after + kAskKernelEvery;
+    }
+    pause();
+  }
+  mine.spin_failed();
+  return Found::kNothing;
+}
+
+// Notes how long the thread slept in the kernel, as far as the sleep ended with an event.
+class Sleep {
+ public:
+  Sleep() : began_(os::now()) {}
+  void ended(bool with_event) const {
+    if (with_event) waits().slept(os::now() - began_);
+  }
+
+ private:
+  Time began_;
+};
+
+template <class Look>
+bool spin_short(Look found) {
+  if (!has_others()) return false;
+  const Time began = os::now();
+  while (!found()) {
+    if (os::now() - began >= kShortSpin) return false;
+    pause();
+  }
+  return true;
+}
+
+}  // namespace verbena::preload::processor

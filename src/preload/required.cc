@@ -1,0 +1,165 @@
+#include "preload/required.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "os/clock.h"
+#include "os/system_call.h"
+#include "preload/change_over.h"
+#include "preload/leaving.h"
+#include "preload/next.h"
+#include "preload/service_link.h"
+
+namespace verbena::preload::required {
+namespace {
+
+using policy::Choice;
+using policy::Role;
+
+constexpr Duration kTimeout = std::chrono::seconds(5);
+constexpr Duration kLookInterval = std::chrono::milliseconds(10);
+
+constinit const policy::Rules* rules = nullptr;  // null: they decide nothing
+
+std::optional<broker::SocketName> name_of(int fd, long call) {
+  sockaddr_storage name{};
+  socklen_t bytes = sizeof(name);
+  if (os::system_call(call, fd, &name, &bytes) != 0) return std::nullopt;
+  return service_link::name_from(name);
+}
+
+// Returns true if the address is one of this network namespace: then a socket can be bound to it.
+bool is_own_address(const broker::SocketName& name) {
+  sockaddr_in6 to{};
+  to.sin6_family = AF_INET6;
+  std::copy(name.address.begin(), name.address.end(), to.sin6_addr.s6_addr);
+  const long fd = os::system_call(SYS_socket, AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return true;
+  const int no = 0;
+  os::system_call(SYS_setsockopt, fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
+  const bool own = os::system_call(SYS_bind, fd, &to, sizeof(to)) == 0 || errno != EADDRNOTAVAIL;
+  os::system_call(SYS_close, fd);
+  return own;
+}
+
+const char* text_of(stream::Reason reason) {
+  switch (reason) {
+    case stream::Reason::kExec: return "a program inherits it that does not know the ring";
+    case stream::Reason::kPassed: return "its descriptor goes to another process";
+    case stream::Reason::kKernelCall: return "a call reaches the socket past the ring";
+    case stream::Reason::kUrgent: return "urgent data goes by TCP alone";
+    case stream::Reason::kNone: return "its peer takes no part (verbena run --sockets=only)";
+    case stream::Reason::kOther: break;
+  }
+  return "something uses its descriptor that does not know the ring";
+}
+
+void say(const char* why, int fd) {
+  if (SocketTable::has(STDERR_FILENO)) return;
+  std::array<char, 512> line{};
+  const auto local = name_of(fd, SYS_getsockname);
+  const auto peer = name_of(fd, SYS_getpeername);
+  const int length = ::snprintf(
+      line.data(), line.size(),
+      "verbena: %s (pid %d): the connection from port %u to port %u is reset, since it must not "
+      "use TCP: %s\n",
+      program_invocation_short_name, ::getpid(), local ? local->port : 0U, peer ? peer->port : 0U,
+      why);
+  const auto bytes = std::min(static_cast<std::size_t>(std::max(length, 0)), line.size() - 1);
+  os::system_call(SYS_write, STDERR_FILENO, line.data(), bytes);
+}
+
+// Says what has happened to a connection that waits.
+enum class Event : std::uint8_t { kNone, kUnconnected, kEnded, kEndedWithBytes };
+Event event_of(int fd) {
+  if (!name_of(fd, SYS_getpeername)) return Event::kUnconnected;
+  pollfd one{.fd = fd, .events = POLLRDHUP, .revents = 0};
+  const timespec at_once{};
+  if (next().ppoll(&one, 1, &at_once, nullptr) <= 0) return Event::kNone;
+  int unread = 0;
+  os::system_call(SYS_ioctl, fd, FIONREAD, &unread);
+  return unread > 0 ? Event::kEndedWithBytes : Event::kEnded;
+}
+
+}  // namespace
+
+void prepare() {
+  const char* const mode = ::secure_getenv("VERBENA_SOCKETS");
+  const char* const text = ::secure_getenv("VERBENA_SOCKET_RULES");
+  const bool only = mode != nullptr && std::string_view(mode) == "only";
+  auto parsed =
+      policy::Rules::parse(text != nullptr ? text : "", only ? Choice::kSdp : Choice::kBoth);
+  if (!parsed) {
+    ::fprintf(stderr, "verbena: VERBENA_SOCKET_RULES:%zu: %s; all connections stay on TCP\n",
+              parsed.error().line, parsed.error().text.c_str());
+    parsed = policy::Rules(Choice::kTcp);
+  }
+  static const policy::Rules made = *std::move(parsed);
+  if (!made.decide_nothing()) rules = &made;
+}
+
+Choice choose(int fd, const sockaddr* to, socklen_t bytes) {
+  if (rules == nullptr) return Choice::kBoth;
+  std::optional<broker::SocketName> peer;
+  std::optional<broker::SocketName> local;
+  if (to != nullptr) {
+    sockaddr_storage given{};
+    std::copy_n(reinterpret_cast<const std::byte*>(to), std::min<std::size_t>(bytes, sizeof(given)),
+                reinterpret_cast<std::byte*>(&given));
+    peer = service_link::name_from(given);
+  } else {
+    peer = name_of(fd, SYS_getpeername);
+    local = name_of(fd, SYS_getsockname);
+  }
+  const auto& name = to != nullptr ? peer : local;
+  if (!name) return Choice::kBoth;
+  const Choice choice = rules->choose(to != nullptr ? Role::kClient : Role::kServer,
+                                      program_invocation_short_name, *name);
+  if (choice == Choice::kSdp && peer && !is_own_address(*peer)) return Choice::kTcp;
+  return choice;
+}
+
+bool wait_for_ring(int fd, Socket& socket) {
+  const int error = errno;
+  for (const Time until = os::now() + kTimeout;;) {
+    if (socket.is_switched()) break;
+    if (socket.state.load() == Socket::State::kPlain) return false;
+    const Event event = event_of(fd);
+    if (event == Event::kUnconnected || event == Event::kEnded) break;
+    change_over::advance_at_once(fd, socket);
+    if (socket.is_switched()) break;
+    if (event == Event::kEndedWithBytes || os::now() >= until) {
+      fail(fd, socket, stream::Reason::kNone);
+      return false;
+    }
+    service_link::wait(kLookInterval);
+  }
+  errno = error;
+  return true;
+}
+
+void fail(int fd, Socket& socket, stream::Reason reason) {
+  const int error = errno;
+  const auto before = socket.state.exchange(Socket::State::kPlain);
+  if (before != Socket::State::kPlain) {
+    say(text_of(reason), fd);
+    leaving::reset(fd);
+    if (before == Socket::State::kOffered || before == Socket::State::kSwitched) {
+      service_link::forget(socket);
+    }
+  }
+  errno = error;
+}
+
+}  // namespace verbena::preload::required

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <sys/socket.h>
+
+#include <optional>
+
+#include "broker/messages.h"
+#include "policy/rules.h"
+#include "preload/socket_table.h"
+
+// Applies the user's rules to the connections of this process (policy/rules.h).
+//
+// A connection that must use the ring carries no byte before it has changed over: its first call
+// waits for the service's answer.  If the peer takes no part, or if something needs the descriptor
+// that knows nothing of the ring, the connection is reset, and a line on standard error says why.
+// Peers on other hosts are out of reach, so rules that ask for the ring do not concern them.
+namespace verbena::preload::required {
+
+// Reads the rules in the environment.  The library's constructor calls it once.
+void prepare();
+
+// Says what holds for a connection that the program has made (with `to`) or accepted (without).
+policy::Choice choose(int fd, const sockaddr* to, socklen_t bytes);
+
+// Waits until the connection, which must use the ring, has changed over.  Returns false after it
+// was reset.  Returns true at once if it is not connected, or if the peer has ended it.
+bool wait_for_ring(int fd, Socket& socket);
+
+// Resets a connection that must use the ring and cannot.
+void fail(int fd, Socket& socket, stream::Reason reason);
+
+}  // namespace verbena::preload::required

@@ -1,0 +1,32 @@
+#include "preload/sandbox.h"
+
+#include <linux/seccomp.h>
+#include <stdarg.h>
+#include <sys/prctl.h>
+
+#include "preload/export.h"
+#include "preload/leaving.h"
+#include "preload/next.h"
+#include "preload/service_link.h"
+#include "preload/socket_table.h"
+
+namespace verbena::preload::sandbox {
+
+void begins() {
+  SocketTable::for_each(0, kDescriptorsMax - 1, [](int fd, Socket& socket) {
+    (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kOther);
+  });
+  service_link::retire();
+}
+
+}  // namespace verbena::preload::sandbox
+
+VB_EXPORT int prctl(int option, ...) noexcept {
+  va_list arguments;
+  va_start(arguments, option);
+  unsigned long a[4];
+  for (unsigned long& argument : a) argument = va_arg(arguments, unsigned long);
+  va_end(arguments);
+  if (option == PR_SET_SECCOMP) verbena::preload::sandbox::begins();
+  return verbena::preload::next().prctl(option, a[0], a[1], a[2], a[3]);
+}

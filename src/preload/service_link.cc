@@ -1,0 +1,430 @@
+#include "preload/service_link.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "broker/messages.h"
+#include "os/agent_name.h"
+#include "os/clock.h"
+#include "os/daemon.h"
+#include "os/shared_memory.h"
+#include "os/system_call.h"
+#include "preload/change_over.h"
+#include "preload/next.h"
+#include "preload/own_descriptors.h"
+#include "verbena_build.h"
+
+namespace verbena::preload::service_link {
+namespace {
+
+using os::repeat_call;
+using os::system_call;
+
+// Limits how often a process tries to reach or start a service.
+constexpr Duration kRetryEvery = std::chrono::seconds(1);
+constexpr Duration kStartTimeout = std::chrono::seconds(10);
+constexpr Duration kAnswerTimeout = std::chrono::seconds(1);
+
+struct Name {
+  sockaddr_un address{};
+  socklen_t bytes = 0;
+
+  void set(const std::string& name) {
+    if (name.size() + 1 > sizeof(address.sun_path)) return;
+    address.sun_family = AF_UNIX;
+    memcpy(address.sun_path + 1, name.data(), name.size());
+    bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  }
+  bool operator==(const Name& other) const {
+    return bytes == other.bytes && memcmp(&address, &other.address, bytes) == 0;
+  }
+};
+
+// Holds the one connection.  Only the thread that has set `busy` touches the rest, except for what
+// is atomic.
+struct Link {
+  std::atomic<bool> busy{false};
+  std::atomic<bool> retired{false};
+  std::atomic<int> fd{-1};
+  std::uint64_t fd_cookie = 0;  // tells whether the program has put something else in its place
+  std::atomic<std::uint64_t> taken{0};   // messages of those that the mailbox counts
+  std::atomic<std::uint32_t> number{0};  // of the connections that this process has had
+  Time tried{};
+  std::atomic<bool> may_improve{false};  // it is the user's own service, and root's would be better
+  Name own{};
+  Name root{};
+};
+constinit Link link{};
+
+// The mailbox is mapped over this page, so that a thread may look at it while another one connects.
+constexpr std::size_t kPageBytes = broker::MailboxMemory::kBytes;
+alignas(kPageBytes) constinit std::array<std::byte, kPageBytes> mailbox_page{};
+
+std::uint64_t messages_sent() {
+  auto& mailbox = reinterpret_cast<broker::MailboxMemory&>(mailbox_page);
+  return std::atomic_ref(mailbox.sent).load(std::memory_order_acquire);
+}
+
+// Puts a memfd, or memory of this process alone (-1), in the place of the page.
+bool map_mailbox(int fd) {
+  const int flags = MAP_FIXED | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
+  return ::mmap(mailbox_page.data(), kPageBytes, PROT_READ | PROT_WRITE, flags, fd, 0) !=
+         MAP_FAILED;
+}
+
+struct Starter {
+  std::string path;
+  uid_t uid = 0;  // the user whose service it is
+  os::Daemon daemon{};
+};
+constinit Starter* starter = nullptr;
+
+// Keeps the link for one thread.  It does not wait: an interrupted holder would never let go.
+class Hold {
+ public:
+  Hold() : held_(!link.busy.exchange(true, std::memory_order_acquire)) {}
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  ~Hold() {
+    if (held_) link.busy.store(false, std::memory_order_release);
+  }
+  explicit operator bool() const { return held_; }
+
+ private:
+  bool held_;
+};
+
+std::uint64_t cookie_of(int fd) {
+  std::uint64_t cookie = 0;
+  socklen_t bytes = sizeof(cookie);
+  if (system_call(SYS_getsockopt, fd, SOL_SOCKET, SO_COOKIE, &cookie, &bytes) != 0) return 0;
+  return cookie;
+}
+
+void close_descriptor(int fd) { system_call(SYS_close, fd); }
+
+void disconnect() {
+  const int fd = link.fd.exchange(-1);
+  if (fd >= 0 && cookie_of(fd) == link.fd_cookie) close_descriptor(fd);
+}
+
+// Returns the connection, if it is still the one that was made.
+int connection() {
+  const int fd = link.fd.load();
+  if (fd < 0 || link.retired.load()) return -1;
+  if (cookie_of(fd) == link.fd_cookie) return fd;
+  link.fd.store(-1);
+  return -1;
+}
+
+template <class Message>
+bool send(int fd, const Message& message, int passed = -1) {
+  const auto bytes = broker::bytes_of(message);
+  iovec vector{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+  header.msg_iov = &vector;
+  header.msg_iovlen = 1;
+  if (passed >= 0) {
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    cmsghdr* c = CMSG_FIRSTHDR(&header);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(c), &passed, sizeof(int));
+  }
+  return repeat_call(SYS_sendmsg, fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+}
+
+// Receives one message, 0 bytes at the end of the connection, and its descriptor, if it has one.
+long receive(int fd, std::span<std::byte> out, int& passed, int flags) {
+  iovec vector{.iov_base = out.data(), .iov_len = out.size()};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+  header.msg_iov = &vector;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  passed = -1;
+  const long bytes = repeat_call(SYS_recvmsg, fd, &header, flags | MSG_CMSG_CLOEXEC);
+  if (bytes <= 0) return bytes;
+  const cmsghdr* c = CMSG_FIRSTHDR(&header);
+  if (c != nullptr && c->cmsg_type == SCM_RIGHTS) memcpy(&passed, CMSG_DATA(c), sizeof(int));
+  return bytes;
+}
+
+// The service belongs to this user or to root, or to nobody whom this process would trust with its
+// data.
+bool is_trusted(int fd) {
+  ucred peer{};
+  socklen_t bytes = sizeof(peer);
+  return system_call(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 &&
+         (peer.uid == 0 || peer.uid == ::geteuid());
+}
+
+std::array<char, broker::kNameBytes> program_name() {
+  return broker::text_field<broker::kNameBytes>(program_invocation_short_name);
+}
+
+// Makes the mailbox and says Hello.
+bool introduce(int fd) {
+  auto memory = os::create_shared_memory("verbena-mailbox", broker::MailboxMemory::kBytes);
+  if (!memory) return false;
+  const broker::Hello hello{.build = broker::text_field<broker::kBuildBytes>(VB_BUILD_ID),
+                            .pid = static_cast<std::uint32_t>(::getpid()),
+                            .program = program_name()};
+  if (!send(fd, hello, memory->fd.get())) return false;
+  std::array<std::byte, broker::kMessageBytesMax> buffer;
+  int passed = -1;
+  const long bytes = receive(fd, buffer, passed, 0);
+  if (passed >= 0) close_descriptor(passed);
+  if (bytes <= 0) return false;
+  const auto welcome =
+      broker::decode<broker::Welcome>(std::span(buffer).first(static_cast<std::size_t>(bytes)));
+  if (!welcome || welcome->refused != 0) return false;
+  link.taken = 0;
+  return map_mailbox(memory->fd.get());
+}
+
+// Connects to a service, if somebody listens.  Its descriptor becomes the link's.
+bool connect_to(const Name& name) {
+  long fd = system_call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  fd = own_descriptors::move_away(static_cast<int>(fd));
+  // A service that is stopped must not stop the program.
+  const timeval timeout{.tv_sec = 1, .tv_usec = 0};
+  system_call(SYS_setsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+  system_call(SYS_setsockopt, fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+  const bool connected = repeat_call(SYS_connect, fd, &name.address, name.bytes) == 0 &&
+                         is_trusted(static_cast<int>(fd)) && introduce(static_cast<int>(fd));
+  if (!connected) {
+    close_descriptor(static_cast<int>(fd));
+    return false;
+  }
+  disconnect();
+  link.fd_cookie = cookie_of(static_cast<int>(fd));
+  link.fd.store(static_cast<int>(fd));
+  link.number.fetch_add(1);
+  link.may_improve.store(name == link.own && !(link.own == link.root));
+  return true;
+}
+
+// Root's service introduces programs of all users, so it is the better one.
+bool connect_to_service() { return connect_to(link.root) || connect_to(link.own); }
+
+// Goes from the user's own service to root's, if that has come meanwhile.
+void improve() {
+  const Time now = os::now();
+  if (now - link.tried < kRetryEvery) return;
+  link.tried = now;
+  connect_to(link.root);
+}
+
+bool may_try() {
+  if (link.retired.load()) return false;
+  const Time now = os::now();
+  if (link.tried != Time{} && now - link.tried < kRetryEvery) return false;
+  link.tried = now;
+  return true;
+}
+
+bool connected() { return connection() >= 0 || (may_try() && connect_to_service()); }
+
+// verbena-sockets is in the directory of this library's file.
+std::string service_path() {
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&service_path), &info) == 0) return {};
+  const std::unique_ptr<char, void (*)(void*)> library(::realpath(info.dli_fname, nullptr), ::free);
+  if (!library) return {};
+  std::string path = library.get();
+  path.replace(path.rfind('/') + 1, std::string::npos, "verbena-sockets");
+  return path;
+}
+
+std::optional<broker::Connection> connection_of(int fd) {
+  sockaddr_storage local{};
+  sockaddr_storage peer{};
+  socklen_t bytes = sizeof(local);
+  if (system_call(SYS_getsockname, fd, &local, &bytes) != 0) return std::nullopt;
+  bytes = sizeof(peer);
+  if (system_call(SYS_getpeername, fd, &peer, &bytes) != 0) return std::nullopt;
+  const auto from = name_from(local);
+  const auto to = name_from(peer);
+  if (!from || !to) return std::nullopt;
+  return broker::Connection{.local = *from, .peer = *to};
+}
+
+void take(std::span<const std::byte> message, int memory) {
+  const auto pair = broker::decode<broker::Pair>(message);
+  if (!pair || memory < 0) return;
+  Socket* socket = Socket::from_number(pair->number);
+  if (socket == nullptr || socket->cookie != pair->cookie) return;
+  change_over::prepare(*socket, memory, pair->side);
+}
+
+// Tells the service of the socket.  Returns false if the connection to either is not there.
+bool report(int channel, int fd, Socket& socket) {
+  const auto names = connection_of(fd);
+  if (!names) return false;  // a connect that is still under way
+  socket.cookie = cookie_of(fd);
+  const broker::Report report{
+      .number = socket.number(), .cookie = socket.cookie, .connection = *names};
+  if (!send(channel, report)) {
+    if (errno != EAGAIN) disconnect();  // else the service is busy, and a later call tries again
+    return false;
+  }
+  socket.service.store(link.number.load());
+  return true;
+}
+
+}  // namespace
+
+std::optional<broker::SocketName> name_from(const sockaddr_storage& from) {
+  broker::SocketName name;
+  if (from.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(from);
+    name.address[10] = name.address[11] = 0xff;
+    memcpy(name.address.data() + 12, &v4.sin_addr, sizeof(v4.sin_addr));
+    name.port = ntohs(v4.sin_port);
+  } else if (from.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(from);
+    memcpy(name.address.data(), &v6.sin6_addr, sizeof(v6.sin6_addr));
+    name.port = ntohs(v6.sin6_port);
+  } else {
+    return std::nullopt;
+  }
+  return name;
+}
+
+void prepare() {
+  link.own.set(os::socket_service_name());
+  link.root.set(os::root_socket_service_name());
+  static Starter made{.path = service_path(), .uid = ::geteuid()};
+  starter = &made;
+}
+
+void start() {
+  const bool has_link = link.fd.load(std::memory_order_relaxed) >= 0;
+  if (has_link && !link.may_improve.load(std::memory_order_relaxed)) return;
+  const Hold hold;
+  if (!hold) return;
+  if (connection() >= 0) return link.may_improve.load() ? improve() : void();
+  if (!may_try() || starter == nullptr || connect_to_service()) return;
+  if (::geteuid() != starter->uid) return;
+  std::string problem;
+  auto daemon =
+      os::start_daemon({.path = starter->path,
+                        .args = {"verbena-sockets", "--ready-fd", std::to_string(os::kReadyFd)},
+                        .deadline = os::now() + kStartTimeout},
+                       problem);
+  if (!daemon) return;
+  if (starter->daemon.reaper_pidfd) (void)os::collect_reaper(starter->daemon);
+  starter->daemon = std::move(*daemon);
+  connect_to_service();
+}
+
+void offer(int fd, Socket& socket) {
+  const Hold hold;
+  if (!hold || !connected()) return;
+  const int channel = connection();
+  if (channel < 0 || !report(channel, fd, socket)) return;
+  auto expected = Socket::State::kNew;
+  socket.state.compare_exchange_strong(expected, Socket::State::kOffered);
+}
+
+void look(bool thorough) {
+  if (link.fd.load(std::memory_order_relaxed) < 0) return;
+  if (!thorough && messages_sent() == link.taken.load(std::memory_order_relaxed)) return;
+  const Hold hold;
+  const int fd = hold ? connection() : -1;
+  if (fd < 0) return;
+  for (;;) {
+    std::array<std::byte, broker::kMessageBytesMax> buffer;
+    int memory = -1;
+    const long bytes = receive(fd, buffer, memory, MSG_DONTWAIT);
+    if (bytes == 0 || (bytes < 0 && errno != EAGAIN)) return disconnect();
+    if (bytes < 0) return;
+    ++link.taken;
+    take(std::span(buffer).first(static_cast<std::size_t>(bytes)), memory);
+    if (memory >= 0) close_descriptor(memory);
+  }
+}
+
+std::optional<Memory> ask(int fd, Socket& socket) {
+  const Hold hold;
+  if (!hold || !connected()) return std::nullopt;
+  const int channel = connection();
+  if (channel < 0 || !report(channel, fd, socket)) return std::nullopt;
+  const Time until = os::now() + kAnswerTimeout;
+  while (os::now() < until) {
+    std::array<std::byte, broker::kMessageBytesMax> buffer;
+    int passed = -1;
+    const long bytes = receive(channel, buffer, passed, 0);
+    os::Fd memory(passed);
+    if (bytes <= 0) break;
+    ++link.taken;
+    const auto message = std::span(buffer).first(static_cast<std::size_t>(bytes));
+    const auto pair = broker::decode<broker::Pair>(message);
+    if (memory && pair && pair->number == socket.number() && pair->cookie == socket.cookie) {
+      return Memory{std::move(memory), pair->side};
+    }
+    take(message, memory.get());
+  }
+  disconnect();
+  return std::nullopt;
+}
+
+void wait(Duration time) {
+  const auto nanoseconds = std::chrono::nanoseconds(time).count();
+  const timespec limit{.tv_sec = nanoseconds / 1'000'000'000,
+                       .tv_nsec = nanoseconds % 1'000'000'000};
+  pollfd one{.fd = link.fd.load(), .events = POLLIN, .revents = 0};
+  next().ppoll(&one, 1, &limit, nullptr);  // a negative descriptor has no events
+}
+
+void forget(Socket& socket) {
+  const Hold hold;
+  const int fd = hold ? connection() : -1;
+  if (fd >= 0 && socket.service.load() == link.number.load()) {
+    send(fd, broker::Forget{.cookie = socket.cookie});
+  }
+}
+
+void retire() {
+  link.retired.store(true);
+  const Hold hold;
+  if (hold) disconnect();
+}
+
+void after_fork_in_child() {
+  link.busy.store(false);
+  disconnect();
+  map_mailbox(-1);
+  link.tried = Time{};
+}
+
+bool has_offer(const Socket& socket) {
+  return link.fd.load(std::memory_order_relaxed) >= 0 &&
+         socket.service.load(std::memory_order_relaxed) == link.number.load();
+}
+
+bool owns(int fd) { return fd >= 0 && fd == link.fd.load(std::memory_order_relaxed); }
+
+}  // namespace verbena::preload::service_link

@@ -1,0 +1,113 @@
+#include "preload/socket_table.h"
+
+#include <sys/mman.h>
+
+#include "os/clock.h"
+
+namespace verbena::preload {
+namespace {
+
+constexpr unsigned kIndexBits = 16;
+static_assert(kSocketsMax == std::size_t{1} << kIndexBits);
+
+// All zeros, since SocketTable::add() sets what is not.
+constinit ZeroedArray<Socket, kSocketsMax> pool{};
+// The head of the list of free sockets: a tag that changes with each removal, and index + 1.
+constinit std::atomic<std::uint64_t> free_head{0};
+constinit std::atomic<std::uint32_t> never_used{0};
+
+std::uint32_t index_of(const Socket& socket) {
+  return static_cast<std::uint32_t>(&socket - pool.data());
+}
+
+}  // namespace
+
+constinit ZeroedArray<std::atomic<Socket*>, kDescriptorsMax> SocketTable::slots_{};
+constinit std::atomic<int> SocketTable::highest_{-1};
+
+std::uint32_t Socket::number() const {
+  return std::uint32_t{generation.load()} << kIndexBits | index_of(*this);
+}
+
+Socket* Socket::from_number(std::uint32_t number) {
+  Socket& socket = pool[number & (kSocketsMax - 1)];
+  return socket.number() == number ? &socket : nullptr;
+}
+
+Socket* SocketTable::make() {
+  std::uint64_t head = free_head.load(std::memory_order_acquire);
+  while (const auto index = static_cast<std::uint32_t>(head)) {
+    const std::uint32_t after = pool[index - 1].next_free_.load(std::memory_order_relaxed);
+    const std::uint64_t next = ((head >> 32) + 1) << 32 | after;
+    if (free_head.compare_exchange_weak(head, next, std::memory_order_acquire)) {
+      return &pool[index - 1];
+    }
+  }
+  const std::uint32_t index = never_used.fetch_add(1, std::memory_order_relaxed);
+  if (index < kSocketsMax) return &pool[index];
+  never_used.store(kSocketsMax, std::memory_order_relaxed);
+  return nullptr;
+}
+
+Socket* SocketTable::add(int fd) {
+  if (fd < 0 || fd >= kDescriptorsMax) return nullptr;
+  Socket* socket = make();
+  if (socket == nullptr) return nullptr;
+  socket->state.store(Socket::State::kNew, std::memory_order_relaxed);
+  socket->calls_on_tcp.store(0, std::memory_order_relaxed);
+  socket->calls.store(0, std::memory_order_relaxed);
+  socket->generation.fetch_add(1, std::memory_order_relaxed);
+  socket->cookie = 0;
+  socket->since = os::now();
+  socket->own_counts.processes.store(1, std::memory_order_relaxed);
+  socket->own_counts.stays_on_tcp.store(false, std::memory_order_relaxed);
+  socket->own_counts.sent.store(0, std::memory_order_relaxed);
+  socket->own_counts.received.store(0, std::memory_order_relaxed);
+  socket->counts.store(&socket->own_counts, std::memory_order_relaxed);
+  socket->has_memory.store(false, std::memory_order_relaxed);
+  socket->nonblocking.store(false, std::memory_order_relaxed);
+  socket->is_shared.store(false, std::memory_order_relaxed);
+  socket->must_switch.store(false, std::memory_order_relaxed);
+  socket->is_spawned.store(false, std::memory_order_relaxed);
+  socket->pending_error.store(0, std::memory_order_relaxed);
+  socket->sleepers = 0;
+  socket->references.store(1, std::memory_order_release);
+  int highest = highest_.load(std::memory_order_relaxed);
+  while (highest < fd && !highest_.compare_exchange_weak(highest, fd)) {
+  }
+  // A descriptor that was closed where this library saw nothing may have left an entry.
+  Socket* stale = slots_[static_cast<std::size_t>(fd)].exchange(socket, std::memory_order_acq_rel);
+  if (stale != nullptr) SocketUse{stale};
+  return socket;
+}
+
+void SocketTable::add_copy(Socket& of, int copy) {
+  if (copy < 0 || copy >= kDescriptorsMax) {
+    of.counts.load()->stays_on_tcp.store(true);
+    return;
+  }
+  of.references.fetch_add(1, std::memory_order_relaxed);
+  int highest = highest_.load(std::memory_order_relaxed);
+  while (highest < copy && !highest_.compare_exchange_weak(highest, copy)) {
+  }
+  Socket* stale = slots_[static_cast<std::size_t>(copy)].exchange(&of, std::memory_order_acq_rel);
+  if (stale != nullptr) SocketUse{stale};
+}
+
+SocketUse SocketTable::take(int fd) {
+  if (!has(fd)) return {};
+  return SocketUse(
+      slots_[static_cast<std::size_t>(fd)].exchange(nullptr, std::memory_order_acq_rel));
+}
+
+void SocketTable::release(Socket& socket) {
+  if (socket.has_memory.exchange(false)) ::munmap(socket.memory.data(), socket.memory.size());
+  std::uint64_t head = free_head.load(std::memory_order_relaxed);
+  std::uint64_t next = 0;
+  do {
+    socket.next_free_.store(static_cast<std::uint32_t>(head), std::memory_order_relaxed);
+    next = (head >> 32) << 32 | (index_of(socket) + 1);
+  } while (!free_head.compare_exchange_weak(head, next, std::memory_order_release));
+}
+
+}  // namespace verbena::preload

@@ -1,0 +1,180 @@
+#pragma once
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "base/time.h"
+#include "preload/zeroed_array.h"
+#include "stream/receiver.h"
+#include "stream/sender.h"
+
+// Tells which descriptors of this process are TCP connections, and what this library knows of each.
+//
+// A table by descriptor leads to one Socket for each open socket; descriptors that dup() has made
+// share it.  Everything is static memory and atomic operations, because signal handlers and forked
+// children use it at any moment: nothing allocates and nothing locks.  fork() copies all of it.
+namespace verbena::preload {
+
+// Descriptors from this number on are not tracked, so their connections stay on TCP.
+inline constexpr int kDescriptorsMax = 1 << 20;
+// Further connections of a process are not tracked.
+inline constexpr std::size_t kSocketsMax = 65536;
+
+// Counts what has gone by TCP before the change over, from the first byte on.  After fork(), the
+// processes that hold the socket share the counts, in memory that they inherit.
+struct TcpCounts {
+  std::atomic<std::uint32_t> processes{1};  // that hold the socket, and know of this library
+  std::atomic<bool> stays_on_tcp{false};    // one of them has it where this library sees nothing
+  std::atomic<std::uint64_t> sent{0};       // bytes
+  std::atomic<std::uint64_t> received{0};   // bytes
+};
+
+class Socket {
+ public:
+  enum class State : std::uint8_t {
+    kNew,       // on TCP; it will be offered if it lives
+    kOffered,   // on TCP; the service knows it
+    kBusy,      // one thread is changing over
+    kSwitched,  // the stream decides the way of each byte
+    kPlain,     // on TCP for ever
+  };
+
+  std::atomic<State> state{State::kNew};
+  std::atomic<std::uint32_t> references{0};  // descriptors, and calls in progress
+  // Counts the calls that began on TCP and have not been counted yet.  The socket does not change
+  // over meanwhile.
+  std::atomic<std::uint32_t> calls_on_tcp{0};
+  std::atomic<std::uint32_t> calls{0};  // ever, until the change over
+  std::atomic<std::uint16_t> generation{0};
+  std::atomic<std::uint32_t> last_walk{0};  // which walk over all sockets has met it last
+  std::atomic<std::uint32_t> service{0};    // which connection to the service has the offer
+  std::uint64_t cookie = 0;
+  Time since{};  // when the first calls were made
+  TcpCounts own_counts{};
+  std::atomic<TcpCounts*> counts{nullptr};
+
+  // The stream, from the service's answer on.  It never moves while the socket is tracked.
+  std::span<std::byte> memory{};
+  std::uint32_t side = 0;
+  std::atomic<bool> has_memory{false};
+  std::atomic<bool> nonblocking{false};  // O_NONBLOCK, as far as this process knows
+  std::atomic<bool> is_shared{false};    // with other processes, which may change O_NONBLOCK
+  std::atomic<bool> must_switch{false};  // the rules forbid TCP; see required.h
+  std::atomic<bool> is_spawned{false};   // a program that this process will start gets a copy
+  std::atomic<bool> no_delay{false};   // TCP_NODELAY as the program sees it, after the change over
+  std::atomic<bool> is_corked{false};  // TCP_CORK, likewise
+  std::atomic<int> pending_error{0};   // an errno that the next receive reports
+  std::atomic<bool> wait_lock{false};  // see waits.h
+  std::uint32_t sleepers = 0;          // threads that wait for it in the kernel, under wait_lock
+  // When the sender last looked whether the peer lives, in nanoseconds.
+  std::atomic<std::int64_t> peer_looked_at{0};
+
+  stream::Sender sender() const { return stream::Sender(*stream::place_of(memory, side)); }
+  stream::Receiver receiver() const {
+    return stream::Receiver(*stream::place_of(memory, 1 - side));
+  }
+  // Counts the processes that hold this end of the stream.  A killed one is counted for ever.
+  std::atomic_ref<std::uint32_t> holders() const {
+    return std::atomic_ref(reinterpret_cast<stream::Control*>(memory.data())->holders[side]);
+  }
+  // Returns true if the stream carries bytes to this process.
+  bool is_switched() const { return state.load(std::memory_order_acquire) == State::kSwitched; }
+
+  // Returns what the program has set, if this library has taken the option over with the change
+  // over; else nullptr.
+  std::atomic<bool>* shown_option(int level, int option) {
+    if (level != IPPROTO_TCP) return nullptr;
+    if (option == TCP_NODELAY) return &no_delay;
+    return option == TCP_CORK ? &is_corked : nullptr;
+  }
+
+  // Names this socket in messages to the service.
+  std::uint32_t number() const;
+  static Socket* from_number(std::uint32_t number);
+
+ private:
+  friend class SocketTable;
+  std::atomic<std::uint32_t> next_free_{0};  // index + 1
+};
+
+// Keeps a Socket while a call uses it, whoever closes its descriptor meanwhile.
+class SocketUse {
+ public:
+  SocketUse() = default;
+  explicit SocketUse(Socket* held) : socket_(held) {}
+  SocketUse(SocketUse&& other) noexcept : socket_(std::exchange(other.socket_, nullptr)) {}
+  SocketUse& operator=(SocketUse&&) = delete;
+  ~SocketUse();
+
+  explicit operator bool() const { return socket_ != nullptr; }
+  Socket* operator->() const { return socket_; }
+  Socket& operator*() const { return *socket_; }
+
+ private:
+  Socket* socket_ = nullptr;
+};
+
+class SocketTable {
+ public:
+  // Returns the tracked socket of a descriptor, if it is one.  Anything else costs one load.
+  static SocketUse find(int fd);
+  static bool has(int fd) {
+    return static_cast<unsigned>(fd) < static_cast<unsigned>(kDescriptorsMax) &&
+           slots_[static_cast<std::size_t>(fd)].load(std::memory_order_relaxed) != nullptr;
+  }
+
+  // Begins to track a connection.  Does nothing if there is no room.
+  static Socket* add(int fd);
+  // The descriptor `copy` refers to the same socket from now on.
+  static void add_copy(Socket& of, int copy);
+  // Stops tracking the descriptor, before the kernel closes it.  Returns the socket that it had.
+  static SocketUse take(int fd);
+
+  // Calls visit(fd, socket) for each tracked descriptor from `first` to `last`.
+  template <class Visit>
+  static void for_each(int first, int last, Visit visit) {
+    last = std::min(last, highest_.load(std::memory_order_relaxed));
+    for (int fd = std::max(first, 0); fd <= last; ++fd) {
+      if (!has(fd)) continue;
+      if (SocketUse socket = find(fd)) visit(fd, *socket);
+    }
+  }
+  static void release(Socket& socket);
+
+ private:
+  static Socket* make();
+
+  static ZeroedArray<std::atomic<Socket*>, kDescriptorsMax> slots_;
+  static std::atomic<int> highest_;  // no tracked descriptor is higher
+};
+
+inline SocketUse SocketTable::find(int fd) {
+  if (static_cast<unsigned>(fd) >= static_cast<unsigned>(kDescriptorsMax)) return {};
+  auto& slot = slots_[static_cast<std::size_t>(fd)];
+  Socket* socket = slot.load(std::memory_order_acquire);
+  if (socket == nullptr) [[likely]]
+    return {};
+  std::uint32_t references = socket->references.load(std::memory_order_relaxed);
+  do {
+    if (references == 0) return {};  // another thread closes it at this moment
+  } while (!socket->references.compare_exchange_weak(references, references + 1,
+                                                     std::memory_order_acquire));
+  SocketUse use(socket);
+  if (slot.load(std::memory_order_relaxed) != socket) return {};
+  return use;
+}
+
+inline SocketUse::~SocketUse() {
+  if (socket_ != nullptr && socket_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    SocketTable::release(*socket_);
+  }
+}
+
+}  // namespace verbena::preload

@@ -1,0 +1,273 @@
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "preload/change_over.h"
+#include "preload/export.h"
+#include "preload/leaving.h"
+#include "preload/next.h"
+#include "preload/required.h"
+#include "preload/socket_table.h"
+#include "preload/stream_calls.h"
+
+// Defines the functions that move bytes: read, write and their relatives.  For a descriptor that is
+// no tracked connection, each is the next function.
+namespace verbena::preload {
+namespace {
+
+constexpr int kNotOfTheStream = MSG_OOB | MSG_ERRQUEUE;
+
+// Returns false and sets errno if the connection must use the ring and cannot.
+bool may_begin(int fd, Socket& socket) {
+  if (!socket.must_switch.load(std::memory_order_relaxed) || required::wait_for_ring(fd, socket)) {
+    return true;
+  }
+  errno = ECONNRESET;
+  return false;
+}
+
+// Receives by `by_tcp`, or from the stream if the connection has changed over.
+template <class ByTcp>
+ssize_t receive(int fd, Socket& socket, const iovec* parts, std::size_t count, int flags,
+                ByTcp by_tcp) {
+  // The byte that is read out of band is not in the stream's count.
+  if ((flags & MSG_OOB) != 0) (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kUrgent);
+  if ((flags & kNotOfTheStream) != 0) return by_tcp();
+  if (!may_begin(fd, socket)) return -1;
+  if (change_over::begin(fd, socket)) {
+    return stream_calls::receive(fd, socket, parts, count, flags);
+  }
+  change_over::TcpCall call(socket);
+  const ssize_t bytes = by_tcp();
+  return (flags & MSG_PEEK) != 0 ? bytes : call.received(bytes);
+}
+
+template <class ByTcp>
+ssize_t send(int fd, Socket& socket, const iovec* parts, std::size_t count, int flags,
+             ByTcp by_tcp) {
+  if ((flags & MSG_OOB) != 0) (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kUrgent);
+  if (!may_begin(fd, socket)) return -1;
+  if (change_over::begin(fd, socket)) {
+    return stream_calls::send(fd, socket, parts, count, flags);
+  }
+  change_over::TcpCall call(socket);
+  return call.sent(by_tcp());
+}
+
+iovec part(const void* bytes, std::size_t count) {
+  return {.iov_base = const_cast<void*>(bytes), .iov_len = count};
+}
+
+std::size_t parts_of(int count) { return count < 0 ? 0 : static_cast<std::size_t>(count); }
+
+ssize_t receive_message(int fd, Socket& socket, msghdr* message, int flags) {
+  return receive(fd, socket, message->msg_iov, message->msg_iovlen, flags,
+                 [&] { return next().recvmsg(fd, message, flags); });
+}
+
+ssize_t send_message(int fd, Socket& socket, const msghdr* message, int flags) {
+  return send(fd, socket, message->msg_iov, message->msg_iovlen, flags,
+              [&] { return next().sendmsg(fd, message, flags); });
+}
+
+// Passing a tracked connection to another process by SCM_RIGHTS puts it where this library may not
+// see what happens to it.
+void watch_passed_descriptors(const msghdr& message) {
+  if (message.msg_control == nullptr || message.msg_controllen < sizeof(cmsghdr)) return;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr;
+       c = CMSG_NXTHDR(const_cast<msghdr*>(&message), c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::copy_n(CMSG_DATA(c) + i * sizeof(int), sizeof(int),
+                  reinterpret_cast<unsigned char*>(&fd));
+      if (const auto socket = SocketTable::find(fd)) {
+        leaving::stay_on_tcp_or_reset(fd, *socket, stream::Reason::kPassed);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbena::preload
+
+using verbena::preload::next;
+using verbena::preload::part;
+using verbena::preload::parts_of;
+using verbena::preload::SocketTable;
+namespace change_over = verbena::preload::change_over;
+namespace leaving = verbena::preload::leaving;
+namespace preload = verbena::preload;
+
+// ---- receiving
+
+VB_EXPORT ssize_t read(int fd, void* buffer, size_t bytes) {
+  const auto socket = SocketTable::find(fd);
+  if (!socket) return next().read(fd, buffer, bytes);
+  const iovec whole = part(buffer, bytes);
+  return preload::receive(fd, *socket, &whole, 1, 0,
+                          [&] { return next().read(fd, buffer, bytes); });
+}
+
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
+VB_EXPORT ssize_t __read_chk(int fd, void* buffer, size_t bytes, size_t room) {
+  if (bytes > room || !SocketTable::has(fd)) return next().read_chk(fd, buffer, bytes, room);
+  return read(fd, buffer, bytes);
+}
+
+VB_EXPORT ssize_t readv(int fd, const iovec* parts, int count) {
+  const auto socket = SocketTable::find(fd);
+  if (!socket) return next().readv(fd, parts, count);
+  return preload::receive(fd, *socket, parts, parts_of(count), 0,
+                          [&] { return next().readv(fd, parts, count); });
+}
+
+VB_EXPORT ssize_t recv(int fd, void* buffer, size_t bytes, int flags) {
+  const auto socket = SocketTable::find(fd);
+  if (!socket) return next().recv(fd, buffer, bytes, flags);
+  const iovec whole = part(buffer, bytes);
+  return preload::receive(fd, *socket, &whole, 1, flags,
+                          [&] { return next().recv(fd, buffer, bytes, flags); });
+}
+
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
+VB_EXPORT ssize_t __recv_chk(int fd, void* buffer, size_t bytes, size_t room, int flags) {
+  if (bytes > room || !SocketTable::has(fd)) {
+    return next().recv_chk(fd, buffer, bytes, room, flags);
+  }
+  return recv(fd, buffer, bytes, flags);
+}
+
+VB_EXPORT ssize_t recvfrom(int fd, void* buffer, size_t bytes, int flags, sockaddr* from,
+                           socklen_t* from_bytes) {
+  const auto socket = SocketTable::find(fd);
+  if (!socket) return next().recvfrom(fd, buffer, bytes, flags, from, from_bytes);
+  const iovec whole = part(buffer, bytes);
+  return preload::receive(fd, *socket, &whole, 1, flags, [&] {
+    return next().recvfrom(fd, buffer, bytes, flags, from, from_bytes);
+  });
+}
+
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
+VB_EXPORT ssize_t __recvfrom_chk(int fd, void* buffer, size_t bytes, size_t room, int flags,
+                                 sockaddr* from, socklen_t* from_bytes) {
+  if (bytes > room || !SocketTable::has(fd)) {
+    return next().recvfrom_chk(fd, buffer, bytes, room, flags, from, from_bytes);
+  }
+  return recvfrom(fd, buffer, bytes, flags, from, from_bytes);
+}
+
+VB_EXPORT ssize_t recvmsg(int fd, msghdr* message, int flags) {
+  const auto socket = SocketTable::find(fd);
+  if (!socket || message == nullptr) return next().recvmsg(fd, message, flags);
+  return preload::receive_message(fd, *socket, message, flags);
+}
+
+VB_EXPORT int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
+  const auto socket = SocketTable::find(fd);
+  if (!socket || messages == nullptr) return next().recvmmsg(fd, messages, count, flags, timeout);
+  // A stream ends no message, so the first call takes what is there.
+  const unsigned wanted = std::min(count, 1U);
+  for (unsigned i = 0; i < wanted; ++i) {
+    const ssize_t bytes =
+        preload::receive_message(fd, *socket, &messages[i].msg_hdr, flags & ~MSG_WAITFORONE);
+    if (bytes < 0) return -1;
+    messages[i].msg_len = static_cast<unsigned>(bytes);
+  }
+  return static_cast<int>(wanted);
+}
+
+// ---- sending
+
+VB_EXPORT ssize_t write(int fd, const void* bytes, size_t count) {
+  const auto socket = SocketTable::find(fd);
+  if (!socket) return next().write(fd, bytes, count);
+  const iovec whole = part(bytes, count);
+  return preload::send(fd, *socket, &whole, 1, 0, [&] { return next().write(fd, bytes, count); });
+}
+
+VB_EXPORT ssize_t writev(int fd, const iovec* parts, int count) {
+  const auto socket = SocketTable::find(fd);
+  if (!socket) return next().writev(fd, parts, count);
+  return preload::send(fd, *socket, parts, parts_of(count), 0,
+                       [&] { return next().writev(fd, parts, count); });
+}
+
+VB_EXPORT ssize_t send(int fd, const void* bytes, size_t count, int flags) {
+  const auto socket = SocketTable::find(fd);
+  if (!socket) return next().send(fd, bytes, count, flags);
+  const iovec whole = part(bytes, count);
+  return preload::send(fd, *socket, &whole, 1, flags,
+                       [&] { return next().send(fd, bytes, count, flags); });
+}
+
+VB_EXPORT ssize_t sendto(int fd, const void* bytes, size_t count, int flags, const sockaddr* to,
+                         socklen_t to_bytes) {
+  const auto socket = SocketTable::find(fd);
+  if (!socket) return next().sendto(fd, bytes, count, flags, to, to_bytes);
+  const iovec whole = part(bytes, count);
+  return preload::send(fd, *socket, &whole, 1, flags,
+                       [&] { return next().sendto(fd, bytes, count, flags, to, to_bytes); });
+}
+
+VB_EXPORT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  const auto socket = SocketTable::find(fd);
+  if (!socket || message == nullptr) {
+    if (message != nullptr) preload::watch_passed_descriptors(*message);
+    return next().sendmsg(fd, message, flags);
+  }
+  return preload::send_message(fd, *socket, message, flags);
+}
+
+VB_EXPORT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
+  const auto socket = SocketTable::find(fd);
+  if (!socket || messages == nullptr) {
+    for (unsigned i = 0; messages != nullptr && i < count; ++i) {
+      preload::watch_passed_descriptors(messages[i].msg_hdr);
+    }
+    return next().sendmmsg(fd, messages, count, flags);
+  }
+  unsigned done = 0;
+  for (; done < count; ++done) {
+    const ssize_t bytes = preload::send_message(fd, *socket, &messages[done].msg_hdr, flags);
+    if (bytes < 0) break;
+    messages[done].msg_len = static_cast<unsigned>(bytes);
+  }
+  return done > 0 || count == 0 ? static_cast<int>(done) : -1;
+}
+
+// ---- between descriptors
+
+VB_EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t count) noexcept {
+  const auto socket = SocketTable::find(to);
+  if (!socket) return next().sendfile(to, from, offset, count);
+  if (!preload::may_begin(to, *socket)) return -1;
+  if (change_over::begin(to, *socket)) {
+    return preload::stream_calls::send_file(to, *socket, from, offset, count);
+  }
+  change_over::TcpCall call(*socket);
+  return call.sent(next().sendfile(to, from, offset, count));
+}
+VB_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t count) noexcept {
+  return sendfile(to, from, offset, count);
+}
+
+// The kernel moves the bytes between socket and pipe, so the connection is TCP's from now on.  What
+// lies in the ring before that goes through a buffer.
+VB_EXPORT ssize_t splice(int from, off64_t* from_offset, int to, off64_t* to_offset, size_t count,
+                         unsigned flags) {
+  constexpr auto kReason = verbena::stream::Reason::kKernelCall;
+  if (const auto socket = SocketTable::find(to)) (void)leaving::stay_on_tcp(to, *socket, kReason);
+  if (const auto socket = SocketTable::find(from)) {
+    if (!leaving::stay_on_tcp(from, *socket, kReason) && from_offset == nullptr && count > 0) {
+      return preload::stream_calls::splice(from, *socket, to, count, flags);
+    }
+  }
+  return next().splice(from, from_offset, to, to_offset, count, flags);
+}

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "preload/socket_table.h"
+
+// Lets threads wait for connections that have changed over, in poll() and select(); epolls.h is for
+// epoll.
+//
+// The kernel knows nothing of a ring.  So a thread looks at the rings before it sleeps in the
+// kernel, and withdraws the promises of their receivers for as long as it sleeps: what comes
+// meanwhile comes by TCP and wakes it.  A connection that is not switched yet counts its sleepers,
+// so that its receiver starts with as many withdrawals.
+namespace verbena::preload::waits {
+
+// Calls `begin(sleepers)`, which starts the receiver and changes the state, while nobody begins or
+// ends a wait for the socket.
+template <class Begin>
+void start(Socket& socket, Begin begin);
+
+// The thread is about to sleep.  Returns false if the ring has bytes: do not sleep.
+bool enter(Socket& socket);
+// Does the same, but sleeps although bytes up to `known` (Receiver::Look::seen) lie in the ring.
+bool enter_beyond(Socket& socket, std::uint64_t known);
+// Does the same, whatever lies in the ring.
+void enter_always(Socket& socket);
+// The thread has slept.
+void leave(Socket& socket);
+
+void after_fork_in_child();
+
+// Keeps others from beginning or ending a wait for the socket, for a few instructions.
+class WaitLock {
+ public:
+  explicit WaitLock(Socket& socket) : flag_(socket.wait_lock) {
+    while (flag_.exchange(true, std::memory_order_acquire)) {
+    }
+  }
+  WaitLock(const WaitLock&) = delete;
+  WaitLock& operator=(const WaitLock&) = delete;
+  ~WaitLock() { flag_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool>& flag_;
+};
+
+template <class Begin>
+void start(Socket& socket, Begin begin) {
+  const WaitLock lock(socket);
+  begin(socket.sleepers);
+}
+
+}  // namespace verbena::preload::waits
