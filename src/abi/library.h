@@ -31,7 +31,8 @@ int check_cm_library();
 // Prints the reason of a failure to stderr, once: programs print strerror() at best.
 inline void explain_once() {
   static std::atomic<bool> printed{false};
-  if (!printed.exchange(true)) std::fprintf(stderr, "verbena: %s\n", vb_last_error());
+  if (*vb_last_error() != '\0' && !printed.exchange(true))
+    std::fprintf(stderr, "verbena: %s\n", vb_last_error());
 }
 
 }  // namespace verbena::abi

@@ -93,8 +93,9 @@ EventTargets<CmId>& cm_ids();
 
 inline bool is_datagram(const rdma_cm_id& id) { return id.qp_type == IBV_QPT_UD; }
 
-// The functions below, up to cm_device(), return 0 or a positive errno.  Creates an id.  If
-// `library_handle` is not 0, the id wraps that one of a CONNECT_REQUEST.
+// ---- functions that return 0 or a positive errno
+
+// Creates an id.  If `library_handle` is not 0, the id wraps that one of a CONNECT_REQUEST.
 int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
                vb_handle library_handle, CmId*& id);
 // Frees an id that the program destroys.  First it waits until other threads have acknowledged
@@ -127,9 +128,11 @@ struct CmDevice {
 // `index` is the place in the host's list.
 int cm_device(std::uint32_t index, CmDevice& device);
 
-// The functions below return 0, or -1 with errno, as the public functions do.  Waits for the event
-// of the call just made.  REQUIRES: the id is synchronous.  The caller checks that before its own
-// call, because after it another thread may have destroyed an id that is not synchronous.
+// ---- functions that return 0, or -1 with errno, as the public functions do
+
+// Waits for the event of the call just made.  REQUIRES: the id is synchronous.  The caller checks
+// that before its own call, because after it another thread may have destroyed an id that is not
+// synchronous.
 int cm_complete(CmId& id);
 // Gets the next event of a synchronous id's steps.  It skips events of rdma_write_cm_event() and
 // rdma_resolve_addrinfo(), which may be left from before the id became synchronous.

@@ -16,13 +16,13 @@
 namespace verbena::abi {
 namespace {
 
-constexpr std::uint8_t kOneVirtualLane = 1;
-
 int query_port(ibv_context* context, std::uint8_t port_num, ibv_port_attr* attr,
                size_t attr_bytes) {
   vb_port_attr port{};
   if (int error = vb_port_query(device_of(context), port_num, &port)) return with_errno(error);
-  if (port.state == IBV_PORT_DOWN) explain_once();
+  const bool waits_for_manager =
+      port.link_layer == IBV_LINK_LAYER_INFINIBAND && port.state != IBV_PORT_ACTIVE;
+  if (port.state == IBV_PORT_DOWN || waits_for_manager) explain_once();
   ibv_port_attr full{};
   full.state = static_cast<ibv_port_state>(port.state);
   full.max_mtu = static_cast<ibv_mtu>(port.max_mtu);
@@ -31,7 +31,8 @@ int query_port(ibv_context* context, std::uint8_t port_num, ibv_port_attr* attr,
   full.port_cap_flags = port.port_cap_flags;
   full.max_msg_sz = port.max_msg_bytes;
   full.pkey_tbl_len = static_cast<std::uint16_t>(port.pkey_tbl_len);
-  full.max_vl_num = kOneVirtualLane;
+  full.max_vl_num = port.max_vl_num;
+  full.subnet_timeout = port.subnet_timeout;
   full.active_width = port.active_width;
   full.active_speed = port.active_speed;
   full.phys_state = port.phys_state;

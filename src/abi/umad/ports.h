@@ -1,0 +1,44 @@
+#pragma once
+
+#include <infiniband/umad.h>
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "abi/umad/service.h"
+
+namespace verbena::abi::umad {
+
+// Is an opening of a port.  Its descriptor for the program is the connection on which MADs arrive.
+// Threads may send, register and receive at once.
+class OpenPort {
+ public:
+  // Returns the descriptor, or a negative errno as umad_open_port() does.
+  static int open(const char* name, int number, bool enforce_smi);
+  // Returns null if the descriptor is none of ours.
+  static std::shared_ptr<OpenPort> find(int fd);
+  static void close(int fd);
+
+  ipc::umad::Reply ask(std::span<const std::byte> request, std::span<const int> passed = {});
+
+  enum class Taken { kMad, kNothing, kTooShort, kInvalid, kGone };
+  // Takes the next MAD without waiting, with its header, into a buffer of `capacity` bytes.
+  // `mad_bytes` gets the length of the MAD.  kTooShort: the buffer got the header and the first
+  // segment of a longer message; the message stays.  kInvalid: the buffer cannot even hold those.
+  Taken take(ib_user_mad& buffer, std::size_t capacity, std::size_t& mad_bytes);
+
+ private:
+  OpenPort(ServiceConnection requests, os::Fd mads)
+      : requests_(std::move(requests)), mads_(os::UnixChannel::adopt(std::move(mads))) {}
+
+  Taken take_from_memory(std::byte* buffer, std::size_t mad_bytes);
+
+  std::mutex ask_lock_;
+  ServiceConnection requests_;
+  std::mutex take_lock_;
+  os::UnixChannel mads_;
+};
+
+}  // namespace verbena::abi::umad

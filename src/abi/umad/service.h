@@ -1,0 +1,80 @@
+#pragma once
+
+#include <infiniband/umad.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "abi/abi.h"
+#include "base/error.h"
+#include "ipc/umad_messages.h"
+#include "os/fd.h"
+#include "os/unix_channel.h"
+
+// Later versions of <infiniband/umad.h> declare these.
+extern "C" {
+struct umad_ca_pair {  // NOLINT(readability-identifier-naming): the name of the C library
+  char smi_name[UMAD_CA_NAME_LEN];
+  std::uint32_t smi_preferred_port;
+  char gsi_name[UMAD_CA_NAME_LEN];
+  std::uint32_t gsi_preferred_port;
+};
+int umad_open_smi_port(const char* ca_name, int portnum);
+int umad_get_smi_gsi_pairs(umad_ca_pair cas[], std::size_t max);
+int umad_get_smi_gsi_pair_by_ca_name(const char* devname, std::uint8_t portnum,
+                                     umad_ca_pair* ca_pair, unsigned enforce_smi);
+}
+
+namespace verbena::abi::umad {
+
+// Is a connection with the service of this program's node.
+class ServiceConnection {
+ public:
+  // Finds the service by VERBENA_FABRIC and VERBENA_NODE, and says what the connection is for.  If
+  // the answer carries a descriptor, `fd` gets it.  On an error, explain() has told the reason.
+  static std::optional<ServiceConnection> open(ipc::umad::Hello hello, int& error,
+                                               os::Fd* fd = nullptr);
+
+  // Sends a request and waits for the answer.  Returns nothing if the service is gone.
+  std::optional<std::vector<std::byte>> ask(std::span<const std::byte> request,
+                                            std::vector<os::Fd>& fds,
+                                            std::span<const int> passed = {});
+  // Does this for requests that a Reply answers; a service that is gone gives EIO.
+  ipc::umad::Reply ask_reply(std::span<const std::byte> request, std::span<const int> passed = {});
+
+ private:
+  explicit ServiceConnection(os::UnixChannel channel) : channel_(std::move(channel)) {}
+
+  os::UnixChannel channel_;
+};
+
+// Returns the devices of this program's node, sorted by name.  Without a node (VERBENA_NODE) these
+// are the host's own.  Nothing: there is no service, or no agent.
+std::optional<std::vector<ipc::umad::Device>> query_devices();
+// Returns the devices of the host itself, as libverbena tells them.
+std::optional<std::vector<ipc::umad::Device>> own_devices();
+bool has_node();
+
+// Prints "verbena: ..." to stderr if the program has set umad_debug(), or else only once.
+void explain(const std::string& text);
+int debug_level();
+
+// Holds a device and a port that a program has named, or that were chosen for it.
+struct Choice {
+  std::string device{};
+  int port = 0;
+};
+// Chooses as libibumad does: without a name the first device with an active port, or else with a
+// link that is up; without a port (0) the first active one, or else the first that is up.  Only
+// ports of InfiniBand count.  Without `wants_port` a name is taken as it is.  If no device fits,
+// the name is the one that libibumad has always used.  Nothing: the named device has no such port.
+std::optional<Choice> choose(const char* name, int port, bool wants_port, bool enforce_smi = false);
+
+const ipc::umad::Device* find_device(const std::vector<ipc::umad::Device>& devices,
+                                     const std::string& name);
+const ipc::umad::Port* find_port(const ipc::umad::Device& device, int number);
+
+}  // namespace verbena::abi::umad
