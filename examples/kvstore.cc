@@ -96,7 +96,7 @@ Task<> get(Loop& loop, std::string server, std::uint16_t port, std::vector<std::
       std::as_writable_bytes(std::span(&slot, 1)), Access::kLocalWrite));
   Connection peer = value_of(co_await connect(pd, cq, value_of(Address::find(server, port))));
   RemoteMemory there;
-  if (peer.private_data.size() < sizeof there) throw std::runtime_error("that is no kvstore");
+  if (peer.private_data.size() < sizeof there) throw std::runtime_error("the server is not a kvstore");
   std::memcpy(&there, peer.private_data.data(), sizeof there);
 
   for (const std::string& key : keys) {

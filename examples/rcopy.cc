@@ -77,7 +77,7 @@ Task<> fetch(Loop& loop, std::string server, std::uint16_t port, std::string pat
   CompletionQueue cq = value_of(co_await device.create_cq(16));
   Connection peer = value_of(co_await connect(pd, cq, value_of(Address::find(server, port))));
   RemoteMemory there;
-  if (peer.private_data.size() < sizeof there) throw std::runtime_error("that is no rcopy");
+  if (peer.private_data.size() < sizeof there) throw std::runtime_error("the server is not an rcopy");
   std::memcpy(&there, peer.private_data.data(), sizeof there);
   const Mapped file(path, true, there.bytes);
   const MemoryRegion region =

@@ -64,8 +64,8 @@ struct vb_device_attr {
 };
 
 struct vb_port_attr {
-  uint8_t state;                // IBV_PORT_ACTIVE or IBV_PORT_DOWN
-  uint8_t phys_state;           // 5 LinkUp, 3 Disabled
+  uint8_t state;                // enum ibv_port_state
+  uint8_t phys_state;           // 5 LinkUp, 3 Disabled, 2 Polling
   uint8_t max_mtu, active_mtu;  // enum ibv_mtu
   uint8_t active_width, active_speed;
   uint8_t link_layer;    // IBV_LINK_LAYER_ETHERNET, or IBV_LINK_LAYER_INFINIBAND
@@ -74,6 +74,8 @@ struct vb_port_attr {
   uint32_t gid_tbl_len, pkey_tbl_len;
   uint32_t max_msg_bytes;
   uint32_t port_cap_flags;
+  uint8_t max_vl_num;      // a code: 1, 2, 3, 4, 5 stand for 1, 2, 4, 8, 15 virtual lanes
+  uint8_t subnet_timeout;  // InfiniBand: 4.096 us * 2^subnet_timeout
 };
 
 struct vb_gid_entry {
@@ -120,7 +122,8 @@ VB_API int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t
 // discarded.  *lkey is for elements of local requests; peers cannot access the region.
 VB_API int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey);
 // Changes what `what` names (enum ibv_rereg_mr_flags); the keys stay the same.  After an error
-// nothing has changed.
+// nothing has changed.  This and vb_mr_deregister() wait until no peer of this host uses the old
+// rights any more.  That takes microseconds, unless a signal has stopped the peer in the middle.
 VB_API int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address,
                             uint64_t length, uint32_t access);
 VB_API int vb_mr_deregister(vb_handle mr);  // EBUSY while memory windows are bound to it
@@ -370,7 +373,7 @@ struct vb_conn_param {
   const struct vb_cm_path* alternate;  // connect: an alternate path for the QP, or null
   uint8_t alternate_accepted;          // accept: use the alternate path that the peer has offered
   uint8_t peer_to_peer;                // connect: the peer connects to us at the same time
-  uint32_t patience_ms;                // connect, accept: the timeout; 0: 30 s, at most 1 h
+  uint32_t timeout_ms;                 // connect, accept: the timeout; 0: 30 s, at most 1 h
 };
 VB_API int vb_cm_connect(vb_handle id, const struct vb_conn_param* param);
 VB_API int vb_cm_accept(vb_handle id, const struct vb_conn_param* param);

@@ -264,7 +264,7 @@ class ConnectionId {
 struct Connection {
   ConnectionId id;
   QueuePair qp;
-  std::vector<std::byte> private_data;  // what the peer sent with its request or response
+  std::vector<std::byte> private_data;  // the peer's data in its request or response
 };
 
 namespace detail {

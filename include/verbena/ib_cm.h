@@ -297,7 +297,7 @@ class Endpoint {
     }
     param.alternate_accepted = given.alternate_accepted ? 1 : 0;
     param.peer_to_peer = given.peer_to_peer ? 1 : 0;
-    param.patience_ms = static_cast<std::uint32_t>(
+    param.timeout_ms = static_cast<std::uint32_t>(
         std::clamp<std::chrono::milliseconds::rep>(given.timeout.count(), 0, 0xffffffff));
     return command(code, [&](vb_cm_args& args) { args.param = &param; });
   }

@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "verbena/standard.h"  // first: the others need it
+#include "verbena/standard.h"  // comes first: it checks that the compiler can read the others
 
 // Defines the errors of the C++ API.
 namespace verbena {
@@ -21,7 +21,7 @@ namespace verbena {
 //   invalid_argument          the arguments are wrong, or the object is destroyed
 //   not_enough_memory         a limit was reached; the text names it
 //   operation_not_supported   this device does not support it
-//   operation_canceled        its handle was dropped
+//   operation_canceled        the handle of the operation was destroyed before it completed
 struct Failure {
   std::errc code{};
   std::string text;
@@ -30,6 +30,8 @@ struct Failure {
 template <class T>
 using Outcome = std::expected<T, Failure>;
 
+// Makes a failure of an errno and its text.  Without a text, it has the text of the errno.  Any
+// thread may call it.
 inline std::unexpected<Failure> failure(int error, const char* text) {
   const auto code = static_cast<std::errc>(error);
   return std::unexpected(Failure{

@@ -57,7 +57,7 @@ struct Promise<void> : PromiseBase {
 }  // namespace detail
 
 // Represents a coroutine.  It starts when it is awaited, or passed to Loop::run() or Loop::spawn().
-// Destroying it also destroys what it waits for, which cancels that.
+// Destroying it cancels the operation that it waits for.  One thread at a time may use it.
 //
 // Write coroutines as named functions.  Pass arguments by value, or make sure that they live longer
 // than the coroutine.  Captures of a lambda are destroyed with the lambda.
@@ -80,7 +80,8 @@ class [[nodiscard]] Task {
   }
 
   bool done() const { return frame_.done(); }
-  // For loops: runs the coroutine until it waits for the first time.
+  // Runs the coroutine until it waits for the first time.  Loop calls this; programs await the
+  // task.
   void start() const { frame_.resume(); }
   // Returns the result, or throws the exception of the coroutine.  REQUIRES: done().
   T take() { return frame_.promise().take(); }

@@ -43,7 +43,7 @@ Found<Wanted> wanted() {
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), out.port);
   if (error != std::errc{} || end != number.data() + number.size() || out.port == 0) {
     return std::unexpected(
-        fmt::format("VERBENA_ADAPTER={}: '{}' is no number of a port", text, number));
+        fmt::format("VERBENA_ADAPTER={}: '{}' is not a port number", text, number));
   }
   return out;
 }
@@ -77,7 +77,8 @@ Found<std::uint8_t> choose_port(const Libraries& system, ibv_context* context,
     return std::unexpected(std::string("cannot be queried: ") + std::strerror(error));
   }
   if (wanted > attr.phys_port_cnt) {
-    return std::unexpected(fmt::format("has no port {}, but {}", wanted, attr.phys_port_cnt));
+    return std::unexpected(
+        fmt::format("has no port {} (its last port is {})", wanted, attr.phys_port_cnt));
   }
   if (wanted != 0) return wanted;
   for (std::uint8_t port = 1; port <= attr.phys_port_cnt; ++port) {

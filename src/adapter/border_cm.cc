@@ -10,7 +10,7 @@
 #include "border/sockaddr.h"
 
 using verbena::Errc;
-using namespace verbena::adapter;  // NOLINT(google-build-using-namespace): this file is its face
+using namespace verbena::adapter;  // NOLINT(google-build-using-namespace): the C API of adapters
 namespace border = verbena::border;
 
 namespace {
@@ -47,7 +47,8 @@ int set_ece(const Libraries& system, rdma_cm_id* id, const vb_conn_param& param)
 }
 
 int no_ib_cm() {
-  return border::failed({Errc::kNotSupported, 0, "the system's libraries have the RDMA CM alone"});
+  return border::failed(
+      {Errc::kNotSupported, 0, "the system's libraries support only the RDMA CM"});
 }
 
 // Creates an Id with a handle for an id of the system, and makes it that id's context.

@@ -9,7 +9,7 @@
 #include "verbena_build.h"
 
 using verbena::Errc;
-using namespace verbena::adapter;  // NOLINT(google-build-using-namespace): this file is its face
+using namespace verbena::adapter;  // NOLINT(google-build-using-namespace): the C API of adapters
 namespace border = verbena::border;
 
 namespace {
@@ -43,7 +43,7 @@ vb_device_attr to_border(const ibv_device_attr& attr, const char* name) {
   out.max_res_rd_atom = count(attr.max_res_rd_atom);
   out.atomic_cap = attr.atomic_cap;
   out.local_ca_ack_delay = attr.local_ca_ack_delay;
-  out.phys_port_count = 1;  // the chosen one
+  out.phys_port_count = 1;  // only the chosen port is shown
   return out;
 }
 
@@ -130,6 +130,8 @@ int vb_port_query(uint32_t device, uint32_t port, struct vb_port_attr* attr) {
     attr->pkey_tbl_len = found.pkey_tbl_len;
     attr->max_msg_bytes = found.max_msg_sz;
     attr->port_cap_flags = found.port_cap_flags;
+    attr->max_vl_num = found.max_vl_num;
+    attr->subnet_timeout = found.subnet_timeout;
     return 0;
   });
 }
@@ -248,12 +250,12 @@ int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey) {
   });
 }
 
-// This is not supported: the C API promises that the keys stay the same, and some adapters change
-// them.
+// Refuses every change: the C API promises that the keys of a region stay the same, and some
+// adapters change them.
 int vb_mr_reregister(vb_handle mr, uint32_t /*what*/, vb_handle /*pd*/, void* /*address*/,
                      uint64_t /*length*/, uint32_t /*access*/) {
   return on_command(&Adapter::mrs, mr, [](Adapter&, ibv_mr&) {
-    return border::failed({Errc::kNotSupported, 0, "an adapter's regions are not changed"});
+    return border::failed({Errc::kNotSupported, 0, "regions of an adapter cannot be reregistered"});
   });
 }
 
@@ -273,7 +275,7 @@ int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int 
     const auto advice =
         write != 0 ? IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE : IBV_ADVISE_MR_ADVICE_PREFETCH;
     const int error = ibv_advise_mr(&its, advice, IBV_ADVISE_MR_FLAG_FLUSH, segments, count);
-    return error == 0 ? 0 : refused("ask for pages", error);
+    return error == 0 ? 0 : refused("prefetch memory", error);
   });
 }
 
@@ -282,7 +284,8 @@ int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int 
 int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey) {
   return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
     if (type != IBV_MW_TYPE_2) {
-      return border::failed({Errc::kNotSupported, 0, "on an adapter only windows of type 2"});
+      return border::failed(
+          {Errc::kNotSupported, 0, "an adapter supports only memory windows of type 2"});
     }
     ibv_mw* const made = ibv_alloc_mw(&its, IBV_MW_TYPE_2);
     const int error = add(adapter, &Adapter::mws, "make a memory window", made, mw, ibv_dealloc_mw);

@@ -18,7 +18,7 @@
 using verbena::Errc;
 using verbena::Gid;
 using verbena::Result;
-using namespace verbena::adapter;  // NOLINT(google-build-using-namespace): this file is its face
+using namespace verbena::adapter;  // NOLINT(google-build-using-namespace): the C API of adapters
 namespace border = verbena::border;
 namespace os = verbena::os;
 
@@ -423,7 +423,8 @@ int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
 
 // This is not supported: an adapter only reports that a queue is full.
 int vb_qp_send_room(vb_handle, uint32_t*) {
-  return border::failed({Errc::kNotSupported, 0, "an adapter does not tell its room"});
+  return border::failed(
+      {Errc::kNotSupported, 0, "an adapter does not report how much room is left"});
 }
 
 int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int /*more*/) {

@@ -4,7 +4,7 @@
 #include "adapter/worker.h"
 #include "border/requests.h"
 
-using namespace verbena::adapter;  // NOLINT(google-build-using-namespace): this file is its face
+using namespace verbena::adapter;  // NOLINT(google-build-using-namespace): the C API of adapters
 namespace border = verbena::border;
 
 namespace {

@@ -71,7 +71,7 @@ int call(vb_request& request) {
   --kernel->allowed;
   kernel->inside = false;
   kernel->log.push_back(text_of(request));
-  return request.command == VB_PD_DESTROY ? border::failed({Errc::kBusy, 0, "others stand on it"})
+  return request.command == VB_PD_DESTROY ? border::failed({Errc::kBusy, 0, "other objects use it"})
                                           : 0;
 }
 
@@ -110,7 +110,7 @@ TEST_F(WorkerTest, CarriesOutEachCommandOnceInOrder) {
   for (vb_handle i = 0; i < 8; ++i) {
     queue->wait(commands[i].request);
     EXPECT_EQ(commands[i].request.status, i == 3 ? EBUSY : 0);
-    EXPECT_STREQ(commands[i].request.text, i == 3 ? "others stand on it" : "");
+    EXPECT_STREQ(commands[i].request.text, i == 3 ? "other objects use it" : "");
   }
   ASSERT_EQ(its_kernel.log.size(), 8u);
   for (vb_handle i = 0; i < 8; ++i) EXPECT_EQ(its_kernel.log[i], "pd " + std::to_string(i));
