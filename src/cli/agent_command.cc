@@ -2,27 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "base/printable.h"
 #include "cli/agent_connection.h"
 #include "cli/text.h"
 
 namespace verbena::cli {
-namespace {
-
-std::int64_t whole_seconds(Duration duration) {
-  return std::chrono::duration_cast<std::chrono::seconds>(duration).count();
-}
-
-int failed(const std::string& text) {
-  std::fprintf(stderr, "verbena agent: %s\n", printable(text).c_str());
-  return 1;
-}
-
-}  // namespace
 
 std::string as_text(const ipc::StatusReply& status) {
   std::vector<std::vector<std::string>> rows{
@@ -75,21 +61,21 @@ std::string as_json(const ipc::StatusReply& status) {
 
 int agent_status(bool json) {
   auto agent = AgentConnection::find();
-  if (!agent) return failed(agent.error());
+  if (!agent) return command_failed("agent", agent.error());
   if (!*agent) {
     std::puts(json ? "{\n  \"agent\": null\n}"
                    : "no agent is running (one starts with the first program)");
     return 0;
   }
   const auto status = (*agent)->ask<ipc::StatusReply>(ipc::Status{});
-  if (!status) return failed(status.error());
+  if (!status) return command_failed("agent", status.error());
   std::fputs((json ? as_json(*status) : as_text(*status)).c_str(), stdout);
   return 0;
 }
 
 int agent_stop() {
   const auto done = stop_agent();
-  if (!done) return failed(done.error());
+  if (!done) return command_failed("agent", done.error());
   std::puts(done->c_str());
   return 0;
 }

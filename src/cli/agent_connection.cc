@@ -38,9 +38,9 @@ std::string not_answering(pid_t pid) {
 
 }  // namespace
 
-Answer<AgentConnection::Outcome> AgentConnection::greet(AgentConnection& out, std::string& text,
+Answer<AgentConnection::Outcome> AgentConnection::greet(const std::string& name,
+                                                        AgentConnection& out, std::string& text,
                                                         Time deadline) {
-  const std::string name = os::agent_socket_name();
   auto channel = os::UnixChannel::connect(name, deadline);
   if (!channel && channel.error().code == Errc::kUnreachable) return Outcome::kNoAgent;
   if (!channel) return std::unexpected("cannot reach the agent: " + error_text(channel.error()));
@@ -81,12 +81,13 @@ Answer<AgentConnection::Outcome> AgentConnection::greet(AgentConnection& out, st
   return Outcome::kRefused;
 }
 
-Answer<std::optional<AgentConnection>> AgentConnection::find(Time deadline) {
+Answer<std::optional<AgentConnection>> AgentConnection::find(const std::string& name,
+                                                             Time deadline) {
   int refusals = 0;
   for (;;) {
     AgentConnection connection;
     std::string text;
-    const Answer<Outcome> outcome = greet(connection, text, deadline);
+    const Answer<Outcome> outcome = greet(name, connection, text, deadline);
     if (!outcome) return std::unexpected(outcome.error());
     switch (*outcome) {
       case Outcome::kServed: return std::optional(std::move(connection));
@@ -103,7 +104,13 @@ Answer<std::optional<AgentConnection>> AgentConnection::find(Time deadline) {
 }
 
 Answer<std::optional<AgentConnection>> AgentConnection::find() {
-  return find(os::now() + kTimeout);
+  const auto name = os::name_of_own_agent();
+  if (!name) return std::unexpected(std::string(name.error().context));
+  return find(*name, os::now() + kTimeout);
+}
+
+Answer<std::optional<AgentConnection>> AgentConnection::find_fabric(const std::string& fabric) {
+  return find(os::fabric_socket_name(fabric), os::now() + kTimeout);
 }
 
 Answer<AgentConnection> AgentConnection::find_or_start(const std::string& library_directory) {
@@ -113,10 +120,16 @@ Answer<AgentConnection> AgentConnection::find_or_start(const std::string& librar
       ::access(path.c_str(), X_OK) != 0 && named != nullptr) {
     path = named;
   }
+  const auto name = os::name_of_own_agent();
+  if (!name) return std::unexpected(std::string(name.error().context));
   for (;;) {
-    auto found = find(deadline);
+    auto found = find(*name, deadline);
     if (!found) return std::unexpected(found.error());
     if (*found) return std::move(**found);
+    if (const auto host = os::fabric_host_of_environment()) {
+      return std::unexpected(
+          fmt::format("the fabric '{}' is not up, or has no host '{}'", host->fabric, host->host));
+    }
     if (::access(path.c_str(), X_OK) != 0) {
       return std::unexpected(
           fmt::format("there is no agent, and {} cannot be run: {}", path, std::strerror(errno)));
@@ -132,13 +145,13 @@ Answer<AgentConnection> AgentConnection::find_or_start(const std::string& librar
                                          problem.empty() ? error_text(daemon.error()) : problem));
     }
     if (os::now() >= deadline)
-      return std::unexpected(fmt::format("the agent {} starts and goes", path));
+      return std::unexpected(fmt::format("the agent {} starts, but ends at once", path));
   }
 }
 
 Answer<AgentConnection::Bytes> AgentConnection::exchange(Bytes message, std::span<const int> fds,
                                                          std::vector<os::Fd>* received) {
-  const Time deadline = os::now() + kTimeout;
+  const Time deadline = os::now() + timeout_;
   const std::uint64_t request = next_request_++;
   const std::string gone = fmt::format("the agent (pid {}) has ended", pid_);
   if (const auto sent = channel_.send(message, fds, deadline); !sent) {
@@ -183,6 +196,12 @@ Answer<std::string> library_directory() {
 }
 
 Answer<std::string> stop_agent() {
+  if (const auto host = os::fabric_host_of_environment()) {
+    return std::unexpected(
+        fmt::format("the agent of host '{}' ends with its fabric: verbena fabric "
+                    "down {}",
+                    host->host, host->fabric));
+  }
   const std::string name = os::agent_socket_name();
   // An agent of another build would refuse Hello, so ask the kernel which process listens.
   auto channel = os::UnixChannel::connect(name, os::now() + kTimeout);

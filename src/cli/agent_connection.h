@@ -20,12 +20,14 @@ namespace verbena::cli {
 template <class T>
 using Answer = std::expected<T, std::string>;
 
-// Connects the tool to this user's agent, with one request at a time.  Calls block for a limited
-// time.
+// Connects the tool to the agent of this user, or of the virtual host that the environment names,
+// or to the process of a fabric, with one request at a time.  Calls block for a limited time.
 class AgentConnection {
  public:
   // Connects to the agent.  Returns nothing if there is none.
   static Answer<std::optional<AgentConnection>> find();
+  // Connects to the process of a fabric.  Returns nothing if the fabric is not up.
+  static Answer<std::optional<AgentConnection>> find_fabric(const std::string& fabric);
   // Connects to the agent.  Starts one if there is none: verbenad in `library_directory`, else
   // $VERBENA_AGENT.
   static Answer<AgentConnection> find_or_start(const std::string& library_directory);
@@ -33,6 +35,8 @@ class AgentConnection {
   // Returns the agent's pid, as the kernel reports it.
   pid_t pid() const { return pid_; }
   const ipc::Welcome& welcome() const { return welcome_; }
+  // Limits the time of each later request; it is 10 s before.
+  void set_timeout(Duration timeout) { timeout_ = timeout; }
 
   // Sends a request and waits for its reply.  `received` gets the descriptors of the reply.
   template <class Reply, class Request>
@@ -58,10 +62,12 @@ class AgentConnection {
 
   AgentConnection() = default;
 
-  // Connects once and says Hello.  `text` is the reason if the agent refuses.
-  static Answer<Outcome> greet(AgentConnection& out, std::string& text, Time deadline);
+  // Connects once to the socket of this name and says Hello.  `text` is the reason if the agent
+  // refuses.
+  static Answer<Outcome> greet(const std::string& name, AgentConnection& out, std::string& text,
+                               Time deadline);
   // Tries until it is clear whether there is an agent.  Waits for an agent that is about to end.
-  static Answer<std::optional<AgentConnection>> find(Time deadline);
+  static Answer<std::optional<AgentConnection>> find(const std::string& name, Time deadline);
   Answer<Bytes> exchange(Bytes message, std::span<const int> fds, std::vector<os::Fd>* received);
   static std::string problem_in(const ipc::Envelope& done);
 
@@ -69,6 +75,7 @@ class AgentConnection {
   pid_t pid_ = 0;
   ipc::Welcome welcome_{};
   std::uint64_t next_request_ = 1;
+  Duration timeout_ = std::chrono::seconds(10);
 };
 
 // Returns the directory of the drop-in libraries and verbenad.  It is ../lib/verbena relative to

@@ -4,9 +4,15 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
 #include <string_view>
 
+#include "base/port_id.h"
 #include "cli/executable.h"
+#include "plan/plan.h"
+#include "subnet/generate.h"
 #include "verbena_build.h"
 
 namespace verbena::cli {
@@ -14,27 +20,50 @@ namespace {
 
 using Words = std::vector<std::string>;
 
+constexpr const char* kCommands = "run, ps, doctor, agent, fabric and sockets";
+constexpr const char* kAgentCommands = "status and stop";
+constexpr const char* kFabricCommands = "up, down, ls, show, log, fault, check and make";
+constexpr const char* kSocketsCommands = "ls and stat";
+
 // Defines the grammar of the command line, except for the program of `run` (see first_of_program).
 struct Grammar {
   CLI::App app{"Verbena runs RDMA programs on machines without RDMA hardware.", "verbena"};
   CLI::App* run = app.add_subcommand("run", "Run a program on Verbena's RDMA device");
   CLI::App* ps = app.add_subcommand("ps", "List the queue pairs and connections of all programs");
   CLI::App* doctor =
-      app.add_subcommand("doctor", "Message what on this host would keep it from work");
-  CLI::App* agent = app.add_subcommand("agent", "Look at or stop the agent");
-  CLI::App* status = agent->add_subcommand("status", "Message how the agent is");
+      app.add_subcommand("doctor", "Find out what stops programs on this host or slows them down");
+  CLI::App* agent = app.add_subcommand("agent", "Show the state of the agent, or stop it");
+  CLI::App* status = agent->add_subcommand("status", "Show the state of the agent");
   CLI::App* stop = agent->add_subcommand("stop", "Stop the agent and wait until it has ended");
+  CLI::App* fabric = app.add_subcommand("fabric", "Run virtual hosts on a network of their own");
+  CLI::App* up = fabric->add_subcommand("up", "Start the hosts that a file describes");
+  CLI::App* down = fabric->add_subcommand("down", "Stop a fabric; its programs lose their devices");
+  CLI::App* fabric_ls = fabric->add_subcommand("ls", "List the fabrics that are up");
+  CLI::App* show = fabric->add_subcommand("show", "List the hosts of a fabric and its counters");
+  CLI::App* fabric_log =
+      fabric->add_subcommand("log", "Print the log of a fabric, and those of its subnet managers");
+  CLI::App* fault = fabric->add_subcommand("fault", "Break a link or a node, or mend it");
+  CLI::App* fault_link = fault->add_subcommand("link", "Break or mend the link between A and B");
+  CLI::App* fault_node = fault->add_subcommand("node", "Switch a node off or on");
+  CLI::App* check =
+      fabric->add_subcommand("check", "Say what is wrong with a file, and start nothing");
+  CLI::App* make = fabric->add_subcommand("make", "Write a file for hosts that reach each other");
+  CLI::App* sockets =
+      app.add_subcommand("sockets", "List the TCP connections of programs under run --sockets");
+  CLI::App* sockets_ls = sockets->add_subcommand("ls", "List each end of each connection");
+  CLI::App* sockets_stat =
+      sockets->add_subcommand("stat", "Print the totals, also of ended connections");
   Command command{};
 
   Grammar() {
     app.set_version_flag("-V,--version", "verbena " VB_VERSION " (build " VB_BUILD_ID ")",
                          "Print the version and exit");
     app.footer(
-        "Begin with:\n"
-        "  verbena run -- ibv_devinfo          is there a device?\n"
-        "  verbena run -- rping -s             a server; and in another terminal its client:\n"
+        "Examples to begin with:\n"
+        "  verbena run -- ibv_devinfo          shows the device\n"
+        "  verbena run -- rping -s             starts a server; in another terminal, its client:\n"
         "  verbena run -- rping -c -a 127.0.0.1 -v -C 3\n"
-        "  verbena run -- bash                 a shell whose programs have the device\n"
+        "  verbena run -- bash                 starts a shell whose programs have the device\n"
         "'verbena help COMMAND' says more; so does 'man verbena'.");
     run->add_option("--pcap", command.run.pcap,
                     "Record every RDMA packet that the program sends or receives to FILE "
@@ -55,8 +84,27 @@ struct Grammar {
                     "For programs of the C++ API: use an RDMA adapter of this host in place of "
                     "Verbena's own, as rdma link show names it (mlx5_0, mlx5_0/2), or any")
         ->type_name("NAME");
+    run->add_option("--node", command.run.node,
+                    "Run on the virtual host NAME of a fabric (see verbena fabric), with its "
+                    "devices and addresses")
+        ->type_name("NAME");
+    run->add_option("--fabric", command.run.fabric,
+                    "The fabric of that host (default: the one that is up)")
+        ->type_name("NAME")
+        ->needs("--node");
+    run->add_option("--sockets", command.run.sockets,
+                    "Let the program's TCP connections with other programs under --sockets on this "
+                    "host go through shared memory: auto (where both ends can; the default with "
+                    "--sockets alone), only (connections within this host fail if they cannot), or "
+                    "off")
+        ->type_name("MODE")
+        ->check(CLI::IsMember({"auto", "only", "off"}));
+    run->add_option("--socket-rules", command.run.socket_rules,
+                    "For --sockets: decide for each connection by the rules in FILE, in the "
+                    "language of libsdp.conf")
+        ->type_name("FILE");
     run->add_flag("--verbose", command.run.verbose,
-                  "Tell on standard error why connections fail, requests end in error, and calls "
+                  "Print on standard error why connections fail, requests end in error, and calls "
                   "are refused");
     run->add_flag(
         "--sysfs", command.run.sysfs,
@@ -64,7 +112,7 @@ struct Grammar {
     run->footer(
         "The program is not changed and needs no rights; it finds Verbena's libibverbs and\n"
         "librdmacm in place of the system's. Its exit code is its own; 125 means that Verbena\n"
-        "failed, 126 that the program cannot be run, 127 that there is none of that name.\n"
+        "failed, 126 that the program cannot be run, 127 that no such program was found.\n"
         "  verbena run -- rping -s\n"
         "  verbena run --pcap ping.pcapng -- rping -c -a 192.168.1.7 -C 3");
     ps->add_flag("--json", command.json, "Print JSON");
@@ -78,11 +126,100 @@ struct Grammar {
         "files. Each finding is a line 'ok', 'note' or 'problem', with what to do below it.\n"
         "Exits with 1 if a problem keeps programs from running. Changes nothing, and never\n"
         "starts an agent.");
+    define_fabric();
+    for (CLI::App* one : {sockets_ls, sockets_stat}) {
+      one->add_flag("--json", command.sockets.json, "Print JSON");
+    }
+    sockets->footer(
+        "WAY is 'ring' if bytes can go through shared memory and TCP, or 'tcp' if they go only\n"
+        "through TCP, for example while the peer is not known. Never starts the service.");
     status->add_flag("--json", command.json, "Print JSON");
     agent->footer(
-        "The agent (verbenad) is what the programs of a user share: it sets up connections and\n"
-        "owns UDP port 4791. It starts with the first program and ends when none needs it.");
-    stop->footer("Programs that run lose their RDMA device.");
+        "All programs of a user share the agent (verbenad). It sets up connections and owns UDP\n"
+        "port 4791. It starts with the first program, and ends when no program needs it.");
+    stop->footer("Running programs lose their RDMA device.");
+  }
+
+  void define_fabric() {
+    FabricOptions& options = command.fabric;
+    for (CLI::App* one : {up, check}) {
+      one->add_option("FILE", options.file,
+                      "File that describes the hosts (TOML), or an InfiniBand subnet (a netlist)")
+          ->required();
+    }
+    up->add_option("--name", options.name,
+                   "Name of the fabric (default: the one in the file, else the file's own)");
+    up->add_option("--sm", options.managers,
+                   "Run OpenSM on the HCA NODE of a subnet, and wait until it has configured the "
+                   "ports (default: the first HCA with a cable); twice for a standby; or none")
+        ->type_name("NODE")
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    for (CLI::App* one : {down, show, fabric_log}) {
+      one->add_option("NAME", options.name, "Name of the fabric (default: the one that is up)");
+    }
+    for (CLI::App* one : {fabric_ls, show}) one->add_flag("--json", options.json, "Print JSON");
+    make->add_option("--hosts", options.hosts, "Number of hosts")
+        ->check(CLI::Range(std::size_t{1}, plan::kHostsMax))
+        ->capture_default_str();
+    make->add_option("--rails", options.rails, "Number of devices of each host")
+        ->check(CLI::Range(1, int{kDevicesMax}))
+        ->capture_default_str();
+    CLI::Option* const infiniband = make->add_flag("--infiniband", options.infiniband,
+                                                   "Netlist of hosts at one switch for each port");
+    make->add_option("--fat-tree", options.fat_tree_hosts,
+                     "Netlist of that many hosts at two levels of switches")
+        ->check(CLI::Range(std::uint32_t{1}, subnet::kHostsOfFatTreeMax))
+        ->excludes(infiniband)
+        ->excludes("--hosts")
+        ->excludes("--rails");
+    define_fault();
+    fabric->footer(
+        "A fabric is a set of hosts with RDMA devices (rails), which exist for programs under\n"
+        "Verbena alone. It needs no rights and changes nothing on this machine.\n"
+        "  verbena fabric make --hosts 2 > lab.toml\n"
+        "  verbena fabric up lab.toml\n"
+        "  verbena run --node a -- rping -s\n"
+        "  verbena run --node b -- rping -c -a 10.31.0.1 -v -C 3\n"
+        "  verbena fabric down");
+  }
+
+  void define_fault() {
+    FaultOptions& options = command.fabric.fault;
+    fault->require_subcommand(1);
+    fault->footer(
+        "  verbena fabric fault link Hca1 Switch1 down       pulls a cable of a subnet\n"
+        "  verbena fabric fault link Hca1:2 Switch1:7 up     plugs it again\n"
+        "  verbena fabric fault node Switch1 off             switches a node off\n"
+        "  verbena fabric fault link a red down              takes host a off network red\n"
+        "  verbena fabric fault link a red lossy 2 --seed 7  loses 2 % of its packets\n"
+        "'verbena fabric show' lists what is broken.");
+    for (CLI::App* one : {fault_link, fault_node}) {
+      one->add_option("--name", options.fabric, "Name of the fabric (default: the one that is up)");
+    }
+    fault_link
+        ->add_option("A", options.a,
+                     "One end: NODE or NODE:PORT of a subnet; HOST or HOST:DEVICE of virtual hosts")
+        ->required();
+    fault_link
+        ->add_option("B", options.b,
+                     "The other end: NODE or NODE:PORT; the network of virtual hosts")
+        ->required();
+    fault_link
+        ->add_option("STATE", options.state,
+                     "down; up; or lossy (virtual hosts): packets are lost at random")
+        ->required()
+        ->check(CLI::IsMember({"down", "up", "lossy"}));
+    fault_link->add_option("PERCENT", options.percent, "With lossy: how many; 0 ends it")
+        ->check(CLI::Range(0.0, 100.0));
+    fault_link
+        ->add_option("--seed", options.seed,
+                     "With lossy: decides which packets are lost, the same ones each time")
+        ->capture_default_str();
+    fault_node->add_option("NODE", options.a, "A host, HCA or switch")->required();
+    fault_node->add_option("STATE", options.state, "off or on")
+        ->required()
+        ->check(CLI::IsMember({"off", "on"}));
   }
 };
 
@@ -103,7 +240,28 @@ std::string named_command(const Grammar& g) {
   if (g.doctor->parsed()) return "doctor";
   if (g.status->parsed()) return "agent status";
   if (g.stop->parsed()) return "agent stop";
+  for (const CLI::App* one :
+       {g.up, g.down, g.fabric_ls, g.show, g.fabric_log, g.fault, g.check, g.make}) {
+    if (one->parsed()) return "fabric " + one->get_name();
+  }
+  if (g.fabric->parsed()) return "fabric";
+  if (g.sockets_ls->parsed()) return "sockets ls";
+  if (g.sockets_stat->parsed()) return "sockets stat";
+  if (g.sockets->parsed()) return "sockets";
   return g.agent->parsed() ? "agent" : "";
+}
+
+std::optional<FabricOptions::Action> fabric_action(const Grammar& g) {
+  using Action = FabricOptions::Action;
+  if (g.up->parsed()) return Action::kUp;
+  if (g.down->parsed()) return Action::kDown;
+  if (g.fabric_ls->parsed()) return Action::kList;
+  if (g.show->parsed()) return Action::kShow;
+  if (g.fabric_log->parsed()) return Action::kLog;
+  if (g.fault->parsed()) return Action::kFault;
+  if (g.check->parsed()) return Action::kCheck;
+  if (g.make->parsed()) return Action::kMake;
+  return std::nullopt;
 }
 
 std::string full_name(std::string_view command) {
@@ -134,17 +292,35 @@ Words with_help_as_option(Words words) {
   return words;
 }
 
+// Gives --sockets its default value, which CLI11 would look for in the next word.
+Words with_mode_of_sockets(Words words) {
+  std::ranges::replace(words, "--sockets", "--sockets=auto");
+  return words;
+}
+
 // Returns the first word that should be a command and is none; empty if there is none such.
 std::string unknown_command(const Words& words) {
   const auto is_one_of = [](const std::string& word, std::initializer_list<const char*> names) {
     return word.starts_with('-') || std::ranges::find(names, word) != names.end();
   };
   if (words.empty()) return "";
-  if (!is_one_of(words[0], {"run", "ps", "doctor", "agent"})) return words[0];
+  if (!is_one_of(words[0], {"run", "ps", "doctor", "agent", "fabric", "sockets"})) return words[0];
   if (words[0] == "agent" && words.size() > 1 && !is_one_of(words[1], {"status", "stop"})) {
     return words[1];
   }
+  if (words[0] == "fabric" && words.size() > 1 &&
+      !is_one_of(words[1], {"up", "down", "ls", "show", "log", "fault", "check", "make"})) {
+    return words[1];
+  }
+  if (words[0] == "sockets" && words.size() > 1 && !is_one_of(words[1], {"ls", "stat"})) {
+    return words[1];
+  }
   return "";
+}
+
+const char* commands_of(const std::string& command) {
+  if (command == "agent") return kAgentCommands;
+  return command == "fabric" ? kFabricCommands : kSocketsCommands;
 }
 
 // Finds the beginning of the program of `run`: the first word that is not one of our options, with
@@ -153,8 +329,9 @@ Words::const_iterator first_of_program(const Words& arguments) {
   if (arguments.empty() || arguments[0] != "run") return arguments.end();
   auto at = arguments.begin() + 1;
   while (at != arguments.end() && at->starts_with('-') && *at != "--") {
-    const bool takes_one =
-        *at == "--pcap" || *at == "--personality" || *at == "--link" || *at == "--adapter";
+    constexpr std::array kTakeOne{"--pcap", "--personality", "--link",        "--adapter",
+                                  "--node", "--fabric",      "--socket-rules"};
+    const bool takes_one = std::ranges::find(kTakeOne, *at) != kTakeOne.end();
     ++at;
     if (takes_one && at != arguments.end() && *at != "--") ++at;
   }
@@ -166,15 +343,15 @@ Words::const_iterator first_of_program(const Words& arguments) {
 std::expected<Command, Message> parse(const Words& given) {
   const Words arguments = with_help_as_option(given);
   auto program = first_of_program(arguments);
-  const Words words(arguments.begin(), program);
+  const Words words = with_mode_of_sockets(Words(arguments.begin(), program));
   if (program != arguments.end() && *program == "--") ++program;
   if (words.empty())
-    return usage_error("", "no command given; there are run, ps, doctor and agent");
+    return usage_error("", fmt::format("no command given; there are {}", kCommands));
   if (const std::string unknown = unknown_command(words); !unknown.empty()) {
-    const bool of_agent = unknown != words[0];
-    return usage_error(of_agent ? "agent" : "",
-                       fmt::format("there is no command '{}'; there are {}", unknown,
-                                   of_agent ? "status and stop" : "run, ps, doctor and agent"));
+    const char* commands = kCommands;
+    if (unknown != words[0]) commands = commands_of(words[0]);
+    return usage_error(unknown != words[0] ? words[0] : "",
+                       fmt::format("there is no command '{}'; there are {}", unknown, commands));
   }
 
   Grammar g;
@@ -195,10 +372,13 @@ std::expected<Command, Message> parse(const Words& given) {
     if (program == arguments.end()) return usage_error("run", "no program given");
     const RunOptions& run = g.command.run;
     const bool own = !run.pcap.empty() || !run.personality.empty() || !run.link.empty() ||
-                     run.sysfs || run.verbose;
+                     !run.node.empty() || run.sysfs || run.verbose;
     if (!run.adapter.empty() && own) {
       return usage_error("run",
                          "--adapter goes with no other option: they are for Verbena's own device");
+    }
+    if (!run.socket_rules.empty() && (run.sockets.empty() || run.sockets == "off")) {
+      return usage_error("run", "--socket-rules goes with --sockets");
     }
     return g.command;
   }
@@ -211,9 +391,30 @@ std::expected<Command, Message> parse(const Words& given) {
   } else if (g.stop->parsed()) {
     g.command.kind = Command::Kind::kAgentStop;
   } else if (g.agent->parsed()) {
-    return usage_error("agent", "no command given; there are status and stop");
+    return usage_error("agent", fmt::format("no command given; there are {}", kAgentCommands));
+  } else if (const auto action = fabric_action(g)) {
+    g.command.kind = Command::Kind::kFabric;
+    g.command.fabric.action = *action;
+    const bool is_lossy = g.command.fabric.fault.state == "lossy";
+    const auto has = [&](const char* option) { return g.fault_link->count(option) != 0; };
+    if (is_lossy && !has("PERCENT")) {
+      return usage_error("fabric fault", "lossy needs the percentage of packets that are lost");
+    }
+    if (std::isnan(g.command.fabric.fault.percent)) {
+      return usage_error("fabric fault", "PERCENT is no number");
+    }
+    if (!is_lossy && (has("PERCENT") || has("--seed"))) {
+      return usage_error("fabric fault", "PERCENT and --seed go with lossy");
+    }
+  } else if (g.fabric->parsed()) {
+    return usage_error("fabric", fmt::format("no command given; there are {}", kFabricCommands));
+  } else if (g.sockets_ls->parsed() || g.sockets_stat->parsed()) {
+    g.command.kind = Command::Kind::kSockets;
+    g.command.sockets.totals = g.sockets_stat->parsed();
+  } else if (g.sockets->parsed()) {
+    return usage_error("sockets", fmt::format("no command given; there are {}", kSocketsCommands));
   } else {
-    return usage_error("", "no command given; there are run, ps, doctor and agent");
+    return usage_error("", fmt::format("no command given; there are {}", kCommands));
   }
   return g.command;
 }

@@ -5,13 +5,25 @@
 #include <string>
 #include <vector>
 
+#include "cli/fabric.h"
 #include "cli/run.h"
+#include "cli/sockets.h"
 
 namespace verbena::cli {
 
 struct Command {
-  enum class Kind : std::uint8_t { kRun, kPs, kDoctor, kAgentStatus, kAgentStop } kind{};
+  enum class Kind : std::uint8_t {
+    kRun,
+    kPs,
+    kDoctor,
+    kAgentStatus,
+    kAgentStop,
+    kSockets,
+    kFabric
+  } kind{};
   RunOptions run{};
+  SocketsOptions sockets{};
+  FabricOptions fabric{};
   bool json = false;
   bool counters = false;
 };

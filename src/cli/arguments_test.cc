@@ -61,6 +61,116 @@ TEST(Arguments, RunAcceptsOnlyKnownPersonalities) {
   EXPECT_FALSE(parse({"run", "--adapter", "any", "--sysfs", "a"}));
 }
 
+TEST(Arguments, SocketsOfRunHaveAModeThatNeedsNoValue) {
+  EXPECT_EQ(parse({"run", "a"})->run.sockets, "");
+  EXPECT_EQ(parse({"run", "--sockets", "a"})->run.sockets, "auto");
+  EXPECT_EQ(parse({"run", "--sockets", "a"})->run.command, Words{"a"});
+  EXPECT_EQ(parse({"run", "--sockets=off", "--", "a"})->run.sockets, "off");
+  EXPECT_EQ(parse({"run", "--sockets=only", "--", "a"})->run.sockets, "only");
+  EXPECT_FALSE(parse({"run", "--sockets=always", "a"}));
+}
+
+TEST(Arguments, RulesForSocketsGoWithSocketsOnly) {
+  EXPECT_EQ(parse({"run", "--sockets", "--socket-rules", "f", "a"})->run.socket_rules, "f");
+  EXPECT_EQ(said({"run", "--socket-rules", "f", "a"}),
+            "125 verbena run: --socket-rules goes with --sockets; see 'verbena run --help'");
+}
+
+TEST(Arguments, SocketsAreListedOrCounted) {
+  EXPECT_EQ(parse({"sockets", "ls"})->kind, Command::Kind::kSockets);
+  EXPECT_FALSE(parse({"sockets", "ls"})->sockets.totals);
+  EXPECT_TRUE(parse({"sockets", "stat", "--json"})->sockets.totals);
+  EXPECT_TRUE(parse({"sockets", "stat", "--json"})->sockets.json);
+  EXPECT_EQ(said({"sockets"}),
+            "2 verbena sockets: no command given; there are ls and stat; see 'verbena sockets "
+            "--help'");
+  EXPECT_EQ(said({"sockets", "top"}),
+            "2 verbena sockets: there is no command 'top'; there are ls and stat; see 'verbena "
+            "sockets --help'");
+}
+
+TEST(Arguments, FabricsHaveCommandsOfTheirOwn) {
+  using Action = FabricOptions::Action;
+  const auto up = parse({"fabric", "up", "lab.toml", "--name", "lab"});
+  ASSERT_TRUE(up);
+  EXPECT_EQ(up->kind, Command::Kind::kFabric);
+  EXPECT_EQ(up->fabric.action, Action::kUp);
+  EXPECT_EQ(up->fabric.file, "lab.toml");
+  EXPECT_EQ(up->fabric.name, "lab");
+  EXPECT_EQ(parse({"fabric", "down"})->fabric.name, "");
+  EXPECT_EQ(parse({"fabric", "down", "lab"})->fabric.action, Action::kDown);
+  EXPECT_TRUE(parse({"fabric", "ls", "--json"})->fabric.json);
+  EXPECT_EQ(parse({"fabric", "show", "lab", "--json"})->fabric.name, "lab");
+  EXPECT_EQ(parse({"fabric", "log", "lab"})->fabric.action, Action::kLog);
+  const auto managed = parse({"fabric", "up", "net", "--sm", "a", "--sm", "b"});
+  EXPECT_EQ(managed->fabric.managers, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(managed->fabric.file, "net");
+  EXPECT_EQ(parse({"fabric", "check", "f"})->fabric.action, Action::kCheck);
+  EXPECT_EQ(parse({"fabric", "make", "--hosts", "3"})->fabric.hosts, 3u);
+  EXPECT_EQ(parse({"fabric", "make", "--rails", "2"})->fabric.rails, 2u);
+  EXPECT_FALSE(parse({"fabric", "make", "--hosts", "0"}));
+  EXPECT_FALSE(parse({"fabric", "make", "--rails", "9"}));
+  EXPECT_TRUE(parse({"fabric", "make", "--hosts", "3", "--infiniband"})->fabric.infiniband);
+  EXPECT_EQ(parse({"fabric", "make", "--fat-tree", "16"})->fabric.fat_tree_hosts, 16u);
+  EXPECT_FALSE(parse({"fabric", "make", "--fat-tree", "0"}));
+  EXPECT_FALSE(parse({"fabric", "make", "--fat-tree", "16", "--hosts", "3"}));
+  EXPECT_FALSE(parse({"fabric", "make", "--fat-tree", "16", "--infiniband"}));
+  EXPECT_FALSE(parse({"fabric", "up"}));
+  EXPECT_EQ(said({"fabric", "top"}),
+            "2 verbena fabric: there is no command 'top'; there are up, down, ls, show, log, "
+            "fault, check and "
+            "make; see 'verbena fabric --help'");
+}
+
+TEST(Arguments, FaultsNameALinkOrANode) {
+  using ipc::Fault;
+  const auto request = [](const std::vector<std::string>& words) {
+    const auto command = parse(words);
+    EXPECT_TRUE(command) << command.error().text;
+    EXPECT_EQ(command->fabric.action, FabricOptions::Action::kFault);
+    return fault_request(command->fabric.fault);
+  };
+  const auto down = request({"fabric", "fault", "link", "a:1", "s1", "down"});
+  EXPECT_EQ(down.fault, Fault::kLinkDown);
+  EXPECT_EQ(down.a, "a:1");
+  EXPECT_EQ(down.b, "s1");
+  EXPECT_EQ(request({"fabric", "fault", "link", "a", "b", "up"}).fault, Fault::kLinkUp);
+  const auto lossy =
+      request({"fabric", "fault", "link", "a", "red", "lossy", "0.5", "--seed", "7"});
+  EXPECT_EQ(lossy.fault, Fault::kLinkLossy);
+  EXPECT_EQ(lossy.lost_per_million, 5000U);
+  EXPECT_EQ(lossy.seed, 7U);
+  const auto off = request({"fabric", "fault", "node", "a", "off"});
+  EXPECT_EQ(off.fault, Fault::kNodeOff);
+  EXPECT_EQ(off.a, "a");
+  EXPECT_EQ(request({"fabric", "fault", "node", "a", "on"}).fault, Fault::kNodeOn);
+  EXPECT_EQ(parse({"fabric", "fault", "node", "a", "on", "--name", "x"})->fabric.fault.fabric, "x");
+}
+
+TEST(Arguments, MistakesInFaultsAreTold) {
+  EXPECT_EQ(said({"fabric", "fault", "link", "a", "b", "lossy"}),
+            "2 verbena fabric fault: lossy needs the percentage of packets that are lost; see "
+            "'verbena fabric fault --help'");
+  EXPECT_EQ(said({"fabric", "fault", "link", "a", "b", "down", "5"}),
+            "2 verbena fabric fault: PERCENT and --seed go with lossy; see 'verbena fabric fault "
+            "--help'");
+  EXPECT_FALSE(parse({"fabric", "fault", "link", "a", "b", "lossy", "101"}));
+  EXPECT_FALSE(parse({"fabric", "fault", "link", "a", "b", "gone"}));
+  EXPECT_FALSE(parse({"fabric", "fault", "link", "a", "b"}));
+  EXPECT_FALSE(parse({"fabric", "fault", "node", "a", "down"}));
+  EXPECT_FALSE(parse({"fabric", "fault"}));
+}
+
+TEST(Arguments, RunTakesAHostOfAFabric) {
+  const auto command = parse({"run", "--node", "a", "--fabric", "lab", "p", "--node", "b"});
+  ASSERT_TRUE(command);
+  EXPECT_EQ(command->run.node, "a");
+  EXPECT_EQ(command->run.fabric, "lab");
+  EXPECT_EQ(command->run.command, (Words{"p", "--node", "b"}));
+  EXPECT_EQ(parse({"run", "--node=a", "--", "p"})->run.node, "a");
+  EXPECT_FALSE(parse({"run", "--fabric", "lab", "p"})) << "a fabric without a host";
+}
+
 TEST(Arguments, ParsesTheOtherCommands) {
   EXPECT_EQ(parse({"ps"})->kind, Command::Kind::kPs);
   EXPECT_FALSE(parse({"ps"})->json);
@@ -77,9 +187,11 @@ TEST(Arguments, ParsesTheOtherCommands) {
 TEST(Arguments, ReportsMistakesInOneLine) {
   EXPECT_EQ(
       said({}),
-      "2 verbena: no command given; there are run, ps, doctor and agent; see 'verbena --help'");
+      "2 verbena: no command given; there are run, ps, doctor, agent, fabric and sockets; see "
+      "'verbena --help'");
   EXPECT_EQ(said({"foo"}),
-            "2 verbena: there is no command 'foo'; there are run, ps, doctor and agent; see "
+            "2 verbena: there is no command 'foo'; there are run, ps, doctor, agent, fabric and "
+            "sockets; see "
             "'verbena --help'");
   EXPECT_EQ(
       said({"agent"}),
@@ -117,7 +229,8 @@ TEST(Arguments, HelpAndVersionExitWithZero) {
   EXPECT_EQ(said({"help", "run"}), said({"run", "--help"}));
   EXPECT_EQ(said({"help", "agent", "stop"}), said({"agent", "stop", "--help"}));
   EXPECT_EQ(said({"help", "foo"}),
-            "2 verbena: there is no command 'foo'; there are run, ps, doctor and agent; see "
+            "2 verbena: there is no command 'foo'; there are run, ps, doctor, agent, fabric and "
+            "sockets; see "
             "'verbena --help'");
 }
 

@@ -285,7 +285,7 @@ void add_network(Report& report, const HostFacts& facts) {
   add_buffer(report, "send buffer", "wmem_max", facts.send_buffer_bytes,
              os::kWantedSendBufferBytes);
   if (!facts.links) {
-    report.problem("interfaces", "the kernel does not tell (netlink is refused)",
+    report.problem("interfaces", "cannot be listed: the kernel refuses netlink",
                    "allow AF_NETLINK in the container's seccomp profile");
   } else {
     for (const os::NetworkLink& link : *facts.links) add_interface(report, facts, link);
@@ -332,15 +332,16 @@ void add_rights(Report& report, const HostFacts& facts) {
                Level::kNote, "refused; nothing needs it yet",
                "nothing to do; later it makes large transfers within the host faster");
   report.check("run --sysfs", facts.private_files,
-               "works; UCX, ibstat and others that look for devices in /sys need it", Level::kNote,
-               "does not work: UCX, ibstat and others that look for devices in /sys find none",
+               "works; UCX, ibstatus and others that look for devices in /sys need it",
+               Level::kNote,
+               "does not work: UCX, ibstatus and others that look for devices in /sys find none",
                "allow user namespaces or CAP_SYS_ADMIN, and mount, to the container (docker run "
                "--privileged); sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, if the "
                "host has that");
   report.check("user namespaces", facts.user_namespace,
                "allowed; Verbena's tests use them, and run --sysfs without root", Level::kNote,
                "refused; Verbena's tests use them, and run --sysfs without root",
-               "nothing to do to run programs without --sysfs");
+               "nothing to do, unless programs need --sysfs");
 }
 
 }  // namespace

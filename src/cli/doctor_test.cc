@@ -171,7 +171,7 @@ TEST(Doctor, ReportsWhenRunSysfsDoesNotWork) {
   HostFacts facts = healthy();
   facts.private_files = {false, EPERM};
   EXPECT_EQ(about(facts, "run --sysfs").level, Level::kNote);
-  EXPECT_THAT(about(facts, "run --sysfs").fact, HasSubstr("UCX, ibstat"));
+  EXPECT_THAT(about(facts, "run --sysfs").fact, HasSubstr("UCX, ibstatus"));
   EXPECT_THAT(about(facts, "run --sysfs").fact, HasSubstr("Operation not permitted"));
   EXPECT_THAT(about(facts, "run --sysfs").fix, HasSubstr("CAP_SYS_ADMIN"));
 }

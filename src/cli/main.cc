@@ -9,6 +9,7 @@
 #include "cli/doctor.h"
 #include "cli/ps.h"
 #include "cli/run.h"
+#include "cli/sockets.h"
 
 namespace {
 
@@ -31,6 +32,8 @@ int run_command(int argc, char** argv) {
     case Command::Kind::kDoctor: return doctor(command->json);
     case Command::Kind::kAgentStatus: return agent_status(command->json);
     case Command::Kind::kAgentStop: return agent_stop();
+    case Command::Kind::kFabric: return fabric(command->fabric);
+    case Command::Kind::kSockets: return sockets(command->sockets);
   }
   return kExitUsage;
 }

@@ -16,9 +16,12 @@
 #include "base/printable.h"
 #include "cli/agent_connection.h"
 #include "cli/executable.h"
+#include "cli/fabric.h"
+#include "cli/sockets.h"
 #include "cli/supervise.h"
 #include "cli/sysfs.h"
 #include "os/fd.h"
+#include "policy/rules.h"
 
 namespace verbena::cli {
 namespace {
@@ -136,6 +139,73 @@ void set_library_path(const std::string& directory) {
   ::setenv("LD_LIBRARY_PATH", libraries.c_str(), 1);
 }
 
+// Reads the rules in a file, which may be a pipe.  More than kTextMax bytes are not read, since
+// they are an error.
+Answer<std::string> read_rules(const std::string& path) {
+  const os::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  std::string text(policy::Rules::kTextMax + 1, '\0');
+  std::size_t used = 0;
+  ssize_t bytes = file ? 1 : -1;
+  while (bytes > 0 && used < text.size()) {
+    bytes = ::read(file.get(), text.data() + used, text.size() - used);
+    if (bytes > 0) used += static_cast<std::size_t>(bytes);
+  }
+  if (bytes < 0) {
+    return std::unexpected(fmt::format("cannot read '{}': {}", path, std::strerror(errno)));
+  }
+  text.resize(used);
+  return text;
+}
+
+// Hands the rules to the library in the environment, after a look at them.
+Answer<void> provide_socket_rules(const RunOptions& options) {
+  std::string source = options.socket_rules;
+  if (const char* file = ::secure_getenv("LIBSDP_CONFIG_FILE"); source.empty() && file != nullptr) {
+    source = file;
+  }
+  std::string text;
+  if (!source.empty()) {
+    auto read = read_rules(source);
+    if (!read) return std::unexpected(read.error());
+    text = *std::move(read);
+  } else {
+    source = "VERBENA_SOCKET_RULES";
+    if (const char* given = ::secure_getenv(source.c_str())) text = given;
+  }
+  if (const auto rules = policy::Rules::parse(text); !rules) {
+    return std::unexpected(
+        fmt::format("{}:{}: {}", source, rules.error().line, rules.error().text));
+  }
+  ::setenv("VERBENA_SOCKET_RULES", text.c_str(), 1);
+  ::setenv("VERBENA_SOCKETS", options.sockets.c_str(), 1);
+  return {};
+}
+
+// Starts the socket service, and lets the program load the library that uses it.
+Answer<void> provide_sockets(const RunOptions& options) {
+  if (const auto rules = provide_socket_rules(options); !rules) return rules;
+  const Answer<std::string> found = library_directory();
+  if (!found) return std::unexpected(found.error());
+  const std::string& directory = *found;
+  const std::string library = directory + "/libverbena-sockets.so.0";
+  if (::access(library.c_str(), R_OK) != 0) {
+    return std::unexpected(fmt::format(
+        "{} has no libverbena-sockets.so.0: the installation (or build) is not whole", directory));
+  }
+  if (directory.find(' ') != std::string::npos) {
+    return std::unexpected(fmt::format(
+        "LD_PRELOAD cannot hold {}: move Verbena to a directory without ' '", directory));
+  }
+  const auto started = start_socket_service(directory);
+  if (!started) return std::unexpected(started.error());
+  // A library that must be the first, such as a sanitizer's, stays in front.
+  const char* preloaded = ::secure_getenv("LD_PRELOAD");
+  const bool alone = preloaded == nullptr || *preloaded == '\0';
+  ::setenv("LD_PRELOAD", alone ? library.c_str() : fmt::format("{}:{}", preloaded, library).c_str(),
+           1);
+  return {};
+}
+
 }  // namespace
 
 std::string prepend_path(const std::string& directory, const char* now) {
@@ -154,6 +224,11 @@ int run(const RunOptions& options) {
   const auto directory =
       options.adapter.empty() ? complete_library_directory() : adapter_directory();
   if (!directory) return failed(kExitOwnFailure, directory.error());
+  if (!options.node.empty()) {
+    if (const auto entered = enter_host(options.fabric, options.node); !entered) {
+      return failed(kExitOwnFailure, entered.error());
+    }
+  }
   if (!options.adapter.empty()) ::setenv("VERBENA_ADAPTER", options.adapter.c_str(), 1);
 
   std::optional<StartedCapture> capture;
@@ -183,6 +258,11 @@ int run(const RunOptions& options) {
   }
   if (!options.link.empty()) ::setenv("VERBENA_LINK", options.link.c_str(), 1);
   if (options.verbose) ::setenv("VERBENA_VERBOSE", "1", 1);
+  if (options.sockets == "auto" || options.sockets == "only") {
+    if (const auto provided = provide_sockets(options); !provided) {
+      return failed(kExitOwnFailure, provided.error());
+    }
+  }
   set_library_path(*directory);
   if (capture) return become_captured(std::move(*capture), options, program.path);
   return become(program.path, options.command);

@@ -11,6 +11,10 @@ struct RunOptions {
   std::string personality{};           // the adapter to imitate; empty: the default
   std::string link{};                  // lane or udp; empty: the default
   std::string adapter{};               // an adapter of this host, for the C++ API; empty: Verbena
+  std::string sockets{};               // auto, only or off; empty: off
+  std::string socket_rules{};          // file of rules for --sockets; empty: the environment's
+  std::string node{};                  // a virtual host to run on; empty: this machine
+  std::string fabric{};                // the fabric of that host; empty: the one that is up
   bool sysfs = false;                  // show the device's files in /sys and /dev
   std::vector<std::string> command{};  // the program and its arguments
 };

@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string_view>
 #include <system_error>
 
@@ -56,17 +58,62 @@ std::string hex_text(const Gid& gid) {
   return text;
 }
 
+// Returns a text for the number, which counts from 1.
+std::string name_in(std::span<const char* const> names, unsigned number) {
+  return number >= 1 && number <= names.size() ? names[number - 1] : "<unknown>";
+}
+
+// Writes the rate as Linux does: "100 Gb/sec (4X EDR)".
+std::string rate_text(const ipc::InfinibandLink& link) {
+  struct Speed {
+    const char* name;
+    unsigned lane_tenths;  // of Gb/s
+  };
+  constexpr std::array<Speed, 8> kSpeeds{{{"SDR", 25},
+                                          {"DDR", 50},
+                                          {"QDR", 100},
+                                          {"FDR10", 100},
+                                          {"FDR", 140},
+                                          {"EDR", 250},
+                                          {"HDR", 500},
+                                          {"NDR", 1000}}};
+  constexpr std::array<unsigned, 5> kLanes{1, 4, 8, 12, 2};
+  const auto place = [](unsigned bits) { return static_cast<std::size_t>(std::countr_zero(bits)); };
+  const std::size_t speed = std::min(place(link.speed), kSpeeds.size() - 1);
+  const unsigned lanes = kLanes[std::min(place(link.width), kLanes.size() - 1)];
+  const unsigned tenths = lanes * kSpeeds[speed].lane_tenths;
+  const std::string whole = std::to_string(tenths / 10);
+  return fmt::format("{}{} Gb/sec ({}X {})", whole, tenths % 10 == 0 ? "" : ".5", lanes,
+                     kSpeeds[speed].name);
+}
+
+void write_link(const fs::path& path, const ipc::Port& port) {
+  constexpr std::array kStates{"DOWN", "INIT", "ARMED", "ACTIVE"};
+  constexpr std::array kPhysicalStates{
+      "Sleep", "Polling", "Disabled", "PortConfigurationTraining", "LinkUp", "LinkErrorRecovery"};
+  if (port.link_layer != LinkLayer::kInfiniband) {
+    write(path / "state", port.active ? "4: ACTIVE" : "1: DOWN");
+    write(path / "phys_state", port.active ? "5: LinkUp" : "3: Disabled");
+    write(path / "rate", "100 Gb/sec (4X EDR)");  // vb_port_query() reports this too
+    write(path / "cap_mask", "0x04010000");
+    return;
+  }
+  const ipc::InfinibandLink& link = port.link;
+  write(path / "state", fmt::format("{}: {}", link.state, name_in(kStates, link.state)));
+  write(path / "phys_state",
+        fmt::format("{}: {}", link.physical_state, name_in(kPhysicalStates, link.physical_state)));
+  write(path / "rate", rate_text(link));
+  write(path / "cap_mask", fmt::format("{:#010x}", link.capability_mask));
+}
+
 void write_port(const fs::path& path, const ipc::Port& port) {
   const bool infiniband = port.link_layer == LinkLayer::kInfiniband;
-  write(path / "state", port.active ? "4: ACTIVE" : "1: DOWN");
-  write(path / "phys_state", port.active ? "5: LinkUp" : "3: Disabled");
-  write(path / "rate", "100 Gb/sec (4X EDR)");  // the same as in vb_port_query()
+  write_link(path, port);
   write(path / "link_layer", infiniband ? "InfiniBand" : "Ethernet");
   write(path / "lid", fmt::format("{:#x}", port.lid.value));
   write(path / "lid_mask_count", std::to_string(port.lmc));
   write(path / "sm_lid", fmt::format("{:#x}", port.sm_lid.value));
   write(path / "sm_sl", std::to_string(port.sm_sl));
-  write(path / "cap_mask", infiniband ? "0x00010000" : "0x04010000");
   for (std::size_t i = 0; i < port.pkeys.size(); ++i) {
     write(path / "pkeys" / std::to_string(i), fmt::format("{:#06x}", port.pkeys[i].value));
   }
@@ -119,10 +166,10 @@ Result<void> make_room(const fs::path& directory) {
 }  // namespace
 
 bool looks_in_sysfs(const std::string& path) {
-  static constexpr std::array<std::string_view, 6> kPrograms{
-      "ibstat", "ibstatus", "ibdev2netdev", "ucx_info", "ucx_perftest", "rdma-ndd"};
-  static constexpr std::array<std::string_view, 5> kLibraries{
-      "libucp.so.0", "libuct.so.0", "libuct_ib.so.0", "libibumad.so.3", "libibmad.so.5"};
+  static constexpr std::array<std::string_view, 5> kPrograms{"ibstatus", "ibdev2netdev", "ucx_info",
+                                                             "ucx_perftest", "rdma-ndd"};
+  static constexpr std::array<std::string_view, 3> kLibraries{"libucp.so.0", "libuct.so.0",
+                                                              "libuct_ib.so.0"};
   if (std::ranges::find(kPrograms, fs::path(path).filename()) != kPrograms.end()) return true;
   const auto needed = needed_libraries(path);
   return std::ranges::any_of(kLibraries, [&](std::string_view library) {

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <cstdio>
 
 #include "base/printable.h"
 #include "os/address.h"
@@ -82,6 +84,15 @@ std::string table_text(const std::vector<std::vector<std::string>>& rows) {
     text += line + "\n";
   }
   return text;
+}
+
+std::int64_t whole_seconds(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::seconds>(duration).count();
+}
+
+int command_failed(const char* command, const std::string& text) {
+  std::fprintf(stderr, "verbena %s: %s\n", command, printable(text).c_str());
+  return 1;
 }
 
 }  // namespace verbena::cli

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/strong.h"
+#include "base/time.h"
 #include "rdmacm/types.h"
 
 // Formats values for users.
@@ -16,6 +17,10 @@ std::string qpn_text(std::uint32_t qpn);                         // 0x000011, or
 std::string qp_type_text(std::uint8_t type);                     // enum ibv_qp_type
 std::string qp_state_text(std::uint8_t state);                   // enum ibv_qp_state
 std::string duration_text(std::int64_t seconds);                 // 3 h 2 min
+std::int64_t whole_seconds(Duration duration);
+
+// Writes what is wrong to standard error, as `verbena command` does, and returns the exit status.
+int command_failed(const char* command, const std::string& text);
 
 // Formats a table whose columns are as wide as their widest cell.
 std::string table_text(const std::vector<std::vector<std::string>>& rows);

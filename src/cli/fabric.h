@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/agent_connection.h"
+#include "cli/fabric_fault.h"
+#include "ipc/fabric.h"
+
+namespace verbena::cli {
+
+struct FabricOptions {
+  enum class Action : std::uint8_t {
+    kUp,
+    kDown,
+    kList,
+    kShow,
+    kLog,
+    kFault,
+    kCheck,
+    kMake
+  } action{};
+  std::string file{};                   // of up and check
+  std::string name{};                   // empty: see each command
+  std::vector<std::string> managers{};  // of up: HCAs, or "none"; empty: the default
+  FaultOptions fault{};
+  bool json = false;
+  std::uint32_t hosts = 2;  // of make
+  std::uint32_t rails = 1;
+  bool infiniband = false;
+  std::uint32_t fat_tree_hosts = 0;  // 0: no fat tree
+};
+
+// Carries out a command of `verbena fabric`, and returns its exit code.
+int fabric(const FabricOptions& options);
+
+// Sets the environment, so that this process and its children are on a virtual host.  Without a
+// fabric, it is the one that is up.  Returns what the host has.  Fails if there is no such fabric
+// or host.
+Answer<ipc::HostStatus> enter_host(const std::string& fabric, const std::string& host);
+
+// These two return what `verbena fabric show` prints.
+std::string fabric_as_text(const ipc::FabricReply& fabric);
+std::string fabric_as_json(const ipc::FabricReply& fabric);
+
+}  // namespace verbena::cli

@@ -1,0 +1,100 @@
+#include "cli/fabric_file.h"
+
+#include <fmt/format.h>
+#include <limits.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <string_view>
+#include <utility>
+
+#include "subnet/netlist.h"
+
+namespace verbena::cli {
+namespace {
+
+// Checks that the HCAs have names that commands can use.
+std::optional<std::string> problem_with_names(const subnet::Topology& topology) {
+  for (const subnet::Node& node : topology.nodes) {
+    if (node.is_switch() || plan::is_name(node.name)) continue;
+    return fmt::format("'{}' is no name for a node: it has 1 to 32 letters, digits, '_' or '-'",
+                       node.name);
+  }
+  return std::nullopt;
+}
+
+Answer<FabricFile> read_netlist(const std::string& file, std::string path, std::string_view text) {
+  auto topology = subnet::parse_netlist(text);
+  if (!topology) {
+    const subnet::NetlistError& problem = topology.error();
+    return std::unexpected(
+        fmt::format("{}:{}:{}: {}", file, problem.line, problem.column, problem.reason));
+  }
+  if (const auto problem = problem_with_names(*topology)) {
+    return std::unexpected(fmt::format("{}: {}", file, *problem));
+  }
+  return FabricFile{.path = std::move(path), .topology = std::move(*topology)};
+}
+
+std::string counted(std::size_t number, const char* one, const char* several) {
+  return fmt::format("{} {}", number, number == 1 ? one : several);
+}
+
+}  // namespace
+
+Answer<FabricFile> read_fabric_file(const std::string& file) {
+  std::array<char, PATH_MAX> real{};
+  if (::realpath(file.c_str(), real.data()) == nullptr) {
+    return std::unexpected(fmt::format("cannot read {}: {}", file, std::strerror(errno)));
+  }
+  errno = 0;
+  std::ifstream in(real.data());
+  std::string text(subnet::kNetlistBytesMax + 1, '\0');  // a text in TOML may have fewer bytes
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  if (in.bad() || (text.empty() && errno != 0)) {
+    return std::unexpected(fmt::format("cannot read {}: {}", file, std::strerror(errno)));
+  }
+  if (subnet::looks_like_netlist(text)) return read_netlist(file, real.data(), text);
+  auto fabric = plan::parse(text);
+  if (!fabric) {
+    const plan::Problem& problem = fabric.error();
+    return std::unexpected(
+        fmt::format("{}:{}:{}: {}", file, problem.line, problem.column, problem.text));
+  }
+  return FabricFile{.path = real.data(), .fabric = std::move(*fabric)};
+}
+
+Answer<std::string> fabric_name(const std::string& given, const FabricFile& from) {
+  std::string name = !given.empty() ? given : from.fabric.name;
+  if (name.empty()) {
+    name = from.path.substr(from.path.rfind('/') + 1);
+    name.resize(std::min(name.find('.'), name.size()));
+  }
+  if (plan::is_name(name)) return name;
+  return std::unexpected(fmt::format(
+      "'{}' is no name for a fabric: it has 1 to 32 letters, digits, '_' or '-' (see --name)",
+      name));
+}
+
+std::string size_text(const FabricFile& from) {
+  if (from.topology) {
+    const auto& nodes = from.topology->nodes;
+    const auto switches =
+        static_cast<std::size_t>(std::ranges::count_if(nodes, &subnet::Node::is_switch));
+    return fmt::format("{}, {}, {}", counted(nodes.size() - switches, "HCA", "HCAs"),
+                       counted(switches, "switch", "switches"),
+                       counted(from.topology->links.size(), "link", "links"));
+  }
+  const plan::Fabric& fabric = from.fabric;
+  std::size_t rails = 0;
+  for (const plan::Host& host : fabric.hosts) rails += host.rails.size();
+  return fmt::format("{}, {}", counted(fabric.hosts.size(), "host", "hosts"),
+                     counted(rails, "rail", "rails"));
+}
+
+}  // namespace verbena::cli

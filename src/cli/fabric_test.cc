@@ -1,0 +1,96 @@
+#include "cli/fabric.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/fabric_fault.h"
+#include "wire/ip.h"
+
+namespace verbena::cli {
+namespace {
+
+ipc::FabricReply two_hosts() {
+  const ipc::RailStatus red{.device = "verbena0",
+                            .network = "red",
+                            .mtu_bytes = 9000,
+                            .addresses = {wire::ipv4_gid(0x0a1f0001)},
+                            .pkeys = {{0xffff}}};
+  const ipc::RailStatus blue{.device = "verbena1",
+                             .network = "blue",
+                             .vlan = 5,
+                             .mtu_bytes = 1500,
+                             .addresses = {wire::ipv4_gid(0x0a1f0101)},
+                             .pkeys = {{0xffff}}};
+  return {.pid = 12,
+          .name = "lab",
+          .file = "/lab.toml",
+          .uptime = std::chrono::seconds(61),
+          .hosts = {{.name = "a", .programs = 2, .rails = {red, blue}},
+                    {.name = "b", .programs = 0, .rails = {red}}},
+          .counters = {{"forwarded", 7}, {"dropped_no_route", 0}}};
+}
+
+TEST(Fabric, TextHasALineForEachRailAndTheCountersThatAreNotZero) {
+  EXPECT_EQ(fabric_as_text(two_hosts()),
+            "HOST  PROGRAMS  DEVICE    NETWORK  VLAN  MTU   ADDRESSES\n"
+            "a     2         verbena0  red      -     9000  10.31.0.1\n"
+            "                verbena1  blue     5     1500  10.31.1.1\n"
+            "b     0         verbena0  red      -     9000  10.31.0.1\n"
+            "fabric 'lab': pid 12, up 1 min 1 s, from /lab.toml\n"
+            "  forwarded 7\n");
+}
+
+TEST(Fabric, SubnetManagersAreShownWithTheirState) {
+  const ipc::FabricReply fabric{.managers = {{.node = "Hca1",
+                                              .pid = 7,
+                                              .state = "master",
+                                              .directory = "/tmp/verbena-fabric-x/Hca1"}}};
+  EXPECT_NE(fabric_as_text(fabric).find("\nsubnet manager on Hca1: master, OpenSM, pid 7\n"),
+            std::string::npos)
+      << fabric_as_text(fabric);
+  const auto json = nlohmann::json::parse(fabric_as_json(fabric)).at("fabric").at("managers").at(0);
+  EXPECT_EQ(json.at("node"), "Hca1");
+  EXPECT_EQ(json.at("state"), "master");
+  EXPECT_EQ(json.at("pid"), 7);
+}
+
+TEST(Fabric, AFaultIsWhatItsStateSays) {
+  const auto request = [](const char* state) {
+    return fault_request({.a = "H1", .b = "off", .state = state, .percent = 12.5, .seed = 7});
+  };
+  EXPECT_EQ(request("off").fault, ipc::Fault::kNodeOff);
+  EXPECT_EQ(request("on").fault, ipc::Fault::kNodeOn);
+  EXPECT_EQ(request("down").fault, ipc::Fault::kLinkDown);
+  EXPECT_EQ(request("up").fault, ipc::Fault::kLinkUp);
+  EXPECT_EQ(request("lossy").fault, ipc::Fault::kLinkLossy);
+  EXPECT_EQ(request("lossy").lost_per_million, 125'000u);
+  EXPECT_EQ(request("lossy").seed, 7u);
+}
+
+TEST(Fabric, FaultsAreShown) {
+  const ipc::FabricReply fabric{.faults = {{.what = "link a:verbena0 - red", .state = "is down"}},
+                                .faults_left_out = 3};
+  EXPECT_NE(fabric_as_text(fabric).find("\nfault: link a:verbena0 - red is down\nfault: 3 more\n"),
+            std::string::npos)
+      << fabric_as_text(fabric);
+  const auto json = nlohmann::json::parse(fabric_as_json(fabric)).at("fabric");
+  EXPECT_EQ(json.at("faults").at(0).at("what"), "link a:verbena0 - red");
+  EXPECT_EQ(json.at("faults").at(0).at("state"), "is down");
+  EXPECT_EQ(json.at("faults_left_out"), 3);
+}
+
+TEST(Fabric, JsonHasHostsRailsAndAllCounters) {
+  const auto json = nlohmann::json::parse(fabric_as_json(two_hosts())).at("fabric");
+  EXPECT_EQ(json.at("name"), "lab");
+  EXPECT_EQ(json.at("uptime_seconds"), 61);
+  EXPECT_EQ(json.at("hosts").at(0).at("programs"), 2);
+  const auto& rail = json.at("hosts").at(0).at("rails").at(1);
+  EXPECT_EQ(rail.at("vlan"), 5);
+  EXPECT_EQ(rail.at("addresses").at(0), "10.31.1.1");
+  EXPECT_EQ(rail.at("pkeys").at(0), 0xffff);
+  EXPECT_EQ(json.at("counters").at("dropped_no_route"), 0);
+}
+
+}  // namespace
+}  // namespace verbena::cli

@@ -1,0 +1,164 @@
+#include "cli/fabric_up.h"
+
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "cli/executable.h"
+#include "cli/fabric_client.h"
+#include "cli/text.h"
+#include "os/clock.h"
+#include "os/daemon.h"
+
+namespace verbena::cli {
+namespace {
+
+constexpr Duration kStartTimeout = std::chrono::seconds(20);
+// OpenSM needs a second for a small subnet, and longer on a machine that is busy.
+constexpr Duration kSubnetTimeout = std::chrono::seconds(60);
+
+constexpr std::size_t kManagersMax = 2;  // a master and a standby
+constexpr const char* kNoManager = "none";
+
+// Returns true if some port of the node has a cable.
+bool has_cable(const subnet::Topology& topology, std::uint32_t node) {
+  return std::ranges::any_of(topology.links, [&](const subnet::Link& link) {
+    return link.a.node == node || link.b.node == node;
+  });
+}
+
+std::optional<std::string> first_hca_with_cable(const subnet::Topology& topology) {
+  for (std::uint32_t i = 0; i < topology.nodes.size(); ++i) {
+    if (!topology.nodes[i].is_switch() && has_cable(topology, i)) return topology.nodes[i].name;
+  }
+  return std::nullopt;
+}
+
+// Returns what is wrong with a node for a manager.
+std::optional<std::string> problem_with(const subnet::Topology& topology, const std::string& name) {
+  const auto node = topology.find(name);
+  if (!node) return fmt::format("--sm {}: the file has no node '{}'", name, name);
+  if (topology.nodes[*node].is_switch()) {
+    return fmt::format("--sm {}: it is a switch, but OpenSM runs on an HCA", name);
+  }
+  if (!has_cable(topology, *node)) return fmt::format("--sm {}: the HCA has no cable", name);
+  return std::nullopt;
+}
+
+// Finds OpenSM, also in the directories that are not in the PATH of an ordinary user.
+std::optional<std::string> find_opensm() {
+  const char* path = ::secure_getenv("PATH");
+  const std::string directories =
+      fmt::format("{}:/usr/local/sbin:/usr/sbin:/sbin", path == nullptr ? "" : path);
+  Found found = find_program("opensm", directories);
+  if (found.problem) return std::nullopt;
+  return std::move(found.path);
+}
+
+std::string scratch_directory() {
+  const char* named = ::secure_getenv("TMPDIR");
+  return named == nullptr || *named != '/' ? "/tmp" : named;
+}
+
+// Waits until the managers have brought the subnet up.
+Answer<void> await_subnet(const std::string& name) {
+  auto connection = connect_to_fabric(name);
+  if (!connection) return std::unexpected(connection.error());
+  connection->set_timeout(kSubnetTimeout + std::chrono::seconds(10));
+  const auto state = connection->ask<ipc::SubnetState>(ipc::AwaitSubnet{kSubnetTimeout});
+  if (!state) return std::unexpected(state.error());
+  if (!state->problem.empty()) return std::unexpected(state->problem);
+  return {};
+}
+
+}  // namespace
+
+Answer<ManagerChoice> choose_managers(const FabricFile& from,
+                                      const std::vector<std::string>& wanted,
+                                      const std::optional<std::string>& opensm) {
+  const bool none = std::ranges::find(wanted, kNoManager) != wanted.end();
+  if (none && wanted.size() > 1) {
+    return std::unexpected("--sm none goes with no other --sm");
+  }
+  if (!from.topology) {
+    if (wanted.empty()) return ManagerChoice{};
+    return std::unexpected("--sm is for the InfiniBand subnet of a netlist");
+  }
+  if (none) return ManagerChoice{};
+  if (wanted.size() > kManagersMax) {
+    return std::unexpected("--sm may be given twice: for a master and a standby");
+  }
+  for (const std::string& name : wanted) {
+    if (const auto problem = problem_with(*from.topology, name)) return std::unexpected(*problem);
+  }
+  if (wanted.size() == 2 && wanted[0] == wanted[1]) {
+    return std::unexpected(fmt::format("--sm {} is given twice", wanted[0]));
+  }
+  if (!opensm) {
+    constexpr const char* kInstall = "OpenSM is not installed (apt-get install opensm)";
+    if (!wanted.empty()) return std::unexpected(kInstall);
+    return ManagerChoice{
+        .warning = fmt::format("{}; without a subnet manager, the ports stay in the state Init, "
+                               "and no data moves; --sm none avoids this message",
+                               kInstall)};
+  }
+  if (!wanted.empty()) return ManagerChoice{.nodes = wanted, .opensm = *opensm};
+  const auto first = first_hca_with_cable(*from.topology);
+  if (!first) return ManagerChoice{.warning = "no HCA has a cable, so no subnet manager runs"};
+  return ManagerChoice{.nodes = {*first}, .opensm = *opensm};
+}
+
+int fabric_up(const FabricOptions& options) {
+  const auto from = read_fabric_file(options.file);
+  if (!from) return command_failed("fabric", from.error());
+  const auto name = fabric_name(options.name, *from);
+  if (!name) return command_failed("fabric", name.error());
+  const auto managers = choose_managers(*from, options.managers, find_opensm());
+  if (!managers) return command_failed("fabric", managers.error());
+  const auto directory = library_directory();
+  if (!directory) return command_failed("fabric", directory.error());
+  const std::string path = *directory + "/verbena-fabric";
+  if (::access(path.c_str(), X_OK) != 0) {
+    return command_failed("fabric",
+                          fmt::format("{} cannot be run: {}", path, std::strerror(errno)));
+  }
+  std::vector<std::string> args{"verbena-fabric", "--ready-fd", std::to_string(os::kReadyFd),
+                                "--name",         *name,        "--file",
+                                from->path};
+  for (const std::string& node : managers->nodes) {
+    args.insert(args.end(), {"--manager", node});
+  }
+  if (!managers->nodes.empty()) {
+    args.insert(args.end(), {"--opensm", managers->opensm, "--scratch", scratch_directory()});
+  }
+  std::string problem;
+  const auto started = os::start_daemon(
+      {.path = path, .args = std::move(args), .deadline = os::now() + kStartTimeout}, problem);
+  if (!started) {
+    return command_failed("fabric",
+                          fmt::format("the fabric '{}' did not come up: {}", *name,
+                                      problem.empty() ? started.error().context : problem));
+  }
+  if (!managers->warning.empty()) (void)command_failed("fabric", managers->warning);
+  if (managers->nodes.empty()) {
+    fmt::print("fabric '{}' is up: {}\n", *name, size_text(*from));
+    return 0;
+  }
+  if (const auto waited = await_subnet(*name); !waited) {
+    return command_failed(
+        "fabric",
+        fmt::format("the fabric '{}' is up, but its subnet is not: {}; see 'verbena fabric log {}'",
+                    *name, waited.error(), *name));
+  }
+  fmt::print("fabric '{}' is up: {}; managed by OpenSM on {}\n", *name, size_text(*from),
+             joined(managers->nodes));
+  return 0;
+}
+
+}  // namespace verbena::cli

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/fabric.h"
+#include "cli/fabric_file.h"
+
+namespace verbena::cli {
+
+// Says on which HCAs of a subnet the fabric runs OpenSM, and by which program.
+struct ManagerChoice {
+  std::vector<std::string> nodes{};
+  std::string opensm{};   // the path; empty if there are no nodes
+  std::string warning{};  // what the user should know; empty: nothing
+};
+
+// Chooses the nodes of the managers.  `wanted` has the values of --sm; `opensm` is the path of
+// OpenSM, or nothing if it is not installed.  The error is a line for the user.
+Answer<ManagerChoice> choose_managers(const FabricFile& from,
+                                      const std::vector<std::string>& wanted,
+                                      const std::optional<std::string>& opensm);
+
+// Carries out `verbena fabric up`, and returns its exit code.
+int fabric_up(const FabricOptions& options);
+
+}  // namespace verbena::cli

@@ -1,0 +1,259 @@
+#include "cli/sockets.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/printable.h"
+#include "cli/text.h"
+#include "os/agent_name.h"
+#include "os/clock.h"
+#include "os/daemon.h"
+#include "os/unix_channel.h"
+#include "verbena_build.h"
+
+namespace verbena::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr Duration kTimeout = std::chrono::seconds(10);
+constexpr const char* kNoService =
+    "no socket service is running (one starts with the first program under "
+    "'verbena run --sockets')";
+
+std::string name_text(const broker::SocketName& name) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  constexpr std::array<std::uint8_t, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  const bool v4 = std::equal(kMapped.begin(), kMapped.end(), name.address.begin());
+  const std::uint8_t* address = name.address.data() + (v4 ? kMapped.size() : 0);
+  ::inet_ntop(v4 ? AF_INET : AF_INET6, address, text.data(), text.size());
+  return v4 ? fmt::format("{}:{}", text.data(), name.port)
+            : fmt::format("[{}]:{}", text.data(), name.port);
+}
+
+std::string program_of(const broker::Row& row) {
+  return printable_name(std::string(broker::text_of(row.program)));
+}
+
+std::string way_of(const broker::Row& row) { return row.paired != 0 ? "ring" : "tcp"; }
+
+Json traffic_json(const broker::Traffic& traffic) {
+  return {{"by_ring", traffic.by_ring},
+          {"by_tcp", traffic.by_tcp},
+          {"wakes", traffic.wakes},
+          {"times_back", traffic.times_back}};
+}
+
+Json totals_json(const broker::EndOfRows& totals) {
+  return {{"pid", totals.pid},
+          {"pairs", totals.pairs_now},
+          {"pairs_made", totals.pairs_made},
+          {"reports", totals.reports},
+          {"claims_refused", totals.claims_refused},
+          {"limits_met", totals.limits_met},
+          {"memory_bytes", totals.memory_bytes},
+          {"total", traffic_json(totals.total)}};
+}
+
+std::string dump(const Json& json) {
+  return json.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
+}
+
+// Connects to the service of that name and says Hello.  Returns nothing if there is none.
+Answer<std::optional<os::UnixChannel>> find_service(const std::string& name, Time deadline) {
+  auto channel = os::UnixChannel::connect(name, deadline);
+  if (!channel && channel.error().code == Errc::kUnreachable) return std::nullopt;
+  if (!channel) {
+    return std::unexpected(
+        fmt::format("cannot reach the socket service: {}", channel.error().context));
+  }
+  constexpr uid_t kRoot = 0;
+  if (!channel->check_peer_uid(::geteuid()) && !channel->check_peer_uid(kRoot)) {
+    return std::unexpected(
+        fmt::format("the name '{}' is held by {}", name, os::name_holder(*channel)));
+  }
+  const broker::Hello hello{.build = broker::text_field<broker::kBuildBytes>(VB_BUILD_ID),
+                            .pid = static_cast<std::uint32_t>(::getpid()),
+                            .is_tool = 1,
+                            .program = broker::text_field<broker::kNameBytes>("verbena")};
+  std::array<std::byte, broker::kMessageBytesMax> buffer;
+  std::vector<os::Fd> fds;
+  if (!channel->send(broker::bytes_of(hello), {}, deadline)) return std::nullopt;
+  const auto bytes = channel->receive(buffer, fds, deadline);
+  if (!bytes && bytes.error().code == Errc::kTimedOut) {
+    return std::unexpected("the socket service does not answer");
+  }
+  if (!bytes || *bytes == 0) return std::nullopt;  // it was about to end
+  const auto welcome = broker::decode<broker::Welcome>(std::span(buffer).first(*bytes));
+  if (!welcome || welcome->refused != 0) {
+    return std::unexpected("the socket service is of another build");
+  }
+  return std::optional(std::move(*channel));
+}
+
+Answer<SocketListing> take_socket_listing(os::UnixChannel& service, Time deadline) {
+  SocketListing listing;
+  std::array<std::byte, broker::kMessageBytesMax> buffer;
+  std::vector<os::Fd> fds;
+  if (!service.send(broker::bytes_of(broker::List{}), {}, deadline)) {
+    return std::unexpected("the socket service has ended");
+  }
+  for (;;) {
+    const auto bytes = service.receive(buffer, fds, deadline);
+    if (!bytes || *bytes == 0) return std::unexpected("the socket service does not answer");
+    const auto message = std::span(buffer).first(*bytes);
+    if (const auto row = broker::decode<broker::Row>(message)) {
+      listing.rows.push_back(*row);
+    } else if (const auto last = broker::decode<broker::EndOfRows>(message)) {
+      listing.totals = *last;
+      return listing;
+    } else {
+      return std::unexpected("the socket service gave an answer of another kind");
+    }
+  }
+}
+
+void add(broker::Traffic& sum, const broker::Traffic& one) {
+  sum.by_ring += one.by_ring;
+  sum.by_tcp += one.by_tcp;
+  sum.wakes += one.wakes;
+  sum.times_back += one.times_back;
+}
+
+// Adds what another service says.  The process is that of the first one.
+void add(SocketListing& sum, SocketListing one) {
+  sum.rows.insert(sum.rows.end(), one.rows.begin(), one.rows.end());
+  sum.totals.pairs_now += one.totals.pairs_now;
+  sum.totals.pairs_made += one.totals.pairs_made;
+  sum.totals.reports += one.totals.reports;
+  sum.totals.claims_refused += one.totals.claims_refused;
+  sum.totals.limits_met += one.totals.limits_met;
+  sum.totals.memory_bytes += one.totals.memory_bytes;
+  add(sum.totals.total, one.totals.total);
+}
+
+// Returns the names of the services that this user's programs may use.
+std::vector<std::string> service_names() {
+  std::vector<std::string> names{os::socket_service_name()};
+  if (std::string root = os::root_socket_service_name(); root != names[0]) {
+    names.push_back(std::move(root));
+  }
+  return names;
+}
+
+// Lists the sockets of all services; nothing if there is none.
+Answer<std::optional<SocketListing>> list_sockets(Time deadline) {
+  std::optional<SocketListing> all;
+  for (const std::string& name : service_names()) {
+    auto service = find_service(name, deadline);
+    if (!service) return std::unexpected(service.error());
+    if (!*service) continue;
+    auto listing = take_socket_listing(**service, deadline);
+    if (!listing) return std::unexpected(listing.error());
+    if (all) {
+      add(*all, *std::move(listing));
+    } else {
+      all = *std::move(listing);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string sockets_as_text(const SocketListing& listing) {
+  std::vector<std::vector<std::string>> rows{{"PROGRAM", "PID", "WAY", "LOCAL", "PEER", "OUT-RING",
+                                              "OUT-TCP", "IN-RING", "IN-TCP", "WAKES", "BACK"}};
+  for (const broker::Row& row : listing.rows) {
+    rows.push_back({program_of(row), row.pid == 0 ? "-" : std::to_string(row.pid), way_of(row),
+                    name_text(row.connection.local), name_text(row.connection.peer),
+                    std::to_string(row.out.by_ring), std::to_string(row.out.by_tcp),
+                    std::to_string(row.in.by_ring), std::to_string(row.in.by_tcp),
+                    std::to_string(row.out.wakes), std::to_string(row.out.times_back)});
+  }
+  return table_text(rows);
+}
+
+std::string sockets_as_json(const SocketListing& listing) {
+  Json rows = Json::array();
+  for (const broker::Row& row : listing.rows) {
+    rows.push_back({{"program", program_of(row)},
+                    {"pid", row.pid},
+                    {"processes", row.holders},
+                    {"way", way_of(row)},
+                    {"local", name_text(row.connection.local)},
+                    {"peer", name_text(row.connection.peer)},
+                    {"out", traffic_json(row.out)},
+                    {"in", traffic_json(row.in)}});
+  }
+  return dump({{"service", totals_json(listing.totals)}, {"sockets", std::move(rows)}});
+}
+
+std::string socket_totals_as_text(const SocketListing& listing) {
+  const broker::EndOfRows& t = listing.totals;
+  std::vector<std::vector<std::string>> rows;
+  const auto add = [&](const char* name, std::uint64_t value) {
+    rows.push_back({name, std::to_string(value)});
+  };
+  add("connections with a ring", t.pairs_now);
+  add("connections with a ring so far", t.pairs_made);
+  add("bytes by ring", t.total.by_ring);
+  add("bytes by TCP", t.total.by_tcp);
+  add("wakes", t.total.wakes);
+  add("times back on TCP", t.total.times_back);
+  add("ends reported", t.reports);
+  add("claims refused", t.claims_refused);
+  add("limits met", t.limits_met);
+  add("bytes of memory", t.memory_bytes);
+  return table_text(rows) + fmt::format("socket service: pid {}\n", t.pid);
+}
+
+std::string socket_totals_as_json(const SocketListing& listing) {
+  return dump({{"service", totals_json(listing.totals)}});
+}
+
+int sockets(const SocketsOptions& options) {
+  const Time deadline = os::now() + kTimeout;
+  const auto listing = list_sockets(deadline);
+  if (!listing) return command_failed("sockets", listing.error());
+  if (!*listing) {
+    std::puts(options.json ? "{\n  \"service\": null,\n  \"sockets\": []\n}" : kNoService);
+    return 0;
+  }
+  std::string text;
+  if (options.totals) {
+    text = options.json ? socket_totals_as_json(**listing) : socket_totals_as_text(**listing);
+  } else {
+    text = options.json ? sockets_as_json(**listing) : sockets_as_text(**listing);
+  }
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+Answer<void> start_socket_service(const std::string& library_directory) {
+  const Time deadline = os::now() + kTimeout;
+  for (const std::string& name : service_names()) {
+    const auto found = find_service(name, deadline);
+    if (found && *found) return {};
+    // Root's service may be of another build.
+    if (!found && name == os::socket_service_name()) return std::unexpected(found.error());
+  }
+  std::string problem;
+  const auto started =
+      os::start_daemon({.path = library_directory + "/verbena-sockets",
+                        .args = {"verbena-sockets", "--ready-fd", std::to_string(os::kReadyFd)},
+                        .deadline = deadline},
+                       problem);
+  if (!started) return std::unexpected("the socket service did not start: " + problem);
+  return {};
+}
+
+}  // namespace verbena::cli
