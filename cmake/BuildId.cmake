@@ -1,8 +1,8 @@
-# VB_BUILD_ID: what tells two builds apart, since the messages between program and agent belong to one
-# build.  It is a hash of the product's sources, made anew when one of them changes, in a header that
-# only the few files that name it include: verbena_build.h.
+# Makes VB_BUILD_ID, by which program and agent check that they are of one build, because the format of
+# their messages belongs to the build.  The id is a hash of the product's sources.  It is in a header of
+# its own, verbena_build.h, because it changes with every source.
 #
-# Run as a script (-P) it makes the header; included, it declares the rule.
+# Run as a script (-P), this file makes the header.  Included, it declares the rule.
 if(CMAKE_SCRIPT_MODE_FILE)
   file(GLOB_RECURSE sources LIST_DIRECTORIES false ${SOURCE}/src/*.h ${SOURCE}/src/*.cc
        ${SOURCE}/src/*.map)

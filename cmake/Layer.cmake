@@ -1,4 +1,4 @@
-# layer(NAME [PURE] [BUILD_ID] [SEPARATE_OBJECTS] [DEPENDS layer...] [LINK target...])
+# layer(NAME [PURE] [THREADS] [BUILD_ID] [SEPARATE_OBJECTS] [DEPENDS layer...] [LINK target...])
 #
 # Declares src/NAME.  One folder is at once
 #   the namespace   verbena::NAME
@@ -6,25 +6,29 @@
 #   the test        NAME, run by ctest: src/NAME_test, made of the folder's *_test.cc
 #   fuzz targets    fuzz.NAME.x, one for each x_fuzz.cc (see fuzz/CMakeLists.txt)
 #
-# DEPENDS names layers, LINK targets that come from outside.  A layer may include base and wire,
-# what DEPENDS names, and what those name.  All of it must be declared above: so the table in
-# src/CMakeLists.txt is the architecture, in order, and a cycle cannot be written.  Its tests may
-# use sim as well.  CMake cannot refuse an include, since all layers share the root src/: the test
-# tidy.includes does.  PURE says that the layer never touches the operating system: tidy.pure
-# looks for it in the object code.
+# DEPENDS names layers, and LINK names targets from outside.  A layer may include base, wire, the layers
+# that DEPENDS names, and what those may include.  All of them must be declared above, so the table in
+# src/CMakeLists.txt shows the architecture in order and has no cycle.  Tests of a layer may also use
+# sim.  The test tidy.includes checks all this, because CMake cannot: all layers share the root src/.
+# PURE says that the layer never touches the operating system; tidy.pure checks the object code.
+#
+# THREADS says that tests of the layer use threads.  Only these are built with ThreadSanitizer, which
+# finds nothing in others.
 #
 # BUILD_ID lets the layer's sources include verbena_build.h.
 #
-# VERBENA_SOURCES_AT_ONCE lets the compiler take that many sources of a layer as one, which saves
-# the sanitizers' presets most of their time.  Names in unnamed namespaces must therefore differ
-# within a layer.  SEPARATE_OBJECTS keeps one object for each source of the layer and its tests.
+# VERBENA_SOURCES_AT_ONCE and VERBENA_TESTS_AT_ONCE let the compiler take that many sources, or tests,
+# of a layer as one, which saves most of its time.  Names in unnamed namespaces must therefore differ
+# within a layer.  SEPARATE_OBJECTS keeps one object for each source of the layer and its tests.  Then a
+# product can choose objects by the names of their sources (Product.cmake), and names need to differ
+# only within a file.
 #
 # A main.cc belongs to a product of the folder (Product.cmake), not to the layer.
 #
 # Subfolders only sort the files of a large layer: the layer stays one namespace, target and test,
 # and includes name the whole path ("abi/verbs/ops.h").
 function(layer NAME)
-  cmake_parse_arguments(PARSE_ARGV 1 L "PURE;BUILD_ID;SEPARATE_OBJECTS" "" "DEPENDS;LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 L "PURE;THREADS;BUILD_ID;SEPARATE_OBJECTS" "" "DEPENDS;LINK")
   if(L_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "layer(${NAME}): cannot read '${L_UNPARSED_ARGUMENTS}'")
   endif()
@@ -73,7 +77,6 @@ function(layer NAME)
   list(TRANSFORM named PREPEND vb_ OUTPUT_VARIABLE dep_targets)
   target_link_libraries(vb_${NAME} ${scope} ${dep_targets} ${L_LINK})
 
-  # Objects of a layer of SEPARATE_OBJECTS are chosen by the names of their sources.
   if(sources AND VERBENA_SOURCES_AT_ONCE GREATER 1 AND NOT L_SEPARATE_OBJECTS)
     set_target_properties(vb_${NAME} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${VERBENA_SOURCES_AT_ONCE})
   endif()
@@ -84,13 +87,20 @@ function(layer NAME)
     set_property(GLOBAL APPEND PROPERTY VB_PURE_LAYERS ${NAME})
   endif()
 
-  if(tests AND VERBENA_TESTS)
+  set(threads_only FALSE)
+  if(VERBENA_SANITIZER STREQUAL "thread")
+    set(threads_only TRUE)
+    set_target_properties(vb_${NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+  if(tests AND VERBENA_TESTS AND (L_THREADS OR NOT threads_only))
     add_executable(${NAME}_test ${tests})
-    if(VERBENA_SOURCES_AT_ONCE GREATER 1 AND NOT L_SEPARATE_OBJECTS)
-      set_target_properties(${NAME}_test PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${VERBENA_SOURCES_AT_ONCE})
+    if(VERBENA_TESTS_AT_ONCE GREATER 1 AND NOT L_SEPARATE_OBJECTS)
+      set_target_properties(${NAME}_test PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${VERBENA_TESTS_AT_ONCE})
+      list(APPEND VERBENA_TEST_FLAGS -Wno-shadow)  # in files that are compiled as one, a name may hide another one
     endif()
     target_link_libraries(${NAME}_test PRIVATE vb_${NAME} vb_sim GTest::gmock_main)
-    separate_arguments(test_flags UNIX_COMMAND "${VERBENA_TEST_FLAGS}")
+    list(JOIN VERBENA_TEST_FLAGS " " test_flags)
+    separate_arguments(test_flags UNIX_COMMAND "${test_flags}")
     target_compile_options(${NAME}_test PRIVATE ${test_flags})
     target_compile_definitions(${NAME}_test PRIVATE VB_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     add_test(NAME ${NAME} COMMAND ${NAME}_test)

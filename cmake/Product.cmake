@@ -1,35 +1,35 @@
-# What users get.  It lies the same way in the build tree (build/PRESET/...) and, installed, below
-# the prefix, so that nothing ever has to ask which of the two it runs from:
+# Builds and installs the products.  They have the same paths in the build tree (build/PRESET/...) and
+# in the installation prefix, so that no program needs to know which of the two it runs from:
 #
 #   bin/verbena
 #   lib/verbena/{libverbena.so.0, libibverbs.so.1, librdmacm.so.1, verbenad}
 #   lib/verbena/adapter/libverbena.so.0
 #
-# The folders of client, adapter, agent, abi and cli each own theirs, in a CMakeLists.txt that
-# src/CMakeLists.txt picks up as soon as it exists.  Complete examples:
+# Each product has a CMakeLists.txt in the folder of its layer, which src/CMakeLists.txt adds.  These are
+# examples:
 #
-#   # src/client/CMakeLists.txt: the engine, one per process; its border is C
+#   # src/client/CMakeLists.txt: the engine, of which a process has one, behind a C API
 #   vb_shared_library(verbena OUTPUT verbena SOVERSION 0 VERSION_SCRIPT libverbena.map FROM client)
 #
-#   # src/abi/CMakeLists.txt: ONLY picks objects by how the source's path in the layer begins, each
-#   # library its own subfolder; the engine is libverbena.so.0, so vb_client is deliberately not linked: using more of it than its
-#   # C border is a link error
+#   # src/abi/CMakeLists.txt: ONLY chooses objects by the beginning of the source's path in the layer,
+#   # because each library has its own subfolder.  vb_client is not linked on purpose: these libraries
+#   # use libverbena.so.0, and any use beyond its C API is a link error
 #   vb_shared_library(ibverbs OUTPUT ibverbs SOVERSION 1 VERSION_SCRIPT libibverbs.map
 #                     FROM abi ONLY "verbs/|common" LINK verbena vb_hca vb_ipc)
 #
-#   # src/agent/CMakeLists.txt and src/cli/CMakeLists.txt: programs, main.cc and the layer
+#   # src/agent/CMakeLists.txt and src/cli/CMakeLists.txt: programs of main.cc and the layer
 #   vb_program(verbenad DIRECTORY lib/verbena SOURCES main.cc LINK vb_agent)
 #   vb_program(verbena_cli OUTPUT verbena DIRECTORY bin SOURCES main.cc LINK vb_cli)
 #
-# There is one engine in a process: a product links either vb_client (then it carries the engine:
-# the command line) or verbena (the drop-ins, native programs), and both is a configure error.
+# A process has one engine.  So a product links either vb_client, which contains the engine, as the
+# command line does, or verbena, as the drop-in libraries do.  Linking both is an error of configure.
 #
-# A symbol leaves a library if its definition is marked [[gnu::visibility("default")]] and the
-# version script names it; a name in the script that nobody defines is a link error.  Two versions
-# of one function are made with
+# A library exports a symbol if its definition is marked [[gnu::visibility("default")]] and the version
+# script names it.  A name in the script without a definition is a link error.  A second version of a
+# function needs this spelling:
 #   extern "C" __attribute__((visibility("default"), symver("f@@V2"))) int f_v2() { ... }
-# in this spelling: GCC 12 ignores [[gnu::symver]] in C++ without a word, and asm(".symver") gets
-# lost in LTO.  tests/tidy/exports.py checks what came out.
+# The others fail silently: GCC 12 ignores [[gnu::symver]] in C++, and LTO loses asm(".symver").
+# tests/tidy/exports.py checks the exported symbols.
 
 function(vb_check_one_engine TARGET)
   if(NOT "verbena" IN_LIST ARGN)
@@ -46,7 +46,7 @@ endfunction()
 
 # vb_shared_library(TARGET OUTPUT name SOVERSION n VERSION_SCRIPT file
 #                   [FROM layer [ONLY regex]] [DIRECTORY dir] [SOURCES file...] [LINK target...])
-# Takes whole objects of the layer, since a linker would leave out of an archive what nobody calls.
+# Links whole objects of the layer, because from an archive the linker takes only objects that are used.
 function(vb_shared_library TARGET)
   cmake_parse_arguments(PARSE_ARGV 1 P "" "OUTPUT;SOVERSION;VERSION_SCRIPT;FROM;ONLY;DIRECTORY" "SOURCES;LINK")
   foreach(needed IN ITEMS OUTPUT SOVERSION VERSION_SCRIPT)
@@ -62,11 +62,11 @@ function(vb_shared_library TARGET)
     if(kind STREQUAL "INTERFACE_LIBRARY")
       message(FATAL_ERROR "vb_shared_library(${TARGET}): layer ${P_FROM} has no *.cc yet")
     endif()
-    if(P_ONLY)  # an object is .../LAYER/SOURCE.o
+    if(P_ONLY)  # the path of an object is .../LAYER/SOURCE.o
       set(objects "$<FILTER:$<TARGET_OBJECTS:vb_${P_FROM}>,INCLUDE,/${P_FROM}/(${P_ONLY})[^/]*$>")
     else()
       set(objects "$<TARGET_OBJECTS:vb_${P_FROM}>")
-      list(APPEND P_LINK vb_${P_FROM})  # for what it depends on; its own objects are in already
+      list(APPEND P_LINK vb_${P_FROM})  # adds the dependencies of the layer, whose objects are already there
     endif()
   endif()
 
@@ -98,8 +98,8 @@ function(vb_program TARGET)
   vb_drop_in_output(${TARGET} ${P_DIRECTORY})
 endfunction()
 
-# vb_drop_in_output(TARGET DIRECTORY): where the file goes, how it finds lib/verbena, and the
-# runtime inside it.  DIRECTORY is bin or lib/verbena.
+# vb_drop_in_output(TARGET DIRECTORY) sets the directory of the file, its path to lib/verbena, and
+# whether it contains the C++ runtime.  DIRECTORY is bin or lib/verbena.
 function(vb_drop_in_output TARGET DIRECTORY)
   set(rpath "$ORIGIN")
   if(DIRECTORY STREQUAL "bin")
@@ -111,8 +111,8 @@ function(vb_drop_in_output TARGET DIRECTORY)
     BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH ${rpath})
   target_link_options(${TARGET} PRIVATE -fuse-ld=bfd
     LINKER:--enable-new-dtags LINKER:-z,relro LINKER:-z,now LINKER:--build-id)
-  # Not libgcc: pthread_cancel() unwinds with the process's libgcc_s, and a second unwinder in a library
-  # aborts at the first destructor on the way.
+  # libgcc stays shared: pthread_cancel() unwinds with the libgcc_s of the process, and another unwinder in
+  # a library would abort at the first destructor.
   if(VERBENA_STATIC_RUNTIME)
     target_link_options(${TARGET} PRIVATE -static-libstdc++)
   endif()

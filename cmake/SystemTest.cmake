@@ -1,20 +1,21 @@
 # system_test(NAME COMMAND program argument... [TIMEOUT seconds] [SERIAL] [PLAIN])
 #
-# A test of the built products from outside, as ctest's system.NAME.  It runs in user, network and
-# process namespaces of its own (scripts/isolated), so its agent, its port 4791 and its left-overs
-# are nobody else's and several run at a time; SERIAL keeps every other test away.  PLAIN leaves the
-# test out of preset asan: it finds no errors of memory, or cannot run with AddressSanitizer's runtime.
-# It finds
+# Adds system.NAME to ctest, a test of the built products.  It runs in user, network and process
+# namespaces of its own (scripts/isolated), so that several tests can run at a time, each with its own
+# agent and port 4791.  SERIAL runs it without any other test.  PLAIN leaves it out of preset asan: it
+# finds no memory errors, or cannot run with AddressSanitizer's runtime.
 #
-#   VB_PREFIX      the tree with bin/verbena and lib/verbena/
+# The test has these variables:
+#
+#   VB_PREFIX      the directory with bin/verbena and lib/verbena/
 #   VB_SOURCE      the repository
-#   VB_PRELOAD     what LD_PRELOAD must begin with in programs that load our libraries: the
+#   VB_PRELOAD     the beginning of LD_PRELOAD for programs that load Verbena's libraries: the
 #                  sanitizer's runtime in preset asan, else empty
 #
-# and says by exit code 77 that it cannot run here, with the reason as its last line.
-# In preset tsan there are none: a program that is not built for it cannot load its runtime.
+# Exit code 77 means that it cannot run here; the last line of the output is the reason.  Preset tsan has
+# no system tests, because unmodified programs cannot load the runtime of ThreadSanitizer.
 #
-# Most need no call: every tests/system/NAME.sh and NAME.py is one (tests/CMakeLists.txt).
+# tests/CMakeLists.txt calls this for each tests/system/NAME.sh and NAME.py.
 function(system_test NAME)
   cmake_parse_arguments(PARSE_ARGV 1 T "SERIAL;PLAIN" "TIMEOUT" "COMMAND")
   if(VERBENA_SANITIZER STREQUAL "thread" OR NOT VERBENA_PRODUCTS OR (T_PLAIN AND VERBENA_SANITIZER))

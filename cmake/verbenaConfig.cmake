@@ -1,4 +1,4 @@
-# find_package(verbena): the target verbena::verbena, the C++ API and the engine under it.
+# Lets find_package(verbena) define the target verbena::verbena: the C++ API and its library.
 get_filename_component(prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 if(NOT TARGET verbena::verbena)
   add_library(verbena::verbena SHARED IMPORTED)
