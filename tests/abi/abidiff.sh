@@ -7,13 +7,13 @@ if ! command -v abidiff >/dev/null; then
   exit 77
 fi
 faults=0
-for library in libibverbs librdmacm; do
-  debian=/usr/lib/x86_64-linux-gnu/$library.so.1
+for library in libibverbs.so.1 librdmacm.so.1 libibumad.so.3; do
+  debian=/usr/lib/x86_64-linux-gnu/$library
   if [[ ! -e $debian ]]; then
-    echo "Debian's $library.so.1 is not installed"
+    echo "Debian's $library is not installed"
     exit 77
   fi
   # Debian's has no debug information, so only the symbols are compared.
-  abidiff --no-added-syms --drop-private-types --no-unreferenced-symbols "$debian" "$1/$library.so.1" || faults=1
+  abidiff --no-added-syms --drop-private-types --no-unreferenced-symbols "$debian" "$1/$library" || faults=1
 done
 exit $faults

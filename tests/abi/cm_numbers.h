@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-// The numbers of the InfiniBand CM that both the engine and the C++ API name.  Neither can include
-// the other's headers (both have a verbena::Gid), so each is compared with these.
+// Repeats numbers of the InfiniBand CM that both the engine and the C++ API define.  Neither can
+// include the other's headers (both have a verbena::Gid), so each is compared with these.
 namespace verbena::numbers {
 
 template <class A, class B>

@@ -246,7 +246,7 @@ TEST_F(Devices, PathRecordsOfInfinibandHaveLids) {
   rdma_destroy_event_channel(channel);
 }
 
-TEST_F(Devices, OfTheConnectionManagerAreThoseOfVerbs) {
+TEST_F(Devices, AreTheSameInVerbsAndInTheConnectionManager) {
   int count = 0;
   ibv_context** all = rdma_get_devices(&count);
   ASSERT_EQ(count, 2);

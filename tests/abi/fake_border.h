@@ -79,7 +79,7 @@ struct Id {
   vb_cm_addresses addresses;
   std::uint32_t ece_vendor_id = 0, ece_options = 0;  // of vb_cm_connect()
   std::vector<std::uint8_t> private_data;
-  std::map<std::uint64_t, bool> groups;  // for the cookie of each join: is it send-only?
+  std::map<std::uint64_t, bool> groups;  // by the cookie of the join; true: it is send-only
 };
 
 struct State {

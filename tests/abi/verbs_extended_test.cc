@@ -114,7 +114,7 @@ TEST_F(Verbs, AnExtendedCqIsReadValueByValue) {
   EXPECT_EQ(cq->cq_context, this);
   ibv_poll_cq_attr none{};
   EXPECT_EQ(ibv_start_poll(cq, &none), ENOENT);
-  ibv_end_poll(cq);  // programs call it even now
+  ibv_end_poll(cq);  // programs also call this after start_poll() has failed
 
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);

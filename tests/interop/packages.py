@@ -1,6 +1,6 @@
-"""Unpacks Debian packages, without installing them, for tests that use other people's work.
+"""Unpacks Debian packages, without installing them, for tests with programs that are not installed.
 
-If the packages cannot be had it exits with 77 and the reason, like a test that cannot run."""
+Exits with 77 and the reason if the packages cannot be downloaded, like a test that cannot run."""
 
 import os
 import shutil
@@ -29,10 +29,10 @@ def download(packages, folder):
 
 
 def unpack(packages, folder):
-    """Unpacks them below the folder that it returns."""
+    """Downloads and unpacks the packages, and returns the folder with their files."""
     said = download(packages, folder)
     if said.returncode != 0 and os.geteuid() == 0:
-        subprocess.run(["apt-get", "-qq", "update"])  # the lists may name versions that are gone
+        subprocess.run(["apt-get", "-qq", "update"])  # the lists may name versions that the server no longer has
         said = download(packages, folder)
     if said.returncode != 0:
         unavailable(f"cannot download {' '.join(packages)}: {said.stderr.strip()}")

@@ -1,8 +1,8 @@
 // Opens the device twice, like a program whose libraries each open it.  Checks that each context
 // gets the events of its own objects, and that both get those of the port and the device.
 //
-// Prints "ready" before it waits for a change of a GID, and "mortal" before it waits for the death
-// of the agent.  Each wait ends when both contexts have got the event.
+// Prints "await GID" before it waits for a change of a GID, and "await death" before it waits for the
+// death of the agent.  Each wait ends when both contexts have got the event.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -149,11 +149,11 @@ int main(void) {
   open_device(&other);
   each_has_its_own_events(&one, &other);
   closes_with_events();
-  puts("ready");
+  puts("await GID");
   fflush(stdout);
   both_hear(&one, &other, IBV_EVENT_GID_CHANGE);
   a_child_opens_its_own(&one);
-  puts("mortal");
+  puts("await death");
   fflush(stdout);
   both_hear(&one, &other, IBV_EVENT_DEVICE_FATAL);
   close_device(&one);

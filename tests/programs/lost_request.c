@@ -1,7 +1,7 @@
-// A peer goes away before its request is accepted.  As with the kernel's RDMA CM, the id of the
-// request gets no event, and accepting it fails; the next request works.  A server that got an
-// event would take the context of the id, which is its listener's, for that of a connection (UCX
-// does).
+// Checks that a server may lose a request: the peer goes away before its request is accepted.  As
+// with the kernel's RDMA CM, the id of the request gets no event, and accepting it fails; the next
+// request works.  The context of such an id is that of its listener, and servers such as UCX use the
+// context of an id with an event as that of a connection.
 //
 //   lost_request ADDRESS PORT    runs both ends, on an address of this host
 #include <errno.h>
@@ -51,7 +51,7 @@ static struct rdma_cm_id* ask(struct rdma_event_channel* channel) {
 
 int main(int argc, char** argv) {
   errno = EINVAL;
-  need(argc == 3, "usage: see its source");
+  need(argc == 3, "usage: lost_request ADDRESS PORT");
   struct addrinfo* found = NULL;
   need(getaddrinfo(argv[1], argv[2], NULL, &found) == 0, argv[1]);
   address = found->ai_addr;
@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
   need(rdma_create_id(server, &listener, &listener, RDMA_PS_TCP) == 0, "rdma_create_id");
   need(rdma_bind_addr(listener, address) == 0 && rdma_listen(listener, 4) == 0, "rdma_listen");
 
-  need(rdma_destroy_id(ask(client)) == 0, "rdma_destroy_id of who asks");
+  need(rdma_destroy_id(ask(client)) == 0, "rdma_destroy_id of the connecting id");
   struct rdma_cm_id* lost = next(server, RDMA_CM_EVENT_CONNECT_REQUEST);
   // An event about the lost request would come before this one.
   struct rdma_cm_id* asking = ask(client);
@@ -73,8 +73,8 @@ int main(int argc, char** argv) {
   const int accepted = rdma_accept(lost, &param);
   const int why = errno;
   need(accepted == -1 && why == EINVAL,
-       "rdma_accept of what is over, which is to fail with EINVAL");
-  need(rdma_destroy_id(lost) == 0, "rdma_destroy_id of what is over");
+       "rdma_accept of the lost request must fail with EINVAL");
+  need(rdma_destroy_id(lost) == 0, "rdma_destroy_id of the lost request");
 
   param.qp_num = make_own_qp(asked);
   need(rdma_accept(asked, &param) == 0, "rdma_accept");
@@ -85,6 +85,6 @@ int main(int argc, char** argv) {
   need(next(server, RDMA_CM_EVENT_DISCONNECTED) == asked, "DISCONNECTED of another id");
   need(rdma_destroy_id(asked) == 0 && rdma_destroy_id(asking) == 0, "rdma_destroy_id");
   need(rdma_destroy_id(listener) == 0, "rdma_destroy_id of the listener");
-  puts("served the next");
+  puts("accepted the next request");
   return 0;
 }

@@ -443,7 +443,7 @@ static int ask(void) {
     const struct operation* operation = &kOperations[i];
     if (lossy && operation->type != IBV_QPT_RC) continue;
     if ((operation->needs & ~(int)has) != 0) {
-      printf("%s none: the asker's adapter lacks it\n", operation->name);
+      printf("%s none: the requester's adapter lacks it\n", operation->name);
       continue;
     }
     struct greeting peer = {.operation = i, .gid = gid, .has = has};
@@ -453,7 +453,7 @@ static int ask(void) {
       tell(&probe, sizeof probe);
       hear(&peer, sizeof peer);
       if ((operation->needs & ~(int)peer.has) != 0) {
-        printf("%s none: the answerer's adapter lacks it\n", operation->name);
+        printf("%s none: the responder's adapter lacks it\n", operation->name);
         continue;
       }
     }

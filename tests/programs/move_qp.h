@@ -8,12 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(what)                                                                            \
-  do {                                                                                         \
-    if (!(what)) {                                                                             \
-      fprintf(stderr, "%s:%d: not so: %s (%s)\n", __FILE__, __LINE__, #what, strerror(errno)); \
-      exit(1);                                                                                 \
-    }                                                                                          \
+#define CHECK(what)                                                                \
+  do {                                                                             \
+    if (!(what)) {                                                                 \
+      fprintf(stderr, "%s:%d: check failed: %s (%s)\n", __FILE__, __LINE__, #what, \
+              strerror(errno));                                                    \
+      exit(1);                                                                     \
+    }                                                                              \
   } while (0)
 
 // Moves a queue pair to INIT, RTR or RTS, with all access rights for the peer.  Ends the program if

@@ -87,7 +87,7 @@ static int has_ended(struct waiter* waiter) {
   return pthread_timedjoin_np(waiter->thread, NULL, &until) == 0;
 }
 
-// Returns when the thread is inside read(2).
+// Returns when the thread sleeps in a call by which the library waits for an event.
 static void until_it_waits(const struct waiter* waiter) {
   for (;;) {
     char path[64], number[32] = "";
@@ -97,7 +97,8 @@ static void until_it_waits(const struct waiter* waiter) {
     CHECK(fd >= 0);
     CHECK(read(fd, number, sizeof number - 1) > 0);
     close(fd);
-    if (number[0] != 'r' && atoi(number) == SYS_read) return;  // "running"
+    const int call = number[0] == 'r' ? -1 : atoi(number);  // "running"
+    if (call == SYS_read || call == SYS_ppoll) return;
     sched_yield();
   }
 }

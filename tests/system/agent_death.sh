@@ -1,6 +1,6 @@
 #!/bin/bash
-# The agent is killed again and again, at any moment.  Both programs are told within 2 s.  Their next call finds or
-# starts a new agent, and they connect again.  At the end nothing is left.
+# Kills the agent again and again, at random moments.  Both programs are told within 2 s.  Their next call finds or
+# starts a new agent, and they connect again.  At the end no process, socket or file is left.
 . "$(dirname "$0")/lib.sh"
 need ss
 rounds=${VB_ROUNDS:-6}
@@ -17,7 +17,7 @@ said() { grep -q "^$1 $2\b" "$work/server" && grep -q "^$1 $2\b" "$work/client";
 said_or_dead() { said "$@" || ! alive; }
 # Both programs begin a round together, because they lose the same agents.
 await() { # WHAT ROUND SECONDS
-  until_true "$3" said_or_dead "$1" "$2" || fail "round $2: not both $1: $(tail -n 3 "$work"/server* "$work"/client*; verbena ps)"
+  until_true "$3" said_or_dead "$1" "$2" || fail "round $2: not both programs are $1: $(tail -n 3 "$work"/server* "$work"/client*; verbena ps)"
   alive || fail "round $2: a program ended: $(tail -n 3 "$work"/server* "$work"/client*)"
 }
 agent_pid() { verbena agent status 2>/dev/null | sed -n 's/.*\bpid \([0-9]*\),.*/\1/p' | head -1; }
@@ -30,14 +30,14 @@ for round in $(seq "$rounds"); do
   if [ $((round % 2)) = 1 ]; then
     await connected "$round" 20
   else
-    until_true 20 both_here || fail "round $round: not both have an agent: $(verbena agent status)"
+    until_true 20 both_here || fail "round $round: not both programs have an agent: $(verbena agent status)"
   fi
-  sleep 0.$((RANDOM % 300 + 100))  # the random point
+  sleep 0.$((RANDOM % 300 + 100))  # chooses the moment of the kill
   agent=$(agent_pid)
   [ -n "$agent" ] || fail "round $round: no agent"
   kill -9 "$agent"
   until_true 30 gone "$agent" || fail "round $round: the agent does not die"
-  begun=$(date +%s%3N)  # a loaded kernel needs time to end a process, and tells when it has
+  begun=$(date +%s%3N)  # The time begins when the process has ended, which takes long on a loaded machine.
   await heard "$round" 10
   for program in server client; do
     took=$(($(sed -n "s/^heard $round //p" "$work/$program") - begun))
@@ -50,8 +50,8 @@ until_true 20 rts || fail "not two QPs: $(verbena ps)"
 
 kill $server $client
 for pid in $server $client; do
-  wait $pid || fail "a program could not end in order: $(cat "$work"/*.err)"
+  wait $pid || fail "a program failed when it was asked to end: $(cat "$work"/*.err)"
 done
-# The agent ends after the DREQs that nobody answers, and after it was idle for 10 s.
+# The agent ends after it has given up its unanswered DREQs, and was then idle for 10 s.
 until_true 45 no_agent || fail "the agent is still there: $(verbena agent status)"
 nothing_left

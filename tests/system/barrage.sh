@@ -1,8 +1,8 @@
 #!/bin/bash
-# A host gets packets of every kind from outside, right and wrong (tests/wire/barrage.h).  They go to its agent, to a
-# program with QPs in every state, and to QP numbers of a dead program and of no program.  No process ends, memory stays
-# bounded, every packet is counted by reason, and two other programs on the host go on.  The test sends VB_PACKETS
-# packets of seed VB_SEED, from number VB_FROM on.  A failure names the first packet of its round.
+# Sends packets of every kind, right and wrong, to a host (tests/wire/barrage.h): to its agent, to a program with QPs in
+# every state, and to QP numbers of a dead program and of no program.  No process ends, memory stays bounded, and every
+# packet is counted by reason.  Two other programs on the host go on.  VB_PACKETS sets the number of packets, VB_SEED
+# their seed, and VB_FROM the number of the first one.  A failure names the first packet of its round.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping python3
@@ -10,12 +10,12 @@ need rping python3
 packets=${VB_PACKETS:-300000}
 round=$((packets < 100000 ? packets : packets < 2000000 ? 100000 : 1000000))
 rush=20000
-# Reads the resident memory.
+# Limits the resident memory.
 agent_kib_max=$((32 * 1024))
 victim_kib_max=$((32 * 1024))
 [ -z "${VB_PRELOAD:-}" ] || agent_kib_max=$((512 * 1024)) victim_kib_max=$((512 * 1024))
 
-stream_port=7174  # most captures ask for this port as well
+stream_port=7174  # the requests in most captures have this port, too
 victim4=10.78.0.1 victim6=fd78::1 peer4=10.78.0.2 peer6=fd78::2
 port=7500
 
@@ -29,7 +29,7 @@ mkfifo "$work/gun.in" "$work/gun.out" "$work/victim.in"
 gun_pid=$!
 exec {gun_in}>"$work/gun.in" {gun_out}<"$work/gun.out"
 read -r said <&$gun_out || fail "the program that sends the packets did not start"
-intact=0  # packets sent that are right below the BTH; the kernel must deliver them
+intact=0  # counts packets with right IP and UDP headers, which the kernel must deliver
 gun() {
   echo "$*" >&$gun_in
   read -r said <&$gun_out || fail "the program that sends the packets has ended"
@@ -143,9 +143,9 @@ balanced() {
 until_true 30 balanced || failed_here "$(cat "$work/books.err" "$work/books")"
 cat "$work/books"
 in_kernel() { sed -n "s/^kernel:.* $1=\([0-9]*\).*/\1/p" "$work/books"; }
-[ "$(in_kernel RcvbufErrors)" -gt 0 ] || failed_here "nothing was lost for want of room"
+[ "$(in_kernel RcvbufErrors)" -gt 0 ] || failed_here "no packet was lost, although the sockets were full"
 arrived=$(($(in_kernel InDatagrams) + $(in_kernel InErrors)))
-[ $arrived -ge $intact ] || failed_here "$intact had to arrive, and $arrived did"
+[ $arrived -ge $intact ] || failed_here "only $arrived packets arrived, of $intact that the kernel must deliver"
 echo "$fired packets in $took ms, $((fired * 1000 / (took + 1))) a second; then $rush in a rush"
 
 # A new connection works at once, while the victim lives.

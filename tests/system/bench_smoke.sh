@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 240
+# ctest: TIMEOUT 240 PLAIN
 # The benchmarks still run, and their output can be read.  No speed is checked.
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong python3

@@ -4,7 +4,7 @@
 # while their events arrive (ucmatose -m), addresses by GID and service id (AF_IB), vendor data (ece.c),
 # requests whose peers have gone away (lost_request.c), and events that programs write themselves
 # (own_events.c).
-#   VB_CONNECTIONS    of cmtime (default 1000)
+#   VB_CONNECTIONS    connections of cmtime (default 1000)
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need cmtime ucmatose tshark python3

@@ -13,7 +13,7 @@ wait_listening 7174
 start run -- rping -c -a 127.0.0.1 -C 100000000 >"$work/client" 2>&1 &
 client=$!
 
-# counter PID NAME: prints its value.  The pid "agent" is the agent's; "any" sums over the programs.
+# counter PID NAME: prints the value of a counter.  PID may be "agent", or "any" for the sum over all programs.
 counter() { verbena ps --counters --json | python3 -c '
 import json, sys
 who, name = sys.argv[1:]
@@ -34,7 +34,7 @@ for message in req rep rtu; do
 done
 at_least agent cm_rtu_sent 1 || fail "the RTU is not counted: $(verbena ps --counters | grep cm_)"
 
-# Each step has a line with the time that it took.  A slow program is waited for, in an intermediate state.
+# Each step of a connection has a counter for its time.  If a program is slow, the step may begin in an MRA state.
 waits() { verbena ps --counters | grep -q "cm_time_in_$1_up_to_[0-9]*_us"; }
 for step in req_sent req_rcvd rep_rcvd rep_sent; do
   waits $step || fail "no time of $step: $(verbena ps --counters | grep cm_)"
@@ -46,7 +46,7 @@ for step in "CLOSED -> REQ_SENT" "(REQ_SENT|MRA_REQ_RCVD) -> REP_RCVD" \
     fail "no line for $step: $(cat "$work/log")"
 done
 
-# The names are fit for scripts, and no name appears twice.
+# The names have only characters that scripts can use, and no name appears twice.
 verbena ps --counters --json | python3 -c '
 import json, re, sys
 def unique(pairs):
@@ -61,7 +61,7 @@ for process in [listing["agent"]] + listing["processes"]:
         assert isinstance(value, int)' || fail "names"
 verbena ps --counters >"$work/text"
 grep -qE "^$client +rping +packets_in +[1-9]" "$work/text" || fail "no line: $(cat "$work/text")"
-if grep -E '[[:space:]]0$' "$work/text"; then fail "a line that says nothing"; fi
+if grep -E '[[:space:]]0$' "$work/text"; then fail "a counter that is 0 is listed"; fi
 
 # A packet with a wrong ICRC, sent to the client's own QP, is counted there.
 qpn=$(verbena ps --json | python3 -c '
@@ -83,12 +83,12 @@ wait_counter any retransmissions 1
 # The counts of a stopped program can be read.  They are the same twice, since it does nothing.
 halt $client
 before=$(counter $client packets_out)
-[ "$before" -gt 0 ] || fail "nothing is shown of a stopped program"
-[ "$(counter $client packets_out)" -eq "$before" ] || fail "a stopped program counts on"
+[ "$before" -gt 0 ] || fail "the counters of a stopped program are not shown"
+[ "$(counter $client packets_out)" -eq "$before" ] || fail "a counter of a stopped program has changed"
 kill -CONT $client
 
-# A REJ is counted by its reason, on both sides; one agent is both.
+# A REJ is counted by its reason on both sides, which have the same agent here.
 if verbena run -- timeout 20 rping -c -a 127.0.0.1 -p 9 -C 1 >"$work/rejected" 2>&1; then fail "connected to port 9"; fi
 at_least agent cm_rej_sent_8_invalid_service_id 1 || fail "the REJ is not counted: $(verbena ps --counters)"
-at_least agent cm_rej_received_8_invalid_service_id 1 || fail "the REJ is not counted where it came"
+at_least agent cm_rej_received_8_invalid_service_id 1 || fail "the received REJ is not counted"
 kill $client $server

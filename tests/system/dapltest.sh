@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs dapltest against one server that stays: transactions one after the other, several threads and end points,
-# performance, limits; also dtest and dtestx.  dapltest always exits 0, so its output is read.
+# Runs all tests of dapltest against one server: transactions one after the other, several threads and end points,
+# performance, limits.  Also runs dtest and dtestx.  dapltest always exits 0, so this reads its output.
 # ctest: TIMEOUT 240
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need dapltest dtest dtestx ip ss
@@ -25,7 +25,7 @@ client() {
   grep -qE -- '----- (Stats|Test completed successfully)|--- Statistics ---' "$out" ||
     fail "$name: no statistics: $(cat "$out")"
   ! grep -iE 'error|could not|cannot connect|bad connection|test failed|retrying|err:' "$out" ||
-    fail "$name: it complains: $(cat "$out")"
+    fail "$name: it reports an error: $(cat "$out")"
   echo "$name: ok"
 }
 
@@ -51,15 +51,15 @@ until_true 20 gone $server || fail "the server did not quit: $(tail -5 "$work/se
 wait $server || fail "the server ended with $?"
 echo "the server has quit"
 
-# The other two programs test messages, RDMA both ways, and the extensions.  Their servers tell the client where
-# they are, and listen only then.
-tells_its_place() { ss -ltnH 'sport = :15828' | grep . >/dev/null; }
+# The other two programs test messages, RDMA both ways, and the extensions.  Their servers first tell the client their
+# address, by TCP on port 15828, and listen for the connection only after that.
+offers_address() { ss -ltnH 'sport = :15828' | grep . >/dev/null; }
 pair() {  # pair PORT WORD COMMAND...: the server listens on PORT, both say WORD at the end
   local port=$1 word=$2
   shift 2
   start run -- timeout 60 "$@" >"$work/server" 2>&1 &
   server=$!
-  until_true 20 tells_its_place || fail "$*: $(cat "$work/server")"
+  until_true 20 offers_address || fail "$*: $(cat "$work/server")"
   await_listener "$port"
   verbena run -- env "${awaiting[@]}" timeout 60 "$@" -h $address >"$work/client" 2>&1 ||
     fail "$*: exit $?: $(tail -5 "$work/client")"

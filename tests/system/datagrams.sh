@@ -93,6 +93,6 @@ check_captures
 asked=$((2 * 21 + 2 * 3 + 20 + 1))
 for attribute in 0x0017 0x0018; do
   count=$(fields a "infiniband.mad.attributeid == $attribute" -e infiniband.mad.transactionid | sort -u | wc -l)
-  [ "$count" -eq $asked ] || fail "$count questions or answers with attribute $attribute, not $asked"
+  [ "$count" -eq $asked ] || fail "$count requests or responses with attribute $attribute, not $asked"
 done
 echo "on the wire: as it should be"

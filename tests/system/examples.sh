@@ -7,10 +7,10 @@ need cmake pkg-config cmp ip
 examples=$VB_PREFIX/examples
 own=(env "LD_PRELOAD=${VB_PRELOAD:-}" ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0)
 
-serve() {  # serve WORD NAME ARGUMENT...: until it says WORD
+serve() {  # serve WORD NAME ARGUMENT...: starts an example, and waits until it prints WORD
   local word=$1 name=$2
   shift 2
-  : >"$work/$name.out"  # without earlier output
+  : >"$work/$name.out"  # removes the output of an earlier run
   "${own[@]}" "$examples/$name" "$@" >"$work/$name.out" 2>&1 &
   server=$!
   said() { gone $server || grep -q "$word" "$work/$name.out"; }
@@ -54,7 +54,7 @@ grep -q 'no such key: four' "$work/client" || fail "$(cat "$work/client")"
 kill $server
 wait $server 2>/dev/null || true
 
-# Three programs talk.  One leaves; from then on it neither receives messages nor reaches the others.
+# Lets three programs chat.  One leaves the group; from then on it receives no messages.
 ip addr add 10.99.0.1/24 dev lo
 declare -A typed chat_pid
 line_is_there() { grep -qsxF "$2" "$work/$1.chat"; }
@@ -75,7 +75,7 @@ printf 'hello, red\nand blue\n' >&"${typed[green]}"
 for name in red green blue; do
   for line in "red: hello" "green: hello, red" "green: and blue"; do wait_line $name "$line"; done
 done
-# Sends more lines than a queue has places.
+# Sends more lines than a queue pair has receives.
 for number in $(seq 1 100); do
   echo "line $number" >&"${typed[red]}"
   [ $((number % 20)) -ne 0 ] || wait_line green "red: line $number"
@@ -85,21 +85,21 @@ exec {fd}>&-
 wait "${chat_pid[blue]}" || fail "blue: $(cat "$work/blue.chat")"
 echo "is blue still here?" >&"${typed[red]}"
 wait_line green "red: is blue still here?"
-! line_is_there blue "red: is blue still here?" || fail "blue has left and hears"
+! line_is_there blue "red: is blue still here?" || fail "blue has left the chat, but still receives its messages"
 for name in red green; do
   fd=${typed[$name]}
   exec {fd}>&-
   wait "${chat_pid[$name]}" || fail "$name: $(cat "$work/$name.chat")"
 done
 ! "${own[@]}" "$examples/chat" 239.77.3.1 10.99.0.9 nobody >"$work/client" 2>&1 </dev/null ||
-  fail "chat accepts an address of no interface"
+  fail "chat accepts an address that no interface has"
 grep -q '^chat: 10.99.0.9 is no address of this host' "$work/client" || fail "$(cat "$work/client")"
 
 # Builds the examples as a user does.
 cmake --install "$VB_PREFIX" --prefix "$work/prefix" >"$work/install" 2>&1 || fail "$(tail -3 "$work/install")"
 PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig
 export PKG_CONFIG_PATH
-# With ccache, an earlier build is not repeated; the headers are read.
+# ccache spares compiling an unchanged example again.  It reads the installed headers, so a change of them counts.
 launcher=$(command -v ccache || true)
 export CMAKE_CXX_COMPILER_LAUNCHER=$launcher CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1
 # shellcheck disable=SC2046
@@ -108,16 +108,16 @@ $launcher g++ "$VB_SOURCE/examples/pingpong.cc" $(pkg-config --cflags verbena) -
   fail "pingpong does not build by pkg-config"
 cmake -S "$VB_SOURCE/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" >"$work/cmake" 2>&1 &&
   cmake --build "$work/build" --target example_kvstore >>"$work/cmake" 2>&1 || fail "$(tail -5 "$work/cmake")"
-# The package has a version.  With an older language, the first error names the language.
+# Checks that the package has a version, and that the first error of an older C++ standard names the standard.
 printf 'cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES CXX)\nfind_package(verbena ${WANTED} REQUIRED)\n' >"$work/CMakeLists.txt"
 version=$(verbena --version | cut -d' ' -f2)
 cmake -S "$work" -B "$work/version" -DCMAKE_PREFIX_PATH="$work/prefix" -DWANTED="$version" >"$work/cmake" 2>&1 ||
   fail "find_package(verbena $version): $(tail -5 "$work/cmake")"
 ! cmake -S "$work" -B "$work/version" -DCMAKE_PREFIX_PATH="$work/prefix" -DWANTED=99.0 >"$work/cmake" 2>&1 ||
   fail "find_package(verbena 99.0) finds $version"
-grep -q "version: $version" "$work/cmake" || fail "no version is named: $(cat "$work/cmake")"
+grep -q "version: $version" "$work/cmake" || fail "the error does not name the version: $(cat "$work/cmake")"
 ! echo '#include <verbena/verbena.h>' | g++ -std=c++20 -I"$work/prefix/include" -x c++ -fsyntax-only - 2>"$work/older" ||
-  fail "the headers take C++20"
+  fail "the headers compile as C++20"
 grep -m1 error "$work/older" >"$work/older.first" && grep -q "need C++23: compile with -std=c++23" "$work/older.first" || fail "$(head -5 "$work/older")"
 examples=$work
 serve listening pingpong 7604
@@ -128,7 +128,7 @@ grep -q '^usage: kvstore' "$work/client" || fail "$(cat "$work/client")"
 examples=$VB_PREFIX/examples
 
 # Tests a port without a listener, and a name that does not exist.
-! "${own[@]}" "$examples/pingpong" 7699 127.0.0.1 >"$work/client" 2>&1 || fail "a connection to nobody"
+! "${own[@]}" "$examples/pingpong" 7699 127.0.0.1 >"$work/client" 2>&1 || fail "pingpong connects to a port without a listener"
 grep -qE '^pingpong: connect to 127\.0\.0\.1:7699 failed after [0-9.]+ m?s: rejected, .*nobody listens' "$work/client" || fail "$(cat "$work/client")"
 ! "${own[@]}" "$examples/pingpong" 7699 nobody.invalid >"$work/client" 2>&1 || fail "pingpong resolves nobody.invalid"
 grep -q "^pingpong: 'nobody.invalid':" "$work/client" || fail "$(cat "$work/client")"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# Programs have children.  Whatever a child does, its parent's connections go on.  When the parent dies, its peer is
-# told, even if the child lives on.
+# Forks programs.  Nothing that a child does disturbs its parent's connections.  When the parent dies, its peer is told,
+# even if the child lives on.
 . "$(dirname "$0")/lib.sh"
 need tshark
 programs=$VB_PREFIX/tests/programs
@@ -19,15 +19,15 @@ scenario() {  # scenario NAME [OPTION...]
   grep -q "nothing is disturbed" "$work/$name" || fail "$name: $(tail -5 "$work/$name")"
 }
 
-# The capture shows whether the child's end has ended the connection: the last packets are the parent's DREQ.
+# Reads in the capture that the child's end has not ended the connection: the last packets are the parent's DREQ.
 scenario ends --pcap "$work/ends.pcapng"
-[ "$(grep -c 'exit handler' "$work/ends")" -eq 10 ] || fail "not 10 exit handlers: $(cat "$work/ends")"
+[ "$(grep -c 'exit handler' "$work/ends")" -eq 10 ] || fail "not 10 exit handlers ran: $(cat "$work/ends")"
 tshark -r "$work/ends.pcapng" -Y 'infiniband.mad.attributeid == 0x0015' 2>/dev/null | grep -q . ||
-  fail "the capture does not reach to the DREQ of the end"
+  fail "the capture does not end with the DREQ"
 scenario posts
 scenario device
 scenario execs
-! grep inherited "$work/execs" || fail "descriptors get through exec"
+! grep inherited "$work/execs" || fail "descriptors survive exec"
 # GCC 12's AddressSanitizer forks while another thread holds a lock of its allocator.  The child's first
 # malloc() then waits for ever.
 [ -n "${VB_PRELOAD:-}" ] || scenario threads

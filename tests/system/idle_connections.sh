@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# 1,500 connections by the same user that send nothing keep no program out.
+# Opens 1,500 connections to the agent that send nothing.  Programs of the same user must still be able to join.
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo rping python3
 [ "$(ulimit -Hn)" = unlimited ] || [ "$(ulimit -Hn)" -ge 4096 ] || skip "too few file descriptors are allowed here"
@@ -25,7 +25,7 @@ exec {to}>"$work/in"
 until_true 20 grep -qs . "$work/silent" || fail "1500 connections cannot be made"
 grep -q connected "$work/silent" || fail "$(cat "$work/silent")"
 for _ in 1 2 3 4 5; do
-  verbena run -- timeout 20 ibv_devinfo >"$work/out" 2>&1 || fail "a program is kept out: $(cat "$work/out")"
+  verbena run -- timeout 20 ibv_devinfo >"$work/out" 2>&1 || fail "a program cannot join the agent: $(cat "$work/out")"
 done
 verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 5 >"$work/out" 2>&1 || fail "rping: $(cat "$work/out")"
 ! gone $silent || fail "the silent connections have ended: $(cat "$work/silent")"

@@ -1,14 +1,14 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# A host's interfaces change while data flows.  Addresses come and go, an interface goes down and up, and there are
-# several interfaces.  Packets have the values that a program has set for its path.
+# Changes the interfaces of a host while data flows.  Addresses come and go, an interface goes down and up, and a host
+# gets a second interface.  Also checks that packets have the values that a program has set for its path.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping ibv_devinfo ibv_rc_pingpong ibv_asyncwatch tshark ss python3
 source "$(dirname "${BASH_SOURCE[0]}")/lib_ends.sh"
 
-# no_way NAME MILLISECONDS: checks that its request ends with "transport retry exceeded", no earlier than this.
-no_way() {
+# fails_after NAME MILLISECONDS: checks that a request of NAME ends with "transport retry exceeded", and not before the time.
+fails_after() {
   expect "$1" failed
   read -r _ status took <<<"$said"
   [ "$status" = 12 ] || fail "$1: completion status $status, not 12 (retry exceeded)"
@@ -18,7 +18,7 @@ no_way() {
 gids() { on "$1" verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*\([0-9a-f:.]*\).*/\1 \2/p'; }
 gid_of() { gids "$1" | awk -v gid="$2" '$2 == gid { print $1 }'; }
 port_is() { on "$1" verbena run -- ibv_devinfo | grep -q "state:.*PORT_$2"; }
-rpings() {  # rpings ADDRESS: a new connection from a to b
+rpings() {  # rpings ADDRESS: runs rping from a to an address of b
   local server
   start_on b verbena run -- timeout 60 rping -s -a "$1" -C 5 -S 3000 -V >"$work/server" 2>&1 &
   server=$!
@@ -32,7 +32,7 @@ listens() { on b verbena ps | grep -q "listening.*:7174\b"; }
 
 make_hosts 1500
 
-# ---- an address comes and goes.  4.096 us * 2^14 = 67 ms, 8 times; 2^20: 4.3 s.
+# ---- an address comes and goes; a request fails after 8 tries of 4.096 us * 2^14 = 67 ms, or of 4.3 s (2^20)
 begin_end watcher a 10.77.0.1 timeout=20
 begin_end its_peer b 10.77.0.2
 join watcher its_peer
@@ -50,7 +50,7 @@ until_true 20 has_seen || fail "ibv_asyncwatch: $(cat "$work/asyncwatch")"
 kill $asyncwatch
 index=$(gid_of a ::ffff:10.77.0.11)
 [ -n "$index" ] || fail "no GID for a new address: $(gids a)"
-for name in short patient; do
+for name in short long; do
   timeout=14
   [ $name = short ] || timeout=20
   begin_end $name a 10.77.0.11 timeout=$timeout
@@ -62,18 +62,18 @@ on a ip address del 10.77.0.11/24 dev eth0
 hear watcher "GID table change"
 [ -z "$(gid_of a ::ffff:10.77.0.11)" ] || fail "the GID of an address that is gone: $(gids a)"
 ask short "write 50000"
-ask patient "write 50000"
-no_way short 536
+ask long "write 50000"
+fails_after short 536
 flows watcher
 on a ip address add 10.77.0.11/24 dev eth0
 hear watcher "GID table change"
 [ "$(gid_of a ::ffff:10.77.0.11)" = "$index" ] || fail "GID $index comes back elsewhere: $(gids a)"
-expect patient good
-works patient
+expect long good
+works long
 port_is a ACTIVE || fail "the port is not active"
 echo "an address came, went and came back: index $index"
 
-# ---- a second family, while the first one's data flows.
+# ---- a second address family comes and goes while data of the first one flows
 for host in a b; do
   on $host ip -6 address flush dev eth0
 done
@@ -90,7 +90,7 @@ works six
 flows watcher
 echo "an address of the other family came: ok"
 
-# ---- the interface goes down and comes back.  IPv6 addresses go with it.
+# ---- the interface goes down and comes back; IPv6 addresses disappear with it
 begin_end short4 a 10.77.0.1
 begin_end peer_of_short4 b 10.77.0.2
 join short4 peer_of_short4
@@ -105,7 +105,7 @@ on a verbena agent status | grep -q "DOWN: no network interface with an address 
   fail "agent status: $(on a verbena agent status)"
 ask short4 "write 50000"
 ask six "write 50000"
-no_way short4 536
+fails_after short4 536
 on a ip link set eth0 up
 hear watcher "port active"
 on a ip address add fd77::1/64 dev eth0 nodad
@@ -118,7 +118,7 @@ rpings 10.77.0.2
 rpings fd77::2
 echo "the interface went down and came back: connections go on, and new ones are made"
 
-# ---- several interfaces of a host.
+# ---- a host has several interfaces
 two_interfaces() {  # two_interfaces KIND...
   local host
   for host in a b; do
@@ -152,9 +152,9 @@ two_interfaces() {  # two_interfaces KIND...
 two_interfaces macvlan mode bridge || skip "no macvlan interfaces here: $(cat "$work/ip")"
 two_interfaces vlan id 5 || echo "VLAN: not tried, since this kernel has none ($(cat "$work/ip"))"
 
-# ---- packets have the settings that a program makes for a path; each path MTU.
+# ---- packets have the values that a program has set for the path, with each path MTU
 flow_port() { echo $((0xc000 | (($1 & 0x3fff) ^ ($1 >> 14)))); }  # annex A17.3.2
-peers=  # QP numbers; another flow may have one of these source ports by chance
+peers=  # the QP numbers, because another flow may have one of these source ports by chance
 for host in a b; do on $host ip link set eth0 mtu 9000; done
 for family in 4 6; do
   [ $family = 4 ] && ends=(10.77.0.1 10.77.0.2) || ends=(fd77::1 fd77::2)
@@ -179,7 +179,7 @@ for mtu in 256 512 1024 2048 4096; do
   wait $server || fail "ibv_rc_pingpong -m $mtu, the server: $(cat "$work/server")"
 done
 
-# ---- the hosts differ: the one with the smaller MTU cannot send what the other can.
+# ---- the MTUs of the hosts differ: one host cannot send the packets that the other can
 on b ip link set eth0 mtu 1500
 too_big() {
   on b verbena ps --counters --json | python3 -c '
@@ -189,9 +189,9 @@ print(sum(p["counters"].get("udp_out_too_big", 0) for p in json.load(sys.stdin)[
 begin_end wide a 10.77.0.1 mtu=5
 begin_end narrow b 10.77.0.2 mtu=5
 join wide narrow
-ask narrow "write 40960"  # ten whole packets; the interface sends none
-no_way narrow 536
-[ "$(too_big)" -gt 0 ] || fail "nobody counts packets that are too big: $(on b verbena ps --counters)"
+ask narrow "write 40960"  # needs ten full packets, which the interface cannot send
+fails_after narrow 536
+[ "$(too_big)" -gt 0 ] || fail "packets that are too big are not counted: $(on b verbena ps --counters)"
 begin_end wide3 a 10.77.0.1 mtu=3 timeout=20
 begin_end narrow3 b 10.77.0.2 mtu=3 timeout=20
 join wide3 narrow3
@@ -202,7 +202,7 @@ captures
 tshark -r "$work/line.a.pcap" -Y "infiniband.bth.destqp in {$peers}" \
   -T fields -e ip.src -e ip.dsfield -e ip.ttl -e ipv6.src -e ipv6.tclass -e ipv6.hlim -e udp.srcport \
   -e udp.length >"$work/wire" 2>"$work/tshark" || fail "tshark: $(cat "$work/tshark")"
-python3 - "$work/wire" "$(flow_port 0x60320)" <<'PYTHON' || fail "on the wire is not what was set"
+python3 - "$work/wire" "$(flow_port 0x60320)" <<'PYTHON' || fail "packets do not have the values that were set"
 import sys
 found = {}
 for line in open(sys.argv[1]):
@@ -217,4 +217,4 @@ wanted = {(source, mtu): [{(104, 20 + mtu)}, (128 << mtu) + 40]
 if found != wanted:
     sys.exit(f"source and MTU: [(traffic class, hop limit), largest UDP length]\nfound  {found}\nwanted {wanted}")
 PYTHON
-echo "traffic class, hop limit, source port and path MTU on the wire: as they were set"
+echo "packets have the traffic class, hop limit, source port and path MTU that were set"

@@ -1,7 +1,8 @@
 #!/bin/bash
-# kill -9 hits a client or a server at any moment, also one with a living child.  The other side is told within 2 s,
-# nothing hangs, and nothing is left.  VB_ROUNDS sets the rounds of each kind (default 6), and VB_SEED the moments; a
-# failure prints the seed.  The test has no timeout of its own: scripts/soak asks for many rounds.
+# Kills a client or a server at a random moment with kill -9, also one with a living child.  The other side is told
+# within 2 s, nothing hangs, and no process, socket or file is left.  VB_ROUNDS sets the rounds of each kind (default
+# 6), and VB_SEED the moments; a failure prints the seed.  The test has no timeout of its own, because scripts/soak
+# runs many rounds.
 . "$(dirname "$0")/lib.sh"
 need rping ss
 programs=$VB_PREFIX/tests/programs
@@ -14,7 +15,7 @@ kind= round=
 broken() { fail "VB_SEED=$seed, $kind, round $round: $*; server: $(tail -3 "$work/server"); client: $(tail -3 "$work/client")"; }
 
 export VERBENA_IDLE=3
-# The sleep is the test here: it picks the moment of death.
+# Sleeps on purpose: the time is the moment of the kill.
 random_moment() { sleep "0.$(printf %03d $((RANDOM % 400)))"; }
 milliseconds_since() { echo $((($(date +%s%N) - $1) / 1000000)); }
 
@@ -41,8 +42,8 @@ children() { sed -sn 's/^child //p' "$work/server" "$work/client" 2>/dev/null ||
 # The echo server goes on after a client's death.  Its output shows that it was told.
 server_heard() { ! grep -qs '^here' "$work/server" || grep -qE '^(gone|lost)' "$work/server"; }
 
-# rping may get ESTABLISHED and DISCONNECTED before its main thread has looked once.  It then waits for a completion of
-# no request, and does not disconnect (rping.c, err3).  It does so with any RDMA stack.
+# rping hangs with any RDMA stack if it gets ESTABLISHED and DISCONNECTED before its main thread has read the first of
+# them: it waits for a completion without a request, and does not disconnect (rping.c, err3).
 client_heard() { gone "$client" || grep -qsa '^wait for CONNECTED state 10$' "$work/client"; }
 
 for kind in rping-client rping-server client server client-with-child server-with-child; do
@@ -52,8 +53,8 @@ for kind in rping-client rping-server client server client-with-child server-wit
     wait_listening $port
     start_client
     random_moment
-    patience=2000
-    connected || patience=10000  # the other side may not have begun yet
+    limit_ms=2000
+    connected || limit_ms=10000  # the other side may not have begun yet
     case $kind in
       *client*) victim=$client other=$server ;;
       *) victim=$server other=$client ;;
@@ -67,7 +68,7 @@ for kind in rping-client rping-server client server client-with-child server-wit
       *) until_true 12 client_heard || broken "the client does not end" ;;
     esac || true
     took=$(milliseconds_since "$begun")
-    [ "$took" -lt $patience ] || broken "the other side heard after $took ms"
+    [ "$took" -lt $limit_ms ] || broken "the other side heard after $took ms"
     for pid in $other $(children); do kill -9 "$pid" 2>/dev/null || true; done
     wait "$other" 2>/dev/null || true
   done

@@ -1,10 +1,10 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# Programs of one host exchange their packets through memory.  They still do when one of them is stopped for a while, and
-# a peer's death ends requests as it does by UDP.  With --link udp, and beside a program that has it, packets go by UDP.
+# Tests lanes, by which programs of one host exchange packets through memory.  Lanes survive a program that is stopped
+# for a while, and a peer's death ends requests as it does by UDP.  If either side has --link udp, packets go by UDP.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK
-need rping ib_write_bw ib_send_lat ibv_ud_pingpong ibv_uc_pingpong tshark
+need rping ib_atomic_bw ib_send_lat ibv_ud_pingpong ibv_uc_pingpong tshark
 
 # counter PID NAME: prints a counter of a program.
 counter() { verbena ps --counters --json | python3 -c '
@@ -13,25 +13,25 @@ print(*(p["counters"].get(sys.argv[2], 0) for p in json.load(sys.stdin)["process
   "$1" "$2"; }
 more_than() { [ "$(counter "$1" "$2")" -gt "$3" ] 2>/dev/null; }
 
-# serve OPTIONS... -- PROGRAM...: starts a server, whose pid is then in "server".
+# serve OPTIONS... -- PROGRAM...: starts a server, and sets $server to its pid.
 serve() {
   start run "$@" >"$work/server" 2>&1 &
   server=$!
 }
-# ready PORT: waits until the TCP port by which perftest exchanges its parameters is open.
+# ready PORT: waits until perftest's TCP port is open, by which it exchanges parameters.
 open_port() { ss -Htln "sport = :$1" | grep -q .; }
 ready() { until_true 20 open_port "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
 
-# ---- both use lanes
-serve -- ib_write_bw -x 0 -p 20001 -D 60 --run_infinitely
+# ---- both programs use lanes; atomics are packets in any case
+serve -- ib_atomic_bw -x 0 -p 20001 -D 60 --run_infinitely
 ready 20001
-start run -- ib_write_bw -x 0 -p 20001 -D 60 --run_infinitely 127.0.0.1 >"$work/client" 2>&1 &
+start run -- ib_atomic_bw -x 0 -p 20001 -D 60 --run_infinitely 127.0.0.1 >"$work/client" 2>&1 &
 client=$!
 until_true 20 more_than $server lane_packets_in 10000 || fail "no packets by a lane: $(verbena ps --counters)"
 [ "$(counter $server lanes)" -eq 1 ] || fail "the server has $(counter $server lanes) lanes"
 [ "$(counter $client retransmissions)" -lt 1000 ] || fail "$(counter $client retransmissions) retransmissions"
 
-# ---- a stopped peer is waited for, longer than all retries would take
+# ---- requests wait for a stopped peer longer than all retries would take
 halt $server
 before=$(counter $client packets_out)
 sleep 6
@@ -40,16 +40,16 @@ after=$(counter $client packets_out)
 gone $client && fail "the client did not wait for a stopped server: $(cat "$work/client")"
 at=$(counter $server lane_packets_in)
 kill -CONT $server
-until_true 20 more_than $server lane_packets_in $((at + 10000)) || fail "no packets after the server goes on"
+until_true 20 more_than $server lane_packets_in $((at + 10000)) || fail "no packets after the server was continued"
 
 # ---- the death of the peer ends the client's requests
 kill -KILL $server
 until_true 30 gone $client || fail "the client does not notice that the server is dead"
-wait $client && fail "the client says nothing of the dead server" || true
-grep -qi 'error\|fail' "$work/client" || fail "the client says: $(cat "$work/client")"
+wait $client && fail "the client does not report that the server is dead" || true
+grep -qi 'error\|fail' "$work/client" || fail "the client prints: $(cat "$work/client")"
 wait $server 2>/dev/null || true
 
-# ---- UC and UD, and a program with itself as peer is in the other tests
+# ---- UC and UD use lanes; other tests have a program whose peer is itself
 for program in ibv_uc_pingpong ibv_ud_pingpong ibv_rc_pingpong; do
   serve -- timeout 60 $program -g 0 -p 20002 -s 1000 -n 2000
   ready 20002
@@ -70,18 +70,22 @@ for pair in "udp lane" "lane udp"; do
   kill $client $server
   wait $client $server 2>/dev/null || true
 done
-! VERBENA_LINK=tcp verbena run -- ibv_rc_pingpong >"$work/said" 2>&1 || fail "there is no link tcp"
+! VERBENA_LINK=tcp verbena run -- ibv_rc_pingpong >"$work/said" 2>&1 || fail "run accepts --link tcp"
 grep -q "VERBENA_LINK is 'tcp'; there are: lane udp" "$work/said" || fail "an unknown link: $(cat "$work/said")"
 
-# ---- a capture shows the packets of a lane, with the ICRC that they would have
-serve --pcap "$work/lane.pcapng" -- timeout 60 ib_send_bw -x 0 -p 20004 -m 1024 -s 3000 -n 1000
-ready 20004
-verbena run -- timeout 60 ib_send_bw -x 0 -p 20004 -m 1024 -s 3000 -n 1000 127.0.0.1 >"$work/client" 2>&1 ||
-  fail "with a capture: $(cat "$work/client")"
-wait $server || fail "the captured server: $(cat "$work/server")"
-firsts=$(tshark -r "$work/lane.pcapng" --disable-protocol rpcordma 2>/dev/null | grep -c 'RC Send First')
-[ "$firsts" -ge 1000 ] || fail "the capture has $firsts SEND_FIRST"
-tshark -r "$work/lane.pcapng" -F nsecpcap -w "$work/lane.pcap" 2>/dev/null
-python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/lane.pcap" 127.0.0.1 ::1 || fail "the capture has wrong ICRCs"
+# ---- a receiver's capture shows packets with the ICRC that they have, or would have as UDP datagrams
+for link in lane udp; do
+  sends=(timeout 60 ib_send_bw -x 0 -p 20004 -m 1024 -s 3000 -n 1000)
+  serve --link $link --pcap "$work/$link.pcapng" -- "${sends[@]}"
+  ready 20004
+  verbena run --link $link -- "${sends[@]}" 127.0.0.1 >"$work/client" 2>&1 ||
+    fail "with a capture by $link: $(cat "$work/client")"
+  wait $server || fail "the captured server by $link: $(cat "$work/server")"
+  firsts=$(tshark -r "$work/$link.pcapng" --disable-protocol rpcordma 2>/dev/null | grep -c 'RC Send First')
+  [ "$firsts" -ge 1000 ] || fail "the capture by $link has $firsts SEND_FIRST"
+  tshark -r "$work/$link.pcapng" -F nsecpcap -w "$work/$link.pcap" 2>/dev/null
+  python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/$link.pcap" 127.0.0.1 ::1 ||
+    fail "the capture by $link has wrong ICRCs"
+done
 
 [ -z "$(ls -A /dev/shm 2>/dev/null)" ] || fail "left in /dev/shm: $(ls -A /dev/shm)"

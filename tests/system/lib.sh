@@ -76,7 +76,7 @@ agent_pid() { verbena agent status --json | python3 -c 'import json, sys; print(
 no_process() {
   local process
   for process in /proc/[0-9]*; do
-    case $(readlink "$process/exe" 2>/dev/null) in *verbenad) return 1 ;; esac
+    case $(readlink "$process/exe" 2>/dev/null) in *verbenad | *verbena-fabric) return 1 ;; esac
     case $(cat "$process/comm" 2>/dev/null) in verbena-reaper) return 1 ;; esac
   done
 }

@@ -1,10 +1,10 @@
-# Ends of connections without a connection manager (tests/programs/rc_end.c), on the hosts of tests/wire.
-# Source lib.sh and tests/wire/lib.sh first.
+# Runs ends of connections without a connection manager (tests/programs/rc_end.c) on the hosts of tests/wire.  Source
+# lib.sh and tests/wire/lib.sh first.
 programs=$VB_PREFIX/tests/programs
 
 declare -A end_in end_out end_here end_seen
 
-# A child must not hold the pipes of the other ends or of the line open, since their end of file tells them to end.
+# Closes the pipes of the other ends and of the line in a child, because an open copy would hide their end of file.
 let_go() {
   local fd
   for fd in "${end_in[@]}" "${end_out[@]}" "$line_in" "$line_out"; do exec {fd}>&-; done
@@ -24,7 +24,7 @@ begin_end() {
   end_here[$name]=${said#here }
 }
 ask() { (echo "$2" >&"${end_in[$1]}") 2>/dev/null || fail "$1 has ended: $(cat "$work/err.$1")"; }
-# expect NAME WORD: its next answer begins with that word; the answer is in $said.  Events are kept.
+# expect NAME WORD: reads the next answer of NAME into $said, which must begin with the word.  Keeps events for hear.
 expect() {
   while read -r -t 60 said <&"${end_out[$1]}"; do
     case "$said" in
@@ -57,11 +57,11 @@ do_end() {
   rm "$work/$1.in" "$work/$1.out"
   unset "end_in[$1]" "end_out[$1]"
 }
-works() {  # works NAME: data goes both ways and is right
+works() {  # works NAME: checks that data goes both ways and is right
   ask "$1" "write 50000"
   expect "$1" good
 }
-# counted NAME NUMBER: its flow has succeeded NUMBER times.
+# counted NAME NUMBER: succeeds if the flow of NAME has had NUMBER good rounds.
 more_than() {
   ask "$1" count
   expect "$1" count

@@ -1,6 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Programs under `ulimit -f` work, and so does the agent that one of them has started.  The agent sets its own limits.
+# Runs programs under resource limits such as `ulimit -f`.  They work, and so does the agent that one of them starts,
+# because the agent sets its own limits.
 . "$(dirname "$0")/lib.sh"
 need rping python3
 
@@ -21,10 +22,10 @@ agent=$(agent_pid)
 ) >"$work/client" 2>"$work/client.err" || fail "client: $(cat "$work/client.err")"
 wait $server || fail "server: $(tail -3 "$work/server.err")"
 [ "$(grep -ac 'ping data' "$work/client")" -eq 50 ] || fail "not 50 rounds"
-grep -q "'verbena ps' will not show" "$work/server.err" || fail "nothing is said: $(cat "$work/server.err")"
+grep -q "'verbena ps' will not show" "$work/server.err" || fail "no message is printed: $(cat "$work/server.err")"
 
 [ "$(agent_pid)" = "$agent" ] || fail "the agent has died"
-# limit NAME: prints soft and hard.
+# limit NAME: prints the soft and the hard limit of the agent.
 limit() { sed -n "s/^Max $1  *\([^ ]*\)  *\([^ ]*\).*/\1 \2/p" "/proc/$agent/limits"; }
 own_limits() {
   local name soft hard
@@ -44,7 +45,7 @@ until_true 20 no_process || fail "the agent is still there"
   ulimit -St 300
   ulimit -Sf 100000
   ulimit -Sc "$(ulimit -Hc)"
-  [ -n "${VB_PRELOAD:-}" ] || ulimit -Sv 8000000  # a sanitizer needs more
+  [ -n "${VB_PRELOAD:-}" ] || ulimit -Sv 8000000  # a sanitizer needs more address space
   start run -- rping -s
 ) >"$work/server" 2>&1 &
 server=$!

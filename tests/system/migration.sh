@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Connections between two hosts with two links migrate to their alternate path.  Both sides arm migration.  They migrate
-# when one asks or when a link dies, and lose nothing.
+# Lets connections between two hosts with two links migrate to their alternate path.  Both sides arm the migration.
+# Connections migrate when a program requests it or when a link dies, and lose no data.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need ibv_devinfo
@@ -13,7 +13,7 @@ path_is() {  # path_is NAME PEER_GID STATE
   [ "$said" = "path $2 $3" ]
 }
 has_path() { path_is "$@" || fail "$1: '$said', not 'path $2 $3'"; }
-arm() {  # arm: the other link is the alternate path
+arm() {  # arm: makes the other link the alternate path
   ask one "alternate $1 $2 $3"
   expect one rearmed
   ask two "alternate $2 $1 $3"
@@ -31,7 +31,7 @@ join one two
 works one
 has_path one ::ffff:10.77.0.2 0
 
-# One side asks, and the other follows.
+# One side requests the migration, and the other follows.
 arm 10.78.0.1 10.78.0.2 16
 has_path one ::ffff:10.77.0.2 2
 has_path two ::ffff:10.77.0.1 2

@@ -43,7 +43,7 @@ for family in 4 6; do
   say a $other "$here" "the other"
   wait_heard other "0: the other"
   ends_well other
-  [ "$(cat "$work/other")" = $'here\n0: the other' ] || fail "another group's: $(cat "$work/other")"
+  [ "$(cat "$work/other")" = $'here\n0: the other' ] || fail "a member of another group received: $(cat "$work/other")"
   echo "IPv$family: every member hears each, also its own host's"
 done
 

@@ -33,10 +33,10 @@ until_true 20 grep -qs 'state:.*PORT_ACTIVE' "$work/other" || fail "no port: $(c
 
 # Root gets the agent's name, and is told who has the port.
 verbena run -- ibv_devinfo >"$work/out" 2>"$work/err" || fail "root's name is taken: $(cat "$work/err")"
-grep -q 'state:.*PORT_DOWN' "$work/out" || fail "two have the port: $(cat "$work/out")"
+grep -q 'state:.*PORT_DOWN' "$work/out" || fail "two agents have the port: $(cat "$work/out")"
 doctor_says '^problem +UDP port 4791: .*held by pid [0-9]+ \(verbenad\)' '^ +-> .*VERBENA_BIND=ADDRESS'
 # Outside of the namespace, the same user reaches the agent that was started in it.
-second "$VB_PREFIX/bin/verbena" run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "his own agent is not found"
+second "$VB_PREFIX/bin/verbena" run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "the second user's agent is not found"
 verbena agent stop >/dev/null
 exec {to}>&-
 wait $other || fail "the other: $(cat "$work/other")"
@@ -55,10 +55,10 @@ print("held", os.getpid(), flush=True)
 sys.stdin.read()' <"$work/in" >"$work/held" &
 running=$!
 exec {to}>"$work/in"
-until_true 20 grep -qs held "$work/held" || fail "the name cannot be held"
+until_true 20 grep -qs held "$work/held" || fail "the test cannot take root's name"
 read -r _ holder <"$work/held"
 doctor_says "^problem +agent: pid $holder \(python3\) of another user \(uid 1000\) has the name"
 ! verbena run -- ibv_devinfo >"$work/err" 2>&1 || fail "a stranger's agent is used"
-grep -q "pid $holder (python3) of another user" "$work/err" || fail "run does not say who: $(cat "$work/err")"
+grep -q "pid $holder (python3) of another user" "$work/err" || fail "run does not name the holder: $(cat "$work/err")"
 exec {to}>&-
 wait $running

@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Two users share one network namespace: one has the port, and the other is told.  Two network namespaces share nothing.
-# The second user is the one that scripts/isolated provides when root runs the test; a user namespace alone does not
-# make another user of the same one.
+# Runs programs of two users in one network namespace: one user gets the port, and the other one's programs are told so.
+# Also checks that two network namespaces share nothing.  scripts/isolated provides the second user when root runs the
+# test; a user namespace alone does not make one.
 . "$(dirname "$0")/lib.sh"
 need rping ibv_devinfo ibv_rc_pingpong unshare setpriv ip
 chmod 755 "$work"
@@ -15,7 +15,7 @@ second() {
     ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$VB_PREFIX/bin/verbena" "$@"
 }
 holder='UDP port 4791 is held by'
-told() {  # told WHAT FILE: checks the words
+told() {  # told WHAT FILE: checks that the output names the holder of the port
   grep -q "verbena: .*port.* is down: $holder" "$2" || fail "$1 does not say who holds the port: $(cat "$2")"
 }
 state_of() { "$1" run -- ibv_devinfo 2>/dev/null | sed -n 's/.*state:[[:space:]]*\(PORT_[A-Z]*\).*/\1/p'; }
@@ -72,10 +72,10 @@ wait_listening 7174
 start run -- rping -c -a 127.0.0.1 -C 2000000 >"$work/client" 2>&1 &
 client=$!
 rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
-until_true 20 rts || fail "not exactly this namespace's pair: $(verbena ps)"
+until_true 20 rts || fail "verbena ps does not list exactly the pair of this namespace: $(verbena ps)"
 agent_pid
-read -r _  # both are running
-rts || fail "not exactly this namespace's pair beside another: $(verbena ps)"
+read -r _  # waits until both are running
+rts || fail "verbena ps does not list exactly the pair of this namespace while another one has a pair: $(verbena ps)"
 kill $client
 until_true 10 gone $server || fail "the server does not end"
 verbena agent stop >/dev/null
@@ -91,7 +91,7 @@ exec 8>"$work/tell-left" 9>"$work/tell-right"
 both_run() { grep -q '^[0-9]' "$work/left" && grep -q '^[0-9]' "$work/right"; }
 until_true 40 both_run || fail "left: $(cat "$work/left") right: $(cat "$work/right")"
 [ "$(cat "$work/left")" != "$(cat "$work/right")" ] || fail "both namespaces have agent $(cat "$work/left")"
-no_agent || fail "an agent has come into this namespace"
+no_agent || fail "this namespace has got an agent"
 echo >&8
 wait "${namespaces[0]}" || fail "left: $(cat "$work/left")"
 echo >&9

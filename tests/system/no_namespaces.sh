@@ -17,7 +17,7 @@ confined() {
 }
 confined true 2>/dev/null || skip "no namespaces in namespaces here"
 confined bash -c '! unshare --net true && ! unshare --user true && ! ip addr add 10.99.0.9/32 dev lo' 2>/dev/null ||
-  fail "the place has more rights than docker's"
+  fail "the container has more rights than Docker's"
 
 # Runs each test that needs more rights than the container has.
 cat >"$work/all" <<'E2'

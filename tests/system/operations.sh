@@ -6,8 +6,8 @@ need ib_atomic_bw ib_atomic_lat ib_send_lat ib_write_lat ib_write_bw ibv_uc_ping
 
 tcp_listening() { [ -n "$(ss -tlnH "sport = :$1")" ]; }
 
-# pair NAME PORT WORD COMMAND...: runs COMMAND as a server, and then a client.  Both end well, and the client
-# says WORD. PORT is where the two find each other.
+# pair NAME PORT WORD COMMAND...: runs COMMAND as a server, and then as its client.  Both must succeed, and the client
+# must print WORD.  PORT is the TCP port by which they exchange addresses.
 pair() {
   local name=$1 port=$2 word=$3 server
   shift 3

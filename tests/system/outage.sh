@@ -18,7 +18,7 @@ for process in json.load(sys.stdin)["processes"]:
         if process["pid"] == '$client' and qp["state"] == "RTS":
             print(qp["packets_out"])' | head -1; }
 more_than() { local now; now=$(sent); [ -n "$now" ] && [ "$now" -gt "$1" ]; }
-until_true 20 more_than 100 || fail "nothing flows: $(verbena ps)"
+until_true 20 more_than 100 || fail "no data flows: $(verbena ps)"
 
 for round in 1 2 3; do
   ip link set lo down

@@ -40,7 +40,7 @@ index=$(verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)
 
 # Each program measures the processor's clock for half a second before it begins.  CI runs each program,
 # exchange, transport and way to use the queues once, and scripts/soak all of them together.
-all=${VB_PATIENT:-}
+all=${VB_THOROUGH:-}
 leaves_out() { [ -z "$all" ] && [ "$measure" = "$1" ]; }
 
 # Lost messages are not sent again, but perftest waits for all of them.  So they must fit the socket's buffer.

@@ -22,17 +22,17 @@ for personality in connectx rxe; do
   wait $server || fail "$personality: ucmatose's server: $(tail -3 "$work/server")"
 
   # Prints how long after the error a request was flushed.
-  verbena run --personality $personality -- timeout 60 "$programs/habits" >"$work/habits" 2>&1 ||
-    fail "$personality: habits: $(cat "$work/habits")"
-  flushed=$(sed -n 's/^flushed after \([0-9]*\) ms$/\1/p' "$work/habits")
-  [ -n "$flushed" ] || fail "habits says: $(cat "$work/habits")"
+  verbena run --personality $personality -- timeout 60 "$programs/adapter_behaviour" >"$work/behaviour" 2>&1 ||
+    fail "$personality: adapter_behaviour: $(cat "$work/behaviour")"
+  flushed=$(sed -n 's/^flushed after \([0-9]*\) ms$/\1/p' "$work/behaviour")
+  [ -n "$flushed" ] || fail "adapter_behaviour prints: $(cat "$work/behaviour")"
   [ $personality = connectx ] || [ "$flushed" -ge 20 ] || fail "rxe flushes after $flushed ms"
-  grep -qx 'posted and polled 64, in order' "$work/habits" || fail "habits says: $(cat "$work/habits")"
+  grep -qx 'posted and polled 64, in order' "$work/behaviour" || fail "adapter_behaviour prints: $(cat "$work/behaviour")"
   echo "$personality: programs work; flushed after $flushed ms"
 done
 
-! verbena run --personality siw -- true 2>"$work/said" || fail "there is no personality siw"
+! verbena run --personality siw -- true 2>"$work/said" || fail "run accepts the personality siw"
 grep -q 'connectx' "$work/said" || fail "an unknown personality: $(cat "$work/said")"
-! VERBENA_PERSONALITY=siw verbena run -- ibv_rc_pingpong >"$work/said" 2>&1 || fail "there is no personality siw"
+! VERBENA_PERSONALITY=siw verbena run -- ibv_rc_pingpong >"$work/said" 2>&1 || fail "run accepts the personality siw"
 grep -q "VERBENA_PERSONALITY is 'siw'; there are: connectx rxe" "$work/said" ||
   fail "an unknown personality in the environment: $(cat "$work/said")"

@@ -26,7 +26,7 @@ strand() {
   grep -q PORT_DOWN "$work/info" || fail "the port is not down: $(cat "$work/info")"
   verbena agent status >"$work/status"
   grep -qE "DOWN: UDP port 4791 is held by pid $holder \(crowd\), which is stopped" "$work/status" ||
-    fail "it does not say who holds the port: $(cat "$work/status")"
+    fail "agent status does not name the holder: $(cat "$work/status")"
 }
 
 begin
@@ -34,7 +34,7 @@ strand
 kill -CONT $holder
 until_true 10 active || fail "still down: $(verbena agent status)"
 tell "$to"
-until_true 20 made 2 || fail "the holder does not go on: $(cat "$work/err")"
+until_true 20 made 2 || fail "the holder does not continue: $(cat "$work/err")"
 exec {to}>&-
 wait $holder || fail "the holder: $(cat "$work/err")"
 

@@ -68,7 +68,7 @@ wait $running || fail "the program: $(cat "$work/files/err")"
 # If no agent is beside the library, none starts.
 until_true 20 no_agent || fail "an agent runs"
 if hostile "$work/files/alone" </dev/null >"$work/files/out" 2>"$work/files/err"; then
-  fail "a device without an agent: $(cat "$work/files/out")"
+  fail "a device is shown without an agent: $(cat "$work/files/out")"
 fi
 [ ! -e "$work/files/ran" ] || fail "the environment's agent was run"
 no_agent || fail "an agent was started"

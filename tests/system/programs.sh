@@ -35,7 +35,7 @@ for round in $(seq 5); do
   done
 done
 ! gone $server || fail "the persistent server has ended: $(tail -5 "$work/server")"
-! grep -aE 'Invalid argument|failed|error' "$work/server" || fail "the persistent server complains"
+! grep -aE 'Invalid argument|failed|error' "$work/server" || fail "the persistent server reports an error"
 kill $server
 wait $server 2>/dev/null || true
 

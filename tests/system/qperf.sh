@@ -13,7 +13,7 @@ until_true 20 listens || fail "qperf: no server: $(tail -3 "$work/server")"
 
 # Each test takes a second of both processors: CI has a few, scripts/soak all.
 reliable=(rc_bi_bw rc_rdma_write_poll_lat ver_rc_fetch_add)
-[ -z "${VB_PATIENT:-}" ] || reliable+=(rc_lat rc_bw rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_lat rc_rdma_write_bw rc_compare_swap_mr
+[ -z "${VB_THOROUGH:-}" ] || reliable+=(rc_lat rc_bw rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_lat rc_rdma_write_bw rc_compare_swap_mr
   rc_fetch_add_mr ver_rc_compare_swap)
 for kind in "${reliable[@]}"; do
   verbena run -- timeout 60 qperf -cm1 -t 1 -m 1000 10.99.0.1 "$kind" >"$work/client" 2>&1 ||

@@ -1,13 +1,13 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# Runs Debian's programs with shared receive queues, with the newer ways of posting and polling, and with memory on
-# demand.
+# Runs Debian's programs with shared receive queues, with extended queue pairs and completion queues, and with on-demand
+# paging.
 . "$(dirname "$0")/lib.sh"
 need ibv_srq_pingpong ibv_rc_pingpong ss
 
 tcp_listens() { ss -tlnH "sport = :$1" | grep -q .; }
 
-# pair PORT PROGRAM ARGUMENT...: a server, and a client to it.
+# pair PORT PROGRAM ARGUMENT...: runs a program as server, and again as its client.
 pair() {
   local port=$1 server
   shift
@@ -30,5 +30,5 @@ cp "$work/client" "$work/times"
 pair 18605 ibv_rc_pingpong -g "$index" -n 300 -c -o
 pair 18606 ibv_rc_pingpong -g "$index" -n 300 -c -o -P
 pair 18607 ibv_rc_pingpong -g "$index" -n 300 -c -O
-# The newer ways were used: time stamps are printed at the end.
+# Time stamps at the end of the output show that the extended queues were used.
 grep -q 'completion clock' "$work/times" || fail "no time stamps: $(cat "$work/times")"

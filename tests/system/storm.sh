@@ -49,9 +49,9 @@ wait $server 2>/dev/null || true  # bash says "Killed"
 serve
 wait $client || fail "exit $?: $(grep -v 'made$' "$work/second" | sort | uniq -c | tail -5); server: $(tail -3 "$work/server")"
 echo "with its server killed: $(tail -1 "$work/second")"
-grep -q serving "$work/server" || fail "all was over before the server was killed"
+grep -q serving "$work/server" || fail "all connections ended before the server was killed"
 # Each connection that was made has ended, and each attempt has got its result.
-python3 - "$total" $(tail -1 "$work/second") <<'PY' || fail "it does not add up"
+python3 - "$total" $(tail -1 "$work/second") <<'PY' || fail "the numbers of results do not add up"
 import sys
 total, words = int(sys.argv[1]), sys.argv[2:]
 of = {words[i]: int(words[i + 1]) for i in range(0, len(words), 2)}

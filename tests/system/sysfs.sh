@@ -29,7 +29,7 @@ id -u
 E2
 
 with_sysfs() { verbena run --sysfs -- "$@"; }
-[ "$(with_sysfs sh "$work/look")" = 0 ] || fail "the files are not there, or not right"
+[ "$(with_sysfs sh "$work/look")" = 0 ] || fail "the files are missing or wrong"
 [ ! -e /sys/class/infiniband/verbena0 ] || fail "the device is also visible without --sysfs"
 [ ! -e /dev/infiniband/uverbs0 ] || fail "the device node is also visible without --sysfs"
 
@@ -70,26 +70,30 @@ wait $reader
 
 # `run` tells users of programs that look for devices in /sys of --sysfs, once, and only if they run without it.
 hints() { grep -c 'verbena run --sysfs' "$work/hint" || true; }
-ln -s "$(command -v sh)" "$work/ibstat"
-verbena run -- "$work/ibstat" -c : 2>"$work/hint"
-[ "$(hints)" -eq 1 ] || fail "no word of --sysfs: $(cat "$work/hint")"
-verbena run --sysfs -- "$work/ibstat" -c : 2>"$work/hint"
-[ "$(hints)" -eq 0 ] || fail "it has --sysfs: $(cat "$work/hint")"
+ln -s "$(command -v sh)" "$work/ibstatus"
+verbena run -- "$work/ibstatus" -c : 2>"$work/hint"
+[ "$(hints)" -eq 1 ] || fail "the message does not name --sysfs: $(cat "$work/hint")"
+verbena run --sysfs -- "$work/ibstatus" -c : 2>"$work/hint"
+[ "$(hints)" -eq 0 ] || fail "the message appears although --sysfs is given: $(cat "$work/hint")"
 verbena run -- sh -c : 2>"$work/hint"
 [ "$(hints)" -eq 0 ] || fail "a shell needs no --sysfs: $(cat "$work/hint")"
 if command -v ibstat >/dev/null; then
-  with_sysfs ibstat >"$work/ibstat.out" 2>&1 || fail "ibstat: $(cat "$work/ibstat.out")"
-  grep -q "CA 'verbena0'" "$work/ibstat.out" && grep -q 'State: Active' "$work/ibstat.out" ||
-    fail "ibstat does not see the device: $(cat "$work/ibstat.out")"
+  # It asks libibumad, which needs no files.
+  for run in "verbena run --" with_sysfs; do
+    $run ibstat >"$work/ibstat.out" 2>&1 || fail "$run ibstat: $(cat "$work/ibstat.out")"
+    grep -q "CA 'verbena0'" "$work/ibstat.out" && grep -q 'State: Active' "$work/ibstat.out" &&
+      grep -q 'Link layer: Ethernet' "$work/ibstat.out" ||
+      fail "$run ibstat does not see the device: $(cat "$work/ibstat.out")"
+  done
 fi
 
 # The caller is not allowed to mount.
 as() { LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$@"; }
 bounded=(setpriv --bounding-set -sys_admin --inh-caps -sys_admin --ambient-caps -all)
 [ "$(as "${bounded[@]}" "$VB_PREFIX/bin/verbena" run --sysfs -- sh "$work/look")" = 0 ] ||
-  fail "without rights the files are not there"
+  fail "the files are missing for a user without rights"
 # Another user, who is not root, has an agent as well.
 verbena agent stop >/dev/null
 [ "$(as unshare --user --map-user=1000 --map-group=1000 "$VB_PREFIX/bin/verbena" run --sysfs -- sh "$work/look")" = 1000 ] ||
-  fail "another user finds no files, or is not itself"
+  fail "another user finds no files, or has another identity"
 echo "the device is where the kernel would show it"

@@ -24,7 +24,7 @@ until_true 60 there || fail "no agent: $(cat "$work/agent")"
 [ "$(agent_pid)" -eq $agent ] || fail "another agent than the one under valgrind"
 
 # rping sends its buffer's address in small messages.
-for bytes in ${VB_PATIENT:+64} 20000; do
+for bytes in ${VB_THOROUGH:+64} 20000; do
   start run -- "${memcheck[@]}" rping -s -C 20 -S $bytes -V >"$work/server" 2>&1 &
   server=$!
   until_true 60 listening 7174 || fail "no server: $(cat "$work/server")"

@@ -9,7 +9,7 @@ export VERBENA_IDLE=60
 # Makes another build: its id is a constant in the products, and another id of the same length works.
 id=$("$VB_PREFIX/lib/verbena/verbenad" --version | sed 's/^verbenad //')
 other_id=$(echo "$id" | sed 's/[0-9a-f]\{8\}$/0ff0ff00/')
-[ "$id" != "$other_id" ] && [ ${#id} -eq ${#other_id} ] || fail "no other id for '$id'"
+[ "$id" != "$other_id" ] && [ ${#id} -eq ${#other_id} ] || fail "no other build id could be made of '$id'"
 mkdir "$work/other"
 cp -a "$VB_PREFIX/bin" "$VB_PREFIX/lib" "$work/other/"
 find "$work/other" -type f -exec sed -i "s/$id/$other_id/g" {} +
@@ -37,7 +37,7 @@ grep -q "$id" "$work/info" && grep -q "$other_id" "$work/info" ||
 tell "$to"
 exec {to}>&-
 wait $user || fail "the program that used it: $(cat "$work/out")"
-[ "$(grep -c made "$work/out")" -eq 2 ] || fail "it could not go on: $(cat "$work/out")"
+[ "$(grep -c made "$work/out")" -eq 2 ] || fail "the program could not continue: $(cat "$work/out")"
 
 # Data that the agent keeps for a program that has just ended does not count as a program.
 other run -- ibv_devinfo >"$work/info" 2>&1 || fail "an agent whose programs have ended is not replaced: $(cat "$work/info")"

@@ -1,13 +1,14 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# A line loses 30 % and corrupts 30 %, each way and in bursts.  Two hosts make fifty connections over it, and
-# all fifty are ESTABLISHED at both.
+# A line loses 15 % and corrupts 15 %, each way and in bursts.  Two hosts make fifty connections over it, and
+# all fifty are ESTABLISHED at both.  On a line that is twice as bad, one of 500 connections fails: a REQ is
+# answered by 16 REPs at most (Max CM Retries), so that a forged one does little harm, and all RTUs may be lost.
 #   VB_LINE_SEEDS    seeds of the line (default 1); VB_SEED=N replays one
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need ucmatose stdbuf
 
-faults="loss=30 corrupt=30 burst=3"
+faults="loss=15 corrupt=15 burst=3"
 connections=50
 address=$(address_of b 6)  # with IPv4, one corrupt packet of 65,536 would pass
 
@@ -30,8 +31,8 @@ ends_well() {  # ends_well PID NAME
   wait "$1" || cannot "the $2: exit $?"
   grep -q 'return status 0' "$work/$2" && ! grep -q 'event:\|fail' "$work/$2" || cannot "the $2 complains"
 }
-is_bad() {  # half of all packets should be bad, either way
-  line_counts | tr ';' '\n' | sed 's/[a-z]*=//g' | awk '($4 + $7) * 3 > $2 { ++bad } END { exit bad != 2 }'
+is_bad() {  # more than a quarter of all packets should be bad, either way
+  line_counts | tr ';' '\n' | sed 's/[a-z]*=//g' | awk '($4 + $7) * 5 > $2 { ++bad } END { exit bad != 2 }'
 }
 
 make_hosts 1500

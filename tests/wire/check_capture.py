@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Checks independently what a host has sent: check_capture.py FILE.pcap ADDRESS...
+"""Checks the packets that a host has sent, without code of Verbena: check_capture.py FILE.pcap ADDRESS...
 
 Every RoCEv2 packet from one of the addresses must have the right ICRC (vol1 A17.9.2), a length that
-its headers allow, and a known opcode.  Prints how many there were; exits 1 at the first
-difference.
+its headers allow, and a known opcode.  Prints the number of packets; exits with 1 at the first fault.
 """
 import ipaddress
 import struct
@@ -42,7 +41,7 @@ def frames(path):
 
 
 def parse(frame):
-    """(source, IP packet, offset of UDP, whether IPv6), or None if it is no RoCEv2 packet."""
+    """Returns (source, IP packet, offset of UDP, is IPv6), or None if it is no RoCEv2 packet."""
     ethertype = struct.unpack_from(">H", frame, 12)[0]
     if ethertype == 0x8100:  # a VLAN's tag
         frame = frame[:12] + frame[16:]

@@ -1,4 +1,4 @@
-# Two hosts and the line between them, for tests: source tests/system/lib.sh first, then this.
+# Makes two hosts and the line between them.  Source tests/system/lib.sh first, then this.
 #
 #   make_hosts [MTU]              hosts a (10.77.0.1, fd77::1, fe80::a) and b (10.77.0.2, ...)
 #   on a verbena run -- ...       runs a command on a host
@@ -6,8 +6,8 @@
 #   second_link                   eth1 of both, 10.78.0.1 and fd78::1 to 10.78.0.2 and fd78::2; no line
 #   line "both loss=10"           tells the line what to do (main.cc); fails if it does not know it
 #   line_counts                   prints what the line has done
-#   captures                      ends the line, after which $work/line.{a,b}.pcap are whole
-#   check_captures                the same, and an independent check of all frames
+#   captures                      ends the line, which completes $work/line.{a,b}.pcap
+#   check_captures                does the same, and then checks all frames independently
 #   fields HOST FILTER -e ...     prints fields of the packets in its capture, by tshark
 command -v ip >/dev/null || skip "iproute2 is not installed"
 [ -e /dev/net/tun ] || skip "no /dev/net/tun here"
@@ -94,13 +94,13 @@ make_hosts() {
 line() {
   local said
   echo "$1" >&$line_in
-  read -r said <&$line_out || fail "the line is gone"
+  read -r said <&$line_out || fail "the line has ended"
   [ "$said" = ok ] || fail "line '$1': $said"
 }
 line_counts() {
   local ab ba
   echo counts >&$line_in
-  read -r ab <&$line_out && read -r ba <&$line_out || fail "the line is gone"
+  read -r ab <&$line_out && read -r ba <&$line_out || fail "the line has ended"
   echo "$ab; $ba"
 }
 captures() {

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Calls that may fail get the same answer on Verbena as on Linux.  A listener at a loopback address hears other
-# hosts on both.
+# Compares the results of calls that may fail on Verbena with those on Linux.  On both, a listener at a loopback
+# address accepts connections from other hosts.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need rping
@@ -14,7 +14,7 @@ ready_guest b 1500
 
 runs a "$VB_PREFIX/tests/programs/answers" 10.77.0.2 fd77::2 >"$work/ours" 2>&1 || fail "ours: $(cat "$work/ours")"
 runs b /verbena/tests/programs/answers 10.77.0.1 fd77::1 >"$work/linux" 2>&1 || fail "Linux: $(cat "$work/linux")"
-diff "$work/linux" "$work/ours" >"$work/diff" || fail "< Linux, > ours: $(cat "$work/diff")"
+diff "$work/linux" "$work/ours" >"$work/diff" || fail "< Linux, > Verbena: $(cat "$work/diff")"
 cat "$work/linux"
 
 for server in a b; do
@@ -25,6 +25,6 @@ for server in a b; do
   runs $client rping -c -a "$(address_of $server 4)" -C 5 -V >"$work/client" 2>&1 ||
     ended_by_own_race $client "$work/client" || fail "client on $client: $(tail -4 "$work/client")"
   wait $pid || ended_by_own_race $server "$work/server" || fail "server on $server: $(tail -4 "$work/server")"
-  echo "a listener at 127.0.0.1 of $server hears $client: ok"
+  echo "a listener at 127.0.0.1 of $server accepts a connection from $client: ok"
 done
 check_captures

@@ -1,12 +1,12 @@
 #!/bin/bash
-# Runs the C++ API over the system's libibverbs: the same programs, not compiled anew, on a Linux machine's
-# soft-RoCE (`verbena run --adapter`) and on ours, in both directions.
+# Runs the C++ API over the system's libibverbs.  The same binaries run on Linux's soft-RoCE (`verbena run --adapter`)
+# and on Verbena, with the server on either side.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need cmp
 
 make_pair_with_api
-# Runs an example as each host does.
+# Runs an example on Verbena's device (host a), or on the adapter of the Linux machine (host b).
 example() {  # example HOST NAME ARGUMENT...
   local host=$1 name=$2
   shift 2
@@ -53,7 +53,7 @@ for server in a b; do
   echo "server $server: pingpong, kvstore: ok"
 done
 
-# Copies a file there, and from there.
+# Copies a file to the Linux machine, and back.
 head -c 2000001 /dev/urandom >"$work/file"
 serve a 7602 rcopy offer "$work/file" 7602
 client b rcopy fetch 10.77.0.1 7602 /tmp/copy
@@ -61,10 +61,10 @@ served rcopy
 serve b 7604 rcopy offer /tmp/copy 7604
 client a rcopy fetch 10.77.0.2 7604 "$work/copy"
 served rcopy
-cmp "$work/file" "$work/copy" || fail "the copy is another"
+cmp "$work/file" "$work/copy" || fail "the copy differs from the file"
 echo "rcopy there and back: ok"
 
-# A conversation over multicast.
+# Lets both hosts chat by multicast.
 group=239.77.3.1
 typed_there=/tmp/typed
 mkfifo "$work/typed"
@@ -83,7 +83,7 @@ hears() {  # hears HOST LINE
 until_true 20 hears b "linux is here" || fail "linux: $(on b cat /tmp/heard)"
 echo "hello" >&$typed
 until_true 20 hears b "ours: hello" || fail "linux hears: $(on b cat /tmp/heard)"
-# It ends when its input ends, and not before that was heard.
+# Keeps the input of chat open until its message has arrived, because chat ends with its input.
 on b mkfifo /tmp/heard_here
 start_runs b sh -c "exec >$typed_there; echo 'hello, too'; cat /tmp/heard_here" &
 typist=$!
@@ -96,16 +96,16 @@ wait $linux || fail "linux: $(cat "$work/linux")"
 [ ! -s "$work/linux" ] || fail "linux: $(cat "$work/linux")"
 echo "chat: ok"
 
-# Shared receive queues, windows, busy objects.
+# Tests shared receive queues, memory windows and busy objects.
 runs b /verbena/bin/verbena run --adapter rxe0 -- /verbena/tests/api/live adapter >"$work/live" 2>&1 ||
   fail "live: exit $?: $(cat "$work/live")"
 [ "$(cat "$work/live")" = "all good" ] || fail "live: $(cat "$work/live")"
-echo "what the examples do not use: ok"
+echo "features that the examples do not use: ok"
 
-# Calls that cannot work.
+# Names an adapter and a port that do not exist.
 ! on b env VERBENA_ADAPTER=mlx5_0 LD_LIBRARY_PATH=/verbena/lib/verbena/adapter /verbena/examples/pingpong 7609 >"$work/client" 2>&1 ||
-  fail "an adapter that is not there"
+  fail "pingpong runs on an adapter that does not exist"
 grep -q "no RDMA adapter 'mlx5_0' here: rxe0" "$work/client" || fail "$(cat "$work/client")"
-! on b /verbena/bin/verbena run --adapter rxe0/2 -- /verbena/examples/pingpong 7609 >"$work/client" 2>&1 || fail "port 2"
-grep -q "rxe0 has no port 2, but 1" "$work/client" || fail "$(cat "$work/client")"
+! on b /verbena/bin/verbena run --adapter rxe0/2 -- /verbena/examples/pingpong 7609 >"$work/client" 2>&1 || fail "pingpong runs on a port that does not exist"
+grep -q "rxe0 has no port 2 (its last port is 1)" "$work/client" || fail "$(cat "$work/client")"
 check_captures

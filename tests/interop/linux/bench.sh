@@ -1,6 +1,6 @@
 #!/bin/bash
-# Measures Verbena and the kernel's soft-RoCE on the same emulated machine, with both ends there, in turn.
-# Prints "WHO WHAT FIGURE" for each run; for scripts/bench.
+# Measures Verbena and the kernel's soft-RoCE in turn on the same emulated machine, which runs both ends.
+# Prints "STACK PROGRAM FIGURE" for each run.  scripts/bench uses this.
 #     bench.sh ROUNDS
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -8,16 +8,16 @@ rounds=${1:?how often}
 
 ours() { on b env LD_LIBRARY_PATH=/lib /verbena/bin/verbena "$@"; }
 declare -A device=([rxe]=rxe0 [verbena]=verbena0)
-with() {  # with WHO COMMAND...
+with() {  # with STACK COMMAND...: runs a command with rxe or verbena
   local who=$1
   shift
   if [ "$who" = rxe ]; then on b "$@"; else ours run -- "$@"; fi
 }
-index_of() {  # of the GID of b's IPv4 address
+index_of() {  # index_of STACK: prints the index of the GID of b's IPv4 address
   with "$1" ibv_devinfo -v -d "${device[$1]}" |
     sed -n "s/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*::ffff:$(address_of b 4)\b.*/\1/p" | head -1
 }
-measure() {  # measure WHO PROGRAM COLUMN OPTION...: the figure in that column of the client's table
+measure() {  # measure STACK PROGRAM COLUMN OPTION...: prints the figure in that column of the client's table
   local who=$1 program=$2 column=$3 index server
   shift 3
   index=$(index_of "$who")

@@ -1,14 +1,14 @@
 #!/bin/bash
-# A host of ours and a Linux machine with soft-RoCE.  Each program runs both ways round, over IPv4 and IPv6,
-# with small and large packets, over a line that loses, and where nobody listens.  Both sides verify the data,
-# and tshark and an ICRC check of its own look at the captures.
-#   VB_LOSSY_ROUNDS     of rping with 2 % loss; Linux waits 2 s for some (default 10)
-#   VB_CONNECTIONS      of cmtime (default 1000)
+# Runs each program between Verbena and Linux's soft-RoCE, with the server on either side: over IPv4 and IPv6, with
+# small and large packets, over a line that loses packets, and without a listener.  Both sides verify the data.  tshark
+# and an independent check of the ICRCs read the captures.
+#   VB_LOSSY_ROUNDS     rounds of rping with 2 % loss (default 10); some take 2 s, the timeout of Linux
+#   VB_CONNECTIONS      connections of cmtime (default 1000)
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need rping ucmatose cmtime rdma_client ibv_rc_pingpong
 
-pingpong() {  # pingpong SERVER MTU WHAT; it talks TCP over IPv4 before, and -c verifies
+pingpong() {  # pingpong SERVER MTU WHAT: both ends exchange their addresses by TCP over IPv4; -c verifies the data
   local client own other
   client=$([ "$1" = a ] && echo b || echo a)
   own=$(gid_index "$1" "$family")
@@ -18,7 +18,7 @@ pingpong() {  # pingpong SERVER MTU WHAT; it talks TCP over IPv4 before, and -c 
     ibv_rc_pingpong -c -m "$2" -s 20000 -n 30 -g "$other" "$(address_of "$1" 4)"
 }
 
-# refused PROGRAM-HOST WORDS COMMAND...: the command fails, and says the words.
+# refused HOST WORDS COMMAND...: runs a command that must fail with a message that contains the words.
 refused() {
   local host=$1 words=$2
   shift 2
@@ -27,7 +27,7 @@ refused() {
   echo "$* on $host: $words"
 }
 
-# cmtime's server does not end.  Linux takes some ms for each connection.
+# cmtime's server must be killed.  Linux takes some milliseconds for each connection, so the timeout grows with them.
 connections=${VB_CONNECTIONS:-1000}
 many_at_once() {  # many_at_once SERVER
   local client pid program_seconds=$((120 + connections / 50))
@@ -81,7 +81,7 @@ done
 line_counts | grep -q "lost=[1-9].*lost=[1-9]" || fail "the line lost nothing: $(line_counts)"
 line "both"
 
-# A host does not exist: programs hear it as soon as the neighbour's silence tells.
+# Connects to a host that does not exist.  Programs are told when neighbour discovery fails.
 refused a ADDR_ERROR rping -c -a 10.77.0.9 -C 1
 refused b ADDR_ERROR rping -c -a 10.77.0.9 -C 1
 

@@ -1,13 +1,13 @@
 #!/bin/bash
-# RDMA_PS_UDP over IPv4 and IPv6, and multicast, of the RDMA CM between ours and Linux, with each program
-# unmodified on both.  Linux's RDMA CM joins no IPv6 group on RoCE (ENOTSUPP).
+# Tests datagrams of the RDMA CM between Verbena and Linux: RDMA_PS_UDP over IPv4 and IPv6, and multicast over IPv4.
+# The same programs run on both.  Linux's RDMA CM joins no IPv6 group on RoCE (ENOTSUPP).
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need udaddy mckey
 
 make_pair 1500
 
-# SIDR: each side asks once.
+# Each side resolves the other's QP by SIDR.
 for server in a b; do
   for family in 4 6; do
     address=$(address_of $server $family)
@@ -19,27 +19,27 @@ for server in a b; do
 done
 
 group=239.77.1.6
-ours_is_member() { on a ip maddress show dev eth0 | grep -q "$group"; }
-# Soft-RoCE takes each group for an IPv6 group when a queue pair is attached.
-theirs() { on b ip maddress show dev eth0 | awk '/33:33:ef:4d:01:06/ { print $4 ? $4 : 1 }'; }
-theirs_is_member() { [ "$(theirs)" -gt "${before:-0}" ]; }
+verbena_is_member() { on a ip maddress show dev eth0 | grep -q "$group"; }
+# Soft-RoCE joins an IPv6 group for each queue pair that is attached to a group.
+linux_members() { on b ip maddress show dev eth0 | awk '/33:33:ef:4d:01:06/ { print $4 ? $4 : 1 }'; }
+linux_is_member() { [ "$(linux_members)" -gt "${before:-0}" ]; }
 
-# speaks SPEAKER HEARER WHAT OPTION...: mckey on HEARER hears what mckey on SPEAKER sends.
-speaks() {
-  local speaker=$1 hearer=$2 what=$3 hears pid
+# sends SENDER RECEIVER WHAT OPTION...: mckey on RECEIVER receives the messages of mckey on SENDER.
+sends() {
+  local sender=$1 receiver=$2 what=$3 is_member pid
   shift 3
-  hears=$([ "$hearer" = a ] && echo ours_is_member || echo theirs_is_member)
-  before=$(theirs)
-  start_runs "$hearer" mckey -m $group -b "$(address_of "$hearer" 4)" -C 5 >"$work/hearer" 2>&1 &
+  is_member=$([ "$receiver" = a ] && echo verbena_is_member || echo linux_is_member)
+  before=$(linux_members)
+  start_runs "$receiver" mckey -m $group -b "$(address_of "$receiver" 4)" -C 5 >"$work/receiver" 2>&1 &
   pid=$!
-  until_true 30 "$hears" || fail "$what: mckey on $hearer does not join: $(cat "$work/hearer"; on "$hearer" ip maddress show dev eth0)"
-  runs "$speaker" mckey -m $group -b "$(address_of "$speaker" 4)" -s "$@" -C 5 >"$work/speaker" 2>&1 ||
-    fail "$what: mckey -s $* on $speaker: $(cat "$work/speaker")"
-  wait $pid || fail "$what: mckey on $hearer: $(cat "$work/hearer")"
+  until_true 30 "$is_member" || fail "$what: mckey on $receiver does not join: $(cat "$work/receiver"; on "$receiver" ip maddress show dev eth0)"
+  runs "$sender" mckey -m $group -b "$(address_of "$sender" 4)" -s "$@" -C 5 >"$work/sender" 2>&1 ||
+    fail "$what: mckey -s $* on $sender: $(cat "$work/sender")"
+  wait $pid || fail "$what: mckey on $receiver: $(cat "$work/receiver")"
   echo "$what: ok"
 }
 for member in "" -o; do
-  speaks b a "mckey -s $member, Linux speaks, ours hears" $member
-  speaks a b "mckey -s $member, ours speaks, Linux hears" $member
+  sends b a "mckey -s $member, Linux to Verbena" $member
+  sends a b "mckey -s $member, Verbena to Linux" $member
 done
 check_captures

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""A Linux machine of image.py in QEMU, and commands in it.
+"""Starts a Linux machine of image.py in QEMU, and runs commands in it.
 
 usage: guest.py start FOLDER IMAGE LINE [--mac MAC] [--also ARCHIVE] [--processors N] [--memory MIB]
-                                     becomes the machine; LINE is wire_line's socket (its guest:PATH),
-                                     ARCHIVE is made by image.py pack
+                                     replaces itself by the machine; LINE is the socket of wire_line
+                                     (its guest:PATH), ARCHIVE is made by image.py pack
        guest.py run FOLDER [--timeout SECONDS] COMMAND [ARGUMENT...]
-                                     waits for it to be up; runs a command, with its output and exit
-                                     code (124: out of time; 125: the machine is gone)
+                                     waits until the machine is up and runs a command there, with its
+                                     output and exit code (124: timeout; 125: the machine has ended)
 
-FOLDER holds what belongs to the one machine.  Commands travel over virtio-serial, not the network;
-up to PORTS run at a time.  One whose `run` is killed goes on until its time is over.
+Each machine has its own FOLDER.  Commands travel over virtio-serial, not the network, and up to PORTS
+commands run at a time.  A command whose `run` is killed goes on until its timeout.
 """
 
 import argparse
@@ -29,12 +29,12 @@ def start(arguments):
     folder.mkdir(exist_ok=True)
     image = pathlib.Path(arguments.image)
     initrd = f"{image}/initrd"
-    if arguments.also:  # the kernel unpacks them one after the other
+    if arguments.also:  # the kernel unpacks concatenated archives one after the other
         initrd = folder / "initrd"
         initrd.write_bytes(b"".join(pathlib.Path(part).read_bytes() for part in (f"{image}/initrd", arguments.also)))
     command = [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-        # Emulation: where this runs (containers, virtual machines) there is seldom anything else.
+        # Emulates the processor: containers and virtual machines seldom have KVM.
         "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-m", str(arguments.memory),
         "-smp", str(arguments.processors),
         "-serial", f"file:{folder}/console",
@@ -70,25 +70,25 @@ def run(arguments):
     port, _lock = free_port(folder)
     name = f"{os.getpid()}.{os.urandom(4).hex()}"
     command = base64.b64encode(shlex.join(arguments.command).encode()).decode()
-    # QEMU has both open, so neither waits, and the end of file is QEMU's.
+    # QEMU has opened both pipes, so opening them here does not block.  The end of file means that QEMU has ended.
     with open(folder / f"{port}.out", "rb", buffering=0) as answer, open(folder / f"{port}.in", "w") as ask:
         print(name, arguments.timeout, command, file=ask, flush=True)
         return relay(answer, name)
 
 
 def relay(answer, name):
-    """Copies what a command says, line by line; returns its exit code."""
+    """Copies the output of a command, line by line, and returns its exit code."""
     begin, end = f"begin {name}".encode(), f"end {name} ".encode()
     begun, held, pending = False, None, b""
     while True:
         more = answer.read(65536)
         if not more:
-            print("guest.py: the guest is gone", file=sys.stderr)
+            print("guest.py: the guest has ended", file=sys.stderr)
             return 125
         *lines, pending = (pending + more).split(b"\n")
         for line in lines:
             if begun and line.startswith(end):
-                if held:  # the line that `end` has put a newline behind
+                if held:  # the last output had no newline; the line `end` begins with one
                     sys.stdout.buffer.write(held)
                 return int(line[len(end):])
             if begun:

@@ -23,16 +23,16 @@ import subprocess
 import sys
 import tempfile
 
-PACKAGES = ["busybox-static", "ibverbs-providers"]  # and the kernel
-# The first ones serve QEMU's devices; the checksums are found by name, not by dependency.
+PACKAGES = ["busybox-static", "ibverbs-providers"]  # kernel_package() adds the kernel
+# Lists QEMU's devices first.  The kernel finds checksum modules by name, so dependencies do not list them.
 MODULES = """virtio_pci virtio_net virtio_console virtio_rng crc32_generic crc32_pclmul
     crc32c_generic crc32c_intel rdma_rxe ib_uverbs rdma_ucm ib_umad 8021q""".split()
 PROGRAMS = """dash timeout ip ss rdma rping ucmatose udaddy mckey rdma_server rdma_client rstream
     cmtime ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong ibv_srq_pingpong ibv_devinfo ibv_devices
     ibv_asyncwatch ib_send_lat ib_send_bw ib_write_lat ib_write_bw ib_read_lat ib_read_bw
     ib_atomic_lat ib_atomic_bw qperf""".split()
-LIBRARIES = ["libgcc_s.so.1"]  # which pthread_exit() loads
-# The loader is where programs say it is; all else is found by LD_LIBRARY_PATH.
+LIBRARIES = ["libgcc_s.so.1"]  # pthread_exit() loads it
+# The dynamic loader must be at its usual path; LD_LIBRARY_PATH finds all other libraries.
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 PROVIDERS = "usr/lib/x86_64-linux-gnu/libibverbs"
 
@@ -42,7 +42,7 @@ from packages import need_tools, output, unavailable, unpack  # noqa: E402
 
 
 def kernel_package():
-    """The plain flavour's: the cloud flavour has no rdma_rxe."""
+    """Returns the package of the plain kernel, since the kernel for clouds has no rdma_rxe."""
     if not output("apt-cache", "policy", "linux-image-amd64") and os.geteuid() == 0:
         subprocess.run(["apt-get", "-qq", "update"])
     found = re.search(r"Depends: (linux-image-\d\S*-amd64)", output("apt-cache", "depends", "linux-image-amd64"))
@@ -57,7 +57,7 @@ def path_of(program):
 
 
 def origin(kernel):
-    """Lists what the machine is made from, as text."""
+    """Returns the versions of all parts of the machine as text."""
     programs = {name: path_of(name) for name in PROGRAMS}
     parts = [hashlib.sha256(HERE.joinpath(name).read_bytes()).hexdigest() for name in ("image.py", "init")]
     parts += [output("apt-cache", "policy", package) for package in PACKAGES + [kernel]]
@@ -67,7 +67,7 @@ def origin(kernel):
 
 
 def uncompressed(bzimage):
-    """The ELF file inside: QEMU enters it directly, and emulating its decompressor takes seconds."""
+    """Unpacks the ELF file, so that QEMU need not emulate the decompressor, which takes seconds."""
     at = bzimage.find(b"\xfd7zXZ\0")
     while at >= 0:
         try:
@@ -81,13 +81,13 @@ def uncompressed(bzimage):
 
 
 def with_dependencies(names, folder):
-    """Module files, each behind those that it needs."""
+    """Returns module files, each after the modules that it depends on."""
     files = {path.stem.replace("-", "_"): path for path in folder.rglob("*.ko")}
     order = {}
 
     def add(name):
         path = files.get(name)
-        if path is None or path in order:  # built in, perhaps
+        if path is None or path in order:  # the module may be built into the kernel
             return
         needs = re.search(rb"\0depends=([^\0]*)\0", path.read_bytes())
         for other in needs[1].decode().split(",") if needs else []:
@@ -105,7 +105,7 @@ def libraries_of(path):
 
 
 class Archive:
-    """An initramfs: cpio in the format "newc" (the kernel's buffer-format.rst)."""
+    """Builds an initramfs: cpio in the format "newc" (the kernel's buffer-format.rst)."""
 
     def __init__(self):
         self.bytes = bytearray()
@@ -169,7 +169,7 @@ def initramfs(root):
 
 
 def pack(target, prefix, paths):
-    """Packs the files; they go below /verbena."""
+    """Packs the files of the build, for the folder /verbena of the machine."""
     archive = Archive()
     libraries = set()
     with tempfile.TemporaryDirectory() as temporary:

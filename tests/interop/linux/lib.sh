@@ -1,26 +1,26 @@
-# A host of our own and a Linux machine with soft-RoCE, for tests: source tests/system/lib.sh first,
-# then this.  VB_LINUX is image.py's folder.
+# Makes a host with Verbena and a Linux machine with soft-RoCE for tests.  Source tests/system/lib.sh first.  VB_LINUX
+# is the folder that image.py has made.
 #
-#   make_pair [MTU]        hosts a (ours) and b (Linux), and the line between them (tests/wire)
+#   make_pair [MTU]        hosts a (Verbena) and b (Linux), and the line between them (tests/wire)
 #   make_linux_pair [MTU]  the same, but both are Linux
-#   make_pair_with_api     as make_pair, and the examples are on b, too, below /verbena
-#   make_linux_pair_with_verbena [MTU]   as that, and Verbena is on b, below /verbena
-#   make_verbena_pair [MTU]              both are Linux without soft-RoCE, with Verbena below /verbena
-#   runs HOST PROGRAM ...  an RDMA program there: on our host under `verbena run`
+#   make_pair_with_api     as make_pair, with the examples of the C++ API on b, in /verbena
+#   make_linux_pair_with_verbena [MTU]   as make_linux_pair, with Verbena on b, in /verbena
+#   make_verbena_pair [MTU]              both are Linux without soft-RoCE, with Verbena in /verbena
+#   runs HOST PROGRAM ...  runs an RDMA program on a host, under `verbena run` if the host is not Linux
 #   start_runs HOST ... &  the same for the background
-#   pair ...               a server and its client, on one host each
+#   pair ...               runs a server and its client on different hosts
 source "$VB_SOURCE/tests/wire/lib.sh"
 need python3 qemu-system-x86_64 tshark
-[ -s "${VB_LINUX:?the folder of image.py}/initrd" ] || skip "no Linux machine in $VB_LINUX: image.py could not make it"
+[ -s "${VB_LINUX:?the folder of image.py}/initrd" ] || skip "no Linux machine in $VB_LINUX: image.py could not make one"
 
 guest() { exec python3 "$VB_SOURCE/tests/interop/linux/guest.py" "$@"; }
 is_linux() { [ -e "$work/guest.$1/started" ]; }
 
 guest_mib=512
-make_guest() {  # make_guest NAME [OPTION...]; the line listens on guest.NAME.line
+make_guest() {  # make_guest NAME [OPTION...]: the socket of the line is guest.NAME.line
   local mac=52:54:00:77:00:01
   [ "$1" = a ] || mac=52:54:00:77:00:02
-  # The line ends with the last writer of its commands.
+  # QEMU must not inherit the pipe of the line's commands, because the line ends at its end of file.
   start_qemu() { exec {line_in}>&- && guest start "$work/guest.$1" "$VB_LINUX" "$work/guest.$1.line" --memory "$guest_mib" --mac "${@:2}" >"$work/qemu.$1" 2>&1; }
   start_qemu "$1" $mac "${@:2}" &
   host_pid[$1]=$!
@@ -29,13 +29,13 @@ make_guest() {  # make_guest NAME [OPTION...]; the line listens on guest.NAME.li
 is_up() {
   (guest run --timeout 120 "$work/guest.$1" true) || fail "guest $1: $(tail -5 "$work/guest.$1/console" "$work/qemu.$1")"
 }
-ready_guest() {  # ready_guest NAME MTU; the RDMA device last: its MTU is the interface's
+ready_guest() {  # ready_guest NAME MTU: the RDMA device is made last, because it copies the interface's MTU
   is_up "$1"
   configure_host "$1" "$2"
   on "$1" rdma link add rxe0 type rxe netdev eth0
 }
 
-# Packs our products for a guest, and FILEs of the build.
+# Packs Verbena for a guest, with further files of the build.
 pack_verbena() {  # pack_verbena [FILE...]
   python3 "$VB_SOURCE/tests/interop/linux/image.py" pack "$work/verbena.cpio" "$VB_PREFIX" bin/verbena \
     lib/verbena/verbenad lib/verbena/libverbena.so.0 lib/verbena/libibverbs.so.1 \
@@ -84,7 +84,7 @@ make_linux_pair() {
   ready_guest b "${1:-1500}"
 }
 
-program_seconds=120  # seconds that a program may take
+program_seconds=120  # the timeout of a program
 start_runs() {
   local host=$1
   shift
@@ -100,22 +100,22 @@ listens() {
     on "$1" verbena ps | grep "listening.*:$3\b" >/dev/null
   fi
 }
-ready_for() {  # HOST PORT, or tcp:PORT for a program with a socket of its own
+ready_for() {  # ready_for HOST PORT: PORT is tcp:NUMBER if the program listens on a TCP socket
   case "$2" in
     tcp:*) on "$1" ss -ltnH "sport = :${2#tcp:}" | grep . >/dev/null ;;
     *) listens "$1" "$address" "$2" ;;
   esac
 }
 
-# rping's event thread may see its channel closed at the very end.  On a kernel's librdmacm it then exits with
-# an error.  The data that it verified was right.
+# Tells whether rping has failed by a race of its own: at its end, one thread closes the channel that another one still
+# reads.  The data was verified before that.
 ended_by_own_race() {  # ended_by_own_race HOST OUTPUT
   is_linux "$1" && grep -q 'DISCONNECT EVENT' "$2" &&
     grep -q 'rdma_get_cm_event: Bad file descriptor' "$2" && ! grep -qE 'mismatch|failed' "$2"
 }
 
 # pair WHAT SERVER PORT SERVER-COMMAND -- CLIENT-COMMAND: starts the server on its host, waits until it listens,
-# and runs the client on the other host.  Both must end well.  @ is the server's address.
+# and runs the client on the other host.  Both must succeed.  @ stands for the server's address.
 pair() {
   local what=$1 server=$2 port=$3 client pid code command=() begun=$SECONDS
   client=$([ "$server" = a ] && echo b || echo a)
@@ -129,8 +129,8 @@ pair() {
     fail "$what (seed $line_seed): client on $client: $(tail -4 "$work/client"); server: $(tail -4 "$work/server"); $(line_counts)"
   code=0
   wait "$pid" || code=$?
-  # Linux does not repeat the DREQ of a program that has ended.  If it is lost, the server never hears of it,
-  # and its time runs out.
+  # Linux does not repeat the DREQ of a program that has ended.  If the DREQ is lost, the server is never told, and
+  # ends by its timeout.
   if [ $code -eq 124 ] && [ -n "${dreq_may_be_lost:-}" ] && is_linux "$client"; then
     echo "$what: the DREQ was lost"
   elif [ $code -ne 0 ]; then
@@ -140,7 +140,7 @@ pair() {
   echo "$what: ok ($((SECONDS - begun)) s)"
 }
 
-# Prints the index of the host's GID that is its address: a ping-pong wants its own.
+# Prints the index of the GID of the host's address, which ibv_rc_pingpong needs.
 gid_index() {  # gid_index HOST FAMILY
   local gid index
   gid=$(address_of "$1" "$2")

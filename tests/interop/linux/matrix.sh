@@ -1,7 +1,7 @@
 #!/bin/bash
-# Runs every operation between ours and Linux: each side asks, at path MTU 1024 and 4096, without and with loss,
-# and all data is compared (tests/programs/matrix.c).  This test makes the table in docs/conformance.md;
-# VB_RECORD=1 writes it.  It also tests vendor data in REQ, REP and REJ (ece.c), with either side asking.
+# Runs every operation between Verbena and Linux, and compares all data (tests/programs/matrix.c).  Each side is the
+# requester, at path MTU 1024 and 4096, with and without loss.  The test compares its results with the table in
+# docs/conformance.md; VB_RECORD=1 writes the table.  It also tests vendor options in REQ, REP and REJ (ece.c).
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -15,14 +15,14 @@ ready_guest b 9000
 program() { is_linux "$1" && echo /verbena/tests/programs/"${2:-matrix}" || echo "$VB_PREFIX/tests/programs/${2:-matrix}"; }
 
 port=7700
-run() {  # run ASKER MTU WORD...: its lines, marked
+run() {  # run ASKER MTU WORD...: appends the results to $work/all, with the asker and the MTU before each
   local asker=$1 mtu=$2 answerer pid code=0
   shift 2
   port=$((port + 1))
   answerer=$([ "$asker" = a ] && echo b || echo a)
   start_runs "$answerer" "$(program "$answerer")" answer "$(address_of "$answerer" 4)" $port "$mtu" >"$work/answerer" 2>&1 &
   pid=$!
-  until_true 30 ready_for "$answerer" tcp:$port || fail "nobody answers on $answerer: $(cat "$work/answerer")"
+  until_true 30 ready_for "$answerer" tcp:$port || fail "the program on $answerer does not listen: $(cat "$work/answerer")"
   runs "$asker" "$(program "$asker")" ask "$(address_of "$asker" 4)" $port "$mtu" "$(address_of "$answerer" 4)" "$@" \
     >"$work/asker" 2>&1 || code=$?
   [ $code -eq 0 ] || fail "$asker asks, MTU $mtu, $*: exit $code: $(grep -v good "$work/asker"); the other: $(cat "$work/answerer")"
@@ -41,7 +41,7 @@ line "both loss=2"
 for asker in a b; do
   for mtu in 3 5; do run $asker $mtu rc; done
 done
-echo "lost, and all is well: $(line_counts)"
+echo "no operation failed on a line that loses packets: $(line_counts)"
 python3 "$VB_SOURCE/tests/interop/linux/matrix_table.py" "$work/all" "$VB_SOURCE/docs/conformance.md" \
-  ${VB_RECORD:+--record} || fail "the table in docs/conformance.md is another (VB_RECORD=1 writes it)"
+  ${VB_RECORD:+--record} || fail "the table in docs/conformance.md differs (VB_RECORD=1 writes it)"
 check_captures

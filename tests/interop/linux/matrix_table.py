@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The table of matrix.sh in docs/conformance.md: compares it, or writes it (--record)."""
+"""Compares the table of matrix.sh in docs/conformance.md, or writes it (--record)."""
 import pathlib
 import re
 import sys
 
-COLUMNS = [("a", "ours"), ("b", "Linux")]  # who asks
-WAYS = [("3", "1024"), ("5", "4096"), ("3-loss", "1024*"), ("5-loss", "4096*")]  # path MTU; * loses
+COLUMNS = [("a", "Verbena"), ("b", "Linux")]  # the requester
+WAYS = [("3", "1024"), ("5", "4096"), ("3-loss", "1024*"), ("5-loss", "4096*")]  # the path MTU, with * on a line that loses packets
 
 
 def table(lines):

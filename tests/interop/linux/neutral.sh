@@ -1,6 +1,6 @@
 #!/bin/bash
-# Two Linux machines with the line between them.  The line does to them only what it is told.  So a failure of
-# the other tests with one host of ours is ours.
+# Runs rping between two Linux machines over the line of the other tests, with faults.  If this passes, a failure of the
+# tests with Verbena on one side is not a fault of the line.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -1,16 +1,16 @@
 #!/bin/bash
-# Verbena runs on a machine whose kernel has soft-RoCE.  The kernel holds port 4791, and Verbena says so.  When
-# the module is gone, Verbena takes over, and talks to the other machine's kernel as that one did.
+# Runs Verbena on a machine whose kernel has soft-RoCE and so holds port 4791.  Verbena's errors name the kernel module.
+# After the module is removed, Verbena gets the port, and connects to the soft-RoCE of another machine.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 ours() { on b env LD_LIBRARY_PATH=/lib /verbena/bin/verbena "$@"; }
 
 make_linux_pair_with_verbena 1500
-if ours run -- rping -c -a "$(address_of a 4)" -C 1 >"$work/refused" 2>&1; then fail "connected without a port"; fi
+if ours run -- rping -c -a "$(address_of a 4)" -C 1 >"$work/refused" 2>&1; then fail "connected without port 4791"; fi
 ours doctor >"$work/doctor" 2>&1 || true
 for said in "$work/refused" "$work/doctor"; do
-  grep -q "4791" "$said" && grep -q "rdma_rxe" "$said" || fail "does not say who has the port: $(cat "$said")"
+  grep -q "4791" "$said" && grep -q "rdma_rxe" "$said" || fail "the message does not name the owner of the port: $(cat "$said")"
 done
 grep 4791 "$work/refused"
 on b rmmod rdma_rxe
@@ -23,5 +23,5 @@ server=$!
 until_true 30 ready_for a 7174 || fail "no server: $(cat "$work/server")"
 ours run -- rping -c -a "$address" -C 10 -V >"$work/client" 2>&1 || fail "client: $(cat "$work/client" "$work/server")"
 wait $server || fail "server: $(cat "$work/server")"
-echo "Verbena in the place of the kernel's device: ok"
+echo "Verbena after the kernel's device was removed: ok"
 check_captures

@@ -1,12 +1,12 @@
 #!/bin/bash
-# Atomics and unreliable connections between ours and Linux, with each side as requester and as responder.
-# both_ways.sh tests what programs of the connection manager do.
+# Tests atomics and unreliable connections between Verbena and Linux, with each side as requester and as responder.
+# both_ways.sh tests the programs that use the connection manager.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need ib_atomic_bw ib_atomic_lat ib_send_lat ib_write_lat ibv_uc_pingpong
 
-# both SERVER OPTION COMMAND...: runs the same command on both hosts, each with its own GID index behind
-# OPTION.  They talk TCP over IPv4 first.
+# both SERVER OPTION COMMAND...: runs the same command on both hosts, each with its own GID index after OPTION.
+# Both ends first exchange their addresses by TCP over IPv4.
 both() {
   local server=$1 option=$2 client own other
   shift 2
@@ -21,7 +21,7 @@ make_pair 1500
 for server in a b; do
   for family in 4 6; do
     address=$(address_of $server $family)
-    # The limit is the smaller of both: perftest asks its own adapter for what the other's can have.
+    # perftest takes the limit of outstanding atomics from its own adapter, so this sets the smaller one of both.
     for kind in CMP_AND_SWAP FETCH_AND_ADD; do
       both $server -x ib_atomic_lat -F -o 16 -A $kind -n 50
       both $server -x ib_atomic_bw -F -o 16 -A $kind -n 200
@@ -32,7 +32,7 @@ for server in a b; do
   done
 done
 
-# A lost answer is asked for again, and is the same as before.
+# A repeated atomic must return the same result as the lost response.
 line "both loss=2"
 family=4
 for server in a b; do

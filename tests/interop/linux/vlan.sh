@@ -1,12 +1,12 @@
 #!/bin/bash
-# VLAN interfaces: Verbena on two Linux machines whose network has a tagged one beside the untagged.
-# (Linux soft-RoCE has no devices on VLAN interfaces; this machine's own kernel may have no VLANs.)
+# Runs Verbena on two Linux machines that have an untagged network and a VLAN.  Both ends are Verbena, because Linux's
+# soft-RoCE has no devices on VLAN interfaces.  They are guests, because this machine's kernel may have no VLANs.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 verbena_on() { on "$1" env LD_LIBRARY_PATH=/lib /verbena/bin/verbena "${@:2}"; }
 is_listening() { verbena_on b ps | grep "listening.*:7174\b" >/dev/null; }
-rpings() {  # rpings ADDRESS: from a to b
+rpings() {  # rpings ADDRESS: runs rping from a to an address of b
   (verbena_on b run -- rping -s -a "$1" -C 10 -S 5000 -V) >"$work/server" 2>&1 &
   local server=$!
   until_true 60 is_listening || fail "rping -s on $1: $(cat "$work/server")"
@@ -31,7 +31,7 @@ rpings fd78::2
 rpings 10.77.0.2
 has_gid ::ffff:10.78.0.2 || fail "no GID on the VLAN interface: $(verbena_on b run -- ibv_devinfo -v)"
 on b ip link del eth0.5
-until_true 30 has_no_gid ::ffff:10.78.0.2 || fail "the GID of an interface that is gone"
+until_true 30 has_no_gid ::ffff:10.78.0.2 || fail "the GID of a removed interface is still there"
 rpings 10.77.0.2
 
 own=("$(address_of a 4)" 10.78.0.1 fd78::1)
@@ -41,12 +41,12 @@ for host in a b; do
   own=("$(address_of b 4)" 10.78.0.2 fd78::2)
   echo "host $host: $checked packets sent, every ICRC right"
 done
-tags() {  # tags FILTER: the VLANs of RoCE packets
+tags() {  # tags FILTER: prints the VLANs of RoCE packets
   tshark -r "$work/line.a.pcap" -Y "infiniband && ($1)" -T fields -e vlan.id -e infiniband.bth.destqp 2>"$work/tshark" |
     cut -f1 | sort -u | xargs
 }
-[ "$(tags 'ip.addr == 10.78.0.2 || ipv6.addr == fd78::2')" = 5 ] || fail "not tagged: $(tags 'ip.addr == 10.78.0.2')"
-[ -z "$(tags 'ip.addr == 10.77.0.2')" ] || fail "tagged without need"
+[ "$(tags 'ip.addr == 10.78.0.2 || ipv6.addr == fd78::2')" = 5 ] || fail "packets to the VLAN are not tagged: $(tags 'ip.addr == 10.78.0.2')"
+[ -z "$(tags 'ip.addr == 10.77.0.2')" ] || fail "packets to the untagged network are tagged"
 malformed=$(tshark -r "$work/line.a.pcap" --disable-protocol rpcordma -Y _ws.malformed 2>"$work/tshark")
 [ -z "$malformed" ] || fail "malformed packets: $malformed"
-echo "VLAN 5 is tagged, and only it"
+echo "only the packets of VLAN 5 are tagged"

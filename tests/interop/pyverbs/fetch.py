@@ -5,8 +5,8 @@ usage: fetch.py FOLDER
 
 FOLDER/tests is the suite as Debian's package rdma-core ships it, FOLDER/site the module pyverbs of
 python3-pyverbs, compiled for Debian's /usr/bin/python3.  Neither is installed: rdma-core would
-bring udev rules and services for adapters that are not there.  Says nothing and does nothing when
-that has been done.  Exits with 77 and the reason when the packages are not to be had."""
+bring udev rules and services for adapters.  Does nothing if FOLDER is complete.  Exits with 77 and the
+reason if the packages cannot be downloaded."""
 
 import gzip
 import pathlib
@@ -37,7 +37,7 @@ def main(arguments):
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         root = unpack(PACKAGES, pathlib.Path(temporary))
         if not (root / TESTS).is_dir():
-            unavailable("the package rdma-core has no tests in it")
+            unavailable("the package rdma-core has no tests")
         for name, path in (("tests", TESTS), ("site", MODULES)):
             shutil.rmtree(folder / name, ignore_errors=True)
             shutil.move(root / path, folder / name)

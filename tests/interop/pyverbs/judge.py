@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""rdma-core's own test suite on the built products, and the verdict.
+"""Runs rdma-core's own test suite on the built products, and judges the results.
 
 usage: judge.py [--record] [ARGUMENT of run_tests.py...]
 
-Every test must pass, except those that excused.txt lets skip or fail, with the words that it gives.
+Every test must pass, except those that excused.txt lets skip or fail with the message that it gives.
 An excused test that passes is a failure as well, so that the list stays short.
-VB_PREFIX and VB_SOURCE as in all system tests; VB_PYVERBS is the folder that fetch.py has made.
+VB_PREFIX and VB_SOURCE are those of all system tests; VB_PYVERBS is the folder that fetch.py has made.
 
---record writes the table in docs/conformance.md anew.  With arguments (-k PATTERN) it judges only the
+--record writes the table in docs/conformance.md again.  With arguments (-k PATTERN) it judges only the
 tests that ran, and writes nothing."""
 
 import collections
@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-PYTHON = "/usr/bin/python3"  # Debian's, for which the module is compiled
+PYTHON = "/usr/bin/python3"  # Debian compiles the module for this version
 ADDRESS = "10.96.0.1/24"
 INTERFACE = "pyverbs"
 BEGIN, END = "<!-- pyverbs: made by tests/interop/pyverbs/judge.py --record -->", "<!-- pyverbs end -->"
@@ -36,13 +36,13 @@ def excuses():
             continue
         when, tests, said, reason = (part.strip() for part in line.split(" | "))
         if when not in ("skips", "may skip", "fails"):
-            sys.exit(f"excused.txt:{number}: none of 'skips', 'may skip' and 'fails'")
+            sys.exit(f"excused.txt:{number}: not 'skips', 'may skip' or 'fails'")
         found.append(Excuse(when, tests, re.compile(said), reason, number))
     return found
 
 
 def run(record, arguments):
-    """The suite's exit code.  Tests of the RDMA CM find the address in /sys (run --sysfs)."""
+    """Runs the suite and returns its exit code.  Tests of the RDMA CM find the address in /sys (run --sysfs)."""
     pyverbs = pathlib.Path(os.environ["VB_PYVERBS"])
     environment = dict(os.environ, PYTHONPATH=str(pyverbs / "site"), PYTHONDONTWRITEBYTECODE="1",
                        LD_PRELOAD=os.environ.get("VB_PRELOAD", ""),
@@ -53,8 +53,10 @@ def run(record, arguments):
 
 
 def interface_made():
-    """Tests of the RDMA CM bind to the first address of the device's interface, and use the context that they
-    find in the id then.  A loopback address names no device, so the interface is not to be the loopback."""
+    """Makes an interface for tests of the RDMA CM, and returns False if it may not.
+
+    The tests bind to the first address of the device's interface, and then use the device of the id.  A
+    loopback address belongs to no device."""
     for command in (f"link add {INTERFACE} type veth peer name {INTERFACE}-peer", f"link set {INTERFACE}-peer up",
                     f"link set {INTERFACE} up", f"address add {ADDRESS} dev {INTERFACE}"):
         if subprocess.run(["ip", *command.split()], stderr=subprocess.DEVNULL).returncode:
@@ -63,7 +65,7 @@ def interface_made():
 
 
 def outcomes(record):
-    """{test: (verdict, why)}; the worst of what was said of it."""
+    """Returns {test: (verdict, reason)} with the worst verdict of each test."""
     found = {}
     for line in record.read_text().splitlines():
         said = json.loads(line)
@@ -75,24 +77,24 @@ def outcomes(record):
 
 
 def judged(found, allowed):
-    """Complaints; the excuse of each skipped test; excuses that were not needed."""
-    complaints, excused, used = [], {}, set()
+    """Returns the problems, the excuse of each skipped test, and the excuses that were not needed."""
+    problems, excused, used = [], {}, set()
     for test, (verdict, why) in found.items():
         mine = [e for e in allowed if fnmatch.fnmatchcase(test, e.tests)]
         if verdict == "passed":
             needless = [e for e in mine if e.when != "may skip"]
-            complaints += [f"passes, and need not be excused: {test} (excused.txt:{e.line})" for e in needless]
+            problems += [f"passes, and needs no excuse: {test} (excused.txt:{e.line})" for e in needless]
         elif verdict == "begun":
-            complaints.append(f"the program ended in {test}")
+            problems.append(f"the program ended in {test}")
         else:
             fitting = [e for e in mine if (e.when == "fails") == (verdict == "failed") and e.said.search(why)]
             if fitting:
                 excused[test] = fitting[0]
                 used.add(fitting[0])
             else:
-                complaints.append(f"{verdict}, not excused: {test}: {why}")
+                problems.append(f"{verdict}, not excused: {test}: {why}")
     unused = [e for e in allowed if e.when != "may skip" and e not in used]
-    return complaints, excused, unused
+    return problems, excused, unused
 
 
 def module_of(test):
@@ -109,7 +111,7 @@ def table(found, excused):
     for module, tests in sorted(modules.items()):
         reasons = collections.Counter(excused[t].reason for t in tests if t in excused)
         if count(tests, "skipped") == len(tests) and len(reasons) == 1:
-            continue  # another vendor's: counted below
+            continue  # counted below, as a module for other devices
         why = "; ".join(f"{reason} ({n})" for reason, n in sorted(reasons.items()))
         verdicts = " | ".join(str(count(tests, v)) for v in ("passed", "skipped", "failed"))
         rows.append(f"| `{module}` | {verdicts} | {why} |")
@@ -156,18 +158,18 @@ def main(arguments):
             print(f"FAILED: the suite did not begin: exit {code}")
             return 1
         found = outcomes(record)
-    complaints, excused, unused = judged(found, excuses())
+    problems, excused, unused = judged(found, excuses())
     if not arguments:
-        complaints += [f"no test needs excused.txt:{e.line}: {e.tests}" for e in unused]
+        problems += [f"no test needs excused.txt:{e.line}: {e.tests}" for e in unused]
     if not found:
-        complaints.append("no test ran")
-    if code != 0 and not complaints and not any(v == "failed" for v, _ in found.values()):
-        complaints.append(f"the suite ended with {code}, and no test says why")
-    for complaint in complaints:
-        print(f"FAILED: {complaint}")
+        problems.append("no test ran")
+    if code != 0 and not problems and not any(v == "failed" for v, _ in found.values()):
+        problems.append(f"the suite ended with {code}, and no test says why")
+    for problem in problems:
+        print(f"FAILED: {problem}")
     passed = sum(verdict == "passed" for verdict, _ in found.values())
     print(f"{len(found)} tests, {passed} passed, {len(excused)} excused")
-    if complaints:
+    if problems:
         return 1
     if not arguments:
         print(table(found, excused))

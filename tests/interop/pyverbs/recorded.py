@@ -1,9 +1,9 @@
-"""Runs the suite's run_tests.py, found in the current folder, and writes what becomes of each test.
+"""Runs run_tests.py of the current folder, and writes the outcome of each test to FILE.
 
 usage: recorded.py FILE [ARGUMENT of run_tests.py...]
 
-A line of JSON when a test begins, and one for each thing said of it: so a test that takes the whole
-program with it is known by name."""
+FILE gets a line of JSON when a test begins, and one for each outcome.  So a test that crashes the whole
+program is known by name."""
 
 import json
 import os

@@ -20,7 +20,7 @@ static int gid_index;
 
 static void need(int good, const char* what) {
   if (good) return;
-  fprintf(stderr, "habits: %s: %s\n", what, strerror(errno));
+  fprintf(stderr, "adapter_behaviour: %s: %s\n", what, strerror(errno));
   exit(1);
 }
 

@@ -1,0 +1,213 @@
+/* Sends and receives one known sequence of bytes by a TCP connection in each direction at once, by all of
+ * the C library's calls and in pieces of all sizes, and checks each byte.
+ *
+ *   stream serve PORT MEGABYTES SEED [HOW] accepts one connection
+ *   stream call PORT MEGABYTES SEED [HOW]  connects; HOW is
+ *     threads    a thread sends while the other receives (the default)
+ *     poll       one thread, not blocking, waits with poll()
+ *     epoll      one thread, not blocking, waits with epoll, and reads once for each report
+ *     fork       a child sends while its parent receives
+ *     dup        uses copies of the descriptor, and closes the first one
+ * Prints "N bytes each way" if all of them were right.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { kPieceMax = 100000 };
+
+static void fail(const char* what) {
+  fprintf(stderr, "stream: %s: %s\n", what, strerror(errno));
+  exit(1);
+}
+
+/* Gives the byte at an offset of the sequence of one direction. */
+static unsigned char byte_at(uint64_t offset, unsigned direction) {
+  const uint64_t x = (offset / 8 + 1) * 0x9e3779b97f4a7c15u + direction * 0x1234567u;
+  return (unsigned char)((x ^ x >> 29) >> offset % 8 * 8);
+}
+
+struct job {
+  int fd;
+  uint64_t total, done;
+  unsigned direction, seed;
+};
+
+static ssize_t send_piece(struct job* j, int flags) {
+  static __thread unsigned char piece[kPieceMax];
+  size_t size = 1 + (size_t)(rand_r(&j->seed) % (rand_r(&j->seed) % 4 ? 3000 : kPieceMax));
+  if (size > j->total - j->done) size = (size_t)(j->total - j->done);
+  for (size_t i = 0; i < size; ++i) piece[i] = byte_at(j->done + i, j->direction);
+  struct iovec parts[2] = {{piece, size / 3}, {piece + size / 3, size - size / 3}};
+  struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+  ssize_t sent;
+  switch (rand_r(&j->seed) % 4) {
+    case 0: sent = send(j->fd, piece, size, flags); break;
+    case 1: sent = sendmsg(j->fd, &message, flags); break;
+    case 2: sent = flags ? send(j->fd, piece, size, flags) : write(j->fd, piece, size); break;
+    default: sent = flags ? sendmsg(j->fd, &message, flags) : writev(j->fd, parts, 2); break;
+  }
+  if (sent > 0) j->done += (uint64_t)sent;
+  return sent;
+}
+
+static void check(const unsigned char* bytes, size_t size, uint64_t at, unsigned direction) {
+  for (size_t i = 0; i < size; ++i) {
+    if (bytes[i] == byte_at(at + i, direction)) continue;
+    fprintf(stderr, "stream: wrong byte at %llu\n", (unsigned long long)(at + i));
+    exit(1);
+  }
+}
+
+static ssize_t receive_piece(struct job* j, int flags) {
+  static __thread unsigned char piece[kPieceMax];
+  const size_t size = 1 + (size_t)(rand_r(&j->seed) % (rand_r(&j->seed) % 4 ? 3000 : kPieceMax));
+  struct iovec parts[2] = {{piece, size / 2}, {piece + size / 2, size - size / 2}};
+  struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+  ssize_t got;
+  switch (rand_r(&j->seed) % 5) {
+    case 0: got = recv(j->fd, piece, size, flags); break;
+    case 1: got = recvmsg(j->fd, &message, flags); break;
+    case 2: got = flags ? recv(j->fd, piece, size, flags) : read(j->fd, piece, size); break;
+    case 3: /* MSG_PEEK leaves the bytes for the next call */
+      got = recv(j->fd, piece, size, flags | MSG_PEEK);
+      if (got > 0) check(piece, (size_t)got, j->done, j->direction);
+      return got > 0 ? 1 : got;
+    default: got = flags ? recvmsg(j->fd, &message, flags) : readv(j->fd, parts, 2); break;
+  }
+  if (got > 0) {
+    check(piece, (size_t)got, j->done, j->direction);
+    j->done += (uint64_t)got;
+  }
+  return got;
+}
+
+static void* send_all(void* argument) {
+  struct job* j = argument;
+  while (j->done < j->total) {
+    if (send_piece(j, 0) < 0) fail("send");
+  }
+  if (shutdown(j->fd, SHUT_WR) != 0) fail("shutdown");
+  return NULL;
+}
+
+static void receive_all(struct job* j) {
+  for (;;) {
+    const ssize_t got = receive_piece(j, 0);
+    if (got < 0) fail("receive");
+    if (got == 0) break;
+  }
+  if (j->done != j->total) fail("the end came too early");
+}
+
+static void use_poll(struct job* out, struct job* in) {
+  int ended = 0;
+  while (!ended || out->done < out->total) {
+    struct pollfd p = {out->fd, 0, 0};
+    if (!ended) p.events |= POLLIN;
+    if (out->done < out->total) p.events |= POLLOUT;
+    if (poll(&p, 1, 60000) <= 0) fail("poll");
+    while (out->done < out->total) {
+      if (send_piece(out, MSG_DONTWAIT) >= 0) continue;
+      if (errno != EAGAIN) fail("send");
+      break;
+    }
+    if (out->done == out->total && p.events & POLLOUT) shutdown(out->fd, SHUT_WR);
+    while (!ended) {
+      const ssize_t got = receive_piece(in, MSG_DONTWAIT);
+      if (got == 0) ended = 1;
+      if (got > 0) continue;
+      if (got < 0 && errno != EAGAIN) fail("receive");
+      break;
+    }
+  }
+  if (in->done != in->total) fail("the end came too early");
+}
+
+/* Receives once for each time that epoll reports input: some programs treat EAGAIN as an error then. */
+static void use_epoll(struct job* out, struct job* in) {
+  const int set = epoll_create1(EPOLL_CLOEXEC);
+  struct epoll_event event = {.events = EPOLLIN | EPOLLOUT};
+  if (epoll_ctl(set, EPOLL_CTL_ADD, out->fd, &event) != 0) fail("epoll_ctl");
+  for (int ended = 0; !ended || out->done < out->total;) {
+    struct epoll_event now;
+    const int count = epoll_wait(set, &now, 1, 60000);
+    if (count < 0 && errno == EINTR) continue; /* SIGSTOP and SIGCONT interrupt it, see signal(7) */
+    if (count != 1) fail("epoll_wait");
+    if (now.events & EPOLLIN && !ended) {
+      const ssize_t got = receive_piece(in, MSG_DONTWAIT);
+      if (got < 0) fail("receive after epoll has reported input");
+      ended = got == 0;
+    }
+    if ((now.events & EPOLLOUT) == 0 || out->done == out->total) continue;
+    if (send_piece(out, MSG_DONTWAIT) < 0 && errno != EAGAIN) fail("send");
+    if (out->done < out->total) continue;
+    shutdown(out->fd, SHUT_WR);
+    event.events = EPOLLIN;
+    epoll_ctl(set, EPOLL_CTL_MOD, out->fd, &event);
+  }
+  close(set);
+  if (in->done != in->total) fail("the end came too early");
+}
+
+int main(int argc, char** argv) {
+  if (argc < 5) return 2;
+  const int serves = strcmp(argv[1], "serve") == 0;
+  const char* how = argc > 5 ? argv[5] : "threads";
+  struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[2]))};
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  if (serves) {
+    const int one = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (bind(fd, (struct sockaddr*)&name, sizeof(name)) != 0 || listen(fd, 1) != 0) fail("listen");
+    const int listener = fd;
+    fd = accept(listener, NULL, NULL);
+    if (fd < 0) fail("accept");
+    close(listener);
+  } else if (connect(fd, (struct sockaddr*)&name, sizeof(name)) != 0) {
+    fail("connect");
+  }
+  const uint64_t total = strtoull(argv[3], NULL, 10) << 20;
+  const unsigned seed = (unsigned)atoi(argv[4]);
+  struct job out = {.fd = fd, .total = total, .direction = serves, .seed = seed * 2 + 1};
+  struct job in = {.fd = fd, .total = total, .direction = !serves, .seed = seed * 2 + 2};
+  if (strcmp(how, "poll") == 0) {
+    use_poll(&out, &in);
+  } else if (strcmp(how, "epoll") == 0) {
+    use_epoll(&out, &in);
+  } else if (strcmp(how, "fork") == 0) {
+    const pid_t child = fork();
+    if (child == 0) {
+      send_all(&out);
+      exit(0);
+    }
+    receive_all(&in);
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || status != 0) fail("the child");
+  } else {
+    if (strcmp(how, "dup") == 0) {
+      out.fd = dup(fd);
+      in.fd = fcntl(fd, F_DUPFD_CLOEXEC, 100);
+      if (out.fd < 0 || in.fd < 0 || close(fd) != 0) fail("dup");
+    }
+    pthread_t sender;
+    if (pthread_create(&sender, NULL, send_all, &out) != 0) fail("pthread_create");
+    receive_all(&in);
+    pthread_join(sender, NULL);
+  }
+  printf("%llu bytes each way\n", (unsigned long long)total);
+  return 0;
+}

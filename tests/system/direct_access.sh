@@ -1,0 +1,80 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# Programs of one host carry out WRITEs and READs in each other's memory by themselves, also while the target is
+# stopped.  With a capture, with --link udp and where the kernel does not allow it, they send packets.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+unset VERBENA_LINK
+need ib_write_bw ib_read_bw ib_write_lat ib_read_lat
+
+# counter PID NAME: prints a counter of a program.
+counter() { verbena ps --counters --json | python3 -c '
+import json, sys
+print(*(p["counters"].get(sys.argv[2], 0) for p in json.load(sys.stdin)["processes"] if p["pid"] == int(sys.argv[1])))' \
+  "$1" "$2"; }
+more_than() { [ "$(counter "$1" "$2")" -gt "$3" ] 2>/dev/null; }
+open_port() { ss -Htln "sport = :$1" | grep -q .; }
+
+# pair PORT "OPTIONS" PROGRAM...: starts a server and a client, whose pids are then in "server" and "client".
+pair() {
+  local port=$1 options=$2
+  shift 2
+  # shellcheck disable=SC2086
+  start run $options -- "$@" -p "$port" >"$work/server" 2>&1 &
+  server=$!
+  until_true 20 open_port "$port" || fail "nothing listens on TCP port $port: $(cat "$work/server")"
+  start run -- "$@" -p "$port" 127.0.0.1 >"$work/client" 2>&1 &
+  client=$!
+}
+both_end() {
+  wait $client || fail "$1: the client: $(cat "$work/client")"
+  wait $server || fail "$1: the server: $(cat "$work/server")"
+}
+
+verbena run -- true
+if [ "$(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null || echo 0)" -gt 0 ]; then
+  skip "the kernel lets no process access the memory of another one (kernel.yama.ptrace_scope)"
+fi
+
+# ---- every size arrives, with the programs' own checks
+for program in "ib_write_bw -a -n 200" "ib_read_bw -a -n 200" "ib_write_lat -a -n 200" "ib_read_lat -a -n 200"; do
+  # shellcheck disable=SC2086
+  pair 20101 "" $program -x 0
+  both_end "$program"
+done
+
+# ---- both ends count them, and a stopped target delays nothing
+pair 20102 "" ib_write_bw -x 0 -s 1048576 -D 60 --run_infinitely
+until_true 20 more_than $client direct_writes 1000 || fail "no direct WRITEs: $(verbena ps --counters)"
+until_true 20 more_than $server direct_writes 1000 || fail "the target does not count WRITEs: $(verbena ps --counters)"
+[ "$(counter $server drop_executed)" -eq 0 ] || fail "the target has dropped records"
+halt $server
+at=$(counter $client direct_writes)
+until_true 20 more_than $client direct_writes $((at + 500)) || fail "the client waits for a stopped target"
+kill -CONT $server
+until_true 20 more_than $server direct_writes $((at + 500)) || fail "the target does not take the records"
+
+# ---- the death of the target ends the client's requests
+kill -KILL $server
+until_true 30 gone $client || fail "the client does not notice that the server is dead"
+wait $client && fail "the client says nothing of the dead server" || true
+wait $server 2>/dev/null || true
+
+# ---- a program that dies while it writes leaves the target able to go on and to end
+pair 20103 "" ib_write_bw -x 0 -s 1048576 -D 60 --run_infinitely
+until_true 20 more_than $client direct_writes 100 || fail "no direct WRITEs: $(verbena ps --counters)"
+kill -KILL $client
+kill -INT $server 2>/dev/null || true  # it may have ended by itself
+until_true 30 gone $server || fail "the target does not end after its peer has died"
+wait $client $server 2>/dev/null || true
+
+# ---- packets instead
+pair 20104 "--pcap $work/packets.pcapng" ib_write_bw -x 0 -s 65536 -D 60 --run_infinitely
+until_true 20 more_than $client packets_out 1000 || fail "no packets: $(verbena ps --counters)"
+[ "$(counter $client direct_writes)" -eq 0 ] || fail "a capture does not show all WRITEs"
+kill $client $server
+wait $client $server 2>/dev/null || true
+pair 20105 "--link udp" ib_write_bw -x 0 -s 65536 -D 60 --run_infinitely
+until_true 20 more_than $client packets_out 1000 || fail "no packets: $(verbena ps --counters)"
+[ "$(counter $client direct_writes)" -eq 0 ] || fail "direct WRITEs without a lane"
+kill $client $server
+wait $client $server 2>/dev/null || true

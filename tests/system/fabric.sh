@@ -1,0 +1,160 @@
+#!/bin/bash
+# Runs programs on the virtual hosts of a fabric: what a user does with `verbena fabric` and `verbena run --node`.
+# ctest: TIMEOUT 300
+. "$(dirname "$0")/lib.sh"
+unset VERBENA_LINK  # a virtual host has no UDP
+need ibv_devices ibv_rc_pingpong ibv_ud_pingpong rping ucmatose udaddy mckey python3 ss
+
+# on HOST PROGRAM...: runs a program on a host of the fabric.
+on() { verbena run --fabric lab --node "$1" --verbose -- "${@:2}"; }
+start_on() { start run --fabric lab --node "$1" --verbose -- "${@:2}"; }
+listens() { VERBENA_FABRIC=lab VERBENA_NODE=$1 verbena ps | grep -q "listening.*:$2\b"; }
+wait_listens() { until_true 20 listens "$1" "$2" || fail "nothing listens on port $2 of host $1"; }
+counter() { verbena fabric show lab --json | python3 -c 'import json, sys
+print(json.load(sys.stdin)["fabric"]["counters"][sys.argv[1]])' "$1"; }
+has_members() { [ "$(counter multicast_members)" -eq "$1" ]; }
+takes_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
+# both WHAT SERVER_HOST PORT "SERVER..." CLIENT_HOST "CLIENT...": a server and its client, which must both succeed.
+both() {
+  local server
+  # shellcheck disable=SC2086
+  start_on "$2" timeout 60 $4 >"$work/server" 2>&1 &
+  server=$!
+  wait_listens "$2" "$3"
+  # shellcheck disable=SC2086
+  on "$5" timeout 60 $6 >"$work/client" 2>&1 || fail "$1: the client: $(tail -5 "$work/client")"
+  wait $server || fail "$1: the server: $(tail -5 "$work/server")"
+  echo "$1: ok"
+}
+
+# ---- files
+verbena fabric make --hosts 3 --rails 2 >"$work/made.toml"
+verbena fabric check "$work/made.toml" | grep -q '3 hosts, 6 rails' || fail "check of a made file"
+verbena fabric make --fat-tree 16 >"$work/tree.net"
+verbena fabric check "$work/tree.net" | grep -q '16 HCAs, 8 switches, 32 links' || fail "check of a fat tree"
+verbena fabric make --hosts 3 --rails 2 --infiniband >"$work/two.net"
+verbena fabric check "$work/two.net" | grep -q '3 HCAs, 2 switches, 6 links' || fail "check of hosts at two switches"
+cat >"$work/lab.toml" <<'TOML'
+[[hosts]]
+name = "a"
+rails = [
+  { network = "red", addresses = ["10.31.0.1", "fd31::1"] },
+  { network = "blue", addresses = ["10.31.1.1"] },
+]
+[[hosts]]
+name = "b"
+rails = [
+  { network = "red", addresses = ["10.31.0.2", "fd31::2"] },
+  { network = "blue", addresses = ["10.31.1.2"], mtu = 1500 },
+]
+[[hosts]]
+name = "c"
+rails = [ { network = "green", addresses = ["10.31.2.3"] } ]
+TOML
+sed 's/mtu = 1500/mtu = 15/' "$work/lab.toml" >"$work/bad.toml"
+if verbena fabric up "$work/bad.toml" 2>"$work/err"; then fail "a bad file came up"; fi
+grep -q "bad.toml:11:56: 'mtu' is a number from 576 to 65535" "$work/err" || fail "bad file: $(cat "$work/err")"
+if verbena fabric up "$work/none.toml" 2>"$work/err"; then fail "a missing file came up"; fi
+grep -q 'none.toml: No such file' "$work/err" || fail "missing file: $(cat "$work/err")"
+
+# ---- up
+if verbena run --node a -- true 2>"$work/err"; then fail "a program ran without a fabric"; fi
+grep -q 'no fabric is up' "$work/err" || fail "no fabric: $(cat "$work/err")"
+verbena fabric up "$work/lab.toml"
+if verbena fabric up "$work/lab.toml" 2>"$work/err"; then fail "a fabric came up twice"; fi
+grep -q 'up already' "$work/err" || fail "twice: $(cat "$work/err")"
+verbena fabric up "$work/made.toml" --name other
+verbena fabric ls >"$work/ls"
+grep -q '^lab .* 3 ' "$work/ls" && grep -q '^other ' "$work/ls" || fail "ls: $(cat "$work/ls")"
+if verbena run --node a -- true 2>"$work/err"; then fail "it chose one of two fabrics"; fi
+grep -q 'name one: lab, other' "$work/err" || fail "two fabrics: $(cat "$work/err")"
+if verbena run --node z --fabric lab -- true 2>"$work/err"; then fail "a program ran on no host"; fi
+grep -q "has no host 'z'; it has: a, b, c" "$work/err" || fail "no host: $(cat "$work/err")"
+on a ibv_devices >"$work/devices"
+grep -q verbena1 "$work/devices" || fail "a has not two devices: $(cat "$work/devices")"
+verbena fabric show lab | grep -q 'verbena1.*blue.*1500.*10.31.1.2' || fail "show: $(verbena fabric show lab)"
+
+# ---- programs
+both rping a 7174 "rping -s -C 20 -S 20000 -V" b "rping -c -a 10.31.0.1 -C 20 -S 20000 -V"
+both "rping, IPv6" a 7174 "rping -s -a fd31::1 -C 5 -V" b "rping -c -a fd31::1 -C 5 -V"
+both "rping on the second rail" b 7174 "rping -s -C 5 -S 20000 -V" a "rping -c -a 10.31.1.2 -C 5 -S 20000 -V"
+both "rping on one host" a 7174 "rping -s -C 5 -V" a "rping -c -a 127.0.0.1 -C 5 -V"
+both ucmatose a 7471 "ucmatose -c 3" b "ucmatose -c 3 -s 10.31.0.1"
+both udaddy a 7174 "udaddy -c 3" b "udaddy -c 3 -s 10.31.0.1"
+[ "$(counter forwarded)" -gt 0 ] || fail "nothing went through the switch"
+
+# Both ends of the pingpong programs exchange their queue pairs by TCP, which is this machine's.
+port=20000
+pingpong() {
+  local server
+  port=$((port + 1))
+  start_on a timeout 60 "$@" -p $port >"$work/server" 2>&1 &
+  server=$!
+  until_true 20 takes_tcp $port || fail "$1: the server: $(cat "$work/server")"
+  on b timeout 60 "$@" -p $port 127.0.0.1 >"$work/client" 2>&1 || fail "$1: the client: $(tail -3 "$work/client")"
+  wait $server || fail "$1: the server: $(tail -3 "$work/server")"
+  echo "$*: ok"
+}
+pingpong ibv_rc_pingpong -g 0 -n 1000 -m 4096 -s 65536
+pingpong ibv_uc_pingpong -g 0 -n 200
+pingpong ibv_ud_pingpong -g 0 -n 200 -s 2000
+
+# A message to a group reaches the member on the same network.
+start_on b timeout 60 mckey -m 239.7.7.7 -b 10.31.0.2 -C 10 >"$work/server" 2>&1 &
+member=$!
+until_true 20 has_members 1 || fail "no member: $(cat "$work/server")"
+on a timeout 60 mckey -m 239.7.7.7 -b 10.31.0.1 -s -C 10 >"$work/client" 2>&1 || fail "mckey sends: $(cat "$work/client")"
+wait $member || fail "mckey receives: $(cat "$work/server")"
+until_true 20 has_members 0 || fail "members are left"
+echo "mckey: ok"
+
+# ---- what cannot work, and why
+fails_with() {
+  local what=$1 text=$2
+  shift 2
+  if on "$@" >"$work/out" 2>&1; then fail "$what worked"; fi
+  grep -q "$text" "$work/out" || fail "$what: $(cat "$work/out")"
+  echo "$what: ok"
+}
+fails_with "another network" \
+  "rail verbena0 of host a (network red, MTU 9000) does not reach rail verbena0 of host c (network green, MTU 9000)" \
+  a timeout 20 rping -c -a 10.31.2.3 -C 1
+fails_with "no such address" "no host of the fabric has the address 10.31.0.9" a timeout 20 rping -c -a 10.31.0.9 -C 1
+# The MTU of the path is 1024 at most, and the program insists on 4096.
+start_on b timeout 60 ibv_rc_pingpong -d verbena1 -g 0 -m 1024 -p 20100 >"$work/server" 2>&1 &
+server=$!
+until_true 20 takes_tcp 20100 || fail "the server: $(cat "$work/server")"
+fails_with "too long packets" "too long on the way from rail verbena1 of host a .* to rail verbena1 of host b" \
+  a timeout 30 ibv_rc_pingpong -d verbena1 -g 0 -m 4096 -s 16384 -p 20100 127.0.0.1
+kill $server 2>/dev/null || true
+wait $server || true
+
+# ---- a stopped program, and the death of the fabric
+forwards() { [ "$(counter forwarded)" -gt "$1" ]; }
+go_on() { until_true 20 forwards "$(($(counter forwarded) + 1000))" || fail "rping does not run: $(cat "$work/endless")"; }
+start_on a rping -s -p 7200 -S 20000 -V >"$work/stopped" 2>&1 &
+stopped=$!
+wait_listens a 7200
+start_on b timeout 100 rping -c -a 10.31.0.1 -p 7200 -S 20000 -V >"$work/endless" 2>&1 &
+client=$!
+go_on
+halt $stopped
+both "rping beside a stopped program" a 7174 "rping -s -C 5 -V" b "rping -c -a 10.31.0.1 -C 5 -V"
+kill -CONT $stopped
+go_on
+pid=$(verbena fabric show lab --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["fabric"]["pid"])')
+kill -9 "$pid"
+status=0
+wait $client || status=$?
+[ $status -ne 0 ] || fail "the client did not notice the death of the fabric"
+[ $status -ne 124 ] || fail "the client hangs after the death of the fabric"
+kill $stopped 2>/dev/null || true
+wait $stopped || true
+if on a ibv_devinfo >"$work/out" 2>&1; then fail "a program ran on a dead fabric"; fi
+verbena fabric up "$work/lab.toml"
+both "rping after kill -9" a 7174 "rping -s -C 3 -V" b "rping -c -a 10.31.0.1 -C 3 -V"
+verbena fabric down lab
+verbena fabric down
+verbena fabric ls | grep -q 'no fabric is up' || fail "a fabric is left: $(verbena fabric ls)"
+nothing_left
+echo "nothing is left"

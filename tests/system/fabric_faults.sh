@@ -1,0 +1,135 @@
+#!/bin/bash
+# ctest: TIMEOUT 180
+# `verbena fabric fault` breaks links and nodes of virtual hosts; programs recover, or fail with a reason.
+unset VERBENA_LINK
+source "$VB_SOURCE/tests/system/lib.sh"
+need ibv_devinfo ibstat rping python3 ss
+
+cat >"$work/lab.toml" <<'TOML'
+[[hosts]]
+name = "a"
+rails = [
+  { network = "red", addresses = ["10.31.0.1"] },
+  { network = "blue", addresses = ["10.31.1.1"] },
+]
+[[hosts]]
+name = "b"
+rails = [
+  { network = "red", addresses = ["10.31.0.2"] },
+  { network = "blue", addresses = ["10.31.1.2"] },
+]
+TOML
+verbena fabric up "$work/lab.toml" >/dev/null
+
+on() { verbena run --node "$1" --verbose -- "${@:2}"; }
+start_on() { start run --node "$1" --verbose -- "${@:2}"; }
+counter() { verbena fabric show --json | python3 -c 'import json, sys
+print(json.load(sys.stdin)["fabric"]["counters"][sys.argv[1]])' "$1"; }
+listens() { VERBENA_FABRIC=lab VERBENA_NODE=$1 verbena ps | grep -q "listening.*:$2\b"; }
+wait_listens() { until_true 20 listens "$1" "$2" || fail "nothing listens on port $2 of host $1: $(cat "$work/server")"; }
+# fault TEXT ARGUMENT...: the fault is carried out, and the command prints this line.
+fault() {
+  local text=$1
+  verbena fabric fault "${@:2}" >"$work/out" 2>&1 || fail "fault ${*:2}: $(cat "$work/out")"
+  [ "$(cat "$work/out")" = "$text" ] || fail "fault ${*:2} prints: $(cat "$work/out")"
+}
+# refused TEXT ARGUMENT...: the fault is refused with a message that has this text.
+refused() {
+  if verbena fabric fault "${@:2}" >"$work/out" 2>&1; then fail "fault ${*:2} works: $(cat "$work/out")"; fi
+  grep -qF -- "$1" "$work/out" || fail "fault ${*:2} prints: $(cat "$work/out")"
+}
+shows() { verbena fabric show >"$work/show" && grep -qF "$1" "$work/show"; }
+forwards() { [ "$(counter forwarded)" -gt "$1" ]; }
+goes_on() { until_true 20 forwards "$(($(counter forwarded) + 500))" || fail "rping does not go on: $(cat "$work/client")"; }
+port_is() { on a ibv_devinfo -d "$1" >"$work/devinfo" && grep -q "state:.*$2" "$work/devinfo"; }
+
+# ---- a link of a connection that works goes down for a moment, and comes up again
+start_on a rping -s -a 10.31.0.1 -p 7200 -S 20000 -V >"$work/server" 2>&1 &
+wait_listens a 7200
+start_on b rping -c -a 10.31.0.1 -p 7200 -S 20000 -V >"$work/client" 2>&1 &
+client=$!
+goes_on
+fault "link b:verbena0 - red is down" link b red down
+shows "fault: link b:verbena0 - red is down" || fail "fabric show: $(verbena fabric show)"
+drops() { [ "$(counter dropped_link_down)" -gt 0 ]; }
+until_true 10 drops || fail "nothing is dropped: $(verbena fabric show)"
+fault "link b:verbena0 - red is up" link red b up
+! shows fault: || fail "fabric show: $(verbena fabric show)"
+goes_on
+echo "link down and up: ok"
+
+# ---- a lossy link: RC sends again what was lost
+fault "link b:verbena0 - red loses 2 % of its packets (seed 7)" link b red lossy 2 --seed 7
+shows "fault: link b:verbena0 - red loses 2 % of its packets (seed 7)" || fail "fabric show: $(verbena fabric show)"
+before=$(counter dropped_lossy_link)
+loses() { [ "$(counter dropped_lossy_link)" -gt $((before + 5)) ]; }
+until_true 20 loses || fail "nothing is lost: $(verbena fabric show)"
+goes_on
+fault "link b:verbena0 - red loses nothing" link b red lossy 0
+goes_on
+kill "$client"
+wait "$client" || true
+echo "lossy link: ok"
+
+# ---- programs see the state of their ports, and why an address is out of reach
+port_is verbena0 PORT_ACTIVE || fail "the port is not active: $(on a ibv_devinfo)"
+fault "link a:verbena0 - red is down" link a:verbena0 red down
+port_is verbena0 PORT_DOWN || fail "the port is not down: $(on a ibv_devinfo)"
+port_is verbena1 PORT_ACTIVE || fail "the other port is down, too: $(on a ibv_devinfo)"
+if on a timeout 20 rping -c -a 10.31.0.2 -C 1 >"$work/out" 2>&1; then fail "rping works without a link"; fi
+grep -q "rail verbena0 of host a .* is down: 'verbena fabric fault' has taken its link down" "$work/out" ||
+  fail "rping without a link: $(cat "$work/out")"
+fault "node a is off: cut off from its networks" node a off
+port_is verbena1 PORT_DOWN || fail "a host that is off has a port: $(on a ibv_devinfo)"
+fault "link a:verbena0 - red is plugged, but its host is off" link a red up
+fault "node a is on" node a on
+port_is verbena0 PORT_ACTIVE && port_is verbena1 PORT_ACTIVE || fail "the ports stay down: $(on a ibv_devinfo)"
+verbena fabric log >"$work/log"
+grep -q 'node a is off' "$work/log" || fail "faults are not in the log: $(cat "$work/log")"
+echo "ports: ok"
+
+# ---- what does not exist
+refused "there is no host 'x'" link x red down
+refused "there is no link between 'a' and the network 'green'; there are: a:verbena0 - red, a:verbena1 - blue" \
+  link a green down
+refused "there is no host 'x'" node x off
+refused "the fabric 'y' is not up" node a off --name y
+verbena fabric down >/dev/null
+
+# ---- a subnet; without a manager ports are Down or Init
+cat >"$work/two.net" <<'EOF'
+Switch	8 "Switch1"
+[1]	"Hca1"[1]
+[2]	"Hca2"[1]
+[3]	"Switch2"[3]
+[4]	"Switch2"[4]
+
+Switch	8 "Switch2"
+[3]	"Switch1"[3]
+[4]	"Switch1"[4]
+
+Hca	1 "Hca1"
+[1]	"Switch1"[1]
+
+Hca	1 "Hca2"
+[1]	"Switch1"[2]
+EOF
+verbena fabric up "$work/two.net" --sm none >/dev/null
+state_is() { verbena run --node "$1" -- ibstat >"$work/ibstat" && grep -q "State: $2" "$work/ibstat"; }
+state_is Hca1 Initializing || fail "Hca1: $(verbena run --node Hca1 -- ibstat)"
+fault "link Switch1:1 - Hca1:1 is down" link Switch1:1 Hca1 down
+state_is Hca1 Down || fail "Hca1 without its cable: $(verbena run --node Hca1 -- ibstat)"
+fault "node Switch1 is off" node Switch1 off
+state_is Hca2 Down || fail "Hca2 without its switch: $(verbena run --node Hca2 -- ibstat)"
+shows "fault: node Switch1 is off" && shows "fault: link Switch1:1 - Hca1:1 is down" || fail "$(verbena fabric show)"
+fault "link Switch1:1 - Hca1:1 is plugged, but does not train: a node is off, or a port is disabled" link Hca1 Switch1 up
+fault "node Switch1 is on" node Switch1 on
+state_is Hca1 Initializing && state_is Hca2 Initializing || fail "the ports stay down"
+refused "several links join 'Switch1' and 'Switch2', so name a port (NAME:PORT)" link Switch1 Switch2 down
+refused "no link joins 'Hca1' and 'Hca2'; 'Hca1' has: Switch1:1 - Hca1:1" link Hca1 Hca2 down
+refused "'Hca1' has no port '2'" link Hca1:2 Switch1 down
+refused "there is no node 'Hca9'" node Hca9 off
+refused "only links of Ethernet fabrics can be lossy" link Hca1 Switch1 lossy 5
+verbena fabric down >/dev/null
+nothing_left
+echo "subnet: ok"

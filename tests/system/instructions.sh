@@ -1,0 +1,28 @@
+#!/bin/bash
+# ctest: TIMEOUT 240 PLAIN
+# A SEND and a poll do not need a tenth more instructions than they did.  Callgrind counts them, so the load of the
+# machine does not matter.  If a change makes one dearer for a good reason, or much cheaper, write its count here.
+. "$(dirname "$0")/lib.sh"
+need valgrind
+unset VERBENA_LINK
+
+# counted LINK WHAT: prints the instructions of one call.
+counted() {
+  verbena run --link "$1" -- valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect='*counted*' \
+    "$VB_PREFIX/bench/instructions" "$2" 500 64 >"$work/said" 2>&1 || fail "$1 $2: exit $?: $(cat "$work/said")"
+  sed -n 's/.*Collected : \([1-9][0-9]*\)$/\1/p' "$work/said" | sort -n | tail -1 | awk '{ print int($1 / 500) }'
+}
+
+while read -r link what known; do
+  now=$(counted "$link" "$what")
+  [ -n "$now" ] || fail "$link $what: callgrind did not count: $(cat "$work/said")"
+  echo "$link $what: $now instructions, were $known"
+  [ $((now * 10)) -le $((known * 11)) ] || fail "$link $what: $now instructions, a tenth more than $known"
+done <<'COUNTS'
+lane send 3170
+lane poll 1170
+lane full 380
+udp send 4270
+udp poll 970
+udp full 380
+COUNTS

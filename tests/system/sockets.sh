@@ -1,0 +1,277 @@
+#!/bin/bash
+# ctest: TIMEOUT 120 PLAIN
+# Tests `verbena run --sockets`, which moves the bytes of TCP connections between programs of one host through memory.
+# The bytes arrive as by TCP: with threads, poll(), fork() and copied descriptors, and with a peer without Verbena.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need ss curl python3
+stream=$VB_PREFIX/tests/programs/stream
+
+serve() {
+  start run --sockets -- "$@" >"$work/server" 2>&1 &
+  server=$!
+}
+open_port() { ss -Htln "sport = :$1" | grep -q .; }
+ready() { until_true 20 open_port "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
+# total NAME: prints a number of the socket service.
+total() { verbena sockets stat --json | python3 -c '
+import json, sys
+service = json.load(sys.stdin)["service"]
+print(service["total"].get(sys.argv[1], service.get(sys.argv[1])))' "$1"; }
+
+# ---- all bytes are right, and many of them go by the ring
+for how in threads poll epoll fork dup; do
+  before=$(total by_ring 2>/dev/null || echo 0)
+  serve timeout 60 "$stream" serve 20001 8 1
+  ready 20001
+  verbena run --sockets -- timeout 60 "$stream" call 20001 8 2 $how >"$work/client" 2>&1 ||
+    fail "$how: $(cat "$work/client")"
+  wait $server || fail "$how: the server: $(cat "$work/server")"
+  grep -q '^8388608 bytes each way$' "$work/client" || fail "$how: $(cat "$work/client")"
+  [ $how = fork ] || [ "$(total by_ring)" -gt $((before + 100000)) ] || fail "$how: no bytes by the ring: $(verbena sockets stat)"
+done
+
+# ---- a peer without Verbena gets plain TCP
+before=$(total pairs_made)
+serve timeout 60 "$stream" serve 20002 4 3
+ready 20002
+timeout 60 "$stream" call 20002 4 4 threads >"$work/client" || fail "a client without Verbena: $(cat "$work/client")"
+wait $server || fail "a server whose client has no Verbena: $(cat "$work/server")"
+[ "$(total pairs_made)" -eq "$before" ] || fail "a connection with a program without Verbena has a ring"
+verbena run --sockets=off -- timeout 5 "$stream" call 20002 1 1 >"$work/client" 2>&1 && fail "the server does not listen any more"
+grep -q 'Connection refused' "$work/client" || fail "a refused connection says: $(cat "$work/client")"
+
+# ---- curl and Python's http.server exchange the right bytes
+head -c 5000000 /dev/urandom >"$work/file"
+serve timeout 60 python3 -m http.server 20003 --bind 127.0.0.1 --directory "$work"
+ready 20003
+verbena run --sockets -- curl -sS "http://127.0.0.1:20003/file" -o "$work/copy" || fail "curl: exit code $?"
+cmp "$work/file" "$work/copy" || fail "curl received wrong bytes"
+kill $server
+wait $server 2>/dev/null || true
+
+# ---- epoll reports what comes by the ring
+before=$(total by_ring)
+cat >"$work/echo.py" <<'PY'
+import asyncio
+
+async def echo(reader, writer):
+    while piece := await reader.read(65536):
+        writer.write(piece)
+        await writer.drain()
+    writer.close()
+
+async def main():
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    for i in range(2000):
+        sent = bytes([i % 256]) * (i % 7000 + 1)
+        writer.write(sent)
+        assert await reader.readexactly(len(sent)) == sent, i
+    writer.write_eof()
+    assert await reader.read() == b""
+
+asyncio.run(main())
+PY
+verbena run --sockets -- timeout 60 python3 "$work/echo.py" || fail "asyncio"
+[ "$(total by_ring)" -gt $((before + 1000000)) ] || fail "asyncio: no bytes by the ring: $(verbena sockets stat)"
+
+# ---- poll() and select() of many connections
+cat >"$work/many.py" <<'PY'
+import select, socket, sys, threading, time
+
+how = sys.argv[1]
+listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+pairs = []
+for _ in range(200):
+    client = socket.create_connection(listener.getsockname())
+    pairs.append((client, listener.accept()[0]))
+for i in range(12):
+    for client, server in pairs:
+        for one, other in ((client, server), (server, client)):
+            one.sendall(b"%d" % i)
+            assert other.recv(100) == b"%d" % i
+    time.sleep(0.002)
+
+def ready(descriptors, poll):
+    return [fd for fd, _ in poll.poll()] if how == "poll" else select.select(descriptors, [], [])[0]
+
+got = {server.fileno(): b"" for _, server in pairs}
+
+def receive():
+    left = {server.fileno(): server for _, server in pairs}
+    poll = select.poll()
+    for fd in left:
+        poll.register(fd, select.POLLIN)
+    while left:
+        for fd in ready(list(left), poll):
+            piece = left[fd].recv(37)  # leaves some in the ring
+            got[fd] += piece
+            if not piece:
+                poll.unregister(fd)
+                del left[fd]
+
+receiver = threading.Thread(target=receive)
+receiver.start()
+for _ in range(30):
+    for i, (client, _server) in enumerate(pairs):
+        client.sendall(b"%05d" % i * 20)
+for client, _server in pairs:
+    client.shutdown(socket.SHUT_WR)
+receiver.join()
+for i, (_client, server) in enumerate(pairs):
+    assert got[server.fileno()] == b"%05d" % i * 600, i
+PY
+before=$(total times_back)
+for how in poll select; do
+  verbena run --sockets -- timeout 40 python3 "$work/many.py" $how >"$work/client" 2>&1 || fail "$how: $(cat "$work/client")"
+done
+[ "$(total times_back)" -eq "$before" ] || fail "many connections went back to TCP: $(verbena sockets stat)"
+
+# ---- many connections at once are each reported once, and all get a ring
+cat >"$work/burst.py" <<'PY'
+import json, socket, subprocess, sys
+listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+pairs = []
+for _ in range(400):
+    client = socket.create_connection(listener.getsockname())
+    pairs.append((client, listener.accept()[0]))
+
+def service():
+    said = subprocess.run([sys.argv[1], "sockets", "stat", "--json"], capture_output=True, check=True).stdout
+    return json.loads(said)["service"] or {"reports": 0, "pairs_made": 0}
+
+before = service()
+for _ in range(200):
+    for client, server in pairs:
+        for one, other in ((client, server), (server, client)):
+            one.sendall(b"x")
+            assert other.recv(100) == b"x"
+    now = service()
+    if now["pairs_made"] - before["pairs_made"] == len(pairs):
+        break
+assert now["pairs_made"] - before["pairs_made"] == len(pairs), (before, now)
+assert now["reports"] - before["reports"] == 2 * len(pairs), (before, now)
+PY
+verbena run --sockets -- timeout 60 python3 "$work/burst.py" "$VB_PREFIX/bin/verbena" >"$work/client" 2>&1 ||
+  fail "many connections at once: $(cat "$work/client")"
+
+# ---- TCP holds back no bytes (TCP_CORK, MSG_MORE) that precede bytes in the ring, so what epoll reports can be read
+cat >"$work/cork.py" <<'PY'
+import os, select, socket, threading, time
+
+listener = socket.create_server(("127.0.0.1", 0))
+
+def change_over(here, there):
+    for i in range(30):
+        here.sendall(b"%d" % i)
+        assert there.recv(100) == b"%d" % i
+        there.sendall(b"%d" % i)
+        assert here.recv(100) == b"%d" % i
+        time.sleep(0.001)
+
+def pair():
+    here = socket.create_connection(listener.getsockname())
+    there = listener.accept()[0]
+    change_over(here, there)
+    return here, there
+
+(reader_a, writer_a), (reader_b, writer_b) = pair(), pair()
+go = threading.Barrier(2)
+reader = threading.get_native_id()
+epoll_waits = {"x86_64": ("232", "281"), "aarch64": ("22",)}[os.uname().machine]
+
+def until_it_sleeps(thread):
+    while True:
+        with open(f"/proc/self/task/{thread}/syscall") as file:
+            if file.read().split()[0] in epoll_waits:
+                return
+
+def write():
+    writer_a.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+    assert writer_a.getsockopt(socket.IPPROTO_TCP, socket.TCP_CORK) == 1
+    for flags in (0, socket.MSG_MORE):
+        go.wait()
+        until_it_sleeps(reader)
+        writer_a.send(b"head", flags)
+        writer_b.send(b"wake up")
+        assert writer_b.recv(100) == b"awake"
+        writer_a.send(b"body")
+        assert writer_b.recv(100) == b"read"
+        writer_a.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+
+threading.Thread(target=write, daemon=True).start()
+poll = select.epoll()
+for connection in (reader_a, reader_b):
+    connection.setblocking(False)
+    poll.register(connection, select.EPOLLIN)
+for _ in range(2):
+    got = b""
+    go.wait()
+    poll.poll()
+    try:
+        got += reader_a.recv(100)  # the head may be there already
+    except BlockingIOError:
+        pass
+    while True:
+        try:
+            assert reader_b.recv(100) == b"wake up"
+            break
+        except BlockingIOError:
+            pass
+    reader_b.send(b"awake")
+    while len(got) < 8:
+        for fd, _events in poll.poll(0):
+            assert fd == reader_a.fileno()
+            got += reader_a.recv(100)  # must not raise BlockingIOError
+    assert got == b"headbody", got
+    reader_b.send(b"read")
+PY
+verbena run --sockets -- timeout 20 python3 "$work/cork.py" >"$work/client" 2>&1 || fail "corked: $(cat "$work/client")"
+
+# ---- a program that filters its own system calls (seccomp) is not killed because of those of the library
+cat >"$work/sandbox.py" <<'PY'
+import ctypes, os, socket, struct, sys, time
+
+def filter_kills(*numbers):
+    """Kills the process at its next call of one of these system calls (seccomp(2))."""
+    code = struct.pack("<HBBI", 0x20, 0, 0, 0)  # load the number
+    for number in numbers:
+        code += struct.pack("<HBBI", 0x15, 0, 1, number) + struct.pack("<HBBI", 0x06, 0, 0, 0x80000000)
+    code += struct.pack("<HBBI", 0x06, 0, 0, 0x7FFF0000)  # allow
+    text = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(text))
+    c = ctypes.CDLL(None, use_errno=True)
+    assert c.prctl(38, 1, 0, 0, 0) == 0
+    assert c.prctl(22, 2, ctypes.c_char_p(program), 0, 0) == 0, ctypes.get_errno()
+
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+sendmsg, connect, memfd_create = {"x86_64": (46, 42, 319), "aarch64": (211, 203, 279)}[os.uname().machine]
+filter_kills(sendmsg, connect, memfd_create)
+for i in range(100):
+    connection.sendall(b"%d" % i)
+    assert connection.recv(100) == b"%d" % i
+    time.sleep(0.001)
+PY
+cat >"$work/echo_server.py" <<'PY'
+import socket
+connection, _ = socket.create_server(("127.0.0.1", 20005)).accept()
+while piece := connection.recv(100):
+    connection.sendall(piece)
+PY
+serve timeout 60 python3 "$work/echo_server.py"
+ready 20005
+verbena run --sockets -- timeout 20 python3 "$work/sandbox.py" 20005 >"$work/client" 2>&1 ||
+  fail "a program in a sandbox: exit code $?, $(cat "$work/client")"
+wait $server || fail "the server of a program in a sandbox: $(cat "$work/server")"
+
+# ---- without the service, connections go on, and new ones stay on TCP until a program starts another
+service=$(total pid)
+kill -KILL "$service"
+serve timeout 60 "$stream" serve 20004 8 5
+ready 20004
+verbena run --sockets -- timeout 60 "$stream" call 20004 8 6 threads >"$work/client" 2>&1 ||
+  fail "after the death of the service: $(cat "$work/client")"
+wait $server || fail "the server after the death of the service: $(cat "$work/server")"
+[ "$(total pid)" != "$service" ] || fail "the dead service answers"
+
+[ -z "$(ls -A /dev/shm 2>/dev/null)" ] || fail "left in /dev/shm: $(ls -A /dev/shm)"

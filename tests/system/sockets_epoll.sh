@@ -1,0 +1,158 @@
+#!/bin/bash
+# ctest: TIMEOUT 120 PLAIN
+# epoll reports bytes in shared memory in each of its modes: one-shot, exclusive, with a set within a set or in poll(),
+# and when an entry is added or armed again while threads sleep for the set.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need python3
+
+cat >"$work/modes.py" <<'PY'
+import os, select, socket, sys, threading, time
+
+how = sys.argv[1]
+listener = socket.create_server(("127.0.0.1", 0))
+
+def pair():
+    here = socket.create_connection(listener.getsockname())
+    there = listener.accept()[0]
+    for i in range(30):
+        for one, other in ((here, there), (there, here)):
+            one.sendall(b"%d" % i)
+            assert other.recv(100) == b"%d" % i
+        time.sleep(0.001)
+    return here, there
+
+epoll_waits = {"x86_64": ("232", "281", "7", "23", "270", "271"), "aarch64": ("22", "72", "73")}[os.uname().machine]
+
+def until_it_sleeps(thread):
+    while True:
+        with open(f"/proc/self/task/{thread}/syscall") as file:
+            if file.read().split()[0] in epoll_waits:
+                return
+
+class Waiter(threading.Thread):
+    """Waits for the set once."""
+    def __init__(self, poll):
+        super().__init__(daemon=True)
+        self.poll, self.events = poll, None
+        self.start()
+        until_it_sleeps(self.native_id)
+    def run(self):
+        self.events = self.poll.poll(10)
+    def got(self):
+        self.join(15)
+        return self.events
+
+if how == "oneshot":
+    # Workers share the connections of one set: each is armed again by the worker that has served it.
+    pairs = [pair() for _ in range(8)]
+    by_fd = {there.fileno(): there for _, there in pairs}
+    served = {fd: threading.Lock() for fd in by_fd}
+    poll = select.epoll()
+    flags = select.EPOLLIN | select.EPOLLONESHOT
+    for fd, there in by_fd.items():
+        there.setblocking(False)
+        poll.register(fd, flags)
+    stop = threading.Event()
+    problems = []
+    def work():
+        while not stop.is_set():
+            for fd, _ in poll.poll(1, maxevents=2):
+                if not served[fd].acquire(blocking=False):
+                    problems.append("two workers have the same connection")
+                    stop.set()
+                    return
+                try:
+                    by_fd[fd].sendall(by_fd[fd].recv(100))
+                except BlockingIOError:
+                    pass
+                served[fd].release()
+                poll.modify(fd, flags)
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    for one in workers:
+        one.start()
+    for i in range(400):
+        for here, _ in pairs:
+            here.sendall(b"%d" % i)
+        for here, _ in pairs:
+            got = b""
+            while len(got) < len(b"%d" % i):
+                got += here.recv(100)
+            assert got == b"%d" % i, (got, i)
+    stop.set()
+    for one in workers:
+        one.join()
+    assert not problems, problems
+elif how == "arm":
+    # Bytes lie in the ring when a one-shot entry is armed, an edge-triggered one is set again, or one is added, and a
+    # thread sleeps.
+    here, there = pair()
+    _other, idle = pair()
+    poll = select.epoll()
+    poll.register(idle, select.EPOLLIN)
+    poll.register(there, select.EPOLLIN | select.EPOLLONESHOT)
+    here.sendall(b"one")
+    assert (events := poll.poll(5)) == [(there.fileno(), select.EPOLLIN)], events
+    assert poll.poll(0) == []
+    waiter = Waiter(poll)
+    poll.modify(there, select.EPOLLIN | select.EPOLLONESHOT)
+    assert waiter.got() == [(there.fileno(), select.EPOLLIN)], waiter.events
+    poll.modify(there, select.EPOLLIN | select.EPOLLET)
+    assert poll.poll(5) == [(there.fileno(), select.EPOLLIN)]
+    waiter = Waiter(poll)
+    poll.modify(there, select.EPOLLIN | select.EPOLLET)
+    assert waiter.got() == [(there.fileno(), select.EPOLLIN)], waiter.events
+    poll.unregister(there)
+    waiter = Waiter(poll)
+    poll.register(there, select.EPOLLIN)
+    assert waiter.got() == [(there.fileno(), select.EPOLLIN)], waiter.events
+    assert there.recv(100) == b"one"
+    assert poll.poll(0.05) == []
+elif how == "exclusive":
+    here, there = pair()
+    polls = [select.epoll() for _ in range(2)]
+    for poll in polls:
+        poll.register(there, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+    for i in range(200):
+        here.sendall(b"x")
+        assert polls[i % 2].poll(5) == [(there.fileno(), select.EPOLLIN)], i
+        assert there.recv(100) == b"x"
+elif how in ("nested", "polled", "selected"):
+    here, there = pair()
+    inner = select.epoll()
+    inner.register(there, select.EPOLLIN)
+    if how == "nested":
+        outer = select.epoll()
+        outer.register(inner, select.EPOLLIN)
+        wait = lambda timeout: bool(outer.poll(timeout))
+    elif how == "polled":
+        outer = select.poll()
+        outer.register(inner, select.POLLIN)
+        wait = lambda timeout: bool(outer.poll(timeout * 1000))
+    else:
+        wait = lambda timeout: bool(select.select([inner], [], [], timeout)[0])
+    for i in range(200):
+        here.sendall(b"x")
+        assert wait(5), i
+        assert inner.poll(0) == [(there.fileno(), select.EPOLLIN)], i
+        assert there.recv(100) == b"x"
+        assert not wait(0), i
+    # A thread that sleeps for the outer set is woken by what is added to the inner one.
+    here, there = pair()
+    here.sendall(b"x")
+    got = []
+    thread = threading.Thread(target=lambda: got.append(wait(10)))
+    thread.start()
+    until_it_sleeps(thread.native_id)
+    inner.register(there, select.EPOLLIN)
+    thread.join()
+    assert got == [True] and inner.poll(0) == [(there.fileno(), select.EPOLLIN)]
+PY
+total() { verbena sockets stat --json | python3 -c '
+import json, sys
+service = json.load(sys.stdin)["service"] or {"total": {}}
+print(service["total"].get(sys.argv[1], service.get(sys.argv[1], 0)))' "$1"; }
+for how in oneshot arm exclusive nested polled selected; do
+  before=$(total by_ring)
+  verbena run --sockets -- timeout 40 python3 "$work/modes.py" $how >"$work/client" 2>&1 || fail "$how: $(cat "$work/client")"
+  [ $how = arm ] || [ "$(total by_ring)" -gt $((before + 150)) ] || fail "$how: the bytes did not go by the ring: $(verbena sockets stat)"
+done

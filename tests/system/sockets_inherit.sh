@@ -1,0 +1,131 @@
+#!/bin/bash
+# ctest: TIMEOUT 120 PLAIN
+# Tests that unread bytes in shared memory are not lost when a socket is used without the library's calls: by a program
+# after exec or posix_spawn, by stdio, by splice.  If the new user cannot read them, both ends see an error.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need ss python3
+
+cat >"$work/server.py" <<'PY'
+# Echoes until "go", sends 51,200 bytes, and says what came after that.
+import socket
+server = socket.create_server(("127.0.0.1", 20010))
+while True:
+    connection, _ = server.accept()
+    while (request := connection.recv(100)) not in (b"", b"go"):
+        connection.sendall(request)
+    connection.sendall(bytes(range(256)) * 200)
+    rest = b""
+    try:
+        while piece := connection.recv(1000):
+            rest += piece
+        print("end after", rest, flush=True)
+    except OSError as error:
+        print(error.strerror, flush=True)
+    connection.close()
+PY
+cat >"$work/client.py" <<'PY'
+import ctypes, fcntl, os, socket, subprocess, sys, termios
+
+how = sys.argv[1]
+connection = socket.create_connection(("127.0.0.1", 20010))
+while not os.path.exists(sys.argv[2]):
+    connection.sendall(b"hello")
+    assert connection.recv(100) == b"hello"
+# The bytes arrive while nobody waits in the kernel, so they lie in the ring.
+connection.sendall(b"go")
+want = bytes(range(256)) * 200
+unread = bytearray(4)
+while int.from_bytes(unread, sys.byteorder) < len(want):
+    fcntl.ioctl(connection, termios.FIONREAD, unread)
+head = ["head", "-c", str(len(want))]
+environment = dict(os.environ)
+
+def read_all(fd):
+    return b"".join(iter(lambda: os.read(fd, 65536), b""))
+
+got = b""
+if how == "exec":
+    out, into = os.pipe()
+    if os.fork() == 0:
+        os.dup2(connection.fileno(), 0)
+        os.dup2(into, 1)
+        os.close(out)
+        os.execvp("head", head)
+    os.close(into)
+    got = read_all(out)
+elif how == "script":
+    script = os.path.join(os.path.dirname(sys.argv[0]), "script")
+    with open(script, "w") as file:
+        file.write("#!/bin/sh\nexec " + " ".join(head) + "\n")
+    os.chmod(script, 0o755)
+    got = subprocess.run([script], stdin=connection, stdout=subprocess.PIPE).stdout
+elif how == "spawn":
+    out, into = os.pipe()
+    os.posix_spawn("/usr/bin/head", head, environment, file_actions=[
+        (os.POSIX_SPAWN_DUP2, connection.fileno(), 0), (os.POSIX_SPAWN_DUP2, into, 1), (os.POSIX_SPAWN_CLOSE, out)])
+    os.close(into)
+    got = read_all(out)
+elif how == "foreign":
+    del environment["LD_PRELOAD"]
+    run = subprocess.run(head, stdin=connection, capture_output=True, env=environment)
+    print("got", len(run.stdout), run.stderr.decode().strip())
+    sys.exit(run.returncode)
+elif how == "splice":
+    c = ctypes.CDLL(None, use_errno=True)
+    out, into = os.pipe()
+    while len(got) < len(want):
+        n = c.splice(connection.fileno(), None, into, None, 65536, 0)
+        assert n > 0, ctypes.get_errno()
+        got += os.read(out, n)
+elif how == "fdopen":
+    c = ctypes.CDLL(None)
+    c.fdopen.restype = ctypes.c_void_p
+    file = c.fdopen(connection.fileno(), b"r+")
+    buffer = ctypes.create_string_buffer(len(want))
+    count = c.fread(buffer, 1, len(want), ctypes.c_void_p(file))
+    got = buffer.raw[:count]
+assert got == want, len(got)
+if how in ("splice", "fdopen"):
+    connection.sendall(b"more")  # The socket uses TCP from now on.
+PY
+
+start run --sockets -- timeout 100 python3 "$work/server.py" >"$work/server" 2>&1 &
+server=$!
+open_port() { ss -Htln "sport = :20010" | grep -q .; }
+until_true 20 open_port || fail "the server does not listen: $(cat "$work/server")"
+
+# Succeeds when both ends of a connection count their bytes in the shared memory.
+both_have_the_ring() { verbena sockets ls --json | python3 -c 'import json, sys
+sys.exit(not any(all(row[way]["by_ring"] + row[way]["by_tcp"] > 0 for way in ("out", "in"))
+                 for row in json.load(sys.stdin)["sockets"]))'; }
+no_sockets() { [ "$(verbena sockets ls --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["sockets"])')" = "[]" ]; }
+# client HOW: runs the client.  It sends its request when both ends have the ring.
+client() {
+  rm -f "$work/go"
+  until_true 10 no_sockets || fail "$1: a connection is left: $(verbena sockets ls)"
+  verbena run --sockets -- timeout 40 python3 "$work/client.py" "$1" "$work/go" >"$work/client" 2>&1 &
+  local client=$!
+  until_true 20 both_have_the_ring || fail "$1: the ends do not get a ring: $(verbena sockets ls)"
+  touch "$work/go"
+  wait $client
+}
+by_ring() { verbena sockets stat --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"]["total"]["by_ring"])'; }
+said() { [ "$(wc -l <"$work/server")" -ge "$1" ]; }
+
+line=0
+for how in exec script spawn splice fdopen; do
+  before=$(by_ring 2>/dev/null || echo 0)
+  client $how || fail "$how: $(cat "$work/client")"
+  [ "$(by_ring)" -gt $((before + 50000)) ] || fail "$how: the bytes did not lie in the ring: $(verbena sockets stat)"
+  line=$((line + 1))
+  until_true 10 said $line || fail "$how: the server has not seen the end of the stream"
+done
+[ "$(grep -c "end after b'more'" "$work/server")" -eq 2 ] || fail "after splice and fdopen: $(cat "$work/server")"
+
+# A program without the library cannot read the ring, so it and the peer get an error instead of fewer bytes.
+client foreign && fail "a program without the library has read bytes: $(cat "$work/client")"
+grep -q '^got 0 .*Connection reset by peer' "$work/client" || fail "a program without the library says: $(cat "$work/client")"
+until_true 10 said $((line + 1)) || fail "foreign: the server has not seen the end of the stream"
+tail -1 "$work/server" | grep -q 'Connection reset by peer' || fail "the server says: $(cat "$work/server")"
+kill $server
+wait $server 2>/dev/null || true

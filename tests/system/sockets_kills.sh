@@ -1,0 +1,94 @@
+#!/bin/bash
+# ctest: PLAIN
+# SIGSTOP, SIGCONT and kill -9 hit programs under `verbena run --sockets` and the socket service at any moment of a
+# transfer.  A program that was stopped gets all bytes, and nobody sleeps while bytes wait; the peer of a killed program
+# is told; the death of the service harms no connection.  VB_ROUNDS sets the rounds of each kind (default 6), and VB_SEED
+# the moments; a failure prints the seed.  The test has no timeout of its own: scripts/soak asks for many rounds.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need ss python3
+stream=$VB_PREFIX/tests/programs/stream
+rounds=${VB_ROUNDS:-6}
+seed=${VB_SEED:-$((RANDOM * 32768 + RANDOM))}
+RANDOM=$seed
+echo "VB_SEED=$seed, $rounds rounds of each kind"
+
+kind= round=
+broken() {
+  fail "VB_SEED=$seed, $kind, round $round: $*; server: $(tail -3 "$work/server"); client: $(tail -3 "$work/client"); $(
+    verbena sockets ls 2>&1)"
+}
+# The sleep is the test here: it picks the moment of a signal.
+random_moment() { sleep "0.$(printf %03d $((RANDOM % $1)))"; }
+port=20040
+open_port() { ss -Htln "sport = :$port" | grep -q .; }
+gone() { ! kill -0 "$1" 2>/dev/null || [ "$(awk '{print $3}' "/proc/$1/stat" 2>/dev/null)" = Z ]; }
+both_gone() { gone "$server" && gone "$client"; }
+service() { verbena sockets stat --json | python3 -c 'import json, sys; print((json.load(sys.stdin)["service"] or {"pid": 0})["pid"])'; }
+
+hows=(threads poll epoll dup fork)  # a forked child would live on when its parent is killed
+start_both() {  # start_both MEGABYTES HOWS
+  local how=${hows[RANDOM % $2]}
+  port=$((port + 1))
+  [ $port -lt 21000 ] || port=20041
+  start run --sockets -- "$stream" serve $port "$1" $((RANDOM + 1)) "$how" >"$work/server" 2>&1 &
+  server=$!
+  until_true 20 open_port || broken "the server does not listen"
+  how=${hows[RANDOM % $2]}
+  start run --sockets -- "$stream" call $port "$1" $((RANDOM + 1)) "$how" >"$work/client" 2>&1 &
+  client=$!
+}
+whole() { grep -q 'bytes each way$' "$work/server" && grep -q 'bytes each way$' "$work/client"; }
+
+for kind in stop kill-client kill-server kill-service stop-service; do
+  for round in $(seq "$rounds"); do
+    case $kind in
+      stop)
+        start_both 24 5
+        for _ in $(seq 8); do
+          victim=$server
+          [ $((RANDOM % 2)) = 0 ] || victim=$client
+          kill -STOP "$victim" 2>/dev/null || true
+          random_moment 60
+          kill -CONT "$victim" 2>/dev/null || true
+          random_moment 40
+        done
+        until_true 30 both_gone || broken "the programs do not end"
+        whole || broken "not all bytes have come"
+        ;;
+      kill-*)
+        start_both 2000 4
+        random_moment 400
+        case $kind in
+          kill-client) victim=$client other=$server ;;
+          kill-server) victim=$server other=$client ;;
+          kill-service) victim=$(service) other= ;;
+        esac
+        [ "$victim" = 0 ] || kill -KILL "$victim" 2>/dev/null || true
+        [ -z "$other" ] || wait "$victim" 2>/dev/null || true
+        if [ -n "$other" ]; then
+          other_gone() { gone "$other"; }
+          # A client that was killed before it has connected leaves a server that still listens.
+          if [ $kind = kill-client ] && open_port; then kill -KILL "$other"; fi
+          until_true 10 other_gone || broken "the peer was not told"
+          whole && broken "a killed program has got all bytes"
+        else
+          random_moment 200
+          gone "$server" && broken "the server ended with the service"
+          gone "$client" && broken "the client ended with the service"
+          kill -KILL "$client" "$server" 2>/dev/null || true
+        fi
+        ;;
+      stop-service)
+        start_both 24 5
+        victim=$(service)
+        [ "$victim" = 0 ] || kill -STOP "$victim" 2>/dev/null || true
+        until_true 30 both_gone || broken "the programs do not end"
+        [ "$victim" = 0 ] || kill -CONT "$victim" 2>/dev/null || true
+        whole || broken "not all bytes have come"
+        ;;
+    esac
+    wait "$server" "$client" 2>/dev/null || true
+  done
+  echo "$kind: ok"
+done
+[ -z "$(ls -A /dev/shm 2>/dev/null)" ] || fail "left in /dev/shm: $(ls -A /dev/shm)"

@@ -1,0 +1,119 @@
+#!/bin/bash
+# ctest: TIMEOUT 120 PLAIN
+# Rules in libsdp.conf's language say which TCP connections may or must go through shared memory.  A connection that
+# must and cannot fails with an error that says why.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need ss python3
+
+cat >"$work/echo.py" <<'PY'
+import socket, sys
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    connection, _ = server.accept()
+    try:
+        while piece := connection.recv(1000):
+            connection.sendall(piece)
+    except OSError as error:
+        print(error.strerror, flush=True)
+    connection.close()
+PY
+cat >"$work/call.py" <<'PY'
+import socket, sys, time
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+for i in range(int(sys.argv[2])):
+    connection.sendall(b"%d" % i)
+    assert connection.recv(100) == b"%d" % i
+    time.sleep(0.001)
+PY
+open_port() { ss -Htln "sport = :$1" | grep -q .; }
+serve() {  # serve PORT OPTION...
+  local port=$1
+  shift
+  start run "$@" -- timeout 100 python3 "$work/echo.py" "$port" >"$work/server.$port" 2>&1 &
+  until_true 20 open_port "$port" || fail "nothing listens on port $port: $(cat "$work/server.$port")"
+}
+call() {  # call PORT COUNT OPTION...
+  local port=$1 count=$2
+  shift 2
+  verbena run "$@" -- timeout 30 python3 "$work/call.py" "$port" "$count" >"$work/client" 2>&1
+}
+total() { verbena sockets stat --json | python3 -c '
+import json, sys
+service = json.load(sys.stdin)["service"] or {"total": {}}
+print(service["total"].get(sys.argv[1], service.get(sys.argv[1], 0)))' "$1"; }
+
+# ---- rules that cannot be read name file, line and reason, before the program runs
+printf 'use tcp client * *:1\nuse udp client * *:1\n' >"$work/wrong"
+verbena run --sockets --socket-rules "$work/wrong" -- true 2>"$work/said" && fail "wrong rules are no error"
+grep -qF "verbena run: $work/wrong:2: 'udp' is none of sdp, tcp and both" "$work/said" || fail "said: $(cat "$work/said")"
+LIBSDP_CONFIG_FILE=$work/none verbena run --sockets -- true 2>"$work/said" && fail "a missing file is no error"
+grep -qF "cannot read '$work/none': No such file" "$work/said" || fail "said: $(cat "$work/said")"
+VERBENA_SOCKET_RULES='use both client' verbena run --sockets -- true 2>"$work/said" && fail "wrong variable is no error"
+grep -qF "verbena run: VERBENA_SOCKET_RULES:1: a rule is" "$work/said" || fail "said: $(cat "$work/said")"
+
+# Rules may come through a pipe, in pieces.
+mkfifo "$work/pipe"
+python3 - "$work/pipe" <<'PY' &
+import fcntl, struct, sys, termios, time
+with open(sys.argv[1], "wb", buffering=0) as pipe:
+    pipe.write(b"use tcp client * *:1\n")
+    deadline = time.monotonic() + 20
+    while struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0] > 0:
+        assert time.monotonic() < deadline, "nobody reads the pipe"
+    try:
+        pipe.write(b"use udp client * *:1\n")
+    except BrokenPipeError:
+        pass  # the test shows that the second line was not read
+PY
+verbena run --sockets --socket-rules "$work/pipe" -- true 2>"$work/said" && fail "the second piece is not read"
+grep -qF "verbena run: $work/pipe:2: 'udp' is none of" "$work/said" || fail "said: $(cat "$work/said")"
+wait $!
+
+# ---- tcp: the connection is not even reported
+serve 20021 --sockets
+call 20021 20 --sockets || fail "without rules: $(cat "$work/client")"
+made=$(total pairs_made)
+[ "$made" -gt 0 ] || fail "without rules there is no ring"
+echo 'use tcp connect python3* 127.0.0.0/8:20000-20100' >"$work/rules"
+reports=$(total reports)
+LIBSDP_CONFIG_FILE=$work/rules call 20021 20 --sockets || fail "rule tcp: $(cat "$work/client")"
+[ "$(total pairs_made)" -eq "$made" ] || fail "rule tcp: there was a ring"
+[ "$(total reports)" -le $((reports + 1)) ] || fail "rule tcp: the client's end was reported"
+
+# ---- only: the first byte of a connection already waits for the ring, so that even one round trip has it
+serve 20022 --sockets=only
+made=$(total pairs_made)
+call 20022 1 --sockets=only || fail "only: $(cat "$work/client")"
+[ "$(total pairs_made)" -eq $((made + 1)) ] || fail "only: no ring for one round trip"
+ring=$(total by_ring)
+call 20022 20 --sockets=only || fail "only: $(cat "$work/client")"
+[ "$(total by_ring)" -gt "$ring" ] || fail "only: no bytes by the ring"
+
+# ---- only: a peer without Verbena ends in an error at both ends
+timeout 30 python3 "$work/call.py" 20022 1 >"$work/client" 2>&1 && fail "a client without Verbena has got an answer"
+grep -q 'Connection reset by peer' "$work/client" || fail "a client without Verbena says: $(cat "$work/client")"
+grep -q "^verbena: python3.* (pid .*): the connection from port 20022 to port .* is reset, .*its peer takes no part" \
+  "$work/server.20022" || fail "the server says: $(cat "$work/server.20022")"
+grep -q '^Connection reset by peer$' "$work/server.20022" || fail "the server says: $(cat "$work/server.20022")"
+
+# ---- rules decide before the mode does, and a rule may ask for the ring by itself
+printf 'use both server * *:20023\nuse both client * *:20023\n' >"$work/rules"
+serve 20023 --sockets=only --socket-rules "$work/rules"
+timeout 30 python3 "$work/call.py" 20023 1 || fail "rule both: a client without Verbena gets nothing"
+echo 'use sdp client * *:20023' >"$work/rules"
+call 20023 1 --sockets --socket-rules "$work/rules" && fail "rule sdp: one round trip with a server that offers later"
+grep -q "from port .* to port 20023 is reset" "$work/client" || fail "rule sdp says: $(cat "$work/client")"
+
+# ---- only: something that needs the descriptor on TCP is refused
+cat >"$work/stdio.py" <<'PY'
+import os, socket, sys
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+os.dup2(connection.fileno(), 0)  # as for inetd's programs
+try:
+    connection.sendall(b"x")
+except OSError as error:
+    sys.exit(error.strerror)
+PY
+verbena run --sockets=only -- timeout 20 python3 "$work/stdio.py" 20022 >"$work/client" 2>&1 && fail "only: a standard descriptor is used"
+grep -q 'does not know the ring' "$work/client" || fail "only: a standard descriptor: $(cat "$work/client")"
+grep -q '^Connection reset by peer$' "$work/client" || fail "only: a standard descriptor: $(cat "$work/client")"

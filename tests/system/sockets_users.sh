@@ -1,0 +1,98 @@
+#!/bin/bash
+# ctest: TIMEOUT 120 PLAIN
+# Programs of different users share a ring if root's socket service runs, and nobody can claim another user's socket.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need ss python3 setpriv
+[ "$(id -u)" -eq 0 ] || skip "only root can start programs of other users"
+setpriv --reuid=1000 --regid=1000 --clear-groups true 2>/dev/null || skip "there is no other user here"
+as_other=(setpriv --reuid=1000 --regid=1000 --clear-groups)
+"${as_other[@]}" test -x "$VB_PREFIX/bin/verbena" || skip "another user cannot run $VB_PREFIX/bin/verbena"
+chmod 755 "$work"
+
+cat >"$work/echo.py" <<'PY'
+# Becomes another user before it accepts, or in a child for each connection.
+import os, signal, socket, sys
+port, when = int(sys.argv[1]), sys.argv[2]
+def become_other():
+    os.setgroups([])
+    os.setgid(1000)
+    os.setuid(1000)
+server = socket.create_server(("127.0.0.1", port))
+if when == "before":
+    become_other()
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while True:
+    connection, _ = server.accept()
+    if when == "child":
+        if os.fork() != 0:
+            connection.close()
+            continue
+        become_other()
+    while piece := connection.recv(1000):
+        connection.sendall(piece)
+    connection.close()
+    if when == "child":
+        os._exit(0)
+PY
+cat >"$work/call.py" <<'PY'
+# Exchanges bytes with the server until a file is there.
+import os, socket, sys
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+while not os.path.exists(sys.argv[2]):
+    connection.sendall(b"hello")
+    assert connection.recv(100) == b"hello"
+PY
+open_port() { ss -Htln "sport = :$1" | grep -q .; }
+total() { verbena sockets stat --json | python3 -c '
+import json, sys
+service = json.load(sys.stdin)["service"] or {"total": {}}
+print(service["total"].get(sys.argv[1], service.get(sys.argv[1], 0)))' "$1"; }
+rows() { "$@" sockets ls --json | python3 -c '
+import json, sys
+print(len(json.load(sys.stdin)["sockets"]))'; }
+
+# begin_call PORT COMMAND...: starts a client by this verbena command.  end_call: lets it end.
+begin_call() {
+  rm -f "$work/go"
+  "${@:2}" run --sockets -- timeout 60 python3 "$work/call.py" "$1" "$work/go" &
+  caller=$!
+}
+end_call() {
+  touch "$work/go"
+  wait $caller || fail "$1 fails"
+}
+other_user=("${as_other[@]}" "$VB_PREFIX/bin/verbena")
+
+# ---- a server that gives root up before it accepts (memcached -u, nginx's workers)
+start run --sockets -- timeout 100 python3 "$work/echo.py" 20031 before >"$work/server" 2>&1 &
+until_true 20 open_port 20031 || fail "nothing listens: $(cat "$work/server")"
+moves_bytes() { [ "$(total pairs_made)" -eq 1 ] && [ "$(total by_ring)" -gt 0 ]; }
+begin_call 20031 verbena
+until_true 20 moves_bytes || fail "root's client and another user's server have no ring: $(verbena sockets stat)"
+end_call "a client of another user's server"
+
+# ---- another user's client finds root's service
+second_pair() { [ "$(total pairs_made)" -eq 2 ]; }
+begin_call 20031 "${other_user[@]}"
+until_true 20 second_pair || fail "another user's client has no ring: $(verbena sockets stat)"
+end_call "another user's client"
+
+# ---- a tool sees what its user's programs hold
+# The ends of the connections before may be seen a moment later than the new ones.
+sees_both_ends() { [ "$(rows verbena)" -eq 2 ]; }
+sees_its_end() { [ "$(rows "${other_user[@]}")" -eq 1 ]; }
+begin_call 20031 verbena
+until_true 20 sees_both_ends || fail "root does not see both ends: $(verbena sockets ls)"
+until_true 20 sees_its_end || fail "another user does not see exactly its own end: $("${other_user[@]}" sockets ls)"
+end_call "a client whose ends are listed"
+
+# ---- a socket that root has accepted is not another user's to claim
+start run --sockets -- timeout 100 python3 "$work/echo.py" 20032 child >"$work/server" 2>&1 &
+until_true 20 open_port 20032 || fail "nothing listens: $(cat "$work/server")"
+made=$(total pairs_made)
+refused=$(total claims_refused)
+one_is_refused() { [ "$(total claims_refused)" -gt "$refused" ]; }
+begin_call 20032 verbena
+until_true 20 one_is_refused || fail "the claim was not refused: $(verbena sockets stat)"
+[ "$(total pairs_made)" -eq "$made" ] || fail "another user's program has got a ring for root's socket"
+end_call "a client of another user's child"

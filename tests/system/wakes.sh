@@ -1,0 +1,51 @@
+#!/bin/bash
+# ctest: TIMEOUT 120 PLAIN
+# Two programs that block until each message comes exchange messages over a lane.  A message wakes the blocked thread
+# once, and no other thread.  Counters of wake-ups show that, not times.
+#   VB_WAKES_LINKS    the links to test (default lane).  By UDP it fails while other programs need all processors: a
+#                     thread that waits long for one loses its role for up to a second.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need ib_send_lat ss python3
+
+# counts PID: prints the messages that a program has received, and its wake-ups: those that it sent to other programs,
+# those of its thread that waits for packets, and those of its progress thread.
+counts() { verbena ps --counters --json | python3 -c '
+import json, sys
+names = ["receives", "wakes_sent", "wakes_of_receiver", "wakes_of_progress_thread"]
+for process in json.load(sys.stdin)["processes"]:
+    if process["pid"] == int(sys.argv[1]):
+        print(*(process["counters"].get(name, 0) for name in names))' "$1"; }
+received() { local now; now=($(counts "$1")); [ "${now[0]:-0}" -ge "$2" ] 2>/dev/null; }
+
+# one_wake_for_each: looks at some thousand messages.  The blocked thread also waits for the completions of its own
+# messages, and often finds what it waits for before it sleeps.
+one_wake_for_each() {
+  local before=($(counts $server)) more=()
+  until_true 60 received $server $((before[0] + 5000)) || fail "the messages over $link have stopped: $(counts $server)"
+  after=($(counts $server))
+  for i in 0 1 2 3; do more[i]=$((after[i] - before[i])); done
+  echo "$link: ${more[0]} messages, ${more[1]} wake-ups sent, ${more[2]} of the blocked thread, ${more[3]} of the other"
+  [ "${more[1]}" -le $((more[0] * 5 / 4)) ] && [ "${more[2]}" -le $((more[0] * 5 / 4)) ] && [ "${more[2]}" -gt 0 ] &&
+    [ "${more[3]}" -le $((more[0] / 10)) ]
+}
+
+open_port() { ss -Htln "sport = :$1" | grep -q .; }
+
+port=20100
+for link in ${VB_WAKES_LINKS:-lane}; do
+  port=$((port + 1))
+  start run --link $link -- ib_send_lat -x 0 -e -n 10000000 -p $port >"$work/server" 2>&1 &
+  server=$!
+  until_true 20 open_port $port || fail "no server: $(cat "$work/server")"
+  start run --link $link -- ib_send_lat -x 0 -e -n 10000000 -p $port 127.0.0.1 >"$work/client" 2>&1 &
+  client=$!
+  until_true 20 received $server 1000 || fail "no messages over $link: $(tail -3 "$work/server" "$work/client")"
+  # A thread that waits long for a processor loses its role for a while, so not every stretch of messages will do.
+  for attempt in {1..20}; do
+    one_wake_for_each && break
+    [ "$attempt" -lt 20 ] || fail "$link: more than one wake-up for a message, or for the wrong thread"
+  done
+  [ $link = lane ] || [ "${after[1]}" -eq 0 ] || fail "wake-ups by lanes are counted without a lane"
+  kill $client $server
+  wait $client $server || true
+done
