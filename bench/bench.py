@@ -22,9 +22,9 @@ PREFACE = """\
 # Benchmarks
 
 `scripts/bench --record` writes this page. No test asserts anything here. Do not compare figures of two machines.
-Figures of one machine compare only if they were taken in turn.
-So each line has a peer that was measured in the same rounds (ours, peer, ours, peer, ...).
-The ratio is the median of the rounds' own ratios, and is what to look at.
+Figures of one machine can be compared only if they were taken in turn.
+So each line has a peer that was measured in the same rounds (Verbena, peer, Verbena, peer, ...).
+The ratio is the median of the rounds' ratios. Compare ratios rather than figures.
 A figure is a median. The smallest and the largest of the rounds are in brackets.
 
 Nothing is pinned unless a line says so: the scheduler places programs as it does for users.
@@ -34,19 +34,20 @@ The peers are the nearest thing that does the same without Verbena:
   ([bench/sockets.cc](../bench/sockets.cc)).
   Both send as many bytes there and back, polling (non-blocking calls in a loop) or blocking.
   The default path MTU is 1024. There is no UDP peer for 1 MiB: UDP alone would lose some of it.
-  Both it and perftest are measured twice: through memory that the two programs share, and through the loopback
-  interface, as packets between hosts go.
+  Ping-pong and perftest are measured twice: through memory that the two programs share, and through the loopback
+  interface, where packets take the same way as between hosts.
 * Between two hosts the line is a program ([tests/wire](../tests/wire)) that carries each frame.
-  It loses as many frames of TCP as of ours. The TCP peer is a few lines of Python.
+  It loses as many frames of TCP as of Verbena. The TCP peer is a few lines of Python.
   "Frames" counts all frames of an exchange. More than without loss means retransmissions or acknowledgements.
 * perftest's latencies are half a round trip, and a READ's is a whole one. They stand beside the same exchange over
   sockets. The peer of its bandwidths is a TCP exchange of as many bytes there and back, both ways counted.
   The peer of its message rates is a UDP exchange, both ways counted; it waits for each answer.
-* Sixteen queue pairs of one program write into another's socket, whose buffer is what a stock Linux gives.
+* Sixteen queue pairs of one program write to another program, whose socket buffer has the default size of Linux.
   Their peer is one queue pair of the same `ib_write_bw`.
+* TCP programs run at both ends under `verbena run --sockets`. Their peer is the same pair over TCP.
 * Beside the kernel's soft-RoCE, both ends are programs of perftest on one machine.
   QEMU emulates it without help of the processor ([tests/interop/linux](../tests/interop/linux)), so it is slow.
-  The ratio shows what a system call and an interrupt cost against a process's own work. Emulation distorts it.
+  The ratio shows the cost of system calls and interrupts beside the work of a process. Emulation distorts it.
 * A connection is an RDMA CM connection with a queue pair at both ends, resolved, made and disconnected
   ([bench/connections.cc](../bench/connections.cc)). Its peer is TCP's connect, accept and close.
   Wake-ups count how often a sleeping thread was woken for it, in the client, the server and the agents.
@@ -56,7 +57,7 @@ The peers are the nearest thing that does the same without Verbena:
 * "Connect alone" is `rdma_connect()` until ESTABLISHED, beside TCP's `connect()`. These are medians.
 * cmtime is rdma-core's. It begins a step with all connections before it waits for any.
   Nobody has published its figures of an adapter, so it has no peer here.
-* Memory of queue pairs and connections has no honest peer: a TCP connection's is the kernel's, and shows in no process.
+* Memory of queue pairs and connections has no fair peer: the memory of a TCP connection is in the kernel.
   On loopback the agent has both ends of a connection, so it needs half of that row for each end.
   A queue pair is ready to send, with itself, and may have one READ under way
   ([bench/queue_pairs.cc](../bench/queue_pairs.cc)).

@@ -1,5 +1,6 @@
-// Counts the instructions of a SEND, and of polling an empty completion queue.  Two queue pairs of
-// this process are connected over loopback, and callgrind counts inside counted().  This is an
+// Counts the instructions of a SEND, and of polling a completion queue that is empty or has one
+// completion.  Two queue pairs of this process are connected over loopback, and callgrind counts
+// inside counted().  This is an
 // ordinary libibverbs program; run it under `verbena run` and callgrind with
 // --toggle-collect='counted*'.
 #include <infiniband/verbs.h>
@@ -14,17 +15,20 @@ namespace {
 
 using verbena::bench::need;
 
-constexpr const char* kUsage = "usage: instructions send|poll COUNT BYTES\n";
+constexpr const char* kUsage = "usage: instructions send|poll|full COUNT BYTES\n";
 constexpr std::uint8_t kPort = 1;
 
 struct Side {
+  ibv_comp_channel* channel;
   ibv_cq* cq;
   ibv_qp* qp;
 };
 
 Side make_side(ibv_context* device, ibv_pd* pd) {
   Side side{};
-  side.cq = ibv_create_cq(device, 16, nullptr, nullptr, 0);
+  side.channel = ibv_create_comp_channel(device);
+  need(side.channel != nullptr, "ibv_create_comp_channel");
+  side.cq = ibv_create_cq(device, 16, nullptr, side.channel, 0);
   need(side.cq != nullptr, "ibv_create_cq");
   ibv_qp_init_attr wanted{};
   wanted.send_cq = wanted.recv_cq = side.cq;
@@ -82,7 +86,7 @@ void wait_one(ibv_cq* cq) {
 
 int main(int argc, char** argv) {
   const std::string_view what = argc == 4 ? argv[1] : "";
-  if (what != "send" && what != "poll") {
+  if (what != "send" && what != "poll" && what != "full") {
     std::fputs(kUsage, stderr);
     return 2;
   }
@@ -121,9 +125,22 @@ int main(int argc, char** argv) {
     send.sg_list = &piece;
     send.num_sge = 1;
     send.opcode = IBV_WR_SEND;
-    need(counted(a.qp, &send) == 0, "ibv_post_send");
-    wait_one(b.cq);
-    wait_one(a.cq);
+    if (what == "full") need(ibv_req_notify_cq(a.cq, 0) == 0, "ibv_req_notify_cq");
+    if (what == "send") {
+      need(counted(a.qp, &send) == 0, "ibv_post_send");
+      wait_one(b.cq);
+      wait_one(a.cq);
+    } else {
+      ibv_send_wr* not_sent = nullptr;
+      need(ibv_post_send(a.qp, &send, &not_sent) == 0, "ibv_post_send");
+      wait_one(b.cq);
+      // The event says that there is a completion, without a poll that would take it.
+      ibv_cq* ready = nullptr;
+      void* context = nullptr;
+      need(ibv_get_cq_event(a.channel, &ready, &context) == 0, "ibv_get_cq_event");
+      ibv_ack_cq_events(ready, 1);
+      need(counted(a.cq, &done) == 1 && done.status == IBV_WC_SUCCESS, "a completion that waits");
+    }
   }
   return 0;
 }

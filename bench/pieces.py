@@ -9,6 +9,7 @@ import subprocess
 import measure
 import network
 from measure import Failed, Row, memory_kib, output_of
+from tcp_programs import tcp_programs
 
 PINGPONG_PORT = 18515
 
@@ -495,10 +496,11 @@ def instructions(bench):
     group = "Instructions"
     for name, what, size in (("SEND of 64 B: the call, with its packet", "send", 64),
                              ("SEND of 4096 B: the call, with its packet", "send", 4096),
-                             ("poll of an empty CQ", "poll", 64)):
+                             ("poll of an empty CQ", "poll", 64),
+                             ("poll of a CQ with one completion", "full", 64)):
         yield Row(group, name, "instructions", [count(what, size) for _ in range(bench.rounds)])
 
 
 ALL = {"pingpong": pingpong, "perftest": perftest, "two_hosts": two_hosts, "incast": incast,
-       "guest": guest, "connect": connect, "cmtime": cmtime, "start": start, "memory": memory, "micro": micro,
+       "tcp_programs": tcp_programs, "guest": guest, "connect": connect, "cmtime": cmtime, "start": start, "memory": memory, "micro": micro,
        "instructions": instructions}

@@ -1,0 +1,106 @@
+"""TCP programs under `verbena run --sockets`, beside the same programs over TCP."""
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+
+import measure
+from measure import Failed, Row, output_of
+
+PORT = 18600
+
+
+def command_of(bench, ours, *command):
+    if not ours:
+        return list(command)
+    return [str(bench.prefix / "bin/verbena"), "run", "--sockets", "--", *command]
+
+
+@contextlib.contextmanager
+def server(bench, ours, *command):
+    """Runs a server that listens on PORT, until the block ends."""
+    process = subprocess.Popen(command_of(bench, ours, *command), env=bench.ours,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        measure.until_true(command[0], lambda: measure.listens(PORT) or process.poll() is not None)
+        yield
+    finally:
+        process.terminate()
+        process.wait(measure.TIMEOUT_SECONDS)
+        measure.until_true(f"port {PORT} to be free", lambda: not measure.listens(PORT))
+
+
+def found(said, pattern):
+    numbers = re.findall(pattern, said.replace("\r", "\n"))
+    if not numbers:
+        raise Failed(f"no figure in: {said[-500:]}")
+    return float(numbers[-1])
+
+
+def sockperf(bench, ours, seconds):
+    """Returns microseconds for half a round trip of 64 B: the median."""
+    with server(bench, ours, "sockperf", "server", "--tcp", "-i", "127.0.0.1", "-p", str(PORT)):
+        said = output_of(command_of(bench, ours, "sockperf", "ping-pong", "--tcp", "-i", "127.0.0.1",
+                                    "-p", str(PORT), "-m", "64", "-t", str(seconds)), env=bench.ours)
+    return found(said, r"percentile 50\.000 =\s*([\d.]+)")
+
+
+def iperf3(bench, ours, seconds, *options):
+    with server(bench, ours, "iperf3", "-s", "-p", str(PORT)):
+        said = output_of(command_of(bench, ours, "iperf3", "-c", "127.0.0.1", "-p", str(PORT), "-t",
+                                    str(seconds), "-f", "m", *options), env=bench.ours)
+    return found(said, r"([\d.]+) Mbits/sec.*receiver") / 1000
+
+
+def redis(bench, ours, requests, *options):
+    with server(bench, ours, "redis-server", "--port", str(PORT), "--save", ""):
+        said = output_of(command_of(bench, ours, "redis-benchmark", "-p", str(PORT), "-t", "get", "-q",
+                                    "-c", "50", "-n", str(requests), *options), env=bench.ours)
+    return found(said, r"([\d.]+) requests per second")
+
+
+def nginx(bench, ours, seconds, size, *options):
+    with tempfile.TemporaryDirectory() as directory:
+        root = pathlib.Path(directory)
+        os.chmod(root, 0o755)
+        (root / "file").write_bytes(os.urandom(size))
+        (root / "conf").write_text(f"""
+            daemon off; user root; worker_processes 1; pid {root}/pid; error_log {root}/error;
+            events {{ worker_connections 512; }}
+            http {{ access_log off; client_body_temp_path {root}; proxy_temp_path {root};
+                    fastcgi_temp_path {root}; uwsgi_temp_path {root}; scgi_temp_path {root};
+                    server {{ listen 127.0.0.1:{PORT}; root {root}; keepalive_requests 1000000; }} }}""")
+        with server(bench, ours, "nginx", "-p", directory, "-c", str(root / "conf"), "-e", str(root / "error")):
+            said = output_of(command_of(bench, ours, "wrk", "-t1", "-c50", f"-d{seconds}", *options,
+                                        f"http://127.0.0.1:{PORT}/file"), env=bench.ours)
+    return found(said, r"Requests/sec:\s*([\d.]+)")
+
+
+def tcp_programs(bench):
+    if bench.sanitized:
+        print("TCP programs are not measured under a sanitizer")
+        return
+    group = "TCP programs, under run --sockets"
+    seconds = bench.times(3)
+    for programs, what, unit, run, *arguments in (
+            (("sockperf",), "sockperf ping-pong, 64 B, half round trip", "us", sockperf, seconds),
+            (("iperf3",), "iperf3", "Gbit/s", iperf3, seconds),
+            (("iperf3",), "iperf3 with 4 connections, reversed", "Gbit/s", iperf3, seconds, "-P", "4", "-R"),
+            (("redis-server", "redis-benchmark"), "redis GET, 50 clients", "per second", redis,
+             bench.times(200000)),
+            (("redis-server", "redis-benchmark"), "redis GET, 50 clients, 16 at a time", "per second", redis,
+             bench.times(1000000), "-P", "16"),
+            (("nginx", "wrk"), "nginx and wrk, 612 B, 50 connections", "per second", nginx, seconds, 612),
+            (("nginx", "wrk"), "nginx and wrk, 64 KiB, 50 connections", "per second", nginx, seconds, 65536),
+            (("nginx", "wrk"), "nginx and wrk, 612 B, a connection for each request", "per second", nginx, seconds,
+             612, "-H", "Connection: close")):
+        missing = [name for name in programs if shutil.which(name) is None]
+        if missing:
+            print(f"{missing[0]} is not installed: {what} is not measured")
+            continue
+        ours, theirs = bench.in_turn(lambda: run(bench, True, *arguments),
+                                     lambda: run(bench, False, *arguments))
+        yield Row(group, what, unit, ours, "TCP", theirs)
