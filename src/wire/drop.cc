@@ -22,6 +22,10 @@ constexpr auto kDropNames = std::to_array<CounterName<Drop>>({
     {Drop::kLength, "bad length"},
     {Drop::kUnknownAttribute, "unknown attribute"},
     {Drop::kNotInfiniband, "not InfiniBand"},
+    {Drop::kNotResolution, "not address resolution"},
+    {Drop::kArp, "bad ARP"},
+    {Drop::kNeighbourDiscovery, "bad neighbour discovery"},
+    {Drop::kIcmpChecksum, "bad ICMPv6 checksum"},
 });
 static_assert(names_all(kDropNames));
 }  // namespace

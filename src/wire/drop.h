@@ -11,22 +11,26 @@ namespace verbena::wire {
 
 enum class Drop : std::uint16_t {
   kNone = 0,
-  kTooShort,           // fewer bytes than the headers or the message need
-  kNotWords,           // BTH to pad is not a multiple of 4 bytes (vol1 9.1)
-  kUnknownOpcode,      // BTH opcode that this stack does not know
-  kTransportVersion,   // BTH TVer is not 0 (vol1 9.2.5)
-  kPadTooLong,         // more pad than bytes after the headers
-  kPayloadNotAllowed,  // payload on an acknowledgement, a READ request or an atomic
-  kIcrc,               // the invariant CRC does not match
-  kNotIp,              // neither IPv4 nor IPv6, or an invalid header
-  kIpOptions,          // IPv4 options or IPv6 extension headers: not part of RoCEv2 (A17.3.1)
-  kIpChecksum,         // IPv4 header checksum
-  kFragment,           // a fragment of a datagram
-  kNotUdp,             // another protocol
-  kLength,             // IP and UDP lengths disagree, or exceed the received bytes
-  kUnknownAttribute,   // MAD attribute that is not a CM message
-  kNotInfiniband,      // LRH or GRH with another version or next header
-  kCount,              // not a reason: the number of reasons
+  kTooShort,            // fewer bytes than the headers or the message need
+  kNotWords,            // BTH to pad is not a multiple of 4 bytes (vol1 9.1)
+  kUnknownOpcode,       // BTH opcode that this stack does not know
+  kTransportVersion,    // BTH TVer is not 0 (vol1 9.2.5)
+  kPadTooLong,          // more pad than bytes after the headers
+  kPayloadNotAllowed,   // payload on an acknowledgement, a READ request or an atomic
+  kIcrc,                // the invariant CRC does not match
+  kNotIp,               // neither IPv4 nor IPv6, or an invalid header
+  kIpOptions,           // IPv4 options or IPv6 extension headers: not part of RoCEv2 (A17.3.1)
+  kIpChecksum,          // IPv4 header checksum
+  kFragment,            // a fragment of a datagram
+  kNotUdp,              // another protocol
+  kLength,              // IP and UDP lengths disagree, or exceed the received bytes
+  kUnknownAttribute,    // MAD attribute that is not a CM message
+  kNotInfiniband,       // LRH or GRH with another version or next header
+  kNotResolution,       // IPoIB: neither ARP nor neighbour discovery
+  kArp,                 // ARP of another hardware or protocol, or another operation
+  kNeighbourDiscovery,  // what RFC 4861 does not allow in a solicitation or advertisement
+  kIcmpChecksum,        // ICMPv6 checksum
+  kCount,               // not a reason: the number of reasons
 };
 
 // Returns a name for counters and messages, never null.

@@ -1,0 +1,197 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+#include "base/strong.h"
+#include "wire/ip.h"
+#include "wire/layout.h"
+
+// Defines the frames by which IPoIB interfaces find one another: ARP for IPv4 (RFC 826) and
+// neighbour discovery for IPv6 (RFC 4861), with the link-layer addresses of InfiniBand (RFC 4391).
+// A frame is the payload of a UD packet, without Ethernet:
+//
+//   | encapsulation header 4 | ARP 56                                        |
+//   | encapsulation header 4 | IPv6 40 | ICMPv6 message 24 | option 24, or 0 |
+namespace verbena::wire {
+
+inline constexpr std::uint16_t kEtherTypeArp = 0x0806;
+inline constexpr std::uint16_t kArpHardwareInfiniband = 32;
+inline constexpr std::uint8_t kIpProtocolIcmpv6 = 58;
+
+// clang-format off
+// RFC 4391 section 6; the other two bytes are reserved.
+struct IpoibHeader {
+  std::uint16_t ether_type{};
+
+  friend bool operator==(const IpoibHeader&, const IpoibHeader&) = default;
+
+  static consteval auto layout() {
+    return wire::layout<4>(
+        field<&IpoibHeader::ether_type>({.byte = 0, .bits = 16}));
+  }
+};
+
+// Is the link-layer address of an IPoIB interface (RFC 4391 section 9.1.1).  The GID finds the
+// port, and the QPN finds the interface at it.
+struct IpoibAddress {
+  std::uint8_t flags{};  // connected mode (RFC 4755): bit 7 RC, bit 6 UC; others are reserved
+  Qpn qpn{};
+  Gid gid{};
+
+  friend bool operator==(const IpoibAddress&, const IpoibAddress&) = default;
+
+  static consteval auto layout() {
+    return wire::layout<20>(
+        field<&IpoibAddress::flags>({.byte = 0, .bits = 8}),
+        field<&IpoibAddress::qpn>  ({.byte = 1, .bits = 24}),
+        field<&IpoibAddress::gid>  ({.byte = 4, .bits = 128}));
+  }
+};
+
+enum class ArpOperation : std::uint16_t { kRequest = 1, kReply = 2 };
+
+// RFC 826 with the sizes of RFC 4391 section 9.2.  In a request, the target's link-layer address
+// means nothing.
+struct IpoibArp {
+  std::uint16_t hardware_type{kArpHardwareInfiniband};
+  std::uint16_t protocol_type{kEtherTypeIpv4};
+  std::uint8_t hardware_bytes{kSize<IpoibAddress>};
+  std::uint8_t protocol_bytes{4};
+  ArpOperation operation{ArpOperation::kRequest};
+  IpoibAddress sender{};
+  std::uint32_t sender_ip{};
+  IpoibAddress target{};
+  std::uint32_t target_ip{};
+
+  friend bool operator==(const IpoibArp&, const IpoibArp&) = default;
+
+  static consteval auto layout() {
+    return wire::layout<56>(
+        field<&IpoibArp::hardware_type> ({.byte = 0,  .bits = 16}),
+        field<&IpoibArp::protocol_type> ({.byte = 2,  .bits = 16}),
+        field<&IpoibArp::hardware_bytes>({.byte = 4,  .bits = 8}),
+        field<&IpoibArp::protocol_bytes>({.byte = 5,  .bits = 8}),
+        field<&IpoibArp::operation>     ({.byte = 6,  .bits = 16}),
+        field<&IpoibArp::sender>        ({.byte = 8,  .bits = 160}),
+        field<&IpoibArp::sender_ip>     ({.byte = 28, .bits = 32}),
+        field<&IpoibArp::target>        ({.byte = 32, .bits = 160}),
+        field<&IpoibArp::target_ip>     ({.byte = 52, .bits = 32}));
+  }
+};
+
+enum class Icmpv6Type : std::uint8_t {
+  kNeighbourSolicitation = 135,
+  kNeighbourAdvertisement = 136,
+};
+
+// RFC 4861 sections 4.3 and 4.4, without options.  Solicitations have no flags.
+struct NeighbourHeader {
+  Icmpv6Type type{};
+  std::uint8_t code{};
+  std::uint16_t checksum{};
+  bool router{};
+  bool solicited{};
+  bool override_cache{};
+  Gid target{};
+
+  friend bool operator==(const NeighbourHeader&, const NeighbourHeader&) = default;
+
+  static consteval auto layout() {
+    return wire::layout<24>(
+        field<&NeighbourHeader::type>          ({.byte = 0,           .bits = 8}),
+        field<&NeighbourHeader::code>          ({.byte = 1,           .bits = 8}),
+        field<&NeighbourHeader::checksum>      ({.byte = 2,           .bits = 16}),
+        field<&NeighbourHeader::router>        ({.byte = 4, .bit = 0, .bits = 1}),
+        field<&NeighbourHeader::solicited>     ({.byte = 4, .bit = 1, .bits = 1}),
+        field<&NeighbourHeader::override_cache>({.byte = 4, .bit = 2, .bits = 1}),
+        field<&NeighbourHeader::target>        ({.byte = 8,           .bits = 128}));
+  }
+};
+
+enum class NeighbourOption : std::uint8_t { kSourceLinkAddress = 1, kTargetLinkAddress = 2 };
+
+// RFC 4391 section 9.3.  The two bytes before the address are padding.
+struct LinkAddressOption {
+  NeighbourOption type{};
+  std::uint8_t words{3};  // of 8 bytes
+  IpoibAddress address{};
+
+  friend bool operator==(const LinkAddressOption&, const LinkAddressOption&) = default;
+
+  static consteval auto layout() {
+    return wire::layout<24>(
+        field<&LinkAddressOption::type>   ({.byte = 0, .bits = 8}),
+        field<&LinkAddressOption::words>  ({.byte = 1, .bits = 8}),
+        field<&LinkAddressOption::address>({.byte = 4, .bits = 160}));
+  }
+};
+// clang-format on
+
+// Asks who has an IPv6 address.
+struct NeighbourSolicitation {
+  Gid source{};       // of the IPv6 header; the unspecified address: a test for duplicates
+  Gid destination{};  // of the IPv6 header
+  Gid target{};
+  std::optional<IpoibAddress> source_link_address{};
+
+  friend bool operator==(const NeighbourSolicitation&, const NeighbourSolicitation&) = default;
+};
+
+// Tells who has an IPv6 address.
+struct NeighbourAdvertisement {
+  Gid source{};
+  Gid destination{};
+  Gid target{};
+  bool router = false;
+  bool solicited = false;
+  bool override_cache = false;  // replaces a link-layer address that the receiver knows
+  std::optional<IpoibAddress> target_link_address{};
+
+  friend bool operator==(const NeighbourAdvertisement&, const NeighbourAdvertisement&) = default;
+};
+
+using ResolutionFrame = std::variant<IpoibArp, NeighbourSolicitation, NeighbourAdvertisement>;
+
+// Makes the frame of a message, with its headers and checksum.
+std::vector<std::byte> write_ipoib_frame(const ResolutionFrame& message);
+
+// Parses a frame of address resolution.  It may be followed by padding.  Fails with kMalformed and
+// a Drop:
+//  * kNotResolution: a valid frame of another kind, such as a datagram.
+//  * kArp, kNeighbourDiscovery, kIcmpChecksum: what RFC 826, RFC 4861 sections 7.1.1 and 7.1.2, or
+//    the checksum does not allow.
+//  * kTooShort, kNotIp, kLength.
+Result<ResolutionFrame> parse_ipoib_frame(std::span<const std::byte> frame);
+
+// Computes the ICMPv6 checksum of a message whose checksum bytes are zero (RFC 4443 section 2.3).
+// For a complete valid message the result is 0.
+std::uint16_t icmpv6_checksum(const Gid& source, const Gid& destination,
+                              std::span<const std::byte> message);
+
+// ff02::1, the group of all IPv6 interfaces.
+inline constexpr Gid kAllNodes = [] {
+  Gid gid;
+  gid.bytes[0] = std::byte{0xff};
+  gid.bytes[1] = std::byte{0x02};
+  gid.bytes[15] = std::byte{0x01};
+  return gid;
+}();
+
+// Returns the group that all interfaces with this IPv6 address join, so that a solicitation reaches
+// few others: ff02::1:ffXX:XXXX with the last 24 bits of the address (RFC 4291 section 2.7.1).
+constexpr Gid solicited_node_group(const Gid& address) {
+  Gid gid = kAllNodes;
+  gid.bytes[11] = std::byte{0x01};
+  gid.bytes[12] = std::byte{0xff};
+  for (std::size_t i = 13; i < 16; ++i) gid.bytes[i] = address.bytes[i];
+  return gid;
+}
+constexpr bool is_solicited_node_group(const Gid& gid) { return gid == solicited_node_group(gid); }
+
+}  // namespace verbena::wire

@@ -1,0 +1,52 @@
+// Takes any bytes as an IPoIB frame.  parse_ipoib_frame() either drops it with a reason, or writing
+// the parsed message gives a frame that parses to the same message.  If bit 0 of the first byte is
+// set, the ICMPv6 checksum is corrected first.
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "wire/drop.h"
+#include "wire/ipoib.h"
+
+namespace {
+
+using namespace verbena;
+using namespace verbena::wire;
+
+constexpr std::size_t kMessage = kSize<IpoibHeader> + kSize<Ipv6Header>;
+
+void correct(std::span<std::byte> frame) {
+  if (frame.size() < kMessage + 4) return;
+  const auto ip = decode_exact<Ipv6Header>(frame.subspan<kSize<IpoibHeader>, kSize<Ipv6Header>>());
+  const auto message =
+      frame.subspan(kMessage, std::min<std::size_t>(ip.payload_length, frame.size() - kMessage));
+  if (message.size() < 4) return;
+  message[2] = message[3] = std::byte{0};
+  const std::uint16_t sum = icmpv6_checksum(ip.source, ip.destination, message);
+  message[2] = static_cast<std::byte>(sum >> 8);
+  message[3] = static_cast<std::byte>(sum & 0xff);
+}
+
+void check_frame(std::span<const std::byte> bytes) {
+  const auto message = parse_ipoib_frame(bytes);
+  if (!message) {
+    const Drop reason = drop_reason(message.error());
+    VB_CHECK(reason != Drop::kNone && reason < Drop::kCount);
+    return;
+  }
+  const auto again = parse_ipoib_frame(write_ipoib_frame(*message));
+  VB_CHECK(again.has_value());
+  VB_CHECK(*again == *message);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const auto bytes = std::as_bytes(std::span(data, size)).subspan(1);
+  std::vector<std::byte> frame(bytes.begin(), bytes.end());
+  if ((data[0] & 1) != 0) correct(frame);
+  check_frame(frame);
+  return 0;
+}
