@@ -1,0 +1,74 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/counter_names.h"
+
+namespace verbena::ipoib {
+
+// Tells why a received frame changed nothing and got no answer.
+enum class Ignored : std::uint8_t {
+  kMalformed,         // what parse_ipoib_frame() refuses
+  kOtherProtocol,     // a valid frame, but not of address resolution
+  kNotJoined,         // the interface is not in its broadcast group
+  kOwnFrame,          // our own frame to a group has come back
+  kBadLinkAddress,    // the sender's GID or QPN cannot be those of another interface
+  kForged,            // the sender in the frame is not the sender of the packet
+  kNoLinkAddress,     // neighbour discovery without the option, and the packet has no GRH
+  kBadIp,             // the sender's IP address is not one of a host on the link
+  kAddressConflict,   // another host has one of our IP addresses
+  kNotForUs,          // a request for another host
+  kUnknownNeighbour,  // news about a neighbour that nobody has asked for
+  kNoNews,            // the entry says so already
+  kNoOverride,        // another address than the entry's, without the right to replace it
+  kTooSoon,           // contradicts an answer within kLockTime
+  kCount,
+};
+const char* to_string(Ignored reason);
+
+struct EventCounters {
+  std::uint64_t hits = 0;      // calls of resolve() that had not to ask
+  std::uint64_t resolved = 0;  // askers with an answer
+  std::uint64_t failed = 0;    // askers without one
+  std::uint64_t failed_without_group = 0;
+  std::uint64_t requests = 0;  // sent to groups, repeats included
+  std::uint64_t probes = 0;    // requests sent to entries that are stale
+  std::uint64_t lost = 0;      // entries that did not answer probes
+  std::uint64_t answers = 0;
+  std::uint64_t announcements = 0;  // of our own addresses
+  std::uint64_t moved = 0;          // entries with a new link address
+  std::uint64_t forgotten = 0;      // by forget() and forget_all()
+  std::uint64_t evicted = 0;        // by entries_max: the least recently used entry
+  std::uint64_t entries_refused = 0;
+  std::uint64_t askers_refused = 0;
+  std::uint64_t frames_dropped = 0;  // over frames_max
+};
+inline constexpr auto kEventNames = std::to_array<MemberName<EventCounters>>({
+    {&EventCounters::hits, "ipoib_hits"},
+    {&EventCounters::resolved, "ipoib_resolved"},
+    {&EventCounters::failed, "ipoib_failed"},
+    {&EventCounters::failed_without_group, "ipoib_failed_without_group"},
+    {&EventCounters::requests, "ipoib_requests"},
+    {&EventCounters::probes, "ipoib_probes"},
+    {&EventCounters::lost, "ipoib_lost"},
+    {&EventCounters::answers, "ipoib_answers"},
+    {&EventCounters::announcements, "ipoib_announcements"},
+    {&EventCounters::moved, "ipoib_moved"},
+    {&EventCounters::forgotten, "ipoib_forgotten"},
+    {&EventCounters::evicted, "limit_neighbours_evicted"},
+    {&EventCounters::entries_refused, "limit_neighbours"},
+    {&EventCounters::askers_refused, "limit_neighbour_askers"},
+    {&EventCounters::frames_dropped, "limit_neighbour_frames"},
+});
+static_assert(names_all(kEventNames));
+
+struct Counters : EventCounters {
+  std::array<std::uint64_t, static_cast<std::size_t>(Ignored::kCount)> ignored{};
+
+  std::uint64_t& of(Ignored reason) { return ignored[static_cast<std::size_t>(reason)]; }
+  std::uint64_t of(Ignored reason) const { return ignored[static_cast<std::size_t>(reason)]; }
+};
+
+}  // namespace verbena::ipoib

@@ -1,0 +1,107 @@
+#include "ipoib/interface.h"
+
+#include <bit>
+#include <cstddef>
+
+#include "wire/ip.h"
+#include "wire/loopback.h"
+
+namespace verbena::ipoib {
+namespace {
+
+// Returns how many first bits two addresses have in common.
+unsigned common_bits(const Gid& a, const Gid& b) {
+  unsigned bits = 0;
+  for (std::size_t i = 0; i < a.bytes.size(); ++i) {
+    const auto differ = std::to_integer<std::uint8_t>(a.bytes[i] ^ b.bytes[i]);
+    bits += static_cast<unsigned>(std::countl_zero(differ));
+    if (differ != 0) break;
+  }
+  return bits;
+}
+
+// Returns true for the first and the last IPv4 address of a link, which belong to no host.  Links
+// of two hosts have no such addresses (RFC 3021).
+bool is_ipv4_broadcast(const Gid& ip, unsigned prefix_bits) {
+  if (!wire::is_ipv4(ip) || prefix_bits >= 31) return false;
+  const std::uint32_t host_bits = ~std::uint32_t{0} >> prefix_bits;
+  const std::uint32_t host = wire::ipv4_address(ip) & host_bits;
+  return host == 0 || host == host_bits;
+}
+
+LinkAddress to_group(const Gid& mgid) { return {.gid = mgid, .qpn = wire::kMulticastQpn}; }
+
+}  // namespace
+
+bool names_one_host(const Gid& ip) {
+  return ip != Gid{} && ip != wire::kLoopbackIpv6 && !wire::is_loopback_ipv4(ip) &&
+         !wire::is_multicast(ip) && ip != wire::ipv4_gid(0) && ip != wire::ipv4_gid(0xffffffff);
+}
+
+std::optional<Gid> Interface::source_for(const Gid& ip) const {
+  if (!names_one_host(ip)) return std::nullopt;
+  std::optional<Gid> best;
+  unsigned best_bits = 0;
+  for (const OwnAddress& own : addresses) {
+    const bool ipv4 = wire::is_ipv4(own.ip);
+    const unsigned bits = own.prefix_bits + (ipv4 ? 96u : 0u);
+    const bool on_link = ipv4 == wire::is_ipv4(ip) && common_bits(own.ip, ip) >= bits &&
+                         !is_ipv4_broadcast(ip, own.prefix_bits);
+    if (!on_link || (best && bits <= best_bits)) continue;
+    best = own.ip;
+    best_bits = bits;
+  }
+  return best;
+}
+
+std::vector<Gid> Interface::groups() const {
+  std::vector<Gid> all{broadcast_group()};
+  const auto add = [&](const Gid& group) {
+    const Gid one = mgid(group);
+    if (std::ranges::find(all, one) == all.end()) all.push_back(one);
+  };
+  for (const OwnAddress& own : addresses) {
+    if (wire::is_ipv4(own.ip)) continue;
+    add(wire::kAllNodes);
+    add(wire::solicited_node_group(own.ip));
+  }
+  return all;
+}
+
+SendFrame request(const Interface& interface, const Gid& ip, const LinkAddress* neighbour) {
+  const Gid source = *interface.source_for(ip);
+  if (wire::is_ipv4(ip)) {
+    const wire::IpoibArp arp{.operation = wire::ArpOperation::kRequest,
+                             .sender = interface.wire_address(),
+                             .sender_ip = wire::ipv4_address(source),
+                             .target_ip = wire::ipv4_address(ip)};
+    return {.to = neighbour != nullptr ? *neighbour : to_group(interface.broadcast_group()),
+            .frame = wire::write_ipoib_frame(arp)};
+  }
+  const Gid group = wire::solicited_node_group(ip);
+  const wire::NeighbourSolicitation message{.source = source,
+                                            .destination = neighbour != nullptr ? ip : group,
+                                            .target = ip,
+                                            .source_link_address = interface.wire_address()};
+  return {.to = neighbour != nullptr ? *neighbour : to_group(interface.mgid(group)),
+          .frame = wire::write_ipoib_frame(message)};
+}
+
+SendFrame announcement(const Interface& interface, const Gid& own) {
+  if (wire::is_ipv4(own)) {
+    const wire::IpoibArp arp{.operation = wire::ArpOperation::kRequest,
+                             .sender = interface.wire_address(),
+                             .sender_ip = wire::ipv4_address(own),
+                             .target_ip = wire::ipv4_address(own)};
+    return {.to = to_group(interface.broadcast_group()), .frame = wire::write_ipoib_frame(arp)};
+  }
+  const wire::NeighbourAdvertisement message{.source = own,
+                                             .destination = wire::kAllNodes,
+                                             .target = own,
+                                             .override_cache = true,
+                                             .target_link_address = interface.wire_address()};
+  return {.to = to_group(interface.mgid(wire::kAllNodes)),
+          .frame = wire::write_ipoib_frame(message)};
+}
+
+}  // namespace verbena::ipoib

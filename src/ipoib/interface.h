@@ -1,0 +1,62 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/port_id.h"
+#include "base/strong.h"
+#include "ipoib/types.h"
+#include "wire/ipoib.h"
+#include "wire/mgid.h"
+
+namespace verbena::ipoib {
+
+// Holds one IP address of an interface; hosts with the same first bits are on the same link.
+struct OwnAddress {
+  Gid ip{};
+  std::uint8_t prefix_bits{};  // IPv4: 0 to 32; IPv6: 0 to 128
+
+  friend bool operator==(const OwnAddress&, const OwnAddress&) = default;
+};
+
+// Describes an IPoIB interface of this host: there is one for each partition of a port.
+struct Interface {
+  PortId port{};
+  Pkey pkey{};
+  std::uint8_t scope = wire::kMgidScopeLinkLocal;  // of the partition's broadcast group
+  LinkAddress link_address{};
+  std::vector<OwnAddress> addresses{};
+
+  bool owns(const Gid& ip) const {
+    return std::ranges::find(addresses, ip, &OwnAddress::ip) != addresses.end();
+  }
+  // Returns the own address that is on the link of this one, with the longest prefix.
+  std::optional<Gid> source_for(const Gid& ip) const;
+
+  Gid broadcast_group() const { return wire::broadcast_mgid(pkey, scope); }
+  // Returns the MGID of an IP multicast group on this interface.
+  Gid mgid(const Gid& group) const {
+    return wire::multicast_mgid(group, wire::MgidUser::kIpoib, pkey, scope);
+  }
+  // Returns the groups whose packets the interface has to receive; the broadcast group comes first.
+  std::vector<Gid> groups() const;
+  wire::IpoibAddress wire_address() const {
+    return {.qpn = link_address.qpn, .gid = link_address.gid};
+  }
+
+  friend bool operator==(const Interface&, const Interface&) = default;
+};
+
+// Returns true for an address that one host of a link may have.
+bool names_one_host(const Gid& ip);
+
+// Makes a request for the link address of a host on the link.  It goes to this neighbour, or else
+// to a group.  REQUIRES: source_for(ip) has a value.
+SendFrame request(const Interface& interface, const Gid& ip, const LinkAddress* neighbour);
+
+// Makes the frame that tells all neighbours the link address of one of the interface's addresses.
+SendFrame announcement(const Interface& interface, const Gid& own);
+
+}  // namespace verbena::ipoib

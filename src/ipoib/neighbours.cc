@@ -1,0 +1,233 @@
+#include "ipoib/neighbours.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace verbena::ipoib {
+namespace {
+
+bool differ_only_in_addresses(const Interface& a, const Interface& b) {
+  return a.port == b.port && a.pkey == b.pkey && a.scope == b.scope &&
+         a.link_address == b.link_address;
+}
+
+}  // namespace
+
+Neighbours::Neighbours(Interface interface, const Config& config)
+    : interface_(std::move(interface)),
+      config_(config),
+      table_(config.entries_max),
+      outbox_(config.frames_max) {}
+
+// ---- Consumer
+
+Result<std::optional<LinkAddress>> Neighbours::resolve(const Gid& ip, std::uint64_t cookie,
+                                                       Time now) {
+  if (!names_one_host(ip)) return fail(Errc::kInvalidArgument, "not the address of one host");
+  if (interface_.owns(ip)) {
+    ++counters_.hits;
+    return interface_.link_address;
+  }
+  if (!interface_.source_for(ip)) {
+    return fail(Errc::kAddressNotFound, "no address of the interface is on the same link");
+  }
+  Entry* entry = table_.find(ip);
+  if (entry != nullptr && !entry->is_incomplete() && now - entry->told <= kAgeMax) {
+    table_.touch(*entry);
+    ++counters_.hits;
+    const std::optional<LinkAddress> known = entry->address();
+    if (joined_ && entry->state(now) == State::kStale) ask(*entry, false, now);
+    return known;
+  }
+  if (askers_ + outbox_.events() >= config_.askers_max) {
+    ++counters_.askers_refused;
+    return fail(Errc::kNoResources, "too many wait for addresses (askers_max)");
+  }
+  if (entry == nullptr) {
+    bool evicted = false;
+    entry = table_.insert(ip, evicted);
+    counters_.evicted += evicted ? 1 : 0;
+    if (entry == nullptr) {
+      ++counters_.entries_refused;
+      return fail(Errc::kNoResources, "too many addresses are being resolved (entries_max)");
+    }
+  } else if (!entry->is_incomplete()) {
+    table_.set_address(*entry, std::nullopt);
+    entry->tries = 0;
+    entry->next_request = kNever;
+  }
+  ++askers_;
+  entry->askers.push_back({.cookie = cookie, .asked = now});
+  if (joined_ && entry->tries == 0) ask(*entry, true, now);
+  schedule(*entry);
+  return std::nullopt;
+}
+
+bool Neighbours::cancel(const Gid& ip, std::uint64_t cookie) {
+  Entry* const entry = table_.find(ip);
+  if (entry == nullptr) return false;
+  const auto asker = std::ranges::find(entry->askers, cookie, &Asker::cookie);
+  if (asker == entry->askers.end()) return false;
+  entry->askers.erase(asker);
+  --askers_;
+  if (entry->askers.empty()) {
+    table_.erase(*entry);
+  } else {
+    schedule(*entry);
+  }
+  return true;
+}
+
+std::size_t Neighbours::forget(const Gid& gid) {
+  const std::vector<Gid> gone = table_.with_gid(gid);
+  for (const Gid& ip : gone) table_.erase(*table_.find(ip));
+  counters_.forgotten += gone.size();
+  return gone.size();
+}
+
+void Neighbours::forget_all() {
+  std::vector<Gid> gone;
+  for (const auto& [ip, entry] : table_.entries()) {
+    if (!entry.is_incomplete()) gone.push_back(ip);
+  }
+  for (const Gid& ip : gone) table_.erase(*table_.find(ip));
+  counters_.forgotten += gone.size();
+}
+
+// ---- Interface
+
+void Neighbours::set_interface(Interface interface, Time now) {
+  if (!differ_only_in_addresses(interface, interface_)) {
+    set_joined(false, now);
+    forget_all();
+    announced_ = false;
+  }
+  const bool has_other_addresses = interface.addresses != interface_.addresses;
+  interface_ = std::move(interface);
+  if (!has_other_addresses) return;
+
+  std::vector<Gid> gone;
+  for (const auto& [ip, entry] : table_.entries()) {
+    if (interface_.owns(ip) || !interface_.source_for(ip)) gone.push_back(ip);
+  }
+  for (const Gid& ip : gone) {
+    Entry& entry = *table_.find(ip);
+    const Result<LinkAddress> result =
+        interface_.owns(ip)
+            ? Result<LinkAddress>(interface_.link_address)
+            : fail(Errc::kAddressNotFound, "the address is not on the link any more");
+    finish(entry, entry.askers.size(), result);
+    table_.erase(entry);
+  }
+  announced_ = false;
+  if (joined_) announce();
+}
+
+void Neighbours::set_joined(bool joined, Time now) {
+  if (joined == joined_) return;
+  joined_ = joined;
+  if (joined) joined_at_ = now;
+  if (joined && !announced_) announce();
+  for (auto& [ip, entry] : table_.entries()) {
+    entry.tries = 0;
+    entry.next_request = kNever;
+    if (joined && entry.is_incomplete()) ask(entry, true, now);
+    schedule(entry);
+  }
+}
+
+// Tells all neighbours that know the interface under another link address.
+void Neighbours::announce() {
+  announced_ = true;
+  for (const OwnAddress& own : interface_.addresses) {
+    send(announcement(interface_, own.ip), counters_.announcements);
+  }
+}
+
+// ---- Requests and time
+
+// Sends a request, and sets when it is repeated.  REQUIRES: the interface has joined.
+void Neighbours::ask(Entry& entry, bool by_group, Time now) {
+  ++entry.tries;
+  entry.next_request = now + kRequestInterval;
+  schedule(entry);
+  send(request(interface_, entry.ip, by_group ? nullptr : &*entry.address()),
+       entry.is_incomplete() ? counters_.requests : counters_.probes);
+}
+
+// Returns when somebody who asked at that time is told that there is no answer.  Each one has
+// kAnswerTimeout in the group, but groups that come and go make nobody wait for ever.
+Time Neighbours::asker_deadline(Time asked) const {
+  const Time in_group = asked + kGroupTimeout;
+  if (!joined_) return in_group;
+  return std::min(std::max(asked, joined_at_), in_group) + kAnswerTimeout;
+}
+
+void Neighbours::schedule(Entry& entry) {
+  Time deadline = entry.next_request;
+  if (!entry.askers.empty()) {
+    deadline = std::min(deadline, asker_deadline(entry.askers.front().asked));
+  }
+  table_.set_deadline(entry, deadline);
+}
+
+// Ends the first askers with this result.
+void Neighbours::finish(Entry& entry, std::size_t askers, const Result<LinkAddress>& result) {
+  for (; askers > 0; --askers) {
+    outbox_.report({.cookie = entry.askers.front().cookie, .ip = entry.ip, .neighbour = result});
+    entry.askers.pop_front();
+    --askers_;
+    ++(result ? counters_.resolved : counters_.failed);
+  }
+}
+
+void Neighbours::fail_expired(Entry& entry, Time now) {
+  const auto waits = [&](const Asker& asker) { return asker_deadline(asker.asked) > now; };
+  const auto first = std::ranges::find_if(entry.askers, waits);
+  const auto expired = static_cast<std::size_t>(first - entry.askers.begin());
+  if (joined_) {
+    return finish(entry, expired,
+                  fail(Errc::kAddressNotFound, "no host answers for this address on the subnet",
+                       EHOSTUNREACH));
+  }
+  counters_.failed_without_group += expired;
+  finish(entry, expired,
+         fail(Errc::kTimedOut, "the port is not in the broadcast group of its partition"));
+}
+
+void Neighbours::on_timer(Time now) {
+  while (Entry* const entry = table_.due(now)) {
+    fail_expired(*entry, now);
+    if (entry->is_incomplete() && entry->askers.empty()) {
+      table_.erase(*entry);
+    } else if (entry->next_request > now) {
+      schedule(*entry);
+    } else if (!entry->is_incomplete() && entry->tries == kTries) {
+      ++counters_.lost;
+      table_.erase(*entry);
+    } else {
+      ask(*entry, true, now);
+    }
+  }
+}
+
+void Neighbours::send(SendFrame frame, std::uint64_t& counter) {
+  ++(outbox_.send(std::move(frame)) ? counter : counters_.frames_dropped);
+}
+
+std::vector<Row> Neighbours::rows(Time now) const {
+  std::vector<Row> all;
+  for (const auto& [ip, entry] : table_.entries()) {
+    const Time since = entry.is_incomplete() ? entry.askers.front().asked : entry.told;
+    all.push_back({.ip = ip,
+                   .state = entry.state(now),
+                   .neighbour = entry.address().value_or(LinkAddress{}),
+                   .age = now - since,
+                   .askers = entry.askers.size(),
+                   .tries = entry.tries});
+  }
+  return all;
+}
+
+}  // namespace verbena::ipoib

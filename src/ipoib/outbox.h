@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "ipoib/types.h"
+
+namespace verbena::ipoib {
+
+// Queues what Neighbours::poll() returns.
+//
+// Invariants: there are at most `frames_max` frames; more are dropped as the wire might drop them.
+// Askers that wait and events here are together at most Config::askers_max.
+class Outbox {
+ public:
+  explicit Outbox(std::uint32_t frames_max) : frames_max_(frames_max) {}
+
+  // Returns false if the frame was dropped.
+  bool send(SendFrame frame) {
+    if (frames_ >= frames_max_) return false;
+    ++frames_;
+    outputs_.emplace_back(std::move(frame));
+    return true;
+  }
+  void report(const Resolved& event) { outputs_.emplace_back(event); }
+
+  std::optional<Output> poll() {
+    if (outputs_.empty()) return std::nullopt;
+    std::optional<Output> first = std::move(outputs_.front());
+    outputs_.pop_front();
+    if (std::holds_alternative<SendFrame>(*first)) --frames_;
+    return first;
+  }
+  std::size_t events() const { return outputs_.size() - frames_; }
+
+ private:
+  const std::uint32_t frames_max_;
+  std::deque<Output> outputs_;
+  std::size_t frames_ = 0;
+};
+
+}  // namespace verbena::ipoib

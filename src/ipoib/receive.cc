@@ -1,0 +1,168 @@
+// Takes the frames of other interfaces: their questions, answers and news.
+
+#include <utility>
+
+#include "ipoib/neighbours.h"
+#include "wire/drop.h"
+#include "wire/ip.h"
+
+namespace verbena::ipoib {
+namespace {
+
+LinkAddress link_address_of(const wire::IpoibAddress& address) {
+  return {.gid = address.gid, .qpn = address.qpn};
+}
+
+}  // namespace
+
+void Neighbours::receive(const link::Address& from, Qpn source_qpn,
+                         std::span<const std::byte> frame, Time now) {
+  const auto message = wire::parse_ipoib_frame(frame);
+  if (!message) {
+    const bool other = wire::drop_reason(message.error()) == wire::Drop::kNotResolution;
+    ++counters_.of(other ? Ignored::kOtherProtocol : Ignored::kMalformed);
+    return;
+  }
+  const Packet packet{.from = from, .source_qpn = source_qpn};
+  const std::optional<Ignored> ignored =
+      !joined_ ? Ignored::kNotJoined
+               : std::visit([&](const auto& one) { return take(packet, one, now); }, *message);
+  if (ignored) ++counters_.of(*ignored);
+}
+
+std::optional<Ignored> Neighbours::take(const Packet& packet, const wire::IpoibArp& arp, Time now) {
+  const LinkAddress sender = link_address_of(arp.sender);
+  if (const auto bad = check_sender(packet, sender)) return bad;
+  const Gid target = wire::ipv4_gid(arp.target_ip);
+  const bool is_reply = arp.operation == wire::ArpOperation::kReply;
+  std::optional<Ignored> ignored = Ignored::kNotForUs;
+  if (arp.sender_ip != 0) {  // otherwise it tests whether its address is free (RFC 5227)
+    ignored = learn({.ip = wire::ipv4_gid(arp.sender_ip),
+                     .link_address = sender,
+                     .is_answer = is_reply && interface_.owns(target) &&
+                                  link_address_of(arp.target) == interface_.link_address},
+                    now);
+    if (ignored == Ignored::kBadIp || ignored == Ignored::kAddressConflict) return ignored;
+  }
+  if (is_reply) return ignored;
+  if (!interface_.owns(target)) return ignored == std::nullopt ? ignored : Ignored::kNotForUs;
+  answer(packet, sender,
+         wire::IpoibArp{.operation = wire::ArpOperation::kReply,
+                        .sender = interface_.wire_address(),
+                        .sender_ip = arp.target_ip,
+                        .target = arp.sender,
+                        .target_ip = arp.sender_ip});
+  return std::nullopt;
+}
+
+std::optional<Ignored> Neighbours::take(const Packet& packet,
+                                        const wire::NeighbourSolicitation& message, Time now) {
+  const bool is_test = message.source == Gid{};  // whether its address is free (RFC 4862)
+  LinkAddress sender{.gid = packet.from.source, .qpn = packet.source_qpn};
+  if (message.source_link_address) {
+    sender = link_address_of(*message.source_link_address);
+  } else if (!packet.from.carries_gids()) {
+    return Ignored::kNoLinkAddress;
+  }
+  if (const auto bad = check_sender(packet, sender)) return bad;
+  std::optional<Ignored> ignored = Ignored::kNotForUs;
+  if (!is_test) {
+    ignored = learn({.ip = message.source, .link_address = sender}, now);
+    if (ignored == Ignored::kBadIp || ignored == Ignored::kAddressConflict) return ignored;
+  }
+  if (!interface_.owns(message.target))
+    return ignored == std::nullopt ? ignored : Ignored::kNotForUs;
+  const LinkAddress group{.gid = interface_.mgid(wire::kAllNodes), .qpn = wire::kMulticastQpn};
+  answer(packet, is_test ? group : sender,
+         wire::NeighbourAdvertisement{.source = message.target,
+                                      .destination = is_test ? wire::kAllNodes : message.source,
+                                      .target = message.target,
+                                      .solicited = !is_test,
+                                      .override_cache = true,
+                                      .target_link_address = interface_.wire_address()});
+  return std::nullopt;
+}
+
+std::optional<Ignored> Neighbours::take(const Packet& packet,
+                                        const wire::NeighbourAdvertisement& message, Time now) {
+  LinkAddress sender{.gid = packet.from.source, .qpn = packet.source_qpn};
+  if (message.target_link_address) {
+    sender = link_address_of(*message.target_link_address);
+  } else if (!packet.from.carries_gids()) {
+    return Ignored::kNoLinkAddress;
+  }
+  if (const auto bad = check_sender(packet, sender)) return bad;
+  return learn({.ip = message.target,
+                .link_address = sender,
+                .is_answer = message.solicited && interface_.owns(message.destination),
+                .may_override = message.override_cache},
+               now);
+}
+
+// Refuses link addresses that no other interface can have, and those of somebody else than the
+// packet's sender.  Otherwise one frame could lead the packets for a host to another host.
+std::optional<Ignored> Neighbours::check_sender(const Packet& packet,
+                                                const LinkAddress& claimed) const {
+  if (claimed == interface_.link_address) return Ignored::kOwnFrame;
+  const bool is_unicast = claimed.gid != Gid{} && claimed.gid.bytes[0] != std::byte{0xff};
+  const bool is_queue_pair = claimed.qpn.value > 1 && claimed.qpn.value < wire::kMulticastQpn.value;
+  if (!is_unicast || !is_queue_pair || claimed.gid == interface_.link_address.gid) {
+    return Ignored::kBadLinkAddress;
+  }
+  const bool is_other_port = packet.from.carries_gids() && packet.from.source != claimed.gid;
+  if (is_other_port || packet.source_qpn != claimed.qpn) return Ignored::kForged;
+  return std::nullopt;
+}
+
+// Brings what a neighbour tells into its entry (RFC 4861 section 7.2.5; RFC 826 has the same rules,
+// but each message may replace an address).
+std::optional<Ignored> Neighbours::learn(const News& news, Time now) {
+  if (interface_.owns(news.ip)) return Ignored::kAddressConflict;
+  if (!interface_.source_for(news.ip)) return Ignored::kBadIp;
+  Entry* const entry = table_.find(news.ip);
+  if (entry == nullptr) return Ignored::kUnknownNeighbour;
+
+  const bool confirms = news.is_answer && entry->tries != 0;
+  if (!entry->is_incomplete() && entry->address() != news.link_address) {
+    if (const auto ignored = learn_other_address(*entry, news, now)) return ignored;
+  } else if (entry->is_incomplete()) {
+    table_.set_address(*entry, news.link_address);
+    entry->changed = entry->reachable_until = now;
+  } else if (!confirms) {
+    return Ignored::kNoNews;
+  }
+  entry->told = now;
+  if (confirms) entry->reachable_until = now + kReachableTime;
+  entry->tries = 0;
+  entry->next_request = kNever;
+  finish(*entry, entry->askers.size(), news.link_address);
+  schedule(*entry);
+  return std::nullopt;
+}
+
+std::optional<Ignored> Neighbours::learn_other_address(Entry& entry, const News& news, Time now) {
+  if (!news.may_override) {
+    entry.reachable_until = std::min(entry.reachable_until, now);
+    return Ignored::kNoOverride;
+  }
+  if (now - entry.changed < kLockTime) return Ignored::kTooSoon;
+  table_.set_address(entry, news.link_address);
+  entry.changed = entry.reachable_until = now;
+  ++counters_.moved;
+  return std::nullopt;
+}
+
+void Neighbours::answer(const Packet& packet, const LinkAddress& to,
+                        const wire::ResolutionFrame& message) {
+  SendFrame out{.to = to, .frame = wire::write_ipoib_frame(message)};
+  if (!out.is_multicast()) {
+    out.way_back = packet.from.reversed();
+    out.way_back->source = interface_.link_address.gid;
+    out.way_back->destination = to.gid;
+    out.way_back->source_lid = {};
+    out.way_back->has_grh = true;
+  }
+  send(std::move(out), counters_.answers);
+}
+
+}  // namespace verbena::ipoib

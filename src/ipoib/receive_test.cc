@@ -1,0 +1,288 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "ipoib/link_test.h"
+
+// Tests of what others may tell an interface.
+
+namespace verbena::ipoib {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+struct IpoibReceiveTest : ::testing::Test {
+  IpoibReceiveTest() {
+    one.neighbours.set_joined(true, now);
+    (void)one.frames();
+  }
+  void ask_for_two() {
+    ASSERT_TRUE(one.neighbours.resolve(two.addresses[0].ip, 1, now).has_value());
+    (void)one.frames();
+  }
+  void learn_two() {
+    ask_for_two();
+    one.take(arp_answer(two, self), two.link_address, now);
+    (void)one.frames();
+  }
+  Row row() { return one.neighbours.rows(now).at(0); }
+  std::uint64_t ignored(Ignored reason) const { return one.neighbours.counters().of(reason); }
+  wire::NeighbourSolicitation solicitation() const {
+    return {.source = two.addresses[1].ip,
+            .destination = wire::solicited_node_group(self.addresses[1].ip),
+            .target = self.addresses[1].ip,
+            .source_link_address = two.wire_address()};
+  }
+  wire::NeighbourAdvertisement advertisement() const {
+    return {.source = two.addresses[1].ip,
+            .destination = self.addresses[1].ip,
+            .target = two.addresses[1].ip,
+            .solicited = true,
+            .override_cache = true,
+            .target_link_address = two.wire_address()};
+  }
+
+  const Interface self = interface_of(1);
+  const Interface two = interface_of(2);
+  const Interface three = interface_of(3);
+  Time now{};
+  Station one{self};
+};
+
+// ---- Questions of others
+
+TEST_F(IpoibReceiveTest, AnswersArpOnTheWayBack) {
+  one.take(arp_request(two, self.addresses[0].ip), two.link_address, now);
+  const auto frames = one.frames();
+  ASSERT_EQ(frames.size(), 1u);
+  EXPECT_EQ(frame_text(frames[0]), "10.0.0.1 is here, for 10.0.0.2 -> fe80::2:c903:0:2");
+  EXPECT_EQ(frames[0].to, two.link_address);
+  EXPECT_EQ(wire::parse_ipoib_frame(frames[0].frame), wire::ResolutionFrame(arp_answer(self, two)));
+  ASSERT_TRUE(frames[0].way_back.has_value());
+  const link::Address& back = *frames[0].way_back;
+  EXPECT_EQ(back.source, self.link_address.gid);
+  EXPECT_EQ(back.destination, two.link_address.gid);
+  EXPECT_EQ(back.destination_lid, Lid{7});
+  EXPECT_EQ(back.source_lid, Lid{});
+  EXPECT_TRUE(back.is_infiniband());
+  EXPECT_EQ(one.neighbours.size(), 0u) << "a request makes no entry";
+}
+
+TEST_F(IpoibReceiveTest, AnswersNeighbourSolicitations) {
+  one.take(solicitation(), two.link_address, now);
+  const auto frames = one.frames();
+  ASSERT_EQ(frames.size(), 1u);
+  EXPECT_EQ(frames[0].to, two.link_address);
+  const wire::NeighbourAdvertisement expected{.source = self.addresses[1].ip,
+                                              .destination = two.addresses[1].ip,
+                                              .target = self.addresses[1].ip,
+                                              .solicited = true,
+                                              .override_cache = true,
+                                              .target_link_address = self.wire_address()};
+  EXPECT_EQ(wire::parse_ipoib_frame(frames[0].frame), wire::ResolutionFrame(expected));
+  EXPECT_EQ(one.neighbours.counters().answers, 1u);
+}
+
+TEST_F(IpoibReceiveTest, DefendsItsAddressesAgainstDuplicates) {
+  wire::IpoibArp probe = arp_request(two, self.addresses[0].ip);
+  probe.sender_ip = 0;
+  one.take(probe, two.link_address, now);
+  EXPECT_THAT(one.texts(), ElementsAre("10.0.0.1 is here, for 0.0.0.0 -> fe80::2:c903:0:2"));
+  wire::NeighbourSolicitation test = solicitation();
+  test.source = {};
+  test.source_link_address = {};
+  one.take(test, two.link_address, now);
+  const auto frames = one.frames();
+  ASSERT_EQ(frames.size(), 1u);
+  EXPECT_EQ(frame_text(frames[0]), "fd00::1 is here, for ff02::1 -> group");
+  EXPECT_EQ(frames[0].to.gid, ip_of("ff12:601b:8001::1"));
+  EXPECT_FALSE(frames[0].way_back.has_value());
+}
+
+TEST_F(IpoibReceiveTest, DoesNotAnswerForOthers) {
+  one.take(arp_request(two, three.addresses[0].ip), two.link_address, now);
+  wire::NeighbourSolicitation for_three = solicitation();
+  for_three.target = three.addresses[1].ip;
+  one.take(for_three, two.link_address, now);
+  EXPECT_THAT(one.texts(), IsEmpty());
+  EXPECT_EQ(ignored(Ignored::kNotForUs), 2u);
+}
+
+// ---- News
+
+TEST_F(IpoibReceiveTest, NewsMakeNoEntries) {
+  one.take(arp_request(two, two.addresses[0].ip), two.link_address, now);
+  one.take(arp_answer(two, self), two.link_address, now);
+  one.take(advertisement(), two.link_address, now);
+  EXPECT_EQ(one.neighbours.size(), 0u);
+  EXPECT_EQ(ignored(Ignored::kUnknownNeighbour), 2u);
+  EXPECT_EQ(ignored(Ignored::kNotForUs), 1u);
+}
+
+TEST_F(IpoibReceiveTest, RequestOfTheWantedNeighbourEndsTheWait) {
+  ask_for_two();
+  one.take(arp_request(two, three.addresses[0].ip), two.link_address, now);
+  (void)one.frames();
+  EXPECT_EQ(one.result(1), two.link_address);
+  EXPECT_EQ(row().state, State::kStale) << "it has not answered us";
+}
+
+TEST_F(IpoibReceiveTest, AnnouncementMovesAnEntry) {
+  learn_two();
+  now += kLockTime;
+  Interface moved = two;
+  moved.link_address = {.gid = port_gid(50), .qpn = {0x400}};
+  one.take(arp_request(moved, moved.addresses[0].ip), moved.link_address, now);
+  EXPECT_EQ(row().neighbour, moved.link_address);
+  EXPECT_EQ(row().state, State::kStale);
+  EXPECT_EQ(one.neighbours.forget(two.link_address.gid), 0u);
+  EXPECT_EQ(one.neighbours.forget(moved.link_address.gid), 1u);
+}
+
+TEST_F(IpoibReceiveTest, FirstOfTwoDifferentAnswersCounts) {
+  learn_two();
+  Interface liar = three;
+  liar.addresses = two.addresses;
+  one.take(arp_answer(liar, self), liar.link_address, now + kLockTime - 1ns);
+  EXPECT_EQ(row().neighbour, two.link_address);
+  EXPECT_EQ(ignored(Ignored::kTooSoon), 1u);
+}
+
+TEST_F(IpoibReceiveTest, UnwantedAnswersDoNotRejuvenateAnEntry) {
+  learn_two();
+  now += kReachableTime;
+  one.take(arp_answer(two, self), two.link_address, now);
+  one.take(arp_request(two, two.addresses[0].ip), two.link_address, now);
+  EXPECT_EQ(row().state, State::kStale);
+  EXPECT_EQ(row().age, kReachableTime);
+  EXPECT_EQ(ignored(Ignored::kNoNews), 1u);
+}
+
+// RFC 4861 section 7.2.5
+TEST_F(IpoibReceiveTest, AdvertisementWithoutOverrideOnlyRaisesDoubt) {
+  ASSERT_TRUE(one.neighbours.resolve(two.addresses[1].ip, 1, now).has_value());
+  one.take(advertisement(), two.link_address, now);
+  EXPECT_EQ(row().state, State::kReachable);
+  now += kLockTime;
+  wire::NeighbourAdvertisement other = advertisement();
+  other.solicited = other.override_cache = false;
+  other.target_link_address = three.wire_address();
+  one.take(other, three.link_address, now);
+  EXPECT_EQ(row().neighbour, two.link_address);
+  EXPECT_EQ(row().state, State::kStale);
+  EXPECT_EQ(ignored(Ignored::kNoOverride), 1u);
+  other.override_cache = true;
+  one.take(other, three.link_address, now);
+  EXPECT_EQ(row().neighbour, three.link_address);
+}
+
+TEST_F(IpoibReceiveTest, AdvertisementWithoutAddressMeansThePacketsSender) {
+  ASSERT_TRUE(one.neighbours.resolve(two.addresses[1].ip, 1, now).has_value());
+  (void)one.frames();
+  wire::NeighbourAdvertisement bare = advertisement();
+  bare.target_link_address = {};
+  link::Address from = from_interface(two.link_address, self.link_address.gid);
+  from.has_grh = false;
+  one.neighbours.receive(from, two.link_address.qpn, wire::write_ipoib_frame(bare), now);
+  EXPECT_EQ(ignored(Ignored::kNoLinkAddress), 1u);
+  one.take(bare, two.link_address, now);
+  (void)one.frames();
+  EXPECT_EQ(one.result(1), two.link_address);
+}
+
+// A packet within the subnet may have no GRH, and then only its QPN can be compared.
+TEST_F(IpoibReceiveTest, AnswerWithoutGrhIsTaken) {
+  ask_for_two();
+  link::Address from = from_interface(two.link_address, self.link_address.gid);
+  from.has_grh = false;
+  from.source = {};
+  const auto frame = wire::write_ipoib_frame(arp_answer(two, self));
+  one.neighbours.receive(from, {0x777}, frame, now);
+  EXPECT_EQ(ignored(Ignored::kForged), 1u);
+  one.neighbours.receive(from, two.link_address.qpn, frame, now);
+  (void)one.frames();
+  EXPECT_EQ(one.result(1), two.link_address);
+}
+
+// ---- Lies
+
+TEST_F(IpoibReceiveTest, ImpossibleLinkAddressesAreDropped) {
+  ask_for_two();
+  const auto try_address = [&](const LinkAddress& address) {
+    Interface liar = two;
+    liar.link_address = address;
+    one.take(arp_answer(liar, self), address, now);
+  };
+  const Gid gid = two.link_address.gid;
+  for (const std::uint32_t qpn : {0u, 1u, 0xffffffu}) try_address({.gid = gid, .qpn = {qpn}});
+  EXPECT_EQ(ignored(Ignored::kBadLinkAddress), 3u);
+  try_address({.gid = Gid{}, .qpn = {2}});
+  try_address({.gid = wire::broadcast_mgid(kTestPkey), .qpn = {2}});
+  try_address({.gid = self.link_address.gid, .qpn = {2}});
+  EXPECT_EQ(ignored(Ignored::kBadLinkAddress), 6u);
+  (void)one.frames();
+  EXPECT_FALSE(one.has_ended(1));
+  try_address({.gid = gid, .qpn = {2}});
+  (void)one.frames();
+  EXPECT_EQ(one.result(1), (LinkAddress{.gid = gid, .qpn = {2}}));
+}
+
+TEST_F(IpoibReceiveTest, SenderOfTheFrameIsTheSenderOfThePacket) {
+  ask_for_two();
+  one.take(arp_answer(two, self), three.link_address, now);
+  one.take(arp_answer(two, self), {.gid = two.link_address.gid, .qpn = {0x999}}, now);
+  one.take(arp_answer(two, self), {.gid = three.link_address.gid, .qpn = two.link_address.qpn},
+           now);
+  (void)one.frames();
+  EXPECT_FALSE(one.has_ended(1));
+  EXPECT_EQ(ignored(Ignored::kForged), 3u);
+}
+
+TEST_F(IpoibReceiveTest, OwnFramesComeBackFromGroups) {
+  ask_for_two();
+  one.take(arp_request(self, two.addresses[0].ip), self.link_address, now);
+  one.take(arp_request(self, self.addresses[0].ip), self.link_address, now);
+  EXPECT_THAT(one.texts(), IsEmpty());
+  EXPECT_EQ(ignored(Ignored::kOwnFrame), 2u);
+}
+
+TEST_F(IpoibReceiveTest, AnotherHostWithOurAddressIsCounted) {
+  Interface thief = two;
+  thief.addresses = self.addresses;
+  one.take(arp_request(thief, self.addresses[0].ip), two.link_address, now);
+  wire::NeighbourAdvertisement claim = advertisement();
+  claim.target = self.addresses[1].ip;
+  one.take(claim, two.link_address, now);
+  EXPECT_EQ(ignored(Ignored::kAddressConflict), 2u);
+  EXPECT_THAT(one.texts(), IsEmpty());
+  EXPECT_EQ(one.neighbours.resolve(self.addresses[0].ip, 1, now), self.link_address);
+}
+
+TEST_F(IpoibReceiveTest, SendersOfOtherLinksAreDropped) {
+  for (const char* ip : {"10.0.0.255", "10.0.1.2", "224.0.0.1", "127.0.0.1", "255.255.255.255"}) {
+    wire::IpoibArp request = arp_request(two, self.addresses[0].ip);
+    request.sender_ip = wire::ipv4_address(ip_of(ip));
+    one.take(request, two.link_address, now);
+  }
+  wire::NeighbourSolicitation far = solicitation();
+  far.source = ip_of("fd00:0:0:9::1");
+  one.take(far, two.link_address, now);
+  EXPECT_THAT(one.texts(), IsEmpty());
+  EXPECT_EQ(ignored(Ignored::kBadIp), 6u);
+}
+
+TEST_F(IpoibReceiveTest, OtherFramesAreCounted) {
+  const link::Address from = from_interface(two.link_address, self.link_address.gid);
+  one.neighbours.receive(from, two.link_address.qpn, {}, now);
+  EXPECT_EQ(ignored(Ignored::kMalformed), 1u);
+  std::vector<std::byte> datagram(64);
+  datagram[0] = std::byte{0x08};
+  one.neighbours.receive(from, two.link_address.qpn, datagram, now);
+  EXPECT_EQ(ignored(Ignored::kOtherProtocol), 1u);
+}
+
+}  // namespace
+}  // namespace verbena::ipoib

@@ -1,0 +1,69 @@
+#include "ipoib/table.h"
+
+#include "base/error.h"
+
+namespace verbena::ipoib {
+
+Entry* Table::find(const Gid& ip) {
+  const auto at = entries_.find(ip);
+  return at == entries_.end() ? nullptr : &at->second;
+}
+
+Entry* Table::insert(const Gid& ip, bool& evicted) {
+  evicted = false;
+  if (entries_.size() >= entries_max_) {
+    if (by_use_.empty()) return nullptr;
+    erase(entries_.at(by_use_.begin()->second));
+    evicted = true;
+  }
+  const auto [at, fresh] = entries_.try_emplace(ip, ip);
+  VB_CHECK(fresh);
+  return &at->second;
+}
+
+void Table::erase(Entry& entry) {
+  set_address(entry, std::nullopt);
+  set_deadline(entry, kNever);
+  entries_.erase(entries_.find(entry.ip));
+}
+
+void Table::set_address(Entry& entry, const std::optional<LinkAddress>& address) {
+  if (entry.address_) by_gid_.erase({entry.address_->gid, entry.ip});
+  if (address) by_gid_.emplace(address->gid, entry.ip);
+  const bool had_address = !entry.is_incomplete();
+  entry.address_ = address;
+  if (!had_address && address) {
+    entry.used_ = ++uses_;
+    by_use_.emplace(entry.used_, entry.ip);
+  } else if (had_address && !address) {
+    by_use_.erase({entry.used_, entry.ip});
+  }
+}
+
+void Table::set_deadline(Entry& entry, Time deadline) {
+  if (entry.deadline_ == deadline) return;
+  if (entry.deadline_ != kNever) deadlines_.erase({entry.deadline_, entry.ip});
+  entry.deadline_ = deadline;
+  if (deadline != kNever) deadlines_.emplace(deadline, entry.ip);
+}
+
+void Table::touch(Entry& entry) {
+  if (!entry.address_) return;
+  by_use_.erase({entry.used_, entry.ip});
+  entry.used_ = ++uses_;
+  by_use_.emplace(entry.used_, entry.ip);
+}
+
+Entry* Table::due(Time now) {
+  return deadline() > now ? nullptr : find(deadlines_.begin()->second);
+}
+
+std::vector<Gid> Table::with_gid(const Gid& gid) const {
+  std::vector<Gid> all;
+  for (auto at = by_gid_.lower_bound({gid, Gid{}}); at != by_gid_.end() && at->first == gid; ++at) {
+    all.push_back(at->second);
+  }
+  return all;
+}
+
+}  // namespace verbena::ipoib

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+#include "base/strong.h"
+#include "base/time.h"
+#include "link/address.h"
+#include "wire/bth.h"
+
+// Defines the values that go into Neighbours and come out of it.
+namespace verbena::ipoib {
+
+// Finds an IPoIB interface on a subnet: its port by the GID, and the interface at the port by its
+// queue pair.
+struct LinkAddress {
+  Gid gid{};
+  Qpn qpn{};
+
+  friend bool operator==(const LinkAddress&, const LinkAddress&) = default;
+};
+
+struct Config {
+  std::uint32_t entries_max = 4096;
+  std::uint32_t askers_max = 16384;  // unanswered calls of resolve()
+  std::uint32_t frames_max = 8192;   // frames that wait for poll()
+};
+
+// A request is repeated at this interval as long as somebody waits for the answer.  The interval
+// and the number of tries are those of RFC 4861 section 10 and of Linux, for ARP and neighbour
+// discovery.  The interval does not grow, because an asker waits for three tries only.
+inline constexpr Duration kRequestInterval = std::chrono::seconds(1);
+inline constexpr std::uint32_t kTries = 3;
+inline constexpr Duration kAnswerTimeout = kTries * kRequestInterval;
+// Limits how long an asker waits for the interface to join its broadcast group.
+inline constexpr Duration kGroupTimeout = std::chrono::seconds(10);
+// An answer is used this long without another question (RFC 4861 section 10: REACHABLE_TIME).
+inline constexpr Duration kReachableTime = std::chrono::seconds(30);
+// Limits the age of what resolve() returns.  An older entry is as good as none.
+inline constexpr Duration kAgeMax = std::chrono::minutes(10);
+// The first of two different answers counts: the other one is ignored if it comes within this time.
+// (Linux: locktime of ARP)
+inline constexpr Duration kLockTime = std::chrono::seconds(1);
+
+// Is the state of an entry (RFC 4861 section 7.3.2).  There is no DELAY, because no other protocol
+// confirms that a neighbour is reachable.
+enum class State : std::uint8_t {
+  kIncomplete,  // somebody waits for the first answer
+  kReachable,   // confirmed within kReachableTime
+  kStale,       // older; the next use asks again
+  kProbe,       // used, while a request for it is under way
+};
+const char* to_string(State state);
+
+// ---- Outputs
+
+// Asks the owner to send a frame from the interface's queue pair, as the payload of a UD SEND with
+// a GRH.
+struct SendFrame {
+  // A group has kMulticastQpn.  The solicited-node group of another host may not exist at the SA;
+  // its members also take the frame from the broadcast group, because they check the IP address.
+  LinkAddress to{};
+  // Is set in answers: the way on which the request came, from this host's point of view.  So an
+  // answer needs no path record.  The source LID is not set.
+  std::optional<link::Address> way_back{};
+  std::vector<std::byte> frame{};
+
+  bool is_multicast() const { return to.qpn == wire::kMulticastQpn; }
+  friend bool operator==(const SendFrame&, const SendFrame&) = default;
+};
+
+// Ends a call of resolve() that had to ask.  Errors:
+//  * kAddressNotFound: nobody has answered, or the address is not on the link any more.
+//  * kTimedOut: the interface was not in its broadcast group for kGroupTimeout.
+struct Resolved {
+  std::uint64_t cookie{};
+  Gid ip{};
+  Result<LinkAddress> neighbour{};
+};
+
+using Output = std::variant<SendFrame, Resolved>;
+
+// Describes an entry for `verbena sa`.
+struct Row {
+  Gid ip{};
+  State state{};
+  LinkAddress neighbour{};  // not set if the entry is incomplete
+  Duration age{};  // since the neighbour told its address; incomplete: since the first asker
+  std::size_t askers = 0;
+  std::uint32_t tries = 0;  // requests without an answer
+
+  friend bool operator==(const Row&, const Row&) = default;
+};
+
+}  // namespace verbena::ipoib
