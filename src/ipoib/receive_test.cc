@@ -48,7 +48,7 @@ struct IpoibReceiveTest : ::testing::Test {
   const Interface self = interface_of(1);
   const Interface two = interface_of(2);
   const Interface three = interface_of(3);
-  Time now{};
+  Time now{1h};
   Station one{self};
 };
 
@@ -159,6 +159,34 @@ TEST_F(IpoibReceiveTest, UnwantedAnswersDoNotRejuvenateAnEntry) {
   EXPECT_EQ(row().state, State::kStale);
   EXPECT_EQ(row().age, kReachableTime);
   EXPECT_EQ(ignored(Ignored::kNoNews), 1u);
+}
+
+TEST_F(IpoibReceiveTest, OnlyAnswersToUsConfirmAnEntry) {
+  learn_two();
+  now += kReachableTime;
+  EXPECT_TRUE(one.neighbours.resolve(two.addresses[0].ip, 2, now).has_value());
+  EXPECT_EQ(row().state, State::kProbe);
+  one.take(arp_answer(two, three), two.link_address, now);
+  wire::IpoibArp to_our_ip = arp_answer(two, self);
+  to_our_ip.target = three.wire_address();
+  one.take(to_our_ip, two.link_address, now);
+  wire::IpoibArp to_our_port = arp_answer(two, self);
+  to_our_port.target_ip = wire::ipv4_address(three.addresses[0].ip);
+  one.take(to_our_port, two.link_address, now);
+  EXPECT_EQ(row().state, State::kProbe);
+  EXPECT_EQ(ignored(Ignored::kNoNews), 3u);
+  one.take(arp_answer(two, self), two.link_address, now);
+  EXPECT_EQ(row().state, State::kReachable);
+}
+
+TEST_F(IpoibReceiveTest, UnsolicitedAdvertisementEndsTheWaitButConfirmsNothing) {
+  ASSERT_TRUE(one.neighbours.resolve(two.addresses[1].ip, 1, now).has_value());
+  wire::NeighbourAdvertisement unsolicited = advertisement();
+  unsolicited.solicited = false;
+  one.take(unsolicited, two.link_address, now);
+  (void)one.frames();
+  EXPECT_EQ(one.result(1), two.link_address);
+  EXPECT_EQ(row().state, State::kStale);
 }
 
 // RFC 4861 section 7.2.5

@@ -1,0 +1,309 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <set>
+
+#include "ipoib/link_test.h"
+#include "sim/diagram.h"
+#include "sim/faults.h"
+#include "sim/seeds.h"
+#include "sim/world.h"
+
+// Simulates several interfaces on one link, which loses, repeats and reorders frames.  Interfaces
+// lose their cable, move to other ports, and leave the broadcast group.
+
+namespace verbena::ipoib {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint32_t kStations = 5;
+
+class Link {
+ public:
+  Link(std::uint64_t seed, const sim::Faults& faults) : wire_(Random(seed), faults) {
+    for (std::uint32_t i = 0; i < kStations; ++i) {
+      members_.push_back(std::make_unique<Member>(interface_of(i + 1)));
+      members_.back()->had.insert(port_gid(i + 1));
+    }
+  }
+
+  // ---- What happens to interfaces
+  void set_joined(std::uint32_t who, bool joined) {
+    note(who, joined ? "joins" : "leaves");
+    members_[who]->station.neighbours.set_joined(joined, world.now());
+    drain(who);
+  }
+  void set_cable(std::uint32_t who, bool plugged) {
+    note(who, plugged ? "is plugged" : "is unplugged");
+    members_[who]->plugged = plugged;
+  }
+  // Gives the interface another port and queue pair, as if its addresses had moved to another HCA.
+  void move(std::uint32_t who) {
+    Interface interface = members_[who]->station.neighbours.interface();
+    const std::uint32_t number = next_port_++;
+    interface.link_address = {.gid = port_gid(number), .qpn = {0x1000 + number}};
+    note(who, "moves to " + wire::address_text(interface.link_address.gid));
+    members_[who]->had.insert(interface.link_address.gid);
+    members_[who]->station.neighbours.set_interface(interface, world.now());
+    set_joined(who, true);
+  }
+  void forget(std::uint32_t who, std::uint32_t whom) {
+    Neighbours& neighbours = members_[who]->station.neighbours;
+    note(who, "forgets");
+    if (whom == who) {
+      neighbours.forget_all();
+    } else {
+      neighbours.forget(address_of(whom).gid);
+    }
+    drain(who);
+  }
+
+  // ---- What programs do
+  std::uint64_t resolve(std::uint32_t who, std::uint32_t whom, bool ipv6) {
+    const std::uint64_t cookie = calls_.size();
+    const Gid ip = interface_of(whom + 1).addresses[ipv6 ? 1 : 0].ip;
+    note(who, "resolves " + wire::address_text(ip));
+    calls_.push_back({.who = who, .whom = whom, .ip = ip, .began = world.now()});
+    const auto answer = members_[who]->station.neighbours.resolve(ip, cookie, world.now());
+    if (!answer) {
+      ADD_FAILURE() << answer.error().context << text();
+    } else if (*answer) {
+      end(cookie, **answer);
+    }
+    drain(who);
+    return cookie;
+  }
+  void cancel(std::uint64_t cookie) {
+    Call& call = calls_[cookie];
+    if (call.ends != 0) return;
+    note(call.who, "cancels");
+    EXPECT_TRUE(members_[call.who]->station.neighbours.cancel(call.ip, cookie)) << text();
+    call.ends = 1;
+    call.cancelled = true;
+    drain(call.who);
+  }
+
+  // ---- What tests look at
+  struct Call {
+    std::uint32_t who = 0;
+    std::uint32_t whom = 0;
+    Gid ip{};
+    Time began{};
+    int ends = 0;
+    bool cancelled = false;
+    Result<LinkAddress> result = fail(Errc::kBadState, "not ended");
+  };
+  const std::vector<Call>& calls() const { return calls_; }
+  LinkAddress address_of(std::uint32_t who) const {
+    return members_[who]->station.neighbours.interface().link_address;
+  }
+  Neighbours& neighbours(std::uint32_t who) { return members_[who]->station.neighbours; }
+  void set_faults(const sim::Faults& faults) { wire_.set_faults(faults); }
+  void run(Duration time) { world.run_until(world.now() + time); }
+  std::string text() const { return diagram_.text(); }
+
+  sim::World world;
+
+ private:
+  struct Member {
+    explicit Member(const Interface& interface) : station(interface) {}
+    Station station;
+    bool plugged = true;
+    std::set<Gid> had{};  // its GIDs up to now
+    Time timer = kNever;
+  };
+
+  void note(std::uint32_t who, const std::string& what) {
+    diagram_.note(world.now(), std::to_string(who + 1) + " " + what);
+  }
+
+  // Checks what holds for each end of a call: it is the only one, and the answer was true once.
+  void end(std::uint64_t cookie, const Result<LinkAddress>& result) {
+    Call& call = calls_.at(cookie);
+    ++call.ends;
+    call.result = result;
+    EXPECT_EQ(call.ends, 1) << text();
+    EXPECT_LE(world.now() - call.began, kGroupTimeout + kAnswerTimeout) << text();
+    const bool is_true = !result || members_[call.whom]->had.contains(result->gid);
+    EXPECT_TRUE(is_true) << text();
+  }
+
+  void drain(std::uint32_t who) {
+    Member& member = *members_[who];
+    while (auto output = member.station.neighbours.poll()) {
+      if (const auto* frame = std::get_if<SendFrame>(&*output)) {
+        send(who, *frame);
+      } else {
+        const auto& event = std::get<Resolved>(*output);
+        note(who, std::string("hears ") + (event.neighbour ? "an answer" : "of a failure"));
+        end(event.cookie, event.neighbour);
+      }
+    }
+    const Time deadline = member.station.neighbours.deadline();
+    if (deadline == kNever || deadline == member.timer) return;
+    member.timer = deadline;
+    world.at(deadline, [this, who] {
+      members_[who]->timer = kNever;
+      members_[who]->station.neighbours.on_timer(world.now());
+      drain(who);
+    });
+  }
+
+  // Brings a frame to all other interfaces, and back to its sender, or to one interface.
+  void send(std::uint32_t who, const SendFrame& frame) {
+    note(who, "-- " + frame_text(frame));
+    if (!members_[who]->plugged) return;
+    const LinkAddress sender = address_of(who);
+    for (std::uint32_t to = 0; to < kStations; ++to) {
+      if (!frame.is_multicast() && address_of(to) != frame.to) continue;
+      const sim::Fate fate = wire_.next();
+      for (const Duration arrival : fate.arrivals) {
+        world.after(arrival, [this, to, frame, sender] { arrive(to, frame, sender); });
+      }
+    }
+  }
+  void arrive(std::uint32_t to, const SendFrame& frame, const LinkAddress& sender) {
+    Member& member = *members_[to];
+    const bool is_here = frame.is_multicast() || address_of(to) == frame.to;
+    if (!member.plugged || !is_here) return;
+    member.station.neighbours.receive(from_interface(sender, frame.to.gid), sender.qpn, frame.frame,
+                                      world.now());
+    drain(to);
+    check_heard(to, frame);
+  }
+
+  // An answer that has arrived ends the wait of all who asked for its address.
+  void check_heard(std::uint32_t who, const SendFrame& frame) {
+    if (frame.is_multicast() || !neighbours(who).is_joined()) return;
+    const auto message = wire::parse_ipoib_frame(frame.frame);
+    ASSERT_TRUE(message.has_value());
+    Gid told;
+    if (const auto* arp = std::get_if<wire::IpoibArp>(&*message)) {
+      if (arp->operation == wire::ArpOperation::kReply) told = wire::ipv4_gid(arp->sender_ip);
+    } else if (const auto* advertised = std::get_if<wire::NeighbourAdvertisement>(&*message)) {
+      told = advertised->target;
+    }
+    for (const Call& call : calls_) {
+      const bool waits = call.who == who && call.ip == told && call.ends == 0;
+      EXPECT_FALSE(waits) << text();
+    }
+  }
+
+  sim::FaultyWire wire_;
+  sim::Diagram diagram_;
+  std::vector<std::unique_ptr<Member>> members_;
+  std::vector<Call> calls_;
+  std::uint32_t next_port_ = 0x1000;
+};
+
+std::uint32_t any_station(Random& random) {
+  return static_cast<std::uint32_t>(random.below(kStations));
+}
+Duration within(Duration time, Random& random) {
+  return Duration(
+      static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(time.count()))));
+}
+
+TEST(IpoibLinkSim, EveryResolveEndsOnceWithATrueAnswer) {
+  for (const std::uint64_t seed : sim::seeds(300)) {
+    SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
+    Random random(seed ^ 0x1b01b);
+    Link link(seed, {.delay_min = 1us, .delay_max = 300ms, .loss = {1, 4}, .duplicate = {1, 4}});
+    for (std::uint32_t who = 0; who < kStations; ++who) {
+      link.world.after(within(5s, random), [&link, who] { link.set_joined(who, true); });
+    }
+    constexpr Duration kTrouble = 120s;
+    for (int i = 0; i < 60; ++i) {
+      link.world.after(within(kTrouble, random), [&] {
+        const std::uint32_t who = any_station(random);
+        const std::uint64_t cookie = link.resolve(who, any_station(random), random.chance({1, 2}));
+        if (random.chance({1, 8})) {
+          link.world.after(within(3s, random), [&link, cookie] { link.cancel(cookie); });
+        }
+      });
+    }
+    for (int i = 0; i < 15; ++i) {
+      link.world.after(within(kTrouble, random), [&] {
+        const std::uint32_t who = any_station(random);
+        switch (random.below(5)) {
+          case 0: return link.move(who);
+          case 1: return link.forget(who, any_station(random));
+          case 2: return link.set_joined(who, random.chance({1, 2}));
+          default: return link.set_cable(who, random.chance({1, 2}));
+        }
+      });
+    }
+    link.run(kTrouble + kGroupTimeout + kAnswerTimeout);
+    for (const Link::Call& call : link.calls()) ASSERT_EQ(call.ends, 1) << link.text();
+
+    // The faults stop.  When all entries are stale, the first use finds who has moved meanwhile.
+    link.set_faults({.delay_min = 1ms, .delay_max = 1ms});
+    for (std::uint32_t who = 0; who < kStations; ++who) {
+      link.set_cable(who, true);
+      link.set_joined(who, true);
+    }
+    link.run(kReachableTime);
+    for (const bool is_true : {false, true}) {
+      for (std::uint32_t who = 0; who < kStations; ++who) {
+        for (std::uint32_t whom = 0; whom < kStations; ++whom) {
+          const std::uint64_t cookie = link.resolve(who, whom, whom % 2 == 0);
+          link.run(100ms);
+          const Link::Call& call = link.calls()[cookie];
+          ASSERT_EQ(call.ends, 1) << link.text();
+          if (is_true) {
+            ASSERT_EQ(call.result, link.address_of(whom)) << link.text();
+          }
+        }
+      }
+      link.run(kAnswerTimeout);
+    }
+    link.run(kGroupTimeout);
+    for (std::uint32_t who = 0; who < kStations; ++who) {
+      ASSERT_EQ(link.neighbours(who).deadline(), kNever) << link.text();
+    }
+    if (testing::Test::HasFailure()) FAIL() << link.text();
+  }
+}
+
+// Three tries get through a line that loses a tenth of all frames, but for one call of 140.
+TEST(IpoibLinkSim, LossyLinkFindsTheLivingNeighbours) {
+  int calls = 0;
+  int failures = 0;
+  for (const std::uint64_t seed : sim::seeds(100)) {
+    SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
+    Link link(seed, {.delay_min = 1us, .delay_max = 1ms, .loss = {1, 10}, .duplicate = {1, 10}});
+    for (std::uint32_t who = 0; who < kStations; ++who) link.set_joined(who, true);
+    for (std::uint32_t i = 0; i < kStations * kStations; ++i) {
+      link.resolve(i % kStations, i / kStations, i % 2 == 0);
+    }
+    link.run(kAnswerTimeout);
+    for (const Link::Call& call : link.calls()) {
+      ASSERT_EQ(call.ends, 1) << link.text();
+      if (call.result) {
+        ASSERT_EQ(call.result, link.address_of(call.whom)) << link.text();
+      } else {
+        ++failures;
+      }
+      ++calls;
+    }
+  }
+  EXPECT_LE(failures * 40, calls) << failures << " of " << calls << " calls failed";
+}
+
+TEST(IpoibLinkSim, PerfectLinkNeedsOneRequestAndOneAnswer) {
+  Link link(1, {.delay_min = 1ms, .delay_max = 1ms});
+  for (std::uint32_t who = 0; who < kStations; ++who) link.set_joined(who, true);
+  link.run(10ms);
+  link.resolve(0, 1, false);
+  link.resolve(0, 1, false);
+  link.run(10s);
+  EXPECT_EQ(link.neighbours(0).counters().requests, 1u);
+  EXPECT_EQ(link.neighbours(1).counters().answers, 1u);
+  EXPECT_EQ(link.calls()[0].result, link.address_of(1));
+  EXPECT_EQ(link.calls()[1].result, link.address_of(1));
+}
+
+}  // namespace
+}  // namespace verbena::ipoib

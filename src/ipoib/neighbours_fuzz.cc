@@ -1,0 +1,198 @@
+// Sends arbitrary frames to an interface with entries in all states.  The input is cut into frames;
+// three bytes before each one say how long it is, which of its fields to make valid, and what the
+// program does meanwhile.  Frames may be arbitrary bytes, or messages with the addresses of the
+// link. fuzz: runs 20000
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "ipoib/describe.h"
+#include "ipoib/link_test.h"
+#include "sim/fuzz_input.h"
+
+namespace verbena::ipoib {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Config kLimits{.entries_max = 6, .askers_max = 8, .frames_max = 16};
+
+class FuzzedInterface {
+ public:
+  FuzzedInterface() {
+    neighbours_.set_joined(true, now_);
+    for (std::uint32_t i = 2; i <= 4; ++i) ask(i);
+    const Interface two = interface_of(2);
+    receive(two.link_address, wire::write_ipoib_frame(arp_answer(two, interface_of(1))), 2);
+  }
+
+  // Does what a program or the owner may do.
+  void act(std::uint8_t what) {
+    const std::uint32_t peer = 2 + what % 7;
+    switch (what >> 4) {
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+      case 4: ask(peer); break;
+      case 5: cancel(); break;
+      case 6: (void)neighbours_.forget(interface_of(peer).link_address.gid); break;
+      case 7: neighbours_.forget_all(); break;
+      case 8: neighbours_.set_joined(what % 2 == 0, now_); break;
+      case 9: pass(kReachableTime); break;
+      case 10: pass(kAgeMax); break;
+      case 11: readdress(what); break;
+      default: pass(300ms); break;
+    }
+  }
+
+  void receive(const LinkAddress& sender, std::span<const std::byte> frame, std::uint8_t how) {
+    link::Address from = from_interface(sender, interface_of(1).link_address.gid);
+    from.has_grh = (how & 2) != 0;
+    neighbours_.receive(from, sender.qpn, frame, now_);
+    drain();
+  }
+
+  // All calls must end, whatever was received.
+  void finish() {
+    pass(kGroupTimeout + kAnswerTimeout);
+    drain();
+    VB_CHECK(waiting_.empty());
+    VB_CHECK(neighbours_.deadline() == kNever);
+  }
+
+ private:
+  void ask(std::uint32_t peer) {
+    const Interface wanted = interface_of(peer);
+    const Gid ip = wanted.addresses[cookie_ % 2].ip;
+    const auto answer = neighbours_.resolve(ip, ++cookie_, now_);
+    if (answer && !*answer) waiting_[cookie_] = ip;
+    drain();
+  }
+  void cancel() {
+    if (waiting_.empty()) return;
+    const auto first = waiting_.begin();
+    VB_CHECK(neighbours_.cancel(first->second, first->first));
+    waiting_.erase(first);
+  }
+  void readdress(std::uint8_t what) {
+    Interface interface = interface_of(1);
+    if (what & 1) interface.link_address.qpn = {0x800u + what};
+    if (what & 2) interface.addresses.resize(1);
+    neighbours_.set_interface(interface, now_);
+    neighbours_.set_joined(true, now_);
+    drain();
+  }
+  void pass(Duration time) {
+    const Time until = now_ + time;
+    while (neighbours_.deadline() <= until) {
+      now_ = std::max(now_, neighbours_.deadline());
+      neighbours_.on_timer(now_);
+      drain();
+    }
+    now_ = until;
+  }
+  void drain() {
+    while (auto output = neighbours_.poll()) {
+      if (const auto* frame = std::get_if<SendFrame>(&*output)) {
+        VB_CHECK(wire::parse_ipoib_frame(frame->frame).has_value());
+        check(frame->to, frame->is_multicast());
+        continue;
+      }
+      const auto& event = std::get<Resolved>(*output);
+      VB_CHECK(waiting_.erase(event.cookie) == 1);
+    }
+    VB_CHECK(neighbours_.size() <= kLimits.entries_max && waiting_.size() <= kLimits.askers_max);
+    for (const Row& row : neighbours_.rows(now_)) {
+      VB_CHECK(!describe(row).empty());
+      VB_CHECK((row.state == State::kIncomplete) == (row.askers != 0));
+      VB_CHECK(row.age >= Duration(0));
+      if (row.state != State::kIncomplete) check(row.neighbour, false);
+    }
+  }
+  // What is stored and sent has no impossible addresses.
+  void check(const LinkAddress& address, bool is_group) const {
+    VB_CHECK((address.gid.bytes[0] == std::byte{0xff}) == is_group);
+    VB_CHECK(address.gid != Gid{} && address.qpn.value > 1 && address.qpn.value <= kMask24);
+    VB_CHECK(address.gid != neighbours_.interface().link_address.gid);
+  }
+
+  Neighbours neighbours_{interface_of(1), kLimits};
+  Time now_{};
+  std::uint64_t cookie_ = 0;
+  std::map<std::uint64_t, Gid> waiting_;
+};
+
+// Makes a valid message about the addresses of the link.  Each is chosen by one byte.
+wire::ResolutionFrame message_of(sim::FuzzInput& input) {
+  const auto interface = [&] { return interface_of(1 + input.take<std::uint8_t>() % 8); };
+  const Interface sender = interface();
+  const Interface claimed = interface();
+  const Interface target = interface();
+  const auto flags = input.take<std::uint8_t>();
+  const auto link_address = (flags & 8) != 0 ? std::nullopt : std::optional(sender.wire_address());
+  switch (flags % 4) {
+    case 0: return arp_request(sender, target.addresses[0].ip);
+    case 1: {
+      wire::IpoibArp arp = arp_answer(sender, target);
+      arp.sender_ip = wire::ipv4_address(claimed.addresses[0].ip);
+      return arp;
+    }
+    case 2:
+      return wire::NeighbourSolicitation{
+          .source = claimed.addresses[1].ip,
+          .destination = wire::solicited_node_group(target.addresses[1].ip),
+          .target = target.addresses[1].ip,
+          .source_link_address = link_address};
+    default:
+      return wire::NeighbourAdvertisement{.source = sender.addresses[1].ip,
+                                          .destination = target.addresses[1].ip,
+                                          .target = claimed.addresses[1].ip,
+                                          .solicited = (flags & 16) != 0,
+                                          .override_cache = (flags & 32) != 0,
+                                          .target_link_address = link_address};
+  }
+}
+
+// Returns the sender that an ARP frame names, so that the packet agrees with its lies.
+LinkAddress named_sender(std::span<const std::byte> frame, const LinkAddress& otherwise) {
+  constexpr std::size_t kAt = 4 + 8;
+  if (frame.size() < kAt + wire::kSize<wire::IpoibAddress>) return otherwise;
+  const auto named =
+      wire::decode_exact<wire::IpoibAddress>(frame.subspan<kAt, wire::kSize<wire::IpoibAddress>>());
+  return {.gid = named.gid, .qpn = named.qpn};
+}
+
+}  // namespace
+}  // namespace verbena::ipoib
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace verbena;
+  using namespace verbena::ipoib;
+  FuzzedInterface fuzzed;
+  while (size >= 3) {
+    const std::uint8_t how = data[1];
+    fuzzed.act(data[2]);
+    const std::size_t bytes = std::min<std::size_t>(data[0] % 128, size - 3);
+    const std::span given(data + 3, bytes);
+    sim::FuzzInput input(given);
+    const LinkAddress sender =
+        interface_of(1 + static_cast<std::uint32_t>(how >> 4) % 8).link_address;
+    if ((how & 1) != 0) {
+      const auto frame = std::as_bytes(given);
+      fuzzed.receive((how & 8) != 0 ? named_sender(frame, sender) : sender, frame, how);
+    } else {
+      std::vector<std::byte> frame = wire::write_ipoib_frame(message_of(input));
+      // One changed byte makes a lie, a wrong checksum or another message.
+      if ((how & 4) != 0) frame[input.take<std::uint16_t>() % frame.size()] ^= std::byte{how};
+      fuzzed.receive((how & 8) != 0 ? named_sender(frame, sender) : sender, frame, how);
+    }
+    data += 3 + bytes;
+    size -= 3 + bytes;
+  }
+  fuzzed.finish();
+  return 0;
+}
