@@ -58,6 +58,7 @@ class FuzzedInterface {
 
   // All calls must end, whatever was received.
   void finish() {
+    for (const Row& row : neighbours_.rows(now_)) VB_CHECK(!describe(row).empty());
     pass(kGroupTimeout + kAnswerTimeout);
     drain();
     VB_CHECK(waiting_.empty());
@@ -107,7 +108,6 @@ class FuzzedInterface {
     }
     VB_CHECK(neighbours_.size() <= kLimits.entries_max && waiting_.size() <= kLimits.askers_max);
     for (const Row& row : neighbours_.rows(now_)) {
-      VB_CHECK(!describe(row).empty());
       VB_CHECK((row.state == State::kIncomplete) == (row.askers != 0));
       VB_CHECK(row.age >= Duration(0));
       if (row.state != State::kIncomplete) check(row.neighbour, false);

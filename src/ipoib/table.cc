@@ -13,7 +13,7 @@ Entry* Table::insert(const Gid& ip, bool& evicted) {
   evicted = false;
   if (entries_.size() >= entries_max_) {
     if (by_use_.empty()) return nullptr;
-    erase(entries_.at(by_use_.begin()->second));
+    erase(*by_use_.front());
     evicted = true;
   }
   const auto [at, fresh] = entries_.try_emplace(ip, ip);
@@ -33,10 +33,9 @@ void Table::set_address(Entry& entry, const std::optional<LinkAddress>& address)
   const bool had_address = !entry.is_incomplete();
   entry.address_ = address;
   if (!had_address && address) {
-    entry.used_ = ++uses_;
-    by_use_.emplace(entry.used_, entry.ip);
+    entry.use_ = by_use_.insert(by_use_.end(), &entry);
   } else if (had_address && !address) {
-    by_use_.erase({entry.used_, entry.ip});
+    by_use_.erase(entry.use_);
   }
 }
 
@@ -48,10 +47,7 @@ void Table::set_deadline(Entry& entry, Time deadline) {
 }
 
 void Table::touch(Entry& entry) {
-  if (!entry.address_) return;
-  by_use_.erase({entry.used_, entry.ip});
-  entry.used_ = ++uses_;
-  by_use_.emplace(entry.used_, entry.ip);
+  if (entry.address_) by_use_.splice(by_use_.end(), by_use_, entry.use_);
 }
 
 Entry* Table::due(Time now) {

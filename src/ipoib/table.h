@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <optional>
 #include <set>
@@ -44,8 +45,8 @@ struct Entry {
  private:
   friend class Table;
   std::optional<LinkAddress> address_{};
-  std::uint64_t used_ = 0;  // place in Table::by_use_
-  Time deadline_ = kNever;  // equals the entry in Table::deadlines_
+  std::list<Entry*>::iterator use_{};  // place in Table::by_use_, if there is an address
+  Time deadline_ = kNever;             // equals the entry in Table::deadlines_
 };
 
 // Stores the entries, and finds them by IP address, by GID, by deadline and by use.
@@ -80,9 +81,8 @@ class Table {
   const std::uint32_t entries_max_;
   std::map<Gid, Entry> entries_;
   std::set<std::pair<Time, Gid>> deadlines_;
-  std::set<std::pair<Gid, Gid>> by_gid_;            // GID and IP address of all with an address
-  std::set<std::pair<std::uint64_t, Gid>> by_use_;  // the same entries, the oldest use first
-  std::uint64_t uses_ = 0;
+  std::set<std::pair<Gid, Gid>> by_gid_;  // GID and IP address of all that have an address
+  std::list<Entry*> by_use_;              // the same entries, the oldest use first
 };
 
 }  // namespace verbena::ipoib
