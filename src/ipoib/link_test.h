@@ -108,10 +108,6 @@ class Station {
   std::map<std::uint64_t, std::vector<Result<LinkAddress>>> results;
 };
 
-inline wire::IpoibAddress wire_of(const LinkAddress& address) {
-  return {.qpn = address.qpn, .gid = address.gid};
-}
-
 // Returns the answer of one interface to another one.
 inline wire::IpoibArp arp_answer(const Interface& from, const Interface& to) {
   return {.operation = wire::ArpOperation::kReply,
