@@ -15,6 +15,7 @@
 #include "wire/performance.h"
 #include "wire/port_info.h"
 #include "wire/rdma_ip_cm.h"
+#include "wire/sa.h"
 #include "wire/smp.h"
 
 namespace verbena::wire {
@@ -81,14 +82,14 @@ TEST(LayoutDeathTest, WritingPastTheEndStopsTheProgram) {
 template <class M>
 class EveryMessage : public testing::Test {};
 
-using Messages =
-    testing::Types<Bth, Deth, Reth, AtomicEth, Aeth, AtomicAckEth, ImmDt, Ieth, XrcEth,
-                   EthernetHeader, Ipv4Header, Ipv6Header, UdpHeader, MadHeader, ClassPortInfo,
-                   RdmaIpCmHeader, cm::Path, cm::Req, cm::Mra, cm::Rej, cm::Rep, cm::Rtu, cm::Dreq,
-                   cm::Drep, cm::SidrReq, cm::SidrRep, cm::Lap, cm::Apr, Smp, NodeDescription,
-                   NodeInfo, SwitchInfo, PortInfo, SmInfo, Notice, LinkStateChange, LocalChange,
-                   BadMkey, BadKey, BadPkeyAtSwitch, PortCounters, PortCountersExtended,
-                   PortRcvErrorDetails, PortXmitDiscardDetails, Odd>;
+using Messages = testing::Types<
+    Bth, Deth, Reth, AtomicEth, Aeth, AtomicAckEth, ImmDt, Ieth, XrcEth, EthernetHeader, Ipv4Header,
+    Ipv6Header, UdpHeader, MadHeader, ClassPortInfo, RdmaIpCmHeader, cm::Path, cm::Req, cm::Mra,
+    cm::Rej, cm::Rep, cm::Rtu, cm::Dreq, cm::Drep, cm::SidrReq, cm::SidrRep, cm::Lap, cm::Apr, Smp,
+    NodeDescription, NodeInfo, SwitchInfo, PortInfo, SmInfo, Notice, LinkStateChange, LocalChange,
+    BadMkey, BadKey, BadPkeyAtSwitch, PortCounters, PortCountersExtended, PortRcvErrorDetails,
+    PortXmitDiscardDetails, RmppHeader, SaHeader, PathRecord, McMemberRecord, InformInfo,
+    InformInfoRecord, SaNotice, GidChange, ServiceRecord, Odd>;
 TYPED_TEST_SUITE(EveryMessage, Messages);
 
 template <class M>

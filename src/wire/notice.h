@@ -22,6 +22,12 @@ enum class NoticeType : std::uint8_t {
 };
 
 enum class TrapNumber : std::uint16_t {
+  kGidInService = 64,  // the SA reports these six
+  kGidOutOfService = 65,
+  kMulticastGroupCreated = 66,
+  kMulticastGroupDeleted = 67,
+  kUnpath = 68,  // paths are no longer valid
+  kRepath = 69,  // paths have changed
   kLinkStateChange = 128,
   kLocalChange = 144,  // of the capability mask and others
   kBadMkey = 256,
