@@ -42,6 +42,11 @@ class AgentTable {
   static constexpr unsigned kMethods = 128;
   static constexpr std::uint8_t kClassVersionsMax = 8;
 
+  // The first agent gets the number after `last`.  Two tables of one QP1 have numbers far apart, so
+  // that the transaction id of a response tells whose it is.
+  explicit AgentTable(AgentNumber last) : last_(last.value) {}
+  AgentTable() = default;
+
   // kInvalidArgument: the class does not go with the QP, has no RMPP, or lacks its OUI.
   // kAddressInUse: another agent has one of the methods.  kNoResources: kAgentsMax.
   Result<AgentNumber> add(const Registration& registration);

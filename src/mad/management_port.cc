@@ -169,8 +169,50 @@ void ManagementPort::send_segments(const TransactionKey& key, Transaction& trans
           now + (timeout > Duration{} ? std::min(timeout, kAckTimeoutMax) : kAckTimeoutMax));
 }
 
+bool ManagementPort::cancel(AgentNumber agent, MgmtClass mgmt_class, std::uint32_t transaction) {
+  const TransactionKey key{.id = std::uint64_t{agent.value} << 32 | transaction,
+                           .agent = agent,
+                           .mgmt_class = mgmt_class};
+  if (const auto found = transactions_.find(key); found != transactions_.end()) {
+    drop_response(found->second);
+    erase(key);
+    ++counters_.cancelled;
+    return true;
+  }
+  // The request is over, but its agent may not know yet.
+  const auto dropped = std::erase_if(messages_, [&](const Message& message) {
+    if (message.agent != agent) return false;
+    const MadHeader header = header_of(message.mad);
+    return header.transaction_id == key.id && header.mgmt_class == mgmt_class &&
+           (message.timed_out || is_response(header));
+  });
+  if (dropped != 0) ++counters_.cancelled;
+  return dropped != 0;
+}
+
+ManagementPort::Receiver* ManagementPort::arriving_response(const Transaction& transaction) {
+  if (!transaction.response) return nullptr;
+  const auto found = receivers_.find(*transaction.response);
+  if (found == receivers_.end() || found->second.segments.complete()) return nullptr;
+  return &found->second;
+}
+
+void ManagementPort::drop_response(Transaction& transaction) {
+  if (const Receiver* receiver = arriving_response(transaction)) {
+    send_abort(receiver->from, receiver->first, wire::RmppStatus::kTotalTimeTooLong);
+    erase(ReceiverKey(*transaction.response));
+  }
+  transaction.response.reset();
+}
+
 void ManagementPort::expire(const TransactionKey& key, Time now) {
   Transaction& transaction = transactions_.at(key);
+  if (const Receiver* receiver = arriving_response(transaction)) {
+    const Time until = receiver->last_arrival + kSegmentGapMax;
+    if (now < until) return set_due(key, transaction, until);
+    // The repeat asks for a new response, which may differ from the one that has stopped.
+    drop_response(transaction);
+  }
   if (transaction.retries_left == 0) {
     ++counters_.timeouts;
     return fail_transaction(key);
@@ -349,6 +391,7 @@ void ManagementPort::receive_data(AgentNumber agent, const MadHeader& header,
       .peer_qpn = arrival.from.remote_qpn};
   Receiver* receiver = find_or_add_receiver(key, rmpp, arrival, now);
   if (receiver == nullptr) return;
+  receiver->last_arrival = now;
   const auto accepted = receiver->segments.accept(rmpp, arrival.mad);
   receiver_bytes_ += receiver->segments.memory_bytes() - receiver->memory_bytes;
   receiver->memory_bytes = receiver->segments.memory_bytes();
@@ -365,6 +408,7 @@ void ManagementPort::receive_data(AgentNumber agent, const MadHeader& header,
     if (const auto waits = transactions_.find(request); waits != transactions_.end()) {
       // The request has arrived, so it need not be repeated while segments come.
       waits->second.retries_left = waits->second.request.retries;
+      waits->second.response = key;
       set_due(request, waits->second, now + waits->second.request.timeout);
     }
   }

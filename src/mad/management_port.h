@@ -39,6 +39,13 @@ class ManagementPort {
   static constexpr Duration kReceiverTimeout = std::chrono::seconds(40);
   static constexpr Duration kReceiverLinger = std::chrono::seconds(10);  // repeats the last ACK
   static constexpr Duration kAckTimeoutMax = std::chrono::seconds(2);
+  // A response of which segments arrive holds its request back for this long after the last one,
+  // so that the sender can repeat a segment twice.
+  static constexpr Duration kSegmentGapMax = 2 * kAckTimeoutMax + std::chrono::milliseconds(500);
+
+  ManagementPort() = default;
+  // Agents get the numbers after `last_agent`.
+  explicit ManagementPort(AgentNumber last_agent) : agents_(last_agent) {}
 
   Result<AgentNumber> add_agent(const Registration& registration) {
     return agents_.add(registration);
@@ -57,6 +64,10 @@ class ManagementPort {
   // becomes the agent's number.  kBadHandle: no such agent.  kInvalidArgument: the length is wrong.
   // kBusy: the transaction id is in use.  kNoResources: kTransactionsMax.
   Result<void> send(AgentNumber agent, Request request, Time now);
+  // Forgets the agent's request with this transaction id, of which the lower half counts.  Nobody
+  // hears of it any more: a response that waits in next_message() is dropped, and the sender of a
+  // response that still arrives is told to stop.  False: there is no such request.
+  bool cancel(AgentNumber agent, wire::MgmtClass mgmt_class, std::uint32_t transaction);
 
   struct Arrival {
     Qpn destination_qpn{};
@@ -86,6 +97,7 @@ class ManagementPort {
     std::uint64_t sent = 0;
     std::uint64_t retries = 0;
     std::uint64_t timeouts = 0;
+    std::uint64_t cancelled = 0;
     std::uint64_t received = 0;
     std::uint64_t delivered = 0;
     std::uint64_t wrong_base_version = 0;
@@ -131,11 +143,13 @@ class ManagementPort {
     Request request{};
     std::uint32_t retries_left = 0;
     Time due = kNever;
-    std::optional<RmppSender> segments{};  // as long as not all are acknowledged
+    std::optional<RmppSender> segments{};   // as long as not all are acknowledged
+    std::optional<ReceiverKey> response{};  // of which the first segment has arrived
   };
   struct Receiver {
     RmppReceiver segments;
     Time due = kNever;
+    Time last_arrival{};
     std::size_t memory_bytes = 0;
     Address from{};
     Mad first{};
@@ -152,6 +166,10 @@ class ManagementPort {
   void erase(const ReceiverKey& key);
   void expire(const TransactionKey& key, Time now);
   void expire(const ReceiverKey& key);
+  // Returns the response to a request that is arriving, or null.
+  Receiver* arriving_response(const Transaction& transaction);
+  // Forgets a response of which segments have arrived.
+  void drop_response(Transaction& transaction);
   void fail_transaction(const TransactionKey& key);
 
   void send_packet(const Address& to, const Mad& mad);
@@ -193,6 +211,7 @@ inline constexpr auto kManagementCounterNames =
         {&ManagementPort::Counters::sent, "management_mads_sent"},
         {&ManagementPort::Counters::retries, "management_retries"},
         {&ManagementPort::Counters::timeouts, "management_timeouts"},
+        {&ManagementPort::Counters::cancelled, "management_cancelled"},
         {&ManagementPort::Counters::received, "management_mads_received"},
         {&ManagementPort::Counters::delivered, "management_messages_delivered"},
         {&ManagementPort::Counters::wrong_base_version, "management_wrong_base_version"},

@@ -190,6 +190,49 @@ TEST_F(ManagementPortTest, RemovedAgentGetsNothingMore) {
             Errc::kBadHandle);
 }
 
+TEST_F(ManagementPortTest, CancelledRequestIsNotRepeatedAndItsResponseIsDropped) {
+  const auto client = net.port(1).add_agent(kPerformanceClient);
+  const auto server = net.port(2).add_agent(kPerformanceServer);
+  const ManagementPort::Request request{
+      .to = lid_address(1, 2), .timeout = 1s, .retries = 3, .mad = mad_of(get)};
+  ASSERT_TRUE(net.port(1).send(*client, request, net.now));
+  net.settle();
+  EXPECT_TRUE(net.port(1).cancel(*client, MgmtClass::kPerformance, 7));
+  EXPECT_FALSE(net.port(1).cancel(*client, MgmtClass::kPerformance, 7));
+  EXPECT_EQ(net.port(1).deadline(), kNever);
+  const auto arrived = net.port(2).next_message();
+  MadHeader answer = header_in(arrived->mad);
+  answer.response = true;
+  ASSERT_TRUE(net.port(2).send(*server, {.to = arrived->from, .mad = mad_of(answer)}, net.now));
+  net.settle();
+  EXPECT_FALSE(net.port(1).next_message());
+  EXPECT_EQ(net.port(1).counters().cancelled, 1U);
+  // The id is free again at once.
+  EXPECT_TRUE(net.port(1).send(*client, request, net.now));
+}
+
+TEST_F(ManagementPortTest, CancelDropsWhatWasNotTakenYetAndNothingElse) {
+  const auto client = net.port(1).add_agent(kPerformanceClient);
+  for (std::uint32_t id = 7; id <= 8; ++id) {
+    get.transaction_id = id;
+    ASSERT_TRUE(net.port(1).send(
+        *client, {.to = lid_address(1, 2), .timeout = 1s, .cookie = id, .mad = mad_of(get)},
+        net.now));
+  }
+  while (net.advance()) {
+  }
+  EXPECT_TRUE(net.port(1).cancel(*client, MgmtClass::kPerformance, 7));
+  const auto other = net.port(1).next_message();
+  ASSERT_TRUE(other);
+  EXPECT_EQ(other->cookie, 8U);
+  EXPECT_FALSE(net.port(1).next_message());
+}
+
+TEST_F(ManagementPortTest, AgentsGetTheNumbersAfterTheGivenOne) {
+  ManagementPort port(AgentNumber{0x9000});
+  EXPECT_EQ(*port.add_agent(kPerformanceClient), AgentNumber{0x9001});
+}
+
 TEST_F(ManagementPortTest, RegistrationsThatContradictThemselvesAreRefused) {
   auto& port = net.port(1);
   const auto refused = [&](Registration wanted) {
@@ -312,6 +355,83 @@ TEST_F(RmppTest, LossDelaysATableAndDamagesNothing) {
     while (net.port(1).next_message()) {
     }
   }
+}
+
+// Loses what goes from LID 2 to LID 1 after the first segments of a table.
+class StalledTableTest : public RmppTest {
+ protected:
+  void stall() {
+    ask();
+    const auto request = net.port(2).next_message();
+    ASSERT_TRUE(net.port(2).send(
+        server,
+        {.to = request->from, .retries = 20, .mad = table(header_in(request->mad), 100'000)},
+        net.now));
+    pass_one(2);
+    pass_one(1);  // the ACK opens the window
+    pass_one(2);
+    while (net.port(2).next_packet()) {
+    }
+  }
+  void pass_one(std::uint16_t from) {
+    const auto other = static_cast<std::uint16_t>(3 - from);
+    const auto packet = net.port(from).next_packet();
+    ASSERT_TRUE(packet);
+    net.port(other).receive(
+        {.destination_qpn = wire::kGsiQpn, .from = lid_address(other, from), .mad = packet->mad},
+        net.now);
+  }
+  // Lets only the client's clock run, and returns the MADs that it sends.
+  std::vector<Mad> wait_for(Duration duration) {
+    std::vector<Mad> sent;
+    const Time end = net.now + duration;
+    while (net.port(1).deadline() <= end) {
+      net.now = net.port(1).deadline();
+      net.port(1).on_timer(net.now);
+      while (const auto packet = net.port(1).next_packet()) sent.push_back(packet->mad);
+    }
+    net.now = end;
+    return sent;
+  }
+};
+
+TEST_F(StalledTableTest, RequestIsNotRepeatedWhileItsResponseArrives) {
+  stall();
+  EXPECT_TRUE(wait_for(ManagementPort::kSegmentGapMax - 1ms).empty());
+  // The sender goes on, and the table arrives whole.
+  std::optional<ManagementPort::Message> message;
+  net.port(2).on_timer(net.now);
+  net.settle();
+  while (!(message = net.port(1).next_message()) && net.advance()) {
+  }
+  ASSERT_TRUE(message);
+  EXPECT_FALSE(message->timed_out);
+  EXPECT_EQ(message->mad.size(), 56 + 100'000U);
+}
+
+TEST_F(StalledTableTest, RepeatedRequestBeginsANewResponse) {
+  stall();
+  const auto sent = wait_for(ManagementPort::kSegmentGapMax);
+  ASSERT_EQ(sent.size(), 2U);
+  EXPECT_EQ(rmpp_in(sent[0]).type, wire::RmppType::kAbort);
+  EXPECT_EQ(header_in(sent[1]).method, Method::kGetTable);
+  EXPECT_FALSE(header_in(sent[1]).response);
+  // A late segment of the old response finds no receiver.
+  const std::uint64_t dropped = net.port(1).counters().segments_dropped;
+  net.port(2).on_timer(net.now);
+  pass_one(2);
+  EXPECT_EQ(net.port(1).counters().segments_dropped, dropped + 1);
+}
+
+TEST_F(StalledTableTest, CancelTellsTheSenderToStop) {
+  stall();
+  EXPECT_TRUE(net.port(1).cancel(client, MgmtClass::kSubnetAdministration, 5));
+  EXPECT_EQ(net.port(1).deadline(), kNever);
+  net.settle();
+  const auto message = net.port(2).next_message();
+  ASSERT_TRUE(message);
+  EXPECT_TRUE(message->timed_out);
+  EXPECT_EQ(net.port(2).deadline(), kNever);
 }
 
 TEST_F(RmppTest, AbortEndsTheRequestAtOnce) {
