@@ -1,0 +1,343 @@
+#include "sa/queries.h"
+
+#include <algorithm>
+
+#include "wire/bth.h"
+
+namespace verbena::sa {
+
+using wire::MgmtClass;
+using wire::SaHeader;
+
+namespace {
+
+SaHeader sa_header_of(std::span<const std::byte> mad) {
+  return wire::decode_exact<SaHeader>(mad.first<wire::kSaHeaderBytes>());
+}
+
+// Returns true if the header is that of a response to the query.  A redirection may carry the
+// attribute that it contains.
+bool answers(const SaHeader& header, const Query& query) {
+  const auto method =
+      query.method == wire::Method::kSet ? wire::Method::kGet : query.method;  // GetResp is of both
+  const auto attribute = static_cast<std::uint16_t>(query.attribute);
+  const bool redirected = (header.mad.status & wire::mad_status::kRedirect) != 0;
+  return header.mad.method == method &&
+         (header.mad.attribute_id == attribute ||
+          (redirected && header.mad.attribute_id == wire::kAttributeClassPortInfo));
+}
+
+}  // namespace
+
+Error QueryEnd::error() const {
+  if (how == How::kTimedOut) {
+    return {.code = Errc::kTimedOut,
+            .detail = static_cast<std::uint16_t>(std::min<std::uint32_t>(tries, 0xffff)),
+            .context = tries == 0 ? "no subnet manager could be asked"
+                                  : "the subnet manager did not answer"};
+  }
+  switch (sa_status()) {
+    case wire::SaStatus::kNoRecords:
+    case wire::SaStatus::kRequestInvalidGid:
+      return {.code = Errc::kUnreachable,
+              .detail = mad_status,
+              .context = "the subnet manager knows no such record"};
+    default:
+      return {.code = Errc::kRejected,
+              .detail = mad_status,
+              .context = "the subnet manager refused the request"};
+  }
+}
+
+// ---- questions ----------------------------------------------------------------------------------
+
+Result<QueryId> Queries::ask(const Query& query, Asker asker, std::uint64_t cookie, Time now) {
+  if (waiting_.size() >= kWaitingMax) {
+    ++counters_.limit_waiting;
+    return fail(Errc::kNoResources, "queries that wait for the subnet manager");
+  }
+  ++counters_.asked;
+  const QueryId id{++last_id_};
+  const Time until = now + query.give_up_after;
+  entries_.emplace(
+      id, Entry{.query = query, .asker = asker, .cookie = cookie, .asked = now, .until = until});
+  waiting_.insert(id);
+  ends_.emplace(until, id);
+  start_waiting(now);
+  return id;
+}
+
+bool Queries::cancel(QueryId id, Time now) {
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) {
+    // The query may have ended without anybody knowing yet.
+    const auto dropped = std::erase_if(ended_, [&](const QueryEnd& end) { return end.id == id; });
+    return dropped != 0;
+  }
+  ++counters_.cancelled;
+  unsend(id, found->second);
+  waiting_.erase(id);
+  ends_.erase({found->second.until, id});
+  entries_.erase(found);
+  start_waiting(now);
+  return true;
+}
+
+void Queries::extend(QueryId id, Time until) {
+  const auto found = entries_.find(id);
+  if (found == entries_.end() || until <= found->second.until) return;
+  ends_.erase({found->second.until, id});
+  found->second.until = until;
+  ends_.emplace(until, id);
+}
+
+std::uint32_t Queries::tries(QueryId id) const {
+  const auto found = entries_.find(id);
+  return found == entries_.end() ? 0 : found->second.tries;
+}
+
+void Queries::set_port(PortId port, const PortState& state, Time now) {
+  std::optional<mad::Address> manager;
+  if (state.is_ready()) {
+    manager.emplace();
+    manager->path.link_layer = LinkLayer::kInfiniband;
+    manager->path.source_lid = state.lid;
+    manager->path.destination_lid = state.sm_lid;
+    manager->path.service_level = state.sm_sl;
+    manager->path.port = port;
+    manager->pkey_index = state.pkey_index(wire::kDefaultPkey).value_or(0);
+  }
+  port_ = state;
+  if (manager == manager_) return;
+  manager_ = manager;
+  first_interval_ = kFirstInterval;
+  round_trip_ = {};
+  for (auto& [id, entry] : entries_) {
+    if (entry.state == State::kWaiting) continue;
+    unsend(id, entry);
+    entry.redirected_to.reset();
+    entry.state = State::kWaiting;
+    waiting_.insert(id);
+    if (manager_) ++counters_.asked_anew;
+  }
+  start_waiting(now);
+}
+
+// ---- sending ------------------------------------------------------------------------------------
+
+void Queries::start_waiting(Time now) {
+  while (manager_ && !waiting_.empty() && outstanding() < kOutstandingMax) {
+    const QueryId id = *waiting_.begin();
+    waiting_.erase(waiting_.begin());
+    Entry& entry = entries_.at(id);
+    entry.transaction = new_transaction();
+    by_transaction_.emplace(entry.transaction, id);
+    entry.first_sent = now;
+    entry.may_measure = true;
+    entry.interval = first_interval_;
+    send(id, entry, now);
+  }
+}
+
+std::uint32_t Queries::new_transaction() {
+  do {
+    ++next_transaction_;
+  } while (by_transaction_.contains(next_transaction_));
+  return next_transaction_;
+}
+
+// Adds up to a quarter in either direction, so that hosts do not ask at the same moments.
+Duration Queries::with_jitter(Duration interval) {
+  const auto quarter = interval.count() / 4;
+  return interval - Duration(quarter) +
+         Duration(
+             static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(2 * quarter) + 1)));
+}
+
+void Queries::send(QueryId id, Entry& entry, Time now) {
+  ++counters_.sent;
+  if (entry.tries++ != 0) ++counters_.repeated;
+  entry.state = State::kSent;
+  const SaHeader header{
+      .mad = {.mgmt_class = MgmtClass::kSubnetAdministration,
+              .class_version = wire::class_version(MgmtClass::kSubnetAdministration),
+              .method = entry.query.method,
+              .transaction_id = entry.transaction,
+              .attribute_id = static_cast<std::uint16_t>(entry.query.attribute)},
+      .rmpp = {.version = 0},  // the request is one MAD without RMPP
+      .component_mask = entry.query.component_mask};
+  std::vector<std::byte> mad(wire::kMadBytes);
+  wire::encode_to(mad, header);
+  std::ranges::copy(entry.query.record, mad.begin() + wire::kSaHeaderBytes);
+  const auto sent = mads_.send(agent_,
+                               {.to = entry.redirected_to.value_or(*manager_),
+                                .timeout = with_jitter(entry.interval),
+                                .cookie = id.value,
+                                .mad = std::move(mad)},
+                               now);
+  // The port may serve others, which have used up its requests.
+  if (!sent) pause(id, entry, now);
+}
+
+void Queries::pause(QueryId id, Entry& entry, Time now) {
+  entry.state = State::kPaused;
+  entry.may_measure = false;
+  entry.resume = now + with_jitter(entry.interval);
+  entry.interval = std::min(entry.interval * 2, kIntervalMax);
+  resumes_.emplace(entry.resume, id);
+}
+
+void Queries::unsend(QueryId id, Entry& entry) {
+  if (entry.state == State::kWaiting) return;
+  if (entry.state == State::kPaused) resumes_.erase({entry.resume, id});
+  if (entry.state == State::kSent) {
+    mads_.cancel(agent_, MgmtClass::kSubnetAdministration, entry.transaction);
+  }
+  by_transaction_.erase(entry.transaction);
+}
+
+// ---- answers and time ---------------------------------------------------------------------------
+
+void Queries::receive(const mad::ManagementPort::Message& message, Time now) {
+  const auto header =
+      wire::decode_exact<wire::MadHeader>(std::span(message.mad).first<wire::kMadHeaderBytes>());
+  const auto known = by_transaction_.find(static_cast<std::uint32_t>(header.transaction_id));
+  if (known == by_transaction_.end()) return;
+  const auto found = entries_.find(known->second);
+  if (found->second.state != State::kSent) return;
+  // The port has forgotten the request with this message.
+  found->second.state = State::kPaused;
+  found->second.resume = kNever;
+  if (message.timed_out) return expire(found, now);
+  receive_answer(found, message, now);
+}
+
+void Queries::expire(Entries::iterator found, Time now) {
+  Entry& entry = found->second;
+  entry.may_measure = false;
+  if (entry.tries - entry.busy >= entry.query.tries_max) {
+    return end(found, {.how = QueryEnd::How::kTimedOut}, now);
+  }
+  entry.interval = std::min(entry.interval * 2, kIntervalMax);
+  // New questions begin with the interval that this one has reached (Karn's algorithm).
+  first_interval_ = std::max(first_interval_, std::min(entry.interval, kFirstIntervalMax));
+  send(found->first, entry, now);
+}
+
+void Queries::receive_answer(Entries::iterator found, const mad::ManagementPort::Message& message,
+                             Time now) {
+  Entry& entry = found->second;
+  const QueryId id = found->first;
+  if (message.mad.size() < wire::kSaHeaderBytes) {
+    ++counters_.mismatched;
+    return pause(id, entry, now);
+  }
+  const SaHeader header = sa_header_of(message.mad);
+  const auto data = std::span(message.mad).subspan(wire::kSaHeaderBytes);
+  if (!answers(header, entry.query)) {
+    ++counters_.mismatched;
+    return pause(id, entry, now);
+  }
+  if ((header.mad.status & wire::mad_status::kBusy) != 0) {
+    ++counters_.busy;
+    ++entry.busy;
+    return pause(id, entry, now);
+  }
+  if ((header.mad.status & wire::mad_status::kRedirect) != 0 && redirect(id, entry, data, now)) {
+    return;
+  }
+  measure(entry, now);
+  if (header.mad.status != 0) {
+    return end(found, {.how = QueryEnd::How::kRefused, .mad_status = header.mad.status}, now);
+  }
+  end(found,
+      {.how = QueryEnd::How::kAnswered,
+       .attribute_offset = header.attribute_offset,
+       .data = {data.begin(), data.end()},
+       // Without RMPP nothing tells the number of records, so the MAD has one.
+       .is_table = header.rmpp.active},
+      now);
+}
+
+bool Queries::redirect(QueryId id, Entry& entry, std::span<const std::byte> data, Time now) {
+  const auto info = wire::decode<wire::ClassPortInfo>(data);
+  if (!info || entry.redirects >= kRedirectsMax) return false;
+  const auto pkey_index = port_.pkey_index(info->redirect_pkey);
+  // A MAD can be sent only with the Q_Key of QP1, and to a LID that is known.
+  if (info->redirect_lid == Lid{} || info->redirect_qkey != wire::kGsiQkey || !pkey_index) {
+    return false;
+  }
+  ++counters_.redirected;
+  ++entry.redirects;
+  mad::Address to = *manager_;
+  to.path.destination_lid = info->redirect_lid;
+  to.path.service_level = info->redirect_sl;
+  to.remote_qpn = info->redirect_qpn;
+  to.pkey_index = *pkey_index;
+  if (info->redirect_gid != Gid{}) {
+    to.path.has_grh = true;
+    to.path.source = port_.gids.front();
+    to.path.destination = info->redirect_gid;
+    to.path.flow_label = info->redirect_fl;
+    to.path.traffic_class = info->redirect_tc;
+  }
+  entry.redirected_to = to;
+  entry.may_measure = false;
+  send(id, entry, now);
+  return true;
+}
+
+void Queries::measure(const Entry& entry, Time now) {
+  if (!entry.may_measure) return;
+  const Duration sample = now - entry.first_sent;
+  round_trip_ = round_trip_ == Duration{} ? sample : (round_trip_ * 7 + sample) / 8;
+  first_interval_ = std::clamp(round_trip_ * 4, kFirstIntervalMin, kFirstIntervalMax);
+}
+
+void Queries::end(Entries::iterator found, QueryEnd end, Time now) {
+  Entry& entry = found->second;
+  const QueryId id = found->first;
+  switch (end.how) {
+    case QueryEnd::How::kAnswered: ++counters_.answered; break;
+    case QueryEnd::How::kRefused: ++counters_.refused; break;
+    case QueryEnd::How::kTimedOut: ++counters_.timed_out; break;
+  }
+  end.id = id;
+  end.asker = entry.asker;
+  end.cookie = entry.cookie;
+  end.waited = now - entry.asked;
+  end.tries = entry.tries;
+  unsend(id, entry);
+  waiting_.erase(id);
+  ends_.erase({entry.until, id});
+  entries_.erase(found);
+  ended_.push_back(std::move(end));
+  start_waiting(now);
+}
+
+void Queries::on_timer(Time now) {
+  while (!ends_.empty() && ends_.begin()->first <= now) {
+    end(entries_.find(ends_.begin()->second), {.how = QueryEnd::How::kTimedOut}, now);
+  }
+  while (!resumes_.empty() && resumes_.begin()->first <= now) {
+    const QueryId id = resumes_.begin()->second;
+    resumes_.erase(resumes_.begin());
+    send(id, entries_.at(id), now);
+  }
+}
+
+Time Queries::deadline() const {
+  Time next = kNever;
+  if (!ends_.empty()) next = ends_.begin()->first;
+  if (!resumes_.empty()) next = std::min(next, resumes_.begin()->first);
+  return next;
+}
+
+std::optional<QueryEnd> Queries::next_end() {
+  if (ended_.empty()) return std::nullopt;
+  QueryEnd end = std::move(ended_.front());
+  ended_.pop_front();
+  return end;
+}
+
+}  // namespace verbena::sa

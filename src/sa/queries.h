@@ -1,0 +1,224 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/counter_names.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "base/strong.h"
+#include "base/time.h"
+#include "mad/management_port.h"
+#include "sa/types.h"
+#include "wire/sa.h"
+
+namespace verbena::sa {
+
+// Names a query.  Numbers are never used again.
+using QueryId = Strong<struct QueryIdTag, std::uint64_t>;
+
+// Says which part of the client gets the end of a query.
+enum class Asker : std::uint8_t { kPaths, kMemberships, kSubscriptions, kServices };
+
+struct Query {
+  wire::Method method{wire::Method::kGet};
+  wire::SaAttribute attribute{};
+  std::uint64_t component_mask = 0;
+  std::array<std::byte, wire::kSaDataBytes> record{};
+  Duration give_up_after = std::chrono::seconds(30);
+  std::uint32_t tries_max = ~0u;  // a try that is answered with BUSY does not count
+
+  template <wire::Message Record>
+  static Query of(wire::Method method, wire::SaAttribute attribute, std::uint64_t mask,
+                  const Record& record) {
+    Query query{.method = method, .attribute = attribute, .component_mask = mask};
+    wire::encode_to(query.record, record);
+    return query;
+  }
+};
+
+// Tells how a query ended.
+struct QueryEnd {
+  enum class How : std::uint8_t { kAnswered, kRefused, kTimedOut };
+
+  QueryId id{};
+  Asker asker{};
+  std::uint64_t cookie = 0;
+  How how{};
+  std::uint16_t mad_status = 0;  // kRefused: why
+  Duration waited{};
+  std::uint32_t tries = 0;
+  std::uint16_t attribute_offset = 0;
+  std::vector<std::byte> data{};  // kAnswered: the records
+  bool is_table = false;          // `data` has all records of a table
+
+  wire::SaStatus sa_status() const { return wire::sa_status_of(mad_status); }
+  // Returns the records of an answer.  kMalformed: the data does not hold such records.
+  // kNoResources: there are more than `records_max`.
+  template <wire::Message Record>
+  Result<std::vector<Record>> records(std::size_t records_max) const {
+    std::vector<Record> all;
+    if (!is_table) {
+      all.push_back(VB_TRY(wire::decode<Record>(data)));
+      return all;
+    }
+    const auto table = VB_TRY(wire::SaTable::of<Record>(data, attribute_offset));
+    if (table.size() > records_max) return fail(Errc::kNoResources, "records in a table of the SA");
+    all.reserve(table.size());
+    for (std::size_t i = 0; i < table.size(); ++i) all.push_back(table.template at<Record>(i));
+    return all;
+  }
+  // Returns the error of a query that was not answered.  The detail is the status of the SA, or the
+  // number of tries.
+  Error error() const;
+};
+
+// Asks the SA, and repeats a question until its answer comes or its time is over (vol1 15.4).
+//
+//   ask() --> [waiting] -- one of kOutstandingMax --> [sent] -- answer or error --> next_end()
+//                                                      |  ^
+//                                                 BUSY v  | later
+//                                                     [paused]
+//
+// All repeats have the transaction id of the first try, so the SA can see that they are the same
+// question.  Intervals double, with jitter.  The first interval adapts to the SA: it is four round
+// trips, and after a timeout it stays as long as the repeats until a question is answered at its
+// first try.
+//
+// If the manager changes, all questions that are under way go to the new one, with new ids, because
+// the old manager may still answer.  Without a manager questions wait.
+//
+// Invariants:
+//  * Each query ends exactly once: by next_end(), or by cancel().
+//  * At most kOutstandingMax queries are sent or paused.
+class Queries {
+ public:
+  static constexpr std::size_t kOutstandingMax = 16;
+  static constexpr std::size_t kWaitingMax = 65536;
+  static constexpr std::uint8_t kRedirectsMax = 4;  // of one query
+  static constexpr Duration kFirstIntervalMin = std::chrono::milliseconds(250);
+  static constexpr Duration kFirstInterval = std::chrono::seconds(1);  // of an unknown SA
+  static constexpr Duration kFirstIntervalMax = std::chrono::seconds(4);
+  static constexpr Duration kIntervalMax = std::chrono::seconds(8);
+
+  // REQUIRES: `mads` outlives this object, and `agent` joins segments.
+  Queries(mad::ManagementPort& mads, mad::AgentNumber agent, Random random)
+      : mads_(mads), agent_(agent), random_(random), next_transaction_(random_.next32()) {}
+
+  // kNoResources: kWaitingMax queries wait.
+  Result<QueryId> ask(const Query& query, Asker asker, std::uint64_t cookie, Time now);
+  // Ends a query without an event.  False: it has ended already.
+  bool cancel(QueryId id, Time now);
+  // Lets a query go on until `until`, if that is later than its end.
+  void extend(QueryId id, Time until);
+  // Returns how often the query was sent.
+  std::uint32_t tries(QueryId id) const;
+
+  // Sets the state of the port, and with it the manager.
+  void set_port(PortId port, const PortState& state, Time now);
+
+  // Takes a response, or the report of a timeout.
+  void receive(const mad::ManagementPort::Message& message, Time now);
+  void on_timer(Time now);
+  Time deadline() const;
+  std::optional<QueryEnd> next_end();
+
+  std::size_t outstanding() const { return entries_.size() - waiting_.size(); }
+  std::size_t waiting() const { return waiting_.size(); }
+
+  struct Counters {
+    std::uint64_t asked = 0;
+    std::uint64_t sent = 0;  // with repeats
+    std::uint64_t repeated = 0;
+    std::uint64_t answered = 0;
+    std::uint64_t refused = 0;
+    std::uint64_t timed_out = 0;
+    std::uint64_t cancelled = 0;
+    std::uint64_t busy = 0;
+    std::uint64_t redirected = 0;
+    std::uint64_t mismatched = 0;  // answers with the wrong attribute or method
+    std::uint64_t asked_anew = 0;  // of another manager
+    std::uint64_t limit_waiting = 0;
+    friend bool operator==(const Counters&, const Counters&) = default;
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  enum class State : std::uint8_t { kWaiting, kSent, kPaused };
+  struct Entry {
+    Query query{};
+    Asker asker{};
+    std::uint64_t cookie = 0;
+    State state = State::kWaiting;
+    std::uint32_t transaction = 0;
+    std::uint32_t tries = 0;
+    std::uint32_t busy = 0;
+    std::uint8_t redirects = 0;
+    std::optional<mad::Address> redirected_to{};
+    Duration interval{};
+    Time asked{};
+    Time first_sent{};         // to this manager
+    bool may_measure = false;  // the answer tells the round trip
+    Time until{};
+    Time resume = kNever;  // kPaused
+  };
+  using Entries = std::map<QueryId, Entry>;
+
+  void start_waiting(Time now);
+  void send(QueryId id, Entry& entry, Time now);
+  void pause(QueryId id, Entry& entry, Time now);
+  // Takes back what was sent, so that nothing more comes of it.
+  void unsend(QueryId id, Entry& entry);
+  void end(Entries::iterator found, QueryEnd end, Time now);
+  void expire(Entries::iterator found, Time now);
+  void receive_answer(Entries::iterator found, const mad::ManagementPort::Message& message,
+                      Time now);
+  // Returns false if the redirection leads nowhere.
+  bool redirect(QueryId id, Entry& entry, std::span<const std::byte> data, Time now);
+  void measure(const Entry& entry, Time now);
+  Duration with_jitter(Duration interval);
+  std::uint32_t new_transaction();
+
+  mad::ManagementPort& mads_;
+  mad::AgentNumber agent_;
+  Random random_;
+  std::uint32_t next_transaction_;
+  PortState port_{};
+  std::optional<mad::Address> manager_{};
+  Duration first_interval_ = kFirstInterval;
+  Duration round_trip_{};  // smoothed; 0: not known
+  std::uint64_t last_id_ = 0;
+  Entries entries_{};
+  std::set<QueryId> waiting_{};  // in the order of their numbers
+  std::unordered_map<std::uint32_t, QueryId> by_transaction_{};
+  std::set<std::pair<Time, QueryId>> ends_{};     // the total deadlines
+  std::set<std::pair<Time, QueryId>> resumes_{};  // of paused queries
+  std::deque<QueryEnd> ended_{};
+  Counters counters_{};
+};
+
+inline constexpr auto kQueryCounterNames = std::to_array<MemberName<Queries::Counters>>({
+    {&Queries::Counters::asked, "sa_queries"},
+    {&Queries::Counters::sent, "sa_queries_sent"},
+    {&Queries::Counters::repeated, "sa_queries_repeated"},
+    {&Queries::Counters::answered, "sa_queries_answered"},
+    {&Queries::Counters::refused, "sa_queries_refused"},
+    {&Queries::Counters::timed_out, "sa_queries_timed_out"},
+    {&Queries::Counters::cancelled, "sa_queries_cancelled"},
+    {&Queries::Counters::busy, "sa_busy"},
+    {&Queries::Counters::redirected, "sa_redirected"},
+    {&Queries::Counters::mismatched, "sa_answers_mismatched"},
+    {&Queries::Counters::asked_anew, "sa_queries_asked_anew"},
+    {&Queries::Counters::limit_waiting, "limit_sa_queries"},
+});
+static_assert(names_all(kQueryCounterNames));
+
+}  // namespace verbena::sa

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/strong.h"
+#include "base/time.h"
+#include "mad/mad.h"
+#include "wire/mad.h"
+
+// Defines what the parts of the SA client share: the state of the port, and the way to the manager.
+namespace verbena::sa {
+
+// Holds what the client has to know of its port.  The owner reports it as a whole, whenever a part
+// of it changes.
+struct PortState {
+  bool active = false;
+  Lid lid{};
+  std::uint8_t lmc = 0;
+  Lid sm_lid{};
+  std::uint8_t sm_sl = 0;
+  std::vector<Gid> gids{};
+  std::vector<Pkey> pkeys{};  // the table with its gaps: an index counts
+
+  // Returns true if the manager can be asked.
+  bool is_ready() const { return active && lid != Lid{} && sm_lid != Lid{} && !gids.empty(); }
+  bool has_gid(const Gid& gid) const { return std::ranges::find(gids, gid) != gids.end(); }
+  // Returns the place of a P_Key in the table.  A key of a full member also serves a limited one.
+  std::optional<std::uint16_t> pkey_index(Pkey wanted) const {
+    std::optional<std::uint16_t> other;
+    for (std::size_t i = 0; i < pkeys.size(); ++i) {
+      if (pkeys[i] == Pkey{} || (pkeys[i].value & 0x7fff) != (wanted.value & 0x7fff)) continue;
+      if (pkeys[i] == wanted) return static_cast<std::uint16_t>(i);
+      if (!other) other = static_cast<std::uint16_t>(i);
+    }
+    return other;
+  }
+  friend bool operator==(const PortState&, const PortState&) = default;
+};
+
+// Names what has happened to a port, as the parts of the client need to know it.
+struct PortChange {
+  bool became_ready = false;  // the manager can be asked now
+  bool stopped = false;       // the manager cannot be asked any more
+  bool lid = false;           // LID or LMC
+  bool manager = false;       // another LID of the manager
+  bool gids = false;
+  bool pkeys = false;
+
+  static PortChange between(const PortState& old, const PortState& now) {
+    return {.became_ready = now.is_ready() && !old.is_ready(),
+            .stopped = old.is_ready() && !now.is_ready(),
+            .lid = old.lid != now.lid || old.lmc != now.lmc,
+            .manager = old.sm_lid != now.sm_lid,
+            .gids = old.gids != now.gids,
+            .pkeys = old.pkeys != now.pkeys};
+  }
+};
+
+}  // namespace verbena::sa
