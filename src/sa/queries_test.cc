@@ -2,9 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <set>
 #include <vector>
 
+#include "sa/manual_sa_test.h"
 #include "wire/bth.h"
 
 namespace verbena::sa {
@@ -17,28 +18,9 @@ using wire::SaAttribute;
 using wire::SaHeader;
 using wire::SaStatus;
 
-constexpr Gid test_gid(std::uint8_t last) {
-  Gid gid{};
-  gid.bytes[0] = std::byte{0xfe};
-  gid.bytes[15] = std::byte{last};
-  return gid;
-}
-
-const PortState kPort{.active = true,
-                      .lid = {5},
-                      .sm_lid = {1},
-                      .sm_sl = 3,
-                      .gids = {test_gid(5)},
-                      .pkeys = {{0x8001}, wire::kDefaultPkey}};
-
-class QueriesTest : public testing::Test {
+class QueriesTest : public ManualSaTest {
  protected:
-  QueriesTest() { queries.set_port({}, kPort, now); }
-
-  Time now{1s};
-  mad::ManagementPort mads{};
-  mad::AgentNumber agent{*mads.add_agent({.mgmt_class = 3, .class_version = 2, .rmpp_version = 1})};
-  Queries queries{mads, agent, Random(7)};
+  QueriesTest() { takes_ends_itself = true; }
 
   static Query path_query(std::uint8_t to = 9) {
     return Query::of(Method::kGet, SaAttribute::kPathRecord, PathRecord::Mask::kDestinationGid,
@@ -47,46 +29,11 @@ class QueriesTest : public testing::Test {
   QueryId ask(std::uint64_t cookie = 0, const Query& query = path_query()) {
     return *queries.ask(query, Asker::kPaths, cookie, now);
   }
-  std::vector<mad::SendMad> sent() {
-    std::vector<mad::SendMad> all;
-    while (auto packet = mads.next_packet()) all.push_back(*packet);
-    return all;
-  }
-  static SaHeader header_in(const mad::SendMad& packet) {
-    return wire::decode_exact<SaHeader>(std::span(packet.mad).first<wire::kSaHeaderBytes>());
-  }
-  // Answers a request with this status and record.
+  using ManualSaTest::answer;
   template <class Record = PathRecord>
-  void answer(const mad::SendMad& request, std::uint16_t status, const Record& record = {},
+  void answer(const mad::SendMad& to, std::uint16_t status, const Record& record = {},
               SaAttribute attribute = SaAttribute::kPathRecord) {
-    SaHeader header = header_in(request);
-    header.mad.response = true;
-    if (header.mad.method == Method::kSet) header.mad.method = Method::kGet;
-    header.mad.status = status;
-    header.mad.attribute_id = static_cast<std::uint16_t>(attribute);
-    mad::Mad mad{};
-    wire::encode_to(mad, header);
-    wire::encode_to(std::span(mad).subspan(wire::kSaHeaderBytes), record);
-    mads.receive({.destination_qpn = wire::kGsiQpn, .from = request.to, .mad = mad}, now);
-    pump();
-  }
-  void pump() {
-    while (const auto message = mads.next_message()) queries.receive(*message, now);
-  }
-  // Runs the clocks until `end`.
-  std::vector<mad::SendMad> run_until(Time end) {
-    std::vector<mad::SendMad> all;
-    for (;;) {
-      for (const auto& packet : sent()) all.push_back(packet);
-      const Time next = std::min(mads.deadline(), queries.deadline());
-      if (next > end) break;
-      now = std::max(now, next);
-      mads.on_timer(now);
-      pump();
-      queries.on_timer(now);
-    }
-    now = end;
-    return all;
+    answer(to, status, std::vector{record}, attribute);
   }
 };
 
@@ -245,14 +192,14 @@ TEST_F(QueriesTest, QueriesWithoutAManagerWaitForOne) {
   queries.set_port({}, PortState{}, now);
   ask();
   EXPECT_TRUE(run_until(now + 5s).empty());
-  queries.set_port({}, kPort, now);
+  queries.set_port({}, port, now);
   EXPECT_EQ(sent().size(), 1U);
 }
 
 TEST_F(QueriesTest, NewManagerIsAskedAnewAndTheOldOneCannotAnswer) {
   ask();
   const auto old = sent().at(0);
-  PortState other = kPort;
+  PortState other = port;
   other.sm_lid = {2};
   queries.set_port({}, other, now);
   const auto anew = sent();
@@ -342,35 +289,12 @@ TEST_F(QueriesTest, IntervalsAdaptToASlowManager) {
 TEST_F(QueriesTest, TableArrivesWholeAndItsRecordsAreBounded) {
   ask(0, Query::of(Method::kGetTable, SaAttribute::kPathRecord, 0, PathRecord{}));
   const auto request = sent().at(0);
-  // The manager's side of the same MADs.
-  mad::ManagementPort manager;
-  const auto server = *manager.add_agent(
-      {.mgmt_class = 3, .class_version = 2, .methods = {1 << 0x12, 0}, .rmpp_version = 1});
-  SaHeader header = header_in(request);
-  header.mad.response = true;
-  header.rmpp.active = true;
-  header.attribute_offset = 8;
   constexpr std::size_t kPaths = 100;
-  std::vector<std::byte> message(wire::kSaHeaderBytes + kPaths * wire::kSize<PathRecord>);
-  wire::encode_to(message, header);
+  std::vector<PathRecord> paths(kPaths);
   for (std::size_t i = 0; i < kPaths; ++i) {
-    wire::encode_to(std::span(message).subspan(wire::kSaHeaderBytes + i * wire::kSize<PathRecord>),
-                    PathRecord{.destination_lid = {static_cast<std::uint16_t>(i + 1)}});
+    paths[i].destination_lid.value = static_cast<std::uint16_t>(i + 1);
   }
-  ASSERT_TRUE(manager.send(server, {.to = request.to, .mad = message}, now));
-  for (bool moved = true; moved;) {
-    moved = false;
-    while (const auto packet = manager.next_packet()) {
-      mads.receive({.destination_qpn = wire::kGsiQpn, .from = packet->to, .mad = packet->mad}, now);
-      moved = true;
-    }
-    for (const auto& packet : sent()) {
-      manager.receive({.destination_qpn = wire::kGsiQpn, .from = packet.to, .mad = packet.mad},
-                      now);
-      moved = true;
-    }
-  }
-  pump();
+  answer(request, 0, paths, SaAttribute::kPathRecord);
   const auto end = queries.next_end();
   ASSERT_TRUE(end);
   const auto records = end->records<PathRecord>(kPaths);

@@ -1,0 +1,161 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "sa/queries.h"
+#include "wire/bth.h"
+
+// Gives tests a port whose SA is the test itself: it sees each request, and answers by hand.
+namespace verbena::sa {
+
+constexpr Gid test_gid(unsigned last) {
+  Gid gid{};
+  gid.bytes[0] = std::byte{0xfe};
+  gid.bytes[1] = std::byte{0x80};
+  gid.bytes[14] = static_cast<std::byte>(last >> 8);
+  gid.bytes[15] = static_cast<std::byte>(last);
+  return gid;
+}
+
+class ManualSaTest : public testing::Test {
+ protected:
+  ManualSaTest() { queries.set_port({}, port, now); }
+
+  PortState port{.active = true,
+                 .lid = {5},
+                 .sm_lid = {1},
+                 .sm_sl = 3,
+                 .gids = {test_gid(5)},
+                 .pkeys = {{0x8001}, wire::kDefaultPkey}};
+  Time now{std::chrono::seconds(1)};
+  mad::ManagementPort mads{};
+  mad::AgentNumber agent{*mads.add_agent({.mgmt_class = 3, .class_version = 2, .rmpp_version = 1})};
+  Queries queries{mads, agent, Random(7)};
+
+  // The part under test takes the ends of its queries, and its time.
+  virtual void take(const QueryEnd&) { FAIL() << "nobody asked"; }
+  virtual void on_timer() {}
+  virtual Time deadline() { return kNever; }
+
+  std::vector<mad::SendMad> sent() {
+    std::vector<mad::SendMad> all = std::exchange(held_, {});
+    while (auto packet = mads.next_packet()) all.push_back(*packet);
+    return all;
+  }
+  // Returns the one request that was sent.
+  mad::SendMad request() {
+    const auto all = sent();
+    EXPECT_EQ(all.size(), 1U);
+    return all.empty() ? mad::SendMad{} : all.front();
+  }
+  static wire::SaHeader header_in(const mad::SendMad& packet) {
+    return wire::decode_exact<wire::SaHeader>(std::span(packet.mad).first<wire::kSaHeaderBytes>());
+  }
+  template <wire::Message Record>
+  static Record record_in(const mad::SendMad& packet) {
+    return wire::decode_exact<Record>(
+        std::span(packet.mad).template subspan<wire::kSaHeaderBytes, wire::kSize<Record>>());
+  }
+  // Answers a request with a status and records.
+  template <wire::Message Record>
+  void answer(const mad::SendMad& to, std::uint16_t status, const std::vector<Record>& records,
+              wire::SaAttribute attribute) {
+    wire::SaHeader header = header_in(to);
+    const bool is_table = header.mad.method == wire::Method::kGetTable;
+    header.mad.response = true;
+    if (header.mad.method == wire::Method::kSet) header.mad.method = wire::Method::kGet;
+    header.mad.status = status;
+    header.mad.attribute_id = static_cast<std::uint16_t>(attribute);
+    constexpr std::size_t kStep = (wire::kSize<Record> + 7) / 8 * 8;
+    if (is_table && status == 0) {
+      header.attribute_offset = kStep / 8;
+      header.rmpp = {.type = wire::RmppType::kData, .active = true};
+    }
+    std::vector<std::byte> message(std::max(wire::kMadBytes * (is_table ? 0 : 1),
+                                            wire::kSaHeaderBytes + records.size() * kStep));
+    wire::encode_to(message, header);
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      wire::encode_to(std::span(message).subspan(wire::kSaHeaderBytes + i * kStep), records[i]);
+    }
+    deliver(to, header, std::move(message));
+  }
+  template <wire::Message Record>
+  void answer(const mad::SendMad& to, const Record& record) {
+    answer(to, 0, std::vector{record}, wire::SaAttribute{header_in(to).mad.attribute_id});
+  }
+  void refuse(const mad::SendMad& to, std::uint16_t status) {
+    answer(to, status, std::vector<wire::PathRecord>(1),
+           wire::SaAttribute{header_in(to).mad.attribute_id});
+  }
+  void refuse(const mad::SendMad& to, wire::SaStatus status) {
+    refuse(to, wire::mad_status_of(status));
+  }
+
+  void pump() {
+    while (const auto message = mads.next_message()) queries.receive(*message, now);
+    take_ends();
+  }
+  // Runs the clocks until `end`, and returns what was sent.
+  std::vector<mad::SendMad> run_until(Time end) {
+    std::vector<mad::SendMad> all;
+    for (;;) {
+      for (const auto& packet : sent()) all.push_back(packet);
+      const Time next = std::min({mads.deadline(), queries.deadline(), deadline()});
+      if (next > end) break;
+      now = std::max(now, next);
+      mads.on_timer(now);
+      pump();
+      queries.on_timer(now);
+      take_ends();
+      on_timer();
+    }
+    now = end;
+    return all;
+  }
+  std::vector<mad::SendMad> run_for(Duration duration) { return run_until(now + duration); }
+
+ private:
+  void take_ends() {
+    if (takes_ends_itself) return;
+    while (const auto end = queries.next_end()) take(*end);
+  }
+  // A table travels by RMPP, with the manager's side of it.
+  void deliver(const mad::SendMad& to, const wire::SaHeader& header,
+               std::vector<std::byte> message) {
+    mad::ManagementPort manager;
+    const auto server = *manager.add_agent({.mgmt_class = 3,
+                                            .class_version = 2,
+                                            .methods = {~std::uint64_t{0} - 1, 0},
+                                            .rmpp_version = 1});
+    EXPECT_TRUE(manager.send(server, {.to = to.to, .mad = std::move(message)}, now));
+    for (bool moved = true; moved;) {
+      moved = false;
+      while (const auto packet = manager.next_packet()) {
+        mads.receive({.destination_qpn = wire::kGsiQpn, .from = packet->to, .mad = packet->mad},
+                     now);
+        moved = true;
+      }
+      if (!header.rmpp.active || !moved) continue;
+      while (const auto packet = mads.next_packet()) {
+        if (header_in(*packet).rmpp.type != wire::RmppType::kAck) {
+          held_.push_back(*packet);
+          continue;
+        }
+        manager.receive({.destination_qpn = wire::kGsiQpn, .from = packet->to, .mad = packet->mad},
+                        now);
+      }
+    }
+    pump();
+  }
+
+  std::vector<mad::SendMad> held_{};  // requests that left while a table arrived
+
+ protected:
+  bool takes_ends_itself = false;
+};
+
+}  // namespace verbena::sa

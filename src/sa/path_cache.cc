@@ -1,0 +1,297 @@
+#include "sa/path_cache.h"
+
+#include <algorithm>
+
+namespace verbena::sa {
+
+using wire::PathRecord;
+
+// ---- questions ----------------------------------------------------------------------------------
+
+Result<PathCache::Lookup> PathCache::find(const PathQuestion& question, std::uint64_t cookie,
+                                          Duration give_up_after, Time now) {
+  if (question.numb_path == 0 || question.numb_path > kPathsPerQuestionMax ||
+      (question.destination == Gid{} && !question.destination_lid)) {
+    return fail(Errc::kInvalidArgument, "a path needs a destination");
+  }
+  if (port_.is_ready() && !port_.has_gid(question.source)) {
+    return fail(Errc::kAddressNotFound, "the source of a path is no GID of the port");
+  }
+  auto found = entries_.find(question);
+  if (found != entries_.end() && !found->second.is_asked()) {
+    Entry& entry = found->second;
+    if (is_fresh(entry, now)) {
+      note_use(found);
+      ++(entry.absent ? counters_.negative_hits : counters_.hits);
+      if (entry.absent) return std::unexpected(*entry.absent);
+      return Lookup(choose(entry));
+    }
+    ++counters_.expired;
+    erase(found);
+    found = entries_.end();
+  }
+  if (found == entries_.end()) {
+    if (const auto known = find_in_table(question, now)) {
+      ++counters_.hits;
+      return Lookup(*known);
+    }
+  }
+  if (waiters_.size() >= config_.waiters_max) {
+    ++counters_.limit_waiters;
+    return fail(Errc::kNoResources, "questions that wait for paths");
+  }
+  const Time until = now + give_up_after;
+  if (found == entries_.end()) {
+    found = VB_TRY(add(question));
+    if (!ask(found, until, now)) {
+      erase(found);
+      return fail(Errc::kNoResources, "queries that wait for the subnet manager");
+    }
+    ++counters_.misses;
+  } else {
+    ++counters_.shared;
+    if (found->second.query) queries_.extend(*found->second.query, until);
+  }
+  return Lookup(add_waiter(found, cookie, until, now));
+}
+
+bool PathCache::is_fresh(const Entry& entry, Time now) const {
+  const Duration old = now - entry.learned;
+  return entry.absent ? old < config_.negative_age : !entry.paths.empty() && old < age();
+}
+
+KnownPaths PathCache::choose(Entry& entry) {
+  const std::size_t choice = entry.next_choice++ % entry.paths.size();
+  return {.path = entry.paths[choice], .all = entry.paths};
+}
+
+// Answers a question by the paths of one that asks for less.
+std::optional<KnownPaths> PathCache::find_in_table(const PathQuestion& question, Time now) {
+  if (!is_answered_by_table(question)) return std::nullopt;
+  if (question.numb_path != 1 && table_ != Table::kLoaded) return std::nullopt;
+  const auto found =
+      entries_.find({.destination = question.destination, .source = question.source});
+  if (found == entries_.end() || found->second.is_asked() || found->second.absent ||
+      !is_fresh(found->second, now)) {
+    return std::nullopt;
+  }
+  from_table_.clear();
+  for (const PathRecord& path : found->second.paths) {
+    if (satisfies(path, question)) from_table_.push_back(path);
+  }
+  if (from_table_.empty()) return std::nullopt;
+  note_use(found);
+  const std::size_t choice = found->second.next_choice++ % from_table_.size();
+  return KnownPaths{.path = from_table_[choice], .all = from_table_};
+}
+
+void PathCache::note_use(Entries::iterator found) {
+  Entry& entry = found->second;
+  if (entry.use) {
+    by_use_.splice(by_use_.begin(), by_use_, *entry.use);
+  } else {
+    by_use_.push_front(&found->first);
+  }
+  entry.use = by_use_.begin();
+}
+
+Result<PathCache::Entries::iterator> PathCache::add(const PathQuestion& question) {
+  if (entries_.size() >= config_.entries_max) {
+    if (by_use_.empty()) {
+      ++counters_.limit_entries;
+      return fail(Errc::kNoResources, "paths in the cache");
+    }
+    ++counters_.evicted;
+    erase(entries_.find(*by_use_.back()));
+  }
+  return entries_.try_emplace(question).first;
+}
+
+// REQUIRES: nobody waits for the entry.
+PathCache::Entries::iterator PathCache::erase(Entries::iterator found) {
+  if (found->second.use) by_use_.erase(*found->second.use);
+  return entries_.erase(found);
+}
+
+bool PathCache::ask(Entries::iterator found, Time until, Time now) {
+  Entry& entry = found->second;
+  entry.is_doubted = false;
+  if ((table_ == Table::kDue || table_ == Table::kLoading) && is_answered_by_table(found->first)) {
+    entry.waits_for_table = true;
+    return true;
+  }
+  Query query = query_of(found->first);
+  query.give_up_after = until - now;
+  const auto asked = queries_.ask(query, Asker::kPaths, 0, now);
+  if (!asked) return false;
+  entry.query = *asked;
+  asked_.emplace(*asked, &found->first);
+  return true;
+}
+
+// ---- askers -------------------------------------------------------------------------------------
+
+PathTicket PathCache::add_waiter(Entries::iterator found, std::uint64_t cookie, Time until,
+                                 Time now) {
+  const PathTicket ticket{++last_ticket_};
+  waiters_.emplace(
+      ticket, Waiter{.question = &found->first, .cookie = cookie, .asked = now, .until = until});
+  waiters_due_.emplace(until, ticket);
+  found->second.waiters.push_back(ticket);
+  return ticket;
+}
+
+// Forgets an asker, and the question as well if it was the last one.
+void PathCache::remove_waiter(PathTicket ticket, Time now) {
+  const Waiter waiter = waiters_.at(ticket);
+  waiters_.erase(ticket);
+  waiters_due_.erase({waiter.until, ticket});
+  const auto found = entries_.find(*waiter.question);
+  Entry& entry = found->second;
+  std::erase(entry.waiters, ticket);
+  if (!entry.waiters.empty()) return;
+  if (entry.query) {
+    asked_.erase(*entry.query);
+    queries_.cancel(*entry.query, now);
+  }
+  erase(found);
+}
+
+bool PathCache::cancel(PathTicket ticket, Time now) {
+  if (!waiters_.contains(ticket)) {
+    const auto dropped =
+        std::erase_if(events_, [&](const PathEvent& event) { return event.ticket == ticket; });
+    return dropped != 0;
+  }
+  remove_waiter(ticket, now);
+  return true;
+}
+
+void PathCache::answer_waiters(Entry& entry, const std::vector<PathRecord>& paths,
+                               std::optional<Error> error, std::uint32_t tries, Time now) {
+  for (const PathTicket ticket : std::exchange(entry.waiters, {})) {
+    const auto waiter = waiters_.extract(ticket);
+    waiters_due_.erase({waiter.mapped().until, ticket});
+    PathEvent event{.ticket = ticket,
+                    .cookie = waiter.mapped().cookie,
+                    .paths = paths,
+                    .error = error,
+                    .waited = now - waiter.mapped().asked,
+                    .tries = tries};
+    if (!paths.empty()) {
+      const auto choice = static_cast<std::ptrdiff_t>(entry.next_choice++ % paths.size());
+      std::ranges::rotate(event.paths, event.paths.begin() + choice);
+    }
+    events_.push_back(std::move(event));
+  }
+}
+
+std::optional<PathEvent> PathCache::next_event() {
+  if (events_.empty()) return std::nullopt;
+  PathEvent event = std::move(events_.front());
+  events_.pop_front();
+  return event;
+}
+
+// ---- answers and time ---------------------------------------------------------------------------
+
+void PathCache::receive(const QueryEnd& end, Time now) {
+  if (table_query_ == end.id) return receive_table(end, now);
+  const auto asked = asked_.find(end.id);
+  if (asked == asked_.end()) return;
+  const auto found = entries_.find(*asked->second);
+  asked_.erase(asked);
+  found->second.query.reset();
+  receive_path(found, end, now);
+}
+
+void PathCache::receive_path(Entries::iterator found, const QueryEnd& end, Time now) {
+  Entry& entry = found->second;
+  const bool is_doubted = std::exchange(entry.is_doubted, false);
+  if (is_doubted && end.how != QueryEnd::How::kTimedOut) {
+    ++counters_.doubted;
+    Time until = now;
+    for (const PathTicket ticket : entry.waiters) {
+      until = std::max(until, waiters_.at(ticket).until);
+    }
+    if (until > now && entry.reasks < kReasksMax) {
+      ++entry.reasks;
+      if (ask(found, until, now)) return;
+    }
+  }
+  auto paths = paths_in(found->first, end);
+  entry.learned = now;
+  if (paths) {
+    answer_waiters(entry, *paths, std::nullopt, end.tries, now);
+    entry.paths = *std::move(paths);
+  } else {
+    answer_waiters(entry, {}, paths.error(), end.tries, now);
+    if (paths.error().code == Errc::kUnreachable) entry.absent = paths.error();
+  }
+  if (is_doubted || (entry.paths.empty() && !entry.absent)) {
+    erase(found);
+    return;
+  }
+  entry.reasks = 0;
+  note_use(found);
+}
+
+Result<std::vector<PathRecord>> PathCache::paths_in(const PathQuestion& question,
+                                                    const QueryEnd& end) {
+  if (end.how != QueryEnd::How::kAnswered) return std::unexpected(end.error());
+  auto paths = end.records<PathRecord>(kTableRecordsMax);
+  if (!paths) {
+    ++counters_.malformed;
+    return paths;
+  }
+  if (paths->empty()) {
+    return fail(Errc::kUnreachable, "the subnet manager knows no such record",
+                wire::mad_status_of(wire::SaStatus::kNoRecords));
+  }
+  std::erase_if(*paths, [&](const PathRecord& path) {
+    return path.source_gid != question.source || path.destination_lid == Lid{} ||
+           (question.destination != Gid{} && path.destination_gid != question.destination);
+  });
+  if (paths->empty()) {
+    ++counters_.malformed;
+    return fail(Errc::kMalformed, "the subnet manager answered another question");
+  }
+  if (paths->size() > question.numb_path) paths->resize(question.numb_path);
+  return paths;
+}
+
+void PathCache::on_timer(Time now) {
+  while (!waiters_due_.empty() && waiters_due_.begin()->first <= now) {
+    const PathTicket ticket = waiters_due_.begin()->second;
+    const Waiter& waiter = waiters_.at(ticket);
+    const Entry& entry = entries_.at(*waiter.question);
+    const std::uint32_t tries = entry.query ? queries_.tries(*entry.query) : 0;
+    const QueryEnd end{.how = QueryEnd::How::kTimedOut, .tries = tries};
+    events_.push_back({.ticket = ticket,
+                       .cookie = waiter.cookie,
+                       .error = end.error(),
+                       .waited = now - waiter.asked,
+                       .tries = tries});
+    remove_waiter(ticket, now);
+  }
+  if (table_ == Table::kDue && table_due_ <= now) load_table(now);
+}
+
+Time PathCache::deadline() const {
+  Time next = table_ == Table::kDue ? table_due_ : kNever;
+  if (!waiters_due_.empty()) next = std::min(next, waiters_due_.begin()->first);
+  return next;
+}
+
+void PathCache::visit(const std::function<void(const View&)>& f, Time now) const {
+  for (const auto& [question, entry] : entries_) {
+    f({.question = question,
+       .paths = entry.paths,
+       .absent = entry.absent,
+       .age = entry.is_asked() ? Duration{} : now - entry.learned,
+       .is_asked = entry.is_asked(),
+       .waiters = entry.waiters.size()});
+  }
+}
+
+}  // namespace verbena::sa

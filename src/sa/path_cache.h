@@ -1,0 +1,211 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/counter_names.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "base/strong.h"
+#include "base/time.h"
+#include "sa/path_counters.h"
+#include "sa/path_question.h"
+#include "sa/queries.h"
+#include "sa/types.h"
+#include "wire/sa.h"
+
+namespace verbena::sa {
+
+// Names one asker of a question that the SA has been asked.
+using PathTicket = Strong<struct PathTicketTag, std::uint64_t>;
+
+// Holds paths that are known.  The span is valid until the next call.
+struct KnownPaths {
+  wire::PathRecord path{};  // the one to use, chosen in turn
+  std::span<const wire::PathRecord> all{};
+};
+
+// Answers an asker whose question was not known.
+struct PathEvent {
+  PathTicket ticket{};
+  std::uint64_t cookie = 0;
+  std::vector<wire::PathRecord> paths{};  // the first is the one to use
+  std::optional<Error> error{};           // there are no paths
+  Duration waited{};
+  std::uint32_t tries = 0;
+};
+
+// Remembers what the SA has said about paths, so that each path is asked for once and not by each
+// connection (vol1 15.2.5.16).
+//
+//   find() --> known: the paths, at once
+//          --> asked: the same question in flight is shared, and a PathEvent follows
+//          --> an error: the SA said a moment ago that there is no path
+//
+// A path is forgotten when it is known to be wrong, when its age is over, or when it was not used
+// for longest and there are entries_max.  A change during a query makes its answer doubtful: the
+// question is asked again, at most kReasksMax times.  After that the askers get the answer, but it
+// is not remembered, so a storm of changes stops nobody.
+//
+// Mode kTable loads all paths of the port by one query.  Questions meanwhile wait for the table.
+//
+// Invariants:
+//  * Each ticket gets one PathEvent, unless it is cancelled.
+//  * A path is never given out later than age() after its answer came.
+class PathCache {
+ public:
+  enum class Mode : std::uint8_t { kGet, kTable };
+  struct Config {
+    Mode mode = Mode::kGet;
+    std::size_t entries_max = 16384;
+    std::size_t waiters_max = 65536;
+    Duration age = std::chrono::seconds(60);  // as long as the SA does not report changes
+    // Limits the age even if the SA reports changes, because a report may get lost.
+    Duration age_with_notices = std::chrono::minutes(10);
+    Duration negative_age = std::chrono::seconds(5);
+    // A table is loaded after up to this time, so that not all hosts ask at the same moment.
+    Duration table_delay_max = std::chrono::milliseconds(500);
+    std::uint8_t table_paths = 8;  // for one destination
+    friend bool operator==(const Config&, const Config&) = default;
+  };
+  static constexpr std::uint8_t kReasksMax = 2;
+  // Paths are not refreshed in the background while more queries than this wait.
+  static constexpr std::size_t kRefreshWaitingMax = 256;
+  static constexpr std::size_t kTableRecordsMax = std::size_t{1} << 20;
+  // If more GIDs change while a table is loading, it is not used.
+  static constexpr std::size_t kDoubtedGidsMax = 1024;
+
+  PathCache(const Config& config, Queries& queries, Random random)
+      : config_(config),
+        queries_(queries),
+        random_(random),
+        table_(config.mode == Mode::kTable ? Table::kDue : Table::kNone) {}
+
+  using Lookup = std::variant<KnownPaths, PathTicket>;
+  // kInvalidArgument: the question makes no sense.  kAddressNotFound: the source is no GID of the
+  // port.  kUnreachable: the SA knows no such path.  kNoResources: too many wait.
+  Result<Lookup> find(const PathQuestion& question, std::uint64_t cookie, Duration give_up_after,
+                      Time now);
+  // Forgets an asker.  If nobody else waits, the query is cancelled.  False: it has been answered.
+  bool cancel(PathTicket ticket, Time now);
+  std::optional<PathEvent> next_event();
+
+  // Forgets all paths.
+  void flush(Time now);
+
+  // Tells of changes.  The queries know of them already.
+  void set_port(const PortState& state, const PortChange& change, Time now);
+  void reregister(Time now);
+  void gid_in_service(const Gid& gid, Time now);
+  void gid_out_of_service(const Gid& gid, Time now);
+  // The SA has changed paths, and the client cannot tell which.
+  void paths_changed(Time now) { drop_all(&PathCounters::repathed, true, now); }
+  // Tells whether the SA reports changes.
+  void set_notices(bool has_notices) { has_notices_ = has_notices; }
+  Duration age() const { return has_notices_ ? config_.age_with_notices : config_.age; }
+
+  void receive(const QueryEnd& end, Time now);
+  void on_timer(Time now);
+  Time deadline() const;
+
+  // Describes an entry for display.
+  struct View {
+    const PathQuestion& question;
+    std::span<const wire::PathRecord> paths;
+    std::optional<Error> absent;
+    Duration age;  // of paths or absence
+    bool is_asked;
+    std::size_t waiters;
+  };
+  void visit(const std::function<void(const View&)>& f, Time now) const;
+  std::size_t size() const { return entries_.size(); }
+  const PathCounters& counters() const { return counters_; }
+
+ private:
+  struct Entry {
+    std::vector<wire::PathRecord> paths{};
+    std::optional<Error> absent{};
+    Time learned{};
+    std::size_t next_choice = 0;
+    std::optional<QueryId> query{};
+    bool waits_for_table = false;
+    bool is_doubted = false;  // something has changed since the query began
+    std::uint8_t reasks = 0;
+    std::vector<PathTicket> waiters{};
+    std::optional<std::list<const PathQuestion*>::iterator> use{};  // if it may be evicted
+
+    bool is_asked() const { return query.has_value() || waits_for_table; }
+  };
+  using Entries = std::map<PathQuestion, Entry>;
+  struct Waiter {
+    const PathQuestion* question = nullptr;  // the key of its entry
+    std::uint64_t cookie = 0;
+    Time asked{};
+    Time until{};
+  };
+  enum class Table : std::uint8_t { kNone, kDue, kLoading, kLoaded };
+
+  bool is_fresh(const Entry& entry, Time now) const;
+  void note_use(Entries::iterator found);
+  KnownPaths choose(Entry& entry);
+  std::optional<KnownPaths> find_in_table(const PathQuestion& question, Time now);
+  Result<Entries::iterator> add(const PathQuestion& question);
+  Entries::iterator erase(Entries::iterator found);
+  PathTicket add_waiter(Entries::iterator found, std::uint64_t cookie, Time until, Time now);
+  void remove_waiter(PathTicket ticket, Time now);
+
+  // Asks the SA, or lets the entry wait for the table.  False: too many queries wait.
+  bool ask(Entries::iterator found, Time until, Time now);
+  Entries::iterator refresh(Entries::iterator found, Time now);
+  void receive_path(Entries::iterator found, const QueryEnd& end, Time now);
+  Result<std::vector<wire::PathRecord>> paths_in(const PathQuestion& question, const QueryEnd& end);
+  void answer_waiters(Entry& entry, const std::vector<wire::PathRecord>& paths,
+                      std::optional<Error> error, std::uint32_t tries, Time now);
+
+  void drop_all(std::uint64_t PathCounters::*cause, bool doubts_queries, Time now);
+  void drop_if(std::uint64_t PathCounters::*cause, auto&& is_wrong);
+  void visit_paths_to(const Gid& gid, auto&& f);
+  void doubt_in_table(const Gid& gid);
+
+  Duration table_delay();
+  void schedule_table(Time due, Time now);
+  void load_table(Time now);
+  void receive_table(const QueryEnd& end, Time now);
+  void store_table(const std::vector<wire::PathRecord>& paths, Time now);
+  void end_table(Table state, Time now);
+
+  Config config_;
+  Queries& queries_;
+  Random random_;
+  PortState port_{};
+  bool has_notices_ = false;
+  Entries entries_{};
+  std::list<const PathQuestion*> by_use_{};  // the last used first
+  std::map<QueryId, const PathQuestion*> asked_{};
+  std::map<PathTicket, Waiter> waiters_{};
+  std::set<std::pair<Time, PathTicket>> waiters_due_{};
+  std::uint64_t last_ticket_ = 0;
+  std::deque<PathEvent> events_{};
+  std::vector<wire::PathRecord> from_table_{};  // what find_in_table() has returned
+
+  Table table_;
+  Time table_due_ = kNever;
+  std::optional<QueryId> table_query_{};
+  bool table_is_doubted_ = false;
+  std::set<Gid> doubted_gids_{};  // have changed while the table was loading
+
+  PathCounters counters_{};
+};
+
+}  // namespace verbena::sa

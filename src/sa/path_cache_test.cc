@@ -1,0 +1,498 @@
+#include "sa/path_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "sa/manual_sa_test.h"
+
+namespace verbena::sa {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::Method;
+using wire::PathRecord;
+using wire::SaStatus;
+
+class PathCacheTest : public ManualSaTest {
+ protected:
+  PathCacheTest() { make({}); }
+
+  std::optional<PathCache> cache;
+
+  void make(const PathCache::Config& config) {
+    cache.emplace(config, queries, Random(3));
+    cache->set_port(port, PortChange::between({}, port), now);
+  }
+  void change_port(const PortState& state) {
+    const auto change = PortChange::between(port, state);
+    port = state;
+    queries.set_port({}, state, now);
+    cache->set_port(state, change, now);
+  }
+  void take(const QueryEnd& end) override { cache->receive(end, now); }
+  void on_timer() override { cache->on_timer(now); }
+  Time deadline() override { return cache->deadline(); }
+
+  static PathQuestion to(unsigned destination) {
+    return {.destination = test_gid(destination), .source = test_gid(5)};
+  }
+  static PathRecord path_to(unsigned destination, Lid lid = {}) {
+    return {.destination_gid = test_gid(destination),
+            .source_gid = test_gid(5),
+            .destination_lid = lid == Lid{} ? Lid{static_cast<std::uint16_t>(destination)} : lid,
+            .source_lid = {5},
+            .reversible = true,
+            .pkey = wire::kDefaultPkey,
+            .mtu = 4,
+            .rate = 3};
+  }
+  Result<PathCache::Lookup> find(const PathQuestion& question, std::uint64_t cookie = 0) {
+    return cache->find(question, cookie, 10s, now);
+  }
+  bool is_known(const PathQuestion& question) {
+    const auto found = find(question);
+    return found && std::holds_alternative<KnownPaths>(*found);
+  }
+  Lid lid_of(const PathQuestion& question) {
+    const auto found = find(question);
+    if (!found || !std::holds_alternative<KnownPaths>(*found)) return {};
+    return std::get<KnownPaths>(*found).path.destination_lid;
+  }
+  // Makes the cache know a path.
+  void learn(unsigned destination) { learn(to(destination), {path_to(destination)}); }
+  void learn(const PathQuestion& question, const std::vector<PathRecord>& paths) {
+    ASSERT_FALSE(is_known(question));
+    answer(request(), 0, paths, wire::SaAttribute::kPathRecord);
+    while (cache->next_event()) {
+    }
+  }
+};
+
+TEST_F(PathCacheTest, MissAsksAndHitDoesNot) {
+  const auto asked = find(to(9), 42);
+  ASSERT_TRUE(asked);
+  now += 2ms;
+  answer(request(), path_to(9));
+  const auto event = cache->next_event();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->cookie, 42U);
+  EXPECT_EQ(event->ticket, std::get<PathTicket>(*asked));
+  EXPECT_EQ(event->paths, std::vector{path_to(9)});
+  EXPECT_EQ(event->waited, 2ms);
+  EXPECT_EQ(lid_of(to(9)), Lid{9});
+  EXPECT_TRUE(sent().empty());
+  EXPECT_FALSE(cache->next_event());
+  EXPECT_EQ(cache->counters().hits, 1U);
+  EXPECT_EQ(cache->counters().misses, 1U);
+}
+
+// SA-07: each connection of Linux sends its own query.
+TEST_F(PathCacheTest, IdenticalQuestionsInFlightShareOneQuery) {
+  for (std::uint64_t i = 0; i < 1000; ++i) ASSERT_TRUE(find(to(9), i));
+  answer(request(), path_to(9));
+  for (std::uint64_t i = 0; i < 1000; ++i) EXPECT_EQ(cache->next_event()->cookie, i);
+  EXPECT_FALSE(cache->next_event());
+  EXPECT_EQ(cache->counters().shared, 999U);
+}
+
+// SA-18: OFED's local_sa ignored the service id and the QoS class in its comparison.
+TEST_F(PathCacheTest, EveryFieldOfTheQuestionCounts) {
+  learn(9);
+  std::vector<PathQuestion> others(15, to(9));
+  others[0].source_lid = Lid{4};
+  others[1].destination_lid = Lid{8};
+  others[2].pkey = Pkey{0x8001};
+  others[3].service_id = ServiceId{1};
+  others[4].qos_class = 1;
+  others[5].service_level = 1;
+  others[6].traffic_class = 1;
+  others[7].flow_label = 1;
+  others[8].raw_traffic = true;
+  others[9].hop_limit = 1;
+  others[10].numb_path = 2;
+  others[11].mtu = PathQuestion::Limit{wire::Selector::kGreater, 4};
+  others[12].rate = PathQuestion::Limit{wire::Selector::kLess, 3};
+  others[13].packet_life = PathQuestion::Limit{wire::Selector::kBest, 0};
+  others[14].destination = test_gid(10);
+  std::set<std::uint64_t> masks;
+  for (const PathQuestion& other : others) {
+    EXPECT_FALSE(is_known(other));
+    const auto sent_now = sent();
+    ASSERT_EQ(sent_now.size(), 1U);
+    masks.insert(header_in(sent_now[0]).component_mask);
+    EXPECT_TRUE(cache->cancel(std::get<PathTicket>(*find(other)), now));
+    EXPECT_TRUE(sent().empty());
+    run_for(10s);
+    sent();
+  }
+  EXPECT_EQ(masks.size(), 14U) << "numb_path and another destination have the plain mask";
+}
+
+TEST_F(PathCacheTest, QuestionThatAsksForMoreIsAnsweredByPathsThatHaveIt) {
+  learn(9);
+  PathQuestion other = to(9);
+  other.pkey = wire::kDefaultPkey;
+  other.mtu = PathQuestion::Limit{wire::Selector::kGreater, 3};
+  EXPECT_TRUE(is_known(other));
+}
+
+TEST_F(PathCacheTest, SeveralPathsAreChosenInTurn) {
+  PathQuestion question = to(9);
+  question.numb_path = 3;
+  EXPECT_FALSE(is_known(question));
+  const auto asked = request();
+  EXPECT_EQ(header_in(asked).mad.method, Method::kGetTable);
+  EXPECT_EQ(record_in<PathRecord>(asked).numb_path, 3);
+  answer(asked, 0, std::vector{path_to(9, {90}), path_to(9, {91}), path_to(9, {92})},
+         wire::SaAttribute::kPathRecord);
+  EXPECT_EQ(cache->next_event()->paths.size(), 3U);
+  std::map<Lid, int> chosen;
+  for (int i = 0; i < 300; ++i) ++chosen[lid_of(question)];
+  EXPECT_EQ(chosen, (std::map<Lid, int>{{{90}, 100}, {{91}, 100}, {{92}, 100}}));
+}
+
+// SA-08: the routes of ibacm never expire.
+TEST_F(PathCacheTest, PathIsForgottenWhenItsAgeIsOver) {
+  learn(9);
+  now += 60s - 1ns;
+  EXPECT_TRUE(is_known(to(9)));
+  now += 1ns;
+  EXPECT_FALSE(is_known(to(9)));
+  EXPECT_EQ(sent().size(), 1U);
+  EXPECT_EQ(cache->counters().expired, 1U);
+}
+
+TEST_F(PathCacheTest, PathsGetOlderWhileTheManagerReportsChanges) {
+  cache->set_notices(true);
+  learn(9);
+  now += 61s;
+  EXPECT_TRUE(is_known(to(9)));
+  cache->set_notices(false);
+  EXPECT_FALSE(is_known(to(9)));
+}
+
+TEST_F(PathCacheTest, AbsentPathIsRememberedForAMoment) {
+  ASSERT_TRUE(find(to(9), 1));
+  refuse(request(), SaStatus::kNoRecords);
+  EXPECT_EQ(cache->next_event()->error->code, Errc::kUnreachable);
+  EXPECT_EQ(find(to(9)).error().code, Errc::kUnreachable);
+  EXPECT_TRUE(sent().empty());
+  now += 5s;
+  EXPECT_TRUE(find(to(9)));
+  EXPECT_EQ(sent().size(), 1U);
+}
+
+TEST_F(PathCacheTest, OtherErrorsAreNotRemembered) {
+  ASSERT_TRUE(find(to(9)));
+  refuse(request(), SaStatus::kNoResources);
+  EXPECT_EQ(cache->next_event()->error->code, Errc::kRejected);
+  EXPECT_TRUE(find(to(9)));
+}
+
+TEST_F(PathCacheTest, AnswerToAnotherQuestionIsAnError) {
+  ASSERT_TRUE(find(to(9)));
+  answer(request(), path_to(10));
+  EXPECT_EQ(cache->next_event()->error->code, Errc::kMalformed);
+  EXPECT_EQ(cache->counters().malformed, 1U);
+  EXPECT_EQ(cache->size(), 0U);
+}
+
+TEST_F(PathCacheTest, EachAskerHasItsOwnDeadline) {
+  ASSERT_TRUE(cache->find(to(9), 1, 2s, now));
+  ASSERT_TRUE(cache->find(to(9), 2, 20s, now));
+  run_for(2s);
+  const auto first = cache->next_event();
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->cookie, 1U);
+  EXPECT_EQ(first->error->code, Errc::kTimedOut);
+  EXPECT_EQ(first->waited, 2s);
+  EXPECT_GE(first->tries, 1U);
+  EXPECT_FALSE(cache->next_event());
+  run_for(18s);
+  EXPECT_EQ(cache->next_event()->cookie, 2U);
+  EXPECT_FALSE(cache->next_event());
+  EXPECT_EQ(cache->size(), 0U);
+}
+
+TEST_F(PathCacheTest, QueryIsCancelledWhenNobodyWaits) {
+  const auto a = std::get<PathTicket>(*find(to(9)));
+  const auto b = std::get<PathTicket>(*find(to(9)));
+  const auto asked = request();
+  EXPECT_TRUE(cache->cancel(a, now));
+  EXPECT_EQ(queries.outstanding(), 1U);
+  EXPECT_TRUE(cache->cancel(b, now));
+  EXPECT_FALSE(cache->cancel(b, now));
+  EXPECT_EQ(queries.outstanding(), 0U);
+  answer(asked, path_to(9));
+  EXPECT_FALSE(cache->next_event());
+}
+
+TEST_F(PathCacheTest, LeastRecentlyUsedPathGivesWay) {
+  make({.entries_max = 3});
+  for (unsigned i = 10; i < 13; ++i) learn(i);
+  EXPECT_TRUE(is_known(to(10)));
+  learn(13);
+  EXPECT_TRUE(is_known(to(10)));
+  EXPECT_TRUE(is_known(to(12)));
+  EXPECT_EQ(cache->counters().evicted, 1U);
+  EXPECT_EQ(cache->size(), 3U);
+  EXPECT_FALSE(is_known(to(11)));
+}
+
+TEST_F(PathCacheTest, LimitsAreCounted) {
+  make({.entries_max = 2, .waiters_max = 3});
+  ASSERT_TRUE(find(to(10)));
+  ASSERT_TRUE(find(to(11)));
+  EXPECT_EQ(find(to(12)).error().code, Errc::kNoResources);
+  EXPECT_EQ(cache->counters().limit_entries, 1U);
+  ASSERT_TRUE(find(to(10)));
+  EXPECT_EQ(find(to(10)).error().code, Errc::kNoResources);
+  EXPECT_EQ(cache->counters().limit_waiters, 1U);
+}
+
+TEST_F(PathCacheTest, QuestionsThatMakeNoSenseAreRefused) {
+  PathQuestion question = to(9);
+  question.source = test_gid(6);
+  EXPECT_EQ(find(question).error().code, Errc::kAddressNotFound);
+  EXPECT_EQ(find({.source = test_gid(5)}).error().code, Errc::kInvalidArgument);
+  question = to(9);
+  question.numb_path = 128;
+  EXPECT_EQ(find(question).error().code, Errc::kInvalidArgument);
+}
+
+// ---- changes ------------------------------------------------------------------------------------
+
+// SA-04: OFED's local_sa kept all paths until the answer to a new query had come.
+TEST_F(PathCacheTest, PortThatGoesDownForgetsAllPathsAtOnce) {
+  learn(9);
+  PortState down = port;
+  down.active = false;
+  change_port(down);
+  EXPECT_EQ(cache->size(), 0U);
+  EXPECT_EQ(cache->counters().port_down, 1U);
+}
+
+TEST_F(PathCacheTest, OwnLidAndManagerChangesForgetAllPaths) {
+  learn(9);
+  PortState other = port;
+  other.lid = {6};
+  change_port(other);
+  EXPECT_FALSE(is_known(to(9)));
+  EXPECT_EQ(request().to.path.source_lid, Lid{6});
+  EXPECT_EQ(cache->counters().lid_changed, 1U);
+  other.sm_lid = {2};
+  change_port(other);
+  answer(request(), path_to(9));
+  ASSERT_TRUE(is_known(to(9)));
+  other.sm_lid = {3};
+  change_port(other);
+  EXPECT_FALSE(is_known(to(9)));
+  EXPECT_EQ(cache->counters().manager_changed, 1U);
+}
+
+TEST_F(PathCacheTest, PkeyChangeForgetsOnlyPathsOfRemovedPartitions) {
+  learn(9);
+  PathQuestion other = to(10);
+  other.pkey = Pkey{0x8001};
+  PathRecord path = path_to(10);
+  path.pkey = Pkey{0x8001};
+  learn(other, {path});
+  PortState state = port;
+  state.pkeys = {wire::kDefaultPkey};
+  change_port(state);
+  EXPECT_TRUE(is_known(to(9)));
+  EXPECT_FALSE(is_known(other));
+  EXPECT_EQ(cache->counters().pkeys_changed, 1U);
+}
+
+TEST_F(PathCacheTest, GidThatThePortHasLostTakesItsPathsAlong) {
+  PortState state = port;
+  state.gids = {test_gid(5), test_gid(6)};
+  change_port(state);
+  learn(9);
+  PathQuestion other{.destination = test_gid(9), .source = test_gid(6)};
+  PathRecord path = path_to(9);
+  path.source_gid = test_gid(6);
+  learn(other, {path});
+  state.gids = {test_gid(5)};
+  change_port(state);
+  EXPECT_TRUE(is_known(to(9)));
+  EXPECT_EQ(cache->size(), 1U);
+  EXPECT_EQ(cache->counters().gids_changed, 1U);
+}
+
+TEST_F(PathCacheTest, GidOutOfServiceForgetsExactlyItsPaths) {
+  learn(9);
+  learn(10);
+  cache->gid_out_of_service(test_gid(9), now);
+  EXPECT_TRUE(is_known(to(10)));
+  EXPECT_FALSE(is_known(to(9)));
+  EXPECT_EQ(cache->counters().gid_out, 1U);
+}
+
+TEST_F(PathCacheTest, GidInServiceEndsAbsenceAndRefreshesPaths) {
+  ASSERT_TRUE(find(to(9)));
+  refuse(request(), SaStatus::kNoRecords);
+  ASSERT_FALSE(find(to(9)));
+  cache->gid_in_service(test_gid(9), now);
+  ASSERT_TRUE(find(to(9)));
+  answer(request(), path_to(9));
+  ASSERT_TRUE(is_known(to(9)));
+  // The host was away, and the report of that got lost.  Nobody gets the old path meanwhile.
+  cache->gid_in_service(test_gid(9), now);
+  EXPECT_FALSE(is_known(to(9)));
+  answer(request(), path_to(9, {19}));
+  EXPECT_EQ(lid_of(to(9)), Lid{19});
+  EXPECT_EQ(cache->counters().refreshed, 1U);
+}
+
+TEST_F(PathCacheTest, RepathAndReregistrationAndFlushForgetAllPaths) {
+  learn(9);
+  cache->paths_changed(now);
+  learn(9);
+  cache->reregister(now);
+  learn(9);
+  cache->flush(now);
+  EXPECT_EQ(cache->size(), 0U);
+  EXPECT_EQ(cache->counters().repathed, 1U);
+  EXPECT_EQ(cache->counters().reregistered, 1U);
+  EXPECT_EQ(cache->counters().flushed, 1U);
+}
+
+TEST_F(PathCacheTest, AnswerFromBeforeAChangeIsAskedAgain) {
+  ASSERT_TRUE(find(to(9), 1));
+  const auto old = request();
+  cache->gid_out_of_service(test_gid(9), now);
+  answer(old, path_to(9));
+  EXPECT_FALSE(cache->next_event());
+  answer(request(), path_to(9, {19}));
+  EXPECT_EQ(cache->next_event()->paths.at(0).destination_lid, Lid{19});
+  EXPECT_TRUE(is_known(to(9)));
+  EXPECT_EQ(cache->counters().doubted, 1U);
+}
+
+// SA-05: in OFED's local_sa each notice made the reply that was under way void, so a storm of
+// notices let nobody through.
+TEST_F(PathCacheTest, StormOfNoticesStopsNobody) {
+  ASSERT_TRUE(find(to(9), 1));
+  unsigned asked = 0;
+  for (auto requests = sent(); !requests.empty(); requests = sent()) {
+    ++asked;
+    cache->gid_in_service(test_gid(9), now);
+    answer(requests.at(0), path_to(9));
+  }
+  EXPECT_EQ(asked, 1U + PathCache::kReasksMax);
+  EXPECT_EQ(cache->next_event()->paths.size(), 1U);
+  EXPECT_EQ(cache->size(), 0U) << "the doubtful path is not remembered";
+}
+
+// SA-05: local_sa took notices in reverse order, so a host that had come back was out of service.
+TEST_F(PathCacheTest, OrderOfNoticesDoesNotMatter) {
+  for (const bool out_first : {true, false}) {
+    if (!is_known(to(9))) answer(request(), path_to(9));
+    if (out_first) cache->gid_out_of_service(test_gid(9), now);
+    cache->gid_in_service(test_gid(9), now);
+    if (!out_first) cache->gid_out_of_service(test_gid(9), now);
+    while (cache->next_event()) {
+    }
+    EXPECT_FALSE(is_known(to(9)));
+    for (auto requests = sent(); !requests.empty(); requests = sent()) {
+      answer(requests.at(0), path_to(9, {19}));
+    }
+    EXPECT_EQ(lid_of(to(9)), Lid{19});
+    cache->flush(now);
+  }
+}
+
+// ---- tables -------------------------------------------------------------------------------------
+
+class PathTableTest : public PathCacheTest {
+ protected:
+  PathTableTest() { make({.mode = PathCache::Mode::kTable}); }
+
+  mad::SendMad load() {
+    const auto requests = run_for(500ms);
+    EXPECT_EQ(requests.size(), 1U);
+    EXPECT_EQ(header_in(requests.at(0)).mad.method, Method::kGetTable);
+    EXPECT_EQ(record_in<PathRecord>(requests.at(0)).source_gid, test_gid(5));
+    return requests.at(0);
+  }
+  void answer_table(const mad::SendMad& to, const std::vector<PathRecord>& paths) {
+    answer(to, 0, paths, wire::SaAttribute::kPathRecord);
+  }
+};
+
+// SA-02.
+TEST_F(PathTableTest, OneQueryBringsAllPathsOfThePort) {
+  std::vector<PathRecord> paths;
+  for (unsigned i = 10; i < 1010; ++i) paths.push_back(path_to(i));
+  paths.push_back(path_to(10, {2000}));
+  answer_table(load(), paths);
+  for (unsigned i = 11; i < 1010; ++i) {
+    EXPECT_EQ(lid_of(to(i)), Lid{static_cast<std::uint16_t>(i)});
+  }
+  EXPECT_NE(lid_of(to(10)), lid_of(to(10))) << "two paths take turns";
+  EXPECT_TRUE(sent().empty());
+  // What the table lacks is asked for.
+  EXPECT_FALSE(is_known(to(2000)));
+  EXPECT_EQ(header_in(request()).mad.method, Method::kGet);
+  EXPECT_EQ(cache->counters().tables, 1U);
+  EXPECT_EQ(cache->counters().table_paths, 1001U);
+}
+
+TEST_F(PathTableTest, QuestionsWaitForTheTable) {
+  ASSERT_TRUE(find(to(9), 1));
+  ASSERT_TRUE(find(to(10), 2));
+  PathQuestion more = to(9);
+  more.pkey = wire::kDefaultPkey;
+  ASSERT_TRUE(find(more, 3));
+  answer_table(load(), {path_to(9)});
+  std::set<std::uint64_t> cookies;
+  while (const auto event = cache->next_event()) {
+    EXPECT_EQ(event->paths.size(), 1U);
+    cookies.insert(event->cookie);
+  }
+  EXPECT_EQ(cookies, (std::set<std::uint64_t>{1, 3}));
+  const auto asked = request();
+  EXPECT_EQ(record_in<PathRecord>(asked).destination_gid, test_gid(10));
+  answer(asked, path_to(10));
+  EXPECT_EQ(cache->next_event()->cookie, 2U);
+}
+
+TEST_F(PathTableTest, RefusedTableLeavesSingleQuestions) {
+  ASSERT_TRUE(find(to(9), 1));
+  refuse(load(), SaStatus::kNoResources);
+  answer(request(), path_to(9));
+  EXPECT_EQ(cache->next_event()->paths.size(), 1U);
+  EXPECT_EQ(cache->counters().table_failures, 1U);
+}
+
+TEST_F(PathTableTest, PathsThatChangeWhileTheTableLoadsAreNotTakenFromIt) {
+  const auto asked = load();
+  cache->gid_out_of_service(test_gid(9), now);
+  answer_table(asked, {path_to(9), path_to(10)});
+  EXPECT_TRUE(is_known(to(10)));
+  EXPECT_FALSE(is_known(to(9)));
+}
+
+TEST_F(PathTableTest, NewManagerIsAskedForItsTable) {
+  answer_table(load(), {path_to(9)});
+  PortState other = port;
+  other.sm_lid = {2};
+  change_port(other);
+  EXPECT_FALSE(is_known(to(9)));
+  EXPECT_EQ(load().to.path.destination_lid, Lid{2});
+}
+
+TEST_F(PathTableTest, TableLargerThanTheCacheIsCut) {
+  make({.mode = PathCache::Mode::kTable, .entries_max = 5});
+  std::vector<PathRecord> paths;
+  for (unsigned i = 10; i < 20; ++i) paths.push_back(path_to(i));
+  answer_table(load(), paths);
+  EXPECT_EQ(cache->size(), 5U);
+  EXPECT_EQ(cache->counters().limit_table, 5U);
+}
+
+}  // namespace
+}  // namespace verbena::sa

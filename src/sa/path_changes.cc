@@ -1,0 +1,149 @@
+#include <algorithm>
+
+#include "sa/path_cache.h"
+
+// Forgets paths that a change of the port or of the subnet has made wrong.
+namespace verbena::sa {
+
+using wire::PathRecord;
+
+namespace {
+
+PathQuestion first_question_to(const Gid& destination) {
+  return {.destination = destination, .reversible = false, .numb_path = 0};
+}
+
+}  // namespace
+
+void PathCache::set_port(const PortState& state, const PortChange& change, Time now) {
+  const Gid old_source = port_.gids.empty() ? Gid{} : port_.gids.front();
+  port_ = state;
+  // The queries under way go to the manager again, so their answers are good.
+  if (change.stopped) {
+    drop_all(&PathCounters::port_down, false, now);
+  } else if (change.lid) {
+    drop_all(&PathCounters::lid_changed, false, now);
+  } else if (change.manager) {
+    drop_all(&PathCounters::manager_changed, false, now);
+  }
+  if (change.pkeys) {
+    drop_if(&PathCounters::pkeys_changed, [&](const PathQuestion&, const Entry& entry) {
+      return entry.absent || entry.query || std::ranges::any_of(entry.paths, [&](const auto& path) {
+               return !port_.pkey_index(path.pkey);
+             });
+    });
+  }
+  if (change.gids) {
+    drop_if(&PathCounters::gids_changed, [&](const PathQuestion& question, const Entry&) {
+      return !port_.has_gid(question.source);
+    });
+  }
+  if (config_.mode != Mode::kTable) return;
+  if (!port_.is_ready()) return schedule_table(kNever, now);
+  const bool is_new_source = port_.gids.front() != old_source;
+  if (change.became_ready || change.lid || change.manager || is_new_source) {
+    schedule_table(now + table_delay(), now);
+  }
+}
+
+void PathCache::reregister(Time now) {
+  drop_all(&PathCounters::reregistered, true, now);
+  if (config_.mode == Mode::kTable && port_.is_ready()) schedule_table(now + table_delay(), now);
+}
+
+void PathCache::flush(Time now) {
+  drop_all(&PathCounters::flushed, true, now);
+  if (config_.mode == Mode::kTable && port_.is_ready()) schedule_table(now + table_delay(), now);
+}
+
+void PathCache::drop_all(std::uint64_t PathCounters::*cause, bool doubts_queries, Time) {
+  if (doubts_queries && table_ == Table::kLoading) table_is_doubted_ = true;
+  for (auto found = entries_.begin(); found != entries_.end();) {
+    if (found->second.is_asked()) {
+      if (doubts_queries && found->second.query) found->second.is_doubted = true;
+      ++found;
+    } else {
+      ++(counters_.*cause);
+      found = erase(found);
+    }
+  }
+}
+
+void PathCache::drop_if(std::uint64_t PathCounters::*cause, auto&& is_wrong) {
+  for (auto found = entries_.begin(); found != entries_.end();) {
+    Entry& entry = found->second;
+    if (entry.waits_for_table || !is_wrong(found->first, entry)) {
+      ++found;
+    } else if (entry.query) {
+      entry.is_doubted = true;
+      ++found;
+    } else {
+      ++(counters_.*cause);
+      found = erase(found);
+    }
+  }
+}
+
+// Calls f for each entry whose paths may lead to the GID.  It returns the next entry.
+void PathCache::visit_paths_to(const Gid& gid, auto&& f) {
+  // Entries that name their destination by a LID come first.
+  for (auto found = entries_.begin();
+       found != entries_.end() && found->first.destination == Gid{};) {
+    found = f(found);
+  }
+  if (gid == Gid{}) return;
+  for (auto found = entries_.lower_bound(first_question_to(gid));
+       found != entries_.end() && found->first.destination == gid;) {
+    found = f(found);
+  }
+}
+
+void PathCache::doubt_in_table(const Gid& gid) {
+  if (table_ != Table::kLoading) return;
+  if (doubted_gids_.size() < kDoubtedGidsMax) {
+    doubted_gids_.insert(gid);
+  } else {
+    table_is_doubted_ = true;
+  }
+}
+
+void PathCache::gid_out_of_service(const Gid& gid, Time) {
+  doubt_in_table(gid);
+  visit_paths_to(gid, [&](Entries::iterator found) {
+    Entry& entry = found->second;
+    if (entry.query) entry.is_doubted = true;
+    const bool leads_there = std::ranges::any_of(
+        entry.paths, [&](const PathRecord& path) { return path.destination_gid == gid; });
+    if (entry.is_asked() || !leads_there) return ++found;
+    ++counters_.gid_out;
+    return erase(found);
+  });
+}
+
+void PathCache::gid_in_service(const Gid& gid, Time now) {
+  doubt_in_table(gid);
+  visit_paths_to(gid, [&](Entries::iterator found) {
+    Entry& entry = found->second;
+    if (entry.query) entry.is_doubted = true;
+    if (entry.is_asked()) return ++found;
+    const bool leads_there = std::ranges::any_of(
+        entry.paths, [&](const PathRecord& path) { return path.destination_gid == gid; });
+    if (!entry.absent && !leads_there) return ++found;
+    ++counters_.gid_in;
+    if (entry.absent || queries_.waiting() >= kRefreshWaitingMax) return erase(found);
+    return refresh(found, now);
+  });
+}
+
+// Asks again for paths that may be wrong.  Nobody gets them meanwhile.  Returns the next entry.
+PathCache::Entries::iterator PathCache::refresh(Entries::iterator found, Time now) {
+  Entry& entry = found->second;
+  entry.paths.clear();
+  if (entry.use) by_use_.erase(*entry.use);
+  entry.use.reset();
+  if (!ask(found, now + Query{}.give_up_after, now)) return erase(found);
+  ++counters_.refreshed;
+  return ++found;
+}
+
+}  // namespace verbena::sa

@@ -1,0 +1,83 @@
+#include "sa/path_question.h"
+
+namespace verbena::sa {
+
+using wire::PathRecord;
+using Mask = PathRecord::Mask;
+
+namespace {
+
+// Sets a field of the record and its bits in the mask, if the question has a value.
+template <class Field, class Value>
+void put(Field& field, const std::optional<Value>& value, std::uint64_t bits, std::uint64_t& mask) {
+  if (!value) return;
+  field = *value;
+  mask |= bits;
+}
+
+void put_limit(wire::Selector& selector, std::uint8_t& field,
+               const std::optional<PathQuestion::Limit>& limit, std::uint64_t bits,
+               std::uint64_t& mask) {
+  if (!limit) return;
+  selector = limit->selector;
+  field = limit->value;
+  mask |= bits;
+}
+
+bool is_within(std::uint8_t value, const std::optional<PathQuestion::Limit>& limit) {
+  if (!limit) return true;
+  switch (limit->selector) {
+    case wire::Selector::kGreater: return value > limit->value;
+    case wire::Selector::kLess: return value < limit->value;
+    case wire::Selector::kExactly: return value == limit->value;
+    case wire::Selector::kBest: return false;  // only the SA knows
+  }
+  return false;
+}
+
+template <class Value>
+bool matches(const Value& value, const std::optional<Value>& wanted) {
+  return !wanted || value == *wanted;
+}
+
+}  // namespace
+
+Query query_of(const PathQuestion& question) {
+  PathRecord record{.destination_gid = question.destination, .source_gid = question.source};
+  std::uint64_t mask = Mask::kSourceGid | Mask::kReversible | Mask::kNumbPath;
+  if (question.destination != Gid{}) mask |= Mask::kDestinationGid;
+  record.reversible = question.reversible;
+  record.numb_path = question.numb_path;
+  put(record.destination_lid, question.destination_lid, Mask::kDestinationLid, mask);
+  put(record.source_lid, question.source_lid, Mask::kSourceLid, mask);
+  put(record.pkey, question.pkey, Mask::kPkey, mask);
+  put(record.service_id, question.service_id, Mask::kServiceId, mask);
+  put(record.qos_class, question.qos_class, Mask::kQosClass, mask);
+  put(record.service_level, question.service_level, Mask::kServiceLevel, mask);
+  put(record.traffic_class, question.traffic_class, Mask::kTrafficClass, mask);
+  put(record.flow_label, question.flow_label, Mask::kFlowLabel, mask);
+  put(record.raw_traffic, question.raw_traffic, Mask::kRawTraffic, mask);
+  put(record.hop_limit, question.hop_limit, Mask::kHopLimit, mask);
+  put_limit(record.mtu_selector, record.mtu, question.mtu, Mask::kMtu, mask);
+  put_limit(record.rate_selector, record.rate, question.rate, Mask::kRate, mask);
+  put_limit(record.packet_life_selector, record.packet_life, question.packet_life,
+            Mask::kPacketLife, mask);
+  const auto method = question.numb_path == 1 ? wire::Method::kGet : wire::Method::kGetTable;
+  return Query::of(method, wire::SaAttribute::kPathRecord, mask, record);
+}
+
+bool satisfies(const PathRecord& path, const PathQuestion& question) {
+  if (question.destination != Gid{} && path.destination_gid != question.destination) return false;
+  if (question.pkey && (path.pkey.value & 0x7fff) != (question.pkey->value & 0x7fff)) return false;
+  return path.source_gid == question.source && (path.reversible || !question.reversible) &&
+         matches(path.destination_lid, question.destination_lid) &&
+         matches(path.source_lid, question.source_lid) &&
+         matches(path.service_level, question.service_level) &&
+         matches(path.traffic_class, question.traffic_class) &&
+         matches(path.flow_label, question.flow_label) &&
+         matches(path.raw_traffic, question.raw_traffic) &&
+         matches(path.hop_limit, question.hop_limit) && is_within(path.mtu, question.mtu) &&
+         is_within(path.rate, question.rate) && is_within(path.packet_life, question.packet_life);
+}
+
+}  // namespace verbena::sa

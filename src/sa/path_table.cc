@@ -1,0 +1,120 @@
+#include <algorithm>
+
+#include "sa/path_cache.h"
+
+// Loads all paths of the port by one query.
+namespace verbena::sa {
+
+using wire::PathRecord;
+
+Duration PathCache::table_delay() {
+  const auto bound = static_cast<std::uint64_t>(config_.table_delay_max.count());
+  return Duration(static_cast<std::int64_t>(random_.below(bound + 1)));
+}
+
+// Begins anew: the table that is being loaded may be wrong.
+void PathCache::schedule_table(Time due, Time now) {
+  if (table_query_) queries_.cancel(*table_query_, now);
+  table_query_.reset();
+  table_ = Table::kDue;
+  table_due_ = due;
+}
+
+void PathCache::load_table(Time now) {
+  const PathRecord record{
+      .source_gid = port_.gids.front(), .reversible = true, .numb_path = config_.table_paths};
+  using Mask = PathRecord::Mask;
+  const auto asked =
+      queries_.ask(Query::of(wire::Method::kGetTable, wire::SaAttribute::kPathRecord,
+                             Mask::kSourceGid | Mask::kReversible | Mask::kNumbPath, record),
+                   Asker::kPaths, 0, now);
+  table_is_doubted_ = false;
+  doubted_gids_.clear();
+  if (!asked) return end_table(Table::kNone, now);
+  table_query_ = *asked;
+  table_ = Table::kLoading;
+}
+
+void PathCache::receive_table(const QueryEnd& end, Time now) {
+  table_query_.reset();
+  if (table_is_doubted_) {
+    ++counters_.doubted;
+    return end_table(Table::kNone, now);
+  }
+  const auto paths = end.how == QueryEnd::How::kAnswered
+                         ? end.records<PathRecord>(kTableRecordsMax)
+                         : Result<std::vector<PathRecord>>(std::unexpected(end.error()));
+  if (!paths) {
+    ++counters_.table_failures;
+    return end_table(Table::kNone, now);
+  }
+  ++counters_.tables;
+  store_table(*paths, now);
+  end_table(Table::kLoaded, now);
+}
+
+void PathCache::store_table(const std::vector<PathRecord>& paths, Time now) {
+  const Gid& source = port_.gids.front();
+  std::map<Gid, std::vector<PathRecord>> by_destination;
+  for (const PathRecord& path : paths) {
+    if (path.source_gid != source || path.destination_lid == Lid{} ||
+        doubted_gids_.contains(path.destination_gid)) {
+      continue;
+    }
+    auto& known = by_destination[path.destination_gid];
+    if (known.size() < kPathsPerQuestionMax) known.push_back(path);
+  }
+  for (auto& [destination, known] : by_destination) {
+    const PathQuestion question{.destination = destination, .source = source};
+    auto found = entries_.find(question);
+    if (found == entries_.end()) {
+      if (entries_.size() >= config_.entries_max) {
+        ++counters_.limit_table;
+        continue;
+      }
+      found = entries_.try_emplace(question).first;
+    }
+    Entry& entry = found->second;
+    if (entry.query) continue;  // it was asked later
+    counters_.table_paths += known.size();
+    entry.waits_for_table = false;
+    entry.absent.reset();
+    entry.learned = now;
+    entry.paths = std::move(known);
+    answer_waiters(entry, entry.paths, std::nullopt, 1, now);
+    note_use(found);
+  }
+}
+
+// Answers the questions that have waited for the table, or asks them one by one.
+void PathCache::end_table(Table state, Time now) {
+  table_ = state;
+  for (auto found = entries_.begin(); found != entries_.end();) {
+    Entry& entry = found->second;
+    if (!std::exchange(entry.waits_for_table, false)) {
+      ++found;
+      continue;
+    }
+    if (const auto known = find_in_table(found->first, now)) {
+      answer_waiters(entry, {known->all.begin(), known->all.end()}, std::nullopt, 1, now);
+      found = erase(found);
+      continue;
+    }
+    Time until = now;
+    for (const PathTicket ticket : entry.waiters) {
+      until = std::max(until, waiters_.at(ticket).until);
+    }
+    if (entry.waiters.empty()) until = now + Query{}.give_up_after;
+    if (ask(found, until, now)) {
+      ++found;
+      continue;
+    }
+    answer_waiters(
+        entry, {},
+        Error{.code = Errc::kNoResources, .context = "queries that wait for the subnet manager"}, 0,
+        now);
+    found = erase(found);
+  }
+}
+
+}  // namespace verbena::sa
