@@ -1,46 +1,11 @@
 #include "sa/path_question.h"
 
+#include "sa/components.h"
+
 namespace verbena::sa {
 
 using wire::PathRecord;
 using Mask = PathRecord::Mask;
-
-namespace {
-
-// Sets a field of the record and its bits in the mask, if the question has a value.
-template <class Field, class Value>
-void put(Field& field, const std::optional<Value>& value, std::uint64_t bits, std::uint64_t& mask) {
-  if (!value) return;
-  field = *value;
-  mask |= bits;
-}
-
-void put_limit(wire::Selector& selector, std::uint8_t& field,
-               const std::optional<PathQuestion::Limit>& limit, std::uint64_t bits,
-               std::uint64_t& mask) {
-  if (!limit) return;
-  selector = limit->selector;
-  field = limit->value;
-  mask |= bits;
-}
-
-bool is_within(std::uint8_t value, const std::optional<PathQuestion::Limit>& limit) {
-  if (!limit) return true;
-  switch (limit->selector) {
-    case wire::Selector::kGreater: return value > limit->value;
-    case wire::Selector::kLess: return value < limit->value;
-    case wire::Selector::kExactly: return value == limit->value;
-    case wire::Selector::kBest: return false;  // only the SA knows
-  }
-  return false;
-}
-
-template <class Value>
-bool matches(const Value& value, const std::optional<Value>& wanted) {
-  return !wanted || value == *wanted;
-}
-
-}  // namespace
 
 Query query_of(const PathQuestion& question) {
   PathRecord record{.destination_gid = question.destination, .source_gid = question.source};

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "sa/path_question.h"
+#include "wire/sa.h"
+
+// Converts fields that may be empty to components of records and back.
+namespace verbena::sa {
+
+// Sets a field of the record and its bits in the mask, if there is a value.
+template <class Field, class Value>
+void put(Field& field, const std::optional<Value>& value, std::uint64_t bits, std::uint64_t& mask) {
+  if (!value) return;
+  field = *value;
+  mask |= bits;
+}
+
+inline void put_limit(wire::Selector& selector, std::uint8_t& field,
+                      const std::optional<PathQuestion::Limit>& limit, std::uint64_t bits,
+                      std::uint64_t& mask) {
+  if (!limit) return;
+  selector = limit->selector;
+  field = limit->value;
+  mask |= bits;
+}
+
+template <class Value>
+bool matches(const Value& value, const std::optional<Value>& wanted) {
+  return !wanted || value == *wanted;
+}
+
+inline bool is_within(std::uint8_t value, const std::optional<PathQuestion::Limit>& limit) {
+  if (!limit) return true;
+  switch (limit->selector) {
+    case wire::Selector::kGreater: return value > limit->value;
+    case wire::Selector::kLess: return value < limit->value;
+    case wire::Selector::kExactly: return value == limit->value;
+    case wire::Selector::kBest: return false;  // only the SA knows
+  }
+  return false;
+}
+
+}  // namespace verbena::sa

@@ -1,0 +1,75 @@
+#include "sa/join_request.h"
+
+#include <bit>
+
+#include "sa/components.h"
+
+namespace verbena::sa {
+
+using wire::McMemberRecord;
+using Mask = McMemberRecord::Mask;
+
+namespace {
+
+std::uint64_t fill_in(McMemberRecord& record, const JoinRequest& request) {
+  std::uint64_t mask = 0;
+  put(record.qkey, request.qkey, Mask::kQkey, mask);
+  put(record.pkey, request.pkey, Mask::kPkey, mask);
+  put_limit(record.mtu_selector, record.mtu, request.mtu, Mask::kMtu, mask);
+  put_limit(record.rate_selector, record.rate, request.rate, Mask::kRate, mask);
+  put_limit(record.packet_life_selector, record.packet_life, request.packet_life, Mask::kPacketLife,
+            mask);
+  put(record.traffic_class, request.traffic_class, Mask::kTrafficClass, mask);
+  put(record.service_level, request.service_level, Mask::kServiceLevel, mask);
+  put(record.flow_label, request.flow_label, Mask::kFlowLabel, mask);
+  put(record.hop_limit, request.hop_limit, Mask::kHopLimit, mask);
+  put(record.scope, request.scope, Mask::kScope, mask);
+  return mask;
+}
+
+// The best value is whatever the group has.
+bool is_good(std::uint8_t value, const std::optional<JoinRequest::Limit>& limit) {
+  return (limit && limit->selector == wire::Selector::kBest) || is_within(value, limit);
+}
+
+}  // namespace
+
+Query join_query(const JoinRequest& request, const Gid& mgid, const Gid& port_gid,
+                 std::uint8_t join_state) {
+  McMemberRecord record{.mgid = mgid, .port_gid = port_gid, .join_state = join_state};
+  std::uint64_t mask = fill_in(record, request) | Mask::kPortGid | Mask::kJoinState;
+  if (mgid != Gid{}) mask |= Mask::kMgid;
+  return Query::of(wire::Method::kSet, wire::SaAttribute::kMcMemberRecord, mask, record);
+}
+
+Query leave_query(const Gid& mgid, const Gid& port_gid, std::uint8_t join_state) {
+  return Query::of(wire::Method::kDelete, wire::SaAttribute::kMcMemberRecord,
+                   Mask::kMgid | Mask::kPortGid | Mask::kJoinState,
+                   McMemberRecord{.mgid = mgid, .port_gid = port_gid, .join_state = join_state});
+}
+
+bool satisfies(const McMemberRecord& group, const JoinRequest& request) {
+  // A P_Key of a limited member is of the same partition.
+  const bool same_partition =
+      !request.pkey || (request.pkey->value & 0x7fff) == (group.pkey.value & 0x7fff);
+  return same_partition && matches(group.qkey, request.qkey) && is_good(group.mtu, request.mtu) &&
+         is_good(group.rate, request.rate) && is_good(group.packet_life, request.packet_life) &&
+         matches(group.traffic_class, request.traffic_class) &&
+         matches(group.service_level, request.service_level) &&
+         matches(group.flow_label, request.flow_label) &&
+         matches(group.hop_limit, request.hop_limit) && matches(group.scope, request.scope);
+}
+
+unsigned fields_in(const JoinRequest& request) {
+  McMemberRecord record{};
+  return static_cast<unsigned>(std::popcount(fill_in(record, request)));
+}
+
+bool differ_for_members(const McMemberRecord& a, const McMemberRecord& b) {
+  return a.mlid != b.mlid || a.qkey != b.qkey || a.mtu != b.mtu || a.rate != b.rate ||
+         a.service_level != b.service_level || a.pkey != b.pkey ||
+         a.traffic_class != b.traffic_class || a.flow_label != b.flow_label ||
+         a.hop_limit != b.hop_limit || a.mgid != b.mgid;
+}
+
+}  // namespace verbena::sa

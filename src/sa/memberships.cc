@@ -1,0 +1,410 @@
+#include "sa/memberships.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace verbena::sa {
+
+using wire::McMemberRecord;
+
+namespace {
+
+constexpr std::byte kMulticastPrefix{0xff};  // vol1 4.1.1
+
+Error timed_out(std::uint32_t tries) {
+  return QueryEnd{.how = QueryEnd::How::kTimedOut, .tries = tries}.error();
+}
+
+}  // namespace
+
+// ---- users --------------------------------------------------------------------------------------
+
+Result<MemberId> Memberships::join(const JoinRequest& request, std::uint64_t cookie, Time now) {
+  if (request.mgid != Gid{} && request.mgid.bytes[0] != kMulticastPrefix) {
+    return fail(Errc::kInvalidArgument, "the GID is not one of a multicast group");
+  }
+  if (request.join_state == 0 || (request.join_state & ~wire::join_state::kAll) != 0) {
+    return fail(Errc::kInvalidArgument, "the join state is unknown");
+  }
+  if (members_.size() >= kMembersMax) {
+    ++counters_.limit_members;
+    return fail(Errc::kNoResources, "members of multicast groups");
+  }
+  GroupKey key = 0;
+  if (const auto known = by_mgid_.find(request.mgid); known != by_mgid_.end()) key = known->second;
+  if (key == 0) {
+    key = ++last_group_;
+    groups_.emplace(key, Group{.mgid = request.mgid});
+    if (request.mgid != Gid{}) by_mgid_.emplace(request.mgid, key);
+  }
+  const MemberId id{++last_member_};
+  const Time until = now + request.give_up_after;
+  members_.emplace(id, Member{.request = request, .cookie = cookie, .group = key, .until = until});
+  joins_due_.emplace(until, id);
+  const auto found = groups_.find(key);
+  found->second.waiting.insert(id);
+  step(found, now);
+  return id;
+}
+
+bool Memberships::leave(MemberId id, Time now) {
+  std::erase_if(events_, [&](const MemberEvent& event) { return event.member == id; });
+  const auto found = members_.find(id);
+  if (found == members_.end()) return false;
+  const GroupKey key = found->second.group;
+  ++counters_.left;
+  remove_member(id);
+  step(groups_.find(key), now);
+  return true;
+}
+
+void Memberships::remove_member(MemberId id) {
+  const auto found = members_.find(id);
+  joins_due_.erase({found->second.until, id});
+  Group& group = groups_.at(found->second.group);
+  group.waiting.erase(id);
+  if (group.joined.erase(id) != 0) group.count(found->second.request.join_state, ~0U);
+  members_.erase(found);
+}
+
+void Memberships::report(MemberId id, MemberEvent event) {
+  event.member = id;
+  event.cookie = members_.at(id).cookie;
+  events_.push_back(std::move(event));
+}
+
+void Memberships::fail_member(MemberId id, const Error& error) {
+  ++counters_.failed;
+  report(id, {.what = MemberEvent::What::kFailed, .error = error});
+  remove_member(id);
+}
+
+std::optional<MemberEvent> Memberships::next_event() {
+  if (events_.empty()) return std::nullopt;
+  MemberEvent event = std::move(events_.front());
+  events_.pop_front();
+  return event;
+}
+
+// ---- groups -------------------------------------------------------------------------------------
+
+std::uint8_t Memberships::Group::wanted() const {
+  unsigned all = 0;
+  for (std::size_t i = 0; i < users.size(); ++i) {
+    if (users[i] != 0) all |= 1U << i;
+  }
+  return static_cast<std::uint8_t>(all);
+}
+
+void Memberships::Group::count(std::uint8_t join_state, std::uint32_t one) {
+  for (std::size_t i = 0; i < users.size(); ++i) {
+    if ((join_state >> i & 1) != 0) users[i] += one;
+  }
+}
+
+void Memberships::note_joined(Group& group, MemberId id, const McMemberRecord& record) {
+  const Member& member = members_.at(id);
+  joins_due_.erase({member.until, id});
+  group.waiting.erase(id);
+  group.joined.insert(id);
+  group.count(member.request.join_state, 1);
+  ++counters_.joined;
+  report(id, {.what = MemberEvent::What::kJoined, .group = record});
+}
+
+void Memberships::step(Groups::iterator found, Time now) {
+  const GroupKey key = found->first;
+  Group& group = found->second;
+  while (group.request == Request::kNone) {
+    const std::uint8_t users = group.wanted();
+    if ((users & ~group.confirmed) != 0) {
+      if (now < group.not_before) return wait(key, group, group.not_before);
+      if (!port_.is_ready()) return;
+      ++counters_.rejoins;
+      return send_join(found, Request::kRejoin, rejoin_parameters(group), users,
+                       Query{}.give_up_after, now);
+    }
+    if (!group.waiting.empty()) {
+      const MemberId first = *group.waiting.begin();
+      if (settle_waiting(group, first)) continue;
+      const Member& member = members_.at(first);
+      group.joins_for = first;
+      return send_join(found, Request::kJoin, member.request, member.request.join_state,
+                       member.until - now, now);
+    }
+    const auto rest = static_cast<std::uint8_t>(group.at_sa & ~users);
+    if (rest == 0 || group.mgid == Gid{}) break;
+    if (now < group.not_before) return wait(key, group, group.not_before);
+    return send_leave(found, rest, now);
+  }
+  if (group.request != Request::kNone || !group.is_empty()) return;
+  if (group.mgid != Gid{}) by_mgid_.erase(group.mgid);
+  wait(key, group, kNever);
+  groups_.erase(found);
+}
+
+void Memberships::wait(GroupKey key, Group& group, Time until) {
+  waits_.erase({group.not_before, key});
+  group.not_before = until == kNever ? Time{} : until;
+  if (until != kNever) waits_.emplace(until, key);
+}
+
+// Ends the join of a user without a request, if that is possible.
+bool Memberships::settle_waiting(Group& group, MemberId id) {
+  const Member& member = members_.at(id);
+  if (group.confirmed == 0 || !group.record) return false;
+  if (!satisfies(*group.record, member.request)) {
+    fail_member(id, {.code = Errc::kInvalidArgument,
+                     .context = "the multicast group has other parameters"});
+    return true;
+  }
+  if ((member.request.join_state & ~group.confirmed) != 0) return false;
+  note_joined(group, id, *group.record);
+  return true;
+}
+
+void Memberships::send_join(Groups::iterator found, Request request, const JoinRequest& parameters,
+                            std::uint8_t bits, Duration give_up_after, Time now) {
+  ++counters_.joins_sent;
+  const Gid source = port_.gids.empty() ? Gid{} : port_.gids.front();
+  Query query = join_query(parameters, found->second.mgid, source, bits);
+  query.give_up_after = give_up_after;
+  ask(found, request, query, bits, now);
+}
+
+void Memberships::send_leave(Groups::iterator found, std::uint8_t bits, Time now) {
+  ++counters_.leaves_sent;
+  Group& group = found->second;
+  group.confirmed = static_cast<std::uint8_t>(group.confirmed & ~bits);
+  const Gid source = port_.gids.empty() ? Gid{} : port_.gids.front();
+  Query query = leave_query(group.mgid, source, bits);
+  query.tries_max = kLeaveTries;
+  query.give_up_after = std::chrono::minutes(2);
+  ask(found, Request::kLeave, query, bits, now);
+}
+
+void Memberships::ask(Groups::iterator found, Request request, const Query& query,
+                      std::uint8_t bits, Time now) {
+  Group& group = found->second;
+  const auto asked = queries_.ask(query, Asker::kMemberships, found->first, now);
+  if (!asked) {
+    // Too many queries wait.  A user's join fails; the rest is tried again.
+    if (request == Request::kJoin) {
+      fail_member(group.joins_for, asked.error());
+      return step(found, now);
+    }
+    return wait(found->first, group, now + kRejoinPauseMin);
+  }
+  wait(found->first, group, kNever);
+  group.request = request;
+  group.bits = bits;
+  group.query = *asked;
+  group.is_doubted = false;
+  by_query_.emplace(*asked, found->first);
+}
+
+// Returns the request of the user who has named most, since the group may have to be made again.
+const JoinRequest& Memberships::rejoin_parameters(const Group& group) const {
+  const auto most = std::ranges::max_element(
+      group.joined, {}, [&](MemberId id) { return fields_in(members_.at(id).request); });
+  return members_.at(*most).request;
+}
+
+// ---- answers ------------------------------------------------------------------------------------
+
+void Memberships::receive(const QueryEnd& end, Time now) {
+  const auto asked = by_query_.find(end.id);
+  if (asked == by_query_.end()) return;
+  const auto found = groups_.find(asked->second);
+  by_query_.erase(asked);
+  if (found->second.request == Request::kLeave) return receive_leave(found, end, now);
+  receive_join(found, end, now);
+}
+
+void Memberships::receive_join(Groups::iterator found, const QueryEnd& end, Time now) {
+  if (end.how != QueryEnd::How::kAnswered) {
+    return join_failed(found, end.error(), end.how == QueryEnd::How::kTimedOut, now);
+  }
+  const auto records = end.records<McMemberRecord>(1);
+  const Gid mgid = found->second.mgid;
+  if (!records || records->empty() || records->front().mgid.bytes[0] != kMulticastPrefix ||
+      (mgid != Gid{} && records->front().mgid != mgid)) {
+    return join_failed(found,
+                       {.code = Errc::kMalformed,
+                        .context = "the subnet manager answered for another multicast group"},
+                       true, now);
+  }
+  const std::uint8_t bits = found->second.bits;
+  const MemberId joined = found->second.joins_for;
+  const Request request = std::exchange(found->second.request, Request::kNone);
+  const bool is_doubted = found->second.is_doubted;
+  const bool is_merged = mgid == Gid{} && by_mgid_.contains(records->front().mgid);
+  if (mgid == Gid{}) found = name(found, records->front().mgid);
+  Group& group = found->second;
+  group.at_sa |= bits;
+  // A group that had this MGID already may be leaving it, so its own requests decide.
+  if (!is_doubted && !is_merged) group.confirmed |= bits;
+  group.rejoin_refusals = 0;
+  if (request == Request::kJoin) {
+    if (const auto member = members_.find(joined);
+        member != members_.end() && member->second.group == found->first) {
+      note_joined(group, joined, records->front());
+    }
+  }
+  set_record(group, records->front());
+  step(found, now);
+}
+
+// Remembers the parameters of a group, and tells its members what has changed.
+void Memberships::set_record(Group& group, const McMemberRecord& record) {
+  const auto old = std::exchange(group.record, record);
+  const bool is_changed = old && differ_for_members(*old, record);
+  if (!is_changed) return;
+  ++counters_.changed;
+  const auto members = group.joined;
+  for (const MemberId id : members) {
+    const Member& member = members_.at(id);
+    // The user that has just joined knows the record already.
+    const bool knows = !events_.empty() && events_.back().member == id &&
+                       events_.back().what == MemberEvent::What::kJoined;
+    if (!satisfies(record, member.request)) {
+      fail_member(
+          id, {.code = Errc::kRejected, .context = "the multicast group has got other parameters"});
+    } else if (!knows) {
+      report(id, {.what = MemberEvent::What::kChanged, .group = record});
+    }
+  }
+}
+
+Memberships::Groups::iterator Memberships::name(Groups::iterator found, const Gid& mgid) {
+  const auto [known, is_new] = by_mgid_.emplace(mgid, found->first);
+  if (is_new) {
+    found->second.mgid = mgid;
+    return found;
+  }
+  // The SA has chosen a group that other users know.
+  const auto target = groups_.find(known->second);
+  VB_CHECK(found->second.joined.empty());
+  for (const MemberId id : found->second.waiting) {
+    members_.at(id).group = target->first;
+    target->second.waiting.insert(id);
+  }
+  groups_.erase(found);
+  return target;
+}
+
+void Memberships::join_failed(Groups::iterator found, const Error& error, bool may_be_at_sa,
+                              Time now) {
+  Group& group = found->second;
+  const Request request = std::exchange(group.request, Request::kNone);
+  if (may_be_at_sa) group.at_sa |= group.bits;
+  if (request == Request::kJoin) {
+    if (members_.contains(group.joins_for)) fail_member(group.joins_for, error);
+    return step(found, now);
+  }
+  const bool is_refused = error.code != Errc::kTimedOut;
+  if (is_refused && ++group.rejoin_refusals >= kRejoinRefusalsMax) {
+    const auto members = group.joined;
+    for (const MemberId id : members) fail_member(id, error);
+    group.rejoin_refusals = 0;
+    group.record.reset();
+    return step(found, now);
+  }
+  const Duration pause = std::min<Duration>(
+      kRejoinPauseMax, kRejoinPauseMin * (1 << std::min(group.rejoin_refusals, 8U)) / 2);
+  const auto jitter = random_.below(static_cast<std::uint64_t>(pause.count() / 2));
+  wait(found->first, group, now + pause + Duration(static_cast<std::int64_t>(jitter)));
+}
+
+void Memberships::receive_leave(Groups::iterator found, const QueryEnd& end, Time now) {
+  Group& group = found->second;
+  group.request = Request::kNone;
+  if (end.how == QueryEnd::How::kTimedOut && ++group.leave_rounds < kLeaveRounds) {
+    // Users of the group do not wait for the pause.
+    const bool is_wanted = !group.waiting.empty() || (group.wanted() & ~group.confirmed) != 0;
+    wait(found->first, group, is_wanted ? kNever : now + kLeavePause);
+    return step(found, now);
+  }
+  if (end.how == QueryEnd::How::kTimedOut) ++counters_.leaves_given_up;
+  group.leave_rounds = 0;
+  group.at_sa = static_cast<std::uint8_t>(group.at_sa & ~group.bits);
+  if (group.confirmed == 0) group.record.reset();
+  step(found, now);
+}
+
+// ---- changes and time ---------------------------------------------------------------------------
+
+// Joins again, because the SA has lost the membership.
+void Memberships::lose(Groups::iterator found, Time now) {
+  Group& group = found->second;
+  group.confirmed = 0;
+  group.is_doubted = true;
+  group.rejoin_refusals = 0;
+  if (group.request == Request::kNone) wait(found->first, group, kNever);
+  step(found, now);
+}
+
+void Memberships::lose_all(Time now) {
+  for (auto found = groups_.begin(); found != groups_.end();) lose(found++, now);
+}
+
+void Memberships::set_port(const PortState& state, const PortChange& change, Time now) {
+  const PortState old = std::exchange(port_, state);
+  if (change.lid || change.manager || change.stopped || change.became_ready || change.gids) {
+    lose_all(now);
+    // The queries under way go to the manager again, so their answers count.
+    const bool asks_anew = change.lid || change.manager || change.stopped || change.became_ready;
+    for (auto& [key, group] : groups_) group.is_doubted = group.is_doubted && !asks_anew;
+    return;
+  }
+  if (!change.pkeys) return;
+  for (auto found = groups_.begin(); found != groups_.end();) {
+    const auto here = found++;
+    const auto& record = here->second.record;
+    if (!record || old.pkey_index(record->pkey) == state.pkey_index(record->pkey)) continue;
+    lose(here, now);
+  }
+}
+
+void Memberships::reregister(Time now) { lose_all(now); }
+
+void Memberships::group_deleted(const Gid& mgid, Time now) {
+  const auto known = by_mgid_.find(mgid);
+  if (known != by_mgid_.end()) lose(groups_.find(known->second), now);
+}
+
+void Memberships::on_timer(Time now) {
+  while (!joins_due_.empty() && joins_due_.begin()->first <= now) {
+    const MemberId id = joins_due_.begin()->second;
+    const GroupKey key = members_.at(id).group;
+    const Group& group = groups_.at(key);
+    const bool is_asked = group.request == Request::kJoin && group.joins_for == id;
+    fail_member(id, timed_out(is_asked ? queries_.tries(group.query) : 0));
+    step(groups_.find(key), now);
+  }
+  while (!waits_.empty() && waits_.begin()->first <= now) {
+    const GroupKey key = waits_.begin()->second;
+    waits_.erase(waits_.begin());
+    step(groups_.find(key), now);
+  }
+}
+
+Time Memberships::deadline() const {
+  Time next = kNever;
+  if (!joins_due_.empty()) next = joins_due_.begin()->first;
+  if (!waits_.empty()) next = std::min(next, waits_.begin()->first);
+  return next;
+}
+
+void Memberships::visit(const std::function<void(const View&)>& f) const {
+  for (const auto& [key, group] : groups_) {
+    f({.mgid = group.mgid,
+       .join_state = group.confirmed,
+       .wanted = group.wanted(),
+       .members = group.joined.size() + group.waiting.size(),
+       .record = group.record,
+       .is_busy = group.request != Request::kNone});
+  }
+}
+
+}  // namespace verbena::sa

@@ -1,0 +1,207 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/counter_names.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "base/strong.h"
+#include "base/time.h"
+#include "sa/join_request.h"
+#include "sa/queries.h"
+#include "sa/types.h"
+#include "wire/sa.h"
+
+namespace verbena::sa {
+
+// Names one user's membership of a group.  Numbers are never used again.
+using MemberId = Strong<struct MemberIdTag, std::uint64_t>;
+
+struct MemberEvent {
+  enum class What : std::uint8_t {
+    kJoined,
+    kChanged,  // the group has other parameters now; the membership goes on
+    kFailed,   // the membership is over, or was refused
+  };
+  MemberId member{};
+  std::uint64_t cookie = 0;
+  What what{};
+  wire::McMemberRecord group{};  // not with kFailed
+  std::optional<Error> error{};  // kFailed
+};
+
+struct MembershipCounters {
+  std::uint64_t joins_sent = 0;
+  std::uint64_t leaves_sent = 0;
+  std::uint64_t joined = 0;  // users
+  std::uint64_t failed = 0;  // users
+  std::uint64_t left = 0;    // users
+  std::uint64_t rejoins = 0;
+  std::uint64_t changed = 0;
+  std::uint64_t leaves_given_up = 0;
+  std::uint64_t limit_members = 0;
+  friend bool operator==(const MembershipCounters&, const MembershipCounters&) = default;
+};
+
+// Keeps the port a member of multicast groups as long as one of its users wants it.  The SA counts
+// no users: it knows a port's membership of a group as four bits, the join state (vol1 15.2.5.17).
+//
+//   users join()/leave()  -->  wanted: the union of the join states of all members
+//                              confirmed: what the SA has for sure
+//                              at_sa: what the SA may have, after a lost answer too
+//
+//   wanted has more than confirmed   -->  join (or rejoin, after the SA has lost the membership)
+//   a user waits                     -->  join with its state, if confirmed lacks it
+//   at_sa has more than wanted       -->  leave with the rest
+//
+// One request of a group is under way at a time, so the SA cannot see them in another order.
+// Groups do not wait for one another.  A user may leave before its join ends: the join goes on,
+// and a leave follows.
+//
+// Invariants:
+//  * Each user gets kJoined or kFailed once, then any number of kChanged, then kFailed at most
+//  once.
+//  * A user that has left gets nothing more.
+class Memberships {
+ public:
+  static constexpr std::size_t kMembersMax = 65536;  // and so many groups at most
+  static constexpr std::uint32_t kLeaveTries = 6;    // of each leave
+  // A leave that got no answer is tried again later, so that a manager that was away for a while
+  // does not keep the membership.
+  static constexpr Duration kLeavePause = std::chrono::seconds(60);
+  static constexpr unsigned kLeaveRounds = 3;
+  // A manager that has just begun may refuse for a while.
+  static constexpr unsigned kRejoinRefusalsMax = 6;
+  static constexpr Duration kRejoinPauseMin = std::chrono::seconds(1);
+  static constexpr Duration kRejoinPauseMax = std::chrono::seconds(16);
+
+  Memberships(Queries& queries, Random random) : queries_(queries), random_(random) {}
+
+  // Begins a membership.  A MemberEvent follows.  kInvalidArgument: the MGID is none, or the join
+  // state is.  kNoResources: kMembersMax.
+  Result<MemberId> join(const JoinRequest& request, std::uint64_t cookie, Time now);
+  // Ends a membership in any state.  False: it is over already.
+  bool leave(MemberId member, Time now);
+  std::optional<MemberEvent> next_event();
+
+  // Tells of changes.  The queries know of them already.
+  void set_port(const PortState& state, const PortChange& change, Time now);
+  // The SA has forgotten all memberships of the port.
+  void reregister(Time now);
+  // The SA has deleted the group.
+  void group_deleted(const Gid& mgid, Time now);
+
+  void receive(const QueryEnd& end, Time now);
+  void on_timer(Time now);
+  Time deadline() const;
+
+  // Describes a group for display.
+  struct View {
+    Gid mgid{};
+    std::uint8_t join_state = 0;  // that the SA has confirmed
+    std::uint8_t wanted = 0;
+    std::size_t members = 0;
+    std::optional<wire::McMemberRecord> record{};
+    bool is_busy = false;
+  };
+  void visit(const std::function<void(const View&)>& f) const;
+  std::size_t groups() const { return groups_.size(); }
+  std::size_t members() const { return members_.size(); }
+  const MembershipCounters& counters() const { return counters_; }
+
+ private:
+  using GroupKey = std::uint64_t;
+  struct Member {
+    JoinRequest request{};
+    std::uint64_t cookie = 0;
+    GroupKey group = 0;
+    Time until{};  // of its join
+  };
+  enum class Request : std::uint8_t { kNone, kJoin, kRejoin, kLeave };
+  struct Group {
+    Gid mgid{};  // 0: the SA has not chosen yet
+    std::optional<wire::McMemberRecord> record{};
+    std::set<MemberId> joined{};
+    std::set<MemberId> waiting{};          // in the order of their joins
+    std::array<std::uint32_t, 4> users{};  // of those who have joined, for each bit
+    std::uint8_t confirmed = 0;
+    std::uint8_t at_sa = 0;
+    Request request = Request::kNone;
+    QueryId query{};
+    std::uint8_t bits = 0;    // of the request
+    MemberId joins_for{};     // kJoin
+    bool is_doubted = false;  // the SA may have forgotten what the request does
+    Time not_before{};        // the next rejoin or leave
+    unsigned rejoin_refusals = 0;
+    unsigned leave_rounds = 0;
+
+    // Returns the union of the join states of all who have joined.
+    std::uint8_t wanted() const;
+    void count(std::uint8_t join_state, std::uint32_t one);
+    bool is_empty() const { return joined.empty() && waiting.empty(); }
+  };
+  using Groups = std::map<GroupKey, Group>;
+
+  // Begins the next request of a group, if there is one, or forgets the group.
+  void step(Groups::iterator found, Time now);
+  bool settle_waiting(Group& group, MemberId member);
+  void note_joined(Group& group, MemberId id, const wire::McMemberRecord& record);
+  void send_join(Groups::iterator found, Request request, const JoinRequest& parameters,
+                 std::uint8_t bits, Duration give_up_after, Time now);
+  void send_leave(Groups::iterator found, std::uint8_t bits, Time now);
+  void ask(Groups::iterator found, Request request, const Query& query, std::uint8_t bits,
+           Time now);
+  // Sets the time at which the group takes its next step.
+  void wait(GroupKey key, Group& group, Time until);
+
+  void receive_join(Groups::iterator found, const QueryEnd& end, Time now);
+  void receive_leave(Groups::iterator found, const QueryEnd& end, Time now);
+  void join_failed(Groups::iterator found, const Error& error, bool may_be_at_sa, Time now);
+  // Gives the group the MGID that the SA has chosen.  It returns the group of that MGID.
+  Groups::iterator name(Groups::iterator found, const Gid& mgid);
+  void set_record(Group& group, const wire::McMemberRecord& record);
+  const JoinRequest& rejoin_parameters(const Group& group) const;
+  void lose(Groups::iterator found, Time now);
+  void lose_all(Time now);
+
+  void report(MemberId member, MemberEvent event);
+  void fail_member(MemberId member, const Error& error);
+  void remove_member(MemberId member);
+
+  Queries& queries_;
+  Random random_;
+  PortState port_{};
+  Groups groups_{};
+  std::map<Gid, GroupKey> by_mgid_{};
+  std::map<MemberId, Member> members_{};
+  std::map<QueryId, GroupKey> by_query_{};
+  std::set<std::pair<Time, MemberId>> joins_due_{};  // of users that have not joined
+  std::set<std::pair<Time, GroupKey>> waits_{};
+  GroupKey last_group_ = 0;
+  std::uint64_t last_member_ = 0;
+  std::deque<MemberEvent> events_{};
+  MembershipCounters counters_{};
+};
+
+inline constexpr auto kMembershipCounterNames = std::to_array<MemberName<MembershipCounters>>({
+    {&MembershipCounters::joins_sent, "sa_joins_sent"},
+    {&MembershipCounters::leaves_sent, "sa_leaves_sent"},
+    {&MembershipCounters::joined, "sa_members_joined"},
+    {&MembershipCounters::failed, "sa_members_failed"},
+    {&MembershipCounters::left, "sa_members_left"},
+    {&MembershipCounters::rejoins, "sa_rejoins"},
+    {&MembershipCounters::changed, "sa_groups_changed"},
+    {&MembershipCounters::leaves_given_up, "sa_leaves_given_up"},
+    {&MembershipCounters::limit_members, "limit_sa_members"},
+});
+static_assert(names_all(kMembershipCounterNames));
+
+}  // namespace verbena::sa
