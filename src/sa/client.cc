@@ -1,0 +1,143 @@
+#include "sa/client.h"
+
+#include <algorithm>
+
+namespace verbena::sa {
+
+using wire::TrapNumber;
+
+namespace {
+
+// Agents of other programs count from 1, so the client's number begins at random far above.
+mad::AgentNumber number_before(Random& random) {
+  return {0x80000000 | (random.next32() & 0x7ffffff0)};
+}
+
+mad::AgentNumber add_agent(mad::ManagementPort& mads) {
+  constexpr auto kReport = std::uint64_t{1} << static_cast<unsigned>(wire::Method::kReport);
+  const auto agent = mads.add_agent(
+      {.mgmt_class = static_cast<std::uint8_t>(wire::MgmtClass::kSubnetAdministration),
+       .class_version = wire::class_version(wire::MgmtClass::kSubnetAdministration),
+       .methods = {kReport, 0},
+       .rmpp_version = wire::kRmppVersion});
+  VB_CHECK(agent.has_value());
+  return *agent;
+}
+
+}  // namespace
+
+std::unique_ptr<Client> Client::create(PortId port, const Config& config, Random random, Time now) {
+  return std::unique_ptr<Client>(new Client(port, config, random, now));
+}
+
+Client::Client(PortId port, const Config& config, Random& random, Time now)
+    : port_(port),
+      mads_(number_before(random)),
+      agent_(add_agent(mads_)),
+      queries_(mads_, agent_, random.fork()),
+      paths_(config.paths, queries_, random.fork()),
+      memberships_(queries_, random.fork()),
+      subscriptions_(queries_, mads_, agent_, random.fork()),
+      services_(queries_, random.fork()) {
+  if (!config.notices) return;
+  for (const auto trap :
+       {TrapNumber::kGidInService, TrapNumber::kGidOutOfService, TrapNumber::kMulticastGroupDeleted,
+        TrapNumber::kUnpath, TrapNumber::kRepath}) {
+    VB_CHECK(subscriptions_.subscribe_silently(trap, now).has_value());
+  }
+}
+
+void Client::set_port(const PortState& state, Time now) {
+  if (state == state_) return;
+  const PortChange change = PortChange::between(state_, state);
+  state_ = state;
+  queries_.set_port(port_, state, now);
+  subscriptions_.set_port(state, change, now);
+  paths_.set_port(state, change, now);
+  memberships_.set_port(state, change, now);
+  services_.set_port(state, change, now);
+  pump(now);
+}
+
+void Client::reregister(Time now) {
+  subscriptions_.reregister(now);
+  paths_.reregister(now);
+  memberships_.reregister(now);
+  services_.reregister(now);
+  pump(now);
+}
+
+bool Client::wants(const wire::MadHeader& header) const {
+  if (header.mgmt_class != wire::MgmtClass::kSubnetAdministration) return false;
+  if (mad::is_response(header)) return header.transaction_id >> 32 == agent_.value;
+  return header.method == wire::Method::kReport;
+}
+
+void Client::receive(const mad::ManagementPort::Arrival& arrival, Time now) {
+  mads_.receive(arrival, now);
+  pump(now);
+}
+
+void Client::on_timer(Time now) {
+  mads_.on_timer(now);
+  pump(now);
+  queries_.on_timer(now);
+  pump(now);
+  paths_.on_timer(now);
+  memberships_.on_timer(now);
+  subscriptions_.on_timer(now);
+  services_.on_timer(now);
+  pump(now);
+}
+
+Time Client::deadline() const {
+  return std::min({mads_.deadline(), queries_.deadline(), paths_.deadline(),
+                   memberships_.deadline(), subscriptions_.deadline(), services_.deadline()});
+}
+
+// Moves messages and the ends of queries to those that wait for them.
+void Client::pump(Time now) {
+  while (const auto message = mads_.next_message()) {
+    const auto header =
+        wire::decode_exact<wire::MadHeader>(std::span(message->mad).first<wire::kMadHeaderBytes>());
+    if (message->timed_out || mad::is_response(header)) {
+      queries_.receive(*message, now);
+    } else if (const auto notice = subscriptions_.receive_report(*message, now)) {
+      take_notice(*notice, now);
+    }
+  }
+  while (const auto end = queries_.next_end()) dispatch(*end, now);
+  paths_.set_notices(subscriptions_.is_registered(TrapNumber::kGidInService) &&
+                     subscriptions_.is_registered(TrapNumber::kGidOutOfService));
+}
+
+void Client::dispatch(const QueryEnd& end, Time now) {
+  switch (end.asker) {
+    case Asker::kPaths: return paths_.receive(end, now);
+    case Asker::kMemberships: return memberships_.receive(end, now);
+    case Asker::kSubscriptions: return subscriptions_.receive(end, now);
+    case Asker::kServices: return services_.receive(end, now);
+  }
+}
+
+void Client::take_notice(const wire::SaNotice& notice, Time now) {
+  const Gid gid = wire::decode_exact<wire::GidChange>(notice.notice.details).gid;
+  switch (notice.notice.trap_number) {
+    case TrapNumber::kGidInService: return paths_.gid_in_service(gid, now);
+    case TrapNumber::kGidOutOfService: return paths_.gid_out_of_service(gid, now);
+    case TrapNumber::kMulticastGroupDeleted: return memberships_.group_deleted(gid, now);
+    case TrapNumber::kUnpath:
+    case TrapNumber::kRepath: return paths_.paths_changed(now);
+    default: return;
+  }
+}
+
+std::optional<Event> Client::next_event() {
+  if (auto event = paths_.next_event()) return Event(*std::move(event));
+  if (auto event = memberships_.next_event()) return Event(*std::move(event));
+  if (auto event = subscriptions_.next_event()) return Event(*std::move(event));
+  if (auto event = services_.next_event()) return Event(*std::move(event));
+  return std::nullopt;
+}
+
+}  // namespace verbena::sa

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <variant>
+
+#include "base/random.h"
+#include "base/time.h"
+#include "mad/management_port.h"
+#include "sa/memberships.h"
+#include "sa/path_cache.h"
+#include "sa/queries.h"
+#include "sa/services.h"
+#include "sa/subscriptions.h"
+#include "sa/types.h"
+
+namespace verbena::sa {
+
+// Answers users of the client.
+using Event = std::variant<PathEvent, MemberEvent, NoticeEvent, ServiceEvent>;
+
+// Talks to the subnet administration for all users of one port: knows paths, keeps memberships of
+// multicast groups, subscribes to notices and registers services.
+//
+//   users --> paths() memberships() subscriptions() services() --> [Queries] --> MADs of QP1
+//
+// After each call the owner takes next_packet() and next_event() until both are empty, and asks for
+// deadline() again.  Pure; one thread.
+class Client {
+ public:
+  struct Config {
+    PathCache::Config paths{};
+    // Lets the SA report changes of paths and groups.
+    bool notices = true;
+    friend bool operator==(const Config&, const Config&) = default;
+  };
+
+  // `port` names the port in the addresses of MADs.  The client asks nothing before set_port().
+  static std::unique_ptr<Client> create(PortId port, const Config& config, Random random, Time now);
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  PathCache& paths() { return paths_; }
+  const PathCache& paths() const { return paths_; }
+  Memberships& memberships() { return memberships_; }
+  const Memberships& memberships() const { return memberships_; }
+  Subscriptions& subscriptions() { return subscriptions_; }
+  const Subscriptions& subscriptions() const { return subscriptions_; }
+  Services& services() { return services_; }
+  const Services& services() const { return services_; }
+  const Queries& queries() const { return queries_; }
+  const mad::ManagementPort& mads() const { return mads_; }
+
+  // Tells the state of the port.  What depends on an old state is forgotten or done again.
+  void set_port(const PortState& state, Time now);
+  // The SM asks clients to register again (vol1 14.4.11).
+  void reregister(Time now);
+
+  // Returns true if the MAD is for this client: a response to one of its requests, or a report.
+  // Other programs of the same QP1 have other transaction ids, but may want reports as well.
+  bool wants(const wire::MadHeader& header) const;
+  void receive(const mad::ManagementPort::Arrival& arrival, Time now);
+  void on_timer(Time now);
+  Time deadline() const;
+  std::optional<mad::SendMad> next_packet() { return mads_.next_packet(); }
+  std::optional<Event> next_event();
+
+ private:
+  Client(PortId port, const Config& config, Random& random, Time now);
+
+  void pump(Time now);
+  void take_notice(const wire::SaNotice& notice, Time now);
+  void dispatch(const QueryEnd& end, Time now);
+
+  PortId port_;
+  PortState state_{};
+  mad::ManagementPort mads_;
+  mad::AgentNumber agent_;
+  Queries queries_;
+  PathCache paths_;
+  Memberships memberships_;
+  Subscriptions subscriptions_;
+  Services services_;
+};
+
+}  // namespace verbena::sa

@@ -1,0 +1,231 @@
+#include "sa/services.h"
+
+#include <algorithm>
+
+#include "sa/components.h"
+
+namespace verbena::sa {
+
+using wire::ServiceRecord;
+using Mask = ServiceRecord::Mask;
+
+std::array<std::byte, 64> ServiceQuestion::name_of(std::string_view text) {
+  std::array<std::byte, 64> name{};
+  const auto bytes = std::as_bytes(std::span(text));
+  std::copy_n(bytes.begin(), std::min(bytes.size(), name.size()), name.begin());
+  return name;
+}
+
+Result<ServiceTicket> Services::add(const ServiceRecord& record, std::uint64_t cookie, Time now) {
+  if (record.lease_seconds == 0) return fail(Errc::kInvalidArgument, "a lease of no time");
+  if (entries_.size() >= kServicesMax) {
+    ++counters_.limit_services;
+    return fail(Errc::kNoResources, "services of the port");
+  }
+  const ServiceTicket ticket{++last_ticket_};
+  const auto added = entries_.emplace(ticket, Entry{.record = record, .cookie = cookie}).first;
+  step(added, now);
+  return ticket;
+}
+
+Result<ServiceTicket> Services::find(const ServiceQuestion& question, std::uint64_t cookie,
+                                     Duration give_up_after, Time now) {
+  if (entries_.size() >= kServicesMax) {
+    ++counters_.limit_services;
+    return fail(Errc::kNoResources, "services of the port");
+  }
+  ServiceRecord record;
+  std::uint64_t mask = 0;
+  put(record.name, question.name, Mask::kName, mask);
+  put(record.service_id, question.service_id, Mask::kServiceId, mask);
+  put(record.service_gid, question.gid, Mask::kServiceGid, mask);
+  put(record.service_pkey, question.pkey, Mask::kPkey, mask);
+  Query query = Query::of(wire::Method::kGetTable, wire::SaAttribute::kServiceRecord, mask, record);
+  query.give_up_after = give_up_after;
+  const auto asked = VB_TRY(queries_.ask(query, Asker::kServices, 0, now));
+  ++counters_.asked;
+  const ServiceTicket ticket{++last_ticket_};
+  entries_.emplace(
+      ticket,
+      Entry{.cookie = cookie, .is_question = true, .request = Request::kFind, .query = asked});
+  by_query_.emplace(asked, ticket);
+  return ticket;
+}
+
+bool Services::remove(ServiceTicket ticket, Time now) {
+  const auto dropped =
+      std::erase_if(events_, [&](const ServiceEvent& event) { return event.ticket == ticket; });
+  const auto found = entries_.find(ticket);
+  if (found == entries_.end() || found->second.is_removed) return dropped != 0;
+  if (found->second.is_question) {
+    by_query_.erase(found->second.query);
+    queries_.cancel(found->second.query, now);
+    entries_.erase(found);
+    return true;
+  }
+  ++counters_.removed;
+  found->second.is_removed = true;
+  wait(found, kNever);
+  step(found, now);
+  return true;
+}
+
+std::optional<ServiceEvent> Services::next_event() {
+  if (events_.empty()) return std::nullopt;
+  ServiceEvent event = std::move(events_.front());
+  events_.pop_front();
+  return event;
+}
+
+ServiceRecord Services::record_of(const Entry& entry) const {
+  ServiceRecord record = entry.record;
+  if (record.service_gid == Gid{} && !port_.gids.empty()) record.service_gid = port_.gids.front();
+  return record;
+}
+
+// Begins the next request of a registration, if there is one, or forgets it.
+void Services::step(Entries::iterator found, Time now) {
+  Entry& entry = found->second;
+  if (entry.is_question || entry.request != Request::kNone) return;
+  if (!entry.is_removed) {
+    if (now < entry.next) return wait(found, entry.next);
+    if (!entry.was_registered || !entry.is_registered || entry.next != Time{}) {
+      // Without a manager the first registration waits as a query, and has its deadline.
+      if (entry.was_registered && !port_.is_ready()) return;
+      const auto mask = Mask::kServiceId | Mask::kServiceGid | Mask::kPkey | Mask::kLease |
+                        Mask::kKey | Mask::kName | Mask::kData;
+      entry.may_be_at_sa = true;
+      ask(found, Request::kSet,
+          Query::of(wire::Method::kSet, wire::SaAttribute::kServiceRecord, mask, record_of(entry)),
+          now);
+    }
+    return;
+  }
+  if (entry.may_be_at_sa) {
+    Query query = Query::of(wire::Method::kDelete, wire::SaAttribute::kServiceRecord,
+                            Mask::kServiceId | Mask::kServiceGid | Mask::kPkey | Mask::kKey,
+                            record_of(entry));
+    query.tries_max = kRemoveTries;
+    query.give_up_after = std::chrono::minutes(1);
+    return ask(found, Request::kDelete, query, now);
+  }
+  wait(found, kNever);
+  entries_.erase(found);
+}
+
+void Services::ask(Entries::iterator found, Request request, const Query& query, Time now) {
+  const auto asked = queries_.ask(query, Asker::kServices, 0, now);
+  if (!asked) return wait(found, now + kRefusalPause);
+  wait(found, kNever);
+  found->second.request = request;
+  found->second.query = *asked;
+  found->second.is_doubted = false;
+  by_query_.emplace(*asked, found->first);
+}
+
+void Services::wait(Entries::iterator found, Time until) {
+  waits_.erase({found->second.next, found->first});
+  found->second.next = until == kNever ? Time{} : until;
+  if (until != kNever) waits_.emplace(until, found->first);
+}
+
+void Services::receive(const QueryEnd& end, Time now) {
+  const auto asked = by_query_.find(end.id);
+  if (asked == by_query_.end()) return;
+  const auto found = entries_.find(asked->second);
+  by_query_.erase(asked);
+  switch (std::exchange(found->second.request, Request::kNone)) {
+    case Request::kFind: return receive_found(found, end);
+    case Request::kSet: return receive_set(found, end, now);
+    case Request::kDelete:
+      found->second.may_be_at_sa = false;  // or its lease ends it
+      return step(found, now);
+    case Request::kNone: return;
+  }
+}
+
+void Services::receive_found(Entries::iterator found, const QueryEnd& end) {
+  ServiceEvent event{.ticket = found->first, .cookie = found->second.cookie};
+  Result<std::vector<ServiceRecord>> records = std::unexpected(end.error());
+  if (end.how == QueryEnd::How::kAnswered) {
+    records = end.records<ServiceRecord>(kRecordsMax);
+  } else if (end.sa_status() == wire::SaStatus::kNoRecords) {
+    records = std::vector<ServiceRecord>{};
+  }
+  event.what = records ? ServiceEvent::What::kFound : ServiceEvent::What::kFailed;
+  if (records) {
+    event.records = *std::move(records);
+  } else {
+    event.error = records.error();
+  }
+  events_.push_back(std::move(event));
+  entries_.erase(found);
+}
+
+void Services::fail_entry(Entries::iterator found, const Error& error) {
+  ++counters_.failed;
+  events_.push_back({.ticket = found->first,
+                     .cookie = found->second.cookie,
+                     .what = ServiceEvent::What::kFailed,
+                     .error = error});
+  found->second.is_removed = true;
+}
+
+void Services::receive_set(Entries::iterator found, const QueryEnd& end, Time now) {
+  Entry& entry = found->second;
+  if (entry.is_removed) return step(found, now);
+  if (end.how == QueryEnd::How::kAnswered) {
+    entry.refusals = 0;
+    entry.is_registered = !entry.is_doubted;
+    ++(entry.was_registered ? counters_.renewed : counters_.registered);
+    if (!std::exchange(entry.was_registered, true)) {
+      events_.push_back({.ticket = found->first,
+                         .cookie = entry.cookie,
+                         .what = ServiceEvent::What::kRegistered});
+    }
+    if (entry.is_registered && entry.record.lease_seconds != ServiceRecord::kLeaseForever) {
+      // After three to four eighths of the lease there is time for repeats.
+      const Duration eighth = Duration(std::chrono::seconds(entry.record.lease_seconds)) / 8;
+      const auto jitter = random_.below(static_cast<std::uint64_t>(eighth.count()));
+      wait(found, now + eighth * 3 + Duration(static_cast<std::int64_t>(jitter)));
+    }
+    return step(found, now);
+  }
+  const bool is_refused = end.how == QueryEnd::How::kRefused;
+  if (!entry.was_registered || (is_refused && ++entry.refusals >= kRefusalsMax)) {
+    if (is_refused) entry.may_be_at_sa = entry.was_registered;
+    fail_entry(found, end.error());
+    return step(found, now);
+  }
+  entry.is_registered = false;
+  if (is_refused) wait(found, now + kRefusalPause);
+  step(found, now);
+}
+
+void Services::register_again(bool doubts_requests, Time now) {
+  for (auto found = entries_.begin(); found != entries_.end();) {
+    const auto here = found++;
+    Entry& entry = here->second;
+    entry.is_registered = false;
+    entry.is_doubted = doubts_requests;
+    if (entry.request == Request::kNone) wait(here, kNever);
+    step(here, now);
+  }
+}
+
+void Services::set_port(const PortState& state, const PortChange& change, Time now) {
+  port_ = state;
+  if (change.became_ready || change.lid || change.manager || change.gids) {
+    register_again(change.gids, now);
+  }
+}
+
+void Services::on_timer(Time now) {
+  while (!waits_.empty() && waits_.begin()->first <= now) {
+    const ServiceTicket ticket = waits_.begin()->second;
+    waits_.erase(waits_.begin());
+    step(entries_.find(ticket), now);
+  }
+}
+
+}  // namespace verbena::sa

@@ -1,0 +1,142 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/counter_names.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "base/strong.h"
+#include "base/time.h"
+#include "sa/queries.h"
+#include "sa/types.h"
+#include "wire/sa.h"
+
+namespace verbena::sa {
+
+// Names a registration or a question.  Numbers are never used again.
+using ServiceTicket = Strong<struct ServiceTicketTag, std::uint64_t>;
+
+// Asks for service records.  A field that is empty does not matter.
+struct ServiceQuestion {
+  std::optional<std::array<std::byte, 64>> name{};
+  std::optional<ServiceId> service_id{};
+  std::optional<Gid> gid{};
+  std::optional<Pkey> pkey{};
+
+  // Returns the bytes of a name, which has at most 64.
+  static std::array<std::byte, 64> name_of(std::string_view text);
+};
+
+struct ServiceEvent {
+  enum class What : std::uint8_t {
+    kRegistered,
+    kFailed,  // the registration is over, or there is no answer to the question
+    kFound,
+  };
+  ServiceTicket ticket{};
+  std::uint64_t cookie = 0;
+  What what{};
+  std::vector<wire::ServiceRecord> records{};  // kFound; may be empty
+  std::optional<Error> error{};                // kFailed
+};
+
+struct ServiceCounters {
+  std::uint64_t registered = 0;
+  std::uint64_t renewed = 0;
+  std::uint64_t failed = 0;
+  std::uint64_t removed = 0;
+  std::uint64_t asked = 0;
+  std::uint64_t limit_services = 0;
+  friend bool operator==(const ServiceCounters&, const ServiceCounters&) = default;
+};
+
+// Registers services with the SA and finds those of others (vol1 15.2.5.14).  A registration ends
+// with its lease, so it is renewed before that, and made again when the SA has forgotten it.
+class Services {
+ public:
+  static constexpr std::size_t kServicesMax = 4096;  // registrations and questions
+  static constexpr std::size_t kRecordsMax = 65536;  // of one answer
+  static constexpr std::uint32_t kRemoveTries = 6;
+  static constexpr unsigned kRefusalsMax = 6;  // of a renewal
+  static constexpr Duration kRefusalPause = std::chrono::seconds(2);
+
+  Services(Queries& queries, Random random) : queries_(queries), random_(random) {}
+
+  // Registers a service.  A GID of 0 stands for the port's.  kRegistered or kFailed follows.
+  // kInvalidArgument: the lease is 0.  kNoResources: kServicesMax.
+  Result<ServiceTicket> add(const wire::ServiceRecord& record, std::uint64_t cookie, Time now);
+  // Asks the SA.  kFound or kFailed follows.
+  Result<ServiceTicket> find(const ServiceQuestion& question, std::uint64_t cookie,
+                             Duration give_up_after, Time now);
+  // Ends a registration, or cancels a question.  False: it is over already.
+  bool remove(ServiceTicket ticket, Time now);
+  std::optional<ServiceEvent> next_event();
+
+  void set_port(const PortState& state, const PortChange& change, Time now);
+  void reregister(Time now) { register_again(true, now); }
+
+  void receive(const QueryEnd& end, Time now);
+  void on_timer(Time now);
+  Time deadline() const { return waits_.empty() ? kNever : waits_.begin()->first; }
+
+  std::size_t size() const { return entries_.size(); }
+  const ServiceCounters& counters() const { return counters_; }
+
+ private:
+  enum class Request : std::uint8_t { kNone, kFind, kSet, kDelete };
+  struct Entry {
+    wire::ServiceRecord record{};
+    std::uint64_t cookie = 0;
+    bool is_question = false;
+    bool is_registered = false;  // the SA has it now
+    bool was_registered = false;
+    bool may_be_at_sa = false;
+    bool is_removed = false;
+    bool is_doubted = false;  // the SA may have forgotten what the request does
+    Request request = Request::kNone;
+    QueryId query{};
+    unsigned refusals = 0;
+    Time next{};  // of a renewal, or of another try
+  };
+  using Entries = std::map<ServiceTicket, Entry>;
+
+  void step(Entries::iterator found, Time now);
+  void ask(Entries::iterator found, Request request, const Query& query, Time now);
+  void wait(Entries::iterator found, Time until);
+  void receive_set(Entries::iterator found, const QueryEnd& end, Time now);
+  void receive_found(Entries::iterator found, const QueryEnd& end);
+  void fail_entry(Entries::iterator found, const Error& error);
+  void register_again(bool doubts_requests, Time now);
+  wire::ServiceRecord record_of(const Entry& entry) const;
+
+  Queries& queries_;
+  Random random_;
+  PortState port_{};
+  Entries entries_{};
+  std::map<QueryId, ServiceTicket> by_query_{};
+  std::set<std::pair<Time, ServiceTicket>> waits_{};
+  std::uint64_t last_ticket_ = 0;
+  std::deque<ServiceEvent> events_{};
+  ServiceCounters counters_{};
+};
+
+inline constexpr auto kServiceCounterNames = std::to_array<MemberName<ServiceCounters>>({
+    {&ServiceCounters::registered, "sa_services_registered"},
+    {&ServiceCounters::renewed, "sa_services_renewed"},
+    {&ServiceCounters::failed, "sa_services_failed"},
+    {&ServiceCounters::removed, "sa_services_removed"},
+    {&ServiceCounters::asked, "sa_services_asked"},
+    {&ServiceCounters::limit_services, "limit_sa_services"},
+});
+static_assert(names_all(kServiceCounterNames));
+
+}  // namespace verbena::sa

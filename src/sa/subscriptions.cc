@@ -1,0 +1,202 @@
+#include "sa/subscriptions.h"
+
+#include <algorithm>
+
+namespace verbena::sa {
+
+using wire::InformInfo;
+using wire::SaNotice;
+using wire::TrapNumber;
+
+namespace {
+
+constexpr std::uint8_t kReportResponseTime = 18;  // timeout code: 1.07 s
+
+}  // namespace
+
+Result<SubscriptionId> Subscriptions::add(TrapNumber trap, Subscriber subscriber, Time now) {
+  if (subscribers_.size() >= kSubscribersMax) {
+    ++counters_.limit_subscribers;
+    return fail(Errc::kNoResources, "subscriptions to notices");
+  }
+  const SubscriptionId id{++last_id_};
+  subscriber.trap = trap;
+  subscribers_.emplace(id, subscriber);
+  const auto found = traps_.try_emplace(trap).first;
+  found->second.subscribers.insert(id);
+  step(found, now);
+  return id;
+}
+
+bool Subscriptions::unsubscribe(SubscriptionId id, Time now) {
+  const auto subscriber = subscribers_.find(id);
+  if (subscriber == subscribers_.end()) return false;
+  const auto found = traps_.find(subscriber->second.trap);
+  found->second.subscribers.erase(id);
+  subscribers_.erase(subscriber);
+  std::erase_if(events_, [&](const NoticeEvent& event) { return event.subscription == id; });
+  step(found, now);
+  return true;
+}
+
+bool Subscriptions::is_registered(TrapNumber trap) const {
+  const auto found = traps_.find(trap);
+  return found != traps_.end() && found->second.is_registered;
+}
+
+std::optional<NoticeEvent> Subscriptions::next_event() {
+  if (events_.empty()) return std::nullopt;
+  NoticeEvent event = std::move(events_.front());
+  events_.pop_front();
+  return event;
+}
+
+// Begins the next request for a trap, if there is one, or forgets the trap.
+void Subscriptions::step(Traps::iterator found, Time now) {
+  Trap& trap = found->second;
+  if (trap.request != Request::kNone) return;
+  const bool is_wanted = !trap.subscribers.empty();
+  if (is_wanted && !trap.is_registered) {
+    if (now < trap.not_before) return wait(found, trap.not_before);
+    if (port_.is_ready()) ask(found, true, now);
+    return;
+  }
+  if (is_wanted) return;
+  if (trap.may_be_at_sa) return ask(found, false, now);
+  wait(found, kNever);
+  traps_.erase(found);
+}
+
+void Subscriptions::wait(Traps::iterator found, Time until) {
+  waits_.erase({found->second.not_before, found->first});
+  found->second.not_before = until == kNever ? Time{} : until;
+  if (until != kNever) waits_.emplace(until, found->first);
+}
+
+void Subscriptions::ask(Traps::iterator found, bool subscribe, Time now) {
+  Trap& trap = found->second;
+  const InformInfo inform{.lid_begin = InformInfo::kAnyLid,
+                          .subscribe = subscribe,
+                          .type = InformInfo::kAnyType,
+                          .trap_number = static_cast<std::uint16_t>(found->first),
+                          .qpn = wire::kGsiQpn,
+                          .resp_time_value = kReportResponseTime,
+                          .producer_type = InformInfo::kAnyProducer};
+  Query query = Query::of(wire::Method::kSet, wire::SaAttribute::kInformInfo, 0, inform);
+  if (!subscribe) query.tries_max = kUnsubscribeTries;
+  const auto asked = queries_.ask(query, Asker::kSubscriptions, 0, now);
+  if (!asked) return wait(found, now + kPause);
+  wait(found, kNever);
+  trap.request = subscribe ? Request::kSubscribe : Request::kUnsubscribe;
+  if (subscribe) trap.may_be_at_sa = true;
+  if (!subscribe) trap.is_registered = false;
+  trap.is_doubted = false;
+  by_query_.emplace(*asked, found->first);
+}
+
+void Subscriptions::receive(const QueryEnd& end, Time now) {
+  const auto asked = by_query_.find(end.id);
+  if (asked == by_query_.end()) return;
+  const auto found = traps_.find(asked->second);
+  by_query_.erase(asked);
+  Trap& trap = found->second;
+  const Request request = std::exchange(trap.request, Request::kNone);
+  if (request == Request::kUnsubscribe) {
+    trap.may_be_at_sa = false;  // or the SA does not answer, and then reports find nobody
+    return step(found, now);
+  }
+  if (end.how == QueryEnd::How::kAnswered) {
+    trap.is_registered = !trap.is_doubted;
+    ++counters_.registered;
+    return step(found, now);
+  }
+  if (end.how == QueryEnd::How::kRefused) {
+    ++counters_.refused;
+    trap.may_be_at_sa = false;
+    const auto jitter = random_.below(static_cast<std::uint64_t>(kPause.count()));
+    wait(found, now + kPause + Duration(static_cast<std::int64_t>(jitter)));
+  }
+  step(found, now);
+}
+
+void Subscriptions::register_again(bool doubts_requests, Time now) {
+  for (auto found = traps_.begin(); found != traps_.end();) {
+    const auto here = found++;
+    here->second.is_registered = false;
+    here->second.is_doubted = doubts_requests;
+    if (here->second.request == Request::kNone) wait(here, kNever);
+    step(here, now);
+  }
+}
+
+void Subscriptions::set_port(const PortState& state, const PortChange& change, Time now) {
+  port_ = state;
+  if (change.stopped || change.became_ready || change.lid || change.manager || change.gids) {
+    // The queries under way go to the manager again, except after a change of the GIDs alone.
+    const bool asks_anew = change.stopped || change.became_ready || change.lid || change.manager;
+    register_again(!asks_anew, now);
+  }
+}
+
+// ---- reports ------------------------------------------------------------------------------------
+
+bool Subscriptions::is_repeated(const mad::ManagementPort::Message& message,
+                                const wire::MadHeader& header) {
+  const ReportKey key{message.from.path.destination_lid, header.transaction_id};
+  if (!recent_.insert(key).second) return true;
+  recent_order_.push_back(key);
+  if (recent_order_.size() > kReportsRemembered) {
+    recent_.erase(recent_order_.front());
+    recent_order_.pop_front();
+  }
+  return false;
+}
+
+std::optional<SaNotice> Subscriptions::receive_report(const mad::ManagementPort::Message& message,
+                                                      Time now) {
+  auto header =
+      wire::decode_exact<wire::MadHeader>(std::span(message.mad).first<wire::kMadHeaderBytes>());
+  if (header.method != wire::Method::kReport ||
+      header.attribute_id != static_cast<std::uint16_t>(wire::SaAttribute::kNotice) ||
+      message.mad.size() < wire::kSaHeaderBytes + wire::kSize<SaNotice>) {
+    ++counters_.malformed;
+    return std::nullopt;
+  }
+  ++counters_.reports;
+  const auto notice = wire::decode_exact<SaNotice>(
+      std::span(message.mad).subspan<wire::kSaHeaderBytes, wire::kSize<SaNotice>>());
+  const bool was_there = is_repeated(message, header);
+  header.response = true;
+  header.status = 0;
+  std::vector<std::byte> response(
+      message.mad.begin(), message.mad.begin() + std::min(message.mad.size(), wire::kMadBytes));
+  wire::encode_to(response, header);
+  // A response that cannot be sent is missed by the SA, which reports again.
+  (void)mads_.send(agent_, {.to = message.from, .mad = std::move(response)}, now);
+  if (was_there) {
+    ++counters_.repeated;
+    return std::nullopt;
+  }
+  const auto found = traps_.find(notice.notice.trap_number);
+  if (found == traps_.end()) return notice;
+  for (const SubscriptionId id : found->second.subscribers) {
+    const Subscriber& subscriber = subscribers_.at(id);
+    if (subscriber.is_silent) continue;
+    if (events_.size() >= kEventsMax) {
+      ++counters_.limit_events;
+      continue;
+    }
+    events_.push_back({.subscription = id, .cookie = subscriber.cookie, .notice = notice});
+  }
+  return notice;
+}
+
+void Subscriptions::on_timer(Time now) {
+  while (!waits_.empty() && waits_.begin()->first <= now) {
+    const TrapNumber trap = waits_.begin()->second;
+    waits_.erase(waits_.begin());
+    step(traps_.find(trap), now);
+  }
+}
+
+}  // namespace verbena::sa

@@ -1,0 +1,137 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/counter_names.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "base/strong.h"
+#include "base/time.h"
+#include "mad/management_port.h"
+#include "sa/queries.h"
+#include "sa/types.h"
+#include "wire/sa.h"
+
+namespace verbena::sa {
+
+using SubscriptionId = Strong<struct SubscriptionIdTag, std::uint64_t>;
+
+struct NoticeEvent {
+  SubscriptionId subscription{};
+  std::uint64_t cookie = 0;
+  wire::SaNotice notice{};
+};
+
+struct SubscriptionCounters {
+  std::uint64_t reports = 0;
+  std::uint64_t repeated = 0;  // reports that the SA has sent again, because it missed the answer
+  std::uint64_t malformed = 0;
+  std::uint64_t registered = 0;
+  std::uint64_t refused = 0;
+  std::uint64_t limit_subscribers = 0;
+  std::uint64_t limit_events = 0;  // notices that nobody has taken in time
+  friend bool operator==(const SubscriptionCounters&, const SubscriptionCounters&) = default;
+};
+
+// Subscribes the port to the notices that its users want, and answers the reports of the SA (vol1
+// 13.4.8.3, 13.4.11).  Subscribers are counted for each trap; the SA knows one subscription.
+//
+// Each notice is delivered once, in the order in which the reports come.
+class Subscriptions {
+ public:
+  static constexpr std::size_t kSubscribersMax = 4096;
+  static constexpr std::size_t kEventsMax = 65536;
+  static constexpr std::size_t kReportsRemembered = 1024;
+  static constexpr Duration kPause = std::chrono::seconds(15);  // after a refusal
+  static constexpr std::uint32_t kUnsubscribeTries = 4;
+
+  // REQUIRES: `agent` takes reports.
+  Subscriptions(Queries& queries, mad::ManagementPort& mads, mad::AgentNumber agent, Random random)
+      : queries_(queries), mads_(mads), agent_(agent), random_(random) {}
+
+  // kNoResources: kSubscribersMax.
+  Result<SubscriptionId> subscribe(wire::TrapNumber trap, std::uint64_t cookie, Time now) {
+    return add(trap, {.cookie = cookie}, now);
+  }
+  // Registers for notices that next_event() does not give out, because receive_report() does.
+  Result<SubscriptionId> subscribe_silently(wire::TrapNumber trap, Time now) {
+    return add(trap, {.is_silent = true}, now);
+  }
+  bool unsubscribe(SubscriptionId id, Time now);
+  std::optional<NoticeEvent> next_event();
+
+  // Returns true if the SA has confirmed that it reports the trap.
+  bool is_registered(wire::TrapNumber trap) const;
+
+  void set_port(const PortState& state, const PortChange& change, Time now);
+  void reregister(Time now) { register_again(true, now); }
+
+  // Takes a report and answers it.  It returns the notice, unless it was there before.
+  std::optional<wire::SaNotice> receive_report(const mad::ManagementPort::Message& message,
+                                               Time now);
+  void receive(const QueryEnd& end, Time now);
+  void on_timer(Time now);
+  Time deadline() const { return waits_.empty() ? kNever : waits_.begin()->first; }
+
+  const SubscriptionCounters& counters() const { return counters_; }
+
+ private:
+  struct Subscriber {
+    wire::TrapNumber trap{};
+    std::uint64_t cookie = 0;
+    bool is_silent = false;
+  };
+  enum class Request : std::uint8_t { kNone, kSubscribe, kUnsubscribe };
+  struct Trap {
+    std::set<SubscriptionId> subscribers{};
+    bool is_registered = false;
+    bool may_be_at_sa = false;
+    bool is_doubted = false;  // the SA may have forgotten what the request does
+    Request request = Request::kNone;
+    Time not_before{};
+  };
+  using Traps = std::map<wire::TrapNumber, Trap>;
+
+  Result<SubscriptionId> add(wire::TrapNumber trap, Subscriber subscriber, Time now);
+  void step(Traps::iterator found, Time now);
+  void ask(Traps::iterator found, bool subscribe, Time now);
+  void wait(Traps::iterator found, Time until);
+  void register_again(bool doubts_requests, Time now);
+  bool is_repeated(const mad::ManagementPort::Message& message, const wire::MadHeader& header);
+
+  Queries& queries_;
+  mad::ManagementPort& mads_;
+  mad::AgentNumber agent_;
+  Random random_;
+  PortState port_{};
+  Traps traps_{};
+  std::map<SubscriptionId, Subscriber> subscribers_{};
+  std::map<QueryId, wire::TrapNumber> by_query_{};
+  std::set<std::pair<Time, wire::TrapNumber>> waits_{};
+  using ReportKey = std::pair<Lid, std::uint64_t>;  // the sender and its transaction id
+  std::set<ReportKey> recent_{};
+  std::deque<ReportKey> recent_order_{};
+  std::uint64_t last_id_ = 0;
+  std::deque<NoticeEvent> events_{};
+  SubscriptionCounters counters_{};
+};
+
+inline constexpr auto kSubscriptionCounterNames = std::to_array<MemberName<SubscriptionCounters>>({
+    {&SubscriptionCounters::reports, "sa_reports"},
+    {&SubscriptionCounters::repeated, "sa_reports_repeated"},
+    {&SubscriptionCounters::malformed, "sa_reports_malformed"},
+    {&SubscriptionCounters::registered, "sa_subscriptions_registered"},
+    {&SubscriptionCounters::refused, "sa_subscriptions_refused"},
+    {&SubscriptionCounters::limit_subscribers, "limit_sa_subscribers"},
+    {&SubscriptionCounters::limit_events, "limit_sa_notices"},
+});
+static_assert(names_all(kSubscriptionCounterNames));
+
+}  // namespace verbena::sa
