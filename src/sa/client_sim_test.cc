@@ -1,0 +1,267 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "sa/net_test.h"
+#include "sim/seeds.h"
+
+// Lets clients live with managers that are deaf, silent, busy and slow, that die and come back with
+// nothing in their memory, and with a network that loses, repeats and reorders.
+namespace verbena::sa {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr unsigned kHosts = 4;
+constexpr unsigned kGroups = 3;
+
+class ClientSim {
+ public:
+  explicit ClientSim(std::uint64_t seed)
+      : random_(seed ^ 0x5a5a), net_(seed, kHosts, config_of(random_)) {
+    age_ = 20s;
+    net_.set_faults(bad_wire());
+  }
+
+  void run() {
+    const Time end = net_.world.now() + 150s;
+    while (net_.world.now() < end && !testing::Test::HasFatalFailure()) {
+      act();
+      net_.run_for(between(1ms, 2s));
+      take_events();
+    }
+    become_quiet();
+    check_quiet();
+  }
+
+ private:
+  static Client::Config config_of(Random& random) {
+    const bool table = random.chance({1, 3});
+    return {.paths = {.mode = table ? PathCache::Mode::kTable : PathCache::Mode::kGet,
+                      .entries_max = random.chance({1, 3}) ? std::size_t{2} : std::size_t{64},
+                      .age = 20s,
+                      .age_with_notices = 20s,
+                      .negative_age = 2s},
+            .notices = random.chance({3, 4})};
+  }
+  static sim::Faults bad_wire() {
+    return {
+        .delay_min = 10us, .delay_max = 400ms, .loss = {1, 6}, .duplicate = {1, 8}, .corrupt = {}};
+  }
+  Duration between(Duration from, Duration to) {
+    return from + Duration(static_cast<std::int64_t>(
+                      random_.below(static_cast<std::uint64_t>((to - from).count()))));
+  }
+  unsigned any_host() { return static_cast<unsigned>(random_.below(kHosts)); }
+  Gid any_group() {
+    Gid gid{.bytes = {std::byte{0xff}, std::byte{0x12}}};
+    gid.bytes[15] = static_cast<std::byte>(1 + random_.below(kGroups));
+    return gid;
+  }
+
+  // ---- load and faults
+
+  void act() {
+    switch (random_.below(12)) {
+      case 0:
+      case 1:
+      case 2:
+      case 3: return find(any_host(), any_host());
+      case 4:
+      case 5: return join(any_host());
+      case 6: return leave_any();
+      case 7: return cancel_any();
+      case 8: return change_host(any_host());
+      case 9: return change_manager();
+      case 10: return break_manager();
+      case 11: return service(any_host());
+      default: return;
+    }
+  }
+
+  void find(unsigned from, unsigned to) {
+    const PathQuestion question{.destination = Net::gid(to), .source = Net::gid(from)};
+    const Time now = net_.world.now();
+    const std::uint64_t cookie = ++last_cookie_;
+    const auto found = net_.client(from).paths().find(question, cookie, between(1s, 40s), now);
+    if (found && std::holds_alternative<KnownPaths>(*found)) {
+      const Lid lid = std::get<KnownPaths>(*found).path.destination_lid;
+      // The answer was right when the manager gave it, which the network and the manager delay.
+      EXPECT_TRUE(net_.had_lid_since(to, lid, now - age_ - kAnswerDelayMax))
+          << "the path is older than its age";
+    } else if (found) {
+      asked_.emplace(cookie, std::pair(from, std::get<PathTicket>(*found)));
+    }
+    net_.pump();
+  }
+  void cancel_any() {
+    if (asked_.empty()) return;
+    const auto one = asked_.begin();
+    const auto [host, ticket] = one->second;
+    take_events();
+    if (!asked_.contains(one->first)) return;
+    EXPECT_TRUE(net_.client(host).paths().cancel(ticket, net_.world.now()));
+    asked_.erase(one);
+    net_.pump();
+  }
+
+  struct User {
+    unsigned host = 0;
+    MemberId id{};
+    Gid mgid{};
+    std::uint8_t state = 0;
+    bool has_joined = false;
+  };
+  void join(unsigned host) {
+    const std::uint64_t cookie = ++last_cookie_;
+    const auto state = static_cast<std::uint8_t>(1 + random_.below(15));
+    const Gid mgid = any_group();
+    const auto id = net_.client(host).memberships().join(
+        {.mgid = mgid, .join_state = state, .give_up_after = between(1s, 60s)}, cookie,
+        net_.world.now());
+    ASSERT_TRUE(id);
+    users_.emplace(cookie, User{.host = host, .id = *id, .mgid = mgid, .state = state});
+    net_.pump();
+  }
+  void leave_any() {
+    if (users_.empty()) return;
+    auto one = users_.begin();
+    std::advance(one, static_cast<std::ptrdiff_t>(random_.below(users_.size())));
+    const std::uint64_t cookie = one->first;
+    take_events();
+    const auto still = users_.find(cookie);
+    if (still == users_.end()) return;
+    EXPECT_TRUE(
+        net_.client(still->second.host).memberships().leave(still->second.id, net_.world.now()));
+    users_.erase(still);
+    net_.pump();
+  }
+  void service(unsigned host) {
+    const std::uint64_t id = ++last_cookie_;
+    ASSERT_TRUE(net_.client(host).services().add({.service_id = {id}, .lease_seconds = 3600}, id,
+                                                 net_.world.now()));
+    net_.pump();
+  }
+  void change_host(unsigned host) {
+    if (!net_.host(host).port.active) return net_.set_up(host, true);
+    if (random_.chance({1, 2})) return net_.set_up(host, false);
+    net_.change_lid(host, {next_lid_++});
+  }
+  void change_manager() {
+    if (random_.chance({1, 2})) return net_.master().die();
+    net_.change_master(static_cast<unsigned>(random_.below(2)));
+  }
+  void break_manager() {
+    auto& faults = net_.master().faults;
+    faults = {};
+    if (random_.chance({1, 3})) faults.deaf = {1, 3};
+    if (random_.chance({1, 3})) faults.silent = {1, 3};
+    if (random_.chance({1, 3})) faults.busy = {1, 2};
+    if (random_.chance({1, 3})) faults.delay_max = 2s;
+  }
+
+  // ---- checks
+
+  void take_events() {
+    net_.pump();
+    for (unsigned i = 0; i < kHosts; ++i) {
+      for (const Event& event : std::exchange(net_.host(i).events, {})) {
+        if (const auto* path = std::get_if<PathEvent>(&event)) {
+          EXPECT_EQ(asked_.erase(path->cookie), 1U) << "a question was answered twice";
+          EXPECT_NE(path->paths.empty(), !path->error.has_value());
+        } else if (const auto* member = std::get_if<MemberEvent>(&event)) {
+          take_member(*member);
+        } else if (const auto* service = std::get_if<ServiceEvent>(&event)) {
+          if (service->what == ServiceEvent::What::kRegistered) {
+            EXPECT_TRUE(registered_.insert(service->cookie).second);
+          } else {
+            registered_.erase(service->cookie);
+          }
+        }
+      }
+    }
+  }
+  void take_member(const MemberEvent& event) {
+    const auto user = users_.find(event.cookie);
+    ASSERT_NE(user, users_.end()) << "a user that has left hears more";
+    EXPECT_EQ(user->second.has_joined,
+              event.what == MemberEvent::What::kChanged ||
+                  (event.what == MemberEvent::What::kFailed && user->second.has_joined));
+    if (event.what == MemberEvent::What::kJoined) user->second.has_joined = true;
+    if (event.what == MemberEvent::What::kFailed) users_.erase(user);
+  }
+
+  void become_quiet() {
+    net_.set_faults({});
+    for (unsigned i = 0; i < 2; ++i) net_.manager(i).faults = {};
+    if (!net_.master().is_alive()) net_.change_master(0);
+    for (unsigned i = 0; i < kHosts; ++i) net_.set_up(i, true);
+    net_.run_for(5min);
+    take_events();
+  }
+  void check_quiet() {
+    EXPECT_TRUE(asked_.empty()) << "a question has no end";
+    std::map<Gid, std::map<Gid, std::uint8_t>> wanted;
+    for (const auto& [cookie, user] : users_) {
+      EXPECT_TRUE(user.has_joined);
+      auto& state = wanted[user.mgid][Net::gid(user.host)];
+      state = static_cast<std::uint8_t>(state | user.state);
+    }
+    EXPECT_EQ(net_.master().members, wanted) << "membership is not the union of the users";
+    std::size_t services = 0;
+    for (unsigned i = 0; i < kHosts; ++i) {
+      const Client& client = net_.client(i);
+      const auto& counters = client.queries().counters();
+      EXPECT_EQ(client.queries().outstanding(), 0U);
+      EXPECT_EQ(client.queries().waiting(), 0U);
+      EXPECT_EQ(counters.asked,
+                counters.answered + counters.refused + counters.timed_out + counters.cancelled);
+      services += client.services().size();
+    }
+    EXPECT_EQ(net_.master().services.size(), services);
+    EXPECT_EQ(registered_.size(), services);
+    for (unsigned from = 0; from < kHosts; ++from) {
+      for (unsigned to = 0; to < kHosts; ++to) check_path(from, to);
+    }
+  }
+  // After a quiet time each path is known or found, and right.
+  void check_path(unsigned from, unsigned to) {
+    const PathQuestion question{.destination = Net::gid(to), .source = Net::gid(from)};
+    for (int i = 0; i < 2; ++i) {
+      const auto found = net_.client(from).paths().find(question, 0, 10s, net_.world.now());
+      ASSERT_TRUE(found);
+      if (const auto* known = std::get_if<KnownPaths>(&*found)) {
+        EXPECT_EQ(known->path.destination_lid, net_.host(to).port.lid);
+        return;
+      }
+      net_.run_for(1s);
+      net_.host(from).events.clear();
+    }
+    FAIL() << "no path from " << from << " to " << to;
+  }
+
+  // Adds the manager's and the network's delays.
+  static constexpr Duration kAnswerDelayMax = 3s;
+
+  Random random_;
+  Net net_;
+  Duration age_{};
+  std::uint64_t last_cookie_ = 0;
+  std::map<std::uint64_t, std::pair<unsigned, PathTicket>> asked_{};
+  std::map<std::uint64_t, User> users_{};
+  std::set<std::uint64_t> registered_{};
+  std::uint16_t next_lid_ = 500;
+};
+
+TEST(ClientSimTest, CacheIsFreshAndMembershipIsTheUnionAndEachQueryEndsOnce) {
+  for (const std::uint64_t seed : sim::seeds(100)) {
+    SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
+    ClientSim(seed).run();
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace verbena::sa

@@ -1,0 +1,185 @@
+#include "sa/client.h"
+
+#include <gtest/gtest.h>
+
+#include "sa/net_test.h"
+#include "wire/bth.h"
+
+namespace verbena::sa {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::Method;
+using wire::SaAttribute;
+using wire::TrapNumber;
+
+PathQuestion question_of(unsigned from, unsigned to) {
+  return {.destination = Net::gid(to), .source = Net::gid(from)};
+}
+
+std::optional<Lid> cached_lid(Net& net, unsigned from, unsigned to) {
+  const auto found = net.client(from).paths().find(question_of(from, to), 0, 10s, net.world.now());
+  net.pump();
+  if (!found || !std::holds_alternative<KnownPaths>(*found)) return std::nullopt;
+  return std::get<KnownPaths>(*found).path.destination_lid;
+}
+
+std::uint64_t path_requests(Net& net) {
+  return net.master().requests[{Method::kGet, SaAttribute::kPathRecord}] +
+         net.master().requests[{Method::kGetTable, SaAttribute::kPathRecord}];
+}
+
+TEST(ClientTest, ReportsOfTheManagerKeepTheCacheRight) {
+  Net net(1, 3, {});
+  net.run_for(1s);
+  EXPECT_EQ(net.master().subscriptions.size(), 3U * 5);
+  cached_lid(net, 0, 1);
+  cached_lid(net, 0, 2);
+  net.run_for(1s);
+  EXPECT_EQ(cached_lid(net, 0, 1), Lid{101});
+  EXPECT_EQ(net.client(0).paths().age(), PathCache::Config{}.age_with_notices);
+  net.change_lid(1, {300});
+  net.run_for(1s);
+  EXPECT_EQ(cached_lid(net, 0, 2), Lid{102}) << "only what has changed is forgotten";
+  cached_lid(net, 0, 1);
+  net.run_for(1s);
+  EXPECT_EQ(cached_lid(net, 0, 1), Lid{300});
+}
+
+TEST(ClientTest, KnownPathsNeedNoManager) {
+  Net net(1, 3, {});
+  net.run_for(1s);
+  cached_lid(net, 0, 1);
+  net.run_for(1s);
+  net.master().die();
+  EXPECT_TRUE(cached_lid(net, 0, 1));
+  EXPECT_FALSE(cached_lid(net, 0, 2));
+  net.host(0).events.clear();
+  net.run_for(11s);
+  ASSERT_EQ(net.host(0).events.size(), 1U);
+  const auto& failed = std::get<PathEvent>(net.host(0).events[0]);
+  EXPECT_EQ(failed.error->code, Errc::kTimedOut);
+  EXPECT_STREQ(failed.error->context, "the subnet manager did not answer");
+}
+
+TEST(ClientTest, StandbyManagerGetsMembershipsSubscriptionsAndServicesAgain) {
+  Net net(1, 3, {});
+  const Gid mgid{.bytes = {std::byte{0xff}, std::byte{0x12}}};
+  for (unsigned i = 0; i < 3; ++i) {
+    ASSERT_TRUE(net.client(i).memberships().join({.mgid = mgid}, i, net.world.now()));
+    ASSERT_TRUE(net.client(i).services().add({.service_id = {i + 1}, .lease_seconds = 600}, i,
+                                             net.world.now()));
+  }
+  net.run_for(1s);
+  EXPECT_EQ(net.master().members[mgid].size(), 3U);
+  for (unsigned i = 0; i < 3; ++i) net.host(i).events.clear();
+  net.change_master(1);
+  net.run_for(1s);
+  EXPECT_EQ(net.master().members[mgid].size(), 3U);
+  EXPECT_EQ(net.master().subscriptions.size(), 3U * 5);
+  EXPECT_EQ(net.master().services.size(), 3U);
+  for (unsigned i = 0; i < 3; ++i) {
+    for (const Event& event : net.host(i).events) {
+      const auto* member = std::get_if<MemberEvent>(&event);
+      ASSERT_TRUE(member != nullptr);
+      EXPECT_EQ(member->what, MemberEvent::What::kChanged) << "the new manager chose another MLID";
+    }
+  }
+}
+
+// SA-05.
+TEST(ClientTest, HundredThousandNoticesDelayNoQueryByMoreThanASecond) {
+  Net net(1, 2, {});
+  ASSERT_TRUE(
+      net.client(0).subscriptions().subscribe(TrapNumber::kGidInService, 7, net.world.now()));
+  net.run_for(1s);
+  net.host(0).events.clear();
+  std::uint64_t asked = 0;
+  for (int burst = 0; burst < 1000; ++burst) {
+    for (int i = 0; i < 100; ++i) {
+      net.master().report(TrapNumber::kGidInService, Net::gid(1));
+    }
+    net.pump();
+    net.client(0).paths().flush(net.world.now());
+    ASSERT_TRUE(net.client(0).paths().find(question_of(0, 1), ++asked, 10s, net.world.now()));
+    net.run_for(10ms);
+  }
+  net.run_for(1s);
+  std::uint64_t notices = 0;
+  std::uint64_t answers = 0;
+  for (const Event& event : net.host(0).events) {
+    if (std::holds_alternative<NoticeEvent>(event)) ++notices;
+    if (const auto* path = std::get_if<PathEvent>(&event)) {
+      ++answers;
+      EXPECT_FALSE(path->error);
+      EXPECT_LT(path->waited, 1s);
+    }
+  }
+  EXPECT_EQ(notices, 100'000U);
+  EXPECT_EQ(answers, asked);
+}
+
+// Hefty's slides: 1,000 nodes sent 500,000 queries.  OFED and Linux ask for each connection.
+TEST(ClientTest, JobOfAllToAllAsksOnceForEachPathOrEachPort) {
+  constexpr unsigned kHosts = 24;
+  for (const auto mode : {PathCache::Mode::kGet, PathCache::Mode::kTable}) {
+    Net net(2, kHosts, {.paths = {.mode = mode}});
+    net.run_for(2s);
+    for (int connections = 0; connections < 5; ++connections) {
+      for (unsigned from = 0; from < kHosts; ++from) {
+        for (unsigned to = 0; to < kHosts; ++to) cached_lid(net, from, to);
+      }
+      net.run_for(1s);
+    }
+    EXPECT_TRUE(cached_lid(net, 3, 9));
+    EXPECT_EQ(path_requests(net),
+              mode == PathCache::Mode::kGet ? kHosts * kHosts : std::uint64_t{kHosts});
+  }
+}
+
+TEST(ClientTest, BusyAndLossyAndSlowManagersServeAJobWithAtMostTwiceTheQueries) {
+  constexpr unsigned kHosts = 12;
+  for (int kind = 0; kind < 3; ++kind) {
+    SCOPED_TRACE(kind);
+    Net net(3, kHosts, {.notices = false});
+    if (kind == 0) net.master().faults.deaf = {2, 3};
+    if (kind == 1) net.master().faults.busy = {1, 3};
+    if (kind == 2) net.master().faults.delay_max = 3s;
+    for (unsigned from = 0; from < kHosts; ++from) {
+      for (unsigned to = 0; to < kHosts; ++to) {
+        ASSERT_TRUE(
+            net.client(from).paths().find(question_of(from, to), 0, 10min, net.world.now()));
+      }
+    }
+    net.run_for(5min);
+    std::size_t answered = 0;
+    for (unsigned i = 0; i < kHosts; ++i) {
+      for (const Event& event : net.host(i).events) {
+        if (!std::get<PathEvent>(event).error) ++answered;
+      }
+    }
+    EXPECT_EQ(answered, std::size_t{kHosts} * kHosts);
+    EXPECT_LE(path_requests(net), 2U * kHosts * kHosts) << "that the manager has seen";
+  }
+}
+
+TEST(ClientTest, ResponsesOfOtherProgramsAreNotWanted) {
+  const auto client = Client::create({}, {.notices = false}, Random(1), Time{});
+  client->set_port({.active = true, .lid = {5}, .sm_lid = {1}, .gids = {Net::gid(0)}}, Time{});
+  ASSERT_TRUE(client->paths().find(question_of(0, 1), 0, 10s, Time{}));
+  const auto packet = client->next_packet();
+  ASSERT_TRUE(packet);
+  auto header = ModelSa::header_in(packet->mad).mad;
+  EXPECT_FALSE(client->wants(header)) << "a request";
+  header.response = true;
+  EXPECT_TRUE(client->wants(header));
+  header.transaction_id ^= std::uint64_t{1} << 40;
+  EXPECT_FALSE(client->wants(header));
+  header = {.mgmt_class = wire::MgmtClass::kSubnetAdministration, .method = Method::kReport};
+  EXPECT_TRUE(client->wants(header));
+  header.mgmt_class = wire::MgmtClass::kPerformance;
+  EXPECT_FALSE(client->wants(header));
+}
+
+}  // namespace
+}  // namespace verbena::sa

@@ -1,0 +1,186 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "sa/client.h"
+#include "sa/manual_sa_test.h"
+#include "sa/model_sa_test.h"
+#include "sim/faults.h"
+#include "sim/world.h"
+
+// Connects clients and managers of one subnet in virtual time.
+namespace verbena::sa {
+
+class Net {
+ public:
+  struct Host {
+    std::unique_ptr<Client> client{};
+    PortState port{};
+    Time timer = kNever;
+    std::vector<Event> events{};
+  };
+
+  Net(std::uint64_t seed, unsigned hosts, const Client::Config& config,
+      const sim::Faults& faults = {})
+      : random_(seed), wire_(random_.fork(), faults) {
+    for (unsigned i = 0; i < 2; ++i) {
+      managers_.push_back(std::make_unique<ModelSa>(
+          world, subnet, Lid{static_cast<std::uint16_t>(1 + i)}, random_.fork()));
+      managers_.back()->pump = [this] { pump(); };
+    }
+    for (unsigned i = 0; i < hosts; ++i) {
+      Host host{.client = Client::create({}, config, random_.fork(), world.now())};
+      host.port = {.active = true,
+                   .lid = {static_cast<std::uint16_t>(100 + i)},
+                   .sm_lid = {1},
+                   .gids = {gid(i)},
+                   .pkeys = {{0xffff}}};
+      subnet[gid(i)] = host.port.lid;
+      hosts_.push_back(std::move(host));
+    }
+    for (unsigned i = 0; i < hosts; ++i) tell_port(i);
+  }
+  Net(const Net&) = delete;
+  Net& operator=(const Net&) = delete;
+
+  sim::World world{};
+  Subnet subnet{};
+
+  static Gid gid(unsigned host) { return test_gid(1000 + host); }
+  Host& host(unsigned i) { return hosts_.at(i); }
+  Client& client(unsigned i) { return *hosts_.at(i).client; }
+  unsigned hosts() const { return static_cast<unsigned>(hosts_.size()); }
+  ModelSa& manager(unsigned i) { return *managers_.at(i); }
+  ModelSa& master() { return *managers_.at(master_); }
+  void set_faults(const sim::Faults& faults) { wire_.set_faults(faults); }
+  Random& random() { return random_; }
+
+  // Tells the client what its port is.
+  void tell_port(unsigned i) {
+    client(i).set_port(hosts_[i].port, world.now());
+    pump();
+  }
+  void set_up(unsigned i, bool up) {
+    Host& one = hosts_.at(i);
+    if (one.port.active == up) return;
+    one.port.active = up;
+    if (up) {
+      subnet[gid(i)] = one.port.lid;
+    } else {
+      subnet.erase(gid(i));
+      master().forget_port(gid(i), one.port.lid);
+    }
+    note(i);
+    tell_port(i);
+    report(up ? wire::TrapNumber::kGidInService : wire::TrapNumber::kGidOutOfService, gid(i));
+  }
+  void change_lid(unsigned i, Lid lid) {
+    set_up(i, false);
+    hosts_.at(i).port.lid = lid;
+    set_up(i, true);
+  }
+  void report(wire::TrapNumber trap, const Gid& gid) {
+    master().report(trap, gid);
+    pump();
+  }
+  // The other manager takes over.  If `master` is the same, it has begun anew.
+  void change_master(unsigned master) {
+    manager(master_).die();
+    master_ = master;
+    manager(master).begin();
+    for (unsigned i = 0; i < hosts(); ++i) {
+      hosts_[i].port.sm_lid = manager(master).lid();
+      if (hosts_[i].port.active) tell_port(i);
+      client(i).reregister(world.now());
+    }
+    pump();
+  }
+
+  // Tells when the port had which LID.
+  struct Past {
+    Time since{};
+    Lid lid{};  // 0: down
+  };
+  // Returns true if the port had the LID at some time since then.
+  bool had_lid_since(unsigned i, Lid lid, Time since) {
+    const auto& past = past_[i];
+    if (past.empty()) return lid == hosts_.at(i).port.lid;
+    for (std::size_t at = 0; at < past.size(); ++at) {
+      const Time end = at + 1 < past.size() ? past[at + 1].since : kNever;
+      if (past[at].lid == lid && end >= since) return true;
+    }
+    const Lid first{static_cast<std::uint16_t>(100 + i)};
+    return lid == first && past.front().since >= since;
+  }
+
+  // Moves packets and events, and sets timers.
+  void pump() {
+    for (std::size_t i = 0; i < managers_.size(); ++i) {
+      ModelSa& one = *managers_[i];
+      while (const auto packet = one.next_packet()) transmit(*packet);
+      const Time due = one.deadline();
+      if (due == kNever || due >= manager_timers_[i]) continue;
+      manager_timers_[i] = due;
+      world.at(due, [this, i] {
+        manager_timers_[i] = kNever;
+        managers_[i]->on_timer();
+        pump();
+      });
+    }
+    for (unsigned i = 0; i < hosts(); ++i) {
+      Host& one = hosts_[i];
+      while (const auto packet = one.client->next_packet()) transmit(*packet);
+      while (auto event = one.client->next_event()) one.events.push_back(*std::move(event));
+      const Time due = one.client->deadline();
+      if (due == kNever || due >= one.timer) continue;
+      one.timer = due;
+      world.at(due, [this, i] {
+        hosts_[i].timer = kNever;
+        client(i).on_timer(world.now());
+        pump();
+      });
+    }
+  }
+  void run_for(Duration duration) {
+    pump();
+    world.run_until(world.now() + duration);
+  }
+
+ private:
+  void note(unsigned i) {
+    past_[i].push_back({world.now(), hosts_.at(i).port.active ? hosts_.at(i).port.lid : Lid{}});
+  }
+  void transmit(const mad::SendMad& packet) {
+    for (const Duration delay : wire_.next().arrivals) {
+      world.after(delay, [this, packet] { arrive(packet); });
+    }
+  }
+  void arrive(const mad::SendMad& packet) {
+    const Lid to = packet.to.path.destination_lid;
+    for (auto& manager : managers_) {
+      if (manager->lid() == to) manager->receive(packet);
+    }
+    for (Host& one : hosts_) {
+      if (one.port.lid != to || !one.port.active) continue;
+      mad::Address from = packet.to;
+      from.path = packet.to.path.reversed();
+      one.client->receive({.destination_qpn = wire::kGsiQpn, .from = from, .mad = packet.mad},
+                          world.now());
+    }
+    pump();
+  }
+
+  Random random_;
+  sim::FaultyWire wire_;
+  std::vector<std::unique_ptr<ModelSa>> managers_{};
+  std::array<Time, 2> manager_timers_{kNever, kNever};
+  unsigned master_ = 0;
+  std::vector<Host> hosts_{};
+  std::map<unsigned, std::vector<Past>> past_{};
+};
+
+}  // namespace verbena::sa
