@@ -137,7 +137,9 @@ void Memberships::step(Groups::iterator found, Time now) {
     if (now < group.not_before) return wait(key, group, group.not_before);
     return send_leave(found, rest, now);
   }
-  if (group.request != Request::kNone || !group.is_empty()) return;
+  if (group.request != Request::kNone || !group.is_empty() || group.is_asserted_again) return;
+  // The next user has to know of leaves that may still arrive.
+  if (now < group.stray_until) return wait(key, group, group.stray_until);
   if (group.mgid != Gid{}) by_mgid_.erase(group.mgid);
   wait(key, group, kNever);
   groups_.erase(found);
@@ -201,6 +203,40 @@ void Memberships::ask(Groups::iterator found, Request request, const Query& quer
   group.query = *asked;
   group.is_doubted = false;
   by_query_.emplace(*asked, found->first);
+  note_request_after_strays(found->first, group, now);
+}
+
+void Memberships::note_strays(Group& group, const QueryEnd& end, Time now) {
+  if (end.tries <= 1 && end.how != QueryEnd::How::kTimedOut) return;
+  auto& strays = group.request == Request::kLeave ? group.stray_leaves : group.stray_joins;
+  strays |= group.bits;
+  group.stray_until = now + kStrayTime;
+}
+
+void Memberships::note_request_after_strays(GroupKey key, Group& group, Time now) {
+  if (group.is_asserted_again) return;
+  if (now >= group.stray_until) group.stray_joins = group.stray_leaves = 0;
+  const bool is_leave = group.request == Request::kLeave;
+  if ((group.bits & (is_leave ? group.stray_joins : group.stray_leaves)) == 0) return;
+  group.is_asserted_again = true;
+  asserts_.emplace(group.stray_until, key);
+}
+
+// Sends again what the strays may have undone.
+void Memberships::assert_again(Groups::iterator found, Time now) {
+  Group& group = found->second;
+  ++counters_.asserted_again;
+  group.is_doubted = true;
+  group.at_sa |= group.stray_joins;
+  group.confirmed = static_cast<std::uint8_t>(group.confirmed & ~group.stray_leaves);
+  // There may be later strays meanwhile.
+  group.is_asserted_again = now < group.stray_until;
+  if (group.is_asserted_again) {
+    asserts_.emplace(group.stray_until, found->first);
+  } else {
+    group.stray_joins = group.stray_leaves = 0;
+  }
+  step(found, now);
 }
 
 // Returns the request of the user who has named most, since the group may have to be made again.
@@ -217,6 +253,7 @@ void Memberships::receive(const QueryEnd& end, Time now) {
   if (asked == by_query_.end()) return;
   const auto found = groups_.find(asked->second);
   by_query_.erase(asked);
+  note_strays(found->second, end, now);
   if (found->second.request == Request::kLeave) return receive_leave(found, end, now);
   receive_join(found, end, now);
 }
@@ -382,6 +419,11 @@ void Memberships::on_timer(Time now) {
     fail_member(id, timed_out(is_asked ? queries_.tries(group.query) : 0));
     step(groups_.find(key), now);
   }
+  while (!asserts_.empty() && asserts_.begin()->first <= now) {
+    const GroupKey key = asserts_.begin()->second;
+    asserts_.erase(asserts_.begin());
+    assert_again(groups_.find(key), now);
+  }
   while (!waits_.empty() && waits_.begin()->first <= now) {
     const GroupKey key = waits_.begin()->second;
     waits_.erase(waits_.begin());
@@ -393,6 +435,7 @@ Time Memberships::deadline() const {
   Time next = kNever;
   if (!joins_due_.empty()) next = joins_due_.begin()->first;
   if (!waits_.empty()) next = std::min(next, waits_.begin()->first);
+  if (!asserts_.empty()) next = std::min(next, asserts_.begin()->first);
   return next;
 }
 

@@ -45,6 +45,7 @@ struct MembershipCounters {
   std::uint64_t failed = 0;  // users
   std::uint64_t left = 0;    // users
   std::uint64_t rejoins = 0;
+  std::uint64_t asserted_again = 0;
   std::uint64_t changed = 0;
   std::uint64_t leaves_given_up = 0;
   std::uint64_t limit_members = 0;
@@ -78,6 +79,9 @@ class Memberships {
   // does not keep the membership.
   static constexpr Duration kLeavePause = std::chrono::seconds(60);
   static constexpr unsigned kLeaveRounds = 3;
+  // A repeat of a request may reach the SA this long after its answer, and after the next request.
+  // So the last request is sent again after that time.
+  static constexpr Duration kStrayTime = std::chrono::seconds(10);
   // A manager that has just begun may refuse for a while.
   static constexpr unsigned kRejoinRefusalsMax = 6;
   static constexpr Duration kRejoinPauseMin = std::chrono::seconds(1);
@@ -142,6 +146,11 @@ class Memberships {
     Time not_before{};        // the next rejoin or leave
     unsigned rejoin_refusals = 0;
     unsigned leave_rounds = 0;
+    // Bits of joins and leaves that were sent more often than answered.
+    std::uint8_t stray_joins = 0;
+    std::uint8_t stray_leaves = 0;
+    Time stray_until{};
+    bool is_asserted_again = false;  // at stray_until
 
     // Returns the union of the join states of all who have joined.
     std::uint8_t wanted() const;
@@ -164,6 +173,9 @@ class Memberships {
 
   void receive_join(Groups::iterator found, const QueryEnd& end, Time now);
   void receive_leave(Groups::iterator found, const QueryEnd& end, Time now);
+  void note_strays(Group& group, const QueryEnd& end, Time now);
+  void note_request_after_strays(GroupKey key, Group& group, Time now);
+  void assert_again(Groups::iterator found, Time now);
   void join_failed(Groups::iterator found, const Error& error, bool may_be_at_sa, Time now);
   // Gives the group the MGID that the SA has chosen.  It returns the group of that MGID.
   Groups::iterator name(Groups::iterator found, const Gid& mgid);
@@ -185,6 +197,7 @@ class Memberships {
   std::map<QueryId, GroupKey> by_query_{};
   std::set<std::pair<Time, MemberId>> joins_due_{};  // of users that have not joined
   std::set<std::pair<Time, GroupKey>> waits_{};
+  std::set<std::pair<Time, GroupKey>> asserts_{};  // of groups that are asserted again
   GroupKey last_group_ = 0;
   std::uint64_t last_member_ = 0;
   std::deque<MemberEvent> events_{};
@@ -198,6 +211,7 @@ inline constexpr auto kMembershipCounterNames = std::to_array<MemberName<Members
     {&MembershipCounters::failed, "sa_members_failed"},
     {&MembershipCounters::left, "sa_members_left"},
     {&MembershipCounters::rejoins, "sa_rejoins"},
+    {&MembershipCounters::asserted_again, "sa_memberships_asserted_again"},
     {&MembershipCounters::changed, "sa_groups_changed"},
     {&MembershipCounters::leaves_given_up, "sa_leaves_given_up"},
     {&MembershipCounters::limit_members, "limit_sa_members"},

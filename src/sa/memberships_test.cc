@@ -218,6 +218,7 @@ TEST_F(MembershipsTest, EachLeaveHasItsOwnTries) {
       for (const auto& packet : run_for(1s)) tries.push_back(packet);
     }
     answer(tries.back(), record_of(kGroup));
+    run_for(Memberships::kStrayTime);
     EXPECT_EQ(memberships.groups(), 0U);
   }
   EXPECT_EQ(memberships.counters().leaves_given_up, 0U);

@@ -121,7 +121,7 @@ class Net {
   void pump() {
     for (std::size_t i = 0; i < managers_.size(); ++i) {
       ModelSa& one = *managers_[i];
-      while (const auto packet = one.next_packet()) transmit(*packet);
+      while (const auto packet = one.next_packet()) transmit(*packet, true);
       const Time due = one.deadline();
       if (due == kNever || due >= manager_timers_[i]) continue;
       manager_timers_[i] = due;
@@ -133,7 +133,7 @@ class Net {
     }
     for (unsigned i = 0; i < hosts(); ++i) {
       Host& one = hosts_[i];
-      while (const auto packet = one.client->next_packet()) transmit(*packet);
+      while (const auto packet = one.client->next_packet()) transmit(*packet, false);
       while (auto event = one.client->next_event()) one.events.push_back(*std::move(event));
       const Time due = one.client->deadline();
       if (due == kNever || due >= one.timer) continue;
@@ -154,8 +154,11 @@ class Net {
   void note(unsigned i) {
     past_[i].push_back({world.now(), hosts_.at(i).port.active ? hosts_.at(i).port.lid : Lid{}});
   }
-  void transmit(const mad::SendMad& packet) {
-    for (const Duration delay : wire_.next().arrivals) {
+  void transmit(const mad::SendMad& packet, bool may_repeat) {
+    auto arrivals = wire_.next().arrivals;
+    // No network of InfiniBand repeats a request.
+    if (!may_repeat && arrivals.size() > 1) arrivals.resize(1);
+    for (const Duration delay : arrivals) {
       world.after(delay, [this, packet] { arrive(packet); });
     }
   }

@@ -220,7 +220,7 @@ void PathCache::receive_path(Entries::iterator found, const QueryEnd& end, Time 
     }
   }
   auto paths = paths_in(found->first, end);
-  entry.learned = now;
+  entry.learned = end.first_sent;
   if (paths) {
     answer_waiters(entry, *paths, std::nullopt, end.tries, now);
     entry.paths = *std::move(paths);

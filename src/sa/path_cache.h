@@ -62,7 +62,7 @@ struct PathEvent {
 //
 // Invariants:
 //  * Each ticket gets one PathEvent, unless it is cancelled.
-//  * A path is never given out later than age() after its answer came.
+//  * A path is never given out later than age() after the SA was asked for it.
 class PathCache {
  public:
   enum class Mode : std::uint8_t { kGet, kTable };
@@ -136,7 +136,7 @@ class PathCache {
   struct Entry {
     std::vector<wire::PathRecord> paths{};
     std::optional<Error> absent{};
-    Time learned{};
+    Time learned{};  // when the SA was asked: what it said is not older
     std::size_t next_choice = 0;
     std::optional<QueryId> query{};
     bool waits_for_table = false;
@@ -182,7 +182,7 @@ class PathCache {
   void schedule_table(Time due, Time now);
   void load_table(Time now);
   void receive_table(const QueryEnd& end, Time now);
-  void store_table(const std::vector<wire::PathRecord>& paths, Time now);
+  void store_table(const std::vector<wire::PathRecord>& paths, Time asked, Time now);
   void end_table(Table state, Time now);
 
   Config config_;

@@ -49,11 +49,11 @@ void PathCache::receive_table(const QueryEnd& end, Time now) {
     return end_table(Table::kNone, now);
   }
   ++counters_.tables;
-  store_table(*paths, now);
+  store_table(*paths, end.first_sent, now);
   end_table(Table::kLoaded, now);
 }
 
-void PathCache::store_table(const std::vector<PathRecord>& paths, Time now) {
+void PathCache::store_table(const std::vector<PathRecord>& paths, Time asked, Time now) {
   const Gid& source = port_.gids.front();
   std::map<Gid, std::vector<PathRecord>> by_destination;
   for (const PathRecord& path : paths) {
@@ -79,7 +79,7 @@ void PathCache::store_table(const std::vector<PathRecord>& paths, Time now) {
     counters_.table_paths += known.size();
     entry.waits_for_table = false;
     entry.absent.reset();
-    entry.learned = now;
+    entry.learned = asked;
     entry.paths = std::move(known);
     answer_waiters(entry, entry.paths, std::nullopt, 1, now);
     note_use(found);

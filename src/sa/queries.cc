@@ -306,6 +306,7 @@ void Queries::end(Entries::iterator found, QueryEnd end, Time now) {
   end.asker = entry.asker;
   end.cookie = entry.cookie;
   end.waited = now - entry.asked;
+  end.first_sent = entry.first_sent;
   end.tries = entry.tries;
   unsend(id, entry);
   waiting_.erase(id);

@@ -55,6 +55,7 @@ struct QueryEnd {
   How how{};
   std::uint16_t mad_status = 0;  // kRefused: why
   Duration waited{};
+  Time first_sent{};  // the answer is not older
   std::uint32_t tries = 0;
   std::uint16_t attribute_offset = 0;
   std::vector<std::byte> data{};  // kAnswered: the records
