@@ -89,8 +89,7 @@ class ClientSim {
     const auto found = net_.client(from).paths().find(question, cookie, between(1s, 40s), now);
     if (found && std::holds_alternative<KnownPaths>(*found)) {
       const Lid lid = std::get<KnownPaths>(*found).path.destination_lid;
-      EXPECT_TRUE(net_.had_lid_since(to, lid, now - age_))
-          << "the path is older than its age";
+      EXPECT_TRUE(net_.had_lid_since(to, lid, now - age_)) << "the path is older than its age";
     } else if (found) {
       asked_.emplace(cookie, std::pair(from, std::get<PathTicket>(*found)));
     }

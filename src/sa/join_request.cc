@@ -7,23 +7,23 @@
 namespace verbena::sa {
 
 using wire::McMemberRecord;
-using Mask = McMemberRecord::Mask;
+using MemberMask = McMemberRecord::Mask;
 
 namespace {
 
 std::uint64_t fill_in(McMemberRecord& record, const JoinRequest& request) {
   std::uint64_t mask = 0;
-  put(record.qkey, request.qkey, Mask::kQkey, mask);
-  put(record.pkey, request.pkey, Mask::kPkey, mask);
-  put_limit(record.mtu_selector, record.mtu, request.mtu, Mask::kMtu, mask);
-  put_limit(record.rate_selector, record.rate, request.rate, Mask::kRate, mask);
-  put_limit(record.packet_life_selector, record.packet_life, request.packet_life, Mask::kPacketLife,
-            mask);
-  put(record.traffic_class, request.traffic_class, Mask::kTrafficClass, mask);
-  put(record.service_level, request.service_level, Mask::kServiceLevel, mask);
-  put(record.flow_label, request.flow_label, Mask::kFlowLabel, mask);
-  put(record.hop_limit, request.hop_limit, Mask::kHopLimit, mask);
-  put(record.scope, request.scope, Mask::kScope, mask);
+  put(record.qkey, request.qkey, MemberMask::kQkey, mask);
+  put(record.pkey, request.pkey, MemberMask::kPkey, mask);
+  put_limit(record.mtu_selector, record.mtu, request.mtu, MemberMask::kMtu, mask);
+  put_limit(record.rate_selector, record.rate, request.rate, MemberMask::kRate, mask);
+  put_limit(record.packet_life_selector, record.packet_life, request.packet_life,
+            MemberMask::kPacketLife, mask);
+  put(record.traffic_class, request.traffic_class, MemberMask::kTrafficClass, mask);
+  put(record.service_level, request.service_level, MemberMask::kServiceLevel, mask);
+  put(record.flow_label, request.flow_label, MemberMask::kFlowLabel, mask);
+  put(record.hop_limit, request.hop_limit, MemberMask::kHopLimit, mask);
+  put(record.scope, request.scope, MemberMask::kScope, mask);
   return mask;
 }
 
@@ -37,14 +37,14 @@ bool is_good(std::uint8_t value, const std::optional<JoinRequest::Limit>& limit)
 Query join_query(const JoinRequest& request, const Gid& mgid, const Gid& port_gid,
                  std::uint8_t join_state) {
   McMemberRecord record{.mgid = mgid, .port_gid = port_gid, .join_state = join_state};
-  std::uint64_t mask = fill_in(record, request) | Mask::kPortGid | Mask::kJoinState;
-  if (mgid != Gid{}) mask |= Mask::kMgid;
+  std::uint64_t mask = fill_in(record, request) | MemberMask::kPortGid | MemberMask::kJoinState;
+  if (mgid != Gid{}) mask |= MemberMask::kMgid;
   return Query::of(wire::Method::kSet, wire::SaAttribute::kMcMemberRecord, mask, record);
 }
 
 Query leave_query(const Gid& mgid, const Gid& port_gid, std::uint8_t join_state) {
   return Query::of(wire::Method::kDelete, wire::SaAttribute::kMcMemberRecord,
-                   Mask::kMgid | Mask::kPortGid | Mask::kJoinState,
+                   MemberMask::kMgid | MemberMask::kPortGid | MemberMask::kJoinState,
                    McMemberRecord{.mgid = mgid, .port_gid = port_gid, .join_state = join_state});
 }
 

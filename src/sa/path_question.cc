@@ -5,28 +5,28 @@
 namespace verbena::sa {
 
 using wire::PathRecord;
-using Mask = PathRecord::Mask;
+using PathMask = PathRecord::Mask;
 
 Query query_of(const PathQuestion& question) {
   PathRecord record{.destination_gid = question.destination, .source_gid = question.source};
-  std::uint64_t mask = Mask::kSourceGid | Mask::kReversible | Mask::kNumbPath;
-  if (question.destination != Gid{}) mask |= Mask::kDestinationGid;
+  std::uint64_t mask = PathMask::kSourceGid | PathMask::kReversible | PathMask::kNumbPath;
+  if (question.destination != Gid{}) mask |= PathMask::kDestinationGid;
   record.reversible = question.reversible;
   record.numb_path = question.numb_path;
-  put(record.destination_lid, question.destination_lid, Mask::kDestinationLid, mask);
-  put(record.source_lid, question.source_lid, Mask::kSourceLid, mask);
-  put(record.pkey, question.pkey, Mask::kPkey, mask);
-  put(record.service_id, question.service_id, Mask::kServiceId, mask);
-  put(record.qos_class, question.qos_class, Mask::kQosClass, mask);
-  put(record.service_level, question.service_level, Mask::kServiceLevel, mask);
-  put(record.traffic_class, question.traffic_class, Mask::kTrafficClass, mask);
-  put(record.flow_label, question.flow_label, Mask::kFlowLabel, mask);
-  put(record.raw_traffic, question.raw_traffic, Mask::kRawTraffic, mask);
-  put(record.hop_limit, question.hop_limit, Mask::kHopLimit, mask);
-  put_limit(record.mtu_selector, record.mtu, question.mtu, Mask::kMtu, mask);
-  put_limit(record.rate_selector, record.rate, question.rate, Mask::kRate, mask);
+  put(record.destination_lid, question.destination_lid, PathMask::kDestinationLid, mask);
+  put(record.source_lid, question.source_lid, PathMask::kSourceLid, mask);
+  put(record.pkey, question.pkey, PathMask::kPkey, mask);
+  put(record.service_id, question.service_id, PathMask::kServiceId, mask);
+  put(record.qos_class, question.qos_class, PathMask::kQosClass, mask);
+  put(record.service_level, question.service_level, PathMask::kServiceLevel, mask);
+  put(record.traffic_class, question.traffic_class, PathMask::kTrafficClass, mask);
+  put(record.flow_label, question.flow_label, PathMask::kFlowLabel, mask);
+  put(record.raw_traffic, question.raw_traffic, PathMask::kRawTraffic, mask);
+  put(record.hop_limit, question.hop_limit, PathMask::kHopLimit, mask);
+  put_limit(record.mtu_selector, record.mtu, question.mtu, PathMask::kMtu, mask);
+  put_limit(record.rate_selector, record.rate, question.rate, PathMask::kRate, mask);
   put_limit(record.packet_life_selector, record.packet_life, question.packet_life,
-            Mask::kPacketLife, mask);
+            PathMask::kPacketLife, mask);
   const auto method = question.numb_path == 1 ? wire::Method::kGet : wire::Method::kGetTable;
   return Query::of(method, wire::SaAttribute::kPathRecord, mask, record);
 }

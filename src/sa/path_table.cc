@@ -23,11 +23,11 @@ void PathCache::schedule_table(Time due, Time now) {
 void PathCache::load_table(Time now) {
   const PathRecord record{
       .source_gid = port_.gids.front(), .reversible = true, .numb_path = config_.table_paths};
-  using Mask = PathRecord::Mask;
-  const auto asked =
-      queries_.ask(Query::of(wire::Method::kGetTable, wire::SaAttribute::kPathRecord,
-                             Mask::kSourceGid | Mask::kReversible | Mask::kNumbPath, record),
-                   Asker::kPaths, 0, now);
+  using TableMask = PathRecord::Mask;
+  const auto asked = queries_.ask(
+      Query::of(wire::Method::kGetTable, wire::SaAttribute::kPathRecord,
+                TableMask::kSourceGid | TableMask::kReversible | TableMask::kNumbPath, record),
+      Asker::kPaths, 0, now);
   table_is_doubted_ = false;
   doubted_gids_.clear();
   if (!asked) return end_table(Table::kNone, now);

@@ -7,7 +7,7 @@
 namespace verbena::sa {
 
 using wire::ServiceRecord;
-using Mask = ServiceRecord::Mask;
+using ServiceMask = ServiceRecord::Mask;
 
 std::array<std::byte, 64> ServiceQuestion::name_of(std::string_view text) {
   std::array<std::byte, 64> name{};
@@ -36,10 +36,10 @@ Result<ServiceTicket> Services::find(const ServiceQuestion& question, std::uint6
   }
   ServiceRecord record;
   std::uint64_t mask = 0;
-  put(record.name, question.name, Mask::kName, mask);
-  put(record.service_id, question.service_id, Mask::kServiceId, mask);
-  put(record.service_gid, question.gid, Mask::kServiceGid, mask);
-  put(record.service_pkey, question.pkey, Mask::kPkey, mask);
+  put(record.name, question.name, ServiceMask::kName, mask);
+  put(record.service_id, question.service_id, ServiceMask::kServiceId, mask);
+  put(record.service_gid, question.gid, ServiceMask::kServiceGid, mask);
+  put(record.service_pkey, question.pkey, ServiceMask::kPkey, mask);
   Query query = Query::of(wire::Method::kGetTable, wire::SaAttribute::kServiceRecord, mask, record);
   query.give_up_after = give_up_after;
   const auto asked = VB_TRY(queries_.ask(query, Asker::kServices, 0, now));
@@ -92,8 +92,9 @@ void Services::step(Entries::iterator found, Time now) {
     if (!entry.was_registered || !entry.is_registered || entry.next != Time{}) {
       // Without a manager the first registration waits as a query, and has its deadline.
       if (entry.was_registered && !port_.is_ready()) return;
-      const auto mask = Mask::kServiceId | Mask::kServiceGid | Mask::kPkey | Mask::kLease |
-                        Mask::kKey | Mask::kName | Mask::kData;
+      const auto mask = ServiceMask::kServiceId | ServiceMask::kServiceGid | ServiceMask::kPkey |
+                        ServiceMask::kLease | ServiceMask::kKey | ServiceMask::kName |
+                        ServiceMask::kData;
       entry.may_be_at_sa = true;
       ask(found, Request::kSet,
           Query::of(wire::Method::kSet, wire::SaAttribute::kServiceRecord, mask, record_of(entry)),
@@ -102,9 +103,10 @@ void Services::step(Entries::iterator found, Time now) {
     return;
   }
   if (entry.may_be_at_sa) {
-    Query query = Query::of(wire::Method::kDelete, wire::SaAttribute::kServiceRecord,
-                            Mask::kServiceId | Mask::kServiceGid | Mask::kPkey | Mask::kKey,
-                            record_of(entry));
+    Query query = Query::of(
+        wire::Method::kDelete, wire::SaAttribute::kServiceRecord,
+        ServiceMask::kServiceId | ServiceMask::kServiceGid | ServiceMask::kPkey | ServiceMask::kKey,
+        record_of(entry));
     query.tries_max = kRemoveTries;
     query.give_up_after = std::chrono::minutes(1);
     return ask(found, Request::kDelete, query, now);
