@@ -224,6 +224,36 @@ TEST_F(MembershipsTest, EachLeaveHasItsOwnTries) {
   EXPECT_EQ(memberships.counters().leaves_given_up, 0U);
 }
 
+// Seeds 181 and 9711 of the simulation: a repeat of a request reached the manager after the next
+// request of its group.
+TEST_F(MembershipsTest, LateRepeatOfAJoinCannotUndoALeave) {
+  const MemberId id = join();
+  const auto tries = run_for(3s);
+  ASSERT_GT(tries.size(), 1U);
+  answer(tries[0], record_of(kGroup));
+  memberships.leave(id, now);
+  answer(request(), record_of(kGroup));
+  const auto again = run_for(Memberships::kStrayTime);
+  ASSERT_FALSE(again.empty());
+  EXPECT_EQ(text_of(again[0]), "leave 1");
+  refuse(again.back(), SaStatus::kRequestInvalid);
+  EXPECT_EQ(memberships.counters().asserted_again, 1U);
+}
+
+TEST_F(MembershipsTest, LateRepeatOfALeaveCannotUndoAJoin) {
+  const MemberId id = become_member();
+  memberships.leave(id, now);
+  const auto tries = run_for(3s);
+  ASSERT_GT(tries.size(), 1U);
+  answer(tries[0], record_of(kGroup));
+  become_member();
+  const auto again = run_for(Memberships::kStrayTime);
+  ASSERT_FALSE(again.empty());
+  EXPECT_EQ(text_of(again[0]), "join 1");
+  answer(again[0], record_of(kGroup));
+  EXPECT_EQ(events(), "") << "the user does not notice";
+}
+
 TEST_F(MembershipsTest, LeaveWithoutAnswerEndsAfterItsRounds) {
   const MemberId id = become_member();
   memberships.leave(id, now);

@@ -168,8 +168,8 @@ std::optional<SaNotice> Subscriptions::receive_report(const mad::ManagementPort:
   const bool was_there = is_repeated(message, header);
   header.response = true;
   header.status = 0;
-  std::vector<std::byte> response(
-      message.mad.begin(), message.mad.begin() + std::min(message.mad.size(), wire::kMadBytes));
+  std::vector<std::byte> response = message.mad;
+  response.resize(std::min(response.size(), wire::kMadBytes));
   wire::encode_to(response, header);
   // A response that cannot be sent is missed by the SA, which reports again.
   (void)mads_.send(agent_, {.to = message.from, .mad = std::move(response)}, now);
