@@ -148,6 +148,17 @@ TEST_F(QueriesTest, BusyKeepsTheRequestPendingAndWaits) {
   EXPECT_EQ(queries.counters().busy, 1U);
 }
 
+TEST_F(QueriesTest, TriesThatTheManagerWasTooBusyForDoNotCount) {
+  Query query = path_query();
+  query.tries_max = 2;
+  ask(0, query);
+  answer(request(), wire::mad_status::kBusy);
+  EXPECT_EQ(run_for(25s).size(), 2U);
+  const auto end = queries.next_end();
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->tries, 3U);
+}
+
 TEST_F(QueriesTest, SixteenAreOutstandingAndTheRestWaitsInOrder) {
   for (std::uint64_t i = 0; i < 40; ++i) ask(i);
   auto requests = sent();
