@@ -53,6 +53,54 @@ TEST(Message, ListsAndTextsSurviveARoundTrip) {
   EXPECT_EQ(find_port(back->devices, {2, 1}), nullptr);
 }
 
+TEST(Message, MulticastMessagesSurviveARoundTrip) {
+  Gid group{};
+  group.bytes[0] = std::byte{0xff};
+  group.bytes[15] = std::byte{7};
+  const Bytes join = encode(4, JoinMulticast{.port = {1, 2},
+                                             .port_space = 0x0002,
+                                             .pkey = {0x8001},
+                                             .group = group,
+                                             .is_mgid = true,
+                                             .join_state = 8});
+  const auto asked = decode<JoinMulticast>(*open(join));
+  ASSERT_TRUE(asked);
+  EXPECT_EQ(asked->port, (PortId{1, 2}));
+  EXPECT_EQ(asked->port_space, 0x0002);
+  EXPECT_EQ(asked->pkey, Pkey{0x8001});
+  EXPECT_EQ(asked->group, group);
+  EXPECT_TRUE(asked->is_mgid);
+  EXPECT_EQ(asked->join_state, 8);
+
+  const MulticastJoined joined{.membership = 0x100000003,
+                               .mgid = group,
+                               .mlid = {0xc003},
+                               .qkey = {0x0b1b},
+                               .pkey = {0xffff},
+                               .mtu = 4,
+                               .rate = 3,
+                               .service_level = 5,
+                               .traffic_class = 6,
+                               .hop_limit = 7,
+                               .flow_label = 0xabcde};
+  EXPECT_EQ(decode<MulticastJoined>(*open(encode(4, joined))), joined);
+
+  const Bytes leave = encode(0, LeaveMulticast{joined.membership});
+  EXPECT_EQ(decode<LeaveMulticast>(*open(leave)).value().membership, joined.membership);
+  const Bytes lost = encode(0, MulticastLost{joined.membership, 110});
+  EXPECT_EQ(decode<MulticastLost>(*open(lost)).value().membership, joined.membership);
+  EXPECT_EQ(decode<MulticastLost>(*open(lost)).value().error, 110);
+}
+
+// The agent asks the SA before it answers a join, so a join needs a number.
+TEST(Message, LeavingMayGoUnansweredAndJoiningMayNot) {
+  EXPECT_TRUE(is_for_node(Type::kJoinMulticast));
+  EXPECT_TRUE(is_for_node(Type::kLeaveMulticast));
+  EXPECT_FALSE(is_for_node(Type::kFlushCapture));
+  EXPECT_FALSE(may_go_unanswered(Type::kJoinMulticast));
+  EXPECT_TRUE(may_go_unanswered(Type::kLeaveMulticast));
+}
+
 // A message part with a member called `value` is still a message part.
 TEST(Message, NamedCountsKeepTheirNames) {
   StatusReply status{.pid = 4, .counters = {{"data_packets", 7}}};
@@ -119,12 +167,16 @@ TEST(Message, RandomBytesNeverDoHarm) {
     while (!rest.empty() && take_message(rest)) {
     }
     (void)open(bytes).has_value();
-    for (const Type type : {Type::kCmEvent, Type::kWelcome, Type::kReject, Type::kProcessesReply}) {
+    for (const Type type : {Type::kCmEvent, Type::kWelcome, Type::kReject, Type::kProcessesReply,
+                            Type::kJoinMulticast, Type::kMulticastJoined, Type::kMulticastLost}) {
       const Envelope as{type, 1, bytes};
       (void)decode<CmEvent>(as).has_value();
       (void)decode<Welcome>(as).has_value();
       (void)decode<Reject>(as).has_value();
       (void)decode<ProcessesReply>(as).has_value();
+      (void)decode<JoinMulticast>(as).has_value();
+      (void)decode<MulticastJoined>(as).has_value();
+      (void)decode<MulticastLost>(as).has_value();
     }
   }
 }
