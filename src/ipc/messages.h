@@ -384,7 +384,8 @@ struct JoinGroup {
   static constexpr Type kType = Type::kJoinGroup;
   std::uint16_t range = 0;
   Gid group{};
-  std::uint32_t interface = 0;  // 0: all interfaces that the host has, now and later
+  // 0: all interfaces that the host has, now and later.  On InfiniBand: the number of a port.
+  std::uint32_t interface = 0;
   void fields(auto& a) { a(range, group, interface); }
 };
 

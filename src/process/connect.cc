@@ -82,6 +82,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   ipc::Accept message{{}, param};
   if (connection.is_datagram()) {
     if (connection.qp) message.param.qpn = connection.qpn.value;
+    message.param.qkey = connection.qkey.value;
     return ask_for(id, std::move(message),
                    then(id, Stage::kConnected, answered(id, std::move(done))));
   }

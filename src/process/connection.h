@@ -45,6 +45,7 @@ class Connection {
   std::uint64_t cookie = 0;
   std::uint32_t port_space = 0;
   std::uint32_t qp_type = 0;
+  Qkey qkey{};  // of datagrams; 0: that of the first group that is joined (RDMA_PS_IPOIB)
   rdmacm::SocketAddress source{};
   rdmacm::SocketAddress destination{};
   rdmacm::PathInfo path{};
@@ -66,10 +67,15 @@ class Connection {
 
   // Describes a multicast group that the program has joined with this id.
   struct Group {
-    Gid address{};
+    Gid address{};  // on InfiniBand the MGID, as soon as it is known
+    bool receives = false;
     hca::QpHandle qp{};  // the QP to attach, if any
     bool attached = false;
-    Pending attaching{};
+    Pending pending{};  // the request to the agent: to join the group, or to attach the QP
+    // Only InfiniBand uses these.
+    std::uint64_t membership = 0;  // the number of the join; 0: the agent has not answered
+    std::uint8_t rate = 0;
+    rdmacm::PathInfo path{};  // to the group
   };
   std::map<std::uint64_t, Group> groups{};  // by the program's cookie
 

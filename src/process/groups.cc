@@ -1,6 +1,8 @@
-// Joins ids to multicast groups.
+// Joins ids to multicast groups.  On Ethernet the QP is attached, and no one else has to know.  On
+// InfiniBand the agent joins the group first, because only the subnet knows where to send to.
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "process/ask.h"
@@ -9,6 +11,28 @@
 #include "wire/ip.h"
 
 namespace verbena::process {
+namespace {
+
+// Names the bits of a join state (vol1 15.2.5.17.2) that the RDMA CM uses.
+constexpr std::uint8_t kFullMember = 1;
+constexpr std::uint8_t kSendOnlyFullMember = 8;
+
+// A wildcard lets the subnet administration choose the group, which Ethernet does not have.
+Result<void> check_group(const rdmacm::SocketAddress& group, bool on_subnet) {
+  const bool is_wildcard = group.ip == Gid{} || group.ip == wire::ipv4_gid(0);
+  if (wire::is_multicast(group.ip) || (on_subnet && is_wildcard)) return {};
+  return fail(Errc::kInvalidArgument, "not the address of a multicast group");
+}
+
+// Returns an error with an errno of the agent, which is not trusted.
+std::unexpected<Error> lost(std::int32_t error) {
+  constexpr std::int32_t kErrnoMax = 4095;  // Linux
+  const bool valid = error > 0 && error <= kErrnoMax;
+  return fail(Errc::kSystem, "the multicast group is over, or has changed: join it again",
+              static_cast<std::uint16_t>(valid ? error : EIO));
+}
+
+}  // namespace
 
 Started<ipc::Done> Process::attach_multicast(hca::QpHandle qp, const Gid& group,
                                              std::uint32_t interface, Completion<ipc::Done> done) {
@@ -17,55 +41,152 @@ Started<ipc::Done> Process::attach_multicast(hca::QpHandle qp, const Gid& group,
   return memberships_.attach(qp, group, interface, std::move(done));
 }
 
-Result<void> Process::join_multicast(ConnectionHandle id, const Gid& group, bool receives,
-                                     std::uint64_t cookie) {
+// The port decides: an id that is bound to no device has no link layer of its own.
+bool Process::is_on_subnet(const Connection& connection) const {
+  const ipc::Port* const port = find_port(connection.path.address.port);
+  return port != nullptr && port->link_layer == LinkLayer::kInfiniband;
+}
+
+Result<void> Process::join_multicast(ConnectionHandle id, const rdmacm::SocketAddress& group,
+                                     bool receives, std::uint64_t cookie) {
   Connection& connection = *VB_TRY(find(id));
   if (!connection.agent_id) return fail(Errc::kDeviceFatal, "the agent of this id is gone");
   if (!connection.is_datagram()) return fail(Errc::kInvalidArgument, "only datagrams have groups");
   if (!connection.bound) return fail(Errc::kBadState, "the id is bound to no device");
-  if (!wire::is_multicast(group)) {
-    return fail(Errc::kInvalidArgument, "not the address of a multicast group");
-  }
+  const bool on_subnet = is_on_subnet(connection);
+  VB_TRY_VOID(check_group(group, on_subnet));
   if (cookie == 0 || connection.groups.contains(cookie)) {
     return fail(Errc::kInvalidArgument, "the cookie of another join");
   }
-  Connection::Group& joined = connection.groups[cookie];
-  joined.address = group;
-  if (!connection.qp || !receives) {
-    report_join(id, cookie, ipc::Done{});
-    return {};
+  if (on_subnet) return join_on_subnet(id, group, receives, cookie);
+  VB_TRY_VOID(qkey_of(connection));  // there is none for RDMA_PS_IPOIB
+  connection.groups[cookie] = {.address = group.ip, .receives = receives};
+  attach_or_report(id, cookie, group.ip, connection.path.address.interface);
+  return {};
+}
+
+// ---- on InfiniBand ------------------------------------------------------------------------------
+
+Result<void> Process::join_on_subnet(ConnectionHandle id, const rdmacm::SocketAddress& group,
+                                     bool receives, std::uint64_t cookie) {
+  Connection& connection = *VB_TRY(find_alive(id));
+  Pending asked = VB_TRY(group_joins_.join(
+      {.port = connection.path.address.port,
+       .port_space = static_cast<std::uint16_t>(connection.port_space),
+       .pkey = {connection.path.pkey},
+       .group = group.ip,
+       .is_mgid = group.by_gid,
+       .join_state = receives ? kFullMember : kSendOnlyFullMember},
+      [this, id, cookie](const Result<ipc::MulticastJoined>& joined) {
+        const Result<void> taken =
+            joined ? on_joined(id, cookie, *joined) : std::unexpected(joined.error());
+        if (!taken) report_join(id, cookie, std::unexpected(taken.error()));
+      }));
+  connection.groups[cookie] = {
+      .address = group.ip, .receives = receives, .pending = std::move(asked)};
+  return {};
+}
+
+// Reports the join itself if it succeeds.
+Result<void> Process::on_joined(ConnectionHandle id, std::uint64_t cookie,
+                                const ipc::MulticastJoined& joined) {
+  Connection& connection = *connections_.find(id);
+  Connection::Group& group = connection.groups.at(cookie);
+  VB_TRY_VOID(group_joins_.hold(joined.membership, {id, cookie}));
+  group.membership = joined.membership;
+  const PortId port = connection.path.address.port;
+  const hca::Path path = VB_TRY(this->path(connection.path.sgid_index,
+                                           {.destination = joined.mgid,
+                                            .flow_label = joined.flow_label,
+                                            .traffic_class = joined.traffic_class,
+                                            .destination_lid = joined.mlid,
+                                            .service_level = joined.service_level,
+                                            .has_grh = true,
+                                            .port = port}));
+  VB_TRY_VOID(take_qkey(connection, joined.qkey));
+  group.address = joined.mgid;
+  group.rate = joined.rate;
+  group.path = {.address = path.address,
+                .sgid_index = connection.path.sgid_index,
+                .pkey = joined.pkey.value,
+                .mtu = joined.mtu,
+                .packet_life_time = connection.path.packet_life_time};
+  group.path.address.hop_limit = joined.hop_limit;  // path() never leaves 0
+  attach_or_report(id, cookie, joined.mgid, port.number);
+  return {};
+}
+
+// An id has one Q_Key.  The first join decides about that of RDMA_PS_IPOIB, and the QP may be there
+// already.
+Result<void> Process::take_qkey(Connection& connection, Qkey qkey) {
+  if (qkey.value == 0 || (connection.qkey.value != 0 && connection.qkey != qkey)) {
+    return fail(Errc::kInvalidArgument, "the group has another Q_Key than the id");
   }
+  if (connection.qkey == qkey) return {};
+  connection.qkey = qkey;
+  if (!connection.qp) return {};
+  const auto info = engine_.query_qp(connection.qp);
+  if (!info || info->attributes.qkey.value != rdmacm::kDatagramQkey) return {};
+  // Fails if the program has moved the QP to a state in which the Q_Key does not matter.
+  (void)engine_.modify_qp(connection.qp, {.qkey = qkey}, hca::attribute::kQkey, message_time_)
+      .has_value();
+  return {};
+}
+
+Result<Qkey> Process::qkey_of(const Connection& connection) const {
+  if (connection.qkey.value != 0) return connection.qkey;
+  if (is_on_subnet(connection)) return Qkey{rdmacm::kDatagramQkey};  // until the first join
+  return fail(Errc::kAddressNotFound, "RDMA_PS_IPOIB has the Q_Key of IPoIB: Ethernet has none");
+}
+
+void Process::on_lost(const ipc::MulticastLost& message) {
+  const auto holder = group_joins_.lose(message.membership);
+  if (!holder) return;  // left while the message was under way
+  report_join(holder->id, holder->cookie, lost(message.error));
+}
+
+// ---- attaching, reporting and leaving -----------------------------------------------------------
+
+void Process::attach_or_report(ConnectionHandle id, std::uint64_t cookie, const Gid& group,
+                               std::uint32_t interface) {
+  Connection& connection = *connections_.find(id);
+  Connection::Group& joined = connection.groups.at(cookie);
+  if (!connection.qp || !joined.receives) return report_join(id, cookie, ipc::Done{});
   joined.qp = connection.qp;
   auto attached =
-      attach_multicast(connection.qp, group, connection.path.address.interface,
+      attach_multicast(connection.qp, group, interface,
                        Completion<ipc::Done>([this, id, cookie](const Result<ipc::Done>& result) {
                          report_join(id, cookie, result);
                        }));
   if (auto* pending = std::get_if<Pending>(&attached)) {
-    joined.attaching = std::move(*pending);
+    joined.pending = std::move(*pending);
   } else {
     report_join(id, cookie, std::get<Result<ipc::Done>>(attached));
   }
-  return {};
 }
 
 void Process::report_join(ConnectionHandle id, std::uint64_t cookie,
                           const Result<ipc::Done>& attached) {
   Connection& connection = *connections_.find(id);
   Connection::Group& joined = connection.groups.at(cookie);
-  joined.attached = attached && joined.qp;
   CmNotice notice{.id = id, .cookie = connection.cookie, .group = cookie};
   rdmacm::Event& event = notice.event;
   event.kind = rdmacm::EventKind::kMulticastJoin;
   event.port_space = static_cast<std::uint16_t>(connection.port_space);
   event.qp_type = static_cast<std::uint8_t>(connection.qp_type);
-  event.path = connection.path;
+  event.path = joined.membership != 0 ? joined.path : connection.path;
   event.path.address.destination = joined.address;
   event.param.qpn = wire::kMulticastQpn.value;
-  event.param.qkey = rdmacm::kDatagramQkey;
-  if (!attached) {
+  event.param.qkey = connection.qkey.value;
+  notice.group_rate = joined.rate;
+  if (attached) {
+    joined.attached |= static_cast<bool>(joined.qp);
+  } else {
+    const Error& error = attached.error();
     event.kind = rdmacm::EventKind::kMulticastError;
-    event.status = -to_errno(attached.error());
+    event.status = -to_errno(error);
+    notice.why = error.from_agent ? requests_.last_text() : error.context;
+    leave(joined);
     connection.groups.erase(cookie);
   }
   notices_.push_back(std::move(notice));
@@ -86,8 +207,9 @@ Result<void> Process::leave_multicast(ConnectionHandle id, std::uint64_t cookie)
 
 // Ignores errors: the QP may be destroyed, or the program may have detached it itself.
 void Process::leave(Connection::Group& group) {
-  group.attaching.cancel();
+  group.pending.cancel();
   if (group.attached) (void)memberships_.detach(group.qp, group.address).has_value();
+  group_joins_.leave(group.membership);
 }
 
 }  // namespace verbena::process

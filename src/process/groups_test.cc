@@ -139,7 +139,7 @@ class IdGroups : public Groups {
     return id;
   }
   Result<void> join(ConnectionHandle id, std::uint64_t cookie, bool receives = true) {
-    return process_.join_multicast(id, kGroup, receives, cookie);
+    return process_.join_multicast(id, {.ip = kGroup, .family = 4}, receives, cookie);
   }
 };
 
@@ -226,7 +226,13 @@ TEST_F(IdGroups, InvalidJoinsAreRefused) {
   const auto unbound = create_id(rdmacm::kPortSpaceUdp);
   EXPECT_EQ(join(unbound, 1).error().code, Errc::kBadState);
   const auto id = bound_id();
-  EXPECT_EQ(process_.join_multicast(id, kThere, true, 1).error().code, Errc::kInvalidArgument);
+  const auto refused = [&](const Gid& group) {
+    const auto joined = process_.join_multicast(id, {.ip = group, .family = 4}, true, 1);
+    return !joined && joined.error().code == Errc::kInvalidArgument;
+  };
+  EXPECT_TRUE(refused(kThere));
+  EXPECT_TRUE(refused(Gid{})) << "nobody chooses a group on Ethernet";
+  EXPECT_TRUE(refused(wire::ipv4_gid(0)));
   EXPECT_EQ(join(id, 0).error().code, Errc::kInvalidArgument);
   ASSERT_TRUE(join(id, 1).has_value());
   EXPECT_EQ(join(id, 1).error().code, Errc::kInvalidArgument);

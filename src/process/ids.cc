@@ -51,6 +51,7 @@ Result<ConnectionHandle> Process::create_id(std::uint32_t port_space, std::uint3
   connection->cookie = cookie;
   connection->port_space = port_space;
   connection->qp_type = qp_type;
+  connection->qkey = rdmacm::default_qkey(port_space);
   const ConnectionHandle handle = VB_TRY(connections_.insert(std::move(connection)));
   connections_.find(handle)->agent_id = {handle.value | ipc::kNamed};
   return handle;
@@ -258,7 +259,7 @@ Result<Process::Transition> Process::transition(ConnectionHandle id, QpState to)
                                    .port = from.address.port.number},
                     .mask = attribute::kState | attribute::kPkeyIndex | attribute::kPort};
     if (connection.is_datagram()) {
-      init.attributes.qkey = {rdmacm::kDatagramQkey};
+      init.attributes.qkey = VB_TRY(qkey_of(connection));
       init.mask |= attribute::kQkey;
     } else {
       init.mask |= attribute::kAccessFlags;
@@ -334,6 +335,8 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
       connection.destination = event.destination;
       connection.path = event.path;
       connection.bound = true;
+      // The agent may know the Q_Key of IPoIB before a group is joined.
+      if (connection.qkey.value == 0) connection.qkey = {event.param.qkey};
       break;
     case EventKind::kAddrError: connection.stage = Stage::kBound; break;  // it may try again
     case EventKind::kConnectRequest:  // peer to peer: this side has become the passive one
@@ -441,12 +444,14 @@ void Process::on_request_event(const rdmacm::Event& event) {
     return;
   }
   const std::uint64_t cookie = listening->cookie;
+  const Qkey qkey = listening->qkey;
   auto connection = std::make_unique<Connection>();
   connection->agent_id = event.id;
   connection->create_sent = connection->unanswered = true;
   connection->stage = Stage::kRequested;
   connection->port_space = event.port_space;
   connection->qp_type = event.qp_type;
+  connection->qkey = qkey;
   connection->source = event.source;
   connection->destination = event.destination;
   connection->path = event.path;

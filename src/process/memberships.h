@@ -25,7 +25,8 @@ class Memberships {
   Memberships(hca::Engine& engine, AgentRequests& requests)
       : engine_(engine), requests_(requests) {}
 
-  // `interface` 0: on all interfaces of the host, including later ones.
+  // `interface` 0: on all interfaces of the host, including later ones.  On InfiniBand it is the
+  // number of a port.
   Started<ipc::Done> attach(hca::QpHandle qp, const Gid& group, std::uint32_t interface,
                             Completion<ipc::Done> done);
   Result<void> detach(hca::QpHandle qp, const Gid& group);

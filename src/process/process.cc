@@ -18,6 +18,7 @@ Process::Process(const Config& config, Random random)
       leases_(engine_, requests_, random.fork()),
       engine_(config.limits, random.fork(), config.personality),
       memberships_(engine_, requests_),
+      group_joins_(requests_),
       lanes_(engine_),
       connections_(config.ids_max) {
   if (config.lanes) lanes_.enable();
@@ -27,6 +28,7 @@ StatusTable::Counts Process::counts() const {
   return {.ids_refused = connections_.refused(),
           .qpns_refused = leases_.refused(),
           .messages_refused = messages_refused_,
+          .joins_refused = group_joins_.refused(),
           .lanes = lanes_.size(),
           .lane = lanes_.counters()};
 }
@@ -85,6 +87,7 @@ std::vector<std::uint16_t> Process::ranges_in_use() const {
 
 Result<void> Process::on_message(std::span<const std::byte> message, Time now, bool complete) {
   const ipc::Envelope envelope = VB_TRY(ipc::open(message));
+  message_time_ = now;
   if (envelope.request != 0) return on_reply(envelope, complete);
   switch (envelope.type) {
     case ipc::Type::kCmEvent:
@@ -102,6 +105,9 @@ Result<void> Process::on_message(std::span<const std::byte> message, Time now, b
                 [&](const auto& record) { engine_.receive(record, now); });
       table_.mark_outdated();
       drain_engine(now);
+      return {};
+    case ipc::Type::kMulticastLost:
+      on_lost(VB_TRY(ipc::decode<ipc::MulticastLost>(envelope)));
       return {};
     case ipc::Type::kNoLane: lanes_.on(VB_TRY(ipc::decode<ipc::NoLane>(envelope))); return {};
     default: return fail(Errc::kMalformed, "ipc: not an event");
@@ -196,11 +202,13 @@ void Process::on_agent_gone(Time now) {
     all_to_error(now);
     connections_.forget_agent_ids();
     memberships_.clear();
+    group_joins_.clear();
     connections_.for_each([&](ConnectionHandle handle, Connection& connection) {
       if (!connection.agent_id) return;
       if (connection.peer_may_be_connected)
         pending_disconnects_.push_back(connection.pending_disconnect);
       connection.peer_may_be_connected = false;
+      for (auto& [cookie, group] : connection.groups) group.membership = 0;
       rdmacm::Event event{.kind = rdmacm::EventKind::kDeviceRemoval};
       notices_.push_back(CmNotice{.id = handle,
                                   .cookie = connection.cookie,

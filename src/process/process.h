@@ -19,6 +19,7 @@
 #include "process/agent_requests.h"
 #include "process/connection.h"
 #include "process/connections.h"
+#include "process/group_joins.h"
 #include "process/lane_manager.h"
 #include "process/memberships.h"
 #include "process/qp_leases.h"
@@ -43,6 +44,7 @@ struct CmNotice {
   bool unanswered = false;    // CONNECT_REQUEST created `id`, and the program has not accepted it
   std::string why{};          // the agent's text, if it has refused the request
   std::uint64_t group = 0;    // MULTICAST_JOIN, MULTICAST_ERROR: the cookie of join_multicast()
+  std::uint8_t group_rate = 0;  // MULTICAST_JOIN on InfiniBand: enum ibv_rate
   std::uint64_t arg = 0;      // the argument of an event that the program has written itself
   rdmacm::Event event{};
 };
@@ -74,7 +76,7 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 //   * The new agent disconnects the peers of old connections.
 //
 // Its parts are the requests to the agent (AgentRequests), the numbers of QPs (QpLeases), the ids
-// (Connections), the multicast groups (Memberships) and the rows of `verbena ps` (StatusTable).
+// (Connections), the multicast groups (Memberships and GroupJoins) and the rows of `verbena ps` (StatusTable).
 // Process itself has the calls that need several parts: process.cc those about the agent and QPs,
 // ids.cc those about ids and their events, and connect.cc, paths.cc and groups.cc the others.
 //
@@ -153,7 +155,7 @@ class Process {
   Result<void> destroy_qp(hca::QpHandle qp, Time now);
   // Attaches the QP as hca::Engine::attach_multicast() does.  The sockets of its range become
   // members of the group on one interface of the host.  If `interface` is 0, they become members on
-  // all, including later ones.
+  // all, including later ones.  On InfiniBand an interface is a port, by its number.
   Started<ipc::Done> attach_multicast(hca::QpHandle qp, const Gid& group, std::uint32_t interface,
                                       Completion<ipc::Done> done);
   // Detaches the QP on all interfaces.  Tells the agent without waiting for its reply.
@@ -163,8 +165,12 @@ class Process {
   // Joins a group with an id that is bound to the device.  If `receives` and the id has a QP, the
   // QP is attached on the id's interface.  MULTICAST_JOIN says where to send to; a failure is
   // MULTICAST_ERROR.  Events carry `cookie`, which must differ for each join of an id.
-  Result<void> join_multicast(ConnectionHandle id, const Gid& group, bool receives,
-                              std::uint64_t cookie);
+  //
+  // On InfiniBand the group may be an MGID (`by_gid`), or a wildcard, for which the subnet chooses
+  // an MGID.  MULTICAST_ERROR may follow MULTICAST_JOIN there: the group is over, or its parameters
+  // have changed, and the id has left it.
+  Result<void> join_multicast(ConnectionHandle id, const rdmacm::SocketAddress& group,
+                              bool receives, std::uint64_t cookie);
   // Leaves at once.  No event of the join follows.
   Result<void> leave_multicast(ConnectionHandle id, std::uint64_t cookie);
   // Returns the path of an address handle or QP: from the port `to.port` to the destination of
@@ -303,6 +309,16 @@ class Process {
   Result<void> load(Connection& connection, const OtherPath& other, Time now);
   void load_agreed(Connection& connection, CmNotice& notice, Time now);
   void on_migrated(Qpn qpn);
+  bool is_on_subnet(const Connection& connection) const;
+  Result<void> join_on_subnet(ConnectionHandle id, const rdmacm::SocketAddress& group,
+                              bool receives, std::uint64_t cookie);
+  Result<void> on_joined(ConnectionHandle id, std::uint64_t cookie,
+                         const ipc::MulticastJoined& joined);
+  void on_lost(const ipc::MulticastLost& message);
+  Result<void> take_qkey(Connection& connection, Qkey qkey);
+  Result<Qkey> qkey_of(const Connection& connection) const;
+  void attach_or_report(ConnectionHandle id, std::uint64_t cookie, const Gid& group,
+                        std::uint32_t interface);
   void report_join(ConnectionHandle id, std::uint64_t cookie, const Result<ipc::Done>& attached);
   void leave(Connection::Group& group);
   Result<void> prepare_qp(ConnectionHandle id, const hca::Engine::QpInfo& info, Time now);
@@ -314,6 +330,7 @@ class Process {
   QpLeases leases_;
   hca::Engine engine_;
   Memberships memberships_;
+  GroupJoins group_joins_;
   LaneManager lanes_;
   std::vector<ipc::Device> devices_{};  // empty without an agent
   bool hears_others_ = false;
@@ -324,6 +341,7 @@ class Process {
   std::deque<Notice> notices_{};
   StatusTable table_{};
   std::uint64_t messages_refused_ = 0;
+  Time message_time_{};  // when the last message of the agent came
 };
 
 }  // namespace verbena::process

@@ -55,6 +55,7 @@ void each_counter(const hca::Counters& engine, const StatusTable::Counts& counts
   f("", "limit_ids", counts.ids_refused);
   f("", "limit_qpns", counts.qpns_refused);
   f("", "limit_unread", counts.messages_refused);
+  f("", "limit_joins", counts.joins_refused);
   f("", "lanes", counts.lanes);
   f("", "lane_packets_in", counts.lane.packets_in);
   f("", "lanes_broken", counts.lane.broken);

@@ -18,9 +18,10 @@ class StatusTable {
  public:
   // Holds what the parts of a Process have counted.
   struct Counts {
-    std::uint64_t ids_refused = 0;  // these three for a limit
+    std::uint64_t ids_refused = 0;  // these four for a limit
     std::uint64_t qpns_refused = 0;
     std::uint64_t messages_refused = 0;
+    std::uint64_t joins_refused = 0;
     std::uint64_t lanes = 0;  // open now
     LaneManager::Counters lane{};
   };

@@ -4,10 +4,11 @@ namespace verbena::rdmacm {
 
 Result<void> check_kind(std::uint32_t port_space, std::uint32_t qp_type) {
   if (port_space != kPortSpaceTcp && port_space != kPortSpaceUdp && port_space != kPortSpaceIb &&
-      port_space != kPortSpaceNone) {
+      port_space != kPortSpaceIpoib && port_space != kPortSpaceNone) {
     return fail(Errc::kNotSupported, "port space");
   }
-  const bool rc = qp_type == kQpTypeRc && port_space != kPortSpaceUdp;
+  const bool rc =
+      qp_type == kQpTypeRc && port_space != kPortSpaceUdp && port_space != kPortSpaceIpoib;
   const bool ud = is_datagram(qp_type) && port_space != kPortSpaceTcp;
   if (!rc && !ud) return fail(Errc::kNotSupported, "the port space does not support this QP type");
   return {};

@@ -19,6 +19,11 @@ constexpr bool has_header(const SocketAddress& source) { return !source.by_gid; 
 // Checks the kind of an id.  kNotSupported: there is no such port space, or it has no such QPs.
 Result<void> check_kind(std::uint32_t port_space, std::uint32_t qp_type);
 
+// Returns the Q_Key of a datagram id; 0: the id gets that of IPoIB, which a join of a group tells.
+constexpr Qkey default_qkey(std::uint32_t port_space) {
+  return {port_space == kPortSpaceIpoib ? 0 : kDatagramQkey};
+}
+
 // Checks the reason of a program for a REJ.
 Result<void> check_reason(std::uint32_t port_space, std::uint16_t reason);
 

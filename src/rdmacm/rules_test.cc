@@ -8,11 +8,19 @@ namespace {
 TEST(Rules, PortSpacesHaveTheirQpTypes) {
   EXPECT_TRUE(check_kind(kPortSpaceTcp, kQpTypeRc));
   EXPECT_TRUE(check_kind(kPortSpaceUdp, kQpTypeUd));
+  EXPECT_TRUE(check_kind(kPortSpaceIpoib, kQpTypeUd));
+  EXPECT_FALSE(check_kind(kPortSpaceIpoib, kQpTypeRc));
   EXPECT_TRUE(check_kind(kPortSpaceIb, kQpTypeRc));
   EXPECT_TRUE(check_kind(kPortSpaceIb, kQpTypeUd));
   EXPECT_FALSE(check_kind(kPortSpaceTcp, kQpTypeUd));
   EXPECT_FALSE(check_kind(kPortSpaceUdp, kQpTypeRc));
   EXPECT_FALSE(check_kind(0x0107, kQpTypeRc));
+}
+
+TEST(Rules, OnlyIpoibHasNoQkeyOfItsOwn) {
+  EXPECT_EQ(default_qkey(kPortSpaceUdp).value, kDatagramQkey);
+  EXPECT_EQ(default_qkey(kPortSpaceIb).value, kDatagramQkey);
+  EXPECT_EQ(default_qkey(kPortSpaceIpoib).value, 0u);
 }
 
 TEST(Rules, OnlyIdsWithoutAPortSpaceUseTheReasonsOfTheSpecification) {

@@ -13,8 +13,8 @@ constexpr NamedBy named_by(const SocketAddress& address) {
   if (!address.by_gid) return NamedBy::kPort;
   if (address.service.value == 0) return address.port == 0 ? NamedBy::kNothing : NamedBy::kPort;
   const std::uint64_t space = address.service.value >> 16;
-  const bool port =
-      space == 0 || space == kPortSpaceTcp || space == kPortSpaceUdp || space == kPortSpaceIb;
+  const bool port = space == 0 || space == kPortSpaceTcp || space == kPortSpaceUdp ||
+                    space == kPortSpaceIb || space == kPortSpaceIpoib;
   return port ? NamedBy::kPort : NamedBy::kService;
 }
 

@@ -43,13 +43,14 @@ struct SocketAddress {
 // kPortSpaceNone is for ids of the InfiniBand CM itself.  They have a GID and any service id, and
 // give access to everything in its messages.
 inline constexpr std::uint16_t kPortSpaceNone = 0;
+inline constexpr std::uint16_t kPortSpaceIpoib = 0x0002;
 inline constexpr std::uint16_t kPortSpaceTcp = 0x0106;
 inline constexpr std::uint16_t kPortSpaceUdp = 0x0111;
 inline constexpr std::uint16_t kPortSpaceIb = 0x013f;
 
 inline constexpr std::uint32_t kChoosePsn = 0xffffffff;
 
-// Datagram QPs whose ids have IP addresses use this Q_Key, and so do their multicast groups.
+// Datagram QPs of ids use this Q_Key, and so do their multicast groups, except in kPortSpaceIpoib.
 inline constexpr std::uint32_t kDatagramQkey = 0x01234567;
 
 // These are numbers of enum ibv_qp_type.

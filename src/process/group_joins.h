@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "base/error.h"
+#include "base/operation.h"
+#include "ipc/messages.h"
+#include "process/agent_requests.h"
+#include "process/connection.h"
+
+namespace verbena::process {
+
+// Joins groups of an InfiniBand subnet.  The agent asks the subnet administration, and gives each
+// join that succeeds a number, its membership.
+//
+// Invariants: each membership is left once, unless it is lost, or the agent dies.  If a join is
+// cancelled before the agent has answered, it is left when the answer comes: the agent learns the
+// number of a join only then, as the program does.
+class GroupJoins {
+ public:
+  // Limits the joins that wait for the agent, cancelled ones included.  The subnet administration
+  // may take seconds for each.
+  static constexpr std::size_t kWaitingMax = 4096;
+
+  // Names the join of an id that has a membership.
+  struct Holder {
+    ConnectionHandle id{};
+    std::uint64_t cookie = 0;
+  };
+
+  // REQUIRES: `requests` outlives this object.
+  explicit GroupJoins(AgentRequests& requests) : requests_(requests) {}
+  GroupJoins(const GroupJoins&) = delete;
+  GroupJoins& operator=(const GroupJoins&) = delete;
+
+  // Asks the agent.  kNoResources: kWaitingMax joins wait already.
+  Result<Pending> join(const ipc::JoinMulticast& message, Completion<ipc::MulticastJoined> done);
+  // Notes who has a membership.  kMalformed: it is 0, or another join has it.
+  Result<void> hold(std::uint64_t membership, const Holder& holder);
+  // Gives a membership back.  Does nothing if it is not held any more.
+  void leave(std::uint64_t membership);
+  // Ends a membership that the agent has already left.  Returns who had it, if anybody.
+  std::optional<Holder> lose(std::uint64_t membership);
+  // Forgets all memberships, because the agent is gone.
+  void clear() { holders_.clear(); }
+
+  std::size_t size() const { return holders_.size(); }
+  // Counts joins that were refused because of kWaitingMax.
+  std::uint64_t refused() const { return refused_; }
+
+ private:
+  void on_reply(std::uint64_t number, Result<ipc::MulticastJoined> reply);
+
+  struct Waiting {
+    Pending asked{};
+    Completion<ipc::MulticastJoined> done{};  // empty: the join was cancelled
+  };
+
+  AgentRequests& requests_;
+  std::map<std::uint64_t, Waiting> waiting_{};  // by the number of the request
+  std::map<std::uint64_t, Holder> holders_{};   // by membership
+  std::uint64_t refused_ = 0;
+};
+
+}  // namespace verbena::process
