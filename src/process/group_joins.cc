@@ -13,8 +13,7 @@ Result<Pending> GroupJoins::join(const ipc::JoinMulticast& message,
   const std::uint64_t number = requests_.next();
   Waiting& waiting = waiting_[number];
   waiting.asked = requests_.ask<ipc::MulticastJoined>(
-      message,
-      Completion<ipc::MulticastJoined>([this, number](Result<ipc::MulticastJoined> reply) {
+      message, Completion<ipc::MulticastJoined>([this, number](Result<ipc::MulticastJoined> reply) {
         on_reply(number, std::move(reply));
       }));
   waiting.done = std::move(done);

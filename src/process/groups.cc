@@ -70,18 +70,20 @@ Result<void> Process::join_multicast(ConnectionHandle id, const rdmacm::SocketAd
 Result<void> Process::join_on_subnet(ConnectionHandle id, const rdmacm::SocketAddress& group,
                                      bool receives, std::uint64_t cookie) {
   Connection& connection = *VB_TRY(find_alive(id));
-  Pending asked = VB_TRY(group_joins_.join(
-      {.port = connection.path.address.port,
-       .port_space = static_cast<std::uint16_t>(connection.port_space),
-       .pkey = {connection.path.pkey},
-       .group = group.ip,
-       .is_mgid = group.by_gid,
-       .join_state = receives ? kFullMember : kSendOnlyFullMember},
-      [this, id, cookie](const Result<ipc::MulticastJoined>& joined) {
-        const Result<void> taken =
-            joined ? on_joined(id, cookie, *joined) : std::unexpected(joined.error());
-        if (!taken) report_join(id, cookie, std::unexpected(taken.error()));
-      }));
+  Pending asked =
+      VB_TRY(group_joins_.join({.port = connection.path.address.port,
+                                .port_space = static_cast<std::uint16_t>(connection.port_space),
+                                .pkey = {connection.path.pkey},
+                                .group = group.ip,
+                                .is_mgid = group.by_gid,
+                                .join_state = receives ? kFullMember : kSendOnlyFullMember},
+                               [this, id, cookie](const Result<ipc::MulticastJoined>& joined) {
+                                 const Result<void> taken = joined
+                                                                ? on_joined(id, cookie, *joined)
+                                                                : std::unexpected(joined.error());
+                                 if (!taken)
+                                   report_join(id, cookie, std::unexpected(taken.error()));
+                               }));
   connection.groups[cookie] = {
       .address = group.ip, .receives = receives, .pending = std::move(asked)};
   return {};
@@ -95,14 +97,14 @@ Result<void> Process::on_joined(ConnectionHandle id, std::uint64_t cookie,
   VB_TRY_VOID(group_joins_.hold(joined.membership, {id, cookie}));
   group.membership = joined.membership;
   const PortId port = connection.path.address.port;
-  const hca::Path path = VB_TRY(this->path(connection.path.sgid_index,
-                                           {.destination = joined.mgid,
-                                            .flow_label = joined.flow_label,
-                                            .traffic_class = joined.traffic_class,
-                                            .destination_lid = joined.mlid,
-                                            .service_level = joined.service_level,
-                                            .has_grh = true,
-                                            .port = port}));
+  const hca::Path path =
+      VB_TRY(this->path(connection.path.sgid_index, {.destination = joined.mgid,
+                                                     .flow_label = joined.flow_label,
+                                                     .traffic_class = joined.traffic_class,
+                                                     .destination_lid = joined.mlid,
+                                                     .service_level = joined.service_level,
+                                                     .has_grh = true,
+                                                     .port = port}));
   VB_TRY_VOID(take_qkey(connection, joined.qkey));
   group.address = joined.mgid;
   group.rate = joined.rate;

@@ -39,13 +39,13 @@ struct AsyncNotice {
 };
 struct CmNotice {
   ConnectionHandle id{};
-  std::uint64_t cookie = 0;   // the cookie of `id`
-  ConnectionHandle new_id{};  // the new id of a CONNECT_REQUEST
-  bool unanswered = false;    // CONNECT_REQUEST created `id`, and the program has not accepted it
-  std::string why{};          // the agent's text, if it has refused the request
-  std::uint64_t group = 0;    // MULTICAST_JOIN, MULTICAST_ERROR: the cookie of join_multicast()
+  std::uint64_t cookie = 0;     // the cookie of `id`
+  ConnectionHandle new_id{};    // the new id of a CONNECT_REQUEST
+  bool unanswered = false;      // CONNECT_REQUEST created `id`, and the program has not accepted it
+  std::string why{};            // the agent's text, if it has refused the request
+  std::uint64_t group = 0;      // MULTICAST_JOIN, MULTICAST_ERROR: the cookie of join_multicast()
   std::uint8_t group_rate = 0;  // MULTICAST_JOIN on InfiniBand: enum ibv_rate
-  std::uint64_t arg = 0;      // the argument of an event that the program has written itself
+  std::uint64_t arg = 0;        // the argument of an event that the program has written itself
   rdmacm::Event event{};
 };
 using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
@@ -76,9 +76,10 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 //   * The new agent disconnects the peers of old connections.
 //
 // Its parts are the requests to the agent (AgentRequests), the numbers of QPs (QpLeases), the ids
-// (Connections), the multicast groups (Memberships and GroupJoins) and the rows of `verbena ps` (StatusTable).
-// Process itself has the calls that need several parts: process.cc those about the agent and QPs,
-// ids.cc those about ids and their events, and connect.cc, paths.cc and groups.cc the others.
+// (Connections), the multicast groups (Memberships and GroupJoins) and the rows of `verbena ps`
+// (StatusTable). Process itself has the calls that need several parts: process.cc those about the
+// agent and QPs, ids.cc those about ids and their events, and connect.cc, paths.cc and groups.cc
+// the others.
 //
 // Threads: one at a time (under the owner's lock), except for direct calls of the engine.
 class Process {

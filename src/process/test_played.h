@@ -73,9 +73,10 @@ class ProcessTest : public ::testing::Test {
     if (auto* pending = std::get_if<Pending>(&started)) pending_.push_back(std::move(*pending));
   }
   ConnectionHandle create_id(std::uint32_t port_space = rdmacm::kPortSpaceTcp) {
-    const std::uint32_t qp_type =
-        port_space == rdmacm::kPortSpaceUdp ? rdmacm::kQpTypeUd : rdmacm::kQpTypeRc;
-    return process_.create_id(port_space, qp_type, 77).value();
+    const bool datagrams =
+        port_space == rdmacm::kPortSpaceUdp || port_space == rdmacm::kPortSpaceIpoib;
+    return process_.create_id(port_space, datagrams ? rdmacm::kQpTypeUd : rdmacm::kQpTypeRc, 77)
+        .value();
   }
   // Creates an id whose address and route are resolved.
   ConnectionHandle create_resolved_id(rdmacm::IdHandle name = kFirstId) {

@@ -84,7 +84,9 @@ TEST_F(AddressTest, PortSpacesDoNotConflict) {
   const IdHandle udp = hosts.a.id(kProgram, kPortSpaceUdp);
   EXPECT_TRUE(cm.bind(kProgram, udp, any4(kPort), hosts.world.now()).has_value());
   EXPECT_TRUE(cm.listen(kProgram, udp, 0).has_value());
-  EXPECT_EQ(cm.create_id(kProgram, 0x0002, 4, {}).error().code, Errc::kNotSupported);
+  const IdHandle ipoib = hosts.a.id(kProgram, kPortSpaceIpoib);
+  EXPECT_TRUE(cm.bind(kProgram, ipoib, any4(kPort), hosts.world.now()).has_value());
+  EXPECT_EQ(cm.create_id(kProgram, 0x0003, 4, {}).error().code, Errc::kNotSupported);
 }
 
 TEST_F(AddressTest, EphemeralPortsAreUniqueAndInRange) {

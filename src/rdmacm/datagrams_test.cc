@@ -65,6 +65,16 @@ A ESTABLISHED 'hello')");
   EXPECT_TRUE(hosts.world.idle());
 }
 
+// The Q_Key is IPoIB's, so the passive side has to tell it.
+TEST_F(DatagramsTest, IpoibPortSpaceTellsTheQkeyOfThePassiveId) {
+  hosts.p.listener(any4(kPort), 0, kProgram, kPortSpaceIpoib);
+  hosts.p.adjust = [](ConnParam& param) { param.qkey = 0x0b1b; };
+  hosts.a.connect(address(hosts.p.ip4(), kPort), "", kPortSpaceIpoib);
+  hosts.run(100ms);
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->port_space, kPortSpaceIpoib);
+  EXPECT_EQ(hosts.a.last(EventKind::kEstablished)->param.qkey, 0x0b1bu);
+}
+
 TEST_F(DatagramsTest, RejectIsUnreachableWithAStatus) {
   hosts.p.go_on = false;
   listen();
@@ -175,7 +185,8 @@ TEST_F(DatagramsTest, PortSpaceDecidesTheQpTypes) {
   EXPECT_FALSE(made(kPortSpaceTcp, kQpTypeUd));
   EXPECT_FALSE(made(kPortSpaceUdp, kQpTypeRc));
   EXPECT_FALSE(made(kPortSpaceIb, 3));  // UC
-  EXPECT_FALSE(made(2, kQpTypeUd));     // IPOIB
+  EXPECT_TRUE(made(kPortSpaceIpoib, kQpTypeUd));
+  EXPECT_FALSE(made(kPortSpaceIpoib, kQpTypeRc));
 }
 
 TEST_F(DatagramsTest, RequestBeforeListenIsReportedAfterwards) {

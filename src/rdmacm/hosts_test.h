@@ -78,7 +78,8 @@ class Host {
   Gid link_local() const { return ipv6(number_, 0xfe80); }
 
   IdHandle id(Owner owner = kProgram, std::uint16_t space = kPortSpaceTcp) {
-    return *cm.create_id(owner, space, space == kPortSpaceUdp ? kQpTypeUd : kQpTypeRc, now());
+    const bool datagrams = space == kPortSpaceUdp || space == kPortSpaceIpoib;
+    return *cm.create_id(owner, space, datagrams ? kQpTypeUd : kQpTypeRc, now());
   }
   IdHandle listener(const SocketAddress& at, std::uint32_t backlog = 0, Owner owner = kProgram,
                     std::uint16_t space = kPortSpaceTcp);

@@ -1,0 +1,498 @@
+#include <cerrno>
+#include <memory>
+
+#include "process/test_played.h"
+#include "wire/mgid.h"
+
+// Tests joins of ids on InfiniBand, with the agent, and so the subnet administration, played by the
+// test.
+
+namespace verbena::process {
+namespace {
+
+using ::testing::SizeIs;
+
+constexpr std::uint8_t kPortNumber = 2;
+const Gid kPortGid = [] {
+  Gid gid{};
+  gid.bytes[0] = std::byte{0xfe};
+  gid.bytes[1] = std::byte{0x80};
+  gid.bytes[15] = std::byte{0x21};
+  return gid;
+}();
+const Gid kIpGroup = wire::ipv4_gid(0xef4d0105);
+constexpr Pkey kPartition{0x8001};
+const Gid kMgid = wire::multicast_mgid(kIpGroup, wire::MgidUser::kRdmaCm, kPartition);
+constexpr Qkey kUdpQkey{rdmacm::kDatagramQkey};
+constexpr Qkey kIpoibQkey{0x0b1b};
+
+class SubnetGroups : public ProcessTest {
+ protected:
+  SubnetGroups() { init_.type = hca::QpType::kUd; }
+  void SetUp() override {
+    ProcessTest::SetUp();
+    tell_subnet_port();
+  }
+  // Tells that the device is an HCA, whose second port is on a subnet.
+  void tell_subnet_port() {
+    const ipc::Port port{.link_layer = LinkLayer::kInfiniband,
+                         .active = true,
+                         .active_mtu = 4,
+                         .gids = {{.gid = kPortGid, .index = 0}},
+                         .pkeys = {wire::kDefaultPkey, kPartition},
+                         .lid = {5}};
+    tell_devices({{.ports = {port, port}}});
+  }
+  ConnectionHandle bound_id(std::uint32_t port_space = rdmacm::kPortSpaceUdp) {
+    const ConnectionHandle id = create_id(port_space);
+    keep(process_.bind(id, {.ip = kHere, .family = 4}, [](auto) {}));
+    answer<ipc::Bind>(ipc::Bound{.source = {.ip = kHere, .family = 4},
+                                 .on_device = true,
+                                 .path = {.address = {.link_layer = LinkLayer::kInfiniband,
+                                                      .source = kPortGid,
+                                                      .port = {0, kPortNumber}},
+                                          .pkey = kPartition.value,
+                                          .packet_life_time = 18}});
+    return id;
+  }
+  hca::QpHandle give_qp(ConnectionHandle id) {
+    const auto qp = create_qp();
+    EXPECT_TRUE(process_.set_qp(id, qp, kNow).has_value());
+    return qp;
+  }
+  Result<void> join(ConnectionHandle id, std::uint64_t cookie, bool receives = true) {
+    return process_.join_multicast(id, {.ip = kIpGroup, .family = 4}, receives, cookie);
+  }
+  using ProcessTest::join;
+  static ipc::MulticastJoined joined(std::uint64_t membership, Qkey qkey = kUdpQkey) {
+    return {.membership = membership,
+            .mgid = kMgid,
+            .mlid = {0xc007},
+            .qkey = qkey,
+            .pkey = kPartition,
+            .mtu = 3,
+            .rate = 6,
+            .service_level = 4,
+            .traffic_class = 9,
+            .hop_limit = 0,
+            .flow_label = 0x12345};
+  }
+  // Joins with an id that has no QP, or one whose QP is attached with this join.
+  void complete_join(ConnectionHandle id, std::uint64_t cookie, const ipc::MulticastJoined& reply) {
+    ASSERT_TRUE(join(id, cookie).has_value());
+    answer<ipc::JoinMulticast>(reply);
+    if (process_.connection(id).value()->qp) answer<ipc::JoinGroup>(ipc::Done{});
+    const auto notices = cm_notices();
+    ASSERT_THAT(notices, SizeIs(1));
+    ASSERT_EQ(notices[0].event.kind, EventKind::kMulticastJoin);
+  }
+  bool attached(hca::QpHandle qp) {
+    const bool was = process_.engine().detach_multicast(qp, kMgid).has_value();
+    if (was) process_.engine().attach_multicast(qp, kMgid).value();
+    return was;
+  }
+  Qkey qkey(hca::QpHandle qp) { return process_.engine().query_qp(qp).value().attributes.qkey; }
+  // REQUIRES: exactly one event has come, a MULTICAST_ERROR.  Returns its errno.
+  int error() {
+    const auto notices = cm_notices();
+    EXPECT_THAT(notices, SizeIs(1));
+    if (notices.size() != 1) return 0;
+    EXPECT_EQ(notices[0].event.kind, EventKind::kMulticastError);
+    EXPECT_FALSE(notices[0].why.empty());
+    return -notices[0].event.status;
+  }
+  bool nothing_to_say() { return !process_.poll_message(); }
+};
+
+TEST_F(SubnetGroups, AJoinAsksTheSubnetAttachesTheQpAndReportsTheGroupsParameters) {
+  const auto id = bound_id();
+  const auto qp = give_qp(id);
+  ASSERT_TRUE(join(id, 9).has_value());
+  const auto [number, asked] = next<ipc::JoinMulticast>();
+  EXPECT_EQ(asked.port, (PortId{0, kPortNumber}));
+  EXPECT_EQ(asked.port_space, rdmacm::kPortSpaceUdp);
+  EXPECT_EQ(asked.pkey, kPartition);
+  EXPECT_EQ(asked.group, kIpGroup);
+  EXPECT_FALSE(asked.is_mgid);
+  EXPECT_EQ(asked.join_state, 1);
+  EXPECT_TRUE(nothing_to_say());
+  EXPECT_FALSE(attached(qp));
+
+  tell(ipc::encode(number, joined(33)));
+  EXPECT_TRUE(cm_notices().empty()) << "the sockets are no members yet";
+  const auto [attach_number, attach] = next<ipc::JoinGroup>();
+  EXPECT_EQ(attach.range, kRange);
+  EXPECT_EQ(attach.group, kMgid);
+  EXPECT_EQ(attach.interface, kPortNumber);
+  tell(ipc::encode(attach_number, ipc::Done{}));
+  EXPECT_TRUE(attached(qp));
+
+  const auto notices = cm_notices();
+  ASSERT_THAT(notices, SizeIs(1));
+  EXPECT_EQ(notices[0].id, id);
+  EXPECT_EQ(notices[0].cookie, 77u);
+  EXPECT_EQ(notices[0].group, 9u);
+  EXPECT_EQ(notices[0].group_rate, 6);
+  const rdmacm::Event& event = notices[0].event;
+  EXPECT_EQ(event.kind, EventKind::kMulticastJoin);
+  EXPECT_EQ(event.status, 0);
+  EXPECT_EQ(event.path, (rdmacm::PathInfo{.address = {.link_layer = LinkLayer::kInfiniband,
+                                                      .source = kPortGid,
+                                                      .destination = kMgid,
+                                                      .flow_label = 0x12345,
+                                                      .traffic_class = 9,
+                                                      .hop_limit = 0,
+                                                      .source_lid = {5},
+                                                      .destination_lid = {0xc007},
+                                                      .service_level = 4,
+                                                      .has_grh = true,
+                                                      .port = {0, kPortNumber}},
+                                          .pkey = kPartition.value,
+                                          .mtu = 3,
+                                          .packet_life_time = 18}));
+  EXPECT_EQ(event.param.qpn, 0xffffffu);
+  EXPECT_EQ(event.param.qkey, kUdpQkey.value);
+
+  ASSERT_TRUE(process_.leave_multicast(id, 9).has_value());
+  EXPECT_EQ(next<ipc::LeaveGroup>().second.group, kMgid);
+  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 33u);
+  EXPECT_FALSE(attached(qp));
+  EXPECT_FALSE(process_.leave_multicast(id, 9).has_value());
+  EXPECT_TRUE(nothing_to_say());
+}
+
+TEST_F(SubnetGroups, AnIdWithoutAQpJoinsTheSubnetsGroupToo) {
+  const auto id = bound_id();
+  ASSERT_TRUE(join(id, 1).has_value());
+  answer<ipc::JoinMulticast>(joined(4));
+  EXPECT_EQ(cm_notices().at(0).event.kind, EventKind::kMulticastJoin);
+  EXPECT_TRUE(nothing_to_say());
+  ASSERT_TRUE(process_.destroy_id(id).has_value());
+  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
+}
+
+TEST_F(SubnetGroups, ASendOnlyJoinAttachesNoQp) {
+  const auto id = bound_id();
+  const auto qp = give_qp(id);
+  ASSERT_TRUE(join(id, 1, false).has_value());
+  const auto [number, asked] = next<ipc::JoinMulticast>();
+  EXPECT_EQ(asked.join_state, 8);
+  tell(ipc::encode(number, joined(4)));
+  EXPECT_EQ(cm_notices().at(0).event.path.address.destination_lid, Lid{0xc007});
+  EXPECT_FALSE(attached(qp));
+  EXPECT_TRUE(nothing_to_say());
+}
+
+TEST_F(SubnetGroups, TwoJoinsOfAnIdAreLeftSeparately) {
+  const auto id = bound_id();
+  complete_join(id, 1, joined(4));
+  complete_join(id, 2, joined(5));
+  ASSERT_TRUE(process_.leave_multicast(id, 2).has_value());
+  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 5u);
+  ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
+  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
+}
+
+// ---- a join that ends early
+
+TEST_F(SubnetGroups, AJoinThatIsLeftBeforeTheReplyIsLeftAfterIt) {
+  const auto id = bound_id();
+  const auto qp = give_qp(id);
+  ASSERT_TRUE(join(id, 1).has_value());
+  const auto number = next<ipc::JoinMulticast>().first;
+  ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
+  EXPECT_TRUE(nothing_to_say()) << "the membership has no number yet";
+  ASSERT_TRUE(join(id, 1).has_value()) << "the cookie is free again";
+  const auto again = next<ipc::JoinMulticast>().first;
+  tell(ipc::encode(number, joined(4)));
+  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
+  EXPECT_TRUE(cm_notices().empty());
+  EXPECT_FALSE(attached(qp));
+  tell(ipc::encode(again, joined(5)));
+  next<ipc::JoinGroup>();
+  EXPECT_TRUE(attached(qp));
+}
+
+TEST_F(SubnetGroups, ADestroyedIdLeavesItsJoinsAfterTheirReplies) {
+  const auto id = bound_id();
+  ASSERT_TRUE(join(id, 1).has_value());
+  ASSERT_TRUE(join(id, 2).has_value());
+  const auto refused = next<ipc::JoinMulticast>().first;
+  const auto number = next<ipc::JoinMulticast>().first;
+  ASSERT_TRUE(process_.destroy_id(id).has_value());
+  next<ipc::DestroyId>();
+  EXPECT_TRUE(nothing_to_say());
+  tell(ipc::encode(refused, ipc::Done{.failed = true, .code = Errc::kTimedOut}));
+  EXPECT_TRUE(nothing_to_say()) << "a join that failed is not left";
+  tell(ipc::encode(number, joined(4)));
+  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
+  EXPECT_TRUE(cm_notices().empty());
+}
+
+TEST_F(SubnetGroups, LeavingWhileTheQpIsBeingAttachedUndoesBoth) {
+  const auto id = bound_id();
+  const auto qp = give_qp(id);
+  ASSERT_TRUE(join(id, 1).has_value());
+  answer<ipc::JoinMulticast>(joined(4));
+  const auto number = next<ipc::JoinGroup>().first;
+  ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
+  next<ipc::LeaveGroup>();
+  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
+  EXPECT_FALSE(attached(qp));
+  tell(ipc::encode(number, ipc::Done{}));
+  EXPECT_TRUE(cm_notices().empty());
+}
+
+TEST_F(SubnetGroups, ARefusedJoinIsReportedWithTheReasonAndNotLeft) {
+  const auto id = bound_id();
+  const auto qp = give_qp(id);
+  ASSERT_TRUE(join(id, 1).has_value());
+  answer<ipc::JoinMulticast>(
+      ipc::Done{.failed = true, .code = Errc::kTimedOut, .text = "the SA does not answer"});
+  const auto notices = cm_notices();
+  ASSERT_THAT(notices, SizeIs(1));
+  EXPECT_EQ(notices[0].event.kind, EventKind::kMulticastError);
+  EXPECT_EQ(notices[0].event.status, -ETIMEDOUT);
+  EXPECT_EQ(notices[0].why, "the SA does not answer");
+  EXPECT_EQ(notices[0].group, 1u);
+  EXPECT_FALSE(attached(qp));
+  EXPECT_TRUE(nothing_to_say());
+  EXPECT_FALSE(process_.leave_multicast(id, 1).has_value());
+}
+
+TEST_F(SubnetGroups, AQpThatCannotBeAttachedLeavesTheGroup) {
+  const auto id = bound_id();
+  const auto qp = give_qp(id);
+  ASSERT_TRUE(join(id, 1).has_value());
+  answer<ipc::JoinMulticast>(joined(4));
+  answer<ipc::JoinGroup>(ipc::Done{.failed = true, .code = Errc::kNoResources, .text = "full"});
+  EXPECT_EQ(error(), ENOMEM);
+  EXPECT_FALSE(attached(qp));
+  next<ipc::LeaveGroup>();
+  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
+}
+
+TEST_F(SubnetGroups, ALostGroupIsAnErrorAndIsNotLeftAgain) {
+  const auto id = bound_id();
+  const auto qp = give_qp(id);
+  complete_join(id, 1, joined(4));
+  ASSERT_TRUE(attached(qp));
+  tell(ipc::encode(0, ipc::MulticastLost{99, ENETRESET}));  // nobody's
+  EXPECT_TRUE(cm_notices().empty());
+  tell(ipc::encode(0, ipc::MulticastLost{4, ENETRESET}));
+  const auto notices = cm_notices();
+  ASSERT_THAT(notices, SizeIs(1));
+  EXPECT_EQ(notices[0].event.kind, EventKind::kMulticastError);
+  EXPECT_EQ(notices[0].event.status, -ENETRESET);
+  EXPECT_EQ(notices[0].group, 1u);
+  EXPECT_EQ(notices[0].event.path.address.destination, kMgid);
+  EXPECT_FALSE(attached(qp));
+  next<ipc::LeaveGroup>();
+  EXPECT_TRUE(nothing_to_say());
+  EXPECT_FALSE(process_.leave_multicast(id, 1).has_value());
+  tell(ipc::encode(0, ipc::MulticastLost{4, ENETRESET}));
+  EXPECT_TRUE(cm_notices().empty());
+  complete_join(id, 1, joined(5));  // the program joins anew
+  EXPECT_TRUE(attached(qp));
+}
+
+TEST_F(SubnetGroups, AGroupMayBeLostWhileTheQpIsBeingAttached) {
+  const auto id = bound_id();
+  const auto qp = give_qp(id);
+  ASSERT_TRUE(join(id, 1).has_value());
+  answer<ipc::JoinMulticast>(joined(4));
+  const auto number = next<ipc::JoinGroup>().first;
+  tell(ipc::encode(0, ipc::MulticastLost{4, -1}));
+  EXPECT_EQ(error(), EIO) << "an invalid errno becomes EIO";
+  next<ipc::LeaveGroup>();
+  tell(ipc::encode(number, ipc::Done{}));
+  EXPECT_TRUE(cm_notices().empty());
+  EXPECT_FALSE(attached(qp));
+  EXPECT_TRUE(nothing_to_say());
+}
+
+TEST_F(SubnetGroups, MembershipsEndWithTheirAgent) {
+  const auto old = bound_id();
+  complete_join(old, 1, joined(4));
+  ASSERT_TRUE(join(old, 2).has_value());
+  next<ipc::JoinMulticast>();
+  process_.on_agent_gone(kNow);
+  const auto notices = cm_notices();
+  ASSERT_THAT(notices, SizeIs(2));
+  EXPECT_EQ(notices[0].event.kind, EventKind::kDeviceRemoval);
+  EXPECT_EQ(notices[1].event.kind, EventKind::kMulticastError);
+  join();
+  tell_subnet_port();
+  const auto id = bound_id();
+  complete_join(id, 1, joined(4));  // the next agent uses the same number
+  ASSERT_TRUE(process_.destroy_id(old).has_value());
+  EXPECT_TRUE(nothing_to_say()) << "the membership of the old id is over";
+  ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
+  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
+}
+
+// ---- which group
+
+TEST_F(SubnetGroups, TheSubnetChoosesAGroupForAWildcard) {
+  const auto id = bound_id();
+  std::uint64_t cookie = 0;
+  for (const Gid& group : {wire::ipv4_gid(0), Gid{}}) {
+    ASSERT_TRUE(process_.join_multicast(id, {.ip = group}, true, ++cookie).has_value());
+    const auto [number, asked] = next<ipc::JoinMulticast>();
+    EXPECT_EQ(asked.group, group);
+    tell(ipc::encode(number, joined(cookie)));
+    EXPECT_EQ(cm_notices().at(0).event.path.address.destination, kMgid);
+  }
+}
+
+TEST_F(SubnetGroups, AnMgidIsUsedAsItIs) {
+  const auto id = bound_id();
+  const rdmacm::SocketAddress group{.ip = kMgid, .family = 6, .by_gid = true};
+  ASSERT_TRUE(process_.join_multicast(id, group, true, 1).has_value());
+  const auto asked = next<ipc::JoinMulticast>().second;
+  EXPECT_EQ(asked.group, kMgid);
+  EXPECT_TRUE(asked.is_mgid);
+}
+
+TEST_F(SubnetGroups, AnAddressOfNoGroupIsRefused) {
+  const auto id = bound_id();
+  EXPECT_EQ(process_.join_multicast(id, {.ip = kThere, .family = 4}, true, 1).error().code,
+            Errc::kInvalidArgument);
+  EXPECT_TRUE(nothing_to_say());
+  EXPECT_TRUE(join(id, 1).has_value()) << "the cookie was not used";
+}
+
+TEST_F(SubnetGroups, AReplyWithoutAnMlidIsAnErrorAndIsLeft) {
+  const auto id = bound_id();
+  ASSERT_TRUE(join(id, 1).has_value());
+  ipc::MulticastJoined reply = joined(4);
+  reply.mlid = {};
+  answer<ipc::JoinMulticast>(reply);
+  EXPECT_EQ(error(), EINVAL);
+  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
+}
+
+// Leaving such a membership would leave that of another join.
+TEST_F(SubnetGroups, AReplyWithAnotherJoinsMembershipIsAnErrorAndIsNotLeft) {
+  const auto id = bound_id();
+  complete_join(id, 1, joined(4));
+  for (const std::uint64_t membership : {4, 0}) {
+    ASSERT_TRUE(join(id, 2).has_value());
+    answer<ipc::JoinMulticast>(joined(membership));
+    EXPECT_EQ(error(), EPROTO);
+    ASSERT_TRUE(join(id, 2).has_value());
+    const auto number = next<ipc::JoinMulticast>().first;
+    ASSERT_TRUE(process_.leave_multicast(id, 2).has_value());
+    tell(ipc::encode(number, joined(membership)));
+    EXPECT_TRUE(nothing_to_say());
+  }
+}
+
+// ---- Q_Keys
+
+TEST_F(SubnetGroups, AnIpoibIdTakesTheQkeyOfItsFirstGroup) {
+  const auto id = bound_id(rdmacm::kPortSpaceIpoib);
+  const auto early = give_qp(id);
+  ASSERT_TRUE(join(id, 1).has_value());
+  const auto [number, asked] = next<ipc::JoinMulticast>();
+  EXPECT_EQ(asked.port_space, rdmacm::kPortSpaceIpoib);
+  tell(ipc::encode(number, joined(4, kIpoibQkey)));
+  answer<ipc::JoinGroup>(ipc::Done{});
+  EXPECT_EQ(cm_notices().at(0).event.param.qkey, kIpoibQkey.value);
+  EXPECT_EQ(qkey(early), kIpoibQkey) << "the QP was there before the Q_Key was known";
+  EXPECT_EQ(state(early), QpState::kRts);
+  const auto init = process_.transition(id, QpState::kInit);
+  ASSERT_TRUE(init.has_value());
+  EXPECT_EQ(init->attributes.qkey, kIpoibQkey);
+  ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
+  EXPECT_EQ(qkey(give_qp(id)), kIpoibQkey);
+}
+
+TEST_F(SubnetGroups, AGroupWithAnotherQkeyIsRefusedAndLeft) {
+  for (const std::uint32_t space : {rdmacm::kPortSpaceIpoib, rdmacm::kPortSpaceUdp}) {
+    const auto id = bound_id(space);
+    const bool ipoib = space == rdmacm::kPortSpaceIpoib;
+    complete_join(id, 1, joined(4, ipoib ? kIpoibQkey : kUdpQkey));
+    for (const Qkey other : {ipoib ? kUdpQkey : kIpoibQkey, Qkey{}}) {
+      ASSERT_TRUE(join(id, 2).has_value());
+      answer<ipc::JoinMulticast>(joined(5, other));
+      EXPECT_EQ(error(), EINVAL);
+      EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 5u);
+    }
+    EXPECT_TRUE(process_.leave_multicast(id, 1).has_value()) << "the first join goes on";
+    next<ipc::LeaveMulticast>();
+  }
+}
+
+TEST_F(SubnetGroups, AQkeyOfTheProgramIsNotChanged) {
+  const auto id = bound_id(rdmacm::kPortSpaceIpoib);
+  const auto qp = give_qp(id);
+  ASSERT_TRUE(process_.modify_qp(qp, {.qkey = {0x777}}, hca::attribute::kQkey, kNow).has_value());
+  complete_join(id, 1, joined(4, kIpoibQkey));
+  EXPECT_EQ(qkey(qp), Qkey{0x777});
+}
+
+TEST_F(SubnetGroups, TheAgentMayTellTheQkeyOfIpoibWithTheAddress) {
+  const auto id = create_id(rdmacm::kPortSpaceIpoib);
+  EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
+  next<ipc::ResolveAddress>();
+  tell(rdmacm::Event{.id = kFirstId,
+                     .kind = EventKind::kAddrResolved,
+                     .path = {.address = {.port = {0, kPortNumber}}},
+                     .param = {.qkey = kIpoibQkey.value}});
+  EXPECT_EQ(qkey(give_qp(id)), kIpoibQkey);
+}
+
+TEST_F(SubnetGroups, AnAcceptedDatagramRequestTellsTheQkeyOfTheListener) {
+  const auto id = bound_id(rdmacm::kPortSpaceIpoib);
+  complete_join(id, 1, joined(4, kIpoibQkey));
+  tell(rdmacm::Event{.id = kChildId,
+                     .listen_id = kFirstId,
+                     .kind = EventKind::kConnectRequest,
+                     .port_space = rdmacm::kPortSpaceIpoib,
+                     .qp_type = rdmacm::kQpTypeUd});
+  const auto child = cm_notices().at(0).new_id;
+  keep(process_.accept(child, {.qpn = 7}, kNow, [](auto) {}));
+  EXPECT_EQ(next<ipc::Accept>().second.param.qkey, kIpoibQkey.value);
+}
+
+// Ethernet has no IPoIB, so nobody can tell the Q_Key.
+TEST_F(ProcessTest, AnIpoibIdOnEthernetGetsNoQpAndNoGroup) {
+  const auto id = create_id(rdmacm::kPortSpaceIpoib);
+  keep(process_.bind(id, {.ip = kHere, .family = 4}, [](auto) {}));
+  answer<ipc::Bind>(ipc::Bound{.source = {.ip = kHere, .family = 4},
+                               .on_device = true,
+                               .path = {.address = {.source = kHere, .interface = 2}}});
+  init_.type = hca::QpType::kUd;
+  EXPECT_EQ(process_.set_qp(id, create_qp(), kNow).error().code, Errc::kAddressNotFound);
+  EXPECT_EQ(process_.transition(id, QpState::kInit).error().code, Errc::kAddressNotFound);
+  EXPECT_EQ(process_.join_multicast(id, {.ip = kIpGroup, .family = 4}, true, 1).error().code,
+            Errc::kAddressNotFound);
+  EXPECT_FALSE(process_.leave_multicast(id, 1).has_value());
+}
+
+// ---- limits
+
+TEST_F(SubnetGroups, JoinsThatWaitForTheSubnetAreLimitedAndCounted) {
+  auto memory = std::make_unique<std::array<std::uint64_t, ipc::QpTable::kBytes / 8>>();
+  const auto bytes = std::as_writable_bytes(std::span(*memory));
+  process_.set_qp_table(bytes);
+  const auto id = bound_id();
+  std::vector<std::uint64_t> numbers;
+  for (std::uint64_t i = 1; i <= GroupJoins::kWaitingMax; ++i) {
+    ASSERT_TRUE(join(id, i).has_value());
+    ASSERT_TRUE(process_.leave_multicast(id, i).has_value()) << "that does not make room";
+    numbers.push_back(next<ipc::JoinMulticast>().first);
+  }
+  EXPECT_EQ(join(id, 1).error().code, Errc::kNoResources);
+  process_.show_now(kNow);
+  const auto counters = ipc::QpTable(bytes).counters();
+  const auto counter = std::ranges::find(counters, "limit_joins", &ipc::NamedCount::name);
+  ASSERT_NE(counter, counters.end());
+  EXPECT_EQ(counter->value, 1u);
+  tell(ipc::encode(numbers[0], ipc::Done{.failed = true, .code = Errc::kTimedOut}));
+  EXPECT_TRUE(join(id, 1).has_value());
+}
+
+}  // namespace
+}  // namespace verbena::process
