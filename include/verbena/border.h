@@ -323,6 +323,7 @@ struct vb_cm_addresses {
   // InfiniBand: the LIDs of the path; 0 on Ethernet.
   uint16_t slid, dlid;
   uint8_t sl;
+  uint8_t is_global;  // 1: packets to the peer have a GRH; always on Ethernet
 };
 
 // Creates an id.  `ps` is enum rdma_port_space or VB_PS_NONE; `qp_type` is IBV_QPT_RC or
@@ -390,6 +391,11 @@ VB_API int vb_cm_disconnect(vb_handle id);
 // `send_only` is 0, the QP is attached to the group on the id's interface.  An id may join several
 // groups.  `group` is an IP multicast address; its port is ignored.  `cookie` must not be 0: events
 // carry it, and vb_cm_leave() takes it.
+//
+// On InfiniBand the subnet administration is asked, with or without a QP.  There, `group` may also
+// be an MGID (AF_IB), or a wildcard: the subnet chooses a group.  MULTICAST_ERROR may follow
+// MULTICAST_JOIN: the group is over, or its parameters have changed, and the id has left it.
+// EADDRNOTAVAIL: RDMA_PS_IPOIB has no groups on Ethernet.
 VB_API int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64_t cookie);
 // Leaves the group.  Events of the join that were not taken are dropped.
 VB_API int vb_cm_leave(vb_handle id, uint64_t cookie);
@@ -409,9 +415,11 @@ struct vb_cm_event {
   uint32_t qp_num;
   uint32_t qkey;                        // datagrams: the Q_Key of qp_num
   uint32_t ece_vendor_id, ece_options;  // CONNECT_REQUEST and CONNECT_RESPONSE: the peer's
-  uint8_t group[16];                    // MULTICAST_JOIN, MULTICAST_ERROR: the address
-  uint64_t group_cookie;                // the cookie of the join
-  uint64_t arg;                         // the argument of vb_cm_id_write_event()
+  // MULTICAST_JOIN: where to send to; MULTICAST_ERROR: its dgid is the group.
+  struct vb_ah_attr group;
+  uint8_t group_rate;     // enum ibv_rate, of the group; 0 on Ethernet
+  uint64_t group_cookie;  // the cookie of the join
+  uint64_t arg;           // the argument of vb_cm_id_write_event()
   // ---- only for VB_PS_NONE
   uint64_t service;             // CONNECT_REQUEST: the service id of the request
   struct vb_cm_path alternate;  // CONNECT_REQUEST, VB_CM_PATH_OFFERED: the peer's alternate path

@@ -108,6 +108,9 @@ void copy_private_data(vb_cm_event& out, const void* data, std::uint8_t bytes) {
   out.private_data_len = bytes;
 }
 
+// A path with more hops leads through a router, so its packets need a GRH.
+constexpr std::uint8_t kHopsInSubnet = 1;
+
 bool is_of_group(rdma_cm_event_type type) {
   return type == RDMA_CM_EVENT_MULTICAST_JOIN || type == RDMA_CM_EVENT_MULTICAST_ERROR;
 }
@@ -123,7 +126,8 @@ void convert(const rdma_cm_event& event, vb_cm_event& out) {
     out.qp_num = param.qp_num;
     out.qkey = param.qkey;
     if (is_of_group(event.event)) {
-      std::memcpy(out.group, param.ah_attr.grh.dgid.raw, sizeof out.group);
+      out.group = border::to_border(param.ah_attr);
+      out.group_rate = param.ah_attr.static_rate;
       out.group_cookie = reinterpret_cast<std::uintptr_t>(param.private_data);
     } else {
       copy_private_data(out, param.private_data, param.private_data_len);
@@ -288,6 +292,7 @@ int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses) {
     std::memcpy(addresses->sgid, raw.route.addr.addr.ibaddr.sgid.raw, sizeof addresses->sgid);
     std::memcpy(addresses->dgid, raw.route.addr.addr.ibaddr.dgid.raw, sizeof addresses->dgid);
     addresses->pkey = be16toh(raw.route.addr.addr.ibaddr.pkey);
+    addresses->is_global = 1;
     addresses->bound = raw.verbs != nullptr ? 1 : 0;
     addresses->port_num = 1;  // the chosen port
     vb_gid_entry entry{};
@@ -308,6 +313,7 @@ int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses) {
     addresses->slid = be16toh(path.slid);
     addresses->dlid = be16toh(path.dlid);
     addresses->sl = path.sl;
+    addresses->is_global = path.dlid == 0 || path.hop_limit > kHopsInSubnet ? 1 : 0;
     return 0;
   });
 }

@@ -52,8 +52,13 @@ vb_cm_event converted(const CmNotice& notice) {
   out.qkey = param.qkey;
   out.ece_vendor_id = param.ece_vendor_id;
   out.ece_options = param.ece_options;
-  std::memcpy(out.group, event.path.address.destination.bytes.data(), sizeof out.group);
-  out.group_cookie = notice.group;
+  if (notice.group != 0) {
+    put_path({.address = event.path.address,
+              .sgid_index = static_cast<std::uint8_t>(event.path.sgid_index)},
+             event.path.address.port.number, out.group);
+    out.group_rate = notice.group_rate;
+    out.group_cookie = notice.group;
+  }
   out.arg = notice.arg;
   out.service = event.source.service.value;
   const verbena::link::Address& alternate = param.alternate.address;
@@ -203,6 +208,7 @@ int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses) {
       addresses->slid = path.address.source_lid.value;
       addresses->dlid = path.address.destination_lid.value;
       addresses->sl = path.address.service_level;
+      addresses->is_global = path.address.carries_gids() ? 1 : 0;
       return 0;
     });
   });
@@ -306,10 +312,10 @@ int vb_cm_notify(vb_handle id, uint32_t ibv_event_type) {
 
 int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64_t cookie) {
   return on_object([&](Client& engine) {
-    const auto address = from_sockaddr(group);
+    const auto address = group_from_sockaddr(group);
     if (!address) return failed(address.error());
     return result_of(engine.command([&](Process& process, Time) {
-      return process.join_multicast(ConnectionHandle{id}, address->ip, send_only == 0, cookie);
+      return process.join_multicast(ConnectionHandle{id}, *address, send_only == 0, cookie);
     }));
   });
 }

@@ -11,8 +11,6 @@
 
 namespace verbena::client {
 
-namespace {
-
 void put_path(const hca::Path& path, std::uint8_t port, vb_ah_attr& out) {
   const link::Address& address = path.address;
   std::memcpy(out.dgid, address.destination.bytes.data(), sizeof out.dgid);
@@ -26,8 +24,6 @@ void put_path(const hca::Path& path, std::uint8_t port, vb_ah_attr& out) {
   out.dlid = address.destination_lid.value;
   out.src_path_bits = path.source_path_bits;
 }
-
-}  // namespace
 
 void put_attributes(const hca::QpAttributes& a, vb_qp_attr& out) {
   out.qp_state = std::to_underlying(a.state);

@@ -19,6 +19,8 @@ Client* client(int& error);
 // Returns the Client if there is one already; for calls that name one of its objects.
 Client* client_if_any();
 
+// Converts a path of the QP's or id's port to the C API.
+void put_path(const hca::Path& path, std::uint8_t port, vb_ah_attr& out);
 // Converts the attributes of a transition or a query to the C API.
 void put_attributes(const hca::QpAttributes& attributes, vb_qp_attr& out);
 

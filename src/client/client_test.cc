@@ -359,6 +359,8 @@ TEST(Sockaddr, IbAddressesSurviveARoundTrip) {
   EXPECT_EQ(source_from_sockaddr(address)->port, 0x06);
   ib.sib_pkey = htons(0x8001);
   EXPECT_EQ(from_sockaddr(address).error().code, Errc::kAddressNotFound);
+  EXPECT_EQ(group_from_sockaddr(address)->ip, found->ip) << "a group is in the partition of the id";
+  EXPECT_TRUE(group_from_sockaddr(address)->by_gid);
   ib.sib_pkey = 0;
   EXPECT_TRUE(from_sockaddr(address));
 }

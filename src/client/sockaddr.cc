@@ -60,6 +60,14 @@ Result<rdmacm::SocketAddress> source_from_sockaddr(const sockaddr* address) {
   return source;
 }
 
+Result<rdmacm::SocketAddress> group_from_sockaddr(const sockaddr* address) {
+  if (address == nullptr || address->sa_family != AF_IB) return from_sockaddr(address);
+  sockaddr_ib ib{};
+  std::memcpy(&ib, address, sizeof ib);
+  ib.sib_pkey = 0;
+  return from_sockaddr(reinterpret_cast<const sockaddr*>(&ib));
+}
+
 sockaddr_storage to_sockaddr(const rdmacm::SocketAddress& address) {
   sockaddr_storage out{};
   if (address.by_gid) {

@@ -12,6 +12,9 @@ namespace verbena::client {
 Result<rdmacm::SocketAddress> from_sockaddr(const sockaddr* address);
 // Does the same for the address that an id is bound to, and masks the service id (AF_IB).
 Result<rdmacm::SocketAddress> source_from_sockaddr(const sockaddr* address);
+// Does the same for the address of a multicast group: its P_Key does not count (AF_IB), because a
+// join uses the id's.
+Result<rdmacm::SocketAddress> group_from_sockaddr(const sockaddr* address);
 // Converts an address back.  Family 0 gives an address of zeros.
 sockaddr_storage to_sockaddr(const rdmacm::SocketAddress& address);
 

@@ -1,5 +1,7 @@
+#include <endian.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <infiniband/ib.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 
@@ -22,6 +24,7 @@ class CmGroups : public Cm {
   }
   void TearDown() override {
     fake::state().join_answer = RDMA_CM_EVENT_MULTICAST_JOIN;
+    fake::state().join_address = fake::kEthernetGroup;
     EXPECT_EQ(rdma_destroy_id(id_), 0);
     Cm::TearDown();
   }
@@ -71,6 +74,78 @@ TEST_F(CmGroups, AJoinReportsAddressAndContext) {
   EXPECT_EQ(rdma_ack_cm_event(event), 0);
   EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), -1);
   EXPECT_EQ(errno, EADDRNOTAVAIL);
+}
+
+TEST_F(CmGroups, AGroupOnInfinibandHasAnMlidAndParameters) {
+  fake::state().join_address = {.dgid = {0xff, 0x12, 0x40, 0x01},
+                                .flow_label = 0x12345,
+                                .sgid_index = 1,
+                                .hop_limit = 0,
+                                .traffic_class = 7,
+                                .is_global = 1,
+                                .port_num = 2,
+                                .sl = 4,
+                                .src_path_bits = 0,
+                                .dlid = 0xc003};
+  ASSERT_EQ(rdma_join_multicast(id_, generic(group_), nullptr), 0);
+  rdma_cm_event* event = next();
+  ASSERT_EQ(event->event, RDMA_CM_EVENT_MULTICAST_JOIN);
+  EXPECT_EQ(event->param.ud.qp_num, 0xffffffu);
+  const ibv_ah_attr& to = event->param.ud.ah_attr;
+  EXPECT_EQ(to.dlid, 0xc003);
+  EXPECT_EQ(to.sl, 4);
+  EXPECT_EQ(to.is_global, 1);
+  EXPECT_EQ(to.port_num, 2);
+  EXPECT_EQ(to.src_path_bits, 0);
+  EXPECT_EQ(to.static_rate, IBV_RATE_40_GBPS);
+  EXPECT_EQ(to.grh.dgid.raw[0], 0xff);
+  EXPECT_EQ(to.grh.dgid.raw[12], 239);
+  EXPECT_EQ(to.grh.flow_label, 0x12345u);
+  EXPECT_EQ(to.grh.sgid_index, 1);
+  EXPECT_EQ(to.grh.hop_limit, 0);
+  EXPECT_EQ(to.grh.traffic_class, 7);
+  rdma_ack_cm_event(event);
+}
+
+TEST_F(CmGroups, AnMgidAndAWildcardReachTheLibraryAsTheyAre) {
+  sockaddr_ib mgid{};
+  mgid.sib_family = AF_IB;
+  mgid.sib_addr.sib_addr32[0] = htobe32(0xff12401b);
+  mgid.sib_addr.sib_addr32[3] = htobe32(7);
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  sockaddr_in6 any6{};
+  any6.sin6_family = AF_INET6;
+  const auto passes = [&](auto& group) {
+    auto* const address = reinterpret_cast<sockaddr*>(&group);
+    ASSERT_EQ(rdma_join_multicast(id_, address, nullptr), 0);
+    rdma_ack_cm_event(next());
+    EXPECT_EQ(std::memcmp(&newest().joined, &group, sizeof group), 0);
+    EXPECT_EQ(rdma_leave_multicast(id_, address), 0);
+    EXPECT_TRUE(newest().groups.empty());
+  };
+  passes(mgid);
+  passes(any);
+  passes(any6);
+}
+
+// The agent has left the group already, so the program can only join it again.
+TEST_F(CmGroups, AGroupThatIsLostAfterItsJoinIsAnErrorAndIsForgotten) {
+  int mark = 0;
+  ASSERT_EQ(rdma_join_multicast(id_, generic(group_), &mark), 0);
+  rdma_ack_cm_event(next());
+  vb_cm_event lost = of_type(RDMA_CM_EVENT_MULTICAST_ERROR, -ENETRESET);
+  lost.group_cookie = newest().groups.begin()->first;
+  tell(newest(), lost);
+  rdma_cm_event* event = next();
+  EXPECT_EQ(event->event, RDMA_CM_EVENT_MULTICAST_ERROR);
+  EXPECT_EQ(event->status, -ENETRESET);
+  EXPECT_EQ(event->param.ud.private_data, &mark);
+  rdma_ack_cm_event(event);
+  EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), -1);
+  EXPECT_EQ(errno, EADDRNOTAVAIL);
+  EXPECT_EQ(rdma_join_multicast(id_, generic(group_), &mark), 0);
+  rdma_ack_cm_event(next());
 }
 
 TEST_F(CmGroups, TheExtendedJoinMayBeSendOnly) {

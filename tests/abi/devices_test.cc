@@ -246,6 +246,48 @@ TEST_F(Devices, PathRecordsOfInfinibandHaveLids) {
   rdma_destroy_event_channel(channel);
 }
 
+// Datagrams to a peer on InfiniBand need its LID, and a GRH only behind a router.
+TEST_F(Devices, DatagramAddressesOfInfinibandHaveLids) {
+  rdma_event_channel* channel = rdma_create_event_channel();
+  const auto established = [&](unsigned device, unsigned port) {
+    rdma_cm_id* id = nullptr;
+    EXPECT_EQ(rdma_create_id(channel, &id, nullptr, RDMA_PS_IPOIB), 0);
+    sockaddr_in address = address_of(device, port);
+    rdma_cm_event* event = nullptr;
+    EXPECT_EQ(rdma_resolve_addr(id, nullptr, reinterpret_cast<sockaddr*>(&address), 100), 0);
+    EXPECT_EQ(rdma_get_cm_event(channel, &event), 0);
+    rdma_ack_cm_event(event);
+    fake::state().ids.at(fake::state().newest_id).addresses.slid += 2;  // path bits
+    vb_cm_event answer{};
+    answer.type = RDMA_CM_EVENT_ESTABLISHED;
+    answer.qp_num = 9;
+    answer.qkey = 11;
+    fake::state().connect_answer = answer;
+    rdma_conn_param none{};
+    EXPECT_EQ(rdma_connect(id, &none), 0);
+    EXPECT_EQ(rdma_get_cm_event(channel, &event), 0);
+    const rdma_ud_param found = event->param.ud;
+    rdma_ack_cm_event(event);
+    rdma_destroy_id(id);
+    return found;
+  };
+  const rdma_ud_param subnet = established(1, 2);
+  EXPECT_EQ(subnet.qp_num, 9u);
+  EXPECT_EQ(subnet.qkey, 11u);
+  EXPECT_EQ(subnet.ah_attr.dlid, 0x55);
+  EXPECT_EQ(subnet.ah_attr.sl, 3);
+  EXPECT_EQ(subnet.ah_attr.src_path_bits, 2);
+  EXPECT_EQ(subnet.ah_attr.port_num, 2);
+  EXPECT_EQ(subnet.ah_attr.is_global, 0);
+  const rdma_ud_param ethernet = established(0, 1);
+  EXPECT_EQ(ethernet.ah_attr.dlid, 0);
+  EXPECT_EQ(ethernet.ah_attr.src_path_bits, 0);
+  EXPECT_EQ(ethernet.ah_attr.port_num, 1);
+  EXPECT_EQ(ethernet.ah_attr.is_global, 1);
+  fake::state().connect_answer.qp_num = fake::state().connect_answer.qkey = 0;
+  rdma_destroy_event_channel(channel);
+}
+
 TEST_F(Devices, AreTheSameInVerbsAndInTheConnectionManager) {
   int count = 0;
   ibv_context** all = rdma_get_devices(&count);

@@ -38,6 +38,7 @@ static_assert(same(rdmacm::kPortSpaceNone, VB_PS_NONE));
 static_assert(same(rdmacm::kPortSpaceTcp, RDMA_PS_TCP));
 static_assert(same(rdmacm::kPortSpaceUdp, RDMA_PS_UDP));
 static_assert(same(rdmacm::kPortSpaceIb, RDMA_PS_IB));
+static_assert(same(rdmacm::kPortSpaceIpoib, RDMA_PS_IPOIB));
 static_assert(same(rdmacm::kQpTypeRc, IBV_QPT_RC));
 static_assert(same(rdmacm::kQpTypeUd, IBV_QPT_UD));
 static_assert(same(rdmacm::kDatagramQkey, RDMA_UDP_QKEY));

@@ -80,7 +80,19 @@ struct Id {
   std::uint32_t ece_vendor_id = 0, ece_options = 0;  // of vb_cm_connect()
   std::vector<std::uint8_t> private_data;
   std::map<std::uint64_t, bool> groups;  // by the cookie of the join; true: it is send-only
+  sockaddr_storage joined{};             // the address of the last join
 };
+
+inline constexpr vb_ah_attr kEthernetGroup{.dgid = {},
+                                           .flow_label = 0,
+                                           .sgid_index = 0,
+                                           .hop_limit = 64,
+                                           .traffic_class = 0,
+                                           .is_global = 1,
+                                           .port_num = 1,
+                                           .sl = 0,
+                                           .src_path_bits = 0,
+                                           .dlid = 0};
 
 struct State {
   std::recursive_mutex mutex;
@@ -112,6 +124,8 @@ struct State {
   // The event that answers vb_cm_connect().
   vb_cm_event connect_answer{};
   std::uint32_t join_answer = 12;  // RDMA_CM_EVENT_MULTICAST_JOIN
+  // The address of a joined group.  An IPv4 group replaces the end of its dgid.
+  vb_ah_attr join_address = kEthernetGroup;
   vb_handle newest_id = 0;
 };
 

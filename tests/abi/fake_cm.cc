@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "border/sockaddr.h"
 #include "fake_objects.h"
 
 // Implements the connection manager of the fake libverbena.
@@ -25,6 +26,7 @@ void place(Id& id, const sockaddr_in& address) {
   const bool known = ip >> 16 == 0x0a00 && has_port(device, port);
   id.addresses.device = known ? device : 0;
   id.addresses.port_num = known ? port : 1;
+  id.addresses.is_global = id.addresses.device == 0;
   if (id.addresses.device == 0) return;
   id.addresses.slid = static_cast<std::uint16_t>(8 * port);
   id.addresses.dlid = 0x55;
@@ -181,7 +183,12 @@ VB_API int vb_cm_join(vb_handle id, const sockaddr* group, int send_only, uint64
   event.qp_num = 0xffffff;
   event.qkey = RDMA_UDP_QKEY;
   event.group_cookie = cookie;
-  std::memcpy(event.group + 12, &reinterpret_cast<const sockaddr_in*>(group)->sin_addr, 4);
+  event.group = state().join_address;
+  if (group->sa_family == AF_INET) {
+    std::memcpy(event.group.dgid + 12, &reinterpret_cast<const sockaddr_in*>(group)->sin_addr, 4);
+  }
+  event.group_rate = event.group.dlid != 0 ? IBV_RATE_40_GBPS : 0;
+  std::memcpy(&found->joined, group, verbena::border::bytes_of(*group));
   tell(*found, event);
   return 0;
 }

@@ -8,6 +8,7 @@
 #include "abi/acknowledge.h"
 #include "abi/cm/cm.h"
 #include "abi/objects.h"
+#include "border/attributes.h"
 
 // Takes events from libverbena, fills the public structures, and acknowledges events.
 
@@ -49,13 +50,21 @@ void fill_datagram(const vb_cm_event& from, const CmId& id, CmEvent& event) {
   param.qkey = from.qkey;
   vb_cm_addresses addresses{};
   if (vb_cm_id_addresses(id.library_handle, &addresses) != 0) return;
-  std::memcpy(param.ah_attr.grh.dgid.raw, addresses.dgid, sizeof addresses.dgid);
-  param.ah_attr.grh.flow_label = addresses.flow_label;
-  param.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(addresses.sgid_index);
-  param.ah_attr.grh.hop_limit = addresses.hop_limit != 0 ? addresses.hop_limit : 64;
-  param.ah_attr.grh.traffic_class = addresses.traffic_class;
-  param.ah_attr.is_global = 1;
-  param.ah_attr.port_num = 1;
+  ibv_ah_attr& to = param.ah_attr;
+  std::memcpy(to.grh.dgid.raw, addresses.dgid, sizeof addresses.dgid);
+  to.grh.flow_label = addresses.flow_label;
+  to.grh.sgid_index = static_cast<std::uint8_t>(addresses.sgid_index);
+  to.grh.hop_limit = addresses.hop_limit != 0 ? addresses.hop_limit : 64;
+  to.grh.traffic_class = addresses.traffic_class;
+  to.is_global = addresses.is_global;
+  to.port_num = static_cast<std::uint8_t>(addresses.port_num);
+  if (addresses.dlid == 0) return;
+  to.dlid = addresses.dlid;
+  to.sl = addresses.sl;
+  vb_port_attr port{};
+  if (vb_port_query(addresses.device, addresses.port_num, &port) == 0) {
+    to.src_path_bits = static_cast<std::uint8_t>(addresses.slid & ((1U << port.lmc) - 1));
+  }
 }
 
 // Fills in the address of a joined group; private_data is the context of the join.  Returns false
@@ -64,10 +73,13 @@ bool fill_group(const vb_cm_event& from, CmId& id, CmEvent& event) {
   PthreadLock lock(id.mutex);
   const auto joined = std::ranges::find(id.groups, from.group_cookie, &CmGroup::cookie);
   if (joined == id.groups.end()) return false;
-  fill_datagram(from, id, event);
   rdma_ud_param& param = event.param.ud;
-  std::memcpy(param.ah_attr.grh.dgid.raw, from.group, sizeof from.group);
+  param = {};
   param.private_data = joined->context;
+  param.ah_attr = verbena::border::from_border(from.group);
+  param.ah_attr.static_rate = from.group_rate;
+  param.qp_num = from.qp_num;
+  param.qkey = from.qkey;
   if (event.event == RDMA_CM_EVENT_MULTICAST_ERROR) id.groups.erase(joined);
   return true;
 }
