@@ -376,7 +376,7 @@ TEST_F(SubnetGroups, AReplyWithoutAnMlidIsAnErrorAndIsLeft) {
 TEST_F(SubnetGroups, AReplyWithAnotherJoinsMembershipIsAnErrorAndIsNotLeft) {
   const auto id = bound_id();
   complete_join(id, 1, joined(4));
-  for (const std::uint64_t membership : {4, 0}) {
+  for (const std::uint64_t membership : {4U, 0U}) {
     ASSERT_TRUE(join(id, 2).has_value());
     answer<ipc::JoinMulticast>(joined(membership));
     EXPECT_EQ(error(), EPROTO);
@@ -452,7 +452,7 @@ TEST_F(SubnetGroups, AnAcceptedDatagramRequestTellsTheQkeyOfTheListener) {
                      .port_space = rdmacm::kPortSpaceIpoib,
                      .qp_type = rdmacm::kQpTypeUd});
   const auto child = cm_notices().at(0).new_id;
-  keep(process_.accept(child, {.qpn = 7}, kNow, [](auto) {}));
+  keep(process_.accept(child, {.qpn = 7}, kNow, [](const auto&) {}));
   EXPECT_EQ(next<ipc::Accept>().second.param.qkey, kIpoibQkey.value);
 }
 
