@@ -61,7 +61,7 @@ Result<const Interface*> Manager::local_interface(const SocketAddress& address) 
   for (const Interface& interface : interfaces_) {
     if (!interface.up) continue;
     const bool here =
-        interface.address == address.ip ||
+        (address.by_gid ? interface.gid : interface.address) == address.ip ||
         (wire::is_loopback_ipv4(interface.address) && wire::is_loopback_ipv4(address.ip));
     if (here && (address.scope == 0 || address.scope == interface.index)) return &interface;
   }
@@ -105,7 +105,9 @@ Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
   if (interface != nullptr) {
     id.bound_to_device = true;
     id.is_loopback = interface->is_loopback;
-    id.path.address.source = address.ip;
+    id.path.address.link_layer = interface->link_layer;
+    // All of 127/8 is one interface, so on Ethernet the interface's address may be another one.
+    id.path.address.source = id.path.address.is_infiniband() ? interface->gid : address.ip;
     id.path.address.interface = interface->index;
     id.path.address.port = interface->port;
     id.path.pkey = interface->pkey;
@@ -179,14 +181,17 @@ void Manager::finish_resolve(IdHandle handle, Id& id, const Result<Route>& route
   }
   id.state = IdState::kResolved;
   if (is_wildcard(id.source)) {
-    id.source.ip = route->address.source;
+    id.source.ip = id.source.by_gid ? route->address.source : route->source;
     id.source.family = id.destination.family;
-    id.source.scope = wire::is_link_local(route->address.source) ? route->address.interface : 0;
+    id.source.scope = wire::is_link_local(id.source.ip) ? route->address.interface : 0;
   }
   id.bound_to_device = true;
   id.is_loopback = route->is_loopback;
   id.path = path_of(id, *route);
-  id.path.address.flow_label = 1 + static_cast<std::uint32_t>(random_.below(0xfffff));
+  // The label determines the UDP port of RoCE.  On InfiniBand it is that of the path record.
+  if (!id.path.address.is_infiniband()) {
+    id.path.address.flow_label = 1 + static_cast<std::uint32_t>(random_.below(0xfffff));
+  }
   emit(event(handle, id, EventKind::kAddrResolved));
 }
 
@@ -198,19 +203,21 @@ void Manager::cancel_query(Id& id) {
   id.query_token = 0;
 }
 
-// Derives the path from the route, because RoCE has no subnet manager to ask.
+// Derives the path from the route.  On InfiniBand that is a path record of the SA; RoCE has no
+// subnet manager to ask.
 PathInfo Manager::path_of(const Id& id, const Route& route) const {
   link::Address address = route.address;
+  std::uint8_t life = route.packet_life_time;
   if (!address.is_infiniband()) {
     address.source = id.source.ip;
     address.destination = id.destination.ip;
+    life = route.is_loopback ? config_.loopback_packet_life : config_.network_packet_life;
   }
   return {.address = address,
           .sgid_index = route.sgid_index,
           .pkey = route.pkey,
           .mtu = std::clamp<std::uint8_t>(route.mtu, 1, 5),
-          .packet_life_time =
-              route.is_loopback ? config_.loopback_packet_life : config_.network_packet_life};
+          .packet_life_time = life};
 }
 
 Result<void> Manager::listen(Owner owner, IdHandle handle, std::uint32_t backlog) {

@@ -208,7 +208,7 @@ Result<void> Manager::disconnect(Owner owner, IdHandle handle, Time now,
 
 Result<void> Manager::inherit_disconnect(const PendingDisconnect& pending, Time now) {
   const bool ours = std::ranges::any_of(interfaces_, [&](const Interface& interface) {
-    return interface.address == pending.address.source && interface.port == pending.address.port;
+    return interface.gid == pending.address.source && interface.port == pending.address.port;
   });
   if (!ours) {
     cm_.count_inherited_refused();

@@ -6,6 +6,7 @@
 #include "cm/paths.h"
 #include "rdmacm/manager.h"
 #include "rdmacm/private_data.h"
+#include "wire/loopback.h"
 #include "wire/rdma_ip_cm.h"
 
 namespace verbena::rdmacm {
@@ -75,6 +76,9 @@ std::expected<Manager::ListenerMatch, Manager::NoChild> Manager::find_listener(
       (ips->destination != address.local() || ips->source != address.remote())) {
     return std::unexpected(NoChild::kNotForUs);
   }
+  if (address.path.is_infiniband() && !is_at_port(ips->destination, address.path.port)) {
+    return std::unexpected(NoChild::kNotForUs);
+  }
   const auto found = listener(ips->destination);
   if (!found || !ids_.find(*found)->has_header()) return std::unexpected(NoChild::kNoListener);
   const std::uint8_t family = family_of(ips->destination);
@@ -82,6 +86,14 @@ std::expected<Manager::ListenerMatch, Manager::NoChild> Manager::find_listener(
       .listener = *found,
       .source = {.ip = ips->destination, .port = port, .family = family},
       .destination = {.ip = ips->source, .port = header.source_port, .family = family}};
+}
+
+// Returns true if the port has the IP address.  A host's own requests may name its loopback
+// address.
+bool Manager::is_at_port(const Gid& ip, PortId port) const {
+  return wire::is_loopback(ip) || std::ranges::any_of(interfaces_, [&](const Interface& interface) {
+           return interface.port == port && interface.address == ip;
+         });
 }
 
 std::expected<IdHandle, Manager::NoChild> Manager::make_child(const IncomingRequest& request) {
@@ -117,10 +129,14 @@ void Manager::on(const cm::ReqReceived& request, Time now) {
     apply_request(*id, request);
     return report_request(id_of(request.cookie), *id, id_of(request.cookie), request);
   }
+  // A packet without a GRH does not know the GIDs, but the path in the REQ does.
+  const mad::Address address = request.address.path.is_infiniband()
+                                   ? cm::address_of(req.primary_path, request.address)
+                                   : request.address;
   const auto made = make_child({.listener = id_of(request.cookie),
                                 .service_id = req.service_id,
                                 .private_data = req.private_data,
-                                .address = request.address,
+                                .address = address,
                                 .qp_type = kQpTypeRc});
   if (!made) {
     // There may be room when the peer repeats its REQ.  cm counts the drop.
@@ -170,7 +186,7 @@ void Manager::report_request(IdHandle handle, const Id& id, IdHandle listener,
 // link-local.
 std::uint32_t Manager::sgid_index(const mad::Address& address) const {
   const auto found = std::ranges::find_if(interfaces_, [&](const Interface& interface) {
-    return interface.port == address.path.port && interface.address == address.local() &&
+    return interface.port == address.path.port && interface.gid == address.local() &&
            (address.path.interface == 0 || interface.index == address.path.interface);
   });
   return found == interfaces_.end() ? 0 : found->sgid_index;

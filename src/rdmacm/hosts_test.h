@@ -157,27 +157,31 @@ inline Host::Host(Hosts& hosts, std::string name, std::uint8_t number)
   route = [this](const RouteQuery& query) -> Result<Route> {
     const bool six = query.destination.family == 6;
     if (query.destination.ip == wire::ipv4_gid(kLocalhost)) {
-      return Route{.address = {.source = wire::ipv4_gid(kLocalhost), .interface = 1},
+      return Route{.source = wire::ipv4_gid(kLocalhost),
+                   .address = {.source = wire::ipv4_gid(kLocalhost), .interface = 1},
                    .mtu = 5,
                    .is_loopback = true};
     }
-    if (query.source.family != 0)
-      return Route{.address = {.source = query.source.ip, .interface = 2}, .mtu = 3};
-    return Route{
-        .address = {.source = six ? ip6() : ip4(), .interface = 2}, .sgid_index = 1, .mtu = 3};
+    const bool any = query.source.family == 0;
+    const Gid source = !any ? query.source.ip : six ? ip6() : ip4();
+    return Route{.source = source,
+                 .address = {.source = source, .interface = 2},
+                 .sgid_index = any ? 1u : 0u,
+                 .mtu = 3};
   };
-  cm.on_interfaces(
-      {{.address = link_local(), .index = 2, .mtu = 3, .up = true},
-       {.address = ip4(), .index = 2, .mtu = 3, .sgid_index = 1, .up = true},
-       {.address = ip6(), .index = 2, .mtu = 3, .sgid_index = 2, .up = true},
-       {.address = wire::ipv4_gid(0x0a630001), .index = 3, .mtu = 3, .sgid_index = 3, .up = false},
-       {.address = wire::ipv4_gid(kLocalhost),
-        .index = 1,
-        .mtu = 5,
-        .is_loopback = true,
-        .sgid_index = 4,
-        .up = true}},
-      Time{});
+  std::vector<Interface> interfaces{
+      {.address = link_local(), .index = 2, .mtu = 3, .up = true},
+      {.address = ip4(), .index = 2, .mtu = 3, .sgid_index = 1, .up = true},
+      {.address = ip6(), .index = 2, .mtu = 3, .sgid_index = 2, .up = true},
+      {.address = wire::ipv4_gid(0x0a630001), .index = 3, .mtu = 3, .sgid_index = 3, .up = false},
+      {.address = wire::ipv4_gid(kLocalhost),
+       .index = 1,
+       .mtu = 5,
+       .is_loopback = true,
+       .sgid_index = 4,
+       .up = true}};
+  for (Interface& interface : interfaces) interface.gid = interface.address;
+  cm.on_interfaces(std::move(interfaces), Time{});
 }
 
 inline Time Host::now() const { return hosts_.world.now(); }

@@ -63,7 +63,8 @@ class LinuxTest : public testing::Test {
  protected:
   explicit LinuxTest(Guid guid = kPassiveGuid) : cm({.cm = {.ca_guid = guid}}, Random(1)) {
     const Gid ip = guid == kPassiveGuid ? passive : active;
-    cm.on_interfaces({{.address = ip, .index = 2, .mtu = 3, .sgid_index = 1, .up = true}}, now);
+    cm.on_interfaces(
+        {{.address = ip, .gid = ip, .index = 2, .mtu = 3, .sgid_index = 1, .up = true}}, now);
   }
   void receive(const mad::Mad& mad, const Gid& from, const Gid& to) {
     const auto received =
@@ -158,7 +159,11 @@ TEST_F(LinuxServerTest, ConnectsToLinuxAsLinuxDoes) {
           .has_value());
   drain();
   cm.on_route(token,
-              Route{.address = {.source = active, .interface = 2}, .sgid_index = 1, .mtu = 3}, now);
+              Route{.source = active,
+                    .address = {.source = active, .interface = 2},
+                    .sgid_index = 1,
+                    .mtu = 3},
+              now);
   const ConnParam request{.responder_resources = 1,
                           .initiator_depth = 1,
                           .retry_count = 7,

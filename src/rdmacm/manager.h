@@ -234,6 +234,7 @@ class Manager {
     SocketAddress source{};
     SocketAddress destination{};
   };
+  bool is_at_port(const Gid& ip, PortId port) const;
   std::expected<ListenerMatch, NoChild> find_listener(const IncomingRequest& request) const;
   // Makes the id that a request gets at its listener.
   std::expected<IdHandle, NoChild> make_child(const IncomingRequest& request);

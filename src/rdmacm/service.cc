@@ -54,7 +54,8 @@ Result<void> Manager::listen_for(Owner owner, IdHandle handle, const Filter& fil
 // ---- Alternate paths
 
 Result<const Interface*> Manager::source_of(const PathInfo& path) const {
-  return local_interface({.ip = path.address.source, .scope = path.address.interface});
+  return local_interface(
+      {.ip = path.address.source, .scope = path.address.interface, .by_gid = true});
 }
 
 Result<void> Manager::check_alternate(const Id& id, const ConnParam& param) const {

@@ -43,9 +43,9 @@ struct SocketAddress {
 // kPortSpaceNone is for ids of the InfiniBand CM itself.  They have a GID and any service id, and
 // give access to everything in its messages.
 inline constexpr std::uint16_t kPortSpaceNone = 0;
-inline constexpr std::uint16_t kPortSpaceIpoib = 0x0002;
 inline constexpr std::uint16_t kPortSpaceTcp = 0x0106;
 inline constexpr std::uint16_t kPortSpaceUdp = 0x0111;
+inline constexpr std::uint16_t kPortSpaceIpoib = 0x0002;
 inline constexpr std::uint16_t kPortSpaceIb = 0x013f;
 
 inline constexpr std::uint32_t kChoosePsn = 0xffffffff;
@@ -260,7 +260,9 @@ struct IdInfo {
 // Describes one address of this host.
 struct Interface {
   PortId port{};
+  LinkLayer link_layer = LinkLayer::kEthernet;
   Gid address{};
+  Gid gid{};  // of the port; on Ethernet the address itself, and on InfiniBand the port's first GID
   std::uint32_t index{};
   std::array<char, 16> name{};
   std::uint8_t mtu{};  // 1 = 256 bytes .. 5 = 4096
@@ -283,11 +285,13 @@ struct RouteQuery {
 };
 
 struct Route {
+  Gid source{};             // the address of this host from which the route leads
   link::Address address{};  // on Ethernet without a destination, which the id knows
   std::uint32_t sgid_index{};
   std::uint16_t pkey{0xffff};
-  std::uint8_t mtu{};  // 1 = 256 bytes .. 5 = 4096
-  bool is_loopback{};  // true: both ends are on this host
+  std::uint8_t mtu{};               // 1 = 256 bytes .. 5 = 4096
+  std::uint8_t packet_life_time{};  // InfiniBand: timeout code of the path record
+  bool is_loopback{};               // true: both ends are on this host
 
   friend bool operator==(const Route&, const Route&) = default;
 };

@@ -18,4 +18,9 @@ constexpr bool is_loopback_ipv4(const Gid& address) {
   return is_ipv4(address) && ipv4_address(address) >> 24 == 127;
 }
 
+// Returns true for 127.0.0.0/8 and ::1.
+constexpr bool is_loopback(const Gid& address) {
+  return is_loopback_ipv4(address) || address == kLoopbackIpv6;
+}
+
 }  // namespace verbena::wire
