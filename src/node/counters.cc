@@ -87,7 +87,36 @@ void add_cm(Names& names, const cm::Counters& cm) {
   add_members(names, cm::kEventNames, cm);
 }
 
+std::vector<ipc::NamedCount> counters_of(const InfinibandPort& port) {
+  Names names;
+  const sa::Client& client = port.client();
+  add_members(names, sa::kQueryCounterNames, client.queries().counters());
+  add_members(names, sa::kPathCounterNames, client.paths().counters());
+  add_members(names, sa::kMembershipCounterNames, client.memberships().counters());
+  add_members(names, sa::kSubscriptionCounterNames, client.subscriptions().counters());
+  add_members(names, sa::kServiceCounterNames, client.services().counters());
+  const ipoib::Counters& ipoib = port.neighbours().counters();
+  add_members(names, ipoib::kEventNames, ipoib);
+  for (std::size_t i = 0; i < ipoib.ignored.size(); ++i) {
+    names.add(std::string("ipoib_ignored_") + ipoib::to_string(static_cast<ipoib::Ignored>(i)),
+              ipoib.ignored[i]);
+  }
+  add_members(names, kInfinibandCounterNames, port.counters());
+  return names.take();
+}
+
 }  // namespace
+
+// Adds up the counters of all InfiniBand ports.
+void Node::add_infiniband_counters(std::vector<ipc::NamedCount>& all) const {
+  std::vector<ipc::NamedCount> sum;
+  for (const auto& [id, port] : infiniband_) {
+    std::vector<ipc::NamedCount> its = counters_of(port);
+    for (std::size_t i = 0; i < sum.size(); ++i) its[i].value += sum[i].value;
+    sum = std::move(its);
+  }
+  all.insert(all.end(), sum.begin(), sum.end());
+}
 
 std::vector<ipc::NamedCount> Node::counters() const {
   Names names;
@@ -104,7 +133,9 @@ std::vector<ipc::NamedCount> Node::counters() const {
   names.add("limit_groups_of_client", joins_over_limit_);
   names.add("limit_gids", ports_.gids_left_out());
   add_members(names, kLaneCounterNames, lanes_.counters());
-  return names.take();
+  std::vector<ipc::NamedCount> all = names.take();
+  add_infiniband_counters(all);
+  return all;
 }
 
 }  // namespace verbena::node

@@ -81,6 +81,7 @@ void GidTable::append_interfaces(std::vector<rdmacm::Interface>& all, Pkey pkey)
     if (!present) continue;
     rdmacm::Interface one{.port = port_,
                           .address = address.gid,
+                          .gid = address.gid,
                           .index = address.interface,
                           .mtu = rdma_mtu(address.mtu_bytes),
                           .is_loopback = address.loopback,

@@ -23,6 +23,9 @@ struct HostAddress {
   bool up = true;
   bool link_local = false;
   bool default_route = false;  // the default route uses this interface
+  // InfiniBand: hosts with the same first bits of the address are on the same link.  IPv4: 0 to 32;
+  // IPv6: 0 to 128.
+  std::uint8_t prefix_bits = 0;
 };
 
 // Returns the largest RDMA MTU (1 = 256 ..  5 = 4096) whose packets, with all headers, fit the MTU

@@ -79,6 +79,78 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::LeaveGroup& m, 
   return false;
 }
 
+// ---- groups of an InfiniBand subnet, which the SA knows -----------------------------------------
+
+Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::JoinMulticast& m,
+                      Time now) {
+  const auto port = infiniband_.find(m.port);
+  if (port == infiniband_.end()) {
+    return fail(Errc::kInvalidArgument, "not an InfiniBand port of this host");
+  }
+  if ((m.join_state & ~wire::join_state::kAll) != 0 || m.join_state == 0) {
+    return fail(Errc::kInvalidArgument, "not a join state");
+  }
+  const auto its = std::ranges::count_if(
+      subnet_groups_, [&](const auto& one) { return one.second.client == client; });
+  if (static_cast<std::size_t>(its) >= config_.groups_per_client_max) {
+    ++joins_over_limit_;
+    return fail(Errc::kNoResources,
+                "the limit of multicast groups (groups_per_client_max) is reached");
+  }
+  const std::uint64_t token = next_token_++;
+  subnet_groups_[token] = {.client = client, .port = m.port, .request = request};
+  port->second.join({.token = token,
+                     .port_space = m.port_space,
+                     .group = m.group,
+                     .is_mgid = m.is_mgid,
+                     .join_state = m.join_state},
+                    now);
+  return true;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::LeaveMulticast& m, Time now) {
+  const auto found = subnet_groups_.find(m.membership);
+  if (found == subnet_groups_.end() || found->second.client != client) {
+    return fail(Errc::kInvalidArgument, "not a membership of this program");
+  }
+  infiniband_.at(found->second.port).leave(m.membership, now);
+  subnet_groups_.erase(found);
+  return false;
+}
+
+void Node::tell_joined(const InfinibandPort::GroupJoined& joined) {
+  const auto found = subnet_groups_.find(joined.token);
+  if (found == subnet_groups_.end()) return;
+  const auto [client, port, request] = found->second;
+  if (!joined.group) {
+    subnet_groups_.erase(found);
+    return tell(client, ipc::encode(request, ipc::refusal(joined.group.error())));
+  }
+  const wire::McMemberRecord& group = *joined.group;
+  tell(client, ipc::encode(request, ipc::MulticastJoined{.membership = joined.token,
+                                                         .mgid = group.mgid,
+                                                         .mlid = group.mlid,
+                                                         .qkey = group.qkey,
+                                                         .pkey = group.pkey,
+                                                         .mtu = group.mtu,
+                                                         .rate = group.rate,
+                                                         .service_level = group.service_level,
+                                                         .traffic_class = group.traffic_class,
+                                                         .hop_limit = group.hop_limit,
+                                                         .flow_label = group.flow_label}));
+}
+
+void Node::leave_subnet_groups(ClientId client, Time now) {
+  for (auto it = subnet_groups_.begin(); it != subnet_groups_.end();) {
+    if (it->second.client != client) {
+      ++it;
+      continue;
+    }
+    infiniband_.at(it->second.port).leave(it->first, now);
+    it = subnet_groups_.erase(it);
+  }
+}
+
 void Node::joined(std::uint64_t token, const Result<void>& result) {
   const auto pending = join_requests_.extract(token);
   if (!pending) return;

@@ -1,6 +1,7 @@
 #include "node/node.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 namespace verbena::node {
@@ -18,6 +19,15 @@ Node::Node(const Config& config, Random random)
       qp1_(random.fork()),
       rdmacm_({.cm = {.ca_guid = config.node_guid, .trace = config.trace}}, random.fork()),
       ports_(devices_of(config)) {
+  const std::vector<DeviceConfig> devices = devices_of(config);
+  for (std::uint8_t device = 0; device < devices.size(); ++device) {
+    std::uint8_t number = 0;
+    for (const PortConfig& port : devices[device].ports) {
+      const PortId id{device, ++number};
+      if (port.link_layer != LinkLayer::kInfiniband) continue;
+      infiniband_.try_emplace(id, id, config.sa, random.fork());
+    }
+  }
   apply_ports(Time{});
 }
 
@@ -26,6 +36,13 @@ Node::Node(const Config& config, Random random)
 void Node::on_addresses(const std::vector<HostAddress>& addresses, Time now) {
   ports_.set_addresses(addresses);
   apply_ports(now);
+  for (auto& [id, port] : infiniband_) {
+    std::vector<ipoib::OwnAddress> own;
+    for (const HostAddress& address : addresses) {
+      if (address.port == id) own.push_back({address.gid, address.prefix_bits});
+    }
+    port.set_addresses(std::move(own), now);
+  }
   tell_devices();
   for (const auto& [what, interfaces] : groups_) {
     if (interfaces.all) output_membership(what);
@@ -42,6 +59,10 @@ Result<void> Node::set_port_state(PortId port, const PortState& state, Time now)
   VB_TRY_VOID(ports_.set_state(port, state));
   apply_ports(now);
   tell_devices();
+  if (const auto found = infiniband_.find(port); found != infiniband_.end()) {
+    found->second.set_state(state, now);
+    run(now);
+  }
   return {};
 }
 
@@ -85,6 +106,7 @@ void Node::gone(ClientId client, Time now) {
   std::erase_if(lease_requests_, [&](const auto& one) { return one.second.client == client; });
   std::erase_if(join_requests_, [&](const auto& one) { return one.second.client == client; });
   close_lanes(client);
+  leave_subnet_groups(client, now);
   rdmacm_.client_gone(client, now);
   run(now);
   std::erase_if(outputs_, [&](const Output& output) {
@@ -129,6 +151,7 @@ void Node::routed(std::uint64_t token, const Result<HostRoute>& route, Time now)
     answer = std::unexpected(route.error());
   } else if (const auto source = ports_.find(route->source, route->interface)) {
     answer = rdmacm::Route{
+        .source = route->source,
         .address = {.source = route->source, .interface = route->interface, .port = source->port},
         .sgid_index = source->gid_index,
         .pkey = source->pkey.value,
@@ -142,6 +165,10 @@ void Node::routed(std::uint64_t token, const Result<HostRoute>& route, Time now)
 // ---- packets and time ---------------------------------------------------------------------------
 
 void Node::receive(const link::Arrival& arrival, Time now) {
+  if (const auto port = infiniband_.find(arrival.address.port); port != infiniband_.end()) {
+    port->second.receive(arrival, now);
+    run(now);
+  }
   if (const auto mad = qp1_.receive(arrival, now)) deliver(arrival, *mad, now);
 }
 
@@ -156,10 +183,21 @@ link::Address answer_path(const link::Address& arrival) {
   return back;
 }
 
+bool is_for_sa_client(std::span<const std::byte> mad) {
+  if (mad.size() < wire::kMadHeaderBytes) return false;
+  const auto header = wire::decode_exact<wire::MadHeader>(mad.first<wire::kMadHeaderBytes>());
+  return header.mgmt_class == wire::MgmtClass::kSubnetAdministration;
+}
+
 }  // namespace
 
 void Node::deliver(const link::Arrival& arrival, std::span<const std::byte> mad, Time now) {
   const mad::Address from{.path = answer_path(arrival.address)};
+  const auto port = infiniband_.find(arrival.address.port);
+  if (port != infiniband_.end() && is_for_sa_client(mad)) {
+    port->second.receive_mad(from, mad, now);
+    return run(now);
+  }
   const mad::Received received = mads_.receive(from, mad);
   if (const auto* answer = std::get_if<mad::SendMad>(&received)) {
     qp1_.send(*answer, now);
@@ -171,6 +209,7 @@ void Node::deliver(const link::Arrival& arrival, std::span<const std::byte> mad,
 
 void Node::on_timer(Time now) {
   rdmacm_.on_timer(now);
+  for (auto& [id, port] : infiniband_) port.on_timer(now);
   bool some_free = false;
   while (!quiescing_.empty() && quiescing_.front().until <= now) {
     outputs_.emplace_back(RangeFree{quiescing_.front().range});
@@ -183,13 +222,21 @@ void Node::on_timer(Time now) {
 
 Time Node::deadline() const {
   const Time quiesced = quiescing_.empty() ? kNever : quiescing_.front().until;
-  return std::min(quiesced, rdmacm_.deadline());
+  Time next = std::min(quiesced, rdmacm_.deadline());
+  for (const auto& [id, port] : infiniband_) next = std::min(next, port.deadline());
+  return next;
 }
 
-bool Node::transmit(link::Burst& burst, Time now) { return qp1_.transmit(burst, now); }
+bool Node::transmit(link::Burst& burst, Time now) {
+  bool more = qp1_.transmit(burst, now);
+  for (auto& [id, port] : infiniband_) more = port.transmit(burst) || more;
+  return more;
+}
 
-// Carries out the outputs of the connection managers until there are no more.
+// Carries out the outputs of the InfiniBand ports and of the connection managers until there are no
+// more.
 void Node::run(Time now) {
+  run_infiniband(now);
   while (auto output = rdmacm_.poll()) {
     if (const auto* mad = std::get_if<mad::SendMad>(&*output)) {
       qp1_.send(*mad, now);
@@ -197,10 +244,66 @@ void Node::run(Time now) {
       act(std::move(*event));
     } else if (const auto* changed = std::get_if<cm::StateChanged>(&*output)) {
       outputs_.emplace_back(*changed);
+    } else if (const auto& query = std::get<rdmacm::RouteQuery>(*output); infiniband_.empty()) {
+      act(query);
     } else {
-      act(std::get<rdmacm::RouteQuery>(*output));
+      find_route(query, now);
+      run_infiniband(now);
     }
   }
+}
+
+void Node::run_infiniband(Time now) {
+  for (auto& [id, port] : infiniband_) {
+    while (auto output = port.poll()) act(id, std::move(*output), now);
+  }
+}
+
+void Node::act(PortId port, InfinibandPort::Output output, Time now) {
+  if (const auto* mad = std::get_if<mad::SendMad>(&output)) {
+    qp1_.send(*mad, now);
+  } else if (const auto* found = std::get_if<InfinibandPort::RouteFound>(&output)) {
+    rdmacm_.on_route(found->token, found->route, now);
+  } else if (const auto* changed = std::get_if<InfinibandPort::GroupChanged>(&output)) {
+    std::vector<std::uint32_t> interfaces;
+    if (changed->member) interfaces.push_back(port.number);
+    outputs_.emplace_back(Membership{
+        .range = kOwnRange, .group = changed->mgid, .interfaces = std::move(interfaces)});
+  } else if (const auto* joined = std::get_if<InfinibandPort::GroupJoined>(&output)) {
+    tell_joined(*joined);
+  } else if (const auto* lost = std::get_if<InfinibandPort::GroupLost>(&output)) {
+    const auto ended = subnet_groups_.extract(lost->token);
+    if (!ended) return;
+    tell(ended.mapped().client,
+         ipc::encode(0, ipc::MulticastLost{.membership = lost->token, .error = ENETRESET}));
+  }
+}
+
+// Chooses the port: by the source of the query, or else the first whose link has the destination.
+void Node::find_route(const rdmacm::RouteQuery& query, Time now) {
+  const bool by_gid = query.destination.by_gid;
+  const bool has_source = query.source.family != 0 && !rdmacm::is_wildcard(query.source);
+  for (auto& [id, port] : infiniband_) {
+    Gid source;
+    if (has_source) {
+      const auto at = ports_.find_interface(query.source.ip, by_gid);
+      if (!at || *at != id) continue;
+      source = query.source.ip;
+    } else if (const auto chosen = by_gid ? port.gid() : port.source_for(query.destination.ip)) {
+      source = *chosen;
+    } else {
+      continue;
+    }
+    return port.find_route({.token = query.token,
+                            .destination = query.destination.ip,
+                            .by_gid = by_gid,
+                            .source = source},
+                           now);
+  }
+  rdmacm_.on_route(query.token,
+                   fail(Errc::kUnreachable,
+                        "no InfiniBand port of this node has the address's link", ENETUNREACH),
+                   now);
 }
 
 void Node::act(rdmacm::Event event) {

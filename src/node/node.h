@@ -21,6 +21,7 @@
 #include "mad/dispatcher.h"
 #include "node/general_services.h"
 #include "node/gid_table.h"
+#include "node/infiniband_port.h"
 #include "node/lane_table.h"
 #include "node/port_table.h"
 #include "rdmacm/manager.h"
@@ -65,7 +66,8 @@ class Node {
     // another program gets it.  If there is no other free range, or the program has reached its
     // limit, a lease waits for a quiescing range.
     Duration range_quiesce_time = std::chrono::seconds(1);
-    bool trace = false;  // output StateChanged
+    sa::Client::Config sa{};  // of InfiniBand ports
+    bool trace = false;       // output StateChanged
   };
 
   // Carries a message for a program.  If `sockets` names a range, its data sockets go with the
@@ -95,6 +97,7 @@ class Node {
   struct LaneHandedOver {
     LaneId lane = 0;
   };
+  static constexpr std::uint16_t kOwnRange = 0;
   struct RouteWanted {
     std::uint64_t token = 0;
     ClientId client = 0;  // the program that asks
@@ -102,7 +105,8 @@ class Node {
     std::optional<Gid> source{};
     std::uint32_t scope = 0;
   };
-  // Asks that the range's sockets become members of the group on exactly these interfaces.
+  // Asks that the range's sockets become members of the group on exactly these interfaces.  On
+  // InfiniBand, interfaces are ports; kOwnRange is that of the node itself.
   struct Membership {
     std::uint64_t token = 0;  // 0: the node needs no answer
     std::uint16_t range = 0;
@@ -207,6 +211,12 @@ class Node {
   void run(Time now);
   void act(rdmacm::Event event);
   void act(const rdmacm::RouteQuery& query);
+  void find_route(const rdmacm::RouteQuery& query, Time now);
+  void run_infiniband(Time now);
+  void act(PortId port, InfinibandPort::Output output, Time now);
+  void tell_joined(const InfinibandPort::GroupJoined& joined);
+  void leave_subnet_groups(ClientId client, Time now);
+  void add_infiniband_counters(std::vector<ipc::NamedCount>& all) const;
   Result<rdmacm::IdHandle> find_named(ClientId client, rdmacm::IdHandle name) const;
   rdmacm::IdHandle name_of(rdmacm::IdHandle id) const;
   Result<rdmacm::IdHandle> create_id(ClientId client, const ipc::CreateId& m, Time now);
@@ -248,6 +258,8 @@ class Node {
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::HandOver& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::JoinGroup& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::LeaveGroup& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::JoinMulticast& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::LeaveMulticast& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::LoadPath& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::AnswerPath& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Migrated& m, Time now);
@@ -267,6 +279,13 @@ class Node {
   mad::Dispatcher mads_;
   rdmacm::Manager rdmacm_;
   PortTable ports_;
+  std::map<PortId, InfinibandPort> infiniband_;
+  struct SubnetGroup {
+    ClientId client = 0;
+    PortId port{};
+    std::uint64_t request = 0;  // as long as the join was not answered
+  };
+  std::map<std::uint64_t, SubnetGroup> subnet_groups_;  // by token, which names the membership
 
   std::map<ClientId, Client> clients_;
   ClientId next_client_ = 1;

@@ -1,6 +1,7 @@
 #include "node/port_table.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "hca/pkey_table.h"
@@ -44,7 +45,7 @@ Result<void> PortTable::set_state(PortId id, const PortState& state) {
   return {};
 }
 
-Pkey PortTable::Port::pkey() const {
+Pkey connection_pkey(const PortState& state) {
   const auto is_default = [](Pkey pkey) {
     return (pkey.value & 0x7fff) == (wire::kDefaultPkey.value & 0x7fff);
   };
@@ -108,8 +109,25 @@ std::vector<ipc::Device> PortTable::devices() const {
 
 std::vector<rdmacm::Interface> PortTable::interfaces() const {
   std::vector<rdmacm::Interface> all;
-  for (const Port& port : ports_) port.gids.append_interfaces(all, port.pkey());
+  for (const Port& port : ports_) {
+    const std::size_t first = all.size();
+    port.gids.append_interfaces(all, connection_pkey(port.state));
+    if (port.link_layer != LinkLayer::kInfiniband) continue;
+    for (rdmacm::Interface& one : std::span(all).subspan(first)) {
+      one.link_layer = port.link_layer;
+      one.gid = port.state.gids.empty() ? Gid{} : port.state.gids.front();
+      one.sgid_index = 0;
+      one.mtu = port.state.active_mtu;
+    }
+  }
   return all;
+}
+
+std::optional<PortId> PortTable::find_interface(const Gid& address, bool by_gid) const {
+  for (const rdmacm::Interface& one : interfaces()) {
+    if ((by_gid ? one.gid : one.address) == address) return one.port;
+  }
+  return {};
 }
 
 std::vector<ipc::GidEntry> PortTable::gids() const {
@@ -124,7 +142,7 @@ std::vector<ipc::GidEntry> PortTable::gids() const {
 std::optional<PortTable::Source> PortTable::find(const Gid& gid, std::uint32_t interface) const {
   for (const Port& port : ports_) {
     if (const auto index = port.index_of(gid, interface)) {
-      return Source{port.id, *index, port.link_layer, port.pkey()};
+      return Source{port.id, *index, port.link_layer, connection_pkey(port.state)};
     }
   }
   return {};

@@ -41,6 +41,9 @@ struct PortState {
   ipc::InfinibandLink link{};
 };
 
+// Returns the P_Key of new connections: the default partition's, or else the first valid one.
+Pkey connection_pkey(const PortState& state);
+
 // Holds the host's devices and their ports: names, states, GID tables and P_Key tables.
 class PortTable {
  public:
@@ -64,6 +67,8 @@ class PortTable {
     LinkLayer link_layer{};
     Pkey pkey{};  // the one that connections from there use
   };
+  // Returns the port with an interface that has the IP address, or the GID.
+  std::optional<PortId> find_interface(const Gid& address, bool by_gid) const;
   // Finds the port that has the address.  `interface` matters only for link-local addresses.
   std::optional<Source> find(const Gid& gid, std::uint32_t interface) const;
   // Calls take(port, P_Keys) for each port.
@@ -79,8 +84,6 @@ class PortTable {
     LinkLayer link_layer{};
     PortState state{};
     GidTable gids{};
-    // Returns the P_Key of new connections: the default partition's, or else the first valid one.
-    Pkey pkey() const;
     std::vector<ipc::GidEntry> gid_entries() const;
     std::optional<std::uint32_t> index_of(const Gid& gid, std::uint32_t interface) const;
   };

@@ -88,6 +88,8 @@ Result<void> Node::handle(ClientId client, const ipc::Envelope& envelope, Time n
     case ipc::Type::kHandOver: return serve<ipc::HandOver>(client, envelope, now);
     case ipc::Type::kJoinGroup: return serve<ipc::JoinGroup>(client, envelope, now);
     case ipc::Type::kLeaveGroup: return serve<ipc::LeaveGroup>(client, envelope, now);
+    case ipc::Type::kJoinMulticast: return serve<ipc::JoinMulticast>(client, envelope, now);
+    case ipc::Type::kLeaveMulticast: return serve<ipc::LeaveMulticast>(client, envelope, now);
     case ipc::Type::kLoadPath: return serve<ipc::LoadPath>(client, envelope, now);
     case ipc::Type::kAnswerPath: return serve<ipc::AnswerPath>(client, envelope, now);
     case ipc::Type::kMigrated: return serve<ipc::Migrated>(client, envelope, now);

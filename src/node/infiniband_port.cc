@@ -1,0 +1,467 @@
+#include "node/infiniband_port.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "wire/bth.h"
+#include "wire/headers.h"
+#include "wire/ip.h"
+#include "wire/loopback.h"
+#include "wire/mgid.h"
+
+namespace verbena::node {
+namespace {
+
+constexpr std::uint32_t kPsnMask = 0xffffff;
+
+// A path of this many hops stays in its subnet, and needs no GRH (vol1 13.5.4.3).
+constexpr std::uint8_t kHopsInSubnet = 1;
+
+sa::PortState for_sa(const PortState& state) {
+  return {.active = !state.why_down.has_value(),
+          .lid = state.lid,
+          .lmc = state.lmc,
+          .sm_lid = state.sm_lid,
+          .sm_sl = state.sm_sl,
+          .gids = state.gids,
+          .pkeys = state.pkeys};
+}
+
+}  // namespace
+
+InfinibandPort::InfinibandPort(PortId port, const sa::Client::Config& config, Random random)
+    : port_(port),
+      client_(sa::Client::create(port, config, random, Time{})),
+      neighbours_(interface()) {
+  // The limit of subscribers is far away.
+  VB_CHECK(client_->subscriptions().subscribe(wire::TrapNumber::kGidOutOfService, 0, Time{}));
+}
+
+// ---- the port -----------------------------------------------------------------------------------
+
+ipoib::Interface InfinibandPort::interface() const {
+  return {.port = port_,
+          .pkey = pkey_,
+          .link_address = {.gid = first_gid(), .qpn = kIpoibQpn},
+          .addresses = addresses_};
+}
+
+void InfinibandPort::set_state(const PortState& state, Time now) {
+  const PortState old = std::exchange(state_, state);
+  const Pkey old_pkey = std::exchange(pkey_, connection_pkey(state));
+  client_->set_port(for_sa(state), now);
+  if (old.link.reregistrations != state.link.reregistrations) client_->reregister(now);
+  if (old.lid != state.lid || old.sm_lid != state.sm_lid || old.why_down != state.why_down) {
+    neighbours_.forget_all();
+  }
+  if (old_pkey != pkey_ || old.gids != state.gids) leave_broadcast_group(now);
+  neighbours_.set_interface(interface(), now);
+  if (!state.why_down && !broadcast_) join_broadcast_group(now);
+  run(now);
+}
+
+void InfinibandPort::set_addresses(std::vector<ipoib::OwnAddress> addresses, Time now) {
+  addresses_ = std::move(addresses);
+  neighbours_.set_interface(interface(), now);
+  run(now);
+}
+
+// ---- the broadcast group ------------------------------------------------------------------------
+
+void InfinibandPort::join_broadcast_group(Time now) {
+  join_again_ = kNever;
+  if (pkey_ == Pkey{} || first_gid() == Gid{}) return;
+  const auto member = client_->memberships().join(
+      {.mgid = wire::broadcast_mgid(pkey_), .pkey = Pkey(pkey_.value | wire::kFullMember)}, 0, now);
+  if (member) {
+    broadcast_ = *member;
+  } else {
+    join_again_ = now + join_pause_;
+  }
+}
+
+void InfinibandPort::leave_broadcast_group(Time now) {
+  join_again_ = kNever;
+  if (const auto member = std::exchange(broadcast_, std::nullopt)) {
+    client_->memberships().leave(*member, now);
+  }
+  if (const auto group = std::exchange(group_, std::nullopt)) {
+    outputs_.emplace_back(GroupChanged{group->mgid, false});
+    neighbours_.set_joined(false, now);
+  }
+}
+
+void InfinibandPort::on_broadcast_group(const sa::MemberEvent& event, Time now) {
+  if (event.what == sa::MemberEvent::What::kFailed) {
+    broadcast_.reset();
+    leave_broadcast_group(now);
+    join_again_ = now + join_pause_;
+    join_pause_ = std::min(2 * join_pause_, kJoinPauseMax);
+    return;
+  }
+  join_pause_ = kJoinPauseMin;
+  const bool is_new = !group_;
+  group_ = event.group;
+  if (!is_new) return;
+  outputs_.emplace_back(GroupChanged{group_->mgid, true});
+  neighbours_.set_joined(true, now);
+  for (auto& [token, group] : groups_) {
+    if (!group.member) join_at_sa(group, now);
+  }
+}
+
+// ---- multicast groups of programs ---------------------------------------------------------------
+
+void InfinibandPort::join(const GroupWanted& wanted, Time now) {
+  if (groups_.size() >= kJoinsMax) {
+    ++counters_.limit_joins;
+    return end_join(wanted.token, {Errc::kNoResources, 0, "too many joins (kJoinsMax)"});
+  }
+  Group& group = groups_[wanted.token];
+  group = {.wanted = wanted, .until = now + kGroupTimeout};
+  if (group_) join_at_sa(group, now);
+  run(now);
+}
+
+void InfinibandPort::leave(std::uint64_t token, Time now) {
+  const auto left = groups_.extract(token);
+  if (!left || !left.mapped().member) return;
+  token_of_member_.erase(*left.mapped().member);
+  client_->memberships().leave(*left.mapped().member, now);
+  run(now);
+}
+
+// The values are those of Linux's RDMA CM (cma_join_ib_multicast()), so that members on Linux and
+// here agree about the group.
+void InfinibandPort::join_at_sa(Group& group, Time now) {
+  const GroupWanted& wanted = group.wanted;
+  const bool is_ipoib = wanted.port_space == rdmacm::kPortSpaceIpoib;
+  const auto user = is_ipoib ? wire::MgidUser::kIpoib : wire::MgidUser::kRdmaCm;
+  sa::JoinRequest request{.mgid = wanted.is_mgid
+                                      ? wanted.group
+                                      : wire::multicast_mgid(wanted.group, user, group_->pkey),
+                          .join_state = wanted.join_state,
+                          .qkey = is_ipoib ? group_->qkey : Qkey{rdmacm::kDatagramQkey},
+                          .pkey = group_->pkey,
+                          .traffic_class = group_->traffic_class,
+                          .service_level = group_->service_level,
+                          .flow_label = group_->flow_label};
+  if (is_ipoib) {
+    request.mtu = {.selector = wire::Selector::kExactly, .value = group_->mtu};
+    request.rate = {.selector = wire::Selector::kExactly, .value = group_->rate};
+    request.hop_limit = group_->hop_limit;
+  }
+  const auto member = client_->memberships().join(request, 0, now);
+  if (!member) return end_join(wanted.token, member.error());
+  group.member = *member;
+  token_of_member_[*member] = wanted.token;
+}
+
+void InfinibandPort::end_join(std::uint64_t token, const Error& error) {
+  groups_.erase(token);
+  outputs_.emplace_back(GroupJoined{token, std::unexpected(error)});
+}
+
+void InfinibandPort::expire_joins(Time now) {
+  std::vector<std::uint64_t> late;
+  for (const auto& [token, group] : groups_) {
+    if (!group.member && group.until <= now) late.push_back(token);
+  }
+  for (const std::uint64_t token : late) {
+    end_join(token, {Errc::kTimedOut, 0,
+                     "the port is not in the broadcast group of its partition, whose parameters "
+                     "other groups need"});
+  }
+}
+
+void InfinibandPort::on(const sa::MemberEvent& event, Time now) {
+  if (broadcast_ && event.member == *broadcast_) return on_broadcast_group(event, now);
+  const auto found = token_of_member_.find(event.member);
+  if (found == token_of_member_.end()) return;
+  const std::uint64_t token = found->second;
+  Group& group = groups_.at(token);
+  if (event.what == sa::MemberEvent::What::kJoined) {
+    group.joined = true;
+    outputs_.emplace_back(GroupJoined{token, event.group});
+    return;
+  }
+  token_of_member_.erase(found);
+  if (event.what == sa::MemberEvent::What::kChanged) {
+    client_->memberships().leave(event.member, now);
+  }
+  if (group.joined) {
+    groups_.erase(token);
+    outputs_.emplace_back(GroupLost{token});
+  } else {
+    end_join(token, event.error.value_or(Error{Errc::kUnreachable, 0, "the group has changed"}));
+  }
+}
+
+// ---- routes -------------------------------------------------------------------------------------
+
+bool InfinibandPort::is_own(const Gid& gid) const {
+  return std::ranges::find(state_.gids, gid) != state_.gids.end();
+}
+
+std::optional<Gid> InfinibandPort::source_for(const Gid& ip) const {
+  if (!gid()) return std::nullopt;
+  if (wire::is_loopback(ip)) return ip;
+  if (!wire::is_multicast(ip)) return neighbours_.interface().source_for(ip);
+  for (const ipoib::OwnAddress& own : addresses_) {
+    if (wire::is_ipv4(own.ip) == wire::is_ipv4(ip)) return own.ip;
+  }
+  return std::nullopt;
+}
+
+void InfinibandPort::find_route(const Wanted& wanted, Time now) {
+  const auto refuse = [&](Error error) {
+    outputs_.emplace_back(RouteFound{wanted.token, std::unexpected(std::move(error))});
+  };
+  if (state_.why_down) return refuse({Errc::kUnreachable, 0, "the port is down"});
+  if (!wanted.by_gid && wire::is_loopback(wanted.destination)) {
+    outputs_.emplace_back(RouteFound{wanted.token, loopback_route(wanted)});
+    return;
+  }
+  if (!wanted.by_gid && wire::is_multicast(wanted.destination)) {
+    // Nobody has to be asked: whoever joins the group learns its LID then.
+    rdmacm::Route route = loopback_route(wanted);
+    route.address.destination =
+        wire::multicast_mgid(wanted.destination, wire::MgidUser::kIpoib, pkey_);
+    route.address.destination_lid = {};
+    route.is_loopback = false;
+    outputs_.emplace_back(RouteFound{wanted.token, route});
+    return;
+  }
+  if (routes_.size() >= kRoutesMax) {
+    ++counters_.limit_routes;
+    return refuse({Errc::kNoResources, 0, "too many routes are being sought (kRoutesMax)"});
+  }
+  const auto added = routes_.emplace(
+      wanted.token, Route{.wanted = wanted, .ticket = {}, .until = now + kRouteTimeout});
+  Route& route = added.first->second;
+  if (wanted.by_gid) {
+    find_path(route, wanted.destination, now);
+    return run(now);
+  }
+  const auto neighbour = neighbours_.resolve(wanted.destination, wanted.token, now);
+  if (!neighbour) {
+    end_route(wanted.token, std::unexpected(neighbour.error()));
+  } else if (*neighbour) {
+    find_path(route, (*neighbour)->gid, now);
+  }
+  run(now);
+}
+
+void InfinibandPort::act(const ipoib::Resolved& resolved, Time now) {
+  const auto found = routes_.find(resolved.cookie);
+  if (found == routes_.end()) return;
+  if (!resolved.neighbour)
+    return end_route(found->first, std::unexpected(resolved.neighbour.error()));
+  find_path(found->second, resolved.neighbour->gid, now);
+}
+
+void InfinibandPort::find_path(Route& route, const Gid& destination, Time now) {
+  const std::uint64_t token = route.wanted.token;
+  if (is_own(destination)) {
+    outputs_.emplace_back(RouteFound{token, loopback_route(route.wanted)});
+    routes_.erase(token);
+    return;
+  }
+  const auto lookup =
+      client_->paths().find({.destination = destination, .source = first_gid(), .pkey = pkey_},
+                            token, route.until - now, now);
+  if (!lookup) return end_route(token, std::unexpected(lookup.error()));
+  if (const auto* known = std::get_if<sa::KnownPaths>(&*lookup))
+    return end_route(token, known->path);
+  route.ticket = std::get<sa::PathTicket>(*lookup);
+}
+
+void InfinibandPort::on(const sa::PathEvent& event) {
+  const auto found = routes_.find(event.cookie);
+  if (found == routes_.end() || found->second.ticket != event.ticket) return;
+  if (event.error) return end_route(event.cookie, std::unexpected(*event.error));
+  end_route(event.cookie, event.paths.front());
+}
+
+void InfinibandPort::end_route(std::uint64_t token, const Result<wire::PathRecord>& path) {
+  const auto ended = routes_.extract(token);
+  if (!path) {
+    outputs_.emplace_back(RouteFound{token, std::unexpected(path.error())});
+  } else {
+    outputs_.emplace_back(RouteFound{token, route_of(ended.mapped().wanted, *path)});
+  }
+}
+
+rdmacm::Route InfinibandPort::route_of(const Wanted& wanted, const wire::PathRecord& path) const {
+  return {.source = wanted.source,
+          .address = {.link_layer = LinkLayer::kInfiniband,
+                      .source = path.source_gid,
+                      .destination = path.destination_gid,
+                      .flow_label = path.flow_label,
+                      .traffic_class = path.traffic_class,
+                      .hop_limit = path.hop_limit,
+                      .source_lid = path.source_lid,
+                      .destination_lid = path.destination_lid,
+                      .service_level = path.service_level,
+                      .has_grh = path.hop_limit > kHopsInSubnet,
+                      .port = port_},
+          .pkey = pkey_.value,
+          .mtu = path.mtu,
+          .packet_life_time = path.packet_life};
+}
+
+// A path from the port to itself needs no manager.
+rdmacm::Route InfinibandPort::loopback_route(const Wanted& wanted) const {
+  return {.source = wanted.source,
+          .address = {.link_layer = LinkLayer::kInfiniband,
+                      .source = first_gid(),
+                      .destination = first_gid(),
+                      .hop_limit = 0,
+                      .source_lid = state_.lid,
+                      .destination_lid = state_.lid,
+                      .port = port_},
+          .pkey = pkey_.value,
+          .mtu = state_.active_mtu,
+          .is_loopback = true};
+}
+
+// A port that has left the subnet may come back with another queue pair.
+void InfinibandPort::on(const sa::NoticeEvent& event) {
+  const auto& details = event.notice.notice.details;
+  neighbours_.forget(wire::decode_exact<wire::GidChange>(details).gid);
+}
+
+// ---- packets and time ---------------------------------------------------------------------------
+
+void InfinibandPort::receive_mad(const mad::Address& from, std::span<const std::byte> mad,
+                                 Time now) {
+  if (mad.size() != wire::kMadBytes) return;
+  client_->receive(
+      {.destination_qpn = wire::kGsiQpn, .from = from, .mad = mad.first<wire::kMadBytes>()}, now);
+  run(now);
+}
+
+void InfinibandPort::receive(const link::Arrival& arrival, Time now) {
+  const auto packet = wire::parse_transport(arrival.transport, arrival.headers);
+  if (!packet || packet->bth.opcode != wire::Opcode::kUdSendOnly || !group_) return;
+  const bool is_group = packet->bth.destination_qpn == wire::kMulticastQpn;
+  if (!is_group && packet->bth.destination_qpn != kIpoibQpn) return;
+  if (packet->deth.qkey != group_->qkey) return;
+  neighbours_.receive(arrival.address, packet->deth.source_qpn, packet->payload, now);
+  run(now);
+}
+
+// Returns where a frame of the interface goes; nothing if the way is not known yet.  A frame that
+// is lost is sent again, to the group in the end.
+std::optional<link::Address> InfinibandPort::address_to(const ipoib::SendFrame& frame, Time now) {
+  if (frame.is_multicast()) {
+    // Groups of single IPv6 addresses are not joined: all members of the broadcast group look at
+    // the address in the frame.
+    return link::Address{.link_layer = LinkLayer::kInfiniband,
+                         .source = first_gid(),
+                         .destination = group_->mgid,
+                         .flow_label = group_->flow_label,
+                         .traffic_class = group_->traffic_class,
+                         .hop_limit = group_->hop_limit,
+                         .source_lid = state_.lid,
+                         .destination_lid = group_->mlid,
+                         .service_level = group_->service_level,
+                         .has_grh = true,
+                         .port = port_};
+  }
+  if (frame.way_back) {
+    link::Address back = *frame.way_back;
+    back.source_lid = state_.lid;
+    back.source = first_gid();
+    back.destination = frame.to.gid;
+    back.has_grh = true;
+    back.port = port_;
+    return back;
+  }
+  const auto lookup =
+      client_->paths().find({.destination = frame.to.gid, .source = first_gid(), .pkey = pkey_}, 0,
+                            ipoib::kRequestInterval, now);
+  if (!lookup) return std::nullopt;
+  const auto* known = std::get_if<sa::KnownPaths>(&*lookup);
+  if (known == nullptr) return std::nullopt;
+  link::Address address = route_of({}, known->path).address;
+  address.has_grh = true;
+  return address;
+}
+
+void InfinibandPort::act(const ipoib::SendFrame& frame, Time now) {
+  if (!group_) return;
+  const auto address = address_to(frame, now);
+  if (!address || frames_.size() >= kFramesMax) {
+    ++counters_.frames_dropped;
+    return;
+  }
+  frames_.push_back(
+      {.address = *address, .qpn = frame.to.qpn, .pkey = pkey_, .bytes = frame.frame});
+}
+
+bool InfinibandPort::transmit(link::Burst& burst) {
+  while (!frames_.empty() && !burst.full() && group_) {
+    const Frame& frame = frames_.front();
+    const std::size_t headers = wire::header_bytes(wire::Opcode::kUdSendOnly);
+    const std::uint8_t pad = wire::pad_count(frame.bytes.size());
+    const auto out = burst.prepare();
+    wire::write_headers(out, {.bth = {.opcode = wire::Opcode::kUdSendOnly,
+                                      .pad_count = pad,
+                                      .pkey = frame.pkey,
+                                      .destination_qpn = frame.qpn,
+                                      .psn = {psn_++ & kPsnMask}},
+                              .deth = {.qkey = group_->qkey, .source_qpn = kIpoibQpn}});
+    const auto payload = out.subspan(headers);
+    std::ranges::copy(frame.bytes, payload.begin());
+    std::ranges::fill(payload.subspan(frame.bytes.size(), pad), std::byte{0});
+    burst.commit(frame.address, headers + frame.bytes.size() + pad);
+    frames_.pop_front();
+    ++counters_.frames_sent;
+  }
+  if (!group_) frames_.clear();
+  return !frames_.empty();
+}
+
+void InfinibandPort::on_timer(Time now) {
+  client_->on_timer(now);
+  neighbours_.on_timer(now);
+  if (join_again_ <= now) join_broadcast_group(now);
+  expire_joins(now);
+  run(now);
+}
+
+Time InfinibandPort::deadline() const {
+  Time next = std::min({client_->deadline(), neighbours_.deadline(), join_again_});
+  for (const auto& [token, group] : groups_) {
+    if (!group.member) next = std::min(next, group.until);
+  }
+  return next;
+}
+
+// Carries out the outputs of the parts until there are no more.
+void InfinibandPort::run(Time now) {
+  for (bool some = true; some;) {
+    some = false;
+    while (const auto event = client_->next_event()) {
+      some = true;
+      if (const auto* path = std::get_if<sa::PathEvent>(&*event)) on(*path);
+      if (const auto* member = std::get_if<sa::MemberEvent>(&*event)) on(*member, now);
+      if (const auto* notice = std::get_if<sa::NoticeEvent>(&*event)) on(*notice);
+    }
+    while (const auto output = neighbours_.poll()) {
+      some = true;
+      std::visit([&](const auto& what) { act(what, now); }, *output);
+    }
+  }
+  while (const auto packet = client_->next_packet()) outputs_.emplace_back(*packet);
+}
+
+std::optional<InfinibandPort::Output> InfinibandPort::poll() {
+  if (outputs_.empty()) return std::nullopt;
+  std::optional<Output> first = std::move(outputs_.front());
+  outputs_.pop_front();
+  return first;
+}
+
+}  // namespace verbena::node

@@ -1,0 +1,198 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "base/counter_names.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "base/time.h"
+#include "ipoib/neighbours.h"
+#include "link/burst.h"
+#include "link/framing.h"
+#include "node/port_table.h"
+#include "rdmacm/types.h"
+#include "sa/client.h"
+
+namespace verbena::node {
+
+// Is the subnet's side of one InfiniBand port of a node: it asks the SA, and does what an IPoIB
+// interface does, so that the RDMA CM finds hosts by their IP addresses.
+//
+//   find_route(IP)  -->  Neighbours: ARP, or neighbour discovery  -->  GID
+//   find_route(GID) ----------------------------------------------->  PathCache  -->  RouteFound
+//
+// The interface belongs to the partition of the port's default P_Key.  It exists only for address
+// resolution: it carries no IP packets.
+//
+// Pure, like its parts.  The owner pulls poll() and transmit() after each call, and then asks for
+// deadline().
+class InfinibandPort {
+ public:
+  // The interface's queue pair; no program has one of the first QP numbers.
+  static constexpr Qpn kIpoibQpn{2};
+  static constexpr Duration kRouteTimeout = std::chrono::seconds(60);
+  static constexpr std::size_t kRoutesMax = 65536;  // that are sought at once
+  static constexpr std::size_t kFramesMax = 1024;   // that wait for transmit()
+  static constexpr std::size_t kJoinsMax = 65536;   // of programs
+  // A broadcast group that the SA does not know is asked for again after these times.
+  static constexpr Duration kJoinPauseMin = std::chrono::seconds(1);
+  static constexpr Duration kJoinPauseMax = std::chrono::seconds(16);
+  static constexpr Duration kGroupTimeout = std::chrono::seconds(10);
+
+  InfinibandPort(PortId port, const sa::Client::Config& config, Random random);
+
+  // Tells the state of the port, and the addresses that the host has there.
+  void set_state(const PortState& state, Time now);
+  void set_addresses(std::vector<ipoib::OwnAddress> addresses, Time now);
+
+  // ---- routes
+  // Returns the address of this host from which an IP address is reached: one on its link, or for a
+  // group the first of its family; nothing if this port does not reach it.
+  std::optional<Gid> source_for(const Gid& ip) const;
+  // Returns the port's GID, if the port works.
+  std::optional<Gid> gid() const {
+    if (state_.why_down || state_.gids.empty()) return std::nullopt;
+    return state_.gids.front();
+  }
+  struct Wanted {
+    std::uint64_t token = 0;
+    Gid destination{};
+    bool by_gid = false;  // the destination is a GID, not an IP address
+    Gid source{};         // of this host, from which the route leads
+  };
+  // Seeks a route.  A RouteFound follows.
+  void find_route(const Wanted& wanted, Time now);
+
+  // ---- multicast groups of programs
+  struct GroupWanted {
+    std::uint64_t token = 0;
+    std::uint16_t port_space = 0;  // decides about the MGID and the Q_Key
+    Gid group{};                   // an IP address; zeros, or 0.0.0.0: the SA chooses
+    bool is_mgid = false;          // `group` is an MGID
+    std::uint8_t join_state = 0;   // bits of MCMemberRecord
+  };
+  // Joins a group at the SA.  GroupJoined follows, and after a success GroupLost at most once.  As
+  // on Linux, parameters that the program cannot give are those of the partition's broadcast group;
+  // so a join waits until the port is in that, for kGroupTimeout at most.
+  void join(const GroupWanted& wanted, Time now);
+  // Ends a join in any state.  Nothing follows.
+  void leave(std::uint64_t token, Time now);
+
+  // ---- packets and time
+  // Takes a MAD of the SA's class that has come by this port.
+  void receive_mad(const mad::Address& from, std::span<const std::byte> mad, Time now);
+  // Takes a packet for the interface's queue pair, or for one of its groups.
+  void receive(const link::Arrival& arrival, Time now);
+  void on_timer(Time now);
+  Time deadline() const;
+  // Appends packets of the interface to `burst`.  Returns true if more remain.
+  bool transmit(link::Burst& burst);
+
+  struct RouteFound {
+    std::uint64_t token = 0;
+    Result<rdmacm::Route> route{};
+  };
+  // Asks the owner to let packets for the group reach receive(), or not any more.
+  struct GroupChanged {
+    Gid mgid{};
+    bool member = false;
+  };
+  struct GroupJoined {
+    std::uint64_t token = 0;
+    Result<wire::McMemberRecord> group{};
+  };
+  // The group is gone, or has other parameters now.
+  struct GroupLost {
+    std::uint64_t token = 0;
+  };
+  using Output = std::variant<mad::SendMad, RouteFound, GroupChanged, GroupJoined, GroupLost>;
+  std::optional<Output> poll();
+
+  sa::Client& client() { return *client_; }
+  const sa::Client& client() const { return *client_; }
+  const ipoib::Neighbours& neighbours() const { return neighbours_; }
+  struct Counters {
+    std::uint64_t frames_sent = 0;
+    std::uint64_t frames_dropped = 0;  // kFramesMax, or the way to the receiver is not known
+    std::uint64_t limit_routes = 0;
+    std::uint64_t limit_joins = 0;
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Route {
+    Wanted wanted{};
+    std::optional<sa::PathTicket> ticket{};  // else the neighbour is sought
+    Time until{};
+  };
+  struct Frame {
+    link::Address address{};
+    Qpn qpn{};
+    Pkey pkey{};
+    std::vector<std::byte> bytes{};
+  };
+
+  struct Group {
+    GroupWanted wanted{};
+    std::optional<sa::MemberId> member{};  // else it waits for the broadcast group
+    bool joined = false;
+    Time until{};
+  };
+
+  void run(Time now);
+  void act(const ipoib::SendFrame& frame, Time now);
+  void act(const ipoib::Resolved& resolved, Time now);
+  void on(const sa::PathEvent& event);
+  void on(const sa::MemberEvent& event, Time now);
+  void on(const sa::NoticeEvent& event);
+  void find_path(Route& route, const Gid& destination, Time now);
+  void end_route(std::uint64_t token, const Result<wire::PathRecord>& path);
+  rdmacm::Route route_of(const Wanted& wanted, const wire::PathRecord& path) const;
+  rdmacm::Route loopback_route(const Wanted& wanted) const;
+  void join_broadcast_group(Time now);
+  void leave_broadcast_group(Time now);
+  void on_broadcast_group(const sa::MemberEvent& event, Time now);
+  void join_at_sa(Group& group, Time now);
+  void end_join(std::uint64_t token, const Error& error);
+  void expire_joins(Time now);
+  ipoib::Interface interface() const;
+  std::optional<link::Address> address_to(const ipoib::SendFrame& frame, Time now);
+  Gid first_gid() const { return state_.gids.empty() ? Gid{} : state_.gids.front(); }
+  bool is_own(const Gid& gid) const;
+
+  PortId port_;
+  PortState state_{.why_down = "its state is not known yet"};
+  Pkey pkey_{};
+  std::vector<ipoib::OwnAddress> addresses_{};
+  std::unique_ptr<sa::Client> client_;
+  ipoib::Neighbours neighbours_;
+  std::map<std::uint64_t, Route> routes_{};  // by token
+  std::optional<sa::MemberId> broadcast_{};
+  std::optional<wire::McMemberRecord> group_{};  // if joined
+  Time join_again_ = kNever;
+  Duration join_pause_ = kJoinPauseMin;
+  std::map<std::uint64_t, Group> groups_{};  // by token
+  std::map<sa::MemberId, std::uint64_t> token_of_member_{};
+  std::deque<Frame> frames_{};
+  std::deque<Output> outputs_{};
+  Counters counters_{};
+  std::uint32_t psn_ = 0;
+};
+
+inline constexpr auto kInfinibandCounterNames =
+    std::to_array<MemberName<InfinibandPort::Counters>>({
+        {&InfinibandPort::Counters::frames_sent, "ipoib_frames_sent"},
+        {&InfinibandPort::Counters::frames_dropped, "ipoib_frames_dropped"},
+        {&InfinibandPort::Counters::limit_routes, "limit_routes"},
+        {&InfinibandPort::Counters::limit_joins, "limit_subnet_joins"},
+    });
+static_assert(names_all(kInfinibandCounterNames));
+
+}  // namespace verbena::node

@@ -1,0 +1,277 @@
+#include "node/infiniband_port.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "sa/model_sa_test.h"
+#include "wire/ip.h"
+#include "wire/mgid.h"
+
+// Two ports of one subnet, with a manager whose SA is modelled.
+namespace verbena::node {
+namespace {
+
+using namespace std::chrono_literals;
+using Found = InfinibandPort::RouteFound;
+
+class SubnetPortTest : public testing::Test {
+ protected:
+  static constexpr Gid kIps[] = {wire::ipv4_gid(0x0a000001), wire::ipv4_gid(0x0a000002)};
+  static constexpr Lid kSaLid{1};
+
+  SubnetPortTest() {
+    for (unsigned i = 0; i < 2; ++i) {
+      subnet_[gid(i)] = lid(i);
+      ports_[i].emplace(PortId{}, sa::Client::Config{}, Random(i + 1));
+      ports_[i]->set_addresses({{kIps[i], 16}}, world_.now());
+    }
+  }
+
+  static Gid gid(unsigned i) {
+    Gid gid{};
+    gid.bytes[0] = std::byte{0xfe};
+    gid.bytes[1] = std::byte{0x80};
+    gid.bytes[15] = static_cast<std::byte>(i + 1);
+    return gid;
+  }
+  static Lid lid(unsigned i) { return Lid{static_cast<std::uint16_t>(10 + i)}; }
+  InfinibandPort& port(unsigned i) { return *ports_[i]; }
+  static PortState state(unsigned i) {
+    return {.lid = lid(i), .sm_lid = kSaLid, .gids = {gid(i)}, .active_mtu = 4};
+  }
+  void set_state(unsigned i, const PortState& state) {
+    port(i).set_state(state, world_.now());
+    pump();
+  }
+  void start() {
+    for (unsigned i = 0; i < 2; ++i) set_state(i, state(i));
+  }
+
+  // Moves packets until none is under way, and keeps the other outputs.
+  void pump() {
+    for (bool some = true; some;) {
+      some = false;
+      while (const auto packet = manager.next_packet()) {
+        some = true;
+        deliver(*packet);
+      }
+      for (unsigned i = 0; i < 2; ++i) some = take(i) || some;
+    }
+  }
+  // Lets time pass.
+  void run_for(Duration duration) {
+    const Time end = world_.now() + duration;
+    pump();
+    for (;;) {
+      const Time next = std::min({port(0).deadline(), port(1).deadline(), manager.deadline(), end});
+      world_.run_until(std::max(world_.now(), next));
+      for (unsigned i = 0; i < 2; ++i) port(i).on_timer(world_.now());
+      manager.on_timer();
+      pump();
+      if (next >= end) return;
+    }
+  }
+  std::optional<Found> route(unsigned from, const Gid& to, bool by_gid = false) {
+    port(from).find_route({.token = 7,
+                           .destination = to,
+                           .by_gid = by_gid,
+                           .source = by_gid ? gid(from) : kIps[from]},
+                          world_.now());
+    run_for(5s);
+    return std::exchange(found_[from], std::nullopt);
+  }
+
+  sim::World world_{};
+  sa::Subnet subnet_{};
+  sa::ModelSa manager{world_, subnet_, kSaLid, Random(9)};
+  std::array<std::optional<InfinibandPort>, 2> ports_{};
+  std::array<std::optional<Found>, 2> found_{};
+  std::array<std::vector<InfinibandPort::GroupJoined>, 2> joined_{};
+  std::array<std::vector<std::uint64_t>, 2> lost_{};
+  bool loses_frames_ = false;
+
+ private:
+  void deliver(const mad::SendMad& packet) {
+    for (unsigned i = 0; i < 2; ++i) {
+      if (packet.to.path.destination_lid != lid(i)) continue;
+      mad::Address from = packet.to;
+      from.path = packet.to.path.reversed();
+      port(i).receive_mad(from, packet.mad, world_.now());
+    }
+  }
+  bool take(unsigned i) {
+    bool some = false;
+    while (auto output = port(i).poll()) {
+      some = true;
+      if (const auto* mad = std::get_if<mad::SendMad>(&*output)) manager.receive(*mad);
+      if (const auto* found = std::get_if<Found>(&*output)) found_[i] = *found;
+      if (const auto* joined = std::get_if<InfinibandPort::GroupJoined>(&*output)) {
+        joined_[i].push_back(*joined);
+      }
+      if (const auto* lost = std::get_if<InfinibandPort::GroupLost>(&*output)) {
+        lost_[i].push_back(lost->token);
+      }
+    }
+    link::Burst burst;
+    port(i).transmit(burst);
+    for (const link::Burst::Packet& packet : burst.packets()) {
+      some = true;
+      const unsigned other = 1 - i;
+      const bool is_group = packet.address.destination_lid.value >= 0xc000;
+      if (loses_frames_ || (!is_group && packet.address.destination_lid != lid(other))) continue;
+      link::Address from = packet.address;
+      from.port = {};
+      port(other).receive({from, burst.transport(packet)}, world_.now());
+    }
+    return some;
+  }
+};
+
+TEST_F(SubnetPortTest, RouteToAnIpAddressHasThePathOfItsPort) {
+  start();
+  const auto found = route(0, kIps[1]);
+  ASSERT_TRUE(found && found->route) << (found ? found->route.error().context : "no answer");
+  const rdmacm::Route& route = *found->route;
+  EXPECT_EQ(route.source, kIps[0]);
+  EXPECT_EQ(route.address.source, gid(0));
+  EXPECT_EQ(route.address.destination, gid(1));
+  EXPECT_EQ(route.address.source_lid, lid(0));
+  EXPECT_EQ(route.address.destination_lid, lid(1));
+  EXPECT_TRUE(route.address.is_infiniband());
+  EXPECT_FALSE(route.address.has_grh);
+  EXPECT_EQ(route.pkey, 0xffff);
+  EXPECT_EQ(route.mtu, 4);
+  EXPECT_FALSE(route.is_loopback);
+}
+
+TEST_F(SubnetPortTest, SecondRouteNeedsNeitherTheSaNorTheNeighbour) {
+  start();
+  ASSERT_TRUE(route(0, kIps[1]));
+  const auto asked = port(0).client().queries().counters().asked;
+  loses_frames_ = true;
+  const auto again = route(0, kIps[1]);
+  ASSERT_TRUE(again && again->route);
+  EXPECT_EQ(port(0).client().queries().counters().asked, asked);
+}
+
+TEST_F(SubnetPortTest, RouteToAGidNeedsNoAddress) {
+  start();
+  loses_frames_ = true;
+  const auto found = route(0, gid(1), true);
+  ASSERT_TRUE(found && found->route);
+  EXPECT_EQ(found->route->address.destination_lid, lid(1));
+}
+
+TEST_F(SubnetPortTest, RouteToTheHostItselfNeedsNobody) {
+  set_state(0, state(0));
+  manager.die();
+  for (const Gid& to : {kIps[0], wire::ipv4_gid(0x7f000001)}) {
+    const auto found = route(0, to);
+    ASSERT_TRUE(found && found->route);
+    EXPECT_TRUE(found->route->is_loopback);
+    EXPECT_EQ(found->route->address.destination_lid, lid(0));
+  }
+}
+
+TEST_F(SubnetPortTest, RoutesThatAreNotFoundSayWhy) {
+  const auto down = route(0, kIps[1]);
+  ASSERT_TRUE(down && !down->route);
+  EXPECT_EQ(down->route.error().code, Errc::kUnreachable);
+  start();
+  const auto nobody = route(0, wire::ipv4_gid(0x0a000009));
+  ASSERT_TRUE(nobody && !nobody->route);
+  EXPECT_EQ(nobody->route.error().code, Errc::kAddressNotFound);
+  const auto elsewhere = route(0, wire::ipv4_gid(0xc0a80001));
+  ASSERT_TRUE(elsewhere && !elsewhere->route);
+  EXPECT_EQ(elsewhere->route.error().code, Errc::kAddressNotFound);
+  const auto unknown = route(0, gid(40), true);
+  ASSERT_TRUE(unknown && !unknown->route);
+  EXPECT_EQ(unknown->route.error().code, Errc::kUnreachable);
+}
+
+TEST_F(SubnetPortTest, RouteIsFoundOnceAManagerHasBegun) {
+  manager.die();
+  start();
+  port(0).find_route({.token = 7, .destination = kIps[1], .source = kIps[0]}, world_.now());
+  run_for(2s);
+  EXPECT_FALSE(found_[0]);
+  manager.begin();
+  run_for(5s);
+  ASSERT_TRUE(found_[0]);
+  EXPECT_TRUE(found_[0]->route.has_value());
+}
+
+TEST_F(SubnetPortTest, PortThatWasDownIsAskedAgain) {
+  start();
+  ASSERT_TRUE(route(0, kIps[1]));
+  PortState down = state(0);
+  down.why_down = "the cable is pulled";
+  set_state(0, down);
+  set_state(0, state(0));
+  EXPECT_EQ(port(0).client().paths().size(), 0u);
+  EXPECT_EQ(port(0).neighbours().size(), 0u);
+  const auto found = route(0, kIps[1]);
+  EXPECT_TRUE(found && found->route);
+}
+
+TEST_F(SubnetPortTest, GroupOfAProgramHasTheParametersOfTheBroadcastGroup) {
+  port(0).join({.token = 3,
+                .port_space = rdmacm::kPortSpaceIpoib,
+                .group = wire::ipv4_gid(0xef010203),
+                .join_state = wire::join_state::kFullMember},
+               world_.now());
+  run_for(1s);
+  EXPECT_TRUE(joined_[0].empty()) << "the port is down";
+  start();
+  ASSERT_EQ(joined_[0].size(), 1u);
+  ASSERT_TRUE(joined_[0][0].group) << joined_[0][0].group.error().context;
+  const Gid mgid =
+      wire::multicast_mgid(wire::ipv4_gid(0xef010203), wire::MgidUser::kIpoib, {0xffff});
+  EXPECT_EQ(joined_[0][0].group->mgid, mgid);
+  EXPECT_TRUE(manager.members.contains(mgid));
+  port(0).leave(3, world_.now());
+  run_for(1s);
+  EXPECT_FALSE(manager.members.contains(mgid));
+  EXPECT_TRUE(lost_[0].empty());
+}
+
+TEST_F(SubnetPortTest, JoinWithoutABroadcastGroupFailsInTheEnd) {
+  manager.die();
+  start();
+  port(0).join({.token = 3,
+                .port_space = rdmacm::kPortSpaceUdp,
+                .group = wire::ipv4_gid(0xef010203),
+                .join_state = 1},
+               world_.now());
+  run_for(InfinibandPort::kGroupTimeout + 1s);
+  ASSERT_EQ(joined_[0].size(), 1u);
+  ASSERT_FALSE(joined_[0][0].group);
+  EXPECT_EQ(joined_[0][0].group.error().code, Errc::kTimedOut);
+}
+
+// A manager that begins anew may give the group another MLID.  Then its members hear of it.
+TEST_F(SubnetPortTest, MembersAreMembersAgainUnderANewManagerOrAreToldThatTheyAreNot) {
+  start();
+  port(0).join({.token = 3,
+                .port_space = rdmacm::kPortSpaceIpoib,
+                .group = wire::ipv4_gid(0xef010203),
+                .join_state = 1},
+               world_.now());
+  run_for(1s);
+  ASSERT_EQ(joined_[0].size(), 1u);
+  const Gid mgid = joined_[0][0].group.value().mgid;
+  manager.begin();
+  ASSERT_TRUE(manager.members.empty());
+  PortState again = state(0);
+  ++again.link.reregistrations;
+  set_state(0, again);
+  run_for(30s);
+  EXPECT_EQ(manager.members.contains(mgid), lost_[0].empty());
+  EXPECT_TRUE(manager.members.contains(wire::broadcast_mgid({0xffff})));
+}
+
+}  // namespace
+}  // namespace verbena::node
