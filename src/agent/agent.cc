@@ -21,6 +21,7 @@ node::Node::Config node_config(const Network& network, const Agent::Options& opt
           .devices = identity.devices,
           .build = options.build,
           .pid = static_cast<std::uint32_t>(::getpid()),
+          .sa = identity.sa,
           .trace = options.trace};
 }
 

@@ -47,6 +47,7 @@ class Network {
   struct Identity {
     Guid node_guid{};
     std::vector<node::DeviceConfig> devices{};  // empty: see node::Node::Config
+    sa::Client::Config sa{};                    // of InfiniBand ports
   };
 
   Network() = default;

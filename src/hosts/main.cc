@@ -41,6 +41,7 @@ struct Arguments {
   std::vector<std::string> managers{};
   std::string opensm{};
   std::string scratch = "/tmp";
+  std::string sa = "get";
 };
 
 int failed(const Arguments& arguments, const std::string& text) {
@@ -104,13 +105,16 @@ int run(const Arguments& arguments) {
   if (!listener) return failed(arguments, listener.error());
   if (!*listener) return failed(arguments, "a fabric of this name is up already");
   asio::io_context loop(1);
-  Service::Options options{.build = VB_BUILD_ID,
-                           .name = arguments.name,
-                           .file = arguments.file,
-                           .trace = arguments.trace && !arguments.log.empty(),
-                           .managers = arguments.managers,
-                           .opensm = arguments.opensm,
-                           .scratch = arguments.scratch};
+  Service::Options options{
+      .build = VB_BUILD_ID,
+      .name = arguments.name,
+      .file = arguments.file,
+      .trace = arguments.trace && !arguments.log.empty(),
+      .managers = arguments.managers,
+      .opensm = arguments.opensm,
+      .scratch = arguments.scratch,
+      .sa = {.paths = {.mode = arguments.sa == "table" ? sa::PathCache::Mode::kTable
+                                                       : sa::PathCache::Mode::kGet}}};
   const auto service = is_netlist ? Service::create(loop, std::move(**listener),
                                                     std::move(*topology), std::move(options), log)
                                   : Service::create(loop, std::move(**listener), std::move(*fabric),
@@ -143,6 +147,11 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   };
   or_variable(app.add_option("--log", arguments.log, "File to append a log to"),
               "VERBENA_FABRIC_LOG");
+  or_variable(app.add_option("--sa", arguments.sa,
+                             "How nodes of a subnet learn paths: by a query for each destination "
+                             "(get), or by one for all of them (table)")
+                  ->check(CLI::IsMember({"get", "table"})),
+              "VERBENA_SA");
   or_variable(app.add_flag("--trace", arguments.trace, "Log each change of a connection's state"),
               "VERBENA_TRACE");
   CLI11_PARSE(app, argc, argv);

@@ -24,6 +24,7 @@ class Nodes {
     std::string fabric{};
     std::string build{};
     bool trace = false;
+    sa::Client::Config sa{};  // of InfiniBand ports
   };
 
   Nodes() = default;

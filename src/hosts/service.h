@@ -39,6 +39,7 @@ class Service final : public agent::Connection::Owner {
     std::vector<std::string> managers{};  // nodes
     std::string opensm{};                 // path of the program
     std::string scratch{};                // where to make a directory for its files
+    sa::Client::Config sa{};
   };
 
   // Takes the names of all hosts.  The error is a line for the user.
@@ -70,7 +71,10 @@ class Service final : public agent::Connection::Owner {
           const agent::Log& log);
 
   Nodes::Options node_options() const {
-    return {.fabric = options_.name, .build = options_.build, .trace = options_.trace};
+    return {.fabric = options_.name,
+            .build = options_.build,
+            .trace = options_.trace,
+            .sa = options_.sa};
   }
   void on_listener();
   void received(agent::Connection& from, const ipc::Envelope& envelope,

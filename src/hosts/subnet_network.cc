@@ -1,11 +1,14 @@
 #include "hosts/subnet_network.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <utility>
 
 #include "hosts/capture_packet.h"
+#include "hosts/ipoib_addresses.h"
 #include "os/clock.h"
 
 namespace verbena::hosts {
@@ -78,13 +81,14 @@ agent::Network::Identity SubnetNetwork::identity() const {
     device.ports.push_back({.link_layer = LinkLayer::kInfiniband,
                             .pkeys = switch_.status({.node = hca_, .port = number}).pkeys});
   }
-  return {.node_guid = hca.node_guid, .devices = {std::move(device)}};
+  return {.node_guid = hca.node_guid, .devices = {std::move(device)}, .sa = sa_};
 }
 
 void SubnetNetwork::open(User& user) {
   user_ = &user;
   switch_.connect(hca_, *this);
   reregistrations_.assign(port_count(), 0);
+  user.addresses_changed(addresses());
   for (std::uint8_t number = 1; number <= port_count(); ++number) port_changed(number, false);
   user.port_changed(std::nullopt);
 }
@@ -101,6 +105,21 @@ void SubnetNetwork::port_changed(std::uint8_t port, bool client_reregister) {
   node::PortState state = port_state_of(switch_.status({.node = hca_, .port = port}));
   state.link.reregistrations = reregistrations;
   user_->port_state_changed({.device = 0, .number = port}, state);
+}
+
+std::vector<node::HostAddress> SubnetNetwork::addresses() const {
+  std::vector<node::HostAddress> all;
+  for (std::uint8_t number = 1; number <= port_count(); ++number) {
+    for (const ipoib::OwnAddress& own :
+         ipoib_addresses(switch_.subnet().topology(), {.node = hca_, .port = number})) {
+      all.push_back({.port = {.device = 0, .number = number},
+                     .gid = own.ip,
+                     .interface = number,
+                     .interface_name = fmt::format("ib{}", number - 1),
+                     .prefix_bits = own.prefix_bits});
+    }
+  }
+  return all;
 }
 
 std::span<const link::Arrival> SubnetNetwork::send(link::Burst& burst, Time now) {
@@ -123,18 +142,14 @@ void SubnetNetwork::remark(node::ClientId client, const std::string& text) {
   user_->remark(client, text);
 }
 
-agent::Network::Answer SubnetNetwork::route(const node::Node::RouteWanted& wanted) {
-  user_->remark(wanted.client,
-                "the RDMA CM cannot resolve addresses on an InfiniBand node: Verbena does not ask "
-                "the SA for paths yet; programs that exchange LIDs themselves work");
-  return fail(Errc::kNotSupported, "no path records of the SA", EOPNOTSUPP);
+// The node finds routes on InfiniBand by itself: they are path records of the SA.
+agent::Network::Answer SubnetNetwork::route(const node::Node::RouteWanted&) {
+  return fail(Errc::kNotSupported, "an HCA of a subnet has no IP routes", EOPNOTSUPP);
 }
 
-Result<void> SubnetNetwork::set_members(std::uint16_t, const Gid&,
+Result<void> SubnetNetwork::set_members(std::uint16_t range, const Gid& group,
                                         std::span<const std::uint32_t> interfaces) {
-  if (interfaces.empty()) return {};
-  return fail(Errc::kNotSupported, "multicast groups on InfiniBand need the SA, which is not asked",
-              EOPNOTSUPP);
+  return switch_.set_members(hca_, range, group, interfaces);
 }
 
 void SubnetNetwork::add_counters(std::vector<ipc::NamedCount>& out) const {

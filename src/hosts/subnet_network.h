@@ -14,14 +14,15 @@ namespace verbena::hosts {
 // Is the network of the agent of one HCA of a subnet.  Its device and ports are those that the
 // subnet manager has configured, and its packets go through the subnet.
 //
-// The RDMA CM has no routes here yet: they are path records of the SA.
+// Its ports have the IP addresses of ipoib_addresses(), by which the RDMA CM finds it.
 class SubnetNetwork final : public agent::Network, private SubnetSwitch::Station {
  public:
   // Names the device of each HCA for programs, also for those that use libibumad.
   static constexpr const char* kDevice = "verbena0";
 
   // REQUIRES: the switch outlives this object, and `hca` is the place of an HCA in its topology.
-  SubnetNetwork(SubnetSwitch& packets, HostIndex hca) : switch_(packets), hca_(hca) {}
+  SubnetNetwork(SubnetSwitch& packets, HostIndex hca, const sa::Client::Config& sa)
+      : switch_(packets), hca_(hca), sa_(sa) {}
   ~SubnetNetwork() override { close(); }
 
   Identity identity() const override;
@@ -51,9 +52,11 @@ class SubnetNetwork final : public agent::Network, private SubnetSwitch::Station
   void port_changed(std::uint8_t port, bool client_reregister) override;
   void remark(node::ClientId client, const std::string& text) override;
   std::uint8_t port_count() const;
+  std::vector<node::HostAddress> addresses() const;
 
   SubnetSwitch& switch_;
   HostIndex hca_;
+  sa::Client::Config sa_;
   User* user_ = nullptr;                          // null when it is closed
   std::vector<std::uint32_t> reregistrations_{};  // by port
   std::uint64_t qp1_packets_ = 0;

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "hosts/ipoib_addresses.h"
 #include "hosts/subnet_network.h"
 #include "os/agent_name.h"
 #include "os/clock.h"
@@ -46,8 +47,8 @@ std::expected<void, std::string> SubnetNodes::serve(asio::io_context& loop, std:
     return std::unexpected(fmt::format("the name '{}' of host '{}' cannot be taken: {}", *name,
                                        host, served.error().context));
   }
-  auto agent =
-      start_agent(loop, host, std::make_unique<SubnetNetwork>(*switch_, hca), options, log);
+  auto agent = start_agent(loop, host, std::make_unique<SubnetNetwork>(*switch_, hca, options.sa),
+                           options, log);
   if (!agent) return std::unexpected(std::move(agent.error()));
   agents_.push_back(std::move(*agent));
   return {};
@@ -73,6 +74,9 @@ ipc::HostStatus SubnetNodes::status(std::size_t node) const {
   for (std::uint8_t number = 1; number <= its.ports; ++number) {
     const subnet::PortStatus& port = switch_->status({.node = hca, .port = number});
     rail.mtu_bytes = static_cast<std::uint32_t>(subnet::mtu_bytes(port.mtu_active));
+    const auto addresses =
+        ipoib_addresses(switch_->subnet().topology(), {.node = hca, .port = number});
+    for (const ipoib::OwnAddress& own : addresses) rail.addresses.push_back(own.ip);
     rail.addresses.push_back(port.gid(0));
     if (number > 1) continue;
     std::ranges::copy_if(port.pkeys, std::back_inserter(rail.pkeys),

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "link/infiniband.h"
+#include "mad/agents.h"
 #include "os/clock.h"
 #include "wire/bth.h"
 #include "wire/infiniband.h"
@@ -29,11 +31,23 @@ bool has_gid(const subnet::PortStatus& port, const Gid& gid) {
   return false;
 }
 
-bool is_for_cm(const subnet::MadDelivery& mad) {
+// Says who gets a MAD: the agent of the HCA, the programs that use libibumad, or both.
+struct MadReceivers {
+  bool agent = false;
+  bool programs = true;
+};
+
+MadReceivers receivers_of(const subnet::MadDelivery& mad) {
   const auto header =
       wire::decode_exact<wire::MadHeader>(std::span(mad.mad).first<wire::kMadHeaderBytes>());
-  return mad.destination_qpn == wire::kGsiQpn &&
-         header.mgmt_class == wire::MgmtClass::kCommunication;
+  if (mad.destination_qpn != wire::kGsiQpn) return {};
+  if (header.mgmt_class == wire::MgmtClass::kCommunication)
+    return {.agent = true, .programs = false};
+  if (header.mgmt_class != wire::MgmtClass::kSubnetAdministration) return {};
+  if (header.method == wire::Method::kReport && !header.response) return {.agent = true};
+  // Agents of programs are numbered from 1, and the client far above.
+  const bool agents = mad::is_response(header) && header.transaction_id >> 63 != 0;
+  return {.agent = agents, .programs = !agents};
 }
 
 }  // namespace
@@ -166,27 +180,44 @@ void SubnetSwitch::pump(Time now) {
 }
 
 void SubnetSwitch::deliver(subnet::Delivery delivery, Time now) {
-  if (delivery.destination_qpn.value <= wire::kGsiQpn.value) {
+  const Qpn qpn = delivery.destination_qpn;
+  if (qpn.value <= wire::kGsiQpn.value) {
     deliver_mad(std::move(delivery));
+  } else if (qpn == wire::kMulticastQpn) {
+    deliver_to_group(delivery, now);
   } else {
-    deliver_to_program(std::move(delivery), now);
+    deliver_to_range(range_of(qpn), std::move(delivery), now);
   }
 }
 
-// The CM of a node belongs to its agent.  All other MADs are for programs that use libibumad.
 void SubnetSwitch::deliver_mad(subnet::Delivery delivery) {
   const auto mad = subnet_.as_mad(delivery);
   if (!mad) return;
-  if (!is_for_cm(*mad)) return mads_(*mad);
+  const MadReceivers receivers = receivers_of(*mad);
+  if (receivers.programs) mads_(*mad);
+  if (receivers.agent) deliver_to_agent(std::move(delivery));
+}
+
+void SubnetSwitch::deliver_to_agent(subnet::Delivery delivery) {
   if (agent_packets_.size() == kAgentPacketsMax) return void(++counters_.agents_full);
   ++counters_.to_agents;
   agent_packets_.push_back(std::move(delivery));
   delivery_.schedule();
 }
 
-void SubnetSwitch::deliver_to_program(subnet::Delivery delivery, Time now) {
-  const auto receiver =
-      uplinks_->program_of(delivery.port.node, range_of(delivery.destination_qpn));
+void SubnetSwitch::deliver_to_group(const subnet::Delivery& delivery, Time now) {
+  const auto arrival = link::open_infiniband(delivery.packet);
+  if (!arrival || !arrival->address.has_grh) return;
+  groups_.visit(delivery.port.node, delivery.port.port, arrival->address.destination,
+                [&](std::uint16_t range) {
+                  ++counters_.to_groups;
+                  deliver_to_range(range, delivery, now);
+                });
+}
+
+void SubnetSwitch::deliver_to_range(std::uint16_t range, subnet::Delivery delivery, Time now) {
+  if (range == node::Node::kOwnRange) return deliver_to_agent(std::move(delivery));
+  const auto receiver = uplinks_->program_of(delivery.port.node, range);
   if (!receiver) return void(++counters_.to_nobody);
   const bool must_queue = waiting_.contains(*receiver);
   if (!must_queue && put(*receiver, delivery, now, sender_.has_value())) return;
@@ -196,11 +227,21 @@ void SubnetSwitch::deliver_to_program(subnet::Delivery delivery, Time now) {
   if (sender_) held_[*sender_] = *receiver;
 }
 
+Result<void> SubnetSwitch::set_members(HostIndex hca, std::uint16_t range, const Gid& group,
+                                       std::span<const std::uint32_t> ports) {
+  if (groups_.set(hca, range, group, ports)) return {};
+  ++counters_.groups_limit;
+  return fail(Errc::kNoResources,
+              "the limit of members of multicast groups is reached (kMembersMax)", ENOMEM);
+}
+
 // Returns nothing if the packet is not for the port.  It points into the delivery.
 std::optional<link::Arrival> SubnetSwitch::opened(const subnet::Delivery& delivery) {
   auto arrival = link::open_infiniband(delivery.packet);
   if (!arrival) return {};
-  if (arrival->address.has_grh && !has_gid(status(delivery.port), arrival->address.destination)) {
+  const bool is_group = delivery.destination_qpn == wire::kMulticastQpn;
+  if (arrival->address.has_grh && !is_group &&
+      !has_gid(status(delivery.port), arrival->address.destination)) {
     ++counters_.wrong_gid;
     return {};
   }
@@ -273,6 +314,8 @@ void SubnetSwitch::add_counters(std::vector<ipc::NamedCount>& out) const {
   for (std::size_t i = 0; i < kDrops; ++i) add(kDropNames[i], counters_.dropped[i]);
   add("dropped_wrong_destination_gid", counters_.wrong_gid);
   add("dropped_unknown_qp", counters_.to_nobody);
+  add("to_groups", counters_.to_groups);
+  add("limit_groups", counters_.groups_limit);
   add("dropped_nodes_full", counters_.agents_full);
   add("dropped_waiting_full", counters_.waiting_full);
 }

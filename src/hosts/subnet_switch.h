@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/time.h"
 #include "hosts/forwarder.h"
+#include "hosts/subnet_groups.h"
 #include "hosts/uplinks.h"
 #include "ipc/counters.h"
 #include "link/burst.h"
@@ -29,8 +30,11 @@ namespace verbena::hosts {
 // InfiniBand subnet.  The hosts are its HCAs, by their places in the topology.
 //
 //   program --uplink--> forward() --> Subnet ---uplink--> program
-//                                        |  '-----------> Station: MADs of the CM classes
-//                                        '--------------> receiver of all other MADs
+//                                        |  '-----------> Station: what is for the agent
+//                                        '--------------> receiver of the MADs of programs
+//
+// MADs of the CM are for the agent, and so are answers to its SA client and reports of the SA.  The
+// first range of QP numbers is the agent's.
 //
 // It does what an HCA does with a packet between its queue pairs and the port (vol1 9.6.1): the
 // SLID is the port's, and P_Key and source GID must be among those of the port.  A program cannot
@@ -85,6 +89,10 @@ class SubnetSwitch final : public Forwarder, private Uplinks::Reader {
   // ---- programs
   Uplinks& uplinks() { return *uplinks_; }
   const Uplinks& uplinks() const { return *uplinks_; }
+  // Makes the range, or the agent (Node::kOwnRange), a member of a multicast group at exactly these
+  // ports.  kNoResources: SubnetGroups::kMembersMax.
+  Result<void> set_members(HostIndex hca, std::uint16_t range, const Gid& group,
+                           std::span<const std::uint32_t> ports);
   // Forgets a program, as Uplinks::detach() does.
   void detach(const ProgramId& program);
 
@@ -100,6 +108,8 @@ class SubnetSwitch final : public Forwarder, private Uplinks::Reader {
   struct Counters {
     std::uint64_t to_agents = 0;
     std::uint64_t to_nobody = 0;  // no program has the QP number
+    std::uint64_t to_groups = 0;  // copies of multicast packets
+    std::uint64_t groups_limit = 0;
     std::uint64_t agents_full = 0;
     std::uint64_t waiting_full = 0;
     std::uint64_t wrong_gid = 0;  // the destination's
@@ -116,7 +126,9 @@ class SubnetSwitch final : public Forwarder, private Uplinks::Reader {
 
   void deliver(subnet::Delivery delivery, Time now);
   void deliver_mad(subnet::Delivery delivery);
-  void deliver_to_program(subnet::Delivery delivery, Time now);
+  void deliver_to_agent(subnet::Delivery delivery);
+  void deliver_to_group(const subnet::Delivery& delivery, Time now);
+  void deliver_to_range(std::uint16_t range, subnet::Delivery delivery, Time now);
   bool put(const ProgramId& to, const subnet::Delivery& delivery, Time now, bool may_wait);
   bool put_waiting(Time now);
   std::optional<link::Arrival> opened(const subnet::Delivery& delivery);
@@ -130,6 +142,7 @@ class SubnetSwitch final : public Forwarder, private Uplinks::Reader {
   agent::DeferredCall delivery_;
   std::map<HostIndex, Station*> stations_{};
   std::unique_ptr<Uplinks> uplinks_{};
+  SubnetGroups groups_{};
   bool pumping_ = false;
 
   std::optional<ProgramId> sender_{};  // whose packet is in the subnet, if it may be held up

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <tuple>
+
+#include "base/strong.h"
+#include "hosts/uplinks.h"
+
+namespace verbena::hosts {
+
+// Records which ranges of QP numbers are members of which multicast groups at which ports, so that
+// an HCA knows to whom it copies a multicast packet (vol1 10.5.2).
+class SubnetGroups {
+ public:
+  static constexpr std::size_t kMembersMax = 65536;
+
+  // Makes the range a member of the group at exactly these ports of the HCA.  Returns false if
+  // there would be more than kMembersMax; nothing has changed then.
+  bool set(HostIndex hca, std::uint16_t range, const Gid& group,
+           std::span<const std::uint32_t> ports) {
+    const Key first{hca, group, range, 0};
+    auto at = members_.lower_bound(first);
+    auto last = at;
+    while (last != members_.end() && is_same(*last, first)) ++last;
+    const auto before = static_cast<std::size_t>(std::distance(at, last));
+    if (members_.size() - before + ports.size() > kMembersMax) return false;
+    members_.erase(at, last);
+    for (const std::uint32_t port : ports) {
+      members_.insert({hca, group, range, static_cast<std::uint8_t>(port)});
+    }
+    return true;
+  }
+
+  // Calls take(range) for each member at this port.
+  void visit(HostIndex hca, std::uint8_t port, const Gid& group, auto&& take) const {
+    for (auto at = members_.lower_bound({hca, group, 0, 0});
+         at != members_.end() && std::get<0>(*at) == hca && std::get<1>(*at) == group; ++at) {
+      if (std::get<3>(*at) == port) take(std::get<2>(*at));
+    }
+  }
+
+  std::size_t size() const { return members_.size(); }
+
+ private:
+  using Key = std::tuple<HostIndex, Gid, std::uint16_t, std::uint8_t>;  // the last is the port
+  static bool is_same(const Key& a, const Key& b) {
+    return std::tie(std::get<0>(a), std::get<1>(a), std::get<2>(a)) ==
+           std::tie(std::get<0>(b), std::get<1>(b), std::get<2>(b));
+  }
+
+  std::set<Key> members_{};
+};
+
+}  // namespace verbena::hosts

@@ -1,0 +1,52 @@
+#include "hosts/subnet_groups.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+namespace verbena::hosts {
+namespace {
+
+Gid group_of(unsigned number) {
+  Gid gid;
+  gid.bytes[0] = std::byte{0xff};
+  gid.bytes[14] = static_cast<std::byte>(number >> 8);
+  gid.bytes[15] = static_cast<std::byte>(number);
+  return gid;
+}
+
+std::vector<std::uint16_t> members(const SubnetGroups& groups, HostIndex hca, std::uint8_t port,
+                                   unsigned group) {
+  std::vector<std::uint16_t> all;
+  groups.visit(hca, port, group_of(group), [&](std::uint16_t range) { all.push_back(range); });
+  return all;
+}
+
+TEST(SubnetGroups, MembersAreThoseOfThePortOfTheHca) {
+  SubnetGroups groups;
+  constexpr std::array<std::uint32_t, 2> kBoth{1, 2};
+  EXPECT_TRUE(groups.set(5, 100, group_of(1), std::span(kBoth).first(1)));
+  EXPECT_TRUE(groups.set(5, 101, group_of(1), kBoth));
+  EXPECT_TRUE(groups.set(5, 100, group_of(2), kBoth));
+  EXPECT_TRUE(groups.set(6, 102, group_of(1), kBoth));
+  EXPECT_EQ(members(groups, 5, 1, 1), (std::vector<std::uint16_t>{100, 101}));
+  EXPECT_EQ(members(groups, 5, 2, 1), (std::vector<std::uint16_t>{101}));
+  EXPECT_EQ(members(groups, 6, 1, 1), (std::vector<std::uint16_t>{102}));
+  EXPECT_TRUE(groups.set(5, 101, group_of(1), {}));
+  EXPECT_EQ(members(groups, 5, 1, 1), (std::vector<std::uint16_t>{100}));
+}
+
+TEST(SubnetGroups, MembersAreLimited) {
+  SubnetGroups groups;
+  constexpr std::array<std::uint32_t, 1> kFirst{1};
+  for (unsigned i = 0; i < SubnetGroups::kMembersMax; ++i) {
+    ASSERT_TRUE(groups.set(0, 1, group_of(i), kFirst));
+  }
+  EXPECT_FALSE(groups.set(0, 2, group_of(0), kFirst));
+  EXPECT_TRUE(groups.set(0, 1, group_of(0), {}));
+  EXPECT_TRUE(groups.set(0, 2, group_of(0), kFirst));
+}
+
+}  // namespace
+}  // namespace verbena::hosts
