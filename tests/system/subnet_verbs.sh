@@ -146,10 +146,6 @@ until_true 20 other_way || fail "OpenSM does not reroute: $(cat "$work/osm/log")
 wait $client || fail "ib_send_bw does not survive a new route: $(cat "$work/client")"
 wait $server || fail "the server of ib_send_bw: $(cat "$work/server")"
 
-# ---- what does not work says so
-on Hca1 timeout 20 rping -c -a 10.0.0.1 -C 1 >"$work/out" 2>&1 && fail "rping found a way: $(cat "$work/out")"
-grep -q 'does not ask the SA' "$work/out" || fail "nobody says why rping fails: $(cat "$work/out")"
-
 kill $opensm
 wait $opensm || true
 verbena fabric down cross >"$work/down" || fail "the fabric does not go down"

@@ -1,0 +1,96 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# RDMA CM programs run on the nodes of a simulated InfiniBand subnet under Debian's OpenSM.  The nodes find one another
+# by ARP and neighbour discovery over IPoIB, ask the SA for paths once, and join its multicast groups.  Known
+# destinations are reached also while OpenSM is stopped.
+source "$VB_SOURCE/tests/system/lib.sh"
+unset VERBENA_LINK  # programs on a fabric need lanes
+need opensm rping ucmatose udaddy mckey saquery python3
+
+verbena fabric make --fat-tree 4 >"$work/net"
+verbena fabric up "$work/net" --name cm >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
+on() { verbena run --node "$1" --verbose -- "${@:2}"; }
+start_on() { start run --node "$1" --verbose -- "${@:2}"; }
+opensm() { verbena fabric show cm | sed -n 's/.*OpenSM, pid //p'; }
+counter() { VERBENA_FABRIC=cm VERBENA_NODE=$1 verbena ps --counters | awk -v name="$2" '$3 == name { print $4 }'; }
+listens() { VERBENA_FABRIC=cm VERBENA_NODE=$1 verbena ps | grep -q "listening.*:$2\b"; }
+
+# both NAME SERVER_NODE PORT "SERVER..." CLIENT_NODE "CLIENT...": runs a server and its client, which must both succeed.
+both() {
+  local server
+  start_on "$2" timeout 60 $4 >"$work/server" 2>&1 &
+  server=$!
+  until_true 20 listens "$2" "$3" || fail "$1: the server does not listen: $(cat "$work/server")"
+  on "$5" timeout 60 $6 >"$work/client" 2>&1 || fail "$1: the client ends with $?: $(tail -5 "$work/client")"
+  wait $server || fail "$1: the server: $(tail -5 "$work/server")"
+  echo "$1: ok"
+}
+
+both rping host1 7174 "rping -s -C 20 -S 20000 -V" host2 "rping -c -a 10.0.0.1 -C 20 -S 20000 -V"
+both "rping, IPv6" host1 7174 "rping -s -a fd00::1 -C 5 -V" host4 "rping -c -a fd00::1 -C 5 -V"
+both "rping on one host" host1 7174 "rping -s -C 5 -V" host1 "rping -c -a 127.0.0.1 -C 5 -V"
+both "rping to the own address" host2 7174 "rping -s -C 5 -V" host2 "rping -c -a 10.0.0.2 -C 5 -V"
+both ucmatose host3 7471 "ucmatose -c 100" host4 "ucmatose -c 100 -s 10.0.0.3"
+both "bound ucmatose" host3 7471 "ucmatose -b 10.0.0.3 -c 3" host4 "ucmatose -b 10.0.0.4 -c 3 -s 10.0.0.3"
+both udaddy host3 7174 "udaddy -c 3" host2 "udaddy -c 3 -s 10.0.0.3"
+
+# ---- groups: RDMA_PS_UDP and RDMA_PS_IPOIB have different ones of one address
+has_group() { on host3 saquery -g 2>/dev/null | grep -q "MGID\.*$1"; }
+groups() {
+  local name=$1 mgid=$2
+  shift 2
+  start_on host4 timeout 60 mckey "$@" -m 239.7.7.7 -b 10.0.0.4 -C 10 >"$work/server" 2>&1 &
+  server=$!
+  until_true 20 has_group "$mgid" || fail "$name: the SA does not know the group: $(on host3 saquery -g)"
+  on host1 timeout 60 mckey "$@" -m 239.7.7.7 -b 10.0.0.1 -s -C 10 >"$work/client" 2>&1 ||
+    fail "$name: the sender ends with $?: $(tail -5 "$work/client")"
+  wait $server || fail "$name: the receiver: $(tail -5 "$work/server")"
+  grep -q "joined dgid: $mgid " "$work/server" || fail "$name: not MGID $mgid: $(cat "$work/server")"
+  is_gone() { ! has_group "$mgid"; }
+  until_true 20 is_gone || fail "$name: the group is left behind"
+  echo "mckey, $name: ok"
+}
+groups RDMA_PS_UDP ff12:4001:ffff::f07:707
+groups RDMA_PS_IPOIB ff12:401b:ffff::f07:707 -p 0x0002
+
+# One of two members of a host ends, and the other one still receives.
+members=$(counter host4 sa_members_joined)
+start_on host4 timeout 60 mckey -m 239.7.7.8 -b 10.0.0.4 -C 10 >"$work/one" 2>&1 &
+one=$!
+start_on host4 timeout 60 mckey -m 239.7.7.8 -b 10.0.0.4 -C 10 >"$work/server" 2>&1 &
+server=$!
+both_are_members() { [ "$(counter host4 sa_members_joined)" -ge $((members + 2)) ]; }
+until_true 20 both_are_members || fail "members do not join: $(cat "$work/one" "$work/server")"
+kill -KILL $one
+wait $one 2>/dev/null || true
+on host1 timeout 60 mckey -m 239.7.7.8 -b 10.0.0.1 -s -C 10 >"$work/client" 2>&1 || fail "mckey: $(tail -5 "$work/client")"
+wait $server || fail "the second member receives nothing: $(tail -5 "$work/server")"
+echo "two members of a host: ok"
+
+# ---- a hundred connections need one query
+before=$(counter host1 sa_queries)
+hits=$(counter host1 sa_path_hits)
+both "ucmatose to a new host" host3 7471 "ucmatose -c 100" host1 "ucmatose -c 100 -s 10.0.0.3"
+[ $(($(counter host1 sa_queries) - before)) -le 2 ] ||
+  fail "100 connections cost $(($(counter host1 sa_queries) - before)) queries to the SA"
+[ $(($(counter host1 sa_path_hits) - hits)) -ge 90 ] || fail "the cache was not used: $(counter host1 sa_path_hits)"
+
+# ---- what does not work says so
+fails_with() {
+  local what=$1 text=$2
+  shift 2
+  if on "$@" >"$work/out" 2>&1; then fail "$what worked"; fi
+  grep -q "$text" "$work/out" || fail "$what does not say '$text': $(cat "$work/out")"
+}
+fails_with "an address that nobody has" 'resolving 10.0.0.99.* failed' host2 timeout 20 rping -c -a 10.0.0.99 -C 1
+fails_with "an address of no link" 'No route to host' host2 timeout 20 rping -c -a 192.168.7.7 -C 1
+fails_with "a port where nobody listens" 'nobody listens there' host2 timeout 20 rping -c -a 10.0.0.1 -p 9 -C 1
+
+# ---- OpenSM stops: what is known goes on, and what is not waits for it
+kill -STOP "$(opensm)"
+both "rping while OpenSM is stopped" host1 7174 "rping -s -C 5 -V" host2 "rping -c -a 10.0.0.1 -C 5 -V"
+fails_with "a new destination without OpenSM" 'resolving 10.0.0.4.* failed' host3 timeout 20 rping -c -a 10.0.0.4 -C 1
+kill -CONT "$(opensm)"
+both "rping after OpenSM goes on" host4 7174 "rping -s -C 5 -V" host3 "rping -c -a 10.0.0.4 -C 5 -V"
+
+verbena fabric down cm >"$work/down" || fail "the fabric does not go down"
