@@ -253,10 +253,16 @@ void Agent::serve(Session& session, const ipc::Envelope& envelope, std::vector<o
       return stop("told to by 'verbena agent stop'");
     case ipc::Type::kCapture: return start_capture(session, envelope, std::move(fds));
     case ipc::Type::kShowPort: return show_port(session, envelope, std::move(fds));
-    default:  // a program may send any number
-      return connection.done(envelope.request,
-                             fail(Errc::kNotSupported, "not a request that the agent knows here"));
+    case ipc::Type::kShowSa:
+      if (session.role == Role::kTool) return show_sa(session, envelope);
+      break;
+    case ipc::Type::kFlushSa:
+      if (session.role == Role::kTool) return flush_sa(session, envelope);
+      break;
+    default: break;  // a program may send any number
   }
+  connection.done(envelope.request,
+                  fail(Errc::kNotSupported, "not a request that the agent knows here"));
 }
 
 void Agent::start_capture(Session& session, const ipc::Envelope& envelope,
@@ -289,6 +295,24 @@ void Agent::show_port(Session& session, const ipc::Envelope& envelope, std::vect
   if (!added) ++port_files_refused_;
   session.connection.done(envelope.request, added);
   if (added) refresh_port_files();
+}
+
+void Agent::show_sa(Session& session, const ipc::Envelope& envelope) {
+  const auto request = ipc::decode<ipc::ShowSa>(envelope);
+  const Result<ipc::SaReply> page =
+      request ? node_.show_sa(*request, os::now()) : std::unexpected(request.error());
+  if (!page) return session.connection.done(envelope.request, std::unexpected(page.error()));
+  session.connection.reply(envelope.request, *page);
+}
+
+void Agent::flush_sa(Session& session, const ipc::Envelope& envelope) {
+  const auto flushed = node_.flush_sa(os::now());
+  if (!flushed) {
+    return session.connection.done(envelope.request, std::unexpected(flushed.error()));
+  }
+  log_.line(fmt::format("{} paths and {} addresses are forgotten, as 'verbena sa flush' asks",
+                        flushed->paths, flushed->addresses));
+  session.connection.reply(envelope.request, *flushed);
 }
 
 // Opens a process by its pid as the session's process sees it.

@@ -20,9 +20,10 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-constexpr const char* kCommands = "run, ps, doctor, agent, fabric and sockets";
+constexpr const char* kCommands = "run, ps, sa, doctor, agent, fabric and sockets";
 constexpr const char* kAgentCommands = "status and stop";
 constexpr const char* kFabricCommands = "up, down, ls, show, log, fault, check and make";
+constexpr const char* kSaCommands = "paths, groups, addresses, stats and flush";
 constexpr const char* kSocketsCommands = "ls and stat";
 
 // Defines the grammar of the command line, except for the program of `run` (see first_of_program).
@@ -30,6 +31,13 @@ struct Grammar {
   CLI::App app{"Verbena runs RDMA programs on machines without RDMA hardware.", "verbena"};
   CLI::App* run = app.add_subcommand("run", "Run a program on Verbena's RDMA device");
   CLI::App* ps = app.add_subcommand("ps", "List the queue pairs and connections of all programs");
+  CLI::App* sa = app.add_subcommand(
+      "sa", "Show what a node of an InfiniBand fabric has learned from its subnet manager");
+  CLI::App* paths = sa->add_subcommand("paths", "List the paths that the node remembers");
+  CLI::App* groups = sa->add_subcommand("groups", "List the multicast groups of its ports");
+  CLI::App* addresses = sa->add_subcommand("addresses", "List the IP addresses of its neighbours");
+  CLI::App* sa_stats = sa->add_subcommand("stats", "Print what it has counted of all this");
+  CLI::App* flush = sa->add_subcommand("flush", "Forget the paths and addresses");
   CLI::App* doctor =
       app.add_subcommand("doctor", "Find out what stops programs on this host or slows them down");
   CLI::App* agent = app.add_subcommand("agent", "Show the state of the agent, or stop it");
@@ -126,6 +134,7 @@ struct Grammar {
         "files. Each finding is a line 'ok', 'note' or 'problem', with what to do below it.\n"
         "Exits with 1 if a problem keeps programs from running. Changes nothing, and never\n"
         "starts an agent.");
+    define_sa();
     define_fabric();
     for (CLI::App* one : {sockets_ls, sockets_stat}) {
       one->add_flag("--json", command.sockets.json, "Print JSON");
@@ -138,6 +147,26 @@ struct Grammar {
         "All programs of a user share the agent (verbenad). It sets up connections and owns UDP\n"
         "port 4791. It starts with the first program, and ends when no program needs it.");
     stop->footer("Running programs lose their RDMA device.");
+  }
+
+  void define_sa() {
+    SaOptions& options = command.sa;
+    for (CLI::App* one : {paths, groups, addresses, sa_stats, flush}) {
+      one->add_flag("--json", options.json, "Print JSON");
+      one->add_option("--node", options.node,
+                      "The node NAME of a fabric (default: the one on which this command runs)")
+          ->type_name("NAME");
+      one->add_option("--fabric", options.fabric,
+                      "The fabric of that node (default: the one that is up)")
+          ->type_name("NAME")
+          ->needs("--node");
+    }
+    sa->footer(
+        "The agent of each node asks the subnet administration (SA) of its subnet for paths, and\n"
+        "its neighbours for the GIDs of IP addresses. It remembers the answers for a while.\n"
+        "  verbena sa paths --node host1       the paths from host1\n"
+        "  verbena sa flush --node host1       lets it ask again\n"
+        "Never starts an agent.");
   }
 
   void define_fabric() {
@@ -237,6 +266,10 @@ std::string help(const Grammar& g) {
 std::string named_command(const Grammar& g) {
   if (g.run->parsed()) return "run";
   if (g.ps->parsed()) return "ps";
+  for (const CLI::App* one : {g.paths, g.groups, g.addresses, g.sa_stats, g.flush}) {
+    if (one->parsed()) return "sa " + one->get_name();
+  }
+  if (g.sa->parsed()) return "sa";
   if (g.doctor->parsed()) return "doctor";
   if (g.status->parsed()) return "agent status";
   if (g.stop->parsed()) return "agent stop";
@@ -249,6 +282,16 @@ std::string named_command(const Grammar& g) {
   if (g.sockets_stat->parsed()) return "sockets stat";
   if (g.sockets->parsed()) return "sockets";
   return g.agent->parsed() ? "agent" : "";
+}
+
+std::optional<SaOptions::Action> sa_action(const Grammar& g) {
+  using Action = SaOptions::Action;
+  if (g.paths->parsed()) return Action::kPaths;
+  if (g.groups->parsed()) return Action::kGroups;
+  if (g.addresses->parsed()) return Action::kAddresses;
+  if (g.sa_stats->parsed()) return Action::kStats;
+  if (g.flush->parsed()) return Action::kFlush;
+  return std::nullopt;
 }
 
 std::optional<FabricOptions::Action> fabric_action(const Grammar& g) {
@@ -304,12 +347,17 @@ std::string unknown_command(const Words& words) {
     return word.starts_with('-') || std::ranges::find(names, word) != names.end();
   };
   if (words.empty()) return "";
-  if (!is_one_of(words[0], {"run", "ps", "doctor", "agent", "fabric", "sockets"})) return words[0];
+  if (!is_one_of(words[0], {"run", "ps", "sa", "doctor", "agent", "fabric", "sockets"}))
+    return words[0];
   if (words[0] == "agent" && words.size() > 1 && !is_one_of(words[1], {"status", "stop"})) {
     return words[1];
   }
   if (words[0] == "fabric" && words.size() > 1 &&
       !is_one_of(words[1], {"up", "down", "ls", "show", "log", "fault", "check", "make"})) {
+    return words[1];
+  }
+  if (words[0] == "sa" && words.size() > 1 &&
+      !is_one_of(words[1], {"paths", "groups", "addresses", "stats", "flush"})) {
     return words[1];
   }
   if (words[0] == "sockets" && words.size() > 1 && !is_one_of(words[1], {"ls", "stat"})) {
@@ -320,6 +368,7 @@ std::string unknown_command(const Words& words) {
 
 const char* commands_of(const std::string& command) {
   if (command == "agent") return kAgentCommands;
+  if (command == "sa") return kSaCommands;
   return command == "fabric" ? kFabricCommands : kSocketsCommands;
 }
 
@@ -384,6 +433,11 @@ std::expected<Command, Message> parse(const Words& given) {
   }
   if (g.ps->parsed()) {
     g.command.kind = Command::Kind::kPs;
+  } else if (const auto action = sa_action(g)) {
+    g.command.kind = Command::Kind::kSa;
+    g.command.sa.action = *action;
+  } else if (g.sa->parsed()) {
+    return usage_error("sa", fmt::format("no command given; there are {}", kSaCommands));
   } else if (g.doctor->parsed()) {
     g.command.kind = Command::Kind::kDoctor;
   } else if (g.status->parsed()) {

@@ -7,6 +7,7 @@
 
 #include "cli/fabric.h"
 #include "cli/run.h"
+#include "cli/sa.h"
 #include "cli/sockets.h"
 
 namespace verbena::cli {
@@ -15,6 +16,7 @@ struct Command {
   enum class Kind : std::uint8_t {
     kRun,
     kPs,
+    kSa,
     kDoctor,
     kAgentStatus,
     kAgentStop,
@@ -22,6 +24,7 @@ struct Command {
     kFabric
   } kind{};
   RunOptions run{};
+  SaOptions sa{};
   SocketsOptions sockets{};
   FabricOptions fabric{};
   bool json = false;

@@ -184,15 +184,42 @@ TEST(Arguments, ParsesTheOtherCommands) {
   EXPECT_EQ(parse({"agent", "stop"})->kind, Command::Kind::kAgentStop);
 }
 
+TEST(Arguments, SaTakesATopicAndANode) {
+  using Action = SaOptions::Action;
+  const auto paths = parse({"sa", "paths", "--node", "host1", "--fabric", "net", "--json"});
+  ASSERT_TRUE(paths);
+  EXPECT_EQ(paths->kind, Command::Kind::kSa);
+  EXPECT_EQ(paths->sa.action, Action::kPaths);
+  EXPECT_EQ(paths->sa.node, "host1");
+  EXPECT_EQ(paths->sa.fabric, "net");
+  EXPECT_TRUE(paths->sa.json);
+  EXPECT_EQ(parse({"sa", "groups"})->sa.action, Action::kGroups);
+  EXPECT_EQ(parse({"sa", "groups"})->sa.node, "");
+  EXPECT_FALSE(parse({"sa", "groups"})->sa.json);
+  EXPECT_EQ(parse({"sa", "addresses"})->sa.action, Action::kAddresses);
+  EXPECT_EQ(parse({"sa", "stats"})->sa.action, Action::kStats);
+  EXPECT_EQ(parse({"sa", "flush", "--node=a"})->sa.action, Action::kFlush);
+  EXPECT_FALSE(parse({"sa", "paths", "--fabric", "net"})) << "a fabric without a node";
+  EXPECT_EQ(said({"sa"}),
+            "2 verbena sa: no command given; there are paths, groups, addresses, stats and flush; "
+            "see 'verbena sa --help'");
+  EXPECT_EQ(said({"sa", "path"}),
+            "2 verbena sa: there is no command 'path'; there are paths, groups, addresses, stats "
+            "and flush; see 'verbena sa --help'");
+  EXPECT_EQ(said({"sa", "stats", "x"}),
+            "2 verbena sa stats: unknown argument 'x'; see 'verbena sa stats --help'");
+}
+
 TEST(Arguments, ReportsMistakesInOneLine) {
   EXPECT_EQ(
       said({}),
-      "2 verbena: no command given; there are run, ps, doctor, agent, fabric and sockets; see "
+      "2 verbena: no command given; there are run, ps, sa, doctor, agent, fabric and sockets; see "
       "'verbena --help'");
-  EXPECT_EQ(said({"foo"}),
-            "2 verbena: there is no command 'foo'; there are run, ps, doctor, agent, fabric and "
-            "sockets; see "
-            "'verbena --help'");
+  EXPECT_EQ(
+      said({"foo"}),
+      "2 verbena: there is no command 'foo'; there are run, ps, sa, doctor, agent, fabric and "
+      "sockets; see "
+      "'verbena --help'");
   EXPECT_EQ(
       said({"agent"}),
       "2 verbena agent: no command given; there are status and stop; see 'verbena agent --help'");
@@ -228,10 +255,11 @@ TEST(Arguments, HelpAndVersionExitWithZero) {
   EXPECT_EQ(said({"help"}), said({"--help"}));
   EXPECT_EQ(said({"help", "run"}), said({"run", "--help"}));
   EXPECT_EQ(said({"help", "agent", "stop"}), said({"agent", "stop", "--help"}));
-  EXPECT_EQ(said({"help", "foo"}),
-            "2 verbena: there is no command 'foo'; there are run, ps, doctor, agent, fabric and "
-            "sockets; see "
-            "'verbena --help'");
+  EXPECT_EQ(
+      said({"help", "foo"}),
+      "2 verbena: there is no command 'foo'; there are run, ps, sa, doctor, agent, fabric and "
+      "sockets; see "
+      "'verbena --help'");
 }
 
 TEST(Run, PutsItsLibrariesFirst) {

@@ -9,6 +9,7 @@
 #include "cli/doctor.h"
 #include "cli/ps.h"
 #include "cli/run.h"
+#include "cli/sa.h"
 #include "cli/sockets.h"
 
 namespace {
@@ -29,6 +30,7 @@ int run_command(int argc, char** argv) {
   switch (command->kind) {
     case Command::Kind::kRun: return run(command->run);
     case Command::Kind::kPs: return ps({.json = command->json, .counters = command->counters});
+    case Command::Kind::kSa: return sa(command->sa);
     case Command::Kind::kDoctor: return doctor(command->json);
     case Command::Kind::kAgentStatus: return agent_status(command->json);
     case Command::Kind::kAgentStop: return agent_stop();

@@ -5,6 +5,7 @@
 #include "base/random.h"
 #include "ipc/messages.h"
 #include "ipc/qp_table.h"
+#include "ipc/sa_messages.h"
 
 namespace verbena::ipc {
 namespace {
@@ -92,6 +93,81 @@ TEST(Message, MulticastMessagesSurviveARoundTrip) {
   EXPECT_EQ(decode<MulticastLost>(*open(lost)).value().error, 110);
 }
 
+SaPathRow some_sa_path() {
+  Gid destination{};
+  destination.bytes[15] = std::byte{7};
+  Gid source{};
+  source.bytes[15] = std::byte{8};
+  return {.port = {1, 2},
+          .state = "known",
+          .destination = destination,
+          .source = source,
+          .destination_lid = {3},
+          .source_lid = {4},
+          .pkey = {0x8001},
+          .service_level = 5,
+          .mtu = 4,
+          .rate = 3,
+          .packet_life = 18,
+          .age = std::chrono::seconds(9),
+          .waiters = 10,
+          .error = "why"};
+}
+
+TEST(Message, SaMessagesSurviveARoundTrip) {
+  const Bytes show = encode(4, ShowSa{.topic = SaTopic::kAddresses, .skip = 512});
+  const auto asked = decode<ShowSa>(*open(show));
+  ASSERT_TRUE(asked);
+  EXPECT_EQ(asked->topic, SaTopic::kAddresses);
+  EXPECT_EQ(asked->skip, 512u);
+
+  const SaGroupRow group{.port = {1, 2},
+                         .mgid = some_sa_path().destination,
+                         .join_state = 1,
+                         .wanted = 9,
+                         .members = 3,
+                         .busy = true,
+                         .mlid = {0xc001},
+                         .qkey = {0xb1b},
+                         .pkey = {0xffff},
+                         .mtu = 4,
+                         .rate = 2,
+                         .service_level = 6};
+  const SaAddressRow address{.port = {1, 2},
+                             .ip = some_sa_path().source,
+                             .state = "probe",
+                             .gid = some_sa_path().destination,
+                             .qpn = {0x4b},
+                             .age = std::chrono::seconds(11),
+                             .waiters = 12,
+                             .tries = 13};
+  const SaReply reply{.paths = {some_sa_path(), {}},
+                      .groups = {{}, group},
+                      .addresses = {address},
+                      .counters = {{"sa_queries", 7}},
+                      .more = true};
+  const auto back = decode<SaReply>(*open(encode(4, reply)));
+  ASSERT_TRUE(back);
+  EXPECT_EQ(back->paths, reply.paths);
+  EXPECT_EQ(back->groups, reply.groups);
+  EXPECT_EQ(back->addresses, reply.addresses);
+  ASSERT_EQ(back->counters.size(), 1u);
+  EXPECT_EQ(back->counters[0].value, 7u);
+  EXPECT_TRUE(back->more);
+
+  const SaFlushed flushed{.paths = 3, .addresses = 0x100000002};
+  EXPECT_EQ(decode<SaFlushed>(*open(encode(4, flushed))), flushed);
+}
+
+TEST(Message, PageOfTheLargestSaRowsFits) {
+  SaPathRow largest = some_sa_path();
+  largest.error = std::string(kSaTextBytesMax, 'x');
+  const SaReply page{.paths = std::vector<SaPathRow>(kSaRowsPerReply, largest)};
+  const Bytes bytes = encode(1, page);
+  EXPECT_LE(bytes.size(), kMessageBytesMax);
+  EXPECT_TRUE(decode<SaReply>(*open(bytes)));
+}
+
 // The agent asks the SA before it answers a join, so a join needs a number.
 TEST(Message, LeavingMayGoUnansweredAndJoiningMayNot) {
   EXPECT_TRUE(is_for_node(Type::kJoinMulticast));
@@ -168,7 +244,8 @@ TEST(Message, RandomBytesNeverDoHarm) {
     }
     (void)open(bytes).has_value();
     for (const Type type : {Type::kCmEvent, Type::kWelcome, Type::kReject, Type::kProcessesReply,
-                            Type::kJoinMulticast, Type::kMulticastJoined, Type::kMulticastLost}) {
+                            Type::kJoinMulticast, Type::kMulticastJoined, Type::kMulticastLost,
+                            Type::kShowSa, Type::kSaReply}) {
       const Envelope as{type, 1, bytes};
       (void)decode<CmEvent>(as).has_value();
       (void)decode<Welcome>(as).has_value();
@@ -177,6 +254,8 @@ TEST(Message, RandomBytesNeverDoHarm) {
       (void)decode<JoinMulticast>(as).has_value();
       (void)decode<MulticastJoined>(as).has_value();
       (void)decode<MulticastLost>(as).has_value();
+      (void)decode<ShowSa>(as).has_value();
+      (void)decode<SaReply>(as).has_value();
     }
   }
 }

@@ -64,6 +64,8 @@ enum class Type : std::uint16_t {
   kStop = 34,       // Done
   kCapture = 35,    // CaptureStarted
   kShowPort = 36,   // Done
+  kShowSa = 41,     // SaReply (sa_messages.h)
+  kFlushSa = 42,    // SaFlushed
   // The command line tool sends these to the process of a fabric (fabric.h).
   kShowFabric = 37,   // FabricReply
   kAwaitSubnet = 38,  // SubnetState
@@ -91,6 +93,8 @@ enum class Type : std::uint16_t {
   kFaultReply = 83,
   kMulticastJoined = 84,
   kMulticastLost = 85,
+  kSaReply = 86,
+  kSaFlushed = 87,
 };
 
 // Returns true for requests that the node handles.  The agent itself handles the others.

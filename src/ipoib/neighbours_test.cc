@@ -5,7 +5,6 @@
 
 #include <chrono>
 
-#include "ipoib/describe.h"
 #include "ipoib/link_test.h"
 
 // Tests of one interface that asks; its neighbours are frames.
@@ -461,7 +460,7 @@ TEST_F(NeighboursTest, LongestPrefixIsTheSource) {
 
 // ---- What tools show
 
-TEST_F(NeighboursTest, DescribesItsEntries) {
+TEST_F(NeighboursTest, RowsTellWhatIsKnownAndWhoWaits) {
   learn_two();
   pass(12s);
   ask(kIp3, 1);
@@ -469,8 +468,15 @@ TEST_F(NeighboursTest, DescribesItsEntries) {
   pass(1500ms);
   const auto rows = one.neighbours.rows(now);
   ASSERT_EQ(rows.size(), 2u);
-  EXPECT_EQ(describe(rows[0]), "10.0.0.2  reachable  13 s  fe80::2:c903:0:2  QPN 0x000102");
-  EXPECT_EQ(describe(rows[1]), "10.0.0.3  incomplete  1 s  2 wait, 2 requests without an answer");
+  EXPECT_EQ(rows[0], (Row{.ip = ip_of("10.0.0.2"),
+                          .state = State::kReachable,
+                          .neighbour = {port_gid(2), Qpn{0x102}},
+                          .age = 13500ms}));
+  EXPECT_EQ(rows[1], (Row{.ip = ip_of("10.0.0.3"),
+                          .state = State::kIncomplete,
+                          .age = 1500ms,
+                          .askers = 2,
+                          .tries = 2}));
   for (unsigned i = 0; i < static_cast<unsigned>(Ignored::kCount); ++i) {
     EXPECT_STRNE(to_string(static_cast<Ignored>(i)), "?") << i;
   }

@@ -325,6 +325,19 @@ rdmacm::Route InfinibandPort::loopback_route(const Wanted& wanted) const {
           .is_loopback = true};
 }
 
+InfinibandPort::Flushed InfinibandPort::flush(Time now) {
+  const auto forgotten = [this] {
+    return Flushed{.paths = client_->paths().counters().flushed,
+                   .addresses = neighbours_.counters().forgotten};
+  };
+  const Flushed before = forgotten();
+  client_->paths().flush(now);
+  neighbours_.forget_all();
+  const Flushed after = forgotten();
+  run(now);
+  return {.paths = after.paths - before.paths, .addresses = after.addresses - before.addresses};
+}
+
 // A port that has left the subnet may come back with another queue pair.
 void InfinibandPort::on(const sa::NoticeEvent& event) {
   const auto& details = event.notice.notice.details;

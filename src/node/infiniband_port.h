@@ -70,6 +70,13 @@ class InfinibandPort {
   // Seeks a route.  A RouteFound follows.
   void find_route(const Wanted& wanted, Time now);
 
+  struct Flushed {
+    std::uint64_t paths = 0;
+    std::uint64_t addresses = 0;
+  };
+  // Forgets all paths and addresses, so that the next route needs new answers.
+  Flushed flush(Time now);
+
   // ---- multicast groups of programs
   struct GroupWanted {
     std::uint64_t token = 0;

@@ -16,6 +16,7 @@
 #include "base/time.h"
 #include "hca/engine.h"
 #include "ipc/messages.h"
+#include "ipc/sa_messages.h"
 #include "link/burst.h"
 #include "link/framing.h"
 #include "mad/dispatcher.h"
@@ -160,12 +161,17 @@ class Node {
   ipc::Welcome welcome() const;
   std::vector<ipc::Device> devices() const { return ports_.devices(); }
 
-  // ---- for `verbena ps` and `agent status` ----
+  // ---- for `verbena ps`, `verbena sa` and `agent status` ----
   std::vector<std::uint16_t> ranges_of(ClientId client) const;
   std::vector<std::pair<ClientId, ipc::ConnectionInfo>> connections() const;
   std::vector<ipc::NamedCount> counters() const;
   std::size_t ids() const;
   std::size_t endpoints() const { return rdmacm_.endpoints(); }
+  // Returns a page of what the InfiniBand ports know.  kNotSupported: the host has none.
+  Result<ipc::SaReply> show_sa(const ipc::ShowSa& wanted, Time now) const;
+  // Forgets all paths and addresses of the InfiniBand ports, and says how many.  Memberships and
+  // questions under way go on.  kNotSupported: the host has no such port.
+  Result<ipc::SaFlushed> flush_sa(Time now);
   // Returns true if there is no program, no quiescing range and no pending disconnect: the agent
   // may exit.
   bool idle() const;

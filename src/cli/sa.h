@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/time.h"
+#include "ipc/sa_messages.h"
+
+// Implements `verbena sa`, which shows what the agent of a node of an InfiniBand fabric has learned
+// from the subnet administration and from its neighbours, and lets it forget that.
+namespace verbena::cli {
+
+struct SaOptions {
+  enum class Action : std::uint8_t { kPaths, kGroups, kAddresses, kStats, kFlush } action{};
+  bool json = false;
+  std::string node{};    // a node of a fabric; empty: the one of the environment
+  std::string fabric{};  // the fabric of that node; empty: the one that is up
+};
+
+// Carries out a command of `verbena sa`, and returns its exit code.
+int sa(const SaOptions& options);
+
+struct SaListing {
+  std::uint32_t agent_pid = 0;
+  std::vector<std::string> devices{};  // their names; PortId::device is the place in this list
+  ipc::SaTopic topic{};
+  ipc::SaReply rows{};  // of all pages
+};
+
+// These functions return what the commands print.
+std::string as_text(const SaListing& listing);
+std::string as_json(const SaListing& listing);
+std::string as_text(const ipc::SaFlushed& flushed);
+std::string as_json(std::uint32_t agent_pid, const ipc::SaFlushed& flushed);
+
+// These functions format values of paths and groups.  A value that is not known is "-".
+std::string mtu_text(std::uint8_t code);          // in bytes
+std::string static_rate_text(std::uint8_t code);  // "2.5", in Gbit/s; `code` is enum ibv_rate
+std::string join_state_text(std::uint8_t bits);   // "full, send-only full"
+std::string life_time_text(std::uint8_t code);    // "67.1 ms"
+
+}  // namespace verbena::cli

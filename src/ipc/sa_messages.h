@@ -1,0 +1,118 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/port_id.h"
+#include "base/strong.h"
+#include "base/time.h"
+#include "ipc/counters.h"
+#include "ipc/messages.h"
+
+// Defines the messages by which the command line tool asks an agent what it knows of its InfiniBand
+// subnet.
+namespace verbena::ipc {
+
+// Limits the rows in one reply.
+inline constexpr std::size_t kSaRowsPerReply = 256;
+// Limits the characters of a text in a row; the rest of a longer text is left out.
+inline constexpr std::size_t kSaTextBytesMax = 100;
+
+enum class SaTopic : std::uint8_t { kPaths, kGroups, kAddresses, kCounters };
+
+// Asks for a page of the rows, from this number on.  Rows that come or go between two pages may
+// make the pages miss or repeat a row.
+struct ShowSa {
+  static constexpr Type kType = Type::kShowSa;
+  SaTopic topic{};
+  std::uint32_t skip = 0;
+  void fields(auto& a) { a(topic, skip); }
+};
+
+// Describes a path of a port, or a question about paths that has none.
+struct SaPathRow {
+  PortId port{};
+  std::string state{};  // known, asked or absent
+  Gid destination{};
+  Gid source{};
+  Lid destination_lid{};
+  Lid source_lid{};
+  Pkey pkey{};  // 0: the question names none
+  std::uint8_t service_level = 0;
+  std::uint8_t mtu = 0;          // 1 = 256 bytes .. 5 = 4096; 0: not known, as in the next two
+  std::uint8_t rate = 0;         // enum ibv_rate
+  std::uint8_t packet_life = 0;  // a timeout code
+  Duration age{};                // since the SA was asked; not if `asked`
+  std::uint32_t waiters = 0;
+  std::string error{};  // why the path is absent
+  friend bool operator==(const SaPathRow&, const SaPathRow&) = default;
+  void fields(auto& a) {
+    a(port.device, port.number, state, destination, source, destination_lid, source_lid, pkey,
+      service_level, mtu, rate, packet_life, age, waiters, error);
+  }
+};
+
+// Describes a multicast group of a port.  The states are bits of MCMemberRecord.
+struct SaGroupRow {
+  PortId port{};
+  Gid mgid{};                   // 0: the SA has not chosen it yet
+  std::uint8_t join_state = 0;  // that the SA has confirmed
+  std::uint8_t wanted = 0;      // by the members
+  std::uint32_t members = 0;    // users of the agent: programs, and the agent itself
+  bool busy = false;            // a request to the SA is under way
+  // These are zeros until the SA has answered.
+  Lid mlid{};
+  Qkey qkey{};
+  Pkey pkey{};
+  std::uint8_t mtu = 0;
+  std::uint8_t rate = 0;
+  std::uint8_t service_level = 0;
+  friend bool operator==(const SaGroupRow&, const SaGroupRow&) = default;
+  void fields(auto& a) {
+    a(port.device, port.number, mgid, join_state, wanted, members, busy, mlid, qkey, pkey, mtu,
+      rate, service_level);
+  }
+};
+
+// Describes an IP address on the link of a port.
+struct SaAddressRow {
+  PortId port{};
+  Gid ip{};
+  std::string state{};  // incomplete, reachable, stale or probe
+  Gid gid{};            // this and the next are zeros if the state is incomplete
+  Qpn qpn{};
+  Duration age{};  // since the neighbour told its address; incomplete: since the first question
+  std::uint32_t waiters = 0;
+  std::uint32_t tries = 0;  // requests without an answer
+  friend bool operator==(const SaAddressRow&, const SaAddressRow&) = default;
+  void fields(auto& a) { a(port.device, port.number, ip, state, gid, qpn, age, waiters, tries); }
+};
+
+// Carries the rows of one topic; the other lists are empty.
+struct SaReply {
+  static constexpr Type kType = Type::kSaReply;
+  std::vector<SaPathRow> paths{};
+  std::vector<SaGroupRow> groups{};
+  std::vector<SaAddressRow> addresses{};
+  std::vector<NamedCount> counters{};
+  bool more = false;
+  void fields(auto& a) { a(paths, groups, addresses, counters, more); }
+};
+
+// Forgets all paths and addresses of all ports.  Memberships of groups stay.
+struct FlushSa {
+  static constexpr Type kType = Type::kFlushSa;
+  void fields(auto&) {}
+};
+
+struct SaFlushed {
+  static constexpr Type kType = Type::kSaFlushed;
+  std::uint64_t paths = 0;
+  std::uint64_t addresses = 0;
+  friend bool operator==(const SaFlushed&, const SaFlushed&) = default;
+  void fields(auto& a) { a(paths, addresses); }
+};
+
+}  // namespace verbena::ipc
