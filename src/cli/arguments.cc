@@ -433,11 +433,11 @@ std::expected<Command, Message> parse(const Words& given) {
   }
   if (g.ps->parsed()) {
     g.command.kind = Command::Kind::kPs;
-  } else if (const auto action = sa_action(g)) {
-    g.command.kind = Command::Kind::kSa;
-    g.command.sa.action = *action;
   } else if (g.sa->parsed()) {
-    return usage_error("sa", fmt::format("no command given; there are {}", kSaCommands));
+    const auto its = sa_action(g);
+    if (!its) return usage_error("sa", fmt::format("no command given; there are {}", kSaCommands));
+    g.command.kind = Command::Kind::kSa;
+    g.command.sa.action = *its;
   } else if (g.doctor->parsed()) {
     g.command.kind = Command::Kind::kDoctor;
   } else if (g.status->parsed()) {

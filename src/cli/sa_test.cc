@@ -74,10 +74,14 @@ nlohmann::json json_of(ipc::SaTopic topic) {
 TEST(Sa, PathsAreATable) {
   EXPECT_EQ(
       as_text(sa_listing(ipc::SaTopic::kPaths)),
-      "PORT        STATE   DESTINATION  DLID  SLID  P_KEY   SL  MTU   RATE  LIFE    AGE      "
-      "   WAITERS  ERROR\n"
-      "verbena0/1  known   fe80::2      12    11    0xffff  0   2048  2.5   1.074 s  1 min 15 s"
-      "  0\n");
+      "PORT        STATE   DESTINATION  DLID  SLID  P_KEY   SL  MTU   RATE  LIFE     AGE     "
+      "    WAITERS  ERROR\n"
+      "verbena0/1  known   fe80::2      12    11    0xffff  0   2048  2.5   1.074 s  1 min 15 "
+      "s  0\n"
+      "verbena1/2  asked   fe80::3      -     -     -       -   -     -     -        -       "
+      "    2\n"
+      "verbena0/1  absent  fe80::4      -     -     0xffff  -   -     -     -        3 s     "
+      "    0        the subnet manager knows no such record\n");
 }
 
 TEST(Sa, JsonOfPathsHasTheSameValues) {
@@ -106,7 +110,14 @@ TEST(Sa, JsonOfPathsHasTheSameValues) {
 }
 
 TEST(Sa, GroupsShowJoinStatesInWords) {
-  EXPECT_EQ(as_text(sa_listing(ipc::SaTopic::kGroups)), "");
+  EXPECT_EQ(
+      as_text(sa_listing(ipc::SaTopic::kGroups)),
+      "PORT        MGID      MLID    Q_KEY       P_KEY   JOINED  WANTED                MEMBERS"
+      "  MTU   RATE  SL  BUSY\n"
+      "verbena0/1  fe80::ff  0xc000  0x00000b1b  0xffff  full    full, send-only full  2      "
+      "  2048  10    0   no\n"
+      "verbena0/1  -         -       -           -       -       send-only non         1      "
+      "  -     -     -   yes\n");
   const auto json = json_of(ipc::SaTopic::kGroups);
   ASSERT_EQ(json["groups"].size(), 2u);
   EXPECT_EQ(json["groups"][0]["mgid"], "fe80::ff");
@@ -120,7 +131,10 @@ TEST(Sa, GroupsShowJoinStatesInWords) {
 }
 
 TEST(Sa, AddressesAreATable) {
-  EXPECT_EQ(as_text(sa_listing(ipc::SaTopic::kAddresses)), "");
+  EXPECT_EQ(as_text(sa_listing(ipc::SaTopic::kAddresses)),
+            "PORT        ADDRESS   STATE       GID      QPN       AGE   WAITERS  UNANSWERED\n"
+            "verbena0/1  10.0.0.2  reachable   fe80::2  0x000002  12 s  0        0\n"
+            "verbena0/1  10.0.0.3  incomplete  -        -         1 s   3        2\n");
   const auto json = json_of(ipc::SaTopic::kAddresses);
   ASSERT_EQ(json["addresses"].size(), 2u);
   EXPECT_EQ(json["addresses"][0]["address"], "10.0.0.2");

@@ -28,7 +28,7 @@ class ShowSaTest : public testing::Test {
     EXPECT_TRUE(node_.set_port_state(
         PortId{}, {.lid = lid(1), .sm_lid = kSaLid, .gids = {gid(1)}, .active_mtu = 4}, now()));
     node_.set_port(std::nullopt, now());
-    node_.on_addresses({{.gid = own_ip_, .interface = 1, .port = {}, .prefix_bits = 16}}, now());
+    node_.on_addresses({{.gid = own_ip_, .interface = 1, .prefix_bits = 16}}, now());
     client_ = node_.connected(now());
   }
 

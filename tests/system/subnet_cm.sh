@@ -75,6 +75,44 @@ both "ucmatose to a new host" host3 7471 "ucmatose -c 100" host1 "ucmatose -c 10
   fail "100 connections cost $(($(counter host1 sa_queries) - before)) queries to the SA"
 [ $(($(counter host1 sa_path_hits) - hits)) -ge 90 ] || fail "the cache was not used: $(counter host1 sa_path_hits)"
 
+# ---- verbena sa shows what a node has learned, and lets it ask again
+sa() { verbena sa "${@:2}" --node "$1" --fabric cm; }
+# json NODE TOPIC EXPRESSION: evaluates the expression on `all`, the JSON of this topic.
+json() { sa "$1" "$2" --json | python3 -c "import json, sys; all = json.load(sys.stdin); print($3)"; }
+both "rping before verbena sa" host1 7174 "rping -s -C 2 -V" host2 "rping -c -a 10.0.0.1 -C 2 -V"
+gid_of_host1=$(json host2 addresses '[one["gid"] for one in all["addresses"] if one["address"] == "10.0.0.1"][0]')
+sa host2 paths >"$work/paths"
+grep -q "known *$gid_of_host1 " "$work/paths" || fail "no path to $gid_of_host1: $(cat "$work/paths")"
+[ "$(json host2 paths 'sum(one["destination_lid"] != 0 and one["mtu"] >= 2048 for one in all["paths"])')" -ge 1 ] ||
+  fail "the paths have no values: $(sa host2 paths --json)"
+sa host2 groups >"$work/groups"
+grep -q 'ff12:401b:ffff::ffff:ffff .* full ' "$work/groups" || fail "no broadcast group: $(cat "$work/groups")"
+[ "$(json host2 groups 'all["groups"][0]["joined"]')" = full ] || fail "JSON of the groups: $(sa host2 groups --json)"
+sa host2 stats >"$work/stats"
+grep -q "^sa_queries  *$(counter host2 sa_queries)$" "$work/stats" || fail "sa stats: $(cat "$work/stats")"
+if grep -v '^\(COUNTER\|sa_\|ipoib_\|limit_\)' "$work/stats"; then fail "sa stats shows counters of other layers"; fi
+
+before=$(counter host2 sa_queries)
+both "rping with a known path" host1 7174 "rping -s -C 2 -V" host2 "rping -c -a 10.0.0.1 -C 2 -V"
+[ "$(counter host2 sa_queries)" = "$before" ] || fail "a known path is asked for"
+VERBENA_FABRIC=cm VERBENA_NODE=host2 verbena sa flush >"$work/flush"
+grep -q '^forgot [1-9][0-9]* paths* and [1-9][0-9]* address' "$work/flush" || fail "flush: $(cat "$work/flush")"
+[ "$(json host2 paths 'len(all["paths"])')" = 0 ] || fail "paths are left: $(sa host2 paths)"
+[ "$(json host2 groups 'all["groups"][0]["joined"]')" = full ] || fail "flush has left the group: $(sa host2 groups)"
+both "rping after the flush" host1 7174 "rping -s -C 2 -V" host2 "rping -c -a 10.0.0.1 -C 2 -V"
+[ "$(counter host2 sa_queries)" -gt "$before" ] || fail "nobody was asked after the flush"
+[ "$(json host2 flush 'all["flushed"]["paths"] >= 1')" = True ] || fail "flush --json counts nothing"
+
+start run -- rping -s >"$work/server" 2>&1 &
+server=$!
+wait_listening 7174
+if verbena sa paths >"$work/out" 2>&1; then fail "verbena sa works without InfiniBand"; fi
+grep -qx 'verbena sa: this host has no InfiniBand port: it asks no subnet administration' "$work/out" ||
+  fail "a host without InfiniBand says: $(cat "$work/out")"
+kill $server
+wait $server 2>/dev/null || true
+echo "verbena sa: ok"
+
 # ---- what does not work says so
 fails_with() {
   local what=$1 text=$2
