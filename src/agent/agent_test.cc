@@ -40,8 +40,8 @@ class AgentTest : public testing::Test {
     EXPECT_EQ(answer(channel), ipc::Type::kWelcome);
     return channel;
   }
-  // Returns the type of the next message, if one comes.
-  std::optional<ipc::Type> answer(os::UnixChannel& channel) {
+  // Returns the next message, if one comes.
+  std::optional<ipc::Bytes> next_message(os::UnixChannel& channel) {
     std::vector<std::byte> buffer(ipc::kMessageBytesMax);
     std::vector<os::Fd> fds;
     for (const Time deadline = os::now() + kTimeout; os::now() < deadline;) {
@@ -51,10 +51,23 @@ class AgentTest : public testing::Test {
       if (!bytes || *bytes == 0) break;
       auto datagram = std::span<const std::byte>(buffer).first(*bytes);
       const auto message = ipc::take_message(datagram);
-      const auto envelope = message ? ipc::open(*message) : fail(Errc::kMalformed, "no message");
-      return envelope ? std::optional(envelope->type) : std::nullopt;
+      if (!message || !ipc::open(*message)) break;
+      return ipc::Bytes(message->begin(), message->end());
     }
     return std::nullopt;
+  }
+  // Returns the type of the next message, if one comes.
+  std::optional<ipc::Type> answer(os::UnixChannel& channel) {
+    const auto message = next_message(channel);
+    return message ? std::optional(ipc::open(*message)->type) : std::nullopt;
+  }
+  // Sends a request and returns the text with which the agent refuses it.
+  std::string refusal_of(os::UnixChannel& channel, const auto& request) {
+    EXPECT_TRUE(channel.send(ipc::encode(2, request)).has_value());
+    const auto message = next_message(channel);
+    const auto done = message ? ipc::decode<ipc::Done>(*ipc::open(*message))
+                              : fail(Errc::kMalformed, "no message");
+    return done && done->failed ? done->text : "not refused";
   }
 
   static constexpr Duration kTimeout = std::chrono::seconds(10);
@@ -111,6 +124,18 @@ TEST_F(AgentTest, ToolThatStaysDoesNotKeepTheAgentAlive) {
   }
   loop_.run();
   EXPECT_FALSE(os::UnixChannel::connect(name_, os::now()).has_value());
+}
+
+TEST_F(AgentTest, OnlyToolsMayAskWhatIsKnownOfASubnet) {
+  auto program = join(false);
+  auto tool = join(true);
+  for (const bool flushes : {false, true}) {
+    const auto ask = [&](os::UnixChannel& channel) {
+      return flushes ? refusal_of(channel, ipc::FlushSa{}) : refusal_of(channel, ipc::ShowSa{});
+    };
+    EXPECT_EQ(ask(program), "not a request that the agent knows here");
+    EXPECT_EQ(ask(tool), "this host has no InfiniBand port: it asks no subnet administration");
+  }
 }
 
 }  // namespace
