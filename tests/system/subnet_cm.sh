@@ -5,13 +5,12 @@
 # destinations are reached also while OpenSM is stopped.
 source "$VB_SOURCE/tests/system/lib.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
-need opensm rping ucmatose udaddy mckey saquery python3
+need opensm rping ucmatose udaddy mckey saquery ibv_devinfo python3
 
 verbena fabric make --fat-tree 4 >"$work/net"
-verbena fabric up "$work/net" --name cm >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
+verbena fabric up "$work/net" --name cm --sm none >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
 on() { verbena run --node "$1" --verbose -- "${@:2}"; }
 start_on() { start run --node "$1" --verbose -- "${@:2}"; }
-opensm() { verbena fabric show cm | sed -n 's/.*OpenSM, pid //p'; }
 counter() { VERBENA_FABRIC=cm VERBENA_NODE=$1 verbena ps --counters | awk -v name="$2" '$3 == name { print $4 }'; }
 listens() { VERBENA_FABRIC=cm VERBENA_NODE=$1 verbena ps | grep -q "listening.*:$2\b"; }
 
@@ -25,6 +24,15 @@ both() {
   wait $server || fail "$1: the server: $(tail -5 "$work/server")"
   echo "$1: ok"
 }
+
+mkdir "$work/osm"
+export OSM_TMP_DIR=$work/osm OSM_CACHE_DIR=$work/osm
+start run --node host1 -- opensm -f "$work/osm/log" -s 1 >"$work/opensm.out" 2>&1 &
+opensm=$!
+active() { on "$1" ibv_devinfo 2>&1 | grep -q 'state:.*PORT_ACTIVE'; }
+for node in host1 host2 host3 host4; do
+  until_true 30 active $node || fail "the port of $node stays inactive: $(cat "$work/opensm.out" "$work/osm/log")"
+done
 
 both rping host1 7174 "rping -s -C 20 -S 20000 -V" host2 "rping -c -a 10.0.0.1 -C 20 -S 20000 -V"
 both "rping, IPv6" host1 7174 "rping -s -a fd00::1 -C 5 -V" host4 "rping -c -a fd00::1 -C 5 -V"
@@ -130,10 +138,12 @@ fails_with "an address of no link" 'No route to host' host2 timeout 20 rping -c 
 fails_with "a port where nobody listens" 'nobody listens there' host2 timeout 20 rping -c -a 10.0.0.1 -p 9 -C 1
 
 # ---- OpenSM stops: what is known goes on, and what is not waits for it
-kill -STOP "$(opensm)"
+kill -STOP $opensm
 both "rping while OpenSM is stopped" host1 7174 "rping -s -C 5 -V" host2 "rping -c -a 10.0.0.1 -C 5 -V"
 fails_with "a new destination without OpenSM" 'resolving 10.0.0.4.* failed' host3 timeout 20 rping -c -a 10.0.0.4 -C 1
-kill -CONT "$(opensm)"
+kill -CONT $opensm
 both "rping after OpenSM goes on" host4 7174 "rping -s -C 5 -V" host3 "rping -c -a 10.0.0.4 -C 5 -V"
 
+kill $opensm
+wait $opensm || true
 verbena fabric down cm >"$work/down" || fail "the fabric does not go down"
