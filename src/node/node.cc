@@ -20,10 +20,10 @@ Node::Node(const Config& config, Random random)
       rdmacm_({.cm = {.ca_guid = config.node_guid, .trace = config.trace}}, random.fork()),
       ports_(devices_of(config)) {
   const std::vector<DeviceConfig> devices = devices_of(config);
-  for (std::uint8_t device = 0; device < devices.size(); ++device) {
+  for (std::size_t device = 0; device < devices.size(); ++device) {
     std::uint8_t number = 0;
     for (const PortConfig& port : devices[device].ports) {
-      const PortId id{device, ++number};
+      const PortId id{static_cast<std::uint8_t>(device), ++number};
       if (port.link_layer != LinkLayer::kInfiniband) continue;
       infiniband_.try_emplace(id, id, config.sa, random.fork());
     }
