@@ -1,13 +1,27 @@
 #include "agent/watch.h"
 
+#include <poll.h>
+
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 #include <utility>
 
 #include "os/clock.h"
+#include "os/system_call.h"
 
 namespace verbena::agent {
+namespace {
+
+// Returns true if a read would not block.  asio may report a descriptor that has just been assigned
+// as readable, because of an event of the one before: it keeps the states of descriptors in a pool.
+// Many owners take "readable" for the end of a program.
+bool is_readable(int fd) {
+  pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+  return os::repeat_call(SYS_poll, &one, 1, 0) != 0;
+}
+
+}  // namespace
 
 struct Watch::State {
   explicit State(asio::io_context& loop) : descriptor(loop) {}
@@ -47,7 +61,9 @@ void Watch::arm(const std::shared_ptr<State>& state) {
                                [state](const asio::error_code& failed) {
                                  state->waiting = false;
                                  if (failed || !state->open || !state->reading) return;
-                                 state->readable();
+                                 if (is_readable(state->descriptor.native_handle())) {
+                                   state->readable();
+                                 }
                                  if (state->open) arm(state);
                                });
 }
