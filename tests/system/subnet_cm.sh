@@ -137,6 +137,22 @@ fails_with "an address that nobody has" 'resolving 10.0.0.99.* failed' host2 tim
 fails_with "an address of no link" 'No route to host' host2 timeout 20 rping -c -a 192.168.7.7 -C 1
 fails_with "a port where nobody listens" 'nobody listens there' host2 timeout 20 rping -c -a 10.0.0.1 -p 9 -C 1
 
+# ---- a host is unplugged: the others forget its paths and no others, and find it again when it is back
+knows() { verbena sa paths --node host2 | grep -q "known.*$1 "; }
+gid_of() { verbena sa addresses --node host2 | awk -v ip="$1" '$2 == ip { print $4 }'; }
+leaf=$(awk '/"host3"/ && !/^\[/ { found = 1; next } found && /^\[1\]/ { split($0, part, "\""); print part[2]; exit }' "$work/net")
+both "rping before the cable is pulled" host3 7174 "rping -s -C 1" host2 "rping -c -a 10.0.0.3 -C 1"
+both "rping to a host whose cable stays" host1 7174 "rping -s -C 1" host2 "rping -c -a 10.0.0.1 -C 1"
+gid1=$(gid_of 10.0.0.1) gid3=$(gid_of 10.0.0.3)
+[ -n "$gid1" ] && [ -n "$gid3" ] && knows "$gid3" && knows "$gid1" || fail "host2 does not know both: $gid3, $gid1: $(verbena sa paths --node host2)"
+verbena fabric fault link host3 "$leaf" down >/dev/null || fail "no link from host3 to '$leaf'"
+is_forgotten() { ! knows "$gid3"; }
+until_true 30 is_forgotten || fail "host2 knows an unplugged host: $(verbena sa paths --node host2)"
+knows "$gid1" || fail "host2 has forgotten a host that is there: $(verbena sa paths --node host2)"
+verbena fabric fault link host3 "$leaf" up >/dev/null
+until_true 30 active host3 || fail "the port of host3 stays inactive"
+both "rping after the cable is plugged" host3 7174 "rping -s -C 1" host2 "rping -c -a 10.0.0.3 -C 1"
+
 # ---- OpenSM stops: what is known goes on, and what is not waits for it
 kill -STOP $opensm
 both "rping while OpenSM is stopped" host1 7174 "rping -s -C 5 -V" host2 "rping -c -a 10.0.0.1 -C 5 -V"
