@@ -114,7 +114,7 @@ class FuzzedInterface {
       if (row.state != State::kIncomplete) check(row.neighbour, false);
     }
   }
-  // What is stored and sent has no impossible addresses.
+  // Entries and frames never have impossible addresses.
   void check(const LinkAddress& address, bool is_group) const {
     VB_CHECK((address.gid.bytes[0] == std::byte{0xff}) == is_group);
     VB_CHECK(address.gid != Gid{} && address.qpn.value > 1 && address.qpn.value <= kMask24);

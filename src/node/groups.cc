@@ -101,6 +101,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::JoinMul
   subnet_groups_[token] = {.client = client, .port = m.port, .request = request};
   port->second.join({.token = token,
                      .port_space = m.port_space,
+                     .pkey = m.pkey,
                      .group = m.group,
                      .is_mgid = m.is_mgid,
                      .join_state = m.join_state},

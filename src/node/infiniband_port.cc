@@ -105,36 +105,40 @@ void InfinibandPort::on_broadcast_group(const sa::MemberEvent& event, Time now) 
   if (!is_new) return;
   outputs_.emplace_back(GroupChanged{group_->mgid, true});
   neighbours_.set_joined(true, now);
-  for (auto& [token, group] : groups_) {
-    if (!group.member) join_at_sa(group, now);
-  }
+  for (const auto& [token, join] : std::exchange(waiting_joins_, {})) join_at_sa(join.wanted, now);
 }
 
 // ---- multicast groups of programs ---------------------------------------------------------------
 
 void InfinibandPort::join(const GroupWanted& wanted, Time now) {
-  if (groups_.size() >= kJoinsMax) {
+  if (waiting_joins_.size() + groups_.size() >= kJoinsMax) {
     ++counters_.limit_joins;
-    return end_join(wanted.token, {Errc::kNoResources, 0, "too many joins (kJoinsMax)"});
+    return fail_join(wanted.token, {Errc::kNoResources, 0, "too many joins (kJoinsMax)"});
   }
-  Group& group = groups_[wanted.token];
-  group = {.wanted = wanted, .until = now + kGroupTimeout};
-  if (group_) join_at_sa(group, now);
+  if (group_) {
+    join_at_sa(wanted, now);
+  } else {
+    waiting_joins_[wanted.token] = {.wanted = wanted, .until = now + kGroupTimeout};
+  }
   run(now);
 }
 
 void InfinibandPort::leave(std::uint64_t token, Time now) {
+  waiting_joins_.erase(token);
   const auto left = groups_.extract(token);
-  if (!left || !left.mapped().member) return;
-  token_of_member_.erase(*left.mapped().member);
-  client_->memberships().leave(*left.mapped().member, now);
+  if (!left) return;
+  token_of_member_.erase(left.mapped().member);
+  client_->memberships().leave(left.mapped().member, now);
   run(now);
 }
 
 // The values are those of Linux's RDMA CM (cma_join_ib_multicast()), so that members on Linux and
 // here agree about the group.
-void InfinibandPort::join_at_sa(Group& group, Time now) {
-  const GroupWanted& wanted = group.wanted;
+void InfinibandPort::join_at_sa(const GroupWanted& wanted, Time now) {
+  if (((wanted.pkey.value ^ group_->pkey.value) & ~wire::kFullMember) != 0) {
+    return fail_join(wanted.token,
+                     {Errc::kInvalidArgument, 0, "the P_Key is not that of the IPoIB interface"});
+  }
   const bool is_ipoib = wanted.port_space == rdmacm::kPortSpaceIpoib;
   const auto user = is_ipoib ? wire::MgidUser::kIpoib : wire::MgidUser::kRdmaCm;
   sa::JoinRequest request{.mgid = wanted.is_mgid
@@ -152,25 +156,22 @@ void InfinibandPort::join_at_sa(Group& group, Time now) {
     request.hop_limit = group_->hop_limit;
   }
   const auto member = client_->memberships().join(request, 0, now);
-  if (!member) return end_join(wanted.token, member.error());
-  group.member = *member;
+  if (!member) return fail_join(wanted.token, member.error());
+  groups_[wanted.token] = {.member = *member};
   token_of_member_[*member] = wanted.token;
 }
 
-void InfinibandPort::end_join(std::uint64_t token, const Error& error) {
-  groups_.erase(token);
+void InfinibandPort::fail_join(std::uint64_t token, const Error& error) {
   outputs_.emplace_back(GroupJoined{token, std::unexpected(error)});
 }
 
 void InfinibandPort::expire_joins(Time now) {
-  std::vector<std::uint64_t> late;
-  for (const auto& [token, group] : groups_) {
-    if (!group.member && group.until <= now) late.push_back(token);
-  }
-  for (const std::uint64_t token : late) {
-    end_join(token, {Errc::kTimedOut, 0,
-                     "the port is not in the broadcast group of its partition, whose parameters "
-                     "other groups need"});
+  while (!waiting_joins_.empty() && waiting_joins_.begin()->second.until <= now) {
+    fail_join(waiting_joins_.begin()->first,
+              {Errc::kTimedOut, 0,
+               "the port is not in the broadcast group of its partition, whose parameters other "
+               "groups need"});
+    waiting_joins_.erase(waiting_joins_.begin());
   }
 }
 
@@ -179,9 +180,8 @@ void InfinibandPort::on(const sa::MemberEvent& event, Time now) {
   const auto found = token_of_member_.find(event.member);
   if (found == token_of_member_.end()) return;
   const std::uint64_t token = found->second;
-  Group& group = groups_.at(token);
   if (event.what == sa::MemberEvent::What::kJoined) {
-    group.joined = true;
+    groups_.at(token).joined = true;
     outputs_.emplace_back(GroupJoined{token, event.group});
     return;
   }
@@ -189,11 +189,10 @@ void InfinibandPort::on(const sa::MemberEvent& event, Time now) {
   if (event.what == sa::MemberEvent::What::kChanged) {
     client_->memberships().leave(event.member, now);
   }
-  if (group.joined) {
-    groups_.erase(token);
+  if (groups_.extract(token).mapped().joined) {
     outputs_.emplace_back(GroupLost{token});
   } else {
-    end_join(token, event.error.value_or(Error{Errc::kUnreachable, 0, "the group has changed"}));
+    fail_join(token, event.error.value_or(Error{Errc::kUnreachable, 0, "the group has changed"}));
   }
 }
 
@@ -409,8 +408,7 @@ void InfinibandPort::act(const ipoib::SendFrame& frame, Time now) {
     ++counters_.frames_dropped;
     return;
   }
-  frames_.push_back(
-      {.address = *address, .qpn = frame.to.qpn, .pkey = pkey_, .bytes = frame.frame});
+  frames_.push_back({.address = *address, .qpn = frame.to.qpn, .bytes = frame.frame});
 }
 
 bool InfinibandPort::transmit(link::Burst& burst) {
@@ -421,7 +419,7 @@ bool InfinibandPort::transmit(link::Burst& burst) {
     const auto out = burst.prepare();
     wire::write_headers(out, {.bth = {.opcode = wire::Opcode::kUdSendOnly,
                                       .pad_count = pad,
-                                      .pkey = frame.pkey,
+                                      .pkey = pkey_,
                                       .destination_qpn = frame.qpn,
                                       .psn = {psn_++ & kPsnMask}},
                               .deth = {.qkey = group_->qkey, .source_qpn = kIpoibQpn}});
@@ -445,11 +443,8 @@ void InfinibandPort::on_timer(Time now) {
 }
 
 Time InfinibandPort::deadline() const {
-  Time next = std::min({client_->deadline(), neighbours_.deadline(), join_again_});
-  for (const auto& [token, group] : groups_) {
-    if (!group.member) next = std::min(next, group.until);
-  }
-  return next;
+  const Time waiting = waiting_joins_.empty() ? kNever : waiting_joins_.begin()->second.until;
+  return std::min({client_->deadline(), neighbours_.deadline(), join_again_, waiting});
 }
 
 // Carries out the outputs of the parts until there are no more.

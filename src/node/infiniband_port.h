@@ -81,6 +81,7 @@ class InfinibandPort {
   struct GroupWanted {
     std::uint64_t token = 0;
     std::uint16_t port_space = 0;  // decides about the MGID and the Q_Key
+    Pkey pkey{};                   // has to be of the interface's partition
     Gid group{};                   // an IP address; zeros, or 0.0.0.0: the SA chooses
     bool is_mgid = false;          // `group` is an MGID
     std::uint8_t join_state = 0;   // bits of MCMemberRecord
@@ -88,6 +89,7 @@ class InfinibandPort {
   // Joins a group at the SA.  GroupJoined follows, and after a success GroupLost at most once.  As
   // on Linux, parameters that the program cannot give are those of the partition's broadcast group;
   // so a join waits until the port is in that, for kGroupTimeout at most.
+  // REQUIRES: each token is greater than those before it.
   void join(const GroupWanted& wanted, Time now);
   // Ends a join in any state.  Nothing follows.
   void leave(std::uint64_t token, Time now);
@@ -142,15 +144,15 @@ class InfinibandPort {
   struct Frame {
     link::Address address{};
     Qpn qpn{};
-    Pkey pkey{};
     std::vector<std::byte> bytes{};
   };
-
-  struct Group {
+  struct WaitingJoin {
     GroupWanted wanted{};
-    std::optional<sa::MemberId> member{};  // else it waits for the broadcast group
-    bool joined = false;
     Time until{};
+  };
+  struct Group {
+    sa::MemberId member{};
+    bool joined = false;
   };
 
   void run(Time now);
@@ -166,8 +168,8 @@ class InfinibandPort {
   void join_broadcast_group(Time now);
   void leave_broadcast_group(Time now);
   void on_broadcast_group(const sa::MemberEvent& event, Time now);
-  void join_at_sa(Group& group, Time now);
-  void end_join(std::uint64_t token, const Error& error);
+  void join_at_sa(const GroupWanted& wanted, Time now);
+  void fail_join(std::uint64_t token, const Error& error);
   void expire_joins(Time now);
   ipoib::Interface interface() const;
   std::optional<link::Address> address_to(const ipoib::SendFrame& frame, Time now);
@@ -185,7 +187,9 @@ class InfinibandPort {
   std::optional<wire::McMemberRecord> group_{};  // if joined
   Time join_again_ = kNever;
   Duration join_pause_ = kJoinPauseMin;
-  std::map<std::uint64_t, Group> groups_{};  // by token
+  // Wait for the broadcast group, by token.  The first one has waited for longest.
+  std::map<std::uint64_t, WaitingJoin> waiting_joins_{};
+  std::map<std::uint64_t, Group> groups_{};  // that the SA was asked for, by token
   std::map<sa::MemberId, std::uint64_t> token_of_member_{};
   std::deque<Frame> frames_{};
   std::deque<Output> outputs_{};

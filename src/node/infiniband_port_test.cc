@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -220,6 +221,7 @@ TEST_F(SubnetPortTest, PortThatWasDownIsAskedAgain) {
 TEST_F(SubnetPortTest, GroupOfAProgramHasTheParametersOfTheBroadcastGroup) {
   port(0).join({.token = 3,
                 .port_space = rdmacm::kPortSpaceIpoib,
+                .pkey = wire::kDefaultPkey,
                 .group = wire::ipv4_gid(0xef010203),
                 .join_state = wire::join_state::kFullMember},
                world_.now());
@@ -238,11 +240,37 @@ TEST_F(SubnetPortTest, GroupOfAProgramHasTheParametersOfTheBroadcastGroup) {
   EXPECT_TRUE(lost_[0].empty());
 }
 
+// Some of the joins that wait for the broadcast group cannot even be sent to the SA.
+TEST_F(SubnetPortTest, EachJoinThatWaitsIsAnsweredWhenTheBroadcastGroupIsThere) {
+  const auto join = [this](std::uint64_t token, Pkey pkey, const Gid& group, bool is_mgid) {
+    port(0).join({.token = token,
+                  .port_space = rdmacm::kPortSpaceIpoib,
+                  .pkey = pkey,
+                  .group = group,
+                  .is_mgid = is_mgid,
+                  .join_state = wire::join_state::kFullMember},
+                 world_.now());
+  };
+  join(3, wire::kDefaultPkey, gid(1), true);  // not an MGID
+  join(4, Pkey{0x8005}, wire::ipv4_gid(0xef010203), false);
+  join(5, wire::kDefaultPkey, wire::ipv4_gid(0xef010203), false);
+  join(6, wire::kDefaultPkey, wire::ipv4_gid(0xef010204), false);
+  port(0).leave(6, world_.now());
+  start();
+  run_for(1s);
+  std::map<std::uint64_t, bool> answers;
+  for (const auto& joined : joined_[0]) answers[joined.token] = joined.group.has_value();
+  EXPECT_EQ(answers, (std::map<std::uint64_t, bool>{{3, false}, {4, false}, {5, true}}));
+  run_for(InfinibandPort::kGroupTimeout);
+  EXPECT_EQ(joined_[0].size(), 3u);
+}
+
 TEST_F(SubnetPortTest, JoinWithoutABroadcastGroupFailsInTheEnd) {
   manager.die();
   start();
   port(0).join({.token = 3,
                 .port_space = rdmacm::kPortSpaceUdp,
+                .pkey = wire::kDefaultPkey,
                 .group = wire::ipv4_gid(0xef010203),
                 .join_state = 1},
                world_.now());
@@ -257,6 +285,7 @@ TEST_F(SubnetPortTest, MembersAreMembersAgainUnderANewManagerOrAreToldThatTheyAr
   start();
   port(0).join({.token = 3,
                 .port_space = rdmacm::kPortSpaceIpoib,
+                .pkey = wire::kDefaultPkey,
                 .group = wire::ipv4_gid(0xef010203),
                 .join_state = 1},
                world_.now());

@@ -434,7 +434,7 @@ TEST_F(PathTableTest, OneQueryBringsAllPathsOfThePort) {
   }
   EXPECT_NE(lid_of(to(10)), lid_of(to(10))) << "two paths take turns";
   EXPECT_TRUE(sent().empty());
-  // What the table lacks is asked for.
+  // The cache asks for paths that the table lacks.
   EXPECT_FALSE(is_known(to(2000)));
   EXPECT_EQ(header_in(request()).mad.method, Method::kGet);
   EXPECT_EQ(cache->counters().tables, 1U);
