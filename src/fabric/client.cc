@@ -57,7 +57,8 @@ void Client::on_cm(const rdmacm::Event& event) {
   if (outcome_.over() && !was_over) ended_ = sim_process_.now();
   switch (event.kind) {
     case EventKind::kAddrResolved:
-      return sim_process_.expect("resolve_route", sim_process_.process().resolve_route(id_));
+      return sim_process_.expect(
+          "resolve_route", sim_process_.process().resolve_route(id_, std::chrono::seconds(1), {}));
     case EventKind::kRouteResolved: return make_qp();
     case EventKind::kEstablished:
       if (state_ != State::kConnecting)

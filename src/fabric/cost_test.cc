@@ -94,7 +94,8 @@ TEST_F(Cost, ConnectingWaitsForNoReplies) {
   row("resolve_address", a_, [&] {
     a_.sim_process.expect("", pa.resolve_address(active_, {}, at(2), 1s, ok("resolve_address")));
   });
-  row("resolve_route", a_, [&] { a_.sim_process.expect("", pa.resolve_route(active_)); });
+  row("resolve_route", a_,
+      [&] { a_.sim_process.expect("", pa.resolve_route(active_, std::chrono::seconds(1), {})); });
   row("create_qp, the first", a_, [&] { verbs(a_), create_qp(a_, first_); });
   row("set_qp", a_, [&] { EXPECT_TRUE(pa.set_qp(active_, first_, network_.now()).has_value()); });
   row("connect", a_, [&] { a_.sim_process.expect("", pa.connect(active_, param, ok("connect"))); });

@@ -6,6 +6,7 @@
 #include "ipc/messages.h"
 #include "ipc/qp_table.h"
 #include "ipc/sa_messages.h"
+#include "ipc/subnet_messages.h"
 
 namespace verbena::ipc {
 namespace {

@@ -57,7 +57,11 @@ enum class Type : std::uint16_t {
   kCloseLane = 23,
   kJoinMulticast = 24,  // MulticastJoined
   kLeaveMulticast = 25,
-  kFlushCapture = 26,
+  kSetPath = 26,
+  kFindServices = 27,  // ServicesFound
+  kAddService = 28,    // ServiceAdded
+  kRemoveService = 29,
+  kFlushCapture = 30,
   // The command line tool sends these to the agent.
   kStatus = 32,     // StatusReply
   kProcesses = 33,  // ProcessesReply
@@ -95,17 +99,20 @@ enum class Type : std::uint16_t {
   kMulticastLost = 85,
   kSaReply = 86,
   kSaFlushed = 87,
+  kServicesFound = 88,
+  kServiceAdded = 89,
 };
 
 // Returns true for requests that the node handles.  The agent itself handles the others.
 constexpr bool is_for_node(Type type) {
-  return type >= Type::kLease && type <= Type::kLeaveMulticast;
+  return type >= Type::kLease && type <= Type::kRemoveService;
 }
 // Returns true for requests that may have number 0, because their reply contains nothing but
 // success or an error.
 constexpr bool may_go_unanswered(Type type) {
   return is_for_node(type) && type != Type::kLease && type != Type::kBind &&
-         type != Type::kJoinGroup && type != Type::kJoinMulticast;
+         type != Type::kJoinGroup && type != Type::kJoinMulticast && type != Type::kFindServices &&
+         type != Type::kAddService;
 }
 
 inline constexpr std::size_t kMessageBytesMax = 65536;
@@ -402,30 +409,6 @@ struct LeaveGroup {
   void fields(auto& a) { a(range, group, interface); }
 };
 
-// Joins a group for an id on an InfiniBand port.  The agent asks the subnet administration (SA),
-// which says where packets for the group go.  The program's queue pairs get them by JoinGroup.
-// Each join that was answered is left once, or ends with MulticastLost, or with the program.
-struct JoinMulticast {
-  static constexpr Type kType = Type::kJoinMulticast;
-  PortId port{};
-  std::uint16_t port_space = 0;  // decides about the MGID, and about the group's Q_Key
-  Pkey pkey{wire::kDefaultPkey};
-  // An IP address, from which the agent makes the MGID; zeros, or an IPv4 wildcard: the SA chooses.
-  Gid group{};
-  bool is_mgid = false;         // `group` is an MGID (AF_IB)
-  std::uint8_t join_state = 1;  // bits of MCMemberRecord; 1: full member, 8: send-only full member
-  void fields(auto& a) {
-    a(port.device, port.number, port_space, pkey, group, is_mgid, join_state);
-  }
-};
-
-// Undoes a JoinMulticast.
-struct LeaveMulticast {
-  static constexpr Type kType = Type::kLeaveMulticast;
-  std::uint64_t membership = 0;
-  void fields(auto& a) { a(membership); }
-};
-
 // Writes all packets that this program has recorded so far to the capture file, and then gets a
 // reply.
 struct FlushCapture {
@@ -499,27 +482,6 @@ struct Bound {
   void fields(auto& a) { a(source, on_device, path); }
 };
 
-// Carries the group's parameters, as the SA has told them (vol1 15.2.5.17).
-struct MulticastJoined {
-  static constexpr Type kType = Type::kMulticastJoined;
-  std::uint64_t membership = 0;  // names this join; never 0
-  Gid mgid{};
-  Lid mlid{};
-  Qkey qkey{};
-  Pkey pkey{};
-  std::uint8_t mtu = 0;   // 1 = 256 bytes .. 5 = 4096
-  std::uint8_t rate = 0;  // enum ibv_rate
-  std::uint8_t service_level = 0;
-  std::uint8_t traffic_class = 0;
-  std::uint8_t hop_limit = 0;
-  std::uint32_t flow_label = 0;
-  friend bool operator==(const MulticastJoined&, const MulticastJoined&) = default;
-  void fields(auto& a) {
-    a(membership, mgid, mlid, qkey, pkey, mtu, rate, service_level, traffic_class, hop_limit,
-      flow_label);
-  }
-};
-
 // Replies to a request that failed, or that returns nothing but success.
 struct Done {
   static constexpr Type kType = Type::kDone;
@@ -551,15 +513,6 @@ struct Refused {
   std::uint16_t detail = 0;
   std::string text{};
   void fields(auto& a) { a(request, id, code, detail, text); }
-};
-
-// Reports that a join has ended: the group is gone, or its parameters have changed.  The agent has
-// left it, and the program has to join anew.
-struct MulticastLost {
-  static constexpr Type kType = Type::kMulticastLost;
-  std::uint64_t membership = 0;
-  std::int32_t error = 0;  // a positive errno
-  void fields(auto& a) { a(membership, error); }
 };
 
 struct DevicesChanged {

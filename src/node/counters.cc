@@ -132,6 +132,7 @@ std::vector<ipc::NamedCount> Node::counters() const {
   names.add("limit_groups", joins_over_hosts_limit_);
   names.add("limit_groups_of_client", joins_over_limit_);
   names.add("limit_gids", ports_.gids_left_out());
+  names.add("limit_services_of_client", services_.limits_met());
   add_members(names, kLaneCounterNames, lanes_.counters());
   std::vector<ipc::NamedCount> all = names.take();
   add_infiniband_counters(all);

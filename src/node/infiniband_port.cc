@@ -456,6 +456,8 @@ void InfinibandPort::run(Time now) {
       if (const auto* path = std::get_if<sa::PathEvent>(&*event)) on(*path);
       if (const auto* member = std::get_if<sa::MemberEvent>(&*event)) on(*member, now);
       if (const auto* notice = std::get_if<sa::NoticeEvent>(&*event)) on(*notice);
+      if (const auto* service = std::get_if<sa::ServiceEvent>(&*event))
+        outputs_.emplace_back(*service);
     }
     while (const auto output = neighbours_.poll()) {
       some = true;

@@ -61,6 +61,8 @@ class InfinibandPort {
     if (state_.why_down || state_.gids.empty()) return std::nullopt;
     return state_.gids.front();
   }
+  // Returns the P_Key of the interface's partition.
+  Pkey pkey() const { return pkey_; }
   struct Wanted {
     std::uint64_t token = 0;
     Gid destination{};
@@ -121,10 +123,13 @@ class InfinibandPort {
   struct GroupLost {
     std::uint64_t token = 0;
   };
-  using Output = std::variant<mad::SendMad, RouteFound, GroupChanged, GroupJoined, GroupLost>;
+  using Output = std::variant<mad::SendMad, RouteFound, GroupChanged, GroupJoined, GroupLost,
+                              sa::ServiceEvent>;
   std::optional<Output> poll();
 
+  // After calls of the client, the owner calls run().
   sa::Client& client() { return *client_; }
+  void run(Time now);
   const sa::Client& client() const { return *client_; }
   const ipoib::Neighbours& neighbours() const { return neighbours_; }
   struct Counters {
@@ -155,7 +160,6 @@ class InfinibandPort {
     bool joined = false;
   };
 
-  void run(Time now);
   void act(const ipoib::SendFrame& frame, Time now);
   void act(const ipoib::Resolved& resolved, Time now);
   void on(const sa::PathEvent& event);

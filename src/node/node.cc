@@ -107,6 +107,7 @@ void Node::gone(ClientId client, Time now) {
   std::erase_if(join_requests_, [&](const auto& one) { return one.second.client == client; });
   close_lanes(client);
   leave_subnet_groups(client, now);
+  services_.client_gone(client, now);
   rdmacm_.client_gone(client, now);
   run(now);
   std::erase_if(outputs_, [&](const Output& output) {
@@ -271,6 +272,8 @@ void Node::act(PortId port, InfinibandPort::Output output, Time now) {
         .range = kOwnRange, .group = changed->mgid, .interfaces = std::move(interfaces)});
   } else if (const auto* joined = std::get_if<InfinibandPort::GroupJoined>(&output)) {
     tell_joined(*joined);
+  } else if (const auto* service = std::get_if<sa::ServiceEvent>(&output)) {
+    if (auto reply = services_.on(*service)) tell(reply->client, std::move(reply->message));
   } else if (const auto* lost = std::get_if<InfinibandPort::GroupLost>(&output)) {
     const auto ended = subnet_groups_.extract(lost->token);
     if (!ended) return;

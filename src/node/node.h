@@ -17,6 +17,7 @@
 #include "hca/engine.h"
 #include "ipc/messages.h"
 #include "ipc/sa_messages.h"
+#include "ipc/subnet_messages.h"
 #include "link/burst.h"
 #include "link/framing.h"
 #include "mad/dispatcher.h"
@@ -25,6 +26,7 @@
 #include "node/infiniband_port.h"
 #include "node/lane_table.h"
 #include "node/port_table.h"
+#include "node/subnet_services.h"
 #include "rdmacm/manager.h"
 
 namespace verbena::node {
@@ -260,6 +262,10 @@ class Node {
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Disconnect& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Notify& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::SetOption& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::SetPath& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::FindServices& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::AddService& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::RemoveService& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::ReturnRange& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::HandOver& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::JoinGroup& m, Time now);
@@ -286,6 +292,7 @@ class Node {
   rdmacm::Manager rdmacm_;
   PortTable ports_;
   std::map<PortId, InfinibandPort> infiniband_;
+  SubnetServices services_{infiniband_};
   struct SubnetGroup {
     ClientId client = 0;
     PortId port{};

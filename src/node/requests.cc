@@ -84,6 +84,10 @@ Result<void> Node::handle(ClientId client, const ipc::Envelope& envelope, Time n
     case ipc::Type::kDisconnect: return serve<ipc::Disconnect>(client, envelope, now);
     case ipc::Type::kNotify: return serve<ipc::Notify>(client, envelope, now);
     case ipc::Type::kSetOption: return serve<ipc::SetOption>(client, envelope, now);
+    case ipc::Type::kSetPath: return serve<ipc::SetPath>(client, envelope, now);
+    case ipc::Type::kFindServices: return serve<ipc::FindServices>(client, envelope, now);
+    case ipc::Type::kAddService: return serve<ipc::AddService>(client, envelope, now);
+    case ipc::Type::kRemoveService: return serve<ipc::RemoveService>(client, envelope, now);
     case ipc::Type::kReturnRange: return serve<ipc::ReturnRange>(client, envelope, now);
     case ipc::Type::kHandOver: return serve<ipc::HandOver>(client, envelope, now);
     case ipc::Type::kJoinGroup: return serve<ipc::JoinGroup>(client, envelope, now);
@@ -346,6 +350,27 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::SetOption& m, T
   if (m.value > 0xffffffff) return fail(Errc::kInvalidArgument, "no option has more than 32 bits");
   VB_TRY_VOID(rdmacm_.set_option(client, m.id, static_cast<rdmacm::Option>(m.option),
                                  static_cast<std::uint32_t>(m.value)));
+  return false;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::SetPath& m, Time) {
+  VB_TRY_VOID(rdmacm_.set_path(client, m.id, m.path));
+  return false;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::FindServices& m,
+                      Time now) {
+  VB_TRY_VOID(services_.find(client, request, m, now));
+  return true;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::AddService& m, Time now) {
+  VB_TRY_VOID(services_.add(client, request, m, now));
+  return true;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::RemoveService& m, Time now) {
+  VB_TRY_VOID(services_.remove(client, m.registration, now));
   return false;
 }
 

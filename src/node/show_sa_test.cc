@@ -3,13 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <set>
-#include <string>
-#include <vector>
 
-#include "node/node.h"
-#include "sa/model_sa_test.h"
-#include "wire/headers.h"
-#include "wire/ip.h"
+#include "node/test_subnet_node.h"
 #include "wire/mgid.h"
 
 namespace verbena::node {
@@ -17,79 +12,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Provides a node with one InfiniBand port and one program, and a modelled manager that knows the
-// ports 1 to 9 of the subnet.
-class ShowSaTest : public testing::Test {
+class ShowSaTest : public SubnetNodeTest {
  protected:
-  static constexpr Lid kSaLid{100};
-
-  ShowSaTest() {
-    for (unsigned i = 1; i < 10; ++i) subnet_[gid(i)] = lid(i);
-    EXPECT_TRUE(node_.set_port_state(
-        PortId{}, {.lid = lid(1), .sm_lid = kSaLid, .gids = {gid(1)}, .active_mtu = 4}, now()));
-    node_.set_port(std::nullopt, now());
-    node_.on_addresses({{.gid = own_ip_, .interface = 1, .prefix_bits = 16}}, now());
-    client_ = node_.connected(now());
-  }
-
-  static Gid gid(unsigned i) {
-    Gid gid{};
-    gid.bytes[0] = std::byte{0xfe};
-    gid.bytes[1] = std::byte{0x80};
-    gid.bytes[14] = static_cast<std::byte>(i >> 8);
-    gid.bytes[15] = static_cast<std::byte>(i);
-    return gid;
-  }
-  static Lid lid(unsigned i) { return {static_cast<std::uint16_t>(10 + i)}; }
-  Time now() const { return world_.now(); }
-
-  // Makes an id that seeks the route to this address.
-  void resolve(const rdmacm::SocketAddress& to) {
-    const rdmacm::IdHandle id{std::uint64_t{1} << 32 | ipc::kNamed | ++ids_};
-    node_.on_message(client_, ipc::encode(0, ipc::CreateId{id, rdmacm::kPortSpaceTcp, 2}), now());
-    node_.on_message(client_, ipc::encode(0, ipc::ResolveAddress{id, {}, to, 30s}), now());
-    exchange();
-  }
-  void resolve_gid(unsigned i) {
-    resolve({.ip = gid(i), .family = 6, .by_gid = true, .service = {0x01060007}});
-  }
-
-  // Moves MADs between the node and the manager until none is under way.
-  void exchange() {
-    for (bool some = true; some;) {
-      some = false;
-      while (node_.poll()) {
-      }
-      link::Burst burst;
-      node_.transmit(burst, now());
-      for (const link::Burst::Packet& packet : burst.packets()) {
-        if (packet.address.destination_lid != kSaLid) continue;
-        some = true;
-        const auto bytes = burst.transport(packet);
-        mad::SendMad request{.to = {.path = packet.address}};
-        std::ranges::copy(bytes.last(wire::kMadBytes), request.mad.begin());
-        manager_.receive(request);
-      }
-      while (const auto answer = manager_.next_packet()) {
-        some = true;
-        receive(*answer);
-      }
-    }
-  }
-  void receive(const mad::SendMad& answer) {
-    wire::TransportPacket packet{.bth = {.opcode = wire::Opcode::kUdSendOnly,
-                                         .pkey = {0xffff},
-                                         .destination_qpn = wire::kGsiQpn},
-                                 .deth = {wire::kGsiQkey, wire::kGsiQpn}};
-    const std::size_t headers = wire::header_bytes(packet.bth.opcode);
-    std::vector<std::byte> transport(headers + wire::kMadBytes);
-    wire::write_headers(transport, packet);
-    std::ranges::copy(answer.mad, transport.begin() + static_cast<std::ptrdiff_t>(headers));
-    link::Address from = answer.to.path;
-    from.port = PortId{};
-    node_.receive({from, transport}, now());
-  }
-
   ipc::SaReply page(ipc::SaTopic topic, std::uint32_t skip = 0) {
     const auto reply = node_.show_sa({.topic = topic, .skip = skip}, now());
     EXPECT_TRUE(reply);
@@ -101,17 +25,6 @@ class ShowSaTest : public testing::Test {
     EXPECT_NE(found, all.end()) << name;
     return found == all.end() ? 0 : found->value;
   }
-
-  const Gid own_ip_ = wire::ipv4_gid(0x0a000001);
-  sim::World world_{};
-  sa::Subnet subnet_{};
-  sa::ModelSa manager_{world_, subnet_, kSaLid, Random(9)};
-  Node node_{{.node_guid = {5},
-              .devices = {{.ports = {{.link_layer = LinkLayer::kInfiniband}}}},
-              .build = "test"},
-             Random(1)};
-  ClientId client_ = 0;
-  std::uint32_t ids_ = 0;
 };
 
 TEST_F(ShowSaTest, PathsHaveWhatTheManagerHasAnswered) {

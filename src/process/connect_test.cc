@@ -42,7 +42,7 @@ TEST_F(ProcessTest, TheRouteIsResolvedWithTheAddress) {
   keep(process_.set_option(id, 0, 3, 20,
                            [](const auto& result) { EXPECT_TRUE(result.has_value()); }));
   answer<ipc::SetOption>(ipc::Done{});
-  EXPECT_TRUE(is_done(process_.resolve_route(id)));
+  EXPECT_TRUE(is_done(process_.resolve_route(id, std::chrono::seconds(1), {})));
   EXPECT_FALSE(process_.poll_message());
   const auto notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(2));
@@ -160,7 +160,7 @@ TEST_F(ProcessTest, WrongCallsFailAtOnce) {
   const auto resolve = [&] {
     return process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {});
   };
-  EXPECT_EQ(error_of(process_.resolve_route(id)), Errc::kBadState);
+  EXPECT_EQ(error_of(process_.resolve_route(id, std::chrono::seconds(1), {})), Errc::kBadState);
   EXPECT_EQ(error_of(process_.connect(id, {}, {})), Errc::kBadState);
   for (const std::uint32_t space : {rdmacm::kPortSpaceUdp, rdmacm::kPortSpaceNone}) {
     EXPECT_EQ(error_of(process_.connect(create_id(space), {}, {})), Errc::kBadState);
@@ -170,8 +170,8 @@ TEST_F(ProcessTest, WrongCallsFailAtOnce) {
   EXPECT_TRUE(is_done(resolve()));
   EXPECT_EQ(error_of(resolve()), Errc::kBadState);
   tell(kFirstId, EventKind::kAddrResolved);
-  EXPECT_TRUE(is_done(process_.resolve_route(id)));
-  EXPECT_EQ(error_of(process_.resolve_route(id)), Errc::kBadState);
+  EXPECT_TRUE(is_done(process_.resolve_route(id, std::chrono::seconds(1), {})));
+  EXPECT_EQ(error_of(process_.resolve_route(id, std::chrono::seconds(1), {})), Errc::kBadState);
   EXPECT_EQ(error_of(process_.connect(id, {.qpn = 0x999999}, {})), Errc::kInvalidArgument);
   pass_over_messages();
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
@@ -204,7 +204,7 @@ TEST_F(ProcessTest, ALaterRefusalRaisesTheEventOfTheStep) {
   expect_failed(refuse(ipc::Type::kResolveAddress, kFirstId), EventKind::kAddrError);
   EXPECT_TRUE(is_done(resolve())) << "it may be tried again";
   tell(kFirstId, EventKind::kAddrResolved);
-  EXPECT_TRUE(is_done(process_.resolve_route(id)));
+  EXPECT_TRUE(is_done(process_.resolve_route(id, std::chrono::seconds(1), {})));
   (void)cm_notices();
   EXPECT_THAT(refuse(ipc::Type::kResolveAddress, kFirstId), IsEmpty()) << "that is long done";
   pass_over_messages();

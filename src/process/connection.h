@@ -2,10 +2,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <vector>
 
 #include "base/handle.h"
 #include "base/operation.h"
 #include "hca/types.h"
+#include "ipc/subnet_messages.h"
 #include "rdmacm/rules.h"
 #include "rdmacm/types.h"
 
@@ -78,6 +81,11 @@ class Connection {
     rdmacm::PathInfo path{};  // to the group
   };
   std::map<std::uint64_t, Group> groups{};  // by the program's cookie
+
+  // These are for ids on InfiniBand that look for services.
+  std::vector<ipc::Service> services{};     // that were found; not empty after a success
+  std::optional<Pending> service_lookup{};  // set as soon as the program has asked
+  bool route_alone = false;  // the address is resolved for resolve_route(), see Process
 
   // The next agent uses this to disconnect the peer, if this one dies.
   rdmacm::PendingDisconnect pending_disconnect{};

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/operation.h"
 #include "ipc/messages.h"
+#include "ipc/subnet_messages.h"
 #include "process/agent_requests.h"
 #include "process/connection.h"
 

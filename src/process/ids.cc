@@ -135,15 +135,24 @@ Started<ipc::Done> Process::resolve_address(ConnectionHandle id,
   return tell(connection, Stage::kResolving, std::move(message));
 }
 
-// The path came with the address: RoCE has no subnet administrator to ask for one.
-Started<ipc::Done> Process::resolve_route(ConnectionHandle id) {
+// The path came with the address, except for an id that has found a service.
+Started<ipc::Done> Process::resolve_route(ConnectionHandle id, Duration timeout,
+                                          Completion<ipc::Done> done) {
   const auto found = find_alive(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
+  if (connection.stage == Stage::kBound && !connection.services.empty()) {
+    return resolve_service(id, timeout, std::move(done));
+  }
   if (connection.stage != Stage::kAddressResolved) {
     return failed({Errc::kBadState, 0, "no address resolved"});
   }
   connection.path.address.traffic_class = connection.tos;
+  report_route(id, connection);
+  return Result<ipc::Done>(ipc::Done{});
+}
+
+void Process::report_route(ConnectionHandle id, Connection& connection) {
   notices_.push_back(
       CmNotice{.id = id,
                .cookie = connection.cookie,
@@ -156,7 +165,6 @@ Started<ipc::Done> Process::resolve_route(ConnectionHandle id) {
                          .path = connection.path}});
   connection.stage = Stage::kRouteResolved;
   connection.resolved = true;
-  return Result<ipc::Done>(ipc::Done{});
 }
 
 // Moves the id to `stage` when the agent has agreed, unless another request has moved it meanwhile.
@@ -337,8 +345,12 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
       connection.bound = true;
       // The agent may know the Q_Key of IPoIB before a group is joined.
       if (connection.qkey.value == 0) connection.qkey = {event.param.qkey};
+      if (connection.route_alone) on_route_alone(connection, notice);
       break;
-    case EventKind::kAddrError: connection.stage = Stage::kBound; break;  // it may try again
+    case EventKind::kAddrError:
+      connection.stage = Stage::kBound;  // it may try again
+      if (connection.route_alone) on_route_alone(connection, notice);
+      break;
     case EventKind::kConnectRequest:  // peer to peer: this side has become the passive one
       connection.qp_transition = event.qp;
       connection.pending_disconnect = event.pending_disconnect;

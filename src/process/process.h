@@ -16,6 +16,7 @@
 #include "base/time.h"
 #include "hca/engine.h"
 #include "ipc/messages.h"
+#include "ipc/subnet_messages.h"
 #include "process/agent_requests.h"
 #include "process/connection.h"
 #include "process/connections.h"
@@ -192,8 +193,31 @@ class Process {
   Started<ipc::Done> resolve_address(ConnectionHandle id, const rdmacm::SocketAddress& source,
                                      const rdmacm::SocketAddress& destination, Duration timeout,
                                      Completion<ipc::Done> done);
-  // Resolves the route at once, and the event follows at once.
-  Started<ipc::Done> resolve_route(ConnectionHandle id);
+  // Resolves the route.  It came with the address, so the event follows at once.  Only for an id
+  // that has found services the agent has to be asked, for this time at most; the route then leads
+  // to the first service.
+  Started<ipc::Done> resolve_route(ConnectionHandle id, Duration timeout,
+                                   Completion<ipc::Done> done);
+  // Gives an id whose address is resolved this InfiniBand path, instead of the one that the agent
+  // has found.  ROUTE_RESOLVED follows.  The port and the GID's index are those of the id.
+  Started<ipc::Done> set_path(ConnectionHandle id, const rdmacm::PathInfo& path,
+                              Completion<ipc::Done> done);
+  struct ServiceWanted {
+    std::optional<ipc::ServiceName> name{};
+    std::optional<ServiceId> service_id{};
+    Duration timeout{};
+  };
+  // Asks the subnet administration of the id's port for services.  ADDRINFO_RESOLVED or
+  // ADDRINFO_ERROR follows; then connection() has the services.  kBadState: the id is not bound to
+  // a port, or has asked before.  kNotSupported: the port is no InfiniBand port.
+  Started<ipc::Done> find_services_for(ConnectionHandle id, const ServiceWanted& wanted);
+  // Does the same for no id.
+  Started<ipc::ServicesFound> find_services(PortId port, const ServiceWanted& wanted,
+                                            Completion<ipc::ServicesFound> done);
+  // Registers a service with the subnet administration, and ends that.
+  Started<ipc::ServiceAdded> add_service(PortId port, const ipc::Service& service,
+                                         Completion<ipc::ServiceAdded> done);
+  Started<ipc::Done> remove_service(std::uint64_t registration, Completion<ipc::Done> done);
   // Listens with the id.  `filter` is for ids without a port space.
   Started<ipc::Done> listen(ConnectionHandle id, int backlog, const rdmacm::Filter& filter,
                             Completion<ipc::Done> done);
@@ -311,6 +335,12 @@ class Process {
   void load_agreed(Connection& connection, CmNotice& notice, Time now);
   void on_migrated(Qpn qpn);
   bool is_on_subnet(const Connection& connection) const;
+  void report_route(ConnectionHandle id, Connection& connection);
+  static ipc::FindServices message_of(PortId port, const ServiceWanted& wanted);
+  void on_services(ConnectionHandle id, Result<ipc::ServicesFound> reply);
+  Started<ipc::Done> resolve_service(ConnectionHandle id, Duration timeout,
+                                     Completion<ipc::Done> done);
+  static void on_route_alone(Connection& connection, CmNotice& notice);
   Result<void> join_on_subnet(ConnectionHandle id, const rdmacm::SocketAddress& group,
                               bool receives, std::uint64_t cookie);
   Result<void> on_joined(ConnectionHandle id, std::uint64_t cookie,

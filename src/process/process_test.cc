@@ -27,7 +27,7 @@ TEST_F(ProcessTest, ManyShortConnectionsLeaseMoreRanges) {
   keep(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, [](const auto&) {}));
   answer<ipc::ResolveAddress>(ipc::Done{});
   tell(kFirstId, EventKind::kAddrResolved);
-  ASSERT_TRUE(is_done(process_.resolve_route(id)));
+  ASSERT_TRUE(is_done(process_.resolve_route(id, std::chrono::seconds(1), {})));
   const auto use = [&] {
     const auto qp = create_qp();
     ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
@@ -189,7 +189,7 @@ TEST_F(ProcessTest, StaleHandlesAreRefused) {
   EXPECT_EQ(process_.transition(id, QpState::kInit).error().code, Errc::kBadHandle);
   EXPECT_TRUE(refused(process_.bind(id, {}, never)));
   EXPECT_TRUE(refused(process_.resolve_address(id, {}, {}, {}, never)));
-  EXPECT_TRUE(refused(process_.resolve_route(id)));
+  EXPECT_TRUE(refused(process_.resolve_route(id, std::chrono::seconds(1), {})));
   EXPECT_TRUE(refused(process_.listen(id, 1, never)));
   EXPECT_TRUE(refused(process_.connect(id, {}, never)));
   EXPECT_TRUE(refused(process_.accept(id, {}, kNow, never)));

@@ -84,7 +84,7 @@ class ProcessTest : public ::testing::Test {
     EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
     EXPECT_EQ(next<ipc::ResolveAddress>().second.id, name);
     tell(name, EventKind::kAddrResolved);
-    EXPECT_TRUE(is_done(process_.resolve_route(id)));
+    EXPECT_TRUE(is_done(process_.resolve_route(id, std::chrono::seconds(1), {})));
     EXPECT_THAT(cm_notices(), ::testing::SizeIs(2));
     return id;
   }

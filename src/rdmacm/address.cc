@@ -220,6 +220,27 @@ PathInfo Manager::path_of(const Id& id, const Route& route) const {
           .packet_life_time = life};
 }
 
+Result<void> Manager::set_path(Owner owner, IdHandle handle, const PathInfo& path) {
+  Id& id = *VB_TRY(find(owner, handle));
+  if (id.state != IdState::kResolved) return fail(Errc::kBadState, "no address resolved");
+  const link::Address& own = id.path.address;
+  const link::Address& given = path.address;
+  if (!own.is_infiniband()) {
+    return fail(Errc::kNotSupported, "the path of RoCE is that of the host's route");
+  }
+  if (!given.is_infiniband() || given.source != own.source || given.port != own.port) {
+    return fail(Errc::kInvalidArgument, "the path does not begin at the id's port");
+  }
+  constexpr std::uint8_t kMtuCodeMax = 5;
+  constexpr std::uint8_t kTimeoutCodeMax = 31;
+  if (path.mtu < 1 || path.mtu > kMtuCodeMax || path.packet_life_time > kTimeoutCodeMax ||
+      given.destination_lid == Lid{}) {
+    return fail(Errc::kInvalidArgument, "the path has an invalid MTU, packet life time or LID");
+  }
+  id.path = path;
+  return {};
+}
+
 Result<void> Manager::listen(Owner owner, IdHandle handle, std::uint32_t backlog) {
   Id& id = *VB_TRY(find(owner, handle));
   if (id.port_space == kPortSpaceNone) return listen_for(owner, handle, {}, backlog);

@@ -97,6 +97,10 @@ class Manager {
   // Emits a RouteQuery, later ADDR_RESOLVED or ADDR_ERROR.  `source` may be null.
   Result<void> resolve_addr(Owner owner, IdHandle id, const SocketAddress* source,
                             const SocketAddress& destination, Duration timeout, Time now);
+  // Replaces the path of an id whose address is resolved (rdma_set_option(), RDMA_OPTION_IB_PATH).
+  // kNotSupported: the id's port is no InfiniBand port.  kInvalidArgument: the path does not begin
+  // at the GID of the id's port, or a number of it is out of range.
+  Result<void> set_path(Owner owner, IdHandle id, const PathInfo& path);
   Result<void> listen(Owner owner, IdHandle id, std::uint32_t backlog);
   // Listens with an id without a port space that is bound to a service id, at one GID or all of
   // them.

@@ -229,8 +229,15 @@ class ModelSa {
       return answer<wire::ServiceRecord>(message, 0, {record});
     }
     std::vector<wire::ServiceRecord> found;
+    using Mask = wire::ServiceRecord::Mask;
+    const auto differs = [&](std::uint64_t component, const auto member, const auto& service) {
+      return (header.component_mask & component) != 0 && service.*member != record.*member;
+    };
     for (const auto& [at, service] : services) {
-      if (service.name == record.name) found.push_back(service);
+      if (!differs(Mask::kName, &wire::ServiceRecord::name, service) &&
+          !differs(Mask::kServiceId, &wire::ServiceRecord::service_id, service)) {
+        found.push_back(service);
+      }
     }
     answer(message, 0, found);
   }

@@ -1,0 +1,148 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/port_id.h"
+#include "base/strong.h"
+#include "base/time.h"
+#include "ipc/messages.h"
+#include "rdmacm/types.h"
+#include "wire/bth.h"
+
+// Defines the messages by which programs use the subnet administration (SA) of an InfiniBand port.
+// The agent asks it for them.
+namespace verbena::ipc {
+
+// ---- multicast groups ---------------------------------------------------------------------------
+
+// Joins a group for an id on an InfiniBand port.  The agent asks the subnet administration (SA),
+// which says where packets for the group go.  The program's queue pairs get them by JoinGroup.
+// Each join that was answered is left once, or ends with MulticastLost, or with the program.
+struct JoinMulticast {
+  static constexpr Type kType = Type::kJoinMulticast;
+  PortId port{};
+  std::uint16_t port_space = 0;  // decides about the MGID, and about the group's Q_Key
+  Pkey pkey{wire::kDefaultPkey};
+  // An IP address, from which the agent makes the MGID; zeros, or an IPv4 wildcard: the SA chooses.
+  Gid group{};
+  bool is_mgid = false;         // `group` is an MGID (AF_IB)
+  std::uint8_t join_state = 1;  // bits of MCMemberRecord; 1: full member, 8: send-only full member
+  void fields(auto& a) {
+    a(port.device, port.number, port_space, pkey, group, is_mgid, join_state);
+  }
+};
+
+// Undoes a JoinMulticast.
+struct LeaveMulticast {
+  static constexpr Type kType = Type::kLeaveMulticast;
+  std::uint64_t membership = 0;
+  void fields(auto& a) { a(membership); }
+};
+
+// Carries the group's parameters, as the SA has told them (vol1 15.2.5.17).
+struct MulticastJoined {
+  static constexpr Type kType = Type::kMulticastJoined;
+  std::uint64_t membership = 0;  // names this join; never 0
+  Gid mgid{};
+  Lid mlid{};
+  Qkey qkey{};
+  Pkey pkey{};
+  std::uint8_t mtu = 0;   // 1 = 256 bytes .. 5 = 4096
+  std::uint8_t rate = 0;  // enum ibv_rate
+  std::uint8_t service_level = 0;
+  std::uint8_t traffic_class = 0;
+  std::uint8_t hop_limit = 0;
+  std::uint32_t flow_label = 0;
+  friend bool operator==(const MulticastJoined&, const MulticastJoined&) = default;
+  void fields(auto& a) {
+    a(membership, mgid, mlid, qkey, pkey, mtu, rate, service_level, traffic_class, hop_limit,
+      flow_label);
+  }
+};
+
+// Reports that a join has ended: the group is gone, or its parameters have changed.  The agent has
+// left it, and the program has to join anew.
+struct MulticastLost {
+  static constexpr Type kType = Type::kMulticastLost;
+  std::uint64_t membership = 0;
+  std::int32_t error = 0;  // a positive errno
+  void fields(auto& a) { a(membership, error); }
+};
+
+// ---- paths --------------------------------------------------------------------------------------
+
+// Gives an id whose address is resolved another path than the one that the agent has found.  Only
+// an InfiniBand path can be given; it begins at the id's port.
+struct SetPath {
+  static constexpr Type kType = Type::kSetPath;
+  rdmacm::IdHandle id{};
+  rdmacm::PathInfo path{};
+  void fields(auto& a) { a(id, path); }
+};
+
+// ---- services -----------------------------------------------------------------------------------
+
+// Limits the services in one reply.
+inline constexpr std::size_t kServicesPerReply = 256;
+
+using ServiceName = std::array<std::byte, 64>;  // UTF-8, filled up with zeros
+
+// Describes a service that is registered with the SA (vol1 15.2.5.14).
+struct Service {
+  ServiceId service_id{};
+  Gid gid{};    // of the port; in a registration, zeros stand for the port's own GID
+  Pkey pkey{};  // in a registration, 0 stands for the port's partition
+  std::uint32_t lease_seconds = 0;
+  ServiceName name{};
+  std::array<std::byte, 64> data{};  // of the service's own meaning
+  friend bool operator==(const Service&, const Service&) = default;
+  void fields(auto& a) { a(service_id, gid, pkey, lease_seconds, name, data); }
+};
+
+// Asks the SA which services have this name, this id, or both.  Without either, all are wanted.
+struct FindServices {
+  static constexpr Type kType = Type::kFindServices;
+  PortId port{};
+  bool by_name = false;
+  ServiceName name{};
+  bool by_id = false;
+  ServiceId service_id{};
+  Duration timeout{};
+  void fields(auto& a) { a(port.device, port.number, by_name, name, by_id, service_id, timeout); }
+};
+
+struct ServicesFound {
+  static constexpr Type kType = Type::kServicesFound;
+  std::vector<Service> services{};  // kServicesPerReply at most
+  std::uint32_t left_out = 0;       // services for which the reply has no room
+  friend bool operator==(const ServicesFound&, const ServicesFound&) = default;
+  void fields(auto& a) { a(services, left_out); }
+};
+
+// Registers a service with the SA.  The agent renews the registration before its lease ends, and
+// removes it when the program asks for that or ends.  If the SA refuses to renew it, a Remark says
+// so.
+struct AddService {
+  static constexpr Type kType = Type::kAddService;
+  PortId port{};
+  Service service{};
+  void fields(auto& a) { a(port.device, port.number, service); }
+};
+
+struct ServiceAdded {
+  static constexpr Type kType = Type::kServiceAdded;
+  std::uint64_t registration = 0;  // names it; never 0
+  void fields(auto& a) { a(registration); }
+};
+
+// Undoes an AddService.
+struct RemoveService {
+  static constexpr Type kType = Type::kRemoveService;
+  std::uint64_t registration = 0;
+  void fields(auto& a) { a(registration); }
+};
+
+}  // namespace verbena::ipc

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "base/error.h"
+#include "base/port_id.h"
+#include "base/time.h"
+#include "ipc/subnet_messages.h"
+#include "node/infiniband_port.h"
+#include "node/lane_table.h"
+#include "sa/services.h"
+
+namespace verbena::node {
+
+// Finds and registers services for the programs of a node, at the subnet administration (SA) of its
+// InfiniBand ports (vol1 15.2.5.14).  The SA removes a service by its id, GID and P_Key, so two
+// programs cannot register the same one: the end of one would end the other's.
+//
+// Pure; one thread.  The owner of the ports passes their ServiceEvents to on().
+class SubnetServices {
+ public:
+  static constexpr std::size_t kPerClientMax = 1024;  // registrations and questions
+  static constexpr Duration kTimeoutMax = std::chrono::hours(1);
+
+  // REQUIRES: the ports outlive this object.
+  explicit SubnetServices(std::map<PortId, InfinibandPort>& ports) : ports_(ports) {}
+
+  // Asks the SA.  A Reply to the request follows.  kInvalidArgument: there is no such port, or
+  // the timeout is negative.  kNoResources: kPerClientMax, or a limit of the port.
+  Result<void> find(ClientId client, std::uint64_t request, const ipc::FindServices& wanted,
+                    Time now);
+  // Registers a service.  A Reply to the request follows.  kAddressInUse: a program of this node
+  // has registered it.  Other errors are those of find().
+  Result<void> add(ClientId client, std::uint64_t request, const ipc::AddService& wanted, Time now);
+  // kInvalidArgument: this is no registration of the program.
+  Result<void> remove(ClientId client, std::uint64_t registration, Time now);
+  void client_gone(ClientId client, Time now);
+
+  struct Reply {
+    ClientId client = 0;
+    ipc::Bytes message{};
+  };
+  // Returns the message for the program that the event is about, if it still waits for one.
+  std::optional<Reply> on(const sa::ServiceEvent& event);
+
+  std::uint64_t limits_met() const { return limits_met_; }
+
+ private:
+  struct Entry {
+    ClientId client = 0;
+    std::uint64_t request = 0;  // 0: it was answered
+    PortId port{};
+    sa::ServiceTicket ticket{};
+    std::optional<wire::ServiceRecord> record{};  // of a registration
+  };
+
+  Result<InfinibandPort*> port_of(ClientId client, PortId port);
+  bool is_registered(PortId port, const wire::ServiceRecord& record) const;
+
+  std::map<PortId, InfinibandPort>& ports_;
+  std::map<std::uint64_t, Entry> entries_{};  // by the number of the registration or question
+  std::uint64_t last_number_ = 0;
+  std::uint64_t limits_met_ = 0;
+};
+
+}  // namespace verbena::node

@@ -1,0 +1,133 @@
+// Gives ids paths and services of an InfiniBand subnet: a path that the program has chosen, and the
+// services that the subnet administration (SA) knows by a name or an id.
+
+#include <utility>
+
+#include "process/ask.h"
+#include "process/process.h"
+
+namespace verbena::process {
+
+using Stage = Connection::Stage;
+using rdmacm::EventKind;
+
+Started<ipc::Done> Process::set_path(ConnectionHandle id, const rdmacm::PathInfo& path,
+                                     Completion<ipc::Done> done) {
+  const auto found = find_alive(id);
+  if (!found) return failed(found.error());
+  const Connection& connection = **found;
+  if (connection.stage != Stage::kAddressResolved) {
+    return failed({Errc::kBadState, 0, "no address resolved"});
+  }
+  rdmacm::PathInfo given = path;
+  given.address.port = connection.path.address.port;
+  given.sgid_index = connection.path.sgid_index;
+  return ask_for(id, ipc::SetPath{{}, given},
+                 Completion<ipc::Done>(
+                     [this, id, given, done = std::move(done)](Result<ipc::Done> result) mutable {
+                       Connection* const its = connections_.find(id);
+                       if (result && its != nullptr && its->stage == Stage::kAddressResolved) {
+                         its->path = given;
+                         report_route(id, *its);
+                       }
+                       done(std::move(result));
+                     }));
+}
+
+// The program asks once for each id, as on Linux: the answer decides about the id's destination.
+Started<ipc::Done> Process::find_services_for(ConnectionHandle id, const ServiceWanted& wanted) {
+  const auto found = find_alive(id);
+  if (!found) return failed(found.error());
+  Connection& connection = **found;
+  if (connection.bound && !is_on_subnet(connection)) {
+    return failed({Errc::kNotSupported, 0, "services need an InfiniBand port"});
+  }
+  if (connection.stage != Stage::kBound || !connection.bound) {
+    return failed({Errc::kBadState, 0, "services are found for an id that is bound to a port"});
+  }
+  if (connection.service_lookup) {
+    return failed({Errc::kBadState, 0, "services were asked for already"});
+  }
+  connection.service_lookup = requests_.ask<ipc::ServicesFound>(
+      message_of(connection.path.address.port, wanted),
+      Completion<ipc::ServicesFound>(
+          [this, id](Result<ipc::ServicesFound> reply) { on_services(id, std::move(reply)); }));
+  return Result<ipc::Done>(ipc::Done{});
+}
+
+Started<ipc::ServicesFound> Process::find_services(PortId port, const ServiceWanted& wanted,
+                                                   Completion<ipc::ServicesFound> done) {
+  if (!connected()) return Result<ipc::ServicesFound>(fail(Errc::kDeviceFatal, kAgentGone));
+  return requests_.ask<ipc::ServicesFound>(message_of(port, wanted), std::move(done));
+}
+
+Started<ipc::ServiceAdded> Process::add_service(PortId port, const ipc::Service& service,
+                                                Completion<ipc::ServiceAdded> done) {
+  if (!connected()) return Result<ipc::ServiceAdded>(fail(Errc::kDeviceFatal, kAgentGone));
+  return requests_.ask<ipc::ServiceAdded>(ipc::AddService{port, service}, std::move(done));
+}
+
+Started<ipc::Done> Process::remove_service(std::uint64_t registration, Completion<ipc::Done> done) {
+  if (!connected()) return failed({Errc::kDeviceFatal, 0, kAgentGone});
+  return requests_.ask<ipc::Done>(ipc::RemoveService{registration}, std::move(done));
+}
+
+ipc::FindServices Process::message_of(PortId port, const ServiceWanted& wanted) {
+  return {.port = port,
+          .by_name = wanted.name.has_value(),
+          .name = wanted.name.value_or(ipc::ServiceName{}),
+          .by_id = wanted.service_id.has_value(),
+          .service_id = wanted.service_id.value_or(ServiceId{}),
+          .timeout = wanted.timeout};
+}
+
+void Process::on_services(ConnectionHandle id, Result<ipc::ServicesFound> reply) {
+  Connection& connection = *connections_.find(id);
+  if (reply && reply->services.empty()) {
+    reply = fail(Errc::kAddressNotFound, "the subnet administration knows no such service");
+  }
+  CmNotice notice{.id = id, .cookie = connection.cookie};
+  notice.event = {.id = connection.agent_id, .kind = EventKind::kAddrInfoResolved};
+  if (reply) {
+    connection.services = std::move(reply->services);
+  } else {
+    notice.event.kind = EventKind::kAddrInfoError;
+    notice.event.status = -to_errno(reply.error());
+    notice.why = reply.error().from_agent ? last_text() : reply.error().context;
+    connection.service_lookup.reset();  // the program may ask again
+  }
+  notices_.push_back(std::move(notice));
+}
+
+// Resolves the first service's GID to a path.  The event is that of the route alone: the program
+// has no address to resolve.
+Started<ipc::Done> Process::resolve_service(ConnectionHandle id, Duration timeout,
+                                            Completion<ipc::Done> done) {
+  Connection& connection = *connections_.find(id);
+  const ipc::Service& service = connection.services.front();
+  connection.route_alone = true;
+  return ask_for(
+      id,
+      ipc::ResolveAddress{
+          {},
+          {},
+          {.ip = service.gid, .family = 6, .by_gid = true, .service = service.service_id},
+          timeout},
+      then(id, Stage::kResolving, std::move(done)));
+}
+
+// Turns an event about the address into one about the route.
+void Process::on_route_alone(Connection& connection, CmNotice& notice) {
+  connection.route_alone = false;
+  if (notice.event.kind == EventKind::kAddrError) {
+    notice.event.kind = EventKind::kRouteError;
+    return;
+  }
+  connection.path.address.traffic_class = connection.tos;
+  connection.stage = Stage::kRouteResolved;
+  connection.resolved = true;
+  notice.event.kind = EventKind::kRouteResolved;
+  notice.event.path = connection.path;
+}
+
+}  // namespace verbena::process

@@ -1,0 +1,165 @@
+#include <cerrno>
+
+#include "process/test_played.h"
+
+// Tests paths and services of ids on InfiniBand, with the agent, and so the subnet administration,
+// played by the test.
+
+namespace verbena::process {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::SizeIs;
+
+const Gid kOwnGid = [] {
+  Gid gid{};
+  gid.bytes[0] = std::byte{0xfe};
+  gid.bytes[1] = std::byte{0x80};
+  gid.bytes[15] = std::byte{0x31};
+  return gid;
+}();
+const Gid kServiceGid = [] {
+  Gid gid = kOwnGid;
+  gid.bytes[15] = std::byte{0x32};
+  return gid;
+}();
+
+class IdsOnInfiniband : public ProcessTest {
+ protected:
+  void SetUp() override {
+    ProcessTest::SetUp();
+    tell_devices({{.ports = {{.link_layer = LinkLayer::kInfiniband,
+                              .active = true,
+                              .active_mtu = 4,
+                              .gids = {{.gid = kOwnGid, .index = 0}},
+                              .lid = {5}}}}});
+  }
+  static rdmacm::PathInfo path(Lid lid) {
+    return {.address = {.link_layer = LinkLayer::kInfiniband,
+                        .source = kOwnGid,
+                        .destination = kServiceGid,
+                        .destination_lid = lid},
+            .mtu = 4,
+            .packet_life_time = 18};
+  }
+  ConnectionHandle bound_id() {
+    const ConnectionHandle id = create_id(rdmacm::kPortSpaceIb);
+    const rdmacm::SocketAddress at{.ip = kOwnGid, .family = 6, .by_gid = true};
+    keep(process_.bind(id, at, [](auto) {}));
+    answer<ipc::Bind>(ipc::Bound{.source = at, .on_device = true, .path = path({})});
+    return id;
+  }
+  Started<ipc::Done> find(ConnectionHandle id) {
+    return process_.find_services_for(id, {.service_id = ServiceId{7}, .timeout = 3s});
+  }
+  const Connection& connection(ConnectionHandle id) { return *process_.connection(id).value(); }
+};
+
+TEST_F(IdsOnInfiniband, AGivenPathReplacesTheOneThatTheAgentHasFound) {
+  const ConnectionHandle id = create_id();
+  EXPECT_EQ(error_of(process_.set_path(id, path({9}), {})), Errc::kBadState);
+  EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
+  pass_over_messages();
+  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kAddrResolved, .path = path({6})});
+  EXPECT_THAT(cm_notices(), SizeIs(1));
+
+  keep(process_.set_path(id, path({9}), [](auto) {}));
+  answer<ipc::SetPath>(ipc::refusal({Errc::kInvalidArgument, 0, "no"}));
+  EXPECT_THAT(cm_notices(), SizeIs(0));
+  EXPECT_EQ(connection(id).path.address.destination_lid, Lid{6});
+
+  bool done = false;
+  keep(process_.set_path(id, path({9}), [&](auto result) { done = result.has_value(); }));
+  answer<ipc::SetPath>(ipc::Done{});
+  EXPECT_TRUE(done);
+  const auto notices = cm_notices();
+  ASSERT_THAT(notices, SizeIs(1));
+  EXPECT_EQ(notices[0].event.kind, EventKind::kRouteResolved);
+  EXPECT_EQ(notices[0].event.path.address.destination_lid, Lid{9});
+  EXPECT_EQ(connection(id).path.address.destination_lid, Lid{9});
+  EXPECT_EQ(error_of(process_.set_path(id, path({9}), {})), Errc::kBadState) << "once";
+}
+
+TEST_F(IdsOnInfiniband, TheFirstServiceThatIsFoundIsTheDestination) {
+  const ConnectionHandle id = bound_id();
+  EXPECT_TRUE(is_done(find(id)));
+  EXPECT_EQ(error_of(find(id)), Errc::kBadState) << "a question is under way";
+  const auto [number, asked] = next<ipc::FindServices>();
+  EXPECT_FALSE(asked.by_name);
+  EXPECT_TRUE(asked.by_id);
+  EXPECT_EQ(asked.service_id, ServiceId{7});
+  EXPECT_EQ(asked.timeout, 3s);
+  EXPECT_EQ(error_of(process_.resolve_route(id, 1s, {})), Errc::kBadState);
+  tell(ipc::encode(number, ipc::ServicesFound{.services = {{.service_id = {7}, .gid = kServiceGid},
+                                                           {.service_id = {7}, .gid = kOwnGid}}}));
+  auto notices = cm_notices();
+  ASSERT_THAT(notices, SizeIs(1));
+  EXPECT_EQ(notices[0].event.kind, EventKind::kAddrInfoResolved);
+  EXPECT_EQ(notices[0].event.status, 0);
+  EXPECT_THAT(connection(id).services, SizeIs(2));
+
+  keep(process_.resolve_route(id, 4s, [](auto) {}));
+  const auto [request, resolve] = next<ipc::ResolveAddress>();
+  EXPECT_EQ(resolve.destination.ip, kServiceGid);
+  EXPECT_TRUE(resolve.destination.by_gid);
+  EXPECT_EQ(resolve.destination.service, ServiceId{7});
+  EXPECT_EQ(resolve.timeout, 4s);
+  tell(ipc::encode(request, ipc::Done{}));
+  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kAddrResolved, .path = path({6})});
+  notices = cm_notices();
+  ASSERT_THAT(notices, SizeIs(1));
+  EXPECT_EQ(notices[0].event.kind, EventKind::kRouteResolved);
+  EXPECT_EQ(connection(id).stage, Connection::Stage::kRouteResolved);
+}
+
+TEST_F(IdsOnInfiniband, AServiceThatCannotBeReachedIsARouteError) {
+  const ConnectionHandle id = bound_id();
+  EXPECT_TRUE(is_done(find(id)));
+  answer<ipc::FindServices>(ipc::ServicesFound{.services = {{.gid = kServiceGid}}});
+  keep(process_.resolve_route(id, 4s, [](auto) {}));
+  answer<ipc::ResolveAddress>(ipc::Done{});
+  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kAddrError, .status = -EHOSTUNREACH});
+  const auto notices = cm_notices();
+  ASSERT_THAT(notices, SizeIs(2));
+  EXPECT_EQ(notices[1].event.kind, EventKind::kRouteError);
+  EXPECT_EQ(notices[1].event.status, -EHOSTUNREACH);
+  keep(process_.resolve_route(id, 4s, [](auto) {}));  // the program may try again
+  EXPECT_EQ(next<ipc::ResolveAddress>().second.destination.ip, kServiceGid);
+}
+
+TEST_F(IdsOnInfiniband, NoServiceIsAnErrorAfterWhichTheProgramMayAskAgain) {
+  const ConnectionHandle id = bound_id();
+  EXPECT_TRUE(is_done(find(id)));
+  answer<ipc::FindServices>(ipc::ServicesFound{});
+  auto notices = cm_notices();
+  ASSERT_THAT(notices, SizeIs(1));
+  EXPECT_EQ(notices[0].event.kind, EventKind::kAddrInfoError);
+  EXPECT_EQ(notices[0].event.status, -EADDRNOTAVAIL);
+  EXPECT_FALSE(notices[0].why.empty());
+
+  EXPECT_TRUE(is_done(find(id)));
+  answer<ipc::FindServices>(ipc::refusal({Errc::kTimedOut, 0, "the manager is silent"}));
+  notices = cm_notices();
+  ASSERT_THAT(notices, SizeIs(1));
+  EXPECT_EQ(notices[0].event.status, -ETIMEDOUT);
+  EXPECT_EQ(notices[0].why, "the manager is silent");
+}
+
+TEST_F(IdsOnInfiniband, ServicesNeedAnIdThatIsBoundToAnInfinibandPort) {
+  EXPECT_EQ(error_of(find(create_id())), Errc::kBadState);
+  const ConnectionHandle id = bound_id();
+  tell_devices({{.ports = {{.active = true}}}});
+  EXPECT_EQ(error_of(find(id)), Errc::kNotSupported);
+}
+
+TEST_F(IdsOnInfiniband, AnAnswerForADestroyedIdIsDropped) {
+  const ConnectionHandle id = bound_id();
+  EXPECT_TRUE(is_done(find(id)));
+  const auto number = next<ipc::FindServices>().first;
+  ASSERT_TRUE(process_.destroy_id(id));
+  tell(ipc::encode(number, ipc::ServicesFound{.services = {{.gid = kServiceGid}}}));
+  EXPECT_THAT(cm_notices(), SizeIs(0));
+}
+
+}  // namespace
+}  // namespace verbena::process
