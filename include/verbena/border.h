@@ -343,6 +343,8 @@ VB_API int vb_cm_resolve_addr(vb_handle id, const struct sockaddr* src, const st
                               int timeout_ms);
 VB_API int vb_cm_resolve_route(vb_handle id, int timeout_ms);
 VB_API int vb_cm_listen(vb_handle id, int backlog);
+// Sets an option of rdma_set_option(3).  RDMA_OPTION_IB_PATH gives an id on InfiniBand whose
+// address is resolved a path, and ROUTE_RESOLVED follows.
 VB_API int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, size_t bytes);
 
 // Gives the id a QP, or takes it away (0).  The QP goes to INIT now, and later to RTR, RTS and ERR
@@ -435,6 +437,44 @@ VB_API int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event);
 // ENOMEM: too many events of the channel are unread (kUnreadEventsMax; only for USER).  EOPNOTSUPP:
 // always over an adapter.
 VB_API int vb_cm_id_write_event(vb_handle id, uint32_t type, int32_t status, uint64_t arg);
+
+// ---- services of an InfiniBand subnet ---------------------------------------------------------
+
+// Describes a service that is registered with the subnet administration (SA, vol1 15.2.5.14).
+struct vb_service {
+  uint64_t service_id;
+  uint8_t gid[16];  // of the port; vb_service_add: zeros stand for the port's own GID
+  uint16_t pkey;    // vb_service_add: 0 stands for the port's partition
+  uint32_t lease_seconds;
+  char name[64];     // UTF-8; filled up with zeros, none if it has 64 bytes
+  uint8_t data[64];  // of the service's own meaning
+};
+// Says which services are wanted: those of this name, of this service id, or of both.
+struct vb_service_question {
+  const char* name;            // or null; at most 64 bytes
+  const uint64_t* service_id;  // or null
+  int timeout_ms;              // at most 1 h
+};
+
+// Asks the SA of the port to which the id is bound, once for each id.  ADDRINFO_RESOLVED or _ERROR
+// follows; its status is -EADDRNOTAVAIL if there is no such service.  Then vb_cm_services() returns
+// the answer, and vb_cm_resolve_route() leads to the first service without vb_cm_resolve_addr().
+// EINVAL: the id is not bound to a port, or has asked before.  EOPNOTSUPP: it is no InfiniBand
+// port.
+VB_API int vb_cm_find_services(vb_handle id, const struct vb_service_question* question);
+// Copies at most `max` services, and sets *count to how many there are.
+VB_API int vb_cm_services(vb_handle id, struct vb_service* services, uint32_t max, uint32_t* count);
+// Asks the SA of a port, and waits for its answer.  Sets *count as vb_cm_services() does; 0 if
+// there is no such service.
+VB_API int vb_services_find(uint32_t device, uint8_t port,
+                            const struct vb_service_question* question, struct vb_service* services,
+                            uint32_t max, uint32_t* count);
+// Registers a service with the SA of a port, and waits until the SA has it.  The agent renews the
+// registration before its lease ends, and removes it with the program.  EADDRINUSE: a program of
+// this host has registered the same service id, GID and P_Key.
+VB_API int vb_service_add(uint32_t device, uint8_t port, const struct vb_service* service,
+                          uint64_t* registration);
+VB_API int vb_service_remove(uint64_t registration);
 
 // ---- the InfiniBand CM itself -----------------------------------------------------------------
 

@@ -178,6 +178,16 @@ int vb_cm_channel_hide_lost_requests(vb_handle) { return 0; }  // the kernel doe
 
 int vb_cm_id_write_event(vb_handle, uint32_t, int32_t, uint64_t) { return EOPNOTSUPP; }
 
+// The system's library has these only from rdma-core 60 on, and registers no services.
+int vb_cm_find_services(vb_handle, const struct vb_service_question*) { return EOPNOTSUPP; }
+int vb_cm_services(vb_handle, struct vb_service*, uint32_t, uint32_t*) { return EOPNOTSUPP; }
+int vb_services_find(uint32_t, uint8_t, const struct vb_service_question*, struct vb_service*,
+                     uint32_t, uint32_t*) {
+  return EOPNOTSUPP;
+}
+int vb_service_add(uint32_t, uint8_t, const struct vb_service*, uint64_t*) { return EOPNOTSUPP; }
+int vb_service_remove(uint64_t) { return EOPNOTSUPP; }
+
 int vb_cm_channel_destroy(vb_handle channel) {
   return remove(&Adapter::channels, "end the event channel", channel,
                 [](Adapter& adapter, Channel& its) {

@@ -1,5 +1,7 @@
 // Implements the C API: event channels and ids of the RDMA connection manager.
 
+#include <rdma/rdma_cma.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -242,6 +244,9 @@ int vb_cm_listen(vb_handle id, int backlog) {
 }
 
 int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, size_t bytes) {
+  if (level == RDMA_OPTION_IB && optname == RDMA_OPTION_IB_PATH) {
+    return set_paths(id, value, bytes);
+  }
   std::uint64_t number = 0;
   if (value == nullptr || bytes == 0 || bytes > sizeof number) return EINVAL;
   std::memcpy(&number, value, bytes);  // an int or a byte, in host order (little-endian)

@@ -127,11 +127,11 @@ int resolve_addr(const Submission* submission, const vb_cm_args& args) {
 }
 
 int resolve_route(const Submission* submission, const vb_cm_args& args) {
-  return ask_about_id<ipc::Done>(submission, args.id,
-                                 [&](Process& process, ConnectionHandle id, Time now, const Done&) {
-                                   process.step_begins(id, Connection::Step::kRoute, now);
-                                   return process.resolve_route(id);
-                                 });
+  return ask_about_id<ipc::Done>(
+      submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
+        process.step_begins(id, Connection::Step::kRoute, now);
+        return process.resolve_route(id, timeout_of(args), std::move(done));
+      });
 }
 
 int listen(const Submission* submission, const vb_cm_args& args) {

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "abi/abi.h"
+#include "abi/cm/cm.h"
 
 // Implements rdma_getaddrinfo(), which is getaddrinfo() with the structures of RDMA.
 
@@ -125,6 +126,9 @@ VB_EXPORT int rdma_getaddrinfo(const char* node, const char* service, const rdma
   if (node == nullptr && service == nullptr && hints == nullptr) return failed(EINVAL);
   const rdma_addrinfo no_hints{};
   if (hints == nullptr) hints = &no_hints;
+  if ((hints->ai_flags & kResolveBySa) != 0) {
+    return node == nullptr ? find_services(service, *hints, *res) : failed(EOPNOTSUPP);
+  }
 
   std::unique_ptr<rdma_addrinfo, FreeRai> owner(
       static_cast<rdma_addrinfo*>(std::calloc(1, sizeof(rdma_addrinfo))));

@@ -40,7 +40,8 @@ struct CmGroup {
 inline constexpr std::uint32_t kAddrInfoResolved = 16;
 inline constexpr std::uint32_t kAddrInfoError = 17;
 inline constexpr std::uint32_t kUserEvent = 18;
-inline constexpr int kResolveBySa = 0x10;  // RAI_SA
+inline constexpr int kResolveBySa = 0x10;   // RAI_SA
+inline constexpr int kResolveByDns = 0x20;  // RAI_DNS
 
 struct CmEvent;
 struct CmLookup;
@@ -116,6 +117,13 @@ void cm_lock_requests();
 void cm_unlock_requests(bool in_child);
 void cm_forget_device();
 void cm_forget_lookups();
+// Asks the subnet administration for the service of this name or number (RAI_SA).  The program gets
+// an event, for which a synchronous id waits.  EOPNOTSUPP: a node is given, as on Linux, or the id
+// is on no InfiniBand port.  EINVAL: the service is no name or number, or the id is not bound to a
+// port.
+int cm_find_services(CmId& id, const char* node, const char* service);
+// Lists what cm_find_services() has found.  ENOENT: nothing.
+int cm_services(const CmId& id, rdma_addrinfo*& list);
 // Updates the public members: addresses, device, default PD, route.
 int cm_refresh(CmId& id);
 // Tells libverbena which QP the id has: programs move a QP between ids by writing to id->qp.
@@ -129,6 +137,10 @@ struct CmDevice {
 int cm_device(std::uint32_t index, CmDevice& device);
 
 // ---- functions that return 0, or -1 with errno, as the public functions do
+
+// Lists the services of this name or number, for rdma_getaddrinfo(): it asks the subnet
+// administration of the first InfiniBand port that is active.  May also return an EAI_ error.
+int find_services(const char* service, const rdma_addrinfo& hints, rdma_addrinfo*& list);
 
 // Waits for the event of the call just made.  REQUIRES: the id is synchronous.  The caller checks
 // that before its own call, because after it another thread may have destroyed an id that is not

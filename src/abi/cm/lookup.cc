@@ -188,16 +188,21 @@ void cm_forget_lookups() { lookups_running = 0; }
 
 using namespace verbena::abi;
 
-// EOPNOTSUPP: the hints have RAI_SA, but RoCE has no subnet administrator.  EAGAIN: kLookupsMax
-// lookups are running.  With a synchronous id, the call waits for the result.
+// With RAI_SA the subnet administration is asked, else the system's resolver.  EOPNOTSUPP: RAI_SA
+// needs an id on InfiniBand.  EAGAIN: kLookupsMax lookups are running.  With a synchronous id, the
+// call waits for the result.
 VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char* service,
                                     const rdma_addrinfo* hints) {
   if (id == nullptr || (node == nullptr && service == nullptr && hints == nullptr)) {
     return failed(EINVAL);
   }
   const int flags = hints == nullptr ? 0 : hints->ai_flags;
-  if ((flags & kResolveBySa) != 0) return failed(EOPNOTSUPP);
   auto& mine = *static_cast<CmId*>(id);
+  if ((flags & kResolveBySa) != 0) {
+    if ((flags & kResolveByDns) != 0) return failed(EINVAL);
+    const int error = cm_find_services(mine, node, service);
+    return error == 0 ? 0 : failed(error);
+  }
   // The libverbena that uses a hardware adapter (src/adapter) cannot report the result.
   if (!mine.sync && vb_cm_id_write_event(mine.library_handle, 0, 0, 0) == EOPNOTSUPP) {
     return failed(EOPNOTSUPP);
@@ -221,7 +226,10 @@ VB_EXPORT int rdma_query_addrinfo(rdma_cm_id* id, rdma_addrinfo** info) {
   if (id == nullptr || info == nullptr) return failed(EINVAL);
   auto& mine = *static_cast<CmId*>(id);
   PthreadLock lock(mine.mutex);
-  if (!mine.lookup) return failed(ENOENT);
+  if (!mine.lookup) {
+    const int error = cm_services(mine, *info);
+    return error == 0 ? 0 : failed(error);
+  }
   const std::lock_guard of_lookup(mine.lookup->mutex);
   *info = std::exchange(mine.lookup->found, nullptr);
   return *info == nullptr ? failed(ENOENT) : 0;

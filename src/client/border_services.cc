@@ -1,0 +1,201 @@
+// Implements the C API: paths that programs choose, and services of an InfiniBand subnet.
+
+#include <infiniband/sa.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "client/border_support.h"
+#include "wire/sa.h"
+
+namespace verbena::client {
+namespace {
+
+using process::Connection;
+using process::ConnectionHandle;
+using process::Process;
+
+// Linux takes the first record with exactly these flags, and ignores all others.
+constexpr std::uint32_t kBothWays =
+    IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
+// A path with more hops crosses routers, and its packets need a global route header.
+constexpr std::uint8_t kHopsInSubnet = 1;
+
+rdmacm::PathInfo path_of(const wire::PathRecord& record) {
+  return {.address = {.link_layer = LinkLayer::kInfiniband,
+                      .source = record.source_gid,
+                      .destination = record.destination_gid,
+                      .flow_label = record.flow_label,
+                      .traffic_class = record.traffic_class,
+                      .hop_limit = record.hop_limit,
+                      .source_lid = record.source_lid,
+                      .destination_lid = record.destination_lid,
+                      .service_level = record.service_level,
+                      .has_grh = record.hop_limit > kHopsInSubnet},
+          .pkey = record.pkey.value,
+          .mtu = record.mtu,
+          .packet_life_time = record.packet_life};
+}
+
+// A number of no device stays one: the agent refuses it.
+PortId port_of(std::uint32_t device, std::uint8_t port) {
+  constexpr std::uint32_t kDeviceMax = 0xff;
+  return {static_cast<std::uint8_t>(std::min(device, kDeviceMax)), port};
+}
+
+Result<Process::ServiceWanted> wanted_by(const vb_service_question* question) {
+  if (question == nullptr || (question->name == nullptr && question->service_id == nullptr)) {
+    return verbena::fail(Errc::kInvalidArgument, "the name or the id of a service is missing");
+  }
+  Process::ServiceWanted wanted{.timeout =
+                                    std::chrono::milliseconds(std::max(question->timeout_ms, 0))};
+  if (question->name != nullptr) {
+    ipc::ServiceName name{};
+    const std::size_t bytes = std::strlen(question->name);
+    if (bytes > name.size()) {
+      return verbena::fail(Errc::kInvalidArgument, "the name of a service has 64 bytes at most");
+    }
+    std::memcpy(name.data(), question->name, bytes);
+    wanted.name = name;
+  }
+  if (question->service_id != nullptr) wanted.service_id = ServiceId{*question->service_id};
+  return wanted;
+}
+
+vb_service converted(const ipc::Service& service) {
+  vb_service out{.service_id = service.service_id.value,
+                 .gid = {},
+                 .pkey = service.pkey.value,
+                 .lease_seconds = service.lease_seconds,
+                 .name = {},
+                 .data = {}};
+  std::memcpy(out.gid, service.gid.bytes.data(), sizeof out.gid);
+  std::memcpy(out.name, service.name.data(), sizeof out.name);
+  std::memcpy(out.data, service.data.data(), sizeof out.data);
+  return out;
+}
+
+ipc::Service converted(const vb_service& service) {
+  ipc::Service out{.service_id = {service.service_id},
+                   .pkey = {service.pkey},
+                   .lease_seconds = service.lease_seconds};
+  std::memcpy(out.gid.bytes.data(), service.gid, sizeof service.gid);
+  std::memcpy(out.name.data(), service.name, sizeof service.name);
+  std::memcpy(out.data.data(), service.data, sizeof service.data);
+  return out;
+}
+
+void put(const std::vector<ipc::Service>& from, vb_service* to, std::uint32_t max,
+         std::uint32_t& count) {
+  count = static_cast<std::uint32_t>(from.size());
+  const std::size_t copied = std::min<std::size_t>(max, from.size());
+  std::ranges::transform(std::span(from).first(copied), to,
+                         [](const ipc::Service& service) { return converted(service); });
+}
+
+}  // namespace
+
+int set_paths(vb_handle id, const void* value, std::size_t bytes) {
+  if (value == nullptr || bytes == 0 || bytes % sizeof(ibv_path_data) != 0) {
+    return failed({Errc::kInvalidArgument, 0, "paths are an array of struct ibv_path_data"});
+  }
+  for (std::size_t at = 0; at < bytes; at += sizeof(ibv_path_data)) {
+    ibv_path_data data{};
+    std::memcpy(&data, static_cast<const std::byte*>(value) + at, sizeof data);
+    if (data.flags != kBothWays) continue;
+    const auto raw = std::as_bytes(std::span(&data.path, 1));
+    const auto record = wire::decode_exact<wire::PathRecord>(raw.first<sizeof(ibv_path_record)>());
+    return ask_about_id<ipc::Done>(
+        nullptr, id,
+        [&](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
+          return process.set_path(handle, path_of(record), std::move(done));
+        });
+  }
+  return failed({Errc::kInvalidArgument, 0, "no path is the primary one in both directions"});
+}
+
+}  // namespace verbena::client
+
+using verbena::Completion;
+using verbena::Result;
+using verbena::Time;
+using namespace verbena::client;  // NOLINT(google-build-using-namespace): implements its C API
+namespace ipc = verbena::ipc;
+using verbena::process::ConnectionHandle;
+using verbena::process::Process;
+
+extern "C" {
+
+int vb_cm_find_services(vb_handle id, const struct vb_service_question* question) {
+  const auto wanted = wanted_by(question);
+  if (!wanted) return failed(wanted.error());
+  return ask_about_id<ipc::Done>(nullptr, id,
+                                 [&](Process& process, ConnectionHandle handle, Time, const auto&) {
+                                   return process.find_services_for(handle, *wanted);
+                                 });
+}
+
+int vb_cm_services(vb_handle id, struct vb_service* services, uint32_t max, uint32_t* count) {
+  return on_object([&](Client& engine) {
+    return engine.command([&](Process& process, Time) {
+      const auto found = process.connection(ConnectionHandle{id});
+      if (!found) return failed(found.error());
+      put((*found)->services, services, max, *count);
+      return 0;
+    });
+  });
+}
+
+int vb_services_find(uint32_t device, uint8_t port, const struct vb_service_question* question,
+                     struct vb_service* services, uint32_t max, uint32_t* count) {
+  const auto wanted = wanted_by(question);
+  if (!wanted) return failed(wanted.error());
+  return on_engine([&](Client& engine) {
+    return ask<ipc::ServicesFound>(
+        engine, nullptr,
+        [&](Process& process, Time, Completion<ipc::ServicesFound> done) {
+          return process.find_services(port_of(device, port), *wanted, std::move(done));
+        },
+        [&](Process&, const Result<ipc::ServicesFound>& found) -> Result<void> {
+          if (!found) return std::unexpected(found.error());
+          put(found->services, services, max, *count);
+          return {};
+        });
+  });
+}
+
+int vb_service_add(uint32_t device, uint8_t port, const struct vb_service* service,
+                   uint64_t* registration) {
+  return on_engine([&](Client& engine) {
+    return ask<ipc::ServiceAdded>(
+        engine, nullptr,
+        [&](Process& process, Time, Completion<ipc::ServiceAdded> done) {
+          return process.add_service(port_of(device, port), converted(*service), std::move(done));
+        },
+        [&](Process&, const Result<ipc::ServiceAdded>& added) -> Result<void> {
+          if (!added) return std::unexpected(added.error());
+          *registration = added->registration;
+          return {};
+        });
+  });
+}
+
+int vb_service_remove(uint64_t registration) {
+  return on_object([&](Client& engine) {
+    return ask<ipc::Done>(
+        engine, nullptr,
+        [&](Process& process, Time, Completion<ipc::Done> done) {
+          return process.remove_service(registration, std::move(done));
+        },
+        [](Process&, const Result<ipc::Done>& removed) -> Result<void> {
+          if (!removed) return std::unexpected(removed.error());
+          return {};
+        });
+  });
+}
+
+}  // extern "C"
