@@ -38,7 +38,7 @@ std::string not_answering(pid_t pid) {
 
 }  // namespace
 
-Answer<AgentConnection::Outcome> AgentConnection::greet(const std::string& name,
+Answer<AgentConnection::Outcome> AgentConnection::greet(const std::string& name, Role role,
                                                         AgentConnection& out, std::string& text,
                                                         Time deadline) {
   auto channel = os::UnixChannel::connect(name, deadline);
@@ -51,8 +51,9 @@ Answer<AgentConnection::Outcome> AgentConnection::greet(const std::string& name,
   if (const auto peer = channel->peer()) out.pid_ = peer->pid;
   out.channel_ = std::move(*channel);
 
-  const ipc::Hello hello{
-      .build = VB_BUILD_ID, .pid = static_cast<std::uint32_t>(::getpid()), .tool = true};
+  const ipc::Hello hello{.build = VB_BUILD_ID,
+                         .pid = static_cast<std::uint32_t>(::getpid()),
+                         .tool = role == Role::kTool};
   const auto pidfd = os::open_pidfd(::getpid());
   std::array<int, 1> fds{pidfd ? pidfd->get() : -1};
   const auto sent = out.channel_.send(ipc::encode(out.next_request_, hello),
@@ -81,13 +82,13 @@ Answer<AgentConnection::Outcome> AgentConnection::greet(const std::string& name,
   return Outcome::kRefused;
 }
 
-Answer<std::optional<AgentConnection>> AgentConnection::find(const std::string& name,
+Answer<std::optional<AgentConnection>> AgentConnection::find(const std::string& name, Role role,
                                                              Time deadline) {
   int refusals = 0;
   for (;;) {
     AgentConnection connection;
     std::string text;
-    const Answer<Outcome> outcome = greet(name, connection, text, deadline);
+    const Answer<Outcome> outcome = greet(name, role, connection, text, deadline);
     if (!outcome) return std::unexpected(outcome.error());
     switch (*outcome) {
       case Outcome::kServed: return std::optional(std::move(connection));
@@ -103,14 +104,14 @@ Answer<std::optional<AgentConnection>> AgentConnection::find(const std::string& 
   }
 }
 
-Answer<std::optional<AgentConnection>> AgentConnection::find() {
+Answer<std::optional<AgentConnection>> AgentConnection::find(Role role) {
   const auto name = os::name_of_own_agent();
   if (!name) return std::unexpected(std::string(name.error().context));
-  return find(*name, os::now() + kTimeout);
+  return find(*name, role, os::now() + kTimeout);
 }
 
 Answer<std::optional<AgentConnection>> AgentConnection::find_fabric(const std::string& fabric) {
-  return find(os::fabric_socket_name(fabric), os::now() + kTimeout);
+  return find(os::fabric_socket_name(fabric), Role::kTool, os::now() + kTimeout);
 }
 
 Answer<AgentConnection> AgentConnection::find_or_start(const std::string& library_directory) {
@@ -123,7 +124,7 @@ Answer<AgentConnection> AgentConnection::find_or_start(const std::string& librar
   const auto name = os::name_of_own_agent();
   if (!name) return std::unexpected(std::string(name.error().context));
   for (;;) {
-    auto found = find(*name, deadline);
+    auto found = find(*name, Role::kTool, deadline);
     if (!found) return std::unexpected(found.error());
     if (*found) return std::move(**found);
     if (const auto host = os::fabric_host_of_environment()) {
@@ -169,6 +170,20 @@ Answer<AgentConnection::Bytes> AgentConnection::exchange(Bytes message, std::spa
     buffer.resize(*bytes);
     const auto envelope = ipc::open(buffer);
     if (envelope && envelope->request == request) return buffer;
+  }
+}
+
+Answer<std::string> AgentConnection::wait_for_remark() {
+  std::vector<os::Fd> unwanted;
+  for (;;) {
+    Bytes buffer(ipc::kMessageBytesMax);
+    const auto bytes = channel_.receive(buffer, unwanted, kNever);
+    if (!bytes || *bytes == 0) {
+      return std::unexpected(fmt::format("the agent (pid {}) has ended", pid_));
+    }
+    const auto envelope = ipc::open(std::span(buffer).first(*bytes));
+    if (!envelope || envelope->type != ipc::Type::kRemark) continue;
+    if (auto remark = ipc::decode<ipc::Remark>(*envelope)) return std::move(remark->text);
   }
 }
 

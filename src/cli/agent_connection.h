@@ -24,8 +24,12 @@ using Answer = std::expected<T, std::string>;
 // or to the process of a fabric, with one request at a time.  Calls block for a limited time.
 class AgentConnection {
  public:
+  // Says as what the agent serves us: tools ask questions, for a limited time each; programs have
+  // things at the agent that end with them.
+  enum class Role : std::uint8_t { kTool, kProgram };
+
   // Connects to the agent.  Returns nothing if there is none.
-  static Answer<std::optional<AgentConnection>> find();
+  static Answer<std::optional<AgentConnection>> find(Role role = Role::kTool);
   // Connects to the process of a fabric.  Returns nothing if the fabric is not up.
   static Answer<std::optional<AgentConnection>> find_fabric(const std::string& fabric);
   // Connects to the agent.  Starts one if there is none: verbenad in `library_directory`, else
@@ -37,6 +41,10 @@ class AgentConnection {
   const ipc::Welcome& welcome() const { return welcome_; }
   // Limits the time of each later request; it is 10 s before.
   void set_timeout(Duration timeout) { timeout_ = timeout; }
+
+  // Waits until the agent has something to say to this program's user, and returns it.  Fails when
+  // the agent ends.  REQUIRES: our role is kProgram.
+  Answer<std::string> wait_for_remark();
 
   // Sends a request and waits for its reply.  `received` gets the descriptors of the reply.
   template <class Reply, class Request>
@@ -64,10 +72,11 @@ class AgentConnection {
 
   // Connects once to the socket of this name and says Hello.  `text` is the reason if the agent
   // refuses.
-  static Answer<Outcome> greet(const std::string& name, AgentConnection& out, std::string& text,
-                               Time deadline);
+  static Answer<Outcome> greet(const std::string& name, Role role, AgentConnection& out,
+                               std::string& text, Time deadline);
   // Tries until it is clear whether there is an agent.  Waits for an agent that is about to end.
-  static Answer<std::optional<AgentConnection>> find(const std::string& name, Time deadline);
+  static Answer<std::optional<AgentConnection>> find(const std::string& name, Role role,
+                                                     Time deadline);
   Answer<Bytes> exchange(Bytes message, std::span<const int> fds, std::vector<os::Fd>* received);
   static std::string problem_in(const ipc::Envelope& done);
 

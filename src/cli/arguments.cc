@@ -20,12 +20,6 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-constexpr const char* kCommands = "run, ps, sa, doctor, agent, fabric and sockets";
-constexpr const char* kAgentCommands = "status and stop";
-constexpr const char* kFabricCommands = "up, down, ls, show, log, fault, check and make";
-constexpr const char* kSaCommands = "paths, groups, addresses, stats and flush";
-constexpr const char* kSocketsCommands = "ls and stat";
-
 // Defines the grammar of the command line, except for the program of `run` (see first_of_program).
 struct Grammar {
   CLI::App app{"Verbena runs RDMA programs on machines without RDMA hardware.", "verbena"};
@@ -38,6 +32,9 @@ struct Grammar {
   CLI::App* addresses = sa->add_subcommand("addresses", "List the IP addresses of its neighbours");
   CLI::App* sa_stats = sa->add_subcommand("stats", "Print what it has counted of all this");
   CLI::App* flush = sa->add_subcommand("flush", "Forget the paths and addresses");
+  CLI::App* services = sa->add_subcommand("services", "Ask which services are registered");
+  CLI::App* register_service =
+      sa->add_subcommand("register", "Register a service, as long as this command runs");
   CLI::App* doctor =
       app.add_subcommand("doctor", "Find out what stops programs on this host or slows them down");
   CLI::App* agent = app.add_subcommand("agent", "Show the state of the agent, or stop it");
@@ -151,8 +148,8 @@ struct Grammar {
 
   void define_sa() {
     SaOptions& options = command.sa;
-    for (CLI::App* one : {paths, groups, addresses, sa_stats, flush}) {
-      one->add_flag("--json", options.json, "Print JSON");
+    for (CLI::App* one : {paths, groups, addresses, sa_stats, flush, services, register_service}) {
+      if (one != register_service) one->add_flag("--json", options.json, "Print JSON");
       one->add_option("--node", options.node,
                       "The node NAME of a fabric (default: the one on which this command runs)")
           ->type_name("NAME");
@@ -160,12 +157,29 @@ struct Grammar {
                       "The fabric of that node (default: the one that is up)")
           ->type_name("NAME")
           ->needs("--node");
+      if (one != services && one != register_service) continue;
+      one->add_option("--port", options.port, "The port of the node's first device")
+          ->check(CLI::Range(1, int{kPortsPerDeviceMax}))
+          ->capture_default_str();
     }
+    services->add_option("NAME", options.service_name,
+                         "Only services of this name (default: of any name)");
+    services->add_option("--id", options.service_id, "Only services of this service id");
+    register_service->add_option("NAME", options.service_name, "The name, of 64 bytes at most")
+        ->required();
+    register_service->add_option("ID", options.service_id, "The service id: 0x1061bbd, for example")
+        ->required();
+    register_service
+        ->add_option("--lease", options.lease_seconds,
+                     "Seconds after which the SA forgets the service if nobody renews it")
+        ->check(CLI::Range(1u, 0xffffffffu))
+        ->capture_default_str();
     sa->footer(
         "The agent of each node asks the subnet administration (SA) of its subnet for paths, and\n"
         "its neighbours for the GIDs of IP addresses. It remembers the answers for a while.\n"
         "  verbena sa paths --node host1       the paths from host1\n"
         "  verbena sa flush --node host1       lets it ask again\n"
+        "  verbena sa register db 0x1061bbd --node host1      programs find it by RAI_SA\n"
         "Never starts an agent.");
   }
 
@@ -262,26 +276,31 @@ std::string help(const Grammar& g) {
   return text;
 }
 
-// Returns the innermost command on the command line, for messages: "agent status".
+// Returns the names of an application's commands, in the order of their definition.
+Words commands_of(const CLI::App& app) {
+  Words names;
+  for (const CLI::App* one : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(one->get_name());
+  }
+  return names;
+}
+
+// Returns "a, b and c".
+std::string list_text(const Words& names) {
+  std::string text = names.front();
+  for (std::size_t i = 1; i < names.size(); ++i) {
+    text += (i + 1 == names.size() ? " and " : ", ") + names[i];
+  }
+  return text;
+}
+
+// Returns the command that was given, for messages: "agent status".
 std::string named_command(const Grammar& g) {
-  if (g.run->parsed()) return "run";
-  if (g.ps->parsed()) return "ps";
-  for (const CLI::App* one : {g.paths, g.groups, g.addresses, g.sa_stats, g.flush}) {
-    if (one->parsed()) return "sa " + one->get_name();
-  }
-  if (g.sa->parsed()) return "sa";
-  if (g.doctor->parsed()) return "doctor";
-  if (g.status->parsed()) return "agent status";
-  if (g.stop->parsed()) return "agent stop";
-  for (const CLI::App* one :
-       {g.up, g.down, g.fabric_ls, g.show, g.fabric_log, g.fault, g.check, g.make}) {
-    if (one->parsed()) return "fabric " + one->get_name();
-  }
-  if (g.fabric->parsed()) return "fabric";
-  if (g.sockets_ls->parsed()) return "sockets ls";
-  if (g.sockets_stat->parsed()) return "sockets stat";
-  if (g.sockets->parsed()) return "sockets";
-  return g.agent->parsed() ? "agent" : "";
+  const auto given = g.app.get_subcommands();
+  if (given.empty()) return "";
+  const auto inner = given.front()->get_subcommands();
+  const std::string& name = given.front()->get_name();
+  return inner.empty() ? name : name + " " + inner.front()->get_name();
 }
 
 std::optional<SaOptions::Action> sa_action(const Grammar& g) {
@@ -291,6 +310,8 @@ std::optional<SaOptions::Action> sa_action(const Grammar& g) {
   if (g.addresses->parsed()) return Action::kAddresses;
   if (g.sa_stats->parsed()) return Action::kStats;
   if (g.flush->parsed()) return Action::kFlush;
+  if (g.services->parsed()) return Action::kServices;
+  if (g.register_service->parsed()) return Action::kRegister;
   return std::nullopt;
 }
 
@@ -341,35 +362,26 @@ Words with_mode_of_sockets(Words words) {
   return words;
 }
 
-// Returns the first word that should be a command and is none; empty if there is none such.
-std::string unknown_command(const Words& words) {
-  const auto is_one_of = [](const std::string& word, std::initializer_list<const char*> names) {
-    return word.starts_with('-') || std::ranges::find(names, word) != names.end();
-  };
-  if (words.empty()) return "";
-  if (!is_one_of(words[0], {"run", "ps", "sa", "doctor", "agent", "fabric", "sockets"}))
-    return words[0];
-  if (words[0] == "agent" && words.size() > 1 && !is_one_of(words[1], {"status", "stop"})) {
-    return words[1];
+// Says that a word which should be a command is none.
+std::optional<std::unexpected<Message>> find_unknown_command(const Grammar& g, const Words& words) {
+  const CLI::App* app = &g.app;
+  std::string path;
+  for (const std::string& word : words) {
+    const Words names = commands_of(*app);
+    if (names.empty() || word.starts_with('-')) break;
+    if (std::ranges::find(names, word) == names.end()) {
+      return usage_error(
+          path, fmt::format("there is no command '{}'; there are {}", word, list_text(names)));
+    }
+    app = app->get_subcommand(word);
+    path += (path.empty() ? "" : " ") + word;
   }
-  if (words[0] == "fabric" && words.size() > 1 &&
-      !is_one_of(words[1], {"up", "down", "ls", "show", "log", "fault", "check", "make"})) {
-    return words[1];
-  }
-  if (words[0] == "sa" && words.size() > 1 &&
-      !is_one_of(words[1], {"paths", "groups", "addresses", "stats", "flush"})) {
-    return words[1];
-  }
-  if (words[0] == "sockets" && words.size() > 1 && !is_one_of(words[1], {"ls", "stat"})) {
-    return words[1];
-  }
-  return "";
+  return std::nullopt;
 }
 
-const char* commands_of(const std::string& command) {
-  if (command == "agent") return kAgentCommands;
-  if (command == "sa") return kSaCommands;
-  return command == "fabric" ? kFabricCommands : kSocketsCommands;
+std::unexpected<Message> no_command(const CLI::App& app, std::string_view name) {
+  return usage_error(name,
+                     fmt::format("no command given; there are {}", list_text(commands_of(app))));
 }
 
 // Finds the beginning of the program of `run`: the first word that is not one of our options, with
@@ -394,16 +406,10 @@ std::expected<Command, Message> parse(const Words& given) {
   auto program = first_of_program(arguments);
   const Words words = with_mode_of_sockets(Words(arguments.begin(), program));
   if (program != arguments.end() && *program == "--") ++program;
-  if (words.empty())
-    return usage_error("", fmt::format("no command given; there are {}", kCommands));
-  if (const std::string unknown = unknown_command(words); !unknown.empty()) {
-    const char* commands = kCommands;
-    if (unknown != words[0]) commands = commands_of(words[0]);
-    return usage_error(unknown != words[0] ? words[0] : "",
-                       fmt::format("there is no command '{}'; there are {}", unknown, commands));
-  }
-
   Grammar g;
+  if (words.empty()) return no_command(g.app, "");
+  if (auto unknown = find_unknown_command(g, words)) return *std::move(unknown);
+
   try {
     Words reversed(words.rbegin(), words.rend());
     g.app.parse(reversed);
@@ -435,7 +441,7 @@ std::expected<Command, Message> parse(const Words& given) {
     g.command.kind = Command::Kind::kPs;
   } else if (g.sa->parsed()) {
     const auto its = sa_action(g);
-    if (!its) return usage_error("sa", fmt::format("no command given; there are {}", kSaCommands));
+    if (!its) return no_command(*g.sa, "sa");
     g.command.kind = Command::Kind::kSa;
     g.command.sa.action = *its;
   } else if (g.doctor->parsed()) {
@@ -445,7 +451,7 @@ std::expected<Command, Message> parse(const Words& given) {
   } else if (g.stop->parsed()) {
     g.command.kind = Command::Kind::kAgentStop;
   } else if (g.agent->parsed()) {
-    return usage_error("agent", fmt::format("no command given; there are {}", kAgentCommands));
+    return no_command(*g.agent, "agent");
   } else if (const auto action = fabric_action(g)) {
     g.command.kind = Command::Kind::kFabric;
     g.command.fabric.action = *action;
@@ -461,14 +467,14 @@ std::expected<Command, Message> parse(const Words& given) {
       return usage_error("fabric fault", "PERCENT and --seed go with lossy");
     }
   } else if (g.fabric->parsed()) {
-    return usage_error("fabric", fmt::format("no command given; there are {}", kFabricCommands));
+    return no_command(*g.fabric, "fabric");
   } else if (g.sockets_ls->parsed() || g.sockets_stat->parsed()) {
     g.command.kind = Command::Kind::kSockets;
     g.command.sockets.totals = g.sockets_stat->parsed();
   } else if (g.sockets->parsed()) {
-    return usage_error("sockets", fmt::format("no command given; there are {}", kSocketsCommands));
+    return no_command(*g.sockets, "sockets");
   } else {
-    return usage_error("", fmt::format("no command given; there are {}", kCommands));
+    return no_command(g.app, "");
   }
   return g.command;
 }

@@ -201,11 +201,27 @@ TEST(Arguments, SaTakesATopicAndANode) {
   EXPECT_EQ(parse({"sa", "flush", "--node=a"})->sa.action, Action::kFlush);
   EXPECT_FALSE(parse({"sa", "paths", "--fabric", "net"})) << "a fabric without a node";
   EXPECT_EQ(said({"sa"}),
-            "2 verbena sa: no command given; there are paths, groups, addresses, stats and flush; "
-            "see 'verbena sa --help'");
+            "2 verbena sa: no command given; there are paths, groups, addresses, stats, flush, "
+            "services and register; see 'verbena sa --help'");
   EXPECT_EQ(said({"sa", "path"}),
-            "2 verbena sa: there is no command 'path'; there are paths, groups, addresses, stats "
-            "and flush; see 'verbena sa --help'");
+            "2 verbena sa: there is no command 'path'; there are paths, groups, addresses, stats, "
+            "flush, services and register; see 'verbena sa --help'");
+  const auto registers = parse({"sa", "register", "store", "0x1061bbd", "--lease", "30"});
+  ASSERT_TRUE(registers);
+  EXPECT_EQ(registers->sa.action, Action::kRegister);
+  EXPECT_EQ(registers->sa.service_name, "store");
+  EXPECT_EQ(registers->sa.service_id, 0x1061bbdu);
+  EXPECT_EQ(registers->sa.lease_seconds, 30u);
+  EXPECT_EQ(registers->sa.port, 1u);
+  EXPECT_FALSE(parse({"sa", "register", "store"})) << "no service id";
+  EXPECT_FALSE(parse({"sa", "register", "store", "7", "--lease", "0"}));
+  EXPECT_FALSE(parse({"sa", "services", "--port", "3"}));
+  const auto services = parse({"sa", "services", "--id", "7", "--port", "2"});
+  ASSERT_TRUE(services);
+  EXPECT_EQ(services->sa.action, Action::kServices);
+  EXPECT_EQ(services->sa.service_name, "");
+  EXPECT_EQ(services->sa.service_id, 7u);
+  EXPECT_EQ(services->sa.port, 2u);
   EXPECT_EQ(said({"sa", "stats", "x"}),
             "2 verbena sa stats: unknown argument 'x'; see 'verbena sa stats --help'");
 }

@@ -11,6 +11,7 @@
 
 #include "cli/agent_connection.h"
 #include "cli/fabric.h"
+#include "cli/sa_services.h"
 #include "cli/text.h"
 #include "wire/sa.h"
 
@@ -212,7 +213,9 @@ ipc::SaTopic topic_of(SaOptions::Action action) {
     case SaOptions::Action::kAddresses: return ipc::SaTopic::kAddresses;
     case SaOptions::Action::kStats: return ipc::SaTopic::kCounters;
     case SaOptions::Action::kPaths:
-    case SaOptions::Action::kFlush: return ipc::SaTopic::kPaths;
+    case SaOptions::Action::kFlush:
+    case SaOptions::Action::kServices:
+    case SaOptions::Action::kRegister: return ipc::SaTopic::kPaths;
   }
   std::unreachable();
 }
@@ -292,13 +295,17 @@ int sa(const SaOptions& options) {
       return command_failed("sa", entered.error());
     }
   }
-  auto agent = AgentConnection::find();
+  const bool uses_services = options.action == SaOptions::Action::kServices ||
+                             options.action == SaOptions::Action::kRegister;
+  auto agent = AgentConnection::find(uses_services ? AgentConnection::Role::kProgram
+                                                   : AgentConnection::Role::kTool);
   if (!agent) return command_failed("sa", agent.error());
   if (!*agent) {
     std::puts(options.json ? "{\n  \"agent\": null\n}"
                            : "no agent is running (one starts with the first program)");
     return 0;
   }
+  if (uses_services) return sa_services(**agent, options);
   const auto text = carry_out(**agent, options);
   if (!text) return command_failed("sa", text.error());
   std::fputs(text->c_str(), stdout);

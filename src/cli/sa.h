@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,10 +13,24 @@
 namespace verbena::cli {
 
 struct SaOptions {
-  enum class Action : std::uint8_t { kPaths, kGroups, kAddresses, kStats, kFlush } action{};
+  enum class Action : std::uint8_t {
+    kPaths,
+    kGroups,
+    kAddresses,
+    kStats,
+    kFlush,
+    kServices,
+    kRegister
+  };
+  Action action{};
   bool json = false;
   std::string node{};    // a node of a fabric; empty: the one of the environment
   std::string fabric{};  // the fabric of that node; empty: the one that is up
+  // These are for the services of an InfiniBand subnet.
+  unsigned port = 1;  // of the first device
+  std::string service_name{};
+  std::optional<std::uint64_t> service_id{};
+  std::uint32_t lease_seconds = 3600;
 };
 
 // Carries out a command of `verbena sa`, and returns its exit code.
