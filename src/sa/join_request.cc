@@ -34,9 +34,10 @@ bool is_good(std::uint8_t value, const std::optional<JoinRequest::Limit>& limit)
 
 }  // namespace
 
-Query join_query(const JoinRequest& request, const Gid& mgid, const Gid& port_gid,
+Query join_query(const JoinRequest& request, const Gid& mgid, Lid known_mlid, const Gid& port_gid,
                  std::uint8_t join_state) {
-  McMemberRecord record{.mgid = mgid, .port_gid = port_gid, .join_state = join_state};
+  McMemberRecord record{
+      .mgid = mgid, .port_gid = port_gid, .mlid = known_mlid, .join_state = join_state};
   std::uint64_t mask = fill_in(record, request) | MemberMask::kPortGid | MemberMask::kJoinState;
   if (mgid != Gid{}) mask |= MemberMask::kMgid;
   return Query::of(wire::Method::kSet, wire::SaAttribute::kMcMemberRecord, mask, record);

@@ -168,8 +168,10 @@ bool Memberships::settle_waiting(Group& group, MemberId id) {
 void Memberships::send_join(Groups::iterator found, Request request, const JoinRequest& parameters,
                             std::uint8_t bits, Duration give_up_after, Time now) {
   ++counters_.joins_sent;
+  const Group& group = found->second;
   const Gid source = port_.gids.empty() ? Gid{} : port_.gids.front();
-  Query query = join_query(parameters, found->second.mgid, source, bits);
+  const Lid known_mlid = group.record ? group.record->mlid : Lid{};
+  Query query = join_query(parameters, group.mgid, known_mlid, source, bits);
   query.give_up_after = give_up_after;
   ask(found, request, query, bits, now);
 }

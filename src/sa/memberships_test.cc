@@ -343,6 +343,19 @@ TEST_F(MembershipsTest, NewManagerGetsTheUnionAgainAndUsersDoNotNotice) {
   EXPECT_EQ(memberships.counters().rejoins, 1U);
 }
 
+// OpenSM counts the LIDs of groups anew, in the order of the joins.  If it gives groups each other's
+// LIDs, their members are told to join again.
+TEST_F(MembershipsTest, RejoinWishesForTheLidThatTheGroupHasHad) {
+  join();
+  const auto first = request();
+  EXPECT_EQ(record_in<McMemberRecord>(first).mlid, Lid{});
+  answer(first, record_of(kGroup));
+  memberships.reregister(now);
+  const auto again = request();
+  EXPECT_EQ(record_in<McMemberRecord>(again).mlid, record_of(kGroup).mlid);
+  EXPECT_EQ(header_in(again).component_mask & McMemberRecord::Mask::kMlid, 0U);
+}
+
 TEST_F(MembershipsTest, UsersHearOfNewParameters) {
   const MemberId id = become_member();
   memberships.reregister(now);
