@@ -27,6 +27,13 @@ sa::PortState for_sa(const PortState& state) {
           .pkeys = state.pkeys};
 }
 
+// Returns true if the client sends all requests again because of this change.  A new manager tells
+// its LID and asks for a reregistration in one PortInfo.  The requests need not be sent for both.
+bool asks_anew(const PortState& old, const PortState& state) {
+  const auto change = sa::PortChange::between(for_sa(old), for_sa(state));
+  return change.became_ready || change.stopped || change.lid || change.manager;
+}
+
 }  // namespace
 
 InfinibandPort::InfinibandPort(PortId port, const sa::Client::Config& config, Random random)
@@ -50,7 +57,9 @@ void InfinibandPort::set_state(const PortState& state, Time now) {
   const PortState old = std::exchange(state_, state);
   const Pkey old_pkey = std::exchange(pkey_, connection_pkey(state));
   client_->set_port(for_sa(state), now);
-  if (old.link.reregistrations != state.link.reregistrations) client_->reregister(now);
+  if (old.link.reregistrations != state.link.reregistrations && !asks_anew(old, state)) {
+    client_->reregister(now);
+  }
   if (old.lid != state.lid || old.sm_lid != state.sm_lid || old.why_down != state.why_down) {
     neighbours_.forget_all();
   }

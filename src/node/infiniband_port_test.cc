@@ -302,5 +302,21 @@ TEST_F(SubnetPortTest, MembersAreMembersAgainUnderANewManagerOrAreToldThatTheyAr
   EXPECT_TRUE(manager.members.contains(wire::broadcast_mgid({0xffff})));
 }
 
+// A new manager tells its LID and asks for a reregistration in one PortInfo.
+TEST_F(SubnetPortTest, NewManagerGetsEachRegistrationOnce) {
+  start();
+  run_for(1s);
+  const auto asked = port(0).client().queries().counters().asked;
+  manager.begin();
+  PortState taken_over = state(0);
+  taken_over.sm_lid = Lid{2};
+  ++taken_over.link.reregistrations;
+  set_state(0, taken_over);
+  run_for(30s);
+  EXPECT_EQ(port(0).client().queries().counters().asked - asked, asked);
+  EXPECT_EQ(manager.subscriptions.size(), 5u);
+  EXPECT_TRUE(manager.members.contains(wire::broadcast_mgid({0xffff})));
+}
+
 }  // namespace
 }  // namespace verbena::node
