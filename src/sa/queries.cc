@@ -27,6 +27,18 @@ bool answers(const SaHeader& header, const Query& query) {
           (redirected && header.mad.attribute_id == wire::kAttributeClassPortInfo));
 }
 
+// Returns true if a node without an SA has answered: it does not know the class, or no such method
+// of it (vol1 13.4.7).  Each SA knows the requests of this client.
+bool is_unserved(std::uint16_t status) {
+  constexpr std::uint16_t kCode = 0x001c;  // the bits of the status that tell what is invalid
+  switch (status & kCode) {
+    case wire::mad_status::kBadVersion:
+    case wire::mad_status::kMethodNotSupported:
+    case wire::mad_status::kMethodAttributeNotSupported: return true;
+    default: return false;
+  }
+}
+
 }  // namespace
 
 Error QueryEnd::error() const {
@@ -245,6 +257,11 @@ void Queries::receive_answer(Entries::iterator found, const mad::ManagementPort:
   }
   if ((header.mad.status & wire::mad_status::kRedirect) != 0 && redirect(id, entry, data, now)) {
     return;
+  }
+  if (is_unserved(header.mad.status)) {
+    ++counters_.unserved;
+    if (entry.tries - entry.busy < entry.query.tries_max) return pause(id, entry, now);
+    return end(found, {.how = QueryEnd::How::kTimedOut}, now);
   }
   measure(entry, now);
   if (header.mad.status != 0) {

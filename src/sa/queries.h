@@ -97,6 +97,9 @@ struct QueryEnd {
 // If the manager changes, all questions that are under way go to the new one, with new ids, because
 // the old manager may still answer.  Without a manager questions wait.
 //
+// If the manager of a node dies, the node itself refuses the MADs of its class.  A question goes on
+// all the same, because the next manager will answer it.
+//
 // Invariants:
 //  * Each query ends exactly once: by next_end(), or by cancel().
 //  * At most kOutstandingMax queries are sent or paused.
@@ -144,6 +147,7 @@ class Queries {
     std::uint64_t timed_out = 0;
     std::uint64_t cancelled = 0;
     std::uint64_t busy = 0;
+    std::uint64_t unserved = 0;  // answers of a node on which no SA runs
     std::uint64_t redirected = 0;
     std::uint64_t mismatched = 0;  // answers with the wrong attribute or method
     std::uint64_t asked_anew = 0;  // of another manager
@@ -215,6 +219,7 @@ inline constexpr auto kQueryCounterNames = std::to_array<MemberName<Queries::Cou
     {&Queries::Counters::timed_out, "sa_queries_timed_out"},
     {&Queries::Counters::cancelled, "sa_queries_cancelled"},
     {&Queries::Counters::busy, "sa_busy"},
+    {&Queries::Counters::unserved, "sa_queries_unserved"},
     {&Queries::Counters::redirected, "sa_redirected"},
     {&Queries::Counters::mismatched, "sa_answers_mismatched"},
     {&Queries::Counters::asked_anew, "sa_queries_asked_anew"},

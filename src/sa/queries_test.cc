@@ -159,6 +159,34 @@ TEST_F(QueriesTest, TriesThatTheManagerWasTooBusyForDoNotCount) {
   EXPECT_EQ(end->tries, 3U);
 }
 
+// The node of a manager that has died answers in its place until another manager takes over.
+TEST_F(QueriesTest, QueryOutlivesTheRefusalsOfANodeWithoutAnSa) {
+  Query query = path_query();
+  query.tries_max = 4;
+  ask(0, query);
+  mad::SendMad last = request();
+  for (const auto status : {wire::mad_status::kMethodAttributeNotSupported,
+                            wire::mad_status::kMethodNotSupported, wire::mad_status::kBadVersion}) {
+    answer(last, status);
+    EXPECT_FALSE(queries.next_end());
+    EXPECT_TRUE(sent().empty()) << "the node is not asked at once";
+    last = run_until(queries.deadline()).at(0);
+  }
+  EXPECT_EQ(queries.counters().unserved, 3U);
+  answer(last, 0);
+  EXPECT_EQ(queries.next_end()->how, QueryEnd::How::kAnswered);
+}
+
+TEST_F(QueriesTest, TriesThatNoSaHasServedCount) {
+  Query query = path_query();
+  query.tries_max = 1;
+  ask(0, query);
+  answer(request(), wire::mad_status::kMethodAttributeNotSupported);
+  const auto end = queries.next_end();
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->how, QueryEnd::How::kTimedOut);
+}
+
 TEST_F(QueriesTest, SixteenAreOutstandingAndTheRestWaitsInOrder) {
   for (std::uint64_t i = 0; i < 40; ++i) ask(i);
   auto requests = sent();
