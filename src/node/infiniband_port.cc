@@ -30,8 +30,7 @@ sa::PortState for_sa(const PortState& state) {
 // Returns true if the client sends all requests again because of this change.  A new manager tells
 // its LID and asks for a reregistration in one PortInfo.  The requests need not be sent for both.
 bool asks_anew(const PortState& old, const PortState& state) {
-  const auto change = sa::PortChange::between(for_sa(old), for_sa(state));
-  return change.became_ready || change.stopped || change.lid || change.manager;
+  return sa::PortChange::between(for_sa(old), for_sa(state)).asks_anew();
 }
 
 }  // namespace

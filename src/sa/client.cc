@@ -51,6 +51,7 @@ void Client::set_port(const PortState& state, Time now) {
   if (state == state_) return;
   const PortChange change = PortChange::between(state_, state);
   state_ = state;
+  if (change.asks_anew()) memberships_.hold_new_groups(now);
   queries_.set_port(port_, state, now);
   subscriptions_.set_port(state, change, now);
   paths_.set_port(state, change, now);

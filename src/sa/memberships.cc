@@ -127,6 +127,7 @@ void Memberships::step(Groups::iterator found, Time now) {
     if (!group.waiting.empty()) {
       const MemberId first = *group.waiting.begin();
       if (settle_waiting(group, first)) continue;
+      if (!group.record && now < new_groups_from_) return wait(key, group, new_groups_from_);
       const Member& member = members_.at(first);
       group.joins_for = first;
       return send_join(found, Request::kJoin, member.request, member.request.join_state,
@@ -387,6 +388,23 @@ void Memberships::lose_all(Time now) {
   for (auto found = groups_.begin(); found != groups_.end();) lose(found++, now);
 }
 
+void Memberships::hold_new_groups(Time now) {
+  if (std::ranges::none_of(groups_, [](const auto& one) { return one.second.record.has_value(); }))
+    return;
+  new_groups_from_ = now + kRejoinsFirst;
+  for (auto& [key, group] : groups_) {
+    if (group.record || group.request != Request::kJoin) continue;
+    by_query_.erase(group.query);
+    queries_.cancel(group.query, now);
+    group.request = Request::kNone;
+    // The manager may have got the join, or may still get it.
+    group.at_sa |= group.bits;
+    group.stray_joins |= group.bits;
+    group.stray_until = now + kStrayTime;
+    wait(key, group, new_groups_from_);
+  }
+}
+
 void Memberships::set_port(const PortState& state, const PortChange& change, Time now) {
   const PortState old = std::exchange(port_, state);
   if (change.lid || change.manager || change.stopped || change.became_ready || change.gids) {
@@ -405,7 +423,10 @@ void Memberships::set_port(const PortState& state, const PortChange& change, Tim
   }
 }
 
-void Memberships::reregister(Time now) { lose_all(now); }
+void Memberships::reregister(Time now) {
+  hold_new_groups(now);
+  lose_all(now);
+}
 
 void Memberships::group_deleted(const Gid& mgid, Time now) {
   const auto known = by_mgid_.find(mgid);

@@ -87,6 +87,10 @@ class Memberships {
   static constexpr Duration kRejoinPauseMin = std::chrono::seconds(1);
   static constexpr Duration kRejoinPauseMax = std::chrono::seconds(16);
 
+  // A new manager counts the LIDs of groups in the order of the joins, so new groups wait until those
+  // of before have their LIDs again.  This is more than the time to the first repeat of a rejoin.
+  static constexpr Duration kRejoinsFirst = std::chrono::seconds(2);
+
   Memberships(Queries& queries, Random random) : queries_(queries), random_(random) {}
 
   // Begins a membership.  A MemberEvent follows.  kInvalidArgument: the MGID is none, or the join
@@ -96,6 +100,9 @@ class Memberships {
   bool leave(MemberId member, Time now);
   std::optional<MemberEvent> next_event();
 
+  // Lets new groups wait for kRejoinsFirst, if there are others.  REQUIRES: the queries do not know
+  // of the new manager yet, for they would send it the joins that are under way.
+  void hold_new_groups(Time now);
   // Tells of changes.  The queries know of them already.
   void set_port(const PortState& state, const PortChange& change, Time now);
   // The SA has forgotten all memberships of the port.
@@ -198,6 +205,7 @@ class Memberships {
   std::set<std::pair<Time, MemberId>> joins_due_{};  // of users that have not joined
   std::set<std::pair<Time, GroupKey>> waits_{};
   std::set<std::pair<Time, GroupKey>> asserts_{};  // of groups that are asserted again
+  Time new_groups_from_{};
   GroupKey last_group_ = 0;
   std::uint64_t last_member_ = 0;
   std::deque<MemberEvent> events_{};

@@ -33,6 +33,7 @@ class MembershipsTest : public ManualSaTest {
   void change_port(const PortState& state) {
     const auto change = PortChange::between(port, state);
     port = state;
+    if (change.asks_anew()) memberships.hold_new_groups(now);
     queries.set_port({}, state, now);
     memberships.set_port(state, change, now);
   }
@@ -354,6 +355,54 @@ TEST_F(MembershipsTest, RejoinWishesForTheLidThatTheGroupHasHad) {
   const auto again = request();
   EXPECT_EQ(record_in<McMemberRecord>(again).mlid, record_of(kGroup).mlid);
   EXPECT_EQ(header_in(again).component_mask & McMemberRecord::Mask::kMlid, 0U);
+}
+
+// Otherwise the new group could get the LID of the one that is joined again.
+TEST_F(MembershipsTest, NewManagerHearsOfNewGroupsLast) {
+  become_member();
+  join(join_state::kSendOnlyFullMember, 0, test_mgid(2));
+  EXPECT_EQ(sent_text(), "join 8; ");
+  PortState other = port;
+  other.sm_lid = {2};
+  change_port(other);
+  join(join_state::kNonMember, 0, test_mgid(3));
+  const auto again = request();
+  EXPECT_EQ(record_in<McMemberRecord>(again).mgid, kGroup);
+  answer(again, record_of(kGroup));
+  EXPECT_EQ(run_for(Memberships::kRejoinsFirst - 1ns).size(), 0U);
+  const auto last = run_for(1ns);
+  ASSERT_EQ(last.size(), 2U);
+  EXPECT_EQ(text_of(last[0]) + ", " + text_of(last[1]), "join 8, join 2");
+  answer(last[0], record_of(test_mgid(2)));
+  answer(last[1], record_of(test_mgid(3)));
+  EXPECT_EQ(events(), "joined joined ");
+}
+
+TEST_F(MembershipsTest, FirstManagerHearsOfNewGroupsAtOnce) {
+  join();
+  request();
+  PortState other = port;
+  other.sm_lid = {2};
+  change_port(other);
+  EXPECT_EQ(text_of(request()), "join 1");
+}
+
+TEST_F(MembershipsTest, UserOfANewGroupThatLeavesMeanwhileLeavesNothingBehind) {
+  become_member();
+  const MemberId id = join(join_state::kFullMember, 0, test_mgid(2));
+  request();
+  memberships.reregister(now);
+  answer(request(), record_of(kGroup));
+  EXPECT_TRUE(memberships.leave(id, now));
+  const auto last = run_for(Memberships::kRejoinsFirst).at(0);
+  EXPECT_EQ(text_of(last), "leave 1");
+  EXPECT_EQ(record_in<McMemberRecord>(last).mgid, test_mgid(2));
+  answer(last, record_of(test_mgid(2)));
+  const auto after_strays = run_for(Memberships::kStrayTime);
+  ASSERT_EQ(after_strays.size(), 1U);
+  EXPECT_EQ(text_of(after_strays[0]), "leave 1");
+  answer(after_strays[0], record_of(test_mgid(2)));
+  EXPECT_EQ(memberships.groups(), 1U);
 }
 
 TEST_F(MembershipsTest, UsersHearOfNewParameters) {

@@ -50,6 +50,9 @@ struct PortChange {
   bool gids = false;
   bool pkeys = false;
 
+  // Returns true if all queries under way are sent again.
+  bool asks_anew() const { return became_ready || stopped || lid || manager; }
+
   static PortChange between(const PortState& old, const PortState& now) {
     return {.became_ready = now.is_ready() && !old.is_ready(),
             .stopped = old.is_ready() && !now.is_ready(),
