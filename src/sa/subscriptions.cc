@@ -120,6 +120,9 @@ void Subscriptions::receive(const QueryEnd& end, Time now) {
 }
 
 void Subscriptions::register_again(bool doubts_requests, Time now) {
+  // A manager that begins anew may count its reports from the same number again.
+  recent_.clear();
+  recent_order_.clear();
   for (auto found = traps_.begin(); found != traps_.end();) {
     const auto here = found++;
     here->second.is_registered = false;

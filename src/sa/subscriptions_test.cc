@@ -106,6 +106,16 @@ TEST_F(SubscriptionsTest, RepeatedReportIsAnsweredAgainAndDeliveredOnce) {
   EXPECT_EQ(subscriptions.counters().repeated, 1U);
 }
 
+// OpenSM begins with the same transaction id whenever it is started.
+TEST_F(SubscriptionsTest, ReportOfAManagerThatBeginsAnewIsNoRepeat) {
+  subscribe();
+  EXPECT_TRUE(report(7, test_gid(1)));
+  subscriptions.reregister(now);
+  EXPECT_TRUE(report(7, test_gid(2)));
+  EXPECT_FALSE(report(7, test_gid(2)));
+  EXPECT_EQ(subscriptions.counters().repeated, 1U);
+}
+
 TEST_F(SubscriptionsTest, NewManagerAndReregistrationAreToldAgain) {
   subscribe();
   answer(request(), InformInfo{});
