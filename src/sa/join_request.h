@@ -34,9 +34,9 @@ struct JoinRequest {
 };
 
 // Returns the request to the SA.  `known_mlid` is the LID that the group has had, if any.  It is a
-// wish that the component mask does not name.  So a manager that has given the LID to another group,
-// or that has never seen the wish, answers with a LID of its own.  OpenSM grants the wish if the LID
-// is free.
+// wish that the component mask does not name.  So a manager that has given the LID to another
+// group, or that has never seen the wish, answers with a LID of its own.  OpenSM grants the wish if
+// the LID is free.
 Query join_query(const JoinRequest& request, const Gid& mgid, Lid known_mlid, const Gid& port_gid,
                  std::uint8_t join_state);
 Query leave_query(const Gid& mgid, const Gid& port_gid, std::uint8_t join_state);

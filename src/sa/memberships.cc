@@ -368,7 +368,11 @@ void Memberships::receive_leave(Groups::iterator found, const QueryEnd& end, Tim
   if (end.how == QueryEnd::How::kTimedOut) ++counters_.leaves_given_up;
   group.leave_rounds = 0;
   group.at_sa = static_cast<std::uint8_t>(group.at_sa & ~group.bits);
-  if (group.confirmed == 0) group.record.reset();
+  // OpenSM 3.3.23 removes the port if it was the last full member, whatever else it was.  So the
+  // rest is confirmed by a join.
+  const bool keeps_record = group.confirmed != 0;
+  if ((group.bits & wire::join_state::kFullMember) != 0) group.confirmed = 0;
+  if (!keeps_record) group.record.reset();
   step(found, now);
 }
 

@@ -87,8 +87,8 @@ class Memberships {
   static constexpr Duration kRejoinPauseMin = std::chrono::seconds(1);
   static constexpr Duration kRejoinPauseMax = std::chrono::seconds(16);
 
-  // A new manager counts the LIDs of groups in the order of the joins, so new groups wait until those
-  // of before have their LIDs again.  This is more than the time to the first repeat of a rejoin.
+  // A new manager counts the LIDs of groups in the order of the joins.  So joins of new groups wait
+  // for the rejoins of the others, and for the first repeat of those, which is a second later.
   static constexpr Duration kRejoinsFirst = std::chrono::seconds(2);
 
   Memberships(Queries& queries, Random random) : queries_(queries), random_(random) {}
