@@ -1,0 +1,61 @@
+# OpenSM on nodes of a subnet, one of which takes over from another, and programs that are members of multicast groups
+# (tests/programs/groups.c).  Source lib.sh first.
+groups=$VB_PREFIX/tests/programs/groups
+
+declare -A manager_pid member_in
+
+on() { verbena run --node "$1" -- "${@:2}"; }
+start_on() { start run --node "$1" --verbose -- "${@:2}"; }
+counter() { VERBENA_NODE=$1 verbena ps --counters | awk -v name="$2" '$3 == name { sum += $4 } END { print sum + 0 }'; }
+active() { on "$1" ibv_devinfo 2>&1 | grep -q 'state:.*PORT_ACTIVE'; }
+wait_active() {
+  local node
+  for node in "$@"; do
+    until_true 30 active "$node" || fail "the port of $node stays inactive: $(tail "$work"/*.osm/log)"
+  done
+}
+
+# begin_manager NODE PRIORITY [OPTION...]: starts OpenSM, with lines of its options file.  A standby asks the master every
+# 0.3 s, and takes over after two questions without an answer.
+begin_manager() {
+  local files=$work/$1.osm
+  mkdir -p "$files"
+  printf '%s\n' "sm_priority $2" 'sminfo_polling_timeout 300' 'polling_retry_number 2' 'sweep_interval 1' 'force_log_flush TRUE' "${@:3}" >"$files/options"
+  OSM_TMP_DIR=$files OSM_CACHE_DIR=$files start run --node "$1" -- opensm -F "$files/options" -f "$files/log" \
+    >"$files/out" 2>&1 &
+  manager_pid[$1]=$!
+}
+end_manager() {
+  kill -KILL "${manager_pid[$1]}"
+  wait "${manager_pid[$1]}" 2>/dev/null || true
+}
+lid() { on "$1" ibstat | sed -n 's/.*Base lid: //p'; }
+# sees_master NODE HOST: OpenSM on HOST is the master for NODE.
+sees_master() { on "$1" sminfo 2>/dev/null | grep -q "sm lid $(lid "$2") .*SMINFO_MASTER"; }
+wait_master() { until_true 30 sees_master "$1" "$2" || fail "$2 does not become master: $(tail "$work"/*.osm/log)"; }
+
+# Prints what the SA has of all members: a line "MGID MLID node join-state" for each.
+members() {
+  on "$1" saquery --smkey 1 -m >"$work/saquery" 2>&1 || { echo "saquery fails: $(cat "$work/saquery")"; return; }
+  awk -F '\.\.+' '/MGID/ { mgid = $2 } /Mlid/ { mlid = $2 } /ScopeState/ { state = substr($2, length($2)) }
+    /NodeDescription/ { print mgid, mlid, $2, "0x" state }' "$work/saquery" | sort
+}
+# Prints the subscriptions that the SA has: a line "port trap" for each.
+subscriptions() {
+  on "$1" saquery --smkey 1 -I >"$work/saquery" 2>&1 || { echo "saquery fails: $(cat "$work/saquery")"; return; }
+  awk -F '\.\.+' '/SubscriberGID/ { port = $2 } /trap_num/ { print port, $2 }' "$work/saquery" | sort
+}
+
+# begin_member NODE ADDRESS: starts a program that joins groups as `tell_member NODE COMMAND...` says.
+begin_member() {
+  local in
+  mkfifo "$work/$1.in"
+  start_on "$1" "$groups" "$2" <"$work/$1.in" >"$work/$1.out" 2>&1 &
+  exec {in}>"$work/$1.in"
+  member_in[$1]=$in
+  until_true 20 said "$1" ready || fail "the member on $1: $(cat "$work/$1.out")"
+}
+tell_member() { (echo "${@:2}" >&"${member_in[$1]}") 2>/dev/null || fail "the member on $1 has ended: $(cat "$work/$1.out")"; }
+# said NODE LINE: the program has printed the line.
+said() { grep -qx -- "$2" "$work/$1.out"; }
+wait_said() { until_true 30 said "$1" "$2" || fail "the member on $1 does not say '$2': $(cat "$work/$1.out")"; }
