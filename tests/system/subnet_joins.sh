@@ -1,0 +1,78 @@
+#!/bin/bash
+# ctest: TIMEOUT 120 PLAIN
+# Programs on three hosts join and leave groups in random order, while OpenSM dies, and comes back as another one.
+# Whenever all of it has ended, the SA has the union of what the processes of each host want, and nothing else.
+# VB_JOINS is the number of joins and leaves.  VB_SEED repeats an order.
+# PLAIN: OpenSM is started without the sanitizer's runtime, which must be preloaded into it.
+source "$VB_SOURCE/tests/system/lib.sh"
+source "$VB_SOURCE/tests/system/lib_managers.sh"
+unset VERBENA_LINK  # programs on a fabric need lanes
+need opensm saquery sminfo ibstat ibv_devinfo python3
+
+joins=${VB_JOINS:-200}
+fifth=$((joins / 5))
+seed=${VB_SEED:-$((RANDOM * 32768 + RANDOM))}
+echo "VB_SEED=$seed VB_JOINS=$joins"
+
+export VERBENA_FABRIC=joins
+verbena fabric make --fat-tree 4 >"$work/net"
+verbena fabric up "$work/net" --name joins --sm none >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
+begin_manager host1 5
+wait_active host1 host2 host3 host4
+begin_manager host2 3
+
+coproc python3 "$VB_SOURCE/tests/system/_joins.py" "$seed" "$groups" \
+  host2=10.0.0.2 host2=10.0.0.2 host3=10.0.0.3 host3=10.0.0.3 host3=10.0.0.3 host4=10.0.0.4 host4=10.0.0.4 host4=10.0.0.4 \
+  2>"$work/errors"
+exec {from}<&"${COPROC[0]}" {to}>&"${COPROC[1]}"
+driver=$COPROC_PID
+tell_all() { (echo "$@" >&"$to") 2>/dev/null || fail "seed $seed: $(cat "$work/errors")"; }
+# expect WORD: reads the next line into $said, which must begin with the word.
+expect() {
+  read -r -t 90 said <&"$from" || fail "seed $seed: no '$1': $(cat "$work/errors")"
+  [ "${said%% *}" = "$1" ] || fail "seed $seed: '$said' in place of '$1'"
+}
+
+at_sa() {
+  members host3 | awk '$1 ~ /^ff12:4001:/ { print $1, $3, $4 }' >"$work/at_sa"
+  cmp -s "$work/wanted" "$work/at_sa"
+}
+# compare WHEN: waits until all commands have ended, and compares the SA with what the processes want.
+compare() {
+  local line
+  tell_all settle
+  expect settled
+  while read -r -t 90 line <&"$from" && [ "$line" != . ]; do echo "$line"; done >"$work/wanted"
+  until_true 30 at_sa || fail "seed $seed, $1: not as the SA has it: $(diff "$work/wanted" "$work/at_sa")"
+  echo "$1: $(wc -l <"$work/wanted") memberships of hosts, ${said#settled } lost by programs"
+}
+
+expect ready
+tell_all run "$fifth"
+expect ran
+compare "under the first manager"
+
+# The master dies in the middle, so joins and leaves are under way without a manager.
+tell_all run "$fifth"
+end_manager host1
+tell_all run "$fifth"
+expect ran
+expect ran
+wait_master host3 host2
+compare "after the takeover"
+
+# A manager of higher priority begins, and gets the subnet in the middle.
+begin_manager host1 5
+tell_all run "$fifth"
+expect ran
+wait_master host3 host1
+compare "after the handover"
+
+tell_all run $((joins - 4 * fifth))
+expect ran
+compare "at the end"
+tell_all end
+wait "$driver" || fail "seed $seed: $(cat "$work/errors")"
+nobody_is_left() { ! members host3 | grep -q '^ff12:4001:'; }
+until_true 30 nobody_is_left || fail "seed $seed: the SA has members whose programs have ended: $(members host3)"
+verbena fabric down joins >"$work/down" || fail "the fabric does not go down"
