@@ -44,6 +44,12 @@ struct Arguments {
   std::string sa = "get";
 };
 
+// REQUIRES: the option --sa has accepted the word.
+sa::PathCache::Mode mode_named(const std::string& word) {
+  if (word == "table") return sa::PathCache::Mode::kTable;
+  return word == "uncached" ? sa::PathCache::Mode::kUncached : sa::PathCache::Mode::kGet;
+}
+
 int failed(const Arguments& arguments, const std::string& text) {
   std::fprintf(stderr, "verbena-fabric: %s\n", text.c_str());
   if (arguments.ready_fd >= 0) os::report_failure(arguments.ready_fd, text);
@@ -105,16 +111,14 @@ int run(const Arguments& arguments) {
   if (!listener) return failed(arguments, listener.error());
   if (!*listener) return failed(arguments, "a fabric of this name is up already");
   asio::io_context loop(1);
-  Service::Options options{
-      .build = VB_BUILD_ID,
-      .name = arguments.name,
-      .file = arguments.file,
-      .trace = arguments.trace && !arguments.log.empty(),
-      .managers = arguments.managers,
-      .opensm = arguments.opensm,
-      .scratch = arguments.scratch,
-      .sa = {.paths = {.mode = arguments.sa == "table" ? sa::PathCache::Mode::kTable
-                                                       : sa::PathCache::Mode::kGet}}};
+  Service::Options options{.build = VB_BUILD_ID,
+                           .name = arguments.name,
+                           .file = arguments.file,
+                           .trace = arguments.trace && !arguments.log.empty(),
+                           .managers = arguments.managers,
+                           .opensm = arguments.opensm,
+                           .scratch = arguments.scratch,
+                           .sa = {.paths = {.mode = mode_named(arguments.sa)}}};
   const auto service = is_netlist ? Service::create(loop, std::move(**listener),
                                                     std::move(*topology), std::move(options), log)
                                   : Service::create(loop, std::move(**listener), std::move(*fabric),
@@ -149,8 +153,9 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
               "VERBENA_FABRIC_LOG");
   or_variable(app.add_option("--sa", arguments.sa,
                              "How nodes of a subnet learn paths: by a query for each destination "
-                             "(get), or by one for all of them (table)")
-                  ->check(CLI::IsMember({"get", "table"})),
+                             "(get), by one for all of them (table), or by one for each "
+                             "connection (uncached)")
+                  ->check(CLI::IsMember({"get", "table", "uncached"})),
               "VERBENA_SA");
   or_variable(app.add_flag("--trace", arguments.trace, "Log each change of a connection's state"),
               "VERBENA_TRACE");

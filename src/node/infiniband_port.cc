@@ -274,9 +274,9 @@ void InfinibandPort::find_path(Route& route, const Gid& destination, Time now) {
     routes_.erase(token);
     return;
   }
-  const auto lookup =
-      client_->paths().find({.destination = destination, .source = first_gid(), .pkey = pkey_},
-                            token, route.until - now, now);
+  const auto lookup = client_->paths().find_for_connection(
+      {.destination = destination, .source = first_gid(), .pkey = pkey_}, token, route.until - now,
+      now);
   if (!lookup) return end_route(token, std::unexpected(lookup.error()));
   if (const auto* known = std::get_if<sa::KnownPaths>(&*lookup))
     return end_route(token, known->path);

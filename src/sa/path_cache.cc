@@ -8,8 +8,7 @@ using wire::PathRecord;
 
 // ---- questions ----------------------------------------------------------------------------------
 
-Result<PathCache::Lookup> PathCache::find(const PathQuestion& question, std::uint64_t cookie,
-                                          Duration give_up_after, Time now) {
+Result<void> PathCache::check(const PathQuestion& question) const {
   if (question.numb_path == 0 || question.numb_path > kPathsPerQuestionMax ||
       (question.destination == Gid{} && !question.destination_lid)) {
     return fail(Errc::kInvalidArgument, "a path needs a destination");
@@ -17,6 +16,12 @@ Result<PathCache::Lookup> PathCache::find(const PathQuestion& question, std::uin
   if (port_.is_ready() && !port_.has_gid(question.source)) {
     return fail(Errc::kAddressNotFound, "the source of a path is no GID of the port");
   }
+  return {};
+}
+
+Result<PathCache::Lookup> PathCache::find(const PathQuestion& question, std::uint64_t cookie,
+                                          Duration give_up_after, Time now) {
+  VB_TRY_VOID(check(question));
   auto found = entries_.find(question);
   if (found != entries_.end() && !found->second.is_asked()) {
     Entry& entry = found->second;
@@ -36,7 +41,7 @@ Result<PathCache::Lookup> PathCache::find(const PathQuestion& question, std::uin
       return Lookup(*known);
     }
   }
-  if (waiters_.size() >= config_.waiters_max) {
+  if (waiters_.size() + uncached_.size() >= config_.waiters_max) {
     ++counters_.limit_waiters;
     return fail(Errc::kNoResources, "questions that wait for paths");
   }
@@ -158,6 +163,10 @@ void PathCache::remove_waiter(PathTicket ticket, Time now) {
 }
 
 bool PathCache::cancel(PathTicket ticket, Time now) {
+  if (const auto uncached = uncached_.extract(ticket)) {
+    queries_.cancel(uncached.mapped().query, now);
+    return true;
+  }
   if (!waiters_.contains(ticket)) {
     const auto dropped =
         std::erase_if(events_, [&](const PathEvent& event) { return event.ticket == ticket; });
@@ -197,6 +206,7 @@ std::optional<PathEvent> PathCache::next_event() {
 
 void PathCache::receive(const QueryEnd& end, Time now) {
   if (table_query_ == end.id) return receive_table(end, now);
+  if (end.cookie != 0) return receive_uncached(end, now);
   const auto asked = asked_.find(end.id);
   if (asked == asked_.end()) return;
   const auto found = entries_.find(*asked->second);

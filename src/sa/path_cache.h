@@ -60,12 +60,15 @@ struct PathEvent {
 //
 // Mode kTable loads all paths of the port by one query.  Questions meanwhile wait for the table.
 //
+// Mode kUncached exists to compare with Linux, whose RDMA CM asks for each connection: what
+// find_for_connection() asks is neither shared nor remembered.
+//
 // Invariants:
 //  * Each ticket gets one PathEvent, unless it is cancelled.
 //  * A path is never given out later than age() after the SA was asked for it.
 class PathCache {
  public:
-  enum class Mode : std::uint8_t { kGet, kTable };
+  enum class Mode : std::uint8_t { kGet, kTable, kUncached };
   struct Config {
     Mode mode = Mode::kGet;
     std::size_t entries_max = 16384;
@@ -97,6 +100,10 @@ class PathCache {
   // port.  kUnreachable: the SA knows no such path.  kNoResources: too many wait.
   Result<Lookup> find(const PathQuestion& question, std::uint64_t cookie, Duration give_up_after,
                       Time now);
+  // Finds a path for a connection, with the errors of find().  In mode kUncached it asks the SA
+  // each time.  In other modes it does the same as find().
+  Result<Lookup> find_for_connection(const PathQuestion& question, std::uint64_t cookie,
+                                     Duration give_up_after, Time now);
   // Forgets an asker.  If nobody else waits, the query is cancelled.  False: it has been answered.
   bool cancel(PathTicket ticket, Time now);
   std::optional<PathEvent> next_event();
@@ -154,8 +161,16 @@ class PathCache {
     Time asked{};
     Time until{};
   };
+  // Is a question of one asker alone.
+  struct Uncached {
+    PathQuestion question{};
+    QueryId query{};
+    std::uint64_t cookie = 0;
+    Time asked{};
+  };
   enum class Table : std::uint8_t { kNone, kDue, kLoading, kLoaded };
 
+  Result<void> check(const PathQuestion& question) const;
   bool is_fresh(const Entry& entry, Time now) const;
   void note_use(Entries::iterator found);
   KnownPaths choose(Entry& entry);
@@ -168,6 +183,7 @@ class PathCache {
   // Asks the SA, or lets the entry wait for the table.  False: too many queries wait.
   bool ask(Entries::iterator found, Time until, Time now);
   Entries::iterator refresh(Entries::iterator found, Time now);
+  void receive_uncached(const QueryEnd& end, Time now);
   void receive_path(Entries::iterator found, const QueryEnd& end, Time now);
   Result<std::vector<wire::PathRecord>> paths_in(const PathQuestion& question, const QueryEnd& end);
   void answer_waiters(Entry& entry, const std::vector<wire::PathRecord>& paths,
@@ -195,6 +211,7 @@ class PathCache {
   std::map<QueryId, const PathQuestion*> asked_{};
   std::map<PathTicket, Waiter> waiters_{};
   std::set<std::pair<Time, PathTicket>> waiters_due_{};
+  std::map<PathTicket, Uncached> uncached_{};
   std::uint64_t last_ticket_ = 0;
   std::deque<PathEvent> events_{};
   std::vector<wire::PathRecord> from_table_{};  // what find_in_table() has returned

@@ -12,6 +12,7 @@ struct PathCounters {
   std::uint64_t hits = 0;
   std::uint64_t misses = 0;
   std::uint64_t shared = 0;         // questions that were in flight already
+  std::uint64_t uncached = 0;       // asked without the cache
   std::uint64_t negative_hits = 0;  // answered with a recent "no such path"
   std::uint64_t expired = 0;        // found, but too old
   std::uint64_t evicted = 0;
@@ -44,6 +45,7 @@ inline constexpr auto kPathCounterNames = std::to_array<MemberName<PathCounters>
     {&PathCounters::hits, "sa_path_hits"},
     {&PathCounters::misses, "sa_path_misses"},
     {&PathCounters::shared, "sa_path_questions_shared"},
+    {&PathCounters::uncached, "sa_path_questions_uncached"},
     {&PathCounters::negative_hits, "sa_path_negative_hits"},
     {&PathCounters::expired, "sa_paths_expired"},
     {&PathCounters::evicted, "sa_paths_evicted"},

@@ -1,0 +1,41 @@
+#include "sa/path_cache.h"
+
+// Asks the SA for each connection, as Linux does.
+namespace verbena::sa {
+
+// The cookie of such a query is the ticket.  Queries of the cache have 0.
+Result<PathCache::Lookup> PathCache::find_for_connection(const PathQuestion& question,
+                                                         std::uint64_t cookie,
+                                                         Duration give_up_after, Time now) {
+  if (config_.mode != Mode::kUncached) return find(question, cookie, give_up_after, now);
+  VB_TRY_VOID(check(question));
+  if (waiters_.size() + uncached_.size() >= config_.waiters_max) {
+    ++counters_.limit_waiters;
+    return fail(Errc::kNoResources, "questions that wait for paths");
+  }
+  Query query = query_of(question);
+  query.give_up_after = give_up_after;
+  const PathTicket ticket{++last_ticket_};
+  const QueryId asked = VB_TRY(queries_.ask(query, Asker::kPaths, ticket.value, now));
+  ++counters_.uncached;
+  uncached_.emplace(ticket,
+                    Uncached{.question = question, .query = asked, .cookie = cookie, .asked = now});
+  return Lookup(ticket);
+}
+
+void PathCache::receive_uncached(const QueryEnd& end, Time now) {
+  const auto asked = uncached_.extract(PathTicket{end.cookie});
+  if (!asked) return;
+  PathEvent event{.ticket = asked.key(),
+                  .cookie = asked.mapped().cookie,
+                  .waited = now - asked.mapped().asked,
+                  .tries = end.tries};
+  if (auto paths = paths_in(asked.mapped().question, end)) {
+    event.paths = *std::move(paths);
+  } else {
+    event.error = paths.error();
+  }
+  events_.push_back(std::move(event));
+}
+
+}  // namespace verbena::sa
