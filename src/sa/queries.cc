@@ -124,6 +124,8 @@ void Queries::set_port(PortId port, const PortState& state, Time now) {
   manager_ = manager;
   first_interval_ = kFirstInterval;
   round_trip_ = {};
+  confirmed_ = shrunk_ = {};
+  window_ = kOutstandingMax;
   for (auto& [id, entry] : entries_) {
     if (entry.state == State::kWaiting) continue;
     unsend(id, entry);
@@ -138,7 +140,7 @@ void Queries::set_port(PortId port, const PortState& state, Time now) {
 // ---- sending ------------------------------------------------------------------------------------
 
 void Queries::start_waiting(Time now) {
-  while (manager_ && !waiting_.empty() && outstanding() < kOutstandingMax) {
+  while (manager_ && !waiting_.empty() && outstanding() < window_) {
     const QueryId id = *waiting_.begin();
     waiting_.erase(waiting_.begin());
     Entry& entry = entries_.at(id);
@@ -170,6 +172,7 @@ void Queries::send(QueryId id, Entry& entry, Time now) {
   ++counters_.sent;
   if (entry.tries++ != 0) ++counters_.repeated;
   entry.state = State::kSent;
+  entry.last_sent = now;
   const SaHeader header{
       .mad = {.mgmt_class = MgmtClass::kSubnetAdministration,
               .class_version = wire::class_version(MgmtClass::kSubnetAdministration),
@@ -195,7 +198,7 @@ void Queries::pause(QueryId id, Entry& entry, Time now) {
   entry.state = State::kPaused;
   entry.may_measure = false;
   entry.resume = now + with_jitter(entry.interval);
-  entry.interval = std::min(entry.interval * 2, kIntervalMax);
+  entry.interval = grown(entry.interval);
   resumes_.emplace(entry.resume, id);
 }
 
@@ -230,10 +233,37 @@ void Queries::expire(Entries::iterator found, Time now) {
   if (entry.tries - entry.busy >= entry.query.tries_max) {
     return end(found, {.how = QueryEnd::How::kTimedOut}, now);
   }
-  entry.interval = std::min(entry.interval * 2, kIntervalMax);
-  // New questions begin with the interval that this one has reached (Karn's algorithm).
-  first_interval_ = std::max(first_interval_, std::min(entry.interval, kFirstIntervalMax));
+  if (was_lost(entry)) {
+    entry.interval = std::min(entry.interval, first_interval_);
+  } else {
+    // New questions begin with an interval in which this one would be answered (Karn's algorithm).
+    first_interval_ = std::clamp((now - entry.first_sent) * 2, first_interval_, kFirstIntervalMax);
+    if (entry.interval >= kRoundTripMax) shrink_window(now);
+    entry.interval = grown(entry.interval);
+  }
   send(found->first, entry, now);
+}
+
+Duration Queries::first_interval_of(Duration round_trip) {
+  return std::clamp(round_trip * 4, kFirstIntervalMin, kFirstIntervalMax);
+}
+
+bool Queries::was_lost(const Entry& entry) const {
+  return confirmed_ > entry.last_sent && entry.interval >= round_trip_ * 4;
+}
+
+// Changes the window once in an interval, because all that were sent together time out together.
+void Queries::shrink_window(Time now) {
+  if (shrunk_ != Time{} && now - shrunk_ < first_interval_) return;
+  shrunk_ = now;
+  window_ = std::max(window_ / 2, kWindowMin);
+}
+
+Duration Queries::grown(Duration interval) const {
+  const Duration together = kRepeatGap * static_cast<std::int64_t>(outstanding());
+  const Duration max =
+      std::clamp(std::max(together, round_trip_ * 4), kLoneIntervalMax, kIntervalMax);
+  return std::max(interval, std::min(interval * 2, max));
 }
 
 void Queries::receive_answer(Entries::iterator found, const mad::ManagementPort::Message& message,
@@ -305,10 +335,22 @@ bool Queries::redirect(QueryId id, Entry& entry, std::span<const std::byte> data
 }
 
 void Queries::measure(const Entry& entry, Time now) {
-  if (!entry.may_measure) return;
+  if (!entry.may_measure) {
+    // A slow SA hardly ever answers an earlier try just after a repeat.
+    if (round_trip_ == Duration{} || now - entry.last_sent > round_trip_ * 4) return;
+    confirmed_ = now;
+    first_interval_ = first_interval_of(round_trip_);
+    return;
+  }
   const Duration sample = now - entry.first_sent;
+  confirmed_ = now;
   round_trip_ = round_trip_ == Duration{} ? sample : (round_trip_ * 7 + sample) / 8;
-  first_interval_ = std::clamp(round_trip_ * 4, kFirstIntervalMin, kFirstIntervalMax);
+  first_interval_ = first_interval_of(round_trip_);
+  if (sample > kRoundTripMax) {
+    shrink_window(now);
+  } else {
+    window_ = std::min(window_ + 1, kOutstandingMax);
+  }
 }
 
 void Queries::end(Entries::iterator found, QueryEnd end, Time now) {

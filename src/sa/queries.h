@@ -90,9 +90,18 @@ struct QueryEnd {
 //                                                     [paused]
 //
 // All repeats have the transaction id of the first try, so the SA can see that they are the same
-// question.  Intervals double, with jitter.  The first interval adapts to the SA: it is four round
-// trips, and after a timeout it stays as long as the repeats until a question is answered at its
-// first try.
+// question.  Intervals have jitter.  The first interval adapts to the SA: it is four round trips.
+// Only a question that is answered at its first try tells the round trip.  A timeout can have two
+// causes:
+//  * The SA has answered another question in time since then, so this one was lost: it is sent
+//    again after the same interval.
+//  * The SA may have more to do than it can: the interval doubles, as does the first interval of
+//    later questions.
+// Intervals grow until the questions of the port together are repeated kRepeatGap apart.  So the
+// last questions of many are repeated often enough to survive a lossy SA.
+//
+// The window limits how many questions are under way.  It shrinks while round trips are longer than
+// kRoundTripMax, so that a slow SA that thousands of hosts ask at once needs few repeats.
 //
 // If the manager changes, all questions that are under way go to the new one, with new ids, because
 // the old manager may still answer.  Without a manager questions wait.
@@ -106,12 +115,16 @@ struct QueryEnd {
 class Queries {
  public:
   static constexpr std::size_t kOutstandingMax = 16;
+  static constexpr std::size_t kWindowMin = 2;
   static constexpr std::size_t kWaitingMax = 65536;
   static constexpr std::uint8_t kRedirectsMax = 4;  // of one query
   static constexpr Duration kFirstIntervalMin = std::chrono::milliseconds(250);
   static constexpr Duration kFirstInterval = std::chrono::seconds(1);  // of an unknown SA
-  static constexpr Duration kFirstIntervalMax = std::chrono::seconds(4);
-  static constexpr Duration kIntervalMax = std::chrono::seconds(8);
+  static constexpr Duration kFirstIntervalMax = std::chrono::seconds(8);
+  static constexpr Duration kIntervalMax = std::chrono::seconds(16);
+  static constexpr Duration kRepeatGap = std::chrono::milliseconds(500);
+  static constexpr Duration kLoneIntervalMax = std::chrono::seconds(1);  // of the last questions
+  static constexpr Duration kRoundTripMax = std::chrono::seconds(4);
 
   // REQUIRES: `mads` outlives this object, and `agent` joins segments.
   Queries(mad::ManagementPort& mads, mad::AgentNumber agent, Random random)
@@ -137,6 +150,7 @@ class Queries {
 
   std::size_t outstanding() const { return entries_.size() - waiting_.size(); }
   std::size_t waiting() const { return waiting_.size(); }
+  std::size_t window() const { return window_; }
 
   struct Counters {
     std::uint64_t asked = 0;
@@ -170,7 +184,8 @@ class Queries {
     std::optional<mad::Address> redirected_to{};
     Duration interval{};
     Time asked{};
-    Time first_sent{};         // to this manager
+    Time first_sent{};  // to this manager
+    Time last_sent{};
     bool may_measure = false;  // the answer tells the round trip
     Time until{};
     Time resume = kNever;  // kPaused
@@ -189,6 +204,11 @@ class Queries {
   // Returns false if the redirection leads nowhere.
   bool redirect(QueryId id, Entry& entry, std::span<const std::byte> data, Time now);
   void measure(const Entry& entry, Time now);
+  static Duration first_interval_of(Duration round_trip);
+  // Returns true if the SA answers others in less than the interval.
+  bool was_lost(const Entry& entry) const;
+  void shrink_window(Time now);
+  Duration grown(Duration interval) const;
   Duration with_jitter(Duration interval);
   std::uint32_t new_transaction();
 
@@ -200,6 +220,9 @@ class Queries {
   std::optional<mad::Address> manager_{};
   Duration first_interval_ = kFirstInterval;
   Duration round_trip_{};  // smoothed; 0: not known
+  Time confirmed_{};       // when an answer last came after such a round trip
+  std::size_t window_ = kOutstandingMax;
+  Time shrunk_{};
   std::uint64_t last_id_ = 0;
   Entries entries_{};
   std::set<QueryId> waiting_{};  // in the order of their numbers

@@ -1,0 +1,127 @@
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "sa/manual_sa_test.h"
+#include "sa/queries.h"
+
+namespace verbena::sa {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::PathRecord;
+using wire::SaAttribute;
+
+class RepeatsTest : public ManualSaTest {
+ protected:
+  RepeatsTest() { takes_ends_itself = true; }
+
+  void ask(std::size_t count) {
+    Query query =
+        Query::of(wire::Method::kGet, SaAttribute::kPathRecord, PathRecord::Mask::kDestinationGid,
+                  PathRecord{.destination_gid = test_gid(9)});
+    query.give_up_after = 10min;
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_TRUE(queries.ask(query, Asker::kPaths, 0, now));
+    }
+  }
+  void answer_well(const mad::SendMad& request) { answer(request, PathRecord{}); }
+
+  // Returns when a request is sent again, from now on.
+  std::vector<Time> times_of(const mad::SendMad& request, Duration duration) {
+    std::vector<Time> times;
+    const Time end = now + duration;
+    while (std::min(mads.deadline(), queries.deadline()) <= end) {
+      for (const auto& repeated : run_until(std::min(mads.deadline(), queries.deadline()))) {
+        if (repeated == request) times.push_back(now);
+      }
+    }
+    return times;
+  }
+};
+
+// SA-01: the retries of Linux were 100 ms apart.  Hefty's slides on scalability: each retry had an
+// id of its own, so the SA took it for another question.
+TEST_F(RepeatsTest, RepeatsBackOffWithJitterAndKeepTheTransactionId) {
+  ask(Queries::kOutstandingMax);
+  Time before = now;
+  const auto times = times_of(sent().at(0), 60s);
+  Duration interval = Queries::kFirstInterval;
+  bool jitter = false;
+  for (const Time time : times) {
+    const Duration gap = time - before;
+    EXPECT_GE(gap, interval * 3 / 4);
+    EXPECT_LE(gap, interval * 5 / 4);
+    jitter = jitter || gap != interval;
+    interval = std::min<Duration>(interval * 2, Queries::kRepeatGap * Queries::kOutstandingMax);
+    before = time;
+  }
+  EXPECT_TRUE(jitter);
+  EXPECT_GE(times.size(), 5U);
+  EXPECT_EQ(interval, 8s);
+}
+
+// In a minute a SA that answers one request in three does not answer one of ten repeats of 60
+// questions.  It answers all of those that are repeated each second.
+TEST_F(RepeatsTest, LastQuestionsAreRepeatedEachSecond) {
+  ask(2);
+  Time before = now;
+  for (const Time time : times_of(sent().at(0), 60s)) {
+    EXPECT_LE(time - before, Queries::kLoneIntervalMax * 5 / 4);
+    before = time;
+  }
+  EXPECT_GE(before, now - Queries::kLoneIntervalMax * 5 / 4);
+}
+
+TEST_F(RepeatsTest, LostQuestionsAreRepeatedSoonWhileOthersAreAnswered) {
+  ask(Queries::kOutstandingMax - 1);
+  const auto lost = sent();
+  std::size_t tries = 0;
+  for (int i = 0; i < 200; ++i) {
+    ask(1);
+    answer_well(request());
+    ASSERT_TRUE(queries.next_end());
+    for (const auto& repeated : run_for(100ms)) tries += repeated == lost[0] ? 1 : 0;
+  }
+  EXPECT_GE(tries, 15U) << "in 20 s";
+  EXPECT_EQ(queries.window(), Queries::kOutstandingMax) << "loss does not close the window";
+}
+
+TEST_F(RepeatsTest, WindowClosesWhileNobodyIsAnsweredAndOpensAgain) {
+  ask(100);
+  const auto first = sent();
+  ASSERT_EQ(first.size(), Queries::kOutstandingMax);
+  run_for(60s);
+  EXPECT_EQ(queries.window(), Queries::kWindowMin);
+  for (const auto& request : first) answer_well(request);
+  EXPECT_EQ(queries.window(), Queries::kWindowMin) << "answers to repeats tell no round trip";
+  EXPECT_EQ(queries.outstanding(), Queries::kWindowMin);
+  for (std::size_t window = Queries::kWindowMin; window < Queries::kOutstandingMax;) {
+    for (const auto& request : sent()) {
+      now += 1ms;
+      answer_well(request);
+      window = std::min(window + 1, Queries::kOutstandingMax);
+      ASSERT_EQ(queries.window(), window);
+    }
+  }
+}
+
+TEST_F(RepeatsTest, SlowAnswersCloseTheWindowOnceInAnInterval) {
+  // The client has learned that the SA takes 3 s, so it waits long enough for an answer.
+  for (int i = 0; i < 20; ++i) {
+    ask(1);
+    const auto one = request();
+    run_for(3s);
+    answer_well(one);
+  }
+  ask(Queries::kOutstandingMax);
+  const auto slow = sent();
+  ASSERT_EQ(slow.size(), Queries::kOutstandingMax);
+  EXPECT_TRUE(run_for(Queries::kRoundTripMax + 1ms).empty());
+  for (const auto& request : slow) answer_well(request);
+  EXPECT_EQ(queries.window(), Queries::kOutstandingMax / 2);
+}
+
+}  // namespace
+}  // namespace verbena::sa
