@@ -1,0 +1,119 @@
+// Simulates how the processes of a job ask for paths when all of them connect to all other hosts.
+// It prints one JSON object.  Time is virtual, so a seed gives the same figures on every machine,
+// except for those that begin with "real".
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "sa/job_test.h"
+
+namespace verbena {
+namespace {
+
+using sa::Job;
+using Mode = sa::PathCache::Mode;
+
+constexpr const char* kUsage =
+    "usage: job_start [NAME=VALUE]...\n"
+    "  mode=get|table|uncached  how paths are learned (get)\n"
+    "  hosts=N                  2 to 4096 (16)\n"
+    "  processes=N              of each host; each connects to all other hosts (1)\n"
+    "  window=N                 connections that a process makes at once (16)\n"
+    "  request_ns=N record_ns=N what the manager needs for a request, and for a record of a table\n"
+    "  deaf=N busy=N            percents of the requests that it does not see, or answers with "
+    "BUSY\n"
+    "  seed=N\n";
+constexpr unsigned kHostsMax = 4096;
+
+[[noreturn]] void refuse(std::string_view word) {
+  std::fprintf(stderr, "job_start: cannot read '%.*s'\n%s", static_cast<int>(word.size()),
+               word.data(), kUsage);
+  std::exit(2);
+}
+
+std::uint32_t number_in(std::string_view word, std::string_view value, std::uint32_t low,
+                        std::uint32_t high) {
+  char* end = nullptr;
+  const std::string text(value);
+  const unsigned long long number = std::strtoull(text.c_str(), &end, 10);
+  if (text.empty() || *end != '\0' || number < low || number > high) refuse(word);
+  return static_cast<std::uint32_t>(number);
+}
+
+const char* name_of(Mode mode) {
+  switch (mode) {
+    case Mode::kGet: return "get";
+    case Mode::kTable: return "table";
+    case Mode::kUncached: return "uncached";
+  }
+  return "";
+}
+
+Mode mode_in(std::string_view word, std::string_view value) {
+  for (const Mode mode : {Mode::kGet, Mode::kTable, Mode::kUncached}) {
+    if (value == name_of(mode)) return mode;
+  }
+  refuse(word);
+}
+
+void set(Job::Plan& plan, std::string_view word) {
+  constexpr std::uint32_t kMillion = 1'000'000;
+  const std::size_t at = word.find('=');
+  if (at == std::string_view::npos) refuse(word);
+  const std::string_view name = word.substr(0, at);
+  const std::string_view value = word.substr(at + 1);
+  const auto number = [&](std::uint32_t low, std::uint32_t high) {
+    return number_in(word, value, low, high);
+  };
+  if (name == "mode") return void(plan.mode = mode_in(word, value));
+  if (name == "hosts") return void(plan.manager.hosts = number(2, kHostsMax));
+  if (name == "processes") return void(plan.processes = number(1, 64));
+  if (name == "window") return void(plan.window = number(1, 1024));
+  if (name == "request_ns") {
+    return void(plan.manager.per_request = std::chrono::nanoseconds(number(1, 1000 * kMillion)));
+  }
+  if (name == "record_ns") {
+    return void(plan.manager.per_record = std::chrono::nanoseconds(number(0, kMillion)));
+  }
+  if (name == "deaf") return void(plan.manager.deaf = {number(0, 99), 100});
+  if (name == "busy") return void(plan.manager.busy = {number(0, 99), 100});
+  if (name == "seed") return void(plan.seed = number(0, ~0u));
+  refuse(word);
+}
+
+void say(const Job::Plan& plan, const Job& job, const Job::Result& result, double real_seconds) {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto& manager = job.manager().counters();
+  const auto seconds = std::chrono::duration<double>(result.took).count();
+  const auto number = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
+  std::printf(
+      "{\"mode\": \"%s\", \"hosts\": %u, \"processes\": %u, \"routes\": %llu, \"failed\": %llu, "
+      "\"queries\": %llu, \"subscriptions\": %llu, \"sent\": %llu, \"repeated\": %llu, "
+      "\"served\": %llu, \"busy\": %llu, \"unseen\": %llu, \"queue_max\": %zu, "
+      "\"seconds\": %.6f, \"real_seconds\": %.3f, \"real_mib\": %ld}\n",
+      name_of(plan.mode), plan.manager.hosts, plan.processes, number(result.routes),
+      number(result.failed), number(result.queries), number(result.subscriptions),
+      number(result.sent), number(result.repeated), number(manager.paths + manager.tables),
+      number(manager.busy), number(manager.unseen), manager.queue_max, seconds, real_seconds,
+      usage.ru_maxrss / 1024);
+}
+
+}  // namespace
+}  // namespace verbena
+
+int main(int argc, char** argv) {
+  verbena::sa::Job::Plan plan{.manager = {.hosts = 16}};
+  for (int i = 1; i < argc; ++i) verbena::set(plan, argv[i]);
+  const auto begun = std::chrono::steady_clock::now();
+  verbena::sa::Job job(plan);
+  const auto result = job.run();
+  const std::chrono::duration<double> real = std::chrono::steady_clock::now() - begun;
+  verbena::say(plan, job, result, real.count());
+  return result.failed == 0 ? 0 : 1;
+}

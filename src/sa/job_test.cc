@@ -1,0 +1,100 @@
+#include "sa/job_test.h"
+
+#include <gtest/gtest.h>
+
+namespace verbena::sa {
+namespace {
+
+using namespace std::chrono_literals;
+using Mode = PathCache::Mode;
+
+constexpr unsigned kJobHosts = 20;
+constexpr unsigned kJobProcesses = 3;
+constexpr std::uint64_t kJobRoutes = std::uint64_t{kJobHosts} * (kJobHosts - 1) * kJobProcesses;
+
+Job::Plan plan_of(Mode mode) {
+  return {.mode = mode, .processes = kJobProcesses, .manager = {.hosts = kJobHosts}};
+}
+
+// Returns how many queries the mode needs, if all is well.
+std::uint64_t queries_of(Mode mode) {
+  switch (mode) {
+    case Mode::kGet: return kJobRoutes / kJobProcesses;
+    case Mode::kTable: return kJobHosts;
+    case Mode::kUncached: return kJobRoutes;
+  }
+  return 0;
+}
+
+TEST(JobTest, EachModeAsksAsOftenAsItNeeds) {
+  for (const Mode mode : {Mode::kGet, Mode::kTable, Mode::kUncached}) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    Job job(plan_of(mode));
+    const Job::Result result = job.run();
+    EXPECT_EQ(result.routes, kJobRoutes);
+    EXPECT_EQ(result.failed, 0U);
+    EXPECT_EQ(result.queries, queries_of(mode));
+    EXPECT_EQ(result.repeated, 0U);
+    EXPECT_EQ(job.manager().counters().paths + job.manager().counters().tables, queries_of(mode));
+    EXPECT_EQ(job.manager().counters().others, result.subscriptions);
+  }
+}
+
+TEST(JobTest, TimeIsThatOfTheManager) {
+  const JobManager::Config costs{};
+  const auto took = [&](Mode mode) { return Job(plan_of(mode)).run().took; };
+  const auto subscribe = 5 * kJobHosts * costs.per_request;
+  const auto get = queries_of(Mode::kGet) * costs.per_request + subscribe;
+  EXPECT_GE(took(Mode::kGet), get);
+  EXPECT_LE(took(Mode::kGet), get + 1ms);
+  EXPECT_GE(took(Mode::kUncached), queries_of(Mode::kUncached) * costs.per_request);
+  EXPECT_LE(took(Mode::kTable), PathCache::Config{}.table_delay_max + 100ms);
+}
+
+// Each deaf moment costs a repeat, and each repeat that is heard is answered.
+TEST(JobTest, DeafManagerServesNoMoreThanEachModeNeeds) {
+  for (const Mode mode : {Mode::kGet, Mode::kTable}) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    auto plan = plan_of(mode);
+    plan.manager.deaf = {2, 3};
+    Job job(plan);
+    const Job::Result result = job.run();
+    EXPECT_EQ(result.routes, kJobRoutes);
+    EXPECT_EQ(result.queries, queries_of(mode));
+    EXPECT_GT(result.repeated, 0U);
+    EXPECT_LE(job.manager().counters().paths + job.manager().counters().tables,
+              queries_of(mode) * 5 / 4);
+  }
+}
+
+TEST(JobTest, BusyManagerGetsAtMostTwiceTheQueries) {
+  for (const Mode mode : {Mode::kGet, Mode::kTable}) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    auto plan = plan_of(mode);
+    plan.manager.busy = {1, 3};
+    Job job(plan);
+    const Job::Result result = job.run();
+    EXPECT_EQ(result.routes, kJobRoutes);
+    EXPECT_GT(job.manager().counters().busy, 0U);
+    EXPECT_EQ(result.queries, queries_of(mode));
+    EXPECT_LE(result.sent, 2 * (result.queries + result.subscriptions));
+  }
+}
+
+// All hosts have 16 queries in its queue, so each one waits for longer than the first interval.
+TEST(JobTest, SlowManagerGetsAtMostTwiceTheQueries) {
+  for (const Mode mode : {Mode::kGet, Mode::kTable}) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    auto plan = plan_of(mode);
+    plan.manager.per_request = 10ms;
+    Job job(plan);
+    const Job::Result result = job.run();
+    EXPECT_GT(Duration(job.manager().counters().queue_max * 10ms), Queries::kFirstInterval / 2);
+    EXPECT_EQ(result.routes, kJobRoutes);
+    EXPECT_EQ(result.queries, queries_of(mode));
+    EXPECT_LE(result.sent, 2 * (result.queries + result.subscriptions));
+  }
+}
+
+}  // namespace
+}  // namespace verbena::sa
