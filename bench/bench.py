@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 
+import job_section
 import measure
 import picture
 import pieces
@@ -17,6 +18,7 @@ import pieces
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 PAGE = SOURCE / "docs/benchmarks.md"
 PICTURE = PAGE.with_suffix(".svg")
+JOB_PICTURE = PAGE.with_name("job_start.svg")
 
 PREFACE = """\
 # Benchmarks
@@ -97,8 +99,10 @@ def main():
     parser.add_argument("--preload", default="")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--record", action="store_true")
+    parser.add_argument("--record-jobs", action="store_true")
     parser.add_argument("--picture", type=pathlib.Path)
-    parser.add_argument("--only", action="append", choices=list(pieces.ALL))
+    parser.add_argument("--job-picture", type=pathlib.Path)
+    parser.add_argument("--only", action="append", choices=[*pieces.ALL, "jobs"])
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--scale", type=float)
     arguments = parser.parse_args()
@@ -106,22 +110,34 @@ def main():
     arguments.load = os.getloadavg()[0]
     bench = pieces.Bench(arguments.prefix, arguments.rounds,
                          arguments.scale or (0.2 if arguments.quick else 1.0), arguments.preload)
-    rows = []
+    if arguments.record_jobs:
+        arguments.only = ["jobs"]
+    rows, jobs, job_picture = [], "", ""
     try:
-        for name in arguments.only or pieces.ALL:
+        for name in arguments.only or [*pieces.ALL, "jobs"]:
             print(f"measuring: {name}", file=sys.stderr, flush=True)
-            rows += pieces.ALL[name](bench)
+            if name == "jobs":
+                jobs, job_picture = job_section.section(bench, table)
+            else:
+                rows += pieces.ALL[name](bench)
     except measure.Failed as problem:
         print(f"bench: {problem}", file=sys.stderr)
         return 1
     text = described(arguments) + "\n" + table(rows)
-    print(text)
+    print(text + jobs)
     if arguments.picture:
         arguments.picture.write_text(picture.picture(rows))
+    if arguments.job_picture:
+        arguments.job_picture.write_text(job_picture)
     if arguments.record:
         PICTURE.write_text(picture.picture(rows))
         PAGE.write_text(f"{PREFACE}\n![Speed of Verbena as a multiple of its peer's.]({PICTURE.name})\n\n{text}")
         print(f"written: {PAGE.relative_to(SOURCE)} and {PICTURE.relative_to(SOURCE)}")
+    if arguments.record or arguments.record_jobs:
+        jobs = jobs.replace("## Job start\n", f"## Job start\n\n{described(arguments)}\n", 1)
+        PAGE.write_text(job_section.put(PAGE.read_text(), jobs))
+        JOB_PICTURE.write_text(job_picture)
+        print(f"written: the section about jobs, and {JOB_PICTURE.relative_to(SOURCE)}")
     return 0
 
 

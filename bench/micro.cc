@@ -1,13 +1,18 @@
 // Measures the hot paths without sockets, threads or other processes.
 #include <benchmark/benchmark.h>
+#include <malloc.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <span>
+#include <variant>
 #include <vector>
 
 #include "hca/test_pair.h"
 #include "link/framing.h"
+#include "sa/job_manager_test.h"
+#include "sa/path_cache.h"
 #include "wire/icrc.h"
 
 namespace verbena {
@@ -98,12 +103,84 @@ void message(benchmark::State& state) {
   count_bytes(state);
 }
 
+// A port that knows the paths to `destinations` hosts.
+struct KnownPaths {
+  explicit KnownPaths(unsigned destinations) {
+    const Time now{};
+    cache.set_port(port, sa::PortChange::between({}, port), now);
+    queries.set_port({}, port, now);
+    for (unsigned i = 0; i < destinations; ++i) learn(to(i));
+  }
+
+  static sa::PathQuestion to(unsigned destination) {
+    return {.destination = sa::job_gid(destination + 1), .source = sa::job_gid(0)};
+  }
+  void learn(const sa::PathQuestion& question) {
+    const Time now{};
+    (void)cache.find(question, 0, std::chrono::seconds(10), now);
+    const auto request = mads.next_packet();
+    mad::Mad answer = request->mad;
+    auto header =
+        wire::decode_exact<wire::SaHeader>(std::span(answer).first<wire::kSaHeaderBytes>());
+    header.mad.response = true;
+    wire::encode_to(answer, header);
+    const auto record = std::span(answer).subspan(wire::kSaHeaderBytes);
+    wire::encode_to(record, wire::PathRecord{.destination_gid = question.destination,
+                                             .source_gid = question.source,
+                                             .destination_lid = {7},
+                                             .source_lid = {5},
+                                             .reversible = true});
+    mads.receive({.destination_qpn = wire::kGsiQpn, .from = request->to, .mad = answer}, now);
+    while (const auto message = mads.next_message()) queries.receive(*message, now);
+    while (const auto end = queries.next_end()) cache.receive(*end, now);
+    while (cache.next_event()) {
+    }
+  }
+
+  sa::PortState port{.active = true,
+                     .lid = {5},
+                     .sm_lid = {1},
+                     .gids = {sa::job_gid(0)},
+                     .pkeys = {wire::kDefaultPkey}};
+  mad::ManagementPort mads{};
+  mad::AgentNumber agent{*mads.add_agent({.mgmt_class = 3, .class_version = 2, .rmpp_version = 1})};
+  sa::Queries queries{mads, agent, Random(1)};
+  sa::PathCache cache{{}, queries, Random(2)};
+};
+
+// Finds paths one after the other, so that the processor's cache has to hold them all.
+void path_hit(benchmark::State& state) {
+  const auto destinations = static_cast<unsigned>(state.range(0));
+  KnownPaths known(destinations);
+  unsigned next = 0;
+  for (auto _ : state) {
+    const auto found = known.cache.find(KnownPaths::to(next), 0, std::chrono::seconds(10), Time{});
+    if (!found || !std::holds_alternative<sa::KnownPaths>(*found)) {
+      state.SkipWithError("a path is not known");
+    }
+    next = (next + 1) % destinations;
+  }
+}
+
+// Measures the memory of known paths, once.
+void path_memory(benchmark::State& state) {
+  const auto destinations = static_cast<unsigned>(state.range(0));
+  for (auto _ : state) {
+    const std::size_t before = mallinfo2().uordblks;
+    const KnownPaths known(destinations);
+    benchmark::DoNotOptimize(known.cache.size());
+    state.counters["bytes"] = static_cast<double>(mallinfo2().uordblks - before);
+  }
+}
+
 BENCHMARK(copy)->Arg(64)->Arg(1024)->Arg(4096);
 BENCHMARK(seal)->Arg(64)->Arg(1024)->Arg(4096);
 BENCHMARK(open)->Arg(64)->Arg(1024)->Arg(4096);
 BENCHMARK(system_call);
 BENCHMARK(empty_poll);
 BENCHMARK(message)->Arg(64)->Arg(4096);
+BENCHMARK(path_hit)->Arg(64)->Arg(4096);
+BENCHMARK(path_memory)->Arg(4096)->Iterations(1);
 
 }  // namespace
 }  // namespace verbena

@@ -2,21 +2,30 @@
 # ctest: TIMEOUT 240 PLAIN
 # The benchmarks still run, and their output can be read.  No speed is checked.
 . "$(dirname "$0")/lib.sh"
-need ibv_rc_pingpong python3
+unset VERBENA_LINK  # programs on a fabric need lanes
+need ibv_rc_pingpong python3 opensm
 
 # `guest` is left out: an emulated machine takes half a minute, and linux_one_machine does as much with it.
 pieces=()
-for piece in pingpong perftest two_hosts incast connect cmtime start memory micro instructions; do pieces+=(--only "$piece"); done
+for piece in pingpong perftest two_hosts incast connect cmtime start memory micro instructions jobs; do pieces+=(--only "$piece"); done
 python3 "$VB_SOURCE/bench/bench.py" --prefix "$VB_PREFIX" --preload "${VB_PRELOAD:-}" \
-  --rounds 1 --scale 0.002 --picture "$work/picture.svg" "${pieces[@]}" >"$work/table" 2>"$work/problems" ||
+  --rounds 1 --scale 0.002 --picture "$work/picture.svg" --job-picture "$work/jobs.svg" "${pieces[@]}" >"$work/table" 2>"$work/problems" ||
   fail "bench.py: exit $?: $(cat "$work/problems")"
 
 # Each row has a figure of ours.  If it has a peer, it has the peer's figure and a ratio.
 python3 - "$work/table" <<'PYTHON' || fail "$(cat "$work/table")"
 import re, sys
 FIGURE = r"-?[\d,]+(\.\d+)?( \(-?[\d,.]+--?[\d,.]+\))?"
-rows, groups = 0, set()
+rows, groups, has_peers = 0, set(), True
 for line in open(sys.argv[1]):
+    if line.startswith("|") and "|---" not in line and not line.startswith("| "):
+        sys.exit(f"cannot read: {line}")
+    if line.startswith("| mode"):  # the tables of the section about jobs are checked below
+        has_peers = False
+    if line.startswith("| what"):
+        has_peers = True
+    if not has_peers:
+        continue
     if line.startswith("## "):
         groups.add(line[3:].split()[0].rstrip(","))
     if not line.startswith("| ") or line.startswith("| what"):
@@ -45,6 +54,29 @@ bars = tree.parse(sys.argv[2]).getroot().findall("{http://www.w3.org/2000/svg}re
 sys.exit(0 if len(bars) == compared > 10 else f"{len(bars)} bars for {compared} rows")
 PYTHON
 
+# The simulated and the real jobs ask as often as their mode needs.
+python3 - "$work/table" "$work/jobs.svg" <<'PYTHON' || fail "the section about jobs: $(cat "$work/table")"
+import re, sys
+import xml.etree.ElementTree as tree
+found = {}
+for line in open(sys.argv[1]):
+    cells = [cell.strip().replace(",", "") for cell in line.split("|")[1:-1]]
+    if re.match(r"\| (get|table|uncached)[,:]", line):
+        found[cells[0]] = [float(cell) for cell in cells[1:]]
+for name, column, wanted in (("get 16", 1, 16 * 15), ("table 16", 1, 16), ("uncached 16", 1, 16 * 15 * 4),
+                             ("get first job", 1, 4 * 3), ("get second job", 1, 0), ("table first job", 1, 0),
+                             ("table first job", 2, 4)):
+    if found[name][column] != wanted:
+        sys.exit(f"{name}: {found[name]}, not {wanted} in column {column}")
+if found["uncached second job"][1] < 4 * 3 * 2:
+    sys.exit(f"without the cache: {found['uncached second job']}")
+for name, values in found.items():
+    if ": " in name and values[3] != 0:
+        sys.exit(f"{name}: {values[3]} routes failed")
+lines = tree.parse(sys.argv[2]).getroot().findall("{http://www.w3.org/2000/svg}polyline")
+sys.exit(0 if len(lines) == 6 else f"{len(lines)} lines in the picture")
+PYTHON
+
 # Nonsense is refused before anything is built.
 refused() {
   local status=0
@@ -55,5 +87,6 @@ refused --rounds many
 refused --rounds
 refused --fast
 refused --record --only memory
+refused --record-jobs --only memory
 "$VB_SOURCE/scripts/bench" --help >"$work/said"
 grep -q '^usage: scripts/bench' "$work/said" || fail "no usage: $(cat "$work/said")"

@@ -1,0 +1,172 @@
+// One host of a job: connects to all other hosts by the RDMA CM, and accepts their connections.
+//
+// It says "holding listening" and waits for a line, so that all hosts begin together.  Then it says
+//   holding ROUTES CONNECTIONS
+// with the times (seconds of CLOCK_MONOTONIC) at which it knew the last route, and at which the
+// last of its connections was established at both ends, and waits for the end of its input.
+#include <arpa/inet.h>
+#include <rdma/rdma_cma.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <vector>
+
+#include "check.h"
+
+namespace verbena::bench {
+namespace {
+
+constexpr const char* kUsage =
+    "usage: all_to_all TIMES WINDOW RANK ADDRESS...\n"
+    "  TIMES    connections to each other host\n"
+    "  WINDOW   connections that are made at once\n"
+    "  RANK     which of the addresses is that of this host, from 0\n";
+constexpr std::uint16_t kPort = 7300;
+constexpr int kResolveMs = 60'000;
+constexpr int kBacklog = 4096;
+
+double now() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+}
+
+sockaddr_in address_of(const char* text) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(kPort);
+  errno = EINVAL;
+  need(inet_pton(AF_INET, text, &address.sin_addr) == 1, text);
+  return address;
+}
+
+class Host {
+ public:
+  // Has `times` connections in each direction with each of the others.
+  Host(int times, int window, std::size_t rank, std::vector<sockaddr_in> all)
+      : window_(window), rank_(rank), all_(std::move(all)) {
+    each_way_ = static_cast<std::size_t>(times) * (all_.size() - 1);
+    channel_ = rdma_create_event_channel();
+    need(channel_ != nullptr, "rdma_create_event_channel");
+    rdma_cm_id* listener = nullptr;
+    need(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP) == 0, "rdma_create_id");
+    sockaddr_in own = all_[rank_];
+    need(rdma_bind_addr(listener, reinterpret_cast<sockaddr*>(&own)) == 0, "rdma_bind_addr");
+    need(rdma_listen(listener, kBacklog) == 0, "rdma_listen");
+  }
+
+  void run() {
+    double routes = now();
+    connect();
+    while (active_ + passive_ < 2 * each_way_) {
+      if (step()) routes = now();
+    }
+    std::printf("holding %.6f %.6f\n", routes, now());
+    std::fflush(stdout);
+  }
+
+ private:
+  // Begins with the next host, so that not all hosts connect to the same one.
+  void connect() {
+    for (; begun_ < each_way_ && begun_ - active_ < static_cast<std::size_t>(window_); ++begun_) {
+      const std::size_t distance = 1 + begun_ % (all_.size() - 1);
+      sockaddr_in to = all_[(rank_ + distance) % all_.size()];
+      rdma_cm_id* id = nullptr;
+      need(rdma_create_id(channel_, &id, this, RDMA_PS_TCP) == 0, "rdma_create_id");
+      need(rdma_resolve_addr(id, nullptr, reinterpret_cast<sockaddr*>(&to), kResolveMs) == 0,
+           "rdma_resolve_addr");
+    }
+  }
+
+  // Handles an event.  Returns true if it tells a route.
+  bool step() {
+    rdma_cm_event* event = nullptr;
+    need(rdma_get_cm_event(channel_, &event) == 0, "rdma_get_cm_event");
+    rdma_cm_id* id = event->id;
+    const rdma_cm_event_type type = event->event;
+    const int status = event->status;
+    need(rdma_ack_cm_event(event) == 0, "rdma_ack_cm_event");
+    rdma_conn_param parameters{};
+    parameters.retry_count = 7;
+    switch (type) {
+      case RDMA_CM_EVENT_ADDR_RESOLVED:
+        need(rdma_resolve_route(id, kResolveMs) == 0, "rdma_resolve_route");
+        return false;
+      case RDMA_CM_EVENT_ROUTE_RESOLVED:
+        give_qp(id);
+        need(rdma_connect(id, &parameters) == 0, "rdma_connect");
+        return true;
+      case RDMA_CM_EVENT_CONNECT_REQUEST:
+        give_qp(id);
+        need(rdma_accept(id, &parameters) == 0, "rdma_accept");
+        return false;
+      case RDMA_CM_EVENT_ESTABLISHED:
+        // An id that comes from the listener has the context of the listener.
+        ++(id->context == this ? active_ : passive_);
+        connect();
+        return false;
+      default:
+        std::fprintf(stderr, "host %zu: unexpected %s, status %d\n", rank_, rdma_event_str(type),
+                     status);
+        std::exit(1);
+    }
+  }
+
+  void give_qp(rdma_cm_id* id) {
+    if (pd_ == nullptr) {
+      pd_ = ibv_alloc_pd(id->verbs);
+      need(pd_ != nullptr, "ibv_alloc_pd");
+      cq_ = ibv_create_cq(id->verbs, 16, nullptr, nullptr, 0);
+      need(cq_ != nullptr, "ibv_create_cq");
+    }
+    ibv_qp_init_attr wanted{};
+    wanted.send_cq = wanted.recv_cq = cq_;
+    wanted.qp_type = IBV_QPT_RC;
+    wanted.cap = {.max_send_wr = 1,
+                  .max_recv_wr = 1,
+                  .max_send_sge = 1,
+                  .max_recv_sge = 1,
+                  .max_inline_data = 0};
+    need(rdma_create_qp(id, pd_, &wanted) == 0, "rdma_create_qp");
+  }
+
+  int window_;
+  std::size_t rank_;
+  std::vector<sockaddr_in> all_;
+  std::size_t each_way_ = 0;
+  rdma_event_channel* channel_ = nullptr;
+  ibv_pd* pd_ = nullptr;
+  ibv_cq* cq_ = nullptr;
+  std::size_t begun_ = 0, active_ = 0, passive_ = 0;
+};
+
+}  // namespace
+}  // namespace verbena::bench
+
+int main(int argc, char** argv) {
+  using namespace verbena::bench;
+  if (argc < 6) {
+    std::fputs(kUsage, stderr);
+    return 2;
+  }
+  const int times = number(argv[1], "TIMES");
+  const int window = number(argv[2], "WINDOW");
+  const std::size_t hosts = static_cast<std::size_t>(argc) - 4;
+  char* end = nullptr;
+  const auto rank = static_cast<std::size_t>(std::strtoul(argv[3], &end, 10));
+  if (*end != '\0' || rank >= hosts) {
+    std::fputs(kUsage, stderr);
+    return 2;
+  }
+  std::vector<sockaddr_in> all;
+  for (int i = 4; i < argc; ++i) all.push_back(address_of(argv[i]));
+  Host host(times, window, rank, std::move(all));
+  std::puts("holding listening");
+  std::fflush(stdout);
+  wait_for_a_line();
+  host.run();
+  wait_for_a_line();
+}

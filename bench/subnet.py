@@ -1,0 +1,143 @@
+"""Measures the SA client: the start of a job in virtual time and under OpenSM, and calls of one program."""
+import concurrent.futures
+import contextlib
+import json
+import pathlib
+import subprocess
+import tempfile
+import time
+
+import measure
+from measure import Failed, Row, output_of
+
+MODES = ("get", "table", "uncached")
+ROUTE_WINDOW = 16  # as in job_start
+
+
+class Fabric:
+    """A fabric that is up: an InfiniBand subnet under OpenSM, or hosts on Ethernet."""
+
+    def __init__(self, bench, hosts, mode="get", subnet=True):
+        self.bench = bench
+        self.verbena = str(bench.prefix / "bin/verbena")
+        self.name = "bench"
+        self.environment = {**bench.ours, "VERBENA_SA": mode}
+        self.environment.pop("VERBENA_LINK", None)  # programs on a fabric need lanes
+        self.mode = mode
+        self.subnet = subnet
+        make = ["--fat-tree", str(hosts)] if subnet else ["--hosts", str(hosts)]
+        self.file = tempfile.NamedTemporaryFile("w", suffix=".net" if subnet else ".toml")
+        self.file.write(self.command("fabric", "make", *make))
+        self.file.flush()
+
+    def __enter__(self):
+        self.command("fabric", "up", self.file.name, "--name", self.name)
+        shown = json.loads(self.command("fabric", "show", self.name, "--json"))["fabric"]
+        self.nodes = [host["name"] for host in shown["hosts"]]
+        self.addresses = [host["rails"][0]["addresses"][0] for host in shown["hosts"]]
+        if self.subnet:
+            measure.until_true("OpenSM to answer all nodes", self.is_quiet, 120)
+        return self
+
+    def __exit__(self, *_):
+        self.command("fabric", "down", self.name)
+        self.file.close()
+
+    def command(self, *words):
+        return output_of([self.verbena, *words], env=self.environment)
+
+    def on(self, node, program, *words):
+        return [self.verbena, "run", "--fabric", self.name, "--node", node, "--", self.bench.program(program),
+                *map(str, words)]
+
+    def is_quiet(self):
+        now = self.counters()
+        has_tables = self.mode != "table" or now["sa_path_tables"] + now["sa_path_table_failures"] >= len(self.nodes)
+        return has_tables and now["sa_queries"] == sum(
+            now[f"sa_queries_{end}"] for end in ("answered", "refused", "timed_out", "cancelled"))
+
+    def counters(self):
+        """Returns the counters of the SA clients, summed over the nodes."""
+        def of(node):
+            said = self.command("sa", "stats", "--json", "--fabric", self.name, "--node", node)
+            return json.loads(said)["counters"]
+        total = {}
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for stats in pool.map(of, self.nodes):
+                for name, value in stats.items():
+                    total[name] = total.get(name, 0) + value
+        return total
+
+
+def all_to_all(fabric, times, window=ROUTE_WINDOW):
+    """Connects each host to all others.  Returns seconds until the last route and connection, and counters."""
+    with contextlib.ExitStack() as stack:
+        hosts = [stack.enter_context(measure.Holder(
+            fabric.on(node, "all_to_all", times, window, rank, *fabric.addresses), env=fabric.environment))
+            for rank, node in enumerate(fabric.nodes)]
+        for host in hosts:
+            host.words()
+        before = fabric.counters() if fabric.subnet else {}
+        begun = time.monotonic()
+        for host in hosts:
+            host.go_on()
+        ends = [[float(word) for word in host.words()[1:]] for host in hosts]
+        after = fabric.counters() if fabric.subnet else {}
+    return {"routes": max(end[0] for end in ends) - begun, "connected": max(end[1] for end in ends) - begun,
+            "tables": before.get("sa_path_tables", 0),
+            "counters": {name: value - before.get(name, 0) for name, value in after.items()}}
+
+
+def jobs_under_opensm(bench, hosts, times):
+    """Starts a job twice in each mode.  Yields a dict for each."""
+    for mode in MODES:
+        with Fabric(bench, hosts, mode) as fabric:
+            for run in (1, 2):
+                job = all_to_all(fabric, times)
+                yield {"mode": mode, "run": run, "hosts": hosts, "times": times,
+                       "connections": hosts * (hosts - 1) * times, "queries": job["counters"]["sa_queries"],
+                       "tables": job["tables"] if run == 1 else 0,
+                       "seconds": job["routes"], "connected": job["connected"]}
+
+
+def simulated(bench, **plan):
+    words = [f"{name}={value}" for name, value in plan.items()]
+    done = subprocess.run([bench.program("job_start"), *words], env=bench.environment, capture_output=True,
+                          text=True, timeout=3600)
+    if not done.stdout.startswith("{"):
+        raise Failed(f"job_start {' '.join(words)}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def sa(bench):
+    """The figures of one program, beside those without the cache and on Ethernet."""
+    group = "The SA client"
+    count = bench.times(1000)
+    with contextlib.ExitStack() as stack:
+        def routes(fabric):
+            said = output_of(fabric.on(fabric.nodes[0], "subnet", "routes", count, fabric.addresses[1]),
+                             env=fabric.environment)
+            return [float(word) for word in said.split()]
+
+        def connections(fabric):
+            times = bench.times(1000)
+            return 2 * times / all_to_all(fabric, times)["connected"]
+
+        def groups(fabric):
+            said = output_of(fabric.on(fabric.nodes[1], "subnet", "groups", bench.times(200), fabric.addresses[1]),
+                             env=fabric.environment)
+            return float(said)
+
+        found = {}
+        for name, mode, subnet in (("cached", "get", True), ("uncached", "uncached", True), ("roce", "get", False)):
+            with Fabric(bench, 2, mode, subnet) as fabric:
+                found[name] = [(*routes(fabric), connections(fabric)) for _ in range(bench.rounds)]
+                if name == "cached":
+                    joins = [groups(fabric) for _ in range(bench.rounds)]
+        address, route, rate = ({name: [one[i] for one in rounds] for name, rounds in found.items()} for i in range(3))
+    both = {name: [a + b for a, b in zip(address[name], route[name])] for name in found}
+    for peer, title in (("uncached", "a query to OpenSM"), ("roce", "a RoCE fabric")):
+        yield Row(group, "rdma_resolve_addr() and rdma_resolve_route(), known path", "us", both["cached"], title, both[peer])
+        yield Row(group, "rdma_resolve_route() alone, known path", "us", route["cached"], title, route[peer])
+        yield Row(group, "connections, both ways, 16 at a time", "per second", rate["cached"], title, rate[peer])
+    yield Row(group, "groups of a program, joined and left one after the other", "per second", joins)
