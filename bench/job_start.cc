@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <ctime>
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -97,18 +97,20 @@ double peak_mib() {
 
 void say(const Job::Plan& plan, const Job& job, const Job::Result& result, double real_seconds) {
   const auto& manager = job.manager().counters();
+  const double cpu_seconds = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
   const auto seconds = std::chrono::duration<double>(result.took).count();
   const auto number = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
   std::printf(
       "{\"mode\": \"%s\", \"hosts\": %u, \"processes\": %u, \"routes\": %llu, \"failed\": %llu, "
       "\"queries\": %llu, \"subscriptions\": %llu, \"sent\": %llu, \"repeated\": %llu, "
       "\"served\": %llu, \"busy\": %llu, \"unseen\": %llu, \"queue_max\": %zu, "
-      "\"seconds\": %.6f, \"real_seconds\": %.3f, \"real_mib\": %.1f}\n",
+      "\"seconds\": %.6f, \"real_seconds\": %.3f, \"real_cpu_seconds\": %.3f, \"real_mib\": "
+      "%.1f}\n",
       name_of(plan.mode), plan.manager.hosts, plan.processes, number(result.routes),
       number(result.failed), number(result.queries), number(result.subscriptions),
       number(result.sent), number(result.repeated), number(manager.paths + manager.tables),
       number(manager.busy), number(manager.unseen), manager.queue_max, seconds, real_seconds,
-      peak_mib());
+      cpu_seconds, peak_mib());
 }
 
 }  // namespace

@@ -62,8 +62,8 @@ TEST_F(RepeatsTest, RepeatsBackOffWithJitterAndKeepTheTransactionId) {
   EXPECT_EQ(interval, 8s);
 }
 
-// In a minute a SA that answers one request in three does not answer one of ten repeats of 60
-// questions.  It answers all of those that are repeated each second.
+// A SA that answers one request in three leaves 17 of 1,000 questions unanswered that are sent ten
+// times.  It answers practically all of those that are sent each second for a minute.
 TEST_F(RepeatsTest, LastQuestionsAreRepeatedEachSecond) {
   ask(2);
   Time before = now;
