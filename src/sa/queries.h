@@ -84,24 +84,25 @@ struct QueryEnd {
 
 // Asks the SA, and repeats a question until its answer comes or its time is over (vol1 15.4).
 //
-//   ask() --> [waiting] -- one of kOutstandingMax --> [sent] -- answer or error --> next_end()
-//                                                      |  ^
-//                                                 BUSY v  | later
-//                                                     [paused]
+//   ask() --> [waiting] -- room in the window --> [sent] -- answer or error --> next_end()
+//                                                       |  ^
+//                                                  BUSY v  | later
+//                                                      [paused]
 //
 // All repeats have the transaction id of the first try, so the SA can see that they are the same
 // question.  Intervals have jitter.  The first interval adapts to the SA: it is four round trips.
 // Only a question that is answered at its first try tells the round trip.  A timeout can have two
 // causes:
 //  * The SA has answered another question in time since then, so this one was lost: it is sent
-//    again after the same interval.
-//  * The SA may have more to do than it can: the interval doubles, as does the first interval of
-//    later questions.
+//    again as soon as a new question would be.
+//  * The SA may have more to do than it can: the interval doubles, and later questions begin with
+//    an interval of twice the time that this one has waited.
 // Intervals grow until the questions of the port together are repeated kRepeatGap apart.  So the
 // last questions of many are repeated often enough to survive a lossy SA.
 //
-// The window limits how many questions are under way.  It shrinks while round trips are longer than
-// kRoundTripMax, so that a slow SA that thousands of hosts ask at once needs few repeats.
+// The window limits how many questions are under way.  It is halved if round trips or intervals get
+// longer than kRoundTripMax, and grows with each answer that comes sooner.  So a slow SA that
+// thousands of hosts ask at once needs few repeats.
 //
 // If the manager changes, all questions that are under way go to the new one, with new ids, because
 // the old manager may still answer.  Without a manager questions wait.
