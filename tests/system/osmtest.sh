@@ -1,0 +1,37 @@
+#!/bin/bash
+# ctest: TIMEOUT 120 PLAIN
+# Debian's osmtest examines the subnet administration of OpenSM from another host of a simulated subnet: an inventory of
+# everything that the SA knows, services, multicast groups, event forwarding, QoS tables, and large answers in a row.
+# It takes 35 s, of which osmtest itself sleeps most.
+source "$VB_SOURCE/tests/system/lib.sh"
+need opensm osmtest
+
+verbena fabric make --hosts 3 --infiniband >"$work/net"
+verbena fabric up "$work/net" --name examined >"$work/up" 2>&1 || fail "the fabric does not come up: $(cat "$work/up")"
+cd "$work"  # osmtest writes its files here
+
+# flow WORDS OPTION...: a flow of osmtest on host2, which must pass and say that it was the one that is meant.
+examine() { verbena run --fabric examined --node host2 -- timeout 60 osmtest -i inventory -l "$work/log" "$@" >"$work/out" 2>&1; }
+flow() {
+  examine "${@:2}" || fail "osmtest ${*:2}: exit $?: $(tail -5 "$work/out") $(grep ERR "$work/log" | tail -5)"
+  grep -q "TEST \"$1\" PASS" "$work/out" || fail "osmtest ${*:2}: $(tail -5 "$work/out")"
+  echo "$1: ok"
+}
+flow 'Create Inventory' -f c
+for what in 'DEFINE_NODE 4' 'DEFINE_PORT 7' 'DEFINE_PATH 16'; do
+  [ "$(grep -c "^${what% *}" inventory)" = "${what#* }" ] || fail "the inventory has not as many as: $what"
+done
+# These are the flows that validate the inventory, and those of services, multicast and event forwarding.
+flow 'All Validations' -f a
+flow 'Multicast' -f m -M 2
+flow 'QoS: VLArb and SLtoVL' -f q
+flow 'Stress SA' -f f -s 2
+grep -q 'Querying 400[0-9] large mixed queries (rmpp)' out || fail "no flood of large answers: $(cat out)"
+
+# The inventory is that of a subnet with host3, so it is wrong without host3.
+lacks_host3() { ! verbena run --fabric examined --node host2 -- timeout 20 saquery 2>/dev/null | grep -q 'host3'; }
+verbena fabric fault node --name examined host3 off >fault
+until_true 20 lacks_host3 || fail "OpenSM still knows host3"
+! examine -f v || fail "an inventory with host3 is right without host3"
+echo "a wrong inventory is noticed: ok"
+verbena fabric down examined >down || fail "the fabric does not go down"
