@@ -97,6 +97,13 @@ struct Grammar {
                     "The fabric of that host (default: the one that is up)")
         ->type_name("NAME")
         ->needs("--node");
+    run->add_option(
+           "--interfaces", command.run.interfaces,
+           "Let getifaddrs() and if_nameindex() show the network interfaces of WHOSE: node "
+           "(the default), or machine")
+        ->type_name("WHOSE")
+        ->check(CLI::IsMember({"node", "machine"}))
+        ->needs("--node");
     run->add_option("--sockets", command.run.sockets,
                     "Let the program's TCP connections with other programs under --sockets on this "
                     "host go through shared memory: auto (where both ends can; the default with "
@@ -390,8 +397,8 @@ Words::const_iterator first_of_program(const Words& arguments) {
   if (arguments.empty() || arguments[0] != "run") return arguments.end();
   auto at = arguments.begin() + 1;
   while (at != arguments.end() && at->starts_with('-') && *at != "--") {
-    constexpr std::array kTakeOne{"--pcap", "--personality", "--link",        "--adapter",
-                                  "--node", "--fabric",      "--socket-rules"};
+    constexpr std::array kTakeOne{"--pcap", "--personality", "--link",         "--adapter",
+                                  "--node", "--fabric",      "--socket-rules", "--interfaces"};
     const bool takes_one = std::ranges::find(kTakeOne, *at) != kTakeOne.end();
     ++at;
     if (takes_one && at != arguments.end() && *at != "--") ++at;

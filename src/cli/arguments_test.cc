@@ -169,6 +169,12 @@ TEST(Arguments, RunTakesAHostOfAFabric) {
   EXPECT_EQ(command->run.command, (Words{"p", "--node", "b"}));
   EXPECT_EQ(parse({"run", "--node=a", "--", "p"})->run.node, "a");
   EXPECT_FALSE(parse({"run", "--fabric", "lab", "p"})) << "a fabric without a host";
+  const auto machine = parse({"run", "--node", "a", "--interfaces", "machine", "--", "p"});
+  ASSERT_TRUE(machine);
+  EXPECT_EQ(machine->run.interfaces, "machine");
+  EXPECT_EQ(machine->run.command, Words{"p"});
+  EXPECT_FALSE(parse({"run", "--node", "a", "--interfaces", "b", "p"}));
+  EXPECT_FALSE(parse({"run", "--interfaces", "machine", "p"})) << "interfaces without a host";
 }
 
 TEST(Arguments, ParsesTheOtherCommands) {

@@ -17,6 +17,7 @@
 #include "cli/agent_connection.h"
 #include "cli/executable.h"
 #include "cli/fabric.h"
+#include "cli/preload.h"
 #include "cli/sockets.h"
 #include "cli/supervise.h"
 #include "cli/sysfs.h"
@@ -187,23 +188,9 @@ Answer<void> provide_sockets(const RunOptions& options) {
   const Answer<std::string> found = library_directory();
   if (!found) return std::unexpected(found.error());
   const std::string& directory = *found;
-  const std::string library = directory + "/libverbena-sockets.so.0";
-  if (::access(library.c_str(), R_OK) != 0) {
-    return std::unexpected(fmt::format(
-        "{} has no libverbena-sockets.so.0: the installation (or build) is not whole", directory));
-  }
-  if (directory.find(' ') != std::string::npos) {
-    return std::unexpected(fmt::format(
-        "LD_PRELOAD cannot hold {}: move Verbena to a directory without ' '", directory));
-  }
   const auto started = start_socket_service(directory);
   if (!started) return std::unexpected(started.error());
-  // A library that must be the first, such as a sanitizer's, stays in front.
-  const char* preloaded = ::secure_getenv("LD_PRELOAD");
-  const bool alone = preloaded == nullptr || *preloaded == '\0';
-  ::setenv("LD_PRELOAD", alone ? library.c_str() : fmt::format("{}:{}", preloaded, library).c_str(),
-           1);
-  return {};
+  return preload(directory, "libverbena-sockets.so.0");
 }
 
 }  // namespace
@@ -227,6 +214,9 @@ int run(const RunOptions& options) {
   if (!options.node.empty()) {
     if (const auto entered = enter_host(options.fabric, options.node); !entered) {
       return failed(kExitOwnFailure, entered.error());
+    }
+    if (const auto provided = provide_interfaces(options, *directory); !provided) {
+      return failed(kExitOwnFailure, provided.error());
     }
   }
   if (!options.adapter.empty()) ::setenv("VERBENA_ADAPTER", options.adapter.c_str(), 1);

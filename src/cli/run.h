@@ -15,6 +15,7 @@ struct RunOptions {
   std::string socket_rules{};          // file of rules for --sockets; empty: the environment's
   std::string node{};                  // a virtual host to run on; empty: this machine
   std::string fabric{};                // the fabric of that host; empty: the one that is up
+  std::string interfaces{};            // node or machine: whose the program finds; empty: node
   bool sysfs = false;                  // show the device's files in /sys and /dev
   std::vector<std::string> command{};  // the program and its arguments
 };

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <net/if.h>
+#include <net/if_arp.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,11 +14,14 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "cli/executable.h"
+#include "interfaces/interfaces.h"
 #include "os/fd.h"
 #include "os/private_files.h"
 #include "verbena_build.h"
@@ -29,7 +34,19 @@ namespace fs = std::filesystem;
 // Returns the device's name in infiniband_verbs; `index` is its place in the host's list.
 std::string verbs_name(std::size_t index) { return fmt::format("uverbs{}", index); }
 
+// Returns the interfaces of the virtual host on which the program will run, or nothing if it runs
+// on this machine.
+std::optional<std::vector<interfaces::Interface>> interfaces_of_node() {
+  if (::secure_getenv("VERBENA_NODE") == nullptr) return std::nullopt;
+  const char* const text = ::secure_getenv(interfaces::kVariable);
+  return interfaces::parse(text == nullptr ? "" : text).value_or(std::vector<interfaces::Interface>{});
+}
+
 std::string interface_name(std::uint32_t index) {
+  if (const auto all = interfaces_of_node()) {
+    const auto found = std::ranges::find(*all, index, &interfaces::Interface::index);
+    return found == all->end() ? "" : found->name;
+  }
   std::array<char, IF_NAMESIZE> name{};
   return ::if_indextoname(index, name.data()) != nullptr ? name.data() : "";
 }
@@ -125,6 +142,43 @@ void write_port(const fs::path& path, const ipc::Port& port) {
   }
 }
 
+// Writes what /sys/class/net has of an interface that the kernel does not know.
+void write_interface(const fs::path& path, const interfaces::Interface& its) {
+  std::string address;
+  for (const std::byte byte : its.hardware_address) {
+    address += fmt::format("{}{:02x}", address.empty() ? "" : ":", std::to_integer<unsigned>(byte));
+  }
+  const bool infiniband = its.hardware_address.size() == interfaces::kInfinibandAddressBytes;
+  write(path / "address", address);
+  write(path / "ifindex", std::to_string(its.index));
+  write(path / "mtu", std::to_string(its.mtu_bytes));
+  write(path / "operstate", its.running ? "up" : "down");
+  write(path / "type", std::to_string(infiniband ? ARPHRD_INFINIBAND : ARPHRD_ETHER));
+}
+
+// Shows the network interfaces of a device: one, or on InfiniBand one for each port.
+void write_interfaces(const fs::path& path, const ipc::Device& device) {
+  const auto& gids = device.ports.front().gids;
+  const auto first = std::ranges::min_element(gids, {}, &ipc::GidEntry::index);
+  const auto of_node = interfaces_of_node();
+  if (!of_node) {
+    if (first == gids.end()) return;
+    // An adapter has one network interface.  Show that of the first GID.
+    if (const std::string name = interface_name(first->interface); !name.empty()) {
+      fs::create_directories(path);
+      fs::create_directory_symlink("/sys/class/net/" + name, path / name);
+    }
+    return;
+  }
+  const bool infiniband = device.ports.front().link_layer == LinkLayer::kInfiniband;
+  std::uint32_t port = 0;
+  for (const interfaces::Interface& one : *of_node) {
+    if (!infiniband && (first == gids.end() || first->interface != one.index)) continue;
+    write_interface(path / one.name, one);
+    write(path / one.name / "dev_port", std::to_string(port++));
+  }
+}
+
 void write_device(const fs::path& root, const ipc::Device& device) {
   write(root / "node_type", "1: CA");
   write(root / "node_guid", hex_text(device.node_guid.value));
@@ -140,14 +194,7 @@ void write_device(const fs::path& root, const ipc::Device& device) {
   for (std::size_t i = 0; i < device.ports.size(); ++i) {
     write_port(root / "ports" / std::to_string(i + 1), device.ports[i]);
   }
-  // An adapter has one network interface.  Show that of the first GID.
-  const auto& gids = device.ports.front().gids;
-  const auto first = std::ranges::min_element(gids, {}, &ipc::GidEntry::index);
-  if (first == gids.end()) return;
-  if (const std::string name = interface_name(first->interface); !name.empty()) {
-    fs::create_directories(root / "device/net");
-    fs::create_directory_symlink("/sys/class/net/" + name, root / "device/net" / name);
-  }
+  write_interfaces(root / "device/net", device);
 }
 
 void write_verbs_device(const fs::path& root, const ipc::Device& device) {

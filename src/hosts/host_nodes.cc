@@ -2,7 +2,28 @@
 
 #include <utility>
 
+#include "wire/ip.h"
+
 namespace verbena::hosts {
+namespace {
+
+// A file of a fabric gives addresses without prefixes, because its networks decide who reaches
+// whom. These are what small networks usually have.
+constexpr std::uint8_t kIpv4PrefixBits = 24;
+constexpr std::uint8_t kIpv6PrefixBits = 64;
+
+// Returns the address of the interface of a device: a locally administered one, made of the last
+// bytes of its GUID.
+std::vector<std::byte> mac_of(Guid guid) {
+  constexpr std::byte kLocallyAdministered{2};
+  std::vector<std::byte> mac{kLocallyAdministered};
+  for (int shift = 32; shift >= 0; shift -= 8) {
+    mac.push_back(static_cast<std::byte>(guid.value >> shift));
+  }
+  return mac;
+}
+
+}  // namespace
 
 std::expected<std::unique_ptr<HostNodes>, std::string> HostNodes::create(asio::io_context& loop,
                                                                          plan::Fabric fabric,
@@ -36,6 +57,26 @@ ipc::HostStatus HostNodes::status(std::size_t host) const {
                             .pkeys = rail.pkeys});
   }
   return status;
+}
+
+std::vector<interfaces::Interface> HostNodes::interfaces(std::size_t host) const {
+  const ethernet::Network& network = switch_->network();
+  const auto index = static_cast<HostIndex>(host);
+  const auto devices = networks_[host]->identity().devices;
+  std::vector<interfaces::Interface> all;
+  for (const plan::Rail& rail : network.fabric().hosts[host].rails) {
+    const auto device = static_cast<std::uint8_t>(all.size());
+    interfaces::Interface one{.name = interfaces::name_for(rail.device, device),
+                              .index = ethernet::Network::interface_of(device),
+                              .mtu_bytes = rail.mtu_bytes,
+                              .running = !network.why_down({.host = index, .device = device}),
+                              .hardware_address = mac_of(devices[device].guid)};
+    for (const Gid& ip : rail.addresses) {
+      one.addresses.push_back({ip, wire::is_ipv4(ip) ? kIpv4PrefixBits : kIpv6PrefixBits});
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
 }
 
 void HostNodes::stop(const char* why) {

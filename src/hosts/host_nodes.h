@@ -29,7 +29,11 @@ class HostNodes final : public Nodes {
 
   Forwarder& packets() override { return *switch_; }
   std::size_t size() const override { return agents_.size(); }
+  const std::string& name(std::size_t host) const override {
+    return switch_->network().fabric().hosts[host].name;
+  }
   ipc::HostStatus status(std::size_t host) const override;
+  std::vector<interfaces::Interface> interfaces(std::size_t host) const override;
   void add_counters(std::vector<ipc::NamedCount>& counters) const override {
     switch_->add_counters(counters);
   }

@@ -11,6 +11,7 @@
 #include "agent/log.h"
 #include "agent/network.h"
 #include "hosts/forwarder.h"
+#include "interfaces/interfaces.h"
 #include "ipc/fabric.h"
 
 namespace verbena::hosts {
@@ -35,7 +36,10 @@ class Nodes {
   virtual Forwarder& packets() = 0;
   // Returns the number of hosts.
   virtual std::size_t size() const = 0;
+  virtual const std::string& name(std::size_t host) const = 0;
   virtual ipc::HostStatus status(std::size_t host) const = 0;
+  // Returns what programs on the host find as its network interfaces, besides loopback.
+  virtual std::vector<interfaces::Interface> interfaces(std::size_t host) const = 0;
   virtual void add_counters(std::vector<ipc::NamedCount>& counters) const = 0;
   // Ends the agents, as agent::Agent::stop() does.
   virtual void stop(const char* why) = 0;

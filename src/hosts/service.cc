@@ -7,6 +7,7 @@
 #include <csignal>
 #include <utility>
 
+#include "interfaces/interfaces.h"
 #include "os/clock.h"
 
 namespace verbena::hosts {
@@ -108,6 +109,7 @@ void Service::received(agent::Connection& from, const ipc::Envelope& envelope,
     case ipc::Type::kAwaitSubnet: return await_subnet(tool, envelope);
     case ipc::Type::kShowLog: return show_log(tool, envelope);
     case ipc::Type::kSetFault: return set_fault(tool, envelope);
+    case ipc::Type::kShowInterfaces: return show_interfaces(tool, envelope);
     case ipc::Type::kStop:
       from.done(envelope.request, {});
       return stop("told to by 'verbena fabric down'");
@@ -148,6 +150,17 @@ void Service::show(Tool& tool, const ipc::Envelope& envelope) {
     reply.faults.resize(ipc::kFaultsShownMax);
   }
   tool.connection.reply(envelope.request, reply);
+}
+
+void Service::show_interfaces(Tool& tool, const ipc::Envelope& envelope) {
+  const auto request = ipc::decode<ipc::ShowInterfaces>(envelope);
+  if (!request) return tool.connection.done(envelope.request, std::unexpected(request.error()));
+  for (std::size_t host = 0; host < nodes_->size(); ++host) {
+    if (nodes_->name(host) != request->host) continue;
+    return tool.connection.reply(
+        envelope.request, ipc::InterfacesReply{interfaces::to_text(nodes_->interfaces(host))});
+  }
+  tool.connection.done(envelope.request, fail(Errc::kAddressNotFound, "no host has this name"));
 }
 
 void Service::await_subnet(Tool& tool, const ipc::Envelope& envelope) {

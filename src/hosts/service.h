@@ -83,6 +83,7 @@ class Service final : public agent::Connection::Owner {
   void ended(agent::Connection& connection, const std::string& why) override;
   void hello(Tool& tool, const ipc::Envelope& envelope);
   void show(Tool& tool, const ipc::Envelope& envelope);
+  void show_interfaces(Tool& tool, const ipc::Envelope& envelope);
   void await_subnet(Tool& tool, const ipc::Envelope& envelope);
   void show_log(Tool& tool, const ipc::Envelope& envelope);
   void set_fault(Tool& tool, const ipc::Envelope& envelope);

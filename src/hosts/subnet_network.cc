@@ -115,7 +115,7 @@ std::vector<node::HostAddress> SubnetNetwork::addresses() const {
       all.push_back({.port = {.device = 0, .number = number},
                      .gid = own.ip,
                      .interface = number,
-                     .interface_name = fmt::format("ib{}", number - 1),
+                     .interface_name = interface_name(number),
                      .prefix_bits = own.prefix_bits});
     }
   }

@@ -20,6 +20,9 @@ class SubnetNetwork final : public agent::Network, private SubnetSwitch::Station
   // Names the device of each HCA for programs, also for those that use libibumad.
   static constexpr const char* kDevice = "verbena0";
 
+  // Names the IPoIB interface of a port, as Linux does.
+  static std::string interface_name(std::uint8_t port) { return "ib" + std::to_string(port - 1); }
+
   // REQUIRES: the switch outlives this object, and `hca` is the place of an HCA in its topology.
   SubnetNetwork(SubnetSwitch& packets, HostIndex hca, const sa::Client::Config& sa)
       : switch_(packets), hca_(hca), sa_(sa) {}

@@ -8,8 +8,10 @@
 
 #include "hosts/ipoib_addresses.h"
 #include "hosts/subnet_network.h"
+#include "node/infiniband_port.h"
 #include "os/agent_name.h"
 #include "os/clock.h"
+#include "wire/ipoib.h"
 
 namespace verbena::hosts {
 
@@ -84,6 +86,31 @@ ipc::HostStatus SubnetNodes::status(std::size_t node) const {
   }
   status.rails.push_back(std::move(rail));
   return status;
+}
+
+std::vector<interfaces::Interface> SubnetNodes::interfaces(std::size_t node) const {
+  constexpr std::size_t kIpoibHeaderBytes = wire::kSize<wire::IpoibHeader>;
+  constexpr std::uint32_t kLoopbackIndex = 1;
+  const std::uint32_t hca = hcas_[node];
+  const subnet::Topology& topology = subnet().topology();
+  std::vector<interfaces::Interface> all;
+  for (std::uint8_t number = 1; number <= topology.nodes[hca].ports; ++number) {
+    const subnet::PortRef ref{.node = hca, .port = number};
+    const subnet::PortStatus& port = switch_->status(ref);
+    const wire::IpoibAddress address{.qpn = node::InfinibandPort::kIpoibQpn, .gid = port.gid(0)};
+    const auto bytes = wire::encode(address);
+    interfaces::Interface one{.name = SubnetNetwork::interface_name(number),
+                              .index = kLoopbackIndex + number,
+                              .mtu_bytes = static_cast<std::uint32_t>(
+                                  subnet::mtu_bytes(port.mtu_active) - kIpoibHeaderBytes),
+                              .running = port.state == subnet::PortState::kActive,
+                              .hardware_address = {bytes.begin(), bytes.end()}};
+    for (const ipoib::OwnAddress& own : ipoib_addresses(topology, ref)) {
+      one.addresses.push_back({own.ip, own.prefix_bits});
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
 }
 
 void SubnetNodes::add_counters(std::vector<ipc::NamedCount>& counters) const {

@@ -39,7 +39,12 @@ class SubnetNodes final : public Nodes {
 
   Forwarder& packets() override { return *switch_; }
   std::size_t size() const override { return hcas_.size(); }
-  ipc::HostStatus status(std::size_t hca) const override;  // by its place among the HCAs
+  // These name an HCA by its place among the HCAs.
+  const std::string& name(std::size_t hca) const override {
+    return subnet().topology().nodes[hcas_[hca]].name;
+  }
+  ipc::HostStatus status(std::size_t hca) const override;
+  std::vector<interfaces::Interface> interfaces(std::size_t hca) const override;
   void add_counters(std::vector<ipc::NamedCount>& counters) const override;
   void stop(const char* why) override;
 

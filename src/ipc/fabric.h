@@ -95,6 +95,19 @@ struct FaultReply {
   void fields(auto& a) { a(problem, text); }
 };
 
+// Asks for the network interfaces that programs on a host see.
+struct ShowInterfaces {
+  static constexpr Type kType = Type::kShowInterfaces;
+  std::string host{};
+  void fields(auto& a) { a(host); }
+};
+
+struct InterfacesReply {
+  static constexpr Type kType = Type::kInterfacesReply;
+  std::string text{};  // interfaces::to_text()
+  void fields(auto& a) { a(text); }
+};
+
 // Limits the time that a tool may wait for a subnet.
 inline constexpr Duration kAwaitSubnetMax = std::chrono::hours(1);
 

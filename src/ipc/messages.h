@@ -71,10 +71,11 @@ enum class Type : std::uint16_t {
   kShowSa = 41,     // SaReply (sa_messages.h)
   kFlushSa = 42,    // SaFlushed
   // The command line tool sends these to the process of a fabric (fabric.h).
-  kShowFabric = 37,   // FabricReply
-  kAwaitSubnet = 38,  // SubnetState
-  kShowLog = 39,      // LogReply
-  kSetFault = 40,     // FaultReply
+  kShowFabric = 37,      // FabricReply
+  kAwaitSubnet = 38,     // SubnetState
+  kShowLog = 39,         // LogReply
+  kSetFault = 40,        // FaultReply
+  kShowInterfaces = 43,  // InterfacesReply
   // The agent sends these to programs and tools.
   kWelcome = 64,
   kLeased = 65,
@@ -101,6 +102,7 @@ enum class Type : std::uint16_t {
   kSaFlushed = 87,
   kServicesFound = 88,
   kServiceAdded = 89,
+  kInterfacesReply = 90,
 };
 
 // Returns true for requests that the node handles.  The agent itself handles the others.

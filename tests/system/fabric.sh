@@ -83,6 +83,32 @@ both ucmatose a 7471 "ucmatose -c 3" b "ucmatose -c 3 -s 10.31.0.1"
 both udaddy a 7174 "udaddy -c 3" b "udaddy -c 3 -s 10.31.0.1"
 [ "$(counter forwarded)" -gt 0 ] || fail "nothing went through the switch"
 
+# Programs find the interfaces of their host, and none of this machine's but loopback.
+interfaces=$VB_PREFIX/tests/programs/interfaces
+on b "$interfaces" >"$work/interfaces" || fail "interfaces: $(cat "$work/interfaces")"
+sees() { grep -qE "^$1\$" "$work/interfaces" || fail "no interface '$1': $(cat "$work/interfaces")"; }
+sees 'lo up running loopback hardware type 772 address 0{12}'
+sees 'verbena0 up running multicast hardware type 1 address 02[0-9a-f]{10}'
+sees 'verbena1 up running multicast hardware type 1 address 02[0-9a-f]{10}'
+sees 'lo 127.0.0.1 mask 255.0.0.0'
+sees 'verbena0 10.31.0.2 mask 255.255.255.0'
+sees 'verbena0 fd31::2'
+sees 'verbena1 10.31.1.2 mask 255.255.255.0'
+! grep -vE '^(lo|verbena[01]) ' "$work/interfaces" || fail "b has foreign interfaces"
+[ "$(grep -c hardware "$work/interfaces")" = 3 ] || fail "b has not three interfaces: $(cat "$work/interfaces")"
+[ "$(grep -o 'address 02.*' "$work/interfaces" | sort -u | wc -l)" = 2 ] || fail "two rails have one hardware address"
+names=$(on c python3 -c 'import socket; print([name for _, name in socket.if_nameindex()])')
+[ "$names" = "['lo', 'verbena0']" ] || fail "Python finds $names"
+# What runs under the program is on the node, too, and a host whose link is down says so.
+verbena fabric fault link --name lab c green down >"$work/out"
+on c bash -c "exec '$interfaces'" >"$work/interfaces" || fail "interfaces: $(cat "$work/interfaces")"
+sees 'verbena0 up multicast hardware type 1 address 02[0-9a-f]{10}'
+verbena fabric fault link --name lab c green up >"$work/out"
+"$interfaces" >"$work/machine" || fail "interfaces of this machine"
+verbena run --fabric lab --node b --interfaces machine -- "$interfaces" >"$work/interfaces"
+cmp "$work/machine" "$work/interfaces" || fail "--interfaces machine shows: $(cat "$work/interfaces")"
+echo "interfaces: ok"
+
 # Both ends of the pingpong programs exchange their queue pairs by TCP, which is this machine's.
 port=20000
 pingpong() {

@@ -7,9 +7,9 @@ import re
 import subprocess
 import sys
 
-# Stands in front of the C library's functions.  A version of its own would hide it from programs,
-# which ask for the C library's.
-WITHOUT_VERSIONS = "libverbena-sockets.so"
+# These stand in front of the C library's functions.  A version of their own would hide them from
+# programs, which ask for the C library's.
+WITHOUT_VERSIONS = ("libverbena-sockets.so", "libverbena-interfaces.so")
 NEEDED = re.compile(r"lib(c|m|gcc_s|verbena|ibverbs|rdmacm|ibumad)\.so\.\d+|ld-linux.*")
 
 

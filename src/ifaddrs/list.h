@@ -1,0 +1,32 @@
+#pragma once
+
+#include <ifaddrs.h>
+#include <net/if.h>
+
+#include <optional>
+#include <span>
+
+#include "interfaces/interfaces.h"
+
+// Makes what getifaddrs(3) and if_nameindex(3) return to a program on a virtual host: the loopback
+// interface of this machine, and the interfaces of the host.
+namespace verbena::ifaddrs {
+
+// Returns a list as that of getifaddrs(), in its order: a packet socket's address of each
+// interface, then all IPv4 addresses, then all IPv6 ones.  Those of loopback interfaces come from
+// `machine`. The list is one piece of memory, as the C library's own lists are, so freeifaddrs()
+// releases it. Without an entry it is null.  Returns nothing if there is no memory left.
+std::optional<::ifaddrs*> make_list(const ::ifaddrs* machine,
+                                    std::span<const interfaces::Interface> interfaces);
+
+// Returns an array as that of if_nameindex(), which if_freenameindex() releases: the names are
+// pieces of memory of their own.  Returns null if there is no memory left.
+struct ::if_nameindex* make_names(const ::ifaddrs* machine,
+                                  std::span<const interfaces::Interface> interfaces);
+
+// Returns the index of the machine's loopback interface of this name, or 0.
+unsigned loopback_index(const ::ifaddrs* machine, const char* name);
+// Returns the name of the machine's loopback interface with this index, or null.
+const char* loopback_name(const ::ifaddrs* machine, unsigned index);
+
+}  // namespace verbena::ifaddrs

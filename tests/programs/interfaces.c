@@ -1,0 +1,66 @@
+// Prints the interfaces that getifaddrs() finds, one address a line, and checks that the other ways
+// to ask for interfaces agree with it.
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <linux/if_packet.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void die(const char* what) {
+  fprintf(stderr, "%s: %s\n", what, strerror(errno));
+  exit(1);
+}
+
+static void check_index(const char* name, unsigned index) {
+  char found[IF_NAMESIZE];
+  if (if_nametoindex(name) != index) die("if_nametoindex");
+  if (if_indextoname(index, found) == NULL || strcmp(found, name) != 0) die("if_indextoname");
+}
+
+static void print_packet(const struct ifaddrs* one) {
+  const struct sockaddr_ll* packet = (const void*)one->ifa_addr;
+  check_index(one->ifa_name, (unsigned)packet->sll_ifindex);
+  if (one->ifa_data == NULL) die("no statistics");
+  printf("%s%s%s%s hardware type %u address ", one->ifa_flags & IFF_UP ? " up" : "",
+         one->ifa_flags & IFF_RUNNING ? " running" : "", one->ifa_flags & IFF_MULTICAST ? " multicast" : "",
+         one->ifa_flags & IFF_LOOPBACK ? " loopback" : "", packet->sll_hatype);
+  for (int i = 0; i < packet->sll_halen; ++i) printf("%02x", ((const unsigned char*)packet->sll_addr)[i]);
+}
+
+static void print(const struct ifaddrs* one) {
+  char text[INET6_ADDRSTRLEN];
+  printf("%s", one->ifa_name);
+  switch (one->ifa_addr->sa_family) {
+    case AF_INET:
+      printf(" %s", inet_ntop(AF_INET, &((struct sockaddr_in*)one->ifa_addr)->sin_addr, text, sizeof text));
+      printf(" mask %s", inet_ntop(AF_INET, &((struct sockaddr_in*)one->ifa_netmask)->sin_addr, text, sizeof text));
+      break;
+    case AF_INET6:
+      printf(" %s", inet_ntop(AF_INET6, &((struct sockaddr_in6*)one->ifa_addr)->sin6_addr, text, sizeof text));
+      break;
+    case AF_PACKET: print_packet(one); break;
+    default: printf(" family %d", one->ifa_addr->sa_family);
+  }
+  printf("\n");
+}
+
+int main(void) {
+  struct ifaddrs* all;
+  if (getifaddrs(&all) != 0) die("getifaddrs");
+  for (const struct ifaddrs* one = all; one != NULL; one = one->ifa_next) {
+    if (one->ifa_addr != NULL) print(one);
+  }
+  freeifaddrs(all);
+  struct if_nameindex* names = if_nameindex();
+  if (names == NULL) die("if_nameindex");
+  for (const struct if_nameindex* one = names; one->if_index != 0; ++one) check_index(one->if_name, one->if_index);
+  if_freenameindex(names);
+  char name[IF_NAMESIZE];
+  if (if_nametoindex("no-such-one") != 0 || errno != ENODEV) die("an interface that there is not has an index");
+  if (if_indextoname(999999, name) != NULL || errno != ENXIO) die("an index that there is not has a name");
+  return 0;
+}

@@ -1,0 +1,177 @@
+#!/bin/bash
+# ctest: TIMEOUT 180
+# UCX, libfabric and uDAPL run unmodified between nodes of a simulated InfiniBand subnet: through one switch and through
+# three, as root and as an ordinary user.  They find the nodes' IPoIB interfaces.
+source "$VB_SOURCE/tests/system/lib.sh"
+unset VERBENA_LINK  # programs on a fabric need lanes
+need opensm ucx_perftest fi_pingpong fi_info dapltest ibv_rc_pingpong ib_send_bw ib_write_bw rping ss unshare python3
+
+chmod 755 "$work"
+cat >"$work/net" <<'END'
+Switch	8 "Left"
+[1]	"Hca1"[1]
+[2]	"Hca2"[1]
+[3]	"Middle"[1]
+
+Switch	8 "Middle"
+[1]	"Left"[3]
+[2]	"Right"[3]
+
+Switch	8 "Right"
+[1]	"Hca3"[1]
+[3]	"Middle"[2]
+
+Hca	2 "Hca1"
+[1]	"Left"[1]
+
+Hca	1 "Hca2"
+[1]	"Left"[2]
+
+Hca	1 "Hca3"
+[1]	"Right"[1]
+END
+on() { verbena run --fabric line --node "$1" --verbose "${@:2}"; }
+start_on() { start run --fabric line --node "$1" --verbose "${@:2}"; }
+takes_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
+listens() { VERBENA_FABRIC=line VERBENA_NODE=$1 verbena ps | grep -q "listening.*:$2\b"; }
+
+# ---- interfaces
+interfaces() {
+  on Hca1 -- "$VB_PREFIX/tests/programs/interfaces" >"$work/interfaces" 2>"$work/err" || fail "interfaces: $(cat "$work/err")"
+}
+sees() { grep -qE "^$1\$" "$work/interfaces" || fail "no interface '$1': $(cat "$work/interfaces")"; }
+check_interfaces() {
+  interfaces
+  # The link-layer address is the QP number of IPoIB, and the port's GID.
+  sees 'ib0 up running multicast hardware type 32 address 00000002fe80[0-9a-f]{28}'
+  sees 'ib1 up multicast hardware type 32 address 00000002fe80[0-9a-f]{28}'  # has no cable
+  sees 'ib0 10.0.0.1 mask 255.255.0.0'
+  sees 'ib0 fd00::1'
+  sees 'ib1 10.1.0.1 mask 255.255.0.0'
+  sees 'lo 127.0.0.1 mask 255.0.0.0'
+  ! grep -vE '^(lo|ib[01]) ' "$work/interfaces" || fail "Hca1 has foreign interfaces"
+  names=$(on Hca2 -- python3 -c 'import socket; print([name for _, name in socket.if_nameindex()])')
+  [ "$names" = "['lo', 'ib0']" ] || fail "Python finds $names"
+  echo "interfaces: ok"
+}
+
+# both WHAT SERVER CLIENT: runs the commands in "server" and "client" on these nodes; both must succeed.
+# "ready" waits for the server.
+both() {
+  start_on "$2" "${server[@]}" >"$work/server" 2>&1 &
+  local pid=$!
+  until_true 20 "${ready[@]}" || fail "$1: the server: $(cat "$work/server")"
+  on "$3" "${client[@]}" >"$work/client" 2>&1 ||
+    fail "$1: exit $?: $(tail -5 "$work/client"); server: $(tail -5 "$work/server")"
+  wait $pid || fail "$1: the server: $(tail -5 "$work/server")"
+}
+
+# UCX by its reliable connections (rc_v uses rc_verbs, and ud_verbs to set them up) and by its datagrams.  UCX looks for
+# devices in the file system.
+ucx() {  # ucx FAR_NODE
+  local transport test size
+  ready=(takes_tcp 13337)
+  for transport in rc_v ud_v; do
+    for test in tag_lat tag_bw ucp_get ucp_fadd; do
+      size=8
+      [ $test != tag_bw ] || size=100000
+      server=(--sysfs -- env "UCX_TLS=$transport,self" timeout 60 ucx_perftest)
+      client=("${server[@]}" -t $test -s $size -n 300 -w 10 127.0.0.1)
+      both "UCX, $transport, $test" Hca1 "$1"
+      grep -q '^Final: *300 ' "$work/client" || fail "$transport, $test: $(cat "$work/client")"
+      ! grep -q 'ERROR\|WARN' "$work/client" "$work/server" || fail "$transport, $test: $(cat "$work/client" "$work/server")"
+    done
+    echo "UCX between Hca1 and $1 by $transport: ok"
+  done
+}
+
+# libfabric's connected end points (by the RDMA CM), reliable datagrams over those, and datagrams.  The programs
+# exchange their addresses over this machine's loopback.  fi_pingpong verifies what it receives.
+libfabric() {  # libfabric FAR_NODE
+  local type size
+  ready=(takes_tcp 47592)
+  for type in msg:64 msg:65536 rdm:65536 dgram:1024; do
+    size=${type#*:} type=${type%:*}
+    server=(-- timeout 60 fi_pingpong -p verbs -e "$type" -S "$size" -I 20 -c)
+    client=("${server[@]}" 127.0.0.1)
+    both "libfabric, $type, $size" Hca1 "$1"
+    grep -qE '^[0-9]+[kmg]? +20 +=20 ' "$work/client" || fail "$type, $size: $(cat "$work/client")"
+    ! grep -qi 'error' "$work/client" "$work/server" || fail "$type, $size: $(cat "$work/client" "$work/server")"
+  done
+  echo "libfabric between Hca1 and $1: ok"
+}
+
+# dapltest exits with 0 in any case, so this reads its output.
+dapl() {  # dapl FAR_NODE: runs tests against the server on Hca1
+  local out=$work/client
+  export DAT_OVERRIDE=$work/dat.$1
+  for what in "T -i 100 -t 2 -w 2 -V client SR 256 server RW 2048 4 server RR 1024 1 server SR 256" \
+    "P -i 1024 -m b RW 4096 2" "P -i 200 -m p -p 16 RR 4096 1"; do
+    # shellcheck disable=SC2086
+    on "$1" -- timeout 60 dapltest -T "${what%% *}" -D verbena -s 10.0.0.1 ${what#* } >"$out" 2>&1 ||
+      fail "dapltest $what: exit $?: $(tail -5 "$out")"
+    grep -qE -- '----- (Stats|Test completed successfully)|--- Statistics ---' "$out" || fail "dapltest $what: $(cat "$out")"
+    ! grep -iE 'error|could not|cannot connect|bad connection|test failed|retrying|err:' "$out" || fail "dapltest $what"
+  done
+  echo "dapltest between Hca1 and $1: ok"
+}
+start_dapl() {
+  local node
+  for node in Hca1 Hca2 Hca3; do
+    echo "verbena u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"10.0.0.${node#Hca} 0\" \"\"" >"$work/dat.$node"
+  done
+  DAT_OVERRIDE=$work/dat.Hca1 start_on Hca1 -- dapltest -T S -D verbena >"$work/dapl" 2>&1 &
+  dapl_server=$!
+  until_true 20 grep -q "Service Point Ready" "$work/dapl" || fail "dapltest's server: $(cat "$work/dapl")"
+}
+stop_dapl() {
+  DAT_OVERRIDE=$work/dat.Hca2 on Hca2 -- timeout 60 dapltest -T Q -s 10.0.0.1 -D verbena >"$work/quit" 2>&1 ||
+    fail "dapltest -T Q: $(cat "$work/quit")"
+  wait $dapl_server || fail "dapltest's server ends with $?: $(tail -5 "$work/dapl")"
+}
+
+# perftest and rping by the RDMA CM, and without it, by LIDs.
+others() {  # others FAR_NODE
+  port=$((port + 1))
+  ready=(takes_tcp $port)
+  for program in "ib_write_bw -n 200" "ib_send_bw -c UC -n 200" "ib_send_bw -c UD -n 100 -s 1024" "ibv_rc_pingpong -n 200"; do
+    # shellcheck disable=SC2206
+    server=(-- timeout 60 $program -p $port) client=(-- timeout 60 $program -p $port 127.0.0.1)
+    both "$program" Hca1 "$1"
+  done
+  ready=(listens Hca1 7174) server=(-- timeout 60 rping -s -C 10 -V) client=(-- timeout 60 rping -c -a 10.0.0.1 -C 10 -V)
+  both "rping" Hca1 "$1"
+  echo "perftest and rping between Hca1 and $1: ok"
+}
+
+port=18700
+whole_test() {
+  verbena fabric up "$work/net" --name line >"$work/up" 2>&1 || fail "the fabric does not come up: $(cat "$work/up")"
+  check_interfaces
+  start_dapl
+  for far in Hca2 Hca3; do
+    ucx $far
+    libfabric $far
+    dapl $far
+    others $far
+  done
+  stop_dapl
+  verbena fabric down line >"$work/down" || fail "the fabric does not go down"
+}
+
+# Root runs the whole test.  Then an ordinary user, who has no capability, runs programs between his own hosts.
+if [ "${1:-}" = ordinary ]; then
+  [ "$(id -u)" -eq 1000 ] || fail "not an ordinary user"
+  grep -q '^CapEff:[[:space:]]*0*$' <(LD_PRELOAD='' cat /proc/self/status) || fail "capabilities left"
+  verbena fabric up "$work/net" --name line >"$work/up" 2>&1 || fail "the fabric does not come up: $(cat "$work/up")"
+  check_interfaces
+  ucx Hca3
+  libfabric Hca3
+  others Hca3
+  verbena fabric down line >"$work/down" || fail "the fabric does not go down"
+  echo "an ordinary user: ok"
+  exit
+fi
+whole_test
+unshare --user --map-user=1000 --map-group=1000 true 2>/dev/null || skip "user namespaces are not allowed here"
+unshare --user --map-user=1000 --map-group=1000 -- bash "$0" ordinary
