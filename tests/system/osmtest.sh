@@ -8,7 +8,7 @@ need opensm osmtest
 
 verbena fabric make --hosts 3 --infiniband >"$work/net"
 verbena fabric up "$work/net" --name examined >"$work/up" 2>&1 || fail "the fabric does not come up: $(cat "$work/up")"
-cd "$work"  # osmtest writes its files here
+cd "$work" || fail "no directory"  # osmtest writes its files here
 
 # flow WORDS OPTION...: a flow of osmtest on host2, which must pass and say that it was the one that is meant.
 examine() { verbena run --fabric examined --node host2 -- timeout 60 osmtest -i inventory -l "$work/log" "$@" >"$work/out" 2>&1; }
