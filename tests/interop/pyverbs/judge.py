@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Runs rdma-core's own test suite on the built products, and judges the results.
 
-usage: judge.py [--record] [ARGUMENT of run_tests.py...]
+usage: judge.py [--record | --infiniband] [ARGUMENT of run_tests.py...]
 
 Every test must pass, except those that excused.txt lets skip or fail with the message that it gives.
 An excused test that passes is a failure as well, so that the list stays short.
 VB_PREFIX and VB_SOURCE are those of all system tests; VB_PYVERBS is the folder that fetch.py has made.
 
+--infiniband runs it on a host of a simulated subnet, with the excuses of excused_infiniband.txt as well.
 --record writes the table in docs/conformance.md again.  With arguments (-k PATTERN) it judges only the
 tests that ran, and writes nothing."""
 
@@ -22,43 +23,71 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 PYTHON = "/usr/bin/python3"  # Debian compiles the module for this version
-ADDRESS = "10.96.0.1/24"
-INTERFACE = "pyverbs"
+# The suite asks `ip` for the address of the device's interface, so the kernel must have such an interface.  On a
+# simulated subnet it has the name and the address that the host has there.
+Place = collections.namedtuple("Place", "node interface address")
+ETHERNET = Place(None, "pyverbs", "10.96.0.1/24")
+INFINIBAND = Place("host1", "ib0", "10.0.0.1/16")
 BEGIN, END = "<!-- pyverbs: made by tests/interop/pyverbs/judge.py --record -->", "<!-- pyverbs end -->"
 
-Excuse = collections.namedtuple("Excuse", "when tests said reason line")
+Excuse = collections.namedtuple("Excuse", "when tests said reason place")
 
 
-def excuses():
+def excuses(file):
     found = []
-    for number, line in enumerate(HERE.joinpath("excused.txt").read_text().splitlines(), 1):
+    for number, line in enumerate(HERE.joinpath(file).read_text().splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         when, tests, said, reason = (part.strip() for part in line.split(" | "))
         if when not in ("skips", "may skip", "fails"):
-            sys.exit(f"excused.txt:{number}: not 'skips', 'may skip' or 'fails'")
-        found.append(Excuse(when, tests, re.compile(said), reason, number))
+            sys.exit(f"{file}:{number}: not 'skips', 'may skip' or 'fails'")
+        found.append(Excuse(when, tests, re.compile(said), reason, f"{file}:{number}"))
     return found
 
 
-def run(record, arguments):
+def verbena(*arguments):
+    """Returns a command and its environment."""
+    environment = dict(os.environ, PYTHONDONTWRITEBYTECODE="1", LD_PRELOAD=os.environ.get("VB_PRELOAD", ""),
+                       ASAN_OPTIONS="detect_leaks=0:verify_asan_link_order=0")
+    return [f"{os.environ['VB_PREFIX']}/bin/verbena", *arguments], environment
+
+
+def fabric_up(folder):
+    """Starts a subnet of two hosts under OpenSM.  Returns False if OpenSM is not installed."""
+    if not any(os.access(path, os.X_OK) for path in ("/usr/sbin/opensm", "/usr/bin/opensm")):
+        return False
+    netlist = pathlib.Path(folder) / "netlist"
+    command, environment = verbena("fabric", "make", "--hosts", "2", "--infiniband")
+    netlist.write_bytes(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+    command, environment = verbena("fabric", "up", str(netlist), "--name", "pyverbs")
+    subprocess.run(command, env=environment, check=True)
+    return True
+
+
+def fabric_down():
+    command, environment = verbena("fabric", "down", "pyverbs")
+    subprocess.run(command, env=environment, check=True)
+
+
+def run(record, place, arguments):
     """Runs the suite and returns its exit code.  Tests of the RDMA CM find the address in /sys (run --sysfs)."""
     pyverbs = pathlib.Path(os.environ["VB_PYVERBS"])
-    environment = dict(os.environ, PYTHONPATH=str(pyverbs / "site"), PYTHONDONTWRITEBYTECODE="1",
-                       LD_PRELOAD=os.environ.get("VB_PRELOAD", ""),
-                       ASAN_OPTIONS="detect_leaks=0:verify_asan_link_order=0")
-    command = [f"{os.environ['VB_PREFIX']}/bin/verbena", "run", "--sysfs", "--", PYTHON, HERE / "recorded.py",
-               record, "-v", *arguments]
+    node = ["--node", place.node] if place.node else []
+    command, environment = verbena("run", "--sysfs", *node, "--", PYTHON, HERE / "recorded.py", record, "-v", *arguments)
+    environment["PYTHONPATH"] = str(pyverbs / "site")
+    if place.node:
+        environment.pop("VERBENA_LINK", None)  # programs on a fabric need lanes
     return subprocess.run(command, cwd=pyverbs / "tests", env=environment).returncode
 
 
-def interface_made():
+def interface_made(place):
     """Makes an interface for tests of the RDMA CM, and returns False if it may not.
 
     The tests bind to the first address of the device's interface, and then use the device of the id.  A
     loopback address belongs to no device."""
-    for command in (f"link add {INTERFACE} type veth peer name {INTERFACE}-peer", f"link set {INTERFACE}-peer up",
-                    f"link set {INTERFACE} up", f"address add {ADDRESS} dev {INTERFACE}"):
+    name = place.interface
+    for command in (f"link add {name} type veth peer name {name}-peer", f"link set {name}-peer up",
+                    f"link set {name} up", f"address add {place.address} dev {name}"):
         if subprocess.run(["ip", *command.split()], stderr=subprocess.DEVNULL).returncode:
             return False
     return True
@@ -83,7 +112,7 @@ def judged(found, allowed):
         mine = [e for e in allowed if fnmatch.fnmatchcase(test, e.tests)]
         if verdict == "passed":
             needless = [e for e in mine if e.when != "may skip"]
-            problems += [f"passes, and needs no excuse: {test} (excused.txt:{e.line})" for e in needless]
+            problems += [f"passes, and needs no excuse: {test} ({e.place})" for e in needless]
         elif verdict == "begun":
             problems.append(f"the program ended in {test}")
         else:
@@ -141,26 +170,35 @@ def main(arguments):
         print(__doc__)
         return 0
     record_it = "--record" in arguments
-    arguments = [a for a in arguments if a != "--record"]
+    place = INFINIBAND if "--infiniband" in arguments else ETHERNET
+    if record_it and place != ETHERNET:
+        sys.exit("--record is for the suite without --infiniband")
+    arguments = [a for a in arguments if a not in ("--record", "--infiniband")]
     if not os.access(PYTHON, os.X_OK):
         print(f"{PYTHON} is not installed")
         return 77
-    if not interface_made():
+    if not interface_made(place):
         print("no right to configure the network here (CAP_NET_ADMIN)")
         return 77
     with tempfile.TemporaryDirectory() as temporary:
         record = pathlib.Path(temporary) / "record"
+        if place.node and not fabric_up(temporary):
+            print("opensm is not installed")
+            return 77
         try:
-            code = run(record, arguments)
+            code = run(record, place, arguments)
         finally:
-            subprocess.run(["ip", "link", "delete", INTERFACE])
+            subprocess.run(["ip", "link", "delete", place.interface])
+            if place.node:
+                fabric_down()
         if not record.exists():
             print(f"FAILED: the suite did not begin: exit {code}")
             return 1
         found = outcomes(record)
-    problems, excused, unused = judged(found, excuses())
+    own = excuses("excused_infiniband.txt" if place.node else "excused.txt")
+    problems, excused, unused = judged(found, own + (excuses("excused.txt") if place.node else []))
     if not arguments:
-        problems += [f"no test needs excused.txt:{e.line}: {e.tests}" for e in unused]
+        problems += [f"no test needs {e.place}: {e.tests}" for e in unused if e in own]
     if not found:
         problems.append("no test ran")
     if code != 0 and not problems and not any(v == "failed" for v, _ in found.values()):
