@@ -1,0 +1,128 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# Debian's diagnostic tools that look at single nodes, routes and tables of a subnet say what its netlist and OpenSM's
+# tables say: addresses, linear and multicast forwarding tables, traces, raw SMPs.  ibsysstat works both ways, and
+# questions about congestion control, which no node has, are refused and not left without an answer.
+source "$VB_SOURCE/tests/system/lib.sh"
+need opensm ibaddr ibccquery ibroute ibstat ibstatus ibsysstat ibtracert smpdump smpquery dump_fts ibnodes ibidsverify \
+  ibqueryerrors python3
+
+cat >"$work/net" <<'END'
+Switch	8 "Left"
+[1]	"Hca1"[1]
+[2]	"Hca2"[1]
+[3]	"Right"[3]
+
+Switch	8 "Right"
+[1]	"Hca3"[1]
+[3]	"Left"[3]
+
+Hca	1 "Hca1"
+[1]	"Left"[1]
+
+Hca	1 "Hca2"
+[1]	"Left"[2]
+
+Hca	1 "Hca3"
+[1]	"Right"[1]
+END
+verbena fabric up "$work/net" --name tools >"$work/up" 2>&1 || fail "the fabric does not come up: $(cat "$work/up")"
+on() { verbena run --fabric tools --node "$1" -- "${@:2}"; }
+# run NODE COMMAND...: runs it, with its output in "out"; fails the test if it fails.
+run() { on "$1" timeout 30 "${@:2}" >"$work/out" 2>&1 || fail "${*:2} on $1 ends with $?: $(cat "$work/out")"; }
+has() { grep -qE "$1" "$work/out" || fail "no '$1' in: $(cat "$work/out")"; }
+is() { [ "$(cat "$work/out")" = "$1" ] || fail "not '$1' but: $(cat "$work/out")"; }
+lid() { on "$1" ibstat | sed -n 's/.*Base lid: //p'; }
+guid() { on "$1" ibstat | sed -n 's/.*Port GUID: //p'; }
+
+lid1=$(lid Hca1) lid2=$(lid Hca2) lid3=$(lid Hca3)
+run Hca1 ibnodes
+[ "$(wc -l <"$work/out")" = 5 ] || fail "not 5 nodes: $(cat "$work/out")"
+left=$(sed -n 's/^Switch.*"Left".* lid \([0-9]*\) .*/\1/p' "$work/out")
+right=$(sed -n 's/^Switch.*"Right".* lid \([0-9]*\) .*/\1/p' "$work/out")
+run Hca1 ibidsverify
+run Hca1 ibqueryerrors
+has '5 nodes checked, 0 bad nodes found'
+
+# ---- addresses: one's own, by LID, by GUID, by a directed route
+hex=$(printf '0x%x' "$lid3")
+run Hca3 ibaddr
+has "^GID fe80::.* LID start $hex end $hex\$"
+cp "$work/out" "$work/address"
+for by in "$lid3" "-G $(guid Hca3)" "-D 0,1,3,1"; do
+  # shellcheck disable=SC2086
+  run Hca1 ibaddr $by
+  cmp -s "$work/out" "$work/address" || fail "ibaddr $by: $(cat "$work/out" "$work/address")"
+done
+# Unlike other tools, ibstatus reads the files in /sys.
+verbena run --fabric tools --node Hca3 --sysfs -- ibstatus >"$work/out" 2>&1 || fail "ibstatus: $(cat "$work/out")"
+has "base lid:.*$hex\$"
+has 'link_layer:.*InfiniBand'
+echo "addresses: ok"
+
+# ---- forwarding tables, and the same tables out of raw SMPs
+run Hca2 ibroute "$left"
+for route in "$lid1 001" "$lid2 002" "$lid3 003" "$right 003"; do
+  has "^0x$(printf '%04x' "${route% *}") ${route#* } "
+done
+has '^5 valid lids dumped'
+run Hca2 ibroute -D 0,1,3
+for route in "$lid1 003" "$lid2 003" "$lid3 001" "$left 003"; do
+  has "^0x$(printf '%04x' "${route% *}") ${route#* } "
+done
+run Hca1 dump_fts
+[ "$(grep -c '^Unicast lids' "$work/out")" = 2 ] && [ "$(grep -c '5 valid lids dumped' "$work/out")" = 2 ] ||
+  fail "dump_fts: $(cat "$work/out")"
+# All three nodes are members of the IPoIB broadcast group, whose MLID is the first one.
+run Hca1 ibroute -M "$left"
+has '^0xc000 +x +x +x'
+run Hca1 dump_fts -M
+[ "$(grep -c '^0xc000 .*x' "$work/out")" = 2 ] || fail "dump_fts -M: $(cat "$work/out")"
+run Hca1 smpdump "$left" 0x19 0  # LinearForwardingTable, the first block: the port of each LID
+python3 - "$work/out" "$lid1" 1 "$lid2" 2 "$lid3" 3 "$left" 0 <<'END' || fail "the raw table: $(cat "$work/out")"
+import sys
+table = bytes.fromhex(open(sys.argv[1]).read().split("SMP")[0].replace("\n", ""))
+wanted = [int(x) for x in sys.argv[2:]]
+sys.exit(any(table[lid] != port for lid, port in zip(wanted[::2], wanted[1::2])))
+END
+run Hca1 smpdump -s -D 0,1,3 0x10  # NodeDescription, as text
+has 'Right'
+echo "tables: ok"
+
+# ---- traces
+run Hca1 ibtracert "$lid2" "$lid3"
+sed -nE 's/^(From|To) ca .*"(.*)"$/\2/p; s/^\[([0-9]+)\] -> (switch|ca) port .*\[([0-9]+)\] lid .* "(.*)"$/\1 \4 \3/p' \
+  "$work/out" >"$work/trace"
+[ "$(paste -sd, "$work/trace")" = 'Hca2,1 Left 2,3 Right 3,1 Hca3 1,Hca3' ] || fail "ibtracert: $(cat "$work/out")"
+run Hca1 ibtracert -G "$(guid Hca2)" "$(guid Hca3)"
+has 'To ca .*"Hca3"'
+if on Hca1 timeout 30 ibtracert "$lid2" 999 >"$work/out" 2>&1; then fail "a way to a LID that there is not"; fi
+echo "traces: ok"
+
+# ---- ibsysstat, which is a client and a server of a vendor class
+for pair in "Hca1 Hca3 $lid3" "Hca3 Hca1 $lid1"; do
+  read -r client server to <<<"$pair"
+  start run --fabric tools --node "$server" -- ibsysstat -S >"$work/server" 2>&1 &
+  pid=$!
+  until_true 20 on "$client" timeout 10 ibsysstat "$to" >"$work/out" 2>&1 || fail "ibsysstat: $(cat "$work/out")"
+  is 'sysstat ping succeeded'
+  run "$client" ibsysstat "$to" cpu
+  has '^cpu 0: '
+  run "$client" ibsysstat "$to" host
+  has "^$(hostname)"
+  kill $pid
+  wait $pid || true
+done
+echo "ibsysstat: ok"
+
+# ---- congestion control is refused: an answer with a status comes back at once, where silence would last 3 tries of 5 s
+for to in "$lid3" "$left"; do
+  before=$SECONDS
+  if on Hca1 timeout 30 ibccquery --timeout 5000 CongestionInfo "$to" >"$work/out" 2>&1; then
+    fail "LID $to has congestion control: $(cat "$work/out")"
+  fi
+  has 'congestion info query failed'
+  [ $((SECONDS - before)) -lt 4 ] || fail "LID $to does not answer questions about congestion control"
+done
+echo "congestion control: ok"
+verbena fabric down tools >"$work/down" || fail "the fabric does not go down"
