@@ -219,8 +219,9 @@ void SubnetSwitch::deliver_to_range(std::uint16_t range, subnet::Delivery delive
   if (range == node::Node::kOwnRange) return deliver_to_agent(std::move(delivery));
   const auto receiver = uplinks_->program_of(delivery.port.node, range);
   if (!receiver) return void(++counters_.to_nobody);
+  // Packets wait for room also if their sender is not held up: it may have left since it sent them.
   const bool must_queue = waiting_.contains(*receiver);
-  if (!must_queue && put(*receiver, delivery, now, sender_.has_value())) return;
+  if (!must_queue && put(*receiver, delivery, now, true)) return;
   auto& queue = waiting_[*receiver];
   if (queue.size() == kWaitingMax) return void(++counters_.waiting_full);
   queue.push_back(std::move(delivery));

@@ -283,6 +283,25 @@ TEST_F(SubnetSwitchTest, FullUplinkHoldsItsSenderUpForALimitedTime) {
   EXPECT_GT(counter("dropped_receiver_full"), 0u);
 }
 
+// The requests of UC and UD are complete when their packets are in the uplink, so a program may end
+// then.
+TEST_F(SubnetSwitchTest, PacketsOfAProgramThatLeavesWaitForRoom) {
+  manage();
+  const auto a = program(kHcaA, 1), b = program(kHcaB, 1);
+  const auto big = ud_packet(b->qpn(), kPkey, 4096);
+  std::size_t sent = 0;
+  while (a->send(to_b(), big)) ++sent;
+  while (switch_->forward(now_)) {
+  }
+  while (a->send(to_b(), big)) ++sent;  // both uplinks are full now, and nothing waits between them
+  switch_->detach({kHcaA, 1});
+  std::size_t received = b->receive().size();
+  EXPECT_LT(received, sent);
+  while (switch_->forward(now_)) received += b->receive().size();
+  EXPECT_EQ(received, sent);
+  EXPECT_EQ(counter("dropped_receiver_full"), 0u);
+}
+
 TEST_F(SubnetSwitchTest, ProgramThatLeavesHoldsNobodyUp) {
   manage();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1), c = program(kHcaB, 2);
