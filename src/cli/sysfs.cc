@@ -39,7 +39,8 @@ std::string verbs_name(std::size_t index) { return fmt::format("uverbs{}", index
 std::optional<std::vector<interfaces::Interface>> interfaces_of_node() {
   if (::secure_getenv("VERBENA_NODE") == nullptr) return std::nullopt;
   const char* const text = ::secure_getenv(interfaces::kVariable);
-  return interfaces::parse(text == nullptr ? "" : text).value_or(std::vector<interfaces::Interface>{});
+  return interfaces::parse(text == nullptr ? "" : text)
+      .value_or(std::vector<interfaces::Interface>{});
 }
 
 std::string interface_name(std::uint32_t index) {

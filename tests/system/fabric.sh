@@ -107,6 +107,15 @@ verbena fabric fault link --name lab c green up >"$work/out"
 "$interfaces" >"$work/machine" || fail "interfaces of this machine"
 verbena run --fabric lab --node b --interfaces machine -- "$interfaces" >"$work/interfaces"
 cmp "$work/machine" "$work/interfaces" || fail "--interfaces machine shows: $(cat "$work/interfaces")"
+# The files of --sysfs name these interfaces, too.
+if unshare --mount true 2>/dev/null; then
+  # shellcheck disable=SC2016
+  verbena run --fabric lab --node b --sysfs -- sh -c 'cd /sys/class/infiniband/verbena1
+    cat ports/1/gid_attrs/ndevs/0; ls device/net; cd device/net/verbena1; cat mtu ifindex type operstate address' \
+    >"$work/out" 2>&1 || fail "--sysfs: $(cat "$work/out")"
+  hardware=$(on b "$interfaces" | sed -n 's/^verbena1 up .* address //p' | sed 's/../&:/g; s/:$//')
+  [ "$(paste -sd' ' "$work/out")" = "verbena1 verbena1 1500 3 1 up $hardware" ] || fail "--sysfs shows: $(cat "$work/out")"
+fi
 echo "interfaces: ok"
 
 # Both ends of the pingpong programs exchange their queue pairs by TCP, which is this machine's.
