@@ -302,6 +302,30 @@ TEST_F(SubnetPortTest, MembersAreMembersAgainUnderANewManagerOrAreToldThatTheyAr
   EXPECT_TRUE(manager.members.contains(wire::broadcast_mgid({0xffff})));
 }
 
+// The old manager did not answer the join of the second group, so the new one is asked.
+TEST_F(SubnetPortTest, NewManagerHearsOfNewGroupsAfterTheOthers) {
+  start();
+  const Gid old_mgid = wire::broadcast_mgid({0xffff});
+  const Gid new_mgid =
+      wire::multicast_mgid(wire::ipv4_gid(0xef010203), wire::MgidUser::kIpoib, {0xffff});
+  manager.die();
+  port(0).join({.token = 3,
+                .port_space = rdmacm::kPortSpaceIpoib,
+                .pkey = wire::kDefaultPkey,
+                .group = wire::ipv4_gid(0xef010203),
+                .join_state = 1},
+               world_.now());
+  run_for(1s);
+  manager.begin();
+  PortState taken_over = state(0);
+  taken_over.sm_lid = Lid{2};
+  set_state(0, taken_over);
+  EXPECT_TRUE(manager.members.contains(old_mgid));
+  EXPECT_FALSE(manager.members.contains(new_mgid));
+  run_for(sa::Memberships::kRejoinsFirst);
+  EXPECT_TRUE(manager.members.contains(new_mgid));
+}
+
 // A new manager tells its LID and asks for a reregistration in one PortInfo.
 TEST_F(SubnetPortTest, NewManagerGetsEachRegistrationOnce) {
   start();
