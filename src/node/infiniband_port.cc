@@ -33,6 +33,15 @@ bool asks_anew(const PortState& old, const PortState& state) {
   return sa::PortChange::between(for_sa(old), for_sa(state)).asks_anew();
 }
 
+// Returns a path by other LIDs than those of `path`, which may lead over other switches.
+std::optional<wire::PathRecord> other_than(const wire::PathRecord& path,
+                                           std::span<const wire::PathRecord> all) {
+  const auto found = std::ranges::find_if(all, [&](const wire::PathRecord& one) {
+    return one.source_lid != path.source_lid || one.destination_lid != path.destination_lid;
+  });
+  return found == all.end() ? std::nullopt : std::optional(*found);
+}
+
 }  // namespace
 
 InfinibandPort::InfinibandPort(PortId port, const sa::Client::Config& config, Random random)
@@ -275,11 +284,14 @@ void InfinibandPort::find_path(Route& route, const Gid& destination, Time now) {
     return;
   }
   const auto lookup = client_->paths().find_for_connection(
-      {.destination = destination, .source = first_gid(), .pkey = pkey_}, token, route.until - now,
-      now);
+      {.destination = destination,
+       .source = first_gid(),
+       .pkey = pkey_,
+       .numb_path = state_.lmc == 0 ? std::uint8_t{1} : kPathsPerRoute},
+      token, route.until - now, now);
   if (!lookup) return end_route(token, std::unexpected(lookup.error()));
   if (const auto* known = std::get_if<sa::KnownPaths>(&*lookup))
-    return end_route(token, known->path);
+    return end_route(token, PathsOfRoute{known->path, other_than(known->path, known->all)});
   route.ticket = std::get<sa::PathTicket>(*lookup);
 }
 
@@ -287,31 +299,38 @@ void InfinibandPort::on(const sa::PathEvent& event) {
   const auto found = routes_.find(event.cookie);
   if (found == routes_.end() || found->second.ticket != event.ticket) return;
   if (event.error) return end_route(event.cookie, std::unexpected(*event.error));
-  end_route(event.cookie, event.paths.front());
+  const wire::PathRecord& first = event.paths.front();
+  end_route(event.cookie, PathsOfRoute{first, other_than(first, event.paths)});
 }
 
-void InfinibandPort::end_route(std::uint64_t token, const Result<wire::PathRecord>& path) {
+void InfinibandPort::end_route(std::uint64_t token, const Result<PathsOfRoute>& paths) {
   const auto ended = routes_.extract(token);
-  if (!path) {
-    outputs_.emplace_back(RouteFound{token, std::unexpected(path.error())});
-  } else {
-    outputs_.emplace_back(RouteFound{token, route_of(ended.mapped().wanted, *path)});
+  if (!paths) {
+    outputs_.emplace_back(RouteFound{token, std::unexpected(paths.error())});
+    return;
   }
+  rdmacm::Route route = route_of(ended.mapped().wanted, paths->path);
+  if (paths->alternate) route.alternate = address_of(*paths->alternate);
+  outputs_.emplace_back(RouteFound{token, std::move(route)});
+}
+
+link::Address InfinibandPort::address_of(const wire::PathRecord& path) const {
+  return {.link_layer = LinkLayer::kInfiniband,
+          .source = path.source_gid,
+          .destination = path.destination_gid,
+          .flow_label = path.flow_label,
+          .traffic_class = path.traffic_class,
+          .hop_limit = path.hop_limit,
+          .source_lid = path.source_lid,
+          .destination_lid = path.destination_lid,
+          .service_level = path.service_level,
+          .has_grh = path.hop_limit > kHopsInSubnet,
+          .port = port_};
 }
 
 rdmacm::Route InfinibandPort::route_of(const Wanted& wanted, const wire::PathRecord& path) const {
   return {.source = wanted.source,
-          .address = {.link_layer = LinkLayer::kInfiniband,
-                      .source = path.source_gid,
-                      .destination = path.destination_gid,
-                      .flow_label = path.flow_label,
-                      .traffic_class = path.traffic_class,
-                      .hop_limit = path.hop_limit,
-                      .source_lid = path.source_lid,
-                      .destination_lid = path.destination_lid,
-                      .service_level = path.service_level,
-                      .has_grh = path.hop_limit > kHopsInSubnet,
-                      .port = port_},
+          .address = address_of(path),
           .pkey = pkey_.value,
           .mtu = path.mtu,
           .packet_life_time = path.packet_life};

@@ -39,8 +39,10 @@ class InfinibandPort {
   static constexpr Qpn kIpoibQpn{2};
   static constexpr Duration kRouteTimeout = std::chrono::seconds(60);
   static constexpr std::size_t kRoutesMax = 65536;  // that are sought at once
-  static constexpr std::size_t kFramesMax = 1024;   // that wait for transmit()
-  static constexpr std::size_t kJoinsMax = 65536;   // of programs
+  // A route of ports with several LIDs has an alternate path.
+  static constexpr std::uint8_t kPathsPerRoute = 2;
+  static constexpr std::size_t kFramesMax = 1024;  // that wait for transmit()
+  static constexpr std::size_t kJoinsMax = 65536;  // of programs
   // A broadcast group that the SA does not know is asked for again after these times.
   static constexpr Duration kJoinPauseMin = std::chrono::seconds(1);
   static constexpr Duration kJoinPauseMax = std::chrono::seconds(16);
@@ -166,7 +168,12 @@ class InfinibandPort {
   void on(const sa::MemberEvent& event, Time now);
   void on(const sa::NoticeEvent& event);
   void find_path(Route& route, const Gid& destination, Time now);
-  void end_route(std::uint64_t token, const Result<wire::PathRecord>& path);
+  struct PathsOfRoute {
+    wire::PathRecord path{};
+    std::optional<wire::PathRecord> alternate{};
+  };
+  void end_route(std::uint64_t token, const Result<PathsOfRoute>& paths);
+  link::Address address_of(const wire::PathRecord& path) const;
   rdmacm::Route route_of(const Wanted& wanted, const wire::PathRecord& path) const;
   rdmacm::Route loopback_route(const Wanted& wanted) const;
   void join_broadcast_group(Time now);

@@ -148,6 +148,33 @@ TEST_F(SubnetPortTest, RouteToAnIpAddressHasThePathOfItsPort) {
   EXPECT_FALSE(route.is_loopback);
 }
 
+TEST_F(SubnetPortTest, RouteOfPortsWithSeveralLidsHasAnAlternatePath) {
+  start();
+  const auto single = route(0, gid(1), true);
+  ASSERT_TRUE(single && single->route);
+  EXPECT_FALSE(single->route->alternate);
+  manager.lids_per_port = 2;
+  PortState with_two_lids = state(0);
+  with_two_lids.lmc = 1;
+  set_state(0, with_two_lids);
+  for (int times = 0; times < 2; ++times) {  // from the SA, and from the cache
+    const auto found = route(0, gid(1), true);
+    ASSERT_TRUE(found && found->route);
+    ASSERT_TRUE(found->route->alternate);
+    const link::Address& path = found->route->address;
+    const link::Address& alternate = *found->route->alternate;
+    EXPECT_EQ(path.destination_lid.value + alternate.destination_lid.value, 2 * lid(1).value + 1);
+    EXPECT_EQ(path.source_lid.value + alternate.source_lid.value, 2 * lid(0).value + 1);
+    EXPECT_EQ(alternate.destination, gid(1));
+    EXPECT_TRUE(alternate.is_infiniband());
+  }
+  manager.lids_per_port = 1;
+  port(0).flush(world_.now());
+  const auto found = route(0, gid(1), true);
+  ASSERT_TRUE(found && found->route);
+  EXPECT_FALSE(found->route->alternate) << "the SA knows one path alone";
+}
+
 TEST_F(SubnetPortTest, SecondRouteNeedsNeitherTheSaNorTheNeighbour) {
   start();
   ASSERT_TRUE(route(0, kIps[1]));

@@ -103,6 +103,9 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
     auto offered = other_path(connection, connection.offered);
     if (!offered) return failed(offered.error());
     other = *offered;
+  } else if (auto offered = offer_of_route(connection)) {
+    other = *std::move(offered);
+    message.param.alternate_accepted = true;
   }
   auto& qp = connection.qp_transition;
   rdmacm::accept_resources(qp, param);

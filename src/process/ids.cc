@@ -407,6 +407,7 @@ void Process::establish_id(Connection& connection, CmNotice& notice, Time now) {
     notice.event.status = -to_errno(moved.error());
     return;
   }
+  load_agreed_of_route(connection, now);
   requests_.say(ipc::Establish{connection.agent_id, {}}, Urgency::kMayWait);
   (void)engine_.mark_established(connection.qp).has_value();
   notice.event.kind = rdmacm::EventKind::kEstablished;

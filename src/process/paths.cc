@@ -37,6 +37,7 @@ Result<Process::OtherPath> Process::other_path(const Connection& connection,
   }
   path.address.interface = entry->interface;
   path.sgid_index = entry->index;
+  if (path.address.is_infiniband()) path.pkey = connection.path.pkey;  // a REQ names one for both
   rdmacm::PathInfo to = path;
   if (to.address.flow_label == 0) {
     to.address.flow_label =
@@ -98,6 +99,27 @@ Started<ipc::Done> Process::answer_path(ConnectionHandle id, const rdmacm::PathA
         if (result && asked != nullptr) asked->offered = {};
         done(std::move(result));
       }));
+}
+
+// Returns the alternate path that the peer's request offers, if the QP of the id can load it.  The
+// RDMA CM has no events for alternate paths, so the program is not asked.
+std::optional<Process::OtherPath> Process::offer_of_route(const Connection& connection) const {
+  const link::Address& offered = connection.offered.address;
+  if (connection.is_without_port_space() || !connection.qp || !offered.is_infiniband() ||
+      offered.source == Gid{}) {
+    return std::nullopt;
+  }
+  auto other = other_path(connection, connection.offered);
+  return other ? std::optional(*std::move(other)) : std::nullopt;
+}
+
+// Loads the alternate path that came with the route, and that the peer has accepted.  The
+// connection works without it, too.
+void Process::load_agreed_of_route(Connection& connection, Time now) {
+  if (connection.agreed.address.source == Gid{}) return;
+  if (const auto other = other_path(connection, connection.agreed)) {
+    (void)load(connection, *other, now).has_value();
+  }
 }
 
 // Handles the peer's answer to a path that we have offered.

@@ -333,6 +333,8 @@ class Process {
   Result<OtherPath> other_path(const Connection& connection, rdmacm::PathInfo path) const;
   Result<void> load(Connection& connection, const OtherPath& other, Time now);
   void load_agreed(Connection& connection, CmNotice& notice, Time now);
+  std::optional<OtherPath> offer_of_route(const Connection& connection) const;
+  void load_agreed_of_route(Connection& connection, Time now);
   void on_migrated(Qpn qpn);
   bool is_on_subnet(const Connection& connection) const;
   void report_route(ConnectionHandle id, Connection& connection);

@@ -161,5 +161,82 @@ TEST_F(IdsOnInfiniband, AnAnswerForADestroyedIdIsDropped) {
   EXPECT_THAT(cm_notices(), SizeIs(0));
 }
 
+class AlternatePathsOfRoutes : public IdsOnInfiniband {
+ protected:
+  static constexpr Lid kOtherLid{19};
+
+  hca::QpHandle give_qp(ConnectionHandle id) {
+    const auto qp = create_qp_after_messages();
+    EXPECT_TRUE(process_.set_qp(id, qp, kNow).has_value());
+    return qp;
+  }
+  rdmacm::Event event(EventKind kind) {
+    rdmacm::Event made{.id = kFirstId, .kind = kind, .port_space = rdmacm::kPortSpaceTcp};
+    made.qp_type = rdmacm::kQpTypeRc;
+    made.path = path({6});
+    made.qp = transition();
+    made.qp.path = path({6});
+    made.param.alternate = path(kOtherLid);
+    return made;
+  }
+  void expect_alternate(hca::QpHandle qp, bool loaded) {
+    const auto its = process_.engine().query_qp(qp).value().attributes;
+    EXPECT_EQ(its.state, QpState::kRts);
+    EXPECT_EQ(its.alternate_path.address.destination_lid, loaded ? kOtherLid : Lid{});
+    EXPECT_EQ(its.migration, loaded ? hca::MigrationState::kRearm : hca::MigrationState::kMigrated);
+  }
+};
+
+TEST_F(AlternatePathsOfRoutes, AreLoadedWhenThePeerHasAcceptedThem) {
+  for (const bool accepted : {false, true}) {
+    const ConnectionHandle id = create_id();
+    EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
+    pass_over_messages();
+    rdmacm::Event resolved = event(EventKind::kAddrResolved);
+    rdmacm::Event response = event(EventKind::kConnectResponse);
+    resolved.id = response.id = accepted ? kSecondId : kFirstId;
+    response.param.alternate_accepted = accepted;
+    tell(resolved);
+    EXPECT_TRUE(is_done(process_.resolve_route(id, 1s, {})));
+    const auto qp = give_qp(id);
+    EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
+    (void)next<ipc::Connect>();
+    tell(response);
+    (void)next<ipc::Establish>();
+    expect_alternate(qp, accepted);
+  }
+}
+
+TEST_F(AlternatePathsOfRoutes, OfThePeerAreAcceptedForAQpThatCanLoadThem) {
+  const ConnectionHandle listener = create_id();
+  keep(process_.listen(listener, 1, [](auto) {}));
+  answer<ipc::Listen>(ipc::Done{});
+  rdmacm::Event request = event(EventKind::kConnectRequest);
+  request.id = kChildId;
+  request.listen_id = kFirstId;
+  tell(request);
+  const ConnectionHandle child = cm_notices().at(0).new_id;
+  const auto qp = give_qp(child);
+  EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
+  EXPECT_TRUE(next<ipc::Accept>().second.param.alternate_accepted);
+  expect_alternate(qp, true);
+}
+
+TEST_F(AlternatePathsOfRoutes, ThatBeginAtNoPortOfTheDeviceAreNotAccepted) {
+  const ConnectionHandle listener = create_id();
+  keep(process_.listen(listener, 1, [](auto) {}));
+  answer<ipc::Listen>(ipc::Done{});
+  rdmacm::Event request = event(EventKind::kConnectRequest);
+  request.id = kChildId;
+  request.listen_id = kFirstId;
+  request.param.alternate.address.source = kServiceGid;
+  tell(request);
+  const ConnectionHandle child = cm_notices().at(0).new_id;
+  const auto qp = give_qp(child);
+  EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
+  EXPECT_FALSE(next<ipc::Accept>().second.param.alternate_accepted);
+  expect_alternate(qp, false);
+}
+
 }  // namespace
 }  // namespace verbena::process

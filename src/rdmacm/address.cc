@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 
 #include "rdmacm/manager.h"
 #include "wire/ip.h"
@@ -192,6 +193,10 @@ void Manager::finish_resolve(IdHandle handle, Id& id, const Result<Route>& route
   if (!id.path.address.is_infiniband()) {
     id.path.address.flow_label = 1 + static_cast<std::uint32_t>(random_.below(0xfffff));
   }
+  if (route->alternate) {
+    id.options.alternate = std::make_unique<PathInfo>(id.path);
+    id.options.alternate->address = *route->alternate;
+  }
   emit(event(handle, id, EventKind::kAddrResolved));
 }
 
@@ -238,6 +243,7 @@ Result<void> Manager::set_path(Owner owner, IdHandle handle, const PathInfo& pat
     return fail(Errc::kInvalidArgument, "the path has an invalid MTU, packet life time or LID");
   }
   id.path = path;
+  id.options.alternate = nullptr;
   return {};
 }
 

@@ -34,16 +34,18 @@ Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& par
   VB_TRY_VOID(check_numbers(param));
   const auto data = VB_TRY(private_data(param, connect_private_bytes(id.qp_type, id.source)));
   VB_TRY_VOID(check_alternate(id, param));
+  auto alternate = std::move(id.options.alternate);
+  if (param.alternate.address.source != Gid{}) {
+    alternate = std::make_unique<PathInfo>(param.alternate);
+  }
   id.options = {
       .responder_resources = std::min(param.responder_resources, config_.depth_max),
       .initiator_depth = std::min(param.initiator_depth, config_.depth_max),
       .retry_count = std::min(param.retry_count, kRetryMax),
       .rnr_retry_count = std::min(param.rnr_retry_count, kRetryMax),
-      .give_up_after = std::chrono::ceil<decltype(id.options.give_up_after)>(give_up_after(param))};
+      .give_up_after = std::chrono::ceil<decltype(id.options.give_up_after)>(give_up_after(param)),
+      .alternate = std::move(alternate)};
   id.is_peer_to_peer = param.peer_to_peer;
-  if (param.alternate.address.source != Gid{}) {
-    id.options.alternate = std::make_unique<PathInfo>(param.alternate);
-  }
   id.qpn = param.qpn;
   id.qp.rq_psn = param.psn != kChoosePsn ? param.psn : random_.next32() & kMask24;
   id.qp.ack_timeout = ack_timeout(id);
@@ -110,8 +112,10 @@ cm::ConnectRequest Manager::connect_request(const Id& id, const ConnParam& param
       .give_up_after = id.options.give_up_after,
       .round_trip = round_trip(id),
   };
-  if (const auto source = source_of(param.alternate)) {
-    request.alternate_path = alternate_path(id, param.alternate, **source);
+  if (id.options.alternate) {
+    if (const auto source = source_of(*id.options.alternate)) {
+      request.alternate_path = alternate_path(id, *id.options.alternate, **source);
+    }
   }
   put_private_data(id, data, request.private_data);
   return request;
@@ -122,8 +126,9 @@ Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& para
   if (id.state != IdState::kRequested) return fail(Errc::kBadState, "no request to accept");
   if (id.is_datagram()) return accept_datagrams(id, param, now);
   VB_TRY_VOID(check_numbers(param));
-  if (param.alternate_accepted && id.port_space != kPortSpaceNone) {
-    return fail(Errc::kNotSupported, "the RDMA CM has no alternate paths");
+  if (param.alternate_accepted && id.port_space != kPortSpaceNone &&
+      !id.path.address.is_infiniband()) {
+    return fail(Errc::kNotSupported, "the RDMA CM has no alternate paths on Ethernet");
   }
   const auto data = VB_TRY(private_data(param, kAcceptPrivateBytes));
   if (param.psn != kChoosePsn) id.qp.rq_psn = param.psn;

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
@@ -292,6 +293,8 @@ struct Route {
   std::uint8_t mtu{};               // 1 = 256 bytes .. 5 = 4096
   std::uint8_t packet_life_time{};  // InfiniBand: timeout code of the path record
   bool is_loopback{};               // true: both ends are on this host
+  // InfiniBand: another path of the same ports, to which a connection may migrate.
+  std::optional<link::Address> alternate{};
 
   friend bool operator==(const Route&, const Route&) = default;
 };

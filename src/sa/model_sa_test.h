@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -54,6 +55,7 @@ class ModelSa {
   }
 
   Faults faults{};
+  std::uint16_t lids_per_port = 1;                       // a path leads to each of them
   std::map<Gid, std::map<Gid, std::uint8_t>> members{};  // join states by MGID and port GID
   std::set<Trap> subscriptions{};
   std::map<std::pair<Gid, std::uint64_t>, wire::ServiceRecord> services{};
@@ -156,15 +158,18 @@ class ModelSa {
     const auto from = subnet_.find(asked.source_gid);
     for (const auto& [gid, lid] : subnet_) {
       if ((is_to_one && gid != asked.destination_gid) || from == subnet_.end()) continue;
-      paths.push_back({.destination_gid = gid,
-                       .source_gid = asked.source_gid,
-                       .destination_lid = lid,
-                       .source_lid = from->second,
-                       .reversible = true,
-                       .numb_path = 1,
-                       .pkey = {0xffff},
-                       .mtu = 4,
-                       .rate = 3});
+      const auto wanted = std::max<std::uint8_t>(asked.numb_path, 1);
+      for (std::uint16_t i = 0; i < std::min<std::uint16_t>(wanted, lids_per_port); ++i) {
+        paths.push_back({.destination_gid = gid,
+                         .source_gid = asked.source_gid,
+                         .destination_lid = {static_cast<std::uint16_t>(lid.value + i)},
+                         .source_lid = {static_cast<std::uint16_t>(from->second.value + i)},
+                         .reversible = true,
+                         .numb_path = 1,
+                         .pkey = {0xffff},
+                         .mtu = 4,
+                         .rate = 3});
+      }
     }
     if (paths.empty()) {
       return answer<wire::PathRecord>(message, wire::mad_status_of(wire::SaStatus::kNoRecords),

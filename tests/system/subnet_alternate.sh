@@ -1,0 +1,47 @@
+#!/bin/bash
+# ctest: TIMEOUT 150 PLAIN
+# Connections of the RDMA CM between ports with two LIDs have an alternate path by another switch.  They migrate to it when
+# a switch dies while no manager runs that could reroute them.
+# PLAIN: OpenSM is started without the sanitizer's runtime, which must be preloaded into it.
+source "$VB_SOURCE/tests/system/lib.sh"
+source "$VB_SOURCE/tests/system/lib_managers.sh"
+unset VERBENA_LINK  # programs on a fabric need lanes
+need opensm rping ibstat ibv_devinfo ibtracert
+
+export VERBENA_FABRIC=alternate
+verbena fabric make --fat-tree 4 >"$work/net"
+verbena fabric up "$work/net" --name alternate --sm none >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
+begin_manager host2 5 'lmc 1'
+wait_active host1 host2 host3 host4
+
+# spine_to LID: prints the switch in the middle of the way from host3 to the LID.
+spine_to() { on host3 ibtracert "$(lid host3)" "$1" 2>&1 | sed -n 's/.*"\(spine[12]\)".*/\1/p' | head -1; }
+lid=$(lid host1)
+one=$(spine_to "$lid") other=$(spine_to $((lid + 1)))
+[ -n "$one" ] && [ -n "$other" ] && [ "$one" != "$other" ] || fail "both ways from host3 to host1 are by '$one', '$other'"
+
+# Each connection takes the next one of the two paths.
+listens() { VERBENA_NODE=host1 verbena ps | grep -q "listening.*:$1\b"; }
+packets() { VERBENA_NODE=host3 verbena ps --counters | awk -v pid="$1" '$1 == pid && $3 == "packets_out" { n = $4 } END { print n + 0 }'; }
+has_sent() { [ "$(packets "$1")" -gt "$2" ]; }
+goes_on() { until_true 60 has_sent "$1" $(($(packets "$1") + 200)) || fail "a connection does not go on: $(cat "$work"/client.*)"; }
+clients=() servers=()
+for port in 7201 7202 7203 7204; do
+  start_on host1 rping -s -p $port -S 1000 -V >"$work/server.$port" 2>&1 &
+  servers+=($!)
+  until_true 20 listens $port || fail "the server does not listen: $(cat "$work/server.$port")"
+  start_on host3 rping -c -a 10.0.0.1 -p $port -S 1000 -V >"$work/client.$port" 2>&1 &
+  clients+=($!)
+  goes_on $!
+done
+migrations() { VERBENA_NODE=host3 verbena ps --counters | awk '$3 == "migrations" { n += $4 } END { print n + 0 }'; }
+[ "$(migrations)" = 0 ] || fail "connections have migrated already"
+
+end_manager host2
+verbena fabric fault node "$one" off >/dev/null || fail "$one cannot be switched off"
+for client in "${clients[@]}"; do goes_on "$client"; done
+[ "$(migrations)" = 2 ] || fail "$(migrations) connections have migrated, not the two whose switch has died"
+kill "${clients[@]}" "${servers[@]}"
+wait "${clients[@]}" "${servers[@]}" 2>/dev/null || true
+verbena fabric down alternate >"$work/down" || fail "the fabric does not go down"
+nothing_left
