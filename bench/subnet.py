@@ -17,10 +17,10 @@ ROUTE_WINDOW = 16  # as in job_start
 class Fabric:
     """A fabric that is up: an InfiniBand subnet under OpenSM, or hosts on Ethernet."""
 
-    def __init__(self, bench, hosts, mode="get", subnet=True):
+    def __init__(self, bench, hosts, mode="get", subnet=True, name="bench"):
         self.bench = bench
         self.verbena = str(bench.prefix / "bin/verbena")
-        self.name = "bench"
+        self.name = name
         self.environment = {**bench.ours, "VERBENA_SA": mode}
         self.environment.pop("VERBENA_LINK", None)  # programs on a fabric need lanes
         self.mode = mode
@@ -128,13 +128,16 @@ def sa(bench):
                              env=fabric.environment)
             return float(said)
 
-        found = {}
-        for name, mode, subnet in (("cached", "get", True), ("uncached", "uncached", True), ("roce", "get", False)):
-            with Fabric(bench, 2, mode, subnet) as fabric:
-                found[name] = [(*routes(fabric), connections(fabric)) for _ in range(bench.rounds)]
-                if name == "cached":
-                    joins = [groups(fabric) for _ in range(bench.rounds)]
-        address, route, rate = ({name: [one[i] for one in rounds] for name, rounds in found.items()} for i in range(3))
+        def of_program(fabric):
+            return (*routes(fabric), connections(fabric))
+
+        cached, uncached, roce = (stack.enter_context(Fabric(bench, 2, *how)) for how in (
+            ("get", True, "bench-cached"), ("uncached", True, "bench-uncached"), ("get", False, "bench-roce")))
+        names = ("cached", "uncached", "roce")
+        found = dict(zip(names, bench.in_turn(*(lambda fabric=fabric: of_program(fabric)
+                                                for fabric in (cached, uncached, roce)))))
+        joins = [groups(cached) for _ in range(bench.rounds)]
+    address, route, rate = ({name: [one[i] for one in rounds] for name, rounds in found.items()} for i in range(3))
     both = {name: [a + b for a, b in zip(address[name], route[name])] for name in found}
     for peer, title in (("uncached", "a query to OpenSM"), ("roce", "a RoCE fabric")):
         yield Row(group, "rdma_resolve_addr() and rdma_resolve_route(), known path", "us", both["cached"], title, both[peer])
