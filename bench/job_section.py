@@ -35,6 +35,13 @@ and each is counted once. "Sent" also counts subscriptions and repeats.
 * Without the cache, as in Linux, each connection asks. A second job asks all of it again.
 """
 
+SA_TEXT = """\
+## The SA client
+
+`rdma_resolve_addr()` asks for the path, so `rdma_resolve_route()` asks nobody. The peer "a query to OpenSM" is the same
+program with `VERBENA_SA=uncached`. On the RoCE fabric there is nobody to ask.
+"""
+
 
 def numbers(value, digits=0):
     return f"{value:,.{digits}f}"
@@ -115,7 +122,7 @@ def section(bench, table):
     """Returns the section's text and its picture.  `table` prints rows."""
     jobs = list(simulated_jobs(bench))
     parts = [TEXT.format(processes=PROCESSES), simulated_text(jobs), fault_text(bench), real_text(bench),
-             table([*cache_rows(bench), *subnet.sa(bench)]).lstrip("\n")]
+             table([*cache_rows(bench), *subnet.sa(bench)]).replace("\n## The SA client\n", SA_TEXT, 1)]
     return "\n".join(parts), job_picture.picture(jobs)
 
 
