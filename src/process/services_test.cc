@@ -38,6 +38,7 @@ class IdsOnInfiniband : public ProcessTest {
     return {.address = {.link_layer = LinkLayer::kInfiniband,
                         .source = kOwnGid,
                         .destination = kServiceGid,
+                        .source_lid = {5},
                         .destination_lid = lid},
             .mtu = 4,
             .packet_life_time = 18};
