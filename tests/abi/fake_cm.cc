@@ -2,7 +2,10 @@
 #include <netinet/in.h>
 #include <rdma/rdma_cma.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <string>
 
 #include "border/sockaddr.h"
 #include "fake_objects.h"
@@ -121,6 +124,40 @@ VB_API int vb_cm_resolve_route(vb_handle id, int) {
   found->addresses.path_mtu = 3;
   found->addresses.hop_limit = 64;
   tell(*found, {.type = RDMA_CM_EVENT_ROUTE_RESOLVED});
+  return 0;
+}
+namespace {
+
+void note(const vb_service_question& question) {
+  state().asked_service =
+      question.name != nullptr ? question.name : "#" + std::to_string(*question.service_id);
+}
+void put_services(vb_service* services, uint32_t max, uint32_t* count) {
+  *count = static_cast<uint32_t>(state().services.size());
+  std::copy_n(state().services.begin(), std::min(max, *count), services);
+}
+
+}  // namespace
+VB_API int vb_cm_find_services(vb_handle id, const vb_service_question* question) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, ids, id);
+  note(*question);
+  const bool none = state().services.empty();
+  tell(*found, {.type = none ? 17u : 16u, .status = none ? -EADDRNOTAVAIL : 0});
+  return 0;
+}
+VB_API int vb_cm_services(vb_handle id, vb_service* services, uint32_t max, uint32_t* count) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, ids, id);
+  put_services(services, max, count);
+  return 0;
+}
+VB_API int vb_services_find(uint32_t device, uint8_t, const vb_service_question* question,
+                            vb_service* services, uint32_t max, uint32_t* count) {
+  REFUSED_OR_LOCKED();
+  note(*question);
+  state().asked_device = device;
+  put_services(services, max, count);
   return 0;
 }
 VB_API int vb_cm_listen(vb_handle, int) { return refused(__func__); }
