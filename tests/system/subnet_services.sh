@@ -7,6 +7,8 @@ unset VERBENA_LINK  # programs on a fabric need lanes
 need opensm saquery python3
 program=$VB_PREFIX/tests/programs/subnet_services
 
+mkdir "$work/tmp"
+export TMPDIR=$work/tmp
 verbena fabric make --hosts 3 --infiniband >"$work/net"
 verbena fabric up "$work/net" --name services >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
 on() { verbena run --node "$1" --verbose -- timeout 30 "${@:2}"; }
@@ -63,3 +65,4 @@ echo "paths: ok"
 
 verbena fabric down services >"$work/down" || fail "the fabric does not go down"
 nothing_left
+[ -z "$(ls -A "$work/tmp")" ] || fail "left: $(find "$work/tmp")"
