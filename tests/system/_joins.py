@@ -9,6 +9,7 @@ standard input:
     end           ends the processes
 A program that ends, a join that fails, or no end within 60 s ends this program with a message.
 """
+import errno
 import os
 import queue
 import random
@@ -69,13 +70,14 @@ class Process:
         if line is None:
             give_up(f"process {self.number} on {self.node} has ended: {self.log}")
         self.log.append(line)
-        word, group, *_ = line.split() + [""]
+        word, group, *status = line.split() + [""]
         if word == "joined":
             self.joined_after[group] = self.left[group]
         elif word == "left":
             self.left[group] += 1
-        elif word == "lost":
-            # Another group has got the LID of this one under a new manager.  The program may join again.
+        elif word == "lost" or (word == "failed" and int(status[0]) == -errno.ENETRESET):
+            # Another group has got the LID of this one under a new manager, or the manager has deleted the group with
+            # its last full member.  That may be before the program has heard of its join.  It may join again.
             losses.append(group)
             if self.left[group] == self.leaves[group]:
                 self.how.pop(group, None)
