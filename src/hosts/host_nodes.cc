@@ -9,8 +9,8 @@ namespace {
 
 // A file of a fabric gives addresses without prefixes, because its networks decide who reaches
 // whom. These are what small networks usually have.
-constexpr std::uint8_t kIpv4PrefixBits = 24;
-constexpr std::uint8_t kIpv6PrefixBits = 64;
+constexpr std::uint8_t kRailIpv4PrefixBits = 24;
+constexpr std::uint8_t kRailIpv6PrefixBits = 64;
 
 // Returns the address of the interface of a device: a locally administered one, made of the last
 // bytes of its GUID.
@@ -72,7 +72,7 @@ std::vector<interfaces::Interface> HostNodes::interfaces(std::size_t host) const
                               .running = !network.why_down({.host = index, .device = device}),
                               .hardware_address = mac_of(devices[device].guid)};
     for (const Gid& ip : rail.addresses) {
-      one.addresses.push_back({ip, wire::is_ipv4(ip) ? kIpv4PrefixBits : kIpv6PrefixBits});
+      one.addresses.push_back({ip, wire::is_ipv4(ip) ? kRailIpv4PrefixBits : kRailIpv6PrefixBits});
     }
     all.push_back(std::move(one));
   }
