@@ -1,7 +1,8 @@
 #!/bin/bash
-# ctest: TIMEOUT 180
+# ctest: TIMEOUT 180 PLAIN
 # UCX, libfabric and uDAPL run unmodified between nodes of a simulated InfiniBand subnet: through one switch and through
 # three, as root and as an ordinary user.  They find the nodes' IPoIB interfaces.
+# PLAIN: fabric up starts OpenSM without the sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
 need opensm ucx_perftest fi_pingpong fi_info dapltest ibv_rc_pingpong ib_send_bw ib_write_bw rping ss setpriv python3

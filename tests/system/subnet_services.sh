@@ -3,16 +3,17 @@
 # Programs on nodes of an InfiniBand subnet find services that the subnet administration of Debian's OpenSM knows
 # (RAI_SA), and give their ids paths of their own (RDMA_OPTION_IB_PATH).
 source "$VB_SOURCE/tests/system/lib.sh"
+source "$VB_SOURCE/tests/system/lib_managers.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
 need opensm saquery python3
 program=$VB_PREFIX/tests/programs/subnet_services
 
-mkdir "$work/tmp"
-export TMPDIR=$work/tmp
 verbena fabric make --hosts 3 --infiniband >"$work/net"
-verbena fabric up "$work/net" --name services >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
+verbena fabric up "$work/net" --name services --sm none >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
 on() { verbena run --node "$1" --verbose -- timeout 30 "${@:2}"; }
 start_on() { start run --node "$1" --verbose -- timeout 60 "${@:2}"; }
+begin_manager host3 5
+wait_active host1 host2 host3
 services() { verbena sa services "${@:2}" --node "$1" --json | python3 -c 'import json, sys; print(len(json.load(sys.stdin)["services"]))'; }
 
 : >"$work/server" >"$work/registered"
@@ -63,6 +64,6 @@ kill $server
 wait $server 2>/dev/null || true
 echo "paths: ok"
 
+end_manager host3
 verbena fabric down services >"$work/down" || fail "the fabric does not go down"
 nothing_left
-[ -z "$(ls -A "$work/tmp")" ] || fail "left: $(find "$work/tmp")"

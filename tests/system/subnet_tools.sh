@@ -1,8 +1,9 @@
 #!/bin/bash
-# ctest: TIMEOUT 120
+# ctest: TIMEOUT 120 PLAIN
 # Debian's diagnostic tools that look at single nodes, routes and tables of a subnet say what its netlist and OpenSM's
 # tables say: addresses, linear and multicast forwarding tables, traces, raw SMPs.  ibsysstat works both ways, and
 # questions about congestion control, which no node has, are refused and not left without an answer.
+# PLAIN: fabric up starts OpenSM without the sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
 need opensm ibaddr ibccquery ibroute ibstat ibstatus ibsysstat ibtracert smpdump smpquery dump_fts ibnodes ibidsverify \
   ibqueryerrors python3
