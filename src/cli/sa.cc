@@ -300,6 +300,9 @@ int sa(const SaOptions& options) {
   auto agent = AgentConnection::find(uses_services ? AgentConnection::Role::kProgram
                                                    : AgentConnection::Role::kTool);
   if (!agent) return command_failed("sa", agent.error());
+  if (!*agent && options.action == SaOptions::Action::kRegister) {
+    return command_failed("sa register", "no agent is running (one starts with the first program)");
+  }
   if (!*agent) {
     std::puts(options.json ? "{\n  \"agent\": null\n}"
                            : "no agent is running (one starts with the first program)");

@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "base/printable.h"
 #include "cli/text.h"
+#include "sa/services.h"
 #include "wire/sa.h"
 
 namespace verbena::cli {
@@ -18,12 +17,6 @@ namespace {
 constexpr Duration kSaTimeout = std::chrono::seconds(10);
 // The agent answers when the SA has, or after kSaTimeout.
 constexpr Duration kAnswerTimeout = std::chrono::seconds(20);
-
-ipc::ServiceName name_of(std::string_view text) {
-  ipc::ServiceName name{};
-  std::memcpy(name.data(), text.data(), std::min(text.size(), name.size()));
-  return name;
-}
 
 std::string text_of(const ipc::ServiceName& name) {
   const auto end = std::ranges::find(name, std::byte{});
@@ -40,7 +33,7 @@ Answer<ipc::ServicesFound> find_services(AgentConnection& agent, const SaOptions
   ipc::FindServices wanted{.port = {.number = static_cast<std::uint8_t>(options.port)},
                            .timeout = kSaTimeout};
   wanted.by_name = !options.service_name.empty();
-  wanted.name = name_of(options.service_name);
+  wanted.name = sa::ServiceQuestion::name_of(options.service_name);
   wanted.by_id = options.service_id.has_value();
   wanted.service_id = {options.service_id.value_or(0)};
   return agent.ask<ipc::ServicesFound>(wanted);
@@ -52,7 +45,7 @@ std::string keep_registered(AgentConnection& agent, const SaOptions& options) {
       ipc::AddService{.port = {.number = static_cast<std::uint8_t>(options.port)},
                       .service = {.service_id = {options.service_id.value_or(0)},
                                   .lease_seconds = options.lease_seconds,
-                                  .name = name_of(options.service_name)}});
+                                  .name = sa::ServiceQuestion::name_of(options.service_name)}});
   if (!added) return added.error();
   std::puts("registered");
   std::fflush(stdout);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/border_support.h"
+#include "link/path_address.h"
 #include "wire/sa.h"
 
 namespace verbena::client {
@@ -22,20 +23,10 @@ using process::Process;
 // Linux takes the first record with exactly these flags, and ignores all others.
 constexpr std::uint32_t kBothWays =
     IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
-// A path with more hops crosses routers, and its packets need a global route header.
-constexpr std::uint8_t kHopsInSubnet = 1;
 
 rdmacm::PathInfo path_of(const wire::PathRecord& record) {
-  return {.address = {.link_layer = LinkLayer::kInfiniband,
-                      .source = record.source_gid,
-                      .destination = record.destination_gid,
-                      .flow_label = record.flow_label,
-                      .traffic_class = record.traffic_class,
-                      .hop_limit = record.hop_limit,
-                      .source_lid = record.source_lid,
-                      .destination_lid = record.destination_lid,
-                      .service_level = record.service_level,
-                      .has_grh = record.hop_limit > kHopsInSubnet},
+  return {.address = link::address_of(record, {}),  // Process knows the port
+
           .pkey = record.pkey.value,
           .mtu = record.mtu,
           .packet_life_time = record.packet_life};

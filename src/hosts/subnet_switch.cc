@@ -221,7 +221,7 @@ void SubnetSwitch::deliver_to_range(std::uint16_t range, subnet::Delivery delive
   if (!receiver) return void(++counters_.to_nobody);
   // Packets wait for room also if their sender is not held up: it may have left since it sent them.
   const bool must_queue = waiting_.contains(*receiver);
-  if (!must_queue && put(*receiver, delivery, now, true)) return;
+  if (!must_queue && put(*receiver, delivery, now)) return;
   auto& queue = waiting_[*receiver];
   if (queue.size() == kWaitingMax) return void(++counters_.waiting_full);
   queue.push_back(std::move(delivery));
@@ -250,19 +250,18 @@ std::optional<link::Arrival> SubnetSwitch::opened(const subnet::Delivery& delive
   return *arrival;
 }
 
-bool SubnetSwitch::put(const ProgramId& to, const subnet::Delivery& delivery, Time now,
-                       bool may_wait) {
+bool SubnetSwitch::put(const ProgramId& to, const subnet::Delivery& delivery, Time now) {
   Uplinks::Uplink* const uplink = uplinks_->find(to);
   const auto arrival = opened(delivery);
   if (uplink == nullptr || !arrival) return true;
-  return uplinks_->put(*uplink, arrival->address, *arrival, now, may_wait);
+  return uplinks_->put(*uplink, arrival->address, *arrival, now, true);
 }
 
 bool SubnetSwitch::put_waiting(Time now) {
   bool some = false;
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     auto& [receiver, queue] = *it;
-    while (!queue.empty() && put(receiver, queue.front(), now, true)) {
+    while (!queue.empty() && put(receiver, queue.front(), now)) {
       queue.pop_front();
       some = true;
     }

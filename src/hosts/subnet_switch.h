@@ -129,7 +129,8 @@ class SubnetSwitch final : public Forwarder, private Uplinks::Reader {
   void deliver_to_agent(subnet::Delivery delivery);
   void deliver_to_group(const subnet::Delivery& delivery, Time now);
   void deliver_to_range(std::uint16_t range, subnet::Delivery delivery, Time now);
-  bool put(const ProgramId& to, const subnet::Delivery& delivery, Time now, bool may_wait);
+  // Returns false if the packet has to wait for room.
+  bool put(const ProgramId& to, const subnet::Delivery& delivery, Time now);
   bool put_waiting(Time now);
   std::optional<link::Arrival> opened(const subnet::Delivery& delivery);
   void tell_stations();

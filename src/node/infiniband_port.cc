@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "link/path_address.h"
 #include "wire/bth.h"
 #include "wire/headers.h"
 #include "wire/ip.h"
@@ -13,9 +14,6 @@ namespace verbena::node {
 namespace {
 
 constexpr std::uint32_t kPsnMask = 0xffffff;
-
-// A path of this many hops stays in its subnet, and needs no GRH (vol1 13.5.4.3).
-constexpr std::uint8_t kHopsInSubnet = 1;
 
 sa::PortState for_sa(const PortState& state) {
   return {.active = !state.why_down.has_value(),
@@ -310,27 +308,13 @@ void InfinibandPort::end_route(std::uint64_t token, const Result<PathsOfRoute>& 
     return;
   }
   rdmacm::Route route = route_of(ended.mapped().wanted, paths->path);
-  if (paths->alternate) route.alternate = address_of(*paths->alternate);
+  if (paths->alternate) route.alternate = link::address_of(*paths->alternate, port_);
   outputs_.emplace_back(RouteFound{token, std::move(route)});
-}
-
-link::Address InfinibandPort::address_of(const wire::PathRecord& path) const {
-  return {.link_layer = LinkLayer::kInfiniband,
-          .source = path.source_gid,
-          .destination = path.destination_gid,
-          .flow_label = path.flow_label,
-          .traffic_class = path.traffic_class,
-          .hop_limit = path.hop_limit,
-          .source_lid = path.source_lid,
-          .destination_lid = path.destination_lid,
-          .service_level = path.service_level,
-          .has_grh = path.hop_limit > kHopsInSubnet,
-          .port = port_};
 }
 
 rdmacm::Route InfinibandPort::route_of(const Wanted& wanted, const wire::PathRecord& path) const {
   return {.source = wanted.source,
-          .address = address_of(path),
+          .address = link::address_of(path, port_),
           .pkey = pkey_.value,
           .mtu = path.mtu,
           .packet_life_time = path.packet_life};

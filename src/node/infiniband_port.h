@@ -173,7 +173,6 @@ class InfinibandPort {
     std::optional<wire::PathRecord> alternate{};
   };
   void end_route(std::uint64_t token, const Result<PathsOfRoute>& paths);
-  link::Address address_of(const wire::PathRecord& path) const;
   rdmacm::Route route_of(const Wanted& wanted, const wire::PathRecord& path) const;
   rdmacm::Route loopback_route(const Wanted& wanted) const;
   void join_broadcast_group(Time now);

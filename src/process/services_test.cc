@@ -180,6 +180,20 @@ class AlternatePathsOfRoutes : public IdsOnInfiniband {
     made.param.alternate = path(kOtherLid);
     return made;
   }
+  // Accepts the request with a QP of the id.
+  void accept_request(rdmacm::Event request, bool with_its_path) {
+    const ConnectionHandle listener = create_id();
+    keep(process_.listen(listener, 1, [](auto) {}));
+    answer<ipc::Listen>(ipc::Done{});
+    request.id = kChildId;
+    request.listen_id = kFirstId;
+    tell(request);
+    const ConnectionHandle child = cm_notices().at(0).new_id;
+    const auto qp = give_qp(child);
+    EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
+    EXPECT_EQ(next<ipc::Accept>().second.param.alternate_accepted, with_its_path);
+    expect_alternate(qp, with_its_path);
+  }
   void expect_alternate(hca::QpHandle qp, bool loaded) {
     const auto its = process_.engine().query_qp(qp).value().attributes;
     EXPECT_EQ(its.state, QpState::kRts);
@@ -209,34 +223,13 @@ TEST_F(AlternatePathsOfRoutes, AreLoadedWhenThePeerHasAcceptedThem) {
 }
 
 TEST_F(AlternatePathsOfRoutes, OfThePeerAreAcceptedForAQpThatCanLoadThem) {
-  const ConnectionHandle listener = create_id();
-  keep(process_.listen(listener, 1, [](auto) {}));
-  answer<ipc::Listen>(ipc::Done{});
-  rdmacm::Event request = event(EventKind::kConnectRequest);
-  request.id = kChildId;
-  request.listen_id = kFirstId;
-  tell(request);
-  const ConnectionHandle child = cm_notices().at(0).new_id;
-  const auto qp = give_qp(child);
-  EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
-  EXPECT_TRUE(next<ipc::Accept>().second.param.alternate_accepted);
-  expect_alternate(qp, true);
+  accept_request(event(EventKind::kConnectRequest), true);
 }
 
 TEST_F(AlternatePathsOfRoutes, ThatBeginAtNoPortOfTheDeviceAreNotAccepted) {
-  const ConnectionHandle listener = create_id();
-  keep(process_.listen(listener, 1, [](auto) {}));
-  answer<ipc::Listen>(ipc::Done{});
   rdmacm::Event request = event(EventKind::kConnectRequest);
-  request.id = kChildId;
-  request.listen_id = kFirstId;
   request.param.alternate.address.source = kServiceGid;
-  tell(request);
-  const ConnectionHandle child = cm_notices().at(0).new_id;
-  const auto qp = give_qp(child);
-  EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
-  EXPECT_FALSE(next<ipc::Accept>().second.param.alternate_accepted);
-  expect_alternate(qp, false);
+  accept_request(request, false);
 }
 
 }  // namespace

@@ -53,6 +53,9 @@ grep -q 'RDMA_CM_EVENT_ADDRINFO_ERROR' "$work/out" || fail "$(cat "$work/out")"
 on host2 "$program" lookup store >"$work/out" 2>&1 && grep -qx 'not found' "$work/out" || fail "$(cat "$work/out")"
 echo "the end of a service: ok"
 
+if verbena sa register store 7 >"$work/out" 2>&1; then fail "a service is registered without an agent"; fi
+grep -q '^verbena sa register: no agent is running' "$work/out" || fail "$(cat "$work/out")"
+
 # ---- a path that the program has chosen
 start_on host1 rping -s -p 7300 -P >"$work/server" 2>&1 &
 server=$!
