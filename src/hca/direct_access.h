@@ -53,8 +53,9 @@ class DirectAccess {
   // Carries out the request, or a part of it.  `psns` is the number of its packets, of which the
   // first one would have the PSN `first`.  REQUIRES: suits(wqe).
   Outcome carry_out(const SendWqe& wqe, Psn first, std::uint32_t psns);
-  // Notes that a request goes as packets.
+  // Notes that a request goes as packets, perhaps after a part of it was copied.
   void sent_as_packets(const SendWqe& wqe) {
+    copied_ = 0;
     if (!has_peer()) return;
     packets_instead_ -= packets_instead_ == 0 ? 0 : 1;
     started(wqe);
