@@ -29,8 +29,11 @@ void DirectAccess::start() {
 // Requests without bytes need no rights, so packets are simpler for them.  The path of a QP that
 // may migrate could change between the check and the record.
 bool DirectAccess::suits(const SendWqe& wqe) const {
-  return has_peer() && (wqe.opcode == WrOpcode::kWrite || wqe.opcode == WrOpcode::kRead) &&
-         wqe.length > 0 && core_.attributes.migration == MigrationState::kMigrated &&
+  const bool is_long_enough =
+      wqe.opcode == WrOpcode::kWriteImm
+          ? wqe.length >= kImmediateBytesMin
+          : (wqe.opcode == WrOpcode::kWrite || wqe.opcode == WrOpcode::kRead) && wqe.length > 0;
+  return has_peer() && is_long_enough && core_.attributes.migration == MigrationState::kMigrated &&
          core_.lane->may_access();
 }
 
@@ -96,7 +99,9 @@ DirectAccess::Outcome DirectAccess::carry_out(const SendWqe& wqe, Psn first, std
   link::Lane& lane = *core_.lane;
   // The record must fit before anything is copied.
   if (!lane.prepare_executed()) return lane.ended() ? refuse() : Outcome::kNoRoom;
-  const std::uint32_t bytes = std::min(wqe.length - copied_, kBytesMax);
+  const bool has_immediate = wqe.opcode == WrOpcode::kWriteImm;
+  const std::uint32_t all = has_immediate ? psns * core_.mtu() : wqe.length;
+  const std::uint32_t bytes = std::min(all - copied_, kBytesMax);
   Parts parts;
   if (!find_parts(wqe, bytes, parts)) return refuse();
 
@@ -116,18 +121,24 @@ DirectAccess::Outcome DirectAccess::carry_out(const SendWqe& wqe, Psn first, std
 
   generation_ = granted->generation;
   copied_ += bytes;
-  if (copied_ < wqe.length) return Outcome::kMore;
+  if (copied_ < all) return Outcome::kMore;
   copied_ = 0;
   packets_instead_ = 0;
+  using Kind = link::Executed::Kind;
   lane.commit(link::Executed{.generation = generation_,
                              .target_qpn = core_.attributes.destination_qpn.value,
                              .initiator_qpn = core_.qpn.value,
                              .first_psn = first.value,
                              .psns = psns,
-                             .bytes = wqe.length,
-                             .is_read = reads ? 1u : 0u});
+                             .bytes = all,
+                             .kind = reads           ? Kind::kRead
+                                     : has_immediate ? Kind::kWriteBeforeImmediate
+                                                     : Kind::kWrite,
+                             .r_key = wqe.r_key,
+                             .message_bytes = wqe.length,
+                             .remote_address = wqe.remote.address});
   started(wqe);
-  core_.count_direct(reads, reads ? DataFlow::kIn : DataFlow::kOut, psns, wqe.length);
+  core_.count_direct(reads, reads ? DataFlow::kIn : DataFlow::kOut, psns, all);
   return Outcome::kDone;
 }
 

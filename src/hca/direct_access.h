@@ -17,6 +17,9 @@ namespace verbena::hca {
 // long request takes several calls, and each checks the target's rights again, so that nobody waits
 // long for the end of an access.
 //
+// A WRITE with immediate data is copied here except for its last packet, which the target needs to
+// consume a receive request.
+//
 // Whatever cannot be carried out here goes as packets, also after a part was copied.  That has the
 // effect of a retransmission, and the responder reports the error.
 class DirectAccess {
@@ -32,6 +35,8 @@ class DirectAccess {
   // A longer request waits until those before it are complete.  For a shorter one that would cost
   // more than its packets do.
   static constexpr std::uint32_t kBytesWorthWaiting = 32 * 1024;
+  // A shorter WRITE with immediate data goes as packets, because the target has to run anyway.
+  static constexpr std::uint32_t kImmediateBytesMin = 16 * 1024;
   // Packets carry streams of shorter WRITEs at a higher rate (short_writes.h).
   static constexpr std::uint32_t kShortWriteBytes = 4096;
 
@@ -46,12 +51,15 @@ class DirectAccess {
   bool is_better(const SendWqe& wqe) const {
     return !is_short_write(wqe) || !short_writes_.is_stream(program_has_looked());
   }
-  // Returns true if the request should wait for the completion of earlier ones.
+  // Returns true if the request should wait for the completion of earlier ones.  One with immediate
+  // data is complete only after a round trip, so a stream of those would wait each time.
   bool is_worth_waiting(const SendWqe& wqe) const {
-    return wqe.length >= kBytesWorthWaiting && packets_instead_ == 0;
+    return wqe.length >= kBytesWorthWaiting && packets_instead_ == 0 &&
+           wqe.opcode != WrOpcode::kWriteImm;
   }
-  // Carries out the request, or a part of it.  `psns` is the number of its packets, of which the
-  // first one would have the PSN `first`.  REQUIRES: suits(wqe).
+  // Carries out the request, or a part of it, in place of `psns` packets, of which the first one
+  // would have the PSN `first`.  These are all packets, but for a WRITE with immediate data all
+  // except the last.  REQUIRES: suits(wqe).
   Outcome carry_out(const SendWqe& wqe, Psn first, std::uint32_t psns);
   // Notes that a request goes as packets, perhaps after a part of it was copied.
   void sent_as_packets(const SendWqe& wqe) {

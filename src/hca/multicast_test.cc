@@ -10,7 +10,7 @@ namespace {
 using namespace testing;
 
 const Gid kGroup = wire::ipv4_gid(0xef4d0105);  // 239.77.1.5
-const Gid kOther = wire::ipv4_gid(0xef4d0106);
+const Gid kOtherGroup = wire::ipv4_gid(0xef4d0106);
 constexpr Qpn kAllMembers{0xffffff};
 
 struct Groups : ::testing::Test {
@@ -89,8 +89,8 @@ TEST_F(Groups, AttachingTwiceHasNoFurtherEffect) {
 
 TEST_F(Groups, MembersOfAnotherGroupGetNoCopy) {
   attach(b, qb);
-  attach(c, qc, kOther);
-  send(kOther, kAllMembers);
+  attach(c, qc, kOtherGroup);
+  send(kOtherGroup, kAllMembers);
   EXPECT_EQ(got(), "510 ");
 }
 
@@ -128,11 +128,11 @@ TEST_F(Groups, AttachesOnlyUdQpsAndOnlyToGroups) {
 
 TEST_F(Groups, AnAttachedQpCannotBeDestroyed) {
   attach(b, qb);
-  attach(b, qb, kOther);
+  attach(b, qb, kOtherGroup);
   EXPECT_EQ(b.engine.destroy_qp(qb).error().code, Errc::kBusy);
   b.engine.detach_multicast(qb, kGroup).value();
   EXPECT_EQ(b.engine.destroy_qp(qb).error().code, Errc::kBusy);
-  b.engine.detach_multicast(qb, kOther).value();
+  b.engine.detach_multicast(qb, kOtherGroup).value();
   EXPECT_TRUE(b.engine.destroy_qp(qb).has_value());
 }
 
@@ -154,12 +154,12 @@ TEST(GroupLimits, AreNamedAndCounted) {
   engine.attach_multicast(one, kGroup).value();
   EXPECT_STREQ(engine.attach_multicast(two, kGroup).error().context,
                "the limit of QPs in a multicast group (max_mcast_qp_attach) is reached");
-  engine.attach_multicast(two, kOther).value();
+  engine.attach_multicast(two, kOtherGroup).value();
   const auto third = engine.attach_multicast(one, wire::ipv4_gid(0xef000001));
   EXPECT_EQ(third.error().code, Errc::kNoResources);
   EXPECT_STREQ(third.error().context, "the limit of multicast groups (max_mcast_grp) is reached");
   EXPECT_EQ(engine.counters()[Counter::kLimitGroups], 2u);
-  engine.detach_multicast(two, kOther).value();
+  engine.detach_multicast(two, kOtherGroup).value();
   EXPECT_TRUE(engine.attach_multicast(one, wire::ipv4_gid(0xef000001)).has_value());
 }
 

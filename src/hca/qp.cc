@@ -476,12 +476,12 @@ void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arriv
 void Qp::receive(const link::Executed& executed) {
   const bool fits = accepts_requests() && executed.generation == generation_ &&
                     executed.initiator_qpn == core_.attributes.destination_qpn.value;
-  if (!fits || !responder_.on_executed(Psn{executed.first_psn}, executed.psns)) {
+  if (!fits || !responder_.on_executed(executed)) {
     ++core_.shared.counters[Counter::kDropExecuted];
     return;
   }
   note_first_packet();
-  const bool is_read = executed.is_read != 0;
+  const bool is_read = executed.kind == link::Executed::Kind::kRead;
   core_.count_direct(is_read, is_read ? DataFlow::kOut : DataFlow::kIn, executed.psns,
                      executed.bytes);
 }

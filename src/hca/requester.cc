@@ -134,10 +134,13 @@ bool Requester::may_be_direct(const SendWqe& wqe) const {
   return una_ == numbered_ ? direct_.is_better(wqe) : direct_.is_worth_waiting(wqe);
 }
 
-// Carries out a request by direct access.  None: send packets.
+// Carries out a request by direct access, except for the last packet of a WRITE with immediate
+// data.  None: send packets.
 std::optional<Requester::Step> Requester::begin_direct(SendWqe& wqe, Time now) {
   if (una_ != numbered_ || begun_ != queue_.head()) return Step::kWait;
-  const std::uint32_t psns = packets_of(core_, wqe);
+  const bool has_last_packet = wqe.opcode == WrOpcode::kWriteImm;
+  const std::uint32_t packets = packets_of(core_, wqe);
+  const std::uint32_t psns = packets - (has_last_packet ? 1 : 0);
   switch (direct_.carry_out(wqe, psn_of(una_), psns)) {
     case DirectAccess::Outcome::kDone: break;
     case DirectAccess::Outcome::kMore: return Step::kLater;
@@ -145,12 +148,13 @@ std::optional<Requester::Step> Requester::begin_direct(SendWqe& wqe, Time now) {
     case DirectAccess::Outcome::kRefused: return std::nullopt;
   }
   wqe.first = numbered_;
-  wqe.packets = psns;
-  numbered_ += psns;
-  una_ = cursor_ = sent_ = ack_requested_ = numbered_;
+  wqe.packets = packets;
+  una_ = cursor_ = sent_ = ack_requested_ = numbered_ + psns;
+  numbered_ += packets;
   last_progress_ = una_since_ = now;
   reads_outstanding_ += needs_response(wqe.opcode) ? 1 : 0;
   ++begun_;
+  if (has_last_packet) return Step::kCarriedOut;
   return complete_head() == Verdict::kError ? Step::kError : Step::kCarriedOut;
 }
 

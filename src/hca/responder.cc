@@ -281,13 +281,31 @@ void Responder::expect_next(std::uint32_t psns) {
 
 // The peer accesses memory by itself only after all its requests are complete.  So the responses
 // that still wait here repeat what it has.
-bool Responder::on_executed(Psn first, std::uint32_t psns) {
-  if (closing_ || message_ != Message::kNone || first != expected_ || psns > kPsnSpanMax) {
+bool Responder::on_executed(const link::Executed& executed) {
+  if (closing_ || message_ != Message::kNone || Psn{executed.first_psn} != expected_ ||
+      executed.psns > kPsnSpanMax) {
     return false;
   }
+  const bool continues = executed.kind == link::Executed::Kind::kWriteBeforeImmediate;
+  if (continues && !begin_write(executed)) return false;
   discard_responses();
-  expect_next(psns);
-  msn_ = (msn_ + 1) & kMask24;
+  expect_next(executed.psns);
+  if (!continues) msn_ = (msn_ + 1) & kMask24;
+  return true;
+}
+
+// Does what the packets of a WRITE before its last one do, except for the copy.  The last packet is
+// checked as all are, with the numbers of the peer's record.
+bool Responder::begin_write(const link::Executed& executed) {
+  if (executed.bytes >= executed.message_bytes ||
+      executed.bytes != std::uint64_t{executed.psns} * core_.mtu()) {
+    return false;
+  }
+  message_ = Message::kWrite;
+  write_length_ = executed.message_bytes;
+  write_remaining_ = executed.message_bytes - executed.bytes;
+  write_address_ = executed.remote_address + executed.bytes;
+  write_key_ = executed.r_key;
   return true;
 }
 

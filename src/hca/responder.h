@@ -55,9 +55,9 @@ class Responder {
   Psn expected_psn() const { return expected_; }
 
   Verdict on_request(const wire::TransportPacket& packet);
-  // Advances past a WRITE or READ that the peer has carried out by itself, in place of this number
-  // of packets.  False: its PSN is not the expected one, or a message is incomplete.
-  bool on_executed(Psn first, std::uint32_t psns);
+  // Advances past a WRITE or READ that the peer has carried out by itself.  False: its PSN is not
+  // the expected one, a message is incomplete, or the numbers of the record contradict each other.
+  bool on_executed(const link::Executed& executed);
   // Adds up to `quota` packets.  Sets `*more` as Requester::transmit() does.
   Verdict transmit(link::Burst& burst, unsigned quota, bool* more);
   // Returns true if READs or atomics wait to be answered.
@@ -104,6 +104,7 @@ class Responder {
   Job atomic_job(const wire::TransportPacket& packet, std::uint64_t original) const;
   Verdict executed(const wire::TransportPacket& packet, std::uint32_t psns);
   void expect_next(std::uint32_t psns);
+  bool begin_write(const link::Executed& executed);
   Verdict complete_receive(const WorkCompletion& completion, bool solicited);
   // Completes the receive at the head with an error.
   void fail_receive(WcStatus status);

@@ -132,4 +132,20 @@ struct LanePair : Pair {
   bool stopped_a = false, stopped_b = false;
 };
 
+// Connects two hosts that may access each other's memory, after the first request of each side,
+// which goes as packets.
+struct DirectPair : LanePair {
+  static constexpr std::size_t kFar = 2'000'000;
+
+  explicit DirectPair(const Options& options = {}) : LanePair(options) {
+    attach(true);
+    rdma(WrOpcode::kWrite, 0, 0, kFar, 8, 0).value();
+    wire.run();
+    a.events();
+    b.events();
+  }
+  std::uint64_t at_a(Counter counter) const { return a.engine.counters()[counter]; }
+  std::uint64_t at_b(Counter counter) const { return b.engine.counters()[counter]; }
+};
+
 }  // namespace verbena::hca::testing

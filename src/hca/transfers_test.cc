@@ -33,14 +33,14 @@ std::vector<Case> cases() {
   return out;
 }
 
-constexpr std::size_t kAt = 1 << 20;  // where the receiving side keeps its data
+constexpr std::size_t kRemoteAt = 1 << 20;  // where the receiving side keeps its data
 
 TEST(Transfers, CarriesASendOfEverySize) {
   for (const auto& [mtu, bytes] : cases()) {
     SCOPED_TRACE(::testing::Message() << bytes << " bytes at MTU " << bytes_of(mtu));
     Pair p({.mtu = mtu});
     p.a.fill(0, bytes, 3);
-    ASSERT_TRUE(p.receive(7, kAt, bytes));
+    ASSERT_TRUE(p.receive(7, kRemoteAt, bytes));
     ASSERT_TRUE(p.send(1, 0, bytes));
     p.wire.run();
     const auto sent = p.a.poll();
@@ -51,7 +51,7 @@ TEST(Transfers, CarriesASendOfEverySize) {
     EXPECT_EQ(got[0].opcode, WcOpcode::kReceive);
     EXPECT_EQ(got[0].byte_len, bytes);
     EXPECT_EQ(got[0].qpn, Qpn{0x22});
-    EXPECT_TRUE(p.same(0, kAt, bytes));
+    EXPECT_TRUE(p.same(0, kRemoteAt, bytes));
     EXPECT_EQ(p.a.engine.counters()[Counter::kRetransmissions], 0u);
   }
 }
@@ -66,20 +66,20 @@ TEST(Transfers, ASmallRequestIsCopiedWhenItIsPosted) {
     p.a.fill(1000, kPart, 4);
     const std::vector<std::byte> first(&p.a.memory[0], &p.a.memory[kPart]);
     const std::vector<std::byte> second(&p.a.memory[1000], &p.a.memory[1000 + kPart]);
-    ASSERT_TRUE(p.receive(7, kAt, kCopiedBytesMax));
+    ASSERT_TRUE(p.receive(7, kRemoteAt, kCopiedBytesMax));
     const std::array<Sge, kParts> sges{p.a.sge(0, kPart), p.a.sge(1000, kPart)};
     p.a.engine
         .post_send(p.qa, {.wr_id = 1,
                           .opcode = opcode,
                           .flags = send_flag::kSignaled,
                           .sges = sges,
-                          .remote_address = p.b.address(kAt),
+                          .remote_address = p.b.address(kRemoteAt),
                           .r_key = p.b.mr.rkey})
         .value();
     std::ranges::fill(p.a.memory.first(2000), std::byte{0xff});
     p.wire.run();
     EXPECT_EQ(text(p.a.poll()), "1");
-    const auto got = p.b.memory.subspan(kAt, kCopiedBytesMax);
+    const auto got = p.b.memory.subspan(kRemoteAt, kCopiedBytesMax);
     EXPECT_TRUE(std::ranges::equal(got.first(kPart), first));
     EXPECT_TRUE(std::ranges::equal(got.subspan(kPart), second));
   }
@@ -92,18 +92,18 @@ TEST(Transfers, ASmallRequestIsRetransmittedWithTheCopiedBytes) {
   p.wire.faults = [](std::uint64_t number, std::span<const std::byte>) {
     return Fate{.copies = number == 0 ? 0u : 1u};
   };
-  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kAt, 64));
+  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kRemoteAt, 64));
   std::ranges::fill(p.a.memory.first(64), std::byte{0xff});
   p.wire.run();
   EXPECT_EQ(text(p.a.poll()), "1");
   EXPECT_EQ(p.a.engine.counters()[Counter::kRetransmissions], 1u);
-  EXPECT_TRUE(std::ranges::equal(p.b.memory.subspan(kAt, 64), before));
+  EXPECT_TRUE(std::ranges::equal(p.b.memory.subspan(kRemoteAt, 64), before));
 }
 
 // Keys are checked when the request is sent, although its bytes were copied before.
 TEST(Transfers, ASmallRequestNeedsItsRegionUntilItIsSent) {
   Pair p;
-  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kAt, 64));
+  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kRemoteAt, 64));
   ASSERT_TRUE(p.a.engine.deregister_mr(p.a.mr.handle));
   p.wire.run();
   EXPECT_EQ(text(p.a.poll()), "1:local protection error");
@@ -114,11 +114,11 @@ TEST(Transfers, CarriesAWriteOfEverySize) {
     SCOPED_TRACE(::testing::Message() << bytes << " bytes at MTU " << bytes_of(mtu));
     Pair p({.mtu = mtu});
     p.a.fill(0, bytes, 5);
-    ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kAt, bytes));
+    ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kRemoteAt, bytes));
     p.wire.run();
     EXPECT_EQ(text(p.a.poll()), "1");
     EXPECT_EQ(text(p.b.poll()), "");
-    EXPECT_TRUE(p.same(0, kAt, bytes));
+    EXPECT_TRUE(p.same(0, kRemoteAt, bytes));
     EXPECT_EQ(p.a.engine.counters()[Counter::kRetransmissions], 0u);
   }
 }
@@ -129,7 +129,7 @@ TEST(Transfers, CarriesAWriteWithImmediateOfEverySize) {
     Pair p({.mtu = mtu});
     p.a.fill(0, bytes, 9);
     ASSERT_TRUE(p.b.engine.post_recv(p.qb, {.wr_id = 8}));
-    ASSERT_TRUE(p.rdma(WrOpcode::kWriteImm, 1, 0, kAt, bytes));
+    ASSERT_TRUE(p.rdma(WrOpcode::kWriteImm, 1, 0, kRemoteAt, bytes));
     p.wire.run();
     EXPECT_EQ(text(p.a.poll()), "1");
     const auto got = p.b.poll();
@@ -138,7 +138,7 @@ TEST(Transfers, CarriesAWriteWithImmediateOfEverySize) {
     EXPECT_EQ(got[0].byte_len, bytes);
     EXPECT_EQ(got[0].immediate, 0x12345678u);
     EXPECT_EQ(got[0].flags, wc_flag::kWithImm);
-    EXPECT_TRUE(p.same(0, kAt, bytes));
+    EXPECT_TRUE(p.same(0, kRemoteAt, bytes));
   }
 }
 
@@ -148,14 +148,14 @@ TEST(Transfers, CarriesAReadOfEverySize) {
       SCOPED_TRACE(::testing::Message() << bytes << " bytes at MTU " << bytes_of(mtu) << ", "
                                         << int{rd_atomic} << " reads at once");
       Pair p({.mtu = mtu, .rd_atomic = rd_atomic});
-      p.b.fill(kAt, bytes, 11);
-      ASSERT_TRUE(p.rdma(WrOpcode::kRead, 1, 0, kAt, bytes));
+      p.b.fill(kRemoteAt, bytes, 11);
+      ASSERT_TRUE(p.rdma(WrOpcode::kRead, 1, 0, kRemoteAt, bytes));
       p.wire.run();
       const auto done = p.a.poll();
       ASSERT_EQ(text(done), "1");
       EXPECT_EQ(done[0].opcode, WcOpcode::kRead);
       EXPECT_EQ(done[0].byte_len, bytes);
-      EXPECT_TRUE(p.same(0, kAt, bytes));
+      EXPECT_TRUE(p.same(0, kRemoteAt, bytes));
       EXPECT_EQ(p.a.engine.counters()[Counter::kRetransmissions], 0u);
     }
   }
@@ -165,14 +165,14 @@ TEST(Transfers, CopiesInlineDataWhenItIsPosted) {
   Pair p;
   p.a.fill(0, 200, 1);
   const Sge parts[] = {{p.a.address(0), 50, 0}, {p.a.address(50), 150, 0xbad}};  // no keys needed
-  ASSERT_TRUE(p.receive(7, kAt, 200));
+  ASSERT_TRUE(p.receive(7, kRemoteAt, 200));
   ASSERT_TRUE(p.a.engine.post_send(
       p.qa, {.wr_id = 1, .flags = send_flag::kInline | send_flag::kSignaled, .sges = parts}));
   const std::vector<std::byte> original(p.a.memory.begin(), p.a.memory.begin() + 200);
   p.a.fill(0, 200, 99);
   p.wire.run();
   EXPECT_EQ(text(p.a.poll()), "1");
-  EXPECT_TRUE(std::equal(original.begin(), original.end(), p.b.memory.begin() + kAt));
+  EXPECT_TRUE(std::equal(original.begin(), original.end(), p.b.memory.begin() + kRemoteAt));
   const Sge big{p.a.address(0), 257, 0};
   EXPECT_EQ(
       p.a.engine.post_send(p.qa, {.flags = send_flag::kInline, .sges = {&big, 1}}).error().code,
@@ -184,8 +184,8 @@ TEST(Transfers, GathersAndScattersAcrossPackets) {
   p.a.fill(0, 1000, 1);
   // Sends 1000 bytes from 4 elements, one of them empty, into 4 elements of other sizes.
   const Sge from[] = {p.a.sge(0, 3), p.a.sge(500, 0), p.a.sge(3, 600), p.a.sge(603, 397)};
-  const Sge into[] = {p.b.sge(kAt, 300), p.b.sge(kAt + 300, 1), p.b.sge(kAt + 301, 698),
-                      p.b.sge(kAt + 999, 50)};
+  const Sge into[] = {p.b.sge(kRemoteAt, 300), p.b.sge(kRemoteAt + 300, 1),
+                      p.b.sge(kRemoteAt + 301, 698), p.b.sge(kRemoteAt + 999, 50)};
   ASSERT_TRUE(p.b.engine.post_recv(p.qb, {.wr_id = 7, .sges = into}));
   ASSERT_TRUE(
       p.a.engine.post_send(p.qa, {.wr_id = 1, .flags = send_flag::kSignaled, .sges = from}));
@@ -194,7 +194,7 @@ TEST(Transfers, GathersAndScattersAcrossPackets) {
   const auto got = p.b.poll();
   ASSERT_EQ(text(got), "7");
   EXPECT_EQ(got[0].byte_len, 1000u);
-  EXPECT_TRUE(p.same(0, kAt, 1000));
+  EXPECT_TRUE(p.same(0, kRemoteAt, 1000));
 }
 
 }  // namespace

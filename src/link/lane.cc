@@ -234,7 +234,7 @@ bool Lane::store_executed(const ring::Record& record) {
   Executed copy;
   std::memcpy(&copy, record.payload.data(), sizeof copy);
   received_executed_ = copy;
-  return copy.psns != 0;
+  return copy.psns != 0 && copy.kind <= Executed::Kind::kWriteBeforeImmediate;
 }
 
 // ---- sleeping -----------------------------------------------------------------------------------

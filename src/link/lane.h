@@ -32,14 +32,23 @@ class LaneObserver {
 
 // Tells that the sender has itself carried out a WRITE or READ in the receiver's memory.  The
 // record takes the place of the packets that such a request would have been.
+//
+// A WRITE with immediate data still has a last packet, which consumes a receive request.  The
+// record of such a WRITE takes the place of the packets before it, and tells what the first one
+// would have told.
 struct Executed {
+  enum class Kind : std::uint32_t { kWrite, kRead, kWriteBeforeImmediate };
   std::uint64_t generation = 0;  // of the target's connection (QpRow)
   std::uint32_t target_qpn = 0;
   std::uint32_t initiator_qpn = 0;
   std::uint32_t first_psn = 0;
-  std::uint32_t psns = 0;  // at least 1
-  std::uint32_t bytes = 0;
-  std::uint32_t is_read = 0;
+  std::uint32_t psns = 0;   // at least 1
+  std::uint32_t bytes = 0;  // that were copied
+  Kind kind = Kind::kWrite;
+  // Only of kWriteBeforeImmediate:
+  std::uint32_t r_key = 0;
+  std::uint32_t message_bytes = 0;   // of the whole WRITE
+  std::uint64_t remote_address = 0;  // of its first byte
   friend bool operator==(const Executed&, const Executed&) = default;
 };
 

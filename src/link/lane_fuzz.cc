@@ -52,6 +52,7 @@ void receive(Lane& lane, const Memory& memory) {
   const auto check = [&]<class Record>(const Record& record) {
     if constexpr (std::is_same_v<Record, Executed>) {
       VB_CHECK(record.psns != 0);
+      VB_CHECK(record.kind <= Executed::Kind::kWriteBeforeImmediate);
       return;
     } else {
       check_arrival(record, memory);
@@ -94,7 +95,10 @@ void run(sim::FuzzInput input) {
       case 5: lane.park(); break;
       case 6: (void)lane.is_taken(input.take<std::uint32_t>()); break;
       case 7:
-        if (peer.prepare_executed()) peer.commit(Executed{.psns = input.take<std::uint8_t>()});
+        if (peer.prepare_executed()) {
+          const auto psns = input.take<std::uint8_t>();
+          peer.commit(Executed{.psns = psns, .kind = Executed::Kind{psns % 4u}});
+        }
         break;
       default: {
         const auto place = input.take<std::uint16_t>();

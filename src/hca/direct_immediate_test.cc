@@ -1,0 +1,153 @@
+// Runs WRITEs with immediate data of which the initiator copies all but the last packet by itself.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hca/test_lanes.h"
+#include "sim/seeds.h"
+
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+
+constexpr std::size_t kWritten = DirectPair::kFar;
+
+TEST(DirectImmediate, AllButTheLastPacketIsCopiedWhileTheTargetSleeps) {
+  DirectPair pair;
+  pair.receive(9, 1'000'000, 0).value();
+  pair.a.fill(0, 100'000, 3);
+  pair.stopped_b = true;
+  pair.rdma(WrOpcode::kWriteImm, 1, 0, kWritten, 100'000).value();
+  pair.wire.run(std::chrono::milliseconds(1));
+  const std::size_t copied = 100'000 / 1024 * 1024;
+  EXPECT_TRUE(pair.same(0, kWritten, copied));
+  EXPECT_FALSE(pair.same(0, kWritten, 100'000));
+  EXPECT_EQ(pair.at_a(Counter::kDirectBytes), copied);
+  EXPECT_EQ(text(pair.a.poll()), "") << "only the target's answer completes the request";
+
+  pair.stopped_b = false;
+  pair.wire.run();
+  EXPECT_EQ(text(pair.a.poll()), "1");
+  EXPECT_TRUE(pair.same(0, kWritten, 100'000));
+  const auto received = pair.b.poll();
+  ASSERT_EQ(received.size(), 1U);
+  EXPECT_EQ(received[0].byte_len, 100'000U) << "the completion counts the whole message";
+  EXPECT_EQ(received[0].opcode, WcOpcode::kReceiveWriteImm);
+  EXPECT_EQ(pair.at_b(Counter::kDirectBytes), copied);
+  EXPECT_EQ(pair.at_b(Counter::kDropExecuted), 0U);
+}
+
+TEST(DirectImmediate, WriteWithoutAReceiveWaitsAndRepeatsOnlyItsLastPacket) {
+  DirectPair pair;
+  pair.a.fill(0, 100'000, 3);
+  pair.rdma(WrOpcode::kWriteImm, 1, 0, kWritten, 100'000).value();
+  pair.wire.run(std::chrono::milliseconds(50));
+  EXPECT_GE(pair.at_a(Counter::kRnrNaksIn), 1U);
+  EXPECT_EQ(text(pair.a.poll()), "");
+  pair.receive(9, 1'000'000, 0).value();
+  pair.wire.run();
+  EXPECT_EQ(text(pair.a.poll()), "1");
+  EXPECT_EQ(text(pair.b.poll()), "9");
+  EXPECT_TRUE(pair.same(0, kWritten, 100'000));
+  EXPECT_EQ(pair.at_a(Counter::kDirectBytes), std::size_t{97} * 1024);
+  EXPECT_EQ(pair.at_a(Counter::kRetransmissions), pair.at_a(Counter::kRnrNaksIn));
+}
+
+TEST(DirectImmediate, RequestsAfterItGoOn) {
+  DirectPair pair;
+  for (std::uint64_t i = 0; i < 3; ++i) pair.receive(i, 1'000'000, 5000).value();
+  pair.a.fill(0, 300'000, 3);
+  pair.rdma(WrOpcode::kWriteImm, 1, 0, kWritten, 70'000).value();
+  pair.rdma(WrOpcode::kWriteImm, 2, 0, kWritten + 70'000, 70'001).value();
+  pair.send(3, 0, 5000).value();
+  pair.rdma(WrOpcode::kRead, 4, 1'000'000, kWritten, 200).value();
+  pair.wire.run();
+  EXPECT_EQ(text(pair.a.poll()), "1 2 3 4");
+  EXPECT_EQ(text(pair.b.poll()), "0 1 2");
+  EXPECT_TRUE(pair.same(0, kWritten, 70'000));
+  EXPECT_TRUE(pair.same(0, kWritten + 70'000, 70'001));
+}
+
+TEST(DirectImmediate, RegionThatIsDeregisteredBeforeTheLastPacketIsAnError) {
+  DirectPair pair;
+  pair.receive(9, 1'000'000, 0).value();
+  pair.stopped_b = true;
+  pair.rdma(WrOpcode::kWriteImm, 1, 0, kWritten, 100'000).value();
+  pair.wire.run(std::chrono::milliseconds(1));
+  pair.b.engine.deregister_mr(pair.b.mr.handle).value();
+  pair.stopped_b = false;
+  pair.wire.run();
+  EXPECT_EQ(text(pair.a.poll()), "1:remote access error");
+  EXPECT_EQ(text(pair.b.poll()), "9:local access error");
+}
+
+TEST(DirectImmediate, ShortOneGoesAsPackets) {
+  DirectPair pair;
+  pair.receive(9, 1'000'000, 0).value();
+  pair.rdma(WrOpcode::kWriteImm, 1, 0, kWritten, DirectAccess::kImmediateBytesMin - 1).value();
+  pair.wire.run();
+  EXPECT_EQ(text(pair.a.poll()), "1");
+  EXPECT_EQ(pair.at_a(Counter::kDirectBytes), 0U);
+}
+
+TEST(DirectImmediate, RecordsThatContradictThemselvesAreDropped) {
+  DirectPair pair;
+  const auto row = pair.table_b.table.qp(0x22);
+  ASSERT_TRUE(row);
+  const link::Executed good{.generation = row->generation,
+                            .target_qpn = 0x22,
+                            .initiator_qpn = 0x11,
+                            .first_psn = row->expected_psn,
+                            .psns = 2,
+                            .bytes = 2048,
+                            .kind = link::Executed::Kind::kWriteBeforeImmediate,
+                            .r_key = pair.b.mr.rkey,
+                            .message_bytes = 2049,
+                            .remote_address = pair.b.address(kWritten)};
+  const auto bad = [&](auto member, auto value) {
+    link::Executed record = good;
+    record.*member = value;
+    pair.b.engine.receive(record, pair.wire.now);
+  };
+  bad(&link::Executed::bytes, 2047u);
+  bad(&link::Executed::psns, 1u);
+  bad(&link::Executed::message_bytes, 2048u);
+  EXPECT_EQ(pair.at_b(Counter::kDropExecuted), 3U);
+  EXPECT_EQ(pair.table_b.table.qp(0x22)->expected_psn, row->expected_psn);
+  pair.b.engine.receive(good, pair.wire.now);
+  EXPECT_EQ(pair.table_b.table.qp(0x22)->expected_psn, row->expected_psn + 2);
+  pair.b.engine.receive(good, pair.wire.now);
+  EXPECT_EQ(pair.at_b(Counter::kDropExecuted), 4U) << "the last packet of the WRITE is expected";
+}
+
+// The target may forbid accesses when a part of a request is copied, and allow them later.
+TEST(DirectImmediate, ARequestThatEndedAsPacketsLeavesNothingForTheNextOne) {
+  for (const WrOpcode opcode : {WrOpcode::kWrite, WrOpcode::kWriteImm}) {
+    DirectPair pair;
+    constexpr std::size_t kBytes = 3 * DirectAccess::kBytesMax;
+    const auto allow = [&](bool allowed) {
+      pair.lanes_b.for_each([&](link::Lanes::Id, link::Lane& lane) { lane.allow_access(allowed); });
+    };
+    pair.receive(9, 1'000'000, 0).value();
+    pair.a.fill(0, kBytes, 3);
+    pair.memory_of_b.during = [&] { allow(false); };
+    pair.rdma(opcode, 1, 0, kWritten, kBytes).value();
+    pair.wire.run();
+    EXPECT_EQ(text(pair.a.poll()), "1");
+    pair.memory_of_b.during = nullptr;
+    EXPECT_EQ(pair.memory_of_b.copies, 1U);
+
+    allow(true);
+    pair.a.fill(0, kBytes, 4);
+    pair.rdma(WrOpcode::kWrite, 2, 0, kWritten, kBytes).value();
+    pair.wire.run();
+    EXPECT_EQ(text(pair.a.poll()), "2");
+    EXPECT_EQ(pair.memory_of_b.copies, 4U);
+    EXPECT_TRUE(pair.same(0, kWritten, kBytes));
+  }
+}
+
+}  // namespace
+}  // namespace verbena::hca
