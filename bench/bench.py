@@ -44,6 +44,9 @@ The peers are the nearest thing that does the same without Verbena:
 * perftest's latencies are half a round trip, and a READ's is a whole one. They stand beside the same exchange over
   sockets. The peer of its bandwidths is a TCP exchange of as many bytes there and back, both ways counted.
   The peer of its message rates is a UDP exchange, both ways counted; it waits for each answer.
+* "Two programs of one host" places each end on a processor of its own by `taskset`. Their peers are UCX's shared memory
+  (`ucx_perftest`) and what the kernel offers for the memory of another process
+  ([bench/host_memory.cc](../bench/host_memory.cc)). The other end of a copy sleeps there.
 * Sixteen queue pairs of one program write to another program, whose socket buffer has the default size of Linux.
   Their peer is one queue pair of the same `ib_write_bw`.
 * TCP programs run at both ends under `verbena run --sockets`. Their peer is the same pair over TCP.

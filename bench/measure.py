@@ -86,6 +86,28 @@ def listens(port):
     return False
 
 
+class Server:
+    """A program that listens on a TCP port and ends by itself after one client."""
+
+    def __init__(self, command, environment, port):
+        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        text=True)
+        self.port = port
+
+    def __enter__(self):
+        until_true(f"a server on port {self.port}", lambda: listens(self.port) or self.process.poll() is not None)
+        return self
+
+    def __exit__(self, kind, *_):
+        try:
+            if kind is None:
+                self.process.communicate(timeout=TIMEOUT_SECONDS)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.communicate()
+
+
 def memory_kib(pid):
     """Returns the process's share of memory (PSS) and all its mapped memory (RSS), in KiB."""
     found = {}

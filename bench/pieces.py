@@ -8,6 +8,7 @@ import subprocess
 
 import measure
 import network
+from host_peers import host_peers
 from measure import Failed, Row, memory_kib, output_of
 from tcp_programs import tcp_programs
 
@@ -58,18 +59,8 @@ class Bench:
 
 def client_of(bench, command, port):
     """Runs a program as server (without an address) and as client.  Returns the client's output."""
-    server = subprocess.Popen(command, env=bench.ours, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True)
-    try:
-        measure.until_true(f"a server on port {port}",
-                           lambda: measure.listens(port) or server.poll() is not None)
-        said = output_of([*command, "127.0.0.1"], env=bench.ours)
-        server.communicate(timeout=measure.TIMEOUT_SECONDS)
-        return said
-    finally:
-        if server.poll() is None:
-            server.kill()
-            server.communicate()
+    with measure.Server(command, bench.ours, port):
+        return output_of([*command, "127.0.0.1"], env=bench.ours)
 
 
 # ---- ping-pong ----------------------------------------------------------------------------------
@@ -501,6 +492,6 @@ def instructions(bench):
         yield Row(group, name, "instructions", [count(what, size) for _ in range(bench.rounds)])
 
 
-ALL = {"pingpong": pingpong, "perftest": perftest, "two_hosts": two_hosts, "incast": incast,
-       "tcp_programs": tcp_programs, "guest": guest, "connect": connect, "cmtime": cmtime, "start": start, "memory": memory, "micro": micro,
-       "instructions": instructions}
+ALL = {"pingpong": pingpong, "perftest": perftest, "host_peers": host_peers, "two_hosts": two_hosts,
+       "incast": incast, "tcp_programs": tcp_programs, "guest": guest, "connect": connect, "cmtime": cmtime,
+       "start": start, "memory": memory, "micro": micro, "instructions": instructions}
