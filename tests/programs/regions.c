@@ -1,0 +1,131 @@
+// Writes into the memory of another program of this host without pause, while the test kills or stops one of the two.
+//
+// regions serve PORT: offers memory to each client, and takes it back when the client has gone, or when a line comes on
+// the standard input.  Prints "offered", and "back after N ms" when ibv_dereg_mr() has returned.  From then on nobody may
+// write there: "whole" is printed at the end of the connection, or "changed at OFFSET".
+// regions write PORT: a client.  Prints "writing" after the first WRITE, and in the end "ended: STATUS" and how many.
+#include "echo.h"
+
+#include <stdint.h>
+#include <time.h>
+
+enum { kRegionBytes = 4 << 20, kWriteBytes = 1 << 20, kPattern = 0x6b };
+
+struct offer {
+  uint64_t address;
+  uint32_t key;
+};
+
+static long milliseconds(void) {
+  struct timespec now;
+  CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+  return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+// Waits for a completion.  If the peer is gone meanwhile, the queue pair ends, so that one comes.
+static struct ibv_wc wait_completion(struct rdma_cm_id* id, struct ibv_cq* cq) {
+  struct ibv_wc wc;
+  int got;
+  for (unsigned long i = 1; (got = ibv_poll_cq(cq, 1, &wc)) == 0; ++i) {
+    struct pollfd channel = {id->channel->fd, POLLIN, 0};
+    if (i % 1024 == 0 && poll(&channel, 1, 0) > 0) rdma_disconnect(id);
+  }
+  CHECK(got == 1);
+  return wc;
+}
+
+// Waits for a line, which it takes, or for the end of the connection.  Returns 1 for a line.
+static int line_comes_first(struct rdma_cm_id* id, int with_input) {
+  for (;;) {
+    struct pollfd fds[2] = {{id->channel->fd, POLLIN, 0}, {with_input ? 0 : -1, POLLIN, 0}};
+    CHECK(poll(fds, 2, -1) > 0);
+    if (fds[0].revents != 0) {
+      struct rdma_cm_event* event = NULL;
+      CHECK(rdma_get_cm_event(id->channel, &event) == 0);
+      const enum rdma_cm_event_type type = event->event;
+      rdma_ack_cm_event(event);
+      if (type != RDMA_CM_EVENT_ESTABLISHED) return 0;
+    }
+    char line[16];
+    if (fds[1].revents != 0) return fgets(line, sizeof line, stdin) != NULL;
+  }
+}
+
+static void serve_one(struct rdma_cm_id* id, char* region) {
+  struct offer offer = {.address = (uintptr_t)region};
+  struct ibv_mr* small = rdma_reg_msgs(id, &offer, sizeof offer);
+  struct ibv_mr* memory = rdma_reg_write(id, region, kRegionBytes);
+  CHECK(small != NULL && memory != NULL);
+  offer.key = memory->rkey;
+  if (rdma_accept(id, NULL) == 0) {
+    CHECK(rdma_post_send(id, NULL, &offer, sizeof offer, small, 0) == 0);
+    printf("offered\n");
+    const int goes_on = line_comes_first(id, 1);
+    const long begin = milliseconds();
+    CHECK(rdma_dereg_mr(memory) == 0);
+    printf("back after %ld ms\n", milliseconds() - begin);
+    memset(region, kPattern, kRegionBytes);
+    if (goes_on) (void)line_comes_first(id, 0);
+    int at = 0;
+    while (at < kRegionBytes && region[at] == kPattern) ++at;
+    if (at == kRegionBytes) {
+      printf("whole\n");
+    } else {
+      printf("changed at %d\n", at);
+    }
+  } else {
+    CHECK(rdma_dereg_mr(memory) == 0);
+  }
+  rdma_dereg_mr(small);
+  rdma_destroy_ep(id);
+}
+
+static void serve(const char* port) {
+  struct rdma_cm_id* listener = NULL;
+  struct rdma_addrinfo* address = echo_address(port, RAI_PASSIVE);
+  struct ibv_qp_init_attr attr = echo_attributes();
+  CHECK(rdma_create_ep(&listener, address, NULL, &attr) == 0);
+  rdma_freeaddrinfo(address);
+  CHECK(rdma_listen(listener, 0) == 0);
+  char* region = malloc(kRegionBytes);
+  CHECK(region != NULL);
+  for (;;) {
+    struct rdma_cm_id* id = NULL;
+    CHECK(rdma_get_request(listener, &id) == 0);
+    serve_one(id, region);
+  }
+}
+
+static void write_for_ever(const char* port) {
+  struct rdma_cm_id* id = NULL;
+  struct ibv_qp_init_attr attr = echo_attributes();
+  struct rdma_addrinfo* address = echo_address(port, 0);
+  CHECK(rdma_create_ep(&id, address, NULL, &attr) == 0);
+  rdma_freeaddrinfo(address);
+  struct offer offer;
+  char* data = malloc(kWriteBytes);
+  CHECK(data != NULL);
+  memset(data, 1, kWriteBytes);
+  struct ibv_mr* small = rdma_reg_msgs(id, &offer, sizeof offer);
+  struct ibv_mr* from = rdma_reg_msgs(id, data, kWriteBytes);
+  CHECK(small != NULL && from != NULL);
+  CHECK(rdma_post_recv(id, NULL, &offer, sizeof offer, small) == 0);
+  CHECK(rdma_connect(id, NULL) == 0);
+  struct ibv_wc wc = wait_completion(id, id->recv_cq);
+  unsigned long count = 0;
+  while (wc.status == IBV_WC_SUCCESS) {
+    const uint64_t to = offer.address + count % (kRegionBytes / kWriteBytes) * kWriteBytes;
+    if (rdma_post_write(id, NULL, data, kWriteBytes, from, 0, to, offer.key) != 0) break;
+    wc = wait_completion(id, id->send_cq);
+    if (++count == 1) printf("writing\n");
+  }
+  printf("ended: %s after %lu\n", ibv_wc_status_str(wc.status), count);
+}
+
+int main(int argc, char** argv) {
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  CHECK(argc == 3);
+  if (strcmp(argv[1], "serve") == 0) serve(argv[2]);
+  write_for_ever(argv[2]);
+  return 0;
+}

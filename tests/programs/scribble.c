@@ -1,0 +1,134 @@
+// scribble PORT WORDS SEED: a client of the program `echo` that writes nonsense into the memory that it shares with the
+// server, while both use it.
+//
+// It connects, waits until there is a lane, and then a thread writes WORDS random words to random places of all memory
+// that this process shares and may write.  Meanwhile the main thread sends messages, and does not care what comes back.
+// Prints "scribbled N".
+#define _GNU_SOURCE  // mremap()
+#include "echo.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum { kAreasMax = 16, kControlWords = 4096 / 8, kRoundsWithoutLaneMax = 200000 };
+
+static struct area {
+  uint64_t* words;
+  size_t count;
+} areas[kAreasMax];
+static int area_count, lane;
+static unsigned long words_left;
+static uint64_t state;
+
+static uint64_t next(void) {  // splitmix64
+  uint64_t z = (state += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+// Maps the shared memory of this process once more, because the library unmaps what it no longer needs.
+static int find_areas(void) {
+  FILE* maps = fopen("/proc/self/maps", "r");
+  CHECK(maps != NULL);
+  char line[512];
+  lane = -1;
+  area_count = 0;
+  while (fgets(line, sizeof line, maps) != NULL && area_count < kAreasMax) {
+    unsigned long begin, end;
+    char rights[8];
+    if (sscanf(line, "%lx-%lx %7s", &begin, &end, rights) != 3 || strcmp(rights, "rw-s") != 0) continue;
+    if (strstr(line, "memfd:verbena-") == NULL) continue;
+    if (strstr(line, "memfd:verbena-lane") != NULL) lane = area_count;
+    areas[area_count++] = (struct area){(uint64_t*)begin, (end - begin) / 8};
+  }
+  fclose(maps);
+  if (lane < 0) return 0;
+  for (int i = 0; i < area_count; ++i) {
+    void* again = mremap(areas[i].words, 0, areas[i].count * 8, MREMAP_MAYMOVE);
+    CHECK(again != MAP_FAILED);
+    areas[i].words = again;
+  }
+  return 1;
+}
+
+// Finds the next word, from a random place on, at which data ends: there the next record begins.
+static uint64_t* end_of_data(const struct area* area) {
+  const size_t begin = next() % area->count;
+  for (size_t i = 1; i < area->count; ++i) {
+    uint64_t* const word = area->words + (begin + i) % area->count;
+    if (*(volatile uint64_t*)word == 0 && word != area->words && *(volatile uint64_t*)(word - 1) != 0) return word;
+  }
+  return area->words + begin;
+}
+
+// Finds the next word among the control words, from a random place on, that is in use.
+static uint64_t* control_word(const struct area* area) {
+  const size_t count = area->count < kControlWords ? area->count : kControlWords;
+  const size_t begin = next() % count;
+  for (size_t i = 0; i < count; ++i) {
+    uint64_t* const word = area->words + (begin + i) % count;
+    if (*(volatile uint64_t*)word != 0) return word;
+  }
+  return area->words + begin;
+}
+
+static void scribble_one(void) {
+  const struct area* area = &areas[next() % 4 == 0 ? next() % (uint64_t)area_count : (uint64_t)lane];
+  uint64_t* word;
+  switch (next() % 3) {
+    case 0: word = end_of_data(area); break;
+    case 1: word = control_word(area); break;
+    default: word = area->words + next() % area->count; break;
+  }
+  uint64_t value = next();
+  switch (next() % 5) {
+    case 0: value %= 4; break;
+    case 1: value = __atomic_load_n(word, __ATOMIC_RELAXED) + value % 65 - 32; break;
+    case 2: value = __atomic_load_n(word, __ATOMIC_RELAXED) ^ (1ull << value % 64); break;
+    case 3: value = areas[0].words[value % areas[0].count]; break;
+    default: break;
+  }
+  if (next() % 3 == 0) {
+    *(volatile uint32_t*)word = (uint32_t)value;
+  } else {
+    *(volatile uint64_t*)word = value;
+  }
+}
+
+static void* scribble(void* unused) {
+  (void)unused;
+  // Some words come so slowly that messages pass in between, and others as fast as possible.
+  const struct timespec pause = {0, 1};
+  for (unsigned slow = 500; words_left > 0; --words_left) {
+    if (slow > 0 && --slow > 0) nanosleep(&pause, NULL);
+    scribble_one();
+  }
+  return NULL;
+}
+
+int main(int argc, char** argv) {
+  CHECK(argc == 4);
+  const unsigned long words = words_left = strtoul(argv[2], NULL, 10);
+  state = strtoull(argv[3], NULL, 10);
+  struct echo* echo = echo_connect(argv[1]);
+  for (int i = 0; !find_areas(); ++i) {
+    CHECK(i < kRoundsWithoutLaneMax);
+    echo_round(echo);
+  }
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, scribble, NULL) == 0);
+  while (__atomic_load_n(&words_left, __ATOMIC_RELAXED) > 0) {
+    struct ibv_wc wc;
+    while (ibv_poll_cq(echo->id->send_cq, 1, &wc) > 0) continue;
+    while (ibv_poll_cq(echo->id->recv_cq, 1, &wc) > 0) {
+      (void)!rdma_post_recv(echo->id, NULL, echo->in, kEchoBytes, echo->mr);
+    }
+    (void)!rdma_post_send(echo->id, NULL, echo->out, 1 + next() % kEchoBytes, echo->mr, 0);
+  }
+  CHECK(pthread_join(thread, NULL) == 0);
+  printf("scribbled %lu\n", words);
+  return 0;  // without a farewell, since the connection may be broken
+}

@@ -1,0 +1,86 @@
+#!/bin/bash
+# One program writes into the memory of another one by itself, and either is killed or stopped at a random moment, so
+# also in the middle of a copy.  The other one is told, ibv_dereg_mr() returns, and nothing is written after that.
+# VB_ROUNDS sets the rounds of each kind (default 6), and VB_SEED the moments.  The test has no timeout of its own,
+# because scripts/soak runs many rounds.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+unset VERBENA_LINK
+need ss
+program=$VB_PREFIX/tests/programs/regions
+rounds=${VB_ROUNDS:-6}
+seed=${VB_SEED:-$((RANDOM * 32768 + RANDOM))}
+RANDOM=$seed
+export VERBENA_IDLE=3
+echo "VB_SEED=$seed, $rounds rounds of each kind"
+
+kind='' round=''
+broken() { fail "VB_SEED=$seed, $kind, round $round: $*; server: $(tail -3 "$work/server"); client: $(cat "$work/client")"; }
+# Sleeps on purpose: the time is the moment of the kill.
+random_moment() { sleep "0.$(printf %03d $((RANDOM % 60)))"; }
+says() { grep -qs "$2" "$work/$1"; }
+
+verbena run -- true
+if [ "$(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null || echo 0)" -gt 0 ]; then
+  skip "the kernel lets no process access the memory of another one (kernel.yama.ptrace_scope)"
+fi
+writes_directly() { verbena ps --counters --json | python3 -c '
+import json, sys
+sys.exit(0 if any(p["counters"].get("direct_writes", 0) > 10 for p in json.load(sys.stdin)["processes"]) else 1)'; }
+
+begin() {
+  : >"$work/client"
+  : >"$work/server"
+  rm -f "$work/input"
+  mkfifo "$work/input"
+  start run -- "$program" serve 7601 <"$work/input" >"$work/server" 2>&1 &
+  server=$!
+  exec 7>"$work/input"
+  wait_listening 7601
+  start run -- "$program" write 7601 >"$work/client" 2>&1 7>&- &
+  client=$!
+  until_true 20 says client '^writing' || broken "the client does not write"
+  random_moment
+}
+end() {
+  exec 7>&-
+  kill -9 "$server" "$client" 2>/dev/null || true
+  { wait "$server" "$client" || true; } 2>/dev/null
+}
+
+for kind in initiator target stopped; do
+  slowest=0
+  for round in $(seq "$rounds"); do
+    begin
+    [ "$round" -gt 1 ] || until_true 10 writes_directly || broken "WRITEs go as packets"
+    case $kind in
+      initiator)
+        kill -9 "$client"
+        { wait "$client" || true; } 2>/dev/null
+        until_true 10 says server '^whole' || broken "the target does not get its memory back"
+        ;;
+      target)
+        kill -9 "$server"
+        { wait "$server" || true; } 2>/dev/null
+        until_true 10 says client '^ended' || broken "the initiator is not told"
+        says client 'ended: success' && broken "the initiator knows of no error"
+        ;;
+      stopped)
+        halt "$client"
+        echo >&7
+        random_moment
+        kill -CONT "$client"
+        until_true 10 says server '^back' || broken "ibv_dereg_mr() does not return"
+        until_true 10 says client '^ended: remote access error' || broken "the initiator has kept its right"
+        until_true 10 says server '^whole' || broken "the target's memory"
+        ;;
+    esac
+    says server '^changed' && broken "written after ibv_dereg_mr()"
+    took=$(sed -n 's/^back after \([0-9]*\) ms/\1/p' "$work/server")
+    [ "${took:-0}" -le "$slowest" ] || slowest=$took
+    end
+  done
+  echo "$kind: ok, ibv_dereg_mr() took at most $slowest ms"
+done
+
+until_true 15 no_agent || fail "VB_SEED=$seed: the agent is still there: $(verbena agent status)"
+nothing_left
