@@ -369,8 +369,9 @@ void Memberships::receive_leave(Groups::iterator found, const QueryEnd& end, Tim
   group.leave_rounds = 0;
   group.at_sa = static_cast<std::uint8_t>(group.at_sa & ~group.bits);
   // OpenSM 3.3.23 removes the port if it was the last full member, whatever else it was.  So the
-  // rest is confirmed by a join.
-  const bool keeps_record = group.confirmed != 0;
+  // rest is confirmed by a join.  Its members still use the parameters of the record, also if a
+  // change has made their membership doubtful.
+  const bool keeps_record = group.confirmed != 0 || !group.joined.empty();
   if ((group.bits & wire::join_state::kFullMember) != 0) group.confirmed = 0;
   if (!keeps_record) group.record.reset();
   step(found, now);

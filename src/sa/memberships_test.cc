@@ -385,6 +385,28 @@ TEST_F(MembershipsTest, RejoinWishesForTheLidThatTheGroupHasHad) {
   EXPECT_EQ(header_in(again).component_mask & McMemberRecord::Mask::kMlid, 0U);
 }
 
+// Without its parameters the group would get any LID, and its members would not hear of that.
+TEST_F(MembershipsTest, ALeaveThatTheNewManagerGetsFirstDoesNotForgetTheParametersOfTheGroup) {
+  become_member();
+  const MemberId sender = join(join_state::kSendOnlyFullMember);
+  auto record = record_of(kGroup);
+  record.mlid = {0xc006};
+  answer(request(), record);
+  (void)events();
+  memberships.leave(sender, now);
+  EXPECT_EQ(text_of(request()), "leave 8");
+  auto other = port;
+  other.sm_lid = {2};
+  change_port(other);
+  refuse(request(), SaStatus::kRequestInvalid);  // the leave, which is still under way
+  const auto rejoin = request();
+  EXPECT_EQ(text_of(rejoin), "join 1");
+  EXPECT_EQ(record_in<McMemberRecord>(rejoin).mlid, Lid{0xc006});
+  record.mlid = {0xc002};
+  answer(rejoin, record);
+  EXPECT_EQ(events(), "changed ");
+}
+
 // Otherwise the new group could get the LID of the one that is joined again.
 TEST_F(MembershipsTest, NewManagerHearsOfNewGroupsLast) {
   become_member();
