@@ -95,6 +95,9 @@ std::vector<ipc::NamedCount> counters_of(const InfinibandPort& port) {
   add_members(names, sa::kMembershipCounterNames, client.memberships().counters());
   add_members(names, sa::kSubscriptionCounterNames, client.subscriptions().counters());
   add_members(names, sa::kServiceCounterNames, client.services().counters());
+  add_members(names, sa::kCapabilityCounterNames, client.capabilities().counters());
+  names.add("sa_send_only_full_members",
+            client.capabilities().has_send_only_full_members().value_or(false) ? 1 : 0);
   const ipoib::Counters& ipoib = port.neighbours().counters();
   add_members(names, ipoib::kEventNames, ipoib);
   for (std::size_t i = 0; i < ipoib.ignored.size(); ++i) {

@@ -38,7 +38,8 @@ Client::Client(PortId port, const Config& config, Random& random, Time now)
       paths_(config.paths, queries_, random.fork()),
       memberships_(queries_, random.fork()),
       subscriptions_(queries_, mads_, agent_, random.fork()),
-      services_(queries_, random.fork()) {
+      services_(queries_, random.fork()),
+      capabilities_(queries_, random.fork()) {
   if (!config.notices) return;
   for (const auto trap :
        {TrapNumber::kGidInService, TrapNumber::kGidOutOfService, TrapNumber::kMulticastGroupDeleted,
@@ -57,6 +58,8 @@ void Client::set_port(const PortState& state, Time now) {
   paths_.set_port(state, change, now);
   memberships_.set_port(state, change, now);
   services_.set_port(state, change, now);
+  capabilities_.set_port(state, change, now);
+  memberships_.set_send_only_full_members(capabilities_.has_send_only_full_members(), now);
   pump(now);
 }
 
@@ -65,6 +68,8 @@ void Client::reregister(Time now) {
   paths_.reregister(now);
   memberships_.reregister(now);
   services_.reregister(now);
+  capabilities_.reregister(now);
+  memberships_.set_send_only_full_members(std::nullopt, now);
   pump(now);
 }
 
@@ -88,12 +93,14 @@ void Client::on_timer(Time now) {
   memberships_.on_timer(now);
   subscriptions_.on_timer(now);
   services_.on_timer(now);
+  capabilities_.on_timer(now);
   pump(now);
 }
 
 Time Client::deadline() const {
   return std::min({mads_.deadline(), queries_.deadline(), paths_.deadline(),
-                   memberships_.deadline(), subscriptions_.deadline(), services_.deadline()});
+                   memberships_.deadline(), subscriptions_.deadline(), services_.deadline(),
+                   capabilities_.deadline()});
 }
 
 // Moves messages and the ends of queries to those that wait for them.
@@ -107,6 +114,8 @@ void Client::pump(Time now) {
       take_notice(*notice, now);
     }
   }
+  // Each SA answers a question about itself.
+  if (queries_.take_doubt_about_sa()) capabilities_.ask(now);
   while (const auto end = queries_.next_end()) dispatch(*end, now);
   paths_.set_notices(subscriptions_.is_registered(TrapNumber::kGidInService) &&
                      subscriptions_.is_registered(TrapNumber::kGidOutOfService));
@@ -118,7 +127,13 @@ void Client::dispatch(const QueryEnd& end, Time now) {
     case Asker::kMemberships: return memberships_.receive(end, now);
     case Asker::kSubscriptions: return subscriptions_.receive(end, now);
     case Asker::kServices: return services_.receive(end, now);
+    case Asker::kCapabilities: return take_capabilities(end, now);
   }
+}
+
+void Client::take_capabilities(const QueryEnd& end, Time now) {
+  capabilities_.receive(end, now);
+  memberships_.set_send_only_full_members(capabilities_.has_send_only_full_members(), now);
 }
 
 void Client::take_notice(const wire::SaNotice& notice, Time now) {

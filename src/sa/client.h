@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "base/time.h"
 #include "mad/management_port.h"
+#include "sa/capabilities.h"
 #include "sa/memberships.h"
 #include "sa/path_cache.h"
 #include "sa/queries.h"
@@ -49,6 +50,7 @@ class Client {
   const Subscriptions& subscriptions() const { return subscriptions_; }
   Services& services() { return services_; }
   const Services& services() const { return services_; }
+  const Capabilities& capabilities() const { return capabilities_; }
   const Queries& queries() const { return queries_; }
   const mad::ManagementPort& mads() const { return mads_; }
 
@@ -71,6 +73,7 @@ class Client {
 
   void pump(Time now);
   void take_notice(const wire::SaNotice& notice, Time now);
+  void take_capabilities(const QueryEnd& end, Time now);
   void dispatch(const QueryEnd& end, Time now);
 
   PortId port_;
@@ -82,6 +85,7 @@ class Client {
   Memberships memberships_;
   Subscriptions subscriptions_;
   Services services_;
+  Capabilities capabilities_;
 };
 
 }  // namespace verbena::sa

@@ -163,6 +163,41 @@ TEST(ClientTest, BusyAndLossyAndSlowManagersServeAJobWithAtMostTwiceTheQueries) 
   }
 }
 
+// The client asks the SA about itself, to see whether there is one.
+TEST(ClientTest, QuestionThatTheSaDoesNotKnowEndsSoonWithoutOtherQuestions) {
+  Net net(1, 1, {.notices = false});
+  net.run_for(1min);
+  net.master().unknown = SaAttribute::kServiceRecord;
+  ASSERT_TRUE(net.client(0).services().find({.service_id = {{7}}}, 0, 10min, net.world.now()));
+  net.run_for(3s);
+  ASSERT_EQ(net.host(0).events.size(), 1U);
+  const auto& failed = std::get<ServiceEvent>(net.host(0).events[0]);
+  ASSERT_TRUE(failed.error);
+  EXPECT_EQ(failed.error->code, Errc::kNotSupported);
+  EXPECT_EQ(net.client(0).queries().counters().unsupported, 1U);
+}
+
+TEST(ClientTest, JoinOfASendOnlyFullMemberNeedsAManagerThatKnowsIt) {
+  Net net(1, 1, {.notices = false});
+  const JoinRequest request{.mgid = {.bytes = {std::byte{0xff}, std::byte{0x12}}},
+                            .join_state = wire::join_state::kSendOnlyFullMember};
+  net.run_for(1s);
+  ASSERT_TRUE(net.client(0).memberships().join(request, 0, net.world.now()));
+  net.run_for(1s);
+  EXPECT_EQ(net.master().members[request.mgid][Net::gid(0)], request.join_state);
+  net.manager(1).capability_mask2 = 0;
+  net.host(0).events.clear();
+  net.change_master(1);
+  net.run_for(1s);
+  ASSERT_FALSE(net.host(0).events.empty());
+  const auto& over = std::get<MemberEvent>(net.host(0).events.back());
+  EXPECT_EQ(over.what, MemberEvent::What::kFailed);
+  EXPECT_EQ(over.error->code, Errc::kNotSupported);
+  const auto refused = net.client(0).memberships().join(request, 0, net.world.now());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Errc::kNotSupported);
+}
+
 TEST(ClientTest, ResponsesOfOtherProgramsAreNotWanted) {
   const auto client = Client::create({}, {.notices = false}, Random(1), Time{});
   client->set_port({.active = true, .lid = {5}, .sm_lid = {1}, .gids = {Net::gid(0)}}, Time{});

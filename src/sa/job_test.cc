@@ -43,7 +43,7 @@ TEST(JobTest, EachModeAsksAsOftenAsItNeeds) {
 TEST(JobTest, TimeIsThatOfTheManager) {
   const JobManager::Config costs{};
   const auto took = [&](Mode mode) { return Job(plan_of(mode)).run().took; };
-  const auto subscribe = 5 * kJobHosts * costs.per_request;
+  const auto subscribe = 6 * kJobHosts * costs.per_request;
   const auto get = queries_of(Mode::kGet) * costs.per_request + subscribe;
   EXPECT_GE(took(Mode::kGet), get);
   EXPECT_LE(took(Mode::kGet), get + 1ms);

@@ -15,6 +15,13 @@ Error timed_out(std::uint32_t tries) {
   return QueryEnd{.how = QueryEnd::How::kTimedOut, .tries = tries}.error();
 }
 
+constexpr Error kNoSendOnlyFullMembers{
+    .code = Errc::kNotSupported, .context = "the subnet manager has no send-only full members"};
+
+bool is_send_only_full(const JoinRequest& request) {
+  return (request.join_state & wire::join_state::kSendOnlyFullMember) != 0;
+}
+
 }  // namespace
 
 // ---- users --------------------------------------------------------------------------------------
@@ -25,6 +32,10 @@ Result<MemberId> Memberships::join(const JoinRequest& request, std::uint64_t coo
   }
   if (request.join_state == 0 || (request.join_state & ~wire::join_state::kAll) != 0) {
     return fail(Errc::kInvalidArgument, "the join state is unknown");
+  }
+  if (lacks_send_only_full_ && is_send_only_full(request)) {
+    ++counters_.unsupported;
+    return std::unexpected(kNoSendOnlyFullMembers);
   }
   if (members_.size() >= kMembersMax) {
     ++counters_.limit_members;
@@ -426,6 +437,23 @@ void Memberships::set_port(const PortState& state, const PortChange& change, Tim
     if (!record || old.pkey_index(record->pkey) == state.pkey_index(record->pkey)) continue;
     lose(here, now);
   }
+}
+
+void Memberships::set_send_only_full_members(std::optional<bool> are_taken, Time now) {
+  const bool lacks = are_taken.has_value() && !*are_taken;
+  if (lacks == std::exchange(lacks_send_only_full_, lacks) || !lacks) return;
+  std::set<GroupKey> changed;
+  for (auto it = members_.begin(); it != members_.end();) {
+    const auto& [id, member] = *it++;
+    const Group& group = groups_.at(member.group);
+    // The SA will answer a join that it has got.
+    const bool is_asked = group.request == Request::kJoin && group.joins_for == id;
+    if (!is_send_only_full(member.request) || is_asked) continue;
+    ++counters_.unsupported;
+    changed.insert(member.group);
+    fail_member(id, kNoSendOnlyFullMembers);
+  }
+  for (const GroupKey key : changed) step(groups_.find(key), now);
 }
 
 void Memberships::reregister(Time now) {

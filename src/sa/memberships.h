@@ -48,6 +48,7 @@ struct MembershipCounters {
   std::uint64_t asserted_again = 0;
   std::uint64_t changed = 0;
   std::uint64_t leaves_given_up = 0;
+  std::uint64_t unsupported = 0;  // users whose join state the SA does not know
   std::uint64_t limit_members = 0;
   friend bool operator==(const MembershipCounters&, const MembershipCounters&) = default;
 };
@@ -94,7 +95,7 @@ class Memberships {
   Memberships(Queries& queries, Random random) : queries_(queries), random_(random) {}
 
   // Begins a membership.  A MemberEvent follows.  kInvalidArgument: the MGID is none, or the join
-  // state is.  kNoResources: kMembersMax.
+  // state is.  kNotSupported: the SA has no send-only full members.  kNoResources: kMembersMax.
   Result<MemberId> join(const JoinRequest& request, std::uint64_t cookie, Time now);
   // Ends a membership in any state.  False: it is over already.
   bool leave(MemberId member, Time now);
@@ -105,6 +106,9 @@ class Memberships {
   void hold_new_groups(Time now);
   // Tells of changes.  The queries know of them already.
   void set_port(const PortState& state, const PortChange& change, Time now);
+  // Tells whether the SA takes send-only full members; nothing: it has not said so yet.  Then their
+  // joins are sent, and the SA decides.  Users that a new manager does not take fail.
+  void set_send_only_full_members(std::optional<bool> are_taken, Time now);
   // The SA has forgotten all memberships of the port.
   void reregister(Time now);
   // The SA has deleted the group.
@@ -206,6 +210,7 @@ class Memberships {
   std::set<std::pair<Time, GroupKey>> waits_{};
   std::set<std::pair<Time, GroupKey>> asserts_{};  // of groups that are asserted again
   Time new_groups_from_{};
+  bool lacks_send_only_full_ = false;
   GroupKey last_group_ = 0;
   std::uint64_t last_member_ = 0;
   std::deque<MemberEvent> events_{};
@@ -222,6 +227,7 @@ inline constexpr auto kMembershipCounterNames = std::to_array<MemberName<Members
     {&MembershipCounters::asserted_again, "sa_memberships_asserted_again"},
     {&MembershipCounters::changed, "sa_groups_changed"},
     {&MembershipCounters::leaves_given_up, "sa_leaves_given_up"},
+    {&MembershipCounters::unsupported, "sa_joins_unsupported"},
     {&MembershipCounters::limit_members, "limit_sa_members"},
 });
 static_assert(names_all(kMembershipCounterNames));

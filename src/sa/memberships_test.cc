@@ -559,5 +559,63 @@ TEST_F(MembershipsTest, RejoinCarriesTheParametersThatMakeTheGroup) {
   EXPECT_EQ(text_of(again), "join 3");
 }
 
+// Linux asks the SA about this as well, and refuses the join with EOPNOTSUPP.
+TEST_F(MembershipsTest, SendOnlyFullMemberFailsAtOnceIfTheManagerHasNone) {
+  memberships.set_send_only_full_members(false, now);
+  const auto refused =
+      memberships.join({.mgid = kGroup, .join_state = join_state::kSendOnlyFullMember}, 0, now);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Errc::kNotSupported);
+  EXPECT_TRUE(sent().empty());
+  EXPECT_EQ(memberships.counters().unsupported, 1U);
+  become_member();
+  memberships.set_send_only_full_members(true, now);
+  become_member(join_state::kSendOnlyFullMember);
+}
+
+// Linux refuses such joins from a reregistration until the SA has told again what it can do.
+TEST_F(MembershipsTest, SendOnlyFullMemberIsSentToAManagerThatHasNotToldWhatItCanDo) {
+  memberships.set_send_only_full_members(false, now);
+  memberships.set_send_only_full_members(std::nullopt, now);
+  become_member(join_state::kSendOnlyFullMember);
+  join(join_state::kSendOnlyFullMember, 0, test_mgid(2));
+  refuse(request(), SaStatus::kRequestInvalid);
+  EXPECT_EQ(events(), "failed ");
+}
+
+TEST_F(MembershipsTest, ManagerWithoutSendOnlyFullMembersEndsOnlyThoseMemberships) {
+  become_member();
+  const MemberId sender = join(join_state::kSendOnlyFullMember);
+  answer(request(), record_of(kGroup));
+  const MemberId waits = join(join_state::kNonMember);
+  const MemberId waits_too = join(join_state::kSendOnlyFullMember);
+  EXPECT_EQ(events(), "joined ");
+  const auto under_way = request();
+  memberships.set_send_only_full_members(false, now);
+  const auto first = memberships.next_event();
+  const auto second = memberships.next_event();
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->member, sender);
+  EXPECT_EQ(first->error->code, Errc::kNotSupported);
+  EXPECT_EQ(second->member, waits_too);
+  EXPECT_EQ(second->error->code, Errc::kNotSupported);
+  answer(under_way, record_of(kGroup));
+  EXPECT_EQ(memberships.next_event()->member, waits);
+  EXPECT_EQ(events(), "");
+  EXPECT_EQ(sent_text(), "leave 8; ");
+  memberships.set_send_only_full_members(false, now);
+  EXPECT_EQ(events(), "");
+}
+
+// The SA decides about a join that it has got already.
+TEST_F(MembershipsTest, JoinUnderWayIsNotEndedByWhatTheManagerTellsMeanwhile) {
+  join(join_state::kSendOnlyFullMember);
+  const auto under_way = request();
+  memberships.set_send_only_full_members(false, now);
+  EXPECT_EQ(events(), "");
+  refuse(under_way, SaStatus::kRequestInvalid);
+  EXPECT_EQ(events(), "failed ");
+}
+
 }  // namespace
 }  // namespace verbena::sa

@@ -55,7 +55,9 @@ class ModelSa {
   }
 
   Faults faults{};
-  std::uint16_t lids_per_port = 1;                       // a path leads to each of them
+  std::uint16_t lids_per_port = 1;  // a path leads to each of them
+  std::uint32_t capability_mask2 = wire::sa_capability2::kSendOnlyFullMember;
+  std::optional<wire::SaAttribute> unknown{};            // is refused as not supported
   std::map<Gid, std::map<Gid, std::uint8_t>> members{};  // join states by MGID and port GID
   std::set<Trap> subscriptions{};
   std::map<std::pair<Gid, std::uint64_t>, wire::ServiceRecord> services{};
@@ -142,9 +144,13 @@ class ModelSa {
     if (random_.chance(faults.busy)) {
       return answer<wire::PathRecord>(message, wire::mad_status::kBusy, {{}});
     }
+    if (attribute == unknown) return answer<wire::PathRecord>(message, 0x0c, {{}});
     switch (attribute) {
       case wire::SaAttribute::kPathRecord: return serve_path(message, header);
       case wire::SaAttribute::kMcMemberRecord: return serve_member(message, header);
+      case wire::SaAttribute::kClassPortInfo:
+        return answer<wire::ClassPortInfo>(
+            message, 0, {{.class_version = 2, .capability_mask2 = capability_mask2}});
       case wire::SaAttribute::kInformInfo: return serve_inform(message);
       case wire::SaAttribute::kServiceRecord: return serve_service(message, header);
       default: return answer<wire::PathRecord>(message, 0x0c, {{}});

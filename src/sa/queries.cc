@@ -27,8 +27,8 @@ bool answers(const SaHeader& header, const Query& query) {
           (redirected && header.mad.attribute_id == wire::kAttributeClassPortInfo));
 }
 
-// Returns true if a node without an SA has answered: it does not know the class, or no such method
-// of it (vol1 13.4.7).  Each SA knows the requests of this client.
+// Returns true for the answer of a node without an SA: it does not know the class, or no such
+// method of it (vol1 13.4.7).  An SA answers so, too, if it lacks an optional attribute.
 bool is_unserved(std::uint16_t status) {
   constexpr std::uint16_t kCode = 0x001c;  // the bits of the status that tell what is invalid
   switch (status & kCode) {
@@ -47,6 +47,11 @@ Error QueryEnd::error() const {
             .detail = static_cast<std::uint16_t>(std::min<std::uint32_t>(tries, 0xffff)),
             .context = tries == 0 ? "no subnet manager could be asked"
                                   : "the subnet manager did not answer"};
+  }
+  if (is_unserved(mad_status)) {
+    return {.code = Errc::kNotSupported,
+            .detail = mad_status,
+            .context = "the subnet manager does not know such requests"};
   }
   switch (sa_status()) {
     case wire::SaStatus::kNoRecords:
@@ -130,6 +135,7 @@ void Queries::set_port(PortId port, const PortState& state, Time now) {
     if (entry.state == State::kWaiting) continue;
     unsend(id, entry);
     entry.redirected_to.reset();
+    entry.unserved_at.reset();
     entry.state = State::kWaiting;
     waiting_.insert(id);
     if (manager_) ++counters_.asked_anew;
@@ -280,6 +286,8 @@ void Queries::receive_answer(Entries::iterator found, const mad::ManagementPort:
     ++counters_.mismatched;
     return pause(id, entry, now);
   }
+  if (is_unserved(header.mad.status)) return receive_unserved(found, header.mad.status, now);
+  ++answers_;
   if ((header.mad.status & wire::mad_status::kBusy) != 0) {
     ++counters_.busy;
     ++entry.busy;
@@ -287,11 +295,6 @@ void Queries::receive_answer(Entries::iterator found, const mad::ManagementPort:
   }
   if ((header.mad.status & wire::mad_status::kRedirect) != 0 && redirect(id, entry, data, now)) {
     return;
-  }
-  if (is_unserved(header.mad.status)) {
-    ++counters_.unserved;
-    if (entry.tries - entry.busy < entry.query.tries_max) return pause(id, entry, now);
-    return end(found, {.how = QueryEnd::How::kTimedOut}, now);
   }
   measure(entry, now);
   if (header.mad.status != 0) {
@@ -304,6 +307,19 @@ void Queries::receive_answer(Entries::iterator found, const mad::ManagementPort:
        // Without RMPP nothing tells the number of records, so the MAD has one.
        .is_table = header.rmpp.active},
       now);
+}
+
+void Queries::receive_unserved(Entries::iterator found, std::uint16_t status, Time now) {
+  Entry& entry = found->second;
+  ++counters_.unserved;
+  if (entry.unserved_at && *entry.unserved_at != answers_) {
+    ++counters_.unsupported;
+    return end(found, {.how = QueryEnd::How::kRefused, .mad_status = status}, now);
+  }
+  doubts_sa_ = doubts_sa_ || !entry.unserved_at;
+  entry.unserved_at = answers_;
+  if (entry.tries - entry.busy < entry.query.tries_max) return pause(found->first, entry, now);
+  end(found, {.how = QueryEnd::How::kTimedOut}, now);
 }
 
 bool Queries::redirect(QueryId id, Entry& entry, std::span<const std::byte> data, Time now) {

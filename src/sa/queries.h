@@ -26,7 +26,7 @@ namespace verbena::sa {
 using QueryId = Strong<struct QueryIdTag, std::uint64_t>;
 
 // Says which part of the client gets the end of a query.
-enum class Asker : std::uint8_t { kPaths, kMemberships, kSubscriptions, kServices };
+enum class Asker : std::uint8_t { kPaths, kMemberships, kSubscriptions, kServices, kCapabilities };
 
 struct Query {
   wire::Method method{wire::Method::kGet};
@@ -108,7 +108,8 @@ struct QueryEnd {
 // the old manager may still answer.  Without a manager questions wait.
 //
 // If the manager of a node dies, the node itself refuses the MADs of its class.  A question goes on
-// all the same, because the next manager will answer it.
+// all the same, because the next manager will answer it.  But if the SA answers another question,
+// and then refuses this one again, the SA does not know such requests: the question ends.
 //
 // Invariants:
 //  * Each query ends exactly once: by next_end(), or by cancel().
@@ -148,6 +149,9 @@ class Queries {
   void on_timer(Time now);
   Time deadline() const;
   std::optional<QueryEnd> next_end();
+  // Returns true if a question was refused as by a node without an SA since the last call.  An
+  // answer to another question would then tell whether there is an SA.
+  bool take_doubt_about_sa() { return std::exchange(doubts_sa_, false); }
 
   std::size_t outstanding() const { return entries_.size() - waiting_.size(); }
   std::size_t waiting() const { return waiting_.size(); }
@@ -162,7 +166,8 @@ class Queries {
     std::uint64_t timed_out = 0;
     std::uint64_t cancelled = 0;
     std::uint64_t busy = 0;
-    std::uint64_t unserved = 0;  // answers of a node on which no SA runs
+    std::uint64_t unserved = 0;     // answers as of a node on which no SA runs
+    std::uint64_t unsupported = 0;  // questions that such an answer has ended, because an SA runs
     std::uint64_t redirected = 0;
     std::uint64_t mismatched = 0;  // answers with the wrong attribute or method
     std::uint64_t asked_anew = 0;  // of another manager
@@ -182,6 +187,7 @@ class Queries {
     std::uint32_t tries = 0;
     std::uint32_t busy = 0;
     std::uint8_t redirects = 0;
+    std::optional<std::uint64_t> unserved_at{};  // answers_ when it was first refused as unserved
     std::optional<mad::Address> redirected_to{};
     Duration interval{};
     Time asked{};
@@ -202,6 +208,7 @@ class Queries {
   void expire(Entries::iterator found, Time now);
   void receive_answer(Entries::iterator found, const mad::ManagementPort::Message& message,
                       Time now);
+  void receive_unserved(Entries::iterator found, std::uint16_t status, Time now);
   // Returns false if the redirection leads nowhere.
   bool redirect(QueryId id, Entry& entry, std::span<const std::byte> data, Time now);
   void measure(const Entry& entry, Time now);
@@ -224,6 +231,8 @@ class Queries {
   Time confirmed_{};       // when an answer last came after such a round trip
   std::size_t window_ = kOutstandingMax;
   Time shrunk_{};
+  std::uint64_t answers_ = 0;  // that only an SA gives
+  bool doubts_sa_ = false;
   std::uint64_t last_id_ = 0;
   Entries entries_{};
   std::set<QueryId> waiting_{};  // in the order of their numbers
@@ -244,6 +253,7 @@ inline constexpr auto kQueryCounterNames = std::to_array<MemberName<Queries::Cou
     {&Queries::Counters::cancelled, "sa_queries_cancelled"},
     {&Queries::Counters::busy, "sa_busy"},
     {&Queries::Counters::unserved, "sa_queries_unserved"},
+    {&Queries::Counters::unsupported, "sa_queries_unsupported"},
     {&Queries::Counters::redirected, "sa_redirected"},
     {&Queries::Counters::mismatched, "sa_answers_mismatched"},
     {&Queries::Counters::asked_anew, "sa_queries_asked_anew"},

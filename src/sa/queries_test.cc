@@ -151,6 +151,61 @@ TEST_F(QueriesTest, QueryOutlivesTheRefusalsOfANodeWithoutAnSa) {
   EXPECT_EQ(queries.next_end()->how, QueryEnd::How::kAnswered);
 }
 
+// The SA lives, so the next manager would not do any better.
+TEST_F(QueriesTest, QuestionThatALivingSaDoesNotKnowEndsAtItsNextRefusal) {
+  for (const auto status : {wire::mad_status::kMethodAttributeNotSupported,
+                            wire::mad_status::kMethodNotSupported, wire::mad_status::kBadVersion}) {
+    ask();
+    answer(request(), status);
+    EXPECT_TRUE(queries.take_doubt_about_sa());
+    EXPECT_FALSE(queries.next_end());
+    ask(7);
+    answer(request(), wire::mad_status_of(SaStatus::kNoRecords));  // no node without an SA says so
+    EXPECT_EQ(queries.next_end()->cookie, 7U);
+    EXPECT_FALSE(queries.next_end()) << "an SA may have come since the refusal";
+    const Time began = now;
+    answer(run_until(queries.deadline()).at(0), status);
+    const auto end = queries.next_end();
+    ASSERT_TRUE(end);
+    EXPECT_EQ(end->how, QueryEnd::How::kRefused);
+    EXPECT_EQ(end->error().code, Errc::kNotSupported);
+    EXPECT_EQ(end->error().detail, status);
+    EXPECT_LE(now - began, 2s);
+    EXPECT_FALSE(queries.take_doubt_about_sa());
+  }
+  EXPECT_EQ(queries.counters().unsupported, 3U);
+}
+
+TEST_F(QueriesTest, AnswersFromBeforeTheRefusalsDoNotProveThatTheSaLives) {
+  ask(7);
+  answer(request(), 0);
+  (void)queries.next_end();
+  ask();
+  mad::SendMad last = request();
+  for (int i = 0; i < 10; ++i) {
+    answer(last, wire::mad_status::kMethodAttributeNotSupported);
+    EXPECT_FALSE(queries.next_end());
+    last = run_until(queries.deadline()).at(0);
+  }
+  answer(last, 0);
+  EXPECT_EQ(queries.next_end()->how, QueryEnd::How::kAnswered);
+}
+
+// The old manager has refused, the new one answers others, and may begin with a refusal, too.
+TEST_F(QueriesTest, RefusalsOfTwoManagersAreNotCountedTogether) {
+  ask();
+  answer(request(), wire::mad_status::kMethodAttributeNotSupported);
+  PortState other = port;
+  other.sm_lid = {2};
+  queries.set_port({}, other, now);
+  const auto anew = request();
+  ask(7);
+  answer(request(), 0);
+  EXPECT_EQ(queries.next_end()->cookie, 7U);
+  answer(anew, wire::mad_status::kMethodAttributeNotSupported);
+  EXPECT_FALSE(queries.next_end());
+}
+
 TEST_F(QueriesTest, TriesThatNoSaHasServedCount) {
   Query query = path_query();
   query.tries_max = 1;

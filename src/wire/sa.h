@@ -149,6 +149,11 @@ struct PathRecord {
   }
 };
 
+// Names a bit of the SA's ClassPortInfo::capability_mask2 (vol1 15.2.5.17.2).
+namespace sa_capability2 {
+inline constexpr std::uint32_t kSendOnlyFullMember = 1U << 12;
+}  // namespace sa_capability2
+
 // Names the bits of the join state of a member (vol1 15.2.5.17.2).
 namespace join_state {
 inline constexpr std::uint8_t kFullMember = 1;

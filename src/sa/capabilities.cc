@@ -1,0 +1,65 @@
+#include "sa/capabilities.h"
+
+#include "wire/sa.h"
+
+namespace verbena::sa {
+
+std::optional<bool> Capabilities::has_send_only_full_members() const {
+  if (!info_) return std::nullopt;
+  return (info_->capability_mask2 & wire::sa_capability2::kSendOnlyFullMember) != 0;
+}
+
+void Capabilities::ask(Time now) {
+  ask_again_ = kNever;
+  if (query_ || !port_is_ready_) return;
+  is_doubted_ = false;
+  const auto asked = queries_.ask(
+      Query::of(wire::Method::kGet, wire::SaAttribute::kClassPortInfo, 0, wire::ClassPortInfo{}),
+      Asker::kCapabilities, 0, now);
+  if (!asked) return wait(now);
+  ++counters_.asked;
+  query_ = *asked;
+}
+
+void Capabilities::wait(Time now) {
+  const auto jitter = random_.below(static_cast<std::uint64_t>(kPause.count()));
+  ask_again_ = now + kPause + Duration(static_cast<std::int64_t>(jitter));
+}
+
+void Capabilities::set_port(const PortState& state, const PortChange& change, Time now) {
+  port_is_ready_ = state.is_ready();
+  if (!change.became_ready && !change.manager) return;
+  info_.reset();
+  // A question that is under way goes to the manager again, so its answer counts.
+  is_doubted_ = false;
+  ask(now);
+}
+
+void Capabilities::reregister(Time now) {
+  info_.reset();
+  is_doubted_ = query_.has_value();
+  ask(now);
+}
+
+void Capabilities::receive(const QueryEnd& end, Time now) {
+  if (query_ != end.id) return;
+  query_.reset();
+  if (is_doubted_) return ask(now);
+  if (end.how != QueryEnd::How::kAnswered) {
+    ++counters_.failed;
+    return wait(now);
+  }
+  const auto records = end.records<wire::ClassPortInfo>(1);
+  if (!records || records->empty()) {
+    ++counters_.failed;
+    return wait(now);
+  }
+  ++counters_.answered;
+  info_ = records->front();
+}
+
+void Capabilities::on_timer(Time now) {
+  if (ask_again_ <= now) ask(now);
+}
+
+}  // namespace verbena::sa

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "base/counter_names.h"
+#include "base/random.h"
+#include "base/time.h"
+#include "sa/queries.h"
+#include "sa/types.h"
+#include "wire/mad.h"
+
+namespace verbena::sa {
+
+struct CapabilityCounters {
+  std::uint64_t asked = 0;
+  std::uint64_t answered = 0;
+  std::uint64_t failed = 0;
+  friend bool operator==(const CapabilityCounters&, const CapabilityCounters&) = default;
+};
+
+// Remembers what the SA says about itself: its ClassPortInfo (vol1 13.4.8.1, 15.1).  The SA is
+// asked once when the port can reach it, and again after a change of the manager or a
+// reregistration.
+class Capabilities {
+ public:
+  static constexpr Duration kPause = std::chrono::seconds(15);  // after a question without answer
+
+  Capabilities(Queries& queries, Random random) : queries_(queries), random_(random) {}
+
+  // Returns nothing until this manager has answered.
+  const std::optional<wire::ClassPortInfo>& info() const { return info_; }
+  // Returns true if the SA takes send-only full members, and nothing if it has not said so yet.
+  std::optional<bool> has_send_only_full_members() const;
+
+  // Asks the SA again, unless a question is under way.  What is known stays until the answer.
+  void ask(Time now);
+
+  void set_port(const PortState& state, const PortChange& change, Time now);
+  void reregister(Time now);
+  void receive(const QueryEnd& end, Time now);
+  void on_timer(Time now);
+  Time deadline() const { return ask_again_; }
+
+  const CapabilityCounters& counters() const { return counters_; }
+
+ private:
+  void wait(Time now);
+
+  Queries& queries_;
+  Random random_;
+  bool port_is_ready_ = false;
+  std::optional<QueryId> query_{};
+  bool is_doubted_ = false;  // the answer under way may be that of an earlier manager
+  std::optional<wire::ClassPortInfo> info_{};
+  Time ask_again_ = kNever;
+  CapabilityCounters counters_{};
+};
+
+inline constexpr auto kCapabilityCounterNames = std::to_array<MemberName<CapabilityCounters>>({
+    {&CapabilityCounters::asked, "sa_class_port_info_asked"},
+    {&CapabilityCounters::answered, "sa_class_port_info_answered"},
+    {&CapabilityCounters::failed, "sa_class_port_info_failed"},
+});
+static_assert(names_all(kCapabilityCounterNames));
+
+}  // namespace verbena::sa
