@@ -6,13 +6,18 @@ standard input:
     run COUNT     begins so many joins and leaves, without waiting for their ends
     settle        waits until all of them have ended, and prints "settled", and then a line "MGID NODE JOIN_STATE" for
                   each membership that a host should have: the union over its processes.  A line "." ends the list.
+    explain LOG   prints a line "MGID NODE FROM TO" for each membership that has ended by itself since the last such
+                  command, if a new manager with this log of OpenSM was not the cause: it has not made the group anew
+                  between the times FROM and TO.  A line "." ends the list.
     end           ends the processes
 A program that ends, a join that fails, or no end within 60 s ends this program with a message.
 """
+import datetime
 import errno
 import os
 import queue
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -37,7 +42,9 @@ class Process:
         self.leaves = dict.fromkeys(GROUPS, 0)  # that were told
         self.left = dict.fromkeys(GROUPS, 0)  # that have ended
         self.joined_after = {}  # by group: how many leaves had ended when it joined last
+        self.asked = {}  # by group: when it was told to join last
         self.log = []
+        self.lost = 0
         command = [os.environ["VB_PREFIX"] + "/bin/verbena", "run", "--verbose", "--node", node, "--", program, address]
         self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                       stderr=subprocess.STDOUT, text=True, bufsize=1)
@@ -56,6 +63,7 @@ class Process:
         """Joins the group, or leaves it; a join that is under way may be left, too."""
         if group not in self.how:
             self.how[group] = how
+            self.asked[group] = time.time()
             self.tell("join", group, how)
         else:
             del self.how[group]
@@ -76,9 +84,10 @@ class Process:
         elif word == "left":
             self.left[group] += 1
         elif word == "lost" or (word == "failed" and int(status[0]) == -errno.ENETRESET):
-            # Another group has got the LID of this one under a new manager, or the manager has deleted the group with
-            # its last full member.  That may be before the program has heard of its join.  It may join again.
-            losses.append(group)
+            # Another group has got the LID of this one under a new manager, maybe before the program has heard of its
+            # join.  It may join again.
+            losses.append((mgid(group), self.node, self.asked[group], time.time()))
+            self.lost += 1
             if self.left[group] == self.leaves[group]:
                 self.how.pop(group, None)
         elif word == "failed":
@@ -108,6 +117,21 @@ def mgid(group):
     return f"ff12:4001:ffff::{(a & 0xf) << 8 | b:x}:{c << 8 | d:x}"
 
 
+def explain(log):
+    """Tells of losses that no new group of the log explains, and forgets all losses."""
+    made = []
+    for line in open(log, errors="replace"):
+        found = re.match(r'(\w+ +\d+ [\d:]+) (\d+) .*"New mcast group created", MGID:(\S+)', line)
+        if found:
+            at = datetime.datetime.strptime(f"{time.localtime().tm_year} {found[1]}", "%Y %b %d %H:%M:%S")
+            made.append((found[3], at.timestamp() + int(found[2]) / 1e6))
+    for group, node, asked, lost in losses:
+        if not any(one == group and asked <= at <= lost for one, at in made):
+            print(group, node, f"{asked:.3f}", f"{lost:.3f}")
+    losses.clear()
+    print(".", flush=True)
+
+
 chance = random.Random(int(sys.argv[1]))
 processes = [Process(i, sys.argv[2], *word.split("=")) for i, word in enumerate(sys.argv[3:])]
 take_lines(lambda: all("ready" in process.log for process in processes))
@@ -128,10 +152,12 @@ for command in sys.stdin:
             for group, how in process.how.items():
                 key = mgid(group), process.node
                 wanted[key] = wanted.get(key, 0) | STATES[how]
-        print("settled", len(losses), flush=True)
+        print("settled", sum(process.lost for process in processes), flush=True)
         for (group, node), state in sorted(wanted.items()):
             print(group, node, f"{state:#x}")
         print(".", flush=True)
+    elif word == "explain":
+        explain(count[0])
 for process in processes:
     process.child.stdin.close()
     if process.child.wait(timeout=TIMEOUT_S) != 0:

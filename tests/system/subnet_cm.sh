@@ -103,6 +103,10 @@ grep -q 'ff12:401b:ffff::ffff:ffff .* full ' "$work/groups" || fail "no broadcas
 [ "$(json host2 groups 'all["groups"][0]["joined"]')" = full ] || fail "JSON of the groups: $(sa host2 groups --json)"
 sa host2 stats >"$work/stats"
 grep -q "^sa_queries  *$(counter host2 sa_queries)$" "$work/stats" || fail "sa stats: $(cat "$work/stats")"
+# OpenSM says whether it takes send-only full members, in bit 12 of CapabilityMask2.
+mask2=$(on host2 saquery -c | sed -n 's/.*Capability mask 2\.*//p')
+[ "$(awk '$1 == "sa_send_only_full_members" { print $2 }' "$work/stats")" = $((mask2 >> 12 & 1)) ] ||
+  fail "CapabilityMask2 of OpenSM is $mask2, and sa stats says: $(cat "$work/stats")"
 if grep -v '^\(COUNTER\|sa_\|ipoib_\|limit_\)' "$work/stats"; then fail "sa stats shows counters of other layers"; fi
 
 before=$(counter host2 sa_queries)
