@@ -567,6 +567,34 @@ TEST_F(RmppTest, MessagesThatArriveAtOnceAreLimited) {
   EXPECT_EQ(refused.status, wire::RmppStatus::kResourcesExhausted);
 }
 
+// No segment is searched for among those that have arrived, so the order costs nothing.
+TEST(RmppReceiverTest, WindowThatArrivesInReverseOrderIsJoined) {
+  constexpr std::uint32_t kSegments = 1 + RmppReceiver::kWindow;
+  RmppReceiver receiver(56, 100'000);
+  Mad mad{};
+  const auto accept = [&](std::uint32_t segment) {
+    mad[56] = static_cast<std::byte>(segment);
+    return receiver.accept({.type = wire::RmppType::kData,
+                            .last = segment == kSegments,
+                            .first = segment == 1,
+                            .active = true,
+                            .segment = segment,
+                            .length_or_window = segment == kSegments ? 220U : 0},
+                           mad);
+  };
+  EXPECT_EQ(accept(1), RmppReceiver::Accepted::kAck);
+  EXPECT_EQ(accept(kSegments + 1), RmppReceiver::Accepted::kDropped) << "beyond the window";
+  for (std::uint32_t segment = kSegments; segment > 2; --segment) {
+    EXPECT_EQ(accept(segment), RmppReceiver::Accepted::kStored);
+  }
+  EXPECT_EQ(accept(2), RmppReceiver::Accepted::kComplete);
+  const auto message = receiver.take();
+  ASSERT_EQ(message.size(), 56 + kSegments * 200U);
+  for (std::uint32_t segment = 1; segment <= kSegments; ++segment) {
+    EXPECT_EQ(message[56 + (segment - 1) * 200], static_cast<std::byte>(segment));
+  }
+}
+
 TEST(RmppReceiverTest, MessageThatIsTooLongIsRefused) {
   RmppReceiver receiver(56, 1000);
   Mad mad{};

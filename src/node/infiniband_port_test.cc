@@ -148,6 +148,18 @@ TEST_F(SubnetPortTest, RouteToAnIpAddressHasThePathOfItsPort) {
   EXPECT_FALSE(route.is_loopback);
 }
 
+// ibacm puts 2048 bytes and 10 Gbit/s into each path that it makes itself.
+TEST_F(SubnetPortTest, MtuOfARouteIsThatOfTheSasPath) {
+  start();
+  for (const std::uint8_t mtu : {std::uint8_t{1}, std::uint8_t{5}}) {
+    manager.path_mtu = mtu;
+    port(0).flush(world_.now());
+    const auto found = route(0, kIps[1]);
+    ASSERT_TRUE(found && found->route);
+    EXPECT_EQ(found->route->mtu, mtu);
+  }
+}
+
 TEST_F(SubnetPortTest, RouteOfPortsWithSeveralLidsHasAnAlternatePath) {
   start();
   const auto single = route(0, gid(1), true);

@@ -55,6 +55,7 @@ class ModelSa {
   }
 
   Faults faults{};
+  std::uint8_t path_mtu = 4;        // of all paths
   std::uint16_t lids_per_port = 1;  // a path leads to each of them
   std::uint32_t capability_mask2 = wire::sa_capability2::kSendOnlyFullMember;
   std::optional<wire::SaAttribute> unknown{};            // is refused as not supported
@@ -173,7 +174,7 @@ class ModelSa {
                          .reversible = true,
                          .numb_path = 1,
                          .pkey = {0xffff},
-                         .mtu = 4,
+                         .mtu = path_mtu,
                          .rate = 3});
       }
     }

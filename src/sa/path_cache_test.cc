@@ -441,6 +441,27 @@ TEST_F(PathTableTest, OneQueryBringsAllPathsOfThePort) {
   EXPECT_EQ(cache->counters().table_paths, 1001U);
 }
 
+// The SA chooses a path for these by rules that the records of a table do not show.
+TEST_F(PathTableTest, QuestionForAServiceOrAQosClassIsNotAnsweredByTheTable) {
+  answer_table(load(), {path_to(9)});
+  ASSERT_TRUE(is_known(to(9)));
+  PathQuestion for_service = to(9);
+  for_service.service_id = ServiceId{7};
+  PathQuestion for_class = to(9);
+  for_class.qos_class = 1;
+  for (const auto& [question, mask] :
+       {std::pair(for_service, std::uint64_t{PathRecord::Mask::kServiceId}),
+        std::pair(for_class, std::uint64_t{PathRecord::Mask::kQosClass})}) {
+    EXPECT_FALSE(is_known(question));
+    const auto asked = request();
+    EXPECT_EQ(header_in(asked).mad.method, Method::kGet);
+    EXPECT_EQ(header_in(asked).component_mask & mask, mask);
+    answer(asked, path_to(9, {19}));
+    EXPECT_EQ(lid_of(question), Lid{19});
+  }
+  EXPECT_EQ(lid_of(to(9)), Lid{9});
+}
+
 TEST_F(PathTableTest, QuestionsWaitForTheTable) {
   ASSERT_TRUE(find(to(9), 1));
   ASSERT_TRUE(find(to(10), 2));

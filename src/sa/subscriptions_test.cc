@@ -36,7 +36,8 @@ class SubscriptionsTest : public ManualSaTest {
   static InformInfo inform_in(const mad::SendMad& packet) { return record_in<InformInfo>(packet); }
 
   std::optional<SaNotice> report(std::uint64_t transaction, const Gid& gid,
-                                 TrapNumber trap = TrapNumber::kGidInService) {
+                                 TrapNumber trap = TrapNumber::kGidInService,
+                                 std::uint16_t status = 0) {
     SaNotice notice{.notice = {.trap_number = trap}};
     notice.notice.details = wire::encode(wire::GidChange{.gid = gid});
     mad::ManagementPort::Message message{.agent = agent, .mad = std::vector<std::byte>(256)};
@@ -45,6 +46,7 @@ class SubscriptionsTest : public ManualSaTest {
                     wire::SaHeader{.mad = {.mgmt_class = wire::MgmtClass::kSubnetAdministration,
                                            .class_version = 2,
                                            .method = wire::Method::kReport,
+                                           .status = status,
                                            .transaction_id = transaction,
                                            .attribute_id = 2}});
     wire::encode_to(std::span(message.mad).subspan(wire::kSaHeaderBytes), notice);
@@ -156,6 +158,15 @@ TEST_F(SubscriptionsTest, LimitsAreCounted) {
   for (std::size_t i = 0; i < Subscriptions::kSubscribersMax; ++i) subscribe();
   EXPECT_FALSE(subscriptions.subscribe(TrapNumber::kRepath, 0, now));
   EXPECT_EQ(subscriptions.counters().limit_subscribers, 1U);
+}
+
+// BUSY is a status of responses.  A report that is dropped for it would be lost.
+TEST_F(SubscriptionsTest, ReportWithTheBusyStatusIsDeliveredAndAnswered) {
+  subscribe();
+  sent();
+  EXPECT_TRUE(report(1, test_gid(10), TrapNumber::kGidInService, wire::mad_status::kBusy));
+  EXPECT_TRUE(subscriptions.next_event());
+  EXPECT_EQ(header_in(request()).mad.status, 0) << "of the response";
 }
 
 TEST_F(SubscriptionsTest, OtherMadsAreNoReports) {

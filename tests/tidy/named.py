@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Checks that every test that docs/conformance.md names exists: `Suite.Name` or `system.name`."""
+"""Checks that every test that docs/conformance.md names exists: `Suite.Name` or `system.name`.
+
+Each row of a table with a column "Tests" has to name one.
+"""
 import pathlib
 import re
 import sys
@@ -18,6 +21,13 @@ tests = {name for name in named if re.match(r"[A-Z]|system\.", name) and not nam
 missing = sorted(tests - there)
 for name in missing:
     print(f"{page.relative_to(root)} names '{name}', which is no test")
+in_table = False
+for line in page.read_text().splitlines():
+    in_table = line.startswith("|") and (in_table or line.endswith("| Tests |"))
+    if in_table and not re.match(r"\|[-|]+$", line) and not line.endswith("| Tests |"):
+        if not re.search(r"`[A-Za-z_]\w*\.\w+`", line.rstrip("| ").rsplit("|", 1)[-1]):
+            print(f"{page.relative_to(root)}: no test in the row '{line}'")
+            missing.append("")
 if len(tests) < 20:
     print(f"{page.relative_to(root)}: only {len(tests)} tests were found in it")
     missing.append("")

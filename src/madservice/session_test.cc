@@ -1,0 +1,67 @@
+#include "madservice/session.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "wire/mad.h"
+
+namespace verbena::madservice {
+namespace {
+
+class SessionTest : public testing::Test, private Session::Owner {
+ protected:
+  void deliver(std::uint64_t count) {
+    for (std::uint64_t i = 0; i < count; ++i) {
+      session_.deliver({.status = next_++}, std::vector<std::byte>(wire::kMadBytes));
+    }
+  }
+
+  asio::io_context loop_;
+  std::pair<os::UnixChannel, os::UnixChannel> requests_ = os::UnixChannel::pair().value();
+  Session session_{loop_, std::move(requests_.first), 1, *this};
+  bool has_ended_ = false;
+
+ private:
+  bool received(Session&, std::span<const std::byte>, std::vector<os::Fd>) override { return true; }
+  void manager_file(Session&, bool) override {}
+  void ended(Session&) override { has_ended_ = true; }
+
+  std::uint32_t next_ = 0;
+};
+
+// A program that does not read its MADs must not use up the memory of the service.  Linux had no
+// limit for long.
+TEST_F(SessionTest, MadsOfAProgramThatDoesNotReadAreLimited) {
+  os::UnixChannel program = session_.open_mads().value();
+  constexpr std::uint64_t kAll = Session::kQueueMax + 20'000;
+  deliver(kAll);
+  const std::uint64_t lost = session_.lost();
+  EXPECT_GT(lost, 0U);
+  EXPECT_LT(lost, 20'000U) << "the socket holds some";
+  std::vector<std::byte> buffer(ipc::umad::kMessageBytesMax);
+  std::vector<os::Fd> fds;
+  std::uint64_t read = 0;
+  while (read < kAll - lost) {
+    const auto bytes = program.receive(buffer, fds);
+    if (!bytes) {
+      ASSERT_TRUE(os::would_block(bytes.error()));
+      loop_.restart();
+      ASSERT_GT(loop_.run_one(), 0U);
+      continue;
+    }
+    ipc::umad::UserMad header;
+    std::memcpy(&header, buffer.data(), ipc::umad::kUserMadBytes);
+    ASSERT_EQ(header.status, read) << "the oldest come first, and all of them";
+    ++read;
+  }
+  EXPECT_EQ(session_.lost(), lost);
+  deliver(1);
+  EXPECT_TRUE(program.receive(buffer, fds)) << "there is room again";
+  EXPECT_FALSE(has_ended_);
+}
+
+}  // namespace
+}  // namespace verbena::madservice
