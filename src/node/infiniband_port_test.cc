@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cerrno>
 #include <map>
 #include <optional>
 #include <vector>
@@ -317,6 +318,26 @@ TEST_F(SubnetPortTest, JoinWithoutABroadcastGroupFailsInTheEnd) {
   ASSERT_EQ(joined_[0].size(), 1u);
   ASSERT_FALSE(joined_[0][0].group);
   EXPECT_EQ(joined_[0][0].group.error().code, Errc::kTimedOut);
+}
+
+// The program gets EOPNOTSUPP, as on Linux.
+TEST_F(SubnetPortTest, SendOnlyJoinIsRefusedIfTheSaHasNoSuchMembers) {
+  manager.capability_mask2 = 0;
+  start();
+  for (const std::uint8_t state :
+       {wire::join_state::kSendOnlyFullMember, wire::join_state::kFullMember}) {
+    port(0).join({.token = state,
+                  .port_space = rdmacm::kPortSpaceUdp,
+                  .pkey = wire::kDefaultPkey,
+                  .group = wire::ipv4_gid(0xef010203),
+                  .join_state = state},
+                 world_.now());
+    run_for(1s);
+  }
+  ASSERT_EQ(joined_[0].size(), 2u);
+  ASSERT_FALSE(joined_[0][0].group);
+  EXPECT_EQ(to_errno(joined_[0][0].group.error()), EOPNOTSUPP);
+  EXPECT_TRUE(joined_[0][1].group);
 }
 
 // A manager that begins anew may give the group another MLID.  Then its members hear of it.
