@@ -587,7 +587,7 @@ TEST(RmppReceiverTest, WindowThatArrivesInReverseOrderIsJoined) {
   for (std::uint32_t segment = kSegments; segment > 2; --segment) {
     EXPECT_EQ(accept(segment), RmppReceiver::Accepted::kStored);
   }
-  EXPECT_EQ(accept(2), RmppReceiver::Accepted::kComplete);
+  ASSERT_EQ(accept(2), RmppReceiver::Accepted::kComplete);
   const auto message = receiver.take();
   ASSERT_EQ(message.size(), 56 + kSegments * 200U);
   for (std::uint32_t segment = 1; segment <= kSegments; ++segment) {
