@@ -1,0 +1,280 @@
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "sa/members_test.h"
+
+// Tests what memberships do when the port, the manager or a group changes.
+namespace verbena::sa {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::McMemberRecord;
+using wire::SaStatus;
+namespace join_state = wire::join_state;
+
+// SA-12: every user of Linux has to join again by itself.
+TEST_F(MembershipsTest, NewManagerGetsTheUnionAgainAndUsersDoNotNotice) {
+  become_member(join_state::kFullMember);
+  join(join_state::kNonMember);
+  answer(request(), record_of(kGroup));
+  events();
+  PortState other = port;
+  other.sm_lid = {2};
+  change_port(other);
+  const auto again = request();
+  EXPECT_EQ(text_of(again), "join 3");
+  EXPECT_EQ(again.to.path.destination_lid, Lid{2});
+  answer(again, record_of(kGroup));
+  EXPECT_EQ(events(), "");
+  EXPECT_EQ(memberships.counters().rejoins, 1U);
+}
+
+// OpenSM counts the LIDs of groups anew, in the order of the joins.  If it gives groups each
+// other's LIDs, their members are told to join again.
+TEST_F(MembershipsTest, RejoinWishesForTheLidThatTheGroupHasHad) {
+  join();
+  const auto first = request();
+  EXPECT_EQ(record_in<McMemberRecord>(first).mlid, Lid{});
+  answer(first, record_of(kGroup));
+  memberships.reregister(now);
+  const auto again = request();
+  EXPECT_EQ(record_in<McMemberRecord>(again).mlid, record_of(kGroup).mlid);
+  EXPECT_EQ(header_in(again).component_mask & McMemberRecord::Mask::kMlid, 0U);
+}
+
+// Without its parameters the group would get any LID, and its members would not hear of that.
+TEST_F(MembershipsTest, ALeaveThatTheNewManagerGetsFirstDoesNotForgetTheParametersOfTheGroup) {
+  become_member();
+  const MemberId sender = join(join_state::kSendOnlyFullMember);
+  auto record = record_of(kGroup);
+  record.mlid = {0xc006};
+  answer(request(), record);
+  (void)events();
+  memberships.leave(sender, now);
+  EXPECT_EQ(text_of(request()), "leave 8");
+  auto other = port;
+  other.sm_lid = {2};
+  change_port(other);
+  refuse(request(), SaStatus::kRequestInvalid);  // the leave, which is still under way
+  const auto rejoin = request();
+  EXPECT_EQ(text_of(rejoin), "join 1");
+  EXPECT_EQ(record_in<McMemberRecord>(rejoin).mlid, Lid{0xc006});
+  record.mlid = {0xc002};
+  answer(rejoin, record);
+  EXPECT_EQ(events(), "changed ");
+}
+
+// Otherwise the new group could get the LID of the one that is joined again.
+TEST_F(MembershipsTest, NewManagerHearsOfNewGroupsLast) {
+  become_member();
+  join(join_state::kSendOnlyFullMember, 0, test_mgid(2));
+  EXPECT_EQ(sent_text(), "join 8; ");
+  PortState other = port;
+  other.sm_lid = {2};
+  change_port(other);
+  join(join_state::kNonMember, 0, test_mgid(3));
+  const auto again = request();
+  EXPECT_EQ(record_in<McMemberRecord>(again).mgid, kGroup);
+  answer(again, record_of(kGroup));
+  EXPECT_EQ(run_for(Memberships::kRejoinsFirst - 1ns).size(), 0U);
+  const auto last = run_for(1ns);
+  ASSERT_EQ(last.size(), 2U);
+  EXPECT_EQ(text_of(last[0]) + ", " + text_of(last[1]), "join 8, join 2");
+  answer(last[0], record_of(test_mgid(2)));
+  answer(last[1], record_of(test_mgid(3)));
+  EXPECT_EQ(events(), "joined joined ");
+}
+
+TEST_F(MembershipsTest, FirstManagerHearsOfNewGroupsAtOnce) {
+  join();
+  request();
+  PortState other = port;
+  other.sm_lid = {2};
+  change_port(other);
+  EXPECT_EQ(text_of(request()), "join 1");
+}
+
+TEST_F(MembershipsTest, UserOfANewGroupThatLeavesMeanwhileLeavesNothingBehind) {
+  become_member();
+  const MemberId id = join(join_state::kFullMember, 0, test_mgid(2));
+  request();
+  memberships.reregister(now);
+  answer(request(), record_of(kGroup));
+  EXPECT_TRUE(memberships.leave(id, now));
+  const auto last = run_for(Memberships::kRejoinsFirst).at(0);
+  EXPECT_EQ(text_of(last), "leave 1");
+  EXPECT_EQ(record_in<McMemberRecord>(last).mgid, test_mgid(2));
+  answer(last, record_of(test_mgid(2)));
+  const auto after_strays = run_for(Memberships::kStrayTime - Memberships::kRejoinsFirst);
+  ASSERT_EQ(after_strays.size(), 1U);
+  EXPECT_EQ(text_of(after_strays[0]), "leave 1");
+  answer(after_strays[0], record_of(test_mgid(2)));
+  EXPECT_EQ(memberships.groups(), 1U);
+}
+
+TEST_F(MembershipsTest, UsersHearOfNewParameters) {
+  const MemberId id = become_member();
+  memberships.reregister(now);
+  McMemberRecord other = record_of(kGroup);
+  other.mlid = {0xc002};
+  answer(request(), other);
+  const auto event = memberships.next_event();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->member, id);
+  EXPECT_EQ(event->what, MemberEvent::What::kChanged);
+  EXPECT_EQ(event->group.mlid, Lid{0xc002});
+}
+
+TEST_F(MembershipsTest, UserWhoseParametersAreGoneFails) {
+  ASSERT_TRUE(memberships.join({.mgid = kGroup, .qkey = Qkey{0xb1b}}, 0, now));
+  answer(request(), record_of(kGroup));
+  events();
+  memberships.reregister(now);
+  McMemberRecord other = record_of(kGroup);
+  other.qkey = {1};
+  answer(request(), other);
+  EXPECT_EQ(events(), "failed ");
+}
+
+// SA-11: Linux has no case for a new manager, among others.
+TEST_F(MembershipsTest, EachLossLeadsToANewJoin) {
+  become_member();
+  const auto rejoined = [&](const char* cause) {
+    const auto again = sent();
+    EXPECT_EQ(again.size(), 1U) << cause;
+    if (again.empty()) return;
+    EXPECT_EQ(text_of(again[0]), "join 1") << cause;
+    answer(again[0], record_of(kGroup));
+    EXPECT_EQ(events(), "") << cause;
+  };
+  memberships.group_deleted(kGroup, now);
+  rejoined("group deleted");
+  memberships.reregister(now);
+  rejoined("reregister");
+  PortState state = port;
+  state.lid = {6};
+  change_port(state);
+  rejoined("LID");
+  state.pkeys = {wire::kDefaultPkey};
+  change_port(state);
+  rejoined("P_Key at another place");
+  state.active = false;
+  change_port(state);
+  EXPECT_EQ(sent_text(), "");
+  state.active = true;
+  change_port(state);
+  rejoined("port down and up");
+}
+
+TEST_F(MembershipsTest, PkeyChangeOfAnotherPartitionChangesNothing) {
+  become_member();
+  PortState state = port;
+  state.pkeys[0] = Pkey{0x8002};
+  change_port(state);
+  EXPECT_EQ(sent_text(), "");
+}
+
+TEST_F(MembershipsTest, JoinThatTheManagerMayHaveForgottenIsRepeated) {
+  join();
+  const auto before = request();
+  memberships.reregister(now);
+  answer(before, record_of(kGroup));
+  EXPECT_EQ(events(), "joined ");
+  EXPECT_EQ(sent_text(), "join 1; ");
+}
+
+TEST_F(MembershipsTest, RejoinGoesOnWhileTheManagerIsSilentAndEndsWhenItRefuses) {
+  become_member();
+  memberships.reregister(now);
+  const auto tries = run_for(5min);
+  EXPECT_GT(tries.size(), 20U);
+  EXPECT_EQ(events(), "");
+  unsigned refusals = 0;
+  mad::SendMad last = tries.back();
+  while (memberships.members() != 0) {
+    refuse(last, SaStatus::kRequestInvalid);
+    ++refusals;
+    const auto next = run_for(30s);
+    if (next.empty()) break;
+    last = next.front();
+  }
+  EXPECT_EQ(refusals, Memberships::kRejoinRefusalsMax);
+  EXPECT_EQ(events(), "failed ");
+}
+
+TEST_F(MembershipsTest, RejoinCarriesTheParametersThatMakeTheGroup) {
+  become_member();
+  ASSERT_TRUE(memberships.join({.mgid = kGroup,
+                                .join_state = join_state::kNonMember,
+                                .qkey = Qkey{0xb1b},
+                                .pkey = wire::kDefaultPkey},
+                               0, now));
+  answer(request(), record_of(kGroup));
+  memberships.reregister(now);
+  const auto again = request();
+  EXPECT_EQ(record_in<McMemberRecord>(again).qkey, Qkey{0xb1b});
+  EXPECT_EQ(text_of(again), "join 3");
+}
+
+// Linux asks the SA about this as well, and refuses the join with EOPNOTSUPP.
+TEST_F(MembershipsTest, SendOnlyFullMemberFailsAtOnceIfTheManagerHasNone) {
+  memberships.set_send_only_full_members(false, now);
+  const auto refused =
+      memberships.join({.mgid = kGroup, .join_state = join_state::kSendOnlyFullMember}, 0, now);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Errc::kNotSupported);
+  EXPECT_TRUE(sent().empty());
+  EXPECT_EQ(memberships.counters().unsupported, 1U);
+  become_member();
+  memberships.set_send_only_full_members(true, now);
+  become_member(join_state::kSendOnlyFullMember);
+}
+
+// Linux refuses such joins from a reregistration until the SA has told again what it can do.
+TEST_F(MembershipsTest, SendOnlyFullMemberIsSentToAManagerThatHasNotToldWhatItCanDo) {
+  memberships.set_send_only_full_members(false, now);
+  memberships.set_send_only_full_members(std::nullopt, now);
+  become_member(join_state::kSendOnlyFullMember);
+  join(join_state::kSendOnlyFullMember, 0, test_mgid(2));
+  refuse(request(), SaStatus::kRequestInvalid);
+  EXPECT_EQ(events(), "failed ");
+}
+
+TEST_F(MembershipsTest, ManagerWithoutSendOnlyFullMembersEndsOnlyThoseMemberships) {
+  become_member();
+  const MemberId sender = join(join_state::kSendOnlyFullMember);
+  answer(request(), record_of(kGroup));
+  const MemberId waits = join(join_state::kNonMember);
+  const MemberId waits_too = join(join_state::kSendOnlyFullMember);
+  EXPECT_EQ(events(), "joined ");
+  const auto under_way = request();
+  memberships.set_send_only_full_members(false, now);
+  const auto first = memberships.next_event();
+  const auto second = memberships.next_event();
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->member, sender);
+  EXPECT_EQ(first->error->code, Errc::kNotSupported);
+  EXPECT_EQ(second->member, waits_too);
+  EXPECT_EQ(second->error->code, Errc::kNotSupported);
+  answer(under_way, record_of(kGroup));
+  EXPECT_EQ(memberships.next_event()->member, waits);
+  EXPECT_EQ(events(), "");
+  EXPECT_EQ(sent_text(), "leave 8; ");
+  memberships.set_send_only_full_members(false, now);
+  EXPECT_EQ(events(), "");
+}
+
+// The SA decides about a join that it has got already.
+TEST_F(MembershipsTest, JoinUnderWayIsNotEndedByWhatTheManagerTellsMeanwhile) {
+  join(join_state::kSendOnlyFullMember);
+  const auto under_way = request();
+  memberships.set_send_only_full_members(false, now);
+  EXPECT_EQ(events(), "");
+  refuse(under_way, SaStatus::kRequestInvalid);
+  EXPECT_EQ(events(), "failed ");
+}
+
+}  // namespace
+}  // namespace verbena::sa
