@@ -101,7 +101,7 @@ void InfinibandPort::leave_broadcast_group(Time now) {
     client_->memberships().leave(*member, now);
   }
   if (const auto group = std::exchange(group_, std::nullopt)) {
-    outputs_.emplace_back(GroupChanged{group->mgid, false});
+    outputs_.emplace_back(GroupChanged{group->mgid});
     neighbours_.set_joined(false, now);
   }
 }
@@ -118,7 +118,7 @@ void InfinibandPort::on_broadcast_group(const sa::MemberEvent& event, Time now) 
   const bool is_new = !group_;
   group_ = event.group;
   if (!is_new) return;
-  outputs_.emplace_back(GroupChanged{group_->mgid, true});
+  outputs_.emplace_back(GroupChanged{group_->mgid});
   neighbours_.set_joined(true, now);
   for (const auto& [token, join] : std::exchange(waiting_joins_, {})) join_at_sa(join.wanted, now);
 }

@@ -103,6 +103,8 @@ class InfinibandPort {
   void receive_mad(const mad::Address& from, std::span<const std::byte> mad, Time now);
   // Takes a packet for the interface's queue pair, or for one of its groups.
   void receive(const link::Arrival& arrival, Time now);
+  // Returns true if the interface wants the packets for this group.
+  bool is_member(const Gid& mgid) const { return group_ && group_->mgid == mgid; }
   void on_timer(Time now);
   Time deadline() const;
   // Appends packets of the interface to `burst`.  Returns true if more remain.
@@ -112,10 +114,9 @@ class InfinibandPort {
     std::uint64_t token = 0;
     Result<rdmacm::Route> route{};
   };
-  // Asks the owner to let packets for the group reach receive(), or not any more.
+  // Asks the owner to let packets for the group reach receive(), or not any more: is_member().
   struct GroupChanged {
     Gid mgid{};
-    bool member = false;
   };
   struct GroupJoined {
     std::uint64_t token = 0;

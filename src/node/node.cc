@@ -266,8 +266,11 @@ void Node::act(PortId port, InfinibandPort::Output output, Time now) {
   } else if (const auto* found = std::get_if<InfinibandPort::RouteFound>(&output)) {
     rdmacm_.on_route(found->token, found->route, now);
   } else if (const auto* changed = std::get_if<InfinibandPort::GroupChanged>(&output)) {
+    // The ports of a device may be in the same group.
     std::vector<std::uint32_t> interfaces;
-    if (changed->member) interfaces.push_back(port.number);
+    for (const auto& [id, one] : infiniband_) {
+      if (id.device == port.device && one.is_member(changed->mgid)) interfaces.push_back(id.number);
+    }
     outputs_.emplace_back(Membership{
         .range = kOwnRange, .group = changed->mgid, .interfaces = std::move(interfaces)});
   } else if (const auto* joined = std::get_if<InfinibandPort::GroupJoined>(&output)) {

@@ -17,16 +17,24 @@
 
 namespace verbena::node {
 
-// Provides a node with one InfiniBand port and one program, and a modelled manager that knows the
-// ports 1 to 9 of the subnet.
+// Provides a node with one or two InfiniBand ports and one program, and a modelled manager that
+// knows the ports 1 to 9 of the subnet.  The first ones are the node's.
 class SubnetNodeTest : public testing::Test {
  protected:
   static constexpr Lid kSaLid{100};
 
-  SubnetNodeTest() {
+  explicit SubnetNodeTest(std::uint8_t ports = 1)
+      : node_({.node_guid = {5},
+               .devices = {{.ports = std::vector<PortConfig>(
+                                ports, {.link_layer = LinkLayer::kInfiniband})}},
+               .build = "test"},
+              Random(1)) {
     for (unsigned i = 1; i < 10; ++i) subnet_[gid(i)] = lid(i);
-    EXPECT_TRUE(node_.set_port_state(
-        PortId{}, {.lid = lid(1), .sm_lid = kSaLid, .gids = {gid(1)}, .active_mtu = 4}, now()));
+    for (std::uint8_t i = 1; i <= ports; ++i) {
+      EXPECT_TRUE(node_.set_port_state(
+          PortId{0, i}, {.lid = lid(i), .sm_lid = kSaLid, .gids = {gid(i)}, .active_mtu = 4},
+          now()));
+    }
     node_.set_port(std::nullopt, now());
     node_.on_addresses({{.gid = own_ip_, .interface = 1, .prefix_bits = 16}}, now());
     client_ = node_.connected(now());
@@ -62,6 +70,8 @@ class SubnetNodeTest : public testing::Test {
       while (auto output = node_.poll()) {
         if (auto* message = std::get_if<Node::ToClient>(&*output)) {
           messages_[message->client].push_back(std::move(message->message));
+        } else if (auto* membership = std::get_if<Node::Membership>(&*output)) {
+          memberships_.push_back(std::move(*membership));
         }
       }
       link::Burst burst;
@@ -90,7 +100,7 @@ class SubnetNodeTest : public testing::Test {
     wire::write_headers(transport, packet);
     std::ranges::copy(answer.mad, transport.begin() + static_cast<std::ptrdiff_t>(headers));
     link::Address from = answer.to.path;
-    from.port = PortId{};
+    from.port = answer.to.path.destination_lid == lid(2) ? PortId{0, 2} : PortId{};
     node_.receive({from, transport}, now());
   }
 
@@ -98,13 +108,11 @@ class SubnetNodeTest : public testing::Test {
   sim::World world_{};
   sa::Subnet subnet_{};
   sa::ModelSa manager_{world_, subnet_, kSaLid, Random(9)};
-  Node node_{{.node_guid = {5},
-              .devices = {{.ports = {{.link_layer = LinkLayer::kInfiniband}}}},
-              .build = "test"},
-             Random(1)};
+  Node node_;
   ClientId client_ = 0;
   std::uint32_t ids_ = 0;
   std::map<ClientId, std::deque<ipc::Bytes>> messages_{};  // that exchange() has taken
+  std::vector<Node::Membership> memberships_{};             // likewise
 };
 
 }  // namespace verbena::node

@@ -1,0 +1,68 @@
+#!/bin/bash
+# ctest: TIMEOUT 120 PLAIN
+# HCAs with two ports in one subnet: verbs by either port, the RDMA CM and multicast by the addresses of either, and one
+# port goes on when the cable of the other is pulled.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+unset VERBENA_LINK  # programs on a fabric need lanes
+need opensm rping mckey ibv_devinfo ibv_rc_pingpong ibstat
+export TMPDIR=$work
+
+cat >"$work/two.net" <<'NET'
+Switch 4 "Sw1"
+[1] "Host1"[1]
+[2] "Host1"[2]
+[3] "Host2"[1]
+[4] "Host2"[2]
+Hca 2 "Host1"
+[1] "Sw1"[1]
+[2] "Sw1"[2]
+Hca 2 "Host2"
+[1] "Sw1"[3]
+[2] "Sw1"[4]
+NET
+verbena fabric up "$work/two.net" >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
+on() { verbena run --node "$1" -- "${@:2}"; }
+serve() {
+  start run --node "$1" -- timeout 60 "${@:2}" >"$work/server" 2>&1 &
+  server=$!
+}
+listens() { VERBENA_FABRIC=two VERBENA_NODE=$1 verbena ps | grep -q "listening.*:$2\b"; }
+open_port() { ss -Htln "sport = :$1" | grep -q .; }
+
+[ "$(on Host1 ibv_devinfo | grep -c 'state:.*PORT_ACTIVE')" -eq 2 ] || fail "not two active ports: $(on Host1 ibv_devinfo)"
+[ "$(on Host2 ibstat | grep -c 'State: Active')" -eq 2 ] || fail "ibstat: $(on Host2 ibstat)"
+
+pingpong() {  # pingpong PORT
+  serve Host1 ibv_rc_pingpong -i "$1" -p 18600
+  until_true 20 open_port 18600 || fail "port $1: no server: $(cat "$work/server")"
+  on Host2 timeout 60 ibv_rc_pingpong -i "$1" -p 18600 127.0.0.1 >"$work/client" 2>&1 || fail "port $1: $(cat "$work/client")"
+  wait "$server" || fail "port $1: the server: $(cat "$work/server")"
+}
+pingpong 1
+pingpong 2
+
+# Each address leads to its port, whichever port has joined the broadcast group last.
+for address in 10.0.0.1 10.1.0.1 fd00::1 fd00:0:0:1::1; do
+  serve Host1 rping -s -a "$address" -C 3
+  until_true 20 listens Host1 7174 || fail "$address: no server: $(cat "$work/server")"
+  on Host2 timeout 60 rping -c -a "$address" -C 3 -v >"$work/client" 2>&1 || fail "$address: $(cat "$work/client")"
+  grep -q 'ping data' "$work/client" || fail "$address: $(cat "$work/client")"
+  wait "$server" || fail "$address: the server: $(cat "$work/server")"
+done
+
+# A group is joined by the port of the address, and its packets come by that port.
+members() { VERBENA_FABRIC=two VERBENA_NODE=Host1 verbena ps --counters | awk '$3 == "sa_members_joined" { print $4 }'; }
+is_member() { [ "$(members)" -gt "$before" ]; }
+for port in 0 1; do
+  before=$(members)
+  serve Host1 mckey -m 239.1.2.3 -C 5 -b 10.$port.0.1
+  until_true 20 is_member || fail "10.$port.0.1: no receiver: $(cat "$work/server")"
+  on Host2 timeout 60 mckey -m 239.1.2.3 -s -C 5 -b 10.$port.0.2 >"$work/client" 2>&1 || fail "10.$port.0.2: $(cat "$work/client")"
+  wait "$server" || fail "10.$port.0.1: the receiver: $(cat "$work/server")"
+done
+
+verbena fabric fault link Host1:1 Sw1:1 down >/dev/null
+one_port() { [ "$(on Host1 ibv_devinfo | grep -c 'state:.*PORT_ACTIVE')" -eq 1 ]; }
+until_true 20 one_port || fail "the port of the pulled cable stays active: $(on Host1 ibv_devinfo)"
+pingpong 2
+verbena fabric down >/dev/null
