@@ -48,7 +48,7 @@ void Subnet::Impl::run(Time now) {
   now_ = now;
   end_due_leases();
   send_due_traps();
-  while (!in_flight_.empty()) {
+  while (!in_flight_.empty() || impairments.take_due(now, in_flight_, kInFlightMax)) {
     InFlight next = std::move(in_flight_.front());
     in_flight_.pop_front();
     arrive(next);
@@ -57,6 +57,7 @@ void Subnet::Impl::run(Time now) {
 }
 
 void Subnet::Impl::send(PortRef from, Packet packet) {
+  if (hold_sent(from, packet)) return;
   ++counters.sent;
   auto view = view_packet(packet);
   const bool is_mad = view && view->destination_qpn.value <= wire::kGsiQpn.value;
@@ -76,6 +77,7 @@ void Subnet::Impl::send(PortRef from, Packet packet) {
 void Subnet::Impl::arrive(InFlight& in_flight) {
   const auto view = view_packet(in_flight.packet);
   VB_CHECK(view.has_value());
+  if (hold_arrived(in_flight, view->is_management())) return;
   const Here here{in_flight.at, in_flight.packet, *view, in_flight.hops};
   DevicePort& port = at(here.port);
   if (in_flight.hops > kHopsMax) {
@@ -224,7 +226,7 @@ void Subnet::Impl::leave(PortRef out, Packet packet, const Here& here) {
     return count_discard(port.counts, Count::kSwitchLifetimeDiscards);
   }
   count_sent(port.counts, here.view, packet.size());
-  in_flight_.push_back({*peer, std::move(packet), here.hops + 1, false});
+  cross(out, {*peer, std::move(packet), here.hops + 1, false});
 }
 
 void Subnet::Impl::deliver(PortRef port, Qpn destination_qpn, Packet packet) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "subnet/device.h"
+#include "subnet/impairments.h"
 #include "subnet/links.h"
 #include "subnet/packet.h"
 #include "subnet/sma.h"
@@ -14,7 +15,8 @@
 
 namespace verbena::subnet {
 
-// Implements Subnet: forwarding.cc moves packets, management.cc receives those of QP0 and QP1.
+// Implements Subnet: forwarding.cc moves packets, management.cc receives those of QP0 and QP1, and
+// faults.cc does what a user breaks.
 //
 // Packets on their way stand in one queue, and each public call runs until it is empty.  A packet
 // makes one hop each time that it is taken out.  So packets of one path keep their order, and a
@@ -31,6 +33,7 @@ class Subnet::Impl {
   Counters counters{};
   std::vector<Device> devices{};
   Links links;
+  Impairments impairments{};
   std::deque<Delivery> deliveries{};
   std::map<PortRef, bool> events{};  // the ports of PortEvents, and their client_reregister
 
@@ -40,6 +43,8 @@ class Subnet::Impl {
   // Moves all packets that are on their way, and sends what is due.
   void run(Time now);
   void send(PortRef from, Packet packet);
+  // Lets a node whose pause has ended take and send the packets that it has held.
+  void go_on(Impairments::Held held);
   void report_changes(const std::vector<PortRef>& changed);
   void report(PortRef port, bool client_reregister = false);
   // Ends the traps and leases of a node whose power has changed, and reports its ports.
@@ -53,12 +58,6 @@ class Subnet::Impl {
   Time next_deadline() const;
 
  private:
-  struct InFlight {
-    PortRef at{};
-    Packet packet{};
-    unsigned hops = 0;
-    bool is_loopback = false;  // has not come by the port's link
-  };
   // Describes a packet that is at a node: the port by which it came, 0 for the switch itself.
   struct Here {
     PortRef port{};
@@ -81,6 +80,10 @@ class Subnet::Impl {
   bool set_lane(PortRef out, std::uint8_t ingress, const Here& here);
   void leave(PortRef out, Packet packet, const Here& here);
   void deliver(PortRef port, Qpn destination_qpn, Packet packet);
+  void cross(PortRef out, InFlight packet);
+  bool hold_arrived(InFlight& packet, bool is_management);
+  bool hold_sent(PortRef from, Packet& packet);
+  void lose_packets_on(PortRef out);
 
   void receive_smp(const Here& here, bool begins_here);
   void step_directed(const Here& here, wire::Smp& smp, bool begins_here);

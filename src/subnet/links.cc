@@ -56,7 +56,7 @@ void Links::set_power(std::uint32_t node, bool on, std::vector<PortRef>& changed
     const std::uint32_t link = links_[node][port];
     if (link == kNoLink) continue;
     if (on) {
-      set_supported(devices_[node].ports[port].info, topology_.links[link]);
+      set_limits({node, static_cast<std::uint8_t>(port)}, link);
       train(link, changed);
     } else {
       take_down(link, changed);
@@ -69,6 +69,25 @@ void Links::change(PortRef port, PortPhysicalState to, std::vector<PortRef>& cha
   if (link != kNoLink) take_down(link, changed);
   at(port).info.port_physical_state = to;
   if (link != kNoLink) train(link, changed);
+}
+
+void Links::set_limits(PortRef end, std::size_t link) {
+  wire::PortInfo& info = at(end).info;
+  set_supported(info, topology_.links[link]);
+  if (const auto mtu = mtus_.find(link); mtu != mtus_.end()) {
+    info.mtu_cap = info.neighbor_mtu = static_cast<std::uint8_t>(mtu->second);
+  }
+}
+
+void Links::set_mtu(std::size_t link, Mtu mtu, std::vector<PortRef>& changed) {
+  take_down(link, changed);
+  mtus_[link] = mtu;
+  if (mtu == topology_.links[link].mtu) mtus_.erase(link);
+  for (const PortRef end : {topology_.links[link].a, topology_.links[link].b}) {
+    wire::PortInfo& info = at(end).info;
+    info.mtu_cap = info.neighbor_mtu = static_cast<std::uint8_t>(mtu);
+  }
+  train(link, changed);
 }
 
 bool Links::can_train(std::size_t link) const {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -28,12 +29,16 @@ class Links {
   bool has_power(std::uint32_t node) const { return powered_[node]; }
   // Takes a port's link down.  With kPolling it trains again at once.
   void change(PortRef port, wire::PortPhysicalState to, std::vector<PortRef>& changed);
+  // Trains the link again with this MTU as the largest one of both ports.
+  void set_mtu(std::size_t link, Mtu mtu, std::vector<PortRef>& changed);
+  // Returns the place of the cable at a port.  REQUIRES: there is one.
+  std::uint32_t link_of(PortRef port) const { return links_[port.node][port.port]; }
 
  private:
   static constexpr std::uint32_t kNoLink = 0xffffffff;
 
   DevicePort& at(PortRef port) const { return devices_[port.node].ports[port.port]; }
-  std::uint32_t link_of(PortRef port) const { return links_[port.node][port.port]; }
+  void set_limits(PortRef end, std::size_t link);
   bool can_train(std::size_t link) const;
   void train(std::size_t link, std::vector<PortRef>& changed);
   void take_down(std::size_t link, std::vector<PortRef>& changed);
@@ -45,6 +50,7 @@ class Links {
   std::vector<bool> plugged_{};
   std::vector<bool> powered_{};
   std::vector<bool> up_{};
+  std::map<std::size_t, Mtu> mtus_{};  // of links that have another one than in the topology
 };
 
 }  // namespace verbena::subnet

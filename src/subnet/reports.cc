@@ -57,6 +57,7 @@ void Subnet::Impl::forget(std::uint32_t node) {
 // A switch tells its manager that a link has come or gone (vol1 14.2.5.4, trap 128).
 void Subnet::Impl::report_changes(const std::vector<PortRef>& changed) {
   for (const PortRef port : changed) {
+    lose_packets_on(port);
     report(port);
     Device& device = devices[port.node];
     if (!device.is_switch() || !links.has_power(port.node)) continue;
@@ -124,6 +125,7 @@ void Subnet::Impl::add_switch_violation(std::uint8_t port, const Here& here) {
 
 void Subnet::Impl::send_due_traps() {
   for (auto& [node, traps] : traps_) {
+    if (impairments.is_paused(node)) continue;
     while (Traps::Trap* trap = traps.due(now_)) {
       const wire::PortInfo& info = at({node, trap->port}).info;
       trap->next_send = now_ + std::max(kTrapIntervalMin, timeout_of_code(info.subnet_timeout));
@@ -161,8 +163,10 @@ void Subnet::Impl::end_due_leases() {
 }
 
 Time Subnet::Impl::next_deadline() const {
-  Time next = kNever;
-  for (const auto& [node, traps] : traps_) next = std::min(next, traps.next_deadline());
+  Time next = impairments.next_deadline();
+  for (const auto& [node, traps] : traps_) {
+    if (!impairments.is_paused(node)) next = std::min(next, traps.next_deadline());
+  }
   for (const PortRef port : leases_) next = std::min(next, at(port).m_key_lease_end);
   return next;
 }

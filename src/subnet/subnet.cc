@@ -136,25 +136,6 @@ void Subnet::set_is_sm(PortRef port, bool is_sm, Time now) {
   impl_->run(now);
 }
 
-void Subnet::set_link(std::size_t link, bool up, Time now) {
-  std::vector<PortRef> changed;
-  impl_->links.plug(link, up, changed);
-  impl_->report_changes(changed);
-  impl_->run(now);
-}
-
-bool Subnet::link_is_up(std::size_t link) const {
-  return impl_->links.peer(impl_->topology.links[link].a).has_value();
-}
-
-void Subnet::set_power(std::uint32_t node, bool on, Time now) {
-  std::vector<PortRef> changed;
-  impl_->links.set_power(node, on, changed);
-  impl_->report_changes(changed);
-  impl_->forget(node);
-  impl_->run(now);
-}
-
 Time Subnet::next_deadline() const { return impl_->next_deadline(); }
 
 void Subnet::advance(Time now) { impl_->run(now); }

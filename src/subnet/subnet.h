@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/strong.h"
 #include "base/time.h"
+#include "faults/loss.h"
 #include "mad/mad.h"
 #include "subnet/topology.h"
 #include "wire/port_info.h"
@@ -92,8 +93,8 @@ struct PortEvent {
 //
 // A packet takes all its hops within send(), so packets of one path keep their order.  It is lost,
 // and counted as the specification says, for a port that is down, an unknown LID, a P_Key that the
-// table does not have, a packet larger than the MTU, and kHopsMax.  Not modelled are time on a
-// link, credits and arbitration of virtual lanes: a link is never busy.
+// table does not have, a packet larger than the MTU, and kHopsMax.  Not modelled are credits and
+// arbitration of virtual lanes: a link is never busy.  Only a slow link (set_delay()) takes time.
 //
 // Time comes in; the owner pulls deliveries and events after each call.  One thread at a time.
 class Subnet {
@@ -135,8 +136,29 @@ class Subnet {
   bool link_is_up(std::size_t link) const;
   // Switches a node off or on.  A node that was off has lost its tables and settings.
   void set_power(std::uint32_t node, bool on, Time now);
+  // Lets a node hang: it neither takes nor sends packets, and its agents do not answer.  What
+  // arrives at it or is sent meanwhile waits for the end of the pause, up to
+  // faults::DelayLine::kPacketsMax packets each way; others are lost and counted.  Losing its power
+  // ends a pause as well.
+  void set_paused(std::uint32_t node, bool paused, Time now);
+  bool is_paused(std::uint32_t node) const;
+  // Lets a link lose packets in both directions.  A loss of 0 ends it.
+  void set_loss(std::size_t link, const faults::Loss& loss);
+  // Lets each packet take this time on the link.  Packets keep their order.  A link that goes down
+  // loses those on it.  0 ends it.
+  void set_delay(std::size_t link, Duration delay);
+  // Trains the link again with this MTU as the largest one (PortInfo.MTUCap) of both ports; with
+  // that of the topology, if there is none.
+  void set_mtu(std::size_t link, std::optional<Mtu> mtu, Time now);
+  // Empties the entry of the P_Key table that has this key, until the manager writes it again.
+  // Returns false if there is none.
+  bool remove_pkey(PortRef port, Pkey pkey);
+  // Writes a key into an empty entry of the table, if no entry has it.  Returns false if no entry
+  // is empty.
+  bool add_pkey(PortRef port, Pkey pkey);
 
-  // Returns when advance() has something to do: traps are repeated, and M_Key leases end.
+  // Returns when advance() has something to do: traps are repeated, M_Key leases end, and packets
+  // come out of slow links.
   Time next_deadline() const;
   void advance(Time now);
 
@@ -147,6 +169,7 @@ class Subnet {
     std::uint64_t malformed = 0;      // sent by an owner, and not a packet
     std::uint64_t too_many_hops = 0;  // kHopsMax, kInFlightMax
     std::uint64_t not_taken = 0;      // kDeliveriesMax
+    std::uint64_t paused_full = 0;    // sent by a paused node; faults::DelayLine::kPacketsMax
   };
   const Counters& counters() const;
 

@@ -1,0 +1,225 @@
+#include "faults/fault.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "faults/flaps.h"
+#include "faults/loss.h"
+
+namespace verbena::faults {
+namespace {
+
+using Parsed = std::expected<Fault, std::string>;
+using Words = std::span<const std::string>;
+
+struct Unit {
+  std::string_view name;
+  std::int64_t nanoseconds;
+};
+constexpr std::array<Unit, 4> kUnits{
+    {{"s", 1'000'000'000}, {"ms", 1'000'000}, {"us", 1'000}, {"ns", 1}}};
+
+std::string in_quotes(std::string_view text) { return "'" + std::string(text) + "'"; }
+
+std::unexpected<std::string> wrong(std::string text) { return std::unexpected(std::move(text)); }
+
+// Reads a whole word as a number.
+template <class Number>
+std::optional<Number> number(std::string_view word, auto... base_or_format) {
+  Number value{};
+  const auto [end, error] =
+      std::from_chars(word.data(), word.data() + word.size(), value, base_or_format...);
+  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<double> decimal(std::string_view word) {
+  const auto value = number<double>(word, std::chars_format::fixed);
+  return value && std::isfinite(*value) ? value : std::nullopt;
+}
+
+std::optional<std::string> set_loss(Fault& fault, const std::string& word) {
+  const auto percent = decimal(word);
+  if (!percent || *percent < 0 || *percent > 100)
+    return "a link loses 0 to 100 percent of its packets";
+  fault.lost_per_million = static_cast<std::uint32_t>(std::lround(*percent * 10'000));
+  return std::nullopt;
+}
+
+std::optional<std::string> set_delay(Fault& fault, const std::string& word) {
+  const auto delay = parse_duration(word);
+  if (!delay || *delay > kDelayMax) {
+    return in_quotes(word) + " is no delay: it is 0 to " + duration_text(kDelayMax) +
+           ", as 250us, 5ms or 0.1s";
+  }
+  fault.delay = *delay;
+  return std::nullopt;
+}
+
+std::optional<std::string> set_period(Duration& out, const std::string& word) {
+  const auto period = parse_duration(word);
+  if (!period || *period < Flaps::kPeriodMin || *period > Flaps::kPeriodMax) {
+    return in_quotes(word) + " is no period: it is " + duration_text(Flaps::kPeriodMin) + " to " +
+           duration_text(Flaps::kPeriodMax) + ", as 50ms or 2s";
+  }
+  out = *period;
+  return std::nullopt;
+}
+
+std::optional<std::string> set_mtu(Fault& fault, const std::string& word) {
+  if (word == "default") return std::nullopt;
+  const auto bytes = number<std::uint32_t>(word, 10);
+  if (!bytes || *bytes == 0)
+    return in_quotes(word) + " is no MTU: it is a number of bytes, or default";
+  fault.mtu_bytes = *bytes;
+  return std::nullopt;
+}
+
+std::optional<std::string> set_pkey(Fault& fault, std::string_view word) {
+  constexpr std::uint16_t kPartition = 0x7fff;
+  const bool is_hex = word.starts_with("0x");
+  const auto value = number<std::uint16_t>(word.substr(is_hex ? 2 : 0), is_hex ? 16 : 10);
+  if (!value || (*value & kPartition) == 0) {
+    return in_quotes(word) +
+           " is no P_Key: it is 0x1 to 0xffff, with a partition in its lower 15 bits";
+  }
+  fault.pkey = Pkey{*value};
+  return std::nullopt;
+}
+
+struct State {
+  std::string_view word;
+  Kind kind;
+  std::size_t values;  // words behind it
+  const char* needs;   // what these are
+};
+constexpr std::array<State, 6> kLinkStates{{
+    {"down", Kind::kLinkDown, 0, ""},
+    {"up", Kind::kLinkUp, 0, ""},
+    {"lossy", Kind::kLinkLossy, 1, "the percentage of packets that are lost"},
+    {"slow", Kind::kLinkSlow, 1, "a delay, as 5ms"},
+    {"flapping", Kind::kLinkFlapping, 2, "how long the link is down and up, as 50ms 2s"},
+    {"mtu", Kind::kLinkMtu, 1, "a number of bytes, or default"},
+}};
+constexpr std::array<State, 4> kNodeStates{{
+    {"off", Kind::kNodeOff, 0, ""},
+    {"on", Kind::kNodeOn, 0, ""},
+    {"paused", Kind::kNodePaused, 0, ""},
+    {"pkey", Kind::kPkeyRemoved, 2, "a P_Key, and removed or added"},
+}};
+
+std::string list_text(std::span<const State> states) {
+  std::string text;
+  for (const State& state : states) {
+    if (!text.empty()) text += &state == &states.back() ? " or " : ", ";
+    text += state.word;
+  }
+  return text;
+}
+
+// Reads the words behind the state.
+std::optional<std::string> set_values(Fault& fault, Words values) {
+  switch (fault.kind) {
+    case Kind::kLinkLossy: return set_loss(fault, values[0]);
+    case Kind::kLinkSlow: return set_delay(fault, values[0]);
+    case Kind::kLinkMtu: return set_mtu(fault, values[0]);
+    case Kind::kLinkFlapping: {
+      auto problem = set_period(fault.down, values[0]);
+      return problem ? problem : set_period(fault.up, values[1]);
+    }
+    case Kind::kPkeyRemoved:
+    case Kind::kPkeyAdded:
+      if (values[1] != "removed" && values[1] != "added") {
+        return "a P_Key is removed or added, not " + in_quotes(values[1]);
+      }
+      if (values[1] == "added") fault.kind = Kind::kPkeyAdded;
+      return set_pkey(fault, values[0]);
+    case Kind::kLinkDown:
+    case Kind::kLinkUp:
+    case Kind::kNodeOff:
+    case Kind::kNodeOn:
+    case Kind::kNodePaused: return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+Parsed parse_state(Fault fault, std::span<const State> states, std::string_view what, Words words,
+                   std::optional<std::uint64_t> seed) {
+  const auto state = std::ranges::find(states, words[0], &State::word);
+  if (state == states.end()) {
+    return wrong(in_quotes(words[0]) + " is no state of a " + std::string(what) + ": it is " +
+                 list_text(states));
+  }
+  const Words values = words.subspan(1);
+  if (values.size() < state->values) {
+    return wrong(std::string(state->word) + " needs " + state->needs);
+  }
+  if (values.size() > state->values) {
+    return wrong("too many words: " + in_quotes(values[state->values]));
+  }
+  fault.kind = state->kind;
+  const bool takes_seed = fault.kind == Kind::kLinkLossy || fault.kind == Kind::kLinkFlapping;
+  if (seed && !takes_seed) return wrong("a seed goes with lossy and flapping");
+  fault.has_seed = seed.has_value();
+  fault.seed = seed.value_or(takes_seed ? 1 : 0);
+  if (const auto problem = set_values(fault, values)) return wrong(*problem);
+  return fault;
+}
+
+}  // namespace
+
+std::expected<Fault, std::string> parse_fault(Words words, std::optional<std::uint64_t> seed) {
+  if (words.size() > kWordsMax) return wrong("too many words: " + in_quotes(words[kWordsMax]));
+  for (const std::string& word : words) {
+    if (word.size() > kWordBytesMax) return wrong("a word is longer than 128 bytes");
+  }
+  const std::string_view what = words.empty() ? "" : std::string_view(words[0]);
+  if (what == "link") {
+    if (words.size() < 4) return wrong("a fault of a link is: link A B " + list_text(kLinkStates));
+    return parse_state({.a = words[1], .b = words[2]}, kLinkStates, what, words.subspan(3), seed);
+  }
+  if (what == "node") {
+    if (words.size() < 3) return wrong("a fault of a node is: node NODE " + list_text(kNodeStates));
+    return parse_state({.a = words[1]}, kNodeStates, what, words.subspan(2), seed);
+  }
+  return wrong("a fault begins with link or node");
+}
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words;
+  while (true) {
+    text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+    if (text.empty()) return words;
+    const bool is_quoted = text.front() == '\'';
+    if (is_quoted) text.remove_prefix(1);
+    const std::size_t end = std::min(text.find(is_quoted ? '\'' : ' '), text.size());
+    words.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
+std::optional<Duration> parse_duration(std::string_view text) {
+  if (text == "0") return Duration{};
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  const auto unit = std::ranges::find(kUnits, text.substr(digits), &Unit::name);
+  const auto value = decimal(text.substr(0, digits));
+  if (unit == kUnits.end() || !value) return std::nullopt;
+  constexpr double kNanosecondsMax = 1e18;
+  const double nanoseconds = *value * static_cast<double>(unit->nanoseconds);
+  if (nanoseconds > kNanosecondsMax) return std::nullopt;
+  return Duration(std::llround(nanoseconds));
+}
+
+std::string duration_text(Duration duration) {
+  for (const Unit& unit : kUnits) {
+    if (duration.count() != 0 && duration.count() % unit.nanoseconds == 0) {
+      return std::to_string(duration.count() / unit.nanoseconds) + std::string(unit.name);
+    }
+  }
+  return "0";
+}
+
+}  // namespace verbena::faults

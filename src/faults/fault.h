@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/strong.h"
+#include "base/time.h"
+
+// Defines the words by which commands, files and programs say what shall break in a fabric:
+//
+//   link A B down                 node NODE off
+//   link A B up                   node NODE paused
+//   link A B lossy PERCENT        node NODE on
+//   link A B slow DELAY           node NODE pkey 0x8001 removed
+//   link A B flapping DOWN UP     node NODE pkey 0x8001 added
+//   link A B mtu BYTES
+//
+// The same words mean the same wherever they are written, because this is the only place that reads
+// them.  It does not know which links and nodes exist: the fabric looks for them.
+namespace verbena::faults {
+
+inline constexpr std::size_t kWordsMax = 6;
+inline constexpr std::size_t kWordBytesMax = 128;
+inline constexpr Duration kDelayMax = std::chrono::seconds(10);
+
+// The numbers are a part of the messages between programs of one build.
+enum class Kind : std::uint8_t {
+  kLinkDown,
+  kLinkUp,
+  kLinkLossy,
+  kLinkSlow,
+  kLinkFlapping,
+  kLinkMtu,
+  kNodeOff,
+  kNodeOn,
+  kNodePaused,
+  kPkeyRemoved,
+  kPkeyAdded,
+};
+
+struct Fault {
+  Kind kind{};
+  std::string a{};                     // a node, or one end of a link
+  std::string b{};                     // the other end of the link
+  std::uint32_t lost_per_million = 0;  // of packets; for kLinkLossy
+  Duration delay{};                    // for kLinkSlow
+  Duration down{};                     // these two are for kLinkFlapping
+  Duration up{};
+  std::uint32_t mtu_bytes = 0;  // for kLinkMtu; 0: what it was before
+  Pkey pkey{};                  // for kPkeyRemoved and kPkeyAdded
+  bool has_seed = false;        // only then are the periods of a flapping link random
+  std::uint64_t seed = 0;       // decides which packets are lost, and the random periods
+
+  friend bool operator==(const Fault&, const Fault&) = default;
+};
+
+// Reads the words of a fault.  The error is a line for the user.
+std::expected<Fault, std::string> parse_fault(std::span<const std::string> words,
+                                              std::optional<std::uint64_t> seed);
+
+// Splits a text at its spaces.  A name with spaces stands in single quotes.
+std::vector<std::string> words_of(std::string_view text);
+
+// Reads "250us", "5ms", "1.5s" or "0".  Returns nothing for other texts.
+std::optional<Duration> parse_duration(std::string_view text);
+// Writes such a text.
+std::string duration_text(Duration duration);
+
+}  // namespace verbena::faults

@@ -1,0 +1,116 @@
+#include "faults/fault.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <utility>
+
+namespace verbena::faults {
+namespace {
+
+using namespace std::chrono_literals;
+
+Fault fault(std::string_view text, std::optional<std::uint64_t> seed = {}) {
+  const auto parsed = parse_fault(words_of(text), seed);
+  EXPECT_TRUE(parsed.has_value()) << text << ": " << parsed.error();
+  return parsed.value_or(Fault{});
+}
+
+std::string problem(std::string_view text, std::optional<std::uint64_t> seed = {}) {
+  const auto parsed = parse_fault(words_of(text), seed);
+  return parsed ? "no problem" : parsed.error();
+}
+
+TEST(Fault, WordsNameALinkOrANodeAndItsState) {
+  EXPECT_EQ(fault("link a red down"), (Fault{.kind = Kind::kLinkDown, .a = "a", .b = "red"}));
+  EXPECT_EQ(fault("link a red up").kind, Kind::kLinkUp);
+  EXPECT_EQ(fault("node a off"), (Fault{.kind = Kind::kNodeOff, .a = "a"}));
+  EXPECT_EQ(fault("node a on").kind, Kind::kNodeOn);
+  EXPECT_EQ(fault("node a paused").kind, Kind::kNodePaused);
+}
+
+TEST(Fault, WordsBehindTheStateAreItsValues) {
+  EXPECT_EQ(fault("link a red lossy 2.5").lost_per_million, 25'000u);
+  EXPECT_EQ(fault("link a red slow 1.5ms").delay, 1500us);
+  const Fault flapping = fault("link a red flapping 50ms 2s");
+  EXPECT_EQ(flapping.down, 50ms);
+  EXPECT_EQ(flapping.up, 2s);
+  EXPECT_FALSE(flapping.has_seed);
+  EXPECT_EQ(fault("link a red mtu 1500").mtu_bytes, 1500u);
+  EXPECT_EQ(fault("link a red mtu default").mtu_bytes, 0u);
+  const Fault removed = fault("node a pkey 0x8001 removed");
+  EXPECT_EQ(removed.kind, Kind::kPkeyRemoved);
+  EXPECT_EQ(removed.pkey, Pkey{0x8001});
+  EXPECT_EQ(fault("node a pkey 32769 added").kind, Kind::kPkeyAdded);
+  EXPECT_EQ(fault("node a pkey 32769 added").pkey, Pkey{0x8001});
+}
+
+TEST(Fault, ASeedIsForChanceAlone) {
+  EXPECT_EQ(fault("link a red lossy 2", 7).seed, 7u);
+  EXPECT_EQ(fault("link a red lossy 2").seed, 1u);
+  EXPECT_TRUE(fault("link a red flapping 1s 1s", 7).has_seed);
+  EXPECT_EQ(problem("link a red down", 7), "a seed goes with lossy and flapping");
+}
+
+TEST(Fault, ANameWithSpacesStandsInQuotes) {
+  EXPECT_EQ(words_of("link 'Switch of rack 1'  Hca1 down "),
+            (std::vector<std::string>{"link", "Switch of rack 1", "Hca1", "down"}));
+  EXPECT_EQ(words_of("'open"), (std::vector<std::string>{"open"}));
+  EXPECT_TRUE(words_of("  ").empty());
+}
+
+TEST(Fault, MistakesAreTold) {
+  const std::pair<const char*, const char*> cases[]{
+      {"", "a fault begins with link or node"},
+      {"switch a off", "a fault begins with link or node"},
+      {"link a down", "a fault of a link is: link A B down, up, lossy, slow, flapping or mtu"},
+      {"link a b broken",
+       "'broken' is no state of a link: it is down, up, lossy, slow, flapping or mtu"},
+      {"node a down", "'down' is no state of a node: it is off, on, paused or pkey"},
+      {"node a", "a fault of a node is: node NODE off, on, paused or pkey"},
+      {"link a b down now", "too many words: 'now'"},
+      {"link a b flapping 1s 1s 1s", "too many words: '1s'"},
+      {"link a b lossy", "lossy needs the percentage of packets that are lost"},
+      {"link a b lossy 101", "a link loses 0 to 100 percent of its packets"},
+      {"link a b lossy -1", "a link loses 0 to 100 percent of its packets"},
+      {"link a b lossy nan", "a link loses 0 to 100 percent of its packets"},
+      {"link a b lossy 2x", "a link loses 0 to 100 percent of its packets"},
+      {"link a b slow 5", "'5' is no delay: it is 0 to 10s, as 250us, 5ms or 0.1s"},
+      {"link a b slow 11s", "'11s' is no delay: it is 0 to 10s, as 250us, 5ms or 0.1s"},
+      {"link a b flapping 0 1s", "'0' is no period: it is 1ms to 3600s, as 50ms or 2s"},
+      {"link a b flapping 1s 2h", "'2h' is no period: it is 1ms to 3600s, as 50ms or 2s"},
+      {"link a b mtu 0", "'0' is no MTU: it is a number of bytes, or default"},
+      {"node a pkey 0x8000 removed",
+       "'0x8000' is no P_Key: it is 0x1 to 0xffff, with a partition in its lower 15 bits"},
+      {"node a pkey 0x18001 added",
+       "'0x18001' is no P_Key: it is 0x1 to 0xffff, with a partition in its lower 15 bits"},
+      {"node a pkey 0x8001 gone", "a P_Key is removed or added, not 'gone'"},
+      {"node a pkey 0x8001", "pkey needs a P_Key, and removed or added"},
+  };
+  for (const auto& [text, told] : cases) EXPECT_EQ(problem(text), told) << text;
+}
+
+TEST(Fault, WordsAndTheirLengthAreLimited) {
+  EXPECT_EQ(problem("link a b c d e f"), "too many words: 'f'");
+  EXPECT_EQ(problem("node " + std::string(kWordBytesMax, 'x') + " off"), "no problem");
+  EXPECT_EQ(problem("node " + std::string(kWordBytesMax + 1, 'x') + " off"),
+            "a word is longer than 128 bytes");
+}
+
+TEST(Fault, DurationsAreReadAndWritten) {
+  for (const auto& [text, duration] : {std::pair<const char*, Duration>{"0", 0ns},
+                                       {"250us", 250us},
+                                       {"5ms", 5ms},
+                                       {"90s", 90s},
+                                       {"7ns", 7ns}}) {
+    EXPECT_EQ(parse_duration(text), duration);
+    EXPECT_EQ(duration_text(duration), text);
+  }
+  EXPECT_EQ(parse_duration("0.25s"), 250ms);
+  for (const char* text : {"", "s", "5", "5 ms", "-5ms", "1e3s", "99999999999999s", "1.2.3s"}) {
+    EXPECT_FALSE(parse_duration(text).has_value()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace verbena::faults

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "base/random.h"
+#include "base/time.h"
+
+namespace verbena::faults {
+
+// Says how long a flapping link is down and up, again and again.
+struct Periods {
+  Duration down{};
+  Duration up{};
+  // With a seed, each period is random: between half and one and a half times as long.
+  std::optional<std::uint64_t> seed{};
+  friend bool operator==(const Periods&, const Periods&) = default;
+};
+
+// Decides when a flapping link goes down and comes up.  It begins with a period in which it is
+// down.  Time comes in, and the owner asks for the next deadline.
+class Flaps {
+ public:
+  static constexpr Duration kPeriodMin = std::chrono::milliseconds(1);
+  static constexpr Duration kPeriodMax = std::chrono::hours(1);
+
+  // REQUIRES: both periods are between the two limits.
+  Flaps(const Periods& periods, Time now);
+
+  const Periods& periods() const { return periods_; }
+  bool is_up() const { return up_; }
+  Time next_deadline() const { return next_; }
+  // Ends the periods that are over.  Returns true if the state has changed by that.
+  bool advance(Time now);
+
+ private:
+  Duration next_period();
+
+  Periods periods_;
+  Random random_;
+  bool up_ = false;
+  Time next_;
+};
+
+}  // namespace verbena::faults

@@ -1,0 +1,64 @@
+#include "faults/flaps.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace verbena::faults {
+namespace {
+
+constexpr Time kBegin{};
+constexpr Duration kDown = std::chrono::milliseconds(100);
+constexpr Duration kUp = std::chrono::milliseconds(300);
+
+std::vector<Duration> periods_of(Flaps flaps, int number) {
+  std::vector<Duration> all;
+  Time last = kBegin;
+  for (int i = 0; i < number; ++i) {
+    const Time next = flaps.next_deadline();
+    all.push_back(next - last);
+    EXPECT_TRUE(flaps.advance(next));
+    last = next;
+  }
+  return all;
+}
+
+TEST(Flaps, TheLinkIsDownFirstAndThenUp) {
+  Flaps flaps({.down = kDown, .up = kUp}, kBegin);
+  EXPECT_FALSE(flaps.is_up());
+  EXPECT_FALSE(flaps.advance(kBegin + kDown / 2)) << "a spurious call changes nothing";
+  EXPECT_TRUE(flaps.advance(kBegin + kDown));
+  EXPECT_TRUE(flaps.is_up());
+  EXPECT_EQ(flaps.next_deadline(), kBegin + kDown + kUp);
+  EXPECT_TRUE(flaps.advance(kBegin + kDown + kUp));
+  EXPECT_FALSE(flaps.is_up());
+}
+
+TEST(Flaps, ALateOwnerSkipsWholePeriods) {
+  Flaps flaps({.down = kDown, .up = kUp}, kBegin);
+  EXPECT_FALSE(flaps.advance(kBegin + 10 * (kDown + kUp)));
+  EXPECT_FALSE(flaps.is_up());
+  EXPECT_EQ(flaps.next_deadline(), kBegin + 10 * (kDown + kUp) + kDown);
+}
+
+TEST(Flaps, PeriodsAreTheSameWithoutASeed) {
+  EXPECT_EQ(periods_of(Flaps({.down = kDown, .up = kUp}, kBegin), 4),
+            (std::vector<Duration>{kDown, kUp, kDown, kUp}));
+}
+
+TEST(Flaps, TheSeedDecidesRandomPeriods) {
+  const auto with_seed = [](std::uint64_t seed) {
+    return periods_of(Flaps({.down = kDown, .up = kUp, .seed = seed}, kBegin), 50);
+  };
+  const auto seven = with_seed(7);
+  EXPECT_EQ(with_seed(7), seven);
+  EXPECT_NE(with_seed(8), seven);
+  for (std::size_t i = 0; i < seven.size(); ++i) {
+    const Duration mean = i % 2 == 0 ? kDown : kUp;
+    EXPECT_GE(seven[i], mean / 2);
+    EXPECT_LE(seven[i], mean / 2 + mean);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::faults

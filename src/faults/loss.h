@@ -1,0 +1,35 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+namespace verbena::faults {
+
+// Says which packets a lossy link loses.
+struct Loss {
+  static constexpr std::uint32_t kAll = 1'000'000;
+  std::uint32_t per_million = 0;
+  std::uint64_t seed = 0;
+  friend constexpr auto operator<=>(const Loss&, const Loss&) = default;
+};
+
+// Returns true if the link loses its packet with this number.  The result depends on nothing else,
+// so a run with the same packets and the same seed loses the same ones.
+bool is_lost(const Loss& loss, std::uint64_t packet);
+
+// Counts the packets of a lossy link.
+class LossyLink {
+ public:
+  LossyLink() = default;
+  explicit LossyLink(const Loss& loss) : loss_(loss) {}
+
+  const Loss& loss() const { return loss_; }
+  // Counts a packet.  Returns true if it is lost.
+  bool loses_next() { return is_lost(loss_, packets_++); }
+
+ private:
+  Loss loss_{};
+  std::uint64_t packets_ = 0;
+};
+
+}  // namespace verbena::faults

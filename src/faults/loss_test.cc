@@ -1,0 +1,41 @@
+#include "faults/loss.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace verbena::faults {
+namespace {
+
+std::vector<bool> losses(const Loss& loss, std::uint64_t packets) {
+  std::vector<bool> all;
+  for (std::uint64_t i = 0; i < packets; ++i) all.push_back(is_lost(loss, i));
+  return all;
+}
+
+TEST(Loss, TheSeedDecidesWhichPacketsAreLost) {
+  const Loss ten_percent{.per_million = 100'000, .seed = 7};
+  const auto lost = losses(ten_percent, 10'000);
+  const auto count = std::count(lost.begin(), lost.end(), true);
+  EXPECT_GT(count, 900);
+  EXPECT_LT(count, 1100);
+  EXPECT_EQ(losses(ten_percent, 10'000), lost);
+  EXPECT_NE(losses({.per_million = 100'000, .seed = 8}, 10'000), lost);
+}
+
+TEST(Loss, AllOrNothingCanBeLost) {
+  EXPECT_EQ(losses({.per_million = Loss::kAll}, 100), std::vector<bool>(100, true));
+  EXPECT_EQ(losses({.per_million = 0}, 100), std::vector<bool>(100, false));
+}
+
+TEST(Loss, ALossyLinkCountsItsPackets) {
+  const Loss half{.per_million = Loss::kAll / 2, .seed = 3};
+  LossyLink link(half);
+  std::vector<bool> lost;
+  for (int i = 0; i < 100; ++i) lost.push_back(link.loses_next());
+  EXPECT_EQ(lost, losses(half, 100));
+}
+
+}  // namespace
+}  // namespace verbena::faults

@@ -1,0 +1,138 @@
+// Implements the faults that a user orders: cables, power, pauses, losses, delays, MTUs, P_Keys.
+#include <algorithm>
+#include <utility>
+
+#include "subnet/impl.h"
+
+namespace verbena::subnet {
+
+void Subnet::set_link(std::size_t link, bool up, Time now) {
+  std::vector<PortRef> changed;
+  impl_->links.plug(link, up, changed);
+  impl_->report_changes(changed);
+  impl_->run(now);
+}
+
+bool Subnet::link_is_up(std::size_t link) const {
+  return impl_->links.peer(impl_->topology.links[link].a).has_value();
+}
+
+void Subnet::set_power(std::uint32_t node, bool on, Time now) {
+  std::vector<PortRef> changed;
+  (void)impl_->impairments.resume(node);  // a node without power has lost what it held
+  impl_->links.set_power(node, on, changed);
+  impl_->report_changes(changed);
+  impl_->forget(node);
+  impl_->run(now);
+}
+
+void Subnet::set_paused(std::uint32_t node, bool paused, Time now) {
+  if (paused) {
+    if (impl_->links.has_power(node)) impl_->impairments.pause(node);
+  } else if (auto held = impl_->impairments.resume(node)) {
+    impl_->go_on(std::move(*held));
+  }
+  impl_->run(now);
+}
+
+bool Subnet::is_paused(std::uint32_t node) const { return impl_->impairments.is_paused(node); }
+
+void Subnet::set_loss(std::size_t link, const faults::Loss& loss) {
+  impl_->impairments.set_loss(link, loss);
+}
+
+void Subnet::set_delay(std::size_t link, Duration delay) {
+  impl_->impairments.set_delay(impl_->topology.links[link].a, delay);
+  impl_->impairments.set_delay(impl_->topology.links[link].b, delay);
+}
+
+void Subnet::set_mtu(std::size_t link, std::optional<Mtu> mtu, Time now) {
+  std::vector<PortRef> changed;
+  impl_->links.set_mtu(link, mtu.value_or(impl_->topology.links[link].mtu), changed);
+  for (const PortRef end : {impl_->topology.links[link].a, impl_->topology.links[link].b}) {
+    impl_->report(end);
+  }
+  impl_->report_changes(changed);
+  impl_->run(now);
+}
+
+bool Subnet::remove_pkey(PortRef port, Pkey pkey) {
+  auto& pkeys = impl_->at(port).pkeys;
+  const auto found = std::ranges::find(pkeys, pkey);
+  if (pkey == Pkey{} || found == pkeys.end()) return false;
+  *found = {};
+  impl_->report(port);
+  return true;
+}
+
+bool Subnet::add_pkey(PortRef port, Pkey pkey) {
+  auto& pkeys = impl_->at(port).pkeys;
+  if (std::ranges::find(pkeys, pkey) != pkeys.end()) return true;
+  const auto free = std::ranges::find(pkeys, Pkey{});
+  if (free == pkeys.end()) return false;
+  *free = pkey;
+  impl_->report(port);
+  return true;
+}
+
+// ---- packets ------------------------------------------------------------------------------------
+
+// Lets a packet cross the link at this port.  A packet that the link loses arrives damaged, so the
+// port at the other end counts an error of the line (vol1 16.1.3.5).
+void Subnet::Impl::cross(PortRef out, InFlight packet) {
+  if (impairments.loses_next(links.link_of(out))) {
+    Counts& counts = at(packet.at).counts;
+    counts.add(Count::kSymbolErrors);
+    counts.add(Count::kRcvErrors);
+    return counts.add(Count::kLocalPhysicalErrors);
+  }
+  if (!impairments.is_slow(out)) return in_flight_.push_back(std::move(packet));
+  if (impairments.delay(out, std::move(packet), now_)) return;
+  // No credits came back for too long: the packet has waited for the link for its whole lifetime.
+  Counts& counts = at(out).counts;
+  counts.add(Count::kXmitDiscards);
+  counts.add(Count::kSwitchHoqLifetimeDiscards);
+}
+
+// Puts a packet aside that arrives at a paused node.  Returns false if the node is not paused.
+bool Subnet::Impl::hold_arrived(InFlight& packet, bool is_management) {
+  Impairments::Line* const line = impairments.arrived(packet.at.node);
+  if (line == nullptr) return false;
+  const PortRef port = packet.at;
+  if (line->push(std::move(packet), now_)) return true;
+  Counts& counts = at(port).counts;
+  if (is_management) {
+    counts.add(Count::kVl15Dropped);
+  } else {
+    counts.add(Count::kRcvErrors);
+    counts.add(Count::kBufferOverruns);
+    counts.add(Count::kExcessiveBufferOverrunErrors);
+  }
+  return true;
+}
+
+// Does the same for a packet that the node sends.
+bool Subnet::Impl::hold_sent(PortRef from, Packet& packet) {
+  Impairments::Line* const line = impairments.sent(from.node);
+  if (line == nullptr) return false;
+  if (!line->push({.at = from, .packet = std::move(packet)}, now_)) ++counters.paused_full;
+  return true;
+}
+
+void Subnet::Impl::go_on(Impairments::Held held) {
+  while (!held.arrived.empty()) in_flight_.push_back(held.arrived.pop());
+  while (!held.sent.empty()) {
+    InFlight next = held.sent.pop();
+    send(next.at, std::move(next.packet));
+  }
+}
+
+// The packets on a link that goes down are lost.
+void Subnet::Impl::lose_packets_on(PortRef out) {
+  const std::size_t lost = impairments.drop(out);
+  if (lost == 0) return;
+  at(out).counts.add(Count::kXmitDiscards, lost);
+  at(out).counts.add(Count::kInactiveDiscards, lost);
+}
+
+}  // namespace verbena::subnet

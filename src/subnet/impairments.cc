@@ -1,0 +1,81 @@
+#include "subnet/impairments.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace verbena::subnet {
+
+void Impairments::set_loss(std::size_t link, const faults::Loss& loss) {
+  if (loss.per_million == 0) {
+    lossy_.erase(link);
+  } else {
+    lossy_.insert_or_assign(link, faults::LossyLink(loss));
+  }
+}
+
+bool Impairments::loses_next(std::size_t link) {
+  if (lossy_.empty()) return false;
+  const auto found = lossy_.find(link);
+  return found != lossy_.end() && found->second.loses_next();
+}
+
+void Impairments::set_delay(PortRef out, Duration delay) {
+  const auto found = lines_.find(out);
+  if (delay != Duration{}) {
+    lines_[out].delay = delay;
+  } else if (found != lines_.end()) {
+    found->second.delay = {};
+    if (found->second.line.empty()) lines_.erase(found);
+  }
+}
+
+bool Impairments::delay(PortRef out, InFlight packet, Time now) {
+  Slow& slow = lines_.at(out);
+  return slow.line.push(std::move(packet), now + slow.delay);
+}
+
+std::size_t Impairments::drop(PortRef out) {
+  const auto found = lines_.find(out);
+  if (found == lines_.end()) return 0;
+  const std::size_t dropped = std::exchange(found->second.line, {}).size();
+  if (found->second.delay == Duration{}) lines_.erase(found);
+  return dropped;
+}
+
+bool Impairments::take_due(Time now, std::deque<InFlight>& out, std::size_t max) {
+  bool some = false;
+  for (auto it = lines_.begin(); it != lines_.end();) {
+    Slow& slow = it->second;
+    while (out.size() < max && slow.line.due(now) != nullptr) {
+      out.push_back(slow.line.pop());
+      some = true;
+    }
+    const bool has_ended = slow.delay == Duration{} && slow.line.empty();
+    it = has_ended ? lines_.erase(it) : std::next(it);
+  }
+  return some;
+}
+
+Time Impairments::next_deadline() const {
+  Time next = kNever;
+  for (const auto& [out, slow] : lines_) next = std::min(next, slow.line.next_due());
+  return next;
+}
+
+Impairments::Line* Impairments::arrived(std::uint32_t node) {
+  const auto found = paused_.find(node);
+  return found == paused_.end() ? nullptr : &found->second.arrived;
+}
+
+Impairments::Line* Impairments::sent(std::uint32_t node) {
+  const auto found = paused_.find(node);
+  return found == paused_.end() ? nullptr : &found->second.sent;
+}
+
+std::optional<Impairments::Held> Impairments::resume(std::uint32_t node) {
+  auto found = paused_.extract(node);
+  if (found.empty()) return std::nullopt;
+  return std::move(found.mapped());
+}
+
+}  // namespace verbena::subnet

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+
+#include "base/time.h"
+#include "faults/delay_line.h"
+#include "faults/loss.h"
+#include "subnet/subnet.h"
+
+namespace verbena::subnet {
+
+// Holds a packet that is about to arrive at a port.
+struct InFlight {
+  PortRef at{};
+  Packet packet{};
+  unsigned hops = 0;
+  bool is_loopback = false;  // has not come by the port's link
+};
+
+// Holds what a user has made worse: lossy and slow links, paused nodes.  It also holds the packets
+// that are late because of that.  It knows nothing of their contents.
+class Impairments {
+ public:
+  using Line = faults::DelayLine<InFlight>;
+  // Holds the packets of a paused node: those that have arrived, and those that it has sent.
+  struct Held {
+    Line arrived{};
+    Line sent{};  // `at` is the port that sends
+  };
+
+  // ---- links, by their places in the topology; lines, by the port that sends
+  // A loss of 0 ends it.  The packets of the link are counted from 0 again.
+  void set_loss(std::size_t link, const faults::Loss& loss);
+  // Counts a packet of the link.  Returns true if it is lost.
+  bool loses_next(std::size_t link);
+  // Makes the packets late that this port sends from now on; 0 ends it.
+  void set_delay(PortRef out, Duration delay);
+  // Returns true if packets that this port sends must go by delay(): also the first ones after a
+  // delay has ended, so that they do not overtake those before.
+  bool is_slow(PortRef out) const { return lines_.contains(out); }
+  // Returns false if the line is full.  REQUIRES: is_slow(out).
+  bool delay(PortRef out, InFlight packet, Time now);
+  // Drops the packets that this port has sent and that have not arrived.  Returns their number.
+  std::size_t drop(PortRef out);
+  // Moves packets that are due to `out`, until that has `max`.  Returns true if there were some.
+  bool take_due(Time now, std::deque<InFlight>& out, std::size_t max);
+  // Returns when take_due() has something to do.
+  Time next_deadline() const;
+
+  // ---- nodes
+  void pause(std::uint32_t node) { paused_.try_emplace(node); }
+  bool is_paused(std::uint32_t node) const { return paused_.contains(node); }
+  // Return the line of a paused node; null if the node is not paused.
+  Line* arrived(std::uint32_t node);
+  Line* sent(std::uint32_t node);
+  // Ends the pause of a node, and returns what it has held.
+  std::optional<Held> resume(std::uint32_t node);
+
+ private:
+  struct Slow {
+    Duration delay{};
+    Line line{};
+  };
+  std::map<std::size_t, faults::LossyLink> lossy_{};
+  std::map<PortRef, Slow> lines_{};
+  std::map<std::uint32_t, Held> paused_{};
+};
+
+}  // namespace verbena::subnet
