@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <optional>
 #include <string_view>
 
@@ -238,11 +237,16 @@ struct Grammar {
     FaultOptions& options = command.fabric.fault;
     fault->require_subcommand(1);
     fault->footer(
-        "  verbena fabric fault link Hca1 Switch1 down       pulls a cable of a subnet\n"
-        "  verbena fabric fault link Hca1:2 Switch1:7 up     plugs it again\n"
-        "  verbena fabric fault node Switch1 off             switches a node off\n"
-        "  verbena fabric fault link a red down              takes host a off network red\n"
-        "  verbena fabric fault link a red lossy 2 --seed 7  loses 2 % of its packets\n"
+        "  verbena fabric fault link Hca1 Switch1 down          pulls a cable of a subnet\n"
+        "  verbena fabric fault link Hca1:2 Switch1:7 up        plugs it again\n"
+        "  verbena fabric fault link a red down                 takes host a off network red\n"
+        "  verbena fabric fault link a red flapping 50ms 2s     does that again and again\n"
+        "  verbena fabric fault link a red lossy 2 --seed 7     loses 2 % of its packets\n"
+        "  verbena fabric fault link a red slow 5ms             delays them; 0 ends it\n"
+        "  verbena fabric fault link a red mtu 1500             default ends it\n"
+        "  verbena fabric fault node Switch1 off                switches a node off\n"
+        "  verbena fabric fault node a paused                   lets a host hang; on ends it\n"
+        "  verbena fabric fault node a pkey 0x8001 removed      takes a partition away\n"
         "'verbena fabric show' lists what is broken.");
     for (CLI::App* one : {fault_link, fault_node}) {
       one->add_option("--name", options.fabric, "Name of the fabric (default: the one that is up)");
@@ -257,19 +261,21 @@ struct Grammar {
         ->required();
     fault_link
         ->add_option("STATE", options.state,
-                     "down; up; or lossy (virtual hosts): packets are lost at random")
+                     "down; up; flapping DOWN UP (its periods, as 50ms 2s); lossy PERCENT (of its "
+                     "packets); slow DELAY (as 5ms); or mtu BYTES")
         ->required()
-        ->check(CLI::IsMember({"down", "up", "lossy"}));
-    fault_link->add_option("PERCENT", options.percent, "With lossy: how many; 0 ends it")
-        ->check(CLI::Range(0.0, 100.0));
-    fault_link
-        ->add_option("--seed", options.seed,
-                     "With lossy: decides which packets are lost, the same ones each time")
-        ->capture_default_str();
+        ->expected(1, static_cast<int>(faults::kWordsMax));
+    fault_link->add_option("--seed", options.seed,
+                           "With lossy: decides which packets are lost, the same ones each time "
+                           "(default: 1). With flapping: the periods are random");
     fault_node->add_option("NODE", options.a, "A host, HCA or switch")->required();
-    fault_node->add_option("STATE", options.state, "off or on")
+    fault_node
+        ->add_option(
+            "STATE", options.state,
+            "off; on; paused (it takes and sends no packets until on); pkey P_KEY removed; "
+            "or pkey P_KEY added")
         ->required()
-        ->check(CLI::IsMember({"off", "on"}));
+        ->expected(1, static_cast<int>(faults::kWordsMax));
   }
 };
 
@@ -462,16 +468,12 @@ std::expected<Command, Message> parse(const Words& given) {
   } else if (const auto action = fabric_action(g)) {
     g.command.kind = Command::Kind::kFabric;
     g.command.fabric.action = *action;
-    const bool is_lossy = g.command.fabric.fault.state == "lossy";
-    const auto has = [&](const char* option) { return g.fault_link->count(option) != 0; };
-    if (is_lossy && !has("PERCENT")) {
-      return usage_error("fabric fault", "lossy needs the percentage of packets that are lost");
-    }
-    if (std::isnan(g.command.fabric.fault.percent)) {
-      return usage_error("fabric fault", "PERCENT is no number");
-    }
-    if (!is_lossy && (has("PERCENT") || has("--seed"))) {
-      return usage_error("fabric fault", "PERCENT and --seed go with lossy");
+    if (g.fault->parsed()) {
+      FaultOptions& fault = g.command.fabric.fault;
+      fault.has_seed = g.fault_link->count("--seed") != 0;
+      if (const auto read = fault_of(fault); !read) {
+        return usage_error("fabric fault", read.error());
+      }
     }
   } else if (g.fabric->parsed()) {
     return no_command(*g.fabric, "fabric");

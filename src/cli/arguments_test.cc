@@ -123,27 +123,27 @@ TEST(Arguments, FabricsHaveCommandsOfTheirOwn) {
 }
 
 TEST(Arguments, FaultsNameALinkOrANode) {
-  using ipc::Fault;
+  using faults::Kind;
   const auto request = [](const std::vector<std::string>& words) {
     const auto command = parse(words);
     EXPECT_TRUE(command) << command.error().text;
     EXPECT_EQ(command->fabric.action, FabricOptions::Action::kFault);
-    return fault_request(command->fabric.fault);
+    return fault_of(command->fabric.fault).value();
   };
   const auto down = request({"fabric", "fault", "link", "a:1", "s1", "down"});
-  EXPECT_EQ(down.fault, Fault::kLinkDown);
-  EXPECT_EQ(down.a, "a:1");
-  EXPECT_EQ(down.b, "s1");
-  EXPECT_EQ(request({"fabric", "fault", "link", "a", "b", "up"}).fault, Fault::kLinkUp);
+  EXPECT_EQ(down, (faults::Fault{.kind = Kind::kLinkDown, .a = "a:1", .b = "s1"}));
   const auto lossy =
       request({"fabric", "fault", "link", "a", "red", "lossy", "0.5", "--seed", "7"});
-  EXPECT_EQ(lossy.fault, Fault::kLinkLossy);
+  EXPECT_EQ(lossy.kind, Kind::kLinkLossy);
   EXPECT_EQ(lossy.lost_per_million, 5000U);
   EXPECT_EQ(lossy.seed, 7U);
+  EXPECT_EQ(request({"fabric", "fault", "link", "a", "red", "lossy", "0.5"}).seed, 1U);
+  EXPECT_EQ(request({"fabric", "fault", "link", "a", "red", "flapping", "1s", "2s"}).up,
+            std::chrono::seconds(2));
   const auto off = request({"fabric", "fault", "node", "a", "off"});
-  EXPECT_EQ(off.fault, Fault::kNodeOff);
-  EXPECT_EQ(off.a, "a");
-  EXPECT_EQ(request({"fabric", "fault", "node", "a", "on"}).fault, Fault::kNodeOn);
+  EXPECT_EQ(off, (faults::Fault{.kind = Kind::kNodeOff, .a = "a"}));
+  EXPECT_EQ(request({"fabric", "fault", "node", "a", "pkey", "0x8001", "removed"}).pkey,
+            Pkey{0x8001});
   EXPECT_EQ(parse({"fabric", "fault", "node", "a", "on", "--name", "x"})->fabric.fault.fabric, "x");
 }
 
@@ -151,9 +151,10 @@ TEST(Arguments, MistakesInFaultsAreTold) {
   EXPECT_EQ(said({"fabric", "fault", "link", "a", "b", "lossy"}),
             "2 verbena fabric fault: lossy needs the percentage of packets that are lost; see "
             "'verbena fabric fault --help'");
-  EXPECT_EQ(said({"fabric", "fault", "link", "a", "b", "down", "5"}),
-            "2 verbena fabric fault: PERCENT and --seed go with lossy; see 'verbena fabric fault "
-            "--help'");
+  EXPECT_EQ(said({"fabric", "fault", "link", "a", "b", "down", "--seed", "5"}),
+            "2 verbena fabric fault: a seed goes with lossy and flapping; see 'verbena fabric "
+            "fault --help'");
+  EXPECT_FALSE(parse({"fabric", "fault", "link", "a", "b", "down", "5"}));
   EXPECT_FALSE(parse({"fabric", "fault", "link", "a", "b", "lossy", "101"}));
   EXPECT_FALSE(parse({"fabric", "fault", "link", "a", "b", "gone"}));
   EXPECT_FALSE(parse({"fabric", "fault", "link", "a", "b"}));

@@ -2,35 +2,30 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <optional>
 
 #include "base/printable.h"
 #include "cli/fabric_client.h"
 #include "cli/text.h"
+#include "ipc/fabric.h"
 
 namespace verbena::cli {
 
-ipc::SetFault fault_request(const FaultOptions& options) {
-  ipc::SetFault request{.a = options.a, .b = options.b, .seed = options.seed};
-  if (options.state == "off") {
-    request.fault = ipc::Fault::kNodeOff;
-  } else if (options.state == "on") {
-    request.fault = ipc::Fault::kNodeOn;
-  } else if (options.state == "lossy") {
-    request.fault = ipc::Fault::kLinkLossy;
-    request.lost_per_million = static_cast<std::uint32_t>(std::lround(options.percent * 10'000));
-  } else {
-    request.fault = options.state == "down" ? ipc::Fault::kLinkDown : ipc::Fault::kLinkUp;
-  }
-  return request;
+std::expected<faults::Fault, std::string> fault_of(const FaultOptions& options) {
+  std::vector<std::string> words{options.b.empty() ? "node" : "link", options.a};
+  if (!options.b.empty()) words.push_back(options.b);
+  words.insert(words.end(), options.state.begin(), options.state.end());
+  return faults::parse_fault(words, options.has_seed ? std::optional(options.seed) : std::nullopt);
 }
 
 int fabric_fault(const FaultOptions& options) {
+  const auto fault = fault_of(options);
+  if (!fault) return command_failed("fabric", fault.error());
   const auto name = name_or_only_one(options.fabric);
   if (!name) return command_failed("fabric", name.error());
   auto connection = connect_to_fabric(*name);
   if (!connection) return command_failed("fabric", connection.error());
-  const auto reply = connection->ask<ipc::FaultReply>(fault_request(options));
+  const auto reply = connection->ask<ipc::FaultReply>(ipc::SetFault{*fault});
   if (!reply) return command_failed("fabric", reply.error());
   if (!reply->problem.empty()) {
     return command_failed("fabric", fmt::format("fabric '{}': {}", *name, reply->problem));

@@ -1,23 +1,25 @@
 #pragma once
 
 #include <cstdint>
+#include <expected>
 #include <string>
+#include <vector>
 
-#include "ipc/fabric.h"
+#include "faults/fault.h"
 
 namespace verbena::cli {
 
 struct FaultOptions {
-  std::string fabric{};  // empty: the one that is up
-  std::string a{};       // a node, or an end of a link
-  std::string b{};       // the other end
-  std::string state{};   // down, up or lossy; off or on
-  double percent = 0;    // of packets that are lost, with "lossy"
-  std::uint64_t seed = 1;
+  std::string fabric{};              // empty: the one that is up
+  std::string a{};                   // a node, or an end of a link
+  std::string b{};                   // the other end; empty for a node
+  std::vector<std::string> state{};  // the words behind the names
+  bool has_seed = false;
+  std::uint64_t seed = 0;
 };
 
-// Makes the request that the options describe.
-ipc::SetFault fault_request(const FaultOptions& options);
+// Returns the fault that the options describe.  The error is a line for the user.
+std::expected<faults::Fault, std::string> fault_of(const FaultOptions& options);
 
 // Carries out `verbena fabric fault`, and returns its exit code.
 int fabric_fault(const FaultOptions& options);

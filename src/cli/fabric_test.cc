@@ -4,7 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/fabric_fault.h"
 #include "wire/ip.h"
 
 namespace verbena::cli {
@@ -53,19 +52,6 @@ TEST(Fabric, SubnetManagersAreShownWithTheirState) {
   EXPECT_EQ(json.at("node"), "Hca1");
   EXPECT_EQ(json.at("state"), "master");
   EXPECT_EQ(json.at("pid"), 7);
-}
-
-TEST(Fabric, AFaultIsWhatItsStateSays) {
-  const auto request = [](const char* state) {
-    return fault_request({.a = "H1", .b = "off", .state = state, .percent = 12.5, .seed = 7});
-  };
-  EXPECT_EQ(request("off").fault, ipc::Fault::kNodeOff);
-  EXPECT_EQ(request("on").fault, ipc::Fault::kNodeOn);
-  EXPECT_EQ(request("down").fault, ipc::Fault::kLinkDown);
-  EXPECT_EQ(request("up").fault, ipc::Fault::kLinkUp);
-  EXPECT_EQ(request("lossy").fault, ipc::Fault::kLinkLossy);
-  EXPECT_EQ(request("lossy").lost_per_million, 125'000u);
-  EXPECT_EQ(request("lossy").seed, 7u);
 }
 
 TEST(Fabric, FaultsAreShown) {

@@ -1,48 +1,74 @@
 #include "ethernet/link_faults.h"
 
 namespace verbena::ethernet {
+namespace {
 
-bool is_lost(const Loss& loss, std::uint64_t packet) {
-  // SplitMix64: neighbouring numbers and seeds give results that do not depend on each other.
-  std::uint64_t bits = loss.seed + (packet + 1) * 0x9e3779b97f4a7c15;
-  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
-  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
-  bits ^= bits >> 31;
-  return bits % Loss::kAll < loss.per_million;
-}
-
-void LinkFaults::set_link(RailId rail, bool up) {
-  if (up) {
-    pulled_.erase(rail);
+// Lets a set have an element, or not.
+template <class Element>
+void put(std::set<Element>& all, const Element& one, bool present) {
+  if (present) {
+    all.insert(one);
   } else {
-    pulled_.insert(rail);
+    all.erase(one);
   }
 }
 
-void LinkFaults::set_host(HostIndex host, bool on) {
-  if (on) {
-    off_.erase(host);
-  } else {
-    off_.insert(host);
-  }
-}
+}  // namespace
+
+void LinkFaults::set_link(RailId rail, bool up) { put(pulled_, rail, !up); }
+
+void LinkFaults::set_host(HostIndex host, bool on) { put(off_, host, !on); }
+
+void LinkFaults::set_paused(HostIndex host, bool paused) { put(paused_, host, paused); }
 
 void LinkFaults::set_loss(RailId rail, const Loss& loss) {
   if (loss.per_million == 0) {
     lossy_.erase(rail);
   } else {
-    lossy_[rail] = {.loss = loss};
+    lossy_.insert_or_assign(rail, faults::LossyLink(loss));
   }
 }
 
 Loss LinkFaults::loss(RailId rail) const {
   const auto found = lossy_.find(rail);
-  return found == lossy_.end() ? Loss{} : found->second.loss;
+  return found == lossy_.end() ? Loss{} : found->second.loss();
 }
 
 bool LinkFaults::loses_next(RailId rail) {
   const auto found = lossy_.find(rail);
-  return found != lossy_.end() && is_lost(found->second.loss, found->second.packets++);
+  return found != lossy_.end() && found->second.loses_next();
+}
+
+void LinkFaults::set_delay(RailId rail, Duration delay) {
+  if (delay == Duration{}) {
+    delays_.erase(rail);
+  } else {
+    delays_[rail] = delay;
+  }
+}
+
+Duration LinkFaults::delay(RailId rail) const {
+  const auto found = delays_.find(rail);
+  return found == delays_.end() ? Duration{} : found->second;
+}
+
+void LinkFaults::set_mtu(RailId rail, std::optional<std::uint32_t> mtu_bytes) {
+  if (mtu_bytes) {
+    mtus_[rail] = *mtu_bytes;
+  } else {
+    mtus_.erase(rail);
+  }
+}
+
+std::optional<std::uint32_t> LinkFaults::mtu_bytes(RailId rail) const {
+  const auto found = mtus_.find(rail);
+  if (found == mtus_.end()) return std::nullopt;
+  return found->second;
+}
+
+const std::vector<Pkey>* LinkFaults::pkeys(RailId rail) const {
+  const auto found = pkeys_.find(rail);
+  return found == pkeys_.end() ? nullptr : &found->second;
 }
 
 }  // namespace verbena::ethernet

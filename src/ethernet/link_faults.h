@@ -3,11 +3,17 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
+#include <vector>
 
 #include "base/strong.h"
+#include "base/time.h"
+#include "faults/loss.h"
 
 namespace verbena::ethernet {
+
+using faults::Loss;
 
 using HostIndex = std::uint32_t;  // the place of a host in plan::Fabric::hosts
 
@@ -18,43 +24,45 @@ struct RailId {
   friend constexpr auto operator<=>(const RailId&, const RailId&) = default;
 };
 
-// Says which packets a lossy link loses.
-struct Loss {
-  static constexpr std::uint32_t kAll = 1'000'000;
-  std::uint32_t per_million = 0;
-  std::uint64_t seed = 0;
-  friend constexpr auto operator<=>(const Loss&, const Loss&) = default;
-};
-
-// Returns true if the link loses its packet with this number.  The result depends on nothing else,
-// so a run with the same packets and the same seed loses the same ones.
-bool is_lost(const Loss& loss, std::uint64_t packet);
-
 // Holds what a user has broken in a fabric: each rail is a link between its host and its network.
 class LinkFaults {
  public:
   void set_link(RailId rail, bool up);
   // Cuts a host off from all of its networks, whatever the state of its links is.
   void set_host(HostIndex host, bool on);
+  // Lets a host hang: it neither takes nor sends packets.
+  void set_paused(HostIndex host, bool paused);
   // A loss of 0 ends it.  The packets of the link are counted from 0 again.
   void set_loss(RailId rail, const Loss& loss);
+  // Lets each packet take this time on the link, in both directions.  0 ends it.
+  void set_delay(RailId rail, Duration delay);
+  // Lets the rail have another MTU than in the file, or none.
+  void set_mtu(RailId rail, std::optional<std::uint32_t> mtu_bytes);
+  // Lets the rail have another table of P_Keys than in the file.
+  void set_pkeys(RailId rail, std::vector<Pkey> pkeys) { pkeys_[rail] = std::move(pkeys); }
 
   bool link_is_pulled(RailId rail) const { return pulled_.contains(rail); }
   bool is_off(HostIndex host) const { return off_.contains(host); }
   // Returns false if the link is pulled or the host is off.
   bool is_up(RailId rail) const { return !link_is_pulled(rail) && !is_off(rail.host); }
+  // Returns false if no packet is late because of a fault.
+  bool makes_late() const { return !paused_.empty() || !delays_.empty(); }
+  bool is_paused(HostIndex host) const { return paused_.contains(host); }
   Loss loss(RailId rail) const;
+  Duration delay(RailId rail) const;
+  std::optional<std::uint32_t> mtu_bytes(RailId rail) const;
+  const std::vector<Pkey>* pkeys(RailId rail) const;
   // Counts a packet of the link.  Returns true if it is lost.
   bool loses_next(RailId rail);
 
  private:
-  struct Lossy {
-    Loss loss{};
-    std::uint64_t packets = 0;
-  };
   std::set<RailId> pulled_{};
   std::set<HostIndex> off_{};
-  std::map<RailId, Lossy> lossy_{};
+  std::set<HostIndex> paused_{};
+  std::map<RailId, faults::LossyLink> lossy_{};
+  std::map<RailId, Duration> delays_{};
+  std::map<RailId, std::uint32_t> mtus_{};
+  std::map<RailId, std::vector<Pkey>> pkeys_{};
 };
 
 }  // namespace verbena::ethernet

@@ -2,34 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <chrono>
 #include <vector>
 
 namespace verbena::ethernet {
 namespace {
 
 constexpr RailId kRail{.host = 1, .device = 0};
-
-std::vector<bool> losses(const Loss& loss, std::uint64_t packets) {
-  std::vector<bool> all;
-  for (std::uint64_t i = 0; i < packets; ++i) all.push_back(is_lost(loss, i));
-  return all;
-}
-
-TEST(LinkFaults, TheSeedDecidesWhichPacketsAreLost) {
-  const Loss ten_percent{.per_million = 100'000, .seed = 7};
-  const auto lost = losses(ten_percent, 10'000);
-  const auto count = std::count(lost.begin(), lost.end(), true);
-  EXPECT_GT(count, 900);
-  EXPECT_LT(count, 1100);
-  EXPECT_EQ(losses(ten_percent, 10'000), lost);
-  EXPECT_NE(losses({.per_million = 100'000, .seed = 8}, 10'000), lost);
-}
-
-TEST(LinkFaults, AllOrNothingCanBeLost) {
-  EXPECT_EQ(losses({.per_million = Loss::kAll}, 100), std::vector<bool>(100, true));
-  EXPECT_EQ(losses({.per_million = 0}, 100), std::vector<bool>(100, false));
-}
 
 TEST(LinkFaults, ANewLossBeginsWithTheFirstPacketOfItsSeed) {
   const Loss half{.per_million = Loss::kAll / 2, .seed = 3};
@@ -38,7 +17,9 @@ TEST(LinkFaults, ANewLossBeginsWithTheFirstPacketOfItsSeed) {
     faults.set_loss(kRail, half);
     std::vector<bool> lost;
     for (int i = 0; i < 100; ++i) lost.push_back(faults.loses_next(kRail));
-    EXPECT_EQ(lost, losses(half, 100));
+    std::vector<bool> wanted;
+    for (std::uint64_t i = 0; i < 100; ++i) wanted.push_back(faults::is_lost(half, i));
+    EXPECT_EQ(lost, wanted);
   }
   EXPECT_FALSE(faults.loses_next({.host = 0, .device = 0}));
   faults.set_loss(kRail, {});
@@ -56,6 +37,24 @@ TEST(LinkFaults, APulledLinkStaysPulledWhileItsHostIsOff) {
   EXPECT_FALSE(faults.is_up(kRail));
   faults.set_link(kRail, true);
   EXPECT_TRUE(faults.is_up(kRail));
+}
+
+TEST(LinkFaults, DelaysMtusAndPausesAreWhatWasSetLast) {
+  LinkFaults faults;
+  EXPECT_EQ(faults.delay(kRail), Duration{});
+  faults.set_delay(kRail, std::chrono::milliseconds(5));
+  EXPECT_EQ(faults.delay(kRail), std::chrono::milliseconds(5));
+  faults.set_delay(kRail, {});
+  EXPECT_EQ(faults.delay(kRail), Duration{});
+  faults.set_mtu(kRail, 1500);
+  EXPECT_EQ(faults.mtu_bytes(kRail), 1500u);
+  faults.set_mtu(kRail, std::nullopt);
+  EXPECT_EQ(faults.mtu_bytes(kRail), std::nullopt);
+  faults.set_paused(kRail.host, true);
+  EXPECT_TRUE(faults.is_paused(kRail.host));
+  EXPECT_TRUE(faults.is_up(kRail)) << "its ports stay up";
+  faults.set_paused(kRail.host, false);
+  EXPECT_FALSE(faults.is_paused(kRail.host));
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ std::vector<node::HostAddress> Network::addresses(HostIndex host) const {
                      .gid = address,
                      .interface = interface_of(device),
                      .interface_name = rail.device,
-                     .mtu_bytes = rail.mtu_bytes,
+                     .mtu_bytes = mtu_bytes({.host = host, .device = device}),
                      .default_route = device == 0});
     }
     ++device;
@@ -122,7 +122,7 @@ std::expected<Network::Route, std::string> Network::route(HostIndex host, const 
     }
     return Route{.source = *first,
                  .interface = interface_of(device),
-                 .mtu_bytes = std::min(rail(from).mtu_bytes, rail(to).mtu_bytes)};
+                 .mtu_bytes = std::min(mtu_bytes(from), mtu_bytes(to))};
   }
   return std::unexpected("no route to " + wire::address_text(destination) + ": " + why);
 }
@@ -136,7 +136,7 @@ std::expected<RailId, Network::Drop> Network::forward(HostIndex host, const Gid&
   const auto peer = rail_of_address_.find(destination);
   if (peer == rail_of_address_.end()) return std::unexpected(Drop::kNoSuchAddress);
   if (is_loopback(source) || !reach(*from, peer->second)) return std::unexpected(Drop::kNoRoute);
-  if (ip_bytes > std::min(rail(*from).mtu_bytes, rail(peer->second).mtu_bytes)) {
+  if (ip_bytes > std::min(mtu_bytes(*from), mtu_bytes(peer->second))) {
     return std::unexpected(Drop::kTooLong);
   }
   if (!faults_.is_up(*from) || !faults_.is_up(peer->second)) {
@@ -153,7 +153,7 @@ std::string Network::rail_text(RailId id) const {
   std::string text =
       "rail " + its.device + " of host " + fabric_.hosts[id.host].name + " (network " + its.network;
   if (its.vlan != 0) text += ", VLAN " + std::to_string(its.vlan);
-  return text + ", MTU " + std::to_string(its.mtu_bytes) + ")";
+  return text + ", MTU " + std::to_string(mtu_bytes(id)) + ")";
 }
 
 std::string Network::reach_text(RailId from, RailId to) const {
@@ -189,6 +189,13 @@ std::string Network::reason(Drop drop, HostIndex host, const Gid& source, const 
          rail_text(*from) + " to " + rail_text(peer->second);
 }
 
+std::optional<Network::LinkUse> Network::link_use(HostIndex host, const Gid& source,
+                                                  const Gid& destination) const {
+  const auto from = rail_of(host, source);
+  if (!from) return std::nullopt;
+  return LinkUse{.rail = *from, .stays = is_loopback(source) || rail_of(host, destination)};
+}
+
 bool Network::set_members(HostIndex host, std::uint16_t range, const Gid& group,
                           std::span<const std::uint32_t> interfaces) {
   if (!groups_.contains(group)) {
@@ -220,12 +227,12 @@ std::vector<Network::Member> Network::receivers(HostIndex host, const Gid& sourc
                                                 std::size_t ip_bytes) {
   const auto from = rail_of(host, source);
   const auto found = groups_.find(group);
-  if (!from || found == groups_.end() || ip_bytes > rail(*from).mtu_bytes) return {};
+  if (!from || found == groups_.end() || ip_bytes > mtu_bytes(*from)) return {};
   // The host itself gets its packets without a link.
   const bool leaves = !is_loopback(source) && faults_.is_up(*from) && !faults_.loses_next(*from);
   std::vector<Member> all;
   for (const Member& member : found->second) {
-    if (!on_one_link(*from, member.rail) || ip_bytes > rail(member.rail).mtu_bytes) continue;
+    if (!on_one_link(*from, member.rail) || ip_bytes > mtu_bytes(member.rail)) continue;
     const bool arrives = member.rail == *from ||
                          (leaves && faults_.is_up(member.rail) && !faults_.loses_next(member.rail));
     if (arrives) all.push_back(member);
@@ -258,6 +265,15 @@ std::expected<RailId, std::string> Network::find_rail(std::string_view host_and_
   }
   return std::unexpected("there are several links between " + link +
                          ", so name the device (HOST:DEVICE); there are: " + all);
+}
+
+std::uint32_t Network::mtu_bytes(RailId id) const {
+  return faults_.mtu_bytes(id).value_or(rail(id).mtu_bytes);
+}
+
+const std::vector<Pkey>& Network::pkeys(RailId id) const {
+  const std::vector<Pkey>* const changed = faults_.pkeys(id);
+  return changed == nullptr ? rail(id).pkeys : *changed;
 }
 
 std::string Network::link_text(RailId id) const {

@@ -73,6 +73,13 @@ class Network {
   // for the losses of links.
   std::expected<RailId, Drop> forward(HostIndex host, const Gid& source, const Gid& destination,
                                       std::size_t ip_bytes);
+  // Names the rail by which a packet leaves its host, if it does not stay there.
+  struct LinkUse {
+    RailId rail{};
+    bool stays = false;
+  };
+  // Returns nothing if the source is no address of the host.
+  std::optional<LinkUse> link_use(HostIndex host, const Gid& source, const Gid& destination) const;
   // Returns the reason of a drop in a line for the user, which names the rails.
   std::string reason(Drop drop, HostIndex host, const Gid& source, const Gid& destination,
                      std::size_t ip_bytes) const;
@@ -96,6 +103,9 @@ class Network {
   // needed only if several rails of the host are in the network.  The error is a line for the user.
   std::expected<RailId, std::string> find_rail(std::string_view host_and_device,
                                                std::string_view network) const;
+  // Return what a rail has: what the file says, or what a fault has made of it.
+  std::uint32_t mtu_bytes(RailId rail) const;
+  const std::vector<Pkey>& pkeys(RailId rail) const;
   // Returns "a:verbena0 - red".
   std::string link_text(RailId rail) const;
   // Tells why the port of a rail is down; nothing if it is not.

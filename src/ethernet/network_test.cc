@@ -206,6 +206,36 @@ TEST(Network, MembersBehindALinkThatIsDownGetNoMulticast) {
   }
 }
 
+TEST(Network, AnMtuOfAFaultReplacesThatOfTheRail) {
+  Network n = network();
+  n.faults().set_mtu(kBRed, 1500);
+  EXPECT_EQ(n.forward(kA, ip("10.0.0.1"), ip("10.0.0.2"), 1501).error(), Drop::kTooLong);
+  EXPECT_EQ(n.forward(kA, ip("10.0.0.1"), ip("10.0.0.2"), 1500), kBRed);
+  EXPECT_EQ(n.route(kA, ip("10.0.0.2"), {}).value().mtu_bytes, 1500u);
+  EXPECT_EQ(n.addresses(kB)[0].mtu_bytes, 1500u);
+  EXPECT_NE(n.reason(Drop::kTooLong, kA, ip("10.0.0.1"), ip("10.0.0.2"), 1501).find("MTU 1500"),
+            std::string::npos);
+  n.faults().set_mtu(kBRed, std::nullopt);
+  EXPECT_EQ(n.mtu_bytes(kBRed), plan::kMtuDefault);
+}
+
+TEST(Network, PkeysOfAFaultReplaceThoseOfTheRail) {
+  Network n = network();
+  EXPECT_EQ(n.pkeys(kBRed), std::vector<Pkey>{wire::kDefaultPkey});
+  n.faults().set_pkeys(kBRed, {Pkey{0x8001}});
+  EXPECT_EQ(n.pkeys(kBRed), std::vector<Pkey>{Pkey{0x8001}});
+}
+
+TEST(Network, KnowsWhichPacketsUseALink) {
+  Network n = network();
+  const auto out = n.link_use(kA, ip("10.0.0.1"), ip("10.0.0.2"));
+  EXPECT_EQ(out.value().rail, kARed);
+  EXPECT_FALSE(out->stays);
+  EXPECT_TRUE(n.link_use(kA, ip("10.0.0.1"), ip("10.0.9.1")).value().stays);
+  EXPECT_TRUE(n.link_use(kA, wire::kLoopbackIpv4, wire::kLoopbackIpv4).value().stays);
+  EXPECT_FALSE(n.link_use(kA, ip("10.0.0.2"), ip("10.0.0.1")).has_value());
+}
+
 TEST(Network, FindsTheRailThatIsTheLinkOfAHostWithANetwork) {
   const Network n = network();
   EXPECT_EQ(n.find_rail("a", "red"), kARed);

@@ -2,140 +2,203 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
-#include "subnet/find_link.h"
+#include "os/clock.h"
 
 namespace verbena::hosts {
 namespace {
 
-using Set = std::expected<std::string, std::string>;
+using faults::Fault;
+using faults::Kind;
 
-constexpr const char* kUnknownFault = "not a fault that this fabric knows";
-
-std::string loss_text(const ethernet::Loss& loss) {
+std::string loss_text(const faults::Loss& loss) {
+  if (loss.per_million == 0) return "loses nothing";
   return fmt::format("loses {} % of its packets (seed {})", loss.per_million / 10'000.0, loss.seed);
+}
+
+std::string delay_text(Duration delay) {
+  if (delay == Duration{}) return "is not slow";
+  return "delays packets by " + faults::duration_text(delay);
+}
+
+std::string flaps_text(const faults::Periods& periods) {
+  const std::string text = fmt::format("flaps: {} down, {} up", faults::duration_text(periods.down),
+                                       faults::duration_text(periods.up));
+  return periods.seed ? fmt::format("{}, at random (seed {})", text, *periods.seed) : text;
+}
+
+std::string mtu_text(std::uint32_t bytes) {
+  return bytes == 0 ? "has its own MTU" : fmt::format("has an MTU of {} bytes", bytes);
+}
+
+std::string pkey_text(Pkey pkey, bool present) {
+  return fmt::format("{} P_Key 0x{:04x}", present ? "has got" : "has lost", pkey.value);
+}
+
+bool is_of_link(Kind kind) {
+  switch (kind) {
+    case Kind::kLinkDown:
+    case Kind::kLinkUp:
+    case Kind::kLinkLossy:
+    case Kind::kLinkSlow:
+    case Kind::kLinkFlapping:
+    case Kind::kLinkMtu: return true;
+    case Kind::kNodeOff:
+    case Kind::kNodeOn:
+    case Kind::kNodePaused:
+    case Kind::kPkeyRemoved:
+    case Kind::kPkeyAdded: return false;
+  }
+  return false;
 }
 
 }  // namespace
 
-// ---- InfiniBand ---------------------------------------------------------------------------------
+Faults::Faults(asio::io_context& loop, Breakable& fabric)
+    : fabric_(fabric), flap_timer_(loop, [this] { flap_due_links(); }) {}
 
-Set SubnetFaults::set(const ipc::SetFault& wanted) {
-  switch (wanted.fault) {
-    case ipc::Fault::kLinkDown:
-    case ipc::Fault::kLinkUp: return set_link(wanted);
-    case ipc::Fault::kNodeOff:
-    case ipc::Fault::kNodeOn: return set_node(wanted);
-    case ipc::Fault::kLinkLossy:
-      return std::unexpected("only links of Ethernet fabrics can be lossy, not those of a subnet");
+std::optional<std::string> Faults::problem_with(const Fault& wanted) const {
+  if (is_of_link(wanted.kind)) {
+    const auto link = fabric_.find_link(wanted.a, wanted.b);
+    return link ? std::nullopt : std::optional(link.error());
   }
-  return std::unexpected(kUnknownFault);
+  const auto node = fabric_.find_node(wanted.a);
+  return node ? std::nullopt : std::optional(node.error());
 }
 
-Set SubnetFaults::set_link(const ipc::SetFault& wanted) {
-  const subnet::Topology& topology = nodes_.subnet().topology();
-  const auto link = subnet::find_link(topology, wanted.a, wanted.b);
-  if (!link) return std::unexpected(link.error());
-  const bool up = wanted.fault == ipc::Fault::kLinkUp;
-  if (up) {
-    pulled_.erase(*link);
-  } else {
-    pulled_.insert(*link);
+Faults::Set Faults::set(const Fault& wanted) {
+  if (is_of_link(wanted.kind)) {
+    const auto link = fabric_.find_link(wanted.a, wanted.b);
+    if (!link) return std::unexpected(link.error());
+    return set_link(*link, wanted);
   }
-  nodes_.set_link(*link, up);
-  const std::string text = "link " + subnet::link_text(topology, *link);
-  if (!up) return text + " is down";
-  if (nodes_.subnet().link_is_up(*link)) return text + " is up";
-  return text + " is plugged, but does not train: a node is off, or a port is disabled";
-}
-
-Set SubnetFaults::set_node(const ipc::SetFault& wanted) {
-  const auto node = subnet::find_node(nodes_.subnet().topology(), wanted.a);
+  const auto node = fabric_.find_node(wanted.a);
   if (!node) return std::unexpected(node.error());
-  const bool on = wanted.fault == ipc::Fault::kNodeOn;
-  if (on) {
-    off_.erase(*node);
-  } else {
-    off_.insert(*node);
-  }
-  nodes_.set_power(*node, on);
-  return fmt::format("node {} is {}", wanted.a, on ? "on" : "off");
+  return set_node(*node, wanted);
 }
 
-std::vector<ipc::FaultStatus> SubnetFaults::status() const {
-  const subnet::Topology& topology = nodes_.subnet().topology();
-  std::vector<ipc::FaultStatus> all;
-  for (const std::uint32_t node : off_) {
-    all.push_back({.what = "node " + topology.nodes[node].name, .state = "is off"});
-  }
-  for (const std::size_t link : pulled_) {
-    all.push_back({.what = "link " + subnet::link_text(topology, link), .state = "is down"});
-  }
-  return all;
-}
+// ---- links --------------------------------------------------------------------------------------
 
-// ---- Ethernet -----------------------------------------------------------------------------------
-
-Set HostFaults::set(const ipc::SetFault& wanted) {
-  switch (wanted.fault) {
-    case ipc::Fault::kLinkDown:
-    case ipc::Fault::kLinkUp:
-    case ipc::Fault::kLinkLossy: return set_link(wanted);
-    case ipc::Fault::kNodeOff:
-    case ipc::Fault::kNodeOn: return set_host(wanted);
-  }
-  return std::unexpected(kUnknownFault);
-}
-
-Set HostFaults::set_link(const ipc::SetFault& wanted) {
-  // The order of the two ends does not matter.
-  auto rail = network_.find_rail(wanted.a, wanted.b);
-  if (!rail) {
-    const auto other_way = network_.find_rail(wanted.b, wanted.a);
-    if (!other_way) return std::unexpected(rail.error());
-    rail = other_way;
-  }
-  ethernet::LinkFaults& faults = network_.faults();
-  const std::string text = "link " + network_.link_text(*rail);
-  if (wanted.fault == ipc::Fault::kLinkLossy) {
-    if (wanted.lost_per_million > ethernet::Loss::kAll) {
-      return std::unexpected("a link loses 0 to 100 percent of its packets");
+Faults::Set Faults::set_link(Breakable::Link link, const Fault& wanted) {
+  const std::string text = "link " + fabric_.link_text(link) + " ";
+  switch (wanted.kind) {
+    case Kind::kLinkDown:
+    case Kind::kLinkUp: return text + plug(link, wanted.kind == Kind::kLinkUp);
+    case Kind::kLinkFlapping:
+      return text +
+             flap(link, {.down = wanted.down,
+                         .up = wanted.up,
+                         .seed = wanted.has_seed ? std::optional(wanted.seed) : std::nullopt});
+    case Kind::kLinkLossy: {
+      const faults::Loss loss{.per_million = wanted.lost_per_million, .seed = wanted.seed};
+      links_[link].loss = loss;
+      fabric_.set_loss(link, loss);
+      return text + loss_text(loss);
     }
-    const ethernet::Loss loss{.per_million = wanted.lost_per_million, .seed = wanted.seed};
-    faults.set_loss(*rail, loss);
-    return text + " " + (loss.per_million == 0 ? "loses nothing" : loss_text(loss));
-  }
-  const bool up = wanted.fault == ipc::Fault::kLinkUp;
-  faults.set_link(*rail, up);
-  changed_(rail->host);
-  if (!up) return text + " is down";
-  return text + (faults.is_up(*rail) ? " is up" : " is plugged, but its host is off");
-}
-
-Set HostFaults::set_host(const ipc::SetFault& wanted) {
-  const auto host = network_.find_host(wanted.a);
-  if (!host) return std::unexpected(fmt::format("there is no host '{}'", wanted.a));
-  const bool on = wanted.fault == ipc::Fault::kNodeOn;
-  network_.faults().set_host(*host, on);
-  changed_(*host);
-  return fmt::format("node {} is {}", wanted.a, on ? "on" : "off: cut off from its networks");
-}
-
-std::vector<ipc::FaultStatus> HostFaults::status() const {
-  const ethernet::LinkFaults& faults = network_.faults();
-  std::vector<ipc::FaultStatus> all;
-  const auto& hosts = network_.fabric().hosts;
-  for (ethernet::HostIndex host = 0; host < hosts.size(); ++host) {
-    if (faults.is_off(host)) all.push_back({.what = "node " + hosts[host].name, .state = "is off"});
-    const auto devices = static_cast<std::uint8_t>(hosts[host].rails.size());
-    for (std::uint8_t device = 0; device < devices; ++device) {
-      const ethernet::RailId rail{.host = host, .device = device};
-      const std::string what = "link " + network_.link_text(rail);
-      if (faults.link_is_pulled(rail)) all.push_back({.what = what, .state = "is down"});
-      const ethernet::Loss loss = faults.loss(rail);
-      if (loss.per_million != 0) all.push_back({.what = what, .state = loss_text(loss)});
+    case Kind::kLinkSlow:
+      links_[link].delay = wanted.delay;
+      fabric_.set_delay(link, wanted.delay);
+      return text + delay_text(wanted.delay);
+    case Kind::kLinkMtu: {
+      const auto set = fabric_.set_mtu(link, wanted.mtu_bytes);
+      if (!set) return std::unexpected(set.error());
+      links_[link].mtu_bytes = wanted.mtu_bytes;
+      return text + mtu_text(wanted.mtu_bytes);
     }
+    default: return std::unexpected("not a fault that this fabric knows");
+  }
+}
+
+std::string Faults::plug(Breakable::Link link, bool up) {
+  LinkState& state = links_[link];
+  state.flaps.reset();
+  state.pulled = !up;
+  set_timer();
+  fabric_.set_link(link, up);
+  return up ? fabric_.up_text(link) : "is down";
+}
+
+std::string Faults::flap(Breakable::Link link, const faults::Periods& periods) {
+  LinkState& state = links_[link];
+  state.flaps.emplace(periods, os::now());
+  state.pulled = false;
+  set_timer();
+  fabric_.set_link(link, false);
+  return flaps_text(periods);
+}
+
+void Faults::flap_due_links() {
+  const Time now = os::now();
+  for (auto& [link, state] : links_) {
+    if (state.flaps && state.flaps->advance(now)) fabric_.set_link(link, state.flaps->is_up());
+  }
+  set_timer();
+}
+
+void Faults::set_timer() {
+  Time next = kNever;
+  for (const auto& [link, state] : links_) {
+    if (state.flaps) next = std::min(next, state.flaps->next_deadline());
+  }
+  flap_timer_.at(next);
+}
+
+// ---- nodes --------------------------------------------------------------------------------------
+
+Faults::Set Faults::set_node(Breakable::Node node, const Fault& wanted) {
+  switch (wanted.kind) {
+    case Kind::kPkeyRemoved:
+    case Kind::kPkeyAdded: return set_pkey(node, wanted.pkey, wanted.kind == Kind::kPkeyAdded);
+    default: return set_power(node, wanted.kind);
+  }
+}
+
+Faults::Set Faults::set_power(Breakable::Node node, Kind kind) {
+  const std::string name = "node " + fabric_.node_name(node) + " ";
+  NodeState& state = nodes_[node];
+  const bool off = kind == Kind::kNodeOff;
+  const bool paused = kind == Kind::kNodePaused;
+  if (paused && state.off) return std::unexpected(name + "is off, so it cannot be paused");
+  if (state.paused != paused) fabric_.set_paused(node, paused);
+  if (!paused) fabric_.set_power(node, !off);
+  state.off = off;
+  state.paused = paused;
+  if (paused) return name + "is paused";
+  return name + (off ? fabric_.off_text() : "is on");
+}
+
+Faults::Set Faults::set_pkey(Breakable::Node node, Pkey pkey, bool present) {
+  const auto set = fabric_.set_pkey(node, pkey, present);
+  if (!set) return std::unexpected(set.error());
+  nodes_[node].pkeys[pkey] = present;
+  return "node " + fabric_.node_name(node) + " " + pkey_text(pkey, present);
+}
+
+// ---- what is broken -----------------------------------------------------------------------------
+
+std::vector<ipc::FaultStatus> Faults::status() const {
+  std::vector<ipc::FaultStatus> all;
+  const auto add = [&](const std::string& what, std::string state) {
+    all.push_back({.what = what, .state = std::move(state)});
+  };
+  for (const auto& [node, state] : nodes_) {
+    const std::string what = "node " + fabric_.node_name(node);
+    if (state.off) add(what, "is off");
+    if (state.paused) add(what, "is paused");
+    for (const auto& [pkey, present] : state.pkeys) {
+      // The manager may have written the table meanwhile.
+      if (fabric_.has_pkey(node, pkey) == present) add(what, pkey_text(pkey, present));
+    }
+  }
+  for (const auto& [link, state] : links_) {
+    const std::string what = "link " + fabric_.link_text(link);
+    if (state.pulled) add(what, "is down");
+    if (state.flaps) add(what, flaps_text(state.flaps->periods()));
+    if (state.loss.per_million != 0) add(what, loss_text(state.loss));
+    if (state.delay != Duration{}) add(what, delay_text(state.delay));
+    if (state.mtu_bytes != 0) add(what, mtu_text(state.mtu_bytes));
   }
   return all;
 }

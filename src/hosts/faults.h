@@ -1,68 +1,102 @@
 #pragma once
 
-#include <cstddef>
+#include <asio/io_context.hpp>
 #include <cstdint>
 #include <expected>
-#include <functional>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "ethernet/network.h"
-#include "hosts/subnet_nodes.h"
+#include "agent/watch.h"
+#include "base/strong.h"
+#include "faults/fault.h"
+#include "faults/flaps.h"
+#include "faults/loss.h"
 #include "ipc/fabric.h"
 
 namespace verbena::hosts {
 
-// Carries out `verbena fabric fault`, and remembers what a user has broken.  One thread.
+// Is what Faults breaks: a fabric whose links and nodes have numbers.
+class Breakable {
+ public:
+  using Link = std::uint64_t;
+  using Node = std::uint32_t;
+  // Holds a value, or a line for the user.
+  template <class T>
+  using Answer = std::expected<T, std::string>;
+
+  Breakable() = default;
+  Breakable(const Breakable&) = delete;
+  Breakable& operator=(const Breakable&) = delete;
+  virtual ~Breakable() = default;
+
+  virtual Answer<Link> find_link(const std::string& a, const std::string& b) const = 0;
+  virtual Answer<Node> find_node(const std::string& name) const = 0;
+  virtual std::string link_text(Link link) const = 0;
+  virtual std::string node_name(Node node) const = 0;
+
+  virtual void set_link(Link link, bool up) = 0;
+  // Says whether a link works that is not pulled: "is up".
+  virtual std::string up_text(Link link) const = 0;
+  virtual void set_loss(Link link, const faults::Loss& loss) = 0;
+  virtual void set_delay(Link link, Duration delay) = 0;
+  // 0 ends it.  The error is that the link cannot have this MTU.
+  virtual Answer<void> set_mtu(Link link, std::uint32_t mtu_bytes) = 0;
+
+  virtual void set_power(Node node, bool on) = 0;
+  // Says what it means for a node to be off: "is off".
+  virtual std::string off_text() const = 0;
+  virtual void set_paused(Node node, bool paused) = 0;
+  virtual Answer<void> set_pkey(Node node, Pkey pkey, bool present) = 0;
+  // Returns true if some port of the node has exactly this P_Key.
+  virtual bool has_pkey(Node node, Pkey pkey) const = 0;
+};
+
+// Carries out what `verbena fabric fault` and the files of fabrics say, and remembers what is
+// broken.  It lets links flap by itself.  One thread.
 class Faults {
  public:
-  Faults() = default;
-  Faults(const Faults&) = delete;
-  Faults& operator=(const Faults&) = delete;
-  virtual ~Faults() = default;
+  // REQUIRES: the fabric outlives this object.
+  Faults(asio::io_context& loop, Breakable& fabric);
 
   // Returns the new state as a line for the user, or what is wrong with the request.
-  virtual std::expected<std::string, std::string> set(const ipc::SetFault& wanted) = 0;
+  std::expected<std::string, std::string> set(const faults::Fault& wanted);
+  // Returns nothing, or why set() would refuse the names in it.
+  std::optional<std::string> problem_with(const faults::Fault& wanted) const;
   // Returns everything that is broken now.
-  virtual std::vector<ipc::FaultStatus> status() const = 0;
-};
-
-// Breaks links and nodes of an InfiniBand subnet.
-class SubnetFaults final : public Faults {
- public:
-  // REQUIRES: the nodes outlive this object.
-  explicit SubnetFaults(SubnetNodes& nodes) : nodes_(nodes) {}
-
-  std::expected<std::string, std::string> set(const ipc::SetFault& wanted) override;
-  std::vector<ipc::FaultStatus> status() const override;
+  std::vector<ipc::FaultStatus> status() const;
 
  private:
-  std::expected<std::string, std::string> set_link(const ipc::SetFault& wanted);
-  std::expected<std::string, std::string> set_node(const ipc::SetFault& wanted);
+  using Set = std::expected<std::string, std::string>;
+  struct LinkState {
+    bool pulled = false;
+    std::optional<faults::Flaps> flaps{};
+    faults::Loss loss{};
+    Duration delay{};
+    std::uint32_t mtu_bytes = 0;
+  };
+  struct NodeState {
+    bool off = false;
+    bool paused = false;
+    std::map<Pkey, bool> pkeys{};  // present or not, as a user has ordered last
+  };
 
-  SubnetNodes& nodes_;
-  std::set<std::size_t> pulled_{};  // places in Topology::links
-  std::set<std::uint32_t> off_{};   // places in Topology::nodes
-};
+  Set set_link(Breakable::Link link, const faults::Fault& wanted);
+  std::string plug(Breakable::Link link, bool up);
+  std::string flap(Breakable::Link link, const faults::Periods& periods);
+  Set set_node(Breakable::Node node, const faults::Fault& wanted);
+  Set set_power(Breakable::Node node, faults::Kind kind);
+  Set set_pkey(Breakable::Node node, Pkey pkey, bool present);
+  void flap_due_links();
+  void set_timer();
 
-// Breaks links of hosts with Ethernet networks, and cuts hosts off.
-class HostFaults final : public Faults {
- public:
-  // `changed` is called when links of a host may have gone down or come up.  REQUIRES: the network
-  // outlives this object.
-  HostFaults(ethernet::Network& network, std::move_only_function<void(ethernet::HostIndex)> changed)
-      : network_(network), changed_(std::move(changed)) {}
-
-  std::expected<std::string, std::string> set(const ipc::SetFault& wanted) override;
-  std::vector<ipc::FaultStatus> status() const override;
-
- private:
-  std::expected<std::string, std::string> set_link(const ipc::SetFault& wanted);
-  std::expected<std::string, std::string> set_host(const ipc::SetFault& wanted);
-
-  ethernet::Network& network_;
-  std::move_only_function<void(ethernet::HostIndex)> changed_;
+  Breakable& fabric_;
+  std::map<Breakable::Link, LinkState> links_{};
+  std::map<Breakable::Node, NodeState> nodes_{};
+  agent::Timer flap_timer_;
 };
 
 }  // namespace verbena::hosts

@@ -42,12 +42,12 @@ void HostNetwork::open(User& user) {
 void HostNetwork::links_changed() {
   if (user_ == nullptr) return;
   const ethernet::Network& network = switch_.network();
-  std::uint8_t device = 0;
-  for (const plan::Rail& rail : network.fabric().hosts[host_].rails) {
-    user_->port_state_changed(
-        {.device = device, .number = 1},
-        {.why_down = network.why_down({.host = host_, .device = device}), .pkeys = rail.pkeys});
-    ++device;
+  user_->addresses_changed(network.addresses(host_));  // with their MTUs
+  const auto devices = static_cast<std::uint8_t>(network.fabric().hosts[host_].rails.size());
+  for (std::uint8_t device = 0; device < devices; ++device) {
+    const RailId rail{.host = host_, .device = device};
+    user_->port_state_changed({.device = device, .number = 1},
+                              {.why_down = network.why_down(rail), .pkeys = network.pkeys(rail)});
   }
 }
 
@@ -62,7 +62,7 @@ std::span<const link::Arrival> HostNetwork::send(link::Burst& burst, Time now) {
     capture_packet(user_->captures(), link::Direction::kOut,
                    {packet.address, burst.transport(packet)}, now);
   }
-  switch_.send(host_, burst);
+  switch_.send(host_, burst, now);
   return {};
 }
 

@@ -41,7 +41,8 @@ class HostNetwork final : public agent::Network, private Switch::Station {
   std::size_t leases() const override { return switch_.uplinks().leases(host_); }
   void add_counters(std::vector<ipc::NamedCount>& out) const override;
 
-  // Tells the programs of the host which of its ports are down now (ethernet::LinkFaults).
+  // Tells the programs of the host which of its ports are down now, and which MTUs and P_Keys they
+  // have (ethernet::LinkFaults).
   void links_changed();
 
  private:

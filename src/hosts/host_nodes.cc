@@ -1,5 +1,7 @@
 #include "hosts/host_nodes.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "wire/ip.h"
@@ -48,13 +50,17 @@ ipc::HostStatus HostNodes::status(std::size_t host) const {
   const plan::Host& its = switch_->network().fabric().hosts[host];
   ipc::HostStatus status{.name = its.name,
                          .programs = static_cast<std::uint32_t>(agents_[host]->programs())};
+  const ethernet::Network& network = switch_->network();
+  RailId id{.host = static_cast<HostIndex>(host)};
   for (const plan::Rail& rail : its.rails) {
     status.rails.push_back({.device = rail.device,
                             .network = rail.network,
                             .vlan = rail.vlan,
-                            .mtu_bytes = rail.mtu_bytes,
-                            .addresses = rail.addresses,
-                            .pkeys = rail.pkeys});
+                            .mtu_bytes = network.mtu_bytes(id),
+                            .addresses = rail.addresses});
+    std::ranges::copy_if(network.pkeys(id), std::back_inserter(status.rails.back().pkeys),
+                         [](Pkey pkey) { return pkey != Pkey{}; });  // others are empty entries
+    ++id.device;
   }
   return status;
 }
@@ -68,7 +74,7 @@ std::vector<interfaces::Interface> HostNodes::interfaces(std::size_t host) const
     const auto device = static_cast<std::uint8_t>(all.size());
     interfaces::Interface one{.name = interfaces::name_for(rail.device, device),
                               .index = ethernet::Network::interface_of(device),
-                              .mtu_bytes = rail.mtu_bytes,
+                              .mtu_bytes = network.mtu_bytes({.host = index, .device = device}),
                               .running = !network.why_down({.host = index, .device = device}),
                               .hardware_address = mac_of(devices[device].guid)};
     for (const Gid& ip : rail.addresses) {

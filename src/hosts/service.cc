@@ -38,8 +38,9 @@ std::expected<std::unique_ptr<Service>, std::string> Service::create(asio::io_co
   auto nodes = HostNodes::create(loop, std::move(fabric), service->node_options(), log);
   if (!nodes) return std::unexpected(std::move(nodes.error()));
   HostNodes& hosts = **nodes;
-  service->faults_ = std::make_unique<HostFaults>(
+  service->breakable_ = std::make_unique<BreakableHosts>(
       hosts.network(), [&hosts](HostIndex host) { hosts.links_changed(host); });
+  service->faults_ = std::make_unique<Faults>(loop, *service->breakable_);
   service->nodes_ = std::move(*nodes);
   return service;
 }
@@ -53,7 +54,8 @@ std::expected<std::unique_ptr<Service>, std::string> Service::create(asio::io_co
   auto nodes = SubnetNodes::create(loop, std::move(topology), service->node_options(), log);
   if (!nodes) return std::unexpected(std::move(nodes.error()));
   SubnetNodes& hcas = **nodes;
-  service->faults_ = std::make_unique<SubnetFaults>(hcas);
+  service->breakable_ = std::make_unique<BreakableSubnet>(hcas);
+  service->faults_ = std::make_unique<Faults>(loop, *service->breakable_);
   service->nodes_ = std::move(*nodes);
   const Options& its = service->options_;
   if (its.managers.empty()) return service;
@@ -193,7 +195,7 @@ void Service::show_log(Tool& tool, const ipc::Envelope& envelope) {
 void Service::set_fault(Tool& tool, const ipc::Envelope& envelope) {
   const auto request = ipc::decode<ipc::SetFault>(envelope);
   if (!request) return tool.connection.done(envelope.request, std::unexpected(request.error()));
-  const auto state = faults_->set(*request);
+  const auto state = faults_->set(request->fault);
   if (!state) {
     return tool.connection.reply(envelope.request, ipc::FaultReply{.problem = state.error()});
   }

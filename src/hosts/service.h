@@ -12,6 +12,7 @@
 #include "agent/connection.h"
 #include "agent/log.h"
 #include "agent/watch.h"
+#include "hosts/breakables.h"
 #include "hosts/faults.h"
 #include "hosts/host_nodes.h"
 #include "hosts/managers.h"
@@ -97,6 +98,7 @@ class Service final : public agent::Connection::Owner {
   os::UnixListener listener_;
   std::unique_ptr<Nodes> nodes_{};
   std::unique_ptr<Managers> managers_{};  // null: it has none of its own
+  std::unique_ptr<Breakable> breakable_{};
   std::unique_ptr<Faults> faults_{};
   std::map<std::uint64_t, std::unique_ptr<Tool>> tools_{};
   std::uint64_t next_tool_ = 1;

@@ -66,6 +66,31 @@ void SubnetNodes::set_power(std::uint32_t node, bool on) {
   switch_->pump(os::now());
 }
 
+void SubnetNodes::set_paused(std::uint32_t node, bool paused) {
+  switch_->subnet().set_paused(node, paused, os::now());
+  switch_->pump(os::now());
+}
+
+void SubnetNodes::set_loss(std::size_t link, const faults::Loss& loss) {
+  switch_->subnet().set_loss(link, loss);
+}
+
+void SubnetNodes::set_delay(std::size_t link, Duration delay) {
+  switch_->subnet().set_delay(link, delay);
+}
+
+void SubnetNodes::set_mtu(std::size_t link, std::optional<subnet::Mtu> mtu) {
+  switch_->subnet().set_mtu(link, mtu, os::now());
+  switch_->pump(os::now());
+}
+
+bool SubnetNodes::set_pkey(subnet::PortRef port, Pkey pkey, bool present) {
+  subnet::Subnet& subnet = switch_->subnet();
+  const bool done = present ? subnet.add_pkey(port, pkey) : subnet.remove_pkey(port, pkey);
+  switch_->pump(os::now());
+  return done;
+}
+
 ipc::HostStatus SubnetNodes::status(std::size_t node) const {
   const std::uint32_t hca = hcas_[node];
   const subnet::Node& its = switch_->subnet().topology().nodes[hca];

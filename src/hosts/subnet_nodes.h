@@ -33,9 +33,15 @@ class SubnetNodes final : public Nodes {
     switch_->when_ports_change(std::move(call));
   }
 
-  // Pulls or plugs a cable, and switches a node off or on, as subnet::Subnet does.
+  // These break links and nodes, as those of subnet::Subnet do.
   void set_link(std::size_t link, bool up);
   void set_power(std::uint32_t node, bool on);
+  void set_paused(std::uint32_t node, bool paused);
+  void set_loss(std::size_t link, const faults::Loss& loss);
+  void set_delay(std::size_t link, Duration delay);
+  void set_mtu(std::size_t link, std::optional<subnet::Mtu> mtu);
+  // Removes a P_Key from the table of a port, or adds one.
+  bool set_pkey(subnet::PortRef port, Pkey pkey, bool present);
 
   Forwarder& packets() override { return *switch_; }
   std::size_t size() const override { return hcas_.size(); }

@@ -309,6 +309,7 @@ void SubnetSwitch::add_counters(std::vector<ipc::NamedCount>& out) const {
   add("subnet_packets_malformed", counts.malformed);
   add("subnet_too_many_hops", counts.too_many_hops);
   add("subnet_not_taken", counts.not_taken);
+  add("subnet_paused_full", counts.paused_full);
   uplinks_->add_counters(out);
   add("to_nodes", counters_.to_agents);
   for (std::size_t i = 0; i < kDrops; ++i) add(kDropNames[i], counters_.dropped[i]);

@@ -19,6 +19,12 @@ std::size_t ip_bytes(const link::Arrival& arrival) {
          arrival.transport.size() + kIcrcBytes;
 }
 
+std::vector<std::byte> copied(const link::Arrival& arrival) {
+  std::vector<std::byte> transport(arrival.transport.size());
+  copy_packet(arrival, transport);
+  return transport;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Switch>> Switch::create(asio::io_context& loop, plan::Fabric fabric) {
@@ -28,20 +34,15 @@ Result<std::unique_ptr<Switch>> Switch::create(asio::io_context& loop, plan::Fab
 }
 
 Switch::Switch(asio::io_context& loop, plan::Fabric fabric)
-    : network_(std::move(fabric)), delivery_(loop, [this] { deliver_to_nodes(); }) {}
+    : network_(std::move(fabric)),
+      late_timer_(loop, [] {}),  // the owner calls forward() whenever the loop has run
+      delivery_(loop, [this] { deliver_to_nodes(); }) {}
 
 // ---- hosts --------------------------------------------------------------------------------------
 
-void Switch::send(HostIndex host, const link::Burst& burst) {
+void Switch::send(HostIndex host, const link::Burst& burst, Time now) {
   for (const link::Burst::Packet& packet : burst.packets()) {
-    const link::Arrival arrival{packet.address, burst.transport(packet)};
-    const auto to = network_.forward(host, packet.address.source, packet.address.destination,
-                                     ip_bytes(arrival));
-    if (to) {
-      to_node(*to, arrival);
-    } else {
-      ++counters_.dropped[static_cast<std::size_t>(to.error())];
-    }
+    (void)leave({.host = host}, {packet.address, burst.transport(packet)}, now, false);
   }
 }
 
@@ -78,9 +79,41 @@ void Switch::detach(const ProgramId& program) {
   remarks_.erase(program);
 }
 
+bool Switch::forward(Time now) {
+  const auto pass_on = [&](const LatePackets::Way& way, const LatePacket& packet) {
+    const link::Arrival arrival{packet.address, packet.transport};
+    if (!way.arrives) return transmit(packet.from, arrival, now, true);
+    if (!packet.member) return deliver(way.rail, arrival, now, true);
+    to_member(way.rail, *packet.member, arrival, now);
+    return true;
+  };
+  const bool some = !late_.empty() && late_.release(now, network_.faults(), pass_on);
+  const bool read = uplinks_->read(now);
+  late_timer_.at(late_.next_deadline(network_.faults()));
+  return read || some;
+}
+
 bool Switch::pass(const ProgramId& from, const link::Arrival& arrival, Time now, bool may_wait) {
-  const auto bth = wire::decode<wire::Bth>(arrival.headers);
-  if (!bth) {
+  return leave({.host = from.first, .program = from.second}, arrival, now, may_wait);
+}
+
+// Takes a packet that a host sends.
+bool Switch::leave(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait) {
+  if (!network_.faults().makes_late() && late_.empty()) {
+    return transmit(from, arrival, now, may_wait);
+  }
+  const link::Address& address = arrival.address;
+  const auto use = network_.link_use(from.host, address.source, address.destination);
+  const auto way = use ? LatePackets::Way{.stays = use->stays, .rail = use->rail}
+                       : LatePackets::Way{.stays = true, .rail = {.host = from.host}};
+  if (!must_wait(way)) return transmit(from, arrival, now, may_wait);
+  hold(way, {.from = from, .address = address, .transport = copied(arrival)}, now);
+  return true;
+}
+
+// Sends a packet on its way through the network.
+bool Switch::transmit(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait) {
+  if (!wire::decode<wire::Bth>(arrival.headers)) {
     ++counters_.to_nobody;
     return true;
   }
@@ -88,17 +121,31 @@ bool Switch::pass(const ProgramId& from, const link::Arrival& arrival, Time now,
     to_members(from, arrival, now);
     return true;
   }
-  const auto to = network_.forward(from.first, arrival.address.source, arrival.address.destination,
+  const auto to = network_.forward(from.host, arrival.address.source, arrival.address.destination,
                                    ip_bytes(arrival));
   if (!to) {
     drop(from, arrival, to.error());
     return true;
   }
+  return arrive(*to, from, arrival, now, may_wait);
+}
+
+bool Switch::arrive(RailId rail, const Sender& from, const link::Arrival& arrival, Time now,
+                    bool may_wait) {
+  const LatePackets::Way way{.arrives = true, .rail = rail};
+  if (rail.host == from.host || !must_wait(way)) return deliver(rail, arrival, now, may_wait);
+  hold(way, {.from = from, .address = arrival.address, .transport = copied(arrival)}, now);
+  return true;
+}
+
+bool Switch::deliver(RailId rail, const link::Arrival& arrival, Time now, bool may_wait) {
+  const auto bth = wire::decode<wire::Bth>(arrival.headers);
+  VB_CHECK(bth.has_value());  // transmit() has read it
   if (bth->destination_qpn == kQp1) {
-    to_node(*to, arrival);
+    to_node(rail, arrival);
     return true;
   }
-  const auto receiver = uplinks_->program_of(to->host, range_of(bth->destination_qpn));
+  const auto receiver = uplinks_->program_of(rail.host, range_of(bth->destination_qpn));
   if (!receiver) {
     ++counters_.to_nobody;
     return true;
@@ -106,34 +153,63 @@ bool Switch::pass(const ProgramId& from, const link::Arrival& arrival, Time now,
   return uplinks_->put(*uplinks_->find(*receiver), arrival.address, arrival, now, may_wait);
 }
 
-void Switch::to_members(const ProgramId& from, const link::Arrival& arrival, Time now) {
-  const auto& [host, client] = from;
-  link::Address address = arrival.address;
-  for (const auto& member : network_.receivers(host, arrival.address.source,
+void Switch::to_members(const Sender& from, const link::Arrival& arrival, Time now) {
+  for (const auto& member : network_.receivers(from.host, arrival.address.source,
                                                arrival.address.destination, ip_bytes(arrival))) {
-    const auto receiver = uplinks_->program_of(member.rail.host, member.range);
-    if (!receiver) continue;
-    // Tells the program by which port the packet came: the group does not.
-    address.interface = ethernet::Network::interface_of(member.rail.device);
-    ++counters_.copies;
-    (void)uplinks_->put(*uplinks_->find(*receiver), address, arrival, now, false);
+    const LatePackets::Way way{.arrives = true, .rail = member.rail};
+    if (member.rail.host == from.host || !must_wait(way)) {
+      to_member(member.rail, member.range, arrival, now);
+    } else {
+      hold(way,
+           {.from = from,
+            .address = arrival.address,
+            .transport = copied(arrival),
+            .member = member.range},
+           now);
+    }
   }
 }
 
-void Switch::drop(const ProgramId& from, const link::Arrival& arrival,
-                  ethernet::Network::Drop why) {
+void Switch::to_member(RailId rail, std::uint16_t range, const link::Arrival& arrival, Time now) {
+  const auto receiver = uplinks_->program_of(rail.host, range);
+  if (!receiver) return;
+  // Tells the program by which port the packet came: the group does not.
+  link::Address address = arrival.address;
+  address.interface = ethernet::Network::interface_of(rail.device);
+  ++counters_.copies;
+  (void)uplinks_->put(*uplinks_->find(*receiver), address, arrival, now, false);
+}
+
+// ---- late packets -------------------------------------------------------------------------------
+
+bool Switch::must_wait(const LatePackets::Way& way) const {
+  const ethernet::LinkFaults& faults = network_.faults();
+  return faults.is_paused(way.rail.host) || late_.has(way) ||
+         (!way.stays && faults.delay(way.rail) != Duration{});
+}
+
+void Switch::hold(const LatePackets::Way& way, LatePacket packet, Time now) {
+  const Duration delay = way.stays ? Duration{} : network_.faults().delay(way.rail);
+  if (!late_.hold(way, std::move(packet), now + delay)) ++counters_.late_full;
+}
+
+void Switch::drop(const Sender& from, const link::Arrival& arrival, ethernet::Network::Drop why) {
   ++counters_.dropped[static_cast<std::size_t>(why)];
+  if (!from.program) return;
+  const ProgramId program{from.host, *from.program};
+  if (uplinks_->find(program) == nullptr) return;  // it has ended since it sent the packet
   const link::Address& address = arrival.address;
-  auto& remarks = remarks_[from];
+  auto& remarks = remarks_[program];
   if (remarks.size() == kRemarksMax ||
       !remarks.insert({address.source, address.destination}).second) {
     return;
   }
-  const auto station = stations_.find(from.first);
+  const auto station = stations_.find(from.host);
   if (station == stations_.end()) return;
-  station->second->remark(from.second, "packets are dropped: " +
-                                           network_.reason(why, from.first, address.source,
-                                                           address.destination, ip_bytes(arrival)));
+  station->second->remark(
+      *from.program,
+      "packets are dropped: " +
+          network_.reason(why, from.host, address.source, address.destination, ip_bytes(arrival)));
 }
 
 void Switch::add_counters(std::vector<ipc::NamedCount>& out) const {
@@ -148,6 +224,8 @@ void Switch::add_counters(std::vector<ipc::NamedCount>& out) const {
   for (std::size_t i = 0; i < kDropNames.size(); ++i) add(kDropNames[i], counters_.dropped[i]);
   add("dropped_unknown_qp", counters_.to_nobody);
   add("dropped_nodes_full", counters_.nodes_full);
+  add("late", late_.size());
+  add("dropped_late_full", counters_.late_full);
 }
 
 }  // namespace verbena::hosts

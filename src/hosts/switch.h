@@ -17,6 +17,7 @@
 #include "base/time.h"
 #include "ethernet/network.h"
 #include "hosts/forwarder.h"
+#include "hosts/late_packets.h"
 #include "hosts/uplinks.h"
 #include "ipc/counters.h"
 #include "link/burst.h"
@@ -35,6 +36,9 @@ using ethernet::RailId;
 //   program --uplink--> forward() --uplink--> program
 //                          |  '------------> Station (node of a host)
 //   Station --send()-------'
+//
+// Packets of slow links and of paused hosts wait in LatePackets, when they leave their host and
+// when they arrive at another one.
 //
 // Only the loop's thread uses it.
 class Switch final : public Forwarder, private Uplinks::Reader {
@@ -64,7 +68,7 @@ class Switch final : public Forwarder, private Uplinks::Reader {
   void connect(HostIndex host, Station& station) { stations_[host] = &station; }
   void disconnect(HostIndex host) { stations_.erase(host); }
   // Sends packets of a node, later.
-  void send(HostIndex host, const link::Burst& burst);
+  void send(HostIndex host, const link::Burst& burst, Time now);
 
   // ---- programs
   Uplinks& uplinks() { return *uplinks_; }
@@ -72,7 +76,7 @@ class Switch final : public Forwarder, private Uplinks::Reader {
   // Forgets a program, as Uplinks::detach() does.
   void detach(const ProgramId& program);
 
-  bool forward(Time now) override { return uplinks_->read(now); }
+  bool forward(Time now) override;
   bool park() override { return uplinks_->park(); }
   void unpark() override { uplinks_->unpark(); }
 
@@ -89,18 +93,31 @@ class Switch final : public Forwarder, private Uplinks::Reader {
     std::uint64_t copies = 0;     // for members of multicast groups
     std::uint64_t to_nobody = 0;  // no program has the QP number
     std::uint64_t nodes_full = 0;
+    std::uint64_t late_full = 0;  // faults::DelayLine::kPacketsMax
     std::array<std::uint64_t, ethernet::Network::kDrops> dropped{};
   };
 
   Switch(asio::io_context& loop, plan::Fabric fabric);
 
   bool pass(const ProgramId& from, const link::Arrival& arrival, Time now, bool may_wait) override;
-  void to_members(const ProgramId& from, const link::Arrival& arrival, Time now);
+  // These return false if the packet must wait for room at its receiver, which it does only if it
+  // may.
+  bool leave(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait);
+  bool transmit(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait);
+  bool arrive(RailId rail, const Sender& from, const link::Arrival& arrival, Time now,
+              bool may_wait);
+  bool deliver(RailId rail, const link::Arrival& arrival, Time now, bool may_wait);
+  void to_members(const Sender& from, const link::Arrival& arrival, Time now);
+  void to_member(RailId rail, std::uint16_t range, const link::Arrival& arrival, Time now);
+  bool must_wait(const LatePackets::Way& way) const;
+  void hold(const LatePackets::Way& way, LatePacket packet, Time now);
   void to_node(RailId rail, const link::Arrival& arrival);
   void deliver_to_nodes();
-  void drop(const ProgramId& from, const link::Arrival& arrival, ethernet::Network::Drop why);
+  void drop(const Sender& from, const link::Arrival& arrival, ethernet::Network::Drop why);
 
   ethernet::Network network_;
+  LatePackets late_{};
+  agent::Timer late_timer_;
   agent::DeferredCall delivery_;
   std::map<HostIndex, Station*> stations_{};
   std::unique_ptr<Uplinks> uplinks_{};

@@ -106,7 +106,7 @@ TEST_F(SwitchTest, CarriesPacketsOfNodes) {
   const auto transport = packet(Qpn{1});
   std::ranges::copy(transport, burst.prepare().begin());
   burst.commit({.source = ip("10.0.0.1"), .destination = ip("10.0.0.2")}, transport.size());
-  switch_->send(kA, burst);
+  switch_->send(kA, burst, kStart);
   loop_.poll();
   ASSERT_EQ(to_nodes_.size(), 1u);
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/strong.h"
+#include "faults/fault.h"
 #include "ipc/counters.h"
 #include "ipc/messages.h"
 
@@ -75,17 +76,14 @@ struct FabricReply {
   }
 };
 
-enum class Fault : std::uint8_t { kLinkDown, kLinkUp, kLinkLossy, kNodeOff, kNodeOn };
-
 // Breaks a link or a node of the fabric, or mends it.
 struct SetFault {
   static constexpr Type kType = Type::kSetFault;
-  Fault fault{};
-  std::string a{};                     // a node, or one end of a link
-  std::string b{};                     // the other end of the link
-  std::uint32_t lost_per_million = 0;  // of packets; for kLinkLossy
-  std::uint64_t seed = 0;              // decides which packets are lost
-  void fields(auto& x) { x(fault, a, b, lost_per_million, seed); }
+  faults::Fault fault{};
+  void fields(auto& x) {
+    x(fault.kind, fault.a, fault.b, fault.lost_per_million, fault.delay, fault.down, fault.up,
+      fault.mtu_bytes, fault.pkey, fault.has_seed, fault.seed);
+  }
 };
 
 struct FaultReply {
