@@ -177,6 +177,142 @@ TEST_F(SwitchTest, SenderGoesOnWhenTheFullLaneHasRoom) {
   EXPECT_EQ(counter("dropped_receiver_full"), 0u);
 }
 
+constexpr RailId kARail{kA, 0}, kBRail{kB, 0};
+constexpr Duration kDelay = std::chrono::milliseconds(5);
+
+TEST_F(SwitchTest, APausedHostTakesItsPacketsWhenItGoesOn) {
+  const auto a = program(kA, 1), b = program(kB, 1);
+  switch_->network().faults().set_paused(kB, true);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", b->qpn()));
+  ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", Qpn{1}));
+  EXPECT_TRUE(switch_->forward(kStart));
+  EXPECT_FALSE(switch_->forward(kStart + kDelay));
+  EXPECT_TRUE(switch_->park()) << "packets of a paused host keep nobody awake";
+  switch_->unpark();
+  loop_.poll();
+  EXPECT_TRUE(b->receive().empty());
+  EXPECT_TRUE(to_nodes_.empty());
+  EXPECT_EQ(counter("late"), 4u);
+  switch_->network().faults().set_paused(kB, false);
+  EXPECT_TRUE(switch_->forward(kStart + kDelay));
+  loop_.poll();
+  EXPECT_EQ(b->receive().size(), 3u);
+  EXPECT_EQ(to_nodes_.size(), 1u);
+  EXPECT_EQ(counter("late"), 0u);
+}
+
+TEST_F(SwitchTest, APausedHostSendsItsPacketsWhenItGoesOn) {
+  const auto a = program(kA, 1), b = program(kB, 1);
+  switch_->network().faults().set_paused(kA, true);
+  ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", b->qpn()));
+  ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.1", a->qpn()));  // to itself
+  link::Burst burst;
+  const auto transport = packet(Qpn{1});
+  std::ranges::copy(transport, burst.prepare().begin());
+  burst.commit({.source = ip("10.0.0.1"), .destination = ip("10.0.0.2")}, transport.size());
+  switch_->send(kA, burst, kStart);
+  EXPECT_TRUE(switch_->forward(kStart));
+  loop_.poll();
+  EXPECT_TRUE(a->receive().empty());
+  EXPECT_TRUE(b->receive().empty());
+  EXPECT_TRUE(to_nodes_.empty());
+  switch_->network().faults().set_paused(kA, false);
+  EXPECT_TRUE(switch_->forward(kStart));
+  loop_.poll();
+  EXPECT_EQ(a->receive().size(), 1u);
+  EXPECT_EQ(b->receive().size(), 1u);
+  EXPECT_EQ(to_nodes_.size(), 1u);
+}
+
+TEST_F(SwitchTest, PacketsForAPausedHostAreLimited) {
+  const auto a = program(kA, 1), b = program(kB, 1);
+  switch_->network().faults().set_paused(kB, true);
+  for (std::size_t i = 0; i < LatePackets::Line::kPacketsMax + 2; ++i) {
+    while (!send(*a, "10.0.0.1", "10.0.0.2", b->qpn())) (void)switch_->forward(kStart);
+  }
+  while (switch_->forward(kStart)) {
+  }
+  EXPECT_EQ(counter("late"), LatePackets::Line::kPacketsMax);
+  EXPECT_EQ(counter("dropped_late_full"), 2u);
+}
+
+// A receiver that is full holds the packets up that were late, as it does with others.
+TEST_F(SwitchTest, LatePacketsWaitForRoomAtTheirReceiver) {
+  const auto a = program(kA, 1), b = program(kB, 1);
+  switch_->network().faults().set_paused(kB, true);
+  constexpr std::size_t kPackets = 500;  // of 4096 bytes, more than a lane holds
+  for (std::size_t i = 0; i < kPackets; ++i) {
+    while (!send(*a, "10.0.0.1", "10.0.0.2", b->qpn(), 4096)) (void)switch_->forward(kStart);
+  }
+  while (switch_->forward(kStart)) {
+  }
+  switch_->network().faults().set_paused(kB, false);
+  std::size_t arrived = 0;
+  for (int rounds = 0; arrived < kPackets && rounds < 1000; ++rounds) {
+    (void)switch_->forward(kStart);
+    if (counter("late") != 0) {
+      EXPECT_TRUE(switch_->park()) << "what waits for room keeps nobody awake";
+      switch_->unpark();
+    }
+    arrived += b->receive().size();
+  }
+  EXPECT_EQ(arrived, kPackets);
+  EXPECT_EQ(counter("dropped_receiver_full"), 0u);
+}
+
+TEST_F(SwitchTest, PacketsOfASlowLinkAreLateInBothDirections) {
+  const auto a = program(kA, 1), b = program(kB, 1);
+  switch_->network().faults().set_delay(kBRail, kDelay);
+  ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", b->qpn()));
+  ASSERT_TRUE(send(*b, "10.0.0.2", "10.0.0.1", a->qpn()));
+  ASSERT_TRUE(send(*b, "10.0.1.2", "10.0.0.2", b->qpn()));  // stays in the host
+  EXPECT_TRUE(switch_->forward(kStart));
+  EXPECT_TRUE(a->receive().empty());
+  EXPECT_EQ(b->receive().size(), 1u) << "only the packet that uses no link";
+  EXPECT_FALSE(switch_->forward(kStart + kDelay / 2));
+  EXPECT_TRUE(switch_->forward(kStart + kDelay));
+  EXPECT_EQ(a->receive().size(), 1u);
+  EXPECT_EQ(b->receive().size(), 1u);
+}
+
+TEST_F(SwitchTest, DelaysOfTwoLinksAdd) {
+  const auto a = program(kA, 1), b = program(kB, 1);
+  switch_->network().faults().set_delay(kARail, kDelay);
+  switch_->network().faults().set_delay(kBRail, kDelay);
+  ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", b->qpn()));
+  EXPECT_TRUE(switch_->forward(kStart));
+  EXPECT_TRUE(switch_->forward(kStart + kDelay));
+  EXPECT_TRUE(b->receive().empty());
+  EXPECT_TRUE(switch_->forward(kStart + 2 * kDelay));
+  EXPECT_EQ(b->receive().size(), 1u);
+}
+
+TEST_F(SwitchTest, MulticastCopiesForASlowLinkAreLate) {
+  const auto a = program(kA, 1), b = program(kB, 1);
+  const std::array<std::uint32_t, 1> first{ethernet::Network::interface_of(0)};
+  ASSERT_TRUE(switch_->network().set_members(kB, b->range(), ip("239.1.1.1"), first));
+  switch_->network().faults().set_delay(kBRail, kDelay);
+  ASSERT_TRUE(send(*a, "10.0.0.1", "239.1.1.1", wire::kMulticastQpn));
+  EXPECT_TRUE(switch_->forward(kStart));
+  EXPECT_TRUE(b->receive().empty());
+  EXPECT_TRUE(switch_->forward(kStart + kDelay));
+  const auto arrived = b->receive();
+  ASSERT_EQ(arrived.size(), 1u);
+  EXPECT_EQ(arrived[0].interface, first[0]);
+}
+
+TEST_F(SwitchTest, LatePacketsOfAProgramThatHasEndedAreCounted) {
+  auto a = program(kA, 1);
+  switch_->network().faults().set_paused(kA, true);
+  ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.1.2", Qpn{77}));  // no route leads there
+  EXPECT_TRUE(switch_->forward(kStart));
+  switch_->detach({kA, 1});
+  switch_->network().faults().set_paused(kA, false);
+  EXPECT_TRUE(switch_->forward(kStart));
+  EXPECT_EQ(counter("dropped_no_route"), 1u);
+  EXPECT_TRUE(remarks_.empty()) << "nobody is there to be told";
+}
+
 TEST_F(SwitchTest, BrokenUplinkEndsAndHarmsNobodyElse) {
   const auto a = program(kA, 1), b = program(kB, 1);
   std::ranges::fill(a->memory(), std::byte{0xff});

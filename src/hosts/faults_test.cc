@@ -1,0 +1,149 @@
+#include "hosts/faults.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+namespace verbena::hosts {
+namespace {
+
+using faults::Fault;
+using faults::Kind;
+
+// Is a fabric with the link 7, "a - b", and the node 3, "n".  It notes what is broken.
+class FakeFabric final : public Breakable {
+ public:
+  std::vector<std::string> done{};
+  std::set<Pkey> pkeys{Pkey{0xffff}, Pkey{0x8001}};
+
+  Answer<Link> find_link(const std::string& a, const std::string& b) const override {
+    if (a == "a" && b == "b") return 7;
+    return std::unexpected("no link " + a + " - " + b);
+  }
+  Answer<Node> find_node(const std::string& name) const override {
+    if (name == "n") return 3;
+    return std::unexpected("no node " + name);
+  }
+  std::string link_text(Link) const override { return "a - b"; }
+  std::string node_name(Node) const override { return "n"; }
+  void set_link(Link link, bool up) override { note("link", link, up); }
+  std::string up_text(Link) const override { return "is up"; }
+  void set_loss(Link link, const faults::Loss& loss) override {
+    note("loss", link, loss.per_million);
+  }
+  void set_delay(Link link, Duration delay) override {
+    note("delay", link, static_cast<std::uint64_t>(delay.count()));
+  }
+  Answer<void> set_mtu(Link link, std::uint32_t mtu_bytes) override {
+    if (mtu_bytes == 1) return std::unexpected("too small");
+    note("mtu", link, mtu_bytes);
+    return {};
+  }
+  void set_power(Node node, bool on) override { note("power", node, on); }
+  std::string off_text() const override { return "is off"; }
+  void set_paused(Node node, bool paused) override { note("paused", node, paused); }
+  Answer<void> set_pkey(Node, Pkey pkey, bool present) override {
+    if (present) {
+      pkeys.insert(pkey);
+    } else if (pkeys.erase(pkey) == 0) {
+      return std::unexpected("no such P_Key");
+    }
+    return {};
+  }
+  bool has_pkey(Node, Pkey pkey) const override { return pkeys.contains(pkey); }
+
+ private:
+  void note(const std::string& what, std::uint64_t which, std::uint64_t value) {
+    done.push_back(what + " " + std::to_string(which) + " " + std::to_string(value));
+  }
+};
+
+class FaultsTest : public testing::Test {
+ protected:
+  // Returns what is told to the user.
+  std::string told(const std::string& text, std::optional<std::uint64_t> seed = {}) {
+    const auto fault = faults::parse_fault(faults::words_of(text), seed);
+    EXPECT_TRUE(fault.has_value()) << fault.error();
+    const auto state = faults_.set(*fault);
+    return state ? *state : "refused: " + state.error();
+  }
+  std::vector<std::string> status() const {
+    std::vector<std::string> all;
+    for (const ipc::FaultStatus& one : faults_.status()) all.push_back(one.what + " " + one.state);
+    return all;
+  }
+  std::vector<std::string> done() { return std::exchange(fabric_.done, {}); }
+
+  using Texts = std::vector<std::string>;
+  asio::io_context loop_{1};
+  FakeFabric fabric_{};
+  Faults faults_{loop_, fabric_};
+};
+
+TEST_F(FaultsTest, WhatIsBrokenIsShownUntilItIsMended) {
+  EXPECT_EQ(told("link a b down"), "link a - b is down");
+  EXPECT_EQ(told("link a b lossy 2", 7), "link a - b loses 2 % of its packets (seed 7)");
+  EXPECT_EQ(told("link a b slow 5ms"), "link a - b delays packets by 5ms");
+  EXPECT_EQ(told("link a b mtu 1500"), "link a - b has an MTU of 1500 bytes");
+  EXPECT_EQ(done(), (Texts{"link 7 0", "loss 7 20000", "delay 7 5000000", "mtu 7 1500"}));
+  EXPECT_EQ(status(),
+            (Texts{"link a - b is down", "link a - b loses 2 % of its packets (seed 7)",
+                   "link a - b delays packets by 5ms", "link a - b has an MTU of 1500 bytes"}));
+  EXPECT_EQ(told("link a b up"), "link a - b is up");
+  EXPECT_EQ(told("link a b lossy 0"), "link a - b loses nothing");
+  EXPECT_EQ(told("link a b slow 0"), "link a - b is not slow");
+  EXPECT_EQ(told("link a b mtu default"), "link a - b has its own MTU");
+  EXPECT_EQ(done(), (Texts{"link 7 1", "loss 7 0", "delay 7 0", "mtu 7 0"}));
+  EXPECT_EQ(status(), Texts{});
+}
+
+TEST_F(FaultsTest, ANodeIsOffPausedOrOn) {
+  EXPECT_EQ(told("node n paused"), "node n is paused");
+  EXPECT_EQ(status(), Texts{"node n is paused"});
+  EXPECT_EQ(done(), Texts{"paused 3 1"});
+  EXPECT_EQ(told("node n off"), "node n is off");
+  EXPECT_EQ(status(), Texts{"node n is off"});
+  EXPECT_EQ(done(), (Texts{"paused 3 0", "power 3 0"}));
+  EXPECT_EQ(told("node n paused"), "refused: node n is off, so it cannot be paused");
+  EXPECT_EQ(told("node n on"), "node n is on");
+  EXPECT_EQ(status(), Texts{});
+}
+
+TEST_F(FaultsTest, PkeysAreShownAsLongAsTheTableHasThemSo) {
+  EXPECT_EQ(told("node n pkey 0x8001 removed"), "node n has lost P_Key 0x8001");
+  EXPECT_EQ(told("node n pkey 0x8002 added"), "node n has got P_Key 0x8002");
+  EXPECT_EQ(told("node n pkey 0x8003 removed"), "refused: no such P_Key");
+  EXPECT_EQ(status(), (Texts{"node n has lost P_Key 0x8001", "node n has got P_Key 0x8002"}));
+  fabric_.pkeys = {Pkey{0x8001}};  // the manager writes the table again
+  EXPECT_EQ(status(), Texts{});
+}
+
+TEST_F(FaultsTest, AFlappingLinkGoesDownAndComesUpByItself) {
+  EXPECT_EQ(told("link a b flapping 5ms 1ms"), "link a - b flaps: 5ms down, 1ms up");
+  EXPECT_EQ(status(), Texts{"link a - b flaps: 5ms down, 1ms up"});
+  EXPECT_EQ(fabric_.done, Texts{"link 7 0"});
+  while (fabric_.done.size() < 3) loop_.run_one();
+  EXPECT_EQ(done(), (Texts{"link 7 0", "link 7 1", "link 7 0"}));
+  EXPECT_EQ(told("link a b up"), "link a - b is up");
+  EXPECT_EQ(status(), Texts{});
+  EXPECT_EQ(done(), Texts{"link 7 1"});
+  loop_.restart();
+  loop_.run_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(done(), Texts{}) << "it flaps no longer";
+  EXPECT_EQ(told("link a b flapping 50ms 2s", 9),
+            "link a - b flaps: 50ms down, 2s up, at random (seed 9)");
+}
+
+TEST_F(FaultsTest, WhatIsRefusedChangesNothing) {
+  EXPECT_EQ(told("link a c down"), "refused: no link a - c");
+  EXPECT_EQ(told("node m off"), "refused: no node m");
+  EXPECT_EQ(told("link a b mtu 1"), "refused: too small");
+  EXPECT_EQ(status(), Texts{});
+  EXPECT_EQ(faults_.problem_with(Fault{.kind = Kind::kNodeOff, .a = "m"}), "no node m");
+  EXPECT_EQ(faults_.problem_with(Fault{.kind = Kind::kLinkUp, .a = "a", .b = "b"}), std::nullopt);
+}
+
+}  // namespace
+}  // namespace verbena::hosts
