@@ -129,7 +129,7 @@ refused "several links join 'Switch1' and 'Switch2', so name a port (NAME:PORT)"
 refused "no link joins 'Hca1' and 'Hca2'; 'Hca1' has: Switch1:1 - Hca1:1" link Hca1 Hca2 down
 refused "'Hca1' has no port '2'" link Hca1:2 Switch1 down
 refused "there is no node 'Hca9'" node Hca9 off
-refused "only links of Ethernet fabrics can be lossy" link Hca1 Switch1 lossy 5
+fault "link Switch1:1 - Hca1:1 loses 5 % of its packets (seed 1)" link Hca1 Switch1 lossy 5
 verbena fabric down >/dev/null
 nothing_left
 echo "subnet: ok"

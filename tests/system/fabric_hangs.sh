@@ -1,0 +1,162 @@
+#!/bin/bash
+# ctest: TIMEOUT 180
+# `verbena fabric fault` lets virtual hosts hang and links be slow, flap, or have other MTUs and P_Keys; programs wait,
+# go on, or end with the error of the specification.
+unset VERBENA_LINK
+source "$VB_SOURCE/tests/system/lib.sh"
+need ibv_devinfo ibv_asyncwatch ibv_rc_pingpong rping python3 ss
+
+cat >"$work/lab.toml" <<'TOML'
+[[hosts]]
+name = "a"
+rails = [ { network = "red", addresses = ["10.31.0.1"], pkeys = [0xffff, 0x8001] } ]
+[[hosts]]
+name = "b"
+rails = [ { network = "red", addresses = ["10.31.0.2"] } ]
+TOML
+verbena fabric up "$work/lab.toml" >/dev/null
+
+on() { verbena run --node "$1" --verbose -- "${@:2}"; }
+start_on() { start run --node "$1" --verbose -- "${@:2}"; }
+counter() { verbena fabric show --json | python3 -c 'import json, sys
+print(json.load(sys.stdin)["fabric"]["counters"][sys.argv[1]])' "$1"; }
+fault() {
+  local text=$1
+  verbena fabric fault "${@:2}" >"$work/out" 2>&1 || fail "fault ${*:2}: $(cat "$work/out")"
+  [ "$(cat "$work/out")" = "$text" ] || fail "fault ${*:2} prints: $(cat "$work/out")"
+}
+refused() {
+  if verbena fabric fault "${@:2}" >"$work/out" 2>&1; then fail "fault ${*:2} works: $(cat "$work/out")"; fi
+  grep -qF -- "$1" "$work/out" || fail "fault ${*:2} prints: $(cat "$work/out")"
+}
+shows() { verbena fabric show >"$work/show" && grep -qF "$1" "$work/show"; }
+forwards() { [ "$(counter forwarded)" -gt "$1" ]; }
+goes_on() { until_true 20 forwards "$(($(counter forwarded) + 500))" || fail "rping does not go on: $(cat "$work/client")"; }
+listens() { VERBENA_FABRIC=lab VERBENA_NODE=$1 verbena ps | grep -q "listening.*:$2\b"; }
+wait_listens() { until_true 20 listens "$1" "$2" || fail "nothing listens on port $2 of host $1: $(cat "$work/server")"; }
+late() { [ "$(counter late)" -gt 0 ]; }
+not_late() { [ "$(counter late)" -eq 0 ]; }
+takes_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
+stop() {
+  kill "$1" 2>/dev/null || true
+  wait "$1" 2>/dev/null || true
+}
+
+# ---- a host hangs for a moment: nothing is lost, and the connection goes on
+start_on a rping -s -P -a 10.31.0.1 -p 7300 -S 4000 -V >"$work/server" 2>&1 &
+server=$!
+wait_listens a 7300
+start_on b rping -c -a 10.31.0.1 -p 7300 -S 4000 -V >"$work/client" 2>&1 &
+client=$!
+goes_on
+fault "node a is paused" node a paused
+shows "fault: node a is paused" || fail "fabric show: $(verbena fabric show)"
+until_true 10 late || fail "no packet waits: $(verbena fabric show)"
+fault "node a is on" node a on
+goes_on
+until_true 10 not_late || fail "packets still wait: $(verbena fabric show)"
+[ "$(counter dropped_late_full)" -eq 0 ] || fail "packets were dropped: $(verbena fabric show)"
+stop $client
+echo "a host that goes on in time: ok"
+
+# ---- the agent of a host that hangs answers no connect until it goes on
+fault "node a is paused" node a paused
+start_on b timeout 60 rping -c -a 10.31.0.1 -p 7300 -C 3 -S 100 >"$work/client" 2>&1 &
+client=$!
+until_true 10 late || fail "no request for a connection waits: $(verbena fabric show)"
+gone $client && fail "the client has ended: $(cat "$work/client")"
+fault "node a is on" node a on
+wait $client || fail "the client: $(cat "$work/client")"
+stop $server
+echo "a connect that waits: ok"
+
+# ---- a host hangs for too long: its peer's requests end with the error of the specification
+start_on a ibv_rc_pingpong -g 0 -n 100000000 -p 7301 >"$work/server" 2>&1 &
+server=$!
+until_true 20 takes_tcp 7301 || fail "the server does not listen: $(cat "$work/server")"
+start_on b ibv_rc_pingpong -g 0 -n 100000000 -p 7301 127.0.0.1 >"$work/client" 2>&1 &
+client=$!
+goes_on
+fault "node a is paused" node a paused
+# One of the two has a request on its way.  The requests of the host that hangs do not leave it, either.
+exceeded() { grep -q 'transport retry counter exceeded (12)' "$work/client" "$work/server"; }
+until_true 60 exceeded || fail "a host that hangs: $(tail -3 "$work/client" "$work/server")"
+fault "node a is on" node a on
+stop $server
+stop $client
+echo "a host that hangs: ok"
+
+# ---- a slow link: each ping-pong needs 2 x 5 ms more
+start_on a ibv_rc_pingpong -g 0 -n 100 -p 7302 >"$work/server" 2>&1 &
+until_true 20 takes_tcp 7302 || fail "the server does not listen: $(cat "$work/server")"
+fault "link b:verbena0 - red delays packets by 5ms" link b red slow 5ms
+shows "fault: link b:verbena0 - red delays packets by 5ms" || fail "fabric show: $(verbena fabric show)"
+on b timeout 60 ibv_rc_pingpong -g 0 -n 100 -p 7302 127.0.0.1 >"$work/client" 2>&1 || fail "slow: $(cat "$work/client")"
+python3 - "$work/client" <<'PY' || fail "a slow link is not slow: $(cat "$work/client")"
+import re, sys
+us = float(re.search(r'= ([0-9.]+) usec/iter', open(sys.argv[1]).read()).group(1))
+sys.exit(0 if us >= 10000 else 1)
+PY
+fault "link b:verbena0 - red is not slow" link b red slow 0
+echo "slow link: ok"
+
+# ---- a link that flaps: programs see their port come and go
+: >"$work/events"
+start_on a ibv_asyncwatch -d verbena0 >"$work/events" 2>&1 &
+watch=$!
+seen() { grep -q "$1" "$work/events"; }
+until_true 10 seen 'async event FD' || fail "ibv_asyncwatch: $(cat "$work/events")"
+fault "link a:verbena0 - red flaps: 50ms down, 50ms up, at random (seed 3)" link a red flapping 50ms 50ms --seed 3
+shows "fault: link a:verbena0 - red flaps" || fail "fabric show: $(verbena fabric show)"
+flapped() { [ "$(grep -c 'IBV_EVENT_PORT_ACTIVE\|port active' "$work/events")" -ge 3 ]; }
+until_true 20 flapped || fail "the port does not flap: $(cat "$work/events")"
+fault "link a:verbena0 - red is up" link a red up
+! shows fault: || fail "fabric show: $(verbena fabric show)"
+echo "flapping link: ok"
+
+# ---- another MTU
+mtu() { on a ibv_devinfo | sed -n 's/.*active_mtu:[[:space:]]*\([0-9]*\).*/\1/p'; }
+[ "$(mtu)" = 4096 ] || fail "the MTU: $(on a ibv_devinfo)"
+fault "link a:verbena0 - red has an MTU of 1500 bytes" link a red mtu 1500
+[ "$(mtu)" = 1024 ] || fail "the MTU: $(on a ibv_devinfo)"
+start_on a ibv_rc_pingpong -g 0 -m 1024 -p 7303 >"$work/server" 2>&1 &
+server=$!
+until_true 20 takes_tcp 7303 || fail "the server does not listen: $(cat "$work/server")"
+# The client does not know of the MTU at the other host, so its long packets are dropped on the way.
+if on b timeout 60 ibv_rc_pingpong -g 0 -m 4096 -p 7303 127.0.0.1 >"$work/client" 2>&1; then fail "4096 bytes pass"; fi
+grep -q 'packets are dropped: packets of .* bytes are too long' "$work/client" || fail "too long: $(cat "$work/client")"
+[ "$(counter dropped_too_long)" -gt 0 ] || fail "nothing was too long: $(verbena fabric show)"
+stop $server
+refused "the MTU of a rail is 576 to 65535" link a red mtu 100
+fault "link a:verbena0 - red has its own MTU" link a red mtu default
+[ "$(mtu)" = 4096 ] || fail "the MTU: $(on a ibv_devinfo)"
+echo "MTU: ok"
+
+# ---- a P_Key is removed
+start_on a ibv_rc_pingpong -g 0 -n 100000000 -p 7304 >"$work/server" 2>&1 &
+server=$!
+until_true 20 takes_tcp 7304 || fail "the server does not listen: $(cat "$work/server")"
+start_on b ibv_rc_pingpong -g 0 -n 100000000 -p 7304 127.0.0.1 >"$work/client" 2>&1 &
+client=$!
+goes_on
+! seen PKEY_CHANGE || fail "events: $(cat "$work/events")"
+fault "node a has lost P_Key 0xffff" node a pkey 0xffff removed
+shows "fault: node a has lost P_Key 0xffff" || fail "fabric show: $(verbena fabric show)"
+until_true 10 seen PKEY_CHANGE || fail "no program hears of it: $(cat "$work/events")"
+until_true 60 exceeded || fail "without the P_Key: $(tail -3 "$work/client" "$work/server")"
+stop $server
+stop $client
+refused "node a has no P_Key 0x8123" node a pkey 0x8123 removed
+fault "node a has got P_Key 0xffff" node a pkey 0xffff added
+start_on a ibv_rc_pingpong -g 0 -n 100 -p 7305 >"$work/server" 2>&1 &
+until_true 20 takes_tcp 7305 || fail "the server does not listen: $(cat "$work/server")"
+on b timeout 60 ibv_rc_pingpong -g 0 -n 100 -p 7305 127.0.0.1 >"$work/client" 2>&1 || fail "again: $(cat "$work/client")"
+stop $watch
+echo "P_Key: ok"
+
+fault "node a is off: cut off from its networks" node a off
+refused "node a is off, so it cannot be paused" node a paused
+refused "'5' is no delay" link a red slow 5
+verbena fabric down >/dev/null
+nothing_left
+echo "refused: ok"
