@@ -310,6 +310,7 @@ void SubnetSwitch::add_counters(std::vector<ipc::NamedCount>& out) const {
   add("subnet_too_many_hops", counts.too_many_hops);
   add("subnet_not_taken", counts.not_taken);
   add("subnet_paused_full", counts.paused_full);
+  add("late", subnet_.late());
   uplinks_->add_counters(out);
   add("to_nodes", counters_.to_agents);
   for (std::size_t i = 0; i < kDrops; ++i) add(kDropNames[i], counters_.dropped[i]);

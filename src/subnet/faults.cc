@@ -75,6 +75,8 @@ bool Subnet::add_pkey(PortRef port, Pkey pkey) {
   return true;
 }
 
+std::size_t Subnet::late() const { return impl_->impairments.late(); }
+
 // ---- packets ------------------------------------------------------------------------------------
 
 // Lets a packet cross the link at this port.  A packet that the link loses arrives damaged, so the

@@ -78,7 +78,9 @@ TEST_F(FaultyHosts, APausedHostTakesItsPacketsWhenItGoesOn) {
   EXPECT_TRUE(subnet().is_paused(kTwo.node));
   for (const std::size_t bytes : {4u, 8u, 12u}) send(kOne, kTwo, bytes);
   EXPECT_TRUE(arrived(kTwo).empty());
+  EXPECT_EQ(subnet().late(), 3u);
   subnet().set_paused(kTwo.node, false, world_.now);
+  EXPECT_EQ(subnet().late(), 0u);
   EXPECT_EQ(arrived(kTwo), (std::vector<std::size_t>{4, 8, 12})) << "none is lost, in their order";
   send(kOne, kTwo, 16);
   EXPECT_EQ(arrived(kTwo), (std::vector<std::size_t>{16}));
@@ -192,6 +194,7 @@ TEST_F(FaultyHosts, PacketsOfASlowLinkAreLateAndInOrder) {
   subnet().set_delay(link_of(kTwo), 5ms);
   send(kOne, kTwo, 4);
   EXPECT_EQ(subnet().next_deadline(), world_.now + 5ms);
+  EXPECT_EQ(subnet().late(), 1u);
   EXPECT_TRUE(arrived_after(kTwo, 2ms).empty());
   subnet().set_delay(link_of(kTwo), 1ms);
   send(kOne, kTwo, 8);

@@ -72,6 +72,13 @@ Impairments::Line* Impairments::sent(std::uint32_t node) {
   return found == paused_.end() ? nullptr : &found->second.sent;
 }
 
+std::size_t Impairments::late() const {
+  std::size_t packets = 0;
+  for (const auto& [out, slow] : lines_) packets += slow.line.size();
+  for (const auto& [node, held] : paused_) packets += held.arrived.size() + held.sent.size();
+  return packets;
+}
+
 std::optional<Impairments::Held> Impairments::resume(std::uint32_t node) {
   auto found = paused_.extract(node);
   if (found.empty()) return std::nullopt;

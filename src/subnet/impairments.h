@@ -57,6 +57,8 @@ class Impairments {
   // Return the line of a paused node; null if the node is not paused.
   Line* arrived(std::uint32_t node);
   Line* sent(std::uint32_t node);
+  // Returns the number of packets that are late.
+  std::size_t late() const;
   // Ends the pause of a node, and returns what it has held.
   std::optional<Held> resume(std::uint32_t node);
 

@@ -172,6 +172,8 @@ class Subnet {
     std::uint64_t paused_full = 0;    // sent by a paused node; faults::DelayLine::kPacketsMax
   };
   const Counters& counters() const;
+  // Returns the number of packets that wait on slow links, or at paused nodes.
+  std::size_t late() const;
 
  private:
   class Impl;

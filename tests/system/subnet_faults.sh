@@ -1,0 +1,171 @@
+#!/bin/bash
+# ctest: TIMEOUT 240 PLAIN
+# `verbena fabric fault` lets nodes of a subnet hang and its cables lose, delay or flap; changes MTUs and P_Keys. OpenSM,
+# Debian's tools and programs see what they would see of a real subnet.
+unset VERBENA_LINK
+source "$VB_SOURCE/tests/system/lib.sh"
+need opensm ibstat perfquery smpquery ibv_devinfo ibv_asyncwatch ibv_rc_pingpong python3 ss
+
+cat >"$work/two.net" <<'NET'
+Switch	8 "Left"
+[1]	"Hca1"[1]
+[3]	"Right"[3]
+
+Switch	8 "Right"
+[1]	"Hca2"[1]
+[3]	"Left"[3]
+
+Hca	1 "Hca1"
+[1]	"Left"[1]
+
+Hca	1 "Hca2"
+[1]	"Right"[1]
+NET
+export TMPDIR=$work
+verbena fabric up "$work/two.net" >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
+
+on() { verbena run --node "$1" --verbose -- "${@:2}"; }
+start_on() { start run --node "$1" --verbose -- "${@:2}"; }
+counter() { verbena fabric show --json | python3 -c 'import json, sys
+print(json.load(sys.stdin)["fabric"]["counters"][sys.argv[1]])' "$1"; }
+fault() {
+  local text=$1
+  verbena fabric fault "${@:2}" >"$work/out" 2>&1 || fail "fault ${*:2}: $(cat "$work/out")"
+  [ "$(cat "$work/out")" = "$text" ] || fail "fault ${*:2} prints: $(cat "$work/out")"
+}
+refused() {
+  if verbena fabric fault "${@:2}" >"$work/out" 2>&1; then fail "fault ${*:2} works: $(cat "$work/out")"; fi
+  grep -qF -- "$1" "$work/out" || fail "fault ${*:2} prints: $(cat "$work/out")"
+}
+shows() { verbena fabric show >"$work/show" && grep -qF "$1" "$work/show"; }
+forwards() { [ "$(counter forwarded)" -gt "$1" ]; }
+goes_on() { until_true 20 forwards "$(($(counter forwarded) + 500))" || fail "no packets: $(cat "$work/client")"; }
+takes_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
+active() { on "$1" ibv_devinfo 2>/dev/null | grep -q 'state:.*PORT_ACTIVE'; }
+active_mtu() { on "$1" ibv_devinfo 2>/dev/null | grep -q "active_mtu:[[:space:]]*$2 "; }
+stop() {
+  kill "$1" 2>/dev/null || true
+  wait "$1" 2>/dev/null || true
+}
+port=7400
+# begin ARGUMENT...: starts a ping-pong between Hca1 and Hca2.
+begin() {
+  port=$((port + 1))
+  start_on Hca1 ibv_rc_pingpong "$@" -p $port >"$work/server" 2>&1 &
+  server=$!
+  until_true 20 takes_tcp $port || fail "the server does not listen: $(cat "$work/server")"
+  start_on Hca2 ibv_rc_pingpong "$@" -p $port 127.0.0.1 >"$work/client" 2>&1 &
+  client=$!
+}
+end() {
+  stop $server
+  stop $client
+}
+exceeded() { grep -q 'transport retry counter exceeded (12)' "$work/client" "$work/server"; }
+lid2=$(on Hca2 ibstat | sed -n 's/.*Base lid: *//p')
+errors() { on Hca1 perfquery "$lid2" 1 2>/dev/null | sed -n "s/^$1:\\.*//p"; }
+endless=(-n 100000000 -s 1024)
+until_true 20 active Hca2 || fail "Hca2 is not active: $(on Hca2 ibstat)"
+
+# ---- a node hangs for a moment, and then for too long
+late() { [ "$(counter late)" -gt 0 ]; }
+begin "${endless[@]}"
+goes_on
+for node in Hca2 Right; do
+  fault "node $node is paused" node $node paused
+  until_true 10 late || fail "no packet waits: $(verbena fabric show)"
+  fault "node $node is on" node $node on
+  goes_on
+done
+end
+for node in Hca2 Right; do
+  fault "node $node is paused" node $node paused
+  shows "fault: node $node is paused" || fail "fabric show: $(verbena fabric show)"
+  if on Hca1 timeout 20 smpquery -t 100 nodeinfo "$lid2" >"$work/out" 2>&1; then fail "$node answers"; fi
+  fault "node $node is on" node $node on
+  on Hca1 timeout 20 smpquery nodeinfo "$lid2" >"$work/out" 2>&1 || fail "$node does not answer: $(cat "$work/out")"
+done
+begin "${endless[@]}"
+goes_on
+fault "node Hca2 is paused" node Hca2 paused
+until_true 60 exceeded || fail "a node that hangs: $(tail -3 "$work/client" "$work/server")"
+fault "node Hca2 is on" node Hca2 on
+end
+echo "paused nodes: ok"
+
+# ---- a lossy cable: the port behind it counts errors
+before=$(errors PortRcvErrors)
+begin "${endless[@]}"
+goes_on
+fault "link Right:1 - Hca2:1 loses 5 % of its packets (seed 7)" link Hca2 Right lossy 5 --seed 7
+loses() { [ "$(errors PortRcvErrors)" -gt $((before + 3)) ] 2>/dev/null; }
+until_true 30 loses || fail "no errors are counted: $(on Hca1 perfquery "$lid2" 1)"
+[ "$(errors SymbolErrorCounter)" -gt 0 ] || fail "no symbol errors are counted: $(on Hca1 perfquery "$lid2" 1)"
+goes_on
+fault "link Right:1 - Hca2:1 loses nothing" link Hca2 Right lossy 0
+goes_on
+end
+echo "lossy cable: ok"
+
+# ---- a slow cable
+fault "link Right:1 - Hca2:1 delays packets by 5ms" link Hca2 Right slow 5ms
+begin -n 50 -s 64
+wait $client || fail "a slow cable: $(cat "$work/client")"
+wait $server || fail "a slow cable: $(cat "$work/server")"
+python3 - "$work/client" <<'PY' || fail "a slow cable is not slow: $(cat "$work/client")"
+import re, sys
+us = float(re.search(r'= ([0-9.]+) usec/iter', open(sys.argv[1]).read()).group(1))
+sys.exit(0 if us >= 10000 else 1)
+PY
+fault "link Right:1 - Hca2:1 is not slow" link Hca2 Right slow 0
+echo "slow cable: ok"
+
+# ---- a cable that flaps: the manager takes it in again when it stays up
+: >"$work/events"
+start_on Hca2 ibv_asyncwatch -d verbena0 >"$work/events" 2>&1 &
+watch=$!
+seen() { grep -q "$1" "$work/events"; }
+until_true 10 seen 'async event FD' || fail "ibv_asyncwatch: $(cat "$work/events")"
+fault "link Right:1 - Hca2:1 flaps: 200ms down, 3s up" link Hca2 Right flapping 200ms 3s
+flapped() { [ "$(grep -c PORT_ERR "$work/events")" -ge 2 ]; }
+until_true 30 flapped || fail "the port does not flap: $(cat "$work/events")"
+fault "link Right:1 - Hca2:1 is up" link Hca2 Right up
+until_true 30 active Hca2 || fail "the port stays down: $(on Hca2 ibstat)"
+echo "flapping cable: ok"
+
+# ---- another MTU of a cable: the port has it when the manager has configured it again, and longer packets are lost
+fault "link Right:1 - Hca2:1 has an MTU of 1024 bytes" link Hca2 Right mtu 1024
+until_true 30 active_mtu Hca2 1024 || fail "the MTU: $(on Hca2 ibv_devinfo)"
+until_true 30 active Hca2 || fail "the port stays down: $(on Hca2 ibstat)"
+begin -n 100 -s 4096 -m 2048
+until_true 60 exceeded || fail "too long packets: $(tail -3 "$work/client" "$work/server")"
+end
+begin -n 100 -s 4096 -m 1024
+wait $client || fail "packets that fit: $(cat "$work/client")"
+wait $server || fail "packets that fit: $(cat "$work/server")"
+refused "the MTU of a subnet's link is 256, 512, 1024, 2048 or 4096" link Hca2 Right mtu 1500
+fault "link Right:1 - Hca2:1 has its own MTU" link Hca2 Right mtu default
+until_true 30 active_mtu Hca2 2048 || fail "the MTU: $(on Hca2 ibv_devinfo)"
+until_true 30 active Hca2 || fail "the port stays down: $(on Hca2 ibstat)"
+echo "MTU: ok"
+
+# ---- a P_Key is gone until somebody writes it again
+begin "${endless[@]}"
+goes_on
+pkey=$(on Hca2 smpquery pkeys "$lid2" 1 | sed -n 's/^ *0: *\(0x[0-9a-f]*\).*/\1/p')
+! seen PKEY_CHANGE || fail "events: $(cat "$work/events")"
+fault "node Hca2 has lost P_Key $pkey" node Hca2 pkey "$pkey" removed
+shows "fault: node Hca2 has lost P_Key $pkey" || fail "fabric show: $(verbena fabric show)"
+until_true 10 seen PKEY_CHANGE || fail "no program hears of it: $(cat "$work/events")"
+until_true 60 exceeded || fail "without the P_Key: $(tail -3 "$work/client" "$work/server")"
+end
+fault "node Hca2 has got P_Key $pkey" node Hca2 pkey "$pkey" added
+begin -n 100
+wait $client || fail "with the P_Key: $(cat "$work/client")"
+wait $server || fail "with the P_Key: $(cat "$work/server")"
+refused "Left is a switch, and only HCAs lose P_Keys" node Left pkey 0xffff removed
+refused "node Hca2 has no P_Key 0x8123" node Hca2 pkey 0x8123 removed
+stop $watch
+verbena fabric down >/dev/null
+nothing_left
+echo "P_Key: ok"
