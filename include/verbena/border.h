@@ -476,6 +476,18 @@ VB_API int vb_service_add(uint32_t device, uint8_t port, const struct vb_service
                           uint64_t* registration);
 VB_API int vb_service_remove(uint64_t registration);
 
+// ---- fabrics of virtual hosts
+// --------------------------------------------------------------------
+
+// Breaks a link or a node of a fabric, or mends it.  The words are those of `verbena fabric fault`:
+// {"link", "a", "red", "lossy", "2"}.  A null fabric is the one of VERBENA_FABRIC, or else the only
+// one that is up.  `seed` is null without a seed.  `text` gets the new state as a line for people,
+// cut to `text_bytes`; it may be null.  Waits for the fabric for up to 10 seconds.  This needs no
+// device.  Fails with EINVAL: the words are none of a fault, or the fabric has no such link or
+// node; ENODEV: no such fabric is up, or it does not answer.
+VB_API int vb_fabric_fault(const char* fabric, const char* const* words, size_t count,
+                           const uint64_t* seed, char* text, size_t text_bytes);
+
 // ---- the InfiniBand CM itself -----------------------------------------------------------------
 
 // Ids without a port space use the connection manager of vol1 12 directly.  The calls above work

@@ -5,6 +5,7 @@
 #include "verbena/cm.h"
 #include "verbena/completions.h"
 #include "verbena/device.h"
+#include "verbena/fabric.h"
 #include "verbena/ib_cm.h"
 #include "verbena/loop.h"
 #include "verbena/outcome.h"

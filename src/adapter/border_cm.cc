@@ -187,6 +187,9 @@ int vb_services_find(uint32_t, uint8_t, const struct vb_service_question*, struc
 }
 int vb_service_add(uint32_t, uint8_t, const struct vb_service*, uint64_t*) { return EOPNOTSUPP; }
 int vb_service_remove(uint64_t) { return EOPNOTSUPP; }
+int vb_fabric_fault(const char*, const char* const*, size_t, const uint64_t*, char*, size_t) {
+  return EOPNOTSUPP;
+}
 
 int vb_cm_channel_destroy(vb_handle channel) {
   return remove(&Adapter::channels, "end the event channel", channel,

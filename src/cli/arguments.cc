@@ -196,6 +196,11 @@ struct Grammar {
                       "File that describes the hosts (TOML), or an InfiniBand subnet (a netlist)")
           ->required();
     }
+    for (CLI::App* one : {up, check}) {
+      one->add_option("--faults", options.faults,
+                      "File of faults (TOML) that happen by themselves when the fabric is up")
+          ->type_name("FILE");
+    }
     up->add_option("--name", options.name,
                    "Name of the fabric (default: the one in the file, else the file's own)");
     up->add_option("--sm", options.managers,

@@ -38,6 +38,10 @@ int check(const FabricOptions& options) {
   const auto from = read_fabric_file(options.file);
   if (!from) return command_failed("fabric", from.error());
   fmt::print("{}: {}\n", options.file, size_text(*from));
+  if (options.faults.empty()) return 0;
+  const auto faults = read_faults_file(options.faults, *from);
+  if (!faults) return command_failed("fabric", faults.error());
+  fmt::print("{}: {}\n", options.faults, counted(faults->size(), "fault", "faults"));
   return 0;
 }
 

@@ -22,6 +22,7 @@ struct FabricOptions {
     kMake
   } action{};
   std::string file{};                   // of up and check
+  std::string faults{};                 // of up and check: a file of faults, or empty
   std::string name{};                   // empty: see each command
   std::vector<std::string> managers{};  // of up: HCAs, or "none"; empty: the default
   FaultOptions fault{};

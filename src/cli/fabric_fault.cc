@@ -7,7 +7,6 @@
 #include "base/printable.h"
 #include "cli/fabric_client.h"
 #include "cli/text.h"
-#include "ipc/fabric.h"
 
 namespace verbena::cli {
 
@@ -23,14 +22,9 @@ int fabric_fault(const FaultOptions& options) {
   if (!fault) return command_failed("fabric", fault.error());
   const auto name = name_or_only_one(options.fabric);
   if (!name) return command_failed("fabric", name.error());
-  auto connection = connect_to_fabric(*name);
-  if (!connection) return command_failed("fabric", connection.error());
-  const auto reply = connection->ask<ipc::FaultReply>(ipc::SetFault{*fault});
-  if (!reply) return command_failed("fabric", reply.error());
-  if (!reply->problem.empty()) {
-    return command_failed("fabric", fmt::format("fabric '{}': {}", *name, reply->problem));
-  }
-  fmt::print("{}\n", printable(reply->text));
+  const auto state = client::set_fault(*name, *fault);
+  if (!state) return command_failed("fabric", state.error().text);
+  fmt::print("{}\n", printable(*state));
   return 0;
 }
 

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <utility>
 
+#include "plan/find_rail.h"
+#include "subnet/check_fault.h"
 #include "subnet/netlist.h"
 
 namespace verbena::cli {
@@ -40,13 +42,16 @@ Answer<FabricFile> read_netlist(const std::string& file, std::string path, std::
   return FabricFile{.path = std::move(path), .topology = std::move(*topology)};
 }
 
-std::string counted(std::size_t number, const char* one, const char* several) {
-  return fmt::format("{} {}", number, number == 1 ? one : several);
+std::string text_of(const std::string& file, const plan::Problem& problem) {
+  return fmt::format("{}:{}:{}: {}", file, problem.line, problem.column, problem.text);
 }
 
-}  // namespace
+struct FileText {
+  std::string path{};
+  std::string text{};
+};
 
-Answer<FabricFile> read_fabric_file(const std::string& file) {
+Answer<FileText> read_text(const std::string& file) {
   std::array<char, PATH_MAX> real{};
   if (::realpath(file.c_str(), real.data()) == nullptr) {
     return std::unexpected(fmt::format("cannot read {}: {}", file, std::strerror(errno)));
@@ -59,14 +64,38 @@ Answer<FabricFile> read_fabric_file(const std::string& file) {
   if (in.bad() || (text.empty() && errno != 0)) {
     return std::unexpected(fmt::format("cannot read {}: {}", file, std::strerror(errno)));
   }
-  if (subnet::looks_like_netlist(text)) return read_netlist(file, real.data(), text);
+  return FileText{.path = real.data(), .text = std::move(text)};
+}
+
+}  // namespace
+
+Answer<FabricFile> read_fabric_file(const std::string& file) {
+  const auto read = read_text(file);
+  if (!read) return std::unexpected(read.error());
+  const auto& [path, text] = *read;
+  if (subnet::looks_like_netlist(text)) return read_netlist(file, path, text);
   auto fabric = plan::parse(text);
-  if (!fabric) {
-    const plan::Problem& problem = fabric.error();
-    return std::unexpected(
-        fmt::format("{}:{}:{}: {}", file, problem.line, problem.column, problem.text));
+  if (!fabric) return std::unexpected(text_of(file, fabric.error()));
+  return FabricFile{.path = path, .fabric = std::move(*fabric)};
+}
+
+Answer<std::vector<plan::ScheduledFault>> read_faults_file(const std::string& file,
+                                                           const FabricFile& fabric) {
+  const auto read = read_text(file);
+  if (!read) return std::unexpected(read.error());
+  auto faults = plan::parse_faults(read->text);
+  if (!faults) return std::unexpected(text_of(file, faults.error()));
+  for (const plan::ScheduledFault& one : *faults) {
+    auto problem = fabric.topology ? subnet::problem_with(*fabric.topology, one.fault)
+                                   : plan::problem_with(fabric.fabric, one.fault);
+    if (!problem) continue;
+    return std::unexpected(text_of(file, {one.line, one.column, std::move(*problem)}));
   }
-  return FabricFile{.path = real.data(), .fabric = std::move(*fabric)};
+  return std::move(*faults);
+}
+
+std::string counted(std::size_t number, const char* one, const char* several) {
+  return fmt::format("{} {}", number, number == 1 ? one : several);
 }
 
 Answer<std::string> fabric_name(const std::string& given, const FabricFile& from) {
@@ -93,8 +122,10 @@ std::string size_text(const FabricFile& from) {
   const plan::Fabric& fabric = from.fabric;
   std::size_t rails = 0;
   for (const plan::Host& host : fabric.hosts) rails += host.rails.size();
-  return fmt::format("{}, {}", counted(fabric.hosts.size(), "host", "hosts"),
-                     counted(rails, "rail", "rails"));
+  std::string text = fmt::format("{}, {}", counted(fabric.hosts.size(), "host", "hosts"),
+                                 counted(rails, "rail", "rails"));
+  if (!fabric.faults.empty()) text += ", " + counted(fabric.faults.size(), "fault", "faults");
+  return text;
 }
 
 }  // namespace verbena::cli

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/agent_connection.h"
 #include "plan/plan.h"
@@ -19,8 +20,15 @@ struct FabricFile {
 // Reads and checks a file.  A problem is told as "FILE:LINE:COLUMN: REASON".
 Answer<FabricFile> read_fabric_file(const std::string& path);
 
+// Reads a file of faults, and checks that the fabric has what they name.
+Answer<std::vector<plan::ScheduledFault>> read_faults_file(const std::string& path,
+                                                           const FabricFile& fabric);
+
 // Returns the name of a fabric: the given one, that in the file, or that of the file.
 Answer<std::string> fabric_name(const std::string& given, const FabricFile& from);
+
+// Returns "1 host" or "3 hosts".
+std::string counted(std::size_t number, const char* one, const char* several);
 
 // Tells how large the fabric is: "3 hosts, 6 rails".
 std::string size_text(const FabricFile& from);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -10,19 +9,14 @@
 #include "base/strong.h"
 #include "base/time.h"
 #include "faults/loss.h"
+#include "plan/find_rail.h"
 
 namespace verbena::ethernet {
 
 using faults::Loss;
 
-using HostIndex = std::uint32_t;  // the place of a host in plan::Fabric::hosts
-
-// Names a rail of a host: the device by its place in the host's list.
-struct RailId {
-  HostIndex host = 0;
-  std::uint8_t device = 0;
-  friend constexpr auto operator<=>(const RailId&, const RailId&) = default;
-};
+using plan::HostIndex;
+using plan::RailId;
 
 // Holds what a user has broken in a fabric: each rail is a link between its host and its network.
 class LinkFaults {

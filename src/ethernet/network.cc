@@ -19,12 +19,6 @@ Network::Network(plan::Fabric fabric) : fabric_(std::move(fabric)) {
   }
 }
 
-std::optional<HostIndex> Network::find_host(const std::string& name) const {
-  const auto found = std::ranges::find(fabric_.hosts, name, &plan::Host::name);
-  if (found == fabric_.hosts.end()) return std::nullopt;
-  return static_cast<HostIndex>(found - fabric_.hosts.begin());
-}
-
 std::vector<node::HostAddress> Network::addresses(HostIndex host) const {
   std::vector<node::HostAddress> all;
   std::uint8_t device = 0;
@@ -242,31 +236,6 @@ std::vector<Network::Member> Network::receivers(HostIndex host, const Gid& sourc
 
 // ---- faults -------------------------------------------------------------------------------------
 
-std::expected<RailId, std::string> Network::find_rail(std::string_view host_and_device,
-                                                      std::string_view network) const {
-  const auto colon = host_and_device.find(':');
-  const std::string name(host_and_device.substr(0, colon));
-  const auto host = find_host(name);
-  if (!host) return std::unexpected("there is no host '" + name + "'");
-  const bool has_device = colon != std::string_view::npos;
-  const std::string device(has_device ? host_and_device.substr(colon + 1) : "");
-  std::vector<RailId> found;
-  std::string all;
-  for (const plan::Rail& its : fabric_.hosts[*host].rails) {
-    const RailId id{*host, static_cast<std::uint8_t>(&its - fabric_.hosts[*host].rails.data())};
-    if (its.network == network && (!has_device || its.device == device)) found.push_back(id);
-    all += (all.empty() ? "" : ", ") + link_text(id);
-  }
-  if (found.size() == 1) return found[0];
-  const std::string link =
-      "'" + std::string(host_and_device) + "' and the network '" + std::string(network) + "'";
-  if (found.empty()) {
-    return std::unexpected("there is no link between " + link + "; there are: " + all);
-  }
-  return std::unexpected("there are several links between " + link +
-                         ", so name the device (HOST:DEVICE); there are: " + all);
-}
-
 std::uint32_t Network::mtu_bytes(RailId id) const {
   return faults_.mtu_bytes(id).value_or(rail(id).mtu_bytes);
 }
@@ -274,10 +243,6 @@ std::uint32_t Network::mtu_bytes(RailId id) const {
 const std::vector<Pkey>& Network::pkeys(RailId id) const {
   const std::vector<Pkey>* const changed = faults_.pkeys(id);
   return changed == nullptr ? rail(id).pkeys : *changed;
-}
-
-std::string Network::link_text(RailId id) const {
-  return fabric_.hosts[id.host].name + ":" + rail(id).device + " - " + rail(id).network;
 }
 
 std::optional<std::string> Network::why_down(RailId rail) const {

@@ -8,7 +8,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -61,7 +60,6 @@ class Network {
   explicit Network(plan::Fabric fabric);
 
   const plan::Fabric& fabric() const { return fabric_; }
-  std::optional<HostIndex> find_host(const std::string& name) const;
   // Returns the addresses of a host, loopback last.  The interface of device n is n + 2.
   std::vector<node::HostAddress> addresses(HostIndex host) const;
 
@@ -99,15 +97,9 @@ class Network {
   // Changes take effect with the next packet.
   LinkFaults& faults() { return faults_; }
   const LinkFaults& faults() const { return faults_; }
-  // Finds the rail that a user calls the link of HOST or HOST:DEVICE with a network.  The device is
-  // needed only if several rails of the host are in the network.  The error is a line for the user.
-  std::expected<RailId, std::string> find_rail(std::string_view host_and_device,
-                                               std::string_view network) const;
   // Return what a rail has: what the file says, or what a fault has made of it.
   std::uint32_t mtu_bytes(RailId rail) const;
   const std::vector<Pkey>& pkeys(RailId rail) const;
-  // Returns "a:verbena0 - red".
-  std::string link_text(RailId rail) const;
   // Tells why the port of a rail is down; nothing if it is not.
   std::optional<std::string> why_down(RailId rail) const;
 

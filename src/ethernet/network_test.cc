@@ -236,15 +236,5 @@ TEST(Network, KnowsWhichPacketsUseALink) {
   EXPECT_FALSE(n.link_use(kA, ip("10.0.0.2"), ip("10.0.0.1")).has_value());
 }
 
-TEST(Network, FindsTheRailThatIsTheLinkOfAHostWithANetwork) {
-  const Network n = network();
-  EXPECT_EQ(n.find_rail("a", "red"), kARed);
-  EXPECT_EQ(n.find_rail("a:verbena1", "green"), (RailId{kA, 1}));
-  EXPECT_EQ(n.find_rail("x", "red").error(), "there is no host 'x'");
-  EXPECT_EQ(n.find_rail("a:verbena1", "red").error(),
-            "there is no link between 'a:verbena1' and the network 'red'; there are: a:verbena0 "
-            "- red, a:verbena1 - green");
-}
-
 }  // namespace
 }  // namespace verbena::ethernet

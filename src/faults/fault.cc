@@ -120,6 +120,20 @@ std::string list_text(std::span<const State> states) {
   return text;
 }
 
+std::string quoted_name(const std::string& name) {
+  const bool is_plain = !name.empty() && name.find(' ') == std::string::npos;
+  return is_plain ? name : "'" + name + "'";
+}
+
+// Writes millionths as "2.5".
+std::string percent_text(std::uint32_t per_million) {
+  constexpr std::uint32_t kPerPercent = 10'000;
+  std::string fraction = std::to_string(kPerPercent + per_million % kPerPercent).substr(1);
+  fraction.resize(fraction.find_last_not_of('0') + 1);
+  const std::string whole = std::to_string(per_million / kPerPercent);
+  return fraction.empty() ? whole : whole + "." + fraction;
+}
+
 // Reads the words behind the state.
 std::optional<std::string> set_values(Fault& fault, Words values) {
   switch (fault.kind) {
@@ -186,6 +200,38 @@ std::expected<Fault, std::string> parse_fault(Words words, std::optional<std::ui
     return parse_state({.a = words[1]}, kNodeStates, what, words.subspan(2), seed);
   }
   return wrong("a fault begins with link or node");
+}
+
+bool is_of_link(Kind kind) {
+  return std::ranges::find(kLinkStates, kind, &State::kind) != kLinkStates.end();
+}
+
+std::string text_of(const Fault& fault) {
+  const bool of_link = is_of_link(fault.kind);
+  std::string text = (of_link ? "link " : "node ") + quoted_name(fault.a);
+  if (of_link) text += " " + quoted_name(fault.b);
+  const Kind listed = fault.kind == Kind::kPkeyAdded ? Kind::kPkeyRemoved : fault.kind;
+  for (const auto& states :
+       {std::span<const State>(kLinkStates), std::span<const State>(kNodeStates)}) {
+    const auto state = std::ranges::find(states, listed, &State::kind);
+    if (state != states.end()) text += " " + std::string(state->word);
+  }
+  switch (fault.kind) {
+    case Kind::kLinkLossy: return text + " " + percent_text(fault.lost_per_million);
+    case Kind::kLinkSlow: return text + " " + duration_text(fault.delay);
+    case Kind::kLinkFlapping:
+      return text + " " + duration_text(fault.down) + " " + duration_text(fault.up);
+    case Kind::kLinkMtu:
+      return text + " " + (fault.mtu_bytes == 0 ? "default" : std::to_string(fault.mtu_bytes));
+    case Kind::kPkeyRemoved: return text + " " + std::to_string(fault.pkey.value) + " removed";
+    case Kind::kPkeyAdded: return text + " " + std::to_string(fault.pkey.value) + " added";
+    case Kind::kLinkDown:
+    case Kind::kLinkUp:
+    case Kind::kNodeOff:
+    case Kind::kNodeOn:
+    case Kind::kNodePaused: return text;
+  }
+  return text;
 }
 
 std::vector<std::string> words_of(std::string_view text) {

@@ -44,6 +44,9 @@ enum class Kind : std::uint8_t {
   kPkeyAdded,
 };
 
+// Returns true for a fault of a link, false for one of a node.
+bool is_of_link(Kind kind);
+
 struct Fault {
   Kind kind{};
   std::string a{};                     // a node, or one end of a link
@@ -63,6 +66,9 @@ struct Fault {
 // Reads the words of a fault.  The error is a line for the user.
 std::expected<Fault, std::string> parse_fault(std::span<const std::string> words,
                                               std::optional<std::uint64_t> seed);
+
+// Writes words that parse_fault() reads as this fault, with the same seed.
+std::string text_of(const Fault& fault);
 
 // Splits a text at its spaces.  A name with spaces stands in single quotes.
 std::vector<std::string> words_of(std::string_view text);

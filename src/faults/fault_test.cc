@@ -59,6 +59,16 @@ TEST(Fault, ANameWithSpacesStandsInQuotes) {
   EXPECT_TRUE(words_of("  ").empty());
 }
 
+TEST(Fault, AWrittenFaultIsReadAsTheSame) {
+  for (const char* text :
+       {"link a red down", "link a red up", "link 'a b' red lossy 2.5", "link a red lossy 100",
+        "link a red lossy 0.0001", "link a red slow 1500us", "link a red flapping 50ms 2s",
+        "link a red mtu 1500", "link a red mtu default", "node a off", "node a on", "node a paused",
+        "node a pkey 32769 removed", "node a pkey 1 added"}) {
+    EXPECT_EQ(text_of(fault(text)), text);
+  }
+}
+
 TEST(Fault, MistakesAreTold) {
   const std::pair<const char*, const char*> cases[]{
       {"", "a fault begins with link or node"},

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "subnet/check_fault.h"
 #include "subnet/find_link.h"
 
 namespace verbena::hosts {
@@ -27,15 +28,16 @@ std::string full_table(const std::string& name) {
 
 // ---- InfiniBand ---------------------------------------------------------------------------------
 
-Answer<Breakable::Link> BreakableSubnet::find_link(const std::string& a,
-                                                   const std::string& b) const {
-  const auto link = subnet::find_link(topology(), a, b);
-  if (!link) return std::unexpected(link.error());
-  return *link;
+std::optional<std::string> BreakableSubnet::problem_with(const faults::Fault& fault) const {
+  return subnet::problem_with(topology(), fault);
 }
 
-Answer<Breakable::Node> BreakableSubnet::find_node(const std::string& name) const {
-  return subnet::find_node(topology(), name);
+Breakable::Link BreakableSubnet::find_link(const std::string& a, const std::string& b) const {
+  return *subnet::find_link(topology(), a, b);
+}
+
+Breakable::Node BreakableSubnet::find_node(const std::string& name) const {
+  return *subnet::find_node(topology(), name);
 }
 
 std::string BreakableSubnet::link_text(Link link) const {
@@ -50,25 +52,12 @@ std::string BreakableSubnet::up_text(Link link) const {
              : "is plugged, but does not train: a node is off, or a port is disabled";
 }
 
-Answer<void> BreakableSubnet::set_mtu(Link link, std::uint32_t bytes) {
-  if (bytes == 0) {
-    nodes_.set_mtu(link, std::nullopt);
-    return {};
-  }
-  for (const auto mtu : {subnet::Mtu::k256, subnet::Mtu::k512, subnet::Mtu::k1024,
-                         subnet::Mtu::k2048, subnet::Mtu::k4096}) {
-    if (subnet::mtu_bytes(mtu) != bytes) continue;
-    nodes_.set_mtu(link, mtu);
-    return {};
-  }
-  return std::unexpected("the MTU of a subnet's link is 256, 512, 1024, 2048 or 4096");
+void BreakableSubnet::set_mtu(Link link, std::uint32_t bytes) {
+  nodes_.set_mtu(link, subnet::mtu_of_bytes(bytes));
 }
 
 Answer<void> BreakableSubnet::set_pkey(Node node, Pkey pkey, bool present) {
   const subnet::Node& its = topology().nodes[node];
-  if (its.is_switch()) {
-    return std::unexpected(fmt::format("{} is a switch, and only HCAs lose P_Keys", its.name));
-  }
   bool changed = false;
   for (std::uint8_t port = 1; port <= its.ports; ++port) {
     changed |= nodes_.set_pkey({.node = node, .port = port}, pkey, present);
@@ -78,9 +67,7 @@ Answer<void> BreakableSubnet::set_pkey(Node node, Pkey pkey, bool present) {
 }
 
 bool BreakableSubnet::has_pkey(Node node, Pkey pkey) const {
-  const subnet::Node& its = topology().nodes[node];
-  for (std::uint8_t port = its.is_switch() ? 0 : 1; port <= (its.is_switch() ? 0 : its.ports);
-       ++port) {
+  for (std::uint8_t port = 1; port <= topology().nodes[node].ports; ++port) {
     const auto pkeys = nodes_.subnet().status({.node = node, .port = port}).pkeys;
     if (std::ranges::find(pkeys, pkey) != pkeys.end()) return true;
   }
@@ -98,22 +85,17 @@ std::uint8_t BreakableHosts::rails_of(Node node) const {
   return static_cast<std::uint8_t>(network_.fabric().hosts[node].rails.size());
 }
 
-Answer<Breakable::Link> BreakableHosts::find_link(const std::string& a,
-                                                  const std::string& b) const {
-  // The order of the two ends does not matter.
-  auto rail = network_.find_rail(a, b);
-  if (!rail) {
-    const auto other_way = network_.find_rail(b, a);
-    if (!other_way) return std::unexpected(rail.error());
-    rail = other_way;
-  }
-  return Link{rail->host} << kDeviceBits | rail->device;
+std::optional<std::string> BreakableHosts::problem_with(const faults::Fault& fault) const {
+  return plan::problem_with(network_.fabric(), fault);
 }
 
-Answer<Breakable::Node> BreakableHosts::find_node(const std::string& name) const {
-  const auto host = network_.find_host(name);
-  if (!host) return std::unexpected(fmt::format("there is no host '{}'", name));
-  return *host;
+Breakable::Link BreakableHosts::find_link(const std::string& a, const std::string& b) const {
+  const auto rail = *plan::find_link(network_.fabric(), a, b);
+  return Link{rail.host} << kDeviceBits | rail.device;
+}
+
+Breakable::Node BreakableHosts::find_node(const std::string& name) const {
+  return *plan::find_host(network_.fabric(), name);
 }
 
 void BreakableHosts::set_link(Link link, bool up) {
@@ -133,14 +115,9 @@ void BreakableHosts::set_delay(Link link, Duration delay) {
   network_.faults().set_delay(rail_of(link), delay);
 }
 
-Answer<void> BreakableHosts::set_mtu(Link link, std::uint32_t bytes) {
-  if (bytes != 0 && (bytes < plan::kMtuMin || bytes > plan::kMtuMax)) {
-    return std::unexpected(
-        fmt::format("the MTU of a rail is {} to {}", plan::kMtuMin, plan::kMtuMax));
-  }
+void BreakableHosts::set_mtu(Link link, std::uint32_t bytes) {
   network_.faults().set_mtu(rail_of(link), bytes == 0 ? std::nullopt : std::optional(bytes));
   changed_(rail_of(link).host);
-  return {};
 }
 
 void BreakableHosts::set_power(Node node, bool on) {

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "ethernet/network.h"
 #include "hosts/faults.h"
 #include "hosts/subnet_nodes.h"
+#include "plan/find_rail.h"
 
 namespace verbena::hosts {
 
@@ -16,15 +18,16 @@ class BreakableSubnet final : public Breakable {
   // REQUIRES: the nodes outlive this object.
   explicit BreakableSubnet(SubnetNodes& nodes) : nodes_(nodes) {}
 
-  Answer<Link> find_link(const std::string& a, const std::string& b) const override;
-  Answer<Node> find_node(const std::string& name) const override;
+  std::optional<std::string> problem_with(const faults::Fault& fault) const override;
+  Link find_link(const std::string& a, const std::string& b) const override;
+  Node find_node(const std::string& name) const override;
   std::string link_text(Link link) const override;
   std::string node_name(Node node) const override;
   void set_link(Link link, bool up) override { nodes_.set_link(link, up); }
   std::string up_text(Link link) const override;
   void set_loss(Link link, const faults::Loss& loss) override { nodes_.set_loss(link, loss); }
   void set_delay(Link link, Duration delay) override { nodes_.set_delay(link, delay); }
-  Answer<void> set_mtu(Link link, std::uint32_t mtu_bytes) override;
+  void set_mtu(Link link, std::uint32_t mtu_bytes) override;
   void set_power(Node node, bool on) override { nodes_.set_power(node, on); }
   std::string off_text() const override { return "is off"; }
   void set_paused(Node node, bool paused) override { nodes_.set_paused(node, paused); }
@@ -46,15 +49,18 @@ class BreakableHosts final : public Breakable {
                  std::move_only_function<void(ethernet::HostIndex)> changed)
       : network_(network), changed_(std::move(changed)) {}
 
-  Answer<Link> find_link(const std::string& a, const std::string& b) const override;
-  Answer<Node> find_node(const std::string& name) const override;
-  std::string link_text(Link link) const override { return network_.link_text(rail_of(link)); }
+  std::optional<std::string> problem_with(const faults::Fault& fault) const override;
+  Link find_link(const std::string& a, const std::string& b) const override;
+  Node find_node(const std::string& name) const override;
+  std::string link_text(Link link) const override {
+    return plan::link_text(network_.fabric(), rail_of(link));
+  }
   std::string node_name(Node node) const override { return network_.fabric().hosts[node].name; }
   void set_link(Link link, bool up) override;
   std::string up_text(Link link) const override;
   void set_loss(Link link, const faults::Loss& loss) override;
   void set_delay(Link link, Duration delay) override;
-  Answer<void> set_mtu(Link link, std::uint32_t mtu_bytes) override;
+  void set_mtu(Link link, std::uint32_t mtu_bytes) override;
   void set_power(Node node, bool on) override;
   std::string off_text() const override { return "is off: cut off from its networks"; }
   void set_paused(Node node, bool paused) override;

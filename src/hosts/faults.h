@@ -33,8 +33,11 @@ class Breakable {
   Breakable& operator=(const Breakable&) = delete;
   virtual ~Breakable() = default;
 
-  virtual Answer<Link> find_link(const std::string& a, const std::string& b) const = 0;
-  virtual Answer<Node> find_node(const std::string& name) const = 0;
+  // Returns why a fault cannot happen here: it names what does not exist, or a value is wrong.
+  virtual std::optional<std::string> problem_with(const faults::Fault& fault) const = 0;
+  // REQUIRES of these two: problem_with() finds no problem with a fault of this link or node.
+  virtual Link find_link(const std::string& a, const std::string& b) const = 0;
+  virtual Node find_node(const std::string& name) const = 0;
   virtual std::string link_text(Link link) const = 0;
   virtual std::string node_name(Node node) const = 0;
 
@@ -43,8 +46,8 @@ class Breakable {
   virtual std::string up_text(Link link) const = 0;
   virtual void set_loss(Link link, const faults::Loss& loss) = 0;
   virtual void set_delay(Link link, Duration delay) = 0;
-  // 0 ends it.  The error is that the link cannot have this MTU.
-  virtual Answer<void> set_mtu(Link link, std::uint32_t mtu_bytes) = 0;
+  // 0 ends it.
+  virtual void set_mtu(Link link, std::uint32_t mtu_bytes) = 0;
 
   virtual void set_power(Node node, bool on) = 0;
   // Says what it means for a node to be off: "is off".
@@ -64,8 +67,6 @@ class Faults {
 
   // Returns the new state as a line for the user, or what is wrong with the request.
   std::expected<std::string, std::string> set(const faults::Fault& wanted);
-  // Returns nothing, or why set() would refuse the names in it.
-  std::optional<std::string> problem_with(const faults::Fault& wanted) const;
   // Returns everything that is broken now.
   std::vector<ipc::FaultStatus> status() const;
 
@@ -84,7 +85,7 @@ class Faults {
     std::map<Pkey, bool> pkeys{};  // present or not, as a user has ordered last
   };
 
-  Set set_link(Breakable::Link link, const faults::Fault& wanted);
+  std::string set_link(Breakable::Link link, const faults::Fault& wanted);
   std::string plug(Breakable::Link link, bool up);
   std::string flap(Breakable::Link link, const faults::Periods& periods);
   Set set_node(Breakable::Node node, const faults::Fault& wanted);

@@ -4,13 +4,16 @@
 
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "hosts/fault_schedule.h"
+#include "os/clock.h"
 
 namespace verbena::hosts {
 namespace {
 
 using faults::Fault;
-using faults::Kind;
 
 // Is a fabric with the link 7, "a - b", and the node 3, "n".  It notes what is broken.
 class FakeFabric final : public Breakable {
@@ -18,14 +21,12 @@ class FakeFabric final : public Breakable {
   std::vector<std::string> done{};
   std::set<Pkey> pkeys{Pkey{0xffff}, Pkey{0x8001}};
 
-  Answer<Link> find_link(const std::string& a, const std::string& b) const override {
-    if (a == "a" && b == "b") return 7;
-    return std::unexpected("no link " + a + " - " + b);
+  std::optional<std::string> problem_with(const Fault& fault) const override {
+    if (fault.a == "a" ? fault.b == "b" : fault.a == "n") return std::nullopt;
+    return "there is no " + fault.a;
   }
-  Answer<Node> find_node(const std::string& name) const override {
-    if (name == "n") return 3;
-    return std::unexpected("no node " + name);
-  }
+  Link find_link(const std::string&, const std::string&) const override { return 7; }
+  Node find_node(const std::string&) const override { return 3; }
   std::string link_text(Link) const override { return "a - b"; }
   std::string node_name(Node) const override { return "n"; }
   void set_link(Link link, bool up) override { note("link", link, up); }
@@ -36,11 +37,7 @@ class FakeFabric final : public Breakable {
   void set_delay(Link link, Duration delay) override {
     note("delay", link, static_cast<std::uint64_t>(delay.count()));
   }
-  Answer<void> set_mtu(Link link, std::uint32_t mtu_bytes) override {
-    if (mtu_bytes == 1) return std::unexpected("too small");
-    note("mtu", link, mtu_bytes);
-    return {};
-  }
+  void set_mtu(Link link, std::uint32_t mtu_bytes) override { note("mtu", link, mtu_bytes); }
   void set_power(Node node, bool on) override { note("power", node, on); }
   std::string off_text() const override { return "is off"; }
   void set_paused(Node node, bool paused) override { note("paused", node, paused); }
@@ -137,12 +134,36 @@ TEST_F(FaultsTest, AFlappingLinkGoesDownAndComesUpByItself) {
 }
 
 TEST_F(FaultsTest, WhatIsRefusedChangesNothing) {
-  EXPECT_EQ(told("link a c down"), "refused: no link a - c");
-  EXPECT_EQ(told("node m off"), "refused: no node m");
-  EXPECT_EQ(told("link a b mtu 1"), "refused: too small");
+  EXPECT_EQ(told("link c b down"), "refused: there is no c");
+  EXPECT_EQ(told("node m off"), "refused: there is no m");
+  EXPECT_EQ(done(), Texts{});
   EXPECT_EQ(status(), Texts{});
-  EXPECT_EQ(faults_.problem_with(Fault{.kind = Kind::kNodeOff, .a = "m"}), "no node m");
-  EXPECT_EQ(faults_.problem_with(Fault{.kind = Kind::kLinkUp, .a = "a", .b = "b"}), std::nullopt);
+}
+
+TEST_F(FaultsTest, FaultsOfAFileHappenAtTheirTimes) {
+  const auto scheduled = [](Duration after, const char* text) {
+    return plan::ScheduledFault{.after = after,
+                                .fault = faults::parse_fault(faults::words_of(text), {}).value()};
+  };
+  constexpr Duration kLater = std::chrono::milliseconds(20);
+  agent::Log log;
+  log.keep(10);
+  const Time began = os::now();
+  const FaultSchedule schedule(loop_, faults_,
+                               {scheduled(kLater, "link a b up"), scheduled({}, "link a b down"),
+                                scheduled({}, "node m off"), scheduled({}, "node n off")},
+                               log);
+  while (schedule.left() > 1) loop_.run_one();
+  EXPECT_EQ(status(), (Texts{"node n is off", "link a - b is down"}));
+  while (schedule.left() > 0) loop_.run_one();
+  EXPECT_GE(os::now() - began, kLater);
+  EXPECT_EQ(status(), Texts{"node n is off"});
+  std::string lines;
+  for (const std::string& line : log.kept(0, 10).lines) lines += line + "\n";
+  EXPECT_NE(lines.find("link a - b is down\n"), std::string::npos) << lines;
+  EXPECT_NE(lines.find("the fault 'node m off' of the file does not happen: there is no m\n"),
+            std::string::npos)
+      << lines;
 }
 
 }  // namespace

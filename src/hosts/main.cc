@@ -36,6 +36,7 @@ struct Arguments {
   int ready_fd = -1;
   std::string name{};
   std::string file{};
+  std::string faults{};
   std::string log{};
   bool trace = false;
   std::vector<std::string> managers{};
@@ -90,15 +91,23 @@ void run_until_it_ends(asio::io_context& loop, Forwarder& packets) {
   }
 }
 
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 int run(const Arguments& arguments) {
-  std::ifstream file(arguments.file);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file && text.empty()) return failed(arguments, "cannot read " + arguments.file);
+  const std::string text = read_file(arguments.file);
+  if (text.empty()) return failed(arguments, "cannot read " + arguments.file);
   const bool is_netlist = subnet::looks_like_netlist(text);
   auto fabric = is_netlist ? plan::Fabric{} : plan::parse(text);
   if (!fabric) return failed(arguments, arguments.file + ": " + fabric.error().text);
   auto topology = is_netlist ? subnet::parse_netlist(text) : subnet::Topology{};
   if (!topology) return failed(arguments, arguments.file + ": " + topology.error().reason);
+  auto faults = arguments.faults.empty() ? std::vector<plan::ScheduledFault>{}
+                                         : plan::parse_faults(read_file(arguments.faults));
+  if (!faults) return failed(arguments, arguments.faults + ": " + faults.error().text);
+  faults->insert(faults->begin(), fabric->faults.begin(), fabric->faults.end());
   agent::Log log;
   if (!arguments.log.empty()) {
     auto opened = agent::Log::open(arguments.log);
@@ -114,6 +123,7 @@ int run(const Arguments& arguments) {
   Service::Options options{.build = VB_BUILD_ID,
                            .name = arguments.name,
                            .file = arguments.file,
+                           .faults = std::move(*faults),
                            .trace = arguments.trace && !arguments.log.empty(),
                            .managers = arguments.managers,
                            .opensm = arguments.opensm,
@@ -142,6 +152,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   app.add_option("--ready-fd", arguments.ready_fd, "Descriptor to say on that it listens");
   app.add_option("--name", arguments.name, "Name of the fabric")->required();
   app.add_option("--file", arguments.file, "File that describes the fabric")->required();
+  app.add_option("--faults", arguments.faults, "File of faults that happen by themselves");
   app.add_option("--manager", arguments.managers, "HCA on which a subnet manager runs")
       ->expected(0, static_cast<int>(verbena::hosts::Managers::kManagersMax));
   app.add_option("--opensm", arguments.opensm, "Executable of OpenSM");

@@ -42,6 +42,7 @@ std::expected<std::unique_ptr<Service>, std::string> Service::create(asio::io_co
       hosts.network(), [&hosts](HostIndex host) { hosts.links_changed(host); });
   service->faults_ = std::make_unique<Faults>(loop, *service->breakable_);
   service->nodes_ = std::move(*nodes);
+  service->begin_faults();
   return service;
 }
 
@@ -58,7 +59,10 @@ std::expected<std::unique_ptr<Service>, std::string> Service::create(asio::io_co
   service->faults_ = std::make_unique<Faults>(loop, *service->breakable_);
   service->nodes_ = std::move(*nodes);
   const Options& its = service->options_;
-  if (its.managers.empty()) return service;
+  if (its.managers.empty()) {
+    service->begin_faults();
+    return service;
+  }
   auto managers = Managers::create(
       loop, hcas.subnet(),
       {.program = its.opensm, .nodes = its.managers, .fabric = its.name, .scratch = its.scratch},
@@ -66,7 +70,17 @@ std::expected<std::unique_ptr<Service>, std::string> Service::create(asio::io_co
   if (!managers) return std::unexpected(managers.error());
   service->managers_ = std::move(*managers);
   hcas.when_ports_change([raw = service.get()] { raw->managers_->ports_changed(); });
+  service->begin_faults();
   return service;
+}
+
+void Service::begin_faults() {
+  if (options_.faults.empty()) return;
+  const auto begin = [this](const std::string&) {
+    schedule_ = std::make_unique<FaultSchedule>(loop_, *faults_, std::move(options_.faults), log_);
+  };
+  if (!managers_) return begin("");
+  managers_->await_subnet(os::now() + ipc::kAwaitSubnetMax, begin);
 }
 
 // ---- tools --------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@
 #include "agent/log.h"
 #include "agent/watch.h"
 #include "hosts/breakables.h"
+#include "hosts/fault_schedule.h"
 #include "hosts/faults.h"
 #include "hosts/host_nodes.h"
 #include "hosts/managers.h"
@@ -35,6 +36,7 @@ class Service final : public agent::Connection::Owner {
     std::string build{};
     std::string name{};
     std::string file{};
+    std::vector<plan::ScheduledFault> faults{};
     bool trace = false;
     // These are for an InfiniBand fabric.
     std::vector<std::string> managers{};  // nodes
@@ -88,6 +90,8 @@ class Service final : public agent::Connection::Owner {
   void await_subnet(Tool& tool, const ipc::Envelope& envelope);
   void show_log(Tool& tool, const ipc::Envelope& envelope);
   void set_fault(Tool& tool, const ipc::Envelope& envelope);
+  // Begins with the faults of the file: when the subnet is up, if this process manages it.
+  void begin_faults();
   void end_slow_tools();
   void stop(const char* why);
 
@@ -100,6 +104,7 @@ class Service final : public agent::Connection::Owner {
   std::unique_ptr<Managers> managers_{};  // null: it has none of its own
   std::unique_ptr<Breakable> breakable_{};
   std::unique_ptr<Faults> faults_{};
+  std::unique_ptr<FaultSchedule> schedule_{};  // null until it begins
   std::map<std::uint64_t, std::unique_ptr<Tool>> tools_{};
   std::uint64_t next_tool_ = 1;
   agent::Connection::LimitsMet limits_met_{};

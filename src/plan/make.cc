@@ -14,6 +14,13 @@ constexpr std::size_t kLetters = 26;
 
 std::string quoted(const std::string& text) { return '"' + text + '"'; }
 
+// Writes a time as seconds with a fraction.
+std::string seconds(Duration time) {
+  constexpr std::int64_t kPerSecond = 1'000'000'000;
+  const std::string fraction = std::to_string(kPerSecond + time.count() % kPerSecond).substr(1);
+  return std::to_string(time.count() / kPerSecond) + "." + fraction;
+}
+
 // Writes the elements of a list, each as text(element).
 std::string list(const auto& elements, auto text) {
   std::string all = "[";
@@ -71,6 +78,12 @@ std::string to_text(const Fabric& fabric) {
   }
   for (const Router& router : fabric.routers) {
     text += "[[routers]]\nnetworks = " + list(router.networks, quoted) + "\n\n";
+  }
+  for (const ScheduledFault& one : fabric.faults) {
+    text += "[[faults]]\nafter = " + seconds(one.after) +
+            "\nfault = " + quoted(faults::text_of(one.fault)) + "\n";
+    if (one.fault.has_seed) text += "seed = " + std::to_string(one.fault.seed) + "\n";
+    text += "\n";
   }
   text.pop_back();
   return text;

@@ -1,10 +1,13 @@
 #include <algorithm>
+#include <chrono>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "base/port_id.h"
+#include "plan/find_rail.h"
 #include "plan/plan.h"
 #include "plan/toml.h"
 #include "wire/address_text.h"
@@ -16,10 +19,21 @@ namespace {
 
 std::string in_quotes(std::string_view text) { return "'" + std::string(text) + "'"; }
 
+std::expected<toml::table, Problem> read_toml(std::string_view text) {
+  if (text.size() > kTextBytesMax) {
+    return std::unexpected(Problem{.text = "the file is longer than 1 MiB"});
+  }
+  toml::parse_result file = toml::parse(text);
+  if (file) return std::move(file).table();
+  const toml::source_position at = file.error().source().begin;
+  return std::unexpected(Problem{at.line, at.column, std::string(file.error().description())});
+}
+
 // Reads the tables of a file.  It remembers the first problem, and goes on with what it has.
 class Parser {
  public:
   std::expected<Fabric, Problem> fabric(const toml::table& file);
+  std::expected<std::vector<ScheduledFault>, Problem> faults(const toml::table& file);
 
  private:
   void complain(const toml::source_region& where, std::string text);
@@ -41,6 +55,10 @@ class Parser {
   Rail rail(const toml::table& table, const Host& host);
   void address(const toml::node& node, Rail& rail);
   void router(const toml::table& table);
+  Duration after(const toml::table& table);
+  std::vector<std::string> words(const toml::node& node);
+  void fault(const toml::table& table);
+  void check_faults();
 
   Fabric fabric_{};
   std::set<Gid> addresses_{};
@@ -187,11 +205,73 @@ void Parser::router(const toml::table& table) {
   fabric_.routers.push_back(std::move(router));
 }
 
+// Reads a number of seconds, which may have a fraction.
+Duration Parser::after(const toml::table& table) {
+  const toml::node* const node = table.get("after");
+  if (node == nullptr) return {};
+  const double seconds = node->value<double>().value_or(-1);
+  const double max = std::chrono::duration<double>(kAfterMax).count();
+  if (node->is_number() && seconds >= 0 && seconds <= max) {
+    return std::chrono::round<Duration>(std::chrono::duration<double>(seconds));
+  }
+  complain(node->source(), "'after' is a number of seconds, from 0 to a week");
+  return {};
+}
+
+// Reads a text, or a list of words: a name in a list may have spaces.
+std::vector<std::string> Parser::words(const toml::node& node) {
+  if (const auto text = node.value_exact<std::string>()) return faults::words_of(*text);
+  std::vector<std::string> words;
+  if (const toml::array* const list = node.as_array()) {
+    for (const toml::node& element : *list) {
+      words.push_back(element.value_exact<std::string>().value_or(""));
+      if (words.back().empty()) complain(element.source(), "a word of a fault is a text");
+    }
+    return words;
+  }
+  complain(node.source(), "'fault' is a text as \"link a red down\", or a list of its words");
+  return words;
+}
+
+void Parser::fault(const toml::table& table) {
+  check_keys(table, "a fault", {"after", "fault", "seed"});
+  ScheduledFault scheduled{.after = after(table)};
+  const toml::node* const node = table.get("fault");
+  if (node == nullptr) return complain(table.source(), "a fault has no 'fault'");
+  std::optional<std::uint64_t> seed;
+  if (table.get("seed") != nullptr) {
+    constexpr auto kSeedMax = std::numeric_limits<std::int64_t>::max();
+    seed = static_cast<std::uint64_t>(number(table, "seed", 0, 0, kSeedMax));
+  }
+  auto read = faults::parse_fault(words(*node), seed);
+  if (!read) return complain(node->source(), std::move(read.error()));
+  scheduled.fault = std::move(*read);
+  scheduled.line = node->source().begin.line;
+  scheduled.column = node->source().begin.column;
+  fabric_.faults.push_back(std::move(scheduled));
+}
+
+void Parser::check_faults() {
+  for (const ScheduledFault& one : fabric_.faults) {
+    const auto problem = problem_with(fabric_, one.fault);
+    if (problem && !problem_) problem_ = Problem{one.line, one.column, *problem};
+  }
+}
+
+std::expected<std::vector<ScheduledFault>, Problem> Parser::faults(const toml::table& file) {
+  check_keys(file, "a file of faults", {"faults"});
+  for_each_table(file, "faults", kFaultsMax, true, [&](const toml::table& one) { fault(one); });
+  if (problem_) return std::unexpected(*problem_);
+  return std::move(fabric_.faults);
+}
+
 std::expected<Fabric, Problem> Parser::fabric(const toml::table& file) {
-  check_keys(file, "a fabric", {"name", "hosts", "routers"});
+  check_keys(file, "a fabric", {"name", "hosts", "routers", "faults"});
   if (const toml::node* const node = file.get("name")) fabric_.name = name(*node, "the name");
   for_each_table(file, "hosts", kHostsMax, true, [&](const toml::table& one) { host(one); });
   for_each_table(file, "routers", kRoutersMax, false, [&](const toml::table& one) { router(one); });
+  for_each_table(file, "faults", kFaultsMax, false, [&](const toml::table& one) { fault(one); });
+  check_faults();
   if (problem_) return std::unexpected(*problem_);
   return std::move(fabric_);
 }
@@ -206,15 +286,15 @@ bool is_name(std::string_view name) {
 }
 
 std::expected<Fabric, Problem> parse(std::string_view text) {
-  if (text.size() > kTextBytesMax) {
-    return std::unexpected(Problem{.text = "the file is longer than 1 MiB"});
-  }
-  const toml::parse_result file = toml::parse(text);
-  if (!file) {
-    const toml::source_position at = file.error().source().begin;
-    return std::unexpected(Problem{at.line, at.column, std::string(file.error().description())});
-  }
-  return Parser().fabric(file.table());
+  const auto file = read_toml(text);
+  if (!file) return std::unexpected(file.error());
+  return Parser().fabric(*file);
+}
+
+std::expected<std::vector<ScheduledFault>, Problem> parse_faults(std::string_view text) {
+  const auto file = read_toml(text);
+  if (!file) return std::unexpected(file.error());
+  return Parser().faults(*file);
 }
 
 }  // namespace verbena::plan

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <expected>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include "base/strong.h"
+#include "base/time.h"
+#include "faults/fault.h"
 #include "wire/bth.h"
 
 // Describes a fabric of virtual hosts, as the file of `verbena fabric up` does.
@@ -24,6 +27,11 @@
 //   [[routers]]
 //   networks = ["red", "blue"]
 //
+//   [[faults]]
+//   after = 5
+//   fault = "link a red lossy 2"
+//   seed = 7
+//
 // A rail is a device with one Ethernet port.  Rails with the same network and VLAN reach each
 // other; rails with the same VLAN also do if a router joins their networks.
 namespace verbena::plan {
@@ -34,6 +42,8 @@ inline constexpr std::size_t kRoutersMax = 64;
 inline constexpr std::size_t kAddressesPerRailMax = 16;
 inline constexpr std::size_t kPkeysMax = 128;
 inline constexpr std::size_t kNameMax = 32;
+inline constexpr std::size_t kFaultsMax = 1024;
+inline constexpr Duration kAfterMax = std::chrono::hours(24 * 7);
 inline constexpr std::uint32_t kMtuMin = 576;
 inline constexpr std::uint32_t kMtuMax = 65535;
 // The largest RDMA packets (4096 bytes) fit the usual size of jumbo frames.
@@ -65,10 +75,23 @@ struct Router {
   friend bool operator==(const Router&, const Router&) = default;
 };
 
+// Says that something breaks by itself, this time after the fabric has come up.
+struct ScheduledFault {
+  Duration after{};
+  faults::Fault fault{};
+  std::uint32_t line = 1;  // of the words, for messages; these two are no part of what happens
+  std::uint32_t column = 1;
+
+  friend bool operator==(const ScheduledFault& a, const ScheduledFault& b) {
+    return a.after == b.after && a.fault == b.fault;
+  }
+};
+
 struct Fabric {
   std::string name{};  // empty: the file gives none
   std::vector<Host> hosts{};
   std::vector<Router> routers{};
+  std::vector<ScheduledFault> faults{};  // in the order of the file
 
   friend bool operator==(const Fabric&, const Fabric&) = default;
 };
@@ -80,8 +103,10 @@ struct Problem {
   std::string text{};
 };
 
-// Parses the text of a file.
+// Parses the text of a file.  All faults name what the fabric has.
 std::expected<Fabric, Problem> parse(std::string_view text);
+// Parses a file that has faults alone.  It knows no fabric, so the names in it are only words.
+std::expected<std::vector<ScheduledFault>, Problem> parse_faults(std::string_view text);
 
 // Returns true for 1 to kNameMax letters, digits, '_' and '-'.
 bool is_name(std::string_view name);

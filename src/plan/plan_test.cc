@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -77,7 +78,8 @@ TEST(Plan, SaysWhereAFileIsWrongAndWhy) {
       {"", "1:1: 'hosts' is missing"},
       {"hosts = []", "1:9: 'hosts' is a list of 1 to 256 elements"},
       {"hosts = [1]", "1:10: 'hosts' is a list of tables"},
-      {"[[host]]\nname = \"a\"\n", "1:3: a fabric has no 'host'; it has name, hosts, routers"},
+      {"[[host]]\nname = \"a\"\n",
+       "1:3: a fabric has no 'host'; it has name, hosts, routers, faults"},
       {"name = \"a/b\"\n",
        "1:8: the name is a text of 1 to 32 letters, digits, '_' or '-', in quotes"},
       {"[[hosts]]\nname = \"a\"\n", "1:1: 'rails' is missing"},
@@ -108,6 +110,77 @@ TEST(Plan, SaysWhereAFileIsWrongAndWhy) {
        "7:13: no rail is in the network 'm'"},
   };
   for (const auto& [text, problem] : cases) EXPECT_EQ(problem_of(text), problem) << text;
+}
+
+constexpr const char* kFaults = R"(
+[[faults]]
+fault = "link a red down"
+
+[[faults]]
+after = 1.5
+fault = ["link", "b", "red", "lossy", "2"]
+seed = 7
+
+[[faults]]
+after = 3
+fault = "node a pkey 0xffff removed"
+)";
+
+TEST(Plan, ReadsFaultsWithTheirTimes) {
+  using namespace std::chrono_literals;
+  const auto fabric = parse(std::string(kTwoHosts) + kFaults);
+  ASSERT_TRUE(fabric.has_value()) << fabric.error().text;
+  ASSERT_EQ(fabric->faults.size(), 3u);
+  EXPECT_EQ(fabric->faults[0].after, 0s);
+  EXPECT_EQ(fabric->faults[0].fault.kind, faults::Kind::kLinkDown);
+  EXPECT_EQ(fabric->faults[1].after, 1500ms);
+  EXPECT_EQ(fabric->faults[1].fault.seed, 7u);
+  EXPECT_EQ(fabric->faults[1].fault.a, "b");
+  EXPECT_EQ(fabric->faults[2].after, 3s);
+  EXPECT_EQ(parse(to_text(*fabric)).value(), *fabric);
+  EXPECT_EQ(parse_faults(kFaults).value(), fabric->faults);
+}
+
+TEST(Plan, SaysWhereAFaultIsWrongAndWhy) {
+  const auto with_fault = [](const std::string& lines) {
+    return std::string(kTwoHosts) + "[[faults]]\n" + lines + "\n";
+  };
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"after = 5", "16:1: a fault has no 'fault'"},
+      {"fault = 5", "17:9: 'fault' is a text as \"link a red down\", or a list of its words"},
+      {"fault = [\"node\", 5]", "17:18: a word of a fault is a text"},
+      {"fault = \"link a red gone\"",
+       "17:9: 'gone' is no state of a link: it is down, up, lossy, slow, flapping or mtu"},
+      {"fault = \"link a green down\"",
+       "17:9: there is no link between 'a' and the network 'green'; there are: a:verbena0 - red, "
+       "a:slow0 - blue"},
+      {"fault = \"node x off\"", "17:9: there is no host 'x'"},
+      {"fault = \"link a red mtu 100\"", "17:9: the MTU of a rail is 576 to 65535"},
+      {"after = -1\nfault = \"node a off\"",
+       "17:9: 'after' is a number of seconds, from 0 to a week"},
+      {"after = 604801\nfault = \"node a off\"",
+       "17:9: 'after' is a number of seconds, from 0 to a week"},
+      {"after = nan\nfault = \"node a off\"",
+       "17:9: 'after' is a number of seconds, from 0 to a week"},
+      {"after = true\nfault = \"node a off\"",
+       "17:9: 'after' is a number of seconds, from 0 to a week"},
+      {"fault = \"node a off\"\nseed = 1", "17:9: a seed goes with lossy and flapping"},
+      {"fault = \"node a off\"\nat = 1", "18:1: a fault has no 'at'; it has after, fault, seed"},
+  };
+  for (const auto& [lines, problem] : cases) EXPECT_EQ(problem_of(with_fault(lines)), problem);
+}
+
+TEST(Plan, AFileOfFaultsHasNothingElse) {
+  const auto problem = [](const std::string& text) {
+    const auto parsed = parse_faults(text);
+    return parsed ? "no problem" : parsed.error().text;
+  };
+  EXPECT_EQ(problem("[[faults]]\nfault = \"node x off\"\n"), "no problem");
+  EXPECT_EQ(problem(""), "'faults' is missing");
+  EXPECT_EQ(problem(kTwoHosts), "a file of faults has no 'hosts'; it has faults");
+  std::string many;
+  for (std::size_t i = 0; i <= kFaultsMax; ++i) many += "[[faults]]\nfault = \"node x off\"\n";
+  EXPECT_EQ(problem(many), "'faults' is a list of 1 to 1024 elements");
 }
 
 TEST(Plan, SaysWhereTextIsNoToml) {

@@ -1,0 +1,193 @@
+#include "client/agent_connection.h"
+
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "os/agent_name.h"
+#include "os/clock.h"
+#include "os/daemon.h"
+#include "os/process.h"
+#include "verbena_build.h"
+
+namespace verbena::client {
+namespace {
+
+constexpr Duration kConnectTimeout = std::chrono::seconds(10);
+
+std::string error_text(const Error& error) {
+  if (error.code == Errc::kSystem) {
+    return fmt::format("{}: {}", error.context, std::strerror(error.detail));
+  }
+  return *error.context != '\0' ? error.context : to_string(error.code);
+}
+
+std::string not_answering(pid_t pid) {
+  return fmt::format("the agent (pid {}) does not answer; if it hangs: kill {}", pid, pid);
+}
+
+}  // namespace
+
+Answer<AgentConnection::Outcome> AgentConnection::greet(const std::string& name, Role role,
+                                                        AgentConnection& out, std::string& text,
+                                                        Time deadline) {
+  auto channel = os::UnixChannel::connect(name, deadline);
+  if (!channel && channel.error().code == Errc::kUnreachable) return Outcome::kNoAgent;
+  if (!channel) return std::unexpected("cannot reach the agent: " + error_text(channel.error()));
+  if (!channel->check_peer_uid(::geteuid())) {
+    return std::unexpected(
+        fmt::format("the name '{}' is held by {}", name, os::name_holder(*channel)));
+  }
+  if (const auto peer = channel->peer()) out.pid_ = peer->pid;
+  out.channel_ = std::move(*channel);
+
+  const ipc::Hello hello{.build = VB_BUILD_ID,
+                         .pid = static_cast<std::uint32_t>(::getpid()),
+                         .tool = role == Role::kTool};
+  const auto pidfd = os::open_pidfd(::getpid());
+  std::array<int, 1> fds{pidfd ? pidfd->get() : -1};
+  const auto sent = out.channel_.send(ipc::encode(out.next_request_, hello),
+                                      std::span<const int>(fds).first(pidfd ? 1 : 0), deadline);
+  if (!sent) return Outcome::kGone;
+  ++out.next_request_;
+
+  std::vector<std::byte> buffer(ipc::kMessageBytesMax);
+  std::vector<os::Fd> received;
+  const auto bytes = out.channel_.receive(buffer, received, deadline);
+  if (!bytes && bytes.error().code == Errc::kTimedOut) {
+    return std::unexpected(not_answering(out.pid_));
+  }
+  if (!bytes || *bytes == 0) return Outcome::kGone;
+  const auto envelope = ipc::open(std::span(buffer).first(*bytes));
+  const auto welcome = envelope ? ipc::decode<ipc::Welcome>(*envelope)
+                                : Result<ipc::Welcome>(std::unexpected(envelope.error()));
+  if (welcome && welcome->refusal.empty()) {
+    out.welcome_ = *welcome;
+    return Outcome::kServed;
+  }
+  text =
+      welcome ? welcome->refusal : fmt::format("the agent (pid {}) is of another build", out.pid_);
+  // Wait until it closes the connection.  If it was idle, it ends now and has released its name.
+  (void)out.channel_.receive(buffer, received, deadline);
+  return Outcome::kRefused;
+}
+
+Answer<std::optional<AgentConnection>> AgentConnection::find(const std::string& name, Role role,
+                                                             Time deadline) {
+  int refusals = 0;
+  for (;;) {
+    AgentConnection connection;
+    std::string text;
+    const Answer<Outcome> outcome = greet(name, role, connection, text, deadline);
+    if (!outcome) return std::unexpected(outcome.error());
+    switch (*outcome) {
+      case Outcome::kServed: return std::optional(std::move(connection));
+      case Outcome::kNoAgent: return std::nullopt;
+      case Outcome::kRefused:
+        if (++refusals == 2) return std::unexpected(text);
+        break;
+      case Outcome::kGone:
+        if (os::now() >= deadline) return std::unexpected(not_answering(connection.pid_));
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        break;
+    }
+  }
+}
+
+Answer<std::optional<AgentConnection>> AgentConnection::find(Role role) {
+  const auto name = os::name_of_own_agent();
+  if (!name) return std::unexpected(std::string(name.error().context));
+  return find(*name, role, os::now() + kConnectTimeout);
+}
+
+Answer<std::optional<AgentConnection>> AgentConnection::find_fabric(const std::string& fabric) {
+  return find(os::fabric_socket_name(fabric), Role::kTool, os::now() + kConnectTimeout);
+}
+
+Answer<AgentConnection> AgentConnection::find_or_start(const std::string& library_directory) {
+  const Time deadline = os::now() + kConnectTimeout;
+  std::string path = library_directory + "/verbenad";
+  if (const char* named = ::secure_getenv("VERBENA_AGENT");
+      ::access(path.c_str(), X_OK) != 0 && named != nullptr) {
+    path = named;
+  }
+  const auto name = os::name_of_own_agent();
+  if (!name) return std::unexpected(std::string(name.error().context));
+  for (;;) {
+    auto found = find(*name, Role::kTool, deadline);
+    if (!found) return std::unexpected(found.error());
+    if (*found) return std::move(**found);
+    if (const auto host = os::fabric_host_of_environment()) {
+      return std::unexpected(
+          fmt::format("the fabric '{}' is not up, or has no host '{}'", host->fabric, host->host));
+    }
+    if (::access(path.c_str(), X_OK) != 0) {
+      return std::unexpected(
+          fmt::format("there is no agent, and {} cannot be run: {}", path, std::strerror(errno)));
+    }
+    std::string problem;
+    const auto daemon =
+        os::start_daemon({.path = path,
+                          .args = {path, "--ready-fd", std::to_string(os::kReadyFd)},
+                          .deadline = deadline},
+                         problem);
+    if (!daemon) {
+      return std::unexpected(fmt::format("the agent {} did not start: {}", path,
+                                         problem.empty() ? error_text(daemon.error()) : problem));
+    }
+    if (os::now() >= deadline)
+      return std::unexpected(fmt::format("the agent {} starts, but ends at once", path));
+  }
+}
+
+Answer<AgentConnection::Bytes> AgentConnection::exchange(Bytes message, std::span<const int> fds,
+                                                         std::vector<os::Fd>* received) {
+  const Time deadline = os::now() + timeout_;
+  const std::uint64_t request = next_request_++;
+  const std::string gone = fmt::format("the agent (pid {}) has ended", pid_);
+  if (const auto sent = channel_.send(message, fds, deadline); !sent) {
+    return std::unexpected(sent.error().code == Errc::kTimedOut ? not_answering(pid_) : gone);
+  }
+  std::vector<os::Fd> unwanted;
+  std::vector<os::Fd>& descriptors = received != nullptr ? *received : unwanted;
+  for (;;) {
+    Bytes buffer(ipc::kMessageBytesMax);
+    const auto bytes = channel_.receive(buffer, descriptors, deadline);
+    if (!bytes && bytes.error().code == Errc::kTimedOut) {
+      return std::unexpected(not_answering(pid_));
+    }
+    if (!bytes || *bytes == 0) return std::unexpected(gone);
+    buffer.resize(*bytes);
+    const auto envelope = ipc::open(buffer);
+    if (envelope && envelope->request == request) return buffer;
+  }
+}
+
+Answer<std::string> AgentConnection::wait_for_remark() {
+  std::vector<os::Fd> unwanted;
+  for (;;) {
+    Bytes buffer(ipc::kMessageBytesMax);
+    const auto bytes = channel_.receive(buffer, unwanted, kNever);
+    if (!bytes || *bytes == 0) {
+      return std::unexpected(fmt::format("the agent (pid {}) has ended", pid_));
+    }
+    const auto envelope = ipc::open(std::span(buffer).first(*bytes));
+    if (!envelope || envelope->type != ipc::Type::kRemark) continue;
+    if (auto remark = ipc::decode<ipc::Remark>(*envelope)) return std::move(remark->text);
+  }
+}
+
+std::string AgentConnection::problem_in(const ipc::Envelope& done) {
+  const auto reply = ipc::decode<ipc::Done>(done);
+  if (!reply || !reply->failed) return "the agent gave no answer";
+  const Error error{reply->code, reply->detail, reply->text.c_str()};
+  return error_text(error);
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,70 @@
+// Implements the C API: faults of fabrics of virtual hosts.
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "border/call.h"
+#include "client/border_support.h"
+#include "client/fabric_client.h"
+#include "faults/fault.h"
+#include "os/agent_name.h"
+
+namespace verbena::client {
+namespace {
+
+// Sets vb_last_error(), and returns the errno.
+int refused(int error, const std::string& text) {
+  set_last_error(text);
+  return error;
+}
+
+std::string wanted_fabric(const char* name) {
+  if (name != nullptr) return name;
+  const auto host = os::fabric_host_of_environment();
+  return host ? host->fabric : "";
+}
+
+void put_text(const std::string& from, char* text, std::size_t bytes) {
+  if (text == nullptr || bytes == 0) return;
+  const std::size_t copied = std::min(from.size(), bytes - 1);
+  std::memcpy(text, from.data(), copied);
+  text[copied] = '\0';
+}
+
+}  // namespace
+}  // namespace verbena::client
+
+using namespace verbena::client;  // NOLINT(google-build-using-namespace): implements its C API
+namespace faults = verbena::faults;
+
+extern "C" {
+
+int vb_fabric_fault(const char* fabric, const char* const* words, size_t count,
+                    const uint64_t* seed, char* text, size_t text_bytes) {
+  return guarded([&] {
+    if (words == nullptr && count != 0)
+      return refused(EINVAL, "the words of the fault are missing");
+    std::vector<std::string> all;
+    for (const char* const word : std::span(words, count)) {
+      if (word == nullptr) return refused(EINVAL, "a word of the fault is missing");
+      all.emplace_back(word);
+    }
+    const auto fault =
+        faults::parse_fault(all, seed == nullptr ? std::nullopt : std::optional(*seed));
+    if (!fault) return refused(EINVAL, fault.error());
+    const auto name = name_or_only_one(wanted_fabric(fabric));
+    if (!name) return refused(ENODEV, name.error());
+    const verbena::border::NoCancellation undisturbed;
+    const auto state = set_fault(*name, *fault);
+    if (!state) return refused(state.error().refused ? EINVAL : ENODEV, state.error().text);
+    put_text(*state, text, text_bytes);
+    return 0;
+  });
+}
+
+}  // extern "C"

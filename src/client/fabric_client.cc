@@ -1,0 +1,78 @@
+#include "client/fabric_client.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "ipc/fabric.h"
+#include "os/agent_name.h"
+
+namespace verbena::client {
+namespace {
+
+std::string list_of(const std::vector<std::string>& names) {
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// Other names than those of fabrics are those of hosts.
+bool is_name_of_fabric(const std::string& name) {
+  return os::mad_socket_name({.fabric = name, .host = "host"}).has_value();
+}
+
+std::string none_up(const std::string& name) {
+  const auto names = fabrics_that_are_up();
+  const std::string there_is =
+      names.empty() ? "no fabric is up" : "these are up: " + list_of(names);
+  return name.empty() ? there_is : fmt::format("the fabric '{}' is not up; {}", name, there_is);
+}
+
+}  // namespace
+
+std::vector<std::string> fabrics_that_are_up() {
+  // The last column of /proc/net/unix is the name; '@' stands for the zero of an abstract one.
+  const std::string prefix = "@" + os::fabric_socket_name("");
+  std::set<std::string> names;
+  std::ifstream table("/proc/net/unix");
+  for (std::string line; std::getline(table, line);) {
+    const auto at = line.find(prefix);
+    if (at == std::string::npos) continue;
+    const std::string name = line.substr(at + prefix.size());
+    if (is_name_of_fabric(name)) names.insert(name);
+  }
+  return {names.begin(), names.end()};
+}
+
+Answer<std::string> name_or_only_one(const std::string& name) {
+  const auto names = fabrics_that_are_up();
+  if (!name.empty()) {
+    if (std::ranges::find(names, name) != names.end()) return name;
+    return std::unexpected(none_up(name));
+  }
+  if (names.empty()) return std::unexpected(none_up(name));
+  if (names.size() == 1) return names[0];
+  return std::unexpected("there are several fabrics, so name one: " + list_of(names));
+}
+
+Answer<AgentConnection> connect_to_fabric(const std::string& name) {
+  auto found = AgentConnection::find_fabric(name);
+  if (!found) return std::unexpected(found.error());
+  if (!*found) return std::unexpected(none_up(name));
+  return std::move(**found);
+}
+
+std::expected<std::string, FaultError> set_fault(const std::string& fabric,
+                                                 const faults::Fault& fault) {
+  auto connection = connect_to_fabric(fabric);
+  if (!connection) return std::unexpected(FaultError{.text = connection.error()});
+  const auto reply = connection->ask<ipc::FaultReply>(ipc::SetFault{fault});
+  if (!reply) return std::unexpected(FaultError{.text = reply.error()});
+  if (reply->problem.empty()) return reply->text;
+  return std::unexpected(
+      FaultError{.refused = true, .text = fmt::format("fabric '{}': {}", fabric, reply->problem)});
+}
+
+}  // namespace verbena::client

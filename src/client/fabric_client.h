@@ -1,0 +1,32 @@
+#pragma once
+
+#include <expected>
+#include <string>
+#include <vector>
+
+#include "client/agent_connection.h"
+#include "faults/fault.h"
+
+// Finds the fabrics of virtual hosts that are up, and breaks them.  The commands of `verbena
+// fabric` and the C API share these functions.
+namespace verbena::client {
+
+// Returns the names of this user's fabrics that are up, in alphabetical order.
+std::vector<std::string> fabrics_that_are_up();
+
+// Returns the given name, or that of the only fabric that is up.
+Answer<std::string> name_or_only_one(const std::string& name);
+
+// Connects to a fabric.
+Answer<AgentConnection> connect_to_fabric(const std::string& name);
+
+struct FaultError {
+  bool refused = false;  // by the fabric; else it was not reached
+  std::string text{};    // a line for the user
+};
+
+// Breaks something in a fabric, or mends it.  Returns the new state in a line for the user.
+std::expected<std::string, FaultError> set_fault(const std::string& fabric,
+                                                 const faults::Fault& fault);
+
+}  // namespace verbena::client

@@ -1,0 +1,34 @@
+#include "hosts/fault_schedule.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "os/clock.h"
+
+namespace verbena::hosts {
+
+FaultSchedule::FaultSchedule(asio::io_context& loop, Faults& faults,
+                             std::vector<plan::ScheduledFault> scheduled, const agent::Log& log)
+    : faults_(faults),
+      scheduled_(std::move(scheduled)),
+      log_(log),
+      began_(os::now()),
+      timer_(loop, [this] { on_timer(); }) {
+  std::ranges::stable_sort(scheduled_, {}, &plan::ScheduledFault::after);
+  if (!scheduled_.empty()) timer_.at(began_ + scheduled_.front().after);
+}
+
+void FaultSchedule::on_timer() {
+  const Time now = os::now();
+  for (; next_ < scheduled_.size() && began_ + scheduled_[next_].after <= now; ++next_) {
+    const auto state = faults_.set(scheduled_[next_].fault);
+    log_.line(state ? *state
+                    : fmt::format("the fault '{}' of the file does not happen: {}",
+                                  faults::text_of(scheduled_[next_].fault), state.error()));
+  }
+  timer_.at(next_ < scheduled_.size() ? began_ + scheduled_[next_].after : kNever);
+}
+
+}  // namespace verbena::hosts

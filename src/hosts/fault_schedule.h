@@ -1,0 +1,37 @@
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <cstddef>
+#include <vector>
+
+#include "agent/log.h"
+#include "agent/watch.h"
+#include "base/time.h"
+#include "hosts/faults.h"
+#include "plan/plan.h"
+
+namespace verbena::hosts {
+
+// Lets the faults of a file happen at their times, and logs each.  Their times count from the
+// making of this object.  Those of one time happen in the order of the file.  One thread.
+class FaultSchedule {
+ public:
+  // REQUIRES: the faults outlive this object.
+  FaultSchedule(asio::io_context& loop, Faults& faults, std::vector<plan::ScheduledFault> scheduled,
+                const agent::Log& log);
+
+  // Returns the number of faults that have not happened.
+  std::size_t left() const { return scheduled_.size() - next_; }
+
+ private:
+  void on_timer();
+
+  Faults& faults_;
+  std::vector<plan::ScheduledFault> scheduled_;  // by their times
+  std::size_t next_ = 0;                         // the place of the next one
+  agent::Log log_;
+  Time began_;
+  agent::Timer timer_;
+};
+
+}  // namespace verbena::hosts

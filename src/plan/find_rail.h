@@ -1,0 +1,40 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <expected>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "faults/fault.h"
+#include "plan/plan.h"
+
+// Finds hosts and rails by the names that a user writes.  Errors are lines for the user.
+namespace verbena::plan {
+
+using HostIndex = std::uint32_t;  // the place of a host in Fabric::hosts
+
+// Names a rail of a host: the device by its place in the host's list.
+struct RailId {
+  HostIndex host = 0;
+  std::uint8_t device = 0;
+  friend constexpr auto operator<=>(const RailId&, const RailId&) = default;
+};
+
+std::expected<HostIndex, std::string> find_host(const Fabric& fabric, std::string_view name);
+// Finds the rail that a user calls the link of HOST or HOST:DEVICE with a network.  The device is
+// needed only if several rails of the host are in the network.
+std::expected<RailId, std::string> find_rail(const Fabric& fabric, std::string_view host_and_device,
+                                             std::string_view network);
+// Does the same, with the two ends in any order.
+std::expected<RailId, std::string> find_link(const Fabric& fabric, std::string_view a,
+                                             std::string_view b);
+// Returns "a:verbena0 - red".
+std::string link_text(const Fabric& fabric, RailId rail);
+
+// Returns why a fault cannot happen in this fabric: it names something that does not exist, or a
+// rail cannot have the MTU.
+std::optional<std::string> problem_with(const Fabric& fabric, const faults::Fault& fault);
+
+}  // namespace verbena::plan

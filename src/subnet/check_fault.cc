@@ -1,0 +1,29 @@
+#include "subnet/check_fault.h"
+
+#include "subnet/find_link.h"
+
+namespace verbena::subnet {
+
+std::optional<Mtu> mtu_of_bytes(std::size_t bytes) {
+  for (const Mtu mtu : {Mtu::k256, Mtu::k512, Mtu::k1024, Mtu::k2048, Mtu::k4096}) {
+    if (mtu_bytes(mtu) == bytes) return mtu;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> problem_with(const Topology& topology, const faults::Fault& fault) {
+  if (faults::is_of_link(fault.kind)) {
+    const auto link = find_link(topology, fault.a, fault.b);
+    if (!link) return link.error();
+    if (fault.mtu_bytes == 0 || mtu_of_bytes(fault.mtu_bytes)) return std::nullopt;
+    return "the MTU of a subnet's link is 256, 512, 1024, 2048 or 4096";
+  }
+  const auto node = find_node(topology, fault.a);
+  if (!node) return node.error();
+  const bool is_of_pkey =
+      fault.kind == faults::Kind::kPkeyAdded || fault.kind == faults::Kind::kPkeyRemoved;
+  if (!is_of_pkey || !topology.nodes[*node].is_switch()) return std::nullopt;
+  return fault.a + " is a switch, and only HCAs lose P_Keys";
+}
+
+}  // namespace verbena::subnet

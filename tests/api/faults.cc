@@ -1,0 +1,66 @@
+// Tests verbena::Fabric on a fabric of two hosts, a and b, in the network red, or of two HCAs at a
+// switch: faults NAME A B NODE, with the two ends of a link.  It leaves the link slow and the node
+// paused.  Prints "all good"; a failure ends it with a line.
+#include <verbena/fabric.h>
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <source_location>
+#include <stdexcept>
+#include <string>
+
+using namespace verbena;
+using namespace std::chrono_literals;
+
+namespace {
+
+void says(const Fabric::State& state, const std::string& wanted,
+          const std::source_location& where = std::source_location::current()) {
+  const std::string& text = state ? *state : state.error().text;
+  if (state && text.ends_with(wanted)) return;
+  throw std::runtime_error("line " + std::to_string(where.line()) + ": " + text);
+}
+
+void fails(const Fabric::State& state, std::errc code, const std::string& wanted,
+           const std::source_location& where = std::source_location::current()) {
+  const std::string text = state ? *state : state.error().text;
+  if (!state && state.error().code == code && text.find(wanted) != std::string::npos) return;
+  throw std::runtime_error("line " + std::to_string(where.line()) + ": " + text);
+}
+
+void test(const Fabric& fabric, const FabricLink& link, const std::string& node) {
+  says(fabric.take_down(link), " is down");
+  says(fabric.bring_up(link), " is up");
+  says(fabric.lose(link, 2.5, 7), " loses 2.5 % of its packets (seed 7)");
+  says(fabric.lose(link, 0), " loses nothing");
+  says(fabric.flap(link, 50ms, 1s, 3), " flaps: 50ms down, 1s up, at random (seed 3)");
+  says(fabric.bring_up(link), " is up");
+  says(fabric.set_mtu(link, 1024), " has an MTU of 1024 bytes");
+  says(fabric.set_mtu(link, {}), " has its own MTU");
+  says(fabric.slow_down(link, 1500us), " delays packets by 1500us");
+  says(fabric.add_pkey(node, 0x8123), " has got P_Key 0x8123");
+  says(fabric.remove_pkey(node, 0x8123), " has lost P_Key 0x8123");
+  says(fabric.switch_off(node), "");
+  says(fabric.switch_on(node), " is on");
+  says(fabric.pause(node), " is paused");
+
+  fails(fabric.take_down({"nobody", link.b}), std::errc::invalid_argument, "there is no");
+  fails(fabric.slow_down(link, 11s), std::errc::invalid_argument, "is no delay");
+  fails(fabric.lose(link, 101), std::errc::invalid_argument, "0 to 100 percent");
+  fails(fabric.fault({"link", "a"}), std::errc::invalid_argument, "a fault of a link is");
+  fails(fabric.remove_pkey(node, 0x8124), std::errc::invalid_argument, "has no P_Key 0x8124");
+  fails(Fabric("nowhere").pause(node), std::errc::no_such_device, "'nowhere' is not up");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc != 5) throw std::runtime_error("usage: faults NAME A B NODE");
+  test(Fabric(argv[1]), {argv[2], argv[3]}, argv[4]);
+  std::puts("all good");
+  return 0;
+} catch (const std::exception& e) {
+  std::puts(e.what());
+  return 1;
+}
