@@ -41,7 +41,7 @@ int check(const FabricOptions& options) {
   if (options.faults.empty()) return 0;
   const auto faults = read_faults_file(options.faults, *from);
   if (!faults) return command_failed("fabric", faults.error());
-  fmt::print("{}: {}\n", options.faults, counted(faults->size(), "fault", "faults"));
+  fmt::print("{}: {}\n", options.faults, counted(faults->faults.size(), "fault", "faults"));
   return 0;
 }
 

@@ -79,8 +79,7 @@ Answer<FabricFile> read_fabric_file(const std::string& file) {
   return FabricFile{.path = path, .fabric = std::move(*fabric)};
 }
 
-Answer<std::vector<plan::ScheduledFault>> read_faults_file(const std::string& file,
-                                                           const FabricFile& fabric) {
+Answer<FaultsFile> read_faults_file(const std::string& file, const FabricFile& fabric) {
   const auto read = read_text(file);
   if (!read) return std::unexpected(read.error());
   auto faults = plan::parse_faults(read->text);
@@ -91,7 +90,7 @@ Answer<std::vector<plan::ScheduledFault>> read_faults_file(const std::string& fi
     if (!problem) continue;
     return std::unexpected(text_of(file, {one.line, one.column, std::move(*problem)}));
   }
-  return std::move(*faults);
+  return FaultsFile{.path = read->path, .faults = std::move(*faults)};
 }
 
 std::string counted(std::size_t number, const char* one, const char* several) {

@@ -20,9 +20,13 @@ struct FabricFile {
 // Reads and checks a file.  A problem is told as "FILE:LINE:COLUMN: REASON".
 Answer<FabricFile> read_fabric_file(const std::string& path);
 
+struct FaultsFile {
+  std::string path{};  // absolute
+  std::vector<plan::ScheduledFault> faults{};
+};
+
 // Reads a file of faults, and checks that the fabric has what they name.
-Answer<std::vector<plan::ScheduledFault>> read_faults_file(const std::string& path,
-                                                           const FabricFile& fabric);
+Answer<FaultsFile> read_faults_file(const std::string& path, const FabricFile& fabric);
 
 // Returns the name of a fabric: the given one, that in the file, or that of the file.
 Answer<std::string> fabric_name(const std::string& given, const FabricFile& from);

@@ -117,11 +117,9 @@ Answer<ManagerChoice> choose_managers(const FabricFile& from,
 int fabric_up(const FabricOptions& options) {
   const auto from = read_fabric_file(options.file);
   if (!from) return command_failed("fabric", from.error());
-  if (!options.faults.empty()) {
-    if (const auto faults = read_faults_file(options.faults, *from); !faults) {
-      return command_failed("fabric", faults.error());
-    }
-  }
+  const auto faults = options.faults.empty() ? Answer<FaultsFile>(FaultsFile{})
+                                             : read_faults_file(options.faults, *from);
+  if (!faults) return command_failed("fabric", faults.error());
   const auto name = fabric_name(options.name, *from);
   if (!name) return command_failed("fabric", name.error());
   const auto managers = choose_managers(*from, options.managers, find_opensm());
@@ -142,7 +140,7 @@ int fabric_up(const FabricOptions& options) {
   if (!managers->nodes.empty()) {
     args.insert(args.end(), {"--opensm", managers->opensm, "--scratch", scratch_directory()});
   }
-  if (!options.faults.empty()) args.insert(args.end(), {"--faults", options.faults});
+  if (!faults->path.empty()) args.insert(args.end(), {"--faults", faults->path});
   std::string problem;
   const auto started = os::start_daemon(
       {.path = path, .args = std::move(args), .deadline = os::now() + kStartTimeout}, problem);
