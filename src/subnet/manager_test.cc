@@ -100,7 +100,8 @@ TEST(Manager, ALinkThatDiesIsRoutedAround) {
   EXPECT_EQ(world.subnet.next_deadline(), kNever);
 }
 
-// One run: links and switches die and come back at random times, while the manager works.
+// One run: links and switches die and come back at random times, nodes hang, and links lose and
+// delay packets, while the manager works.
 class SubnetRun {
  public:
   explicit SubnetRun(std::uint64_t seed)
@@ -113,6 +114,7 @@ class SubnetRun {
   std::string run() {
     for (int round = 0; round < 3; ++round) {
       for (int i = 0; i < 4; ++i) disturb();
+      mend();
       if (!world_.settle()) return "the manager does not get ready";
       // The manager may not have heard of a change at its own link or behind a dead switch.  Its
       // next periodic sweep finds it.
@@ -148,8 +150,33 @@ class SubnetRun {
         topology_.nodes.begin());
   }
 
+  // Lets a node hang, or a link lose or delay packets.
+  void hurt() {
+    const auto node = static_cast<std::uint32_t>(random_.below(topology_.nodes.size()));
+    const std::size_t link = random_.below(topology_.links.size());
+    switch (random_.below(3)) {
+      case 0:
+        if (node != manager_port_.node) world_.subnet.set_paused(node, true, world_.now);
+        break;
+      case 1: world_.subnet.set_loss(link, {.per_million = 300'000, .seed = random_.next()}); break;
+      default: world_.subnet.set_delay(link, std::chrono::milliseconds(1 + random_.below(200)));
+    }
+  }
+
+  // Ends what hurt() has done.  What is late then still arrives.
+  void mend() {
+    for (std::uint32_t node = 0; node < topology_.nodes.size(); ++node) {
+      world_.subnet.set_paused(node, false, world_.now);
+    }
+    for (std::size_t link = 0; link < topology_.links.size(); ++link) {
+      world_.subnet.set_loss(link, {});
+      world_.subnet.set_delay(link, {});
+    }
+  }
+
   // The manager's host and its link stay, so that there is always a manager.
   void disturb() {
+    if (random_.below(3) == 0) hurt();
     if (random_.below(4) == 0) {
       const auto node = static_cast<std::uint32_t>(random_.below(topology_.nodes.size()));
       if (topology_.nodes[node].is_switch()) {

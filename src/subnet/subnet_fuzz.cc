@@ -36,13 +36,34 @@ mad::Mad take_mad(sim::FuzzInput& input, std::uint8_t kind) {
   return wire::encode(smp);
 }
 
+void break_link(ManagedSubnet& world, std::uint8_t what, std::uint8_t how) {
+  const std::size_t link = what % 2;
+  switch (what / 2 % 4) {
+    case 0: return world.subnet.set_link(link, how % 2 == 0, world.now);
+    case 1: return world.subnet.set_loss(link, {.per_million = how % 4 * 300'000u, .seed = how});
+    case 2: return world.subnet.set_delay(link, std::chrono::milliseconds(how));
+    default: return world.subnet.set_mtu(link, Mtu(1 + how % 5), world.now);
+  }
+}
+
+void break_node(ManagedSubnet& world, std::uint8_t what, std::uint8_t how) {
+  const std::uint32_t node = what % 3u;
+  const bool is_hca = !world.subnet.topology().nodes[node].is_switch();
+  switch (what / 3 % 4) {
+    case 0: return world.subnet.set_power(node, how % 2 == 0, world.now);
+    case 1: return world.subnet.set_paused(node, how % 2 == 0, world.now);
+    case 2: return void(is_hca && world.subnet.remove_pkey({node, 1}, wire::kDefaultPkey));
+    default: return void(is_hca && world.subnet.add_pkey({node, 1}, Pkey{how}));
+  }
+}
+
 void step(ManagedSubnet& world, sim::FuzzInput& input) {
   const auto kind = input.take<std::uint8_t>();
   const PortRef from{1 + input.take<std::uint8_t>() % std::uint32_t{2}, 1};
   world.now += Duration(input.take<std::uint32_t>());
   switch (kind % 8) {
-    case 0: return world.subnet.set_link(kind / 8 % 2, kind % 16 < 8, world.now);
-    case 1: return world.subnet.set_power(kind / 8 % 3, kind % 16 < 8, world.now);
+    case 0: return break_link(world, kind / 8, input.take<std::uint8_t>());
+    case 1: return break_node(world, kind / 8, input.take<std::uint8_t>());
     case 2: {
       Packet packet(input.take<std::uint8_t>());
       for (std::byte& b : packet) b = static_cast<std::byte>(input.take<std::uint8_t>());
