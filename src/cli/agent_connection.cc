@@ -19,7 +19,7 @@
 namespace verbena::cli {
 namespace {
 
-constexpr Duration kTimeout = std::chrono::seconds(10);
+constexpr Duration kAgentTimeout = std::chrono::seconds(10);
 constexpr Duration kStopTimeout = std::chrono::seconds(10);
 
 }  // namespace
@@ -49,7 +49,7 @@ Answer<std::string> stop_agent() {
   }
   const std::string name = os::agent_socket_name();
   // An agent of another build would refuse Hello, so ask the kernel which process listens.
-  auto channel = os::UnixChannel::connect(name, os::now() + kTimeout);
+  auto channel = os::UnixChannel::connect(name, os::now() + kAgentTimeout);
   if (!channel) return "no agent is running";
   const auto peer = channel->peer();
   if (!peer || peer->uid != ::geteuid()) {

@@ -63,7 +63,7 @@ Json totals_json(const broker::EndOfRows& totals) {
           {"total", traffic_json(totals.total)}};
 }
 
-std::string dump(const Json& json) {
+std::string json_text(const Json& json) {
   return json.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
 }
 
@@ -194,7 +194,7 @@ std::string sockets_as_json(const SocketListing& listing) {
                     {"out", traffic_json(row.out)},
                     {"in", traffic_json(row.in)}});
   }
-  return dump({{"service", totals_json(listing.totals)}, {"sockets", std::move(rows)}});
+  return json_text({{"service", totals_json(listing.totals)}, {"sockets", std::move(rows)}});
 }
 
 std::string socket_totals_as_text(const SocketListing& listing) {
@@ -217,7 +217,7 @@ std::string socket_totals_as_text(const SocketListing& listing) {
 }
 
 std::string socket_totals_as_json(const SocketListing& listing) {
-  return dump({{"service", totals_json(listing.totals)}});
+  return json_text({{"service", totals_json(listing.totals)}});
 }
 
 int sockets(const SocketsOptions& options) {

@@ -11,12 +11,12 @@ namespace verbena::hosts {
 
 FaultSchedule::FaultSchedule(asio::io_context& loop, Faults& faults,
                              std::vector<plan::ScheduledFault> scheduled, const agent::Log& log)
-    : faults_(faults),
-      scheduled_(std::move(scheduled)),
-      log_(log),
-      began_(os::now()),
-      timer_(loop, [this] { on_timer(); }) {
-  std::ranges::stable_sort(scheduled_, {}, &plan::ScheduledFault::after);
+    : faults_(faults), log_(log), began_(os::now()), timer_(loop, [this] { on_timer(); }) {
+  for (plan::ScheduledFault& one : scheduled) {
+    const auto place =
+        std::ranges::upper_bound(scheduled_, one.after, {}, &plan::ScheduledFault::after);
+    scheduled_.insert(place, std::move(one));
+  }
   if (!scheduled_.empty()) timer_.at(began_ + scheduled_.front().after);
 }
 

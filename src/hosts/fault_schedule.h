@@ -27,8 +27,8 @@ class FaultSchedule {
   void on_timer();
 
   Faults& faults_;
-  std::vector<plan::ScheduledFault> scheduled_;  // by their times
-  std::size_t next_ = 0;                         // the place of the next one
+  std::vector<plan::ScheduledFault> scheduled_{};  // by their times
+  std::size_t next_ = 0;                           // the place of the next one
   agent::Log log_;
   Time began_;
   agent::Timer timer_;
