@@ -4,7 +4,7 @@
 # Debian's tools and programs see what they would see of a real subnet.
 unset VERBENA_LINK
 source "$VB_SOURCE/tests/system/lib.sh"
-need opensm ibstat perfquery smpquery ibv_devinfo ibv_asyncwatch ibv_rc_pingpong python3 ss
+need opensm ibstat perfquery smpquery ibv_devinfo ibv_asyncwatch ibv_rc_pingpong rping python3 ss
 
 cat >"$work/two.net" <<'NET'
 Switch	8 "Left"
@@ -69,7 +69,13 @@ until_true 20 active Hca2 || fail "Hca2 is not active: $(on Hca2 ibstat)"
 
 # ---- a node hangs for a moment, and then for too long
 late() { [ "$(counter late)" -gt 0 ]; }
-begin "${endless[@]}"
+# The requests of rping wait for seconds, so a pause of less than that harms nothing.
+listens() { VERBENA_FABRIC=two VERBENA_NODE=Hca1 verbena ps | grep -q 'listening.*:7400\b'; }
+start_on Hca1 rping -s -a 10.0.0.1 -p 7400 -S 1000 >"$work/server" 2>&1 &
+server=$!
+until_true 20 listens || fail "the server does not listen: $(cat "$work/server")"
+start_on Hca2 rping -c -a 10.0.0.1 -p 7400 -S 1000 >"$work/client" 2>&1 &
+client=$!
 goes_on
 for node in Hca2 Right; do
   fault "node $node is paused" node $node paused
