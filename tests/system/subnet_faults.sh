@@ -69,6 +69,9 @@ until_true 20 active Hca2 || fail "Hca2 is not active: $(on Hca2 ibstat)"
 
 # ---- a node hangs for a moment, and then for too long
 late() { [ "$(counter late)" -gt 0 ]; }
+# Addresses are resolved by the broadcast group.
+is_member() { verbena sa groups --node "$1" | grep -q 'ff12:401b:ffff::ffff:ffff .* full '; }
+for node in Hca1 Hca2; do until_true 30 is_member $node || fail "$node: $(verbena sa groups --node $node)"; done
 # The requests of rping wait for seconds, so a pause of less than that harms nothing.
 listens() { VERBENA_FABRIC=two VERBENA_NODE=Hca1 verbena ps | grep -q 'listening.*:7400\b'; }
 start_on Hca1 rping -s -a 10.0.0.1 -p 7400 -S 1000 >"$work/server" 2>&1 &
