@@ -47,6 +47,7 @@ The peers are the nearest thing that does the same without Verbena:
 * "Two programs of one host" places each end on a processor of its own by `taskset`. Their peers are UCX's shared memory
   (`ucx_perftest`) and what the kernel offers for the memory of another process
   ([bench/host_memory.cc](../bench/host_memory.cc)). The other end of a copy sleeps there.
+* Simulated subnets are fat trees under Debian's OpenSM. Their peer is a lane between two programs of one host there.
 * Sixteen queue pairs of one program write to another program, whose socket buffer has the default size of Linux.
   Their peer is one queue pair of the same `ib_write_bw`.
 * TCP programs run at both ends under `verbena run --sockets`. Their peer is the same pair over TCP.

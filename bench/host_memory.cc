@@ -72,16 +72,18 @@ class Peer {
     iovec from{const_cast<void*>(here), bytes};
     iovec to{there, bytes};
     const ssize_t done =
-        by_file_ ? pwrite(fd_, here, bytes, static_cast<off_t>(reinterpret_cast<std::intptr_t>(there)))
-                 : process_vm_writev(pid_, &from, 1, &to, 1, 0);
+        by_file_
+            ? pwrite(fd_, here, bytes, static_cast<off_t>(reinterpret_cast<std::intptr_t>(there)))
+            : process_vm_writev(pid_, &from, 1, &to, 1, 0);
     need(done == static_cast<ssize_t>(bytes), "write");
   }
   void read(void* here, const void* there, std::size_t bytes) const {
     iovec to{here, bytes};
     iovec from{const_cast<void*>(there), bytes};
     const ssize_t done =
-        by_file_ ? pread(fd_, here, bytes, static_cast<off_t>(reinterpret_cast<std::intptr_t>(there)))
-                 : process_vm_readv(pid_, &to, 1, &from, 1, 0);
+        by_file_
+            ? pread(fd_, here, bytes, static_cast<off_t>(reinterpret_cast<std::intptr_t>(there)))
+            : process_vm_readv(pid_, &to, 1, &from, 1, 0);
     need(done == static_cast<ssize_t>(bytes), "read");
   }
 
@@ -158,9 +160,12 @@ double copy_rate(std::string_view how, std::size_t bytes, int rounds) {
       [&](pid_t child) {
         const Peer peer(how, child);
         const auto copy = [&] {
-          if (how == "memcpy") std::memcpy(other.data(), block.data(), bytes);
-          else if (how.ends_with("read")) peer.read(block.data(), other.data(), bytes);
-          else peer.write(other.data(), block.data(), bytes);
+          if (how == "memcpy")
+            std::memcpy(other.data(), block.data(), bytes);
+          else if (how.ends_with("read"))
+            peer.read(block.data(), other.data(), bytes);
+          else
+            peer.write(other.data(), block.data(), bytes);
           asm volatile("" ::: "memory");
         };
         for (int i = 0; i < 1 + rounds / 10; ++i) copy();
@@ -185,7 +190,8 @@ void wake(std::atomic<std::uint32_t>& word, std::uint32_t value) {
 
 // Both processes sleep until the other one wakes them.  Returns microseconds for half a round trip.
 double wake_latency(int rounds) {
-  void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   need(memory != MAP_FAILED, "mmap");
   Shared& shared = *new (memory) Shared{};
   double result = 0;

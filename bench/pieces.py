@@ -8,6 +8,7 @@ import subprocess
 
 import measure
 import network
+from fabrics import fabrics
 from host_peers import host_peers
 from measure import Failed, Row, memory_kib, output_of
 from tcp_programs import tcp_programs
@@ -493,5 +494,5 @@ def instructions(bench):
 
 
 ALL = {"pingpong": pingpong, "perftest": perftest, "host_peers": host_peers, "two_hosts": two_hosts,
-       "incast": incast, "tcp_programs": tcp_programs, "guest": guest, "connect": connect, "cmtime": cmtime,
+       "incast": incast, "fabrics": fabrics, "tcp_programs": tcp_programs, "guest": guest, "connect": connect, "cmtime": cmtime,
        "start": start, "memory": memory, "micro": micro, "instructions": instructions}

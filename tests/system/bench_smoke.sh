@@ -7,7 +7,7 @@ need ibv_rc_pingpong python3 opensm
 
 # `guest` is left out: an emulated machine takes half a minute, and linux_one_machine does as much with it.
 pieces=()
-for piece in pingpong perftest host_peers two_hosts incast connect cmtime start memory micro instructions jobs; do pieces+=(--only "$piece"); done
+for piece in pingpong perftest host_peers two_hosts incast fabrics connect cmtime start memory micro instructions jobs; do pieces+=(--only "$piece"); done
 python3 "$VB_SOURCE/bench/bench.py" --prefix "$VB_PREFIX" --preload "${VB_PRELOAD:-}" \
   --rounds 1 --scale 0.002 --picture "$work/picture.svg" --job-picture "$work/jobs.svg" "${pieces[@]}" >"$work/table" 2>"$work/problems" ||
   fail "bench.py: exit $?: $(cat "$work/problems")"

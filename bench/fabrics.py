@@ -1,0 +1,78 @@
+"""Measures simulated InfiniBand subnets: their start under OpenSM, their memory, and what a hop costs."""
+import json
+import re
+import time
+
+import measure
+from measure import Failed, Row, memory_kib
+from subnet import Fabric
+
+GROUP = "Simulated subnets under OpenSM"
+PORT = 18603
+
+
+class Measured(Fabric):
+    """A fabric whose start is timed.  The nodes' SA clients may still be busy when it is up."""
+
+    def __enter__(self):
+        begun = time.monotonic()
+        self.command("fabric", "up", self.file.name, "--name", self.name)
+        self.seconds = time.monotonic() - begun
+        shown = json.loads(self.command("fabric", "show", self.name, "--json"))["fabric"]
+        self.nodes = [host["name"] for host in shown["hosts"]]
+        self.pid = shown["pid"]
+        return self
+
+
+def said_by(bench, fabric, server, client, command):
+    """Runs a program of two ends on two nodes.  Returns what the client says."""
+    def on(node):
+        return [fabric.verbena, "run", "--fabric", fabric.name, "--node", node, "--", *command]
+    with measure.Server(on(server), fabric.environment, PORT):
+        return measure.output_of([*on(client), "127.0.0.1"], env=fabric.environment)
+
+
+def half_round_trip(bench, fabric, server, client, count, *options):
+    said = said_by(bench, fabric, server, client,
+                   ["ibv_rc_pingpong", "-p", str(PORT), "-s", "64", "-n", str(count), *options])
+    found = re.search(r"= ([\d.]+) usec/iter", said)
+    if not found:
+        raise Failed(f"ibv_rc_pingpong did not say how long it took: {said}")
+    return float(found.group(1)) / 2
+
+
+def bandwidth(bench, fabric, server, client, count):
+    said = said_by(bench, fabric, server, client,
+                   ["ib_write_bw", "-F", "-s", "65536", "-n", str(count), "-p", str(PORT), "--report_gbits"])
+    found = re.search(r"^ *65536 +\d+ +[\d.]+ +([\d.]+)", said, re.M)
+    if not found:
+        raise Failed(f"ib_write_bw did not say how fast it was: {said}")
+    return float(found.group(1))
+
+
+def fabrics(bench):
+    for hosts in (3, 16, 128, 1024):
+        if hosts > 16 and bench.scale < 0.1:
+            continue
+        seconds, resident = [], []
+        for _ in range(bench.rounds):
+            with Measured(bench, hosts) as fabric:
+                seconds.append(fabric.seconds)
+                resident.append(memory_kib(fabric.pid)[1] / 1024)
+        yield Row(GROUP, f"{hosts:,} hosts: from `fabric up` until all ports are active", "s", seconds)
+        yield Row(GROUP, f"{hosts:,} hosts: memory of the fabric", "MiB RSS", resident)
+    with Measured(bench, 16) as fabric:
+        ends = {"one switch": ("host1", "host2"), "three switches": ("host1", "host16")}
+        for name, options in (("polling", ()), ("events", ("-e",))):
+            count = bench.times(3000)
+            lane, *hops = bench.in_turn(
+                lambda: half_round_trip(bench, fabric, "host1", "host1", count, *options),
+                *(lambda pair=pair: half_round_trip(bench, fabric, *pair, count, *options) for pair in ends.values()))
+            for way, figures in zip(ends, hops):
+                yield Row(GROUP, f"SEND of 64 B by {way}, half round trip, {name}", "us", figures,
+                          "a lane within a host", lane)
+        lane, *hops = bench.in_turn(
+            lambda: bandwidth(bench, fabric, "host1", "host1", bench.times(5000)),
+            *(lambda pair=pair: bandwidth(bench, fabric, *pair, bench.times(5000)) for pair in ends.values()))
+        for way, figures in zip(ends, hops):
+            yield Row(GROUP, f"WRITE of 64 KiB by {way}", "Gbit/s", figures, "a lane within a host", lane)
