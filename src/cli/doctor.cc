@@ -196,6 +196,26 @@ void add_port(Report& report, const HostFacts& facts) {
   report.note(kWhat, "free; an agent will open it on all addresses of this host", kNarrow);
 }
 
+// Says how packets get to other programs of this host, and why.
+void add_links_within_host(Report& report, const HostFacts& facts) {
+  constexpr const char* kWhat = "packets within the host";
+  if (facts.link == "udp") {
+    report.note(kWhat, "by the loopback interface, because VERBENA_LINK is udp",
+                "unset VERBENA_LINK: shared memory is several times as fast");
+  } else if (facts.shared_memory.works) {
+    report.ok(kWhat, "by shared memory (--link lane), where both programs allow that");
+  } else {
+    report.note(kWhat, "by the loopback interface, because memfd_create does not work",
+                "as for shared memory");
+  }
+  report.check(
+      "direct access", facts.process_vm_readv,
+      "allowed: programs carry out WRITE and READ in each other's memory by themselves",
+      Level::kNote, "process_vm_readv is refused: WRITE and READ within the host go as packets",
+      "sysctl -w kernel.yama.ptrace_scope=0 (on the host, as root), or allow process_vm_readv and "
+      "process_vm_writev in the container's seccomp profile");
+}
+
 void add_limits(Report& report, const HostFacts& facts) {
   const auto& files = facts.open_files;
   const std::string fact = fmt::format("RLIMIT_NOFILE is {} (soft), {} (hard)",
@@ -328,9 +348,7 @@ void add_rights(Report& report, const HostFacts& facts) {
   report.check("segmentation offload", facts.segmentation, "UDP_SEGMENT works", Level::kNote,
                "UDP_SEGMENT does not work: each packet costs a pass through the kernel",
                "a kernel of 4.18 at least");
-  report.check("process_vm_readv", facts.process_vm_readv, "allowed; nothing needs it yet",
-               Level::kNote, "refused; nothing needs it yet",
-               "nothing to do; later it makes large transfers within the host faster");
+  add_links_within_host(report, facts);
   report.check("run --sysfs", facts.private_files,
                "works; UCX, ibstatus and others that look for devices in /sys need it",
                Level::kNote,

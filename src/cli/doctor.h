@@ -54,6 +54,9 @@ struct HostFacts {
   std::vector<os::Interface> addresses{};
   std::vector<std::string> kernel_devices{};
 
+  // ---- packets between programs of this host
+  std::string link{};  // $VERBENA_LINK
+
   // ---- features that the kernel allows
   os::CheckResult shared_memory{true, 0};
   os::CheckResult steering{true, 0};

@@ -122,6 +122,19 @@ TEST(Doctor, NamesTheHolderOfTheAgentsName) {
   EXPECT_THAT(about(facts, "agent").fix, HasSubstr("unshare"));
 }
 
+TEST(Doctor, SaysHowPacketsGetToProgramsOfThisHostAndWhy) {
+  HostFacts facts = healthy();
+  EXPECT_THAT(about(facts, "packets within the host").fact, HasSubstr("by shared memory"));
+  facts.shared_memory = {false, EPERM};
+  EXPECT_THAT(about(facts, "packets within the host").fact, HasSubstr("memfd_create"));
+  facts.link = "udp";
+  EXPECT_EQ(about(facts, "packets within the host").level, Level::kNote);
+  EXPECT_THAT(about(facts, "packets within the host").fact, HasSubstr("VERBENA_LINK is udp"));
+  EXPECT_EQ(about(facts, "direct access").level, Level::kOk);
+  facts.process_vm_readv = {false, EPERM};
+  EXPECT_THAT(about(facts, "direct access").fix, HasSubstr("ptrace_scope"));
+}
+
 TEST(Doctor, PortHeldByTheAgentIsNoProblem) {
   HostFacts facts = healthy();
   facts.agent = ipc::StatusReply{

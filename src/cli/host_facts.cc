@@ -157,6 +157,7 @@ HostFacts collect_host_facts() {
   facts.pidfd = os::try_pidfd();
   facts.peer_pidfd = os::try_peer_pidfd();
   facts.process_vm_readv = os::try_process_vm_readv();
+  facts.link = environment("VERBENA_LINK");
   facts.user_namespace = os::try_user_namespace();
   facts.private_files = os::try_private_files();
   facts.ipv6 = os::try_ipv6();

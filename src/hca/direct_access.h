@@ -37,8 +37,9 @@ class DirectAccess {
   static constexpr std::uint32_t kBytesWorthWaiting = 32 * 1024;
   // A shorter WRITE with immediate data goes as packets, because the target has to run anyway.
   static constexpr std::uint32_t kImmediateBytesMin = 16 * 1024;
-  // Packets carry streams of shorter WRITEs at a higher rate (short_writes.h).  ib_write_bw measures
-  // this: as packets and as direct accesses, 4 KiB go at 6.1 and 3.8 GB/s, and 8 KiB at 7.4 and 7.0.
+  // Packets carry streams of shorter WRITEs at a higher rate (short_writes.h).  ib_write_bw
+  // measures this: as packets and as direct accesses, 4 KiB go at 6.1 and 3.8 GB/s, and 8 KiB
+  // at 7.4 and 7.0.
   static constexpr std::uint32_t kShortWriteBytes = 8192;
 
   explicit DirectAccess(QpCore& core) : core_(core) {}
