@@ -360,7 +360,7 @@ class Send {
     if (from_.at_end()) return 0;
     look_for_peer();
     while (!from_.at_end()) {
-      auto step = sender_.write(from_.part());
+      auto step = sender_.write(from_.part(), stream::Sender::Depth::kCached);
       if (step && step->kind == stream::WriteStep::Kind::kFull) step = when_full();
       if (!step) return reset(fd_);
       switch (step->kind) {
@@ -400,10 +400,13 @@ class Send {
     }
   }
 
+  // A receiver that takes nothing for a moment probably waits for a processor.  Then the more it
+  // finds in the ring, the less has to go by TCP.
   Result<stream::WriteStep> when_full() {
+    using Depth = stream::Sender::Depth;
     const std::size_t unread = sender_.unread();
-    processor::spin_short([&] { return sender_.unread() < unread; });
-    auto step = sender_.write(from_.part());
+    const bool takes = processor::spin_short([&] { return sender_.unread() < unread; });
+    auto step = sender_.write(from_.part(), takes ? Depth::kCached : Depth::kWhole);
     if (step && step->kind == stream::WriteStep::Kind::kFull) {
       return sender_.write_by_tcp(from_.part().size());
     }

@@ -6,10 +6,12 @@
 
 namespace verbena::sockets {
 
-Result<PairMemory> PairMemory::create() {
+Result<PairMemory> PairMemory::create(std::size_t ring_bytes) {
   return PairMemory(
-      VB_TRY(os::create_shared_memory("verbena-stream", stream::memory_bytes(kRingBytes))));
+      VB_TRY(os::create_shared_memory("verbena-stream", stream::memory_bytes(ring_bytes))));
 }
+
+bool PairMemory::is_large() const { return bytes() > stream::memory_bytes(kRingBytes); }
 
 broker::Traffic PairMemory::traffic(std::uint32_t side) const {
   const auto place = stream::place_of(memory_.mapping.bytes(), side);

@@ -15,11 +15,16 @@ class PairMemory {
  public:
   // The size of each direction's ring.  Pages cost memory when they are written.
   static constexpr std::size_t kRingBytes = std::size_t{1} << 20;
+  // Few connections have larger rings, which serve while a receiver waits for a processor
+  // (stream/sender.h).
+  static constexpr std::size_t kLargeRingBytes = std::size_t{8} << 20;
+  static constexpr std::size_t kLargeMax = 16;
 
-  static Result<PairMemory> create();
+  static Result<PairMemory> create(std::size_t ring_bytes);
 
   int fd() const { return memory_.fd.get(); }
   std::size_t bytes() const { return memory_.mapping.bytes().size(); }
+  bool is_large() const;
   // Returns what the end of this side (0 or 1) has sent.  The numbers are the programs' claims.
   broker::Traffic traffic(std::uint32_t side) const;
 

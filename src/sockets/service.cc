@@ -228,10 +228,16 @@ void Service::pump() {
 }
 
 void Service::act(const broker::Broker::MemoryWanted& output) {
-  auto memory = PairMemory::create();
+  const bool may_be_large = large_rings_ < PairMemory::kLargeMax;
+  auto memory =
+      PairMemory::create(may_be_large ? PairMemory::kLargeRingBytes : PairMemory::kRingBytes);
+  if (!memory && may_be_large) memory = PairMemory::create(PairMemory::kRingBytes);
   if (!memory) log_.line(fmt::format("memory for a connection: {}", memory.error().context));
   const bool made = memory.has_value();
-  if (made) memory_.emplace(output.pair, std::move(*memory));
+  if (made) {
+    large_rings_ += memory->is_large() ? 1 : 0;
+    memory_.emplace(output.pair, std::move(*memory));
+  }
   broker_.memory_made(output.pair, made);
 }
 
@@ -246,6 +252,7 @@ void Service::act(const broker::Broker::Release& output) {
   const auto memory = memory_.find(output.pair);
   if (memory == memory_.end()) return;
   for (const std::uint32_t side : {0U, 1U}) add(ended_traffic_, memory->second.traffic(side));
+  large_rings_ -= memory->second.is_large() ? 1 : 0;
   memory_.erase(memory);
 }
 

@@ -88,6 +88,7 @@ class Service final : public Session::Owner {
   os::TcpTable tcp_;
   broker::Broker broker_{};
   std::map<broker::PairId, PairMemory> memory_{};
+  std::size_t large_rings_ = 0;  // of memory_
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};
   std::optional<os::UnixListener> listener_;
   asio::signal_set signals_;

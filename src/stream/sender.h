@@ -46,24 +46,33 @@ class BasicSender {
   }
   bool started() const { return Memory::load_acquire(d_->sender_started) != 0; }
 
+  // Tells how much unread data write() may leave in the ring before it says kFull.
+  enum class Depth : std::uint8_t {
+    kCached,  // kCachedBytes, which stay in the processor's cache: for a receiver that runs
+    kWhole,   // the whole ring: for a receiver that waits for a processor
+  };
+  static constexpr std::size_t kCachedBytes = std::size_t{1} << 20;
+
   // Copies the first bytes into the ring, or says what to do instead.  kCopied may be less than
   // asked for: write the rest.  Hold the lock.  REQUIRES: bytes is not empty, and a step kTcp
   // before it was reported to sent().  kMalformed: end the connection.
-  Result<WriteStep> write(std::span<const std::byte> bytes) {
+  Result<WriteStep> write(std::span<const std::byte> bytes, Depth depth = Depth::kWhole) {
     VB_CHECK(!bytes.empty());
     if (plain()) return WriteStep{};
     std::uint64_t word = Memory::load_acquire(d_->state);
     if (!State(word).promised()) return by_tcp(bytes.size(), d_->wakes);
     const std::uint64_t tail = State(word).tail();
     const std::size_t used = VB_TRY(used_of(tail));
-    if (used == ring_.size()) return WriteStep{.kind = WriteStep::Kind::kFull};
+    const std::size_t most =
+        depth == Depth::kWhole ? ring_.size() : std::min(ring_.size(), kCachedBytes);
+    if (used >= most) return WriteStep{.kind = WriteStep::Kind::kFull};
     if (!in_ring()) {
       // A segment of the ring must leave room in the table for the TCP segment after it.
       if (VB_TRY(segments_free()) < 2) return by_tcp(bytes.size(), d_->overflows);
       open_segment(tail);
     }
     if (used == 0) rewind(tail);
-    const std::size_t n = std::min({bytes.size(), ring_.size() - used, kCopyBytesMax});
+    const std::size_t n = std::min({bytes.size(), most - used, kCopyBytesMax});
     copy_in(tail, bytes.first(n));
     // Another thread of the receiver may change the flags meanwhile; only senders move the tail.
     while (State(word).promised()) {

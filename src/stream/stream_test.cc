@@ -120,6 +120,31 @@ TEST_F(StreamTest, AReaderTakesNoTcpByteBehindTheRing) {
   EXPECT_EQ(read(), "abc");
 }
 
+// The rest of a large ring is for a receiver that waits for a processor.
+TEST(StreamSender, FillsTheWholeRingOnlyIfItIsToldTo) {
+  constexpr std::size_t kBytes = 2 * Sender::kCachedBytes;
+  const auto memory = std::make_unique<std::array<std::byte, memory_bytes(kBytes) + 64>>();
+  void* at = memory->data();
+  std::size_t space = memory->size();
+  std::align(64, memory_bytes(kBytes), at, space);
+  const auto place =
+      place_of(std::span(static_cast<std::byte*>(at), memory_bytes(kBytes)), 0).value();
+  Sender sender(place);
+  Receiver receiver(place);
+  sender.start(0);
+  receiver.start(0, 0);
+  const std::array<std::byte, 1000> piece{};
+  const auto fill = [&](Sender::Depth depth) {
+    while (sender.write(piece, depth)->kind == WriteStep::Kind::kCopied) {
+    }
+    return sender.unread();
+  };
+  EXPECT_EQ(fill(Sender::Depth::kCached), Sender::kCachedBytes);
+  EXPECT_TRUE(sender.writable());
+  EXPECT_EQ(fill(Sender::Depth::kWhole), kBytes);
+  EXPECT_FALSE(sender.writable());
+}
+
 TEST_F(StreamTest, AFullRingLeavesTheChoiceAndTheRestGoesByTcp) {
   start();
   const std::string text(kRing, 'r');
