@@ -1,0 +1,101 @@
+// Declares what the parts of sockets_fuzz.c share: names of flags and events, and the descriptors
+// that all of its processes inherit.
+#pragma once
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+enum {
+  kActors = 4,
+  kSlots = 8,       // descriptors that an actor knows by number
+  kLineMax = 1024,  // bytes of a step, or of its result
+  kPieceMax = 20000,
+  kUnreadMax = 50000,  // bytes of a direction; the kernel's buffers always have room for these
+  // These descriptors are the same in all processes.
+  kListener = 500,
+  kCounters = 501,
+  kFile = 502,
+  kOrders = 510,   // + actor: the coordinator's end
+  kResults = 520,  // + actor: the actor's end
+  kMailIn = 530,   // + actor: descriptors for the actor are sent here
+  kMailOut = 540,  // + actor: the actor receives them here
+};
+
+// Counts signals of each actor, in memory that survives exec().
+struct counters {
+  unsigned signals[kActors];
+};
+
+struct word {
+  const char* name;
+  uint32_t value;
+};
+
+static const struct word kFlagWords[] = {
+    {"dontwait", MSG_DONTWAIT}, {"peek", MSG_PEEK}, {"waitall", MSG_WAITALL},
+    {"trunc", MSG_TRUNC},       {"oob", MSG_OOB},   {"nosignal", MSG_NOSIGNAL},
+    {NULL, 0}};
+static const struct word kEventWords[] = {
+    {"in", EPOLLIN},         {"pri", EPOLLPRI},       {"out", EPOLLOUT},
+    {"err", EPOLLERR},       {"hup", EPOLLHUP},       {"rdnorm", EPOLLRDNORM},
+    {"rdband", EPOLLRDBAND}, {"wrnorm", EPOLLWRNORM}, {"wrband", EPOLLWRBAND},
+    {"rdhup", EPOLLRDHUP},   {"et", EPOLLET},         {"oneshot", EPOLLONESHOT},
+    {"nval", 0x20},          {NULL, 0}};
+
+static inline void die(const char* what) {
+  fprintf(stderr, "sockets_fuzz: %s: %s\n", what, strerror(errno));
+  exit(1);
+}
+
+// Reads words like "dontwait,peek".  "-" is none.
+static inline uint32_t value_of(const struct word* words, const char* text) {
+  uint32_t value = 0;
+  while (*text != '\0') {
+    const size_t length = strcspn(text, ",");
+    for (const struct word* w = words; w->name != NULL; ++w) {
+      if (strlen(w->name) == length && strncmp(w->name, text, length) == 0) value |= w->value;
+    }
+    text += length;
+    if (*text == ',') ++text;
+  }
+  return value;
+}
+
+// Writes words like "dontwait,peek" behind the text.
+static inline void append_words(char* text, const struct word* words, uint32_t value) {
+  int any = 0;
+  for (const struct word* w = words; w->name != NULL; ++w) {
+    if ((value & w->value) == 0) continue;
+    strcat(strcat(text, any ? "," : ""), w->name);
+    any = 1;
+  }
+  if (!any) strcat(text, "-");
+}
+
+static inline void append(char* text, const char* format, ...)
+    __attribute__((format(printf, 2, 3)));
+#include <stdarg.h>
+static inline void append(char* text, const char* format, ...) {
+  const size_t used = strlen(text);
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text + used, kLineMax - used, format, arguments);
+  va_end(arguments);
+}
+
+// Splits a line at its blanks.  Returns the number of words.
+static inline int split(char* line, char** words, int most) {
+  int count = 0;
+  for (char* word = strtok(line, " \n"); word != NULL && count < most; word = strtok(NULL, " \n")) {
+    words[count++] = word;
+  }
+  for (int i = count; i < most; ++i) words[i] = NULL;
+  return count;
+}
+
+static inline int number(const char* word) { return word == NULL ? -1 : atoi(word); }

@@ -1,0 +1,279 @@
+// Makes the steps of a sequence of sockets_fuzz.c from a seed.
+#pragma once
+
+#include "sockets_fuzz.h"
+
+enum { kStepsMax = 80, kConnectionsMax = 3, kPlanned = 2 * kConnectionsMax };
+
+struct steps {
+  int count;
+  char text[kStepsMax][kLineMax / 4];
+};
+
+// What the generator believes to stand in a slot; some steps will fail, which does not matter.
+enum { kNone = -1, kSet = 100 };
+struct plan {
+  struct steps* out;
+  uint64_t random;
+  int is_alive[kActors];
+  int holds[kActors][kSlots]; /* kNone, kSet, or an end: 2 * connection + side */
+  int connections;
+};
+
+static uint32_t draw(struct plan* p, uint32_t below) {
+  p->random ^= p->random << 13;
+  p->random ^= p->random >> 7;
+  p->random ^= p->random << 17;
+  return (uint32_t)(p->random * 0x2545f4914f6cdd1dull >> 33) % below;
+}
+static const char* one_of(struct plan* p, const char* const* words) {
+  uint32_t count = 0;
+  while (words[count] != NULL) ++count;
+  return words[draw(p, count)];
+}
+#define ONE_OF(p, ...) one_of(p, (const char* const[]){__VA_ARGS__, NULL})
+
+static void step(struct plan* p, const char* format, ...) __attribute__((format(printf, 2, 3)));
+static void step(struct plan* p, const char* format, ...) {
+  if (p->out->count == kStepsMax) return;
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(p->out->text[p->out->count++], sizeof(p->out->text[0]), format, arguments);
+  va_end(arguments);
+}
+
+// Finds a slot at random that holds something: `wanted` is an end, kSet, or kNone for any
+// connection.  Returns 0 if there is none.
+static int find(struct plan* p, int wanted, int* actor, int* at) {
+  int found = 0;
+  for (int a = 0; a < kActors; ++a) {
+    for (int s = 0; s < kSlots; ++s) {
+      const int holds = p->holds[a][s];
+      if (!p->is_alive[a] || (wanted == kNone ? holds < 0 || holds >= kSet : holds != wanted)) {
+        continue;
+      }
+      if (draw(p, (uint32_t)++found) == 0) *actor = a, *at = s;
+    }
+  }
+  return found;
+}
+static int slot_of(struct plan* p, int actor, int wanted) {
+  int chosen = -1;
+  for (int s = 0, found = 0; s < kSlots; ++s) {
+    if (p->holds[actor][s] == wanted && draw(p, (uint32_t)++found) == 0) chosen = s;
+  }
+  return chosen;
+}
+static int any_actor(struct plan* p) {
+  for (;;) {
+    const int a = (int)draw(p, kActors);
+    if (p->is_alive[a]) return a;
+  }
+}
+
+static unsigned size_of(struct plan* p) {
+  switch (draw(p, 10)) {
+    case 0: return draw(p, 2);
+    case 1:
+    case 2: return 1000 + draw(p, 15000);
+    case 3: return 100 + draw(p, 900);
+    default: return 1 + draw(p, 60);
+  }
+}
+
+static void plan_connection(struct plan* p) {
+  if (p->connections == kConnectionsMax) return;
+  const int a = any_actor(p), b = any_actor(p);
+  const int s = slot_of(p, a, kNone);
+  if (s < 0) return;
+  const int end = 2 * p->connections++;
+  p->holds[a][s] = end;
+  const int t = slot_of(p, b, kNone);
+  if (t < 0) return;
+  p->holds[b][t] = end + 1;
+  step(p, "connect %d %d %d %d %u %u", a, s, b, t, draw(p, 16), draw(p, 16));
+  if (draw(p, 5) != 0) step(p, "warm %d %d %d %d", a, s, b, t);
+}
+
+static void write_send(struct plan* p, char* order, int at, unsigned size) {
+  const char* how = ONE_OF(p, "send", "send", "write", "writev", "sendmsg", "sendto", "sendmmsg",
+                           "sendfile", "splice", "stdio", "send", "write", "sendmsg", "dprintf");
+  const char* flags =
+      ONE_OF(p, "-", "-", "-", "dontwait", "nosignal", "-", "-", "dontwait", "-", "oob");
+  const int is_rare = how[0] == 'd' || strcmp(how, "stdio") == 0 || strcmp(how, "splice") == 0;
+  if (is_rare && draw(p, 3) != 0) how = "send";
+  if (strcmp(flags, "oob") == 0 && draw(p, 3) != 0) flags = "-";
+  snprintf(order, 100, "send %d %s %u %s", at, how, size, flags);
+}
+static void write_receive(struct plan* p, char* order, int at, const char* flags) {
+  const char* how = ONE_OF(p, "recv", "recv", "read", "readv", "recvmsg", "recvfrom", "recvmmsg",
+                           "recv", "read", "recvmsg", "splice", "stdio");
+  if ((how[0] == 's') && draw(p, 3) != 0) how = "recv";
+  snprintf(order, 100, "recv %d %s %u %s", at, how, size_of(p), flags);
+}
+
+static const char* wait_events(struct plan* p) {
+  return ONE_OF(p, "in", "in", "in,out", "in,rdhup", "in,out,rdhup,pri", "out", "rdhup", "rdnorm",
+                "in,pri", "in,rdnorm,wrnorm,rdband,wrband");
+}
+
+// Plans a wait of actor a for the slot, of at most `ms`.
+static void write_wait(struct plan* p, char* order, int a, int at, int ms) {
+  const int second = slot_of(p, a, (int)draw(p, kPlanned));
+  const int set = slot_of(p, a, kSet);
+  switch (draw(p, 4)) {
+    case 0:
+      snprintf(order, 100, "select %d %u %d %u %d", at, 1 + draw(p, 7), second, draw(p, 8), ms);
+      return;
+    case 1:
+      snprintf(order, 100, "poll %d %s %d %s %d", at, wait_events(p), second, wait_events(p), ms);
+      return;
+    default:
+      if (set >= 0) {
+        snprintf(order, 100, "epwait %d %d %d", set, draw(p, 6) == 0 ? 1 : kSlots, ms);
+      } else {
+        snprintf(order, 100, "poll %d %s -1 - %d", at, wait_events(p), ms);
+      }
+  }
+}
+
+static void plan_epoll(struct plan* p, int a, int at) {
+  int set = slot_of(p, a, kSet);
+  if (set < 0) {
+    set = slot_of(p, a, kNone);
+    if (set < 0) return;
+    step(p, "do %d epnew %d", a, set);
+    p->holds[a][set] = kSet;
+  }
+  step(p, "do %d epctl %d %s %d %s%s", a, set, ONE_OF(p, "add", "add", "mod", "mod", "del"), at,
+       wait_events(p), ONE_OF(p, "", "", ",et", ",et", ",oneshot", ",et,oneshot"));
+  step(p, "do %d epwait %d 8 0", a, set);
+}
+
+static void plan_copy(struct plan* p, int a, int at) {
+  const int to = (int)draw(p, kSlots);
+  if (to == at || p->holds[a][to] == kSet) return;
+  step(p, "do %d dup %d %d %s", a, at, to, ONE_OF(p, "dup", "dup2", "dup3", "dupfd", "cloexec"));
+  p->holds[a][to] = p->holds[a][at];
+}
+
+// One actor waits; the other one does something that wakes it.
+static void plan_wake(struct plan* p, int a, int at) {
+  char wait[100], act[100];
+  int b = 0, t = 0;
+  if (!find(p, p->holds[a][at] ^ 1, &b, &t) || a == b) return;
+  const unsigned size = 6 + size_of(p) / 2;
+  if (draw(p, 2)) {
+    write_receive(p, wait, at, "-");
+    if (draw(p, 4) == 0) snprintf(wait, sizeof(wait), "recv %d recv %u waitall", at, size);
+    if (strstr(wait, "stdio") != NULL || strstr(wait, "splice") != NULL) return;
+  } else {
+    write_wait(p, wait, a, at, 300);
+  }
+  switch (draw(p, 12)) {
+    case 0: snprintf(act, sizeof(act), "shut %d %u", t, 1 + draw(p, 2)); break;
+    case 1: snprintf(act, sizeof(act), "close %d", t); break;
+    default: write_send(p, act, t, size);
+  }
+  if (act[0] == 'c') p->holds[b][t] = kNone;
+  if (draw(p, 4) == 0) {
+    step(p, "signal %d %s | %s | %d %s", a, wait, ONE_OF(p, "USR1", "USR2"), b, act);
+  } else {
+    step(p, "wake %d %s | %d %s", a, wait, b, act);
+  }
+}
+
+static void plan_option(struct plan* p, int a, int at) {
+  switch (draw(p, 8)) {
+    case 0: step(p, "do %d set %d linger %d", a, at, (int)draw(p, 3) - 1); return;
+    case 1: step(p, "do %d set %d lowat %u", a, at, draw(p, 6)); return;
+    case 2: step(p, "do %d set %d oobinline %u", a, at, draw(p, 2)); return;
+    case 3:
+      step(p, "do %d set %d %s %u", a, at, ONE_OF(p, "nodelay", "keepalive"), draw(p, 2));
+      return;
+    case 4:
+      step(p, "do %d nonblock %d %u %s", a, at, draw(p, 2), ONE_OF(p, "fcntl", "ioctl"));
+      return;
+    default:
+      step(p, "do %d get %d %s", a, at,
+           ONE_OF(p, "error", "nodelay", "lowat", "type", "error", "keepalive", "acceptconn"));
+  }
+}
+
+// Plans what changes processes.
+static void plan_process(struct plan* p, int a, int at) {
+  const int b = (int)draw(p, kActors);
+  switch (draw(p, 4)) {
+    case 0:
+      if (p->is_alive[b]) return;
+      step(p, "fork %d %d", a, b);
+      p->is_alive[b] = 1;
+      memcpy(p->holds[b], p->holds[a], sizeof(p->holds[a]));
+      return;
+    case 1: step(p, "exec %d %s", a, ONE_OF(p, "lib", "lib", "plain")); return;
+    case 2: {
+      const int to = (int)draw(p, kSlots);
+      if (!p->is_alive[b] || (a == b && at == to)) return;
+      step(p, "pass %d %d %d %d", a, at, b, to);
+      p->holds[b][to] = p->holds[a][at];
+      return;
+    }
+    default:
+      if (draw(p, 4) != 0) return;
+      step(p, "exit %d", a);
+      p->is_alive[a] = 0;
+      for (int s = 0; s < kSlots; ++s) p->holds[a][s] = kNone;
+  }
+}
+
+static void plan_any(struct plan* p) {
+  char order[100];
+  int a = 0, at = 0;
+  if (!find(p, kNone, &a, &at)) return plan_connection(p);
+  const uint32_t kind = draw(p, 100);
+  if (kind < 26) {
+    write_send(p, order, at, size_of(p));
+    step(p, "do %d %s", a, order);
+  } else if (kind < 48) {
+    write_receive(p, order, at,
+                  ONE_OF(p, "dontwait", "dontwait", "dontwait,peek", "peek", "dontwait,waitall",
+                         "waitall", "trunc,dontwait", "dontwait", "dontwait", "-", "dontwait,oob",
+                         "dontwait"));
+    step(p, "do %d %s", a, order);
+  } else if (kind < 56) {
+    write_wait(p, order, a, at, draw(p, 8) == 0 ? 10 : 0);
+    step(p, "do %d %s", a, order);
+  } else if (kind < 62) {
+    plan_epoll(p, a, at);
+  } else if (kind < 74) {
+    plan_wake(p, a, at);
+  } else if (kind < 79) {
+    plan_option(p, a, at);
+  } else if (kind < 84) {
+    step(p, "do %d %s %d", a, ONE_OF(p, "inq", "inq", "state", "atmark"), at);
+  } else if (kind < 88) {
+    plan_copy(p, a, at);
+  } else if (kind < 91) {
+    step(p, "do %d shut %d %u", a, at, draw(p, 3));
+  } else if (kind < 94) {
+    step(p, "do %d close %d%s", a, at, draw(p, 4) ? "" : " s");
+    p->holds[a][at] = kNone;
+  } else if (kind < 95) {
+    plan_connection(p);
+  } else {
+    plan_process(p, a, at);
+  }
+}
+
+static void make_steps(uint64_t seed, struct steps* out) {
+  static struct plan p;
+  memset(&p, 0, sizeof(p));
+  memset(p.holds, 0xff, sizeof(p.holds));
+  p.out = out;
+  p.random = (seed + 1) * 0x9e3779b97f4a7c15ull;
+  out->count = 0;
+  p.is_alive[0] = p.is_alive[1] = 1;
+  p.is_alive[2] = draw(&p, 2) != 0;
+  for (uint32_t i = 1 + draw(&p, 2); i > 0; --i) plan_connection(&p);
+  for (int tries = 8 + (int)draw(&p, 40); tries > 0; --tries) plan_any(&p);
+}
