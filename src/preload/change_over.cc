@@ -52,6 +52,14 @@ void take_over_delays(int fd, Socket& socket) {
   }
 }
 
+// Returns true if the program sends nothing more.
+bool is_shut(int fd) {
+  tcp_info info{};
+  socklen_t bytes = sizeof(info);
+  if (next().getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
+  return info.tcpi_state != TCP_ESTABLISHED && info.tcpi_state != TCP_CLOSE_WAIT;
+}
+
 // Changes over if no other call and no other process uses the connection by TCP at this moment.
 void try_to_switch(int fd, Socket& socket) {
   using State = Socket::State;
@@ -74,6 +82,7 @@ void try_to_switch(int fd, Socket& socket) {
       socket.holders().store(1);
       socket.state.store(State::kSwitched, std::memory_order_seq_cst);
     });
+    if (is_shut(fd)) leaving::end_outgoing(fd, socket);
   } else {
     socket.state.store(State::kPlain);
   }

@@ -73,6 +73,10 @@ void stay_on_tcp_or_reset(int fd, Socket& socket, stream::Reason reason) {
   if (!stay_on_tcp(fd, socket, reason)) reset(fd);
 }
 
+void end_outgoing(int fd, Socket& socket) {
+  if (!leave_outgoing(socket, stream::Reason::kEnd)) reset(fd);
+}
+
 std::string drain(int fd, Socket& socket, stream::Reason reason) {
   const int error = errno;
   std::string bytes;

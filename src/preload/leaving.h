@@ -17,6 +17,9 @@ bool stay_on_tcp(int fd, Socket& socket, stream::Reason reason);
 // bytes that are missing would not be.
 void stay_on_tcp_or_reset(int fd, Socket& socket, stream::Reason reason);
 
+// The program sends nothing more: it has called shutdown().
+void end_outgoing(int fd, Socket& socket);
+
 // Takes the incoming direction back to plain TCP.  Returns the bytes that stood before it: all that
 // lay in the ring, and in TCP before that.  Allocates.
 std::string drain(int fd, Socket& socket, stream::Reason reason);

@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -21,9 +22,16 @@ namespace leaving = verbena::preload::leaving;
 
 VB_EXPORT int getsockopt(int fd, int level, int option, void* value, socklen_t* bytes) noexcept {
   const int result = next().getsockopt(fd, level, option, value, bytes);
-  if (result != 0 || level != IPPROTO_TCP || *bytes < sizeof(int)) return result;
+  const bool is_error = level == SOL_SOCKET && option == SO_ERROR;
+  if (result != 0 || (level != IPPROTO_TCP && !is_error) || *bytes < sizeof(int)) return result;
   const auto socket = SocketTable::find(fd);
   if (!socket || !socket->is_switched()) return result;
+  if (is_error) {
+    if (const int pending = socket->pending_error.exchange(0)) {
+      memcpy(value, &pending, sizeof(pending));
+    }
+    return result;
+  }
   if (const auto* shown = socket->shown_option(level, option)) {
     const int number = shown->load() ? 1 : 0;
     memcpy(value, &number, sizeof(number));
@@ -71,9 +79,16 @@ VB_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
 }
 
 VB_EXPORT int shutdown(int fd, int how) noexcept {
-  const int result = next().shutdown(fd, how);
   const auto socket = SocketTable::find(fd);
-  if (!socket || !socket->is_switched() || how == SHUT_RD) return result;
+  if (!socket || how == SHUT_RD) return next().shutdown(fd, how);
+  // Nothing enters the ring behind the end.  What the program still sends gets the kernel's EPIPE.
+  if (socket->is_switched()) leaving::end_outgoing(fd, *socket);
+  const int result = next().shutdown(fd, how);
+  const int error = errno;
+  // Another thread may have changed over meanwhile.
+  if (!socket->is_switched()) return result;
+  leaving::end_outgoing(fd, *socket);
+  errno = error;
   verbena::stream::Sender sender = socket->sender();
   if (sender.wake_needed()) leaving::wake_peer(sender);
   return result;

@@ -60,6 +60,7 @@ const char* text_of(stream::Reason reason) {
     case stream::Reason::kKernelCall: return "a call reaches the socket past the ring";
     case stream::Reason::kUrgent: return "urgent data goes by TCP alone";
     case stream::Reason::kNone: return "its peer takes no part (verbena run --sockets=only)";
+    case stream::Reason::kEnd:
     case stream::Reason::kOther: break;
   }
   return "something uses its descriptor that does not know the ring";

@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <span>
 
+#include "os/clock.h"
 #include "preload/change_over.h"
 #include "preload/export.h"
 #include "preload/leaving.h"
@@ -63,11 +66,50 @@ iovec part(const void* bytes, std::size_t count) {
   return {.iov_base = const_cast<void*>(bytes), .iov_len = count};
 }
 
+// read() and readv() return at once then, unlike recv().
+bool has_no_room(const iovec* parts, int count) {
+  return std::all_of(parts, parts + count, [](const iovec& one) { return one.iov_len == 0; });
+}
+
 std::size_t parts_of(int count) { return count < 0 ? 0 : static_cast<std::size_t>(count); }
 
 ssize_t receive_message(int fd, Socket& socket, msghdr* message, int flags) {
-  return receive(fd, socket, message->msg_iov, message->msg_iovlen, flags,
-                 [&] { return next().recvmsg(fd, message, flags); });
+  bool is_told = false;
+  const ssize_t bytes =
+      receive(fd, socket, message->msg_iov, message->msg_iovlen, flags, [&] {
+        is_told = true;
+        return next().recvmsg(fd, message, flags);
+      });
+  if (bytes < 0 || is_told) return bytes;
+  // A stream has no sender's name with its bytes, and no control data.
+  if (message->msg_name != nullptr) message->msg_namelen = 0;
+  message->msg_controllen = 0;
+  message->msg_flags = flags & MSG_CMSG_CLOEXEC;
+  return bytes;
+}
+
+// Does what recvmmsg(2) does: the limit is looked at only after each message.
+int receive_messages(int fd, Socket& socket, std::span<mmsghdr> messages, int flags,
+                     timespec* timeout) {
+  const Time began = timeout != nullptr ? os::now() : Time{};
+  int done = 0;
+  for (mmsghdr& message : messages) {
+    const ssize_t bytes =
+        receive_message(fd, socket, &message.msg_hdr, flags & ~MSG_WAITFORONE);
+    if (bytes < 0) {
+      if (done == 0) return -1;
+      if (errno != EAGAIN) socket.pending_error.store(errno);
+      break;
+    }
+    message.msg_len = static_cast<unsigned>(bytes);
+    ++done;
+    if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
+    if (timeout == nullptr) continue;
+    const Duration limit = std::chrono::seconds(timeout->tv_sec) +
+                           std::chrono::nanoseconds(timeout->tv_nsec);
+    if (os::now() - began >= limit) break;
+  }
+  return done;
 }
 
 ssize_t send_message(int fd, Socket& socket, const msghdr* message, int flags) {
@@ -109,7 +151,7 @@ namespace preload = verbena::preload;
 
 VB_EXPORT ssize_t read(int fd, void* buffer, size_t bytes) {
   const auto socket = SocketTable::find(fd);
-  if (!socket) return next().read(fd, buffer, bytes);
+  if (!socket || bytes == 0) return next().read(fd, buffer, bytes);
   const iovec whole = part(buffer, bytes);
   return preload::receive(fd, *socket, &whole, 1, 0,
                           [&] { return next().read(fd, buffer, bytes); });
@@ -123,7 +165,9 @@ VB_EXPORT ssize_t __read_chk(int fd, void* buffer, size_t bytes, size_t room) {
 
 VB_EXPORT ssize_t readv(int fd, const iovec* parts, int count) {
   const auto socket = SocketTable::find(fd);
-  if (!socket) return next().readv(fd, parts, count);
+  if (!socket || count <= 0 || preload::has_no_room(parts, count)) {
+    return next().readv(fd, parts, count);
+  }
   return preload::receive(fd, *socket, parts, parts_of(count), 0,
                           [&] { return next().readv(fd, parts, count); });
 }
@@ -149,9 +193,11 @@ VB_EXPORT ssize_t recvfrom(int fd, void* buffer, size_t bytes, int flags, sockad
   const auto socket = SocketTable::find(fd);
   if (!socket) return next().recvfrom(fd, buffer, bytes, flags, from, from_bytes);
   const iovec whole = part(buffer, bytes);
-  return preload::receive(fd, *socket, &whole, 1, flags, [&] {
+  const ssize_t received = preload::receive(fd, *socket, &whole, 1, flags, [&] {
     return next().recvfrom(fd, buffer, bytes, flags, from, from_bytes);
   });
+  if (received >= 0 && from != nullptr && from_bytes != nullptr) *from_bytes = 0;
+  return received;
 }
 
 // NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
@@ -172,15 +218,7 @@ VB_EXPORT ssize_t recvmsg(int fd, msghdr* message, int flags) {
 VB_EXPORT int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
   const auto socket = SocketTable::find(fd);
   if (!socket || messages == nullptr) return next().recvmmsg(fd, messages, count, flags, timeout);
-  // A stream ends no message, so the first call takes what is there.
-  const unsigned wanted = std::min(count, 1U);
-  for (unsigned i = 0; i < wanted; ++i) {
-    const ssize_t bytes =
-        preload::receive_message(fd, *socket, &messages[i].msg_hdr, flags & ~MSG_WAITFORONE);
-    if (bytes < 0) return -1;
-    messages[i].msg_len = static_cast<unsigned>(bytes);
-  }
-  return static_cast<int>(wanted);
+  return preload::receive_messages(fd, *socket, {messages, count}, flags, timeout);
 }
 
 // ---- sending
@@ -194,7 +232,7 @@ VB_EXPORT ssize_t write(int fd, const void* bytes, size_t count) {
 
 VB_EXPORT ssize_t writev(int fd, const iovec* parts, int count) {
   const auto socket = SocketTable::find(fd);
-  if (!socket) return next().writev(fd, parts, count);
+  if (!socket || count <= 0) return next().writev(fd, parts, count);
   return preload::send(fd, *socket, parts, parts_of(count), 0,
                        [&] { return next().writev(fd, parts, count); });
 }

@@ -5,6 +5,14 @@
 #include "stream/memory.h"
 
 namespace verbena::sockets {
+namespace {
+
+// The end of a direction is not a way back to TCP.
+bool went_back(stream::Reason left) {
+  return left != stream::Reason::kNone && left != stream::Reason::kEnd;
+}
+
+}  // namespace
 
 Result<PairMemory> PairMemory::create(std::size_t ring_bytes) {
   return PairMemory(
@@ -17,13 +25,12 @@ broker::Traffic PairMemory::traffic(std::uint32_t side) const {
   const auto place = stream::place_of(memory_.mapping.bytes(), side);
   if (!place) return {};
   const stream::Counters counters = stream::counters_of(*place->direction);
-  const auto left =
-      counters.sender_left != stream::Reason::kNone ? counters.sender_left : counters.receiver_left;
+  const auto left = went_back(counters.sender_left) ? counters.sender_left : counters.receiver_left;
   return {.by_ring = counters.by_ring,
           .by_tcp = counters.by_tcp,
           .wakes = counters.wakes,
-          .times_back = left != stream::Reason::kNone ? 1U : 0U,
-          .reason_back = static_cast<std::uint32_t>(left)};
+          .times_back = went_back(left) ? 1U : 0U,
+          .reason_back = went_back(left) ? static_cast<std::uint32_t>(left) : 0};
 }
 
 }  // namespace verbena::sockets

@@ -67,8 +67,9 @@ enum class Reason : std::uint32_t {
   kKernelCall = 3,  // the program uses a call that reaches the socket by itself (splice, io_uring)
   kUrgent = 4,      // urgent data, whose place among the bytes is the kernel's to say
   kOther = 5,
+  kEnd = 6,  // nothing follows: the program has called shutdown()
 };
-inline constexpr std::uint32_t kReasons = 6;
+inline constexpr std::uint32_t kReasons = 7;
 
 // Positions in the ring and offsets in the stream are counted modulo 2^48.
 inline constexpr int kOffsetBits = 48;

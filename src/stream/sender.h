@@ -10,7 +10,9 @@
 //   step = write(bytes)
 //     kCopied  step.bytes are on their way; if step.wake, FUTEX_WAKE all at futex_word()
 //     kTcp     n = send(socket, at most step.bytes, MSG_DONTWAIT), then wake = sent(n), where n is
-//              0 after an error; if TCP takes nothing now, unlock and wait for POLLOUT, or EAGAIN
+//              0 after an error; if TCP takes nothing now, unlock and wait for POLLOUT, or EAGAIN.
+//              If the caller has more bytes elsewhere, they may go in the same call, up to
+//              kTcpBytesMax in all
 //     kFull    spin a little and write() again, or write_by_tcp() and continue as in kTcp
 //     kPlain   unlock, and do what the program asked, by TCP alone; report nothing
 //   unlock

@@ -1,0 +1,49 @@
+#include "preload/stream_parts.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+
+#include "os/system_call.h"
+#include "preload/leaving.h"
+#include "preload/next.h"
+
+namespace verbena::preload::stream_calls {
+
+bool blocks(int fd, const Socket& socket, int flags) {
+  if ((flags & MSG_DONTWAIT) != 0 || socket.nonblocking.load(std::memory_order_relaxed)) {
+    return false;
+  }
+  // Another process that has the socket may have changed it.
+  return !socket.is_shared.load(std::memory_order_relaxed) ||
+         (os::system_call(SYS_fcntl, fd, F_GETFL) & O_NONBLOCK) == 0;
+}
+
+// Waits until the kernel reports `events`, at most as long as the socket's timeout says.
+// Returns false and sets errno if the caller must return.
+bool wait_in_kernel(int fd, short events, int timeout_option) {
+  timeval limit{};
+  socklen_t bytes = sizeof(limit);
+  next().getsockopt(fd, SOL_SOCKET, timeout_option, &limit, &bytes);
+  const timespec timeout{.tv_sec = limit.tv_sec, .tv_nsec = limit.tv_usec * 1000};
+  const bool is_limited = limit.tv_sec != 0 || limit.tv_usec != 0;
+  pollfd one{.fd = fd, .events = events, .revents = 0};
+  const int ready = next().ppoll(&one, 1, is_limited ? &timeout : nullptr, nullptr);
+  if (ready == 0) errno = EAGAIN;
+  return ready > 0;
+}
+
+// Ends a connection whose memory holds nonsense, for both sides.
+ssize_t reset(int fd) {
+  leaving::reset(fd);
+  errno = ECONNRESET;
+  return -1;
+}
+
+ssize_t failed(int error) {
+  errno = error;
+  return -1;
+}
+
+}  // namespace verbena::preload::stream_calls

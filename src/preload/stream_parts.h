@@ -1,0 +1,103 @@
+#pragma once
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <cstddef>
+#include <span>
+
+#include "preload/socket_table.h"
+
+// Holds what the calls that receive and those that send have in common.
+namespace verbena::preload::stream_calls {
+
+// Walks over the parts of a message.
+class Cursor {
+ public:
+  Cursor(const iovec* parts, std::size_t count) : parts_(parts), count_(count) { skip_empty(); }
+
+  bool at_end() const { return index_ == count_; }
+  // Returns the rest of the current part, at most `most` bytes.
+  std::span<std::byte> part(std::size_t most = SSIZE_MAX) const {
+    const iovec& now = parts_[index_];
+    return {static_cast<std::byte*>(now.iov_base) + offset_, std::min(now.iov_len - offset_, most)};
+  }
+  // Goes on by so many bytes, which may be of several parts.
+  void advance(std::size_t bytes) {
+    done_ += bytes;
+    while (index_ < count_ && bytes >= parts_[index_].iov_len - offset_) {
+      bytes -= parts_[index_].iov_len - offset_;
+      ++index_;
+      offset_ = 0;
+    }
+    offset_ += bytes;
+  }
+  std::size_t done() const { return done_; }
+
+  // Copies the rest into `out`, at most as many parts as fit and `most` bytes.  Returns the number
+  // of parts.
+  std::size_t rest(std::span<iovec> out, std::size_t most = SSIZE_MAX) const {
+    std::size_t n = 0;
+    std::size_t skipped = offset_;
+    for (std::size_t i = index_; i < count_ && n < out.size() && most > 0; ++i, ++n) {
+      out[n] = {.iov_base = static_cast<std::byte*>(parts_[i].iov_base) + skipped,
+                .iov_len = std::min(parts_[i].iov_len - skipped, most)};
+      most -= out[n].iov_len;
+      skipped = 0;
+    }
+    return n;
+  }
+
+ private:
+  void skip_empty() {
+    while (index_ < count_ && offset_ == parts_[index_].iov_len) {
+      ++index_;
+      offset_ = 0;
+    }
+  }
+
+  const iovec* parts_;
+  std::size_t count_;
+  std::size_t index_ = 0;
+  std::size_t offset_ = 0;
+  std::size_t done_ = 0;
+};
+
+inline std::size_t bytes_of(const iovec* parts, std::size_t count) {
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < count; ++i) bytes += parts[i].iov_len;
+  return bytes;
+}
+
+inline constexpr std::size_t kPartsMax = 64;
+
+// Makes a call of the kernel for the rest of a message, at most `most` bytes: recvmsg() or
+// sendmsg().
+template <class Call>
+ssize_t kernel_call(Call call, int fd, const Cursor& cursor, int flags,
+                    std::size_t most = SSIZE_MAX) {
+  std::array<iovec, kPartsMax> parts;
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = cursor.rest(parts, most);
+  return call(fd, &message, flags);
+}
+
+// Returns true if a call with these flags may sleep.
+bool blocks(int fd, const Socket& socket, int flags);
+
+// Waits until the kernel reports `events`, at most as long as the socket's timeout says.
+// Returns false and sets errno if the caller must return.
+bool wait_in_kernel(int fd, short events, int timeout_option);
+
+// Ends a connection whose memory holds nonsense, for both sides.
+ssize_t reset(int fd);
+
+ssize_t failed(int error);
+
+}  // namespace verbena::preload::stream_calls

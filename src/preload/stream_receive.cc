@@ -1,0 +1,284 @@
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <optional>
+
+#include "os/system_call.h"
+#include "preload/end_lock.h"
+#include "preload/leaving.h"
+#include "preload/next.h"
+#include "preload/processor.h"
+#include "preload/stream_calls.h"
+#include "preload/stream_parts.h"
+
+namespace verbena::preload::stream_calls {
+namespace {
+
+using os::system_call;
+
+// Keeps the promise of a direction withdrawn while this thread may sleep in the kernel, also if the
+// thread is cancelled there.
+class Withdrawal {
+ public:
+  explicit Withdrawal(stream::Receiver& receiver) : receiver_(receiver) {}
+  Withdrawal(const Withdrawal&) = delete;
+  Withdrawal& operator=(const Withdrawal&) = delete;
+  ~Withdrawal() { receiver_.promise(); }
+
+ private:
+  stream::Receiver& receiver_;
+};
+
+// Receives once; the state of one call.
+class Receive {
+ public:
+  Receive(int fd, Socket& socket, const iovec* parts, std::size_t count, int flags)
+      : fd_(fd),
+        socket_(socket),
+        receiver_(socket.receiver()),
+        lock_(stream::place_of(socket.memory, 1 - socket.side)->direction->receive_lock),
+        to_(parts, count),
+        flags_(flags & ~(MSG_WAITALL | MSG_DONTWAIT)),
+        peeks_((flags & MSG_PEEK) != 0),
+        wants_all_((flags & MSG_WAITALL) != 0 && !peeks_),
+        blocks_(blocks(fd, socket, flags)) {}
+
+  ssize_t run() {
+    if (lock_.taken() == EndLock::Taken::kOwn) return failed(EINTR);
+    if (lock_.taken() == EndLock::Taken::kOwnerDied && !receiver_.recover()) return reset(fd_);
+    if (const int error = socket_.pending_error.exchange(0)) return failed(error);
+    while (!to_.at_end()) {
+      const auto step = receiver_.read(to_.part(), peeks_);
+      if (!step) return reset(fd_);
+      std::optional<ssize_t> result;
+      switch (step->kind) {
+        case stream::ReadStep::Kind::kCopied:
+          to_.advance(step->bytes);
+          if (peeks_) return done();
+          continue;
+        case stream::ReadStep::Kind::kTcp: result = from_tcp(step->bytes, true); break;
+        case stream::ReadStep::Kind::kOpen: result = from_open(*step); break;
+        case stream::ReadStep::Kind::kPlain:
+          lock_.unlock();
+          if (to_.done() > 0) return done();
+          return kernel_call(next().recvmsg, fd_, to_, call_flags());
+      }
+      if (result) return *result;
+    }
+    return done();
+  }
+
+ private:
+  ssize_t done() const { return static_cast<ssize_t>(to_.done()); }
+  bool may_wait() const { return blocks_ && (to_.done() == 0 || wants_all_); }
+  int call_flags() const {
+    return flags_ | (blocks_ ? 0 : MSG_DONTWAIT) | (wants_all_ ? MSG_WAITALL : 0);
+  }
+
+  // Ends the call with an error, or with the bytes before it; then the next call reports it.
+  ssize_t fails_with(int error) {
+    if (to_.done() == 0) return failed(error);
+    if (error != EAGAIN && error != EINTR) socket_.pending_error.store(error);
+    return done();
+  }
+
+  // Reads at most `most` bytes from TCP.  If they are of a segment with a known end, they are
+  // surely on their way, so the call may wait for them.
+  std::optional<ssize_t> from_tcp(std::size_t most, bool is_sure) {
+    const auto room = to_.part(most);
+    const ssize_t n = next().recv(fd_, room.data(), room.size(), flags_ | MSG_DONTWAIT);
+    const int error = errno;
+    receiver_.received(n > 0 && !peeks_ ? static_cast<std::size_t>(n) : 0);
+    if (n > 0) {
+      to_.advance(static_cast<std::size_t>(n));
+      if (peeks_) return done();
+      return std::nullopt;
+    }
+    if (n == 0) {
+      const auto is_end = receiver_.ended();
+      if (!is_end) return reset(fd_);
+      if (*is_end) return done();
+      return std::nullopt;
+    }
+    if (error == EAGAIN && is_sure && !may_wait() && to_.done() == 0 && !has_awaited_) {
+      return await_delivery();
+    }
+    if (error != EAGAIN || !may_wait()) return fails_with(error);
+    if (!is_sure) return std::nullopt;
+    lock_.unlock();
+    if (!wait_in_kernel(fd_, POLLIN, SO_RCVTIMEO)) return fails_with(errno);
+    return again();
+  }
+
+  // The kernel delivers what TCP has accepted within microseconds, but epoll may have reported the
+  // bytes in the ring behind it already.  So a call that does not block waits for the delivery.
+  std::optional<ssize_t> await_delivery() {
+    constexpr timespec kDelivery{.tv_sec = 0, .tv_nsec = 20'000'000};
+    has_awaited_ = true;
+    lock_.unlock();
+    pollfd one{.fd = fd_, .events = POLLIN, .revents = 0};
+    next().ppoll(&one, 1, &kDelivery, nullptr);
+    return again();
+  }
+
+  // The ring is empty.  TCP may have bytes, an end, or nothing.
+  std::optional<ssize_t> from_open(const stream::ReadStep& step) {
+    const bool may_wait = this->may_wait();
+    if (!step.only_end || kernel_has_news_ || (to_.done() == 0 && !may_wait)) {
+      kernel_has_news_ = false;
+      if (const auto result = look_at_tcp(step)) {
+        if (*result == kGoOn) return std::nullopt;
+        return result;
+      }
+    }
+    if (!may_wait) return to_.done() > 0 ? done() : failed(EAGAIN);
+    if (!has_spun_ && spin_for_bytes()) return std::nullopt;
+    if (lock_.taken() == EndLock::Taken::kOwn) return fails_with(EINTR);
+    return sleep_in_kernel(step.seen);
+  }
+
+  // Takes what TCP has without giving up the promise.  Returns nothing if TCP has nothing.
+  std::optional<ssize_t> look_at_tcp(const stream::ReadStep& step) {
+    int queued = 0;
+    if (!step.only_end) system_call(SYS_ioctl, fd_, FIONREAD, &queued);
+    if (queued > 0) {
+      const auto bound = receiver_.queued_bound(static_cast<std::size_t>(queued));
+      if (!bound) return reset(fd_);
+      if (*bound == 0) return kGoOn;
+      const auto result = from_tcp(*bound, false);
+      return result ? *result : kGoOn;
+    }
+    // The program gets its bytes first.  To look further would take an error from the kernel, where
+    // poll() and SO_ERROR show it until the next call.
+    if (to_.done() > 0 && (!may_wait() || has_error())) return done();
+    std::byte ahead{};
+    const ssize_t n = next().recv(fd_, &ahead, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (n > 0) {
+      // A TCP segment must have begun; else somebody writes to TCP who knows nothing of the stream.
+      const auto again = receiver_.read(to_.part(), true);
+      if (!again || (again->kind == stream::ReadStep::Kind::kOpen && again->only_end)) {
+        return reset(fd_);
+      }
+      if (again->kind == stream::ReadStep::Kind::kTcp) receiver_.received(0);
+      return kGoOn;
+    }
+    if (n < 0) {
+      if (errno == EAGAIN) return std::nullopt;
+      return fails_with(errno);
+    }
+    // The bytes in the ring are older than the end.
+    if (receiver_.look().bytes > 0) return kGoOn;
+    const auto again = receiver_.read(to_.part(), peeks_);
+    if (!again) return reset(fd_);
+    if (again->kind == stream::ReadStep::Kind::kOpen) return done();
+    if (again->kind == stream::ReadStep::Kind::kCopied) {
+      to_.advance(again->bytes);
+      if (peeks_) return done();
+    } else if (again->kind == stream::ReadStep::Kind::kTcp) {
+      const auto result = from_tcp(again->bytes, true);
+      return result ? *result : kGoOn;
+    }
+    return kGoOn;
+  }
+
+  bool has_error() const {
+    pollfd one{.fd = fd_, .events = 0, .revents = 0};
+    const timespec at_once{};
+    return next().ppoll(&one, 1, &at_once, nullptr) > 0 && (one.revents & POLLERR) != 0;
+  }
+
+  // Returns true if there is something to read again for.
+  bool spin_for_bytes() {
+    has_spun_ = true;
+    const auto before = receiver_.look();
+    if (before.bytes > 0) return true;
+    lock_.unlock();
+    const auto kernel_has_news = [&] {
+      pollfd one{.fd = fd_, .events = POLLIN | POLLRDHUP, .revents = 0};
+      const timespec at_once{};
+      return next().ppoll(&one, 1, &at_once, nullptr) > 0;
+    };
+    const auto found =
+        processor::spin([&] { return receiver_.look().seen != before.seen; }, kernel_has_news);
+    lock_.lock_again();
+    kernel_has_news_ = found == processor::Found::kKernel;
+    return found != processor::Found::kNothing && lock_.taken() != EndLock::Taken::kOwn;
+  }
+
+  // Sleeps in recv(); all bytes that come meanwhile come by TCP.
+  std::optional<ssize_t> sleep_in_kernel(std::uint64_t seen) {
+    const auto withdrawn = receiver_.withdraw(seen);
+    if (!withdrawn) return reset(fd_);
+    if (!*withdrawn) return std::nullopt;
+    const Withdrawal withdrawal(receiver_);
+    lock_.unlock();
+    const processor::Sleep sleep;
+    const ssize_t n =
+        kernel_call(next().recvmsg, fd_, to_, flags_ | (wants_all_ ? MSG_WAITALL : 0));
+    sleep.ended(n >= 0);
+    if (n <= 0) {
+      if (n == 0) return done();
+      return fails_with(errno);
+    }
+    if (!peeks_) receiver_.received_open(static_cast<std::size_t>(n));
+    to_.advance(static_cast<std::size_t>(n));
+    if (to_.at_end() || !wants_all_) return done();
+    has_spun_ = false;
+    return again();
+  }
+
+  std::optional<ssize_t> again() {
+    lock_.lock_again();
+    if (lock_.taken() == EndLock::Taken::kOwn) return fails_with(EINTR);
+    if (lock_.taken() == EndLock::Taken::kOwnerDied && !receiver_.recover()) return reset(fd_);
+    return std::nullopt;
+  }
+
+  static constexpr ssize_t kGoOn = -2;
+
+  int fd_;
+  Socket& socket_;
+  stream::Receiver receiver_;
+  EndLock lock_;
+  Cursor to_;
+  int flags_;
+  bool peeks_;
+  bool wants_all_;
+  bool blocks_;
+  bool has_spun_ = false;
+  bool has_awaited_ = false;
+  bool kernel_has_news_ = false;
+};
+
+}  // namespace
+
+namespace {
+
+// Waits for bytes or an end, and takes none.  recv(2) does so if the program has no room for bytes.
+ssize_t receive_nothing(int fd, Socket& socket, int flags) {
+  std::byte ahead{};
+  const iovec part{.iov_base = &ahead, .iov_len = 1};
+  const int waits = flags & MSG_DONTWAIT;
+  return Receive(fd, socket, &part, 1, MSG_PEEK | waits).run() < 0 ? -1 : 0;
+}
+
+}  // namespace
+
+ssize_t receive(int fd, Socket& socket, const iovec* parts, std::size_t count, int flags) {
+  const std::size_t wanted = bytes_of(parts, count);
+  if (wanted == 0) return receive_nothing(fd, socket, flags);
+  if ((flags & MSG_TRUNC) == 0) return Receive(fd, socket, parts, count, flags).run();
+  // The bytes are thrown away, and the program's buffer may not exist.
+  std::array<std::byte, 16384> nowhere;
+  const iovec part{.iov_base = nowhere.data(), .iov_len = std::min(wanted, nowhere.size())};
+  return Receive(fd, socket, &part, 1, flags & ~MSG_TRUNC).run();
+}
+
+}  // namespace verbena::preload::stream_calls
