@@ -83,6 +83,7 @@ void try_to_switch(int fd, Socket& socket) {
       socket.state.store(State::kSwitched, std::memory_order_seq_cst);
     });
     if (is_shut(fd)) leaving::end_outgoing(fd, socket);
+    if (socket.reads_no_more.load()) leaving::end_incoming(socket);
   } else {
     socket.state.store(State::kPlain);
   }
@@ -183,28 +184,49 @@ bool continue_with(Socket& socket, int memory, std::uint32_t side) {
   return true;
 }
 
+namespace {
+
+// Gives up this process's share of an end.  If it is the last one, the peer's bytes go by TCP from
+// now on, so that it gets the kernel's answer.  As with TCP, bytes that nobody has read make that a
+// reset.
+void leave_end(int fd, Socket& socket) {
+  if (socket.holders().fetch_sub(1) != 1) return;
+  stream::Sender sender = socket.sender();
+  stream::Receiver receiver = socket.receiver();
+  for (;;) {
+    const auto look = receiver.look();
+    const auto withdrawn = receiver.withdraw(look.seen);
+    if (withdrawn && !*withdrawn) continue;
+    if (!withdrawn || look.bytes > 0) {
+      const linger at_once{.l_onoff = 1, .l_linger = 0};
+      next().setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+    }
+    break;
+  }
+  if (sender.wake_needed()) leaving::wake_peer(sender);
+}
+
+}  // namespace
+
+linger leave_by_exec(int fd, Socket& socket) {
+  linger before{};
+  socklen_t bytes = sizeof(before);
+  next().getsockopt(fd, SOL_SOCKET, SO_LINGER, &before, &bytes);
+  leave_end(fd, socket);
+  return before;
+}
+
+void stay_after_exec(int fd, Socket& socket, const linger& before) {
+  next().setsockopt(fd, SOL_SOCKET, SO_LINGER, &before, sizeof(before));
+  if (socket.holders().fetch_add(1) == 0) socket.receiver().promise();
+}
+
 void close(int fd, Socket& socket) {
   const int error = errno;
   TcpCounts* counts = socket.counts.load();
   if (counts != &socket.own_counts) counts->processes.fetch_sub(1);
   const auto state = socket.state.load();
-  if (state == Socket::State::kSwitched && socket.holders().fetch_sub(1) == 1) {
-    stream::Sender sender = socket.sender();
-    stream::Receiver receiver = socket.receiver();
-    // From now on the peer's bytes go by TCP, so that it gets the kernel's answer.  As with TCP,
-    // bytes that nobody has read make that a reset.
-    for (;;) {
-      const auto look = receiver.look();
-      const auto withdrawn = receiver.withdraw(look.seen);
-      if (withdrawn && !*withdrawn) continue;
-      if (!withdrawn || look.bytes > 0) {
-        const linger at_once{.l_onoff = 1, .l_linger = 0};
-        next().setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-      }
-      break;
-    }
-    if (sender.wake_needed()) leaving::wake_peer(sender);
-  }
+  if (state == Socket::State::kSwitched) leave_end(fd, socket);
   if (state == Socket::State::kOffered || state == Socket::State::kSwitched) {
     service_link::forget(socket);
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/socket.h>
+
 #include <cstdint>
 
 #include "preload/socket_table.h"
@@ -36,6 +38,11 @@ void prepare(Socket& socket, int memory, std::uint32_t side);
 // Continues a stream that this program's predecessor has begun, before exec().  Returns false if
 // the memory does not hold one.
 bool continue_with(Socket& socket, int memory, std::uint32_t side);
+
+// Ends the use of a connection that exec() will close.  Returns what stay_after_exec() needs if
+// exec() has failed.
+linger leave_by_exec(int fd, Socket& socket);
+void stay_after_exec(int fd, Socket& socket, const linger& before);
 
 // Ends the process's use of a connection whose last descriptor is about to be closed.
 void close(int fd, Socket& socket);

@@ -36,6 +36,13 @@ bool is_tcp(int fd) {
          protocol == IPPROTO_TCP;
 }
 
+// The kernel counts only its own bytes for this limit.
+bool waits_for_many(int fd) {
+  int low = 0;
+  socklen_t bytes = sizeof(low);
+  return next().getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, &bytes) == 0 && low > 1;
+}
+
 // The peer may wait for the ring before it sends a byte.
 void offer_at_once(int fd) {
   if (const auto socket = SocketTable::find(fd)) change_over::advance_at_once(fd, *socket);
@@ -45,7 +52,8 @@ void offer_at_once(int fd) {
 void track(int fd, const sockaddr* to = nullptr, socklen_t bytes = 0) {
   const int error = errno;
   const policy::Choice choice = is_tcp(fd) ? required::choose(fd, to, bytes) : policy::Choice::kTcp;
-  if (choice != policy::Choice::kTcp) {
+  const bool may_switch = choice == policy::Choice::kSdp || !waits_for_many(fd);
+  if (choice != policy::Choice::kTcp && may_switch) {
     if (Socket* socket = SocketTable::add(fd)) {
       socket->nonblocking.store((next().fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
       epolls::is_tracked(fd, *socket);
@@ -177,7 +185,12 @@ int control(int (*call)(int, int, ...), int fd, int command, void* argument) {
     preload::copied(fd, result);
   } else if (command == F_SETFL && result == 0 && SocketTable::has(fd)) {
     if (const auto socket = SocketTable::find(fd)) {
-      socket->nonblocking.store((reinterpret_cast<std::intptr_t>(argument) & O_NONBLOCK) != 0);
+      const auto flags = reinterpret_cast<std::intptr_t>(argument);
+      socket->nonblocking.store((flags & O_NONBLOCK) != 0);
+      // The kernel sends no SIGIO for bytes in a ring.
+      if ((flags & O_ASYNC) != 0) {
+        (void)leaving::stay_on_tcp(fd, *socket, verbena::stream::Reason::kOther);
+      }
     }
   }
   return result;
@@ -199,25 +212,4 @@ VB_EXPORT int fcntl64(int fd, int command, ...) {
   void* argument = va_arg(arguments, void*);
   va_end(arguments);
   return control(next().fcntl64, fd, command, argument);
-}
-
-// The C library reads and writes the descriptor of a FILE itself.  It gets the bytes that lie in
-// the ring as if they had been read and put back.
-VB_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
-  FILE* file = next().fdopen(fd, mode);
-  const auto socket = SocketTable::find(fd);
-  if (file == nullptr || !socket) return file;
-  constexpr auto kReason = verbena::stream::Reason::kOther;
-  const bool reads = std::strpbrk(mode, "r+") != nullptr;
-  if (!reads) {
-    (void)leaving::stay_on_tcp(fd, *socket, kReason);
-    return file;
-  }
-  const std::string before = leaving::drain(fd, *socket, kReason);
-  for (const char byte : std::views::reverse(before)) {
-    if (::ungetc(static_cast<unsigned char>(byte), file) != EOF) continue;
-    leaving::reset(fd);
-    break;
-  }
-  return file;
 }

@@ -27,11 +27,6 @@ namespace {
 constexpr const char* kVariableName = "VERBENA_SOCKETS_INHERITED";
 constexpr std::string_view kVariable(kVariableName);
 
-bool is_inherited(int fd, const Socket& socket) {
-  return socket.is_spawned.load(std::memory_order_relaxed) ||
-         (next().fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0;
-}
-
 bool is_variable(std::string_view entry) {
   return entry.starts_with(kVariable) && entry.substr(kVariable.size()).starts_with('=');
 }
@@ -79,6 +74,11 @@ void look_at(int fd, const std::set<std::uint64_t>& cookies, std::map<std::uint6
 }
 
 }  // namespace
+
+bool is_inherited(int fd, const Socket& socket) {
+  return socket.is_spawned.load(std::memory_order_relaxed) ||
+         (next().fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0;
+}
 
 bool Names::add(Socket& socket) {
   if (count_ == kMax) return false;

@@ -48,6 +48,9 @@ class Names {
 // inherited by accident, and stay as they are.  Does nothing if exec() will fail.
 void prepare(os::ProgramKind next_program, Names& names);
 
+// Returns true if the program that exec() starts has the descriptor.
+bool is_inherited(int fd, const Socket& socket);
+
 // Returns how many entries copy_environment() needs, its end included.
 std::size_t environment_entries(char* const* environment);
 // Copies the pointers of an environment, without an older variable of ours, and adds `names`.

@@ -1,6 +1,8 @@
 #include "preload/leaving.h"
 
 #include <linux/futex.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
@@ -21,12 +23,22 @@ namespace {
 
 enum class Left : std::uint8_t { kPlain, kUnread, kBroken };
 
+// Gives the options back to the kernel that the library has taken over with the change over.
+void give_delays_back(int fd, Socket& socket) {
+  for (const int option : {TCP_NODELAY, TCP_CORK}) {
+    const int value = socket.shown_option(IPPROTO_TCP, option)->load() ? 1 : 0;
+    next().setsockopt(fd, IPPROTO_TCP, option, &value, sizeof(value));
+  }
+}
+
 // Opens the last TCP segment.  Returns false if the stream's memory holds nonsense.
-bool leave_outgoing(Socket& socket, stream::Reason reason) {
+bool leave_outgoing(int fd, Socket& socket, stream::Reason reason) {
   stream::Sender sender = socket.sender();
   const EndLock lock(stream::place_of(socket.memory, socket.side)->direction->send_lock);
+  if (sender.has_left()) return true;
   const auto left = sender.leave(reason);
   if (left && *left) wake_peer(sender);
+  give_delays_back(fd, socket);
   return left.has_value();
 }
 
@@ -60,7 +72,7 @@ bool stay_on_tcp(int fd, Socket& socket, stream::Reason reason) {
   if (socket.must_switch.load(std::memory_order_relaxed)) {
     required::fail(fd, socket, reason);
   } else if (is_switched_or_stays(socket)) {
-    const bool is_whole = leave_outgoing(socket, reason);
+    const bool is_whole = leave_outgoing(fd, socket, reason);
     const Left incoming = leave_incoming(socket, reason);
     if (!is_whole || incoming == Left::kBroken) reset(fd);
     is_plain = incoming != Left::kUnread;
@@ -74,7 +86,14 @@ void stay_on_tcp_or_reset(int fd, Socket& socket, stream::Reason reason) {
 }
 
 void end_outgoing(int fd, Socket& socket) {
-  if (!leave_outgoing(socket, stream::Reason::kEnd)) reset(fd);
+  if (!leave_outgoing(fd, socket, stream::Reason::kEnd)) reset(fd);
+}
+
+void end_incoming(Socket& socket) {
+  socket.reads_no_more.store(true);
+  if (socket.is_switched() && !socket.has_ended_incoming.exchange(true)) {
+    waits::enter_always(socket);
+  }
 }
 
 std::string drain(int fd, Socket& socket, stream::Reason reason) {

@@ -19,6 +19,9 @@ void stay_on_tcp_or_reset(int fd, Socket& socket, stream::Reason reason);
 
 // The program sends nothing more: it has called shutdown().
 void end_outgoing(int fd, Socket& socket);
+// The program reads nothing more that comes from now on: it has called shutdown().  The bytes come
+// by TCP, so that the kernel gives its answer to them.
+void end_incoming(Socket& socket);
 
 // Takes the incoming direction back to plain TCP.  Returns the bytes that stood before it: all that
 // lay in the ring, and in TCP before that.  Allocates.

@@ -16,6 +16,8 @@ const char* symbol(const char* member) {
   if (std::string_view(member) == "read_chk") return "__read_chk";
   if (std::string_view(member) == "recv_chk") return "__recv_chk";
   if (std::string_view(member) == "recvfrom_chk") return "__recvfrom_chk";
+  if (std::string_view(member) == "vdprintf_chk") return "__vdprintf_chk";
+  if (std::string_view(member) == "vasprintf_chk") return "__vasprintf_chk";
   return member;
 }
 

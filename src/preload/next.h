@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
@@ -53,6 +54,9 @@ namespace verbena::preload {
   F(close_range, int(unsigned, unsigned, int))                                                 \
   F(closefrom, void(int))                                                                      \
   F(fdopen, FILE*(int, const char*))                                                           \
+  F(vdprintf, int(int, const char*, va_list))                                                  \
+  F(vdprintf_chk, int(int, int, const char*, va_list))                                         \
+  F(vasprintf_chk, int(char**, int, const char*, va_list))                                     \
   F(getsockopt, int(int, int, int, void*, socklen_t*))                                         \
   F(setsockopt, int(int, int, int, const void*, socklen_t))                                    \
   F(poll, int(pollfd*, nfds_t, int))                                                           \

@@ -20,6 +20,15 @@ using verbena::preload::next;
 using verbena::preload::SocketTable;
 namespace leaving = verbena::preload::leaving;
 
+namespace {
+
+// Returns what stands for an option of the kernel while the sender uses the ring.
+std::atomic<bool>* shown_option(verbena::preload::Socket& socket, int level, int option) {
+  return socket.sender().has_left() ? nullptr : socket.shown_option(level, option);
+}
+
+}  // namespace
+
 VB_EXPORT int getsockopt(int fd, int level, int option, void* value, socklen_t* bytes) noexcept {
   const int result = next().getsockopt(fd, level, option, value, bytes);
   const bool is_error = level == SOL_SOCKET && option == SO_ERROR;
@@ -32,7 +41,7 @@ VB_EXPORT int getsockopt(int fd, int level, int option, void* value, socklen_t* 
     }
     return result;
   }
-  if (const auto* shown = socket->shown_option(level, option)) {
+  if (const auto* shown = shown_option(*socket, level, option)) {
     const int number = shown->load() ? 1 : 0;
     memcpy(value, &number, sizeof(number));
   }
@@ -47,7 +56,7 @@ VB_EXPORT int setsockopt(int fd, int level, int option, const void* value,
   }
   int number = 0;
   memcpy(&number, value, sizeof(number));
-  auto* shown = socket->is_switched() ? socket->shown_option(level, option) : nullptr;
+  auto* shown = socket->is_switched() ? shown_option(*socket, level, option) : nullptr;
   if (shown != nullptr) {
     shown->store(number != 0);
     return 0;
@@ -70,6 +79,9 @@ VB_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
   if (!socket || argument == nullptr) return result;
   if (request == FIONBIO) {
     socket->nonblocking.store(*static_cast<int*>(argument) != 0);
+  } else if (request == FIOASYNC && *static_cast<int*>(argument) != 0) {
+    // The kernel sends no SIGIO for bytes in a ring.
+    (void)leaving::stay_on_tcp(fd, *socket, verbena::stream::Reason::kOther);
   } else if (request == FIONREAD && socket->is_switched()) {
     *static_cast<int*>(argument) += static_cast<int>(socket->receiver().look().bytes);
   } else if (request == SIOCOUTQ && socket->is_switched()) {
@@ -80,11 +92,17 @@ VB_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
 
 VB_EXPORT int shutdown(int fd, int how) noexcept {
   const auto socket = SocketTable::find(fd);
-  if (!socket || how == SHUT_RD) return next().shutdown(fd, how);
+  if (!socket) return next().shutdown(fd, how);
+  if (how == SHUT_RD) {
+    const int result = next().shutdown(fd, how);
+    if (result == 0) leaving::end_incoming(*socket);
+    return result;
+  }
   // Nothing enters the ring behind the end.  What the program still sends gets the kernel's EPIPE.
   if (socket->is_switched()) leaving::end_outgoing(fd, *socket);
   const int result = next().shutdown(fd, how);
   const int error = errno;
+  if (how == SHUT_RDWR && result == 0) leaving::end_incoming(*socket);
   // Another thread may have changed over meanwhile.
   if (!socket->is_switched()) return result;
   leaving::end_outgoing(fd, *socket);

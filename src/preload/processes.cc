@@ -130,6 +130,7 @@ class Exec {
  public:
   explicit Exec(os::ProgramKind next_program) {
     inheritance::prepare(next_program, names_);
+    if (next_program != os::ProgramKind::kNone) close_others();
     for_each_socket([](int, Socket& socket) { leave_shared_counts(socket); });
   }
   Exec(const Exec&) = delete;
@@ -137,12 +138,39 @@ class Exec {
   // It has failed.
   ~Exec() {
     for_each_socket([](int, Socket& socket) { join_shared_counts(socket); });
+    while (closed_count_ > 0) {
+      const Closed& one = closed_[--closed_count_];
+      change_over::stay_after_exec(one.fd, *one.socket, one.before);
+    }
   }
 
   const inheritance::Names& names() const { return names_; }
 
  private:
+  struct Closed {
+    int fd;
+    Socket* socket;
+    linger before;
+  };
+  static constexpr std::size_t kClosedMax = 256;  // further ones end as if this process were killed
+
+  // The kernel closes what the next program does not inherit, and knows nothing of bytes in a ring.
+  void close_others() {
+    SocketTable::for_each(0, kDescriptorsMax - 1,
+                          [](int, Socket& socket) { socket.survives_exec.store(false); });
+    SocketTable::for_each(0, kDescriptorsMax - 1, [](int fd, Socket& socket) {
+      if (inheritance::is_inherited(fd, socket)) socket.survives_exec.store(true);
+    });
+    for_each_socket([this](int fd, Socket& socket) {
+      if (socket.survives_exec.load() || !socket.is_switched() || closed_count_ == kClosedMax)
+        return;
+      closed_[closed_count_++] = {fd, &socket, change_over::leave_by_exec(fd, socket)};
+    });
+  }
+
   inheritance::Names names_{};
+  std::array<Closed, kClosedMax> closed_;
+  std::size_t closed_count_ = 0;
 };
 
 // Starts a program in a new process.  It holds what it inherits beside this process.

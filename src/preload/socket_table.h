@@ -71,8 +71,11 @@ class Socket {
   std::atomic<bool> no_delay{false};   // TCP_NODELAY as the program sees it, after the change over
   std::atomic<bool> is_corked{false};  // TCP_CORK, likewise
   std::atomic<int> pending_error{0};   // an errno that the next receive reports
-  std::atomic<bool> wait_lock{false};  // see waits.h
-  std::uint32_t sleepers = 0;          // threads that wait for it in the kernel, under wait_lock
+  std::atomic<bool> reads_no_more{false};       // shutdown() has said so
+  std::atomic<bool> has_ended_incoming{false};  // the promise is withdrawn because of that
+  std::atomic<bool> survives_exec{false};       // while exec() is prepared: a copy is inherited
+  std::atomic<bool> wait_lock{false};           // see waits.h
+  std::uint32_t sleepers = 0;  // threads that wait for it in the kernel, under wait_lock
   // When the sender last looked whether the peer lives, in nanoseconds.
   std::atomic<std::int64_t> peer_looked_at{0};
 

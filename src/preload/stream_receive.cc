@@ -61,7 +61,7 @@ class Receive {
       switch (step->kind) {
         case stream::ReadStep::Kind::kCopied:
           to_.advance(step->bytes);
-          if (peeks_) return done();
+          if (peeks_) return look_further(0, step->bytes);
           continue;
         case stream::ReadStep::Kind::kTcp: result = from_tcp(step->bytes, true); break;
         case stream::ReadStep::Kind::kOpen: result = from_open(*step); break;
@@ -98,7 +98,7 @@ class Receive {
     receiver_.received(n > 0 && !peeks_ ? static_cast<std::size_t>(n) : 0);
     if (n > 0) {
       to_.advance(static_cast<std::size_t>(n));
-      if (peeks_) return done();
+      if (peeks_) return look_further(static_cast<std::size_t>(n), 0);
       return std::nullopt;
     }
     if (n == 0) {
@@ -115,6 +115,54 @@ class Receive {
     lock_.unlock();
     if (!wait_in_kernel(fd_, POLLIN, SO_RCVTIMEO)) return fails_with(errno);
     return again();
+  }
+
+  // Adds what stands behind the bytes that MSG_PEEK has got: so many of TCP's and of the ring's.
+  ssize_t look_further(std::size_t of_tcp, std::size_t of_ring) {
+    while (!to_.at_end()) {
+      auto step = receiver_.look_beyond(to_.part(), of_tcp, of_ring);
+      if (!step) return reset(fd_);
+      std::size_t more = step->bytes;
+      if (step->kind == stream::ReadStep::Kind::kCopied) {
+        of_ring += more;
+        to_.advance(more);
+        continue;
+      }
+      if (step->kind == stream::ReadStep::Kind::kOpen && !step->only_end) {
+        int queued = 0;
+        system_call(SYS_ioctl, fd_, FIONREAD, &queued);
+        more = static_cast<std::size_t>(queued) - std::min<std::size_t>(of_tcp, queued);
+        // If a segment begins behind these bytes, its start says where they end.
+        step = receiver_.look_beyond(to_.part(), of_tcp, of_ring);
+        if (step && step->kind == stream::ReadStep::Kind::kTcp) continue;
+      }
+      const std::size_t n = more > 0 ? peek_at_tcp(of_tcp, more) : 0;
+      if (n == 0) break;
+      of_tcp += n;
+      to_.advance(n);
+    }
+    return done();
+  }
+
+  // Copies what TCP has behind `skipped` bytes, at most `most`.  Returns 0 if there is nothing, or
+  // too much before it.
+  std::size_t peek_at_tcp(std::size_t skipped, std::size_t most) const {
+    std::array<std::byte, 8192> nowhere;
+    std::array<iovec, kPartsMax> parts;
+    std::size_t count = 0;
+    for (std::size_t left = skipped; left > 0; ++count) {
+      if (count + 1 == parts.size()) return 0;
+      parts[count] = {.iov_base = nowhere.data(), .iov_len = std::min(left, nowhere.size())};
+      left -= parts[count].iov_len;
+    }
+    const auto room = to_.part(most);
+    parts[count] = {.iov_base = room.data(), .iov_len = room.size()};
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = count + 1;
+    const ssize_t n = next().recvmsg(fd_, &message, MSG_PEEK | MSG_DONTWAIT);
+    return n > 0 && static_cast<std::size_t>(n) > skipped ? static_cast<std::size_t>(n) - skipped
+                                                          : 0;
   }
 
   // The kernel delivers what TCP has accepted within microseconds, but epoll may have reported the
@@ -180,7 +228,7 @@ class Receive {
     if (again->kind == stream::ReadStep::Kind::kOpen) return done();
     if (again->kind == stream::ReadStep::Kind::kCopied) {
       to_.advance(again->bytes);
-      if (peeks_) return done();
+      if (peeks_) return look_further(0, again->bytes);
     } else if (again->kind == stream::ReadStep::Kind::kTcp) {
       const auto result = from_tcp(again->bytes, true);
       return result ? *result : kGoOn;
@@ -219,6 +267,12 @@ class Receive {
     if (!*withdrawn) return std::nullopt;
     const Withdrawal withdrawal(receiver_);
     lock_.unlock();
+    // An error behind bytes stays in the kernel, where poll() and SO_ERROR show it.
+    if (to_.done() > 0) {
+      if (!wait_in_kernel(fd_, POLLIN | POLLRDHUP, SO_RCVTIMEO)) return fails_with(errno);
+      kernel_has_news_ = true;
+      return again();
+    }
     const processor::Sleep sleep;
     const ssize_t n =
         kernel_call(next().recvmsg, fd_, to_, flags_ | (wants_all_ ? MSG_WAITALL : 0));
@@ -265,8 +319,11 @@ namespace {
 ssize_t receive_nothing(int fd, Socket& socket, int flags) {
   std::byte ahead{};
   const iovec part{.iov_base = &ahead, .iov_len = 1};
-  const int waits = flags & MSG_DONTWAIT;
-  return Receive(fd, socket, &part, 1, MSG_PEEK | waits).run() < 0 ? -1 : 0;
+  if (Receive(fd, socket, &part, 1, MSG_PEEK | MSG_DONTWAIT).run() >= 0) return 0;
+  if (errno != EAGAIN || !blocks(fd, socket, flags)) return -1;
+  // The kernel does not say why this wait has ended.
+  Receive(fd, socket, &part, 1, MSG_PEEK).run();
+  return 0;
 }
 
 }  // namespace

@@ -75,11 +75,10 @@ std::size_t parts_of(int count) { return count < 0 ? 0 : static_cast<std::size_t
 
 ssize_t receive_message(int fd, Socket& socket, msghdr* message, int flags) {
   bool is_told = false;
-  const ssize_t bytes =
-      receive(fd, socket, message->msg_iov, message->msg_iovlen, flags, [&] {
-        is_told = true;
-        return next().recvmsg(fd, message, flags);
-      });
+  const ssize_t bytes = receive(fd, socket, message->msg_iov, message->msg_iovlen, flags, [&] {
+    is_told = true;
+    return next().recvmsg(fd, message, flags);
+  });
   if (bytes < 0 || is_told) return bytes;
   // A stream has no sender's name with its bytes, and no control data.
   if (message->msg_name != nullptr) message->msg_namelen = 0;
@@ -91,11 +90,18 @@ ssize_t receive_message(int fd, Socket& socket, msghdr* message, int flags) {
 // Does what recvmmsg(2) does: the limit is looked at only after each message.
 int receive_messages(int fd, Socket& socket, std::span<mmsghdr> messages, int flags,
                      timespec* timeout) {
+  // Unlike the other calls, it reports an error before the bytes that came before it.
+  int error = 0;
+  socklen_t bytes_of_error = sizeof(error);
+  ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes_of_error);
+  if (error != 0) {
+    errno = error;
+    return -1;
+  }
   const Time began = timeout != nullptr ? os::now() : Time{};
   int done = 0;
   for (mmsghdr& message : messages) {
-    const ssize_t bytes =
-        receive_message(fd, socket, &message.msg_hdr, flags & ~MSG_WAITFORONE);
+    const ssize_t bytes = receive_message(fd, socket, &message.msg_hdr, flags & ~MSG_WAITFORONE);
     if (bytes < 0) {
       if (done == 0) return -1;
       if (errno != EAGAIN) socket.pending_error.store(errno);
@@ -105,8 +111,8 @@ int receive_messages(int fd, Socket& socket, std::span<mmsghdr> messages, int fl
     ++done;
     if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
     if (timeout == nullptr) continue;
-    const Duration limit = std::chrono::seconds(timeout->tv_sec) +
-                           std::chrono::nanoseconds(timeout->tv_nsec);
+    const Duration limit =
+        std::chrono::seconds(timeout->tv_sec) + std::chrono::nanoseconds(timeout->tv_nsec);
     if (os::now() - began >= limit) break;
   }
   return done;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 
 #include "stream/memory.h"
 
@@ -111,6 +112,31 @@ class BasicReceiver {
       return ReadStep{.kind = ReadStep::Kind::kCopied, .bytes = n};
     }
     return nonsense(Fault::kTable, "stream: a segment is longer than the ring's bytes");
+  }
+
+  // Does the same as read() with `peek` for what stands behind bytes that the caller has looked at
+  // already: so many of TCP's and of the ring's.  Report nothing after kTcp.  Hold the lock.
+  Result<ReadStep> look_beyond(std::span<std::byte> buffer, std::size_t of_tcp,
+                               std::size_t of_ring) const {
+    VB_CHECK(!buffer.empty());
+    if (plain()) return ReadStep{};
+    const std::uint64_t tail = State(Memory::load_acquire(d_->state)).tail();
+    const std::size_t used = VB_TRY(used_of(tail));
+    const std::uint64_t offset = offset_add(next_offset(), of_tcp + of_ring);
+    const Segment segment = VB_TRY(segment_at(offset)).second;
+    if (!segment.in_ring) {
+      if (!segment.ends) return ReadStep{.kind = ReadStep::Kind::kOpen, .seen = tail};
+      return ReadStep{
+          .kind = ReadStep::Kind::kTcp,
+          .bytes = static_cast<std::size_t>(std::min<std::uint64_t>(segment.rest, buffer.size()))};
+    }
+    const std::size_t there = used - std::min(used, of_ring);
+    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(
+        std::min(there, buffer.size()), segment.ends ? segment.rest : there));
+    if (n == 0) return ReadStep{.kind = ReadStep::Kind::kOpen, .seen = tail, .only_end = true};
+    return ReadStep{
+        .kind = ReadStep::Kind::kCopied,
+        .bytes = copy_piece(offset_add(Memory::load_relaxed(d_->head), of_ring), buffer.first(n))};
   }
 
   // Reports what recv() gave after a step kTcp, 0 if nothing.  Hold the lock since the step.
@@ -231,31 +257,40 @@ class BasicReceiver {
     return static_cast<std::size_t>(used);
   }
 
+  // Returns the offset of the next byte.
+  std::uint64_t next_offset() const {
+    return offset_add(Memory::load_relaxed(d_->tcp_received), Memory::load_relaxed(d_->head));
+  }
+
   // Finds the segment of the next byte.
   Result<Segment> advance() {
-    const std::uint32_t last = Memory::load_acquire(d_->last);
+    const std::uint64_t offset = next_offset();
     const std::uint32_t before = Memory::load_relaxed(d_->current);
-    if (last - before >= Direction::kSegments) {
-      return nonsense(Fault::kTable, "stream: the table of segments is too long");
-    }
-    const std::uint64_t offset =
-        offset_add(Memory::load_relaxed(d_->tcp_received), Memory::load_relaxed(d_->head));
-    std::uint32_t current = before;
-    std::int64_t rest = 0;
-    while (current != last) {
-      rest = offset_distance(offset, start_of(current + 1));
-      if (rest > 0) break;
-      ++current;
-    }
+    const auto [current, segment] = VB_TRY(segment_at(offset));
     if (current != before) {
       if ((current & 1) != 0 && start_of(current) != offset) {
         return nonsense(Fault::kOverrun, "stream: TCP carried bytes of the ring");
       }
       Memory::store_release(d_->current, current);
     }
-    return Segment{.in_ring = (current & 1) != 0,
-                   .ends = current != last,
-                   .rest = static_cast<std::uint64_t>(rest)};
+    return segment;
+  }
+  // Finds the segment of a byte that is not read yet, and its number.
+  Result<std::pair<std::uint32_t, Segment>> segment_at(std::uint64_t offset) const {
+    const std::uint32_t last = Memory::load_acquire(d_->last);
+    std::uint32_t current = Memory::load_relaxed(d_->current);
+    if (last - current >= Direction::kSegments) {
+      return nonsense(Fault::kTable, "stream: the table of segments is too long");
+    }
+    std::int64_t rest = 0;
+    while (current != last) {
+      rest = offset_distance(offset, start_of(current + 1));
+      if (rest > 0) break;
+      ++current;
+    }
+    return std::pair(current, Segment{.in_ring = (current & 1) != 0,
+                                      .ends = current != last,
+                                      .rest = static_cast<std::uint64_t>(rest)});
   }
   std::uint64_t start_of(std::uint32_t segment) const {
     return Memory::load_relaxed(d_->starts[segment % Direction::kSegments]) & kOffsetMask;
@@ -271,16 +306,21 @@ class BasicReceiver {
 
   // Frees the memory of long copies in pieces, so that the sender can continue meanwhile.
   void copy_out(std::span<std::byte> buffer, bool peek) {
-    const std::uint64_t base = Memory::load_relaxed(d_->base);
     std::uint64_t position = Memory::load_relaxed(d_->head);
     while (!buffer.empty()) {
-      const std::size_t at = static_cast<std::size_t>(position + base) & (ring_.size() - 1);
-      const std::size_t n = std::min({buffer.size(), ring_.size() - at, kCopyBytesMax});
-      std::memcpy(buffer.data(), ring_.data() + at, n);
+      const std::size_t n = copy_piece(position, buffer);
       buffer = buffer.subspan(n);
       position = offset_add(position, n);
       if (!peek) Memory::store_release(d_->head, position);
     }
+  }
+  // Copies the first bytes; returns how many.
+  std::size_t copy_piece(std::uint64_t position, std::span<std::byte> buffer) const {
+    const std::uint64_t base = Memory::load_relaxed(d_->base);
+    const std::size_t at = static_cast<std::size_t>(position + base) & (ring_.size() - 1);
+    const std::size_t n = std::min({buffer.size(), ring_.size() - at, kCopyBytesMax});
+    std::memcpy(buffer.data(), ring_.data() + at, n);
+    return n;
   }
 
   Direction* d_;

@@ -134,6 +134,9 @@ class BasicSender {
     return wake_needed();
   }
 
+  // Returns true after leave().  No lock.
+  bool has_left() const { return plain(); }
+
   // Checks the state after the lock's last owner died with it (EOWNERDEAD).  Hold the lock.
   // kMalformed with Fault::kOwnerDied: it died in a TCP call, so that nobody knows how many bytes
   // TCP has accepted.  End the connection then; else continue.

@@ -19,7 +19,6 @@ enum {
   // These descriptors are the same in all processes.
   kListener = 500,
   kCounters = 501,
-  kFile = 502,
   kOrders = 510,   // + actor: the coordinator's end
   kResults = 520,  // + actor: the actor's end
   kMailIn = 530,   // + actor: descriptors for the actor are sent here
@@ -36,16 +35,20 @@ struct word {
   uint32_t value;
 };
 
-static const struct word kFlagWords[] = {
-    {"dontwait", MSG_DONTWAIT}, {"peek", MSG_PEEK}, {"waitall", MSG_WAITALL},
-    {"trunc", MSG_TRUNC},       {"oob", MSG_OOB},   {"nosignal", MSG_NOSIGNAL},
-    {NULL, 0}};
-static const struct word kEventWords[] = {
-    {"in", EPOLLIN},         {"pri", EPOLLPRI},       {"out", EPOLLOUT},
-    {"err", EPOLLERR},       {"hup", EPOLLHUP},       {"rdnorm", EPOLLRDNORM},
-    {"rdband", EPOLLRDBAND}, {"wrnorm", EPOLLWRNORM}, {"wrband", EPOLLWRBAND},
-    {"rdhup", EPOLLRDHUP},   {"et", EPOLLET},         {"oneshot", EPOLLONESHOT},
-    {"nval", 0x20},          {NULL, 0}};
+static const struct word kFlagWords[] = {{"dontwait", MSG_DONTWAIT},
+                                         {"peek", MSG_PEEK},
+                                         {"waitall", MSG_WAITALL},
+                                         {"trunc", MSG_TRUNC},
+                                         {"oob", MSG_OOB},
+                                         {"nosignal", MSG_NOSIGNAL},
+                                         {NULL, 0}};
+static const struct word kEventWords[] = {{"in", EPOLLIN},         {"pri", EPOLLPRI},
+                                          {"out", EPOLLOUT},       {"err", EPOLLERR},
+                                          {"hup", EPOLLHUP},       {"rdnorm", EPOLLRDNORM},
+                                          {"rdband", EPOLLRDBAND}, {"wrnorm", EPOLLWRNORM},
+                                          {"wrband", EPOLLWRBAND}, {"rdhup", EPOLLRDHUP},
+                                          {"et", EPOLLET},         {"oneshot", EPOLLONESHOT},
+                                          {"nval", 0x20},          {NULL, 0}};
 
 static inline void die(const char* what) {
   fprintf(stderr, "sockets_fuzz: %s: %s\n", what, strerror(errno));

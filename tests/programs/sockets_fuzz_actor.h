@@ -1,4 +1,5 @@
-// Implements an actor of sockets_fuzz.c: a process that makes the calls which the coordinator orders.
+// Implements an actor of sockets_fuzz.c: a process that makes the calls which the coordinator
+// orders.
 #pragma once
 
 #include <arpa/inet.h>
@@ -93,9 +94,14 @@ static void do_send(char** w, char* result) {
       for (int i = 0; i < 2; ++i) sent += messages[i].msg_len;
     }
   } else if (strcmp(w[2], "sendfile") == 0) {
+    // The kernel sends the file's pages themselves, so a file is not used again.
     off_t offset = 0;
-    if (pwrite(kFile, bytes, size, 0) != (ssize_t)size) die("pwrite");
-    sent = sendfile(fd, kFile, &offset, size);
+    const int file = memfd_create("sockets_fuzz", 0);
+    if (pwrite(file, bytes, size, 0) != (ssize_t)size) die("pwrite");
+    sent = sendfile(fd, file, &offset, size);
+    const int error = errno;
+    close(file);
+    errno = error;
   } else if (strcmp(w[2], "splice") == 0) {
     int pipe_ends[2];
     const size_t part = size < 60000 ? size : 60000;
@@ -292,9 +298,9 @@ static void do_get(char** w, char* result) {
   int value = 0;
   socklen_t length = sizeof(value);
   report(result, getsockopt(*place(w[1]), o->level, o->option, &value, &length));
-  append(result, " %s", o->option == SO_ERROR && o->level == SOL_SOCKET && value != 0
-                            ? strerrorname_np(value)
-                            : "");
+  append(
+      result, " %s",
+      o->option == SO_ERROR && o->level == SOL_SOCKET && value != 0 ? strerrorname_np(value) : "");
   if (o->option != SO_ERROR || o->level != SOL_SOCKET) append(result, "%d", value);
 }
 
@@ -328,9 +334,9 @@ static int tcp_info(int fd, struct tcp_info* info) {
 
 // state SLOT: acknowledgements take time, so what differs only by them is the same
 static void do_state(char** w, char* result) {
-  static const char* const kNames[] = {"?",      "ESTABLISHED", "SYN",    "SYN",
-                                       "FIN",    "FIN",         "CLOSED", "CLOSED",
-                                       "PASSIVE", "CLOSED",     "LISTEN", "CLOSED"};
+  static const char* const kNames[] = {"?",       "ESTABLISHED", "SYN",    "SYN",
+                                       "FIN",     "FIN",         "CLOSED", "CLOSED",
+                                       "PASSIVE", "CLOSED",      "LISTEN", "CLOSED"};
   struct tcp_info info;
   const int done = tcp_info(*place(w[1]), &info);
   report(result, done);
@@ -442,10 +448,8 @@ static void do_pass(char** w, char* result) {
   char control[CMSG_SPACE(sizeof(int))] = {0};
   char byte = 'x';
   struct iovec part = {&byte, 1};
-  struct msghdr message = {.msg_iov = &part,
-                           .msg_iovlen = 1,
-                           .msg_control = control,
-                           .msg_controllen = sizeof(control)};
+  struct msghdr message = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
   if (w[0][0] == 'g') {
     struct cmsghdr* c = CMSG_FIRSTHDR(&message);
     c->cmsg_level = SOL_SOCKET;
@@ -469,13 +473,13 @@ static const struct operation {
   const char* name;
   void (*perform)(char** words, char* result);
 } kOperations[] = {
-    {"send", do_send},       {"recv", do_recv},       {"poll", do_poll},
-    {"select", do_select},   {"epnew", do_epnew},     {"epctl", do_epctl},
-    {"epwait", do_epwait},   {"set", do_set},         {"get", do_get},
-    {"inq", do_ioctl},       {"atmark", do_ioctl},    {"nonblock", do_nonblock},
-    {"state", do_state},     {"info", do_info},       {"dup", do_dup},
-    {"close", do_close},     {"shut", do_shut},       {"cloexec", do_cloexec},
-    {"connect", do_connect}, {"accept", do_connect},  {"rings", do_rings},
+    {"send", do_send},       {"recv", do_recv},      {"poll", do_poll},
+    {"select", do_select},   {"epnew", do_epnew},    {"epctl", do_epctl},
+    {"epwait", do_epwait},   {"set", do_set},        {"get", do_get},
+    {"inq", do_ioctl},       {"atmark", do_ioctl},   {"nonblock", do_nonblock},
+    {"state", do_state},     {"info", do_info},      {"dup", do_dup},
+    {"close", do_close},     {"shut", do_shut},      {"cloexec", do_cloexec},
+    {"connect", do_connect}, {"accept", do_connect}, {"rings", do_rings},
     {"give", do_pass},       {"take", do_pass},
 };
 

@@ -235,10 +235,10 @@ static void plan_any(struct plan* p) {
     write_send(p, order, at, size_of(p));
     step(p, "do %d %s", a, order);
   } else if (kind < 48) {
-    write_receive(p, order, at,
-                  ONE_OF(p, "dontwait", "dontwait", "dontwait,peek", "peek", "dontwait,waitall",
-                         "waitall", "trunc,dontwait", "dontwait", "dontwait", "-", "dontwait,oob",
-                         "dontwait"));
+    write_receive(
+        p, order, at,
+        ONE_OF(p, "dontwait", "dontwait", "dontwait,peek", "peek", "dontwait,waitall", "waitall",
+               "trunc,dontwait", "dontwait", "dontwait", "-", "dontwait,oob", "dontwait"));
     step(p, "do %d %s", a, order);
   } else if (kind < 56) {
     write_wait(p, order, a, at, draw(p, 8) == 0 ? 10 : 0);

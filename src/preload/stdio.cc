@@ -1,0 +1,85 @@
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <ranges>
+#include <string>
+
+#include "preload/export.h"
+#include "preload/leaving.h"
+#include "preload/next.h"
+#include "preload/socket_table.h"
+
+// Defines the functions of stdio that use a descriptor.  The C library reads and writes it by
+// itself then, where this library sees nothing.
+
+using verbena::preload::next;
+using verbena::preload::SocketTable;
+namespace leaving = verbena::preload::leaving;
+
+// The FILE gets the bytes that lie in the ring as if they had been read and put back.
+VB_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
+  FILE* file = next().fdopen(fd, mode);
+  const auto socket = SocketTable::find(fd);
+  if (file == nullptr || !socket) return file;
+  constexpr auto kReason = verbena::stream::Reason::kOther;
+  const bool reads = std::strpbrk(mode, "r+") != nullptr;
+  if (!reads) {
+    (void)leaving::stay_on_tcp(fd, *socket, kReason);
+    return file;
+  }
+  const std::string before = leaving::drain(fd, *socket, kReason);
+  for (const char byte : std::views::reverse(before)) {
+    if (::ungetc(static_cast<unsigned char>(byte), file) != EOF) continue;
+    leaving::reset(fd);
+    break;
+  }
+  return file;
+}
+
+namespace {
+
+// Writes a text that the C library has made.
+int write_all(int fd, int bytes, char* made) {
+  const std::unique_ptr<char, decltype(&::free)> text(bytes < 0 ? nullptr : made, ::free);
+  for (int done = 0; done < bytes;) {
+    const ssize_t n = ::write(fd, text.get() + done, static_cast<std::size_t>(bytes - done));
+    if (n < 0) return -1;
+    done += static_cast<int>(n);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+VB_EXPORT int vdprintf(int fd, const char* format, va_list arguments) {
+  if (!SocketTable::has(fd)) return next().vdprintf(fd, format, arguments);
+  char* text = nullptr;
+  const int bytes = ::vasprintf(&text, format, arguments);
+  return write_all(fd, bytes, text);
+}
+VB_EXPORT int dprintf(int fd, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const int bytes = vdprintf(fd, format, arguments);
+  va_end(arguments);
+  return bytes;
+}
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
+VB_EXPORT int __vdprintf_chk(int fd, int flag, const char* format, va_list arguments) {
+  if (!SocketTable::has(fd)) return next().vdprintf_chk(fd, flag, format, arguments);
+  char* text = nullptr;
+  const int bytes = next().vasprintf_chk(&text, flag, format, arguments);
+  return write_all(fd, bytes, text);
+}
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
+VB_EXPORT int __dprintf_chk(int fd, int flag, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const int bytes = __vdprintf_chk(fd, flag, format, arguments);
+  va_end(arguments);
+  return bytes;
+}
