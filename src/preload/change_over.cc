@@ -11,6 +11,7 @@
 #include "os/clock.h"
 #include "os/shared_memory.h"
 #include "os/system_call.h"
+#include "preload/epolls.h"
 #include "preload/leaving.h"
 #include "preload/next.h"
 #include "preload/service_link.h"
@@ -231,6 +232,14 @@ void close(int fd, Socket& socket) {
     service_link::forget(socket);
   }
   errno = error;
+}
+
+void forget(int fd) {
+  epolls::is_closed(fd);
+  const auto socket = SocketTable::take(fd);
+  if (!socket) return;
+  // The table's reference is gone with `socket`; two are left if a copy or another call has one.
+  if (socket->references.load() == 1) close(fd, *socket);
 }
 
 }  // namespace verbena::preload::change_over

@@ -44,6 +44,9 @@ bool continue_with(Socket& socket, int memory, std::uint32_t side);
 linger leave_by_exec(int fd, Socket& socket);
 void stay_after_exec(int fd, Socket& socket, const linger& before);
 
+// Stops tracking a descriptor that is about to be closed, if it is tracked.
+void forget(int fd);
+
 // Ends the process's use of a connection whose last descriptor is about to be closed.
 void close(int fd, Socket& socket);
 

@@ -2,7 +2,6 @@
 #include <linux/close_range.h>
 #include <netinet/in.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,9 +10,6 @@
 #include <cerrno>
 #include <climits>
 #include <cstdint>
-#include <cstring>
-#include <ranges>
-#include <string>
 
 #include "preload/change_over.h"
 #include "preload/epolls.h"
@@ -66,13 +62,7 @@ void track(int fd, const sockaddr* to = nullptr, socklen_t bytes = 0) {
 }
 
 // Stops tracking a descriptor that the kernel is about to close.
-void forget(int fd) {
-  epolls::is_closed(fd);
-  const auto socket = SocketTable::take(fd);
-  if (!socket) return;
-  // The table's reference is gone with `socket`; two are left if a copy or another call has one.
-  if (socket->references.load() == 1) change_over::close(fd, *socket);
-}
+void forget(int fd) { change_over::forget(fd); }
 
 void forget_range(unsigned first, unsigned last) {
   const int highest = static_cast<int>(std::min<unsigned>(last, INT_MAX));

@@ -108,7 +108,7 @@ void prepare(os::ProgramKind next_program, Names& names) {
     names.for_each([&](const Socket& one) { is_known |= &one == &socket; });
     if (is_known) return;
     if (has_library && service_link::ask(fd, socket) && names.add(socket)) return;
-    if (fd == STDIN_FILENO) leaving::reset(fd);
+    if (has_library || fd == STDIN_FILENO) leaving::reset(fd);
   });
   errno = error;
 }

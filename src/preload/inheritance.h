@@ -45,7 +45,9 @@ class Names {
 
 // Prepares each connection that the next program inherits.  If that one is foreign, unread bytes
 // are an error at the standard input, where it surely looks for them; other descriptors are usually
-// inherited by accident, and stay as they are.  Does nothing if exec() will fail.
+// inherited by accident, and stay as they are.  If it has the library, but the service does not
+// know the connection any more (the peer has reset it), unread bytes are an error at each
+// descriptor.  Does nothing if exec() will fail.
 void prepare(os::ProgramKind next_program, Names& names);
 
 // Returns true if the program that exec() starts has the descriptor.

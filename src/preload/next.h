@@ -57,6 +57,8 @@ namespace verbena::preload {
   F(vdprintf, int(int, const char*, va_list))                                                  \
   F(vdprintf_chk, int(int, int, const char*, va_list))                                         \
   F(vasprintf_chk, int(char**, int, const char*, va_list))                                     \
+  F(fclose, int(FILE*))                                                                        \
+  F(freopen, FILE*(const char*, const char*, FILE*))                                           \
   F(getsockopt, int(int, int, int, void*, socklen_t*))                                         \
   F(setsockopt, int(int, int, int, const void*, socklen_t))                                    \
   F(poll, int(pollfd*, nfds_t, int))                                                           \

@@ -8,6 +8,7 @@
 #include <ranges>
 #include <string>
 
+#include "preload/change_over.h"
 #include "preload/export.h"
 #include "preload/leaving.h"
 #include "preload/next.h"
@@ -42,6 +43,11 @@ VB_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
 
 namespace {
 
+// The C library is about to close the descriptor of the FILE.
+void forget(FILE* file) {
+  if (file != nullptr) verbena::preload::change_over::forget(::fileno(file));
+}
+
 // Writes a text that the C library has made.
 int write_all(int fd, int bytes, char* made) {
   const std::unique_ptr<char, decltype(&::free)> text(bytes < 0 ? nullptr : made, ::free);
@@ -54,6 +60,18 @@ int write_all(int fd, int bytes, char* made) {
 }
 
 }  // namespace
+
+VB_EXPORT int fclose(FILE* file) {
+  forget(file);
+  return next().fclose(file);
+}
+VB_EXPORT FILE* freopen(const char* path, const char* mode, FILE* file) {
+  if (path != nullptr) forget(file);
+  return next().freopen(path, mode, file);
+}
+VB_EXPORT FILE* freopen64(const char* path, const char* mode, FILE* file) {
+  return freopen(path, mode, file);
+}
 
 VB_EXPORT int vdprintf(int fd, const char* format, va_list arguments) {
   if (!SocketTable::has(fd)) return next().vdprintf(fd, format, arguments);

@@ -64,11 +64,11 @@ class Receive {
           if (peeks_) return look_further(0, step->bytes);
           continue;
         case stream::ReadStep::Kind::kTcp: result = from_tcp(step->bytes, true); break;
-        case stream::ReadStep::Kind::kOpen: result = from_open(*step); break;
-        case stream::ReadStep::Kind::kPlain:
-          lock_.unlock();
-          if (to_.done() > 0) return done();
-          return kernel_call(next().recvmsg, fd_, to_, call_flags());
+        case stream::ReadStep::Kind::kOpen:
+          if (follows_sender()) continue;
+          result = from_open(*step);
+          break;
+        case stream::ReadStep::Kind::kPlain: return by_tcp_alone();
       }
       if (result) return *result;
     }
@@ -86,6 +86,32 @@ class Receive {
   ssize_t fails_with(int error) {
     if (to_.done() == 0) return failed(error);
     if (error != EAGAIN && error != EINTR) socket_.pending_error.store(error);
+    return done();
+  }
+
+  // If the sender has left and its last bytes are read from the ring, the kernel's answers are
+  // right by themselves from now on.  That matters for urgent data.
+  bool follows_sender() {
+    const stream::Reason reason = receiver_.sender_left();
+    if (reason == stream::Reason::kNone) return false;
+    const auto left = receiver_.leave(reason);
+    return left && *left == stream::Receiver::Left::kPlain;
+  }
+
+  ssize_t by_tcp_alone() {
+    lock_.unlock();
+    if (to_.done() == 0) return kernel_call(next().recvmsg, fd_, to_, call_flags());
+    // TCP would have given these bytes and those of the ring in one call, up to urgent data.
+    const bool may_wait = this->may_wait();
+    int queued = 0;
+    int is_at_mark = 0;
+    system_call(SYS_ioctl, fd_, FIONREAD, &queued);
+    system_call(SYS_ioctl, fd_, SIOCATMARK, &is_at_mark);
+    if (is_at_mark != 0 || (queued == 0 && !may_wait)) return done();
+    const ssize_t n =
+        kernel_call(next().recvmsg, fd_, to_, flags_ | (may_wait ? MSG_WAITALL : MSG_DONTWAIT));
+    if (n < 0) return fails_with(errno);
+    to_.advance(static_cast<std::size_t>(n));
     return done();
   }
 

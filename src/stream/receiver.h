@@ -234,6 +234,9 @@ class BasicReceiver {
     return Left::kPlain;
   }
 
+  // Returns why the sender has left; then nothing comes into the ring any more.  No lock.
+  Reason sender_left() const { return reason_of(Memory::load_acquire(d_->sender_left)); }
+
   // Checks the state after the lock's last owner died with it (EOWNERDEAD).  Hold the lock.
   // kMalformed with Fault::kOwnerDied: it died in a TCP call, so that nobody knows how many bytes
   // it took.  End the connection then; else continue.

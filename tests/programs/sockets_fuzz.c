@@ -318,10 +318,12 @@ static void forget_actor(int actor) {
   for (int s = 0; s < kSlots; ++s) model[actor][s] = kNone;
 }
 
-static int has_unread(int actor) {
+// Returns 1 if a slot of the actor has unread bytes: of any connection, or only of one that has ended.
+static int has_unread(int actor, int only_ended) {
   for (int s = 0; s < kSlots; ++s) {
     const int end = model[actor][s];
-    if (end >= 0 && end != kSet && ends[end ^ 1].sent != ends[end ^ 1].received) return 1;
+    if (end < 0 || end == kSet || ends[end ^ 1].sent == ends[end ^ 1].received) continue;
+    if (!only_ended || has_closed(info_of(actor, s).state)) return 1;
   }
   return 0;
 }
@@ -340,14 +342,16 @@ static void perform_process(char** w, char* result) {
     memcpy(model[b], model[a], sizeof(model[a]));
     strcpy(result, pids[b] > 0 ? "0" : "-1");
   } else if (w[0][1] == 'x' && w[0][2] == 'e') {
-    if (w[2][0] == 'p' && has_unread(a)) return;
+    // What cannot be as by TCP then is in docs/limits.md.
+    if (has_unread(a, w[2][0] != 'p')) return;
     result[0] = '\0';
     snprintf(text, sizeof(text), "exec %s", w[2]);
     ask(a, text, result);
     // Descriptors that exec() closes are gone; the actor knows, and the model learns it.
     for (int s = 0; s < kSlots; ++s) {
       char info[kLineMax];
-      if (model[a][s] == kNone || model[a][s] == kSet) continue;
+      if (model[a][s] == kSet) model[a][s] = kNone;
+      if (model[a][s] == kNone) continue;
       snprintf(text, sizeof(text), "info %d", s);
       ask(a, text, info);
       if (strcmp(info, "-1") == 0) model[a][s] = kNone;

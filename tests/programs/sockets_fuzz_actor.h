@@ -234,7 +234,7 @@ static void do_select(char** w, char* result) {
 static void do_epnew(char** w, char* result) {
   int* at = place(w[1]);
   if (*at >= 0) close(*at);
-  *at = epoll_create1(0);
+  *at = epoll_create1(EPOLL_CLOEXEC);
   append(result, "%d", *at >= 0 ? 0 : -1);
 }
 
@@ -244,7 +244,7 @@ static void do_epctl(char** w, char* result) {
                         : w[2][0] == 'm' ? EPOLL_CTL_MOD
                                          : EPOLL_CTL_DEL;
   struct epoll_event event = {.events = value_of(kEventWords, w[4])};
-  event.data.u64 = 1000u + (unsigned)number(w[3]);
+  event.data.u64 = (event.events & EPOLLET ? 2000u : 1000u) + (unsigned)number(w[3]);
   report(result, epoll_ctl(*place(w[1]), operation, *place(w[3]), &event));
 }
 
@@ -256,9 +256,13 @@ static void do_epwait(char** w, char* result) {
   report(result, count);
   for (unsigned s = 0; most == kSlots && s < kSlots; ++s) {
     for (int i = 0; i < count; ++i) {
-      if (events[i].data.u64 != 1000u + s) continue;
+      if (events[i].data.u64 % 1000u != s) continue;
+      // An edge of the ring is one of input only; docs/limits.md says so.
+      const uint32_t input = events[i].events & (EPOLLIN | EPOLLRDNORM);
+      const int is_edge = events[i].data.u64 >= 2000u && input != 0;
       append(result, " %u:", s);
-      append_words(result, kEventWords, events[i].events);
+      append_words(result, kEventWords,
+                   is_edge ? events[i].events & ~(EPOLLOUT | EPOLLWRNORM) : events[i].events);
     }
   }
 }
@@ -418,7 +422,7 @@ static void do_connect(char** w, char* result) {
     getsockname(kListener, (struct sockaddr*)&name, &length);
     *at = socket(AF_INET, SOCK_STREAM | (ways & 1 ? SOCK_NONBLOCK : 0), 0);
     const int low = 3;
-    if ((ways & 6) == 6) setsockopt(*at, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low));
+    if (ways == 6) setsockopt(*at, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low));
     const int done = connect(*at, (struct sockaddr*)&name, length);
     if (done != 0 && errno != EINPROGRESS) die("connect");
     if (ways & 1) {

@@ -210,7 +210,12 @@ static void plan_process(struct plan* p, int a, int at) {
       p->is_alive[b] = 1;
       memcpy(p->holds[b], p->holds[a], sizeof(p->holds[a]));
       return;
-    case 1: step(p, "exec %d %s", a, ONE_OF(p, "lib", "lib", "plain")); return;
+    case 1:
+      step(p, "exec %d %s", a, ONE_OF(p, "lib", "lib", "plain"));
+      for (int s = 0; s < kSlots; ++s) {
+        if (p->holds[a][s] == kSet) p->holds[a][s] = kNone;
+      }
+      return;
     case 2: {
       const int to = (int)draw(p, kSlots);
       if (!p->is_alive[b] || (a == b && at == to)) return;
