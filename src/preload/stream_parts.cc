@@ -22,12 +22,16 @@ bool blocks(int fd, const Socket& socket, int flags) {
 
 // Waits until the kernel reports `events`, at most as long as the socket's timeout says.
 // Returns false and sets errno if the caller must return.
-bool wait_in_kernel(int fd, short events, int timeout_option) {
+timespec timeout_of(int fd, int timeout_option) {
   timeval limit{};
   socklen_t bytes = sizeof(limit);
   next().getsockopt(fd, SOL_SOCKET, timeout_option, &limit, &bytes);
-  const timespec timeout{.tv_sec = limit.tv_sec, .tv_nsec = limit.tv_usec * 1000};
-  const bool is_limited = limit.tv_sec != 0 || limit.tv_usec != 0;
+  return {.tv_sec = limit.tv_sec, .tv_nsec = limit.tv_usec * 1000};
+}
+
+bool wait_in_kernel(int fd, short events, int timeout_option) {
+  const timespec timeout = timeout_of(fd, timeout_option);
+  const bool is_limited = timeout.tv_sec != 0 || timeout.tv_nsec != 0;
   pollfd one{.fd = fd, .events = events, .revents = 0};
   const int ready = next().ppoll(&one, 1, is_limited ? &timeout : nullptr, nullptr);
   if (ready == 0) errno = EAGAIN;

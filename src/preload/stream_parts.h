@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -90,6 +91,9 @@ ssize_t kernel_call(Call call, int fd, const Cursor& cursor, int flags,
 
 // Returns true if a call with these flags may sleep.
 bool blocks(int fd, const Socket& socket, int flags);
+
+// Returns SO_RCVTIMEO or SO_SNDTIMEO; zero is none.
+timespec timeout_of(int fd, int timeout_option);
 
 // Waits until the kernel reports `events`, at most as long as the socket's timeout says.
 // Returns false and sets errno if the caller must return.

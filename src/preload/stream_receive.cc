@@ -348,7 +348,10 @@ ssize_t receive_nothing(int fd, Socket& socket, int flags) {
   if (Receive(fd, socket, &part, 1, MSG_PEEK | MSG_DONTWAIT).run() >= 0) return 0;
   if (errno != EAGAIN || !blocks(fd, socket, flags)) return -1;
   // The kernel does not say why this wait has ended.
-  Receive(fd, socket, &part, 1, MSG_PEEK).run();
+  pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+  const timespec limit = timeout_of(fd, SO_RCVTIMEO);
+  const bool is_limited = limit.tv_sec != 0 || limit.tv_nsec != 0;
+  ::ppoll(&one, 1, is_limited ? &limit : nullptr, nullptr);
   return 0;
 }
 

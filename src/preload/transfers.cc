@@ -66,7 +66,7 @@ iovec part(const void* bytes, std::size_t count) {
   return {.iov_base = const_cast<void*>(bytes), .iov_len = count};
 }
 
-// read() and readv() return at once then, unlike recv().
+// read(), readv() and writev() return at once then, unlike recv() and send().
 bool has_no_room(const iovec* parts, int count) {
   return std::all_of(parts, parts + count, [](const iovec& one) { return one.iov_len == 0; });
 }
@@ -238,7 +238,9 @@ VB_EXPORT ssize_t write(int fd, const void* bytes, size_t count) {
 
 VB_EXPORT ssize_t writev(int fd, const iovec* parts, int count) {
   const auto socket = SocketTable::find(fd);
-  if (!socket || count <= 0) return next().writev(fd, parts, count);
+  if (!socket || count <= 0 || preload::has_no_room(parts, count)) {
+    return next().writev(fd, parts, count);
+  }
   return preload::send(fd, *socket, parts, parts_of(count), 0,
                        [&] { return next().writev(fd, parts, count); });
 }

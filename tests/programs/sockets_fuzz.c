@@ -12,13 +12,14 @@
  * slots.  The coordinator keeps which slot has which end of a connection, and how many bytes are under way.
  */
 #define _GNU_SOURCE
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 
 #include "sockets_fuzz_actor.h"
 #include "sockets_fuzz_steps.h"
 
-enum { kEndless = 3000, kSettleMs = 1500, kWarmRounds = 600 };
+enum { kEndless = 3000, kSettleMs = 1500, kAsleepMs = 40, kDelayedMs = 400, kWarmRounds = 600 };
 
 struct end {
   unsigned sent, received;
@@ -29,6 +30,7 @@ static pid_t pids[kActors];
 static int model[kActors][kSlots]; /* kNone, kSet, or an end */
 static struct end ends[kPlanned];
 static int connections, is_over, is_verbena;
+static int is_delayed; /* a connection has Nagle's algorithm, which waits for acknowledgements */
 static unsigned warm, warmed; /* connections that should and did move bytes past the kernel */
 
 static long now_ms(void) {
@@ -188,6 +190,8 @@ static void conclude(int actor, const char* text, const char* result) {
     ends[holds].shut = 1;
   } else if (strcmp(w[0], "close") == 0) {
     model[actor][at] = kNone;
+  } else if (strcmp(w[0], "set") == 0 && strcmp(w[2], "nodelay") == 0) {
+    is_delayed |= number(w[3]) == 0;
   } else if (strcmp(w[0], "epnew") == 0) {
     model[actor][at] = kSet;
   } else if (strcmp(w[0], "dup") == 0 && value == 0) {
@@ -207,22 +211,42 @@ static void perform_order(int actor, const char* text, char* result) {
 
 // ---- waits
 
-// Returns when the actor sleeps in a system call or has answered.
-static void until_it_sleeps(int actor) {
+static int has_answered(int actor) {
+  struct pollfd one = {kOrders + actor, POLLIN, 0};
+  return poll(&one, 1, 0) == 1;
+}
+
+static int is_asleep(int actor) {
   char path[64], text[512];
   snprintf(path, sizeof(path), "/proc/%d/stat", (int)pids[actor]);
-  for (long deadline = now_ms() + kEndless; now_ms() < deadline;) {
-    struct pollfd one = {kOrders + actor, POLLIN, 0};
-    if (poll(&one, 1, 0) == 1) return;
-    FILE* file = fopen(path, "r");
-    if (file == NULL) return;
-    const size_t got = fread(text, 1, sizeof(text) - 1, file);
-    fclose(file);
-    text[got] = '\0';
-    const char* end = strrchr(text, ')');
-    if (end != NULL && end[2] == 'S') return;
+  FILE* file = fopen(path, "r");
+  if (file == NULL) return 1;
+  const size_t got = fread(text, 1, sizeof(text) - 1, file);
+  fclose(file);
+  text[got] = '\0';
+  const char* end = strrchr(text, ')');
+  return end != NULL && end[2] == 'S';
+}
+
+// Returns when the actor sleeps in a system call or has answered.
+static void until_it_sleeps(int actor) {
+  for (const long deadline = now_ms() + kEndless; now_ms() < deadline;) {
+    if (has_answered(actor) || is_asleep(actor)) return;
     usleep(20);
   }
+}
+
+// Returns 0 if the actor goes on sleeping.
+static int until_it_answers(int actor) {
+  long asleep_since = now_ms();
+  for (const long deadline = now_ms() + kEndless; now_ms() < deadline;) {
+    if (has_answered(actor)) return 1;
+    const long now = now_ms();
+    if (!is_asleep(actor)) asleep_since = now;
+    if (now - asleep_since > (is_delayed ? kDelayedMs : kAsleepMs)) return 0;
+    usleep(50);
+  }
+  return 0;
 }
 
 // Lets one actor wait, perhaps sends it a signal, and lets another one do what may wake it.
@@ -251,19 +275,23 @@ static void perform_wake(char* text, char* result) {
   if (has_signal) {
     const unsigned before = __atomic_load_n(&counters->signals[a], __ATOMIC_SEQ_CST);
     kill(pids[a], strstr(parts[1], "USR1") != NULL ? SIGUSR1 : SIGUSR2);
-    while (__atomic_load_n(&counters->signals[a], __ATOMIC_SEQ_CST) == before) usleep(20);
+    const long deadline = now_ms() + kEndless;
+    while (__atomic_load_n(&counters->signals[a], __ATOMIC_SEQ_CST) == before) {
+      if (now_ms() > deadline) is_over = 1;
+      if (is_over) break;
+      usleep(20);
+    }
     usleep(100);
     until_it_sleeps(a);
-    struct pollfd one = {kOrders + a, POLLIN, 0};
-    append(other, poll(&one, 1, 0) == 1 ? " (after the signal)" : "");
+    append(other, "%s", has_answered(a) ? " (after the signal)" : "");
   }
   char acted[kLineMax];
   ask(b, ready, acted);
-  if (!answer(a, result, kEndless / 2)) {
+  if (!until_it_answers(a)) {
     kill(pids[a], SIGUSR1);
-    append(other, " (sleeps for ever)");
-    if (!answer(a, result, kEndless)) is_over = 1;
+    append(other, " (not woken)");
   }
+  if (!answer(a, result, kEndless)) is_over = 1;
   conclude(b, ready, acted);
   conclude(a, first + 1, result);
   append(result, "%s; then %s", other, acted);
@@ -340,7 +368,8 @@ static void perform_process(char** w, char* result) {
     ask(a, text, result);
     pids[b] = atoi(result);
     memcpy(model[b], model[a], sizeof(model[a]));
-    strcpy(result, pids[b] > 0 ? "0" : "-1");
+    if (pids[b] <= 0) die("fork");
+    strcpy(result, "0");
   } else if (w[0][1] == 'x' && w[0][2] == 'e') {
     // What cannot be as by TCP then is in docs/limits.md.
     if (has_unread(a, w[2][0] != 'p')) return;
@@ -405,7 +434,7 @@ static void begin(int actors) {
   memset(ends, 0, sizeof(ends));
   memset(model, 0xff, sizeof(model));
   memset(pids, 0, sizeof(pids));
-  connections = is_over = 0;
+  connections = is_over = is_delayed = 0;
   for (int i = 0; i < kSlots; ++i) slot[i] = -1;
   for (int a = 0; a < kActors; ++a) {
     int pair[2];

@@ -1,0 +1,93 @@
+#!/bin/bash
+# ctest: PLAIN
+# Random sequences of socket calls by several processes print the same by TCP and under `verbena run --sockets`: results,
+# errno, bytes, and what poll, select and epoll report.  VB_SEQUENCES sets their number (default 300), and VB_SEED the
+# first one (default 1).  On a difference the test drops all steps that it does not need, and prints the rest.  The test
+# has no timeout of its own, because scripts/soak runs many sequences.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need python3
+first=${VB_SEED:-1} sequences=${VB_SEQUENCES:-300}
+
+cat >"$work/compare.py" <<'PY'
+import json, os, re, subprocess, sys
+
+fuzz, verbena, first, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+directory = os.path.dirname(sys.argv[0])
+BATCH = 100
+
+def start(with_verbena, arguments):
+    command = [verbena, "run", "--sockets", "--"] if with_verbena else []
+    return subprocess.Popen(command + [fuzz] + arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True)
+
+def run_both(arguments):
+    """Returns what the program prints by TCP and under Verbena, and its last words under Verbena."""
+    running = [start(with_verbena, arguments) for with_verbena in (False, True)]
+    said = [one.communicate() for one in running]
+    return said[0][0], said[1][0], said[1][1]
+
+def by_sequence(text):
+    parts = re.split(r"^sequence (\d+)\n", text, flags=re.M)
+    return dict(zip(map(int, parts[1::2]), parts[2::2]))
+
+def play(steps):
+    file = os.path.join(directory, "steps")
+    with open(file, "w") as out:
+        out.write("\n".join(steps) + "\n")
+    return run_both(["play", file])[:2]
+
+def differs(steps):
+    by_tcp, by_ring = play(steps)
+    return by_tcp != by_ring
+
+def minimise(steps):
+    """Drops steps, many at once first, as long as a difference is left."""
+    size = len(steps) // 2
+    while size > 0:
+        at = 0
+        while at < len(steps):
+            fewer = steps[:at] + steps[at + size:]
+            if fewer and differs(fewer):
+                steps = fewer
+            else:
+                at += size
+        size //= 2
+    return steps
+
+def explain(seed, by_tcp, by_ring):
+    print(f"sequence {seed} differs; VB_SEED={seed} VB_SEQUENCES=1 repeats it")
+    steps = subprocess.run([fuzz, "show", str(seed)], capture_output=True, text=True).stdout.splitlines()
+    if differs(steps):
+        by_tcp, by_ring = play(minimise(steps))
+    else:
+        print("It does not differ each time.")
+    tcp, ring = by_tcp.splitlines(), by_ring.splitlines()
+    for i in range(max(len(tcp), len(ring))):
+        one, other = (lines[i] if i < len(lines) else "nothing" for lines in (tcp, ring))
+        print(f"  {one}" if one == other else f"- {one}\n+ {other}")
+
+warm = moved = 0
+bad = []
+for begin in range(first, first + count, BATCH):
+    size = min(BATCH, first + count - begin)
+    by_tcp, by_ring, words = run_both(["run", str(begin), str(size)])
+    last = re.search(r"(\d+) of (\d+) connections moved", words)
+    if not last or words.count("\n") != 1:
+        print("the program says:", words)
+    moved, warm = (moved + int(last[1]), warm + int(last[2])) if last else (moved, warm + 1)
+    tcp, ring = by_sequence(by_tcp), by_sequence(by_ring)
+    for seed in range(begin, begin + size):
+        if tcp.get(seed) == ring.get(seed) and seed in tcp:
+            continue
+        bad.append(seed)
+        if len(bad) <= 3:
+            explain(seed, tcp.get(seed, ""), ring.get(seed, ""))
+service = json.loads(subprocess.run([verbena, "sockets", "stat", "--json"], capture_output=True).stdout)["service"]
+print(f"{count} sequences, {len(bad)} differ: {bad[:100]}")
+print(f"{moved} of {warm} connections moved bytes by the ring, {service['total']['by_ring']} bytes in all")
+# A connection that cannot use the ring (SO_RCVLOWAT before connect()) is rare.
+if bad or moved < warm * 0.9 or service["total"]["by_ring"] < 1000 * count:
+    sys.exit(1)
+PY
+LD_PRELOAD=${VB_PRELOAD:-} python3 "$work/compare.py" "$VB_PREFIX/tests/programs/sockets_fuzz" "$VB_PREFIX/bin/verbena" \
+  "$first" "$sequences" || fail "socket calls differ from TCP, VB_SEED=$first VB_SEQUENCES=$sequences"
