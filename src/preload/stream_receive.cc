@@ -104,10 +104,8 @@ class Receive {
     // TCP would have given these bytes and those of the ring in one call, up to urgent data.
     const bool may_wait = this->may_wait();
     int queued = 0;
-    int is_at_mark = 0;
     system_call(SYS_ioctl, fd_, FIONREAD, &queued);
-    system_call(SYS_ioctl, fd_, SIOCATMARK, &is_at_mark);
-    if (is_at_mark != 0 || (queued == 0 && !may_wait)) return done();
+    if (is_at_mark() || (queued == 0 && !may_wait)) return done();
     const ssize_t n =
         kernel_call(next().recvmsg, fd_, to_, flags_ | (may_wait ? MSG_WAITALL : MSG_DONTWAIT));
     if (n < 0) return fails_with(errno);
@@ -241,6 +239,10 @@ class Receive {
         return reset(fd_);
       }
       if (again->kind == stream::ReadStep::Kind::kTcp) receiver_.received(0);
+      // FIONREAD counts no further than to urgent data, whose place is the kernel's to say.
+      if (again->kind == stream::ReadStep::Kind::kOpen && is_at_mark()) {
+        if (!receiver_.leave(stream::Reason::kUrgent)) return reset(fd_);
+      }
       return kGoOn;
     }
     if (n < 0) {
@@ -260,6 +262,12 @@ class Receive {
       return result ? *result : kGoOn;
     }
     return kGoOn;
+  }
+
+  bool is_at_mark() const {
+    int is_there = 0;
+    system_call(SYS_ioctl, fd_, SIOCATMARK, &is_there);
+    return is_there != 0;
   }
 
   bool has_error() const {

@@ -68,6 +68,35 @@ TEST_F(StreamTest, BytesGoThroughTheRingWhileTheReceiverPromises) {
   EXPECT_EQ(tcp_, "");
 }
 
+TEST_F(StreamTest, APeekSeesTheBytesOfAllSegmentsAndTakesNone) {
+  start();
+  write("one");  // by the ring
+  const std::uint64_t seen = receiver_.look().seen;
+  ASSERT_TRUE(*receiver_.withdraw(seen));
+  write("two");  // by TCP
+  receiver_.promise();
+  write("three");  // by the ring, behind them
+  std::array<std::byte, 100> buffer;
+  ASSERT_EQ(receiver_.read(buffer, true)->bytes, 3U);
+  const auto in_tcp = receiver_.look_beyond(buffer, 0, 3);
+  EXPECT_EQ(in_tcp->kind, ReadStep::Kind::kTcp);
+  EXPECT_EQ(in_tcp->bytes, 3U);
+  const auto rest = receiver_.look_beyond(buffer, 3, 3);
+  EXPECT_EQ(rest->kind, ReadStep::Kind::kCopied);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(buffer.data()), rest->bytes), "three");
+  EXPECT_EQ(receiver_.look_beyond(buffer, 3, 8)->kind, ReadStep::Kind::kOpen);
+  EXPECT_EQ(read(), "onetwothree");
+}
+
+TEST_F(StreamTest, TheReceiverIsToldWhyTheSenderHasLeft) {
+  start();
+  EXPECT_EQ(receiver_.sender_left(), Reason::kNone);
+  ASSERT_TRUE(sender_.leave(Reason::kEnd).has_value());
+  EXPECT_TRUE(sender_.has_left());
+  EXPECT_EQ(receiver_.sender_left(), Reason::kEnd);
+  EXPECT_EQ(write("late"), WriteStep::Kind::kPlain);
+}
+
 TEST_F(StreamTest, BytesGoByTcpBeforeTheReceiverHasStarted) {
   sender_.start(0);
   EXPECT_EQ(write("hello"), WriteStep::Kind::kTcp);

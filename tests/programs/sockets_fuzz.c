@@ -367,7 +367,7 @@ static void perform_process(char** w, char* result) {
     snprintf(text, sizeof(text), "fork %d", b);
     ask(a, text, result);
     pids[b] = atoi(result);
-    memcpy(model[b], model[a], sizeof(model[a]));
+    for (int s = 0; s < kSlots; ++s) model[b][s] = model[a][s] == kSet ? kNone : model[a][s];
     if (pids[b] <= 0) die("fork");
     strcpy(result, "0");
   } else if (w[0][1] == 'x' && w[0][2] == 'e') {

@@ -64,6 +64,25 @@ static int* place(const char* word) {
   return at >= 0 && at < kSlots ? &slot[at] : &none;
 }
 
+static int is_set(int fd) {
+  char path[32], name[32] = "";
+  snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+  return fd >= 0 && readlink(path, name, sizeof(name) - 1) > 0 && strstr(name, "eventpoll") != NULL;
+}
+
+// Takes a slot's descriptor out of all sets: one that is closed while a copy lives stays in the
+// kernel's set (docs/limits.md).
+static void leave_sets(int* at) {
+  for (int i = 0; *at >= 0 && i < kSlots; ++i) {
+    if (&slot[i] != at && is_set(slot[i])) epoll_ctl(slot[i], EPOLL_CTL_DEL, *at, NULL);
+  }
+}
+static void empty(int* at) {
+  leave_sets(at);
+  if (*at >= 0) close(*at);
+  *at = -1;
+}
+
 // ---- bytes
 
 // send SLOT HOW SIZE FLAGS END OFFSET
@@ -232,7 +251,7 @@ static void do_select(char** w, char* result) {
 // epnew SLOT
 static void do_epnew(char** w, char* result) {
   int* at = place(w[1]);
-  if (*at >= 0) close(*at);
+  empty(at);
   *at = epoll_create1(EPOLL_CLOEXEC);
   append(result, "%d", *at >= 0 ? 0 : -1);
 }
@@ -364,6 +383,7 @@ static void do_info(char** w, char* result) {
 static void do_dup(char** w, char* result) {
   const int from = *place(w[1]);
   int* to = place(w[2]);
+  leave_sets(to);
   if (strcmp(w[3], "dup2") == 0 && *to >= 0) {
     report(result, dup2(from, *to) == *to ? 0 : -1);
     return;
@@ -372,7 +392,7 @@ static void do_dup(char** w, char* result) {
     report(result, dup3(from, *to, O_CLOEXEC) == *to ? 0 : -1);
     return;
   }
-  if (*to >= 0) close(*to);
+  empty(to);
   if (strcmp(w[3], "dupfd") == 0) {
     *to = fcntl(from, F_DUPFD, 50);
   } else if (strcmp(w[3], "cloexec") == 0) {
@@ -386,6 +406,7 @@ static void do_dup(char** w, char* result) {
 static void do_close(char** w, char* result) {
   int* at = place(w[1]);
   const int fd = *at;
+  leave_sets(at);
   *at = -1;
   const int done = w[2] != NULL && w[2][0] == 's' ? (int)syscall(SYS_close, fd) : close(fd);
   report(result, done);
@@ -410,7 +431,7 @@ static void set_timeouts(int fd, long us) {
 static void do_connect(char** w, char* result) {
   const int ways = number(w[2]);
   int* at = place(w[1]);
-  if (*at >= 0) close(*at);
+  empty(at);
   if (w[0][0] == 'a') {
     *at = ways & 1 ? accept4(kListener, NULL, NULL, SOCK_NONBLOCK) : accept(kListener, NULL, NULL);
     if (*at < 0) die("accept");
@@ -463,8 +484,7 @@ static void do_pass(char** w, char* result) {
     return;
   }
   int* at = place(w[1]);
-  if (*at >= 0) close(*at);
-  *at = -1;
+  empty(at);
   const ssize_t got = recvmsg(kMailOut + self, &message, MSG_DONTWAIT);
   if (got == 1 && CMSG_FIRSTHDR(&message) != NULL) {
     memcpy(at, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
@@ -505,6 +525,10 @@ static void fork_actor(int child, char* result) {
   const pid_t pid = fork();
   if (pid == 0) {
     self = child;
+    // What one process changes in a set the other one does not know (docs/limits.md).
+    for (int i = 0; i < kSlots; ++i) {
+      if (is_set(slot[i])) empty(&slot[i]);
+    }
     be_actor();
   }
   append(result, "%d", (int)pid);

@@ -173,7 +173,10 @@ static void plan_wake(struct plan* p, int a, int at) {
   switch (draw(p, 12)) {
     case 0: snprintf(act, sizeof(act), "shut %d %u", t, 1 + draw(p, 2)); break;
     case 1: snprintf(act, sizeof(act), "close %d", t); break;
-    default: write_send(p, act, t, size);
+    default:
+      write_send(p, act, t, size);
+      // The waiting actor may read between its two messages.
+      if (strstr(act, "sendmmsg") != NULL) snprintf(act, sizeof(act), "send %d send %u -", t, size);
   }
   if (act[0] == 'c') p->holds[b][t] = kNone;
   if (draw(p, 4) == 0) {
@@ -208,7 +211,9 @@ static void plan_process(struct plan* p, int a, int at) {
       if (p->is_alive[b]) return;
       step(p, "fork %d %d", a, b);
       p->is_alive[b] = 1;
-      memcpy(p->holds[b], p->holds[a], sizeof(p->holds[a]));
+      for (int s = 0; s < kSlots; ++s) {
+        p->holds[b][s] = p->holds[a][s] == kSet ? kNone : p->holds[a][s];
+      }
       return;
     case 1:
       step(p, "exec %d %s", a, ONE_OF(p, "lib", "lib", "plain"));
