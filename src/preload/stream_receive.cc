@@ -155,10 +155,13 @@ class Receive {
       if (step->kind == stream::ReadStep::Kind::kOpen && !step->only_end) {
         int queued = 0;
         system_call(SYS_ioctl, fd_, FIONREAD, &queued);
-        more = static_cast<std::size_t>(queued) - std::min<std::size_t>(of_tcp, queued);
-        // If a segment begins behind these bytes, its start says where they end.
+        const auto there = static_cast<std::size_t>(queued);
+        more = there - std::min(of_tcp, there);
+        // If a segment has begun meanwhile, some of these bytes may stand behind others in the
+        // ring.
         step = receiver_.look_beyond(to_.part(), of_tcp, of_ring);
-        if (step && step->kind == stream::ReadStep::Kind::kTcp) continue;
+        if (!step || step->kind != stream::ReadStep::Kind::kOpen) continue;
+        if (step->only_end) break;
       }
       const std::size_t n = more > 0 ? peek_at_tcp(of_tcp, more) : 0;
       if (n == 0) break;

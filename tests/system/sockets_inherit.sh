@@ -65,6 +65,25 @@ elif how == "spawn":
         (os.POSIX_SPAWN_DUP2, connection.fileno(), 0), (os.POSIX_SPAWN_DUP2, into, 1), (os.POSIX_SPAWN_CLOSE, out)])
     os.close(into)
     got = read_all(out)
+elif how == "number":
+    # The next program takes the connection over by a number above the standard ones, reads all, and answers.
+    out, into = os.pipe()
+    if os.fork() == 0:
+        fd = connection.fileno()
+        assert fd > 2
+        os.set_inheritable(fd, True)
+        os.dup2(into, 1)
+        os.close(out)
+        os.execv(sys.executable, [sys.executable, "-c", f"""
+import os
+got = b""
+while len(got) < {len(want)}:
+    got += os.read({fd}, 65536)
+os.write({fd}, b"more")
+os.write(1, got)
+"""])
+    os.close(into)
+    got = read_all(out)
 elif how == "foreign":
     del environment["LD_PRELOAD"]
     run = subprocess.run(head, stdin=connection, capture_output=True, env=environment)
@@ -113,14 +132,14 @@ by_ring() { verbena sockets stat --json | python3 -c 'import json, sys; print(js
 said() { [ "$(wc -l <"$work/server")" -ge "$1" ]; }
 
 line=0
-for how in exec script spawn splice fdopen; do
+for how in exec script number spawn splice fdopen; do
   before=$(by_ring 2>/dev/null || echo 0)
   client $how || fail "$how: $(cat "$work/client")"
   [ "$(by_ring)" -gt $((before + 50000)) ] || fail "$how: the bytes did not lie in the ring: $(verbena sockets stat)"
   line=$((line + 1))
   until_true 10 said $line || fail "$how: the server has not seen the end of the stream"
 done
-[ "$(grep -c "end after b'more'" "$work/server")" -eq 2 ] || fail "after splice and fdopen: $(cat "$work/server")"
+[ "$(grep -c "end after b'more'" "$work/server")" -eq 3 ] || fail "after number, splice and fdopen: $(cat "$work/server")"
 
 # A program without the library cannot read the ring, so it and the peer get an error instead of fewer bytes.
 client foreign && fail "a program without the library has read bytes: $(cat "$work/client")"
