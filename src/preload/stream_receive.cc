@@ -357,7 +357,9 @@ ssize_t receive_nothing(int fd, Socket& socket, int flags) {
   std::byte ahead{};
   const iovec part{.iov_base = &ahead, .iov_len = 1};
   if (Receive(fd, socket, &part, 1, MSG_PEEK | MSG_DONTWAIT).run() >= 0) return 0;
-  if (errno != EAGAIN || !blocks(fd, socket, flags)) return -1;
+  if (errno != EAGAIN) return -1;
+  // The ring is empty.  The kernel takes a byte out of band away that is next.
+  if (!blocks(fd, socket, flags)) return next().recv(fd, &ahead, 0, flags | MSG_DONTWAIT);
   // The kernel does not say why this wait has ended.
   pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
   const timespec limit = timeout_of(fd, SO_RCVTIMEO);

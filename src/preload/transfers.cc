@@ -109,6 +109,7 @@ int receive_messages(int fd, Socket& socket, std::span<mmsghdr> messages, int fl
     }
     message.msg_len = static_cast<unsigned>(bytes);
     ++done;
+    if ((message.msg_hdr.msg_flags & MSG_OOB) != 0) break;
     if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
     if (timeout == nullptr) continue;
     const Duration limit =

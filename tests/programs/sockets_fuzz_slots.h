@@ -1,0 +1,72 @@
+// Keeps what an actor of sockets_fuzz.c knows: its number, and its descriptors by slots.
+#pragma once
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "sockets_fuzz.h"
+
+static int self;         // this actor's number
+static int slot[kSlots]; /* descriptors, or -1 */
+static struct counters* counters;
+static volatile sig_atomic_t broken_pipes;
+static unsigned char bytes[kPieceMax + kUnreadMax];
+
+static void on_signal(int number) {
+  if (number == SIGPIPE) {
+    ++broken_pipes;
+  } else {
+    __atomic_fetch_add(&counters->signals[self], 1, __ATOMIC_SEQ_CST);
+  }
+}
+
+static uint32_t hash_of(const unsigned char* from, size_t size) {
+  uint32_t hash = 2166136261u;
+  for (size_t i = 0; i < size; ++i) hash = (hash ^ from[i]) * 16777619u;
+  return hash;
+}
+
+// Fills the buffer with the bytes of one direction of a connection from an offset on.
+static void fill(unsigned end, unsigned offset, size_t size) {
+  for (size_t i = 0; i < size; ++i) {
+    const uint32_t x = (offset + (uint32_t)i + end * 77777u) * 2654435761u;
+    bytes[i] = (unsigned char)(x >> 24 ^ x >> 9);
+  }
+}
+
+static void report(char* result, ssize_t value) {
+  if (value >= 0) {
+    append(result, "%zd", value);
+  } else {
+    append(result, "-1 %s", strerrorname_np(errno));
+  }
+}
+
+static int* place(const char* word) {
+  const int at = number(word);
+  static int none;
+  none = -1;
+  return at >= 0 && at < kSlots ? &slot[at] : &none;
+}
+
+static int is_set(int fd) {
+  char path[32], name[32] = "";
+  snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+  return fd >= 0 && readlink(path, name, sizeof(name) - 1) > 0 && strstr(name, "eventpoll") != NULL;
+}
+
+// Takes a slot's descriptor out of all sets: one that is closed while a copy lives stays in the
+// kernel's set (docs/limits.md).
+static void leave_sets(int* at) {
+  for (int i = 0; *at >= 0 && i < kSlots; ++i) {
+    if (&slot[i] != at && is_set(slot[i])) epoll_ctl(slot[i], EPOLL_CTL_DEL, *at, NULL);
+  }
+}
+static void empty(int* at) {
+  leave_sets(at);
+  if (*at >= 0) close(*at);
+  *at = -1;
+}

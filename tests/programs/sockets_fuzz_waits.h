@@ -1,0 +1,179 @@
+// Implements the operations of sockets_fuzz.c that wait for a connection or ask something of it.
+#pragma once
+
+#include <linux/tcp.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+
+#include "sockets_fuzz_slots.h"
+
+// ---- waiting
+
+// poll SLOT EVENTS SLOT EVENTS MS
+static void do_poll(char** w, char* result) {
+  struct pollfd fds[2] = {{*place(w[1]), (short)value_of(kEventWords, w[2]), 0},
+                          {*place(w[3]), (short)value_of(kEventWords, w[4]), 0}};
+  const int count = poll(fds, 2, number(w[5]));
+  report(result, count);
+  for (int i = 0; count > 0 && i < 2; ++i) {
+    append(result, i == 0 ? " " : " / ");
+    append_words(result, kEventWords, (uint16_t)fds[i].revents);
+  }
+}
+
+// select SLOT SETS SLOT SETS MS, where SETS is of 1 (read), 2 (write), 4 (except)
+static void do_select(char** w, char* result) {
+  fd_set sets[3];
+  const int fds[2] = {*place(w[1]), *place(w[3])};
+  const int wanted[2] = {number(w[2]), number(w[4])};
+  int most = 0;
+  for (int i = 0; i < 3; ++i) {
+    FD_ZERO(&sets[i]);
+    for (int j = 0; j < 2; ++j) {
+      if (fds[j] < 0 || (wanted[j] >> i & 1) == 0) continue;
+      FD_SET(fds[j], &sets[i]);
+      if (fds[j] >= most) most = fds[j] + 1;
+    }
+  }
+  const int ms = number(w[5]);
+  struct timeval limit = {ms / 1000, ms % 1000 * 1000};
+  const int count = select(most, &sets[0], &sets[1], &sets[2], ms < 0 ? NULL : &limit);
+  report(result, count);
+  for (int j = 0; count > 0 && j < 2; ++j) {
+    append(result, " ");
+    for (int i = 0; i < 3; ++i) append(result, "%d", fds[j] >= 0 && FD_ISSET(fds[j], &sets[i]));
+  }
+}
+
+// epnew SLOT
+static void do_epnew(char** w, char* result) {
+  int* at = place(w[1]);
+  empty(at);
+  *at = epoll_create1(EPOLL_CLOEXEC);
+  append(result, "%d", *at >= 0 ? 0 : -1);
+}
+
+// epctl SLOT add|mod|del SLOT EVENTS
+static void do_epctl(char** w, char* result) {
+  const int operation = w[2][0] == 'a'   ? EPOLL_CTL_ADD
+                        : w[2][0] == 'm' ? EPOLL_CTL_MOD
+                                         : EPOLL_CTL_DEL;
+  struct epoll_event event = {.events = value_of(kEventWords, w[4])};
+  event.data.u64 = (event.events & EPOLLET ? 2000u : 1000u) + (unsigned)number(w[3]);
+  report(result, epoll_ctl(*place(w[1]), operation, *place(w[3]), &event));
+}
+
+// epwait SLOT MOST MS
+static void do_epwait(char** w, char* result) {
+  struct epoll_event events[kSlots];
+  const int most = number(w[2]) < kSlots ? number(w[2]) : kSlots;
+  const int count = epoll_wait(*place(w[1]), events, most, number(w[3]));
+  report(result, count);
+  if (count > 0 && most == kSlots) strcpy(result, "0");
+  for (unsigned s = 0; most == kSlots && s < kSlots; ++s) {
+    for (int i = 0; i < count; ++i) {
+      if (events[i].data.u64 % 1000u != s) continue;
+      // Input by the ring makes no edge of output beside it; docs/limits.md says so.
+      const int is_edge = events[i].data.u64 >= 2000u;
+      const uint32_t shown =
+          is_edge ? events[i].events & ~(EPOLLOUT | EPOLLWRNORM) : events[i].events;
+      if (shown == 0) continue;
+      append(result, " %u:", s);
+      append_words(result, kEventWords, shown);
+      result[0] = '+';
+    }
+  }
+}
+
+// ---- options
+
+static const struct option_name {
+  const char* name;
+  int level, option;
+} kOptions[] = {{"nodelay", IPPROTO_TCP, TCP_NODELAY},     {"lowat", SOL_SOCKET, SO_RCVLOWAT},
+                {"keepalive", SOL_SOCKET, SO_KEEPALIVE},   {"oobinline", SOL_SOCKET, SO_OOBINLINE},
+                {"error", SOL_SOCKET, SO_ERROR},           {"type", SOL_SOCKET, SO_TYPE},
+                {"acceptconn", SOL_SOCKET, SO_ACCEPTCONN}, {"keepidle", IPPROTO_TCP, TCP_KEEPIDLE}};
+
+static const struct option_name* option_of(const char* name) {
+  for (size_t i = 0; i < sizeof(kOptions) / sizeof(kOptions[0]); ++i) {
+    if (strcmp(kOptions[i].name, name) == 0) return &kOptions[i];
+  }
+  return &kOptions[0];
+}
+
+// set SLOT OPTION VALUE
+static void do_set(char** w, char* result) {
+  const int value = number(w[3]);
+  if (strcmp(w[2], "linger") == 0) {
+    const struct linger l = {value >= 0, value > 0 ? value : 0};
+    report(result, setsockopt(*place(w[1]), SOL_SOCKET, SO_LINGER, &l, sizeof(l)));
+    return;
+  }
+  const struct option_name* o = option_of(w[2]);
+  report(result, setsockopt(*place(w[1]), o->level, o->option, &value, sizeof(value)));
+}
+
+// get SLOT OPTION
+static void do_get(char** w, char* result) {
+  const struct option_name* o = option_of(w[2]);
+  int value = 0;
+  socklen_t length = sizeof(value);
+  report(result, getsockopt(*place(w[1]), o->level, o->option, &value, &length));
+  append(
+      result, " %s",
+      o->option == SO_ERROR && o->level == SOL_SOCKET && value != 0 ? strerrorname_np(value) : "");
+  if (o->option != SO_ERROR || o->level != SOL_SOCKET) append(result, "%d", value);
+}
+
+// inq SLOT, atmark SLOT
+static void do_ioctl(char** w, char* result) {
+  int value = 0;
+  const int done = ioctl(*place(w[1]), w[0][0] == 'i' ? FIONREAD : SIOCATMARK, &value);
+  report(result, done);
+  append(result, " %d", value);
+}
+
+// nonblock SLOT ON fcntl|ioctl
+static void do_nonblock(char** w, char* result) {
+  const int fd = *place(w[1]);
+  int on = number(w[2]);
+  int done = 0;
+  if (w[3][0] == 'f') {
+    const int flags = fcntl(fd, F_GETFL);
+    done = fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK);
+  } else {
+    done = ioctl(fd, FIONBIO, &on);
+  }
+  report(result, done);
+}
+
+static int tcp_info(int fd, struct tcp_info* info) {
+  socklen_t length = sizeof(*info);
+  memset(info, 0, sizeof(*info));
+  return getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &length);
+}
+
+// state SLOT: acknowledgements take time, so what differs only by them is the same
+static void do_state(char** w, char* result) {
+  static const char* const kNames[] = {"?",       "ESTABLISHED", "SYN",    "SYN",
+                                       "FIN",     "FIN",         "CLOSED", "CLOSED",
+                                       "PASSIVE", "CLOSED",      "LISTEN", "CLOSED"};
+  struct tcp_info info;
+  const int done = tcp_info(*place(w[1]), &info);
+  report(result, done);
+  if (done == 0) append(result, " %s", kNames[info.tcpi_state % 12]);
+}
+
+// info SLOT: for the coordinator only
+static void do_info(char** w, char* result) {
+  struct tcp_info info;
+  if (tcp_info(*place(w[1]), &info) != 0) {
+    append(result, "-1");
+  } else {
+    append(result, "%u %llu %llu %u", info.tcpi_state,
+           (unsigned long long)(info.tcpi_bytes_sent - info.tcpi_bytes_retrans),
+           (unsigned long long)info.tcpi_bytes_received, info.tcpi_notsent_bytes);
+  }
+}
