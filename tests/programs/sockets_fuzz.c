@@ -153,6 +153,8 @@ static int prepare(int actor, const char* text, char* ready) {
   if (holds == kSet) return strcmp(w[0], "close") == 0 || strcmp(w[0], "dup") == 0;
   const struct end* mine = &ends[holds];
   const struct end* peer = &ends[holds ^ 1];
+  // A limit has no effect on bytes that lie in the ring already (docs/limits.md).
+  if (strcmp(w[0], "set") == 0 && strcmp(w[2], "lowat") == 0) return peer->sent == peer->received;
   if (strcmp(w[0], "send") == 0) {
     const unsigned unread = mine->sent - mine->received;
     if (unread >= kUnreadMax) return 0;
