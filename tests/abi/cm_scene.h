@@ -58,9 +58,6 @@ inline vb_handle request_connection() {
   return event.new_id;
 }
 
-inline void let_others_run() {
-  for (int i = 0; i < 2000; ++i) std::this_thread::yield();
-}
 class Cm : public ::testing::Test {
  protected:
   void SetUp() override {

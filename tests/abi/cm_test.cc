@@ -9,10 +9,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cm_scene.h"
+#include "let_others_run.h"
 
 // Tests the drop-in librdmacm: ids, their events, and connections.
 
@@ -249,23 +253,38 @@ TEST_F(Cm, AWaitingThreadGetsARequestWhenTheLastOneIsUsed) {
   rdma_cm_id* listener = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP), 0);
   for (int i = 0; i < 8; ++i) request_connection();
-  std::atomic<rdma_cm_id*> handed_over{nullptr};
-  std::atomic<bool> all_taken{false};
+  std::mutex mutex;
+  std::condition_variable handed;
+  rdma_cm_id* handed_over = nullptr;
+  bool all_taken = false;
   std::thread taker([&] {
     for (int i = 0; i < 8; ++i) {
       rdma_cm_event* event = nullptr;
       EXPECT_EQ(rdma_get_cm_event(channel_, &event), 0);
-      EXPECT_EQ(handed_over.exchange(event->id), nullptr) << "request " << i << " is lost";
+      {
+        const std::lock_guard lock(mutex);
+        EXPECT_EQ(std::exchange(handed_over, event->id), nullptr) << "request " << i << " is lost";
+      }
+      handed.notify_one();
       rdma_ack_cm_event(event);
     }
+    const std::lock_guard lock(mutex);
     all_taken = true;
+    handed.notify_one();
   });
   for (int i = 0; i < 8; ++i) {
     rdma_cm_id* id = nullptr;
-    while ((id = handed_over.load()) == nullptr && !all_taken) std::this_thread::yield();
-    if (id == nullptr && (id = handed_over.load()) == nullptr) break;  // a request was lost
+    {
+      std::unique_lock lock(mutex);
+      handed.wait(lock, [&] { return handed_over != nullptr || all_taken; });
+      id = handed_over;
+    }
+    if (id == nullptr) break;  // a request was lost
     fake::let_others_run();
-    handed_over = nullptr;
+    {
+      const std::lock_guard lock(mutex);
+      handed_over = nullptr;
+    }
     // Each of these calls uses the id.
     if (i % 3 == 0) {
       EXPECT_EQ(rdma_reject(id, nullptr, 0), 0);

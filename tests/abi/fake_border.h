@@ -7,7 +7,6 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "verbena/border.h"
@@ -133,10 +132,5 @@ struct State {
 };
 
 State& state();
-
-// Lets other threads run until they have to wait.
-inline void let_others_run() {
-  for (int i = 0; i < 2000; ++i) std::this_thread::yield();
-}
 
 }  // namespace fake

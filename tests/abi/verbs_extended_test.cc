@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "abi/wall_clock.h"
+#include "let_others_run.h"
 #include "verbs_scene.h"
 
 // Tests the drop-in libibverbs: shared receive queues, and extended CQs, QPs and SRQs.

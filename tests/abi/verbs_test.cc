@@ -9,6 +9,7 @@
 #include <cstring>
 #include <thread>
 
+#include "let_others_run.h"
 #include "verbs_scene.h"
 
 // Tests the drop-in libibverbs: devices, domains, memory, completions and events.

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <chrono>
+#include <thread>
+
+namespace fake {
+
+// Lets other threads run until they have to wait.  On a busy machine each turn may take
+// milliseconds, and few of them are enough.
+inline void let_others_run() {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+  for (int i = 0; i < 2000 && std::chrono::steady_clock::now() < end; ++i) {
+    std::this_thread::yield();
+  }
+}
+
+}  // namespace fake
