@@ -3,6 +3,7 @@
 # `verbena fabric fault` breaks links and nodes of virtual hosts; programs recover, or fail with a reason.
 unset VERBENA_LINK
 source "$VB_SOURCE/tests/system/lib.sh"
+source "$VB_SOURCE/tests/system/lib_faults.sh"
 need ibv_devinfo ibstat rping python3 ss
 
 cat >"$work/lab.toml" <<'TOML'
@@ -21,26 +22,6 @@ rails = [
 TOML
 verbena fabric up "$work/lab.toml" >/dev/null
 
-on() { verbena run --node "$1" --verbose -- "${@:2}"; }
-start_on() { start run --node "$1" --verbose -- "${@:2}"; }
-counter() { verbena fabric show --json | python3 -c 'import json, sys
-print(json.load(sys.stdin)["fabric"]["counters"][sys.argv[1]])' "$1"; }
-listens() { VERBENA_FABRIC=lab VERBENA_NODE=$1 verbena ps | grep -q "listening.*:$2\b"; }
-wait_listens() { until_true 20 listens "$1" "$2" || fail "nothing listens on port $2 of host $1: $(cat "$work/server")"; }
-# fault TEXT ARGUMENT...: the fault is carried out, and the command prints this line.
-fault() {
-  local text=$1
-  verbena fabric fault "${@:2}" >"$work/out" 2>&1 || fail "fault ${*:2}: $(cat "$work/out")"
-  [ "$(cat "$work/out")" = "$text" ] || fail "fault ${*:2} prints: $(cat "$work/out")"
-}
-# refused TEXT ARGUMENT...: the fault is refused with a message that has this text.
-refused() {
-  if verbena fabric fault "${@:2}" >"$work/out" 2>&1; then fail "fault ${*:2} works: $(cat "$work/out")"; fi
-  grep -qF -- "$1" "$work/out" || fail "fault ${*:2} prints: $(cat "$work/out")"
-}
-shows() { verbena fabric show >"$work/show" && grep -qF "$1" "$work/show"; }
-forwards() { [ "$(counter forwarded)" -gt "$1" ]; }
-goes_on() { until_true 20 forwards "$(($(counter forwarded) + 500))" || fail "rping does not go on: $(cat "$work/client")"; }
 port_is() { on a ibv_devinfo -d "$1" >"$work/devinfo" && grep -q "state:.*$2" "$work/devinfo"; }
 
 # ---- a link of a connection that works goes down for a moment, and comes up again

@@ -4,6 +4,7 @@
 # go on, or end with the error of the specification.
 unset VERBENA_LINK
 source "$VB_SOURCE/tests/system/lib.sh"
+source "$VB_SOURCE/tests/system/lib_faults.sh"
 need ibv_devinfo ibv_asyncwatch ibv_rc_pingpong rping python3 ss
 
 cat >"$work/lab.toml" <<'TOML'
@@ -16,31 +17,8 @@ rails = [ { network = "red", addresses = ["10.31.0.2"] } ]
 TOML
 verbena fabric up "$work/lab.toml" >/dev/null
 
-on() { verbena run --node "$1" --verbose -- "${@:2}"; }
-start_on() { start run --node "$1" --verbose -- "${@:2}"; }
-counter() { verbena fabric show --json | python3 -c 'import json, sys
-print(json.load(sys.stdin)["fabric"]["counters"][sys.argv[1]])' "$1"; }
-fault() {
-  local text=$1
-  verbena fabric fault "${@:2}" >"$work/out" 2>&1 || fail "fault ${*:2}: $(cat "$work/out")"
-  [ "$(cat "$work/out")" = "$text" ] || fail "fault ${*:2} prints: $(cat "$work/out")"
-}
-refused() {
-  if verbena fabric fault "${@:2}" >"$work/out" 2>&1; then fail "fault ${*:2} works: $(cat "$work/out")"; fi
-  grep -qF -- "$1" "$work/out" || fail "fault ${*:2} prints: $(cat "$work/out")"
-}
-shows() { verbena fabric show >"$work/show" && grep -qF "$1" "$work/show"; }
-forwards() { [ "$(counter forwarded)" -gt "$1" ]; }
-goes_on() { until_true 20 forwards "$(($(counter forwarded) + 500))" || fail "rping does not go on: $(cat "$work/client")"; }
-listens() { VERBENA_FABRIC=lab VERBENA_NODE=$1 verbena ps | grep -q "listening.*:$2\b"; }
-wait_listens() { until_true 20 listens "$1" "$2" || fail "nothing listens on port $2 of host $1: $(cat "$work/server")"; }
 late() { [ "$(counter late)" -gt 0 ]; }
 not_late() { [ "$(counter late)" -eq 0 ]; }
-takes_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
-stop() {
-  kill "$1" 2>/dev/null || true
-  wait "$1" 2>/dev/null || true
-}
 
 # ---- a host hangs for a moment: nothing is lost, and the connection goes on
 start_on a rping -s -P -a 10.31.0.1 -p 7300 -S 4000 -V >"$work/server" 2>&1 &

@@ -4,6 +4,7 @@
 # Debian's tools and programs see what they would see of a real subnet.
 unset VERBENA_LINK
 source "$VB_SOURCE/tests/system/lib.sh"
+source "$VB_SOURCE/tests/system/lib_faults.sh"
 need opensm ibstat perfquery smpquery ibv_devinfo ibv_asyncwatch ibv_rc_pingpong rping python3 ss
 
 cat >"$work/two.net" <<'NET'
@@ -24,29 +25,8 @@ NET
 export TMPDIR=$work
 verbena fabric up "$work/two.net" >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
 
-on() { verbena run --node "$1" --verbose -- "${@:2}"; }
-start_on() { start run --node "$1" --verbose -- "${@:2}"; }
-counter() { verbena fabric show --json | python3 -c 'import json, sys
-print(json.load(sys.stdin)["fabric"]["counters"][sys.argv[1]])' "$1"; }
-fault() {
-  local text=$1
-  verbena fabric fault "${@:2}" >"$work/out" 2>&1 || fail "fault ${*:2}: $(cat "$work/out")"
-  [ "$(cat "$work/out")" = "$text" ] || fail "fault ${*:2} prints: $(cat "$work/out")"
-}
-refused() {
-  if verbena fabric fault "${@:2}" >"$work/out" 2>&1; then fail "fault ${*:2} works: $(cat "$work/out")"; fi
-  grep -qF -- "$1" "$work/out" || fail "fault ${*:2} prints: $(cat "$work/out")"
-}
-shows() { verbena fabric show >"$work/show" && grep -qF "$1" "$work/show"; }
-forwards() { [ "$(counter forwarded)" -gt "$1" ]; }
-goes_on() { until_true 20 forwards "$(($(counter forwarded) + 500))" || fail "no packets: $(cat "$work/client")"; }
-takes_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
 active() { on "$1" ibv_devinfo 2>/dev/null | grep -q 'state:.*PORT_ACTIVE'; }
 active_mtu() { on "$1" ibv_devinfo 2>/dev/null | grep -q "active_mtu:[[:space:]]*$2 "; }
-stop() {
-  kill "$1" 2>/dev/null || true
-  wait "$1" 2>/dev/null || true
-}
 port=7400
 # begin ARGUMENT...: starts a ping-pong between Hca1 and Hca2.
 begin() {
