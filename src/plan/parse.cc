@@ -19,11 +19,40 @@ namespace {
 
 std::string in_quotes(std::string_view text) { return "'" + std::string(text) + "'"; }
 
+// Returns the text with question marks for what is not ASCII in comments, or a problem if there is
+// any elsewhere: toml++ 3.3 has undefined behaviour for some of these characters.
+std::expected<std::string, Problem> in_ascii(std::string_view text) {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  std::string ascii(text);
+  bool in_comment = false;
+  std::uint32_t line = 1, column = 0;
+  for (char& c : ascii) {
+    ++column;
+    if (c == '\n') {
+      in_comment = false;
+      ++line;
+      column = 0;
+    } else if (c == '#') {
+      in_comment = true;
+    } else if (static_cast<unsigned char>(c) >= 0x80) {
+      if (!in_comment) {
+        return std::unexpected(
+            Problem{line, column, "a character that is not ASCII; comments may have some"});
+      }
+      c = '?';
+    }
+  }
+  return ascii;
+}
+
 std::expected<toml::table, Problem> read_toml(std::string_view text) {
   if (text.size() > kTextBytesMax) {
     return std::unexpected(Problem{.text = "the file is longer than 1 MiB"});
   }
-  toml::parse_result file = toml::parse(text);
+  const auto ascii = in_ascii(text);
+  if (!ascii) return std::unexpected(ascii.error());
+  toml::parse_result file = toml::parse(*ascii);
   if (file) return std::move(file).table();
   const toml::source_position at = file.error().source().begin;
   return std::unexpected(Problem{at.line, at.column, std::string(file.error().description())});

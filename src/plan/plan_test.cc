@@ -189,6 +189,18 @@ TEST(Plan, SaysWhereTextIsNoToml) {
   EXPECT_EQ(problem_of(std::string(kTextBytesMax + 1, ' ')), "1:1: the file is longer than 1 MiB");
 }
 
+TEST(Plan, OnlyCommentsHaveOtherCharactersThanAscii) {
+  const std::string commented = "\xef\xbb\xbf# Z\xc3\xbcrich\n" + std::string(kTwoHosts);
+  EXPECT_EQ(parse(commented).value(), parse(kTwoHosts).value());
+  const auto wrong = parse("# a\n  \xef\xbc\x80 = 1");
+  ASSERT_FALSE(wrong);
+  EXPECT_EQ(std::pair(wrong.error().line, wrong.error().column), std::pair(2u, 3u));
+  EXPECT_EQ(wrong.error().text, "a character that is not ASCII; comments may have some");
+}
+
+// toml++ has an assertion for this text.
+TEST(Plan, AControlCharacterInTheNameOfATableIsAnError) { EXPECT_FALSE(parse("[\x05\x05")); }
+
 TEST(Plan, RefusesTwoHostsOfOneName) {
   std::string text = kTwoHosts;
   text.replace(text.find("name = \"b\""), 10, "name = \"a\"");
