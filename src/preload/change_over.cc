@@ -39,6 +39,15 @@ bool is_worth_an_offer(Socket& socket, std::uint32_t calls) {
   return calls >= kOfferCalls && os::now() - socket.since >= kOfferAfter;
 }
 
+// The kernel counts only its own bytes for this limit.  A connection that must use the ring does so
+// all the same.
+bool waits_for_many(int fd, const Socket& socket) {
+  int low = 0;
+  socklen_t bytes = sizeof(low);
+  return !socket.must_switch.load(std::memory_order_relaxed) &&
+         next().getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, &bytes) == 0 && low > 1;
+}
+
 // Keeps TCP from holding bytes back, beneath the program.  Nagle's algorithm would wait for
 // acknowledgements that the ring has made needless, and a corked socket for bytes that go by the
 // ring.
@@ -106,8 +115,9 @@ void advance(int fd, Socket& socket) {
   const std::uint32_t calls = socket.calls.fetch_add(1, std::memory_order_relaxed) + 1;
   switch (socket.state.load(std::memory_order_relaxed)) {
     case Socket::State::kNew:
-      if (is_worth_an_offer(socket, calls)) service_link::offer(fd, socket);
-      return;
+      if (!is_worth_an_offer(socket, calls)) return;
+      if (!waits_for_many(fd, socket)) return service_link::offer(fd, socket);
+      return socket.counts.load(std::memory_order_relaxed)->stays_on_tcp.store(true);
     case Socket::State::kOffered: return look_for_answer(fd, socket, calls % kThoroughEvery == 0);
     default: return;
   }

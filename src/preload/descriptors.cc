@@ -32,13 +32,6 @@ bool is_tcp(int fd) {
          protocol == IPPROTO_TCP;
 }
 
-// The kernel counts only its own bytes for this limit.
-bool waits_for_many(int fd) {
-  int low = 0;
-  socklen_t bytes = sizeof(low);
-  return next().getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, &bytes) == 0 && low > 1;
-}
-
 // The peer may wait for the ring before it sends a byte.
 void offer_at_once(int fd) {
   if (const auto socket = SocketTable::find(fd)) change_over::advance_at_once(fd, *socket);
@@ -48,8 +41,7 @@ void offer_at_once(int fd) {
 void track(int fd, const sockaddr* to = nullptr, socklen_t bytes = 0) {
   const int error = errno;
   const policy::Choice choice = is_tcp(fd) ? required::choose(fd, to, bytes) : policy::Choice::kTcp;
-  const bool may_switch = choice == policy::Choice::kSdp || !waits_for_many(fd);
-  if (choice != policy::Choice::kTcp && may_switch) {
+  if (choice != policy::Choice::kTcp) {
     if (Socket* socket = SocketTable::add(fd)) {
       socket->nonblocking.store((next().fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
       epolls::is_tracked(fd, *socket);
@@ -61,8 +53,7 @@ void track(int fd, const sockaddr* to = nullptr, socklen_t bytes = 0) {
   errno = error;
 }
 
-// Stops tracking a descriptor that the kernel is about to close.
-void forget(int fd) { change_over::forget(fd); }
+using change_over::forget;
 
 void forget_range(unsigned first, unsigned last) {
   const int highest = static_cast<int>(std::min<unsigned>(last, INT_MAX));

@@ -36,7 +36,7 @@ VB_EXPORT int getsockopt(int fd, int level, int option, void* value, socklen_t* 
   const auto socket = SocketTable::find(fd);
   if (!socket || !socket->is_switched()) return result;
   if (is_error) {
-    if (const int pending = socket->pending_error.exchange(0)) {
+    if (const int pending = socket->take_error()) {
       memcpy(value, &pending, sizeof(pending));
     }
     return result;

@@ -70,7 +70,7 @@ class Socket {
   std::atomic<bool> is_spawned{false};   // a program that this process will start gets a copy
   std::atomic<bool> no_delay{false};   // TCP_NODELAY as the program sees it, after the change over
   std::atomic<bool> is_corked{false};  // TCP_CORK, likewise
-  std::atomic<int> pending_error{0};   // an errno that the next receive reports
+  std::atomic<int> pending_error{0};   // an errno that the next call reports, see take_error()
   std::atomic<bool> reads_no_more{false};       // shutdown() has said so
   std::atomic<bool> has_ended_incoming{false};  // the promise is withdrawn because of that
   std::atomic<bool> survives_exec{false};       // while exec() is prepared: a copy is inherited
@@ -96,6 +96,11 @@ class Socket {
     if (level != IPPROTO_TCP) return nullptr;
     if (option == TCP_NODELAY) return &no_delay;
     return option == TCP_CORK ? &is_corked : nullptr;
+  }
+
+  // Returns the errno that the next call reports, once; 0 for none.
+  int take_error() {
+    return pending_error.load(std::memory_order_relaxed) == 0 ? 0 : pending_error.exchange(0);
   }
 
   // Names this socket in messages to the service.

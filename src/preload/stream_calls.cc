@@ -36,7 +36,7 @@ class Send {
   ssize_t run() {
     if (lock_.taken() == EndLock::Taken::kOwn) return failed(EINTR);
     if (lock_.taken() == EndLock::Taken::kOwnerDied && !sender_.recover()) return reset(fd_);
-    if (const int error = socket_.pending_error.exchange(0)) return failed(error);
+    if (const int error = socket_.take_error()) return failed(error);
     // The kernel knows whether one may still send.
     if (from_.at_end()) return kernel_call(next().sendmsg, fd_, from_, flags_);
     look_for_peer();

@@ -20,25 +20,22 @@ bool blocks(int fd, const Socket& socket, int flags) {
          (os::system_call(SYS_fcntl, fd, F_GETFL) & O_NONBLOCK) == 0;
 }
 
-// Waits until the kernel reports `events`, at most as long as the socket's timeout says.
-// Returns false and sets errno if the caller must return.
-timespec timeout_of(int fd, int timeout_option) {
+std::optional<timespec> timeout_of(int fd, int timeout_option) {
   timeval limit{};
   socklen_t bytes = sizeof(limit);
   next().getsockopt(fd, SOL_SOCKET, timeout_option, &limit, &bytes);
-  return {.tv_sec = limit.tv_sec, .tv_nsec = limit.tv_usec * 1000};
+  if (limit.tv_sec == 0 && limit.tv_usec == 0) return std::nullopt;
+  return timespec{.tv_sec = limit.tv_sec, .tv_nsec = limit.tv_usec * 1000};
 }
 
 bool wait_in_kernel(int fd, short events, int timeout_option) {
-  const timespec timeout = timeout_of(fd, timeout_option);
-  const bool is_limited = timeout.tv_sec != 0 || timeout.tv_nsec != 0;
+  const auto timeout = timeout_of(fd, timeout_option);
   pollfd one{.fd = fd, .events = events, .revents = 0};
-  const int ready = next().ppoll(&one, 1, is_limited ? &timeout : nullptr, nullptr);
+  const int ready = next().ppoll(&one, 1, timeout ? &*timeout : nullptr, nullptr);
   if (ready == 0) errno = EAGAIN;
   return ready > 0;
 }
 
-// Ends a connection whose memory holds nonsense, for both sides.
 ssize_t reset(int fd) {
   leaving::reset(fd);
   errno = ECONNRESET;

@@ -10,6 +10,7 @@
 #include <array>
 #include <climits>
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "preload/socket_table.h"
@@ -92,8 +93,8 @@ ssize_t kernel_call(Call call, int fd, const Cursor& cursor, int flags,
 // Returns true if a call with these flags may sleep.
 bool blocks(int fd, const Socket& socket, int flags);
 
-// Returns SO_RCVTIMEO or SO_SNDTIMEO; zero is none.
-timespec timeout_of(int fd, int timeout_option);
+// Returns SO_RCVTIMEO or SO_SNDTIMEO, if the program has set it.
+std::optional<timespec> timeout_of(int fd, int timeout_option);
 
 // Waits until the kernel reports `events`, at most as long as the socket's timeout says.
 // Returns false and sets errno if the caller must return.

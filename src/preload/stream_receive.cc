@@ -53,7 +53,7 @@ class Receive {
   ssize_t run() {
     if (lock_.taken() == EndLock::Taken::kOwn) return failed(EINTR);
     if (lock_.taken() == EndLock::Taken::kOwnerDied && !receiver_.recover()) return reset(fd_);
-    if (const int error = socket_.pending_error.exchange(0)) return failed(error);
+    if (const int error = socket_.take_error()) return failed(error);
     while (!to_.at_end()) {
       const auto step = receiver_.read(to_.part(), peeks_);
       if (!step) return reset(fd_);
@@ -362,9 +362,8 @@ ssize_t receive_nothing(int fd, Socket& socket, int flags) {
   if (!blocks(fd, socket, flags)) return next().recv(fd, &ahead, 0, flags | MSG_DONTWAIT);
   // The kernel does not say why this wait has ended.
   pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
-  const timespec limit = timeout_of(fd, SO_RCVTIMEO);
-  const bool is_limited = limit.tv_sec != 0 || limit.tv_nsec != 0;
-  ::ppoll(&one, 1, is_limited ? &limit : nullptr, nullptr);
+  const auto limit = timeout_of(fd, SO_RCVTIMEO);
+  ::ppoll(&one, 1, limit ? &*limit : nullptr, nullptr);
   return 0;
 }
 
