@@ -476,8 +476,7 @@ VB_API int vb_service_add(uint32_t device, uint8_t port, const struct vb_service
                           uint64_t* registration);
 VB_API int vb_service_remove(uint64_t registration);
 
-// ---- fabrics of virtual hosts
-// --------------------------------------------------------------------
+// ---- fabrics of virtual hosts -----------------------------------------------------------------
 
 // Breaks a link or a node of a fabric, or mends it.  The words are those of `verbena fabric fault`:
 // {"link", "a", "red", "lossy", "2"}.  A null fabric is the one of VERBENA_FABRIC, or else the only

@@ -31,7 +31,7 @@ struct LatePacket {
 };
 
 // Holds the packets of an Ethernet fabric that are late.  Each link has a line in each direction.
-// What a host sends to itself has a line as well, though no link.
+// A line without a link holds what a host sends to itself.
 class LatePackets {
  public:
   using Line = faults::DelayLine<LatePacket>;

@@ -112,7 +112,7 @@ class SubnetNodeTest : public testing::Test {
   ClientId client_ = 0;
   std::uint32_t ids_ = 0;
   std::map<ClientId, std::deque<ipc::Bytes>> messages_{};  // that exchange() has taken
-  std::vector<Node::Membership> memberships_{};            // likewise
+  std::vector<Node::Membership> memberships_{};            // that exchange() has taken
 };
 
 }  // namespace verbena::node

@@ -373,7 +373,7 @@ static void perform_process(char** w, char* result) {
     if (pids[b] <= 0) die("fork");
     strcpy(result, "0");
   } else if (w[0][1] == 'x' && w[0][2] == 'e') {
-    // What cannot be as by TCP then is in docs/limits.md.
+    // Bytes in a ring make exec() differ from TCP (docs/limits.md).
     if (has_unread(a, w[2][0] != 'p')) return;
     result[0] = '\0';
     snprintf(text, sizeof(text), "exec %s", w[2]);

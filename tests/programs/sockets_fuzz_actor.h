@@ -296,7 +296,7 @@ static void fork_actor(int child, char* result) {
   const pid_t pid = fork();
   if (pid == 0) {
     self = child;
-    // What one process changes in a set the other one does not know (docs/limits.md).
+    // The two processes do not know what the other one changes in a set (docs/limits.md).
     for (int i = 0; i < kSlots; ++i) {
       if (is_set(slot[i])) empty(&slot[i]);
     }

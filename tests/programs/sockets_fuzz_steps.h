@@ -10,7 +10,7 @@ struct steps {
   char text[kStepsMax][kLineMax / 4];
 };
 
-// What the generator believes to stand in a slot; some steps will fail, which does not matter.
+// The generator guesses what stands in each slot.  A wrong guess only makes a step fail.
 enum { kNone = -1, kSet = 100 };
 struct plan {
   struct steps* out;
