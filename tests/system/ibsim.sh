@@ -31,6 +31,7 @@ print(json.load(sys.stdin)["fabric"]["managers"][0]["node"])')
 look ours verbena run --node "$node" --
 verbena fabric down >/dev/null
 
+cd "$work" # umad2sim writes its sysfs where it is started
 mkfifo "$work/console"
 ibsim -s "$work/named.net" <"$work/console" >"$work/ibsim" 2>&1 &
 simulator=$!
