@@ -179,6 +179,7 @@ void Lane::commit(const Executed& executed) {
 }
 
 void Lane::allow_access(bool allowed) {
+  was_allowed_ = was_allowed_ || allowed;
   ring::SharedMemory::store_release(mine_->allows, std::uint64_t{allowed});
   ring::SharedMemory::fence();
 }
@@ -208,7 +209,7 @@ bool Lane::next(std::optional<Arrival>& arrival) {
 bool Lane::read(const ring::Record& record, std::optional<Arrival>& arrival) {
   const std::uint16_t type = record.kind & kTypeMask;
   if (type == kAddressType) return store_address(record);
-  if (type == kExecutedType) return store_executed(record);
+  if (type == kExecutedType) return was_allowed_ && store_executed(record);
   const std::span<const std::byte> packet = record.payload;
   const std::size_t slot = record.kind & kSlotMask;
   if (type != kPacketType || slot >= kAddresses || !received_[slot] ||

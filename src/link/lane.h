@@ -125,7 +125,8 @@ class Lane {
   void set_peer_memory(PeerMemory* memory) { peer_memory_ = memory; }
   PeerMemory* peer_memory() { return peer_memory_; }
   // Tells the peer that this process applies the records and waits for the peer's accesses, or no
-  // longer does.
+  // longer does.  A peer that was never allowed to writes no such records: the lane ends if it
+  // does.
   void allow_access(bool allowed);
   // Returns true if the peer allows accesses.  Ask again after enter().
   bool may_access() const { return ring::SharedMemory::load_acquire(theirs_->allows) != 0; }
@@ -135,7 +136,9 @@ class Lane {
   void leave();
   // Returns 0 if the peer does not access this process's memory, else a number that differs for
   // each of its accesses.
-  std::uint64_t peer_is_inside() const { return ring::SharedMemory::load_acquire(theirs_->inside); }
+  std::uint64_t peer_is_inside() const {
+    return was_allowed_ ? ring::SharedMemory::load_acquire(theirs_->inside) : 0;
+  }
 
   // ---- receiving ----
   // Reads at most `max` records, calls take(arrival) for those that are packets, and returns the
@@ -220,6 +223,7 @@ class Lane {
   LaneObserver* observer_ = nullptr;
   bool was_full_ = false;  // prepare() has failed since the last park()
   bool ended_ = false;
+  bool was_allowed_ = false;  // the peer may access, or could before
   alignas(64) std::array<std::byte, kHeaderBytesMax> headers_{};
 };
 

@@ -74,6 +74,7 @@ void run(sim::FuzzInput input) {
   Lane peer = *Lane::attach(memory->bytes, Lane::Side::kSecond);
   Sealer sealer;
   lane.set_observer(&sealer);
+  lane.allow_access(input.take<std::uint8_t>() % 2 == 0);
   const Address address{.source = wire::ipv4_gid(1), .destination = wire::ipv4_gid(2)};
   const auto send = [&](Lane& by, std::uint16_t port) {
     Address to = address;

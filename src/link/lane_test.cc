@@ -60,6 +60,8 @@ Address infiniband_address(std::uint16_t from, std::uint16_t to) {
 
 class LaneTest : public testing::Test {
  protected:
+  LaneTest() { second_.allow_access(true); }
+
   // Sends a packet that consists of a header and of `payload`.
   bool send(Lane& lane, const std::string& payload, const Address& to = address(1, 2)) {
     if (!lane.prepare(to)) return false;
@@ -151,6 +153,21 @@ TEST_F(LaneTest, PeerSeesEachAnnouncedAccessUntilItEnds) {
   first_.enter();
   EXPECT_NE(second_.peer_is_inside(), 0U);
   EXPECT_NE(second_.peer_is_inside(), inside);
+}
+
+TEST_F(LaneTest, PeerThatMayNotAccessTheMemoryCannotPretendThatItDoes) {
+  second_.enter();
+  EXPECT_EQ(first_.peer_is_inside(), 0U) << "nobody would ever say that it is over";
+  ASSERT_TRUE(second_.prepare_executed());
+  second_.commit(Executed{.psns = 1});
+  receive(first_);
+  EXPECT_TRUE(first_.ended());
+}
+
+TEST_F(LaneTest, AccessThatHasBegunBeforeItIsForbiddenIsSeen) {
+  first_.enter();
+  second_.allow_access(false);
+  EXPECT_NE(second_.peer_is_inside(), 0U);
 }
 
 TEST_F(LaneTest, CarriesPacketsAndTheirAddressesBothWays) {

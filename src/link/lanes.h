@@ -40,12 +40,15 @@ class Lanes {
   // Sets the addresses of this host.  Packets to other addresses have no lane but the uplink.
   void set_addresses(std::vector<Gid> addresses) { addresses_ = std::move(addresses); }
 
+  bool has_address(const Gid& address) const {
+    return std::ranges::find(addresses_, address) != addresses_.end();
+  }
+
   // Returns the lane to the process that has this QP, else the uplink, else null.  The pointer is
   // valid until remove().
   Lane* find(const Address& address, Qpn destination) {
     const Place place = of_range_[destination.value / kRangeQpns];
-    if (place != kNone && !address.is_infiniband() &&
-        std::ranges::find(addresses_, address.destination) != addresses_.end()) {
+    if (place != kNone && !address.is_infiniband() && has_address(address.destination)) {
       if (place == kUnknown) {
         want(static_cast<std::uint16_t>(destination.value / kRangeQpns));
       } else if (!places_[place]->lane.ended()) {

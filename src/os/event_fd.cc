@@ -2,11 +2,13 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <ctime>
@@ -70,6 +72,44 @@ void WakeFd::wake() { add_one(fd_.get()); }
 void WakeFd::clear() {
   std::uint64_t value = 0;
   repeat_call(SYS_read, fd_.get(), &value, sizeof(value));
+}
+
+Result<std::pair<WakeSocket, WakeSocket>> WakeSocket::create_pair() {
+  std::array<int, 2> ends{-1, -1};
+  // A datagram socket sees no end of its peer, which would keep it readable.
+  if (::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0) {
+    return system_error(errno, "cannot make a socket pair");
+  }
+  return std::pair(WakeSocket(Fd(ends[0])), WakeSocket(Fd(ends[1])));
+}
+
+Result<WakeSocket> WakeSocket::adopt(Fd fd) {
+  int domain = 0, type = 0;
+  socklen_t size = sizeof(int);
+  if (::getsockopt(fd.get(), SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 ||
+      ::getsockopt(fd.get(), SOL_SOCKET, SO_TYPE, &type, &size) != 0 || domain != AF_UNIX ||
+      type != SOCK_DGRAM) {
+    return fail(Errc::kMalformed, "no socket that wakes");
+  }
+  return WakeSocket(std::move(fd));
+}
+
+void WakeSocket::wake() {
+  const std::byte one{1};
+  // It fails when unread datagrams fill the queue.  The other end is readable then, and only that
+  // matters.
+  repeat_call(SYS_sendto, fd_.get(), &one, sizeof(one), MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
+}
+
+void WakeSocket::clear() {
+  constexpr int kDatagramsMax = 1024;  // more than the queue holds by default
+  for (int i = 0; i < kDatagramsMax; ++i) {
+    std::byte any;
+    if (repeat_call(SYS_recvfrom, fd_.get(), &any, sizeof(any), MSG_DONTWAIT, nullptr, nullptr) <
+        0) {
+      return;
+    }
+  }
 }
 
 Result<TimerFd> TimerFd::create() {

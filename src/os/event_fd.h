@@ -57,6 +57,29 @@ class WakeFd {
   Fd fd_;
 };
 
+// Is one of two connected ends by which two processes of different users wake each other.  An
+// eventfd would not do: the two would share its flags and its count, so that one could make the
+// other's calls wait.  The end of the other process does not make this one readable.
+class WakeSocket {
+ public:
+  static Result<std::pair<WakeSocket, WakeSocket>> create_pair();
+  // Takes over an end that another process has sent.  kMalformed: it is no such end.
+  static Result<WakeSocket> adopt(Fd fd);
+
+  int fd() const { return fd_.get(); }
+  // Makes the other end readable.  Never waits.
+  void wake();
+  // Makes this end unreadable again.  Look for work after this call, not before it.  An end whose
+  // other process sends without pause may stay readable.
+  void clear();
+  void close() { fd_.reset(); }
+
+ private:
+  explicit WakeSocket(Fd fd) : fd_(std::move(fd)) {}
+
+  Fd fd_;
+};
+
 // Wakes a thread that sleeps in a Poller at a time.
 class TimerFd {
  public:

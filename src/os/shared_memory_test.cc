@@ -12,54 +12,55 @@
 namespace verbena::os {
 namespace {
 
-constexpr std::size_t kPage = 4096;
+constexpr std::size_t kPageBytes = 4096;
 
 TEST(SharedMemory, IsSeenThroughBothMappings) {
-  const SharedMemory ours = *create_shared_memory("test", 2 * kPage);
-  const Mapping theirs = *map_shared(ours.fd.get(), kPage, 4 * kPage, false);
-  ASSERT_EQ(theirs.bytes().size(), 2 * kPage);
-  EXPECT_EQ(theirs.bytes()[kPage], std::byte{0});
-  ours.mapping.bytes()[kPage] = std::byte{42};
-  EXPECT_EQ(theirs.bytes()[kPage], std::byte{42});
+  const SharedMemory ours = *create_shared_memory("test", 2 * kPageBytes);
+  const Mapping theirs = *map_shared(ours.fd.get(), kPageBytes, 4 * kPageBytes, false);
+  ASSERT_EQ(theirs.bytes().size(), 2 * kPageBytes);
+  EXPECT_EQ(theirs.bytes()[kPageBytes], std::byte{0});
+  ours.mapping.bytes()[kPageBytes] = std::byte{42};
+  EXPECT_EQ(theirs.bytes()[kPageBytes], std::byte{42});
 }
 
 TEST(SharedMemory, FailsWithoutASignalBeyondTheFileSizeLimit) {
   EXPECT_EQ(run_in_child([] {
-              const rlimit limit{kPage, kPage};
+              const rlimit limit{kPageBytes, kPageBytes};
               ::setrlimit(RLIMIT_FSIZE, &limit);
-              const auto large = create_shared_memory("test", 2 * kPage);
-              const auto small = create_shared_memory("test", kPage);
-              const auto own = map_private(2 * kPage);
+              const auto large = create_shared_memory("test", 2 * kPageBytes);
+              const auto small = create_shared_memory("test", kPageBytes);
+              const auto own = map_private(2 * kPageBytes);
               const bool right = !large && large.error().detail == EFBIG && small && own &&
-                                 own->bytes().size() == 2 * kPage;
+                                 own->bytes().size() == 2 * kPageBytes;
               ::_exit(right ? 0 : 1);
             }),
             0);
 }
 
 TEST(SharedMemory, SizeCannotChange) {
-  const SharedMemory ours = *create_shared_memory("test", kPage);
+  const SharedMemory ours = *create_shared_memory("test", kPageBytes);
   EXPECT_EQ(::ftruncate(ours.fd.get(), 0), -1);
-  EXPECT_EQ(::ftruncate(ours.fd.get(), 2 * kPage), -1);
+  EXPECT_EQ(::ftruncate(ours.fd.get(), 2 * kPageBytes), -1);
   EXPECT_EQ(::fcntl(ours.fd.get(), F_ADD_SEALS, F_SEAL_WRITE), -1);
 }
 
 TEST(SharedMemory, RefusesFilesThatCouldShrinkOrHaveAWrongSize) {
   const Fd loose(::memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  ASSERT_EQ(::ftruncate(loose.get(), kPage), 0);
-  EXPECT_EQ(map_shared(loose.get(), 1, kPage, true).error().code, Errc::kMalformed);
+  ASSERT_EQ(::ftruncate(loose.get(), kPageBytes), 0);
+  EXPECT_EQ(map_shared(loose.get(), 1, kPageBytes, true).error().code, Errc::kMalformed);
   const Fd file(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
   EXPECT_EQ(map_shared(file.get(), 1, SIZE_MAX, false).error().code, Errc::kMalformed);
-  const SharedMemory ours = *create_shared_memory("test", kPage);
-  EXPECT_EQ(map_shared(ours.fd.get(), kPage + 1, SIZE_MAX, true).error().code, Errc::kMalformed);
-  EXPECT_EQ(map_shared(ours.fd.get(), 0, kPage - 1, true).error().code, Errc::kMalformed);
+  const SharedMemory ours = *create_shared_memory("test", kPageBytes);
+  EXPECT_EQ(map_shared(ours.fd.get(), kPageBytes + 1, SIZE_MAX, true).error().code,
+            Errc::kMalformed);
+  EXPECT_EQ(map_shared(ours.fd.get(), 0, kPageBytes - 1, true).error().code, Errc::kMalformed);
 }
 
 TEST(SharedMemory, IsNotInheritedByAForkedChild) {
-  const SharedMemory ours = *create_shared_memory("test", kPage);
+  const SharedMemory ours = *create_shared_memory("test", kPageBytes);
   const std::byte* address = ours.mapping.bytes().data();
-  EXPECT_TRUE(memory_is_mapped(address, kPage, true));
-  EXPECT_EQ(run_in_child([&] { EXPECT_FALSE(memory_is_mapped(address, kPage, false)); }), 0);
+  EXPECT_TRUE(memory_is_mapped(address, kPageBytes, true));
+  EXPECT_EQ(run_in_child([&] { EXPECT_FALSE(memory_is_mapped(address, kPageBytes, false)); }), 0);
 }
 
 }  // namespace
