@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <fstream>
 #include <utility>
 #include <variant>
 
@@ -15,14 +16,24 @@
 namespace verbena::agent {
 namespace {
 
+// Returns the first port that users other than root may use, as for TCP.
+std::uint16_t unprivileged_port_start() {
+  std::uint16_t start = 1024;
+  std::ifstream("/proc/sys/net/ipv4/ip_unprivileged_port_start") >> start;
+  return start;
+}
+
 node::Node::Config node_config(const Network& network, const Agent::Options& options) {
   const Network::Identity identity = network.identity();
-  return {.node_guid = identity.node_guid,
-          .devices = identity.devices,
-          .build = options.build,
-          .pid = static_cast<std::uint32_t>(::getpid()),
-          .sa = identity.sa,
-          .trace = options.trace};
+  return {
+      .node_guid = identity.node_guid,
+      .devices = identity.devices,
+      .build = options.build,
+      .pid = static_cast<std::uint32_t>(::getpid()),
+      .unprivileged_port_start = options.all_users ? unprivileged_port_start() : std::uint16_t{0},
+      .own_user = ::geteuid(),
+      .sa = identity.sa,
+      .trace = options.trace};
 }
 
 }  // namespace
@@ -51,7 +62,7 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, std::unique_ptr<
       hello_timer_(loop, [this] { on_hello_timer(); }),
       port_files_timer_(loop, [this] { refresh_port_files(); }),
       again_(loop, [this] { pump(); }) {
-  if (options_.idle) {
+  if (!options_.of_fabric) {
     for (const int signal : {SIGTERM, SIGINT, SIGHUP}) signals_.add(signal);
     signals_.async_wait([this](const asio::error_code& failed, int) {
       if (!failed) stop("told to by a signal");
@@ -72,8 +83,8 @@ void Agent::addresses_changed(const std::vector<node::HostAddress>& addresses) {
   pump();
 }
 
-void Agent::port_changed(const std::optional<std::string>& why_down) {
-  node_.set_port(why_down, os::now());
+void Agent::port_changed(const std::optional<std::string>& why_down, const ipc::Reach& reach) {
+  node_.set_port(why_down, os::now(), reach);
   count_port_down();
   pump();
 }
@@ -155,13 +166,20 @@ void Agent::act(node::Node::ToClient&& output) {
 // returns the range.
 void Agent::give_uplink(node::ClientId client, std::uint16_t range) {
   const auto found = session_of_client_.find(client);
-  const auto wake = wake_of(client);
-  if (found == session_of_client_.end() || !wake) return;
-  const auto fds = network_->attach(client, range, *wake);
+  if (found == session_of_client_.end()) return;
+  Session& session = *sessions_.at(found->second);
+  const bool guest = is_guest(session);
+  std::optional<int> wake;
+  if (!guest) {
+    const auto its = wake_of(client);
+    if (!its) return;
+    wake = *its;
+  }
+  const auto fds = network_->attach(client, range, wake);
   if (!fds) return log_.line(fmt::format("an uplink: {}", fds.error().context));
   if (fds->empty()) return;
-  sessions_.at(found->second)
-      ->connection.send(ipc::encode(0, ipc::Lane{.lane = ipc::Lane::kUplink}), *fds);
+  session.connection.send(
+      ipc::encode(0, ipc::Lane{.lane = ipc::Lane::kUplink, .other_user = guest}), *fds);
 }
 
 void Agent::act(node::Node::LeaseWanted&& output) {
@@ -170,13 +188,18 @@ void Agent::act(node::Node::LeaseWanted&& output) {
 
 void Agent::act(node::Node::LaneWanted&& output) {
   auto memory = os::create_shared_memory("verbena-lane", link::Lane::kBytes);
-  if (memory) lane_memory_[output.lane] = std::move(memory->fd);
+  if (memory) lane_parts_.emplace(output.lane, LaneParts{.memory = std::move(memory->fd)});
   if (!memory) log_.line(fmt::format("a lane: {}", memory.error().context));
   node_.lane_made(output.lane,
                   memory ? Result<void>() : Result<void>(std::unexpected(memory.error())));
 }
 
-void Agent::act(node::Node::LaneHandedOver&& output) { lane_memory_.erase(output.lane); }
+void Agent::act(node::Node::LaneHandedOver&& output) { lane_parts_.erase(output.lane); }
+
+const Agent::Session* Agent::session_of(node::ClientId client) const {
+  const auto found = session_of_client_.find(client);
+  return found == session_of_client_.end() ? nullptr : sessions_.at(found->second).get();
+}
 
 // Returns the eventfd that wakes a program for its lanes.
 Result<int> Agent::wake_of(node::ClientId client) {
@@ -190,14 +213,30 @@ Result<int> Agent::wake_of(node::ClientId client) {
 // Returns the descriptors of ipc::Lane; none if there are none left, and the program then refuses
 // the lane.
 std::vector<int> Agent::lane_descriptors(const node::Node::ToClient& output) {
-  const auto memory = lane_memory_.find(*output.lane);
+  const auto parts = lane_parts_.find(*output.lane);
+  const Session* const session = session_of(output.client);
+  const Session* const peer = session_of(output.peer);
+  if (parts == lane_parts_.end() || session == nullptr || peer == nullptr) return {};
+  if (session->user.uid != peer->user.uid) {
+    return lane_to_other_user(parts->second).value_or(std::vector<int>());
+  }
   const auto own = wake_of(output.client);
   const auto other = wake_of(output.peer);
-  if (memory == lane_memory_.end() || !own || !other) return {};
-  std::vector<int> fds{memory->second.get(), *own, *other};
-  const os::Fd& table = sessions_.at(session_of_client_.at(output.peer))->access_table;
-  if (table) fds.push_back(table.get());
+  if (!own || !other) return {};
+  std::vector<int> fds{parts->second.memory.get(), *own, *other};
+  if (peer->access_table) fds.push_back(peer->access_table.get());
   return fds;
+}
+
+// Returns the descriptors for one of the two programs.
+Result<std::vector<int>> Agent::lane_to_other_user(LaneParts& parts) {
+  if (!parts.ends.empty()) {  // the first program has got the other end
+    return std::vector{parts.memory.get(), parts.ends.back().fd()};
+  }
+  auto [one, other] = VB_TRY(os::WakeSocket::create_pair());
+  parts.ends.push_back(std::move(one));
+  parts.ends.push_back(std::move(other));
+  return std::vector{parts.memory.get(), parts.ends.front().fd()};
 }
 
 void Agent::act(node::Node::RouteWanted&& output) {

@@ -40,6 +40,11 @@ namespace verbena::agent {
 // rest to a later turn of the loop, so that it does not delay others or produce events faster than
 // programs can read them.
 //
+// Usually it serves one user.  The agent that root starts for all users (Options::all_users) trusts
+// programs of the others less than its own: they get no sockets of the port (relay.h), see only
+// their own programs, cannot stop it, and cannot make it write to files that they could not write
+// themselves.
+//
 // The agent ends when nobody has needed it for a while: there is no program, no capture and no
 // directory with the port's counters, the node is idle, and every tool that it has welcomed has had
 // time to send its requests and get the replies.  It first releases the port and then the name, and
@@ -64,12 +69,14 @@ class Agent final : public Connection::Owner, private Network::User {
   static constexpr Duration kToolTimeout = std::chrono::seconds(5);
   // The agent waits at least this long for the first program, which has started it and may be slow.
   static constexpr Duration kFirstIdleMin = std::chrono::seconds(2);
+  static constexpr std::size_t kClientsOfUserMax = 256;  // programs and tools of one other user
 
   struct Options {
     std::string build{};
-    // The agent ends after this time without anybody who needs it.  None: it belongs to a fabric,
-    // which ends it with stop(), and no signal or program ends it.
+    // The agent ends after this time without anybody who needs it.  None: not by itself.
     std::optional<Duration> idle = std::chrono::seconds(10);
+    bool of_fabric = false;  // a fabric ends it with stop(), and no signal or program does
+    bool all_users = false;
     bool trace = false;
   };
 
@@ -95,6 +102,7 @@ class Agent final : public Connection::Owner, private Network::User {
     Time served_until{};        // the agent does not end before this while the tool is connected
     std::uint32_t pid = 0;      // as the agent sees it
     std::uint32_t own_pid = 0;  // as the process sees itself, maybe in its own process namespace
+    os::Peer user{};            // whose process it is; the pid may be 0
     std::string name{};
     os::Fd pidfd{};
     std::optional<node::ClientId> client{};  // programs only
@@ -107,7 +115,7 @@ class Agent final : public Connection::Owner, private Network::User {
 
   // ---- agent.cc: start, end, and the node's outputs
   void addresses_changed(const std::vector<node::HostAddress>& addresses) override;
-  void port_changed(const std::optional<std::string>& why_down) override;
+  void port_changed(const std::optional<std::string>& why_down, const ipc::Reach& reach) override;
   void port_state_changed(PortId port, const node::PortState& state) override;
   void arrived(std::span<const link::Arrival> arrivals) override;
   void routed(std::uint64_t token, const Result<node::HostRoute>& route) override;
@@ -133,12 +141,24 @@ class Agent final : public Connection::Owner, private Network::User {
   void send_all();
   void release_port_and_name();
 
+  struct LaneParts {
+    os::Fd memory;
+    std::vector<os::WakeSocket> ends{};  // for two users, to be passed on
+  };
+
   std::vector<int> lane_descriptors(const node::Node::ToClient& output);
+  static Result<std::vector<int>> lane_to_other_user(LaneParts& parts);
   Result<int> wake_of(node::ClientId client);
+  const Session* session_of(node::ClientId client) const;
 
   // ---- sessions.cc: programs and tools
   void on_listener();
   bool make_room();
+  bool serves(const os::Peer& peer) const;
+  // Returns true for another user's session, which may do less than those of this user.
+  static bool is_guest(const Session& session);
+  // Returns true if the session's user may hear of a program of another session.
+  static bool may_see(const Session& session, const Session& other);
   void received(Connection& from, const ipc::Envelope& envelope, std::span<const std::byte> message,
                 std::vector<os::Fd> fds) override;
   void received_all(Connection&, std::size_t messages) override;
@@ -185,7 +205,7 @@ class Agent final : public Connection::Owner, private Network::User {
 
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};
   std::map<node::ClientId, std::uint64_t> session_of_client_{};
-  std::map<node::LaneId, os::Fd> lane_memory_{};
+  std::map<node::LaneId, LaneParts> lane_parts_{};
   // Holds the first few sessions to which messages were sent since the last input.
   std::vector<std::uint64_t> sessions_sent_to_{};
   std::uint64_t next_session_ = 1;

@@ -15,7 +15,7 @@ namespace verbena::agent {
 Captures::Captures(asio::io_context& loop, Random random, Ended ended)
     : loop_(loop), random_(random), ended_(std::move(ended)), timer_(loop, [this] { tick(); }) {}
 
-Result<std::uint64_t> Captures::start(os::Fd file, os::Fd process, Time now) {
+Result<std::uint64_t> Captures::start(os::Fd file, os::Fd process, Time now, Whose whose) {
   if (running_.size() >= kCapturesMax) return fail(Errc::kNoResources, "captures at a time: 64");
   struct stat status {};
   // Writing to a pipe that nobody reads would block the agent, and with it every program.
@@ -30,6 +30,7 @@ Result<std::uint64_t> Captures::start(os::Fd file, os::Fd process, Time now) {
 
   auto running = std::make_unique<Running>(
       std::move(process), Capture(std::move(file), os::wall_clock_offset_ns(), now));
+  running->whose = whose;
   running->death = Watch(loop_, running->process.get(), [this, id] { died(id); });
   running_.emplace(id, std::move(running));
   if (timer_.deadline() == kNever) timer_.at(now + kTick);
@@ -66,6 +67,7 @@ void Captures::add(link::Direction direction, const link::Address& address,
   if (link::frame_bytes(address, datagram.size()) > frame.size()) return;
   const std::size_t bytes = link::write_frame(frame, address, identification, datagram);
   for (auto& [id, running] : running_) {
+    if (running->whose != Whose::kAll) continue;
     running->capture.add(
         {now, direction, {frame.begin(), frame.begin() + bytes}, address.link_layer}, now);
   }

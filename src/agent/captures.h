@@ -29,9 +29,12 @@ class Captures {
 
   Captures(asio::io_context& loop, Random random, Ended ended);
 
+  enum class Whose : std::uint8_t { kAll, kPrograms };
+
   // Starts a capture.  `file` is an open regular file; `process` is the pidfd of the process that
-  // the capture is for.  kInvalidArgument, kNoResources.
-  Result<std::uint64_t> start(os::Fd file, os::Fd process, Time now);
+  // the capture is for.  With kPrograms it has the packets of the programs that join it, and not
+  // those of the agent itself.  kInvalidArgument, kNoResources.
+  Result<std::uint64_t> start(os::Fd file, os::Fd process, Time now, Whose whose = Whose::kAll);
   // Makes a ring for a program and returns its descriptor, to be passed on.  kBadHandle: there is
   // no such capture.
   Result<int> join(std::uint64_t capture, Capture::Program program);
@@ -63,6 +66,7 @@ class Captures {
     os::Fd process;
     Watch death{};
     bool dead = false;
+    Whose whose = Whose::kAll;
     std::uint64_t left_out = 0;  // programs that could not be recorded
     Capture capture;
   };

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
 #include "os/clock.h"
+#include "os/entropy.h"
 
 namespace verbena::agent {
 namespace {
@@ -25,9 +27,9 @@ std::vector<os::Interface> interfaces_at_start() {
 KernelNetwork::KernelNetwork(asio::io_context& loop, std::optional<BindAddress> bind)
     : loop_(loop),
       bind_(bind),
-      port_timer_(loop, [this] { open_port(); }),
+      port_timer_(loop, [this] { look_again(); }),
       routes_(loop, [this](std::uint64_t token, const Result<node::HostRoute>& route) {
-        if (user_ != nullptr) user_->routed(token, route);
+        if (user_ != nullptr) user_->routed(token, reachable(route));
       }) {}
 
 Network::Identity KernelNetwork::identity() const {
@@ -45,49 +47,88 @@ void KernelNetwork::open(User& user) {
   }
   open_port();
   await_port();
+  open_other_port(false);
   refresh_addresses();
 }
 
 void KernelNetwork::close() {
   port_timer_.cancel();
+  relay_.reset();
   port_.reset();
   user_ = nullptr;
 }
 
 std::string KernelNetwork::state() const {
-  return port_ ? "port 4791 is open" : "no port: " + why_no_port_;
+  if (!port_) return "no port: " + why_no_port_;
+  return why_host_alone_.empty() ? "port 4791 is open" : "no port 4791: " + why_host_alone_;
 }
 
 void KernelNetwork::look_again() {
-  if (!port_) open_port();
+  open_port();
+  open_other_port(true);
 }
 
-void KernelNetwork::open_port() {
-  if (user_ == nullptr) return;
-  Port::Options options;
+Result<std::unique_ptr<Port>> KernelNetwork::try_port(std::uint16_t number, std::string& problem) {
+  Port::Options options{.port = number};
   if (bind_) {
     options.address = bind_->address;
     options.interface = bind_->interface;
   }
-  std::string problem;
   const auto readable = [this] {
     if (user_ != nullptr) user_->arrived(port_->receive(os::now()));
   };
-  auto port = Port::open(loop_, options, user_->captures(), readable, problem);
+  return Port::open(loop_, options, user_->captures(), readable, problem);
+}
+
+void KernelNetwork::took_port(std::unique_ptr<Port> port) {
+  port_ = std::move(port);
+  why_no_port_.clear();
+  tell_port();
+  user_->port_changed(std::nullopt,
+                      {.udp_port = port_->number(), .why_host_alone = why_host_alone_});
+}
+
+void KernelNetwork::open_port() {
+  if (user_ == nullptr || has_roce_port()) return;
+  if (port_ && port_->leases() != 0) {
+    port_timer_.at(os::now() + kPortRetry);  // programs have sockets of the other port
+    return;
+  }
+  std::string problem;
+  auto port = try_port(wire::kRoceUdpPort, problem);
   if (port) {
-    if (!why_no_port_.empty()) user_->log("port 4791 is open now");
-    port_ = std::move(*port);
-    tell_port();
-    why_no_port_.clear();
+    if (!why_no_port_.empty() || port_) user_->log("port 4791 is open now");
     port_timer_.cancel();
-    return user_->port_changed(std::nullopt);
+    why_host_alone_.clear();
+    return took_port(std::move(*port));
   }
   port_taken_ = port.error().code == Errc::kAddressInUse;
   port_timer_.at(os::now() + kPortRetry);  // no event tells when the holder closes the port
+  if (port_) return;
   const std::string why = problem.empty() ? port.error().context : problem;
   if (why == why_no_port_) return;
   why_no_port_ = why;
   user_->port_changed(why_no_port_);
+}
+
+// Opens another port than 4791, if somebody else holds that one.  A stopped program of this user is
+// waited for: it will close its sockets of a dead agent when it is continued.  `not_if_ours`: so is
+// any program of this user.
+void KernelNetwork::open_other_port(bool not_if_ours) {
+  if (port_ || !port_taken_) return;
+  const auto holder = os::udp_port_holder(wire::kRoceUdpPort);
+  if (holder.ours && (holder.stopped || not_if_ours)) return;
+  constexpr int kTries = 16;
+  constexpr std::uint64_t kFirst = 0x8000, kPorts = 0x4000;  // senders use higher ones
+  Random random(os::random_key());
+  for (int i = 0; i < kTries; ++i) {
+    std::string problem;
+    auto port = try_port(static_cast<std::uint16_t>(kFirst + random.below(kPorts)), problem);
+    if (!port) continue;
+    why_host_alone_ = why_no_port_;
+    user_->log("only programs of this host are reached: " + why_host_alone_);
+    return took_port(std::move(*port));
+  }
 }
 
 // Waits for the port.  Binding it fails until programs whose agent has died have closed their
@@ -133,11 +174,22 @@ std::span<const link::Arrival> KernelNetwork::send(link::Burst& burst, Time now)
   return port_->send(burst, now);
 }
 
+// Other hosts would answer to port 4791, which somebody else has.
+Result<node::HostRoute> KernelNetwork::reachable(Result<node::HostRoute> route) const {
+  if (!route || route->loopback || why_host_alone_.empty()) return route;
+  return fail(Errc::kAddressNotFound, "another program has UDP port 4791", ENETUNREACH);
+}
+
 Network::Answer KernelNetwork::route(const node::Node::RouteWanted& wanted) {
-  if (wanted.source || !bind_) return routes_.ask(wanted);
   node::Node::RouteWanted bound = wanted;
-  bound.source = bind_->address;
-  return routes_.ask(bound);
+  if (!wanted.source && bind_) bound.source = bind_->address;
+  auto answer = routes_.ask(bound);
+  if (!answer || wire::is_multicast(wanted.destination)) return answer;
+  answer = reachable(std::move(*answer));
+  if (!*answer && !why_host_alone_.empty()) {
+    user_->remark(wanted.client, "only programs of this host are reached: " + why_host_alone_);
+  }
+  return answer;
 }
 
 Result<std::uint16_t> KernelNetwork::lease(Random& random, const node::Node::LeaseWanted& wanted) {
@@ -152,7 +204,9 @@ Result<std::uint16_t> KernelNetwork::lease(Random& random, const node::Node::Lea
 }
 
 void KernelNetwork::release(std::uint16_t range) {
-  if (!plain_ranges_.release(range) && port_) port_->release(range);
+  if (plain_ranges_.release(range)) return;
+  if (relay_) relay_->release(range);
+  if (port_) port_->release(range);
 }
 
 std::vector<int> KernelNetwork::sockets_of(std::uint16_t range) const {
@@ -161,6 +215,15 @@ std::vector<int> KernelNetwork::sockets_of(std::uint16_t range) const {
 
 void KernelNetwork::passed_on(std::uint16_t range) {
   if (port_) port_->passed_on(range);
+  if (relay_) relay_->passed_on();
+}
+
+// A program of this user has sockets, and needs no uplink.
+Result<std::vector<int>> KernelNetwork::attach(node::ClientId client, std::uint16_t range,
+                                               std::optional<int> wake) {
+  if (wake || !port_) return std::vector<int>();
+  if (!relay_) relay_ = VB_TRY(Relay::create(loop_));
+  return relay_->attach(client, port_->take_sockets(range));
 }
 
 Result<void> KernelNetwork::set_members(std::uint16_t range, const Gid& group,
@@ -175,6 +238,7 @@ void KernelNetwork::add_counters(std::vector<ipc::NamedCount>& out) const {
   } else {
     out.push_back({"data_packets", 0});
   }
+  if (relay_) relay_->add_counters(out);
 }
 
 }  // namespace verbena::agent

@@ -10,6 +10,7 @@
 #include "agent/network.h"
 #include "agent/plain_ranges.h"
 #include "agent/port.h"
+#include "agent/relay.h"
 #include "agent/routes.h"
 #include "agent/watch.h"
 #include "os/interfaces.h"
@@ -18,6 +19,10 @@ namespace verbena::agent {
 
 // Is the network of this machine: UDP port 4791 on the kernel's interfaces, with the kernel's
 // addresses and routes.
+//
+// If somebody else holds the port, for example the kernel's soft-RoCE or the agent of another user,
+// it opens another one.  Other hosts cannot reach that, but programs of this host reach each other.
+// It goes back to 4791 when that is free and no program has a socket.
 class KernelNetwork final : public Network {
  public:
   // Programs that have lost an earlier agent must close their sockets within this time.
@@ -31,6 +36,8 @@ class KernelNetwork final : public Network {
   void open(User& user) override;
   void close() override;
   bool is_open() const override { return port_ != nullptr; }
+  // Returns true if other hosts can be reached.
+  bool has_roce_port() const { return port_ && why_host_alone_.empty(); }
   std::string state() const override;
   void look_again() override;
   std::span<const link::Arrival> send(link::Burst& burst, Time now) override;
@@ -39,6 +46,11 @@ class KernelNetwork final : public Network {
   void release(std::uint16_t range) override;
   std::vector<int> sockets_of(std::uint16_t range) const override;
   void passed_on(std::uint16_t range) override;
+  Result<std::vector<int>> attach(node::ClientId client, std::uint16_t range,
+                                  std::optional<int> wake) override;
+  void detach(node::ClientId client) override {
+    if (relay_) relay_->detach(client);
+  }
   Result<void> set_members(std::uint16_t range, const Gid& group,
                            std::span<const std::uint32_t> interfaces) override;
   std::size_t leases() const override { return port_ ? port_->leases() : 0; }
@@ -46,6 +58,10 @@ class KernelNetwork final : public Network {
 
  private:
   void open_port();
+  Result<std::unique_ptr<Port>> try_port(std::uint16_t number, std::string& problem);
+  void open_other_port(bool not_if_ours);
+  void took_port(std::unique_ptr<Port> port);
+  Result<node::HostRoute> reachable(Result<node::HostRoute> route) const;
   void await_port();
   void refresh_addresses();
   void tell_port();
@@ -55,10 +71,12 @@ class KernelNetwork final : public Network {
   User* user_ = nullptr;  // null when it is closed
   PlainRanges plain_ranges_{};
   std::unique_ptr<Port> port_{};
+  std::unique_ptr<Relay> relay_{};  // null: there was no program of another user
   std::vector<Gid> own_addresses_{};
   bool loopback_up_ = false;
   std::string why_no_port_{};
-  bool port_taken_ = false;  // port_ is null because another socket has the port
+  std::string why_host_alone_{};  // why port_ is another one; empty: it is 4791
+  bool port_taken_ = false;       // port_ is null because another socket has the port
   std::optional<os::InterfaceMonitor> monitor_{};
   Timer port_timer_;
   Watch monitoring_{};

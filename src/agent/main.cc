@@ -1,3 +1,4 @@
+#include <grp.h>
 #include <sys/auxv.h>
 #include <unistd.h>
 
@@ -34,6 +35,7 @@ struct Arguments {
   std::string name = os::agent_socket_name();
   std::string bind{};
   double idle_seconds = 10;
+  bool all_users = false;
   std::string log{};
   bool trace = false;
 };
@@ -81,8 +83,15 @@ void run_until_it_ends(asio::io_context& loop) {
 int run(const Arguments& arguments) {
   Agent::Options options{.build = VB_BUILD_ID};
   std::optional<BindAddress> bind;
+  options.all_users = arguments.all_users;
   options.idle =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(arguments.idle_seconds));
+  if (options.all_users) {
+    if (::geteuid() != 0) return failed(arguments, "only root can serve all users");
+    options.idle.reset();
+    // Files are written with the rights of users, and not of root's groups.
+    if (::setgroups(0, nullptr) != 0) return failed(arguments, "cannot leave root's groups");
+  }
   if (!arguments.bind.empty()) {
     bind = parse_bind_address(arguments.bind);
     if (!bind) return failed(arguments, "--bind " + arguments.bind + ": no IP address");
@@ -95,15 +104,24 @@ int run(const Arguments& arguments) {
   }
   options.trace = arguments.trace && !arguments.log.empty();
 
-  auto listener = claim_name(arguments.name, ::geteuid(), os::now() + kClaimTimeout);
+  const std::string name = options.all_users ? os::all_users_agent_name() : arguments.name;
+  auto listener = claim_name(name, ::geteuid(), os::now() + kClaimTimeout);
   if (!listener) return failed(arguments, listener.error());
   if (!*listener) {  // another agent serves already
     if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);
     return 0;
   }
   asio::io_context loop(1);
-  const Agent agent(loop, std::move(**listener), std::make_unique<KernelNetwork>(loop, bind),
-                    std::move(options), std::move(log));
+  auto network = std::make_unique<KernelNetwork>(loop, bind);
+  const KernelNetwork& its_network = *network;
+  auto agent = std::make_unique<Agent>(loop, std::move(**listener), std::move(network),
+                                       std::move(options), std::move(log));
+  // Programs would wait in vain, and an agent of their own might do better.
+  if (arguments.all_users && !its_network.has_roce_port()) {
+    const std::string why = its_network.state();
+    agent.reset();  // nobody finds it any more when the failure is reported
+    return failed(arguments, why);
+  }
   if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);
   run_until_it_ends(loop);
   return 0;
@@ -128,6 +146,8 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   or_variable(
       app.add_option("--bind", arguments.bind, "Address to open port 4791 on (default: all)"),
       "VERBENA_BIND");
+  app.add_flag("--all-users", arguments.all_users,
+               "Serve the programs of all users, until it is stopped; for root");
   or_variable(
       app.add_option("--idle", arguments.idle_seconds, "Seconds without a program until it ends")
           ->check(CLI::Range(0.0, 1e6))

@@ -25,8 +25,11 @@ class Network {
   class User {
    public:
     virtual void addresses_changed(const std::vector<node::HostAddress>& addresses) = 0;
-    // `why_down` tells why no port of the host works; nothing if they do.
-    virtual void port_changed(const std::optional<std::string>& why_down) = 0;
+    // `why_down` tells why no port of the host works; nothing if they do.  `reach` tells whom its
+    // programs reach then.
+    virtual void port_changed(const std::optional<std::string>& why_down,
+                              const ipc::Reach& reach) = 0;
+    void port_changed(const std::optional<std::string>& why_down) { port_changed(why_down, {}); }
     // Tells the state of one of the host's ports.  REQUIRES: the host has the port
     // (Identity::devices).
     virtual void port_state_changed(PortId port, const node::PortState& state) = 0;
@@ -82,10 +85,11 @@ class Network {
   virtual std::vector<int> sockets_of(std::uint16_t range) const = 0;
   virtual void passed_on(std::uint16_t range) = 0;
   // Lets packets for the range reach the program.  If it needs an uplink for that and has none, the
-  // result is its descriptors, as for ipc::Lane: memory, `wake`, which wakes the program, and what
-  // wakes the other end.
+  // result is its descriptors, as for ipc::Lane, valid until passed_on(): memory, `wake`, which
+  // wakes the program, and what wakes the other end.  Without `wake` the program is of another user
+  // than this process; the result is memory, and a socket that wakes in both directions.
   virtual Result<std::vector<int>> attach(node::ClientId /*client*/, std::uint16_t /*range*/,
-                                          int /*wake*/) {
+                                          std::optional<int> /*wake*/) {
     return std::vector<int>();
   }
   // Forgets the uplink of a program.

@@ -27,17 +27,18 @@ Result<std::unique_ptr<Port>> Port::open(asio::io_context& loop, const Options& 
                                          std::string& problem) {
   auto port = VB_TRY(os::RocePort::open(options, problem));
   auto receiver = VB_TRY(os::UdpReceiver::create(port->ipv4(), port->ipv6()));
-  return std::unique_ptr<Port>(
-      new Port(loop, std::move(port), std::move(receiver), captures, std::move(readable)));
+  return std::unique_ptr<Port>(new Port(loop, std::move(port), options.port, std::move(receiver),
+                                        captures, std::move(readable)));
 }
 
-Port::Port(asio::io_context& loop, std::unique_ptr<os::RocePort> port,
+Port::Port(asio::io_context& loop, std::unique_ptr<os::RocePort> port, std::uint16_t number,
            std::unique_ptr<os::UdpReceiver> receiver, Captures& captures, Watch::Callback readable)
     : captures_(captures),
       observer_(captures),
       port_(std::move(port)),
+      number_(number),
       receiver_(std::move(receiver)),
-      sender_({.observer = &observer_}),
+      sender_({.observer = &observer_, .destination_port = number}),
       readable_(std::move(readable)) {
   const std::array fds{port_->ipv4(), port_->ipv6()};
   for (std::size_t i = 0; i < fds.size(); ++i) {
@@ -99,11 +100,15 @@ std::span<const link::Arrival> Port::send(link::Burst& burst, Time now) {
     captures_.add(link::Direction::kOut, packet.address, 0, burst.datagram(packet), now);
   }
   own_packets_ += own_arrivals_.size();
-  if (own_arrivals_.empty()) {
+  if (own_arrivals_.empty() && number_ == wire::kRoceUdpPort) {
     sender_.send(burst);
   } else if (own_arrivals_.size() < burst.size()) {
     for (const link::Burst::Packet& packet : burst.packets()) {
       if (stays_here(packet.address)) continue;
+      if (!may_leave(packet.address)) {
+        ++host_alone_;
+        continue;
+      }
       std::ranges::copy(burst.transport(packet), leaving_.prepare().begin());
       leaving_.commit(packet.address, packet.bytes);
     }
@@ -118,6 +123,10 @@ std::span<const link::Arrival> Port::send(link::Burst& burst, Time now) {
 bool Port::stays_here(const link::Address& address) const {
   return loopback_up_ && !wire::is_link_local(address.destination) && is_own(address.source) &&
          is_own(address.destination);
+}
+
+bool Port::may_leave(const link::Address& address) const {
+  return number_ == wire::kRoceUdpPort || is_own(address.destination);
 }
 
 bool Port::is_own(const Gid& address) const {
@@ -142,6 +151,12 @@ std::vector<int> Port::sockets_of(std::uint16_t range) const {
   return fds;
 }
 
+os::RocePort::Lease Port::take_sockets(std::uint16_t range) {
+  auto found = leased_.extract(range);
+  return found ? std::move(found.mapped())
+               : os::RocePort::Lease{.range = range, .ipv4 = {}, .ipv6 = {}};
+}
+
 void Port::release(std::uint16_t range) {
   leased_.erase(range);
   ranges_.erase(range);
@@ -152,6 +167,7 @@ void Port::release(std::uint16_t range) {
 void Port::add_counters(std::vector<ipc::NamedCount>& out) const {
   out.push_back({"data_packets", data_packets_});
   out.push_back({"own_packets", own_packets_});
+  out.push_back({"dropped_host_alone", host_alone_});
   out.push_back({"dropped_unknown_qp", unknown_qp_});
   out.push_back({"qp1_packets", qp1_packets_});
   out.push_back({"drained_packets", port_->drained()});

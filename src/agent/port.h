@@ -24,7 +24,10 @@
 namespace verbena::agent {
 
 // Owns the agent's end of UDP port 4791: the leases of all programs and the packets of QP1.  It
-// counts and drops all other packets, since no data passes through the agent.  One thread.
+// counts and drops all other packets, since no data passes through the agent.
+//
+// With another port than 4791 it reaches only programs of this host: packets for others are counted
+// and dropped, since they could not answer.  One thread.
 class Port {
  public:
   using Options = os::RocePort::Options;
@@ -57,6 +60,9 @@ class Port {
   // Returns the descriptors to pass to the program: IPv4's, then IPv6's if the host has it.
   bool has_range(std::uint16_t range) const { return ranges_.contains(range); }
   std::vector<int> sockets_of(std::uint16_t range) const;
+  // Takes the sockets of a range out, instead of passing them to its program.  Their descriptors
+  // are empty if there are none.
+  os::RocePort::Lease take_sockets(std::uint16_t range);
   // Closes our copies of the range's sockets after they were passed on (RocePort has its own).
   void passed_on(std::uint16_t range) { leased_.erase(range); }
   // Calls os::RocePort::set_members().
@@ -68,6 +74,7 @@ class Port {
   void release(std::uint16_t range);
 
   std::size_t leases() const { return port_->leases(); }
+  std::uint16_t number() const { return number_; }
   // Adds the counters, among them data_packets (intact packets for QPs other than 1 that reached
   // the agent) and own_packets (packets of QP1 that never left it).
   void add_counters(std::vector<ipc::NamedCount>& out) const;
@@ -84,16 +91,18 @@ class Port {
     Captures& captures_;
   };
 
-  Port(asio::io_context& loop, std::unique_ptr<os::RocePort> port,
+  Port(asio::io_context& loop, std::unique_ptr<os::RocePort> port, std::uint16_t number,
        std::unique_ptr<os::UdpReceiver> receiver, Captures& captures, Watch::Callback readable);
 
   void accept(const os::UdpReceiver::Datagram& datagram, Time now);
   bool is_own(const Gid& address) const;
   bool stays_here(const link::Address& address) const;
+  bool may_leave(const link::Address& address) const;
 
   Captures& captures_;
   Observer observer_;
   std::unique_ptr<os::RocePort> port_;
+  std::uint16_t number_;
   std::unique_ptr<os::UdpReceiver> receiver_;
   os::UdpSender sender_;
   Watch::Callback readable_;
@@ -108,6 +117,7 @@ class Port {
 
   std::uint64_t qp1_packets_ = 0;
   std::uint64_t own_packets_ = 0;
+  std::uint64_t host_alone_ = 0;  // packets for other hosts
   std::uint64_t data_packets_ = 0;
   std::uint64_t unknown_qp_ = 0;  // packets for QPNs that nobody has leased
   std::array<std::uint64_t, static_cast<std::size_t>(wire::Drop::kCount)> dropped_{};

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "os/file_rights.h"
+
 namespace verbena::agent {
 namespace {
 
@@ -114,7 +116,7 @@ std::vector<ipc::NamedCount> port_counters(const CounterSums& programs, const Co
   };
 }
 
-Result<void> PortFiles::add(const os::Fd& port, os::Fd process,
+Result<void> PortFiles::add(const os::Fd& port, os::Fd process, const os::Peer& user,
                             const std::vector<ipc::NamedCount>& values) {
   if (directories_.size() >= kDirectoriesMax) {
     return fail(Errc::kNoResources, "programs with files of the port at a time: 256");
@@ -125,12 +127,15 @@ Result<void> PortFiles::add(const os::Fd& port, os::Fd process,
     return fail(Errc::kInvalidArgument, "the port's files need a directory in memory");
   }
   if (!process) return fail(Errc::kInvalidArgument, "the port's files need a living process");
+  const os::FileRightsOf rights(user.uid, user.gid);
+  if (!rights.taken()) return fail(Errc::kPermission, "the agent cannot act for this user");
   Directory made;
   made.counters = VB_TRY(make_directory(port, "counters"));
   made.hw_counters = VB_TRY(make_directory(port, "hw_counters"));
   const auto lifespan = std::chrono::duration_cast<std::chrono::milliseconds>(kLifespan).count();
   VB_TRY_VOID(write_file(made.hw_counters, "lifespan", std::to_string(lifespan) + "\n"));
   made.process = std::move(process);
+  made.user = user;
   const auto at = directories_.insert(directories_.end(), std::move(made));
   at->death = Watch(loop_, at->process.get(), [this, at] { directories_.erase(at); });
   refresh(values);
@@ -139,6 +144,8 @@ Result<void> PortFiles::add(const os::Fd& port, os::Fd process,
 
 void PortFiles::refresh(const std::vector<ipc::NamedCount>& values) {
   for (Directory& directory : directories_) {
+    const os::FileRightsOf rights(directory.user.uid, directory.user.gid);
+    if (!rights.taken()) continue;
     for (const ipc::NamedCount& counter : values) {
       const auto known = directory.written.find(counter.name);
       if (known != directory.written.end() && known->second == counter.value) continue;

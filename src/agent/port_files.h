@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "ipc/counters.h"
 #include "os/fd.h"
+#include "os/unix_channel.h"
 
 // Writes the files in which programs under `verbena run --sysfs` read the port's counters.  On a
 // machine with an adapter, they would read them in /sys/class/infiniband.
@@ -37,9 +38,11 @@ class PortFiles {
 
   explicit PortFiles(asio::io_context& loop) : loop_(loop) {}
 
-  // Adds a directory and writes the files with these values.  `port` is an open directory in memory
-  // (tmpfs); `process` is a pidfd.  kInvalidArgument, kNoResources, kSystem.
-  Result<void> add(const os::Fd& port, os::Fd process, const std::vector<ipc::NamedCount>& values);
+  // Adds a directory and writes the files with these values, now and later with the rights of
+  // `user`.  `port` is an open directory in memory (tmpfs); `process` is a pidfd.
+  // kInvalidArgument, kNoResources, kSystem.
+  Result<void> add(const os::Fd& port, os::Fd process, const os::Peer& user,
+                   const std::vector<ipc::NamedCount>& values);
   // Writes the values that have changed.  A file that cannot be written any more keeps its value.
   void refresh(const std::vector<ipc::NamedCount>& values);
 
@@ -49,6 +52,7 @@ class PortFiles {
  private:
   struct Directory {
     os::Fd process{};
+    os::Peer user{};
     Watch death{};
     os::Fd counters{}, hw_counters{};
     std::map<std::string, std::uint64_t, std::less<>> written{};

@@ -82,6 +82,7 @@ class PortFilesTest : public testing::Test {
   static os::Fd open_directory(const std::string& path) {
     return os::Fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   }
+  static os::Peer self() { return {.pid = ::getpid(), .uid = ::geteuid(), .gid = ::getegid()}; }
   os::Fd process() const { return os::open_pidfd(child_).value(); }
   std::string text(const std::string& file) const {
     std::ifstream in(directory_ + "/" + file);
@@ -96,8 +97,8 @@ class PortFilesTest : public testing::Test {
 
 TEST_F(PortFilesTest, WritesValuesWhenTheyChange) {
   PortFiles files(loop_);
-  ASSERT_TRUE(
-      files.add(open_directory(directory_), process(), {{"counters/a", 9}, {"hw_counters/b", 1}}));
+  ASSERT_TRUE(files.add(open_directory(directory_), process(), self(),
+                        {{"counters/a", 9}, {"hw_counters/b", 1}}));
   EXPECT_EQ(text("counters/a"), "9\n");
   EXPECT_EQ(text("hw_counters/b"), "1\n");
   EXPECT_EQ(text("hw_counters/lifespan"), "200\n");
@@ -112,15 +113,15 @@ TEST_F(PortFilesTest, WritesValuesWhenTheyChange) {
 
 TEST_F(PortFilesTest, ReplacesALongerValueOfAnEarlierAgent) {
   PortFiles before(loop_);
-  ASSERT_TRUE(before.add(open_directory(directory_), process(), {{"counters/a", 100000}}));
+  ASSERT_TRUE(before.add(open_directory(directory_), process(), self(), {{"counters/a", 100000}}));
   PortFiles after(loop_);
-  ASSERT_TRUE(after.add(open_directory(directory_), process(), {{"counters/a", 7}}));
+  ASSERT_TRUE(after.add(open_directory(directory_), process(), self(), {{"counters/a", 7}}));
   EXPECT_EQ(text("counters/a"), "7\n");
 }
 
 TEST_F(PortFilesTest, ReleasesTheDirectoryWhenItsProcessEnds) {
   PortFiles files(loop_);
-  ASSERT_TRUE(files.add(open_directory(directory_), process(), {}));
+  ASSERT_TRUE(files.add(open_directory(directory_), process(), self(), {}));
   loop_.poll();
   EXPECT_FALSE(files.empty());
   end_process();
@@ -131,16 +132,17 @@ TEST_F(PortFilesTest, ReleasesTheDirectoryWhenItsProcessEnds) {
 
 TEST_F(PortFilesTest, DoesNotWriteToLinksPipesOrOtherFileSystems) {
   PortFiles files(loop_);
-  EXPECT_EQ(files.add(open_directory("/proc"), process(), {}).error().code, Errc::kInvalidArgument);
-  EXPECT_EQ(files.add(os::Fd(), process(), {}).error().code, Errc::kInvalidArgument);
-  EXPECT_EQ(files.add(open_directory(directory_), os::Fd(), {}).error().code,
+  EXPECT_EQ(files.add(open_directory("/proc"), process(), self(), {}).error().code,
+            Errc::kInvalidArgument);
+  EXPECT_EQ(files.add(os::Fd(), process(), self(), {}).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(files.add(open_directory(directory_), os::Fd(), self(), {}).error().code,
             Errc::kInvalidArgument);
   std::filesystem::create_directory(directory_ + "/elsewhere");
   std::filesystem::create_directory_symlink("elsewhere", directory_ + "/counters");
-  EXPECT_FALSE(files.add(open_directory(directory_), process(), {{"counters/a", 1}}));
+  EXPECT_FALSE(files.add(open_directory(directory_), process(), self(), {{"counters/a", 1}}));
   std::filesystem::remove(directory_ + "/counters");
 
-  ASSERT_TRUE(files.add(open_directory(directory_), process(), {{"counters/a", 1}}));
+  ASSERT_TRUE(files.add(open_directory(directory_), process(), self(), {{"counters/a", 1}}));
   std::ofstream(directory_ + "/elsewhere/mine") << "mine";
   std::filesystem::remove(directory_ + "/counters/a");
   std::filesystem::create_symlink("../elsewhere/mine", directory_ + "/counters/a");
@@ -152,9 +154,10 @@ TEST_F(PortFilesTest, DoesNotWriteToLinksPipesOrOtherFileSystems) {
 TEST_F(PortFilesTest, LimitsTheNumberOfDirectories) {
   PortFiles files(loop_);
   for (std::size_t i = 0; i < PortFiles::kDirectoriesMax; ++i) {
-    ASSERT_TRUE(files.add(open_directory(directory_), process(), {})) << i;
+    ASSERT_TRUE(files.add(open_directory(directory_), process(), self(), {})) << i;
   }
-  EXPECT_EQ(files.add(open_directory(directory_), process(), {}).error().code, Errc::kNoResources);
+  EXPECT_EQ(files.add(open_directory(directory_), process(), self(), {}).error().code,
+            Errc::kNoResources);
 }
 
 }  // namespace

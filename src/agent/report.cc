@@ -23,13 +23,15 @@ ipc::StatusReply Agent::status() const {
   reply.pid = static_cast<std::uint32_t>(::getpid());
   reply.build = options_.build;
   reply.uptime = os::now() - started_;
+  reply.all_users = options_.all_users;
   reply.programs = static_cast<std::uint32_t>(programs());
   reply.leases = static_cast<std::uint32_t>(network_->leases());
   reply.ids = static_cast<std::uint32_t>(node_.ids());
   for (const ipc::Device& device : node_.devices()) {
     std::uint8_t number = 1;
     for (const ipc::Port& port : device.ports) {
-      reply.ports.push_back({device.name, number++, port.active, port.why_down});
+      reply.ports.push_back(
+          {device.name, number++, port.active, port.why_down, port.reach.why_host_alone});
     }
   }
   reply.counters = counters();
@@ -103,7 +105,7 @@ void Agent::processes(Session& session, const ipc::Envelope& envelope) {
   std::vector<int> tables;
   for (auto at = sessions_.upper_bound(request->after_process); at != sessions_.end(); ++at) {
     const Session& other = *at->second;
-    if (other.role != Role::kProgram) continue;
+    if (other.role != Role::kProgram || !may_see(session, other)) continue;
     if (reply.processes.size() == ipc::kProcessesPerReply || tables.size() == os::kMessageFdsMax) {
       reply.more = true;
       return session.connection.reply(envelope.request, reply, tables);
@@ -122,9 +124,9 @@ void Agent::processes(Session& session, const ipc::Envelope& envelope) {
       reply.more = true;
       break;
     }
-    if (const auto found = session_of_client_.find(client); found != session_of_client_.end()) {
-      info.pid = sessions_.at(found->second)->pid;
-    }
+    const Session* const its = session_of(client);
+    if (is_guest(session) && (its == nullptr || !may_see(session, *its))) continue;
+    if (its != nullptr) info.pid = its->pid;
     reply.connections.push_back(std::move(info));
   }
   session.connection.reply(envelope.request, reply, tables);

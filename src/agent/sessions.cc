@@ -9,6 +9,7 @@
 #include "agent/agent.h"
 #include "base/printable.h"
 #include "os/clock.h"
+#include "os/file_rights.h"
 #include "os/process.h"
 
 // Implements the part of Agent that serves programs and tools.
@@ -57,17 +58,33 @@ void Agent::on_listener() {
       return;
     }
     // Anybody may connect to an abstract name.  Close connections of other users at once.
-    if (!channel->check_peer_uid(::geteuid())) {
+    const auto peer = channel->peer();
+    if (!peer || !serves(*peer)) {
       ++clients_refused_;
       continue;
     }
     const std::uint64_t id = next_session_++;
     auto session = std::make_unique<Session>(loop_, std::move(*channel), id, *this);
+    session->user = *peer;
     session->hello_by = os::now() + kHelloTimeout;
     if (hello_timer_.deadline() == kNever) hello_timer_.at(session->hello_by);
     sessions_.emplace(id, std::move(session));
   }
   update_idle();
+}
+
+// Returns true if this process may connect.
+bool Agent::serves(const os::Peer& peer) const {
+  if (peer.uid == ::geteuid()) return true;
+  const auto its = [&](const auto& one) { return one.second->user.uid == peer.uid; };
+  return options_.all_users &&
+         std::ranges::count_if(sessions_, its) < static_cast<std::ptrdiff_t>(kClientsOfUserMax);
+}
+
+bool Agent::is_guest(const Session& session) { return session.user.uid != ::geteuid(); }
+
+bool Agent::may_see(const Session& session, const Session& other) {
+  return !is_guest(session) || session.user.uid == other.user.uid;
 }
 
 void Agent::received_all(Connection&, std::size_t messages) { pump_after(messages); }
@@ -154,14 +171,17 @@ void Agent::hello(Session& session, const ipc::Envelope& envelope, std::vector<o
 
 std::string Agent::refusal(const Session& session, const std::string& build) {
   const auto peer = session.connection.channel().peer();
-  if (!peer || peer->uid != ::geteuid()) {
+  if (!peer || (peer->uid != ::geteuid() && !options_.all_users)) {
     return fmt::format("this agent (pid {}) serves user id {} alone", ::getpid(), ::geteuid());
   }
   if (build != options_.build) {
     const std::string both = fmt::format(
         "the agent (pid {}) is of build {}, the program of build {}", ::getpid(), options_.build,
         build.empty() ? "unknown" : printable_name(build.substr(0, kBuildTextMax)));
-    if (!options_.idle) return both + "; it is of a fabric: 'verbena fabric down', and up again";
+    if (options_.of_fabric) {
+      return both + "; it is of a fabric: 'verbena fabric down', and up again";
+    }
+    if (options_.all_users) return both + "; it serves all users: root can stop and start it";
     if (programs() != 0 || !captures_.empty()) {
       return fmt::format("{}, and {} programs use it: end them, or 'verbena agent stop'", both,
                          programs());
@@ -184,7 +204,8 @@ std::string Agent::refusal(const Session& session, const std::string& build) {
 Result<os::Fd> Agent::pidfd_of(const Session& session, std::vector<os::Fd>& fds) const {
   if (!fds.empty()) {
     const auto peer = session.connection.channel().peer();
-    if (peer && peer->pid == 0) return std::move(fds[0]);  // in a process namespace beside ours
+    // A process in a process namespace beside ours is not visible.
+    if (peer && peer->pid == 0 && !is_guest(session)) return std::move(fds[0]);
     const auto pid = os::pid_of_pidfd(fds[0].get());
     if (pid && peer && *pid == peer->pid) return std::move(fds[0]);
   }
@@ -213,7 +234,8 @@ void Agent::welcome(Session& session, std::uint64_t request, const ipc::Hello& h
     session.served_until = os::now() + kToolTimeout;
     return;
   }
-  session.client = node_.connected(os::now(), session.pid, hello.lanes);
+  session.client = node_.connected(
+      os::now(), {.pid = session.pid, .user = session.user.uid, .lanes = hello.lanes});
   if (!port_files_.empty()) refresh_port_files();
   session_of_client_.emplace(*session.client, session.connection.id());
   log_.line(fmt::format("{} (pid {}) is here", printable_name(session.name), session.pid));
@@ -244,7 +266,12 @@ void Agent::serve(Session& session, const ipc::Envelope& envelope, std::vector<o
     case ipc::Type::kStatus: return connection.reply(envelope.request, status());
     case ipc::Type::kProcesses: return processes(session, envelope);
     case ipc::Type::kStop:
-      if (!options_.idle) {
+      if (is_guest(session)) {
+        return connection.done(envelope.request, fail(Errc::kPermission,
+                                                      "the agent serves all users: only root may "
+                                                      "stop it"));
+      }
+      if (options_.of_fabric) {
         return connection.done(envelope.request, fail(Errc::kNotSupported,
                                                       "this agent is of a fabric: use 'verbena "
                                                       "fabric down'"));
@@ -276,7 +303,15 @@ void Agent::start_capture(Session& session, const ipc::Envelope& envelope,
   if (!process) {
     return session.connection.done(envelope.request, std::unexpected(process.error()));
   }
-  const auto id = captures_.start(std::move(fds[0]), std::move(*process), os::now());
+  if (is_guest(session) && !os::is_on_local_filesystem(fds[0].get())) {
+    return session.connection.done(envelope.request,
+                                   fail(Errc::kInvalidArgument,
+                                        "this agent serves all users: it writes captures to local "
+                                        "filesystems alone, for example to /tmp"));
+  }
+  // The packets of QP 1 belong to all users.
+  const auto whose = is_guest(session) ? Captures::Whose::kPrograms : Captures::Whose::kAll;
+  const auto id = captures_.start(std::move(fds[0]), std::move(*process), os::now(), whose);
   if (!id) return session.connection.done(envelope.request, std::unexpected(id.error()));
   log_.line(fmt::format("capture for {} (pid {})", printable_name(session.name), session.pid));
   session.capture = *id;
@@ -290,8 +325,9 @@ void Agent::show_port(Session& session, const ipc::Envelope& envelope, std::vect
                                    fail(Errc::kMalformed, "the port's files need one directory"));
   }
   auto process = process_named(session, request->pid);
-  const Result<void> added = process ? port_files_.add(fds[0], *std::move(process), port_values())
-                                     : std::unexpected(process.error());
+  const Result<void> added =
+      process ? port_files_.add(fds[0], *std::move(process), session.user, port_values())
+              : std::unexpected(process.error());
   if (!added) ++port_files_refused_;
   session.connection.done(envelope.request, added);
   if (added) refresh_port_files();

@@ -1,26 +1,32 @@
-#include "hosts/uplinks.h"
+#include "agent/uplinks.h"
 
 #include <algorithm>
 
 #include "os/clock.h"
 
-namespace verbena::hosts {
+namespace verbena::agent {
 
 void copy_packet(const link::Arrival& arrival, std::span<std::byte> out) {
   std::ranges::copy(arrival.transport, out.begin());
   std::ranges::copy(arrival.headers, out.begin());
 }
 
-Result<std::unique_ptr<Uplinks>> Uplinks::create(asio::io_context& loop, Reader& reader) {
+Result<std::unique_ptr<Uplinks>> Uplinks::create(asio::io_context& loop, Reader& reader,
+                                                 Woken woken) {
   auto wake = VB_TRY(os::WakeFd::create());
-  return std::unique_ptr<Uplinks>(new Uplinks(loop, reader, std::move(wake)));
+  return std::unique_ptr<Uplinks>(new Uplinks(loop, reader, std::move(wake), std::move(woken)));
 }
 
-Uplinks::Uplinks(asio::io_context& loop, Reader& reader, os::WakeFd wake)
-    : reader_(reader),
+Uplinks::Uplinks(asio::io_context& loop, Reader& reader, os::WakeFd wake, Woken woken)
+    : loop_(loop),
+      reader_(reader),
       wake_(std::move(wake)),
-      full_lane_timer_(loop, [] {}) {  // the owner calls read() whenever the loop has run
-  woken_ = agent::Watch(loop, wake_.fd(), [this] { wake_.clear(); });
+      woken_(std::move(woken)),
+      full_lane_timer_(loop, [this] { woken_(); }) {
+  watch_ = Watch(loop, wake_.fd(), [this] {
+    wake_.clear();
+    woken_();
+  });
 }
 
 // ---- programs -----------------------------------------------------------------------------------
@@ -44,26 +50,42 @@ std::size_t Uplinks::leases(HostIndex host) const {
       std::ranges::count_if(host_of_range_, [&](const auto& one) { return one.second == host; }));
 }
 
-Result<std::vector<int>> Uplinks::attach(const ProgramId& program, std::uint16_t range, int wake) {
-  std::vector<int> fds;
-  if (!uplinks_.contains(program)) {
-    if (uplinks_.size() == kUplinksMax) {
-      ++counters_.limit;
-      return fail(Errc::kNoResources, "the fabric has the most programs that it may have");
-    }
-    auto memory = VB_TRY(os::create_shared_memory("verbena-uplink", link::Lane::kBytes));
-    auto own_wake = VB_TRY(os::duplicate_fd(wake));
-    const auto lane = VB_TRY(link::Lane::attach(memory.mapping.bytes(), link::Lane::Side::kSecond));
-    uplinks_.try_emplace(program, std::move(memory.mapping), lane,
-                         os::WakeFd::adopt(std::move(own_wake)));
-    memory_to_pass_ = std::move(memory.fd);
-    fds = {memory_to_pass_->get(), wake, wake_.fd()};
+Result<std::vector<int>> Uplinks::attach(const ProgramId& program, std::uint16_t range,
+                                         std::optional<int> wake) {
+  if (uplinks_.contains(program)) {
+    program_of_range_[range] = program;
+    return std::vector<int>();
   }
+  if (uplinks_.size() == kUplinksMax) {
+    ++counters_.limit;
+    return fail(Errc::kNoResources, "there are the most uplinks that there may be");
+  }
+  auto memory = VB_TRY(os::create_shared_memory("verbena-uplink", link::Lane::kBytes));
+  const auto lane = VB_TRY(link::Lane::attach(memory.mapping.bytes(), link::Lane::Side::kSecond));
+  std::vector<int> fds{memory.fd.get()};
+  if (wake) {
+    auto its = os::WakeFd::adopt(VB_TRY(os::duplicate_fd(*wake)));
+    uplinks_.try_emplace(program, std::move(memory.mapping), lane, std::move(its));
+    fds.insert(fds.end(), {*wake, wake_.fd()});
+  } else {
+    auto [own, its] = VB_TRY(os::WakeSocket::create_pair());
+    to_pass_.push_back(VB_TRY(os::duplicate_fd(its.fd())));
+    fds.push_back(to_pass_.back().get());
+    const auto added =
+        uplinks_.try_emplace(program, std::move(memory.mapping), lane, std::move(own));
+    Uplink& uplink = added.first->second;
+    auto& socket = std::get<os::WakeSocket>(uplink.wake_);
+    uplink.woken_ = Watch(loop_, socket.fd(), [this, &socket] {
+      socket.clear();
+      woken_();
+    });
+  }
+  to_pass_.push_back(std::move(memory.fd));
   program_of_range_[range] = program;
   return fds;
 }
 
-void Uplinks::passed_on() { memory_to_pass_.reset(); }
+void Uplinks::passed_on() { to_pass_.clear(); }
 
 void Uplinks::detach(const ProgramId& program) {
   const auto leaving = uplinks_.find(program);
@@ -100,7 +122,7 @@ bool Uplinks::read(Time now) {
       return !uplink.held_up_;
     };
     some |= uplink.lane_.receive(kRecordsPerLook, take) != 0;
-    if (uplink.lane_.finish()) uplink.wake_.wake();
+    if (uplink.lane_.finish()) uplink.wake();
     if (uplink.lane_.ended()) broken_.push_back(id);
   }
   flush();
@@ -114,7 +136,7 @@ bool Uplinks::read(Time now) {
 void Uplinks::flush() {
   Time deadline = kNever;
   for (auto& [id, uplink] : uplinks_) {
-    if (uplink.lane_.flush()) uplink.wake_.wake();
+    if (uplink.lane_.flush()) uplink.wake();
     if (uplink.full_since_ == kNever) continue;
     deadline = std::min(deadline, uplink.full_since_ + kFullLaneTimeout);
   }
@@ -161,4 +183,4 @@ void Uplinks::add_counters(std::vector<ipc::NamedCount>& out) const {
   add("sleeps", counters_.sleeps);
 }
 
-}  // namespace verbena::hosts
+}  // namespace verbena::agent

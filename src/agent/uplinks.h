@@ -3,11 +3,13 @@
 #include <asio/io_context.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "agent/plain_ranges.h"
@@ -15,7 +17,6 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "base/time.h"
-#include "ethernet/network.h"
 #include "ipc/counters.h"
 #include "link/framing.h"
 #include "link/lane.h"
@@ -24,11 +25,10 @@
 #include "os/fd.h"
 #include "os/shared_memory.h"
 
-namespace verbena::hosts {
+namespace verbena::agent {
 
-using ethernet::HostIndex;
-
-// Names a program of a fabric: its host, and the number that the host's agent has given it.
+// Names a program: its host in the fabric, or 0, and the number that the host's agent has given it.
+using HostIndex = std::uint32_t;
 using ProgramId = std::pair<HostIndex, node::ClientId>;
 
 // Returns the range of QP numbers that has this one.
@@ -38,8 +38,8 @@ constexpr std::uint16_t range_of(Qpn qpn) { return static_cast<std::uint16_t>(qp
 // REQUIRES: `out` has room for it.
 void copy_packet(const link::Arrival& arrival, std::span<std::byte> out);
 
-// Holds the uplinks of a fabric's programs, and the ranges of QP numbers that they have leased.  An
-// uplink is a lane between a program and this process.
+// Holds the uplinks of programs that have no sockets for their packets, and the ranges of QP
+// numbers that they have leased.  An uplink is a lane between a program and this process.
 //
 // A lane that is full holds its senders up for kFullLaneTimeout at most, which is longer than a
 // program usually waits for a processor.  After that, packets to it are dropped until it has room,
@@ -65,17 +65,23 @@ class Uplinks {
   };
   class Uplink;
 
-  // kSystem: there is no descriptor left.  REQUIRES: the reader outlives this object.
-  static Result<std::unique_ptr<Uplinks>> create(asio::io_context& loop, Reader& reader);
+  using Woken = std::move_only_function<void()>;
+
+  // Calls `woken` after park() when a program has sent something, or when a lane has been full for
+  // kFullLaneTimeout.  kSystem: there is no descriptor left.  REQUIRES: the reader outlives this
+  // object.
+  static Result<std::unique_ptr<Uplinks>> create(asio::io_context& loop, Reader& reader,
+                                                 Woken woken);
 
   // Leases a range of QP numbers that no program of the fabric has.
   Result<std::uint16_t> lease(HostIndex host, Random& random, std::span<const std::uint16_t> avoid);
   void release(std::uint16_t range);
   std::size_t leases(HostIndex host) const;
   // Lets packets for the range reach the program.  Makes its uplink if it has none, and returns the
-  // descriptors of the uplink then (agent::Network::attach()); their memory's is valid until
-  // passed_on().  kNoResources: there are kUplinksMax.  kSystem.
-  Result<std::vector<int>> attach(const ProgramId& program, std::uint16_t range, int wake);
+  // descriptors of the uplink then (Network::attach()), which are valid until passed_on().
+  // kNoResources: there are kUplinksMax.  kSystem.
+  Result<std::vector<int>> attach(const ProgramId& program, std::uint16_t range,
+                                  std::optional<int> wake);
   void passed_on();
   // Forgets the uplink of a program.  What the program has sent before is passed to the reader.
   void detach(const ProgramId& program);
@@ -108,34 +114,43 @@ class Uplinks {
     std::uint64_t sleeps = 0;
   };
 
-  Uplinks(asio::io_context& loop, Reader& reader, os::WakeFd wake);
+  Uplinks(asio::io_context& loop, Reader& reader, os::WakeFd wake, Woken woken);
 
+  asio::io_context& loop_;
   Reader& reader_;
   os::WakeFd wake_;
-  agent::Watch woken_{};
-  agent::Timer full_lane_timer_;
-  agent::PlainRanges ranges_{kLeasesMax};
+  Woken woken_;
+  Watch watch_{};
+  Timer full_lane_timer_;
+  PlainRanges ranges_{kLeasesMax};
   std::map<std::uint16_t, HostIndex> host_of_range_{};
   std::map<ProgramId, Uplink> uplinks_;
   std::map<std::uint16_t, ProgramId> program_of_range_{};
   std::vector<ProgramId> broken_{};
-  std::optional<os::Fd> memory_to_pass_{};
+  std::vector<os::Fd> to_pass_{};
   Counters counters_{};
 };
 
 // Is this process's end of one program's uplink.
 class Uplinks::Uplink {
  public:
-  Uplink(os::Mapping memory, link::Lane lane, os::WakeFd program)
+  using Wake = std::variant<os::WakeFd, os::WakeSocket>;
+
+  Uplink(os::Mapping memory, link::Lane lane, Wake program)
       : memory_(std::move(memory)), lane_(lane), wake_(std::move(program)) {}
 
  private:
   friend class Uplinks;
+  void wake() {
+    std::visit([](auto& wake) { wake.wake(); }, wake_);
+  }
+
   os::Mapping memory_;
   link::Lane lane_;
-  os::WakeFd wake_;
+  Wake wake_;      // wakes the program; a socket also wakes this process
+  Watch woken_{};  // of the socket
   Time full_since_ = kNever;
   bool held_up_ = false;  // its next packet waits for room in another lane
 };
 
-}  // namespace verbena::hosts
+}  // namespace verbena::agent

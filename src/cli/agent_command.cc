@@ -15,11 +15,15 @@ std::string as_text(const ipc::StatusReply& status) {
       {"agent", fmt::format("pid {}, build {}, up {}", status.pid, status.build,
                             duration_text(whole_seconds(status.uptime)))},
   };
+  if (status.all_users) rows.push_back({"serves", "all users"});
   for (const ipc::PortStatus& port : status.ports) {
     // A host has one port, unless it is one of a fabric.
     const std::string name =
         status.ports.size() == 1 ? "port" : fmt::format("port {}/{}", port.device, port.number);
-    rows.push_back({name, port.active ? "active" : "DOWN: " + port.why_down});
+    const std::string alone = port.why_host_alone.empty()
+                                  ? ""
+                                  : ", for programs of this host alone: " + port.why_host_alone;
+    rows.push_back({name, port.active ? "active" + alone : "DOWN: " + port.why_down});
   }
   rows.push_back({"programs", std::to_string(status.programs)});
   rows.push_back({"leases", std::to_string(status.leases)});
@@ -42,13 +46,15 @@ std::string as_json(const ipc::StatusReply& status) {
     ports.push_back({{"device", port.device},
                      {"port", port.number},
                      {"active", port.active},
-                     {"why_down", port.why_down}});
+                     {"why_down", port.why_down},
+                     {"why_host_alone", port.why_host_alone}});
   }
   const ipc::PortStatus* const down = status.find_down_port();
   const Json all{{"agent",
                   {{"pid", status.pid},
                    {"build", status.build},
                    {"uptime_seconds", whole_seconds(status.uptime)},
+                   {"all_users", status.all_users},
                    {"port_active", down == nullptr},
                    {"why_down", down == nullptr ? "" : down->why_down},
                    {"ports", std::move(ports)},
@@ -70,6 +76,13 @@ int agent_status(bool json) {
   const auto status = (*agent)->ask<ipc::StatusReply>(ipc::Status{});
   if (!status) return command_failed("agent", status.error());
   std::fputs((json ? as_json(*status) : as_text(*status)).c_str(), stdout);
+  return 0;
+}
+
+int agent_start(bool all_users) {
+  const auto text = start_agent(all_users);
+  if (!text) return command_failed("agent", text.error());
+  std::puts(text->c_str());
   return 0;
 }
 

@@ -4,13 +4,14 @@
 
 #include "ipc/messages.h"
 
-// Implements `verbena agent status` and `verbena agent stop`.
+// Implements `verbena agent status`, `start` and `stop`.
 namespace verbena::cli {
 
 std::string as_text(const ipc::StatusReply& status);
 std::string as_json(const ipc::StatusReply& status);
 
 int agent_status(bool json);
+int agent_start(bool all_users);
 int agent_stop();
 
 }  // namespace verbena::cli

@@ -14,6 +14,7 @@
 
 #include "os/agent_name.h"
 #include "os/clock.h"
+#include "os/daemon.h"
 #include "os/process.h"
 
 namespace verbena::cli {
@@ -40,6 +41,37 @@ Answer<std::string> library_directory() {
   return std::string(real.data());
 }
 
+Answer<std::string> start_agent(bool all_users) {
+  const auto directory = library_directory();
+  if (!directory) return std::unexpected(directory.error());
+  if (!all_users) {
+    const auto agent = AgentConnection::find_or_start(*directory);
+    if (!agent) return std::unexpected(agent.error());
+    return fmt::format("the agent (pid {}) runs", agent->pid());
+  }
+  if (::geteuid() != 0) return std::unexpected(std::string("only root can serve all users"));
+  if (auto own = os::UnixChannel::connect(os::agent_socket_name(), os::now() + kAgentTimeout)) {
+    return std::unexpected(fmt::format(
+        "an agent for root alone is running ({}): end its programs, then 'verbena agent stop'",
+        os::name_holder(*own)));
+  }
+  const std::string path = *directory + "/verbenad";
+  std::string problem;
+  const auto daemon =
+      os::start_daemon({.path = path,
+                        .args = {path, "--all-users", "--ready-fd", std::to_string(os::kReadyFd)},
+                        .deadline = os::now() + kAgentTimeout},
+                       problem);
+  if (!daemon) {
+    return std::unexpected(fmt::format("the agent {} did not start: {}", path, problem));
+  }
+  const auto agent = AgentConnection::find();
+  if (!agent) return std::unexpected(agent.error());
+  if (!*agent) return std::unexpected(std::string("the agent has started, and ended at once"));
+  return fmt::format("the agent (pid {}) serves all users, until 'verbena agent stop'",
+                     (*agent)->pid());
+}
+
 Answer<std::string> stop_agent() {
   if (const auto host = os::fabric_host_of_environment()) {
     return std::unexpected(
@@ -47,9 +79,16 @@ Answer<std::string> stop_agent() {
                     "down {}",
                     host->host, host->fabric));
   }
-  const std::string name = os::agent_socket_name();
   // An agent of another build would refuse Hello, so ask the kernel which process listens.
+  std::string name = os::all_users_agent_name();
   auto channel = os::UnixChannel::connect(name, os::now() + kAgentTimeout);
+  if (channel && channel->check_peer_uid(0) && ::geteuid() != 0) {
+    return std::unexpected(std::string("the agent serves all users: only root can stop it"));
+  }
+  if (!channel || !channel->check_peer_uid(0)) {
+    name = os::agent_socket_name();
+    channel = os::UnixChannel::connect(name, os::now() + kAgentTimeout);
+  }
   if (!channel) return "no agent is running";
   const auto peer = channel->peer();
   if (!peer || peer->uid != ::geteuid()) {

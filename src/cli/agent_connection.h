@@ -13,6 +13,9 @@ using client::Answer;
 // this program, both in the build tree and when installed.
 Answer<std::string> library_directory();
 
+// Starts an agent: that of this user, or the one for all users.  Returns a text that says what
+// runs.  Fails if this user may not start it, or if it cannot open the port.
+Answer<std::string> start_agent(bool all_users);
 // Stops the agent, whatever build it is of, and waits until it has ended.  Returns a text that says
 // what was done.
 Answer<std::string> stop_agent();

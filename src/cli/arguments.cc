@@ -36,8 +36,9 @@ struct Grammar {
       sa->add_subcommand("register", "Register a service, as long as this command runs");
   CLI::App* doctor =
       app.add_subcommand("doctor", "Find out what stops programs on this host or slows them down");
-  CLI::App* agent = app.add_subcommand("agent", "Show the state of the agent, or stop it");
+  CLI::App* agent = app.add_subcommand("agent", "Show the state of the agent, or start or stop it");
   CLI::App* status = agent->add_subcommand("status", "Show the state of the agent");
+  CLI::App* start = agent->add_subcommand("start", "Start an agent, before a program does");
   CLI::App* stop = agent->add_subcommand("stop", "Stop the agent and wait until it has ended");
   CLI::App* fabric = app.add_subcommand("fabric", "Run virtual hosts on a network of their own");
   CLI::App* up = fabric->add_subcommand("up", "Start the hosts that a file describes");
@@ -148,7 +149,10 @@ struct Grammar {
     status->add_flag("--json", command.json, "Print JSON");
     agent->footer(
         "All programs of a user share the agent (verbenad). It sets up connections and owns UDP\n"
-        "port 4791. It starts with the first program, and ends when no program needs it.");
+        "port 4791. It starts with the first program, and ends when no program needs it.\n"
+        "Root can start one for the programs of all users, which then reach each other.");
+    start->add_flag("--all-users", command.all_users,
+                    "Serve the programs of all users, until it is stopped; for root");
     stop->footer("Running programs lose their RDMA device.");
   }
 
@@ -466,6 +470,8 @@ std::expected<Command, Message> parse(const Words& given) {
     g.command.kind = Command::Kind::kDoctor;
   } else if (g.status->parsed()) {
     g.command.kind = Command::Kind::kAgentStatus;
+  } else if (g.start->parsed()) {
+    g.command.kind = Command::Kind::kAgentStart;
   } else if (g.stop->parsed()) {
     g.command.kind = Command::Kind::kAgentStop;
   } else if (g.agent->parsed()) {

@@ -19,6 +19,7 @@ struct Command {
     kSa,
     kDoctor,
     kAgentStatus,
+    kAgentStart,
     kAgentStop,
     kSockets,
     kFabric
@@ -28,6 +29,7 @@ struct Command {
   SocketsOptions sockets{};
   FabricOptions fabric{};
   bool json = false;
+  bool all_users = false;
   bool counters = false;
 };
 

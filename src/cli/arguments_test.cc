@@ -243,12 +243,12 @@ TEST(Arguments, ReportsMistakesInOneLine) {
       "2 verbena: there is no command 'foo'; there are run, ps, sa, doctor, agent, fabric and "
       "sockets; see "
       "'verbena --help'");
-  EXPECT_EQ(
-      said({"agent"}),
-      "2 verbena agent: no command given; there are status and stop; see 'verbena agent --help'");
-  EXPECT_EQ(said({"agent", "start"}),
-            "2 verbena agent: there is no command 'start'; there are status and stop; see 'verbena "
+  EXPECT_EQ(said({"agent"}),
+            "2 verbena agent: no command given; there are status, start and stop; see 'verbena "
             "agent --help'");
+  EXPECT_EQ(said({"agent", "restart"}),
+            "2 verbena agent: there is no command 'restart'; there are status, start and stop; see "
+            "'verbena agent --help'");
   EXPECT_EQ(said({"ps", "--jsn"}),
             "2 verbena ps: unknown argument '--jsn'; see 'verbena ps --help'");
   EXPECT_EQ(said({"ps", "x"}), "2 verbena ps: unknown argument 'x'; see 'verbena ps --help'");

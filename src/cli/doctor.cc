@@ -149,8 +149,10 @@ std::string port_fix(const HostFacts& facts) {
   if (may_be_rxe(facts)) return "rdma link delete NAME (see 'rdma link'), or modprobe -r rdma_rxe";
   if (facts.holder.stopped) return fmt::format("kill -CONT {0}, or kill -9 {0}", facts.holder.pid);
   const std::string share =
-      "start each user's first program with VERBENA_BIND=ADDRESS, with another "
-      "address of this host for each";
+      "let root run 'verbena agent start --all-users', which lets programs of all users reach each "
+      "other, or start each user's first program with VERBENA_BIND=ADDRESS, with another address "
+      "of "
+      "this host for each";
   if (facts.holder.ours) return "end it; the next program tries again";
   if (facts.holder.program == "verbenad") {
     return fmt::format(
@@ -170,6 +172,9 @@ void add_port(Report& report, const HostFacts& facts) {
       "(verbenad --bind)";
   const ipc::PortStatus* const down = facts.agent ? facts.agent->find_down_port() : nullptr;
   if (facts.agent && down == nullptr) {
+    if (const std::string& alone = facts.agent->ports.front().why_host_alone; !alone.empty()) {
+      return report.problem(kWhat, "programs reach only this host: " + alone, port_fix(facts));
+    }
     if (facts.holder.held && !on_all_addresses(facts.holder)) {
       return report.ok(kWhat,
                        fmt::format("the agent has it on {}", address_text(facts.holder.address)));

@@ -33,6 +33,7 @@ int run_command(int argc, char** argv) {
     case Command::Kind::kSa: return sa(command->sa);
     case Command::Kind::kDoctor: return doctor(command->json);
     case Command::Kind::kAgentStatus: return agent_status(command->json);
+    case Command::Kind::kAgentStart: return agent_start(command->all_users);
     case Command::Kind::kAgentStop: return agent_stop();
     case Command::Kind::kFabric: return fabric(command->fabric);
     case Command::Kind::kSockets: return sockets(command->sockets);

@@ -34,15 +34,15 @@ std::string not_answering(pid_t pid) {
 
 }  // namespace
 
-Answer<AgentConnection::Outcome> AgentConnection::greet(const std::string& name, Role role,
+Answer<AgentConnection::Outcome> AgentConnection::greet(const Place& place, Role role,
                                                         AgentConnection& out, std::string& text,
                                                         Time deadline) {
-  auto channel = os::UnixChannel::connect(name, deadline);
+  auto channel = os::UnixChannel::connect(place.name, deadline);
   if (!channel && channel.error().code == Errc::kUnreachable) return Outcome::kNoAgent;
   if (!channel) return std::unexpected("cannot reach the agent: " + error_text(channel.error()));
-  if (!channel->check_peer_uid(::geteuid())) {
+  if (!channel->check_peer_uid(place.holder)) {
     return std::unexpected(
-        fmt::format("the name '{}' is held by {}", name, os::name_holder(*channel)));
+        fmt::format("the name '{}' is held by {}", place.name, os::name_holder(*channel)));
   }
   if (const auto peer = channel->peer()) out.pid_ = peer->pid;
   out.channel_ = std::move(*channel);
@@ -78,13 +78,13 @@ Answer<AgentConnection::Outcome> AgentConnection::greet(const std::string& name,
   return Outcome::kRefused;
 }
 
-Answer<std::optional<AgentConnection>> AgentConnection::find(const std::string& name, Role role,
+Answer<std::optional<AgentConnection>> AgentConnection::find(const Place& place, Role role,
                                                              Time deadline) {
   int refusals = 0;
   for (;;) {
     AgentConnection connection;
     std::string text;
-    const Answer<Outcome> outcome = greet(name, role, connection, text, deadline);
+    const Answer<Outcome> outcome = greet(place, role, connection, text, deadline);
     if (!outcome) return std::unexpected(outcome.error());
     switch (*outcome) {
       case Outcome::kServed: return std::optional(std::move(connection));
@@ -100,14 +100,28 @@ Answer<std::optional<AgentConnection>> AgentConnection::find(const std::string& 
   }
 }
 
-Answer<std::optional<AgentConnection>> AgentConnection::find(Role role) {
+Answer<std::optional<AgentConnection>> AgentConnection::find_any(Role role, Time deadline) {
+  if (os::may_use_all_users_agent()) {
+    const std::string name = os::all_users_agent_name();
+    const auto holder = os::UnixChannel::connect(name, deadline);
+    // Anybody can take the name, and only root serves all users.
+    if (holder && holder->check_peer_uid(0)) {
+      auto all = find({name, 0}, role, deadline);
+      if (!all || *all) return all;
+    }
+  }
   const auto name = os::name_of_own_agent();
   if (!name) return std::unexpected(std::string(name.error().context));
-  return find(*name, role, os::now() + kConnectTimeout);
+  return find({*name, ::geteuid()}, role, deadline);
+}
+
+Answer<std::optional<AgentConnection>> AgentConnection::find(Role role) {
+  return find_any(role, os::now() + kConnectTimeout);
 }
 
 Answer<std::optional<AgentConnection>> AgentConnection::find_fabric(const std::string& fabric) {
-  return find(os::fabric_socket_name(fabric), Role::kTool, os::now() + kConnectTimeout);
+  return find({os::fabric_socket_name(fabric), ::geteuid()}, Role::kTool,
+              os::now() + kConnectTimeout);
 }
 
 Answer<AgentConnection> AgentConnection::find_or_start(const std::string& library_directory) {
@@ -117,10 +131,8 @@ Answer<AgentConnection> AgentConnection::find_or_start(const std::string& librar
       ::access(path.c_str(), X_OK) != 0 && named != nullptr) {
     path = named;
   }
-  const auto name = os::name_of_own_agent();
-  if (!name) return std::unexpected(std::string(name.error().context));
   for (;;) {
-    auto found = find(*name, Role::kTool, deadline);
+    auto found = find_any(Role::kTool, deadline);
     if (!found) return std::unexpected(found.error());
     if (*found) return std::move(**found);
     if (const auto host = os::fabric_host_of_environment()) {

@@ -20,8 +20,9 @@ namespace verbena::client {
 template <class T>
 using Answer = std::expected<T, std::string>;
 
-// Connects a tool to the agent of this user, or of the virtual host that the environment names,
-// or to the process of a fabric, with one request at a time.  Calls block for a limited time.
+// Connects a tool to the agent that serves this user, or the virtual host that the environment
+// names, or to the process of a fabric, with one request at a time.  Calls block for a limited
+// time.
 class AgentConnection {
  public:
   // Says as what the agent serves us: tools ask questions, for a limited time each; programs have
@@ -70,13 +71,19 @@ class AgentConnection {
 
   AgentConnection() = default;
 
-  // Connects once to the socket of this name and says Hello.  `text` is the reason if the agent
-  // refuses.
-  static Answer<Outcome> greet(const std::string& name, Role role, AgentConnection& out,
+  // Names a socket, and the user whose process must hold it.
+  struct Place {
+    std::string name;
+    uid_t holder;
+  };
+
+  // Connects once to the socket and says Hello.  `text` is the reason if the agent refuses.
+  static Answer<Outcome> greet(const Place& place, Role role, AgentConnection& out,
                                std::string& text, Time deadline);
   // Tries until it is clear whether there is an agent.  Waits for an agent that is about to end.
-  static Answer<std::optional<AgentConnection>> find(const std::string& name, Role role,
-                                                     Time deadline);
+  static Answer<std::optional<AgentConnection>> find(const Place& place, Role role, Time deadline);
+  // Looks for root's agent for all users, and then for the one of this user or virtual host.
+  static Answer<std::optional<AgentConnection>> find_any(Role role, Time deadline);
   Answer<Bytes> exchange(Bytes message, std::span<const int> fds, std::vector<os::Fd>* received);
   static std::string problem_in(const ipc::Envelope& done);
 

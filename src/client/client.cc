@@ -288,7 +288,9 @@ void Client::flush() {
   bool more = true;
   for (int bursts = 0; more && bursts < kBurstsOfFlush; ++bursts) {
     more = process_.transmit(data_.burst(), now);
-    data_.send();
+    data_.send([this](const Gid& address) VB_NO_THREAD_SAFETY_ANALYSIS {
+      return process_.lanes().is_of_this_host(address);
+    });
   }
   unfinished_ |= more;
   hand_out(now);
@@ -357,6 +359,7 @@ void Client::begin_turn() { agent_.begin_turn(); }
 
 void Client::unpark() {
   watches_.clear_lanes();
+  links_.clear_wakes();
   process_.lanes().unpark();
 }
 
@@ -417,7 +420,9 @@ bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os
   const auto envelope = ipc::open(message);
   if (!envelope) return true;  // the process reports the error
   if (envelope->type == ipc::Type::kLeased) {
-    return process_.lanes().has_uplink() ? fds.empty() : data_.add(std::move(fds)).has_value();
+    if (process_.lanes().has_uplink()) return fds.empty();
+    data_.set_destination(process_.udp_port());
+    return data_.add(std::move(fds)).has_value();
   }
   if (envelope->type == ipc::Type::kLane) {
     // Without its memory the process refuses the lane.

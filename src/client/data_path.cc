@@ -38,6 +38,7 @@ void DataPath::close() {
     unwatch(sockets);
   }
   sockets_.clear();
+  sends_ = true;
   capture_.reset();  // the dead agent was its only reader
 }
 
@@ -54,6 +55,23 @@ void DataPath::unwatch(const Sockets& sockets) {
   for (const int fd : {sockets.ipv4.get(), sockets.ipv6.get()}) {
     if (fd >= 0) watches_.remove_socket(fd);
   }
+}
+
+// Discards packets of the burst whose address is not wanted.
+void DataPath::keep_only(const std::function<bool(const link::Address&)>& wanted) {
+  const auto unwanted = [&](const link::Burst::Packet& packet) { return !wanted(packet.address); };
+  const auto packets = burst_.packets();
+  const auto discarded = static_cast<std::uint64_t>(std::ranges::count_if(packets, unwanted));
+  if (discarded == 0) return;
+  counters_.discarded(discarded);
+  dropped_ = true;
+  link::Burst kept;
+  for (const link::Burst::Packet& packet : packets) {
+    if (unwanted(packet)) continue;
+    std::ranges::copy(burst_.transport(packet), kept.prepare().begin());
+    kept.commit(packet.address, packet.bytes);
+  }
+  std::swap(burst_, kept);
 }
 
 void DataPath::stop_joining() {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,6 +21,7 @@
 #include "link/lane.h"
 #include "os/shared_memory.h"
 #include "os/udp_link.h"
+#include "wire/ip.h"
 
 namespace verbena::client {
 
@@ -37,9 +39,15 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   // Adds the sockets of a range of QP numbers: IPv4, then IPv6 if the host has it (ipc::Leased).
   // kMalformed, kSystem.
   Result<void> add(std::vector<os::Fd> fds);
-  // Discards packets that have no lane from now on: the addresses of a virtual host mean nothing to
-  // the kernel's network.
+  // Discards packets that have no lane, until close(): the addresses of a virtual host mean nothing
+  // to the kernel's network, and packets to an agent of another user come from its own port.
   void send_nothing() { sends_ = false; }
+  // Sends packets to this UDP port.  With another one than 4791 only programs of this host can
+  // answer, so packets to others are discarded and counted.
+  void set_destination(std::uint16_t port) {
+    host_alone_ = port != wire::kRoceUdpPort;
+    sender_.set_destination(port, host_alone_);
+  }
   // Closes the sockets of a dead agent: the next one cannot open the port before.
   void close();
   // Closes the descriptors in a forked child, and leaves the parent's memory alone.
@@ -67,10 +75,15 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   template <class Take, class HasPosts, class Send>
   Received receive(Time now, os::UdpReceiver::Look look, Take take, HasPosts has_posts, Send send);
 
-  // Sends the packets in burst().
+  // Sends the packets in burst().  is_of_this_host(GID) is asked if only this host is reached.
   link::Burst& burst() { return burst_; }
-  void send() {
+  template <class IsOfThisHost>
+  void send(IsOfThisHost is_of_this_host) {
     if (burst_.empty()) return;
+    if (sends_ && host_alone_)
+      keep_only([&](const link::Address& address) {
+        return wire::is_multicast(address.destination) || is_of_this_host(address.destination);
+      });
     if (sends_) {
       sender_.send(burst_);
     } else {
@@ -90,6 +103,7 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   };
 
   void unwatch(const Sockets& sockets);
+  void keep_only(const std::function<bool(const link::Address&)>& wanted);
   void sent(const link::Address& address, std::span<const std::byte> datagram,
             std::uint16_t identification) override;
   void passed(link::Direction direction, const link::Address& address,
@@ -101,6 +115,7 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   std::vector<Sockets> sockets_{};
   bool joins_ = true;
   bool sends_ = true;
+  bool host_alone_ = false;
   bool dropped_ = false;
   os::Mapping capture_memory_{};
   std::optional<link::CaptureRing> capture_{};

@@ -49,6 +49,7 @@ std::unique_ptr<os::ProcessMemory> LaneLinks::open_memory(const ipc::DirectAcces
 }
 
 Result<void> LaneLinks::add(const ipc::Lane& message, std::vector<os::Fd> fds) {
+  if (message.other_user) return add_of_other_user(message, std::move(fds));
   constexpr std::size_t kDescriptors = 3;
   if (fds.size() < kDescriptors) return fail(Errc::kMalformed, "a lane without its descriptors");
   // A new agent may give a number anew to which the old lane still has memory.
@@ -65,22 +66,50 @@ Result<void> LaneLinks::add(const ipc::Lane& message, std::vector<os::Fd> fds) {
   return {};
 }
 
+Result<void> LaneLinks::add_of_other_user(const ipc::Lane& message, std::vector<os::Fd> fds) {
+  if (fds.size() != 2) return fail(Errc::kMalformed, "a lane without its descriptors");
+  if (links_.contains(message.lane)) return fail(Errc::kMalformed, "a lane that exists already");
+  constexpr std::size_t kBytes = link::Lane::kBytes;
+  auto memory = VB_TRY(os::map_shared(fds[0].get(), kBytes, kBytes, true));
+  auto other = VB_TRY(os::WakeSocket::adopt(std::move(fds[1])));
+  VB_TRY_VOID(watches_.add_lane_of_other_user(other.fd()));
+  lanes_.offer_memory(message.lane, memory.bytes());
+  links_.insert_or_assign(message.lane, Link{std::move(memory), std::move(other)});
+  ++of_other_users_;
+  watches_.wake_receiver();  // a thread that sleeps has not parked this lane
+  return {};
+}
+
 void LaneLinks::carry_out() {
   while (const auto lane = lanes_.poll_wake()) {
     if (process::LaneManager::is_own(*lane)) {
       watches_.wake_receiver();
     } else if (const auto found = links_.find(*lane); found != links_.end()) {
-      found->second.other.wake();
+      std::visit([](auto& other) { other.wake(); }, found->second.other);
       ++wakes_sent_;
     }
   }
-  while (const auto lane = lanes_.poll_closed()) links_.erase(*lane);
+  while (const auto lane = lanes_.poll_closed()) {
+    const auto link = links_.extract(*lane);
+    if (!link) continue;
+    if (const auto* const socket = std::get_if<os::WakeSocket>(&link.mapped().other)) {
+      watches_.remove_lane_of_other_user(socket->fd());
+      --of_other_users_;
+    }
+  }
+}
+
+void LaneLinks::clear_wakes() {
+  if (of_other_users_ == 0) return;
+  for (auto& [lane, link] : links_) {
+    if (auto* const socket = std::get_if<os::WakeSocket>(&link.other)) socket->clear();
+  }
 }
 
 void LaneLinks::abandon() {
   for (auto& [lane, link] : links_) {
     link.memory.abandon();
-    link.other.close();
+    std::visit([](auto& other) { other.close(); }, link.other);
     if (link.other_memory) link.other_memory->abandon();
   }
   table_.fd.reset();

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "base/error.h"
@@ -30,12 +32,13 @@ class LaneLinks {
   // Returns the descriptor of the table that publish() has made, or -1.
   int access_table_fd() const { return table_.fd.get(); }
 
-  // Takes the descriptors of ipc::Lane: memory, the eventfd of this program, that of the other one,
-  // and perhaps the access table of the other one.  The manager gets the memory.  kMalformed,
-  // kSystem: the lane cannot be used.
+  // Takes the descriptors of ipc::Lane.  The manager gets the memory.  kMalformed, kSystem: the
+  // lane cannot be used.
   Result<void> add(const ipc::Lane& message, std::vector<os::Fd> fds);
   // Wakes the programs that must be woken, and unmaps the memory of closed lanes.
   void carry_out();
+  // Takes the wake-ups of programs of other users: see Watches::clear_lanes().
+  void clear_wakes();
   // Returns how often another program was woken.
   std::uint64_t wakes_sent() const { return wakes_sent_; }
   // Closes the descriptors in a forked child.
@@ -44,16 +47,18 @@ class LaneLinks {
  private:
   struct Link {
     os::Mapping memory{};
-    os::WakeFd other;
+    std::variant<os::WakeFd, os::WakeSocket> other;
     std::unique_ptr<os::ProcessMemory> other_memory{};  // null: not accessible
   };
 
+  Result<void> add_of_other_user(const ipc::Lane& message, std::vector<os::Fd> fds);
   std::unique_ptr<os::ProcessMemory> open_memory(const ipc::DirectAccess& direct,
                                                  const os::Fd& table) const;
 
   process::LaneManager& lanes_;
   Watches& watches_;
   std::map<process::LaneManager::Id, Link> links_{};
+  std::size_t of_other_users_ = 0;  // links whose `other` is a socket
   std::uint64_t wakes_sent_ = 0;
   os::SharedMemory table_{};
   os::MemoryMark mark_{};

@@ -67,6 +67,13 @@ void Watches::remove_lanes() {
   lanes_wake_.reset();
 }
 
+Result<void> Watches::add_lane_of_other_user(int fd) {
+  VB_TRY_VOID(all_.add(fd, token(Kind::kLanes)));
+  return sockets_.add(fd, token(Kind::kLanes));
+}
+
+void Watches::remove_lane_of_other_user(int fd) { remove_socket(fd); }
+
 Result<void> Watches::add_agent(int fd) {
   VB_TRY_VOID(all_.add(fd, token(Kind::kAgent)));
   VB_TRY_VOID(all_but_sockets_.add(fd, token(Kind::kAgent)));

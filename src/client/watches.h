@@ -36,6 +36,10 @@ class Watches {
   // wake-up away from another one.
   void clear_lanes();
   void remove_lanes();
+  // Adds the descriptor by which one program of another user reports news in its lane.  The owner
+  // makes it unreadable again when it calls clear_lanes().
+  Result<void> add_lane_of_other_user(int fd);
+  void remove_lane_of_other_user(int fd);
   Result<void> add_agent(int fd);
   // Chooses what wakes the progress thread: messages (`readable`), or room in the agent's socket
   // (`writable`).  The end of the agent always wakes it.
@@ -84,7 +88,7 @@ class Watches {
   os::Poller all_;
   os::Poller all_but_sockets_;
   os::Poller rest_;
-  os::Poller sockets_;  // only its descriptor is used
+  os::Poller sockets_;  // also lanes to other users; only its descriptor is used
   int agent_ = -1;
   std::array<Kind, kReadyMax> ready_{};
 };

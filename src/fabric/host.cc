@@ -221,7 +221,7 @@ void Host::agent_receives(SimProcess::Id id, const ipc::Bytes& message) {
   const auto envelope = ipc::open(message);
   if (!envelope) return network_.report_violation(name(), "a malformed request");
   if (envelope->type == ipc::Type::kHello) {
-    session->second.client = node_->connected(network_.now(), 0, network_.config.lanes);
+    session->second.client = node_->connected(network_.now(), {.lanes = network_.config.lanes});
     process_of_client_[*session->second.client] = id;
     to_program(id, ipc::encode(envelope->request, node_->welcome()));
   } else if (session->second.client && ipc::is_for_node(envelope->type)) {

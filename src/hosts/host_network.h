@@ -32,7 +32,8 @@ class HostNetwork final : public agent::Network, private Switch::Station {
   void release(std::uint16_t range) override { switch_.uplinks().release(range); }
   std::vector<int> sockets_of(std::uint16_t) const override { return {}; }
   void passed_on(std::uint16_t) override { switch_.uplinks().passed_on(); }
-  Result<std::vector<int>> attach(node::ClientId client, std::uint16_t range, int wake) override {
+  Result<std::vector<int>> attach(node::ClientId client, std::uint16_t range,
+                                  std::optional<int> wake) override {
     return switch_.uplinks().attach({host_, client}, range, wake);
   }
   void detach(node::ClientId client) override { switch_.detach({host_, client}); }

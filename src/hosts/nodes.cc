@@ -22,7 +22,8 @@ std::expected<std::unique_ptr<agent::Agent>, std::string> start_agent(
   }
   return std::make_unique<agent::Agent>(
       loop, std::move(*listener), std::move(network),
-      agent::Agent::Options{.build = options.build, .idle = std::nullopt, .trace = options.trace},
+      agent::Agent::Options{
+          .build = options.build, .idle = std::nullopt, .of_fabric = true, .trace = options.trace},
       log.named(host));
 }
 

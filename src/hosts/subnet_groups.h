@@ -8,10 +8,12 @@
 #include <span>
 #include <tuple>
 
+#include "agent/uplinks.h"
 #include "base/strong.h"
-#include "hosts/uplinks.h"
 
 namespace verbena::hosts {
+
+using agent::HostIndex;
 
 // Records which ranges of QP numbers are members of which multicast groups at which ports, so that
 // an HCA knows to whom it copies a multicast packet (vol1 10.5.2).

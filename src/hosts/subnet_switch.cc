@@ -55,7 +55,7 @@ MadReceivers receivers_of(const subnet::MadDelivery& mad) {
 Result<std::unique_ptr<SubnetSwitch>> SubnetSwitch::create(asio::io_context& loop,
                                                            subnet::Topology topology) {
   std::unique_ptr<SubnetSwitch> made(new SubnetSwitch(loop, std::move(topology)));
-  made->uplinks_ = VB_TRY(Uplinks::create(loop, *made));
+  made->uplinks_ = VB_TRY(agent::Uplinks::create(loop, *made, [] {}));
   return made;
 }
 
@@ -109,12 +109,12 @@ std::optional<SubnetSwitch::Drop> SubnetSwitch::send_from(HostIndex hca,
   const bool is_active = port.state == subnet::PortState::kActive;
   std::array<std::byte, link::Lane::kPacketBytesMax> copy;
   const auto transport = std::span(copy).first(packet.transport.size());
-  copy_packet(packet, transport);
+  agent::copy_packet(packet, transport);
   subnet_.send(from, link::seal_infiniband(address, transport), now);
   return is_active ? std::nullopt : std::optional(Drop::kInactive);
 }
 
-bool SubnetSwitch::pass(const ProgramId& from, const link::Arrival& arrival, Time now,
+bool SubnetSwitch::pass(const agent::ProgramId& from, const link::Arrival& arrival, Time now,
                         bool may_wait) {
   if (may_wait && is_held(from)) return false;
   if (may_wait) sender_ = from;
@@ -125,7 +125,7 @@ bool SubnetSwitch::pass(const ProgramId& from, const link::Arrival& arrival, Tim
   return true;
 }
 
-bool SubnetSwitch::is_held(const ProgramId& sender) {
+bool SubnetSwitch::is_held(const agent::ProgramId& sender) {
   const auto held = held_.find(sender);
   if (held == held_.end()) return false;
   if (waiting_.contains(held->second)) return true;
@@ -133,7 +133,7 @@ bool SubnetSwitch::is_held(const ProgramId& sender) {
   return false;
 }
 
-void SubnetSwitch::drop(const ProgramId& from, const link::Arrival& arrival, Drop why) {
+void SubnetSwitch::drop(const agent::ProgramId& from, const link::Arrival& arrival, Drop why) {
   const auto place = static_cast<std::size_t>(why);
   ++counters_.dropped[place];
   if (std::exchange(told_[from][place], true)) return;
@@ -186,7 +186,7 @@ void SubnetSwitch::deliver(subnet::Delivery delivery, Time now) {
   } else if (qpn == wire::kMulticastQpn) {
     deliver_to_group(delivery, now);
   } else {
-    deliver_to_range(range_of(qpn), std::move(delivery), now);
+    deliver_to_range(agent::range_of(qpn), std::move(delivery), now);
   }
 }
 
@@ -250,8 +250,8 @@ std::optional<link::Arrival> SubnetSwitch::opened(const subnet::Delivery& delive
   return *arrival;
 }
 
-bool SubnetSwitch::put(const ProgramId& to, const subnet::Delivery& delivery, Time now) {
-  Uplinks::Uplink* const uplink = uplinks_->find(to);
+bool SubnetSwitch::put(const agent::ProgramId& to, const subnet::Delivery& delivery, Time now) {
+  agent::Uplinks::Uplink* const uplink = uplinks_->find(to);
   const auto arrival = opened(delivery);
   if (uplink == nullptr || !arrival) return true;
   return uplinks_->put(*uplink, arrival->address, *arrival, now, true);
@@ -275,7 +275,7 @@ bool SubnetSwitch::forward(Time now) {
   return uplinks_->read(now) || some;
 }
 
-void SubnetSwitch::detach(const ProgramId& program) {
+void SubnetSwitch::detach(const agent::ProgramId& program) {
   uplinks_->detach(program);
   waiting_.erase(program);
   held_.erase(program);

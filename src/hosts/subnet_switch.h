@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "agent/uplinks.h"
 #include "agent/watch.h"
 #include "base/error.h"
 #include "base/time.h"
 #include "hosts/forwarder.h"
 #include "hosts/subnet_groups.h"
-#include "hosts/uplinks.h"
 #include "ipc/counters.h"
 #include "link/burst.h"
 #include "link/framing.h"
@@ -40,11 +40,11 @@ namespace verbena::hosts {
 // SLID is the port's, and P_Key and source GID must be among those of the port.  A program cannot
 // send to QP0.
 //
-// A program whose uplink is full holds the senders of its packets up, as with Uplinks.  The one
-// packet of each sender that is through the subnet waits here.
+// A program whose uplink is full holds the senders of its packets up, as with agent::Uplinks.  The
+// one packet of each sender that is through the subnet waits here.
 //
 // Whoever calls the subnet calls pump() after that.  Only the loop's thread uses this class.
-class SubnetSwitch final : public Forwarder, private Uplinks::Reader {
+class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
  public:
   // Limits the packets that wait for agents.
   static constexpr std::size_t kAgentPacketsMax = 8192;
@@ -87,14 +87,14 @@ class SubnetSwitch final : public Forwarder, private Uplinks::Reader {
   }
 
   // ---- programs
-  Uplinks& uplinks() { return *uplinks_; }
-  const Uplinks& uplinks() const { return *uplinks_; }
+  agent::Uplinks& uplinks() { return *uplinks_; }
+  const agent::Uplinks& uplinks() const { return *uplinks_; }
   // Makes the range, or the agent (Node::kOwnRange), a member of a multicast group at exactly these
   // ports.  kNoResources: SubnetGroups::kMembersMax.
   Result<void> set_members(HostIndex hca, std::uint16_t range, const Gid& group,
                            std::span<const std::uint32_t> ports);
-  // Forgets a program, as Uplinks::detach() does.
-  void detach(const ProgramId& program);
+  // Forgets a program, as agent::Uplinks::detach() does.
+  void detach(const agent::ProgramId& program);
 
   bool forward(Time now) override;
   bool park() override { return uplinks_->park(); }
@@ -118,10 +118,11 @@ class SubnetSwitch final : public Forwarder, private Uplinks::Reader {
 
   SubnetSwitch(asio::io_context& loop, subnet::Topology topology);
 
-  bool pass(const ProgramId& from, const link::Arrival& arrival, Time now, bool may_wait) override;
-  bool is_held(const ProgramId& sender);
+  bool pass(const agent::ProgramId& from, const link::Arrival& arrival, Time now,
+            bool may_wait) override;
+  bool is_held(const agent::ProgramId& sender);
   std::optional<Drop> send_from(HostIndex hca, const link::Arrival& packet, Time now);
-  void drop(const ProgramId& from, const link::Arrival& arrival, Drop why);
+  void drop(const agent::ProgramId& from, const link::Arrival& arrival, Drop why);
   std::string reason(Drop why, HostIndex hca, const link::Arrival& packet) const;
 
   void deliver(subnet::Delivery delivery, Time now);
@@ -130,7 +131,7 @@ class SubnetSwitch final : public Forwarder, private Uplinks::Reader {
   void deliver_to_group(const subnet::Delivery& delivery, Time now);
   void deliver_to_range(std::uint16_t range, subnet::Delivery delivery, Time now);
   // Returns false if the packet has to wait for room.
-  bool put(const ProgramId& to, const subnet::Delivery& delivery, Time now);
+  bool put(const agent::ProgramId& to, const subnet::Delivery& delivery, Time now);
   bool put_waiting(Time now);
   std::optional<link::Arrival> opened(const subnet::Delivery& delivery);
   void tell_stations();
@@ -142,14 +143,14 @@ class SubnetSwitch final : public Forwarder, private Uplinks::Reader {
   agent::Timer timer_;
   agent::DeferredCall delivery_;
   std::map<HostIndex, Station*> stations_{};
-  std::unique_ptr<Uplinks> uplinks_{};
+  std::unique_ptr<agent::Uplinks> uplinks_{};
   SubnetGroups groups_{};
   bool pumping_ = false;
 
-  std::optional<ProgramId> sender_{};  // whose packet is in the subnet, if it may be held up
-  std::map<ProgramId, std::deque<subnet::Delivery>> waiting_{};  // by receiver
-  std::map<ProgramId, ProgramId> held_{};                        // senders, and for whom they wait
-  std::map<ProgramId, std::array<bool, kDrops>> told_{};         // reasons of drops
+  std::optional<agent::ProgramId> sender_{};  // whose packet is in the subnet, if it may be held up
+  std::map<agent::ProgramId, std::deque<subnet::Delivery>> waiting_{};  // by receiver
+  std::map<agent::ProgramId, agent::ProgramId> held_{};          // senders, and for whom they wait
+  std::map<agent::ProgramId, std::array<bool, kDrops>> told_{};  // reasons of drops
 
   std::map<subnet::PortRef, bool> changed_ports_{};  // with client_reregister
   std::deque<subnet::Delivery> agent_packets_{};

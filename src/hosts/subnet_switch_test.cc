@@ -85,7 +85,8 @@ class SubnetSwitchTest : public testing::Test {
     loop_.poll();
   }
   std::unique_ptr<TestProgram> program(HostIndex host, node::ClientId client) {
-    return std::make_unique<TestProgram>(switch_->uplinks(), ProgramId{host, client}, random_);
+    return std::make_unique<TestProgram>(switch_->uplinks(), agent::ProgramId{host, client},
+                                         random_);
   }
   Lid lid(HostIndex host) const { return switch_->status({host, 1}).lid; }
   link::Address to_b() const {
@@ -278,7 +279,7 @@ TEST_F(SubnetSwitchTest, FullUplinkHoldsItsSenderUpForALimitedTime) {
     while (a->send(to_b(), big)) {
     }
   } while (switch_->forward(now_));
-  while (switch_->forward(now_ + Uplinks::kFullLaneTimeout)) {
+  while (switch_->forward(now_ + agent::Uplinks::kFullLaneTimeout)) {
   }
   EXPECT_GT(counter("dropped_receiver_full"), 0u);
 }

@@ -21,7 +21,7 @@ std::size_t ip_bytes(const link::Arrival& arrival) {
 
 std::vector<std::byte> copied(const link::Arrival& arrival) {
   std::vector<std::byte> transport(arrival.transport.size());
-  copy_packet(arrival, transport);
+  agent::copy_packet(arrival, transport);
   return transport;
 }
 
@@ -29,7 +29,7 @@ std::vector<std::byte> copied(const link::Arrival& arrival) {
 
 Result<std::unique_ptr<Switch>> Switch::create(asio::io_context& loop, plan::Fabric fabric) {
   std::unique_ptr<Switch> made(new Switch(loop, std::move(fabric)));
-  made->uplinks_ = VB_TRY(Uplinks::create(loop, *made));
+  made->uplinks_ = VB_TRY(agent::Uplinks::create(loop, *made, [] {}));
   return made;
 }
 
@@ -56,7 +56,7 @@ void Switch::to_node(RailId rail, const link::Arrival& arrival) {
   packet.address.interface = 0;  // as for packets from a socket; it is the sender's
   packet.address.port = {.device = rail.device, .number = 1};
   packet.transport.resize(arrival.transport.size());
-  copy_packet(arrival, packet.transport);
+  agent::copy_packet(arrival, packet.transport);
   node_packets_.push_back(std::move(packet));
   delivery_.schedule();
 }
@@ -74,7 +74,7 @@ void Switch::deliver_to_nodes() {
 
 // ---- programs -----------------------------------------------------------------------------------
 
-void Switch::detach(const ProgramId& program) {
+void Switch::detach(const agent::ProgramId& program) {
   uplinks_->detach(program);
   remarks_.erase(program);
 }
@@ -93,7 +93,8 @@ bool Switch::forward(Time now) {
   return read || some;
 }
 
-bool Switch::pass(const ProgramId& from, const link::Arrival& arrival, Time now, bool may_wait) {
+bool Switch::pass(const agent::ProgramId& from, const link::Arrival& arrival, Time now,
+                  bool may_wait) {
   return leave({.host = from.first, .program = from.second}, arrival, now, may_wait);
 }
 
@@ -145,7 +146,7 @@ bool Switch::deliver(RailId rail, const link::Arrival& arrival, Time now, bool m
     to_node(rail, arrival);
     return true;
   }
-  const auto receiver = uplinks_->program_of(rail.host, range_of(bth->destination_qpn));
+  const auto receiver = uplinks_->program_of(rail.host, agent::range_of(bth->destination_qpn));
   if (!receiver) {
     ++counters_.to_nobody;
     return true;
@@ -196,7 +197,7 @@ void Switch::hold(const LatePackets::Way& way, LatePacket packet, Time now) {
 void Switch::drop(const Sender& from, const link::Arrival& arrival, ethernet::Network::Drop why) {
   ++counters_.dropped[static_cast<std::size_t>(why)];
   if (!from.program) return;
-  const ProgramId program{from.host, *from.program};
+  const agent::ProgramId program{from.host, *from.program};
   if (uplinks_->find(program) == nullptr) return;  // it has ended since it sent the packet
   const link::Address& address = arrival.address;
   auto& remarks = remarks_[program];

@@ -12,19 +12,21 @@
 #include <utility>
 #include <vector>
 
+#include "agent/uplinks.h"
 #include "agent/watch.h"
 #include "base/error.h"
 #include "base/time.h"
 #include "ethernet/network.h"
 #include "hosts/forwarder.h"
 #include "hosts/late_packets.h"
-#include "hosts/uplinks.h"
 #include "ipc/counters.h"
 #include "link/burst.h"
 #include "link/framing.h"
 #include "node/node.h"
 
 namespace verbena::hosts {
+
+using agent::HostIndex;
 
 using ethernet::RailId;
 
@@ -41,7 +43,7 @@ using ethernet::RailId;
 // when they arrive at another one.
 //
 // Only the loop's thread uses it.
-class Switch final : public Forwarder, private Uplinks::Reader {
+class Switch final : public Forwarder, private agent::Uplinks::Reader {
  public:
   // Limits the packets that wait for nodes.
   static constexpr std::size_t kNodePacketsMax = 8192;
@@ -71,10 +73,10 @@ class Switch final : public Forwarder, private Uplinks::Reader {
   void send(HostIndex host, const link::Burst& burst, Time now);
 
   // ---- programs
-  Uplinks& uplinks() { return *uplinks_; }
-  const Uplinks& uplinks() const { return *uplinks_; }
-  // Forgets a program, as Uplinks::detach() does.
-  void detach(const ProgramId& program);
+  agent::Uplinks& uplinks() { return *uplinks_; }
+  const agent::Uplinks& uplinks() const { return *uplinks_; }
+  // Forgets a program, as agent::Uplinks::detach() does.
+  void detach(const agent::ProgramId& program);
 
   bool forward(Time now) override;
   bool park() override { return uplinks_->park(); }
@@ -99,7 +101,8 @@ class Switch final : public Forwarder, private Uplinks::Reader {
 
   Switch(asio::io_context& loop, plan::Fabric fabric);
 
-  bool pass(const ProgramId& from, const link::Arrival& arrival, Time now, bool may_wait) override;
+  bool pass(const agent::ProgramId& from, const link::Arrival& arrival, Time now,
+            bool may_wait) override;
   // These return false if the packet must wait for room at its receiver, which it does only if it
   // may.
   bool leave(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait);
@@ -120,8 +123,8 @@ class Switch final : public Forwarder, private Uplinks::Reader {
   agent::Timer late_timer_;
   agent::DeferredCall delivery_;
   std::map<HostIndex, Station*> stations_{};
-  std::unique_ptr<Uplinks> uplinks_{};
-  std::map<ProgramId, std::set<std::pair<Gid, Gid>>> remarks_{};
+  std::unique_ptr<agent::Uplinks> uplinks_{};
+  std::map<agent::ProgramId, std::set<std::pair<Gid, Gid>>> remarks_{};
   std::deque<NodePacket> node_packets_{};
   Counters counters_{};
 };

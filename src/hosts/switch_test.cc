@@ -50,7 +50,8 @@ class SwitchTest : public testing::Test, public Switch::Station {
   }
 
   std::unique_ptr<TestProgram> program(HostIndex host, node::ClientId client) {
-    return std::make_unique<TestProgram>(switch_->uplinks(), ProgramId{host, client}, random_);
+    return std::make_unique<TestProgram>(switch_->uplinks(), agent::ProgramId{host, client},
+                                         random_);
   }
   std::uint64_t counter(const std::string& name) const {
     std::vector<ipc::NamedCount> all;
@@ -154,12 +155,12 @@ TEST_F(SwitchTest, FullLaneHoldsItsSenderUpForALimitedTime) {
   const auto a = program(kA, 1), b = program(kB, 1), c = program(kB, 2);
   fill(*switch_, *a, *b);
   EXPECT_EQ(counter("dropped_receiver_full"), 0u);
-  EXPECT_FALSE(switch_->forward(kStart + Uplinks::kFullLaneTimeout / 2));
-  EXPECT_TRUE(switch_->forward(kStart + Uplinks::kFullLaneTimeout));
+  EXPECT_FALSE(switch_->forward(kStart + agent::Uplinks::kFullLaneTimeout / 2));
+  EXPECT_TRUE(switch_->forward(kStart + agent::Uplinks::kFullLaneTimeout));
   EXPECT_GT(counter("dropped_receiver_full"), 0u);
   // Others are not held up any more.
   ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", c->qpn()));
-  while (switch_->forward(kStart + Uplinks::kFullLaneTimeout)) {
+  while (switch_->forward(kStart + agent::Uplinks::kFullLaneTimeout)) {
   }
   EXPECT_EQ(c->receive().size(), 1u);
 }

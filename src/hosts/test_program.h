@@ -5,14 +5,14 @@
 #include <span>
 #include <vector>
 
-#include "hosts/uplinks.h"
+#include "agent/uplinks.h"
 
 namespace verbena::hosts {
 
 // Is a program at the other end of an uplink, for tests.
 class TestProgram {
  public:
-  TestProgram(Uplinks& uplinks, const ProgramId& id, Random& random)
+  TestProgram(agent::Uplinks& uplinks, const agent::ProgramId& id, Random& random)
       : range_(uplinks.lease(id.first, random, {}).value()),
         memory_(map(uplinks.attach(id, range_, wake_.fd()).value())),
         lane_(link::Lane::attach(memory_.bytes(), link::Lane::Side::kFirst).value()) {

@@ -14,6 +14,7 @@
 #include "ipc/values.h"
 #include "rdmacm/types.h"
 #include "wire/bth.h"
+#include "wire/ip.h"
 
 // Defines the messages between a program and the agent of its host, over one SOCK_SEQPACKET
 // connection.
@@ -152,6 +153,16 @@ struct InfinibandLink {
   }
 };
 
+// Tells whom the programs of a host reach by UDP.
+struct Reach {
+  std::uint16_t udp_port = wire::kRoceUdpPort;
+  // Tells why they reach only programs of this host, by another UDP port than other hosts use: for
+  // example, who holds port 4791.  Empty: they reach other hosts.
+  std::string why_host_alone{};
+  void fields(auto& a) { a(udp_port, why_host_alone); }
+  friend bool operator==(const Reach&, const Reach&) = default;
+};
+
 struct Port {
   static constexpr std::uint32_t kGidsMax = 256;
   static constexpr std::uint32_t kPkeysMax = 128;
@@ -160,6 +171,7 @@ struct Port {
   bool active = false;
   std::uint8_t active_mtu = 0;           // enum ibv_mtu
   std::string why_down{};                // the reason why the port is not active
+  Reach reach{};                         // Ethernet only
   std::uint32_t gid_indexes = kGidsMax;  // the length of the GID table, empty entries included
   std::vector<GidEntry> gids{};
   std::vector<Pkey> pkeys{wire::kDefaultPkey};
@@ -170,8 +182,8 @@ struct Port {
   std::uint8_t sm_sl = 0;
   InfinibandLink link{};
   void fields(auto& a) {
-    a(link_layer, active, active_mtu, why_down, gid_indexes, gids, pkeys, lid, lmc, sm_lid, sm_sl,
-      link);
+    a(link_layer, active, active_mtu, why_down, reach, gid_indexes, gids, pkeys, lid, lmc, sm_lid,
+      sm_sl, link);
   }
 };
 
@@ -468,8 +480,8 @@ struct Welcome {
   void fields(auto& a) { a(agent_pid, build, refusal, again, capture, devices); }
 };
 
-// Carries the descriptors of the data sockets: IPv4, then IPv6 if the host has it.  On a virtual
-// host it carries none, because packets take the uplink.
+// Carries the descriptors of the data sockets: IPv4, then IPv6 if the host has it.  It carries none
+// to a program with an uplink.
 struct Leased {
   static constexpr Type kType = Type::kLeased;
   std::uint16_t range = 0;  // the upper 12 bits of the QPNs
@@ -525,10 +537,12 @@ struct DevicesChanged {
 
 // Gives a lane to both of its programs.  Carries its memory, the eventfd that wakes this program
 // (the same one with each lane), the eventfd that wakes the other program, and the access table of
-// the other program if `direct` has a pid.
+// the other program if `direct` has a pid.  If the other program is of another user, it carries the
+// memory, and a socket that wakes in both directions (os::WakeSocket).
 //
-// On a virtual host, a lane with the id kUplink comes before the reply to the first Lease.  Its
-// other end is the process of the fabric, which forwards packets.
+// A lane with the id kUplink comes before the reply to the first Lease if the program gets no
+// sockets: on a virtual host, and from an agent of another user.  Its other end is the process of
+// the fabric, or the agent, which forwards packets.
 struct Lane {
   static constexpr Type kType = Type::kLane;
   static constexpr std::uint32_t kUplink = 0;  // no other lane has this id
@@ -536,7 +550,8 @@ struct Lane {
   std::uint8_t side = 0;                // link::Lane::Side
   std::vector<std::uint16_t> ranges{};  // of the other program
   DirectAccess direct{};                // to the other program
-  void fields(auto& a) { a(lane, side, ranges, direct); }
+  bool other_user = false;              // the other process is of another user
+  void fields(auto& a) { a(lane, side, ranges, direct, other_user); }
 };
 
 // Reports that the program at the other end of a lane has got a range, or has given one back.
@@ -577,7 +592,8 @@ struct PortStatus {
   std::uint8_t number = 1;
   bool active = false;
   std::string why_down{};
-  void fields(auto& a) { a(device, number, active, why_down); }
+  std::string why_host_alone{};  // Reach
+  void fields(auto& a) { a(device, number, active, why_down, why_host_alone); }
 };
 
 struct StatusReply {
@@ -585,12 +601,13 @@ struct StatusReply {
   std::uint32_t pid = 0;
   std::string build{};
   Duration uptime{};
+  bool all_users = false;  // it serves the programs of all users
   std::uint32_t programs = 0;
   std::uint32_t leases = 0;
   std::uint32_t ids = 0;
   std::vector<PortStatus> ports{};
   std::vector<NamedCount> counters{};  // data_packets counts the agent's own data packets: 0
-  void fields(auto& a) { a(pid, build, uptime, programs, leases, ids, ports, counters); }
+  void fields(auto& a) { a(pid, build, uptime, all_users, programs, leases, ids, ports, counters); }
   // Returns the first port that is not active, or null.
   const PortStatus* find_down_port() const;
 };

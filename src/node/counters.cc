@@ -131,6 +131,7 @@ std::vector<ipc::NamedCount> Node::counters() const {
   names.add("limit_ids_of_client", rdmacm_.limits_met().ids_per_owner);
   names.add("limit_leases", leases_over_limit_);
   names.add("limit_leases_of_client", leases_over_client_limit_);
+  names.add("limit_leases_of_user", leases_over_user_limit_);
   names.add("leases_held", leases_held_);
   names.add("limit_groups", joins_over_hosts_limit_);
   names.add("limit_groups_of_client", joins_over_limit_);

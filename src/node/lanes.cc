@@ -15,8 +15,9 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::AttachLane& m, 
     return std::ranges::find(other.second.ranges, m.range) != other.second.ranges.end();
   };
   const auto found = std::ranges::find_if(clients_, has_it);
-  const bool allowed = found != clients_.end() && found->first != client && found->second.lanes &&
-                       clients_.at(client).lanes && lanes_.may_open(client, found->first);
+  const bool allowed = found != clients_.end() && found->first != client &&
+                       found->second.program.lanes && clients_.at(client).program.lanes &&
+                       lanes_.may_open(client, found->first);
   if (!allowed) {
     tell(client, ipc::encode(0, ipc::NoLane{m.range}));
     return true;
@@ -43,12 +44,18 @@ void Node::lane_made(LaneId lane, const Result<void>& made) {
     return;
   }
   const auto [first, second, ready] = *its;
+  // Programs of two users get no access to each other's memory.
+  const bool one_user = clients_.at(first).program.user == clients_.at(second).program.user;
   const auto tell_one = [&](ClientId client, ClientId peer, link::Lane::Side side) {
     const auto& [ranges, direct] = std::tie(clients_.at(peer).ranges, clients_.at(peer).direct);
     if (ready) {
       ToClient output{
           .client = client,
-          .message = ipc::encode(0, ipc::Lane{lane, std::to_underlying(side), ranges, direct}),
+          .message = ipc::encode(0, ipc::Lane{.lane = lane,
+                                              .side = std::to_underlying(side),
+                                              .ranges = ranges,
+                                              .direct = one_user ? direct : ipc::DirectAccess{},
+                                              .other_user = !one_user}),
           .lane = lane,
           .peer = peer};
       outputs_.emplace_back(std::move(output));

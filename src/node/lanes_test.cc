@@ -25,13 +25,14 @@ class NodeLanes : public ::testing::Test {
     node_.set_port(std::nullopt, now_);
   }
 
-  ClientId program(std::uint16_t range, bool lanes = true) {
-    const ClientId client = node_.connected(now_, 0, lanes);
+  ClientId program(std::uint16_t range, bool lanes = true, std::uint32_t user = 0) {
+    const ClientId client = node_.connected(now_, {.pid = 1, .user = user, .lanes = lanes});
     lease(client, range);
     return client;
   }
   void lease(ClientId client, std::uint16_t range) {
-    node_.on_message(client, ipc::encode(7, ipc::Lease{}), now_);
+    const ipc::Lease request{.direct = {.mark_address = 0x1000, .mark_value = 1}};
+    node_.on_message(client, ipc::encode(7, request), now_);
     while (auto output = node_.poll()) {
       if (const auto* lease = std::get_if<Node::LeaseWanted>(&*output)) {
         node_.leased(lease->token, range, now_);
@@ -69,6 +70,8 @@ class NodeLanes : public ::testing::Test {
       std::string text = who + "lane to " + std::to_string(to.peer) + " side " +
                          std::to_string(lane->side) + " ranges";
       for (const auto range : lane->ranges) text += " " + std::to_string(range);
+      if (lane->other_user) text += " of another user";
+      if (lane->direct.pid == 0) text += " without access";
       done_.push_back(text + (to.lane == lane->lane ? "" : " without memory"));
     } else if (const auto closed = ipc::decode<ipc::LaneClosed>(envelope)) {
       done_.push_back(who + "closed");
@@ -194,6 +197,19 @@ TEST(LaneTable, TheLanesOfAHostAreLimited) {
   }
   EXPECT_EQ(table.open(1, 2).error().code, Errc::kNoResources);
   EXPECT_EQ(table.counters().limit_host, 1U);
+}
+
+TEST_F(NodeLanes, ProgramsOfTwoUsersGetNoAccessToEachOthersMemory) {
+  const ClientId one = program(11, true, 1000);
+  program(22, true, 1001);
+  EXPECT_THAT(
+      tell(one, ipc::AttachLane{22}),
+      ElementsAre("1: lane to 2 side 0 ranges 22 of another user without access",
+                  "2: lane to 1 side 1 ranges 11 of another user without access", "handed over"));
+  program(33, true, 1000);
+  EXPECT_THAT(
+      tell(one, ipc::AttachLane{33}),
+      ElementsAre("1: lane to 3 side 0 ranges 33", "3: lane to 1 side 1 ranges 11", "handed over"));
 }
 
 }  // namespace

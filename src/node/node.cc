@@ -50,7 +50,8 @@ void Node::on_addresses(const std::vector<HostAddress>& addresses, Time now) {
   run(now);
 }
 
-void Node::set_port(std::optional<std::string> why_down, Time /*now*/) {
+void Node::set_port(std::optional<std::string> why_down, Time /*now*/, const ipc::Reach& reach) {
+  ports_.set_reach(reach);
   ports_.set_why_all_down(std::move(why_down));
   tell_devices();
 }
@@ -88,10 +89,9 @@ void Node::tell_devices() {
 
 // ---- programs -----------------------------------------------------------------------------------
 
-ClientId Node::connected(Time /*now*/, std::uint32_t pid, bool lanes) {
+ClientId Node::connected(Time /*now*/, const Program& program) {
   const ClientId client = next_client_++;
-  clients_[client].pid = pid;
-  clients_[client].lanes = lanes;
+  clients_[client].program = program;
   return client;
 }
 

@@ -69,8 +69,14 @@ class Node {
     // another program gets it.  If there is no other free range, or the program has reached its
     // limit, a lease waits for a quiescing range.
     Duration range_quiesce_time = std::chrono::seconds(1);
-    sa::Client::Config sa{};  // of InfiniBand ports
-    bool trace = false;       // output StateChanged
+    // Users other than 0 may not bind ports below this one, as with TCP (ip(7),
+    // ip_unprivileged_port_start).
+    std::uint16_t unprivileged_port_start = 0;
+    // Limits the QPN ranges of all programs of one user other than `own_user`.
+    std::uint32_t leases_per_user_max = 256;
+    std::uint32_t own_user = 0;  // the user that the owner itself runs as
+    sa::Client::Config sa{};     // of InfiniBand ports
+    bool trace = false;          // output StateChanged
   };
 
   // Carries a message for a program.  If `sockets` names a range, its data sockets go with the
@@ -132,13 +138,20 @@ class Node {
   // in the GID table of its port.
   void on_addresses(const std::vector<HostAddress>& addresses, Time now);
   // Tells why all ports are down, for example who holds UDP port 4791; nothing if it is open.
-  void set_port(std::optional<std::string> why_down, Time now);
+  // `reach` tells whom its programs reach.
+  void set_port(std::optional<std::string> why_down, Time now, const ipc::Reach& reach = {});
   // Sets the state of one port.  kAddressNotFound, kInvalidArgument: see PortTable.
   Result<void> set_port_state(PortId port, const PortState& state, Time now);
 
-  // Adds a program, which has said Hello and is served.  Messages to other programs mention `pid`;
-  // 0: unknown.  `lanes`: it uses lanes.
-  ClientId connected(Time now, std::uint32_t pid = 0, bool lanes = false);
+  // Describes a program.  Messages to other programs mention `pid`; 0: unknown.
+  struct Program {
+    std::uint32_t pid = 0;
+    std::uint32_t user = 0;
+    bool lanes = false;  // it uses lanes
+  };
+  // Adds a program, which has said Hello and is served.
+  ClientId connected(Time now, const Program& program);
+  ClientId connected(Time now) { return connected(now, {}); }
   // Removes a program, which has died, has closed the connection, or has called exec.
   void gone(ClientId client, Time now);
   // Sends some of the pending disconnects now instead of later, because the agent ends.  Returns
@@ -180,8 +193,7 @@ class Node {
 
  private:
   struct Client {
-    std::uint32_t pid = 0;
-    bool lanes = false;  // it uses lanes
+    Program program{};
     ipc::DirectAccess direct{};
     std::vector<std::uint16_t> ranges{};
     std::vector<std::uint16_t> old_ranges{};  // leased from an earlier agent
@@ -232,6 +244,8 @@ class Node {
   void tell_devices();
   void apply_ports(Time now);
   Result<void> want_lease(const LeaseRequest& lease);
+  std::size_t ranges_of_user(std::uint32_t user) const;
+  Result<void> check_port(ClientId client, const rdmacm::SocketAddress& address) const;
   void retry_leases();
   bool has_leased(ClientId client, Qpn qpn) const;
   bool has_range(ClientId client, std::uint16_t range) const;
@@ -305,6 +319,7 @@ class Node {
   std::map<std::uint64_t, LeaseRequest> lease_requests_;  // by token
   std::uint64_t next_token_ = 1;
   std::uint64_t leases_over_client_limit_ = 0;
+  std::uint64_t leases_over_user_limit_ = 0;
   std::uint64_t leases_over_limit_ = 0;
   std::uint64_t leases_held_ = 0;
   LaneTable lanes_;

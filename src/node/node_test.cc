@@ -530,7 +530,7 @@ TEST_F(NodeTest, SurvivesRandomMads) {
 }
 
 TEST_F(NodeTest, ErrorForAPortInUseNamesItsHolder) {
-  const ClientId server = node_.connected(now_, 4711);
+  const ClientId server = node_.connected(now_, {.pid = 4711});
   const auto bind = [](rdmacm::IdHandle id) {
     return ipc::Bind{id, {.ip = kHere, .port = 7000, .family = 4}};
   };

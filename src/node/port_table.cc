@@ -87,6 +87,7 @@ ipc::Port PortTable::describe(const Port& port) const {
           .active = why_down.empty(),
           .active_mtu = infiniband ? port.state.active_mtu : port.gids.active_mtu(),
           .why_down = std::move(why_down),
+          .reach = infiniband ? ipc::Reach{} : reach_,
           .gid_indexes = static_cast<std::uint32_t>(infiniband ? port.state.gids.size()
                                                                : port.gids.entries_max()),
           .gids = port.gid_entries(),

@@ -53,6 +53,7 @@ class PortTable {
   void set_addresses(const std::vector<HostAddress>& addresses);
   // Sets why no port of the host works; nothing if they do.
   void set_why_all_down(std::optional<std::string> why);
+  void set_reach(ipc::Reach reach) { reach_ = std::move(reach); }
   // kAddressNotFound: there is no such port.  kInvalidArgument: see ipc::check_devices().
   Result<void> set_state(PortId port, const PortState& state);
 
@@ -91,6 +92,7 @@ class PortTable {
 
   std::vector<DeviceConfig> devices_;
   std::vector<Port> ports_{};  // of all devices, in order
+  ipc::Reach reach_{};
   std::optional<std::string> why_all_down_{"the agent has not opened its port yet"};
 };
 

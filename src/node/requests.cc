@@ -124,7 +124,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Lease& 
   }
   ipc::DirectAccess& direct = clients_.at(client).direct;
   direct = m.direct;
-  direct.pid = m.direct.mark_address == 0 ? 0 : clients_.at(client).pid;
+  direct.pid = m.direct.mark_address == 0 ? 0 : clients_.at(client).program.pid;
   VB_TRY_VOID(want_lease({client, request, m.sockets}));
   return true;
 }
@@ -143,6 +143,11 @@ Result<void> Node::want_lease(const LeaseRequest& lease) {
     return fail(Errc::kNoResources,
                 "all QP numbers of a program are in use (leases_per_client_max)");
   }
+  const std::uint32_t user = clients_.at(lease.client).program.user;
+  if (user != config_.own_user && ranges_of_user(user) >= config_.leases_per_user_max) {
+    ++leases_over_user_limit_;
+    return fail(Errc::kNoResources, "all QP numbers of a user are in use (leases_per_user_max)");
+  }
   if (in_use + static_cast<std::size_t>(quiescing) >= config_.leases_per_client_max) {
     ++leases_held_;
     leases_waiting_.push_back(lease);
@@ -152,6 +157,28 @@ Result<void> Node::want_lease(const LeaseRequest& lease) {
   lease_requests_[token] = lease;
   outputs_.emplace_back(LeaseWanted{token, lease.client, old_ranges(), lease.sockets});
   return {};
+}
+
+// Counts the ranges that the programs of a user have or have asked for.
+std::size_t Node::ranges_of_user(std::uint32_t user) const {
+  std::size_t all = 0;
+  for (const auto& [id, client] : clients_) {
+    if (client.program.user == user) all += client.ranges.size();
+  }
+  for (const auto& [token, lease] : lease_requests_) {
+    if (clients_.at(lease.client).program.user == user) ++all;
+  }
+  return all;
+}
+
+// Refuses ports that are for root, as for TCP.
+Result<void> Node::check_port(ClientId client, const rdmacm::SocketAddress& address) const {
+  if (address.port == 0 || address.port >= config_.unprivileged_port_start ||
+      clients_.at(client).program.user == 0) {
+    return {};
+  }
+  return fail(Errc::kPermission, "only root may use this port (ip_unprivileged_port_start)",
+              EACCES);
 }
 
 void Node::retry_leases() {
@@ -239,10 +266,11 @@ std::string Node::holder_of_port(ClientId client, rdmacm::IdHandle name,
   if (holder == clients_.end()) return {};
   return "port " + std::to_string(other->source.port) + " is in use, by " +
          (other->owner == client ? "another id of this program"
-                                 : "PID " + std::to_string(holder->second.pid));
+                                 : "PID " + std::to_string(holder->second.program.pid));
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Bind& m, Time now) {
+  VB_TRY_VOID(check_port(client, m.address));
   VB_TRY_VOID(rdmacm_.bind(client, m.id, m.address, now));
   const rdmacm::IdInfo info = VB_TRY(rdmacm_.info(client, m.id));
   tell(client, ipc::encode(request, ipc::Bound{.source = info.source,
@@ -252,6 +280,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Bind& m
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ResolveAddress& m, Time now) {
+  VB_TRY_VOID(check_port(client, m.source));
   VB_TRY_VOID(rdmacm_.resolve_addr(client, m.id, m.source.family == 0 ? nullptr : &m.source,
                                    m.destination, m.timeout, now));
   return false;

@@ -82,6 +82,13 @@ Result<std::string> mad_socket_name(const FabricHost& of) {
   return VB_TRY(agent_socket_name(agent_socket_name(), of)) + "/mad";
 }
 
+std::string all_users_agent_name() { return agent_socket_name_of(0) + "-all"; }
+
+bool may_use_all_users_agent() {
+  const char* const bind = ::secure_getenv("VERBENA_BIND");
+  return !fabric_host_of_environment() && (bind == nullptr || *bind == '\0');
+}
+
 std::string socket_service_name() { return agent_socket_name() + "-sockets"; }
 std::string root_socket_service_name() { return agent_socket_name_of(0) + "-sockets"; }
 

@@ -17,6 +17,13 @@ namespace verbena::os {
 // host's root; such a root finds the agent of the user that it is on the host.
 std::string agent_socket_name();
 
+// Returns the abstract socket name of the agent that serves all users, if root has started one
+// (`verbena agent start --all-users`).  Its holder is to be checked: anybody can take a name.
+std::string all_users_agent_name();
+// Returns true if this process may use that agent: no virtual host and no VERBENA_BIND, which asks
+// for an agent of its own, are in its environment.
+bool may_use_all_users_agent();
+
 // Returns the abstract socket name of this user's socket service, made from the agent's name.
 std::string socket_service_name();
 // Returns the name of the socket service of root, as this process's user namespace has it.

@@ -129,6 +129,8 @@ class UdpSender {
     // Uses UDP_SEGMENT: packets of one flow and QP go to the kernel as one message, if all
     // but the last, which may be shorter, have the same size.
     bool join_packets = true;
+    // Multicast packets reach only members on this host.
+    bool host_alone = false;
   };
   // Counts packets that the kernel accepted, and those that it refused, by reason.
   struct Counters {
@@ -156,6 +158,9 @@ class UdpSender {
   // Returns the number of the last error that a counter stands for.
   int last_errno() const { return counters_.last_errno.load(std::memory_order_relaxed); }
 
+  // Sends later packets to this port of the destinations, and multicast perhaps to this host alone.
+  // REQUIRES: as close().
+  void set_destination(std::uint16_t port, bool host_alone);
   // Closes the sockets.  REQUIRES: no thread is inside send(), and none will call it.
   void close();
 

@@ -32,7 +32,7 @@ constexpr std::size_t kSentControlBytes =
 constexpr std::size_t kDestinationQpnAt = 5;  // in BTH
 constexpr std::size_t kBthBytes = 12;
 
-Result<void> set_sender_options(int fd, bool ipv6) {
+Result<void> set_sender_options(int fd, bool ipv6, bool host_alone) {
   // Without "do not fragment", the kernel would choose a random identification.
   const bool whole = ipv6 ? set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO) &&
                                 set_option(fd, IPPROTO_IPV6, IPV6_DONTFRAG, 1)
@@ -43,6 +43,10 @@ Result<void> set_sender_options(int fd, bool ipv6) {
   const sock_fprog program{.len = 1, .filter = &drop_all};
   ::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
   set_option(fd, SOL_SOCKET, SO_RCVBUF, 0);
+  if (host_alone && !(ipv6 ? set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 0)
+                           : set_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, 0))) {
+    return system_error(errno, "IP_MULTICAST_TTL");
+  }
   if (!set_option(fd, SOL_SOCKET, SO_SNDBUFFORCE, kSendBufferBytes)) {
     set_option(fd, SOL_SOCKET, SO_SNDBUF, kSendBufferBytes);
   }
@@ -132,6 +136,13 @@ void UdpSender::close() {
   }
 }
 
+void UdpSender::set_destination(std::uint16_t port, bool host_alone) {
+  if (port == options_.destination_port && host_alone == options_.host_alone) return;
+  close();
+  options_.destination_port = port;
+  options_.host_alone = host_alone;
+}
+
 const UdpSender::Socket* UdpSender::socket_for(bool ipv6, std::uint16_t wanted_port) {
   Sockets& sockets = sockets_[ipv6 ? 1 : 0];
   for (const Socket& socket : sockets) {
@@ -154,7 +165,7 @@ const UdpSender::Socket* UdpSender::open_socket(bool ipv6, std::uint16_t wanted_
   if (used == kSocketsMax) return shared;
 
   auto fd = open_udp_socket(ipv6);
-  if (!fd.has_value() || !set_sender_options(fd->get(), ipv6).has_value()) return shared;
+  if (!fd.has_value() || !set_sender_options(fd->get(), ipv6, options_.host_alone)) return shared;
   const std::uint16_t port = bind_from(fd->get(), ipv6, wanted_port);
   if (port == 0) return shared;
   sockets[used].wanted_port = wanted_port;

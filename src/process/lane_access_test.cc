@@ -33,10 +33,10 @@ class LaneAccess : public ::testing::Test {
   }
   ~LaneAccess() override = default;
 
-  void attach(link::PeerMemory* memory) {
+  void attach(link::PeerMemory* memory, bool other_user = false) {
     const auto bytes = std::as_writable_bytes(std::span(pages_.get(), kPages));
     lanes_.offer_memory(kLane, bytes, memory);
-    lanes_.on(ipc::Lane{.lane = kLane, .ranges = {5}});
+    lanes_.on(ipc::Lane{.lane = kLane, .ranges = {5}, .other_user = other_user});
     peer_ = *link::Lane::attach(bytes, link::Lane::Side::kSecond);
   }
   void agent_closes() {
@@ -121,6 +121,30 @@ TEST_F(LaneAccess, PeerWhoseEndCannotBeSeenMayNotAccessTheMemory) {
   attach(nullptr);
   peer_->enter();
   EXPECT_FALSE(peer_->may_access());
+  EXPECT_TRUE(lanes_.accesses().empty()) << "a command would wait for ever";
+}
+
+TEST_F(LaneAccess, ProgramOfAnotherUserCannotSendFromAnotherHost) {
+  constexpr Gid kOwn{.bytes = {std::byte{1}}}, kElsewhere{.bytes = {std::byte{2}}};
+  lanes_.on_devices({{.ports = {{.gids = {{.gid = kOwn}}}}}});
+  for (const bool other_user : {false, true}) {
+    agent_closes();
+    EXPECT_EQ(lanes_.poll_closed(), kLane);
+    attach(nullptr, other_user);
+    for (const Gid& source : {kElsewhere, kOwn}) {
+      ASSERT_TRUE(peer_->prepare({.source = source, .destination = kOwn}));
+      peer_->commit(link::Lane::kPacketBytesMin);
+    }
+    std::vector<Gid> sources;
+    lanes_.receive([&]<class Record>(const Record& record) {
+      if constexpr (std::is_same_v<Record, link::Arrival>) {
+        sources.push_back(record.address.source);
+      }
+    });
+    EXPECT_EQ(sources.size(), other_user ? 1U : 2U);
+    EXPECT_EQ(sources.back(), kOwn);
+  }
+  EXPECT_EQ(lanes_.counters().foreign_sources, 1U);
 }
 
 }  // namespace

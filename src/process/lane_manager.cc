@@ -53,13 +53,21 @@ void LaneManager::on(const ipc::Lane& message) {
     const auto side = message.side == 0 ? link::Lane::Side::kFirst : link::Lane::Side::kSecond;
     link::PeerMemory* const peer = offered.mapped().peer;
     auto lane = link::Lane::attach(offered.mapped().memory, side);
-    if (lane) lane->set_peer_memory(peer);
+    if (lane) {
+      lane->set_peer_memory(peer);
+      // Only a peer whose end this program can see may access its memory.
+      lane->allow_access(allows_access_ && peer != nullptr);
+    }
     added = lane ? lanes_.add(message.lane, *lane, message.ranges) : std::unexpected(lane.error());
-    // Only a peer whose end this program can see may access its memory.
-    if (added) lane->allow_access(allows_access_ && peer != nullptr);
+    if (lane && !added) lane->allow_access(false);
   }
   if (added) {
-    if (message.lane == ipc::Lane::kUplink) lanes_.set_uplink(message.lane);
+    if (message.lane == ipc::Lane::kUplink) {
+      lanes_.set_uplink(message.lane);
+      enable();  // also if the program wants no lanes to others: this is its only way
+    } else if (message.other_user) {
+      of_other_users_.insert(message.lane);
+    }
     return;
   }
   ++counters_.refused;
@@ -101,6 +109,7 @@ void LaneManager::close(Id lane) {
 // Gives the memory of a lane back to the owner, or keeps it while an access goes on.
 void LaneManager::release(Id id, link::Lane& lane) {
   lane.allow_access(false);
+  of_other_users_.erase(id);
   lingering_.insert_or_assign(id, lane);
   end_lingering();
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -41,6 +42,9 @@ class LaneManager {
     std::uint64_t packets_in = 0;
     std::uint64_t broken = 0;   // lanes that were closed because the peer wrote invalid bytes
     std::uint64_t refused = 0;  // lanes whose memory could not be used
+    // Packets from other users' programs with a source address that is not of this host.  By UDP
+    // the kernel would not have sent them.
+    std::uint64_t foreign_sources = 0;
   };
 
   // REQUIRES: the engine outlives this object.
@@ -60,6 +64,8 @@ class LaneManager {
     engine_.set_access_table(&table);
     allows_access_ = true;
   }
+  // Returns true for an address of this host.
+  bool is_of_this_host(const Gid& address) const { return lanes_.has_address(address); }
   // Returns true if the program has a lane to the process of its fabric (ipc::Lane::kUplink).
   bool has_uplink() const { return lanes_.has_uplink(); }
 
@@ -125,11 +131,19 @@ class LaneManager {
   // the receiver's ports.  A packet for a multicast group came by its interface.  Passes on the
   // records of direct accesses as they are.
   template <class Take>
-  auto at_its_port(Take& take) const {
-    return [this, &take](const auto& record) {
+  auto at_its_port(Id id, Take& take) {
+    const bool of_other_user = !of_other_users_.empty() && of_other_users_.contains(id);
+    return [this, of_other_user, &take](const auto& record) {
       if constexpr (std::is_same_v<decltype(record), const link::Arrival&>) {
+        if (of_other_user && !lanes_.has_address(record.address.source)) {
+          ++counters_.foreign_sources;
+          return;
+        }
         // Packets of InfiniBand name their port, and those of an only port need not.
-        if (port_of_gid_.empty() || record.address.is_infiniband()) return take(record);
+        if (port_of_gid_.empty() || record.address.is_infiniband()) {
+          take(record);
+          return;
+        }
         link::Arrival placed = record;
         if (const auto found = port_of_gid_.find(record.address.destination);
             found != port_of_gid_.end()) {
@@ -161,6 +175,7 @@ class LaneManager {
   };
   std::map<Id, Offered> offered_{};
   bool allows_access_ = false;
+  std::set<Id> of_other_users_{};
   // Holds lanes that are closed while their other programs still access this one's memory.
   std::map<Id, link::Lane> lingering_{};
   std::deque<Id> closed_{};
@@ -173,7 +188,7 @@ bool LaneManager::receive(Take take) {
   bool some = false;
   bool broken = false;
   lanes_.note_wakes([&](Id id, link::Lane& lane) {
-    const std::size_t packets = lane.receive(kRecordsPerLook, at_its_port(take));
+    const std::size_t packets = lane.receive(kRecordsPerLook, at_its_port(id, take));
     counters_.packets_in += packets;
     some = some || packets != 0;
     const bool peer_waits_for_room = lane.finish();
@@ -188,7 +203,8 @@ template <class Take>
 void LaneManager::on(const ipc::LaneClosed& message, Take take) {
   constexpr std::size_t kRecordsMax = link::Lane::kRingBytes / ring::kRecordAlignment;
   lanes_.for_each([&](Id id, link::Lane& lane) {
-    if (id == message.lane) counters_.packets_in += lane.receive(kRecordsMax, at_its_port(take));
+    if (id == message.lane)
+      counters_.packets_in += lane.receive(kRecordsMax, at_its_port(id, take));
   });
   close(message.lane);
 }

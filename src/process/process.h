@@ -138,6 +138,10 @@ class Process {
   // do not go as long as the agent lives.
   const std::vector<ipc::Device>& devices() const { return devices_; }
   // Returns null if there is no such port, or no agent.
+  // Returns the UDP port by which programs of this host are reached (ipc::Reach).
+  std::uint16_t udp_port() const {
+    return devices_.empty() ? wire::kRoceUdpPort : devices_.front().ports.front().reach.udp_port;
+  }
   const ipc::Port* find_port(PortId port) const { return ipc::find_port(devices_, port); }
   // Returns true as soon as a QP of this program may get packets from other hosts.
   bool hears_others() const { return hears_others_; }

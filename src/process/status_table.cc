@@ -59,6 +59,7 @@ void each_counter(const hca::Counters& engine, const StatusTable::Counts& counts
   f("", "lanes", counts.lanes);
   f("", "lane_packets_in", counts.lane.packets_in);
   f("", "lanes_broken", counts.lane.broken);
+  f("", "drop_lane_source", counts.lane.foreign_sources);
   f("", "lanes_refused", counts.lane.refused);
 }
 

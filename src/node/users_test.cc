@@ -1,0 +1,89 @@
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <optional>
+
+#include "node/node.h"
+#include "wire/ip.h"
+
+namespace verbena::node {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint32_t kOwnUser = 0, kUser = 1000, kOtherUser = 1001;
+constexpr std::uint32_t kRangesOfUser = 3;
+
+// Provides a node that serves several users.  The test acts as the programs and as the host.
+class NodeUsers : public ::testing::Test {
+ protected:
+  NodeUsers() {
+    node_.on_addresses(
+        {{.gid = wire::ipv4_gid(0x0a000001), .interface = 2, .mtu_bytes = 1500, .up = true}}, now_);
+    node_.set_port(std::nullopt, now_);
+  }
+
+  ClientId program(std::uint32_t user) { return node_.connected(now_, {.user = user}); }
+
+  // Sends a request and returns the error that it ends with, if any.
+  template <class Message>
+  std::optional<ipc::Done> failure(ClientId client, const Message& message) {
+    node_.on_message(client, ipc::encode(7, message), now_);
+    std::optional<ipc::Done> failed;
+    while (auto output = node_.poll()) {
+      if (const auto* lease = std::get_if<Node::LeaseWanted>(&*output)) {
+        node_.leased(lease->token, next_range_++, now_);
+      }
+      const auto* to = std::get_if<Node::ToClient>(&*output);
+      if (to == nullptr) continue;
+      const auto done = ipc::decode<ipc::Done>(*ipc::open(to->message));
+      if (done && done->failed) failed = *done;
+    }
+    return failed;
+  }
+  std::optional<ipc::Done> bind(ClientId client, std::uint16_t port) {
+    const rdmacm::IdHandle id{(std::uint64_t{1} << 32) | ipc::kNamed | next_id_++};
+    EXPECT_FALSE(failure(client, ipc::CreateId{id, rdmacm::kPortSpaceTcp, 2}));
+    return failure(
+        client,
+        ipc::Bind{.id = id, .address = {.ip = wire::ipv4_gid(0), .port = port, .family = 4}});
+  }
+
+  Time now_{1s};
+  Node node_{{.node_guid = {5},
+              .build = "test",
+              .unprivileged_port_start = 1024,
+              .leases_per_user_max = kRangesOfUser,
+              .own_user = kOwnUser},
+             Random(1)};
+  std::uint16_t next_range_ = 100;
+  std::uint32_t next_id_ = 1;
+};
+
+TEST_F(NodeUsers, AllProgramsOfAnotherUserShareALimitOfRanges) {
+  const ClientId one = program(kUser), two = program(kUser);
+  EXPECT_FALSE(failure(one, ipc::Lease{}));
+  EXPECT_FALSE(failure(one, ipc::Lease{}));
+  EXPECT_FALSE(failure(two, ipc::Lease{}));
+  const auto refused = failure(two, ipc::Lease{});
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->code, Errc::kNoResources);
+  EXPECT_NE(refused->text.find("leases_per_user_max"), std::string::npos) << refused->text;
+  EXPECT_FALSE(failure(program(kOtherUser), ipc::Lease{}));
+  const ClientId own = program(kOwnUser);
+  for (std::uint32_t i = 0; i <= kRangesOfUser; ++i) EXPECT_FALSE(failure(own, ipc::Lease{}));
+}
+
+TEST_F(NodeUsers, OnlyRootMayBindAPortThatIsForRoot) {
+  const ClientId user = program(kUser);
+  const auto refused = bind(user, 1023);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->code, Errc::kPermission);
+  EXPECT_EQ(refused->detail, EACCES);
+  EXPECT_FALSE(bind(user, 1024));
+  EXPECT_FALSE(bind(user, 0));
+  EXPECT_FALSE(bind(program(kOwnUser), 1023));
+}
+
+}  // namespace
+}  // namespace verbena::node

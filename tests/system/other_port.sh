@@ -1,0 +1,62 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# Somebody else has UDP port 4791.  Programs of this host reach each other by another port and by lanes, and are told why
+# they reach nobody else.  The agent takes port 4791 when it is free and no program needs the other one.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+unset VERBENA_LINK
+need ibv_devinfo rping mckey ib_send_bw python3 ip ss
+
+python3 - >"$work/holder" <<'PYTHON' &
+import socket, time
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+s.bind(("::", 4791))
+print("bound", flush=True)
+while True:
+    print("got", len(s.recv(10000)), flush=True)  # nothing is to come here
+PYTHON
+holder=$!
+until_true 20 grep -qs bound "$work/holder" || fail "the program that holds the port did not start"
+ip addr add 10.9.0.1/32 dev lo && ip link set lo multicast on && ip route add 239.1.0.0/16 dev lo &&
+  ip link add veth0 type veth peer name veth1 && ip addr add 10.9.1.1/24 dev veth0 && ip link set veth0 up &&
+  ip link set veth1 up && ip neigh add 10.9.1.2 lladdr 02:00:00:00:00:02 dev veth0 || fail "no interfaces"
+
+verbena run -- ibv_devinfo >"$work/info" 2>&1 || fail "ibv_devinfo: $(cat "$work/info")"
+grep -q PORT_ACTIVE "$work/info" || fail "the port is not active: $(cat "$work/info")"
+why="for programs of this host alone: UDP port 4791 is held by pid $holder (python3)"
+verbena agent status | grep -qF "active, $why" || fail "agent status does not name the holder: $(verbena agent status)"
+verbena doctor >"$work/said" || true
+grep -q "programs reach only this host: UDP port 4791 is held by pid $holder" "$work/said" || fail "doctor: $(cat "$work/said")"
+
+for link in lane udp; do
+  start run --link $link -- timeout 60 rping -s -C 20 -p 7100 >"$work/server" 2>&1 &
+  wait_listening 7100
+  verbena run --link $link -- timeout 60 rping -c -a 10.9.0.1 -C 20 -p 7100 -V >"$work/client" 2>&1 ||
+    fail "$link: rping: $(cat "$work/client")"
+  wait $! || fail "$link: rping's server: $(cat "$work/server")"
+  start run --link $link -- timeout 60 stdbuf -oL mckey -m 239.1.2.3 -b 10.9.0.1 -C 10 >"$work/server" 2>&1 &
+  until_true 20 grep -q "joined dgid" "$work/server" || fail "$link: mckey does not join: $(cat "$work/server")"
+  verbena run --link $link -- timeout 60 stdbuf -oL mckey -m 239.1.2.3 -b 10.9.0.1 -C 10 -s >"$work/client" 2>&1 ||
+    fail "$link: mckey: $(cat "$work/client")"
+  wait $! || fail "$link: mckey's receiver: $(cat "$work/server")"
+done
+
+# ---- other hosts: the connection manager says so at once, and packets are counted
+if verbena run --verbose -- timeout 60 rping -c -a 10.9.1.2 -C 1 >"$work/said" 2>&1; then fail "rping reaches another host"; fi
+grep -q "only programs of this host are reached: UDP port 4791 is held by" "$work/said" ||
+  fail "a program that connects to another host is told: $(cat "$work/said")"
+
+# ---- the port is free, and taken when no program has a socket of the other one
+start run -- ib_send_bw -x 0 -p 20001 -D 60 --run_infinitely >"$work/server" 2>&1 &
+server=$!
+open_port() { ss -Htln "sport = :20001" | grep -q .; }
+until_true 20 open_port || fail "ib_send_bw: $(cat "$work/server")"
+kill $holder
+wait $holder 2>/dev/null || true
+[ "$(grep -c got "$work/holder")" -eq 0 ] || fail "packets came to the holder: $(cat "$work/holder")"
+verbena agent status | grep -q "this host alone" || fail "the port was changed below a program: $(verbena agent status)"
+kill $server
+wait $server 2>/dev/null || true
+reaches_all() { verbena agent status | grep -qE '^ *port +active$'; }
+until_true 20 reaches_all || fail "port 4791 is not taken: $(verbena agent status)"
+verbena agent stop >/dev/null
+echo "another port than 4791: this host alone, and back"

@@ -1,0 +1,129 @@
+#!/bin/bash
+# ctest: TIMEOUT 180 PLAIN
+# Root's agent for all users lets programs of different users reach each other, by rings and without access to each
+# other's memory.  It does no more for the other users than they may do themselves.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+unset VERBENA_LINK
+need ip rping udaddy mckey ib_send_bw ib_write_bw ib_atomic_bw ibv_rc_pingpong ss setpriv
+[ "$(id -u)" -eq 0 ] || skip "only root can start programs of other users"
+as_user=(setpriv --reuid=1000 --regid=1000 --clear-groups)
+"${as_user[@]}" true 2>/dev/null || skip "there is no other user here"
+"${as_user[@]}" test -x "$VB_PREFIX/bin/verbena" || skip "another user cannot run $VB_PREFIX/bin/verbena"
+setpriv --clear-groups true 2>/dev/null || skip "root cannot leave its groups here"
+chmod 755 "$work"
+mkdir "$work/theirs" && chown 1000:1000 "$work/theirs"
+# user COMMAND...: runs a command of verbena as the other user.  start_user: for the background, as start.
+user() { "${as_user[@]}" "$VB_PREFIX/bin/verbena" "$@"; }
+start_user() { exec "${as_user[@]}" "$VB_PREFIX/bin/verbena" "$@"; }
+
+# counter PID NAME: prints a counter of a program; agent_counter NAME: one of the agent.
+counter() { verbena ps --counters --json | python3 -c '
+import json, sys
+print(*(p["counters"].get(sys.argv[2], 0) for p in json.load(sys.stdin)["processes"] if p["pid"] == int(sys.argv[1])))' \
+  "$1" "$2"; }
+agent_counter() { verbena agent status --json | python3 -c '
+import json, sys
+print(json.load(sys.stdin)["agent"]["counters"].get(sys.argv[1], 0))' "$1"; }
+open_port() { ss -Htln "sport = :$1" | grep -q .; }
+ready() { until_true 20 open_port "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
+more_than() { [ "$(counter "$1" "$2")" -gt "$3" ] 2>/dev/null; }
+
+# ---- only root can start it, and only if nobody else has the port
+if user agent start --all-users >"$work/said" 2>&1; then fail "a user starts an agent for all users"; fi
+grep -q "only root can serve all users" "$work/said" || fail "a user who starts it is told: $(cat "$work/said")"
+start_user run -- ibv_rc_pingpong -g 0 -p 20000 >"$work/server" 2>&1 &
+holder=$!
+ready 20000
+if verbena agent start --all-users >"$work/said" 2>&1; then fail "it starts without the port"; fi
+grep -q "4791 is held by" "$work/said" || fail "without the port it says: $(cat "$work/said")"
+kill $holder
+wait $holder 2>/dev/null || true
+user agent stop >/dev/null
+
+verbena agent start --all-users >"$work/said" || fail "no agent for all users: $(cat "$work/said")"
+user agent status | grep -q "serves *all users" || fail "a user sees: $(user agent status)"
+if user agent stop >"$work/said" 2>&1; then fail "a user stops the agent of all users"; fi
+grep -q "only root can stop it" "$work/said" || fail "a user who stops it is told: $(cat "$work/said")"
+
+# ---- in either direction, packets take a lane, and one-sided requests are packets
+for direction in "start start_user user" "start_user start verbena"; do
+  read -r server begin_client client <<<"$direction"
+  $server run -- rping -s -C 20 -p 7100 >"$work/server" 2>&1 &
+  until_true 20 listening 7100 || fail "rping does not listen: $(cat "$work/server")"
+  $client run -- timeout 60 rping -c -a 127.0.0.1 -C 20 -p 7100 -V >"$work/client" 2>&1 || fail "rping: $(cat "$work/client")"
+  wait $! || fail "rping's server: $(cat "$work/server")"
+  for program in ib_send_bw ib_write_bw ib_read_bw ib_atomic_bw; do
+    $server run -- $program -x 0 -p 20001 -D 60 --run_infinitely >"$work/server" 2>&1 &
+    served=$!
+    ready 20001
+    $begin_client run -- $program -x 0 -p 20001 -D 60 --run_infinitely 127.0.0.1 >"$work/client" 2>&1 &
+    asked=$!
+    for pid in $served $asked; do
+      until_true 20 more_than "$pid" lane_packets_in 1000 || fail "$program: no packets by a lane: $(verbena ps --counters)"
+      [ "$(counter "$pid" direct_writes) $(counter "$pid" direct_reads)" = "0 0" ] || fail "$program: a direct access"
+    done
+    kill $served $asked
+    wait $served $asked 2>/dev/null || true
+  done
+done
+
+# ---- a user sees its own programs, and root all
+start run -- ibv_rc_pingpong -g 0 -p 20002 >"$work/server" 2>&1 &
+roots=$!
+start_user run -- ibv_rc_pingpong -g 0 -p 20003 >"$work/server2" 2>&1 &
+users=$!
+ready 20002
+ready 20003
+programs() { "$@" ps --json | python3 -c 'import json, sys; print(len(json.load(sys.stdin)["processes"]))'; }
+[ "$(programs verbena) $(programs user)" = "2 1" ] || fail "root sees $(programs verbena) programs, the user $(programs user)"
+kill $roots $users
+wait $roots $users 2>/dev/null || true
+
+# ---- datagrams, multicast, and a user who wants no lanes: all packets pass through the agent
+start_user run --link udp -- rping -s -C 20 -p 7101 >"$work/server" 2>&1 &
+until_true 20 listening 7101 || fail "rping does not listen: $(cat "$work/server")"
+verbena run -- timeout 60 rping -c -a 127.0.0.1 -C 20 -p 7101 -V >"$work/client" 2>&1 || fail "rping: $(cat "$work/client")"
+wait $! || fail "rping's server: $(cat "$work/server")"
+[ "$(agent_counter relayed_to_udp)" -ge 20 ] || fail "the agent has passed on $(agent_counter relayed_to_udp) packets"
+start_user run -- timeout 60 udaddy -c 4 -C 50 -S 256 >"$work/server" 2>&1 &
+until_true 20 listening 7174 || fail "udaddy does not listen: $(cat "$work/server")"
+verbena run -- timeout 60 udaddy -s 127.0.0.1 -c 4 -C 50 -S 256 >"$work/client" 2>&1 || fail "udaddy: $(cat "$work/client")"
+wait $! || fail "udaddy's server: $(cat "$work/server")"
+ip addr add 10.9.0.1/32 dev lo && ip link set lo multicast on && ip route add 239.1.0.0/16 dev lo || fail "no multicast on lo"
+for pair in "start_user verbena" "start user"; do
+  read -r receiver sender <<<"$pair"
+  $receiver run -- timeout 60 stdbuf -oL mckey -m 239.1.2.3 -b 10.9.0.1 -C 10 >"$work/server" 2>&1 &
+  joined() { grep -q "joined dgid" "$work/server"; }
+  until_true 20 joined || fail "mckey does not join: $(cat "$work/server")"
+  $sender run -- timeout 60 stdbuf -oL mckey -m 239.1.2.3 -b 10.9.0.1 -C 10 -s >"$work/client" 2>&1 || fail "mckey: $(cat "$work/client")"
+  wait $! || fail "$pair: mckey's receiver: $(cat "$work/server")"
+done
+
+# ---- a dead program ends the requests of its peer of another user; the agent serves on
+start_user run -- ib_send_bw -x 0 -p 20004 -D 60 --run_infinitely >"$work/server" 2>&1 &
+served=$!
+ready 20004
+start run -- ib_send_bw -x 0 -p 20004 -D 60 --run_infinitely 127.0.0.1 >"$work/client" 2>&1 &
+asked=$!
+until_true 20 more_than $asked lane_packets_in 1000 || fail "no packets: $(cat "$work/client")"
+kill -KILL $served
+until_true 30 gone $asked || fail "the client does not notice that its peer is dead"
+wait $asked && fail "the client does not report that its peer is dead" || true
+wait $served 2>/dev/null || true
+
+# ---- what only root may do, and files
+if user run -- timeout 60 rping -s -p 100 >"$work/said" 2>&1; then fail "a user binds port 100"; fi
+grep -qi "permission denied\|rdma_bind_addr.*13" "$work/said" || fail "a user who binds port 100 is told: $(cat "$work/said")"
+(cd "$work/theirs" && user run --pcap "$work/theirs/own.pcapng" -- timeout 60 ibv_rc_pingpong -g 0 -p 20005 >"$work/server" 2>&1) &
+until_true 20 open_port 20005 || fail "no program with a capture: $(cat "$work/server")"
+verbena run -- timeout 60 ibv_rc_pingpong -g 0 -p 20005 127.0.0.1 >"$work/client" 2>&1 || fail "pingpong: $(cat "$work/client")"
+wait $! || fail "pingpong with a capture: $(cat "$work/server")"
+[ -s "$work/theirs/own.pcapng" ] || fail "a user's capture is empty"
+[ "$(stat -c %u "$work/theirs/own.pcapng")" -eq 1000 ] || fail "a user's capture belongs to somebody else"
+
+# ---- after its end, each user has an agent again
+verbena agent stop | grep -q "stopped the agent" || fail "root cannot stop the agent"
+user run -- ibv_devinfo >"$work/said" || fail "no agent of a user's own: $(cat "$work/said")"
+user agent status | grep -q "serves" && fail "an agent for all users is left"
+user agent stop >/dev/null
+echo "two users: lanes between them, nothing that only root may do"
