@@ -29,7 +29,7 @@ struct Grammar {
   CLI::App* paths = sa->add_subcommand("paths", "List the paths that the node remembers");
   CLI::App* groups = sa->add_subcommand("groups", "List the multicast groups of its ports");
   CLI::App* addresses = sa->add_subcommand("addresses", "List the IP addresses of its neighbours");
-  CLI::App* sa_stats = sa->add_subcommand("stats", "Print what it has counted of all this");
+  CLI::App* sa_stats = sa->add_subcommand("stats", "Print the counters of these requests");
   CLI::App* flush = sa->add_subcommand("flush", "Forget the paths and addresses");
   CLI::App* services = sa->add_subcommand("services", "Ask which services are registered");
   CLI::App* register_service =
@@ -384,7 +384,7 @@ Words with_mode_of_sockets(Words words) {
   return words;
 }
 
-// Says that a word which should be a command is none.
+// Returns an error if a word stands where a command should be, but is not a command.
 std::optional<std::unexpected<Message>> find_unknown_command(const Grammar& g, const Words& words) {
   const CLI::App* app = &g.app;
   std::string path;

@@ -143,7 +143,7 @@ void write_port(const fs::path& path, const ipc::Port& port) {
   }
 }
 
-// Writes what /sys/class/net has of an interface that the kernel does not know.
+// Writes the files that /sys/class/net would have for an interface that the kernel does not know.
 void write_interface(const fs::path& path, const interfaces::Interface& its) {
   std::string address;
   for (const std::byte byte : its.hardware_address) {
@@ -204,7 +204,7 @@ void write_verbs_device(const fs::path& root, const ipc::Device& device) {
   write(root / "abi_version", "1");
 }
 
-// Makes it possible to create files in `directory`, of which the host may have only the parent.
+// Makes it possible to create files in `directory`.  On some hosts only its parent exists.
 Result<void> make_room(const fs::path& directory) {
   std::error_code none;
   if (fs::is_directory(directory, none)) return os::open_private_directory(directory);
@@ -257,7 +257,7 @@ std::optional<std::string> provide_sysfs(AgentConnection& agent) {
   return std::nullopt;
 }
 
-// The agent counts for the host as a whole, which has one port.
+// Shows the counters at port 1, because the agent counts for the whole host.
 std::optional<std::string> provide_port_counters(AgentConnection& agent) {
   const os::Fd port(::open(
       fmt::format("/sys/class/infiniband/{}/ports/1", agent.welcome().devices.front().name).c_str(),

@@ -21,10 +21,10 @@ namespace verbena::client {
 // Owns a program's connection with its agent.  It sends the messages of the Process, receives those
 // of the agent, and decides which thread listens.
 //
-// Usually the progress thread waits for messages and tells the thread that drives next
+// Usually the progress thread waits for messages, and notes each for the next thread that drives
 // (note_message()).  While threads of the program poll for events of the RDMA CM, they listen
-// themselves, and messages do not wake the progress thread; it checks every kCheckEvery whether
-// they still do.
+// themselves, and messages do not wake the progress thread.  It checks every kCheckEvery whether
+// they still poll.
 //
 // Messages between two events travel together.  A thread that took an event while more were waiting
 // will come back for them, so its messages are held until then.  The progress thread sends them if
@@ -95,7 +95,7 @@ class AgentLink {
   void listen_again();
   // See Driver::Work.  Any thread.
   bool leave_messages() {
-    messages_left_.store(true);  // before it reads answers_awaited_: a later call sees it
+    messages_left_.store(true);  // stored before answers_awaited_ is read: a later call sees it
     return answers_awaited_.load() == 0 || !messages_left_.exchange(false);
   }
   // Returns true if threads of the program listen.  Any thread.
@@ -133,7 +133,7 @@ class AgentLink {
   bool socket_full_ = false;
   std::uint32_t commands_ = 0;  // commands since messages were last received
   std::atomic<std::uint32_t> answers_awaited_{0};
-  Time told_at_{};                      // when it last got a message; 0: it has answered
+  Time told_at_{};                      // when the agent last got a message; 0: it has answered
   bool held_messages_ = false;          // since the last turn
   bool looks_soon_ = false;             // the progress thread looks within kCheckEvery
   std::uint32_t times_listened_ = 0;    // by the program, since the last check

@@ -80,8 +80,8 @@ class Client final : private Driver::Work {
   // for a peer's.  Not a cancellation point.
   template <class T, class Start>
   Result<T> call(Start start);
-  // Starts one for `submission`.  Returns its status, or EINPROGRESS.  `finish(process, result)`
-  // runs under the drive lock and makes the caller's result.
+  // Starts an asynchronous command for `submission`.  Returns its status, or EINPROGRESS.
+  // `finish(process, result)` runs under the drive lock and makes the caller's result.
   template <class T, class Start, class Finish>
   int submit(const Submission& submission, Start start, Finish finish);
   void forget(vb_request& request);
@@ -141,7 +141,8 @@ class Client final : private Driver::Work {
     std::optional<Result<T>> result;
 
     void give(Result<T> value) {
-      // Notifies under the lock, since the waiting thread destroys this object once it has it.
+      // Notifies under the lock, since the waiting thread destroys this object once it has the
+      // result.
       const std::lock_guard lock(mutex);
       result = std::move(value);
       come.notify_all();

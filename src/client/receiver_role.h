@@ -11,7 +11,8 @@ namespace verbena::client {
 //
 // The role stays lent while the waiter is away with its event.  The progress thread checks
 // regularly whether it comes back, and takes the role back if not.  While the waiter waits, the
-// progress thread need not check anything; leave() then says that it must be told.
+// progress thread does not check.  So leave() returns true if the waiter must wake the progress
+// thread.
 //
 // A thread that waits for events of connections leaves the role to one that waits for completions:
 // messages are more frequent.
@@ -73,12 +74,12 @@ class ReceiverRole {
   Holder check() {
     sleeps_.store(false);
     if (!lent_.load()) return Holder::kProgressThread;
-    sleeps_.store(true);  // before it reads holder_: a waiter that leaves later sees it
+    sleeps_.store(true);  // stored before holder_ is read: a waiter that leaves later sees it
     if (holder_.load() != 0) return Holder::kWaiter;
     sleeps_.store(false);
     const std::uint32_t times = times_left_.load();
     if (std::exchange(checked_, times) != times) return Holder::kAwayWaiter;
-    lent_.store(false);  // before it reads holder_: a waiter that takes the role later sees it
+    lent_.store(false);  // stored before holder_ is read: a waiter that takes the role later sees it
     if (holder_.load() == 0) return Holder::kProgressThread;
     lent_.store(true);
     return Holder::kAwayWaiter;

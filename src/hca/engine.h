@@ -90,7 +90,7 @@ class Engine {
 
   // Publishes the memory regions that peers may read or write, and the RC QPs that accept requests.
   // Memory windows are not published.  Null ends that, and leaves the rows in the old table.
-  // REQUIRES: the table is empty and outlives the engine, or the next call.
+  // REQUIRES: the table is empty, and lives until the engine is destroyed or this is called again.
   void set_access_table(link::AccessTable* table);
 
   // Sets the P_Key table of a port, which has the default P_Key at index 0 when the engine is new.
@@ -155,8 +155,8 @@ class Engine {
   Result<void> attach_multicast(QpHandle qp, const Gid& group);
   // kInvalidArgument: the QP is not attached.
   Result<void> detach_multicast(QpHandle qp, const Gid& group);
-  // Tells the QP that the connection is established.  The QP then reports no kFirstPacket, which
-  // the CM would need only to learn that.
+  // Tells the QP that the connection is established.  The QP then reports no kFirstPacket, because
+  // the CM knows already.
   Result<void> mark_established(QpHandle qp);
   Result<QpHandle> find_qp(Qpn qpn) const;
 

@@ -8,14 +8,14 @@ namespace verbena::hca {
 // Tells a stream of short WRITEs, which should go as packets, from single ones, which the initiator
 // should carry out by itself (direct_access.h).
 //
-// A short WRITE costs a system call as a direct access, and a third of that as a packet to a target
-// that takes packets anyway.  But a program that waits for the effect of its WRITE, perhaps in its
-// own memory, should not wait until the target runs.  Such a program posts a few requests and then
-// finds its completion queue empty.  So the posts between two such moments are a row.  A long row
-// begins a stream, and several short rows end it.
+// As a direct access, a short WRITE costs a system call.  As a packet it costs a third of that, if
+// the target is receiving packets already.  But a program that waits for the effect of its WRITE,
+// perhaps in its own memory, should not wait until the target runs.  Such a program posts a few
+// requests and then finds its completion queue empty.  The posts between two such polls are a row.
+// A long row begins a stream, and several short rows end it.
 class ShortWrites {
  public:
-  // A longer row is a stream.
+  // A row longer than this begins a stream.
   static constexpr std::uint32_t kRowMax = 8;
   // This number of short rows ends a stream.
   static constexpr std::uint32_t kRows = 4;

@@ -12,8 +12,9 @@
 
 namespace verbena::hosts {
 
-// Lets the faults of a file happen at their times, and logs each.  Their times count from the
-// making of this object.  Those of one time happen in the order of the file.  One thread.
+// Triggers the faults of a file at their times, and logs each.  The times count from the creation
+// of this object.  Faults of the same time happen in the order of the file.  Only one thread may
+// use it.
 class FaultSchedule {
  public:
   // REQUIRES: the faults outlive this object.

@@ -90,7 +90,8 @@ class Service final : public agent::Connection::Owner {
   void await_subnet(Tool& tool, const ipc::Envelope& envelope);
   void show_log(Tool& tool, const ipc::Envelope& envelope);
   void set_fault(Tool& tool, const ipc::Envelope& envelope);
-  // Begins with the faults of the file: when the subnet is up, if this process manages it.
+  // Starts the schedule of faults.  If this process manages the subnet, waits until the subnet is
+  // up.
   void begin_faults();
   void end_slow_tools();
   void stop(const char* why);

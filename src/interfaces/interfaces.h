@@ -38,12 +38,14 @@ struct Interface {
 inline constexpr std::size_t kEthernetAddressBytes = 6;
 inline constexpr std::size_t kInfinibandAddressBytes = 20;
 
-// Returns a name for the interface of a device: that of the device if an interface may have it.
+// Returns a name for the interface of a device: the device's own, if that is valid for an
+// interface.
 std::string name_for(std::string_view device, std::size_t place);
 
 // Writes "verbena0 2 9000 running 02a1b2c3d4e5 10.31.0.1/24 fd31::1/64; verbena1 ...".
 std::string to_text(const std::vector<Interface>& interfaces);
-// Reads such a text.  Returns nothing if it is none: an environment may hold anything.
+// Parses a text of to_text().  Returns nothing for any other text: a user may set the variable to
+// anything.
 std::optional<std::vector<Interface>> parse(std::string_view text);
 
 }  // namespace verbena::interfaces

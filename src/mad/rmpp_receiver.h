@@ -11,10 +11,10 @@
 namespace verbena::mad {
 
 // Joins the segments of one message (vol1 13.6.3.2).  They may arrive in any order within the
-// window, and more than once.  Each costs the same time.
+// window, and more than once.  A segment takes the same time in any order.
 class RmppReceiver {
  public:
-  // Limits the segments that a sender may be ahead of the last ACK.
+  // Limits how many segments a sender may send beyond the last ACK.
   static constexpr std::uint32_t kWindow = 64;
 
   // REQUIRES: the owner passes all segments of one message to accept(), beginning with the first.
@@ -24,7 +24,7 @@ class RmppReceiver {
   enum class Accepted {
     kStored,    // there is nothing to do
     kDropped,   // it is beyond the window
-    kAck,       // an ACK has to be sent: the window is used up, or the segment was there before
+    kAck,       // an ACK has to be sent: the window is used up, or the segment is a repetition
     kComplete,  // an ACK has to be sent, and take() gives the message
     kTooLong,   // the message has more than `message_bytes_max` bytes
   };

@@ -11,10 +11,11 @@ namespace verbena::mad {
 // Splits one message into segments, and decides which may be sent (vol1 13.6.3.1).
 //
 // A segment repeats the headers of the message.  The receiver opens a window with its ACKs; before
-// the first ACK one segment may be sent.  The owner sends the segments, and keeps the time.
+// the first ACK one segment may be sent.  The owner sends the segments, and runs the timers.
 class RmppSender {
  public:
-  // REQUIRES: `message` has at least `header_bytes` bytes, which are those of its class.
+  // REQUIRES: `header_bytes` is the length of all headers of the message's class, and `message` is
+  // at least that long.
   RmppSender(std::vector<std::byte> message, std::size_t header_bytes);
 
   bool complete() const { return acknowledged_ == segments_; }

@@ -33,7 +33,7 @@ class SessionTest : public testing::Test, private Session::Owner {
 };
 
 // A program that does not read its MADs must not use up the memory of the service.  Linux had no
-// limit for long.
+// such limit for years.
 TEST_F(SessionTest, MadsOfAProgramThatDoesNotReadAreLimited) {
   os::UnixChannel program = session_.open_mads().value();
   constexpr std::uint64_t kAll = Session::kQueueMax + 20'000;

@@ -11,7 +11,7 @@
 namespace verbena::node {
 namespace {
 
-// Takes the value of a call that can fail only by a bug of ours.
+// Takes the value of a call that can fail only because of our own bug.
 template <class T>
 T sure(Result<T> result) {
   VB_CHECK(result.has_value());
@@ -63,7 +63,7 @@ GeneralServices::GeneralServices(Random random)
 }
 
 void GeneralServices::set_pkeys(PortId port, std::span<const Pkey> pkeys) {
-  (void)engine_.set_pkeys(pkeys, port);  // an impossible table keeps the old one
+  (void)engine_.set_pkeys(pkeys, port);  // the old table stays if this one is invalid
 }
 
 void GeneralServices::post_receive(std::uint64_t slot) {

@@ -109,7 +109,7 @@ TEST_F(NodeLanes, BothProgramsGetTheLaneThatOneAsksFor) {
   EXPECT_EQ(counter("lanes_opened"), 1U);
 }
 
-TEST_F(NodeLanes, RangesOfNobodyOfTheProgramItselfAndOfProgramsWithoutLanesGetNone) {
+TEST_F(NodeLanes, NoLaneToFreeRangesOwnRangesOrProgramsWithoutLanes) {
   const ClientId one = program(11);
   const ClientId without = program(22, false);
   EXPECT_THAT(tell(one, ipc::AttachLane{99}), ElementsAre("1: no lane to 99"));
@@ -127,7 +127,7 @@ TEST_F(NodeLanes, LaterAndReturnedRangesAreReportedToThePeers) {
   EXPECT_THAT(tell(two, ipc::ReturnRange{23}), ElementsAre("1: not 23"));
 }
 
-TEST_F(NodeLanes, TheOtherProgramHearsOfADeath) {
+TEST_F(NodeLanes, TheOtherProgramIsToldWhenItsPeerDies) {
   const ClientId one = program(11);
   const ClientId two = program(22);
   tell(one, ipc::AttachLane{22});
@@ -157,7 +157,7 @@ TEST_F(NodeLanes, WithoutMemoryBothProgramsAreToldThatThereIsNoLane) {
   EXPECT_EQ(counter("lanes_failed"), 1U);
 }
 
-TEST_F(NodeLanes, ProgramsOfWhichOneCannotUseTheLaneGetNoOther) {
+TEST_F(NodeLanes, TwoProgramsGetNoOtherLaneIfOneCannotUseTheirs) {
   const ClientId one = program(11);
   const ClientId two = program(22);
   tell(one, ipc::AttachLane{22});
@@ -168,7 +168,7 @@ TEST_F(NodeLanes, ProgramsOfWhichOneCannotUseTheLaneGetNoOther) {
   EXPECT_EQ(counter("lanes_broken"), 0U);
 }
 
-TEST_F(NodeLanes, ProgramsWithABrokenLaneGetNoOther) {
+TEST_F(NodeLanes, TwoProgramsGetNoOtherLaneIfTheirsIsBroken) {
   const ClientId one = program(11);
   const ClientId two = program(22);
   tell(one, ipc::AttachLane{22});

@@ -27,7 +27,7 @@ class ShowSaTest : public SubnetNodeTest {
   }
 };
 
-TEST_F(ShowSaTest, PathsHaveWhatTheManagerHasAnswered) {
+TEST_F(ShowSaTest, PathsShowTheAnswersOfTheManager) {
   resolve_gid(2);
   resolve_gid(3);
   resolve_gid(40);  // not in the subnet
@@ -54,7 +54,7 @@ TEST_F(ShowSaTest, PathsHaveWhatTheManagerHasAnswered) {
   EXPECT_FALSE(page(ipc::SaTopic::kPaths).more);
 }
 
-TEST_F(ShowSaTest, QuestionsUnderWayAreShownInBoundedPages) {
+TEST_F(ShowSaTest, QueriesUnderWayAreShownInBoundedPages) {
   manager_.die();
   const unsigned all = 2 * ipc::kSaRowsPerReply + 3;
   for (unsigned i = 0; i < all; ++i) resolve_gid(1000 + i);
@@ -87,7 +87,7 @@ TEST_F(ShowSaTest, GroupsBeginWithTheBroadcastGroup) {
   EXPECT_FALSE(groups[0].busy);
 }
 
-TEST_F(ShowSaTest, AddressesThatAreSoughtHaveWaiters) {
+TEST_F(ShowSaTest, AddressesThatAreBeingResolvedHaveWaiters) {
   exchange();
   const Gid neighbour = wire::ipv4_gid(0x0a000002);
   resolve({.ip = neighbour, .port = 7, .family = 4});

@@ -26,7 +26,7 @@ bool may_use_all_users_agent();
 
 // Returns the abstract socket name of this user's socket service, made from the agent's name.
 std::string socket_service_name();
-// Returns the name of the socket service of root, as this process's user namespace has it.
+// Returns the name of the socket service of root, as seen from this process's user namespace.
 std::string root_socket_service_name();
 
 // Names a host of a simulated fabric.
@@ -34,16 +34,16 @@ struct FabricHost {
   std::string fabric{};
   std::string host{};
 };
-// Returns the abstract socket name of the agent for such a host: that of `user_agent`, which is the
-// user's agent for this machine, and the two names.  kInvalidArgument: a name is empty, is longer
-// than 32 characters, or has characters other than letters, digits, '_' and '-'.
+// Returns the abstract socket name of the agent for such a host.  It consists of `user_agent`, the
+// name of the user's agent on this machine, and of the two names.  kInvalidArgument: a name is
+// empty, is longer than 32 characters, or has characters other than letters, digits, '_' and '-'.
 Result<std::string> agent_socket_name(const std::string& user_agent, const FabricHost& of);
 
 // Returns the host in VERBENA_FABRIC and VERBENA_NODE, which `verbena run --node` sets; none if
 // they are not set, or if this program is privileged.
 std::optional<FabricHost> fabric_host_of_environment();
 // Returns the abstract socket name of the agent that serves this process: the one of that host, or
-// else the user's.  kInvalidArgument: the environment holds what is no name.
+// else the user's.  kInvalidArgument: the environment holds an invalid name.
 Result<std::string> name_of_own_agent();
 // Returns the abstract socket name on which the process of a fabric takes commands.
 std::string fabric_socket_name(const std::string& fabric);

@@ -89,7 +89,7 @@ Result<void> Process::join_on_subnet(ConnectionHandle id, const rdmacm::SocketAd
   return {};
 }
 
-// Reports the join itself if it succeeds.
+// Reports the join if it succeeds.  The caller reports an error.
 Result<void> Process::on_joined(ConnectionHandle id, std::uint64_t cookie,
                                 const ipc::MulticastJoined& joined) {
   Connection& connection = *connections_.find(id);
@@ -113,12 +113,12 @@ Result<void> Process::on_joined(ConnectionHandle id, std::uint64_t cookie,
                 .pkey = joined.pkey.value,
                 .mtu = joined.mtu,
                 .packet_life_time = connection.path.packet_life_time};
-  group.path.address.hop_limit = joined.hop_limit;  // path() never leaves 0
+  group.path.address.hop_limit = joined.hop_limit;  // path() replaces 0 by a default
   attach_or_report(id, cookie, joined.mgid, port.number);
   return {};
 }
 
-// An id has one Q_Key.  The first join decides about that of RDMA_PS_IPOIB, and the QP may be there
+// An id has one Q_Key.  The first join sets the Q_Key of an RDMA_PS_IPOIB id, whose QP may exist
 // already.
 Result<void> Process::take_qkey(Connection& connection, Qkey qkey) {
   if (qkey.value == 0 || (connection.qkey.value != 0 && connection.qkey != qkey)) {

@@ -66,7 +66,7 @@ Result<std::uint16_t> Ports::take_any(std::uint16_t space, IdHandle id, Holder h
   for (std::uint32_t i = 0; i < kCount; ++i) {
     const auto port = static_cast<std::uint16_t>(kEphemeralFirst + (start + i) % kCount);
     const Key key{space, port};
-    // An id that did not name a port does not share one: a port with any holder is taken.
+    // An ephemeral port is never shared, so a port with any holder is taken.
     const auto at = holders_.lower_bound({key, IdHandle{}});
     if (at != holders_.end() && at->first.key == key) continue;
     holder.address.port = port;

@@ -300,7 +300,7 @@ TEST_F(Cm, AWaitingThreadGetsARequestWhenTheLastOneIsUsed) {
   rdma_destroy_id(listener);
 }
 
-TEST_F(Cm, TakingUnusedRequestsWaitsOnceAndPollingNever) {
+TEST_F(Cm, TakingUnusedRequestsWaitsOnceUnlessTheChannelIsNonBlocking) {
   rdma_cm_id* listener = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP), 0);
   const auto take_twenty = [&] {

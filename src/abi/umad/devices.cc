@@ -12,7 +12,7 @@
 #include "abi/umad/service.h"
 
 // Implements the queries of devices and ports.  libibumad reads them from sysfs; here the service
-// of the program's node answers each anew.
+// of the program's node answers each query.
 
 using namespace verbena::abi;
 using namespace verbena::abi::umad;

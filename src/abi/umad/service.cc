@@ -129,7 +129,7 @@ um::Reply ServiceConnection::ask_reply(std::span<const std::byte> request,
   const auto answer = ask(request, fds, passed);
   if (!answer) return {.error = EIO, .text = "the fabric is gone"};
   const auto reply = um::decode<um::Reply>(*answer);
-  return reply ? *reply : um::Reply{.error = EIO, .text = "the fabric's answer is none"};
+  return reply ? *reply : um::Reply{.error = EIO, .text = "the fabric's answer is malformed"};
 }
 
 std::optional<std::vector<um::Device>> query_devices() {
