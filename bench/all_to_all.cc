@@ -2,8 +2,8 @@
 //
 // It says "holding listening" and waits for a line, so that all hosts begin together.  Then it says
 //   holding ROUTES CONNECTIONS
-// with the times (seconds of CLOCK_MONOTONIC) at which it knew the last route, and at which the
-// last of its connections was established at both ends, and waits for the end of its input.
+// with two times (seconds of CLOCK_MONOTONIC): when it knew the last route, and when the last of
+// its connections was established at both ends.  Then it waits for the end of its input.
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
 
@@ -45,7 +45,7 @@ sockaddr_in address_of(const char* text) {
 
 class Host {
  public:
-  // Has `times` connections in each direction with each of the others.
+  // Makes `times` connections in each direction with each of the other hosts.
   Host(int times, int window, std::size_t rank, std::vector<sockaddr_in> all)
       : window_(window), rank_(rank), all_(std::move(all)) {
     each_way_ = static_cast<std::size_t>(times) * (all_.size() - 1);
@@ -81,7 +81,7 @@ class Host {
     }
   }
 
-  // Handles an event.  Returns true if it tells a route.
+  // Handles an event.  Returns true if it reports a route.
   bool step() {
     rdma_cm_event* event = nullptr;
     need(rdma_get_cm_event(channel_, &event) == 0, "rdma_get_cm_event");

@@ -25,7 +25,7 @@ class Measured(Fabric):
 
 
 def said_by(bench, fabric, server, client, command):
-    """Runs a program of two ends on two nodes.  Returns what the client says."""
+    """Runs the two ends of a program on two nodes.  Returns the client's output."""
     def on(node):
         return [fabric.verbena, "run", "--fabric", fabric.name, "--node", node, "--", *command]
     with measure.Server(on(server), fabric.environment, PORT):

@@ -18,7 +18,7 @@ def on(processor, command):
 
 
 def both_ends(command, environment, port):
-    """Runs the command on the first processor, and with an address on the second.  Returns what that one says."""
+    """Runs the command on the first processor, and with an address on the second.  Returns the second one's output."""
     with measure.Server(on(0, command), environment, port):
         return output_of(on(1, [*command, "127.0.0.1"]), env=environment)
 

@@ -134,7 +134,7 @@ int main(int argc, char** argv) {
       ibv_send_wr* not_sent = nullptr;
       need(ibv_post_send(a.qp, &send, &not_sent) == 0, "ibv_post_send");
       wait_one(b.cq);
-      // The event says that there is a completion, without a poll that would take it.
+      // The event tells that there is a completion.  A poll would take the completion away.
       ibv_cq* ready = nullptr;
       void* context = nullptr;
       need(ibv_get_cq_event(a.channel, &ready, &context) == 0, "ibv_get_cq_event");

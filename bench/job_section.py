@@ -10,7 +10,7 @@ from measure import Failed, Row, output_of
 
 BEGIN, END = "<!-- job start: begin -->", "<!-- job start: end -->"
 PROCESSES = 4
-# The largest jobs of a mode without the cache would only repeat the same questions for many minutes.
+# The largest jobs of a mode without the cache would only repeat the same queries for many minutes.
 UNCACHED_HOSTS_MAX = 1024
 FAULTS = (("none", {}), ("answers one request in three", {"deaf": 67}), ("says BUSY to one in three", {"busy": 33}),
           ("20 times as slow", {"request_ns": 1_000_000, "record_ns": 10_000}))

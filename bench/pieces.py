@@ -156,7 +156,7 @@ def write_bandwidth(bench, qps, count):
 # ---- perftest ------------------------------------------------------------------------------------
 
 def perftest(bench):
-    """Latencies and bandwidths of the usual benchmark programs."""
+    """Measures latencies and bandwidths with the usual benchmark programs."""
     if not shutil.which("ib_send_lat"):
         print("perftest is left out: it is not installed (scripts/deps test)")
         return
@@ -268,7 +268,7 @@ def connect(bench):
             lambda: numbers([bench.program("sockets"), *words], bench.environment))
         for what, unit, *both in zip(("connect alone", "all of it", "wake-ups for all of it"),
                                      ("us", "us", "wake-ups"), zip(*ours), zip(*tcp)):
-            if min(both[1]) > 0:  # TCP's that polls is not woken
+            if min(both[1]) > 0:  # a polling TCP program is not woken
                 yield Row("One connection, loopback", f"both ends {ends}: {what}", unit, both[0], "TCP", both[1])
             else:
                 yield Row("One connection, loopback", f"both ends {ends}: {what}", unit, both[0])

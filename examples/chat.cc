@@ -60,7 +60,7 @@ struct Room {
     line.resize(std::min(line.size(), kLineBytes));
     const Piece bytes{reinterpret_cast<std::byte*>(line.data()),
                       static_cast<std::uint32_t>(line.size()), 0};
-    // A completion frees the places of all requests up to its own, so only some have one.
+    // A completion frees the slots of all earlier requests too, so only some requests ask for one.
     const bool signaled = ++sent % (kSlots / 2) == 0;
     value_of(
         qp.post({.id = kSent,

@@ -177,7 +177,7 @@ struct vb_ah_attr {
   uint8_t dgid[16];
   uint32_t flow_label;
   uint8_t sgid_index, hop_limit, traffic_class;
-  // 1: the packets have a GRH, with the members above.  EINVAL if it is 0 on Ethernet.
+  // 1: the packets have a GRH, filled from the members above.  EINVAL: 0 on Ethernet.
   uint8_t is_global;
   uint8_t port_num;
   // Only InfiniBand uses these.  EINVAL: there is no destination LID, or the path bits or the
@@ -343,8 +343,8 @@ VB_API int vb_cm_resolve_addr(vb_handle id, const struct sockaddr* src, const st
                               int timeout_ms);
 VB_API int vb_cm_resolve_route(vb_handle id, int timeout_ms);
 VB_API int vb_cm_listen(vb_handle id, int backlog);
-// Sets an option of rdma_set_option(3).  RDMA_OPTION_IB_PATH gives an id on InfiniBand whose
-// address is resolved a path, and ROUTE_RESOLVED follows.
+// Sets an option of rdma_set_option(3).  RDMA_OPTION_IB_PATH sets the path of an id on InfiniBand,
+// after its address was resolved; then ROUTE_RESOLVED follows.
 VB_API int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, size_t bytes);
 
 // Gives the id a QP, or takes it away (0).  The QP goes to INIT now, and later to RTR, RTS and ERR
@@ -394,10 +394,10 @@ VB_API int vb_cm_disconnect(vb_handle id);
 // groups.  `group` is an IP multicast address; its port is ignored.  `cookie` must not be 0: events
 // carry it, and vb_cm_leave() takes it.
 //
-// On InfiniBand the subnet administration is asked, with or without a QP.  There, `group` may also
-// be an MGID (AF_IB), or a wildcard: the subnet chooses a group.  MULTICAST_ERROR may follow
-// MULTICAST_JOIN: the group is over, or its parameters have changed, and the id has left it.
-// EADDRNOTAVAIL: RDMA_PS_IPOIB has no groups on Ethernet.
+// On InfiniBand the join also asks the subnet administration, with or without a QP.  There, `group`
+// may also be an MGID (AF_IB), or a wildcard: the subnet chooses a group.  MULTICAST_ERROR may
+// follow MULTICAST_JOIN: the group has ended or its parameters have changed, and the id has left
+// it.  EADDRNOTAVAIL: RDMA_PS_IPOIB has no groups on Ethernet.
 VB_API int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64_t cookie);
 // Leaves the group.  Events of the join that were not taken are dropped.
 VB_API int vb_cm_leave(vb_handle id, uint64_t cookie);
@@ -421,7 +421,7 @@ struct vb_cm_event {
   struct vb_ah_attr group;
   uint8_t group_rate;     // enum ibv_rate, of the group; 0 on Ethernet
   uint64_t group_cookie;  // the cookie of the join
-  uint64_t arg;           // the argument of vb_cm_id_write_event()
+  uint64_t arg;           // the `arg` of vb_cm_id_write_event()
   // ---- only for VB_PS_NONE
   uint64_t service;             // CONNECT_REQUEST: the service id of the request
   struct vb_cm_path alternate;  // CONNECT_REQUEST, VB_CM_PATH_OFFERED: the peer's alternate path
@@ -447,7 +447,7 @@ struct vb_service {
   uint16_t pkey;    // vb_service_add: 0 stands for the port's partition
   uint32_t lease_seconds;
   char name[64];     // UTF-8; filled up with zeros, none if it has 64 bytes
-  uint8_t data[64];  // of the service's own meaning
+  uint8_t data[64];  // only the service knows its meaning
 };
 // Says which services are wanted: those of this name, of this service id, or of both.
 struct vb_service_question {
@@ -459,8 +459,8 @@ struct vb_service_question {
 // Asks the SA of the port to which the id is bound, once for each id.  ADDRINFO_RESOLVED or _ERROR
 // follows; its status is -EADDRNOTAVAIL if there is no such service.  Then vb_cm_services() returns
 // the answer, and vb_cm_resolve_route() leads to the first service without vb_cm_resolve_addr().
-// EINVAL: the id is not bound to a port, or has asked before.  EOPNOTSUPP: it is no InfiniBand
-// port.
+// EINVAL: the id is not bound to a port, or has asked before.  EOPNOTSUPP: the port is not an
+// InfiniBand port.
 VB_API int vb_cm_find_services(vb_handle id, const struct vb_service_question* question);
 // Copies at most `max` services, and sets *count to how many there are.
 VB_API int vb_cm_services(vb_handle id, struct vb_service* services, uint32_t max, uint32_t* count);
@@ -482,8 +482,8 @@ VB_API int vb_service_remove(uint64_t registration);
 // {"link", "a", "red", "lossy", "2"}.  A null fabric is the one of VERBENA_FABRIC, or else the only
 // one that is up.  `seed` is null without a seed.  `text` gets the new state as a line for people,
 // cut to `text_bytes`; it may be null.  Waits for the fabric for up to 10 seconds.  This needs no
-// device.  Fails with EINVAL: the words are none of a fault, or the fabric has no such link or
-// node; ENODEV: no such fabric is up, or it does not answer.
+// device.  Fails with EINVAL: the words describe no fault, or the fabric has no such link or node;
+// ENODEV: no such fabric is up, or it does not answer.
 VB_API int vb_fabric_fault(const char* fabric, const char* const* words, size_t count,
                            const uint64_t* seed, char* text, size_t text_bytes);
 
@@ -504,8 +504,8 @@ VB_API int vb_fabric_fault(const char* fabric, const char* const* words, size_t 
 // These are types of events that enum rdma_cm_event_type does not have.
 enum {
   VB_CM_PATH_OFFERED = 32,  // the peer's LAP has come
-  // The peer's APR has come; the event has its status.  0: the QP has loaded the path.  -errno: the
-  // peer has agreed, but the path could not be loaded.
+  // The peer's APR has come; the event's status is that of the APR.  0: the QP has loaded the path.
+  // -errno: the peer has agreed, but the path could not be loaded.
   VB_CM_PATH_ANSWERED = 33,
   VB_CM_PATH_UNANSWERED = 34,  // the connection keeps its paths
 };
@@ -519,8 +519,9 @@ struct vb_cm_words {
 
 // Selects the requests of a listener: its service id must match in the bits of `mask`, and the
 // private data must match `data` in the bits of `data_mask`.  EADDRINUSE: another listener could
-// get the same request, whatever GIDs both are bound to.  EINVAL: it would match more than one port
-// of the RDMA CM.  ENOMEM: a limit of masks, or of listeners that differ only in their data.
+// get the same request, whatever GIDs both are bound to.  EINVAL: the filter would match more than
+// one port of the RDMA CM.  ENOMEM: a limit of masks, or of listeners that differ only in their
+// data.
 struct vb_cm_filter {
   uint64_t mask;
   const void *data, *data_mask;

@@ -146,7 +146,8 @@ class CompletionQueue {
   //     for (const Completion& done : co_await cq.next(room)) ...
   // Only one coroutine may wait at a time.
   detail::CqSink::Next next(std::span<Completion> out) { return {*sink_, out}; }
-  // Returns true if a completion came when the queue was full: it returns no more completions.
+  // Returns true if a completion came when the queue was full.  Such a queue returns no more
+  // completions.
   bool overrun() const { return sink_->overrun(); }
   // Changes the capacity, and returns the new number of entries, at least `entries`.  The
   // completions in the queue stay.

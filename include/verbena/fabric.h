@@ -24,8 +24,8 @@ struct FabricLink {
   std::string b{};
 };
 
-// Is a fabric that is up (`verbena fabric up`).  Each function does what the command of its name
-// does, and returns the new state in a line for people.
+// Represents a fabric that is up (`verbena fabric up`).  Each function does what the command of the
+// same name does, and returns the new state as a line for people.
 //
 //     const verbena::Fabric lab("lab");
 //     lab.lose({"a", "red"}, 2, 7).value();  // 2 % of the packets, by the seed 7
@@ -45,7 +45,7 @@ class Fabric {
   using State = Outcome<std::string>;
 
   // Without a name, it is the fabric on whose host this program runs, or else the only one that is
-  // up.  Nothing is looked for before the first fault.
+  // up.  The constructor looks for nothing; the first fault does.
   explicit Fabric(std::string name = {}) : name_(std::move(name)) {}
 
   // ---- links
@@ -70,7 +70,7 @@ class Fabric {
              std::optional<std::uint64_t> seed = {}) const {
     return link_fault(link, {"flapping", text_of(down), text_of(up)}, seed);
   }
-  // Sets the MTU of a rail or a cable in bytes; none stands for the one that it had before.
+  // Sets the MTU of a rail or a cable in bytes; without a value, restores the original one.
   State set_mtu(const FabricLink& link, std::optional<std::uint32_t> bytes) const {
     return link_fault(link, {"mtu", bytes ? std::to_string(*bytes) : "default"});
   }

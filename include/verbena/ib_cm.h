@@ -85,7 +85,7 @@ enum class PathStatus : std::uint16_t {
 
 namespace detail {
 
-// Has the layout of struct sockaddr_ib (AF_IB).
+// Copies the layout of struct sockaddr_ib (AF_IB).
 struct ServiceAddress {
   std::uint16_t family = AF_IB;
   std::uint16_t pkey = 0;
@@ -328,8 +328,8 @@ struct Endpoint::Event {
   std::span<const std::byte> additional_info() const {
     return std::as_bytes(std::span(raw.additional_info).first(raw.additional_info_len));
   }
-  // kConnectRequest: these return the service id, and the new endpoint that has to answer.  There
-  // is none if the endpoint of the event itself has to answer (peer to peer).
+  // These are for kConnectRequest: the service id, and the new endpoint that has to answer.  There
+  // is no new endpoint if the one that got the event has to answer (peer to peer).
   std::uint64_t service() const { return raw.service; }
   std::optional<Endpoint> take_endpoint() {
     if (incoming == nullptr) return std::nullopt;

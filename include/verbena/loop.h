@@ -399,7 +399,7 @@ class Loop {
   vb_handle requests() const { return requests_; }
   vb_handle completions() const { return completions_; }
   vb_handle connections() const { return connections_; }
-  // Queues a command that finished inside the call that started it.  run_ready() calls its tell().
+  // Queues a command that completed inside the call that started it.  run_ready() calls its tell().
   void finish_later(detail::Operation& operation) {
     if (finished_ == nullptr) ::eventfd_write(finished_fd_, 1);
     operation.next = nullptr;

@@ -85,7 +85,7 @@ class SharedReceiveQueue {
         });
   }
 
-  const vb_srq_attr& capacities() const { return given_; }  // at the time of create()
+  const vb_srq_attr& capacities() const { return given_; }  // as they were at create()
   Outcome<void> post_receive(std::uint64_t id, const Pieces& pieces) const {
     std::array<vb_sge, detail::kPiecesMax> list{};
     const vb_recv_wr wr = detail::receive(id, pieces, list);

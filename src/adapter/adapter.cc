@@ -21,7 +21,7 @@ std::atomic<bool> is_copy{false};
 
 void in_child() {
   is_copy = is_copy || the_adapter.exchange(nullptr) != nullptr;
-  new (&opening) std::mutex;  // another thread may have held it at the fork
+  new (&opening) std::mutex;  // another thread of the parent may have held the lock at the fork
 }
 
 template <class T>

@@ -67,8 +67,8 @@ struct Membership {
 
 class Adapter {
  public:
-  // Returns the adapter of this process, opened on first use; VERBENA_ADAPTER chooses it.  If there
-  // is none it returns nullptr and an errno, and vb_last_error() gives the reason.
+  // Returns the adapter of this process, and opens it on first use; VERBENA_ADAPTER chooses it.  If
+  // there is none, returns nullptr and an errno, and vb_last_error() gives the reason.
   static Adapter* get(int& error);
   static Adapter* if_any();
 
@@ -106,7 +106,7 @@ class Adapter {
   static constexpr std::uint32_t kMax = 1u << 20;
 };
 
-// Runs body(adapter) of a call that may be the process's first.
+// Runs body(adapter) for a call that may be the first of the process.
 template <class Body>
 int on_adapter(Body body) {
   return border::guarded([&] {
@@ -116,7 +116,7 @@ int on_adapter(Body body) {
   });
 }
 
-// Runs body(adapter, object) of a call on the data path.  It takes no lock.
+// Runs body(adapter, object) for a call on the data path, without a lock.
 template <class T, class Body>
 int on_object(Table<T> Adapter::*table, vb_handle handle, Body body) {
   return border::guarded([&] {
@@ -126,7 +126,7 @@ int on_object(Table<T> Adapter::*table, vb_handle handle, Body body) {
   });
 }
 
-// Runs body(adapter, object) of a command, under the lock `commands`.
+// Runs body(adapter, object) for a command, under the lock `commands`.
 template <class T, class Body>
 int on_command(Table<T> Adapter::*table, vb_handle handle, Body body) {
   return border::guarded([&] {

@@ -174,11 +174,11 @@ int vb_cm_channel_create(vb_handle* channel, int* fd) {
   });
 }
 
-int vb_cm_channel_hide_lost_requests(vb_handle) { return 0; }  // the kernel does
+int vb_cm_channel_hide_lost_requests(vb_handle) { return 0; }  // the kernel hides them
 
 int vb_cm_id_write_event(vb_handle, uint32_t, int32_t, uint64_t) { return EOPNOTSUPP; }
 
-// The system's library has these only from rdma-core 60 on, and registers no services.
+// These fail: the system's library finds services only from rdma-core 60 on, and registers none.
 int vb_cm_find_services(vb_handle, const struct vb_service_question*) { return EOPNOTSUPP; }
 int vb_cm_services(vb_handle, struct vb_service*, uint32_t, uint32_t*) { return EOPNOTSUPP; }
 int vb_services_find(uint32_t, uint8_t, const struct vb_service_question*, struct vb_service*,

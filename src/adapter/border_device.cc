@@ -250,8 +250,8 @@ int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey) {
   });
 }
 
-// Refuses every change: the C API promises that the keys of a region stay the same, and some
-// adapters change them.
+// Refuses every change, because some adapters change the keys.  The C API promises that the keys of
+// a region stay the same.
 int vb_mr_reregister(vb_handle mr, uint32_t /*what*/, vb_handle /*pd*/, void* /*address*/,
                      uint64_t /*length*/, uint32_t /*access*/) {
   return on_command(&Adapter::mrs, mr, [](Adapter&, ibv_mr&) {

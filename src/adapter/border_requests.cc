@@ -14,7 +14,7 @@ border::RequestQueues& queues() {
   return *all;
 }
 
-// Runs body(queue, worker).
+// Runs body(queue, worker) for a queue that exists.
 template <class Body>
 int on_queue(vb_handle queue, Body body) {
   return border::guarded([&] {

@@ -41,9 +41,9 @@ void copy_packet(const link::Arrival& arrival, std::span<std::byte> out);
 // Holds the uplinks of programs that have no sockets for their packets, and the ranges of QP
 // numbers that they have leased.  An uplink is a lane between a program and this process.
 //
-// A lane that is full holds its senders up for kFullLaneTimeout at most, which is longer than a
-// program usually waits for a processor.  After that, packets to it are dropped until it has room,
-// so that a stopped program does not stop others.
+// A full lane holds up its senders for kFullLaneTimeout at most, which is longer than a program
+// usually waits for a processor.  After that, packets to it are dropped until it has room, so that
+// a stopped program does not stop others.
 //
 // Only the loop's thread uses it.
 class Uplinks {
@@ -56,7 +56,8 @@ class Uplinks {
   // Takes the packets that programs send.
   class Reader {
    public:
-    // Returns false if the packet must wait in its lane, which it does only if it may.
+    // Returns false if the packet must wait in its lane.  Packets that may not wait are dropped
+    // instead.
     virtual bool pass(const ProgramId& from, const link::Arrival& arrival, Time now,
                       bool may_wait) = 0;
 
@@ -83,21 +84,22 @@ class Uplinks {
   Result<std::vector<int>> attach(const ProgramId& program, std::uint16_t range,
                                   std::optional<int> wake);
   void passed_on();
-  // Forgets the uplink of a program.  What the program has sent before is passed to the reader.
+  // Forgets the uplink of a program.  Packets that the program has sent before are passed to the
+  // reader.
   void detach(const ProgramId& program);
 
   // Returns null if there is no uplink.
   Uplink* find(const ProgramId& program);
   // Returns the program of this host that has leased the range, if it has an uplink.
   std::optional<ProgramId> program_of(HostIndex host, std::uint16_t range) const;
-  // Copies a packet to a program.  Returns false if the packet must wait for room, which it does
-  // only if it may; otherwise a packet without room is dropped and counted.
+  // Copies a packet to a program.  Returns false if the packet must wait for room.  A packet that
+  // may not wait is dropped and counted instead.
   bool put(Uplink& to, const link::Address& address, const link::Arrival& arrival, Time now,
            bool may_wait);
 
   // Passes some packets of each uplink to the reader.  Returns true if there were some.
   bool read(Time now);
-  // Wakes the programs for what was put.  read() includes it.
+  // Wakes the programs that got packets. read() does this as well.
   void flush();
   // Asks to be woken for the next packet.  Returns false if there is something to do already.
   bool park();
@@ -131,7 +133,7 @@ class Uplinks {
   Counters counters_{};
 };
 
-// Is this process's end of one program's uplink.
+// Represents this process's end of one program's uplink.
 class Uplinks::Uplink {
  public:
   using Wake = std::variant<os::WakeFd, os::WakeSocket>;

@@ -70,7 +70,7 @@ constexpr auto named_values(const std::array<MemberName<Counters>, Size>& table,
   return all;
 }
 
-// Returns the name of a counter; the table has passed names_all().  A value that is none gives
+// Returns the name of a counter; the table has passed names_all().  For an invalid value, returns
 // `otherwise`.
 template <class Enum, std::size_t Size>
 constexpr const char* name_of(const std::array<CounterName<Enum>, Size>& table, Enum counter,

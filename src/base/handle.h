@@ -14,8 +14,8 @@
 namespace verbena {
 
 // Stands for an object where a pointer would be unsafe: in C, in another thread or in another
-// process.  It names a slot and one of the objects that have lived in it, so that a stale or forged
-// handle is an error, never a crash.
+// process.  It names a slot, and one of the objects that have been in this slot.  So a stale or
+// forged handle is an error, never a crash.
 template <class T>
 struct Handle {
   std::uint64_t value{};  // generation << 32 | index + 1; 0 is "none"

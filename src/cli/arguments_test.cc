@@ -70,7 +70,7 @@ TEST(Arguments, SocketsOfRunHaveAModeThatNeedsNoValue) {
   EXPECT_FALSE(parse({"run", "--sockets=always", "a"}));
 }
 
-TEST(Arguments, RulesForSocketsGoWithSocketsOnly) {
+TEST(Arguments, SocketRulesNeedSockets) {
   EXPECT_EQ(parse({"run", "--sockets", "--socket-rules", "f", "a"})->run.socket_rules, "f");
   EXPECT_EQ(said({"run", "--socket-rules", "f", "a"}),
             "125 verbena run: --socket-rules goes with --sockets; see 'verbena run --help'");
@@ -147,7 +147,7 @@ TEST(Arguments, FaultsNameALinkOrANode) {
   EXPECT_EQ(parse({"fabric", "fault", "node", "a", "on", "--name", "x"})->fabric.fault.fabric, "x");
 }
 
-TEST(Arguments, MistakesInFaultsAreTold) {
+TEST(Arguments, MistakesInFaultsAreReported) {
   EXPECT_EQ(said({"fabric", "fault", "link", "a", "b", "lossy"}),
             "2 verbena fabric fault: lossy needs the percentage of packets that are lost; see "
             "'verbena fabric fault --help'");

@@ -34,11 +34,11 @@ Found find_program(const std::string& program, std::string_view search_path);
 // Tells how the kernel will run a file, by the file's first bytes.
 struct Executable {
   enum class Kind : std::uint8_t { kElf, kScript, kOther } kind = Kind::kOther;
-  // Only ELF files have these three.
+  // The next three members are for ELF files.
   bool is_64_bit = false;
   std::uint16_t machine = 0;  // EM_...
   std::string loader{};       // PT_INTERP; empty: statically linked
-  // A script has these: the interpreter and at most one argument.
+  // The next members are for scripts: the interpreter and at most one argument.
   std::vector<std::string> interpreter{};
 };
 

@@ -50,7 +50,7 @@ class ExecutableTest : public testing::Test {
     return bytes + loader + '\0';
   }
   static std::string good() { return elf(ELFCLASS64, EM_X86_64, "/lib64/ld-linux-x86-64.so.2"); }
-  // Returns the message about a file, without its directory; empty if there is no problem.
+  // Returns the message about a file, without the file's directory; empty if there is no problem.
   std::string said(const std::string& path) {
     const auto problem = why_not_loadable(path, directory_);
     if (!problem) return "";

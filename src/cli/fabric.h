@@ -37,8 +37,8 @@ struct FabricOptions {
 int fabric(const FabricOptions& options);
 
 // Sets the environment, so that this process and its children are on a virtual host.  Without a
-// fabric, it is the one that is up.  Returns what the host has.  Fails if there is no such fabric
-// or host.
+// fabric, takes the one that is up.  Returns the devices and addresses of the host.  Fails if there
+// is no such fabric or host.
 Answer<ipc::HostStatus> enter_host(const std::string& fabric, const std::string& host);
 
 // These two return what `verbena fabric show` prints.

@@ -17,7 +17,7 @@ struct FabricFile {
   std::optional<subnet::Topology> topology{};
 };
 
-// Reads and checks a file.  A problem is told as "FILE:LINE:COLUMN: REASON".
+// Reads and checks a file.  The error is "FILE:LINE:COLUMN: REASON".
 Answer<FabricFile> read_fabric_file(const std::string& path);
 
 struct FaultsFile {
@@ -28,7 +28,7 @@ struct FaultsFile {
 // Reads a file of faults, and checks that the fabric has what they name.
 Answer<FaultsFile> read_faults_file(const std::string& path, const FabricFile& fabric);
 
-// Returns the name of a fabric: the given one, that in the file, or that of the file.
+// Returns the name of a fabric: the given one, else the name in the file, else the file's own name.
 Answer<std::string> fabric_name(const std::string& given, const FabricFile& from);
 
 // Returns "1 host" or "3 hosts".

@@ -54,7 +54,7 @@ TEST(Fabric, SubnetManagersAreShownWithTheirState) {
   EXPECT_EQ(json.at("pid"), 7);
 }
 
-TEST(Fabric, FaultsAreShown) {
+TEST(Fabric, TextShowsFaults) {
   const ipc::FabricReply fabric{.faults = {{.what = "link a:verbena0 - red", .state = "is down"}},
                                 .faults_left_out = 3};
   EXPECT_NE(fabric_as_text(fabric).find("\nfault: link a:verbena0 - red is down\nfault: 3 more\n"),

@@ -40,7 +40,7 @@ std::optional<std::string> first_hca_with_cable(const subnet::Topology& topology
   return std::nullopt;
 }
 
-// Returns what is wrong with a node for a manager.
+// Returns the reason why OpenSM cannot run on the node, or nothing.
 std::optional<std::string> problem_with(const subnet::Topology& topology, const std::string& name) {
   const auto node = topology.find(name);
   if (!node) return fmt::format("--sm {}: the file has no node '{}'", name, name);

@@ -9,7 +9,7 @@
 
 namespace verbena::cli {
 
-// Says on which HCAs of a subnet the fabric runs OpenSM, and by which program.
+// Names the HCAs of a subnet on which the fabric runs OpenSM, and the program.
 struct ManagerChoice {
   std::vector<std::string> nodes{};
   std::string opensm{};   // the path; empty if there are no nodes

@@ -38,7 +38,7 @@ std::uint64_t data_packets(const ipc::StatusReply& agent) {
   return found == agent.counters.end() ? 0 : found->value;
 }
 
-// On InfiniBand a QP's packets are led by LIDs, and its GIDs may be unknown.
+// On InfiniBand a QP's packets are addressed by LIDs, and its GIDs may be unknown.
 std::string end_text(const ipc::QpTableRow& qp, const Gid& gid, Lid lid) {
   if (qp.link_layer == LinkLayer::kEthernet) return address_text(gid);
   return fmt::format("LID {}", lid.value);

@@ -158,7 +158,7 @@ Answer<std::string> read_rules(const std::string& path) {
   return text;
 }
 
-// Hands the rules to the library in the environment, after a look at them.
+// Checks the rules, and hands them to the library in the environment.
 Answer<void> provide_socket_rules(const RunOptions& options) {
   std::string source = options.socket_rules;
   if (const char* file = ::secure_getenv("LIBSDP_CONFIG_FILE"); source.empty() && file != nullptr) {

@@ -15,7 +15,7 @@ namespace verbena::cli {
 namespace {
 
 constexpr Duration kSaTimeout = std::chrono::seconds(10);
-// The agent answers when the SA has, or after kSaTimeout.
+// The agent answers when the SA has answered, or after kSaTimeout.
 constexpr Duration kAnswerTimeout = std::chrono::seconds(20);
 
 std::string text_of(const ipc::ServiceName& name) {
@@ -39,7 +39,7 @@ Answer<ipc::ServicesFound> find_services(AgentConnection& agent, const SaOptions
   return agent.ask<ipc::ServicesFound>(wanted);
 }
 
-// Registers the service and keeps it registered.  Returns why it is over.
+// Registers the service and keeps it registered.  Returns the reason when the registration ends.
 std::string keep_registered(AgentConnection& agent, const SaOptions& options) {
   const auto added = agent.ask<ipc::ServiceAdded>(
       ipc::AddService{.port = {.number = static_cast<std::uint8_t>(options.port)},

@@ -37,7 +37,7 @@ TEST(SaServices, EachServiceHasALine) {
   EXPECT_TRUE(text.ends_with("\nand 3 more\n")) << text;
 }
 
-TEST(SaServices, JsonHasAllOfAService) {
+TEST(SaServices, JsonHasAllFieldsOfAService) {
   const auto json = nlohmann::json::parse(
       as_json(ipc::ServicesFound{.services = {listed_service("store", 30)}, .left_out = 1}));
   const auto& service = json["services"][0];

@@ -165,7 +165,7 @@ TEST(Sa, FlushSaysHowManyWereForgotten) {
   EXPECT_EQ(json["flushed"]["addresses"], 2);
 }
 
-// An agent is another process, so the tool survives any values.
+// The agent is another process and may send any values, so the tool must survive them.
 TEST(Sa, UnknownValuesAreShownAsUnknown) {
   SaListing listing = sa_listing(ipc::SaTopic::kPaths);
   listing.rows.paths = {{.port = {7, 1}, .state = "a\033", .mtu = 200, .rate = 200}};
@@ -182,7 +182,7 @@ TEST(Sa, UnknownValuesAreShownAsUnknown) {
   EXPECT_EQ(static_rate_text(25), "-");
 }
 
-TEST(Sa, TimesOfPacketsAreForReaders) {
+TEST(Sa, PacketLifeTimesAreFormattedForReaders) {
   EXPECT_EQ(life_time_text(0), "4.1 us");
   EXPECT_EQ(life_time_text(14), "67.1 ms");
   EXPECT_EQ(life_time_text(18), "1.074 s");

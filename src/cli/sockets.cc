@@ -128,7 +128,7 @@ void add(broker::Traffic& sum, const broker::Traffic& one) {
   sum.times_back += one.times_back;
 }
 
-// Adds what another service says.  The process is that of the first one.
+// Adds the rows and totals of another service.  The process shown is that of the first service.
 void add(SocketListing& sum, SocketListing one) {
   sum.rows.insert(sum.rows.end(), one.rows.begin(), one.rows.end());
   sum.totals.pairs_now += one.totals.pairs_now;

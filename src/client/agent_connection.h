@@ -25,8 +25,8 @@ using Answer = std::expected<T, std::string>;
 // time.
 class AgentConnection {
  public:
-  // Says as what the agent serves us: tools ask questions, for a limited time each; programs have
-  // things at the agent that end with them.
+  // Tells the agent what we are.  Tools make requests, for a limited time each.  Programs own
+  // objects at the agent, which end with them.
   enum class Role : std::uint8_t { kTool, kProgram };
 
   // Connects to the agent.  Returns nothing if there is none.
@@ -40,11 +40,11 @@ class AgentConnection {
   // Returns the agent's pid, as the kernel reports it.
   pid_t pid() const { return pid_; }
   const ipc::Welcome& welcome() const { return welcome_; }
-  // Limits the time of each later request; it is 10 s before.
+  // Limits the time of each later request.  The default is 10 s.
   void set_timeout(Duration timeout) { timeout_ = timeout; }
 
-  // Waits until the agent has something to say to this program's user, and returns it.  Fails when
-  // the agent ends.  REQUIRES: our role is kProgram.
+  // Waits until the agent sends a message for this program's user, and returns it.  Fails when the
+  // agent ends.  REQUIRES: our role is kProgram.
   Answer<std::string> wait_for_remark();
 
   // Sends a request and waits for its reply.  `received` gets the descriptors of the reply.

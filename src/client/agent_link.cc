@@ -13,7 +13,7 @@
 namespace verbena::client {
 namespace {
 
-// The program remains the listener while it listened this often recently.
+// The program stays the listener as long as it has listened this often recently.
 constexpr std::uint32_t kListensOften = 4;
 
 }  // namespace
@@ -153,7 +153,7 @@ void AgentLink::listened(Time now) {
 }
 
 void AgentLink::listen_again() {
-  recent_listening_ = kListensOften;  // for the next time
+  recent_listening_ = kListensOften;  // the next check finds a program that listens often
   if (program_listens_.exchange(false)) update_watch();
 }
 

@@ -26,8 +26,8 @@ namespace {
 using border::NoCancellation;
 using Look = os::UdpReceiver::Look;
 
-// A wait that was interrupted so often by packets that brought no event gives the role back.  The
-// first limit is for completions, of which each may need some packets.
+// A wait gives the role back after this many packets that brought no event.  The limit for
+// completions is larger, because each may need several packets.
 constexpr int kWakesInVainMax = 64;
 constexpr int kWakesInVainMaxForConnections = 8;
 // A thread asks the kernel for its signal handlers and processors at most once in this time, since
@@ -79,7 +79,7 @@ class BlockedWait::Role {
     const NoCancellation whole_call;
     driver_.give_role_back(std::exchange(recent_waits.wait, 0));
   }
-  // Leaves everything as it is, because this is a forked copy.
+  // Changes nothing, because this is a forked copy.
   static void abandon() { recent_waits.wait = 0; }
 
  private:
@@ -106,7 +106,7 @@ class BlockedWait::Attempt {
           const os::SignalHold& signals)
       : owner_(owner), channel_(channel), event_(event), role_(role), signals_(signals) {}
 
-  // Returns what next() returns, or nothing: wait without the role.
+  // Returns the result of next(); or nothing, if the thread must wait without the role.
   std::optional<int> run(ReceiverRole::For events) {
     const bool completions = events == ReceiverRole::For::kCompletions;
     const int wakes_max = completions ? kWakesInVainMax : kWakesInVainMaxForConnections;
@@ -137,7 +137,7 @@ class BlockedWait::Attempt {
       channel_.will_receive();
       received = owner_.driver_.receive_for_event(
           role_.wait(), look, [this] { return channel_.take_received(event_); });
-      // There may be an event of another thread, and memory may have been short.
+      // Another thread may have left an event, and an earlier delivery may have lacked memory.
       if (received.event || channel_.take_received(event_)) result_ = 0;
       packets = packets || received.packets;
       has_role_ = received.has_role;

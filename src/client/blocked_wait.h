@@ -10,9 +10,10 @@ namespace verbena::client {
 // messages of the agent itself that bring the event, in place of the progress thread
 // (ReceiverRole), so that no other thread must be woken for them.
 //
-// It waits on the channel's descriptor alone, while the progress thread receives, if another thread
-// has the role already, if the role was no gain recently, or if the program has signal handlers of
-// both kinds, with SA_RESTART and without it: only read(2) does what each of them wants.
+// In three cases it waits on the channel's descriptor alone, while the progress thread receives:
+// another thread has the role already; the role was no gain recently; or the program has signal
+// handlers with SA_RESTART and others without it.  Then only read(2) behaves as each handler
+// requires.
 class BlockedWait {
  public:
   // REQUIRES: both outlive this object.

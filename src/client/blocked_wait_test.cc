@@ -25,8 +25,9 @@ namespace {
 
 constexpr std::uint8_t kForNobody = 0xff;
 
-// Is a program's engine with a socket, a lane and an agent.  A packet is one byte: the channel that
-// gets an event for it, or kForNobody.  Each message of the agent brings an event of a connection.
+// Simulates a program's engine with a socket, a lane and an agent.  A packet is one byte: the
+// channel that gets an event for it, or kForNobody.  Each message of the agent brings an event of a
+// connection.
 struct Engine final : Driver::Work {
   explicit Engine(Watches& watches) : watches_(watches) {
     std::array<int, 2> pair{};
@@ -123,7 +124,7 @@ struct Engine final : Driver::Work {
   Watches& watches_;
 };
 
-// Is a thread of the program that takes events of a channel until a wait fails.
+// Runs a thread of the program that takes events of a channel until a wait fails.
 struct Waiter {
   Waiter(BlockedWait& wait, CompletionChannel& channel, int events_max = 1 << 30)
       : Waiter(wait, channel, CqEvent(), events_max) {}
@@ -319,7 +320,7 @@ TEST_F(BlockedWaitTest, TwoThreadsOnOneChannelTakeEachEventOnce) {
   EXPECT_EQ(first.events + second.events, kMessages);
 }
 
-TEST_F(BlockedWaitTest, AThreadThatOnlyGetsPacketsOfOthersGivesTheRoleBack) {
+TEST_F(BlockedWaitTest, AThreadThatGetsOnlyPacketsForOthersGivesTheRoleBack) {
   Waiter waiter(wait, engine.channels[0]);
   waiter.until_it_sleeps();
   for (int i = 0; i < 200; ++i) {
@@ -414,7 +415,7 @@ TEST_F(BlockedWaitTest, AHandlerWithoutSaRestartEndsTheWait) {
   until_readable(engine.channels[0].fd());
 }
 
-TEST_F(BlockedWaitTest, EachOfTwoKindsOfHandlersHasItsEffect) {
+TEST_F(BlockedWaitTest, HandlersWithAndWithoutSaRestartBothHaveTheirEffect) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP()
       << "ThreadSanitizer delays a handler until read(2) returns, which SA_RESTART prevents";

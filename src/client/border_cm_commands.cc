@@ -144,8 +144,8 @@ int listen(const Submission* submission, const vb_cm_args& args) {
 }
 
 int connect(const Submission* submission, const vb_cm_args& args) {
-  // This is the largest limit.  The connection manager knows the type of the QP, and so the limit
-  // of the message.
+  // Checks the largest limit.  The connection manager knows the type of the QP, and so checks the
+  // limit of the message.
   const auto wanted = param_of(args.param, rdmacm::kConnectDatagramByGidPrivateBytes);
   if (!wanted) return failed(wanted.error());
   return ask_about_id<ipc::Done>(submission, args.id,

@@ -32,8 +32,8 @@ void after_fork_in_parent() {
 // parent's connections.  Its first call makes a Client of its own.
 void in_child() {
   if (Client* inherited = the_client.exchange(nullptr)) inherited->abandon();
-  first_generation.fetch_add(1u << 20);  // no inherited handle names an object of the child's
-  new (&making) std::mutex;              // another thread may have held it at the fork
+  first_generation.fetch_add(1u << 20);  // so that no inherited handle names an object of the child
+  new (&making) std::mutex;              // another thread of the parent may have held it at the fork
 }
 
 // Registers the handlers before any caller registers its own, so that a fork takes our lock last: a
@@ -119,8 +119,8 @@ namespace {
 
 constexpr verbena::Error kAgentGone{verbena::Errc::kDeviceFatal, 0, "the agent is gone"};
 
-// Sets what the port's link is: on InfiniBand that of the subnet, on Ethernet a nominal one, since
-// no link is measured.
+// Sets the attributes of the port's link.  On InfiniBand the subnet has them; on Ethernet they are
+// nominal, since no link is measured.
 void set_link(vb_port_attr& attr, const ipc::Port& port) {
   if (port.link_layer == verbena::LinkLayer::kInfiniband) {
     attr.link_layer = 1;  // IBV_LINK_LAYER_INFINIBAND
@@ -144,7 +144,7 @@ void set_link(vb_port_attr& attr, const ipc::Port& port) {
   attr.max_vl_num = 1;
 }
 
-// Calls body(port, process).
+// Calls body(port, process) for a port that exists.
 int on_port(std::uint32_t device, std::uint32_t number, auto&& body) {
   return on_engine([&](Client& engine) {
     return engine.command([&](Process& process, Time) {

@@ -32,7 +32,7 @@ rdmacm::PathInfo path_of(const wire::PathRecord& record) {
           .packet_life_time = record.packet_life};
 }
 
-// A number of no device stays one: the agent refuses it.
+// An invalid number stays invalid, so that the agent refuses it.
 PortId port_of(std::uint32_t device, std::uint8_t port) {
   constexpr std::uint32_t kDeviceMax = 0xff;
   return {static_cast<std::uint8_t>(std::min(device, kDeviceMax)), port};

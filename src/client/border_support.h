@@ -105,8 +105,8 @@ int ask(Client& engine, const Submission* submission, Start start, Finish finish
   return end ? 0 : failed(engine, end.error());
 }
 
-// Does the same for an existing id: `start(process, id, now, done)`.  It uses no value of the
-// agent's reply.
+// Works as run_command() for an existing id: `start(process, id, now, done)`.  The agent's reply
+// carries no value.
 template <class Reply, class Start>
 int ask_about_id(const Submission* submission, vb_handle id, Start start) {
   return on_object([&](Client& engine) {
@@ -124,8 +124,8 @@ int ask_about_id(const Submission* submission, vb_handle id, Start start) {
 
 int qp_create(const Submission* submission, vb_qp_init* init, vb_handle* qp, std::uint32_t* qp_num);
 int qp_attach(const Submission* submission, const vb_group_args& args);
-// Gives an id the first path of `value`, an array of struct ibv_path_data, that is for both
-// directions (RDMA_OPTION_IB_PATH).
+// Sets the path of an id (RDMA_OPTION_IB_PATH): the first one that is for both directions in
+// `value`, an array of struct ibv_path_data.
 int set_paths(vb_handle id, const void* value, std::size_t bytes);
 // Carries out a command, one of VB_CM_BIND to VB_CM_ANSWER_PATH.
 int cm_command(const Submission* submission, std::uint32_t command, const vb_cm_args& args);

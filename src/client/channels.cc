@@ -253,8 +253,8 @@ bool Channels::dispatch(const process::Notice& notice) {
   return false;
 }
 
-// Queues an object's event for its context only, one of a port for the contexts of its device, and
-// one of the device for all: the agent's death takes all devices away.
+// Queues an event.  That of an object goes only to its context; that of a port to the contexts of
+// its device; that of a device to all contexts, because the agent's death takes all devices away.
 // REQUIRES: the caller holds the lock.
 void Channels::dispatch_async(const process::AsyncNotice& notice) {
   if (is_of_an_object(notice.type)) {

@@ -169,8 +169,8 @@ class EventQueue {
  private:
   using List = std::list<Entry>;
 
-  // Cleans up after a sleeper that a signal or a cancellation ends before it takes an entry.  Some
-  // C libraries cancel after read(2) has taken the post, so this posts again.
+  // Cleans up after a sleeping thread that a signal or a cancellation ends before it takes an
+  // entry.  Some C libraries cancel after read(2) has taken the post, so this posts again.
   struct Sleep {
     EventQueue& queue;
     bool has_taken = false;
@@ -204,7 +204,7 @@ class EventQueue {
   std::uint64_t posts_ = 0;
   std::uint32_t sleepers_ = 0;
   bool reader_receives_ = false;
-  bool withheld_ = false;  // the first entry has come since will_receive(), and nothing was posted
+  bool withheld_ = false;  // an entry has come since will_receive(), and was not posted
   std::mutex mutex_;
   List entries_;
   std::multimap<std::uint64_t, typename List::iterator> by_owner_;  // oldest first for each owner
@@ -256,13 +256,13 @@ class Channels {
   // Counts refusals because of kChannelsMax or kUnreadEventsMax.
   std::uint64_t limits_met() const { return limits_met_.load(std::memory_order_relaxed); }
 
-  // These three manage completion channels.
+  // The next functions manage completion channels.
   Result<CompletionChannelHandle> create_completion();
   Result<void> destroy_completion(CompletionChannelHandle channel);
   Shared<CompletionChannel> completion(CompletionChannelHandle channel);
 
-  // These three manage contexts.  Each context gets all events of its device and of the ports of
-  // the device, and the events of its own objects.
+  // The next functions manage contexts.  Each context gets all events of its device and of the
+  // ports of the device, and the events of its own objects.
   Result<ContextHandle> create_context(std::uint32_t device = VB_ALL_DEVICES);
   Result<void> destroy_context(ContextHandle context);
   Shared<Context> context(ContextHandle context);
@@ -274,7 +274,7 @@ class Channels {
   // Returns an empty EventTarget if there is no such object.
   EventTarget target_of(std::uint64_t object);
 
-  // These three manage event channels of the RDMA CM.
+  // The next functions manage event channels of the RDMA CM.
   Result<CmChannelHandle> create_cm();
   Result<void> destroy_cm(CmChannelHandle channel);
   Shared<CmChannel> cm(CmChannelHandle channel);

@@ -283,7 +283,7 @@ bool Client::receive_from_sockets(Time now, os::UdpReceiver::Look look) {
 
 void Client::flush() {
   const Time now = os::now();
-  needs_flush_ = true;  // until the end, which an exception may keep from being reached
+  needs_flush_ = true;  // in case an exception ends this function
   if (data_.joins() && process_.hears_others()) data_.stop_joining();
   bool more = true;
   for (int bursts = 0; more && bursts < kBurstsOfFlush; ++bursts) {
@@ -441,8 +441,8 @@ bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os
 
 // ---- commands
 
-// The end of an access is no event, because an initiator should not have to look for somebody who
-// waits for it.
+// Polls, because the end of an access wakes nobody: initiators should not have to look for waiting
+// threads.
 void Client::wait_for(std::vector<link::Lanes::Access> accesses) {
   constexpr int kShortWaits = 200;
   constexpr auto kPause = std::chrono::milliseconds(1);
@@ -461,7 +461,7 @@ void Client::wait_for(std::vector<link::Lanes::Access> accesses) {
 
 void Client::begin_command() {
   driver_.send_deferred();
-  needs_flush_ = true;  // until finish_command(), which an exception may keep from running
+  needs_flush_ = true;  // in case an exception skips finish_command()
 }
 
 void Client::finish_command() {

@@ -77,7 +77,7 @@ TEST(Channels, ADestroyedCqLeavesNoEventBehind) {
   EXPECT_EQ(channels.destroy_completion(handle).error().code, Errc::kBusy);
   channels.remove_object(object);
   EXPECT_EQ(ready(channels.completion(handle)->fd()), 0);
-  channels.dispatch(process::CqNotice{object});  // it was under way
+  channels.dispatch(process::CqNotice{object});  // an event that was under way
   EXPECT_EQ(ready(channels.completion(handle)->fd()), 0);
   EXPECT_TRUE(channels.destroy_completion(handle));
   EXPECT_EQ(channels.destroy_completion(handle).error().code, Errc::kBadHandle);
@@ -169,7 +169,7 @@ TEST(Channels, AChannelMayHideEventsOfUnansweredRequests) {
   EXPECT_EQ(channels.cm(tells)->withdraw_if([](const auto&) { return true; }).size(), 2u);
   EXPECT_EQ(channels.cm(hides)->withdraw_if([](const auto&) { return true; }).size(), 1u);
   EXPECT_EQ(ready(channels.cm(hides)->fd()), 0);
-  channels.dispatch(process::CmNotice{.id = {12}});  // the program had answered it
+  channels.dispatch(process::CmNotice{.id = {12}});  // the program had answered this request
   EXPECT_NE(ready(channels.cm(hides)->fd()), 0);
   EXPECT_EQ(channels.hide_lost_requests({99}).error().code, Errc::kBadHandle);
 }
@@ -234,7 +234,7 @@ TEST(Channels, AnAsynchronousEventDoesNotOutliveItsQp) {
   channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = stays});
   channels.dispatch(process::AsyncNotice{.type = kDeviceFatal});
   channels.remove_object(gone);
-  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = gone});  // it was under way
+  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = gone});  // was under way
   AsyncEvent event;
   EXPECT_EQ(channels.context(context)->next(event), 0);
   EXPECT_EQ(event.cookie, 10u);
@@ -283,7 +283,7 @@ TEST(Channels, PortEventsGoToTheContextsOfTheirDevice) {
 TEST(Channels, AClosedContextGetsNoEventsAndItsObjectsStay) {
   Channels channels;
   const auto context = *channels.create_context();
-  const auto taken = channels.context(context);  // as a thread does that is about to wait
+  const auto taken = channels.context(context);  // like a thread that is about to wait
   const std::uint64_t qp = *channels.add_object({.context = context, .cookie = 5});
   ASSERT_TRUE(channels.destroy_context(context));
   EXPECT_EQ(channels.destroy_context(context).error().code, Errc::kBadHandle);

@@ -93,7 +93,7 @@ std::string spent_text(Duration spent) {
 std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Duration spent) {
   if (!tells_of_failure(event)) return std::nullopt;
   const std::string peer = address_text(event.destination);
-  // Without a step there is no start time to count from.
+  // An event outside any step has no start time, so the text names no duration.
   const std::string failed =
       step == Step::kNone
           ? fmt::format("{} {} failed: ", words(step), peer)

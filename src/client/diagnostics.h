@@ -79,7 +79,7 @@ class Diagnostics {
   // Writes "verbena: PROGRAM[PID]: TEXT" if the budget and standard error have room for it.  Never
   // waits.
   void write(const std::string& text, Time now);
-  // Does the same for a call that was refused, and folds repeats.
+  // Writes a line about a call that was refused, and folds repeats.
   void refused(const std::string& text, Time now);
   std::uint64_t written() const;
   std::uint64_t left_out() const;
@@ -94,7 +94,7 @@ class Diagnostics {
   Repeats repeats_{};
   std::uint64_t written_ = 0;
   std::uint64_t left_out_ = 0;
-  std::uint64_t untold_ = 0;  // lines left out since the last one written
+  std::uint64_t untold_ = 0;  // lines left out since the last written one
 };
 
 }  // namespace verbena::client

@@ -18,8 +18,8 @@ namespace {
 
 using border::NoCancellation;
 
-// A thread counts as polling if it finds no event this often within PollPolicy::kCheckEvery.  One
-// that asks less often looks once more before it sleeps.
+// A thread counts as polling if it finds no event this often within PollPolicy::kCheckEvery.  A
+// thread that polls less often looks once more before it sleeps.
 constexpr std::uint32_t kPollsBusy = 16;
 // A thread that polls listens to the agent at most once in this time.
 constexpr Duration kListenEvery = std::chrono::microseconds(5);
@@ -74,7 +74,7 @@ int EventWait::wait(CmChannel& channel, process::CmNotice& notice) {
   return channel.try_next(notice) ? 0 : EAGAIN;
 }
 
-// Returns true if this thread polls and has not listened for a while.
+// Returns true if this thread polls and has not listened to the agent for a while.
 bool EventWait::is_time_to_listen(Time now) const {
   if (recent.polls++ == 0) recent.polls_since = now;
   if (!agent_.program_listens()) {
@@ -89,7 +89,7 @@ bool EventWait::is_time_to_listen(Time now) const {
 
 // Returns 0, or EINTR as read(2) would, or nothing when it is time to sleep.
 std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice, Time began) {
-  os::SignalHold hold;  // a signal handler that ends a wait must find one
+  os::SignalHold hold;  // signals stay pending, so that one that should end the wait can do so
   for (Time now = began; now - began < recent.spin.spin_time(); now = os::now()) {
     (void)listen();
     if (channel.try_next(notice)) {

@@ -18,7 +18,7 @@ std::string list_of(const std::vector<std::string>& names) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Other names than those of fabrics are those of hosts.
+// All other names are those of hosts.
 bool is_name_of_fabric(const std::string& name) {
   return os::mad_socket_name({.fabric = name, .host = "host"}).has_value();
 }
@@ -33,7 +33,8 @@ std::string none_up(const std::string& name) {
 }  // namespace
 
 std::vector<std::string> fabrics_that_are_up() {
-  // The last column of /proc/net/unix is the name; '@' stands for the zero of an abstract one.
+  // The last column of /proc/net/unix is the name; '@' stands for the zero byte of an abstract
+  // name.
   const std::string prefix = "@" + os::fabric_socket_name("");
   std::set<std::string> names;
   std::ifstream table("/proc/net/unix");

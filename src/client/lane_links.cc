@@ -35,7 +35,8 @@ void LaneLinks::publish(process::Process& process) {
                   {.mark_address = mark_.place().address, .mark_value = mark_.place().value});
 }
 
-// Only a program that others may access itself accesses others: a capture shows neither.
+// A program accesses the memory of others only if they may access its own.  With a capture neither
+// happens, because a capture cannot show direct accesses.
 std::unique_ptr<os::ProcessMemory> LaneLinks::open_memory(const ipc::DirectAccess& direct,
                                                           const os::Fd& table) const {
   if (direct.pid == 0 || !access_table_) return nullptr;
@@ -52,7 +53,7 @@ Result<void> LaneLinks::add(const ipc::Lane& message, std::vector<os::Fd> fds) {
   if (message.other_user) return add_of_other_user(message, std::move(fds));
   constexpr std::size_t kDescriptors = 3;
   if (fds.size() < kDescriptors) return fail(Errc::kMalformed, "a lane without its descriptors");
-  // A new agent may give a number anew to which the old lane still has memory.
+  // A new agent may reuse the number of an old lane whose memory is still mapped.
   if (links_.contains(message.lane)) return fail(Errc::kMalformed, "a lane that exists already");
   constexpr std::size_t kBytes = link::Lane::kBytes;
   auto memory = VB_TRY(os::map_shared(fds[0].get(), kBytes, kBytes, true));
@@ -62,7 +63,7 @@ Result<void> LaneLinks::add(const ipc::Lane& message, std::vector<os::Fd> fds) {
   lanes_.offer_memory(message.lane, bytes, peer.get());
   links_.insert_or_assign(
       message.lane, Link{std::move(memory), os::WakeFd::adopt(std::move(fds[2])), std::move(peer)});
-  watches_.wake_receiver();  // a thread that sleeps has not parked this lane
+  watches_.wake_receiver();  // a sleeping thread has not parked the new lane
   return {};
 }
 

@@ -18,9 +18,9 @@
 
 namespace verbena::client {
 
-// Owns what the kernel has of a program's lanes (link/lane.h): their memory, the descriptors that
-// wake the programs at their other ends, and what these programs and this one need for access to
-// each other's memory.  The drive lock guards it.
+// Owns the kernel's objects for a program's lanes (link/lane.h): their memory, the descriptors that
+// wake the programs at the other ends, and the handles for direct access to memory in both
+// directions.  The drive lock guards it.
 class LaneLinks {
  public:
   // REQUIRES: both outlive this object.

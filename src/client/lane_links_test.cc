@@ -12,7 +12,7 @@
 namespace verbena::client {
 namespace {
 
-// A thread parks all lanes before it sleeps, and this one came later.
+// A thread parks all lanes before it sleeps.  The new lane comes later, so it is not parked.
 TEST(LaneLinks, ANewLaneWakesTheThreadThatWaitsForPackets) {
   hca::Engine engine(hca::Limits{}, Random(1));
   process::LaneManager lanes(engine);

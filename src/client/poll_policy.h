@@ -26,8 +26,8 @@ namespace verbena::client {
 class PollPolicy {
  public:
   static constexpr Duration kCheckEvery = std::chrono::milliseconds(1);
-  // A thread counts as polling if it polls in vain this often in kCheckEvery.  One that polls less
-  // often looks once more before it sleeps.
+  // A thread counts as polling if it polls in vain this often in kCheckEvery.  A thread that polls
+  // less often looks once more before it sleeps.
   static constexpr std::uint32_t kPollsBusy = 64;
   static constexpr std::uint32_t kPollsPerBatch = 8;
   // After so many polls in vain, about 50 us, the thread yields: the peer may be waiting for this
@@ -41,8 +41,8 @@ class PollPolicy {
   // ---- any thread ----
   // Counts a poll of an empty CQ.
   void polled() { polls_.fetch_add(1, std::memory_order_relaxed); }
-  // Counts the packets that such a poll has found as much as several polls: a program that always
-  // finds packets polls less often, and yet takes them itself.
+  // Counts a poll that has found packets as several polls.  A program that always finds packets
+  // polls less often, but takes its packets itself.
   void took_packets() { polls_.fetch_add(kPollsPerBatch, std::memory_order_relaxed); }
   // Ends a poll.  Returns true if the thread should let other threads run.
   bool should_yield(bool found_packets) {
@@ -66,7 +66,7 @@ class PollPolicy {
   }
 
   // ---- a thread that waits for an event ----
-  // Takes the role of the progress thread, unless that keeps it for a while, see above.
+  // Takes the role of the progress thread, unless the progress thread keeps it for a while.
   ReceiverRole::Taken take_role(ReceiverRole::For events, Time now) {
     return now < owns_until_.load() ? ReceiverRole::Taken{} : role_.take(events);
   }
@@ -74,8 +74,8 @@ class PollPolicy {
 
   // ---- under the drive lock ----
   // Returns true if packets that became ready during a poll, or a post, may wait for the program's
-  // next poll.  Returns false for a while after the progress thread had to end such a wait: that
-  // program computes for long after a poll.
+  // next poll.  Returns false for a while after the progress thread had to send such packets,
+  // because then the program computes for long after a poll.
   bool may_defer() {
     return decided_to_leave_.load(std::memory_order_relaxed) && waiter_may_defer();
   }
@@ -86,7 +86,7 @@ class PollPolicy {
     --no_deferrals_;
     return false;
   }
-  // The program's next post, poll or command sent them.
+  // Notes that the program's next post, poll or command sent the deferred packets.
   void deferred_was_sent() { pause_ = std::max(pause_ / 2, kPauseMin); }
   // Takes the role back from a waiter for which it is no gain, and keeps it for a while.  Returns
   // false if the waiter does not have it any more.
@@ -95,7 +95,7 @@ class PollPolicy {
     extend_ownership(now);
     return true;
   }
-  // The progress thread had to send them.
+  // Notes that the progress thread had to send the deferred packets.
   void deferral_expired() {
     no_deferrals_ = pause_;
     pause_ = std::min(2 * pause_, kPauseMax);
@@ -105,12 +105,13 @@ class PollPolicy {
   struct Turn {
     std::uint32_t polls = 0;       // recent polls in vain
     bool left_to_program = false;  // the program polls or waits, and takes the packets itself
-    bool lent = false;             // it waits
-    bool checks = false;           // look after kCheckEvery whether it still takes them
+    bool lent = false;             // the program waits, with the role
+    bool checks = false;           // after kCheckEvery, look whether the program still takes packets
   };
   Turn begin_turn(Time now) {
     left_to_polls_.store(true);  // set before polls_ is read: a thread that arms later wakes us
-    // Turns that follow each other quickly, one for each packet say, count the polls together.
+    // Turns may follow each other quickly, for example one for each packet.  Such turns count the
+    // polls together.
     std::uint32_t polls = polls_.load();
     if (polls >= kPollsBusy || now - counts_since_ >= kCheckEvery) {
       polls = polls_.exchange(0);

@@ -45,7 +45,7 @@ struct Scene {
     if (taken.from_progress_thread) wakes_at = now;
     if (wait != 0 && packet_waits) take_as_waiter();
   }
-  // The program has its event, or does something else.
+  // Ends the program's wait: it has its event, or does something else.
   void leave() {
     if (wait == 0) return;
     if (policy.role().leave(std::exchange(wait, 0)))
@@ -75,7 +75,7 @@ struct Scene {
     ++turns;
     const auto turn = policy.begin_turn(now);
     if (!turn.left_to_program) {
-      // Packets that the sockets hold make the wait end at once, so they are always seen.
+      // A wait ends at once if the sockets have packets, so no packet is overlooked.
       if (packet_waits) policy.packets_came();
       const bool found = policy.should_look() && packet_waits;
       if (found) taken();
@@ -171,7 +171,7 @@ TEST(PollPolicy, AProgramThatDoesNotWaitAgainIsServedByTheProgressThread) {
   EXPECT_LE(scene.longest_wait, microseconds(1));
 }
 
-// Such a program would be late for its packets each time.
+// A program that computes would be late for its packets each time.
 TEST(PollPolicy, AProgramThatComputesWhilePacketsComeIsServedByTheProgressThread) {
   Scene scene;
   scene.turn();
@@ -190,7 +190,7 @@ TEST(PollPolicy, AProgramThatComputesWhilePacketsComeIsServedByTheProgressThread
   EXPECT_LE(slow, 20);
 }
 
-// Such a program polls in vain seldom or never.
+// A program whose polls always find packets polls in vain seldom or never.
 TEST(PollPolicy, AProgramWhosePollsFindBatchesOfPacketsTakesThemItself) {
   PollPolicy policy;
   Time now(milliseconds(10));
@@ -293,7 +293,7 @@ TEST(PollPolicy, NoPacketWaitsLongWhateverTheProgramDoes) {
         scene.run_with_packets(time, microseconds(1 + random.below(300)));
       }
     }
-    // A check that meets polls of the last interval leaves the sockets to the program once more.
+    // A check that counts polls of the last interval leaves the sockets to the program once more.
     ASSERT_LE(scene.longest_wait, 2 * PollPolicy::kCheckEvery + microseconds(10));
     const auto spent = std::chrono::duration_cast<milliseconds>(scene.now - began).count();
     ASSERT_LE(scene.turns, scene.packets + 2 * spent + 400);

@@ -8,14 +8,14 @@ namespace {
 using For = ReceiverRole::For;
 using Holder = ReceiverRole::Holder;
 
-TEST(ReceiverRole, TheProgressThreadHasItFirst) {
+TEST(ReceiverRole, TheProgressThreadHasTheRoleFirst) {
   ReceiverRole role;
   EXPECT_FALSE(role.is_lent());
   EXPECT_FALSE(role.has(0));
   EXPECT_EQ(role.check(), Holder::kProgressThread);
 }
 
-TEST(ReceiverRole, OnlyTheFirstWaitTakesItFromTheProgressThread) {
+TEST(ReceiverRole, OnlyTheFirstWaitTakesTheRoleFromTheProgressThread) {
   ReceiverRole role;
   const auto first = role.take(For::kCompletions);
   EXPECT_TRUE(first.from_progress_thread);
@@ -25,7 +25,7 @@ TEST(ReceiverRole, OnlyTheFirstWaitTakesItFromTheProgressThread) {
   EXPECT_FALSE(second.from_progress_thread);
 }
 
-TEST(ReceiverRole, ASecondThreadThatWaitsForCompletionsDoesNotGetIt) {
+TEST(ReceiverRole, ASecondThreadThatWaitsForCompletionsDoesNotGetTheRole) {
   ReceiverRole role;
   const auto first = role.take(For::kCompletions);
   EXPECT_EQ(role.take(For::kCompletions).wait, 0u);
@@ -33,7 +33,7 @@ TEST(ReceiverRole, ASecondThreadThatWaitsForCompletionsDoesNotGetIt) {
   EXPECT_TRUE(role.has(first.wait));
 }
 
-TEST(ReceiverRole, AThreadThatWaitsForConnectionsLeavesItToOneThatWaitsForCompletions) {
+TEST(ReceiverRole, AThreadThatWaitsForConnectionsLeavesTheRoleToOneThatWaitsForCompletions) {
   ReceiverRole role;
   const auto connections = role.take(For::kConnections);
   EXPECT_EQ(role.take(For::kConnections).wait, 0u);
@@ -55,7 +55,7 @@ TEST(ReceiverRole, TheProgressThreadIsToldOnceThatTheWaiterHasLeft) {
   EXPECT_FALSE(role.leave(role.take(For::kCompletions).wait));
 }
 
-TEST(ReceiverRole, AWaiterThatIsAwayForTwoChecksLosesIt) {
+TEST(ReceiverRole, AWaiterThatIsAwayForTwoChecksLosesTheRole) {
   ReceiverRole role;
   ASSERT_FALSE(role.leave(role.take(For::kCompletions).wait));
   EXPECT_EQ(role.check(), Holder::kAwayWaiter);
@@ -65,7 +65,7 @@ TEST(ReceiverRole, AWaiterThatIsAwayForTwoChecksLosesIt) {
   EXPECT_TRUE(role.take(For::kCompletions).from_progress_thread);
 }
 
-TEST(ReceiverRole, AWaiterThatIsEvictedNoLongerHasIt) {
+TEST(ReceiverRole, AnEvictedWaiterNoLongerHasTheRole) {
   ReceiverRole role;
   const auto wait = role.take(For::kCompletions);
   role.evict();

@@ -16,8 +16,8 @@
 
 namespace verbena::client {
 
-// Counts what wakes threads: how often this program rang the doorbell of another one's lanes, and
-// how often the thread was woken that waits for packets (ReceiverRole), or the progress thread.
+// Counts wake-ups: how often this program woke another one by a lane's doorbell, and how often the
+// thread that waits for packets (ReceiverRole) and the progress thread were woken.
 struct WakeCounters {
   std::uint64_t sent = 0;
   std::uint64_t receiver = 0;

@@ -25,7 +25,7 @@ class SpinThenSleep {
 
   // Returns the number of ready descriptors.  `wait(until)` waits until that time, or only looks if
   // it has passed; it returns how many descriptors are ready, and whether packets are among them.
-  // `polls()` is true if the program polls, so that nobody else needs to look.
+  // `polls()` returns true if the program polls, so that the caller need not spin.
   template <class Clock, class LetOthersRun, class Wait, class Polls>
   std::size_t wait(Time deadline, Clock clock, LetOthersRun let_others_run, Wait wait,
                    Polls polls) {

@@ -13,7 +13,7 @@ namespace verbena::client {
 // object only after it was assigned.
 template <class T, std::size_t N>
 class UnsetArray {
-  // Bytes create objects of such a type implicitly.
+  // C++ creates objects of implicit-lifetime types in an array of bytes.
   static_assert(std::is_aggregate_v<T> && std::is_trivially_copyable_v<T>);
 
  public:

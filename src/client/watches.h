@@ -14,8 +14,9 @@
 namespace verbena::client {
 
 // Holds the descriptors that the progress thread sleeps on.  It waits for all of them, or, while
-// the program polls, for all but those that report packets.  A thread of the program that waits in
-// its place sleeps on those and on the agent (for_receiver()), and the progress thread on the rest.
+// the program polls, for all but those that report packets.  A thread of the program may wait in
+// its place (for_receiver()).  Then that thread sleeps on the descriptors that report packets and
+// on the agent's, and the progress thread on the rest.
 //
 // Only the progress thread calls wait(); any thread may call the other functions.
 class Watches {
@@ -28,12 +29,12 @@ class Watches {
 
   Result<void> add_socket(int fd);
   void remove_socket(int fd);
-  // Adds the descriptor by which other programs report news in a lane.  One serves all lanes: later
-  // ones are closed.  The drive lock guards these three.
+  // Adds the descriptor by which other programs report packets in a lane.  One descriptor serves
+  // all lanes, so later ones are closed.  The drive lock guards this group of functions.
   Result<void> add_lanes(os::WakeFd wake);
   // Makes this descriptor, and that of wake_receiver(), unreadable again.  Look at the lanes after
-  // this call, not before it.  Only the thread that waits for packets calls it: it would take a
-  // wake-up away from another one.
+  // this call, not before it.  Only the thread that waits for packets may call it, or it would take
+  // away that thread's wake-up.
   void clear_lanes();
   void remove_lanes();
   // Adds the descriptor by which one program of another user reports news in its lane.  The owner
@@ -50,21 +51,22 @@ class Watches {
   void remove_reaper(int pidfd);
 
   // Returns the descriptors of the agent, and those that report packets and room in lanes; -1:
-  // there is none.  Later ones come with wake_receiver().  The drive lock guards these two.
+  // there is none.  After a new descriptor was added, wake_receiver() lets the thread call this
+  // again.  The drive lock guards this and the next function.
   using ForReceiver = std::array<int, 4>;
   static constexpr std::size_t kAgentForReceiver = 0;
   ForReceiver for_receiver() const {
     return {agent_, sockets_.fd(), lanes_wake_ ? lanes_wake_->fd() : -1, receiver_wake_.fd()};
   }
 
-  // Returns true if one of them is ready.
+  // Returns true if one of the descriptors of for_receiver() is ready.
   bool receiver_has_work() const;
 
   // Ends the current wait, or the next one.
   void wake() { wake_.wake(); }
   // Ends a wait at that time (kCheck).  Each call replaces the last one.
   void check_at(Time time) { check_.set(time); }
-  // Wakes the thread that waits for packets, or else the next one that does.
+  // Wakes the thread that waits for packets, or else the next thread that waits for them.
   void wake_receiver() { receiver_wake_.wake(); }
   // Returns the ready kinds, valid until the next call.  It returns none when the deadline comes
   // first.

@@ -81,8 +81,8 @@ bool Endpoint::wins_against(const Req& req) const {
          std::pair(req.local_ca_guid, req.local_qpn);
 }
 
-// Waits for the peer's answer to our REQ, which wins.  If our REQ came too early before, the peer
-// is ready now, so this repeats it at once.
+// Waits for the peer's answer to our REQ, which wins.  If our REQ came too early, the peer is ready
+// now, so this repeats the REQ at once.
 void Endpoint::on_losing_req() {
   ignore(Ignored::kPeerIsPassive);
   if (state_ != State::kReqSent || !peer_was_away_) return;

@@ -323,7 +323,7 @@ TEST_F(ReqWithTwoPaths, AcceptedPathIsMigratedTo) {
                       .destination = wire::ipv4_gid(0x0b000002),
                       .hop_limit = 9}};
   ASSERT_TRUE(cm.disconnect(last_request(), {}, now).has_value());
-  EXPECT_TRUE(drain().has_value());  // PeerTest has checked its address
+  EXPECT_TRUE(drain().has_value());  // PeerTest has checked the address of the message
 }
 
 TEST(TwoPaths, RejectedAlternateIsNotMigratedTo) {

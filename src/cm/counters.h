@@ -27,16 +27,16 @@ enum class Ignored : std::uint8_t {
 };
 const char* to_string(Ignored reason);
 
-// Counts events that are no messages.
+// Counts events other than messages.
 struct EventCounters {
   std::uint64_t unreachable = 0;
-  std::uint64_t late_rtu = 0;          // the RTU came after the first data
+  std::uint64_t late_rtu = 0;          // RTUs that came after the first data
   std::uint64_t sends_dropped = 0;     // the outbox was full, because nobody called poll()
   std::uint64_t requests_dropped = 0;  // by drop(): the listener's backlog is full
   std::uint64_t requests_held = 0;     // queued by the SendThrottle
   std::uint64_t replies_held = 0;      // queued by the SendThrottle
   std::uint64_t disconnects_held = 0;  // queued by the SendThrottle
-  std::uint64_t inherited = 0;         // connections whose manager has died
+  std::uint64_t inherited = 0;         // connections taken over from a dead manager
   std::uint64_t inherited_refused = 0;
   std::uint64_t endpoints_refused = 0;    // over endpoints_max
   std::uint64_t resolutions_refused = 0;  // over resolutions_max

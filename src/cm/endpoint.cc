@@ -96,7 +96,8 @@ void Endpoint::on_rej(const Rej& rej, Time now) {
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
-      // The peer has no endpoint for us yet.  The REJ of a consumer would name one.
+      // The peer has no endpoint for us yet, because the REJ of a consumer would name the peer's
+      // endpoint.
       if (peer_to_peer_ && rej.reason == RejReason::kInvalidServiceId &&
           rej.local_comm_id == CommId{}) {
         peer_was_away_ = true;
@@ -238,7 +239,7 @@ void Endpoint::send_timeout_rej(RejSubject subject) {
 }
 
 // Stores the REJ, in case it gets lost.  The peer repeats its REQ or REP within about its response
-// timeout and the time for the way there and back.  Then it gets the same REJ.
+// timeout plus a round trip.  Then it gets the same REJ.
 void Endpoint::remember_rej(Time now) {
   const Duration interval =
       std::max<Duration>(timeout_of_code(peer_response_timeout_), Retry::kIntervalMax) +

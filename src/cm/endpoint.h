@@ -82,7 +82,7 @@ using PeerToPeerKey = std::tuple<ServiceId, Gid, Gid>;
 //
 // is_queued() is true in kQueued and kQuiescing.  Until the message is sent, the peer does not know
 // of it: its answers are stale, and nothing has to be taken back.  The Manager decides when to
-// send: a ticket of the SendThrottle (Places::ticket) tells only whose turn it is.
+// send: a ticket of the SendThrottle (Places::ticket) only gives the order.
 class Endpoint {
  public:
   // A DREQ is repeated until this time is over.  No program waits for its answer.

@@ -44,7 +44,7 @@ class Listeners {
   Result<void> remove(const Service& service);
   // Returns the cookie of the listener that a request matches.
   std::optional<std::uint64_t> find(ServiceId id, std::span<const std::byte> private_data) const;
-  // Announces that somebody is about to listen for the service, before `until` or never.  At most
+  // Announces that a program will probably listen for the service before `until`.  At most
   // kExpectedMax services are remembered at a time.
   void expect(ServiceId id, Time now, Time until);
   void expect_no_more(ServiceId id) { expected_.erase(id.value); }

@@ -281,7 +281,7 @@ void Manager::flush_disconnect(Endpoint& endpoint, Time now) {
 }
 
 // Returns the time before which a QP must not be used again: the end of its timewait (vol1 12.9.8).
-// While a DREQ of the QP is not answered, the result is a time for the next check instead, at least
+// While a DREQ of the QP is not answered, returns the time of the next check instead, at least
 // kFirstMin from now.  Zero stands for "no QP".
 Time Manager::quiesce_until(Qpn local, Time now) const {
   Time end = now;
@@ -391,8 +391,8 @@ void Manager::release_send(Endpoint& endpoint, Time now) {
   if (!next) return;
   Endpoint* const other = tables_->by_local_id(*next);
   VB_CHECK(other != nullptr);
-  // The timer of `other` sends, and not this function: the owner may be about to destroy many
-  // endpoints, this one among them.
+  // Does not send itself, but sets the timer of `other`: the owner may be about to destroy many
+  // endpoints, and `other` may be one of them.
   other->places.ticket->granted = true;
   other->renew_timeout(ticket.queue->second.last_answer);
   other->send_at(now);

@@ -129,8 +129,8 @@ class Manager {
   Sidr& sidr() { return sidr_; }
   const Sidr& sidr() const { return sidr_; }
 
-  // Sets the P_Key table of a port.  Requests for other partitions than those of the port by which
-  // they come are rejected.  At first the default port has the default P_Key.
+  // Sets the P_Key table of a port.  A request is rejected if its partition is not one of the port
+  // on which it arrives.  At first the default port has the default P_Key.
   void set_pkeys(PortId port, std::vector<Pkey> pkeys);
 
   // ---- Wire and time

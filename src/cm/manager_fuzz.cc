@@ -1,7 +1,6 @@
 // Sends arbitrary MADs to a manager that has endpoints in all states.  The input is cut into MADs.
-// A byte before each MAD says which of its fields to make valid: ids of existing endpoints, a known
-// attribute.
-// fuzz: runs 5000
+// A byte before each MAD selects the fields that are made valid: ids of existing endpoints, a known
+// attribute.  fuzz: runs 5000
 
 #include <algorithm>
 #include <cstddef>

@@ -74,7 +74,7 @@ TEST_F(ManagerTest, AcceptsLimitedPartitionMembers) {
   EXPECT_EQ(cm.endpoints(), 1u);
 }
 
-TEST_F(ManagerTest, PartitionsAreThoseOfThePortOfTheRequest) {
+TEST_F(ManagerTest, RequestMustBeForAPartitionOfItsPort) {
   constexpr PortId kOther{1, 2};
   cm.set_pkeys(kOther, {{0x8001}, {0x0002}});
   std::uint32_t number = 0;

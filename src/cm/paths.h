@@ -27,8 +27,8 @@ inline wire::cm::Path path_of(const AlternatePath& path) {
           .local_ack_timeout = path.local_ack_timeout};
 }
 
-// Returns the address at which the peer's end of a path is reached from here.  The current address,
-// `now`, tells the link layer, the port, and the interface of a link-local address.
+// Returns the address at which the peer's end of a path is reached from here.  The link layer, the
+// port, and the interface of a link-local address are taken from the current address `now`.
 inline mad::Address address_of(const wire::cm::Path& path, const mad::Address& now) {
   constexpr std::uint8_t kAnyHops = 64;
   link::Address address{.link_layer = now.path.link_layer,

@@ -19,7 +19,7 @@ AlternatePath path(LinkLayer link_layer, bool has_grh) {
           .local_ack_timeout = 17};
 }
 
-// The peer of an InfiniBand path gets its own end of the path from the message.
+// The peer learns its own end of an InfiniBand path from the message.
 TEST(Paths, MessagesCarryTheLidsAndServiceLevelOfInfinibandPaths) {
   for (const bool has_grh : {false, true}) {
     const AlternatePath ours = path(LinkLayer::kInfiniband, has_grh);

@@ -33,14 +33,14 @@ using wire::cm::TransportService;
 
 namespace {
 
-// Returns why this host rejects the REQ, whatever the service; empty if it does not.
+// Returns the reason why this host rejects the REQ for any service; empty if it does not.
 std::optional<RejReason> reason_to_reject(const mad::Delivered& mad, const Req& req,
                                           bool is_our_partition) {
   if (req.transport_service != TransportService::kRc) return RejReason::kInvalidTransportType;
   if (req.path_mtu < 1 || req.path_mtu > 5) return RejReason::kInvalidPathMtu;
   if (req.primary_path.remote_gid != mad.from.local()) return RejReason::kPrimaryGidRejected;
-  // The QP is at another address than its CM, or in another partition, for which the spec has no
-  // reason.
+  // Rejects a QP at another address than its CM, or in another partition.  The specification has no
+  // reason code for this.
   if (req.primary_path.local_gid != mad.from.remote() || !is_our_partition) {
     return RejReason::kUnsupportedRequest;
   }
@@ -200,7 +200,7 @@ bool Manager::match_peer_to_peer(const mad::Delivered& mad, const Req& req, Time
   const auto matches = [&](const Endpoint& ours) {
     const bool itself =
         ours.local_id() == req.local_comm_id && req.local_ca_guid == config_.ca_guid;
-    // An endpoint that got an MRA is talking to a listener, and not to a peer like this one.
+    // An endpoint that got an MRA is talking to a listener, not to a peer that connects to us.
     return !itself && (ours.state() == State::kReqSent || ours.wins_against(req));
   };
   Endpoint* ours = tables_->find_peer(req.service_id, mad.from, matches);

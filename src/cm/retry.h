@@ -11,8 +11,8 @@ namespace verbena::cm {
 // Decides when to repeat a message, and when to give up.  Intervals double, with jitter.  If the
 // number of repeats is limited, they may grow until the repeats last for the whole timeout.
 //
-// A message that is sent later is prepared first, so that its timeout includes the wait.  The owner
-// knows whether it was sent.
+// A message that has to wait before it is sent is prepared first, so that its timeout includes the
+// wait.  The owner remembers whether the message was sent.
 //
 // Invariants:
 //  * The deadline is never later than `until_`, except after set_deadline().
@@ -67,9 +67,9 @@ class Retry {
   void set_round_trip(Duration round_trip) {
     interval_ = first_ = std::clamp(4 * round_trip, kFirstMin, kFirstMax);
   }
-  // REQUIRES of make_due(), hold() and renew(): go() was not called yet.
+  // The next three functions REQUIRE: go() was not called yet.
   void make_due(Time at) { deadline_ = std::min(at, until_); }
-  // Postpones the send until the timeout.
+  // Postpones the sending until the timeout.
   void hold() { deadline_ = until_; }
   // Restarts the timeout at `answered`, when the peer answered another request.  It ends at the
   // latest kExtensionMax after the start.

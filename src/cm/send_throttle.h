@@ -52,8 +52,8 @@ class SendThrottle {
     ++queue.in_flight;
     return {at, true};
   }
-  // Takes a request out of the queue, or passes its permit to the next in the queue and returns
-  // that.
+  // Takes a request out of the queue; or, if it has a permit, passes that to the next request in
+  // the queue, which is returned.
   std::optional<CommId> leave(const Ticket& ticket, CommId id) {
     Queue& queue = ticket.queue->second;
     if (!ticket.granted) {

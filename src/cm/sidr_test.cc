@@ -131,7 +131,7 @@ TEST_F(SidrTest, DuplicateGetsTheSameAnswer) {
   EXPECT_EQ(count(AttributeId::kSidrRep).repeated, 1u);
   EXPECT_EQ(events.size(), 1u);
   now += Sidr::kRemembered + 1ms;
-  EXPECT_FALSE(receive(kRequest).has_value());  // it counts as a new request now
+  EXPECT_FALSE(receive(kRequest).has_value());  // the repeat counts as a new request
   EXPECT_EQ(events.size(), 2u);
 }
 

@@ -49,7 +49,7 @@ struct Peer {
 // model has to follow it.
 enum class Place : std::uint8_t { kNone, kTaken, kFound };
 
-// Models an endpoint by the inputs that it got, and not by what it reports itself.
+// Models an endpoint by the inputs that it got, because its own queries are under test.
 struct Entry {
   std::unique_ptr<Endpoint> endpoint;
   CommId id{};
@@ -338,7 +338,7 @@ class Scene {
 
   // ---- Comparisons
 
-  // Cuts the list after the first one with at least this id, where the look-up stops.
+  // Cuts the list after the first endpoint with at least this id, where the look-up stops.
   static void cut(Found& found, CommId wanted) {
     const auto last = std::ranges::find_if(
         found, [&](const Endpoint* endpoint) { return endpoint->local_id() >= wanted; });

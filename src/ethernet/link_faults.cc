@@ -3,7 +3,7 @@
 namespace verbena::ethernet {
 namespace {
 
-// Lets a set have an element, or not.
+// Inserts or erases an element of a set.
 template <class Element>
 void put(std::set<Element>& all, const Element& one, bool present) {
   if (present) {

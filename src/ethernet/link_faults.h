@@ -24,15 +24,15 @@ class LinkFaults {
   void set_link(RailId rail, bool up);
   // Cuts a host off from all of its networks, whatever the state of its links is.
   void set_host(HostIndex host, bool on);
-  // Lets a host hang: it neither takes nor sends packets.
+  // Makes a host hang: it neither receives nor sends packets.
   void set_paused(HostIndex host, bool paused);
-  // A loss of 0 ends it.  The packets of the link are counted from 0 again.
+  // Sets the loss of a link; 0 ends it.  The packets of the link are counted from 0 again.
   void set_loss(RailId rail, const Loss& loss);
-  // Lets each packet take this time on the link, in both directions.  0 ends it.
+  // Delays each packet on the link by this time, in both directions.  0 ends it.
   void set_delay(RailId rail, Duration delay);
-  // Lets the rail have another MTU than in the file, or none.
+  // Replaces the MTU that the file gives to the rail.  Without a value, restores it.
   void set_mtu(RailId rail, std::optional<std::uint32_t> mtu_bytes);
-  // Lets the rail have another table of P_Keys than in the file.
+  // Replaces the table of P_Keys that the file gives to the rail.
   void set_pkeys(RailId rail, std::vector<Pkey> pkeys) { pkeys_[rail] = std::move(pkeys); }
 
   bool link_is_pulled(RailId rail) const { return pulled_.contains(rail); }

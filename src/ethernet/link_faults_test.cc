@@ -10,7 +10,7 @@ namespace {
 
 constexpr RailId kRail{.host = 1, .device = 0};
 
-TEST(LinkFaults, ANewLossBeginsWithTheFirstPacketOfItsSeed) {
+TEST(LinkFaults, ANewLossCountsPacketsFromZero) {
   const Loss half{.per_million = Loss::kAll / 2, .seed = 3};
   LinkFaults faults;
   for (int round = 0; round < 2; ++round) {
@@ -39,7 +39,7 @@ TEST(LinkFaults, APulledLinkStaysPulledWhileItsHostIsOff) {
   EXPECT_TRUE(faults.is_up(kRail));
 }
 
-TEST(LinkFaults, DelaysMtusAndPausesAreWhatWasSetLast) {
+TEST(LinkFaults, TheLastDelayMtuAndPauseCount) {
   LinkFaults faults;
   EXPECT_EQ(faults.delay(kRail), Duration{});
   faults.set_delay(kRail, std::chrono::milliseconds(5));

@@ -76,7 +76,7 @@ std::expected<Network::Route, std::string> Network::route(HostIndex host, const 
     return std::unexpected("the host " + name + " has no address " + wire::address_text(*source));
   }
   const auto own = rail_of(host, destination);
-  if (own) {  // as the kernel: a packet to an own address leaves by loopback, from that address
+  if (own) {  // as in Linux, a packet to an own address uses loopback, with that address as source
     return Route{.source = source.value_or(destination),
                  .interface = is_loopback(source.value_or(destination)) ? kLoopbackInterface
                                                                         : interface_of(own->device),
@@ -222,7 +222,7 @@ std::vector<Network::Member> Network::receivers(HostIndex host, const Gid& sourc
   const auto from = rail_of(host, source);
   const auto found = groups_.find(group);
   if (!from || found == groups_.end() || ip_bytes > mtu_bytes(*from)) return {};
-  // The host itself gets its packets without a link.
+  // Packets of a host to itself pass no link, so no fault affects them.
   const bool leaves = !is_loopback(source) && faults_.is_up(*from) && !faults_.loses_next(*from);
   std::vector<Member> all;
   for (const Member& member : found->second) {

@@ -24,7 +24,7 @@ namespace verbena::ethernet {
 // A host has loopback as well, which reaches the host alone, with the addresses 127.0.0.1 and ::1.
 //
 // Multicast packets go to the members on rails of the same network and VLAN.  Routers do not
-// forward them, as those of the kernel do not either unless they run a multicast routing protocol.
+// forward them.  Linux does not either, unless it runs a multicast routing protocol.
 class Network {
  public:
   static constexpr std::uint32_t kLoopbackInterface = 1;
@@ -36,7 +36,7 @@ class Network {
   struct Route {
     Gid source{};
     std::uint32_t interface = 0;  // of the source
-    std::uint32_t mtu_bytes = 0;  // of the longest packet that both rails take
+    std::uint32_t mtu_bytes = 0;  // the length of the longest packet that both rails take
     bool loopback = false;
   };
   // Names a program that is a member, by a range of its QP numbers, and the rail on which it is.
@@ -47,10 +47,10 @@ class Network {
   };
   // Tells why a packet goes nowhere.
   enum class Drop : std::uint8_t {
-    kForeignSource,  // the source is no address of the sending host
+    kForeignSource,  // the source is not an address of the sending host
     kNoSuchAddress,  // no host has the destination
     kNoRoute,        // the rails do not reach each other
-    kTooLong,        // for one of the two rails
+    kTooLong,        // the packet is too long for one of the two rails
     kLinkDown,       // a user has pulled the link of one of the rails, or has cut a host off
     kLost,           // a user has made the link of one of the rails lossy
     kCount,
@@ -63,12 +63,12 @@ class Network {
   // Returns the addresses of a host, loopback last.  The interface of device n is n + 2.
   std::vector<node::HostAddress> addresses(HostIndex host) const;
 
-  // Finds the way from a host to an address.  Without a source, the first rail that reaches the
-  // destination's serves.  The error is a line for the user, which names the rails.
+  // Finds the way from a host to an address.  Without a source, takes the first rail that reaches
+  // the destination's rail.  The error is a line for the user, which names the rails.
   std::expected<Route, std::string> route(HostIndex host, const Gid& destination,
                                           const std::optional<Gid>& source) const;
-  // Returns the rail to which a packet goes, whose IP packet has this length.  Counts the packet
-  // for the losses of links.
+  // Returns the rail to which a packet goes.  The length is that of its IP packet.  Counts the
+  // packet for the losses of links.
   std::expected<RailId, Drop> forward(HostIndex host, const Gid& source, const Gid& destination,
                                       std::size_t ip_bytes);
   // Names the rail by which a packet leaves its host, if it does not stay there.
@@ -76,7 +76,7 @@ class Network {
     RailId rail{};
     bool stays = false;
   };
-  // Returns nothing if the source is no address of the host.
+  // Returns nothing if the source is not an address of the host.
   std::optional<LinkUse> link_use(HostIndex host, const Gid& source, const Gid& destination) const;
   // Returns the reason of a drop in a line for the user, which names the rails.
   std::string reason(Drop drop, HostIndex host, const Gid& source, const Gid& destination,
@@ -86,7 +86,7 @@ class Network {
   // host.  Returns false if there is no room for another member or group.
   bool set_members(HostIndex host, std::uint16_t range, const Gid& group,
                    std::span<const std::uint32_t> interfaces);
-  // Returns the members that get a packet which leaves by this source address: none if it is no
+  // Returns the members that get a packet from this source address.  There are none if it is not an
   // address of the host, or if the packet is too long for the rail.  Counts the packet for the
   // losses of links.
   std::vector<Member> receivers(HostIndex host, const Gid& source, const Gid& group,
@@ -97,10 +97,10 @@ class Network {
   // Changes take effect with the next packet.
   LinkFaults& faults() { return faults_; }
   const LinkFaults& faults() const { return faults_; }
-  // Return what a rail has: what the file says, or what a fault has made of it.
+  // Return the current values of a rail: those of the file, or those that a fault has set.
   std::uint32_t mtu_bytes(RailId rail) const;
   const std::vector<Pkey>& pkeys(RailId rail) const;
-  // Tells why the port of a rail is down; nothing if it is not.
+  // Returns the reason why the port of a rail is down; nothing if it is up.
   std::optional<std::string> why_down(RailId rail) const;
 
   static std::uint32_t interface_of(std::uint8_t device) { return device + 2U; }

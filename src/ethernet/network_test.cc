@@ -206,7 +206,7 @@ TEST(Network, MembersBehindALinkThatIsDownGetNoMulticast) {
   }
 }
 
-TEST(Network, AnMtuOfAFaultReplacesThatOfTheRail) {
+TEST(Network, AFaultReplacesTheMtuOfARail) {
   Network n = network();
   n.faults().set_mtu(kBRed, 1500);
   EXPECT_EQ(n.forward(kA, ip("10.0.0.1"), ip("10.0.0.2"), 1501).error(), Drop::kTooLong);
@@ -219,14 +219,14 @@ TEST(Network, AnMtuOfAFaultReplacesThatOfTheRail) {
   EXPECT_EQ(n.mtu_bytes(kBRed), plan::kMtuDefault);
 }
 
-TEST(Network, PkeysOfAFaultReplaceThoseOfTheRail) {
+TEST(Network, AFaultReplacesThePkeysOfARail) {
   Network n = network();
   EXPECT_EQ(n.pkeys(kBRed), std::vector<Pkey>{wire::kDefaultPkey});
   n.faults().set_pkeys(kBRed, {Pkey{0x8001}});
   EXPECT_EQ(n.pkeys(kBRed), std::vector<Pkey>{Pkey{0x8001}});
 }
 
-TEST(Network, KnowsWhichPacketsUseALink) {
+TEST(Network, TellsWhichPacketsUseALink) {
   Network n = network();
   const auto out = n.link_use(kA, ip("10.0.0.1"), ip("10.0.0.2"));
   EXPECT_EQ(out.value().rail, kARed);

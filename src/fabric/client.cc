@@ -154,8 +154,8 @@ void Client::on_completion(const hca::WorkCompletion& completion) {
     if (!allowed)
       sim_process_.report_violation(std::string("completion: ") +
                                     hca::to_string(completion.status));
-    // A failed SEND whose echo arrived was received: the ACK was lost, and the server disconnected
-    // before it could repeat the ACK.
+    // The peer received a SEND whose echo arrived, even if it failed here: the ACK was lost, and
+    // the server disconnected before it could repeat the ACK.
     const bool sent = !done->receive && done->opcode == hca::WrOpcode::kSend;
     if (sent && std::ranges::find(echoes_, done->index) == echoes_.end()) part_done(done->index);
     if (state_ == State::kWorking) disconnect();

@@ -12,7 +12,7 @@ namespace {
 
 using namespace testing;
 
-// Does nothing by itself, and stores the last event.
+// Implements a program that does nothing by itself, and stores the last event.
 class Bystander final : public Program {
  public:
   explicit Bystander(SimProcess& of) : sim_process(of) {}
@@ -28,7 +28,8 @@ class Bystander final : public Program {
 
 class Cost : public ::testing::Test {
  protected:
-  // Makes a call for `by` and counts all messages that follow: "1 to the agent, 1 back, 2 events".
+  // Makes a call of the program `by` and counts all messages that follow: "1 to the agent, 1 back,
+  // 2 events".
   std::string cost(Bystander& by, const std::function<void()>& call) {
     const SimProcess::Traffic before = by.sim_process.traffic;
     call();

@@ -151,7 +151,7 @@ TEST_P(DevicesTest, ConnectionUsesThePartitionOfItsPort) {
 }
 
 // The table of another port of the same device does not count.
-TEST_P(DevicesTest, RequestFromAnotherPartitionIsNotHeard) {
+TEST_P(DevicesTest, RequestFromAnotherPartitionIsIgnored) {
   a.set_port_state(kThird, {.pkeys = {wire::kDefaultPkey}});
   b.set_port_state(kThird, {.pkeys = {kPrivatePartition}});
   listen(any(), 2);

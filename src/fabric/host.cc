@@ -161,7 +161,7 @@ void Host::pump(SimProcess& sim_process) {
   });
 }
 
-// Wakes the programs at the other ends of lanes, and this one if a lane has news.
+// Wakes the programs at the other ends of lanes, and this one if a lane has packets.
 void Host::pump_lanes(SimProcess& sim_process) {
   process::LaneManager& lanes = sim_process.process().lanes();
   while (const auto lane = lanes.poll_wake()) {
@@ -198,7 +198,7 @@ Duration Host::ipc_delay() {
 
 void Host::to_agent(SimProcess::Id id, ipc::Bytes message) {
   const auto session = sessions_.find(id);
-  if (session == sessions_.end()) return;  // there is no agent
+  if (session == sessions_.end()) return;  // the agent is dead
   Time& last = session->second.last_to_agent;
   last = std::max(last, network_.now() + ipc_delay());
   network_.world.at(last, [this, id, bytes = std::move(message)] { agent_receives(id, bytes); });

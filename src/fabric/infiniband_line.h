@@ -15,8 +15,8 @@
 namespace verbena::fabric {
 
 // Connects ports by an InfiniBand line without a switch: a packet arrives at the port that has its
-// destination LID.  Packets are whole ones, from LRH to ICRC: sealed when sent, and checked when
-// they arrive.
+// destination LID.  Packets are complete, from LRH to ICRC: they get an ICRC when they are sent,
+// and it is checked when they arrive.
 class InfinibandLine {
  public:
   using Receiver = std::function<void(const link::Arrival&)>;

@@ -49,7 +49,7 @@ class IbHost {
         qp1_(Random(number)),
         cm_({.ca_guid = {number}}, Random(100 + number)),
         engine_({}, Random(200 + number)) {
-    // Two LIDs; the second is another path of the subnet.
+    // The port has two LIDs.  The second one is another path of the subnet.
     line.attach(lid, 1, [this](const link::Arrival& arrival) { receive(arrival); });
     pd_ = engine_.create_pd().value();
     cq_ = engine_.create_cq(16, 0).value();
@@ -212,7 +212,8 @@ class IbHost {
 
 // The parameter tells whether packets have a GRH.
 struct InfinibandTest : ::testing::TestWithParam<bool> {
-  // Returns the address as a packet carries it: without a GRH it has none of the GRH's fields.
+  // Returns the address as a packet carries it, which is without the GRH's fields if there is no
+  // GRH.
   static link::Address on_the_wire(link::Address address) {
     if (address.has_grh) return address;
     return {.link_layer = LinkLayer::kInfiniband,

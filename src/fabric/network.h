@@ -19,7 +19,7 @@ namespace verbena::fabric {
 // Owns everything that the hosts of a run share: virtual time, the wire between them, and the
 // diagram of all events.  One seed decides the whole run.
 //
-// Packets are real ones: sealed with their ICRC when sent, and checked when they arrive.
+// Packets are real ones: they get an ICRC when they are sent, and it is checked when they arrive.
 class Network {
  public:
   struct Config {
@@ -27,7 +27,8 @@ class Network {
     sim::Faults wire{};
     sim::Faults loopback{.delay_min = std::chrono::microseconds(2),
                          .delay_max = std::chrono::microseconds(2)};
-    // These limit the time for a message between program and agent, a lease or a route query.
+    // These are the shortest and the longest time for a message between program and agent, a lease
+    // or a route query.
     Duration ipc_min = std::chrono::microseconds(5);
     Duration ipc_max = std::chrono::microseconds(5);
     bool lanes = false;  // programs use lanes to programs of their host

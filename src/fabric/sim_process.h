@@ -82,8 +82,8 @@ class SimProcess {
     if constexpr (!std::is_void_v<T>) return *std::move(result);
   }
 
-  // These two handle the result of a request, which may come later.  A failure is stored as a
-  // Refusal.
+  // The next two functions handle the result of a request, which may come later.  A failure is
+  // stored as a Refusal.
   Completion<ipc::Done> answer(const char* what);
   template <class T>
   void expect(const char* what, Started<T> started) {
@@ -108,7 +108,7 @@ class SimProcess {
   Traffic traffic{};
   std::vector<Refusal> refusals{};
   std::map<process::LaneManager::Id, LaneMemory> lanes{};
-  bool looks_at_lanes = false;  // the host will look at them in a moment
+  bool looks_at_lanes = false;  // the host will look at the lanes in a moment
   Time armed = kNever;          // the host's timer for the next deadline of this process
 
  private:

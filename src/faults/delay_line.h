@@ -10,7 +10,7 @@
 namespace verbena::faults {
 
 // Holds the packets that are on their way in one direction: those of a slow link until they are
-// due, and those of a paused host until it goes on.  They keep their order.
+// due, and those of a paused host until its pause ends.  They keep their order.
 template <class Packet>
 class DelayLine {
  public:
@@ -37,7 +37,7 @@ class DelayLine {
 
   bool empty() const { return packets_.empty(); }
   std::size_t size() const { return packets_.size(); }
-  // Returns when the first packet is due; kNever if there is none.
+  // Returns the time at which the first packet is due; kNever if there is none.
   Time next_due() const { return packets_.empty() ? kNever : packets_.front().due; }
 
  private:

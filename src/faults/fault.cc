@@ -94,7 +94,7 @@ struct State {
   std::string_view word;
   Kind kind;
   std::size_t values;  // words behind it
-  const char* needs;   // what these are
+  const char* needs;   // a description of these words
 };
 constexpr std::array<State, 6> kLinkStates{{
     {"down", Kind::kLinkDown, 0, ""},

@@ -12,7 +12,7 @@
 #include "base/strong.h"
 #include "base/time.h"
 
-// Defines the words by which commands, files and programs say what shall break in a fabric:
+// Defines the words by which commands, files and programs name a fault of a fabric:
 //
 //   link A B down                 node NODE off
 //   link A B up                   node NODE paused
@@ -55,7 +55,7 @@ struct Fault {
   Duration delay{};                    // for kLinkSlow
   Duration down{};                     // these two are for kLinkFlapping
   Duration up{};
-  std::uint32_t mtu_bytes = 0;  // for kLinkMtu; 0: what it was before
+  std::uint32_t mtu_bytes = 0;  // for kLinkMtu; 0: the original one
   Pkey pkey{};                  // for kPkeyRemoved and kPkeyAdded
   bool has_seed = false;        // only then are the periods of a flapping link random
   std::uint64_t seed = 0;       // decides which packets are lost, and the random periods

@@ -45,7 +45,7 @@ TEST(Fault, WordsBehindTheStateAreItsValues) {
   EXPECT_EQ(fault("node a pkey 32769 added").pkey, Pkey{0x8001});
 }
 
-TEST(Fault, ASeedIsForChanceAlone) {
+TEST(Fault, OnlyFaultsByChanceTakeASeed) {
   EXPECT_EQ(fault("link a red lossy 2", 7).seed, 7u);
   EXPECT_EQ(fault("link a red lossy 2").seed, 1u);
   EXPECT_TRUE(fault("link a red flapping 1s 1s", 7).has_seed);
@@ -69,7 +69,7 @@ TEST(Fault, AWrittenFaultIsReadAsTheSame) {
   }
 }
 
-TEST(Fault, MistakesAreTold) {
+TEST(Fault, MistakesAreReported) {
   const std::pair<const char*, const char*> cases[]{
       {"", "a fault begins with link or node"},
       {"switch a off", "a fault begins with link or node"},

@@ -9,7 +9,7 @@
 
 namespace verbena::faults {
 
-// Says how long a flapping link is down and up, again and again.
+// Holds the periods for which a flapping link is down and up, in turn.
 struct Periods {
   Duration down{};
   Duration up{};

@@ -5,7 +5,7 @@
 
 namespace verbena::faults {
 
-// Says which packets a lossy link loses.
+// Decides which packets a lossy link loses.
 struct Loss {
   static constexpr std::uint32_t kAll = 1'000'000;
   std::uint32_t per_million = 0;

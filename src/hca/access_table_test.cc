@@ -1,5 +1,5 @@
-// Tests what an engine publishes for peers that carry out WRITEs and READs by themselves: never
-// more than its responder would allow.
+// Tests the table that an engine publishes for peers that carry out WRITEs and READs by themselves.
+// It must never allow more than the engine's responder.
 #include "link/access_table.h"
 
 #include <gtest/gtest.h>
@@ -100,7 +100,7 @@ TEST_F(Published, RegionWithoutRemoteRightsIsNotPublished) {
   EXPECT_FALSE(table_.region(engine_.register_null_mr(pd_)->rkey));
 }
 
-TEST_F(Published, ChangedRightsOfARegionReplaceThoseBefore) {
+TEST_F(Published, ChangedRightsOfARegionReplaceTheOldOnes) {
   const MrInfo mr = add(kWritable | access::kRemoteRead);
   engine_
       .reregister_mr(mr.handle,
@@ -111,7 +111,7 @@ TEST_F(Published, ChangedRightsOfARegionReplaceThoseBefore) {
   EXPECT_FALSE(table_.region(mr.rkey));
 }
 
-TEST_F(Published, RegionIsOfTheDomainOfAQueuePairOnlyIfBothAre) {
+TEST_F(Published, RegionAndQueuePairShareADomainInTheTableOnlyIfTheyDo) {
   to(QpState::kRtr);
   const PdHandle other = engine_.create_pd().value();
   const MrInfo mr = add(kWritable);

@@ -27,7 +27,7 @@ constexpr std::size_t kArea = kRequests * kSlot;  // the memory of one QP
 constexpr std::size_t kSources = 0, kTargets = kQps * kArea, kReceives = 2 * kQps * kArea;
 // The results of READs and atomics begin here.
 constexpr std::size_t kResults = 3 * kQps * kArea;
-// One number for each end begins here: the target of its peer's atomics.
+// Here begin the numbers, one for each end, that are the targets of the peer's atomics.
 constexpr std::size_t kNumbers = 4 * kQps * kArea;
 constexpr std::size_t kMemory = kNumbers + 2 * kQps * 8;
 

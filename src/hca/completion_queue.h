@@ -28,9 +28,9 @@ struct WqeSlot {
 // whether the CQ is armed.  Both sides do these two steps in sequentially consistent order, so at
 // least one of them sees the other's action, and no completion is missed.
 //
-// Looking.  The driver may ask whether the program has taken all completions since a certain
-// moment: it then waits for something new.  A program that polls an empty queue again and again
-// writes no memory, because the driver numbers the moments that it may ask about.
+// Looking.  The driver may ask whether the program has found the queue empty since a certain
+// moment.  Such a program waits for something new.  The driver numbers the moments, so that a
+// program that polls an empty queue again and again writes no memory.
 //
 // Invariants: head_ <= tail_ <= filled_ <= head_ + capacity (free-running numbers); entries in
 // [head_, tail_) belong to consumers, all others to the driver.
@@ -38,11 +38,11 @@ class CompletionQueue {
  public:
   CompletionQueue(std::uint32_t entries, std::uint64_t cookie);
 
-  // Only the driver may call these two.
+  // Only the driver may call the next two functions.
   std::uint32_t capacity() const { return mask_ + 1; }
   std::uint64_t cookie() const { return cookie_; }
 
-  // Any thread may call these two.
+  // Any thread may call the next two functions.
   unsigned poll(std::span<WorkCompletion> out);
   void arm(bool solicited_only);
 

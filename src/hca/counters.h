@@ -58,7 +58,7 @@ enum class Counter : std::uint8_t {
   kDirectWrites,
   kDirectReads,
   kDirectBytes,
-  kDirectRefused,  // requests that were refused so, and went as packets
+  kDirectRefused,  // requests that were refused direct access, and went as packets
   // These count failed objects.
   kQpErrors,  // QPs that went to the error state because of a failure
   kCqOverflows,

@@ -29,7 +29,7 @@ class DeadlineHeap {
   }
   Time top_deadline() const { return heap_.empty() ? kNever : (heap_.front()->*Place).deadline; }
 
-  // Makes sure that the object is on top at `deadline` at the latest.
+  // Makes sure that the object is on top of the heap at `deadline` at the latest.
   void want(T& object, Time deadline) {
     HeapPlace& place = object.*Place;
     if (deadline >= place.deadline) return;

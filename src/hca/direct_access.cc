@@ -26,8 +26,8 @@ void DirectAccess::start() {
   short_writes_ = {};
 }
 
-// Requests without bytes need no rights, so packets are simpler for them.  The path of a QP that
-// may migrate could change between the check and the record.
+// Requests without bytes need no rights, so packets are simpler for them.  A QP that may migrate is
+// left out, because its path could change between the check and the record.
 bool DirectAccess::suits(const SendWqe& wqe) const {
   const bool is_long_enough =
       wqe.opcode == WrOpcode::kWriteImm
@@ -97,7 +97,7 @@ DirectAccess::Outcome DirectAccess::refuse() {
 
 DirectAccess::Outcome DirectAccess::carry_out(const SendWqe& wqe, Psn first, std::uint32_t psns) {
   link::Lane& lane = *core_.lane;
-  // The record must fit before anything is copied.
+  // Checks for room for the record before anything is copied.
   if (!lane.prepare_executed()) return lane.ended() ? refuse() : Outcome::kNoRoom;
   const bool has_immediate = wqe.opcode == WrOpcode::kWriteImm;
   const std::uint32_t all = has_immediate ? psns * core_.mtu() : wqe.length;

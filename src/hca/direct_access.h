@@ -10,7 +10,7 @@
 
 namespace verbena::hca {
 
-// Carries out WRITEs and READs of one RC QP by itself, in the memory of a process at the other end
+// Carries out WRITEs and READs of one RC QP directly, in the memory of the process at the other end
 // of a lane (link/peer_memory.h), so that the target need not run.
 //
 // The owner, the requester, calls it only while all earlier requests of the QP are complete.  A
@@ -32,8 +32,8 @@ class DirectAccess {
   };
   // Limits the bytes of one call.
   static constexpr std::uint32_t kBytesMax = 256 * 1024;
-  // A longer request waits until those before it are complete.  For a shorter one that would cost
-  // more than its packets do.
+  // A longer request waits until the requests before it are complete.  For a shorter one, waiting
+  // would cost more than sending packets.
   static constexpr std::uint32_t kBytesWorthWaiting = 32 * 1024;
   // A shorter WRITE with immediate data goes as packets, because the target has to run anyway.
   static constexpr std::uint32_t kImmediateBytesMin = 16 * 1024;
@@ -48,8 +48,8 @@ class DirectAccess {
   void start();
   // Returns true if the request is of a kind that can be carried out here, and the lane allows it.
   bool suits(const SendWqe& wqe) const;
-  // Returns true if packets would not be better for the request.  REQUIRES: nothing before it is
-  // unfinished.
+  // Returns true unless packets would be better for the request.  REQUIRES: all earlier requests
+  // are complete.
   bool is_better(const SendWqe& wqe) const {
     return !is_short_write(wqe) || !short_writes_.is_stream(program_has_looked());
   }

@@ -134,7 +134,7 @@ TEST(DirectAccess, StreamOfShortWritesGoesAsPackets) {
   pair.a.poll();
 }
 
-TEST(DirectAccess, WritesBetweenPollsOfAnEmptyQueueAreCarriedOutSoonAfterAStream) {
+TEST(DirectAccess, WritesBetweenPollsOfAnEmptyQueueAreDirectAgainSoonAfterAStream) {
   DirectPair pair;
   write_one_by_one(pair, 4 * ShortWrites::kRowMax);
   pair.a.poll();
@@ -174,7 +174,7 @@ TEST(DirectAccess, LongRequestsWaitForThoseBeforeThem) {
   EXPECT_TRUE(pair.same(0, kFar, 100'000));
 }
 
-TEST(DirectAccess, RequestsOfAllElementsAndInlineRequestsAreCarriedOut) {
+TEST(DirectAccess, RequestsOfManyElementsAndInlineRequestsAreCarriedOut) {
   DirectPair pair;
   pair.a.fill(0, 200'000, 7);
   const std::array sges{pair.a.sge(0, 1), pair.a.sge(1, 0), pair.a.sge(1, 149'998),
@@ -414,7 +414,7 @@ TEST(DirectAccess, NothingNewBeginsWhileTheSendQueueDrains) {
   EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 1U);
 }
 
-TEST(DirectAccess, PeerThatNoLongerAllowsItGetsPackets) {
+TEST(DirectAccess, PeerThatNoLongerAllowsAccessGetsPackets) {
   DirectPair pair;
   pair.lanes_b.for_each([](link::Lanes::Id, link::Lane& lane) { lane.allow_access(false); });
   pair.rdma(WrOpcode::kWrite, 1, 0, kFar, 8).value();

@@ -55,7 +55,7 @@ TEST(DirectImmediate, WriteWithoutAReceiveWaitsAndRepeatsOnlyItsLastPacket) {
   EXPECT_EQ(pair.at_a(Counter::kRetransmissions), pair.at_a(Counter::kRnrNaksIn));
 }
 
-TEST(DirectImmediate, RequestsAfterItGoOn) {
+TEST(DirectImmediate, RequestsAfterAWriteWithImmediateGoOn) {
   DirectPair pair;
   for (std::uint64_t i = 0; i < 3; ++i) pair.receive(i, 1'000'000, 5000).value();
   pair.a.fill(0, 300'000, 3);
@@ -83,7 +83,7 @@ TEST(DirectImmediate, RegionThatIsDeregisteredBeforeTheLastPacketIsAnError) {
   EXPECT_EQ(text(pair.b.poll()), "9:local access error");
 }
 
-TEST(DirectImmediate, ShortOneGoesAsPackets) {
+TEST(DirectImmediate, ShortWriteWithImmediateGoesAsPackets) {
   DirectPair pair;
   pair.receive(9, 1'000'000, 0).value();
   pair.rdma(WrOpcode::kWriteImm, 1, 0, kWritten, DirectAccess::kImmediateBytesMin - 1).value();
@@ -123,7 +123,7 @@ TEST(DirectImmediate, RecordsThatContradictThemselvesAreDropped) {
 }
 
 // The target may forbid accesses when a part of a request is copied, and allow them later.
-TEST(DirectImmediate, ARequestThatEndedAsPacketsLeavesNothingForTheNextOne) {
+TEST(DirectImmediate, ARequestThatEndedAsPacketsDoesNotAffectTheNextOne) {
   for (const WrOpcode opcode : {WrOpcode::kWrite, WrOpcode::kWriteImm}) {
     DirectPair pair;
     constexpr std::size_t kBytes = 3 * DirectAccess::kBytesMax;

@@ -61,7 +61,7 @@ struct Engine::State {
   Result<MrInfo> add_region(PdHandle pd_handle, std::uint64_t address, std::uint64_t length,
                             std::uint64_t iova, std::uint32_t access_flags);
   void receive_for_group(const wire::TransportPacket& packet, const link::Arrival& arrival);
-  // Lets the driver look at the QP again after a change: at its packets and its deadline.
+  // Makes the driver check the packets and the deadline of the QP again after a change.
   void reschedule(Qp& qp) {
     active.push_back(qp);
     deadlines.want(qp, qp.deadline());

@@ -116,7 +116,7 @@ TEST(Engine, ReportsAFirstPacketInRtsOnlyToTheConnectionManager) {
   EXPECT_TRUE(p.a.events().empty());  // responses raise no event
 }
 
-// mark_established() serves the connection manager; the specification does not know it.
+// mark_established() serves the connection manager, and is not part of the specification.
 TEST(Engine, MarkEstablishedKeepsTheEventOfTheSpecification) {
   for (const QpState state : {QpState::kRtr, QpState::kRts}) {
     Scripted b({}, state);

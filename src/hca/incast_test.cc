@@ -35,7 +35,7 @@ struct IncastResult {
   std::uint64_t slowest = 0, fastest = 0;  // messages of the slowest and of the fastest QP
 };
 
-// Lets all senders WRITE to one host for the time kRun.
+// Makes all senders WRITE to one host for the time kRun.
 IncastResult run(const Load& load) {
   Options options{.mtu = load.mtu, .timeout = 19};
   Wire wire;

@@ -61,7 +61,8 @@ TEST_P(FullRing, DelaysPacketsAndLosesNone) {
 
 INSTANTIATE_TEST_SUITE_P(Hca, FullRing, ::testing::Values(QpType::kRc, QpType::kUc));
 
-// A peer that does not read its lane is stopped, and an adapter would acknowledge for it.
+// A peer that does not read its lane is stopped.  An adapter would acknowledge its packets, so the
+// requests must not fail.
 TEST(HcaLanes, RequestsWaitForAStoppedPeerLongerThanAllRetries) {
   LanePair pair({.retry_count = 2});
   pair.attach();
@@ -239,7 +240,7 @@ TEST(HcaLanes, UcKeepsTheLinkOfItsFirstPacket) {
   EXPECT_EQ(pair.b.poll().size(), 2U);
 }
 
-TEST(HcaLanes, UcUsesALaneThatIsThereBeforeItsFirstPacket) {
+TEST(HcaLanes, UcUsesALaneThatExistsBeforeItsFirstPacket) {
   LanePair pair({.type = QpType::kUc});
   pair.attach();
   pair.a.fill(0, 5000, 2);

@@ -80,7 +80,7 @@ std::uint32_t Memory::unused_key() {
   }
 }
 
-// Peers reach regions without remote rights, and null regions, in no way.
+// Peers cannot reach null regions, nor regions without remote rights, so these are not published.
 bool Memory::publish(const MemoryRegion& region) const {
   constexpr std::uint32_t kRemote = access::kRemoteWrite | access::kRemoteRead;
   if (access_table_ == nullptr || (region.access_flags & kRemote) == 0) return true;
@@ -116,7 +116,7 @@ void Memory::replace(MemoryRegion& region, Pd& pd, std::uint64_t address, std::u
     std::destroy_at(&region);
     std::construct_at(&region, pd, address, length, iova, access_flags)->key = key;
   }
-  (void)publish(region);  // the row that was removed is free, or there was none
+  (void)publish(region);  // does not fail: the removed row is free, or there was none
 }
 
 void Memory::add(MemoryWindow& window) {

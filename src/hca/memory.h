@@ -171,7 +171,7 @@ class Memory {
   mutable std::shared_mutex regions_mutex_;
   MemoryGuard guard_ = nullptr;
   link::AccessTable* access_table_ = nullptr;  // null: peers reach memory by packets only
-  // Both tables use the upper 24 bits of a key.
+  // The next two tables use the upper 24 bits of a key.
   KeyTable<MemoryRegion> regions_;
   KeyTable<MemoryWindow> windows_;
 };

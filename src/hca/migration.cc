@@ -17,7 +17,7 @@ bool admit(QpCore& core, const wire::Bth& bth, const link::Address& address) {
   if (!bth.migration_request) return on_primary;
   const link::Address& alternate = a.alternate_path.address;
   if (link::is_on_path(address, alternate)) return migrate(core);
-  // The peer sent this packet before it was armed, and a later packet arrived first.
+  // Ignores a packet that the peer sent before it was armed, if a later packet arrived first.
   if (on_primary) return true;
   core.raise(QpEvent::Kind::kPathMigrationError);
   return false;

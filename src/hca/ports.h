@@ -13,7 +13,7 @@ namespace verbena::hca {
 // port {0, 1} exists from the beginning; any other port exists once its table is set.
 class Ports {
  public:
-  // kInvalidArgument: the port is past the limits of port_id.h, or see PkeyTable.
+  // kInvalidArgument: the port is past the limits of port_id.h, or PkeyTable refuses the table.
   Result<void> set(PortId port, std::span<const Pkey> pkeys) {
     if (!is_possible(port))
       return fail(Errc::kInvalidArgument, "more devices or ports than a host has");

@@ -30,7 +30,7 @@ TEST(Ports, ExistOnceTheirTableIsSet) {
   }
 }
 
-TEST(Ports, PathBitsAreThoseOfTheLmc) {
+TEST(Ports, TheLmcGivesTheNumberOfPathBits) {
   Ports ports;
   EXPECT_EQ(ports.path_bits({}, {0x1234 + 3}), 0);
   ports.set_lmc({}, 3);
@@ -58,7 +58,7 @@ struct PortsOfQp : ::testing::Test {
   Host host{1};
 };
 
-TEST_F(PortsOfQp, AreThoseOfItsDevice) {
+TEST_F(PortsOfQp, BelongToItsDevice) {
   EXPECT_TRUE(modify(create(0, {0x100}), to_init(2, 0), kToInit));
   EXPECT_FALSE(modify(create(0, {0x101}), to_init(3, 0), kToInit));
   EXPECT_TRUE(modify(create(1, {0x102}), to_init(1, 0), kToInit));
@@ -70,7 +70,7 @@ TEST_F(PortsOfQp, HaveTheirOwnPkeyTables) {
   EXPECT_FALSE(modify(create(0, {0x101}), to_init(1, 1), kToInit));
 }
 
-TEST_F(PortsOfQp, AreWherePathsBegin) {
+TEST_F(PortsOfQp, MustBeThePortsOfItsPaths) {
   QpAttributes to = attributes_for(host, host, {}, {0x200}, {1}, {2});
   to.state = QpState::kRtr;
   const QpHandle qp = create(0, {0x100});

@@ -14,11 +14,12 @@ constexpr std::uint32_t kWindowMaxBytes = 128 * 1024;
 constexpr std::uint32_t kWindowStartBytes = 16 * 1024;
 constexpr std::uint32_t kWindowMinPackets = 2;
 constexpr std::uint32_t kPacketChargeBytes = 1024;  // a smaller packet counts as this size
-// This number of posted requests goes out without waiting for more.
+// This number of posted requests is sent without waiting for more.
 constexpr std::uint32_t kPostsTogetherMax = 32;
-// A longer request goes out at once: a system call of its own hardly adds to its cost.
+// A longer request is sent at once, because a system call of its own hardly adds to its cost.
 constexpr std::uint32_t kWaitingBytesMax = 1024;
-// A lane loses nothing and has a limit of its own, so this limits only what a QP keeps outstanding.
+// Limits the packets that a QP has outstanding on a lane.  The lane loses nothing, and its ring is
+// a limit too.
 constexpr std::uint32_t kLaneWindowPackets = 4096;
 
 // Limits the timeout from below.  Shorter timeouts suit only hardware: a user-space peer may be off

@@ -279,8 +279,8 @@ void Responder::expect_next(std::uint32_t psns) {
   rnr_naks_in_row_ = 0;
 }
 
-// The peer accesses memory by itself only after all its requests are complete.  So the responses
-// that still wait here repeat what it has.
+// Drops the responses that still wait.  The peer accesses memory directly only after all its
+// requests are complete, so it has these responses already.
 bool Responder::on_executed(const link::Executed& executed) {
   if (closing_ || message_ != Message::kNone || Psn{executed.first_psn} != expected_ ||
       executed.psns > kPsnSpanMax) {

@@ -24,7 +24,7 @@ struct OwnedTable {
   link::AccessTable table = *link::AccessTable::attach(memory->bytes);
 };
 
-// Stands for the memory of the other process, which is this one.
+// Stands for the memory of the other process.  In the tests, both ends are in this process.
 class SimulatedMemory final : public link::PeerMemory {
  public:
   explicit SimulatedMemory(const link::AccessTable& table) : PeerMemory(table) {}

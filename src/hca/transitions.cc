@@ -62,7 +62,7 @@ constexpr std::uint8_t kThreeBits = 7;
 constexpr const char* kNoPort = "the device has no port with this number";
 constexpr const char* kNoPkey = "the P_Key table has no entry at this index";
 
-// Returns a message if a port, a path or an index of a P_Key is none of the device's, or null.
+// Returns a message if the device does not have a port, a path or the index of a P_Key; else null.
 const char* wrong_port(const QpAttributes& now, const QpAttributes& a, std::uint32_t mask,
                        const Ports& ports, std::uint8_t device) {
   const auto set = [mask](std::uint32_t bit) { return (mask & bit) != 0; };

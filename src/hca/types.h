@@ -114,7 +114,7 @@ inline constexpr std::uint32_t kState = 1u << 0, kCurrentState = 1u << 1, kSqdNo
                                kDestinationQpn = 1u << 20;
 }
 
-// Says which of its two paths a connected QP uses (vol1 10.4).  The numbers are those of enum
+// Tells which of its two paths a connected QP uses (vol1 10.4).  The numbers are those of enum
 // ibv_mig_state.
 enum class MigrationState : std::uint8_t {
   kMigrated = 0,  // uses `path` and does not migrate
@@ -238,9 +238,9 @@ struct QpAttributes {
   std::uint8_t max_rd_atomic = 0;       // READs and atomics that we may have outstanding
   std::uint8_t max_dest_rd_atomic = 0;  // READs and atomics that the peer may have outstanding
   std::uint8_t min_rnr_timer = 0;       // code of 5 bits, wire::rnr_timer(); 0 is 655 ms
-  // This is how often the peer retries after an RNR NAK; it is set together with min_rnr_timer.
-  // From 1 to 6: each retry gets its own RNR timer, short at first and 655 ms for the last.  Other
-  // values: each retry gets min_rnr_timer.
+  // Tells how often the peer retries after an RNR NAK; it is set together with min_rnr_timer.  With
+  // 1 to 6, each retry gets its own RNR timer, short at first and 655 ms for the last.  With other
+  // values, each retry gets min_rnr_timer.
   std::uint8_t peer_rnr_retries = 0;
   std::uint8_t timeout = 0;  // code of 5 bits, timeout_of_code(); 0 means no timer
   std::uint8_t retry_count = 0;

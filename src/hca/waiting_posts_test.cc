@@ -46,7 +46,7 @@ TEST(WaitingPosts, ALongPostDoesNotWait) {
   EXPECT_FALSE(s.host.engine.posts_can_wait());
 }
 
-TEST(WaitingPosts, APostToAnotherIdleQpMakesAllOfThemLeave) {
+TEST(WaitingPosts, APostToAnotherIdleQpSendsAllWaitingPosts) {
   Scripted s;
   s.post(WrOpcode::kSend, 1, 64);
   ASSERT_EQ(s.out().size(), 1u);

@@ -74,7 +74,7 @@ std::string Faults::set_link(Breakable::Link link, const Fault& wanted) {
       links_[link].mtu_bytes = wanted.mtu_bytes;
       fabric_.set_mtu(link, wanted.mtu_bytes);
       return text + mtu_text(wanted.mtu_bytes);
-    default: return "";  // set() gives no fault of a node
+    default: return "";  // the other faults are of links
   }
 }
 

@@ -19,7 +19,7 @@
 
 namespace verbena::hosts {
 
-// Is what Faults breaks: a fabric whose links and nodes have numbers.
+// Represents a fabric for Faults.  Its links and nodes have numbers.
 class Breakable {
  public:
   using Link = std::uint64_t;
@@ -33,24 +33,26 @@ class Breakable {
   Breakable& operator=(const Breakable&) = delete;
   virtual ~Breakable() = default;
 
-  // Returns why a fault cannot happen here: it names what does not exist, or a value is wrong.
+  // Returns the reason why this fabric cannot have the fault: a link or node does not exist, or a
+  // value is wrong.  Empty if it can.
   virtual std::optional<std::string> problem_with(const faults::Fault& fault) const = 0;
-  // REQUIRES of these two: problem_with() finds no problem with a fault of this link or node.
+  // The next two functions REQUIRE: problem_with() finds no problem with a fault of this link or
+  // node.
   virtual Link find_link(const std::string& a, const std::string& b) const = 0;
   virtual Node find_node(const std::string& name) const = 0;
   virtual std::string link_text(Link link) const = 0;
   virtual std::string node_name(Node node) const = 0;
 
   virtual void set_link(Link link, bool up) = 0;
-  // Says whether a link works that is not pulled: "is up".
+  // Returns the state of a link that is not pulled, as text: "is up".
   virtual std::string up_text(Link link) const = 0;
   virtual void set_loss(Link link, const faults::Loss& loss) = 0;
   virtual void set_delay(Link link, Duration delay) = 0;
-  // 0 ends it.
+  // Delays packets on the link; 0 ends it.
   virtual void set_mtu(Link link, std::uint32_t mtu_bytes) = 0;
 
   virtual void set_power(Node node, bool on) = 0;
-  // Says what it means for a node to be off: "is off".
+  // Returns the state of a node that is off, as text: "is off".
   virtual std::string off_text() const = 0;
   virtual void set_paused(Node node, bool paused) = 0;
   virtual Answer<void> set_pkey(Node node, Pkey pkey, bool present) = 0;
@@ -58,8 +60,8 @@ class Breakable {
   virtual bool has_pkey(Node node, Pkey pkey) const = 0;
 };
 
-// Carries out what `verbena fabric fault` and the files of fabrics say, and remembers what is
-// broken.  It lets links flap by itself.  One thread.
+// Carries out the faults of `verbena fabric fault` and of the files of fabrics, and remembers what
+// is broken.  It makes links flap by its own timer.  Only one thread may use it.
 class Faults {
  public:
   // REQUIRES: the fabric outlives this object.
@@ -82,7 +84,7 @@ class Faults {
   struct NodeState {
     bool off = false;
     bool paused = false;
-    std::map<Pkey, bool> pkeys{};  // present or not, as a user has ordered last
+    std::map<Pkey, bool> pkeys{};  // present or not, by the user's last command
   };
 
   std::string set_link(Breakable::Link link, const faults::Fault& wanted);

@@ -15,7 +15,7 @@ namespace {
 
 using faults::Fault;
 
-// Is a fabric with the link 7, "a - b", and the node 3, "n".  It notes what is broken.
+// Simulates a fabric with the link 7, "a - b", and the node 3, "n".  It notes what is broken.
 class FakeFabric final : public Breakable {
  public:
   std::vector<std::string> done{};
@@ -59,7 +59,7 @@ class FakeFabric final : public Breakable {
 
 class FaultsTest : public testing::Test {
  protected:
-  // Returns what is told to the user.
+  // Returns the line for the user.
   std::string told(const std::string& text, std::optional<std::uint64_t> seed = {}) {
     const auto fault = faults::parse_fault(faults::words_of(text), seed);
     EXPECT_TRUE(fault.has_value()) << fault.error();
@@ -79,7 +79,7 @@ class FaultsTest : public testing::Test {
   Faults faults_{loop_, fabric_};
 };
 
-TEST_F(FaultsTest, WhatIsBrokenIsShownUntilItIsMended) {
+TEST_F(FaultsTest, FaultsAreShownUntilTheyAreMended) {
   EXPECT_EQ(told("link a b down"), "link a - b is down");
   EXPECT_EQ(told("link a b lossy 2", 7), "link a - b loses 2 % of its packets (seed 7)");
   EXPECT_EQ(told("link a b slow 5ms"), "link a - b delays packets by 5ms");
@@ -108,7 +108,7 @@ TEST_F(FaultsTest, ANodeIsOffPausedOrOn) {
   EXPECT_EQ(status(), Texts{});
 }
 
-TEST_F(FaultsTest, PkeysAreShownAsLongAsTheTableHasThemSo) {
+TEST_F(FaultsTest, PkeyFaultsAreShownAsLongAsTheTableHasThem) {
   EXPECT_EQ(told("node n pkey 0x8001 removed"), "node n has lost P_Key 0x8001");
   EXPECT_EQ(told("node n pkey 0x8002 added"), "node n has got P_Key 0x8002");
   EXPECT_EQ(told("node n pkey 0x8003 removed"), "refused: no such P_Key");
@@ -133,7 +133,7 @@ TEST_F(FaultsTest, AFlappingLinkGoesDownAndComesUpByItself) {
             "link a - b flaps: 50ms down, 2s up, at random (seed 9)");
 }
 
-TEST_F(FaultsTest, WhatIsRefusedChangesNothing) {
+TEST_F(FaultsTest, RefusedFaultsChangeNothing) {
   EXPECT_EQ(told("link c b down"), "refused: there is no c");
   EXPECT_EQ(told("node m off"), "refused: there is no m");
   EXPECT_EQ(done(), Texts{});

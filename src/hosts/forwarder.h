@@ -15,7 +15,7 @@ class Forwarder {
 
   // Forwards some packets of each program.  Returns true if there were some.
   virtual bool forward(Time now) = 0;
-  // Asks to be woken for the next packet.  Returns false if there is something to do already.
+  // Asks the programs to wake the loop for the next packet.  Returns false if packets wait already.
   virtual bool park() = 0;
   virtual void unpark() = 0;
 };

@@ -42,7 +42,7 @@ void HostNetwork::open(User& user) {
 void HostNetwork::links_changed() {
   if (user_ == nullptr) return;
   const ethernet::Network& network = switch_.network();
-  user_->addresses_changed(network.addresses(host_));  // with their MTUs
+  user_->addresses_changed(network.addresses(host_));  // the addresses carry the MTUs
   const auto devices = static_cast<std::uint8_t>(network.fabric().hosts[host_].rails.size());
   for (std::uint8_t device = 0; device < devices; ++device) {
     const RailId rail{.host = host_, .device = device};

@@ -11,8 +11,8 @@
 
 namespace verbena::hosts {
 
-// Is the network of one virtual host: the addresses, devices and routes are those of the fabric's
-// file, and the packets go to the fabric's switch.
+// Provides the network of one virtual host.  Addresses, devices and routes come from the fabric's
+// file, and packets go to the fabric's switch.
 class HostNetwork final : public agent::Network, private Switch::Station {
  public:
   // REQUIRES: the switch outlives this object, and has the host.

@@ -10,7 +10,7 @@ namespace verbena::hosts {
 namespace {
 
 // A file of a fabric gives addresses without prefixes, because its networks decide who reaches
-// whom. These are what small networks usually have.
+// whom.  These prefixes are usual in small networks.
 constexpr std::uint8_t kRailIpv4PrefixBits = 24;
 constexpr std::uint8_t kRailIpv6PrefixBits = 64;
 

@@ -37,8 +37,8 @@ class LatePackets {
   using Line = faults::DelayLine<LatePacket>;
 
   struct Way {
-    bool arrives = false;  // at the host of the rail; else it leaves the host
-    bool stays = false;    // in the host
+    bool arrives = false;  // true: the packet arrives at the host of the rail; false: it leaves it
+    bool stays = false;    // the host sends the packet to itself
     ethernet::RailId rail{};
     friend constexpr auto operator<=>(const Way&, const Way&) = default;
   };
@@ -74,13 +74,13 @@ class LatePackets {
     }
     return some;
   }
-  // Returns when release() has something to do, if no receiver makes room before.
+  // Returns the time at which release() has something to do, if no receiver makes room before.
   Time next_deadline(const ethernet::LinkFaults& faults) const;
 
  private:
   struct Waiting {
     Line line{};
-    bool needs_room = false;  // at the receiver of its first packet
+    bool needs_room = false;  // the receiver of the first packet is full
   };
   std::map<Way, Waiting> lines_{};
 };

@@ -30,7 +30,7 @@ namespace verbena::hosts {
 namespace {
 
 constexpr Duration kClaimTimeout = std::chrono::seconds(5);
-constexpr std::size_t kLogLinesKept = 1000;  // for `verbena fabric log`
+constexpr std::size_t kLogLinesKept = 1000;  // `verbena fabric log` prints them
 
 struct Arguments {
   int ready_fd = -1;

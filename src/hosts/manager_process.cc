@@ -21,7 +21,7 @@ namespace verbena::hosts {
 namespace {
 
 std::vector<std::string> arguments(const ManagerProcess::Options& options) {
-  // Each message must be in the log when somebody looks: -d 2.
+  // -d 2 makes OpenSM flush its log after each message, so that a reader of the log sees it.
   return {"opensm",
           "-g",
           fmt::format("{:#018x}", options.port_guid.value),

@@ -14,16 +14,17 @@
 
 namespace verbena::hosts {
 
-// Is OpenSM on a node of a simulated subnet: a child of this process, with the environment that
-// `verbena run --node` would give it.  The kernel kills it when this process ends in any way.
-// It has a directory for its log, what it prints, and its other files.
+// Runs OpenSM on a node of a simulated subnet, as a child of this process with the environment that
+// `verbena run --node` would give it.  The kernel kills it when this process ends in any way.  A
+// directory holds its log, its output and its other files.
 //
-// Only the loop's thread uses it; that thread is the one that must live, and it is the only one.
+// Only the loop's thread uses it.  The process must have no other thread, because the kernel kills
+// the child when the thread that started it ends.
 class ManagerProcess {
  public:
   static constexpr const char* kLogName = "opensm.log";
   static constexpr const char* kOutputName = "opensm.out";
-  // Limits the log: OpenSM empties it then.
+  // Limits the log: OpenSM empties a log of this size.
   static constexpr unsigned kLogMegabytesMax = 64;
 
   struct Options {
@@ -35,19 +36,20 @@ class ManagerProcess {
     int held_fd = -1;         // os::ScratchDirectory::held_fd()
   };
 
-  // Starts it.  `ended` is called when it has ended by itself.  The error is a line for the user.
+  // Starts OpenSM.  `ended` is called when it has ended by itself.  The error is a line for the
+  // user.
   static std::expected<std::unique_ptr<ManagerProcess>, std::string> start(
       asio::io_context& loop, Options options, std::move_only_function<void()> ended);
   ManagerProcess(const ManagerProcess&) = delete;
   ManagerProcess& operator=(const ManagerProcess&) = delete;
-  // Kills it: it has nothing to write back, because its directory goes as well.
+  // Kills OpenSM.  Its files are lost, because its directory is removed as well.
   ~ManagerProcess();
 
   const std::string& node() const { return options_.node; }
   const std::string& directory() const { return options_.directory; }
   pid_t pid() const { return pid_; }
   bool has_ended() const { return !end_.empty(); }
-  // Tells how it ended: "exit code 1".  Empty while it runs.
+  // Returns how OpenSM ended: "exit code 1".  Empty while it runs.
   const std::string& end() const { return end_; }
 
  private:

@@ -69,7 +69,7 @@ Managers::Managers(asio::io_context& loop, const subnet::Subnet& subnet, Options
       directory_(std::move(directory)),
       timer_(loop, [this] { on_timer(); }) {}
 
-// Returns what is wrong, or nothing.
+// Returns a problem as a line for the user, or nothing.
 std::string Managers::start(asio::io_context& loop) {
   for (std::size_t i = 0; i < options_.nodes.size(); ++i) {
     const std::string& node = options_.nodes[i];
@@ -102,7 +102,7 @@ void Managers::on_end(std::size_t manager) {
   if (all_ended()) answer_all(why_not_up(ends()));
 }
 
-// Tells how the managers have ended.
+// Returns how the managers have ended, as text.
 std::string Managers::ends() const {
   std::vector<std::string> texts;
   for (const auto& process : processes_) {

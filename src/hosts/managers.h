@@ -19,8 +19,8 @@
 namespace verbena::hosts {
 
 // Runs the subnet managers of an InfiniBand fabric, one for each node that the user has named, and
-// tells when they have brought the subnet up.  Their files lie in a directory that goes with this
-// process.
+// tells when they have brought the subnet up.  Their files are in a directory that is removed when
+// this process ends.
 //
 // Only the loop's thread uses it, and this process has no other thread.
 class Managers {
@@ -37,7 +37,7 @@ class Managers {
     std::string scratch{};  // where to make the directory
   };
 
-  // Starts them.  The error is a line for the user.  REQUIRES: the subnet outlives this object.
+  // Starts the managers.  The error is a line for the user.  REQUIRES: the subnet outlives this object.
   static std::expected<std::unique_ptr<Managers>, std::string> create(asio::io_context& loop,
                                                                       const subnet::Subnet& subnet,
                                                                       Options options,
@@ -45,8 +45,8 @@ class Managers {
 
   // Must be called when ports of the subnet may have changed.
   void ports_changed();
-  // Calls `done` when the subnet is up, with an empty text, or at the deadline or when no manager
-  // is left, with a line for the user.
+  // Calls `done` with an empty text when the subnet is up.  At the deadline, or when no manager is
+  // left, calls it with a line for the user.
   using Done = std::move_only_function<void(std::string problem)>;
   void await_subnet(Time deadline, Done done);
   std::vector<ipc::ManagerStatus> status() const;

@@ -16,7 +16,7 @@
 
 namespace verbena::hosts {
 
-// Holds the hosts of a fabric: an agent for each of them, and what is between them.
+// Holds the hosts of a fabric: an agent for each of them, and the network between them.
 //
 // Only the loop's thread uses it.
 class Nodes {
@@ -38,7 +38,7 @@ class Nodes {
   virtual std::size_t size() const = 0;
   virtual const std::string& name(std::size_t host) const = 0;
   virtual ipc::HostStatus status(std::size_t host) const = 0;
-  // Returns what programs on the host find as its network interfaces, besides loopback.
+  // Returns the network interfaces that programs on the host find, besides loopback.
   virtual std::vector<interfaces::Interface> interfaces(std::size_t host) const = 0;
   virtual void add_counters(std::vector<ipc::NamedCount>& counters) const = 0;
   // Ends the agents, as agent::Agent::stop() does.

@@ -99,7 +99,7 @@ void Service::on_listener() {
   }
 }
 
-// Closes connections of tools that stay, so that they keep no others out.
+// Closes connections of tools that stay too long, so that other tools find room.
 void Service::end_slow_tools() {
   Time next = kNever;
   for (const auto& [id, tool] : tools_) {

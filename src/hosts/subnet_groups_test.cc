@@ -23,7 +23,7 @@ std::vector<std::uint16_t> members(const SubnetGroups& groups, HostIndex hca, st
   return all;
 }
 
-TEST(SubnetGroups, MembersAreThoseOfThePortOfTheHca) {
+TEST(SubnetGroups, EachPortOfAnHcaHasItsOwnMembers) {
   SubnetGroups groups;
   constexpr std::array<std::uint32_t, 2> kBoth{1, 2};
   EXPECT_TRUE(groups.set(5, 100, group_of(1), std::span(kBoth).first(1)));

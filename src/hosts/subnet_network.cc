@@ -14,7 +14,7 @@
 namespace verbena::hosts {
 namespace {
 
-// Returns the number of ibv_port_attr.active_speed.
+// Returns the speed as the number in ibv_port_attr.active_speed.
 std::uint8_t speed_code(subnet::LinkSpeed speed) {
   switch (speed) {
     case subnet::LinkSpeed::kSdr: return 1;

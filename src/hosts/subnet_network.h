@@ -11,8 +11,8 @@
 
 namespace verbena::hosts {
 
-// Is the network of the agent of one HCA of a subnet.  Its device and ports are those that the
-// subnet manager has configured, and its packets go through the subnet.
+// Provides the network of the agent of one HCA of a subnet.  Its device and ports are those that
+// the subnet manager has configured, and its packets go through the subnet.
 //
 // Its ports have the IP addresses of ipoib_addresses(), by which the RDMA CM finds it.
 class SubnetNetwork final : public agent::Network, private SubnetSwitch::Station {
@@ -66,7 +66,7 @@ class SubnetNetwork final : public agent::Network, private SubnetSwitch::Station
   std::uint64_t qp1_packets_ = 0;
 };
 
-// Returns what the node and the programs of an HCA are told of a port.
+// Returns the state of a port, in the form in which the node and the programs of an HCA get it.
 node::PortState port_state_of(const subnet::PortStatus& port);
 
 }  // namespace verbena::hosts

@@ -33,7 +33,7 @@ class SubnetNodes final : public Nodes {
     switch_->when_ports_change(std::move(call));
   }
 
-  // These break links and nodes, as those of subnet::Subnet do.
+  // These break links and nodes, as the functions of subnet::Subnet with the same names do.
   void set_link(std::size_t link, bool up);
   void set_power(std::uint32_t node, bool on);
   void set_paused(std::uint32_t node, bool paused);
@@ -57,7 +57,7 @@ class SubnetNodes final : public Nodes {
  private:
   SubnetNodes(asio::io_context& loop, std::unique_ptr<SubnetSwitch> packets,
               const std::string& build);
-  // Returns a line for the user if a name cannot be taken.
+  // Takes the names.  Returns a line for the user if that fails.
   std::expected<void, std::string> serve(asio::io_context& loop, std::uint32_t hca,
                                          const Options& options, const agent::Log& log);
 

@@ -31,7 +31,7 @@ bool has_gid(const subnet::PortStatus& port, const Gid& gid) {
   return false;
 }
 
-// Says who gets a MAD: the agent of the HCA, the programs that use libibumad, or both.
+// Decides who gets a MAD: the agent of the HCA, the programs that use libibumad, or both.
 struct MadReceivers {
   bool agent = false;
   bool programs = true;
@@ -45,7 +45,7 @@ MadReceivers receivers_of(const subnet::MadDelivery& mad) {
     return {.agent = true, .programs = false};
   if (header.mgmt_class != wire::MgmtClass::kSubnetAdministration) return {};
   if (header.method == wire::Method::kReport && !header.response) return {.agent = true};
-  // Agents of programs are numbered from 1, and the client far above.
+  // The MAD agents of programs are numbered from 1, and the SA client has a much larger number.
   const bool agents = mad::is_response(header) && header.transaction_id >> 63 != 0;
   return {.agent = agents, .programs = !agents};
 }
@@ -88,8 +88,8 @@ void SubnetSwitch::send(HostIndex hca, const link::Burst& burst, Time now) {
   pump(now);
 }
 
-// Returns why the packet is dropped.  One at an inactive port is dropped by the subnet, and counted
-// there as well.
+// Returns the reason for which the packet is dropped.  A packet at an inactive port is dropped by
+// the subnet, and counted there as well.
 std::optional<SubnetSwitch::Drop> SubnetSwitch::send_from(HostIndex hca,
                                                           const link::Arrival& packet, Time now) {
   link::Address address = packet.address;
@@ -219,7 +219,8 @@ void SubnetSwitch::deliver_to_range(std::uint16_t range, subnet::Delivery delive
   if (range == node::Node::kOwnRange) return deliver_to_agent(std::move(delivery));
   const auto receiver = uplinks_->program_of(delivery.port.node, range);
   if (!receiver) return void(++counters_.to_nobody);
-  // Packets wait for room also if their sender is not held up: it may have left since it sent them.
+  // A packet waits for room even if its sender is not held up, because the sender may have left
+  // meanwhile.
   const bool must_queue = waiting_.contains(*receiver);
   if (!must_queue && put(*receiver, delivery, now)) return;
   auto& queue = waiting_[*receiver];
@@ -236,7 +237,7 @@ Result<void> SubnetSwitch::set_members(HostIndex hca, std::uint16_t range, const
               "the limit of members of multicast groups is reached (kMembersMax)", ENOMEM);
 }
 
-// Returns nothing if the packet is not for the port.  It points into the delivery.
+// Returns nothing if the packet is not for the port.  The result points into the delivery.
 std::optional<link::Arrival> SubnetSwitch::opened(const subnet::Delivery& delivery) {
   auto arrival = link::open_infiniband(delivery.packet);
   if (!arrival) return {};
@@ -282,7 +283,8 @@ void SubnetSwitch::detach(const agent::ProgramId& program) {
   told_.erase(program);
 }
 
-// Tells the agents of what has come up to now.  What results from it waits for the next call.
+// Passes the MADs that have arrived so far to the agents.  MADs that result from this wait for the
+// next call.
 void SubnetSwitch::tell_stations() {
   const auto changed = std::exchange(changed_ports_, {});
   for (const auto& [port, reregister] : changed) {

@@ -30,7 +30,7 @@ namespace verbena::hosts {
 // InfiniBand subnet.  The hosts are its HCAs, by their places in the topology.
 //
 //   program --uplink--> forward() --> Subnet ---uplink--> program
-//                                        |  '-----------> Station: what is for the agent
+//                                        |  '-----------> Station: packets for the agent
 //                                        '--------------> receiver of the MADs of programs
 //
 // MADs of the CM are for the agent, and so are answers to its SA client and reports of the SA.  The
@@ -51,7 +51,7 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   // Limits the packets that wait for one program.
   static constexpr std::size_t kWaitingMax = 2048;
 
-  // Is the network of one HCA's agent.
+  // Represents the agent of one HCA.
   class Station {
    public:
     virtual void arrived(const link::Arrival& arrival) = 0;
@@ -72,7 +72,7 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   void set_mad_receiver(MadReceiver receiver) { mads_ = std::move(receiver); }
   // Calls back soon after the state of ports has changed.
   void when_ports_change(std::move_only_function<void()> call) { ports_changed_ = std::move(call); }
-  // Delivers what has arrived at the HCAs, until nothing is under way.
+  // Delivers the packets that have arrived at the HCAs, until none is under way.
   void pump(Time now);
 
   // ---- hosts
@@ -81,7 +81,8 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   void disconnect(HostIndex hca) { stations_.erase(hca); }
   // Sends packets of an agent's QP1.
   void send(HostIndex hca, const link::Burst& burst, Time now);
-  // Returns what the port was set to when pump() last returned.  REQUIRES: it is a port of an HCA.
+  // Returns the state that the port had when pump() last returned.  REQUIRES: it is a port of an
+  // HCA.
   const subnet::PortStatus& status(subnet::PortRef port) const {
     return ports_[port.node][port.port - std::size_t{1}];
   }

@@ -42,7 +42,7 @@ std::vector<std::byte> ud_packet(Qpn destination, Pkey pkey = kPkey, std::size_t
   return transport;
 }
 
-// Is the subnet of two HCAs, with the agents' side of both.  A manager runs at a.
+// Provides the subnet of two HCAs, with the agents' side of both.  A manager runs at a.
 class SubnetSwitchTest : public testing::Test {
  protected:
   struct Agent final : SubnetSwitch::Station {
@@ -66,7 +66,7 @@ class SubnetSwitchTest : public testing::Test {
     });
   }
 
-  // Lets the manager configure the subnet.
+  // Runs the manager until it has configured the subnet.
   void manage() {
     manager_.advance(now_);
     while (!manager_.is_up() || manager_.sweeps() == 0) {
@@ -162,7 +162,7 @@ TEST_F(SubnetSwitchTest, NothingMovesBeforeAManagerHasConfiguredThePorts) {
   EXPECT_NE(agents_[kHcaA].remarks[0].find("port 1 of a is not active"), std::string::npos);
 }
 
-TEST_F(SubnetSwitchTest, AgentsHearOfTheirPorts) {
+TEST_F(SubnetSwitchTest, AgentsAreToldTheStateOfTheirPorts) {
   EXPECT_EQ(switch_->status({kHcaA, 1}).state, subnet::PortState::kInit);
   manage();
   EXPECT_FALSE(agents_[kHcaA].changed.empty());
@@ -180,7 +180,7 @@ TEST_F(SubnetSwitchTest, SourceLidIsThePortsOwn) {
   EXPECT_EQ(arrived_[0].source_lid, lid(kHcaA));
 }
 
-TEST_F(SubnetSwitchTest, RefusesWhatTheHcaDoesNotHave) {
+TEST_F(SubnetSwitchTest, RefusesPkeysGidsAndPortsThatTheHcaDoesNotHave) {
   manage();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1);
   EXPECT_FALSE(arrives(*a, *b, to_b(), Pkey{0x8005}));
@@ -316,7 +316,7 @@ TEST_F(SubnetSwitchTest, ProgramThatLeavesHoldsNobodyUp) {
   EXPECT_TRUE(arrives(*a, *c, to_b()));
 }
 
-TEST(PortStateOf, SaysWhyThePortIsNotActive) {
+TEST(PortStateOf, GivesTheReasonWhyThePortIsNotActive) {
   subnet::PortStatus port{.state = subnet::PortState::kInit, .pkeys = {kPkey}};
   EXPECT_NE(port_state_of(port).why_down->find("no subnet manager"), std::string::npos);
   port.state = subnet::PortState::kDown;

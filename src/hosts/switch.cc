@@ -53,7 +53,7 @@ void Switch::to_node(RailId rail, const link::Arrival& arrival) {
   }
   ++counters_.to_nodes;
   NodePacket packet{.host = rail.host, .address = arrival.address};
-  packet.address.interface = 0;  // as for packets from a socket; it is the sender's
+  packet.address.interface = 0;  // it is the sender's interface, which a socket would not report
   packet.address.port = {.device = rail.device, .number = 1};
   packet.transport.resize(arrival.transport.size());
   agent::copy_packet(arrival, packet.transport);
@@ -61,7 +61,7 @@ void Switch::to_node(RailId rail, const link::Arrival& arrival) {
   delivery_.schedule();
 }
 
-// Delivers the packets that wait now.  Those that result from them wait for the next call.
+// Delivers the packets that wait now.  Packets that result from them wait for the next call.
 void Switch::deliver_to_nodes() {
   for (std::size_t left = node_packets_.size(); left > 0; --left) {
     const NodePacket packet = std::move(node_packets_.front());

@@ -47,10 +47,10 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
  public:
   // Limits the packets that wait for nodes.
   static constexpr std::size_t kNodePacketsMax = 8192;
-  // Limits the different reasons that a program is told of why its packets are dropped.
+  // Limits how many different reasons for dropped packets a program is told.
   static constexpr std::size_t kRemarksMax = 16;
 
-  // Is the node of one host.
+  // Represents the node of one host.
   class Station {
    public:
     virtual void arrived(const link::Arrival& arrival) = 0;

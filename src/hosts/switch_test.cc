@@ -168,7 +168,7 @@ TEST_F(SwitchTest, FullLaneHoldsItsSenderUpForALimitedTime) {
 TEST_F(SwitchTest, SenderGoesOnWhenTheFullLaneHasRoom) {
   const auto a = program(kA, 1), b = program(kB, 1);
   fill(*switch_, *a, *b);
-  EXPECT_TRUE(switch_->park());  // what is held up does not keep it awake
+  EXPECT_TRUE(switch_->park());  // a packet that is held up does not keep the switch awake
   switch_->unpark();
   const std::size_t before = b->receive().size();
   EXPECT_TRUE(b->wakes_switch());
@@ -237,7 +237,7 @@ TEST_F(SwitchTest, PacketsForAPausedHostAreLimited) {
   EXPECT_EQ(counter("dropped_late_full"), 2u);
 }
 
-// A receiver that is full holds the packets up that were late, as it does with others.
+// A full receiver holds up late packets as well.
 TEST_F(SwitchTest, LatePacketsWaitForRoomAtTheirReceiver) {
   const auto a = program(kA, 1), b = program(kB, 1);
   switch_->network().faults().set_paused(kB, true);

@@ -22,7 +22,8 @@ namespace {
 
 using interfaces::Interface;
 
-// Has room for the link-layer address of an IPoIB interface, as the C library's own lists do.
+// Holds a link-layer address, with room for that of an IPoIB interface, as the C library's own
+// lists do.
 struct PacketAddress {
   std::uint16_t sll_family = AF_PACKET;
   std::uint16_t sll_protocol = 0;

@@ -13,14 +13,14 @@
 namespace verbena::ifaddrs {
 
 // Returns a list as that of getifaddrs(), in its order: a packet socket's address of each
-// interface, then all IPv4 addresses, then all IPv6 ones.  Those of loopback interfaces come from
-// `machine`. The list is one piece of memory, as the C library's own lists are, so freeifaddrs()
-// releases it. Without an entry it is null.  Returns nothing if there is no memory left.
+// interface, then all IPv4 addresses, then all IPv6 ones.  The entries of loopback interfaces come
+// from `machine`.  The list is one block of memory, as the C library's own lists are, so
+// freeifaddrs() releases it.  An empty list is null.  Returns nothing if there is no memory left.
 std::optional<::ifaddrs*> make_list(const ::ifaddrs* machine,
                                     std::span<const interfaces::Interface> interfaces);
 
-// Returns an array as that of if_nameindex(), which if_freenameindex() releases: the names are
-// pieces of memory of their own.  Returns null if there is no memory left.
+// Returns an array as that of if_nameindex(), which if_freenameindex() releases: each name is a
+// block of memory of its own.  Returns null if there is no memory left.
 struct ::if_nameindex* make_names(const ::ifaddrs* machine,
                                   std::span<const interfaces::Interface> interfaces);
 

@@ -19,7 +19,7 @@ namespace {
 using interfaces::Interface;
 using Lines = std::vector<std::string>;
 
-// Is what a machine with the interfaces lo and eth0 returns.
+// Holds the list of a machine with the interfaces lo and eth0.
 class Machine {
  public:
   Machine() {
@@ -34,7 +34,7 @@ class Machine {
     add(lo_, IFF_UP | IFF_LOOPBACK, reinterpret_cast<sockaddr*>(&packet_));
     add(eth0_, IFF_UP, reinterpret_cast<sockaddr*>(&other_packet_));
     add(lo_, IFF_UP | IFF_LOOPBACK, reinterpret_cast<sockaddr*>(&ipv4_));
-    add(lo_, IFF_UP | IFF_LOOPBACK, nullptr);  // as a tunnel without an address has
+    add(lo_, IFF_UP | IFF_LOOPBACK, nullptr);  // a tunnel without an address has such an entry
   }
   const ::ifaddrs* list() const { return entries_; }
 
@@ -131,7 +131,7 @@ TEST(Ifaddrs, ListWithoutAnyInterfaceIsEmpty) {
   EXPECT_EQ(make_list(nullptr, {}), std::optional<::ifaddrs*>(nullptr));
 }
 
-TEST(Ifaddrs, NamesAreThoseOfTheList) {
+TEST(Ifaddrs, NamesAreTheSameAsInTheList) {
   const Machine machine;
   auto* const names = make_names(machine.list(), kInterfaces);
   Lines lines;

@@ -20,9 +20,9 @@
 // without padding.  A reader checks every length: if a value is missing, the message is kMalformed.
 namespace verbena::ipc {
 
-// No text in a message is longer.
+// Limits the length of a text in a message.
 inline constexpr std::size_t kTextBytesMax = 1024;
-// No list in a message has more elements.
+// Limits the elements of a list in a message.
 inline constexpr std::size_t kListMax = 1024;
 
 // is_bytes is true for lists of bytes or characters, which are copied as a block.

@@ -13,7 +13,7 @@
 // The connection begins with Hello, as with an agent; Stop ends the fabric.
 namespace verbena::ipc {
 
-// Limits the hosts in one reply: a host has up to some 4 KiB.
+// Limits the hosts in one reply.  The description of a host has about 4 KiB at most.
 inline constexpr std::uint32_t kHostsPerReply = 8;
 
 // Asks for a page of the hosts, from this place in the file's list on.
@@ -49,7 +49,7 @@ struct ManagerStatus {
   void fields(auto& a) { a(node, pid, state, directory); }
 };
 
-// Describes what a user has broken: "link a:verbena0 - red", "is down".
+// Describes a fault that a user has set: "link a:verbena0 - red", "is down".
 struct FaultStatus {
   std::string what{};
   std::string state{};
@@ -109,8 +109,8 @@ struct InterfacesReply {
 // Limits the time that a tool may wait for a subnet.
 inline constexpr Duration kAwaitSubnetMax = std::chrono::hours(1);
 
-// Asks to be told when the managers of the subnet have brought it up, or when that is hopeless, but
-// after this time in any case.
+// Waits until the managers of the subnet have brought it up, or until that is hopeless, but no
+// longer than this time.
 struct AwaitSubnet {
   static constexpr Type kType = Type::kAwaitSubnet;
   Duration limit{};

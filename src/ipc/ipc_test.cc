@@ -278,7 +278,7 @@ TEST(QpTable, ReaderLearnsTheCountersNames) {
   const std::string longest(QpTable::kCounterNameBytes, 'x');
   EXPECT_EQ(writer.add_counter("a"), 0u);
   EXPECT_EQ(writer.add_counter(longest), 1u);
-  EXPECT_EQ(writer.add_counter("a"), 0u);  // already there
+  EXPECT_EQ(writer.add_counter("a"), 0u);  // exists already
   writer.set_counter(0, 5);
   writer.set_counter(1, ~std::uint64_t{0});
   const QpTable reader(std::as_writable_bytes(std::span(*memory)));

@@ -134,8 +134,8 @@ struct GidEntry {
   void fields(auto& a) { a(gid, interface, index, mtu_bytes, loopback); }
 };
 
-// Holds what PortInfo says of an InfiniBand port's link (vol1 14.2.5.6).  The numbers are those of
-// ibv_port_attr.
+// Holds the values of PortInfo about an InfiniBand port's link (vol1 14.2.5.6).  The numbers are
+// those of ibv_port_attr.
 struct InfinibandLink {
   std::uint8_t state = 1;           // enum ibv_port_state
   std::uint8_t physical_state = 2;  // Polling
@@ -145,7 +145,7 @@ struct InfinibandLink {
   std::uint8_t virtual_lanes = 1;   // a code, as in PortInfo.VLCap
   std::uint8_t subnet_timeout = 0;  // a timeout code
   std::uint32_t capability_mask = 0;
-  std::uint32_t reregistrations = 0;  // counts how often the subnet manager has asked for one
+  std::uint32_t reregistrations = 0;  // how often the subnet manager has asked for reregistration
   friend bool operator==(const InfinibandLink&, const InfinibandLink&) = default;
   void fields(auto& a) {
     a(state, physical_state, max_mtu, width, speed, virtual_lanes, subnet_timeout, capability_mask,
@@ -198,16 +198,16 @@ struct Device {
 // Limits the GIDs of all ports of a host, because one message carries them all.
 inline constexpr std::uint32_t kGidsOfHostMax = 1024;
 
-// Fails with kMalformed if the list is none that a host can have: it has 1 to kDevicesMax devices
-// with 1 to kPortsPerDeviceMax ports, and each port has 1 to kPkeysMax P_Keys and an LMC
-// of at most kLmcMax.
+// Fails with kMalformed if no host can have the list.  A host has 1 to kDevicesMax devices with 1
+// to kPortsPerDeviceMax ports, and each port has 1 to kPkeysMax P_Keys and an LMC of at most
+// kLmcMax.
 Result<void> check_devices(const std::vector<Device>& devices);
 // Returns null if there is no such port.
 const Port* find_port(const std::vector<Device>& devices, PortId port);
 
 // ---- requests -----------------------------------------------------------------------------------
 
-// Carries the program's pidfd, if it could make one.
+// Carries the program's pidfd, if the program could make one.
 struct Hello {
   static constexpr Type kType = Type::kHello;
   std::string build{};
@@ -221,7 +221,7 @@ struct Hello {
 
 // Tells how other programs of the user access the memory of a program (link/peer_memory.h).
 struct DirectAccess {
-  std::uint32_t pid = 0;  // as the agent sees it; 0: not at all
+  std::uint32_t pid = 0;  // as the agent sees it; 0: they cannot access it
   std::uint64_t mark_address = 0;
   std::uint64_t mark_value = 0;
   void fields(auto& a) { a(pid, mark_address, mark_value); }
@@ -290,7 +290,7 @@ struct Connect {
   static constexpr Type kType = Type::kConnect;
   rdmacm::IdHandle id{};
   rdmacm::ConnParam param{};
-  std::uint8_t traffic_class = 0;  // the route's
+  std::uint8_t traffic_class = 0;  // of the route
   void fields(auto& a) { a(id, param, traffic_class); }
 };
 
@@ -351,8 +351,8 @@ struct Migrated {
   void fields(auto& a) { a(qpn); }
 };
 
-// Reports that the peer's first packet has arrived, or that the program says so.  That packet may
-// arrive before the RTU, and the RTU may be lost; this message ensures that ESTABLISHED always
+// Reports that the peer's first packet has arrived, or that the program claims this.  That packet
+// may arrive before the RTU, and the RTU may be lost; this message ensures that ESTABLISHED always
 // comes.
 struct Notify {
   static constexpr Type kType = Type::kNotify;
@@ -368,8 +368,8 @@ struct AttachLane {
   void fields(auto& a) { a(range); }
 };
 
-// Reports that the program does not use a lane: its peer has written to it what no program writes,
-// or the program could not use the memory.
+// Reports that the program does not use a lane: the peer has written invalid data to it, or the
+// program could not use the memory.
 struct CloseLane {
   static constexpr Type kType = Type::kCloseLane;
   std::uint32_t lane = 0;
@@ -393,7 +393,7 @@ struct ReturnRange {
   void fields(auto& a) { a(range); }
 };
 
-// Tells a new agent what a program has left from an earlier one: connections that have ended but
+// Hands over the rest of a program's work with an earlier agent: connections that have ended but
 // whose peers must still get a DREQ, and ranges whose QPNs are still in use.
 struct HandOver {
   static constexpr Type kType = Type::kHandOver;
@@ -577,8 +577,8 @@ struct NoLane {
   void fields(auto& a) { a(range); }
 };
 
-// Tells the program's user why something that the program did cannot work.  The program itself sees
-// the failure by other means.
+// Carries a line for the program's user about the reason of a failure.  The program itself sees the
+// failure by other means.
 struct Remark {
   static constexpr Type kType = Type::kRemark;
   std::string text{};

@@ -11,8 +11,7 @@
 #include "ipc/counters.h"
 #include "ipc/messages.h"
 
-// Defines the messages by which the command line tool asks an agent what it knows of its InfiniBand
-// subnet.
+// Defines the messages by which the command line tool asks an agent about its InfiniBand subnet.
 namespace verbena::ipc {
 
 // Limits the rows in one reply.
@@ -22,8 +21,8 @@ inline constexpr std::size_t kSaTextBytesMax = 100;
 
 enum class SaTopic : std::uint8_t { kPaths, kGroups, kAddresses, kCounters };
 
-// Asks for a page of the rows, from this number on.  Rows that come or go between two pages may
-// make the pages miss or repeat a row.
+// Asks for a page of the rows, from this number on.  If rows are added or removed between two
+// pages, the pages may miss or repeat a row.
 struct ShowSa {
   static constexpr Type kType = Type::kShowSa;
   SaTopic topic{};
@@ -31,7 +30,7 @@ struct ShowSa {
   void fields(auto& a) { a(topic, skip); }
 };
 
-// Describes a path of a port, or a question about paths that has none.
+// Describes a path of a port, or a query that has not found a path.
 struct SaPathRow {
   PortId port{};
   std::string state{};  // known, asked or absent
@@ -39,12 +38,12 @@ struct SaPathRow {
   Gid source{};
   Lid destination_lid{};
   Lid source_lid{};
-  Pkey pkey{};  // 0: the question names none
+  Pkey pkey{};  // 0: the query names none
   std::uint8_t service_level = 0;
   std::uint8_t mtu = 0;          // 1 = 256 bytes .. 5 = 4096; 0: not known, as in the next two
   std::uint8_t rate = 0;         // enum ibv_rate
   std::uint8_t packet_life = 0;  // a timeout code
-  Duration age{};                // since the SA was asked; not if `asked`
+  Duration age{};                // since the SA was asked; 0 in the state `asked`
   std::uint32_t waiters = 0;
   std::string error{};  // why the path is absent
   friend bool operator==(const SaPathRow&, const SaPathRow&) = default;
@@ -58,11 +57,11 @@ struct SaPathRow {
 struct SaGroupRow {
   PortId port{};
   Gid mgid{};                   // 0: the SA has not chosen it yet
-  std::uint8_t join_state = 0;  // that the SA has confirmed
-  std::uint8_t wanted = 0;      // by the members
+  std::uint8_t join_state = 0;  // the state that the SA has confirmed
+  std::uint8_t wanted = 0;      // the state that the members need
   std::uint32_t members = 0;    // users of the agent: programs, and the agent itself
   bool busy = false;            // a request to the SA is under way
-  // These are zeros until the SA has answered.
+  // The next members are zeros until the SA has answered.
   Lid mlid{};
   Qkey qkey{};
   Pkey pkey{};
@@ -83,7 +82,7 @@ struct SaAddressRow {
   std::string state{};  // incomplete, reachable, stale or probe
   Gid gid{};            // this and the next are zeros if the state is incomplete
   Qpn qpn{};
-  Duration age{};  // since the neighbour told its address; incomplete: since the first question
+  Duration age{};  // since the neighbour told its address; incomplete: since the first request
   std::uint32_t waiters = 0;
   std::uint32_t tries = 0;  // requests without an answer
   friend bool operator==(const SaAddressRow&, const SaAddressRow&) = default;

@@ -19,12 +19,13 @@ namespace verbena::ipc {
 // ---- multicast groups ---------------------------------------------------------------------------
 
 // Joins a group for an id on an InfiniBand port.  The agent asks the subnet administration (SA),
-// which says where packets for the group go.  The program's queue pairs get them by JoinGroup.
-// Each join that was answered is left once, or ends with MulticastLost, or with the program.
+// which answers with the destination for packets to the group.  JoinGroup then makes the program's
+// queue pairs members.  Each join that was answered is left once, or ends with MulticastLost, or
+// with the program.
 struct JoinMulticast {
   static constexpr Type kType = Type::kJoinMulticast;
   PortId port{};
-  std::uint16_t port_space = 0;  // decides about the MGID, and about the group's Q_Key
+  std::uint16_t port_space = 0;  // determines the MGID and the group's Q_Key
   Pkey pkey{wire::kDefaultPkey};
   // An IP address, from which the agent makes the MGID; zeros, or an IPv4 wildcard: the SA chooses.
   Gid group{};
@@ -42,7 +43,7 @@ struct LeaveMulticast {
   void fields(auto& a) { a(membership); }
 };
 
-// Carries the group's parameters, as the SA has told them (vol1 15.2.5.17).
+// Carries the group's parameters, as the SA has answered them (vol1 15.2.5.17).
 struct MulticastJoined {
   static constexpr Type kType = Type::kMulticastJoined;
   std::uint64_t membership = 0;  // names this join; never 0
@@ -74,8 +75,8 @@ struct MulticastLost {
 
 // ---- paths --------------------------------------------------------------------------------------
 
-// Gives an id whose address is resolved another path than the one that the agent has found.  Only
-// an InfiniBand path can be given; it begins at the id's port.
+// Replaces the path that the agent has found for an id whose address is resolved.  The new path
+// must be an InfiniBand path that begins at the id's port.
 struct SetPath {
   static constexpr Type kType = Type::kSetPath;
   rdmacm::IdHandle id{};
@@ -97,7 +98,7 @@ struct Service {
   Pkey pkey{};  // in a registration, 0 stands for the port's partition
   std::uint32_t lease_seconds = 0;
   ServiceName name{};
-  std::array<std::byte, 64> data{};  // of the service's own meaning
+  std::array<std::byte, 64> data{};  // only the service knows its meaning
   friend bool operator==(const Service&, const Service&) = default;
   void fields(auto& a) { a(service_id, gid, pkey, lease_seconds, name, data); }
 };
@@ -123,8 +124,8 @@ struct ServicesFound {
 };
 
 // Registers a service with the SA.  The agent renews the registration before its lease ends, and
-// removes it when the program asks for that or ends.  If the SA refuses to renew it, a Remark says
-// so.
+// removes it when the program asks for that or ends.  If the SA refuses to renew it, a Remark
+// reports that.
 struct AddService {
   static constexpr Type kType = Type::kAddService;
   PortId port{};

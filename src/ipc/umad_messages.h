@@ -15,8 +15,8 @@
 // Defines the messages between libibumad in a program and the service that holds the program's node
 // of an InfiniBand fabric.
 //
-// A connection (SOCK_SEQPACKET) begins with Hello, which says what it is for.  The program sends
-// one request at a time, and each gets a Reply or a Devices.  Both sides come from one build, which
+// A connection (SOCK_SEQPACKET) begins with Hello, which names its purpose.  The program sends one
+// request at a time, and each gets a Reply or a Devices.  Both sides come from one build, which
 // Hello checks; so the type, the build and the Reply must not move between builds.
 //
 // Each open port has a second connection for the MADs that arrive, because its descriptor is the
@@ -59,7 +59,7 @@ inline constexpr std::size_t kUserMadBytes = sizeof(UserMad);
 static_assert(kUserMadBytes == 64);
 
 enum class Type : std::uint16_t {
-  kHello = 1,     // Reply, with a descriptor unless it asks for kQuery
+  kHello = 1,     // Reply, with a descriptor unless the purpose is kQuery
   kQuery = 2,     // Devices
   kRegister = 3,  // Reply; its value is the agent id
   kUnregister = 4,
@@ -107,7 +107,8 @@ struct Unregister {
   void fields(auto& a) { a(agent); }
 };
 
-// Stands before a UserMad and the MAD.  If `in_memory`, the MAD is in the memfd that comes along.
+// Precedes a UserMad and the MAD.  If `in_memory` is set, the MAD is in the memfd that comes with
+// the datagram.
 struct Send {
   static constexpr Type kType = Type::kSend;
   bool in_memory = false;
@@ -118,7 +119,7 @@ struct Reply {
   static constexpr Type kType = Type::kReply;
   std::int32_t error = 0;  // errno
   std::uint32_t value = 0;
-  std::string text{};  // says what was wrong
+  std::string text{};  // describes the error
   void fields(auto& a) { a(error, value, text); }
 };
 
@@ -192,8 +193,8 @@ Result<Message> decode(std::span<const std::byte> message) {
   return decoded;
 }
 
-// Holds a Send with its parts.  `mad` points into the message, and is empty if the MAD is in
-// memory.
+// Holds a Send and its parts.  `mad` points into the message, and is empty if the MAD is in the
+// memfd.
 struct ReceivedSend {
   bool in_memory = false;
   UserMad header{};

@@ -10,7 +10,7 @@ namespace verbena::ipoib {
 
 // Tells why a received frame changed nothing and got no answer.
 enum class Ignored : std::uint8_t {
-  kMalformed,         // what parse_ipoib_frame() refuses
+  kMalformed,         // parse_ipoib_frame() refuses the frame
   kOtherProtocol,     // a valid frame, but not of address resolution
   kNotJoined,         // the interface is not in its broadcast group
   kOwnFrame,          // our own frame to a group has come back
@@ -20,18 +20,18 @@ enum class Ignored : std::uint8_t {
   kBadIp,             // the sender's IP address is not one of a host on the link
   kAddressConflict,   // another host has one of our IP addresses
   kNotForUs,          // a request for another host
-  kUnknownNeighbour,  // news about a neighbour that nobody has asked for
-  kNoNews,            // the entry says so already
-  kNoOverride,        // another address than the entry's, without the right to replace it
+  kUnknownNeighbour,  // an announcement of a neighbour that nobody has asked for
+  kNoNews,            // the entry has this address already
+  kNoOverride,        // a new address without the right to replace the entry's address
   kTooSoon,           // contradicts an answer within kLockTime
   kCount,
 };
 const char* to_string(Ignored reason);
 
 struct EventCounters {
-  std::uint64_t hits = 0;      // calls of resolve() that had not to ask
-  std::uint64_t resolved = 0;  // askers with an answer
-  std::uint64_t failed = 0;    // askers without one
+  std::uint64_t hits = 0;      // calls of resolve() that needed no request
+  std::uint64_t resolved = 0;  // calls of resolve() that got an answer
+  std::uint64_t failed = 0;    // calls of resolve() that got no answer
   std::uint64_t failed_without_group = 0;
   std::uint64_t requests = 0;  // sent to groups, repeats included
   std::uint64_t probes = 0;    // requests sent to entries that are stale

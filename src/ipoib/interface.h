@@ -52,8 +52,8 @@ struct Interface {
 // Returns true for an address that one host of a link may have.
 bool names_one_host(const Gid& ip);
 
-// Makes a request for the link address of a host on the link.  It goes to this neighbour, or else
-// to a group.  REQUIRES: source_for(ip) has a value.
+// Makes a request for the link address of a host on the link.  It goes to the given neighbour, or
+// to a group if none is given.  REQUIRES: source_for(ip) has a value.
 SendFrame request(const Interface& interface, const Gid& ip, const LinkAddress* neighbour);
 
 // Makes the frame that tells all neighbours the link address of one of the interface's addresses.

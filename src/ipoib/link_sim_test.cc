@@ -119,7 +119,8 @@ class Link {
     diagram_.note(world.now(), std::to_string(who + 1) + " " + what);
   }
 
-  // Checks what holds for each end of a call: it is the only one, and the answer was true once.
+  // Checks the invariants of the end of a call: it ends only once, and its answer was true at some
+  // time.
   void end(std::uint64_t cookie, const Result<LinkAddress>& result) {
     Call& call = calls_.at(cookie);
     ++call.ends;
@@ -151,7 +152,7 @@ class Link {
     });
   }
 
-  // Brings a frame to all other interfaces, and back to its sender, or to one interface.
+  // Delivers a frame: to all interfaces, the sender included, or to one interface.
   void send(std::uint32_t who, const SendFrame& frame) {
     note(who, "-- " + frame_text(frame));
     if (!members_[who]->plugged) return;
@@ -174,7 +175,7 @@ class Link {
     check_heard(to, frame);
   }
 
-  // An answer that has arrived ends the wait of all who asked for its address.
+  // Checks that an answer that has arrived ends the wait of all callers for its address.
   void check_heard(std::uint32_t who, const SendFrame& frame) {
     if (frame.is_multicast() || !neighbours(who).is_joined()) return;
     const auto message = wire::parse_ipoib_frame(frame.frame);
@@ -267,7 +268,7 @@ TEST(IpoibLinkSim, EveryResolveEndsOnceWithATrueAnswer) {
   }
 }
 
-// Three tries get through a line that loses a tenth of all frames, but for one call of 140.
+// On a line that loses a tenth of all frames, all three tries fail for one call in 140.
 TEST(IpoibLinkSim, LossyLinkFindsTheLivingNeighbours) {
   int calls = 0;
   int failures = 0;

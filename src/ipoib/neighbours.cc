@@ -137,7 +137,7 @@ void Neighbours::set_joined(bool joined, Time now) {
   }
 }
 
-// Tells all neighbours that know the interface under another link address.
+// Announces the interface's link address to neighbours that know an older one.
 void Neighbours::announce() {
   announced_ = true;
   for (const OwnAddress& own : interface_.addresses) {
@@ -156,8 +156,9 @@ void Neighbours::ask(Entry& entry, bool by_group, Time now) {
        entry.is_incomplete() ? counters_.requests : counters_.probes);
 }
 
-// Returns when somebody who asked at that time is told that there is no answer.  Each one has
-// kAnswerTimeout in the group, but groups that come and go make nobody wait for ever.
+// Returns the time at which a call that was made at `asked` fails without an answer.  Each call
+// waits for kAnswerTimeout while the interface is in the group, but not for ever if groups come and
+// go.
 Time Neighbours::asker_deadline(Time asked) const {
   const Time in_group = asked + kGroupTimeout;
   if (!joined_) return in_group;
@@ -172,7 +173,7 @@ void Neighbours::schedule(Entry& entry) {
   table_.set_deadline(entry, deadline);
 }
 
-// Ends the first askers with this result.
+// Ends the oldest calls with this result.
 void Neighbours::finish(Entry& entry, std::size_t askers, const Result<LinkAddress>& result) {
   for (; askers > 0; --askers) {
     outbox_.report({.cookie = entry.askers.front().cookie, .ip = entry.ip, .neighbour = result});

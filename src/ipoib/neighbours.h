@@ -34,16 +34,17 @@ namespace verbena::ipoib {
 //                                    |   used: asks again    |
 //                                    '-----------------------'
 //
-// All who ask for one address share its requests.  Each of them waits for kAnswerTimeout, so the
-// requests go on as long as somebody waits.  An entry that is stale is used while it is asked
-// again, so its users do not wait: the first request goes to the neighbour alone, the others to the
-// group, because the neighbour may have moved.  Entries without an answer are forgotten.
+// All callers that ask for one address (askers) share its requests.  Each asker waits for
+// kAnswerTimeout, so the requests go on as long as an asker waits.  A stale entry is used while it
+// is confirmed, so its users do not wait.  The first such request goes to the neighbour alone, the
+// others to the group, because the neighbour may have moved.  Entries without an answer are
+// forgotten.
 //
 // The interface sends nothing before set_joined(): the broadcast group's Q_Key is that of all
 // frames.  Until then requests wait, but no longer than kGroupTimeout.
 //
-// Only requests of this host make entries.  What others tell without being asked changes entries,
-// but makes none, so nobody can fill the table.  A frame's sender must be the sender of the packet.
+// Only requests of this host create entries.  Unsolicited messages can change entries, but create
+// none, so that nobody can fill the table.  A frame's sender must be the sender of the packet.
 //
 // Invariants:
 //  * Each call of resolve() that has to ask leads to one Resolved, unless cancel() ends it.
@@ -60,19 +61,20 @@ class Neighbours {
   //  * kAddressNotFound: not on the link.
   //  * kNoResources: a limit of Config.
   Result<std::optional<LinkAddress>> resolve(const Gid& ip, std::uint64_t cookie, Time now);
-  // Ends a call of resolve().  Returns false if none waits; its Resolved may be queued already.
+  // Ends a call of resolve().  Returns false if no such call waits; its Resolved may be queued
+  // already.
   bool cancel(const Gid& ip, std::uint64_t cookie);
 
   // Forgets entries with this GID, because its port has left the subnet.  Returns their number.
   std::size_t forget(const Gid& gid);
   // Forgets all entries: at port down, and at changes of the LID or of the subnet manager.  Askers
-  // go on to wait.
+  // continue to wait.
   void forget_all();
 
   // ---- Interface
 
   // Changes the interface.  A change of anything but IP addresses forgets all entries, and leaves
-  // the broadcast group.  Askers go on to wait, if their address is still on the link.
+  // the broadcast group.  Askers continue to wait, if their address is still on the link.
   void set_interface(Interface interface, Time now);
   // Tells whether the interface is a member of its broadcast group.  At the first join it announces
   // its addresses.
@@ -97,11 +99,11 @@ class Neighbours {
   std::vector<Row> rows(Time now) const;
 
  private:
-  // Is what a received frame says about its sender.
+  // Holds the claims of a received frame about its sender.
   struct News {
     Gid ip{};
     LinkAddress link_address{};
-    bool is_answer = false;    // to a request of ours, as far as the frame tells
+    bool is_answer = false;    // the frame claims to answer a request of ours
     bool may_override = true;  // may replace a known link address
   };
   struct Packet {
@@ -117,7 +119,7 @@ class Neighbours {
   void fail_expired(Entry& entry, Time now);
   void send(SendFrame frame, std::uint64_t& counter);
 
-  // receive.cc
+  // The next functions are in receive.cc.
   std::optional<Ignored> take(const Packet& packet, const wire::IpoibArp& arp, Time now);
   std::optional<Ignored> take(const Packet& packet, const wire::NeighbourSolicitation& message,
                               Time now);

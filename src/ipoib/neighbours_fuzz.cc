@@ -1,7 +1,7 @@
 // Sends arbitrary frames to an interface with entries in all states.  The input is cut into frames;
-// three bytes before each one say how long it is, which of its fields to make valid, and what the
-// program does meanwhile.  Frames may be arbitrary bytes, or messages with the addresses of the
-// link. fuzz: runs 20000
+// three bytes before each one give its length, the fields to make valid, and the program's action
+// in between.  Frames may be arbitrary bytes, or messages with the addresses of the link. fuzz:
+// runs 20000
 
 #include <algorithm>
 #include <cstddef>
@@ -28,7 +28,7 @@ class FuzzedInterface {
     receive(two.link_address, wire::write_ipoib_frame(arp_answer(two, interface_of(1))), 2);
   }
 
-  // Does what a program or the owner may do.
+  // Makes one of the calls that a program or the owner may make.
   void act(std::uint8_t what) {
     const std::uint32_t peer = 2 + what % 7;
     switch (what >> 4) {
@@ -158,7 +158,7 @@ wire::ResolutionFrame message_of(sim::FuzzInput& input) {
   }
 }
 
-// Returns the sender that an ARP frame names, so that the packet agrees with its lies.
+// Returns the sender that an ARP frame names, so that the packet agrees with a forged frame.
 LinkAddress named_sender(std::span<const std::byte> frame, const LinkAddress& otherwise) {
   constexpr std::size_t kAt = 4 + 8;
   if (frame.size() < kAt + wire::kSize<wire::IpoibAddress>) return otherwise;
@@ -187,7 +187,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       fuzzed.receive((how & 8) != 0 ? named_sender(frame, sender) : sender, frame, how);
     } else {
       std::vector<std::byte> frame = wire::write_ipoib_frame(message_of(input));
-      // One changed byte makes a lie, a wrong checksum or another message.
+      // Changes one byte, which gives a forged address, a wrong checksum or another message.
       if ((how & 4) != 0) frame[input.take<std::uint16_t>() % frame.size()] ^= std::byte{how};
       fuzzed.receive((how & 8) != 0 ? named_sender(frame, sender) : sender, frame, how);
     }

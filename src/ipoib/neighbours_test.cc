@@ -7,7 +7,7 @@
 
 #include "ipoib/link_test.h"
 
-// Tests of one interface that asks; its neighbours are frames.
+// Tests one interface that resolves addresses.  The tests send the frames of its neighbours.
 
 namespace verbena::ipoib {
 namespace {
@@ -35,7 +35,7 @@ struct NeighboursTest : ::testing::Test {
     const auto answer = one.neighbours.resolve(ip, 999, now);
     return answer ? *answer : std::nullopt;
   }
-  // Lets the time pass with all timers in it.
+  // Advances the time, and runs all timers until then.
   void pass(Duration time) {
     const Time until = now + time;
     while (one.neighbours.deadline() <= until) {
@@ -140,7 +140,7 @@ TEST_F(NeighboursTest, LateAskerHasItsThreeTriesToo) {
   EXPECT_EQ(one.neighbours.counters().requests, 6u);
 }
 
-TEST_F(NeighboursTest, CancelledAskerHearsNothing) {
+TEST_F(NeighboursTest, CancelledAskerGetsNoEvent) {
   ask(kIp2, 1);
   ask(kIp2, 2);
   EXPECT_TRUE(one.neighbours.cancel(kIp2, 1));
@@ -154,7 +154,7 @@ TEST_F(NeighboursTest, CancelledAskerHearsNothing) {
   EXPECT_THAT(one.results, IsEmpty());
 }
 
-TEST_F(NeighboursTest, RefusesWhatIsNoHostOnTheLink) {
+TEST_F(NeighboursTest, RefusesAddressesThatAreNotAHostOnTheLink) {
   const auto refused = [&](const char* text) {
     const auto answer = one.neighbours.resolve(ip_of(text), 1, now);
     return answer ? Errc::kBadState : answer.error().code;
@@ -249,7 +249,7 @@ TEST_F(NeighboursTest, NewEntryReplacesTheLeastRecentlyUsedOne) {
     ASSERT_TRUE(small.neighbours.resolve(peer.addresses[0].ip, i, now).has_value());
     small.take(arp_answer(peer, self), peer.link_address, now);
   }
-  (void)small.neighbours.resolve(kIp2, 0, now);  // now 10.0.0.3 is the one
+  (void)small.neighbours.resolve(kIp2, 0, now);  // now 10.0.0.3 is the least recently used
   ASSERT_TRUE(small.neighbours.resolve(ip_of("10.0.0.5"), 5, now).has_value());
   std::vector<Gid> left;
   for (const Row& row : small.neighbours.rows(now)) left.push_back(row.ip);
@@ -319,7 +319,7 @@ TEST_F(NeighboursTest, RequestsWaitForTheBroadcastGroup) {
   EXPECT_EQ(other.result(1).error().code, Errc::kAddressNotFound);
 }
 
-TEST_F(NeighboursTest, ErrorTellsThatTheGroupIsMissing) {
+TEST_F(NeighboursTest, MissingGroupHasItsOwnError) {
   Station other(self);
   ASSERT_TRUE(other.neighbours.resolve(kIp2, 1, now).has_value());
   other.neighbours.on_timer(now + kGroupTimeout - 1ns);
@@ -335,7 +335,7 @@ TEST_F(NeighboursTest, ErrorTellsThatTheGroupIsMissing) {
   EXPECT_EQ(other.neighbours.size(), 0u);
 }
 
-TEST_F(NeighboursTest, GroupThatComesAndGoesMakesNobodyWaitForEver) {
+TEST_F(NeighboursTest, AskersDoNotWaitForEverIfTheGroupComesAndGoes) {
   const auto wait_with = [&](std::uint64_t cookie, auto&& disturb) {
     ask(kIp2, cookie);
     const Time asked = now;
@@ -380,7 +380,7 @@ TEST_F(NeighboursTest, AnnouncesItsAddressesOnlyOnce) {
   EXPECT_EQ(one.frames().size(), 2u);
 }
 
-TEST_F(NeighboursTest, GroupsAreThoseOfItsAddresses) {
+TEST_F(NeighboursTest, GroupsFollowFromItsAddresses) {
   EXPECT_THAT(self.groups(),
               ElementsAre(wire::broadcast_mgid(kTestPkey), ip_of("ff12:601b:8001::1"),
                           ip_of("ff12:601b:8001::1:ff00:1")));
@@ -430,7 +430,7 @@ TEST_F(NeighboursTest, NewLinkAddressForgetsEntriesAndAsksAgain) {
   EXPECT_THAT(one.texts(), testing::Contains("who has 10.0.0.3, for 10.0.0.1 -> group"));
 }
 
-TEST_F(NeighboursTest, AskersOfAnotherLinkEnd) {
+TEST_F(NeighboursTest, AskersEndWhenTheirAddressIsNoLongerOnTheLink) {
   learn_two();
   ask(kIp3, 1);
   ask(ip_of("fd00::3"), 2);
@@ -446,7 +446,7 @@ TEST_F(NeighboursTest, AskersOfAnotherLinkEnd) {
   EXPECT_TRUE(one.neighbours.is_joined());
 }
 
-TEST_F(NeighboursTest, LongestPrefixIsTheSource) {
+TEST_F(NeighboursTest, AddressWithTheLongestPrefixIsTheSource) {
   Interface both = self;
   both.addresses.push_back({.ip = ip_of("10.0.0.130"), .prefix_bits = 25});
   EXPECT_EQ(both.source_for(ip_of("10.0.0.200")), ip_of("10.0.0.130"));
@@ -460,7 +460,7 @@ TEST_F(NeighboursTest, LongestPrefixIsTheSource) {
 
 // ---- What tools show
 
-TEST_F(NeighboursTest, RowsTellWhatIsKnownAndWhoWaits) {
+TEST_F(NeighboursTest, RowsShowEntriesAndTheirWaiters) {
   learn_two();
   pass(12s);
   ask(kIp3, 1);

@@ -1,4 +1,4 @@
-// Takes the frames of other interfaces: their questions, answers and news.
+// Handles the frames of other interfaces: requests, answers and announcements.
 
 #include <utility>
 
@@ -99,8 +99,8 @@ std::optional<Ignored> Neighbours::take(const Packet& packet,
                now);
 }
 
-// Refuses link addresses that no other interface can have, and those of somebody else than the
-// packet's sender.  Otherwise one frame could lead the packets for a host to another host.
+// Refuses link addresses that no other interface can have, and link addresses that are not the
+// packet sender's.  Otherwise one frame could redirect the packets for a host to another host.
 std::optional<Ignored> Neighbours::check_sender(const Packet& packet,
                                                 const LinkAddress& claimed) const {
   if (claimed == interface_.link_address) return Ignored::kOwnFrame;
@@ -114,7 +114,7 @@ std::optional<Ignored> Neighbours::check_sender(const Packet& packet,
   return std::nullopt;
 }
 
-// Brings what a neighbour tells into its entry (RFC 4861 section 7.2.5; RFC 826 has the same rules,
+// Updates a neighbour's entry from its message (RFC 4861 section 7.2.5; RFC 826 has the same rules,
 // but each message may replace an address).
 std::optional<Ignored> Neighbours::learn(const News& news, Time now) {
   if (interface_.owns(news.ip)) return Ignored::kAddressConflict;

@@ -5,7 +5,7 @@
 
 #include "ipoib/link_test.h"
 
-// Tests of what others may tell an interface.
+// Tests the messages that other hosts may send to an interface.
 
 namespace verbena::ipoib {
 namespace {
@@ -54,7 +54,7 @@ struct IpoibReceiveTest : ::testing::Test {
 
 // ---- Questions of others
 
-TEST_F(IpoibReceiveTest, AnswersArpOnTheWayBack) {
+TEST_F(IpoibReceiveTest, AnswersArpToTheSenderOfThePacket) {
   one.take(arp_request(two, self.addresses[0].ip), two.link_address, now);
   const auto frames = one.frames();
   ASSERT_EQ(frames.size(), 1u);
@@ -113,7 +113,7 @@ TEST_F(IpoibReceiveTest, DoesNotAnswerForOthers) {
 
 // ---- News
 
-TEST_F(IpoibReceiveTest, NewsMakeNoEntries) {
+TEST_F(IpoibReceiveTest, AnnouncementsCreateNoEntries) {
   one.take(arp_request(two, two.addresses[0].ip), two.link_address, now);
   one.take(arp_answer(two, self), two.link_address, now);
   one.take(advertisement(), two.link_address, now);
@@ -122,7 +122,7 @@ TEST_F(IpoibReceiveTest, NewsMakeNoEntries) {
   EXPECT_EQ(ignored(Ignored::kNotForUs), 1u);
 }
 
-TEST_F(IpoibReceiveTest, RequestOfTheWantedNeighbourEndsTheWait) {
+TEST_F(IpoibReceiveTest, RequestFromTheWantedNeighbourEndsTheWait) {
   ask_for_two();
   one.take(arp_request(two, three.addresses[0].ip), two.link_address, now);
   (void)one.frames();
@@ -151,7 +151,7 @@ TEST_F(IpoibReceiveTest, FirstOfTwoDifferentAnswersCounts) {
   EXPECT_EQ(ignored(Ignored::kTooSoon), 1u);
 }
 
-TEST_F(IpoibReceiveTest, UnwantedAnswersDoNotRejuvenateAnEntry) {
+TEST_F(IpoibReceiveTest, UnsolicitedAnswersDoNotConfirmAnEntry) {
   learn_two();
   now += kReachableTime;
   one.take(arp_answer(two, self), two.link_address, now);
@@ -190,7 +190,7 @@ TEST_F(IpoibReceiveTest, UnsolicitedAdvertisementEndsTheWaitButConfirmsNothing) 
 }
 
 // RFC 4861 section 7.2.5
-TEST_F(IpoibReceiveTest, AdvertisementWithoutOverrideOnlyRaisesDoubt) {
+TEST_F(IpoibReceiveTest, AdvertisementWithoutOverrideOnlyMakesTheEntryStale) {
   ASSERT_TRUE(one.neighbours.resolve(two.addresses[1].ip, 1, now).has_value());
   one.take(advertisement(), two.link_address, now);
   EXPECT_EQ(row().state, State::kReachable);
@@ -269,7 +269,7 @@ TEST_F(IpoibReceiveTest, SenderOfTheFrameIsTheSenderOfThePacket) {
   EXPECT_EQ(ignored(Ignored::kForged), 3u);
 }
 
-TEST_F(IpoibReceiveTest, OwnFramesComeBackFromGroups) {
+TEST_F(IpoibReceiveTest, OwnFramesFromGroupsAreIgnored) {
   ask_for_two();
   one.take(arp_request(self, two.addresses[0].ip), self.link_address, now);
   one.take(arp_request(self, self.addresses[0].ip), self.link_address, now);

@@ -21,15 +21,15 @@ struct Asker {
   Time asked{};
 };
 
-// Holds what is known about one IP address.  It is incomplete as long as it has no link address,
-// and then it has askers.  Otherwise it has none.
+// Holds an entry about one IP address.  It is incomplete as long as it has no link address.
+// Exactly the incomplete entries have askers.
 struct Entry {
   const Gid ip;
   std::deque<Asker> askers{};  // the first one first
   std::uint32_t tries = 0;     // requests since the last answer; 0: none is under way
   Time next_request = kNever;  // if one is under way: when it is repeated
   Time told{};                 // when the neighbour last told its address
-  Time changed{};              // when it told another one than before
+  Time changed{};              // when the neighbour last told a different address than before
   Time reachable_until{};      // the entry is stale from then on
 
   const std::optional<LinkAddress>& address() const { return address_; }
@@ -65,7 +65,7 @@ class Table {
 
   void set_address(Entry& entry, const std::optional<LinkAddress>& address);
   void set_deadline(Entry& entry, Time deadline);
-  // Makes it the most recently used one.
+  // Makes the entry the most recently used one.
   void touch(Entry& entry);
 
   Time deadline() const { return deadlines_.empty() ? kNever : deadlines_.begin()->first; }

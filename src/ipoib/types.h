@@ -13,7 +13,7 @@
 #include "link/address.h"
 #include "wire/bth.h"
 
-// Defines the values that go into Neighbours and come out of it.
+// Defines the inputs and outputs of Neighbours.
 namespace verbena::ipoib {
 
 // Finds an IPoIB interface on a subnet: its port by the GID, and the interface at the port by its
@@ -31,7 +31,7 @@ struct Config {
   std::uint32_t frames_max = 8192;   // frames that wait for poll()
 };
 
-// A request is repeated at this interval as long as somebody waits for the answer.  The interval
+// A request is repeated at this interval as long as an asker waits for the answer.  The interval
 // and the number of tries are those of RFC 4861 section 10 and of Linux, for ARP and neighbour
 // discovery.  The interval does not grow, because an asker waits for three tries only.
 inline constexpr Duration kRequestInterval = std::chrono::seconds(1);
@@ -39,18 +39,18 @@ inline constexpr std::uint32_t kTries = 3;
 inline constexpr Duration kAnswerTimeout = kTries * kRequestInterval;
 // Limits how long an asker waits for the interface to join its broadcast group.
 inline constexpr Duration kGroupTimeout = std::chrono::seconds(10);
-// An answer is used this long without another question (RFC 4861 section 10: REACHABLE_TIME).
+// An answer is used this long without another request (RFC 4861 section 10: REACHABLE_TIME).
 inline constexpr Duration kReachableTime = std::chrono::seconds(30);
-// Limits the age of what resolve() returns.  An older entry is as good as none.
+// Limits the age of the entries that resolve() uses.  Older ones are ignored.
 inline constexpr Duration kAgeMax = std::chrono::minutes(10);
 // The first of two different answers counts: the other one is ignored if it comes within this time.
 // (Linux: locktime of ARP)
 inline constexpr Duration kLockTime = std::chrono::seconds(1);
 
-// Is the state of an entry (RFC 4861 section 7.3.2).  There is no DELAY, because no other protocol
-// confirms that a neighbour is reachable.
+// Tells the state of an entry (RFC 4861 section 7.3.2).  There is no DELAY, because no other
+// protocol confirms that a neighbour is reachable.
 enum class State : std::uint8_t {
-  kIncomplete,  // somebody waits for the first answer
+  kIncomplete,  // an asker waits for the first answer
   kReachable,   // confirmed within kReachableTime
   kStale,       // older; the next use asks again
   kProbe,       // used, while a request for it is under way
@@ -65,8 +65,8 @@ struct SendFrame {
   // A group has kMulticastQpn.  The solicited-node group of another host may not exist at the SA;
   // its members also take the frame from the broadcast group, because they check the IP address.
   LinkAddress to{};
-  // Is set in answers: the way on which the request came, from this host's point of view.  So an
-  // answer needs no path record.  The source LID is not set.
+  // Only answers have this: the path on which the request came, from this host's point of view.  So
+  // an answer needs no path record.  The source LID is not set.
   std::optional<link::Address> way_back{};
   std::vector<std::byte> frame{};
 
@@ -74,7 +74,7 @@ struct SendFrame {
   friend bool operator==(const SendFrame&, const SendFrame&) = default;
 };
 
-// Ends a call of resolve() that had to ask.  Errors:
+// Ends a call of resolve() that needed a request.  Errors:
 //  * kAddressNotFound: nobody has answered, or the address is not on the link any more.
 //  * kTimedOut: the interface was not in its broadcast group for kGroupTimeout.
 struct Resolved {

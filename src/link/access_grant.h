@@ -8,7 +8,7 @@
 
 namespace verbena::link {
 
-// Describes a WRITE or READ that the initiator wants to carry out by itself.
+// Describes a WRITE or READ that the initiator wants to carry out directly, without the target.
 struct AccessRequest {
   Qpn target{};
   Qpn initiator{};
@@ -17,7 +17,7 @@ struct AccessRequest {
   std::uint8_t mtu = 0;            // as in the path_mtu of verbs
   std::uint64_t generation = 0;    // of the target's connection, from an earlier grant; 0: unknown
   Psn first_psn{};                 // the initiator's next PSN
-  std::uint32_t psns = 0;          // as many as the packets that the request would be
+  std::uint32_t psns = 0;          // the number of packets that the request would need
   std::uint32_t access_flags = 0;  // the right that the target must have given
   std::uint32_t r_key = 0;
   std::uint64_t remote_address = 0;

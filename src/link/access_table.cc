@@ -15,8 +15,8 @@ constexpr std::size_t kName = 1;
 // The last word of a QP's row is the PSN that it expects.  It changes without the sequence number.
 constexpr std::size_t kPsn = 7;
 
-// A store of a row's word makes the odd sequence number visible first, and a load of one lets the
-// second load of the sequence number come later.
+// Stores of a row's words are release stores: whoever sees one sees the odd sequence number as
+// well.  Loads are acquire loads: the second load of the sequence number comes later.
 Word load(Word& word) { return ring::SharedMemory::load_acquire(word); }
 void store(Word& word, Word value) { ring::SharedMemory::store_release(word, value); }
 
@@ -24,7 +24,7 @@ std::size_t home(std::uint32_t name, std::size_t rows) {
   return (name * std::uint64_t{0x9e3779b97f4a7c15} >> 32) & (rows - 1);  // Fibonacci hashing
 }
 
-// Returns the row of `name`, or null.  It lies in one of kProbes places.
+// Returns the row of `name`, or null.  A row is in one of kProbes places.
 Row* find(std::span<Row> rows, std::uint32_t name) {
   const std::size_t first = home(name, rows.size());
   for (std::size_t i = 0; i < AccessTable::kProbes; ++i) {

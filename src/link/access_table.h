@@ -9,9 +9,9 @@
 #include "base/error.h"
 #include "base/strong.h"
 
-// Publishes what peers may do with a program's memory.  A program writes the table; the programs at
-// the other ends of its lanes map it read-only and check their WRITEs and READs with it, before
-// they carry them out themselves.
+// Publishes the rights of peers to a program's memory.  A program writes the table; the programs at
+// the other ends of its lanes map it read-only and check their WRITEs and READs with it before they
+// carry them out directly.
 //
 // Each row has a sequence number that is odd while the row changes (a seqlock).  A reader copies
 // the row, and ignores it if the number was odd or has changed.  A reader does not trust the table:
@@ -34,8 +34,8 @@ struct RegionRow {
   DomainId domain = 0;
   friend bool operator==(const RegionRow&, const RegionRow&) = default;
 
-  // Returns the address of [at, at + length), where `at` counts as `iova` does.  None: it is not
-  // all in the region.  Any numbers may be given, up to 2^64 - 1.
+  // Returns the address of [at, at + length), where `at` counts as `iova` does.  None: a part of it
+  // is outside of the region.  Any numbers up to 2^64 - 1 may be given.
   std::optional<std::uint64_t> find(std::uint64_t at, std::uint64_t bytes) const {
     if (at < iova) return {};
     const std::uint64_t begin = at - iova;

@@ -56,7 +56,7 @@ TEST(AccessTable, PublishingAKeyAgainReplacesItsRow) {
   EXPECT_FALSE(table.reader.region(5));
 }
 
-TEST(AccessTable, NumberZeroIsNoKeyAndNoQueuePair) {
+TEST(AccessTable, NumberZeroIsNeitherAKeyNorAQueuePair) {
   Table table;
   EXPECT_FALSE(table.writer.publish(RegionRow{.key = 0, .length = 10}));
   EXPECT_FALSE(table.writer.publish(QpRow{.qpn = 0}));

@@ -19,7 +19,7 @@ struct Address {
   LinkLayer link_layer = LinkLayer::kEthernet;
   Gid source{};
   Gid destination{};
-  std::uint32_t interface = 0;    // Ethernet: the kernel's index; for link-local addresses, else 0
+  std::uint32_t interface = 0;    // Ethernet: its index for a link-local address, else 0
   std::uint16_t source_port = 0;  // Ethernet: UDP, 0xC000-0xFFFF (wire/source_port.h)
   std::uint32_t flow_label = 0;   // of the GRH, 20 bits; on Ethernet it determines the source port
   std::uint8_t traffic_class = 0;

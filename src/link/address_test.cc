@@ -23,7 +23,7 @@ Address infiniband_path(bool has_grh) {
           .has_grh = has_grh};
 }
 
-TEST(Address, EthernetPeersAreToldByTheirGids) {
+TEST(Address, EthernetPeersAreIdentifiedByTheirGids) {
   Address arrival = kEthernetPath.reversed();
   arrival.source_port = 0xc001;  // the peer chooses its own
   EXPECT_TRUE(is_on_path(arrival, kEthernetPath));
@@ -34,7 +34,7 @@ TEST(Address, EthernetPeersAreToldByTheirGids) {
   EXPECT_FALSE(is_from_peer(arrival, kEthernetPath));
 }
 
-TEST(Address, InfinibandPeersAreToldByTheirLids) {
+TEST(Address, InfinibandPeersAreIdentifiedByTheirLids) {
   for (const bool has_grh : {false, true}) {
     const Address path = infiniband_path(has_grh);
     const Address arrival = path.reversed();

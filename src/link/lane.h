@@ -19,7 +19,7 @@
 
 namespace verbena::link {
 
-// Sees every packet of lanes, for a capture.
+// Observes every packet of lanes, for a capture.
 class LaneObserver {
  public:
   // `transport` is BTH to pad.
@@ -30,12 +30,12 @@ class LaneObserver {
   ~LaneObserver() = default;
 };
 
-// Tells that the sender has itself carried out a WRITE or READ in the receiver's memory.  The
+// Records that the sender has carried out a WRITE or READ directly in the receiver's memory.  The
 // record takes the place of the packets that such a request would have been.
 //
 // A WRITE with immediate data still has a last packet, which consumes a receive request.  The
-// record of such a WRITE takes the place of the packets before it, and tells what the first one
-// would have told.
+// record of such a WRITE takes the place of the packets before it, and carries the header fields of
+// the first one.
 struct Executed {
   enum class Kind : std::uint32_t { kWrite, kRead, kWriteBeforeImmediate };
   std::uint64_t generation = 0;  // of the target's connection (QpRow)
@@ -43,9 +43,9 @@ struct Executed {
   std::uint32_t initiator_qpn = 0;
   std::uint32_t first_psn = 0;
   std::uint32_t psns = 0;   // at least 1
-  std::uint32_t bytes = 0;  // that were copied
+  std::uint32_t bytes = 0;  // the number of copied bytes
   Kind kind = Kind::kWrite;
-  // Only of kWriteBeforeImmediate:
+  // Only kWriteBeforeImmediate has these.
   std::uint32_t r_key = 0;
   std::uint32_t message_bytes = 0;   // of the whole WRITE
   std::uint64_t remote_address = 0;  // of its first byte
@@ -61,13 +61,12 @@ struct Executed {
 //   flush(): must the receiver be woken?      park(): may this process sleep?
 //
 // A packet's address precedes it in a record of its own, and is sent again only if it changes: each
-// side stores the last addresses in kAddresses slots.  Only an address of InfiniBand names its
-// port.
+// side stores the last addresses in kAddresses slots.  Only an InfiniBand address names its port.
 //
-// A process that accesses the other one's memory by itself announces that before it checks its
+// A process that accesses the other one's memory directly announces that before it checks its
 // rights: enter(), may_access(), check (access_grant.h), copy, leave(), commit(executed).  The
-// other process allows that with allow_access().  It takes a right away by removing the row and
-// then waiting until peer_is_inside() no longer says what it said then.
+// other process must have called allow_access().  To revoke a right, it removes the row and then
+// waits until peer_is_inside() returns another value than at that moment.
 //
 // The peer is not trusted (ring/ring.h).  If it writes something that no Lane writes, the lane
 // ends: ended() is true, and nothing is sent or received any more.
@@ -97,9 +96,9 @@ class Lane {
   std::span<std::byte> room() { return room_; }
   // Makes the first `bytes` of the room visible as a packet, BTH to pad.
   void commit(std::size_t bytes);
-  // Returns the place in the stream of packets after the last one that was committed.
+  // Returns the position in the stream of packets after the last committed packet.
   std::uint64_t position() const { return out_.position(); }
-  // Returns true if the peer has taken all packets before that place.
+  // Returns true if the peer has taken all packets before that position.
   bool is_taken(std::uint64_t position) {
     const auto taken = out_.has_consumed(position);
     if (!taken) ended_ = true;
@@ -120,8 +119,8 @@ class Lane {
   bool prepare_executed();
   // Makes the record visible.  REQUIRES: prepare_executed() was the last call that prepared room.
   void commit(const Executed& executed);
-  // Sets what accesses the peer's memory; null ends that.  REQUIRES: it outlives the lane, or the
-  // next call.
+  // Sets what accesses the peer's memory; null ends that.  REQUIRES: it lives until the lane is
+  // destroyed or this is called again.
   void set_peer_memory(PeerMemory* memory) { peer_memory_ = memory; }
   PeerMemory* peer_memory() { return peer_memory_; }
   // Tells the peer that this process applies the records and waits for the peer's accesses, or no
@@ -132,7 +131,7 @@ class Lane {
   bool may_access() const { return ring::SharedMemory::load_acquire(theirs_->allows) != 0; }
   // Announces an access to the peer's memory.  Check the rights after this call, not before it.
   void enter();
-  // Tells that the access is over.
+  // Announces the end of the access.
   void leave();
   // Returns 0 if the peer does not access this process's memory, else a number that differs for
   // each of its accesses.
@@ -177,7 +176,7 @@ class Lane {
   // Asks the peer to wake this process when there is room, if prepare() has failed since the last
   // call.  Returns false if there is room already.
   bool park_for_room();
-  // Asks the peer not to wake this process, because it looks by itself.
+  // Asks the peer not to wake this process, because it polls.
   void unpark() { in_.unpark(); }
 
   // Lets an observer see the packets of this lane; null ends that.  REQUIRES: the observer outlives
@@ -187,7 +186,7 @@ class Lane {
 
  private:
   static constexpr std::size_t kAddresses = 16;  // a power of two
-  // Is the part of the shared memory in which one process tells the other one about accesses.
+  // Holds the part of the shared memory in which one process tells the other one about accesses.
   struct Announcement {
     alignas(64) std::uint64_t inside;  // 0, or the number of the access to the other's memory
     std::uint64_t allows;              // not 0: the other may access this process's memory

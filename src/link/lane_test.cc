@@ -128,7 +128,7 @@ TEST_F(LaneTest, PacketAfterAnExecutedRequestWakesASleeper) {
   EXPECT_TRUE(first_.flush());
 }
 
-TEST_F(LaneTest, ExecutedRequestOfNoPacketsEndsTheLane) {
+TEST_F(LaneTest, ExecutedRequestWithZeroPacketsEndsTheLane) {
   ASSERT_TRUE(first_.prepare_executed());
   first_.commit(Executed{.psns = 0});
   second_.receive(100, [](const Arrival&) {});
@@ -299,7 +299,8 @@ TEST_F(LaneTest, InfinibandAddressesArriveWhole) {
               ElementsAre(infiniband_address(1, 2), address(1, 2), infiniband_address(3, 0xbfff)));
 }
 
-// An address of Ethernet names an interface, and the port at the sender's end says nothing.
+// An Ethernet address names an interface.  The port at the sender's end means nothing to the
+// receiver.
 TEST_F(LaneTest, OnlyInfinibandAddressesNameTheirPort) {
   Address from_other_port = address(1, 2);
   from_other_port.port = {.device = 3, .number = 2};

@@ -65,7 +65,7 @@ void Lanes::refuse(std::uint16_t range) {
   if (range < kRanges && of_range_[range] == kUnknown) of_range_[range] = kNone;
 }
 
-// Each new connection calls this, and mostly there is nothing to forget: memchr() finds that out
+// Each new connection calls this, and mostly there is nothing to forget. memchr() detects that case
 // much faster than a loop.
 void Lanes::forget_refusals() {
   if (std::memchr(of_range_.data(), kNone, of_range_.size()) == nullptr) return;

@@ -21,16 +21,16 @@ namespace verbena::link {
 // A process is known by its ranges of QP numbers, that is, by the upper 12 bits of a QP number.
 //
 // On a virtual host a process also has an uplink: a lane to the process of the fabric, which
-// forwards packets to any host of the fabric.  All packets of InfiniBand go by it, because the
-// states and P_Keys of ports decide about them even within a host.
+// forwards packets to any host of the fabric.  All InfiniBand packets use the uplink, because the
+// states and P_Keys of ports affect them even within a host.
 //
 // find() notes ranges of this host for which it has no lane.  The owner takes them with
-// poll_wanted() and asks the agent for a lane.  Meanwhile packets go by the uplink, or else by UDP.
+// poll_wanted() and asks the agent for a lane.  Until then packets use the uplink, or else UDP.
 //
 // Threads: one at a time.
 class Lanes {
  public:
-  using Id = std::uint32_t;  // the agent names lanes
+  using Id = std::uint32_t;  // the agent assigns it
   static constexpr std::size_t kPeersMax = 64;
   // A lane of the process to itself takes two places, and an uplink one.
   static constexpr std::size_t kLanesMax = kPeersMax + 3;
@@ -71,7 +71,8 @@ class Lanes {
   // Forgets the lane and the ranges of its process.  Ignores unknown lanes.
   void remove(Id id);
   void clear();
-  // Lets an observer see the packets of all lanes, also of later ones.  REQUIRES: it outlives them.
+  // Shows an observer the packets of all lanes, also of later ones.  REQUIRES: it outlives the
+  // lanes.
   void set_observer(LaneObserver* observer);
   // Notes that the agent gives no lane to this range.  find() does not want it again until
   // forget_refusals().
@@ -102,11 +103,11 @@ class Lanes {
     Id lane = 0;
     std::uint64_t number = 0;
   };
-  // Returns the accesses that go on now.  Accesses that begin later see what was removed from the
-  // access table before this call.
+  // Returns the accesses that are under way.  Accesses that begin later do not find rows that were
+  // removed from the access table before this call.
   std::vector<Access> accesses() const;
-  // Forgets those that have ended, also because their lanes were removed.  Returns true if that was
-  // all.
+  // Removes the accesses that have ended, also those of removed lanes.  Returns true if none is
+  // left.
   bool are_over(std::vector<Access>& accesses) const;
   // Returns a lane whose other process must be woken, each lane once after it was noted.
   std::optional<Id> poll_wake();
@@ -114,7 +115,7 @@ class Lanes {
   std::size_t size() const { return count_; }
 
  private:
-  // Tells what is known of a range: a place in places_, or one of the other two values.
+  // Holds the state of a range: a place in places_, or one of the next two values.
   using Place = std::uint8_t;
   static constexpr Place kUnknown = 0xff;  // nobody has asked for a lane
   static constexpr Place kNone = 0xfe;     // the agent was asked: there is none, or not yet

@@ -17,12 +17,12 @@ namespace verbena::mad {
 // response leads back to its agent.  0 names none.
 using AgentNumber = Strong<struct AgentNumberTag, std::uint32_t>;
 
-// Says which MADs an agent wants (vol1 13.4.2).
+// Selects the MADs that an agent wants (vol1 13.4.2).
 struct Registration {
   Qpn qpn{wire::kGsiQpn};       // QP0 or QP1
   std::uint8_t mgmt_class = 0;  // 0: no requests, only responses to the agent's own requests
   std::uint8_t class_version = 1;
-  std::uint32_t oui = 0;  // of vendor classes 0x30 to 0x4f; their agents are told apart by it
+  std::uint32_t oui = 0;  // distinguishes agents of the vendor classes 0x30 to 0x4f
   std::array<std::uint64_t, 2> methods{};  // bit n of the 128: requests of method n
   std::uint8_t rmpp_version = 0;           // 1: messages of several MADs are joined and split here
   bool rmpp_by_agent = false;              // the agent does RMPP itself, whatever rmpp_version says
@@ -43,7 +43,7 @@ class AgentTable {
   static constexpr std::uint8_t kClassVersionsMax = 8;
 
   // The first agent gets the number after `last`.  Two tables of one QP1 have numbers far apart, so
-  // that the transaction id of a response tells whose it is.
+  // that the transaction id of a response identifies the table.
   explicit AgentTable(AgentNumber last) : last_(last.value) {}
   AgentTable() = default;
 

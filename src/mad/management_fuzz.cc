@@ -1,6 +1,6 @@
 // Takes bytes as MADs that arrive at a port with agents of several classes, one of which has sent
-// requests.  Whatever arrives, the port answers each MAD with few MADs, its clock goes on, and it
-// ends with no memory but that of messages that still arrive.
+// requests.  Whatever arrives, the port answers each MAD with few MADs, its deadline advances, and
+// in the end it holds memory only for messages that are still arriving.
 
 #include <cstdint>
 #include <cstring>

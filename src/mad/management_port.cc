@@ -210,7 +210,8 @@ void ManagementPort::expire(const TransactionKey& key, Time now) {
   if (const Receiver* receiver = arriving_response(transaction)) {
     const Time until = receiver->last_arrival + kSegmentGapMax;
     if (now < until) return set_due(key, transaction, until);
-    // The repeat asks for a new response, which may differ from the one that has stopped.
+    // Drops the segments of the response that has stopped.  The repeated request asks for a new
+    // response, which may differ.
     drop_response(transaction);
   }
   if (transaction.retries_left == 0) {
@@ -227,8 +228,8 @@ void ManagementPort::expire(const TransactionKey& key, Time now) {
   set_due(key, transaction, now + transaction.request.timeout);
 }
 
-// Reports a message that got no answer.  Linux says nothing about one that its receiver has
-// aborted, and the program waits forever; it gets the timeout here.
+// Reports a message that got no answer.  Linux does not report a message that its receiver has
+// aborted, and the program waits for ever.  Here the program gets the timeout.
 void ManagementPort::fail_transaction(const TransactionKey& key) {
   Request& request = transactions_.at(key).request;
   request.mad.resize(wire::kMadHeaderBytes);
@@ -436,7 +437,8 @@ ManagementPort::Receiver* ManagementPort::find_or_add_receiver(const ReceiverKey
     return nullptr;
   }
   if (receivers_.size() >= kReceiversMax) {
-    // Receivers that only repeat their last ACK give way, those with the oldest message first.
+    // Makes room by removing receivers that only repeat their last ACK, those with the oldest
+    // message first.
     const auto complete = std::ranges::find_if(receivers_due_, [&](const auto& due) {
       return receivers_.at(due.second).segments.complete();
     });

@@ -24,8 +24,8 @@ namespace verbena::mad {
 // Serves the agents of one port, as Linux's ib_mad does: hands received MADs to agents, repeats
 // requests until the response or the timeout comes, and splits and joins messages by RMPP.
 //
-// A response is taken only if its request waits for it.  A segment of a response counts only then
-// as well, and the request's timeout and retries begin again.  An agent that joins segments itself
+// A response is accepted only if its request waits for it.  The same holds for a segment of a
+// response, which restarts the request's timeout and retries.  An agent that joins segments itself
 // gets every segment.
 //
 // Pure: time comes in, and the owner pulls packets and messages after each call.  One thread.
@@ -50,7 +50,7 @@ class ManagementPort {
   Result<AgentNumber> add_agent(const Registration& registration) {
     return agents_.add(registration);
   }
-  // Forgets the agent's requests and messages.  Nobody hears of them.
+  // Forgets the agent's requests and messages, without any report.
   bool remove_agent(AgentNumber agent);
 
   struct Request {
@@ -64,9 +64,9 @@ class ManagementPort {
   // becomes the agent's number.  kBadHandle: no such agent.  kInvalidArgument: the length is wrong.
   // kBusy: the transaction id is in use.  kNoResources: kTransactionsMax.
   Result<void> send(AgentNumber agent, Request request, Time now);
-  // Forgets the agent's request with this transaction id, of which the lower half counts.  Nobody
-  // hears of it any more: a response that waits in next_message() is dropped, and the sender of a
-  // response that still arrives is told to stop.  False: there is no such request.
+  // Forgets the agent's request with this transaction id, of which the lower half counts.  No
+  // report follows: a response that waits in next_message() is dropped, and the sender of a
+  // response that is still arriving is told to stop.  False: there is no such request.
   bool cancel(AgentNumber agent, wire::MgmtClass mgmt_class, std::uint32_t transaction);
 
   struct Arrival {
@@ -76,7 +76,7 @@ class ManagementPort {
   };
   void receive(const Arrival& arrival, Time now);
 
-  // Returns when on_timer() has to be called.
+  // Returns the time at which on_timer() has to be called.
   Time deadline() const;
   void on_timer(Time now);
 
@@ -85,7 +85,8 @@ class ManagementPort {
 
   struct Message {
     AgentNumber agent{};
-    // True for the agent's own request, of which only the MAD header is here, with its cookie.
+    // True: this is the agent's own request, of which only the MAD header and the cookie are
+    // returned.
     bool timed_out = false;
     std::uint64_t cookie = 0;
     Address from{};
@@ -143,8 +144,8 @@ class ManagementPort {
     Request request{};
     std::uint32_t retries_left = 0;
     Time due = kNever;
-    std::optional<RmppSender> segments{};   // as long as not all are acknowledged
-    std::optional<ReceiverKey> response{};  // of which the first segment has arrived
+    std::optional<RmppSender> segments{};   // until all are acknowledged
+    std::optional<ReceiverKey> response{};  // the response whose first segment has arrived
   };
   struct Receiver {
     RmppReceiver segments;

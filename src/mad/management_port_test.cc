@@ -56,7 +56,7 @@ class TwoPorts {
   Ratio loss{};
   Random random{1};
 
-  // Moves MADs until none is under way.
+  // Delivers MADs until none is under way.
   void settle() {
     for (bool moved = true; moved;) {
       moved = false;
@@ -74,7 +74,7 @@ class TwoPorts {
       }
     }
   }
-  // Lets time pass to the next deadline; false if there is none.
+  // Advances the time to the next deadline; false if there is none.
   bool advance() {
     const Time next = std::min(ports_[0].deadline(), ports_[1].deadline());
     if (next == kNever) return false;
@@ -211,7 +211,7 @@ TEST_F(ManagementPortTest, CancelledRequestIsNotRepeatedAndItsResponseIsDropped)
   EXPECT_TRUE(net.port(1).send(*client, request, net.now));
 }
 
-TEST_F(ManagementPortTest, CancelDropsWhatWasNotTakenYetAndNothingElse) {
+TEST_F(ManagementPortTest, CancelDropsOnlyTheMessagesOfItsRequest) {
   const auto client = net.port(1).add_agent(kPerformanceClient);
   for (std::uint32_t id = 7; id <= 8; ++id) {
     get.transaction_id = id;
@@ -253,7 +253,7 @@ TEST_F(ManagementPortTest, RegistrationsThatContradictThemselvesAreRefused) {
   EXPECT_TRUE(port.add_agent({.mgmt_class = 0x32, .oui = 2, .methods = {2, 0}}));
 }
 
-TEST_F(ManagementPortTest, LengthsThatAreNoMadAreRefused) {
+TEST_F(ManagementPortTest, LengthsThatNoMadHasAreRefused) {
   const auto agent = net.port(1).add_agent(kPerformanceClient);
   const auto refused = [&](std::size_t bytes) {
     return !net.port(1).send(*agent, {.mad = mad_of(get, bytes)}, net.now);
@@ -357,7 +357,7 @@ TEST_F(RmppTest, LossDelaysATableAndDamagesNothing) {
   }
 }
 
-// Loses what goes from LID 2 to LID 1 after the first segments of a table.
+// Loses the MADs from LID 2 to LID 1 after the first segments of a table.
 class StalledTableTest : public RmppTest {
  protected:
   void stall() {
@@ -381,7 +381,7 @@ class StalledTableTest : public RmppTest {
         {.destination_qpn = wire::kGsiQpn, .from = lid_address(other, from), .mad = packet->mad},
         net.now);
   }
-  // Lets only the client's clock run, and returns the MADs that it sends.
+  // Advances only the client's clock, and returns the MADs that it sends.
   std::vector<Mad> wait_for(Duration duration) {
     std::vector<Mad> sent;
     const Time end = net.now + duration;
@@ -457,7 +457,7 @@ TEST_F(RmppTest, AbortEndsTheRequestAtOnce) {
   EXPECT_EQ(message->cookie, 3U);
 }
 
-TEST_F(RmppTest, SegmentOfNobodysResponseTakesNoMemory) {
+TEST_F(RmppTest, SegmentOfAnUnexpectedResponseTakesNoMemory) {
   MadHeader header = get_table;
   header.response = true;
   header.transaction_id = std::uint64_t{client.value} << 32 | 77;
@@ -535,8 +535,8 @@ TEST_F(RmppTest, RequestsUnderWayAreLimited) {
   EXPECT_EQ(one_more.error().code, Errc::kNoResources);
 }
 
-// A message that has arrived whole gives its place to a new one, though one that is still arriving
-// is older.
+// A new message takes the place of one that has arrived completely, even if another one that is
+// still arriving is older.
 TEST_F(RmppTest, MessagesThatArriveAtOnceAreLimited) {
   ManagementPort& port = net.port(2);
   const auto segment = [&](std::uint64_t id, std::uint32_t number, bool last) {
@@ -567,7 +567,7 @@ TEST_F(RmppTest, MessagesThatArriveAtOnceAreLimited) {
   EXPECT_EQ(refused.status, wire::RmppStatus::kResourcesExhausted);
 }
 
-// No segment is searched for among those that have arrived, so the order costs nothing.
+// Storing a segment involves no search, so the order of arrival costs nothing.
 TEST(RmppReceiverTest, WindowThatArrivesInReverseOrderIsJoined) {
   constexpr std::uint32_t kSegments = 1 + RmppReceiver::kWindow;
   RmppReceiver receiver(56, 100'000);

@@ -130,7 +130,7 @@ bool Service::send(Session& session, std::span<const std::byte> message, std::ve
         os::map_shared(fds.front().get(), wire::kMadBytes, ipc::umad::kMadBytesMax, false);
     if (!mapped) return false;
     memory = *std::move(mapped);
-    mad = memory.bytes();  // the node copies them before it looks at them
+    mad = memory.bytes();  // the node copies the bytes before it checks them
   }
   umad::Node& node = node_of(session);
   session.answer(node.send(session.id(), request->header, mad, os::now()));

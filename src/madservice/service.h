@@ -32,7 +32,8 @@ class Service final : public Session::Owner {
   static constexpr std::size_t kAcceptsPerTurn = 64;
   static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
-  // `build` is what programs must say in their Hello.  REQUIRES: the subnet outlives the service.
+  // `build` is the build that programs must give in their Hello.  REQUIRES: the subnet outlives the
+  // service.
   Service(asio::io_context& loop, subnet::Subnet& subnet, std::string build,
           std::move_only_function<void()> sent);
   ~Service() override;

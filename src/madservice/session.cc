@@ -20,7 +20,8 @@ Session::Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t 
       end_(loop, [this] { owner_.ended(*this); }),
       requests_(loop, channel_.fd(), [this] { on_request(); }) {}
 
-// A program that does not read its answers gets no more of them: each of its threads waits for one.
+// A program that does not read its answers gets no more of them.  That is harmless, because each
+// thread of a program waits for its answer.
 void Session::answer_bytes(std::span<const std::byte> message, int fd) {
   if (ended_) return;
   if (!channel_.send(message, std::span<const int>(&fd, fd >= 0 ? 1 : 0))) end();

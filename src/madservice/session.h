@@ -16,14 +16,15 @@
 
 namespace verbena::madservice {
 
-// Is one connection of a program's libibumad: its requests, and the MADs for it.
+// Serves one connection of a program's libibumad: its requests, and the MADs for it.
 //
-// It ends when either connection is closed, or a message is none.  Then ended() is called once,
-// from the loop and never from inside another call; the owner destroys the session.  One thread.
+// It ends when either connection is closed, or a message is invalid.  Then ended() is called once,
+// from the loop and never from inside another call; the owner destroys the session.  Only one
+// thread may use it.
 class Session {
  public:
-  // Limits the MADs that a program has not read yet.  Linux has the first limit; what comes later
-  // is lost.
+  // Limits the MADs that a program has not read yet.  Linux has the first limit; MADs beyond it are
+  // lost.
   static constexpr std::size_t kQueueMax = 200'000;
   static constexpr std::size_t kQueueBytesMax = std::size_t{256} << 20;
   static constexpr std::size_t kMessagesPerTurn = 64;  // after these, others are served
@@ -31,7 +32,7 @@ class Session {
   class Owner {
    public:
     virtual ~Owner() = default;
-    // Handles a request.  Returns false if it is none, which ends the session.
+    // Handles a request.  Returns false if the message is invalid, which ends the session.
     virtual bool received(Session& from, std::span<const std::byte> message,
                           std::vector<os::Fd> fds) = 0;
     virtual void manager_file(Session& of, bool opened) = 0;
@@ -58,7 +59,7 @@ class Session {
   // Gives the program a MAD.
   void deliver(const ipc::umad::UserMad& header, std::vector<std::byte> mad);
 
-  // The owner's notes.
+  // The owner stores its own data here.
   bool greeted = false;
   std::uint32_t node = 0;  // the place of its HCA in the topology
   std::uint8_t port = 0;

@@ -42,7 +42,7 @@ class GidTable {
   explicit GidTable(PortId port = {}, std::size_t entries_max = ipc::Port::kGidsMax)
       : port_(port), entries_max_(entries_max) {}
 
-  // Takes the addresses of this port out of those of the host.
+  // Selects the addresses of this port among those of the host.
   void update(const std::vector<HostAddress>& addresses);
 
   std::size_t entries_max() const { return entries_max_; }

@@ -46,7 +46,7 @@ InfinibandPort::InfinibandPort(PortId port, const sa::Client::Config& config, Ra
     : port_(port),
       client_(sa::Client::create(port, config, random, Time{})),
       neighbours_(interface()) {
-  // The limit of subscribers is far away.
+  // Cannot fail: there are far fewer subscribers than the limit.
   VB_CHECK(client_->subscriptions().subscribe(wire::TrapNumber::kGidOutOfService, 0, Time{}));
 }
 
@@ -237,7 +237,7 @@ void InfinibandPort::find_route(const Wanted& wanted, Time now) {
     return;
   }
   if (!wanted.by_gid && wire::is_multicast(wanted.destination)) {
-    // Nobody has to be asked: whoever joins the group learns its LID then.
+    // No request is needed: a program that joins the group learns its LID from the SA then.
     rdmacm::Route route = loopback_route(wanted);
     route.address.destination =
         wire::multicast_mgid(wanted.destination, wire::MgidUser::kIpoib, pkey_);
@@ -374,8 +374,8 @@ void InfinibandPort::receive(const link::Arrival& arrival, Time now) {
   run(now);
 }
 
-// Returns where a frame of the interface goes; nothing if the way is not known yet.  A frame that
-// is lost is sent again, to the group in the end.
+// Returns the destination of a frame of the interface; nothing if the path is not known yet.  Such
+// a frame is lost, but its request is repeated, and the last repeats go to the group.
 std::optional<link::Address> InfinibandPort::address_to(const ipoib::SendFrame& frame, Time now) {
   if (frame.is_multicast()) {
     // Groups of single IPv6 addresses are not joined: all members of the broadcast group look at
@@ -458,7 +458,7 @@ Time InfinibandPort::deadline() const {
   return std::min({client_->deadline(), neighbours_.deadline(), join_again_, waiting});
 }
 
-// Carries out the outputs of the parts until there are no more.
+// Carries out the outputs of the SA client, the caches and the interface until there are no more.
 void InfinibandPort::run(Time now) {
   for (bool some = true; some;) {
     some = false;

@@ -22,8 +22,8 @@
 
 namespace verbena::node {
 
-// Is the subnet's side of one InfiniBand port of a node: it asks the SA, and does what an IPoIB
-// interface does, so that the RDMA CM finds hosts by their IP addresses.
+// Implements the services of one InfiniBand port of a node.  It asks the SA, and acts as an IPoIB
+// interface, so that the RDMA CM finds hosts by their IP addresses.
 //
 //   find_route(IP)  -->  Neighbours: ARP, or neighbour discovery  -->  GID
 //   find_route(GID) ----------------------------------------------->  PathCache  -->  RouteFound
@@ -38,10 +38,10 @@ class InfinibandPort {
   // The interface's queue pair; no program has one of the first QP numbers.
   static constexpr Qpn kIpoibQpn{2};
   static constexpr Duration kRouteTimeout = std::chrono::seconds(60);
-  static constexpr std::size_t kRoutesMax = 65536;  // that are sought at once
+  static constexpr std::size_t kRoutesMax = 65536;  // routes that are being found
   // A route of ports with several LIDs has an alternate path.
   static constexpr std::uint8_t kPathsPerRoute = 2;
-  static constexpr std::size_t kFramesMax = 1024;  // that wait for transmit()
+  static constexpr std::size_t kFramesMax = 1024;  // frames that wait for transmit()
   static constexpr std::size_t kJoinsMax = 65536;  // of programs
   // A broadcast group that the SA does not know is asked for again after these times.
   static constexpr Duration kJoinPauseMin = std::chrono::seconds(1);
@@ -50,7 +50,7 @@ class InfinibandPort {
 
   InfinibandPort(PortId port, const sa::Client::Config& config, Random random);
 
-  // Tells the state of the port, and the addresses that the host has there.
+  // Sets the state of the port, and the addresses that the host has there.
   void set_state(const PortState& state, Time now);
   void set_addresses(std::vector<ipoib::OwnAddress> addresses, Time now);
 
@@ -71,7 +71,7 @@ class InfinibandPort {
     bool by_gid = false;  // the destination is a GID, not an IP address
     Gid source{};         // of this host, from which the route leads
   };
-  // Seeks a route.  A RouteFound follows.
+  // Finds a route.  A RouteFound follows.
   void find_route(const Wanted& wanted, Time now);
 
   struct Flushed {
@@ -91,15 +91,15 @@ class InfinibandPort {
     std::uint8_t join_state = 0;   // bits of MCMemberRecord
   };
   // Joins a group at the SA.  GroupJoined follows, and after a success GroupLost at most once.  As
-  // on Linux, parameters that the program cannot give are those of the partition's broadcast group;
-  // so a join waits until the port is in that, for kGroupTimeout at most.
-  // REQUIRES: each token is greater than those before it.
+  // on Linux, parameters that the program cannot give are taken from the partition's broadcast
+  // group.  So a join waits until the port is a member of the broadcast group, for kGroupTimeout at
+  // most.  REQUIRES: each token is greater than those before it.
   void join(const GroupWanted& wanted, Time now);
   // Ends a join in any state.  Nothing follows.
   void leave(std::uint64_t token, Time now);
 
   // ---- packets and time
-  // Takes a MAD of the SA's class that has come by this port.
+  // Takes a MAD of the SA's class that has arrived at this port.
   void receive_mad(const mad::Address& from, std::span<const std::byte> mad, Time now);
   // Takes a packet for the interface's queue pair, or for one of its groups.
   void receive(const link::Arrival& arrival, Time now);
@@ -114,7 +114,8 @@ class InfinibandPort {
     std::uint64_t token = 0;
     Result<rdmacm::Route> route{};
   };
-  // Asks the owner to let packets for the group reach receive(), or not any more: is_member().
+  // Asks the owner to pass packets for the group to receive(), or to stop that, as is_member()
+  // says.
   struct GroupChanged {
     Gid mgid{};
   };
@@ -122,7 +123,7 @@ class InfinibandPort {
     std::uint64_t token = 0;
     Result<wire::McMemberRecord> group{};
   };
-  // The group is gone, or has other parameters now.
+  // Reports that the group is gone, or has other parameters now.
   struct GroupLost {
     std::uint64_t token = 0;
   };
@@ -137,7 +138,7 @@ class InfinibandPort {
   const ipoib::Neighbours& neighbours() const { return neighbours_; }
   struct Counters {
     std::uint64_t frames_sent = 0;
-    std::uint64_t frames_dropped = 0;  // kFramesMax, or the way to the receiver is not known
+    std::uint64_t frames_dropped = 0;  // over kFramesMax, or the path to the receiver is not known
     std::uint64_t limit_routes = 0;
     std::uint64_t limit_joins = 0;
   };
@@ -146,7 +147,7 @@ class InfinibandPort {
  private:
   struct Route {
     Wanted wanted{};
-    std::optional<sa::PathTicket> ticket{};  // else the neighbour is sought
+    std::optional<sa::PathTicket> ticket{};  // none: the neighbour is being resolved
     Time until{};
   };
   struct Frame {
@@ -195,12 +196,12 @@ class InfinibandPort {
   ipoib::Neighbours neighbours_;
   std::map<std::uint64_t, Route> routes_{};  // by token
   std::optional<sa::MemberId> broadcast_{};
-  std::optional<wire::McMemberRecord> group_{};  // if joined
+  std::optional<wire::McMemberRecord> group_{};  // the broadcast group, if joined
   Time join_again_ = kNever;
   Duration join_pause_ = kJoinPauseMin;
-  // Wait for the broadcast group, by token.  The first one has waited for longest.
+  // Joins that wait for the broadcast group, by token.  The first one has waited longest.
   std::map<std::uint64_t, WaitingJoin> waiting_joins_{};
-  std::map<std::uint64_t, Group> groups_{};  // that the SA was asked for, by token
+  std::map<std::uint64_t, Group> groups_{};  // joins that the SA was asked for, by token
   std::map<sa::MemberId, std::uint64_t> token_of_member_{};
   std::deque<Frame> frames_{};
   std::deque<Output> outputs_{};

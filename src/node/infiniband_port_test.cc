@@ -52,7 +52,7 @@ class SubnetPortTest : public testing::Test {
     for (unsigned i = 0; i < 2; ++i) set_state(i, state(i));
   }
 
-  // Moves packets until none is under way, and keeps the other outputs.
+  // Delivers packets until none is under way, and stores the other outputs.
   void pump() {
     for (bool some = true; some;) {
       some = false;
@@ -63,7 +63,7 @@ class SubnetPortTest : public testing::Test {
       for (unsigned i = 0; i < 2; ++i) some = take(i) || some;
     }
   }
-  // Lets time pass.
+  // Advances the time, and runs the timers until then.
   void run_for(Duration duration) {
     const Time end = world_.now() + duration;
     pump();
@@ -150,7 +150,7 @@ TEST_F(SubnetPortTest, RouteToAnIpAddressHasThePathOfItsPort) {
 }
 
 // ibacm puts 2048 bytes and 10 Gbit/s into each path that it makes itself.
-TEST_F(SubnetPortTest, MtuOfARouteIsThatOfTheSasPath) {
+TEST_F(SubnetPortTest, RouteHasTheMtuOfThePathRecord) {
   start();
   for (const std::uint8_t mtu : {std::uint8_t{1}, std::uint8_t{5}}) {
     manager.path_mtu = mtu;
@@ -206,7 +206,7 @@ TEST_F(SubnetPortTest, RouteToAGidNeedsNoAddress) {
   EXPECT_EQ(found->route->address.destination_lid, lid(1));
 }
 
-TEST_F(SubnetPortTest, RouteToTheHostItselfNeedsNobody) {
+TEST_F(SubnetPortTest, RouteToTheHostItselfNeedsNoRequest) {
   set_state(0, state(0));
   manager.die();
   for (const Gid& to : {kIps[0], wire::ipv4_gid(0x7f000001)}) {
@@ -217,7 +217,7 @@ TEST_F(SubnetPortTest, RouteToTheHostItselfNeedsNobody) {
   }
 }
 
-TEST_F(SubnetPortTest, RoutesThatAreNotFoundSayWhy) {
+TEST_F(SubnetPortTest, FailedRoutesHaveAReason) {
   const auto down = route(0, kIps[1]);
   ASSERT_TRUE(down && !down->route);
   EXPECT_EQ(down->route.error().code, Errc::kUnreachable);
@@ -245,7 +245,7 @@ TEST_F(SubnetPortTest, RouteIsFoundOnceAManagerHasBegun) {
   EXPECT_TRUE(found_[0]->route.has_value());
 }
 
-TEST_F(SubnetPortTest, PortThatWasDownIsAskedAgain) {
+TEST_F(SubnetPortTest, RoutesAreQueriedAgainAfterThePortWasDown) {
   start();
   ASSERT_TRUE(route(0, kIps[1]));
   PortState down = state(0);
@@ -281,7 +281,7 @@ TEST_F(SubnetPortTest, GroupOfAProgramHasTheParametersOfTheBroadcastGroup) {
 }
 
 // Some of the joins that wait for the broadcast group cannot even be sent to the SA.
-TEST_F(SubnetPortTest, EachJoinThatWaitsIsAnsweredWhenTheBroadcastGroupIsThere) {
+TEST_F(SubnetPortTest, WaitingJoinsAreAnsweredWhenTheBroadcastGroupIsJoined) {
   const auto join = [this](std::uint64_t token, Pkey pkey, const Gid& group, bool is_mgid) {
     port(0).join({.token = token,
                   .port_space = rdmacm::kPortSpaceIpoib,
@@ -340,8 +340,8 @@ TEST_F(SubnetPortTest, SendOnlyJoinIsRefusedIfTheSaHasNoSuchMembers) {
   EXPECT_TRUE(joined_[0][1].group);
 }
 
-// A manager that begins anew may give the group another MLID.  Then its members hear of it.
-TEST_F(SubnetPortTest, MembersAreMembersAgainUnderANewManagerOrAreToldThatTheyAreNot) {
+// A restarted manager may give the group another MLID.  Then its members are told.
+TEST_F(SubnetPortTest, MembersJoinAgainUnderANewManagerOrAreToldOfTheLoss) {
   start();
   port(0).join({.token = 3,
                 .port_space = rdmacm::kPortSpaceIpoib,
@@ -363,7 +363,7 @@ TEST_F(SubnetPortTest, MembersAreMembersAgainUnderANewManagerOrAreToldThatTheyAr
 }
 
 // The old manager did not answer the join of the second group, so the new one is asked.
-TEST_F(SubnetPortTest, NewManagerHearsOfNewGroupsAfterTheOthers) {
+TEST_F(SubnetPortTest, NewManagerIsAskedForNewGroupsAfterTheOldOnes) {
   start();
   const Gid old_mgid = wire::broadcast_mgid({0xffff});
   const Gid new_mgid =

@@ -9,7 +9,7 @@
 namespace verbena::node {
 
 // Asks the owner for the lane's memory, unless there is a lane already.  A program that asks twice
-// hears of the range again.
+// is told the range again.
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::AttachLane& m, Time) {
   const auto has_it = [&](const auto& other) {
     return std::ranges::find(other.second.ranges, m.range) != other.second.ranges.end();

@@ -175,8 +175,8 @@ void Node::receive(const link::Arrival& arrival, Time now) {
 
 namespace {
 
-// Returns the way for an answer to a MAD.  The hop limit and the UDP port of the arrival say
-// nothing about the way back.
+// Returns the path for an answer to a MAD.  The hop limit and the UDP port of the arrival do not
+// apply to the way back.
 link::Address answer_path(const link::Address& arrival) {
   link::Address back = arrival.reversed();
   back.source_port = 0;

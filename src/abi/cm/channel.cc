@@ -33,7 +33,8 @@ VB_EXPORT rdma_event_channel* rdma_create_event_channel() {
   return channel.release();
 }
 
-// It cannot fail: ids that still use the channel keep it in libverbena, and get no more events.
+// Destroying a channel cannot fail.  Ids that still use it keep it in libverbena, and get no more
+// events.
 VB_EXPORT void rdma_destroy_event_channel(rdma_event_channel* channel) {
   auto* mine = static_cast<CmChannel*>(channel);
   mine->blocking = (fcntl(mine->fd, F_GETFL) & O_NONBLOCK) == 0;

@@ -22,7 +22,7 @@ namespace verbena::abi {
 struct CmChannel : rdma_event_channel {
   vb_handle library_handle;
   std::atomic<bool> destroyed{false};
-  bool blocking = true;  // the descriptor's mode when the channel was destroyed
+  bool blocking = true;  // the mode of the descriptor when the channel was destroyed
   std::atomic<std::uint64_t> last_request{0};  // cookie of the id that the last request created
   std::atomic<bool> defers_requests{false};    // the program takes requests and uses them later
 };
@@ -96,7 +96,7 @@ inline bool is_datagram(const rdma_cm_id& id) { return id.qp_type == IBV_QPT_UD;
 
 // ---- functions that return 0 or a positive errno
 
-// Creates an id.  If `library_handle` is not 0, the id wraps that one of a CONNECT_REQUEST.
+// Creates an id.  If `library_handle` is not 0, it is the id of a CONNECT_REQUEST in libverbena.
 int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
                vb_handle library_handle, CmId*& id);
 // Frees an id that the program destroys.  First it waits until other threads have acknowledged
@@ -119,8 +119,8 @@ void cm_forget_device();
 void cm_forget_lookups();
 // Asks the subnet administration for the service of this name or number (RAI_SA).  The program gets
 // an event, for which a synchronous id waits.  EOPNOTSUPP: a node is given, as on Linux, or the id
-// is on no InfiniBand port.  EINVAL: the service is no name or number, or the id is not bound to a
-// port.
+// is on no InfiniBand port.  EINVAL: the service is neither a name nor a number, or the id is not
+// bound to a port.
 int cm_find_services(CmId& id, const char* node, const char* service);
 // Lists what cm_find_services() has found.  ENOENT: nothing.
 int cm_services(const CmId& id, rdma_addrinfo*& list);
@@ -128,7 +128,7 @@ int cm_services(const CmId& id, rdma_addrinfo*& list);
 int cm_refresh(CmId& id);
 // Tells libverbena which QP the id has: programs move a QP between ids by writing to id->qp.
 int cm_follow_qp(CmId& id);
-// Names a device that ids of this process share, and its default protection domain.
+// Holds a device that ids of this process share, and its default protection domain.
 struct CmDevice {
   ibv_context* verbs;
   ibv_pd* pd;

@@ -77,7 +77,7 @@ VB_EXPORT int rdma_join_multicast(rdma_cm_id* id, sockaddr* addr, void* context)
   return waits ? cm_complete(mine) : 0;
 }
 
-// It does not wait: an event that the program holds stays valid until it is acknowledged.
+// Leaving does not wait: an event that the program holds stays valid until it is acknowledged.
 VB_EXPORT int rdma_leave_multicast(rdma_cm_id* id, sockaddr* addr) {
   if (addr == nullptr) return failed(EINVAL);
   auto& mine = *static_cast<CmId*>(id);

@@ -25,8 +25,8 @@ namespace um = ipc::umad;
 
 namespace {
 
-// The openings of this process by their descriptors.  They live until the end of the process, since
-// other threads may use them then.
+// Lists the open ports of this process by their descriptors.  The list is never destroyed, since
+// other threads may use it while the process ends.
 struct Openings {
   std::mutex lock;
   std::map<int, std::shared_ptr<OpenPort>> by_fd;
@@ -60,8 +60,9 @@ int OpenPort::open(const char* name, int number, bool enforce_smi) {
   if (!requests) return error == ENODEV ? -EOPNOTSUPP : error == EINVAL ? -EINVAL : -EIO;
   std::shared_ptr<OpenPort> left;  // is destroyed without the lock
   const std::lock_guard guard(openings().lock);
-  // A program may have closed the descriptor of an earlier opening by close(), so that the new one
-  // has its number.  The earlier opening closes the number once more, so the new one takes another.
+  // A program may have closed the descriptor of an older port by close(), so that the new port got
+  // the same number.  Destroying the older port closes that number once more, so the new port takes
+  // another number.
   while (const auto old = openings().by_fd.extract(mads.get())) {
     auto other = mads.duplicate();
     if (!other) return -EIO;
@@ -156,8 +157,8 @@ int wait_for_mad(int fd, int timeout_ms) {
   return ready == 0 ? -ETIMEDOUT : -EIO;
 }
 
-// Waits as on a device that was removed, on which nothing arrives any more.  A program that asks
-// again and again would else use a processor.
+// Waits as on a removed device, on which nothing arrives.  Otherwise a program that receives in a
+// loop would use a whole processor.
 int wait_for_nothing(int timeout_ms) {
   explain("the fabric is gone: no MADs arrive any more");
   if (timeout_ms != 0) ::poll(nullptr, 0, timeout_ms);
@@ -202,7 +203,7 @@ int receive(int fd, ib_user_mad& mad, int& length, int timeout_ms) {
   return -errno;
 }
 
-// Returns the agent's id, or a negative errno with its text in the trace.
+// Returns the number of the MAD agent, or a negative errno with its text in the trace.
 int add_agent(int fd, const um::Register& request) {
   const auto port = OpenPort::find(fd);
   if (!port) {

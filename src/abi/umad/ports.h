@@ -11,13 +11,13 @@
 
 namespace verbena::abi::umad {
 
-// Is an opening of a port.  Its descriptor for the program is the connection on which MADs arrive.
-// Threads may send, register and receive at once.
+// Represents an open port.  Its descriptor for the program is the connection on which MADs arrive.
+// Threads may send, register and receive at the same time.
 class OpenPort {
  public:
   // Returns the descriptor, or a negative errno as umad_open_port() does.
   static int open(const char* name, int number, bool enforce_smi);
-  // Returns null if the descriptor is none of ours.
+  // Returns null if the descriptor is not an open port.
   static std::shared_ptr<OpenPort> find(int fd);
   static void close(int fd);
 

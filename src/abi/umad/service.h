@@ -30,11 +30,12 @@ int umad_get_smi_gsi_pair_by_ca_name(const char* devname, std::uint8_t portnum,
 
 namespace verbena::abi::umad {
 
-// Is a connection with the service of this program's node.
+// Represents a connection with the service of this program's node.
 class ServiceConnection {
  public:
-  // Finds the service by VERBENA_FABRIC and VERBENA_NODE, and says what the connection is for.  If
-  // the answer carries a descriptor, `fd` gets it.  On an error, explain() has told the reason.
+  // Finds the service by VERBENA_FABRIC and VERBENA_NODE, and tells it the purpose of the
+  // connection.  If the answer carries a descriptor, `fd` gets it.  On an error, explain() has
+  // printed the reason.
   static std::optional<ServiceConnection> open(ipc::umad::Hello hello, int& error,
                                                os::Fd* fd = nullptr);
 
@@ -42,7 +43,8 @@ class ServiceConnection {
   std::optional<std::vector<std::byte>> ask(std::span<const std::byte> request,
                                             std::vector<os::Fd>& fds,
                                             std::span<const int> passed = {});
-  // Does this for requests that a Reply answers; a service that is gone gives EIO.
+  // Works as ask() for requests that are answered by a Reply.  If the service is gone, the Reply
+  // has EIO.
   ipc::umad::Reply ask_reply(std::span<const std::byte> request, std::span<const int> passed = {});
 
  private:
@@ -52,9 +54,9 @@ class ServiceConnection {
 };
 
 // Returns the devices of this program's node, sorted by name.  Without a node (VERBENA_NODE) these
-// are the host's own.  Nothing: there is no service, or no agent.
+// are the host's own.  Returns nothing if there is no service, or no agent.
 std::optional<std::vector<ipc::umad::Device>> query_devices();
-// Returns the devices of the host itself, as libverbena tells them.
+// Returns the devices of the host itself, as libverbena reports them.
 std::optional<std::vector<ipc::umad::Device>> own_devices();
 bool has_node();
 
@@ -70,7 +72,8 @@ struct Choice {
 // Chooses as libibumad does: without a name the first device with an active port, or else with a
 // link that is up; without a port (0) the first active one, or else the first that is up.  Only
 // ports of InfiniBand count.  Without `wants_port` a name is taken as it is.  If no device fits,
-// the name is the one that libibumad has always used.  Nothing: the named device has no such port.
+// the name is the one that libibumad has always used.  Returns nothing if the named device has no
+// such port.
 std::optional<Choice> choose(const char* name, int port, bool wants_port, bool enforce_smi = false);
 
 const ipc::umad::Device* find_device(const std::vector<ipc::umad::Device>& devices,

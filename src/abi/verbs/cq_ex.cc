@@ -24,7 +24,7 @@ std::uint64_t now_ns(clockid_t clock) {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// Measures the first time more than once: the thread may lose its processor between two clocks.
+// Repeats the first measurement: the thread may lose its processor between reading the two clocks.
 void measure(WallClock& clock) {
   constexpr int kTries = 8;
   constexpr std::uint64_t kGood = 2'000;  // ns

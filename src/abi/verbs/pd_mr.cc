@@ -124,7 +124,7 @@ VB_EXPORT int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t
                            int access) {
   const auto changes = [flags](int bit) { return (flags & bit) != 0; };
   const bool moves = changes(IBV_REREG_MR_CHANGE_TRANSLATION);
-  // An argument that does not change may be invalid: programs pass anything.
+  // An argument that the flags do not select is not checked: programs pass anything there.
   if (!changes(IBV_REREG_MR_CHANGE_PD)) pd = nullptr;
   if ((changes(IBV_REREG_MR_CHANGE_PD) && pd == nullptr) ||
       (moves && (addr == nullptr || length == 0))) {

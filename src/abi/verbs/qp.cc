@@ -21,12 +21,12 @@ EventTargets<Qp>& qps() {
 namespace {
 
 using border::from_border;
-using border::to_border;  // attributes.h has these; another one is below
+using border::to_border;  // another overload is below
 
 // libverbena refuses these flags with EINVAL.
 constexpr std::uint32_t kRefusedFlags = ~0u;
 
-// This is only for windows of type 2: ibv_bind_mw() binds those of type 1.
+// Requests bind only windows of type 2: ibv_bind_mw() binds those of type 1.
 bool may_bind(const decltype(ibv_send_wr::bind_mw)& bind) {
   return bind.mw != nullptr && bind.mw->type == IBV_MW_TYPE_2 && bind.bind_info.mr != nullptr;
 }
