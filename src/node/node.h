@@ -182,10 +182,11 @@ class Node {
   std::vector<ipc::NamedCount> counters() const;
   std::size_t ids() const;
   std::size_t endpoints() const { return rdmacm_.endpoints(); }
-  // Returns a page of what the InfiniBand ports know.  kNotSupported: the host has none.
+  // Returns a page of the paths, groups or addresses that the InfiniBand ports know. kNotSupported:
+  // the host has no such port.
   Result<ipc::SaReply> show_sa(const ipc::ShowSa& wanted, Time now) const;
-  // Forgets all paths and addresses of the InfiniBand ports, and says how many.  Memberships and
-  // questions under way go on.  kNotSupported: the host has no such port.
+  // Forgets all paths and addresses of the InfiniBand ports, and returns their numbers.
+  // Memberships and pending queries stay. kNotSupported: the host has no such port.
   Result<ipc::SaFlushed> flush_sa(Time now);
   // Returns true if there is no program, no quiescing range and no pending disconnect: the agent
   // may exit.
@@ -196,7 +197,7 @@ class Node {
     Program program{};
     ipc::DirectAccess direct{};
     std::vector<std::uint16_t> ranges{};
-    std::vector<std::uint16_t> old_ranges{};  // leased from an earlier agent
+    std::vector<std::uint16_t> old_ranges{};  // ranges leased from an earlier agent
     // Holds the ids that the program has named, by the index in the name; includes destroyed ids.
     std::vector<rdmacm::IdHandle> named{};
     // Holds the names of ids that could not be created, with the reasons.
@@ -212,7 +213,7 @@ class Node {
     std::uint16_t range = 0;
     ClientId owner = 0;  // the range counts towards this program's limit, if it still lives
   };
-  // Interfaces tells on which interfaces a range's sockets are to be members of a group.
+  // Lists the interfaces on which a range's sockets are to be members of a group.
   using GroupOfRange = std::pair<std::uint16_t, Gid>;
   struct Interfaces {
     bool all = false;
@@ -294,9 +295,9 @@ class Node {
   void close_lanes(ClientId client);
   void tell_lane_closed(LaneId lane, const LaneTable::Lane& closed, ClientId leaving);
   void tell_lane_range(ClientId owner, std::uint16_t range, bool taken);
-  // Tells why an id cannot be bound to the address `wanted`; if that is null, why it cannot listen
-  // on its own address.  For example "port 7000 is in use, by PID 17".  Empty if the cause is
-  // unknown.
+  // Returns the reason why an id cannot be bound to the address `wanted`; if that is null, why it
+  // cannot listen on its own address.  For example "port 7000 is in use, by PID 17".  Empty if the
+  // cause is unknown.
   std::string holder_of_port(ClientId client, rdmacm::IdHandle name,
                              const rdmacm::SocketAddress* wanted) const;
 
@@ -310,7 +311,7 @@ class Node {
   struct SubnetGroup {
     ClientId client = 0;
     PortId port{};
-    std::uint64_t request = 0;  // as long as the join was not answered
+    std::uint64_t request = 0;  // until the join is answered
   };
   std::map<std::uint64_t, SubnetGroup> subnet_groups_;  // by token, which names the membership
 

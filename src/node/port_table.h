@@ -51,7 +51,7 @@ class PortTable {
   explicit PortTable(const std::vector<DeviceConfig>& devices);
 
   void set_addresses(const std::vector<HostAddress>& addresses);
-  // Sets why no port of the host works; nothing if they do.
+  // Sets the reason why no port of the host works; nothing if they work.
   void set_why_all_down(std::optional<std::string> why);
   void set_reach(ipc::Reach reach) { reach_ = std::move(reach); }
   // kAddressNotFound: there is no such port.  kInvalidArgument: see ipc::check_devices().
@@ -66,7 +66,7 @@ class PortTable {
     PortId port{};
     std::uint32_t gid_index = 0;
     LinkLayer link_layer{};
-    Pkey pkey{};  // the one that connections from there use
+    Pkey pkey{};  // connections from this address use it
   };
   // Returns the port with an interface that has the IP address, or the GID.
   std::optional<PortId> find_interface(const Gid& address, bool by_gid) const;

@@ -55,12 +55,12 @@ TEST_F(InfinibandPortTest, GidsKeepTheIndexesOfTheirGuids) {
   EXPECT_FALSE(table.find(gid_of(3), 0).has_value());
 }
 
-TEST_F(InfinibandPortTest, AddressesOfTheHostAreNoGids) {
+TEST_F(InfinibandPortTest, AddressesOfTheHostAreNotGids) {
   table.set_addresses({{.port = kPort, .gid = gid_of(9), .interface = 2}});
   EXPECT_TRUE(port().gids.empty());
 }
 
-TEST_F(InfinibandPortTest, TellsWhyItIsNotActive) {
+TEST_F(InfinibandPortTest, GivesTheReasonWhyItIsNotActive) {
   ASSERT_TRUE(table.set_state(kPort, {.why_down = "no manager", .link = {.state = 2}}));
   EXPECT_FALSE(port().active);
   EXPECT_EQ(port().why_down, "no manager");

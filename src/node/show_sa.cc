@@ -1,4 +1,4 @@
-// Tells what the InfiniBand ports of a node know of their subnet.
+// Lists the paths, groups and addresses that the InfiniBand ports of a node know.
 
 #include <algorithm>
 #include <string>
@@ -17,7 +17,7 @@ class Page {
  public:
   Page(std::uint32_t skip, bool& more) : skip_(skip), more_(more) {}
 
-  // Calls make() for the row, if the page has it.
+  // Calls make() for the row, if the row is on the page.
   template <class Row>
   void add(std::vector<Row>& rows, auto&& make) {
     if (skip_ != 0) {

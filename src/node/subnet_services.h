@@ -23,7 +23,7 @@ namespace verbena::node {
 // Pure; one thread.  The owner of the ports passes their ServiceEvents to on().
 class SubnetServices {
  public:
-  static constexpr std::size_t kPerClientMax = 1024;  // registrations and questions
+  static constexpr std::size_t kPerClientMax = 1024;  // registrations and queries
   static constexpr Duration kTimeoutMax = std::chrono::hours(1);
 
   // REQUIRES: the ports outlive this object.
@@ -36,7 +36,7 @@ class SubnetServices {
   // Registers a service.  A Reply to the request follows.  kAddressInUse: a program of this node
   // has registered it.  Other errors are those of find().
   Result<void> add(ClientId client, std::uint64_t request, const ipc::AddService& wanted, Time now);
-  // kInvalidArgument: this is no registration of the program.
+  // kInvalidArgument: the program has no such registration.
   Result<void> remove(ClientId client, std::uint64_t registration, Time now);
   void client_gone(ClientId client, Time now);
 
@@ -62,7 +62,7 @@ class SubnetServices {
   bool is_registered(PortId port, const wire::ServiceRecord& record) const;
 
   std::map<PortId, InfinibandPort>& ports_;
-  std::map<std::uint64_t, Entry> entries_{};  // by the number of the registration or question
+  std::map<std::uint64_t, Entry> entries_{};  // by the number of the registration or query
   std::uint64_t last_number_ = 0;
   std::uint64_t limits_met_ = 0;
 };

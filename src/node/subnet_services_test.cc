@@ -109,7 +109,7 @@ TEST_F(SubnetServicesTest, OneServiceIsNotRegisteredTwice) {
   EXPECT_TRUE(add(client_, service("database")));
 }
 
-TEST_F(SubnetServicesTest, QuestionsWithoutAManagerEndAtTheirTimeout) {
+TEST_F(SubnetServicesTest, QueriesWithoutAManagerEndAtTheirTimeout) {
   manager_.die();
   EXPECT_EQ(find(by_name("database")).error().code, Errc::kTimedOut) << "no reply yet";
   node_.on_message(client_, ipc::encode(5, by_name("database")), now());
@@ -143,8 +143,8 @@ TEST_F(SubnetServicesTest, InvalidRequestsAndLimitsAreRefused) {
   EXPECT_EQ(many->left_out, SubnetServices::kPerClientMax - ipc::kServicesPerReply);
 }
 
-// A program may give an id whose address is resolved a path of its own.
-TEST_F(SubnetServicesTest, AnIdTakesAPathThatBeginsAtItsPort) {
+// A program may set a path of its own for an id whose address is resolved.
+TEST_F(SubnetServicesTest, AnIdTakesOnlyAPathThatBeginsAtItsPort) {
   const rdmacm::IdHandle id{std::uint64_t{1} << 32 | ipc::kNamed | ++ids_};
   node_.on_message(client_, ipc::encode(0, ipc::CreateId{id, rdmacm::kPortSpaceTcp, 2}), now());
   rdmacm::PathInfo path{.address = {.link_layer = LinkLayer::kInfiniband,

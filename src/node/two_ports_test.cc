@@ -1,4 +1,4 @@
-// Tests what a node does whose HCA has two ports in one subnet.
+// Tests a node whose HCA has two ports in one subnet.
 #include <gmock/gmock.h>
 
 #include "node/test_subnet_node.h"

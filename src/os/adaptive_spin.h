@@ -8,7 +8,7 @@ namespace verbena::os {
 // woken (adaptive spin).  It recommends spinning after a few waits that ended within `moment`.  A
 // spin that finds nothing stops spinning for some waits; each further failure doubles their number,
 // until spins succeed again.  Spins fail while other threads compute, because the thread that is to
-// answer then has no processor.  For one thread; constinit.
+// answer then has no processor.  Only one thread may use it.  It can be constinit.
 class AdaptiveSpin {
  public:
   explicit constexpr AdaptiveSpin(Duration moment) : moment_(moment) {}

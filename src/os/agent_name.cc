@@ -51,7 +51,8 @@ std::string agent_socket_name_of(uid_t uid) {
   std::ostringstream map;
   if (file) map << file.rdbuf();
   struct stat status {};
-  // Without /proc there is no map and no namespace to ask for: the user id alone makes the name.
+  // Without /proc neither the map nor the namespace is known, so the name is made from the user id
+  // alone.
   const bool owns_proc_sys = ::stat("/proc/sys", &status) != 0 || status.st_uid == uid;
   const bool known = ::stat("/proc/self/ns/user", &status) == 0;
   return agent_socket_name(uid_outside(uid, map.str()), owns_proc_sys, known ? status.st_ino : 0);

@@ -10,8 +10,8 @@
 #include "base/time.h"
 #include "os/fd.h"
 
-// Starts the agent from within a program that must notice nothing of it: the program gets no
-// SIGCHLD and waitpid(-1) finds nothing.  The agent inherits no descriptor, directory, mask, signal
+// Starts the agent from within a program that must not notice it: the program gets no SIGCHLD and
+// waitpid(-1) finds nothing.  The agent inherits no descriptor, directory, mask, signal
 // disposition, terminal, CPU affinity, real-time priority or resource limit.
 //
 //   program --clone, no exit signal--> helper: setsid, stdio, ... --clone--> exec verbenad

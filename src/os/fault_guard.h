@@ -2,9 +2,10 @@
 
 #include <cstddef>
 
-// Lets the engine touch memory of the program that may have gone since it was registered: it may be
-// unmapped or protected, or its file may have become shorter than the mapping.  A hardware adapter
-// pins the pages and is not affected.  Here the touch fails, and the program gets no signal.
+// Lets the engine touch registered memory that may have become inaccessible: the program may have
+// unmapped or protected it, or its file may have become shorter than the mapping.  A hardware
+// adapter pins the pages and is not affected.  Here the touch fails, and the program gets no
+// signal.
 //
 // There are two ways.  Each thread checks every few milliseconds which one it can use:
 //  * A handler of SIGSEGV and SIGBUS jumps out of the touch.  This costs about ten nanoseconds if

@@ -89,7 +89,7 @@ void expect_failures_and_no_signal(Gone gone = Gone::kUnmapped) {
 
   EXPECT_TRUE(write_to(nullptr, 0));
   EXPECT_FALSE(write_to(nullptr, 1));
-  // These are no valid addresses of this machine: the kernel does not report where the fault was.
+  // These addresses are not valid on this machine: the kernel does not report where the fault was.
   EXPECT_FALSE(read_from(reinterpret_cast<std::byte*>(std::uintptr_t{1} << 62), 8));
   EXPECT_FALSE(read_from(reinterpret_cast<std::byte*>(UINTPTR_MAX - 3), 8));
   ::munmap(memory, 4 * kPage);
@@ -200,7 +200,7 @@ TEST(FaultGuard, OtherFaultsReachTheProgramsEarlierHandler) {
     EXPECT_EQ(handled, 1);
     EXPECT_EQ(memory[0], std::byte{7});
     ::mprotect(memory, kPage, PROT_NONE);
-    EXPECT_FALSE(write_to(memory, 1));  // our handler ends it; the program's handler does not run
+    EXPECT_FALSE(write_to(memory, 1));  // our handler ends the touch; the program's does not run
     EXPECT_EQ(handled, 1);
   });
 }

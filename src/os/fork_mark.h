@@ -7,8 +7,8 @@
 
 namespace verbena::os {
 
-// Tells a process from a forked copy of it, at the cost of one load.  It is a page that the kernel
-// clears in the child of every fork() and of every clone() that copies the memory
+// Distinguishes a process from a forked copy of it, at the cost of one load.  It is a page that the
+// kernel clears in the child of every fork() and of every clone() that copies the memory
 // (MADV_WIPEONFORK), even if no pthread_atfork() handler runs.  A vfork() child shares the memory
 // and so the mark.
 class ForkMark {

@@ -5,8 +5,8 @@
 namespace verbena::os {
 
 // Decides when to call malloc_trim().  After a program has freed most of many objects, the free
-// memory lies between the objects that stay, so free() alone returns none of it to the system.  For
-// one thread.
+// memory lies between the objects that stay, so free() alone returns none of it to the system.
+// Only one thread may use it.
 class HeapTrim {
  public:
   // Trims the heap and returns true if is_due().  Call it with the current number of objects.

@@ -8,8 +8,8 @@
 
 namespace verbena::os {
 
-// Is a file in memory that tells when another process opens or closes it.  A process that has a
-// copy of file() opens it as /proc/self/fd/N, so nothing is left in a file system.
+// Represents a file in memory that reports when another process opens or closes it.  A process that
+// has a copy of file() opens it as /proc/self/fd/N, so nothing is left in a file system.
 //
 // Linux joins two openings in a row into one event if nobody reads events between them.  So this
 // suits files that one process at a time opens.
@@ -19,9 +19,9 @@ class HeldFile {
   static Result<HeldFile> create(const char* name);
 
   int file() const { return file_.get(); }
-  // Is readable when next_events() has some.
+  // Returns a descriptor that is readable when next_events() has some.
   int events_fd() const { return events_.get(); }
-  // Returns what has happened, in order: true for an opening, false for a closing.
+  // Returns the events in order: true for an opening, false for a closing.
   std::vector<bool> next_events();
 
  private:

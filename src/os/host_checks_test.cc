@@ -22,7 +22,7 @@ TEST(HostChecks, FeaturesThatOtherTestsUseWork) {
 }
 
 TEST(HostChecks, FailureReportsItsErrno) {
-  // So many rules need more instructions than a filter may have.
+  // This many rules need more instructions than a filter may have.
   const CheckResult result = try_steering(30'000);
   EXPECT_FALSE(result.works);
   EXPECT_NE(result.error, 0);

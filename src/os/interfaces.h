@@ -67,7 +67,7 @@ class InterfaceMonitor {
 // Describes how the kernel would send to an address.
 struct RouteAnswer {
   Gid source{};                 // the requested source, or the kernel's choice
-  std::uint32_t interface = 0;  // the loopback interface for an address of this host
+  std::uint32_t interface = 0;  // for an address of this host: the loopback interface
   std::uint32_t mtu = 0;        // bytes of an IP packet: the route's MTU, else the link's
   bool loopback = false;        // the destination is this host
   std::optional<Gid> gateway{};

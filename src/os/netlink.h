@@ -14,7 +14,7 @@
 #include "os/fd.h"
 
 // Queries the kernel's tables by netlink: routing (rtnetlink), for interfaces.cc and neighbours.cc,
-// and sockets (sock_diag), for tcp_table.cc.  One thread.
+// and sockets (sock_diag), for tcp_table.cc.  Only one thread may use it.
 namespace verbena::os {
 
 // Builds a request: the header, the family's fixed part and attributes.

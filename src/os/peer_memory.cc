@@ -92,7 +92,8 @@ Result<std::unique_ptr<ProcessMemory>> ProcessMemory::open(pid_t pid, const Memo
   return memory;
 }
 
-// The kernel copies the elements in their order, so the last 8 bytes are an element of their own.
+// The last 8 bytes are an element of their own, because the kernel copies the elements in order and
+// a reader may poll these bytes.
 bool ProcessMemory::write(std::uint64_t address, std::span<const std::span<std::byte>> from) {
   std::uint64_t value = mark_.value;
   LocalElements local;

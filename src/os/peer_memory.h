@@ -15,14 +15,14 @@
 
 // Lets two processes of one user copy to and from each other's memory (process_vm_readv(2)).
 //
-// Such a system call names the other process by its pid alone.  By the time of the call that may be
-// another process, or another program after an exec.  So each process has a mark: a page at a
-// random address that no ordinary mapping has.  Each call first copies to or from the mark, in the
-// order of its elements, and ends there if the page does not exist.  Neither an exec nor a forked
-// child has it.
+// Such a system call names the other process by its pid alone.  By the time of the call the pid may
+// belong to another process, or the process may run another program after an exec.  So each process
+// has a mark: a page at a random address that no ordinary mapping has.  Each call first copies to
+// or from the mark, in the order of its elements, and ends there if the page does not exist.
+// Neither an exec nor a forked child has it.
 namespace verbena::os {
 
-// Tells others where the mark of a process is.
+// Describes the mark of a process for others.
 struct MemoryMarkPlace {
   std::uint64_t address = 0;  // 0: no mark
   std::uint64_t value = 0;    // the first 8 bytes of the page

@@ -48,7 +48,7 @@ class Target {
   Target(const Target&) = delete;
   Target& operator=(const Target&) = delete;
 
-  // Lets the child do what `then` says, and waits until it has.
+  // Makes the child carry out `then`, and waits until it is done.
   void go_on() {
     ASSERT_EQ(::write(to_child_.get(), "x", 1), 1);
     char done = 0;

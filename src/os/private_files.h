@@ -19,7 +19,7 @@ Result<void> enter_private_files();
 // more.  Entries that the host adds later do not show up.  REQUIRES: enter_private_files().
 Result<void> open_private_directory(const std::string& directory);
 
-// Creates `file` as another name of the file `of`.  This makes a device node available without the
+// Creates `file` as another name of the file `of`.  So a device node becomes available without the
 // privilege to create one.
 Result<void> add_private_alias(const std::string& file, const std::string& of);
 

@@ -15,9 +15,9 @@ namespace verbena::os {
 // Opens a descriptor that becomes readable when the process ends.  kAddressNotFound: there is no
 // such process.
 Result<Fd> open_pidfd(pid_t pid);
-// Returns the pid of the process that a pidfd refers to.  kMalformed: it is no pidfd, or its
-// process has ended or is not visible from here.  Use it to check a pidfd that a program has sent
-// against the credentials of its channel.
+// Returns the pid of the process that a pidfd refers to.  kMalformed: the descriptor is not a
+// pidfd, or its process has ended or is not visible from here.  Use it to check a pidfd that a
+// program has sent against the credentials of its channel.
 Result<pid_t> pid_of_pidfd(int pidfd);
 // Returns true if the process of the pidfd has ended.
 bool has_ended(int pidfd);
@@ -27,8 +27,8 @@ bool has_ended(int pidfd);
 std::string process_name(pid_t pid);
 // Returns true if a signal or a debugger has stopped the process.  False if this is unknown.
 bool process_is_stopped(pid_t pid);
-// Returns the time when the process started, in clock ticks since the host booted.  Start time and
-// pid together identify a process for ever.  kAddressNotFound: there is no such process.
+// Returns the time at which the process started, in clock ticks since the host booted.  Start time
+// and pid together identify a process for ever.  kAddressNotFound: there is no such process.
 Result<std::uint64_t> process_start_time(pid_t pid);
 
 // Returns true if this process could touch [address, address + length) without a fault.

@@ -5,10 +5,10 @@
 
 namespace verbena::os {
 
-// Says what kind of program exec() of a file would start.
+// Tells what kind of program exec() of a file would start.
 enum class ProgramKind : std::uint8_t {
-  kNone,      // nothing that this process may execute: exec() will fail
-  kPreloads,  // the dynamic linker will load the library that was asked for
+  kNone,      // not executable for this process: exec() will fail
+  kPreloads,  // the dynamic linker will load the wanted library
   kForeign,   // any other program
 };
 
@@ -18,7 +18,7 @@ enum class ProgramKind : std::uint8_t {
 // children of fork() may call it.
 ProgramKind program_kind(const char* path, char* const* environment, std::string_view library);
 
-// Does the same for a file that execvpe() looks for in PATH.
+// Works as program_kind() for a file that execvpe() looks for in PATH.
 ProgramKind search_program_kind(const char* file, char* const* environment,
                                 std::string_view library);
 

@@ -78,7 +78,7 @@ TEST_F(ProgramKindTest, StaticProgramsAndOtherFilesAreForeign) {
             ProgramKind::kForeign);
 }
 
-TEST_F(ProgramKindTest, AFileThatCannotBeExecutedIsNone) {
+TEST_F(ProgramKindTest, AFileThatCannotBeExecutedHasNoKind) {
   EXPECT_EQ(kind("/nonexistent"), ProgramKind::kNone);
   EXPECT_EQ(program_kind(nullptr, environment_.data(), kLibrary), ProgramKind::kNone);
   EXPECT_EQ(search_program_kind("no-such-program-anywhere", environment_.data(), kLibrary),

@@ -21,7 +21,8 @@ namespace {
   sigset_t all;
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
-  // Its copies of other descriptors would keep sockets and names of the process alive.
+  // Closes the keeper's copies of other descriptors, which would keep sockets and names of the
+  // process alive.
   if (reading != 0) ::dup3(reading, 0, 0);
   ::close_range(1, ~0U, 0);
   std::array<std::byte, 1> none{};

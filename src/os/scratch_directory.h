@@ -9,8 +9,8 @@
 
 namespace verbena::os {
 
-// Is a directory for the files of this process and of its children.  It disappears with them,
-// however they end.
+// Owns a directory for the files of this process and of its children.  It is removed when they have
+// ended, however they end.
 //
 //   this process ---.
 //   children --------+-- write end of a pipe --> keeper: waits for end of file, removes the
@@ -31,7 +31,8 @@ class ScratchDirectory {
   ~ScratchDirectory();
 
   const std::string& path() const { return path_; }
-  // Is close-on-exec; a child that shall hold it clears that flag.
+  // Returns the write end of the pipe.  It is close-on-exec, so a child that shall hold it clears
+  // that flag.
   int held_fd() const { return held_.get(); }
 
  private:

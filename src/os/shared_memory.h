@@ -58,8 +58,8 @@ Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes,
 // Maps zeroed memory of this process alone, for use when create_shared_memory() fails.
 Result<Mapping> map_private(std::size_t bytes);
 
-// Maps all of a descriptor that somebody sent.  kMalformed: it is no memfd, its size is not sealed,
-// or its size is not between bytes_min and bytes_max.
+// Maps all of a descriptor that somebody sent.  kMalformed: the descriptor is not a memfd, its size
+// is not sealed, or its size is not between bytes_min and bytes_max.
 Result<Mapping> map_shared(int fd, std::size_t bytes_min, std::size_t bytes_max, bool writable);
 
 }  // namespace verbena::os

@@ -8,7 +8,7 @@
 namespace verbena::os {
 namespace {
 
-// A thread itself may cause these.
+// A thread itself may cause these signals, so they are never blocked.
 constexpr std::initializer_list<int> kFaults = {SIGSEGV, SIGBUS,  SIGILL, SIGFPE,
                                                 SIGTRAP, SIGABRT, SIGSYS};
 

@@ -6,9 +6,10 @@
 // Holds back signals in a thread that belongs to the program.
 namespace verbena::os {
 
-// Blocks signals in this thread during its lifetime.  A handler of the program may jump away and
-// would leave our locks locked; and a handler that shall end a wait must not run before the wait.
-// The kernel may still deliver a signal for the whole process to another thread.
+// Blocks signals in this thread during its lifetime.  There are two reasons.  A handler of the
+// program may jump away and would leave our locks locked.  And a handler that shall end a wait must
+// not run before the wait.  The kernel may still deliver a signal for the whole process to another
+// thread.
 class SignalHold {
  public:
   SignalHold();
@@ -35,8 +36,8 @@ class SignalHold {
   bool held_ = true;
 };
 
-// Tells what the handlers of the signals that a mask lets through do to a read(2) that waits: they
-// let it go on (SA_RESTART), or end it with EINTR.
+// Tells the effect of handlers on a read(2) that waits, for the signals that a mask lets through.
+// A handler with SA_RESTART lets it go on; any other one ends it with EINTR.
 enum class Interruption : std::uint8_t { kNone, kRestarts, kEnds, kBoth };
 // Asks the kernel for each signal, which takes some microseconds.  Leaves out signals of faults.
 Interruption interruption_by_handlers(const sigset_t& mask);

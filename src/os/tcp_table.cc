@@ -48,7 +48,8 @@ Result<TcpTable::Socket> TcpTable::find(const Name& local, const Name& peer) {
   }
   if (answer->empty()) return fail(Errc::kAddressNotFound, "no such socket");
   const auto found = answer->front().fixed<inet_diag_msg>();
-  // Without a connected socket, the kernel answers with a listener of the port.
+  // Checks the answer, because the kernel answers with a listener of the port if there is no
+  // connected socket.
   if (found.id.idiag_dport != wanted.id.idiag_dport) {
     return fail(Errc::kAddressNotFound, "no such socket");
   }

@@ -9,7 +9,7 @@
 namespace verbena::os {
 
 // Looks up TCP sockets of this network namespace in the kernel's table (sock_diag(7)).  Needs no
-// rights.  One thread.
+// privilege.  Only one thread may use it.
 class TcpTable {
  public:
   // Holds an address, where IPv4 ones are mapped (::ffff:a.b.c.d), and a port in host order.
@@ -19,8 +19,8 @@ class TcpTable {
   };
   struct Socket {
     std::uint64_t cookie = 0;  // as SO_COOKIE
-    bool held = false;         // a process still has a descriptor of it
-    std::uint32_t uid = 0;     // the user who made or accepted it
+    bool held = false;         // a process still has a descriptor of the socket
+    std::uint32_t uid = 0;     // the user who created or accepted the socket
   };
 
   static Result<TcpTable> open();

@@ -12,11 +12,11 @@ namespace verbena::os {
 // system has no more threads.
 Result<std::thread> start_thread(const char* name, std::move_only_function<void()> body);
 
-// Returns true if this thread may run on one processor only, so that nobody else runs while it
-// spins.
+// Returns true if this thread may run on one processor only, so that no other thread runs there
+// while it spins.
 bool has_one_processor();
 
-// Yields the processor to threads that wait for it.
+// Yields the processor to other threads.
 void let_others_run();
 
 }  // namespace verbena::os

@@ -101,9 +101,9 @@ class UdpReceiver {
   std::uint64_t lost_before_ = 0;  // Counters::lost of the sockets' former owners
 };
 
-// Sees every packet just before the kernel gets it, for captures.  The packet is sealed; its source
-// port and IPv4 identification are those that it will have on the wire.  UdpSender calls it in the
-// sending thread; it must not wait.
+// Observes every packet just before the kernel gets it, for captures.  The packet is sealed; its
+// source port and IPv4 identification are those that it will have on the wire.  UdpSender calls it
+// in the sending thread; it must not wait.
 class PacketObserver {
  public:
   PacketObserver() = default;

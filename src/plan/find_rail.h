@@ -23,18 +23,18 @@ struct RailId {
 };
 
 std::expected<HostIndex, std::string> find_host(const Fabric& fabric, std::string_view name);
-// Finds the rail that a user calls the link of HOST or HOST:DEVICE with a network.  The device is
+// Finds the rail for a user's "link of HOST (or HOST:DEVICE) with a network".  The device is
 // needed only if several rails of the host are in the network.
 std::expected<RailId, std::string> find_rail(const Fabric& fabric, std::string_view host_and_device,
                                              std::string_view network);
-// Does the same, with the two ends in any order.
+// Works as find_rail(), but takes the two ends in any order.
 std::expected<RailId, std::string> find_link(const Fabric& fabric, std::string_view a,
                                              std::string_view b);
 // Returns "a:verbena0 - red".
 std::string link_text(const Fabric& fabric, RailId rail);
 
-// Returns why a fault cannot happen in this fabric: it names something that does not exist, or a
-// rail cannot have the MTU.
+// Returns the reason why this fabric cannot have the fault: the fault names something that does not
+// exist, or the rail cannot have the MTU.
 std::optional<std::string> problem_with(const Fabric& fabric, const faults::Fault& fault);
 
 }  // namespace verbena::plan

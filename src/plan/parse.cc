@@ -19,8 +19,8 @@ namespace {
 
 std::string in_quotes(std::string_view text) { return "'" + std::string(text) + "'"; }
 
-// Returns the text with question marks for what is not ASCII in comments, or a problem if there is
-// any elsewhere: toml++ 3.3 has undefined behaviour for some of these characters.
+// Replaces characters in comments that are not ASCII by question marks.  Elsewhere such a character
+// is a problem.  The reason: toml++ 3.3 has undefined behaviour for some of them.
 std::expected<std::string, Problem> in_ascii(std::string_view text) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
@@ -58,7 +58,7 @@ std::expected<toml::table, Problem> read_toml(std::string_view text) {
   return std::unexpected(Problem{at.line, at.column, std::string(file.error().description())});
 }
 
-// Reads the tables of a file.  It remembers the first problem, and goes on with what it has.
+// Reads the tables of a file.  It remembers the first problem, and goes on reading.
 class Parser {
  public:
   std::expected<Fabric, Problem> fabric(const toml::table& file);
@@ -66,18 +66,18 @@ class Parser {
 
  private:
   void complain(const toml::source_region& where, std::string text);
-  // Complains about keys that nobody reads, which are mostly misspelt.
+  // Reports keys that were not read, which are mostly misspelt.
   void check_keys(const toml::table& table, std::string_view what,
                   std::initializer_list<std::string_view> known);
   std::string name(const toml::node& node, std::string_view what);
   std::string required_name(const toml::table& table, std::string_view key, std::string_view what);
   std::int64_t number(const toml::table& table, std::string_view key, std::int64_t preset,
                       std::int64_t min, std::int64_t max);
-  // Calls read(node) for each element of the list, which has 1 to `max`.  A list that is absent is
-  // refused if it is required.
+  // Calls read(node) for each element of the list, which has 1 to `max` elements.  A missing list
+  // is refused if it is required.
   void for_each(const toml::table& table, std::string_view key, std::size_t max, bool required,
                 auto read);
-  // Does the same for a list of tables.
+  // Calls read(table) for each table of a list of tables.
   void for_each_table(const toml::table& table, std::string_view key, std::size_t max,
                       bool required, auto read);
   void host(const toml::table& table);

@@ -75,11 +75,11 @@ struct Router {
   friend bool operator==(const Router&, const Router&) = default;
 };
 
-// Says that something breaks by itself, this time after the fabric has come up.
+// Describes a fault that happens by itself, this time after the fabric has come up.
 struct ScheduledFault {
   Duration after{};
   faults::Fault fault{};
-  std::uint32_t line = 1;  // of the words, for messages; these two are no part of what happens
+  std::uint32_t line = 1;  // the place of the words, for messages only
   std::uint32_t column = 1;
 
   friend bool operator==(const ScheduledFault& a, const ScheduledFault& b) {
@@ -96,16 +96,16 @@ struct Fabric {
   friend bool operator==(const Fabric&, const Fabric&) = default;
 };
 
-// Tells what is wrong with a text, and where.  Lines and columns count from 1.
+// Describes an error in a text, and its place.  Lines and columns count from 1.
 struct Problem {
   std::uint32_t line = 1;
   std::uint32_t column = 1;
   std::string text{};
 };
 
-// Parses the text of a file.  All faults name what the fabric has.
+// Parses the text of a file.  All faults must name links and nodes that the fabric has.
 std::expected<Fabric, Problem> parse(std::string_view text);
-// Parses a file that has faults alone.  It knows no fabric, so the names in it are only words.
+// Parses a file that contains only faults.  The fabric is not known, so the names are not checked.
 std::expected<std::vector<ScheduledFault>, Problem> parse_faults(std::string_view text);
 
 // Returns true for 1 to kNameMax letters, digits, '_' and '-'.

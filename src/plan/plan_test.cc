@@ -70,7 +70,7 @@ TEST(Plan, WrittenTextReadsAsTheSameFabric) {
   }
 }
 
-TEST(Plan, SaysWhereAFileIsWrongAndWhy) {
+TEST(Plan, ReportsThePlaceAndReasonOfAnError) {
   const auto with_rail = [](const std::string& rail) {
     return "[[hosts]]\nname = \"a\"\nrails = [\n  { " + rail + " },\n]\n";
   };
@@ -141,7 +141,7 @@ TEST(Plan, ReadsFaultsWithTheirTimes) {
   EXPECT_EQ(parse_faults(kFaults).value(), fabric->faults);
 }
 
-TEST(Plan, SaysWhereAFaultIsWrongAndWhy) {
+TEST(Plan, ReportsThePlaceAndReasonOfAWrongFault) {
   const auto with_fault = [](const std::string& lines) {
     return std::string(kTwoHosts) + "[[faults]]\n" + lines + "\n";
   };
@@ -183,13 +183,13 @@ TEST(Plan, AFileOfFaultsHasNothingElse) {
   EXPECT_EQ(problem(many), "'faults' is a list of 1 to 1024 elements");
 }
 
-TEST(Plan, SaysWhereTextIsNoToml) {
+TEST(Plan, ReportsThePlaceWhereTextIsNotToml) {
   EXPECT_TRUE(problem_of("[[hosts]]\nname = \n").starts_with("2:"))
       << problem_of("[[hosts]]\nname = \n");
   EXPECT_EQ(problem_of(std::string(kTextBytesMax + 1, ' ')), "1:1: the file is longer than 1 MiB");
 }
 
-TEST(Plan, OnlyCommentsHaveOtherCharactersThanAscii) {
+TEST(Plan, CharactersOutsideAsciiAreAllowedOnlyInComments) {
   const std::string commented = "\xef\xbb\xbf# Z\xc3\xbcrich\n" + std::string(kTwoHosts);
   EXPECT_EQ(parse(commented).value(), parse(kTwoHosts).value());
   const auto wrong = parse("# a\n  \xef\xbc\x80 = 1");
@@ -201,7 +201,7 @@ TEST(Plan, OnlyCommentsHaveOtherCharactersThanAscii) {
 // toml++ has an assertion for this text.
 TEST(Plan, AControlCharacterInTheNameOfATableIsAnError) { EXPECT_FALSE(parse("[\x05\x05")); }
 
-TEST(Plan, RefusesTwoHostsOfOneName) {
+TEST(Plan, RefusesTwoHostsWithTheSameName) {
   std::string text = kTwoHosts;
   text.replace(text.find("name = \"b\""), 10, "name = \"a\"");
   EXPECT_EQ(problem_of(text), "10:1: there are two hosts 'a'");

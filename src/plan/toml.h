@@ -3,7 +3,7 @@
 // Includes toml++ with its errors as results.
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
-// Its assertions end the process at some bad files, such as "[" before a control character.  The
-// parser reports them as errors behind the assertion.
+// Disables the assertions of toml++, which end the process at some bad files, such as "[" before a
+// control character.  After the assertion, the parser reports these as errors.
 #define TOML_ASSERT(expression) static_assert(true)
 #include <toml++/toml.h>

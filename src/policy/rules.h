@@ -25,14 +25,14 @@
 //   ADDRESS  * or an address with a prefix: 10.0.0.0/8, [fe80::]/10
 //   PORT     * or a port, or a range: 5000-5999
 //
-// The first rule that fits decides.  A line may be empty or end in a comment (#).  A line "log ..."
-// is of the language, too, and has no effect.
+// The first rule that fits decides.  A line may be empty or end in a comment (#).  The language
+// also has lines "log ...", which have no effect.
 namespace verbena::policy {
 
 enum class Choice : std::uint8_t { kBoth, kTcp, kSdp };
 enum class Role : std::uint8_t { kServer, kClient };
 
-// Says what is wrong with a line.
+// Describes an error in a line.
 struct Problem {
   std::size_t line = 0;  // from 1
   std::string text{};
@@ -43,14 +43,14 @@ class Rules {
   static constexpr std::size_t kTextMax = 64 << 10;  // bytes, so that an environment can hold it
   static constexpr std::size_t kRulesMax = 1024;
 
-  // Without rules every connection is `otherwise`.
+  // Without rules, `otherwise` applies to every connection.
   explicit Rules(Choice otherwise = Choice::kBoth) : otherwise_(otherwise) {}
 
   static std::expected<Rules, Problem> parse(std::string_view text,
                                              Choice otherwise = Choice::kBoth);
 
-  // Returns what holds for a connection of a program.  `name` is as the comment above says.  Does
-  // not allocate.
+  // Returns the choice for a connection of a program.  `name` is the local name for a server and
+  // the peer's name for a client.  Does not allocate.
   Choice choose(Role role, const char* program, const broker::SocketName& name) const;
   // Returns true if every connection is Choice::kBoth.
   bool decide_nothing() const { return rules_.empty() && otherwise_ == Choice::kBoth; }

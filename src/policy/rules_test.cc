@@ -32,7 +32,7 @@ std::string problem_with(const std::string& rules) {
   return parsed ? "none" : std::to_string(parsed.error().line) + ": " + parsed.error().text;
 }
 
-TEST(Rules, TheFirstOneThatFitsDecides) {
+TEST(Rules, TheFirstRuleThatFitsDecides) {
   const std::string rules =
       "# ours\n\nuse tcp client ssh* *:22\nuse sdp client * *:22 # the rest\nlog min-level 9\n";
   EXPECT_EQ(choose(rules, Role::kClient, "ssh", v4({127, 0, 0, 1}, 22)), Choice::kTcp);
@@ -41,7 +41,7 @@ TEST(Rules, TheFirstOneThatFitsDecides) {
   EXPECT_EQ(choose(rules, Role::kServer, "nc", v4({127, 0, 0, 1}, 22)), Choice::kBoth);
 }
 
-TEST(Rules, WithoutOneThatFitsTheDefaultDecides) {
+TEST(Rules, WithoutARuleThatFitsTheDefaultDecides) {
   EXPECT_TRUE(Rules().decide_nothing());
   const auto rules = Rules::parse("use both server * *:80", Choice::kSdp);
   ASSERT_TRUE(rules);
@@ -66,7 +66,7 @@ TEST(Rules, APortMayBeARange) {
   EXPECT_EQ(choose(rules, Role::kClient, "a", v4({127, 0, 0, 2}, 5000)), Choice::kBoth);
 }
 
-TEST(Rules, AProblemNamesItsLineAndWhatIsWrongWithIt) {
+TEST(Rules, AProblemNamesItsLineAndTheError) {
   EXPECT_EQ(problem_with("use tcp client * *:22\nmatch all"),
             "2: 'match' is no directive; there are use and log");
   EXPECT_EQ(problem_with("use tcp client *"),

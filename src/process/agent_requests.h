@@ -31,7 +31,7 @@ class AgentRequests {
     bool hello = false;
     bool qp_table = false;
   };
-  // Tells whether say(), which sends a message without a reply, may wait for other messages.
+  // Tells whether a message of say(), which gets no reply, may wait for other messages.
   enum class Urgency : bool { kMayWait, kUrgent };
 
   // ---- requests

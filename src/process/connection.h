@@ -82,12 +82,12 @@ class Connection {
   };
   std::map<std::uint64_t, Group> groups{};  // by the program's cookie
 
-  // These are for ids on InfiniBand that look for services.
-  std::vector<ipc::Service> services{};     // that were found; not empty after a success
+  // The next members are for ids on InfiniBand that look for services.
+  std::vector<ipc::Service> services{};     // found services; not empty after a success
   std::optional<Pending> service_lookup{};  // set as soon as the program has asked
   bool route_alone = false;  // the address is resolved for resolve_route(), see Process
 
-  // The next agent uses this to disconnect the peer, if this one dies.
+  // If this agent dies, the next one uses this to disconnect the peer.
   rdmacm::PendingDisconnect pending_disconnect{};
   bool established = false;            // the program has got ESTABLISHED
   bool peer_may_be_connected = false;  // the peer may know of a connection that has to be ended

@@ -22,7 +22,7 @@ class Connections {
   // Returns null if there is no such id.
   std::unique_ptr<Connection> remove(ConnectionHandle id);
   Connection* find(ConnectionHandle id) const { return slots_.find(id); }
-  // Also sets the handle.
+  // Adds an id, and sets its handle.
   Connection* find_by_agent_id(rdmacm::IdHandle agent_id, ConnectionHandle& handle) const;
   Connection* find_by_qpn(Qpn qpn) const;
   void for_each(auto&& f) const { slots_.for_each(f); }

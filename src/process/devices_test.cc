@@ -56,7 +56,7 @@ class Devices : public ProcessTest {
   std::vector<ipc::Device> devices_;
 };
 
-TEST_F(Devices, PathOnInfinibandGoesByLids) {
+TEST_F(Devices, PathOnInfinibandUsesLids) {
   const auto path = process_.path(0, by_lid());
   ASSERT_TRUE(path.has_value());
   EXPECT_EQ(path->source_path_bits, 3);
@@ -116,7 +116,7 @@ TEST_F(Devices, PortChangesRaiseEventsOfThatPort) {
   for (const AsyncNotice& notice : notices) EXPECT_EQ(notice.port, kInfiniband);
 }
 
-TEST_F(Devices, ListsThatNoHostHasAreMalformed) {
+TEST_F(Devices, ImpossibleDeviceListsAreMalformed) {
   const auto told = [&](const std::vector<ipc::Device>& devices) {
     return process_.on_message(ipc::encode(0, ipc::DevicesChanged{devices}), kNow).has_value();
   };

@@ -17,9 +17,9 @@ namespace verbena::process {
 // Joins groups of an InfiniBand subnet.  The agent asks the subnet administration, and gives each
 // join that succeeds a number, its membership.
 //
-// Invariants: each membership is left once, unless it is lost, or the agent dies.  If a join is
-// cancelled before the agent has answered, it is left when the answer comes: the agent learns the
-// number of a join only then, as the program does.
+// Invariants: each membership is left once, unless it is lost, or the agent dies.  A join that is
+// cancelled before the agent has answered is left when the answer comes, because only the answer
+// has its number.
 class GroupJoins {
  public:
   // Limits the joins that wait for the agent, cancelled ones included.  The subnet administration
@@ -39,11 +39,11 @@ class GroupJoins {
 
   // Asks the agent.  kNoResources: kWaitingMax joins wait already.
   Result<Pending> join(const ipc::JoinMulticast& message, Completion<ipc::MulticastJoined> done);
-  // Notes who has a membership.  kMalformed: it is 0, or another join has it.
+  // Notes the holder of a membership. kMalformed: the membership is 0, or another join has it.
   Result<void> hold(std::uint64_t membership, const Holder& holder);
   // Gives a membership back.  Does nothing if it is not held any more.
   void leave(std::uint64_t membership);
-  // Ends a membership that the agent has already left.  Returns who had it, if anybody.
+  // Ends a membership that the agent has already left.  Returns its holder, if there is one.
   std::optional<Holder> lose(std::uint64_t membership);
   // Forgets all memberships, because the agent is gone.
   void clear() { holders_.clear(); }

@@ -1,4 +1,4 @@
-// Tests how long a program waits for peers that access its memory by themselves.
+// Tests how long a program waits for peers that access its memory directly.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -70,7 +70,7 @@ TEST_F(LaneAccess, AccessIsOverWhenThePeerLeaves) {
   EXPECT_TRUE(lanes_.are_over(accesses));
 }
 
-TEST_F(LaneAccess, NextAccessOfThePeerIsNotWaitedFor) {
+TEST_F(LaneAccess, ProgramDoesNotWaitForTheNextAccessOfThePeer) {
   peer_->enter();
   auto accesses = lanes_.accesses();
   peer_->leave();
@@ -78,7 +78,7 @@ TEST_F(LaneAccess, NextAccessOfThePeerIsNotWaitedFor) {
   EXPECT_TRUE(lanes_.are_over(accesses));
 }
 
-TEST_F(LaneAccess, PeerThatDiesInAnAccessIsNotWaitedFor) {
+TEST_F(LaneAccess, ProgramDoesNotWaitForAPeerThatDiedInAnAccess) {
   peer_->enter();
   auto accesses = lanes_.accesses();
   EXPECT_FALSE(lanes_.are_over(accesses));
@@ -88,7 +88,7 @@ TEST_F(LaneAccess, PeerThatDiesInAnAccessIsNotWaitedFor) {
   EXPECT_EQ(lanes_.poll_closed(), kLane);
 }
 
-TEST_F(LaneAccess, PeerIsWaitedForAfterTheDeathOfTheAgent) {
+TEST_F(LaneAccess, ProgramStillWaitsForThePeerAfterTheDeathOfTheAgent) {
   peer_->enter();
   auto before = lanes_.accesses();
   lanes_.on_agent_gone();

@@ -26,7 +26,8 @@ void LaneManager::on_devices(const std::vector<ipc::Device>& devices) {
   lanes_.set_addresses(std::move(addresses));
 }
 
-// Lets packets to a range of this program itself leave by one end of a lane and come by the other.
+// Sends packets to this program's own ranges by one end of a lane, and receives them by the other
+// end.
 void LaneManager::attach_own(std::uint16_t range) {
   if (own_memory_) return lanes_.add_range(kOwnFirst, range);
   constexpr std::size_t kPages = link::Lane::kBytes / sizeof(Page);
@@ -42,7 +43,7 @@ void LaneManager::attach_own(std::uint16_t range) {
     ++counters_.refused;
     lanes_.remove(kOwnFirst);
   }
-  // A progress thread that sleeps has not parked this lane, so it must be woken.
+  // A sleeping progress thread has not parked the new lane, so it must be woken.
   lanes_.note_wakes([](Id id, const link::Lane&) { return is_own(id); });
 }
 
@@ -106,7 +107,7 @@ void LaneManager::close(Id lane) {
   lanes_.remove(lane);
 }
 
-// Gives the memory of a lane back to the owner, or keeps it while an access goes on.
+// Gives the memory of a lane back to the owner, or keeps it while an access is under way.
 void LaneManager::release(Id id, link::Lane& lane) {
   lane.allow_access(false);
   of_other_users_.erase(id);

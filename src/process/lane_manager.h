@@ -24,10 +24,10 @@ namespace verbena::process {
 // the agent for lanes to them, and moves the packets that the lanes bring to the engine.  A lane to
 // the program itself needs no agent.
 //
-// Programs may access each other's memory by themselves (link/lane.h).  A command that takes rights
-// away is over when the accesses that had begun before are: accesses() and are_over().  So the
-// memory of a lane is kept after the lane is closed, until the other program has left this one's
-// memory or has ended.
+// Programs may access each other's memory directly (link/lane.h).  A command that revokes rights
+// waits for the end of the accesses that began before it: accesses() and are_over().  So the memory
+// of a lane is kept after the lane is closed, until the other program has left this one's memory or
+// has ended.
 //
 // The owner maps the memory of a lane and calls offer_memory() before it passes on the agent's
 // message about the lane; it unmaps the memory when poll_closed() names the lane.
@@ -77,21 +77,21 @@ class LaneManager {
   }
   void on(const ipc::Lane& message);
   void on(const ipc::LaneRange& message);
-  // Calls take(arrival) and take(executed) for what the other program has left in the lane, for
-  // example its last acknowledgements, and then closes the lane.
+  // Calls take(arrival) and take(executed) for the records that the other program has left in the
+  // lane, for example its last acknowledgements.  Then closes the lane.
   template <class Take>
   void on(const ipc::LaneClosed& message, Take take);
   void on(const ipc::NoLane& message);
   // Closes all lanes.
   void on_agent_gone();
-  // Lets ranges that had no lane be asked for again, because a QP gets a peer.
+  // Allows new requests for lanes that the agent has refused, because a QP gets a peer.
   void on_new_peer() { lanes_.forget_refusals(); }
   // Returns the next request for the agent.  `own_ranges` are those of this program.
   std::optional<ipc::AttachLane> poll_request(std::span<const std::uint16_t> own_ranges);
   std::optional<ipc::CloseLane> poll_close_request();
-  // Returns the accesses to this program's memory that go on now.
+  // Returns the accesses to this program's memory that are under way.
   std::vector<link::Lanes::Access> accesses() const;
-  // Forgets the accesses that have ended.  Returns true if that was all.
+  // Removes the accesses that have ended.  Returns true if none is left.
   bool are_over(std::vector<link::Lanes::Access>& accesses);
   // Returns a lane whose memory is not used any more.
   std::optional<Id> poll_closed();

@@ -51,7 +51,7 @@ Result<Process::OtherPath> Process::other_path(const Connection& connection,
                                   .migration = hca::MigrationState::kRearm}};
 }
 
-// A program with a QP of its own loads the path into it itself.
+// If the QP belongs to the program, the program loads the path itself.
 Result<void> Process::load(Connection& connection, const OtherPath& other, Time now) {
   if (other.path.address.source == Gid{}) return {};
   if (connection.qp) {

@@ -106,7 +106,7 @@ TEST_F(Paths, AcceptLoadsTheAlternatePathBeforeTheRepIsSent) {
     EXPECT_EQ(state(qp_), QpState::kRts);
     expect_other_path(takes);
     if (!takes) continue;
-    qp_ = create_qp();  // for the next turn
+    qp_ = create_qp();  // for the next round
     ASSERT_TRUE(process_.set_qp(id_, qp_, kNow).has_value());
   }
 }

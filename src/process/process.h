@@ -134,8 +134,8 @@ class Process {
   // call it again.
   void on_agent_gone(Time now);
   bool connected() const { return !devices_.empty(); }
-  // Returns the devices as the agent last described them; none without an agent.  Devices and ports
-  // do not go as long as the agent lives.
+  // Returns the devices as the agent last described them; none without an agent.  No device or port
+  // disappears while the agent lives.
   const std::vector<ipc::Device>& devices() const { return devices_; }
   // Returns null if there is no such port, or no agent.
   // Returns the UDP port by which programs of this host are reached (ipc::Reach).
@@ -161,7 +161,7 @@ class Process {
   Result<void> destroy_qp(hca::QpHandle qp, Time now);
   // Attaches the QP as hca::Engine::attach_multicast() does.  The sockets of its range become
   // members of the group on one interface of the host.  If `interface` is 0, they become members on
-  // all, including later ones.  On InfiniBand an interface is a port, by its number.
+  // all, including later ones.  On InfiniBand, `interface` is the number of a port.
   Started<ipc::Done> attach_multicast(hca::QpHandle qp, const Gid& group, std::uint32_t interface,
                                       Completion<ipc::Done> done);
   // Detaches the QP on all interfaces.  Tells the agent without waiting for its reply.
@@ -169,12 +169,12 @@ class Process {
     return memberships_.detach(qp, group);
   }
   // Joins a group with an id that is bound to the device.  If `receives` and the id has a QP, the
-  // QP is attached on the id's interface.  MULTICAST_JOIN says where to send to; a failure is
-  // MULTICAST_ERROR.  Events carry `cookie`, which must differ for each join of an id.
+  // QP is attached on the id's interface.  MULTICAST_JOIN carries the destination for datagrams; a
+  // failure is MULTICAST_ERROR.  Events carry `cookie`, which must differ for each join of an id.
   //
   // On InfiniBand the group may be an MGID (`by_gid`), or a wildcard, for which the subnet chooses
-  // an MGID.  MULTICAST_ERROR may follow MULTICAST_JOIN there: the group is over, or its parameters
-  // have changed, and the id has left it.
+  // an MGID.  There, MULTICAST_ERROR may follow MULTICAST_JOIN: the group has ended or its
+  // parameters have changed, and the id has left it.
   Result<void> join_multicast(ConnectionHandle id, const rdmacm::SocketAddress& group,
                               bool receives, std::uint64_t cookie);
   // Leaves at once.  No event of the join follows.
@@ -197,13 +197,13 @@ class Process {
   Started<ipc::Done> resolve_address(ConnectionHandle id, const rdmacm::SocketAddress& source,
                                      const rdmacm::SocketAddress& destination, Duration timeout,
                                      Completion<ipc::Done> done);
-  // Resolves the route.  It came with the address, so the event follows at once.  Only for an id
-  // that has found services the agent has to be asked, for this time at most; the route then leads
-  // to the first service.
+  // Resolves the route.  It came with the address, so the event follows at once.  Only an id that
+  // has found services needs a request to the agent, which takes this time at most.  Its route
+  // leads to the first service.
   Started<ipc::Done> resolve_route(ConnectionHandle id, Duration timeout,
                                    Completion<ipc::Done> done);
-  // Gives an id whose address is resolved this InfiniBand path, instead of the one that the agent
-  // has found.  ROUTE_RESOLVED follows.  The port and the GID's index are those of the id.
+  // Replaces the path that the agent has found by this InfiniBand path, for an id whose address is
+  // resolved.  ROUTE_RESOLVED follows.  The port and the GID's index are those of the id.
   Started<ipc::Done> set_path(ConnectionHandle id, const rdmacm::PathInfo& path,
                               Completion<ipc::Done> done);
   struct ServiceWanted {
@@ -213,12 +213,13 @@ class Process {
   };
   // Asks the subnet administration of the id's port for services.  ADDRINFO_RESOLVED or
   // ADDRINFO_ERROR follows; then connection() has the services.  kBadState: the id is not bound to
-  // a port, or has asked before.  kNotSupported: the port is no InfiniBand port.
+  // a port, or has asked before.  kNotSupported: the port is not an InfiniBand port.
   Started<ipc::Done> find_services_for(ConnectionHandle id, const ServiceWanted& wanted);
-  // Does the same for no id.
+  // Asks for services without an id.
   Started<ipc::ServicesFound> find_services(PortId port, const ServiceWanted& wanted,
                                             Completion<ipc::ServicesFound> done);
-  // Registers a service with the subnet administration, and ends that.
+  // The next two functions register a service with the subnet administration, and end the
+  // registration.
   Started<ipc::ServiceAdded> add_service(PortId port, const ipc::Service& service,
                                          Completion<ipc::ServiceAdded> done);
   Started<ipc::Done> remove_service(std::uint64_t registration, Completion<ipc::Done> done);
@@ -241,8 +242,8 @@ class Process {
   Started<ipc::Done> disconnect(ConnectionHandle id, Time now, Completion<ipc::Done> done) {
     return disconnect(id, {}, now, std::move(done));
   }
-  // These two offer the peer an alternate path, and answer the peer's offer, for ids without a port
-  // space.  The QP of the id loads the path when both sides have agreed.
+  // The next two functions offer the peer an alternate path, and answer the peer's offer, for ids
+  // without a port space.  The QP of the id loads the path when both sides have agreed.
   Started<ipc::Done> load_path(ConnectionHandle id, const rdmacm::PathInfo& path,
                                std::span<const std::byte> private_data, Completion<ipc::Done> done);
   Started<ipc::Done> answer_path(ConnectionHandle id, const rdmacm::PathAnswer& answer, Time now,
@@ -271,8 +272,9 @@ class Process {
   // Updates the table at once, for example for the last time.
   void show_now(Time now) { table_.update_now(engine_, counts(), now); }
 
-  // Lets other programs of the user access this program's memory by themselves, as the table says.
-  // `direct` tells them how.  REQUIRES: there are no lanes yet, and the table outlives this object.
+  // Lets other programs of the user access this program's memory directly, with the rights in the
+  // table.  `direct` tells them how.  REQUIRES: there are no lanes yet, and the table outlives this
+  // object.
   void publish(link::AccessTable& table, const ipc::DirectAccess& direct) {
     lanes_.publish(table);
     leases_.set_direct_access(direct);
@@ -282,7 +284,7 @@ class Process {
   void receive(const link::Arrival& arrival, Time now);
   // Receives packets that wait in lanes.  Returns true if there were some.
   bool receive_lanes(Time now);
-  // The owner maps memory for the lanes, and wakes their other programs.
+  // Returns the lanes, for which the owner maps memory and wakes other programs.
   LaneManager& lanes() { return lanes_; }
   bool transmit(link::Burst& burst, Time now);
   // Makes completions and notices available as transmit() does, but sends nothing.

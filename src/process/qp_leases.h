@@ -25,7 +25,7 @@ class QpLeases {
   // `qp_table`: the request for a range carries the descriptor of the table.
   Started<hca::QpHandle> create_qp(const hca::QpInit& init, Time now, bool qp_table,
                                    Completion<hca::QpHandle> done);
-  // Sets what the requests for ranges say about access to this program's memory.
+  // Sets the access to this program's memory that requests for ranges announce.
   void set_direct_access(const ipc::DirectAccess& direct) { direct_ = direct; }
   QpNumbers& numbers() { return numbers_; }
   const QpNumbers& numbers() const { return numbers_; }

@@ -2,7 +2,7 @@
 
 #include "process/test_played.h"
 
-// Lets the agent die, and the program join the next one.
+// Tests programs whose agent dies, and that join the next agent.
 namespace verbena::process {
 namespace {
 
@@ -65,7 +65,7 @@ TEST_F(Rejoin, ConnectionsOfADeadAgentAreHandedToTheNextOne) {
   EXPECT_THAT(message.second.disconnects, ElementsAre(expected));
   tell(ipc::encode(message.first, ipc::Done{}));
 
-  // That agent has taken over; the program tells nothing to another one after it.
+  // That agent has taken over, so the program hands nothing over to a third agent.
   EXPECT_TRUE(process_.destroy_qp(qp, kNow));
   agent_dies();
   join();

@@ -1,5 +1,5 @@
-// Gives ids paths and services of an InfiniBand subnet: a path that the program has chosen, and the
-// services that the subnet administration (SA) knows by a name or an id.
+// Implements paths and services of ids on an InfiniBand subnet: paths that the program has chosen,
+// and services that the subnet administration (SA) finds by name or id.
 
 #include <utility>
 

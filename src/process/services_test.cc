@@ -2,8 +2,8 @@
 
 #include "process/test_played.h"
 
-// Tests paths and services of ids on InfiniBand, with the agent, and so the subnet administration,
-// played by the test.
+// Tests paths and services of ids on InfiniBand.  The test acts as the agent, and so as the subnet
+// administration.
 
 namespace verbena::process {
 namespace {
@@ -128,7 +128,7 @@ TEST_F(IdsOnInfiniband, AServiceThatCannotBeReachedIsARouteError) {
   EXPECT_EQ(next<ipc::ResolveAddress>().second.destination.ip, kServiceGid);
 }
 
-TEST_F(IdsOnInfiniband, NoServiceIsAnErrorAfterWhichTheProgramMayAskAgain) {
+TEST_F(IdsOnInfiniband, TheProgramMayAskAgainAfterNoServiceWasFound) {
   const ConnectionHandle id = bound_id();
   EXPECT_TRUE(is_done(find(id)));
   answer<ipc::FindServices>(ipc::ServicesFound{});
@@ -222,11 +222,11 @@ TEST_F(AlternatePathsOfRoutes, AreLoadedWhenThePeerHasAcceptedThem) {
   }
 }
 
-TEST_F(AlternatePathsOfRoutes, OfThePeerAreAcceptedForAQpThatCanLoadThem) {
+TEST_F(AlternatePathsOfRoutes, AreAcceptedFromThePeerIfTheQpCanLoadThem) {
   accept_request(event(EventKind::kConnectRequest), true);
 }
 
-TEST_F(AlternatePathsOfRoutes, ThatBeginAtNoPortOfTheDeviceAreNotAccepted) {
+TEST_F(AlternatePathsOfRoutes, AreNotAcceptedIfTheyBeginAtNoPortOfTheDevice) {
   rdmacm::Event request = event(EventKind::kConnectRequest);
   request.param.alternate.address.source = kServiceGid;
   accept_request(request, false);

@@ -16,13 +16,13 @@ namespace verbena::process {
 // Writes the QPs and counters of the program to the table that `verbena ps` reads.
 class StatusTable {
  public:
-  // Holds what the parts of a Process have counted.
+  // Holds the counters of the parts of a Process.
   struct Counts {
-    std::uint64_t ids_refused = 0;  // these four for a limit
+    std::uint64_t ids_refused = 0;  // this and the next three: refused because of a limit
     std::uint64_t qpns_refused = 0;
     std::uint64_t messages_refused = 0;
     std::uint64_t joins_refused = 0;
-    std::uint64_t lanes = 0;  // open now
+    std::uint64_t lanes = 0;  // the number of open lanes
     LaneManager::Counters lane{};
   };
 
@@ -31,7 +31,7 @@ class StatusTable {
   bool has_memory() const { return table_.has_value(); }
 
   void mark_outdated() { outdated_ = true; }
-  // Returns when the table has to be updated; kNever if nothing has changed.
+  // Returns the time at which the table has to be updated; kNever if nothing has changed.
   Time deadline() const;
   // Updates the table, unless it was updated a moment ago: only people read it.
   void update(const hca::Engine& engine, const Counts& counts, Time now);

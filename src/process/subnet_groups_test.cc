@@ -4,8 +4,8 @@
 #include "process/test_played.h"
 #include "wire/mgid.h"
 
-// Tests joins of ids on InfiniBand, with the agent, and so the subnet administration, played by the
-// test.
+// Tests joins of ids on InfiniBand.  The test acts as the agent, and so as the subnet
+// administration.
 
 namespace verbena::process {
 namespace {
@@ -33,7 +33,7 @@ class SubnetGroups : public ProcessTest {
     ProcessTest::SetUp();
     tell_subnet_port();
   }
-  // Tells that the device is an HCA, whose second port is on a subnet.
+  // Makes the device an HCA whose second port is on a subnet.
   void tell_subnet_port() {
     const ipc::Port port{.link_layer = LinkLayer::kInfiniband,
                          .active = true,
@@ -195,7 +195,7 @@ TEST_F(SubnetGroups, TwoJoinsOfAnIdAreLeftSeparately) {
 
 // ---- a join that ends early
 
-TEST_F(SubnetGroups, AJoinThatIsLeftBeforeTheReplyIsLeftAfterIt) {
+TEST_F(SubnetGroups, LeavingBeforeTheReplyLeavesWhenTheReplyComes) {
   const auto id = bound_id();
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 1).has_value());
@@ -277,7 +277,7 @@ TEST_F(SubnetGroups, ALostGroupIsAnErrorAndIsNotLeftAgain) {
   const auto qp = give_qp(id);
   complete_join(id, 1, joined(4));
   ASSERT_TRUE(attached(qp));
-  tell(ipc::encode(0, ipc::MulticastLost{99, ENETRESET}));  // nobody's
+  tell(ipc::encode(0, ipc::MulticastLost{99, ENETRESET}));  // an unknown membership
   EXPECT_TRUE(cm_notices().empty());
   tell(ipc::encode(0, ipc::MulticastLost{4, ENETRESET}));
   const auto notices = cm_notices();
@@ -354,7 +354,7 @@ TEST_F(SubnetGroups, AnMgidIsUsedAsItIs) {
   EXPECT_TRUE(asked.is_mgid);
 }
 
-TEST_F(SubnetGroups, AnAddressOfNoGroupIsRefused) {
+TEST_F(SubnetGroups, AnAddressThatIsNotAGroupIsRefused) {
   const auto id = bound_id();
   EXPECT_EQ(process_.join_multicast(id, {.ip = kThere, .family = 4}, true, 1).error().code,
             Errc::kInvalidArgument);
@@ -372,7 +372,7 @@ TEST_F(SubnetGroups, AReplyWithoutAnMlidIsAnErrorAndIsLeft) {
   EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
 }
 
-// Leaving such a membership would leave that of another join.
+// The agent must not repeat a number: leaving such a membership would end that of another join.
 TEST_F(SubnetGroups, AReplyWithAnotherJoinsMembershipIsAnErrorAndIsNotLeft) {
   const auto id = bound_id();
   complete_join(id, 1, joined(4));
@@ -432,7 +432,7 @@ TEST_F(SubnetGroups, AQkeyOfTheProgramIsNotChanged) {
   EXPECT_EQ(qkey(qp), Qkey{0x777});
 }
 
-TEST_F(SubnetGroups, TheAgentMayTellTheQkeyOfIpoibWithTheAddress) {
+TEST_F(SubnetGroups, TheResolvedAddressMayCarryTheQkeyOfIpoib) {
   const auto id = create_id(rdmacm::kPortSpaceIpoib);
   EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
   next<ipc::ResolveAddress>();
@@ -443,7 +443,7 @@ TEST_F(SubnetGroups, TheAgentMayTellTheQkeyOfIpoibWithTheAddress) {
   EXPECT_EQ(qkey(give_qp(id)), kIpoibQkey);
 }
 
-TEST_F(SubnetGroups, AnAcceptedDatagramRequestTellsTheQkeyOfTheListener) {
+TEST_F(SubnetGroups, AnAcceptedDatagramRequestCarriesTheQkeyOfTheListener) {
   const auto id = bound_id(rdmacm::kPortSpaceIpoib);
   complete_join(id, 1, joined(4, kIpoibQkey));
   tell(rdmacm::Event{.id = kChildId,
@@ -456,7 +456,7 @@ TEST_F(SubnetGroups, AnAcceptedDatagramRequestTellsTheQkeyOfTheListener) {
   EXPECT_EQ(next<ipc::Accept>().second.param.qkey, kIpoibQkey.value);
 }
 
-// Ethernet has no IPoIB, so nobody can tell the Q_Key.
+// Ethernet has no IPoIB, so the Q_Key is unknown.
 TEST_F(ProcessTest, AnIpoibIdOnEthernetGetsNoQpAndNoGroup) {
   const auto id = create_id(rdmacm::kPortSpaceIpoib);
   keep(process_.bind(id, {.ip = kHere, .family = 4}, [](auto) {}));

@@ -10,7 +10,7 @@
 #include "process/process.h"
 #include "wire/ip.h"
 
-// Provides the fixture of this layer's tests: a Process whose agent is played by the test.
+// Provides the fixture of this layer's tests: a Process, and the test acts as its agent.
 namespace verbena::process {
 
 using hca::QpState;
@@ -43,7 +43,7 @@ class ProcessTest : public ::testing::Test {
   void tell_devices(const std::vector<ipc::Device>& devices) {
     tell(ipc::encode(0, ipc::DevicesChanged{devices}));
   }
-  // Tells that the only port has changed.
+  // Reports a change of the only port.
   void tell_port(const ipc::Port& port) { tell_devices({{.ports = {port}}}); }
 
   // Returns the next message for the agent.  REQUIRES: it has this type, after any CreateId.
@@ -137,7 +137,7 @@ class ProcessTest : public ::testing::Test {
             .retry_count = 7,
             .rnr_retry_count = 7};
   }
-  // Lets the agent report CONNECT_REQUEST for a listener.  Returns the new id.
+  // Reports CONNECT_REQUEST for a listener, as the agent.  Returns the new id.
   ConnectionHandle request(rdmacm::IdHandle listener) {
     tell(rdmacm::Event{.id = kChildId,
                        .listen_id = listener,

@@ -37,12 +37,12 @@ class AlternatePathsTest : public testing::Test {
     };
   }
   void connect() {
-    ++hosts.a.qpn;  // else it would be a stale connection of the same QP
+    ++hosts.a.qpn;  // with the same QP, the old connection would be stale
     ++hosts.p.accepting_qpn;
     hosts.a.connect(address(hosts.p.ip4(), kPort));
     hosts.run(100ms);
   }
-  // Returns the latest event of this kind at the host, which has to be there.
+  // Returns the latest event of this kind at the host.  REQUIRES: there was one.
   static const Event& last(const Host& host, EventKind kind) {
     const Event* event = host.last(kind);
     VB_CHECK(event != nullptr);
@@ -52,7 +52,7 @@ class AlternatePathsTest : public testing::Test {
   Hosts hosts;
 };
 
-TEST_F(AlternatePathsTest, AcceptTakesTheOfferedPathOrNot) {
+TEST_F(AlternatePathsTest, AcceptMayTakeOrDeclineTheOfferedPath) {
   use_infiniband(true);
   hosts.p.listener(any4(kPort));
   for (const bool accepts : {true, false}) {

@@ -65,8 +65,8 @@ A ESTABLISHED 'hello')");
   EXPECT_TRUE(hosts.world.idle());
 }
 
-// The Q_Key is IPoIB's, so the passive side has to tell it.
-TEST_F(DatagramsTest, IpoibPortSpaceTellsTheQkeyOfThePassiveId) {
+// The Q_Key is that of IPoIB, so the passive side sends it in its answer.
+TEST_F(DatagramsTest, IpoibPortSpaceGetsTheQkeyOfThePassiveId) {
   hosts.p.listener(any4(kPort), 0, kProgram, kPortSpaceIpoib);
   hosts.p.adjust = [](ConnParam& param) { param.qkey = 0x0b1b; };
   hosts.a.connect(address(hosts.p.ip4(), kPort), "", kPortSpaceIpoib);

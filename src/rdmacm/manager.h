@@ -98,8 +98,8 @@ class Manager {
   Result<void> resolve_addr(Owner owner, IdHandle id, const SocketAddress* source,
                             const SocketAddress& destination, Duration timeout, Time now);
   // Replaces the path of an id whose address is resolved (rdma_set_option(), RDMA_OPTION_IB_PATH).
-  // kNotSupported: the id's port is no InfiniBand port.  kInvalidArgument: the path does not begin
-  // at the GID of the id's port, or a number of it is out of range.
+  // kNotSupported: the id's port is not an InfiniBand port. kInvalidArgument: the path does not
+  // begin at the GID of the id's port, or one of its numbers is out of range.
   Result<void> set_path(Owner owner, IdHandle id, const PathInfo& path);
   Result<void> listen(Owner owner, IdHandle id, std::uint32_t backlog);
   // Listens with an id without a port space that is bound to a service id, at one GID or all of
@@ -224,7 +224,7 @@ class Manager {
   void on(const cm::SidrRepReceived& event, Time now);
   void on(const cm::SidrUnreachable& event, Time now);
   void on(const cm::StateChanged& event, Time) { outputs_.emplace_back(event); }
-  // Tells why there is no child for a request.
+  // Tells why a request gets no child.
   enum class NoChild : std::uint8_t { kNotForUs, kNoListener, kNoRoom };
   struct IncomingRequest {
     IdHandle listener{};  // set without a port space; otherwise the service id selects the listener

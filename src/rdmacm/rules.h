@@ -19,7 +19,7 @@ constexpr bool has_header(const SocketAddress& source) { return !source.by_gid; 
 // Checks the kind of an id.  kNotSupported: there is no such port space, or it has no such QPs.
 Result<void> check_kind(std::uint32_t port_space, std::uint32_t qp_type);
 
-// Returns the Q_Key of a datagram id; 0: the id gets that of IPoIB, which a join of a group tells.
+// Returns the Q_Key of a datagram id; 0: the id gets the Q_Key of IPoIB from a join of a group.
 constexpr Qkey default_qkey(std::uint32_t port_space) {
   return {port_space == kPortSpaceIpoib ? 0 : kDatagramQkey};
 }

@@ -8,12 +8,13 @@
 #include "base/error.h"
 #include "ring/shared_memory.h"
 
-// A doorbell tells a process which of its rings have news.  It has one bit for each ring, which the
-// ring's peer sets, and a word that its owner sets when it is about to sleep.  A peer that sets a
-// bit while the owner sleeps also writes to the owner's eventfd; otherwise there is no system call.
+// A doorbell tells a process which of its rings have new records or room.  It has one bit for each
+// ring, which the ring's peer sets, and a word that its owner sets when it is about to sleep.  A
+// peer that sets a bit while the owner sleeps also writes to the owner's eventfd; otherwise there
+// is no system call.
 //
 // Only the owner clears the sleep word.  So a peer that stops or dies after setting its bit and
-// before writing to the eventfd delays only its own news.
+// before writing to the eventfd delays only its own wake-up.
 //
 // A peer can set or clear any bit and so disturb the owner's other peers.  Peers that do not trust
 // each other (other users) need separate doorbells.
@@ -70,7 +71,7 @@ class BasicDoorbell {
     }
   }
 
-  // Announces that the owner is about to sleep on its eventfd.  Returns false if there is news: do
+  // Announces that the owner is about to sleep on its eventfd.  Returns false if a bit is set: do
   // not sleep.  REQUIRES: all rings of the owner are parked.
   bool arm() {
     Memory::store_relaxed(memory_->sleeping, 1U);

@@ -30,7 +30,7 @@ void Capabilities::set_port(const PortState& state, const PortChange& change, Ti
   port_is_ready_ = state.is_ready();
   if (!change.became_ready && !change.manager) return;
   info_.reset();
-  // A question that is under way goes to the manager again, so its answer counts.
+  // A pending query is sent to the new manager again, so its answer is valid.
   is_doubted_ = false;
   ask(now);
 }

@@ -20,21 +20,21 @@ struct CapabilityCounters {
   friend bool operator==(const CapabilityCounters&, const CapabilityCounters&) = default;
 };
 
-// Remembers what the SA says about itself: its ClassPortInfo (vol1 13.4.8.1, 15.1).  The SA is
-// asked once when the port can reach it, and again after a change of the manager or a
-// reregistration.
+// Stores the capabilities of the SA, from its ClassPortInfo (vol1 13.4.8.1, 15.1).  The SA is asked
+// once when the port can reach it, and again after a change of the manager or a reregistration.
 class Capabilities {
  public:
-  static constexpr Duration kPause = std::chrono::seconds(15);  // after a question without answer
+  static constexpr Duration kPause = std::chrono::seconds(15);  // after a query without answer
 
   Capabilities(Queries& queries, Random random) : queries_(queries), random_(random) {}
 
-  // Returns nothing until this manager has answered.
+  // Returns the ClassPortInfo; nothing until this manager has answered.
   const std::optional<wire::ClassPortInfo>& info() const { return info_; }
-  // Returns true if the SA takes send-only full members, and nothing if it has not said so yet.
+  // Returns whether the SA takes send-only full members; nothing if it has not answered yet.
   std::optional<bool> has_send_only_full_members() const;
 
-  // Asks the SA again, unless a question is under way.  What is known stays until the answer.
+  // Asks the SA again, unless a query is pending.  The old answer stays valid until the new one
+  // comes.
   void ask(Time now);
 
   void set_port(const PortState& state, const PortChange& change, Time now);

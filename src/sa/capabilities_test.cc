@@ -33,7 +33,7 @@ class CapabilitiesTest : public ManualSaTest {
   PortState state_{};
 };
 
-TEST_F(CapabilitiesTest, ManagerIsAskedOnceAndItsAnswerIsKept) {
+TEST_F(CapabilitiesTest, ManagerIsAskedOnceAndItsAnswerIsStored) {
   const auto asked = request();
   EXPECT_EQ(header_in(asked).mad.method, wire::Method::kGet);
   EXPECT_EQ(header_in(asked).mad.attribute_id, wire::kAttributeClassPortInfo);
@@ -71,7 +71,7 @@ TEST_F(CapabilitiesTest, AnswerFromBeforeAReregistrationIsAskedAgain) {
   EXPECT_EQ(capabilities.has_send_only_full_members(), false);
 }
 
-TEST_F(CapabilitiesTest, QuestionUnderWayGoesToTheNewManager) {
+TEST_F(CapabilitiesTest, PendingQueryIsSentToTheNewManager) {
   const auto old = request();
   PortState other = port;
   other.sm_lid = {2};
@@ -83,7 +83,7 @@ TEST_F(CapabilitiesTest, QuestionUnderWayGoesToTheNewManager) {
   EXPECT_TRUE(run_for(1h).empty());
 }
 
-TEST_F(CapabilitiesTest, RefusedQuestionIsAskedAgainLater) {
+TEST_F(CapabilitiesTest, RefusedQueryIsRepeatedLater) {
   refuse(request(), wire::SaStatus::kNoResources);
   EXPECT_TRUE(run_for(Capabilities::kPause - 1ms).empty());
   const auto again = run_until(capabilities.deadline());

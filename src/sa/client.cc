@@ -8,7 +8,8 @@ using wire::TrapNumber;
 
 namespace {
 
-// Agents of other programs count from 1, so the client's number begins at random far above.
+// The agents of other programs are numbered from 1, so the client takes a random number far above
+// those.
 mad::AgentNumber number_before(Random& random) {
   return {0x80000000 | (random.next32() & 0x7ffffff0)};
 }
@@ -103,7 +104,7 @@ Time Client::deadline() const {
                    capabilities_.deadline()});
 }
 
-// Moves messages and the ends of queries to those that wait for them.
+// Passes messages and the results of queries to the parts that wait for them.
 void Client::pump(Time now) {
   while (const auto message = mads_.next_message()) {
     const auto header =
@@ -114,7 +115,7 @@ void Client::pump(Time now) {
       take_notice(*notice, now);
     }
   }
-  // Each SA answers a question about itself.
+  // Every SA answers a query for its ClassPortInfo.
   if (queries_.take_doubt_about_sa()) capabilities_.ask(now);
   while (const auto end = queries_.next_end()) dispatch(*end, now);
   paths_.set_notices(subscriptions_.is_registered(TrapNumber::kGidInService) &&

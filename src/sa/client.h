@@ -18,7 +18,7 @@
 
 namespace verbena::sa {
 
-// Answers users of the client.
+// Carries the client's answers to its users.
 using Event = std::variant<PathEvent, MemberEvent, NoticeEvent, ServiceEvent>;
 
 // Talks to the subnet administration for all users of one port: knows paths, keeps memberships of
@@ -32,7 +32,7 @@ class Client {
  public:
   struct Config {
     PathCache::Config paths{};
-    // Lets the SA report changes of paths and groups.
+    // True: the client subscribes to reports of changes of paths and groups.
     bool notices = true;
     friend bool operator==(const Config&, const Config&) = default;
   };
@@ -54,9 +54,10 @@ class Client {
   const Queries& queries() const { return queries_; }
   const mad::ManagementPort& mads() const { return mads_; }
 
-  // Tells the state of the port.  What depends on an old state is forgotten or done again.
+  // Sets the state of the port.  Entries that depend on an old state are forgotten or requested
+  // again.
   void set_port(const PortState& state, Time now);
-  // The SM asks clients to register again (vol1 14.4.11).
+  // Handles the SM's request to register again (vol1 14.4.11).
   void reregister(Time now);
 
   // Returns true if the MAD is for this client: a response to one of its requests, or a report.

@@ -1,6 +1,6 @@
 // Takes bytes as the life of a client: MADs that arrive from anywhere, answers to its requests with
 // any content, calls of its users, changes of its port and time.  Whatever comes, each MAD is
-// answered by few MADs, each question has one end, and the clock goes on.
+// answered by few MADs, each query ends once, and the deadline advances.
 //
 // fuzz: runs 2000
 
@@ -17,7 +17,7 @@ namespace {
 using namespace verbena;
 using namespace verbena::sa;
 
-constexpr std::size_t kPacketsMax = 4096;  // of one step
+constexpr std::size_t kPacketsMax = 4096;  // in one step
 
 Gid gid_of(std::uint8_t number) {
   Gid gid{};
@@ -47,7 +47,7 @@ class Life {
 
   void run() {
     while (!input_.empty()) step();
-    // Without a manager all questions end by themselves.
+    // Without a manager, all queries end by timeout.
     std::size_t steps = 0;
     while (!asked_.empty()) {
       VB_CHECK(client_->deadline() != kNever && ++steps < 100'000);

@@ -8,8 +8,8 @@
 #include "sa/net_test.h"
 #include "sim/seeds.h"
 
-// Lets clients live with managers that are deaf, silent, busy and slow, that die and come back with
-// nothing in their memory, and with a network that loses, repeats and reorders.
+// Runs clients with managers that are deaf, silent, busy and slow, and that die and restart with
+// empty memory, over a network that loses, repeats and reorders.
 namespace verbena::sa {
 namespace {
 
@@ -209,7 +209,8 @@ class ClientSim {
       state = static_cast<std::uint8_t>(state | user.state);
     }
     EXPECT_EQ(net_.master().members, wanted) << "membership is not the union of the users";
-    // A repeat of a registration may come after its end; its lease ends it then.
+    // A repeat of a registration may arrive after the registration has ended.  Then the lease ends
+    // it.
     for (const std::uint64_t id : registered_) {
       EXPECT_TRUE(std::ranges::any_of(net_.master().services, [&](const auto& service) {
         return service.first.second == id;
@@ -230,7 +231,7 @@ class ClientSim {
       for (unsigned to = 0; to < kHosts; ++to) check_path(from, to);
     }
   }
-  // After a quiet time each path is known or found, and right.
+  // After a quiet time each path is known or is found, and is right.
   void check_path(unsigned from, unsigned to) {
     const PathQuestion question{.destination = Net::gid(to), .source = Net::gid(from)};
     for (int i = 0; i < 2; ++i) {

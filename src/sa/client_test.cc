@@ -164,7 +164,7 @@ TEST(ClientTest, BusyAndLossyAndSlowManagersServeAJobWithAtMostTwiceTheQueries) 
 }
 
 // The client asks the SA about itself, to see whether there is one.
-TEST(ClientTest, QuestionThatTheSaDoesNotKnowEndsSoonWithoutOtherQuestions) {
+TEST(ClientTest, QueryThatTheSaDoesNotKnowEndsSoonWithoutOtherQueries) {
   Net net(1, 1, {.notices = false});
   net.run_for(1min);
   net.master().unknown = SaAttribute::kServiceRecord;

@@ -36,16 +36,16 @@ inline unsigned job_host(const Gid& gid) {
 }
 inline Lid job_lid(unsigned host) { return {static_cast<std::uint16_t>(kFirstJobLid + host)}; }
 
-// Serves one request after the other, and each one takes time.  Requests wait in a queue without a
-// limit.  A repeat of a request that still waits is served as well, as by OpenSM.
+// Serves one request after the other; each takes time.  Requests wait in a queue without a limit.
+// A repeat of a request that still waits is served as well, as by OpenSM.
 class JobManager {
  public:
   struct Config {
     unsigned hosts = 0;
     Duration per_request = std::chrono::microseconds(50);
     Duration per_record = std::chrono::nanoseconds(500);  // of a table
-    Ratio deaf{};                                         // requests that it does not see
-    Ratio busy{};                                         // requests that it answers with BUSY
+    Ratio deaf{};                                         // the fraction of requests that it loses
+    Ratio busy{};                                         // the fraction that it answers with BUSY
   };
   struct Counters {
     std::uint64_t unseen = 0;
@@ -68,7 +68,7 @@ class JobManager {
   JobManager(const JobManager&) = delete;
   JobManager& operator=(const JobManager&) = delete;
 
-  // Is called whenever next_packet() may have something.
+  // The model calls this whenever next_packet() may have something.
   std::move_only_function<void()> pump{};
 
   void receive(const mad::SendMad& packet) {

@@ -16,7 +16,7 @@ Job::Plan plan_of(Mode mode) {
   return {.mode = mode, .processes = kJobProcesses, .manager = {.hosts = kJobHosts}};
 }
 
-// Returns how many queries the mode needs, if all is well.
+// Returns the number of queries that the mode needs without faults.
 std::uint64_t queries_of(Mode mode) {
   switch (mode) {
     case Mode::kGet: return kJobRoutes / kJobProcesses;
@@ -40,7 +40,7 @@ TEST(JobTest, EachModeAsksAsOftenAsItNeeds) {
   }
 }
 
-TEST(JobTest, TimeIsThatOfTheManager) {
+TEST(JobTest, TheManagerDeterminesTheTime) {
   const JobManager::Config costs{};
   const auto took = [&](Mode mode) { return Job(plan_of(mode)).run().took; };
   const auto subscribe = 6 * kJobHosts * costs.per_request;
@@ -51,7 +51,7 @@ TEST(JobTest, TimeIsThatOfTheManager) {
   EXPECT_LE(took(Mode::kTable), PathCache::Config{}.table_delay_max + 100ms);
 }
 
-// Each deaf moment costs a repeat, and each repeat that is heard is answered.
+// Each lost request costs a repeat, and each repeat that arrives is answered.
 TEST(JobTest, DeafManagerServesNoMoreThanEachModeNeeds) {
   for (const Mode mode : {Mode::kGet, Mode::kTable}) {
     SCOPED_TRACE(static_cast<int>(mode));

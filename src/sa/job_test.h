@@ -19,8 +19,8 @@ namespace verbena::sa {
 //   process 1 ---+-- find_for_connection() -- sa::Client -+
 //   ...       --'                                         '--- SA requests of all other hosts
 //
-// All ports come up at the same moment, and the job starts then: nothing is known before.  Only
-// the questions about paths are simulated, not the connections that follow.
+// All ports come up at the same moment, and the job starts then, so no path is known before.  Only
+// the queries for paths are simulated, not the connections that follow.
 class Job {
  public:
   struct Plan {
@@ -34,7 +34,7 @@ class Job {
     std::uint64_t seed = 1;
   };
   struct Result {
-    std::uint64_t routes = 0;  // that were found
+    std::uint64_t routes = 0;  // routes that were found
     std::uint64_t failed = 0;
     std::uint64_t queries = 0;  // about paths, each counted once
     std::uint64_t subscriptions = 0;
@@ -132,7 +132,7 @@ class Job {
     connect(host, process);
   }
 
-  // Moves packets and events of a host, and sets its timer.
+  // Delivers packets and events of a host, and sets its timer.
   void pump(unsigned i) {
     Client& client = *hosts_[i].client;
     while (const auto event = client.next_event()) take(i, *event);

@@ -33,10 +33,10 @@ struct JoinRequest {
   friend bool operator==(const JoinRequest&, const JoinRequest&) = default;
 };
 
-// Returns the request to the SA.  `known_mlid` is the LID that the group has had, if any.  It is a
-// wish that the component mask does not name.  So a manager that has given the LID to another
-// group, or that has never seen the wish, answers with a LID of its own.  OpenSM grants the wish if
-// the LID is free.
+// Returns the request to the SA.  `known_mlid` is the LID that the group has had, if any.  The
+// request carries it as a wish, without its bit in the component mask.  A manager that has given
+// the LID to another group, or that ignores such wishes, answers with a LID of its choice.  OpenSM
+// grants the wish if the LID is free.
 Query join_query(const JoinRequest& request, const Gid& mgid, Lid known_mlid, const Gid& port_gid,
                  std::uint8_t join_state);
 Query leave_query(const Gid& mgid, const Gid& port_gid, std::uint8_t join_state);

@@ -9,7 +9,7 @@
 #include "sa/queries.h"
 #include "wire/bth.h"
 
-// Gives tests a port whose SA is the test itself: it sees each request, and answers by hand.
+// Provides a port whose SA is the test itself.  The test sees each request, and answers it.
 namespace verbena::sa {
 
 constexpr Gid test_gid(unsigned last) {
@@ -36,7 +36,7 @@ class ManualSaTest : public testing::Test {
   mad::AgentNumber agent{*mads.add_agent({.mgmt_class = 3, .class_version = 2, .rmpp_version = 1})};
   Queries queries{mads, agent, Random(7)};
 
-  // The part under test takes the ends of its queries, and its time.
+  // Passes the results of queries and the time to the part under test.
   virtual void take(const QueryEnd&) { FAIL() << "nobody asked"; }
   virtual void on_timer() {}
   virtual Time deadline() { return kNever; }
@@ -123,7 +123,7 @@ class ManualSaTest : public testing::Test {
     if (takes_ends_itself) return;
     while (const auto end = queries.next_end()) take(*end);
   }
-  // A table travels by RMPP, with the manager's side of it.
+  // Sends a table by RMPP, as the manager.
   void deliver(const mad::SendMad& to, const wire::SaHeader& header,
                std::vector<std::byte> message) {
     mad::ManagementPort manager;

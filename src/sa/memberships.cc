@@ -150,7 +150,7 @@ void Memberships::step(Groups::iterator found, Time now) {
     return send_leave(found, rest, now);
   }
   if (group.request != Request::kNone || !group.is_empty() || group.is_asserted_again) return;
-  // The next user has to know of leaves that may still arrive.
+  // Keeps the group, because the next user must know of leaves that may still arrive.
   if (now < group.stray_until) return wait(key, group, group.stray_until);
   if (group.mgid != Gid{}) by_mgid_.erase(group.mgid);
   wait(key, group, kNever);
@@ -204,7 +204,7 @@ void Memberships::ask(Groups::iterator found, Request request, const Query& quer
   Group& group = found->second;
   const auto asked = queries_.ask(query, Asker::kMemberships, found->first, now);
   if (!asked) {
-    // Too many queries wait.  A user's join fails; the rest is tried again.
+    // Too many queries wait.  A user's join fails; other requests are tried again.
     if (request == Request::kJoin) {
       fail_member(group.joins_for, asked.error());
       return step(found, now);
@@ -236,14 +236,14 @@ void Memberships::note_request_after_strays(GroupKey key, Group& group, Time now
   asserts_.emplace(group.stray_until, key);
 }
 
-// Sends again what the strays may have undone.
+// Repeats the last request, because late repeats of earlier ones may have undone it.
 void Memberships::assert_again(Groups::iterator found, Time now) {
   Group& group = found->second;
   ++counters_.asserted_again;
   group.is_doubted = true;
   group.at_sa |= group.stray_joins;
   group.confirmed = static_cast<std::uint8_t>(group.confirmed & ~group.stray_leaves);
-  // There may be later strays meanwhile.
+  // Later repeats may be under way by now.
   group.is_asserted_again = now < group.stray_until;
   if (group.is_asserted_again) {
     asserts_.emplace(group.stray_until, found->first);
@@ -253,7 +253,8 @@ void Memberships::assert_again(Groups::iterator found, Time now) {
   step(found, now);
 }
 
-// Returns the request of the user who has named most, since the group may have to be made again.
+// Returns the request of the user who has named the most parameters, since the group may have to be
+// created again.
 const JoinRequest& Memberships::rejoin_parameters(const Group& group) const {
   const auto most = std::ranges::max_element(
       group.joined, {}, [&](MemberId id) { return fields_in(members_.at(id).request); });
@@ -293,7 +294,7 @@ void Memberships::receive_join(Groups::iterator found, const QueryEnd& end, Time
   if (mgid == Gid{}) found = name(found, records->front().mgid);
   Group& group = found->second;
   group.at_sa |= bits;
-  // A group that had this MGID already may be leaving it, so its own requests decide.
+  // A group with this MGID may exist already, and may be leaving, so its own requests go first.
   if (!is_doubted && !is_merged) group.confirmed |= bits;
   group.rejoin_refusals = 0;
   if (request == Request::kJoin) {
@@ -306,7 +307,7 @@ void Memberships::receive_join(Groups::iterator found, const QueryEnd& end, Time
   step(found, now);
 }
 
-// Remembers the parameters of a group, and tells its members what has changed.
+// Stores the parameters of a group, and reports changes to its members.
 void Memberships::set_record(Group& group, const McMemberRecord& record) {
   const auto old = std::exchange(group.record, record);
   const bool is_changed = old && differ_for_members(*old, record);
@@ -380,8 +381,8 @@ void Memberships::receive_leave(Groups::iterator found, const QueryEnd& end, Tim
   group.leave_rounds = 0;
   group.at_sa = static_cast<std::uint8_t>(group.at_sa & ~group.bits);
   // OpenSM 3.3.23 removes the port if it was the last full member, whatever else it was.  So the
-  // rest is confirmed by a join.  Its members still use the parameters of the record, also if a
-  // change has made their membership doubtful.
+  // rest is confirmed by a join.  Its members still use the parameters of the record, even if their
+  // membership is uncertain after a change.
   const bool keeps_record = group.confirmed != 0 || !group.joined.empty();
   if ((group.bits & wire::join_state::kFullMember) != 0) group.confirmed = 0;
   if (!keeps_record) group.record.reset();

@@ -28,7 +28,7 @@ using MemberId = Strong<struct MemberIdTag, std::uint64_t>;
 struct MemberEvent {
   enum class What : std::uint8_t {
     kJoined,
-    kChanged,  // the group has other parameters now; the membership goes on
+    kChanged,  // the group has other parameters now; the membership continues
     kFailed,   // the membership is over, or was refused
   };
   MemberId member{};
@@ -48,17 +48,18 @@ struct MembershipCounters {
   std::uint64_t asserted_again = 0;
   std::uint64_t changed = 0;
   std::uint64_t leaves_given_up = 0;
-  std::uint64_t unsupported = 0;  // users whose join state the SA does not know
+  std::uint64_t unsupported = 0;  // users whose join state the SA does not support
   std::uint64_t limit_members = 0;
   friend bool operator==(const MembershipCounters&, const MembershipCounters&) = default;
 };
 
-// Keeps the port a member of multicast groups as long as one of its users wants it.  The SA counts
-// no users: it knows a port's membership of a group as four bits, the join state (vol1 15.2.5.17).
+// Keeps the port a member of multicast groups as long as one of its users needs that.  The SA does
+// not count users.  It stores a port's membership of a group as four bits, the join state (vol1
+// 15.2.5.17).
 //
 //   users join()/leave()  -->  wanted: the union of the join states of all members
-//                              confirmed: what the SA has for sure
-//                              at_sa: what the SA may have, after a lost answer too
+//                              confirmed: the join state that the SA certainly has
+//                              at_sa: bits that the SA may have, also after a lost answer
 //
 //   wanted has more than confirmed   -->  join (or rejoin, after the SA has lost the membership)
 //   a user waits                     -->  join with its state, if confirmed lacks it
@@ -74,14 +75,14 @@ struct MembershipCounters {
 //  * A user that has left gets nothing more.
 class Memberships {
  public:
-  static constexpr std::size_t kMembersMax = 65536;  // and so many groups at most
+  static constexpr std::size_t kMembersMax = 65536;  // also the limit of groups
   static constexpr std::uint32_t kLeaveTries = 6;    // of each leave
   // A leave that got no answer is tried again later, so that a manager that was away for a while
   // does not keep the membership.
   static constexpr Duration kLeavePause = std::chrono::seconds(60);
   static constexpr unsigned kLeaveRounds = 3;
-  // A repeat of a request may reach the SA this long after its answer, and after the next request.
-  // So the last request is sent again after that time.
+  // A repeat of a request (a stray) may reach the SA this long after its answer, and after the next
+  // request.  So the last request is sent again after that time.
   static constexpr Duration kStrayTime = std::chrono::seconds(10);
   // A manager that has just begun may refuse for a while.
   static constexpr unsigned kRejoinRefusalsMax = 6;
@@ -94,8 +95,8 @@ class Memberships {
 
   Memberships(Queries& queries, Random random) : queries_(queries), random_(random) {}
 
-  // Begins a membership.  A MemberEvent follows.  kInvalidArgument: the MGID is none, or the join
-  // state is.  kNotSupported: the SA has no send-only full members.  kNoResources: kMembersMax.
+  // Begins a membership.  A MemberEvent follows.  kInvalidArgument: the MGID or the join state is
+  // invalid.  kNotSupported: the SA has no send-only full members.  kNoResources: kMembersMax.
   Result<MemberId> join(const JoinRequest& request, std::uint64_t cookie, Time now);
   // Ends a membership in any state.  False: it is over already.
   bool leave(MemberId member, Time now);
@@ -104,14 +105,14 @@ class Memberships {
   // Lets new groups wait for kRejoinsFirst, if there are others.  REQUIRES: the queries do not know
   // of the new manager yet, for they would send it the joins that are under way.
   void hold_new_groups(Time now);
-  // Tells of changes.  The queries know of them already.
+  // Reports changes of the port.  REQUIRES: the queries know of them already.
   void set_port(const PortState& state, const PortChange& change, Time now);
-  // Tells whether the SA takes send-only full members; nothing: it has not said so yet.  Then their
-  // joins are sent, and the SA decides.  Users that a new manager does not take fail.
+  // Reports whether the SA takes send-only full members; nothing: this is not known yet.  Then
+  // their joins are sent, and the SA decides.  Users that a new manager does not take fail.
   void set_send_only_full_members(std::optional<bool> are_taken, Time now);
-  // The SA has forgotten all memberships of the port.
+  // Reports that the SA has forgotten all memberships of the port.
   void reregister(Time now);
-  // The SA has deleted the group.
+  // Reports that the SA has deleted the group.
   void group_deleted(const Gid& mgid, Time now);
 
   void receive(const QueryEnd& end, Time now);
@@ -121,7 +122,7 @@ class Memberships {
   // Describes a group for display.
   struct View {
     Gid mgid{};
-    std::uint8_t join_state = 0;  // that the SA has confirmed
+    std::uint8_t join_state = 0;  // the state that the SA has confirmed
     std::uint8_t wanted = 0;
     std::size_t members = 0;
     std::optional<wire::McMemberRecord> record{};
@@ -153,7 +154,7 @@ class Memberships {
     QueryId query{};
     std::uint8_t bits = 0;    // of the request
     MemberId joins_for{};     // kJoin
-    bool is_doubted = false;  // the SA may have forgotten what the request does
+    bool is_doubted = false;  // the SA may have lost the effect of the request
     Time not_before{};        // the next rejoin or leave
     unsigned rejoin_refusals = 0;
     unsigned leave_rounds = 0;
@@ -161,7 +162,7 @@ class Memberships {
     std::uint8_t stray_joins = 0;
     std::uint8_t stray_leaves = 0;
     Time stray_until{};
-    bool is_asserted_again = false;  // at stray_until
+    bool is_asserted_again = false;  // the last request is repeated at stray_until
 
     // Returns the union of the join states of all who have joined.
     std::uint8_t wanted() const;
@@ -208,7 +209,7 @@ class Memberships {
   std::map<QueryId, GroupKey> by_query_{};
   std::set<std::pair<Time, MemberId>> joins_due_{};  // of users that have not joined
   std::set<std::pair<Time, GroupKey>> waits_{};
-  std::set<std::pair<Time, GroupKey>> asserts_{};  // of groups that are asserted again
+  std::set<std::pair<Time, GroupKey>> asserts_{};  // of groups whose last request is repeated
   Time new_groups_from_{};
   bool lacks_send_only_full_ = false;
   GroupKey last_group_ = 0;

@@ -5,7 +5,7 @@
 
 #include "sa/members_test.h"
 
-// Tests what memberships do when the port, the manager or a group changes.
+// Tests memberships when the port, the manager or a group changes.
 namespace verbena::sa {
 namespace {
 
@@ -33,7 +33,7 @@ TEST_F(MembershipsTest, NewManagerGetsTheUnionAgainAndUsersDoNotNotice) {
 
 // OpenSM counts the LIDs of groups anew, in the order of the joins.  If it gives groups each
 // other's LIDs, their members are told to join again.
-TEST_F(MembershipsTest, RejoinWishesForTheLidThatTheGroupHasHad) {
+TEST_F(MembershipsTest, RejoinAsksForTheFormerLidOfTheGroup) {
   join();
   const auto first = request();
   EXPECT_EQ(record_in<McMemberRecord>(first).mlid, Lid{});
@@ -44,8 +44,8 @@ TEST_F(MembershipsTest, RejoinWishesForTheLidThatTheGroupHasHad) {
   EXPECT_EQ(header_in(again).component_mask & McMemberRecord::Mask::kMlid, 0U);
 }
 
-// Without its parameters the group would get any LID, and its members would not hear of that.
-TEST_F(MembershipsTest, ALeaveThatTheNewManagerGetsFirstDoesNotForgetTheParametersOfTheGroup) {
+// Without its parameters the group could get any LID, and its members would not be told.
+TEST_F(MembershipsTest, ALeaveThatReachesTheNewManagerFirstKeepsTheParametersOfTheGroup) {
   become_member();
   const MemberId sender = join(join_state::kSendOnlyFullMember);
   auto record = record_of(kGroup);
@@ -67,7 +67,7 @@ TEST_F(MembershipsTest, ALeaveThatTheNewManagerGetsFirstDoesNotForgetTheParamete
 }
 
 // Otherwise the new group could get the LID of the one that is joined again.
-TEST_F(MembershipsTest, NewManagerHearsOfNewGroupsLast) {
+TEST_F(MembershipsTest, NewManagerIsAskedForNewGroupsLast) {
   become_member();
   join(join_state::kSendOnlyFullMember, 0, test_mgid(2));
   EXPECT_EQ(sent_text(), "join 8; ");
@@ -87,7 +87,7 @@ TEST_F(MembershipsTest, NewManagerHearsOfNewGroupsLast) {
   EXPECT_EQ(events(), "joined joined ");
 }
 
-TEST_F(MembershipsTest, FirstManagerHearsOfNewGroupsAtOnce) {
+TEST_F(MembershipsTest, FirstManagerIsAskedForNewGroupsAtOnce) {
   join();
   request();
   PortState other = port;
@@ -96,7 +96,7 @@ TEST_F(MembershipsTest, FirstManagerHearsOfNewGroupsAtOnce) {
   EXPECT_EQ(text_of(request()), "join 1");
 }
 
-TEST_F(MembershipsTest, UserOfANewGroupThatLeavesMeanwhileLeavesNothingBehind) {
+TEST_F(MembershipsTest, NewGroupWhoseUserLeavesEarlyLeavesNothingBehind) {
   become_member();
   const MemberId id = join(join_state::kFullMember, 0, test_mgid(2));
   request();
@@ -114,7 +114,7 @@ TEST_F(MembershipsTest, UserOfANewGroupThatLeavesMeanwhileLeavesNothingBehind) {
   EXPECT_EQ(memberships.groups(), 1U);
 }
 
-TEST_F(MembershipsTest, UsersHearOfNewParameters) {
+TEST_F(MembershipsTest, UsersAreToldOfNewParameters) {
   const MemberId id = become_member();
   memberships.reregister(now);
   McMemberRecord other = record_of(kGroup);
@@ -127,7 +127,7 @@ TEST_F(MembershipsTest, UsersHearOfNewParameters) {
   EXPECT_EQ(event->group.mlid, Lid{0xc002});
 }
 
-TEST_F(MembershipsTest, UserWhoseParametersAreGoneFails) {
+TEST_F(MembershipsTest, UserFailsIfTheGroupLosesItsParameters) {
   ASSERT_TRUE(memberships.join({.mgid = kGroup, .qkey = Qkey{0xb1b}}, 0, now));
   answer(request(), record_of(kGroup));
   events();
@@ -185,7 +185,7 @@ TEST_F(MembershipsTest, JoinThatTheManagerMayHaveForgottenIsRepeated) {
   EXPECT_EQ(sent_text(), "join 1; ");
 }
 
-TEST_F(MembershipsTest, RejoinGoesOnWhileTheManagerIsSilentAndEndsWhenItRefuses) {
+TEST_F(MembershipsTest, RejoinContinuesWhileTheManagerIsSilentAndEndsWhenItRefuses) {
   become_member();
   memberships.reregister(now);
   const auto tries = run_for(5min);
@@ -204,7 +204,7 @@ TEST_F(MembershipsTest, RejoinGoesOnWhileTheManagerIsSilentAndEndsWhenItRefuses)
   EXPECT_EQ(events(), "failed ");
 }
 
-TEST_F(MembershipsTest, RejoinCarriesTheParametersThatMakeTheGroup) {
+TEST_F(MembershipsTest, RejoinCarriesTheParametersThatCreateTheGroup) {
   become_member();
   ASSERT_TRUE(memberships.join({.mgid = kGroup,
                                 .join_state = join_state::kNonMember,
@@ -232,8 +232,9 @@ TEST_F(MembershipsTest, SendOnlyFullMemberFailsAtOnceIfTheManagerHasNone) {
   become_member(join_state::kSendOnlyFullMember);
 }
 
-// Linux refuses such joins from a reregistration until the SA has told again what it can do.
-TEST_F(MembershipsTest, SendOnlyFullMemberIsSentToAManagerThatHasNotToldWhatItCanDo) {
+// After a reregistration, Linux refuses such joins until the SA has reported its capabilities
+// again.
+TEST_F(MembershipsTest, SendOnlyJoinIsSentToAManagerOfUnknownCapabilities) {
   memberships.set_send_only_full_members(false, now);
   memberships.set_send_only_full_members(std::nullopt, now);
   become_member(join_state::kSendOnlyFullMember);
@@ -266,8 +267,8 @@ TEST_F(MembershipsTest, ManagerWithoutSendOnlyFullMembersEndsOnlyThoseMembership
   EXPECT_EQ(events(), "");
 }
 
-// The SA decides about a join that it has got already.
-TEST_F(MembershipsTest, JoinUnderWayIsNotEndedByWhatTheManagerTellsMeanwhile) {
+// A join that the SA has got already is decided by the SA.
+TEST_F(MembershipsTest, PendingJoinIsNotEndedByNewsAboutTheManagersCapabilities) {
   join(join_state::kSendOnlyFullMember);
   const auto under_way = request();
   memberships.set_send_only_full_members(false, now);

@@ -147,12 +147,12 @@ TEST_F(MembershipsTest, JoinWithoutAnswerFailsAndIsUndone) {
   ASSERT_TRUE(event);
   EXPECT_EQ(event->cookie, 9U);
   EXPECT_EQ(event->error->code, Errc::kTimedOut);
-  // The SA may have heard the join.
+  // The SA may have got the join, so it is undone.
   ASSERT_FALSE(all.empty());
   EXPECT_EQ(text_of(all.back()), "leave 1");
 }
 
-TEST_F(MembershipsTest, UserBehindAnotherOneHasItsOwnDeadline) {
+TEST_F(MembershipsTest, UserThatWaitsForAnotherOneHasItsOwnDeadline) {
   join();
   ASSERT_TRUE(memberships.join(
       {.mgid = kGroup, .join_state = join_state::kNonMember, .give_up_after = 2s}, 2, now));
@@ -229,7 +229,7 @@ TEST_F(MembershipsTest, ManagerChoosesTheMgid) {
   EXPECT_EQ(memberships.next_event()->group.mgid, test_mgid(77));
   answer(requests[1], record_of(test_mgid(78)));
   EXPECT_EQ(memberships.next_event()->group.mgid, test_mgid(78));
-  // Others may join it by its name.
+  // Others may join the chosen group by its MGID.
   join(join_state::kFullMember, 0, test_mgid(77));
   EXPECT_EQ(events(), "joined ");
   memberships.leave(id, now);
@@ -266,7 +266,7 @@ TEST_F(MembershipsTest, UserWithOtherParametersIsRefusedAtOnce) {
   EXPECT_EQ(events(), "joined ");
 }
 
-TEST_F(MembershipsTest, RequestsThatMakeNoSenseAreRefused) {
+TEST_F(MembershipsTest, InvalidRequestsAreRefused) {
   EXPECT_FALSE(memberships.join({.mgid = test_gid(1)}, 0, now));
   EXPECT_FALSE(memberships.join({.mgid = kGroup, .join_state = 0}, 0, now));
   EXPECT_FALSE(memberships.join({.mgid = kGroup, .join_state = 16}, 0, now));

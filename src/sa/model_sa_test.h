@@ -20,11 +20,11 @@ namespace verbena::sa {
 // Holds the LIDs of all ports that are up.  All managers of a test see the same subnet.
 using Subnet = std::map<Gid, Lid>;
 
-// Answers the requests of clients from its memory.  The faults let it be silent, busy or slow.
+// Answers the requests of clients from its memory.  Faults make it silent, busy or slow.
 class ModelSa {
  public:
   struct Faults {
-    Ratio deaf{};    // does not see a request
+    Ratio deaf{};    // loses a request
     Ratio silent{};  // carries a request out, and does not answer
     Ratio busy{};
     Duration delay_max{};
@@ -39,7 +39,7 @@ class ModelSa {
   Lid lid() const { return lid_; }
   bool is_alive() const { return mads_.has_value(); }
   void die() { mads_.reset(); }
-  // Comes back with nothing in its memory.
+  // Restarts with empty memory.
   void begin() {
     ++life_;
     mads_.emplace();
@@ -92,7 +92,7 @@ class ModelSa {
   Time deadline() const { return mads_ ? mads_->deadline() : kNever; }
   std::optional<mad::SendMad> next_packet() { return mads_ ? mads_->next_packet() : std::nullopt; }
 
-  // Reports that a port or a group has come or gone.
+  // Reports that a port or a group has appeared or disappeared.
   void report(wire::TrapNumber trap, const Gid& gid) {
     if (!mads_) return;
     wire::SaNotice notice{.notice = {.producer = 4, .trap_number = trap, .issuer = lid_}};

@@ -59,7 +59,7 @@ class Net {
   void set_faults(const sim::Faults& faults) { wire_.set_faults(faults); }
   Random& random() { return random_; }
 
-  // Tells the client what its port is.
+  // Tells the client the state of its port.
   void tell_port(unsigned i) {
     client(i).set_port(hosts_[i].port, world.now());
     pump();
@@ -87,7 +87,7 @@ class Net {
     master().report(trap, gid);
     pump();
   }
-  // The other manager takes over.  If `master` is the same, it has begun anew.
+  // Makes the other manager take over.  If `master` is the current one, it restarts.
   void change_master(unsigned master) {
     manager(master_).die();
     master_ = master;
@@ -100,7 +100,7 @@ class Net {
     pump();
   }
 
-  // Tells when the port had which LID.
+  // Records the LID of the port over time.
   struct Past {
     Time since{};
     Lid lid{};  // 0: down
@@ -117,7 +117,7 @@ class Net {
     return lid == first && past.front().since >= since;
   }
 
-  // Moves packets and events, and sets timers.
+  // Delivers packets and events, and sets timers.
   void pump() {
     for (std::size_t i = 0; i < managers_.size(); ++i) {
       ModelSa& one = *managers_[i];
@@ -156,7 +156,7 @@ class Net {
   }
   void transmit(const mad::SendMad& packet, bool may_repeat) {
     auto arrivals = wire_.next().arrivals;
-    // No network of InfiniBand repeats a request.
+    // Requests are not duplicated, because an InfiniBand network never does that.
     if (!may_repeat && arrivals.size() > 1) arrivals.resize(1);
     for (const Duration delay : arrivals) {
       world.after(delay, [this, packet] { arrive(packet); });

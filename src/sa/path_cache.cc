@@ -70,7 +70,7 @@ KnownPaths PathCache::choose(Entry& entry) {
   return {.path = entry.paths[choice], .all = entry.paths};
 }
 
-// Answers a question by the paths of one that asks for less.
+// Answers a question with the paths of a question that asks for less.
 std::optional<KnownPaths> PathCache::find_in_table(const PathQuestion& question, Time now) {
   if (!is_answered_by_table(question)) return std::nullopt;
   if (question.numb_path != 1 && table_ != Table::kLoaded) return std::nullopt;
@@ -112,7 +112,7 @@ Result<PathCache::Entries::iterator> PathCache::add(const PathQuestion& question
   return entries_.try_emplace(question).first;
 }
 
-// REQUIRES: nobody waits for the entry.
+// REQUIRES: no asker waits for the entry.
 PathCache::Entries::iterator PathCache::erase(Entries::iterator found) {
   if (found->second.use) by_use_.erase(*found->second.use);
   return entries_.erase(found);

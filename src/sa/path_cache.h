@@ -27,7 +27,7 @@
 
 namespace verbena::sa {
 
-// Names one asker of a question that the SA has been asked.
+// Identifies one asker of a question that was sent to the SA.
 using PathTicket = Strong<struct PathTicketTag, std::uint64_t>;
 
 // Holds paths that are known.  The span is valid until the next call.
@@ -46,17 +46,17 @@ struct PathEvent {
   std::uint32_t tries = 0;
 };
 
-// Remembers what the SA has said about paths, so that each path is asked for once and not by each
-// connection (vol1 15.2.5.16).
+// Stores the SA's answers about paths, so that a path is queried once and not for each connection
+// (vol1 15.2.5.16).
 //
 //   find() --> known: the paths, at once
 //          --> asked: the same question in flight is shared, and a PathEvent follows
-//          --> an error: the SA said a moment ago that there is no path
+//          --> an error: the SA answered a moment ago that there is no path
 //
-// A path is forgotten when it is known to be wrong, when its age is over, or when it was not used
-// for longest and there are entries_max.  A change during a query makes its answer doubtful: the
-// question is asked again, at most kReasksMax times.  After that the askers get the answer, but it
-// is not remembered, so a storm of changes stops nobody.
+// A path is forgotten when it is known to be wrong, when its age is over, or when it is the least
+// recently used of entries_max.  A change during a query makes its answer doubtful: the question is
+// asked again, at most kReasksMax times.  After that the askers get the answer, but it is not
+// remembered, so a storm of changes does not block askers.
 //
 // Mode kTable loads all paths of the port by one query.  Questions meanwhile wait for the table.
 //
@@ -96,29 +96,29 @@ class PathCache {
         table_(config.mode == Mode::kTable ? Table::kDue : Table::kNone) {}
 
   using Lookup = std::variant<KnownPaths, PathTicket>;
-  // kInvalidArgument: the question makes no sense.  kAddressNotFound: the source is no GID of the
+  // kInvalidArgument: the question is invalid. kAddressNotFound: the source is not a GID of the
   // port.  kUnreachable: the SA knows no such path.  kNoResources: too many wait.
   Result<Lookup> find(const PathQuestion& question, std::uint64_t cookie, Duration give_up_after,
                       Time now);
   // Finds a path for a connection, with the errors of find().  In mode kUncached it asks the SA
-  // each time.  In other modes it does the same as find().
+  // each time.  In other modes it works as find().
   Result<Lookup> find_for_connection(const PathQuestion& question, std::uint64_t cookie,
                                      Duration give_up_after, Time now);
-  // Forgets an asker.  If nobody else waits, the query is cancelled.  False: it has been answered.
+  // Forgets an asker.  If no other one waits, the query is cancelled.  False: it has been answered.
   bool cancel(PathTicket ticket, Time now);
   std::optional<PathEvent> next_event();
 
   // Forgets all paths.
   void flush(Time now);
 
-  // Tells of changes.  The queries know of them already.
+  // Reports changes of the port.  REQUIRES: the queries know of them already.
   void set_port(const PortState& state, const PortChange& change, Time now);
   void reregister(Time now);
   void gid_in_service(const Gid& gid, Time now);
   void gid_out_of_service(const Gid& gid, Time now);
-  // The SA has changed paths, and the client cannot tell which.
+  // Reports that the SA has changed some unknown paths.
   void paths_changed(Time now) { drop_all(&PathCounters::repathed, true, now); }
-  // Tells whether the SA reports changes.
+  // Sets whether the SA reports changes.
   void set_notices(bool has_notices) { has_notices_ = has_notices; }
   Duration age() const { return has_notices_ ? config_.age_with_notices : config_.age; }
 
@@ -143,7 +143,7 @@ class PathCache {
   struct Entry {
     std::vector<wire::PathRecord> paths{};
     std::optional<Error> absent{};
-    Time learned{};  // when the SA was asked: what it said is not older
+    Time learned{};  // when the SA was asked; its answer is not older
     std::size_t next_choice = 0;
     std::optional<QueryId> query{};
     bool waits_for_table = false;
@@ -161,7 +161,7 @@ class PathCache {
     Time asked{};
     Time until{};
   };
-  // Is a question of one asker alone.
+  // Holds a question of a single asker, in mode kUncached.
   struct Uncached {
     PathQuestion question{};
     QueryId query{};
@@ -214,13 +214,13 @@ class PathCache {
   std::map<PathTicket, Uncached> uncached_{};
   std::uint64_t last_ticket_ = 0;
   std::deque<PathEvent> events_{};
-  std::vector<wire::PathRecord> from_table_{};  // what find_in_table() has returned
+  std::vector<wire::PathRecord> from_table_{};  // the result of find_in_table()
 
   Table table_;
   Time table_due_ = kNever;
   std::optional<QueryId> table_query_{};
   bool table_is_doubted_ = false;
-  std::set<Gid> doubted_gids_{};  // have changed while the table was loading
+  std::set<Gid> doubted_gids_{};  // GIDs that have changed while the table was loading
 
   PathCounters counters_{};
 };

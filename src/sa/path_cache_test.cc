@@ -59,7 +59,7 @@ class PathCacheTest : public ManualSaTest {
     if (!found || !std::holds_alternative<KnownPaths>(*found)) return {};
     return std::get<KnownPaths>(*found).path.destination_lid;
   }
-  // Makes the cache know a path.
+  // Lets the cache learn a path.
   void learn(unsigned destination) { learn(to(destination), {path_to(destination)}); }
   void learn(const PathQuestion& question, const std::vector<PathRecord>& paths) {
     ASSERT_FALSE(is_known(question));
@@ -228,7 +228,7 @@ TEST_F(PathCacheTest, QueryIsCancelledWhenNobodyWaits) {
   EXPECT_FALSE(cache->next_event());
 }
 
-TEST_F(PathCacheTest, LeastRecentlyUsedPathGivesWay) {
+TEST_F(PathCacheTest, LeastRecentlyUsedPathIsEvicted) {
   make({.entries_max = 3});
   for (unsigned i = 10; i < 13; ++i) learn(i);
   EXPECT_TRUE(is_known(to(10)));
@@ -251,7 +251,7 @@ TEST_F(PathCacheTest, LimitsAreCounted) {
   EXPECT_EQ(cache->counters().limit_waiters, 1U);
 }
 
-TEST_F(PathCacheTest, QuestionsThatMakeNoSenseAreRefused) {
+TEST_F(PathCacheTest, InvalidQuestionsAreRefused) {
   PathQuestion question = to(9);
   question.source = test_gid(6);
   EXPECT_EQ(find(question).error().code, Errc::kAddressNotFound);
@@ -306,7 +306,7 @@ TEST_F(PathCacheTest, PkeyChangeForgetsOnlyPathsOfRemovedPartitions) {
   EXPECT_EQ(cache->counters().pkeys_changed, 1U);
 }
 
-TEST_F(PathCacheTest, GidThatThePortHasLostTakesItsPathsAlong) {
+TEST_F(PathCacheTest, PathsOfAGidThatThePortHasLostAreForgotten) {
   PortState state = port;
   state.gids = {test_gid(5), test_gid(6)};
   change_port(state);
@@ -372,9 +372,9 @@ TEST_F(PathCacheTest, AnswerFromBeforeAChangeIsAskedAgain) {
   EXPECT_EQ(cache->counters().doubted, 1U);
 }
 
-// SA-05: in OFED's local_sa each notice made the reply that was under way void, so a storm of
-// notices let nobody through.
-TEST_F(PathCacheTest, StormOfNoticesStopsNobody) {
+// SA-05: in OFED's local_sa each notice invalidated the pending reply, so that no query succeeded
+// during a storm of notices.
+TEST_F(PathCacheTest, QueriesSucceedDuringAStormOfNotices) {
   ASSERT_TRUE(find(to(9), 1));
   unsigned asked = 0;
   for (auto requests = sent(); !requests.empty(); requests = sent()) {

@@ -135,7 +135,8 @@ void PathCache::gid_in_service(const Gid& gid, Time now) {
   });
 }
 
-// Asks again for paths that may be wrong.  Nobody gets them meanwhile.  Returns the next entry.
+// Asks again for paths that may be wrong, and does not give them out meanwhile.  Returns the next
+// entry.
 PathCache::Entries::iterator PathCache::refresh(Entries::iterator found, Time now) {
   Entry& entry = found->second;
   entry.paths.clear();

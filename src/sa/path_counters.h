@@ -11,7 +11,7 @@ namespace verbena::sa {
 struct PathCounters {
   std::uint64_t hits = 0;
   std::uint64_t misses = 0;
-  std::uint64_t shared = 0;         // questions that were in flight already
+  std::uint64_t shared = 0;         // questions that shared a pending query
   std::uint64_t uncached = 0;       // asked without the cache
   std::uint64_t negative_hits = 0;  // answered with a recent "no such path"
   std::uint64_t expired = 0;        // found, but too old

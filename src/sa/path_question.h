@@ -10,8 +10,8 @@
 
 namespace verbena::sa {
 
-// Asks for paths.  A field that is empty does not matter to the asker.  The cache compares all
-// fields, because the SA may choose a path by each of them.
+// Asks for paths.  An empty field accepts any value.  The cache compares all fields, because the SA
+// may choose a path by each of them.
 struct PathQuestion {
   // Limits a value of the path, as its selector says.
   struct Limit {
@@ -37,14 +37,14 @@ struct PathQuestion {
   std::optional<Limit> rate{};
   std::optional<Limit> packet_life{};
   bool reversible = true;
-  std::uint8_t numb_path = 1;  // at most 127; more than one asks by GetTable
+  std::uint8_t numb_path = 1;  // at most 127; more than one needs a GetTable
 
   friend auto operator<=>(const PathQuestion&, const PathQuestion&) = default;
 };
 
 inline constexpr std::uint8_t kPathsPerQuestionMax = 127;
 
-// Returns the question of the SA's language.
+// Returns the question as a record and component mask for the SA.
 Query query_of(const PathQuestion& question);
 
 // Returns true if the path has all values that the question names.

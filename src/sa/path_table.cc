@@ -12,7 +12,7 @@ Duration PathCache::table_delay() {
   return Duration(static_cast<std::int64_t>(random_.below(bound + 1)));
 }
 
-// Begins anew: the table that is being loaded may be wrong.
+// Loads the table again, because the one that is being loaded may be wrong.
 void PathCache::schedule_table(Time due, Time now) {
   if (table_query_) queries_.cancel(*table_query_, now);
   table_query_.reset();
@@ -75,7 +75,7 @@ void PathCache::store_table(const std::vector<PathRecord>& paths, Time asked, Ti
       found = entries_.try_emplace(question).first;
     }
     Entry& entry = found->second;
-    if (entry.query) continue;  // it was asked later
+    if (entry.query) continue;  // this question was asked later
     counters_.table_paths += known.size();
     entry.waits_for_table = false;
     entry.absent.reset();

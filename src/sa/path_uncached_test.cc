@@ -38,7 +38,7 @@ class UncachedPathsTest : public ManualSaTest {
   }
 };
 
-TEST_F(UncachedPathsTest, EachConnectionAsksAlsoForTheSameDestination) {
+TEST_F(UncachedPathsTest, EachConnectionAsksEvenForTheSameDestination) {
   connect(1);
   connect(2);
   const auto both = sent();
@@ -71,7 +71,7 @@ TEST_F(UncachedPathsTest, InterfaceStillUsesTheCache) {
   EXPECT_EQ(sent().size(), 1U) << "a connection asks in spite of a known path";
 }
 
-TEST_F(UncachedPathsTest, RefusalAndSilenceEndEachQuestionWithAnError) {
+TEST_F(UncachedPathsTest, RefusalAndSilenceEndEachQueryWithAnError) {
   connect(1);
   refuse(request(), SaStatus::kNoRecords);
   auto event = cache.next_event();
@@ -87,7 +87,7 @@ TEST_F(UncachedPathsTest, RefusalAndSilenceEndEachQuestionWithAnError) {
   EXPECT_FALSE(cache.next_event());
 }
 
-TEST_F(UncachedPathsTest, CancelledQuestionGetsNoAnswer) {
+TEST_F(UncachedPathsTest, CancelledQueryGetsNoAnswer) {
   const PathTicket ticket = connect(1);
   const auto question = request();
   EXPECT_TRUE(cache.cancel(ticket, now));

@@ -19,7 +19,7 @@ SaHeader sa_header_of(std::span<const std::byte> mad) {
 // attribute that it contains.
 bool answers(const SaHeader& header, const Query& query) {
   const auto method =
-      query.method == wire::Method::kSet ? wire::Method::kGet : query.method;  // GetResp is of both
+      query.method == wire::Method::kSet ? wire::Method::kGet : query.method;  // GetResp answers both
   const auto attribute = static_cast<std::uint16_t>(query.attribute);
   const bool redirected = (header.mad.status & wire::mad_status::kRedirect) != 0;
   return header.mad.method == method &&
@@ -28,7 +28,7 @@ bool answers(const SaHeader& header, const Query& query) {
 }
 
 // Returns true for the answer of a node without an SA: it does not know the class, or no such
-// method of it (vol1 13.4.7).  An SA answers so, too, if it lacks an optional attribute.
+// method of it (vol1 13.4.7).  An SA also gives this answer if it lacks an optional attribute.
 bool is_unserved(std::uint16_t status) {
   constexpr std::uint16_t kCode = 0x001c;  // the bits of the status that tell what is invalid
   switch (status & kCode) {
@@ -87,7 +87,7 @@ Result<QueryId> Queries::ask(const Query& query, Asker asker, std::uint64_t cook
 bool Queries::cancel(QueryId id, Time now) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
-    // The query may have ended without anybody knowing yet.
+    // The query may have ended, and its end may not have been taken yet.
     const auto dropped = std::erase_if(ended_, [&](const QueryEnd& end) { return end.id == id; });
     return dropped != 0;
   }
@@ -196,7 +196,7 @@ void Queries::send(QueryId id, Entry& entry, Time now) {
                                 .cookie = id.value,
                                 .mad = std::move(mad)},
                                now);
-  // The port may serve others, which have used up its requests.
+  // The port may serve other agents, which have used up its requests.
   if (!sent) pause(id, entry, now);
 }
 
@@ -242,7 +242,8 @@ void Queries::expire(Entries::iterator found, Time now) {
   if (was_lost(entry)) {
     entry.interval = std::min(entry.interval, first_interval_);
   } else {
-    // New questions begin with an interval in which this one would be answered (Karn's algorithm).
+    // New queries begin with an interval in which this one would have been answered (Karn's
+    // algorithm).
     first_interval_ = std::clamp((now - entry.first_sent) * 2, first_interval_, kFirstIntervalMax);
     if (entry.interval >= kRoundTripMax) shrink_window(now);
     entry.interval = grown(entry.interval);
@@ -258,7 +259,8 @@ bool Queries::was_lost(const Entry& entry) const {
   return confirmed_ > entry.last_sent && entry.interval >= round_trip_ * 4;
 }
 
-// Changes the window once in an interval, because all that were sent together time out together.
+// Changes the window once in an interval, because queries that were sent together time out
+// together.
 void Queries::shrink_window(Time now) {
   if (shrunk_ != Time{} && now - shrunk_ < first_interval_) return;
   shrunk_ = now;

@@ -25,7 +25,7 @@ namespace verbena::sa {
 // Names a query.  Numbers are never used again.
 using QueryId = Strong<struct QueryIdTag, std::uint64_t>;
 
-// Says which part of the client gets the end of a query.
+// Tells which part of the client gets the result of a query.
 enum class Asker : std::uint8_t { kPaths, kMemberships, kSubscriptions, kServices, kCapabilities };
 
 struct Query {
@@ -53,7 +53,7 @@ struct QueryEnd {
   Asker asker{};
   std::uint64_t cookie = 0;
   How how{};
-  std::uint16_t mad_status = 0;  // kRefused: why
+  std::uint16_t mad_status = 0;  // kRefused: the status in the answer
   Duration waited{};
   Time first_sent{};  // the answer is not older
   std::uint32_t tries = 0;
@@ -82,7 +82,7 @@ struct QueryEnd {
   Error error() const;
 };
 
-// Asks the SA, and repeats a question until its answer comes or its time is over (vol1 15.4).
+// Asks the SA, and repeats a query until its answer comes or its time is over (vol1 15.4).
 //
 //   ask() --> [waiting] -- room in the window --> [sent] -- answer or error --> next_end()
 //                                                       |  ^
@@ -90,26 +90,24 @@ struct QueryEnd {
 //                                                      [paused]
 //
 // All repeats have the transaction id of the first try, so the SA can see that they are the same
-// question.  Intervals have jitter.  The first interval adapts to the SA: it is four round trips.
-// Only a question that is answered at its first try tells the round trip.  A timeout can have two
+// query.  Intervals have jitter.  The first interval adapts to the SA: it is four round trips.
+// Only a query that is answered at its first try measures the round trip.  A timeout can have two
 // causes:
-//  * The SA has answered another question in time since then, so this one was lost: it is sent
-//    again as soon as a new question would be.
-//  * The SA may have more to do than it can: the interval doubles, and later questions begin with
-//    an interval of twice the time that this one has waited.
-// Intervals grow until the questions of the port together are repeated kRepeatGap apart.  So the
-// last questions of many are repeated often enough to survive a lossy SA.
+//  * The SA has answered another query in time since then, so this one was lost: it is sent again as soon as a new query would be.
+//  * The SA may be overloaded: the interval doubles, and later queries begin with an interval of twice the time that this one has waited.
+// Intervals grow until the repeats of all queries of the port are kRepeatGap apart.  So the last
+// ones of many queries are repeated often enough to survive a lossy SA.
 //
-// The window limits how many questions are under way.  It is halved if round trips or intervals get
+// The window limits how many queries are under way.  It is halved if round trips or intervals get
 // longer than kRoundTripMax, and grows with each answer that comes sooner.  So a slow SA that
 // thousands of hosts ask at once needs few repeats.
 //
-// If the manager changes, all questions that are under way go to the new one, with new ids, because
-// the old manager may still answer.  Without a manager questions wait.
+// If the manager changes, all pending queries are sent to the new one, with new ids, because the
+// old manager may still answer.  Without a manager, queries wait.
 //
-// If the manager of a node dies, the node itself refuses the MADs of its class.  A question goes on
-// all the same, because the next manager will answer it.  But if the SA answers another question,
-// and then refuses this one again, the SA does not know such requests: the question ends.
+// If the manager of a node dies, the node itself refuses the MADs of its class.  A query goes on
+// all the same, because the next manager will answer it.  But if the SA answers another query, and
+// then refuses this one again, the SA does not know such requests: the query ends.
 //
 // Invariants:
 //  * Each query ends exactly once: by next_end(), or by cancel().
@@ -119,13 +117,13 @@ class Queries {
   static constexpr std::size_t kOutstandingMax = 16;
   static constexpr std::size_t kWindowMin = 2;
   static constexpr std::size_t kWaitingMax = 65536;
-  static constexpr std::uint8_t kRedirectsMax = 4;  // of one query
+  static constexpr std::uint8_t kRedirectsMax = 4;  // for one query
   static constexpr Duration kFirstIntervalMin = std::chrono::milliseconds(250);
-  static constexpr Duration kFirstInterval = std::chrono::seconds(1);  // of an unknown SA
+  static constexpr Duration kFirstInterval = std::chrono::seconds(1);  // for an unknown SA
   static constexpr Duration kFirstIntervalMax = std::chrono::seconds(8);
   static constexpr Duration kIntervalMax = std::chrono::seconds(16);
   static constexpr Duration kRepeatGap = std::chrono::milliseconds(500);
-  static constexpr Duration kLoneIntervalMax = std::chrono::seconds(1);  // of the last questions
+  static constexpr Duration kLoneIntervalMax = std::chrono::seconds(1);  // for the last queries
   static constexpr Duration kRoundTripMax = std::chrono::seconds(4);
 
   // REQUIRES: `mads` outlives this object, and `agent` joins segments.
@@ -136,7 +134,7 @@ class Queries {
   Result<QueryId> ask(const Query& query, Asker asker, std::uint64_t cookie, Time now);
   // Ends a query without an event.  False: it has ended already.
   bool cancel(QueryId id, Time now);
-  // Lets a query go on until `until`, if that is later than its end.
+  // Extends a query until `until`, if that is later than its deadline.
   void extend(QueryId id, Time until);
   // Returns how often the query was sent.
   std::uint32_t tries(QueryId id) const;
@@ -149,8 +147,8 @@ class Queries {
   void on_timer(Time now);
   Time deadline() const;
   std::optional<QueryEnd> next_end();
-  // Returns true if a question was refused as by a node without an SA since the last call.  An
-  // answer to another question would then tell whether there is an SA.
+  // Returns true if, since the last call, a query was refused as by a node without an SA.  An
+  // answer to another query would then tell whether there is an SA.
   bool take_doubt_about_sa() { return std::exchange(doubts_sa_, false); }
 
   std::size_t outstanding() const { return entries_.size() - waiting_.size(); }
@@ -167,10 +165,10 @@ class Queries {
     std::uint64_t cancelled = 0;
     std::uint64_t busy = 0;
     std::uint64_t unserved = 0;     // answers as of a node on which no SA runs
-    std::uint64_t unsupported = 0;  // questions that such an answer has ended, because an SA runs
+    std::uint64_t unsupported = 0;  // queries that such an answer has ended, because an SA runs
     std::uint64_t redirected = 0;
     std::uint64_t mismatched = 0;  // answers with the wrong attribute or method
-    std::uint64_t asked_anew = 0;  // of another manager
+    std::uint64_t asked_anew = 0;  // sent again to another manager
     std::uint64_t limit_waiting = 0;
     friend bool operator==(const Counters&, const Counters&) = default;
   };
@@ -193,7 +191,7 @@ class Queries {
     Time asked{};
     Time first_sent{};  // to this manager
     Time last_sent{};
-    bool may_measure = false;  // the answer tells the round trip
+    bool may_measure = false;  // the answer measures the round trip
     Time until{};
     Time resume = kNever;  // kPaused
   };
@@ -202,7 +200,7 @@ class Queries {
   void start_waiting(Time now);
   void send(QueryId id, Entry& entry, Time now);
   void pause(QueryId id, Entry& entry, Time now);
-  // Takes back what was sent, so that nothing more comes of it.
+  // Cancels the request that was sent, so that no response or timeout follows.
   void unsend(QueryId id, Entry& entry);
   void end(Entries::iterator found, QueryEnd end, Time now);
   void expire(Entries::iterator found, Time now);
@@ -231,7 +229,7 @@ class Queries {
   Time confirmed_{};       // when an answer last came after such a round trip
   std::size_t window_ = kOutstandingMax;
   Time shrunk_{};
-  std::uint64_t answers_ = 0;  // that only an SA gives
+  std::uint64_t answers_ = 0;  // answers that only an SA gives
   bool doubts_sa_ = false;
   std::uint64_t last_id_ = 0;
   Entries entries_{};

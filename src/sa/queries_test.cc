@@ -76,7 +76,7 @@ TEST_F(QueriesTest, ErrorStatusEndsTheQuery) {
   EXPECT_EQ(end->error().code, Errc::kUnreachable);
 }
 
-TEST_F(QueriesTest, TotalDeadlineEndsTheQueryAndTellsHowLongAndHowOften) {
+TEST_F(QueriesTest, TotalDeadlineEndsTheQueryAndReportsTimeAndTries) {
   Query query = path_query();
   query.give_up_after = 10s;
   ask(0, query);
@@ -122,7 +122,7 @@ TEST_F(QueriesTest, BusyKeepsTheRequestPendingAndWaits) {
   EXPECT_EQ(queries.counters().busy, 1U);
 }
 
-TEST_F(QueriesTest, TriesThatTheManagerWasTooBusyForDoNotCount) {
+TEST_F(QueriesTest, TriesThatAreAnsweredWithBusyDoNotCount) {
   Query query = path_query();
   query.tries_max = 2;
   ask(0, query);
@@ -152,7 +152,7 @@ TEST_F(QueriesTest, QueryOutlivesTheRefusalsOfANodeWithoutAnSa) {
 }
 
 // The SA lives, so the next manager would not do any better.
-TEST_F(QueriesTest, QuestionThatALivingSaDoesNotKnowEndsAtItsNextRefusal) {
+TEST_F(QueriesTest, QueryThatALivingSaDoesNotKnowEndsAtItsNextRefusal) {
   for (const auto status : {wire::mad_status::kMethodAttributeNotSupported,
                             wire::mad_status::kMethodNotSupported, wire::mad_status::kBadVersion}) {
     ask();
@@ -264,7 +264,7 @@ TEST_F(QueriesTest, QueriesWithoutAManagerWaitForOne) {
   EXPECT_EQ(sent().size(), 1U);
 }
 
-TEST_F(QueriesTest, NewManagerIsAskedAnewAndTheOldOneCannotAnswer) {
+TEST_F(QueriesTest, QueriesAreSentToTheNewManagerAndTheOldOneCannotAnswer) {
   ask();
   const auto old = sent().at(0);
   PortState other = port;
@@ -281,7 +281,7 @@ TEST_F(QueriesTest, NewManagerIsAskedAnewAndTheOldOneCannotAnswer) {
   EXPECT_EQ(queries.counters().asked_anew, 1U);
 }
 
-// M-08: nobody follows a redirection.
+// M-08: no other implementation follows a redirection.
 TEST_F(QueriesTest, RedirectionIsFollowedAndHasALimit) {
   ask();
   wire::ClassPortInfo info{.redirect_sl = 4,

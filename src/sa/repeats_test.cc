@@ -28,7 +28,7 @@ class RepeatsTest : public ManualSaTest {
   }
   void answer_well(const mad::SendMad& request) { answer(request, PathRecord{}); }
 
-  // Returns when a request is sent again, from now on.
+  // Returns the time until a request is sent again.
   std::vector<Time> times_of(const mad::SendMad& request, Duration duration) {
     std::vector<Time> times;
     const Time end = now + duration;
@@ -42,7 +42,7 @@ class RepeatsTest : public ManualSaTest {
 };
 
 // SA-01: the retries of Linux were 100 ms apart.  Hefty's slides on scalability: each retry had an
-// id of its own, so the SA took it for another question.
+// id of its own, so the SA took it for another request.
 TEST_F(RepeatsTest, RepeatsBackOffWithJitterAndKeepTheTransactionId) {
   ask(Queries::kOutstandingMax);
   Time before = now;
@@ -62,9 +62,9 @@ TEST_F(RepeatsTest, RepeatsBackOffWithJitterAndKeepTheTransactionId) {
   EXPECT_EQ(interval, 8s);
 }
 
-// A SA that answers one request in three leaves 17 of 1,000 questions unanswered that are sent ten
-// times.  It answers practically all of those that are sent each second for a minute.
-TEST_F(RepeatsTest, LastQuestionsAreRepeatedEachSecond) {
+// An SA that answers one request in three leaves 17 of 1,000 queries unanswered if each is sent ten
+// times.  If they are sent each second for a minute, it answers practically all.
+TEST_F(RepeatsTest, LastQueriesAreRepeatedEachSecond) {
   ask(2);
   Time before = now;
   for (const Time time : times_of(sent().at(0), 60s)) {
@@ -74,7 +74,7 @@ TEST_F(RepeatsTest, LastQuestionsAreRepeatedEachSecond) {
   EXPECT_GE(before, now - Queries::kLoneIntervalMax * 5 / 4);
 }
 
-TEST_F(RepeatsTest, LostQuestionsAreRepeatedSoonWhileOthersAreAnswered) {
+TEST_F(RepeatsTest, LostQueriesAreRepeatedSoonWhileOthersAreAnswered) {
   ask(Queries::kOutstandingMax - 1);
   const auto lost = sent();
   std::size_t tries = 0;

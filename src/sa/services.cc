@@ -140,7 +140,7 @@ void Services::receive(const QueryEnd& end, Time now) {
     case Request::kFind: return receive_found(found, end);
     case Request::kSet: return receive_set(found, end, now);
     case Request::kDelete:
-      found->second.may_be_at_sa = false;  // or its lease ends it
+      found->second.may_be_at_sa = false;  // if it still is, the lease ends it
       return step(found, now);
     case Request::kNone: return;
   }
@@ -186,7 +186,7 @@ void Services::receive_set(Entries::iterator found, const QueryEnd& end, Time no
                          .what = ServiceEvent::What::kRegistered});
     }
     if (entry.is_registered && entry.record.lease_seconds != ServiceRecord::kLeaseForever) {
-      // After three to four eighths of the lease there is time for repeats.
+      // Renews after three to four eighths of the lease, which leaves time for repeats.
       const Duration eighth = Duration(std::chrono::seconds(entry.record.lease_seconds)) / 8;
       const auto jitter = random_.below(static_cast<std::uint64_t>(eighth.count()));
       wait(found, now + eighth * 3 + Duration(static_cast<std::int64_t>(jitter)));

@@ -22,10 +22,10 @@
 
 namespace verbena::sa {
 
-// Names a registration or a question.  Numbers are never used again.
+// Identifies a registration or a query.  Numbers are never used again.
 using ServiceTicket = Strong<struct ServiceTicketTag, std::uint64_t>;
 
-// Asks for service records.  A field that is empty does not matter.
+// Asks for service records.  An empty field accepts any value.
 struct ServiceQuestion {
   std::optional<std::array<std::byte, 64>> name{};
   std::optional<ServiceId> service_id{};
@@ -39,7 +39,7 @@ struct ServiceQuestion {
 struct ServiceEvent {
   enum class What : std::uint8_t {
     kRegistered,
-    kFailed,  // the registration is over, or there is no answer to the question
+    kFailed,  // the registration is over, or there is no answer to the query
     kFound,
   };
   ServiceTicket ticket{};
@@ -63,10 +63,10 @@ struct ServiceCounters {
 // with its lease, so it is renewed before that, and made again when the SA has forgotten it.
 class Services {
  public:
-  static constexpr std::size_t kServicesMax = 4096;  // registrations and questions
-  static constexpr std::size_t kRecordsMax = 65536;  // of one answer
+  static constexpr std::size_t kServicesMax = 4096;  // registrations and queries
+  static constexpr std::size_t kRecordsMax = 65536;  // in one answer
   static constexpr std::uint32_t kRemoveTries = 6;
-  static constexpr unsigned kRefusalsMax = 6;  // of a renewal
+  static constexpr unsigned kRefusalsMax = 6;  // for a renewal
   static constexpr Duration kRefusalPause = std::chrono::seconds(2);
 
   Services(Queries& queries, Random random) : queries_(queries), random_(random) {}
@@ -77,7 +77,7 @@ class Services {
   // Asks the SA.  kFound or kFailed follows.
   Result<ServiceTicket> find(const ServiceQuestion& question, std::uint64_t cookie,
                              Duration give_up_after, Time now);
-  // Ends a registration, or cancels a question.  False: it is over already.
+  // Ends a registration, or cancels a query.  False: it is over already.
   bool remove(ServiceTicket ticket, Time now);
   std::optional<ServiceEvent> next_event();
 
@@ -101,11 +101,11 @@ class Services {
     bool was_registered = false;
     bool may_be_at_sa = false;
     bool is_removed = false;
-    bool is_doubted = false;  // the SA may have forgotten what the request does
+    bool is_doubted = false;  // the SA may have lost the effect of the request
     Request request = Request::kNone;
     QueryId query{};
     unsigned refusals = 0;
-    Time next{};  // of a renewal, or of another try
+    Time next{};  // when to renew, or to try again
   };
   using Entries = std::map<ServiceTicket, Entry>;
 

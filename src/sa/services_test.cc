@@ -129,7 +129,7 @@ TEST_F(ServicesTest, RenewalThatIsRefusedForLongEndsTheRegistration) {
   EXPECT_EQ(services.next_event()->what, ServiceEvent::What::kFailed);
 }
 
-TEST_F(ServicesTest, QuestionIsAnsweredByAllRecords) {
+TEST_F(ServicesTest, QueryIsAnsweredWithAllRecords) {
   const auto ticket = *services.find({.name = ServiceQuestion::name_of("files")}, 9, 10s, now);
   const auto asked = request();
   EXPECT_EQ(header_in(asked).mad.method, Method::kGetTable);
@@ -156,7 +156,7 @@ TEST_F(ServicesTest, NoRecordsAreAnEmptyAnswerAndSilenceIsAnError) {
   EXPECT_EQ(event->error->code, Errc::kTimedOut);
 }
 
-TEST_F(ServicesTest, QuestionCanBeCancelled) {
+TEST_F(ServicesTest, QueryCanBeCancelled) {
   const auto ticket = *services.find({.service_id = ServiceId{1}}, 0, 10s, now);
   EXPECT_TRUE(services.remove(ticket, now));
   EXPECT_EQ(queries.outstanding(), 0U);

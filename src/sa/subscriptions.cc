@@ -102,7 +102,7 @@ void Subscriptions::receive(const QueryEnd& end, Time now) {
   Trap& trap = found->second;
   const Request request = std::exchange(trap.request, Request::kNone);
   if (request == Request::kUnsubscribe) {
-    trap.may_be_at_sa = false;  // or the SA does not answer, and then reports find nobody
+    trap.may_be_at_sa = false;  // if it still is, its reports are ignored
     return step(found, now);
   }
   if (end.how == QueryEnd::How::kAnswered) {
@@ -120,7 +120,7 @@ void Subscriptions::receive(const QueryEnd& end, Time now) {
 }
 
 void Subscriptions::register_again(bool doubts_requests, Time now) {
-  // A manager that begins anew may count its reports from the same number again.
+  // A restarted manager may count its reports from the same number again.
   recent_.clear();
   recent_order_.clear();
   for (auto found = traps_.begin(); found != traps_.end();) {
@@ -135,7 +135,7 @@ void Subscriptions::register_again(bool doubts_requests, Time now) {
 void Subscriptions::set_port(const PortState& state, const PortChange& change, Time now) {
   port_ = state;
   if (change.stopped || change.became_ready || change.lid || change.manager || change.gids) {
-    // The queries under way go to the manager again, except after a change of the GIDs alone.
+    // Pending queries are sent to the manager again, except after a change of the GIDs alone.
     const bool asks_anew = change.stopped || change.became_ready || change.lid || change.manager;
     register_again(!asks_anew, now);
   }
@@ -174,7 +174,7 @@ std::optional<SaNotice> Subscriptions::receive_report(const mad::ManagementPort:
   std::vector<std::byte> response = message.mad;
   response.resize(std::min(response.size(), wire::kMadBytes));
   wire::encode_to(response, header);
-  // A response that cannot be sent is missed by the SA, which reports again.
+  // If the response cannot be sent, the SA reports again.
   (void)mads_.send(agent_, {.to = message.from, .mad = std::move(response)}, now);
   if (was_there) {
     ++counters_.repeated;

@@ -31,12 +31,12 @@ struct NoticeEvent {
 
 struct SubscriptionCounters {
   std::uint64_t reports = 0;
-  std::uint64_t repeated = 0;  // reports that the SA has sent again, because it missed the answer
+  std::uint64_t repeated = 0;  // reports that the SA has sent again, because our answer was lost
   std::uint64_t malformed = 0;
   std::uint64_t registered = 0;
   std::uint64_t refused = 0;
   std::uint64_t limit_subscribers = 0;
-  std::uint64_t limit_events = 0;  // notices that nobody has taken in time
+  std::uint64_t limit_events = 0;  // notices that were not taken in time
   friend bool operator==(const SubscriptionCounters&, const SubscriptionCounters&) = default;
 };
 
@@ -73,7 +73,7 @@ class Subscriptions {
   void set_port(const PortState& state, const PortChange& change, Time now);
   void reregister(Time now) { register_again(true, now); }
 
-  // Takes a report and answers it.  It returns the notice, unless it was there before.
+  // Takes a report and answers it.  It returns the notice, unless the report is a repeat.
   std::optional<wire::SaNotice> receive_report(const mad::ManagementPort::Message& message,
                                                Time now);
   void receive(const QueryEnd& end, Time now);
@@ -93,7 +93,7 @@ class Subscriptions {
     std::set<SubscriptionId> subscribers{};
     bool is_registered = false;
     bool may_be_at_sa = false;
-    bool is_doubted = false;  // the SA may have forgotten what the request does
+    bool is_doubted = false;  // the SA may have lost the effect of the request
     Request request = Request::kNone;
     Time not_before{};
   };

@@ -54,7 +54,7 @@ class SubscriptionsTest : public ManualSaTest {
   }
 };
 
-// R4's notice.c counted subscribers for each trap and port as well.
+// rdma-core's kernel code (notice.c) counted subscribers for each trap and port as well.
 TEST_F(SubscriptionsTest, FirstSubscriberRegistersAndLastOneEndsIt) {
   const SubscriptionId a = subscribe();
   const auto registration = request();
@@ -109,7 +109,7 @@ TEST_F(SubscriptionsTest, RepeatedReportIsAnsweredAgainAndDeliveredOnce) {
 }
 
 // OpenSM begins with the same transaction id whenever it is started.
-TEST_F(SubscriptionsTest, ReportOfAManagerThatBeginsAnewIsNoRepeat) {
+TEST_F(SubscriptionsTest, ReportOfARestartedManagerIsNotARepeat) {
   subscribe();
   EXPECT_TRUE(report(7, test_gid(1)));
   subscriptions.reregister(now);
@@ -118,7 +118,7 @@ TEST_F(SubscriptionsTest, ReportOfAManagerThatBeginsAnewIsNoRepeat) {
   EXPECT_EQ(subscriptions.counters().repeated, 1U);
 }
 
-TEST_F(SubscriptionsTest, NewManagerAndReregistrationAreToldAgain) {
+TEST_F(SubscriptionsTest, NewManagerAndReregistrationGetTheSubscriptionAgain) {
   subscribe();
   answer(request(), InformInfo{});
   PortState other = port;
@@ -169,7 +169,7 @@ TEST_F(SubscriptionsTest, ReportWithTheBusyStatusIsDeliveredAndAnswered) {
   EXPECT_EQ(header_in(request()).mad.status, 0) << "of the response";
 }
 
-TEST_F(SubscriptionsTest, OtherMadsAreNoReports) {
+TEST_F(SubscriptionsTest, OtherMadsAreNotReports) {
   mad::ManagementPort::Message message{.mad = std::vector<std::byte>(256)};
   EXPECT_FALSE(subscriptions.receive_report(message, now));
   EXPECT_EQ(subscriptions.counters().malformed, 1U);

@@ -11,11 +11,11 @@
 #include "mad/mad.h"
 #include "wire/mad.h"
 
-// Defines what the parts of the SA client share: the state of the port, and the way to the manager.
+// Defines the types that the parts of the SA client share: the state of the port, and the address
+// of the manager.
 namespace verbena::sa {
 
-// Holds what the client has to know of its port.  The owner reports it as a whole, whenever a part
-// of it changes.
+// Holds the state of the client's port.  The owner reports all of it whenever a part changes.
 struct PortState {
   bool active = false;
   Lid lid{};
@@ -23,7 +23,7 @@ struct PortState {
   Lid sm_lid{};
   std::uint8_t sm_sl = 0;
   std::vector<Gid> gids{};
-  std::vector<Pkey> pkeys{};  // the table with its gaps: an index counts
+  std::vector<Pkey> pkeys{};  // the table with its gaps, so that indexes stay valid
 
   // Returns true if the manager can be asked.
   bool is_ready() const { return active && lid != Lid{} && sm_lid != Lid{} && !gids.empty(); }
@@ -41,7 +41,7 @@ struct PortState {
   friend bool operator==(const PortState&, const PortState&) = default;
 };
 
-// Names what has happened to a port, as the parts of the client need to know it.
+// Describes a change of a port for the parts of the client.
 struct PortChange {
   bool became_ready = false;  // the manager can be asked now
   bool stopped = false;       // the manager cannot be asked any more
@@ -50,7 +50,7 @@ struct PortChange {
   bool gids = false;
   bool pkeys = false;
 
-  // Returns true if all queries under way are sent again.
+  // Returns true if all pending queries are sent again.
   bool asks_anew() const { return became_ready || stopped || lid || manager; }
 
   static PortChange between(const PortState& old, const PortState& now) {

@@ -25,7 +25,7 @@ struct Faults {
 struct Fate {
   std::vector<Duration> arrivals{};
   bool corrupt = false;
-  std::uint64_t bit = 0;  // taken modulo the number of the packet's bits
+  std::uint64_t bit = 0;  // modulo the number of bits in the packet
 };
 
 // Draws fates from a seed.  drop() loses the packet with this number (from 0) in any case, for

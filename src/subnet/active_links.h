@@ -8,9 +8,9 @@
 
 namespace verbena::subnet {
 
-// Tells when subnet managers have brought up their part of a subnet: the ports at both ends of each
-// link there are in the state Active.  Links whose cable is pulled, or that do not train, do not
-// count.  The part has the nodes that directed routes from the managers' ports reach.
+// Detects when subnet managers have brought up their part of a subnet, so that the ports at both
+// ends of each link are in the state Active.  Links whose cable is pulled, or that do not train, do
+// not count.  The part has the nodes that directed routes from the managers' ports reach.
 class ActiveLinks {
  public:
   // REQUIRES: the subnet outlives this object; the ports are of HCAs.
@@ -27,7 +27,7 @@ class ActiveLinks {
 
   const Subnet& subnet_;
   std::vector<std::size_t> links_{};  // places in Topology::links
-  std::size_t first_inactive_ = 0;    // those before it in links_ were active once
+  std::size_t first_inactive_ = 0;    // all links before it in links_ were active once
 };
 
 }  // namespace verbena::subnet

@@ -11,7 +11,7 @@
 namespace verbena::subnet {
 namespace {
 
-// Returns a port of the first HCA: the generators add the switches before.
+// Returns a port of the first HCA.  The generators add the switches before the HCAs.
 PortRef port_of_first_hca(const Topology& topology, std::uint8_t port = 1) {
   return {.node = *topology.find("host1"), .port = port};
 }
@@ -27,7 +27,7 @@ struct ActiveLinksTest : ::testing::Test {
   std::optional<ActiveLinks> links{};
 };
 
-TEST_F(ActiveLinksTest, PortsAreInactiveUntilAManagerHasWorked) {
+TEST_F(ActiveLinksTest, PortsAreInactiveUntilAManagerHasActivatedThem) {
   start(make_hosts(3));
   EXPECT_FALSE(links->all_active());
   EXPECT_EQ(links->inactive_ports(100).size(), 6U) << "three links have two ends each";

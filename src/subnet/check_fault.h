@@ -11,8 +11,8 @@ namespace verbena::subnet {
 // Returns the MTU with this number of bytes, if there is one.
 std::optional<Mtu> mtu_of_bytes(std::size_t bytes);
 
-// Returns why a fault cannot happen in this subnet, in a line for the user: it names something that
-// does not exist, a link cannot have the MTU, or a switch should lose a P_Key.
+// Returns the reason why this subnet cannot have the fault, in a line for the user: the fault names
+// something that does not exist, a link cannot have the MTU, or a switch should lose a P_Key.
 std::optional<std::string> problem_with(const Topology& topology, const faults::Fault& fault);
 
 }  // namespace verbena::subnet

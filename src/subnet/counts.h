@@ -8,7 +8,7 @@
 
 namespace verbena::subnet {
 
-// Names what the PMA counts at a port (vol1 16.1.3.5, 16.1.4).
+// Names the counters of a port's PMA (vol1 16.1.3.5, 16.1.4).
 enum class Count : std::uint8_t {
   kSymbolErrors,
   kLinkErrorRecoveries,

@@ -238,7 +238,7 @@ bool negotiate(PortInfo& a, PortInfo& b) {
   const unsigned speeds = enabled_speeds(a) & enabled_speeds(b);
   const unsigned widths = a.link_width_enabled & b.link_width_enabled;
   if (speeds == 0 || widths == 0) return false;
-  // The bit of 2x is the highest one, though 2x is only wider than 1x.
+  // The bit of 2x is the highest one, although 2x is narrower than all widths but 1x.
   constexpr unsigned k2x = static_cast<unsigned>(LinkWidth::k2x);
   const unsigned wider = widths & ~k2x & ~1u;
   const unsigned width = wider != 0 ? std::bit_floor(wider) : std::bit_floor(widths);

@@ -38,17 +38,17 @@ struct DevicePort {
   Counts counts{};
   Time m_key_lease_end = kNever;
 
-  // Data packets may leave.
+  // Returns true if data packets may leave.
   bool is_active() const { return info.port_state == wire::PortState::kActive; }
-  // Data packets may arrive (vol1 7.2.7).
+  // Returns true if data packets may arrive (vol1 7.2.7).
   bool accepts_data() const { return is_active() || info.port_state == wire::PortState::kArmed; }
   // Returns true for each of the port's 2^LMC LIDs.
   bool has_lid(Lid lid) const {
     return info.lid.value != 0 && lid.value >> info.lmc == info.lid.value >> info.lmc;
   }
   bool accepts_pkey(Pkey pkey) const { return own_pkey(pkey).value != 0; }
-  // Returns the P_Key of the port's table that matches that of a packet, with which answers are
-  // sent: a limited member answers as one.  0: there is none.
+  // Returns the P_Key of the port's table that matches that of a packet; 0: there is none.  Answers
+  // carry it, so that a limited member answers as a limited member.
   Pkey own_pkey(Pkey packet) const;
   bool operates_lane(std::uint8_t lane) const;
 };
@@ -60,7 +60,7 @@ class Device {
 
   bool is_switch() const { return node_info.node_type == wire::NodeType::kSwitch; }
   std::uint8_t port_count() const { return static_cast<std::uint8_t>(ports.size() - 1); }
-  // Returns the port whose LID, M_Key and SM count for an SMP that came by `in_port`.
+  // Returns the port whose LID, M_Key and SM apply to an SMP that came by `in_port`.
   std::uint8_t management_port(std::uint8_t in_port) const { return is_switch() ? 0 : in_port; }
   DevicePort& management(std::uint8_t in_port) { return ports[management_port(in_port)]; }
   const DevicePort& management(std::uint8_t in_port) const {
@@ -87,7 +87,7 @@ class Device {
   wire::NodeInfo node_info_at(std::uint8_t in_port) const;
 
  private:
-  std::vector<std::uint8_t> lft_{};   // as far as blocks were written
+  std::vector<std::uint8_t> lft_{};   // up to the last block that was written
   std::vector<std::uint16_t> mft_{};  // by LID and position; empty until a block is written
 };
 

@@ -10,7 +10,7 @@ namespace verbena::subnet {
 // Describes the node where an SMP with a directed route is.
 struct RoutePoint {
   bool is_switch = false;
-  std::uint8_t ports = 1;    // external ones
+  std::uint8_t ports = 1;    // the number of external ports
   std::uint8_t in_port = 0;  // by which the SMP came, or the HCA's port that begins to send it
   bool begins_here = false;  // the node itself sends it, or it came by its LID to this node
 };

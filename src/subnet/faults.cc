@@ -19,7 +19,7 @@ bool Subnet::link_is_up(std::size_t link) const {
 
 void Subnet::set_power(std::uint32_t node, bool on, Time now) {
   std::vector<PortRef> changed;
-  (void)impl_->impairments.resume(node);  // a node without power has lost what it held
+  (void)impl_->impairments.resume(node);  // a node without power loses the packets that it held
   impl_->links.set_power(node, on, changed);
   impl_->report_changes(changed);
   impl_->forget(node);
@@ -79,7 +79,7 @@ std::size_t Subnet::late() const { return impl_->impairments.late(); }
 
 // ---- packets ------------------------------------------------------------------------------------
 
-// Lets a packet cross the link at this port.  A packet that the link loses arrives damaged, so the
+// Sends a packet over the link at this port.  A packet that the link loses arrives damaged, so the
 // port at the other end counts an error of the line (vol1 16.1.3.5).
 void Subnet::Impl::cross(PortRef out, InFlight packet) {
   if (impairments.loses_next(links.link_of(out))) {
@@ -90,13 +90,13 @@ void Subnet::Impl::cross(PortRef out, InFlight packet) {
   }
   if (!impairments.is_slow(out)) return in_flight_.push_back(std::move(packet));
   if (impairments.delay(out, std::move(packet), now_)) return;
-  // No credits came back for too long: the packet has waited for the link for its whole lifetime.
+  // Drops the packet: without credits it would have waited for the link for its whole lifetime.
   Counts& counts = at(out).counts;
   counts.add(Count::kXmitDiscards);
   counts.add(Count::kSwitchHoqLifetimeDiscards);
 }
 
-// Puts a packet aside that arrives at a paused node.  Returns false if the node is not paused.
+// Stores a packet that arrives at a paused node.  Returns false if the node is not paused.
 bool Subnet::Impl::hold_arrived(InFlight& packet, bool is_management) {
   Impairments::Line* const line = impairments.arrived(packet.at.node);
   if (line == nullptr) return false;
@@ -113,7 +113,7 @@ bool Subnet::Impl::hold_arrived(InFlight& packet, bool is_management) {
   return true;
 }
 
-// Does the same for a packet that the node sends.
+// Stores a packet that a paused node sends.  Returns false if the node is not paused.
 bool Subnet::Impl::hold_sent(PortRef from, Packet& packet) {
   Impairments::Line* const line = impairments.sent(from.node);
   if (line == nullptr) return false;

@@ -6,8 +6,8 @@
 #include "subnet/test_subnet.h"
 #include "wire/performance.h"
 
-// Tests what a user breaks in a subnet of three hosts (nodes 1 to 3) at one switch (node 0).  The
-// manager runs at host 1.
+// Tests faults in a subnet of three hosts (nodes 1 to 3) at one switch (node 0).  The manager runs
+// at host 1.
 namespace verbena::subnet {
 namespace {
 
@@ -30,7 +30,7 @@ class FaultyHosts : public testing::Test {
     subnet().send(from, world_.data_packet(from, world_.lid(to), wire::kDefaultPkey, bytes),
                   world_.now);
   }
-  // Takes what has arrived, and returns the payload bytes of the data packets at this port.
+  // Takes all deliveries, and returns the payload bytes of the data packets at this port.
   std::vector<std::size_t> arrived(PortRef port) {
     std::vector<std::size_t> all;
     while (const auto delivery = subnet().next_delivery()) {
@@ -112,7 +112,7 @@ TEST_F(FaultyHosts, APausedSwitchForwardsLater) {
   EXPECT_EQ(arrived(kTwo).size(), 1u);
 }
 
-TEST_F(FaultyHosts, APausedNodeReportsNothingAndKeepsNobodyAwake) {
+TEST_F(FaultyHosts, APausedNodeReportsNothingAndHasNoTimer) {
   subnet().set_paused(kSwitch, true, world_.now);
   subnet().set_link(link_of(kThree), false, world_.now);  // the switch has a trap to send
   EXPECT_EQ(subnet().next_deadline(), kNever);
@@ -163,7 +163,7 @@ TEST_F(FaultyHosts, APauseEndsWithThePower) {
 
 // ---- lossy links
 
-TEST_F(FaultyHosts, ALossyLinkLosesWhatItsSeedSays) {
+TEST_F(FaultyHosts, TheSeedDecidesWhichPacketsALossyLinkLoses) {
   const faults::Loss loss{.per_million = 300'000, .seed = 5};
   subnet().set_loss(link_of(kTwo), loss);
   std::size_t lost = 0;
@@ -234,7 +234,7 @@ TEST_F(FaultyHosts, PacketsOnASlowLinkAreLimited) {
 
 // ---- MTUs
 
-TEST_F(FaultyHosts, AnMtuIsTheLargestOneOfBothPorts) {
+TEST_F(FaultyHosts, AnMtuLimitsBothPortsOfItsLink) {
   subnet().set_mtu(link_of(kTwo), Mtu::k1024, world_.now);
   EXPECT_EQ(subnet().status(kTwo).mtu_max, Mtu::k1024);
   EXPECT_EQ(subnet().state(kTwo), PortState::kInit) << "the link has trained again";

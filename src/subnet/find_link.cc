@@ -15,7 +15,7 @@ struct LinkEnd {
 };
 
 std::expected<LinkEnd, std::string> parse_end(const Topology& topology, std::string_view text) {
-  // A name may have a colon itself.
+  // Searches from the end, because a name may contain a colon.
   if (const auto whole = topology.find(text)) return LinkEnd{.node = *whole};
   const auto colon = text.rfind(':');
   if (colon == std::string_view::npos) {

@@ -30,7 +30,7 @@ TEST(FindLink, ThePortMayBeLeftOutIfThereIsOneLink) {
   EXPECT_EQ(find_link(two_switches(), "s1:3", "a"), 0U);
 }
 
-TEST(FindLink, OnePortTellsParallelLinksApart) {
+TEST(FindLink, OnePortDistinguishesParallelLinks) {
   EXPECT_EQ(problem_with_link("s1", "rack:2"),
             "several links join 's1' and 'rack:2', so name a port (NAME:PORT): s1:4 - rack:2:5, "
             "s1:6 - rack:2:7");
@@ -38,7 +38,7 @@ TEST(FindLink, OnePortTellsParallelLinksApart) {
   EXPECT_EQ(find_link(two_switches(), "rack:2:5", "s1"), 1U);
 }
 
-TEST(FindLink, ErrorsNameWhatDoesNotExist) {
+TEST(FindLink, ErrorsNameTheMissingNodeOrPort) {
   EXPECT_EQ(problem_with_link("b", "s1"), "there is no node 'b'");
   EXPECT_EQ(problem_with_link("a", "b:1"), "there is no node 'b'");
   EXPECT_EQ(problem_with_link("a:2", "s1"), "'a' has no port '2': its ports are 1 to 1");

@@ -31,8 +31,8 @@ void count_discard(Counts& counts, Count detail) {
   counts.add(detail);
 }
 
-// Decides about a packet that comes from the node behind a switch port.  A limited member may only
-// send as one (vol1 18.2.4.2.1).
+// Decides about a packet that comes from the node behind a switch port.  A limited member may send
+// only with the P_Key of a limited member (vol1 18.2.4.2.1).
 bool may_enter(const DevicePort& port, Pkey packet) {
   constexpr std::uint16_t kFullMember = 0x8000;
   return std::ranges::any_of(port.pkeys, [&](Pkey own) {

@@ -18,7 +18,7 @@ inline constexpr std::uint32_t kHostsOfFatTreeMax = 4096;
 std::optional<Topology> make_hosts(std::uint32_t hosts, std::uint8_t ports = 1);
 
 // Returns a fat tree of two levels: each leaf switch has about as many hosts as there are leaves,
-// and one link to each of as many spines, so that no link need carry the traffic of two hosts.
+// and one link to each of as many spines.  So no link needs to carry the traffic of two hosts.
 // Nothing if there are no hosts or too many.
 std::optional<Topology> make_fat_tree(std::uint32_t hosts);
 

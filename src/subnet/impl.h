@@ -16,9 +16,9 @@
 namespace verbena::subnet {
 
 // Implements Subnet: forwarding.cc moves packets, management.cc receives those of QP0 and QP1, and
-// faults.cc does what a user breaks.
+// faults.cc implements the faults that a user orders.
 //
-// Packets on their way stand in one queue, and each public call runs until it is empty.  A packet
+// Packets on their way are in one queue, and each public call runs until it is empty.  A packet
 // makes one hop each time that it is taken out.  So packets of one path keep their order, and a
 // chain of answers needs no stack.
 class Subnet::Impl {
@@ -40,10 +40,10 @@ class Subnet::Impl {
   DevicePort& at(PortRef port) { return devices[port.node].ports[port.port]; }
   const DevicePort& at(PortRef port) const { return devices[port.node].ports[port.port]; }
 
-  // Moves all packets that are on their way, and sends what is due.
+  // Moves all packets that are on their way, and sends packets and traps that are due.
   void run(Time now);
   void send(PortRef from, Packet packet);
-  // Lets a node whose pause has ended take and send the packets that it has held.
+  // Releases the packets that a node has held during its pause, both received and sent ones.
   void go_on(Impairments::Held held);
   void report_changes(const std::vector<PortRef>& changed);
   void report(PortRef port, bool client_reregister = false);

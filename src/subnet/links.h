@@ -24,7 +24,7 @@ class Links {
 
   // These append the ports whose state has changed.
   void plug(std::size_t link, bool plugged, std::vector<PortRef>& changed);
-  // A node that is switched on is as new, except that programs still hold its ports as managers.
+  // A node that is switched on has lost all settings, except that managers still hold its ports.
   void set_power(std::uint32_t node, bool on, std::vector<PortRef>& changed);
   bool has_power(std::uint32_t node) const { return powered_[node]; }
   // Takes a port's link down.  With kPolling it trains again at once.
@@ -50,7 +50,7 @@ class Links {
   std::vector<bool> plugged_{};
   std::vector<bool> powered_{};
   std::vector<bool> up_{};
-  std::map<std::size_t, Mtu> mtus_{};  // of links that have another one than in the topology
+  std::map<std::size_t, Mtu> mtus_{};  // of links whose MTU differs from the topology
 };
 
 }  // namespace verbena::subnet

@@ -12,7 +12,7 @@
 
 namespace verbena::subnet {
 
-// Holds what a manager has found out about the nodes of a subnet, and computes routes.
+// Holds the nodes of a subnet that a manager has found, and computes routes.
 class ManagedFabric {
  public:
   struct Neighbor {
@@ -23,10 +23,10 @@ class ManagedFabric {
     wire::PortInfo info{};
     std::optional<Neighbor> neighbor{};
   };
-  // Is a switch, or one port of an HCA: for a manager these are nodes of their own.
+  // Represents a switch, or one port of an HCA.  For a manager, each port of an HCA is a node.
   struct Node {
     bool is_switch = false;
-    std::uint8_t own_port = 0;  // 0 of a switch
+    std::uint8_t own_port = 0;  // 0 for a switch
     Guid port_guid{};
     std::vector<std::uint8_t> path{};  // egress ports from the manager's node
     std::map<std::uint8_t, Port> ports{};

@@ -45,7 +45,7 @@ void Subnet::Impl::step_directed(const Here& here, Smp& smp, bool begins_here) {
   const bool goes_to_other = begins_here && !device.is_switch() &&
                              here.view.lrh.destination != wire::kPermissiveLid &&
                              !at(here.port).has_lid(here.view.lrh.destination);
-  // The sender's own part of the route is by LID, before the directed part.
+  // A route may begin with a part by LID, before the directed part.
   if (goes_to_other) return leave(here.port, std::move(here.packet), here);
 
   const RouteStep step = directed_route_step(smp, {.is_switch = device.is_switch(),
@@ -97,7 +97,7 @@ void Subnet::Impl::receive_local_smp(const Here& here, Smp& smp) {
   answer_smp(here, smp);
 }
 
-// The answer leaves before the link change that it has ordered, and shows the state after it.
+// The answer is sent before the ordered link change takes effect, but shows the state after it.
 void Subnet::Impl::answer_smp(const Here& here, Smp& smp) {
   SmaEffects effects;
   const std::uint16_t status = carry_out(here, smp, effects);

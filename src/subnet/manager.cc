@@ -67,7 +67,7 @@ void Manager::begin_phase(Phase phase) {
   }
 }
 
-// The subnet has changed during the sweep; the next one begins after a pause.
+// If the subnet has changed during the sweep, the next sweep begins after a pause.
 void Manager::give_up(Time now) {
   queued_.clear();
   pending_.clear();

@@ -34,7 +34,7 @@ class Manager {
 
   explicit Manager(const Config& config) : config_(config) {}
 
-  // Takes a MAD that has arrived at QP0.  Others than answers and traps are ignored.
+  // Takes a MAD that has arrived at QP0.  Ignores MADs other than answers and traps.
   void receive(const mad::Address& from, const mad::Mad& mad, Time now);
   std::optional<mad::SendMad> next_send();
   Time next_deadline() const;
@@ -51,8 +51,8 @@ class Manager {
 
   struct Request {
     wire::Smp smp{};
-    std::size_t node = 0;   // in fabric_, which was asked
-    std::uint8_t port = 0;  // PortInfo: of this port; NodeInfo: behind this port
+    std::size_t node = 0;   // the place of the asked node in fabric_
+    std::uint8_t port = 0;  // PortInfo: the port itself; NodeInfo: the port that leads to the node
     unsigned tries = 0;
     Time deadline{};
   };

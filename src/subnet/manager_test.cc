@@ -42,7 +42,7 @@ std::vector<bool> connected_nodes(const Subnet& subnet, std::uint32_t from) {
   return reached;
 }
 
-// Returns what is wrong: a pair of hosts that cannot talk, or a loop.
+// Returns a problem: a pair of hosts that cannot talk, or a loop.
 std::string broken_guarantee(ManagedSubnet& world, PortRef manager_port) {
   const auto ports = host_ports(world.subnet.topology());
   const auto reached = connected_nodes(world.subnet, manager_port.node);
@@ -84,7 +84,7 @@ TEST(Manager, AFatTreeOfSixteenHostsTalks) {
   EXPECT_EQ(broken_guarantee(world, manager_port), "");
 }
 
-TEST(Manager, ALinkThatDiesIsRoutedAround) {
+TEST(Manager, RoutesAvoidALinkThatHasDied) {
   const Topology topology = *make_fat_tree(4);
   const PortRef manager_port{topology.find("host1").value(), 1};
   ManagedSubnet world(topology, manager_port);
@@ -93,7 +93,7 @@ TEST(Manager, ALinkThatDiesIsRoutedAround) {
   world.subnet.set_link(topology.link_at(leaf_uplink).value(), false, world.now);
   ASSERT_TRUE(world.settle());
   EXPECT_EQ(broken_guarantee(world, manager_port), "");
-  // A trap that took the dead link is sent again, and then repressed.
+  // A trap that was lost on the dead link is sent again, and then repressed.
   world.now += std::chrono::seconds(5);
   world.subnet.advance(world.now);
   ASSERT_TRUE(world.settle());
@@ -150,7 +150,7 @@ class SubnetRun {
         topology_.nodes.begin());
   }
 
-  // Lets a node hang, or a link lose or delay packets.
+  // Makes a node hang, or a link lose or delay packets.
   void hurt() {
     const auto node = static_cast<std::uint32_t>(random_.below(topology_.nodes.size()));
     const std::size_t link = random_.below(topology_.links.size());
@@ -163,7 +163,7 @@ class SubnetRun {
     }
   }
 
-  // Ends what hurt() has done.  What is late then still arrives.
+  // Ends the faults of hurt().  Delayed packets still arrive.
   void mend() {
     for (std::uint32_t node = 0; node < topology_.nodes.size(); ++node) {
       world_.subnet.set_paused(node, false, world_.now);

@@ -23,7 +23,7 @@ constexpr std::array<std::pair<std::string_view, LinkSpeed>, 9> kSpeedNames{{
     {"EDR", LinkSpeed::kEdr},
     {"HDR", LinkSpeed::kHdr},
     {"NDR", LinkSpeed::kNdr},
-    {"????", LinkSpeed::kSdr},  // ibnetdiscover does not know it
+    {"????", LinkSpeed::kSdr},  // ibnetdiscover does not know the speed
 }};
 constexpr std::array<std::pair<unsigned, LinkWidth>, 5> kWidths{{
     {1, LinkWidth::k1x},
@@ -44,7 +44,7 @@ unsigned lanes_of(LinkWidth width) {
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
-// Reads one line from the left.  A failed read leaves the place of the error.
+// Reads one line from the left.  After a failed read, the position is that of the error.
 class LineReader {
  public:
   explicit LineReader(std::string_view line) : line_(line) {}
@@ -126,7 +126,7 @@ class NetlistParser {
   }
 
  private:
-  // Holds what a line of a port says.
+  // Holds the contents of a line about a port.
   struct Connection {
     std::size_t line = 0;
     std::size_t column = 0;  // of the id at the other end
@@ -338,7 +338,7 @@ class NetlistParser {
     }
   }
 
-  // Names the nodes that only have a GUID as their id, and checks what no line alone shows.
+  // Names the nodes that only have a GUID as their id, and makes checks that need all lines.
   void finish() {
     std::map<std::string, unsigned> uses;
     for (const Node& node : topology_.nodes) ++uses[node.name];

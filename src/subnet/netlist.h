@@ -13,7 +13,7 @@ namespace verbena::subnet {
 // Limits a text; 65,536 ports with a line for each have about 6 MiB.
 inline constexpr std::size_t kNetlistBytesMax = std::size_t{8} << 20;
 
-// Says where a text is wrong, and why.  Lines and columns count from 1, columns in bytes.
+// Describes an error in a text, and its place.  Lines and columns count from 1, columns in bytes.
 struct NetlistError {
   std::size_t line = 0;
   std::size_t column = 0;
@@ -22,7 +22,7 @@ struct NetlistError {
   friend bool operator==(const NetlistError&, const NetlistError&) = default;
 };
 
-// Reads what `ibnetdiscover` prints, and the netlists of ibsim, which are nearly the same:
+// Reads the output of `ibnetdiscover`, and the netlists of ibsim, which are nearly the same:
 //
 //   Switch  8 "Switch1"          a node: its type, its number of ports and its id
 //   [1]  "Hca1"[1]               port 1 is connected to port 1 of the node with this id
@@ -30,8 +30,8 @@ struct NetlistError {
 //
 // An HCA is a `Hca` or a `Ca`.  A line of a node's port belongs to the node above it.  A link may
 // be listed at one end or at both.  Lines like `caguid=0x1` and `switchguid=0x1(1)` before a node,
-// and `(1)` after a port, are GUIDs; the missing ones are made (set_missing_guids()).  After a `#`
-// may be the description of a node ("text") or width and speed of a link (4xEDR) and its MTU (mtu
+// and `(1)` after a port, are GUIDs; missing GUIDs are made (set_missing_guids()).  After a `#` may
+// be the description of a node ("text") or width and speed of a link (4xEDR) and its MTU (mtu
 // 2048); other text there is ignored.
 //
 // A node is named by its id.  If the id is only a GUID ("H-0002c90300000001"), as ibnetdiscover
@@ -39,7 +39,8 @@ struct NetlistError {
 // a speed are 4x SDR with an MTU of 2048 bytes, as with ibsim.
 std::expected<Topology, NetlistError> parse_netlist(std::string_view text);
 
-// Tells a netlist from a text in TOML by a line that begins with a type of node.
+// Returns true for a netlist, and false for TOML.  A netlist has a line that begins with a type of
+// node.
 bool looks_like_netlist(std::string_view text);
 
 // Writes a text that parse_netlist() reads as the same topology.  ibsim reads it too.

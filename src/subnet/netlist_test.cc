@@ -22,7 +22,7 @@ Hca	1 "Hca3"
 [1]	"Switch1"[3]
 )";
 
-// Is the output of ibnetdiscover under ibsim.
+// Contains the output of ibnetdiscover under ibsim.
 constexpr std::string_view kDiscovered = R"(#
 # Topology file: generated on Thu Nov 26 06:25:44 2026
 #
@@ -126,7 +126,7 @@ TEST(Netlist, ErrorsNameTheLineTheColumnAndTheReason) {
             "4:1: \"b\" has a GUID that is 0 or another's");
 }
 
-TEST(Netlist, ATextOfAnyLengthIsNotRead) {
+TEST(Netlist, ATextThatIsTooLongIsRefused) {
   std::string text = "Hca 1 \"a\"\n";
   text.resize(kNetlistBytesMax, '\n');
   EXPECT_TRUE(parse_netlist(text).has_value());
@@ -168,7 +168,7 @@ TEST(Generate, HostsWithTwoPortsHaveTwoRails) {
   EXPECT_FALSE(make_hosts(3, 3).has_value());
 }
 
-TEST(NetlistTest, NetlistsAreToldFromOtherFiles) {
+TEST(NetlistTest, NetlistsAreDistinguishedFromOtherFiles) {
   EXPECT_TRUE(looks_like_netlist("# a comment\nvendid=0x1\nSwitch\t8 \"S1\"\n"));
   EXPECT_TRUE(looks_like_netlist("Ca 1 \"H1\""));
   EXPECT_TRUE(looks_like_netlist("  Hca \"H1\"")) << "a wrong netlist is told so";

@@ -35,8 +35,8 @@ struct PacketView {
 // ICRC.
 std::optional<PacketView> view_packet(std::span<const std::byte> packet);
 
-// These change the LRH.  They leave the ICRC as it is: it does not cover the virtual lane, and
-// refresh_icrc() corrects it for the others.
+// These change the LRH.  They do not change the ICRC.  It does not cover the virtual lane; after
+// the other changes, call refresh_icrc().
 void set_virtual_lane(Packet& packet, std::uint8_t lane);
 void set_lids(Packet& packet, Lid source, Lid destination);
 void refresh_icrc(Packet& packet);
@@ -55,7 +55,7 @@ struct OpenMad {
 std::optional<OpenMad> open_mad(std::span<const std::byte> packet, const PacketView& view);
 // Makes a packet of a MAD; one of QP0 is on the management lane.
 Packet seal_mad(const OpenMad& mad);
-// Puts an SMP into a packet that open_mad() accepts, in the place of the one there.
+// Replaces the SMP in a packet that open_mad() accepts.
 void replace_smp(Packet& packet, const PacketView& view, const wire::Smp& smp);
 
 }  // namespace verbena::subnet

@@ -19,7 +19,7 @@ using namespace wire::mad_status;
 
 using PmaData = std::span<std::byte, wire::kPerformanceDataBytes>;
 
-// The ports of a request, which are several for kAllPorts.
+// Holds the ports of a request, which are several for kAllPorts.
 using Ports = std::vector<DevicePort*>;
 
 // Each of these calls visit(selected, counter, field, the field's maximum) for all counters of an

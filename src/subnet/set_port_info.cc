@@ -19,8 +19,8 @@ constexpr std::uint8_t kLowestMtu = 1;
 
 bool is_unicast(Lid lid) { return lid.value != 0 && lid.value < wire::kFirstMulticastLid.value; }
 
-// Returns the enabled bits that a Set leaves: 0 keeps them, `all` takes what is supported.
-// Returns nothing if the wanted bits are not supported.
+// Returns the enabled bits after a Set: 0 keeps them, `all` enables all supported ones.  Returns
+// nothing if the wanted bits are not supported.
 std::optional<std::uint8_t> enabled(std::uint8_t now, std::uint8_t wanted, std::uint8_t supported,
                                     std::uint8_t all) {
   if (wanted == 0) return now;
@@ -120,8 +120,8 @@ void set_enforcement(PortInfo& info, const PortInfo& wanted) {
   info.filter_raw_outbound = wanted.filter_raw_outbound;
 }
 
-// Changes the state that the SMA itself may change, and names the link change that the caller
-// makes.
+// Changes the states that the SMA may change by itself, and returns the link change that is left to
+// the caller.
 void change_state(PortInfo& info, const PortInfo& wanted, std::uint8_t number,
                   SmaEffects& effects) {
   PortPhysicalState physical = wanted.port_physical_state;

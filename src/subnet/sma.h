@@ -6,8 +6,8 @@
 #include "subnet/device.h"
 #include "wire/smp.h"
 
-// Implements the subnet management agent of a node: what Get and Set of each attribute do (vol1
-// 14.2.5).  It sees one node only.  Effects on links are the caller's.
+// Implements the subnet management agent of a node: Get and Set of each attribute (vol1 14.2.5).
+// It sees one node only.  Effects on links are the caller's.
 namespace verbena::subnet {
 
 // Names an attribute of a request.
@@ -17,21 +17,21 @@ struct SmaRequest {
   std::uint32_t modifier = 0;
 };
 
-// Tells what a Set has changed beyond the node's attributes.
+// Describes the effects of a Set beyond the node's attributes.
 struct SmaEffects {
-  // A port shall leave its link: to sleep, to train again, or to be disabled.
+  // Requests that a port leaves its link: to sleep, to train again, or to be disabled.
   struct LinkChange {
     std::uint8_t port = 0;
     wire::PortPhysicalState to{};  // kSleep, kPolling or kDisabled
   };
   std::optional<LinkChange> link_change{};
-  // This port's status has changed.
+  // Reports that this port's status has changed.
   std::optional<std::uint8_t> changed_port{};
   bool client_reregister = false;
 };
 
-// Return the status of the answer (wire::mad_status, 0 for success).  A Get fills `data`.  A Set
-// with an error changes nothing.
+// These return the status of the answer (wire::mad_status, 0 for success).  A Get fills `data`.  A
+// Set with an error changes nothing.
 std::uint16_t sma_get(const Device& device, const SmaRequest& request, wire::SmpData& data);
 std::uint16_t sma_set(Device& device, const SmaRequest& request, const wire::SmpData& data,
                       SmaEffects& effects);

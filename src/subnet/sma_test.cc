@@ -7,7 +7,7 @@
 #include "subnet/generate.h"
 #include "subnet/test_subnet.h"
 
-// Each test asks the SMAs of one switch (node 0) with two hosts (nodes 1 and 2) by SMPs, as a
+// Each test sends SMPs to the SMAs of one switch (node 0) and two hosts (nodes 1 and 2), as a
 // manager does.  Host 1 is at the switch's port 1.
 namespace verbena::subnet {
 namespace {
@@ -50,7 +50,7 @@ class Sma : public testing::Test {
     EXPECT_TRUE(answer.has_value());
     return answer ? wire::from_smp_data<PortInfo>(answer->data) : PortInfo{};
   }
-  // Sets a port's PortInfo to its present values, except for what `change` changes.
+  // Sets a port's PortInfo to its present values, after `change` has modified some.
   std::uint16_t set(std::uint32_t port, const Path& path,
                     const std::function<void(PortInfo&)>& change) {
     PortInfo info = port_info(port, path);
@@ -110,7 +110,7 @@ TEST_F(Sma, ADirectedRouteToNowhereHasNoAnswer) {
   EXPECT_EQ(status(Method::kGet, SmpAttribute::kNodeInfo, 0, host2_), kNoAnswer);
 }
 
-TEST_F(Sma, WhatANodeDoesNotHaveIsRefused) {
+TEST_F(Sma, AttributesThatANodeDoesNotHaveAreRefused) {
   EXPECT_EQ(status(Method::kGet, SmpAttribute::kSwitchInfo, 0, own_), kMethodAttributeNotSupported);
   EXPECT_EQ(status(Method::kGet, SmpAttribute::kLinearForwardingTable, 0, host2_),
             kMethodAttributeNotSupported);
@@ -203,7 +203,7 @@ TEST_F(Sma, PortInfoRefusesValuesThatThePortDoesNotHave) {
       refuses([](PortInfo& info) { info.link_down_default_state = PortPhysicalState::kDisabled; }));
 }
 
-TEST_F(Sma, AManagerThatKnowsExtendedSpeedsSaysSoInTheModifier) {
+TEST_F(Sma, TheModifierTellsThatAManagerKnowsExtendedSpeeds) {
   EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 0x80000002, switch_), 0);
   EXPECT_EQ(set(0x80000001, host2_, [](PortInfo& info) { configure(info, 2); }), 0);
 }
@@ -252,7 +252,7 @@ TEST_F(Sma, ThePortThatLeadsToTheManagerAnswersBeforeItGoesDown) {
   EXPECT_EQ(world_.subnet.status(kHost1).state, PortState::kDown);
 }
 
-TEST_F(Sma, WidthAndSpeedAreThoseThatBothEndsHaveEnabled) {
+TEST_F(Sma, ALinkUsesWidthAndSpeedThatBothEndsHaveEnabled) {
   EXPECT_EQ(world_.subnet.status(kHost2).width_active, LinkWidth::k4x);
   EXPECT_EQ(world_.subnet.status(kHost2).speed_active, LinkSpeed::kEdr);
   EXPECT_EQ(set(2, switch_,
@@ -356,7 +356,7 @@ TEST_F(Sma, SmInfoIsDeliveredWhereAManagerRuns) {
   EXPECT_EQ(world_.data[0].port, kHost2);
   const auto mad = world_.subnet.as_mad(world_.data[0]);
   ASSERT_TRUE(mad.has_value());
-  // The answer of the manager there finds its way back.
+  // The answer of the manager there comes back.
   Smp smp = wire::decode_exact<Smp>(mad->mad);
   smp.header.response = true;
   smp.header.status = wire::kSmpReturning;

@@ -30,7 +30,7 @@ inline constexpr std::size_t kInFlightMax = 65536;
 // Holds a packet from LRH to ICRC.  There is no VCRC: a simulated link damages nothing.
 using Packet = std::vector<std::byte>;
 
-// Tells that a packet has arrived at an HCA, and is not for its SMA or PMA.
+// Holds a packet that has arrived at an HCA, and is not for its SMA or PMA.
 struct Delivery {
   PortRef port{};
   Qpn destination_qpn{};  // 0 SMI, 1 GSI, 0xffffff multicast
@@ -41,7 +41,7 @@ struct Delivery {
 struct MadDelivery {
   PortRef port{};
   Qpn destination_qpn{};  // 0 or 1
-  // Says who sent it, so that the answer goes to the same address.  For a directed route SMP both
+  // Names the sender, so that the answer goes to the same address.  For a directed route SMP both
   // LIDs may be the permissive one.  remote_qpn is the sender's QP.
   mad::Address from{};
   mad::Mad mad{};
@@ -50,7 +50,7 @@ struct MadDelivery {
 using PortState = wire::PortState;
 using PhysicalState = wire::PortPhysicalState;
 
-// Shows what programs see of a port (ibv_query_port(), umad_get_port(), sysfs).
+// Holds the values of a port that programs see (ibv_query_port(), umad_get_port(), sysfs).
 struct PortStatus {
   PortState state = PortState::kDown;
   PhysicalState physical_state = PhysicalState::kPolling;
@@ -78,7 +78,7 @@ struct PortStatus {
   friend bool operator==(const PortStatus&, const PortStatus&) = default;
 };
 
-// Tells that something of the status of a port, of an HCA or a switch, has changed.
+// Reports that the status of a port, of an HCA or a switch, has changed.
 struct PortEvent {
   PortRef port{};
   bool client_reregister = false;  // the SM asks clients to register again (vol1 14.4.11)
@@ -128,7 +128,7 @@ class Subnet {
   // Returns PortStatus::state, at little cost.
   PortState state(PortRef port) const;
 
-  // Says whether a subnet manager runs at this port (PortInfo.CapabilityMask IsSM).  If none runs,
+  // Sets whether a subnet manager runs at this port (PortInfo.CapabilityMask IsSM).  If none runs,
   // requests for SMInfo get an error status; otherwise they are delivered.
   void set_is_sm(PortRef port, bool is_sm, Time now);
   // Pulls or plugs the cable with this place in Topology::links.
@@ -136,19 +136,18 @@ class Subnet {
   bool link_is_up(std::size_t link) const;
   // Switches a node off or on.  A node that was off has lost its tables and settings.
   void set_power(std::uint32_t node, bool on, Time now);
-  // Lets a node hang: it neither takes nor sends packets, and its agents do not answer.  What
-  // arrives at it or is sent meanwhile waits for the end of the pause, up to
-  // faults::DelayLine::kPacketsMax packets each way; others are lost and counted.  Losing its power
-  // ends a pause as well.
+  // Makes a node hang: it neither takes nor sends packets, and its agents do not answer.  Packets
+  // to and from it wait for the end of the pause, up to faults::DelayLine::kPacketsMax each way;
+  // others are lost and counted.  Losing its power ends a pause as well.
   void set_paused(std::uint32_t node, bool paused, Time now);
   bool is_paused(std::uint32_t node) const;
-  // Lets a link lose packets in both directions.  A loss of 0 ends it.
+  // Makes a link lose packets in both directions.  A loss of 0 ends it.
   void set_loss(std::size_t link, const faults::Loss& loss);
-  // Lets each packet take this time on the link.  Packets keep their order.  A link that goes down
-  // loses those on it.  0 ends it.
+  // Delays each packet on the link by this time; 0 ends it.  Packets keep their order.  A link that
+  // goes down loses the packets on it.
   void set_delay(std::size_t link, Duration delay);
-  // Trains the link again with this MTU as the largest one (PortInfo.MTUCap) of both ports; with
-  // that of the topology, if there is none.
+  // Trains the link again with this MTU as the largest one (PortInfo.MTUCap) of both ports; without
+  // a value, uses the MTU of the topology.
   void set_mtu(std::size_t link, std::optional<Mtu> mtu, Time now);
   // Empties the entry of the P_Key table that has this key, until the manager writes it again.
   // Returns false if there is none.
@@ -157,8 +156,8 @@ class Subnet {
   // is empty.
   bool add_pkey(PortRef port, Pkey pkey);
 
-  // Returns when advance() has something to do: traps are repeated, M_Key leases end, and packets
-  // come out of slow links.
+  // Returns the time at which advance() has something to do: traps are repeated, M_Key leases end,
+  // and packets come out of slow links.
   Time next_deadline() const;
   void advance(Time now);
 
@@ -166,10 +165,10 @@ class Subnet {
   struct Counters {
     std::uint64_t sent = 0;
     std::uint64_t delivered = 0;
-    std::uint64_t malformed = 0;      // sent by an owner, and not a packet
-    std::uint64_t too_many_hops = 0;  // kHopsMax, kInFlightMax
-    std::uint64_t not_taken = 0;      // kDeliveriesMax
-    std::uint64_t paused_full = 0;    // sent by a paused node; faults::DelayLine::kPacketsMax
+    std::uint64_t malformed = 0;      // sent by an owner, but not a valid packet
+    std::uint64_t too_many_hops = 0;  // over kHopsMax or kInFlightMax
+    std::uint64_t not_taken = 0;      // over kDeliveriesMax
+    std::uint64_t paused_full = 0;    // sent by a paused node, over faults::DelayLine::kPacketsMax
   };
   const Counters& counters() const;
   // Returns the number of packets that wait on slow links, or at paused nodes.

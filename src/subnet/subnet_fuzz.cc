@@ -1,5 +1,6 @@
 // Sends any bytes into a subnet of two hosts and a switch, which a manager has configured before.
-// Whatever arrives is a packet, and each packet is answered in a bounded number of steps.
+// Everything that arrives is a valid packet, and each packet is answered in a bounded number of
+// steps.
 
 #include <cstdint>
 #include <cstring>

@@ -26,7 +26,7 @@ class ManagedHosts : public testing::Test {
   static constexpr PortRef kHost3{3, 1};
   using Ports = std::vector<PortRef>;
 
-  // The manager is done after the set-up, so that the tests can change what it has set.
+  // The manager is removed after the set-up, so that the tests can change its settings.
   void SetUp() override {
     ASSERT_TRUE(world_.settle());
     world_.manager_listens = false;
@@ -217,7 +217,8 @@ TEST_F(ManagedHosts, APartitionIsEnforcedAtTheSwitch) {
   });
   set(SmpAttribute::kPkeyTable, 0, {1, 2}, wire::encode_pkeys({Pkey{0x0001}}));
   set(SmpAttribute::kPkeyTable, 0, {}, wire::encode_pkeys({Pkey{0xffff}, Pkey{0x8001}}));
-  // A limited member gets packets of full members only, and sends as a limited one.
+  // A limited member gets packets only from full members, and sends with the P_Key of a limited
+  // member.
   EXPECT_EQ(world_.send_data(kHost1, lid(kHost2), Pkey{0x8001}), Ports{kHost2});
   EXPECT_EQ(world_.send_data(kHost2, lid(kHost1), Pkey{0x0001}), Ports{kHost1});
   EXPECT_EQ(world_.send_data(kHost2, lid(kHost1), Pkey{0x8001}), Ports{});
@@ -238,7 +239,7 @@ TEST_F(ManagedHosts, APartitionIsEnforcedAtTheSwitch) {
   EXPECT_EQ(details.switch_lid, lid({0, 0}));
 }
 
-TEST_F(ManagedHosts, ALimitedMemberAnswersAsOne) {
+TEST_F(ManagedHosts, ALimitedMemberAnswersAsALimitedMember) {
   constexpr Pkey kLimited{0x7fff};
   set(SmpAttribute::kPkeyTable, 0x00020000, {1}, wire::encode_pkeys({kLimited}));
   change_port(2, {1}, [](PortInfo& info) {
@@ -268,7 +269,7 @@ TEST_F(ManagedHosts, ATrapIsRepeatedUntilItIsRepressed) {
   EXPECT_EQ(world_.subnet.next_deadline(), kNever);
 }
 
-TEST_F(ManagedHosts, AManagerThatAppearsIsReportedByTrap144) {
+TEST_F(ManagedHosts, ANewManagerIsReportedByTrap144) {
   world_.subnet.set_is_sm(kHost3, true, world_.now);
   const auto trap = next_trap();
   ASSERT_TRUE(trap.has_value());
@@ -347,7 +348,7 @@ TEST_F(ManagedHosts, AllPortsOfASwitchAreSummedUp) {
   EXPECT_GT(all.rcv_packets, one.rcv_packets);
 }
 
-TEST_F(ManagedHosts, ManagementClassesThatNobodyServesAreRefused) {
+TEST_F(ManagedHosts, ManagementClassesWithoutAnAgentAreRefused) {
   const auto status = [&](Lid to, wire::MgmtClass mgmt_class, std::uint16_t attribute) {
     const auto answer = ask_gsi(to, {.mgmt_class = mgmt_class,
                                      .class_version = 1,
@@ -384,7 +385,7 @@ TEST_F(ManagedHosts, AnSmpByLidReachesSwitchesAndHosts) {
   }
 }
 
-TEST_F(ManagedHosts, ARouteMayBeginByLidAndGoOnByPorts) {
+TEST_F(ManagedHosts, ARouteMayBeginByLidAndContinueByPorts) {
   Smp smp = directed_smp(Method::kGet, SmpAttribute::kNodeInfo, 0, {2});
   smp.dr_source = lid(kHost1);
   const auto answer = world_.ask(kHost1, smp, lid({0, 0}));
@@ -418,7 +419,8 @@ TEST_F(ManagedHosts, TablesWithALoopLoseThePacket) {
   EXPECT_EQ(world.subnet.counters().too_many_hops, 1u);
 }
 
-// Each of two switches copies what comes by one of their three cables to the other two.
+// Two switches are joined by three cables.  Each copies a packet that comes by one of them to the
+// other two.
 TEST_F(ManagedHosts, MulticastTablesWithALoopEnd) {
   Topology ring;
   const auto a = ring.add_switch("a", 4), b = ring.add_switch("b", 4), h = ring.add_hca("h");
@@ -438,7 +440,7 @@ TEST_F(ManagedHosts, MulticastTablesWithALoopEnd) {
   EXPECT_GT(world.subnet.counters().too_many_hops, 0u);
 }
 
-TEST_F(ManagedHosts, ANodeThatIsSwitchedOffSendsNoTrapMoreAndReportsItsPorts) {
+TEST_F(ManagedHosts, ANodeThatIsSwitchedOffSendsNoMoreTrapsAndReportsItsPorts) {
   world_.subnet.set_is_sm(kHost3, true, world_.now);
   ASSERT_EQ(next_trap().value().trap_number, wire::TrapNumber::kLocalChange);
   ASSERT_NE(world_.subnet.next_deadline(), kNever) << "the trap is repeated";
@@ -474,7 +476,7 @@ TEST_F(ManagedHosts, ASwitchThatWasOffHasForgottenItsTables) {
   EXPECT_EQ(world_.send_data(kHost1, lid(kHost2)), Ports{kHost2});
 }
 
-TEST_F(ManagedHosts, BytesThatAreNoPacketAreCountedAndLost) {
+TEST_F(ManagedHosts, InvalidPacketsAreCountedAndLost) {
   world_.subnet.send(kHost1, {}, world_.now);
   world_.subnet.send(kHost1, Packet(7), world_.now);
   world_.subnet.send(kHost1, Packet(64), world_.now);
@@ -488,7 +490,7 @@ TEST_F(ManagedHosts, BytesThatAreNoPacketAreCountedAndLost) {
   EXPECT_FALSE(world_.subnet.next_delivery().has_value());
 }
 
-TEST_F(ManagedHosts, DeliveriesThatNobodyTakesAreLimited) {
+TEST_F(ManagedHosts, UntakenDeliveriesAreLimited) {
   const Packet packet = world_.data_packet(kHost1, lid(kHost2), wire::kDefaultPkey, 4);
   for (std::size_t i = 0; i < kDeliveriesMax + 5; ++i) {
     world_.subnet.send(kHost1, packet, world_.now);

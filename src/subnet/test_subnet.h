@@ -23,10 +23,10 @@ class ManagedSubnet {
   Subnet subnet;
   Manager manager;
   Time now{};
-  bool manager_listens = true;   // else it sends nothing, and does not get what is for it
-  std::vector<Delivery> data{};  // what arrived and was not for the manager
+  bool manager_listens = true;   // false: the manager neither sends nor receives
+  std::vector<Delivery> data{};  // deliveries that were not for the manager
 
-  // Lets the manager work until it is up and a round of it brings nothing new, or until the limit.
+  // Runs the manager until the subnet is up and a round brings nothing new, or until the limit.
   bool settle(Duration limit = std::chrono::seconds(60)) {
     const Time end = now + limit;
     exchange();

@@ -43,7 +43,7 @@ struct Node {
   NodeType type = NodeType::kHca;
   std::string name{};         // unique; programs and commands use it
   std::string description{};  // NodeDescription; the name, if it is empty
-  std::uint8_t ports = 1;     // external ones
+  std::uint8_t ports = 1;     // the number of external ports
   Guid node_guid{};
   Guid system_guid{};
   std::vector<Guid> port_guids{};  // of ports 1 to `ports` of an HCA, of port 0 of a switch
@@ -83,12 +83,12 @@ struct Topology {
 
 // Gives every node and port without a GUID one that depends only on the nodes before it.  HCAs have
 // the numbers from 0x100000 on, switches those from 0x200000 on, as with ibsim; numbers that the
-// topology already uses are left out.
+// topology already uses are skipped.
 void set_missing_guids(Topology& topology);
 
-// Returns what is wrong with a topology, or nothing.  Names the node or the port: no ports, too
-// many ports, a name twice, a GUID twice, two cables in one port, a cable to a port that is not
-// there or to itself.
+// Returns a problem of a topology, or nothing.  The text names the node or the port.  Problems are:
+// no ports, too many ports, a name or GUID that occurs twice, two cables in one port, a cable to a
+// missing port or to itself.
 std::optional<std::string> problem(const Topology& topology);
 
 }  // namespace verbena::subnet

@@ -18,7 +18,7 @@ Topology two_hosts() {
   return topology;
 }
 
-TEST(Topology, MissingGuidsAreThoseOfIbsim) {
+TEST(Topology, MissingGuidsGetTheNumbersOfIbsim) {
   const Topology topology = two_hosts();
   EXPECT_EQ(topology.nodes[0].node_guid, Guid{0x200000});
   EXPECT_EQ(topology.nodes[0].port_guid(0), Guid{0x200000});

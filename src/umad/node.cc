@@ -16,14 +16,14 @@ namespace {
 constexpr const char* kFirmware = "1.0.0";
 constexpr const char* kHardware = "0";
 constexpr const char* kDeviceType = "Verbena";
-constexpr std::uint32_t kUnlimitedMs = 0x80000000;  // what programs pass as -1, and more
+constexpr std::uint32_t kUnlimitedMs = 0x80000000;  // programs pass -1 for "no timeout"
 
-// Returns what Linux's ib_umad answers.
+// Returns the errno that Linux's ib_umad gives for the error.
 Reply refusal(const Error& error) {
   return {.error = error.code == Errc::kNoResources ? ENOMEM : EINVAL, .text = error.context};
 }
 
-// Returns the tenths of Gbit/s of one lane.
+// Returns the rate of one lane, in units of 0.1 Gbit/s.
 unsigned lane_rate(subnet::LinkSpeed speed) {
   switch (speed) {
     case subnet::LinkSpeed::kSdr: return 25;
@@ -208,7 +208,7 @@ Reply Node::send(SessionId session, const UserMad& header, std::span<const std::
     return {.error = EINVAL, .text = "no such entry in the P_Key table"};
   }
   const std::uint32_t timeout_ms = std::min(header.timeout_ms, kUnlimitedMs);
-  // The cookie lets the timeout's report repeat what the program has sent.
+  // The cookie lets the report of a timeout repeat the program's own values.
   const std::uint64_t cookie = std::uint64_t{header.timeout_ms} << 32 | header.retries;
   const auto sent = port(number).mads.send(found->second.agents[header.agent_id],
                                            {.to = *std::move(to),

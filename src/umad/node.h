@@ -25,8 +25,8 @@ using SessionId = std::uint64_t;
 // each opening of a port has up to 32 agents, numbered from 0.  The agents belong to the opening,
 // so a program that dies leaves none.
 //
-// Pure.  The owner brings the requests of programs and the MADs of the subnet, and pulls what is
-// for programs.  MADs of programs go to the subnet at once.  One thread.
+// Pure.  The owner passes in requests of programs and MADs of the subnet, and pulls messages for
+// programs.  MADs of programs go to the subnet at once.  Only one thread may use it.
 class Node {
  public:
   static constexpr std::size_t kAgentsPerSession = 32;  // UMAD_CA_MAX_AGENTS
@@ -51,8 +51,8 @@ class Node {
   ipc::umad::Reply send(SessionId session, const ipc::umad::UserMad& header,
                         std::span<const std::byte> mad, Time now);
 
-  // Tells that the subnet manager's file of a port is held open, or no longer.
-  // REQUIRES: has_port(port).
+  // Reports that a program has opened or closed the subnet manager's file of a port.  REQUIRES:
+  // has_port(port).
   void hold_manager_file(std::uint8_t port, bool held, Time now);
   bool has_port(const std::string& device, std::uint8_t port) const;
 
@@ -70,7 +70,7 @@ class Node {
   };
   std::optional<Output> next();
 
-  // Adds what the ports have counted.
+  // Adds the counters of the ports.
   void add_counters(mad::ManagementPort::Counters& sum) const;
 
  private:

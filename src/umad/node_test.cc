@@ -111,7 +111,7 @@ TEST_F(UmadNodeTest, RequestWithoutAnswerComesBackWithItsTimeoutAndStatus) {
   const std::uint32_t agent = node->add_agent(7, kSmpClient).value;
   auto nowhere = direct_get(2);
   nowhere[7] = std::byte{1};        // HopCount 1
-  nowhere[128 + 1] = std::byte{9};  // by a port that is not there
+  nowhere[128 + 1] = std::byte{9};  // by a port that does not exist
   ASSERT_EQ(node->send(7, header(agent), nowhere, now).error, 0);
   settle();
   EXPECT_FALSE(node->next());
@@ -125,7 +125,7 @@ TEST_F(UmadNodeTest, RequestWithoutAnswerComesBackWithItsTimeoutAndStatus) {
   EXPECT_EQ(back->mad.size(), wire::kMadHeaderBytes);
 }
 
-TEST_F(UmadNodeTest, MadsOfStrangersAndWrongLengthsAreRefused) {
+TEST_F(UmadNodeTest, MadsOfUnknownSessionsAndWrongLengthsAreRefused) {
   ASSERT_TRUE(node->open(7, "verbena0", 1));
   const std::uint32_t agent = node->add_agent(7, kSmpClient).value;
   const auto mad = direct_get(3);
@@ -148,7 +148,7 @@ TEST_F(UmadNodeTest, PortShowsAManagerAsLongAsItsFileIsHeld) {
   EXPECT_FALSE(is_sm());
 }
 
-TEST_F(UmadNodeTest, RatesAreThoseThatLinuxShows) {
+TEST_F(UmadNodeTest, RatesAreTheSameAsOnLinux) {
   EXPECT_EQ(rate_of(subnet::LinkWidth::k1x, subnet::LinkSpeed::kSdr), 2U);
   EXPECT_EQ(rate_of(subnet::LinkWidth::k4x, subnet::LinkSpeed::kSdr), 10U);
   EXPECT_EQ(rate_of(subnet::LinkWidth::k4x, subnet::LinkSpeed::kFdr), 56U);

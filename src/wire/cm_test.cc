@@ -105,7 +105,7 @@ TEST(CmMessage, AShortMadIsMalformed) {
   }
 }
 
-TEST(CmMessage, UnknownNumbersAreKept) {
+TEST(CmMessage, UnknownNumbersSurviveARoundTrip) {
   const Rej rej{.message_rejected = RejSubject{3}, .reason = RejReason{0xfedc}};
   const auto message = decode_message(0x12, encode(rej));
   ASSERT_TRUE(message.has_value());

@@ -28,7 +28,7 @@ enum class Drop : std::uint16_t {
   kNotInfiniband,       // LRH or GRH with another version or next header
   kNotResolution,       // IPoIB: neither ARP nor neighbour discovery
   kArp,                 // ARP of another hardware or protocol, or another operation
-  kNeighbourDiscovery,  // what RFC 4861 does not allow in a solicitation or advertisement
+  kNeighbourDiscovery,  // a solicitation or advertisement that RFC 4861 does not allow
   kIcmpChecksum,        // ICMPv6 checksum
   kCount,               // not a reason: the number of reasons
 };

@@ -210,9 +210,9 @@ constexpr std::uint8_t pad_count(std::size_t payload_bytes) {
 // kMalformed and a Drop.  The engine must check what depends on the QP: the opcode's transport, and
 // that FIRST and MIDDLE have the size of the path MTU.
 Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad);
-// Parses the bytes from BTH to pad where somebody else may change them meanwhile: reads the headers
-// from a copy of the first bytes.  Fails as the function above.  REQUIRES: `headers` holds all
-// bytes, or at least kHeaderBytesMax.
+// Parses the bytes from BTH to pad if another process may change them meanwhile: reads the headers
+// from `headers`, a copy of the first bytes.  Fails as parse_transport() without a copy does.
+// REQUIRES: `headers` holds all bytes, or at least kHeaderBytesMax.
 Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad,
                                         std::span<const std::byte> headers);
 

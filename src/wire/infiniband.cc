@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kWordBytes = 4;
 
-// Sets the fields to ones that a switch or router may change.
+// Fills the fields that a switch or router may change with ones.
 std::array<std::byte, kSize<Lrh>> masked_lrh(std::span<const std::byte> lrh, bool has_grh) {
   std::array<std::byte, kSize<Lrh>> out;
   out.fill(std::byte{0xff});

@@ -69,8 +69,8 @@ std::size_t write_route_headers(std::span<std::byte> out, RouteHeaders headers,
                                 std::size_t bth_to_pad_bytes);
 
 // Computes the ICRC of a packet from LRH to pad (vol1 7.8.1).  A router changes the LRH of a packet
-// with a GRH, so none of it counts then; otherwise all but the virtual lane does.  REQUIRES: the
-// packet has its route headers and at least a BTH.
+// with a GRH, so the ICRC covers none of the LRH then.  Without a GRH it covers all of the LRH but
+// the virtual lane.  REQUIRES: the packet has its route headers and at least a BTH.
 std::uint32_t infiniband_icrc(std::span<const std::byte> lrh_to_pad);
 
 // Holds a parsed packet; `bth_to_pad` points into its bytes.

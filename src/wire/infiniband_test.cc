@@ -99,7 +99,7 @@ TEST(InfinibandPackets, IcrcOfALocalPacketIgnoresOnlyTheVirtualLaneAndBthByteFou
 }
 
 // A router replaces the LRH, and changes traffic class, flow label and hop limit.
-TEST(InfinibandPackets, IcrcOfAGlobalPacketIgnoresWhatARouterChanges) {
+TEST(InfinibandPackets, IcrcOfAGlobalPacketIgnoresFieldsThatARouterChanges) {
   const auto packet = packet_of(global(), 20);
   const auto with = [&](auto change) {
     auto routed = packet;

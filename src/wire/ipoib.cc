@@ -135,7 +135,8 @@ Result<ResolutionFrame> take_ipv6(std::span<const std::byte> bytes) {
       is_multicast(header.target)) {
     return drop(Drop::kNeighbourDiscovery);
   }
-  // This stack writes IPv4 addresses so.  Neighbour discovery must not speak for them.
+  // Refuses mapped IPv4 addresses, which are IPv4 addresses in this stack: neighbour discovery must
+  // not affect them.
   if (is_ipv4(ip.source) || is_ipv4(header.target)) return drop(Drop::kNeighbourDiscovery);
   const auto options = message.subspan<kSize<NeighbourHeader>>();
   return type == Icmpv6Type::kNeighbourSolicitation ? take_solicitation(ip, header, options)

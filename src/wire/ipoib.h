@@ -37,8 +37,8 @@ struct IpoibHeader {
   }
 };
 
-// Is the link-layer address of an IPoIB interface (RFC 4391 section 9.1.1).  The GID finds the
-// port, and the QPN finds the interface at it.
+// Describes the link-layer address of an IPoIB interface (RFC 4391 section 9.1.1).  The GID
+// identifies the port, and the QPN the interface at the port.
 struct IpoibAddress {
   std::uint8_t flags{};  // connected mode (RFC 4755): bit 7 RC, bit 6 UC; others are reserved
   Qpn qpn{};
@@ -57,7 +57,7 @@ struct IpoibAddress {
 enum class ArpOperation : std::uint16_t { kRequest = 1, kReply = 2 };
 
 // RFC 826 with the sizes of RFC 4391 section 9.2.  In a request, the target's link-layer address
-// means nothing.
+// has no meaning.
 struct IpoibArp {
   std::uint16_t hardware_type{kArpHardwareInfiniband};
   std::uint16_t protocol_type{kEtherTypeIpv4};
@@ -133,9 +133,9 @@ struct LinkAddressOption {
 };
 // clang-format on
 
-// Asks who has an IPv6 address.
+// Asks for the link-layer address of an IPv6 address.
 struct NeighbourSolicitation {
-  Gid source{};       // of the IPv6 header; the unspecified address: a test for duplicates
+  Gid source{};       // of the IPv6 header; the unspecified address tests for duplicates
   Gid destination{};  // of the IPv6 header
   Gid target{};
   std::optional<IpoibAddress> source_link_address{};
@@ -143,7 +143,7 @@ struct NeighbourSolicitation {
   friend bool operator==(const NeighbourSolicitation&, const NeighbourSolicitation&) = default;
 };
 
-// Tells who has an IPv6 address.
+// Announces the link-layer address of an IPv6 address.
 struct NeighbourAdvertisement {
   Gid source{};
   Gid destination{};
@@ -164,8 +164,7 @@ std::vector<std::byte> write_ipoib_frame(const ResolutionFrame& message);
 // Parses a frame of address resolution.  It may be followed by padding.  Fails with kMalformed and
 // a Drop:
 //  * kNotResolution: a valid frame of another kind, such as a datagram.
-//  * kArp, kNeighbourDiscovery, kIcmpChecksum: what RFC 826, RFC 4861 sections 7.1.1 and 7.1.2, or
-//    the checksum does not allow.
+//  * kArp, kNeighbourDiscovery, kIcmpChecksum: a violation of RFC 826, of RFC 4861 sections 7.1.1 and 7.1.2, or a wrong checksum.
 //  * kTooShort, kNotIp, kLength.
 Result<ResolutionFrame> parse_ipoib_frame(std::span<const std::byte> frame);
 

@@ -138,7 +138,7 @@ Drop ipoib_reason(const char* name, std::size_t at, std::uint8_t value, bool new
   return parsed ? Drop::kNone : drop_reason(parsed.error());
 }
 
-TEST(Ipoib, FramesOfOtherProtocolsAreNoErrors) {
+TEST(Ipoib, FramesOfOtherProtocolsAreNotErrors) {
   EXPECT_EQ(ipoib_reason("ARP request", 1, 0x00), Drop::kNotResolution);             // IPv4
   EXPECT_EQ(ipoib_reason("neighbour solicitation", 10, 17), Drop::kNotResolution);   // UDP
   EXPECT_EQ(ipoib_reason("neighbour solicitation", 44, 134), Drop::kNotResolution);  // router adv.
@@ -159,7 +159,7 @@ TEST(Ipoib, NeighbourDiscoveryIsChecked) {
   const char* const tell = "neighbour advertisement";
   EXPECT_EQ(ipoib_reason(ask, 4, 0x50), Drop::kNotIp);
   EXPECT_EQ(ipoib_reason(ask, 67, 0x03), Drop::kIcmpChecksum);
-  EXPECT_EQ(ipoib_reason(ask, 27, 0x02), Drop::kIcmpChecksum);       // it covers the IPv6 addresses
+  EXPECT_EQ(ipoib_reason(ask, 27, 0x02), Drop::kIcmpChecksum);       // covers the IPv6 addresses
   EXPECT_EQ(ipoib_reason(ask, 11, 254), Drop::kNeighbourDiscovery);  // came through a router
   EXPECT_EQ(ipoib_reason(ask, 45, 1, true), Drop::kNeighbourDiscovery);      // code
   EXPECT_EQ(ipoib_reason(ask, 12, 0xff, true), Drop::kNeighbourDiscovery);   // multicast source
@@ -205,8 +205,8 @@ TEST(Ipoib, TestForDuplicatesHasNoAddressAndGoesToTheGroup) {
   EXPECT_FALSE(parse_ipoib_frame(write_ipoib_frame(to_one)).has_value());
 }
 
-// An entry for ::ffff:10.0.0.2 would be the one of 10.0.0.2.
-TEST(Ipoib, NeighbourDiscoveryDoesNotSpeakForIpv4) {
+// An entry for ::ffff:10.0.0.2 would replace that of 10.0.0.2.
+TEST(Ipoib, NeighbourDiscoveryDoesNotAffectIpv4) {
   EXPECT_FALSE(parse_ipoib_frame(
                    write_ipoib_frame(NeighbourAdvertisement{.source = kBobIpv6,
                                                             .destination = kAliceIpv6,
@@ -228,7 +228,7 @@ TEST(Ipoib, ChecksumCoversAnOddLastByte) {
   const FrameBytes odd = bytes_of<"8800 0000 01">();
   const FrameBytes even = bytes_of<"8800 0000 0100">();
   const std::uint16_t one = icmpv6_checksum(kAliceIpv6, kBobIpv6, odd);
-  EXPECT_EQ(one, icmpv6_checksum(kAliceIpv6, kBobIpv6, even) + 1);  // the length is in it
+  EXPECT_EQ(one, icmpv6_checksum(kAliceIpv6, kBobIpv6, even) + 1);  // the sum has the length
 }
 
 }  // namespace

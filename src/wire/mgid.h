@@ -16,8 +16,8 @@
 //                                     IPv6: the last 80 bits of the group
 //
 // S is the scope.  RFC 4391 section 4 defines the form and the signatures of IPoIB.  The RDMA CM
-// has signatures of its own, so that a group of RDMA_PS_UDP is another one than IPoIB's of the same
-// IP address, and has another Q_Key.
+// has signatures of its own.  So a group of RDMA_PS_UDP differs from IPoIB's group of the same IP
+// address, and has another Q_Key.
 namespace verbena::wire {
 
 enum class MgidSignature : std::uint16_t {
@@ -28,7 +28,7 @@ enum class MgidSignature : std::uint16_t {
   kSaAssigned = 0xa01b,  // the SA chooses such an MGID for a join without one
 };
 
-// Says whose group it is: IPoIB's own, which RDMA_PS_IPOIB uses too, or one of RDMA_PS_UDP.
+// Tells the kind of a group: one of IPoIB, which RDMA_PS_IPOIB uses too, or one of RDMA_PS_UDP.
 enum class MgidUser : std::uint8_t { kIpoib, kRdmaCm };
 
 inline constexpr std::uint8_t kMgidScopeLinkLocal = 2;

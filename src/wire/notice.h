@@ -78,7 +78,7 @@ struct LinkStateChange {
 // Trap 144.
 struct LocalChange {
   Lid lid{};
-  bool other_local_changes{};  // `change_flags` says which
+  bool other_local_changes{};  // `change_flags` names them
   std::uint32_t capability_mask{};
   std::uint16_t change_flags{};
   std::uint16_t capability_mask2{};

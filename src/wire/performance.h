@@ -151,7 +151,8 @@ struct PortCountersExtended {
   }
 };
 
-// vol1 16.1.4.3: why packets counted in rcv_errors or rcv_switch_relay_errors were discarded.
+// vol1 16.1.4.3: the reasons for which packets counted in rcv_errors or rcv_switch_relay_errors
+// were discarded.
 struct PortRcvErrorDetails {
   std::uint8_t port_select{};
   std::uint16_t counter_select{};
@@ -177,7 +178,7 @@ struct PortRcvErrorDetails {
   }
 };
 
-// vol1 16.1.4.4: why packets counted in xmit_discards were discarded.
+// vol1 16.1.4.4: the reasons for which packets counted in xmit_discards were discarded.
 struct PortXmitDiscardDetails {
   std::uint8_t port_select{};
   std::uint16_t counter_select{};

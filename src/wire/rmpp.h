@@ -44,7 +44,7 @@ struct RmppHeader {
   RmppStatus status{};
   std::uint32_t segment{};  // counts from 1; in an ACK the last one that has arrived
   // Holds the payload length of the first and the last segment; in an ACK the last segment that the
-  // receiver lets in.
+  // receiver accepts.
   std::uint32_t length_or_window{};
 
   friend bool operator==(const RmppHeader&, const RmppHeader&) = default;

@@ -51,7 +51,7 @@ constexpr SaStatus sa_status_of(std::uint16_t mad_status) {
   return static_cast<SaStatus>(mad_status >> 8);
 }
 
-// Says how a value in a request limits the answer (vol1 15.2.5.16).
+// Tells how a value in a request limits the answer (vol1 15.2.5.16).
 enum class Selector : std::uint8_t { kGreater = 0, kLess = 1, kExactly = 2, kBest = 3 };
 
 // clang-format off
@@ -292,7 +292,7 @@ struct SaNotice {
   }
 };
 
-// Traps 64 to 67: this port or group has come or gone (vol1 14.2.5.1).
+// Traps 64 to 67: this port or group has appeared or disappeared (vol1 14.2.5.1).
 struct GidChange {
   Gid gid{};
 

@@ -4,8 +4,8 @@
 
 namespace verbena::wire {
 
-// Is the example of the specification (vol1 7.8.3) from LRH to ICRC: a WRITE of 14 bytes in a local
-// packet.
+// Contains the example of the specification (vol1 7.8.3) from LRH to ICRC: a WRITE of 14 bytes in a
+// local packet.
 inline constexpr auto kExample =
     hex<"7012375c 000e17d2"
         "0a202487 0087b1b3 000dec2a"

@@ -33,15 +33,14 @@ std::uint16_t reversed(std::uint16_t value) {
   return out;
 }
 
-// The bytes on the wire are 45 fa.  A program of two lines, written apart from this code, gives the
-// same.
-TEST(Vcrc, OfTheExampleOfTheSpecificationIsKnown) {
+// The bytes on the wire are 45 fa.  An independent program of two lines gives the same.
+TEST(Vcrc, MatchesTheExampleOfTheSpecification) {
   std::array<std::byte, kVcrcBytes> stored{};
   store_vcrc(stored, vcrc(kExample));
   EXPECT_EQ(stored, hex<"45fa">());
 }
 
-TEST(Vcrc, OfTheUsualCheckStringIsKnown) {
+TEST(Vcrc, MatchesTheUsualCheckString) {
   EXPECT_EQ(vcrc(std::as_bytes(std::span(std::string_view("123456789")))), 0x0a3d);
 }
 

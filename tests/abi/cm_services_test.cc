@@ -124,7 +124,7 @@ TEST_F(CmServices, ASynchronousIdWaitsForTheAnswer) {
   EXPECT_EQ(errno, EADDRNOTAVAIL);
   EXPECT_EQ(rdma_query_addrinfo(id, &found), -1);
   EXPECT_EQ(errno, ENOENT);
-  add_services(17);  // more than the first question to libverbena has room for
+  add_services(17);  // more than the first query to libverbena has room for
   ASSERT_EQ(rdma_resolve_addrinfo(id, nullptr, "store", &hints_), 0);
   ASSERT_EQ(rdma_query_addrinfo(id, &found), 0);
   expect_services(found, 17);

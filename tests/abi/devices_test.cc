@@ -146,7 +146,7 @@ TEST_F(Devices, ReportTheLidsOfDatagrams) {
   EXPECT_EQ(got.slid, 0x321);
   EXPECT_EQ(got.sl, 6);
   EXPECT_EQ(got.dlid_path_bits, 2);
-  // A reply goes the way back.
+  // A reply goes back to the sender by the same path.
   ibv_ah_attr reply{};
   ASSERT_EQ(ibv_init_ah_from_wc(contexts_[kSecond], 2, &got, nullptr, &reply), 0);
   EXPECT_EQ(reply.dlid, 0x321);

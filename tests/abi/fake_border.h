@@ -126,8 +126,8 @@ struct State {
   // The address of a joined group.  An IPv4 group replaces the end of its dgid.
   vb_ah_attr join_address = kEthernetGroup;
   vb_handle newest_id = 0;
-  std::vector<vb_service> services{};  // that every question finds
-  std::string asked_service{};         // the last question: a name, or "#" and an id
+  std::vector<vb_service> services{};  // the services that every query finds
+  std::string asked_service{};         // the last query: a name, or "#" and an id
   std::uint32_t asked_device = 0;
 };
 

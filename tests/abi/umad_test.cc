@@ -106,7 +106,7 @@ class UmadTest : public testing::Test {
   int fd = -1;
 };
 
-TEST_F(UmadTest, DeviceAndPortAreThoseOfTheNode) {
+TEST_F(UmadTest, ProgramSeesTheDeviceAndPortOfTheNode) {
   char names[UMAD_MAX_DEVICES][UMAD_CA_NAME_LEN];
   ASSERT_EQ(umad_get_cas_names(names, UMAD_MAX_DEVICES), 1);
   EXPECT_STREQ(names[0], "verbena0");
@@ -181,7 +181,7 @@ TEST_F(UmadTest, ManagersFileSetsTheBitInThePortsCapabilities) {
     umad_release_port(&port);
     return (be32toh(port.capmask) & kIsSm) != 0;
   };
-  // The service hears of the file through the kernel, after open() has returned.
+  // The kernel reports the open file to the service, after open() has returned.
   const auto becomes = [&](bool wanted) {
     const Time deadline = os::now() + std::chrono::seconds(10);
     while (is_sm() != wanted && os::now() < deadline) std::this_thread::yield();
@@ -197,10 +197,10 @@ TEST_F(UmadTest, ManagersFileSetsTheBitInThePortsCapabilities) {
   EXPECT_TRUE(becomes(false));
 }
 
-// A program may close what umad_get_fd() gave it.  Then the kernel gives the number to a later
-// opening, which must work as well.
+// A program may close the descriptor of umad_get_fd().  Then the kernel may give the same number to
+// a port that is opened later, which must work as well.
 TEST_F(UmadTest, PortsCanBeOpenedAfterADescriptorWasClosed) {
-  // ThreadSanitizer has not seen how the library made the descriptor, and must not see its end.
+  // Closes it without ThreadSanitizer, which has not seen how the library made the descriptor.
   ASSERT_EQ(os::system_call(SYS_close, fd), 0);
   std::vector<int> later;
   for (int i = 0; i < 8; ++i) later.push_back(umad_open_port("verbena0", 1));
@@ -229,7 +229,7 @@ TEST_F(UmadTest, ThreadThatWaitsForAMadCanBeCancelled) {
   EXPECT_EQ(result, PTHREAD_CANCELED);
 }
 
-TEST(UmadStringTest, NamesAreThoseOfLibibumad) {
+TEST(UmadStringTest, NamesAreTheSameAsInLibibumad) {
   EXPECT_STREQ(umad_class_str(3), "SubnAdm");
   EXPECT_STREQ(umad_class_str(0x32), "Vendor");
   EXPECT_STREQ(umad_method_str(3, 0x92), "GetTableResp");

@@ -206,7 +206,7 @@ TEST_F(Verbs, WallClockTimesOfCompletionsNeverGoBackwards) {
       }
     }
     ibv_end_poll(cq);
-    before -= 1;  // the next turn begins with the last timestamp of this one
+    before -= 1;  // the next round begins with the last timestamp of this one
   }
   EXPECT_EQ(went_back, 0u);
   EXPECT_NEAR(static_cast<double>(before), static_cast<double>(wall_start), 1e9);

@@ -225,7 +225,7 @@ Task<> watch(Endpoint& endpoint) {
   }
 }
 
-// Does the same in its own task, and then notifies `over`.
+// Prints the events in a task of its own, and then notifies `over`.
 using Over = detail::Mailbox<bool>;
 Task<> watch_beside(Endpoint& endpoint, Over& over) {
   co_await watch(endpoint);

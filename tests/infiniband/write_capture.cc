@@ -1,5 +1,5 @@
-// Sends a message by LIDs in each way that the simulation knows, with a GRH and without one, and
-// writes the packets to the capture file that the command line names.
+// Sends messages by LIDs, with a GRH and without one, and writes the packets to the capture file
+// that the command line names.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -103,7 +103,7 @@ struct Host {
   std::vector<std::byte> memory = std::vector<std::byte>(4096);
 };
 
-// Moves all packets of one host to the other, past the ring of a capture.
+// Delivers all packets of one host to the other, and copies them into the ring of a capture.
 bool pass(Host& from, Host& to, link::CaptureRing& ring, Time now) {
   link::Burst burst;
   (void)from.engine.transmit(burst, now);

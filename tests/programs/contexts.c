@@ -110,7 +110,7 @@ static void both_hear(const struct opening* one, const struct opening* other,
   ibv_ack_async_event(&event);
 }
 
-// A device can be closed although an event was not acknowledged and another one was not taken.  Its
+// A device can be closed even if one event was not acknowledged and another one was not taken.  Its
 // objects can be destroyed afterwards.
 static void closes_with_events(void) {
   struct opening early;

@@ -1,5 +1,5 @@
-// Prints the interfaces that getifaddrs() finds, one address a line, and checks that the other ways
-// to ask for interfaces agree with it.
+// Prints the interfaces that getifaddrs() finds, one address a line, and checks that the other
+// functions that list interfaces agree with it.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>

@@ -22,7 +22,8 @@ static long milliseconds(void) {
   return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-// Waits for a completion.  If the peer is gone meanwhile, the queue pair ends, so that one comes.
+// Waits for a completion.  If the peer is gone meanwhile, the queue pair fails, so a completion
+// comes in any case.
 static struct ibv_wc wait_completion(struct rdma_cm_id* id, struct ibv_cq* cq) {
   struct ibv_wc wc;
   int got;

@@ -138,7 +138,8 @@ static void settle(char* result) {
 
 // ---- one order of a sequence
 
-// Completes an order with what only the coordinator knows.  Returns 0 if it makes no sense now.
+// Fills in the parts of an order that only the coordinator knows.  Returns 0 if the order makes no
+// sense now.
 static int prepare(int actor, const char* text, char* ready) {
   char copy[kLineMax];
   char* w[kWords];
@@ -170,7 +171,7 @@ static int prepare(int actor, const char* text, char* ready) {
   return 1;
 }
 
-// Notes what a result means.
+// Updates the model by a result.
 static void conclude(int actor, const char* text, const char* result) {
   char copy[kLineMax];
   char* w[kWords];
@@ -183,7 +184,7 @@ static void conclude(int actor, const char* text, const char* result) {
     ends[holds].sent += (unsigned)value;
     if (ends[holds ^ 1].closed) ends[holds].sent_after_close = 1;
   } else if (strcmp(w[0], "recv") == 0 && value > 0) {
-    // A byte out of band is counted twice at most, so that less is sent later.
+    // A byte out of band may be counted twice.  That is harmless: less is sent later.
     if (strstr(w[4], "peek") == NULL) ends[holds ^ 1].received += (unsigned)value;
     if (ends[holds ^ 1].received > ends[holds ^ 1].sent) {
       ends[holds ^ 1].received = ends[holds ^ 1].sent;
@@ -238,7 +239,7 @@ static void until_it_sleeps(int actor) {
   }
 }
 
-// Returns 0 if the actor goes on sleeping.
+// Returns 0 if the actor still sleeps.
 static int until_it_answers(int actor) {
   long asleep_since = now_ms();
   for (const long deadline = now_ms() + kEndless; now_ms() < deadline;) {
@@ -314,7 +315,7 @@ static void perform_connect(char** w, char* result) {
   ++connections;
 }
 
-// Sends bytes both ways until some go past the kernel, under Verbena, or a few times.
+// Sends bytes both ways: under Verbena until some bypass the kernel, else a few times.
 static void perform_warm(char** w) {
   const int a[2] = {number(w[1]), number(w[3])}, s[2] = {number(w[2]), number(w[4])};
   char text[64], result[kLineMax];

@@ -1,5 +1,5 @@
-// Declares what the parts of sockets_fuzz.c share: names of flags and events, and the descriptors
-// that all of its processes inherit.
+// Declares the names of flags and events, and the descriptors that all processes of sockets_fuzz.c
+// inherit.
 #pragma once
 
 #include <errno.h>

@@ -229,7 +229,7 @@ static void do_connect(char** w, char* result) {
   append(result, "0");
 }
 
-// rings SLOT: says whether unread bytes lie where the kernel does not see them, and reads them
+// rings SLOT: reports whether unread bytes lie where the kernel does not see them, and reads them
 static void do_rings(char** w, char* result) {
   int seen = 0, in_kernel = 0;
   ioctl(*place(w[1]), FIONREAD, &seen);
@@ -337,8 +337,8 @@ static void prepare_actor(void) {
   sigaction(SIGUSR2, &action, NULL);
 }
 
-// Obeys until the coordinator says "quit".  An order with "!" may block for long, and says "go"
-// before.
+// Carries out orders until "quit".  An order with "!" may block for long, so the actor prints "go"
+// before it.
 static void be_actor(void) {
   char order[kLineMax], result[kLineMax];
   for (;;) {

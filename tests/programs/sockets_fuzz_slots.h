@@ -1,4 +1,4 @@
-// Keeps what an actor of sockets_fuzz.c knows: its number, and its descriptors by slots.
+// Stores the number of an actor of sockets_fuzz.c, and its descriptors by slots.
 #pragma once
 
 #include <fcntl.h>

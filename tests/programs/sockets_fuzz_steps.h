@@ -10,7 +10,7 @@ struct steps {
   char text[kStepsMax][kLineMax / 4];
 };
 
-// The generator guesses what stands in each slot.  A wrong guess only makes a step fail.
+// The generator guesses the content of each slot.  A wrong guess only makes a step fail.
 enum { kNone = -1, kSet = 100 };
 struct plan {
   struct steps* out;
@@ -203,7 +203,7 @@ static void plan_option(struct plan* p, int a, int at) {
   }
 }
 
-// Plans what changes processes.
+// Plans forks, execs and exits.
 static void plan_process(struct plan* p, int a, int at) {
   const int b = (int)draw(p, kActors);
   switch (draw(p, 4)) {

@@ -74,7 +74,7 @@ static void do_epwait(char** w, char* result) {
   for (unsigned s = 0; most == kSlots && s < kSlots; ++s) {
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 % 1000u != s) continue;
-      // Input by the ring makes no edge of output beside it; docs/limits.md says so.
+      // Input by the ring does not also report an edge of output (docs/limits.md).
       const int is_edge = events[i].data.u64 >= 2000u;
       const uint32_t shown =
           is_edge ? events[i].events & ~(EPOLLOUT | EPOLLWRNORM) : events[i].events;
@@ -155,7 +155,7 @@ static int tcp_info(int fd, struct tcp_info* info) {
   return getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &length);
 }
 
-// state SLOT: acknowledgements take time, so what differs only by them is the same
+// state SLOT: acknowledgements take time, so states that differ only by them count as equal
 static void do_state(char** w, char* result) {
   static const char* const kNames[] = {"?",       "ESTABLISHED", "SYN",    "SYN",
                                        "FIN",     "FIN",         "CLOSED", "CLOSED",

@@ -134,7 +134,7 @@ static void from_one_event_to_the_next(void) {
   rdma_destroy_event_channel(channel);
 }
 
-// Its messages reach the agent although it does not take its next event.
+// The thread's messages reach the agent although it does not take its next event.
 static void busy_while_more_wait(void) {
   struct rdma_event_channel *const channel = make_channel(), *const other = make_channel();
   for (int i = 0; i < 20; ++i) {

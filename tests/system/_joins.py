@@ -39,8 +39,8 @@ class Process:
     def __init__(self, number, program, node, address):
         self.number, self.node = number, node
         self.how = {}  # by group: "full" or "send", if it is a member, or will be
-        self.leaves = dict.fromkeys(GROUPS, 0)  # that were told
-        self.left = dict.fromkeys(GROUPS, 0)  # that have ended
+        self.leaves = dict.fromkeys(GROUPS, 0)  # leaves that were ordered
+        self.left = dict.fromkeys(GROUPS, 0)  # leaves that have ended
         self.joined_after = {}  # by group: how many leaves had ended when it joined last
         self.asked = {}  # by group: when it was told to join last
         self.log = []
@@ -118,7 +118,7 @@ def mgid(group):
 
 
 def explain(log):
-    """Tells of losses that no new group of the log explains, and forgets all losses."""
+    """Reports losses that no new group of the log explains, and forgets all losses."""
     made = []
     for line in open(log, errors="replace"):
         found = re.match(r'(\w+ +\d+ [\d:]+) (\d+) .*"New mcast group created", MGID:(\S+)', line)

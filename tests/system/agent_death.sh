@@ -37,7 +37,7 @@ for round in $(seq "$rounds"); do
   [ -n "$agent" ] || fail "round $round: no agent"
   kill -9 "$agent"
   until_true 30 gone "$agent" || fail "round $round: the agent does not die"
-  begun=$(date +%s%3N)  # The time begins when the process has ended, which takes long on a loaded machine.
+  begun=$(date +%s%3N)  # The 2 s begin when the process has ended, which takes long on a loaded machine.
   await heard "$round" 10
   for program in server client; do
     took=$(($(sed -n "s/^heard $round //p" "$work/$program") - begun))

@@ -47,14 +47,14 @@ python3 - "$work/table" "$work/picture.svg" <<'PYTHON' || fail "the picture does
 import re, sys
 import xml.etree.ElementTree as tree
 UNITS = "Gbit/s|MB/s|per second|million messages/s|us|us, typical"
-PEER = r"(?!Verbena on one|TCP on one|one queue pair)[^| ][^|]*"  # these are no comparisons
+PEER = r"(?!Verbena on one|TCP on one|one queue pair)[^| ][^|]*"  # the picture leaves these out
 compared = sum(bool(re.match(rf"\| [^|]+ \| ({UNITS}) \| [^|]+ \| {PEER} \|", line))
                for line in open(sys.argv[1]).read().split("## Job start")[0].splitlines())
 bars = tree.parse(sys.argv[2]).getroot().findall("{http://www.w3.org/2000/svg}rect[@class='bar']")
 sys.exit(0 if len(bars) == compared > 10 else f"{len(bars)} bars for {compared} rows")
 PYTHON
 
-# The simulated and the real jobs ask as often as their mode needs.
+# The simulated and the real jobs send as many queries as their mode needs.
 python3 - "$work/table" "$work/jobs.svg" <<'PYTHON' || fail "the section about jobs: $(cat "$work/table")"
 import re, sys
 import xml.etree.ElementTree as tree

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Programs of one host carry out WRITEs and READs in each other's memory by themselves, also while the target is
-# stopped.  With a capture, with --link udp and where the kernel does not allow it, they send packets.
+# Programs of one host carry out WRITEs and READs directly in each other's memory, also while the target is stopped.
+# With a capture, with --link udp, and where the kernel does not allow direct access, they send packets.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK
 need ib_write_bw ib_read_bw ib_write_lat ib_read_lat
@@ -42,7 +42,7 @@ for program in "ib_write_bw -a -n 200" "ib_read_bw -a -n 200" "ib_write_lat -a -
   both_end "$program"
 done
 
-# ---- both ends count them, and a stopped target delays nothing
+# ---- both ends count direct accesses, and a stopped target delays nothing
 pair 20102 "" ib_write_bw -x 0 -s 1048576 -D 60 --run_infinitely
 until_true 20 more_than $client direct_writes 1000 || fail "no direct WRITEs: $(verbena ps --counters)"
 until_true 20 more_than $server direct_writes 1000 || fail "the target does not count WRITEs: $(verbena ps --counters)"
@@ -63,7 +63,7 @@ wait $server 2>/dev/null || true
 pair 20103 "" ib_write_bw -x 0 -s 1048576 -D 60 --run_infinitely
 until_true 20 more_than $client direct_writes 100 || fail "no direct WRITEs: $(verbena ps --counters)"
 kill -KILL $client
-kill -INT $server 2>/dev/null || true  # it may have ended by itself
+kill -INT $server 2>/dev/null || true  # the server may have ended by itself
 until_true 30 gone $server || fail "the target does not end after its peer has died"
 wait $client $server 2>/dev/null || true
 

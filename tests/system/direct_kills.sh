@@ -1,8 +1,8 @@
 #!/bin/bash
-# One program writes into the memory of another one by itself, and either is killed or stopped at a random moment, so
-# also in the middle of a copy.  The other one is told, ibv_dereg_mr() returns, and nothing is written after that.
-# VB_ROUNDS sets the rounds of each kind (default 6), and VB_SEED the moments.  The test has no timeout of its own,
-# because scripts/soak runs many rounds.
+# One program writes directly into the memory of another one.  Either is killed or stopped at a random moment, so also
+# in the middle of a copy.  The other one is told, ibv_dereg_mr() returns, and nothing is written after that.  VB_ROUNDS
+# sets the rounds of each kind (default 6), and VB_SEED the moments.  The test has no timeout of its own, because
+# scripts/soak runs many rounds.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK
 need ss

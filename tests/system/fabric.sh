@@ -83,7 +83,7 @@ both ucmatose a 7471 "ucmatose -c 3" b "ucmatose -c 3 -s 10.31.0.1"
 both udaddy a 7174 "udaddy -c 3" b "udaddy -c 3 -s 10.31.0.1"
 [ "$(counter forwarded)" -gt 0 ] || fail "nothing went through the switch"
 
-# Programs find the interfaces of their host, and none of this machine's but loopback.
+# Programs find the interfaces of their host, and of this machine's only loopback.
 interfaces=$VB_PREFIX/tests/programs/interfaces
 on b "$interfaces" >"$work/interfaces" || fail "interfaces: $(cat "$work/interfaces")"
 sees() { grep -qE "^$1\$" "$work/interfaces" || fail "no interface '$1': $(cat "$work/interfaces")"; }
@@ -99,7 +99,7 @@ sees 'verbena1 10.31.1.2 mask 255.255.255.0'
 [ "$(grep -o 'address 02.*' "$work/interfaces" | sort -u | wc -l)" = 2 ] || fail "two rails have one hardware address"
 names=$(on c python3 -c 'import socket; print([name for _, name in socket.if_nameindex()])')
 [ "$names" = "['lo', 'verbena0']" ] || fail "Python finds $names"
-# What runs under the program is on the node, too, and a host whose link is down says so.
+# Children of the program are on the node, too, and a host whose link is down reports that.
 verbena fabric fault link --name lab c green down >"$work/out"
 on c bash -c "exec '$interfaces'" >"$work/interfaces" || fail "interfaces: $(cat "$work/interfaces")"
 sees 'verbena0 up multicast hardware type 1 address 02[0-9a-f]{10}'
@@ -143,7 +143,7 @@ wait $member || fail "mckey receives: $(cat "$work/server")"
 until_true 20 has_members 0 || fail "members are left"
 echo "mckey: ok"
 
-# ---- what cannot work, and why
+# ---- connections that cannot work are refused with a reason
 fails_with() {
   local what=$1 text=$2
   shift 2

@@ -1,12 +1,13 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# Programs break fabrics by the C++ API (tests/api/faults.cc), and files of faults by themselves: both as the command.
+# Programs break fabrics by the C++ API (tests/api/faults.cc), and files of faults break them at their times.  Both have
+# the same effects as the command.
 unset VERBENA_LINK
 source "$VB_SOURCE/tests/system/lib.sh"
 need python3 ss
 
 shows() { verbena fabric show >"$work/show" && grep -qF "$1" "$work/show"; }
-# breaks ARGUMENT...: the program breaks the fabric that is up.
+# breaks ARGUMENT...: runs the program, which breaks the fabric that is up.
 breaks() {
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
     timeout 30 "$VB_PREFIX/tests/api/faults" "$@" >"$work/said" 2>&1 || fail "faults $*: exit $?: $(cat "$work/said")"

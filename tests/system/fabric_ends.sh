@@ -12,7 +12,7 @@ pid_of() { verbena fabric show "$1" --json | python3 -c 'import json, sys; print
 
 is_down() { ! verbena fabric ls | grep -q "^$1 "; }
 
-# fabric NAME: ups and downs of one fabric; every third time it is killed.
+# fabric NAME: starts and ends one fabric again and again; every third time it is killed.
 fabric() {
   local round pid
   for round in $(seq "$rounds"); do
@@ -39,7 +39,7 @@ verbena fabric ls | grep -q 'no fabric is up' || fail "a fabric is left: $(verbe
 nothing_left
 echo "$((3 * rounds)) fabrics: nothing is left"
 
-# Two of the same name at once: one comes up, and the other one says why it does not.
+# If two fabrics of the same name start at once, one comes up, and the other one reports why it does not.
 for round in $(seq 5); do
   verbena fabric up "$work/lab.toml" --name same >"$work/first" 2>&1 &
   first=$!

@@ -39,7 +39,7 @@ fault "link b:verbena0 - red is up" link red b up
 goes_on
 echo "link down and up: ok"
 
-# ---- a lossy link: RC sends again what was lost
+# ---- a lossy link: RC sends lost packets again
 fault "link b:verbena0 - red loses 2 % of its packets (seed 7)" link b red lossy 2 --seed 7
 shows "fault: link b:verbena0 - red loses 2 % of its packets (seed 7)" || fail "fabric show: $(verbena fabric show)"
 before=$(counter dropped_lossy_link)
@@ -69,7 +69,7 @@ verbena fabric log >"$work/log"
 grep -q 'node a is off' "$work/log" || fail "faults are not in the log: $(cat "$work/log")"
 echo "ports: ok"
 
-# ---- what does not exist
+# ---- faults of links and nodes that do not exist are refused
 refused "there is no host 'x'" link x red down
 refused "there is no link between 'a' and the network 'green'; there are: a:verbena0 - red, a:verbena1 - blue" \
   link a green down

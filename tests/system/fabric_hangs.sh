@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# `verbena fabric fault` lets virtual hosts hang and links be slow, flap, or have other MTUs and P_Keys; programs wait,
-# go on, or end with the error of the specification.
+# `verbena fabric fault` makes virtual hosts hang, and makes links slow or flapping, or changes MTUs and P_Keys.
+# Programs wait, go on, or end with the error of the specification.
 unset VERBENA_LINK
 source "$VB_SOURCE/tests/system/lib.sh"
 source "$VB_SOURCE/tests/system/lib_faults.sh"
@@ -56,7 +56,7 @@ start_on b ibv_rc_pingpong -g 0 -n 100000000 -p 7301 127.0.0.1 >"$work/client" 2
 client=$!
 goes_on
 fault "node a is paused" node a paused
-# One of the two has a request on its way.  The requests of the host that hangs do not leave it, either.
+# One of the two has a request on its way.  The hanging host's own requests do not leave it, either.
 exceeded() { grep -q 'transport retry counter exceeded (12)' "$work/client" "$work/server"; }
 until_true 60 exceeded || fail "a host that hangs: $(tail -3 "$work/client" "$work/server")"
 fault "node a is on" node a on
@@ -100,7 +100,7 @@ fault "link a:verbena0 - red has an MTU of 1500 bytes" link a red mtu 1500
 start_on a ibv_rc_pingpong -g 0 -m 1024 -p 7303 >"$work/server" 2>&1 &
 server=$!
 until_true 20 takes_tcp 7303 || fail "the server does not listen: $(cat "$work/server")"
-# The client does not know of the MTU at the other host, so its long packets are dropped on the way.
+# The client does not know the MTU at the other host, so its long packets are dropped on the way.
 if on b timeout 60 ibv_rc_pingpong -g 0 -m 4096 -p 7303 127.0.0.1 >"$work/client" 2>&1; then fail "4096 bytes pass"; fi
 grep -q 'packets are dropped: packets of .* bytes are too long' "$work/client" || fail "too long: $(cat "$work/client")"
 [ "$(counter dropped_too_long)" -gt 0 ] || fail "nothing was too long: $(verbena fabric show)"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# `verbena fabric up` starts OpenSM on nodes of a subnet, waits until the ports are active, and leaves nothing of it.
-# PLAIN: OpenSM is started without the sanitizer's runtime, which must be preloaded into it.
+# `verbena fabric up` starts OpenSM on nodes of a subnet, waits until the ports are active, and leaves no process or
+# file behind.  PLAIN: OpenSM is started without the sanitizer's runtime, which must be preloaded into it.
 unset VERBENA_LINK
 source "$VB_SOURCE/tests/system/lib.sh"
 need opensm ibstat ibstatus sminfo python3 ss
@@ -32,7 +32,7 @@ prints() {
   grep -q -- "$1" "$work/printed"
 }
 on() { verbena run --node "$1" -- "${@:2}"; }
-# manager NUMBER FIELD: what `fabric show` tells of a manager.
+# manager NUMBER FIELD: prints a field of a manager from `fabric show`.
 manager() { verbena fabric show --json | python3 -c 'import json, sys
 print(json.load(sys.stdin)["fabric"]["managers"][int(sys.argv[1])][sys.argv[2]])' "$@"; }
 is_in_state() { [ "$(manager "$1" state)" = "$2" ]; }
@@ -77,7 +77,7 @@ if prints '^ok *run --sysfs' verbena doctor; then
 fi
 echo "one manager: ok"
 
-# The end of a manager is told.
+# The end of a manager is reported.
 kill -KILL "$(manager 0 pid)"
 until_true 10 is_in_state 0 'ended: signal 9' || fail "the end of OpenSM is not shown: $(verbena fabric show)"
 prints 'has ended: signal 9' verbena fabric log || fail "the end of OpenSM is not in the log"
@@ -108,7 +108,7 @@ until_true 10 directory_is_gone || fail "kill -9 leaves $(find "$work/tmp")"
 nothing_left
 echo "kill -9: ok"
 
-# ---- what cannot work
+# ---- impossible requests are refused
 refused "the file has no node 'Hca9'" --sm Hca9
 refused 'Switch1: it is a switch' --sm Switch1
 refused 'Hca4: the HCA has no cable' --sm Hca4

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# Debian's diagnostic tools find the same subnet on Verbena as on ibsim, from one netlist and under OpenSM.  LIDs and the
-# abilities of ports differ: ibsim presets LIDs, and invents ports that could be wider and faster.
+# Debian's diagnostic tools find the same subnet on Verbena as on ibsim, from one netlist and under OpenSM.  Two things
+# differ. ibsim presets LIDs, and its ports claim widths and speeds that the netlist does not give them.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
 need ibsim ibsim-run opensm ibnetdiscover ibhosts ibswitches iblinkinfo
@@ -13,7 +13,7 @@ verbena fabric up "$work/tree.net" >"$work/up" || fail "the fabric does not come
 verbena run --node host1 -- ibnetdiscover >"$work/named.net" || fail "ibnetdiscover: $(cat "$work/named.net")"
 verbena fabric down >/dev/null
 
-# look DIRECTORY COMMAND...: keeps what the tools print, without LIDs, the time, and what a port could be.
+# look DIRECTORY COMMAND...: stores the output of the tools, without LIDs, the time, and supported widths and speeds.
 look() {
   local directory=$1 tool
   shift
@@ -24,7 +24,7 @@ look() {
   done
 }
 
-# The file names no hosts but by GUIDs and in comments, so the same node is taken for OpenSM by its GUID.
+# The file names hosts only by GUIDs and in comments, so OpenSM's node is chosen by its GUID.
 verbena fabric up "$work/named.net" --name named >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
 node=$(verbena fabric show named --json | python3 -c 'import json, sys
 print(json.load(sys.stdin)["fabric"]["managers"][0]["node"])')

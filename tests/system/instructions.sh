@@ -1,7 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 240 PLAIN
-# A SEND and a poll do not need a tenth more instructions than they did.  Callgrind counts them, so the load of the
-# machine does not matter.  If a change makes one dearer for a good reason, or much cheaper, write its count here.
+# A SEND and a poll need at most a tenth more instructions than before.  Callgrind counts them, so the load of the
+# machine does not matter.  If a change makes one more expensive for a good reason, or much cheaper, write the new count
+# here.
 . "$(dirname "$0")/lib.sh"
 need valgrind
 unset VERBENA_LINK

@@ -35,7 +35,7 @@ expect() {
   done
   fail "$1 does not say '$2': $(cat "$work/err.$1")"
 }
-# hear NAME EVENT: waits until the end has reported the event.
+# hear NAME EVENT: waits until the end NAME has reported the event.
 hear() {
   local said
   while [[ "${end_seen[$1]}" != *"$2;"* ]]; do

@@ -19,8 +19,8 @@ wait_active() {
   done
 }
 
-# begin_manager NODE PRIORITY [OPTION...]: starts OpenSM, with lines of its options file.  A standby asks the master every
-# 0.3 s, and takes over after two questions without an answer.
+# begin_manager NODE PRIORITY [OPTION...]: starts OpenSM, with lines of its options file.  A standby asks the master
+# every 0.3 s, and takes over after two requests without an answer.
 begin_manager() {
   local files=$work/$1.osm
   mkdir -p "$files"
@@ -38,7 +38,7 @@ lid() { on "$1" ibstat | sed -n 's/.*Base lid: //p'; }
 sees_master() { on "$1" sminfo 2>/dev/null | grep -q "sm lid $(lid "$2") .*SMINFO_MASTER"; }
 wait_master() { until_true 30 sees_master "$1" "$2" || fail "$2 does not become master: $(tail "$work"/*.osm/log)"; }
 
-# Prints what the SA has of all members: a line "MGID MLID node join-state" for each.
+# Prints the SA's records of all members: a line "MGID MLID node join-state" for each.
 members() {
   on "$1" saquery --smkey 1 -m >"$work/saquery" 2>&1 || { echo "saquery fails: $(cat "$work/saquery")"; return; }
   awk -F '\.\.+' '/MGID/ { mgid = $2 } /Mlid/ { mlid = $2 } /ScopeState/ { state = substr($2, length($2)) }

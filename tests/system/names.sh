@@ -31,7 +31,7 @@ other=$!
 exec {to}>"$work/in"
 until_true 20 grep -qs 'state:.*PORT_ACTIVE' "$work/other" || fail "no port: $(cat "$work/other")"
 
-# Root gets the agent's name, and is told who has the port.
+# Root gets the agent's name, and a message that names the holder of the port.
 verbena run -- ibv_devinfo >"$work/out" 2>"$work/err" || fail "root's name is taken: $(cat "$work/err")"
 grep -q 'state:.*PORT_DOWN' "$work/out" || fail "two agents have the port: $(cat "$work/out")"
 doctor_says '^problem +UDP port 4791: .*held by pid [0-9]+ \(verbenad\)' '^ +-> .*VERBENA_BIND=ADDRESS'

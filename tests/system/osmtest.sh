@@ -10,7 +10,7 @@ verbena fabric make --hosts 3 --infiniband >"$work/net"
 verbena fabric up "$work/net" --name examined >"$work/up" 2>&1 || fail "the fabric does not come up: $(cat "$work/up")"
 cd "$work" || fail "no directory"  # osmtest writes its files here
 
-# flow WORDS OPTION...: a flow of osmtest on host2, which must pass and say that it was the one that is meant.
+# flow WORDS OPTION...: runs a flow of osmtest on host2, which must pass and print the words that identify it.
 examine() { verbena run --fabric examined --node host2 -- timeout 60 osmtest -i inventory -l "$work/log" "$@" >"$work/out" 2>&1; }
 flow() {
   examine "${@:2}" || fail "osmtest ${*:2}: exit $?: $(tail -5 "$work/out") $(grep ERR "$work/log" | tail -5)"

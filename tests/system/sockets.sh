@@ -12,7 +12,7 @@ serve() {
 }
 open_port() { ss -Htln "sport = :$1" | grep -q .; }
 ready() { until_true 20 open_port "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
-# total NAME: prints a number of the socket service.
+# total NAME: prints a counter of the socket service.
 total() { verbena sockets stat --json | python3 -c '
 import json, sys
 service = json.load(sys.stdin)["service"]
@@ -51,7 +51,7 @@ cmp "$work/file" "$work/copy" || fail "curl received wrong bytes"
 kill $server
 wait $server 2>/dev/null || true
 
-# ---- epoll reports what comes by the ring
+# ---- epoll reports bytes that come by the ring
 before=$(total by_ring)
 cat >"$work/echo.py" <<'PY'
 import asyncio

@@ -21,7 +21,7 @@ def start(with_verbena, arguments):
                             stderr=subprocess.PIPE, text=True)
 
 def run_both(arguments):
-    """Returns what the program prints by TCP and under Verbena, and its last words under Verbena."""
+    """Returns the program's output by TCP and under Verbena, and its error output under Verbena."""
     running = [start(with_verbena, arguments) for with_verbena in (False, True)]
     said = [one.communicate() for one in running]
     return said[0][0], said[1][0], said[1][1]

@@ -66,7 +66,7 @@ elif how == "spawn":
     os.close(into)
     got = read_all(out)
 elif how == "number":
-    # The next program takes the connection over by a number above the standard ones, reads all, and answers.
+    # The next program takes over the connection by a descriptor above 2, reads all bytes, and answers.
     out, into = os.pipe()
     if os.fork() == 0:
         fd = connection.fileno()

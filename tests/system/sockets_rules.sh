@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
 # Rules in libsdp.conf's language say which TCP connections may or must go through shared memory.  A connection that
-# must and cannot fails with an error that says why.
+# must use it and cannot fails with an error that gives the reason.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need ss python3
 

@@ -10,7 +10,7 @@ as_other=(setpriv --reuid=1000 --regid=1000 --clear-groups)
 chmod 755 "$work"
 
 cat >"$work/echo.py" <<'PY'
-# Becomes another user before it accepts, or in a child for each connection.
+# The server becomes another user before it accepts, or in a child for each connection.
 import os, signal, socket, sys
 port, when = int(sys.argv[1]), sys.argv[2]
 def become_other():
@@ -35,7 +35,7 @@ while True:
         os._exit(0)
 PY
 cat >"$work/call.py" <<'PY'
-# Exchanges bytes with the server until a file is there.
+# The client exchanges bytes with the server until a file exists.
 import os, socket, sys
 connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 while not os.path.exists(sys.argv[2]):
@@ -77,8 +77,8 @@ begin_call 20031 "${other_user[@]}"
 until_true 20 second_pair || fail "another user's client has no ring: $(verbena sockets stat)"
 end_call "another user's client"
 
-# ---- a tool sees what its user's programs hold
-# The ends of the connections before may be seen a moment later than the new ones.
+# ---- a tool sees the connections of its user's programs
+# The service may see the end of old connections a moment later than new ones.
 sees_both_ends() { [ "$(rows verbena)" -eq 2 ]; }
 sees_its_end() { [ "$(rows "${other_user[@]}")" -eq 1 ]; }
 begin_call 20031 verbena

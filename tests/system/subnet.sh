@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Debian's OpenSM configures a simulated subnet of three hosts and one switch, and Debian's diagnostic tools find it as
-# its netlist describes it.
+# Debian's OpenSM configures a simulated subnet of three hosts and one switch, and Debian's diagnostic tools show the
+# subnet that the netlist describes.
 source "$VB_SOURCE/tests/system/lib.sh"
 need opensm ibnetdiscover ibstat smpquery saquery sminfo perfquery ibtracert iblinkinfo ibping
 
@@ -32,7 +32,7 @@ see() {
   grep -qE "$2" "$work/out" || fail "${*:3} on $1 does not print '$2': $(cat "$work/out")"
 }
 
-# Without a manager ports are in the state Init, and only directed routes lead somewhere.
+# Without a manager, ports are in the state Init, and only directed routes work.
 see Hca1 'State: Initializing' ibstat
 see Hca1 'NodeType:.*Channel Adapter' smpquery -D nodeinfo 0
 see Hca1 'NodeType:.*Switch' smpquery -D nodeinfo 0,1
@@ -42,7 +42,7 @@ mkdir "$work/osm"
 export OSM_TMP_DIR=$work/osm OSM_CACHE_DIR=$work/osm
 start run --node Hca1 -- opensm -f "$work/osm/log" -s 0 >"$work/opensm.out" 2>&1 &
 opensm=$!
-# OpenSM writes SUBNET UP into a buffer of its log, so the ports tell when it is done.
+# OpenSM buffers the line SUBNET UP of its log, so the test looks at the ports instead.
 active() { on "$1" ibstat | grep -q 'State: Active'; }
 until_true 30 active Hca3 && until_true 10 active Hca1 ||
   fail "the ports do not become active: $(cat "$work/opensm.out" "$work/osm/log")"
@@ -51,7 +51,7 @@ see Hca2 'State: Active' ibstat
 see Hca1 'Capability mask: 0x[0-9a-f]*[2367abef]$' ibstat  # IsSM
 see Hca2 'sm lid 1 .*state 3 SMINFO_MASTER' sminfo
 see Hca2 'Hca3' ibnetdiscover
-# What it prints is a netlist of the same subnet.
+# Its output is a netlist of the same subnet.
 verbena fabric check "$work/out" | grep -q '3 HCAs, 1 switch, 3 links' || fail "ibnetdiscover: $(cat "$work/out")"
 for node in Hca1 Hca2 Hca3; do
   grep -qE "^\[[123]\].*# \"$node\" lid" "$work/out" || fail "ibnetdiscover lacks $node: $(cat "$work/out")"
@@ -84,7 +84,7 @@ wait $opensm || true
 no_manager() { on Hca1 ibstat | grep -qE 'Capability mask: 0x[0-9a-f]*[014589cd]$'; }
 until_true 10 no_manager || fail "the port of a killed manager has IsSM set: $(on Hca1 ibstat)"
 
-# A program that runs on a node hears that the fabric is gone.
+# A program that runs on a node gets an error when the fabric is gone.
 on Hca1 bash -c '"$1" fabric down && ibstat' - "$VB_PREFIX/bin/verbena" >"$work/out" 2>&1 || true
 grep -q "fabric 'subnet' has no node 'Hca1'" "$work/out" || fail "ibstat does not tell: $(cat "$work/out")"
 ! grep -q 'CA ' "$work/out" || fail "ibstat finds a fabric that is down: $(cat "$work/out")"

@@ -2,7 +2,7 @@
 # ctest: TIMEOUT 120
 # RDMA CM programs run on the nodes of a simulated InfiniBand subnet under Debian's OpenSM.  The nodes find one another
 # by ARP and neighbour discovery over IPoIB, ask the SA for paths once, and join its multicast groups.  Known
-# destinations are reached also while OpenSM is stopped.
+# destinations can be reached even while OpenSM is stopped.
 source "$VB_SOURCE/tests/system/lib.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
 need opensm rping ucmatose udaddy mckey saquery ibv_devinfo python3
@@ -77,7 +77,7 @@ echo "two members of a host: ok"
 
 # ---- a hundred connections need one query
 before=$(counter host1 sa_queries)
-# Connections that come before the first answer share its question; later ones hit the cache.
+# Connections that start before the first answer share its query; later ones hit the cache.
 without_query() {
   VERBENA_FABRIC=cm VERBENA_NODE=host1 verbena ps --counters |
     awk '$3 ~ /^sa_path_(hits|questions_shared)$/ { sum += $4 } END { print sum + 0 }'
@@ -103,7 +103,7 @@ grep -q 'ff12:401b:ffff::ffff:ffff .* full ' "$work/groups" || fail "no broadcas
 [ "$(json host2 groups 'all["groups"][0]["joined"]')" = full ] || fail "JSON of the groups: $(sa host2 groups --json)"
 sa host2 stats >"$work/stats"
 grep -q "^sa_queries  *$(counter host2 sa_queries)$" "$work/stats" || fail "sa stats: $(cat "$work/stats")"
-# OpenSM says whether it takes send-only full members, in bit 12 of CapabilityMask2.
+# Bit 12 of OpenSM's CapabilityMask2 tells whether it takes send-only full members.
 mask2=$(on host2 saquery -c | sed -n 's/.*Capability mask 2\.*//p')
 [ "$(awk '$1 == "sa_send_only_full_members" { print $2 }' "$work/stats")" = $((mask2 >> 12 & 1)) ] ||
   fail "CapabilityMask2 of OpenSM is $mask2, and sa stats says: $(cat "$work/stats")"
@@ -130,7 +130,7 @@ kill $server
 wait $server 2>/dev/null || true
 echo "verbena sa: ok"
 
-# ---- what does not work says so
+# ---- failures have a reason
 fails_with() {
   local what=$1 text=$2
   shift 2
@@ -157,7 +157,7 @@ verbena fabric fault link host3 "$leaf" up >/dev/null
 until_true 30 active host3 || fail "the port of host3 stays inactive"
 both "rping after the cable is plugged" host3 7174 "rping -s -C 1" host2 "rping -c -a 10.0.0.3 -C 1"
 
-# ---- OpenSM stops: what is known goes on, and what is not waits for it
+# ---- OpenSM stops: known destinations still work, and unknown ones wait for it
 kill -STOP $opensm
 both "rping while OpenSM is stopped" host1 7174 "rping -s -C 5 -V" host2 "rping -c -a 10.0.0.1 -C 5 -V"
 fails_with "a new destination without OpenSM" 'resolving 10.0.0.4.* failed' host3 timeout 20 rping -c -a 10.0.0.4 -C 1

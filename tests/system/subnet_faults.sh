@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 240 PLAIN
-# `verbena fabric fault` lets nodes of a subnet hang and its cables lose, delay or flap; changes MTUs and P_Keys. OpenSM,
-# Debian's tools and programs see what they would see of a real subnet.
+# `verbena fabric fault` makes nodes of a subnet hang, makes cables lossy, slow or flapping, and changes MTUs and
+# P_Keys.  OpenSM, Debian's tools and programs see the same effects as on a real subnet.
 unset VERBENA_LINK
 source "$VB_SOURCE/tests/system/lib.sh"
 source "$VB_SOURCE/tests/system/lib_faults.sh"
@@ -109,7 +109,7 @@ PY
 fault "link Right:1 - Hca2:1 is not slow" link Hca2 Right slow 0
 echo "slow cable: ok"
 
-# ---- a cable that flaps: the manager takes it in again when it stays up
+# ---- a cable that flaps: the manager uses it again when it stays up
 : >"$work/events"
 start_on Hca2 ibv_asyncwatch -d verbena0 >"$work/events" 2>&1 &
 watch=$!

@@ -1,9 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# Programs on three hosts join and leave groups in random order, while OpenSM dies, and comes back as another one.
-# Whenever all of it has ended, the SA has the union of what the processes of each host want, and nothing else.
-# VB_JOINS is the number of joins and leaves.  VB_SEED repeats an order.
-# PLAIN: OpenSM is started without the sanitizer's runtime, which must be preloaded into it.
+# Programs on three hosts join and leave groups in random order, while OpenSM dies and another one takes over.  Whenever
+# all commands have ended, the SA has exactly the union of the groups that the processes of each host have joined.
+# VB_JOINS is the number of joins and leaves.  VB_SEED repeats an order.  PLAIN: OpenSM is started without the
+# sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
 source "$VB_SOURCE/tests/system/lib_managers.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
@@ -37,8 +37,8 @@ at_sa() {
   members host3 | awk '$1 ~ /^ff12:4001:/ { print $1, $3, $4 }' >"$work/at_sa"
   cmp -s "$work/wanted" "$work/at_sa"
 }
-# compare WHEN LOG: waits until all commands have ended, and compares the SA with what the processes want.  Programs may
-# only lose a membership because a new manager has made the group anew, as its log tells.
+# compare WHEN LOG: waits until all commands have ended, and compares the SA with the processes' groups.  A program may
+# lose a membership only if a new manager has created the group again, as its log shows.
 compare() {
   local line
   tell_all settle
@@ -65,7 +65,7 @@ expect ran
 wait_master host3 host2
 compare "after the takeover" "$work/host2.osm/log"
 
-# A manager of higher priority begins, and gets the subnet in the middle.
+# A manager of higher priority starts, and takes over the subnet in the middle.
 begin_manager host1 5
 tell_all run "$fifth"
 expect ran

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 90
 # Programs on nodes of an InfiniBand subnet find services that the subnet administration of Debian's OpenSM knows
-# (RAI_SA), and give their ids paths of their own (RDMA_OPTION_IB_PATH).
+# (RAI_SA), and set paths of their own for their ids (RDMA_OPTION_IB_PATH).
 source "$VB_SOURCE/tests/system/lib.sh"
 source "$VB_SOURCE/tests/system/lib_managers.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
@@ -41,7 +41,7 @@ on host3 "$program" lookup store >"$work/out" 2>&1 || fail "rdma_getaddrinfo: $(
 grep -q '^service 0x1061bbd at fe80::' "$work/out" || fail "rdma_getaddrinfo: $(cat "$work/out")"
 echo "services: ok"
 
-# ---- a second registration of the same, and the end of the first
+# ---- a second registration of the same service is refused until the first one ends
 if verbena sa register other 0x1061bbd --node host1 >"$work/out" 2>&1; then fail "a service is registered twice"; fi
 grep -q 'a program of this host has registered the service' "$work/out" || fail "$(cat "$work/out")"
 kill $registration

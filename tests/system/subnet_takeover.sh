@@ -18,7 +18,7 @@ json() {
     python3 -c "import json, sys; paths = [one for one in json.load(sys.stdin)['paths'] if one['state'] == 'known']; print($2)"
 }
 known() { json "$1" 'len(paths)'; }
-# to NODE IP: the DLIDs by which NODE reaches the address.
+# to NODE IP: prints the DLIDs by which NODE reaches the address.
 gid_of() { verbena sa addresses --node "$1" | awk -v ip="$2" '$2 == ip { print $4 }'; }
 forgotten() { VERBENA_NODE=$1 verbena ps --counters | awk '$3 ~ /^sa_paths_forgotten_/ { sum += $4 } END { print sum + 0 }'; }
 cause() { counter "$1" "sa_paths_forgotten_$2"; }
@@ -57,7 +57,7 @@ done
 ping "connection from host4" host3 10.0.0.3 host4
 gid[host3]=$(gid_of host4 10.0.0.3)
 
-# ---- a path is rerouted: its LIDs stay, so nothing is forgotten, and nobody is asked
+# ---- a path is rerouted: its LIDs stay, so no path is forgotten, and no query is sent
 # spine: prints the switch in the middle of the way from host3 to host1.
 spine() { on host3 ibtracert "$(lid host3)" "$(lid host1)" 2>&1 | sed -n 's/.*"\(spine[12]\)".*/\1/p' | head -1; }
 pings_for_ever "connection that is rerouted" host1 10.0.0.1 7200 host3
@@ -75,7 +75,7 @@ ping "connection by the new way" host1 10.0.0.1 host3
 verbena fabric fault link "$old" leaf1 up >/dev/null
 echo "rerouted: ok"
 
-# ---- the LID of a host changes, under a manager that begins anew
+# ---- the LID of a host changes, under a restarted manager
 end_manager host1
 new_lid=40
 host4_guid=0x$(on host4 ibstat | sed -n 's/.*Port GUID: 0x//p')
@@ -94,7 +94,7 @@ until_true 30 forgets || fail "paths are not forgotten: $(verbena sa stats --nod
 ping "connection to the new LID" host4 10.0.0.4 host3
 [ "$(lid_to host3 "${gid[host4]}")" = $new_lid ] || fail "host3 knows: $(verbena sa paths --node host3)"
 ping "connection from the new LID" host3 10.0.0.3 host4
-# A manager that begins anew knows nobody's subscription, so nothing but the whole cache is certain.
+# A restarted manager has lost all subscriptions, so the hosts must forget their whole caches.
 [ "$(cause host3 reregister)" = $((reregister + known3)) ] && [ "$(forgotten host3)" = $((before3 + known3)) ] ||
   fail "host3 has known $known3 paths, and forgotten: $(verbena sa stats --node host3)"
 [ "$(cause host4 lid_change)" = $((changed + known4)) ] && [ "$(forgotten host4)" = $((before4 + known4)) ] ||
@@ -115,7 +115,7 @@ join host4 239.1.1.2 full
 join host3 239.1.1.3 full
 join host4 239.1.1.3 send
 rounds=0
-# hear: what members send is received by the others.
+# hear: checks that each member's messages reach the others.
 hear() {
   rounds=$((rounds + 1))
   tell_member host3 send 239.1.1.1 "one $rounds"
@@ -138,7 +138,7 @@ until_true 30 all_are_subscribed || fail "the SA has these subscriptions: $(cat 
 all_are_members() { [ "$(members host3 | tee "$work/members" | wc -l)" = 10 ]; }
 until_true 30 all_are_members || fail "the SA has these members: $(cat "$work/members")"
 
-# same_at_sa: the SA has the same members, with the same LIDs of groups, and the same subscriptions.
+# same_at_sa: checks that the SA has the same members, the same LIDs of groups, and the same subscriptions.
 has_same() { "$1" host3 >"$work/$1.now" && cmp -s "$work/$1" "$work/$1.now"; }
 same_at_sa() {
   local what
@@ -146,7 +146,7 @@ same_at_sa() {
     until_true 30 has_same $what || fail "under $1 the SA has other $what: $(diff "$work/$what" "$work/$what.now")"
   done
 }
-# under MANAGER: nobody has noticed that it is the master now.
+# under MANAGER: checks that the new master changes nothing for programs.
 under() {
   same_at_sa "$1"
   ! grep '^\(lost\|failed\)' "$work"/host[34].out || fail "a program has noticed that $1 is the master"
@@ -158,7 +158,7 @@ under() {
 
 # ---- the master dies; until the standby takes over there is no manager
 note() { known3=$(known host3) before3=$(forgotten host3) changed=$(cause host3 sm_change) rejoins=$(counter host3 sa_rejoins); }
-# What a new manager has to be told is told once: 4 groups, the broadcast group among them.
+# A new manager gets each registration once: 4 groups, the broadcast group among them.
 all_told_once() {
   [ "$(cause host3 sm_change)" = $((changed + known3)) ] && [ "$(forgotten host3)" = $((before3 + known3)) ] ||
     fail "host3 has known $known3 paths, and forgotten: $(verbena sa stats --node host3)"
@@ -188,7 +188,7 @@ under host1
 all_told_once 4
 echo "handover: ok"
 
-# ---- the new master reports what happens, because the hosts have subscribed again
+# ---- the new master reports changes, because the hosts have subscribed again
 out=$(cause host3 gid_out) before3=$(forgotten host3)
 ping "connection to host2" host2 10.0.0.2 host3
 gid2=$(gid_of host3 10.0.0.2)

@@ -1,9 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# Debian's diagnostic tools that look at single nodes, routes and tables of a subnet say what its netlist and OpenSM's
-# tables say: addresses, linear and multicast forwarding tables, traces, raw SMPs.  ibsysstat works both ways, and
-# questions about congestion control, which no node has, are refused and not left without an answer.
-# PLAIN: fabric up starts OpenSM without the sanitizer's runtime, which must be preloaded into it.
+# Debian's diagnostic tools for single nodes, routes and tables of a subnet agree with its netlist and OpenSM's tables:
+# addresses, linear and multicast forwarding tables, traces, raw SMPs.  ibsysstat works both ways, and requests for
+# congestion control, which no node has, are refused with an answer.  PLAIN: fabric up starts OpenSM without the
+# sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
 need opensm ibaddr ibccquery ibroute ibstat ibstatus ibsysstat ibtracert smpdump smpquery dump_fts ibnodes ibidsverify \
   ibqueryerrors python3
@@ -29,7 +29,7 @@ Hca	1 "Hca3"
 END
 verbena fabric up "$work/net" --name tools >"$work/up" 2>&1 || fail "the fabric does not come up: $(cat "$work/up")"
 on() { verbena run --fabric tools --node "$1" -- "${@:2}"; }
-# run NODE COMMAND...: runs it, with its output in "out"; fails the test if it fails.
+# run NODE COMMAND...: runs the command on the node, with its output in "out"; fails the test if the command fails.
 run() { on "$1" timeout 30 "${@:2}" >"$work/out" 2>&1 || fail "${*:2} on $1 ends with $?: $(cat "$work/out")"; }
 has() { grep -qE "$1" "$work/out" || fail "no '$1' in: $(cat "$work/out")"; }
 is() { [ "$(cat "$work/out")" = "$1" ] || fail "not '$1' but: $(cat "$work/out")"; }
@@ -47,7 +47,7 @@ on Hca1 ibqueryerrors -k >"$work/out" 2>&1 || true
 run Hca1 ibqueryerrors
 has '5 nodes checked, 0 bad nodes found'
 
-# ---- addresses: one's own, by LID, by GUID, by a directed route
+# ---- addresses: of the node itself, by LID, by GUID, by a directed route
 hex=$(printf '0x%x' "$lid3")
 run Hca3 ibaddr
 has "^GID fe80::.* LID start $hex end $hex\$"
@@ -118,7 +118,7 @@ for pair in "Hca1 Hca3 $lid3" "Hca3 Hca1 $lid1"; do
 done
 echo "ibsysstat: ok"
 
-# ---- congestion control is refused: an answer with a status comes back at once, where silence would last 3 tries of 5 s
+# ---- congestion control is refused: an answer with a status comes at once; without one, 3 tries of 5 s would pass
 for to in "$lid3" "$left"; do
   before=$SECONDS
   if on Hca1 timeout 30 ibccquery --timeout 5000 CongestionInfo "$to" >"$work/out" 2>&1; then

@@ -1,7 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Verbs programs run on the nodes of a simulated InfiniBand subnet, and their data moves as Debian's OpenSM has set it
-# up: within one switch, through two, not between limited members, and another way when the cable in the path is pulled.
+# Verbs programs run on the nodes of a simulated InfiniBand subnet, and their packets follow the routes of Debian's
+# OpenSM: within one switch, through two, not between limited members, and by another cable when the one in the path is
+# pulled.
 source "$VB_SOURCE/tests/system/lib.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
 need opensm ibstat ibportstate perfquery smpquery ibtracert ibswitches
@@ -60,7 +61,7 @@ grep -q 'no subnet manager has configured it' "$work/out" || fail "nobody says w
 # ---- a manager
 mkdir "$work/osm"
 export OSM_TMP_DIR=$work/osm OSM_CACHE_DIR=$work/osm
-# Limited members of a partition talk to full ones only.  Hca1 and Hca3 are full ones.
+# Limited members of a partition can talk only to full members.  Hca1 and Hca3 are full ones.
 guid3=$(on Hca3 ibstat 2>/dev/null | sed -n 's/.*Port GUID: *//p')
 echo "Default=0x7fff: ALL=limited, SELF=full, $guid3=full;" >"$work/partitions"
 start run --fabric cross --node Hca1 -- opensm -f "$work/osm/log" -s 1 -P "$work/partitions" >"$work/opensm.out" 2>&1 &
@@ -69,7 +70,7 @@ active() { on "$1" ibv_devinfo 2>&1 | grep -q 'state:.*PORT_ACTIVE'; }
 for node in Hca1 Hca2 Hca3 Hca4; do
   until_true 30 active $node || fail "the port of $node stays inactive: $(cat "$work/opensm.out" "$work/osm/log")"
 done
-# ibv_devinfo shows what ibstat shows, although one asks the agent and the other the service for libibumad.
+# ibv_devinfo and ibstat show the same, although one asks the agent and the other the service for libibumad.
 on Hca3 ibstat >"$work/ibstat"
 on Hca3 ibv_devinfo -v >"$work/out"
 ibstat_value() { sed -n "s/^.*$1: *//p" "$work/ibstat" | tail -1; }
@@ -113,8 +114,8 @@ both "RC for the counters" Hca1 Hca3 ibv_rc_pingpong -n 500
 after=$(packets "$lid3")
 [ $((after - before)) -ge 500 ] || fail "500 messages moved the counter of packets from $before to $after"
 
-# Wireshark understands captures from the LRH on.  The agent's questions to the SA may be among the packets.  The SA is on
-# the same node, so they have one LID.
+# Wireshark understands captures from the LRH on.  The agent's requests to the SA may be among the packets.  The SA is
+# on the same node, so they have one LID.
 start run --fabric cross --node Hca1 --pcap "$work/pcap" -- timeout 60 ibv_rc_pingpong -n 5 -p 18590 \
   >"$work/server" 2>&1 &
 server=$!

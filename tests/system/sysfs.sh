@@ -78,7 +78,7 @@ verbena run --sysfs -- "$work/ibstatus" -c : 2>"$work/hint"
 verbena run -- sh -c : 2>"$work/hint"
 [ "$(hints)" -eq 0 ] || fail "a shell needs no --sysfs: $(cat "$work/hint")"
 if command -v ibstat >/dev/null; then
-  # It asks libibumad, which needs no files.
+  # It uses libibumad, which needs no files.
   for run in "verbena run --" with_sysfs; do
     $run ibstat >"$work/ibstat.out" 2>&1 || fail "$run ibstat: $(cat "$work/ibstat.out")"
     grep -q "CA 'verbena0'" "$work/ibstat.out" && grep -q 'State: Active' "$work/ibstat.out" &&
@@ -87,7 +87,7 @@ if command -v ibstat >/dev/null; then
   done
 fi
 
-# The caller is not allowed to mount.
+# `run --sysfs` fails with a reason if the caller may not mount.
 as() { LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$@"; }
 bounded=(setpriv --bounding-set -sys_admin --inh-caps -sys_admin --ambient-caps -all)
 [ "$(as "${bounded[@]}" "$VB_PREFIX/bin/verbena" run --sysfs -- sh "$work/look")" = 0 ] ||

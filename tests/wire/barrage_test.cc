@@ -133,7 +133,7 @@ TEST(Barrage, NoPacketReachesAQpOfOthers) {
     EXPECT_TRUE(frame->headers.source == one.peer.ipv4 || frame->headers.source == one.peer.ipv6)
         << number;
   }
-  EXPECT_GT(at_it, 1000);  // such packets come from the peer's address, which is harmless
+  EXPECT_GT(at_it, 1000);  // packets from the peer's address are harmless
 }
 
 // Most REQs of the captures are for one port, which another program uses here.

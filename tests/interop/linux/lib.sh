@@ -107,7 +107,7 @@ ready_for() {  # ready_for HOST PORT: PORT is tcp:NUMBER if the program listens 
   esac
 }
 
-# Tells whether rping has failed by a race of its own: at its end, one thread closes the channel that another one still
+# Succeeds if rping has failed by a race of its own: at its end, one thread closes the channel that another one still
 # reads.  The data was verified before that.
 ended_by_own_race() {  # ended_by_own_race HOST OUTPUT
   is_linux "$1" && grep -q 'DISCONNECT EVENT' "$2" &&
