@@ -40,14 +40,16 @@ The peers are the nearest thing that does the same without Verbena:
   interface, where packets take the same way as between hosts.
 * Between two hosts the line is a program ([tests/wire](../tests/wire)) that carries each frame.
   It loses as many frames of TCP as of Verbena. The TCP peer is a few lines of Python.
-  "Frames" counts all frames of an exchange. More than without loss means retransmissions or acknowledgements.
+  "Frames" counts all frames of an exchange. Frames that only an exchange with loss has are retransmissions and
+  acknowledgements.
 * perftest's latencies are half a round trip, and a READ's is a whole one. They stand beside the same exchange over
   sockets. The peer of its bandwidths is a TCP exchange of as many bytes there and back, both ways counted.
   The peer of its message rates is a UDP exchange, both ways counted; it waits for each answer.
 * "Two programs of one host" places each end on a processor of its own by `taskset`. Their peers are UCX's shared memory
   (`ucx_perftest`) and what the kernel offers for the memory of another process
   ([bench/host_memory.cc](../bench/host_memory.cc)). The other end of a copy sleeps there.
-* Simulated subnets are fat trees under Debian's OpenSM. Their peer is a lane between two programs of one host there.
+* Simulated subnets are fat trees under Debian's OpenSM. Their peer is a lane between two programs on one node of the
+  subnet.
 * Sixteen queue pairs of one program write to another program, whose socket buffer has the default size of Linux.
   Their peer is one queue pair of the same `ib_write_bw`.
 * TCP programs run at both ends under `verbena run --sockets`. Their peer is the same pair over TCP.
@@ -64,7 +66,7 @@ The peers are the nearest thing that does the same without Verbena:
 * cmtime is rdma-core's. It begins a step with all connections before it waits for any.
   Nobody has published its figures of an adapter, so it has no peer here.
 * Memory of queue pairs and connections has no fair peer: the memory of a TCP connection is in the kernel.
-  On loopback the agent has both ends of a connection, so it needs half of that row for each end.
+  On loopback one agent has both ends of a connection, so one end needs half of what the row about the agent says.
   A queue pair is ready to send, with itself, and may have one READ under way
   ([bench/queue_pairs.cc](../bench/queue_pairs.cc)).
 * Instructions are those of the program's own thread inside the call, without the kernel's.

@@ -54,7 +54,7 @@ class SubscriptionsTest : public ManualSaTest {
   }
 };
 
-// rdma-core's kernel code (notice.c) counted subscribers for each trap and port as well.
+// The OFED stack of RHEL 4 (notice.c) counted subscribers for each trap and port as well.
 TEST_F(SubscriptionsTest, FirstSubscriberRegistersAndLastOneEndsIt) {
   const SubscriptionId a = subscribe();
   const auto registration = request();

@@ -87,7 +87,7 @@ if command -v ibstat >/dev/null; then
   done
 fi
 
-# `run --sysfs` fails with a reason if the caller may not mount.
+# The files also appear for a user without the right to mount (CAP_SYS_ADMIN).
 as() { LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$@"; }
 bounded=(setpriv --bounding-set -sys_admin --inh-caps -sys_admin --ambient-caps -all)
 [ "$(as "${bounded[@]}" "$VB_PREFIX/bin/verbena" run --sysfs -- sh "$work/look")" = 0 ] ||
