@@ -55,7 +55,8 @@ void await(rdma_event_channel* channel, rdma_cm_event_type wanted) {
 void measure_routes(int count, sockaddr_in to) {
   rdma_event_channel* channel = make_channel();
   Durations addresses, routes;
-  for (int i = -1; i < count; ++i) {  // the first one also resolves the neighbour, and does not count
+  // The first one also resolves the neighbour, and does not count.
+  for (int i = -1; i < count; ++i) {
     rdma_cm_id* id = make_id(channel, RDMA_PS_TCP);
     const auto begun = Clock::now();
     need(rdma_resolve_addr(id, nullptr, reinterpret_cast<sockaddr*>(&to), kResolveMs) == 0,

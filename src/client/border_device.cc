@@ -33,7 +33,7 @@ void after_fork_in_parent() {
 void in_child() {
   if (Client* inherited = the_client.exchange(nullptr)) inherited->abandon();
   first_generation.fetch_add(1u << 20);  // so that no inherited handle names an object of the child
-  new (&making) std::mutex;              // another thread of the parent may have held it at the fork
+  new (&making) std::mutex;  // another thread of the parent may have held it at the fork
 }
 
 // Registers the handlers before any caller registers its own, so that a fork takes our lock last: a

@@ -106,7 +106,7 @@ class PollPolicy {
     std::uint32_t polls = 0;       // recent polls in vain
     bool left_to_program = false;  // the program polls or waits, and takes the packets itself
     bool lent = false;             // the program waits, with the role
-    bool checks = false;           // after kCheckEvery, look whether the program still takes packets
+    bool checks = false;  // after kCheckEvery, look whether the program still takes packets
   };
   Turn begin_turn(Time now) {
     left_to_polls_.store(true);  // set before polls_ is read: a thread that arms later wakes us

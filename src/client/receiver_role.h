@@ -79,7 +79,8 @@ class ReceiverRole {
     sleeps_.store(false);
     const std::uint32_t times = times_left_.load();
     if (std::exchange(checked_, times) != times) return Holder::kAwayWaiter;
-    lent_.store(false);  // stored before holder_ is read: a waiter that takes the role later sees it
+    // It is stored before holder_ is read, so a waiter that takes the role later sees it.
+    lent_.store(false);
     if (holder_.load() == 0) return Holder::kProgressThread;
     lent_.store(true);
     return Holder::kAwayWaiter;

@@ -37,7 +37,8 @@ class Managers {
     std::string scratch{};  // where to make the directory
   };
 
-  // Starts the managers.  The error is a line for the user.  REQUIRES: the subnet outlives this object.
+  // Starts the managers.  The error is a line for the user.  REQUIRES: the subnet outlives this
+  // object.
   static std::expected<std::unique_ptr<Managers>, std::string> create(asio::io_context& loop,
                                                                       const subnet::Subnet& subnet,
                                                                       Options options,

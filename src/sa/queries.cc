@@ -18,8 +18,8 @@ SaHeader sa_header_of(std::span<const std::byte> mad) {
 // Returns true if the header is that of a response to the query.  A redirection may carry the
 // attribute that it contains.
 bool answers(const SaHeader& header, const Query& query) {
-  const auto method =
-      query.method == wire::Method::kSet ? wire::Method::kGet : query.method;  // GetResp answers both
+  // GetResp answers both Get and Set.
+  const auto method = query.method == wire::Method::kSet ? wire::Method::kGet : query.method;
   const auto attribute = static_cast<std::uint16_t>(query.attribute);
   const bool redirected = (header.mad.status & wire::mad_status::kRedirect) != 0;
   return header.mad.method == method &&

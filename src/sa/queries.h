@@ -93,8 +93,10 @@ struct QueryEnd {
 // query.  Intervals have jitter.  The first interval adapts to the SA: it is four round trips.
 // Only a query that is answered at its first try measures the round trip.  A timeout can have two
 // causes:
-//  * The SA has answered another query in time since then, so this one was lost: it is sent again as soon as a new query would be.
-//  * The SA may be overloaded: the interval doubles, and later queries begin with an interval of twice the time that this one has waited.
+//  * The SA has answered another query in time since then, so this one was lost: it is sent again
+//    as soon as a new query would be.
+//  * The SA may be overloaded: the interval doubles, and later queries begin with an interval of
+//    twice the time that this one has waited.
 // Intervals grow until the repeats of all queries of the port are kRepeatGap apart.  So the last
 // ones of many queries are repeated often enough to survive a lossy SA.
 //

@@ -164,7 +164,8 @@ std::vector<std::byte> write_ipoib_frame(const ResolutionFrame& message);
 // Parses a frame of address resolution.  It may be followed by padding.  Fails with kMalformed and
 // a Drop:
 //  * kNotResolution: a valid frame of another kind, such as a datagram.
-//  * kArp, kNeighbourDiscovery, kIcmpChecksum: a violation of RFC 826, of RFC 4861 sections 7.1.1 and 7.1.2, or a wrong checksum.
+//  * kArp, kNeighbourDiscovery, kIcmpChecksum: a violation of RFC 826, of RFC 4861 sections 7.1.1
+//    and 7.1.2, or a wrong checksum.
 //  * kTooShort, kNotIp, kLength.
 Result<ResolutionFrame> parse_ipoib_frame(std::span<const std::byte> frame);
 
