@@ -1,4 +1,5 @@
-// One host of a job: connects to all other hosts by the RDMA CM, and accepts their connections.
+// Runs one host of a job: it connects to all other hosts by the RDMA CM, and accepts their
+// connections.
 //
 // It says "holding listening" and waits for a line, so that all hosts begin together.  Then it says
 //   holding ROUTES CONNECTIONS

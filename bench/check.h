@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-// Helpers for benchmark programs: any error ends the run and names the step.
+// Supports benchmark programs: any error ends the run and names the step.
 namespace verbena::bench {
 
 [[noreturn]] inline void give_up(const char* what) {

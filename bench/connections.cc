@@ -44,7 +44,7 @@ constexpr const char* kUsage =
 constexpr int kResolveMs = 5000;
 constexpr int kBacklog = 1024;
 
-// The objects that all QPs of a process share.
+// Holds the objects that all QPs of a process share.
 class Device {
  public:
   void give_qp(rdma_cm_id* id) {

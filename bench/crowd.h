@@ -24,11 +24,11 @@
 
 #include "check.h"
 
-// Helpers for connection benchmarks: each client runs in its own process, and the server may run in
+// Supports connection benchmarks: each client runs in its own process, and the server may run in
 // another network namespace.
 namespace verbena::bench {
 
-// The location of the server.
+// Tells where the server is.
 struct Place {
   const char* network = nullptr;  // "/proc/PID/ns/net"; null: the namespace of this process
   in_addr address{.s_addr = htonl(INADDR_LOOPBACK)};
@@ -49,7 +49,7 @@ inline Place place_of(const char* network, const char* address) {
   return place;
 }
 
-// A server in a process, which is killed with this object.
+// Runs a server in a process of its own, which ends with this object.
 class Server {
  public:
   // Runs `serve(address, say_port)` in the new process.  It calls say_port() when it listens, and

@@ -12,7 +12,7 @@ PORT = 18603
 
 
 class Measured(Fabric):
-    """A fabric whose start is timed.  The nodes' SA clients may still be busy when it is up."""
+    """Starts a fabric, and measures the time.  The nodes' SA clients may still be busy when it is up."""
 
     def __enter__(self):
         begun = time.monotonic()

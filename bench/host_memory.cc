@@ -30,7 +30,7 @@ using verbena::bench::need;
 using verbena::bench::number;
 using Clock = std::chrono::steady_clock;
 
-// Is shared by the two processes.  The words are on cache lines of their own.
+// Holds the memory that the two processes share.  The words are on cache lines of their own.
 struct Shared {
   alignas(64) std::atomic<std::uint32_t> word[2];
 };

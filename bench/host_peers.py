@@ -1,4 +1,4 @@
-"""Two programs of one host, each on a processor of its own, beside UCX's shared memory and system calls."""
+"""Measures two programs of one host, each on its own processor, beside UCX's shared memory and system calls."""
 import os
 import re
 import shutil
@@ -9,7 +9,7 @@ from measure import Failed, Row, output_of
 GROUP = "Two programs of one host, each on its own processor"
 PORT = 18602
 UCX_PORT = 13337
-# Only shared memory, and copies by process_vm_readv() for long messages.
+# UCX may only use shared memory, and process_vm_readv() for long messages.
 UCX = {"UCX_TLS": "posix,sysv,cma,self", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 
 

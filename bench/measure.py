@@ -20,7 +20,7 @@ class Failed(Exception):
 
 @dataclasses.dataclass
 class Row:
-    """One line of a table: what was measured, and the figures of Verbena and its peer."""
+    """Holds one line of a table: what was measured, and the figures of Verbena and its peer."""
     group: str
     what: str
     unit: str
@@ -74,7 +74,7 @@ def until_true(what, condition, seconds=30):
 
 
 def listens(port):
-    """True if a program in this network namespace listens on the TCP port."""
+    """Returns True if a program in this network namespace listens on the TCP port."""
     wanted = f":{port:04X}"
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         if not os.path.exists(table):
@@ -87,7 +87,7 @@ def listens(port):
 
 
 class Server:
-    """A program that listens on a TCP port and ends by itself after one client."""
+    """Runs a program that listens on a TCP port and ends by itself after one client."""
 
     def __init__(self, command, environment, port):
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -118,7 +118,7 @@ def memory_kib(pid):
 
 
 class Holder:
-    """A program that prints "holding ..." and waits for a line, or for the end of its input."""
+    """Runs a program that prints "holding ..." and waits for a line, or for the end of its input."""
 
     def __init__(self, command, **options):
         self.command = command

@@ -28,7 +28,7 @@ void count_bytes(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * state.range(0));
 }
 
-// The comparison for checksums: reads and writes memory once.
+// Reads and writes memory once, as a comparison for checksums.
 void copy(benchmark::State& state) {
   const std::vector<std::byte> from(bytes_of(state), std::byte{0x5a});
   std::vector<std::byte> to(from.size());
@@ -66,7 +66,7 @@ void open(benchmark::State& state) {
   count_bytes(state);
 }
 
-// The comparison for posting and polling.
+// Makes a system call, as a comparison for posting and polling.
 void system_call(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(syscall(SYS_getppid));
 }

@@ -1,4 +1,4 @@
-"""Two hosts in network namespaces, connected by the line of tests/wire."""
+"""Measures two hosts in network namespaces, which the line of tests/wire connects."""
 import os
 import pathlib
 import re
@@ -8,7 +8,7 @@ import sys
 import measure
 from measure import Failed, output_of
 
-# The comparison: sends BYTES back and forth over TCP, ROUNDS times; the client prints microseconds for each.
+# For comparison, this sends BYTES back and forth over TCP, ROUNDS times.  The client prints microseconds for each.
 TCP_PINGPONG = """
 import socket, sys, time
 role, address, size, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -35,7 +35,7 @@ print((time.monotonic() - begun) / rounds * 1e6)
 
 
 class Hosts:
-    """Hosts a (10.77.0.1) and b (10.77.0.2), which exist as long as the context."""
+    """Makes the hosts a (10.77.0.1) and b (10.77.0.2), which exist as long as the context."""
 
     def __init__(self, prefix, mtu):
         self.prefix, self.mtu, self.ended = pathlib.Path(prefix), mtu, []
@@ -114,7 +114,7 @@ class Hosts:
 
 
 class KernelsHosts(Hosts):
-    """Hosts that are connected by the kernel's veth, which loses and counts nothing."""
+    """Makes hosts that are connected by the kernel's veth, which loses and counts nothing."""
 
     def _join(self, a, b):
         output_of(self.on("a", *f"ip link add eth0 type veth peer name eth0 netns {self.pids[1]}".split()))

@@ -1,4 +1,4 @@
-"""The benchmarks: each function yields measure.Row."""
+"""Defines the benchmarks: each function yields measure.Row."""
 import json
 import os
 import pathlib
@@ -17,7 +17,7 @@ PINGPONG_PORT = 18515
 
 
 class Bench:
-    """The location of the programs, and the number of rounds and repetitions."""
+    """Holds the location of the programs, and the number of rounds and repetitions."""
 
     def __init__(self, prefix, rounds, scale, preload=""):
         self.prefix = pathlib.Path(prefix)

@@ -1,5 +1,5 @@
-// The comparison for Verbena: the same exchanges between two processes over sockets of the kernel
-// on loopback.
+// Runs the exchanges of Verbena's benchmarks over sockets of the kernel on loopback, between two
+// processes, as a comparison.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

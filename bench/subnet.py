@@ -15,7 +15,7 @@ ROUTE_WINDOW = 16  # as in job_start
 
 
 class Fabric:
-    """A fabric that is up: an InfiniBand subnet under OpenSM, or hosts on Ethernet."""
+    """Represents a fabric that is up: an InfiniBand subnet under OpenSM, or hosts on Ethernet."""
 
     def __init__(self, bench, hosts, mode="get", subnet=True, name="bench"):
         self.bench = bench
@@ -110,7 +110,7 @@ def simulated(bench, **plan):
 
 
 def sa(bench):
-    """The figures of one program, beside those without the cache and on Ethernet."""
+    """Measures one program, beside the same without the cache and on Ethernet."""
     group = "The SA client"
     count = bench.times(1000)
     with contextlib.ExitStack() as stack:

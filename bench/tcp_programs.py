@@ -1,4 +1,4 @@
-"""TCP programs under `verbena run --sockets`, beside the same programs over TCP."""
+"""Measures TCP programs under `verbena run --sockets`, beside the same programs over TCP."""
 import contextlib
 import os
 import pathlib

@@ -1,4 +1,4 @@
-// A chat over multicast:  chat GROUP ADDRESS NAME
+// Runs a chat over multicast:  chat GROUP ADDRESS NAME
 //
 // Each line of the standard input is sent to all members of GROUP (such as 239.1.2.3), on the
 // network of the interface with ADDRESS.  Shows how a program can use the loop in its own poll().
@@ -26,7 +26,7 @@ constexpr std::size_t kSlotBytes = kDatagramHeaderBytes + kLineBytes;
 constexpr std::size_t kSlots = 64;  // receives that are posted
 constexpr std::uint64_t kSent = kSlots;
 
-// A queue pair in the group, and its receive buffers.
+// Holds a queue pair in the group, and its receive buffers.
 struct Room {
   std::vector<std::byte> memory = std::vector<std::byte>(kSlots * kSlotBytes);
   Device device;

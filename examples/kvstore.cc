@@ -1,4 +1,4 @@
-// A key-value store: clients read the table with RDMA READ, so the server's program does nothing
+// Runs a key-value store: clients read the table with RDMA READ, so the server does nothing
 // for a request.
 //     kvstore serve PORT KEY=VALUE...         kvstore get SERVER PORT KEY...
 #include <verbena/verbena.h>
@@ -18,9 +18,9 @@ using namespace verbena;
 
 namespace {
 
-// A slot of the table.  The server changes `last`, writes, and then changes `first` to the same
-// number.  A READ copies from `first` to `last`, so if it meets a write the two differ, and the READ
-// is repeated.
+// Holds one slot of the table.  The server changes `last`, writes, and then changes `first` to the
+// same number.  A READ copies from `first` to `last`, so if it meets a write the two differ, and
+// the READ is repeated.
 struct Slot {
   std::uint64_t first = 0;
   std::array<char, 48> key{};

@@ -32,7 +32,8 @@ using Input = std::vector<std::uint8_t>;
 constexpr std::uint64_t kRunsDefault = 20'000;
 constexpr std::size_t kBytesMax = 4096;
 
-// SplitMix64.  It does not use the stack's generator, because the stack is under test here.
+// Generates random numbers by SplitMix64.  It does not use the generator of the stack, because the
+// stack is under test here.
 class Chance {
  public:
   explicit Chance(std::uint64_t seed) : state_(seed) {}
@@ -49,7 +50,7 @@ class Chance {
   std::uint64_t state_;
 };
 
-// The current input, for the signal handler, which may only use async-signal-safe functions.
+// Holds the current input for the signal handler, which may only use async-signal-safe functions.
 struct Current {
   const std::uint8_t* data = nullptr;
   std::size_t size = 0;
@@ -210,6 +211,7 @@ int main(int argc, char** argv) {
     }
     run(input, seed, number++);
   }
-  std::printf("fuzz: %zu inputs of the corpus and %llu made ones from seed %llu\n", pool.size(),
-              static_cast<unsigned long long>(runs), static_cast<unsigned long long>(seed));
+  std::printf("fuzz: %zu inputs of the corpus and %llu generated ones from seed %llu\n",
+              pool.size(), static_cast<unsigned long long>(runs),
+              static_cast<unsigned long long>(seed));
 }

@@ -93,7 +93,7 @@ class AgentLink {
   void listened(Time now);
   // Makes the progress thread listen again.
   void listen_again();
-  // See Driver::Work.  Any thread.
+  // Implements Driver::Work.  Any thread may call it.
   bool leave_messages() {
     messages_left_.store(true);  // stored before answers_awaited_ is read: a later call sees it
     return answers_awaited_.load() == 0 || !messages_left_.exchange(false);

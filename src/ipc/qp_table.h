@@ -81,7 +81,7 @@ class QpTable {
     auto sequence = word(at(index));
     const std::uint32_t before = sequence.load(std::memory_order_relaxed) & ~1u;
     sequence.store(before + 1, std::memory_order_relaxed);
-    for (std::size_t i = 0; i < words.size(); ++i) {  // release: not before the odd sequence number
+    for (std::size_t i = 0; i < words.size(); ++i) {  // seen after the odd sequence number
       word(at(index) + 8 + 4 * i).store(words[i], std::memory_order_release);
     }
     sequence.store(before + 2, std::memory_order_release);

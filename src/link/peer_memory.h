@@ -28,7 +28,8 @@ class PeerMemory {
   // process are not accessible; others may have been copied.  REQUIRES: 1 to kPartsMax parts, none
   // of them empty.
   virtual bool write(std::uint64_t address, std::span<const std::span<std::byte>> from) = 0;
-  // Copies from `address` in the peer to the parts.  Returns and requires the same.
+  // Copies from `address` in the peer to the parts.  Its result and its requirements are those of
+  // write().
   virtual bool read(std::uint64_t address, std::span<const std::span<std::byte>> to) = 0;
   // Returns false if the peer has ended.
   virtual bool is_there() = 0;

@@ -18,7 +18,7 @@ struct Delivered {
   Address from{};
   wire::MadHeader header{};
   std::span<const std::byte, wire::kMadBytes> mad;
-  // False only for CM messages of another class version, which the CM rejects (reason 31).
+  // This is false only for CM messages of another class version, which the CM rejects (reason 31).
   bool class_version_known = true;
 
   std::span<const std::byte> data() const { return mad.subspan<wire::kMadHeaderBytes>(); }

@@ -56,7 +56,8 @@ class Node {
   struct Config {
     // Identifies this host to its peers' connection managers.
     Guid node_guid{};
-    // The host's devices; empty: one, verbena0 with the GUID of the host and one Ethernet port.
+    // Lists the host's devices.  If it is empty, there is one, verbena0 with the GUID of the host
+    // and one Ethernet port.
     std::vector<DeviceConfig> devices{};
     // Limits the QPN ranges of a program to those for all QPs that an engine can have.
     std::uint32_t leases_per_client_max = hca::Limits{}.qps / ipc::kLeaseQpns;

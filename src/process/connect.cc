@@ -15,8 +15,8 @@ using Stage = Connection::Stage;
 
 namespace {
 
-// True for connections of the RDMA CM.  All other requests have many more parameters: the agent
-// checks them, and the program waits for its reply.
+// Returns true for connections of the RDMA CM.  All other requests have many more parameters: the
+// agent checks them, and the program waits for its reply.
 bool is_rdma_cm_connection(const Connection& connection) {
   return !connection.is_datagram() && !connection.is_without_port_space();
 }

@@ -129,7 +129,7 @@ void Manager::on(const cm::ReqReceived& request, Time now) {
     apply_request(*id, request);
     return report_request(id_of(request.cookie), *id, id_of(request.cookie), request);
   }
-  // A packet without a GRH does not know the GIDs, but the path in the REQ does.
+  // A packet without a GRH does not carry the GIDs, but the path in the REQ does.
   const mad::Address address = request.address.path.is_infiniband()
                                    ? cm::address_of(req.primary_path, request.address)
                                    : request.address;

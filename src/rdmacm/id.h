@@ -75,7 +75,7 @@ class Id {
     std::uint8_t retry_count{};
     std::uint8_t rnr_retry_count{};
     std::chrono::duration<std::uint32_t, std::milli> give_up_after{};  // at most an hour
-    // Came with the route (InfiniBand), from the program, or by load_path().
+    // The alternate path came with the route (InfiniBand), from the program, or by load_path().
     std::unique_ptr<PathInfo> alternate{};
   };
   ConnectOptions options{};

@@ -87,7 +87,6 @@ TEST(ClientTest, StandbyManagerGetsMembershipsSubscriptionsAndServicesAgain) {
   }
 }
 
-// SA-05.
 TEST(ClientTest, HundredThousandNoticesDelayNoQueryByMoreThanASecond) {
   Net net(1, 2, {});
   ASSERT_TRUE(

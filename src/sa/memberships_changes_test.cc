@@ -14,7 +14,7 @@ using wire::McMemberRecord;
 using wire::SaStatus;
 namespace join_state = wire::join_state;
 
-// SA-12: every user of Linux has to join again by itself.
+// On Linux, every user has to join again by itself.
 TEST_F(MembershipsTest, NewManagerGetsTheUnionAgainAndUsersDoNotNotice) {
   become_member(join_state::kFullMember);
   join(join_state::kNonMember);
@@ -138,7 +138,7 @@ TEST_F(MembershipsTest, UserFailsIfTheGroupLosesItsParameters) {
   EXPECT_EQ(events(), "failed ");
 }
 
-// SA-11: Linux has no case for a new manager, among others.
+// Linux has no case for a new manager, among others.
 TEST_F(MembershipsTest, EachLossLeadsToANewJoin) {
   become_member();
   const auto rejoined = [&](const char* cause) {

@@ -14,7 +14,6 @@ using wire::McMemberRecord;
 using wire::SaStatus;
 namespace join_state = wire::join_state;
 
-// SA-10.
 TEST_F(MembershipsTest, UsersOfAGroupShareOneMembership) {
   const MemberId a = become_member();
   const MemberId b = join();
@@ -100,7 +99,6 @@ TEST_F(MembershipsTest, RequestsOfAGroupAreSerialAndGroupsAreIndependent) {
   EXPECT_EQ(sent_text(), "join 2; ");
 }
 
-// SA-13.
 TEST_F(MembershipsTest, UserThatLeavesBeforeItsJoinEndsLeavesNothingBehind) {
   const MemberId id = join();
   const auto sent_join = request();
@@ -163,7 +161,7 @@ TEST_F(MembershipsTest, UserThatWaitsForAnotherOneHasItsOwnDeadline) {
   EXPECT_FALSE(memberships.next_event());
 }
 
-// SA-11: the three tries of Linux are for the lifetime of a group.
+// The three tries of Linux are for the lifetime of a group.
 TEST_F(MembershipsTest, EachLeaveHasItsOwnTries) {
   for (int round = 0; round < 3; ++round) {
     const MemberId id = become_member();

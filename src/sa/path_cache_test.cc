@@ -87,7 +87,7 @@ TEST_F(PathCacheTest, MissAsksAndHitDoesNot) {
   EXPECT_EQ(cache->counters().misses, 1U);
 }
 
-// SA-07: each connection of Linux sends its own query.
+// On Linux, each connection sends its own query.
 TEST_F(PathCacheTest, IdenticalQuestionsInFlightShareOneQuery) {
   for (std::uint64_t i = 0; i < 1000; ++i) ASSERT_TRUE(find(to(9), i));
   answer(request(), path_to(9));
@@ -96,7 +96,7 @@ TEST_F(PathCacheTest, IdenticalQuestionsInFlightShareOneQuery) {
   EXPECT_EQ(cache->counters().shared, 999U);
 }
 
-// SA-18: OFED's local_sa ignored the service id and the QoS class in its comparison.
+// OFED's local_sa ignored the service id and the QoS class in its comparison.
 TEST_F(PathCacheTest, EveryFieldOfTheQuestionCounts) {
   learn(9);
   std::vector<PathQuestion> others(15, to(9));
@@ -152,7 +152,7 @@ TEST_F(PathCacheTest, SeveralPathsAreChosenInTurn) {
   EXPECT_EQ(chosen, (std::map<Lid, int>{{{90}, 100}, {{91}, 100}, {{92}, 100}}));
 }
 
-// SA-08: the routes of ibacm never expire.
+// The routes of ibacm never expire.
 TEST_F(PathCacheTest, PathIsForgottenWhenItsAgeIsOver) {
   learn(9);
   now += 60s - 1ns;
@@ -263,7 +263,7 @@ TEST_F(PathCacheTest, InvalidQuestionsAreRefused) {
 
 // ---- changes ------------------------------------------------------------------------------------
 
-// SA-04: OFED's local_sa kept all paths until the answer to a new query had come.
+// OFED's local_sa kept all paths until the answer to a new query had come.
 TEST_F(PathCacheTest, PortThatGoesDownForgetsAllPathsAtOnce) {
   learn(9);
   PortState down = port;
@@ -372,8 +372,8 @@ TEST_F(PathCacheTest, AnswerFromBeforeAChangeIsAskedAgain) {
   EXPECT_EQ(cache->counters().doubted, 1U);
 }
 
-// SA-05: in OFED's local_sa each notice invalidated the pending reply, so that no query succeeded
-// during a storm of notices.
+// In OFED's local_sa each notice invalidated the pending reply, so that no query succeeded during a
+// storm of notices.
 TEST_F(PathCacheTest, QueriesSucceedDuringAStormOfNotices) {
   ASSERT_TRUE(find(to(9), 1));
   unsigned asked = 0;
@@ -387,7 +387,7 @@ TEST_F(PathCacheTest, QueriesSucceedDuringAStormOfNotices) {
   EXPECT_EQ(cache->size(), 0U) << "the doubtful path is not remembered";
 }
 
-// SA-05: local_sa took notices in reverse order, so a host that had come back was out of service.
+// OFED's local_sa took notices in reverse order, so a host that had come back was out of service.
 TEST_F(PathCacheTest, OrderOfNoticesDoesNotMatter) {
   for (const bool out_first : {true, false}) {
     if (!is_known(to(9))) answer(request(), path_to(9));
@@ -423,7 +423,6 @@ class PathTableTest : public PathCacheTest {
   }
 };
 
-// SA-02.
 TEST_F(PathTableTest, OneQueryBringsAllPathsOfThePort) {
   std::vector<PathRecord> paths;
   for (unsigned i = 10; i < 1010; ++i) paths.push_back(path_to(i));

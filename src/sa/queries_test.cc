@@ -104,7 +104,7 @@ TEST_F(QueriesTest, LimitOfTriesEndsTheQueryEarlier) {
   EXPECT_EQ(end->tries, 3U);
 }
 
-// M-07: Linux takes BUSY for an error of the request.
+// Linux takes BUSY for an error of the request.
 TEST_F(QueriesTest, BusyKeepsTheRequestPendingAndWaits) {
   Query query = path_query();
   query.tries_max = 1;
@@ -240,7 +240,6 @@ TEST_F(QueriesTest, QueueHasALimitAndCountsRefusals) {
   EXPECT_EQ(queries.counters().limit_waiting, 1U);
 }
 
-// SA-15.
 TEST_F(QueriesTest, CancelledQueryEndsWithoutAnEventAndFreesItsPlace) {
   std::vector<QueryId> ids;
   for (std::uint64_t i = 0; i < 17; ++i) ids.push_back(ask(i));
@@ -281,7 +280,7 @@ TEST_F(QueriesTest, QueriesAreSentToTheNewManagerAndTheOldOneCannotAnswer) {
   EXPECT_EQ(queries.counters().asked_anew, 1U);
 }
 
-// M-08: no other implementation follows a redirection.
+// No other implementation follows a redirection.
 TEST_F(QueriesTest, RedirectionIsFollowedAndHasALimit) {
   ask();
   wire::ClassPortInfo info{.redirect_sl = 4,

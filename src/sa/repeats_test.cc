@@ -41,8 +41,8 @@ class RepeatsTest : public ManualSaTest {
   }
 };
 
-// SA-01: the retries of Linux were 100 ms apart.  Hefty's slides on scalability: each retry had an
-// id of its own, so the SA took it for another request.
+// The retries of Linux were 100 ms apart.  Hefty's slides on scalability: each retry had an id of
+// its own, so the SA took it for another request.
 TEST_F(RepeatsTest, RepeatsBackOffWithJitterAndKeepTheTransactionId) {
   ask(Queries::kOutstandingMax);
   Time before = now;

@@ -42,7 +42,6 @@ class ServicesTest : public ManualSaTest {
   }
 };
 
-// SA-14.
 TEST_F(ServicesTest, RegistrationIsRenewedBeforeItsLeaseEnds) {
   const auto ticket = *services.add(record, 5, now);
   const auto first = request();

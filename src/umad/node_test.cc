@@ -15,7 +15,7 @@ using wire::MadHeader;
 using wire::Method;
 using wire::MgmtClass;
 
-// Two HCAs at one switch, each with its node.
+// Provides two HCAs at one switch, each with its node.
 class UmadNodeTest : public testing::Test {
  protected:
   UmadNodeTest() {

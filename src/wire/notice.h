@@ -75,7 +75,7 @@ struct LinkStateChange {
   }
 };
 
-// Trap 144.
+// Trap 144: a port's capabilities, or other values that its own node sets, have changed.
 struct LocalChange {
   Lid lid{};
   bool other_local_changes{};  // `change_flags` names them
@@ -95,7 +95,7 @@ struct LocalChange {
   }
 };
 
-// Trap 256.
+// Trap 256: a management datagram had a wrong M_Key.
 struct BadMkey {
   Lid lid{};
   Lid dr_source{};
@@ -125,7 +125,7 @@ struct BadMkey {
   }
 };
 
-// Traps 257 and 258.
+// Traps 257 and 258: a packet had a wrong P_Key or Q_Key.
 struct BadKey {
   Lid source{};
   Lid destination{};
@@ -151,7 +151,7 @@ struct BadKey {
   }
 };
 
-// Trap 259.
+// Trap 259: a switch has dropped a packet because of its P_Key.
 struct BadPkeyAtSwitch {
   std::uint16_t data_valid{};  // tells which of the following fields are set
   Lid source{};

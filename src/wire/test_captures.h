@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-// For tests: reads the captures of another implementation in tests/captures.
+// Reads the captures of another implementation in tests/captures, for tests.
 namespace verbena::wire::testing {
 
 // Returns the directory in the source tree.  If the build does not define the source tree,

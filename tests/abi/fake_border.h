@@ -22,7 +22,7 @@ struct Event {
   std::uint64_t cookie = 0;  // of a completion channel
 };
 
-// A queue of events.  Its descriptor is readable while it has events, like the real one.
+// Holds a queue of events.  Its descriptor is readable while it has events, like the real one.
 class Queue {
  public:
   Queue();
@@ -123,7 +123,7 @@ struct State {
   // The event that answers vb_cm_connect().
   vb_cm_event connect_answer{};
   std::uint32_t join_answer = 12;  // RDMA_CM_EVENT_MULTICAST_JOIN
-  // The address of a joined group.  An IPv4 group replaces the end of its dgid.
+  // Every joined group gets this address.  An IPv4 group replaces the end of its dgid.
   vb_ah_attr join_address = kEthernetGroup;
   vb_handle newest_id = 0;
   std::vector<vb_service> services{};  // the services that every query finds

@@ -33,7 +33,7 @@ namespace {
 
 constexpr const char* kNode = "H1";
 
-// A subnet of two HCAs with a cable between them, and the service of the first.
+// Runs a subnet of two HCAs with a cable between them, and the service of the first.
 class Fabric {
  public:
   Fabric() {
@@ -80,7 +80,7 @@ class UmadTest : public testing::Test {
   }
   void TearDown() override { umad_close_port(fd); }
 
-  // A buffer of the program: header and MAD.
+  // Holds a buffer of the program: header and MAD.
   struct Buffer {
     explicit Buffer(std::size_t mad_bytes) : bytes(umad_size() + mad_bytes) {}
     void* umad() { return bytes.data(); }

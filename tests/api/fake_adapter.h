@@ -3,8 +3,7 @@
 #include <chrono>
 #include <cstdint>
 
-// A fake implementation of the C API: an adapter that carries out each command after some virtual
-// time.
+// Fakes the C API by an adapter that carries out each command after some virtual time.
 namespace fake {
 
 using Duration = std::chrono::milliseconds;

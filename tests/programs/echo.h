@@ -1,5 +1,5 @@
-// An echo over the RDMA CM, for programs that test the behaviour of processes.  A failure ends the
-// program with a line that names the place.
+// Runs an echo over the RDMA CM, for programs that test the behaviour of processes.  A failure ends
+// the program with a line that names the place.
 #pragma once
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-// Multicast with plain verbs:
+// Sends and receives multicast with plain verbs:
 //     mcast hear GROUP ADDRESS COUNT [QPS]   prints "here", then receives and prints COUNT messages
 //     mcast say GROUP ADDRESS TEXT           sends TEXT from the interface with ADDRESS
 //     mcast misuse GROUP ADDRESS             makes calls that must fail, and counts possible groups

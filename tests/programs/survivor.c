@@ -25,7 +25,7 @@ enum { kBytes = 4096, kReceives = 2, kTimeoutMs = 5000, kAgainMs = 20 };
 
 static volatile sig_atomic_t stop;
 
-// The objects of all rounds.
+// These objects last for all rounds.
 static struct ibv_pd* pd;
 static struct ibv_mr* mr;
 static struct ibv_comp_channel* completions;
@@ -33,7 +33,7 @@ static struct ibv_cq* cq;
 static struct ibv_context* device;
 static char memory[(kReceives + 1) * kBytes];
 
-// The objects of one round.
+// These objects are for one round.
 static int server;
 static struct sockaddr_in address;
 static unsigned round_number = 1;

@@ -1,7 +1,7 @@
-// The target of attacks.  It has queue pairs of both kinds in all states, connected to a peer that
-// does not exist, with receives and sends posted.  Its listener accepts, rejects or ignores
-// requests, and it requests connections that nobody answers.  It restores what an attack changes,
-// so that an attack always finds all states.
+// Serves as the target of attacks.  It has queue pairs of both kinds in all states, connected to a
+// peer that does not exist, with receives and sends posted.  Its listener accepts, rejects or
+// ignores requests, and it requests connections that nobody answers.  It restores what an attack
+// changes, so that an attack always finds all states.
 //
 //   victim ADDRESS4 ADDRESS6 PEER4 PEER6 PORT
 //

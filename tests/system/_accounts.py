@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Where a host's packets have gone: verbena ps --counters --json | _accounts.py PID
+"""Checks that each packet of a host is accounted for: verbena ps --counters --json | _accounts.py PID
 
 Compares what the kernel has counted in the network namespace of PID with what the programs there say
 on the standard input: each datagram that the kernel gave to a program was counted by it, and each
@@ -9,7 +9,7 @@ Prints the counters; exits 1 and says which sum is wrong.
 import json
 import sys
 
-# The fates of a datagram, from the socket to the queue pair.  Each sum equals its first counter.
+# These sums follow a datagram from the socket to the queue pair.  Each sum equals its first counter.
 MAD_ENDS = ["delivered", "wrong_length", "wrong_base_version", "unknown_class", "wrong_method", "class_port_info",
             "question_of_other_version"]
 
@@ -38,7 +38,7 @@ class Accounts:
 
 
 def drops(counts, prefix):
-    """All drop_ counters, except those that a queue pair counts for packets that have reached it."""
+    """Returns all drop_ counters, except those that a queue pair counts for packets that have reached it."""
     inside = {"bad_qkey", "no_receive", "too_long", "gap", "refused", "unexpected_response"}
     return [v for k, v in counts.items() if k.startswith(prefix) and k[len(prefix):] not in inside]
 

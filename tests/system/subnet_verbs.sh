@@ -139,7 +139,7 @@ start_on Hca1 timeout 60 ib_send_bw -u 19 -p 18591 -D 4 -s 4096 127.0.0.1 >"$wor
 client=$!
 moves() { [ "$(packets "$lid3")" -gt $((after + 1000)) ]; }
 until_true 20 moves || fail "ib_send_bw moves no data: $(cat "$work/client")"
-# The ports of the switches on the way: "[1] -> switch port {0x...}[1] lid 3-3 "Left"" and so on.
+# ibtracert names the ports of the switches on the way: "[1] -> switch port {0x...}[1] lid 3-3 "Left"" and so on.
 egress=$(on Hca1 ibtracert "$lid1" "$lid3" | sed -n 's/^\[\([34]\)\] -> switch.*/\1/p' | head -1)
 [ -n "$egress" ] || fail "no way from LID $lid1 to $lid3: $(on Hca1 ibtracert "$lid1" "$lid3")"
 on Hca2 ibportstate "$(switch_lid Left)" "$egress" disable >"$work/out" 2>&1 || fail "ibportstate: $(cat "$work/out")"

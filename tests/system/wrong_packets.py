@@ -90,7 +90,7 @@ try:
             time.sleep(0.02)
         print(f"{name}: counted as {hit}")
 
-    # Noise: random bytes, and good packets with random bits wrong.
+    # Send noise: random bytes, and good packets in which random bits are wrong.
     rng = random.Random(1)
     good = list(cases.values())
     for i in range(20000):

@@ -53,7 +53,7 @@ void put16(std::span<std::byte> out, std::size_t at, std::uint64_t value) {
   out[at + 1] = static_cast<std::byte>(value);
 }
 
-// UDP's checksum over IPv4 or IPv6 (RFC 768, RFC 8200 8.1).
+// Returns UDP's checksum over IPv4 or IPv6 (RFC 768, RFC 8200 8.1).
 std::uint16_t udp_checksum(std::span<const std::byte> addresses, std::span<const std::byte> udp) {
   std::uint64_t sum = wire::kIpProtocolUdp + udp.size();
   const auto add = [&](std::span<const std::byte> bytes) {

@@ -1,4 +1,4 @@
-// The MADs of a barrage.
+// Makes the MADs of a barrage.
 #include <algorithm>
 
 #include "barrage.h"

@@ -55,7 +55,7 @@ class Queues {
     std::uint64_t sum = 0;
     std::istringstream lines(std::string(text_.data(), static_cast<std::size_t>(size)));
     for (std::string line; std::getline(lines, line);) {
-      // "sl: ADDRESS:PORT ADDRESS:PORT STATE TX:RX ...", all in hex.
+      // A line is "sl: ADDRESS:PORT ADDRESS:PORT STATE TX:RX ...", all in hex.
       std::istringstream words(line);
       std::string slot, local, remote, state, queues;
       words >> slot >> local >> remote >> state >> queues;

@@ -16,7 +16,7 @@
 // Faults of a bad network, for each direction.
 namespace verbena::wire_bench {
 
-// All zero: a perfect line.
+// Describes the faults of a line.  If all are zero, the line is perfect.
 struct Faults {
   Ratio loss{};
   Ratio duplicate{};
@@ -45,13 +45,13 @@ struct Counts {
   std::uint64_t overflowed = 0;
 };
 
-// One direction of the line.  It is pure: frames and time come in, and due frames are taken out.
-// Faults hit only RoCEv2 (UDP to port 4791), and TCP if wanted, so that the hosts can still resolve
-// each other's addresses.
+// Carries the frames of one direction of the line.  It is pure: frames and time come in, and due
+// frames are taken out.  Faults hit only RoCEv2 (UDP to port 4791), and TCP if wanted, so that the
+// hosts can still resolve each other's addresses.
 class Direction {
  public:
   static constexpr std::size_t kHeldMax = 100'000;  // limit of delayed frames
-  // The extra delay of a reordered frame.
+  // A reordered frame is delayed by this time more.
   static constexpr Duration kReorderDelay = std::chrono::milliseconds(1);
 
   Direction(Random random, Time start) : random_(random), cut_began_(start) {}

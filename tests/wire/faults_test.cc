@@ -11,7 +11,8 @@ using std::chrono::milliseconds;
 
 constexpr Time kStart{milliseconds(1000)};
 
-// An Ethernet frame with IPv4 and UDP headers, and a number in the first bytes of its payload.
+// Returns an Ethernet frame with IPv4 and UDP headers, and a number in the first bytes of its
+// payload.
 std::vector<std::byte> packet(std::uint32_t number, std::uint16_t port = 4791) {
   std::vector<std::byte> frame(14 + 20 + 8 + 32);
   frame[12] = std::byte{8};

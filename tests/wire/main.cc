@@ -1,6 +1,6 @@
-// The line between two hosts.  It carries frames in both directions, and damages RoCEv2 packets.  A
-// host is a network namespace, in which this program creates an Ethernet interface, or a virtual
-// machine (port.h).
+// Runs the line between two hosts.  It carries frames in both directions, and damages RoCEv2
+// packets.  A host is a network namespace, in which this program creates an Ethernet interface, or
+// a virtual machine (port.h).
 //
 //   wire_line --a HOST --b HOST [--seed N] [--pcap PREFIX]      HOST: /proc/PID/ns/net, guest:PATH
 //
@@ -143,7 +143,7 @@ int run(int argc, char** argv) {
   std::uint64_t seed = 1;
   app.add_option("--a", a_where, "host a: network namespace, or guest:PATH for QEMU")->required();
   app.add_option("--b", b_where, "host b")->required();
-  app.add_option("--seed", seed, "of all chance (default 1)");
+  app.add_option("--seed", seed, "seed of the random generator (default 1)");
   app.add_option("--pcap", pcap, "captures each host's side in PREFIX.a.pcap and PREFIX.b.pcap");
   CLI11_PARSE(app, argc, argv);
 

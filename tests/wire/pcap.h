@@ -9,10 +9,10 @@
 
 namespace verbena::wire_bench {
 
-// A capture file in the classic format of libpcap: Ethernet, nanoseconds.
+// Writes a capture file in the classic format of libpcap: Ethernet, nanoseconds.
 class Pcap {
  public:
-  // Null if the file cannot be written.
+  // Returns null if the file cannot be written.
   static std::unique_ptr<Pcap> create(const std::string& path);
   void write(std::span<const std::byte> frame, Time now);
   void flush() { std::fflush(file_.get()); }

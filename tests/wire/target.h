@@ -14,7 +14,7 @@
 
 namespace verbena::wire_bench {
 
-// The attacker's knowledge of its target: facts that it reads at the start, and facts that it
+// Holds what the attacker knows of its target: facts that it reads at the start, and facts that it
 // learns from answers.  Each line is a fact, with numbers in decimal or 0x...:
 //
 //   victim ADDRESS4 ADDRESS6                   the host that is attacked
@@ -45,7 +45,7 @@ class Target {
     std::uint32_t bytes = 0;
     std::uint32_t r_key = 0;
   };
-  // A connection: the target's id, our id (0: none yet), and the target's QP.
+  // Describes a connection: the target's id, our id (0: none yet), and the target's QP.
   struct Connection {
     CommId theirs{};
     CommId ours{};

@@ -1,5 +1,6 @@
-// Preloaded into a client whose server listens late without telling the client.  rdma_connect()
-// waits until AWAIT_LISTENER, a command for sh, succeeds.
+// Lets a client wait until its server listens, if the server does not tell the client when it does.
+// The client preloads this, and rdma_connect() waits until AWAIT_LISTENER, a command for sh,
+// succeeds.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
