@@ -103,7 +103,7 @@ void message(benchmark::State& state) {
   count_bytes(state);
 }
 
-// A port that knows the paths to `destinations` hosts.
+// Makes a port that knows the paths to `destinations` hosts.
 struct KnownPaths {
   explicit KnownPaths(unsigned destinations) {
     const Time now{};

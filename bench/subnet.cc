@@ -76,7 +76,7 @@ void measure_routes(int count, sockaddr_in to) {
   std::puts("");
 }
 
-// A new group each time, which the SA has to make and to remove.
+// Joins and leaves a new group each time, which the SA has to make and to remove.
 void measure_groups(int count, sockaddr_in own) {
   constexpr std::uint32_t kGroups = 0xefc00000;  // 239.192.0.0, for use within an organisation
   rdma_event_channel* channel = make_channel();

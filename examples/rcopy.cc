@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint64_t kPartBytes = 1 << 20;
 constexpr unsigned kPartsUnderWay = 8;
 
-// A file that is mapped into memory.
+// Maps a file into memory.
 class Mapped {
  public:
   Mapped(const std::string& path, bool make, std::uint64_t bytes) {

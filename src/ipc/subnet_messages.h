@@ -27,7 +27,8 @@ struct JoinMulticast {
   PortId port{};
   std::uint16_t port_space = 0;  // determines the MGID and the group's Q_Key
   Pkey pkey{wire::kDefaultPkey};
-  // An IP address, from which the agent makes the MGID; zeros, or an IPv4 wildcard: the SA chooses.
+  // Holds an IP address, from which the agent makes the MGID.  For zeros, or an IPv4 wildcard, the
+  // SA chooses a group.
   Gid group{};
   bool is_mgid = false;         // `group` is an MGID (AF_IB)
   std::uint8_t join_state = 1;  // bits of MCMemberRecord; 1: full member, 8: send-only full member

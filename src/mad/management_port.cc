@@ -62,8 +62,8 @@ ManagementPort::TransactionKey ManagementPort::key_of(AgentNumber agent, const M
   return key;
 }
 
-// Returns the key of the message of ours to which an arrived MAD belongs.  The addresses of an
-// arrival are those of the way back.
+// Returns the key of that message of ours to which a MAD belongs that has arrived.  The addresses
+// of an arrival are those of the way back.
 ManagementPort::TransactionKey ManagementPort::key_answered_by(AgentNumber agent,
                                                                const MadHeader& header,
                                                                const Address& from) {

@@ -35,7 +35,7 @@ class ManagementPort {
   static constexpr std::size_t kReceiversMax = 1024;      // RMPP messages that arrive, or just have
   static constexpr std::size_t kMessageBytesMax = std::size_t{64} << 20;
   static constexpr std::size_t kReceiverBytesMax = std::size_t{256} << 20;  // of all receivers
-  // The times of Linux, which does not know the packet lifetime either (vol1 13.6.3).
+  // These are the times of Linux, which does not know the packet lifetime either (vol1 13.6.3).
   static constexpr Duration kReceiverTimeout = std::chrono::seconds(40);
   static constexpr Duration kReceiverLinger = std::chrono::seconds(10);  // repeats the last ACK
   static constexpr Duration kAckTimeoutMax = std::chrono::seconds(2);

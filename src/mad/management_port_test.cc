@@ -48,7 +48,7 @@ Address lid_address(std::uint16_t from, std::uint16_t to, Qpn qpn = wire::kGsiQp
   return address;
 }
 
-// Two ports with LIDs 1 and 2, and a network between them that may lose MADs.
+// Connects two ports, with the LIDs 1 and 2, by a network that may lose MADs.
 class TwoPorts {
  public:
   ManagementPort& port(unsigned lid) { return ports_.at(lid - 1); }
@@ -328,7 +328,8 @@ TEST_F(RmppTest, FirstSegmentTellsTheLengthOfTheMessage) {
       server, {.to = request->from, .mad = table(header_in(request->mad), 401)}, net.now));
   const auto first = net.port(2).next_packet();
   ASSERT_TRUE(first);
-  // Three segments with the 20 bytes of the SA's header in each (vol1 15.2.1.1), and 401 of data.
+  // The length is that of three segments, each with the 20 bytes of the SA's header (vol1
+  // 15.2.1.1), and of 401 bytes of data.
   EXPECT_EQ(rmpp_in(first->mad).length_or_window, 3U * 20 + 401);
   EXPECT_TRUE(rmpp_in(first->mad).first);
   EXPECT_FALSE(net.port(2).next_packet()) << "only one segment before the first ACK";
@@ -474,7 +475,7 @@ TEST_F(RmppTest, SegmentOfAnUnexpectedResponseTakesNoMemory) {
 }
 
 TEST_F(RmppTest, SenderThatStopsIsAbortedAfterFortySeconds) {
-  // A request of several segments from LID 1, of which only the first arrives.
+  // Send a request of several segments from LID 1, of which only the first arrives.
   MadHeader header = get_table;
   header.transaction_id = 9;
   auto mad = mad_of(header);

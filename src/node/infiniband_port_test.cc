@@ -12,7 +12,7 @@
 #include "wire/ip.h"
 #include "wire/mgid.h"
 
-// Two ports of one subnet, with a manager whose SA is modelled.
+// Tests two ports of one subnet, with a manager whose SA is modelled.
 namespace verbena::node {
 namespace {
 

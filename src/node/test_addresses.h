@@ -6,7 +6,7 @@
 #include "node/gid_table.h"
 #include "wire/ip.h"
 
-// Provides for tests: the addresses of a host.
+// Provides addresses of a host for tests.
 namespace verbena::node {
 
 inline const Gid kHere = wire::ipv4_gid(0x0a000001);

@@ -12,7 +12,8 @@ struct TwoPortsTest : SubnetNodeTest {
   TwoPortsTest() : SubnetNodeTest(2) {}
 };
 
-// The network replaces the ports of a membership by those of the next one.
+// Each report of a membership replaces the one before it, so it must name all ports that are
+// members.
 TEST_F(TwoPortsTest, BothPortsGetThePacketsOfTheBroadcastGroup) {
   exchange();
   ASSERT_FALSE(memberships_.empty());

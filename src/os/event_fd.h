@@ -86,7 +86,7 @@ class TimerFd {
   static Result<TimerFd> create();
 
   int fd() const { return fd_.get(); }
-  // Makes the descriptor readable at that time, and not at the one that was set before.
+  // Makes the descriptor readable at this time, instead of the time that was set before.
   void set(Time time);
   // Makes the descriptor unreadable again.
   void clear();

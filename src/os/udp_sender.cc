@@ -25,7 +25,7 @@ namespace {
 constexpr std::uint16_t kFirstPort = 0xc000;  // up to 0xffff (annex A17.3.2)
 constexpr int kPorts = 0x4000;
 constexpr std::size_t kSentSegmentsMax = 64;     // UDP_MAX_SEGMENTS of an old kernel
-constexpr std::size_t kSegmentBytesMax = 65000;  // of one IP packet, headers off
+constexpr std::size_t kSegmentBytesMax = 65000;  // of one IP packet, without its headers
 // This holds four control messages: PKTINFO, traffic class, hop limit and segment size.
 constexpr std::size_t kSentControlBytes =
     CMSG_SPACE(sizeof(in6_pktinfo)) + 3 * CMSG_SPACE(sizeof(int));

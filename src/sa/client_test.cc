@@ -118,7 +118,8 @@ TEST(ClientTest, HundredThousandNoticesDelayNoQueryByMoreThanASecond) {
   EXPECT_EQ(answers, asked);
 }
 
-// Hefty's slides: 1,000 nodes sent 500,000 queries.  OFED and Linux ask for each connection.
+// Slides of Sean Hefty about scalability report that 1,000 nodes sent 500,000 queries.  OFED and
+// Linux ask for each connection.
 TEST(ClientTest, JobOfAllToAllAsksOnceForEachPathOrEachPort) {
   constexpr unsigned kHosts = 24;
   for (const auto mode : {PathCache::Mode::kGet, PathCache::Mode::kTable}) {

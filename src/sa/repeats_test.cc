@@ -41,8 +41,8 @@ class RepeatsTest : public ManualSaTest {
   }
 };
 
-// The retries of Linux were 100 ms apart.  Hefty's slides on scalability: each retry had an id of
-// its own, so the SA took it for another request.
+// The retries of Linux were 100 ms apart.  Slides of Sean Hefty about scalability report that each
+// retry had an id of its own, so the SA took it for another request.
 TEST_F(RepeatsTest, RepeatsBackOffWithJitterAndKeepTheTransactionId) {
   ask(Queries::kOutstandingMax);
   Time before = now;

@@ -81,7 +81,8 @@ TEST_F(FaultyHosts, APausedHostTakesItsPacketsWhenItGoesOn) {
   EXPECT_EQ(subnet().late(), 3u);
   subnet().set_paused(kTwo.node, false, world_.now);
   EXPECT_EQ(subnet().late(), 0u);
-  EXPECT_EQ(arrived(kTwo), (std::vector<std::size_t>{4, 8, 12})) << "none is lost, in their order";
+  EXPECT_EQ(arrived(kTwo), (std::vector<std::size_t>{4, 8, 12}))
+      << "none is lost, and they keep their order";
   send(kOne, kTwo, 16);
   EXPECT_EQ(arrived(kTwo), (std::vector<std::size_t>{16}));
 }
@@ -150,7 +151,7 @@ TEST_F(FaultyHosts, PacketsOfAPausedHostAreLimited) {
   EXPECT_EQ(arrived(kOne).size(), kFull);
 }
 
-TEST_F(FaultyHosts, APauseEndsWithThePower) {
+TEST_F(FaultyHosts, APauseEndsWhenTheNodeIsSwitchedOff) {
   subnet().set_paused(kTwo.node, true, world_.now);
   send(kOne, kTwo);
   subnet().set_power(kTwo.node, false, world_.now);
@@ -245,7 +246,7 @@ TEST_F(FaultyHosts, AnMtuLimitsBothPortsOfItsLink) {
   EXPECT_EQ(world_.send_data(kOne, world_.lid(kTwo), wire::kDefaultPkey, 1028), Ports{});
   subnet().set_power(kTwo.node, false, world_.now);
   subnet().set_power(kTwo.node, true, world_.now);
-  EXPECT_EQ(subnet().status(kTwo).mtu_max, Mtu::k1024) << "it is the cable's";
+  EXPECT_EQ(subnet().status(kTwo).mtu_max, Mtu::k1024) << "this MTU is the cable's";
   subnet().set_mtu(link_of(kTwo), std::nullopt, world_.now);
   EXPECT_EQ(subnet().status(kTwo).mtu_max, Mtu::k4096);
 }

@@ -45,8 +45,8 @@ class Manager {
   std::uint64_t sweeps() const { return sweeps_; }
 
  private:
-  // The phases of a sweep, in order.  A phase begins when all requests of the one before it have
-  // been answered.
+  // A sweep has these phases, in this order.  A phase begins when all requests of the one before it
+  // have been answered.
   enum class Phase : std::uint8_t { kIdle, kDiscover, kConfigure, kRoute, kArm, kActivate };
 
   struct Request {

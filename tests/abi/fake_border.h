@@ -11,9 +11,9 @@
 
 #include "verbena/border.h"
 
-// A fake libverbena.so.0 that only records calls, so that the drop-in libraries can be tested
-// alone. LD_LIBRARY_PATH of the tests puts it before the real library.  Tests use it through this
-// header.
+// Fakes libverbena.so.0 by a library that only records calls, so that the drop-in libraries can be
+// tested alone.  LD_LIBRARY_PATH of the tests puts it before the real library.  Tests use it
+// through this header.
 namespace fake {
 
 struct Event {
@@ -120,7 +120,7 @@ struct State {
   bool has_two_devices = false;
   std::map<vb_handle, std::uint32_t> context_devices{};
   std::map<vb_handle, std::unique_ptr<Queue>> contexts;  // with their asynchronous events
-  // The event that answers vb_cm_connect().
+  // This event answers vb_cm_connect().
   vb_cm_event connect_answer{};
   std::uint32_t join_answer = 12;  // RDMA_CM_EVENT_MULTICAST_JOIN
   // Every joined group gets this address.  An IPv4 group replaces the end of its dgid.

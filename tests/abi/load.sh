@@ -9,7 +9,7 @@ while read -r client; do
   [[ -e $client ]] || continue
   found=$((found + 1))
   output=$(LD_LIBRARY_PATH=$1 LD_PRELOAD=${VB_PRELOAD:-} ldd -r "$client" 2>&1)
-  # An undefined symbol or version, or a library that was not found or is not ours.
+  # It is bad if a symbol or version is undefined, or if a library was not found or is not ours.
   bad=$(grep -E '(undefined symbol|symbol .* version|version .* not found|no version information).*' <<<"$output" |
         grep -E 'ibv_|rdma_|umad_|verbs_|execute_ioctl|IBVERBS|RDMACM|IBUMAD|VERBENA|libibverbs|librdmacm|libibumad|libverbena')
   bad+=$(grep -E '(libibverbs|librdmacm|libibumad|libverbena)\.so\.[0-9]+ =>' <<<"$output" | grep -vF "=> $1/")

@@ -16,7 +16,7 @@
 
 namespace {
 
-// A descriptor that is readable while the count is not 0, like the descriptors of the C API.
+// Holds a descriptor that is readable while the count is not 0, like the descriptors of the C API.
 struct Counter {
   int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
   ~Counter() { ::close(fd); }

@@ -13,8 +13,8 @@ void reset(Duration hold);
 // Advances the time, and carries out all due commands in the order of submission.
 void advance(Duration time);
 Duration now();
-// The numbers of commands that were carried out, of objects that exist, and of requests that are
-// pending or were not taken.
+// These return the numbers of commands that were carried out, of objects that exist, and of
+// requests that are pending or were not taken.
 std::uint64_t carried_out();
 std::uint64_t objects();
 std::uint64_t requests();

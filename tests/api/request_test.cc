@@ -21,7 +21,7 @@ using fake::Duration;
 constexpr Duration kSecond = std::chrono::seconds(1);
 constexpr Duration kNearly = kSecond - Duration(1);
 
-// The objects that commands need.
+// Holds the objects that commands need.
 struct Objects {
   std::array<std::byte, 64> memory{};
   std::unique_ptr<Loop> loop;

@@ -27,7 +27,7 @@ void check(bool good, const std::source_location& where = std::source_location::
   if (!good) throw std::runtime_error("line " + std::to_string(where.line()) + " does not hold");
 }
 
-// The objects that all tasks of a thread use.
+// Holds the objects that all tasks of a thread use.
 struct ThreadState {
   std::thread::id id{};
   std::optional<Device> device{};

@@ -1,5 +1,5 @@
-// A program at its limit of descriptors: creating its first queue pair fails with EMFILE, and
-// succeeds when descriptors are free again.  The device is not lost.
+// Runs at the limit of descriptors: creating the first queue pair fails with EMFILE, and succeeds
+// when descriptors are free again.  The device is not lost.
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>

@@ -1,7 +1,7 @@
-// A server and a client that send a message back and forth and survive the death of the agent.
-// When the device is gone (IBV_EVENT_DEVICE_FATAL and RDMA_CM_EVENT_DEVICE_REMOVAL) they destroy
-// their connections and begin a new round, as if an adapter had been unplugged and plugged in
-// again.  All rounds use the same protection domain, memory region, completion queue and open
+// Runs a server or a client, which send a message back and forth and survive the death of the
+// agent.  When the device is gone (IBV_EVENT_DEVICE_FATAL and RDMA_CM_EVENT_DEVICE_REMOVAL) they
+// destroy their connections and begin a new round, as if an adapter had been unplugged and plugged
+// in again.  All rounds use the same protection domain, memory region, completion queue and open
 // device.
 //
 //   survivor server PORT

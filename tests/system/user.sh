@@ -6,7 +6,7 @@ need rping unshare
 
 chmod 755 "$work"
 if [ "${1:-}" != inside ]; then
-  # A user namespace in which we are uid 1000 and can do nothing special.
+  # Go on in a user namespace, in which we are uid 1000 and can do nothing special.
   unshare --user --map-user=1000 --map-group=1000 true 2>/dev/null ||
     skip "user namespaces are not allowed here"
   unshare --user --map-user=1000 --map-group=1000 -- "$0" inside

@@ -82,7 +82,7 @@ TEST(Barrage, OneTurnOfTheGridSendsEachOpcodeToEachQp) {
   std::map<unsigned, std::set<std::uint32_t>> reached;
   std::set<std::size_t> lengths;
   const std::uint64_t slots = one.qps.size() + one.absent.size() + one.spared.size() + 6;
-  // Two turns of the grid, which has 8 of 20 runs.
+  // This is enough for two turns of the grid, which has 8 of 20 runs.
   for (std::uint64_t number = 0; number < 2 * 256 * slots * 20 / 8 + 400; ++number) {
     const auto shot = barrage.shot(number);
     if (shot.kind != Barrage::Kind::kGrid) continue;
