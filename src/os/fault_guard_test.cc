@@ -97,7 +97,8 @@ void expect_failures_and_no_signal(Gone gone = Gone::kUnmapped) {
 }
 
 #ifdef __SANITIZE_THREAD__
-// GCC 12's ThreadSanitizer, which handles faults itself, ends the program where ours jumps away.
+// GCC 12's ThreadSanitizer handles faults itself, and ends the program where our handler would
+// jump.
 #define VB_SKIP_IN_TSAN() \
   GTEST_SKIP() << "ThreadSanitizer does not let a handler jump out of a fault"
 #else

@@ -26,7 +26,7 @@ EOF
 mkdir "$work/tmp"
 export TMPDIR=$work/tmp
 
-# prints PATTERN COMMAND...: the whole output of the command has the pattern.
+# prints PATTERN COMMAND...: succeeds if the output of the command has the pattern.
 prints() {
   "${@:2}" >"$work/printed" 2>&1 || true
   grep -q -- "$1" "$work/printed"
@@ -37,7 +37,7 @@ manager() { verbena fabric show --json | python3 -c 'import json, sys
 print(json.load(sys.stdin)["fabric"]["managers"][int(sys.argv[1])][sys.argv[2]])' "$@"; }
 is_in_state() { [ "$(manager "$1" state)" = "$2" ]; }
 directory_is_gone() { [ -z "$(ls -A "$work/tmp")" ]; }
-# refused TEXT ARGUMENT...: `fabric up` fails with this message.
+# refused TEXT ARGUMENT...: checks that `fabric up` fails with this message.
 refused() {
   if verbena fabric up "$work/lab.net" "${@:2}" >"$work/out" 2>&1; then fail "fabric up ${*:2} works"; fi
   grep -q -- "$1" "$work/out" || fail "fabric up ${*:2} prints: $(cat "$work/out")"

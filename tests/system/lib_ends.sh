@@ -61,7 +61,7 @@ works() {  # works NAME: checks that data goes both ways and is right
   ask "$1" "write 50000"
   expect "$1" good
 }
-# counted NAME NUMBER: succeeds if the flow of NAME has had NUMBER good rounds.
+# more_than NAME NUMBER: succeeds if the flow of NAME has had more than NUMBER good rounds.
 more_than() {
   ask "$1" count
   expect "$1" count
