@@ -74,7 +74,7 @@ static void do_epwait(char** w, char* result) {
   for (unsigned s = 0; most == kSlots && s < kSlots; ++s) {
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 % 1000u != s) continue;
-      // Input by the ring does not also report an edge of output (docs/limits.md).
+      // Input by the ring makes no edge of output beside it; docs/limits.md says so.
       const int is_edge = events[i].data.u64 >= 2000u;
       const uint32_t shown =
           is_edge ? events[i].events & ~(EPOLLOUT | EPOLLWRNORM) : events[i].events;
