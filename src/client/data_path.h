@@ -39,8 +39,9 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   // Adds the sockets of a range of QP numbers: IPv4, then IPv6 if the host has it (ipc::Leased).
   // kMalformed, kSystem.
   Result<void> add(std::vector<os::Fd> fds);
-  // Discards packets that have no lane, until close(): the addresses of a virtual host mean nothing
-  // to the kernel's network, and packets to an agent of another user come from its own port.
+  // From now on discards packets that have no lane, until close().  The kernel's network does not
+  // know the addresses of a virtual host, and other hosts expect packets from the port of an agent
+  // that serves all users.
   void send_nothing() { sends_ = false; }
   // Sends packets to this UDP port.  With another one than 4791 only programs of this host can
   // answer, so packets to others are discarded and counted.
@@ -48,7 +49,7 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
     host_alone_ = port != wire::kRoceUdpPort;
     sender_.set_destination(port, host_alone_);
   }
-  // Closes the sockets of a dead agent: the next one cannot open the port before.
+  // Closes the sockets of a dead agent, because the next agent cannot open the port before that.
   void close();
   // Closes the descriptors in a forked child, and leaves the parent's memory alone.
   void abandon();

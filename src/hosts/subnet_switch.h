@@ -40,8 +40,8 @@ namespace verbena::hosts {
 // SLID is the port's, and P_Key and source GID must be among those of the port.  A program cannot
 // send to QP0.
 //
-// A program whose uplink is full holds the senders of its packets up, as with agent::Uplinks.  The
-// one packet of each sender that is through the subnet waits here.
+// A program whose uplink is full holds up the senders of its packets, as with agent::Uplinks.  One
+// packet of each sender, which has passed the subnet already, waits here.
 //
 // Whoever calls the subnet calls pump() after that.  Only the loop's thread uses this class.
 class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
@@ -148,7 +148,7 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   SubnetGroups groups_{};
   bool pumping_ = false;
 
-  std::optional<agent::ProgramId> sender_{};  // whose packet is in the subnet, if it may be held up
+  std::optional<agent::ProgramId> sender_{};  // of the packet in the subnet, if it can wait
   std::map<agent::ProgramId, std::deque<subnet::Delivery>> waiting_{};  // by receiver
   std::map<agent::ProgramId, agent::ProgramId> held_{};          // senders, and for whom they wait
   std::map<agent::ProgramId, std::array<bool, kDrops>> told_{};  // reasons of drops

@@ -103,8 +103,8 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
 
   bool pass(const agent::ProgramId& from, const link::Arrival& arrival, Time now,
             bool may_wait) override;
-  // These return false if the packet must wait for room at its receiver, which it does only if it
-  // may.
+  // These return false if the packet must wait for room at its receiver.  Packets that may not wait
+  // are dropped instead.
   bool leave(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait);
   bool transmit(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait);
   bool arrive(RailId rail, const Sender& from, const link::Arrival& arrival, Time now,

@@ -123,9 +123,9 @@ class Lane {
   // destroyed or this is called again.
   void set_peer_memory(PeerMemory* memory) { peer_memory_ = memory; }
   PeerMemory* peer_memory() { return peer_memory_; }
-  // Tells the peer that this process applies the records and waits for the peer's accesses, or no
-  // longer does.  A peer that was never allowed to writes no such records: the lane ends if it
-  // does.
+  // Tells the peer whether it may access this process's memory.  A process that allows it applies
+  // the peer's records, and waits for the end of the peer's accesses.  The lane ends if a peer
+  // writes such records that was never allowed to.
   void allow_access(bool allowed);
   // Returns true if the peer allows accesses.  Ask again after enter().
   bool may_access() const { return ring::SharedMemory::load_acquire(theirs_->allows) != 0; }
