@@ -76,6 +76,7 @@ struct vb_port_attr {
   uint32_t port_cap_flags;
   uint8_t max_vl_num;      // a code: 1, 2, 3, 4, 5 stand for 1, 2, 4, 8, 15 virtual lanes
   uint8_t subnet_timeout;  // InfiniBand: 4.096 us * 2^subnet_timeout
+  uint8_t host_alone;  // 1: only programs of this host are reached, and vb_last_error() tells why
 };
 
 struct vb_gid_entry {

@@ -10,11 +10,11 @@
 #include <thread>
 #include <utility>
 
+#include "client/build.h"
 #include "os/agent_name.h"
 #include "os/clock.h"
 #include "os/daemon.h"
 #include "os/process.h"
-#include "verbena_build.h"
 
 namespace verbena::client {
 namespace {
@@ -47,7 +47,7 @@ Answer<AgentConnection::Outcome> AgentConnection::greet(const Place& place, Role
   if (const auto peer = channel->peer()) out.pid_ = peer->pid;
   out.channel_ = std::move(*channel);
 
-  const ipc::Hello hello{.build = VB_BUILD_ID,
+  const ipc::Hello hello{.build = build_id(),
                          .pid = static_cast<std::uint32_t>(::getpid()),
                          .tool = role == Role::kTool};
   const auto pidfd = os::open_pidfd(::getpid());

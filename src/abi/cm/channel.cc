@@ -29,6 +29,9 @@ VB_EXPORT rdma_event_channel* rdma_create_event_channel() {
     explain_once();
     return null_with(error);
   }
+  // Connections to other hosts will fail, so say why before that.
+  vb_port_attr port{};
+  if (vb_port_query(0, 1, &port) == 0 && port.host_alone != 0) explain_once();
   vb_cm_channel_hide_lost_requests(channel->library_handle);
   return channel.release();
 }

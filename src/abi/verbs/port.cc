@@ -22,7 +22,7 @@ int query_port(ibv_context* context, std::uint8_t port_num, ibv_port_attr* attr,
   if (int error = vb_port_query(device_of(context), port_num, &port)) return with_errno(error);
   const bool waits_for_manager =
       port.link_layer == IBV_LINK_LAYER_INFINIBAND && port.state != IBV_PORT_ACTIVE;
-  if (port.state == IBV_PORT_DOWN || waits_for_manager) explain_once();
+  if (port.state == IBV_PORT_DOWN || waits_for_manager || port.host_alone != 0) explain_once();
   ibv_port_attr full{};
   full.state = static_cast<ibv_port_state>(port.state);
   full.max_mtu = static_cast<ibv_mtu>(port.max_mtu);
