@@ -25,6 +25,8 @@ namespace {
 constexpr std::uint64_t kOfferBytes = 4096;
 constexpr Duration kOfferAfter = std::chrono::milliseconds(2);
 constexpr std::uint32_t kOfferCalls = 3;
+// See set_early().
+constinit Duration early_wait{};
 // With every so many calls, an offered connection looks whether the service still lives.
 constexpr std::uint32_t kThoroughEvery = 64;
 
@@ -110,9 +112,28 @@ void look_for_answer(int fd, Socket& socket, bool thorough) {
   }
 }
 
+// Offers the connection, and waits in its first call for the answer.
+void advance_early(int fd, Socket& socket, bool is_first_call) {
+  constexpr Duration kLookInterval = std::chrono::milliseconds(1);
+  const int error = errno;
+  if (socket.state.load() == Socket::State::kNew && waits_for_many(fd, socket)) {
+    socket.counts.load()->stays_on_tcp.store(true);
+  }
+  if (!socket.counts.load()->stays_on_tcp.load()) {
+    const Time until = os::now() + (is_first_call ? early_wait : Duration{});
+    for (;;) {
+      advance_at_once(fd, socket);
+      if (socket.state.load() != Socket::State::kOffered || os::now() >= until) break;
+      service_link::wait(kLookInterval);
+    }
+  }
+  errno = error;
+}
+
 // Does what brings a connection nearer to its change over.
 void advance(int fd, Socket& socket) {
   const std::uint32_t calls = socket.calls.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (is_early()) return advance_early(fd, socket, calls == 1);
   switch (socket.state.load(std::memory_order_relaxed)) {
     case Socket::State::kNew:
       if (!is_worth_an_offer(socket, calls)) return;
@@ -124,6 +145,9 @@ void advance(int fd, Socket& socket) {
 }
 
 }  // namespace
+
+void set_early(Duration wait) { early_wait = wait; }
+bool is_early() { return early_wait > Duration{}; }
 
 void advance_at_once(int fd, Socket& socket) {
   switch (socket.state.load(std::memory_order_relaxed)) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "base/time.h"
 #include "preload/socket_table.h"
 
 // Moves a connection from TCP alone to a stream by TCP and ring.
@@ -12,6 +13,12 @@ namespace verbena::preload::change_over {
 // Begins a call on a connection.  Returns true if the stream carries it.  Returns false if it goes
 // by TCP; then the caller makes the kernel's call and ends it with TcpCall.
 bool begin(int fd, Socket& socket);
+
+// Lets every connection change over as soon as it is made: its first call waits for the ring, at
+// most so long.  Tests with short connections use it, which would else stay on TCP.  Zero switches
+// it off.
+void set_early(Duration wait);
+bool is_early();
 
 // Does what brings the connection nearer to its change over, without waiting until it has carried
 // much.

@@ -48,7 +48,7 @@ void track(int fd, const sockaddr* to = nullptr, socklen_t bytes = 0) {
       socket->must_switch.store(choice == policy::Choice::kSdp);
     }
     service_link::start();
-    if (choice == policy::Choice::kSdp) offer_at_once(fd);
+    if (choice == policy::Choice::kSdp || change_over::is_early()) offer_at_once(fd);
   }
   errno = error;
 }

@@ -108,6 +108,8 @@ void prepare() {
   }
   static const policy::Rules made = *std::move(parsed);
   if (!made.decide_nothing()) rules = &made;
+  const char* const early = ::secure_getenv("VERBENA_SOCKETS_EARLY");
+  if (early != nullptr) change_over::set_early(std::chrono::milliseconds(::atoi(early)));
 }
 
 Choice choose(int fd, const sockaddr* to, socklen_t bytes) {

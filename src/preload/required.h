@@ -16,7 +16,8 @@
 // Peers on other hosts are out of reach, so rules that ask for the ring do not concern them.
 namespace verbena::preload::required {
 
-// Reads the rules in the environment.  The library's constructor calls it once.
+// Reads the rules in the environment, and for tests VERBENA_SOCKETS_EARLY (change_over::set_early),
+// in milliseconds.  The library's constructor calls it once.
 void prepare();
 
 // Says what holds for a connection that the program has made (with `to`) or accepted (without).
