@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <time.h>
@@ -17,6 +18,19 @@
 // Defines the functions that wait for epoll sets.
 namespace verbena::preload::epolls {
 namespace {
+
+// Returns the events of output that hold now, of those that the entry asks for.  The kernel reports
+// them beside input in the same event.
+std::uint32_t output_of(const Entry& entry) {
+  const std::uint32_t wanted = entry.events & (EPOLLOUT | EPOLLWRNORM);
+  if (wanted == 0) return 0;
+  const auto socket = SocketTable::find(entry.fd);
+  if (socket && socket->is_switched() && socket->sender().writable()) return wanted;
+  pollfd one{.fd = entry.fd, .events = POLLOUT | POLLWRNORM, .revents = 0};
+  const timespec at_once{};
+  next().ppoll(&one, 1, &at_once, nullptr);
+  return wanted & static_cast<std::uint32_t>(one.revents);
+}
 
 class Wait {
  public:
@@ -73,9 +87,21 @@ class Wait {
       }
       if (found == room_) break;
       if (entry.is_one_shot()) entry.is_armed = false;
-      events_[found++] = {.events = entry.events & kInput, .data = entry.data};
+      std::uint32_t reported = entry.events & kInput;
+      if ((entry.events & EPOLLET) != 0) reported |= output_of(entry);
+      events_[found++] = {.events = reported, .data = entry.data};
     }
     return found;
+  }
+
+  // Adds the output that the kernel has no room to report.
+  void add_output(int found) {
+    const Hold hold(set_);
+    for (int i = 0; i < found; ++i) {
+      if (const Entry* entry = entry_of(set_, events_[i].data)) {
+        events_[i].events |= output_of(*entry);
+      }
+    }
   }
 
   // Takes `count` events of the kernel that stand behind `found` ones.  Returns how many there are
@@ -116,7 +142,10 @@ class Wait {
 
   // Adds what the kernel has to what the rings have.
   int add_from_kernel(int found, const sigset_t* mask) {
-    if (found == room_) return found;
+    if (found == room_) {
+      add_output(found);
+      return found;
+    }
     const int more = next().epoll_pwait(fd_, events_ + found, room_ - found, 0, mask);
     return more > 0 ? take(found, more) : found;
   }

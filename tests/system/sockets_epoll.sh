@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# epoll reports bytes in shared memory in each of its modes: one-shot, exclusive, with a set within a set or in poll(),
-# and when an entry is added or armed again while threads sleep for the set.
+# epoll reports bytes in shared memory in each of its modes: one-shot, exclusive, beside output, with a set within a set
+# or in poll(), and when an entry is added or armed again while threads sleep for the set.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
 
@@ -107,6 +107,22 @@ elif how == "arm":
     assert waiter.got() == [(there.fileno(), select.EPOLLIN)], waiter.events
     assert there.recv(100) == b"one"
     assert poll.poll(0.05) == []
+elif how == "output":
+    # Output that is possible is reported beside input: at an edge, and if there is room for one event only.
+    here, there = pair()
+    both = select.EPOLLIN | select.EPOLLOUT
+    poll = select.epoll()
+    poll.register(there, both | select.EPOLLET)
+    assert poll.poll(5) == [(there.fileno(), select.EPOLLOUT)]
+    for i in range(100):
+        here.sendall(b"edge")
+        assert (events := poll.poll(5)) == [(there.fileno(), both)], events
+        assert there.recv(100) == b"edge"
+    poll.modify(there, both)
+    for i in range(100):
+        here.sendall(b"level")
+        assert (events := poll.poll(5, 1)) == [(there.fileno(), both)], events
+        assert there.recv(100) == b"level"
 elif how == "exclusive":
     here, there = pair()
     polls = [select.epoll() for _ in range(2)]
@@ -151,7 +167,7 @@ total() { verbena sockets stat --json | python3 -c '
 import json, sys
 service = json.load(sys.stdin)["service"] or {"total": {}}
 print(service["total"].get(sys.argv[1], service.get(sys.argv[1], 0)))' "$1"; }
-for how in oneshot arm exclusive nested polled selected; do
+for how in oneshot arm output exclusive nested polled selected; do
   before=$(total by_ring)
   verbena run --sockets -- timeout 40 python3 "$work/modes.py" $how >"$work/client" 2>&1 || fail "$how: $(cat "$work/client")"
   [ $how = arm ] || [ "$(total by_ring)" -gt $((before + 150)) ] || fail "$how: the bytes did not go by the ring: $(verbena sockets stat)"
