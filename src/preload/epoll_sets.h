@@ -21,6 +21,7 @@ struct Entry {
   std::uint32_t events = 0;
   epoll_data_t data{};
   std::uint64_t seen = kNothingSeen;  // EPOLLET: what was reported last
+  std::uint64_t reported_at = 0;      // when its ring was reported last, in processor::ticks()
   bool is_armed = true;               // EPOLLONESHOT: nothing was reported since it was set
 
   bool wants_input() const { return is_armed && (events & kInput) != 0; }
@@ -33,7 +34,9 @@ struct Set {
   std::atomic<std::uint32_t> descriptors;
   std::uint32_t sleepers;  // threads that sleep for it, or for a set that it is in
   std::uint32_t count;
-  std::uint32_t one_shots;  // entries with EPOLLONESHOT
+  std::uint32_t one_shots;        // entries with EPOLLONESHOT
+  std::uint32_t first_looked_at;  // the entry with which the next look at the rings begins
+  bool kernels_turn;  // to be reported, where a wait has room for one event; else it is the rings'
   std::array<Entry, kEntriesMax> entries;
   std::array<std::uint32_t, kDescriptorsMax> place;  // of a descriptor's entry, + 1
 };

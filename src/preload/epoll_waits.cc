@@ -5,8 +5,10 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 #include "os/clock.h"
@@ -32,6 +34,50 @@ std::uint32_t output_of(const Entry& entry) {
   return wanted & static_cast<std::uint32_t>(one.revents);
 }
 
+// Collects the entries whose rings have bytes, and puts them into the order in which the kernel
+// would report them: the one first that has waited longest since its first unread byte was sent, or
+// since it was reported.  So a program that sends on two connections sees them served in turn, and
+// none is left out if there is room for few.
+class ReadyRings {
+ public:
+  struct One {
+    std::uint64_t since;  // in processor::ticks()
+    Entry* entry;
+    std::uint64_t seen;
+  };
+
+  // REQUIRES: the caller holds the set, also while it uses what was collected.
+  explicit ReadyRings(Set& set) {
+    std::uint32_t place = set.first_looked_at;
+    for (std::uint32_t i = 0; i < set.count && count_ < all_.size(); ++i, ++place) {
+      if (place >= set.count) place = 0;
+      Entry& entry = set.entries[place];
+      if (entry.wants_input()) add(entry);
+    }
+    // If there are too many, the next wait begins with those behind them.
+    if (count_ == all_.size()) set.first_looked_at = place;
+    std::ranges::sort(all(), {}, &One::since);
+  }
+  std::span<One> all() { return std::span(all_).first(count_); }
+
+ private:
+  void add(Entry& entry) {
+    std::uint64_t since = 0;
+    std::uint64_t seen = kNothingSeen;
+    if (const auto socket = SocketTable::find(entry.fd)) {
+      if (!is_ready_beyond(*socket, entry, seen)) return;
+      since = socket->receiver().ready_at();
+    } else if (!is_ready(entry)) {
+      return;
+    }
+    all_[count_++] = {std::max(since, entry.reported_at), &entry, seen};
+  }
+
+  static constexpr std::size_t kMost = 128;  // that one wait reports
+  std::array<One, kMost> all_;
+  std::size_t count_ = 0;
+};
+
 class Wait {
  public:
   Wait(int fd, Set& set, epoll_event* events, int room)
@@ -46,7 +92,9 @@ class Wait {
     const Time began = at_once ? Time{} : os::now();
     Duration elapsed{};
     for (;; elapsed = at_once ? Duration{} : os::now() - began) {
-      if (const int found = scan(); found > 0) return add_from_kernel(found, mask);
+      if (any_ready()) {
+        if (const int found = report(mask); found > 0) return found;
+      }
       if (!at_once && has_switched_) {
         const int found = spin(mask);
         if (found != 0) return found;
@@ -56,7 +104,7 @@ class Wait {
       const int found = sleep(elapsed);
       const int error = errno;
       if (!at_once) slept.ended(found > 0);
-      const int taken = found > 0 ? take(0, found) : found;
+      const int taken = found > 0 ? finish(take(found)) : found;
       leave_all();
       errno = error;
       if (found <= 0 || taken > 0 || (at_once && !kicked_)) return taken;
@@ -65,67 +113,82 @@ class Wait {
   }
 
  private:
-  // Reports the rings that have bytes.
-  int scan() {
+  // Returns true if a ring has bytes to report.
+  bool any_ready() {
     const Hold hold(set_);
-    int found = 0;
     has_switched_ = false;
     for (std::uint32_t i = 0; i < set_.count; ++i) {
-      Entry& entry = set_.entries[i];
+      const Entry& entry = set_.entries[i];
       if (!entry.wants_input()) continue;
       if (!SocketTable::has(entry.fd)) {
         if (set_at(entry.fd) == nullptr) continue;
         has_switched_ = true;
-        if (!is_ready(entry)) continue;
+        if (is_ready(entry)) return true;
       } else {
         const auto socket = SocketTable::find(entry.fd);
         if (!socket || !socket->is_switched()) continue;
         has_switched_ = true;
         std::uint64_t seen = 0;
-        if (!is_ready_beyond(*socket, entry, seen)) continue;
-        if (found < room_) entry.seen = seen;
+        if (is_ready_beyond(*socket, entry, seen)) return true;
       }
-      if (found == room_) break;
-      if (entry.is_one_shot()) entry.is_armed = false;
-      std::uint32_t reported = entry.events & kInput;
-      if ((entry.events & EPOLLET) != 0) reported |= output_of(entry);
-      events_[found++] = {.events = reported, .data = entry.data};
     }
-    return found;
+    return false;
   }
 
-  // Adds the output that the kernel has no room to report.
-  void add_output(int found) {
+  // Reports what the kernel and the rings have now.  The kernel's events come first: most are
+  // older, since bytes go by TCP while the thread sleeps, and by the ring when it is awake.  One
+  // place is left to the rings; if there is only one, they and the kernel have it in turn.
+  int report(const sigset_t* mask) {
+    const bool asks_kernel = room_ > 1 || is_kernels_turn();
+    int found = 0;
+    if (asks_kernel) {
+      found = next().epoll_pwait(fd_, events_, std::max(room_ - 1, 1), 0, mask);
+      found = found > 0 ? take(found) : 0;
+    }
+    return finish(add_rings(found, !asks_kernel));
+  }
+
+  bool is_kernels_turn() {
     const Hold hold(set_);
-    for (int i = 0; i < found; ++i) {
-      if (const Entry* entry = entry_of(set_, events_[i].data)) {
-        events_[i].events |= output_of(*entry);
-      }
-    }
+    set_.kernels_turn = !set_.kernels_turn;
+    return set_.kernels_turn;
   }
 
-  // Takes `count` events of the kernel that stand behind `found` ones.  Returns how many there are
-  // in all then.
-  int take(int found, int count) {
+  // Adds what the rings have to `found` events of the kernel, which have output already unless
+  // `with_output`.  Returns how many there are in all then.
+  int add_rings(int found, bool with_output) {
+    const Hold hold(set_);
+    const std::uint64_t now = processor::ticks();
     int end = found;
-    {
-      const Hold hold(set_);
-      for (int i = found; i < found + count; ++i) end = take_one(found, end, events_[i]);
+    ReadyRings ready(set_);
+    for (const auto& [since, entry, seen] : ready.all()) {
+      epoll_event* same = std::find_if(events_, events_ + found, [&](const epoll_event& e) {
+        return e.data.u64 == entry->data.u64;
+      });
+      if (same == events_ + found) {
+        if (end == room_) continue;
+        same = events_ + end++;
+        *same = {.events = 0, .data = entry->data};
+      }
+      same->events |= entry->events & kInput;
+      if (with_output || (entry->events & EPOLLET) != 0) same->events |= output_of(*entry);
+      if (seen != kNothingSeen) entry->seen = seen;
+      entry->reported_at = now;
+      if (entry->is_one_shot()) entry->is_armed = false;
     }
-    // This thread was woken for others as well, if it does not report what it was woken for.
-    if (kicked_ && end > 0 && has_ready(set_)) kick(fd_);
     return end;
   }
-  int take_one(int found, int end, epoll_event event) {
+
+  // Takes `count` events of the kernel.  Returns how many are left.
+  int take(int count) {
+    const Hold hold(set_);
+    int end = 0;
+    for (int i = 0; i < count; ++i) end = take_one(end, events_[i]);
+    return end;
+  }
+  int take_one(int end, epoll_event event) {
     if (event.data.u64 == kick_data()) {
       kicked_ = true;
-      return end;
-    }
-    epoll_event* const same = std::find_if(events_, events_ + found, [&](const epoll_event& e) {
-      return e.data.u64 == event.data.u64;
-    });
-    if (same != events_ + found) {
-      same->events |= event.events;
       return end;
     }
     if (set_.one_shots > 0) {
@@ -133,6 +196,7 @@ class Wait {
       if (entry != nullptr && entry->is_one_shot()) {
         // The ring's bytes were reported before.  The kernel says it again when it is armed again.
         if (!entry->is_armed) return end;
+        if (is_ready(*entry)) event.events |= entry->events & kInput;
         entry->is_armed = false;
       }
     }
@@ -140,31 +204,25 @@ class Wait {
     return end + 1;
   }
 
-  // Adds what the kernel has to what the rings have.
-  int add_from_kernel(int found, const sigset_t* mask) {
-    if (found == room_) {
-      add_output(found);
-      return found;
-    }
-    const int more = next().epoll_pwait(fd_, events_ + found, room_ - found, 0, mask);
-    return more > 0 ? take(found, more) : found;
+  // This thread was woken for others as well, if it does not report what it was woken for.
+  int finish(int found) {
+    if (kicked_ && found > 0 && has_ready(set_)) kick(fd_);
+    return found;
   }
 
   // Returns what it found, or 0.
   int spin(const sigset_t* mask) {
-    int found = 0;
     int from_kernel = 0;
-    const auto has_bytes = [&] {
-      found = scan();
-      return found > 0;
-    };
     const auto kernel_has_news = [&] {
       from_kernel = next().epoll_pwait(fd_, events_, room_, 0, mask);
       return from_kernel != 0;
     };
-    processor::spin(has_bytes, kernel_has_news);
-    if (found > 0) return add_from_kernel(found, mask);
-    return from_kernel > 0 ? take(0, from_kernel) : from_kernel;
+    switch (processor::spin([&] { return any_ready(); }, kernel_has_news)) {
+      case processor::Found::kBytes: return report(mask);
+      case processor::Found::kKernel: return from_kernel > 0 ? finish(take(from_kernel)) : -1;
+      case processor::Found::kNothing: break;
+    }
+    return 0;
   }
 
   bool enter_all() {

@@ -25,6 +25,16 @@ inline void pause() {
 #endif
 }
 
+// Returns a time that all processes of the host share, for comparisons only.  Costs less than
+// os::now().
+inline std::uint64_t ticks() {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#else
+  return static_cast<std::uint64_t>(os::now().time_since_epoch().count());
+#endif
+}
+
 enum class Found : std::uint8_t { kNothing, kBytes, kKernel };
 
 // Returns what the calling thread knows about its waits.

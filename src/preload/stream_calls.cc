@@ -66,10 +66,11 @@ class Send {
   ssize_t done() const { return static_cast<ssize_t>(from_.done()); }
 
   // A killed peer leaves its promise.  So if bytes stay unread, the sender asks the kernel whether
-  // there is still a peer, and if not, leaves the rest to TCP, which knows the right error.
+  // there is still a peer, and if not, leaves the rest to TCP, which knows the right error.  If
+  // none are unread, the receiver learns when the next ones were sent.
   void look_for_peer() {
     constexpr std::int64_t kLookEvery = 1'000'000;  // nanoseconds
-    if (sender_.unread() == 0) return;
+    if (sender_.unread() == 0) return sender_.set_ready_at(processor::ticks());
     const std::int64_t now = os::now().time_since_epoch().count();
     const std::int64_t before = socket_.peer_looked_at.load(std::memory_order_relaxed);
     if (now - before < kLookEvery) return;
@@ -136,7 +137,7 @@ ssize_t send_file(int fd, Socket& socket, int file, off_t* offset, std::size_t c
   std::array<std::byte, 32768> piece;
   std::size_t done = 0;
   off_t at = offset != nullptr ? *offset : ::lseek(file, 0, SEEK_CUR);
-  if (at < 0) return -1;
+  if (at < 0) return offset != nullptr || errno == ESPIPE ? failed(EINVAL) : -1;
   ssize_t result = 0;
   while (done < count) {
     const ssize_t read = ::pread(file, piece.data(), std::min(piece.size(), count - done), at);

@@ -121,6 +121,7 @@ struct Direction {
   std::uint64_t tcp_sent;     // bytes of this direction that TCP has accepted, from the first one
   std::uint64_t wakes;        // times that bytes went by TCP because no promise stood
   std::uint64_t overflows;    // times that bytes went by TCP because the ring was full
+  std::uint64_t ready_at;     // when the ring got its first unread byte, by the callers' clock
 
   // The receiver writes this line.
   alignas(64) std::uint64_t head;  // the position up to which the ring's bytes were taken

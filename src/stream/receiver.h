@@ -179,6 +179,10 @@ class BasicReceiver {
     return {static_cast<std::size_t>(std::min<std::uint64_t>(used, ring_.size())), tail};
   }
 
+  // Returns when the ring got its first unread byte, as the sender claims (set_ready_at()).  No
+  // lock.
+  std::uint64_t ready_at() const { return Memory::load_relaxed(d_->ready_at); }
+
   // Announces that the caller may sleep in the kernel.  Returns false if bytes have come into the
   // ring since `seen`: do not sleep.  If true, all that comes later goes by TCP, until the caller
   // and all other sleepers called promise().  No lock.  kMalformed: more than 8,191 sleepers.

@@ -121,6 +121,10 @@ class BasicSender {
   // for a millisecond, look for POLLRDHUP: a killed receiver leaves its promise.
   std::size_t unread() const { return unread_at(State(Memory::load_acquire(d_->state)).tail()); }
 
+  // Says when the ring got its first unread byte, by a clock that the processes of the host share.
+  // Call it under the lock before a write(), if nothing is unread.
+  void set_ready_at(std::uint64_t time) { Memory::store_relaxed(d_->ready_at, time); }
+
   // Goes back to TCP for ever, at once: what lies in the ring can still be read, and all that comes
   // later goes by TCP, whoever sends it.  Call it under the lock before anything may write to the
   // descriptor that does not use this class.  It then answers kPlain in all processes of this end.

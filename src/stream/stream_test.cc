@@ -68,6 +68,13 @@ TEST_F(StreamTest, BytesGoThroughTheRingWhileTheReceiverPromises) {
   EXPECT_EQ(tcp_, "");
 }
 
+TEST_F(StreamTest, TheReceiverLearnsWhenTheFirstUnreadByteWasSent) {
+  start();
+  sender_.set_ready_at(17);
+  write("hello");
+  EXPECT_EQ(receiver_.ready_at(), 17U);
+}
+
 TEST_F(StreamTest, APeekSeesTheBytesOfAllSegmentsAndTakesNone) {
   start();
   write("one");  // by the ring

@@ -230,6 +230,34 @@ for _ in range(2):
 PY
 verbena run --sockets -- timeout 20 python3 "$work/cork.py" >"$work/client" 2>&1 || fail "corked: $(cat "$work/client")"
 
+# ---- sendfile() refuses what the kernel refuses
+before=$(total pairs_made)
+cat >"$work/sendfile.py" <<'PY'
+import errno, os, socket, tempfile
+listener = socket.create_server(("127.0.0.1", 0))
+here = socket.create_connection(listener.getsockname())
+there = listener.accept()[0]
+for one, other in ((here, there), (there, here)):
+    one.sendall(b"x")
+    other.recv(1)
+with tempfile.TemporaryFile() as file:
+    file.write(b"0123456789")
+    file.flush()
+    pipe, end = os.pipe()
+    os.write(end, b"0123456789")
+    for source, offset, count in ((file.fileno(), -1, 5), (file.fileno(), -1, 0), (pipe, 0, 5), (pipe, None, 5),
+                                  (999, 0, 5), (999, None, 5), (file.fileno(), 20, 5), (file.fileno(), 8, 5)):
+        try:
+            print(offset, count, os.sendfile(here.fileno(), source, offset, count))
+        except OSError as error:
+            print(offset, count, errno.errorcode[error.errno])
+PY
+timeout 20 python3 "$work/sendfile.py" >"$work/by_tcp" || fail "sendfile() by TCP: $(cat "$work/by_tcp")"
+VERBENA_SOCKETS_EARLY=5000 verbena run --sockets -- timeout 20 python3 "$work/sendfile.py" >"$work/by_ring" ||
+  fail "sendfile(): $(cat "$work/by_ring")"
+[ "$(total pairs_made)" -gt "$before" ] || fail "the connection of sendfile() has no ring"
+diff "$work/by_tcp" "$work/by_ring" || fail "sendfile() differs from TCP"
+
 # ---- a program that filters its own system calls (seccomp) is not killed because of those of the library
 cat >"$work/sandbox.py" <<'PY'
 import ctypes, os, socket, struct, sys, time
