@@ -18,7 +18,7 @@ parallel/test-child-process-send-* sequential/test-child-process-pass-fd paralle
 parallel/test-stream-pipeline* parallel/test-stream-base-* parallel/test-pipe-* parallel/test-socket-*
 parallel/test-tcp-wrap-* parallel/test-handle-wrap-* parallel/test-listen-* parallel/test-ttywrap-*
 parallel/test-debugger-* parallel/test-inspector-* parallel/test-async-hooks-* async-hooks/test-*""".split()
-LIMIT = 60
+LIMIT = 240
 NODE = os.environ.get("VB_NODE", "node")
 
 directory, source = sys.argv[1:3]

@@ -3,6 +3,7 @@
 SOURCE is Redis' source tree, with the programs in SOURCE/src.  A UNIT is a file below SOURCE/tests, without ".tcl".
 The servers, the programs that they start and the client in Tcl all run in the same way.
 """
+import fcntl
 import os
 import re
 import signal
@@ -30,7 +31,7 @@ directory, source = sys.argv[1:3]
 def run(way, unit, cases):
     only = [word for case in cases for word in ("--only", case)]
     words = ways.command(way, ["tclsh", "tests/test_helper.tcl", "--single", unit, "--clients", "1", *only])
-    path = os.path.join(directory, f"{unit.replace('/', '.')}.{way}.log")
+    path = os.path.join(directory, f"{unit.replace('/', '.')}.{way}{'.again' if cases else ''}.log")
     with open(path, "w") as log:
         child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=source,
                                  start_new_session=True)
@@ -56,4 +57,7 @@ def run(way, unit, cases):
 
 
 if __name__ == "__main__":
+    # Redis' tests write to the source tree, so one run at a time uses it.
+    lock = open(os.path.join(source, "verbena-lock"), "w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
     sys.exit(1 if ways.compare("redis", sys.argv[3:] or UNITS, run) else 0)
