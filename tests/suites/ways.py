@@ -63,7 +63,7 @@ def compare(suite, units, run):
                 continue
             reason = next((why for pattern, why in known if fnmatch.fnmatch(case, pattern)), None)
             if reason is not None:
-                print(f"  {case}: {plain.get(case)} by TCP, {ring.get(case)} by the ring, as known: {reason}", flush=True)
+                print(f"  {case}: {plain.get(case)} by TCP, {ring.get(case)} by the ring, as known: {reason}")
                 continue
             again = {way: [run(way, unit, [case]).get(case) for _ in range(REPEATS)] for way in ("plain", "ring")}
             print(f"  {case}: {plain.get(case)} by TCP, {ring.get(case)} by the ring; "
