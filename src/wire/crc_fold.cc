@@ -63,19 +63,23 @@ __attribute__((target("pclmul"))) std::array<std::byte, kFoldStep> fold(
     std::uint32_t reg, std::span<const std::byte> bytes) {
   VB_CHECK(bytes.size() >= kFoldBytesMin && bytes.size() % kFoldStep == 0);
   const std::byte* in = bytes.data();
-  std::size_t left = bytes.size() - 64;
+  std::size_t left = bytes.size() - 16;
   __m128i a = _mm_xor_si128(load(in), _mm_cvtsi32_si128(static_cast<int>(reg)));
-  __m128i b = load(in + 16), c = load(in + 32), d = load(in + 48);
-  in += 64;
-  const __m128i by64 = constants(kBy64Bytes);
-  for (; left >= 64; in += 64, left -= 64) {  // four chains hide the latency of a multiplication
-    a = moved(a, by64, load(in));
-    b = moved(b, by64, load(in + 16));
-    c = moved(c, by64, load(in + 32));
-    d = moved(d, by64, load(in + 48));
-  }
+  in += 16;
   const __m128i by16 = constants(kBy16Bytes);
-  a = moved(moved(moved(a, by16, b), by16, c), by16, d);
+  if (left >= 112) {
+    __m128i b = load(in), c = load(in + 16), d = load(in + 32);
+    in += 48;
+    left -= 48;
+    const __m128i by64 = constants(kBy64Bytes);
+    for (; left >= 64; in += 64, left -= 64) {  // four chains hide the latency of a multiplication
+      a = moved(a, by64, load(in));
+      b = moved(b, by64, load(in + 16));
+      c = moved(c, by64, load(in + 32));
+      d = moved(d, by64, load(in + 48));
+    }
+    a = moved(moved(moved(a, by16, b), by16, c), by16, d);
+  }
   for (; left > 0; in += 16, left -= 16) a = moved(a, by16, load(in));
   std::array<std::byte, kFoldStep> out;
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out.data()), a);

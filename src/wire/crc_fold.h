@@ -9,7 +9,7 @@
 // multiplications for 16 bytes, which is several times as fast as tables.
 namespace verbena::wire {
 
-inline constexpr std::size_t kFoldBytesMin = 64;
+inline constexpr std::size_t kFoldBytesMin = 32;
 inline constexpr std::size_t kFoldStep = 16;
 
 // Returns true if this processor supports fold(); the result is cached.

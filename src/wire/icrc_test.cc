@@ -47,12 +47,13 @@ TEST(Crc32, IsCorrectForEveryLengthAndSplit) {
   }
 }
 
-// Folding needs 64 bytes and proceeds by 64, then by 16 bytes; the tables handle the rest.
+// Folding proceeds by 64 bytes if there are 128, else by 16; the tables handle the rest.
 TEST(Crc32, IsCorrectForLongDataAtEveryAlignment) {
   Random random(2);
   const auto bytes = random_bytes(random, 4400);
   for (std::size_t begin = 0; begin < 16; ++begin) {
-    for (const std::size_t size : {63u, 64u, 65u, 79u, 80u, 127u, 128u, 1036u, 4096u, 4140u}) {
+    for (const std::size_t size :
+         {31u, 32u, 33u, 63u, 64u, 79u, 127u, 128u, 143u, 191u, 192u, 1036u, 4096u, 4140u}) {
       const auto part = std::span(bytes).subspan(begin, size);
       ASSERT_EQ(crc32(0, part), crc_bit_by_bit(part)) << begin << ' ' << size;
     }
@@ -90,6 +91,29 @@ TEST(Icrc, MasksFieldsThatRoutersMayChange) {
   auto marked = kAck;
   marked[4] = std::byte{0xc0};  // FECN and BECN set on the way
   EXPECT_EQ(icrc(kFlow, marked), icrc(kFlow, kAck));
+}
+
+// Short packets are summed in one piece with their headers, longer ones in two.
+TEST(Icrc, IsCorrectForPacketsOfEveryShortLength) {
+  Random random(4);
+  for (std::size_t size = kAck.size(); size <= 600; ++size) {
+    auto packet = random_bytes(random, size);
+    packet[4] = std::byte{0xff};
+    const auto length = [](std::size_t bytes) {
+      return std::vector{static_cast<std::byte>(bytes >> 8), static_cast<std::byte>(bytes)};
+    };
+    std::vector<std::byte> pseudo;
+    const auto add = [&](const auto& bytes) {
+      pseudo.insert(pseudo.end(), std::begin(bytes), std::end(bytes));
+    };
+    add(hex<"ffffffffffffffff 45ff">());
+    add(length(20 + 8 + size + kIcrcBytes));
+    add(hex<"1234 4000 ff11 ffff 0a4d0002 0a4d0003 f742 12b7">());
+    add(length(8 + size + kIcrcBytes));
+    add(hex<"ffff">());
+    add(packet);
+    ASSERT_EQ(icrc(kFlow, packet), crc_bit_by_bit(pseudo)) << size;
+  }
 }
 
 TEST(Icrc, OverIpv6MasksClassLabelAndHopLimit) {
