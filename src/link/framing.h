@@ -25,8 +25,10 @@ struct Arrival {
 void seal(const Address& address, std::span<std::byte> datagram, std::uint16_t identification);
 
 // Checks the length and the ICRC of a UDP payload.  A socket does not show the IPv4 identification,
-// so this searches for one that explains the ICRC (wire/icrc.h).
-Result<Arrival> open(const Address& address, std::span<const std::byte> datagram);
+// so this searches for one that explains the ICRC (wire/icrc.h).  The search is short if the
+// identification is the expected one: the packet's index in its batch, if peers send as we do.
+Result<Arrival> open(const Address& address, std::span<const std::byte> datagram,
+                     std::uint16_t expected = 0);
 
 // Returns the IPv4 identification that explains the ICRC of a received UDP payload, for a capture.
 // Returns 0 if there is none, because the packet is short or damaged, or came by IPv6.

@@ -147,6 +147,7 @@ class Lane {
   // that the packet stays in the lane, and the call ends.
   template <class Take>
   std::size_t receive(std::size_t max, Take take) {
+    if (in_.empty()) return 0;
     std::size_t packets = 0;
     std::optional<Arrival> arrival;
     for (std::size_t records = 0; records < max && next(arrival); ++records) {

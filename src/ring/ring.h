@@ -207,6 +207,9 @@ class BasicConsumer {
     return BasicConsumer(control, data, position);
   }
 
+  // Returns true if there is no record.  It costs one load, for a consumer that polls.
+  bool empty() const { return Memory::load_relaxed(detail::word_at(data_, head_)) == 0; }
+
   // Returns the oldest record, or none.  kMalformed, now and later: the header is not valid.
   Result<std::optional<Record>> peek() {
     if (ended_) return malformed();
