@@ -104,6 +104,7 @@ bool Memory::add(MemoryRegion& region) {
 void Memory::remove(MemoryRegion& region) {
   if (access_table_ != nullptr) access_table_->remove_region(region.key);
   const std::unique_lock lock(regions_mutex_);
+  generation_.fetch_add(1, std::memory_order_release);
   regions_.erase(index_of(region.key));
 }
 
@@ -113,6 +114,7 @@ void Memory::replace(MemoryRegion& region, Pd& pd, std::uint64_t address, std::u
   if (access_table_ != nullptr) access_table_->remove_region(key);
   {
     const std::unique_lock lock(regions_mutex_);
+    generation_.fetch_add(1, std::memory_order_release);
     std::destroy_at(&region);
     std::construct_at(&region, pd, address, length, iova, access_flags)->key = key;
   }
@@ -243,24 +245,17 @@ CopyFault Memory::scatter(const Pd& pd, std::span<const Sge> sges, std::uint64_t
 
 bool Memory::copy_for_post(const Pd& pd, std::span<const Sge> sges,
                            std::span<std::byte> out) const {
-  constexpr std::size_t kElementsMax = 32;
-  std::array<std::span<const std::byte>, kElementsMax> parts;
-  if (sges.size() > parts.size()) return false;
-  std::size_t count = 0;
-  {
-    // Does not copy under the lock, because a page fault may take long.
-    const std::shared_lock lock(regions_mutex_);
-    for (const Sge& sge : sges) {
-      if (sge.length == 0) continue;
-      const auto found = find(pd, sge.lkey, sge.address, sge.length, 0);
-      if (!found) return false;
-      parts[count++] = *found;
-    }
-  }
   std::byte* to = out.data();
-  for (const auto& part : std::span(parts).first(count)) {
-    if (!read(part, {to, part.size()})) return false;
-    to += part.size();
+  for (const Sge& sge : sges) {
+    if (sge.length == 0) continue;
+    std::optional<std::span<std::byte>> part;
+    {
+      // Does not copy under the lock, because a page fault may take long.
+      const std::shared_lock lock(regions_mutex_);
+      part = find(pd, sge.lkey, sge.address, sge.length, 0);
+    }
+    if (!part || !read(*part, {to, part->size()})) return false;
+    to += part->size();
   }
   return true;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -161,6 +162,9 @@ class Memory {
   // Copies all bytes of the elements for a request that is being posted.  Any thread may call it.
   // False: it could not; the driver will find and report the reason when the request's turn comes.
   bool copy_for_post(const Pd& pd, std::span<const Sge> sges, std::span<std::byte> out) const;
+  // Returns a number that differs after each change that may make a key of a region invalid.  Any
+  // thread may call it.  It wraps after 2^32 changes, which no request outlives.
+  std::uint32_t generation() const { return generation_.load(std::memory_order_acquire); }
 
  private:
   std::uint32_t unused_key();
@@ -169,6 +173,7 @@ class Memory {
   Random random_;
   // Protects regions_ and its objects from posting threads: the driver locks it to change them.
   mutable std::shared_mutex regions_mutex_;
+  std::atomic<std::uint32_t> generation_ = 0;
   MemoryGuard guard_ = nullptr;
   link::AccessTable* access_table_ = nullptr;  // null: peers reach memory by packets only
   // The next two tables use the upper 24 bits of a key.

@@ -106,6 +106,10 @@ WcStatus check_request(const QpCore& core, const SendWqe& wqe) {
   if (needs_response(wqe.opcode) && core.attributes.max_rd_atomic == 0) {
     return WcStatus::kLocalQpOperationError;
   }
+  // The post has found these keys valid, and none has become invalid since.
+  if ((wqe.flags & kCopiedFlag) != 0 && wqe.keys_seen == core.shared.memory.generation()) {
+    return WcStatus::kSuccess;
+  }
   const std::uint32_t needed = fills_elements(wqe.opcode) ? access::kLocalWrite : 0;
   if (!core.shared.memory.valid(core.pd, SendQueue::sges(wqe), needed)) {
     return WcStatus::kLocalProtectionError;

@@ -316,6 +316,37 @@ TEST(Protection, ElementsMustBeInTheQpsDomainAndInRange) {
   }
 }
 
+// A post copies a small request and finds its key valid.  The key counts when the request is sent.
+TEST(Protection, ASmallRequestFailsIfItsKeyBecameInvalidSinceThePost) {
+  enum class Change { kNothing, kOther, kGone, kMoved };
+  for (const Change change : {Change::kNothing, Change::kOther, Change::kGone, Change::kMoved}) {
+    SCOPED_TRACE(static_cast<int>(change));
+    Pair p;
+    Engine& engine = p.a.engine;
+    const auto region = [&](std::uint64_t offset) {
+      const std::uint64_t at = p.a.address(offset);
+      return engine.register_mr(p.a.pd, at, 4096, at, 0).value();
+    };
+    const MrInfo used = region(8192), other = region(16384);
+    const Sge sge{p.a.address(8192), 8, used.lkey};
+    ASSERT_TRUE(p.receive(2, 4096, 100));
+    ASSERT_TRUE(
+        engine.post_send(p.qa, {.wr_id = 1, .flags = send_flag::kSignaled, .sges = {&sge, 1}}));
+    if (change == Change::kOther) engine.deregister_mr(other.handle).value();
+    if (change == Change::kGone) engine.deregister_mr(used.handle).value();
+    if (change == Change::kMoved) {
+      engine
+          .reregister_mr(used.handle, {.what = Engine::MrChange::kTranslation,
+                                       .address = p.a.address(16384),
+                                       .length = 4096})
+          .value();
+    }
+    p.wire.run();
+    const bool good = change == Change::kNothing || change == Change::kOther;
+    EXPECT_EQ(text(p.a.poll()), good ? "1" : "1:local protection error");
+  }
+}
+
 TEST(Protection, AReceiveWithoutWriteAccessEndsItsQp) {
   for (const bool foreign : {true, false}) {
     Pair p;

@@ -53,6 +53,7 @@ struct SendWqe {
   std::uint32_t length = 0;
   std::uint32_t r_key = 0;
   std::uint32_t immediate = 0;
+  std::uint32_t keys_seen = 0;  // Memory::generation() when the bytes were copied (kCopiedFlag)
   std::uint16_t sge_count = 0;  // 0 if the request is inline
   std::uint8_t flags = 0;
   WrOpcode opcode{};
