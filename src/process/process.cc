@@ -422,7 +422,7 @@ void Process::drain_engine(Time now) {
       on_qp_event(std::get<hca::QpEvent>(*event));
     }
   }
-  table_.update(engine_, counts(), now);
+  if (table_.may_update(now)) table_.update(engine_, counts(), now);
 }
 
 // The agent is notified first, then the program, which does not get every event.

@@ -291,6 +291,7 @@ class Process {
   void deliver(Time now);
   void on_timer(Time now);
   Time deadline() const;
+  bool has_notices() const { return !notices_.empty(); }
   std::optional<Notice> poll_notice();
 
  private:

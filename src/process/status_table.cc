@@ -11,8 +11,6 @@
 namespace verbena::process {
 namespace {
 
-constexpr Duration kUpdateEvery = std::chrono::milliseconds(100);
-
 // These are the reasons to drop a packet whose ICRC is good.
 constexpr std::array kMalformed{wire::Drop::kTooShort,      wire::Drop::kNotWords,
                                 wire::Drop::kUnknownOpcode, wire::Drop::kTransportVersion,
@@ -84,11 +82,7 @@ void StatusTable::update_now(const hca::Engine& engine, const Counts& counts, Ti
 }
 
 void StatusTable::update(const hca::Engine& engine, const Counts& counts, Time now) {
-  if (!table_) return;
-  if (now < updated_ + kUpdateEvery) {
-    outdated_ = true;  // nothing else may happen for long, so the timer updates the table
-    return;
-  }
+  if (!may_update(now)) return;
   updated_ = now;
   outdated_ = false;
   const std::size_t count = engine.rows(rows_);

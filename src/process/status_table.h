@@ -33,13 +33,21 @@ class StatusTable {
   void mark_outdated() { outdated_ = true; }
   // Returns the time at which the table has to be updated; kNever if nothing has changed.
   Time deadline() const;
-  // Updates the table, unless it was updated a moment ago: only people read it.
+  // Returns false if the table was updated a moment ago, since only people read it.  Then it notes
+  // that an update is wanted.
+  bool may_update(Time now) {
+    outdated_ = true;  // nothing else may happen for long, so the timer updates the table
+    return table_ && now >= updated_ + kUpdateEvery;
+  }
+  // Updates the table if it may.
   void update(const hca::Engine& engine, const Counts& counts, Time now);
   // Updates the table at once.
   void update_now(const hca::Engine& engine, const Counts& counts, Time now);
   Time updated() const { return updated_; }
 
  private:
+  static constexpr Duration kUpdateEvery = std::chrono::milliseconds(100);
+
   void write_counters(const hca::Engine& engine, const Counts& counts);
 
   std::optional<ipc::QpTable> table_{};
