@@ -38,6 +38,7 @@ class UdpReceiver {
     link::Address
         address;  // the source is the peer; interface is set only if an address is link-local
     std::span<const std::byte> payload;
+    std::uint16_t index = 0;  // in its batch: the IPv4 identification that our senders use
   };
   struct Counters {
     std::uint64_t datagrams = 0;
@@ -60,7 +61,7 @@ class UdpReceiver {
 
   // Each poll of a socket is a system call.  kLikely, for callers that poll often, skips an IP
   // version that has been silent for more than kEmptyLooksMax polls, but polls it every kLookEvery
-  // calls.  kAll polls both.
+  // calls.  If neither version has ever had packets, it polls them in turn.  kAll polls both.
   enum class Look : std::uint8_t { kAll, kLikely };
   static constexpr std::uint64_t kLookEvery = 16;
   static constexpr std::uint64_t kEmptyLooksMax = 1000;
@@ -82,6 +83,9 @@ class UdpReceiver {
   struct Batch;
 
   UdpReceiver(int ipv4, int ipv6, const Options& options);
+  static constexpr std::uint64_t kNeverAny = std::uint64_t{1} << 63;  // of empty_looks_
+
+  bool is_likely(bool ipv6) const;
   void prepare(std::size_t index);
   void drop(std::uint64_t& counter);
   std::size_t receive_from(int fd, std::size_t first, bool ipv6);

@@ -64,7 +64,7 @@ struct Bench {
     std::vector<Received> all;
     for (auto batch = receiver->receive(); !batch.empty(); batch = receiver->receive()) {
       for (const auto& datagram : batch) {
-        const auto arrival = link::open(datagram.address, datagram.payload);
+        const auto arrival = link::open(datagram.address, datagram.payload, datagram.index);
         EXPECT_TRUE(arrival.has_value());
         if (!arrival.has_value()) continue;
         const auto packet = wire::parse_transport(arrival->transport);
@@ -331,7 +331,7 @@ TEST(UdpLink, PollsASilentIpVersionLessOften) {
       ASSERT_TRUE(bench.receiver->receive(kLikely).empty());
     }
     send_to(kIpv4Loopback);
-    EXPECT_EQ(looks_until_found(kLikely), 1u);  // both were silent equally long, so both are polled
+    EXPECT_LE(looks_until_found(kLikely), 2u);  // both were silent equally long: they take turns
     send_to(kIpv6Loopback);
     const std::uint64_t looks = looks_until_found(kLikely);
     EXPECT_GT(looks, 1u);

@@ -100,6 +100,9 @@ UdpReceiver::UdpReceiver(int ipv4, int ipv6, const Options& options)
       buffer_bytes_(options.join_packets ? kJoinedBytesMax : kDatagramBytesMax),
       batch_(new Batch),
       lost_before_(lost_by_kernel(ipv4) + lost_by_kernel(ipv6)) {
+  // A host without an IP version never has packets of it.
+  if (ipv4 < 0) empty_looks_[0] = kNeverAny;
+  if (ipv6 < 0) empty_looks_[1] = kNeverAny;
   batch_->memory = std::make_unique_for_overwrite<std::byte[]>(kMessagesMax * buffer_bytes_);
   datagrams_.reserve(options.join_packets ? kMessagesMax * kReceivedSegmentsMax : kMessagesMax);
   for (std::size_t i = 0; i < kMessagesMax; ++i) {
@@ -140,22 +143,30 @@ void UdpReceiver::stop_joining() {
 
 std::span<const UdpReceiver::Datagram> UdpReceiver::receive(Look look) {
   datagrams_.clear();
-  dropped_ = false;
-  ++looks_;
+  full_ = dropped_ = false;
+  const bool all = look == Look::kAll || ++looks_ % kLookEvery == 0;
+  const bool first = ipv6_first_;
+  const bool looks_first = all || is_likely(first);
+  const bool looks_second = all || is_likely(!first);
+  ipv6_first_ = !first;
+  ++empty_looks_[0];
+  ++empty_looks_[1];
   std::size_t messages = 0;
-  for (const bool ipv6 : {ipv6_first_, !ipv6_first_}) {
-    const int fd = ipv6 ? ipv6_ : ipv4_;
-    if (fd < 0 || messages == kMessagesMax) continue;
-    std::uint64_t& empty = empty_looks_[ipv6 ? 1 : 0];
-    const bool silent = empty > kEmptyLooksMax && empty > empty_looks_[ipv6 ? 0 : 1];
-    const bool looks = look == Look::kAll || !silent || looks_ % kLookEvery == 0;
-    const std::size_t some = looks ? receive_from(fd, messages, ipv6) : 0;
-    empty = some > 0 ? 0 : empty + 1;
-    messages += some;
+  if (looks_first) messages = receive_from(first ? ipv6_ : ipv4_, 0, first);
+  if (looks_second && messages < kMessagesMax) {
+    messages += receive_from(first ? ipv4_ : ipv6_, messages, !first);
   }
-  ipv6_first_ = !ipv6_first_;
   full_ = messages == kMessagesMax;
   return datagrams_;
+}
+
+// Returns true if a caller that polls should look at this IP version now.  If neither has ever had
+// packets, they take turns.
+bool UdpReceiver::is_likely(bool ipv6) const {
+  const std::uint64_t empty = empty_looks_[ipv6 ? 1 : 0];
+  const std::uint64_t other = empty_looks_[ipv6 ? 0 : 1];
+  if (empty < kLookEvery || empty < other) return true;
+  return empty == other ? ipv6 == ipv6_first_ : empty <= kEmptyLooksMax;
 }
 
 // Sets the fields of a message header that the kernel has overwritten.
@@ -177,6 +188,7 @@ void UdpReceiver::drop(std::uint64_t& counter) {
 }
 
 std::size_t UdpReceiver::receive_from(int fd, std::size_t first, bool ipv6) {
+  if (fd < 0) return 0;
   const long n = repeat_call(SYS_recvmmsg, fd, batch_->messages.data() + first,
                              static_cast<unsigned>(kMessagesMax - first), MSG_DONTWAIT, nullptr);
   if (n < 0) {
@@ -185,6 +197,7 @@ std::size_t UdpReceiver::receive_from(int fd, std::size_t first, bool ipv6) {
     prepare(first);
     return 0;
   }
+  if (n > 0) empty_looks_[ipv6 ? 1 : 0] = 0;
   for (std::size_t i = first; i < first + static_cast<std::size_t>(n); ++i) {
     unpack(i, ipv6);
     prepare(i);
@@ -214,12 +227,14 @@ void UdpReceiver::unpack(std::size_t index, bool ipv6) {
   std::span<const std::byte> rest(bytes, message.msg_len);
   counters_.bytes += rest.size();
   const std::size_t segment = found.segment_bytes == 0 ? rest.size() : found.segment_bytes;
+  std::uint16_t packets = 0;
   do {
     const std::size_t size = std::min(segment, rest.size());
     if (datagrams_.size() == datagrams_.capacity() || size > kDatagramBytesMax) {
       drop(counters_.too_long);
     } else {
-      datagrams_.push_back({.address = found.address, .payload = rest.first(size)});
+      datagrams_.push_back(
+          {.address = found.address, .payload = rest.first(size), .index = packets++});
       ++counters_.datagrams;
     }
     rest = rest.subspan(size);

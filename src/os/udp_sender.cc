@@ -33,6 +33,12 @@ constexpr std::size_t kDestinationQpnAt = 5;  // in BTH
 constexpr std::size_t kBthBytes = 12;
 
 Result<void> set_sender_options(int fd, bool ipv6, bool host_alone) {
+  // Most packets have these values, and then need no control messages for them.
+  constexpr link::Address kUsual;
+  set_option(fd, ipv6 ? IPPROTO_IPV6 : IPPROTO_IP, ipv6 ? IPV6_UNICAST_HOPS : IP_TTL,
+             kUsual.hop_limit);
+  set_option(fd, ipv6 ? IPPROTO_IPV6 : IPPROTO_IP, ipv6 ? IPV6_MULTICAST_HOPS : IP_MULTICAST_TTL,
+             kUsual.hop_limit);
   // Without "do not fragment", the kernel would choose a random identification.
   const bool whole = ipv6 ? set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO) &&
                                 set_option(fd, IPPROTO_IPV6, IPV6_DONTFRAG, 1)
@@ -76,22 +82,28 @@ std::size_t append(msghdr& header, std::size_t at, int level, int type, const T&
 }
 
 void write_control(msghdr& header, const link::Address& address, std::size_t segment_bytes) {
+  constexpr link::Address kUsual;
   const int traffic_class = address.traffic_class;
   const int hop_limit = address.hop_limit;
+  const bool usual = traffic_class == kUsual.traffic_class && hop_limit == kUsual.hop_limit;
   std::size_t at = 0;
   if (wire::is_ipv4(address.destination)) {
     const in_pktinfo info{.ipi_ifindex = static_cast<int>(address.interface),
                           .ipi_spec_dst = ipv4_of(address.source),
                           .ipi_addr = {}};
     at = append(header, at, IPPROTO_IP, IP_PKTINFO, info);
-    at = append(header, at, IPPROTO_IP, IP_TOS, traffic_class);
-    // The kernel refuses a hop limit of 0, with which no packet would reach another host.
-    at = append(header, at, IPPROTO_IP, IP_TTL, std::max(1, hop_limit));
+    if (!usual) {
+      at = append(header, at, IPPROTO_IP, IP_TOS, traffic_class);
+      // The kernel refuses a hop limit of 0, with which no packet would reach another host.
+      at = append(header, at, IPPROTO_IP, IP_TTL, std::max(1, hop_limit));
+    }
   } else {
     const in6_pktinfo info{.ipi6_addr = ipv6_of(address.source), .ipi6_ifindex = address.interface};
     at = append(header, at, IPPROTO_IPV6, IPV6_PKTINFO, info);
-    at = append(header, at, IPPROTO_IPV6, IPV6_TCLASS, traffic_class);
-    at = append(header, at, IPPROTO_IPV6, IPV6_HOPLIMIT, hop_limit);
+    if (!usual) {
+      at = append(header, at, IPPROTO_IPV6, IPV6_TCLASS, traffic_class);
+      at = append(header, at, IPPROTO_IPV6, IPV6_HOPLIMIT, hop_limit);
+    }
   }
   if (segment_bytes != 0) {
     at = append(header, at, IPPROTO_UDP, kUdpSegment, static_cast<std::uint16_t>(segment_bytes));
@@ -204,20 +216,24 @@ struct UdpSender::Plan {
 
 void UdpSender::Plan::add(link::Burst& burst, const Entry& entry, std::uint16_t destination_port,
                           PacketObserver* observer) {
-  const link::Burst::Packet& head = burst.packets()[entry.first];
-  link::Address address = head.address;
-  address.source_port = entry.source_port;
-  for (std::uint16_t i = 0; i < entry.packets; ++i) {
-    const std::span datagram = burst.datagram(burst.packets()[entry.first + i]);
-    link::seal(address, datagram, i);
-    if (observer != nullptr) observer->sent(address, datagram, i);
+  const auto packets = burst.packets().subspan(entry.first, entry.packets);
+  link::Address other_port;
+  const link::Address* address = &packets.front().address;
+  if (address->source_port != entry.source_port) {
+    other_port = *address;
+    other_port.source_port = entry.source_port;
+    address = &other_port;
   }
-  const std::span first = burst.datagram(head);
+  for (std::uint16_t i = 0; i < entry.packets; ++i) {
+    const std::span datagram = burst.datagram(packets[i]);
+    link::seal(*address, datagram, i);
+    if (observer != nullptr) observer->sent(*address, datagram, i);
+  }
+  const std::span head = burst.datagram(packets.front()), last = burst.datagram(packets.back());
+  const auto bytes = static_cast<std::size_t>(last.data() + last.size() - head.data());
+  vectors[size] = {.iov_base = head.data(), .iov_len = bytes};
   entries[size] = entry;
-  peers[size] = socket_address(address.destination, destination_port, address.interface);
-  const link::Burst::Packet& last = burst.packets()[entry.first + entry.packets - 1];
-  const std::size_t bytes = last.offset - head.offset + last.bytes + link::Burst::kIcrcBytes;
-  vectors[size] = {.iov_base = first.data(), .iov_len = bytes};
+  peers[size] = socket_address(address->destination, destination_port, address->interface);
   messages[size].msg_len = 0;
   msghdr& header = messages[size].msg_hdr;
   header = {};
@@ -226,7 +242,7 @@ void UdpSender::Plan::add(link::Burst& burst, const Entry& entry, std::uint16_t 
   header.msg_iov = &vectors[size];
   header.msg_iovlen = 1;
   header.msg_control = controls[size].bytes.data();
-  write_control(header, address, entry.packets > 1 ? first.size() : 0);
+  write_control(header, *address, entry.packets > 1 ? head.size() : 0);
   ++size;
 }
 
