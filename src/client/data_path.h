@@ -129,14 +129,16 @@ DataPath::Received DataPath::receive(Time now, os::UdpReceiver::Look look, Take 
   Received received;
   for (Sockets& sockets : sockets_) {
     const auto datagrams = sockets.receiver->receive(look);
-    received.some |= !datagrams.empty();
+    dropped_ |= sockets.receiver->dropped();
+    if (datagrams.empty()) continue;
+    received.some = true;
     const auto open = [&](const os::UdpReceiver::Datagram& datagram) {
-      const auto& [address, payload] = datagram;
+      const auto& [address, payload, index] = datagram;
       if (capture_) {
         capture_->write(now, link::Direction::kIn, address,
                         link::identification_of(address, payload), payload);
       }
-      if (const auto arrival = link::open(address, payload)) {
+      if (const auto arrival = link::open(address, payload, index)) {
         take(*arrival);
       } else {
         counters_.dropped(arrival.error());
@@ -144,7 +146,6 @@ DataPath::Received DataPath::receive(Time now, os::UdpReceiver::Look look, Take 
       }
     };
     take_batch(datagrams, open, has_posts, send);
-    dropped_ |= sockets.receiver->dropped();
     received.full |= sockets.receiver->full();
   }
   return received;

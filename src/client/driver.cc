@@ -153,8 +153,9 @@ void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
   bool asks_for_room = std::exchange(parks_, false);
   for (;;) {
     // A new timer may be due before the progress thread would look.
-    if (const Time due = work_.deadline(); due < sleeps_until_) {
-      sleeps_until_ = due;
+    due_ = work_.deadline();
+    if (due_ < sleeps_until_) {
+      sleeps_until_ = due_;
       wake();
     }
     // The thread that sleeps on the lanes asks the peers to wake it when there is room.
@@ -169,6 +170,14 @@ void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
     if (!work_.has_posts() || only_left_posts || !mutex_.try_lock()) return;
     try_flush();
   }
+}
+
+void Driver::release_unchanged() VB_NO_THREAD_SAFETY_ANALYSIS {
+  mutex_.unlock();
+  handover_.fetch_add(1);
+  if (!work_.has_posts() || !mutex_.try_lock()) return;
+  try_flush();
+  release();
 }
 
 void Driver::kick() {
@@ -187,28 +196,35 @@ void Driver::defer() {
   if (!is_deferred()) deferrals_.fetch_add(1);
 }
 
-void Driver::poll() {
+bool Driver::poll() {
   policy_.polled();
   bool found = false;
+  bool changed = true;
   {
-    const Driving lock(*this, std::try_to_lock);
-    if (!lock) return;
+    Driving lock(*this, std::try_to_lock);
+    if (!lock) return true;  // the thread that drives may add completions
     try {
-      if (is_deferred()) flush();
+      const bool sent = is_deferred();
+      if (sent) flush();
       const Time now = os::now();
-      found = work_.receive(now, os::UdpReceiver::Look::kLikely);
+      const bool due = due_ <= now;
+      found = due ? work_.receive(now, os::UdpReceiver::Look::kLikely) : work_.poll(now);
       if (found && policy_.may_defer()) {
         work_.deliver(now);
         defer();
       } else if (work_.needs_flush() || work_.has_posts()) {
         flush();
+      } else {
+        changed = sent || found || due;
       }
     } catch (const std::bad_alloc&) {
       leave_rest();
     }
+    if (!changed) lock.release_unchanged();
   }
   if (found) policy_.took_packets();
   if (policy_.should_yield(found)) os::let_others_run();
+  return changed;
 }
 
 void Driver::armed() {

@@ -14,6 +14,7 @@ namespace {
 // Is a program's engine whose posts can wait if `can_wait` is set.
 struct TestWork final : Driver::Work {
   bool receive(Time, std::optional<os::UdpReceiver::Look>) override { return false; }
+  bool poll(Time) override { return packets.exchange(false); }
   void flush() override {
     posts = 0;
     ++flushes;
@@ -46,6 +47,7 @@ struct TestWork final : Driver::Work {
   }
   void ready(Watches::Kind) override {}
 
+  std::atomic<bool> packets{false};  // the next poll finds some
   std::atomic<int> posts{0};
   std::atomic<int> flushes{0};
   std::atomic<bool> can_wait{false};
@@ -106,6 +108,21 @@ TEST_F(DriverTest, APostThatWaitsIsSentByTheNextPoll) {
   post_one_that_waits();
   driver.poll();
   EXPECT_FALSE(work.has_posts());
+}
+
+TEST_F(DriverTest, APollTellsWhetherAnythingMayHaveChanged) {
+  driver.poll();  // the first release finds out when the first timer is due
+  EXPECT_FALSE(driver.poll());
+  work.packets = true;
+  EXPECT_TRUE(driver.poll());
+  EXPECT_FALSE(driver.poll());
+  ++work.posts;
+  EXPECT_TRUE(driver.poll());
+  EXPECT_FALSE(work.has_posts());
+  const Driving lock(driver);
+  bool changed = false;
+  std::thread([&] { changed = driver.poll(); }).join();
+  EXPECT_TRUE(changed);  // this thread, which drives, may add completions
 }
 
 TEST_F(DriverTest, APostThatWaitsIsSentWithTheFirstThatCannotWait) {
