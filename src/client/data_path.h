@@ -130,6 +130,7 @@ DataPath::Received DataPath::receive(Time now, os::UdpReceiver::Look look, Take 
   for (Sockets& sockets : sockets_) {
     const auto datagrams = sockets.receiver->receive(look);
     dropped_ |= sockets.receiver->dropped();
+    received.full |= sockets.receiver->full();
     if (datagrams.empty()) continue;
     received.some = true;
     const auto open = [&](const os::UdpReceiver::Datagram& datagram) {
@@ -146,7 +147,6 @@ DataPath::Received DataPath::receive(Time now, os::UdpReceiver::Look look, Take 
       }
     };
     take_batch(datagrams, open, has_posts, send);
-    received.full |= sockets.receiver->full();
   }
   return received;
 }

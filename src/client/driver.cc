@@ -152,12 +152,7 @@ void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
   // other threads that are sent below.
   bool asks_for_room = std::exchange(parks_, false);
   for (;;) {
-    // A new timer may be due before the progress thread would look.
-    due_ = work_.deadline();
-    if (due_ < sleeps_until_) {
-      sleeps_until_ = due_;
-      wake();
-    }
+    watch_deadline();
     // The thread that sleeps on the lanes asks the peers to wake it when there is room.
     if (!std::exchange(asks_for_room, false) && work_.waits_for_room() &&
         !policy_.is_left_to_polls()) {
@@ -172,7 +167,16 @@ void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
   }
 }
 
+// A new timer may be due before the progress thread would look.
+void Driver::watch_deadline() {
+  due_ = work_.deadline();
+  if (due_ >= sleeps_until_) return;
+  sleeps_until_ = due_;
+  wake();
+}
+
 void Driver::release_unchanged() VB_NO_THREAD_SAFETY_ANALYSIS {
+  watch_deadline();
   mutex_.unlock();
   handover_.fetch_add(1);
   if (!work_.has_posts() || !mutex_.try_lock()) return;
@@ -215,7 +219,7 @@ bool Driver::poll() {
       } else if (work_.needs_flush() || work_.has_posts()) {
         flush();
       } else {
-        changed = sent || found || due;
+        changed = sent || found;
       }
     } catch (const std::bad_alloc&) {
       leave_rest();

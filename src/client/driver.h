@@ -171,9 +171,9 @@ class Driver {
 
   // Releases the lock.  Work that another thread posted while it was held is done first.
   void release();
-  // Releases the lock after a look that found nothing.  No timer, lane or rest has changed since
-  // the release before, which has dealt with all of them.
+  // Releases the lock after a look that found nothing to send, deliver or finish.
   void release_unchanged();
+  void watch_deadline() VB_REQUIRES(drive_lock);
   void defer() VB_REQUIRES(drive_lock);
   bool is_deferred() const { return deferrals_.load(std::memory_order_relaxed) % 2 == 1; }
   void flush() VB_REQUIRES(drive_lock);

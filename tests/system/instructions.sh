@@ -20,10 +20,10 @@ while read -r link what known; do
   echo "$link $what: $now instructions, were $known"
   [ $((now * 10)) -le $((known * 11)) ] || fail "$link $what: $now instructions, a tenth more than $known"
 done <<'COUNTS'
-lane send 3170
-lane poll 1170
-lane full 380
-udp send 4270
-udp poll 970
-udp full 380
+lane send 2780
+lane poll 790
+lane full 385
+udp send 3750
+udp poll 690
+udp full 385
 COUNTS
