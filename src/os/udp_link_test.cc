@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <set>
 #include <string>
 #include <thread>
@@ -15,8 +16,10 @@
 #include "link/framing.h"
 #include "os/address.h"
 #include "os/clock.h"
+#include "os/multicast.h"
 #include "os/netlink.h"
 #include "os/roce_port.h"
+#include "os/test_link.h"
 #include "os/test_process.h"
 #include "os/udp_options.h"
 #include "wire/headers.h"
@@ -107,6 +110,45 @@ TEST(UdpLink, CarriesASealedPacketWithAddressesTrafficClassAndHopLimit) {
       EXPECT_EQ(received[0].payload_bytes, 100u);
     }
     EXPECT_EQ(sender.counters().packets, 2u);
+  });
+}
+
+// Returns how many UDP packets to the address have left through the link.
+std::size_t packets_on(const Fd& tap, const Gid& destination) {
+  constexpr std::size_t kIpAt = 14, kProtocolAt = kIpAt + 9, kDestinationAt = kIpAt + 16;
+  std::size_t packets = 0;
+  std::array<std::byte, 2048> frame;
+  while (const auto bytes = read_some(tap.get(), frame)) {
+    if (*bytes < kDestinationAt + 4 || frame[kProtocolAt] != std::byte{IPPROTO_UDP}) continue;
+    packets += std::ranges::equal(std::span(frame).subspan(kDestinationAt, 4),
+                                  std::span(destination.bytes).last(4));
+  }
+  return packets;
+}
+
+TEST(UdpLink, MulticastThatIsForThisHostAloneDoesNotLeaveIt) {
+  in_network_namespace([] {
+    const Fd tap = make_link();
+    if (!tap) return;  // this host has no TUN
+    const std::uint32_t interface = ::if_nametoindex(kName);
+    constexpr Gid kGroup = wire::ipv4_gid(0xef010203);
+    Bench bench;
+    ASSERT_TRUE(join_group(bench.port->ipv4(), kGroup, interface).has_value());
+    for (const bool host_alone : {false, true}) {
+      UdpSender sender({.host_alone = host_alone});
+      for (const std::uint8_t traffic_class : {0x00, 0x6a}) {
+        add_packet(bench.burst,
+                   {.source = kSelf,
+                    .destination = kGroup,
+                    .interface = interface,
+                    .source_port = 0xc123,
+                    .traffic_class = traffic_class},
+                   Qpn{0xffffff}, 5, 4);
+        sender.send(bench.burst);
+        EXPECT_EQ(bench.receive_all().size(), 1u);
+        EXPECT_EQ(packets_on(tap, kGroup), host_alone ? 0u : 1u);
+      }
+    }
   });
 }
 

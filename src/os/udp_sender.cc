@@ -81,8 +81,12 @@ std::size_t append(msghdr& header, std::size_t at, int level, int type, const T&
   return at + CMSG_SPACE(sizeof(T));
 }
 
-void write_control(msghdr& header, const link::Address& address, std::size_t segment_bytes) {
+void write_control(msghdr& header, const link::Address& address, std::size_t segment_bytes,
+                   bool host_alone) {
   constexpr link::Address kUsual;
+  // The sockets of such a sender have a hop limit of 0 for multicast, which no control message of
+  // IPv4 can ask for.
+  const bool stays = host_alone && wire::is_multicast(address.destination);
   const int traffic_class = address.traffic_class;
   const int hop_limit = address.hop_limit;
   const bool usual = traffic_class == kUsual.traffic_class && hop_limit == kUsual.hop_limit;
@@ -95,14 +99,14 @@ void write_control(msghdr& header, const link::Address& address, std::size_t seg
     if (!usual) {
       at = append(header, at, IPPROTO_IP, IP_TOS, traffic_class);
       // The kernel refuses a hop limit of 0, with which no packet would reach another host.
-      at = append(header, at, IPPROTO_IP, IP_TTL, std::max(1, hop_limit));
+      if (!stays) at = append(header, at, IPPROTO_IP, IP_TTL, std::max(1, hop_limit));
     }
   } else {
     const in6_pktinfo info{.ipi6_addr = ipv6_of(address.source), .ipi6_ifindex = address.interface};
     at = append(header, at, IPPROTO_IPV6, IPV6_PKTINFO, info);
     if (!usual) {
       at = append(header, at, IPPROTO_IPV6, IPV6_TCLASS, traffic_class);
-      at = append(header, at, IPPROTO_IPV6, IPV6_HOPLIMIT, hop_limit);
+      if (!stays) at = append(header, at, IPPROTO_IPV6, IPV6_HOPLIMIT, hop_limit);
     }
   }
   if (segment_bytes != 0) {
@@ -210,11 +214,11 @@ struct UdpSender::Plan {
   std::array<SocketAddress, kMax> peers;
   std::array<Control, kMax> controls;
 
-  void add(link::Burst& burst, const Entry& entry, std::uint16_t destination_port,
+  void add(link::Burst& burst, const Entry& entry, const Options& options,
            PacketObserver* observer);
 };
 
-void UdpSender::Plan::add(link::Burst& burst, const Entry& entry, std::uint16_t destination_port,
+void UdpSender::Plan::add(link::Burst& burst, const Entry& entry, const Options& options,
                           PacketObserver* observer) {
   const auto packets = burst.packets().subspan(entry.first, entry.packets);
   link::Address other_port;
@@ -233,7 +237,7 @@ void UdpSender::Plan::add(link::Burst& burst, const Entry& entry, std::uint16_t 
   const auto bytes = static_cast<std::size_t>(last.data() + last.size() - head.data());
   vectors[size] = {.iov_base = head.data(), .iov_len = bytes};
   entries[size] = entry;
-  peers[size] = socket_address(address->destination, destination_port, address->interface);
+  peers[size] = socket_address(address->destination, options.destination_port, address->interface);
   messages[size].msg_len = 0;
   msghdr& header = messages[size].msg_hdr;
   header = {};
@@ -242,7 +246,7 @@ void UdpSender::Plan::add(link::Burst& burst, const Entry& entry, std::uint16_t 
   header.msg_iov = &vectors[size];
   header.msg_iovlen = 1;
   header.msg_control = controls[size].bytes.data();
-  write_control(header, *address, entry.packets > 1 ? head.size() : 0);
+  write_control(header, *address, entry.packets > 1 ? head.size() : 0, options.host_alone);
   ++size;
 }
 
@@ -263,7 +267,7 @@ void UdpSender::send(link::Burst& burst) {
                 .packets = static_cast<std::uint16_t>(n),
                 .fd = socket->fd.load(std::memory_order_relaxed),
                 .source_port = socket->port},
-               options_.destination_port, options_.observer);
+               options_, options_.observer);
     } else {
       count_lost(n, EMFILE);
     }
@@ -314,7 +318,7 @@ bool UdpSender::retry_apart(const Plan& plan, std::size_t index, link::Burst& bu
                .packets = 1,
                .fd = batch.fd,
                .source_port = batch.source_port},
-              options_.destination_port, nullptr);
+              options_, nullptr);
   }
   send_plan(apart, burst);
   return true;

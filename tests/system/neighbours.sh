@@ -43,11 +43,12 @@ wait $listener || fail "the second user's server: $(cat "$work/listener")"
 [ "$(state_of verbena)" = all ] || fail "the first user has lost its port"
 verbena run -- timeout 30 rping -c -a 127.0.0.1 -C 5 >"$work/err" 2>&1 || fail "the first user: $(cat "$work/err")"
 
-# When the first user's programs end, the next program of the second user gets the port.
+# When the first user's programs end, the agent of the second user gets the port, once its quiescing QP numbers are free.
 kill $server
 verbena agent stop >/dev/null
 until_true 10 no_agent || fail "the first user's agent is still there"
-[ "$(state_of second)" = all ] || fail "the second user does not get the port: $(second agent status)"
+second_has_port() { [ "$(state_of second)" = all ]; }
+until_true 20 second_has_port || fail "the second user does not get the port: $(second agent status)"
 second agent stop >/dev/null
 second_gone() { second agent status 2>&1 | grep -q "no agent is running"; }
 until_true 10 second_gone || fail "the second user's agent is still there"
