@@ -39,7 +39,7 @@ for link in ${VB_WAKES_LINKS:-lane}; do
   until_true 20 open_port $port || fail "no server: $(cat "$work/server")"
   start run --link $link -- ib_send_lat -x 0 -e -n 10000000 -p $port 127.0.0.1 >"$work/client" 2>&1 &
   client=$!
-  until_true 20 received $server 1000 || fail "no messages over $link: $(tail -3 "$work/server" "$work/client")"
+  until_true 20 received $server 1000 || fail "no messages over $link: $(tail -n 3 "$work/server" "$work/client")"
   # A thread that waits long for a processor loses its role for a while, so the test tries several stretches of
   # messages.
   for attempt in {1..20}; do
