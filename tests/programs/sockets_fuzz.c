@@ -13,6 +13,7 @@
  */
 #define _GNU_SOURCE
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -349,6 +350,20 @@ static void forget_actor(int actor) {
   for (int s = 0; s < kSlots; ++s) model[actor][s] = kNone;
 }
 
+// Ends an actor and waits until the kernel has closed its descriptors.  Only its parent, which may be another actor, can
+// wait for it by waitpid().  Returns its status, or 0 if it is the child of another actor.
+static int end_actor(int actor) {
+  const int process = (int)syscall(SYS_pidfd_open, pids[actor], 0);
+  if (process < 0) die("pidfd_open");
+  order(actor, "quit");
+  struct pollfd one = {process, POLLIN, 0};
+  if (poll(&one, 1, kEndless) != 1) is_over = 1;
+  close(process);
+  int status = 0;
+  waitpid(pids[actor], &status, WNOHANG);
+  return status;
+}
+
 // Returns 1 if a slot of the actor has unread bytes: of any connection, or only of one that has ended.
 static int has_unread(int actor, int only_ended) {
   for (int s = 0; s < kSlots; ++s) {
@@ -400,10 +415,7 @@ static void perform_process(char** w, char* result) {
     ask(to, text, result);
     if (atoi(result) == 0) model[to][t] = model[a][s];
   } else {
-    order(a, "quit");
-    int status = 0;
-    waitpid(pids[a], &status, 0);
-    snprintf(result, kLineMax, "status %d", status);
+    snprintf(result, kLineMax, "status %d", end_actor(a));
     forget_actor(a);
   }
 }
