@@ -53,7 +53,7 @@ void EndLock::lock_again() {
   const std::uint32_t number = own;
   for (int tries = 0;; ++tries) {
     std::uint32_t word = 0;
-    if (word_.compare_exchange_strong(word, own, std::memory_order_acquire)) {
+    if (word_.compare_exchange_strong(word, own, std::memory_order_seq_cst)) {
       taken_ = Taken::kTaken;
       return;
     }
@@ -68,7 +68,7 @@ void EndLock::lock_again() {
     }
     // An owner of 0 with waiters is a lock that has just been given back.
     if (owner == 0 || is_dead(owner)) {
-      if (word_.compare_exchange_strong(word, number | kWaiters, std::memory_order_acquire)) {
+      if (word_.compare_exchange_strong(word, number | kWaiters, std::memory_order_seq_cst)) {
         taken_ = owner == 0 ? Taken::kTaken : Taken::kOwnerDied;
         return;
       }

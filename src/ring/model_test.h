@@ -209,6 +209,10 @@ struct ModelMemory {
     return load_relaxed(word);
   }
   template <class Word>
+  static Word load_seq_cst(const Word& word) {
+    return load_relaxed(word);
+  }
+  template <class Word>
   static void store_relaxed(Word& word, Word value) {
     current->store(&word, sizeof word, value, false);
   }

@@ -16,6 +16,11 @@ struct SharedMemory {
   static Word load_acquire(const Word& word) {
     return std::atomic_ref(const_cast<Word&>(word)).load(std::memory_order_acquire);
   }
+  // All loads of this kind and all read-modify-writes are in one order.
+  template <class Word>
+  static Word load_seq_cst(const Word& word) {
+    return std::atomic_ref(const_cast<Word&>(word)).load(std::memory_order_seq_cst);
+  }
   template <class Word>
   static void store_relaxed(Word& word, Word value) {
     std::atomic_ref(word).store(value, std::memory_order_relaxed);

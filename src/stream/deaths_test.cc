@@ -33,6 +33,11 @@ struct MortalMemory {
     return ring::SharedMemory::load_acquire(word);
   }
   template <class Word>
+  static Word load_seq_cst(const Word& word) {
+    access();
+    return ring::SharedMemory::load_seq_cst(word);
+  }
+  template <class Word>
   static void store_relaxed(Word& word, Word value) {
     access();
     ring::SharedMemory::store_relaxed(word, value);

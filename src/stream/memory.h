@@ -134,7 +134,8 @@ struct Direction {
   // The sender writes the offset at which segment i begins to place i modulo kSegments.
   alignas(64) std::array<std::uint64_t, kSegments> starts;
 
-  // The caller's locks, one for the processes and threads of each end.
+  // The caller's locks, one for the processes and threads of each end.  The first 32 bits of
+  // send_lock are not zero while somebody holds it, and taking it is sequentially consistent.
   alignas(64) std::array<std::byte, kLockBytes> send_lock;
   alignas(64) std::array<std::byte, kLockBytes> receive_lock;
 };
@@ -153,10 +154,14 @@ static_assert(sizeof(Control) <= kControlBytes);
 
 // A ring smaller than 16 KiB gains nothing over TCP; the layer takes smaller ones for tests.  A
 // ring costs memory only where it was written, and an empty ring is filled from its beginning
-// again: so its size can be that of the socket's buffers.  While a direction's ring is empty, the
-// holder of its send lock may give the pages of the ring back to the system.
+// again: so its size can be that of the socket's buffers.  The pages of a ring that is empty for a
+// while can be given back to the system (idle_ring.h).
 inline constexpr std::size_t kRingBytesMin = 16;
 inline constexpr std::size_t kRingBytesMax = std::size_t{1} << 30;
+
+inline const std::uint32_t& send_lock_of(const Direction& direction) {
+  return *reinterpret_cast<const std::uint32_t*>(direction.send_lock.data());
+}
 
 constexpr std::size_t memory_bytes(std::size_t ring_bytes) {
   return kControlBytes + 2 * ring_bytes;
@@ -187,12 +192,12 @@ inline Result<Place> place_of(std::span<std::byte> memory, std::size_t direction
 // Describes a direction for listings.  Any process that maps the memory may ask, without a lock.
 // The numbers are the peers' claims.
 struct Counters {
-  std::uint64_t by_ring = 0;    // bytes, modulo 2^48
-  std::uint64_t by_tcp = 0;     // bytes, from the first one of the connection
-  std::uint64_t unread = 0;     // bytes that lie in the ring
-  std::uint64_t wakes = 0;      // times that bytes went by TCP because no promise stood
-  std::uint64_t overflows = 0;  // times that bytes went by TCP because the ring was full
-  std::uint32_t changes = 0;    // between TCP and ring
+  std::uint64_t by_ring = 0;        // bytes, modulo 2^48
+  std::uint64_t by_tcp = 0;         // bytes, from the first one of the connection
+  std::uint64_t unread = 0;         // bytes that lie in the ring
+  std::uint64_t wakes = 0;          // times that bytes went by TCP because no promise stood
+  std::uint64_t overflows = 0;      // times that bytes went by TCP because the ring was full
+  std::uint32_t changes = 0;        // between TCP and ring
   Reason sender_left = Reason::kNone;
   Reason receiver_left = Reason::kNone;
 };

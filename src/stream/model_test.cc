@@ -15,6 +15,7 @@
 #include <numeric>
 #include <vector>
 
+#include "stream/idle_ring.h"
 #include "stream/receiver.h"
 #include "stream/sender.h"
 
@@ -74,6 +75,7 @@ struct Program {
   std::size_t sender_leaves_at = ~std::size_t{0};    // before the write with this number
   std::size_t receiver_leaves_at = ~std::size_t{0};  // as soon as it can after so many bytes
   bool closes_at_once = false;  // else the sender waits until the reader has all bytes
+  bool gives_back = false;      // the pages of the ring, at moments when the reader finds it empty
 };
 
 template <class Memory>
@@ -99,6 +101,7 @@ class Conversation {
   bool refused() const { return refused_; }
   std::uint64_t by_ring() const { return by_ring_; }
   std::uint64_t by_tcp() const { return by_tcp_; }
+  std::uint64_t given_back() const { return given_back_; }
 
  private:
   struct alignas(64) Bytes : std::array<std::byte, memory_bytes(kRing)> {};
@@ -130,27 +133,37 @@ class Conversation {
   }
   void write(BasicSender<Memory>& sender, std::span<const std::byte> bytes) {
     while (!bytes.empty() && !refused_) {
-      Result<WriteStep> step = sender.write(bytes);
-      if (step.has_value() && step->kind == WriteStep::Kind::kFull) {
-        step = sender.write_by_tcp(bytes.size());
-      }
-      if (!step.has_value()) {
-        refused_ = true;
-        return;
-      }
-      if (step->kind == WriteStep::Kind::kCopied) {
-        if (step->wake) woken_ = true;
-        bytes = bytes.subspan(step->bytes);
-        by_ring_ += step->bytes;
-        continue;
-      }
-      const bool plain = step->kind == WriteStep::Kind::kPlain;
-      const std::size_t n = tcp_.send(plain ? bytes : bytes.first(step->bytes));
-      if (!plain && sender.sent(n)) woken_ = true;
-      by_tcp_ += n;
+      // Only one process sends, so it need not wait for the lock.
+      if (program_.gives_back) Memory::fetch_or(send_lock(), 1U);
+      const std::size_t n = write_step(sender, bytes);
+      if (program_.gives_back) Memory::exchange(send_lock(), 0U);
       bytes = bytes.subspan(n);
-      if (n == 0) wait([&] { return tcp_.writable(); });
+      if (n == 0 && !refused_) wait([&] { return tcp_.writable(); });
     }
+  }
+  std::uint32_t& send_lock() {
+    return const_cast<std::uint32_t&>(send_lock_of(*place_of(*memory_, 0)->direction));
+  }
+  // Returns how many bytes it has written; 0: TCP is full.
+  std::size_t write_step(BasicSender<Memory>& sender, std::span<const std::byte> bytes) {
+    Result<WriteStep> step = sender.write(bytes);
+    if (step.has_value() && step->kind == WriteStep::Kind::kFull) {
+      step = sender.write_by_tcp(bytes.size());
+    }
+    if (!step.has_value()) {
+      refused_ = true;
+      return 0;
+    }
+    if (step->kind == WriteStep::Kind::kCopied) {
+      if (step->wake) woken_ = true;
+      by_ring_ += step->bytes;
+      return step->bytes;
+    }
+    const bool plain = step->kind == WriteStep::Kind::kPlain;
+    const std::size_t n = tcp_.send(plain ? bytes : bytes.first(step->bytes));
+    if (!plain && sender.sent(n)) woken_ = true;
+    by_tcp_ += n;
+    return n;
   }
 
   // Plays a program that reads up to the end.
@@ -196,6 +209,7 @@ class Conversation {
   }
   void read_open(BasicReceiver<Memory>& receiver, const ReadStep& step,
                  std::span<std::byte> buffer) {
+    if (program_.gives_back && current->choose()) return give_back();
     if (program_.wait != Wait::kRecv) {
       const Result<std::size_t> bound = receiver.queued_bound(tcp_.queued());
       refused_ |= !bound.has_value();
@@ -210,6 +224,16 @@ class Conversation {
       // Bytes have come, or the sender has left and wakes nobody by the futex any more.
     }
     sleep_in_kernel(receiver, step, buffer);
+  }
+  // Plays the service, which makes a hole in the ring.
+  void give_back() {
+    const Place place = *place_of(*memory_, 0);
+    BasicIdleRing<Memory> ring(*place.direction);
+    if (!ring.begin()) return;
+    current->fence();
+    std::ranges::fill(place.ring, std::byte{0xee});
+    ++given_back_;
+    ring.end();
   }
   void sleep_in_kernel(BasicReceiver<Memory>& receiver, const ReadStep& step,
                        std::span<std::byte> buffer) {
@@ -263,6 +287,7 @@ class Conversation {
   bool refused_ = false;
   std::uint64_t by_ring_ = 0;
   std::uint64_t by_tcp_ = 0;
+  std::uint64_t given_back_ = 0;
 };
 
 int budget() {
@@ -308,6 +333,31 @@ TEST(StreamModel, TheReceiverGoesBackToTcpWhenTheRingIsEmpty) {
   for (const Wait wait : {Wait::kRecv, Wait::kPoll, Wait::kFutex}) {
     expect_right({.wait = wait, .receiver_leaves_at = 5});
   }
+}
+
+TEST(StreamModel, GivingTheRingsPagesBackLosesNoByteAndNoWake) {
+  for (const Wait wait : {Wait::kRecv, Wait::kPoll, Wait::kFutex}) {
+    Conversation<ModelMemory<>> conversation(
+        {.wait = wait, .writes = {3, 9, 5}, .gives_back = true});
+    conversation.explore(budget() + 1);
+    EXPECT_FALSE(conversation.lost_wake());
+    EXPECT_FALSE(conversation.wrong_bytes());
+    EXPECT_FALSE(conversation.refused());
+    EXPECT_GT(conversation.given_back(), 100U);
+  }
+}
+
+// Hides the sender's lock from who gives the pages back.
+struct LocklessMemory : ModelMemory<> {
+  static std::uint32_t load_seq_cst(const std::uint32_t& lock) { return 0 & load_relaxed(lock); }
+  static std::uint64_t load_seq_cst(const std::uint64_t& word) { return load_relaxed(word); }
+};
+
+TEST(StreamModel, DetectsWrongBytesIfPagesAreGivenBackWhileSomebodySends) {
+  Conversation<LocklessMemory> conversation(
+      {.wait = Wait::kFutex, .writes = {3, 9, 5}, .gives_back = true});
+  conversation.explore(3);
+  EXPECT_TRUE(conversation.wrong_bytes());
 }
 
 // Changes the word's two parts as if they were two words: each side checks the other's part, and

@@ -61,7 +61,8 @@ class BasicSender {
   Result<WriteStep> write(std::span<const std::byte> bytes, Depth depth = Depth::kWhole) {
     VB_CHECK(!bytes.empty());
     if (plain()) return WriteStep{};
-    std::uint64_t word = Memory::load_acquire(d_->state);
+    // The lock was taken before this; see idle_ring.h.
+    std::uint64_t word = Memory::load_seq_cst(d_->state);
     if (!State(word).promised()) return by_tcp(bytes.size(), d_->wakes);
     const std::uint64_t tail = State(word).tail();
     const std::size_t used = VB_TRY(used_of(tail));

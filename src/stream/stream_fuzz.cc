@@ -8,6 +8,7 @@
 #include <span>
 
 #include "sim/fuzz_input.h"
+#include "stream/idle_ring.h"
 #include "stream/receiver.h"
 #include "stream/sender.h"
 
@@ -101,6 +102,9 @@ class Ends {
       case 3: (void)sender_.recover(); break;
       case 4: (void)sender_.leave(Reason::kOther); break;
       case 5: (void)counters_of(place_.direction); break;
+      case 6:
+        if (IdleRing ring(place_.direction); ring.begin()) ring.end();
+        break;
       default: sender_.start(input.take<std::uint64_t>());
     }
   }

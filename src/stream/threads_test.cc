@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "stream/idle_ring.h"
 #include "stream/receiver.h"
 #include "stream/sender.h"
 #include "stream/test_bytes.h"
@@ -59,6 +61,11 @@ struct Shared {
   Tcp tcp;
 };
 
+std::atomic_ref<std::uint32_t> send_lock(Shared& shared) {
+  return std::atomic_ref(
+      const_cast<std::uint32_t&>(send_lock_of(*place_of(shared.memory, 0)->direction)));
+}
+
 void write_all(Shared& shared, std::uint64_t seed) {
   Random random(seed);
   Sender sender(*place_of(shared.memory, 0));
@@ -67,13 +74,15 @@ void write_all(Shared& shared, std::uint64_t seed) {
   for (std::uint64_t sent = 0; sent < kBytes;) {
     bytes.resize(std::min(1 + random.below(3000), kBytes - sent));
     for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = byte_at(sent + i);
+    send_lock(shared).exchange(1);
     WriteStep step = *sender.write(bytes);
     if (step.kind == WriteStep::Kind::kFull) step = *sender.write_by_tcp(bytes.size());
     if (step.kind == WriteStep::Kind::kTcp) {
       step.bytes = shared.tcp.send(std::span(bytes).first(step.bytes));
       sender.sent(step.bytes);
-      if (step.bytes == 0) shared.tcp.wait_writable();
     }
+    send_lock(shared).store(0);
+    if (step.bytes == 0) shared.tcp.wait_writable();
     sent += step.bytes;
     // A reader that finds nothing for a while sleeps.
     if (random.below(50) == 0) std::this_thread::yield();
@@ -117,6 +126,28 @@ TEST(StreamThreads, TwoThreadsExchangeAllBytesAndWakeEachOther) {
   const Counters counters = counters_of(*place_of(shared->memory, 0)->direction);
   EXPECT_EQ(counters.by_ring + counters.by_tcp, kBytes);
   EXPECT_EQ(counters.unread, 0U);
+}
+
+TEST(StreamThreads, AThirdThreadGivesTheRingsPagesBackMeanwhile) {
+  auto shared = std::make_unique<Shared>();
+  std::atomic<bool> done = false;
+  std::thread writer([&] { write_all(*shared, 3); });
+  std::thread service([&] {
+    const Place place = *place_of(shared->memory, 0);
+    IdleRing ring(*place.direction);
+    while (!done.load()) {
+      if (!ring.begin()) continue;
+      std::ranges::fill(place.ring, std::byte{0xee});
+      ring.end();
+      std::this_thread::yield();
+    }
+  });
+  EXPECT_TRUE(read_all(*shared, 4));
+  writer.join();
+  done.store(true);
+  service.join();
+  const Counters counters = counters_of(*place_of(shared->memory, 0)->direction);
+  EXPECT_EQ(counters.by_ring + counters.by_tcp, kBytes);
 }
 
 }  // namespace

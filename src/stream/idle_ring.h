@@ -1,0 +1,54 @@
+#pragma once
+
+#include "stream/memory.h"
+
+// Keeps a direction's empty ring out of use, so that the caller can give its pages back to the
+// system (a hole in the file, which reads as zeroes).  Only the socket service does that: it has
+// the descriptor of each memory, and both ends trust it.
+//
+//   if (ring.begin()) { punch a hole; ring.end(); }
+//
+// It acts as one more receiver that sleeps: begin() withdraws the promise, so nothing enters the
+// ring, and end() gives it back.  Bytes go by TCP meanwhile, as for any receiver that sleeps.
+//
+// A sender copies its bytes before it publishes them.  If the promise was withdrawn and given back
+// in between, its compare and exchange would succeed, and publish a hole.  But a sender holds its
+// lock from before it reads the state.  So begin() looks at the lock after it has withdrawn, and a
+// sender reads the state after it has locked: one of the two sees the other.
+//
+// A process that dies between begin() and end() leaves the direction on TCP.
+namespace verbena::stream {
+
+template <class Memory = ring::SharedMemory>
+class BasicIdleRing {
+ public:
+  explicit BasicIdleRing(Direction& direction) : d_(direction) {}
+
+  // Returns how many bytes have entered the ring so far, modulo 2^48.
+  std::uint64_t position() const { return State(Memory::load_acquire(d_.state)).tail(); }
+
+  // Returns false if bytes lie in the ring, or if somebody sends at this moment.  If true, call
+  // end() soon.
+  bool begin() {
+    std::uint64_t word = Memory::load_acquire(d_.state);
+    const State state(word);
+    if (state.tail() != (Memory::load_acquire(d_.head) & kOffsetMask)) return false;
+    if (state.sleepers() == State::kSleepersMask) return false;
+    if (!Memory::compare_exchange(d_.state, word, word + 1)) return false;
+    if (Memory::load_seq_cst(send_lock_of(d_)) == 0) return true;
+    end();
+    return false;
+  }
+  void end() {
+    std::uint64_t word = Memory::load_relaxed(d_.state);
+    while (State(word).sleepers() != 0 && !Memory::compare_exchange(d_.state, word, word - 1)) {
+    }
+  }
+
+ private:
+  Direction& d_;
+};
+
+using IdleRing = BasicIdleRing<>;
+
+}  // namespace verbena::stream
