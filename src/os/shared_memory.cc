@@ -24,13 +24,8 @@ Result<Fd> create_memfd(const char* name) {
   return take_fd(fd, "cannot make a memfd");
 }
 
-}  // namespace
-
-Mapping::~Mapping() {
-  if (address_ != nullptr) ::munmap(address_, bytes_);
-}
-
-Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes, Writers writers) {
+Result<SharedMemory> create(const char* name, std::size_t bytes, std::size_t mapped_bytes,
+                            Writers writers) {
   // Check first: beyond the limit, ftruncate() would fail and also raise SIGXFSZ.
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
@@ -43,13 +38,43 @@ Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes, W
   if (::fcntl(fd.get(), F_ADD_SEALS, kSizeSeals) != 0) {
     return system_error(errno, "cannot seal a memfd");
   }
-  Mapping mapping = VB_TRY(map_shared(fd.get(), bytes, bytes, true));
+  Mapping mapping = VB_TRY(map_part(fd.get(), mapped_bytes, true));
   // The creator's own mapping stays writable.
   if (writers == Writers::kCreator) (void)::fcntl(fd.get(), F_ADD_SEALS, kFutureWriteSeal);
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SEAL) != 0) {
     return system_error(errno, "cannot seal a memfd");
   }
   return SharedMemory{.fd = std::move(fd), .mapping = std::move(mapping)};
+}
+
+}  // namespace
+
+Mapping::~Mapping() {
+  if (address_ != nullptr) ::munmap(address_, bytes_);
+}
+
+Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes, Writers writers) {
+  return create(name, bytes, bytes, writers);
+}
+
+Result<SharedMemory> create_partly_mapped_memory(const char* name, std::size_t bytes,
+                                                 std::size_t mapped_bytes) {
+  return create(name, bytes, mapped_bytes, Writers::kEverybody);
+}
+
+std::size_t resident_bytes(const Fd& memory) {
+  constexpr std::size_t kBlockBytes = 512;  // of st_blocks, whatever the file system's are
+  struct stat status {};
+  if (::fstat(memory.get(), &status) != 0) return 0;
+  return static_cast<std::size_t>(status.st_blocks) * kBlockBytes;
+}
+
+Result<void> give_pages_back(const Fd& memory, std::size_t offset, std::size_t bytes) {
+  if (::fallocate(memory.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
+    return system_error(errno, "cannot give pages of a memfd back");
+  }
+  return {};
 }
 
 Result<Mapping> map_private(std::size_t bytes) {
@@ -75,6 +100,10 @@ Result<Mapping> map_shared(int fd, std::size_t bytes_min, std::size_t bytes_max,
   if (bytes == 0 || bytes < bytes_min || bytes > bytes_max) {
     return fail(Errc::kMalformed, "shared memory of a wrong size");
   }
+  return map_part(fd, bytes, writable);
+}
+
+Result<Mapping> map_part(int fd, std::size_t bytes, bool writable) {
   const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
   void* address = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
   if (address == MAP_FAILED) return system_error(errno, "cannot map shared memory");

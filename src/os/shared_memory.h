@@ -34,8 +34,7 @@ class Mapping {
 
  private:
   friend Result<Mapping> map_private(std::size_t bytes);
-  friend Result<Mapping> map_shared(int fd, std::size_t bytes_min, std::size_t bytes_max,
-                                    bool writable);
+  friend Result<Mapping> map_part(int fd, std::size_t bytes, bool writable);
   Mapping(std::byte* address, std::size_t bytes) : address_(address), bytes_(bytes) {}
 
   std::byte* address_ = nullptr;
@@ -55,11 +54,25 @@ enum class Writers : bool { kEverybody, kCreator };
 Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes,
                                           Writers writers = Writers::kEverybody);
 
+// Does the same, but maps only the first `mapped_bytes` here, a multiple of the page size.
+Result<SharedMemory> create_partly_mapped_memory(const char* name, std::size_t bytes,
+                                                 std::size_t mapped_bytes);
+
+// Returns how many bytes of a memfd occupy memory; 0 if the kernel does not say.
+std::size_t resident_bytes(const Fd& memory);
+
+// Gives the pages in a part of a memfd back to the system.  The part reads as zeroes from then on,
+// in all processes that map it.  `offset` and `bytes` are multiples of the page size.
+Result<void> give_pages_back(const Fd& memory, std::size_t offset, std::size_t bytes);
+
 // Maps zeroed memory of this process alone, for use when create_shared_memory() fails.
 Result<Mapping> map_private(std::size_t bytes);
 
 // Maps all of a descriptor that somebody sent.  kMalformed: the descriptor is not a memfd, its size
 // is not sealed, or its size is not between bytes_min and bytes_max.
 Result<Mapping> map_shared(int fd, std::size_t bytes_min, std::size_t bytes_max, bool writable);
+
+// Maps the first `bytes` of a descriptor that this process has made.
+Result<Mapping> map_part(int fd, std::size_t bytes, bool writable);
 
 }  // namespace verbena::os
