@@ -68,7 +68,7 @@ void Service::on_listener() {
   for (std::size_t i = 0; i < kAcceptsPerTurn && listener_; ++i) {
     auto channel = listener_->accept();
     if (!channel) {
-      if (os::would_block(channel.error())) return;
+      if (os::would_block(channel.error())) break;
       // Probably there are no descriptors left.  Pause, or the loop would spin on the connection.
       log_.line(fmt::format("accept: {}", std::strerror(channel.error().detail)));
       listening_.read(false);
@@ -262,10 +262,13 @@ void Service::act(const broker::Broker::Look& output) {
   broker_.looked(output.cookie, found && found->cookie == output.cookie && found->held, os::now());
 }
 
+bool Service::is_needed() const {
+  return std::ranges::any_of(sessions_,
+                             [](const auto& s) { return s.second->role != Session::Role::kTool; });
+}
+
 void Service::update_idle() {
-  const bool needed = std::ranges::any_of(
-      sessions_, [](const auto& s) { return s.second->role != Session::Role::kTool; });
-  if (needed) {
+  if (is_needed()) {
     served_ = true;
     idle_timer_.cancel();
   } else if (idle_timer_.deadline() == kNever) {
@@ -275,7 +278,7 @@ void Service::update_idle() {
 
 void Service::on_idle() {
   on_listener();  // accept connections that have just come
-  if (idle_timer_.deadline() != kNever) stop("nobody needs it");
+  if (!is_needed()) stop("nobody needs it");
 }
 
 void Service::stop(const char* why) {

@@ -77,6 +77,7 @@ class Service final : public Session::Owner {
   void act(const broker::Broker::Release& output);
   void act(const broker::Broker::Look& output);
 
+  bool is_needed() const;
   void update_idle();
   void on_idle();
   void on_hello_timer();
