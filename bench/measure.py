@@ -117,6 +117,12 @@ def memory_kib(pid):
     return found["Pss"], found["Rss"]
 
 
+def page_tables_kib(pid):
+    """Returns the memory of the process's page tables, which PSS has not, in KiB."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmPTE:"))
+
+
 class Holder:
     """Runs a program that prints "holding ..." and waits for a line, or for the end of its input."""
 

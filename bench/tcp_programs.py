@@ -1,5 +1,6 @@
 """Measures TCP programs under `verbena run --sockets`, beside the same programs over TCP."""
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -79,10 +80,42 @@ def nginx(bench, ours, seconds, size, *options):
     return found(said, r"Requests/sec:\s*([\d.]+)")
 
 
+def idle_connections(bench):
+    """Measures idle connections whose rings were used: both programs, and the socket service if there is one."""
+    count = bench.times(10_000)
+    ours, tables, theirs = [], [], []
+    for _ in range(bench.rounds):
+        for has_ring, figures in ((True, ours), (False, theirs)):
+            command = command_of(bench, has_ring, bench.program("idle_sockets"), str(count), "100000")
+            with measure.Holder(command, env=bench.ours | {"VERBENA_SOCKETS_RING_IDLE": "1"}) as held:
+                words = held.words()
+                pids = [int(words[3]), int(words[5])]
+                if has_ring:
+                    measure.until_true("the rings to be given back", lambda: is_given_back(bench), 60)
+                    pids.append(service_of(bench)["pid"])
+                    tables.append(sum(map(measure.page_tables_kib, pids)) / 1024)
+                figures.append(sum(measure.memory_kib(pid)[0] for pid in pids) / 1024)
+    what = f"{count:,} idle TCP connections that have moved 100 KB each way"
+    yield Row("Memory", f"{what}: programs and service", "MiB PSS", ours, "TCP", theirs)
+    yield Row("Memory", f"{what}: their page tables", "MiB", tables)
+
+
+def service_of(bench):
+    said = output_of([str(bench.prefix / "bin/verbena"), "sockets", "stat", "--json"], env=bench.ours)
+    return json.loads(said)["service"]
+
+
+def is_given_back(bench):
+    """Only the first page of each connection is left, which has no bytes of the programs."""
+    service = service_of(bench)
+    return service["resident_bytes"] == service["pairs"] * 4096
+
+
 def tcp_programs(bench):
     if bench.sanitized:
         print("TCP programs are not measured under a sanitizer")
         return
+    yield from idle_connections(bench)
     group = "TCP programs, under run --sockets"
     seconds = bench.times(3)
     for programs, what, unit, run, *arguments in (

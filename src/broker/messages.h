@@ -27,8 +27,8 @@ enum class Type : std::uint32_t {
   kReport = 2,
   kForget = 3,
   // The command line tool sends these to the service; the comments name the replies.
-  kList = 16,  // Row for each end that is known, then EndOfRows
-  kStop = 17,  // the end of the connection
+  kList = 16,   // Row for each end that is known, then EndOfRows
+  kStop = 17,   // the end of the connection
   // The service sends these.
   kWelcome = 32,
   kPair = 33,
@@ -145,10 +145,12 @@ struct EndOfRows {
   std::uint64_t pairs_now = 0;
   std::uint64_t pairs_made = 0;
   std::uint64_t reports = 0;
-  std::uint64_t claims_refused = 0;  // no socket of this host fits the report
-  std::uint64_t limits_met = 0;      // reports without effect because of a limit
-  std::uint64_t memory_bytes = 0;    // of all pairs that live
-  Traffic total{};                   // of all pairs in both directions, also of those that ended
+  std::uint64_t claims_refused = 0;    // no socket of this host fits the report
+  std::uint64_t limits_met = 0;        // reports without effect because of a limit
+  std::uint64_t memory_bytes = 0;      // of all pairs that live, at most
+  std::uint64_t resident_bytes = 0;    // of them, how much they occupy now
+  std::uint64_t given_back_bytes = 0;  // pages of idle rings, so far
+  Traffic total{};                     // of all pairs in both directions, also of those that ended
 };
 
 // Lies in memory that a program shares with the service.  It spares the program a system call to

@@ -60,6 +60,8 @@ Json totals_json(const broker::EndOfRows& totals) {
           {"claims_refused", totals.claims_refused},
           {"limits_met", totals.limits_met},
           {"memory_bytes", totals.memory_bytes},
+          {"resident_bytes", totals.resident_bytes},
+          {"given_back_bytes", totals.given_back_bytes},
           {"total", traffic_json(totals.total)}};
 }
 
@@ -137,6 +139,8 @@ void add(SocketListing& sum, SocketListing one) {
   sum.totals.claims_refused += one.totals.claims_refused;
   sum.totals.limits_met += one.totals.limits_met;
   sum.totals.memory_bytes += one.totals.memory_bytes;
+  sum.totals.resident_bytes += one.totals.resident_bytes;
+  sum.totals.given_back_bytes += one.totals.given_back_bytes;
   add(sum.totals.total, one.totals.total);
 }
 
@@ -212,7 +216,9 @@ std::string socket_totals_as_text(const SocketListing& listing) {
   add("ends reported", t.reports);
   add("claims refused", t.claims_refused);
   add("limits met", t.limits_met);
-  add("bytes of memory", t.memory_bytes);
+  add("bytes of memory", t.resident_bytes);
+  add("bytes of memory at most", t.memory_bytes);
+  add("bytes of idle rings given back", t.given_back_bytes);
   return table_text(rows) + fmt::format("socket service: pid {}\n", t.pid);
 }
 

@@ -28,6 +28,7 @@ constexpr Duration kClaimTimeout = std::chrono::seconds(5);
 struct Arguments {
   int ready_fd = -1;
   double idle_seconds = 10;
+  double ring_idle_seconds = 5;
   std::string log{};
 };
 
@@ -41,6 +42,8 @@ int run(const Arguments& arguments) {
   Service::Options options{.build = VB_BUILD_ID};
   options.idle =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(arguments.idle_seconds));
+  options.ring_idle = std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(arguments.ring_idle_seconds));
   agent::Log log;
   if (!arguments.log.empty()) {
     auto opened = agent::Log::open(arguments.log);
@@ -81,6 +84,11 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
           ->check(CLI::Range(0.0, 1e6))
           ->capture_default_str(),
       "VERBENA_IDLE");
+  or_variable(app.add_option("--ring-idle", arguments.ring_idle_seconds,
+                             "Seconds without a byte until the memory of a ring is given back")
+                  ->check(CLI::Range(0.001, 1e6))
+                  ->capture_default_str(),
+              "VERBENA_SOCKETS_RING_IDLE");
   or_variable(app.add_option("--log", arguments.log, "File to append a log to"),
               "VERBENA_SOCKETS_LOG");
   CLI11_PARSE(app, argc, argv);

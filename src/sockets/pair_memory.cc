@@ -1,8 +1,10 @@
 #include "sockets/pair_memory.h"
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
-#include "stream/memory.h"
+#include "stream/idle_ring.h"
 
 namespace verbena::sockets {
 namespace {
@@ -15,22 +17,40 @@ bool went_back(stream::Reason left) {
 }  // namespace
 
 Result<PairMemory> PairMemory::create(std::size_t ring_bytes) {
-  return PairMemory(
-      VB_TRY(os::create_shared_memory("verbena-stream", stream::memory_bytes(ring_bytes))));
+  return PairMemory(VB_TRY(os::create_partly_mapped_memory(
+                        "verbena-stream", stream::memory_bytes(ring_bytes), stream::kControlBytes)),
+                    ring_bytes);
 }
 
-bool PairMemory::is_large() const { return bytes() > stream::memory_bytes(kRingBytes); }
-
 broker::Traffic PairMemory::traffic(std::uint32_t side) const {
-  const auto place = stream::place_of(memory_.mapping.bytes(), side);
-  if (!place) return {};
-  const stream::Counters counters = stream::counters_of(*place->direction);
+  const stream::Counters counters = this->counters(side);
   const auto left = went_back(counters.sender_left) ? counters.sender_left : counters.receiver_left;
   return {.by_ring = counters.by_ring,
           .by_tcp = counters.by_tcp,
           .wakes = counters.wakes,
           .times_back = went_back(left) ? 1U : 0U,
           .reason_back = went_back(left) ? static_cast<std::uint32_t>(left) : 0};
+}
+
+PairMemory::Look PairMemory::look_for_idle_rings() {
+  Look look;
+  std::array<bool, 2> is_idle{};
+  for (const std::uint32_t side : {0U, 1U}) {
+    const std::uint64_t position = stream::IdleRing(direction(side)).position();
+    is_idle[side] = std::exchange(seen_[side], position) == position;
+    if (!is_idle[side]) ++look.moved;
+  }
+  const std::size_t before = resident_bytes();
+  if (before <= stream::kControlBytes) return look;
+  for (const std::uint32_t side : {0U, 1U}) {
+    stream::IdleRing ring(direction(side));
+    if (!is_idle[side] || !ring.begin()) continue;
+    (void)os::give_pages_back(memory_.fd, stream::kControlBytes + side * ring_bytes_, ring_bytes_)
+        .has_value();  // without it the pages stay, as long as the connection does
+    ring.end();
+  }
+  look.given_back_bytes = before - std::min(before, resident_bytes());
+  return look;
 }
 
 }  // namespace verbena::sockets

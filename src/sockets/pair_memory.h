@@ -1,16 +1,20 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/error.h"
 #include "broker/messages.h"
 #include "os/shared_memory.h"
+#include "stream/memory.h"
 
 namespace verbena::sockets {
 
-// Owns the service's mapping of the memory through which the two ends of a connection exchange
-// bytes (stream/memory.h).  The service only makes it and reads its counters.
+// Owns the descriptor of the memory through which the two ends of a connection exchange bytes
+// (stream/memory.h).  The service makes it, reads its counters, and gives the pages of idle rings
+// back to the system.  It maps only the first page, which has no bytes of the connection.
 class PairMemory {
  public:
   // The size of each direction's ring.  Pages cost memory when they are written.
@@ -22,16 +26,35 @@ class PairMemory {
 
   static Result<PairMemory> create(std::size_t ring_bytes);
 
-  int fd() const { return memory_.fd.get(); }
-  std::size_t bytes() const { return memory_.mapping.bytes().size(); }
-  bool is_large() const;
+  const os::Fd& fd() const { return memory_.fd; }
+  std::size_t bytes() const { return stream::memory_bytes(ring_bytes_); }
+  // Returns how much memory it occupies now.
+  std::size_t resident_bytes() const { return os::resident_bytes(memory_.fd); }
+  bool is_large() const { return ring_bytes_ > kRingBytes; }
   // Returns what the end of this side (0 or 1) has sent.  The numbers are the programs' claims.
   broker::Traffic traffic(std::uint32_t side) const;
+  stream::Counters counters(std::uint32_t side) const {
+    return stream::counters_of(direction(side));
+  }
+
+  struct Look {
+    std::uint32_t moved = 0;           // rings that bytes have entered since the last look
+    std::size_t given_back_bytes = 0;  // of pages that are the system's now
+  };
+  // Gives back the pages of each ring that is empty and that no bytes have entered since the last
+  // look.  Call it from time to time.
+  Look look_for_idle_rings();
 
  private:
-  explicit PairMemory(os::SharedMemory memory) : memory_(std::move(memory)) {}
+  PairMemory(os::SharedMemory memory, std::size_t ring_bytes)
+      : memory_(std::move(memory)), ring_bytes_(ring_bytes) {}
+  stream::Direction& direction(std::uint32_t side) const {
+    return reinterpret_cast<stream::Control*>(memory_.mapping.bytes().data())->directions[side];
+  }
 
   os::SharedMemory memory_;
+  std::size_t ring_bytes_;
+  std::array<std::uint64_t, 2> seen_{};  // IdleRing::position() of each ring at the last look
 };
 
 }  // namespace verbena::sockets

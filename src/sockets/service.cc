@@ -41,6 +41,7 @@ void add(broker::Traffic& sum, const broker::Traffic& one) {
 Service::Service(asio::io_context& loop, os::UnixListener listener, Options options, agent::Log log)
     : loop_(loop),
       options_(std::move(options)),
+      ring_pause_(options_.ring_idle),
       log_(std::move(log)),
       tcp_(open_table()),
       listener_(std::move(listener)),
@@ -50,6 +51,7 @@ Service::Service(asio::io_context& loop, os::UnixListener listener, Options opti
                     broker_.on_timer(os::now());
                     pump();
                   }),
+      ring_timer_(loop, [this] { on_ring_timer(); }),
       idle_timer_(loop, [this] { on_idle(); }),
       accept_timer_(loop, [this] { listening_.read(true); }),
       hello_timer_(loop, [this] { on_hello_timer(); }),
@@ -203,10 +205,12 @@ void Service::list(Session& tool) {
                          .pairs_made = broker_.counters().pairs_made,
                          .reports = broker_.counters().reports,
                          .claims_refused = claims_refused_,
-                         .limits_met = broker_.counters().limits_met};
+                         .limits_met = broker_.counters().limits_met,
+                         .given_back_bytes = given_back_bytes_};
   last.total = ended_traffic_;
   for (const auto& [id, memory] : memory_) {
     last.memory_bytes += memory.bytes();
+    last.resident_bytes += memory.resident_bytes();
     for (const std::uint32_t side : {0U, 1U}) add(last.total, memory.traffic(side));
   }
   tool.send(last);
@@ -237,6 +241,8 @@ void Service::act(const broker::Broker::MemoryWanted& output) {
   if (made) {
     large_rings_ += memory->is_large() ? 1 : 0;
     memory_.emplace(output.pair, std::move(*memory));
+    ring_pause_ = options_.ring_idle;
+    ring_timer_.at(std::min(ring_timer_.deadline(), os::now() + ring_pause_));
   }
   broker_.memory_made(output.pair, made);
 }
@@ -245,7 +251,7 @@ void Service::act(const broker::Broker::Hand& output) {
   const auto session = sessions_.find(output.program);
   const auto memory = memory_.find(output.pair);
   if (session == sessions_.end() || memory == memory_.end()) return;
-  session->second->send(output.message, memory->second.fd());
+  session->second->send(output.message, memory->second.fd().get());
 }
 
 void Service::act(const broker::Broker::Release& output) {
@@ -260,6 +266,25 @@ void Service::act(const broker::Broker::Look& output) {
   const auto found =
       tcp_.find(table_name(output.connection.local), table_name(output.connection.peer));
   broker_.looked(output.cookie, found && found->cookie == output.cookie && found->held, os::now());
+}
+
+// Looks at some connections, and goes on after other work.  While none of them moves bytes, the
+// looks become rare.
+void Service::on_ring_timer() {
+  auto next = memory_.upper_bound(last_ring_looked_at_);
+  for (std::size_t i = 0; i < kRingsPerTurn && next != memory_.end(); ++i, ++next) {
+    const PairMemory::Look look = next->second.look_for_idle_rings();
+    rings_moved_ += look.moved;
+    given_back_bytes_ += look.given_back_bytes;
+    last_ring_looked_at_ = next->first;
+  }
+  if (next != memory_.end()) return ring_timer_.at(os::now());
+  last_ring_looked_at_ = 0;
+  if (memory_.empty()) return;
+  ring_pause_ = std::exchange(rings_moved_, 0) > 0
+                    ? options_.ring_idle
+                    : std::min(2 * ring_pause_, kRingPausesMax * options_.ring_idle);
+  ring_timer_.at(os::now() + ring_pause_);
 }
 
 bool Service::is_needed() const {

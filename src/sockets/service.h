@@ -42,12 +42,18 @@ class Service final : public Session::Owner {
   static constexpr std::size_t kAcceptsPerTurn = 64;
   static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
   static constexpr Duration kHelloTimeout = std::chrono::seconds(5);
+  // Idle rings are looked for in so many connections before other work is done.
+  static constexpr std::size_t kRingsPerTurn = 64;
+  // While no connection moves bytes, the pause between looks grows to so many times the first one.
+  static constexpr int kRingPausesMax = 12;
   // The service waits at least this long for the first program, which may be slow.
   static constexpr Duration kFirstIdleMin = std::chrono::seconds(2);
 
   struct Options {
     std::string build{};
     Duration idle = std::chrono::seconds(10);
+    // A ring is idle if no byte enters it for so long.
+    Duration ring_idle = std::chrono::seconds(5);
   };
 
   // Throws std::runtime_error if the kernel's table of sockets cannot be asked.
@@ -77,6 +83,7 @@ class Service final : public Session::Owner {
   void act(const broker::Broker::Release& output);
   void act(const broker::Broker::Look& output);
 
+  void on_ring_timer();
   bool is_needed() const;
   void update_idle();
   void on_idle();
@@ -85,16 +92,21 @@ class Service final : public Session::Owner {
 
   asio::io_context& loop_;
   Options options_;
+  Duration ring_pause_;
   agent::Log log_;
   os::TcpTable tcp_;
   broker::Broker broker_{};
   std::map<broker::PairId, PairMemory> memory_{};
   std::size_t large_rings_ = 0;  // of memory_
+  broker::PairId last_ring_looked_at_ = 0;
+  std::uint64_t rings_moved_ = 0;  // since the first connection of these looks
+  std::uint64_t given_back_bytes_ = 0;
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};
   std::optional<os::UnixListener> listener_;
   asio::signal_set signals_;
   agent::Watch listening_{};
   agent::Timer look_timer_;
+  agent::Timer ring_timer_;
   agent::Timer idle_timer_;
   agent::Timer accept_timer_;
   agent::Timer hello_timer_;

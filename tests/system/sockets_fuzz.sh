@@ -6,6 +6,8 @@
 # has no timeout of its own, because scripts/soak runs many sequences.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
+# The pages of rings are given back as soon as these are empty for a moment, so that this happens between many calls.
+export VERBENA_SOCKETS_RING_IDLE=0.001
 first=${VB_SEED:-1} sequences=${VB_SEQUENCES:-300}
 
 cat >"$work/compare.py" <<'PY'

@@ -1,0 +1,100 @@
+#include "sockets/pair_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "stream/receiver.h"
+#include "stream/sender.h"
+
+namespace verbena::sockets {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+// Plays both programs of a connection.
+class PairMemoryTest : public testing::Test {
+ protected:
+  PairMemoryTest() {
+    for (std::size_t i = 0; i < 2; ++i) {
+      sender(i).start(0);
+      receiver(i).start(0, 0);
+    }
+  }
+  stream::Place place(std::size_t side) const { return *stream::place_of(programs_.bytes(), side); }
+  stream::Sender sender(std::size_t side) const { return stream::Sender(place(side)); }
+  stream::Receiver receiver(std::size_t side) const { return stream::Receiver(place(side)); }
+
+  void write(std::size_t side, std::size_t bytes) {
+    const std::vector<std::byte> text(bytes, std::byte{'x'});
+    for (std::size_t n = 0; n < bytes;) {
+      n += sender(side).write(std::span(text).subspan(n))->bytes;
+    }
+  }
+  // Returns true if all of them are what was written.
+  bool read(std::size_t side, std::size_t bytes) {
+    std::vector<std::byte> text(bytes);
+    for (std::size_t n = 0; n < bytes;) n += receiver(side).read(std::span(text).subspan(n))->bytes;
+    return text == std::vector<std::byte>(bytes, std::byte{'x'});
+  }
+
+  PairMemory memory_ = *PairMemory::create(PairMemory::kRingBytes);
+  os::Mapping programs_ =
+      *os::map_shared(memory_.fd().get(), memory_.bytes(), memory_.bytes(), true);
+};
+
+TEST_F(PairMemoryTest, AnIdleRingKeepsNoPages) {
+  write(0, 300'000);
+  ASSERT_TRUE(read(0, 300'000));
+  EXPECT_GT(memory_.resident_bytes(), 300'000U);
+  EXPECT_EQ(memory_.look_for_idle_rings().moved, 1U);
+  EXPECT_GT(memory_.resident_bytes(), 300'000U);
+  const auto look = memory_.look_for_idle_rings();
+  EXPECT_EQ(look.moved, 0U);
+  EXPECT_GE(look.given_back_bytes, 300'000U);
+  EXPECT_EQ(memory_.resident_bytes(), kPage);
+  EXPECT_EQ(memory_.look_for_idle_rings().given_back_bytes, 0U);
+}
+
+TEST_F(PairMemoryTest, ARingIsUsedAgainAfterItsPagesWereGivenBack) {
+  for (int i = 0; i < 3; ++i) {
+    write(1, 50'000);
+    ASSERT_TRUE(read(1, 50'000)) << i;
+    memory_.look_for_idle_rings();
+    EXPECT_GE(memory_.look_for_idle_rings().given_back_bytes, 50'000U) << i;
+  }
+}
+
+TEST_F(PairMemoryTest, ARingWithUnreadBytesKeepsThem) {
+  write(0, 50'000);
+  ASSERT_TRUE(read(0, 20'000));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(memory_.look_for_idle_rings().given_back_bytes, 0U);
+  EXPECT_TRUE(read(0, 30'000));
+  EXPECT_GE(memory_.look_for_idle_rings().given_back_bytes, 50'000U);
+}
+
+TEST_F(PairMemoryTest, ARingInUseKeepsItsPages) {
+  for (int i = 0; i < 5; ++i) {
+    write(0, 5'000);
+    ASSERT_TRUE(read(0, 5'000));
+    EXPECT_EQ(memory_.look_for_idle_rings().given_back_bytes, 0U);
+  }
+}
+
+TEST_F(PairMemoryTest, APageThatWasWrittenForNothingIsGivenBack) {
+  place(0).ring[5] = std::byte{1};  // as by a sender whose receiver has withdrawn the promise
+  EXPECT_EQ(memory_.look_for_idle_rings().given_back_bytes, kPage);
+}
+
+TEST_F(PairMemoryTest, TheDirectionsAreGivenBackOneByOne) {
+  write(0, 9'000);
+  ASSERT_TRUE(read(0, 9'000));
+  write(1, 9'000);
+  memory_.look_for_idle_rings();
+  EXPECT_EQ(memory_.look_for_idle_rings().given_back_bytes, 3 * kPage);
+  EXPECT_TRUE(read(1, 9'000));
+}
+
+}  // namespace
+}  // namespace verbena::sockets

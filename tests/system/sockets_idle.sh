@@ -1,0 +1,42 @@
+#!/bin/bash
+# ctest: TIMEOUT 120 PLAIN
+# The rings of idle connections cost no memory: the socket service gives their pages back, and later bytes are right.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need python3
+count=800 bytes=150000
+[ "$(ulimit -Hn)" = unlimited ] || [ "$(ulimit -Hn)" -ge 2048 ] || skip "too few file descriptors are allowed here"
+ulimit -Sn "$(ulimit -Hn)"
+export VERBENA_SOCKETS_RING_IDLE=0.3
+
+service() { verbena sockets stat --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"][sys.argv[1]])' "$1"; }
+# kib PID...: prints the memory of processes, each shared page once.
+kib() {
+  python3 - "$@" <<'PY'
+import pathlib, sys
+rollups = (pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() for pid in sys.argv[1:])
+print(sum(int(line.split()[1]) for lines in rollups for line in lines if line.startswith("Pss:")))
+PY
+}
+holding() { [ "$(grep -c '^holding' "$work/out")" -eq "$1" ]; }
+# Only the first page of each connection is left: it has no bytes of the program.
+only_first_pages() { [ "$(service resident_bytes)" -eq $((count * 4096)) ]; }
+
+mkfifo "$work/in"
+start run --sockets -- "$VB_PREFIX/bench/idle_sockets" $count $bytes <"$work/in" >"$work/out" 2>&1 &
+program=$!
+exec {to}>"$work/in"
+for round in 1 2 3; do
+  until_true 60 holding $round || fail "round $round: $(cat "$work/out")"
+  [ "$(service pairs)" -eq $count ] || fail "not all connections have a ring: $(verbena sockets stat)"
+  until_true 20 only_first_pages || fail "round $round: memory is left: $(verbena sockets stat)"
+  read -r _ _ _ client _ server < <(tail -1 "$work/out")
+  left=$(kib "$client" "$server" "$(service pid)")
+  # Each connection has its page and what the service knows of it; the rest is of the three programs.
+  [ "$left" -lt $((count * 8 + 16384)) ] || fail "round $round: $left KiB are left of $count connections"
+  echo "round $round: $left KiB, $(service given_back_bytes) bytes given back so far"
+  tell "$to"
+done
+# Each connection has used a page for each direction in each round.
+[ "$(service given_back_bytes)" -ge $((3 * count * 2 * 4096)) ] || fail "little was given back: $(verbena sockets stat)"
+exec {to}>&-
+wait $program || fail "the program: exit code $?, $(cat "$work/out")"
