@@ -157,6 +157,64 @@ PY
 verbena run --sockets -- timeout 60 python3 "$work/burst.py" "$VB_PREFIX/bin/verbena" >"$work/client" 2>&1 ||
   fail "many connections at once: $(cat "$work/client")"
 
+# ---- the first 16 connections have rings of 8 MiB, and the next one has 1 MiB; each is filled if the reader takes nothing
+cat >"$work/large.py" <<'PY'
+import json, socket, subprocess, sys, time
+
+MIB = 1 << 20
+listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+
+def asked(what):
+    return json.loads(subprocess.run([sys.argv[1], "sockets", what, "--json"], capture_output=True, check=True).stdout)
+
+def pair():
+    """Returns both ends of a connection when the sending one uses its ring."""
+    here = socket.create_connection(listener.getsockname())
+    there = listener.accept()[0]
+    for i in range(5000):
+        for one, other in ((here, there), (there, here)):
+            one.sendall(b"x" * 500)
+            assert other.recv(500, socket.MSG_WAITALL) == b"x" * 500
+        if i % 10 == 9 and by_ring(here) > 0:
+            return here, there
+        time.sleep(0.001)
+    raise AssertionError("no ring")
+
+def by_ring(end):
+    name = "%s:%d" % end.getsockname()
+    return next((row["out"]["by_ring"] for row in asked("ls")["sockets"] if row["local"] == name), 0)
+
+def room(end):
+    """Returns how many bytes the ring of an end takes while nobody reads."""
+    before = by_ring(end)
+    end.setblocking(False)
+    try:
+        while True:
+            end.send(b"y" * 65536)
+    except BlockingIOError:
+        return by_ring(end) - before
+
+first = asked("stat")["service"]["memory_bytes"]
+assert first == 0, first
+pairs = [pair() for _ in range(17)]
+assert room(pairs[0][0]) == 8 * MIB
+assert room(pairs[15][0]) == 8 * MIB
+assert room(pairs[16][0]) == MIB
+assert asked("stat")["service"]["memory_bytes"] == 16 * (4096 + 16 * MIB) + 4096 + 2 * MIB
+for end in pairs.pop(0):
+    end.close()
+for _ in range(1000):  # the service learns of it
+    if asked("stat")["service"]["pairs"] == 16:
+        break
+    time.sleep(0.01)
+pairs.append(pair())
+assert room(pairs[-1][0]) == 8 * MIB, "a large ring that has become free is not used again"
+PY
+no_pairs() { [ "$(total pairs)" -eq 0 ]; }
+until_true 20 no_pairs || fail "rings of ended programs are left: $(verbena sockets ls)"
+verbena run --sockets -- timeout 60 python3 "$work/large.py" "$VB_PREFIX/bin/verbena" >"$work/client" 2>&1 ||
+  fail "the sizes of rings: $(cat "$work/client")"
+
 # ---- TCP holds back no bytes (TCP_CORK, MSG_MORE) that precede bytes in the ring, so what epoll reports can be read
 cat >"$work/cork.py" <<'PY'
 import os, select, socket, threading, time

@@ -1,0 +1,140 @@
+#!/bin/bash
+# ctest: TIMEOUT 120 PLAIN
+# Calls whose results need care beside the ring have the results that they have by TCP.  Each case was a fault once.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need python3
+
+cat >"$work/calls.py" <<'PY'
+import ctypes, errno, fcntl, os, select, signal, socket, struct, termios, threading, time
+
+listener = socket.create_server(("127.0.0.1", 0))
+libc = ctypes.CDLL(None, use_errno=True)
+libc.fdopen.restype = ctypes.c_void_p
+libc.fclose.argtypes = [ctypes.c_void_p]
+signal.alarm(60)  # a call that loops ends the test
+
+def pair():
+    """Returns both ends of a connection that has changed over, if it can."""
+    here = socket.create_connection(listener.getsockname())
+    there = listener.accept()[0]
+    for i in range(30):
+        for one, other in ((here, there), (there, here)):
+            one.sendall(b"%500d" % i)
+            assert other.recv(500, socket.MSG_WAITALL) == b"%500d" % i
+        time.sleep(0.001)
+    return here, there
+
+def until_it_sleeps(thread):
+    recv_calls = {"x86_64": ("45", "47"), "aarch64": ("207", "212")}[os.uname().machine]
+    while True:
+        with open(f"/proc/self/task/{thread.native_id}/syscall") as file:
+            if file.read().split()[0] in recv_calls:
+                return
+
+def sleeper(call):
+    """Starts a thread that makes the call, and returns when it sleeps in the kernel."""
+    result = []
+    thread = threading.Thread(target=lambda: result.append(call()))
+    thread.start()
+    until_it_sleeps(thread)
+    def end():
+        thread.join()
+        return result[0]
+    return end
+
+def error_of(call):
+    try:
+        return call()
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+def wait_all_fills_the_parts_and_no_more():
+    here, there = pair()
+    room = bytearray(64)
+    view = memoryview(room)
+    end = sleeper(lambda: there.recvmsg_into([view[0:10], view[16:36]], 0, socket.MSG_WAITALL)[0])
+    here.sendall(b"a" * 15)  # wakes the reader within the second part
+    until_read(there)
+    here.sendall(b"b" * 20)
+    print(end(), bytes(room), there.recv(100))
+
+def until_read(end):
+    while struct.unpack("i", fcntl.ioctl(end, termios.FIONREAD, b"\0" * 4))[0] > 0:
+        time.sleep(0.001)
+
+def urgent_data_stands_between_other_bytes():
+    here, there = pair()
+    here.sendall(b"before")
+    print(there.recv(100))
+    here.sendall(b"more")
+    here.send(b"!", socket.MSG_OOB)
+    here.sendall(b"after")
+    poll = select.poll()
+    poll.register(there, select.POLLPRI)
+    assert poll.poll(5000)
+    print(there.recv(100), there.recv(1, socket.MSG_OOB), there.recv(100), end=" ")
+    here.sendall(b"last")
+    print(there.recv(100))
+
+def fclose_ends_the_use_of_the_descriptor():
+    here, there = pair()
+    number = there.detach()
+    assert libc.fclose(libc.fdopen(number, b"r+")) == 0
+    read_end, write_end = os.pipe()
+    ends = {read_end: "read", write_end: "write"}
+    os.write(write_end, b"by the pipe")
+    print(ends.get(number), os.read(read_end, 100), here.recv(100))
+    os.close(read_end)
+    os.close(write_end)
+
+def messages_have_no_names_and_no_control_data():
+    here, there = pair()
+    here.sendall(b"one")
+    data, control, flags, name = there.recvmsg(100, 200)
+    print(data, control, flags, name)
+    here.sendall(b"two")
+    print(there.recvfrom(100))
+
+def recvmmsg_tells_the_length_of_each_message():
+    here, there = pair()
+    here.sendall(b"123456789")
+    rooms = [ctypes.create_string_buffer(5) for _ in range(3)]
+    parts = [(ctypes.c_size_t * 2)(ctypes.addressof(room), 5) for room in rooms]
+    messages = b"".join(struct.pack("PI4xPNPNi4xI4x", 0, 77, ctypes.addressof(part), 1, 0, 0, 0, 99) for part in parts)
+    array = ctypes.create_string_buffer(messages, len(messages))
+    got = libc.recvmmsg(there.fileno(), array, 3, socket.MSG_DONTWAIT, None)
+    each = len(messages) // 3
+    print(got, [struct.unpack_from("I", array, i * each + each - 8)[0] for i in range(got)], [room.raw for room in rooms])
+
+def nothing_is_sent_after_shutdown():
+    here, there = pair()
+    here.shutdown(socket.SHUT_WR)
+    print(error_of(lambda: here.send(b"x")), there.recv(100))
+    here, there = pair()
+    there.shutdown(socket.SHUT_RDWR)
+    print(here.recv(100), error_of(lambda: here.send(b"x")), end=" ")
+    poll = select.poll()
+    poll.register(here, 0)
+    assert poll.poll(5000)  # the reset has come
+    print(error_of(lambda: here.send(b"x")))
+
+def dprintf_keeps_the_order():
+    here, there = pair()
+    here.sendall(b"first ")
+    assert libc.dprintf(here.fileno(), b"second ") == 7
+    here.sendall(b"third")
+    print(there.recv(18, socket.MSG_WAITALL))
+
+signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+for case in (wait_all_fills_the_parts_and_no_more, urgent_data_stands_between_other_bytes,
+             fclose_ends_the_use_of_the_descriptor, messages_have_no_names_and_no_control_data,
+             recvmmsg_tells_the_length_of_each_message, nothing_is_sent_after_shutdown, dprintf_keeps_the_order):
+    print(case.__name__, end=": ")
+    case()
+PY
+timeout 80 python3 "$work/calls.py" >"$work/by_tcp" 2>&1 || fail "by TCP: $(cat "$work/by_tcp")"
+verbena run --sockets -- timeout 80 python3 "$work/calls.py" >"$work/by_ring" 2>&1 || fail "by the ring: $(cat "$work/by_ring")"
+diff "$work/by_tcp" "$work/by_ring" || fail "results differ from those by TCP"
+by_ring=$(verbena sockets stat --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"]["total"]["by_ring"])')
+[ "$by_ring" -gt 50000 ] || fail "only $by_ring bytes went by the ring"
+cat "$work/by_ring"
