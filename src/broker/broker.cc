@@ -142,15 +142,33 @@ std::optional<Broker::Output> Broker::poll() {
 std::vector<Broker::End> Broker::ends() const {
   std::vector<End> all;
   all.reserve(ends_.size());
-  for (const auto& [cookie, socket] : ends_) {
-    End end{.cookie = cookie,
-            .connection = socket.connection,
-            .pair = socket.pair,
-            .side = socket.side};
-    for (const auto& [program, number] : socket.holders) end.holders.push_back(program);
-    all.push_back(std::move(end));
-  }
+  for (const auto& [cookie, socket] : ends_) all.push_back(describe(cookie, socket));
   return all;
+}
+
+std::optional<Broker::End> Broker::end(std::uint64_t cookie) const {
+  const auto found = ends_.find(cookie);
+  if (found == ends_.end()) return std::nullopt;
+  return describe(cookie, found->second);
+}
+
+Broker::End Broker::describe(std::uint64_t cookie, const Socket& socket) {
+  End end{
+      .cookie = cookie, .connection = socket.connection, .pair = socket.pair, .side = socket.side};
+  for (const auto& [program, number] : socket.holders) end.holders.push_back(program);
+  return end;
+}
+
+std::vector<std::uint64_t> Broker::cookies_of_pair(PairId pair) const {
+  const auto found = pairs_.find(pair);
+  if (found == pairs_.end()) return {};
+  return {found->second.cookies.begin(), found->second.cookies.end()};
+}
+
+std::vector<std::uint64_t> Broker::cookies_of_program(ProgramId program) const {
+  const auto found = held_.find(program);
+  if (found == held_.end()) return {};
+  return {found->second.begin(), found->second.end()};
 }
 
 }  // namespace verbena::broker

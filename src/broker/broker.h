@@ -94,6 +94,10 @@ class Broker {
   std::optional<Output> poll();
 
   std::vector<End> ends() const;
+  std::optional<End> end(std::uint64_t cookie) const;
+  // Returns the ends of a pair in the order of their sides; nothing if there is no such pair.
+  std::vector<std::uint64_t> cookies_of_pair(PairId pair) const;
+  std::vector<std::uint64_t> cookies_of_program(ProgramId program) const;
   std::size_t pairs() const { return pairs_.size(); }
   const Counters& counters() const { return counters_; }
   bool idle() const { return ends_.empty(); }
@@ -111,6 +115,7 @@ class Broker {
     Memory memory = Memory::kWanted;
   };
 
+  static End describe(std::uint64_t cookie, const Socket& socket);
   void introduce(std::uint64_t cookie, std::uint64_t peer);
   void hand(ProgramId program, std::uint32_t number, std::uint64_t cookie, const Socket& socket);
   void remove_holder(ProgramId program, std::uint64_t cookie, Time now);

@@ -29,11 +29,13 @@ enum class Type : std::uint32_t {
   // The command line tool sends these to the service; the comments name the replies.
   kList = 16,   // Row for each end that is known, then EndOfRows
   kStop = 17,   // the end of the connection
+  kTrace = 18,  // Event for all that happens, until the tool closes
   // The service sends these.
   kWelcome = 32,
   kPair = 33,
   kRow = 34,
   kEndOfRows = 35,
+  kEvent = 36,
 };
 
 inline constexpr std::size_t kBuildBytes = 72;
@@ -95,7 +97,7 @@ struct Report {
 // Reports that the sender does not hold the socket any more, or will not use a ring for it.
 struct Forget {
   Type type = Type::kForget;
-  std::uint32_t reserved = 0;
+  std::uint32_t reason = 0;  // why it stays on TCP, a code of the stream; 0: it is closed
   std::uint64_t cookie = 0;
 };
 
@@ -116,11 +118,16 @@ struct Stop {
   Type type = Type::kStop;
 };
 
+struct Trace {
+  Type type = Type::kTrace;
+};
+
 // Counts the bytes of one direction of a stream, and how it changed between ring and TCP.
 struct Traffic {
   std::uint64_t by_ring = 0;      // bytes
   std::uint64_t by_tcp = 0;       // bytes, since the two ends were introduced
   std::uint64_t wakes = 0;        // times that the writer had to wake the reader
+  std::uint64_t overflows = 0;    // times that bytes went by TCP because the ring was full
   std::uint64_t times_back = 0;   // times that the direction went from the ring to TCP
   std::uint32_t reason_back = 0;  // the last reason, a code of the stream
   std::uint32_t reserved = 0;
@@ -151,6 +158,41 @@ struct EndOfRows {
   std::uint64_t resident_bytes = 0;    // of them, how much they occupy now
   std::uint64_t given_back_bytes = 0;  // pages of idle rings, so far
   Traffic total{};                     // of all pairs in both directions, also of those that ended
+};
+
+// Says what an event is.  Ends and programs are those that Event names.
+enum class What : std::uint32_t {
+  kOffered = 1,        // the program has reported its end
+  kAlone = 2,          // the peer's program has not reported its end for a while
+  kRefused = 3,        // the report fits no socket of this host
+  kLimit = 4,          // there is no ring because of a limit
+  kIntroduced = 5,     // both ends have got the memory
+  kChangedOver = 6,    // the program looks at the ring with each call
+  kRing = 7,           // its first byte in the ring is that at `offset`
+  kSendsByTcp = 8,     // for ever, from the byte at `offset` on, because of `reason`
+  kReadsFromTcp = 9,   // for ever, because of `reason`
+  kStaysOnTcp = 10,    // the program has taken its report back, because of `reason`
+  kClosed = 11,        // by this program; `out` is what its end has sent
+  kProgramEnded = 12,  // or has replaced itself by exec
+};
+
+// Tells a tool what has become of one end of a connection.
+struct Event {
+  Type type = Type::kEvent;
+  What what = What::kOffered;
+  std::uint64_t wall_ns = 0;  // since 1970; when the service saw it
+  std::uint64_t cookie = 0;
+  Connection connection{};
+  std::uint32_t pid = 0;  // who did it; 0: nobody holds the end now
+  std::array<char, kNameBytes> program{};
+  std::uint32_t peer_pid = 0;  // of one process at the other end; 0: not known
+  std::array<char, kNameBytes> peer_program{};
+  std::uint64_t offset = 0;      // in the stream, from the connection's first byte on
+  std::uint32_t reason = 0;      // a code of the stream
+  std::uint32_t is_earlier = 0;  // it had happened before the trace began
+  std::uint32_t paired = 0;      // kClosed, kProgramEnded: `out` is there
+  std::uint32_t reserved = 0;
+  Traffic out{};
 };
 
 // Lies in memory that a program shares with the service.  It spares the program a system call to

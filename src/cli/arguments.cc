@@ -58,6 +58,8 @@ struct Grammar {
   CLI::App* sockets_ls = sockets->add_subcommand("ls", "List each end of each connection");
   CLI::App* sockets_stat =
       sockets->add_subcommand("stat", "Print the totals, also of ended connections");
+  CLI::App* sockets_trace =
+      sockets->add_subcommand("trace", "Print what becomes of connections, as it happens");
   Command command{};
 
   Grammar() {
@@ -143,6 +145,14 @@ struct Grammar {
     for (CLI::App* one : {sockets_ls, sockets_stat}) {
       one->add_flag("--json", command.sockets.json, "Print JSON");
     }
+    sockets_trace->add_flag("--json", command.trace.json, "Print a JSON object for each event");
+    sockets_trace->add_option("PID", command.trace.pids, "Only connections of these processes")
+        ->check(CLI::PositiveNumber);
+    sockets_trace->footer(
+        "Says which ends are offered to the socket service and introduced to each other, from\n"
+        "which byte on they send by the ring, when and why they go back to TCP, and what they\n"
+        "have sent when they end. Connections that carry little and end soon are not offered.\n"
+        "Waits for a service if there is none. Runs until it is interrupted.");
     sockets->footer(
         "WAY is 'ring' if bytes can go through shared memory and TCP, or 'tcp' if they go only\n"
         "through TCP, for example while the peer is not known. Never starts the service.");
@@ -491,6 +501,8 @@ std::expected<Command, Message> parse(const Words& given) {
   } else if (g.sockets_ls->parsed() || g.sockets_stat->parsed()) {
     g.command.kind = Command::Kind::kSockets;
     g.command.sockets.totals = g.sockets_stat->parsed();
+  } else if (g.sockets_trace->parsed()) {
+    g.command.kind = Command::Kind::kSocketsTrace;
   } else if (g.sockets->parsed()) {
     return no_command(*g.sockets, "sockets");
   } else {

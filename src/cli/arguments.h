@@ -9,6 +9,7 @@
 #include "cli/run.h"
 #include "cli/sa.h"
 #include "cli/sockets.h"
+#include "cli/sockets_trace.h"
 
 namespace verbena::cli {
 
@@ -22,11 +23,13 @@ struct Command {
     kAgentStart,
     kAgentStop,
     kSockets,
+    kSocketsTrace,
     kFabric
   } kind{};
   RunOptions run{};
   SaOptions sa{};
   SocketsOptions sockets{};
+  TraceOptions trace{};
   FabricOptions fabric{};
   bool json = false;
   bool all_users = false;

@@ -81,12 +81,20 @@ TEST(Arguments, SocketsAreListedOrCounted) {
   EXPECT_FALSE(parse({"sockets", "ls"})->sockets.totals);
   EXPECT_TRUE(parse({"sockets", "stat", "--json"})->sockets.totals);
   EXPECT_TRUE(parse({"sockets", "stat", "--json"})->sockets.json);
-  EXPECT_EQ(said({"sockets"}),
-            "2 verbena sockets: no command given; there are ls and stat; see 'verbena sockets "
-            "--help'");
-  EXPECT_EQ(said({"sockets", "top"}),
-            "2 verbena sockets: there is no command 'top'; there are ls and stat; see 'verbena "
-            "sockets --help'");
+  EXPECT_EQ(parse({"sockets", "trace"})->kind, Command::Kind::kSocketsTrace);
+  EXPECT_TRUE(parse({"sockets", "trace", "--json"})->trace.json);
+  EXPECT_EQ(parse({"sockets", "trace", "12", "34"})->trace.pids,
+            (std::vector<std::uint32_t>{12, 34}));
+  EXPECT_FALSE(parse({"sockets", "trace", "0"}));
+  EXPECT_FALSE(parse({"sockets", "trace", "redis"}));
+  EXPECT_EQ(
+      said({"sockets"}),
+      "2 verbena sockets: no command given; there are ls, stat and trace; see 'verbena sockets "
+      "--help'");
+  EXPECT_EQ(
+      said({"sockets", "top"}),
+      "2 verbena sockets: there is no command 'top'; there are ls, stat and trace; see 'verbena "
+      "sockets --help'");
 }
 
 TEST(Arguments, FabricsHaveCommandsOfTheirOwn) {

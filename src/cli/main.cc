@@ -11,6 +11,7 @@
 #include "cli/run.h"
 #include "cli/sa.h"
 #include "cli/sockets.h"
+#include "cli/sockets_trace.h"
 
 namespace {
 
@@ -37,6 +38,7 @@ int run_command(int argc, char** argv) {
     case Command::Kind::kAgentStop: return agent_stop();
     case Command::Kind::kFabric: return fabric(command->fabric);
     case Command::Kind::kSockets: return sockets(command->sockets);
+    case Command::Kind::kSocketsTrace: return trace_sockets(command->trace);
   }
   return kExitUsage;
 }

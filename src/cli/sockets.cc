@@ -1,6 +1,5 @@
 #include "cli/sockets.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <optional>
 
 #include "base/printable.h"
+#include "cli/socket_services.h"
 #include "cli/text.h"
 #include "os/agent_name.h"
 #include "os/clock.h"
@@ -29,16 +29,6 @@ constexpr const char* kNoService =
     "no socket service is running (one starts with the first program under "
     "'verbena run --sockets')";
 
-std::string name_text(const broker::SocketName& name) {
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  constexpr std::array<std::uint8_t, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  const bool v4 = std::equal(kMapped.begin(), kMapped.end(), name.address.begin());
-  const std::uint8_t* address = name.address.data() + (v4 ? kMapped.size() : 0);
-  ::inet_ntop(v4 ? AF_INET : AF_INET6, address, text.data(), text.size());
-  return v4 ? fmt::format("{}:{}", text.data(), name.port)
-            : fmt::format("[{}]:{}", text.data(), name.port);
-}
-
 std::string program_of(const broker::Row& row) {
   return printable_name(std::string(broker::text_of(row.program)));
 }
@@ -49,6 +39,7 @@ Json traffic_json(const broker::Traffic& traffic) {
   return {{"by_ring", traffic.by_ring},
           {"by_tcp", traffic.by_tcp},
           {"wakes", traffic.wakes},
+          {"overflows", traffic.overflows},
           {"times_back", traffic.times_back}};
 }
 
@@ -67,38 +58,6 @@ Json totals_json(const broker::EndOfRows& totals) {
 
 std::string json_text(const Json& json) {
   return json.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
-}
-
-// Connects to the service of that name and says Hello.  Returns nothing if there is none.
-Answer<std::optional<os::UnixChannel>> find_service(const std::string& name, Time deadline) {
-  auto channel = os::UnixChannel::connect(name, deadline);
-  if (!channel && channel.error().code == Errc::kUnreachable) return std::nullopt;
-  if (!channel) {
-    return std::unexpected(
-        fmt::format("cannot reach the socket service: {}", channel.error().context));
-  }
-  constexpr uid_t kRoot = 0;
-  if (!channel->check_peer_uid(::geteuid()) && !channel->check_peer_uid(kRoot)) {
-    return std::unexpected(
-        fmt::format("the name '{}' is held by {}", name, os::name_holder(*channel)));
-  }
-  const broker::Hello hello{.build = broker::text_field<broker::kBuildBytes>(VB_BUILD_ID),
-                            .pid = static_cast<std::uint32_t>(::getpid()),
-                            .is_tool = 1,
-                            .program = broker::text_field<broker::kNameBytes>("verbena")};
-  std::array<std::byte, broker::kMessageBytesMax> buffer;
-  std::vector<os::Fd> fds;
-  if (!channel->send(broker::bytes_of(hello), {}, deadline)) return std::nullopt;
-  const auto bytes = channel->receive(buffer, fds, deadline);
-  if (!bytes && bytes.error().code == Errc::kTimedOut) {
-    return std::unexpected("the socket service does not answer");
-  }
-  if (!bytes || *bytes == 0) return std::nullopt;  // it was about to end
-  const auto welcome = broker::decode<broker::Welcome>(std::span(buffer).first(*bytes));
-  if (!welcome || welcome->refused != 0) {
-    return std::unexpected("the socket service is of another build");
-  }
-  return std::optional(std::move(*channel));
 }
 
 Answer<SocketListing> take_socket_listing(os::UnixChannel& service, Time deadline) {
@@ -127,6 +86,7 @@ void add(broker::Traffic& sum, const broker::Traffic& one) {
   sum.by_ring += one.by_ring;
   sum.by_tcp += one.by_tcp;
   sum.wakes += one.wakes;
+  sum.overflows += one.overflows;
   sum.times_back += one.times_back;
 }
 
@@ -144,20 +104,11 @@ void add(SocketListing& sum, SocketListing one) {
   add(sum.totals.total, one.totals.total);
 }
 
-// Returns the names of the services that this user's programs may use.
-std::vector<std::string> service_names() {
-  std::vector<std::string> names{os::socket_service_name()};
-  if (std::string root = os::root_socket_service_name(); root != names[0]) {
-    names.push_back(std::move(root));
-  }
-  return names;
-}
-
 // Lists the sockets of all services; nothing if there is none.
 Answer<std::optional<SocketListing>> list_sockets(Time deadline) {
   std::optional<SocketListing> all;
-  for (const std::string& name : service_names()) {
-    auto service = find_service(name, deadline);
+  for (const std::string& name : socket_service_names()) {
+    auto service = find_socket_service(name, deadline);
     if (!service) return std::unexpected(service.error());
     if (!*service) continue;
     auto listing = take_socket_listing(**service, deadline);
@@ -178,7 +129,7 @@ std::string sockets_as_text(const SocketListing& listing) {
                                               "OUT-TCP", "IN-RING", "IN-TCP", "WAKES", "BACK"}};
   for (const broker::Row& row : listing.rows) {
     rows.push_back({program_of(row), row.pid == 0 ? "-" : std::to_string(row.pid), way_of(row),
-                    name_text(row.connection.local), name_text(row.connection.peer),
+                    socket_name_text(row.connection.local), socket_name_text(row.connection.peer),
                     std::to_string(row.out.by_ring), std::to_string(row.out.by_tcp),
                     std::to_string(row.in.by_ring), std::to_string(row.in.by_tcp),
                     std::to_string(row.out.wakes), std::to_string(row.out.times_back)});
@@ -193,8 +144,8 @@ std::string sockets_as_json(const SocketListing& listing) {
                     {"pid", row.pid},
                     {"processes", row.holders},
                     {"way", way_of(row)},
-                    {"local", name_text(row.connection.local)},
-                    {"peer", name_text(row.connection.peer)},
+                    {"local", socket_name_text(row.connection.local)},
+                    {"peer", socket_name_text(row.connection.peer)},
                     {"out", traffic_json(row.out)},
                     {"in", traffic_json(row.in)}});
   }
@@ -212,6 +163,7 @@ std::string socket_totals_as_text(const SocketListing& listing) {
   add("bytes by ring", t.total.by_ring);
   add("bytes by TCP", t.total.by_tcp);
   add("wakes", t.total.wakes);
+  add("times that a ring was full", t.total.overflows);
   add("times back on TCP", t.total.times_back);
   add("ends reported", t.reports);
   add("claims refused", t.claims_refused);
@@ -246,8 +198,8 @@ int sockets(const SocketsOptions& options) {
 
 Answer<void> start_socket_service(const std::string& library_directory) {
   const Time deadline = os::now() + kTimeout;
-  for (const std::string& name : service_names()) {
-    const auto found = find_service(name, deadline);
+  for (const std::string& name : socket_service_names()) {
+    const auto found = find_socket_service(name, deadline);
     if (found && *found) return {};
     // Root's service may be of another build.
     if (!found && name == os::socket_service_name()) return std::unexpected(found.error());

@@ -51,7 +51,7 @@ Left leave_incoming(Socket& socket, stream::Reason reason) {
 }
 
 // Returns true if the connection has changed over; else it never will.
-bool is_switched_or_stays(Socket& socket) {
+bool is_switched_or_stays(Socket& socket, stream::Reason reason) {
   socket.counts.load()->stays_on_tcp.store(true);
   for (;;) {
     auto state = socket.state.load();
@@ -59,7 +59,7 @@ bool is_switched_or_stays(Socket& socket) {
     if (state == Socket::State::kPlain) return false;
     if (state == Socket::State::kBusy) continue;
     if (!socket.state.compare_exchange_weak(state, Socket::State::kPlain)) continue;
-    if (state == Socket::State::kOffered) service_link::forget(socket);
+    if (state == Socket::State::kOffered) service_link::forget(socket, reason);
     return false;
   }
 }
@@ -71,7 +71,7 @@ bool stay_on_tcp(int fd, Socket& socket, stream::Reason reason) {
   bool is_plain = true;
   if (socket.must_switch.load(std::memory_order_relaxed)) {
     required::fail(fd, socket, reason);
-  } else if (is_switched_or_stays(socket)) {
+  } else if (is_switched_or_stays(socket, reason)) {
     const bool is_whole = leave_outgoing(fd, socket, reason);
     const Left incoming = leave_incoming(socket, reason);
     if (!is_whole || incoming == Left::kBroken) reset(fd);

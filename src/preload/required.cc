@@ -159,7 +159,7 @@ void fail(int fd, Socket& socket, stream::Reason reason) {
     say(text_of(reason), fd);
     leaving::reset(fd);
     if (before == Socket::State::kOffered || before == Socket::State::kSwitched) {
-      service_link::forget(socket);
+      service_link::forget(socket, reason);
     }
   }
   errno = error;

@@ -399,11 +399,11 @@ void wait(Duration time) {
   next().ppoll(&one, 1, &limit, nullptr);  // a negative descriptor has no events
 }
 
-void forget(Socket& socket) {
+void forget(Socket& socket, stream::Reason reason) {
   const Hold hold;
   const int fd = hold ? connection() : -1;
   if (fd >= 0 && socket.service.load() == link.number.load()) {
-    send(fd, broker::Forget{.cookie = socket.cookie});
+    send(fd, broker::Forget{.reason = static_cast<std::uint32_t>(reason), .cookie = socket.cookie});
   }
 }
 

@@ -49,8 +49,8 @@ struct Memory {
 // most a second.
 std::optional<Memory> ask(int fd, Socket& socket);
 
-// Tells the service that this process does not want a ring for the socket any more.
-void forget(Socket& socket);
+// Tells the service that this process has closed the socket, or that the socket stays on TCP.
+void forget(Socket& socket, stream::Reason reason = stream::Reason::kNone);
 
 // Ends the connection, and makes no other one in this process or its children.
 void retire();

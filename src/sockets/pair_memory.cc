@@ -28,6 +28,7 @@ broker::Traffic PairMemory::traffic(std::uint32_t side) const {
   return {.by_ring = counters.by_ring,
           .by_tcp = counters.by_tcp,
           .wakes = counters.wakes,
+          .overflows = counters.overflows,
           .times_back = went_back(left) ? 1U : 0U,
           .reason_back = went_back(left) ? static_cast<std::uint32_t>(left) : 0};
 }

@@ -32,6 +32,7 @@ void add(broker::Traffic& sum, const broker::Traffic& one) {
   sum.by_ring += one.by_ring;
   sum.by_tcp += one.by_tcp;
   sum.wakes += one.wakes;
+  sum.overflows += one.overflows;
   sum.times_back += one.times_back;
   if (one.reason_back != 0) sum.reason_back = one.reason_back;
 }
@@ -52,6 +53,7 @@ Service::Service(asio::io_context& loop, os::UnixListener listener, Options opti
                     pump();
                   }),
       ring_timer_(loop, [this] { on_ring_timer(); }),
+      trace_timer_(loop, [this] { on_trace_timer(); }),
       idle_timer_(loop, [this] { on_idle(); }),
       accept_timer_(loop, [this] { listening_.read(true); }),
       hello_timer_(loop, [this] { on_hello_timer(); }),
@@ -151,14 +153,22 @@ void Service::hello(Session& session, std::span<const std::byte> message, std::v
 
 void Service::serve_program(Session& session, std::span<const std::byte> message) {
   if (const auto report = broker::decode<broker::Report>(message)) {
-    if (is_true(session, *report)) return broker_.report(session.id(), *report);
+    if (is_true(session, *report)) return take_report(session, *report);
     ++claims_refused_;
+    tracing_.refused(session, *report);
   } else if (const auto forget = broker::decode<broker::Forget>(message)) {
+    tracing_.forgotten(session, *forget);
     broker_.forget(session.id(), *forget, os::now());
   } else {
     log_.line(fmt::format("{} (pid {}) sent what is no message", session.program, session.pid));
     session.finish();
   }
+}
+
+void Service::take_report(const Session& session, const broker::Report& report) {
+  const std::uint64_t limits_met = broker_.counters().limits_met;
+  broker_.report(session.id(), report);
+  tracing_.offered(session, report, broker_.counters().limits_met == limits_met);
 }
 
 bool Service::is_true(const Session& session, const broker::Report& report) {
@@ -169,6 +179,10 @@ bool Service::is_true(const Session& session, const broker::Report& report) {
 
 void Service::serve_tool(Session& session, std::span<const std::byte> message) {
   if (broker::decode<broker::List>(message)) return list(session);
+  if (broker::decode<broker::Trace>(message)) {
+    tracing_.add(session, may_all(session));
+    return trace_timer_.at(tracing_.deadline());
+  }
   if (may_all(session) && broker::decode<broker::Stop>(message))
     return stop("told to by the command line");
   session.finish();
@@ -218,6 +232,8 @@ void Service::list(Session& tool) {
 
 void Service::ended(Session& session) {
   const std::uint64_t id = session.id();
+  tracing_.ended(session);
+  tracing_.remove(id);
   broker_.gone(id, os::now());
   sessions_.erase(id);
   pump();
@@ -245,6 +261,7 @@ void Service::act(const broker::Broker::MemoryWanted& output) {
     ring_timer_.at(std::min(ring_timer_.deadline(), os::now() + ring_pause_));
   }
   broker_.memory_made(output.pair, made);
+  tracing_.introduced(output.pair, made);
 }
 
 void Service::act(const broker::Broker::Hand& output) {
@@ -260,6 +277,7 @@ void Service::act(const broker::Broker::Release& output) {
   for (const std::uint32_t side : {0U, 1U}) add(ended_traffic_, memory->second.traffic(side));
   large_rings_ -= memory->second.is_large() ? 1 : 0;
   memory_.erase(memory);
+  tracing_.released(output.pair);
 }
 
 void Service::act(const broker::Broker::Look& output) {
@@ -285,6 +303,11 @@ void Service::on_ring_timer() {
                     ? options_.ring_idle
                     : std::min(2 * ring_pause_, kRingPausesMax * options_.ring_idle);
   ring_timer_.at(os::now() + ring_pause_);
+}
+
+void Service::on_trace_timer() {
+  tracing_.look(os::now());
+  trace_timer_.at(tracing_.deadline());
 }
 
 bool Service::is_needed() const {

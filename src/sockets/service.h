@@ -16,6 +16,7 @@
 #include "os/unix_channel.h"
 #include "sockets/pair_memory.h"
 #include "sockets/session.h"
+#include "sockets/tracing.h"
 
 namespace verbena::sockets {
 
@@ -75,6 +76,7 @@ class Service final : public Session::Owner {
   // Returns true if the session may have what belongs to another user.
   bool may_all(const Session& session) const { return session.uid == uid_; }
   bool has_room_for(std::uint32_t uid) const;
+  void take_report(const Session& session, const broker::Report& report);
   bool is_true(const Session& session, const broker::Report& report);
 
   void pump();
@@ -84,6 +86,7 @@ class Service final : public Session::Owner {
   void act(const broker::Broker::Look& output);
 
   void on_ring_timer();
+  void on_trace_timer();
   bool is_needed() const;
   void update_idle();
   void on_idle();
@@ -96,17 +99,19 @@ class Service final : public Session::Owner {
   agent::Log log_;
   os::TcpTable tcp_;
   broker::Broker broker_{};
-  std::map<broker::PairId, PairMemory> memory_{};
+  Tracing::Memories memory_{};
   std::size_t large_rings_ = 0;  // of memory_
   broker::PairId last_ring_looked_at_ = 0;
   std::uint64_t rings_moved_ = 0;  // since the first connection of these looks
   std::uint64_t given_back_bytes_ = 0;
-  std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};
+  Tracing::Sessions sessions_{};
+  Tracing tracing_{broker_, memory_, sessions_};
   std::optional<os::UnixListener> listener_;
   asio::signal_set signals_;
   agent::Watch listening_{};
   agent::Timer look_timer_;
   agent::Timer ring_timer_;
+  agent::Timer trace_timer_;
   agent::Timer idle_timer_;
   agent::Timer accept_timer_;
   agent::Timer hello_timer_;

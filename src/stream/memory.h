@@ -122,6 +122,7 @@ struct Direction {
   std::uint64_t wakes;        // times that bytes went by TCP because no promise stood
   std::uint64_t overflows;    // times that bytes went by TCP because the ring was full
   std::uint64_t ready_at;     // when the ring got its first unread byte, by the callers' clock
+  std::uint64_t ring_since;   // the offset of the first byte that the ring has carried
 
   // The receiver writes this line.
   alignas(64) std::uint64_t head;  // the position up to which the ring's bytes were taken
@@ -198,6 +199,9 @@ struct Counters {
   std::uint64_t wakes = 0;          // times that bytes went by TCP because no promise stood
   std::uint64_t overflows = 0;      // times that bytes went by TCP because the ring was full
   std::uint32_t changes = 0;        // between TCP and ring
+  std::uint64_t ring_since = 0;     // the offset of the first byte that the ring has carried
+  std::uint64_t segment_since = 0;  // the offset at which the newest segment begins
+  bool sender_started = false;
   Reason sender_left = Reason::kNone;
   Reason receiver_left = Reason::kNone;
 };
@@ -210,12 +214,19 @@ inline Counters counters_of(const Direction& direction) {
   using Memory = ring::SharedMemory;
   const State state(Memory::load_acquire(direction.state));
   const std::uint64_t head = Memory::load_relaxed(direction.head);
+  const std::uint32_t last = Memory::load_acquire(direction.last);
   return {.by_ring = state.tail(),
           .by_tcp = Memory::load_relaxed(direction.tcp_sent),
           .unread = (state.tail() - head) & kOffsetMask,
           .wakes = Memory::load_relaxed(direction.wakes),
           .overflows = Memory::load_relaxed(direction.overflows),
-          .changes = Memory::load_relaxed(direction.last),
+          .changes = last,
+          .ring_since = Memory::load_relaxed(direction.ring_since) & kOffsetMask,
+          .segment_since =
+              last == 0 ? 0
+                        : Memory::load_relaxed(direction.starts[last % Direction::kSegments]) &
+                              kOffsetMask,
+          .sender_started = Memory::load_relaxed(direction.sender_started) != 0,
           .sender_left = reason_of(Memory::load_relaxed(direction.sender_left)),
           .receiver_left = reason_of(Memory::load_relaxed(direction.receiver_left))};
 }

@@ -179,6 +179,7 @@ class BasicSender {
     const std::uint32_t next = Memory::load_relaxed(d_->last) + 1;
     const std::uint64_t start = offset_add(Memory::load_relaxed(d_->tcp_sent), tail);
     Memory::store_relaxed(d_->starts[next % Direction::kSegments], start);
+    if (next == 1) Memory::store_relaxed(d_->ring_since, start);
     Memory::store_release(d_->last, next);
   }
   Result<void> open_tcp_segment() {

@@ -1,0 +1,251 @@
+#include "cli/sockets_trace.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "base/printable.h"
+#include "cli/socket_services.h"
+#include "cli/text.h"
+#include "os/clock.h"
+#include "os/unix_channel.h"
+#include "stream/memory.h"
+
+namespace verbena::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using broker::Event;
+using broker::What;
+
+constexpr Duration kFindTimeout = std::chrono::seconds(10);
+// A service that comes is found so soon.
+constexpr int kFindEveryMs = 100;
+
+std::string program_text(const std::array<char, broker::kNameBytes>& name) {
+  return printable_name(std::string(broker::text_of(name)));
+}
+
+std::string_view reason_text(std::uint32_t reason) {
+  switch (stream::reason_of(reason)) {
+    case stream::Reason::kNone: return "no reason is known";
+    case stream::Reason::kExec: return "another program inherits the descriptor";
+    case stream::Reason::kPassed: return "the descriptor was passed to another process";
+    case stream::Reason::kKernelCall: return "the program uses splice, io_uring or the like";
+    case stream::Reason::kUrgent: return "urgent data";
+    case stream::Reason::kOther: return "the program uses the socket in a way of the kernel's";
+    case stream::Reason::kEnd: return "nothing follows";
+  }
+  return "no reason is known";
+}
+
+std::string_view reason_word(std::uint32_t reason) {
+  switch (stream::reason_of(reason)) {
+    case stream::Reason::kNone: return "none";
+    case stream::Reason::kExec: return "exec";
+    case stream::Reason::kPassed: return "passed";
+    case stream::Reason::kKernelCall: return "kernel_call";
+    case stream::Reason::kUrgent: return "urgent";
+    case stream::Reason::kOther: return "other";
+    case stream::Reason::kEnd: return "end";
+  }
+  return "none";
+}
+
+std::string_view word_of(What what) {
+  switch (what) {
+    case What::kOffered: return "offered";
+    case What::kAlone: return "alone";
+    case What::kRefused: return "refused";
+    case What::kLimit: return "limit";
+    case What::kIntroduced: return "introduced";
+    case What::kChangedOver: return "changed_over";
+    case What::kRing: return "ring";
+    case What::kSendsByTcp: return "sends_by_tcp";
+    case What::kReadsFromTcp: return "reads_from_tcp";
+    case What::kStaysOnTcp: return "stays_on_tcp";
+    case What::kClosed: return "closed";
+    case What::kProgramEnded: return "program_ended";
+  }
+  return "unknown";
+}
+
+std::string totals_text(const Event& event) {
+  if (event.paired == 0) return "it never had a ring";
+  return fmt::format(
+      "it has sent {} bytes by the ring and {} by TCP (woke the peer {} times, found the ring full "
+      "{} times)",
+      event.out.by_ring, event.out.by_tcp, event.out.wakes, event.out.overflows);
+}
+
+std::string sentence_of(const Event& event) {
+  const bool is_end = stream::reason_of(event.reason) == stream::Reason::kEnd;
+  switch (event.what) {
+    case What::kOffered: return "is offered to the socket service";
+    case What::kAlone:
+      return "waits for its peer, which may run without 'verbena run --sockets' or on another host";
+    case What::kRefused: return "is refused: no socket of this host fits the report";
+    case What::kLimit: return "stays on TCP: a limit of the socket service is met";
+    case What::kIntroduced:
+      return event.peer_pid == 0 ? "is introduced to its peer"
+                                 : fmt::format("is introduced to {} (pid {})",
+                                               program_text(event.peer_program), event.peer_pid);
+    case What::kChangedOver: return "has changed over: it may send by the ring";
+    case What::kRing: return fmt::format("sends by the ring, from byte {} on", event.offset);
+    case What::kSendsByTcp:
+      if (is_end) return "sends nothing more (shutdown)";
+      return fmt::format("sends by TCP only, from byte {} on: {}", event.offset,
+                         reason_text(event.reason));
+    case What::kReadsFromTcp:
+      if (is_end) return "reads from TCP only: its peer sends nothing more";
+      return fmt::format("reads from TCP only: {}", reason_text(event.reason));
+    case What::kStaysOnTcp: return fmt::format("stays on TCP: {}", reason_text(event.reason));
+    case What::kClosed: return "is closed; " + totals_text(event);
+    case What::kProgramEnded:
+      return "has lost its program, by its end or exec; " + totals_text(event);
+  }
+  return "?";
+}
+
+std::string time_text(std::uint64_t wall_ns, bool is_local) {
+  const auto seconds = static_cast<std::time_t>(wall_ns / 1'000'000'000);
+  const std::uint64_t micros = wall_ns / 1'000 % 1'000'000;
+  std::tm parts{};
+  if (is_local) {
+    ::localtime_r(&seconds, &parts);
+  } else {
+    ::gmtime_r(&seconds, &parts);
+  }
+  const std::string clock =
+      fmt::format("{:02}:{:02}:{:02}.{:06}", parts.tm_hour, parts.tm_min, parts.tm_sec, micros);
+  if (is_local) return clock;
+  return fmt::format("{:04}-{:02}-{:02}T{}Z", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
+                     clock);
+}
+
+// Follows one service, which may end and come again.
+class Source {
+ public:
+  explicit Source(std::string name) : name_(std::move(name)) {}
+
+  bool connected() const { return channel_.has_value(); }
+  int fd() const { return channel_ ? channel_->fd() : -1; }
+
+  // Connects if there is a service.
+  Answer<void> find() {
+    const Time deadline = os::now() + kFindTimeout;
+    auto found = find_socket_service(name_, deadline);
+    if (!found) return std::unexpected(found.error());
+    if (*found && (*found)->send(broker::bytes_of(broker::Trace{}), {}, deadline)) {
+      channel_ = std::move(**found);
+    }
+    return {};
+  }
+
+  // Prints all events that have come.
+  void print(const TraceOptions& options) {
+    std::array<std::byte, broker::kMessageBytesMax> buffer;
+    std::vector<os::Fd> fds;
+    while (channel_) {
+      const auto bytes = channel_->receive(buffer, fds);
+      if (!bytes && os::would_block(bytes.error())) return;
+      if (!bytes || *bytes == 0) return channel_.reset();
+      const auto event = broker::decode<Event>(std::span(buffer).first(*bytes));
+      if (!event) return channel_.reset();
+      if (!is_of(*event, options.pids)) continue;
+      const std::string line = options.json ? event_as_json(*event) : event_as_text(*event);
+      std::fputs(line.c_str(), stdout);
+    }
+  }
+
+ private:
+  std::string name_;
+  std::optional<os::UnixChannel> channel_{};
+};
+
+// Sleeps until an event or the end of the reader.  Returns false if nobody reads the output.
+bool wait_for_events(const std::vector<Source>& sources) {
+  std::vector<pollfd> fds{{.fd = STDOUT_FILENO, .events = 0, .revents = 0}};
+  bool all_connected = true;
+  for (const Source& source : sources) {
+    all_connected &= source.connected();
+    fds.push_back({.fd = source.fd(), .events = POLLIN, .revents = 0});
+  }
+  ::poll(fds.data(), fds.size(), all_connected ? -1 : kFindEveryMs);
+  return (fds[0].revents & (POLLERR | POLLNVAL)) == 0;
+}
+
+}  // namespace
+
+bool is_of(const Event& event, const std::vector<std::uint32_t>& pids) {
+  return pids.empty() || std::ranges::any_of(pids, [&](std::uint32_t pid) {
+           return pid == event.pid || pid == event.peer_pid;
+         });
+}
+
+std::string event_as_text(const Event& event) {
+  return fmt::format("{} {} {} {} > {} {}{}\n", time_text(event.wall_ns, true),
+                     event.pid == 0 ? "-" : program_text(event.program),
+                     event.pid == 0 ? "-" : std::to_string(event.pid),
+                     socket_name_text(event.connection.local),
+                     socket_name_text(event.connection.peer),
+                     event.is_earlier != 0 ? "(before this trace) " : "", sentence_of(event));
+}
+
+std::string event_as_json(const Event& event) {
+  Json json{{"time", time_text(event.wall_ns, false)},
+            {"event", word_of(event.what)},
+            {"earlier", event.is_earlier != 0},
+            {"program", program_text(event.program)},
+            {"pid", event.pid},
+            {"peer_program", program_text(event.peer_program)},
+            {"peer_pid", event.peer_pid},
+            {"local", socket_name_text(event.connection.local)},
+            {"peer", socket_name_text(event.connection.peer)}};
+  if (event.what == What::kRing || event.what == What::kSendsByTcp) json["byte"] = event.offset;
+  if (event.reason != 0) json["reason"] = reason_word(event.reason);
+  if (event.paired != 0) {
+    json["sent"] = {{"by_ring", event.out.by_ring},
+                    {"by_tcp", event.out.by_tcp},
+                    {"wakes", event.out.wakes},
+                    {"overflows", event.out.overflows}};
+  }
+  return json.dump(-1, ' ', true, Json::error_handler_t::replace) + "\n";
+}
+
+int trace_sockets(const TraceOptions& options) {
+  std::vector<Source> sources;
+  for (std::string& name : socket_service_names()) sources.emplace_back(std::move(name));
+  bool has_said_so = false;
+  do {
+    for (Source& source : sources) {
+      if (!source.connected()) {
+        if (const auto found = source.find(); !found) {
+          return command_failed("sockets trace", found.error());
+        }
+      }
+      source.print(options);
+    }
+    std::fflush(stdout);
+    const bool any = std::ranges::any_of(sources, &Source::connected);
+    if (!any && !std::exchange(has_said_so, true)) {
+      std::fputs(
+          "waits for a socket service (one starts with the first program under "
+          "'verbena run --sockets')\n",
+          stderr);
+    }
+  } while (std::ferror(stdout) == 0 && wait_for_events(sources));
+  return 0;
+}
+
+}  // namespace verbena::cli

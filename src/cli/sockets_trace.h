@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "broker/messages.h"
+
+// Implements `verbena sockets trace`, which prints what becomes of connections while it happens.
+namespace verbena::cli {
+
+struct TraceOptions {
+  bool json = false;
+  std::vector<std::uint32_t> pids{};  // only connections of these processes; empty: all
+};
+// Runs until a signal ends it, or until nobody reads what it prints.
+int trace_sockets(const TraceOptions& options);
+
+// Returns true if one of the processes is at an end of the event's connection.
+bool is_of(const broker::Event& event, const std::vector<std::uint32_t>& pids);
+
+// These return one line each.
+std::string event_as_text(const broker::Event& event);
+std::string event_as_json(const broker::Event& event);
+
+}  // namespace verbena::cli

@@ -1,0 +1,205 @@
+#include "sockets/tracing.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "os/clock.h"
+
+namespace verbena::sockets {
+namespace {
+
+using broker::Event;
+using broker::What;
+
+// Says what the ends of a direction have done since `before`.  The sender's deeds come first.
+struct Deeds {
+  std::vector<Event> senders{};
+  std::vector<Event> receivers{};
+};
+
+std::uint64_t wall_ns() {
+  return static_cast<std::uint64_t>(os::now().time_since_epoch().count()) +
+         os::wall_clock_offset_ns();
+}
+
+std::uint32_t number_of(stream::Reason reason) { return static_cast<std::uint32_t>(reason); }
+
+Deeds deeds_between(const stream::Counters& before, const stream::Counters& now) {
+  Deeds deeds;
+  if (now.sender_started && !before.sender_started) {
+    deeds.senders.push_back({.what = What::kChangedOver});
+  }
+  if (now.changes != 0 && before.changes == 0) {
+    deeds.senders.push_back({.what = What::kRing, .offset = now.ring_since});
+  }
+  if (now.sender_left != before.sender_left) {
+    deeds.senders.push_back({.what = What::kSendsByTcp,
+                             .offset = now.segment_since,
+                             .reason = number_of(now.sender_left)});
+  }
+  if (now.receiver_left != before.receiver_left) {
+    deeds.receivers.push_back(
+        {.what = What::kReadsFromTcp, .reason = number_of(now.receiver_left)});
+  }
+  return deeds;
+}
+
+void name_actor(Event& event, const Session& actor) {
+  event.pid = actor.pid;
+  event.program = broker::text_field<broker::kNameBytes>(actor.program);
+}
+
+}  // namespace
+
+void Tracing::add(Session& tool, bool sees_all) {
+  look(os::now());
+  const bool is_first = tools_.empty();
+  Tool& added =
+      tools_.emplace(tool.id(), Tool{.session = tool, .sees_all = sees_all}).first->second;
+  for (const auto& end : broker_.ends()) {
+    for (const broker::ProgramId program : end.holders) {
+      tell_end(end.cookie, {.what = What::kOffered, .is_earlier = 1}, sessions_.at(program).get(),
+               &added);
+    }
+    if (!end.pair || !memories_.contains(*end.pair)) continue;
+    tell_end(end.cookie, {.what = What::kIntroduced, .is_earlier = 1}, nullptr, &added);
+  }
+  for (const auto& [pair, memory] : memories_) {
+    Known nothing{};
+    look_at(pair, nothing, &added);
+    if (is_first) known_[pair] = nothing;
+  }
+  look_at_ = os::now() + kLookEvery;
+}
+
+void Tracing::remove(std::uint64_t session) {
+  tools_.erase(session);
+  if (active()) return;
+  known_.clear();
+  alone_.clear();
+}
+
+void Tracing::offered(const Session& program, const broker::Report& report, bool in_limits) {
+  if (!active()) return;
+  tell_end(report.cookie, {.what = in_limits ? What::kOffered : What::kLimit}, &program, nullptr);
+  const auto end = broker_.end(report.cookie);
+  if (end && !end->pair) alone_[report.cookie] = os::now() + kAloneAfter;
+}
+
+void Tracing::refused(const Session& program, const broker::Report& report) {
+  if (!active()) return;
+  Event event{.what = What::kRefused, .wall_ns = wall_ns(), .connection = report.connection};
+  name_actor(event, program);
+  for (const auto& [id, tool] : tools_) send(tool, event, {program.uid});
+}
+
+void Tracing::introduced(broker::PairId pair, bool made) {
+  if (!active()) return;
+  for (const std::uint64_t cookie : broker_.cookies_of_pair(pair)) {
+    alone_.erase(cookie);
+    tell_end(cookie, {.what = made ? What::kIntroduced : What::kLimit}, nullptr, nullptr);
+  }
+}
+
+void Tracing::forgotten(const Session& program, const broker::Forget& forget) {
+  if (!active()) return;
+  const auto end = broker_.end(forget.cookie);
+  if (!end || std::ranges::find(end->holders, program.id()) == end->holders.end()) return;
+  const auto what = forget.reason != 0 ? What::kStaysOnTcp : What::kClosed;
+  tell_leaving(program, forget.cookie, what, forget.reason);
+}
+
+void Tracing::ended(const Session& program) {
+  if (!active()) return;
+  for (const std::uint64_t cookie : broker_.cookies_of_program(program.id())) {
+    tell_leaving(program, cookie, What::kProgramEnded, 0);
+  }
+}
+
+void Tracing::tell_leaving(const Session& program, std::uint64_t cookie, What what,
+                           std::uint32_t reason) {
+  const auto end = broker_.end(cookie);
+  if (!end) return;
+  Event event{.what = what, .reason = reason};
+  if (end->pair && memories_.contains(*end->pair)) {
+    look_at(*end->pair, known_[*end->pair], nullptr);
+    event.paired = 1;
+    event.out = memories_.at(*end->pair).traffic(end->side);
+  }
+  if (end->holders.size() == 1) alone_.erase(cookie);
+  tell_end(cookie, event, &program, nullptr);
+}
+
+void Tracing::look(Time now) {
+  if (!active()) return;
+  look_at_ = now + kLookEvery;
+  for (const auto& [pair, memory] : memories_) look_at(pair, known_[pair], nullptr);
+  for (auto one = alone_.begin(); one != alone_.end();) {
+    if (one->second > now) {
+      ++one;
+      continue;
+    }
+    tell_end(one->first, {.what = What::kAlone}, nullptr, nullptr);
+    one = alone_.erase(one);
+  }
+}
+
+// Tells what is new since `known`, and keeps it there.
+void Tracing::look_at(broker::PairId pair, Known& known, Tool* only) {
+  const auto memory = memories_.find(pair);
+  if (memory == memories_.end()) return;
+  const auto cookies = broker_.cookies_of_pair(pair);
+  if (cookies.size() != 2) return;
+  for (const std::uint32_t side : {0U, 1U}) {
+    const stream::Counters now = memory->second.counters(side);
+    const Deeds deeds = deeds_between(std::exchange(known[side], now), now);
+    for (Event event : deeds.senders) {
+      event.is_earlier = only != nullptr ? 1 : 0;
+      tell_end(cookies[side], event, nullptr, only);
+    }
+    for (Event event : deeds.receivers) {
+      event.is_earlier = only != nullptr ? 1 : 0;
+      tell_end(cookies[1 - side], event, nullptr, only);
+    }
+  }
+}
+
+// Completes an event of an end, and sends it to all tools that may see it, or to one.  The actor is
+// the end's first holder, unless it is known.
+void Tracing::tell_end(std::uint64_t cookie, Event event, const Session* actor, Tool* only) {
+  const auto end = broker_.end(cookie);
+  if (!end) return;
+  const auto first_holder = [this](const broker::Broker::End& of) -> const Session* {
+    return of.holders.empty() ? nullptr : sessions_.at(of.holders.front()).get();
+  };
+  if (actor == nullptr) actor = first_holder(*end);
+  event.wall_ns = wall_ns();
+  event.cookie = cookie;
+  event.connection = end->connection;
+  if (actor != nullptr) name_actor(event, *actor);
+  const Session* peer = nullptr;
+  if (end->pair) {
+    const auto cookies = broker_.cookies_of_pair(*end->pair);
+    const auto other = broker_.end(cookies[1 - end->side]);
+    peer = other ? first_holder(*other) : nullptr;
+  }
+  if (peer != nullptr) {
+    event.peer_pid = peer->pid;
+    event.peer_program = broker::text_field<broker::kNameBytes>(peer->program);
+  }
+  const auto user_of = [](const Session* one) {
+    return one != nullptr ? std::optional(one->uid) : std::nullopt;
+  };
+  for (const auto& [id, tool] : tools_) {
+    if (only == nullptr || only == &tool) send(tool, event, {user_of(actor), user_of(peer)});
+  }
+}
+
+void Tracing::send(const Tool& tool, const Event& event,
+                   std::initializer_list<std::optional<std::uint32_t>> users) {
+  if (tool.sees_all || std::ranges::find(users, std::optional(tool.session.uid)) != users.end()) {
+    tool.session.send(event);
+  }
+}
+
+}  // namespace verbena::sockets

@@ -1,0 +1,186 @@
+#include "sockets/tracing.h"
+
+#include <gtest/gtest.h>
+
+#include <asio/io_context.hpp>
+#include <string>
+#include <vector>
+
+#include "os/clock.h"
+#include "stream/receiver.h"
+#include "stream/sender.h"
+
+namespace verbena::sockets {
+namespace {
+
+using broker::Event;
+using broker::What;
+
+constexpr std::uint64_t kServerCookie = 1;
+constexpr std::uint64_t kClientCookie = 2;
+
+// Has a service's state without its loop: a server and a client of user 1000, and a tool.
+class TracingTest : public testing::Test, public Session::Owner {
+ protected:
+  TracingTest()
+      : server_(add("server", 10, 1000)), client_(add("client", 20, 1000)), tool_(add("", 30, 0)) {}
+
+  Session& add(const char* program, std::uint32_t pid, std::uint32_t uid) {
+    auto [mine, theirs] = *os::UnixChannel::pair();
+    auto session = std::make_unique<Session>(loop_, std::move(mine), ++last_, *this);
+    session->program = program;
+    session->pid = pid;
+    session->uid = uid;
+    channels_.emplace(last_, std::move(theirs));
+    return *sessions_.emplace(last_, std::move(session)).first->second;
+  }
+  void received(Session&, std::span<const std::byte>, std::vector<os::Fd>) override {}
+  void received_all() override {}
+  void ended(Session&) override {}
+
+  static broker::Report report_of(std::uint64_t cookie) {
+    const broker::Connection connection{.local = {.port = 80}, .peer = {.port = 5000}};
+    return {.cookie = cookie,
+            .connection = cookie == kServerCookie ? connection : connection.mirrored()};
+  }
+  void report(const Session& program, std::uint64_t cookie) {
+    broker_.report(program.id(), report_of(cookie));
+    tracing_.offered(program, report_of(cookie), true);
+    while (const auto output = broker_.poll()) {
+      const auto* wanted = std::get_if<broker::Broker::MemoryWanted>(&*output);
+      if (wanted == nullptr) continue;
+      memories_.emplace(wanted->pair, *PairMemory::create(PairMemory::kRingBytes));
+      broker_.memory_made(wanted->pair, true);
+      tracing_.introduced(wanted->pair, true);
+    }
+  }
+  void introduce() {
+    report(server_, kServerCookie);
+    report(client_, kClientCookie);
+    const PairMemory& memory = memories_.begin()->second;
+    program_memory_ = *os::map_shared(memory.fd().get(), memory.bytes(), memory.bytes(), true);
+  }
+  stream::Place place(std::size_t side) { return *stream::place_of(program_memory_.bytes(), side); }
+  void look() { tracing_.look(os::now()); }
+
+  // Takes what the tool was told, a line for each event.
+  std::string told(Session& tool) {
+    std::string text;
+    std::array<std::byte, broker::kMessageBytesMax> buffer;
+    std::vector<os::Fd> fds;
+    while (const auto bytes = channels_.at(tool.id()).receive(buffer, fds)) {
+      const auto event = broker::decode<Event>(std::span(buffer).first(*bytes));
+      if (!event) return "no event";
+      text += std::string(broker::text_of(event->program)) + " " +
+              std::to_string(static_cast<std::uint32_t>(event->what));
+      if (event->offset != 0) text += " at " + std::to_string(event->offset);
+      if (event->reason != 0) text += " reason " + std::to_string(event->reason);
+      if (event->peer_pid != 0) text += " peer " + std::to_string(event->peer_pid);
+      text += event->is_earlier != 0 ? " earlier\n" : "\n";
+    }
+    return text;
+  }
+
+  asio::io_context loop_;
+  broker::Broker broker_;
+  Tracing::Memories memories_;
+  Tracing::Sessions sessions_;
+  std::map<std::uint64_t, os::UnixChannel> channels_;
+  std::uint64_t last_ = 0;
+  Tracing tracing_{broker_, memories_, sessions_};
+  Session& server_;
+  Session& client_;
+  Session& tool_;
+  os::Mapping program_memory_;
+};
+
+TEST_F(TracingTest, AToolIsToldOfEachStepToTheRingAndBack) {
+  tracing_.add(tool_, true);
+  introduce();
+  EXPECT_EQ(told(tool_), "server 1\nclient 1 peer 10\nserver 5 peer 20\nclient 5 peer 10\n");
+  stream::Sender sender(place(0));
+  stream::Receiver receiver(place(0));
+  sender.start(4096);
+  receiver.start(4096, 0);
+  look();
+  EXPECT_EQ(told(tool_), "server 6 peer 20\n");
+  ASSERT_EQ(sender.write(std::vector<std::byte>(100))->kind, stream::WriteStep::Kind::kCopied);
+  look();
+  EXPECT_EQ(told(tool_), "server 7 at 4096 peer 20\n");
+  ASSERT_TRUE(sender.leave(stream::Reason::kUrgent));
+  std::vector<std::byte> buffer(100);
+  ASSERT_EQ(receiver.read(buffer)->bytes, 100U);
+  ASSERT_EQ(receiver.leave(stream::Reason::kUrgent), stream::Receiver::Left::kPlain);
+  look();
+  EXPECT_EQ(told(tool_), "server 8 at 4196 reason 4 peer 20\nclient 9 reason 4 peer 10\n");
+  look();
+  EXPECT_EQ(told(tool_), "");
+}
+
+TEST_F(TracingTest, WhatWasNotSeenYetIsToldBeforeTheEnd) {
+  tracing_.add(tool_, true);
+  introduce();
+  told(tool_);
+  stream::Sender(place(1)).start(7);
+  tracing_.forgotten(client_, {.cookie = kClientCookie});
+  EXPECT_EQ(told(tool_), "client 6 peer 10\nclient 11 peer 10\n");
+  tracing_.ended(server_);
+  EXPECT_EQ(told(tool_), "server 12 peer 20\n");
+}
+
+TEST_F(TracingTest, AToolThatComesLaterIsToldWhatIsKnown) {
+  introduce();
+  stream::Sender(place(0)).start(7);
+  tracing_.add(tool_, true);
+  EXPECT_EQ(told(tool_),
+            "server 1 peer 20 earlier\nserver 5 peer 20 earlier\nclient 1 peer 10 earlier\n"
+            "client 5 peer 10 earlier\nserver 6 peer 20 earlier\n");
+  Session& second = add("", 31, 0);
+  tracing_.add(second, true);
+  look();
+  EXPECT_EQ(told(tool_), "");
+  EXPECT_NE(told(second), "");
+}
+
+TEST_F(TracingTest, AnEndWithoutPeerIsToldOnce) {
+  tracing_.add(tool_, true);
+  report(server_, kServerCookie);
+  look();
+  EXPECT_EQ(told(tool_), "server 1\n");
+  tracing_.look(os::now() + Tracing::kAloneAfter);
+  tracing_.look(os::now() + 2 * Tracing::kAloneAfter);
+  EXPECT_EQ(told(tool_), "server 2\n");
+}
+
+TEST_F(TracingTest, AProgramThatStaysOnTcpSaysWhy) {
+  tracing_.add(tool_, true);
+  report(server_, kServerCookie);
+  tracing_.forgotten(server_, {.reason = 3, .cookie = kServerCookie});
+  tracing_.forgotten(client_, {.reason = 3, .cookie = kServerCookie});  // it does not hold it
+  tracing_.refused(client_, report_of(kClientCookie));
+  EXPECT_EQ(told(tool_), "server 1\nserver 10 reason 3\nclient 3\n");
+}
+
+TEST_F(TracingTest, AToolOfAnotherUserSeesNothing) {
+  Session& stranger = add("", 31, 1001);
+  Session& colleague = add("", 32, 1000);
+  tracing_.add(stranger, false);
+  tracing_.add(colleague, false);
+  report(server_, kServerCookie);
+  tracing_.refused(client_, report_of(kClientCookie));
+  EXPECT_EQ(told(stranger), "");
+  EXPECT_EQ(told(colleague), "server 1\nclient 3\n");
+}
+
+TEST_F(TracingTest, NothingIsKeptWhenTheLastToolHasGone) {
+  tracing_.add(tool_, true);
+  EXPECT_NE(tracing_.deadline(), kNever);
+  tracing_.remove(tool_.id());
+  EXPECT_EQ(tracing_.deadline(), kNever);
+  introduce();
+  tracing_.add(tool_, true);
+  EXPECT_NE(told(tool_).find("server 5 peer 20 earlier"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace verbena::sockets

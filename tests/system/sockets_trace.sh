@@ -1,0 +1,133 @@
+#!/bin/bash
+# ctest: TIMEOUT 120 PLAIN
+# `verbena sockets trace` tells what becomes of connections: how they get to the ring, and why they go back to TCP.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need python3 ss
+export VERBENA_IDLE=2
+
+start sockets trace >"$work/trace" 2>"$work/trace_errors" &
+trace=$!
+until_true 10 grep -q 'waits for a socket service' "$work/trace_errors" || fail "a trace without service: $(cat "$work/trace_errors")"
+
+told() { grep -q -- "$1" "$work/trace"; }
+expect() { until_true 10 told "$1" || fail "not told: $1: $(cat "$work/trace" "$work/out"*)"; }
+open_port() { ss -Htln "sport = :$1" | grep -q .; }
+
+# Moves a connection to the ring, and then does with it what the word says.
+cat >"$work/peer.py" <<'PY'
+import os, socket, subprocess, sys, time
+
+port, role, what = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+if role == "serve":
+    connection, _ = socket.create_server(("127.0.0.1", port)).accept()
+else:
+    connection = socket.create_connection(("127.0.0.1", port))
+for i in range(300):  # a fixed number of bytes each way
+    if role == "call":
+        connection.sendall(b"%50d" % i)
+    assert connection.recv(50, socket.MSG_WAITALL) == b"%50d" % i
+    if role == "serve":
+        connection.sendall(b"%50d" % i)
+    time.sleep(0.0005)
+if role == "serve":
+    connection.recv(100)
+elif what == "urgent":
+    connection.send(b"!", socket.MSG_OOB)
+    time.sleep(0.1)
+elif what == "exec":
+    os.set_inheritable(connection.fileno(), True)
+    subprocess.run(["/bin/true"], pass_fds=[connection.fileno()], check=True)
+elif what == "hold":
+    print("holding", flush=True)
+    sys.stdin.readline()
+PY
+# run_pair PORT WHAT
+run_pair() {
+  start run --sockets -- python3 "$work/peer.py" "$1" serve "$2" >"$work/out_server" 2>&1 &
+  server=$!
+  until_true 20 open_port "$1" || fail "no server: $(cat "$work/out_server")"
+  verbena run --sockets -- python3 "$work/peer.py" "$1" call "$2" >"$work/out_client" 2>&1 || fail "$2: $(cat "$work/out_client")"
+  wait $server || fail "$2: the server: $(cat "$work/out_server")"
+}
+
+# ---- the way to the ring, by both ends, and back because of urgent data
+run_pair 20001 urgent
+ends="python3 [0-9]* 127.0.0.1:20001 > 127.0.0.1:[0-9]*" callers="python3 [0-9]* 127.0.0.1:[0-9]* > 127.0.0.1:20001"
+for end in "$ends" "$callers"; do
+  expect "^[0-9:.]* $end is offered to the socket service$"
+  expect "$end is introduced to python3 (pid [0-9]*)$"
+  expect "$end has changed over: it may send by the ring$"
+  expect "$end sends by the ring, from byte [0-9]*00* on$"
+  expect "$end is closed; it has sent [0-9]* bytes by the ring and [0-9]* by TCP (woke the peer"
+done
+expect "$callers sends by TCP only, from byte [0-9]* on: urgent data$"
+
+# The order is that of the events.
+order=$(grep "127.0.0.1:[0-9]* > 127.0.0.1:20001" "$work/trace" | grep -o 'offered\|introduced\|changed over\|by the ring, from\|TCP only, from\|closed' | tr '\n' ' ')
+[ "$order" = "offered introduced changed over by the ring, from TCP only, from closed " ] || fail "the order is: $order"
+
+# ---- a descriptor that a foreign program inherits
+run_pair 20002 exec
+expect "python3 [0-9]* 127.0.0.1:[0-9]* > 127.0.0.1:20002 sends by TCP only, from byte [0-9]* on: another program inherits the descriptor"
+
+# ---- a peer without Verbena
+start run --sockets -- python3 "$work/peer.py" 20003 serve alone >"$work/out_server" 2>&1 &
+server=$!
+until_true 20 open_port 20003 || fail "no server: $(cat "$work/out_server")"
+mkfifo "$work/in"
+python3 "$work/peer.py" 20003 call hold <"$work/in" >"$work/out_client" 2>&1 &
+client=$!
+exec {to}>"$work/in"
+expect "127.0.0.1:20003 > 127.0.0.1:[0-9]* waits for its peer"
+tell "$to"
+wait $client $server || fail "a peer without Verbena: $(cat "$work/out_client" "$work/out_server")"
+expect "127.0.0.1:20003 > 127.0.0.1:[0-9]* is closed; it never had a ring"
+
+# ---- a trace of one process, begun late, as JSON
+start run --sockets -- python3 "$work/peer.py" 20004 serve hold >"$work/out_server" 2>&1 &
+server=$!
+until_true 20 open_port 20004 || fail "no server: $(cat "$work/out_server")"
+start run --sockets -- python3 "$work/peer.py" 20004 call hold <"$work/in" >"$work/out_client" 2>&1 &
+client=$!
+exec {to}>"$work/in"
+until_true 20 grep -q holding "$work/out_client" || fail "no connection: $(cat "$work/out_client")"
+expect "127.0.0.1:20004 > .* by the ring, from"
+start sockets trace --json $client >"$work/json" 2>&1 &
+late=$!
+start sockets trace --json 1 >"$work/nothing" 2>&1 &
+nothing=$!
+until_true 10 grep -q '"ring"' "$work/json" || fail "a late trace: $(cat "$work/json")"
+tell "$to"
+wait $client $server || fail "traced programs: $(cat "$work/out_client" "$work/out_server")"
+until_true 10 grep -q '"closed"' "$work/json" || fail "a late trace: $(cat "$work/json")"
+python3 - "$work/json" $client $server <<'PY' || fail "a late trace: $(cat "$work/json")"
+import json, sys
+events = [json.loads(line) for line in open(sys.argv[1])]
+pids = {int(pid) for pid in sys.argv[2:]}
+assert all({event["pid"], event["peer_pid"]} <= pids | {0} for event in events), "another process"
+ring = next(event for event in events if event["event"] == "ring" and event["peer"].endswith(":20004"))
+assert ring["earlier"] and 0 < ring["byte"] < 15000, ring
+closed = next(event for event in events if event["event"] == "closed" and event["peer"].endswith(":20004"))
+assert not closed["earlier"] and closed["sent"]["by_ring"] > 0, closed
+assert closed["sent"]["by_ring"] + closed["sent"]["by_tcp"] == 15000, closed
+assert closed["sent"]["by_tcp"] >= ring["byte"], (closed, ring)
+PY
+[ ! -s "$work/nothing" ] || fail "a trace of another process: $(cat "$work/nothing")"
+
+# ---- who reads no more ends the trace; a signal does as well
+mkfifo "$work/unread"
+start sockets trace >"$work/unread" 2>/dev/null &
+unread=$!
+exec {from}<"$work/unread"
+exec {from}<&-
+until_true 10 gone $unread || fail "a trace that nobody reads goes on"
+kill $trace $late $nothing
+wait $trace $late $nothing $unread 2>/dev/null || true
+
+# ---- the service ends while nothing but traces is there
+start sockets trace >"$work/trace2" 2>&1 &
+trace=$!
+# To ask with another tool would keep the service alive.
+until_true 40 grep -q 'waits for a socket service' "$work/trace2" || fail "a trace keeps the service alive: $(cat "$work/trace2")"
+kill $trace
+wait $trace 2>/dev/null || true
