@@ -122,7 +122,6 @@ struct Direction {
   std::uint64_t wakes;        // times that bytes went by TCP because no promise stood
   std::uint64_t overflows;    // times that bytes went by TCP because the ring was full
   std::uint64_t ready_at;     // when the ring got its first unread byte, by the callers' clock
-  std::uint64_t ring_since;   // the offset of the first byte that the ring has carried
 
   // The receiver writes this line.
   alignas(64) std::uint64_t head;  // the position up to which the ring's bytes were taken
@@ -134,13 +133,14 @@ struct Direction {
 
   // The sender writes the offset at which segment i begins to place i modulo kSegments.
   alignas(64) std::array<std::uint64_t, kSegments> starts;
+  std::uint64_t ring_since;  // the offset of the first byte that the ring has carried; the sender's
 
   // The caller's locks, one for the processes and threads of each end.  The first 32 bits of
   // send_lock are not zero while somebody holds it, and taking it is sequentially consistent.
   alignas(64) std::array<std::byte, kLockBytes> send_lock;
   alignas(64) std::array<std::byte, kLockBytes> receive_lock;
 };
-static_assert(sizeof(Direction) == 512);
+static_assert(sizeof(Direction) == 576);
 static_assert(std::endian::native == std::endian::little, "futex_word() is the state's low half");
 
 // The memory of a connection is Control, padded to kControlBytes, then the ring of direction 0 and
