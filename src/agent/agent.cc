@@ -162,7 +162,7 @@ void Agent::act(node::Node::ToClient&& output) {
   if (output.sockets) network_->passed_on(*output.sockets);
 }
 
-// Lets packets for the range reach the program.  Without an uplink that it needs, the program
+// Lets packets for the range reach the program.  If the program needs an uplink and gets none, it
 // returns the range.
 void Agent::give_uplink(node::ClientId client, std::uint16_t range) {
   const auto found = session_of_client_.find(client);
@@ -210,8 +210,8 @@ Result<int> Agent::wake_of(node::ClientId client) {
   return wake->fd();
 }
 
-// Returns the descriptors of ipc::Lane; none if there are none left, and the program then refuses
-// the lane.
+// Returns the descriptors of ipc::Lane.  If the process has no descriptors left, returns none, and
+// the program then refuses the lane.
 std::vector<int> Agent::lane_descriptors(const node::Node::ToClient& output) {
   const auto parts = lane_parts_.find(*output.lane);
   const Session* const session = session_of(output.client);

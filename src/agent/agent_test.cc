@@ -126,7 +126,7 @@ TEST_F(AgentTest, ToolThatStaysDoesNotKeepTheAgentAlive) {
   EXPECT_FALSE(os::UnixChannel::connect(name_, os::now()).has_value());
 }
 
-TEST_F(AgentTest, OnlyToolsMayAskWhatIsKnownOfASubnet) {
+TEST_F(AgentTest, OnlyToolsMayAskForTheStateOfTheSaClient) {
   auto program = join(false);
   auto tool = join(true);
   for (const bool flushes : {false, true}) {

@@ -17,7 +17,7 @@
 namespace verbena::agent {
 
 // Owns the running captures, by id.  A capture ends when the process that it was made for has ended
-// and every program that joined it has left.  One thread.
+// and every program that joined it has left.  Only one thread may use it.
 class Captures {
  public:
   static constexpr std::size_t kCapturesMax = 64;

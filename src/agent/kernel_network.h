@@ -17,8 +17,8 @@
 
 namespace verbena::agent {
 
-// Is the network of this machine: UDP port 4791 on the kernel's interfaces, with the kernel's
-// addresses and routes.
+// Connects an agent with the network of this machine: UDP port 4791 on the kernel's interfaces,
+// with the kernel's addresses and routes.
 //
 // If somebody else holds the port, for example the kernel's soft-RoCE or the agent of another user,
 // it opens another one.  Other hosts cannot reach that, but programs of this host reach each other.

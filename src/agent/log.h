@@ -23,7 +23,8 @@ class Log {
   // Opens a log that appends to the file; kSystem.
   static Result<Log> open(const std::string& path);
 
-  // Keeps the last lines in memory, too: this one's, and those of all logs that named() makes.
+  // Also keeps the last lines in memory: those of this log, and of all logs that named() makes from
+  // it.
   void keep(std::size_t lines);
   // Returns up to `limit` of the lines that are kept, from this number on.  Lines count from 0.
   struct Kept {

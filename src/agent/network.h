@@ -18,15 +18,16 @@
 namespace verbena::agent {
 
 // Connects an agent's node with a network.  An agent of this machine has the kernel's
-// (KernelNetwork); an agent of a virtual host has that of its fabric.  One thread.
+// (KernelNetwork); an agent of a virtual host has that of its fabric.  Only one thread may use it.
 class Network {
  public:
-  // Is told what happens in the network.  It may call the network from inside these functions.
+  // Receives reports of what happens in the network.  It may call the network from inside these
+  // functions.
   class User {
    public:
     virtual void addresses_changed(const std::vector<node::HostAddress>& addresses) = 0;
-    // `why_down` tells why no port of the host works; nothing if they do.  `reach` tells whom its
-    // programs reach then.
+    // `why_down` tells why no port of the host works, and is empty if the ports work.  `reach`
+    // tells whom its programs reach then.
     virtual void port_changed(const std::optional<std::string>& why_down,
                               const ipc::Reach& reach) = 0;
     void port_changed(const std::optional<std::string>& why_down) { port_changed(why_down, {}); }

@@ -55,7 +55,8 @@ TEST(Pcapng, DescribesAnInfinibandInterfaceAsErf) {
 
 TEST(Pcapng, WrapsAnInfinibandPacketIntoAnErfRecord) {
   const std::array packet{std::byte{0xaa}, std::byte{0xbb}, std::byte{0xcc}};
-  // 1.5 s is 1 and a half of 2^32; the lengths are 19 and 3.
+  // The time of 1.5 s is 1 second and 2^31 parts of 2^32.  The record has 19 bytes, and its packet
+  // 3.
   EXPECT_EQ(hex(erf_infiniband(1'500'000'000, packet)),
             "00000080 01000000 15040013 00000003\n"
             "aabbcc");

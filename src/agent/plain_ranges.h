@@ -22,7 +22,8 @@ class PlainRanges {
   static constexpr std::uint16_t kRangesEnd = 0xfff;  // 0 and 0xfff have special QP numbers
 
   // Leases a random range that is not in `avoid` and for which `is_taken` returns false.
-  // kNoResources: `leases_max` ranges are leased.  REQUIRES: the two leave ranges to choose from.
+  // kNoResources: `leases_max` ranges are leased.  REQUIRES: some ranges are neither in `avoid` nor
+  // taken.
   Result<std::uint16_t> lease(Random& random, std::span<const std::uint16_t> avoid, auto is_taken) {
     if (leased_.size() >= leases_max_) {
       return fail(Errc::kNoResources, "the most QPN ranges that may be leased are leased");

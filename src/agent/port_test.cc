@@ -15,7 +15,7 @@ namespace {
 
 const Gid kHere = wire::ipv4_gid(0x7f000001);
 const Gid kAlsoHere = wire::ipv4_gid(0x7f000002);
-const Gid kElsewhere = wire::ipv4_gid(0x7f000003);  // the port takes it for another host's
+const Gid kElsewhere = wire::ipv4_gid(0x7f000003);  // not in set_own_addresses()
 
 // Provides a port that knows two addresses of this host, and a burst.
 class Scene {

@@ -13,9 +13,9 @@
 namespace verbena::agent {
 namespace {
 
-// Two descriptors become readable at once.  The first callback takes the other watch away, and
-// watches a descriptor on which nothing has happened.
-TEST(WatchTest, EventOfADescriptorThatIsGoneIsNotThatOfANewOne) {
+// Two descriptors become readable at once.  The first callback destroys the other descriptor's
+// watch, and starts to watch a third descriptor, on which nothing has happened.
+TEST(WatchTest, AnEventOfAClosedDescriptorIsNotDeliveredToANewOne) {
   for (int i = 0; i < 20; ++i) {
     asio::io_context loop{1};
     std::array<std::pair<os::UnixChannel, os::UnixChannel>, 2> pairs{

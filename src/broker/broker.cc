@@ -27,7 +27,7 @@ void Broker::report(ProgramId program, const Report& report) {
   if (peer != waiting_.end() && peer->second != report.cookie) {
     return introduce(report.cookie, peer->second);
   }
-  // An older socket with the same name is closed, and its holder has not said so yet.
+  // An older socket with the same name has been closed, and its holder has not reported this yet.
   waiting_[socket.connection] = report.cookie;
 }
 

@@ -26,12 +26,12 @@ using PairId = std::uint64_t;
 //
 // A socket may have several holders, after fork() or a passed descriptor; each gets the same memory
 // and the same side.  A process that reports an end of an existing pair (after exec, or a forked
-// child) is handed the memory at once.  When the last holder of an end has vanished without a word,
-// its socket may still live in a process that has not reported yet.  So the broker asks the owner
+// child) is handed the memory at once.  When the last holder of an end has ended without a report,
+// the socket may still exist in a process that has not reported yet.  So the broker asks the owner
 // to look (Look) until the socket is gone.
 //
 // It forgets an end that nobody holds, and a pair of which nobody holds either end.  The memory
-// lives on in the processes that have mapped it.
+// stays in the processes that have mapped it.
 //
 // The owner checks claims before report(): the kernel must know a socket with this cookie and
 // connection.  One thread.  Outputs are pulled with poll() after each call.
@@ -41,7 +41,7 @@ class Broker {
     std::size_t ends_per_program = 65536;
     std::size_t pairs = 16384;
   };
-  // Looks at sockets without holder happen this often.
+  // The broker has a socket that has no holder looked at this often.
   static constexpr Duration kLookEvery = std::chrono::seconds(1);
 
   struct MemoryWanted {
@@ -84,7 +84,8 @@ class Broker {
   void forget(ProgramId program, const Forget& forget, Time now);
   // The program's connection has ended.
   void gone(ProgramId program, Time now);
-  // Without memory both ends stay on TCP.
+  // Reports whether the owner could make the memory of a pair.  Without memory both ends stay on
+  // TCP.
   void memory_made(PairId pair, bool made);
   void looked(std::uint64_t cookie, bool exists, Time now);
 

@@ -72,7 +72,7 @@ TEST_F(BrokerTest, SocketThatIsConnectedToItselfIsNotIntroducedToItself) {
   EXPECT_THAT(outputs<Broker::MemoryWanted>(), IsEmpty());
 }
 
-TEST_F(BrokerTest, SocketWithTheNameOfAClosedOneTakesItsPlace) {
+TEST_F(BrokerTest, ANewSocketReplacesAClosedOneThatHadTheSameName) {
   report(1, 10, connection(5000, 80));
   report(1, 11, connection(5000, 80));
   broker.forget(1, {.cookie = 10}, kNow);
@@ -153,7 +153,7 @@ TEST_F(BrokerTest, ReportsBeyondTheLimitOfPairsStayOnTcp) {
   EXPECT_EQ(broker.counters().limits_met, 1U);
 }
 
-TEST_F(BrokerTest, WithoutMemoryNobodyIsHandedAnything) {
+TEST_F(BrokerTest, IfTheMemoryCannotBeMadeNeitherEndGetsAny) {
   report(1, 10, connection(5000, 80));
   report(2, 20, connection(80, 5000));
   broker.memory_made(outputs<Broker::MemoryWanted>().at(0).pair, false);

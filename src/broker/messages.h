@@ -195,8 +195,8 @@ struct Event {
   Traffic out{};
 };
 
-// Lies in memory that a program shares with the service.  It spares the program a system call to
-// learn that nothing has come.
+// Counts the messages for a program, in memory that the program shares with the service.  So the
+// program needs no system call to find out that nothing has come.
 struct MailboxMemory {
   static constexpr std::size_t kBytes = 4096;
   std::uint64_t sent;  // counts the messages after Welcome that the service has sent
@@ -217,7 +217,7 @@ inline std::optional<Type> type_of(std::span<const std::byte> bytes) {
   return type;
 }
 
-// Returns nothing if the bytes are no message of this type.
+// Returns nothing if the bytes are not a message of this type.
 template <class Message>
 std::optional<Message> decode(std::span<const std::byte> bytes) {
   if (bytes.size() != sizeof(Message) || type_of(bytes) != Message{}.type) return std::nullopt;

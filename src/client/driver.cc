@@ -22,7 +22,7 @@ constexpr Duration kDeferralMax = std::chrono::microseconds(50);
 // its wait.  The progress thread looks this often whether packets are left.
 constexpr Duration kReceiverCheckEvery = std::chrono::milliseconds(100);
 
-// Is true while this thread holds the drive lock for a fork.
+// This is true while this thread holds the drive lock for a fork.
 thread_local bool held_for_fork = false;
 
 }  // namespace
@@ -90,7 +90,8 @@ Time Driver::take_turn(const PollPolicy::Turn& turn, bool expired) {
     send_deferred();  // before a message of the agent or a timer ends a connection
     const Time now = os::now();
     work_.begin_turn();
-    // A thread that has taken the role since may sleep now, and needs its parked lanes.
+    // Another thread may have taken the role since then.  It may sleep now, and then needs its
+    // lanes parked.
     if (!turn.left_to_program && !policy_.is_lent()) unpark();
     // A timer that is due may wait for a packet that has already come, so look at the sockets too.
     const bool looks = (!turn.lent && policy_.should_look()) || work_.deadline() <= now;
@@ -148,8 +149,8 @@ void Driver::serve(std::span<const Watches::Kind> ready) {
 }
 
 void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
-  // A thread that parks the lanes before it sleeps asks for room then.  Nobody does so for posts of
-  // other threads that are sent below.
+  // A thread that parks the lanes before it sleeps also asks the peers for room.  Nobody asks for
+  // the posts of other threads that are sent below, so ask here.
   bool asks_for_room = std::exchange(parks_, false);
   for (;;) {
     watch_deadline();
@@ -291,7 +292,7 @@ void Driver::evict_lost_receiver(Time now) {
 // Returns false if there is something to receive.
 bool Driver::park_for_progress_thread() {
   const Driving lock(*this);
-  if (policy_.is_lent()) return true;  // a wake-up follows, and the lanes are not this thread's
+  if (policy_.is_lent()) return true;  // a wake-up follows, and another thread takes the lanes
   parks_ = true;
   if (park()) return true;
   policy_.packets_came();

@@ -58,14 +58,14 @@ class Driver {
     // Delivers completions and events only.
     virtual void deliver(Time now) VB_REQUIRES(drive_lock) = 0;
     virtual Time deadline() const VB_REQUIRES(drive_lock) = 0;
-    // The progress thread calls these two before and after it receives.  end_turn() returns true if
-    // it must look again within PollPolicy::kCheckEvery.
+    // The progress thread calls begin_turn() before it receives, and end_turn() afterwards.
+    // end_turn() returns true if the thread must look again within PollPolicy::kCheckEvery.
     virtual void begin_turn() VB_REQUIRES(drive_lock) = 0;
     virtual bool end_turn(Time now) VB_REQUIRES(drive_lock) = 0;
-    // Makes lanes wake the thread that waits for packets and is about to sleep.  Returns false if
-    // there is something in a lane already: do not sleep.
+    // Makes lanes wake the thread that waits for packets and is about to sleep (parks the lanes).
+    // Returns false if there is something in a lane already: do not sleep.
     virtual bool park() VB_REQUIRES(drive_lock) = 0;
-    // Ends that.  Look at the lanes after this call.
+    // Unparks the lanes: they wake the thread no more.  Look at the lanes after this call.
     virtual void unpark() VB_REQUIRES(drive_lock) = 0;
     // Returns true if there is a lane, at which looks cost no system call.
     virtual bool has_lanes() VB_REQUIRES(drive_lock) = 0;
@@ -117,7 +117,7 @@ class Driver {
 
   // ---- a thread that waits for an event ----
   // Lets this thread wait for packets in place of the progress thread.  Returns 0 if another thread
-  // does, or if the progress thread keeps doing it.
+  // has that role already, or if the progress thread keeps it.
   ReceiverRole::Wait take_role(ReceiverRole::For events);
   // Ends the wait of a thread that has its event and will wait again.
   void leave_role(ReceiverRole::Wait wait);
@@ -136,7 +136,8 @@ class Driver {
   };
   template <class Take>
   Received receive_for_event(ReceiverRole::Wait wait, os::UdpReceiver::Look look, Take take);
-  // Prepares a sleep on the descriptors that this returns, or none: there is something to receive.
+  // Prepares a sleep, and returns the descriptors to sleep on.  Returns nothing if there is
+  // something to receive already.
   std::optional<Watches::ForReceiver> prepare_sleep(ReceiverRole::Wait wait);
   // Notes that a signal handler may end a wait in a way that the thread does not see (longjmp).
   void expect_lost_receiver();
@@ -160,7 +161,7 @@ class Driver {
     if (is_deferred()) try_flush();
   }
 
-  // These three keep every thread from driving during a fork, so that the child's copy is
+  // These functions keep every thread from driving during a fork, so that the child's copy is
   // consistent enough to be abandoned.
   void before_fork();
   void after_fork_in_parent();
@@ -196,7 +197,7 @@ class Driver {
   SpinThenSleep spin_{};
   // Orders posts before the release of the lock.  Each kick and each release increments it.
   std::atomic<std::uint32_t> handover_{0};
-  // Is the value of handover_ if the holder of the lock leaves posts that it has seen.
+  // This is the value of handover_ if the holder of the lock leaves posts that it has seen.
   std::optional<std::uint32_t> left_posts_ VB_GUARDED_BY(drive_lock){};
   Time sleeps_until_ VB_GUARDED_BY(drive_lock) = kNever;  // the progress thread
   Time due_ VB_GUARDED_BY(drive_lock){};                  // Work::deadline() at the last release
@@ -206,7 +207,7 @@ class Driver {
   // deferrals_ is odd while packets or posts wait for the next post or poll.  It is incremented at
   // the begin and the end of each such wait.
   std::atomic<std::uint32_t> deferrals_{0};
-  std::atomic<bool> rest_is_left_{false};  // for the progress thread, even if the role is lent
+  std::atomic<bool> rest_is_left_{false};  // the progress thread has work, also without the role
   std::atomic<std::uint64_t> progress_wakes_{0};
   std::atomic<std::uint64_t> receiver_wakes_{0};
   std::atomic<bool> receiver_may_be_lost_{false};

@@ -11,7 +11,7 @@
 namespace verbena::client {
 namespace {
 
-// Is a program's engine whose posts can wait if `can_wait` is set.
+// Plays a program's engine, whose posts can wait if `can_wait` is set.
 struct TestWork final : Driver::Work {
   bool receive(Time, std::optional<os::UdpReceiver::Look>) override { return false; }
   bool poll(Time) override { return packets.exchange(false); }
@@ -131,8 +131,9 @@ TEST_F(DriverTest, APostThatWaitsIsSentWithTheFirstThatCannotWait) {
   EXPECT_FALSE(work.has_posts());
 }
 
-// The other thread does not get the lock, so the one that leaves its own post must send both.
-TEST_F(DriverTest, APostOfAnotherThreadDoesNotWaitWithOneThatIsLeft) {
+// The second thread does not get the lock.  So the thread that holds it must send both posts,
+// although its own could wait.
+TEST_F(DriverTest, APostOfAnotherThreadIsSentTogetherWithOneThatCouldWait) {
   post_one_that_waits();
   work.meanwhile = [&] { std::thread([&] { post(); }).join(); };
   post();
@@ -146,7 +147,7 @@ TEST_F(DriverTest, ACommandSendsPostsThatWait) {
   EXPECT_FALSE(work.has_posts());
 }
 
-TEST_F(DriverTest, TheProgressThreadSendsPostsOfAProgramThatPollsNoMore) {
+TEST_F(DriverTest, TheProgressThreadSendsPostsIfTheProgramStopsPolling) {
   post_one_that_waits();
   go_on();
   while (work.has_posts()) std::this_thread::yield();

@@ -438,8 +438,8 @@ bool Qp::is_from_partition(const wire::Bth& bth, const link::Address& address) c
   return ports.pkeys(core_.port()).admits(a.pkey_index, bth.pkey);
 }
 
-// A UD QP hears everybody, but only by its own port.  For a connected QP, a packet on the alternate
-// path can show that the peer has migrated.  Then this QP follows it.
+// A UD QP receives from every peer, but only by its own port.  For a connected QP, a packet on the
+// alternate path can show that the peer has migrated.  Then this QP follows it.
 bool Qp::is_from_peer(const wire::Bth& bth, const link::Address& address) {
   if (core_.init.type == QpType::kUd) return core_.is_gsi() || address.port == core_.port();
   const MigrationState before = core_.attributes.migration;

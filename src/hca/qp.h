@@ -60,7 +60,7 @@ class Qp {
   void mark_established() { known_established_ = true; }
 
   void receive(const wire::TransportPacket& packet, const link::Arrival& arrival, Time now);
-  // Applies the record of a WRITE or READ that the peer has carried out by itself.
+  // Applies the record of a WRITE or READ that the peer has carried out itself (direct access).
   void receive(const link::Executed& executed);
   // Adds packets to the burst.  True: there is more to send.
   bool transmit(link::Burst& burst, Time now);

@@ -63,8 +63,8 @@ struct QpCore {
   std::optional<std::span<std::byte>> remote(std::uint32_t r_key, std::uint64_t iova,
                                              std::uint64_t length, std::uint32_t needed) const;
   void raise(QpEvent::Kind kind);
-  // Counts a WRITE or READ that the initiator has carried out by itself, like the packets that
-  // carry its data.
+  // Counts a WRITE or READ that the initiator has carried out itself, as if its data had come in
+  // packets.
   void count_direct(bool is_read, DataFlow flow, std::uint32_t packets, std::uint32_t bytes);
   // Chooses the lane for packets to this QP.
   void choose_lane(const link::Address& address, Qpn destination);

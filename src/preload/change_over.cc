@@ -41,8 +41,8 @@ bool is_worth_an_offer(Socket& socket, std::uint32_t calls) {
   return calls >= kOfferCalls && os::now() - socket.since >= kOfferAfter;
 }
 
-// The kernel counts only its own bytes for this limit.  A connection that must use the ring does so
-// all the same.
+// Returns true if SO_RCVLOWAT is above 1.  The kernel counts only its own bytes for that limit, so
+// the connection stays on TCP, unless it must use the ring.
 bool waits_for_many(int fd, const Socket& socket) {
   int low = 0;
   socklen_t bytes = sizeof(low);
@@ -50,9 +50,9 @@ bool waits_for_many(int fd, const Socket& socket) {
          next().getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, &bytes) == 0 && low > 1;
 }
 
-// Keeps TCP from holding bytes back, beneath the program.  Nagle's algorithm would wait for
-// acknowledgements that the ring has made needless, and a corked socket for bytes that go by the
-// ring.
+// Keeps TCP from holding bytes back, without a change that the program can see.  Nagle's algorithm
+// would wait for acknowledgements of bytes that go by the ring now, and a corked socket would wait
+// for further bytes, which also go by the ring.
 void take_over_delays(int fd, Socket& socket) {
   for (const int option : {TCP_CORK, TCP_NODELAY}) {
     int value = 0;
@@ -64,7 +64,7 @@ void take_over_delays(int fd, Socket& socket) {
   }
 }
 
-// Returns true if the program sends nothing more.
+// Returns true if the program has ended its sending direction.
 bool is_shut(int fd) {
   tcp_info info{};
   socklen_t bytes = sizeof(info);
@@ -72,7 +72,8 @@ bool is_shut(int fd) {
   return info.tcpi_state != TCP_ESTABLISHED && info.tcpi_state != TCP_CLOSE_WAIT;
 }
 
-// Changes over if no other call and no other process uses the connection by TCP at this moment.
+// Changes a connection from TCP to the stream, if no other call and no other process uses it by TCP
+// at this moment.
 void try_to_switch(int fd, Socket& socket) {
   using State = Socket::State;
   auto state = State::kOffered;
@@ -85,7 +86,7 @@ void try_to_switch(int fd, Socket& socket) {
   }
   stream::Sender sender = socket.sender();
   stream::Receiver receiver = socket.receiver();
-  // Another process may have begun before this one took over, by exec().
+  // The program before exec() may have started them already.
   if (!sender.started() && !receiver.started()) {
     take_over_delays(fd, socket);
     sender.start(counts.sent.load());
@@ -130,7 +131,7 @@ void advance_early(int fd, Socket& socket, bool is_first_call) {
   errno = error;
 }
 
-// Does what brings a connection nearer to its change over.
+// Does the next step of a connection's change from TCP to the stream, if it can be done now.
 void advance(int fd, Socket& socket) {
   const std::uint32_t calls = socket.calls.fetch_add(1, std::memory_order_relaxed) + 1;
   if (is_early()) return advance_early(fd, socket, calls == 1);
@@ -162,8 +163,9 @@ bool begin(int fd, Socket& socket) {
   if (socket.state.load(std::memory_order_acquire) == State::kSwitched) return true;
   advance(fd, socket);
   for (;;) {
-    // Announce the call first, and look at the state then; the thread that changes over does it the
-    // other way around.
+    // Announce the call first, and read the state afterwards.  The thread that changes over writes
+    // the state first, and reads the announced calls afterwards.  So at least one of the two sees
+    // the other.
     socket.calls_on_tcp.fetch_add(1, std::memory_order_seq_cst);
     const State state = socket.state.load(std::memory_order_seq_cst);
     if (state != State::kBusy && state != State::kSwitched) return false;
@@ -190,7 +192,7 @@ ssize_t TcpCall::received(ssize_t bytes) {
 
 namespace {
 
-// Maps the memory for the socket.  Returns false if it is no stream's.
+// Maps the memory for the socket.  Returns false if the memory does not hold a stream.
 bool map(Socket& socket, int memory, std::uint32_t side) {
   auto mapping = os::map_shared(memory, stream::memory_bytes(stream::kRingBytesMin),
                                 stream::memory_bytes(stream::kRingBytesMax), true);

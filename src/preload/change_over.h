@@ -7,11 +7,11 @@
 #include "base/time.h"
 #include "preload/socket_table.h"
 
-// Moves a connection from TCP alone to a stream by TCP and ring.
+// Changes a connection from TCP alone to a stream that uses TCP and a ring.
 namespace verbena::preload::change_over {
 
-// Begins a call on a connection.  Returns true if the stream carries it.  Returns false if it goes
-// by TCP; then the caller makes the kernel's call and ends it with TcpCall.
+// Begins a call on a connection.  Returns true if the stream carries the call's bytes.  Returns
+// false if TCP does; then the caller makes the kernel's call, and reports its end with TcpCall.
 bool begin(int fd, Socket& socket);
 
 // Lets every connection change over as soon as it is made: its first call waits for the ring, at
@@ -20,8 +20,8 @@ bool begin(int fd, Socket& socket);
 void set_early(Duration wait);
 bool is_early();
 
-// Does what brings the connection nearer to its change over, without waiting until it has carried
-// much.
+// Does the next step of a connection's change to the stream at once, even if it has carried few
+// bytes so far.
 void advance_at_once(int fd, Socket& socket);
 
 // Counts the bytes of a call by TCP.  It begins when begin() has returned false.
@@ -42,8 +42,8 @@ class TcpCall {
 // Takes the memory that the service has made for the two ends.
 void prepare(Socket& socket, int memory, std::uint32_t side);
 
-// Continues a stream that this program's predecessor has begun, before exec().  Returns false if
-// the memory does not hold one.
+// Continues a stream that the program before exec() has begun.  Returns false if the memory does
+// not hold a stream.
 bool continue_with(Socket& socket, int memory, std::uint32_t side);
 
 // Ends the use of a connection that exec() will close.  Returns what stay_after_exec() needs if

@@ -32,7 +32,8 @@ bool is_tcp(int fd) {
          protocol == IPPROTO_TCP;
 }
 
-// The peer may wait for the ring before it sends a byte.
+// A peer that must use the ring sends no byte before it has changed over, so this side must help it
+// now.
 void offer_at_once(int fd) {
   if (const auto socket = SocketTable::find(fd)) change_over::advance_at_once(fd, *socket);
 }
@@ -64,7 +65,7 @@ void forget_range(unsigned first, unsigned last) {
 }
 
 // The C library reads and writes the standard descriptors itself, where this library sees nothing.
-// Bytes in the ring are left to read(), or to the next program.
+// Bytes in the ring stay there for read(), or for the program after exec().
 void copied(int from, int to) {
   if (to < 0) return;
   epolls::is_copied(from, to);
@@ -98,7 +99,7 @@ VB_EXPORT int connect(int fd, const sockaddr* to, socklen_t bytes) {
   const int result = next().connect(fd, to, bytes);
   if (to == nullptr || bytes < sizeof(sa_family_t)) return result;
   if (to->sa_family != AF_INET && to->sa_family != AF_INET6) return result;
-  // A second call asks how the first one is doing.
+  // A program calls connect() again to ask whether its first call has succeeded.
   if ((result == 0 || errno == EINPROGRESS || errno == EINTR) && !SocketTable::has(fd)) {
     preload::track(fd, to, bytes);
   }

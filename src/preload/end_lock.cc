@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint32_t kOwnerMask = 0x3fffffff;
 constexpr std::uint32_t kWaiters = 0x80000000;  // somebody may sleep for the lock
 constexpr int kSpins = 200;
-// A sleeper looks this often whether the owner still lives.
+// A thread that sleeps for the lock checks this often whether the owner still lives.
 constexpr timespec kLookEvery{.tv_sec = 0, .tv_nsec = 20'000'000};
 
 constinit thread_local std::uint32_t thread_number = 0;
@@ -66,7 +66,7 @@ void EndLock::lock_again() {
       pause();
       continue;
     }
-    // An owner of 0 with waiters is a lock that has just been given back.
+    // If the owner is 0 and the bit of waiters is set, the lock has just been released.
     if (owner == 0 || is_dead(owner)) {
       if (word_.compare_exchange_strong(word, number | kWaiters, std::memory_order_seq_cst)) {
         taken_ = owner == 0 ? Taken::kTaken : Taken::kOwnerDied;

@@ -5,16 +5,16 @@
 #include <span>
 
 // Locks one direction of a stream for one of its ends, among all threads and processes that hold
-// the end.  The lock lies in the stream's memory.  If its owner dies, the next one gets it, and is
-// told.
+// the end.  The lock lies in the stream's memory.  If its owner dies, the next one gets the lock,
+// and lock() returns kOwnerDied.
 namespace verbena::preload {
 
 class EndLock {
  public:
   enum class Taken : std::uint8_t {
     kTaken,
-    kOwnerDied,  // taken; the owner before has died with it
-    kOwn,        // not taken: this thread has it, and a signal handler has interrupted it there
+    kOwnerDied,  // taken; the owner before has died while it held the lock
+    kOwn,        // not taken: this thread holds it, and is now in a signal handler
   };
 
   // Takes the lock.  `memory` is a lock's place in stream::Direction.

@@ -10,7 +10,8 @@
 
 #include "preload/epolls.h"
 
-// Declares the library's copy of an epoll set, for those who change sets and those who wait.
+// Declares the library's copy of an epoll set, for the functions that change sets and those that
+// wait for sets.
 namespace verbena::preload::epolls {
 
 inline constexpr std::uint32_t kInput = EPOLLIN | EPOLLRDNORM;
@@ -28,7 +29,8 @@ struct Entry {
   bool is_one_shot() const { return (events & EPOLLONESHOT) != 0; }
 };
 
-// Lies in pages of its own, which are never unmapped, and begin as zeros.
+// Holds the copy of one epoll set, in pages of its own.  They begin as zeros, and are never
+// unmapped.
 struct Set {
   std::atomic<bool> lock;
   std::atomic<std::uint32_t> descriptors;
@@ -57,18 +59,19 @@ class Hold {
   Set& set_;
 };
 
-// Makes one thread that sleeps for the set in the kernel look at the rings again, or the next one
-// that would sleep.  `set` is the set's descriptor.
+// Wakes one thread that sleeps for the set in the kernel, so that it looks at the rings again.  If
+// none sleeps, the next thread that would sleep looks again.  `set` is the set's descriptor.
 void kick(int set);
-// Returns what the kernel reports then in place of the program's data.
+// Returns the value that the kernel reports for such a wake, in place of a program's epoll_data.
 std::uint64_t kick_data();
 
 // ---- entries; hold the set
 
-// Returns true if the ring has bytes to report for the entry, and sets what was `seen`.
+// Returns true if the ring has bytes to report for the entry.  Then it also sets the entry's
+// `seen`.
 bool is_ready_beyond(Socket& socket, const Entry& entry, std::uint64_t& seen);
 bool is_ready(const Entry& entry);
-// Finds the entry of an event of the kernel; nullptr: it was removed.
+// Finds the entry that an event of the kernel is for.  Returns nullptr if it was removed.
 Entry* entry_of(Set& set, const epoll_data_t& data);
 
 }  // namespace verbena::preload::epolls

@@ -194,7 +194,8 @@ class Wait {
     if (set_.one_shots > 0) {
       Entry* entry = entry_of(set_, event.data);
       if (entry != nullptr && entry->is_one_shot()) {
-        // The ring's bytes were reported before.  The kernel says it again when it is armed again.
+        // An entry with EPOLLONESHOT was reported for bytes in its ring, so this event of the
+        // kernel is dropped.  The kernel repeats it when the program arms the entry again.
         if (!entry->is_armed) return end;
         if (is_ready(*entry)) event.events |= entry->events & kInput;
         entry->is_armed = false;
@@ -204,13 +205,14 @@ class Wait {
     return end + 1;
   }
 
-  // This thread was woken for others as well, if it does not report what it was woken for.
+  // If this thread does not report the entry that it was woken for, another thread must be woken
+  // for it.
   int finish(int found) {
     if (kicked_ && found > 0 && has_ready(set_)) kick(fd_);
     return found;
   }
 
-  // Returns what it found, or 0.
+  // Looks at rings and kernel for a moment.  Returns the number of events that it found, or 0.
   int spin(const sigset_t* mask) {
     int from_kernel = 0;
     const auto kernel_has_news = [&] {
@@ -249,7 +251,7 @@ int wait(int fd, epoll_event* events, int room, bool at_once, const sigset_t* ma
   return Wait(fd, *set, events, room).run(at_once, mask, sleep);
 }
 
-// Returns what is left of a number of milliseconds; a negative one is no limit.
+// Returns the rest of a timeout in milliseconds.  A negative timeout never ends.
 int left_of(int timeout, Duration elapsed) {
   if (timeout <= 0) return timeout;
   const auto gone = std::chrono::floor<std::chrono::milliseconds>(elapsed).count();

@@ -27,7 +27,7 @@ namespace {
 
 enum Flag : std::uint8_t {
   kInSet = 1,         // has an entry in at least one set
-  kWaitsForEver = 2,  // is in a set where its bytes must come by TCP
+  kWaitsForEver = 2,  // it is in a set that can report only bytes of TCP
 };
 
 constinit std::array<std::atomic<Set*>, kSetsMax> sets{};
@@ -59,8 +59,8 @@ void add_set(int fd) {
 
 // ---- waking
 
-// A thread that sleeps for a set in the kernel is woken by this descriptor, which can always be
-// read, when the set has got an entry whose ring has bytes.
+// When a set gets an entry whose ring has bytes, a descriptor that can always be read is put into
+// the set.  It wakes a thread that sleeps for the set in the kernel.
 constinit std::atomic<int> always_ready{-1};
 constinit char kick_mark = 0;
 
@@ -75,8 +75,9 @@ int always_ready_descriptor() {
 
 // ---- entries; hold the set
 
-// Enters a wait.  Returns false, unless `always`, if the ring has bytes to report.  EPOLLET, and
-// entries that do not wait for input, sleep also while known bytes lie in the ring.
+// Begins a sleep of one thread for an entry.  Returns false, unless `always` is set, if the ring
+// has bytes to report.  For EPOLLET, and for entries that do not wait for input, a thread may sleep
+// while bytes that were reported before lie in the ring.
 bool enter(const Entry& entry, bool always) {
   always |= !entry.wants_input();
   if (const auto socket = SocketTable::find(entry.fd)) {
@@ -134,7 +135,8 @@ void wait_for_ever(int fd) {
   }
 }
 
-// The set is waited for in a way that this library does not see.
+// The program waits for the set in a way that this library does not see, so its connections must
+// use TCP.
 void is_watched(int fd) {
   Set* set = set_at(fd);
   if (set == nullptr) return;
@@ -143,7 +145,8 @@ void is_watched(int fd) {
   for (std::uint32_t i = 0; i < set->count; ++i) wait_for_ever(set->entries[i].fd);
 }
 
-// An edge of a set would be a change in any of its rings.
+// For EPOLLET on a set within a set, each change in any ring would have to be reported.  This
+// library does not do that.
 bool is_too_special(const epoll_event& event, int target) {
   return (event.events & (EPOLLET | EPOLLONESHOT)) != 0 && set_at(target) != nullptr;
 }

@@ -8,22 +8,23 @@
 //
 // A copy of each set says which descriptors are in it.  A thread that waits for a set looks at the
 // rings of its connections first, and enters a wait for each of them (waits.h) while it sleeps in
-// the kernel.  So each connection in a set has as many waits as the set has sleepers, whoever adds,
-// removes or closes it meanwhile.
+// the kernel.  So each connection in a set has as many waits as threads sleep for the set, even if
+// it is added, removed or closed meanwhile.
 //
-// EPOLLONESHOT: the copy knows which entries were reported and not armed again; an event of the
-// kernel for such a one is dropped, since it is not the program's turn.  EPOLLEXCLUSIVE: who looks
-// at the ring first reports it.  A set within a set, in poll() or in select() is entered with the
-// one that contains it.  When an entry is added or armed whose ring has bytes, one of the threads
-// that sleep for the set is woken, so that it looks.
+// With EPOLLONESHOT, the copy knows which entries were reported and not armed again.  An event of
+// the kernel for such an entry is dropped, because the program has not asked for it yet.  With
+// EPOLLEXCLUSIVE, the thread that looks at the ring first reports it.  A thread that sleeps for a
+// set also sleeps for the sets in it, and poll() and select() do the same.  When an entry whose
+// ring has bytes is added or armed, one of the threads that sleep for the set is woken, so that it
+// looks at the ring.
 //
-// Some uses make it impossible to say who must be told of bytes in a ring: EPOLLET and EPOLLONESHOT
-// for a set within a set, sets that were inherited over exec, and more than kSetsMax sets.  There
-// the connection waits for ever, so that its bytes come by TCP.
+// In some cases the library cannot know which thread must be told of bytes in a ring: EPOLLET and
+// EPOLLONESHOT for a set within a set, sets that were inherited over exec, and more than kSetsMax
+// sets.  Then the receiver never promises to look at the ring, so all bytes come by TCP.
 namespace verbena::preload::epolls {
 
 inline constexpr std::size_t kSetsMax = 256;
-inline constexpr std::uint32_t kEntriesMax = 65536;  // connections beyond these wait for ever
+inline constexpr std::uint32_t kEntriesMax = 65536;  // further connections stay on TCP
 
 struct Set;
 
@@ -31,18 +32,18 @@ struct Set;
 Set* set_at(int fd);
 // Returns true if a ring has bytes for an entry of the set.
 bool has_ready(Set& set);
-// The thread is about to sleep for the set in the kernel.  Returns false if a ring has bytes: do
-// not sleep.  With `always` it returns true.
+// Call this before the thread sleeps for the set in the kernel.  Returns false if a ring has bytes:
+// do not sleep.  With `always` it returns true in any case.
 bool enter(Set& set, bool always);
-// The thread has slept.
+// Call this after the thread has slept for the set.
 void leave(Set& set);
 
 // Returns true if the descriptor is one that this library uses for its sets.
 bool owns(int fd);
 
-// The descriptor is a connection from now on; it may have been in a set before.
+// Call this when a descriptor becomes a connection.  It may have been in a set before.
 void is_tracked(int fd, Socket& socket);
-// The kernel is about to close the descriptor.
+// Call this before the kernel closes the descriptor.
 void is_closed(int fd);
 void is_copied(int from, int to);
 

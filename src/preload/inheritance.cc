@@ -31,7 +31,8 @@ bool is_variable(std::string_view entry) {
   return entry.starts_with(kVariable) && entry.substr(kVariable.size()).starts_with('=');
 }
 
-// Parses the variable's value.  Anything else than numbers ends it: it comes from outside.
+// Parses the variable's value.  It comes from outside, so the parser stops at anything that is not
+// a number.
 std::set<std::uint64_t> parse(std::string_view value) {
   std::set<std::uint64_t> cookies;
   while (cookies.size() < Names::kMax) {

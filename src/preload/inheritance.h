@@ -16,7 +16,7 @@
 // the service before main() and continues the stream.
 namespace verbena::preload::inheritance {
 
-// Occurs in the path of this library.
+// This text occurs in the path of this library.
 inline constexpr std::string_view kLibrary = "/libverbena-sockets.so";
 
 // Names the connections that the next program must continue.
@@ -43,11 +43,12 @@ class Names {
   std::size_t used_ = 0;
 };
 
-// Prepares each connection that the next program inherits.  If that one is foreign, unread bytes
-// are an error at the standard input, where it surely looks for them; other descriptors are usually
-// inherited by accident, and stay as they are.  If it has the library, but the service does not
-// know the connection any more (the peer has reset it), unread bytes are an error at each
-// descriptor.  Does nothing if exec() will fail.
+// Prepares each connection that the next program inherits.  If that program does not have this
+// library, a connection with unread bytes is reset if it is the standard input, which the program
+// surely reads.  Other descriptors are usually inherited by accident, and stay as they are.  If the
+// program has the library, but the service does not know the connection any more (the peer has
+// reset it), a connection with unread bytes is reset at each descriptor.  Does nothing if exec()
+// will fail.
 void prepare(os::ProgramKind next_program, Names& names);
 
 // Returns true if the program that exec() starts has the descriptor.
@@ -55,11 +56,12 @@ bool is_inherited(int fd, const Socket& socket);
 
 // Returns how many entries copy_environment() needs, its end included.
 std::size_t environment_entries(char* const* environment);
-// Copies the pointers of an environment, without an older variable of ours, and adds `names`.
+// Copies the pointers of an environment, leaves out an older variable of this library, and adds
+// `names`.
 void copy_environment(char* const* environment, const Names& names, char** out);
 
-// Continues the connections that the environment names.  One whose memory is not to be had ends
-// with an error.  Call it before main(), with one thread.
+// Continues the connections that the environment names.  If the memory of one cannot be had, that
+// connection ends with an error.  Call it before main(), with one thread.
 void continue_connections();
 
 }  // namespace verbena::preload::inheritance

@@ -23,7 +23,8 @@ namespace {
 
 enum class Left : std::uint8_t { kPlain, kUnread, kBroken };
 
-// Gives the options back to the kernel that the library has taken over with the change over.
+// Gives those options back to the kernel that the library has managed since the change to the
+// stream.
 void give_delays_back(int fd, Socket& socket) {
   for (const int option : {TCP_NODELAY, TCP_CORK}) {
     const int value = socket.shown_option(IPPROTO_TCP, option)->load() ? 1 : 0;
@@ -50,7 +51,7 @@ Left leave_incoming(Socket& socket, stream::Reason reason) {
   return *left == stream::Receiver::Left::kPlain ? Left::kPlain : Left::kUnread;
 }
 
-// Returns true if the connection has changed over; else it never will.
+// Returns true if the connection has changed over.  Else it also makes sure that it never will.
 bool is_switched_or_stays(Socket& socket, stream::Reason reason) {
   socket.counts.load()->stays_on_tcp.store(true);
   for (;;) {
@@ -100,7 +101,8 @@ std::string drain(int fd, Socket& socket, stream::Reason reason) {
   const int error = errno;
   std::string bytes;
   if (!stay_on_tcp(fd, socket, reason)) {
-    // While this wait stands the peer puts nothing more into the ring, so it becomes empty.
+    // As long as this thread counts as a sleeper, the peer puts nothing more into the ring, so the
+    // ring becomes empty.
     waits::enter_always(socket);
     while (leave_incoming(socket, reason) == Left::kUnread) {
       std::array<char, 65536> piece;
@@ -117,7 +119,8 @@ std::string drain(int fd, Socket& socket, stream::Reason reason) {
 
 void reset(int fd) {
   const int error = errno;
-  // To connect to no address is how a connection is given up at once (tcp(7), RFC 9293, ABORT).
+  // A connect() to the address family AF_UNSPEC resets a connection at once (tcp(7), RFC 9293,
+  // ABORT).
   const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
   next().connect(fd, &nobody, sizeof(nobody));
   errno = error;

@@ -4,27 +4,27 @@
 
 #include "preload/socket_table.h"
 
-// Takes a connection back to plain TCP, before something may use its descriptor that knows nothing
-// of the ring (ARCHITECTURE.md, "Going back to TCP").
+// Takes a connection back to plain TCP, before its descriptor may be used by something that does
+// not know the ring (ARCHITECTURE.md, "Going back to TCP").
 namespace verbena::preload::leaving {
 
-// All bytes of the connection go by TCP from now on, in both directions.  Returns false if bytes of
-// the peer lie unread in the ring.  Then only the outgoing direction has changed; the incoming one
-// must be read by this library until the ring is empty.
+// Lets all bytes of the connection go by TCP from now on, in both directions.  Returns false if
+// bytes of the peer lie unread in the ring.  Then only the outgoing direction has changed; the
+// incoming one must be read by this library until the ring is empty.
 bool stay_on_tcp(int fd, Socket& socket, stream::Reason reason);
 
-// Does the same; the unread bytes end the connection (ECONNRESET at both ends).  An error is seen;
-// bytes that are missing would not be.
+// Does the same, but resets the connection if bytes lie unread (ECONNRESET at both ends).  Programs
+// notice an error, and would not notice that bytes are missing.
 void stay_on_tcp_or_reset(int fd, Socket& socket, stream::Reason reason);
 
-// The program sends nothing more: it has called shutdown().
+// Call this when the program has called shutdown() and sends nothing more.
 void end_outgoing(int fd, Socket& socket);
-// The program reads nothing more that comes from now on: it has called shutdown().  The bytes come
-// by TCP, so that the kernel gives its answer to them.
+// Call this when the program has called shutdown() and reads nothing that comes from now on.  Later
+// bytes then come by TCP, so that the kernel answers them as for any TCP connection.
 void end_incoming(Socket& socket);
 
-// Takes the incoming direction back to plain TCP.  Returns the bytes that stood before it: all that
-// lay in the ring, and in TCP before that.  Allocates.
+// Takes the incoming direction back to plain TCP.  Returns the bytes that the program must read
+// first: all that lay in the ring, and those of TCP that came before them.  Allocates.
 std::string drain(int fd, Socket& socket, stream::Reason reason);
 
 // Ends the connection with ECONNRESET, here and at the peer.  Keeps errno.

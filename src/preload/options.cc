@@ -14,7 +14,8 @@
 #include "preload/next.h"
 #include "preload/socket_table.h"
 
-// Defines the functions that ask or change a connection, where the stream has a part in the answer.
+// Defines the functions that query or change a connection, such as getsockopt(), ioctl() and
+// shutdown(), as far as their result depends on the stream.
 
 using verbena::preload::next;
 using verbena::preload::SocketTable;
@@ -22,7 +23,7 @@ namespace leaving = verbena::preload::leaving;
 
 namespace {
 
-// Returns what stands for an option of the kernel while the sender uses the ring.
+// Returns where this library keeps the value of a socket option while the sender uses the ring.
 std::atomic<bool>* shown_option(verbena::preload::Socket& socket, int level, int option) {
   return socket.sender().has_left() ? nullptr : socket.shown_option(level, option);
 }
@@ -98,7 +99,8 @@ VB_EXPORT int shutdown(int fd, int how) noexcept {
     if (result == 0) leaving::end_incoming(*socket);
     return result;
   }
-  // Nothing enters the ring behind the end.  What the program still sends gets the kernel's EPIPE.
+  // After shutdown(), nothing may enter the ring.  If the program still sends, the kernel answers
+  // with EPIPE.
   if (socket->is_switched()) leaving::end_outgoing(fd, *socket);
   const int result = next().shutdown(fd, how);
   const int error = errno;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Keeps the library's own descriptors from the program, which does not know of them: it must not
-// close them when it closes all that it did not open.
+// Protects the library's own descriptors from the program.  Some programs close all descriptors
+// that they did not open, and these must stay open.
 namespace verbena::preload::own_descriptors {
 
 // Moves a descriptor out of the way of programs that count theirs.  It closes on exec.  Returns the

@@ -52,7 +52,8 @@ TcpCounts* take_shared_counts() {
   return nullptr;
 }
 
-// Gives a connection counts that the child will share.  Without room the connection stays on TCP.
+// Moves the counts of a connection to memory that the child will share.  If there is no room, the
+// connection stays on TCP.
 TcpCounts* shared_counts(Socket& socket) {
   TcpCounts* counts = socket.counts.load();
   if (counts != &socket.own_counts) return counts;
@@ -76,7 +77,8 @@ void share(int fd, Socket& socket) {
     } else {
       counts->processes.fetch_add(1);
     }
-    // A thread that changes over has either seen the child among the processes, or is seen here.
+    // If another thread changes the connection over now, either it sees that the child holds the
+    // socket as well, or this thread sees the change.
     while (socket.state.load() == Socket::State::kBusy) {
     }
   }
@@ -97,7 +99,7 @@ void before_fork() {
   for_each_socket([](int fd, Socket& socket) { share(fd, socket); });
 }
 
-// The service knows the parent only.
+// The service knows only the parent, so the child offers its connections anew.
 void in_child() {
   EndLock::after_fork_in_child();
   service_link::after_fork_in_child();
@@ -125,7 +127,8 @@ void join_shared_counts(Socket& socket) {
   if (counts != &socket.own_counts) counts->processes.fetch_add(1);
 }
 
-// Replaces this process's program.  The new one has only the connections that it inherits.
+// Replaces the program of this process by exec().  The new program has only the connections that it
+// inherits.
 class Exec {
  public:
   explicit Exec(os::ProgramKind next_program) {
@@ -152,9 +155,10 @@ class Exec {
     Socket* socket;
     linger before;
   };
-  static constexpr std::size_t kClosedMax = 256;  // further ones end as if this process were killed
+  static constexpr std::size_t kClosedMax = 256;  // peers of further ones see a killed process
 
-  // The kernel closes what the next program does not inherit, and knows nothing of bytes in a ring.
+  // The kernel closes the descriptors that the next program does not inherit, and does not know of
+  // bytes in a ring.  So the library ends these connections before.
   void close_others() {
     SocketTable::for_each(0, kDescriptorsMax - 1,
                           [](int, Socket& socket) { socket.survives_exec.store(false); });
@@ -173,7 +177,8 @@ class Exec {
   std::size_t closed_count_ = 0;
 };
 
-// Starts a program in a new process.  It holds what it inherits beside this process.
+// Starts a program in a new process, which then holds the connections that it inherits together
+// with this process.
 class Spawn {
  public:
   explicit Spawn(os::ProgramKind program) {
@@ -261,7 +266,8 @@ VB_EXPORT int fexecve(int fd, Words argv, Words environment) noexcept {
   return next().fexecve(fd, argv, environment);
 }
 
-// The execl() functions are the others with their arguments in a row.
+// The execl() functions do the same as the execv() functions, but take the program's arguments as
+// arguments of their own.
 #define VB_EXECL(call, with_environment)                                       \
   va_list arguments;                                                           \
   va_start(arguments, first);                                                  \
@@ -295,14 +301,14 @@ VB_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_
   VB_WITH_NAMES(spawn.names(), environment)
   return spawn.ended(next().posix_spawnp(pid, file, actions, attributes, argv, environment));
 }
-// The new process gets the copy, also of a descriptor that exec() closes.
+// The new process gets the copy, even if the original descriptor would be closed by exec().
 VB_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd,
                                                int copy) noexcept {
   if (const auto socket = SocketTable::find(fd)) socket->is_spawned.store(true);
   return next().posix_spawn_file_actions_adddup2(actions, fd, copy);
 }
 
-// The C library starts the shell by itself.
+// The C library starts the shell without a call of this library's functions.
 VB_EXPORT int system(const char* command) {
   const preload::Spawn spawn(verbena::os::ProgramKind::kForeign);
   return next().system(command);
@@ -312,8 +318,8 @@ VB_EXPORT FILE* popen(const char* command, const char* mode) {
   return next().popen(command, mode);
 }
 
-// The child of a real vfork() shares this library's memory, and what it closes before exec() would
-// be closed for the parent.
+// The child of a real vfork() shares the memory of this library.  If it closed a descriptor before
+// exec(), this library would forget the parent's descriptor as well.
 VB_EXPORT pid_t vfork() noexcept { return next().fork(); }
 
 VB_EXPORT void _exit(int status) {

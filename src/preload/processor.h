@@ -8,15 +8,16 @@
 #include "os/adaptive_spin.h"
 #include "os/clock.h"
 
-// Spins for a moment where that is cheaper than to sleep and be woken.
+// Lets a thread spin for a moment if that costs less than a sleep and a wake-up.
 namespace verbena::preload::processor {
 
 inline constexpr Duration kSpin = std::chrono::microseconds(50);
 inline constexpr Duration kShortSpin = std::chrono::microseconds(20);
-// The kernel is asked this often meanwhile, since ends and errors come from there.
+// During a spin the kernel is asked this often, because it reports ends and errors.
 inline constexpr Duration kAskKernelEvery = std::chrono::microseconds(8);
 
-// Returns false if this process may run on one processor only: nobody could answer meanwhile.
+// Returns false if this process may run on one processor only, because then a peer there could not
+// run during the spin.
 bool has_others();
 
 inline void pause() {
@@ -40,8 +41,9 @@ enum class Found : std::uint8_t { kNothing, kBytes, kKernel };
 // Returns what the calling thread knows about its waits.
 os::AdaptiveSpin& waits();
 
-// Spins until `found()`, or until `kernel_has_news()`, which is asked now and then.  Does not spin
-// if the thread's last waits were long, or if others need its processor (os/adaptive_spin.h).
+// Spins until `found()` returns true, or until `kernel_has_news()` does, which is called now and
+// then.  Does not spin if the thread's last waits were long, or if others need its processor
+// (os/adaptive_spin.h).
 template <class Look, class News>
 Found spin(Look found, News kernel_has_news) {
   os::AdaptiveSpin& mine = waits();
@@ -72,7 +74,7 @@ Found spin(Look found, News kernel_has_news) {
   return Found::kNothing;
 }
 
-// Notes how long the thread slept in the kernel, as far as the sleep ended with an event.
+// Records how long the thread slept in the kernel, if the sleep ended with an event.
 class Sleep {
  public:
   Sleep() : began_(os::now()) {}

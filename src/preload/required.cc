@@ -39,7 +39,8 @@ std::optional<broker::SocketName> name_of(int fd, long call) {
   return service_link::name_from(name);
 }
 
-// Returns true if the address is one of this network namespace: then a socket can be bound to it.
+// Returns true if the address is one of this network namespace, which is so if a socket can be
+// bound to it.
 bool is_own_address(const broker::SocketName& name) {
   sockaddr_in6 to{};
   to.sin6_family = AF_INET6;
@@ -81,7 +82,7 @@ void say(const char* why, int fd) {
   os::system_call(SYS_write, STDERR_FILENO, line.data(), bytes);
 }
 
-// Says what has happened to a connection that waits.
+// Tells what has happened to a connection that waits for its change to the ring.
 enum class Event : std::uint8_t { kNone, kUnconnected, kEnded, kEndedWithBytes };
 Event event_of(int fd) {
   if (!name_of(fd, SYS_getpeername)) return Event::kUnconnected;

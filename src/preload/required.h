@@ -11,23 +11,24 @@
 // Applies the user's rules to the connections of this process (policy/rules.h).
 //
 // A connection that must use the ring carries no byte before it has changed over: its first call
-// waits for the service's answer.  If the peer takes no part, or if something needs the descriptor
-// that knows nothing of the ring, the connection is reset, and a line on standard error says why.
-// Peers on other hosts are out of reach, so rules that ask for the ring do not concern them.
+// waits for the service's answer.  If the peer does not take part, or if something that does not
+// know the ring needs the descriptor, the connection is reset, and a line on standard error says
+// why.  Peers on other hosts are out of reach, so rules that ask for the ring do not concern them.
 namespace verbena::preload::required {
 
 // Reads the rules in the environment, and for tests VERBENA_SOCKETS_EARLY (change_over::set_early),
 // in milliseconds.  The library's constructor calls it once.
 void prepare();
 
-// Says what holds for a connection that the program has made (with `to`) or accepted (without).
+// Applies the rules to a connection that the program has made (then `to` is its peer) or accepted
+// (then `to` is absent).
 policy::Choice choose(int fd, const sockaddr* to, socklen_t bytes);
 
 // Waits until the connection, which must use the ring, has changed over.  Returns false after it
 // was reset.  Returns true at once if it is not connected, or if the peer has ended it.
 bool wait_for_ring(int fd, Socket& socket);
 
-// Resets a connection that must use the ring and cannot.
+// Resets a connection that must use the ring but cannot use it.
 void fail(int fd, Socket& socket, stream::Reason reason);
 
 }  // namespace verbena::preload::required

@@ -1,11 +1,11 @@
 #pragma once
 
-// Takes this library out of the way of a program that limits its own system calls.
+// Keeps programs working that limit their own system calls.
 namespace verbena::preload::sandbox {
 
-// The program is about to install a filter for system calls (seccomp(2)).  It was written for the
-// calls of the program, and may kill the process for ours.  So the process's connections go back to
-// TCP, and later ones stay there.
+// Call this before the program installs a filter for system calls (seccomp(2)).  Such a filter
+// allows the calls of the program, and may kill the process for the calls of this library.  So the
+// process's connections go back to TCP, and later ones stay there.
 void begins();
 
 }  // namespace verbena::preload::sandbox

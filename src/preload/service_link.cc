@@ -56,17 +56,17 @@ struct Name {
   }
 };
 
-// Holds the one connection.  Only the thread that has set `busy` touches the rest, except for what
-// is atomic.
+// Holds the process's one connection to the service.  Only the thread that has set `busy` uses the
+// other members, except for atomic ones.
 struct Link {
   std::atomic<bool> busy{false};
   std::atomic<bool> retired{false};
   std::atomic<int> fd{-1};
-  std::uint64_t fd_cookie = 0;  // tells whether the program has put something else in its place
-  std::atomic<std::uint64_t> taken{0};   // messages of those that the mailbox counts
+  std::uint64_t fd_cookie = 0;           // shows if the program has reused the number
+  std::atomic<std::uint64_t> taken{0};   // received messages that the mailbox counts
   std::atomic<std::uint32_t> number{0};  // of the connections that this process has had
   Time tried{};
-  std::atomic<bool> may_improve{false};  // it is the user's own service, and root's would be better
+  std::atomic<bool> may_improve{false};  // root's service should replace the user's own
   Name own{};
   Name root{};
 };
@@ -81,7 +81,7 @@ std::uint64_t messages_sent() {
   return std::atomic_ref(mailbox.sent).load(std::memory_order_acquire);
 }
 
-// Puts a memfd, or memory of this process alone (-1), in the place of the page.
+// Maps a memfd, or private memory if `fd` is -1, in the place of the page.
 bool map_mailbox(int fd) {
   const int flags = MAP_FIXED | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
   return ::mmap(mailbox_page.data(), kPageBytes, PROT_READ | PROT_WRITE, flags, fd, 0) !=
@@ -95,7 +95,8 @@ struct Starter {
 };
 constinit Starter* starter = nullptr;
 
-// Keeps the link for one thread.  It does not wait: an interrupted holder would never let go.
+// Reserves the link for one thread.  It does not wait: a signal handler would wait for ever for the
+// thread that it has interrupted.
 class Hold {
  public:
   Hold() : held_(!link.busy.exchange(true, std::memory_order_acquire)) {}
@@ -170,8 +171,7 @@ long receive(int fd, std::span<std::byte> out, int& passed, int flags) {
   return bytes;
 }
 
-// The service belongs to this user or to root, or to nobody whom this process would trust with its
-// data.
+// This process gives its data only to a service of its own user or of root.
 bool is_trusted(int fd) {
   ucred peer{};
   socklen_t bytes = sizeof(peer);
@@ -203,7 +203,7 @@ bool introduce(int fd) {
   return map_mailbox(memory->fd.get());
 }
 
-// Connects to a service, if somebody listens.  Its descriptor becomes the link's.
+// Connects to a service, if somebody listens.  The link then owns the descriptor.
 bool connect_to(const Name& name) {
   long fd = system_call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
@@ -226,10 +226,10 @@ bool connect_to(const Name& name) {
   return true;
 }
 
-// Root's service introduces programs of all users, so it is the better one.
+// Root's service introduces programs of all users, so it is preferred.
 bool connect_to_service() { return connect_to(link.root) || connect_to(link.own); }
 
-// Goes from the user's own service to root's, if that has come meanwhile.
+// Changes from the user's own service to root's, if the latter has started meanwhile.
 void improve() {
   const Time now = os::now();
   if (now - link.tried < kRetryEvery) return;
@@ -279,7 +279,8 @@ void take(std::span<const std::byte> message, int memory) {
   change_over::prepare(*socket, memory, pair->side);
 }
 
-// Tells the service of the socket.  Returns false if the connection to either is not there.
+// Reports the socket to the service.  Returns false if there is no connection to the service, or if
+// the socket is not connected.
 bool report(int channel, int fd, Socket& socket) {
   const auto names = connection_of(fd);
   if (!names) return false;  // a connect that is still under way

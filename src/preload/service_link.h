@@ -12,13 +12,14 @@
 
 // Connects this process with the socket service, for all of its sockets.
 //
-// Every function returns at once, and nothing of the program waits for the service: without one,
-// connections stay on TCP.  One thread at a time uses the connection; others, and signal handlers
-// that interrupt it, go on without.  Nothing allocates except start(), which no signal handler
-// should be the first to reach: connect() and accept() call it.
+// Every function returns at once, unless its comment says otherwise, and no call of the program
+// waits for the service: without a service, connections stay on TCP.  One thread at a time uses the
+// link.  Other threads, and signal handlers that interrupt this one, continue without it.  No
+// function allocates except start(), which connect() and accept() call, so that it is not first
+// called in a signal handler.
 namespace verbena::preload::service_link {
 
-// Prepares what must be allocated.  The library's constructor calls it once.
+// Allocates all memory that is needed later.  The library's constructor calls it once.
 void prepare();
 
 // Connects to the service, or starts one, if this process has not tried recently.
@@ -27,14 +28,15 @@ void start();
 // Offers a connection to the service.
 void offer(int fd, Socket& socket);
 
-// Takes the answers of the service that have come, and hands each to the socket that it is for.
-// Without news it costs two loads; a thorough look also notices that the service has ended.
+// Takes the answers of the service that have come, and hands each to the socket that it is for.  If
+// no message has come, it costs two loads.  A thorough look also notices that the service has
+// ended.
 void look(bool thorough);
 
-// Sleeps until the service has sent something, at most `time`.  It returns early at will.
+// Sleeps until the service has sent something, at most for `time`.  It may return earlier.
 void wait(Duration time);
 
-// Returns the name in the form of messages, or nothing if it is no IP address.
+// Converts a socket address to its form in messages.  Returns nothing if it is not an IP address.
 std::optional<broker::SocketName> name_from(const sockaddr_storage& from);
 
 // Returns true if the service that now runs has been offered the socket.

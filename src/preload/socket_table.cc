@@ -10,7 +10,7 @@ namespace {
 constexpr unsigned kIndexBits = 16;
 static_assert(kSocketsMax == std::size_t{1} << kIndexBits);
 
-// All zeros, since SocketTable::add() sets what is not.
+// A free socket is all zeros.  SocketTable::add() sets the members that must not be zero.
 constinit ZeroedArray<Socket, kSocketsMax> pool{};
 // The head of the list of free sockets: a tag that changes with each removal, and index + 1.
 constinit std::atomic<std::uint64_t> free_head{0};
@@ -75,7 +75,8 @@ Socket* SocketTable::add(int fd) {
   int highest = highest_.load(std::memory_order_relaxed);
   while (highest < fd && !highest_.compare_exchange_weak(highest, fd)) {
   }
-  // A descriptor that was closed where this library saw nothing may have left an entry.
+  // The entry may be that of a former descriptor, which was closed by a call that this library does
+  // not see.
   Socket* stale = slots_[static_cast<std::size_t>(fd)].exchange(socket, std::memory_order_acq_rel);
   if (stale != nullptr) SocketUse{stale};
   return socket;

@@ -17,9 +17,10 @@
 
 // Tells which descriptors of this process are TCP connections, and what this library knows of each.
 //
-// A table by descriptor leads to one Socket for each open socket; descriptors that dup() has made
-// share it.  Everything is static memory and atomic operations, because signal handlers and forked
-// children use it at any moment: nothing allocates and nothing locks.  fork() copies all of it.
+// A table by descriptor leads to one Socket for each open socket.  Descriptors that dup() has made
+// share a Socket.  The table uses static memory and atomic operations, and neither allocates nor
+// locks, because signal handlers and forked children use it at any moment.  fork() copies all of
+// it.
 namespace verbena::preload {
 
 // Descriptors from this number on are not tracked, so their connections stay on TCP.
@@ -31,7 +32,7 @@ inline constexpr std::size_t kSocketsMax = 65536;
 // processes that hold the socket share the counts, in memory that they inherit.
 struct TcpCounts {
   std::atomic<std::uint32_t> processes{1};  // that hold the socket, and know of this library
-  std::atomic<bool> stays_on_tcp{false};    // one of them has it where this library sees nothing
+  std::atomic<bool> stays_on_tcp{false};    // some process uses it unseen by this library
   std::atomic<std::uint64_t> sent{0};       // bytes
   std::atomic<std::uint64_t> received{0};   // bytes
 };
@@ -39,19 +40,19 @@ struct TcpCounts {
 class Socket {
  public:
   enum class State : std::uint8_t {
-    kNew,       // on TCP; it will be offered if it lives
+    kNew,       // on TCP; to be offered to the service after some use
     kOffered,   // on TCP; the service knows it
     kBusy,      // one thread is changing over
-    kSwitched,  // the stream decides the way of each byte
+    kSwitched,  // the stream chooses TCP or the ring for each byte
     kPlain,     // on TCP for ever
   };
 
   std::atomic<State> state{State::kNew};
   std::atomic<std::uint32_t> references{0};  // descriptors, and calls in progress
-  // Counts the calls that began on TCP and have not been counted yet.  The socket does not change
-  // over meanwhile.
+  // Counts the calls that go by TCP and have not ended yet.  The socket does not change over while
+  // there are any.
   std::atomic<std::uint32_t> calls_on_tcp{0};
-  std::atomic<std::uint32_t> calls{0};  // ever, until the change over
+  std::atomic<std::uint32_t> calls{0};  // all calls so far, until the change over
   std::atomic<std::uint16_t> generation{0};
   std::atomic<std::uint32_t> last_walk{0};  // which walk over all sockets has met it last
   std::atomic<std::uint32_t> service{0};    // which connection to the service has the offer
@@ -71,12 +72,12 @@ class Socket {
   std::atomic<bool> no_delay{false};   // TCP_NODELAY as the program sees it, after the change over
   std::atomic<bool> is_corked{false};  // TCP_CORK, likewise
   std::atomic<int> pending_error{0};   // an errno that the next call reports, see take_error()
-  std::atomic<bool> reads_no_more{false};       // shutdown() has said so
-  std::atomic<bool> has_ended_incoming{false};  // the promise is withdrawn because of that
+  std::atomic<bool> reads_no_more{false};       // after shutdown(SHUT_RD)
+  std::atomic<bool> has_ended_incoming{false};  // the promise is withdrawn for that
   std::atomic<bool> survives_exec{false};       // while exec() is prepared: a copy is inherited
   std::atomic<bool> wait_lock{false};           // see waits.h
   std::uint32_t sleepers = 0;  // threads that wait for it in the kernel, under wait_lock
-  // When the sender last looked whether the peer lives, in nanoseconds.
+  // This is the time at which the sender last checked that the peer lives, in nanoseconds.
   std::atomic<std::int64_t> peer_looked_at{0};
 
   stream::Sender sender() const { return stream::Sender(*stream::place_of(memory, side)); }
@@ -90,8 +91,8 @@ class Socket {
   // Returns true if the stream carries bytes to this process.
   bool is_switched() const { return state.load(std::memory_order_acquire) == State::kSwitched; }
 
-  // Returns what the program has set, if this library has taken the option over with the change
-  // over; else nullptr.
+  // Returns the value of a socket option that this library has managed since the change to the
+  // stream; nullptr for other options.
   std::atomic<bool>* shown_option(int level, int option) {
     if (level != IPPROTO_TCP) return nullptr;
     if (option == TCP_NODELAY) return &no_delay;
@@ -112,7 +113,7 @@ class Socket {
   std::atomic<std::uint32_t> next_free_{0};  // index + 1
 };
 
-// Keeps a Socket while a call uses it, whoever closes its descriptor meanwhile.
+// Keeps a Socket for a call, even if another thread closes the descriptor meanwhile.
 class SocketUse {
  public:
   SocketUse() = default;
@@ -140,7 +141,7 @@ class SocketTable {
 
   // Begins to track a connection.  Does nothing if there is no room.
   static Socket* add(int fd);
-  // The descriptor `copy` refers to the same socket from now on.
+  // Records that the descriptor `copy` refers to the same socket from now on.
   static void add_copy(Socket& of, int copy);
   // Stops tracking the descriptor, before the kernel closes it.  Returns the socket that it had.
   static SocketUse take(int fd);

@@ -14,14 +14,14 @@
 #include "preload/next.h"
 #include "preload/socket_table.h"
 
-// Defines the functions of stdio that use a descriptor.  The C library reads and writes it by
-// itself then, where this library sees nothing.
+// Defines the functions of stdio that take a descriptor.  The C library then reads and writes the
+// descriptor by calls that this library does not see.
 
 using verbena::preload::next;
 using verbena::preload::SocketTable;
 namespace leaving = verbena::preload::leaving;
 
-// The FILE gets the bytes that lie in the ring as if they had been read and put back.
+// Puts the bytes that lie in the ring into the FILE, as ungetc() would.
 VB_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
   FILE* file = next().fdopen(fd, mode);
   const auto socket = SocketTable::find(fd);
@@ -48,7 +48,7 @@ void forget(FILE* file) {
   if (file != nullptr) verbena::preload::change_over::forget(::fileno(file));
 }
 
-// Writes a text that the C library has made.
+// Writes a text that the C library has allocated, and frees it.
 int write_all(int fd, int bytes, char* made) {
   const std::unique_ptr<char, decltype(&::free)> text(bytes < 0 ? nullptr : made, ::free);
   for (int done = 0; done < bytes;) {

@@ -20,7 +20,7 @@
 namespace verbena::preload::stream_calls {
 namespace {
 
-// Sends once; the state of one call.
+// Holds the state of one call that sends.
 class Send {
  public:
   Send(int fd, Socket& socket, const iovec* parts, std::size_t count, int flags)
@@ -29,7 +29,7 @@ class Send {
         sender_(socket.sender()),
         lock_(stream::place_of(socket.memory, socket.side)->direction->send_lock),
         from_(parts, count),
-        // TCP must not hold bytes back that others in the ring stand behind.
+        // TCP must not hold bytes back if later bytes are in the ring already.
         flags_(flags & ~(MSG_DONTWAIT | MSG_MORE)),
         blocks_(blocks(fd, socket, flags)) {}
 
@@ -37,7 +37,7 @@ class Send {
     if (lock_.taken() == EndLock::Taken::kOwn) return failed(EINTR);
     if (lock_.taken() == EndLock::Taken::kOwnerDied && !sender_.recover()) return reset(fd_);
     if (const int error = socket_.take_error()) return failed(error);
-    // The kernel knows whether one may still send.
+    // The kernel knows whether the program may still send.
     if (from_.at_end()) return kernel_call(next().sendmsg, fd_, from_, flags_);
     look_for_peer();
     while (!from_.at_end()) {
@@ -65,9 +65,9 @@ class Send {
  private:
   ssize_t done() const { return static_cast<ssize_t>(from_.done()); }
 
-  // A killed peer leaves its promise.  So if bytes stay unread, the sender asks the kernel whether
-  // there is still a peer, and if not, leaves the rest to TCP, which knows the right error.  If
-  // none are unread, the receiver learns when the next ones were sent.
+  // The promise of a killed peer stays in the memory.  So if bytes stay unread, the sender asks the
+  // kernel whether there is still a peer.  If not, the rest goes by TCP, where the kernel gives the
+  // right error.  If none are unread, the receiver learns when the next ones were sent.
   void look_for_peer() {
     constexpr std::int64_t kLookEvery = 1'000'000;  // nanoseconds
     if (sender_.unread() == 0) return sender_.set_ready_at(processor::ticks());
@@ -161,7 +161,7 @@ ssize_t send_file(int fd, Socket& socket, int file, off_t* offset, std::size_t c
 }
 
 ssize_t splice(int fd, Socket& socket, int pipe, std::size_t count, unsigned flags) {
-  // A pipe that is writable takes a page, whatever else is in it.
+  // A pipe that poll() reports as writable has room for a page.
   std::array<std::byte, 4096> page;
   if ((flags & SPLICE_F_NONBLOCK) != 0) {
     pollfd one{.fd = pipe, .events = POLLOUT, .revents = 0};

@@ -15,7 +15,7 @@
 
 #include "preload/socket_table.h"
 
-// Holds what the calls that receive and those that send have in common.
+// Declares the parts that calls that receive and calls that send share.
 namespace verbena::preload::stream_calls {
 
 // Walks over the parts of a message.
@@ -29,7 +29,7 @@ class Cursor {
     const iovec& now = parts_[index_];
     return {static_cast<std::byte*>(now.iov_base) + offset_, std::min(now.iov_len - offset_, most)};
   }
-  // Goes on by so many bytes, which may be of several parts.
+  // Advances by this number of bytes, which may span several parts.
   void advance(std::size_t bytes) {
     done_ += bytes;
     while (index_ < count_ && bytes >= parts_[index_].iov_len - offset_) {
@@ -100,7 +100,7 @@ std::optional<timespec> timeout_of(int fd, int timeout_option);
 // Returns false and sets errno if the caller must return.
 bool wait_in_kernel(int fd, short events, int timeout_option);
 
-// Ends a connection whose memory holds nonsense, for both sides.
+// Resets a connection for both sides, because its memory holds invalid values.
 ssize_t reset(int fd);
 
 ssize_t failed(int error);

@@ -23,8 +23,8 @@ namespace {
 
 using os::system_call;
 
-// Keeps the promise of a direction withdrawn while this thread may sleep in the kernel, also if the
-// thread is cancelled there.
+// Keeps the promise of a direction withdrawn while this thread may sleep in the kernel.  It is
+// given again even if the thread is cancelled there.
 class Withdrawal {
  public:
   explicit Withdrawal(stream::Receiver& receiver) : receiver_(receiver) {}
@@ -36,7 +36,7 @@ class Withdrawal {
   stream::Receiver& receiver_;
 };
 
-// Receives once; the state of one call.
+// Holds the state of one call that receives.
 class Receive {
  public:
   Receive(int fd, Socket& socket, const iovec* parts, std::size_t count, int flags)
@@ -89,8 +89,8 @@ class Receive {
     return done();
   }
 
-  // If the sender has left and its last bytes are read from the ring, the kernel's answers are
-  // right by themselves from now on.  That matters for urgent data.
+  // If the sender has gone back to TCP, and its last bytes were read from the ring, the kernel's
+  // own answers are right from now on.  That matters for urgent data.
   bool follows_sender() {
     const stream::Reason reason = receiver_.sender_left();
     if (reason == stream::Reason::kNone) return false;
@@ -101,7 +101,8 @@ class Receive {
   ssize_t by_tcp_alone() {
     lock_.unlock();
     if (to_.done() == 0) return kernel_call(next().recvmsg, fd_, to_, call_flags());
-    // TCP would have given these bytes and those of the ring in one call, up to urgent data.
+    // A connection by TCP alone would return these bytes and those of the ring in one call, up to
+    // urgent data.  So go on reading.
     const bool may_wait = this->may_wait();
     int queued = 0;
     system_call(SYS_ioctl, fd_, FIONREAD, &queued);
@@ -113,8 +114,8 @@ class Receive {
     return done();
   }
 
-  // Reads at most `most` bytes from TCP.  If they are of a segment with a known end, they are
-  // surely on their way, so the call may wait for them.
+  // Reads at most `most` bytes from TCP.  If they belong to a segment whose end is known, the peer
+  // has sent them, so the call may wait for them.
   std::optional<ssize_t> from_tcp(std::size_t most, bool is_sure) {
     const auto room = to_.part(most);
     const ssize_t n = next().recv(fd_, room.data(), room.size(), flags_ | MSG_DONTWAIT);
@@ -141,7 +142,8 @@ class Receive {
     return again();
   }
 
-  // Adds what stands behind the bytes that MSG_PEEK has got: so many of TCP's and of the ring's.
+  // Adds the bytes that follow those that MSG_PEEK has got so far.  `of_tcp` and `of_ring` tell how
+  // many those are.
   ssize_t look_further(std::size_t of_tcp, std::size_t of_ring) {
     while (!to_.at_end()) {
       auto step = receiver_.look_beyond(to_.part(), of_tcp, of_ring);
@@ -171,8 +173,8 @@ class Receive {
     return done();
   }
 
-  // Copies what TCP has behind `skipped` bytes, at most `most`.  Returns 0 if there is nothing, or
-  // too much before it.
+  // Copies the bytes that TCP has after the first `skipped` ones, at most `most`.  Returns 0 if
+  // there are none, or if the skipped ones are too many.
   std::size_t peek_at_tcp(std::size_t skipped, std::size_t most) const {
     std::array<std::byte, 8192> nowhere;
     std::array<iovec, kPartsMax> parts;
@@ -219,7 +221,8 @@ class Receive {
     return sleep_in_kernel(step.seen);
   }
 
-  // Takes what TCP has without giving up the promise.  Returns nothing if TCP has nothing.
+  // Takes the bytes that TCP has, and does not withdraw the promise.  Returns nothing if TCP has
+  // none.
   std::optional<ssize_t> look_at_tcp(const stream::ReadStep& step) {
     int queued = 0;
     if (!step.only_end) system_call(SYS_ioctl, fd_, FIONREAD, &queued);
@@ -236,13 +239,14 @@ class Receive {
     std::byte ahead{};
     const ssize_t n = next().recv(fd_, &ahead, 1, MSG_PEEK | MSG_DONTWAIT);
     if (n > 0) {
-      // A TCP segment must have begun; else somebody writes to TCP who knows nothing of the stream.
+      // A TCP segment must have begun.  Otherwise a program that does not know the stream has
+      // written to TCP.
       const auto again = receiver_.read(to_.part(), true);
       if (!again || (again->kind == stream::ReadStep::Kind::kOpen && again->only_end)) {
         return reset(fd_);
       }
       if (again->kind == stream::ReadStep::Kind::kTcp) receiver_.received(0);
-      // FIONREAD counts no further than to urgent data, whose place is the kernel's to say.
+      // FIONREAD counts only up to urgent data, and only the kernel knows the place of that.
       if (again->kind == stream::ReadStep::Kind::kOpen && is_at_mark()) {
         if (!receiver_.leave(stream::Reason::kUrgent)) return reset(fd_);
       }
@@ -279,7 +283,7 @@ class Receive {
     return next().ppoll(&one, 1, &at_once, nullptr) > 0 && (one.revents & POLLERR) != 0;
   }
 
-  // Returns true if there is something to read again for.
+  // Returns true if the caller must read again.
   bool spin_for_bytes() {
     has_spun_ = true;
     const auto before = receiver_.look();
@@ -358,9 +362,9 @@ ssize_t receive_nothing(int fd, Socket& socket, int flags) {
   const iovec part{.iov_base = &ahead, .iov_len = 1};
   if (Receive(fd, socket, &part, 1, MSG_PEEK | MSG_DONTWAIT).run() >= 0) return 0;
   if (errno != EAGAIN) return -1;
-  // The ring is empty.  The kernel takes a byte out of band away that is next.
+  // The ring is empty.  If an out-of-band byte is next, this call of the kernel removes it.
   if (!blocks(fd, socket, flags)) return next().recv(fd, &ahead, 0, flags | MSG_DONTWAIT);
-  // The kernel does not say why this wait has ended.
+  // The wait may have ended for another reason than bytes, which the kernel does not tell.
   pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
   const auto limit = timeout_of(fd, SO_RCVTIMEO);
   ::ppoll(&one, 1, limit ? &*limit : nullptr, nullptr);

@@ -19,13 +19,13 @@
 #include "preload/stream_calls.h"
 
 // Defines the functions that move bytes: read, write and their relatives.  For a descriptor that is
-// no tracked connection, each is the next function.
+// not a tracked connection, each only calls the next function.
 namespace verbena::preload {
 namespace {
 
 constexpr int kNotOfTheStream = MSG_OOB | MSG_ERRQUEUE;
 
-// Returns false and sets errno if the connection must use the ring and cannot.
+// Returns false and sets errno if the connection must use the ring but cannot use it.
 bool may_begin(int fd, Socket& socket) {
   if (!socket.must_switch.load(std::memory_order_relaxed) || required::wait_for_ring(fd, socket)) {
     return true;
@@ -38,7 +38,7 @@ bool may_begin(int fd, Socket& socket) {
 template <class ByTcp>
 ssize_t receive(int fd, Socket& socket, const iovec* parts, std::size_t count, int flags,
                 ByTcp by_tcp) {
-  // The byte that is read out of band is not in the stream's count.
+  // The stream does not count a byte that is read out of band.
   if ((flags & MSG_OOB) != 0) (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kUrgent);
   if ((flags & kNotOfTheStream) != 0) return by_tcp();
   if (!may_begin(fd, socket)) return -1;
@@ -80,7 +80,7 @@ ssize_t receive_message(int fd, Socket& socket, msghdr* message, int flags) {
     return next().recvmsg(fd, message, flags);
   });
   if (bytes < 0 || is_told) return bytes;
-  // A stream has no sender's name with its bytes, and no control data.
+  // The bytes of a stream come without a sender's name and without control data.
   if (message->msg_name != nullptr) message->msg_namelen = 0;
   message->msg_controllen = 0;
   message->msg_flags = flags & MSG_CMSG_CLOEXEC;
@@ -124,8 +124,8 @@ ssize_t send_message(int fd, Socket& socket, const msghdr* message, int flags) {
               [&] { return next().sendmsg(fd, message, flags); });
 }
 
-// Passing a tracked connection to another process by SCM_RIGHTS puts it where this library may not
-// see what happens to it.
+// A process that gets a tracked connection by SCM_RIGHTS may not have this library, so the
+// connection goes back to TCP before.
 void watch_passed_descriptors(const msghdr& message) {
   if (message.msg_control == nullptr || message.msg_controllen < sizeof(cmsghdr)) return;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr;

@@ -62,7 +62,8 @@ namespace {
 // Holds the connections among those that a call waits for.
 class Waited {
  public:
-  // Has room for `most` connections.  Test it: there may be no memory for many.
+  // Makes room for `most` connections.  Test the object before use: there may be no memory for
+  // many.
   explicit Waited(std::size_t most) : most_(most) {
     if (most > kFew) {
       void* memory = ::mmap(nullptr, most * sizeof(One), PROT_READ | PROT_WRITE,
@@ -100,7 +101,7 @@ class Waited {
     }
   }
 
-  // Spins for bytes or for `kernel_has_news()`.
+  // Spins until a ring has bytes, or until `kernel_has_news()` returns true.
   template <class News>
   void spin(News kernel_has_news) const {
     const auto ring_has_bytes = [this] { return std::ranges::any_of(all(), has_bytes); };

@@ -14,23 +14,25 @@
 // so that its receiver starts with as many withdrawals.
 namespace verbena::preload::waits {
 
-// Calls `begin(sleepers)`, which starts the receiver and changes the state, while nobody begins or
-// ends a wait for the socket.
+// Calls `begin(sleepers)`, which starts the receiver and changes the state.  No other thread can
+// begin or end a wait for the socket during the call.
 template <class Begin>
 void start(Socket& socket, Begin begin);
 
-// The thread is about to sleep.  Returns false if the ring has bytes: do not sleep.
+// Call this before the thread sleeps for the socket.  Returns false if the ring has bytes: do not
+// sleep.
 bool enter(Socket& socket);
-// Does the same, but sleeps although bytes up to `known` (Receiver::Look::seen) lie in the ring.
+// Does the same, but also returns true if only bytes up to `known` (Receiver::Look::seen) lie in
+// the ring.
 bool enter_beyond(Socket& socket, std::uint64_t known);
-// Does the same, whatever lies in the ring.
+// Does the same, but allows the sleep even if bytes lie in the ring.
 void enter_always(Socket& socket);
-// The thread has slept.
+// Call this after the thread has slept.
 void leave(Socket& socket);
 
 void after_fork_in_child();
 
-// Keeps others from beginning or ending a wait for the socket, for a few instructions.
+// Locks the socket's waits for a few instructions: no other thread can begin or end one.
 class WaitLock {
  public:
   explicit WaitLock(Socket& socket) : flag_(socket.wait_lock) {

@@ -19,7 +19,7 @@ class PairMemory {
  public:
   // The size of each direction's ring.  Pages cost memory when they are written.
   static constexpr std::size_t kRingBytes = std::size_t{1} << 20;
-  // Few connections have larger rings, which serve while a receiver waits for a processor
+  // A few connections have larger rings, which are filled while a receiver waits for a processor
   // (stream/sender.h).
   static constexpr std::size_t kLargeRingBytes = std::size_t{8} << 20;
   static constexpr std::size_t kLargeMax = 16;
@@ -31,7 +31,8 @@ class PairMemory {
   // Returns how much memory it occupies now.
   std::size_t resident_bytes() const { return os::resident_bytes(memory_.fd); }
   bool is_large() const { return ring_bytes_ > kRingBytes; }
-  // Returns what the end of this side (0 or 1) has sent.  The numbers are the programs' claims.
+  // Returns the traffic that the end of this side (0 or 1) has sent.  The programs write these
+  // numbers, so they may be wrong.
   broker::Traffic traffic(std::uint32_t side) const;
   stream::Counters counters(std::uint32_t side) const {
     return stream::counters_of(direction(side));

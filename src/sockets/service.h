@@ -28,8 +28,8 @@ namespace verbena::sockets {
 // to a stopped service would keep a connection open that the program has closed.
 //
 // A service of an ordinary user serves that user.  Root's serves all users, because all trust it.
-// There a program can claim only sockets that its user has made or accepted, and a tool sees only
-// what its user's programs hold.
+// At root's service, a program can claim only sockets that its user has made or accepted, and a
+// tool sees only the connections of its own user's programs.
 //
 // The service ends when no program has been connected for a while.  Its death harms no connection:
 // the memory belongs to the programs that have mapped it, and new connections stay on TCP until a
@@ -73,7 +73,7 @@ class Service final : public Session::Owner {
   void serve_tool(Session& session, std::span<const std::byte> message);
   void list(Session& tool);
   broker::Row row_of(const broker::Broker::End& end);
-  // Returns true if the session may have what belongs to another user.
+  // Returns true if the session may use sockets of other users.
   bool may_all(const Session& session) const { return session.uid == uid_; }
   bool has_room_for(std::uint32_t uid) const;
   void take_report(const Session& session, const broker::Report& report);

@@ -18,7 +18,7 @@ namespace verbena::sockets {
 
 // Carries messages between the service and one program or tool, until either side ends it.
 //
-// A session ends by end of file, which exec causes as well, by a message that is none, or when
+// A session ends by end of file, which exec causes as well, by an invalid message, or when
 // kQueueMax messages wait to be read.  Then ended() is called once, from the loop and never from
 // inside another call; the owner destroys the session.  One thread.
 class Session {
@@ -53,7 +53,7 @@ class Session {
   // Gives the page in which the program sees that messages have come.
   void set_mailbox(os::Mapping mailbox) { mailbox_ = std::move(mailbox); }
 
-  // The owner's notes.
+  // These members belong to the owner of the session.
   Role role = Role::kNew;
   std::uint32_t uid = 0;
   std::uint32_t pid = 0;

@@ -40,8 +40,11 @@ class BasicIdleRing {
     return false;
   }
   void end() {
+    // A hostile program could change the state for ever.
+    constexpr int kTriesMax = 1000;
     std::uint64_t word = Memory::load_relaxed(d_.state);
-    while (State(word).sleepers() != 0 && !Memory::compare_exchange(d_.state, word, word - 1)) {
+    for (int i = 0; i < kTriesMax && State(word).sleepers() != 0; ++i) {
+      if (Memory::compare_exchange(d_.state, word, word - 1)) return;
     }
   }
 

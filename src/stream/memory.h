@@ -37,15 +37,15 @@
 //
 // Neither end trusts the other.  The other end can write anything anywhere in the memory at any
 // time, and so garble the bytes that it sends or that it gets, as it can without this.  Each number
-// from the memory is copied, checked and then used as an index within the ring or the table.
-// Nonsense ends the stream: kMalformed, where Error::detail is a Fault.  The caller then resets the
-// connection (ECONNRESET).
+// from the memory is copied, checked and then used as an index within the ring or the table.  An
+// invalid number ends the stream: kMalformed, where Error::detail is a Fault.  The caller then
+// resets the connection (ECONNRESET).
 //
 // No function calls the operating system, waits, allocates or locks.  The locks in the memory are
 // space for the caller's.
 namespace verbena::stream {
 
-// Names what was wrong with the memory.
+// Tells what was wrong in the memory.
 enum class Fault : std::uint16_t {
   kTail = 1,       // more bytes in the ring than it holds, or the tail moved by itself
   kHead = 2,       // the receiver took bytes that were not in the ring
@@ -59,13 +59,13 @@ constexpr std::unexpected<Error> nonsense(Fault fault, const char* text) {
   return fail(Errc::kMalformed, text, static_cast<std::uint16_t>(fault));
 }
 
-// Says why a direction went back to TCP for ever.
+// Tells why a direction went back to TCP for ever.
 enum class Reason : std::uint32_t {
   kNone = 0,        // it uses the ring
   kExec = 1,        // a program that does not know the ring inherits the descriptor
   kPassed = 2,      // the descriptor went to a process that does not know the ring
   kKernelCall = 3,  // the program uses a call that reaches the socket by itself (splice, io_uring)
-  kUrgent = 4,      // urgent data, whose place among the bytes is the kernel's to say
+  kUrgent = 4,      // urgent data, whose place only the kernel knows
   kOther = 5,
   kEnd = 6,  // nothing follows: the program has called shutdown()
 };
@@ -82,7 +82,7 @@ constexpr std::int64_t offset_distance(std::uint64_t from, std::uint64_t to) {
   return static_cast<std::int64_t>((to - from) << (64 - kOffsetBits)) >> (64 - kOffsetBits);
 }
 
-// Reads Direction::state.  Zero is a direction whose receiver has not started.
+// Interprets Direction::state.  A value of 0 means that the receiver has not started.
 class State {
  public:
   static constexpr std::uint64_t kSleepersMask = 0x1fff;  // receivers that may sleep in the kernel
@@ -106,7 +106,8 @@ class State {
   std::uint64_t word_;
 };
 
-// Lies in shared memory.  Each cache line says who writes it.  Zeroed memory is a new direction.
+// Holds the state of one direction, in shared memory.  The comment at each cache line tells who
+// writes it.  Zeroed memory is a new direction.
 struct Direction {
   static constexpr std::size_t kSegments = 32;
   static constexpr std::size_t kLockBytes = 64;
@@ -191,7 +192,7 @@ inline Result<Place> place_of(std::span<std::byte> memory, std::size_t direction
 }
 
 // Describes a direction for listings.  Any process that maps the memory may ask, without a lock.
-// The numbers are the peers' claims.
+// The programs write these numbers, so they may be wrong.
 struct Counters {
   std::uint64_t by_ring = 0;        // bytes, modulo 2^48
   std::uint64_t by_tcp = 0;         // bytes, from the first one of the connection

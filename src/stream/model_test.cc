@@ -66,7 +66,7 @@ class Tcp {
   bool finished_ = false;
 };
 
-// How the reader waits when nothing is there.
+// Selects how the reader waits when there is nothing to read.
 enum class Wait : std::uint8_t { kRecv, kPoll, kFutex };
 
 struct Program {
@@ -126,7 +126,8 @@ class Conversation {
       for (std::byte& byte : bytes) byte = static_cast<std::byte>(offset++);
       write(sender, bytes);
     }
-    // A sender that waits shows a lost wake, which the end of file would else cure.
+    // If the sender waits before it closes, a lost wake-up becomes visible: the end of file would
+    // wake the reader otherwise.
     if (!program_.closes_at_once) wait([&] { return read_.size() == total(); });
     tcp_.finish();
     if (sender.wake_needed()) woken_ = true;
@@ -255,7 +256,7 @@ class Conversation {
   void futex_wait(const std::uint32_t& word, std::uint32_t value) {
     bool asleep = false;
     wait([&] {
-      // The kernel compares once, and then only a wake ends the wait.
+      // The kernel compares the value once.  After that, only a wake ends the wait.
       if (!asleep) {
         woken_ = false;
         asleep = true;

@@ -51,7 +51,7 @@ struct ReadStep {
   Kind kind = Kind::kPlain;
   std::size_t bytes = 0;   // kCopied, kTcp
   std::uint64_t seen = 0;  // kOpen: for withdraw() or wait_value()
-  bool only_end = false;   // kOpen: no bytes were sent by TCP that were not read
+  bool only_end = false;   // kOpen: all bytes that were sent by TCP have been read
 };
 
 template <class Memory = ring::SharedMemory>
@@ -85,7 +85,7 @@ class BasicReceiver {
   }
   bool started() const { return Memory::load_acquire(d_->receiver_started) != 0; }
 
-  // Takes bytes from the ring, or says what to do instead.  With `peek` they stay (MSG_PEEK; read
+  // Takes bytes from the ring, or tells what to do instead.  With `peek` they stay (MSG_PEEK; read
   // TCP with MSG_PEEK then, and report 0).  Hold the lock.  REQUIRES: buffer is not empty, and a
   // step kTcp before it was reported to received().  kMalformed: end the connection.
   Result<ReadStep> read(std::span<std::byte> buffer, bool peek = false) {
@@ -114,8 +114,9 @@ class BasicReceiver {
     return nonsense(Fault::kTable, "stream: a segment is longer than the ring's bytes");
   }
 
-  // Does the same as read() with `peek` for what stands behind bytes that the caller has looked at
-  // already: so many of TCP's and of the ring's.  Report nothing after kTcp.  Hold the lock.
+  // Does the same as read() with `peek`, for the bytes that follow those that the caller has looked
+  // at already.  `of_tcp` and `of_ring` tell how many those are.  Report nothing after kTcp.  Hold
+  // the lock.
   Result<ReadStep> look_beyond(std::span<std::byte> buffer, std::size_t of_tcp,
                                std::size_t of_ring) const {
     VB_CHECK(!buffer.empty());
@@ -144,9 +145,9 @@ class BasicReceiver {
     count_received(tcp_bytes);
     Memory::store_release(d_->reading, 0U);
   }
-  // Says what an end of file means that came after a step kTcp, after received(0).  True: it is the
+  // Tells what an end of file after a step kTcp means; call it after received(0).  True: it is the
   // end of the stream.  False: bytes lie in the ring; read() again.  Hold the lock since the step.
-  // kMalformed: bytes are missing, so that the end is none; end the connection.
+  // kMalformed: TCP ended before bytes that the table names; end the connection.
   Result<bool> ended() {
     const State state(Memory::load_acquire(d_->state));
     const std::size_t used = VB_TRY(used_of(state.tail()));

@@ -30,9 +30,9 @@ struct WriteStep {
 template <class Memory = ring::SharedMemory>
 class BasicSender {
  public:
-  // By TCP goes at most this much before the sender looks for a promise again.
+  // The sender sends at most this many bytes by TCP before it looks for a promise again.
   static constexpr std::size_t kTcpBytesMax = 64 << 10;
-  // Into the ring goes at most this much before the receiver sees it.
+  // The sender copies at most this many bytes into the ring before the receiver sees them.
   static constexpr std::size_t kCopyBytesMax = 32 << 10;
 
   // The memory outlives the sender.  A process that takes over from another one (after exec or
@@ -48,16 +48,16 @@ class BasicSender {
   }
   bool started() const { return Memory::load_acquire(d_->sender_started) != 0; }
 
-  // Tells how much unread data write() may leave in the ring before it says kFull.
+  // Limits the unread data that write() leaves in the ring before it returns kFull.
   enum class Depth : std::uint8_t {
     kCached,  // kCachedBytes, which stay in the processor's cache: for a receiver that runs
     kWhole,   // the whole ring: for a receiver that waits for a processor
   };
   static constexpr std::size_t kCachedBytes = std::size_t{1} << 20;
 
-  // Copies the first bytes into the ring, or says what to do instead.  kCopied may be less than
-  // asked for: write the rest.  Hold the lock.  REQUIRES: bytes is not empty, and a step kTcp
-  // before it was reported to sent().  kMalformed: end the connection.
+  // Copies the first bytes into the ring, or tells what to do instead.  After kCopied, fewer bytes
+  // than requested may have been copied: write the rest.  Hold the lock.  REQUIRES: bytes is not
+  // empty, and a step kTcp before it was reported to sent().  kMalformed: end the connection.
   Result<WriteStep> write(std::span<const std::byte> bytes, Depth depth = Depth::kWhole) {
     VB_CHECK(!bytes.empty());
     if (plain()) return WriteStep{};

@@ -156,7 +156,8 @@ TEST_F(StreamTest, AReaderTakesNoTcpByteBehindTheRing) {
   EXPECT_EQ(read(), "abc");
 }
 
-// The rest of a large ring is for a receiver that waits for a processor.
+// By default the sender fills only a part of a large ring.  It uses the rest while the receiver
+// waits for a processor.
 TEST(StreamSender, FillsTheWholeRingOnlyIfItIsToldTo) {
   constexpr std::size_t kBytes = 2 * Sender::kCachedBytes;
   const auto memory = std::make_unique<std::array<std::byte, memory_bytes(kBytes) + 64>>();
@@ -181,7 +182,7 @@ TEST(StreamSender, FillsTheWholeRingOnlyIfItIsToldTo) {
   EXPECT_FALSE(sender.writable());
 }
 
-TEST_F(StreamTest, AFullRingLeavesTheChoiceAndTheRestGoesByTcp) {
+TEST_F(StreamTest, IfTheRingIsFullTheCallerMaySendTheRestByTcp) {
   start();
   const std::string text(kRing, 'r');
   EXPECT_EQ(write(text), WriteStep::Kind::kCopied);
@@ -205,7 +206,7 @@ TEST_F(StreamTest, AnEmptyRingIsFilledFromItsBeginningAgain) {
   }
 }
 
-TEST_F(StreamTest, AReceiverThatWaitsOnTheFutexIsWokenByBothWays) {
+TEST_F(StreamTest, AReceiverThatWaitsOnTheFutexIsWokenByBytesOfTheRingAndOfTcp) {
   start();
   ASSERT_TRUE(receiver_.wait_value(receiver_.look().seen).has_value());
   WriteStep step = *sender_.write(std::as_bytes(std::span(std::string_view("x"))));
@@ -275,7 +276,7 @@ TEST_F(StreamTest, AProcessThatTakesOverReadsWhatLiesInTheRing) {
   EXPECT_EQ(read(), "exec");
 }
 
-TEST_F(StreamTest, AStrangersBytesAreReadAfterThoseInTheRing) {
+TEST_F(StreamTest, BytesThatAnotherProgramWritesToTcpAreReadAfterThoseInTheRing) {
   start();
   write("ring ");
   EXPECT_FALSE(*sender_.leave(Reason::kExec));
@@ -291,7 +292,7 @@ TEST_F(StreamTest, ASenderThatLeavesWakesAReceiverOnTheFutexAndNoOneWaitsThereAg
   EXPECT_FALSE(receiver_.wait_value(receiver_.look().seen).has_value());
 }
 
-TEST_F(StreamTest, AManyTimesChangedDirectionStaysOnTcpUntilTheTableHasRoom) {
+TEST_F(StreamTest, IfTheTableOfSegmentsIsFullBytesGoByTcpUntilItHasRoom) {
   start();
   std::string all;
   for (int i = 0; i < 100; ++i) {
