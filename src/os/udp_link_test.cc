@@ -136,7 +136,7 @@ TEST(UdpLink, MulticastThatIsForThisHostAloneDoesNotLeaveIt) {
     ASSERT_TRUE(join_group(bench.port->ipv4(), kGroup, interface).has_value());
     for (const bool host_alone : {false, true}) {
       UdpSender sender({.host_alone = host_alone});
-      for (const std::uint8_t traffic_class : {0x00, 0x6a}) {
+      for (const auto traffic_class : {std::uint8_t{0}, std::uint8_t{0x6a}}) {
         add_packet(bench.burst,
                    {.source = kSelf,
                     .destination = kGroup,

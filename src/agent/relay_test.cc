@@ -1,0 +1,138 @@
+#include "agent/relay.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "os/clock.h"
+#include "os/shared_memory.h"
+#include "os/test_process.h"
+#include "wire/headers.h"
+#include "wire/ip.h"
+
+namespace verbena::agent {
+namespace {
+
+constexpr Gid kRelayHost = wire::ipv4_gid(0x7f000001);
+
+// Is a program of another user, with a range of QP numbers.
+class Guest {
+ public:
+  Guest(os::RocePort& port, Relay& relay, node::ClientId client, Random& random) : client_(client) {
+    auto lease = *port.lease(random);
+    range_ = lease.range;
+    const std::vector<int> fds = *relay.attach(client, std::move(lease));
+    EXPECT_EQ(fds.size(), 2u);
+    memory_ = *os::map_shared(fds[0], link::Lane::kBytes, link::Lane::kBytes, true);
+    wake_.emplace(*os::WakeSocket::adopt(*os::duplicate_fd(fds[1])));
+    lane_.emplace(*link::Lane::attach(memory_.bytes(), link::Lane::Side::kFirst));
+    relay.passed_on();
+  }
+
+  std::uint16_t range() const { return range_; }
+  node::ClientId client() const { return client_; }
+  void send(const link::Address& address, std::uint16_t to_range, std::size_t payload_bytes) {
+    ASSERT_TRUE(lane_->prepare(address));
+    const std::vector<std::byte> payload(payload_bytes, std::byte{7});
+    const std::size_t headers = wire::write_headers(
+        lane_->room(), {.bth = {.opcode = wire::Opcode::kRcSendOnly,
+                                .destination_qpn = {static_cast<std::uint32_t>(to_range) << 12}},
+                        .payload = payload});
+    std::ranges::copy(payload, lane_->room().begin() + static_cast<std::ptrdiff_t>(headers));
+    lane_->commit(headers + payload_bytes);
+    if (lane_->flush()) wake_->wake();
+  }
+  std::size_t receive() {
+    wake_->clear();
+    return lane_->receive(100, [](const link::Arrival&) {});
+  }
+
+ private:
+  node::ClientId client_;
+  std::uint16_t range_ = 0;
+  os::Mapping memory_{};
+  std::optional<os::WakeSocket> wake_{};
+  std::optional<link::Lane> lane_{};
+};
+
+link::Address to_relay_host() {
+  return {.source = kRelayHost, .destination = kRelayHost, .source_port = 0xc001};
+}
+
+struct RelayBench {
+  std::string problem;
+  asio::io_context loop{1};
+  Random random{1};
+  std::unique_ptr<os::RocePort> port = *os::RocePort::open({}, problem);
+  std::unique_ptr<Relay> relay = *Relay::create(loop);
+
+  // Runs the loop until the guest has a packet, or for a second.
+  std::size_t run_until_received(Guest& guest) {
+    for (const Time deadline = os::now() + std::chrono::seconds(1); os::now() < deadline;) {
+      loop.poll();
+      loop.restart();
+      if (const std::size_t packets = guest.receive(); packets != 0) return packets;
+    }
+    return 0;
+  }
+  std::uint64_t counter(const std::string& name) const {
+    std::vector<ipc::NamedCount> all;
+    relay->add_counters(all);
+    for (const auto& one : all) {
+      if (one.name == name) return one.value;
+    }
+    ADD_FAILURE() << "no counter " << name;
+    return 0;
+  }
+};
+
+TEST(Relay, CarriesPacketsOfProgramsOfOtherUsersByUdp) {
+  os::in_network_namespace([] {
+    RelayBench bench;
+    Guest one(*bench.port, *bench.relay, 1, bench.random);
+    Guest two(*bench.port, *bench.relay, 2, bench.random);
+    one.send(to_relay_host(), two.range(), 100);
+    EXPECT_EQ(bench.run_until_received(two), 1u);
+    two.send(to_relay_host(), one.range(), 4096);
+    EXPECT_EQ(bench.run_until_received(one), 1u);
+    EXPECT_EQ(bench.counter("relayed_to_udp"), 2u);
+    EXPECT_EQ(bench.counter("forwarded"), 2u);
+  });
+}
+
+TEST(Relay, DropsWhatIsNoPacketOfEthernet) {
+  os::in_network_namespace([] {
+    RelayBench bench;
+    Guest one(*bench.port, *bench.relay, 1, bench.random);
+    link::Address address = to_relay_host();
+    address.link_layer = LinkLayer::kInfiniband;
+    one.send(address, one.range(), 4);
+    one.send(to_relay_host(), one.range(), 4);
+    EXPECT_EQ(bench.run_until_received(one), 1u);
+    EXPECT_EQ(bench.counter("dropped_relay_malformed"), 1u);
+  });
+}
+
+TEST(Relay, PacketsForAProgramThatHasGoneAreCounted) {
+  os::in_network_namespace([] {
+    RelayBench bench;
+    Guest one(*bench.port, *bench.relay, 1, bench.random);
+    Guest gone(*bench.port, *bench.relay, 2, bench.random);
+    bench.relay->detach(gone.client());
+    one.send(to_relay_host(), gone.range(), 4);
+    one.send(to_relay_host(), one.range(), 4);
+    EXPECT_EQ(bench.run_until_received(one), 1u);
+    for (int i = 0; i < 1000 && bench.counter("dropped_relay_no_program") == 0; ++i) {
+      bench.loop.poll();
+      bench.loop.restart();
+    }
+    EXPECT_EQ(bench.counter("dropped_relay_no_program"), 1u);
+    bench.relay->release(gone.range());
+  });
+}
+
+}  // namespace
+}  // namespace verbena::agent
