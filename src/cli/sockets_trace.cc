@@ -126,7 +126,7 @@ std::string time_text(std::uint64_t wall_ns, bool is_local) {
   } else {
     ::gmtime_r(&seconds, &parts);
   }
-  const std::string clock =
+  std::string clock =
       fmt::format("{:02}:{:02}:{:02}.{:06}", parts.tm_hour, parts.tm_min, parts.tm_sec, micros);
   if (is_local) return clock;
   return fmt::format("{:04}-{:02}-{:02}T{}Z", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,

@@ -61,6 +61,7 @@ void Tracing::add(Session& tool, bool sees_all) {
       tell_end(end.cookie, {.what = What::kOffered, .is_earlier = 1}, sessions_.at(program).get(),
                &added);
     }
+    if (!end.pair && is_first) alone_[end.cookie] = os::now() + kAloneAfter;
     if (!end.pair || !memories_.contains(*end.pair)) continue;
     tell_end(end.cookie, {.what = What::kIntroduced, .is_earlier = 1}, nullptr, &added);
   }

@@ -152,6 +152,13 @@ TEST_F(TracingTest, AnEndWithoutPeerIsToldOnce) {
   EXPECT_EQ(told(tool_), "server 2\n");
 }
 
+TEST_F(TracingTest, AnEndThatWasWithoutPeerBeforeIsToldAsWell) {
+  report(server_, kServerCookie);
+  tracing_.add(tool_, true);
+  tracing_.look(os::now() + Tracing::kAloneAfter);
+  EXPECT_EQ(told(tool_), "server 1 earlier\nserver 2\n");
+}
+
 TEST_F(TracingTest, AProgramThatStaysOnTcpSaysWhy) {
   tracing_.add(tool_, true);
   report(server_, kServerCookie);

@@ -3,11 +3,13 @@
 # `verbena sockets trace` tells what becomes of connections: how they get to the ring, and why they go back to TCP.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3 ss
-export VERBENA_IDLE=2
+export VERBENA_IDLE=60  # one service for all of the test
+# The interpreter itself, because a wrapper script starts many processes.
+python=$(python3 -c 'import sys; print(sys.executable)')
 
 start sockets trace >"$work/trace" 2>"$work/trace_errors" &
 trace=$!
-until_true 10 grep -q 'waits for a socket service' "$work/trace_errors" || fail "a trace without service: $(cat "$work/trace_errors")"
+until_true 10 grep -qs 'waits for a socket service' "$work/trace_errors" || fail "a trace without service: $(cat "$work/trace_errors")"
 
 told() { grep -q -- "$1" "$work/trace"; }
 expect() { until_true 10 told "$1" || fail "not told: $1: $(cat "$work/trace" "$work/out"*)"; }
@@ -43,19 +45,19 @@ elif what == "hold":
 PY
 # run_pair PORT WHAT
 run_pair() {
-  start run --sockets -- python3 "$work/peer.py" "$1" serve "$2" >"$work/out_server" 2>&1 &
+  start run --sockets -- "$python" "$work/peer.py" "$1" serve "$2" >"$work/out_server" 2>&1 &
   server=$!
   until_true 20 open_port "$1" || fail "no server: $(cat "$work/out_server")"
-  verbena run --sockets -- python3 "$work/peer.py" "$1" call "$2" >"$work/out_client" 2>&1 || fail "$2: $(cat "$work/out_client")"
+  verbena run --sockets -- "$python" "$work/peer.py" "$1" call "$2" >"$work/out_client" 2>&1 || fail "$2: $(cat "$work/out_client")"
   wait $server || fail "$2: the server: $(cat "$work/out_server")"
 }
 
 # ---- the way to the ring, by both ends, and back because of urgent data
 run_pair 20001 urgent
-ends="python3 [0-9]* 127.0.0.1:20001 > 127.0.0.1:[0-9]*" callers="python3 [0-9]* 127.0.0.1:[0-9]* > 127.0.0.1:20001"
+ends="[^ ]* [0-9]* 127.0.0.1:20001 > 127.0.0.1:[0-9]*" callers="[^ ]* [0-9]* 127.0.0.1:[0-9]* > 127.0.0.1:20001"
 for end in "$ends" "$callers"; do
   expect "^[0-9:.]* $end is offered to the socket service$"
-  expect "$end is introduced to python3 (pid [0-9]*)$"
+  expect "$end is introduced to python3[.0-9]* (pid [0-9]*)$"
   expect "$end has changed over: it may send by the ring$"
   expect "$end sends by the ring, from byte [0-9]*00* on$"
   expect "$end is closed; it has sent [0-9]* bytes by the ring and [0-9]* by TCP (woke the peer"
@@ -68,14 +70,14 @@ order=$(grep "127.0.0.1:[0-9]* > 127.0.0.1:20001" "$work/trace" | grep -o 'offer
 
 # ---- a descriptor that a foreign program inherits
 run_pair 20002 exec
-expect "python3 [0-9]* 127.0.0.1:[0-9]* > 127.0.0.1:20002 sends by TCP only, from byte [0-9]* on: another program inherits the descriptor"
+expect "[^ ]* [0-9]* 127.0.0.1:[0-9]* > 127.0.0.1:20002 sends by TCP only, from byte [0-9]* on: another program inherits the descriptor"
 
 # ---- a peer without Verbena
-start run --sockets -- python3 "$work/peer.py" 20003 serve alone >"$work/out_server" 2>&1 &
+start run --sockets -- "$python" "$work/peer.py" 20003 serve alone >"$work/out_server" 2>&1 &
 server=$!
 until_true 20 open_port 20003 || fail "no server: $(cat "$work/out_server")"
 mkfifo "$work/in"
-python3 "$work/peer.py" 20003 call hold <"$work/in" >"$work/out_client" 2>&1 &
+"$python" "$work/peer.py" 20003 call hold <"$work/in" >"$work/out_client" 2>&1 &
 client=$!
 exec {to}>"$work/in"
 expect "127.0.0.1:20003 > 127.0.0.1:[0-9]* waits for its peer"
@@ -84,15 +86,15 @@ wait $client $server || fail "a peer without Verbena: $(cat "$work/out_client" "
 expect "127.0.0.1:20003 > 127.0.0.1:[0-9]* is closed; it never had a ring"
 
 # ---- a trace of one process, begun late, as JSON
-start run --sockets -- python3 "$work/peer.py" 20004 serve hold >"$work/out_server" 2>&1 &
+start run --sockets -- "$python" "$work/peer.py" 20004 serve hold >"$work/out_server" 2>&1 &
 server=$!
 until_true 20 open_port 20004 || fail "no server: $(cat "$work/out_server")"
-start run --sockets -- python3 "$work/peer.py" 20004 call hold <"$work/in" >"$work/out_client" 2>&1 &
+start run --sockets -- "$python" "$work/peer.py" 20004 call hold <"$work/in" >"$work/out_client" 2>&1 &
 client=$!
 exec {to}>"$work/in"
 until_true 20 grep -q holding "$work/out_client" || fail "no connection: $(cat "$work/out_client")"
 expect "127.0.0.1:20004 > .* by the ring, from"
-start sockets trace --json $client >"$work/json" 2>&1 &
+start sockets trace --json $client >"$work/json" 2>/dev/null &
 late=$!
 start sockets trace --json 1 >"$work/nothing" 2>&1 &
 nothing=$!
@@ -124,10 +126,28 @@ until_true 10 gone $unread || fail "a trace that nobody reads goes on"
 kill $trace $late $nothing
 wait $trace $late $nothing $unread 2>/dev/null || true
 
-# ---- the service ends while nothing but traces is there
-start sockets trace >"$work/trace2" 2>&1 &
+# ---- a trace waits for the next service if this one ends, and keeps none alive
+start sockets trace >"$work/trace" 2>"$work/trace_errors" &
 trace=$!
-# To ask with another tool would keep the service alive.
-until_true 40 grep -q 'waits for a socket service' "$work/trace2" || fail "a trace keeps the service alive: $(cat "$work/trace2")"
+until_true 10 verbena sockets ls >/dev/null
+kill -KILL "$(verbena sockets stat --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"]["pid"])')"
+until_true 10 grep -qs 'waits for a socket service' "$work/trace_errors" || fail "after the death of the service: $(cat "$work/trace_errors")"
+mkfifo "$work/in2"
+VERBENA_IDLE=1 start run --sockets -- cat <"$work/in2" >"$work/out_client" 2>&1 &
+client=$!
+exec {to}>"$work/in2"
+is_served() { verbena sockets stat --json | grep -q '"pid": [1-9]'; }
+until_true 20 is_served || fail "no service starts"
+tell "$to"
+exec {to}>&-
+wait $client
+# Another tool that asks would keep the service alive, so this looks for its process.
+no_service() {
+  local process
+  for process in /proc/[0-9]*; do
+    case $(readlink "$process/exe" 2>/dev/null) in *verbena-sockets) return 1 ;; esac
+  done
+}
+until_true 30 no_service || fail "a trace keeps the service alive"
 kill $trace
 wait $trace 2>/dev/null || true
