@@ -18,7 +18,7 @@ constexpr std::uint32_t kListensOften = 4;
 
 }  // namespace
 
-[[gnu::tls_model("initial-exec")]] constinit thread_local bool AgentLink::comes_back_ = false;
+constinit thread_local bool AgentLink::comes_back_ = false;
 
 AgentLink::AgentLink(process::Process& process, Watches& watches)
     : process_(process), watches_(watches), buffer_(os::kMessageBytesMax) {}

@@ -51,10 +51,6 @@ class AgentLink {
   void reap_ended_agents();
 
   // ---- sending ----
-  // Returns true if flush() has something to do.
-  bool has_messages() const {
-    return process_.messages() != 0 || unsent_ || holds_messages_.load(std::memory_order_relaxed);
-  }
   // Sends all messages, or holds them (see above).  `tables` are the descriptors of ipc::Lease.
   void flush(std::span<const int> tables);
   // Returns false if the agent's socket is full, and messages wait for room in it.
@@ -147,8 +143,7 @@ class AgentLink {
   std::atomic<bool> holds_messages_{false};
   std::atomic<bool> program_listens_{false};
   std::atomic<bool> messages_left_{false};  // the progress thread does not wait for them
-  // Each poll sets it.  This TLS model costs no call for that.
-  [[gnu::tls_model("initial-exec")]] static constinit thread_local bool comes_back_;
+  static constinit thread_local bool comes_back_;
 };
 
 }  // namespace verbena::client

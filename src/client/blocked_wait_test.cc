@@ -58,7 +58,6 @@ struct Engine final : Driver::Work {
   void send_by_agent() { ASSERT_EQ(::send(agent.get(), "", 1, 0), 1); }
 
   // ---- Driver::Work ----
-  bool poll(Time now) override { return receive(now, os::UdpReceiver::Look::kLikely); }
   bool receive(Time, std::optional<os::UdpReceiver::Look> look) override {
     std::uint8_t channel = 0;
     if (message_noted.exchange(false)) {

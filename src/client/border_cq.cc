@@ -48,7 +48,6 @@ int take(hca::Engine& engine, hca::CqHandle cq, int max, vb_wc* out) {
     const auto want = std::min<std::size_t>(some.size(), static_cast<std::size_t>(max - stored));
     const auto got = engine.poll_cq(cq, some.first(want));
     if (!got) return -failed(got.error());
-    if (*got == 0) break;
     for (unsigned i = 0; i < *got; ++i) out[stored++] = converted(some[i]);
     if (*got < want) break;
   }
@@ -146,7 +145,8 @@ int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc) {
   const auto handle = as_handle<hca::CqHandle>(cq);
   const int stored = take(engine->engine(), handle, max, wc);
   if (stored != 0 || max == 0) return stored;
-  return engine->poll() ? take(engine->engine(), handle, max, wc) : 0;
+  engine->poll();
+  return take(engine->engine(), handle, max, wc);
 }
 
 int vb_cq_arm(vb_handle cq, int solicited_only) {

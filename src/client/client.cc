@@ -229,20 +229,12 @@ void Client::agent_gone(Time now) {
 
 // ---- Driver::Work
 
-void Client::take_messages(Time now) {
-  if (agent_loss_unfinished_) agent_gone(now);
-  if (!agent_.take_note()) return;
-  needs_flush_ = true;
-  receive_messages(now);
-}
-
-bool Client::poll(Time now) {
-  take_messages(now);
-  return receive_packets(now, os::UdpReceiver::Look::kLikely);
-}
-
 bool Client::receive(Time now, std::optional<os::UdpReceiver::Look> look) {
-  take_messages(now);
+  if (agent_loss_unfinished_) agent_gone(now);
+  if (agent_.take_note()) {
+    needs_flush_ = true;
+    receive_messages(now);
+  }
   const bool some = look && receive_packets(now, *look);
   if (process_.deadline() <= now) {
     needs_flush_ = true;
@@ -313,14 +305,10 @@ void Client::deliver(Time now) {
 // Sends messages to the agent, delivers notices to the program, and writes counters to the table.
 void Client::hand_out(Time now) {
   links_.carry_out();
-  if (agent_.has_messages()) {
-    const std::array tables{qp_table_.fd.get(), links_.access_table_fd()};
-    const std::size_t count = !qp_table_.fd ? 0 : tables[1] < 0 ? 1 : 2;
-    agent_.flush(std::span(tables).first(count));
-  }
-  if (undelivered_ || process_.has_notices() || process_.engine().has_failures()) {
-    deliver_notices(now);
-  }
+  const std::array tables{qp_table_.fd.get(), links_.access_table_fd()};
+  const std::size_t count = !qp_table_.fd ? 0 : tables[1] < 0 ? 1 : 2;
+  agent_.flush(std::span(tables).first(count));
+  deliver_notices(now);
   show_counters();
 }
 

@@ -106,9 +106,9 @@ class Client final : private Driver::Work {
   hca::Engine& engine() VB_NO_THREAD_SAFETY_ANALYSIS { return process_.engine(); }
   // These three call the functions of the Driver.
   void kick() { driver_.kick(); }
-  bool poll() {
+  void poll() {
     AgentLink::set_comes_back(false);
-    return driver_.poll();
+    driver_.poll();
   }
   void armed() { driver_.armed(); }
   // Describes a failure.  If the agent refused, this is the agent's text, and a line for the user
@@ -165,7 +165,6 @@ class Client final : private Driver::Work {
   // ---- Driver::Work
   bool receive(Time now, std::optional<os::UdpReceiver::Look> look)
       VB_REQUIRES(drive_lock) override;
-  bool poll(Time now) VB_REQUIRES(drive_lock) override;
   void flush() VB_REQUIRES(drive_lock) override;
   void deliver(Time now) VB_REQUIRES(drive_lock) override;
   Time deadline() const VB_REQUIRES(drive_lock) override { return process_.deadline(); }
@@ -194,7 +193,6 @@ class Client final : private Driver::Work {
   void wait_for(std::vector<link::Lanes::Access> accesses);
   void begin_command() VB_REQUIRES(drive_lock);
   void finish_command() VB_REQUIRES(drive_lock);
-  void take_messages(Time now) VB_REQUIRES(drive_lock);
   void receive_messages(Time now) VB_REQUIRES(drive_lock);
   bool receive_packets(Time now, os::UdpReceiver::Look look) VB_REQUIRES(drive_lock);
   bool receive_from_sockets(Time now, os::UdpReceiver::Look look) VB_REQUIRES(drive_lock);

@@ -153,7 +153,11 @@ void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
   // the posts of other threads that are sent below, so ask here.
   bool asks_for_room = std::exchange(parks_, false);
   for (;;) {
-    watch_deadline();
+    // A new timer may be due before the progress thread would look.
+    if (const Time due = work_.deadline(); due < sleeps_until_) {
+      sleeps_until_ = due;
+      wake();
+    }
     // The thread that sleeps on the lanes asks the peers to wake it when there is room.
     if (!std::exchange(asks_for_room, false) && work_.waits_for_room() &&
         !policy_.is_left_to_polls()) {
@@ -166,23 +170,6 @@ void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
     if (!work_.has_posts() || only_left_posts || !mutex_.try_lock()) return;
     try_flush();
   }
-}
-
-// A new timer may be due before the progress thread would look.
-void Driver::watch_deadline() {
-  due_ = work_.deadline();
-  if (due_ >= sleeps_until_) return;
-  sleeps_until_ = due_;
-  wake();
-}
-
-void Driver::release_unchanged() VB_NO_THREAD_SAFETY_ANALYSIS {
-  watch_deadline();
-  mutex_.unlock();
-  handover_.fetch_add(1);
-  if (!work_.has_posts() || !mutex_.try_lock()) return;
-  try_flush();
-  release();
 }
 
 void Driver::kick() {
@@ -201,35 +188,28 @@ void Driver::defer() {
   if (!is_deferred()) deferrals_.fetch_add(1);
 }
 
-bool Driver::poll() {
+void Driver::poll() {
   policy_.polled();
   bool found = false;
-  bool changed = true;
   {
-    Driving lock(*this, std::try_to_lock);
-    if (!lock) return true;  // the thread that drives may add completions
+    const Driving lock(*this, std::try_to_lock);
+    if (!lock) return;
     try {
-      const bool sent = is_deferred();
-      if (sent) flush();
+      if (is_deferred()) flush();
       const Time now = os::now();
-      const bool due = due_ <= now;
-      found = due ? work_.receive(now, os::UdpReceiver::Look::kLikely) : work_.poll(now);
+      found = work_.receive(now, os::UdpReceiver::Look::kLikely);
       if (found && policy_.may_defer()) {
         work_.deliver(now);
         defer();
       } else if (work_.needs_flush() || work_.has_posts()) {
         flush();
-      } else {
-        changed = sent || found;
       }
     } catch (const std::bad_alloc&) {
       leave_rest();
     }
-    if (!changed) lock.release_unchanged();
   }
   if (found) policy_.took_packets();
   if (policy_.should_yield(found)) os::let_others_run();
-  return changed;
 }
 
 void Driver::armed() {

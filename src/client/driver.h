@@ -49,8 +49,6 @@ class Driver {
     // came.
     virtual bool receive(Time now, std::optional<os::UdpReceiver::Look> look)
         VB_REQUIRES(drive_lock) = 0;
-    // Does the same for a poll, with Look::kLikely, but runs no timers.
-    virtual bool poll(Time now) VB_REQUIRES(drive_lock) = 0;
     // Sends queued packets and messages, and delivers completions and events.
     virtual void flush() VB_REQUIRES(drive_lock) = 0;
     // Returns true, once, if receive() or flush() ended early, so that nobody must wait too long.
@@ -108,9 +106,8 @@ class Driver {
 
   // Sends a new post now, or leaves it to the thread that drives.
   void kick();
-  // Receives, unless another thread does, because the program polls an empty CQ.  Returns false if
-  // nothing has changed for the program, so that the CQ is still empty.
-  bool poll();
+  // Receives, unless another thread does, because the program polls an empty CQ.
+  void poll();
   // Lets the progress thread wait for packets from now on, because the program armed a CQ.
   void armed();
   void wake() { watches_.wake(); }
@@ -172,9 +169,6 @@ class Driver {
 
   // Releases the lock.  Work that another thread posted while it was held is done first.
   void release();
-  // Releases the lock after a look that found nothing to send, deliver or finish.
-  void release_unchanged();
-  void watch_deadline() VB_REQUIRES(drive_lock);
   void defer() VB_REQUIRES(drive_lock);
   bool is_deferred() const { return deferrals_.load(std::memory_order_relaxed) % 2 == 1; }
   void flush() VB_REQUIRES(drive_lock);
@@ -200,7 +194,6 @@ class Driver {
   // This is the value of handover_ if the holder of the lock leaves posts that it has seen.
   std::optional<std::uint32_t> left_posts_ VB_GUARDED_BY(drive_lock){};
   Time sleeps_until_ VB_GUARDED_BY(drive_lock) = kNever;  // the progress thread
-  Time due_ VB_GUARDED_BY(drive_lock){};                  // Work::deadline() at the last release
   bool parks_ VB_GUARDED_BY(drive_lock) = false;  // the holder of the lock parks lanes later
   // The lanes are parked, or the descriptor of their doorbell may be readable.
   bool parked_ VB_GUARDED_BY(drive_lock) = false;
@@ -236,11 +229,6 @@ class [[nodiscard]] VB_SCOPED_CAPABILITY Driving {
   Driving& operator=(const Driving&) = delete;
 
   explicit operator bool() const { return held_; }
-  // Ends the scope's hold early, see Driver::release_unchanged().
-  void release_unchanged() VB_RELEASE() {
-    held_ = false;
-    driver_.release_unchanged();
-  }
 
  private:
   Driver& driver_;

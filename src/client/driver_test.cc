@@ -14,7 +14,6 @@ namespace {
 // Plays a program's engine, whose posts can wait if `can_wait` is set.
 struct TestWork final : Driver::Work {
   bool receive(Time, std::optional<os::UdpReceiver::Look>) override { return false; }
-  bool poll(Time) override { return packets.exchange(false); }
   void flush() override {
     posts = 0;
     ++flushes;
@@ -47,7 +46,6 @@ struct TestWork final : Driver::Work {
   }
   void ready(Watches::Kind) override {}
 
-  std::atomic<bool> packets{false};  // the next poll finds some
   std::atomic<int> posts{0};
   std::atomic<int> flushes{0};
   std::atomic<bool> can_wait{false};
@@ -108,20 +106,6 @@ TEST_F(DriverTest, APostThatWaitsIsSentByTheNextPoll) {
   post_one_that_waits();
   driver.poll();
   EXPECT_FALSE(work.has_posts());
-}
-
-TEST_F(DriverTest, APollTellsWhetherAnythingMayHaveChanged) {
-  EXPECT_FALSE(driver.poll());
-  work.packets = true;
-  EXPECT_TRUE(driver.poll());
-  EXPECT_FALSE(driver.poll());
-  ++work.posts;
-  EXPECT_TRUE(driver.poll());
-  EXPECT_FALSE(work.has_posts());
-  const Driving lock(driver);
-  bool changed = false;
-  std::thread([&] { changed = driver.poll(); }).join();
-  EXPECT_TRUE(changed);  // this thread, which drives, may add completions
 }
 
 TEST_F(DriverTest, APostThatWaitsIsSentWithTheFirstThatCannotWait) {

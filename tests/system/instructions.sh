@@ -20,10 +20,10 @@ while read -r link what known; do
   echo "$link $what: $now instructions, were $known"
   [ $((now * 10)) -le $((known * 11)) ] || fail "$link $what: $now instructions, a tenth more than $known"
 done <<'COUNTS'
-lane send 2780
-lane poll 790
+lane send 2920
+lane poll 990
 lane full 385
-udp send 3750
-udp poll 690
+udp send 3900
+udp poll 875
 udp full 385
 COUNTS
