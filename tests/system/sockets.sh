@@ -159,7 +159,7 @@ verbena run --sockets -- timeout 60 python3 "$work/burst.py" "$VB_PREFIX/bin/ver
 
 # ---- the first 16 connections have rings of 8 MiB, and the next one has 1 MiB; each is filled if the reader takes nothing
 cat >"$work/large.py" <<'PY'
-import json, socket, subprocess, sys, time
+import itertools, json, socket, subprocess, sys, time
 
 MIB = 1 << 20
 listener = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -171,14 +171,16 @@ def pair():
     """Returns both ends of a connection when the sending one uses its ring."""
     here = socket.create_connection(listener.getsockname())
     there = listener.accept()[0]
-    for i in range(5000):
+    deadline = time.monotonic() + 30
+    for i in itertools.count():
+        if time.monotonic() > deadline:
+            raise AssertionError("no ring")
         for one, other in ((here, there), (there, here)):
             one.sendall(b"x" * 500)
             assert other.recv(500, socket.MSG_WAITALL) == b"x" * 500
         if i % 10 == 9 and by_ring(here) > 0:
             return here, there
         time.sleep(0.001)
-    raise AssertionError("no ring")
 
 def by_ring(end):
     name = "%s:%d" % end.getsockname()
