@@ -124,6 +124,17 @@ struct Engine final : Driver::Work {
   Watches& watches_;
 };
 
+// Waits until the thread, whose number may still have to come, sleeps in the system call.
+void until_thread_sleeps(const std::atomic<int>& id, long call) {
+  id.wait(0);
+  for (;;) {
+    std::string text;
+    std::ifstream("/proc/self/task/" + std::to_string(id) + "/syscall") >> text;
+    if (std::atoi(text.c_str()) == call && text != "running") return;
+    std::this_thread::yield();
+  }
+}
+
 // Runs a thread of the program that takes events of a channel until a wait fails.
 struct Waiter {
   Waiter(BlockedWait& wait, CompletionChannel& channel, int events_max = 1 << 30)
@@ -148,15 +159,7 @@ struct Waiter {
     for (int now = events; now < count; now = events) events.wait(now);
   }
   // Returns when the thread sleeps in this system call.
-  void until_it_sleeps(long call = SYS_ppoll) {
-    id.wait(0);
-    for (;;) {
-      std::string text;
-      std::ifstream("/proc/self/task/" + std::to_string(id) + "/syscall") >> text;
-      if (std::atoi(text.c_str()) == call && text != "running") return;
-      std::this_thread::yield();
-    }
-  }
+  void until_it_sleeps(long call = SYS_ppoll) { until_thread_sleeps(id, call); }
   void cancel() {
     ::pthread_cancel(thread.native_handle());
     thread.join();
@@ -447,16 +450,16 @@ TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatJumpedOutOfItsW
     CqEvent event;
     if (sigsetjmp(out_of_the_wait, 1) == 0) {
       id = static_cast<int>(::syscall(SYS_gettid));
+      id.notify_all();
       (void)wait.next(engine.channels[0], event);
     }
     jumped = true;
     jumped.notify_all();
     ends.wait(false);
   });
-  while (id == 0 || driver.receiver_wakes() == 0) {
-    if (id != 0) engine.send_by_udp(kForNobody);  // until the thread receives
-    std::this_thread::yield();
-  }
+  until_thread_sleeps(id, SYS_ppoll);  // it waits for packets
+  engine.send_by_udp(kForNobody);
+  while (driver.receiver_wakes() == 0) std::this_thread::yield();
   while (!jumped) {
     ::pthread_kill(thread.native_handle(), SIGUSR1);
     std::this_thread::yield();
