@@ -64,17 +64,17 @@ TEST(SharedMemory, IsNotInheritedByAForkedChild) {
 }
 
 TEST(SharedMemory, PagesThatAreGivenBackReadAsZeroesInAllMappings) {
-  const auto ours = *create_partly_mapped_memory("test", 4 * kPage, kPage);
-  EXPECT_EQ(ours.mapping.bytes().size(), kPage);
-  const auto theirs = *map_shared(ours.fd.get(), 4 * kPage, 4 * kPage, true);
+  const auto ours = *create_partly_mapped_memory("test", 4 * kPageBytes, kPageBytes);
+  EXPECT_EQ(ours.mapping.bytes().size(), kPageBytes);
+  const auto theirs = *map_shared(ours.fd.get(), 4 * kPageBytes, 4 * kPageBytes, true);
   std::ranges::fill(theirs.bytes(), std::byte{1});
-  EXPECT_EQ(resident_bytes(ours.fd), 4 * kPage);
-  ASSERT_TRUE(give_pages_back(ours.fd, kPage, 2 * kPage));
-  EXPECT_EQ(resident_bytes(ours.fd), 2 * kPage);
+  EXPECT_EQ(resident_bytes(ours.fd), 4 * kPageBytes);
+  ASSERT_TRUE(give_pages_back(ours.fd, kPageBytes, 2 * kPageBytes));
+  EXPECT_EQ(resident_bytes(ours.fd), 2 * kPageBytes);
   EXPECT_EQ(ours.mapping.bytes()[0], std::byte{1});
-  EXPECT_EQ(theirs.bytes()[kPage], std::byte{});
-  EXPECT_EQ(theirs.bytes()[3 * kPage - 1], std::byte{});
-  EXPECT_EQ(theirs.bytes()[3 * kPage], std::byte{1});
+  EXPECT_EQ(theirs.bytes()[kPageBytes], std::byte{});
+  EXPECT_EQ(theirs.bytes()[3 * kPageBytes - 1], std::byte{});
+  EXPECT_EQ(theirs.bytes()[3 * kPageBytes], std::byte{1});
 }
 
 }  // namespace

@@ -101,8 +101,8 @@ std::string drain(int fd, Socket& socket, stream::Reason reason) {
   const int error = errno;
   std::string bytes;
   if (!stay_on_tcp(fd, socket, reason)) {
-    // As long as this thread counts as a sleeper, the peer puts nothing more into the ring, so the
-    // ring becomes empty.
+    // The peer puts nothing more into the ring while this thread counts as a sleeper.  So the ring
+    // becomes empty.
     waits::enter_always(socket);
     while (leave_incoming(socket, reason) == Left::kUnread) {
       std::array<char, 65536> piece;

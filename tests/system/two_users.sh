@@ -4,7 +4,7 @@
 # other's memory.  It does no more for the other users than they may do themselves.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK
-need ip rping udaddy mckey ib_send_bw ib_write_bw ib_atomic_bw ibv_rc_pingpong ss setpriv
+need ip rping udaddy mckey ib_send_bw ib_write_bw ib_atomic_bw ibv_rc_pingpong tshark ss setpriv
 [ "$(id -u)" -eq 0 ] || skip "only root can start programs of other users"
 as_user=(setpriv --reuid=1000 --regid=1000 --clear-groups)
 "${as_user[@]}" true 2>/dev/null || skip "there is no other user here"
@@ -114,12 +114,21 @@ wait $served 2>/dev/null || true
 # ---- what only root may do, and files
 if user run -- timeout 60 rping -s -p 100 >"$work/said" 2>&1; then fail "a user binds port 100"; fi
 grep -qi "permission denied\|rdma_bind_addr.*13" "$work/said" || fail "a user who binds port 100 is told: $(cat "$work/said")"
-(cd "$work/theirs" && user run --pcap "$work/theirs/own.pcapng" -- timeout 60 ibv_rc_pingpong -g 0 -p 20005 >"$work/server" 2>&1) &
-until_true 20 open_port 20005 || fail "no program with a capture: $(cat "$work/server")"
-verbena run -- timeout 60 ibv_rc_pingpong -g 0 -p 20005 127.0.0.1 >"$work/client" 2>&1 || fail "pingpong: $(cat "$work/client")"
-wait $! || fail "pingpong with a capture: $(cat "$work/server")"
-[ -s "$work/theirs/own.pcapng" ] || fail "a user's capture is empty"
+cd "$work/theirs"
+start_user run --pcap own.pcapng -- timeout 60 rping -s -C 20 -p 7102 >"$work/server" 2>&1 &
+until_true 20 listening 7102 || fail "no program with a capture: $(cat "$work/server")"
+verbena run -- timeout 60 rping -c -a 127.0.0.1 -C 20 -p 7102 -V >"$work/client" 2>&1 || fail "rping: $(cat "$work/client")"
+wait $! || fail "rping with a capture: $(cat "$work/server")"
+cd /
+packets() { tshark -r "$work/theirs/own.pcapng" -Y "$1" 2>/dev/null | wc -l; }
+[ "$(packets infiniband.bth)" -ge 40 ] || fail "a user's capture has $(packets infiniband.bth) packets"
+[ "$(packets infiniband.mad)" -eq 0 ] || fail "a user's capture has packets of QP 1, which belong to all users"
 [ "$(stat -c %u "$work/theirs/own.pcapng")" -eq 1000 ] || fail "a user's capture belongs to somebody else"
+if user doctor | grep -q '^ok *run --sysfs'; then
+  user run --sysfs -- sh -c 'cd /sys/class/infiniband/verbena0/ports/1 && stat -c %u counters/port_xmit_data &&
+    cat counters/port_xmit_data' >"$work/said" 2>&1 || fail "--sysfs: $(cat "$work/said")"
+  grep -qx '[0-9]*' "$work/said" || fail "--sysfs: $(cat "$work/said")"
+fi
 
 # ---- after its end, each user has an agent again
 verbena agent stop | grep -q "stopped the agent" || fail "root cannot stop the agent"
