@@ -214,7 +214,6 @@ class Engine {
   // Returns the oldest failure not yet taken.  The caller may ignore failures: the engine keeps
   // only the first few.
   std::optional<RequestFailure> poll_failure();
-  bool has_failures() const;
 
   // ---- visibility (driver) --------------------------------------------------------------------
 

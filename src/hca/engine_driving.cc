@@ -172,8 +172,6 @@ Time Engine::deadline() const { return state_->deadlines.top_deadline(); }
 
 std::optional<Event> Engine::poll_event() { return state_->shared.poll_event(); }
 
-bool Engine::has_failures() const { return state_->shared.failure_count != 0; }
-
 std::optional<RequestFailure> Engine::poll_failure() { return state_->shared.poll_failure(); }
 
 // ---- visibility ---------------------------------------------------------------------------------

@@ -270,7 +270,9 @@ class Process {
   // Notes that the owner's counters have changed, so that the table has to be updated.
   void show_soon() { table_.mark_outdated(); }
   // Updates the table at once, for example for the last time.
-  void show_now(Time now) { table_.update_now(engine_, counts(), now); }
+  void show_now(Time now) {
+    if (table_.has_memory()) table_.update(engine_, counts(), now);
+  }
 
   // Lets other programs of the user access this program's memory directly, with the rights in the
   // table.  `direct` tells them how.  REQUIRES: there are no lanes yet, and the table outlives this
@@ -291,7 +293,6 @@ class Process {
   void deliver(Time now);
   void on_timer(Time now);
   Time deadline() const;
-  bool has_notices() const { return !notices_.empty(); }
   std::optional<Notice> poll_notice();
 
  private:

@@ -76,13 +76,7 @@ Time StatusTable::deadline() const {
   return outdated_ && table_ ? updated_ + kUpdateEvery : kNever;
 }
 
-void StatusTable::update_now(const hca::Engine& engine, const Counts& counts, Time now) {
-  updated_ = now - kUpdateEvery;
-  update(engine, counts, now);
-}
-
 void StatusTable::update(const hca::Engine& engine, const Counts& counts, Time now) {
-  if (!may_update(now)) return;
   updated_ = now;
   outdated_ = false;
   const std::size_t count = engine.rows(rows_);

@@ -39,10 +39,8 @@ class StatusTable {
     outdated_ = true;  // nothing else may happen for long, so the timer updates the table
     return table_ && now >= updated_ + kUpdateEvery;
   }
-  // Updates the table if it may.
+  // Updates the table at once.  REQUIRES: has_memory().
   void update(const hca::Engine& engine, const Counts& counts, Time now);
-  // Updates the table at once.
-  void update_now(const hca::Engine& engine, const Counts& counts, Time now);
   Time updated() const { return updated_; }
 
  private:
