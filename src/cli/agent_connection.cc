@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "client/find_agent.h"
 #include "os/agent_name.h"
 #include "os/clock.h"
 #include "os/daemon.h"
@@ -80,15 +81,13 @@ Answer<std::string> stop_agent() {
                     host->host, host->fabric));
   }
   // An agent of another build would refuse Hello, so ask the kernel which process listens.
-  std::string name = os::all_users_agent_name();
-  auto channel = os::UnixChannel::connect(name, os::now() + kAgentTimeout);
-  if (channel && channel->check_peer_uid(0) && ::geteuid() != 0) {
+  const std::string name = os::agent_socket_name();
+  auto all = client::find_all_users_agent(os::now() + kAgentTimeout);
+  if (all && ::geteuid() != 0) {
     return std::unexpected(std::string("the agent serves all users: only root can stop it"));
   }
-  if (!channel || !channel->check_peer_uid(0)) {
-    name = os::agent_socket_name();
-    channel = os::UnixChannel::connect(name, os::now() + kAgentTimeout);
-  }
+  auto channel = all ? Result<os::UnixChannel>(*std::move(all))
+                     : os::UnixChannel::connect(name, os::now() + kAgentTimeout);
   if (!channel) return "no agent is running";
   const auto peer = channel->peer();
   if (!peer || peer->uid != ::geteuid()) {

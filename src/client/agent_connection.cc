@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "client/build.h"
+#include "client/find_agent.h"
 #include "os/agent_name.h"
 #include "os/clock.h"
 #include "os/daemon.h"
@@ -101,14 +102,9 @@ Answer<std::optional<AgentConnection>> AgentConnection::find(const Place& place,
 }
 
 Answer<std::optional<AgentConnection>> AgentConnection::find_any(Role role, Time deadline) {
-  if (os::may_use_all_users_agent()) {
-    const std::string name = os::all_users_agent_name();
-    const auto holder = os::UnixChannel::connect(name, deadline);
-    // Anybody can take the name, and only root serves all users.
-    if (holder && holder->check_peer_uid(0)) {
-      auto all = find({name, 0}, role, deadline);
-      if (!all || *all) return all;
-    }
+  if (find_all_users_agent(deadline)) {
+    auto all = find({os::all_users_agent_name(), 0}, role, deadline);
+    if (!all || *all) return all;
   }
   const auto name = os::name_of_own_agent();
   if (!name) return std::unexpected(std::string(name.error().context));

@@ -39,12 +39,16 @@ std::string agent_path() {
 
 }  // namespace
 
+std::optional<os::UnixChannel> find_all_users_agent(Time deadline) {
+  if (!os::may_use_all_users_agent()) return std::nullopt;
+  auto agent = os::UnixChannel::connect(os::all_users_agent_name(), deadline);
+  // Anybody can take the name, and only root serves all users.
+  if (!agent || !agent->check_peer_uid(0)) return std::nullopt;
+  return *std::move(agent);
+}
+
 Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon) {
-  if (os::may_use_all_users_agent()) {
-    auto all = os::UnixChannel::connect(os::all_users_agent_name(), os::now() + kAgentTimeout);
-    // Anybody can take the name, and only root serves all users.
-    if (all && all->check_peer_uid(0)) return all;
-  }
+  if (auto all = find_all_users_agent(os::now() + kAgentTimeout)) return *std::move(all);
   const auto named = os::name_of_own_agent();
   if (!named) {
     problem = std::string("VERBENA_FABRIC and VERBENA_NODE: ") + named.error().context;

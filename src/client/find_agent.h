@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -11,6 +12,9 @@ namespace verbena::client {
 // Limits two waits of a program: until its agent has started, and then until the agent answers
 // Hello.
 inline constexpr Duration kAgentTimeout = std::chrono::seconds(10);
+
+// Connects to root's agent for all users, if there is one that this process may use.
+std::optional<os::UnixChannel> find_all_users_agent(Time deadline);
 
 // Connects to the user's agent, or starts one.  If it starts an agent, `daemon` receives its
 // process.  `problem` explains a failure in one line.
