@@ -38,11 +38,14 @@ Port::Port(asio::io_context& loop, std::unique_ptr<os::RocePort> port, std::uint
       port_(std::move(port)),
       number_(number),
       receiver_(std::move(receiver)),
-      sender_({.observer = &observer_, .destination_port = number}),
+      sender_({.observer = &observer_}),
       readable_(std::move(readable)) {
   const std::array fds{port_->ipv4(), port_->ipv6()};
   for (std::size_t i = 0; i < fds.size(); ++i) {
     if (fds[i] >= 0) watches_[i] = Watch(loop, fds[i], [this] { readable_(); });
+  }
+  if (number != wire::kRoceUdpPort) {
+    sender_.set_destination(number, [this](const Gid& address) { return is_own(address); });
   }
   arrivals_.reserve(os::UdpReceiver::kMessagesMax);
 }
@@ -100,15 +103,11 @@ std::span<const link::Arrival> Port::send(link::Burst& burst, Time now) {
     captures_.add(link::Direction::kOut, packet.address, 0, burst.datagram(packet), now);
   }
   own_packets_ += own_arrivals_.size();
-  if (own_arrivals_.empty() && number_ == wire::kRoceUdpPort) {
+  if (own_arrivals_.empty()) {
     sender_.send(burst);
   } else if (own_arrivals_.size() < burst.size()) {
     for (const link::Burst::Packet& packet : burst.packets()) {
       if (stays_here(packet.address)) continue;
-      if (!may_leave(packet.address)) {
-        ++host_alone_;
-        continue;
-      }
       std::ranges::copy(burst.transport(packet), leaving_.prepare().begin());
       leaving_.commit(packet.address, packet.bytes);
     }
@@ -123,10 +122,6 @@ std::span<const link::Arrival> Port::send(link::Burst& burst, Time now) {
 bool Port::stays_here(const link::Address& address) const {
   return loopback_up_ && !wire::is_link_local(address.destination) && is_own(address.source) &&
          is_own(address.destination);
-}
-
-bool Port::may_leave(const link::Address& address) const {
-  return number_ == wire::kRoceUdpPort || is_own(address.destination);
 }
 
 bool Port::is_own(const Gid& address) const {
@@ -167,7 +162,6 @@ void Port::release(std::uint16_t range) {
 void Port::add_counters(std::vector<ipc::NamedCount>& out) const {
   out.push_back({"data_packets", data_packets_});
   out.push_back({"own_packets", own_packets_});
-  out.push_back({"dropped_host_alone", host_alone_});
   out.push_back({"dropped_unknown_qp", unknown_qp_});
   out.push_back({"qp1_packets", qp1_packets_});
   out.push_back({"drained_packets", port_->drained()});

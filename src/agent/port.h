@@ -97,7 +97,6 @@ class Port {
   void accept(const os::UdpReceiver::Datagram& datagram, Time now);
   bool is_own(const Gid& address) const;
   bool stays_here(const link::Address& address) const;
-  bool may_leave(const link::Address& address) const;
 
   Captures& captures_;
   Observer observer_;
@@ -117,7 +116,6 @@ class Port {
 
   std::uint64_t qp1_packets_ = 0;
   std::uint64_t own_packets_ = 0;
-  std::uint64_t host_alone_ = 0;  // packets for other hosts
   std::uint64_t data_packets_ = 0;
   std::uint64_t unknown_qp_ = 0;  // packets for QPNs that nobody has leased
   std::array<std::uint64_t, static_cast<std::size_t>(wire::Drop::kCount)> dropped_{};

@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <functional>
 #include <new>
 #include <thread>
 #include <utility>
@@ -288,9 +289,7 @@ void Client::flush() {
   bool more = true;
   for (int bursts = 0; more && bursts < kBurstsOfFlush; ++bursts) {
     more = process_.transmit(data_.burst(), now);
-    data_.send([this](const Gid& address) VB_NO_THREAD_SAFETY_ANALYSIS {
-      return process_.lanes().is_of_this_host(address);
-    });
+    data_.send();
   }
   unfinished_ |= more;
   hand_out(now);
@@ -421,7 +420,14 @@ bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os
   if (!envelope) return true;  // the process reports the error
   if (envelope->type == ipc::Type::kLeased) {
     if (process_.lanes().has_uplink()) return fds.empty();
-    data_.set_destination(process_.udp_port());
+    // Port 4791 is that of all hosts.  Any other one is known to this host alone.
+    std::function<bool(const Gid&)> is_of_this_host;
+    if (process_.udp_port() != wire::kRoceUdpPort) {
+      is_of_this_host = [this](const Gid& address) VB_NO_THREAD_SAFETY_ANALYSIS {
+        return process_.lanes().is_of_this_host(address);
+      };
+    }
+    data_.set_destination(process_.udp_port(), std::move(is_of_this_host));
     return data_.add(std::move(fds)).has_value();
   }
   if (envelope->type == ipc::Type::kLane) {

@@ -57,23 +57,6 @@ void DataPath::unwatch(const Sockets& sockets) {
   }
 }
 
-// Discards packets of the burst whose address is not wanted.
-void DataPath::keep_only(const std::function<bool(const link::Address&)>& wanted) {
-  const auto unwanted = [&](const link::Burst::Packet& packet) { return !wanted(packet.address); };
-  const auto packets = burst_.packets();
-  const auto discarded = static_cast<std::uint64_t>(std::ranges::count_if(packets, unwanted));
-  if (discarded == 0) return;
-  counters_.discarded(discarded);
-  dropped_ = true;
-  link::Burst kept;
-  for (const link::Burst::Packet& packet : packets) {
-    if (unwanted(packet)) continue;
-    std::ranges::copy(burst_.transport(packet), kept.prepare().begin());
-    kept.commit(packet.address, packet.bytes);
-  }
-  std::swap(burst_, kept);
-}
-
 void DataPath::stop_joining() {
   joins_ = false;
   for (const Sockets& sockets : sockets_) sockets.receiver->stop_joining();

@@ -21,7 +21,6 @@
 #include "link/lane.h"
 #include "os/shared_memory.h"
 #include "os/udp_link.h"
-#include "wire/ip.h"
 
 namespace verbena::client {
 
@@ -43,11 +42,9 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   // know the addresses of a virtual host, and other hosts expect packets from the port of an agent
   // that serves all users.
   void send_nothing() { sends_ = false; }
-  // Sends packets to this UDP port.  With another one than 4791 only programs of this host can
-  // answer, so packets to others are discarded and counted.
-  void set_destination(std::uint16_t port) {
-    host_alone_ = port != wire::kRoceUdpPort;
-    sender_.set_destination(port, host_alone_);
+  // Sets where later packets go (os::UdpSender::Options).
+  void set_destination(std::uint16_t port, std::function<bool(const Gid&)> is_of_this_host) {
+    sender_.set_destination(port, std::move(is_of_this_host));
   }
   // Closes the sockets of a dead agent, because the next agent cannot open the port before that.
   void close();
@@ -76,15 +73,10 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   template <class Take, class HasPosts, class Send>
   Received receive(Time now, os::UdpReceiver::Look look, Take take, HasPosts has_posts, Send send);
 
-  // Sends the packets in burst().  is_of_this_host(GID) is asked if only this host is reached.
+  // Sends the packets in burst().
   link::Burst& burst() { return burst_; }
-  template <class IsOfThisHost>
-  void send(IsOfThisHost is_of_this_host) {
+  void send() {
     if (burst_.empty()) return;
-    if (sends_ && host_alone_)
-      keep_only([&](const link::Address& address) {
-        return wire::is_multicast(address.destination) || is_of_this_host(address.destination);
-      });
     if (sends_) {
       sender_.send(burst_);
     } else {
@@ -104,7 +96,6 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   };
 
   void unwatch(const Sockets& sockets);
-  void keep_only(const std::function<bool(const link::Address&)>& wanted);
   void sent(const link::Address& address, std::span<const std::byte> datagram,
             std::uint16_t identification) override;
   void passed(link::Direction direction, const link::Address& address,
@@ -116,7 +107,6 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   std::vector<Sockets> sockets_{};
   bool joins_ = true;
   bool sends_ = true;
-  bool host_alone_ = false;
   bool dropped_ = false;
   os::Mapping capture_memory_{};
   std::optional<link::CaptureRing> capture_{};

@@ -50,35 +50,31 @@ std::unique_ptr<os::ProcessMemory> LaneLinks::open_memory(const ipc::DirectAcces
 }
 
 Result<void> LaneLinks::add(const ipc::Lane& message, std::vector<os::Fd> fds) {
-  if (message.other_user) return add_of_other_user(message, std::move(fds));
-  constexpr std::size_t kDescriptors = 3;
-  if (fds.size() < kDescriptors) return fail(Errc::kMalformed, "a lane without its descriptors");
-  // A new agent may reuse the number of an old lane whose memory is still mapped.
+  const std::size_t needed = message.other_user ? 2 : 3;
+  if (fds.size() < needed) return fail(Errc::kMalformed, "a lane without its descriptors");
+  // A new agent may assign the number of an old lane that still has memory.
   if (links_.contains(message.lane)) return fail(Errc::kMalformed, "a lane that exists already");
   constexpr std::size_t kBytes = link::Lane::kBytes;
   auto memory = VB_TRY(os::map_shared(fds[0].get(), kBytes, kBytes, true));
-  VB_TRY_VOID(watches_.add_lanes(os::WakeFd::adopt(std::move(fds[1]))));
+  auto other = VB_TRY(watch(message, fds));
   const auto bytes = memory.bytes();
-  auto peer = fds.size() > kDescriptors ? open_memory(message.direct, fds[kDescriptors]) : nullptr;
+  auto peer = fds.size() > needed ? open_memory(message.direct, fds[needed]) : nullptr;
   lanes_.offer_memory(message.lane, bytes, peer.get());
-  links_.insert_or_assign(
-      message.lane, Link{std::move(memory), os::WakeFd::adopt(std::move(fds[2])), std::move(peer)});
+  links_.insert_or_assign(message.lane, Link{std::move(memory), std::move(other), std::move(peer)});
   watches_.wake_receiver();  // a sleeping thread has not parked the new lane
   return {};
 }
 
-Result<void> LaneLinks::add_of_other_user(const ipc::Lane& message, std::vector<os::Fd> fds) {
-  if (fds.size() != 2) return fail(Errc::kMalformed, "a lane without its descriptors");
-  if (links_.contains(message.lane)) return fail(Errc::kMalformed, "a lane that exists already");
-  constexpr std::size_t kBytes = link::Lane::kBytes;
-  auto memory = VB_TRY(os::map_shared(fds[0].get(), kBytes, kBytes, true));
-  auto other = VB_TRY(os::WakeSocket::adopt(std::move(fds[1])));
-  VB_TRY_VOID(watches_.add_lane_of_other_user(other.fd()));
-  lanes_.offer_memory(message.lane, memory.bytes());
-  links_.insert_or_assign(message.lane, Link{std::move(memory), std::move(other)});
+// Lets the other program of a lane wake this one.  Returns what wakes the other one.
+Result<LaneLinks::Wake> LaneLinks::watch(const ipc::Lane& message, std::vector<os::Fd>& fds) {
+  if (!message.other_user) {
+    VB_TRY_VOID(watches_.add_lanes(os::WakeFd::adopt(std::move(fds[1]))));
+    return Wake(os::WakeFd::adopt(std::move(fds[2])));
+  }
+  auto socket = VB_TRY(os::WakeSocket::adopt(std::move(fds[1])));
+  VB_TRY_VOID(watches_.add_lane_of_other_user(socket.fd()));
   ++of_other_users_;
-  watches_.wake_receiver();  // a thread that sleeps has not parked this lane
-  return {};
+  return Wake(std::move(socket));
 }
 
 void LaneLinks::carry_out() {

@@ -45,13 +45,14 @@ class LaneLinks {
   void abandon();
 
  private:
+  using Wake = std::variant<os::WakeFd, os::WakeSocket>;
   struct Link {
     os::Mapping memory{};
-    std::variant<os::WakeFd, os::WakeSocket> other;
+    Wake other;
     std::unique_ptr<os::ProcessMemory> other_memory{};  // null: not accessible
   };
 
-  Result<void> add_of_other_user(const ipc::Lane& message, std::vector<os::Fd> fds);
+  Result<Wake> watch(const ipc::Lane& message, std::vector<os::Fd>& fds);
   std::unique_ptr<os::ProcessMemory> open_memory(const ipc::DirectAccess& direct,
                                                  const os::Fd& table) const;
 

@@ -17,7 +17,6 @@ void SocketCounters::set_table(ipc::QpTable table) {
   place("udp_in_too_short");
   for (const auto& [name, value] : os::named(In{})) place(name);
   for (const auto& [name, value] : os::named(os::UdpSender::Counters{})) place(name);
-  place("dropped_host_alone");
   place("capture_dropped");
   place("verbose_lines");
   place("limit_verbose_lines");
@@ -42,7 +41,6 @@ void SocketCounters::show(std::span<const os::UdpReceiver* const> receivers,
   for (const os::UdpReceiver* receiver : receivers) add(in, receiver->counters());
   for (const auto& [name, value] : os::named(in)) show(value);
   for (const auto& [name, value] : os::named(sender.counters())) show(value);
-  show(discarded_);
   show(captured_not);
   show(diagnostics.written());
   show(diagnostics.left_out());

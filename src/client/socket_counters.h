@@ -30,8 +30,6 @@ class SocketCounters {
  public:
   // Counts a datagram that is not a valid packet; `why` is the error from wire::drop().
   void dropped(const Error& why);
-  // Counts packets that were not sent, because only programs of this host are reached.
-  void discarded(std::uint64_t packets) { discarded_ += packets; }
   // Adds the counters of a receiver that is about to close, so that they are not lost.
   void closing(const os::UdpReceiver& receiver) { add(closed_, receiver.counters()); }
 
@@ -47,7 +45,6 @@ class SocketCounters {
   static void add(In& sum, const In& more);
 
   std::array<std::uint64_t, static_cast<std::size_t>(wire::Drop::kCount)> dropped_{};
-  std::uint64_t discarded_ = 0;
   In closed_{};
   std::optional<ipc::QpTable> table_{};
   std::vector<std::uint32_t> places_{};

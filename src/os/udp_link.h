@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -133,17 +134,20 @@ class UdpSender {
     // Uses UDP_SEGMENT: packets of one flow and QP go to the kernel as one message, if all
     // but the last, which may be shorter, have the same size.
     bool join_packets = true;
-    // Multicast packets reach only members on this host.
-    bool host_alone = false;
+    // If set, the sender reaches this host alone: it sends to addresses for which this returns
+    // true, and to multicast groups, but only to their members here.  Empty: it reaches everybody.
+    std::function<bool(const Gid&)> is_of_this_host{};
   };
   // Counts packets that the kernel accepted, and those that it refused, by reason.
   struct Counters {
     std::uint64_t packets = 0;
     std::uint64_t bytes = 0;
-    std::uint64_t batches = 0;      // messages with several packets
-    std::uint64_t no_room = 0;      // EAGAIN, ENOBUFS, ENOMEM: a queue is full
-    std::uint64_t too_big = 0;      // EMSGSIZE: longer than the path's MTU
-    std::uint64_t no_route = 0;     // ENETUNREACH (also for a foreign source), EHOSTUNREACH, ENODEV
+    std::uint64_t batches = 0;  // messages with several packets
+    std::uint64_t no_room = 0;  // EAGAIN, ENOBUFS, ENOMEM: a queue is full
+    std::uint64_t too_big = 0;  // EMSGSIZE: longer than the path's MTU
+    // ENETUNREACH (also for a foreign source, or with Options::is_of_this_host), EHOSTUNREACH,
+    // ENODEV
+    std::uint64_t no_route = 0;
     std::uint64_t no_source = 0;    // EADDRNOTAVAIL, EINVAL: the source is no address of this host
     std::uint64_t not_allowed = 0;  // EPERM, EACCES: a firewall
     std::uint64_t other = 0;        // other errors, or no socket could be opened
@@ -162,9 +166,8 @@ class UdpSender {
   // Returns the number of the last error that a counter stands for.
   int last_errno() const { return counters_.last_errno.load(std::memory_order_relaxed); }
 
-  // Sends later packets to this port of the destinations, and multicast perhaps to this host alone.
-  // REQUIRES: as close().
-  void set_destination(std::uint16_t port, bool host_alone);
+  // Changes two of the options for later packets.  REQUIRES: as close().
+  void set_destination(std::uint16_t port, std::function<bool(const Gid&)> is_of_this_host);
   // Closes the sockets.  REQUIRES: no thread is inside send(), and none will call it.
   void close();
 

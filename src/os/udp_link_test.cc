@@ -135,7 +135,8 @@ TEST(UdpLink, MulticastThatIsForThisHostAloneDoesNotLeaveIt) {
     Bench bench;
     ASSERT_TRUE(join_group(bench.port->ipv4(), kGroup, interface).has_value());
     for (const bool host_alone : {false, true}) {
-      UdpSender sender({.host_alone = host_alone});
+      UdpSender sender;
+      if (host_alone) sender.set_destination(wire::kRoceUdpPort, [](const Gid&) { return false; });
       for (const auto traffic_class : {std::uint8_t{0}, std::uint8_t{0x6a}}) {
         add_packet(bench.burst,
                    {.source = kSelf,
@@ -149,6 +150,22 @@ TEST(UdpLink, MulticastThatIsForThisHostAloneDoesNotLeaveIt) {
         EXPECT_EQ(packets_on(tap, kGroup), host_alone ? 0u : 1u);
       }
     }
+  });
+}
+
+TEST(UdpLink, PacketsToOtherHostsAreCountedIfOnlyThisHostIsReached) {
+  in_network_namespace([] {
+    Bench bench;
+    UdpSender sender(
+        {.is_of_this_host = [](const Gid& address) { return address == kIpv4Loopback; }});
+    for (const Gid& to : {kIpv4Loopback, kIpv4Loopback2, kIpv4Loopback}) {
+      add_packet(bench.burst, {.source = kIpv4Loopback, .destination = to, .source_port = 0xc123},
+                 Qpn{1}, 5, 4);
+    }
+    sender.send(bench.burst);
+    EXPECT_EQ(bench.receive_all().size(), 2u);
+    EXPECT_EQ(sender.counters().packets, 2u);
+    EXPECT_EQ(sender.counters().no_route, 1u);
   });
 }
 

@@ -152,11 +152,12 @@ void UdpSender::close() {
   }
 }
 
-void UdpSender::set_destination(std::uint16_t port, bool host_alone) {
-  if (port == options_.destination_port && host_alone == options_.host_alone) return;
-  close();
+void UdpSender::set_destination(std::uint16_t port,
+                                std::function<bool(const Gid&)> is_of_this_host) {
+  // The hop limit of the open sockets for multicast depends on this option.
+  if ((options_.is_of_this_host == nullptr) != (is_of_this_host == nullptr)) close();
   options_.destination_port = port;
-  options_.host_alone = host_alone;
+  options_.is_of_this_host = std::move(is_of_this_host);
 }
 
 const UdpSender::Socket* UdpSender::socket_for(bool ipv6, std::uint16_t wanted_port) {
@@ -181,7 +182,10 @@ const UdpSender::Socket* UdpSender::open_socket(bool ipv6, std::uint16_t wanted_
   if (used == kSocketsMax) return shared;
 
   auto fd = open_udp_socket(ipv6);
-  if (!fd.has_value() || !set_sender_options(fd->get(), ipv6, options_.host_alone)) return shared;
+  if (!fd.has_value() ||
+      !set_sender_options(fd->get(), ipv6, options_.is_of_this_host != nullptr)) {
+    return shared;
+  }
   const std::uint16_t port = bind_from(fd->get(), ipv6, wanted_port);
   if (port == 0) return shared;
   sockets[used].wanted_port = wanted_port;
@@ -246,7 +250,8 @@ void UdpSender::Plan::add(link::Burst& burst, const Entry& entry, const Options&
   header.msg_iov = &vectors[size];
   header.msg_iovlen = 1;
   header.msg_control = controls[size].bytes.data();
-  write_control(header, *address, entry.packets > 1 ? head.size() : 0, options.host_alone);
+  write_control(header, *address, entry.packets > 1 ? head.size() : 0,
+                options.is_of_this_host != nullptr);
   ++size;
 }
 
@@ -259,6 +264,9 @@ void UdpSender::send(link::Burst& burst) {
     const bool ipv6 = !wire::is_ipv4(address.destination);
     if (address.is_infiniband()) {
       count_lost(n, EAFNOSUPPORT);
+    } else if (options_.is_of_this_host && !wire::is_multicast(address.destination) &&
+               !options_.is_of_this_host(address.destination)) {
+      count_lost(n, ENETUNREACH);
     } else if (ipv6 == wire::is_ipv4(address.source)) {
       count_lost(n, EADDRNOTAVAIL);
     } else if (const Socket* socket = socket_for(ipv6, address.source_port | kFirstPort)) {
