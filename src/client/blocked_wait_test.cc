@@ -459,7 +459,7 @@ TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatJumpedOutOfItsW
   });
   until_thread_sleeps(id, SYS_ppoll);  // it waits for packets
   engine.send_by_udp(kForNobody);
-  while (driver.receiver_wakes() == 0) std::this_thread::yield();
+  engine.received.wait(0);
   while (!jumped) {
     ::pthread_kill(thread.native_handle(), SIGUSR1);
     std::this_thread::yield();

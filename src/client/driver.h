@@ -206,7 +206,7 @@ class Driver {
   std::atomic<bool> receiver_may_be_lost_{false};
   // The progress thread uses these two for its checks.
   Time checks_receiver_at_{};
-  std::uint64_t wakes_checked_ = 0;  // receiver_wakes_ at the last check
+  std::optional<std::uint64_t> wakes_checked_{};  // receiver_wakes_ at the last check
   std::atomic<bool> stop_{false};
   std::thread thread_{};
 };
