@@ -85,10 +85,13 @@ void share(int fd, Socket& socket) {
   if (socket.is_switched()) socket.holders().fetch_add(1);
 }
 
+// Counts the walks over all sockets.  All kinds of walks share it, because a walk skips the sockets
+// whose last walk has the same number.
+constinit std::atomic<std::uint32_t> walks{0};
+
 // Calls visit(fd, socket) once for each socket, also if it has several descriptors.
 template <class Visit>
 void for_each_socket(Visit visit) {
-  static constinit std::atomic<std::uint32_t> walks{0};
   const std::uint32_t walk = walks.fetch_add(1) + 1;
   SocketTable::for_each(0, kDescriptorsMax - 1, [&](int fd, Socket& socket) {
     if (socket.last_walk.exchange(walk) != walk) visit(fd, socket);

@@ -28,6 +28,11 @@ import ctypes, fcntl, os, socket, subprocess, sys, termios
 
 how = sys.argv[1]
 connection = socket.create_connection(("127.0.0.1", 20010))
+if how == "child":
+    # A child that has started a program without the connection does not keep it on TCP.
+    if os.fork() == 0:
+        os.execvp("true", ["true"])
+    os.wait()
 while not os.path.exists(sys.argv[2]):
     connection.sendall(b"hello")
     assert connection.recv(100) == b"hello"
@@ -89,6 +94,9 @@ elif how == "foreign":
     run = subprocess.run(head, stdin=connection, capture_output=True, env=environment)
     print("got", len(run.stdout), run.stderr.decode().strip())
     sys.exit(run.returncode)
+elif how == "child":
+    while len(got) < len(want):
+        got += connection.recv(65536)
 elif how == "splice":
     c = ctypes.CDLL(None, use_errno=True)
     out, into = os.pipe()
@@ -132,7 +140,7 @@ by_ring() { verbena sockets stat --json | python3 -c 'import json, sys; print(js
 said() { [ "$(wc -l <"$work/server")" -ge "$1" ]; }
 
 line=0
-for how in exec script number spawn splice fdopen; do
+for how in exec script number spawn child splice fdopen; do
   before=$(by_ring 2>/dev/null || echo 0)
   client $how || fail "$how: $(cat "$work/client")"
   [ "$(by_ring)" -gt $((before + 50000)) ] || fail "$how: the bytes did not lie in the ring: $(verbena sockets stat)"
