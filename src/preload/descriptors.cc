@@ -61,7 +61,7 @@ void forget_range(unsigned first, unsigned last) {
   if (first > static_cast<unsigned>(highest)) return;
   for (int fd = static_cast<int>(first); fd <= std::min(highest, 65535); ++fd)
     epolls::is_closed(fd);
-  SocketTable::for_each(static_cast<int>(first), highest, [](int fd, Socket&) { forget(fd); });
+  SocketTable::for_each_descriptor(static_cast<int>(first), highest, forget);
 }
 
 // The C library reads and writes the standard descriptors itself, where this library sees nothing.

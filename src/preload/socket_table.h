@@ -146,14 +146,21 @@ class SocketTable {
   // Stops tracking the descriptor, before the kernel closes it.  Returns the socket that it had.
   static SocketUse take(int fd);
 
+  // Calls visit(fd) for each tracked descriptor from `first` to `last`.  It holds no reference to
+  // the socket meanwhile, so visit() may end the socket's last use.
+  template <class Visit>
+  static void for_each_descriptor(int first, int last, Visit visit) {
+    last = std::min(last, highest_.load(std::memory_order_relaxed));
+    for (int fd = std::max(first, 0); fd <= last; ++fd) {
+      if (has(fd)) visit(fd);
+    }
+  }
   // Calls visit(fd, socket) for each tracked descriptor from `first` to `last`.
   template <class Visit>
   static void for_each(int first, int last, Visit visit) {
-    last = std::min(last, highest_.load(std::memory_order_relaxed));
-    for (int fd = std::max(first, 0); fd <= last; ++fd) {
-      if (!has(fd)) continue;
+    for_each_descriptor(first, last, [&visit](int fd) {
       if (SocketUse socket = find(fd)) visit(fd, *socket);
-    }
+    });
   }
   static void release(Socket& socket);
 

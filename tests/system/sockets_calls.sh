@@ -125,10 +125,36 @@ def dprintf_keeps_the_order():
     here.sendall(b"third")
     print(there.recv(18, socket.MSG_WAITALL))
 
+def close_range_ends_the_use_of_the_descriptors():
+    here, there = pair()
+    there.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or TCP holds the bytes back
+    there.sendall(b"unread")
+    number = here.detach()
+    assert libc.close_range(number, number, 0) == 0
+    poll = select.poll()
+    poll.register(there, 0)
+    assert poll.poll(5000)  # the reset has come
+    print(error_of(lambda: there.recv(100)))
+
+def a_child_that_closes_all_descriptors_does_not_hold_them():
+    here, there = pair()
+    if (child := os.fork()) == 0:
+        libc.close_range(3, 0xffffffff, 0)
+        os.execlp("true", "true")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    there.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    there.sendall(b"unread")
+    here.close()
+    poll = select.poll()
+    poll.register(there, 0)
+    assert poll.poll(5000)
+    print(error_of(lambda: there.recv(100)))
+
 signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 for case in (wait_all_fills_the_parts_and_no_more, urgent_data_stands_between_other_bytes,
              fclose_ends_the_use_of_the_descriptor, messages_have_no_names_and_no_control_data,
-             recvmmsg_tells_the_length_of_each_message, nothing_is_sent_after_shutdown, dprintf_keeps_the_order):
+             recvmmsg_tells_the_length_of_each_message, nothing_is_sent_after_shutdown, dprintf_keeps_the_order,
+             close_range_ends_the_use_of_the_descriptors, a_child_that_closes_all_descriptors_does_not_hold_them):
     print(case.__name__, end=": ")
     case()
 PY
