@@ -260,6 +260,7 @@ void stay_after_exec(int fd, Socket& socket, const linger& before) {
 
 void close(int fd, Socket& socket) {
   const int error = errno;
+  socket.is_closed.store(true);
   TcpCounts* counts = socket.counts.load();
   if (counts != &socket.own_counts) counts->processes.fetch_sub(1);
   const auto state = socket.state.load();
@@ -274,7 +275,8 @@ void forget(int fd) {
   epolls::is_closed(fd);
   const auto socket = SocketTable::take(fd);
   if (!socket) return;
-  // The table's reference is gone with `socket`; two are left if a copy or another call has one.
+  // Another reference is that of a copy, or of a call of another thread.  The last one ends the use
+  // of the socket (SocketTable::release()).
   if (socket->references.load() == 1) close(fd, *socket);
 }
 

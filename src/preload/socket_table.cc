@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "os/clock.h"
+#include "preload/change_over.h"
 
 namespace verbena::preload {
 namespace {
@@ -69,6 +70,7 @@ Socket* SocketTable::add(int fd) {
   socket->is_shared.store(false, std::memory_order_relaxed);
   socket->must_switch.store(false, std::memory_order_relaxed);
   socket->is_spawned.store(false, std::memory_order_relaxed);
+  socket->is_closed.store(false, std::memory_order_relaxed);
   socket->pending_error.store(0, std::memory_order_relaxed);
   socket->sleepers = 0;
   socket->references.store(1, std::memory_order_release);
@@ -102,6 +104,10 @@ SocketUse SocketTable::take(int fd) {
 }
 
 void SocketTable::release(Socket& socket) {
+  // The descriptor was closed during a call of another thread, or unseen by this library.  The
+  // number may have another use by now.
+  constexpr int kNoDescriptor = -1;
+  if (!socket.is_closed.load()) change_over::close(kNoDescriptor, socket);
   if (socket.has_memory.exchange(false)) ::munmap(socket.memory.data(), socket.memory.size());
   std::uint64_t head = free_head.load(std::memory_order_relaxed);
   std::uint64_t next = 0;

@@ -75,6 +75,7 @@ class Socket {
   std::atomic<bool> reads_no_more{false};       // after shutdown(SHUT_RD)
   std::atomic<bool> has_ended_incoming{false};  // the promise is withdrawn for that
   std::atomic<bool> survives_exec{false};       // while exec() is prepared: a copy is inherited
+  std::atomic<bool> is_closed{false};           // change_over::close() has ended its use
   std::atomic<bool> wait_lock{false};           // see waits.h
   std::uint32_t sleepers = 0;  // threads that wait for it in the kernel, under wait_lock
   // This is the time at which the sender last checked that the peer lives, in nanoseconds.

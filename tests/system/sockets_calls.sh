@@ -164,3 +164,37 @@ diff "$work/by_tcp" "$work/by_ring" || fail "results differ from those by TCP"
 by_ring=$(verbena sockets stat --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"]["total"]["by_ring"])')
 [ "$by_ring" -gt 50000 ] || fail "only $by_ring bytes went by the ring"
 cat "$work/by_ring"
+
+# ---- a descriptor that is closed while another thread waits in a call: the service learns of the end after that call
+cat >"$work/closed.py" <<'PY'
+import json, os, socket, subprocess, sys, threading, time
+
+def pairs():
+    said = subprocess.run([sys.argv[1], "sockets", "stat", "--json"], capture_output=True, check=True).stdout
+    return json.loads(said)["service"]["pairs"]
+
+def until_pairs(count):
+    deadline = time.monotonic() + 30
+    while pairs() != count:
+        assert time.monotonic() < deadline, pairs()
+        here.sendall(b"x")
+        assert there.recv(1) == b"x"
+
+listener = socket.create_server(("127.0.0.1", 0))
+here = socket.create_connection(listener.getsockname())
+there = listener.accept()[0]
+until_pairs(1)
+waiter = threading.Thread(target=there.recv, args=(1,))
+waiter.start()
+recv_calls = {"x86_64": ("45", "47", "7", "271"), "aarch64": ("207", "212", "73")}[os.uname().machine]
+while open(f"/proc/self/task/{waiter.native_id}/syscall").read().split()[0] not in recv_calls:
+    pass
+os.close(there.detach())
+here.close()  # ends the call of the thread
+waiter.join()
+deadline = time.monotonic() + 30
+while pairs() != 0:
+    assert time.monotonic() < deadline, "the service still has the pair"
+PY
+verbena run --sockets -- timeout 60 python3 "$work/closed.py" "$VB_PREFIX/bin/verbena" >"$work/client" 2>&1 ||
+  fail "a descriptor closed during a call: $(cat "$work/client")"
