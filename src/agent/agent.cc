@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "ipc/lane_messages.h"
 #include "os/address.h"
 #include "os/clock.h"
 #include "os/entropy.h"

@@ -20,6 +20,8 @@
 #include "agent/port_files.h"
 #include "agent/watch.h"
 #include "base/random.h"
+#include "ipc/counters.h"
+#include "ipc/tool_messages.h"
 #include "node/node.h"
 #include "os/event_fd.h"
 #include "os/heap.h"

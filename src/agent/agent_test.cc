@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "agent/kernel_network.h"
+#include "ipc/tool_messages.h"
 #include "os/clock.h"
 #include "os/process.h"
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 
+#include "ipc/tool_messages.h"
 #include "os/process.h"
 
 namespace verbena::agent {

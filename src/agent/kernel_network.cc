@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "ipc/counters.h"
 #include "os/clock.h"
 #include "os/entropy.h"
 

@@ -13,6 +13,7 @@
 #include "agent/relay.h"
 #include "agent/routes.h"
 #include "agent/watch.h"
+#include "ipc/counters.h"
 #include "os/interfaces.h"
 
 namespace verbena::agent {

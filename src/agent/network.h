@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "ipc/counters.h"
+#include "ipc/lane_messages.h"
 #include "link/burst.h"
 #include "link/framing.h"
 #include "node/node.h"

@@ -14,6 +14,7 @@
 #include "agent/captures.h"
 #include "agent/watch.h"
 #include "base/random.h"
+#include "ipc/counters.h"
 #include "ipc/messages.h"
 #include "link/burst.h"
 #include "link/framing.h"

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "ipc/counters.h"
 #include "os/file_rights.h"
 
 namespace verbena::agent {

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "ipc/counters.h"
 #include "os/process.h"
 
 namespace verbena::agent {

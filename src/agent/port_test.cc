@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <asio/io_context.hpp>
 
+#include "ipc/counters.h"
 #include "os/clock.h"
 #include "os/test_process.h"
 #include "wire/bth.h"

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "ipc/counters.h"
 #include "os/clock.h"
 #include "wire/bth.h"
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/counters.h"
 #include "os/clock.h"
 #include "os/shared_memory.h"
 #include "os/test_process.h"

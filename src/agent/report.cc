@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "agent/agent.h"
+#include "ipc/counters.h"
 #include "ipc/qp_table.h"
+#include "ipc/tool_messages.h"
 #include "os/clock.h"
 #include "os/shared_memory.h"
 

@@ -8,6 +8,8 @@
 
 #include "agent/agent.h"
 #include "base/printable.h"
+#include "ipc/lane_messages.h"
+#include "ipc/tool_messages.h"
 #include "os/clock.h"
 #include "os/file_rights.h"
 #include "os/process.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ipc/counters.h"
 #include "os/clock.h"
 
 namespace verbena::agent {

@@ -7,6 +7,7 @@
 
 #include "cli/agent_connection.h"
 #include "cli/text.h"
+#include "ipc/tool_messages.h"
 
 namespace verbena::cli {
 

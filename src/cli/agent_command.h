@@ -3,6 +3,7 @@
 #include <string>
 
 #include "ipc/messages.h"
+#include "ipc/tool_messages.h"
 
 // Implements `verbena agent status`, `start` and `stop`.
 namespace verbena::cli {

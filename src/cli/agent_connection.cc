@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "client/find_agent.h"
+#include "ipc/tool_messages.h"
 #include "os/agent_name.h"
 #include "os/clock.h"
 #include "os/daemon.h"

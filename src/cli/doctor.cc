@@ -10,6 +10,8 @@
 
 #include "base/printable.h"
 #include "cli/text.h"
+#include "ipc/counters.h"
+#include "ipc/tool_messages.h"
 #include "link/capture.h"
 #include "node/gid_table.h"
 #include "wire/ip.h"

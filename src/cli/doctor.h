@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ipc/messages.h"
+#include "ipc/tool_messages.h"
 #include "os/host_checks.h"
 #include "os/interfaces.h"
 #include "os/roce_port.h"

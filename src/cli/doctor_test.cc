@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
+#include "ipc/tool_messages.h"
 #include "wire/ip.h"
 
 namespace verbena::cli {

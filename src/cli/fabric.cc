@@ -18,6 +18,7 @@
 #include "cli/fabric_file.h"
 #include "cli/fabric_up.h"
 #include "cli/text.h"
+#include "ipc/counters.h"
 #include "os/agent_name.h"
 #include "os/clock.h"
 #include "os/process.h"

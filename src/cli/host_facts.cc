@@ -12,6 +12,7 @@
 #include "cli/run.h"
 #include "cli/text.h"
 #include "ipc/qp_table.h"
+#include "ipc/tool_messages.h"
 #include "link/capture.h"
 #include "os/agent_name.h"
 #include "os/clock.h"

@@ -9,6 +9,8 @@
 
 #include "base/printable.h"
 #include "cli/text.h"
+#include "ipc/counters.h"
+#include "ipc/tool_messages.h"
 #include "os/shared_memory.h"
 
 namespace verbena::cli {

@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "cli/agent_connection.h"
+#include "ipc/counters.h"
 #include "ipc/messages.h"
 #include "ipc/qp_table.h"
+#include "ipc/tool_messages.h"
 
 // Implements `verbena ps`, which lists the QPs, CM ids and counters of all programs of this user on
 // this host.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/text.h"
+#include "ipc/tool_messages.h"
 #include "wire/ip.h"
 
 namespace verbena::cli {

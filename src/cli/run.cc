@@ -21,6 +21,7 @@
 #include "cli/sockets.h"
 #include "cli/supervise.h"
 #include "cli/sysfs.h"
+#include "ipc/tool_messages.h"
 #include "os/fd.h"
 #include "policy/rules.h"
 

@@ -13,6 +13,7 @@
 #include "cli/fabric.h"
 #include "cli/sa_services.h"
 #include "cli/text.h"
+#include "ipc/counters.h"
 #include "wire/sa.h"
 
 namespace verbena::cli {

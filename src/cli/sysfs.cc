@@ -22,6 +22,7 @@
 
 #include "cli/executable.h"
 #include "interfaces/interfaces.h"
+#include "ipc/tool_messages.h"
 #include "os/fd.h"
 #include "os/private_files.h"
 #include "verbena_build.h"

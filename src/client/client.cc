@@ -13,6 +13,7 @@
 
 #include "client/build.h"
 #include "client/find_agent.h"
+#include "ipc/lane_messages.h"
 #include "os/agent_name.h"
 #include "os/clock.h"
 #include "os/entropy.h"

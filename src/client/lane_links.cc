@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ipc/lane_messages.h"
 #include "os/entropy.h"
 
 namespace verbena::client {

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "client/watches.h"
+#include "ipc/lane_messages.h"
 #include "ipc/messages.h"
 #include "os/event_fd.h"
 #include "os/peer_memory.h"

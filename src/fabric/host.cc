@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "fabric/network.h"
+#include "ipc/counters.h"
+#include "ipc/lane_messages.h"
 #include "link/framing.h"
 #include "wire/bth.h"
 #include "wire/ip.h"

@@ -3,6 +3,7 @@
 #include <cerrno>
 
 #include "hosts/capture_packet.h"
+#include "ipc/counters.h"
 #include "os/clock.h"
 
 namespace verbena::hosts {

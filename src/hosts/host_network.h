@@ -8,6 +8,7 @@
 
 #include "agent/network.h"
 #include "hosts/switch.h"
+#include "ipc/counters.h"
 
 namespace verbena::hosts {
 

@@ -10,6 +10,7 @@
 #include "hosts/host_network.h"
 #include "hosts/nodes.h"
 #include "hosts/switch.h"
+#include "ipc/counters.h"
 #include "plan/plan.h"
 
 namespace verbena::hosts {

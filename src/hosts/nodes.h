@@ -12,6 +12,7 @@
 #include "agent/network.h"
 #include "hosts/forwarder.h"
 #include "interfaces/interfaces.h"
+#include "ipc/counters.h"
 #include "ipc/fabric.h"
 
 namespace verbena::hosts {

@@ -9,6 +9,7 @@
 
 #include "hosts/capture_packet.h"
 #include "hosts/ipoib_addresses.h"
+#include "ipc/counters.h"
 #include "os/clock.h"
 
 namespace verbena::hosts {

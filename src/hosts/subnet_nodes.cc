@@ -8,6 +8,7 @@
 
 #include "hosts/ipoib_addresses.h"
 #include "hosts/subnet_network.h"
+#include "ipc/counters.h"
 #include "node/infiniband_port.h"
 #include "os/agent_name.h"
 #include "os/clock.h"

@@ -10,6 +10,7 @@
 
 #include "hosts/nodes.h"
 #include "hosts/subnet_switch.h"
+#include "ipc/counters.h"
 #include "madservice/service.h"
 #include "subnet/subnet.h"
 

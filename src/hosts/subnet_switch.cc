@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "ipc/counters.h"
 #include "link/infiniband.h"
 #include "mad/agents.h"
 #include "os/clock.h"

@@ -11,6 +11,7 @@
 
 #include "hosts/subnet_network.h"
 #include "hosts/test_program.h"
+#include "ipc/counters.h"
 #include "subnet/manager.h"
 #include "wire/headers.h"
 #include "wire/mad.h"

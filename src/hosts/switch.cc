@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "ipc/counters.h"
 #include "os/clock.h"
 #include "wire/bth.h"
 #include "wire/ip.h"

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hosts/test_program.h"
+#include "ipc/counters.h"
 #include "wire/address_text.h"
 #include "wire/bth.h"
 

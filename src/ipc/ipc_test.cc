@@ -3,10 +3,12 @@
 #include <memory>
 
 #include "base/random.h"
+#include "ipc/counters.h"
 #include "ipc/messages.h"
 #include "ipc/qp_table.h"
 #include "ipc/sa_messages.h"
 #include "ipc/subnet_messages.h"
+#include "ipc/tool_messages.h"
 
 namespace verbena::ipc {
 namespace {

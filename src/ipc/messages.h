@@ -6,14 +6,11 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/link_layer.h"
-#include "base/port_id.h"
 #include "base/strong.h"
 #include "ipc/archive.h"
-#include "ipc/counters.h"
+#include "ipc/device.h"
 #include "ipc/values.h"
 #include "rdmacm/types.h"
-#include "wire/bth.h"
 #include "wire/ip.h"
 
 // Defines the messages between a program and the agent of its host, over one SOCK_SEQPACKET
@@ -32,7 +29,8 @@
 namespace verbena::ipc {
 
 enum class Type : std::uint16_t {
-  // A program sends these to the agent; the comments name the replies.
+  // A program sends these to the agent; the comments name the replies.  lane_messages.h has those
+  // about lanes.
   kHello = 1,     // Welcome
   kLease = 2,     // Leased
   kCreateId = 3,  // Done, as for all requests below that name no other
@@ -63,7 +61,7 @@ enum class Type : std::uint16_t {
   kAddService = 28,    // ServiceAdded
   kRemoveService = 29,
   kFlushCapture = 30,
-  // The command line tool sends these to the agent.
+  // The command line tool sends these to the agent (tool_messages.h).
   kStatus = 32,     // StatusReply
   kProcesses = 33,  // ProcessesReply
   kStop = 34,       // Done
@@ -123,87 +121,6 @@ inline constexpr std::size_t kMessageBytesMax = 65536;
 inline constexpr std::size_t kJoinedBytesMax = 16384;
 // A lease has this number of QPNs.
 inline constexpr std::uint32_t kLeaseQpns = 4096;
-
-// Describes one entry of a port's GID table.  An entry keeps its index while the agent lives.
-struct GidEntry {
-  Gid gid{};
-  std::uint32_t interface = 0;
-  std::uint32_t index = 0;
-  std::uint32_t mtu_bytes = 0;  // of the interface
-  bool loopback = false;
-  void fields(auto& a) { a(gid, interface, index, mtu_bytes, loopback); }
-};
-
-// Holds the values of PortInfo about an InfiniBand port's link (vol1 14.2.5.6).  The numbers are
-// those of ibv_port_attr.
-struct InfinibandLink {
-  std::uint8_t state = 1;           // enum ibv_port_state
-  std::uint8_t physical_state = 2;  // Polling
-  std::uint8_t max_mtu = 5;         // enum ibv_mtu
-  std::uint8_t width = 2;           // 4x
-  std::uint8_t speed = 1;           // SDR
-  std::uint8_t virtual_lanes = 1;   // a code, as in PortInfo.VLCap
-  std::uint8_t subnet_timeout = 0;  // a timeout code
-  std::uint32_t capability_mask = 0;
-  std::uint32_t reregistrations = 0;  // how often the subnet manager has asked for reregistration
-  friend bool operator==(const InfinibandLink&, const InfinibandLink&) = default;
-  void fields(auto& a) {
-    a(state, physical_state, max_mtu, width, speed, virtual_lanes, subnet_timeout, capability_mask,
-      reregistrations);
-  }
-};
-
-// Tells whom the programs of a host reach by UDP.
-struct Reach {
-  std::uint16_t udp_port = wire::kRoceUdpPort;
-  // Tells why they reach only programs of this host, by another UDP port than other hosts use: for
-  // example, who holds port 4791.  Empty: they reach other hosts.
-  std::string why_host_alone{};
-  void fields(auto& a) { a(udp_port, why_host_alone); }
-  friend bool operator==(const Reach&, const Reach&) = default;
-};
-
-struct Port {
-  static constexpr std::uint32_t kGidsMax = 256;
-  static constexpr std::uint32_t kPkeysMax = 128;
-  static constexpr std::uint8_t kLmcMax = 7;
-  LinkLayer link_layer = LinkLayer::kEthernet;
-  bool active = false;
-  std::uint8_t active_mtu = 0;           // enum ibv_mtu
-  std::string why_down{};                // the reason why the port is not active
-  Reach reach{};                         // Ethernet only
-  std::uint32_t gid_indexes = kGidsMax;  // the length of the GID table, empty entries included
-  std::vector<GidEntry> gids{};
-  std::vector<Pkey> pkeys{wire::kDefaultPkey};
-  // Only InfiniBand uses these.  The port has 2^lmc LIDs, from `lid` on.
-  Lid lid{};
-  std::uint8_t lmc = 0;
-  Lid sm_lid{};
-  std::uint8_t sm_sl = 0;
-  InfinibandLink link{};
-  void fields(auto& a) {
-    a(link_layer, active, active_mtu, why_down, reach, gid_indexes, gids, pkeys, lid, lmc, sm_lid,
-      sm_sl, link);
-  }
-};
-
-// Describes a device.  Its port number n is ports[n - 1].
-struct Device {
-  std::string name{"verbena0"};
-  Guid node_guid{};
-  std::vector<Port> ports{Port{}};
-  void fields(auto& a) { a(name, node_guid, ports); }
-};
-
-// Limits the GIDs of all ports of a host, because one message carries them all.
-inline constexpr std::uint32_t kGidsOfHostMax = 1024;
-
-// Fails with kMalformed if no host can have the list.  A host has 1 to kDevicesMax devices with 1
-// to kPortsPerDeviceMax ports, and each port has 1 to kPkeysMax P_Keys and an LMC of at most
-// kLmcMax.
-Result<void> check_devices(const std::vector<Device>& devices);
-// Returns null if there is no such port.
-const Port* find_port(const std::vector<Device>& devices, PortId port);
 
 // ---- requests -----------------------------------------------------------------------------------
 
@@ -360,23 +277,6 @@ struct Notify {
   void fields(auto& a) { a(qpn); }
 };
 
-// Asks for a lane (link/lane.h) to the program that has this range of QPNs.  Lane, LaneRange or
-// NoLane follows.
-struct AttachLane {
-  static constexpr Type kType = Type::kAttachLane;
-  std::uint16_t range = 0;
-  void fields(auto& a) { a(range); }
-};
-
-// Reports that the program does not use a lane: the peer has written invalid data to it, or the
-// program could not use the memory.
-struct CloseLane {
-  static constexpr Type kType = Type::kCloseLane;
-  std::uint32_t lane = 0;
-  bool broken = false;
-  void fields(auto& a) { a(lane, broken); }
-};
-
 struct SetOption {
   static constexpr Type kType = Type::kSetOption;
   rdmacm::IdHandle id{};
@@ -428,42 +328,6 @@ struct LeaveGroup {
 struct FlushCapture {
   static constexpr Type kType = Type::kFlushCapture;
   void fields(auto&) {}
-};
-
-struct Status {
-  static constexpr Type kType = Type::kStatus;
-  void fields(auto&) {}
-};
-
-// Asks for a page of the list of processes and then of connections.  The page begins after the
-// numbers with which the previous page ended, so that no entry is missed if an earlier one
-// disappears.
-struct Processes {
-  static constexpr Type kType = Type::kProcesses;
-  std::uint64_t after_process = 0;
-  std::uint64_t after_connection = 0;
-  void fields(auto& a) { a(after_process, after_connection); }
-};
-
-struct Stop {
-  static constexpr Type kType = Type::kStop;
-  void fields(auto&) {}
-};
-
-// Starts a capture for a process and the processes that it starts.  Carries the open file.  The
-// capture ends when the process and every program that has joined the capture have ended.
-struct Capture {
-  static constexpr Type kType = Type::kCapture;
-  std::uint32_t pid = 0;
-  void fields(auto& a) { a(pid); }
-};
-
-// Asks the agent to update the files of the port's counters while the process lives.  Carries the
-// descriptor of the directory that the process sees as /sys/class/infiniband/verbena0/ports/1.
-struct ShowPort {
-  static constexpr Type kType = Type::kShowPort;
-  std::uint32_t pid = 0;
-  void fields(auto& a) { a(pid); }
 };
 
 // ---- replies ------------------------------------------------------------------------------------
@@ -535,122 +399,12 @@ struct DevicesChanged {
   void fields(auto& a) { a(devices); }
 };
 
-// Gives a lane to both of its programs.  Carries its memory, the eventfd that wakes this program
-// (the same one with each lane), the eventfd that wakes the other program, and the access table of
-// the other program if `direct` has a pid.  If the other program is of another user, it carries the
-// memory, and a socket that wakes in both directions (os::WakeSocket).
-//
-// A lane with the id kUplink comes before the reply to the first Lease if the program gets no
-// sockets: on a virtual host, and from an agent of another user.  Its other end is the process of
-// the fabric, or the agent, which forwards packets.
-struct Lane {
-  static constexpr Type kType = Type::kLane;
-  static constexpr std::uint32_t kUplink = 0;  // no other lane has this id
-  std::uint32_t lane = 0;
-  std::uint8_t side = 0;                // link::Lane::Side
-  std::vector<std::uint16_t> ranges{};  // of the other program
-  DirectAccess direct{};                // to the other program
-  bool other_user = false;              // the other process is of another user
-  void fields(auto& a) { a(lane, side, ranges, direct, other_user); }
-};
-
-// Reports that the program at the other end of a lane has got a range, or has given one back.
-struct LaneRange {
-  static constexpr Type kType = Type::kLaneRange;
-  std::uint32_t lane = 0;
-  std::uint16_t range = 0;
-  bool taken = false;
-  void fields(auto& a) { a(lane, range, taken); }
-};
-
-// Reports that the program at the other end of a lane has gone or has closed it.
-struct LaneClosed {
-  static constexpr Type kType = Type::kLaneClosed;
-  std::uint32_t lane = 0;
-  void fields(auto& a) { a(lane); }
-};
-
-// Reports that there is no lane to a range: no other program has it, or a limit was reached.
-struct NoLane {
-  static constexpr Type kType = Type::kNoLane;
-  std::uint16_t range = 0;
-  void fields(auto& a) { a(range); }
-};
-
 // Carries a line for the program's user about the reason of a failure.  The program itself sees the
 // failure by other means.
 struct Remark {
   static constexpr Type kType = Type::kRemark;
   std::string text{};
   void fields(auto& a) { a(text); }
-};
-
-// ---- for the command line tool ------------------------------------------------------------------
-
-struct PortStatus {
-  std::string device{};
-  std::uint8_t number = 1;
-  bool active = false;
-  std::string why_down{};
-  std::string why_host_alone{};  // Reach
-  void fields(auto& a) { a(device, number, active, why_down, why_host_alone); }
-};
-
-struct StatusReply {
-  static constexpr Type kType = Type::kStatusReply;
-  std::uint32_t pid = 0;
-  std::string build{};
-  Duration uptime{};
-  bool all_users = false;  // it serves the programs of all users
-  std::uint32_t programs = 0;
-  std::uint32_t leases = 0;
-  std::uint32_t ids = 0;
-  std::vector<PortStatus> ports{};
-  std::vector<NamedCount> counters{};  // data_packets counts the agent's own data packets: 0
-  void fields(auto& a) { a(pid, build, uptime, all_users, programs, leases, ids, ports, counters); }
-  // Returns the first port that is not active, or null.
-  const PortStatus* find_down_port() const;
-};
-
-inline constexpr std::uint32_t kProcessesPerReply = 32;
-inline constexpr std::uint32_t kConnectionsPerReply = 256;  // some 140 bytes each
-
-// Describes one process.  The reply carries the QP tables of the processes that have one, in list
-// order.
-struct ProcessInfo {
-  std::uint64_t number = 0;  // ascending in the list
-  std::uint32_t pid = 0;
-  std::string name{};
-  bool has_table = false;
-  std::vector<std::uint16_t> ranges{};  // the upper 12 bits of its QPNs
-  void fields(auto& a) { a(number, pid, name, has_table, ranges); }
-};
-
-// Describes a CM id as the agent sees it.
-struct ConnectionInfo {
-  std::uint64_t number = 0;  // ascending in the list
-  std::uint32_t pid = 0;
-  std::string state{};
-  rdmacm::SocketAddress source{};
-  rdmacm::SocketAddress destination{};
-  Qpn qpn{};
-  Qpn remote_qpn{};
-  std::uint32_t tries = 0;
-  void fields(auto& a) { a(number, pid, state, source, destination, qpn, remote_qpn, tries); }
-};
-
-struct ProcessesReply {
-  static constexpr Type kType = Type::kProcessesReply;
-  bool more = false;
-  std::vector<ProcessInfo> processes{};
-  std::vector<ConnectionInfo> connections{};
-  void fields(auto& a) { a(more, processes, connections); }
-};
-
-struct CaptureStarted {
-  static constexpr Type kType = Type::kCaptureStarted;
-  std::uint64_t capture = 0;
-  void fields(auto& a) { a(capture); }
 };
 
 // ---- encoding -----------------------------------------------------------------------------------

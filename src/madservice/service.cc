@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "ipc/counters.h"
 #include "os/clock.h"
 #include "os/shared_memory.h"
 

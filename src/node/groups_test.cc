@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/counters.h"
 #include "node/node.h"
 #include "wire/ip.h"
 

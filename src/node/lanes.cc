@@ -3,6 +3,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ipc/lane_messages.h"
 #include "link/lane.h"
 #include "node/node.h"
 

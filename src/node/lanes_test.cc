@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/lane_messages.h"
 #include "link/lane.h"
 #include "node/node.h"
 #include "wire/ip.h"

@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "ipc/tool_messages.h"
+
 namespace verbena::node {
 namespace {
 

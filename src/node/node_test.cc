@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/counters.h"
 #include "node/test_addresses.h"
 #include "wire/headers.h"
 #include "wire/ip.h"

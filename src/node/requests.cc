@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "ipc/lane_messages.h"
 #include "node/node.h"
 #include "rdmacm/ports.h"
 #include "rdmacm/rules.h"

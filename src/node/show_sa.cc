@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "ipc/counters.h"
 #include "node/node.h"
 
 namespace verbena::node {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <set>
 
+#include "ipc/counters.h"
 #include "node/test_subnet_node.h"
 #include "wire/mgid.h"
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "ipc/lane_messages.h"
 #include "process/lane_manager.h"
 
 namespace verbena::process {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ipc/lane_messages.h"
+
 namespace verbena::process {
 
 void LaneManager::on_devices(const std::vector<ipc::Device>& devices) {

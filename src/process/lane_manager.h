@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "hca/engine.h"
+#include "ipc/lane_messages.h"
 #include "ipc/messages.h"
 #include "link/lanes.h"
 

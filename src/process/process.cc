@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "hca/pkey_table.h"
+#include "ipc/lane_messages.h"
 #include "process/ask.h"
 #include "process/async_type.h"
 #include "wire/ip.h"

@@ -1,3 +1,4 @@
+#include "ipc/counters.h"
 #include "process/test_played.h"
 
 namespace verbena::process {

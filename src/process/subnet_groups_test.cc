@@ -1,6 +1,7 @@
 #include <cerrno>
 #include <memory>
 
+#include "ipc/counters.h"
 #include "process/test_played.h"
 #include "wire/mgid.h"
 

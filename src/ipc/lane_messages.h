@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ipc/messages.h"
+
+// Defines the messages about lanes (link/lane.h) between a program and the agent.
+namespace verbena::ipc {
+
+// Asks for a lane (link/lane.h) to the program that has this range of QPNs.  Lane, LaneRange or
+// NoLane follows.
+struct AttachLane {
+  static constexpr Type kType = Type::kAttachLane;
+  std::uint16_t range = 0;
+  void fields(auto& a) { a(range); }
+};
+
+// Reports that the program does not use a lane: the peer has written invalid data to it, or the
+// program could not use the memory.
+struct CloseLane {
+  static constexpr Type kType = Type::kCloseLane;
+  std::uint32_t lane = 0;
+  bool broken = false;
+  void fields(auto& a) { a(lane, broken); }
+};
+
+// Gives a lane to both of its programs.  Carries its memory, the eventfd that wakes this program
+// (the same one with each lane), the eventfd that wakes the other program, and the access table of
+// the other program if `direct` has a pid.  If the other program is of another user, it carries the
+// memory, and a socket that wakes in both directions (os::WakeSocket).
+//
+// A lane with the id kUplink comes before the reply to the first Lease if the program gets no
+// sockets: on a virtual host, and from an agent of another user.  Its other end is the process of
+// the fabric, or the agent, which forwards packets.
+struct Lane {
+  static constexpr Type kType = Type::kLane;
+  static constexpr std::uint32_t kUplink = 0;  // no other lane has this id
+  std::uint32_t lane = 0;
+  std::uint8_t side = 0;                // link::Lane::Side
+  std::vector<std::uint16_t> ranges{};  // of the other program
+  DirectAccess direct{};                // to the other program
+  bool other_user = false;              // the other process is of another user
+  void fields(auto& a) { a(lane, side, ranges, direct, other_user); }
+};
+
+// Reports that the program at the other end of a lane has got a range, or has given one back.
+struct LaneRange {
+  static constexpr Type kType = Type::kLaneRange;
+  std::uint32_t lane = 0;
+  std::uint16_t range = 0;
+  bool taken = false;
+  void fields(auto& a) { a(lane, range, taken); }
+};
+
+// Reports that the program at the other end of a lane has gone or has closed it.
+struct LaneClosed {
+  static constexpr Type kType = Type::kLaneClosed;
+  std::uint32_t lane = 0;
+  void fields(auto& a) { a(lane); }
+};
+
+// Reports that there is no lane to a range: no other program has it, or a limit was reached.
+struct NoLane {
+  static constexpr Type kType = Type::kNoLane;
+  std::uint16_t range = 0;
+  void fields(auto& a) { a(range); }
+};
+
+}  // namespace verbena::ipc

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ipc/counters.h"
+#include "ipc/messages.h"
+
+// Defines the messages between the command line tool and the agent.
+namespace verbena::ipc {
+
+struct Status {
+  static constexpr Type kType = Type::kStatus;
+  void fields(auto&) {}
+};
+
+// Asks for a page of the list of processes and then of connections.  The page begins after the
+// numbers with which the previous page ended, so that no entry is missed if an earlier one
+// disappears.
+struct Processes {
+  static constexpr Type kType = Type::kProcesses;
+  std::uint64_t after_process = 0;
+  std::uint64_t after_connection = 0;
+  void fields(auto& a) { a(after_process, after_connection); }
+};
+
+struct Stop {
+  static constexpr Type kType = Type::kStop;
+  void fields(auto&) {}
+};
+
+// Starts a capture for a process and the processes that it starts.  Carries the open file.  The
+// capture ends when the process and every program that has joined the capture have ended.
+struct Capture {
+  static constexpr Type kType = Type::kCapture;
+  std::uint32_t pid = 0;
+  void fields(auto& a) { a(pid); }
+};
+
+// Asks the agent to update the files of the port's counters while the process lives.  Carries the
+// descriptor of the directory that the process sees as /sys/class/infiniband/verbena0/ports/1.
+struct ShowPort {
+  static constexpr Type kType = Type::kShowPort;
+  std::uint32_t pid = 0;
+  void fields(auto& a) { a(pid); }
+};
+
+struct PortStatus {
+  std::string device{};
+  std::uint8_t number = 1;
+  bool active = false;
+  std::string why_down{};
+  std::string why_host_alone{};  // Reach
+  void fields(auto& a) { a(device, number, active, why_down, why_host_alone); }
+};
+
+struct StatusReply {
+  static constexpr Type kType = Type::kStatusReply;
+  std::uint32_t pid = 0;
+  std::string build{};
+  Duration uptime{};
+  bool all_users = false;  // it serves the programs of all users
+  std::uint32_t programs = 0;
+  std::uint32_t leases = 0;
+  std::uint32_t ids = 0;
+  std::vector<PortStatus> ports{};
+  std::vector<NamedCount> counters{};  // data_packets counts the agent's own data packets: 0
+  void fields(auto& a) { a(pid, build, uptime, all_users, programs, leases, ids, ports, counters); }
+  // Returns the first port that is not active, or null.
+  const PortStatus* find_down_port() const;
+};
+
+inline constexpr std::uint32_t kProcessesPerReply = 32;
+inline constexpr std::uint32_t kConnectionsPerReply = 256;  // some 140 bytes each
+
+// Describes one process.  The reply carries the QP tables of the processes that have one, in list
+// order.
+struct ProcessInfo {
+  std::uint64_t number = 0;  // ascending in the list
+  std::uint32_t pid = 0;
+  std::string name{};
+  bool has_table = false;
+  std::vector<std::uint16_t> ranges{};  // the upper 12 bits of its QPNs
+  void fields(auto& a) { a(number, pid, name, has_table, ranges); }
+};
+
+// Describes a CM id as the agent sees it.
+struct ConnectionInfo {
+  std::uint64_t number = 0;  // ascending in the list
+  std::uint32_t pid = 0;
+  std::string state{};
+  rdmacm::SocketAddress source{};
+  rdmacm::SocketAddress destination{};
+  Qpn qpn{};
+  Qpn remote_qpn{};
+  std::uint32_t tries = 0;
+  void fields(auto& a) { a(number, pid, state, source, destination, qpn, remote_qpn, tries); }
+};
+
+struct ProcessesReply {
+  static constexpr Type kType = Type::kProcessesReply;
+  bool more = false;
+  std::vector<ProcessInfo> processes{};
+  std::vector<ConnectionInfo> connections{};
+  void fields(auto& a) { a(more, processes, connections); }
+};
+
+struct CaptureStarted {
+  static constexpr Type kType = Type::kCaptureStarted;
+  std::uint64_t capture = 0;
+  void fields(auto& a) { a(capture); }
+};
+
+}  // namespace verbena::ipc
