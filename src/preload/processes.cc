@@ -102,16 +102,19 @@ void before_fork() {
   for_each_socket([](int fd, Socket& socket) { share(fd, socket); });
 }
 
-// The service knows only the parent, so the child offers its connections anew.
+// The service knows only the parent, so the child offers its connections anew.  A peer that must
+// use the ring sends no byte before it has changed over, so the child may wait for its bytes in
+// poll() for ever if it offers that connection later.
 void in_child() {
   EndLock::after_fork_in_child();
   service_link::after_fork_in_child();
   waits::after_fork_in_child();
   epolls::after_fork_in_child();
-  for_each_socket([](int, Socket& socket) {
+  for_each_socket([](int fd, Socket& socket) {
     auto offered = Socket::State::kOffered;
     socket.state.compare_exchange_strong(offered, Socket::State::kNew);
     socket.calls_on_tcp.store(0);
+    if (socket.must_switch.load()) change_over::advance_at_once(fd, socket);
   });
 }
 

@@ -94,6 +94,33 @@ ring=$(total by_ring)
 call 20022 20 --sockets=only || fail "only: $(cat "$work/client")"
 [ "$(total by_ring)" -gt "$ring" ] || fail "only: no bytes by the ring"
 
+# ---- only: a child that waits in poll() for a connection of its parent's lets the peer begin
+cat >"$work/forks.py" <<'PY'
+import os, select, socket, sys
+server = socket.create_server(("127.0.0.1", 20025))
+socket.create_connection(server.getsockname()).close()  # the parent is known to the service from now on
+server.accept()[0].close()
+connection, _ = server.accept()
+if os.fork() == 0:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    poll.poll()
+    connection.sendall(connection.recv(100))
+    os._exit(0)
+connection.close()
+open(sys.argv[1], "w").close()
+os.wait()
+PY
+start run --sockets=only -- timeout 60 python3 "$work/forks.py" "$work/forked" >"$work/server.20025" 2>&1 &
+server=$!
+until_true 20 open_port 20025 || fail "nothing listens on port 20025: $(cat "$work/server.20025")"
+# The client offers its connection when the parent has closed it.  Before that nobody else knows of it.
+# shellcheck disable=SC2016
+LATE_CONNECT=$work/forked verbena run --sockets=only -- sh -c \
+  'LD_PRELOAD="$LD_PRELOAD $1" exec timeout 30 python3 "$2" 20025 1' late "$VB_PREFIX/tests/programs/late_connect.so" \
+  "$work/call.py" >"$work/client" 2>&1 || fail "only, fork: $(cat "$work/client")"
+wait $server || fail "only, fork: the server: $(cat "$work/server.20025")"
+
 # ---- only: a peer without Verbena ends in an error at both ends
 timeout 30 python3 "$work/call.py" 20022 1 >"$work/client" 2>&1 && fail "a client without Verbena has got an answer"
 grep -q 'Connection reset by peer' "$work/client" || fail "a client without Verbena says: $(cat "$work/client")"
