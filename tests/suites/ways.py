@@ -18,8 +18,10 @@ GOOD = {"ok", "skipped", "expected"}
 
 
 def command(way, words):
-    """Returns the words of a command that runs `words` in this way."""
-    return [VERBENA, "run", "--sockets", "--", *words] if way == "ring" else list(words)
+    """Returns the words of a command that runs `words` in this way: plain, ring or only."""
+    if way == "plain":
+        return list(words)
+    return [VERBENA, "run", "--sockets=auto" if way == "ring" else "--sockets=only", "--", *words]
 
 
 def service():

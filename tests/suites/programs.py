@@ -1,0 +1,163 @@
+"""What the programs of programs_suite.py are made of: a server, its clients, and notes of what they do."""
+import collections
+import contextlib
+import hashlib
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import time
+
+import ways
+
+CLIENT_SECONDS = 60
+READY_SECONDS = 30
+END_SECONDS = 20
+PORT = 18600
+
+Program = collections.namedtuple("Program", "name run needs least not_only root quick")
+
+
+class Failed(Exception):
+    """The program did not get as far as by TCP."""
+
+
+class Programs:
+    """The programs of one file, in its order."""
+
+    def __init__(self):
+        self.every = []
+
+    def add(self, *needs, least=0, not_only=None, root=False, quick=False):
+        """Adds a function to the programs.  `needs` are programs or files that must be there.  At least `least` bytes
+        must go by the ring.  `not_only` says why it cannot run with --sockets=only.  `root` says that it needs several
+        users.  CI runs the `quick` ones."""
+        def added(run):
+            self.every.append(Program(run.__name__, run, needs, least, not_only, root, quick))
+            return run
+        return added
+
+
+def listens(port):
+    suffix = f":{port:04X}"
+    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(FileNotFoundError), open(name) as file:
+            for line in file:
+                words = line.split()
+                if words[1].endswith(suffix) and words[3] == "0A":
+                    return True
+    return False
+
+
+def until_true(condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def without_figures(text):
+    """Returns the lines that `text` has, without figures and their units."""
+    text = re.sub(r"\x1b\[[0-9;]*m|\r", "", text)
+    text = re.sub(r"0x[0-9a-f]+|-?\d[\d.,:]*(?:e[-+]?\d+)?", "N", text)
+    text = re.sub(r"N ?[kKMGT]?i?(?:Bytes|bits|B|b|s|ms|us|usec|msec|sec|m|k|K|M|G)\b", "N", text)
+    return sorted({re.sub(r"\s+", " ", line).strip() for line in text.splitlines()} - {""})
+
+
+class Round:
+    """One round of a program: its directory, its ways, and what was seen."""
+
+    def __init__(self, directory, server_way, client_way):
+        self.directory, self.server_way, self.client_way = directory, server_way, client_way
+        self.port = PORT
+        self.seen = []
+
+    def path(self, name):
+        return str(self.directory / name)
+
+    def data(self, name, size):
+        """Makes a file of random bytes, the same ones in each round."""
+        (self.directory / name).write_bytes(random.Random(size).randbytes(size))
+        return self.path(name)
+
+    def text(self, name, text):
+        (self.directory / name).write_text(text)
+        return self.path(name)
+
+    def make(self, *words, **options):
+        """Runs a command that prepares something, and has no part in the comparison."""
+        subprocess.run([str(word) for word in words], check=True, cwd=self.directory, stdin=subprocess.DEVNULL,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=CLIENT_SECONDS, **options)
+
+    def see(self, what, value):
+        self.seen.append(f"{what}: {value}")
+
+    def file(self, name):
+        """Notes the bytes of a file."""
+        path = self.directory / name
+        held = path.read_bytes() if path.exists() else None
+        self.see(name, "missing" if held is None else f"{len(held)} bytes {hashlib.sha256(held).hexdigest()[:16]}")
+
+    def _says(self, name, code, said, keep):
+        """Notes an exit code, and the lines of `said`: all, those with a pattern, or (if keep is None) none."""
+        self.see(name, f"exit code {code}")
+        for line in without_figures(said) if keep is not None else []:
+            if re.search(keep, line):
+                self.see(name, line)
+
+    def _started(self, way, words, log, **options):
+        options = {"stdin": subprocess.DEVNULL, "cwd": self.directory} | options
+        return subprocess.Popen(ways.command(way, [str(word) for word in words]), stdout=log, stderr=subprocess.STDOUT,
+                                start_new_session=True, **options)
+
+    @contextlib.contextmanager
+    def server(self, *words, port=None, ready=None, keep="", stop=signal.SIGTERM, way=None, **options):
+        """Runs a server until the block ends.  It is ready when it listens, or when ready() is true."""
+        port = port or self.port
+        name = os.path.basename(str(words[0]))
+        path = self.directory / f"{name}.{len(self.seen)}.log"
+        with open(path, "wb") as log:
+            process = self._started(way or self.server_way, words, log, **options)
+        is_ready = ready or (lambda: listens(port))
+        try:
+            if not until_true(lambda: is_ready() or process.poll() is not None, READY_SECONDS) or not is_ready():
+                raise Failed(f"{name} is not ready: {path.read_text(errors='replace')[-2000:]}")
+            yield process
+            if stop is not None and process.poll() is None:
+                process.send_signal(stop)
+            try:
+                code = process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                code = "none: it does not end"
+            self._says(name, code, path.read_text(errors="replace"), keep)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if ready is None and not until_true(lambda: not listens(port), END_SECONDS):
+                self.see(name, f"port {port} is not free")
+
+    def client(self, *words, keep="", way=None, input=None, seconds=CLIENT_SECONDS, **options):
+        """Runs a client, and notes its exit code and output.  Returns its output."""
+        name = os.path.basename(str(words[0]))
+        path = self.directory / f"{name}.{len(self.seen)}.log"
+        if input is not None:
+            source = self.directory / "input"
+            source.write_bytes(input)
+            options["stdin"] = open(source, "rb")
+        with open(path, "wb") as log:
+            process = self._started(way or self.client_way, words, log, **options)
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            code = f"none: it hangs for {seconds} s"
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        said = path.read_text(errors="replace")
+        self._says(name, code, said, keep)
+        return said

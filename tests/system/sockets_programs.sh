@@ -1,0 +1,12 @@
+#!/bin/bash
+# ctest: TIMEOUT 120 PLAIN
+# Programs that most machines have do the same by TCP and under `verbena run --sockets`: exit codes, output and files.
+# scripts/suites runs many more.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need curl python3 openssl
+python3 "$VB_SOURCE/tests/suites/programs_suite.py" --quick "$work" >"$work/said" 2>&1 || fail "$(cat "$work/said")"
+cat "$work/said"
+# Python and curl are here, so that at least two programs have run.
+for name in curl_python_http python_asyncio; do
+  grep -Eq "^$name: same; .*only: [0-9,]+ bytes by 1[01] rings" "$work/said" || fail "$name has other connections"
+done
