@@ -104,7 +104,8 @@ void prepare(os::ProgramKind next_program, Names& names) {
   const int error = errno;
   SocketTable::for_each(0, kDescriptorsMax - 1, [&](int fd, Socket& socket) {
     if (!is_inherited(fd, socket)) return;
-    if (leaving::stay_on_tcp(fd, socket, stream::Reason::kExec)) return;
+    const bool keeps_ring = has_library && socket.must_switch.load() && socket.is_switched();
+    if (!keeps_ring && leaving::stay_on_tcp(fd, socket, stream::Reason::kExec)) return;
     bool is_known = false;
     names.for_each([&](const Socket& one) { is_known |= &one == &socket; });
     if (is_known) return;

@@ -121,6 +121,24 @@ LATE_CONNECT=$work/forked verbena run --sockets=only -- sh -c \
   "$work/call.py" >"$work/client" 2>&1 || fail "only, fork: $(cat "$work/client")"
 wait $server || fail "only, fork: the server: $(cat "$work/server.20025")"
 
+# ---- only: a program with the library may inherit the connection, and use it
+cat >"$work/inherits.py" <<'PY'
+import os, socket, subprocess
+connection = socket.create_connection(("127.0.0.1", 20022))
+def round_trip(said):
+    connection.sendall(said)
+    assert connection.recv(100) == said
+round_trip(b"before")
+subprocess.run(["true"], pass_fds=[connection.fileno()], check=True)
+round_trip(b"between")
+subprocess.run(["python3", "-c", f"import os; os.write({connection.fileno()}, b'more')"], pass_fds=[connection.fileno()],
+               check=True)
+assert connection.recv(100) == b"more"
+round_trip(b"after")
+PY
+verbena run --sockets=only -- timeout 30 python3 "$work/inherits.py" >"$work/client" 2>&1 ||
+  fail "only: another program inherits the connection: $(cat "$work/client")"
+
 # ---- only: a peer without Verbena ends in an error at both ends
 timeout 30 python3 "$work/call.py" 20022 1 >"$work/client" 2>&1 && fail "a client without Verbena has got an answer"
 grep -q 'Connection reset by peer' "$work/client" || fail "a client without Verbena says: $(cat "$work/client")"
