@@ -12,6 +12,7 @@
 #include "preload/export.h"
 #include "preload/leaving.h"
 #include "preload/next.h"
+#include "preload/required.h"
 #include "preload/socket_table.h"
 
 // Defines the functions that query or change a connection, such as getsockopt(), ioctl() and
@@ -20,6 +21,7 @@
 using verbena::preload::next;
 using verbena::preload::SocketTable;
 namespace leaving = verbena::preload::leaving;
+namespace preload = verbena::preload;
 
 namespace {
 
@@ -51,6 +53,12 @@ VB_EXPORT int getsockopt(int fd, int level, int option, void* value, socklen_t* 
 
 VB_EXPORT int setsockopt(int fd, int level, int option, const void* value,
                          socklen_t bytes) noexcept {
+  // A listener that waits for its peer's first bytes would never accept a peer that must use the
+  // ring, because that one sends none before it has changed over.
+  if (level == IPPROTO_TCP && option == TCP_DEFER_ACCEPT && preload::required::has_rules()) {
+    const int no = 0;
+    return next().setsockopt(fd, level, option, &no, sizeof(no));
+  }
   const auto socket = SocketTable::find(fd);
   if (!socket || value == nullptr || bytes < sizeof(int)) {
     return next().setsockopt(fd, level, option, value, bytes);

@@ -113,6 +113,8 @@ void prepare() {
   if (early != nullptr) change_over::set_early(std::chrono::milliseconds(::atoi(early)));
 }
 
+bool has_rules() { return rules != nullptr; }
+
 Choice choose(int fd, const sockaddr* to, socklen_t bytes) {
   if (rules == nullptr) return Choice::kBoth;
   std::optional<broker::SocketName> peer;

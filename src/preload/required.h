@@ -20,6 +20,9 @@ namespace verbena::preload::required {
 // in milliseconds.  The library's constructor calls it once.
 void prepare();
 
+// Returns true if there are rules, so that some connections may have to use the ring.
+bool has_rules();
+
 // Applies the rules to a connection that the program has made (then `to` is its peer) or accepted
 // (then `to` is absent).
 policy::Choice choose(int fd, const sockaddr* to, socklen_t bytes);

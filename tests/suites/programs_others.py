@@ -22,7 +22,7 @@ def web_checks(r, port, *, names=("big",), closes=True):
         r.client("ab", "-q", *option, "-c", "10", "-n", "500", f"{url}/small", keep="Failed|Non-2xx|Complete|Length")
 
 
-@PROGRAMS.add("haproxy", "python3", "curl", "ab", least=10 * MB)
+@PROGRAMS.add("haproxy", "python3", "curl", "ab", least=2 * MB)
 def haproxy(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -56,7 +56,6 @@ backend raw
             web_checks(r, r.port)
             web_checks(r, r.port + 2)
     # Master and workers, which are replaced on USR2.
-    conf = r.text("workers.cfg", open(conf).read().replace("maxconn 200", "maxconn 200\n  stats socket admin level admin"))
     with r.server("python3", "-m", "http.server", back, "--bind", "127.0.0.1", port=back, keep=None):
         with r.server("haproxy", "-W", "-db", "-f", conf, keep="ALERT") as master:
             r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/big", "-o", "copy")
@@ -64,7 +63,7 @@ backend raw
             r.client("ab", "-q", "-k", "-c", "5", "-n", "1000", f"http://127.0.0.1:{r.port}/small", keep="Failed|Complete")
 
 
-@PROGRAMS.add("lighttpd", "curl", "ab", least=10 * MB)
+@PROGRAMS.add("lighttpd", "curl", "ab", least=2 * MB)
 def lighttpd(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -86,6 +85,8 @@ def apache_conf(r, model):
     return r.text("apache.conf", f"""
 ServerRoot {r.directory}
 ServerName localhost
+User www-data
+Group www-data
 PidFile {r.path('pid')}
 DefaultRuntimeDir {r.directory}
 Listen 127.0.0.1:{r.port}
@@ -104,7 +105,7 @@ ErrorLog {r.path('errors')}
 """)
 
 
-@PROGRAMS.add("apache2", "ab", "curl", root=True, least=10 * MB)
+@PROGRAMS.add("apache2", "ab", "curl", root=True, least=2 * MB)
 def apache(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -118,7 +119,7 @@ def apache(r):
             r.client("ab", "-q", "-k", "-c", "10", "-n", "500", f"http://127.0.0.1:{r.port}/small", keep="Non-2xx|Complete")
 
 
-@PROGRAMS.add("nginx", "curl", "h2load", least=5 * MB)
+@PROGRAMS.add("nginx", "curl", "h2load", least=MB)
 def nginx_http2(r):
     cert, key = certificate(r)
     r.data("small", 500)
@@ -138,7 +139,7 @@ def nginx_http2(r):
                  keep="^requests|^status")
 
 
-@PROGRAMS.add("squid", "python3", "curl", root=True, least=5 * MB)
+@PROGRAMS.add("squid", "python3", "curl", root=True, least=MB)
 def squid(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -163,7 +164,7 @@ coredump_dir {r.directory}
             r.file("copy")
 
 
-@PROGRAMS.add("varnishd", "python3", "curl", "ab", root=True, least=5 * MB)
+@PROGRAMS.add("varnishd", "python3", "curl", "ab", root=True, least=MB)
 def varnish(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -174,7 +175,7 @@ def varnish(r):
             web_checks(r, r.port, names=("small", "big"))
 
 
-@PROGRAMS.add("tinyproxy", "python3", "curl", least=5 * MB)
+@PROGRAMS.add("tinyproxy", "python3", "curl", least=MB)
 def tinyproxy(r):
     r.data("big", 2 * MB)
     web = r.port + 1
@@ -187,7 +188,7 @@ def tinyproxy(r):
                 r.file("copy")
 
 
-@PROGRAMS.add("h2o", "curl", "ab", root=True, least=10 * MB)
+@PROGRAMS.add("h2o", "curl", "ab", root=True, least=2 * MB)
 def h2o(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -207,7 +208,7 @@ hosts:
         web_checks(r, r.port)
 
 
-@PROGRAMS.add("stunnel4", "openssl", "python3", "curl", least=5 * MB)
+@PROGRAMS.add("stunnel4", "openssl", "python3", "curl", least=MB)
 def stunnel(r):
     cert, key = certificate(r)
     r.data("big", 2 * MB)
@@ -225,7 +226,7 @@ def stunnel(r):
                     r.file("copy")
 
 
-@PROGRAMS.add("php", "curl", "ab", least=5 * MB)
+@PROGRAMS.add("php", "curl", "ab", least=MB)
 def php(r):
     r.data("small", 500)
     r.data("big", 2 * MB)

@@ -9,7 +9,7 @@ from programs_named import MB, SSH_OPTIONS
 PROGRAMS = Programs()
 
 
-@PROGRAMS.add("rsync", least=4 * MB)
+@PROGRAMS.add("rsync", least=MB)
 def rsync(r):
     os.mkdir(r.path("files"))
     for i in range(20):
@@ -27,7 +27,7 @@ def rsync(r):
         r.file(f"up/{i}")
 
 
-@PROGRAMS.add("vsftpd", "curl", "lftp", "ftp", root=True, least=4 * MB, not_only="vsftpd filters system calls")
+@PROGRAMS.add("vsftpd", "curl", "lftp", "ftp", root=True, least=MB, not_only="vsftpd filters system calls")
 def vsftpd(r):
     os.makedirs("/run/vsftpd/empty", exist_ok=True)
     home = r.path("home")
@@ -286,7 +286,7 @@ public class Web { public static void main(String[] a) throws Exception { int po
 """
 
 
-@PROGRAMS.add("javac", "java", least=10 * MB)
+@PROGRAMS.add("javac", "java", least=MB)
 def java(r):
     r.make("javac", r.text("Web.java", JAVA))
     with r.server("java", "-cp", r.directory, "Web", "serve", r.port):
@@ -423,7 +423,7 @@ def etcd(r):
         r.client("etcdctl", "--endpoints", url, "get", "a", env=api)
 
 
-@PROGRAMS.add("gdbserver", "gdb")
+@PROGRAMS.add("gdbserver", "gdb", not_only="gdbserver asks for SIGIO")
 def gdbserver(r):
     with r.server("gdbserver", f"127.0.0.1:{r.port}", "/bin/echo", "hello", stop=None, ready=lambda: listens(r.port),
                   keep="hello|rror"):
@@ -451,7 +451,7 @@ def distcc(r):
         r.file("a.o")
 
 
-@PROGRAMS.add("nbdkit", "nbdcopy", "qemu-img", least=5 * MB)
+@PROGRAMS.add("nbdkit", "nbdcopy", "qemu-img", least=MB)
 def nbdkit(r):
     disk = r.data("disk", 8 * 1024 * 1024)
     with r.server("nbdkit", "-f", "-i", "127.0.0.1", "-p", r.port, "file", disk):
@@ -531,13 +531,17 @@ def valgrind(r):
         r.file("copy")
 
 
-@PROGRAMS.add("ncat", "nc.traditional",
+@PROGRAMS.add("ncat", "nc.traditional", "socat",
               not_only="the next program has the connection as its standard input")
 def other_netcats(r):
     r.data("big", 3 * MB)
     with r.server("ncat", "-l", "127.0.0.1", r.port, "-k", "-e", "/bin/cat"):
-        r.client("bash", "-c", f"ncat 127.0.0.1 {r.port} <big >copy")
+        r.client("bash", "-c", f"socat -t 20 - TCP:127.0.0.1:{r.port} <big >copy")
         r.file("copy")
+    with r.server("ncat", "-l", "127.0.0.1", r.port, "--recv-only", "-o", "got", stop=None, ready=lambda: listens(r.port),
+                  keep=None):
+        r.client("bash", "-c", f"ncat --send-only 127.0.0.1 {r.port} <big")
+    r.file("got")
     with r.server("ncat", "-l", "127.0.0.1", r.port, "-k", "-c", "wc -c"):
         r.client("bash", "-c", f"nc.traditional -q 5 127.0.0.1 {r.port} <big")
     with r.server("nc.traditional", "-l", "-p", r.port, "-s", "127.0.0.1", "-e", "/bin/cat", stop=None,

@@ -121,6 +121,20 @@ LATE_CONNECT=$work/forked verbena run --sockets=only -- sh -c \
   "$work/call.py" >"$work/client" 2>&1 || fail "only, fork: $(cat "$work/client")"
 wait $server || fail "only, fork: the server: $(cat "$work/server.20025")"
 
+# ---- only: a listener that asks the kernel to wait for the first bytes accepts connections
+cat >"$work/defers.py" <<'PY'
+import socket
+server = socket.create_server(("127.0.0.1", 20026))
+server.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 60)
+connection, _ = server.accept()
+connection.sendall(connection.recv(100))
+PY
+start run --sockets=only -- timeout 60 python3 "$work/defers.py" >"$work/server.20026" 2>&1 &
+server=$!
+until_true 20 open_port 20026 || fail "nothing listens on port 20026: $(cat "$work/server.20026")"
+call 20026 1 --sockets=only || fail "only, TCP_DEFER_ACCEPT: $(cat "$work/client")"
+wait $server || fail "only, TCP_DEFER_ACCEPT: the server: $(cat "$work/server.20026")"
+
 # ---- only: a program with the library may inherit the connection, and use it
 cat >"$work/inherits.py" <<'PY'
 import os, socket, subprocess
