@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "preload/change_over.h"
 #include "preload/export.h"
 #include "preload/leaving.h"
 #include "preload/next.h"
@@ -28,6 +29,12 @@ namespace {
 // Returns where this library keeps the value of a socket option while the sender uses the ring.
 std::atomic<bool>* shown_option(verbena::preload::Socket& socket, int level, int option) {
   return socket.sender().has_left() ? nullptr : socket.shown_option(level, option);
+}
+
+// Returns true if peers of a listener may send nothing before they have the ring.  A listener that
+// waits for its peers' first bytes would not accept them, so they would not get the ring.
+bool peers_may_wait_for_ring() {
+  return preload::required::has_rules() || preload::change_over::is_early();
 }
 
 }  // namespace
@@ -53,9 +60,7 @@ VB_EXPORT int getsockopt(int fd, int level, int option, void* value, socklen_t* 
 
 VB_EXPORT int setsockopt(int fd, int level, int option, const void* value,
                          socklen_t bytes) noexcept {
-  // A listener that waits for its peer's first bytes would never accept a peer that must use the
-  // ring, because that one sends none before it has changed over.
-  if (level == IPPROTO_TCP && option == TCP_DEFER_ACCEPT && preload::required::has_rules()) {
+  if (level == IPPROTO_TCP && option == TCP_DEFER_ACCEPT && peers_may_wait_for_ring()) {
     const int no = 0;
     return next().setsockopt(fd, level, option, &no, sizeof(no));
   }

@@ -54,7 +54,7 @@ def curl_python_http(r):
         r.client("curl", "-sS", f"{url}/big", "-o", "copy")
         r.file("copy")
         r.client("curl", "-sS", "-i", f"{url}/none", f"{url}/cert", keep="HTTP|Error")
-        r.client("curl", "-sS", "-Z", *[word for i in range(8) for word in (f"{url}/big", "-o", f"copy{i}")])
+        r.client("curl", "--no-progress-meter", "-Z", *[word for i in range(8) for word in (f"{url}/big", "-o", f"copy{i}")])
         for i in range(8):
             r.file(f"copy{i}")
 

@@ -14,7 +14,7 @@ def web_checks(r, port, *, names=("big",), closes=True):
     for name in names:
         r.client("curl", "-sS", f"{url}/{name}", "-o", "copy")
         r.file("copy")
-    r.client("curl", "-sS", "-Z", *[word for i in range(6) for word in (f"{url}/big", "-o", f"copy{i}")])
+    r.client("curl", "--no-progress-meter", "-Z", *[word for i in range(6) for word in (f"{url}/big", "-o", f"copy{i}")])
     for i in range(6):
         r.file(f"copy{i}")
     options = (("-k",), ()) if closes else (("-k",),)
