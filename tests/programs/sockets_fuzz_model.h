@@ -1,0 +1,128 @@
+// Holds what the coordinator of sockets_fuzz.c knows of the actors and connections: which slot has
+// which end, how many bytes are under way, and whether all that the kernel carries has arrived.
+#pragma once
+
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "sockets_fuzz_actor.h"
+#include "sockets_fuzz_steps.h"
+
+enum { kEndless = 3000, kSettleMs = 1500, kAsleepMs = 40, kDelayedMs = 400, kWarmRounds = 600 };
+
+struct end {
+  unsigned sent, received;
+  int shut, closed, sent_after_close;
+};
+
+static pid_t pids[kActors];
+static int model[kActors][kSlots]; /* kNone, kSet, or an end */
+static struct end ends[kPlanned];
+static int connections, is_over, is_verbena;
+static int is_delayed; /* a connection has Nagle's algorithm, which waits for acknowledgements */
+static unsigned warm, warmed; /* connections that should and did move bytes past the kernel */
+
+static long now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+// ---- orders
+
+static void order(int actor, const char* text) {
+  if (write(kOrders + actor, text, strlen(text) + 1) < 0) die("write an order");
+}
+
+// Returns 0 if the actor has not answered in time.
+static int answer(int actor, char* result, int ms) {
+  struct pollfd one = {kOrders + actor, POLLIN, 0};
+  result[0] = '\0';
+  if (poll(&one, 1, ms) != 1) return 0;
+  const ssize_t got = read(kOrders + actor, result, kLineMax - 1);
+  result[got > 0 ? got : 0] = '\0';
+  return 1;
+}
+
+static void ask(int actor, const char* text, char* result) {
+  order(actor, text);
+  if (answer(actor, result, kEndless)) return;
+  strcpy(result, "NO ANSWER");
+  is_over = 1;
+}
+
+static int holder(int end, int* actor, int* at) {
+  for (*actor = 0; *actor < kActors; ++*actor) {
+    for (*at = 0; *at < kSlots; ++*at) {
+      if (pids[*actor] != 0 && model[*actor][*at] == end) return 1;
+    }
+  }
+  return 0;
+}
+
+// ---- arrival
+
+// The kernel's numbers of a connection's states; its headers have them beside other things only.
+enum { kCloseWait = 8, kTimeWait = 6, kClose = 7, kLastAck = 9, kClosing = 11 };
+
+struct info {
+  unsigned state, unsent;
+  unsigned long long sent, received;
+};
+static int has_ended(unsigned state) {  // has received an end of file or a reset
+  return state == kClose || state == kCloseWait || state == kLastAck || state == kClosing ||
+         state == kTimeWait;
+}
+static int has_closed(unsigned state) { return has_ended(state) && state != kCloseWait; }
+
+static struct info info_of(int actor, int at) {
+  char text[64], result[kLineMax];
+  struct info i = {0};
+  snprintf(text, sizeof(text), "info %d", at);
+  ask(actor, text, result);
+  sscanf(result, "%u %llu %llu %u", &i.state, &i.sent, &i.received, &i.unsent);
+  return i;
+}
+
+static int is_settled(int c) {
+  int actor[2], at[2], is_open[2];
+  struct info i[2];
+  for (int side = 0; side < 2; ++side) {
+    is_open[side] = holder(2 * c + side, &actor[side], &at[side]);
+    if (is_open[side]) i[side] = info_of(actor[side], at[side]);
+  }
+  if (!is_open[0] && !is_open[1]) return 1;
+  if (!is_open[0] || !is_open[1]) {
+    const int side = is_open[1];
+    return ends[2 * c + side].sent_after_close ? has_closed(i[side].state)
+                                               : has_ended(i[side].state);
+  }
+  if (i[0].state == kClose || i[1].state == kClose) {
+    return has_closed(i[0].state) && has_closed(i[1].state);
+  }
+  for (int side = 0; side < 2; ++side) {
+    if (i[side].unsent != 0 || i[1 - side].received < i[side].sent) return 0;
+    if (ends[2 * c + side].shut && !has_ended(i[1 - side].state)) return 0;
+  }
+  return 1;
+}
+
+// Waits until all that the kernel carries has arrived.
+static void settle(char* result) {
+  const long deadline = now_ms() + kSettleMs;
+  for (int c = 0; c < connections && !is_over; ++c) {
+    for (int side = 0; side < 2; ++side) {
+      int a, s;
+      ends[2 * c + side].closed = !holder(2 * c + side, &a, &s);
+    }
+    while (!is_settled(c) && !is_over) {
+      if (now_ms() > deadline) {
+        append(result, " (connection %d has not settled)", c);
+        break;
+      }
+      usleep(100);
+    }
+  }
+}

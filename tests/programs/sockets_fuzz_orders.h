@@ -1,0 +1,169 @@
+// Lets the coordinator of sockets_fuzz.c order one call of one actor, or a call that waits and
+// another one that wakes it.
+#pragma once
+
+#include "sockets_fuzz_model.h"
+
+// ---- one order of a sequence
+
+// Fills in the parts of an order that only the coordinator knows.  Returns 0 if the order makes no
+// sense now.
+static int prepare(int actor, const char* text, char* ready) {
+  char copy[kLineMax];
+  char* w[kWords];
+  strcpy(copy, text);
+  strcpy(ready, text);
+  if (pids[actor] == 0 || split(copy, w, kWords) < 2) return 0;
+  const int at = number(w[1]) % kSlots;
+  const int holds = model[actor][at];
+  if (strcmp(w[0], "epnew") == 0) return 1;
+  if (holds == kNone) return 0;
+  if (w[0][0] == 'e') return holds == kSet;
+  if (holds == kSet) return strcmp(w[0], "close") == 0 || strcmp(w[0], "dup") == 0;
+  const struct end* mine = &ends[holds];
+  const struct end* peer = &ends[holds ^ 1];
+  // A limit has no effect on bytes that lie in the ring already (docs/limits.md).
+  if (strcmp(w[0], "set") == 0 && strcmp(w[2], "lowat") == 0) return peer->sent == peer->received;
+  if (strcmp(w[0], "send") == 0) {
+    const unsigned unread = mine->sent - mine->received;
+    if (unread >= kUnreadMax) return 0;
+    unsigned size = (unsigned)number(w[3]);
+    if (size > kUnreadMax - unread) size = kUnreadMax - unread;
+    if ((w[2][1] == 'p' || w[2][1] == 't') && size == 0) size = 1;
+    snprintf(ready, kLineMax, "send %s %s %u %s %d %u", w[1], w[2], size, w[4], holds, mine->sent);
+  } else if (strcmp(w[0], "recv") == 0 && strcmp(w[2], "stdio") == 0) {
+    const unsigned unread = peer->sent - peer->received;
+    if (unread == 0) return 0;
+    snprintf(ready, kLineMax, "recv %s stdio %u -", w[1], unread);
+  }
+  return 1;
+}
+
+// Updates the model by a result.
+static void conclude(int actor, const char* text, const char* result) {
+  char copy[kLineMax];
+  char* w[kWords];
+  strcpy(copy, text);
+  split(copy, w, kWords);
+  const int at = number(w[1]) % kSlots;
+  const int value = atoi(result);
+  const int holds = model[actor][at];
+  if (strcmp(w[0], "send") == 0 && value > 0) {
+    ends[holds].sent += (unsigned)value;
+    if (ends[holds ^ 1].closed) ends[holds].sent_after_close = 1;
+  } else if (strcmp(w[0], "recv") == 0 && value > 0) {
+    // A byte out of band may be counted twice.  That is harmless: less is sent later.
+    if (strstr(w[4], "peek") == NULL) ends[holds ^ 1].received += (unsigned)value;
+    if (ends[holds ^ 1].received > ends[holds ^ 1].sent) {
+      ends[holds ^ 1].received = ends[holds ^ 1].sent;
+    }
+  } else if (strcmp(w[0], "shut") == 0 && value == 0 && number(w[2]) != SHUT_RD) {
+    ends[holds].shut = 1;
+  } else if (strcmp(w[0], "close") == 0) {
+    model[actor][at] = kNone;
+  } else if (strcmp(w[0], "set") == 0 && strcmp(w[2], "nodelay") == 0) {
+    is_delayed |= number(w[3]) == 0;
+  } else if (strcmp(w[0], "epnew") == 0) {
+    model[actor][at] = kSet;
+  } else if (strcmp(w[0], "dup") == 0 && value == 0) {
+    model[actor][number(w[2]) % kSlots] = holds;
+  }
+}
+
+static void perform_order(int actor, const char* text, char* result) {
+  char ready[kLineMax];
+  if (!prepare(actor, text, ready)) {
+    strcpy(result, "not now");
+    return;
+  }
+  ask(actor, ready, result);
+  conclude(actor, ready, result);
+}
+
+// ---- waits
+
+static int has_answered(int actor) {
+  struct pollfd one = {kOrders + actor, POLLIN, 0};
+  return poll(&one, 1, 0) == 1;
+}
+
+static int is_asleep(int actor) {
+  char path[64], text[512];
+  snprintf(path, sizeof(path), "/proc/%d/stat", (int)pids[actor]);
+  FILE* file = fopen(path, "r");
+  if (file == NULL) return 1;
+  const size_t got = fread(text, 1, sizeof(text) - 1, file);
+  fclose(file);
+  text[got] = '\0';
+  const char* end = strrchr(text, ')');
+  return end != NULL && end[2] == 'S';
+}
+
+// Returns when the actor sleeps in a system call or has answered.
+static void until_it_sleeps(int actor) {
+  for (const long deadline = now_ms() + kEndless; now_ms() < deadline;) {
+    if (has_answered(actor) || is_asleep(actor)) return;
+    usleep(20);
+  }
+}
+
+// Returns 0 if the actor still sleeps.
+static int until_it_answers(int actor) {
+  long asleep_since = now_ms();
+  for (const long deadline = now_ms() + kEndless; now_ms() < deadline;) {
+    if (has_answered(actor)) return 1;
+    const long now = now_ms();
+    if (!is_asleep(actor)) asleep_since = now;
+    if (now - asleep_since > (is_delayed ? kDelayedMs : kAsleepMs)) return 0;
+    usleep(50);
+  }
+  return 0;
+}
+
+// Lets one actor wait, perhaps sends it a signal, and lets another one do what may wake it.
+static void perform_wake(char* text, char* result) {
+  char first[kLineMax], ready[kLineMax], other[kLineMax] = "";
+  char* parts[3] = {NULL};
+  int count = 0;
+  const int has_signal = strncmp(text, "signal ", 7) == 0;
+  text = strchr(text, ' ') + 1;
+  for (char* part = strtok(text, "|"); part != NULL && count < 3; part = strtok(NULL, "|")) {
+    parts[count++] = part;
+  }
+  if (count != (has_signal ? 3 : 2)) return;
+  const int a = atoi(parts[0]);
+  const char* last = parts[count - 1] + 1;
+  const int b = atoi(last);
+  if (a < 0 || a >= kActors || b < 0 || b >= kActors || a == b) return;
+  first[0] = '!';
+  if (!prepare(a, strchr(parts[0], ' ') + 1, first + 1) ||
+      !prepare(b, strchr(last, ' ') + 1, ready)) {
+    strcpy(result, "not now");
+    return;
+  }
+  ask(a, first, result);
+  until_it_sleeps(a);
+  if (has_signal) {
+    const unsigned before = __atomic_load_n(&counters->signals[a], __ATOMIC_SEQ_CST);
+    kill(pids[a], strstr(parts[1], "USR1") != NULL ? SIGUSR1 : SIGUSR2);
+    const long deadline = now_ms() + kEndless;
+    while (__atomic_load_n(&counters->signals[a], __ATOMIC_SEQ_CST) == before) {
+      if (now_ms() > deadline) is_over = 1;
+      if (is_over) break;
+      usleep(20);
+    }
+    usleep(100);
+    until_it_sleeps(a);
+    append(other, "%s", has_answered(a) ? " (after the signal)" : "");
+  }
+  char acted[kLineMax];
+  ask(b, ready, acted);
+  if (!until_it_answers(a)) {
+    kill(pids[a], SIGUSR1);
+    append(other, " (not woken)");
+  }
+  if (!answer(a, result, kEndless)) is_over = 1;
+  conclude(b, ready, acted);
+  conclude(a, first + 1, result);
+  append(result, "%s; then %s", other, acted);
+}

@@ -1,0 +1,125 @@
+// Lets the coordinator of sockets_fuzz.c make connections and processes, and end processes.
+#pragma once
+
+#include "sockets_fuzz_orders.h"
+
+// ---- connections and processes
+
+static void perform_connect(char** w, char* result) {
+  const int a = number(w[1]), s = number(w[2]), b = number(w[3]), t = number(w[4]);
+  char text[64];
+  if (connections == kConnectionsMax || pids[a] == 0 || pids[b] == 0) return;
+  snprintf(text, sizeof(text), "connect %d %s", s, w[5]);
+  ask(a, text, result);
+  model[a][s] = 2 * connections;
+  snprintf(text, sizeof(text), "accept %d %s", t, w[6]);
+  ask(b, text, result);
+  model[b][t] = 2 * connections + 1;
+  ++connections;
+}
+
+// Sends bytes both ways: under Verbena until some bypass the kernel, else a few times.
+static void perform_warm(char** w) {
+  const int a[2] = {number(w[1]), number(w[3])}, s[2] = {number(w[2]), number(w[4])};
+  char text[64], result[kLineMax];
+  int past = 0;
+  for (int side = 0; side < 2; ++side) {
+    if (pids[a[side]] == 0 || model[a[side]][s[side]] < 0) return;
+  }
+  if ((model[a[0]][s[0]] ^ 1) != model[a[1]][s[1]]) return;
+  ++warm;
+  for (int round = 0; round < (is_verbena ? kWarmRounds : 3) && past != 3 && !is_over; ++round) {
+    for (int side = 0; side < 2; ++side) {
+      snprintf(text, sizeof(text), "send %d send 1500 - 0 0", s[side]);
+      ask(a[side], text, result);
+      for (int got = 0; got < 1500 && !is_over;) {
+        int n = 0, by_ring = 0;
+        snprintf(text, sizeof(text), "rings %d", s[1 - side]);
+        ask(a[1 - side], text, result);
+        sscanf(result, "%d %d", &n, &by_ring);
+        if (n == 0) return;
+        if (n > 0) got += n;
+        if (by_ring) past |= 1 << side;
+      }
+    }
+    if (round > 3) usleep(200);
+  }
+  if (past == 3) ++warmed;
+}
+
+static void forget_actor(int actor) {
+  pids[actor] = 0;
+  for (int s = 0; s < kSlots; ++s) model[actor][s] = kNone;
+}
+
+// Ends an actor and waits until the kernel has closed its descriptors.  Only its parent, which may
+// be another actor, can wait for it by waitpid().  Returns its status, or 0 if it is the child of
+// another actor.
+static int end_actor(int actor) {
+  const int process = (int)syscall(SYS_pidfd_open, pids[actor], 0);
+  if (process < 0) die("pidfd_open");
+  order(actor, "quit");
+  struct pollfd one = {process, POLLIN, 0};
+  if (poll(&one, 1, kEndless) != 1) is_over = 1;
+  close(process);
+  int status = 0;
+  waitpid(pids[actor], &status, WNOHANG);
+  return status;
+}
+
+// Returns 1 if a slot of the actor has unread bytes: of any connection, or only of one that has
+// ended.
+static int has_unread(int actor, int only_ended) {
+  for (int s = 0; s < kSlots; ++s) {
+    const int end = model[actor][s];
+    if (end < 0 || end == kSet || ends[end ^ 1].sent == ends[end ^ 1].received) continue;
+    if (!only_ended || has_closed(info_of(actor, s).state)) return 1;
+  }
+  return 0;
+}
+
+static void perform_process(char** w, char* result) {
+  const int a = number(w[1]), b = number(w[2]);
+  char text[64];
+  strcpy(result, "not now");
+  if (pids[a] == 0) return;
+  if (w[0][0] == 'f') {
+    if (pids[b] != 0) return;
+    result[0] = '\0';
+    snprintf(text, sizeof(text), "fork %d", b);
+    ask(a, text, result);
+    pids[b] = atoi(result);
+    for (int s = 0; s < kSlots; ++s) model[b][s] = model[a][s] == kSet ? kNone : model[a][s];
+    if (pids[b] <= 0) die("fork");
+    strcpy(result, "0");
+  } else if (w[0][1] == 'x' && w[0][2] == 'e') {
+    // Bytes in a ring make exec() differ from TCP (docs/limits.md).
+    if (has_unread(a, w[2][0] != 'p')) return;
+    result[0] = '\0';
+    snprintf(text, sizeof(text), "exec %s", w[2]);
+    ask(a, text, result);
+    // Descriptors that exec() closes are gone; the actor knows, and the model learns it.
+    for (int s = 0; s < kSlots; ++s) {
+      char info[kLineMax];
+      if (model[a][s] == kSet) model[a][s] = kNone;
+      if (model[a][s] == kNone) continue;
+      snprintf(text, sizeof(text), "info %d", s);
+      ask(a, text, info);
+      if (strcmp(info, "-1") == 0) model[a][s] = kNone;
+    }
+  } else if (w[0][0] == 'p') {
+    const int s = number(w[2]), to = number(w[3]), t = number(w[4]);
+    if (pids[to] == 0 || model[a][s] < 0 || model[a][s] == kSet) return;
+    const struct end* peer = &ends[model[a][s] ^ 1];
+    if (peer->sent != peer->received) return;
+    snprintf(text, sizeof(text), "give %d %d", s, to);
+    result[0] = '\0';
+    ask(a, text, result);
+    snprintf(text, sizeof(text), "take %d", t);
+    ask(to, text, result);
+    if (atoi(result) == 0) model[to][t] = model[a][s];
+  } else {
+    snprintf(result, kLineMax, "status %d", end_actor(a));
+    forget_actor(a);
+  }
+}
