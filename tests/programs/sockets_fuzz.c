@@ -24,6 +24,8 @@ static void perform_step(const char* text, char* result) {
     if (rest != NULL) perform_order(atoi(text + 3) % kActors, rest + 1, result);
   } else if (strncmp(text, "wake ", 5) == 0 || strncmp(text, "signal ", 7) == 0) {
     perform_wake(copy, result);
+  } else if (strncmp(text, "race ", 5) == 0) {
+    perform_race(copy, result);
   } else {
     const int count = split(copy, w, kWords);
     if (count == 7 && strcmp(w[0], "connect") == 0) {
@@ -43,6 +45,7 @@ static void begin(int actors) {
   memset(ends, 0, sizeof(ends));
   memset(model, 0xff, sizeof(model));
   memset(pids, 0, sizeof(pids));
+  memset(has_special_sets, 0, sizeof(has_special_sets));
   connections = is_over = is_delayed = 0;
   for (int i = 0; i < kSlots; ++i) slot[i] = -1;
   for (int a = 0; a < kActors; ++a) {

@@ -12,10 +12,12 @@
 
 enum {
   kActors = 4,
-  kSlots = 8,       // descriptors that an actor knows by number
-  kLineMax = 1024,  // bytes of a step, or of its result
+  kSlots = 8,              // descriptors that an actor knows by number
+  kListenerSlot = kSlots,  // names kListener in orders
+  kLineMax = 1024,         // bytes of a step, or of its result
   kPieceMax = 20000,
   kUnreadMax = 50000,  // bytes of a direction; the kernel's buffers always have room for these
+  kEndOfWait = 14,     // SIGALRM ends a wait that nothing else has ended
   // These descriptors are the same in all processes.
   kListener = 500,
   kCounters = 501,
@@ -42,13 +44,21 @@ static const struct word kFlagWords[] = {{"dontwait", MSG_DONTWAIT},
                                          {"oob", MSG_OOB},
                                          {"nosignal", MSG_NOSIGNAL},
                                          {NULL, 0}};
-static const struct word kEventWords[] = {{"in", EPOLLIN},         {"pri", EPOLLPRI},
-                                          {"out", EPOLLOUT},       {"err", EPOLLERR},
-                                          {"hup", EPOLLHUP},       {"rdnorm", EPOLLRDNORM},
-                                          {"rdband", EPOLLRDBAND}, {"wrnorm", EPOLLWRNORM},
-                                          {"wrband", EPOLLWRBAND}, {"rdhup", EPOLLRDHUP},
-                                          {"et", EPOLLET},         {"oneshot", EPOLLONESHOT},
-                                          {"nval", 0x20},          {NULL, 0}};
+static const struct word kEventWords[] = {{"in", EPOLLIN},
+                                          {"pri", EPOLLPRI},
+                                          {"out", EPOLLOUT},
+                                          {"err", EPOLLERR},
+                                          {"hup", EPOLLHUP},
+                                          {"rdnorm", EPOLLRDNORM},
+                                          {"rdband", EPOLLRDBAND},
+                                          {"wrnorm", EPOLLWRNORM},
+                                          {"wrband", EPOLLWRBAND},
+                                          {"rdhup", EPOLLRDHUP},
+                                          {"et", EPOLLET},
+                                          {"oneshot", EPOLLONESHOT},
+                                          {"nval", 0x20},
+                                          {"exclusive", EPOLLEXCLUSIVE},
+                                          {NULL, 0}};
 
 static inline void die(const char* what) {
   fprintf(stderr, "sockets_fuzz: %s: %s\n", what, strerror(errno));

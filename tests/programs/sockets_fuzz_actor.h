@@ -333,6 +333,7 @@ static void prepare_actor(void) {
   struct sigaction action = {.sa_handler = on_signal};
   sigaction(SIGPIPE, &action, NULL);
   sigaction(SIGUSR1, &action, NULL);
+  sigaction(kEndOfWait, &action, NULL);
   action.sa_flags = SA_RESTART;
   sigaction(SIGUSR2, &action, NULL);
 }

@@ -20,6 +20,7 @@ struct end {
 static pid_t pids[kActors];
 static int model[kActors][kSlots]; /* kNone, kSet, or an end */
 static struct end ends[kPlanned];
+static int has_special_sets[kActors]; /* see may_change_set() */
 static int connections, is_over, is_verbena;
 static int is_delayed; /* a connection has Nagle's algorithm, which waits for acknowledgements */
 static unsigned warm, warmed; /* connections that should and did move bytes past the kernel */

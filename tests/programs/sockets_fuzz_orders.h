@@ -6,6 +6,30 @@
 
 // ---- one order of a sequence
 
+// Returns 1 if a slot of the actor has unread bytes: of any connection, or only of one that has
+// ended.
+static int has_unread(int actor, int only_ended) {
+  for (int s = 0; s < kSlots; ++s) {
+    const int end = model[actor][s];
+    if (end < 0 || end == kSet || ends[end ^ 1].sent == ends[end ^ 1].received) continue;
+    if (!only_ended || has_closed(info_of(actor, s).state)) return 1;
+  }
+  return 0;
+}
+
+// With EPOLLET or EPOLLONESHOT for a set within a set, all bytes must come by TCP from then on, so
+// bytes that lie in a ring already end their connection (docs/limits.md).
+static int may_change_set(int actor, char** w) {
+  if (w[2][0] == 'd') return 1;
+  const int target = number(w[3]);
+  const int is_special = target >= 0 && target < kSlots && model[actor][target] == kSet &&
+                         (value_of(kEventWords, w[4]) & (EPOLLET | EPOLLONESHOT)) != 0;
+  if (!is_special && !has_special_sets[actor]) return 1;
+  if (has_unread(actor, 0)) return 0;
+  has_special_sets[actor] = 1;
+  return 1;
+}
+
 // Fills in the parts of an order that only the coordinator knows.  Returns 0 if the order makes no
 // sense now.
 static int prepare(int actor, const char* text, char* ready) {
@@ -18,8 +42,12 @@ static int prepare(int actor, const char* text, char* ready) {
   const int holds = model[actor][at];
   if (strcmp(w[0], "epnew") == 0) return 1;
   if (holds == kNone) return 0;
+  if (strcmp(w[0], "epctl") == 0) return holds == kSet && may_change_set(actor, w);
   if (w[0][0] == 'e') return holds == kSet;
-  if (holds == kSet) return strcmp(w[0], "close") == 0 || strcmp(w[0], "dup") == 0;
+  if (holds == kSet) {
+    return strcmp(w[0], "close") == 0 || strcmp(w[0], "dup") == 0 || strcmp(w[0], "poll") == 0 ||
+           strcmp(w[0], "select") == 0;
+  }
   const struct end* mine = &ends[holds];
   const struct end* peer = &ends[holds ^ 1];
   // A limit has no effect on bytes that lie in the ring already (docs/limits.md).
@@ -120,19 +148,33 @@ static int until_it_answers(int actor) {
   return 0;
 }
 
+// Splits "NAME part | part | part".  Returns the number of parts.
+static int split_parts(char* text, char* parts[3]) {
+  int count = 0;
+  text = strchr(text, ' ') + 1;
+  for (char* part = strtok(text, "|"); part != NULL && count < 3; part = strtok(NULL, "|")) {
+    parts[count++] = part[0] == ' ' ? part + 1 : part;
+  }
+  return count;
+}
+
+// Takes the result of an actor that waits.  If nothing has woken it, a signal does.
+static void end_wait(int actor, char* result) {
+  const int is_woken = until_it_answers(actor);
+  if (!is_woken) kill(pids[actor], kEndOfWait);
+  if (!answer(actor, result, kEndless)) is_over = 1;
+  if (!is_woken) append(result, " (not woken)");
+}
+
 // Lets one actor wait, perhaps sends it a signal, and lets another one do what may wake it.
 static void perform_wake(char* text, char* result) {
   char first[kLineMax], ready[kLineMax], other[kLineMax] = "";
   char* parts[3] = {NULL};
-  int count = 0;
   const int has_signal = strncmp(text, "signal ", 7) == 0;
-  text = strchr(text, ' ') + 1;
-  for (char* part = strtok(text, "|"); part != NULL && count < 3; part = strtok(NULL, "|")) {
-    parts[count++] = part;
-  }
+  const int count = split_parts(text, parts);
   if (count != (has_signal ? 3 : 2)) return;
   const int a = atoi(parts[0]);
-  const char* last = parts[count - 1] + 1;
+  const char* last = parts[count - 1];
   const int b = atoi(last);
   if (a < 0 || a >= kActors || b < 0 || b >= kActors || a == b) return;
   first[0] = '!';
@@ -158,12 +200,50 @@ static void perform_wake(char* text, char* result) {
   }
   char acted[kLineMax];
   ask(b, ready, acted);
-  if (!until_it_answers(a)) {
-    kill(pids[a], SIGUSR1);
-    append(other, " (not woken)");
-  }
-  if (!answer(a, result, kEndless)) is_over = 1;
+  end_wait(a, result);
   conclude(b, ready, acted);
   conclude(a, first + 1, result);
   append(result, "%s; then %s", other, acted);
+}
+
+// Lets two actors wait for their sets, which have a connection or the listener in common, and lets
+// a third one send, or connect ("knock SLOT WAYS SLOT WAYS", where the second slot accepts).
+static void perform_race(char* text, char* result) {
+  char ready[3][kLineMax], results[2][kLineMax] = {"", ""}, acted[kLineMax];
+  char* parts[3] = {NULL};
+  int actors[3];
+  if (split_parts(text, parts) != 3) return;
+  const char* knock = strstr(parts[2], "knock ");
+  for (int i = 0; i < 3; ++i) {
+    actors[i] = number(parts[i]);
+    if (actors[i] < 0 || actors[i] >= kActors || pids[actors[i]] == 0) return;
+    if (i == 2 && knock != NULL) continue;
+    ready[i][0] = '!';
+    if (!prepare(actors[i], strchr(parts[i], ' ') + 1, ready[i] + (i < 2))) return;
+  }
+  const int b = actors[2];
+  if (actors[0] == actors[1] || actors[0] == b || actors[1] == b) return;
+  char* w[5];
+  if (knock != NULL) {
+    char copy[kLineMax];
+    strcpy(copy, knock);
+    if (split(copy, w, 5) != 5 || connections == kConnectionsMax) return;
+    snprintf(ready[2], kLineMax, "connect %d %d", number(w[1]) % kSlots, number(w[2]));
+    model[b][number(w[1]) % kSlots] = 2 * connections;
+    model[b][number(w[3]) % kSlots] = 2 * connections + 1;
+  }
+  for (int i = 0; i < 2; ++i) {
+    ask(actors[i], ready[i], results[i]);
+    until_it_sleeps(actors[i]);
+  }
+  ask(b, ready[2], acted);
+  for (int i = 0; i < 2; ++i) end_wait(actors[i], results[i]);
+  if (knock == NULL) {
+    conclude(b, ready[2], acted);
+  } else {
+    snprintf(ready[2], kLineMax, "accept %d %d", number(w[3]) % kSlots, number(w[4]));
+    ask(b, ready[2], acted);
+    ++connections;
+  }
+  append(result, "%s / %s; %s", results[0], results[1], acted);
 }

@@ -48,7 +48,7 @@ static void perform_warm(char** w) {
 }
 
 static void forget_actor(int actor) {
-  pids[actor] = 0;
+  pids[actor] = has_special_sets[actor] = 0;
   for (int s = 0; s < kSlots; ++s) model[actor][s] = kNone;
 }
 
@@ -67,17 +67,6 @@ static int end_actor(int actor) {
   return status;
 }
 
-// Returns 1 if a slot of the actor has unread bytes: of any connection, or only of one that has
-// ended.
-static int has_unread(int actor, int only_ended) {
-  for (int s = 0; s < kSlots; ++s) {
-    const int end = model[actor][s];
-    if (end < 0 || end == kSet || ends[end ^ 1].sent == ends[end ^ 1].received) continue;
-    if (!only_ended || has_closed(info_of(actor, s).state)) return 1;
-  }
-  return 0;
-}
-
 static void perform_process(char** w, char* result) {
   const int a = number(w[1]), b = number(w[2]);
   char text[64];
@@ -89,6 +78,7 @@ static void perform_process(char** w, char* result) {
     snprintf(text, sizeof(text), "fork %d", b);
     ask(a, text, result);
     pids[b] = atoi(result);
+    has_special_sets[b] = 0;
     for (int s = 0; s < kSlots; ++s) model[b][s] = model[a][s] == kSet ? kNone : model[a][s];
     if (pids[b] <= 0) die("fork");
     strcpy(result, "0");
@@ -98,6 +88,7 @@ static void perform_process(char** w, char* result) {
     result[0] = '\0';
     snprintf(text, sizeof(text), "exec %s", w[2]);
     ask(a, text, result);
+    has_special_sets[a] = 0;
     // Descriptors that exec() closes are gone; the actor knows, and the model learns it.
     for (int s = 0; s < kSlots; ++s) {
       char info[kLineMax];

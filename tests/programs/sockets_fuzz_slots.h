@@ -47,8 +47,10 @@ static void report(char* result, ssize_t value) {
 
 static int* place(const char* word) {
   const int at = number(word);
-  static int none;
+  static int none, listener;
   none = -1;
+  listener = kListener;
+  if (at == kListenerSlot) return &listener;
   return at >= 0 && at < kSlots ? &slot[at] : &none;
 }
 

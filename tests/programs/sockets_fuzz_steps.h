@@ -119,7 +119,7 @@ static const char* wait_events(struct plan* p) {
 
 // Plans a wait of actor a for the slot, of at most `ms`.
 static void write_wait(struct plan* p, char* order, int a, int at, int ms) {
-  const int second = slot_of(p, a, (int)draw(p, kPlanned));
+  const int second = slot_of(p, a, draw(p, 6) == 0 ? kSet : (int)draw(p, kPlanned));
   const int set = slot_of(p, a, kSet);
   switch (draw(p, 4)) {
     case 0:
@@ -130,24 +130,94 @@ static void write_wait(struct plan* p, char* order, int a, int at, int ms) {
       return;
     default:
       if (set >= 0) {
-        snprintf(order, 100, "epwait %d %d %d", set, draw(p, 6) == 0 ? 1 : kSlots, ms);
+        snprintf(order, 100, "epwait %d %d %d", set, draw(p, 6) == 0 ? 1 : kSlots + 1, ms);
       } else {
         snprintf(order, 100, "poll %d %s -1 - %d", at, wait_events(p), ms);
       }
   }
 }
 
+// Finds a set of the actor, or plans a new one.  Returns its slot, or -1.
+static int set_of(struct plan* p, int a, int is_new) {
+  int set = is_new ? -1 : slot_of(p, a, kSet);
+  if (set >= 0) return set;
+  set = slot_of(p, a, kNone);
+  if (set < 0) return -1;
+  step(p, "do %d epnew %d", a, set);
+  p->holds[a][set] = kSet;
+  return set;
+}
+
 static void plan_epoll(struct plan* p, int a, int at) {
-  int set = slot_of(p, a, kSet);
-  if (set < 0) {
-    set = slot_of(p, a, kNone);
-    if (set < 0) return;
-    step(p, "do %d epnew %d", a, set);
-    p->holds[a][set] = kSet;
-  }
+  const int set = set_of(p, a, draw(p, 5) == 0);
+  if (set < 0) return;
+  const char* events = wait_events(p);
+  const char* modes = ONE_OF(p, "", "", ",et", ",et", ",oneshot", ",et,oneshot", ",exclusive");
+  if (modes[1] == 'e' && modes[2] == 'x' && draw(p, 4) != 0) events = ONE_OF(p, "in", "in,out");
   step(p, "do %d epctl %d %s %d %s%s", a, set, ONE_OF(p, "add", "add", "mod", "mod", "del"), at,
-       wait_events(p), ONE_OF(p, "", "", ",et", ",et", ",oneshot", ",et,oneshot"));
-  step(p, "do %d epwait %d 8 0", a, set);
+       events, modes);
+  step(p, "do %d epwait %d 9 0", a, set);
+}
+
+// Puts a set into another one, or the same connection into two sets.
+static void plan_two_sets(struct plan* p, int a, int at) {
+  const int inner = set_of(p, a, 0);
+  const int outer = set_of(p, a, 1);
+  if (inner < 0 || outer < 0) return;
+  const int is_nested = draw(p, 3) != 0;
+  step(p, "do %d epctl %d %s %d %s%s", a, inner, ONE_OF(p, "add", "add", "mod"), at, wait_events(p),
+       ONE_OF(p, "", "", ",et", ",oneshot"));
+  step(p, "do %d epctl %d add %d %s%s", a, outer, is_nested ? inner : at,
+       is_nested ? ONE_OF(p, "in", "in,out") : wait_events(p),
+       ONE_OF(p, "", "", "", ",et", ",oneshot"));
+  step(p, "do %d epwait %d 9 0", a, outer);
+}
+
+// Two actors wait for sets with one connection or the listener in them, perhaps with
+// EPOLLEXCLUSIVE.
+static void plan_race(struct plan* p, int a, int at) {
+  const int end = p->holds[a][at];
+  int b = 0, t = 0, c = 0, u = 0, is_found = 0;
+  for (c = 0; c < kActors && !is_found; ++c) {
+    if (c == a || !p->is_alive[c]) continue;
+    u = slot_of(p, c, end);
+    is_found = u >= 0;
+    if (is_found) break;
+  }
+  const int has_peer = find(p, end ^ 1, &b, &t);
+  const int knocks = !is_found || !has_peer || b == a || b == c;
+  if (knocks) {
+    for (c = 0; c < kActors && (c == a || !p->is_alive[c]); ++c) {
+    }
+    for (b = 0; b < kActors && (b == a || b == c || !p->is_alive[b]); ++b) {
+    }
+    if (b >= kActors || p->connections == kConnectionsMax) return;
+    at = u = kListenerSlot;
+  }
+  const int sets[2] = {set_of(p, a, 0), set_of(p, c, 0)};
+  if (sets[0] < 0 || sets[1] < 0) return;
+  const char* mode = ONE_OF(p, ",exclusive", ",exclusive", "", ",et");
+  step(p, "do %d epctl %d add %d in%s", a, sets[0], at, mode);
+  step(p, "do %d epctl %d add %d in%s", c, sets[1], u, mode);
+  const char* more = ONE_OF(p, "", "", "x");
+  const int first = more[0] == 'x' ? c : a, second = more[0] == 'x' ? a : c;
+  char act[60];
+  if (knocks) {
+    const int s = slot_of(p, b, kNone);
+    if (s < 0) return;
+    p->holds[b][s] = 2 * p->connections;
+    const int accepted = slot_of(p, b, kNone);
+    if (accepted < 0) return;
+    p->holds[b][accepted] = 2 * p->connections++ + 1;
+    snprintf(act, sizeof(act), "knock %d %u %d %u", s, draw(p, 16), accepted, draw(p, 16));
+  } else {
+    // One segment wakes once.
+    snprintf(act, sizeof(act), "send %d send %u -", t, 1 + draw(p, 500));
+  }
+  step(p, "race %d epwait %d 9 -1 | %d epwait %d 9 -1 | %d %s", first,
+       first == a ? sets[0] : sets[1], second, second == a ? sets[0] : sets[1], b, act);
+  step(p, "do %d epwait %d 9 0", a, sets[0]);
+  step(p, "do %d epwait %d 9 0", c, sets[1]);
 }
 
 static void plan_copy(struct plan* p, int a, int at) {
@@ -254,8 +324,12 @@ static void plan_any(struct plan* p) {
   } else if (kind < 56) {
     write_wait(p, order, a, at, draw(p, 8) == 0 ? 10 : 0);
     step(p, "do %d %s", a, order);
-  } else if (kind < 62) {
+  } else if (kind < 60) {
     plan_epoll(p, a, at);
+  } else if (kind < 61) {
+    plan_two_sets(p, a, at);
+  } else if (kind < 62) {
+    plan_race(p, a, at);
   } else if (kind < 74) {
     plan_wake(p, a, at);
   } else if (kind < 79) {

@@ -66,12 +66,13 @@ static void do_epctl(char** w, char* result) {
 
 // epwait SLOT MOST MS
 static void do_epwait(char** w, char* result) {
-  struct epoll_event events[kSlots];
-  const int most = number(w[2]) < kSlots ? number(w[2]) : kSlots;
+  struct epoll_event events[kSlots + 1];
+  const int room = kSlots + 1;
+  const int most = number(w[2]) < room ? number(w[2]) : room;
   const int count = epoll_wait(*place(w[1]), events, most, number(w[3]));
   report(result, count);
-  if (count > 0 && most == kSlots) strcpy(result, "0");
-  for (unsigned s = 0; most == kSlots && s < kSlots; ++s) {
+  if (count > 0 && most == room) strcpy(result, "0");
+  for (unsigned s = 0; most == room && s <= kSlots; ++s) {
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 % 1000u != s) continue;
       // When TCP makes an edge of output alone depends on acknowledgements.
