@@ -34,6 +34,17 @@ std::uint32_t output_of(const Entry& entry) {
   return wanted & static_cast<std::uint32_t>(one.revents);
 }
 
+// Returns the events of input that the entry asks for if its ring has bytes, also if they were
+// reported before.
+std::uint32_t unread_input(Entry& entry) {
+  const auto socket = SocketTable::find(entry.fd);
+  if (!socket || !socket->is_switched() || !entry.wants_input()) return 0;
+  const auto look = socket->receiver().look();
+  if (look.bytes == 0) return 0;
+  if ((entry.events & EPOLLET) != 0) entry.seen = look.seen;
+  return entry.events & kInput;
+}
+
 // Collects the entries whose rings have bytes, and puts them into the order in which the kernel
 // would report them: the one first that has waited longest since its first unread byte was sent, or
 // since it was reported.  So a program that sends on two connections sees them served in turn, and
@@ -200,6 +211,10 @@ class Wait {
         if (is_ready(*entry)) event.events |= entry->events & kInput;
         entry->is_armed = false;
       }
+    }
+    // At an edge of output, TCP also reports input that the program has left unread.
+    if (has_switched_ && (event.events & EPOLLOUT) != 0 && (event.events & kInput) == 0) {
+      if (Entry* entry = entry_of(set_, event.data)) event.events |= unread_input(*entry);
     }
     events_[end] = event;
     return end + 1;

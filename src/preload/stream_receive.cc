@@ -103,14 +103,22 @@ class Receive {
     if (to_.done() == 0) return kernel_call(next().recvmsg, fd_, to_, call_flags());
     // A connection by TCP alone would return these bytes and those of the ring in one call, up to
     // urgent data.  So go on reading.
-    const bool may_wait = this->may_wait();
-    int queued = 0;
-    system_call(SYS_ioctl, fd_, FIONREAD, &queued);
-    if (is_at_mark() || (queued == 0 && !may_wait)) return done();
-    const ssize_t n =
-        kernel_call(next().recvmsg, fd_, to_, flags_ | (may_wait ? MSG_WAITALL : MSG_DONTWAIT));
-    if (n < 0) return fails_with(errno);
-    to_.advance(static_cast<std::size_t>(n));
+    while (!to_.at_end()) {
+      int queued = 0;
+      system_call(SYS_ioctl, fd_, FIONREAD, &queued);
+      // An error behind bytes stays in the kernel, where poll() and SO_ERROR show it.
+      if (is_at_mark() || (queued == 0 && (!may_wait() || has_error()))) break;
+      const ssize_t n = kernel_call(next().recvmsg, fd_, to_, flags_ | MSG_DONTWAIT);
+      if (n < 0 && errno != EAGAIN) return fails_with(errno);
+      if (n == 0) break;
+      if (n > 0) {
+        to_.advance(static_cast<std::size_t>(n));
+      } else if (!may_wait()) {
+        break;
+      } else if (!wait_in_kernel(fd_, POLLIN | POLLRDHUP, SO_RCVTIMEO)) {
+        return fails_with(errno);
+      }
+    }
     return done();
   }
 
@@ -314,6 +322,8 @@ class Receive {
       kernel_has_news_ = true;
       return again();
     }
+    std::array<iovec, kPartsMax> parts;
+    const std::size_t room = bytes_of(parts.data(), to_.rest(parts));
     const processor::Sleep sleep;
     const ssize_t n =
         kernel_call(next().recvmsg, fd_, to_, flags_ | (wants_all_ ? MSG_WAITALL : 0));
@@ -323,8 +333,11 @@ class Receive {
       return fails_with(errno);
     }
     if (!peeks_) receiver_.received_open(static_cast<std::size_t>(n));
+    // Fewer bytes than MSG_WAITALL asks for mean a signal, a timeout, an end or an error, which the
+    // kernel reports to the next call.
+    const bool is_cut_short = static_cast<std::size_t>(n) < room;
     to_.advance(static_cast<std::size_t>(n));
-    if (to_.at_end() || !wants_all_) return done();
+    if (to_.at_end() || !wants_all_ || is_cut_short) return done();
     has_spun_ = false;
     return again();
   }

@@ -19,7 +19,11 @@ static void perform_step(const char* text, char* result) {
   char* w[kWords];
   result[0] = '\0';
   strcpy(copy, text);
-  if (strncmp(text, "do ", 3) == 0) {
+  if (strncmp(text, "post ", 5) == 0) {
+    const int actor = number(text + 5) % kActors;
+    const int is_first = strstr(text, "USR1") != NULL;
+    if (pids[actor] != 0) kill(pids[actor], is_first ? SIGUSR1 : SIGUSR2);
+  } else if (strncmp(text, "do ", 3) == 0) {
     const char* rest = strchr(text + 3, ' ');
     if (rest != NULL) perform_order(atoi(text + 3) % kActors, rest + 1, result);
   } else if (strncmp(text, "wake ", 5) == 0 || strncmp(text, "signal ", 7) == 0) {
@@ -45,6 +49,7 @@ static void begin(int actors) {
   memset(ends, 0, sizeof(ends));
   memset(model, 0xff, sizeof(model));
   memset(pids, 0, sizeof(pids));
+  memset(masks, 0, sizeof(masks));
   memset(has_special_sets, 0, sizeof(has_special_sets));
   connections = is_over = is_delayed = 0;
   for (int i = 0; i < kSlots; ++i) slot[i] = -1;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <errno.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,9 +28,10 @@ enum {
   kMailOut = 540,  // + actor: the actor receives them here
 };
 
-// Counts signals of each actor, in memory that survives exec().
+// Counts the signals that each actor has handled, in memory that survives exec().
+enum signal_kind { kUsr1, kUsr2, kUrgent, kAsync, kSignalKinds };
 struct counters {
-  unsigned signals[kActors];
+  unsigned signals[kActors][kSignalKinds];
 };
 
 struct word {
@@ -59,6 +61,10 @@ static const struct word kEventWords[] = {{"in", EPOLLIN},
                                           {"nval", 0x20},
                                           {"exclusive", EPOLLEXCLUSIVE},
                                           {NULL, 0}};
+
+// Names the signals that orders block.
+enum { kMaskUsr1 = 1, kMaskUsr2 = 2 };
+static const struct word kMaskWords[] = {{"usr1", kMaskUsr1}, {"usr2", kMaskUsr2}, {NULL, 0}};
 
 static inline void die(const char* what) {
   fprintf(stderr, "sockets_fuzz: %s: %s\n", what, strerror(errno));

@@ -263,28 +263,74 @@ static void do_pass(char** w, char* result) {
   report(result, *at >= 0 ? 0 : -1);
 }
 
+// ---- signals
+
+// own SLOT: this process gets the signals of the connection
+static void do_own(char** w, char* result) {
+  report(result, fcntl(*place(w[1]), F_SETOWN, getpid()));
+}
+
+// async SLOT ON fcntl|ioctl SIGNAL: SIGIO, or a real-time signal, tells of bytes
+static void do_async(char** w, char* result) {
+  const int fd = *place(w[1]);
+  int on = number(w[2]);
+  int done = fcntl(fd, F_SETSIG, w[4][0] == 'r' ? SIGRTMIN + 1 : 0);
+  if (w[3][0] == 'i') {
+    done |= ioctl(fd, FIOASYNC, &on);
+  } else {
+    const int flags = fcntl(fd, F_GETFL);
+    done |= fcntl(fd, F_SETFL, on ? flags | O_ASYNC : flags & ~O_ASYNC);
+  }
+  report(result, done);
+}
+
+// sigmask - MASK: blocks these signals
+static void do_sigmask(char** w, char* result) {
+  sigset_t mask;
+  report(result, sigprocmask(SIG_SETMASK, mask_of(w[2], &mask), NULL));
+}
+
+// signals -: reports which signals have come.  Two of a kind may become one in the kernel, so those
+// that it sends are not counted.
+static void do_signals(char** w, char* result) {
+  static unsigned told[kSignalKinds];
+  unsigned news[kSignalKinds];
+  (void)w;
+  for (int kind = 0; kind < kSignalKinds; ++kind) {
+    const unsigned now = handled(self, (enum signal_kind)kind);
+    news[kind] = now - told[kind];
+    told[kind] = now;
+  }
+  append(result, "usr1=%u usr2=%u urg=%d io=%d", news[kUsr1], news[kUsr2], news[kUrgent] != 0,
+         news[kAsync] != 0);
+}
+
 static const struct operation {
   const char* name;
   void (*perform)(char** words, char* result);
 } kOperations[] = {
-    {"send", do_send},       {"recv", do_recv},      {"poll", do_poll},
-    {"select", do_select},   {"epnew", do_epnew},    {"epctl", do_epctl},
-    {"epwait", do_epwait},   {"set", do_set},        {"get", do_get},
-    {"inq", do_ioctl},       {"atmark", do_ioctl},   {"nonblock", do_nonblock},
-    {"state", do_state},     {"info", do_info},      {"dup", do_dup},
-    {"close", do_close},     {"shut", do_shut},      {"cloexec", do_cloexec},
-    {"connect", do_connect}, {"accept", do_connect}, {"rings", do_rings},
-    {"give", do_pass},       {"take", do_pass},
+    {"send", do_send},       {"recv", do_recv},       {"poll", do_poll},
+    {"select", do_select},   {"epnew", do_epnew},     {"epctl", do_epctl},
+    {"epwait", do_epwait},   {"set", do_set},         {"get", do_get},
+    {"inq", do_ioctl},       {"atmark", do_ioctl},    {"nonblock", do_nonblock},
+    {"state", do_state},     {"info", do_info},       {"dup", do_dup},
+    {"close", do_close},     {"shut", do_shut},       {"cloexec", do_cloexec},
+    {"connect", do_connect}, {"accept", do_connect},  {"rings", do_rings},
+    {"give", do_pass},       {"take", do_pass},       {"own", do_own},
+    {"async", do_async},     {"sigmask", do_sigmask}, {"signals", do_signals},
 };
 
 static void perform(char* order, char* result) {
   char* w[kWords];
   if (split(order, w, kWords) == 0) return;
   const int signals = broken_pipes;
+  const unsigned usr1 = handled(self, kUsr1), usr2 = handled(self, kUsr2);
   for (size_t i = 0; i < sizeof(kOperations) / sizeof(kOperations[0]); ++i) {
     if (strcmp(kOperations[i].name, w[0]) == 0) kOperations[i].perform(w, result);
   }
   if (broken_pipes != signals) append(result, " SIGPIPE");
+  if (handled(self, kUsr1) != usr1) append(result, " SIGUSR1");
+  if (handled(self, kUsr2) != usr2) append(result, " SIGUSR2");
 }
 
 // ---- the process
@@ -335,7 +381,8 @@ static void prepare_actor(void) {
   sigaction(SIGUSR1, &action, NULL);
   sigaction(kEndOfWait, &action, NULL);
   action.sa_flags = SA_RESTART;
-  sigaction(SIGUSR2, &action, NULL);
+  const int restarting[] = {SIGUSR2, SIGURG, SIGIO, SIGRTMIN + 1};
+  for (int i = 0; i < 4; ++i) sigaction(restarting[i], &action, NULL);
 }
 
 // Carries out orders until "quit".  An order with "!" may block for long, so the actor prints "go"

@@ -15,11 +15,14 @@ enum { kEndless = 3000, kSettleMs = 1500, kAsleepMs = 40, kDelayedMs = 400, kWar
 struct end {
   unsigned sent, received;
   int shut, closed, sent_after_close;
+  pid_t owner; /* gets the signals of this end */
+  int is_async;
 };
 
 static pid_t pids[kActors];
 static int model[kActors][kSlots]; /* kNone, kSet, or an end */
 static struct end ends[kPlanned];
+static uint32_t masks[kActors];       /* of kMaskWords: the signals that an actor blocks */
 static int has_special_sets[kActors]; /* see may_change_set() */
 static int connections, is_over, is_verbena;
 static int is_delayed; /* a connection has Nagle's algorithm, which waits for acknowledgements */

@@ -40,7 +40,7 @@ static int prepare(int actor, const char* text, char* ready) {
   if (pids[actor] == 0 || split(copy, w, kWords) < 2) return 0;
   const int at = number(w[1]) % kSlots;
   const int holds = model[actor][at];
-  if (strcmp(w[0], "epnew") == 0) return 1;
+  if (strcmp(w[0], "epnew") == 0 || strncmp(w[0], "sig", 3) == 0) return 1;
   if (holds == kNone) return 0;
   if (strcmp(w[0], "epctl") == 0) return holds == kSet && may_change_set(actor, w);
   if (w[0][0] == 'e') return holds == kSet;
@@ -91,6 +91,12 @@ static void conclude(int actor, const char* text, const char* result) {
     model[actor][at] = kNone;
   } else if (strcmp(w[0], "set") == 0 && strcmp(w[2], "nodelay") == 0) {
     is_delayed |= number(w[3]) == 0;
+  } else if (strcmp(w[0], "own") == 0) {
+    ends[holds].owner = pids[actor];
+  } else if (strcmp(w[0], "async") == 0) {
+    ends[holds].is_async = number(w[2]);
+  } else if (strcmp(w[0], "sigmask") == 0) {
+    masks[actor] = value_of(kMaskWords, w[2]);
   } else if (strcmp(w[0], "epnew") == 0) {
     model[actor][at] = kSet;
   } else if (strcmp(w[0], "dup") == 0 && value == 0) {
@@ -166,6 +172,35 @@ static void end_wait(int actor, char* result) {
   if (!is_woken) append(result, " (not woken)");
 }
 
+// Returns the signals that are blocked while the actor makes this call.
+static uint32_t masked_in(int actor, const char* text) {
+  char copy[kLineMax];
+  char* w[kWords];
+  strcpy(copy, text);
+  split(copy, w, kWords);
+  const char* mask = NULL;
+  if (strcmp(w[0], "poll") == 0 || strcmp(w[0], "select") == 0) mask = w[6];
+  if (strcmp(w[0], "epwait") == 0) mask = w[4];
+  return mask != NULL ? value_of(kMaskWords, mask) : masks[actor];
+}
+
+// Returns 1 if the kernel may send the actor a signal together with the bytes that it waits for.
+// The signal may come a moment before them.  A call that the kernel restarts returns the bytes
+// anyhow; others may or may not end with EINTR.
+static int may_be_interrupted(int actor, const char* wait, int other, const char* act) {
+  char copies[2][kLineMax];
+  char* w[2][kWords];
+  strcpy(copies[0], wait);
+  strcpy(copies[1], act);
+  for (int i = 0; i < 2; ++i) split(copies[i], w[i], kWords);
+  const int from = model[other][number(w[1][1]) % kSlots];
+  if (from < 0 || from == kSet) return 0;
+  const struct end* to = &ends[from ^ 1];
+  if (to->owner != pids[actor] || (!to->is_async && strstr(act, "oob") == NULL)) return 0;
+  return strcmp(w[0][0], "recv") != 0 || strstr(wait, "waitall") != NULL ||
+         model[actor][number(w[0][1]) % kSlots] != (from ^ 1);
+}
+
 // Lets one actor wait, perhaps sends it a signal, and lets another one do what may wake it.
 static void perform_wake(char* text, char* result) {
   char first[kLineMax], ready[kLineMax], other[kLineMax] = "";
@@ -179,17 +214,20 @@ static void perform_wake(char* text, char* result) {
   if (a < 0 || a >= kActors || b < 0 || b >= kActors || a == b) return;
   first[0] = '!';
   if (!prepare(a, strchr(parts[0], ' ') + 1, first + 1) ||
-      !prepare(b, strchr(last, ' ') + 1, ready)) {
+      !prepare(b, strchr(last, ' ') + 1, ready) || may_be_interrupted(a, first + 1, b, ready)) {
     strcpy(result, "not now");
     return;
   }
   ask(a, first, result);
   until_it_sleeps(a);
   if (has_signal) {
-    const unsigned before = __atomic_load_n(&counters->signals[a], __ATOMIC_SEQ_CST);
-    kill(pids[a], strstr(parts[1], "USR1") != NULL ? SIGUSR1 : SIGUSR2);
+    const int is_first = strstr(parts[1], "USR1") != NULL;
+    const enum signal_kind kind = is_first ? kUsr1 : kUsr2;
+    const int is_blocked = (masked_in(a, first + 1) & (is_first ? kMaskUsr1 : kMaskUsr2)) != 0;
+    const unsigned before = handled(a, kind);
+    kill(pids[a], is_first ? SIGUSR1 : SIGUSR2);
     const long deadline = now_ms() + kEndless;
-    while (__atomic_load_n(&counters->signals[a], __ATOMIC_SEQ_CST) == before) {
+    while (!is_blocked && handled(a, kind) == before) {
       if (now_ms() > deadline) is_over = 1;
       if (is_over) break;
       usleep(20);
@@ -220,6 +258,9 @@ static void perform_race(char* text, char* result) {
     if (i == 2 && knock != NULL) continue;
     ready[i][0] = '!';
     if (!prepare(actors[i], strchr(parts[i], ' ') + 1, ready[i] + (i < 2))) return;
+    for (int j = 0; i == 2 && j < 2; ++j) {
+      if (may_be_interrupted(actors[j], ready[j] + 1, actors[2], ready[2])) return;
+    }
   }
   const int b = actors[2];
   if (actors[0] == actors[1] || actors[0] == b || actors[1] == b) return;

@@ -79,6 +79,7 @@ static void perform_process(char** w, char* result) {
     ask(a, text, result);
     pids[b] = atoi(result);
     has_special_sets[b] = 0;
+    masks[b] = masks[a];
     for (int s = 0; s < kSlots; ++s) model[b][s] = model[a][s] == kSet ? kNone : model[a][s];
     if (pids[b] <= 0) die("fork");
     strcpy(result, "0");

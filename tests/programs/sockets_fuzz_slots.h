@@ -18,9 +18,29 @@ static unsigned char bytes[kPieceMax + kUnreadMax];
 static void on_signal(int number) {
   if (number == SIGPIPE) {
     ++broken_pipes;
-  } else {
-    __atomic_fetch_add(&counters->signals[self], 1, __ATOMIC_SEQ_CST);
+  } else if (number != kEndOfWait) {
+    const enum signal_kind kind = number == SIGUSR1   ? kUsr1
+                                  : number == SIGUSR2 ? kUsr2
+                                  : number == SIGURG  ? kUrgent
+                                                      : kAsync;
+    __atomic_fetch_add(&counters->signals[self][kind], 1, __ATOMIC_SEQ_CST);
   }
+}
+static unsigned handled(int actor, enum signal_kind kind) {
+  return __atomic_load_n(&counters->signals[actor][kind], __ATOMIC_SEQ_CST);
+}
+
+// Reads a word like "usr1,usr2", or "-" for an empty mask.  Returns NULL if there is no word.
+static const sigset_t* mask_of(const char* word, sigset_t* mask) {
+  if (word == NULL) return NULL;
+  const uint32_t signals = value_of(kMaskWords, word);
+  sigemptyset(mask);
+  if (signals & kMaskUsr1) sigaddset(mask, SIGUSR1);
+  if (signals & kMaskUsr2) sigaddset(mask, SIGUSR2);
+  return mask;
+}
+static struct timespec time_of(int ms) {
+  return (struct timespec){ms / 1000, ms % 1000 * 1000000L};
 }
 
 static uint32_t hash_of(const unsigned char* from, size_t size) {

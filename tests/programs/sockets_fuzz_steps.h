@@ -121,18 +121,22 @@ static const char* wait_events(struct plan* p) {
 static void write_wait(struct plan* p, char* order, int a, int at, int ms) {
   const int second = slot_of(p, a, draw(p, 6) == 0 ? kSet : (int)draw(p, kPlanned));
   const int set = slot_of(p, a, kSet);
+  const char* mask = draw(p, 5) != 0 ? "" : ONE_OF(p, " -", " usr1", " usr2", " usr1,usr2");
   switch (draw(p, 4)) {
     case 0:
-      snprintf(order, 100, "select %d %u %d %u %d", at, 1 + draw(p, 7), second, draw(p, 8), ms);
+      snprintf(order, 100, "select %d %u %d %u %d%s", at, 1 + draw(p, 7), second, draw(p, 8), ms,
+               mask);
       return;
     case 1:
-      snprintf(order, 100, "poll %d %s %d %s %d", at, wait_events(p), second, wait_events(p), ms);
+      snprintf(order, 100, "poll %d %s %d %s %d%s", at, wait_events(p), second, wait_events(p), ms,
+               mask);
       return;
     default:
       if (set >= 0) {
-        snprintf(order, 100, "epwait %d %d %d", set, draw(p, 6) == 0 ? 1 : kSlots + 1, ms);
+        snprintf(order, 100, "epwait %d %d %d%s%s", set, draw(p, 6) == 0 ? 1 : kSlots + 1, ms, mask,
+                 mask[0] != '\0' ? ONE_OF(p, "", " 2") : "");
       } else {
-        snprintf(order, 100, "poll %d %s -1 - %d", at, wait_events(p), ms);
+        snprintf(order, 100, "poll %d %s -1 - %d%s", at, wait_events(p), ms, mask);
       }
   }
 }
@@ -273,6 +277,31 @@ static void plan_option(struct plan* p, int a, int at) {
   }
 }
 
+// Plans signals of the kernel (SIGURG, SIGIO), and those of other processes that wait for a mask.
+static void plan_signals(struct plan* p, int a, int at) {
+  int b = 0, t = 0;
+  char wait[100];
+  switch (draw(p, 5)) {
+    case 0: step(p, "do %d sigmask - %s", a, ONE_OF(p, "-", "usr1", "usr2", "usr1,usr2")); break;
+    case 1:
+      step(p, "post %d %s", a, ONE_OF(p, "USR1", "USR2"));
+      write_wait(p, wait, a, at, draw(p, 3) == 0 ? 10 : 0);
+      step(p, "do %d %s", a, wait);
+      break;
+    case 2: break;
+    default:
+      step(p, "do %d own %d", a, at);
+      if (draw(p, 2)) {
+        step(p, "do %d async %d %d %s %s", a, at, draw(p, 4) != 0, ONE_OF(p, "fcntl", "ioctl"),
+             ONE_OF(p, "-", "-", "rt"));
+      }
+      if (find(p, p->holds[a][at] ^ 1, &b, &t)) {
+        step(p, "do %d send %d send %u %s", b, t, 1 + draw(p, 30), ONE_OF(p, "-", "oob"));
+      }
+  }
+  step(p, "do %d signals -", a);
+}
+
 // Plans forks, execs and exits.
 static void plan_process(struct plan* p, int a, int at) {
   const int b = (int)draw(p, kActors);
@@ -332,8 +361,10 @@ static void plan_any(struct plan* p) {
     plan_race(p, a, at);
   } else if (kind < 74) {
     plan_wake(p, a, at);
-  } else if (kind < 79) {
+  } else if (kind < 77) {
     plan_option(p, a, at);
+  } else if (kind < 80) {
+    plan_signals(p, a, at);
   } else if (kind < 84) {
     step(p, "do %d %s %d", a, ONE_OF(p, "inq", "inq", "state", "atmark"), at);
   } else if (kind < 88) {

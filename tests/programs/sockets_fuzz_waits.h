@@ -10,11 +10,15 @@
 
 // ---- waiting
 
-// poll SLOT EVENTS SLOT EVENTS MS
+// poll SLOT EVENTS SLOT EVENTS MS [MASK]: with a mask by ppoll()
 static void do_poll(char** w, char* result) {
   struct pollfd fds[2] = {{*place(w[1]), (short)value_of(kEventWords, w[2]), 0},
                           {*place(w[3]), (short)value_of(kEventWords, w[4]), 0}};
-  const int count = poll(fds, 2, number(w[5]));
+  const int ms = number(w[5]);
+  const struct timespec limit = time_of(ms);
+  sigset_t mask;
+  const int count =
+      w[6] == NULL ? poll(fds, 2, ms) : ppoll(fds, 2, ms < 0 ? NULL : &limit, mask_of(w[6], &mask));
   report(result, count);
   for (int i = 0; count > 0 && i < 2; ++i) {
     append(result, i == 0 ? " " : " / ");
@@ -22,7 +26,8 @@ static void do_poll(char** w, char* result) {
   }
 }
 
-// select SLOT SETS SLOT SETS MS, where SETS is of 1 (read), 2 (write), 4 (except)
+// select SLOT SETS SLOT SETS MS [MASK], where SETS is of 1 (read), 2 (write), 4 (except): with a
+// mask by pselect()
 static void do_select(char** w, char* result) {
   fd_set sets[3];
   const int fds[2] = {*place(w[1]), *place(w[3])};
@@ -38,7 +43,12 @@ static void do_select(char** w, char* result) {
   }
   const int ms = number(w[5]);
   struct timeval limit = {ms / 1000, ms % 1000 * 1000};
-  const int count = select(most, &sets[0], &sets[1], &sets[2], ms < 0 ? NULL : &limit);
+  const struct timespec same_limit = time_of(ms);
+  sigset_t mask;
+  const int count = w[6] == NULL
+                        ? select(most, &sets[0], &sets[1], &sets[2], ms < 0 ? NULL : &limit)
+                        : pselect(most, &sets[0], &sets[1], &sets[2], ms < 0 ? NULL : &same_limit,
+                                  mask_of(w[6], &mask));
   report(result, count);
   for (int j = 0; count > 0 && j < 2; ++j) {
     append(result, " ");
@@ -64,12 +74,18 @@ static void do_epctl(char** w, char* result) {
   report(result, epoll_ctl(*place(w[1]), operation, *place(w[3]), &event));
 }
 
-// epwait SLOT MOST MS
+// epwait SLOT MOST MS [MASK [2]]: with a mask by epoll_pwait() or epoll_pwait2()
 static void do_epwait(char** w, char* result) {
   struct epoll_event events[kSlots + 1];
   const int room = kSlots + 1;
   const int most = number(w[2]) < room ? number(w[2]) : room;
-  const int count = epoll_wait(*place(w[1]), events, most, number(w[3]));
+  const int set = *place(w[1]), ms = number(w[3]);
+  const struct timespec limit = time_of(ms);
+  sigset_t mask;
+  const int count = w[4] == NULL   ? epoll_wait(set, events, most, ms)
+                    : w[5] == NULL ? epoll_pwait(set, events, most, ms, mask_of(w[4], &mask))
+                                   : epoll_pwait2(set, events, most, ms < 0 ? NULL : &limit,
+                                                  mask_of(w[4], &mask));
   report(result, count);
   if (count > 0 && most == room) strcpy(result, "0");
   for (unsigned s = 0; most == room && s <= kSlots; ++s) {
