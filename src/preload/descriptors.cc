@@ -170,9 +170,7 @@ int control(int (*call)(int, int, ...), int fd, int command, void* argument) {
       const auto flags = reinterpret_cast<std::intptr_t>(argument);
       socket->nonblocking.store((flags & O_NONBLOCK) != 0);
       // The kernel sends no SIGIO for bytes in a ring.
-      if ((flags & O_ASYNC) != 0) {
-        (void)leaving::stay_on_tcp(fd, *socket, verbena::stream::Reason::kOther);
-      }
+      if ((flags & O_ASYNC) != 0) leaving::receive_by_tcp(fd, *socket);
     }
   }
   return result;

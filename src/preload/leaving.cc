@@ -51,6 +51,11 @@ Left leave_incoming(Socket& socket, stream::Reason reason) {
   return *left == stream::Receiver::Left::kPlain ? Left::kPlain : Left::kUnread;
 }
 
+// The peer puts nothing more into the ring.
+void withdraw_for_ever(Socket& socket) {
+  if (!socket.never_promises.exchange(true)) waits::enter_always(socket);
+}
+
 // Returns true if the connection has changed over.  Else it also makes sure that it never will.
 bool is_switched_or_stays(Socket& socket, stream::Reason reason) {
   socket.counts.load()->stays_on_tcp.store(true);
@@ -92,9 +97,13 @@ void end_outgoing(int fd, Socket& socket) {
 
 void end_incoming(Socket& socket) {
   socket.reads_no_more.store(true);
-  if (socket.is_switched() && !socket.has_ended_incoming.exchange(true)) {
-    waits::enter_always(socket);
-  }
+  if (socket.is_switched()) withdraw_for_ever(socket);
+}
+
+void receive_by_tcp(int fd, Socket& socket) {
+  const int error = errno;
+  if (!stay_on_tcp(fd, socket, stream::Reason::kOther)) withdraw_for_ever(socket);
+  errno = error;
 }
 
 std::string drain(int fd, Socket& socket, stream::Reason reason) {

@@ -77,7 +77,7 @@ VB_EXPORT int setsockopt(int fd, int level, int option, const void* value,
   }
   // The kernel counts only its own bytes for this limit.
   if (level == SOL_SOCKET && option == SO_RCVLOWAT && number > 1) {
-    (void)leaving::stay_on_tcp(fd, *socket, verbena::stream::Reason::kOther);
+    leaving::receive_by_tcp(fd, *socket);
   }
   return next().setsockopt(fd, level, option, value, bytes);
 }
@@ -95,7 +95,7 @@ VB_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
     socket->nonblocking.store(*static_cast<int*>(argument) != 0);
   } else if (request == FIOASYNC && *static_cast<int*>(argument) != 0) {
     // The kernel sends no SIGIO for bytes in a ring.
-    (void)leaving::stay_on_tcp(fd, *socket, verbena::stream::Reason::kOther);
+    leaving::receive_by_tcp(fd, *socket);
   } else if (request == FIONREAD && socket->is_switched()) {
     *static_cast<int*>(argument) += static_cast<int>(socket->receiver().look().bytes);
   } else if (request == SIOCOUTQ && socket->is_switched()) {

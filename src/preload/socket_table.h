@@ -73,7 +73,7 @@ class Socket {
   std::atomic<bool> is_corked{false};  // TCP_CORK, likewise
   std::atomic<int> pending_error{0};   // an errno that the next call reports, see take_error()
   std::atomic<bool> reads_no_more{false};       // after shutdown(SHUT_RD)
-  std::atomic<bool> has_ended_incoming{false};  // the promise is withdrawn for that
+  std::atomic<bool> never_promises{false};      // see leaving::receive_by_tcp()
   std::atomic<bool> survives_exec{false};       // while exec() is prepared: a copy is inherited
   std::atomic<bool> is_closed{false};           // change_over::close() has ended its use
   std::atomic<bool> wait_lock{false};           // see waits.h

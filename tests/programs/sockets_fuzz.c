@@ -12,7 +12,7 @@
  * slots.  The coordinator keeps which slot has which end of a connection, and how many bytes are under way.
  */
 #define _GNU_SOURCE
-#include "sockets_fuzz_processes.h"
+#include "sockets_fuzz_floods.h"
 
 static void perform_step(const char* text, char* result) {
   char copy[kLineMax];
@@ -30,6 +30,10 @@ static void perform_step(const char* text, char* result) {
     perform_wake(copy, result);
   } else if (strncmp(text, "race ", 5) == 0) {
     perform_race(copy, result);
+  } else if (strncmp(text, "kill ", 5) == 0) {
+    perform_kill(text, result);
+  } else if (strncmp(text, "flood ", 6) == 0) {
+    perform_flood(copy, result);
   } else {
     const int count = split(copy, w, kWords);
     if (count == 7 && strcmp(w[0], "connect") == 0) {
@@ -50,6 +54,7 @@ static void begin(int actors) {
   memset(model, 0xff, sizeof(model));
   memset(pids, 0, sizeof(pids));
   memset(masks, 0, sizeof(masks));
+  memset(counters, 0, sizeof(*counters));
   memset(has_special_sets, 0, sizeof(has_special_sets));
   connections = is_over = is_delayed = 0;
   for (int i = 0; i < kSlots; ++i) slot[i] = -1;
@@ -70,6 +75,11 @@ static void begin(int actors) {
       prepare_actor();
       be_actor();
     }
+  }
+  // A signal before the actor has its handlers would end it.
+  for (int a = 0; a < actors; ++a) {
+    char result[kLineMax];
+    ask(a, "signals -", result);
   }
 }
 

@@ -17,6 +17,7 @@ enum {
   kListenerSlot = kSlots,  // names kListener in orders
   kLineMax = 1024,         // bytes of a step, or of its result
   kPieceMax = 20000,
+  kFlood = 16 << 20,   // bytes; more than TCP and a ring hold unread
   kUnreadMax = 50000,  // bytes of a direction; the kernel's buffers always have room for these
   kEndOfWait = 14,     // SIGALRM ends a wait that nothing else has ended
   // These descriptors are the same in all processes.
@@ -32,6 +33,7 @@ enum {
 enum signal_kind { kUsr1, kUsr2, kUrgent, kAsync, kSignalKinds };
 struct counters {
   unsigned signals[kActors][kSignalKinds];
+  unsigned told[kActors][kSignalKinds];  // those that the actor has reported
 };
 
 struct word {

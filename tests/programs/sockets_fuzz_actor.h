@@ -28,7 +28,7 @@ static void do_send(char** w, char* result) {
   const int fd = *place(w[1]);
   const size_t size = (size_t)number(w[3]);
   const int flags = (int)value_of(kFlagWords, w[4]);
-  fill((unsigned)number(w[5]), (unsigned)number(w[6]), size);
+  fill(bytes, (unsigned)number(w[5]), (unsigned)number(w[6]), size);
   struct iovec parts[3] = {
       {bytes, size / 3}, {bytes + size / 3, 0}, {bytes + size / 3, size - size / 3}};
   struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = parts, .msg_iovlen = 1}},
@@ -146,6 +146,62 @@ static void do_recv(char** w, char* result) {
     append(result, " #%08x", hash_of(bytes, in_two ? size / 2 : (size_t)got));
   }
   append(result, "%s", more);
+}
+
+static unsigned char* flood_bytes(void) {
+  static unsigned char* buffer;
+  if (buffer == NULL && (buffer = malloc(kFlood)) == NULL) die("malloc");
+  return buffer;
+}
+
+// flood SLOT END OFFSET: sends more than there is room for, in one call
+static void do_flood(char** w, char* result) {
+  unsigned char* buffer = flood_bytes();
+  fill(buffer, (unsigned)number(w[2]), (unsigned)number(w[3]), kFlood);
+  report(result, send(*place(w[1]), buffer, kFlood, 0));
+}
+
+// fill SLOT END OFFSET: sends until there is no room for a long while
+static void do_fill(char** w, char* result) {
+  const int fd = *place(w[1]);
+  unsigned char* buffer = flood_bytes();
+  size_t sent = 0;
+  fill(buffer, (unsigned)number(w[2]), (unsigned)number(w[3]), kFlood);
+  for (int has_waited = 0; sent < kFlood;) {
+    const ssize_t n = send(fd, buffer + sent, kFlood - sent, MSG_DONTWAIT);
+    if (n > 0) {
+      sent += (size_t)n;
+      has_waited = 0;
+    } else if (errno == EAGAIN && !has_waited) {
+      // The peer's buffer may take more from this one's for a moment.
+      struct pollfd one = {fd, POLLOUT, 0};
+      has_waited = poll(&one, 1, 30) == 0;
+    } else {
+      break;
+    }
+  }
+  report(result, (ssize_t)sent);
+}
+
+// drain SLOT SIZE END OFFSET: receives so many bytes, or all up to the end, and checks them
+static void do_drain(char** w, char* result) {
+  const int fd = *place(w[1]);
+  const size_t wanted = (size_t)number(w[2]);
+  static unsigned char got[65536];
+  size_t done = 0, bad = 0;
+  while (done < wanted) {
+    const size_t rest = wanted - done;
+    const ssize_t n = recv(fd, got, rest < sizeof(got) ? rest : sizeof(got), 0);
+    if (n <= 0) {
+      append(result, "%zu %s %s", done, bad ? "bad" : "good",
+             n == 0 ? "end" : strerrorname_np(errno));
+      return;
+    }
+    fill(bytes, (unsigned)number(w[3]), (unsigned)number(w[4]) + (unsigned)done, (size_t)n);
+    bad += memcmp(bytes, got, (size_t)n) != 0;
+    done += (size_t)n;
+  }
+  append(result, "%zu %s", done, bad ? "bad" : "good");
 }
 
 // ---- descriptors
@@ -293,7 +349,7 @@ static void do_sigmask(char** w, char* result) {
 // signals -: reports which signals have come.  Two of a kind may become one in the kernel, so those
 // that it sends are not counted.
 static void do_signals(char** w, char* result) {
-  static unsigned told[kSignalKinds];
+  unsigned* told = counters->told[self];
   unsigned news[kSignalKinds];
   (void)w;
   for (int kind = 0; kind < kSignalKinds; ++kind) {
@@ -317,6 +373,7 @@ static const struct operation {
     {"close", do_close},     {"shut", do_shut},       {"cloexec", do_cloexec},
     {"connect", do_connect}, {"accept", do_connect},  {"rings", do_rings},
     {"give", do_pass},       {"take", do_pass},       {"own", do_own},
+    {"flood", do_flood},     {"fill", do_fill},       {"drain", do_drain},
     {"async", do_async},     {"sigmask", do_sigmask}, {"signals", do_signals},
 };
 

@@ -15,7 +15,8 @@ enum { kEndless = 3000, kSettleMs = 1500, kAsleepMs = 40, kDelayedMs = 400, kWar
 struct end {
   unsigned sent, received;
   int shut, closed, sent_after_close;
-  pid_t owner; /* gets the signals of this end */
+  int was_killed; /* a process that held this end was killed */
+  pid_t owner;    /* gets the signals of this end */
   int is_async;
 };
 
@@ -126,6 +127,8 @@ static void settle(char* result) {
         append(result, " (connection %d has not settled)", c);
         break;
       }
+      // The kernel has no event for the arrival of bytes beside those that poll() reports for
+      // unread ones, and the ends may have unread bytes before.
       usleep(100);
     }
   }

@@ -17,6 +17,18 @@ static int has_unread(int actor, int only_ended) {
   return 0;
 }
 
+// Returns 1 if the actor holds an end with unread bytes that another process held when it was
+// killed. The memory counts that process for ever, so an end of this actor would not reset the
+// connection (docs/limits.md).
+static int loses_reset(int actor) {
+  for (int s = 0; s < kSlots; ++s) {
+    const int end = model[actor][s];
+    if (end < 0 || end == kSet || !ends[end].was_killed) continue;
+    if (ends[end ^ 1].sent != ends[end ^ 1].received) return 1;
+  }
+  return 0;
+}
+
 // With EPOLLET or EPOLLONESHOT for a set within a set, all bytes must come by TCP from then on, so
 // bytes that lie in a ring already end their connection (docs/limits.md).
 static int may_change_set(int actor, char** w) {
@@ -50,11 +62,16 @@ static int prepare(int actor, const char* text, char* ready) {
   }
   const struct end* mine = &ends[holds];
   const struct end* peer = &ends[holds ^ 1];
+  if (w[0][0] == 'c' || w[0][0] == 'd') {
+    if (loses_reset(actor)) return 0;
+  }
   // A limit has no effect on bytes that lie in the ring already (docs/limits.md).
   if (strcmp(w[0], "set") == 0 && strcmp(w[2], "lowat") == 0) return peer->sent == peer->received;
   if (strcmp(w[0], "send") == 0) {
     const unsigned unread = mine->sent - mine->received;
     if (unread >= kUnreadMax) return 0;
+    // A killed receiver leaves its promise, so the next bytes may go into its ring (docs/limits.md).
+    if (peer->was_killed && peer->closed && info_of(actor, at).state != kClose) return 0;
     unsigned size = (unsigned)number(w[3]);
     if (size > kUnreadMax - unread) size = kUnreadMax - unread;
     if ((w[2][1] == 'p' || w[2][1] == 't') && size == 0) size = 1;

@@ -52,13 +52,17 @@ static void forget_actor(int actor) {
   for (int s = 0; s < kSlots; ++s) model[actor][s] = kNone;
 }
 
-// Ends an actor and waits until the kernel has closed its descriptors.  Only its parent, which may
-// be another actor, can wait for it by waitpid().  Returns its status, or 0 if it is the child of
-// another actor.
-static int end_actor(int actor) {
+// Ends an actor, by a signal or by its own exit, and waits until the kernel has closed its
+// descriptors.  Only its parent, which may be another actor, can wait for it by waitpid().  Returns
+// its status, or 0 if it is the child of another actor.
+static int end_actor(int actor, int by_kill) {
   const int process = (int)syscall(SYS_pidfd_open, pids[actor], 0);
   if (process < 0) die("pidfd_open");
-  order(actor, "quit");
+  if (by_kill) {
+    kill(pids[actor], SIGKILL);
+  } else {
+    order(actor, "quit");
+  }
   struct pollfd one = {process, POLLIN, 0};
   if (poll(&one, 1, kEndless) != 1) is_over = 1;
   close(process);
@@ -67,11 +71,39 @@ static int end_actor(int actor) {
   return status;
 }
 
+// Kills an actor, perhaps while it waits: "kill ACTOR ORDER".
+static void perform_kill(const char* text, char* result) {
+  const int a = number(text + 5);
+  const char* wait = strchr(text + 5, ' ');
+  char ready[kLineMax] = "!", nothing[kLineMax];
+  strcpy(result, "not now");
+  if (a < 0 || a >= kActors || pids[a] == 0 || loses_reset(a)) return;
+  for (int s = 0; s < kSlots; ++s) {
+    const int end = model[a][s];
+    // The kernel does not see bytes in the ring, so it tells the peer of an end, not of a reset
+    // (docs/limits.md).
+    if (end >= 0 && end != kSet && ends[end ^ 1].sent != ends[end ^ 1].received) return;
+  }
+  if (wait != NULL) {
+    if (!prepare(a, wait + 1, ready + 1)) return;
+    ask(a, ready, nothing);
+    until_it_sleeps(a);
+  }
+  for (int s = 0; s < kSlots; ++s) {
+    if (model[a][s] >= 0 && model[a][s] != kSet) ends[model[a][s]].was_killed = 1;
+  }
+  end_actor(a, 1);
+  forget_actor(a);
+  strcpy(result, "0");
+  // Its answer, if it gave one, must not become that of the next actor.
+  if (has_answered(a)) answer(a, nothing, 0);
+}
+
 static void perform_process(char** w, char* result) {
   const int a = number(w[1]), b = number(w[2]);
   char text[64];
   strcpy(result, "not now");
-  if (pids[a] == 0) return;
+  if (pids[a] == 0 || (w[0][0] == 'e' && loses_reset(a))) return;
   if (w[0][0] == 'f') {
     if (pids[b] != 0) return;
     result[0] = '\0';
@@ -111,7 +143,7 @@ static void perform_process(char** w, char* result) {
     ask(to, text, result);
     if (atoi(result) == 0) model[to][t] = model[a][s];
   } else {
-    snprintf(result, kLineMax, "status %d", end_actor(a));
+    snprintf(result, kLineMax, "status %d", end_actor(a, 0));
     forget_actor(a);
   }
 }

@@ -50,10 +50,10 @@ static uint32_t hash_of(const unsigned char* from, size_t size) {
 }
 
 // Fills the buffer with the bytes of one direction of a connection from an offset on.
-static void fill(unsigned end, unsigned offset, size_t size) {
+static void fill(unsigned char* to, unsigned end, unsigned offset, size_t size) {
   for (size_t i = 0; i < size; ++i) {
     const uint32_t x = (offset + (uint32_t)i + end * 77777u) * 2654435761u;
-    bytes[i] = (unsigned char)(x >> 24 ^ x >> 9);
+    to[i] = (unsigned char)(x >> 24 ^ x >> 9);
   }
 }
 

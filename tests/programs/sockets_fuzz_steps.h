@@ -302,6 +302,27 @@ static void plan_signals(struct plan* p, int a, int at) {
   step(p, "do %d signals -", a);
 }
 
+// One actor sends until it waits, and something ends the wait.
+static void plan_flood(struct plan* p, int a, int at) {
+  int b = 0, t = 0;
+  if (!find(p, p->holds[a][at] ^ 1, &b, &t) || a == b) return;
+  const char* how = ONE_OF(p, "drain", "some", "close", "timeout", "USR1", "exit", "kill", "self");
+  const char* call = ONE_OF(p, "call", "full");
+  // The library waits by poll(), which the kernel does not restart (docs/limits.md).  A call that
+  // has sent some bytes returns their number.
+  if (strcmp(how, "USR1") == 0 && call[0] == 'c') how = ONE_OF(p, "USR1", "USR2");
+  step(p, "flood %d %d %s | %d %d %s", a, at, call, b, t, how);
+  if (how[0] == 'e' || how[0] == 'k' || strcmp(how, "self") == 0) {
+    const int ended = how[0] == 's' ? a : b;
+    p->is_alive[ended] = 0;
+    for (int s = 0; s < kSlots; ++s) p->holds[ended][s] = kNone;
+    if (ended == a) return;
+  }
+  if (draw(p, 2)) step(p, "do %d get %d error", a, at);
+  step(p, "do %d send %d send 10 -", a, at);
+  step(p, "do %d recv %d recv 100 dontwait", a, at);
+}
+
 // Plans forks, execs and exits.
 static void plan_process(struct plan* p, int a, int at) {
   const int b = (int)draw(p, kActors);
@@ -330,7 +351,13 @@ static void plan_process(struct plan* p, int a, int at) {
     default:
       // The first two actors stay, so that there are always some.
       if (a < 2) return;
-      step(p, "exit %d", a);
+      if (draw(p, 2)) {
+        step(p, "exit %d", a);
+      } else {
+        char wait[100] = "";
+        if (draw(p, 2)) write_wait(p, wait, a, at, -1);
+        step(p, "kill %d%s%s", a, wait[0] != '\0' ? " " : "", wait);
+      }
       p->is_alive[a] = 0;
       for (int s = 0; s < kSlots; ++s) p->holds[a][s] = kNone;
   }
@@ -340,6 +367,7 @@ static void plan_any(struct plan* p) {
   char order[100];
   int a = 0, at = 0;
   if (!find(p, kNone, &a, &at)) return plan_connection(p);
+  if (draw(p, 250) == 0) return plan_flood(p, a, at);
   const uint32_t kind = draw(p, 100);
   if (kind < 26) {
     write_send(p, order, at, size_of(p));
