@@ -54,7 +54,8 @@ void stay_after_exec(int fd, Socket& socket, const linger& before);
 // Stops tracking a descriptor that is about to be closed, if it is tracked.
 void forget(int fd);
 
-// Ends the process's use of a connection whose last descriptor is about to be closed.
+// Ends the process's use of a connection whose last descriptor is about to be closed.  `fd` is -1
+// if that is so already.
 void close(int fd, Socket& socket);
 
 }  // namespace verbena::preload::change_over

@@ -23,9 +23,9 @@ void end_outgoing(int fd, Socket& socket);
 // bytes then come by TCP, so that the kernel answers them as for any TCP connection.
 void end_incoming(Socket& socket);
 
-// Lets all bytes that come from now on come by TCP, because the program asks the kernel to tell it of
-// them: by a signal (O_ASYNC) or when they are enough (SO_RCVLOWAT).  Those that lie in the ring can
-// still be read.
+// Lets all bytes that come from now on come by TCP, because the program asks the kernel to tell it
+// of them: by a signal (O_ASYNC) or when they are enough (SO_RCVLOWAT).  Those that lie in the ring
+// can still be read.
 void receive_by_tcp(int fd, Socket& socket);
 
 // Takes the incoming direction back to plain TCP.  Returns the bytes that the program must read

@@ -72,11 +72,11 @@ class Socket {
   std::atomic<bool> no_delay{false};   // TCP_NODELAY as the program sees it, after the change over
   std::atomic<bool> is_corked{false};  // TCP_CORK, likewise
   std::atomic<int> pending_error{0};   // an errno that the next call reports, see take_error()
-  std::atomic<bool> reads_no_more{false};       // after shutdown(SHUT_RD)
-  std::atomic<bool> never_promises{false};      // see leaving::receive_by_tcp()
-  std::atomic<bool> survives_exec{false};       // while exec() is prepared: a copy is inherited
-  std::atomic<bool> is_closed{false};           // change_over::close() has ended its use
-  std::atomic<bool> wait_lock{false};           // see waits.h
+  std::atomic<bool> reads_no_more{false};   // after shutdown(SHUT_RD)
+  std::atomic<bool> never_promises{false};  // see leaving::receive_by_tcp()
+  std::atomic<bool> is_closed{false};       // this process has given up its share of the end
+  std::atomic<bool> survives_exec{false};   // while exec() is prepared: a copy is inherited
+  std::atomic<bool> wait_lock{false};       // see waits.h
   std::uint32_t sleepers = 0;  // threads that wait for it in the kernel, under wait_lock
   // This is the time at which the sender last checked that the peer lives, in nanoseconds.
   std::atomic<std::int64_t> peer_looked_at{0};

@@ -65,6 +65,14 @@ class Send {
  private:
   ssize_t done() const { return static_cast<ssize_t>(from_.done()); }
 
+  // Ends the call with an error, or with the number of bytes before it; then the next call reports
+  // an error that the kernel reports once.
+  ssize_t fails_with(int error) {
+    if (from_.done() == 0) return failed(error);
+    if (error != EAGAIN && error != EINTR && error != EPIPE) socket_.pending_error.store(error);
+    return done();
+  }
+
   // The promise of a killed peer stays in the memory.  So if bytes stay unread, the sender asks the
   // kernel whether there is still a peer.  If not, the rest goes by TCP, where the kernel gives the
   // right error.  If none are unread, the receiver learns when the next ones were sent.
@@ -107,11 +115,14 @@ class Send {
       from_.advance(static_cast<std::size_t>(n));
       return std::nullopt;
     }
-    if (error != EAGAIN || !blocks_) return from_.done() > 0 ? done() : failed(error);
+    if (error != EAGAIN || !blocks_) return fails_with(error);
     lock_.unlock();
     if (!wait_in_kernel(fd_, POLLOUT, SO_SNDTIMEO)) {
       return from_.done() > 0 ? done() : failed(errno);
     }
+    // The program gets the number of its bytes first.  An error stays in the kernel, where poll()
+    // and SO_ERROR show it.
+    if (from_.done() > 0 && has_error(fd_)) return done();
     lock_.lock_again();
     if (lock_.taken() == EndLock::Taken::kOwn) return from_.done() > 0 ? done() : failed(EINTR);
     if (lock_.taken() == EndLock::Taken::kOwnerDied && !sender_.recover()) return reset(fd_);

@@ -36,6 +36,12 @@ bool wait_in_kernel(int fd, short events, int timeout_option) {
   return ready > 0;
 }
 
+bool has_error(int fd) {
+  pollfd one{.fd = fd, .events = 0, .revents = 0};
+  const timespec at_once{};
+  return next().ppoll(&one, 1, &at_once, nullptr) > 0 && (one.revents & POLLERR) != 0;
+}
+
 ssize_t reset(int fd) {
   leaving::reset(fd);
   errno = ECONNRESET;

@@ -100,6 +100,9 @@ std::optional<timespec> timeout_of(int fd, int timeout_option);
 // Returns false and sets errno if the caller must return.
 bool wait_in_kernel(int fd, short events, int timeout_option);
 
+// Returns true if the kernel has an error for the next call, which poll() and SO_ERROR show.
+bool has_error(int fd);
+
 // Resets a connection for both sides, because its memory holds invalid values.
 ssize_t reset(int fd);
 

@@ -107,7 +107,7 @@ class Receive {
       int queued = 0;
       system_call(SYS_ioctl, fd_, FIONREAD, &queued);
       // An error behind bytes stays in the kernel, where poll() and SO_ERROR show it.
-      if (is_at_mark() || (queued == 0 && (!may_wait() || has_error()))) break;
+      if (is_at_mark() || (queued == 0 && (!may_wait() || has_error(fd_)))) break;
       const ssize_t n = kernel_call(next().recvmsg, fd_, to_, flags_ | MSG_DONTWAIT);
       if (n < 0 && errno != EAGAIN) return fails_with(errno);
       if (n == 0) break;
@@ -243,7 +243,7 @@ class Receive {
     }
     // The program gets its bytes first.  To look further would take an error from the kernel, where
     // poll() and SO_ERROR show it until the next call.
-    if (to_.done() > 0 && (!may_wait() || has_error())) return done();
+    if (to_.done() > 0 && (!may_wait() || has_error(fd_))) return done();
     std::byte ahead{};
     const ssize_t n = next().recv(fd_, &ahead, 1, MSG_PEEK | MSG_DONTWAIT);
     if (n > 0) {
@@ -283,12 +283,6 @@ class Receive {
     int is_there = 0;
     system_call(SYS_ioctl, fd_, SIOCATMARK, &is_there);
     return is_there != 0;
-  }
-
-  bool has_error() const {
-    pollfd one{.fd = fd_, .events = 0, .revents = 0};
-    const timespec at_once{};
-    return next().ppoll(&one, 1, &at_once, nullptr) > 0 && (one.revents & POLLERR) != 0;
   }
 
   // Returns true if the caller must read again.
@@ -377,6 +371,7 @@ ssize_t receive_nothing(int fd, Socket& socket, int flags) {
   if (errno != EAGAIN) return -1;
   // The ring is empty.  If an out-of-band byte is next, this call of the kernel removes it.
   if (!blocks(fd, socket, flags)) return next().recv(fd, &ahead, 0, flags | MSG_DONTWAIT);
+  if (socket.receiver().has_left()) return next().recv(fd, &ahead, 0, flags);
   // The wait may have ended for another reason than bytes, which the kernel does not tell.
   pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
   const auto limit = timeout_of(fd, SO_RCVTIMEO);

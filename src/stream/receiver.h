@@ -239,6 +239,9 @@ class BasicReceiver {
     return Left::kPlain;
   }
 
+  // Returns true after leave().  No lock.
+  bool has_left() const { return plain(); }
+
   // Returns why the sender has left; then nothing comes into the ring any more.  No lock.
   Reason sender_left() const { return reason_of(Memory::load_acquire(d_->sender_left)); }
 

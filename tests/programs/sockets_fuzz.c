@@ -13,6 +13,7 @@
  */
 #define _GNU_SOURCE
 #include "sockets_fuzz_floods.h"
+#include "sockets_fuzz_threads.h"
 
 static void perform_step(const char* text, char* result) {
   char copy[kLineMax];
@@ -30,6 +31,8 @@ static void perform_step(const char* text, char* result) {
     perform_wake(copy, result);
   } else if (strncmp(text, "race ", 5) == 0) {
     perform_race(copy, result);
+  } else if (strncmp(text, "thread ", 7) == 0) {
+    perform_thread(copy, result);
   } else if (strncmp(text, "kill ", 5) == 0) {
     perform_kill(text, result);
   } else if (strncmp(text, "flood ", 6) == 0) {

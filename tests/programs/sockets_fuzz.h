@@ -33,6 +33,7 @@ enum {
 enum signal_kind { kUsr1, kUsr2, kUrgent, kAsync, kSignalKinds };
 struct counters {
   unsigned signals[kActors][kSignalKinds];
+  int helpers[kActors];                  // the second thread while it makes a call; -1: soon
   unsigned told[kActors][kSignalKinds];  // those that the actor has reported
 };
 

@@ -8,201 +8,17 @@
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/select.h>
-#include <sys/sendfile.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
+#include "sockets_fuzz_transfers.h"
 #include "sockets_fuzz_waits.h"
 
 enum { kTimeoutUs = 12000, kWords = 12 };
-
-// ---- bytes
-
-// send SLOT HOW SIZE FLAGS END OFFSET
-static void do_send(char** w, char* result) {
-  const int fd = *place(w[1]);
-  const size_t size = (size_t)number(w[3]);
-  const int flags = (int)value_of(kFlagWords, w[4]);
-  fill(bytes, (unsigned)number(w[5]), (unsigned)number(w[6]), size);
-  struct iovec parts[3] = {
-      {bytes, size / 3}, {bytes + size / 3, 0}, {bytes + size / 3, size - size / 3}};
-  struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = parts, .msg_iovlen = 1}},
-                                {.msg_hdr = {.msg_iov = parts + 2, .msg_iovlen = 1}}};
-  struct msghdr whole = {.msg_iov = parts, .msg_iovlen = 3};
-  ssize_t sent = 0;
-  if (strcmp(w[2], "write") == 0) {
-    sent = write(fd, bytes, size);
-  } else if (strcmp(w[2], "writev") == 0) {
-    sent = writev(fd, parts, 3);
-  } else if (strcmp(w[2], "sendmsg") == 0) {
-    sent = sendmsg(fd, &whole, flags);
-  } else if (strcmp(w[2], "sendto") == 0) {
-    sent = sendto(fd, bytes, size, flags, NULL, 0);
-  } else if (strcmp(w[2], "sendmmsg") == 0) {
-    sent = sendmmsg(fd, messages, 2, flags);
-    if (sent > 0) {
-      sent = 0;
-      for (int i = 0; i < 2; ++i) sent += messages[i].msg_len;
-    }
-  } else if (strcmp(w[2], "sendfile") == 0) {
-    // The kernel sends the file's pages themselves, so a file is not used again.
-    off_t offset = 0;
-    const int file = memfd_create("sockets_fuzz", 0);
-    if (pwrite(file, bytes, size, 0) != (ssize_t)size) die("pwrite");
-    sent = sendfile(fd, file, &offset, size);
-    const int error = errno;
-    close(file);
-    errno = error;
-  } else if (strcmp(w[2], "splice") == 0) {
-    int pipe_ends[2];
-    const size_t part = size < 60000 ? size : 60000;
-    if (pipe(pipe_ends) != 0 || write(pipe_ends[1], bytes, part) != (ssize_t)part) die("pipe");
-    close(pipe_ends[1]);
-    sent = splice(pipe_ends[0], NULL, fd, NULL, part, SPLICE_F_NONBLOCK);
-    const int error = errno;
-    close(pipe_ends[0]);
-    errno = error;
-  } else if (strcmp(w[2], "stdio") == 0) {
-    FILE* file = fdopen(dup(fd), "w");
-    if (file == NULL) die("fdopen");
-    sent = (ssize_t)fwrite(bytes, 1, size, file);
-    if (fclose(file) != 0) sent = -1;
-  } else if (strcmp(w[2], "dprintf") == 0) {
-    sent = dprintf(fd, "%-*s", (int)(size % 1000), "x");
-  } else {
-    sent = send(fd, bytes, size, flags);
-  }
-  report(result, sent);
-}
-
-// recv SLOT HOW SIZE FLAGS
-static void do_recv(char** w, char* result) {
-  const int fd = *place(w[1]);
-  const size_t size = (size_t)number(w[3]);
-  const int flags = (int)value_of(kFlagWords, w[4]);
-  struct iovec parts[3] = {
-      {bytes, size / 2}, {bytes + size / 2, 0}, {bytes + size / 2, size - size / 2}};
-  char control[64];
-  struct sockaddr_storage from;
-  struct msghdr whole = {.msg_name = &from,
-                         .msg_namelen = sizeof(from),
-                         .msg_iov = parts,
-                         .msg_iovlen = 3,
-                         .msg_control = control,
-                         .msg_controllen = sizeof(control),
-                         .msg_flags = 0x7000};
-  memset(bytes, 0xee, size);
-  ssize_t got = 0;
-  char more[64] = "";
-  if (strcmp(w[2], "read") == 0) {
-    got = read(fd, bytes, size);
-  } else if (strcmp(w[2], "readv") == 0) {
-    got = readv(fd, parts, 3);
-  } else if (strcmp(w[2], "recvmsg") == 0) {
-    got = recvmsg(fd, &whole, flags);
-    if (got >= 0) {
-      append(more, " name=%u control=%zu flags=%x", whole.msg_namelen, whole.msg_controllen,
-             (unsigned)whole.msg_flags);
-    }
-  } else if (strcmp(w[2], "recvfrom") == 0) {
-    socklen_t length = sizeof(from);
-    got = recvfrom(fd, bytes, size, flags, (struct sockaddr*)&from, &length);
-    if (got >= 0) append(more, " name=%u", length);
-  } else if (strcmp(w[2], "recvmmsg") == 0) {
-    struct mmsghdr messages[2] = {
-        {.msg_hdr = {.msg_iov = parts, .msg_iovlen = 1, .msg_controllen = 5}},
-        {.msg_hdr = {.msg_iov = parts + 2, .msg_iovlen = 1, .msg_controllen = 5}}};
-    const int count = recvmmsg(fd, messages, 2, flags | MSG_WAITFORONE, NULL);
-    got = count < 0 ? -1 : 0;
-    for (int i = 0; i < count; ++i) {
-      append(more, " %u", messages[i].msg_len);
-      got += messages[i].msg_len;
-    }
-  } else if (strcmp(w[2], "splice") == 0) {
-    int pipe_ends[2];
-    if (pipe(pipe_ends) != 0) die("pipe");
-    got = splice(fd, NULL, pipe_ends[1], NULL, size < 4096 ? size : 4096, SPLICE_F_NONBLOCK);
-    const int error = errno;
-    if (got > 0 && read(pipe_ends[0], bytes, (size_t)got) != got) die("read from a pipe");
-    close(pipe_ends[0]);
-    close(pipe_ends[1]);
-    errno = error;
-  } else if (strcmp(w[2], "stdio") == 0) {
-    FILE* file = fdopen(dup(fd), "r");
-    if (file == NULL) die("fdopen");
-    got = (ssize_t)fread(bytes, 1, size, file);
-    fclose(file);
-  } else {
-    got = recv(fd, bytes, size, flags);
-  }
-  report(result, got);
-  if (got > 0 && (flags & MSG_TRUNC) == 0) {
-    const int in_two = strcmp(w[2], "recvmmsg") == 0;
-    append(result, " #%08x", hash_of(bytes, in_two ? size / 2 : (size_t)got));
-  }
-  append(result, "%s", more);
-}
-
-static unsigned char* flood_bytes(void) {
-  static unsigned char* buffer;
-  if (buffer == NULL && (buffer = malloc(kFlood)) == NULL) die("malloc");
-  return buffer;
-}
-
-// flood SLOT END OFFSET: sends more than there is room for, in one call
-static void do_flood(char** w, char* result) {
-  unsigned char* buffer = flood_bytes();
-  fill(buffer, (unsigned)number(w[2]), (unsigned)number(w[3]), kFlood);
-  report(result, send(*place(w[1]), buffer, kFlood, 0));
-}
-
-// fill SLOT END OFFSET: sends until there is no room for a long while
-static void do_fill(char** w, char* result) {
-  const int fd = *place(w[1]);
-  unsigned char* buffer = flood_bytes();
-  size_t sent = 0;
-  fill(buffer, (unsigned)number(w[2]), (unsigned)number(w[3]), kFlood);
-  for (int has_waited = 0; sent < kFlood;) {
-    const ssize_t n = send(fd, buffer + sent, kFlood - sent, MSG_DONTWAIT);
-    if (n > 0) {
-      sent += (size_t)n;
-      has_waited = 0;
-    } else if (errno == EAGAIN && !has_waited) {
-      // The peer's buffer may take more from this one's for a moment.
-      struct pollfd one = {fd, POLLOUT, 0};
-      has_waited = poll(&one, 1, 30) == 0;
-    } else {
-      break;
-    }
-  }
-  report(result, (ssize_t)sent);
-}
-
-// drain SLOT SIZE END OFFSET: receives so many bytes, or all up to the end, and checks them
-static void do_drain(char** w, char* result) {
-  const int fd = *place(w[1]);
-  const size_t wanted = (size_t)number(w[2]);
-  static unsigned char got[65536];
-  size_t done = 0, bad = 0;
-  while (done < wanted) {
-    const size_t rest = wanted - done;
-    const ssize_t n = recv(fd, got, rest < sizeof(got) ? rest : sizeof(got), 0);
-    if (n <= 0) {
-      append(result, "%zu %s %s", done, bad ? "bad" : "good",
-             n == 0 ? "end" : strerrorname_np(errno));
-      return;
-    }
-    fill(bytes, (unsigned)number(w[3]), (unsigned)number(w[4]) + (unsigned)done, (size_t)n);
-    bad += memcmp(bytes, got, (size_t)n) != 0;
-    done += (size_t)n;
-  }
-  append(result, "%zu %s", done, bad ? "bad" : "good");
-}
 
 // ---- descriptors
 
@@ -361,6 +177,55 @@ static void do_signals(char** w, char* result) {
          news[kAsync] != 0);
 }
 
+// ---- a second thread
+
+static void make_call(char* order, char* result);
+
+static struct helper {
+  pthread_t thread;
+  char order[kLineMax], result[kLineMax];
+} helper;
+
+static void* help(void* nothing) {
+  __atomic_store_n(&counters->helpers[self], (int)syscall(SYS_gettid), __ATOMIC_SEQ_CST);
+  make_call(helper.order, helper.result);
+  __atomic_store_n(&counters->helpers[self], 0, __ATOMIC_SEQ_CST);
+  return nothing;
+}
+
+// thread ORDER: lets a second thread make a call that may block for long
+static void start_helper(const char* order, char* result) {
+  char copy[kLineMax];
+  char* w[kWords];
+  strcpy(helper.order, order);
+  helper.result[0] = '\0';
+  strcpy(copy, order);
+  split(copy, w, kWords);
+  set_timeouts(*place(w[1]), 0);
+  // Signals of the process come to its first thread.
+  sigset_t all, before;
+  sigfillset(&all);
+  sigdelset(&all, kEndOfWait);
+  sigprocmask(SIG_BLOCK, &all, &before);
+  __atomic_store_n(&counters->helpers[self], -1, __ATOMIC_SEQ_CST);
+  if (pthread_create(&helper.thread, NULL, help, NULL) != 0) die("pthread_create");
+  sigprocmask(SIG_SETMASK, &before, NULL);
+  append(result, "0");
+}
+
+// join -: returns the result of that call
+static void do_join(char** w, char* result) {
+  (void)w;
+  pthread_join(helper.thread, NULL);
+  append(result, "%s", helper.result);
+}
+
+// limits SLOT: gives the connection the timeouts that short calls have
+static void do_limits(char** w, char* result) {
+  set_timeouts(*place(w[1]), kTimeoutUs);
+  append(result, "0");
+}
+
 static const struct operation {
   const char* name;
   void (*perform)(char** words, char* result);
@@ -374,17 +239,22 @@ static const struct operation {
     {"connect", do_connect}, {"accept", do_connect},  {"rings", do_rings},
     {"give", do_pass},       {"take", do_pass},       {"own", do_own},
     {"flood", do_flood},     {"fill", do_fill},       {"drain", do_drain},
-    {"async", do_async},     {"sigmask", do_sigmask}, {"signals", do_signals},
+    {"async", do_async},     {"join", do_join},       {"limits", do_limits},
+    {"sigmask", do_sigmask}, {"signals", do_signals},
 };
 
-static void perform(char* order, char* result) {
+static void make_call(char* order, char* result) {
   char* w[kWords];
   if (split(order, w, kWords) == 0) return;
-  const int signals = broken_pipes;
-  const unsigned usr1 = handled(self, kUsr1), usr2 = handled(self, kUsr2);
   for (size_t i = 0; i < sizeof(kOperations) / sizeof(kOperations[0]); ++i) {
     if (strcmp(kOperations[i].name, w[0]) == 0) kOperations[i].perform(w, result);
   }
+}
+
+static void perform(char* order, char* result) {
+  const int signals = broken_pipes;
+  const unsigned usr1 = handled(self, kUsr1), usr2 = handled(self, kUsr2);
+  make_call(order, result);
   if (broken_pipes != signals) append(result, " SIGPIPE");
   if (handled(self, kUsr1) != usr1) append(result, " SIGUSR1");
   if (handled(self, kUsr2) != usr2) append(result, " SIGUSR2");
@@ -455,6 +325,8 @@ static void be_actor(void) {
     if (strcmp(order, "quit") == 0) _exit(0);
     if (strncmp(order, "fork ", 5) == 0) {
       fork_actor(atoi(order + 5), result);
+    } else if (strncmp(order, "thread ", 7) == 0) {
+      start_helper(order + 7, result);
     } else if (strncmp(order, "exec ", 5) == 0) {
       exec_actor(order + 5, result);
     } else if (order[0] == '!') {

@@ -122,6 +122,7 @@ static void perform_flood(char* text, char* result) {
   if (!answer(f.a, told, kEndless)) is_over = 1;
   if (atoi(told) > 0) sent += (unsigned)atoi(told);
   end->sent += sent;
+  end->flooded += sent;
   append_sent(result, told);
   // The rest is read, so that the next steps do not find more unread bytes than there may be.
   const unsigned left = end->sent - end->received;

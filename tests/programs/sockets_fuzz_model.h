@@ -14,6 +14,7 @@ enum { kEndless = 3000, kSettleMs = 1500, kAsleepMs = 40, kDelayedMs = 400, kWar
 
 struct end {
   unsigned sent, received;
+  unsigned flooded; /* bytes of those that TCP and the ring do not take in the same number */
   int shut, closed, sent_after_close;
   int was_killed; /* a process that held this end was killed */
   pid_t owner;    /* gets the signals of this end */

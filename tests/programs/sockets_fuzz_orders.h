@@ -70,12 +70,14 @@ static int prepare(int actor, const char* text, char* ready) {
   if (strcmp(w[0], "send") == 0) {
     const unsigned unread = mine->sent - mine->received;
     if (unread >= kUnreadMax) return 0;
-    // A killed receiver leaves its promise, so the next bytes may go into its ring (docs/limits.md).
+    // A killed receiver leaves its promise, so the next bytes may go into its ring
+    // (docs/limits.md).
     if (peer->was_killed && peer->closed && info_of(actor, at).state != kClose) return 0;
     unsigned size = (unsigned)number(w[3]);
     if (size > kUnreadMax - unread) size = kUnreadMax - unread;
     if ((w[2][1] == 'p' || w[2][1] == 't') && size == 0) size = 1;
-    snprintf(ready, kLineMax, "send %s %s %u %s %d %u", w[1], w[2], size, w[4], holds, mine->sent);
+    snprintf(ready, kLineMax, "send %s %s %u %s %d %u", w[1], w[2], size, w[4], holds,
+             mine->sent - mine->flooded);
   } else if (strcmp(w[0], "recv") == 0 && strcmp(w[2], "stdio") == 0) {
     const unsigned unread = peer->sent - peer->received;
     if (unread == 0) return 0;
@@ -84,15 +86,14 @@ static int prepare(int actor, const char* text, char* ready) {
   return 1;
 }
 
-// Updates the model by a result.
-static void conclude(int actor, const char* text, const char* result) {
+// Updates the model by the result of a call for a slot that has held `holds`.
+static void conclude_for(int actor, int holds, const char* text, const char* result) {
   char copy[kLineMax];
   char* w[kWords];
   strcpy(copy, text);
   split(copy, w, kWords);
   const int at = number(w[1]) % kSlots;
   const int value = atoi(result);
-  const int holds = model[actor][at];
   if (strcmp(w[0], "send") == 0 && value > 0) {
     ends[holds].sent += (unsigned)value;
     if (ends[holds ^ 1].closed) ends[holds].sent_after_close = 1;
@@ -121,6 +122,11 @@ static void conclude(int actor, const char* text, const char* result) {
   }
 }
 
+static void conclude(int actor, const char* text, const char* result) {
+  const char* at = strchr(text, ' ');
+  conclude_for(actor, model[actor][number(at) % kSlots], text, result);
+}
+
 static void perform_order(int actor, const char* text, char* result) {
   char ready[kLineMax];
   if (!prepare(actor, text, ready)) {
@@ -138,9 +144,10 @@ static int has_answered(int actor) {
   return poll(&one, 1, 0) == 1;
 }
 
-static int is_asleep(int actor) {
+// Returns 1 if the thread sleeps in the kernel.
+static int sleeps(int actor, int thread) {
   char path[64], text[512];
-  snprintf(path, sizeof(path), "/proc/%d/stat", (int)pids[actor]);
+  snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pids[actor], thread);
   FILE* file = fopen(path, "r");
   if (file == NULL) return 1;
   const size_t got = fread(text, 1, sizeof(text) - 1, file);
@@ -149,6 +156,8 @@ static int is_asleep(int actor) {
   const char* end = strrchr(text, ')');
   return end != NULL && end[2] == 'S';
 }
+
+static int is_asleep(int actor) { return sleeps(actor, pids[actor]); }
 
 // Returns when the actor sleeps in a system call or has answered.
 static void until_it_sleeps(int actor) {

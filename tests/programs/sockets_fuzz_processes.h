@@ -59,6 +59,9 @@ static int end_actor(int actor, int by_kill) {
   const int process = (int)syscall(SYS_pidfd_open, pids[actor], 0);
   if (process < 0) die("pidfd_open");
   if (by_kill) {
+    for (int s = 0; s < kSlots; ++s) {
+      if (model[actor][s] >= 0 && model[actor][s] != kSet) ends[model[actor][s]].was_killed = 1;
+    }
     kill(pids[actor], SIGKILL);
   } else {
     order(actor, "quit");
@@ -88,9 +91,6 @@ static void perform_kill(const char* text, char* result) {
     if (!prepare(a, wait + 1, ready + 1)) return;
     ask(a, ready, nothing);
     until_it_sleeps(a);
-  }
-  for (int s = 0; s < kSlots; ++s) {
-    if (model[a][s] >= 0 && model[a][s] != kSet) ends[model[a][s]].was_killed = 1;
   }
   end_actor(a, 1);
   forget_actor(a);

@@ -302,6 +302,51 @@ static void plan_signals(struct plan* p, int a, int at) {
   step(p, "do %d signals -", a);
 }
 
+// A second thread waits while the first one changes what it waits for.
+static void plan_thread(struct plan* p, int a, int at) {
+  char wait[100], change[100], act[100];
+  int b = 0, t = 0;
+  if (!find(p, p->holds[a][at] ^ 1, &b, &t)) return;
+  if (draw(p, 2)) {
+    write_receive(p, wait, at, "-");
+    if (strstr(wait, "stdio") != NULL || strstr(wait, "splice") != NULL) return;
+  } else {
+    write_wait(p, wait, a, at, -1);
+  }
+  const int set = slot_of(p, a, kSet);
+  const int to = slot_of(p, a, (int)draw(p, kPlanned));
+  const int is_set = wait[0] == 'e' && set >= 0;
+  switch (draw(p, is_set ? 9 : 5)) {
+    case 0: snprintf(change, sizeof(change), "close %d", at); break;
+    case 1: snprintf(change, sizeof(change), "shut %d %u", at, draw(p, 3)); break;
+    case 2: write_send(p, change, at, size_of(p)); break;
+    case 3: snprintf(change, sizeof(change), "recv %d recv %u dontwait", at, size_of(p)); break;
+    case 4:
+      if (to < 0 || to == at) return;
+      snprintf(change, sizeof(change), "dup %d %d %s", to, at, ONE_OF(p, "dup2", "dup3"));
+      break;
+    case 5: snprintf(change, sizeof(change), "close %d", set); break;
+    default:
+      snprintf(change, sizeof(change), "epctl %d %s %d %s%s", set, ONE_OF(p, "add", "mod", "del"),
+               at, wait_events(p), ONE_OF(p, "", "", ",et", ",oneshot"));
+  }
+  // poll() and select() look for a closed descriptor whenever anything wakes them, at any moment.
+  const int is_poll = wait[0] == 'p' || wait[0] == 's';
+  // The library makes several calls for recvmmsg(), the later ones for a closed descriptor
+  // (docs/limits.md).
+  const int is_in_steps = strstr(wait, "recvmmsg") != NULL;
+  if ((is_poll || is_in_steps) && (change[0] == 'c' || change[0] == 'd')) return;
+  if (change[0] == 'c') p->holds[a][number(strchr(change, ' '))] = kNone;
+  if (change[0] == 'd') p->holds[a][at] = p->holds[a][to];
+  switch (draw(p, 6)) {
+    case 0: snprintf(act, sizeof(act), "shut %d %u", t, 1 + draw(p, 2)); break;
+    case 1: snprintf(act, sizeof(act), "close %d", t); break;
+    default: snprintf(act, sizeof(act), "send %d send %u -", t, 1 + size_of(p) / 2);
+  }
+  if (act[0] == 'c') p->holds[b][t] = kNone;
+  step(p, "thread %d %s | %d %s | %d %s", a, wait, a, change, b, act);
+}
+
 // One actor sends until it waits, and something ends the wait.
 static void plan_flood(struct plan* p, int a, int at) {
   int b = 0, t = 0;
@@ -387,8 +432,10 @@ static void plan_any(struct plan* p) {
     plan_two_sets(p, a, at);
   } else if (kind < 62) {
     plan_race(p, a, at);
-  } else if (kind < 74) {
+  } else if (kind < 72) {
     plan_wake(p, a, at);
+  } else if (kind < 74) {
+    plan_thread(p, a, at);
   } else if (kind < 77) {
     plan_option(p, a, at);
   } else if (kind < 80) {

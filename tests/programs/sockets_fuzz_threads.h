@@ -1,0 +1,70 @@
+// Lets the coordinator of sockets_fuzz.c order a call that waits in a second thread of an actor,
+// while the first thread changes what the call waits for.
+#pragma once
+
+#include "sockets_fuzz_orders.h"
+
+static int helper_of(int actor) {
+  return __atomic_load_n(&counters->helpers[actor], __ATOMIC_SEQ_CST);
+}
+
+// Returns 1 if the second thread has ended its call, and 0 if it sleeps in it.  With `is_sure` it
+// has slept for so long that nothing on its way can wake it.
+static int has_helped(int actor, int is_sure) {
+  long asleep_since = now_ms();
+  for (const long deadline = now_ms() + kEndless; now_ms() < deadline;) {
+    const int thread = helper_of(actor);
+    if (thread == 0) return 1;
+    const long now = now_ms();
+    if (thread < 0 || !sleeps(actor, thread)) asleep_since = now;
+    if (thread > 0 && sleeps(actor, thread) &&
+        now - asleep_since >= (!is_sure     ? 0
+                               : is_delayed ? kDelayedMs
+                                            : kAsleepMs)) {
+      return 0;
+    }
+    usleep(50);
+  }
+  return 0;
+}
+
+// "thread ACTOR WAIT | ACTOR ORDER | ACTOR ORDER": the second part is the first thread's, the third
+// one is of an actor that may wake the second thread.
+static void perform_thread(char* text, char* result) {
+  char wait[kLineMax] = "thread ", order_text[kLineMax], told[kLineMax];
+  char* parts[3] = {NULL};
+  strcpy(result, "not now");
+  if (split_parts(text, parts) != 3) return;
+  const int a = number(parts[0]);
+  if (a < 0 || a >= kActors || number(parts[1]) != a) return;
+  if (!prepare(a, strchr(parts[0], ' ') + 1, wait + 7)) return;
+  const int at = number(strchr(wait + 7, ' ')) % kSlots;
+  const int holds = model[a][at];
+  ask(a, wait, told);
+  int is_done = has_helped(a, 0);
+  result[0] = '\0';
+  for (int i = 1; i < 3; ++i) {
+    const int actor = number(parts[i]);
+    if (actor < 0 || actor >= kActors || !prepare(actor, strchr(parts[i], ' ') + 1, order_text) ||
+        may_be_interrupted(a, wait + 7, actor, order_text)) {
+      append(result, "not now; ");
+      continue;
+    }
+    ask(actor, order_text, told);
+    conclude(actor, order_text, told);
+    is_done = has_helped(a, 1);
+    append(result, "%s%s; ", told, is_done ? " (woken)" : "");
+  }
+  if (!is_done) syscall(SYS_tgkill, pids[a], helper_of(a), kEndOfWait);
+  ask(a, "join -", told);
+  conclude_for(a, holds, wait + 7, told);
+  append(result, "%s", told);
+  // The connection has no timeout since the call has begun.
+  for (int actor = 0; actor < kActors; ++actor) {
+    for (int s = 0; s < kSlots; ++s) {
+      if (pids[actor] == 0 || model[actor][s] != holds || holds == kSet) continue;
+      snprintf(order_text, sizeof(order_text), "limits %d", s);
+      ask(actor, order_text, told);
+    }
+  }
+}
