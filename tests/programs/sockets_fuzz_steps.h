@@ -332,9 +332,11 @@ static void plan_thread(struct plan* p, int a, int at) {
   }
   // poll() and select() look for a closed descriptor whenever anything wakes them, at any moment.
   const int is_poll = wait[0] == 'p' || wait[0] == 's';
-  // The library makes several calls for recvmmsg(), the later ones for a closed descriptor
-  // (docs/limits.md).
-  const int is_in_steps = strstr(wait, "recvmmsg") != NULL;
+  // The library makes several calls for recvmmsg() and for a recv() of no bytes, the later ones for a
+  // closed descriptor (docs/limits.md).
+  unsigned size = 1;
+  sscanf(wait, "recv %*d %*s %u", &size);
+  const int is_in_steps = strstr(wait, "recvmmsg") != NULL || size == 0;
   if ((is_poll || is_in_steps) && (change[0] == 'c' || change[0] == 'd')) return;
   if (change[0] == 'c') p->holds[a][number(strchr(change, ' '))] = kNone;
   if (change[0] == 'd') p->holds[a][at] = p->holds[a][to];
@@ -347,6 +349,14 @@ static void plan_thread(struct plan* p, int a, int at) {
   step(p, "thread %d %s | %d %s | %d %s", a, wait, a, change, b, act);
 }
 
+// Plans that the actor reads all that it has.
+static void plan_reads(struct plan* p, int a) {
+  for (int s = 0; s < kSlots; ++s) {
+    if (p->holds[a][s] < 0 || p->holds[a][s] == kSet) continue;
+    step(p, "do %d recv %d recv 60000 dontwait", a, s);
+  }
+}
+
 // One actor sends until it waits, and something ends the wait.
 static void plan_flood(struct plan* p, int a, int at) {
   int b = 0, t = 0;
@@ -356,6 +366,8 @@ static void plan_flood(struct plan* p, int a, int at) {
   // The library waits by poll(), which the kernel does not restart (docs/limits.md).  A call that
   // has sent some bytes returns their number.
   if (strcmp(how, "USR1") == 0 && call[0] == 'c') how = ONE_OF(p, "USR1", "USR2");
+  plan_reads(p, a);
+  plan_reads(p, b);
   step(p, "flood %d %d %s | %d %d %s", a, at, call, b, t, how);
   if (how[0] == 'e' || how[0] == 'k' || strcmp(how, "self") == 0) {
     const int ended = how[0] == 's' ? a : b;
@@ -401,6 +413,7 @@ static void plan_process(struct plan* p, int a, int at) {
       } else {
         char wait[100] = "";
         if (draw(p, 2)) write_wait(p, wait, a, at, -1);
+        plan_reads(p, a);
         step(p, "kill %d%s%s", a, wait[0] != '\0' ? " " : "", wait);
       }
       p->is_alive[a] = 0;
@@ -412,7 +425,7 @@ static void plan_any(struct plan* p) {
   char order[100];
   int a = 0, at = 0;
   if (!find(p, kNone, &a, &at)) return plan_connection(p);
-  if (draw(p, 250) == 0) return plan_flood(p, a, at);
+  if (draw(p, 200) == 0) return plan_flood(p, a, at);
   const uint32_t kind = draw(p, 100);
   if (kind < 26) {
     write_send(p, order, at, size_of(p));
