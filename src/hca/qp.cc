@@ -1,8 +1,6 @@
 #include "hca/qp.h"
 
 #include <algorithm>
-#include <cstring>
-#include <mutex>
 
 #include "hca/migration.h"
 #include "hca/operations.h"
@@ -22,43 +20,6 @@ QpInit with_capacities(QpInit init) {
   return init;
 }
 
-// Returns the room for the elements and the copy of a small request, or for inline bytes.
-std::uint32_t send_element_bytes(const QpCaps& caps) {
-  const auto elements = caps.max_send_sge * static_cast<std::uint32_t>(sizeof(Sge));
-  return std::max(caps.max_inline_bytes, elements + kCopiedBytesMax);
-}
-
-template <class Wqe>
-std::uint64_t copy_sges(Wqe& wqe, std::span<const Sge> sges) {
-  std::uint64_t length = 0;
-  Sge* const to = WorkQueue<Wqe>::sge_room(wqe);
-  for (std::size_t i = 0; i < sges.size(); ++i) {
-    ::new (to + i) Sge(sges[i]);
-    length += sges[i].length;
-  }
-  wqe.sge_count = static_cast<decltype(wqe.sge_count)>(sges.size());
-  return length;
-}
-
-// Copies inline data while the user posts it, which needs no key (vol1 10.7.2).
-void copy_inline(std::byte* to, std::span<const Sge> sges) {
-  for (const Sge& sge : sges) {
-    if (sge.length == 0) continue;
-    const auto address = static_cast<std::uintptr_t>(sge.address);
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs name memory by number
-    std::memcpy(to, reinterpret_cast<const std::byte*>(address), sge.length);
-    to += sge.length;
-  }
-}
-
-// Returns true if the transport supports this request (vol1 9.3, table 38; 10.6.7.2 for windows).
-bool supports(QpType type, WrOpcode opcode) {
-  const bool send = opcode == WrOpcode::kSend || opcode == WrOpcode::kSendImm;
-  const bool write = opcode == WrOpcode::kWrite || opcode == WrOpcode::kWriteImm;
-  if (type == QpType::kUd) return send;
-  return type == QpType::kRc || send || write || is_local(opcode);
-}
-
 wire::Transport transport_of(QpType type) {
   if (type == QpType::kUd) return wire::Transport::kUd;
   return type == QpType::kUc ? wire::Transport::kUc : wire::Transport::kRc;
@@ -75,123 +36,15 @@ Qp::Qp(Shared& shared, Pd& pd, CompletionQueue& send_cq, CompletionQueue& recv_c
             .srq = srq,
             .init = with_capacities(init),
             .qpn = qpn},
-      sends_(init.caps.max_send_wr, send_element_bytes(core_.init.caps),
-             init.type == QpType::kUd ? sizeof(DatagramTarget) : 0),
-      receives_(core_.init.caps.max_recv_wr,
-                core_.init.caps.max_recv_sge * static_cast<std::uint32_t>(sizeof(Sge))),
-      source_(receives_, srq, pd),
+      queues_(core_),
+      sends_(queues_.sends()),
+      source_(queues_.receives(), srq, pd),
       requester_(core_, sends_),
       responder_(core_, source_),
       uc_(core_, sends_, source_),
       ud_(core_, sends_, source_) {
   core_.init.caps.max_send_wr = sends_.capacity();
-  core_.init.caps.max_recv_wr = receives_.capacity();
-}
-
-// ---- posting ------------------------------------------------------------------------------------
-
-Result<void> Qp::check_send(const SendRequest& request, const AddressHandle* ah,
-                            std::uint64_t length) const {
-  const QpCaps& caps = core_.init.caps;
-  const bool inlined = (request.flags & send_flag::kInline) != 0;
-  if (request.opcode > WrOpcode::kSendInvalidate && request.opcode != WrOpcode::kAtomicWrite) {
-    return fail(Errc::kNotSupported, "this send opcode is not supported");
-  }
-  if (request.sges.size() > caps.max_send_sge) {
-    return fail(Errc::kInvalidArgument, "more elements than max_send_sge");
-  }
-  if (inlined && (fills_elements(request.opcode) || length > caps.max_inline_bytes)) {
-    return fail(
-        Errc::kInvalidArgument,
-        "inline data is longer than max_inline_bytes, or the request is a READ or an atomic");
-  }
-  if (!supports(core_.init.type, request.opcode)) {
-    return fail(Errc::kInvalidArgument,
-                "UD supports only SEND; UC supports only SEND, WRITE and memory windows");
-  }
-  if (core_.init.type != QpType::kUd) return {};
-  if (ah == nullptr) return fail(Errc::kBadHandle, "no such address handle");
-  if (&ah->pd != &core_.pd) {
-    return fail(Errc::kInvalidArgument, "the address handle is of another protection domain");
-  }
-  if (ah->path.address.port.device != core_.init.device && !core_.is_gsi()) {
-    return fail(Errc::kInvalidArgument, "the address handle is of another device");
-  }
-  if (request.remote_qpn.value > kMask24) {
-    return fail(Errc::kInvalidArgument, "remote_qpn has more than 24 bits");
-  }
-  return {};
-}
-
-// Copies a small request's bytes at the post, because the driver may handle it much later.
-void Qp::copy_small(SendWqe& wqe) const {
-  if (wqe.length == 0 || wqe.length > kCopiedBytesMax) return;
-  if (fills_elements(wqe.opcode) || is_local(wqe.opcode)) return;
-  const std::span<std::byte> room(SendQueue::byte_room(wqe), wqe.length);
-  wqe.keys_seen = core_.shared.memory.generation();  // before the keys are looked up
-  if (core_.shared.memory.copy_for_post(core_.pd, SendQueue::sges(wqe), room)) {
-    wqe.flags |= kCopiedFlag;
-  }
-}
-
-Result<bool> Qp::post_send(const SendRequest& request, const AddressHandle* ah) {
-  std::uint64_t length = 0;
-  for (const Sge& sge : request.sges) length += sge.length;
-  VB_TRY_VOID(check_send(request, ah, length));
-
-  const std::scoped_lock lock(sends_.mutex());
-  const QpState state = state_.load(std::memory_order_relaxed);
-  if (state < QpState::kRts) return fail(Errc::kBadState, "the QP is not ready to send");
-  if (sends_.full()) {
-    core_.shared.full_sends.fetch_add(1, std::memory_order_relaxed);
-    return fail(Errc::kNoResources, "the send queue is full");
-  }
-  SendWqe& wqe = sends_.prepare();
-  wqe.wr_id = request.wr_id;
-  wqe.length = saturated_length(length);
-  wqe.r_key = request.r_key;
-  wqe.flags = static_cast<std::uint8_t>(request.flags & ~std::uint32_t{kCopiedFlag});
-  wqe.immediate = request.immediate;
-  wqe.opcode = request.opcode;
-  if ((request.flags & send_flag::kInline) != 0) {
-    wqe.sge_count = 0;
-    copy_inline(SendQueue::byte_room(wqe), request.sges);
-  } else {
-    copy_sges(wqe, request.sges);
-    copy_small(wqe);
-  }
-  if (request.opcode == WrOpcode::kBindWindow) {
-    ::new (&wqe.bind) WindowBinding(request.bind);
-  } else {
-    ::new (&wqe.remote) SendWqe::Remote{request.remote_address, request.compare_add, request.swap};
-  }
-  if (core_.init.type == QpType::kUd) {
-    ::new (sends_.extra_room(wqe))
-        DatagramTarget{ah->path.address, request.remote_qpn, request.remote_qkey};
-  }
-  sends_.publish();
-  return true;
-}
-
-Result<bool> Qp::post_recv(const RecvRequest& request) {
-  if (core_.srq != nullptr) {
-    return fail(Errc::kInvalidArgument, "the receives of this QP are posted to its SRQ");
-  }
-  if (request.sges.size() > core_.init.caps.max_recv_sge) {
-    return fail(Errc::kInvalidArgument, "more elements than max_recv_sge");
-  }
-  const std::scoped_lock lock(receives_.mutex());
-  const QpState state = state_.load(std::memory_order_relaxed);
-  if (state == QpState::kReset) return fail(Errc::kBadState, "the QP is in RESET");
-  if (receives_.full()) {
-    core_.shared.full_receives.fetch_add(1, std::memory_order_relaxed);
-    return fail(Errc::kNoResources, "the receive queue is full");
-  }
-  RecvWqe& wqe = receives_.prepare();
-  wqe.wr_id = request.wr_id;
-  wqe.length = saturated_length(copy_sges(wqe, request.sges));
-  receives_.publish();
-  return state == QpState::kError;
+  core_.init.caps.max_recv_wr = queues_.receives().capacity();
 }
 
 // ---- states -------------------------------------------------------------------------------------
@@ -222,7 +75,7 @@ Result<void> Qp::modify(const QpAttributes& wanted, std::uint32_t mask) {
     ud_.start();
   }
   if (to == QpState::kSqd && from != to) drain_reported_ = false;
-  if (to != from) set_state(to);
+  if (to != from) queues_.set_state(to);
   report_if_drained();
   return {};
 }
@@ -262,12 +115,6 @@ void Qp::apply(const QpAttributes& wanted, std::uint32_t mask) {
   responder_.reserve(a.max_dest_rd_atomic);
 }
 
-void Qp::set_state(QpState state) {
-  const std::scoped_lock lock(sends_.mutex(), receives_.mutex());
-  core_.attributes.state = state;
-  state_.store(state, std::memory_order_relaxed);
-}
-
 // A QP's completions disappear when it is reset or destroyed, as with hardware.
 void Qp::discard_completions() {
   core_.send_cq.forget(core_.qpn);
@@ -276,12 +123,9 @@ void Qp::discard_completions() {
 }
 
 void Qp::reset() {
-  set_state(QpState::kReset);
+  queues_.set_state(QpState::kReset);
   discard_completions();
-  const std::scoped_lock lock(sends_.mutex(), receives_.mutex());
-  sends_.clear();
-  receives_.clear();
-  core_.attributes = {};
+  queues_.clear();
   core_.events_pending = 0;
   core_.shared.qp_events.remove(core_);
   forget_lane();
@@ -297,7 +141,7 @@ void Qp::reset() {
 
 void Qp::enter_error() {
   if (core_.attributes.state == QpState::kError) return;
-  set_state(QpState::kError);
+  queues_.set_state(QpState::kError);
   publish_access();
   if (core_.shared.lanes != nullptr) accesses_ = core_.shared.lanes->accesses();
   flush_at_ = core_.shared.now + core_.shared.personality.flush_delay;
@@ -383,7 +227,7 @@ QpRow Qp::row() const {
   row.acked_psn = core_.init.type == QpType::kRc ? requester_.oldest_psn().value : a.sq_psn.value;
   row.expected_psn = a.rq_psn.value;
   row.send_queued = sends_.size();
-  row.recv_queued = receives_.size();
+  row.recv_queued = queues_.receives().size();
   row.window_packets = requester_.window_packets();
   return row;
 }
@@ -605,7 +449,7 @@ void Qp::burst_sent() {
 }
 
 void Qp::on_send_failed() {
-  set_state(QpState::kSqe);  // receiving continues (vol1 10.3.1.6)
+  queues_.set_state(QpState::kSqe);  // receiving continues (vol1 10.3.1.6)
   flush_sends();
 }
 

@@ -6,12 +6,12 @@
 #include "base/error.h"
 #include "hca/deadline_heap.h"
 #include "hca/list.h"
+#include "hca/post_queues.h"
 #include "hca/qp_core.h"
 #include "hca/requester.h"
 #include "hca/responder.h"
 #include "hca/uc.h"
 #include "hca/ud.h"
-#include "hca/work_queue.h"
 #include "link/framing.h"
 
 namespace verbena::hca {
@@ -28,9 +28,7 @@ namespace verbena::hca {
 // too.  The responder may still send its NAK, after the responses to the READs before it.  If the
 // error has no NAK, it may still send the responses to earlier requests.
 //
-// Threads: any thread may call post_send() and post_recv(); the driver makes all other calls.  The
-// state changes under the mutexes of both queues, so a poster, which holds one of them, sees the
-// state that applies to its request.
+// Threads: any thread may call post_send() and post_recv(); the driver makes all other calls.
 class Qp {
  public:
   // Limits the packets that one QP may send before the next QP gets its turn.
@@ -41,14 +39,16 @@ class Qp {
      SharedReceiveQueue* srq, const QpInit& init, Qpn qpn);
 
   // ---- any thread; true: the driver has something to do ----
-  Result<bool> post_send(const SendRequest& request, const AddressHandle* ah);
-  Result<bool> post_recv(const RecvRequest& request);
+  Result<bool> post_send(const SendRequest& request, const AddressHandle* ah) {
+    return queues_.post_send(request, ah);
+  }
+  Result<bool> post_recv(const RecvRequest& request) { return queues_.post_recv(request); }
 
   // ---- driver ----
   QpCore& core() { return core_; }
   const QpCore& core() const { return core_; }
   // Any thread may call this.
-  std::uint32_t send_room() const { return sends_.room(); }
+  std::uint32_t send_room() const { return queues_.send_room(); }
   void set_handle(QpHandle handle) { core_.handle = handle; }
   Result<void> modify(const QpAttributes& wanted, std::uint32_t mask);
   QpAttributes attributes() const;
@@ -89,11 +89,7 @@ class Qp {
   std::atomic<bool> ready = false;
 
  private:
-  Result<void> check_send(const SendRequest& request, const AddressHandle* ah,
-                          std::uint64_t length) const;
-  void copy_small(SendWqe& wqe) const;
   void apply(const QpAttributes& wanted, std::uint32_t mask);
-  void set_state(QpState state);
   void reset();
   void enter_error();
   void on_own_error();
@@ -114,14 +110,13 @@ class Qp {
   std::uint64_t generation_ = 0;                 // of the connection
   std::vector<link::Lanes::Access> accesses_{};  // in the error state, those that began before it
   QpCore core_;
-  SendQueue sends_;
-  RecvQueue receives_;  // its capacity is 0 if the QP uses an SRQ
+  PostQueues queues_;
+  SendQueue& sends_;  // of queues_
   ReceiveSource source_;
   Requester requester_;
   Responder responder_;
   UcTransport uc_;
   UdTransport ud_;
-  std::atomic<QpState> state_ = QpState::kReset;  // posters read this, the driver the attributes
   bool first_packet_came_ = false;
   bool link_is_chosen_ = false;     // UC has sent a packet
   bool known_established_ = false;  // mark_established() was called

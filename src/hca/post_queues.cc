@@ -1,0 +1,175 @@
+#include "hca/post_queues.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "hca/operations.h"
+
+namespace verbena::hca {
+namespace {
+
+// Returns the room for the elements and the copy of a small request, or for inline bytes.
+std::uint32_t send_element_bytes(const QpCaps& caps) {
+  const auto elements = caps.max_send_sge * static_cast<std::uint32_t>(sizeof(Sge));
+  return std::max(caps.max_inline_bytes, elements + kCopiedBytesMax);
+}
+
+template <class Wqe>
+std::uint64_t copy_sges(Wqe& wqe, std::span<const Sge> sges) {
+  std::uint64_t length = 0;
+  Sge* const to = WorkQueue<Wqe>::sge_room(wqe);
+  for (std::size_t i = 0; i < sges.size(); ++i) {
+    ::new (to + i) Sge(sges[i]);
+    length += sges[i].length;
+  }
+  wqe.sge_count = static_cast<decltype(wqe.sge_count)>(sges.size());
+  return length;
+}
+
+// Copies inline data while the user posts it, which needs no key (vol1 10.7.2).
+void copy_inline(std::byte* to, std::span<const Sge> sges) {
+  for (const Sge& sge : sges) {
+    if (sge.length == 0) continue;
+    const auto address = static_cast<std::uintptr_t>(sge.address);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs name memory by number
+    std::memcpy(to, reinterpret_cast<const std::byte*>(address), sge.length);
+    to += sge.length;
+  }
+}
+
+// Returns true if the transport supports this request (vol1 9.3, table 38; 10.6.7.2 for windows).
+bool supports(QpType type, WrOpcode opcode) {
+  const bool send = opcode == WrOpcode::kSend || opcode == WrOpcode::kSendImm;
+  const bool write = opcode == WrOpcode::kWrite || opcode == WrOpcode::kWriteImm;
+  if (type == QpType::kUd) return send;
+  return type == QpType::kRc || send || write || is_local(opcode);
+}
+
+}  // namespace
+
+PostQueues::PostQueues(QpCore& core)
+    : core_(core),
+      sends_(core.init.caps.max_send_wr, send_element_bytes(core.init.caps),
+             core.init.type == QpType::kUd ? sizeof(DatagramTarget) : 0),
+      receives_(core.init.caps.max_recv_wr,
+                core.init.caps.max_recv_sge * static_cast<std::uint32_t>(sizeof(Sge))) {}
+
+void PostQueues::set_state(QpState state) {
+  const std::scoped_lock lock(sends_.mutex(), receives_.mutex());
+  core_.attributes.state = state;
+  state_.store(state, std::memory_order_relaxed);
+}
+
+void PostQueues::clear() {
+  const std::scoped_lock lock(sends_.mutex(), receives_.mutex());
+  sends_.clear();
+  receives_.clear();
+  core_.attributes = {};
+}
+
+Result<void> PostQueues::check_send(const SendRequest& request, const AddressHandle* ah,
+                                    std::uint64_t length) const {
+  const QpCaps& caps = core_.init.caps;
+  const bool inlined = (request.flags & send_flag::kInline) != 0;
+  if (request.opcode > WrOpcode::kSendInvalidate && request.opcode != WrOpcode::kAtomicWrite) {
+    return fail(Errc::kNotSupported, "this send opcode is not supported");
+  }
+  if (request.sges.size() > caps.max_send_sge) {
+    return fail(Errc::kInvalidArgument, "more elements than max_send_sge");
+  }
+  if (inlined && (fills_elements(request.opcode) || length > caps.max_inline_bytes)) {
+    return fail(
+        Errc::kInvalidArgument,
+        "inline data is longer than max_inline_bytes, or the request is a READ or an atomic");
+  }
+  if (!supports(core_.init.type, request.opcode)) {
+    return fail(Errc::kInvalidArgument,
+                "UD supports only SEND; UC supports only SEND, WRITE and memory windows");
+  }
+  if (core_.init.type != QpType::kUd) return {};
+  if (ah == nullptr) return fail(Errc::kBadHandle, "no such address handle");
+  if (&ah->pd != &core_.pd) {
+    return fail(Errc::kInvalidArgument, "the address handle is of another protection domain");
+  }
+  if (ah->path.address.port.device != core_.init.device && !core_.is_gsi()) {
+    return fail(Errc::kInvalidArgument, "the address handle is of another device");
+  }
+  if (request.remote_qpn.value > kMask24) {
+    return fail(Errc::kInvalidArgument, "remote_qpn has more than 24 bits");
+  }
+  return {};
+}
+
+// Copies a small request's bytes at the post, because the driver may handle it much later.
+void PostQueues::copy_small(SendWqe& wqe) const {
+  if (wqe.length == 0 || wqe.length > kCopiedBytesMax) return;
+  if (fills_elements(wqe.opcode) || is_local(wqe.opcode)) return;
+  const std::span<std::byte> room(SendQueue::byte_room(wqe), wqe.length);
+  wqe.keys_seen = core_.shared.memory.generation();  // before the keys are looked up
+  if (core_.shared.memory.copy_for_post(core_.pd, SendQueue::sges(wqe), room)) {
+    wqe.flags |= kCopiedFlag;
+  }
+}
+
+Result<bool> PostQueues::post_send(const SendRequest& request, const AddressHandle* ah) {
+  std::uint64_t length = 0;
+  for (const Sge& sge : request.sges) length += sge.length;
+  VB_TRY_VOID(check_send(request, ah, length));
+
+  const std::scoped_lock lock(sends_.mutex());
+  const QpState state = state_.load(std::memory_order_relaxed);
+  if (state < QpState::kRts) return fail(Errc::kBadState, "the QP is not ready to send");
+  if (sends_.full()) {
+    core_.shared.full_sends.fetch_add(1, std::memory_order_relaxed);
+    return fail(Errc::kNoResources, "the send queue is full");
+  }
+  SendWqe& wqe = sends_.prepare();
+  wqe.wr_id = request.wr_id;
+  wqe.length = saturated_length(length);
+  wqe.r_key = request.r_key;
+  wqe.flags = static_cast<std::uint8_t>(request.flags & ~std::uint32_t{kCopiedFlag});
+  wqe.immediate = request.immediate;
+  wqe.opcode = request.opcode;
+  if ((request.flags & send_flag::kInline) != 0) {
+    wqe.sge_count = 0;
+    copy_inline(SendQueue::byte_room(wqe), request.sges);
+  } else {
+    copy_sges(wqe, request.sges);
+    copy_small(wqe);
+  }
+  if (request.opcode == WrOpcode::kBindWindow) {
+    ::new (&wqe.bind) WindowBinding(request.bind);
+  } else {
+    ::new (&wqe.remote) SendWqe::Remote{request.remote_address, request.compare_add, request.swap};
+  }
+  if (core_.init.type == QpType::kUd) {
+    ::new (sends_.extra_room(wqe))
+        DatagramTarget{ah->path.address, request.remote_qpn, request.remote_qkey};
+  }
+  sends_.publish();
+  return true;
+}
+
+Result<bool> PostQueues::post_recv(const RecvRequest& request) {
+  if (core_.srq != nullptr) {
+    return fail(Errc::kInvalidArgument, "the receives of this QP are posted to its SRQ");
+  }
+  if (request.sges.size() > core_.init.caps.max_recv_sge) {
+    return fail(Errc::kInvalidArgument, "more elements than max_recv_sge");
+  }
+  const std::scoped_lock lock(receives_.mutex());
+  const QpState state = state_.load(std::memory_order_relaxed);
+  if (state == QpState::kReset) return fail(Errc::kBadState, "the QP is in RESET");
+  if (receives_.full()) {
+    core_.shared.full_receives.fetch_add(1, std::memory_order_relaxed);
+    return fail(Errc::kNoResources, "the receive queue is full");
+  }
+  RecvWqe& wqe = receives_.prepare();
+  wqe.wr_id = request.wr_id;
+  wqe.length = saturated_length(copy_sges(wqe, request.sges));
+  receives_.publish();
+  return state == QpState::kError;
+}
+
+}  // namespace verbena::hca

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <atomic>
+
+#include "base/error.h"
+#include "hca/qp_core.h"
+#include "hca/work_queue.h"
+
+namespace verbena::hca {
+
+// Holds the two queues of a queue pair, and checks each request that is posted to them.
+//
+// Threads: any thread may post; the driver makes all other calls.  The state changes under the
+// mutexes of both queues, so a poster, which holds one of them, sees the state that applies to its
+// request.
+class PostQueues {
+ public:
+  // The core has the capacities that the program wants.  REQUIRES: it outlives this object.
+  explicit PostQueues(QpCore& core);
+
+  // ---- any thread; true: the driver has something to do ----
+  Result<bool> post_send(const SendRequest& request, const AddressHandle* ah);
+  Result<bool> post_recv(const RecvRequest& request);
+  std::uint32_t send_room() const { return sends_.room(); }
+
+  // ---- driver ----
+  SendQueue& sends() { return sends_; }
+  RecvQueue& receives() { return receives_; }
+  const RecvQueue& receives() const { return receives_; }
+  // Changes the state for posters and in the attributes.
+  void set_state(QpState state);
+  // Empties both queues, and resets the attributes.
+  void clear();
+
+ private:
+  Result<void> check_send(const SendRequest& request, const AddressHandle* ah,
+                          std::uint64_t length) const;
+  void copy_small(SendWqe& wqe) const;
+
+  QpCore& core_;
+  SendQueue sends_;
+  RecvQueue receives_;                            // its capacity is 0 if the QP uses an SRQ
+  std::atomic<QpState> state_ = QpState::kReset;  // posters read this, the driver the attributes
+};
+
+}  // namespace verbena::hca
