@@ -332,8 +332,8 @@ static void plan_thread(struct plan* p, int a, int at) {
   }
   // poll() and select() look for a closed descriptor whenever anything wakes them, at any moment.
   const int is_poll = wait[0] == 'p' || wait[0] == 's';
-  // The library makes several calls for recvmmsg() and for a recv() of no bytes, the later ones for a
-  // closed descriptor (docs/limits.md).
+  // The library makes several calls for recvmmsg() and for a recv() of no bytes, the later ones for
+  // a closed descriptor (docs/limits.md).
   unsigned size = 1;
   sscanf(wait, "recv %*d %*s %u", &size);
   const int is_in_steps = strstr(wait, "recvmmsg") != NULL || size == 0;

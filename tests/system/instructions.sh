@@ -1,7 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 240 PLAIN
-# A SEND and a poll need at most a tenth more instructions than before.  Callgrind counts them, so the load of the
-# machine does not matter.  If a change makes one more expensive for a good reason, or much cheaper, write the new count
+# A SEND and a poll need at most a tenth more instructions than before.  Callgrind counts them, so the speed of the
+# machine does not matter; but on a busy one timers expire during some calls.  So the smallest of three counts is
+# compared.  If a change makes one more expensive for a good reason, or much cheaper, write the new count
 # here.
 . "$(dirname "$0")/lib.sh"
 need valgrind
@@ -15,8 +16,13 @@ counted() {
 }
 
 while read -r link what known; do
-  now=$(counted "$link" "$what")
-  [ -n "$now" ] || fail "$link $what: callgrind did not count: $(cat "$work/said")"
+  now=
+  for _ in 1 2 3; do
+    count=$(counted "$link" "$what")
+    [ -n "$count" ] || fail "$link $what: callgrind did not count: $(cat "$work/said")"
+    [ "${now:-$count}" -lt "$count" ] || now=$count
+    [ $((now * 10)) -gt $((known * 11)) ] || break
+  done
   echo "$link $what: $now instructions, were $known"
   [ $((now * 10)) -le $((known * 11)) ] || fail "$link $what: $now instructions, a tenth more than $known"
 done <<'COUNTS'
