@@ -7,8 +7,10 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <expected>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,21 +93,28 @@ void run_until_it_ends(asio::io_context& loop, Forwarder& packets) {
   }
 }
 
-std::string read_file(const std::string& path) {
+std::optional<std::string> read_file(const std::string& path) {
   std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
+  file.peek();  // notices a directory
+  if (!file.is_open() || file.bad()) return std::nullopt;
+  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 int run(const Arguments& arguments) {
-  const std::string text = read_file(arguments.file);
-  if (text.empty()) return failed(arguments, "cannot read " + arguments.file);
-  const bool is_netlist = subnet::looks_like_netlist(text);
-  auto fabric = is_netlist ? plan::Fabric{} : plan::parse(text);
+  const auto text = read_file(arguments.file);
+  if (!text) return failed(arguments, "cannot read " + arguments.file);
+  if (text->empty()) return failed(arguments, arguments.file + " is empty");
+  const bool is_netlist = subnet::looks_like_netlist(*text);
+  auto fabric = is_netlist ? plan::Fabric{} : plan::parse(*text);
   if (!fabric) return failed(arguments, arguments.file + ": " + fabric.error().text);
-  auto topology = is_netlist ? subnet::parse_netlist(text) : subnet::Topology{};
+  auto topology = is_netlist ? subnet::parse_netlist(*text) : subnet::Topology{};
   if (!topology) return failed(arguments, arguments.file + ": " + topology.error().reason);
-  auto faults = arguments.faults.empty() ? std::vector<plan::ScheduledFault>{}
-                                         : plan::parse_faults(read_file(arguments.faults));
+  std::expected<std::vector<plan::ScheduledFault>, plan::Problem> faults;
+  if (!arguments.faults.empty()) {
+    const auto faults_text = read_file(arguments.faults);
+    if (!faults_text) return failed(arguments, "cannot read " + arguments.faults);
+    faults = plan::parse_faults(*faults_text);
+  }
   if (!faults) return failed(arguments, arguments.faults + ": " + faults.error().text);
   faults->insert(faults->begin(), fabric->faults.begin(), fabric->faults.end());
   agent::Log log;

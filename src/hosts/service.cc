@@ -58,18 +58,15 @@ std::expected<std::unique_ptr<Service>, std::string> Service::create(asio::io_co
   service->breakable_ = std::make_unique<BreakableSubnet>(hcas);
   service->faults_ = std::make_unique<Faults>(loop, *service->breakable_);
   service->nodes_ = std::move(*nodes);
-  const Options& its = service->options_;
-  if (its.managers.empty()) {
-    service->begin_faults();
-    return service;
+  if (const Options& its = service->options_; !its.managers.empty()) {
+    auto managers = Managers::create(
+        loop, hcas.subnet(),
+        {.program = its.opensm, .nodes = its.managers, .fabric = its.name, .scratch = its.scratch},
+        service->log_);
+    if (!managers) return std::unexpected(managers.error());
+    service->managers_ = std::move(*managers);
+    hcas.when_ports_change([raw = service.get()] { raw->managers_->ports_changed(); });
   }
-  auto managers = Managers::create(
-      loop, hcas.subnet(),
-      {.program = its.opensm, .nodes = its.managers, .fabric = its.name, .scratch = its.scratch},
-      service->log_);
-  if (!managers) return std::unexpected(managers.error());
-  service->managers_ = std::move(*managers);
-  hcas.when_ports_change([raw = service.get()] { raw->managers_->ports_changed(); });
   service->begin_faults();
   return service;
 }
