@@ -136,6 +136,12 @@ def two_hosts(bench):
             both = [[2 * big * 8 / us / 1000 for us in values] for values in (ours, theirs)]
             yield Row(group, what, "Gbit/s", both[0], "TCP, blocking", both[1])
             yield Row(group, what, "frames", frames[0], "TCP, blocking", frames[1])
+        long = 8 << 20
+        for delay in (2, 5):
+            hosts.faults(f"tcp=1 delay={delay}")
+            ours, theirs, *_ = in_turn(long, bench.times(20))
+            both = [[2 * long * 8 / us / 1000 for us in values] for values in (ours, theirs)]
+            yield Row(group, f"8 MiB to and fro, {delay} ms each way", "Gbit/s", both[0], "TCP, blocking", both[1])
 
 
 # ---- many into one -------------------------------------------------------------------------------

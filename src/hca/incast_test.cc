@@ -1,5 +1,5 @@
-// Measures throughput over a lossy or congested network, in virtual time.  Sanitizers would make
-// these runs ten times slower, and the other tests show them the same code.
+// Measures throughput over a lossy, congested or long network, in virtual time.  Sanitizers would
+// make these runs ten times slower, and the other tests show them the same code.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #include <gtest/gtest.h>
 
@@ -17,8 +17,24 @@ namespace {
 using namespace testing;
 
 constexpr std::uint32_t kMessageBytes = 64 * 1024;
-constexpr unsigned kDepth = 4;  // outstanding messages per QP
-constexpr Duration kRun = std::chrono::milliseconds(100);
+
+// Models a line that carries one packet after the other, and takes some time for the way.
+struct Line {
+  Duration delay{};                  // of the way; 0: there is no such line
+  std::uint64_t queued_max = 10000;  // packets that wait for their turn; further ones are lost
+  Time free_at{};
+
+  // Carries 1 Gbit/s.
+  static Duration time_of(std::size_t bytes) {
+    return Duration(8 * static_cast<std::int64_t>(bytes));
+  }
+  Fate carry(std::size_t bytes, Time now) {
+    const Duration waits = std::max(free_at - now, Duration{});
+    if (waits > static_cast<std::int64_t>(queued_max) * time_of(1024)) return {.copies = 0};
+    free_at = std::max(free_at, now) + time_of(bytes);
+    return {.delay = free_at - now + delay};
+  }
+};
 
 struct Load {
   unsigned senders = 1;  // hosts
@@ -26,7 +42,10 @@ struct Load {
   Mtu mtu = Mtu::k1024;
   std::uint64_t inbox_bytes = 212'992;
   Duration service = std::chrono::microseconds(2);
-  Ratio loss{};  // of all packets in both directions
+  Ratio loss{};        // of all packets in both directions
+  Line line{};         // to the sink; the way back has the same delay
+  unsigned depth = 4;  // outstanding messages per QP
+  Duration time = std::chrono::milliseconds(100);
 };
 
 struct IncastResult {
@@ -35,14 +54,18 @@ struct IncastResult {
   std::uint64_t slowest = 0, fastest = 0;  // messages of the slowest and of the fastest QP
 };
 
-// Makes all senders WRITE to one host for the time kRun.
-IncastResult run(const Load& load) {
+// Makes all senders WRITE to one host for the load's time.
+IncastResult run(Load load) {
   Options options{.mtu = load.mtu, .timeout = 19};
   Wire wire;
   Random random(7);
-  if (load.loss.numerator > 0) {
-    wire.faults = [&](std::uint64_t, std::span<const std::byte>) {
-      return Fate{.copies = random.chance(load.loss) ? 0u : 1u};
+  if (load.loss.numerator > 0 || load.line.delay > Duration{}) {
+    wire.faults = [&](std::uint64_t, std::span<const std::byte> packet) {
+      if (random.chance(load.loss)) return Fate{.copies = 0};
+      if (load.line.delay == Duration{}) return Fate{};
+      constexpr std::size_t kAnswerMax = 64;  // bytes
+      return packet.size() <= kAnswerMax ? Fate{.delay = load.line.delay}
+                                         : load.line.carry(packet.size(), wire.now);
     };
   }
   Host sink(1);
@@ -76,10 +99,10 @@ IncastResult run(const Load& load) {
       to_state(from, qps[s][q],
                attributes_for(from, sink, options, there, options.psn_a, options.psn_b),
                QpState::kRts);
-      for (unsigned i = 0; i < kDepth; ++i) post(s, q);
+      for (unsigned i = 0; i < load.depth; ++i) post(s, q);
     }
   }
-  const Time end = wire.now + kRun;
+  const Time end = wire.now + load.time;
   while (wire.now < end) {
     wire.run(std::chrono::microseconds(20));
     for (unsigned s = 0; s < load.senders; ++s) {
@@ -95,7 +118,7 @@ IncastResult run(const Load& load) {
   for (const std::uint64_t n : done) messages += n;
   outcome.packets_per_ms = static_cast<double>(messages) *
                            (kMessageBytes / static_cast<double>(bytes_of(load.mtu))) /
-                           (static_cast<double>(kRun.count()) / 1e6);
+                           (static_cast<double>(load.time.count()) / 1e6);
   outcome.slowest = *std::ranges::min_element(done);
   outcome.fastest = *std::ranges::max_element(done);
   outcome.lost_in_inbox = wire.inboxes[1].lost;
@@ -133,6 +156,34 @@ TEST(Loss, ThroughputDegradesGracefully) {
     EXPECT_GT(share(10), 0.7);
     EXPECT_GT(share(100), 0.15);
   }
+}
+
+// At 10 ms there and back, 128 KiB in flight would be a tenth of what the line carries.
+TEST(LongLine, TheWindowGrowsToWhatTheLineCarries) {
+  const double whole = 1e6 / static_cast<double>(Line::time_of(1100).count());  // packets per ms
+  const Load load{.line = {.delay = std::chrono::milliseconds(5)},
+                  .depth = 60,
+                  .time = std::chrono::milliseconds(500)};
+  const IncastResult one = run(load);
+  EXPECT_GT(one.packets_per_ms, 0.7 * whole);
+  EXPECT_EQ(one.lost_in_inbox, 0u);
+}
+
+TEST(LongLine, AShortQueueBeforeTheLineIsNoCollapse) {
+  const double whole = 1e6 / static_cast<double>(Line::time_of(1100).count());
+  const IncastResult one = run({.line = {.delay = std::chrono::milliseconds(5), .queued_max = 100},
+                                .depth = 60,
+                                .time = std::chrono::seconds(1)});
+  EXPECT_GT(one.packets_per_ms, 0.3 * whole);
+}
+
+TEST(LongLine, LossesAreSharedBySixteenQps) {
+  const Line line{.delay = std::chrono::milliseconds(5), .queued_max = 500};
+  const IncastResult all =
+      run({.qps = 16, .line = line, .depth = 20, .time = std::chrono::seconds(1)});
+  const double whole = 1e6 / static_cast<double>(Line::time_of(1100).count());
+  EXPECT_GT(all.packets_per_ms, 0.5 * whole);
+  EXPECT_GT(all.slowest, all.fastest / 8);
 }
 
 }  // namespace

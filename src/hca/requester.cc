@@ -10,14 +10,12 @@ namespace {
 
 using wire::AethKind;
 
-constexpr std::uint32_t kWindowMaxBytes = 128 * 1024;
-constexpr std::uint32_t kWindowStartBytes = 16 * 1024;
-constexpr std::uint32_t kWindowMinPackets = 2;
-constexpr std::uint32_t kPacketChargeBytes = 1024;  // a smaller packet counts as this size
 // This number of posted requests is sent without waiting for more.
 constexpr std::uint32_t kPostsTogetherMax = 32;
 // A longer request is sent at once, because a system call of its own hardly adds to its cost.
 constexpr std::uint32_t kWaitingBytesMax = 1024;
+// The peer is asked for an acknowledgement at least once for this number of packets.
+constexpr std::uint32_t kPacketsPerAckMax = 32;
 // Limits the packets that a QP has outstanding on a lane.  The lane loses nothing, and its ring is
 // a limit too.
 constexpr std::uint32_t kLaneWindowPackets = 4096;
@@ -34,23 +32,16 @@ void Requester::start() {
   first_psn_ = core_.attributes.sq_psn;
   una_ = cursor_ = sent_ = numbered_ = ack_requested_ = gap_ = 0;
   current_ = begun_ = queue_.head();
-  reads_outstanding_ = retries_ = rnr_retries_ = grown_ = 0;
+  reads_outstanding_ = retries_ = rnr_retries_ = 0;
   chunks_.clear();
-  threshold_ = window_max();
-  window_ =
-      std::max(kWindowMinPackets, kWindowStartBytes / std::max(core_.mtu(), kPacketChargeBytes));
+  window_.start(core_.mtu());
   rnr_until_ = kNever;
-  window_before_ = 0;
   round_trip_.start();
   direct_.start();
 }
 
 std::uint32_t Requester::window() const {
-  return core_.lane != nullptr ? kLaneWindowPackets : window_;
-}
-
-std::uint32_t Requester::window_max() const {
-  return kWindowMaxBytes / std::max(core_.mtu(), kPacketChargeBytes);
+  return core_.lane != nullptr ? kLaneWindowPackets : window_.packets();
 }
 
 Psn Requester::psn_of(std::uint64_t number) const {
@@ -172,10 +163,12 @@ Requester::Step Requester::begin_local(SendWqe& wqe) {
 }
 
 // The AckReq bit is set at the end of a message, when the window is full, and about four times per
-// window, so that the window keeps moving.
+// window, so that the window keeps moving.  On a long line acknowledgements also space the packets.
 bool Requester::must_request_ack(bool last) const {
+  const std::uint32_t part = std::max(1u, window() / 4);
+  const std::uint32_t packets = core_.lane != nullptr ? part : std::min(part, kPacketsPerAckMax);
   return last || cursor_ + 1 - una_ >= window() ||
-         cursor_ + 1 - std::max(ack_requested_, una_) >= std::max(1u, window() / 4);
+         cursor_ + 1 - std::max(ack_requested_, una_) >= packets;
 }
 
 Requester::Step Requester::send_data(SendWqe& wqe, link::Burst& burst, Time now) {
@@ -254,7 +247,7 @@ void Requester::sent(std::uint64_t packets, bool ack_requested, Time now) {
     ++core_.traffic.retransmissions;
   } else if (ack_requested) {
     // The first READ response or an acknowledgement ends this measurement.
-    round_trip_.sent(cursor_ + 1, now);
+    round_trip_.sent(cursor_ + 1, una_, now);
   }
   cursor_ += packets;
   sent_ = std::max(sent_, cursor_);
@@ -269,21 +262,13 @@ void Requester::progress(std::uint64_t packets, Time now) {
   evaluate_probe(now);
   last_progress_ = una_since_ = now;
   retries_ = rnr_retries_ = 0;
-  round_trip_.answered(una_, now);
+  if (const auto sample = round_trip_.answered(una_, now)) window_.measured(*sample);
   while (!chunks_.empty() && chunks_.front() <= una_) chunks_.erase(chunks_.begin());
   if (cursor_ < una_) {  // answered before it was retransmitted
     cursor_ = ack_requested_ = una_;
     current_ = queue_.head();  // at the end of a request complete_head() corrects it
   }
-  if (window_ < threshold_) {
-    window_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(threshold_, window_ + packets));
-  } else if (window_ < window_max()) {
-    grown_ += static_cast<std::uint32_t>(packets);
-    if (grown_ >= window_) {
-      grown_ = 0;
-      ++window_;
-    }
-  }
+  window_.acknowledged(packets);
 }
 
 // Completes requests up to `target`, because the peer has received all packets before it.  Stops at
@@ -401,7 +386,7 @@ Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now
       // Linux sends such a NAK for every packet after an RNR NAK.  No action is needed either if
       // the retransmission has already begun.
       if (rnr_until_ != kNever || cursor_ == una_) return Verdict::kGoOn;
-      shrink_window();
+      window_.lost();
       round_trip_.was_lost();
       return go_back(now);
     case wire::NakCode::kInvalidRequest:
@@ -456,15 +441,9 @@ Verdict Requester::on_response_missing(Time now) {
   if (gap_ == una_ + 1 || cursor_ == una_) return Verdict::kGoOn;
   gap_ = una_ + 1;
   ++core_.shared.counters[Counter::kReadGaps];
-  shrink_window();
+  window_.lost();
   round_trip_.was_lost();
   return go_back(now);
-}
-
-void Requester::shrink_window() {
-  threshold_ = std::max(kWindowMinPackets, window_ / 2);
-  window_ = threshold_;
-  grown_ = 0;
 }
 
 // Moves the cursor back to the oldest unacknowledged packet.
@@ -497,23 +476,20 @@ Verdict Requester::go_back(Time now) {
 
 // Decides at the first progress after a probe whether the probe was too early.
 void Requester::evaluate_probe(Time now) {
-  if (window_before_ == 0) return;
+  if (!window_.probe_is_unanswered()) return;
   if (cursor_ < una_ || !round_trip_.may_answer_probe(now)) {
-    window_ = std::max(window_, window_before_);
+    window_.probe_was_too_early();
     round_trip_.was_too_early(now - una_since_);
   } else {
+    window_.probe_was_needed();
     round_trip_.was_lost();
   }
-  window_before_ = 0;
 }
 
 void Requester::probe(Time now) {
   ++core_.shared.counters[Counter::kProbes];
   round_trip_.probe(now);
-  if (window_before_ == 0) window_before_ = window_;
-  window_ = kWindowMinPackets;
-  threshold_ = std::max(kWindowMinPackets, window_before_ / 2);
-  grown_ = 0;
+  window_.probed();
   rewind();
 }
 
@@ -547,10 +523,7 @@ Verdict Requester::on_timer(Time now) {
   ++core_.shared.counters[Counter::kTimeouts];
   ++core_.traffic.timeouts;
   gap_ = 0;
-  window_before_ = 0;
-  threshold_ = std::max(kWindowMinPackets, window_ / 2);
-  window_ = kWindowMinPackets;
-  grown_ = 0;
+  window_.timed_out();
   return go_back(now);
 }
 

@@ -8,6 +8,7 @@
 #include "hca/direct_access.h"
 #include "hca/qp_core.h"
 #include "hca/round_trip.h"
+#include "hca/send_window.h"
 #include "hca/work_queue.h"
 
 namespace verbena::hca {
@@ -34,13 +35,8 @@ namespace verbena::hca {
 // request with MIDDLE and LAST but no FIRST.  An atomic is a chunk of one packet; when it is
 // retransmitted, the peer repeats its stored response.
 //
-// Window.  At most window_ packets are in flight.  A stock Linux socket buffer (212,992 bytes)
-// holds about 200 packets of up to 1 KiB or about 50 of 4 KiB, and several QPs may share it.  So
-// the window is at most 128 KiB, where a packet counts as at least 1 KiB.  It starts with 16 KiB,
-// but at least 2 packets.  It grows by each acknowledged packet up to the threshold, then by one
-// packet per window.  A loss that the peer reports halves it; a timeout reduces it to 2.
-//
-// On a lane (link/lane.h) the ring is the window, and there are no probes.  A timeout counts only
+// The window (send_window.h) limits the packets in flight.  On a lane (link/lane.h) the ring is the
+// window, and there are no probes.  A timeout counts only
 // if the peer has taken the packets: the peer may have dropped them, for example because its QP was
 // not ready yet.
 // A WRITE or READ that has no unfinished request before it may need no packets at all
@@ -115,14 +111,12 @@ class Requester {
   Verdict on_rnr_nak(const wire::Aeth& aeth, std::uint64_t number, Time now);
   Verdict on_response_missing(Time now);
   Verdict go_back(Time now);
-  void shrink_window();
   void rewind();
   void probe(Time now);
   void evaluate_probe(Time now);
   Duration timeout() const;
   // Returns the limit of packets in flight.
   std::uint32_t window() const;
-  std::uint32_t window_max() const;
 
   QpCore& core_;
   SendQueue& queue_;
@@ -141,14 +135,11 @@ class Requester {
   std::uint64_t ack_requested_ = 0;  // the number after the last packet with the AckReq bit
   std::uint64_t lane_position_ = 0;  // the lane had this position after the last packet
   std::uint64_t gap_ = 0;            // una_ + 1 of the gap that was requested again; 0: none
-  std::uint32_t window_ = 0;
-  std::uint32_t threshold_ = 0;
-  std::uint32_t grown_ = 0;  // packets acknowledged since the window last grew by one
+  SendWindow window_{};
   std::uint32_t retries_ = 0;
   std::uint32_t rnr_retries_ = 0;
-  Time last_progress_{};             // when una_ last moved, or when (re)sending started
-  Time una_since_{};                 // the time since which packet una_ is the oldest one
-  std::uint32_t window_before_ = 0;  // before an unanswered probe; 0: no such probe
+  Time last_progress_{};  // when una_ last moved, or when (re)sending started
+  Time una_since_{};      // the time since which packet una_ is the oldest one
   RoundTrip round_trip_{};
   Time rnr_until_ = kNever;  // kNever: no RNR NAK delays the requester
 };

@@ -17,19 +17,21 @@ constexpr unsigned kDoublingsMax = 13;
 
 }  // namespace
 
-void RoundTrip::sent(std::uint64_t number, Time now) {
+void RoundTrip::sent(std::uint64_t number, std::uint64_t una, Time now) {
   if (number_ != 0) return;
   number_ = number;
+  una_at_sent_ = una;
   sent_at_ = now;
 }
 
-void RoundTrip::answered(std::uint64_t una, Time now) {
+std::optional<RoundTrip::Sample> RoundTrip::answered(std::uint64_t una, Time now) {
   probes_ = 0;
-  if (number_ == 0 || number_ > una) return;
+  if (number_ == 0 || number_ > una) return {};
   number_ = 0;
-  const Duration sample = now - sent_at_;
-  least_ = least_ == Duration{} ? sample : std::min(least_, sample);
-  add(sample);
+  const Duration took = now - sent_at_;
+  least_ = least_ == Duration{} ? took : std::min(least_, took);
+  add(took);
+  return Sample{.took = took, .least = least_, .packets = una - una_at_sent_};
 }
 
 void RoundTrip::add(Duration sample) {

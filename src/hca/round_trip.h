@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "base/time.h"
 
@@ -21,13 +22,20 @@ class RoundTrip {
  public:
   void start() { *this = {}; }
 
-  // Tells that the packet before `number` was sent for the first time and requests an answer.  One
-  // packet is measured at a time.
-  void sent(std::uint64_t number, Time now);
+  // Holds a measured round trip.
+  struct Sample {
+    Duration took{};
+    Duration least{};           // the shortest one so far
+    std::uint64_t packets = 0;  // that were answered during it
+  };
+
+  // Tells that the packet before `number` was sent for the first time and requests an answer, while
+  // `una` was the oldest unanswered one.  One packet is measured at a time.
+  void sent(std::uint64_t number, std::uint64_t una, Time now);
   // Stops the measurement, because the packet may be sent again and its answer would be ambiguous.
   void forget() { number_ = 0; }
-  // Records progress: all packets before `una` are answered.
-  void answered(std::uint64_t una, Time now);
+  // Records progress: all packets before `una` are answered.  Returns the sample that this ends.
+  std::optional<Sample> answered(std::uint64_t una, Time now);
 
   void probe(Time now);
   // These record the result of the last probe, or the loss of a packet that the peer reported.
@@ -44,6 +52,7 @@ class RoundTrip {
   Duration timeout() const;
 
   std::uint64_t number_ = 0;  // the answer to the packet before it is measured; 0: none
+  std::uint64_t una_at_sent_ = 0;
   Time sent_at_{};
   Time probed_{};
   unsigned probes_ = 0;  // since the last progress

@@ -1,0 +1,80 @@
+#include "hca/send_window.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace verbena::hca {
+namespace {
+
+constexpr std::uint32_t kMaxBytes = 128 * 1024;
+constexpr std::uint32_t kStartBytes = 16 * 1024;
+constexpr std::uint32_t kMinPackets = 2;
+constexpr std::uint32_t kPacketChargeBytes = 1024;  // a smaller packet counts as this size
+// Limits the window on a long line: the product of 10 Gbit/s and 50 ms.
+constexpr std::uint32_t kLongMaxBytes = 64 * 1024 * 1024;
+// A round trip takes this long even if both hosts are one, when programs wait for a processor.
+constexpr Duration kInHosts = std::chrono::microseconds(500);
+
+}  // namespace
+
+void SendWindow::start(std::uint32_t packet_bytes) {
+  *this = {};
+  charge_ = std::max(packet_bytes, kPacketChargeBytes);
+  base_ = limit_ = threshold_ = kMaxBytes / charge_;
+  window_ = std::max(kMinPackets, kStartBytes / charge_);
+}
+
+void SendWindow::acknowledged(std::uint64_t packets) {
+  if (window_ < threshold_) {
+    window_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(threshold_, window_ + packets));
+  } else if (window_ < limit_) {
+    grown_ += static_cast<std::uint32_t>(packets);
+    if (grown_ >= window_) {
+      grown_ = 0;
+      window_ = std::min(limit_, window_ + step_);
+    }
+  }
+}
+
+void SendWindow::measured(const RoundTrip::Sample& sample) {
+  if (sample.least <= kInHosts) return;
+  step_ = static_cast<std::uint32_t>(std::min<std::int64_t>(sample.least / kInHosts, base_));
+  // So many packets were on the way without any queue.
+  const std::uint64_t on_the_way = sample.packets *
+                                   static_cast<std::uint64_t>(sample.least.count()) /
+                                   static_cast<std::uint64_t>(sample.took.count());
+  const auto limit = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(base_ + 2 * on_the_way, kLongMaxBytes / charge_));
+  if (limit <= limit_) return;
+  // Without a loss so far, the threshold is the limit.
+  if (threshold_ == limit_) threshold_ = limit;
+  limit_ = limit;
+}
+
+void SendWindow::shrink_from(std::uint32_t window) {
+  threshold_ = std::max(kMinPackets, window / 2);
+  grown_ = 0;
+}
+
+void SendWindow::lost() {
+  shrink_from(window_);
+  window_ = std::min(threshold_, base_ / 2);
+}
+
+void SendWindow::timed_out() {
+  before_probe_ = 0;
+  shrink_from(window_);
+  window_ = kMinPackets;
+}
+
+void SendWindow::probed() {
+  if (before_probe_ == 0) before_probe_ = window_;
+  shrink_from(before_probe_);
+  window_ = kMinPackets;
+}
+
+void SendWindow::probe_was_too_early() {
+  window_ = std::max(window_, std::exchange(before_probe_, 0));
+}
+
+}  // namespace verbena::hca

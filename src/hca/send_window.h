@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+
+#include "hca/round_trip.h"
+
+namespace verbena::hca {
+
+// Limits the packets that a queue pair has in flight.
+//
+// A stock Linux socket buffer (212,992 bytes) holds about 200 packets of up to 1 KiB or about 50 of
+// 4 KiB, and several QPs may share it.  So the window is at most 128 KiB, where a packet counts as
+// at least 1 KiB.  It starts with 16 KiB, but at least 2 packets.  It grows by each acknowledged
+// packet up to a threshold, then by one packet per window.  A loss that the peer reports halves it;
+// a timeout reduces it to 2.
+//
+// On a long line, packets are on the way that are in no buffer of the peer.  Twice their number
+// comes on top of the 128 KiB.  It is measured: as many as the peer acknowledged during one round
+// trip, less those that waited in a queue.  As long as no packet was lost, this doubles the window
+// with each round trip, until the line carries no more.  After a loss all is sent again, without
+// acknowledgements that would space the packets.  So the window begins anew with at most 64 KiB,
+// and grows quickly to half of what it was.  Then it grows by as much in a second as on a short
+// line.
+//
+// Pure.
+class SendWindow {
+ public:
+  // `packet_bytes` is the largest payload.
+  void start(std::uint32_t packet_bytes);
+  std::uint32_t packets() const { return window_; }
+  std::uint32_t limit() const { return limit_; }
+
+  void acknowledged(std::uint64_t packets);
+  void measured(const RoundTrip::Sample& sample);
+  // The peer has reported a loss.
+  void lost();
+  void timed_out();
+  // A probe assumes a loss until its answer shows whether there was one.
+  void probed();
+  bool probe_is_unanswered() const { return before_probe_ != 0; }
+  void probe_was_too_early();
+  void probe_was_needed() { before_probe_ = 0; }
+
+ private:
+  void shrink_from(std::uint32_t window);
+
+  std::uint32_t charge_ = 0;  // the bytes that a packet counts as
+  std::uint32_t base_ = 0;    // the limit on a short line
+  std::uint32_t limit_ = 0;
+  std::uint32_t window_ = 0;
+  std::uint32_t threshold_ = 0;
+  std::uint32_t step_ = 1;          // by which it grows with each window beyond the threshold
+  std::uint32_t grown_ = 0;         // packets acknowledged since the last step
+  std::uint32_t before_probe_ = 0;  // the window before an unanswered probe; 0: no such probe
+};
+
+}  // namespace verbena::hca
