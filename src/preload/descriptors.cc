@@ -32,10 +32,12 @@ bool is_tcp(int fd) {
          protocol == IPPROTO_TCP;
 }
 
-// A peer that must use the ring sends no byte before it has changed over, so this side must help it
-// now.
+// Offers a connection whose peer may wait for it.
 void offer_at_once(int fd) {
-  if (const auto socket = SocketTable::find(fd)) change_over::advance_at_once(fd, *socket);
+  const auto socket = SocketTable::find(fd);
+  if (!socket) return;
+  if (change_over::is_early()) change_over::advance_at_once(fd, *socket);
+  required::offer(fd, *socket);
 }
 
 // Begins to track a connection that the program has made (with `to`) or accepted.
@@ -49,7 +51,7 @@ void track(int fd, const sockaddr* to = nullptr, socklen_t bytes = 0) {
       socket->must_switch.store(choice == policy::Choice::kSdp);
     }
     service_link::start();
-    if (choice == policy::Choice::kSdp || change_over::is_early()) offer_at_once(fd);
+    offer_at_once(fd);
   }
   errno = error;
 }

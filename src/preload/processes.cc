@@ -114,7 +114,7 @@ void in_child() {
     auto offered = Socket::State::kOffered;
     socket.state.compare_exchange_strong(offered, Socket::State::kNew);
     socket.calls_on_tcp.store(0);
-    if (socket.must_switch.load()) change_over::advance_at_once(fd, socket);
+    required::offer(fd, socket);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
@@ -28,6 +29,7 @@ using policy::Choice;
 using policy::Role;
 
 constexpr Duration kTimeout = std::chrono::seconds(5);
+constexpr Duration kOfferTimeout = std::chrono::seconds(1);
 constexpr Duration kLookInterval = std::chrono::milliseconds(10);
 
 constinit const policy::Rules* rules = nullptr;  // null: they decide nothing
@@ -134,6 +136,18 @@ Choice choose(int fd, const sockaddr* to, socklen_t bytes) {
                                       program_invocation_short_name, *name);
   if (choice == Choice::kSdp && peer && !is_own_address(*peer)) return Choice::kTcp;
   return choice;
+}
+
+void offer(int fd, Socket& socket) {
+  if (!socket.must_switch.load(std::memory_order_relaxed)) return;
+  const int error = errno;
+  const Time until = os::now() + kOfferTimeout;
+  while (name_of(fd, SYS_getpeername)) {
+    change_over::advance_at_once(fd, socket);
+    if (socket.state.load() != Socket::State::kNew || os::now() >= until) break;
+    ::sched_yield();
+  }
+  errno = error;
 }
 
 bool wait_for_ring(int fd, Socket& socket) {

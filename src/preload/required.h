@@ -27,6 +27,11 @@ bool has_rules();
 // (then `to` is absent).
 policy::Choice choose(int fd, const sockaddr* to, socklen_t bytes);
 
+// Offers a connection that must use the ring to the service at once, and tries again while another
+// thread talks to the service.  The peer sends nothing before that, so a program that waits in
+// poll() would wait for ever.  Does nothing for other connections, and if it is not connected yet.
+void offer(int fd, Socket& socket);
+
 // Waits until the connection, which must use the ring, has changed over.  Returns false after it
 // was reset.  Returns true at once if it is not connected, or if the peer has ended it.
 bool wait_for_ring(int fd, Socket& socket);

@@ -121,6 +121,36 @@ LATE_CONNECT=$work/forked verbena run --sockets=only -- sh -c \
   "$work/call.py" >"$work/client" 2>&1 || fail "only, fork: $(cat "$work/client")"
 wait $server || fail "only, fork: the server: $(cat "$work/server.20025")"
 
+# ---- only: threads that accept at the same moment offer all of their connections, before they wait in poll()
+cat >"$work/threads.py" <<'PY'
+import select, socket, sys, threading
+server = socket.create_server(("127.0.0.1", 0), backlog=100)
+errors = []
+def serve():
+    for _ in range(20):
+        connection, _ = server.accept()
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        poll.poll()
+        connection.sendall(connection.recv(100))
+        connection.close()
+def call():
+    for i in range(20):
+        with socket.create_connection(server.getsockname()) as connection:
+            connection.sendall(b"hello")
+            if connection.recv(100) != b"hello": errors.append(i)
+def report(failed):
+    errors.append(failed.exc_value)
+threading.excepthook = report
+threads = [threading.Thread(target=one, daemon=True) for one in 8 * [serve, call]]
+for one in threads: one.start()
+while not errors and any(one.is_alive() for one in threads):
+    for one in threads: one.join(0.05)
+sys.exit(str(errors) if errors else 0)
+PY
+verbena run --sockets=only -- timeout 60 python3 "$work/threads.py" >"$work/client" 2>&1 ||
+  fail "only, threads: $(tail -n 3 "$work/client")"
+
 # ---- only: a listener that asks the kernel to wait for the first bytes accepts connections
 cat >"$work/defers.py" <<'PY'
 import socket
