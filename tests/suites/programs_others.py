@@ -22,7 +22,7 @@ def web_checks(r, port, *, names=("big",), closes=True):
         r.client("ab", "-q", *option, "-c", "10", "-n", "500", f"{url}/small", keep="Failed|Non-2xx|Complete|Length")
 
 
-@PROGRAMS.add("haproxy", "python3", "curl", "ab", least=2 * MB)
+@PROGRAMS.add("haproxy", "python3", "curl", "ab", least=100_000)
 def haproxy(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -63,7 +63,7 @@ backend raw
             r.client("ab", "-q", "-k", "-c", "5", "-n", "1000", f"http://127.0.0.1:{r.port}/small", keep="Failed|Complete")
 
 
-@PROGRAMS.add("lighttpd", "curl", "ab", least=2 * MB)
+@PROGRAMS.add("lighttpd", "curl", "ab", least=100_000)
 def lighttpd(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -105,7 +105,7 @@ ErrorLog {r.path('errors')}
 """)
 
 
-@PROGRAMS.add("apache2", "ab", "curl", root=True, least=2 * MB)
+@PROGRAMS.add("apache2", "ab", "curl", root=True, least=100_000)
 def apache(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -119,7 +119,7 @@ def apache(r):
             r.client("ab", "-q", "-k", "-c", "10", "-n", "500", f"http://127.0.0.1:{r.port}/small", keep="Non-2xx|Complete")
 
 
-@PROGRAMS.add("nginx", "curl", "h2load", least=MB)
+@PROGRAMS.add("nginx", "curl", "h2load")
 def nginx_http2(r):
     cert, key = certificate(r)
     r.data("small", 500)
@@ -139,7 +139,7 @@ def nginx_http2(r):
                  keep="^requests|^status")
 
 
-@PROGRAMS.add("squid", "python3", "curl", root=True, least=MB)
+@PROGRAMS.add("squid", "python3", "curl", root=True, least=100_000)
 def squid(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -164,7 +164,7 @@ coredump_dir {r.directory}
             r.file("copy")
 
 
-@PROGRAMS.add("varnishd", "python3", "curl", "ab", root=True, least=MB)
+@PROGRAMS.add("varnishd", "python3", "curl", "ab", root=True, least=100_000)
 def varnish(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -175,7 +175,7 @@ def varnish(r):
             web_checks(r, r.port, names=("small", "big"))
 
 
-@PROGRAMS.add("tinyproxy", "python3", "curl", least=MB)
+@PROGRAMS.add("tinyproxy", "python3", "curl", least=100_000)
 def tinyproxy(r):
     r.data("big", 2 * MB)
     web = r.port + 1
@@ -188,7 +188,7 @@ def tinyproxy(r):
                 r.file("copy")
 
 
-@PROGRAMS.add("h2o", "curl", "ab", root=True, least=2 * MB)
+@PROGRAMS.add("h2o", "curl", "ab", root=True, least=100_000)
 def h2o(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -208,7 +208,7 @@ hosts:
         web_checks(r, r.port)
 
 
-@PROGRAMS.add("stunnel4", "openssl", "python3", "curl", least=MB)
+@PROGRAMS.add("stunnel4", "openssl", "python3", "curl", least=100_000)
 def stunnel(r):
     cert, key = certificate(r)
     r.data("big", 2 * MB)
@@ -226,7 +226,7 @@ def stunnel(r):
                     r.file("copy")
 
 
-@PROGRAMS.add("php", "curl", "ab", least=MB)
+@PROGRAMS.add("php", "curl", "ab", least=100_000)
 def php(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -238,7 +238,7 @@ def php(r):
         fwrite($s, "GET /small HTTP/1.0\\r\\n\\r\\n"); stream_set_blocking($s, false); $all = '';
         while (!feof($s)) {{ $in = [$s]; $o = $e = null; stream_select($in, $o, $e, 5); $all .= fread($s, 8192); }}
         echo strlen($all) > 500 ? 'good' : 'bad', PHP_EOL;""")
-    with r.server("php", "-S", f"127.0.0.1:{r.port}", "-t", r.directory, keep="rror", stop=signal.SIGINT,
+    with r.server("php", "-S", f"127.0.0.1:{r.port}", "-t", r.directory, keep="rror",
                   env=os.environ | {"PHP_CLI_SERVER_WORKERS": "3"}):
         r.client("php", "client.php")
         r.client("curl", "-sS", "--data-binary", "@big", f"http://127.0.0.1:{r.port}/post.php")
@@ -250,9 +250,9 @@ def php(r):
 def busybox(r):
     """A static program as the server, which nothing can be loaded into, and one as the client."""
     r.data("big", 2 * MB)
-    with r.server("busybox", "httpd", "-f", "-p", f"127.0.0.1:{r.port}", "-h", r.directory):
+    with r.server("env", "busybox", "httpd", "-f", "-p", f"127.0.0.1:{r.port}", "-h", r.directory):
         r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/big", "-o", "copy")
         r.file("copy")
     with r.server("python3", "-m", "http.server", r.port, "--bind", "127.0.0.1", keep=None):
-        r.client("busybox", "wget", "-q", "-O", "copy2", f"http://127.0.0.1:{r.port}/big")
+        r.client("env", "busybox", "wget", "-q", "-O", "copy2", f"http://127.0.0.1:{r.port}/big")
         r.file("copy2")
