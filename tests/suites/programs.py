@@ -3,7 +3,6 @@ import collections
 import contextlib
 import hashlib
 import os
-import pathlib
 import random
 import re
 import signal

@@ -1,6 +1,6 @@
 """Runs TCP programs by TCP and under `verbena run --sockets`.   python3 programs_suite.py DIRECTORY [NAME...]
 
-Each program is a function in programs_named.py or programs_others.py that runs a server and its clients.  It runs by TCP
+Each program is a function in programs_named.py and its neighbours that runs a server and its clients.  It runs by TCP
 first, and then in each of WAYS.  Exit codes, what the programs print and the files that they write must be the same each
 time, with figures left out.  Their connections must be gone afterwards.
 """
@@ -14,9 +14,10 @@ import sys
 import time
 
 import programs
+import programs_languages
 import programs_named
-import programs_others
 import programs_services
+import programs_web
 import ways
 from programs import END_SECONDS, READY_SECONDS, until_true
 
@@ -93,7 +94,8 @@ def main():
     parser.add_argument("--quick", action="store_true", help="only those that CI runs")
     parser.add_argument("--ways", default="ring,only,server,client")
     options = parser.parse_args()
-    every = [*programs_named.PROGRAMS.every, *programs_others.PROGRAMS.every, *programs_services.PROGRAMS.every]
+    files = (programs_named, programs_web, programs_services, programs_languages)
+    every = [one for file in files for one in file.PROGRAMS.every]
     unknown = set(options.names) - {one.name for one in every}
     if unknown:
         sys.exit(f"no such program: {' '.join(sorted(unknown))}; there are: {' '.join(one.name for one in every)}")

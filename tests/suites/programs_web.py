@@ -2,7 +2,7 @@
 import os
 import signal
 
-from programs import Programs, listens
+from programs import Programs
 from programs_named import MB, certificate
 
 PROGRAMS = Programs()
@@ -238,7 +238,7 @@ def php(r):
         fwrite($s, "GET /small HTTP/1.0\\r\\n\\r\\n"); stream_set_blocking($s, false); $all = '';
         while (!feof($s)) {{ $in = [$s]; $o = $e = null; stream_select($in, $o, $e, 5); $all .= fread($s, 8192); }}
         echo strlen($all) > 500 ? 'good' : 'bad', PHP_EOL;""")
-    with r.server("php", "-S", f"127.0.0.1:{r.port}", "-t", r.directory, keep="rror",
+    with r.server("php", "-S", f"127.0.0.1:{r.port}", "-t", r.directory, keep=None,
                   env=os.environ | {"PHP_CLI_SERVER_WORKERS": "3"}):
         r.client("php", "client.php")
         r.client("curl", "-sS", "--data-binary", "@big", f"http://127.0.0.1:{r.port}/post.php")
