@@ -26,7 +26,7 @@ def rsync(r):
         r.file(f"up/{i}")
 
 
-@PROGRAMS.add("vsftpd", "curl", "lftp", "ftp", root=True)
+@PROGRAMS.add("vsftpd", "curl", "lftp", "ftp", root=True, not_only="vsftpd makes the connection its standard input")
 def vsftpd(r):
     os.makedirs("/run/vsftpd/empty", exist_ok=True)
     home = r.path("home")
@@ -78,7 +78,6 @@ def mariadb(r):
         r.client(*client, "-e", "create database a; use a; create table t (i int primary key, x varchar(200));"
                  "insert into t select seq, repeat('x', 200) from seq_1_to_20000; select count(*), sum(i) from t;")
         r.client(*client, "-N", "-e", "select * from a.t", keep="^N x{9}|rror")
-        r.client("mariadb-dump", *client[1:], "a", keep="INSERT|rror|completed")
         r.client(*client, "a", input=b"".join(b"insert into t values (%d, 'y');\n" % i for i in range(30000, 32000)))
         r.client(*client, "-e", "select count(*), sum(i) from a.t")
         r.client("bash", "-c", " & ".join(f"mariadb --no-defaults -h 127.0.0.1 -P {r.port} -u root -N -e 'select sum(i) "

@@ -93,7 +93,7 @@ def main():
     parser.add_argument("names", nargs="*")
     parser.add_argument("--quick", action="store_true", help="only those that CI runs")
     parser.add_argument("--ways", default="ring,only,server,client")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     files = (programs_named, programs_web, programs_services, programs_languages)
     every = [one for file in files for one in file.PROGRAMS.every]
     unknown = set(options.names) - {one.name for one in every}
