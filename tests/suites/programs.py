@@ -74,6 +74,11 @@ class Round:
         self.directory, self.server_way, self.client_way = directory, server_way, client_way
         self.port = PORT
         self.seen = []
+        self.logs = 0
+
+    def _log(self, name):
+        self.logs += 1
+        return self.directory / f"{name}.{self.logs}.log"
 
     def path(self, name):
         return str(self.directory / name)
@@ -118,7 +123,7 @@ class Round:
         """Runs a server until the block ends.  It is ready when it listens, or when ready() is true."""
         port = port or self.port
         name = os.path.basename(str(words[0]))
-        path = self.directory / f"{name}.{len(self.seen)}.log"
+        path = self._log(name)
         with open(path, "wb") as log:
             process = self._started(way or self.server_way, words, log, **options)
         is_ready = ready or (lambda: listens(port))
@@ -143,7 +148,7 @@ class Round:
     def client(self, *words, keep="", way=None, input=None, seconds=CLIENT_SECONDS, **options):
         """Runs a client, and notes its exit code and output.  Returns its output."""
         name = os.path.basename(str(words[0]))
-        path = self.directory / f"{name}.{len(self.seen)}.log"
+        path = self._log(name)
         if input is not None:
             source = self.directory / "input"
             source.write_bytes(input)

@@ -60,7 +60,7 @@ public class Web { public static void main(String[] a) throws Exception { int po
 """
 
 
-@PROGRAMS.add("javac", "java", least=100_000)
+@PROGRAMS.add("javac", "java")
 def java(r):
     r.make("javac", r.text("Web.java", JAVA))
     with r.server("java", "-cp", r.directory, "Web", "serve", r.port):
@@ -119,7 +119,7 @@ for my $k (1..5) { my $c = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPo
 """
 
 
-@PROGRAMS.add("perl", least=100_000, quick=True)
+@PROGRAMS.add("perl", quick=True)
 def perl(r):
     server, client = r.text("server.pl", PERL_SERVER), r.text("client.pl", PERL_CLIENT)
     with r.server("perl", server, r.port):
@@ -144,7 +144,7 @@ end
 """
 
 
-@PROGRAMS.add("ruby", "curl", least=100_000)
+@PROGRAMS.add("ruby", "curl")
 def ruby(r):
     program = r.text("echo.rb", RUBY)
     with r.server("ruby", program, "serve", r.port, stop=signal.SIGKILL):
@@ -162,7 +162,7 @@ vwait forever
 """
 
 
-@PROGRAMS.add("tclsh", least=100_000)
+@PROGRAMS.add("tclsh")
 def tcl(r):
     server = r.text("server.tcl", TCL)
     client = r.text("client.tcl", """
@@ -213,7 +213,7 @@ int main(int argc, char** argv) {
 """
 
 
-@PROGRAMS.add("mpirun", "mpicc", least=100_000)
+@PROGRAMS.add("mpirun", "mpicc")
 def openmpi(r):
     """Its processes exchange their messages by TCP."""
     r.make("mpicc", "-O", "-o", "ring", r.text("ring.c", MPI))

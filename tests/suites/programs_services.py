@@ -8,7 +8,7 @@ from programs_named import MB
 PROGRAMS = Programs()
 
 
-@PROGRAMS.add("rsync", least=100_000)
+@PROGRAMS.add("rsync")
 def rsync(r):
     os.mkdir(r.path("files"))
     for i in range(20):
@@ -67,7 +67,7 @@ pasv_max_port={r.port + 90}
         r.file("copy3")
 
 
-@PROGRAMS.add("mariadbd", "mariadb", "mariadb-install-db", least=100_000)
+@PROGRAMS.add("mariadbd", "mariadb", "mariadb-install-db")
 def mariadb(r):
     os.chmod(r.directory, 0o777)
     common = ("--no-defaults", f"--datadir={r.path('db')}", "--user=root")
@@ -84,7 +84,7 @@ def mariadb(r):
                                           "from a.t'" for i in range(8)) + "; wait")
 
 
-@PROGRAMS.add("mosquitto", "mosquitto_pub", "mosquitto_sub", least=100_000)
+@PROGRAMS.add("mosquitto", "mosquitto_pub", "mosquitto_sub")
 def mosquitto(r):
     r.data("big", MB)
     conf = r.text("mosquitto.conf", f"listener {r.port} 127.0.0.1\nallow_anonymous true\nuser root\n")
@@ -154,7 +154,7 @@ def git_daemon(r):
         r.client("git", "ls-remote", url)
 
 
-@PROGRAMS.add("svnserve", "svn", "svnadmin", least=100_000)
+@PROGRAMS.add("svnserve", "svn", "svnadmin")
 def subversion(r):
     r.make("svnadmin", "create", "repo")
     r.text("repo/conf/svnserve.conf", "[general]\nanon-access = write\n")
@@ -194,7 +194,7 @@ def dropbear(r):
         r.make("umount", "/etc/passwd")
 
 
-@PROGRAMS.add("smbd", "smbclient", root=True, least=100_000)
+@PROGRAMS.add("smbd", "smbclient", root=True)
 def samba(r):
     os.mkdir(r.path("share"))
     r.data("share/big", 3 * MB)
@@ -244,7 +244,7 @@ def etcd(r):
         r.client("etcdctl", "--endpoints", url, "get", "a", env=api)
 
 
-@PROGRAMS.add("nbdkit", "nbdcopy", "qemu-img", least=100_000)
+@PROGRAMS.add("nbdkit", "nbdcopy", "qemu-img")
 def nbdkit(r):
     disk = r.data("disk", 8 * 1024 * 1024)
     with r.server("nbdkit", "-f", "-i", "127.0.0.1", "-p", r.port, "file", disk):
@@ -314,3 +314,125 @@ for i in range(300):
     assert f.readline() == b'MSG a 1 %d\\r\\n' % (i * 100)
     assert f.read(i * 100 + 2) == b'x' * (i * 100) + b'\\r\\n'
 print('good')""")
+
+
+@PROGRAMS.add("ganesha.nfsd", "nfs-cp", "nfs-ls", root=True)
+def nfs_ganesha(r):
+    """NFS of user space: its RPC is libntirpc's, and the client's that of libnfs."""
+    os.mkdir(r.path("share"))
+    r.data("share/big", 8 * MB)
+    os.makedirs("/var/run/ganesha", exist_ok=True)
+    conf = r.text("ganesha.conf", f"""
+NFS_CORE_PARAM {{ NFS_Port = {r.port}; Protocols = 4; }}
+NFSv4 {{ Graceless = true; RecoveryBackend = fs; RecoveryRoot = {r.path('recovery')}; }}
+EXPORT {{ Export_Id = 1; Path = {r.path('share')}; Pseudo = /share; Access_Type = RW; Squash = No_Root_Squash;
+  SecType = sys; Protocols = 4; Transports = TCP; FSAL {{ Name = VFS; }} }}
+""")
+    url = f"nfs://127.0.0.1/share/{{}}?version=4&nfsport={r.port}"
+    with r.server("ganesha.nfsd", "-F", "-f", conf, "-L", r.path("ganesha.log"), "-p", r.path("pid"), keep="rror"):
+        r.client("nfs-cp", url.format("big"), r.path("copy"))
+        r.file("copy")
+        r.client("nfs-cp", r.path("copy"), url.format("up"))
+        r.file("share/up")
+        r.client("nfs-ls", url.format(""), keep="big|up|rror")
+
+
+@PROGRAMS.add("unbound", "dig", root=True)
+def unbound(r):
+    """The answers are long, and by TCP."""
+    records = "".join(f'  local-data: \'big.x. TXT "{i} {"z" * 200}"\'\n' for i in range(200))
+    conf = r.text("unbound.conf", f"""
+server:
+  interface: 127.0.0.1
+  port: {r.port}
+  do-daemonize: no
+  use-syslog: no
+  chroot: ""
+  username: ""
+  pidfile: {r.path('pid')}
+  local-zone: "x." static
+{records}
+remote-control:
+  control-enable: no
+""")
+    with r.server("unbound", "-d", "-c", conf, keep="error"):
+        for words in (("+tcp",), ("+tcp", "+keepopen")):
+            r.client("dig", "@127.0.0.1", "-p", r.port, *words, "big.x", "TXT", "big.x", "TXT", "none.x", "A",
+                     keep="status|TXT|flags|rror|timed")
+
+
+@PROGRAMS.add("dovecot", "curl", root=True, not_only="dovecot passes connections to other processes")
+def dovecot(r):
+    """A login process passes each connection to a process of its own."""
+    for name in ("run", "state", "mail"):
+        os.mkdir(r.path(name))
+        os.chmod(r.path(name), 0o777)
+    users = r.text("users", "a:{PLAIN}b:1000:1000::" + r.path("mail") + "::\n")
+    os.chmod(users, 0o644)
+    os.chmod(r.directory, 0o755)
+    conf = r.text("dovecot.conf", f"""
+base_dir = {r.path('run')}
+import_environment = LD_PRELOAD VERBENA_SOCKETS VERBENA_SOCKETS_EARLY
+state_dir = {r.path('state')}
+protocols = imap
+ssl = no
+disable_plaintext_auth = no
+log_path = {r.path('log')}
+mail_location = maildir:{r.path('mail')}/M
+passdb {{
+  driver = passwd-file
+  args = {users}
+}}
+userdb {{
+  driver = passwd-file
+  args = {users}
+}}
+service imap-login {{
+  chroot =
+  inet_listener imap {{
+    address = 127.0.0.1
+    port = {r.port}
+  }}
+  inet_listener imaps {{
+    port = 0
+  }}
+}}
+service stats {{
+  unix_listener stats-writer {{
+    mode = 0666
+  }}
+}}
+""")
+    letter = r.text("letter", "Subject: x\r\n\r\n" + ("line of a letter\r\n" * 20000))
+    with r.server("dovecot", "-F", "-c", conf, keep="Fatal|Error"):
+        url = f"imap://127.0.0.1:{r.port}/INBOX"
+        r.client("curl", "-sS", "-u", "a:b", "-T", letter, url)
+        r.client("curl", "-sS", "-u", "a:b", f"{url};MAILINDEX=1", "-o", "copy")
+        r.file("copy")
+        r.client("curl", "-sS", "-u", "a:b", f"imap://127.0.0.1:{r.port}/", "-X", "STATUS INBOX (MESSAGES)")
+
+
+@PROGRAMS.add("rabbitmq-server", "python3", root=True)
+def rabbitmq(r):
+    """Its AMQP client is a few lines: it opens a connection and a channel, and closes them."""
+    home = os.environ | {"HOME": str(r.directory), "RABBITMQ_MNESIA_BASE": r.path("mnesia"), "RABBITMQ_LOG_BASE": r.path("log"),
+                         "RABBITMQ_NODE_PORT": str(r.port), "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+                         "RABBITMQ_NODENAME": "r@localhost", "RABBITMQ_PID_FILE": r.path("pid"),
+                         "RABBITMQ_ENABLED_PLUGINS_FILE": r.path("plugins"), "RABBITMQ_DIST_PORT": str(r.port + 1)}
+    client = r.text("amqp.py", f"""
+import socket, struct
+s = socket.create_connection(('127.0.0.1', {r.port})); f = s.makefile('rb')
+def frame(channel, payload): s.sendall(struct.pack('>BHI', 1, channel, len(payload)) + payload + b'\\xce')
+def method():
+    kind, channel, size = struct.unpack('>BHI', f.read(7)); payload = f.read(size); assert f.read(1) == b'\\xce'
+    return struct.unpack('>HH', payload[:4])
+s.sendall(b'AMQP\\0\\0\\x09\\x01'); print(method())
+def short(x): return bytes([len(x)]) + x
+def long(x): return struct.pack('>I', len(x)) + x
+frame(0, struct.pack('>HH', 10, 11) + long(b'') + short(b'PLAIN') + long(b'\\0guest\\0guest') + short(b'en_US')); print(method())
+frame(0, struct.pack('>HHHIH', 10, 31, 0, 131072, 0)); frame(0, struct.pack('>HH', 10, 40) + short(b'/') + short(b'') + b'\\0'); print(method())
+for i in range(1, 200): frame(i, struct.pack('>HH', 20, 10) + short(b'')); assert method() == (20, 11)
+frame(0, struct.pack('>HHH', 10, 50, 0) + short(b'') + struct.pack('>HH', 0, 0)); print(method())
+""")
+    with r.server("rabbitmq-server", env=home, keep=None):
+        r.client("python3", client)

@@ -22,7 +22,7 @@ def web_checks(r, port, *, names=("big",), closes=True):
         r.client("ab", "-q", *option, "-c", "10", "-n", "500", f"{url}/small", keep="Failed|Non-2xx|Complete|Length")
 
 
-@PROGRAMS.add("haproxy", "python3", "curl", "ab", least=100_000)
+@PROGRAMS.add("haproxy", "python3", "curl", "ab")
 def haproxy(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -63,7 +63,7 @@ backend raw
             r.client("ab", "-q", "-k", "-c", "5", "-n", "1000", f"http://127.0.0.1:{r.port}/small", keep="Failed|Complete")
 
 
-@PROGRAMS.add("lighttpd", "curl", "ab", least=100_000)
+@PROGRAMS.add("lighttpd", "curl", "ab")
 def lighttpd(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -105,7 +105,7 @@ ErrorLog {r.path('errors')}
 """)
 
 
-@PROGRAMS.add("apache2", "ab", "curl", root=True, least=100_000)
+@PROGRAMS.add("apache2", "ab", "curl", root=True)
 def apache(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -139,7 +139,7 @@ def nginx_http2(r):
                  keep="^requests|^status")
 
 
-@PROGRAMS.add("squid", "python3", "curl", root=True, least=100_000)
+@PROGRAMS.add("squid", "python3", "curl", root=True)
 def squid(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -164,7 +164,7 @@ coredump_dir {r.directory}
             r.file("copy")
 
 
-@PROGRAMS.add("varnishd", "python3", "curl", "ab", root=True, least=100_000)
+@PROGRAMS.add("varnishd", "python3", "curl", "ab", root=True)
 def varnish(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -175,7 +175,7 @@ def varnish(r):
             web_checks(r, r.port, names=("small", "big"))
 
 
-@PROGRAMS.add("tinyproxy", "python3", "curl", least=100_000)
+@PROGRAMS.add("tinyproxy", "python3", "curl")
 def tinyproxy(r):
     r.data("big", 2 * MB)
     web = r.port + 1
@@ -188,7 +188,7 @@ def tinyproxy(r):
                 r.file("copy")
 
 
-@PROGRAMS.add("h2o", "curl", "ab", root=True, least=100_000)
+@PROGRAMS.add("h2o", "curl", "ab", root=True)
 def h2o(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
@@ -208,7 +208,7 @@ hosts:
         web_checks(r, r.port)
 
 
-@PROGRAMS.add("stunnel4", "openssl", "python3", "curl", least=100_000)
+@PROGRAMS.add("stunnel4", "openssl", "python3", "curl")
 def stunnel(r):
     cert, key = certificate(r)
     r.data("big", 2 * MB)
@@ -226,7 +226,7 @@ def stunnel(r):
                     r.file("copy")
 
 
-@PROGRAMS.add("php", "curl", "ab", least=100_000)
+@PROGRAMS.add("php", "curl", "ab")
 def php(r):
     r.data("small", 500)
     r.data("big", 2 * MB)
