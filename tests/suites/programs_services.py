@@ -316,7 +316,7 @@ for i in range(300):
 print('good')""")
 
 
-@PROGRAMS.add("ganesha.nfsd", "nfs-cp", "nfs-ls", root=True)
+@PROGRAMS.add("ganesha.nfsd", "rpcbind", "nfs-cp", "nfs-ls", root=True)
 def nfs_ganesha(r):
     """NFS of user space: its RPC is libntirpc's, and the client's that of libnfs."""
     os.mkdir(r.path("share"))
@@ -329,12 +329,13 @@ EXPORT {{ Export_Id = 1; Path = {r.path('share')}; Pseudo = /share; Access_Type 
   SecType = sys; Protocols = 4; Transports = TCP; FSAL {{ Name = VFS; }} }}
 """)
     url = f"nfs://127.0.0.1/share/{{}}?version=4&nfsport={r.port}"
-    with r.server("ganesha.nfsd", "-F", "-f", conf, "-L", r.path("ganesha.log"), "-p", r.path("pid"), keep="rror"):
-        r.client("nfs-cp", url.format("big"), r.path("copy"))
-        r.file("copy")
-        r.client("nfs-cp", r.path("copy"), url.format("up"))
-        r.file("share/up")
-        r.client("nfs-ls", url.format(""), keep="big|up|rror")
+    with r.server("rpcbind", "-f", port=111, way="plain", keep=None):
+        with r.server("ganesha.nfsd", "-F", "-f", conf, "-L", r.path("ganesha.log"), "-p", r.path("pid"), keep="rror"):
+            r.client("nfs-cp", url.format("big"), r.path("copy"))
+            r.file("copy")
+            r.client("nfs-cp", r.path("copy"), url.format("up"))
+            r.file("share/up")
+            r.client("nfs-ls", url.format(""), keep="big|up|rror")
 
 
 @PROGRAMS.add("unbound", "dig", root=True)
@@ -410,29 +411,3 @@ service stats {{
         r.client("curl", "-sS", "-u", "a:b", f"{url};MAILINDEX=1", "-o", "copy")
         r.file("copy")
         r.client("curl", "-sS", "-u", "a:b", f"imap://127.0.0.1:{r.port}/", "-X", "STATUS INBOX (MESSAGES)")
-
-
-@PROGRAMS.add("rabbitmq-server", "python3", root=True)
-def rabbitmq(r):
-    """Its AMQP client is a few lines: it opens a connection and a channel, and closes them."""
-    home = os.environ | {"HOME": str(r.directory), "RABBITMQ_MNESIA_BASE": r.path("mnesia"), "RABBITMQ_LOG_BASE": r.path("log"),
-                         "RABBITMQ_NODE_PORT": str(r.port), "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-                         "RABBITMQ_NODENAME": "r@localhost", "RABBITMQ_PID_FILE": r.path("pid"),
-                         "RABBITMQ_ENABLED_PLUGINS_FILE": r.path("plugins"), "RABBITMQ_DIST_PORT": str(r.port + 1)}
-    client = r.text("amqp.py", f"""
-import socket, struct
-s = socket.create_connection(('127.0.0.1', {r.port})); f = s.makefile('rb')
-def frame(channel, payload): s.sendall(struct.pack('>BHI', 1, channel, len(payload)) + payload + b'\\xce')
-def method():
-    kind, channel, size = struct.unpack('>BHI', f.read(7)); payload = f.read(size); assert f.read(1) == b'\\xce'
-    return struct.unpack('>HH', payload[:4])
-s.sendall(b'AMQP\\0\\0\\x09\\x01'); print(method())
-def short(x): return bytes([len(x)]) + x
-def long(x): return struct.pack('>I', len(x)) + x
-frame(0, struct.pack('>HH', 10, 11) + long(b'') + short(b'PLAIN') + long(b'\\0guest\\0guest') + short(b'en_US')); print(method())
-frame(0, struct.pack('>HHHIH', 10, 31, 0, 131072, 0)); frame(0, struct.pack('>HH', 10, 40) + short(b'/') + short(b'') + b'\\0'); print(method())
-for i in range(1, 200): frame(i, struct.pack('>HH', 20, 10) + short(b'')); assert method() == (20, 11)
-frame(0, struct.pack('>HHH', 10, 50, 0) + short(b'') + struct.pack('>HH', 0, 0)); print(method())
-""")
-    with r.server("rabbitmq-server", env=home, keep=None):
-        r.client("python3", client)
