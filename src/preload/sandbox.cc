@@ -11,12 +11,25 @@
 #include "preload/socket_table.h"
 
 namespace verbena::preload::sandbox {
+namespace {
 
-void begins() {
+void begin() {
   SocketTable::for_each(0, kDescriptorsMax - 1, [](int fd, Socket& socket) {
     (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kOther);
   });
   service_link::retire();
+}
+
+}  // namespace
+
+void before_seccomp(unsigned long operation, const void* filter) {
+  const bool installs = operation == SECCOMP_SET_MODE_FILTER && filter != nullptr;
+  if (installs || operation == SECCOMP_SET_MODE_STRICT) begin();
+}
+
+void before_prctl(unsigned long mode, const void* filter) {
+  const bool installs = mode == SECCOMP_MODE_FILTER && filter != nullptr;
+  if (installs || mode == SECCOMP_MODE_STRICT) begin();
 }
 
 }  // namespace verbena::preload::sandbox
@@ -27,6 +40,8 @@ VB_EXPORT int prctl(int option, ...) noexcept {
   unsigned long a[4];
   for (unsigned long& argument : a) argument = va_arg(arguments, unsigned long);
   va_end(arguments);
-  if (option == PR_SET_SECCOMP) verbena::preload::sandbox::begins();
+  if (option == PR_SET_SECCOMP) {
+    verbena::preload::sandbox::before_prctl(a[0], reinterpret_cast<const void*>(a[1]));
+  }
   return verbena::preload::next().prctl(option, a[0], a[1], a[2], a[3]);
 }

@@ -3,9 +3,12 @@
 // Keeps programs working that limit their own system calls.
 namespace verbena::preload::sandbox {
 
-// Call this before the program installs a filter for system calls (seccomp(2)).  Such a filter
-// allows the calls of the program, and may kill the process for the calls of this library.  So the
-// process's connections go back to TCP, and later ones stay there.
-void begins();
+// Call these before seccomp(2), or prctl() with PR_SET_SECCOMP.  If the call installs a filter for
+// system calls, the process's connections go back to TCP, and later ones stay there, since such a
+// filter allows the calls of the program, and may kill the process for the calls of this library.
+// Without a filter the call only asks what the kernel can do, as libseccomp does in each program
+// that is linked with it.
+void before_seccomp(unsigned long operation, const void* filter);
+void before_prctl(unsigned long mode, const void* filter);
 
 }  // namespace verbena::preload::sandbox

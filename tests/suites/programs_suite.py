@@ -17,6 +17,7 @@ import programs
 import programs_languages
 import programs_named
 import programs_services
+import programs_tools
 import programs_web
 import ways
 from programs import END_SECONDS, READY_SECONDS, until_true
@@ -94,7 +95,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="only those that CI runs")
     parser.add_argument("--ways", default="ring,only,server,client")
     options = parser.parse_intermixed_args()
-    files = (programs_named, programs_web, programs_services, programs_languages)
+    files = (programs_named, programs_web, programs_services, programs_languages, programs_tools)
     every = [one for file in files for one in file.PROGRAMS.every]
     unknown = set(options.names) - {one.name for one in every}
     if unknown:

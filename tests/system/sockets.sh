@@ -354,6 +354,25 @@ verbena run --sockets -- timeout 20 python3 "$work/sandbox.py" 20005 >"$work/cli
   fail "a program in a sandbox: exit code $?, $(cat "$work/client")"
 wait $server || fail "the server of a program in a sandbox: $(cat "$work/server")"
 
+# ---- a program that only asks what the kernel can filter, as libseccomp does when it is loaded, gets rings
+cat >"$work/asks.py" <<'PY'
+import ctypes, errno, os, socket, sys
+c = ctypes.CDLL(None, use_errno=True)
+seccomp = {"x86_64": 317, "aarch64": 277}[os.uname().machine]
+for call in (c.syscall, seccomp, 1, 1, None), (c.prctl, 22, 2, None, 0, 0):
+    assert call[0](*call[1:]) == -1 and ctypes.get_errno() == errno.EFAULT, os.strerror(ctypes.get_errno())
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+connection.sendall(b"hello")
+assert connection.recv(100) == b"hello"
+PY
+before=$(total pairs_made)
+serve timeout 60 python3 "$work/echo_server.py"
+ready 20005
+VERBENA_SOCKETS_EARLY=5000 verbena run --sockets -- timeout 20 python3 "$work/asks.py" 20005 >"$work/client" 2>&1 ||
+  fail "a program that asks for seccomp: $(cat "$work/client")"
+wait $server || fail "the server of a program that asks for seccomp: $(cat "$work/server")"
+[ "$(total pairs_made)" -gt "$before" ] || fail "a program that asks for seccomp gets no ring"
+
 # ---- without the service, connections go on, and new ones stay on TCP until a program starts another
 service=$(total pid)
 kill -KILL "$service"
