@@ -348,13 +348,11 @@ VB_EXPORT long syscall(long number, ...) noexcept {
       return close_range(static_cast<unsigned>(a[0]), static_cast<unsigned>(a[1]),
                          static_cast<int>(a[2]));
     case SYS_seccomp:
-      preload::sandbox::before_seccomp(static_cast<unsigned long>(a[0]),
-                                       reinterpret_cast<const void*>(a[2]));
+      preload::sandbox::before_seccomp(static_cast<unsigned long>(a[0]), a[2] != 0);
       break;
     case SYS_prctl:
       if (a[0] == PR_SET_SECCOMP) {
-        preload::sandbox::before_prctl(static_cast<unsigned long>(a[1]),
-                                       reinterpret_cast<const void*>(a[2]));
+        preload::sandbox::before_prctl(static_cast<unsigned long>(a[1]), a[2] != 0);
       }
       break;
     default: break;

@@ -22,13 +22,13 @@ void begin() {
 
 }  // namespace
 
-void before_seccomp(unsigned long operation, const void* filter) {
-  const bool installs = operation == SECCOMP_SET_MODE_FILTER && filter != nullptr;
+void before_seccomp(unsigned long operation, bool has_filter) {
+  const bool installs = operation == SECCOMP_SET_MODE_FILTER && has_filter;
   if (installs || operation == SECCOMP_SET_MODE_STRICT) begin();
 }
 
-void before_prctl(unsigned long mode, const void* filter) {
-  const bool installs = mode == SECCOMP_MODE_FILTER && filter != nullptr;
+void before_prctl(unsigned long mode, bool has_filter) {
+  const bool installs = mode == SECCOMP_MODE_FILTER && has_filter;
   if (installs || mode == SECCOMP_MODE_STRICT) begin();
 }
 
@@ -40,8 +40,6 @@ VB_EXPORT int prctl(int option, ...) noexcept {
   unsigned long a[4];
   for (unsigned long& argument : a) argument = va_arg(arguments, unsigned long);
   va_end(arguments);
-  if (option == PR_SET_SECCOMP) {
-    verbena::preload::sandbox::before_prctl(a[0], reinterpret_cast<const void*>(a[1]));
-  }
+  if (option == PR_SET_SECCOMP) verbena::preload::sandbox::before_prctl(a[0], a[1] != 0);
   return verbena::preload::next().prctl(option, a[0], a[1], a[2], a[3]);
 }

@@ -8,7 +8,7 @@ namespace verbena::preload::sandbox {
 // filter allows the calls of the program, and may kill the process for the calls of this library.
 // Without a filter the call only asks what the kernel can do, as libseccomp does in each program
 // that is linked with it.
-void before_seccomp(unsigned long operation, const void* filter);
-void before_prctl(unsigned long mode, const void* filter);
+void before_seccomp(unsigned long operation, bool has_filter);
+void before_prctl(unsigned long mode, bool has_filter);
 
 }  // namespace verbena::preload::sandbox
