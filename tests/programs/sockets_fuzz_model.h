@@ -16,6 +16,7 @@ struct end {
   unsigned sent, received;
   unsigned flooded; /* bytes of those that TCP and the ring do not take in the same number */
   int shut, closed, sent_after_close;
+  int has_edges;  /* an entry of a set reports it with EPOLLET */
   int was_killed; /* a process that held this end was killed */
   pid_t owner;    /* gets the signals of this end */
   int is_async;
@@ -24,8 +25,9 @@ struct end {
 static pid_t pids[kActors];
 static int model[kActors][kSlots]; /* kNone, kSet, or an end */
 static struct end ends[kPlanned];
-static uint32_t masks[kActors];       /* of kMaskWords: the signals that an actor blocks */
-static int has_special_sets[kActors]; /* see may_change_set() */
+static uint32_t masks[kActors]; /* of kMaskWords: the signals that an actor blocks */
+// See may_change_set().
+static int has_special_sets[kActors], has_one_shots[kActors], has_inner_sets[kActors];
 static int connections, is_over, is_verbena;
 static int is_delayed; /* a connection has Nagle's algorithm, which waits for acknowledgements */
 static unsigned warm, warmed; /* connections that should and did move bytes past the kernel */

@@ -24,19 +24,22 @@ def pair():
         time.sleep(0.001)
     return here, there
 
-def until_it_sleeps(thread):
-    recv_calls = {"x86_64": ("45", "47"), "aarch64": ("207", "212")}[os.uname().machine]
+recv_calls = {"x86_64": ("45", "47"), "aarch64": ("207", "212")}[os.uname().machine]
+# A send by the ring waits in poll().
+send_calls = {"x86_64": ("44", "46", "7", "271"), "aarch64": ("206", "211", "73")}[os.uname().machine]
+
+def until_it_sleeps(thread, calls=recv_calls):
     while True:
         with open(f"/proc/self/task/{thread.native_id}/syscall") as file:
-            if file.read().split()[0] in recv_calls:
+            if file.read().split()[0] in calls:
                 return
 
-def sleeper(call):
+def sleeper(call, calls=recv_calls):
     """Starts a thread that makes the call, and returns when it sleeps in the kernel."""
     result = []
     thread = threading.Thread(target=lambda: result.append(call()))
     thread.start()
-    until_it_sleeps(thread)
+    until_it_sleeps(thread, calls)
     def end():
         thread.join()
         return result[0]
@@ -125,15 +128,18 @@ def dprintf_keeps_the_order():
     here.sendall(b"third")
     print(there.recv(18, socket.MSG_WAITALL))
 
+def until_reset(end):
+    poll = select.poll()
+    poll.register(end, 0)
+    assert poll.poll(5000)
+
 def close_range_ends_the_use_of_the_descriptors():
     here, there = pair()
     there.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or TCP holds the bytes back
     there.sendall(b"unread")
     number = here.detach()
     assert libc.close_range(number, number, 0) == 0
-    poll = select.poll()
-    poll.register(there, 0)
-    assert poll.poll(5000)  # the reset has come
+    until_reset(there)
     print(error_of(lambda: there.recv(100)))
 
 def a_child_that_closes_all_descriptors_does_not_hold_them():
@@ -145,16 +151,84 @@ def a_child_that_closes_all_descriptors_does_not_hold_them():
     there.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     there.sendall(b"unread")
     here.close()
+    until_reset(there)
+    print(error_of(lambda: there.recv(100)))
+
+def a_signal_ends_wait_all():
+    here, there = pair()
+    def interrupt():
+        until_it_sleeps(threading.main_thread())
+        here.sendall(b"some")
+        until_read(there)
+        until_it_sleeps(threading.main_thread())
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    print(there.recv(100, socket.MSG_WAITALL))
+    thread.join()
+
+def an_error_behind_bytes_stays_in_the_kernel():
+    here, there = pair()
+    here.sendall(b"before")
+    there.shutdown(socket.SHUT_RDWR)
+    assert select.select([here], [], [], 5)[0]  # the end has come
+    here.send(b"too late")
+    until_reset(there)
     poll = select.poll()
     poll.register(there, 0)
-    assert poll.poll(5000)
-    print(error_of(lambda: there.recv(100)))
+    print(there.recv(100, socket.MSG_WAITALL), poll.poll(0)[0][1], end=" ")
+    print(*(errno.errorcode.get(there.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) for _ in range(2)))
+
+def a_reset_that_ends_a_send_is_reported_once():
+    here, there = pair()
+    end = sleeper(lambda: here.send(bytes(16 << 20)), send_calls)
+    there.close()
+    print(0 < end() < 16 << 20, error_of(lambda: here.recv(100)), error_of(lambda: here.recv(100)))
+
+def sigio_tells_of_bytes_behind_those_in_the_ring():
+    here, there = pair()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
+    here.sendall(b"unread")
+    fcntl.fcntl(there, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(there, fcntl.F_SETFL, fcntl.fcntl(there, fcntl.F_GETFL) | os.O_ASYNC)
+    here.sendall(b" and more")
+    print(signal.sigtimedwait({signal.SIGIO}, 5) is not None, there.recv(15, socket.MSG_WAITALL))
+
+def a_second_connection_at_the_same_place_can_be_shut_down():
+    for _ in range(2):
+        here, there = pair()
+        there.shutdown(socket.SHUT_RDWR)
+        print(here.recv(100), here.send(b"x"), end=" ")
+        until_reset(here)
+        print(error_of(lambda: here.send(b"x")))
+        there.close()
+        here.close()
+
+def a_call_outlives_the_descriptor():
+    here, there = pair()
+    end = sleeper(lambda: there.recv(828))
+    there.close()
+    here.sendall(b"x" * 4685)
+    print(len(end()), end=" ")
+    until_reset(here)
+    print(error_of(lambda: here.send(b"x")))
+
+def no_bytes_are_read_before_urgent_data():
+    here, there = pair()
+    here.send(b"before!", socket.MSG_OOB)
+    print(there.recv(100), end=" ")
+    print(libc.recv(there.fileno(), ctypes.create_string_buffer(1), 0, 0))
 
 signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 for case in (wait_all_fills_the_parts_and_no_more, urgent_data_stands_between_other_bytes,
              fclose_ends_the_use_of_the_descriptor, messages_have_no_names_and_no_control_data,
              recvmmsg_tells_the_length_of_each_message, nothing_is_sent_after_shutdown, dprintf_keeps_the_order,
-             close_range_ends_the_use_of_the_descriptors, a_child_that_closes_all_descriptors_does_not_hold_them):
+             close_range_ends_the_use_of_the_descriptors, a_child_that_closes_all_descriptors_does_not_hold_them,
+             a_signal_ends_wait_all, an_error_behind_bytes_stays_in_the_kernel,
+             a_reset_that_ends_a_send_is_reported_once, sigio_tells_of_bytes_behind_those_in_the_ring,
+             a_second_connection_at_the_same_place_can_be_shut_down, a_call_outlives_the_descriptor,
+             no_bytes_are_read_before_urgent_data):
     print(case.__name__, end=": ")
     case()
 PY

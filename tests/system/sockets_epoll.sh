@@ -124,6 +124,13 @@ elif how == "output":
         here.sendall(b"level")
         assert (events := poll.poll(5, 1)) == [(there.fileno(), both)], events
         assert there.recv(100) == b"level"
+    # An edge that has another reason reports what is unread.
+    poll.modify(there, both | select.EPOLLET)
+    assert poll.poll(5) == [(there.fileno(), select.EPOLLOUT)]
+    here.sendall(b"unread")
+    assert (events := poll.poll(5)) == [(there.fileno(), both)], events
+    there.shutdown(socket.SHUT_WR)
+    assert (events := poll.poll(5)) == [(there.fileno(), both)], events
 elif how == "order":
     # What was sent first is reported first, as by TCP.  Without a ring, a connection has the kernel's events.
     pairs = [pair() for _ in range(8)]

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: PLAIN
 # Random sequences of socket calls by several processes print the same by TCP and under `verbena run --sockets`: results,
-# errno, bytes, and what poll, select and epoll report.  VB_SEQUENCES sets their number (default 300), and VB_SEED the
+# errno, bytes, signals, and what poll, select and epoll report.  VB_SEQUENCES sets their number (default 300), and VB_SEED the
 # first one (default 1).  On a difference the test drops all steps that it does not need, and prints the rest.  The test
 # has no timeout of its own, because scripts/soak runs many sequences.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
