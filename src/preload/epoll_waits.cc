@@ -128,16 +128,19 @@ class Wait {
   bool any_ready() {
     const Hold hold(set_);
     has_switched_ = false;
+    has_unread_ = false;
     for (std::uint32_t i = 0; i < set_.count; ++i) {
       const Entry& entry = set_.entries[i];
-      if (!entry.wants_input()) continue;
+      if ((entry.events & kInput) == 0) continue;
       if (!SocketTable::has(entry.fd)) {
-        if (set_at(entry.fd) == nullptr) continue;
+        if (!entry.wants_input() || set_at(entry.fd) == nullptr) continue;
         has_switched_ = true;
         if (is_ready(entry)) return true;
       } else {
         const auto socket = SocketTable::find(entry.fd);
         if (!socket || !socket->is_switched()) continue;
+        has_unread_ |= socket->receiver().look().bytes > 0;
+        if (!entry.wants_input()) continue;
         has_switched_ = true;
         std::uint64_t seen = 0;
         if (is_ready_beyond(*socket, entry, seen)) return true;
@@ -212,8 +215,9 @@ class Wait {
         entry->is_armed = false;
       }
     }
-    // At an edge of output, TCP also reports input that the program has left unread.
-    if (has_switched_ && (event.events & EPOLLOUT) != 0 && (event.events & kInput) == 0) {
+    // Beside output, TCP also reports input that the program has left unread, at an edge or when
+    // the entry is armed.
+    if (has_unread_ && (event.events & kInput) == 0) {
       if (Entry* entry = entry_of(set_, event.data)) event.events |= unread_input(*entry);
     }
     events_[end] = event;
@@ -255,6 +259,7 @@ class Wait {
   epoll_event* events_;
   int room_;
   bool has_switched_ = false;
+  bool has_unread_ = false;  // a ring has bytes, also if they were reported before
   bool entered_ = false;
   bool kicked_ = false;  // the kernel has reported kick()
 };

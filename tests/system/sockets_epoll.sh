@@ -129,6 +129,13 @@ elif how == "output":
     assert poll.poll(5) == [(there.fileno(), select.EPOLLOUT)]
     here.sendall(b"unread")
     assert (events := poll.poll(5)) == [(there.fileno(), both)], events
+    poll.modify(there, select.EPOLLIN | select.EPOLLONESHOT)
+    assert (events := poll.poll(5)) == [(there.fileno(), select.EPOLLIN)], events
+    waiter = Waiter(poll)
+    poll.modify(there, both)
+    assert (events := waiter.got()) == [(there.fileno(), both)], events
+    poll.modify(there, both | select.EPOLLET)
+    assert (events := poll.poll(5)) == [(there.fileno(), both)], events
     there.shutdown(socket.SHUT_WR)
     assert (events := poll.poll(5)) == [(there.fileno(), both)], events
 elif how == "order":
