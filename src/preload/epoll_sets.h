@@ -21,7 +21,7 @@ struct Entry {
   int fd = -1;
   std::uint32_t events = 0;
   epoll_data_t data{};
-  std::uint64_t seen = kNothingSeen;  // EPOLLET: what was reported last
+  std::uint64_t seen = kNothingSeen;  // EPOLLET: what was reported last, see is_ready_beyond()
   std::uint64_t reported_at = 0;      // when its ring was reported last, in processor::ticks()
   bool is_armed = true;               // EPOLLONESHOT: nothing was reported since it was set
 
@@ -38,6 +38,7 @@ struct Set {
   std::uint32_t count;
   std::uint32_t one_shots;        // entries with EPOLLONESHOT
   std::uint32_t first_looked_at;  // the entry with which the next look at the rings begins
+  std::uint64_t edges;            // for EPOLLET in a set around it, see edges_of() in epolls.cc
   bool kernels_turn;  // to be reported, where a wait has room for one event; else it is the rings'
   std::array<Entry, kEntriesMax> entries;
   std::array<std::uint32_t, kDescriptorsMax> place;  // of a descriptor's entry, + 1
@@ -67,9 +68,12 @@ std::uint64_t kick_data();
 
 // ---- entries; hold the set
 
-// Returns true if the ring has bytes to report for the entry.  Then it also sets the entry's
-// `seen`.
+// Returns true if the ring has bytes to report for the entry.  With EPOLLET it compares the
+// position in the ring with the one that the entry reported last, and also sets `seen` for the next
+// report.
 bool is_ready_beyond(Socket& socket, const Entry& entry, std::uint64_t& seen);
+// Does the same for an entry that is a set.
+bool is_ready_beyond(Set& inner, const Entry& entry, std::uint64_t& seen);
 bool is_ready(const Entry& entry);
 // Finds the entry that an event of the kernel is for.  Returns nullptr if it was removed.
 Entry* entry_of(Set& set, const epoll_data_t& data);

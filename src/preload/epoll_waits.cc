@@ -78,8 +78,9 @@ class ReadyRings {
     if (const auto socket = SocketTable::find(entry.fd)) {
       if (!is_ready_beyond(*socket, entry, seen)) return;
       since = socket->receiver().ready_at();
-    } else if (!is_ready(entry)) {
-      return;
+    } else {
+      Set* inner = set_at(entry.fd);
+      if (inner == nullptr || !is_ready_beyond(*inner, entry, seen)) return;
     }
     all_[count_++] = {std::max(since, entry.reported_at), &entry, seen};
   }

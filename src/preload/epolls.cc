@@ -34,29 +34,6 @@ constinit std::array<std::atomic<Set*>, kSetsMax> sets{};
 constinit ZeroedArray<std::atomic<Set*>, kDescriptorsMax> set_of{};
 constinit ZeroedArray<std::atomic<std::uint8_t>, kDescriptorsMax> flags{};
 
-void add_set(int fd) {
-  if (!has_number(fd)) return;
-  for (auto& place : sets) {
-    Set* set = place.load();
-    if (set == nullptr) {
-      void* memory = ::mmap(nullptr, sizeof(Set), PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (memory == MAP_FAILED) return;
-      Set* made = static_cast<Set*>(memory);
-      if (!place.compare_exchange_strong(set, made)) {
-        ::munmap(memory, sizeof(Set));
-      } else {
-        set = made;
-      }
-    }
-    std::uint32_t none = 0;
-    if (set->descriptors.compare_exchange_strong(none, 1)) {
-      set_of[at(fd)].store(set);
-      return;
-    }
-  }
-}
-
 // ---- waking
 
 // When a set gets an entry whose ring has bytes, a descriptor that can always be read is put into
@@ -89,7 +66,13 @@ bool enter(const Entry& entry, bool always) {
     return true;
   }
   Set* inner = set_at(entry.fd);
-  return inner == nullptr || enter(*inner, always);
+  if (inner == nullptr) return true;
+  if (always || (entry.events & EPOLLET) == 0) return enter(*inner, always);
+  // Nothing enters the rings of the inner set any more, so an edge cannot be missed.
+  enter(*inner, true);
+  if (!is_ready(entry)) return true;
+  leave(*inner);
+  return false;
 }
 
 void leave(int fd) {
@@ -97,14 +80,49 @@ void leave(int fd) {
   if (Set* inner = set_at(fd)) leave(*inner);
 }
 
+std::uint64_t edges_of(const Entry& entry);
+
+// Returns a number that changes with each edge of the set, which EPOLLET reports in a set around
+// it: when bytes come into a ring, and when an entry becomes ready by epoll_ctl().  Set::edges
+// counts the latter, and levels out what an entry adds to the sum when it comes, changes or goes.
+std::uint64_t edges_of(const Set& set) {
+  std::uint64_t sum = set.edges;
+  for (std::uint32_t i = 0; i < set.count; ++i) sum += edges_of(set.entries[i]);
+  return sum;
+}
+
+bool any_is_ready(const Set& set) {
+  for (std::uint32_t i = 0; i < set.count; ++i) {
+    if (is_ready(set.entries[i])) return true;
+  }
+  return false;
+}
+
+// Returns a number that grows with each byte that comes into a ring of the entry.
+std::uint64_t edges_of(const Entry& entry) {
+  if ((entry.events & kInput) == 0) return 0;
+  if (const auto socket = SocketTable::find(entry.fd)) {
+    return socket->is_switched() ? socket->receiver().look().seen : 0;
+  }
+  Set* inner = set_at(entry.fd);
+  if (inner == nullptr) return 0;
+  const Hold hold(*inner);
+  return edges_of(*inner);
+}
+
 void remove(Set& set, int fd) {
   const std::uint32_t place = set.place[at(fd)];
   if (place == 0) return;
+  set.edges += edges_of(set.entries[place - 1]);
   for (std::uint32_t i = 0; i < set.sleepers; ++i) leave(fd);
   if (set.entries[place - 1].is_one_shot()) --set.one_shots;
   set.entries[place - 1] = set.entries[--set.count];
   set.place[at(set.entries[place - 1].fd)] = place;
   set.place[at(fd)] = 0;
+}
+
+void clear(Set& set) {
+  while (set.count > 0) remove(set, set.entries[set.count - 1].fd);
 }
 
 // Adds or changes an entry of the set whose descriptor is `set_fd`.
@@ -113,15 +131,50 @@ void change(int set_fd, Set& set, int fd, const epoll_event& event) {
   const bool is_new = place == 0;
   if (is_new) {
     place = ++set.count;
+    set.entries[place - 1] = {};
     flags[at(fd)].fetch_or(kInSet);
   } else if (set.entries[place - 1].is_one_shot()) {
     --set.one_shots;
   }
   Entry& entry = set.entries[place - 1];
+  const bool was_ready = !is_new && is_ready(entry);
+  set.edges += edges_of(entry);
   entry = {.fd = fd, .events = event.events, .data = event.data};
+  // As in the kernel, an entry that becomes ready by this call is an edge.
+  set.edges += (!was_ready && is_ready(entry) ? 1 : 0) - edges_of(entry);
   if (entry.is_one_shot()) ++set.one_shots;
   for (std::uint32_t i = 0; is_new && i < set.sleepers; ++i) enter(entry, true);
   if (set.sleepers > 0 && is_ready(entry)) kick(set_fd);
+}
+
+// ---- sets
+
+void add_set(int fd) {
+  if (!has_number(fd)) return;
+  for (auto& place : sets) {
+    Set* set = place.load();
+    if (set == nullptr) {
+      void* memory = ::mmap(nullptr, sizeof(Set), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (memory == MAP_FAILED) return;
+      Set* made = static_cast<Set*>(memory);
+      if (!place.compare_exchange_strong(set, made)) {
+        ::munmap(memory, sizeof(Set));
+      } else {
+        set = made;
+      }
+    }
+    std::uint32_t none = 0;
+    if (!set->descriptors.compare_exchange_strong(none, 1)) continue;
+    const Hold hold(*set);
+    if (set->sleepers > 0) {
+      set->descriptors.store(0);
+      continue;
+    }
+    clear(*set);
+    set_of[at(fd)].store(set);
+    return;
+  }
 }
 
 // Bytes of the connection come by TCP from now on.  Those that are in the ring already cannot be
@@ -143,12 +196,6 @@ void is_watched(int fd) {
   set_of[at(fd)].store(nullptr);
   const Hold hold(*set);
   for (std::uint32_t i = 0; i < set->count; ++i) wait_for_ever(set->entries[i].fd);
-}
-
-// For EPOLLET on a set within a set, each change in any ring would have to be reported.  This
-// library does not do that.
-bool is_too_special(const epoll_event& event, int target) {
-  return (event.events & (EPOLLET | EPOLLONESHOT)) != 0 && set_at(target) != nullptr;
 }
 
 }  // namespace
@@ -175,7 +222,14 @@ bool is_ready(const Entry& entry) {
   std::uint64_t seen = 0;
   if (const auto socket = SocketTable::find(entry.fd)) return is_ready_beyond(*socket, entry, seen);
   Set* inner = set_at(entry.fd);
-  return inner != nullptr && has_ready(*inner);
+  return inner != nullptr && is_ready_beyond(*inner, entry, seen);
+}
+
+bool is_ready_beyond(Set& inner, const Entry& entry, std::uint64_t& seen) {
+  const Hold hold(inner);
+  if (!any_is_ready(inner)) return false;
+  seen = edges_of(inner);
+  return (entry.events & EPOLLET) == 0 || seen != entry.seen;
 }
 
 Entry* entry_of(Set& set, const epoll_data_t& data) {
@@ -191,10 +245,7 @@ Entry* entry_of(Set& set, const epoll_data_t& data) {
 
 bool has_ready(Set& set) {
   const Hold hold(set);
-  for (std::uint32_t i = 0; i < set.count; ++i) {
-    if (is_ready(set.entries[i])) return true;
-  }
-  return false;
+  return any_is_ready(set);
 }
 
 bool enter(Set& set, bool always) {
@@ -212,6 +263,7 @@ void leave(Set& set) {
   const Hold hold(set);
   --set.sleepers;
   for (std::uint32_t i = 0; i < set.count; ++i) leave(set.entries[i].fd);
+  if (set.sleepers == 0 && set.descriptors.load() == 0) clear(set);
 }
 
 Set* set_at(int fd) { return has_number(fd) ? set_of[at(fd)].load() : nullptr; }
@@ -245,10 +297,8 @@ void is_closed(int fd) {
   if (set_of[at(fd)].load() == nullptr) return;
   if (Set* set = set_of[at(fd)].exchange(nullptr)) {
     const Hold hold(*set);
-    if (set->descriptors.load() == 1) {
-      while (set->count > 0) remove(*set, set->entries[set->count - 1].fd);
-    }
-    set->descriptors.fetch_sub(1);
+    // A thread that sleeps for the set is still woken by its connections.
+    if (set->descriptors.fetch_sub(1) == 1 && set->sleepers == 0) clear(*set);
   }
 }
 
@@ -287,8 +337,7 @@ VB_EXPORT int epoll_create(int size) noexcept {
 VB_EXPORT int epoll_ctl(int fd, int operation, int target, epoll_event* event) noexcept {
   if (!epolls::has_number(target)) return next().epoll_ctl(fd, operation, target, event);
   epolls::Set* set = epolls::set_at(fd);
-  if (set == nullptr ||
-      (event != nullptr && operation != EPOLL_CTL_DEL && epolls::is_too_special(*event, target))) {
+  if (set == nullptr) {
     if (operation == EPOLL_CTL_ADD) epolls::is_watched(target);
     if (operation != EPOLL_CTL_DEL) epolls::wait_for_ever(target);
     return next().epoll_ctl(fd, operation, target, event);

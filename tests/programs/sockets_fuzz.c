@@ -58,7 +58,6 @@ static void begin(int actors) {
   memset(pids, 0, sizeof(pids));
   memset(masks, 0, sizeof(masks));
   memset(counters, 0, sizeof(*counters));
-  memset(has_special_sets, 0, sizeof(has_special_sets));
   memset(has_one_shots, 0, sizeof(has_one_shots));
   memset(has_inner_sets, 0, sizeof(has_inner_sets));
   connections = is_over = is_delayed = 0;

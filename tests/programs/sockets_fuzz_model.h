@@ -27,7 +27,7 @@ static int model[kActors][kSlots]; /* kNone, kSet, or an end */
 static struct end ends[kPlanned];
 static uint32_t masks[kActors]; /* of kMaskWords: the signals that an actor blocks */
 // See may_change_set().
-static int has_special_sets[kActors], has_one_shots[kActors], has_inner_sets[kActors];
+static int has_one_shots[kActors], has_inner_sets[kActors];
 static int connections, is_over, is_verbena;
 static int is_delayed; /* a connection has Nagle's algorithm, which waits for acknowledgements */
 static unsigned warm, warmed; /* connections that should and did move bytes past the kernel */

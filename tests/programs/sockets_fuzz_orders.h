@@ -29,8 +29,6 @@ static int loses_reset(int actor) {
   return 0;
 }
 
-// With EPOLLET or EPOLLONESHOT for a set within a set, all bytes must come by TCP from then on, so
-// bytes that lie in a ring already end their connection (docs/limits.md).
 // After the library has reported a ring with EPOLLONESHOT, the kernel still has the entry armed. So
 // poll() and an outer set may find the set ready, once, when TCP would not (docs/limits.md).
 static int may_change_set(int actor, char** w) {
@@ -42,10 +40,6 @@ static int may_change_set(int actor, char** w) {
   if ((has_inner && has_one_shots[actor]) || (is_one_shot && has_inner_sets[actor])) return 0;
   has_one_shots[actor] |= is_one_shot;
   has_inner_sets[actor] |= has_inner;
-  const int is_special = has_inner && (events & (EPOLLET | EPOLLONESHOT)) != 0;
-  if (!is_special && !has_special_sets[actor]) return 1;
-  if (has_unread(actor, 0)) return 0;
-  has_special_sets[actor] = 1;
   return 1;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/types.h>
@@ -72,6 +73,12 @@ static int* place(const char* word) {
   listener = kListener;
   if (at == kListenerSlot) return &listener;
   return at >= 0 && at < kSlots ? &slot[at] : &none;
+}
+
+static int tcp_info(int fd, struct tcp_info* info) {
+  socklen_t length = sizeof(*info);
+  memset(info, 0, sizeof(*info));
+  return getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &length);
 }
 
 static int is_set(int fd) {

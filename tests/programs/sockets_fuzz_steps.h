@@ -112,6 +112,15 @@ static void write_receive(struct plan* p, char* order, int at, const char* flags
   snprintf(order, 100, "recv %d %s %u %s", at, how, size_of(p), flags);
 }
 
+// Plans a receive that waits.  Returns 0 if there is none that is fit for it: splice() and stdio do
+// not wait here, and the kernel ends a recv() of no bytes whenever anything wakes it.
+static int write_blocking_receive(struct plan* p, char* order, int at) {
+  unsigned size = 0;
+  write_receive(p, order, at, "-");
+  sscanf(order, "recv %*d %*s %u", &size);
+  return size > 0 && strstr(order, "stdio") == NULL && strstr(order, "splice") == NULL;
+}
+
 static const char* wait_events(struct plan* p) {
   return ONE_OF(p, "in", "in", "in,out", "in,rdhup", "in,out,rdhup,pri", "out", "rdhup", "rdnorm",
                 "in,pri", "in,rdnorm,wrnorm,rdband,wrband");
@@ -238,9 +247,8 @@ static void plan_wake(struct plan* p, int a, int at) {
   if (!find(p, p->holds[a][at] ^ 1, &b, &t) || a == b) return;
   const unsigned size = 6 + size_of(p) / 2;
   if (draw(p, 2)) {
-    write_receive(p, wait, at, "-");
+    if (!write_blocking_receive(p, wait, at)) return;
     if (draw(p, 4) == 0) snprintf(wait, sizeof(wait), "recv %d recv %u waitall", at, size);
-    if (strstr(wait, "stdio") != NULL || strstr(wait, "splice") != NULL) return;
   } else {
     write_wait(p, wait, a, at, -1);
   }
@@ -308,8 +316,7 @@ static void plan_thread(struct plan* p, int a, int at) {
   int b = 0, t = 0;
   if (!find(p, p->holds[a][at] ^ 1, &b, &t)) return;
   if (draw(p, 2)) {
-    write_receive(p, wait, at, "-");
-    if (strstr(wait, "stdio") != NULL || strstr(wait, "splice") != NULL) return;
+    if (!write_blocking_receive(p, wait, at)) return;
   } else {
     write_wait(p, wait, a, at, -1);
   }
@@ -332,11 +339,9 @@ static void plan_thread(struct plan* p, int a, int at) {
   }
   // poll() and select() look for a closed descriptor whenever anything wakes them, at any moment.
   const int is_poll = wait[0] == 'p' || wait[0] == 's';
-  // The library makes several calls for recvmmsg() and for a recv() of no bytes, the later ones for
-  // a closed descriptor (docs/limits.md).
-  unsigned size = 1;
-  sscanf(wait, "recv %*d %*s %u", &size);
-  const int is_in_steps = strstr(wait, "recvmmsg") != NULL || size == 0;
+  // The library makes several calls for recvmmsg(), the later ones for a closed descriptor
+  // (docs/limits.md).
+  const int is_in_steps = strstr(wait, "recvmmsg") != NULL;
   if ((is_poll || is_in_steps) && (change[0] == 'c' || change[0] == 'd')) return;
   if (change[0] == 'c') p->holds[a][number(strchr(change, ' '))] = kNone;
   if (change[0] == 'd') p->holds[a][at] = p->holds[a][to];

@@ -147,23 +147,25 @@ static void do_flood(char** w, char* result) {
   report(result, send(*place(w[1]), buffer, kFlood, 0));
 }
 
-// fill SLOT END OFFSET: sends until there is no room for a long while
+// fill SLOT END OFFSET: sends until there is no room, and no byte on its way that could make some
 static void do_fill(char** w, char* result) {
+  enum { kTries = 200, kTryMs = 5 };
   const int fd = *place(w[1]);
   unsigned char* buffer = flood_bytes();
   size_t sent = 0;
   fill(buffer, (unsigned)number(w[2]), (unsigned)number(w[3]), kFlood);
-  for (int has_waited = 0; sent < kFlood;) {
+  for (int tries = 0; sent < kFlood && tries < kTries;) {
+    struct tcp_info info;
+    const int is_still = tcp_info(fd, &info) == 0 && info.tcpi_unacked == 0;
     const ssize_t n = send(fd, buffer + sent, kFlood - sent, MSG_DONTWAIT);
     if (n > 0) {
       sent += (size_t)n;
-      has_waited = 0;
-    } else if (errno == EAGAIN && !has_waited) {
-      // The peer's buffer may take more from this one's for a moment.
-      struct pollfd one = {fd, POLLOUT, 0};
-      has_waited = poll(&one, 1, 30) == 0;
-    } else {
+    } else if (errno != EAGAIN || is_still) {
       break;
+    } else {
+      struct pollfd one = {fd, POLLOUT, 0};
+      poll(&one, 1, kTryMs);
+      ++tries;
     }
   }
   report(result, (ssize_t)sent);

@@ -1,7 +1,6 @@
 // Implements the operations of sockets_fuzz.c that wait for a connection or ask something of it.
 #pragma once
 
-#include <linux/tcp.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/select.h>
@@ -164,12 +163,6 @@ static void do_nonblock(char** w, char* result) {
     done = ioctl(fd, FIONBIO, &on);
   }
   report(result, done);
-}
-
-static int tcp_info(int fd, struct tcp_info* info) {
-  socklen_t length = sizeof(*info);
-  memset(info, 0, sizeof(*info));
-  return getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &length);
 }
 
 // state SLOT: acknowledgements take time, so states that differ only by them count as equal

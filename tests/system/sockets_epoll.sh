@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
 # epoll reports bytes in shared memory in each of its modes: one-shot, exclusive, beside output, with a set within a set
-# or in poll(), and when an entry is added or armed again while threads sleep for the set.
+# or in poll(), when an entry is added or armed again while threads sleep for the set, and when the set is closed.
 # It reports them in the order in which they were sent, and leaves nobody out.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
@@ -187,6 +187,52 @@ elif how == "exclusive":
         here.sendall(b"x")
         assert polls[i % 2].poll(5) == [(there.fileno(), select.EPOLLIN)], i
         assert there.recv(100) == b"x"
+elif how == "edges":
+    # A set around another one reports each arrival once with EPOLLET, and one with EPOLLONESHOT.
+    here, there = pair()
+    here.sendall(b"x")
+    assert select.select([there], [], [], 5)[0]  # TCP delivers bytes a moment later
+    inner, outer = select.epoll(), select.epoll()
+    inner.register(there, select.EPOLLIN)
+    outer.register(inner, select.EPOLLIN | select.EPOLLET)
+    once = [(inner.fileno(), select.EPOLLIN)]
+    assert outer.poll(5) == once
+    for i in range(200):
+        assert outer.poll(0) == [], i
+        here.sendall(b"x")
+        assert outer.poll(5) == once, i
+    waiter = Waiter(outer)
+    here.sendall(b"x")
+    assert waiter.got() == once, waiter.events
+    assert there.recv(202, socket.MSG_WAITALL) == b"x" * 202
+    assert outer.poll(0) == []
+    here.sendall(b"x")
+    assert outer.poll(5) == once
+    waiter = Waiter(outer)
+    inner.unregister(there)
+    inner.register(there, select.EPOLLIN)
+    assert waiter.got() == once, waiter.events
+    outer.modify(inner, select.EPOLLIN | select.EPOLLONESHOT)
+    for i in range(10):
+        assert outer.poll(5) == once, i
+        here.sendall(b"x")
+        assert select.select([there], [], [], 5)[0]
+        assert outer.poll(0) == [], i
+        outer.modify(inner, select.EPOLLIN | select.EPOLLONESHOT)
+    assert there.recv(11, socket.MSG_WAITALL) == b"x" * 11
+elif how == "closed":
+    # A thread that sleeps for a set is woken also after the set was closed.  The next set begins anew.
+    here, there = pair()
+    for i in range(50):
+        poll = select.epoll()
+        poll.register(there, select.EPOLLIN)
+        waiter = Waiter(poll)
+        poll.close()
+        here.sendall(b"12345")
+        assert waiter.got() == [(there.fileno(), select.EPOLLIN)], waiter.events
+        assert there.recv(100) == b"12345"
+        here.sendall(b"67890")
+        assert there.recv(100) == b"67890"
 elif how in ("nested", "polled", "selected"):
     here, there = pair()
     inner = select.epoll()
@@ -222,10 +268,10 @@ total() { verbena sockets stat --json | python3 -c '
 import json, sys
 service = json.load(sys.stdin)["service"] or {"total": {}}
 print(service["total"].get(sys.argv[1], service.get(sys.argv[1], 0)))' "$1"; }
-for how in output order fair; do
+for how in output order fair edges closed; do
   timeout 40 python3 "$work/modes.py" $how >"$work/client" 2>&1 || fail "by TCP, $how: $(cat "$work/client")"
 done
-for how in oneshot arm output order fair exclusive nested polled selected; do
+for how in oneshot arm output order fair exclusive edges closed nested polled selected; do
   before=$(total by_ring)
   verbena run --sockets -- timeout 40 python3 "$work/modes.py" $how >"$work/client" 2>&1 || fail "$how: $(cat "$work/client")"
   [[ $how = arm || $how = fair ]] || [ "$(total by_ring)" -gt $((before + 150)) ] || fail "$how: the bytes did not go by the ring: $(verbena sockets stat)"
