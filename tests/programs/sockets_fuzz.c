@@ -58,8 +58,6 @@ static void begin(int actors) {
   memset(pids, 0, sizeof(pids));
   memset(masks, 0, sizeof(masks));
   memset(counters, 0, sizeof(*counters));
-  memset(has_one_shots, 0, sizeof(has_one_shots));
-  memset(has_inner_sets, 0, sizeof(has_inner_sets));
   connections = is_over = is_delayed = 0;
   for (int i = 0; i < kSlots; ++i) slot[i] = -1;
   for (int a = 0; a < kActors; ++a) {

@@ -270,8 +270,11 @@ static void fork_actor(int child, char* result) {
   if (pid == 0) {
     self = child;
     // The two processes do not know what the other one changes in a set (docs/limits.md).
+    // A set of the parent keeps its entries.
     for (int i = 0; i < kSlots; ++i) {
-      if (is_set(slot[i])) empty(&slot[i]);
+      if (!is_set(slot[i])) continue;
+      close(slot[i]);
+      slot[i] = -1;
     }
     be_actor();
   }

@@ -26,8 +26,9 @@ static pid_t pids[kActors];
 static int model[kActors][kSlots]; /* kNone, kSet, or an end */
 static struct end ends[kPlanned];
 static uint32_t masks[kActors]; /* of kMaskWords: the signals that an actor blocks */
-// See may_change_set().
-static int has_one_shots[kActors], has_inner_sets[kActors];
+// Holds what may_change_set() knows of the set in each slot.
+enum set_kind { kHasOneShots = 1, kIsInner = 2, kHasEdges = 4 };
+static int set_kinds[kActors][kSlots];
 static int connections, is_over, is_verbena;
 static int is_delayed; /* a connection has Nagle's algorithm, which waits for acknowledgements */
 static unsigned warm, warmed; /* connections that should and did move bytes past the kernel */

@@ -29,17 +29,27 @@ static int loses_reset(int actor) {
   return 0;
 }
 
+// Returns the kinds of the set in a slot, 0 if it has none.
+static int kinds_of(int actor, int at) {
+  const int has_set = at >= 0 && at < kSlots && model[actor][at] == kSet;
+  return has_set ? set_kinds[actor][at] : 0;
+}
+
 // After the library has reported a ring with EPOLLONESHOT, the kernel still has the entry armed. So
-// poll() and an outer set may find the set ready, once, when TCP would not (docs/limits.md).
+// poll() and an outer set may find the set ready, once, when TCP would not.  With EPOLLET in an
+// outer set, EPOLL_CTL_MOD makes an edge there only if the kernel did not know the entry to be
+// ready, and it does not know of rings (docs/limits.md).
 static int may_change_set(int actor, char** w) {
   if (w[2][0] == 'd') return 1;
-  const int target = number(w[3]);
+  const int set = number(w[1]) % kSlots, target = number(w[3]);
   const uint32_t events = value_of(kEventWords, w[4]);
   const int has_inner = target >= 0 && target < kSlots && model[actor][target] == kSet;
-  const int is_one_shot = !has_inner && (events & EPOLLONESHOT) != 0;
-  if ((has_inner && has_one_shots[actor]) || (is_one_shot && has_inner_sets[actor])) return 0;
-  has_one_shots[actor] |= is_one_shot;
-  has_inner_sets[actor] |= has_inner;
+  const int kinds = set_kinds[actor][set];
+  if ((kinds & kIsInner) != 0 && (events & EPOLLONESHOT) != 0) return 0;
+  if ((kinds & kHasEdges) != 0 && w[2][0] == 'm') return 0;
+  if ((kinds_of(actor, target) & kHasOneShots) != 0) return 0;
+  if (events & EPOLLONESHOT) set_kinds[actor][set] |= kHasOneShots;
+  if (has_inner) set_kinds[actor][target] |= kIsInner | (events & EPOLLET ? kHasEdges : 0);
   return 1;
 }
 
@@ -56,10 +66,7 @@ static int prepare(int actor, const char* text, char* ready) {
   if (strcmp(w[0], "epnew") == 0 || strncmp(w[0], "sig", 3) == 0) return 1;
   if (holds == kNone) return 0;
   if (strcmp(w[0], "poll") == 0 || strcmp(w[0], "select") == 0) {
-    const int other = number(w[3]);
-    const int has_set =
-        holds == kSet || (other >= 0 && other < kSlots && model[actor][other] == kSet);
-    if (has_set && has_one_shots[actor]) return 0;
+    if (((kinds_of(actor, at) | kinds_of(actor, number(w[3]))) & kHasOneShots) != 0) return 0;
   }
   if (strcmp(w[0], "epctl") == 0) return holds == kSet && may_change_set(actor, w);
   if (w[0][0] == 'e') return holds == kSet;
@@ -82,6 +89,9 @@ static int prepare(int actor, const char* text, char* ready) {
   if (strcmp(w[0], "send") == 0) {
     const unsigned unread = mine->sent - mine->received;
     if (unread >= kUnreadMax) return 0;
+    // With Nagle's algorithm, a second message may leave before the reset that answers the first
+    // one.
+    if (is_delayed && peer->closed && (w[2][1] == 't' || strcmp(w[2], "sendmmsg") == 0)) return 0;
     // A killed receiver leaves its promise, so the next bytes may go into its ring
     // (docs/limits.md).
     if (peer->was_killed && peer->closed && info_of(actor, at).state != kClose) return 0;
@@ -136,8 +146,13 @@ static void conclude_for(int actor, int holds, const char* text, const char* res
     masks[actor] = value_of(kMaskWords, w[2]);
   } else if (strcmp(w[0], "epnew") == 0) {
     model[actor][at] = kSet;
+    set_kinds[actor][at] = 0;
   } else if (strcmp(w[0], "dup") == 0 && value == 0) {
-    model[actor][number(w[2]) % kSlots] = holds;
+    const int to = number(w[2]) % kSlots;
+    model[actor][to] = holds;
+    // The two slots have the same set from now on, so neither is used in a special way.
+    if (holds == kSet)
+      set_kinds[actor][to] = set_kinds[actor][at] = kHasOneShots | kIsInner | kHasEdges;
   }
 }
 

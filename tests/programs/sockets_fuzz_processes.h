@@ -49,7 +49,6 @@ static void perform_warm(char** w) {
 
 static void forget_actor(int actor) {
   pids[actor] = 0;
-  has_one_shots[actor] = has_inner_sets[actor] = 0;
   for (int s = 0; s < kSlots; ++s) model[actor][s] = kNone;
 }
 
@@ -111,10 +110,11 @@ static void perform_process(char** w, char* result) {
     snprintf(text, sizeof(text), "fork %d", b);
     ask(a, text, result);
     pids[b] = atoi(result);
-    has_one_shots[b] = has_inner_sets[b] = 0;
     masks[b] = masks[a];
     for (int s = 0; s < kSlots; ++s) model[b][s] = model[a][s] == kSet ? kNone : model[a][s];
     if (pids[b] <= 0) die("fork");
+    // A signal counts for the child only when it knows its number.
+    ask(b, "limits -1", result);
     strcpy(result, "0");
   } else if (w[0][1] == 'x' && w[0][2] == 'e') {
     // Bytes in a ring make exec() differ from TCP (docs/limits.md).
@@ -122,7 +122,6 @@ static void perform_process(char** w, char* result) {
     result[0] = '\0';
     snprintf(text, sizeof(text), "exec %s", w[2]);
     ask(a, text, result);
-    has_one_shots[a] = has_inner_sets[a] = 0;
     // Descriptors that exec() closes are gone; the actor knows, and the model learns it.
     for (int s = 0; s < kSlots; ++s) {
       char info[kLineMax];
