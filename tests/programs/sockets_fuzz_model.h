@@ -27,7 +27,7 @@ static int model[kActors][kSlots]; /* kNone, kSet, or an end */
 static struct end ends[kPlanned];
 static uint32_t masks[kActors]; /* of kMaskWords: the signals that an actor blocks */
 // Holds what may_change_set() knows of the set in each slot.
-enum set_kind { kHasOneShots = 1, kIsInner = 2, kHasEdges = 4 };
+enum set_kind { kIsUncertain = 1, kIsInner = 2, kHasEdges = 4 };
 static int set_kinds[kActors][kSlots];
 static int connections, is_over, is_verbena;
 static int is_delayed; /* a connection has Nagle's algorithm, which waits for acknowledgements */

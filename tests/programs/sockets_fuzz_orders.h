@@ -38,17 +38,21 @@ static int kinds_of(int actor, int at) {
 // After the library has reported a ring with EPOLLONESHOT, the kernel still has the entry armed. So
 // poll() and an outer set may find the set ready, once, when TCP would not.  With EPOLLET in an
 // outer set, EPOLL_CTL_MOD makes an edge there only if the kernel did not know the entry to be
-// ready, and it does not know of rings (docs/limits.md).
+// ready, and it does not know of rings (docs/limits.md).  An arrival is an edge of output, too,
+// which poll() and an outer set find even if the bytes are read meanwhile; when TCP makes such
+// edges depends on acknowledgements.
 static int may_change_set(int actor, char** w) {
   if (w[2][0] == 'd') return 1;
   const int set = number(w[1]) % kSlots, target = number(w[3]);
   const uint32_t events = value_of(kEventWords, w[4]);
   const int has_inner = target >= 0 && target < kSlots && model[actor][target] == kSet;
   const int kinds = set_kinds[actor][set];
-  if ((kinds & kIsInner) != 0 && (events & EPOLLONESHOT) != 0) return 0;
+  const int is_uncertain = (events & EPOLLONESHOT) != 0 ||
+                           ((events & EPOLLET) != 0 && (events & (EPOLLOUT | EPOLLWRNORM)) != 0);
+  if ((kinds & kIsInner) != 0 && is_uncertain) return 0;
   if ((kinds & kHasEdges) != 0 && w[2][0] == 'm') return 0;
-  if ((kinds_of(actor, target) & kHasOneShots) != 0) return 0;
-  if (events & EPOLLONESHOT) set_kinds[actor][set] |= kHasOneShots;
+  if ((kinds_of(actor, target) & kIsUncertain) != 0) return 0;
+  if (is_uncertain) set_kinds[actor][set] |= kIsUncertain;
   if (has_inner) set_kinds[actor][target] |= kIsInner | (events & EPOLLET ? kHasEdges : 0);
   return 1;
 }
@@ -66,7 +70,7 @@ static int prepare(int actor, const char* text, char* ready) {
   if (strcmp(w[0], "epnew") == 0 || strncmp(w[0], "sig", 3) == 0) return 1;
   if (holds == kNone) return 0;
   if (strcmp(w[0], "poll") == 0 || strcmp(w[0], "select") == 0) {
-    if (((kinds_of(actor, at) | kinds_of(actor, number(w[3]))) & kHasOneShots) != 0) return 0;
+    if (((kinds_of(actor, at) | kinds_of(actor, number(w[3]))) & kIsUncertain) != 0) return 0;
   }
   if (strcmp(w[0], "epctl") == 0) return holds == kSet && may_change_set(actor, w);
   if (w[0][0] == 'e') return holds == kSet;
@@ -152,7 +156,7 @@ static void conclude_for(int actor, int holds, const char* text, const char* res
     model[actor][to] = holds;
     // The two slots have the same set from now on, so neither is used in a special way.
     if (holds == kSet)
-      set_kinds[actor][to] = set_kinds[actor][at] = kHasOneShots | kIsInner | kHasEdges;
+      set_kinds[actor][to] = set_kinds[actor][at] = kIsUncertain | kIsInner | kHasEdges;
   }
 }
 
