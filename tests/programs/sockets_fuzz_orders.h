@@ -205,8 +205,9 @@ static void until_it_sleeps(int actor) {
   }
 }
 
-// Returns 0 if the actor still sleeps.
+// Returns 0 if the actor still sleeps, and nothing is on its way that could wake it.
 static int until_it_answers(int actor) {
+  push_packets();
   long asleep_since = now_ms();
   for (const long deadline = now_ms() + kEndless; now_ms() < deadline;) {
     if (has_answered(actor)) return 1;

@@ -11,6 +11,7 @@ static int helper_of(int actor) {
 // Returns 1 if the second thread has ended its call, and 0 if it sleeps in it.  With `is_sure` it
 // has slept for so long that nothing on its way can wake it.
 static int has_helped(int actor, int is_sure) {
+  if (is_sure) push_packets();
   long asleep_since = now_ms();
   for (const long deadline = now_ms() + kEndless; now_ms() < deadline;) {
     const int thread = helper_of(actor);
