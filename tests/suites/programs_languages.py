@@ -138,7 +138,7 @@ else
   4.times.map { |k| Thread.new { s = TCPSocket.new('127.0.0.1', ARGV[1].to_i); 200.times { |i| s.puts(i * 100)
     raise 'bad' unless s.gets.to_i == i * 100 and s.read(i * 100).to_s.size == i * 100 }; s.close_write; raise 'end' unless s.read == ''; s.close } }.each(&:join)
   s = TCPSocket.new('127.0.0.1', ARGV[1].to_i); s.write_nonblock("1000000\\n"); all = ''.b
-  while all.size < 1000008 do begin all << s.read_nonblock(50000) rescue IO::WaitReadable then IO.select([s]) end end
+  while all.size < 1000008 do begin; all << s.read_nonblock(50000); rescue IO::WaitReadable; IO.select([s]); end end
   puts all.size
 end
 """
