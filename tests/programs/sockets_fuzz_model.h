@@ -17,6 +17,7 @@ struct end {
   unsigned sent, received;
   unsigned flooded; /* bytes of those that TCP and the ring do not take in the same number */
   int shut, closed, sent_after_close;
+  int has_urgent; /* a byte out of band was sent, and not all before it was read yet */
   int has_edges;  /* an entry of a set reports it with EPOLLET */
   int was_killed; /* a process that held this end was killed */
   pid_t owner;    /* gets the signals of this end */

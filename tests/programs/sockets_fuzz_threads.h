@@ -8,10 +8,10 @@ static int helper_of(int actor) {
   return __atomic_load_n(&counters->helpers[actor], __ATOMIC_SEQ_CST);
 }
 
-// Returns 1 if the second thread has ended its call, and 0 if it sleeps in it.  With `is_sure` it
-// has slept for so long that nothing on its way can wake it.
-static int has_helped(int actor, int is_sure) {
-  if (is_sure) push_packets();
+// Returns 1 if the second thread has ended its call, and 0 if it sleeps in it, and has slept for so
+// long that nothing on its way can wake it.
+static int has_helped(int actor) {
+  push_packets();
   long asleep_since = now_ms();
   for (const long deadline = now_ms() + kEndless; now_ms() < deadline;) {
     const int thread = helper_of(actor);
@@ -19,9 +19,7 @@ static int has_helped(int actor, int is_sure) {
     const long now = now_ms();
     if (thread < 0 || !sleeps(actor, thread)) asleep_since = now;
     if (thread > 0 && sleeps(actor, thread) &&
-        now - asleep_since >= (!is_sure     ? 0
-                               : is_delayed ? kDelayedMs
-                                            : kAsleepMs)) {
+        now - asleep_since >= (is_delayed ? kDelayedMs : kAsleepMs)) {
       return 0;
     }
     usleep(50);
@@ -42,7 +40,7 @@ static void perform_thread(char* text, char* result) {
   const int at = number(strchr(wait + 7, ' ')) % kSlots;
   const int holds = model[a][at];
   ask(a, wait, told);
-  int is_done = has_helped(a, 0);
+  int is_done = has_helped(a);
   result[0] = '\0';
   for (int i = 1; i < 3; ++i) {
     const int actor = number(parts[i]);
@@ -53,7 +51,7 @@ static void perform_thread(char* text, char* result) {
     }
     ask(actor, order_text, told);
     conclude(actor, order_text, told);
-    is_done = has_helped(a, 1);
+    is_done = has_helped(a);
     append(result, "%s%s; ", told, is_done ? " (woken)" : "");
   }
   if (!is_done) syscall(SYS_tgkill, pids[a], helper_of(a), kEndOfWait);
