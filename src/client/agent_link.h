@@ -38,6 +38,7 @@ class AgentLink {
 
   // ---- the connection ----
   bool is_open() const { return static_cast<bool>(channel_); }
+  int fd() const { return channel_.fd(); }
   // Takes a connection over.  REQUIRES: none is open.  kSystem: the progress thread cannot wait for
   // it.
   Result<void> open(os::UnixChannel channel, os::Daemon daemon);

@@ -1,8 +1,10 @@
 #include "client/event_wait.h"
 
+#include <poll.h>
 #include <pthread.h>
 
 #include <cerrno>
+#include <ctime>
 #include <mutex>
 #include <new>
 
@@ -21,6 +23,10 @@ using border::NoCancellation;
 // A thread counts as polling if it finds no event this often within PollPolicy::kCheckEvery.  A
 // thread that polls less often looks once more before it sleeps.
 constexpr std::uint32_t kPollsBusy = 16;
+// A thread that polls sleeps for this time if the agent may need its processor to answer.  To yield
+// the processor would not help: the scheduler shares it by sessions first, and the agent has one of
+// its own.
+constexpr timespec kAnswerTime{.tv_sec = 0, .tv_nsec = 50'000};
 // A thread that polls listens to the agent at most once in this time.
 constexpr Duration kListenEvery = std::chrono::microseconds(5);
 
@@ -37,6 +43,11 @@ constinit thread_local Recent recent;
 bool let_others_run(Time now) {
   os::let_others_run();
   return recent.spin.yielded(os::now() - now);
+}
+
+void await_agent(int fd) {
+  pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+  (void)::ppoll(&one, 1, &kAnswerTime, nullptr);
 }
 
 }  // namespace
@@ -70,7 +81,10 @@ int EventWait::wait(CmChannel& channel, process::CmNotice& notice) {
     return 0;
   }
   if (error != EAGAIN || !is_time_to_listen(began)) return error;
-  if (!listen() && !recent.spin.is_crowded()) let_others_run(os::now());
+  if (const int fd = listen(); fd >= 0) {
+    await_agent(fd);
+    (void)listen();
+  }
   return channel.try_next(notice) ? 0 : EAGAIN;
 }
 
@@ -114,12 +128,13 @@ std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice
   return result;
 }
 
-// Receives the agent's messages.  Returns false if the agent may need this processor to answer.
-bool EventWait::listen() {
+// Receives the agent's messages.  If the agent may need this processor to answer, returns the
+// descriptor of the connection; else -1.
+int EventWait::listen() {
   const NoCancellation whole_call;
   const Driving lock(driver_, std::try_to_lock);
   agent_.note_message();  // if another thread drives, it looks for messages
-  if (!lock) return true;
+  if (!lock) return -1;
   driver_.send_deferred();
   const Time now = recent.listened_at = os::now();
   try {
@@ -129,7 +144,7 @@ bool EventWait::listen() {
   }
   agent_.listened(now);
   driver_.try_flush();
-  return !agent_.may_be_answering(now);
+  return agent_.may_be_answering(now) ? agent_.fd() : -1;
 }
 
 void EventWait::send_held_messages() {

@@ -21,7 +21,6 @@ void AdaptiveSpin::spin_succeeded() { pause_ = std::max(pause_ / 2, kPauseMin); 
 
 void AdaptiveSpin::spin_failed() {
   if (short_waits_ < 0) return;  // yielded() has already counted this spin
-  crowded_ = false;
   short_waits_ = -pause_;
   pause_ = std::min(2 * pause_, kPauseMax);
 }
@@ -31,7 +30,6 @@ bool AdaptiveSpin::yielded(Duration time) {
   pause_ = std::max(pause_, kPauseWhenCrowded);
   short_waits_ = 0;
   spin_failed();
-  crowded_ = true;
   return false;
 }
 

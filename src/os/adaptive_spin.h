@@ -30,8 +30,6 @@ class AdaptiveSpin {
   // `time`.  Returns false if other threads compute.  The caller then stops spinning, because the
   // scheduler runs a thread that is woken before they use up their time.
   bool yielded(Duration time);
-  // Returns true if yielded() has returned false recently.
-  bool is_crowded() const { return crowded_ && short_waits_ <= -kPauseWhenCrowded / 2; }
 
  private:
   static constexpr int kShortWaits = 4;
@@ -43,7 +41,6 @@ class AdaptiveSpin {
   Duration moment_;
   int short_waits_ = 0;    // in a row; if negative, the number of waits to ignore first
   int pause_ = kPauseMin;  // the number of waits to ignore after the next spin that finds nothing
-  bool crowded_ = false;
 };
 
 }  // namespace verbena::os
