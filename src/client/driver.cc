@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "os/clock.h"
+#include "os/shared_processor.h"
 #include "os/thread.h"
 
 namespace verbena::client {
@@ -21,6 +22,14 @@ constexpr Duration kDeferralMax = std::chrono::microseconds(50);
 // A program with signal handlers may lose the thread that waits for packets: a handler jumps out of
 // its wait.  The progress thread looks this often whether packets are left.
 constexpr Duration kReceiverCheckEvery = std::chrono::milliseconds(100);
+
+// Lets other threads run.  If another one always wants this processor, looks for a free one.
+void let_others_run() {
+  constinit thread_local os::SharedProcessor shared;
+  const Time before = os::now();
+  os::let_others_run();
+  if (shared.yielded(before, os::now()) && !os::has_one_processor()) os::sleep_for_a_moment();
+}
 
 // This is true while this thread holds the drive lock for a fork.
 thread_local bool held_for_fork = false;
@@ -209,7 +218,7 @@ void Driver::poll() {
     }
   }
   if (found) policy_.took_packets();
-  if (policy_.should_yield(found)) os::let_others_run();
+  if (policy_.should_yield(found)) let_others_run();
 }
 
 void Driver::armed() {

@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <ctime>
 #include <initializer_list>
 #include <system_error>
 #include <utility>
@@ -42,5 +43,10 @@ bool has_one_processor() {
 }
 
 void let_others_run() { ::sched_yield(); }
+
+void sleep_for_a_moment() {
+  constexpr timespec kShortest{.tv_sec = 0, .tv_nsec = 1};
+  ::nanosleep(&kShortest, nullptr);
+}
 
 }  // namespace verbena::os

@@ -18,5 +18,7 @@ bool has_one_processor();
 
 // Yields the processor to other threads.
 void let_others_run();
+// Sleeps for the shortest time that the kernel's timers allow, usually 50 us.
+void sleep_for_a_moment();
 
 }  // namespace verbena::os
