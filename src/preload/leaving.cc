@@ -19,18 +19,17 @@
 #include "preload/waits.h"
 
 namespace verbena::preload::leaving {
-namespace {
 
-enum class Left : std::uint8_t { kPlain, kUnread, kBroken };
-
-// Gives those options back to the kernel that the library has managed since the change to the
-// stream.
 void give_delays_back(int fd, Socket& socket) {
   for (const int option : {TCP_NODELAY, TCP_CORK}) {
     const int value = socket.shown_option(IPPROTO_TCP, option)->load() ? 1 : 0;
     next().setsockopt(fd, IPPROTO_TCP, option, &value, sizeof(value));
   }
 }
+
+namespace {
+
+enum class Left : std::uint8_t { kPlain, kUnread, kBroken };
 
 // Opens the last TCP segment.  Returns false if the stream's memory holds nonsense.
 bool leave_outgoing(int fd, Socket& socket, stream::Reason reason) {

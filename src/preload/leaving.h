@@ -23,6 +23,10 @@ void end_outgoing(int fd, Socket& socket);
 // bytes then come by TCP, so that the kernel answers them as for any TCP connection.
 void end_incoming(Socket& socket);
 
+// Gives those options back to the kernel that the library has managed since the change to the
+// stream.  Call it when the sender has left.
+void give_delays_back(int fd, Socket& socket);
+
 // Lets all bytes that come from now on come by TCP, because the program asks the kernel to tell it
 // of them: by a signal (O_ASYNC) or when they are enough (SO_RCVLOWAT).  Those that lie in the ring
 // can still be read.

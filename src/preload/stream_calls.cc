@@ -87,6 +87,7 @@ class Send {
     const timespec at_once{};
     if (next().ppoll(&one, 1, &at_once, nullptr) > 0) {
       (void)sender_.leave(stream::Reason::kOther).has_value();
+      leaving::give_delays_back(fd_, socket_);
     }
   }
 

@@ -214,6 +214,15 @@ def a_call_outlives_the_descriptor():
     until_reset(here)
     print(error_of(lambda: here.send(b"x")))
 
+def nodelay_is_kept_by_a_send_to_a_peer_that_sends_no_more():
+    here, there = pair()
+    here.sendall(b"unread")
+    there.shutdown(socket.SHUT_WR)
+    assert here.recv(1) == b""
+    here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+    here.sendall(b"more")
+    print(here.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
 def no_bytes_are_read_before_urgent_data():
     here, there = pair()
     here.send(b"before!", socket.MSG_OOB)
@@ -228,7 +237,7 @@ for case in (wait_all_fills_the_parts_and_no_more, urgent_data_stands_between_ot
              a_signal_ends_wait_all, an_error_behind_bytes_stays_in_the_kernel,
              a_reset_that_ends_a_send_is_reported_once, sigio_tells_of_bytes_behind_those_in_the_ring,
              a_second_connection_at_the_same_place_can_be_shut_down, a_call_outlives_the_descriptor,
-             no_bytes_are_read_before_urgent_data):
+             nodelay_is_kept_by_a_send_to_a_peer_that_sends_no_more, no_bytes_are_read_before_urgent_data):
     print(case.__name__, end=": ")
     case()
 PY
