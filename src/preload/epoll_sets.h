@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "preload/epolls.h"
+#include "stream/receiver.h"
 
 // Declares the library's copy of an epoll set, for the functions that change sets and those that
 // wait for sets.
@@ -68,9 +69,12 @@ std::uint64_t kick_data();
 
 // ---- entries; hold the set
 
-// Returns true if the ring has bytes to report for the entry.  With EPOLLET it compares the
-// position in the ring with the one that the entry reported last, and also sets `seen` for the next
-// report.
+// Returns true if what the ring has is to be reported for the entry.  With EPOLLET it compares the
+// position in the ring with the one that the entry reported last.
+inline bool is_to_report(const stream::Receiver::Look& look, const Entry& entry) {
+  return look.bytes > 0 && ((entry.events & EPOLLET) == 0 || look.seen != entry.seen);
+}
+// Does the same for an entry that is a socket, and sets `seen` for the next report.
 bool is_ready_beyond(Socket& socket, const Entry& entry, std::uint64_t& seen);
 // Does the same for an entry that is a set.
 bool is_ready_beyond(Set& inner, const Entry& entry, std::uint64_t& seen);

@@ -140,11 +140,11 @@ class Wait {
       } else {
         const auto socket = SocketTable::find(entry.fd);
         if (!socket || !socket->is_switched()) continue;
-        has_unread_ |= socket->receiver().look().bytes > 0;
+        const auto look = socket->receiver().look();
+        has_unread_ |= look.bytes > 0;
         if (!entry.wants_input()) continue;
         has_switched_ = true;
-        std::uint64_t seen = 0;
-        if (is_ready_beyond(*socket, entry, seen)) return true;
+        if (is_to_report(look, entry)) return true;
       }
     }
     return false;

@@ -214,7 +214,7 @@ bool is_ready_beyond(Socket& socket, const Entry& entry, std::uint64_t& seen) {
   if (!socket.is_switched()) return false;
   const auto look = socket.receiver().look();
   seen = look.seen;
-  return look.bytes > 0 && ((entry.events & EPOLLET) == 0 || look.seen != entry.seen);
+  return is_to_report(look, entry);
 }
 
 bool is_ready(const Entry& entry) {
