@@ -110,6 +110,8 @@ class Driver {
   void poll();
   // Lets the progress thread wait for packets from now on, because the program armed a CQ.
   void armed();
+  // Returns true while threads of the program poll CQs.
+  bool program_polls() const { return policy_.is_left_to_polls(); }
   void wake() { watches_.wake(); }
 
   // ---- a thread that waits for an event ----

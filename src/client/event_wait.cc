@@ -23,9 +23,9 @@ using border::NoCancellation;
 // A thread counts as polling if it finds no event this often within PollPolicy::kCheckEvery.  A
 // thread that polls less often looks once more before it sleeps.
 constexpr std::uint32_t kPollsBusy = 16;
-// A thread that polls sleeps for this time if the agent may need its processor to answer.  To yield
-// the processor would not help: the scheduler shares it by sessions first, and the agent has one of
-// its own.
+// A thread that polls sleeps for this time if the agent may need its processor to answer.  A yield
+// would not help: the scheduler shares a processor by sessions first, and the agent has one of its
+// own.
 constexpr timespec kAnswerTime{.tv_sec = 0, .tv_nsec = 50'000};
 // A thread that polls listens to the agent at most once in this time.
 constexpr Duration kListenEvery = std::chrono::microseconds(5);
@@ -81,9 +81,13 @@ int EventWait::wait(CmChannel& channel, process::CmNotice& notice) {
     return 0;
   }
   if (error != EAGAIN || !is_time_to_listen(began)) return error;
-  if (const int fd = listen(); fd >= 0) {
-    await_agent(fd);
-    (void)listen();
+  if (const auto agent = listen()) {
+    if (driver_.program_polls()) {
+      os::let_others_run();  // completions must not wait for the agent
+    } else {
+      await_agent(*agent);
+      (void)listen();
+    }
   }
   return channel.try_next(notice) ? 0 : EAGAIN;
 }
@@ -129,12 +133,12 @@ std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice
 }
 
 // Receives the agent's messages.  If the agent may need this processor to answer, returns the
-// descriptor of the connection; else -1.
-int EventWait::listen() {
+// descriptor of the connection.
+std::optional<int> EventWait::listen() {
   const NoCancellation whole_call;
   const Driving lock(driver_, std::try_to_lock);
   agent_.note_message();  // if another thread drives, it looks for messages
-  if (!lock) return -1;
+  if (!lock) return std::nullopt;
   driver_.send_deferred();
   const Time now = recent.listened_at = os::now();
   try {
@@ -144,7 +148,7 @@ int EventWait::listen() {
   }
   agent_.listened(now);
   driver_.try_flush();
-  return agent_.may_be_answering(now) ? agent_.fd() : -1;
+  return agent_.may_be_answering(now) ? std::optional(agent_.fd()) : std::nullopt;
 }
 
 void EventWait::send_held_messages() {

@@ -32,7 +32,7 @@ class EventWait {
   int wait(CmChannel& channel, process::CmNotice& notice);
   bool is_time_to_listen(Time now) const;
   std::optional<int> spin(CmChannel& channel, process::CmNotice& notice, Time began);
-  int listen();
+  std::optional<int> listen();
   void send_held_messages();
 
   Driver& driver_;
