@@ -456,6 +456,7 @@ void Requester::rewind() {
 void Requester::on_path_changed() {
   retries_ = 0;
   round_trip_.start();
+  window_.start(core_.mtu());
 }
 
 // Retransmits after a loss.  NAKs and gaps use up retries although they show that the peer is

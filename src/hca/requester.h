@@ -70,7 +70,7 @@ class Requester {
   Time deadline() const;
   // Forgets which packets the peer has taken out of a lane that is removed.
   void forget_lane() { lane_position_ = 0; }
-  // Resets the retries and the measured round trip, because the QP uses another path.
+  // Resets the retries, and what was measured of the path, because the QP uses another one.
   void on_path_changed();
 
   // Returns true if all requests that were started are complete (vol1 10.3.1.5: SQD).

@@ -39,7 +39,7 @@ void SendWindow::acknowledged(std::uint64_t packets) {
 void SendWindow::measured(const RoundTrip::Sample& sample) {
   if (sample.least <= kInHosts) return;
   step_ = static_cast<std::uint32_t>(std::min<std::int64_t>(sample.least / kInHosts, base_));
-  // So many packets were on the way without any queue.
+  // The line itself holds this many packets, if none of them wait in a queue.
   const std::uint64_t on_the_way = sample.packets *
                                    static_cast<std::uint64_t>(sample.least.count()) /
                                    static_cast<std::uint64_t>(sample.took.count());
