@@ -226,7 +226,7 @@ def postgres(r):
             r.client(f"{PG}/pgbench", *at, "-n", "-t", "200", *words, "postgres", keep="rror|processed|clients|failed")
         # A backend is killed: its client sees the end, and the server starts anew.
         r.client("bash", "-c", f"psql -h 127.0.0.1 -p {r.port} -U postgres -Atc 'select pg_backend_pid(), pg_sleep(30)' "
-                 "postgres & c=$!; sleep 1; kill -9 $(pgrep -f '[p]ostgres: postgres postgres.*SELECT'); wait $c; echo $?",
+                 "postgres & c=$!; until b=$(pgrep -f '[p]ostgres: postgres postgres.*SELECT'); do sleep 0.05; done; kill -9 $b; wait $c; echo $?",
                  keep="server closed|rror|N")
         until_true(lambda: subprocess.run([f"{PG}/pg_isready", "-q", "-h", "127.0.0.1", "-U", "postgres", "-p", str(r.port)]).returncode == 0, 20)
 
