@@ -17,20 +17,14 @@ namespace verbena::sockets {
 // back to the system.  It maps only the first page, which has no bytes of the connection.
 class PairMemory {
  public:
-  // The size of each direction's ring.  Pages cost memory when they are written.
-  static constexpr std::size_t kRingBytes = std::size_t{1} << 20;
-  // A few connections have larger rings, which are filled while a receiver waits for a processor
-  // (stream/sender.h).
-  static constexpr std::size_t kLargeRingBytes = std::size_t{8} << 20;
-  static constexpr std::size_t kLargeMax = 16;
-
+  // The rings have this many bytes each, a power of two (ring_sizes.h).
   static Result<PairMemory> create(std::size_t ring_bytes);
 
   const os::Fd& fd() const { return memory_.fd; }
   std::size_t bytes() const { return stream::memory_bytes(ring_bytes_); }
   // Returns how much memory it occupies now.
   std::size_t resident_bytes() const { return os::resident_bytes(memory_.fd); }
-  bool is_large() const { return ring_bytes_ > kRingBytes; }
+  std::size_t ring_bytes() const { return ring_bytes_; }
   // Returns the traffic that the end of this side (0 or 1) has sent.  The programs write these
   // numbers, so they may be wrong.
   broker::Traffic traffic(std::uint32_t side) const;

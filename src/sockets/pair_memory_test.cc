@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "sockets/ring_sizes.h"
 #include "stream/receiver.h"
 #include "stream/sender.h"
 
@@ -39,7 +40,7 @@ class PairMemoryTest : public testing::Test {
     return text == std::vector<std::byte>(bytes, std::byte{'x'});
   }
 
-  PairMemory memory_ = *PairMemory::create(PairMemory::kRingBytes);
+  PairMemory memory_ = *PairMemory::create(RingSizes::kRingBytes);
   os::Mapping programs_ =
       *os::map_shared(memory_.fd().get(), memory_.bytes(), memory_.bytes(), true);
 };

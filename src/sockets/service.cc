@@ -247,15 +247,21 @@ void Service::pump() {
   update_idle();
 }
 
+// Makes rings of the next smaller size if the system refuses the memory for larger ones.
+std::optional<PairMemory> Service::make_memory() {
+  for (std::size_t bytes = ring_sizes_.choose(); bytes > 0; bytes = ring_sizes_.choose(bytes - 1)) {
+    auto memory = PairMemory::create(bytes);
+    if (memory) return std::move(*memory);
+    log_.line(fmt::format("memory for a connection: {}", memory.error().context));
+  }
+  return std::nullopt;
+}
+
 void Service::act(const broker::Broker::MemoryWanted& output) {
-  const bool may_be_large = large_rings_ < PairMemory::kLargeMax;
-  auto memory =
-      PairMemory::create(may_be_large ? PairMemory::kLargeRingBytes : PairMemory::kRingBytes);
-  if (!memory && may_be_large) memory = PairMemory::create(PairMemory::kRingBytes);
-  if (!memory) log_.line(fmt::format("memory for a connection: {}", memory.error().context));
+  auto memory = make_memory();
   const bool made = memory.has_value();
   if (made) {
-    large_rings_ += memory->is_large() ? 1 : 0;
+    ring_sizes_.made(memory->ring_bytes());
     memory_.emplace(output.pair, std::move(*memory));
     ring_pause_ = options_.ring_idle;
     ring_timer_.at(std::min(ring_timer_.deadline(), os::now() + ring_pause_));
@@ -275,7 +281,7 @@ void Service::act(const broker::Broker::Release& output) {
   const auto memory = memory_.find(output.pair);
   if (memory == memory_.end()) return;
   for (const std::uint32_t side : {0U, 1U}) add(ended_traffic_, memory->second.traffic(side));
-  large_rings_ -= memory->second.is_large() ? 1 : 0;
+  ring_sizes_.released(memory->second.ring_bytes());
   memory_.erase(memory);
   tracing_.released(output.pair);
 }

@@ -15,6 +15,7 @@
 #include "os/tcp_table.h"
 #include "os/unix_channel.h"
 #include "sockets/pair_memory.h"
+#include "sockets/ring_sizes.h"
 #include "sockets/session.h"
 #include "sockets/tracing.h"
 
@@ -80,6 +81,7 @@ class Service final : public Session::Owner {
   bool is_true(const Session& session, const broker::Report& report);
 
   void pump();
+  std::optional<PairMemory> make_memory();
   void act(const broker::Broker::MemoryWanted& output);
   void act(const broker::Broker::Hand& output);
   void act(const broker::Broker::Release& output);
@@ -100,7 +102,7 @@ class Service final : public Session::Owner {
   os::TcpTable tcp_;
   broker::Broker broker_{};
   Tracing::Memories memory_{};
-  std::size_t large_rings_ = 0;  // of memory_
+  RingSizes ring_sizes_{};
   broker::PairId last_ring_looked_at_ = 0;
   std::uint64_t rings_moved_ = 0;  // since the first connection of these looks
   std::uint64_t given_back_bytes_ = 0;

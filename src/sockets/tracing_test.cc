@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "os/clock.h"
+#include "sockets/ring_sizes.h"
 #include "stream/receiver.h"
 #include "stream/sender.h"
 
@@ -49,7 +50,7 @@ class TracingTest : public testing::Test, public Session::Owner {
     while (const auto output = broker_.poll()) {
       const auto* wanted = std::get_if<broker::Broker::MemoryWanted>(&*output);
       if (wanted == nullptr) continue;
-      memories_.emplace(wanted->pair, *PairMemory::create(PairMemory::kRingBytes));
+      memories_.emplace(wanted->pair, *PairMemory::create(RingSizes::kRingBytes));
       broker_.memory_made(wanted->pair, true);
       tracing_.introduced(wanted->pair, true);
     }

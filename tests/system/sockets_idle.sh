@@ -21,6 +21,9 @@ holding() { [ "$(grep -c '^holding' "$work/out")" -eq "$1" ]; }
 # Only the first page of each connection is left: it has no bytes of the program.
 only_first_pages() { [ "$(service resident_bytes)" -eq $((count * 4096)) ]; }
 
+# The first 16 connections have rings of 8 MiB, the next 512 of 1 MiB, and the others of 128 KiB.
+all_rings=$((count * 4096 + 2 * 1024 * (16 * 8192 + 512 * 1024 + (count - 16 - 512) * 128)))
+
 mkfifo "$work/in"
 start run --sockets -- "$VB_PREFIX/bench/idle_sockets" $count $bytes <"$work/in" >"$work/out" 2>&1 &
 program=$!
@@ -28,6 +31,7 @@ exec {to}>"$work/in"
 for round in 1 2 3; do
   until_true 60 holding $round || fail "round $round: $(cat "$work/out")"
   [ "$(service pairs)" -eq $count ] || fail "not all connections have a ring: $(verbena sockets stat)"
+  [ "$(service memory_bytes)" -eq $all_rings ] || fail "the rings are not $all_rings bytes: $(verbena sockets stat)"
   until_true 20 only_first_pages || fail "round $round: memory is left: $(verbena sockets stat)"
   read -r _ _ _ client _ server < <(tail -1 "$work/out")
   left=$(kib "$client" "$server" "$(service pid)")

@@ -1,0 +1,48 @@
+#include "sockets/ring_sizes.h"
+
+#include <gtest/gtest.h>
+
+namespace verbena::sockets {
+namespace {
+
+// Makes rings for `count` more connections.
+void make(RingSizes& sizes, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) sizes.made(sizes.choose());
+}
+
+TEST(RingSizes, TheFirstConnectionsHaveLargeRings) {
+  RingSizes sizes;
+  make(sizes, RingSizes::kLargeMax - 1);
+  EXPECT_EQ(sizes.choose(), RingSizes::kLargeRingBytes);
+  make(sizes, 1);
+  EXPECT_EQ(sizes.choose(), RingSizes::kRingBytes);
+}
+
+TEST(RingSizes, TheRingsOfManyConnectionsAreSmall) {
+  RingSizes sizes;
+  make(sizes, RingSizes::kLargeMax + RingSizes::kRingMax - 1);
+  EXPECT_EQ(sizes.choose(), RingSizes::kRingBytes);
+  make(sizes, 1);
+  EXPECT_EQ(sizes.choose(), RingSizes::kSmallRingBytes);
+  make(sizes, 100'000);
+  EXPECT_EQ(sizes.choose(), RingSizes::kSmallRingBytes);
+}
+
+TEST(RingSizes, TheNextConnectionGetsTheSizeOfOneThatEnded) {
+  RingSizes sizes;
+  make(sizes, RingSizes::kLargeMax + RingSizes::kRingMax + 5);
+  sizes.released(RingSizes::kRingBytes);
+  EXPECT_EQ(sizes.choose(), RingSizes::kRingBytes);
+  sizes.released(RingSizes::kLargeRingBytes);
+  EXPECT_EQ(sizes.choose(), RingSizes::kLargeRingBytes);
+}
+
+TEST(RingSizes, ASmallerSizeIsTriedIfTheSystemRefusesALargerOne) {
+  RingSizes sizes;
+  EXPECT_EQ(sizes.choose(RingSizes::kLargeRingBytes - 1), RingSizes::kRingBytes);
+  EXPECT_EQ(sizes.choose(RingSizes::kRingBytes - 1), RingSizes::kSmallRingBytes);
+  EXPECT_EQ(sizes.choose(RingSizes::kSmallRingBytes - 1), 0U);
+}
+
+}  // namespace
+}  // namespace verbena::sockets
