@@ -3,6 +3,7 @@
 
 #include "sockets_fuzz.h"
 
+enum { kStdioBytes = 4096 };  // of a FILE's buffer
 enum { kStepsMax = 80, kConnectionsMax = 3, kPlanned = 2 * kConnectionsMax };
 
 struct steps {
@@ -18,6 +19,7 @@ struct plan {
   int is_alive[kActors];
   int holds[kActors][kSlots]; /* kNone, kSet, or an end: 2 * connection + side */
   int connections;
+  int has_urgent[kConnectionsMax]; /* urgent bytes were sent, either way */
 };
 
 static uint32_t draw(struct plan* p, uint32_t below) {
@@ -95,7 +97,13 @@ static void plan_connection(struct plan* p) {
   if (draw(p, 5) != 0) step(p, "warm %d %d %d %d", a, s, b, t);
 }
 
-static void write_send(struct plan* p, char* order, int at, unsigned size) {
+// Records that the connection of a slot carries urgent data.
+static void note_urgent(struct plan* p, int a, int at) {
+  const int end = p->holds[a][at];
+  if (end >= 0 && end < kPlanned) p->has_urgent[end / 2] = 1;
+}
+
+static void write_send(struct plan* p, char* order, int a, int at, unsigned size) {
   const char* how = ONE_OF(p, "send", "send", "write", "writev", "sendmsg", "sendto", "sendmmsg",
                            "sendfile", "splice", "stdio", "send", "write", "sendmsg", "dprintf");
   const char* flags =
@@ -103,20 +111,25 @@ static void write_send(struct plan* p, char* order, int at, unsigned size) {
   const int is_rare = how[0] == 'd' || strcmp(how, "stdio") == 0 || strcmp(how, "splice") == 0;
   if (is_rare && draw(p, 3) != 0) how = "send";
   if (strcmp(flags, "oob") == 0 && draw(p, 3) != 0) flags = "-";
+  if (flags[0] == 'o') note_urgent(p, a, at);
   snprintf(order, 100, "send %d %s %u %s", at, how, size, flags);
 }
-static void write_receive(struct plan* p, char* order, int at, const char* flags) {
+static void write_receive(struct plan* p, char* order, int a, int at, const char* flags) {
   const char* how = ONE_OF(p, "recv", "recv", "read", "readv", "recvmsg", "recvfrom", "recvmmsg",
                            "recv", "read", "recvmsg", "splice", "stdio");
   if ((how[0] == 's') && draw(p, 3) != 0) how = "recv";
-  snprintf(order, 100, "recv %d %s %u %s", at, how, size_of(p), flags);
+  unsigned size = size_of(p);
+  // The library looks for urgent data by a call that takes a pending error (docs/limits.md).
+  const int end = p->holds[a][at];
+  if (size == 0 && end >= 0 && end < kPlanned && p->has_urgent[end / 2]) size = 1;
+  snprintf(order, 100, "recv %d %s %u %s", at, how, size, flags);
 }
 
 // Plans a receive that waits.  Returns 0 if there is none that is fit for it: splice() and stdio do
 // not wait here, and the kernel ends a recv() of no bytes whenever anything wakes it.
-static int write_blocking_receive(struct plan* p, char* order, int at) {
+static int write_blocking_receive(struct plan* p, char* order, int a, int at) {
   unsigned size = 0;
-  write_receive(p, order, at, "-");
+  write_receive(p, order, a, at, "-");
   sscanf(order, "recv %*d %*s %u", &size);
   return size > 0 && strstr(order, "stdio") == NULL && strstr(order, "splice") == NULL;
 }
@@ -247,7 +260,7 @@ static void plan_wake(struct plan* p, int a, int at) {
   if (!find(p, p->holds[a][at] ^ 1, &b, &t) || a == b) return;
   const unsigned size = 6 + size_of(p) / 2;
   if (draw(p, 2)) {
-    if (!write_blocking_receive(p, wait, at)) return;
+    if (!write_blocking_receive(p, wait, a, at)) return;
     if (draw(p, 4) == 0) snprintf(wait, sizeof(wait), "recv %d recv %u waitall", at, size);
   } else {
     write_wait(p, wait, a, at, -1);
@@ -256,9 +269,12 @@ static void plan_wake(struct plan* p, int a, int at) {
     case 0: snprintf(act, sizeof(act), "shut %d %u", t, 1 + draw(p, 2)); break;
     case 1: snprintf(act, sizeof(act), "close %d", t); break;
     default:
-      write_send(p, act, t, size);
-      // The waiting actor may read between its two messages.
-      if (strstr(act, "sendmmsg") != NULL) snprintf(act, sizeof(act), "send %d send %u -", t, size);
+      write_send(p, act, b, t, size);
+      // The waiting actor may read between two messages, or two pieces of stdio's.
+      const int is_in_pieces =
+          strstr(act, "sendmmsg") != NULL ||
+          (size > kStdioBytes && (strstr(act, "stdio") || strstr(act, "dprintf")));
+      if (is_in_pieces) snprintf(act, sizeof(act), "send %d send %u -", t, size);
   }
   if (act[0] == 'c') p->holds[b][t] = kNone;
   if (draw(p, 4) == 0) {
@@ -304,7 +320,9 @@ static void plan_signals(struct plan* p, int a, int at) {
              ONE_OF(p, "-", "-", "rt"));
       }
       if (find(p, p->holds[a][at] ^ 1, &b, &t)) {
-        step(p, "do %d send %d send %u %s", b, t, 1 + draw(p, 30), ONE_OF(p, "-", "oob"));
+        const char* flags = ONE_OF(p, "-", "oob");
+        if (flags[0] == 'o') note_urgent(p, b, t);
+        step(p, "do %d send %d send %u %s", b, t, 1 + draw(p, 30), flags);
       }
   }
   step(p, "do %d signals -", a);
@@ -316,7 +334,7 @@ static void plan_thread(struct plan* p, int a, int at) {
   int b = 0, t = 0;
   if (!find(p, p->holds[a][at] ^ 1, &b, &t)) return;
   if (draw(p, 2)) {
-    if (!write_blocking_receive(p, wait, at)) return;
+    if (!write_blocking_receive(p, wait, a, at)) return;
   } else {
     write_wait(p, wait, a, at, -1);
   }
@@ -326,7 +344,7 @@ static void plan_thread(struct plan* p, int a, int at) {
   switch (draw(p, is_set ? 9 : 5)) {
     case 0: snprintf(change, sizeof(change), "close %d", at); break;
     case 1: snprintf(change, sizeof(change), "shut %d %u", at, draw(p, 3)); break;
-    case 2: write_send(p, change, at, size_of(p)); break;
+    case 2: write_send(p, change, a, at, size_of(p)); break;
     case 3: snprintf(change, sizeof(change), "recv %d recv %u dontwait", at, size_of(p)); break;
     case 4:
       if (to < 0 || to == at) return;
@@ -433,11 +451,11 @@ static void plan_any(struct plan* p) {
   if (draw(p, 200) == 0) return plan_flood(p, a, at);
   const uint32_t kind = draw(p, 100);
   if (kind < 26) {
-    write_send(p, order, at, size_of(p));
+    write_send(p, order, a, at, size_of(p));
     step(p, "do %d %s", a, order);
   } else if (kind < 48) {
     write_receive(
-        p, order, at,
+        p, order, a, at,
         ONE_OF(p, "dontwait", "dontwait", "dontwait,peek", "peek", "dontwait,waitall", "waitall",
                "trunc,dontwait", "dontwait", "dontwait", "-", "dontwait,oob", "dontwait"));
     step(p, "do %d %s", a, order);

@@ -2,20 +2,22 @@
 # ctest: PLAIN
 # Random sequences of socket calls by several processes print the same by TCP and under `verbena run --sockets`: results,
 # errno, bytes, signals, and what poll, select and epoll report.  VB_SEQUENCES sets their number (default 300), and VB_SEED the
-# first one (default 1).  On a difference the test drops all steps that it does not need, and prints the rest.  The test
-# has no timeout of its own, because scripts/soak runs many sequences.
+# first one (default 1).  The processes wait for each other most of the time, so VB_SEQUENCE_JOBS sequences run at a time
+# (default 4).  On a difference the test drops all steps that it does not need, and prints the rest.  The test has no
+# timeout of its own, because scripts/soak runs many sequences.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
 # The pages of rings are given back as soon as these are empty for a moment, so that this happens between many calls.
 export VERBENA_SOCKETS_RING_IDLE=0.001
-first=${VB_SEED:-1} sequences=${VB_SEQUENCES:-300}
+first=${VB_SEED:-1} sequences=${VB_SEQUENCES:-300} jobs=${VB_SEQUENCE_JOBS:-4}
 
 cat >"$work/compare.py" <<'PY'
 import json, os, re, subprocess, sys
+from concurrent.futures import ThreadPoolExecutor
 
-fuzz, verbena, first, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+fuzz, verbena, first, count, jobs = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
 directory = os.path.dirname(sys.argv[0])
-BATCH = 100
+batch = min(100, -(-count // jobs))
 
 def start(with_verbena, arguments):
     command = [verbena, "run", "--sockets", "--"] if with_verbena else []
@@ -68,22 +70,24 @@ def explain(seed, by_tcp, by_ring):
         one, other = (lines[i] if i < len(lines) else "nothing" for lines in (tcp, ring))
         print(f"  {one}" if one == other else f"- {one}\n+ {other}")
 
+def run_batch(begin):
+    return begin, run_both(["run", str(begin), str(min(batch, first + count - begin))])
+
 warm = moved = 0
 bad = []
-for begin in range(first, first + count, BATCH):
-    size = min(BATCH, first + count - begin)
-    by_tcp, by_ring, words = run_both(["run", str(begin), str(size)])
-    last = re.search(r"(\d+) of (\d+) connections moved", words)
-    if not last or words.count("\n") != 1:
-        print("the program says:", words)
-    moved, warm = (moved + int(last[1]), warm + int(last[2])) if last else (moved, warm + 1)
-    tcp, ring = by_sequence(by_tcp), by_sequence(by_ring)
-    for seed in range(begin, begin + size):
-        if tcp.get(seed) == ring.get(seed) and seed in tcp:
-            continue
-        bad.append(seed)
-        if len(bad) <= 3:
-            explain(seed, tcp.get(seed, ""), ring.get(seed, ""))
+with ThreadPoolExecutor(jobs) as pool:
+    for begin, (by_tcp, by_ring, words) in pool.map(run_batch, range(first, first + count, batch)):
+        last = re.search(r"(\d+) of (\d+) connections moved", words)
+        if not last or words.count("\n") != 1:
+            print("the program says:", words)
+        moved, warm = (moved + int(last[1]), warm + int(last[2])) if last else (moved, warm + 1)
+        tcp, ring = by_sequence(by_tcp), by_sequence(by_ring)
+        for seed in range(begin, min(begin + batch, first + count)):
+            if tcp.get(seed) == ring.get(seed) and seed in tcp:
+                continue
+            bad.append(seed)
+            if len(bad) <= 3:
+                explain(seed, tcp.get(seed, ""), ring.get(seed, ""))
 service = json.loads(subprocess.run([verbena, "sockets", "stat", "--json"], capture_output=True).stdout)["service"]
 print(f"{count} sequences, {len(bad)} differ: {bad[:100]}")
 print(f"{moved} of {warm} connections moved bytes by the ring, {service['total']['by_ring']} bytes in all")
@@ -92,4 +96,4 @@ if bad or moved < warm * 0.9 or service["total"]["by_ring"] < 1000 * count:
     sys.exit(1)
 PY
 LD_PRELOAD=${VB_PRELOAD:-} python3 "$work/compare.py" "$VB_PREFIX/tests/programs/sockets_fuzz" "$VB_PREFIX/bin/verbena" \
-  "$first" "$sequences" || fail "socket calls differ from TCP, VB_SEED=$first VB_SEQUENCES=$sequences"
+  "$first" "$sequences" "$jobs" || fail "socket calls differ from TCP, VB_SEED=$first VB_SEQUENCES=$sequences"
