@@ -53,7 +53,7 @@ def run_once(one, way, place):
     return round_.seen
 
 
-def faults_of(one, directory, wanted):
+def faults_of(one, directory, wanted, must_use_ring):
     """Runs a program in all ways, and returns what is wrong."""
     faults, figures = [], []
     expected = run_once(one, "tcp", directory / "place")
@@ -74,7 +74,7 @@ def faults_of(one, directory, wanted):
             figures.append(f"{way}: {by_ring:,} bytes by {pairs} rings, {by_tcp:,} by TCP")
             if way == "only" and pairs == 0:
                 faults.append("only: no connection has a ring")
-            if by_ring < one.least:
+            if must_use_ring and by_ring < one.least:
                 faults.append(f"{way}: only {by_ring:,} bytes went by the ring, not {one.least:,}")
     if not faults:
         for way in WAYS:
@@ -92,7 +92,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--quick", action="store_true", help="only those that CI runs")
+    parser.add_argument("--quick", action="store_true", help="only those that CI runs, on a machine that may be busy: "
+                        "receivers sleep there, so that some programs get few bytes by the ring")
     parser.add_argument("--ways", default="ring,only,server,client")
     options = parser.parse_intermixed_args()
     files = (programs_named, programs_web, programs_services, programs_languages, programs_tools)
@@ -111,6 +112,7 @@ def main():
     until_true(lambda: ways.service() is not None, READY_SECONDS)
     until_true(lambda: ways.service()["pairs"] == 0, READY_SECONDS)
     bad, left_out, run = [], [], 0
+    before = ways.service()["total"]["by_ring"]
     for one in chosen:
         lacks = missing(one, has_users)
         if lacks:
@@ -118,7 +120,7 @@ def main():
             left_out.append(one.name)
             continue
         begin = time.monotonic()
-        faults, figures = faults_of(one, options.directory, options.ways.split(","))
+        faults, figures = faults_of(one, options.directory, options.ways.split(","), not options.quick)
         run += 1
         print(f"{one.name}: {'DIFFERS' if faults else 'same'}; {figures} ({time.monotonic() - begin:.0f} s)"
               + (f"; not with only: {one.not_only}" if one.not_only else ""), flush=True)
@@ -126,8 +128,11 @@ def main():
             print(f"  {fault}", flush=True)
         if faults:
             bad.append(one.name)
+    by_ring = ways.service()["total"]["by_ring"] - before
     holder.stdin.close()
     holder.wait()
+    if options.quick and by_ring < 1_000_000:
+        bad.append(f"only {by_ring:,} bytes went by the ring")
     print(f"programs: {run} run, {len(bad)} differ: {bad}; {len(left_out)} left out: {left_out}")
     return 1 if bad or (options.names and left_out) else 0
 
