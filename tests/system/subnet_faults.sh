@@ -87,9 +87,9 @@ before=$(errors PortRcvErrors)
 begin "${endless[@]}"
 goes_on
 fault "link Right:1 - Hca2:1 loses 5 % of its packets (seed 7)" link Hca2 Right lossy 5 --seed 7
-loses() { [ "$(errors PortRcvErrors)" -gt $((before + 3)) ] 2>/dev/null; }
-until_true 30 loses || fail "no errors are counted: $(on Hca1 perfquery "$lid2" 1)"
-[ "$(errors SymbolErrorCounter)" -gt 0 ] || fail "no symbol errors are counted: $(on Hca1 perfquery "$lid2" 1)"
+# The cable loses perfquery's packets as well, so it may get no answer.
+counts() { [ "$(errors PortRcvErrors)" -gt $((before + 3)) ] && [ "$(errors SymbolErrorCounter)" -gt 0 ]; } 2>/dev/null
+until_true 30 counts || fail "no errors are counted: $(on Hca1 perfquery "$lid2" 1)"
 goes_on
 fault "link Right:1 - Hca2:1 loses nothing" link Hca2 Right lossy 0
 goes_on
