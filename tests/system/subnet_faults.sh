@@ -101,10 +101,11 @@ fault "link Right:1 - Hca2:1 delays packets by 5ms" link Hca2 Right slow 5ms
 begin -n 50 -s 64
 wait $client || fail "a slow cable: $(cat "$work/client")"
 wait $server || fail "a slow cable: $(cat "$work/server")"
+# The switch reads the clock once for the packets of a turn, so each delay may be some microseconds shorter.
 python3 - "$work/client" <<'PY' || fail "a slow cable is not slow: $(cat "$work/client")"
 import re, sys
 us = float(re.search(r'= ([0-9.]+) usec/iter', open(sys.argv[1]).read()).group(1))
-sys.exit(0 if us >= 10000 else 1)
+sys.exit(0 if us >= 9900 else 1)
 PY
 fault "link Right:1 - Hca2:1 is not slow" link Hca2 Right slow 0
 echo "slow cable: ok"
