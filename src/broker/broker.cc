@@ -1,5 +1,6 @@
 #include "broker/broker.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace verbena::broker {
@@ -13,7 +14,8 @@ void Broker::report(ProgramId program, const Report& report) {
   }
   const auto [found, is_new] = ends_.try_emplace(report.cookie);
   Socket& socket = found->second;
-  if (is_new) socket.connection = report.connection;
+  if (!is_new && socket.connection != report.connection) detach(report.cookie);
+  socket.connection = report.connection;
   held.insert(report.cookie);
   socket.holders[program] = report.number;
   without_holder_.erase(report.cookie);
@@ -27,8 +29,35 @@ void Broker::report(ProgramId program, const Report& report) {
   if (peer != waiting_.end() && peer->second != report.cookie) {
     return introduce(report.cookie, peer->second);
   }
-  // An older socket with the same name has been closed, and its holder has not reported this yet.
+  // This may replace an older socket with the same name, if that was closed and its holder has not
+  // reported this yet.
   waiting_[socket.connection] = report.cookie;
+}
+
+// Takes a socket out of its pair, and away from its holders, because it has another connection now
+// (connect() to AF_UNSPEC, and then to another peer).
+void Broker::detach(std::uint64_t cookie) {
+  Socket& socket = ends_.at(cookie);
+  if (const auto waiting = waiting_.find(socket.connection);
+      waiting != waiting_.end() && waiting->second == cookie) {
+    waiting_.erase(waiting);
+  }
+  for (const auto& [program, number] : std::exchange(socket.holders, {})) {
+    held_[program].erase(cookie);
+  }
+  if (!socket.pair) return;
+  leave_pair(*std::exchange(socket.pair, std::nullopt), cookie);
+}
+
+// Removes an end from its pair, and ends a pair without ends.  The same cookie may come back with
+// another connection.
+void Broker::leave_pair(PairId id, std::uint64_t cookie) {
+  constexpr std::uint64_t kNoCookie = 0;
+  auto& cookies = pairs_.at(id).cookies;
+  std::ranges::replace(cookies, cookie, kNoCookie);
+  if (std::ranges::count(cookies, kNoCookie) < std::ssize(cookies)) return;
+  pairs_.erase(id);
+  outputs_.emplace_back(Release{id});
 }
 
 void Broker::introduce(std::uint64_t cookie, std::uint64_t peer) {
@@ -126,10 +155,7 @@ void Broker::erase(std::uint64_t cookie) {
     if (waiting != waiting_.end() && waiting->second == cookie) waiting_.erase(waiting);
     return;
   }
-  const PairOfEnds& pair = pairs_.at(*socket.pair);
-  if (ends_.contains(pair.cookies[0]) || ends_.contains(pair.cookies[1])) return;
-  pairs_.erase(*socket.pair);
-  outputs_.emplace_back(Release{*socket.pair});
+  leave_pair(*socket.pair, cookie);
 }
 
 std::optional<Broker::Output> Broker::poll() {

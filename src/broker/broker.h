@@ -30,8 +30,8 @@ using PairId = std::uint64_t;
 // the socket may still exist in a process that has not reported yet.  So the broker asks the owner
 // to look (Look) until the socket is gone.
 //
-// It forgets an end that nobody holds, and a pair of which nobody holds either end.  The memory
-// stays in the processes that have mapped it.
+// The broker forgets an end that nobody holds, and a pair when nobody holds any of its ends.  The
+// memory stays in the processes that have mapped it.
 //
 // The owner checks claims before report(): the kernel must know a socket with this cookie and
 // connection.  One thread.  Outputs are pulled with poll() after each call.
@@ -41,18 +41,20 @@ class Broker {
     std::size_t ends_per_program = 65536;
     std::size_t pairs = 16384;
   };
-  // The broker has a socket that has no holder looked at this often.
+  // While a socket has no holder, the broker asks the owner to look at it this often.
   static constexpr Duration kLookEvery = std::chrono::seconds(1);
 
+  // Asks for the memory of a pair; answer with memory_made().
   struct MemoryWanted {
     PairId pair = 0;
   };
+  // Asks the owner to send the message with the pair's memory to the program.
   struct Hand {
     ProgramId program = 0;
     PairId pair = 0;
     Pair message{};
   };
-  // The owner forgets the pair's memory.
+  // Asks the owner to release the pair's memory.
   struct Release {
     PairId pair = 0;
   };
@@ -82,11 +84,12 @@ class Broker {
 
   void report(ProgramId program, const Report& report);
   void forget(ProgramId program, const Forget& forget, Time now);
-  // The program's connection has ended.
+  // Call this when the program's connection to the service has ended.
   void gone(ProgramId program, Time now);
   // Reports whether the owner could make the memory of a pair.  Without memory both ends stay on
   // TCP.
   void memory_made(PairId pair, bool made);
+  // Answers Look.
   void looked(std::uint64_t cookie, bool exists, Time now);
 
   Time deadline() const { return look_at_; }
@@ -96,7 +99,8 @@ class Broker {
 
   std::vector<End> ends() const;
   std::optional<End> end(std::uint64_t cookie) const;
-  // Returns the ends of a pair in the order of their sides; nothing if there is no such pair.
+  // Returns the cookies of a pair's ends, in the order of their sides; nothing if there is no such
+  // pair.
   std::vector<std::uint64_t> cookies_of_pair(PairId pair) const;
   std::vector<std::uint64_t> cookies_of_program(ProgramId program) const;
   std::size_t pairs() const { return pairs_.size(); }
@@ -106,7 +110,7 @@ class Broker {
  private:
   struct Socket {
     Connection connection{};
-    std::map<ProgramId, std::uint32_t> holders{};  // with their numbers for this socket
+    std::map<ProgramId, std::uint32_t> holders{};  // with the number of their report
     std::optional<PairId> pair{};
     std::uint32_t side = 0;
   };
@@ -117,6 +121,8 @@ class Broker {
   };
 
   static End describe(std::uint64_t cookie, const Socket& socket);
+  void detach(std::uint64_t cookie);
+  void leave_pair(PairId id, std::uint64_t cookie);
   void introduce(std::uint64_t cookie, std::uint64_t peer);
   void hand(ProgramId program, std::uint32_t number, std::uint64_t cookie, const Socket& socket);
   void remove_holder(ProgramId program, std::uint64_t cookie, Time now);
@@ -124,7 +130,7 @@ class Broker {
 
   Limits limits_;
   std::map<std::uint64_t, Socket> ends_{};         // by cookie
-  std::map<Connection, std::uint64_t> waiting_{};  // ends without pair
+  std::map<Connection, std::uint64_t> waiting_{};  // cookies of ends without a pair
   std::map<PairId, PairOfEnds> pairs_{};
   std::map<ProgramId, std::set<std::uint64_t>> held_{};  // cookies of each program
   std::set<std::uint64_t> without_holder_{};

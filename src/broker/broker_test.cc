@@ -34,7 +34,7 @@ class BrokerTest : public testing::Test {
     }
     return found;
   }
-  // Two programs hold the ends 10 and 20 of one connection.
+  // Lets the programs 1 and 2 hold the ends 10 and 20 of one connection.
   void make_pair() {
     report(1, 10, connection(5000, 80));
     report(2, 20, connection(80, 5000));
@@ -43,8 +43,36 @@ class BrokerTest : public testing::Test {
     broker.memory_made(wanted[0].pair, true);
   }
 
+  void connect_again(bool is_forgotten);
+
   Broker broker{};
 };
+
+// Connects the socket of end 10 to another peer.  With `is_forgotten` the service has seen before
+// that its first connection is gone.
+void BrokerTest::connect_again(bool is_forgotten) {
+  make_pair();
+  const auto old = outputs<Broker::Hand>();
+  broker.forget(1, {.reason = 0, .cookie = 10}, kNow);
+  if (is_forgotten) broker.looked(10, false, kNow);
+  report(1, 10, connection(5000, 81), 8);
+  report(3, 30, connection(81, 5000));
+  const auto wanted = outputs<Broker::MemoryWanted>();
+  ASSERT_EQ(wanted.size(), 1U);
+  broker.memory_made(wanted[0].pair, true);
+  const auto hands = outputs<Broker::Hand>();
+  ASSERT_EQ(hands.size(), 2U);
+  EXPECT_NE(hands[0].pair, old[0].pair);
+  broker.gone(2, kNow);
+  broker.looked(20, false, kNow);
+  const auto released = outputs<Broker::Release>();
+  ASSERT_EQ(released.size(), 1U);
+  EXPECT_EQ(released[0].pair, old[0].pair);
+}
+
+TEST_F(BrokerTest, ASocketWithAnotherConnectionGetsAnotherPair) { connect_again(false); }
+
+TEST_F(BrokerTest, ASocketWhoseConnectionIsGoneGetsAnotherPair) { connect_again(true); }
 
 TEST_F(BrokerTest, BothEndsOfAConnectionAreHandedOneMemoryAndDifferentSides) {
   make_pair();

@@ -28,8 +28,8 @@ enum class Type : std::uint32_t {
   kForget = 3,
   // The command line tool sends these to the service; the comments name the replies.
   kList = 16,   // Row for each end that is known, then EndOfRows
-  kStop = 17,   // the end of the connection
-  kTrace = 18,  // Event for all that happens, until the tool closes
+  kStop = 17,   // no reply; the service closes the connection
+  kTrace = 18,  // Event for each thing that happens, until the tool closes the connection
   // The service sends these.
   kWelcome = 32,
   kPair = 33,
@@ -39,7 +39,7 @@ enum class Type : std::uint32_t {
 };
 
 inline constexpr std::size_t kBuildBytes = 72;
-inline constexpr std::size_t kNameBytes = 16;  // as the kernel's "comm"
+inline constexpr std::size_t kNameBytes = 16;  // the size of the kernel's "comm"
 
 // Holds an IP address and a port in host order.  IPv4 addresses are mapped ones (::ffff:a.b.c.d),
 // so that the two ends of a dual-stack connection compare as equal.
@@ -97,7 +97,7 @@ struct Report {
 // Reports that the sender does not hold the socket any more, or will not use a ring for it.
 struct Forget {
   Type type = Type::kForget;
-  std::uint32_t reason = 0;  // why it stays on TCP, a code of the stream; 0: it is closed
+  std::uint32_t reason = 0;  // why the socket stays on TCP (stream::Reason); 0: it is closed
   std::uint64_t cookie = 0;
 };
 
@@ -125,21 +125,21 @@ struct Trace {
 // Counts the bytes of one direction of a stream, and how it changed between ring and TCP.
 struct Traffic {
   std::uint64_t by_ring = 0;      // bytes
-  std::uint64_t by_tcp = 0;       // bytes, since the two ends were introduced
-  std::uint64_t wakes = 0;        // times that the writer had to wake the reader
+  std::uint64_t by_tcp = 0;       // bytes, from the first one of the connection
+  std::uint64_t wakes = 0;        // times that bytes went by TCP because the reader might sleep
   std::uint64_t overflows = 0;    // times that bytes went by TCP because the ring was full
   std::uint64_t times_back = 0;   // times that the direction went from the ring to TCP
-  std::uint32_t reason_back = 0;  // the last reason, a code of the stream
+  std::uint32_t reason_back = 0;  // the last reason (stream::Reason)
   std::uint32_t reserved = 0;
 };
 
 // Describes one end of a connection for the tool.
 struct Row {
   Type type = Type::kRow;
-  std::uint32_t pid = 0;  // of one holder; 0: no process holds it now
+  std::uint32_t pid = 0;  // PID of one holder; 0: no process holds the end now
   std::array<char, kNameBytes> program{};
   std::uint32_t holders = 0;  // processes that have reported this end
-  std::uint32_t paired = 0;   // the peer has reported its end, too
+  std::uint32_t paired = 0;   // 1 if the two ends have memory for a ring
   std::uint64_t cookie = 0;
   Connection connection{};
   Traffic out{};
@@ -148,19 +148,19 @@ struct Row {
 
 struct EndOfRows {
   Type type = Type::kEndOfRows;
-  std::uint32_t pid = 0;  // of the service
+  std::uint32_t pid = 0;  // PID of the service
   std::uint64_t pairs_now = 0;
   std::uint64_t pairs_made = 0;
   std::uint64_t reports = 0;
-  std::uint64_t claims_refused = 0;    // no socket of this host fits the report
+  std::uint64_t claims_refused = 0;    // reports that fit no socket of the host
   std::uint64_t limits_met = 0;        // reports without effect because of a limit
-  std::uint64_t memory_bytes = 0;      // of all pairs that live, at most
-  std::uint64_t resident_bytes = 0;    // of them, how much they occupy now
-  std::uint64_t given_back_bytes = 0;  // pages of idle rings, so far
-  Traffic total{};                     // of all pairs in both directions, also of those that ended
+  std::uint64_t memory_bytes = 0;      // memory that all current pairs can occupy at most
+  std::uint64_t resident_bytes = 0;    // memory that all current pairs occupy
+  std::uint64_t given_back_bytes = 0;  // memory of idle rings that was given back so far
+  Traffic total{};                     // all pairs so far, in both directions
 };
 
-// Says what an event is.  Ends and programs are those that Event names.
+// Says what an event is.  "The program" is Event::program.
 enum class What : std::uint32_t {
   kOffered = 1,        // the program has reported its end
   kAlone = 2,          // the peer's program has not reported its end for a while
@@ -168,29 +168,29 @@ enum class What : std::uint32_t {
   kLimit = 4,          // there is no ring because of a limit
   kIntroduced = 5,     // both ends have got the memory
   kChangedOver = 6,    // the program looks at the ring with each call
-  kRing = 7,           // its first byte in the ring is that at `offset`
-  kSendsByTcp = 8,     // for ever, from the byte at `offset` on, because of `reason`
-  kReadsFromTcp = 9,   // for ever, because of `reason`
+  kRing = 7,           // the program's first byte in the ring is the one at `offset`
+  kSendsByTcp = 8,     // the program sends by TCP for ever, from `offset` on, because of `reason`
+  kReadsFromTcp = 9,   // the program reads from TCP for ever, because of `reason`
   kStaysOnTcp = 10,    // the program has taken its report back, because of `reason`
-  kClosed = 11,        // by this program; `out` is what its end has sent
-  kProgramEnded = 12,  // or has replaced itself by exec
+  kClosed = 11,        // the program has closed its end; `out` is what the end has sent
+  kProgramEnded = 12,  // the program has ended, or has replaced itself by exec
 };
 
 // Tells a tool what has become of one end of a connection.
 struct Event {
   Type type = Type::kEvent;
   What what = What::kOffered;
-  std::uint64_t wall_ns = 0;  // since 1970; when the service saw it
+  std::uint64_t wall_ns = 0;  // when the service saw it, in nanoseconds since 1970
   std::uint64_t cookie = 0;
   Connection connection{};
-  std::uint32_t pid = 0;  // who did it; 0: nobody holds the end now
+  std::uint32_t pid = 0;  // PID of the program; 0: nobody holds the end now
   std::array<char, kNameBytes> program{};
-  std::uint32_t peer_pid = 0;  // of one process at the other end; 0: not known
+  std::uint32_t peer_pid = 0;  // PID of one process at the other end; 0: not known
   std::array<char, kNameBytes> peer_program{};
-  std::uint64_t offset = 0;      // in the stream, from the connection's first byte on
-  std::uint32_t reason = 0;      // a code of the stream
-  std::uint32_t is_earlier = 0;  // it had happened before the trace began
-  std::uint32_t paired = 0;      // kClosed, kProgramEnded: `out` is there
+  std::uint64_t offset = 0;      // offset of a byte, from the connection's first byte on
+  std::uint32_t reason = 0;      // a stream::Reason
+  std::uint32_t is_earlier = 0;  // 1: it happened before the trace began
+  std::uint32_t paired = 0;      // for kClosed and kProgramEnded: 1 if `out` is valid
   std::uint32_t reserved = 0;
   Traffic out{};
 };

@@ -74,7 +74,8 @@ std::expected<Rules, Problem> Rules::parse(std::string_view text, Choice otherwi
 
 std::expected<Rules::Rule, std::string> Rules::parse_rule(const std::vector<std::string>& words) {
   if (words[0] != "use") {
-    return std::unexpected(fmt::format("'{}' is no directive; there are use and log", words[0]));
+    return std::unexpected(
+        fmt::format("'{}' is no directive; the directives are use and log", words[0]));
   }
   if (words.size() != 5) {
     return std::unexpected(
@@ -125,7 +126,7 @@ bool Rules::parse_address(const std::string& text, Rule& rule) {
     return ::inet_pton(AF_INET6, address.c_str(), rule.address.data()) == 1;
   }
   rule.address[10] = rule.address[11] = 0xff;
-  rule.prefix_bits = *prefix + 96;  // an IPv4 address is a mapped one
+  rule.prefix_bits = *prefix + 96;  // an IPv4 address is stored as ::ffff:a.b.c.d
   return ::inet_pton(AF_INET, address.c_str(), rule.address.data() + 12) == 1;
 }
 

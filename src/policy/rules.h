@@ -61,7 +61,7 @@ class Rules {
     Role role = Role::kClient;
     std::string program{};
     std::array<std::uint8_t, 16> address{};
-    unsigned prefix_bits = 0;  // of the address as an IPv6 address; 0: any address
+    unsigned prefix_bits = 0;  // prefix length of the address as an IPv6 address; 0: any address
     std::uint16_t first_port = 0;
     std::uint16_t last_port = 65535;
   };

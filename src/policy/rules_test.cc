@@ -68,7 +68,7 @@ TEST(Rules, APortMayBeARange) {
 
 TEST(Rules, AProblemNamesItsLineAndTheError) {
   EXPECT_EQ(problem_with("use tcp client * *:22\nmatch all"),
-            "2: 'match' is no directive; there are use and log");
+            "2: 'match' is no directive; the directives are use and log");
   EXPECT_EQ(problem_with("use tcp client *"),
             "1: a rule is: use sdp|tcp|both server|client PROGRAM ADDRESS:PORT, with * for any");
   EXPECT_EQ(problem_with("use udp client * *:1"), "1: 'udp' is none of sdp, tcp and both");

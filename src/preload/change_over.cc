@@ -20,14 +20,14 @@
 namespace verbena::preload::change_over {
 namespace {
 
-// A connection is offered when it has carried this many bytes, or has lived this long and is used.
-// Shorter ones would not get back what the offer costs.
+// A connection is offered to the service when it has carried kOfferBytes, or when it has lived for
+// kOfferAfter and had kOfferCalls calls.  For shorter ones an offer costs more than the ring saves.
 constexpr std::uint64_t kOfferBytes = 4096;
 constexpr Duration kOfferAfter = std::chrono::milliseconds(2);
 constexpr std::uint32_t kOfferCalls = 3;
-// See set_early().
+// This is the wait that set_early() has set.
 constinit Duration early_wait{};
-// With every so many calls, an offered connection looks whether the service still lives.
+// An offered connection checks once in this many calls whether the service still lives.
 constexpr std::uint32_t kThoroughEvery = 64;
 
 bool is_worth_an_offer(Socket& socket, std::uint32_t calls) {
@@ -72,26 +72,32 @@ bool is_shut(int fd) {
   return info.tcpi_state != TCP_ESTABLISHED && info.tcpi_state != TCP_CLOSE_WAIT;
 }
 
+// Returns the counts of the connection if no other call and no other process uses it by TCP.  Else
+// returns nullptr.  A call may move the counts, so this looks for calls first.
+const TcpCounts* counts_to_switch(const Socket& socket) {
+  if (socket.calls_on_tcp.load() != 0) return nullptr;
+  const TcpCounts* counts = socket.counts.load();
+  return !counts->stays_on_tcp.load() && counts->processes.load() == 1 ? counts : nullptr;
+}
+
 // Changes a connection from TCP to the stream, if no other call and no other process uses it by TCP
 // at this moment.
 void try_to_switch(int fd, Socket& socket) {
   using State = Socket::State;
+  if (counts_to_switch(socket) == nullptr) return;
   auto state = State::kOffered;
   if (!socket.state.compare_exchange_strong(state, State::kBusy)) return;
-  TcpCounts& counts = *socket.counts.load();
-  if (socket.calls_on_tcp.load(std::memory_order_seq_cst) != 0 || counts.stays_on_tcp.load() ||
-      counts.processes.load() != 1) {
-    socket.state.store(State::kOffered);
-    return;
-  }
+  // A fork in another thread moves no counts while the state is kBusy.
+  const TcpCounts* counts = counts_to_switch(socket);
+  if (counts == nullptr) return socket.state.store(State::kOffered);
   stream::Sender sender = socket.sender();
   stream::Receiver receiver = socket.receiver();
-  // The program before exec() may have started them already.
+  // If the program before exec() has used this memory already, the connection stays on TCP.
   if (!sender.started() && !receiver.started()) {
     take_over_delays(fd, socket);
-    sender.start(counts.sent.load());
+    sender.start(counts->sent.load());
     waits::start(socket, [&](std::uint32_t sleepers) {
-      receiver.start(counts.received.load(), sleepers);
+      receiver.start(counts->received.load(), sleepers);
       socket.holders().store(1);
       socket.state.store(State::kSwitched, std::memory_order_seq_cst);
     });
@@ -118,7 +124,7 @@ void advance_early(int fd, Socket& socket, bool is_first_call) {
   constexpr Duration kLookInterval = std::chrono::milliseconds(1);
   const int error = errno;
   if (socket.state.load() == Socket::State::kNew && waits_for_many(fd, socket)) {
-    socket.counts.load()->stays_on_tcp.store(true);
+    socket.keep_on_tcp();
   }
   if (!socket.counts.load()->stays_on_tcp.load()) {
     const Time until = os::now() + (is_first_call ? early_wait : Duration{});
@@ -139,7 +145,7 @@ void advance(int fd, Socket& socket) {
     case Socket::State::kNew:
       if (!is_worth_an_offer(socket, calls)) return;
       if (!waits_for_many(fd, socket)) return service_link::offer(fd, socket);
-      return socket.counts.load(std::memory_order_relaxed)->stays_on_tcp.store(true);
+      return socket.keep_on_tcp();
     case Socket::State::kOffered: return look_for_answer(fd, socket, calls % kThoroughEvery == 0);
     default: return;
   }
@@ -175,18 +181,12 @@ bool begin(int fd, Socket& socket) {
 }
 
 ssize_t TcpCall::sent(ssize_t bytes) {
-  if (bytes > 0) {
-    socket_.counts.load(std::memory_order_relaxed)
-        ->sent.fetch_add(static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
-  }
+  if (bytes > 0) socket_.count_by_tcp(&TcpCounts::sent, static_cast<std::uint64_t>(bytes));
   return bytes;
 }
 
 ssize_t TcpCall::received(ssize_t bytes) {
-  if (bytes > 0) {
-    socket_.counts.load(std::memory_order_relaxed)
-        ->received.fetch_add(static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
-  }
+  if (bytes > 0) socket_.count_by_tcp(&TcpCounts::received, static_cast<std::uint64_t>(bytes));
   return bytes;
 }
 
@@ -223,9 +223,9 @@ bool continue_with(Socket& socket, int memory, std::uint32_t side) {
 
 namespace {
 
-// Gives up this process's share of an end.  If it is the last one, the peer's bytes go by TCP from
-// now on, so that it gets the kernel's answer.  As with TCP, bytes that nobody has read make that a
-// reset.
+// Gives up this process's share of an end.  If it is the last share, the peer sends by TCP from now
+// on, so that the kernel answers.  If bytes lie unread, SO_LINGER makes the kernel's close() send
+// RST, as it does for unread bytes of TCP.
 void leave_end(int fd, Socket& socket) {
   if (socket.holders().fetch_sub(1) != 1) return;
   stream::Sender sender = socket.sender();
@@ -260,7 +260,7 @@ void stay_after_exec(int fd, Socket& socket, const linger& before) {
 
 void close(int fd, Socket& socket) {
   const int error = errno;
-  socket.is_closed.store(true);
+  if (socket.is_closed.exchange(true)) return;
   TcpCounts* counts = socket.counts.load();
   if (counts != &socket.own_counts) counts->processes.fetch_sub(1);
   const auto state = socket.state.load();
@@ -269,6 +269,14 @@ void close(int fd, Socket& socket) {
     service_link::forget(socket);
   }
   errno = error;
+}
+
+void disconnected(int fd) {
+  const auto socket = SocketTable::take(fd);
+  if (!socket) return;
+  constexpr int kNoDescriptor = -1;  // its next connection shall not end with a reset
+  close(kNoDescriptor, *socket);
+  socket->state.store(Socket::State::kPlain);  // for copies of the descriptor
 }
 
 void forget(int fd) {

@@ -11,20 +11,21 @@
 namespace verbena::preload::change_over {
 
 // Begins a call on a connection.  Returns true if the stream carries the call's bytes.  Returns
-// false if TCP does; then the caller makes the kernel's call, and reports its end with TcpCall.
+// false if TCP does; then the caller makes the kernel's call while it holds a TcpCall.
 bool begin(int fd, Socket& socket);
 
-// Lets every connection change over as soon as it is made: its first call waits for the ring, at
-// most so long.  Tests with short connections use it, which would else stay on TCP.  Zero switches
-// it off.
+// Makes the first call of every connection wait for the ring, at most for `wait`.  Tests use it for
+// short connections, which would otherwise stay on TCP.  Zero switches it off.
 void set_early(Duration wait);
+// Returns true if set_early() has switched it on.
 bool is_early();
 
 // Does the next step of a connection's change to the stream at once, even if it has carried few
 // bytes so far.
 void advance_at_once(int fd, Socket& socket);
 
-// Counts the bytes of a call by TCP.  It begins when begin() has returned false.
+// Counts the bytes of a call by TCP, for which begin() has returned false.  The destructor ends the
+// call.
 class TcpCall {
  public:
   explicit TcpCall(Socket& socket) : socket_(socket) {}
@@ -32,6 +33,7 @@ class TcpCall {
   TcpCall& operator=(const TcpCall&) = delete;
   ~TcpCall() { socket_.calls_on_tcp.fetch_sub(1, std::memory_order_release); }
 
+  // These take the result of the kernel's call, count it if it is positive, and return it.
   ssize_t sent(ssize_t bytes);
   ssize_t received(ssize_t bytes);
 
@@ -39,7 +41,7 @@ class TcpCall {
   Socket& socket_;
 };
 
-// Takes the memory that the service has made for the two ends.
+// Maps the memory that the service has made for the two ends, if the socket still waits for it.
 void prepare(Socket& socket, int memory, std::uint32_t side);
 
 // Continues a stream that the program before exec() has begun.  Returns false if the memory does
@@ -54,8 +56,12 @@ void stay_after_exec(int fd, Socket& socket, const linger& before);
 // Stops tracking a descriptor that is about to be closed, if it is tracked.
 void forget(int fd);
 
+// Ends the use of a connection that the program has taken away from its descriptor (AF_UNSPEC). The
+// descriptor stays open, and stays in its epoll sets.
+void disconnected(int fd);
+
 // Ends the process's use of a connection whose last descriptor is about to be closed.  `fd` is -1
-// if that is so already.
+// if the descriptor is closed already.
 void close(int fd, Socket& socket);
 
 }  // namespace verbena::preload::change_over

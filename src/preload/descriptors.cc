@@ -32,7 +32,7 @@ bool is_tcp(int fd) {
          protocol == IPPROTO_TCP;
 }
 
-// Offers a connection whose peer may wait for it.
+// Offers a new connection at once if its peer may wait for the offer.
 void offer_at_once(int fd) {
   const auto socket = SocketTable::find(fd);
   if (!socket) return;
@@ -40,7 +40,7 @@ void offer_at_once(int fd) {
   required::offer(fd, *socket);
 }
 
-// Begins to track a connection that the program has made (with `to`) or accepted.
+// Begins to track a connection that the program has made (then `to` is its peer) or accepted.
 void track(int fd, const sockaddr* to = nullptr, socklen_t bytes = 0) {
   const int error = errno;
   const policy::Choice choice = is_tcp(fd) ? required::choose(fd, to, bytes) : policy::Choice::kTcp;
@@ -61,13 +61,15 @@ using change_over::forget;
 void forget_range(unsigned first, unsigned last) {
   const int highest = static_cast<int>(std::min<unsigned>(last, INT_MAX));
   if (first > static_cast<unsigned>(highest)) return;
-  for (int fd = static_cast<int>(first); fd <= std::min(highest, 65535); ++fd)
+  for (int fd = static_cast<int>(first); fd <= std::min(highest, epolls::highest()); ++fd) {
     epolls::is_closed(fd);
+  }
   SocketTable::for_each_descriptor(static_cast<int>(first), highest, forget);
 }
 
-// The C library reads and writes the standard descriptors itself, where this library sees nothing.
-// Bytes in the ring stay there for read(), or for the program after exec().
+// Records that `to` is a copy of `from`.  A copy as standard input, output or error goes back to
+// TCP, because the C library uses these descriptors by calls that this library does not see.  Bytes
+// in the ring stay there for read(), or for the program after exec().
 void copied(int from, int to) {
   if (to < 0) return;
   epolls::is_copied(from, to);
@@ -77,7 +79,7 @@ void copied(int from, int to) {
   if (to <= STDERR_FILENO) (void)leaving::stay_on_tcp(to, *socket, stream::Reason::kOther);
 }
 
-// Closes a range, without the library's own descriptors in it.
+// Closes a range of descriptors, except for the library's own.
 int close_range_around_own(unsigned first, unsigned last, int flags) {
   for (unsigned fd = first; fd <= std::min<unsigned>(last, kDescriptorsMax); ++fd) {
     if (!own_descriptors::has(static_cast<int>(fd))) continue;
@@ -100,8 +102,13 @@ namespace own_descriptors = verbena::preload::own_descriptors;
 VB_EXPORT int connect(int fd, const sockaddr* to, socklen_t bytes) {
   const int result = next().connect(fd, to, bytes);
   if (to == nullptr || bytes < sizeof(sa_family_t)) return result;
+  // This call has ended the connection.  The descriptor may get another one.
+  if (result == 0 && to->sa_family == AF_UNSPEC && SocketTable::has(fd)) {
+    preload::change_over::disconnected(fd);
+  }
   if (to->sa_family != AF_INET && to->sa_family != AF_INET6) return result;
-  // A program calls connect() again to ask whether its first call has succeeded.
+  // The descriptor may be tracked already, because a program may call connect() again to ask
+  // whether its first call has succeeded.
   if ((result == 0 || errno == EINPROGRESS || errno == EINTR) && !SocketTable::has(fd)) {
     preload::track(fd, to, bytes);
   }

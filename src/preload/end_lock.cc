@@ -75,7 +75,7 @@ void EndLock::lock_again() {
       continue;
     }
     if ((word & kWaiters) == 0 && !word_.compare_exchange_strong(word, word | kWaiters)) continue;
-    own = number | kWaiters;  // others may sleep, too
+    own = number | kWaiters;  // keeps the bit, because other threads may sleep, too
     const int error = errno;
     os::system_call(SYS_futex, &word_, FUTEX_WAIT, owner | kWaiters, &kLookEvery, nullptr, 0);
     errno = error;

@@ -6,15 +6,15 @@
 
 // Locks one direction of a stream for one of its ends, among all threads and processes that hold
 // the end.  The lock lies in the stream's memory.  If its owner dies, the next one gets the lock,
-// and lock() returns kOwnerDied.
+// and its taken() returns kOwnerDied.
 namespace verbena::preload {
 
 class EndLock {
  public:
   enum class Taken : std::uint8_t {
     kTaken,
-    kOwnerDied,  // taken; the owner before has died while it held the lock
-    kOwn,        // not taken: this thread holds it, and is now in a signal handler
+    kOwnerDied,  // taken; the previous owner has died while it held the lock
+    kOwn,        // not taken: this thread holds it already, and is now in a signal handler
   };
 
   // Takes the lock.  `memory` is a lock's place in stream::Direction.
@@ -25,9 +25,10 @@ class EndLock {
 
   Taken taken() const { return taken_; }
   void unlock();
+  // Takes the lock after unlock().  Look at taken() again afterwards.
   void lock_again();
 
-  // Forgets the thread's number, in the child of a fork.
+  // Forgets the thread's number, which differs in the child of a fork.
   static void after_fork_in_child();
 
  private:

@@ -22,40 +22,68 @@ struct Entry {
   int fd = -1;
   std::uint32_t events = 0;
   epoll_data_t data{};
-  std::uint64_t seen = kNothingSeen;  // EPOLLET: what was reported last, see is_ready_beyond()
+  std::uint64_t seen = kNothingSeen;  // for EPOLLET: the last report, see is_ready_beyond()
   std::uint64_t reported_at = 0;      // when its ring was reported last, in processor::ticks()
-  bool is_armed = true;               // EPOLLONESHOT: nothing was reported since it was set
+  bool is_armed = true;               // false after a report with EPOLLONESHOT
 
-  bool wants_input() const { return is_armed && (events & kInput) != 0; }
+  bool asks_for_input() const { return (events & kInput) != 0; }
+  bool wants_input() const { return is_armed && asks_for_input(); }
   bool is_one_shot() const { return (events & EPOLLONESHOT) != 0; }
 };
 
-// Holds the copy of one epoll set, in pages of its own.  They begin as zeros, and are never
+// Holds the copy of one epoll set, in pages of its own.  The pages begin as zeros, and are never
 // unmapped.
 struct Set {
   std::atomic<bool> lock;
   std::atomic<std::uint32_t> descriptors;
-  std::uint32_t sleepers;  // threads that sleep for it, or for a set that it is in
+  std::uint32_t sleepers;  // threads that sleep for this set, or for a set that contains it
   std::uint32_t count;
   std::uint32_t one_shots;        // entries with EPOLLONESHOT
   std::uint32_t first_looked_at;  // the entry with which the next look at the rings begins
-  std::uint64_t edges;            // for EPOLLET in a set around it, see edges_of() in epolls.cc
-  bool kernels_turn;  // to be reported, where a wait has room for one event; else it is the rings'
+  std::uint64_t edges;            // for EPOLLET in a set that contains this one, see edges_of()
+  bool kernels_turn;  // if a wait has room for one event only, kernel and rings take turns
   std::array<Entry, kEntriesMax> entries;
-  std::array<std::uint32_t, kDescriptorsMax> place;  // of a descriptor's entry, + 1
+  std::array<std::uint32_t, kDescriptorsMax> place;  // 1 + index of a descriptor's entry, or 0
 };
 
 inline bool has_number(int fd) { return fd >= 0 && fd < kDescriptorsMax; }
 inline std::size_t at(int fd) { return static_cast<std::size_t>(fd); }
 
+// Counts the sets that this thread holds.  A signal handler may interrupt the thread and close a
+// descriptor.  The handler must not wait for the held sets, so it only notes the descriptor here.
+// The thread takes noted descriptors out of all sets as soon as it holds no set.
+struct HeldSets {
+  int count = 0;
+  std::size_t closed_count = 0;
+  std::array<int, 64> closed{};
+
+  // Notes the descriptor, and returns true.  Returns false if the thread holds no set.  If there is
+  // no room for a note, the descriptor stays in its sets.
+  bool note_closed(int fd) {
+    if (count == 0) return false;
+    if (closed_count < closed.size()) closed[closed_count++] = fd;
+    return true;
+  }
+};
+extern constinit thread_local HeldSets held_sets;
+// Takes the noted descriptors out of all sets.
+void forget_noted();
+
+// Locks a set.
 class Hold {
  public:
   explicit Hold(Set& set) : set_(set) {
+    ++held_sets.count;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
     while (set_.lock.exchange(true, std::memory_order_acquire)) ::sched_yield();
   }
   Hold(const Hold&) = delete;
   Hold& operator=(const Hold&) = delete;
-  ~Hold() { set_.lock.store(false, std::memory_order_release); }
+  ~Hold() {
+    set_.lock.store(false, std::memory_order_release);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (--held_sets.count == 0 && held_sets.closed_count > 0) forget_noted();
+  }
 
  private:
   Set& set_;
@@ -67,17 +95,19 @@ void kick(int set);
 // Returns the value that the kernel reports for such a wake, in place of a program's epoll_data.
 std::uint64_t kick_data();
 
-// ---- entries; hold the set
+// ---- entries; the caller holds the set
 
-// Returns true if what the ring has is to be reported for the entry.  With EPOLLET it compares the
-// position in the ring with the one that the entry reported last.
+// Returns true if the ring has bytes to report for the entry.  With EPOLLET it compares the
+// position in the ring with the one that was reported last.
 inline bool is_to_report(const stream::Receiver::Look& look, const Entry& entry) {
   return look.bytes > 0 && ((entry.events & EPOLLET) == 0 || look.seen != entry.seen);
 }
-// Does the same for an entry that is a socket, and sets `seen` for the next report.
+// Returns true if the socket of an entry has bytes in its ring to report.  Sets `seen` to the
+// position to report.
 bool is_ready_beyond(Socket& socket, const Entry& entry, std::uint64_t& seen);
-// Does the same for an entry that is a set.
+// Returns true if the set of an entry has bytes in rings to report.  Sets `seen` to its edges_of().
 bool is_ready_beyond(Set& inner, const Entry& entry, std::uint64_t& seen);
+// Returns true if an entry that waits for input has bytes in a ring to report.
 bool is_ready(const Entry& entry);
 // Finds the entry that an event of the kernel is for.  Returns nullptr if it was removed.
 Entry* entry_of(Set& set, const epoll_data_t& data);

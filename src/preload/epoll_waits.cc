@@ -21,8 +21,8 @@
 namespace verbena::preload::epolls {
 namespace {
 
-// Returns the events of output that hold now, of those that the entry asks for.  The kernel reports
-// them beside input in the same event.
+// Returns the output events that the entry asks for and that hold now.  The kernel reports them
+// together with input in the same event.
 std::uint32_t output_of(const Entry& entry) {
   const std::uint32_t wanted = entry.events & (EPOLLOUT | EPOLLWRNORM);
   if (wanted == 0) return 0;
@@ -34,7 +34,7 @@ std::uint32_t output_of(const Entry& entry) {
   return wanted & static_cast<std::uint32_t>(one.revents);
 }
 
-// Returns the events of input that the entry asks for if its ring has bytes, also if they were
+// Returns the input events that the entry asks for if its ring has bytes, even if these bytes were
 // reported before.
 std::uint32_t unread_input(Entry& entry) {
   const auto socket = SocketTable::find(entry.fd);
@@ -45,10 +45,10 @@ std::uint32_t unread_input(Entry& entry) {
   return entry.events & kInput;
 }
 
-// Collects the entries whose rings have bytes, and puts them into the order in which the kernel
-// would report them: the one first that has waited longest since its first unread byte was sent, or
-// since it was reported.  So a program that sends on two connections sees them served in turn, and
-// none is left out if there is room for few.
+// Collects the entries whose rings have bytes, in the order in which the kernel would report them:
+// first the entry that has waited longest since its first unread byte was sent, or since its last
+// report.  So a program that sends on two connections sees them served in turn, and each connection
+// gets its turn even if a wait has room for few events.
 class ReadyRings {
  public:
   struct One {
@@ -57,7 +57,7 @@ class ReadyRings {
     std::uint64_t seen;
   };
 
-  // REQUIRES: the caller holds the set, also while it uses what was collected.
+  // REQUIRES: the caller holds the set, and keeps it while it uses all().
   explicit ReadyRings(Set& set) {
     std::uint32_t place = set.first_looked_at;
     for (std::uint32_t i = 0; i < set.count && count_ < all_.size(); ++i, ++place) {
@@ -65,7 +65,7 @@ class ReadyRings {
       Entry& entry = set.entries[place];
       if (entry.wants_input()) add(entry);
     }
-    // If there are too many, the next wait begins with those behind them.
+    // If some entries were not looked at, the next wait begins with them.
     if (count_ == all_.size()) set.first_looked_at = place;
     std::ranges::sort(all(), {}, &One::since);
   }
@@ -85,7 +85,7 @@ class ReadyRings {
     all_[count_++] = {std::max(since, entry.reported_at), &entry, seen};
   }
 
-  static constexpr std::size_t kMost = 128;  // that one wait reports
+  static constexpr std::size_t kMost = 128;  // entries that one wait reports
   std::array<One, kMost> all_;
   std::size_t count_ = 0;
 };
@@ -98,7 +98,8 @@ class Wait {
   Wait& operator=(const Wait&) = delete;
   ~Wait() { leave_all(); }
 
-  // `sleep(elapsed)` makes the kernel's call with what is left of the time.
+  // Returns the result of the program's call.  `sleep(elapsed)` makes the kernel's call with the
+  // rest of the timeout.
   template <class Sleep>
   int run(bool at_once, const sigset_t* mask, Sleep sleep) {
     const Time began = at_once ? Time{} : os::now();
@@ -116,6 +117,8 @@ class Wait {
       const int found = sleep(elapsed);
       const int error = errno;
       if (!at_once) slept.ended(found > 0);
+      // Another thread may have added or armed an entry with unread bytes meanwhile.
+      if (!at_once && found > 0) (void)any_ready();
       const int taken = found > 0 ? finish(take(found)) : found;
       leave_all();
       errno = error;
@@ -152,7 +155,7 @@ class Wait {
 
   // Reports what the kernel and the rings have now.  The kernel's events come first: most are
   // older, since bytes go by TCP while the thread sleeps, and by the ring when it is awake.  One
-  // place is left to the rings; if there is only one, they and the kernel have it in turn.
+  // place is kept for the rings.  If there is only one place, rings and kernel take turns.
   int report(const sigset_t* mask) {
     const bool asks_kernel = room_ > 1 || is_kernels_turn();
     int found = 0;
@@ -169,8 +172,9 @@ class Wait {
     return set_.kernels_turn;
   }
 
-  // Adds what the rings have to `found` events of the kernel, which have output already unless
-  // `with_output`.  Returns how many there are in all then.
+  // Adds the events of the rings to the `found` events of the kernel.  `with_output` is set if the
+  // kernel was not asked, so that the output events are still missing.  Returns the number of all
+  // events.
   int add_rings(int found, bool with_output) {
     const Hold hold(set_);
     const std::uint64_t now = processor::ticks();
@@ -194,7 +198,8 @@ class Wait {
     return end;
   }
 
-  // Takes `count` events of the kernel.  Returns how many are left.
+  // Looks through `count` events of the kernel, and drops those that the program must not see.
+  // Returns the number of the others.
   int take(int count) {
     const Hold hold(set_);
     int end = 0;
@@ -216,8 +221,8 @@ class Wait {
         entry->is_armed = false;
       }
     }
-    // Beside output, TCP also reports input that the program has left unread, at an edge or when
-    // the entry is armed.
+    // An event of output must also report unread input in the ring, because TCP would report both
+    // together, at an edge or when the entry is armed.
     if (has_unread_ && (event.events & kInput) == 0) {
       if (Entry* entry = entry_of(set_, event.data)) event.events |= unread_input(*entry);
     }
@@ -225,8 +230,7 @@ class Wait {
     return end + 1;
   }
 
-  // If this thread does not report the entry that it was woken for, another thread must be woken
-  // for it.
+  // Wakes another thread if this one was woken for a ring, but reports other events.
   int finish(int found) {
     if (kicked_ && found > 0 && has_ready(set_)) kick(fd_);
     return found;
@@ -259,8 +263,8 @@ class Wait {
   Set& set_;
   epoll_event* events_;
   int room_;
-  bool has_switched_ = false;
-  bool has_unread_ = false;  // a ring has bytes, also if they were reported before
+  bool has_switched_ = false;  // a connection that waits for input uses a ring, so a spin may help
+  bool has_unread_ = false;    // a ring has bytes, even if they were reported before
   bool entered_ = false;
   bool kicked_ = false;  // the kernel has reported kick()
 };

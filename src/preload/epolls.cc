@@ -26,13 +26,30 @@ namespace epolls {
 namespace {
 
 enum Flag : std::uint8_t {
-  kInSet = 1,         // has an entry in at least one set
-  kWaitsForEver = 2,  // it is in a set that can report only bytes of TCP
+  kInSet = 1,         // the descriptor has an entry in at least one set
+  kWaitsForEver = 2,  // the descriptor is in a set that can report only bytes of TCP
 };
 
 constinit std::array<std::atomic<Set*>, kSetsMax> sets{};
 constinit ZeroedArray<std::atomic<Set*>, kDescriptorsMax> set_of{};
 constinit ZeroedArray<std::atomic<std::uint8_t>, kDescriptorsMax> flags{};
+constinit std::atomic<int> highest_known{-1};  // of the descriptors in set_of and flags
+
+void note_descriptor(int fd) {
+  int before = highest_known.load(std::memory_order_relaxed);
+  while (before < fd && !highest_known.compare_exchange_weak(before, fd)) {
+  }
+}
+
+void assign(int fd, Set* set) {
+  note_descriptor(fd);
+  set_of[at(fd)].store(set);
+}
+
+std::uint8_t set_flag(int fd, Flag flag) {
+  note_descriptor(fd);
+  return flags[at(fd)].fetch_or(flag);
+}
 
 // ---- waking
 
@@ -50,12 +67,14 @@ int always_ready_descriptor() {
   return fd;
 }
 
-// ---- entries; hold the set
+// ---- entries; the caller holds the set
 
 // Begins a sleep of one thread for an entry.  Returns false, unless `always` is set, if the ring
-// has bytes to report.  For EPOLLET, and for entries that do not wait for input, a thread may sleep
-// while bytes that were reported before lie in the ring.
+// has bytes to report.  For EPOLLET, and for entries that were reported with EPOLLONESHOT, a thread
+// may sleep while bytes that were reported before lie in the ring.  Nothing that comes into the
+// ring wakes a thread for an entry without input, so its peer may go on using the ring.
 bool enter(const Entry& entry, bool always) {
+  if (!entry.asks_for_input()) return true;
   always |= !entry.wants_input();
   if (const auto socket = SocketTable::find(entry.fd)) {
     if (!always) {
@@ -68,23 +87,25 @@ bool enter(const Entry& entry, bool always) {
   Set* inner = set_at(entry.fd);
   if (inner == nullptr) return true;
   if (always || (entry.events & EPOLLET) == 0) return enter(*inner, always);
-  // Nothing enters the rings of the inner set any more, so an edge cannot be missed.
+  // After enter(), nothing enters the rings of the inner set.  So is_ready() cannot miss an edge.
   enter(*inner, true);
   if (!is_ready(entry)) return true;
   leave(*inner);
   return false;
 }
 
-void leave(int fd) {
-  if (const auto socket = SocketTable::find(fd)) return waits::leave(*socket);
-  if (Set* inner = set_at(fd)) leave(*inner);
+void leave(const Entry& entry) {
+  if (!entry.asks_for_input()) return;
+  if (const auto socket = SocketTable::find(entry.fd)) return waits::leave(*socket);
+  if (Set* inner = set_at(entry.fd)) leave(*inner);
 }
 
 std::uint64_t edges_of(const Entry& entry);
 
-// Returns a number that changes with each edge of the set, which EPOLLET reports in a set around
-// it: when bytes come into a ring, and when an entry becomes ready by epoll_ctl().  Set::edges
-// counts the latter, and levels out what an entry adds to the sum when it comes, changes or goes.
+// Returns a number that changes with each edge of the set, for EPOLLET in a set that contains it.
+// An edge is when bytes come into a ring, or when epoll_ctl() makes an entry ready.  Set::edges
+// counts the second kind.  It also makes up for entries that come, change or go, so that the sum
+// does not change with them.
 std::uint64_t edges_of(const Set& set) {
   std::uint64_t sum = set.edges;
   for (std::uint32_t i = 0; i < set.count; ++i) sum += edges_of(set.entries[i]);
@@ -100,7 +121,7 @@ bool any_is_ready(const Set& set) {
 
 // Returns a number that grows with each byte that comes into a ring of the entry.
 std::uint64_t edges_of(const Entry& entry) {
-  if ((entry.events & kInput) == 0) return 0;
+  if (!entry.asks_for_input()) return 0;
   if (const auto socket = SocketTable::find(entry.fd)) {
     return socket->is_switched() ? socket->receiver().look().seen : 0;
   }
@@ -114,7 +135,7 @@ void remove(Set& set, int fd) {
   const std::uint32_t place = set.place[at(fd)];
   if (place == 0) return;
   set.edges += edges_of(set.entries[place - 1]);
-  for (std::uint32_t i = 0; i < set.sleepers; ++i) leave(fd);
+  for (std::uint32_t i = 0; i < set.sleepers; ++i) leave(set.entries[place - 1]);
   if (set.entries[place - 1].is_one_shot()) --set.one_shots;
   set.entries[place - 1] = set.entries[--set.count];
   set.place[at(set.entries[place - 1].fd)] = place;
@@ -132,18 +153,24 @@ void change(int set_fd, Set& set, int fd, const epoll_event& event) {
   if (is_new) {
     place = ++set.count;
     set.entries[place - 1] = {};
-    flags[at(fd)].fetch_or(kInSet);
+    set_flag(fd, kInSet);
   } else if (set.entries[place - 1].is_one_shot()) {
     --set.one_shots;
   }
   Entry& entry = set.entries[place - 1];
   const bool was_ready = !is_new && is_ready(entry);
+  const Entry before = entry;
   set.edges += edges_of(entry);
   entry = {.fd = fd, .events = event.events, .data = event.data};
   // As in the kernel, an entry that becomes ready by this call is an edge.
   set.edges += (!was_ready && is_ready(entry) ? 1 : 0) - edges_of(entry);
   if (entry.is_one_shot()) ++set.one_shots;
-  for (std::uint32_t i = 0; is_new && i < set.sleepers; ++i) enter(entry, true);
+  if (is_new || before.asks_for_input() != entry.asks_for_input()) {
+    for (std::uint32_t i = 0; i < set.sleepers; ++i) {
+      if (!is_new) leave(before);
+      enter(entry, true);
+    }
+  }
   if (set.sleepers > 0 && is_ready(entry)) kick(set_fd);
 }
 
@@ -172,15 +199,14 @@ void add_set(int fd) {
       continue;
     }
     clear(*set);
-    set_of[at(fd)].store(set);
-    return;
+    return assign(fd, set);
   }
 }
 
-// Bytes of the connection come by TCP from now on.  Those that are in the ring already cannot be
-// reported then, so the connection ends with an error instead of waiting for ever.
+// Makes all bytes of the connection come by TCP from now on.  If bytes are in the ring already, the
+// connection is reset: nobody could report them, and the program would wait for them for ever.
 void wait_for_ever(int fd) {
-  if ((flags[at(fd)].fetch_or(kWaitsForEver) & kWaitsForEver) != 0) return;
+  if ((set_flag(fd, kWaitsForEver) & kWaitsForEver) != 0) return;
   const auto socket = SocketTable::find(fd);
   while (socket && !waits::enter(*socket)) {
     if (socket->receiver().look().bytes == 0) continue;
@@ -188,8 +214,8 @@ void wait_for_ever(int fd) {
   }
 }
 
-// The program waits for the set in a way that this library does not see, so its connections must
-// use TCP.
+// Makes the connections in a set use TCP, because the program waits for the set in a way that this
+// library does not see.
 void is_watched(int fd) {
   Set* set = set_at(fd);
   if (set == nullptr) return;
@@ -199,6 +225,12 @@ void is_watched(int fd) {
 }
 
 }  // namespace
+
+constinit thread_local HeldSets held_sets{};
+
+void forget_noted() {
+  while (held_sets.closed_count > 0) is_closed(held_sets.closed[--held_sets.closed_count]);
+}
 
 std::uint64_t kick_data() { return reinterpret_cast<std::uintptr_t>(&kick_mark); }
 
@@ -252,7 +284,7 @@ bool enter(Set& set, bool always) {
   const Hold hold(set);
   for (std::uint32_t i = 0; i < set.count; ++i) {
     if (enter(set.entries[i], always)) continue;
-    while (i > 0) leave(set.entries[--i].fd);
+    while (i > 0) leave(set.entries[--i]);
     return false;
   }
   ++set.sleepers;
@@ -262,11 +294,12 @@ bool enter(Set& set, bool always) {
 void leave(Set& set) {
   const Hold hold(set);
   --set.sleepers;
-  for (std::uint32_t i = 0; i < set.count; ++i) leave(set.entries[i].fd);
+  for (std::uint32_t i = 0; i < set.count; ++i) leave(set.entries[i]);
   if (set.sleepers == 0 && set.descriptors.load() == 0) clear(set);
 }
 
 Set* set_at(int fd) { return has_number(fd) ? set_of[at(fd)].load() : nullptr; }
+int highest() { return highest_known.load(std::memory_order_relaxed); }
 bool owns(int fd) { return fd >= 0 && fd == always_ready.load(std::memory_order_relaxed); }
 
 void is_tracked(int fd, Socket& socket) {
@@ -277,13 +310,16 @@ void is_tracked(int fd, Socket& socket) {
     Set* set = place.load();
     if (set == nullptr) continue;
     const Hold hold(*set);
-    if (set->place[at(fd)] == 0) continue;
+    const std::uint32_t place_in_set = set->place[at(fd)];
+    if (place_in_set == 0 || !set->entries[place_in_set - 1].asks_for_input()) continue;
     for (std::uint32_t i = 0; i < set->sleepers; ++i) waits::enter(socket);
   }
 }
 
 void is_closed(int fd) {
   if (!has_number(fd)) return;
+  const bool is_known = flags[at(fd)].load() != 0 || set_of[at(fd)].load() != nullptr;
+  if (!is_known || held_sets.note_closed(fd)) return;
   if (flags[at(fd)].load() != 0) {
     if ((flags[at(fd)].exchange(0) & kInSet) != 0) {
       for (auto& place : sets) {
@@ -297,7 +333,7 @@ void is_closed(int fd) {
   if (set_of[at(fd)].load() == nullptr) return;
   if (Set* set = set_of[at(fd)].exchange(nullptr)) {
     const Hold hold(*set);
-    // A thread that sleeps for the set is still woken by its connections.
+    // The connections must still wake a thread that sleeps for the set.
     if (set->descriptors.fetch_sub(1) == 1 && set->sleepers == 0) clear(*set);
   }
 }
@@ -306,7 +342,7 @@ void is_copied(int from, int to) {
   Set* set = set_at(from);
   if (set == nullptr || !has_number(to)) return;
   set->descriptors.fetch_add(1);
-  set_of[at(to)].store(set);
+  assign(to, set);
 }
 
 void after_fork_in_child() {
@@ -316,6 +352,9 @@ void after_fork_in_child() {
     set->lock.store(false);
     set->sleepers = 0;
   }
+  SocketTable::for_each(0, kDescriptorsMax - 1, [](int fd, Socket& socket) {
+    if ((flags[at(fd)].load() & kWaitsForEver) != 0 && !socket.is_switched()) waits::enter(socket);
+  });
 }
 
 }  // namespace epolls
@@ -338,9 +377,10 @@ VB_EXPORT int epoll_ctl(int fd, int operation, int target, epoll_event* event) n
   if (!epolls::has_number(target)) return next().epoll_ctl(fd, operation, target, event);
   epolls::Set* set = epolls::set_at(fd);
   if (set == nullptr) {
-    if (operation == EPOLL_CTL_ADD) epolls::is_watched(target);
-    if (operation != EPOLL_CTL_DEL) epolls::wait_for_ever(target);
-    return next().epoll_ctl(fd, operation, target, event);
+    const int result = next().epoll_ctl(fd, operation, target, event);
+    if (result == 0 && operation == EPOLL_CTL_ADD) epolls::is_watched(target);
+    if (result == 0 && operation != EPOLL_CTL_DEL) epolls::wait_for_ever(target);
+    return result;
   }
   const epolls::Hold hold(*set);
   const int result = next().epoll_ctl(fd, operation, target, event);

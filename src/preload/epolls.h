@@ -30,10 +30,13 @@ struct Set;
 
 // Returns the set of a descriptor, if this library knows it.
 Set* set_at(int fd);
+// Returns a number that is at least that of each known set, and of each entry; -1 if there was none
+// yet.
+int highest();
 // Returns true if a ring has bytes for an entry of the set.
 bool has_ready(Set& set);
-// Call this before the thread sleeps for the set in the kernel.  Returns false if a ring has bytes:
-// do not sleep.  With `always` it returns true in any case.
+// Call this before the thread sleeps for the set in the kernel.  Returns false if a ring has bytes;
+// then the thread must not sleep.  With `always` it returns true in any case.
 bool enter(Set& set, bool always);
 // Call this after the thread has slept for the set.
 void leave(Set& set);
@@ -45,8 +48,10 @@ bool owns(int fd);
 void is_tracked(int fd, Socket& socket);
 // Call this before the kernel closes the descriptor.
 void is_closed(int fd);
+// Call this when dup() or a similar call has copied the descriptor.
 void is_copied(int from, int to);
 
+// Frees the sets that other threads of the parent held or waited for.
 void after_fork_in_child();
 
 }  // namespace verbena::preload::epolls

@@ -56,7 +56,8 @@ void continue_connection(int fd, Socket& socket) {
   leaving::reset(fd);
 }
 
-// Adds the descriptor to the table, if it is one of the connections.
+// Tracks the descriptor if its cookie is one of `cookies`.  `known` has the first descriptor of
+// each connection.
 void look_at(int fd, const std::set<std::uint64_t>& cookies, std::map<std::uint64_t, int>& known) {
   std::uint64_t cookie = 0;
   socklen_t bytes = sizeof(cookie);

@@ -25,10 +25,11 @@ class Names {
   static constexpr std::size_t kMax = 64;
 
   bool empty() const { return count_ == 0; }
+  // Returns false if there is no room.
   bool add(Socket& socket);
   // Returns "NAME=VALUE" for the next program's environment.
   const char* variable() const { return text_.data(); }
-  // Calls visit(socket) for each.
+  // Calls visit(socket) for each connection.
   template <class Visit>
   void for_each(Visit visit) const {
     for (std::size_t i = 0; i < count_; ++i) visit(*sockets_[i]);
@@ -51,7 +52,7 @@ class Names {
 // will fail.
 void prepare(os::ProgramKind next_program, Names& names);
 
-// Returns true if the program that exec() starts has the descriptor.
+// Returns true if the program that exec() or posix_spawn() starts gets the descriptor.
 bool is_inherited(int fd, const Socket& socket);
 
 // Returns how many entries copy_environment() needs, its end included.

@@ -50,14 +50,14 @@ Left leave_incoming(Socket& socket, stream::Reason reason) {
   return *left == stream::Receiver::Left::kPlain ? Left::kPlain : Left::kUnread;
 }
 
-// The peer puts nothing more into the ring.
+// Withdraws the promise for ever, so that the peer puts nothing more into the ring.
 void withdraw_for_ever(Socket& socket) {
   if (!socket.never_promises.exchange(true)) waits::enter_always(socket);
 }
 
 // Returns true if the connection has changed over.  Else it also makes sure that it never will.
 bool is_switched_or_stays(Socket& socket, stream::Reason reason) {
-  socket.counts.load()->stays_on_tcp.store(true);
+  socket.keep_on_tcp();
   for (;;) {
     auto state = socket.state.load();
     if (state == Socket::State::kSwitched) return true;
@@ -109,8 +109,8 @@ std::string drain(int fd, Socket& socket, stream::Reason reason) {
   const int error = errno;
   std::string bytes;
   if (!stay_on_tcp(fd, socket, reason)) {
-    // The peer puts nothing more into the ring while this thread counts as a sleeper.  So the ring
-    // becomes empty.
+    // While this thread counts as a sleeper, the peer puts nothing more into the ring.  So the loop
+    // below empties it.
     waits::enter_always(socket);
     while (leave_incoming(socket, reason) == Left::kUnread) {
       std::array<char, 65536> piece;
@@ -130,7 +130,7 @@ void reset(int fd) {
   // A connect() to the address family AF_UNSPEC resets a connection at once (tcp(7), RFC 9293,
   // ABORT).
   const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
-  next().connect(fd, &nobody, sizeof(nobody));
+  os::system_call(SYS_connect, fd, &nobody, sizeof(nobody));  // no cancellation point
   errno = error;
 }
 

@@ -9,12 +9,12 @@
 namespace verbena::preload::leaving {
 
 // Lets all bytes of the connection go by TCP from now on, in both directions.  Returns false if
-// bytes of the peer lie unread in the ring.  Then only the outgoing direction has changed; the
-// incoming one must be read by this library until the ring is empty.
+// bytes of the peer lie unread in the ring.  Then only the outgoing direction has changed, and this
+// library must read the incoming one until the ring is empty.
 bool stay_on_tcp(int fd, Socket& socket, stream::Reason reason);
 
-// Does the same, but resets the connection if bytes lie unread (ECONNRESET at both ends).  Programs
-// notice an error, and would not notice that bytes are missing.
+// Works as stay_on_tcp(), but resets the connection if bytes lie unread (ECONNRESET at both ends).
+// Programs notice an error, but would not notice that bytes are missing.
 void stay_on_tcp_or_reset(int fd, Socket& socket, stream::Reason reason);
 
 // Call this when the program has called shutdown() and sends nothing more.
@@ -23,17 +23,17 @@ void end_outgoing(int fd, Socket& socket);
 // bytes then come by TCP, so that the kernel answers them as for any TCP connection.
 void end_incoming(Socket& socket);
 
-// Gives those options back to the kernel that the library has managed since the change to the
-// stream.  Call it when the sender has left.
+// Sets TCP_NODELAY and TCP_CORK in the kernel again, as the program wants them.  The library has
+// managed them since the change to the stream.  Call it when the sender has left the ring.
 void give_delays_back(int fd, Socket& socket);
 
-// Lets all bytes that come from now on come by TCP, because the program asks the kernel to tell it
-// of them: by a signal (O_ASYNC) or when they are enough (SO_RCVLOWAT).  Those that lie in the ring
-// can still be read.
+// Makes all later bytes come by TCP, because the program asks the kernel to tell it of them: by a
+// signal (O_ASYNC), or when there are enough (SO_RCVLOWAT).  Bytes that lie in the ring can still
+// be read.
 void receive_by_tcp(int fd, Socket& socket);
 
 // Takes the incoming direction back to plain TCP.  Returns the bytes that the program must read
-// first: all that lay in the ring, and those of TCP that came before them.  Allocates.
+// first: all bytes in the ring, and the bytes of TCP that were sent before them.  Allocates memory.
 std::string drain(int fd, Socket& socket, stream::Reason reason);
 
 // Ends the connection with ECONNRESET, here and at the peer.  Keeps errno.

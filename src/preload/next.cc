@@ -21,7 +21,7 @@ const char* symbol(const char* member) {
   return member;
 }
 
-// All threads that come first find the same addresses, so it does not matter if several write them.
+// Several threads may do this at the same time.  All of them write the same addresses.
 void find() {
 #define VB_FIND(name, ...) \
   functions.name =         \

@@ -32,8 +32,10 @@ namespace verbena::preload {
   F(recvfrom_chk, ssize_t(int, void*, size_t, size_t, int, sockaddr*, socklen_t*))           \
   F(recvmsg, ssize_t(int, msghdr*, int))                                                       \
   F(recvmmsg, int(int, mmsghdr*, unsigned, int, timespec*))                                    \
+  F(preadv2, ssize_t(int, const iovec*, int, off_t, int))                                      \
   F(write, ssize_t(int, const void*, size_t))                                                  \
   F(writev, ssize_t(int, const iovec*, int))                                                   \
+  F(pwritev2, ssize_t(int, const iovec*, int, off_t, int))                                     \
   F(send, ssize_t(int, const void*, size_t, int))                                              \
   F(sendto, ssize_t(int, const void*, size_t, int, const sockaddr*, socklen_t))                \
   F(sendmsg, ssize_t(int, const msghdr*, int))                                                 \
@@ -52,7 +54,6 @@ namespace verbena::preload {
   F(fcntl64, int(int, int, ...))                                                               \
   F(ioctl, int(int, unsigned long, ...))                                                       \
   F(close_range, int(unsigned, unsigned, int))                                                 \
-  F(closefrom, void(int))                                                                      \
   F(fdopen, FILE*(int, const char*))                                                           \
   F(vdprintf, int(int, const char*, va_list))                                                  \
   F(vdprintf_chk, int(int, int, const char*, va_list))                                         \
@@ -75,6 +76,7 @@ namespace verbena::preload {
   F(execve, int(const char*, char* const*, char* const*))                                      \
   F(execvpe, int(const char*, char* const*, char* const*))                                     \
   F(fexecve, int(int, char* const*, char* const*))                                             \
+  F(execveat, int(int, const char*, char* const*, char* const*, int))                          \
   F(posix_spawn, int(pid_t*, const char*, const posix_spawn_file_actions_t*,                   \
                      const posix_spawnattr_t*, char* const*, char* const*))                    \
   F(posix_spawnp, int(pid_t*, const char*, const posix_spawn_file_actions_t*,                  \
@@ -92,8 +94,8 @@ struct NextFunctions {
 #undef VB_MEMBER
 };
 
-// Returns the functions.  The first call looks them up, which may allocate memory; the library's
-// constructor makes it, unless another library's constructor uses a socket earlier.
+// Returns the functions.  The first call looks them up, which may allocate memory.  This library's
+// constructor makes the first call, unless another library's constructor uses a socket earlier.
 const NextFunctions& next();
 
 }  // namespace verbena::preload

@@ -31,8 +31,16 @@ std::atomic<bool>* shown_option(verbena::preload::Socket& socket, int level, int
   return socket.sender().has_left() ? nullptr : socket.shown_option(level, option);
 }
 
-// Returns true if peers of a listener may send nothing before they have the ring.  A listener that
-// waits for its peers' first bytes would not accept them, so they would not get the ring.
+// Returns true if the option lets the kernel see or change the bytes of a connection past this
+// library: kTLS (TCP_ULP), and receiving by mapping the kernel's pages (TCP_ZEROCOPY_RECEIVE).
+bool is_past_the_stream(const verbena::preload::Socket& socket, int level, int option) {
+  return level == IPPROTO_TCP && (option == TCP_ULP || option == TCP_ZEROCOPY_RECEIVE) &&
+         socket.state.load() != verbena::preload::Socket::State::kPlain;
+}
+
+// Returns true if peers of a listener may wait for the ring before they send.  With
+// TCP_DEFER_ACCEPT, a listener would wait for their first bytes before it accepts them, so they
+// would not get the ring.
 bool peers_may_wait_for_ring() {
   return preload::required::has_rules() || preload::change_over::is_early();
 }
@@ -40,6 +48,13 @@ bool peers_may_wait_for_ring() {
 }  // namespace
 
 VB_EXPORT int getsockopt(int fd, int level, int option, void* value, socklen_t* bytes) noexcept {
+  if (level == IPPROTO_TCP && option == TCP_ZEROCOPY_RECEIVE) {
+    const auto socket = SocketTable::find(fd);
+    if (socket && is_past_the_stream(*socket, level, option)) {
+      errno = ENOPROTOOPT;  // the error of a kernel that does not know the option
+      return -1;
+    }
+  }
   const int result = next().getsockopt(fd, level, option, value, bytes);
   const bool is_error = level == SOL_SOCKET && option == SO_ERROR;
   if (result != 0 || (level != IPPROTO_TCP && !is_error) || *bytes < sizeof(int)) return result;
@@ -65,6 +80,10 @@ VB_EXPORT int setsockopt(int fd, int level, int option, const void* value,
     return next().setsockopt(fd, level, option, &no, sizeof(no));
   }
   const auto socket = SocketTable::find(fd);
+  if (socket && is_past_the_stream(*socket, level, option)) {
+    errno = ENOENT;  // the error of a kernel without kTLS
+    return -1;
+  }
   if (!socket || value == nullptr || bytes < sizeof(int)) {
     return next().setsockopt(fd, level, option, value, bytes);
   }
@@ -75,7 +94,7 @@ VB_EXPORT int setsockopt(int fd, int level, int option, const void* value,
     shown->store(number != 0);
     return 0;
   }
-  // The kernel counts only its own bytes for this limit.
+  // The kernel does not count bytes in the ring for this limit.
   if (level == SOL_SOCKET && option == SO_RCVLOWAT && number > 1) {
     leaving::receive_by_tcp(fd, *socket);
   }
@@ -118,7 +137,7 @@ VB_EXPORT int shutdown(int fd, int how) noexcept {
   const int result = next().shutdown(fd, how);
   const int error = errno;
   if (how == SHUT_RDWR && result == 0) leaving::end_incoming(*socket);
-  // Another thread may have changed over meanwhile.
+  // Another thread may have changed the connection over since the first check.
   if (!socket->is_switched()) return result;
   leaving::end_outgoing(fd, *socket);
   errno = error;

@@ -1,9 +1,11 @@
 #include <alloca.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <spawn.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -41,7 +43,7 @@ struct Shared {
 };
 constinit Shared* shared = nullptr;
 
-// Returns counts that no process uses, and takes them for this one; nullptr if there are too few.
+// Takes counts that no process uses.  Returns nullptr if it finds none.
 TcpCounts* take_shared_counts() {
   constexpr int kTries = 256;
   for (int i = 0; shared != nullptr && i < kTries; ++i) {
@@ -52,18 +54,23 @@ TcpCounts* take_shared_counts() {
   return nullptr;
 }
 
-// Moves the counts of a connection to memory that the child will share.  If there is no room, the
-// connection stays on TCP.
-TcpCounts* shared_counts(Socket& socket) {
+// Counts the child among the processes that hold a connection.  Lets the connection be counted in
+// memory that the child will share, if it is not yet.  Returns false if there is no room.
+bool share_counts(Socket& socket) {
   TcpCounts* counts = socket.counts.load();
-  if (counts != &socket.own_counts) return counts;
-  TcpCounts* common = take_shared_counts();
-  if (common == nullptr) return nullptr;
-  common->sent.store(counts->sent.load());
-  common->received.store(counts->received.load());
-  common->stays_on_tcp.store(counts->stays_on_tcp.load());
-  socket.counts.store(common);
-  return common;
+  if (counts == &socket.own_counts) {
+    TcpCounts* common = take_shared_counts();
+    if (common == nullptr) return false;
+    common->sent.store(0);
+    common->received.store(0);
+    common->stays_on_tcp.store(false);
+    // A connection of two processes does not change over before the bytes have been moved.
+    common->processes.fetch_add(1);
+    if (socket.counts.compare_exchange_strong(counts, common)) return true;
+    common->processes.store(0);  // another thread forks as well
+  }
+  counts->processes.fetch_add(1);
+  return true;
 }
 
 // Counts the child that is about to be made among those that hold the connection.
@@ -71,25 +78,21 @@ void share(int fd, Socket& socket) {
   socket.is_shared.store(true);
   if (socket.state.load() == Socket::State::kPlain) return;
   if (!socket.is_switched()) {
-    TcpCounts* counts = shared_counts(socket);
-    if (counts == nullptr) {
-      (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kOther);
-    } else {
-      counts->processes.fetch_add(1);
-    }
+    if (!share_counts(socket)) (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kOther);
     // If another thread changes the connection over now, either it sees that the child holds the
     // socket as well, or this thread sees the change.
     while (socket.state.load() == Socket::State::kBusy) {
     }
+    if (!socket.is_switched()) socket.move_own_counts();
   }
   if (socket.is_switched()) socket.holders().fetch_add(1);
 }
 
-// Counts the walks over all sockets.  All kinds of walks share it, because a walk skips the sockets
-// whose last walk has the same number.
+// Numbers the walks over all sockets.  No two walks have the same number, because a walk skips the
+// sockets whose last_walk is its own.
 constinit std::atomic<std::uint32_t> walks{0};
 
-// Calls visit(fd, socket) once for each socket, also if it has several descriptors.
+// Calls visit(fd, socket) once for each socket, even if it has several descriptors.
 template <class Visit>
 void for_each_socket(Visit visit) {
   const std::uint32_t walk = walks.fetch_add(1) + 1;
@@ -102,20 +105,45 @@ void before_fork() {
   for_each_socket([](int fd, Socket& socket) { share(fd, socket); });
 }
 
-// The service knows only the parent, so the child offers its connections anew.  A peer that must
+// The service knows only the parent, so the child offers its connections again.  A peer that must
 // use the ring sends no byte before it has changed over, so the child may wait for its bytes in
 // poll() for ever if it offers that connection later.
 void in_child() {
   EndLock::after_fork_in_child();
-  service_link::after_fork_in_child();
   waits::after_fork_in_child();
   epolls::after_fork_in_child();
+  service_link::after_fork_in_child();
   for_each_socket([](int fd, Socket& socket) {
-    auto offered = Socket::State::kOffered;
-    socket.state.compare_exchange_strong(offered, Socket::State::kNew);
+    // In the parent, another thread may be between kBusy and the check that the connection has one
+    // process only.  That thread does not exist in the child.
+    for (auto state : {Socket::State::kOffered, Socket::State::kBusy}) {
+      socket.state.compare_exchange_strong(state, Socket::State::kNew);
+    }
     socket.calls_on_tcp.store(0);
     required::offer(fd, socket);
   });
+}
+
+// Undoes share() for all sockets, because there is no child.
+void fork_failed() {
+  for_each_socket([](int, Socket& socket) {
+    if (socket.state.load() == Socket::State::kPlain) return;
+    if (socket.is_switched()) {
+      socket.holders().fetch_sub(1);
+    } else if (TcpCounts* counts = socket.counts.load(); counts != &socket.own_counts) {
+      counts->processes.fetch_sub(1);
+    }
+  });
+}
+
+pid_t fork() {
+  const pid_t pid = next().fork();
+  if (pid < 0) {
+    const int error = errno;
+    fork_failed();
+    errno = error;
+  }
+  return pid;
 }
 
 void map_shared_counts() {
@@ -144,7 +172,7 @@ class Exec {
   }
   Exec(const Exec&) = delete;
   Exec& operator=(const Exec&) = delete;
-  // It has failed.
+  // This destructor runs only if exec() has failed.
   ~Exec() {
     for_each_socket([](int, Socket& socket) { join_shared_counts(socket); });
     while (closed_count_ > 0) {
@@ -161,10 +189,11 @@ class Exec {
     Socket* socket;
     linger before;
   };
-  static constexpr std::size_t kClosedMax = 256;  // peers of further ones see a killed process
+  // For further connections the peer sees what it would see if the process were killed.
+  static constexpr std::size_t kClosedMax = 256;
 
-  // The kernel closes the descriptors that the next program does not inherit, and does not know of
-  // bytes in a ring.  So the library ends these connections before.
+  // Ends the connections that the next program does not inherit.  The kernel will close their
+  // descriptors, but it does not know of bytes in a ring.
   void close_others() {
     SocketTable::for_each(0, kDescriptorsMax - 1,
                           [](int, Socket& socket) { socket.survives_exec.store(false); });
@@ -198,6 +227,8 @@ class Spawn {
   Spawn& operator=(const Spawn&) = delete;
 
   const inheritance::Names& names() const { return names_; }
+  // Takes the result of posix_spawn(), and returns it.  An error means that there is no new
+  // process.
   int ended(int error) const {
     if (error != 0) names_.for_each([](Socket& socket) { socket.holders().fetch_sub(1); });
     return error;
@@ -231,7 +262,7 @@ namespace {
 
 using Words = char* const*;
 
-// Collects the arguments of the execl() functions, up to the null pointer, into `argv`.
+// Counts the arguments of an execl() function, up to the null pointer.
 std::size_t count_of(const char* first, va_list arguments) {
   std::size_t count = 0;
   for (const char* word = first; word != nullptr; word = va_arg(arguments, const char*)) ++count;
@@ -270,6 +301,22 @@ VB_EXPORT int fexecve(int fd, Words argv, Words environment) noexcept {
       verbena::os::program_kind(path.data(), environment, preload::inheritance::kLibrary));
   VB_WITH_NAMES(exec.names(), environment)
   return next().fexecve(fd, argv, environment);
+}
+
+VB_EXPORT int execveat(int directory, const char* path, Words argv, Words environment,
+                       int flags) noexcept {
+  if (*path == '\0' && (flags & AT_EMPTY_PATH) != 0) return fexecve(directory, argv, environment);
+  std::array<char, PATH_MAX> from_directory;
+  const char* whole = path;
+  if (*path != '/' && directory != AT_FDCWD) {
+    ::snprintf(from_directory.data(), from_directory.size(), "/proc/self/fd/%d/%s", directory,
+               path);
+    whole = from_directory.data();
+  }
+  const preload::Exec exec(
+      verbena::os::program_kind(whole, environment, preload::inheritance::kLibrary));
+  VB_WITH_NAMES(exec.names(), environment)
+  return next().execveat(directory, path, argv, environment, flags);
 }
 
 // The execl() functions do the same as the execv() functions, but take the program's arguments as
@@ -314,7 +361,8 @@ VB_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actio
   return next().posix_spawn_file_actions_adddup2(actions, fd, copy);
 }
 
-// The C library starts the shell without a call of this library's functions.
+// The C library starts the shell by calls that this library does not see, so the connections go
+// back to TCP first.
 VB_EXPORT int system(const char* command) {
   const preload::Spawn spawn(verbena::os::ProgramKind::kForeign);
   return next().system(command);
@@ -326,7 +374,8 @@ VB_EXPORT FILE* popen(const char* command, const char* mode) {
 
 // The child of a real vfork() shares the memory of this library.  If it closed a descriptor before
 // exec(), this library would forget the parent's descriptor as well.
-VB_EXPORT pid_t vfork() noexcept { return next().fork(); }
+VB_EXPORT pid_t vfork() noexcept { return preload::fork(); }
+VB_EXPORT pid_t fork() noexcept { return preload::fork(); }
 
 VB_EXPORT void _exit(int status) {
   preload::at_exit();

@@ -12,7 +12,7 @@ os::AdaptiveSpin& waits() {
 }
 
 bool has_others() {
-  static constinit std::atomic<int> known{0};  // processors
+  static constinit std::atomic<int> known{0};  // number of processors; 0 before the first call
   int count = known.load(std::memory_order_relaxed);
   if (count == 0) {
     cpu_set_t set;

@@ -38,7 +38,7 @@ inline std::uint64_t ticks() {
 
 enum class Found : std::uint8_t { kNothing, kBytes, kKernel };
 
-// Returns what the calling thread knows about its waits.
+// Returns the calling thread's record of its last waits.
 os::AdaptiveSpin& waits();
 
 // Spins until `found()` returns true, or until `kernel_has_news()` does, which is called now and
@@ -86,6 +86,7 @@ class Sleep {
   Time began_;
 };
 
+// Spins until `found()` returns true, at most for kShortSpin.  Returns false if it did not.
 template <class Look>
 bool spin_short(Look found) {
   if (!has_others()) return false;

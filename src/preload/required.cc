@@ -32,7 +32,7 @@ constexpr Duration kTimeout = std::chrono::seconds(5);
 constexpr Duration kOfferTimeout = std::chrono::seconds(1);
 constexpr Duration kLookInterval = std::chrono::milliseconds(10);
 
-constinit const policy::Rules* rules = nullptr;  // null: they decide nothing
+constinit const policy::Rules* rules = nullptr;  // null if the rules decide nothing
 
 std::optional<broker::SocketName> name_of(int fd, long call) {
   sockaddr_storage name{};
@@ -41,8 +41,8 @@ std::optional<broker::SocketName> name_of(int fd, long call) {
   return service_link::name_from(name);
 }
 
-// Returns true if the address is one of this network namespace, which is so if a socket can be
-// bound to it.
+// Returns true if the address belongs to this network namespace.  Only then can a socket be bound
+// to it.
 bool is_own_address(const broker::SocketName& name) {
   sockaddr_in6 to{};
   to.sin6_family = AF_INET6;
@@ -85,15 +85,17 @@ void say(const char* why, int fd) {
 }
 
 // Tells what has happened to a connection that waits for its change to the ring.
-enum class Event : std::uint8_t { kNone, kUnconnected, kEnded, kEndedWithBytes };
+enum class Event : std::uint8_t { kNone, kUnconnected, kEnded };
 Event event_of(int fd) {
   if (!name_of(fd, SYS_getpeername)) return Event::kUnconnected;
   pollfd one{.fd = fd, .events = POLLRDHUP, .revents = 0};
   const timespec at_once{};
   if (next().ppoll(&one, 1, &at_once, nullptr) <= 0) return Event::kNone;
+  // A peer may end its direction right after its last bytes.  It may have changed over for these
+  // before this end has heard of the ring.
   int unread = 0;
   os::system_call(SYS_ioctl, fd, FIONREAD, &unread);
-  return unread > 0 ? Event::kEndedWithBytes : Event::kEnded;
+  return unread > 0 ? Event::kNone : Event::kEnded;
 }
 
 }  // namespace
@@ -159,7 +161,7 @@ bool wait_for_ring(int fd, Socket& socket) {
     if (event == Event::kUnconnected || event == Event::kEnded) break;
     change_over::advance_at_once(fd, socket);
     if (socket.is_switched()) break;
-    if (event == Event::kEndedWithBytes || os::now() >= until) {
+    if (os::now() >= until) {
       fail(fd, socket, stream::Reason::kNone);
       return false;
     }

@@ -13,7 +13,8 @@
 // A connection that must use the ring carries no byte before it has changed over: its first call
 // waits for the service's answer.  If the peer does not take part, or if something that does not
 // know the ring needs the descriptor, the connection is reset, and a line on standard error says
-// why.  Peers on other hosts are out of reach, so rules that ask for the ring do not concern them.
+// why.  Rules that ask for the ring do not apply to peers on other hosts, which cannot share
+// memory.
 namespace verbena::preload::required {
 
 // Reads the rules in the environment, and for tests VERBENA_SOCKETS_EARLY (change_over::set_early),
@@ -24,12 +25,13 @@ void prepare();
 bool has_rules();
 
 // Applies the rules to a connection that the program has made (then `to` is its peer) or accepted
-// (then `to` is absent).
+// (then `to` is null).
 policy::Choice choose(int fd, const sockaddr* to, socklen_t bytes);
 
 // Offers a connection that must use the ring to the service at once, and tries again while another
 // thread talks to the service.  The peer sends nothing before that, so a program that waits in
-// poll() would wait for ever.  Does nothing for other connections, and if it is not connected yet.
+// poll() would wait for ever.  Does nothing for other connections, or before connect() has
+// succeeded.
 void offer(int fd, Socket& socket);
 
 // Waits until the connection, which must use the ring, has changed over.  Returns false after it

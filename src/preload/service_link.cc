@@ -36,8 +36,10 @@ namespace {
 using os::repeat_call;
 using os::system_call;
 
-// Limits how often a process tries to reach or start a service.
+// Limits how often a process tries to reach or start a service.  If one listens and does not
+// answer, each try costs kAnswerTimeout, so the pause doubles.
 constexpr Duration kRetryEvery = std::chrono::seconds(1);
+constexpr Duration kRetryEveryMax = std::chrono::minutes(1);
 constexpr Duration kStartTimeout = std::chrono::seconds(10);
 constexpr Duration kAnswerTimeout = std::chrono::seconds(1);
 
@@ -62,10 +64,11 @@ struct Link {
   std::atomic<bool> busy{false};
   std::atomic<bool> retired{false};
   std::atomic<int> fd{-1};
-  std::uint64_t fd_cookie = 0;           // shows if the program has reused the number
-  std::atomic<std::uint64_t> taken{0};   // received messages that the mailbox counts
-  std::atomic<std::uint32_t> number{0};  // of the connections that this process has had
+  std::uint64_t fd_cookie = 0;           // differs if the program has reused the number of `fd`
+  std::atomic<std::uint64_t> taken{0};   // received messages; the mailbox counts those sent
+  std::atomic<std::uint32_t> number{0};  // connections that this process has had so far
   Time tried{};
+  Duration retry_every = kRetryEvery;
   std::atomic<bool> may_improve{false};  // root's service should replace the user's own
   Name own{};
   Name root{};
@@ -90,20 +93,36 @@ bool map_mailbox(int fd) {
 
 struct Starter {
   std::string path;
-  uid_t uid = 0;  // the user whose service it is
+  uid_t uid = 0;  // the user for whom the service is started
   os::Daemon daemon{};
 };
 constinit Starter* starter = nullptr;
 
-// Reserves the link for one thread.  It does not wait: a signal handler would wait for ever for the
-// thread that it has interrupted.
+void send_noted();
+
+// Holds the cookies of connections that the service shall forget, which a thread could not tell it
+// because another one had the link.  0 is a free place.
+struct Noted {
+  std::atomic<std::uint32_t> count{0};
+  std::array<std::atomic<std::uint64_t>, 1024> cookies{};
+};
+constinit Noted noted{};
+
+// Reserves the link for one thread.  It does not wait if the link is busy: a signal handler would
+// wait for ever for the thread that it has interrupted.
 class Hold {
  public:
-  Hold() : held_(!link.busy.exchange(true, std::memory_order_acquire)) {}
+  Hold() : held_(!link.busy.exchange(true)) {}
   Hold(const Hold&) = delete;
   Hold& operator=(const Hold&) = delete;
+  // A thread that notes a cookie looks at `busy` afterwards, and this one at the count after it has
+  // freed the link.  So at least one of the two sends the message.
   ~Hold() {
-    if (held_) link.busy.store(false, std::memory_order_release);
+    if (!held_) return;
+    do {
+      if (noted.count.load() > 0) send_noted();
+      link.busy.store(false);
+    } while (noted.count.load() > 0 && !link.busy.exchange(true));
   }
   explicit operator bool() const { return held_; }
 
@@ -120,12 +139,22 @@ std::uint64_t cookie_of(int fd) {
 
 void close_descriptor(int fd) { system_call(SYS_close, fd); }
 
+// Does nothing if there is no free place: the service then learns of the end with the program's.
+void note(std::uint64_t cookie) {
+  for (auto& place : noted.cookies) {
+    std::uint64_t none = 0;
+    if (place.load() != none || !place.compare_exchange_strong(none, cookie)) continue;
+    noted.count.fetch_add(1);
+    return;
+  }
+}
+
 void disconnect() {
   const int fd = link.fd.exchange(-1);
   if (fd >= 0 && cookie_of(fd) == link.fd_cookie) close_descriptor(fd);
 }
 
-// Returns the connection, if it is still the one that was made.
+// Returns the descriptor of the connection; -1 if there is none, or if the program has closed it.
 int connection() {
   const int fd = link.fd.load();
   if (fd < 0 || link.retired.load()) return -1;
@@ -154,7 +183,19 @@ bool send(int fd, const Message& message, int passed = -1) {
   return repeat_call(SYS_sendmsg, fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 
-// Receives one message, 0 bytes at the end of the connection, and its descriptor, if it has one.
+// Sends the messages that were noted.  Hold the link.
+void send_noted() {
+  const int fd = connection();
+  for (auto& place : noted.cookies) {
+    const std::uint64_t cookie = place.exchange(0);
+    if (cookie == 0) continue;
+    noted.count.fetch_sub(1);
+    if (fd >= 0) send(fd, broker::Forget{.cookie = cookie});
+  }
+}
+
+// Receives one message, and the descriptor that came with it, or -1.  Returns the message's bytes;
+// 0 at the end of the connection; a negative number for an error.
 long receive(int fd, std::span<std::byte> out, int& passed, int flags) {
   iovec vector{.iov_base = out.data(), .iov_len = out.size()};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
@@ -183,69 +224,92 @@ std::array<char, broker::kNameBytes> program_name() {
   return broker::text_field<broker::kNameBytes>(program_invocation_short_name);
 }
 
-// Makes the mailbox and says Hello.
-bool introduce(int fd) {
+enum class Found : std::uint8_t {
+  kNobody,  // no service listens, or it refuses this program
+  kSilent,  // a service listens, but does not answer
+  kConnected,
+};
+
+// Makes the mailbox, sends Hello, and waits for Welcome.
+Found introduce(int fd) {
   auto memory = os::create_shared_memory("verbena-mailbox", broker::MailboxMemory::kBytes);
-  if (!memory) return false;
+  if (!memory) return Found::kNobody;
   const broker::Hello hello{.build = broker::text_field<broker::kBuildBytes>(VB_BUILD_ID),
                             .pid = static_cast<std::uint32_t>(::getpid()),
                             .program = program_name()};
-  if (!send(fd, hello, memory->fd.get())) return false;
+  if (!send(fd, hello, memory->fd.get())) return Found::kSilent;
   std::array<std::byte, broker::kMessageBytesMax> buffer;
   int passed = -1;
   const long bytes = receive(fd, buffer, passed, 0);
   if (passed >= 0) close_descriptor(passed);
-  if (bytes <= 0) return false;
+  if (bytes <= 0) return bytes < 0 ? Found::kSilent : Found::kNobody;
   const auto welcome =
       broker::decode<broker::Welcome>(std::span(buffer).first(static_cast<std::size_t>(bytes)));
-  if (!welcome || welcome->refused != 0) return false;
+  if (!welcome || welcome->refused != 0) return Found::kNobody;
   link.taken = 0;
-  return map_mailbox(memory->fd.get());
+  return map_mailbox(memory->fd.get()) ? Found::kConnected : Found::kNobody;
 }
 
 // Connects to a service, if somebody listens.  The link then owns the descriptor.
-bool connect_to(const Name& name) {
+Found connect_to(const Name& name) {
   long fd = system_call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (fd < 0) return false;
+  if (fd < 0) return Found::kNobody;
   fd = own_descriptors::move_away(static_cast<int>(fd));
   // A service that is stopped must not stop the program.
   const timeval timeout{.tv_sec = 1, .tv_usec = 0};
   system_call(SYS_setsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   system_call(SYS_setsockopt, fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
-  const bool connected = repeat_call(SYS_connect, fd, &name.address, name.bytes) == 0 &&
-                         is_trusted(static_cast<int>(fd)) && introduce(static_cast<int>(fd));
-  if (!connected) {
+  const long connected = repeat_call(SYS_connect, fd, &name.address, name.bytes);
+  // A service that does not accept connections for long has no room for more of them.
+  Found found = connected != 0 && errno == EAGAIN ? Found::kSilent : Found::kNobody;
+  if (connected == 0 && is_trusted(static_cast<int>(fd))) found = introduce(static_cast<int>(fd));
+  if (found != Found::kConnected) {
     close_descriptor(static_cast<int>(fd));
-    return false;
+    return found;
   }
   disconnect();
   link.fd_cookie = cookie_of(static_cast<int>(fd));
   link.fd.store(static_cast<int>(fd));
   link.number.fetch_add(1);
   link.may_improve.store(name == link.own && !(link.own == link.root));
-  return true;
+  return Found::kConnected;
 }
 
-// Root's service introduces programs of all users, so it is preferred.
-bool connect_to_service() { return connect_to(link.root) || connect_to(link.own); }
+// Notes when a try to reach a service has ended, and how long to wait before the next one.
+void note_try(bool was_silent) {
+  link.tried = os::now();
+  link.retry_every = was_silent ? std::min(2 * link.retry_every, kRetryEveryMax) : kRetryEvery;
+}
 
-// Changes from the user's own service to root's, if the latter has started meanwhile.
+// Connects to root's service, because it introduces programs of all users, or else to the user's
+// own.  Returns the result for the service that was tried last.
+Found connect_to_service() {
+  const Found root = connect_to(link.root);
+  const bool is_own = link.own == link.root;
+  const Found found = root == Found::kConnected || is_own ? root : connect_to(link.own);
+  note_try(found != Found::kConnected && (root == Found::kSilent || found == Found::kSilent));
+  return found;
+}
+
+// Changes from the user's own service to root's, if root's has started by now.
 void improve() {
-  const Time now = os::now();
-  if (now - link.tried < kRetryEvery) return;
-  link.tried = now;
-  connect_to(link.root);
+  if (os::now() - link.tried < link.retry_every) return;
+  note_try(connect_to(link.root) == Found::kSilent);
 }
 
+// Returns true if the last try to reach a service is long enough ago, and notes a new one.
 bool may_try() {
   if (link.retired.load()) return false;
   const Time now = os::now();
-  if (link.tried != Time{} && now - link.tried < kRetryEvery) return false;
+  if (link.tried != Time{} && now - link.tried < link.retry_every) return false;
   link.tried = now;
   return true;
 }
 
-bool connected() { return connection() >= 0 || (may_try() && connect_to_service()); }
+// Returns true if there is a connection.  If there is none, tries to make one.
+bool connected() {
+  return connection() >= 0 || (may_try() && connect_to_service() == Found::kConnected);
+}
 
 // verbena-sockets is in the directory of this library's file.
 std::string service_path() {
@@ -274,8 +338,9 @@ std::optional<broker::Connection> connection_of(int fd) {
 void take(std::span<const std::byte> message, int memory) {
   const auto pair = broker::decode<broker::Pair>(message);
   if (!pair || memory < 0) return;
-  Socket* socket = Socket::from_number(pair->number);
-  if (socket == nullptr || socket->cookie != pair->cookie) return;
+  // The program may have closed the socket since the report.
+  const SocketUse socket = SocketTable::find_number(pair->number);
+  if (!socket || socket->cookie != pair->cookie) return;
   change_over::prepare(*socket, memory, pair->side);
 }
 
@@ -283,12 +348,12 @@ void take(std::span<const std::byte> message, int memory) {
 // the socket is not connected.
 bool report(int channel, int fd, Socket& socket) {
   const auto names = connection_of(fd);
-  if (!names) return false;  // a connect that is still under way
+  if (!names) return false;  // connect() is still in progress
   socket.cookie = cookie_of(fd);
   const broker::Report report{
       .number = socket.number(), .cookie = socket.cookie, .connection = *names};
   if (!send(channel, report)) {
-    if (errno != EAGAIN) disconnect();  // else the service is busy, and a later call tries again
+    if (errno != EAGAIN) disconnect();  // with EAGAIN the service is busy; a later call tries again
     return false;
   }
   socket.service.store(link.number.load());
@@ -327,7 +392,7 @@ void start() {
   const Hold hold;
   if (!hold) return;
   if (connection() >= 0) return link.may_improve.load() ? improve() : void();
-  if (!may_try() || starter == nullptr || connect_to_service()) return;
+  if (!may_try() || starter == nullptr || connect_to_service() != Found::kNobody) return;
   if (::geteuid() != starter->uid) return;
   std::string problem;
   auto daemon =
@@ -338,7 +403,7 @@ void start() {
   if (!daemon) return;
   if (starter->daemon.reaper_pidfd) (void)os::collect_reaper(starter->daemon);
   starter->daemon = std::move(*daemon);
-  connect_to_service();
+  (void)connect_to(link.own);
 }
 
 void offer(int fd, Socket& socket) {
@@ -401,11 +466,17 @@ void wait(Duration time) {
 }
 
 void forget(Socket& socket, stream::Reason reason) {
-  const Hold hold;
-  const int fd = hold ? connection() : -1;
-  if (fd >= 0 && socket.service.load() == link.number.load()) {
-    send(fd, broker::Forget{.reason = static_cast<std::uint32_t>(reason), .cookie = socket.cookie});
+  if (socket.service.load() != link.number.load()) return;
+  {
+    const Hold hold;
+    const int fd = hold ? connection() : -1;
+    if (hold && fd < 0) return;
+    const broker::Forget message{.reason = static_cast<std::uint32_t>(reason),
+                                 .cookie = socket.cookie};
+    if (hold && send(fd, message)) return;
   }
+  note(socket.cookie);
+  const Hold again;  // its end sends the message, unless another thread does
 }
 
 void retire() {
@@ -416,9 +487,12 @@ void retire() {
 
 void after_fork_in_child() {
   link.busy.store(false);
+  noted.count.store(0);
+  for (auto& place : noted.cookies) place.store(0);
   disconnect();
   map_mailbox(-1);
   link.tried = Time{};
+  link.retry_every = kRetryEvery;
 }
 
 bool has_offer(const Socket& socket) {

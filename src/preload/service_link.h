@@ -12,28 +12,28 @@
 
 // Connects this process with the socket service, for all of its sockets.
 //
-// Every function returns at once, unless its comment says otherwise, and no call of the program
-// waits for the service: without a service, connections stay on TCP.  One thread at a time uses the
-// link.  Other threads, and signal handlers that interrupt this one, continue without it.  No
-// function allocates except start(), which connect() and accept() call, so that it is not first
-// called in a signal handler.
+// Without a service, connections stay on TCP.  A function that has to connect to the service first
+// (start(), offer() and ask()) waits for its answer, at most for a second for each service that it
+// tries, and seldom tries again.  Otherwise functions return at once, unless their comment says
+// more.  One thread at a time uses the link.  Other threads, and signal handlers that interrupt it,
+// continue without it.  Only prepare() and start() allocate memory.
 namespace verbena::preload::service_link {
 
 // Allocates all memory that is needed later.  The library's constructor calls it once.
 void prepare();
 
-// Connects to the service, or starts one, if this process has not tried recently.
+// Connects to the service, or starts one and waits until it is ready, if this process has not tried
+// recently.  connect() and accept() call it, so a signal handler is seldom the first to do so.
 void start();
 
 // Offers a connection to the service.
 void offer(int fd, Socket& socket);
 
-// Takes the answers of the service that have come, and hands each to the socket that it is for.  If
-// no message has come, it costs two loads.  A thorough look also notices that the service has
-// ended.
+// Takes the answers of the service that have come, and gives each to its socket.  If no message has
+// come, it costs two loads.  A thorough look also notices that the service has ended.
 void look(bool thorough);
 
-// Sleeps until the service has sent something, at most for `time`.  It may return earlier.
+// Sleeps until the service has sent something, at most for `time`.  May return earlier.
 void wait(Duration time);
 
 // Converts a socket address to its form in messages.  Returns nothing if it is not an IP address.
@@ -48,20 +48,20 @@ struct Memory {
   std::uint32_t side = 0;
 };
 // Asks the service for the memory of a connection that has changed over.  Waits for the answer, at
-// most a second.
+// most a second.  Returns nothing if the service does not know the connection, or is busy or
+// absent.
 std::optional<Memory> ask(int fd, Socket& socket);
 
 // Tells the service that this process has closed the socket, or that the socket stays on TCP.
 void forget(Socket& socket, stream::Reason reason = stream::Reason::kNone);
 
-// Ends the connection, and makes no other one in this process or its children.
+// Ends the connection to the service, and keeps this process and its children from making another.
 void retire();
 
-// Forgets the parent's connection, in the child of a fork.
+// Forgets the parent's connection to the service.
 void after_fork_in_child();
 
-// Returns true if the descriptor is the connection to the service, which the program does not know
-// of and must not close.
+// Returns true if the descriptor is the connection to the service.  The program must not close it.
 bool owns(int fd);
 
 }  // namespace verbena::preload::service_link

@@ -30,11 +30,26 @@ std::uint32_t Socket::number() const {
   return std::uint32_t{generation.load()} << kIndexBits | index_of(*this);
 }
 
-Socket* Socket::from_number(std::uint32_t number) {
+SocketUse SocketTable::find_number(std::uint32_t number) {
   Socket& socket = pool[number & (kSocketsMax - 1)];
-  return socket.number() == number ? &socket : nullptr;
+  if (!try_use(socket)) return {};
+  SocketUse use(&socket);
+  if (socket.number() != number) return {};
+  return use;
 }
 
+// Makes the table lead from the descriptor to the socket.  The caller has taken a reference for it.
+void SocketTable::enter(int fd, Socket& socket) {
+  int highest = highest_.load(std::memory_order_relaxed);
+  while (highest < fd && !highest_.compare_exchange_weak(highest, fd)) {
+  }
+  // There may be an old entry, if a call that this library does not see has closed the descriptor's
+  // former socket.
+  Socket* stale = slots_[static_cast<std::size_t>(fd)].exchange(&socket, std::memory_order_acq_rel);
+  if (stale != nullptr) SocketUse{stale};
+}
+
+// Returns a free socket; nullptr if there is none.
 Socket* SocketTable::make() {
   std::uint64_t head = free_head.load(std::memory_order_acquire);
   while (const auto index = static_cast<std::uint32_t>(head)) {
@@ -79,27 +94,16 @@ Socket* SocketTable::add(int fd) {
   socket->peer_looked_at.store(0, std::memory_order_relaxed);
   socket->sleepers = 0;
   socket->references.store(1, std::memory_order_release);
-  int highest = highest_.load(std::memory_order_relaxed);
-  while (highest < fd && !highest_.compare_exchange_weak(highest, fd)) {
-  }
-  // The entry may be that of a former descriptor, which was closed by a call that this library does
-  // not see.
-  Socket* stale = slots_[static_cast<std::size_t>(fd)].exchange(socket, std::memory_order_acq_rel);
-  if (stale != nullptr) SocketUse{stale};
+  enter(fd, *socket);
   return socket;
 }
 
 void SocketTable::add_copy(Socket& of, int copy) {
   if (copy < 0 || copy >= kDescriptorsMax) {
-    of.counts.load()->stays_on_tcp.store(true);
-    return;
+    return of.keep_on_tcp();
   }
   of.references.fetch_add(1, std::memory_order_relaxed);
-  int highest = highest_.load(std::memory_order_relaxed);
-  while (highest < copy && !highest_.compare_exchange_weak(highest, copy)) {
-  }
-  Socket* stale = slots_[static_cast<std::size_t>(copy)].exchange(&of, std::memory_order_acq_rel);
-  if (stale != nullptr) SocketUse{stale};
+  enter(copy, of);
 }
 
 SocketUse SocketTable::take(int fd) {
@@ -109,8 +113,8 @@ SocketUse SocketTable::take(int fd) {
 }
 
 void SocketTable::release(Socket& socket) {
-  // The descriptor was closed during a call of another thread, or unseen by this library.  The
-  // number may have another use by now.
+  // If the socket is not closed yet, its descriptor was closed during a call of another thread, or
+  // by a call that this library does not see.  The number may have another use by now.
   constexpr int kNoDescriptor = -1;
   if (!socket.is_closed.load()) change_over::close(kNoDescriptor, socket);
   if (socket.has_memory.exchange(false)) ::munmap(socket.memory.data(), socket.memory.size());

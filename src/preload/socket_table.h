@@ -31,8 +31,8 @@ inline constexpr std::size_t kSocketsMax = 65536;
 // Counts what has gone by TCP before the change over, from the first byte on.  After fork(), the
 // processes that hold the socket share the counts, in memory that they inherit.
 struct TcpCounts {
-  std::atomic<std::uint32_t> processes{1};  // that hold the socket, and know of this library
-  std::atomic<bool> stays_on_tcp{false};    // some process uses it unseen by this library
+  std::atomic<std::uint32_t> processes{1};  // processes that hold the socket, with this library
+  std::atomic<bool> stays_on_tcp{false};    // the connection must never change over
   std::atomic<std::uint64_t> sent{0};       // bytes
   std::atomic<std::uint64_t> received{0};   // bytes
 };
@@ -42,7 +42,7 @@ class Socket {
   enum class State : std::uint8_t {
     kNew,       // on TCP; to be offered to the service after some use
     kOffered,   // on TCP; the service knows it
-    kBusy,      // one thread is changing over
+    kBusy,      // one thread is changing the connection over
     kSwitched,  // the stream chooses TCP or the ring for each byte
     kPlain,     // on TCP for ever
   };
@@ -52,32 +52,32 @@ class Socket {
   // Counts the calls that go by TCP and have not ended yet.  The socket does not change over while
   // there are any.
   std::atomic<std::uint32_t> calls_on_tcp{0};
-  std::atomic<std::uint32_t> calls{0};  // all calls so far, until the change over
-  std::atomic<std::uint16_t> generation{0};
-  std::atomic<std::uint32_t> last_walk{0};  // which walk over all sockets has met it last
-  std::atomic<std::uint32_t> service{0};    // which connection to the service has the offer
-  std::uint64_t cookie = 0;
-  Time since{};  // when the first calls were made
+  std::atomic<std::uint32_t> calls{0};       // all calls so far, until the change over
+  std::atomic<std::uint16_t> generation{0};  // grows when the object is used for another socket
+  std::atomic<std::uint32_t> last_walk{0};   // number of the last walk over all sockets that met it
+  std::atomic<std::uint32_t> service{0};     // number of the service connection with the offer
+  std::uint64_t cookie = 0;                  // SO_COOKIE, after the first report to the service
+  Time since{};                              // when this library began to track it
   TcpCounts own_counts{};
   std::atomic<TcpCounts*> counts{nullptr};
 
-  // The stream, from the service's answer on.  It never moves while the socket is tracked.
+  // The stream's memory, after the service's answer.  It never moves while the socket is tracked.
   std::span<std::byte> memory{};
   std::uint32_t side = 0;
   std::atomic<bool> has_memory{false};
   std::atomic<bool> nonblocking{false};  // O_NONBLOCK, as far as this process knows
-  std::atomic<bool> is_shared{false};    // with other processes, which may change O_NONBLOCK
+  std::atomic<bool> is_shared{false};    // other processes have it, and may change O_NONBLOCK
   std::atomic<bool> must_switch{false};  // the rules forbid TCP; see required.h
   std::atomic<bool> is_spawned{false};   // a program that this process will start gets a copy
   std::atomic<bool> no_delay{false};   // TCP_NODELAY as the program sees it, after the change over
-  std::atomic<bool> is_corked{false};  // TCP_CORK, likewise
+  std::atomic<bool> is_corked{false};  // TCP_CORK as the program sees it, after the change over
   std::atomic<int> pending_error{0};   // an errno that the next call reports, see take_error()
   std::atomic<bool> reads_no_more{false};   // after shutdown(SHUT_RD)
   std::atomic<bool> never_promises{false};  // see leaving::receive_by_tcp()
   std::atomic<bool> is_closed{false};       // this process has given up its share of the end
-  std::atomic<bool> survives_exec{false};   // while exec() is prepared: a copy is inherited
+  std::atomic<bool> survives_exec{false};   // the next program inherits a descriptor of it
   std::atomic<bool> wait_lock{false};       // see waits.h
-  std::uint32_t sleepers = 0;  // threads that wait for it in the kernel, under wait_lock
+  std::uint32_t sleepers = 0;  // threads that wait for it in the kernel; wait_lock guards it
   // This is the time at which the sender last checked that the peer lives, in nanoseconds.
   std::atomic<std::int64_t> peer_looked_at{0};
 
@@ -85,7 +85,7 @@ class Socket {
   stream::Receiver receiver() const {
     return stream::Receiver(*stream::place_of(memory, 1 - side));
   }
-  // Counts the processes that hold this end of the stream.  A killed one is counted for ever.
+  // Counts the processes that hold this end of the stream.  A killed process stays counted.
   std::atomic_ref<std::uint32_t> holders() const {
     return std::atomic_ref(reinterpret_cast<stream::Control*>(memory.data())->holders[side]);
   }
@@ -100,21 +100,42 @@ class Socket {
     return option == TCP_CORK ? &is_corked : nullptr;
   }
 
+  // Counts bytes that went by TCP.  A fork in another thread may move the counts at the same time.
+  void count_by_tcp(std::atomic<std::uint64_t> TcpCounts::*which, std::uint64_t bytes) {
+    TcpCounts* const before = counts.load();
+    (before->*which).fetch_add(bytes);
+    if (counts.load() != before) move_own_counts();
+  }
+  // Keeps the connection from changing over.
+  void keep_on_tcp() {
+    TcpCounts* const before = counts.load();
+    before->stays_on_tcp.store(true);
+    if (TcpCounts* const now = counts.load(); now != before) now->stays_on_tcp.store(true);
+  }
+  // Adds what was counted before, or during, the move of the counts to memory that several
+  // processes share.
+  void move_own_counts() {
+    TcpCounts& to = *counts.load();
+    if (&to == &own_counts) return;
+    to.sent.fetch_add(own_counts.sent.exchange(0));
+    to.received.fetch_add(own_counts.received.exchange(0));
+    if (own_counts.stays_on_tcp.load()) to.stays_on_tcp.store(true);
+  }
+
   // Returns the errno that the next call reports, once; 0 for none.
   int take_error() {
     return pending_error.load(std::memory_order_relaxed) == 0 ? 0 : pending_error.exchange(0);
   }
 
-  // Names this socket in messages to the service.
+  // Names this socket in messages to the service, see SocketTable::find_number().
   std::uint32_t number() const;
-  static Socket* from_number(std::uint32_t number);
 
  private:
   friend class SocketTable;
   std::atomic<std::uint32_t> next_free_{0};  // index + 1
 };
 
-// Keeps a Socket for a call, even if another thread closes the descriptor meanwhile.
+// Keeps a Socket during a call, even if another thread closes the descriptor.
 class SocketUse {
  public:
   SocketUse() = default;
@@ -133,14 +154,17 @@ class SocketUse {
 
 class SocketTable {
  public:
-  // Returns the tracked socket of a descriptor, if it is one.  Anything else costs one load.
+  // Returns the tracked socket of a descriptor, if it has one.  Other descriptors cost one load.
   static SocketUse find(int fd);
   static bool has(int fd) {
     return static_cast<unsigned>(fd) < static_cast<unsigned>(kDescriptorsMax) &&
            slots_[static_cast<std::size_t>(fd)].load(std::memory_order_relaxed) != nullptr;
   }
 
-  // Begins to track a connection.  Does nothing if there is no room.
+  // Returns the tracked socket that Socket::number() names, if it is still that one.
+  static SocketUse find_number(std::uint32_t number);
+
+  // Begins to track a connection.  Returns nullptr if there is no room.
   static Socket* add(int fd);
   // Records that the descriptor `copy` refers to the same socket from now on.
   static void add_copy(Socket& of, int copy);
@@ -163,14 +187,29 @@ class SocketTable {
       if (SocketUse socket = find(fd)) visit(fd, *socket);
     });
   }
+  // Returns the highest descriptor that was ever tracked; -1 if there was none yet.
+  static int highest() { return highest_.load(std::memory_order_relaxed); }
+  // Frees a socket whose last reference is gone.  SocketUse calls it.
   static void release(Socket& socket);
 
  private:
   static Socket* make();
+  static bool try_use(Socket& socket);
+  static void enter(int fd, Socket& socket);
 
   static ZeroedArray<std::atomic<Socket*>, kDescriptorsMax> slots_;
-  static std::atomic<int> highest_;  // no tracked descriptor is higher
+  static std::atomic<int> highest_;
 };
+
+// Takes a reference.  Returns false if the socket has none, because another thread has closed it.
+inline bool SocketTable::try_use(Socket& socket) {
+  std::uint32_t references = socket.references.load(std::memory_order_relaxed);
+  do {
+    if (references == 0) return false;
+  } while (!socket.references.compare_exchange_weak(references, references + 1,
+                                                    std::memory_order_acquire));
+  return true;
+}
 
 inline SocketUse SocketTable::find(int fd) {
   if (static_cast<unsigned>(fd) >= static_cast<unsigned>(kDescriptorsMax)) return {};
@@ -178,11 +217,7 @@ inline SocketUse SocketTable::find(int fd) {
   Socket* socket = slot.load(std::memory_order_acquire);
   if (socket == nullptr) [[likely]]
     return {};
-  std::uint32_t references = socket->references.load(std::memory_order_relaxed);
-  do {
-    if (references == 0) return {};  // another thread closes it at this moment
-  } while (!socket->references.compare_exchange_weak(references, references + 1,
-                                                     std::memory_order_acquire));
+  if (!try_use(*socket)) return {};
   SocketUse use(socket);
   if (slot.load(std::memory_order_relaxed) != socket) return {};
   return use;

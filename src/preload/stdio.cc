@@ -12,6 +12,7 @@
 #include "preload/export.h"
 #include "preload/leaving.h"
 #include "preload/next.h"
+#include "preload/no_cancellation.h"
 #include "preload/socket_table.h"
 
 // Defines the functions of stdio that take a descriptor.  The C library then reads and writes the
@@ -21,11 +22,12 @@ using verbena::preload::next;
 using verbena::preload::SocketTable;
 namespace leaving = verbena::preload::leaving;
 
-// Puts the bytes that lie in the ring into the FILE, as ungetc() would.
+// Puts the bytes that lie in the ring into the FILE, by ungetc().
 VB_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
   FILE* file = next().fdopen(fd, mode);
   const auto socket = SocketTable::find(fd);
   if (file == nullptr || !socket) return file;
+  const verbena::preload::NoCancellation whole_call;
   constexpr auto kReason = verbena::stream::Reason::kOther;
   const bool reads = std::strpbrk(mode, "r+") != nullptr;
   if (!reads) {
@@ -43,7 +45,7 @@ VB_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
 
 namespace {
 
-// The C library is about to close the descriptor of the FILE.
+// Stops tracking the descriptor of a FILE, which the C library is about to close.
 void forget(FILE* file) {
   if (file != nullptr) verbena::preload::change_over::forget(::fileno(file));
 }

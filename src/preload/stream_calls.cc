@@ -56,17 +56,29 @@ class Send {
         case stream::WriteStep::Kind::kPlain: break;
       }
       lock_.unlock();
-      if (from_.done() > 0) return done();
-      return kernel_call(next().sendmsg, fd_, from_, flags_ | (blocks_ ? 0 : MSG_DONTWAIT));
+      return by_tcp_alone();
     }
     return done();
   }
 
  private:
+  // Sends the rest in calls of at most kPartsMax parts, until one of them ends early.
+  ssize_t by_tcp_alone() {
+    while (!from_.at_end()) {
+      const int quiet = from_.done() > 0 ? MSG_NOSIGNAL : 0;
+      const std::size_t wanted = from_.bytes_of_parts(kPartsMax);
+      const ssize_t n =
+          kernel_call(next().sendmsg, fd_, from_, flags_ | quiet | (blocks_ ? 0 : MSG_DONTWAIT));
+      if (n < 0) return fails_with(errno);
+      from_.advance(static_cast<std::size_t>(n));
+      if (static_cast<std::size_t>(n) < wanted) break;
+    }
+    return done();
+  }
   ssize_t done() const { return static_cast<ssize_t>(from_.done()); }
 
-  // Ends the call with an error, or with the number of bytes before it; then the next call reports
-  // an error that the kernel reports once.
+  // Ends the call with an error.  If bytes were sent before it, ends the call with their number;
+  // then the next call reports the error, unless the kernel would report it again.
   ssize_t fails_with(int error) {
     if (from_.done() == 0) return failed(error);
     if (error != EAGAIN && error != EINTR && error != EPIPE) socket_.pending_error.store(error);
@@ -75,7 +87,8 @@ class Send {
 
   // The promise of a killed peer stays in the memory.  So if bytes stay unread, the sender asks the
   // kernel whether there is still a peer.  If not, the rest goes by TCP, where the kernel gives the
-  // right error.  If none are unread, the receiver learns when the next ones were sent.
+  // right error.  If no bytes are unread, the sender notes when it sends the next ones, for
+  // Receiver::ready_at().
   void look_for_peer() {
     constexpr std::int64_t kLookEvery = 1'000'000;  // nanoseconds
     if (sender_.unread() == 0) return sender_.set_ready_at(processor::ticks());
@@ -86,13 +99,14 @@ class Send {
     pollfd one{.fd = fd_, .events = POLLRDHUP, .revents = 0};
     const timespec at_once{};
     if (next().ppoll(&one, 1, &at_once, nullptr) > 0) {
+      // If the memory holds nonsense, the next write() reports it.
       (void)sender_.leave(stream::Reason::kOther).has_value();
       leaving::give_delays_back(fd_, socket_);
     }
   }
 
-  // A receiver that takes nothing for a moment probably waits for a processor.  Then the more it
-  // finds in the ring, the less has to go by TCP.
+  // A receiver that takes nothing for a moment probably waits for a processor.  Then the sender
+  // uses the whole ring, so that less has to go by TCP.
   Result<stream::WriteStep> when_full() {
     using Depth = stream::Sender::Depth;
     const std::size_t unread = sender_.unread();

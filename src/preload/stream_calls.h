@@ -12,7 +12,7 @@ namespace verbena::preload::stream_calls {
 ssize_t receive(int fd, Socket& socket, const iovec* parts, std::size_t count, int flags);
 ssize_t send(int fd, Socket& socket, const iovec* parts, std::size_t count, int flags);
 
-// Does what sendfile(2) does.
+// Does what sendfile(2) does from a file to a connection.
 ssize_t send_file(int fd, Socket& socket, int file, off_t* offset, std::size_t count);
 
 // Does what splice(2) does from a connection to a pipe, for bytes that lie in the ring.

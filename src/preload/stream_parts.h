@@ -15,7 +15,7 @@
 
 #include "preload/socket_table.h"
 
-// Declares the parts that calls that receive and calls that send share.
+// Declares what receiving and sending calls have in common.
 namespace verbena::preload::stream_calls {
 
 // Walks over the parts of a message.
@@ -40,6 +40,15 @@ class Cursor {
     offset_ += bytes;
   }
   std::size_t done() const { return done_; }
+
+  // Returns the bytes of the next `most` parts.
+  std::size_t bytes_of_parts(std::size_t most) const {
+    std::size_t bytes = 0;
+    for (std::size_t i = index_; i < count_ && most > 0; ++i, --most) {
+      bytes += parts_[i].iov_len - (i == index_ ? offset_ : 0);
+    }
+    return bytes;
+  }
 
   // Copies the rest into `out`, at most as many parts as fit and `most` bytes.  Returns the number
   // of parts.
@@ -78,8 +87,7 @@ inline std::size_t bytes_of(const iovec* parts, std::size_t count) {
 
 inline constexpr std::size_t kPartsMax = 64;
 
-// Makes a call of the kernel for the rest of a message, at most `most` bytes: recvmsg() or
-// sendmsg().
+// Calls recvmsg() or sendmsg() of the kernel for the rest of a message, at most for `most` bytes.
 template <class Call>
 ssize_t kernel_call(Call call, int fd, const Cursor& cursor, int flags,
                     std::size_t most = SSIZE_MAX) {
@@ -103,9 +111,11 @@ bool wait_in_kernel(int fd, short events, int timeout_option);
 // Returns true if the kernel has an error for the next call, which poll() and SO_ERROR show.
 bool has_error(int fd);
 
-// Resets a connection for both sides, because its memory holds invalid values.
+// Resets a connection for both sides, because its memory holds invalid values.  Sets errno and
+// returns -1.
 ssize_t reset(int fd);
 
+// Sets errno and returns -1.
 ssize_t failed(int error);
 
 }  // namespace verbena::preload::stream_calls

@@ -17,14 +17,15 @@
 #include "preload/processor.h"
 #include "preload/stream_calls.h"
 #include "preload/stream_parts.h"
+#include "preload/waits.h"
 
 namespace verbena::preload::stream_calls {
 namespace {
 
 using os::system_call;
 
-// Keeps the promise of a direction withdrawn while this thread may sleep in the kernel.  It is
-// given again even if the thread is cancelled there.
+// Keeps the promise of a direction withdrawn while this thread may sleep in the kernel.  The
+// destructor gives the promise again, even if the thread is cancelled during its sleep.
 class Withdrawal {
  public:
   explicit Withdrawal(stream::Receiver& receiver) : receiver_(receiver) {}
@@ -82,7 +83,8 @@ class Receive {
     return flags_ | (blocks_ ? 0 : MSG_DONTWAIT) | (wants_all_ ? MSG_WAITALL : 0);
   }
 
-  // Ends the call with an error, or with the bytes before it; then the next call reports it.
+  // Ends the call with an error.  If bytes were received before it, ends the call with their
+  // number; then the next call reports the error.
   ssize_t fails_with(int error) {
     if (to_.done() == 0) return failed(error);
     if (error != EAGAIN && error != EINTR) socket_.pending_error.store(error);
@@ -146,12 +148,16 @@ class Receive {
     if (error != EAGAIN || !may_wait()) return fails_with(error);
     if (!is_sure) return std::nullopt;
     lock_.unlock();
-    if (!wait_in_kernel(fd_, POLLIN, SO_RCVTIMEO)) return fails_with(errno);
+    // Another reader may have taken these bytes just now.  So nothing may enter the ring meanwhile.
+    waits::enter_always(socket_);
+    const bool is_ready = wait_in_kernel(fd_, POLLIN, SO_RCVTIMEO);
+    waits::leave(socket_);
+    if (!is_ready) return fails_with(errno);
     return again();
   }
 
-  // Adds the bytes that follow those that MSG_PEEK has got so far.  `of_tcp` and `of_ring` tell how
-  // many those are.
+  // Continues MSG_PEEK behind the bytes that it has copied so far: `of_tcp` ones from TCP, and
+  // `of_ring` ones from the ring.
   ssize_t look_further(std::size_t of_tcp, std::size_t of_ring) {
     while (!to_.at_end()) {
       auto step = receiver_.look_beyond(to_.part(), of_tcp, of_ring);
@@ -167,8 +173,8 @@ class Receive {
         system_call(SYS_ioctl, fd_, FIONREAD, &queued);
         const auto there = static_cast<std::size_t>(queued);
         more = there - std::min(of_tcp, there);
-        // If a segment has begun meanwhile, some of these bytes may stand behind others in the
-        // ring.
+        // Look again: if a segment has begun since, some of these bytes may stand behind bytes in
+        // the ring.
         step = receiver_.look_beyond(to_.part(), of_tcp, of_ring);
         if (!step || step->kind != stream::ReadStep::Kind::kOpen) continue;
         if (step->only_end) break;
@@ -213,7 +219,7 @@ class Receive {
     return again();
   }
 
-  // The ring is empty.  TCP may have bytes, an end, or nothing.
+  // Continues with an empty ring.  TCP may have bytes, an end, or nothing.
   std::optional<ssize_t> from_open(const stream::ReadStep& step) {
     const bool may_wait = this->may_wait();
     if (!step.only_end || kernel_has_news_ || (to_.done() == 0 && !may_wait)) {
@@ -230,7 +236,7 @@ class Receive {
   }
 
   // Takes the bytes that TCP has, and does not withdraw the promise.  Returns nothing if TCP has
-  // none.
+  // none, and kGoOn if the caller must read again.
   std::optional<ssize_t> look_at_tcp(const stream::ReadStep& step) {
     int queued = 0;
     if (!step.only_end) system_call(SYS_ioctl, fd_, FIONREAD, &queued);
@@ -285,7 +291,7 @@ class Receive {
     return is_there != 0;
   }
 
-  // Returns true if the caller must read again.
+  // Spins for a moment until bytes come.  Returns true if the caller must read again.
   bool spin_for_bytes() {
     has_spun_ = true;
     const auto before = receiver_.look();
@@ -303,7 +309,7 @@ class Receive {
     return found != processor::Found::kNothing && lock_.taken() != EndLock::Taken::kOwn;
   }
 
-  // Sleeps in recv(); all bytes that come meanwhile come by TCP.
+  // Sleeps in recv().  All bytes that come during the sleep come by TCP.
   std::optional<ssize_t> sleep_in_kernel(std::uint64_t seen) {
     const auto withdrawn = receiver_.withdraw(seen);
     if (!withdrawn) return reset(fd_);
@@ -336,6 +342,7 @@ class Receive {
     return again();
   }
 
+  // Takes the lock again.  Returns the result of the call if that fails.
   std::optional<ssize_t> again() {
     lock_.lock_again();
     if (lock_.taken() == EndLock::Taken::kOwn) return fails_with(EINTR);
@@ -343,7 +350,7 @@ class Receive {
     return std::nullopt;
   }
 
-  static constexpr ssize_t kGoOn = -2;
+  static constexpr ssize_t kGoOn = -2;  // not a result of a call: the caller must read again
 
   int fd_;
   Socket& socket_;
@@ -372,7 +379,7 @@ ssize_t receive_nothing(int fd, Socket& socket, int flags) {
   // The ring is empty.  If an out-of-band byte is next, this call of the kernel removes it.
   if (!blocks(fd, socket, flags)) return next().recv(fd, &ahead, 0, flags | MSG_DONTWAIT);
   if (socket.receiver().has_left()) return next().recv(fd, &ahead, 0, flags);
-  // The wait may have ended for another reason than bytes, which the kernel does not tell.
+  // The kernel's call would return 0 even if its wait ended by a timeout or a signal.
   pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
   const auto limit = timeout_of(fd, SO_RCVTIMEO);
   ::ppoll(&one, 1, limit ? &*limit : nullptr, nullptr);

@@ -14,6 +14,7 @@
 #include "preload/export.h"
 #include "preload/leaving.h"
 #include "preload/next.h"
+#include "preload/no_cancellation.h"
 #include "preload/required.h"
 #include "preload/socket_table.h"
 #include "preload/stream_calls.h"
@@ -38,7 +39,7 @@ bool may_begin(int fd, Socket& socket) {
 template <class ByTcp>
 ssize_t receive(int fd, Socket& socket, const iovec* parts, std::size_t count, int flags,
                 ByTcp by_tcp) {
-  // The stream does not count a byte that is read out of band.
+  // The stream cannot count a byte that is read out of band, so the connection goes back to TCP.
   if ((flags & MSG_OOB) != 0) (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kUrgent);
   if ((flags & kNotOfTheStream) != 0) return by_tcp();
   if (!may_begin(fd, socket)) return -1;
@@ -54,6 +55,10 @@ template <class ByTcp>
 ssize_t send(int fd, Socket& socket, const iovec* parts, std::size_t count, int flags,
              ByTcp by_tcp) {
   if ((flags & MSG_OOB) != 0) (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kUrgent);
+  // The kernel numbers calls with MSG_ZEROCOPY, and reports later that it no longer needs the
+  // memory of a call.  It would not count calls by the ring.
+  if ((flags & MSG_ZEROCOPY) != 0)
+    (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kKernelCall);
   if (!may_begin(fd, socket)) return -1;
   if (change_over::begin(fd, socket)) {
     return stream_calls::send(fd, socket, parts, count, flags);
@@ -66,10 +71,14 @@ iovec part(const void* bytes, std::size_t count) {
   return {.iov_base = const_cast<void*>(bytes), .iov_len = count};
 }
 
-// read(), readv() and writev() return at once then, unlike recv() and send().
+// Returns true if all parts are empty.  Then readv() and writev() return at once, unlike recv() and
+// send().
 bool has_no_room(const iovec* parts, int count) {
   return std::all_of(parts, parts + count, [](const iovec& one) { return one.iov_len == 0; });
 }
+
+// Returns the flags of recvmsg() and sendmsg() for those of preadv2() and pwritev2().
+int message_flags(int flags) { return (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0; }
 
 std::size_t parts_of(int count) { return count < 0 ? 0 : static_cast<std::size_t>(count); }
 
@@ -87,7 +96,7 @@ ssize_t receive_message(int fd, Socket& socket, msghdr* message, int flags) {
   return bytes;
 }
 
-// Does what recvmmsg(2) does: the limit is looked at only after each message.
+// Does what recvmmsg(2) does.  As in the kernel, the timeout is checked only after each message.
 int receive_messages(int fd, Socket& socket, std::span<mmsghdr> messages, int flags,
                      timespec* timeout) {
   // Unlike the other calls, it reports an error before the bytes that came before it.
@@ -124,8 +133,8 @@ ssize_t send_message(int fd, Socket& socket, const msghdr* message, int flags) {
               [&] { return next().sendmsg(fd, message, flags); });
 }
 
-// A process that gets a tracked connection by SCM_RIGHTS may not have this library, so the
-// connection goes back to TCP before.
+// Takes connections back to TCP before they are passed to another process (SCM_RIGHTS), which may
+// not have this library.
 void watch_passed_descriptors(const msghdr& message) {
   if (message.msg_control == nullptr || message.msg_controllen < sizeof(cmsghdr)) return;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr;
@@ -177,6 +186,19 @@ VB_EXPORT ssize_t readv(int fd, const iovec* parts, int count) {
   }
   return preload::receive(fd, *socket, parts, parts_of(count), 0,
                           [&] { return next().readv(fd, parts, count); });
+}
+
+// Programs give the offset -1 for sockets, which have none.
+VB_EXPORT ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) {
+  const auto socket = SocketTable::find(fd);
+  if (!socket || count <= 0 || offset != -1 || preload::has_no_room(parts, count)) {
+    return next().preadv2(fd, parts, count, offset, flags);
+  }
+  return preload::receive(fd, *socket, parts, parts_of(count), preload::message_flags(flags),
+                          [&] { return next().preadv2(fd, parts, count, offset, flags); });
+}
+VB_EXPORT ssize_t preadv64v2(int fd, const iovec* parts, int count, off64_t offset, int flags) {
+  return preadv2(fd, parts, count, offset, flags);
 }
 
 VB_EXPORT ssize_t recv(int fd, void* buffer, size_t bytes, int flags) {
@@ -246,6 +268,18 @@ VB_EXPORT ssize_t writev(int fd, const iovec* parts, int count) {
                        [&] { return next().writev(fd, parts, count); });
 }
 
+VB_EXPORT ssize_t pwritev2(int fd, const iovec* parts, int count, off_t offset, int flags) {
+  const auto socket = SocketTable::find(fd);
+  if (!socket || count <= 0 || offset != -1 || preload::has_no_room(parts, count)) {
+    return next().pwritev2(fd, parts, count, offset, flags);
+  }
+  return preload::send(fd, *socket, parts, parts_of(count), preload::message_flags(flags),
+                       [&] { return next().pwritev2(fd, parts, count, offset, flags); });
+}
+VB_EXPORT ssize_t pwritev64v2(int fd, const iovec* parts, int count, off64_t offset, int flags) {
+  return pwritev2(fd, parts, count, offset, flags);
+}
+
 VB_EXPORT ssize_t send(int fd, const void* bytes, size_t count, int flags) {
   const auto socket = SocketTable::find(fd);
   if (!socket) return next().send(fd, bytes, count, flags);
@@ -294,6 +328,7 @@ VB_EXPORT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
 VB_EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t count) noexcept {
   const auto socket = SocketTable::find(to);
   if (!socket) return next().sendfile(to, from, offset, count);
+  const preload::NoCancellation whole_call;
   if (!preload::may_begin(to, *socket)) return -1;
   if (change_over::begin(to, *socket)) {
     return preload::stream_calls::send_file(to, *socket, from, offset, count);
@@ -305,8 +340,8 @@ VB_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t count) no
   return sendfile(to, from, offset, count);
 }
 
-// The kernel moves the bytes between socket and pipe, so the connection is TCP's from now on.  What
-// lies in the ring before that goes through a buffer.
+// The kernel moves the bytes between socket and pipe, so the connection goes back to TCP.  Bytes
+// that lie in the ring already go through a buffer.
 VB_EXPORT ssize_t splice(int from, off64_t* from_offset, int to, off64_t* to_offset, size_t count,
                          unsigned flags) {
   constexpr auto kReason = verbena::stream::Reason::kKernelCall;

@@ -33,7 +33,8 @@ bool enter_beyond(Socket& socket, std::uint64_t known) {
   const auto look = receiver.look();
   if (look.bytes > 0 && look.seen != known) return false;
   const auto withdrawn = receiver.withdraw(look.seen);
-  return withdrawn && *withdrawn;
+  // If the memory holds nonsense, the next call that reads ends the connection.
+  return !withdrawn || *withdrawn;
 }
 
 bool enter(Socket& socket) {
@@ -59,7 +60,7 @@ void leave(Socket& socket) {
 
 namespace {
 
-// Holds the connections among those that a call waits for.
+// Holds those descriptors of a call that are connections or known epoll sets.
 class Waited {
  public:
   // Makes room for `most` connections.  Test the object before use: there may be no memory for
@@ -133,11 +134,11 @@ class Waited {
  private:
   struct One {
     SocketUse socket;
-    epolls::Set* set;  // if it is no connection
+    epolls::Set* set;  // null for a connection
     int fd;
     bool is_ready = false;
   };
-  static constexpr std::size_t kFew = 128;  // on the stack
+  static constexpr std::size_t kFew = 128;  // this many need no mmap()
 
   static bool has_bytes(const One& one) {
     if (one.set != nullptr) return epolls::has_ready(*one.set);
@@ -157,7 +158,7 @@ class Waited {
 };
 
 // Waits for the connections and for the kernel.  `sleep()` is the kernel's call with the program's
-// timeout.  `now()` is the same call without any, and adds the connections that are ready.
+// timeout.  `now()` is the same call with timeout zero, and adds the connections that are ready.
 template <class News, class Now, class Sleep>
 int wait_for(Waited& waited, bool at_once, News kernel_has_news, Now now, Sleep sleep) {
   if (waited.empty()) return sleep();
@@ -176,7 +177,7 @@ int wait_for(Waited& waited, bool at_once, News kernel_has_news, Now now, Sleep 
   return now();
 }
 
-// Returns true if the descriptor is a connection, or an epoll set of some.
+// Returns true if the descriptor is a connection or a known epoll set.
 bool may_have_ring(int fd) { return SocketTable::has(fd) || epolls::set_at(fd) != nullptr; }
 
 int no_memory() {
@@ -226,19 +227,27 @@ void add(fd_set* set, int fd) {
   reinterpret_cast<std::uint64_t*>(set)[fd / 64] |= std::uint64_t{1} << (fd % 64);
 }
 
+// Returns the highest count of descriptors that select() has to look at.  Some programs pass
+// getdtablesize() as the count, with an fd_set of the usual size.  So beyond FD_SETSIZE this
+// library looks no further than the highest descriptor that may have a ring.
+int looks_up_to() {
+  return std::max({FD_SETSIZE, SocketTable::highest() + 1, epolls::highest() + 1});
+}
+
 template <class Sleep>
 int select_all(int count, fd_set* in, fd_set* out, fd_set* except, bool at_once, Sleep sleep) {
   const auto is_waited = [in](int fd) { return has(in, fd) && may_have_ring(fd); };
-  const auto all = std::views::iota(0, std::clamp(in != nullptr ? count : 0, 0, kDescriptorsMax));
+  const int looked_at = std::min(count, looks_up_to());
+  const auto all = std::views::iota(0, std::max(in != nullptr ? looked_at : 0, 0));
   Waited waited(static_cast<std::size_t>(std::ranges::count_if(all, is_waited)));
   if (!waited) return no_memory();
   for (const int fd : all) {
     if (is_waited(fd)) waited.add(fd);
   }
   const auto kernel_has_news = [&] {
-    std::array<pollfd, 128> fds{};  // news of others waits until the spin is over
+    std::array<pollfd, 128> fds{};  // further descriptors are not looked at during the spin
     nfds_t n = 0;
-    for (int fd = 0; fd < count && n < fds.size(); ++fd) {
+    for (int fd = 0; fd < looked_at && n < fds.size(); ++fd) {
       const int events = (has(in, fd) ? POLLIN : 0) | (has(out, fd) ? POLLOUT : 0) |
                          (has(except, fd) ? POLLPRI : 0);
       if (events != 0) fds[n++] = {.fd = fd, .events = static_cast<short>(events), .revents = 0};

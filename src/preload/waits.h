@@ -9,9 +9,9 @@
 // epoll.
 //
 // The kernel knows nothing of a ring.  So a thread looks at the rings before it sleeps in the
-// kernel, and withdraws the promises of their receivers for as long as it sleeps: what comes
-// meanwhile comes by TCP and wakes it.  A connection that is not switched yet counts its sleepers,
-// so that its receiver starts with as many withdrawals.
+// kernel, and withdraws the promises of their receivers for as long as it sleeps: bytes that come
+// during the sleep come by TCP and wake it.  A connection that has not changed over yet counts its
+// sleepers, so that its receiver starts with as many withdrawals.
 namespace verbena::preload::waits {
 
 // Calls `begin(sleepers)`, which starts the receiver and changes the state.  No other thread can
@@ -19,17 +19,18 @@ namespace verbena::preload::waits {
 template <class Begin>
 void start(Socket& socket, Begin begin);
 
-// Call this before the thread sleeps for the socket.  Returns false if the ring has bytes: do not
-// sleep.
+// Call this before the thread sleeps for the socket.  Returns false if the ring has bytes; then the
+// thread must not sleep.
 bool enter(Socket& socket);
-// Does the same, but also returns true if only bytes up to `known` (Receiver::Look::seen) lie in
+// Works as enter(), but also returns true if only bytes up to `known` (Receiver::Look::seen) lie in
 // the ring.
 bool enter_beyond(Socket& socket, std::uint64_t known);
-// Does the same, but allows the sleep even if bytes lie in the ring.
+// Works as enter(), but allows the sleep even if bytes lie in the ring.
 void enter_always(Socket& socket);
 // Call this after the thread has slept.
 void leave(Socket& socket);
 
+// Ends the waits and locks of the parent's other threads, which the child does not have.
 void after_fork_in_child();
 
 // Locks the socket's waits for a few instructions: no other thread can begin or end one.

@@ -60,7 +60,8 @@ int run(const Arguments& arguments) {
     loop.run();
     return 0;
   }
-  if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);  // another one serves already
+  // Another service listens already.
+  if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);
   return 0;
 }
 
@@ -75,7 +76,8 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
       "one user under 'verbena run --sockets'. It is started by the first such program and ends "
       "by itself.");
   app.set_version_flag("--version", "verbena-sockets " VB_BUILD_ID);
-  app.add_option("--ready-fd", arguments.ready_fd, "Descriptor to say on that it listens");
+  app.add_option("--ready-fd", arguments.ready_fd,
+                 "Descriptor on which the service reports that it listens");
   const auto or_variable = [](CLI::Option* option, const char* name) {
     if (::getauxval(AT_SECURE) == 0) option->envname(name);  // CLI11 calls plain getenv()
   };

@@ -9,7 +9,7 @@
 namespace verbena::sockets {
 namespace {
 
-// The end of a direction is not a way back to TCP.
+// Returns true if the direction went back to TCP.  A direction that has ended does not count.
 bool went_back(stream::Reason left) {
   return left != stream::Reason::kNone && left != stream::Reason::kEnd;
 }
@@ -47,7 +47,7 @@ PairMemory::Look PairMemory::look_for_idle_rings() {
     stream::IdleRing ring(direction(side));
     if (!is_idle[side] || !ring.begin()) continue;
     (void)os::give_pages_back(memory_.fd, stream::kControlBytes + side * ring_bytes_, ring_bytes_)
-        .has_value();  // without it the pages stay, as long as the connection does
+        .has_value();  // if this fails, the pages stay until the connection ends
     ring.end();
   }
   look.given_back_bytes = before - std::min(before, resident_bytes());

@@ -22,7 +22,7 @@ class PairMemory {
 
   const os::Fd& fd() const { return memory_.fd; }
   std::size_t bytes() const { return stream::memory_bytes(ring_bytes_); }
-  // Returns how much memory it occupies now.
+  // Returns how many bytes of memory it occupies now.
   std::size_t resident_bytes() const { return os::resident_bytes(memory_.fd); }
   std::size_t ring_bytes() const { return ring_bytes_; }
   // Returns the traffic that the end of this side (0 or 1) has sent.  The programs write these
@@ -34,10 +34,10 @@ class PairMemory {
 
   struct Look {
     std::uint32_t moved = 0;           // rings that bytes have entered since the last look
-    std::size_t given_back_bytes = 0;  // of pages that are the system's now
+    std::size_t given_back_bytes = 0;  // bytes of pages that were given back
   };
-  // Gives back the pages of each ring that is empty and that no bytes have entered since the last
-  // look.  Call it from time to time.
+  // Gives the pages of each idle ring back to the system.  A ring is idle if it is empty and no
+  // bytes have entered it since the last look.  Call this from time to time.
   Look look_for_idle_rings();
 
  private:

@@ -33,7 +33,7 @@ class PairMemoryTest : public testing::Test {
       n += sender(side).write(std::span(text).subspan(n))->bytes;
     }
   }
-  // Returns true if all of them are what was written.
+  // Returns true if the bytes are those that write() writes.
   bool read(std::size_t side, std::size_t bytes) {
     std::vector<std::byte> text(bytes);
     for (std::size_t n = 0; n < bytes;) n += receiver(side).read(std::span(text).subspan(n))->bytes;
@@ -83,12 +83,12 @@ TEST_F(PairMemoryTest, ARingInUseKeepsItsPages) {
   }
 }
 
-TEST_F(PairMemoryTest, APageThatWasWrittenForNothingIsGivenBack) {
+TEST_F(PairMemoryTest, APageWhoseBytesWereNeverPublishedIsGivenBack) {
   place(0).ring[5] = std::byte{1};  // as by a sender whose receiver has withdrawn the promise
   EXPECT_EQ(memory_.look_for_idle_rings().given_back_bytes, kPage);
 }
 
-TEST_F(PairMemoryTest, TheDirectionsAreGivenBackOneByOne) {
+TEST_F(PairMemoryTest, TheRingOfOneDirectionIsGivenBackWhileTheOtherIsInUse) {
   write(0, 9'000);
   ASSERT_TRUE(read(0, 9'000));
   write(1, 9'000);

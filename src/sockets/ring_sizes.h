@@ -16,8 +16,8 @@ namespace verbena::sockets {
 class RingSizes {
  public:
   struct Class {
-    std::size_t ring_bytes;  // of each direction
-    std::size_t most;        // connections at a time
+    std::size_t ring_bytes;  // size of the ring of each direction
+    std::size_t most;        // most connections that may have this size at a time
   };
   static constexpr std::size_t kLargeRingBytes = std::size_t{8} << 20;
   static constexpr std::size_t kLargeMax = 16;
@@ -35,6 +35,7 @@ class RingSizes {
     }
     return 0;
   }
+  // Call these when the rings of a connection were made or released.
   void made(std::size_t ring_bytes) { ++count_[index_of(ring_bytes)]; }
   void released(std::size_t ring_bytes) { --count_[index_of(ring_bytes)]; }
 

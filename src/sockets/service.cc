@@ -20,7 +20,7 @@ namespace {
 
 os::TcpTable open_table() {
   auto table = os::TcpTable::open();
-  if (!table) throw std::runtime_error("the kernel does not tell its sockets (sock_diag)");
+  if (!table) throw std::runtime_error("the kernel does not list its sockets (sock_diag)");
   return std::move(*table);
 }
 
@@ -59,7 +59,7 @@ Service::Service(asio::io_context& loop, os::UnixListener listener, Options opti
       hello_timer_(loop, [this] { on_hello_timer(); }),
       uid_(::geteuid()) {
   signals_.async_wait([this](const asio::error_code& failed, int) {
-    if (!failed) stop("told to by a signal");
+    if (!failed) stop("received a signal");
   });
   listening_ = agent::Watch(loop_, listener_->fd(), [this] { on_listener(); });
   log_.line(fmt::format("build {} serves", options_.build));
@@ -79,7 +79,7 @@ void Service::on_listener() {
       accept_timer_.at(os::now() + kAcceptPause);
       return;
     }
-    // Anybody may connect to an abstract name.
+    // Any user may connect to an abstract name, so refuse those that this service does not serve.
     const auto peer = channel->peer();
     if (!peer || !has_room_for(peer->uid)) continue;
     const std::uint64_t id = next_session_++;
@@ -160,7 +160,7 @@ void Service::serve_program(Session& session, std::span<const std::byte> message
     tracing_.forgotten(session, *forget);
     broker_.forget(session.id(), *forget, os::now());
   } else {
-    log_.line(fmt::format("{} (pid {}) sent what is no message", session.program, session.pid));
+    log_.line(fmt::format("{} (pid {}) sent an invalid message", session.program, session.pid));
     session.finish();
   }
 }
@@ -184,7 +184,7 @@ void Service::serve_tool(Session& session, std::span<const std::byte> message) {
     return trace_timer_.at(tracing_.deadline());
   }
   if (may_all(session) && broker::decode<broker::Stop>(message))
-    return stop("told to by the command line");
+    return stop("stopped by the command line tool");
   session.finish();
 }
 
@@ -292,8 +292,8 @@ void Service::act(const broker::Broker::Look& output) {
   broker_.looked(output.cookie, found && found->cookie == output.cookie && found->held, os::now());
 }
 
-// Looks at some connections, and goes on after other work.  While none of them moves bytes, the
-// looks become rare.
+// Looks at the next few connections, and continues with the others after other work.  While no
+// connection moves bytes, the pause between rounds grows.
 void Service::on_ring_timer() {
   auto next = memory_.upper_bound(last_ring_looked_at_);
   for (std::size_t i = 0; i < kRingsPerTurn && next != memory_.end(); ++i, ++next) {
@@ -332,7 +332,7 @@ void Service::update_idle() {
 
 void Service::on_idle() {
   on_listener();  // accept connections that have just come
-  if (!is_needed()) stop("nobody needs it");
+  if (!is_needed()) stop("no program needs it");
 }
 
 void Service::stop(const char* why) {

@@ -44,9 +44,10 @@ class Service final : public Session::Owner {
   static constexpr std::size_t kAcceptsPerTurn = 64;
   static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
   static constexpr Duration kHelloTimeout = std::chrono::seconds(5);
-  // Idle rings are looked for in so many connections before other work is done.
+  // The service looks for idle rings in at most this many connections before it does other work.
   static constexpr std::size_t kRingsPerTurn = 64;
-  // While no connection moves bytes, the pause between looks grows to so many times the first one.
+  // While no connection moves bytes, the pause between looks grows up to this many times the first
+  // pause.
   static constexpr int kRingPausesMax = 12;
   // The service waits at least this long for the first program, which may be slow.
   static constexpr Duration kFirstIdleMin = std::chrono::seconds(2);
@@ -54,7 +55,7 @@ class Service final : public Session::Owner {
   struct Options {
     std::string build{};
     Duration idle = std::chrono::seconds(10);
-    // A ring is idle if no byte enters it for so long.
+    // A ring is idle if no byte enters it for this time.
     Duration ring_idle = std::chrono::seconds(5);
   };
 
@@ -78,6 +79,7 @@ class Service final : public Session::Owner {
   bool may_all(const Session& session) const { return session.uid == uid_; }
   bool has_room_for(std::uint32_t uid) const;
   void take_report(const Session& session, const broker::Report& report);
+  // Returns true if the kernel knows the socket, and if the session's user may claim it.
   bool is_true(const Session& session, const broker::Report& report);
 
   void pump();
@@ -104,7 +106,7 @@ class Service final : public Session::Owner {
   Tracing::Memories memory_{};
   RingSizes ring_sizes_{};
   broker::PairId last_ring_looked_at_ = 0;
-  std::uint64_t rings_moved_ = 0;  // since the first connection of these looks
+  std::uint64_t rings_moved_ = 0;  // rings that were in use, in this round of looks
   std::uint64_t given_back_bytes_ = 0;
   Tracing::Sessions sessions_{};
   Tracing tracing_{broker_, memory_, sessions_};
@@ -119,8 +121,8 @@ class Service final : public Session::Owner {
   agent::Timer hello_timer_;
   std::uint64_t next_session_ = 1;
   std::uint64_t claims_refused_ = 0;
-  broker::Traffic ended_traffic_{};  // of released pairs, both directions
-  bool served_ = false;
+  broker::Traffic ended_traffic_{};  // traffic of released pairs, in both directions
+  bool served_ = false;              // a program was connected before
   std::uint32_t uid_;
 };
 

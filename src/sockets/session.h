@@ -23,8 +23,8 @@ namespace verbena::sockets {
 // inside another call; the owner destroys the session.  One thread.
 class Session {
  public:
-  static constexpr std::size_t kQueueMax = 200'000;    // rows of the largest listing
-  static constexpr std::size_t kMessagesPerTurn = 64;  // after these, others are served
+  static constexpr std::size_t kQueueMax = 200'000;    // more than the rows of the largest listing
+  static constexpr std::size_t kMessagesPerTurn = 64;  // then other sessions have their turn
 
   enum class Role : std::uint8_t { kNew, kProgram, kTool };
 
@@ -33,6 +33,7 @@ class Session {
     virtual ~Owner() = default;
     virtual void received(Session& from, std::span<const std::byte> message,
                           std::vector<os::Fd> fds) = 0;
+    // All messages of this turn were passed to received().
     virtual void received_all() = 0;
     virtual void ended(Session& session) = 0;
   };
@@ -43,14 +44,15 @@ class Session {
 
   std::uint64_t id() const { return id_; }
 
-  // Sends a message with at most one descriptor, of which it makes a copy if it must wait.
+  // Sends a message with at most one descriptor.  If the message has to wait, the session keeps a
+  // copy of the descriptor.
   template <class Message>
   void send(const Message& message, int fd = -1) {
     send_bytes(broker::bytes_of(message), fd);
   }
-  // Ends the session after what was sent.
+  // Ends the session when all messages in the queue are sent.
   void finish();
-  // Gives the page in which the program sees that messages have come.
+  // Sets the page in which the program sees that messages have come.
   void set_mailbox(os::Mapping mailbox) { mailbox_ = std::move(mailbox); }
 
   // These members belong to the owner of the session.

@@ -11,8 +11,9 @@ namespace {
 using broker::Event;
 using broker::What;
 
-// Says what the ends of a direction have done since `before`.  The sender's deeds come first.
-struct Deeds {
+// Holds what the two ends of a direction have done since the last look.  The sender's events come
+// first.
+struct NewEvents {
   std::vector<Event> senders{};
   std::vector<Event> receivers{};
 };
@@ -24,24 +25,24 @@ std::uint64_t wall_ns() {
 
 std::uint32_t number_of(stream::Reason reason) { return static_cast<std::uint32_t>(reason); }
 
-Deeds deeds_between(const stream::Counters& before, const stream::Counters& now) {
-  Deeds deeds;
+NewEvents events_between(const stream::Counters& before, const stream::Counters& now) {
+  NewEvents events;
   if (now.sender_started && !before.sender_started) {
-    deeds.senders.push_back({.what = What::kChangedOver});
+    events.senders.push_back({.what = What::kChangedOver});
   }
   if (now.changes != 0 && before.changes == 0) {
-    deeds.senders.push_back({.what = What::kRing, .offset = now.ring_since});
+    events.senders.push_back({.what = What::kRing, .offset = now.ring_since});
   }
   if (now.sender_left != before.sender_left) {
-    deeds.senders.push_back({.what = What::kSendsByTcp,
-                             .offset = now.segment_since,
-                             .reason = number_of(now.sender_left)});
+    events.senders.push_back({.what = What::kSendsByTcp,
+                              .offset = now.segment_since,
+                              .reason = number_of(now.sender_left)});
   }
   if (now.receiver_left != before.receiver_left) {
-    deeds.receivers.push_back(
+    events.receivers.push_back(
         {.what = What::kReadsFromTcp, .reason = number_of(now.receiver_left)});
   }
-  return deeds;
+  return events;
 }
 
 void name_actor(Event& event, const Session& actor) {
@@ -145,7 +146,7 @@ void Tracing::look(Time now) {
   }
 }
 
-// Tells what is new since `known`, and keeps it there.
+// Tells what is new since `known`, and updates `known`.
 void Tracing::look_at(broker::PairId pair, Known& known, Tool* only) {
   const auto memory = memories_.find(pair);
   if (memory == memories_.end()) return;
@@ -153,20 +154,20 @@ void Tracing::look_at(broker::PairId pair, Known& known, Tool* only) {
   if (cookies.size() != 2) return;
   for (const std::uint32_t side : {0U, 1U}) {
     const stream::Counters now = memory->second.counters(side);
-    const Deeds deeds = deeds_between(std::exchange(known[side], now), now);
-    for (Event event : deeds.senders) {
+    const NewEvents events = events_between(std::exchange(known[side], now), now);
+    for (Event event : events.senders) {
       event.is_earlier = only != nullptr ? 1 : 0;
       tell_end(cookies[side], event, nullptr, only);
     }
-    for (Event event : deeds.receivers) {
+    for (Event event : events.receivers) {
       event.is_earlier = only != nullptr ? 1 : 0;
       tell_end(cookies[1 - side], event, nullptr, only);
     }
   }
 }
 
-// Completes an event of an end, and sends it to all tools that may see it, or to one.  The actor is
-// the end's first holder, unless it is known.
+// Completes an event of an end, and sends it to all tools that may see it, or only to `only`.  If
+// `actor` is null, the event names the end's first holder as the actor.
 void Tracing::tell_end(std::uint64_t cookie, Event event, const Session* actor, Tool* only) {
   const auto end = broker_.end(cookie);
   if (!end) return;

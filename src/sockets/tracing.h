@@ -20,15 +20,15 @@ namespace verbena::sockets {
 //
 // Programs do not report what they do with a ring: the memory of the connection says it.  So while
 // somebody traces, this class looks into the memories from time to time, and tells what is new
-// there since the last look.  Nothing there goes back to what it was before, and a last look
-// precedes each end.  So only the time of such an event is uncertain, by kLookEvery.
+// there since the last look.  No value there returns to an earlier one, and a last look precedes
+// the end of each connection.  So no event is missed, but its time may be late by kLookEvery.
 //
 // While nobody traces, each call returns at once and costs one comparison.  The owner's loop is the
 // only thread.
 class Tracing {
  public:
   static constexpr Duration kLookEvery = std::chrono::milliseconds(50);
-  // An end whose peer does not come for so long is told once.
+  // If an end's peer has not reported after this time, the tools are told so once.
   static constexpr Duration kAloneAfter = std::chrono::seconds(1);
 
   using Sessions = std::map<std::uint64_t, std::unique_ptr<Session>>;
@@ -38,18 +38,19 @@ class Tracing {
   Tracing(const broker::Broker& broker, const Memories& memories, const Sessions& sessions)
       : broker_(broker), memories_(memories), sessions_(sessions) {}
 
-  // Tells the tool what is known already, marked as earlier, and each event from now on.
-  // `sees_all`: also those of other users.
+  // Tells the tool what is known already, marked as earlier, and each event from now on.  With
+  // `sees_all`, that includes events of other users.
   void add(Session& tool, bool sees_all);
   void remove(std::uint64_t session);
   bool active() const { return !tools_.empty(); }
 
-  // These tell events.  `program` is the session whose message or end it was.
+  // Each of these tells the tools an event.  `program` is the session that has sent the message, or
+  // that has ended.
   void offered(const Session& program, const broker::Report& report, bool in_limits);
   void refused(const Session& program, const broker::Report& report);
-  // The pair has got its memory, or not because of a limit.
+  // Tells that the pair has got its memory; if `made` is false, that a limit prevented it.
   void introduced(broker::PairId pair, bool made);
-  // Call it before the broker learns of it.
+  // Call these two before the broker learns of the event.
   void forgotten(const Session& program, const broker::Forget& forget);
   void ended(const Session& program);
   void released(broker::PairId pair) { known_.erase(pair); }
@@ -59,7 +60,7 @@ class Tracing {
   Time deadline() const { return active() ? look_at_ : kNever; }
 
  private:
-  using Known = std::array<stream::Counters, 2>;  // of each direction, at the last look
+  using Known = std::array<stream::Counters, 2>;  // counters of each direction at the last look
   struct Tool {
     Session& session;
     bool sees_all = false;
@@ -77,7 +78,7 @@ class Tracing {
   const Sessions& sessions_;
   std::map<std::uint64_t, Tool> tools_{};  // by session
   std::map<broker::PairId, Known> known_{};
-  std::map<std::uint64_t, Time> alone_{};  // ends without peer, and when they are told
+  std::map<std::uint64_t, Time> alone_{};  // by cookie: when to tell that an end has no peer
   Time look_at_ = kNever;
 };
 

@@ -64,7 +64,8 @@ class TracingTest : public testing::Test, public Session::Owner {
   stream::Place place(std::size_t side) { return *stream::place_of(program_memory_.bytes(), side); }
   void look() { tracing_.look(os::now()); }
 
-  // Takes what the tool was told, a line for each event.
+  // Returns what the tool was told: a line for each event, with the program and the number of its
+  // What.
   std::string told(Session& tool) {
     std::string text;
     std::array<std::byte, broker::kMessageBytesMax> buffer;
@@ -118,7 +119,7 @@ TEST_F(TracingTest, AToolIsToldOfEachStepToTheRingAndBack) {
   EXPECT_EQ(told(tool_), "");
 }
 
-TEST_F(TracingTest, WhatWasNotSeenYetIsToldBeforeTheEnd) {
+TEST_F(TracingTest, UnseenEventsAreToldBeforeTheEndOfAConnection) {
   tracing_.add(tool_, true);
   introduce();
   told(tool_);
@@ -129,7 +130,7 @@ TEST_F(TracingTest, WhatWasNotSeenYetIsToldBeforeTheEnd) {
   EXPECT_EQ(told(tool_), "server 12 peer 20\n");
 }
 
-TEST_F(TracingTest, AToolThatComesLaterIsToldWhatIsKnown) {
+TEST_F(TracingTest, AToolThatComesLaterIsToldEarlierEvents) {
   introduce();
   stream::Sender(place(0)).start(7);
   tracing_.add(tool_, true);
@@ -153,7 +154,7 @@ TEST_F(TracingTest, AnEndWithoutPeerIsToldOnce) {
   EXPECT_EQ(told(tool_), "server 2\n");
 }
 
-TEST_F(TracingTest, AnEndThatWasWithoutPeerBeforeIsToldAsWell) {
+TEST_F(TracingTest, AnEndThatHadNoPeerBeforeTheTraceIsToldAsWell) {
   report(server_, kServerCookie);
   tracing_.add(tool_, true);
   tracing_.look(os::now() + Tracing::kAloneAfter);
@@ -164,7 +165,7 @@ TEST_F(TracingTest, AProgramThatStaysOnTcpSaysWhy) {
   tracing_.add(tool_, true);
   report(server_, kServerCookie);
   tracing_.forgotten(server_, {.reason = 3, .cookie = kServerCookie});
-  tracing_.forgotten(client_, {.reason = 3, .cookie = kServerCookie});  // it does not hold it
+  tracing_.forgotten(client_, {.reason = 3, .cookie = kServerCookie});  // ignored: not its end
   tracing_.refused(client_, report_of(kClientCookie));
   EXPECT_EQ(told(tool_), "server 1\nserver 10 reason 3\nclient 3\n");
 }

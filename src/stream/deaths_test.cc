@@ -1,5 +1,5 @@
-// Checks that a process that dies at any access to the memory leaves a stream that is right or
-// named as lost.  Another process of the same end then continues.
+// Lets a process die at each of its accesses to the memory.  Checks that another process of the
+// same end continues without an error, or finds that the stream is lost.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -65,7 +65,7 @@ struct MortalMemory {
   static void fence() { access(); }
 };
 
-// Both sides' programs, over one memory and a TCP that delivers at once.
+// Plays the programs of both sides, over one memory and a TCP that delivers at once.
 struct Scene {
   alignas(64) std::array<std::byte, memory_bytes(kRing)> memory{};
   Place place = *place_of(memory, 0);
@@ -109,7 +109,7 @@ struct Scene {
       read += piece;
     }
   }
-  // Writes by the ring, by TCP since the receiver may sleep, and by the ring again.
+  // Writes by the ring, then by TCP because the receiver may sleep, then by the ring again.
   template <class Memory>
   void converse(BasicSender<Memory>& sender) {
     Receiver receiver(place);
@@ -138,7 +138,7 @@ TEST(StreamDeaths, AnotherProcessContinuesWhereADeadSenderStopped) {
       died = true;
     }
     if (!died) break;
-    // The receiver may sleep at that moment; it wakes now.
+    // The receiver may have been asleep at the death; it wakes now.
     reader.promise();
     Sender heir(scene.place);
     if (const auto recovered = heir.recover(); !recovered.has_value()) {

@@ -27,8 +27,8 @@ class BasicIdleRing {
   // Returns how many bytes have entered the ring so far, modulo 2^48.
   std::uint64_t position() const { return State(Memory::load_acquire(d_.state)).tail(); }
 
-  // Returns false if bytes lie in the ring, or if somebody sends at this moment.  If true, call
-  // end() soon.
+  // Returns false if bytes lie in the ring, or if somebody sends at this moment.  After true, the
+  // caller must call end() soon.
   bool begin() {
     std::uint64_t word = Memory::load_acquire(d_.state);
     const State state(word);
@@ -40,7 +40,7 @@ class BasicIdleRing {
     return false;
   }
   void end() {
-    // A hostile program could change the state for ever.
+    // A hostile program could change the state all the time, so the number of tries is limited.
     constexpr int kTriesMax = 1000;
     std::uint64_t word = Memory::load_relaxed(d_.state);
     for (int i = 0; i < kTriesMax && State(word).sleepers() != 0; ++i) {

@@ -65,14 +65,14 @@ TEST_F(IdleRingTest, ARingIsKeptWhileSomebodyHoldsTheSendersLock) {
   EXPECT_EQ(write("by the ring"), WriteStep::Kind::kCopied);
 }
 
-TEST_F(IdleRingTest, ADirectionWhoseReceiversSleepIsLikeAnyOther) {
+TEST_F(IdleRingTest, PagesCanBeGivenBackWhileAReceiverSleeps) {
   ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
   ASSERT_TRUE(ring_.begin());
   ring_.end();
   EXPECT_EQ(write("by TCP"), WriteStep::Kind::kTcp);
 }
 
-TEST_F(IdleRingTest, AProcessThatDiesMeanwhileLeavesTheDirectionOnTcp) {
+TEST_F(IdleRingTest, ADeathBetweenBeginAndEndLeavesTheDirectionOnTcp) {
   ASSERT_TRUE(ring_.begin());
   EXPECT_EQ(write("by TCP"), WriteStep::Kind::kTcp);
   EXPECT_FALSE(sender_.writable());

@@ -12,7 +12,7 @@
 #include "ring/shared_memory.h"
 
 // A stream moves the bytes of one TCP connection within a host through memory that both ends map,
-// while the TCP connection stays there.  Each direction is one sequence of bytes that travels by
+// while the TCP connection stays open.  Each direction is one sequence of bytes that travels by
 // two ways: by TCP and by a ring.  A table in the memory says which offsets went which way.  So TCP
 // carries only bytes of the program, in order, and a reader can always continue with plain TCP
 // where the ring ends.
@@ -61,13 +61,13 @@ constexpr std::unexpected<Error> nonsense(Fault fault, const char* text) {
 
 // Tells why a direction went back to TCP for ever.
 enum class Reason : std::uint32_t {
-  kNone = 0,        // it uses the ring
+  kNone = 0,        // the direction has not gone back
   kExec = 1,        // a program that does not know the ring inherits the descriptor
   kPassed = 2,      // the descriptor went to a process that does not know the ring
   kKernelCall = 3,  // the program uses a call that reaches the socket by itself (splice, io_uring)
   kUrgent = 4,      // urgent data, whose place only the kernel knows
-  kOther = 5,
-  kEnd = 6,  // nothing follows: the program has called shutdown()
+  kOther = 5,       // for example stdio, SIGIO or a seccomp filter
+  kEnd = 6,         // the direction has ended: the program has called shutdown()
 };
 inline constexpr std::uint32_t kReasons = 7;
 
@@ -97,7 +97,8 @@ class State {
   constexpr bool open() const { return (word_ & kOpen) != 0; }
   // Returns true if each receiver looks at the ring before it sleeps in the kernel.
   constexpr bool promised() const { return open() && sleepers() == 0; }
-  // Returns the word after `bytes` more were published; whoever waited is woken.
+  // Returns the word after `bytes` more were published.  It has no kWaiting, because the publisher
+  // wakes the receivers that wait.
   constexpr std::uint64_t published(std::uint64_t bytes) const {
     return (word_ & ~kWaiting) + (bytes << kTailShift);
   }
@@ -113,12 +114,12 @@ struct Direction {
   static constexpr std::size_t kLockBytes = 64;
 
   // The sender writes this line; the receiver changes only the flags of `state`.
-  alignas(64) std::uint64_t state;  // State
+  alignas(64) std::uint64_t state;  // see State
   std::uint64_t base;               // a position p lies at (p + base) modulo the ring's size
   std::uint32_t last;               // the newest segment; even ones are TCP's, odd ones the ring's
-  std::uint32_t sending;            // a TCP call is not yet reported to sent()
+  std::uint32_t sending;            // 1: a TCP call is not yet reported to sent()
   std::uint32_t sender_started;
-  std::uint32_t sender_left;  // Reason
+  std::uint32_t sender_left;  // a Reason
   std::uint64_t tcp_sent;     // bytes of this direction that TCP has accepted, from the first one
   std::uint64_t wakes;        // times that bytes went by TCP because no promise stood
   std::uint64_t overflows;    // times that bytes went by TCP because the ring was full
@@ -128,13 +129,14 @@ struct Direction {
   alignas(64) std::uint64_t head;  // the position up to which the ring's bytes were taken
   std::uint64_t tcp_received;      // bytes of this direction that were read from TCP
   std::uint32_t current;           // the segment of the next byte to read
-  std::uint32_t reading;           // a TCP call under the lock is not yet reported to received()
+  std::uint32_t reading;           // 1: a TCP call under the lock is not yet reported
   std::uint32_t receiver_started;
-  std::uint32_t receiver_left;  // Reason
+  std::uint32_t receiver_left;  // a Reason
 
-  // The sender writes the offset at which segment i begins to place i modulo kSegments.
+  // The sender writes these lines.  Element i modulo kSegments is the offset at which segment i
+  // begins.
   alignas(64) std::array<std::uint64_t, kSegments> starts;
-  std::uint64_t ring_since;  // the offset of the first byte that the ring has carried; the sender's
+  std::uint64_t ring_since;  // the offset of the first byte that the ring has carried
 
   // The caller's locks, one for the processes and threads of each end.  The first 32 bits of
   // send_lock are not zero while somebody holds it, and taking it is sequentially consistent.
@@ -148,7 +150,7 @@ static_assert(std::endian::native == std::endian::little, "futex_word() is the s
 // the ring of direction 1.  Side 0 sends by direction 0, side 1 by direction 1.
 struct Control {
   std::array<Direction, 2> directions;
-  // Counts the processes that hold each side's end.  It is the caller's, as the locks are.
+  // Counts the processes that hold each side's end.  This layer does not use it, nor the locks.
   alignas(64) std::array<std::uint32_t, 2> holders;
 };
 inline constexpr std::size_t kControlBytes = 4096;
@@ -175,9 +177,9 @@ struct Place {
   std::span<std::byte> ring;
 };
 
-// Returns the memory of a direction (0 or 1).  The length of `memory` comes from the file, and the
-// file must be sealed against shrinking (F_SEAL_SHRINK), since the peer could else end this process
-// by a signal.  kInvalidArgument: the memory is too small, not aligned, or has another length than
+// Returns the memory of a direction (0 or 1).  The length of `memory` comes from the file.  The
+// file must be sealed against shrinking (F_SEAL_SHRINK): otherwise the peer could end this process
+// by SIGBUS.  kInvalidArgument: the memory is too small, not aligned, or has another length than
 // memory_bytes() of a power of two.
 inline Result<Place> place_of(std::span<std::byte> memory, std::size_t direction) {
   VB_CHECK(direction < 2);
@@ -199,7 +201,7 @@ struct Counters {
   std::uint64_t unread = 0;         // bytes that lie in the ring
   std::uint64_t wakes = 0;          // times that bytes went by TCP because no promise stood
   std::uint64_t overflows = 0;      // times that bytes went by TCP because the ring was full
-  std::uint32_t changes = 0;        // between TCP and ring
+  std::uint32_t changes = 0;        // times that the way changed between TCP and ring
   std::uint64_t ring_since = 0;     // the offset of the first byte that the ring has carried
   std::uint64_t segment_since = 0;  // the offset at which the newest segment begins
   bool sender_started = false;

@@ -72,10 +72,12 @@ enum class Wait : std::uint8_t { kRecv, kPoll, kFutex };
 struct Program {
   Wait wait = Wait::kRecv;
   std::vector<std::size_t> writes{3, 9, 16, 2};
-  std::size_t sender_leaves_at = ~std::size_t{0};    // before the write with this number
-  std::size_t receiver_leaves_at = ~std::size_t{0};  // as soon as it can after so many bytes
-  bool closes_at_once = false;  // else the sender waits until the reader has all bytes
-  bool gives_back = false;      // the pages of the ring, at moments when the reader finds it empty
+  // The sender leaves before the write with this number.
+  std::size_t sender_leaves_at = ~std::size_t{0};
+  // The receiver leaves as soon as it can after this many bytes.
+  std::size_t receiver_leaves_at = ~std::size_t{0};
+  bool closes_at_once = false;  // if false, the sender waits until the reader has all bytes
+  bool gives_back = false;      // gives the ring's pages back when the reader finds it empty
 };
 
 template <class Memory>
@@ -348,7 +350,7 @@ TEST(StreamModel, GivingTheRingsPagesBackLosesNoByteAndNoWake) {
   }
 }
 
-// Hides the sender's lock from who gives the pages back.
+// Hides the sender's lock from BasicIdleRing::begin().
 struct LocklessMemory : ModelMemory<> {
   static std::uint32_t load_seq_cst(const std::uint32_t& lock) { return 0 & load_relaxed(lock); }
   static std::uint64_t load_seq_cst(const std::uint64_t& word) { return load_relaxed(word); }

@@ -5,7 +5,7 @@
 
 #include "stream/memory.h"
 
-// Implements the end that reads from a direction.  See memory.h for the whole.
+// Implements the end that reads from a direction.  memory.h describes the whole stream.
 //
 // How to read, with a receiver's lock that all threads and processes of this end share:
 //
@@ -33,17 +33,17 @@
 // withdraw(look.seen) each; if all succeed, sleep; then promise() for each.  If one fails,
 // promise() for those that succeeded, and look again.  A waiter that does not look at a socket for
 // long leaves its withdrawal standing, so that it costs nothing: the bytes then come by TCP and
-// wake it. Edge-triggered: look.seen has changed since the last report.
+// wake it.  An edge-triggered report is due when look.seen has changed since the last report.
 //
 // How to block without TCP, without a lock: wait_value(seen), then poll the socket once without
 // waiting, then FUTEX_WAIT for that value at futex_word().  The kernel does not wake this for a
 // reset or a killed peer, so the wait needs a limit, or somebody who watches for deaths.
 //
-// A process that ends or calls exec() first calls promise() for each of its withdrawals.  Those of
-// a killed process stand, and the direction stays on TCP.
+// A process that ends or calls exec() first calls promise() for each of its withdrawals.  The
+// withdrawals of a killed process stand, and the direction stays on TCP.
 //
-// A lock is never held while the thread sleeps.  All of this end's calls obey it: one reader that
-// sleeps in the kernel without withdraw() may sleep for ever.
+// A lock is never held while the thread sleeps.  All readers of this end follow these rules: one
+// that sleeps in the kernel without withdraw() may sleep for ever.
 namespace verbena::stream {
 
 struct ReadStep {
@@ -61,8 +61,8 @@ class BasicReceiver {
   static constexpr std::size_t kCopyBytesMax = 32 << 10;
 
   struct Look {
-    std::size_t bytes = 0;   // that can be read from the ring now
-    std::uint64_t seen = 0;  // for withdraw(), wait_value(), and to tell new bytes from known ones
+    std::size_t bytes = 0;   // bytes that can be read from the ring now
+    std::uint64_t seen = 0;  // the tail: for withdraw(), wait_value(), and to notice new bytes
   };
   enum class Left : std::uint8_t {
     kPlain,   // all bytes come by TCP from now on
@@ -91,8 +91,8 @@ class BasicReceiver {
   Result<ReadStep> read(std::span<std::byte> buffer, bool peek = false) {
     VB_CHECK(!buffer.empty());
     if (plain()) return ReadStep{};
-    // The tail is loaded before the table: so the table knows the segments of all these bytes, but
-    // the ring may have got more since, for which the second look is.
+    // The tail is loaded before the table, so the table has the segments of all bytes before that
+    // tail.  The table may also name bytes that came later; the second look finds these.
     for (int look = 0; look < 2; ++look) {
       const std::uint64_t tail = State(Memory::load_acquire(d_->state)).tail();
       const std::size_t used = VB_TRY(used_of(tail));
@@ -114,8 +114,8 @@ class BasicReceiver {
     return nonsense(Fault::kTable, "stream: a segment is longer than the ring's bytes");
   }
 
-  // Does the same as read() with `peek`, for the bytes that follow those that the caller has looked
-  // at already.  `of_tcp` and `of_ring` tell how many those are.  Report nothing after kTcp.  Hold
+  // Does the same as read() with `peek`, behind the bytes that the caller has looked at already:
+  // `of_tcp` bytes from TCP and `of_ring` bytes from the ring.  Report nothing after kTcp.  Hold
   // the lock.
   Result<ReadStep> look_beyond(std::span<std::byte> buffer, std::size_t of_tcp,
                                std::size_t of_ring) const {
@@ -225,8 +225,8 @@ class BasicReceiver {
 
   // Goes back to TCP for ever if nothing lies in the ring.  Call it under the lock, before anything
   // may read from the descriptor that does not use this class.  kUnread: the caller must let
-  // somebody read the rest through this class (ARCHITECTURE.md, "Sockets", says who).  After kPlain
-  // the ring is not used again; read() answers kPlain in all processes of this end.
+  // somebody read the rest through this class (ARCHITECTURE.md, "Going back to TCP").  After kPlain
+  // the ring is not used again; read() returns kPlain in all processes of this end.
   // REQUIRES: reason is not kNone.
   Result<Left> leave(Reason reason) {
     VB_CHECK(reason != Reason::kNone);
@@ -246,8 +246,8 @@ class BasicReceiver {
   Reason sender_left() const { return reason_of(Memory::load_acquire(d_->sender_left)); }
 
   // Checks the state after the lock's last owner died with it (EOWNERDEAD).  Hold the lock.
-  // kMalformed with Fault::kOwnerDied: it died in a TCP call, so that nobody knows how many bytes
-  // it took.  End the connection then; else continue.
+  // kMalformed with Fault::kOwnerDied: the owner died in a TCP call, so that nobody knows how many
+  // bytes it took.  End the connection then; otherwise continue.
   Result<void> recover() {
     if (Memory::load_relaxed(d_->reading) == 0 || plain()) return {};
     return nonsense(Fault::kOwnerDied, "stream: a process died while it read from TCP");
@@ -315,7 +315,8 @@ class BasicReceiver {
     Memory::fetch_add(d_->tcp_received, std::uint64_t{bytes});
   }
 
-  // Frees the memory of long copies in pieces, so that the sender can continue meanwhile.
+  // Copies bytes out of the ring.  Frees their memory in pieces, so that the sender can continue
+  // during a long copy.
   void copy_out(std::span<std::byte> buffer, bool peek) {
     std::uint64_t position = Memory::load_relaxed(d_->head);
     while (!buffer.empty()) {
@@ -325,7 +326,7 @@ class BasicReceiver {
       if (!peek) Memory::store_release(d_->head, position);
     }
   }
-  // Copies the first bytes; returns how many.
+  // Copies the first bytes, at most kCopyBytesMax.  Returns how many.
   std::size_t copy_piece(std::uint64_t position, std::span<std::byte> buffer) const {
     const std::uint64_t base = Memory::load_relaxed(d_->base);
     const std::size_t at = static_cast<std::size_t>(position + base) & (ring_.size() - 1);

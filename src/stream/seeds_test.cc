@@ -191,7 +191,7 @@ class World {
     if (!peek) read_ += bytes.size();
   }
 
-  // Nobody may sleep while bytes wait that do not wake it.
+  // Checks that no reader sleeps while bytes wait that will not wake it.
   void check() {
     const bool waiting = senders_[0].unread() != 0;
     for (const Reader& reader : readers_) {

@@ -2,7 +2,7 @@
 
 #include "stream/memory.h"
 
-// Implements the end that writes to a direction.  See memory.h for the whole.
+// Implements the end that writes to a direction.  memory.h describes the whole stream.
 //
 // How to write, with a sender's lock that all threads and processes of this end share:
 //
@@ -10,7 +10,8 @@
 //   step = write(bytes)
 //     kCopied  step.bytes are on their way; if step.wake, FUTEX_WAKE all at futex_word()
 //     kTcp     n = send(socket, at most step.bytes, MSG_DONTWAIT), then wake = sent(n), where n is
-//              0 after an error; if TCP takes nothing now, unlock and wait for POLLOUT, or EAGAIN.
+//              0 after an error.  If TCP takes nothing now, unlock, and wait for POLLOUT or return
+//              EAGAIN.
 //              If the caller has more bytes elsewhere, they may go in the same call, up to
 //              kTcpBytesMax in all
 //     kFull    spin a little and write() again, or write_by_tcp() and continue as in kTcp
@@ -87,7 +88,7 @@ class BasicSender {
     return by_tcp(bytes.size(), d_->wakes);
   }
 
-  // Decides for TCP, when write() found the ring full.  Hold the lock.
+  // Chooses TCP after write() has found the ring full.  Hold the lock.
   Result<WriteStep> write_by_tcp(std::size_t bytes) {
     if (plain()) return WriteStep{};
     return by_tcp(bytes, d_->overflows);
@@ -102,9 +103,9 @@ class BasicSender {
     return wake_needed();
   }
 
-  // Returns true if a receiver waits at futex_word() and must be woken: ask after each event that
-  // it shall see and that neither write() nor sent() reports, such as shutdown() or close() of the
-  // socket.  No lock.
+  // Returns true if a receiver waits at futex_word() and must be woken.  Call this after an event
+  // that a receiver must see and that neither write() nor sent() reports, such as shutdown() or
+  // close() of the socket.  No lock.
   bool wake_needed() {
     Memory::fence();
     if (!State(Memory::load_relaxed(d_->state)).waiting()) return false;
@@ -122,13 +123,14 @@ class BasicSender {
   // for a millisecond, look for POLLRDHUP: a killed receiver leaves its promise.
   std::size_t unread() const { return unread_at(State(Memory::load_acquire(d_->state)).tail()); }
 
-  // Says when the ring got its first unread byte, by a clock that the processes of the host share.
+  // Sets when the ring got its first unread byte, by a clock that the processes of the host share.
   // Call it under the lock before a write(), if nothing is unread.
   void set_ready_at(std::uint64_t time) { Memory::store_relaxed(d_->ready_at, time); }
 
   // Goes back to TCP for ever, at once: what lies in the ring can still be read, and all that comes
   // later goes by TCP, whoever sends it.  Call it under the lock before anything may write to the
-  // descriptor that does not use this class.  It then answers kPlain in all processes of this end.
+  // descriptor that does not use this class.  write() then returns kPlain in all processes of this
+  // end.
   // Returns true if a receiver waits: FUTEX_WAKE all at futex_word().  kMalformed: end the
   // connection.  REQUIRES: reason is not kNone.
   Result<bool> leave(Reason reason) {
@@ -143,8 +145,8 @@ class BasicSender {
   bool has_left() const { return plain(); }
 
   // Checks the state after the lock's last owner died with it (EOWNERDEAD).  Hold the lock.
-  // kMalformed with Fault::kOwnerDied: it died in a TCP call, so that nobody knows how many bytes
-  // TCP has accepted.  End the connection then; else continue.
+  // kMalformed with Fault::kOwnerDied: the owner died in a TCP call, so that nobody knows how many
+  // bytes TCP has accepted.  End the connection then; otherwise continue.
   Result<void> recover() {
     if (Memory::load_relaxed(d_->sending) == 0 || plain()) return {};
     return nonsense(Fault::kOwnerDied, "stream: a process died while it sent by TCP");
@@ -188,6 +190,7 @@ class BasicSender {
     return {};
   }
 
+  // `counter` counts the reason, if the bytes before these went by the ring.
   Result<WriteStep> by_tcp(std::size_t bytes, std::uint64_t& counter) {
     if (in_ring()) {
       VB_TRY_VOID(open_tcp_segment());

@@ -1,5 +1,6 @@
 // The input contains writes of a hostile peer to the shared memory, and calls of both ends.  Checks
-// that no call touches memory outside of the ring, loops, or says to move more bytes than asked.
+// that no call touches memory outside of the ring, loops, or returns more bytes than were asked
+// for.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -17,7 +18,8 @@ namespace {
 
 constexpr std::size_t kRing = 64;
 
-// Has guards around the ring and the control structure, whose bytes never change.
+// Puts guard bytes around the ring and the control structure.  The destructor checks that no guard
+// byte has changed.
 struct Guarded {
   static constexpr std::byte kGuard{0xa5};
   Guarded() {
@@ -108,7 +110,7 @@ class Ends {
       default: sender_.start(input.take<std::uint64_t>());
     }
   }
-  // Writes a word of the peer's choice, or moves one a little, which keeps more of the rest valid.
+  // Overwrites a word, or changes it by a small number, which is valid more often.
   void scribble(sim::FuzzInput& input) {
     const std::span words(reinterpret_cast<std::uint32_t*>(&place_.direction),
                           sizeof(Direction) / sizeof(std::uint32_t));

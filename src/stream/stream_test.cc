@@ -29,7 +29,7 @@ class StreamTest : public testing::Test {
     }
     return step.kind;
   }
-  // Reads as a program's call that does not block, without withdrawing.
+  // Reads as a program's call that does not block, without withdrawing the promise.
   std::string read(std::size_t bytes = 1000) {
     std::string got;
     while (got.size() < bytes) {

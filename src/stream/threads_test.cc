@@ -84,7 +84,7 @@ void write_all(Shared& shared, std::uint64_t seed) {
     send_lock(shared).store(0);
     if (step.bytes == 0) shared.tcp.wait_writable();
     sent += step.bytes;
-    // A reader that finds nothing for a while sleeps.
+    // Let the reader find nothing now and then, so that it sleeps.
     if (random.below(50) == 0) std::this_thread::yield();
   }
 }

@@ -1,13 +1,15 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# epoll reports bytes in shared memory in each of its modes: one-shot, exclusive, beside output, with a set within a set
-# or in poll(), when an entry is added or armed again while threads sleep for the set, and when the set is closed.
-# It reports them in the order in which they were sent, and leaves nobody out.
+# Tests that epoll reports bytes in shared memory: one-shot, exclusive, together with output, without input, for a set
+# within a set or in poll(), when an entry is added or armed again while threads sleep for the set, and when the set is
+# closed.  It reports connections in the order in which their bytes were sent, and leaves no connection out.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
+# Each connection waits for its ring in its first call, so that the cases below know which connections have one.
+export VERBENA_SOCKETS_EARLY=2000
 
 cat >"$work/modes.py" <<'PY'
-import os, select, socket, sys, threading, time
+import os, select, socket, subprocess, sys, threading, time
 
 how = sys.argv[1]
 listener = socket.create_server(("127.0.0.1", 0))
@@ -21,6 +23,20 @@ def pair():
             assert other.recv(100) == b"%d" % i
         time.sleep(0.001)
     return here, there
+
+class Peer:
+    """Sends bytes from another program, without the library."""
+    PROGRAM = """import os, socket, sys
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+while piece := os.read(0, 100):
+    connection.sendall(piece)
+"""
+    def __init__(self, port):
+        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        self.program = subprocess.Popen([sys.executable, "-c", self.PROGRAM, str(port)], env=environment,
+                                        stdin=subprocess.PIPE)
+    def sendall(self, text):
+        os.write(self.program.stdin.fileno(), text)
 
 epoll_waits = {"x86_64": ("232", "281", "7", "23", "270", "271"), "aarch64": ("22", "72", "73")}[os.uname().machine]
 
@@ -84,8 +100,8 @@ if how == "oneshot":
         one.join()
     assert not problems, problems
 elif how == "arm":
-    # Bytes lie in the ring when a one-shot entry is armed, an edge-triggered one is set again, or one is added, and a
-    # thread sleeps.
+    # While bytes lie in the ring and a thread sleeps, a one-shot entry is armed, an edge-triggered entry is set again,
+    # or an entry is added.
     here, there = pair()
     _other, idle = pair()
     poll = select.epoll()
@@ -109,7 +125,7 @@ elif how == "arm":
     assert there.recv(100) == b"one"
     assert poll.poll(0.05) == []
 elif how == "output":
-    # Output that is possible is reported beside input: at an edge, and if there is room for one event only.
+    # An event reports possible output together with input: at an edge, and if there is room for one event only.
     here, there = pair()
     both = select.EPOLLIN | select.EPOLLOUT
     poll = select.epoll()
@@ -124,7 +140,7 @@ elif how == "output":
         here.sendall(b"level")
         assert (events := poll.poll(5, 1)) == [(there.fileno(), both)], events
         assert there.recv(100) == b"level"
-    # An edge that has another reason reports what is unread.
+    # An edge for another reason reports unread input as well.
     poll.modify(there, both | select.EPOLLET)
     assert poll.poll(5) == [(there.fileno(), select.EPOLLOUT)]
     here.sendall(b"unread")
@@ -139,10 +155,11 @@ elif how == "output":
     there.shutdown(socket.SHUT_WR)
     assert (events := poll.poll(5)) == [(there.fileno(), both)], events
 elif how == "order":
-    # What was sent first is reported first, as by TCP.  Without a ring, a connection has the kernel's events.
-    pairs = [pair() for _ in range(8)]
-    cold = socket.create_connection(listener.getsockname())
-    pairs.append((cold, listener.accept()[0]))
+    # The connection whose bytes were sent first is reported first, as by TCP.  One connection has no ring, so the kernel
+    # reports it.
+    cold = Peer(listener.getsockname()[1])
+    accepted = listener.accept()[0]
+    pairs = [pair() for _ in range(8)] + [(cold, accepted)]
     poll = select.epoll()
     for here, there in reversed(pairs):
         poll.register(there, select.EPOLLIN)
@@ -159,9 +176,9 @@ elif how == "order":
         assert order == [there.fileno() for _, there in wanted], (i, order)
         for here, there in wanted:
             assert there.recv(100) == b"x"
-        assert poll.poll(0) == []  # the kernel keeps the places of those that it does not know to be empty
+        assert poll.poll(0) == []  # so the kernel learns that they are empty, and forgets their order
 elif how == "fair":
-    # Nobody is left out while others always have bytes: not among the rings, and neither the kernel's events.
+    # No connection is left out while others always have bytes, whether the ring or the kernel has its event.
     pairs = [pair() for _ in range(4)]
     for room in (1, 2, 3):
         for unread in range(5):
@@ -188,7 +205,7 @@ elif how == "exclusive":
         assert polls[i % 2].poll(5) == [(there.fileno(), select.EPOLLIN)], i
         assert there.recv(100) == b"x"
 elif how == "edges":
-    # A set around another one reports each arrival once with EPOLLET, and one with EPOLLONESHOT.
+    # An outer set reports each arrival once with EPOLLET, and only one arrival with EPOLLONESHOT.
     here, there = pair()
     here.sendall(b"x")
     assert select.select([there], [], [], 5)[0]  # TCP delivers bytes a moment later
@@ -221,7 +238,7 @@ elif how == "edges":
         outer.modify(inner, select.EPOLLIN | select.EPOLLONESHOT)
     assert there.recv(11, socket.MSG_WAITALL) == b"x" * 11
 elif how == "closed":
-    # A thread that sleeps for a set is woken also after the set was closed.  The next set begins anew.
+    # A thread that sleeps for a set is woken even after the set was closed.  The next set has none of its entries.
     here, there = pair()
     for i in range(50):
         poll = select.epoll()
@@ -253,7 +270,7 @@ elif how in ("nested", "polled", "selected"):
         assert inner.poll(0) == [(there.fileno(), select.EPOLLIN)], i
         assert there.recv(100) == b"x"
         assert not wait(0), i
-    # A thread that sleeps for the outer set is woken by what is added to the inner one.
+    # A thread that sleeps for the outer set is woken when a connection with bytes is added to the inner one.
     here, there = pair()
     here.sendall(b"x")
     got = []
@@ -263,15 +280,39 @@ elif how in ("nested", "polled", "selected"):
     inner.register(there, select.EPOLLIN)
     thread.join()
     assert got == [True] and inner.poll(0) == [(there.fileno(), select.EPOLLIN)]
+elif how in ("unasked", "unasked_set"):
+    # A thread sleeps for the set, which does not ask for input, so the bytes may go by the ring.
+    here, there = pair()
+    inner = select.epoll()
+    inner.register(there, select.EPOLLIN)
+    poll, entry = select.epoll(), there if how == "unasked" else inner
+    poll.register(entry, 0)
+    for i in range(3):
+        waiter = Waiter(poll)
+        for _ in range(100):
+            here.sendall(b"0123456789")
+            assert there.recv(100) == b"0123456789"
+        # The thread is woken once the set asks for input, by bytes that are there or come then.
+        if i == 0:
+            here.sendall(b"x")
+        poll.modify(entry, select.EPOLLIN)
+        if i == 2:
+            poll.modify(entry, 0)
+            poll.modify(entry, select.EPOLLIN)
+        if i > 0:
+            here.sendall(b"x")
+        assert waiter.got() == [(entry.fileno(), select.EPOLLIN)], i
+        assert there.recv(100) == b"x"
+        poll.modify(entry, 0)
 PY
 total() { verbena sockets stat --json | python3 -c '
 import json, sys
 service = json.load(sys.stdin)["service"] or {"total": {}}
 print(service["total"].get(sys.argv[1], service.get(sys.argv[1], 0)))' "$1"; }
-for how in output order fair edges closed; do
+for how in output order fair edges closed unasked unasked_set; do
   timeout 40 python3 "$work/modes.py" $how >"$work/client" 2>&1 || fail "by TCP, $how: $(cat "$work/client")"
 done
-for how in oneshot arm output order fair exclusive edges closed nested polled selected; do
+for how in oneshot arm output order fair exclusive edges closed nested polled selected unasked unasked_set; do
   before=$(total by_ring)
   verbena run --sockets -- timeout 40 python3 "$work/modes.py" $how >"$work/client" 2>&1 || fail "$how: $(cat "$work/client")"
   [[ $how = arm || $how = fair ]] || [ "$(total by_ring)" -gt $((before + 150)) ] || fail "$how: the bytes did not go by the ring: $(verbena sockets stat)"

@@ -193,6 +193,45 @@ PY
 verbena run --sockets=only -- timeout 30 python3 "$work/inherits.py" >"$work/client" 2>&1 ||
   fail "only: another program inherits the connection: $(cat "$work/client")"
 
+# ---- only: a peer may end its direction right after its first bytes, before the other end has heard of the ring
+cat >"$work/ends.py" <<'PY'
+import socket, sys, threading
+faults, at = [], ("127.0.0.1", int(sys.argv[2]))
+def run_all(use, connections):
+    def run(connection):
+        try:
+            use(connection)
+        except OSError as error:
+            faults.append(error)
+        connection.close()
+    threads = []
+    for connection in connections:
+        threads.append(threading.Thread(target=run, args=[connection]))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+def serve(connection):
+    while connection.recv(100):
+        pass
+def call(connection):
+    connection.sendall(b"hello")
+    connection.shutdown(socket.SHUT_WR)
+    assert connection.recv(100) == b""
+server = socket.create_server(at, backlog=64) if sys.argv[1] == "serve" else None
+for _ in range(20):
+    if server:
+        run_all(serve, (server.accept()[0] for _ in range(32)))
+    else:
+        run_all(call, [socket.create_connection(at) for _ in range(32)])
+assert not faults, faults
+PY
+start run --sockets=only -- timeout 60 python3 "$work/ends.py" serve 20028 >"$work/server.20028" 2>&1 &
+server=$!
+until_true 20 open_port 20028 || fail "nothing listens on port 20028: $(cat "$work/server.20028")"
+verbena run --sockets=only -- timeout 60 python3 "$work/ends.py" call 20028 >"$work/client" 2>&1 ||
+  fail "only: the peer ends after its first bytes: $(cat "$work/client")"
+wait $server || fail "only: the peer ends after its first bytes, the server: $(cat "$work/server.20028")"
+
 # ---- only: a peer without Verbena ends in an error at both ends
 timeout 30 python3 "$work/call.py" 20022 1 >"$work/client" 2>&1 && fail "a client without Verbena has got an answer"
 grep -q 'Connection reset by peer' "$work/client" || fail "a client without Verbena says: $(cat "$work/client")"

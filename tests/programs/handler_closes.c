@@ -1,0 +1,74 @@
+/* Waits for an epoll set again and again, while a signal handler closes a descriptor of that set.  close() may be called
+ * in a handler at any moment, so the program must not hang.  Run it under `verbena run --sockets`.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+enum { kSignals = 5000, kWarmRounds = 30 };
+
+static volatile sig_atomic_t spare = -1; /* a descriptor in the set, which the handler closes */
+static volatile sig_atomic_t signals;
+
+static void on_alarm(int number) {
+  const int error = errno;
+  (void)number;
+  ++signals;
+  if (spare >= 0) {
+    close(spare);
+    spare = -1;
+  }
+  errno = error;
+}
+
+static void need(int holds, const char* what) {
+  if (holds) return;
+  fprintf(stderr, "%s: %s\n", what, strerror(errno));
+  exit(1);
+}
+
+int main(void) {
+  struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t length = sizeof(name);
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  need(bind(listener, (struct sockaddr*)&name, length) == 0 && listen(listener, 1) == 0 &&
+           getsockname(listener, (struct sockaddr*)&name, &length) == 0,
+       "listen");
+  const int here = socket(AF_INET, SOCK_STREAM, 0);
+  need(connect(here, (struct sockaddr*)&name, length) == 0, "connect");
+  const int there = accept(listener, NULL, NULL);
+  char piece[1000] = {0};
+  for (int i = 0; i < kWarmRounds; ++i) {
+    need(write(here, piece, sizeof(piece)) == sizeof(piece), "write");
+    need(recv(there, piece, sizeof(piece), MSG_WAITALL) == sizeof(piece), "recv");
+    usleep(1000); /* the service makes the ring meanwhile */
+  }
+  const int set = epoll_create1(0);
+  struct epoll_event event = {.events = EPOLLIN};
+  struct sigaction action = {.sa_handler = on_alarm};
+  need(sigaction(SIGALRM, &action, NULL) == 0, "sigaction");
+  const struct itimerval often = {{0, 100}, {0, 100}};
+  need(setitimer(ITIMER_REAL, &often, NULL) == 0, "setitimer");
+  while (signals < kSignals) {
+    if (spare < 0) {
+      const int copy = dup(there);
+      event.data.fd = copy;
+      /* The kernel keeps the entry of a closed descriptor while a copy is open. */
+      need(epoll_ctl(set, EPOLL_CTL_ADD, copy, &event) == 0 ||
+               (errno == EEXIST && epoll_ctl(set, EPOLL_CTL_MOD, copy, &event) == 0),
+           "epoll_ctl");
+      spare = copy;
+    }
+    need(epoll_wait(set, &event, 1, 1) >= 0 || errno == EINTR, "epoll_wait");
+  }
+  return 0;
+}
