@@ -12,6 +12,7 @@
 namespace verbena::node {
 namespace {
 
+// Collects counters with their names.
 class Names {
  public:
   void add(const std::string& words, std::uint64_t value) {
@@ -129,6 +130,7 @@ std::vector<ipc::NamedCount> Node::counters() const {
   add_cm(names, rdmacm_.cm_counters());
   names.add("limit_ids", rdmacm_.limits_met().ids);
   names.add("limit_ids_of_client", rdmacm_.limits_met().ids_per_owner);
+  names.add("limit_ids_of_user", rdmacm_.limits_met().ids_per_user);
   names.add("limit_leases", leases_over_limit_);
   names.add("limit_leases_of_client", leases_over_client_limit_);
   names.add("limit_leases_of_user", leases_over_user_limit_);

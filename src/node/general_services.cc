@@ -11,15 +11,15 @@
 namespace verbena::node {
 namespace {
 
-// Takes the value of a call that can fail only because of our own bug.
+// Returns the value of a result that can be an error only because of our own bug.
 template <class T>
 T sure(Result<T> result) {
   VB_CHECK(result.has_value());
   if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
-// Returns true for a MAD that starts an exchange (REQ, SIDR_REQ, LAP), so that no peer waits for it
-// yet.
+// Returns true for a MAD that starts an exchange (REQ, SIDR_REQ, LAP).  No peer waits for such a
+// MAD.
 bool starts_exchange(const mad::Mad& mad) {
   const auto header =
       wire::decode_exact<wire::MadHeader>(std::span(mad).first<wire::kMadHeaderBytes>());
@@ -79,8 +79,8 @@ std::optional<std::span<const std::byte>> GeneralServices::receive(const link::A
   return take();
 }
 
-// Posts each consumed receive again at once.  Its bytes stay unchanged until the next packet comes,
-// which is after the caller has used them.
+// Polls completions, and returns the MAD of a receive.  Posts the receive again at once, because
+// its bytes stay unchanged until the next packet, and the caller has used them by then.
 std::optional<std::span<const std::byte>> GeneralServices::take() {
   std::optional<std::span<const std::byte>> mad;
   std::array<hca::WorkCompletion, 4> done{};
@@ -128,8 +128,8 @@ void GeneralServices::post(const mad::SendMad& out) {
   const hca::AhHandle ah = sure(engine_.create_ah(pd_, path));
   const hca::Sge sge{.address = std::bit_cast<std::uintptr_t>(out.mad.data()),
                      .length = wire::kMadBytes};
-  // The request is signalled, because a slot of the send queue becomes free when its completion is
-  // polled, which transmit() does.
+  // The request is signalled, because its slot in the send queue becomes free when transmit() polls
+  // its completion.
   sure(engine_.post_send(qp_, {.wr_id = kSendId,
                                .flags = hca::send_flag::kInline | hca::send_flag::kSignaled,
                                .sges = std::span(&sge, 1),

@@ -17,31 +17,33 @@
 
 namespace verbena::node {
 
-// Owns QP1 of all ports: a UD queue pair in its own engine, with receives always posted (vol1
-// 13.5.1, general service interface).  The address of a MAD names the port.
+// Owns QP1 of all ports, the general service interface (vol1 13.5.1).  It is one UD queue pair in
+// an engine of its own, with receives always posted.  The address of a MAD names the port.
 //
 // receive() returns at most one MAD for each packet.  transmit() turns queued MADs into packets.
-// When MADs queue up, those that peers wait for go before those that start a new exchange, so that
-// a REP never waits behind many REQs.
+// Queued replies overtake queued MADs that start a new exchange, so that a REP never waits behind
+// many REQs.
 class GeneralServices {
  public:
-  static constexpr std::uint32_t kReceives = 8;      // each is posted again as soon as it is used
-  static constexpr std::uint32_t kSends = 8192;      // MADs not yet transmitted; more are dropped
-  static constexpr std::uint32_t kInQueuePair = 64;  // of kSends, posted; no MAD overtakes these
+  static constexpr std::uint32_t kReceives = 8;      // a used receive is posted again at once
+  static constexpr std::uint32_t kSends = 8192;      // limits MADs that wait for transmit()
+  static constexpr std::uint32_t kInQueuePair = 64;  // of kSends, posted MADs; none overtakes them
 
   explicit GeneralServices(Random random);
 
   void set_pkeys(PortId port, std::span<const Pkey> pkeys);
-  // Returns the MAD in the packet, if the packet is for QP1; valid until the next call.
+  // Returns the MAD in the packet, if the packet is for QP1.  It is valid until the next call.
   std::optional<std::span<const std::byte>> receive(const link::Arrival& arrival, Time now);
+  // Queues a MAD for transmit(), or drops and counts it if kSends MADs wait.
   void send(const mad::SendMad& mad, Time now);
+  // Adds packets to the burst.  Returns true if MADs remain.
   bool transmit(link::Burst& burst, Time now);
 
   std::uint64_t sends_dropped() const { return sends_dropped_; }
   hca::Counters counters() const { return engine_.counters(); }
 
  private:
-  static constexpr std::uint64_t kSendId = kReceives;  // wr_id of sends; receives use their slot
+  static constexpr std::uint64_t kSendId = kReceives;  // wr_id of sends; receives have smaller ones
   static constexpr std::size_t kGrhBytes = 40;
   static constexpr std::size_t kBufferBytes = kGrhBytes + 256;
 

@@ -22,7 +22,7 @@ mad::SendMad some_mad() {
   return out;
 }
 
-// An agent sends more MADs in its life than its queue holds.
+// An agent sends more MADs in its lifetime than its queue holds.
 TEST(GeneralServices, SendsMoreThanItsQueueHolds) {
   GeneralServices qp1(Random(1));
   link::Burst burst;

@@ -6,20 +6,20 @@
 namespace verbena::node {
 namespace {
 
-// These bytes are the IP and UDP headers, the largest transport headers and the ICRC, as Linux
-// soft-RoCE counts them.
+// Room for the IP and UDP headers, the largest transport headers and the ICRC, as Linux soft-RoCE
+// counts them.
 constexpr std::uint32_t kHeaderRoom = 80;
 constexpr std::uint8_t kMtu4096 = 5;
 
-// Orders new addresses: first the interface with the default route, then other interfaces by index,
-// loopback last.  Within an interface: link-local, IPv4, IPv6.
+// Orders new addresses.  The interface with the default route is first, then come other interfaces
+// by index, and loopback is last.  The order within an interface is link-local, IPv4, IPv6.
 auto rank(const HostAddress& a) {
   const bool ipv4 = a.gid.bytes[10] == std::byte{0xff} && a.gid.bytes[0] == std::byte{0};
   const int kind = a.link_local ? 0 : ipv4 ? 1 : 2;
   return std::tuple(a.loopback, !a.default_route, a.interface, kind);
 }
 
-bool same_place(const HostAddress& a, const HostAddress& b) {
+bool is_same_address(const HostAddress& a, const HostAddress& b) {
   return a.gid == b.gid && a.interface == b.interface;
 }
 
@@ -37,7 +37,7 @@ void GidTable::update(const std::vector<HostAddress>& addresses) {
   for (const HostAddress& address : addresses) {
     if (address.port != port_) continue;
     const auto known = std::ranges::find_if(
-        slots_, [&](const Slot& slot) { return same_place(slot.address, address); });
+        slots_, [&](const Slot& slot) { return is_same_address(slot.address, address); });
     if (known == slots_.end()) {
       fresh.push_back(address);
     } else {
@@ -52,11 +52,11 @@ void GidTable::update(const std::vector<HostAddress>& addresses) {
       slots_.push_back({address});
       continue;
     }
-    const auto hole = std::ranges::find(slots_, false, &Slot::present);
-    if (hole == slots_.end()) {
+    const auto unused = std::ranges::find(slots_, false, &Slot::present);
+    if (unused == slots_.end()) {
       ++left_out_;
     } else {
-      *hole = {address, true};
+      *unused = {address, true};
     }
   }
 }

@@ -12,55 +12,56 @@
 
 namespace verbena::node {
 
-// Describes one address of the host, as the kernel reports it.
+// Describes one address of the host, as the kernel or the fabric reports it.
 struct HostAddress {
   PortId port{};
   Gid gid{};
-  std::uint32_t interface = 0;  // the kernel's index
+  std::uint32_t interface = 0;  // the index of the network interface
   std::string interface_name{};
   std::uint32_t mtu_bytes = 1500;
   bool loopback = false;
   bool up = true;
   bool link_local = false;
   bool default_route = false;  // the default route uses this interface
-  // InfiniBand: hosts with the same first bits of the address are on the same link.  IPv4: 0 to 32;
-  // IPv6: 0 to 128.
+  // The length of the address's prefix: IPv4 0 to 32, IPv6 0 to 128.  Only InfiniBand ports use it,
+  // to find out which hosts are on the same link.
   std::uint8_t prefix_bits = 0;
 };
 
-// Returns the largest RDMA MTU (1 = 256 ..  5 = 4096) whose packets, with all headers, fit the MTU
-// of the interface; 1 if none does.
+// Returns the code of the largest RDMA MTU (1 = 256 bytes to 5 = 4096 bytes) whose packets fit into
+// the interface's MTU with all headers.  Returns 1 if no RDMA MTU fits.
 std::uint8_t rdma_mtu(std::uint32_t interface_mtu_bytes);
 
-// Holds the GIDs of a port, which are the host's addresses (annex A17.4.5).
+// Holds the GIDs of an Ethernet port, which are the host's addresses (annex A17.4.5).
 //
-// Invariant: an entry keeps its index as long as the table lives.  An address that disappears
-// leaves a hole and gets its old index when it comes back.  Only if the table is full does another
-// address take the hole (an interface that is made again and again leaves many holes).
+// An address that disappears leaves an unused entry, and gets the same index when it comes back.
+// New addresses get new entries.  When the table is full, new addresses replace unused entries,
+// because interfaces that are made again and again leave many of them.
 class GidTable {
  public:
   explicit GidTable(PortId port = {}, std::size_t entries_max = ipc::Port::kGidsMax)
       : port_(port), entries_max_(entries_max) {}
 
-  // Selects the addresses of this port among those of the host.
+  // Sets the addresses of the host.  The table uses those of its port.
   void update(const std::vector<HostAddress>& addresses);
 
   std::size_t entries_max() const { return entries_max_; }
   std::vector<ipc::GidEntry> entries() const;
-  // Appends the addresses, whose connections use this P_Key.
+  // Appends an interface for each address.  Its connections use this P_Key.
   void append_interfaces(std::vector<rdmacm::Interface>& all, Pkey pkey) const;
-  // Returns the index of an address of this host.  `interface` matters only for link-local
-  // addresses.
+  // Returns the index of an address; nothing if the table does not have it.  If several interfaces
+  // have the address, prefers `interface`.  A link-local address must be on `interface`.
   std::optional<std::uint32_t> index_of(const Gid& gid, std::uint32_t interface) const;
-  // Returns the smallest RDMA MTU of the interfaces that are up, or 5 (4096 bytes) if there is only
-  // loopback.
+  // Returns the code of the smallest RDMA MTU of the interfaces that are up.  Ignores loopback, and
+  // returns 5 (4096 bytes) if no other interface is up.
   std::uint8_t active_mtu() const;
+  // Returns true if the port has an address, even on an interface that is down.
   bool has_address() const;
   // Returns true if an interface that is up has an address.  Loopback counts only until another
-  // interface has been up: a host that never had a network works, and a host that loses its network
-  // sees the port go down.
+  // interface has been up.  So the port of a host without a network is up, but the port goes down
+  // when a host loses its network.
   bool is_up() const;
-  // Returns the number of addresses in the last update for which there was no room.
+  // Returns the number of addresses of the last update that found no room in the table.
   std::size_t left_out() const { return left_out_; }
 
  private:

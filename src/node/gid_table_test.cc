@@ -55,10 +55,10 @@ TEST(GidTable, IndexNeverChanges) {
   ASSERT_EQ(index_of.size(), 20u);
 }
 
-TEST(GidTable, IsUpWithANetworkOrIfItNeverHadOne) {
+TEST(GidTable, IsUpWithANetworkOrIfItNeverHadANetwork) {
   HostAddress loopback = address(wire::ipv4_gid(0x7f000001), 1);
   loopback.loopback = true;
-  HostAddress unplugged = address(kHere, 2);  // like docker0 without a container
+  HostAddress unplugged = address(kHere, 2);  // as docker0 is without a container
   unplugged.up = false;
   GidTable table;
   EXPECT_FALSE(table.is_up());
@@ -85,10 +85,10 @@ TEST(GidTable, CountsAddressesBeyondItsLimit) {
   EXPECT_EQ(table.left_out(), 5u);
 }
 
-TEST(GidTable, ReusesHolesWhenItIsFull) {
+TEST(GidTable, ReusesUnusedEntriesWhenItIsFull) {
   GidTable table;
   for (std::uint32_t interface = 1; interface < 2 * ipc::Port::kGidsMax; ++interface) {
-    table.update({address(kHere, interface)});  // like a tunnel that is made again and again
+    table.update({address(kHere, interface)});  // as if a tunnel were made again and again
     ASSERT_TRUE(table.index_of(kHere, interface)) << interface;
     ASSERT_EQ(table.left_out(), 0u);
   }

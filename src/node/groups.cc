@@ -9,7 +9,7 @@
 
 namespace verbena::node {
 
-// Returns true if this has changed anything.
+// Returns true if the call has changed the set of interfaces.
 bool Node::Interfaces::set(std::uint32_t interface, bool wanted) {
   if (interface == 0) return std::exchange(all, wanted) != wanted;
   return wanted ? named.insert(interface).second : named.erase(interface) != 0;
@@ -20,7 +20,7 @@ std::size_t Node::groups_of(ClientId client) const {
       groups_, [&](const auto& one) { return has_range(client, one.first.first); }));
 }
 
-// Tells the owner on which interfaces the range's sockets shall now be members.
+// Tells the owner on which interfaces the sockets of the range must be members of the group now.
 void Node::output_membership(const GroupOfRange& what, std::uint64_t token) {
   const auto& [range, group] = what;
   std::set<std::uint32_t> on;
@@ -79,7 +79,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::LeaveGroup& m, 
   return false;
 }
 
-// ---- groups of an InfiniBand subnet, which the SA knows -----------------------------------------
+// ---- groups of an InfiniBand subnet -------------------------------------------------------------
 
 Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::JoinMulticast& m,
                       Time now) {

@@ -80,7 +80,7 @@ class Groups : public ::testing::Test {
   std::vector<ClientId> clients_;
 };
 
-TEST_F(Groups, JoinOneInterfaceOrAllOfTheIpVersion) {
+TEST_F(Groups, JoinIsForOneInterfaceOrForAllOfTheIpVersion) {
   EXPECT_THAT(ask(0, ipc::JoinGroup{1, kGroup, 5}), ElementsAre("1: 5", "done"));
   EXPECT_THAT(ask(0, ipc::JoinGroup{1, kGroup, 0}), ElementsAre("1: 2 5", "done"));
   EXPECT_THAT(ask(1, ipc::JoinGroup{2, kGroup, 0}), ElementsAre("2: 2", "done"));
@@ -89,7 +89,7 @@ TEST_F(Groups, JoinOneInterfaceOrAllOfTheIpVersion) {
   EXPECT_THAT(ask(0, ipc::LeaveGroup{1, kGroup, 0}), ElementsAre("done"));
 }
 
-TEST_F(Groups, JoinInterfacesThatAppearLater) {
+TEST_F(Groups, JoinOfAllInterfacesIncludesLaterInterfaces) {
   ask(0, ipc::JoinGroup{1, kGroup, 0});
   ask(1, ipc::JoinGroup{2, kGroup, 2});
   node_.on_addresses({ipv4_address(1, 2), ipv4_address(3, 4)}, now_);

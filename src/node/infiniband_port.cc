@@ -25,13 +25,13 @@ sa::PortState for_sa(const PortState& state) {
           .pkeys = state.pkeys};
 }
 
-// Returns true if the client sends all requests again because of this change.  A new manager tells
-// its LID and asks for a reregistration in one PortInfo.  The requests need not be sent for both.
+// Returns true if the client sends all requests again because of this change.  A reregistration in
+// the same PortInfo, as a new manager sends it, must then not send them twice.
 bool asks_anew(const PortState& old, const PortState& state) {
   return sa::PortChange::between(for_sa(old), for_sa(state)).asks_anew();
 }
 
-// Returns a path by other LIDs than those of `path`, which may lead over other switches.
+// Returns a path that differs from `path` in a LID, because it may lead over other switches.
 std::optional<wire::PathRecord> other_than(const wire::PathRecord& path,
                                            std::span<const wire::PathRecord> all) {
   const auto found = std::ranges::find_if(all, [&](const wire::PathRecord& one) {
@@ -46,7 +46,7 @@ InfinibandPort::InfinibandPort(PortId port, const sa::Client::Config& config, Ra
     : port_(port),
       client_(sa::Client::create(port, config, random, Time{})),
       neighbours_(interface()) {
-  // Cannot fail: there are far fewer subscribers than the limit.
+  // The call cannot fail, because there are far fewer subscribers than the limit.
   VB_CHECK(client_->subscriptions().subscribe(wire::TrapNumber::kGidOutOfService, 0, Time{}));
 }
 
@@ -147,8 +147,8 @@ void InfinibandPort::leave(std::uint64_t token, Time now) {
   run(now);
 }
 
-// The values are those of Linux's RDMA CM (cma_join_ib_multicast()), so that members on Linux and
-// here agree about the group.
+// Uses the values of Linux's RDMA CM (cma_join_ib_multicast()), so that members on Linux hosts and
+// Verbena hosts agree about the group.
 void InfinibandPort::join_at_sa(const GroupWanted& wanted, Time now) {
   if (((wanted.pkey.value ^ group_->pkey.value) & ~wire::kFullMember) != 0) {
     return fail_join(wanted.token,
@@ -237,7 +237,7 @@ void InfinibandPort::find_route(const Wanted& wanted, Time now) {
     return;
   }
   if (!wanted.by_gid && wire::is_multicast(wanted.destination)) {
-    // No request is needed: a program that joins the group learns its LID from the SA then.
+    // No request is needed, because a program learns the group's LID from the SA when it joins.
     rdmacm::Route route = loopback_route(wanted);
     route.address.destination =
         wire::multicast_mgid(wanted.destination, wire::MgidUser::kIpoib, pkey_);
@@ -248,7 +248,7 @@ void InfinibandPort::find_route(const Wanted& wanted, Time now) {
   }
   if (routes_.size() >= kRoutesMax) {
     ++counters_.limit_routes;
-    return refuse({Errc::kNoResources, 0, "too many routes are being sought (kRoutesMax)"});
+    return refuse({Errc::kNoResources, 0, "too many routes are being resolved (kRoutesMax)"});
   }
   const auto added = routes_.emplace(
       wanted.token, Route{.wanted = wanted, .ticket = {}, .until = now + kRouteTimeout});
@@ -320,7 +320,7 @@ rdmacm::Route InfinibandPort::route_of(const Wanted& wanted, const wire::PathRec
           .packet_life_time = path.packet_life};
 }
 
-// A path from the port to itself needs no manager.
+// Returns a route from the port to itself, which needs no path record.
 rdmacm::Route InfinibandPort::loopback_route(const Wanted& wanted) const {
   return {.source = wanted.source,
           .address = {.link_layer = LinkLayer::kInfiniband,
@@ -348,7 +348,8 @@ InfinibandPort::Flushed InfinibandPort::flush(Time now) {
   return {.paths = after.paths - before.paths, .addresses = after.addresses - before.addresses};
 }
 
-// A port that has left the subnet may come back with another queue pair.
+// Forgets the addresses of a port that has left the subnet, because it may come back with another
+// QPN.
 void InfinibandPort::on(const sa::NoticeEvent& event) {
   const auto& details = event.notice.notice.details;
   neighbours_.forget(wire::decode_exact<wire::GidChange>(details).gid);
@@ -374,12 +375,12 @@ void InfinibandPort::receive(const link::Arrival& arrival, Time now) {
   run(now);
 }
 
-// Returns the destination of a frame of the interface; nothing if the path is not known yet.  Such
-// a frame is lost, but its request is repeated, and the last repeats go to the group.
+// Returns the link address for a frame of the interface; nothing if the path is not known yet.  The
+// frame is lost then, but Neighbours repeats the request, and the repeats go to the group.
 std::optional<link::Address> InfinibandPort::address_to(const ipoib::SendFrame& frame, Time now) {
   if (frame.is_multicast()) {
-    // Groups of single IPv6 addresses are not joined: all members of the broadcast group look at
-    // the address in the frame.
+    // All groups use the broadcast group, because no host joins solicited-node groups.  Its members
+    // check the IP address in the frame.
     return link::Address{.link_layer = LinkLayer::kInfiniband,
                          .source = first_gid(),
                          .destination = group_->mgid,

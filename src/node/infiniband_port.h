@@ -35,18 +35,19 @@ namespace verbena::node {
 // deadline().
 class InfinibandPort {
  public:
-  // The interface's queue pair; no program has one of the first QP numbers.
+  // The queue pair of the IPoIB interface.  Programs never have QP numbers of the first range.
   static constexpr Qpn kIpoibQpn{2};
   static constexpr Duration kRouteTimeout = std::chrono::seconds(60);
-  static constexpr std::size_t kRoutesMax = 65536;  // routes that are being found
-  // A route of ports with several LIDs has an alternate path.
+  static constexpr std::size_t kRoutesMax = 65536;  // calls of find_route() without an answer yet
+  // A route of a port with several LIDs (LMC > 0) also has an alternate path.
   static constexpr std::uint8_t kPathsPerRoute = 2;
   static constexpr std::size_t kFramesMax = 1024;  // frames that wait for transmit()
-  static constexpr std::size_t kJoinsMax = 65536;  // of programs
-  // A broadcast group that the SA does not know is asked for again after these times.
+  static constexpr std::size_t kJoinsMax = 65536;  // groups that programs have joined, or wait for
+  // A join of the broadcast group that failed is tried again after a pause, which doubles up to the
+  // maximum.
   static constexpr Duration kJoinPauseMin = std::chrono::seconds(1);
   static constexpr Duration kJoinPauseMax = std::chrono::seconds(16);
-  static constexpr Duration kGroupTimeout = std::chrono::seconds(10);
+  static constexpr Duration kGroupTimeout = std::chrono::seconds(10);  // see join()
 
   InfinibandPort(PortId port, const sa::Client::Config& config, Random random);
 
@@ -55,10 +56,10 @@ class InfinibandPort {
   void set_addresses(std::vector<ipoib::OwnAddress> addresses, Time now);
 
   // ---- routes
-  // Returns the address of this host from which an IP address is reached: one on its link, or for a
-  // group the first of its family; nothing if this port does not reach it.
+  // Returns the address of this port from which an IP address can be reached, or nothing.  For a
+  // multicast address, this is the port's first address of the same family.
   std::optional<Gid> source_for(const Gid& ip) const;
-  // Returns the port's GID, if the port works.
+  // Returns the port's first GID, if the port is active.
   std::optional<Gid> gid() const {
     if (state_.why_down || state_.gids.empty()) return std::nullopt;
     return state_.gids.front();
@@ -69,7 +70,7 @@ class InfinibandPort {
     std::uint64_t token = 0;
     Gid destination{};
     bool by_gid = false;  // the destination is a GID, not an IP address
-    Gid source{};         // of this host, from which the route leads
+    Gid source{};         // the IP address of this host that the route starts from
   };
   // Finds a route.  A RouteFound follows.
   void find_route(const Wanted& wanted, Time now);
@@ -78,28 +79,28 @@ class InfinibandPort {
     std::uint64_t paths = 0;
     std::uint64_t addresses = 0;
   };
-  // Forgets all paths and addresses, so that the next route needs new answers.
+  // Forgets all paths and addresses, so that the next route asks for them again.  Returns how many.
   Flushed flush(Time now);
 
   // ---- multicast groups of programs
   struct GroupWanted {
     std::uint64_t token = 0;
-    std::uint16_t port_space = 0;  // decides about the MGID and the Q_Key
-    Pkey pkey{};                   // has to be of the interface's partition
-    Gid group{};                   // an IP address; zeros, or 0.0.0.0: the SA chooses
+    std::uint16_t port_space = 0;  // selects the kind of MGID and the Q_Key
+    Pkey pkey{};                   // must be of the interface's partition
+    Gid group{};                   // an IP address, or zeros or 0.0.0.0: the SA chooses an MGID
     bool is_mgid = false;          // `group` is an MGID
     std::uint8_t join_state = 0;   // bits of MCMemberRecord
   };
   // Joins a group at the SA.  GroupJoined follows, and after a success GroupLost at most once.  As
-  // on Linux, parameters that the program cannot give are taken from the partition's broadcast
-  // group.  So a join waits until the port is a member of the broadcast group, for kGroupTimeout at
-  // most.  REQUIRES: each token is greater than those before it.
+  // on Linux, the partition's broadcast group provides the parameters that a program cannot give.
+  // So a join waits up to kGroupTimeout until the port is a member of the broadcast group.
+  // REQUIRES: tokens increase from call to call.
   void join(const GroupWanted& wanted, Time now);
-  // Ends a join in any state.  Nothing follows.
+  // Leaves a group, or ends a pending join.  No output about the token follows.
   void leave(std::uint64_t token, Time now);
 
   // ---- packets and time
-  // Takes a MAD of the SA's class that has arrived at this port.
+  // Takes a MAD of the SA class that has arrived at this port.
   void receive_mad(const mad::Address& from, std::span<const std::byte> mad, Time now);
   // Takes a packet for the interface's queue pair, or for one of its groups.
   void receive(const link::Arrival& arrival, Time now);
@@ -114,8 +115,8 @@ class InfinibandPort {
     std::uint64_t token = 0;
     Result<rdmacm::Route> route{};
   };
-  // Asks the owner to pass packets for the group to receive(), or to stop that, as is_member()
-  // says.
+  // Asks the owner to pass packets for the group to receive() if is_member(), and else to stop
+  // that.
   struct GroupChanged {
     Gid mgid{};
   };
@@ -123,7 +124,7 @@ class InfinibandPort {
     std::uint64_t token = 0;
     Result<wire::McMemberRecord> group{};
   };
-  // Reports that the group is gone, or has other parameters now.
+  // Reports that a membership has ended, because the group was deleted or its parameters changed.
   struct GroupLost {
     std::uint64_t token = 0;
   };
@@ -131,14 +132,14 @@ class InfinibandPort {
                               sa::ServiceEvent>;
   std::optional<Output> poll();
 
-  // After calls of the client, the owner calls run().
+  // REQUIRES: the caller calls run() after calls that change the client.
   sa::Client& client() { return *client_; }
   void run(Time now);
   const sa::Client& client() const { return *client_; }
   const ipoib::Neighbours& neighbours() const { return neighbours_; }
   struct Counters {
     std::uint64_t frames_sent = 0;
-    std::uint64_t frames_dropped = 0;  // over kFramesMax, or the path to the receiver is not known
+    std::uint64_t frames_dropped = 0;  // over kFramesMax, or without a known path to the receiver
     std::uint64_t limit_routes = 0;
     std::uint64_t limit_joins = 0;
   };
@@ -147,7 +148,7 @@ class InfinibandPort {
  private:
   struct Route {
     Wanted wanted{};
-    std::optional<sa::PathTicket> ticket{};  // none: the neighbour is being resolved
+    std::optional<sa::PathTicket> ticket{};  // empty: the neighbour is being resolved
     Time until{};
   };
   struct Frame {
@@ -194,14 +195,14 @@ class InfinibandPort {
   std::vector<ipoib::OwnAddress> addresses_{};
   std::unique_ptr<sa::Client> client_;
   ipoib::Neighbours neighbours_;
-  std::map<std::uint64_t, Route> routes_{};  // by token
-  std::optional<sa::MemberId> broadcast_{};
-  std::optional<wire::McMemberRecord> group_{};  // the broadcast group, if joined
+  std::map<std::uint64_t, Route> routes_{};      // by token
+  std::optional<sa::MemberId> broadcast_{};      // the join or membership of the broadcast group
+  std::optional<wire::McMemberRecord> group_{};  // the broadcast group, once it is joined
   Time join_again_ = kNever;
   Duration join_pause_ = kJoinPauseMin;
-  // Joins that wait for the broadcast group, by token.  The first one has waited longest.
+  // Joins that wait for the broadcast group, by token.  The first join has waited longest.
   std::map<std::uint64_t, WaitingJoin> waiting_joins_{};
-  std::map<std::uint64_t, Group> groups_{};  // joins that the SA was asked for, by token
+  std::map<std::uint64_t, Group> groups_{};  // joins that were passed to the SA client, by token
   std::map<sa::MemberId, std::uint64_t> token_of_member_{};
   std::deque<Frame> frames_{};
   std::deque<Output> outputs_{};

@@ -12,7 +12,7 @@
 #include "wire/ip.h"
 #include "wire/mgid.h"
 
-// Tests two ports of one subnet, with a manager whose SA is modelled.
+// Tests two ports of one subnet with a simulated SA.
 namespace verbena::node {
 namespace {
 
@@ -52,7 +52,7 @@ class SubnetPortTest : public testing::Test {
     for (unsigned i = 0; i < 2; ++i) set_state(i, state(i));
   }
 
-  // Delivers packets until none is under way, and stores the other outputs.
+  // Delivers packets until there are no more, and stores the other outputs.
   void pump() {
     for (bool some = true; some;) {
       some = false;
@@ -63,7 +63,7 @@ class SubnetPortTest : public testing::Test {
       for (unsigned i = 0; i < 2; ++i) some = take(i) || some;
     }
   }
-  // Advances the time, and runs the timers until then.
+  // Lets time pass, and runs the timers that are due.
   void run_for(Duration duration) {
     const Time end = world_.now() + duration;
     pump();
@@ -149,7 +149,7 @@ TEST_F(SubnetPortTest, RouteToAnIpAddressHasThePathOfItsPort) {
   EXPECT_FALSE(route.is_loopback);
 }
 
-// ibacm puts 2048 bytes and 10 Gbit/s into each path that it makes itself.
+// ibacm assumes 2048 bytes and 10 Gbit/s for each path that it makes itself.
 TEST_F(SubnetPortTest, RouteHasTheMtuOfThePathRecord) {
   start();
   for (const std::uint8_t mtu : {std::uint8_t{1}, std::uint8_t{5}}) {
@@ -170,7 +170,7 @@ TEST_F(SubnetPortTest, RouteOfPortsWithSeveralLidsHasAnAlternatePath) {
   PortState with_two_lids = state(0);
   with_two_lids.lmc = 1;
   set_state(0, with_two_lids);
-  for (int times = 0; times < 2; ++times) {  // from the SA, and from the cache
+  for (int times = 0; times < 2; ++times) {  // first from the SA, then from the cache
     const auto found = route(0, gid(1), true);
     ASSERT_TRUE(found && found->route);
     ASSERT_TRUE(found->route->alternate);
@@ -185,7 +185,7 @@ TEST_F(SubnetPortTest, RouteOfPortsWithSeveralLidsHasAnAlternatePath) {
   port(0).flush(world_.now());
   const auto found = route(0, gid(1), true);
   ASSERT_TRUE(found && found->route);
-  EXPECT_FALSE(found->route->alternate) << "the SA knows one path alone";
+  EXPECT_FALSE(found->route->alternate) << "the SA knows only one path";
 }
 
 TEST_F(SubnetPortTest, SecondRouteNeedsNeitherTheSaNorTheNeighbour) {
@@ -233,7 +233,7 @@ TEST_F(SubnetPortTest, FailedRoutesHaveAReason) {
   EXPECT_EQ(unknown->route.error().code, Errc::kUnreachable);
 }
 
-TEST_F(SubnetPortTest, RouteIsFoundOnceAManagerHasBegun) {
+TEST_F(SubnetPortTest, RouteIsFoundWhenAManagerHasStarted) {
   manager.die();
   start();
   port(0).find_route({.token = 7, .destination = kIps[1], .source = kIps[0]}, world_.now());
@@ -280,7 +280,7 @@ TEST_F(SubnetPortTest, GroupOfAProgramHasTheParametersOfTheBroadcastGroup) {
   EXPECT_TRUE(lost_[0].empty());
 }
 
-// Some of the joins that wait for the broadcast group cannot even be sent to the SA.
+// Two of the waiting joins fail when the broadcast group is joined, and one has left before.
 TEST_F(SubnetPortTest, WaitingJoinsAreAnsweredWhenTheBroadcastGroupIsJoined) {
   const auto join = [this](std::uint64_t token, Pkey pkey, const Gid& group, bool is_mgid) {
     port(0).join({.token = token,
@@ -305,7 +305,7 @@ TEST_F(SubnetPortTest, WaitingJoinsAreAnsweredWhenTheBroadcastGroupIsJoined) {
   EXPECT_EQ(joined_[0].size(), 3u);
 }
 
-TEST_F(SubnetPortTest, JoinWithoutABroadcastGroupFailsInTheEnd) {
+TEST_F(SubnetPortTest, JoinWithoutABroadcastGroupTimesOut) {
   manager.die();
   start();
   port(0).join({.token = 3,
@@ -321,7 +321,7 @@ TEST_F(SubnetPortTest, JoinWithoutABroadcastGroupFailsInTheEnd) {
 }
 
 // The program gets EOPNOTSUPP, as on Linux.
-TEST_F(SubnetPortTest, SendOnlyJoinIsRefusedIfTheSaHasNoSuchMembers) {
+TEST_F(SubnetPortTest, SendOnlyJoinIsRefusedIfTheSaDoesNotSupportIt) {
   manager.capability_mask2 = 0;
   start();
   for (const std::uint8_t state :
@@ -340,7 +340,8 @@ TEST_F(SubnetPortTest, SendOnlyJoinIsRefusedIfTheSaHasNoSuchMembers) {
   EXPECT_TRUE(joined_[0][1].group);
 }
 
-// A restarted manager may give the group another MLID.  Then its members are told.
+// A restarted manager may give the group another MLID.  Then members are told that they have lost
+// their membership.
 TEST_F(SubnetPortTest, MembersJoinAgainUnderANewManagerOrAreToldOfTheLoss) {
   start();
   port(0).join({.token = 3,
@@ -362,8 +363,8 @@ TEST_F(SubnetPortTest, MembersJoinAgainUnderANewManagerOrAreToldOfTheLoss) {
   EXPECT_TRUE(manager.members.contains(wire::broadcast_mgid({0xffff})));
 }
 
-// The old manager did not answer the join of the second group, so the new one is asked.
-TEST_F(SubnetPortTest, NewManagerIsAskedForNewGroupsAfterTheOldOnes) {
+// The old manager did not answer the join of the new group, so the join is sent to the new manager.
+TEST_F(SubnetPortTest, NewManagerGetsRejoinsBeforeJoinsOfNewGroups) {
   start();
   const Gid old_mgid = wire::broadcast_mgid({0xffff});
   const Gid new_mgid =
@@ -386,7 +387,7 @@ TEST_F(SubnetPortTest, NewManagerIsAskedForNewGroupsAfterTheOldOnes) {
   EXPECT_TRUE(manager.members.contains(new_mgid));
 }
 
-// A new manager tells its LID and asks for a reregistration in one PortInfo.
+// A new manager writes its LID and asks for a reregistration in the same PortInfo.
 TEST_F(SubnetPortTest, NewManagerGetsEachRegistrationOnce) {
   start();
   run_for(1s);

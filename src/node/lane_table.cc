@@ -13,11 +13,11 @@ Result<LaneId> LaneTable::open(ClientId first, ClientId second) {
   VB_CHECK(first != second && !between(first, second));
   if (count_of(first) >= kPerProgramMax || count_of(second) >= kPerProgramMax) {
     ++counters_.limit_program;
-    return fail(Errc::kNoResources, "a program has the most lanes that it may have");
+    return fail(Errc::kNoResources, "the limit of lanes of a program (kPerProgramMax) is reached");
   }
   if (lanes_.size() >= kPerHostMax) {
     ++counters_.limit_host;
-    return fail(Errc::kNoResources, "the host has the most lanes that it may have");
+    return fail(Errc::kNoResources, "the limit of lanes of a host (kPerHostMax) is reached");
   }
   const LaneId lane = next_++;
   lanes_[lane] = {.first = first, .second = second};

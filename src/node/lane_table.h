@@ -20,7 +20,8 @@ namespace verbena::node {
 using ClientId = std::uint64_t;
 using LaneId = std::uint32_t;
 
-// Lists the lanes (link/lane.h) between the programs of a host: at most one between two programs.
+// Lists the lanes (link/lane.h) between the programs of a host.  Two programs have at most one
+// lane.
 class LaneTable {
  public:
   // Limits the lanes of a program and of a host.  A lane needs half a megabyte.
@@ -37,21 +38,21 @@ class LaneTable {
   struct Counters {
     std::uint64_t opened = 0;
     std::uint64_t failed = 0;         // their memory could not be made
-    std::uint64_t broken = 0;         // a program has reported that its peer wrote nonsense
+    std::uint64_t broken = 0;         // a program has reported that its peer broke the lane
     std::uint64_t unusable = 0;       // a program has reported that it could not map the memory
-    std::uint64_t limit_program = 0;  // refused, because of kPerProgramMax
-    std::uint64_t limit_host = 0;     // refused, because of kPerHostMax
+    std::uint64_t limit_program = 0;  // refused because of kPerProgramMax
+    std::uint64_t limit_host = 0;     // refused because of kPerHostMax
   };
 
-  // Adds a lane.  kNoResources: a limit was reached.  REQUIRES: there is none between the two.
+  // Adds a lane.  Fails with kNoResources at a limit.  REQUIRES: the two programs have no lane.
   Result<LaneId> open(ClientId first, ClientId second);
-  // Notes that the memory of the lane has been made, or could not be made.  Returns null if the
-  // lane has been closed meanwhile.
+  // Notes whether the memory of the lane could be made.  Returns the lane, or null if the lane was
+  // closed meanwhile.
   const Lane* made(LaneId lane, bool good);
-  // Removes the lane and returns it; none if there is no such lane.
+  // Removes a lane and returns it; nothing if it does not exist.
   std::optional<Lane> close(LaneId lane);
-  // Removes a lane that one of its programs has broken, or that one could not use, and returns it;
-  // none if there is no such lane.  The two programs get no other lane.
+  // Removes a lane that a program has broken (`broken`) or could not use, and returns it; nothing
+  // if it does not exist.  The two programs cannot open another lane.
   std::optional<Lane> close_and_bar(LaneId lane, bool broken);
   bool may_open(ClientId one, ClientId other) const { return !barred_.contains(key(one, other)); }
   // Forgets a program that has gone.  REQUIRES: its lanes are closed.
@@ -72,7 +73,7 @@ class LaneTable {
   std::map<LaneId, Lane> lanes_{};
   std::map<std::pair<ClientId, ClientId>, LaneId> between_{};
   std::map<ClientId, std::vector<LaneId>> of_{};
-  std::set<std::pair<ClientId, ClientId>> barred_{};  // one of the two has broken a lane
+  std::set<std::pair<ClientId, ClientId>> barred_{};  // the pairs that cannot open a lane
   LaneId next_ = 1;
   Counters counters_{};
 };

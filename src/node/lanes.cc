@@ -9,8 +9,8 @@
 
 namespace verbena::node {
 
-// Asks the owner for the lane's memory, unless there is a lane already.  A program that asks twice
-// is told the range again.
+// Asks the owner for the memory of a new lane.  If the programs have a lane already, tells the
+// program again that the lane serves the range.
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::AttachLane& m, Time) {
   const auto has_it = [&](const auto& other) {
     return std::ranges::find(other.second.ranges, m.range) != other.second.ranges.end();
@@ -88,11 +88,11 @@ void Node::close_lanes(ClientId client) {
 }
 
 void Node::tell_lane_closed(LaneId lane, const LaneTable::Lane& closed, ClientId leaving) {
-  if (!closed.ready) return;  // lane_made() will find it closed
+  if (!closed.ready) return;  // the peer does not know it yet
   tell(closed.other(leaving), ipc::encode(0, ipc::LaneClosed{lane}));
 }
 
-// Tells the programs that have a lane to the owner that it has got a range, or has given it back.
+// Tells the programs with a lane to `owner` that it has leased a range, or has returned the range.
 void Node::tell_lane_range(ClientId owner, std::uint16_t range, bool taken) {
   for (const LaneId lane : lanes_.of(owner)) {
     const LaneTable::Lane& its = *lanes_.find(lane);

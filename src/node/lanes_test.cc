@@ -16,8 +16,8 @@ using namespace std::chrono_literals;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Provides a node with programs, each of which has one range: the program's number.  The test acts
-// as the programs and as the host.
+// Provides a node with programs, which lease ranges.  The test acts as the programs and as the
+// node's owner.
 class NodeLanes : public ::testing::Test {
  protected:
   NodeLanes() {
@@ -42,7 +42,7 @@ class NodeLanes : public ::testing::Test {
       }
     }
   }
-  // Sends a request and returns what the node does, as text.
+  // Sends a request, and returns the outputs of the node as text.
   template <class Message>
   std::vector<std::string> tell(ClientId client, const Message& message) {
     node_.on_message(client, ipc::encode(0, message), now_);
@@ -99,7 +99,7 @@ class NodeLanes : public ::testing::Test {
   std::vector<std::string> done_;
 };
 
-TEST_F(NodeLanes, BothProgramsGetTheLaneThatOneAsksFor) {
+TEST_F(NodeLanes, BothProgramsGetALaneIfOneAsksForIt) {
   const ClientId one = program(11);
   const ClientId two = program(22);
   lease(two, 23);
@@ -142,7 +142,7 @@ TEST_F(NodeLanes, AProgramThatDiesBeforeItsLaneIsMadeGetsNone) {
   const ClientId one = program(11);
   const ClientId two = program(22);
   EXPECT_THAT(tell(one, ipc::AttachLane{22}), ElementsAre("wanted"));
-  EXPECT_THAT(tell(two, ipc::AttachLane{11}), IsEmpty()) << "the lane is under way";
+  EXPECT_THAT(tell(two, ipc::AttachLane{11}), IsEmpty()) << "the lane is being made";
   node_.gone(two, now_);
   EXPECT_THAT(take(), IsEmpty());
   node_.lane_made(wanted_, {});
@@ -158,7 +158,7 @@ TEST_F(NodeLanes, WithoutMemoryBothProgramsAreToldThatThereIsNoLane) {
   EXPECT_EQ(counter("lanes_failed"), 1U);
 }
 
-TEST_F(NodeLanes, TwoProgramsGetNoOtherLaneIfOneCannotUseTheirs) {
+TEST_F(NodeLanes, TwoProgramsGetNoSecondLaneIfOneCannotUseTheFirst) {
   const ClientId one = program(11);
   const ClientId two = program(22);
   tell(one, ipc::AttachLane{22});
@@ -169,11 +169,12 @@ TEST_F(NodeLanes, TwoProgramsGetNoOtherLaneIfOneCannotUseTheirs) {
   EXPECT_EQ(counter("lanes_broken"), 0U);
 }
 
-TEST_F(NodeLanes, TwoProgramsGetNoOtherLaneIfTheirsIsBroken) {
+TEST_F(NodeLanes, TwoProgramsGetNoSecondLaneIfTheFirstIsBroken) {
   const ClientId one = program(11);
   const ClientId two = program(22);
   tell(one, ipc::AttachLane{22});
-  EXPECT_THAT(tell(program(33), ipc::CloseLane{wanted_, true}), IsEmpty()) << "not its lane";
+  EXPECT_THAT(tell(program(33), ipc::CloseLane{wanted_, true}), IsEmpty())
+      << "the lane is not that of this program";
   EXPECT_THAT(tell(one, ipc::CloseLane{wanted_, true}), ElementsAre("2: closed"));
   EXPECT_THAT(tell(two, ipc::AttachLane{11}), ElementsAre("2: no lane to 11"));
   EXPECT_EQ(counter("lanes_broken"), 1U);

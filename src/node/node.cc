@@ -19,7 +19,9 @@ std::vector<DeviceConfig> devices_of(const Node::Config& config) {
 Node::Node(const Config& config, Random random)
     : config_(config),
       qp1_(random.fork()),
-      rdmacm_({.cm = {.ca_guid = config.node_guid, .trace = config.trace}}, random.fork()),
+      rdmacm_({.cm = {.ca_guid = config.node_guid, .trace = config.trace},
+               .ids_per_user_max = config.ids_per_user_max},
+              random.fork()),
       ports_(devices_of(config)) {
   const std::vector<DeviceConfig> devices = devices_of(config);
   for (std::size_t device = 0; device < devices.size(); ++device) {
@@ -94,6 +96,7 @@ void Node::tell_devices() {
 ClientId Node::connected(Time /*now*/, const Program& program) {
   const ClientId client = next_client_++;
   clients_[client].program = program;
+  if (program.user != config_.own_user) rdmacm_.set_user(client, program.user);
   return client;
 }
 
@@ -268,7 +271,7 @@ void Node::act(PortId port, InfinibandPort::Output output, Time now) {
   } else if (const auto* found = std::get_if<InfinibandPort::RouteFound>(&output)) {
     rdmacm_.on_route(found->token, found->route, now);
   } else if (const auto* changed = std::get_if<InfinibandPort::GroupChanged>(&output)) {
-    // The ports of a device may be in the same group.
+    // Several ports of a device may be in the group, so the membership names all of them.
     std::vector<std::uint32_t> interfaces;
     for (const auto& [id, one] : infiniband_) {
       if (id.device == port.device && one.is_member(changed->mgid)) interfaces.push_back(id.number);
@@ -287,7 +290,8 @@ void Node::act(PortId port, InfinibandPort::Output output, Time now) {
   }
 }
 
-// Chooses the port: by the source of the query, or else the first whose link has the destination.
+// Asks one port for the route: the port of the query's source, or without a source the first port
+// whose link has the destination.
 void Node::find_route(const rdmacm::RouteQuery& query, Time now) {
   const bool by_gid = query.destination.by_gid;
   const bool has_source = query.source.family != 0 && !rdmacm::is_wildcard(query.source);

@@ -62,12 +62,12 @@ class Node {
     // Lists the host's devices.  If it is empty, there is one, verbena0 with the GUID of the host
     // and one Ethernet port.
     std::vector<DeviceConfig> devices{};
-    // Limits the QPN ranges of a program to those for all QPs that an engine can have.
+    // Limits the QPN ranges of a program.  The default suffices for all QPs of one engine.
     std::uint32_t leases_per_client_max = hca::Limits{}.qps / ipc::kLeaseQpns;
     std::string build{};
     std::uint32_t pid = 0;
-    // Limits the multicast groups that a program's sockets may be members of to those that an
-    // engine can have.
+    // Limits the multicast groups that a program's sockets may be members of.  The default is what
+    // an engine can have.
     std::uint32_t groups_per_client_max = hca::Limits{}.groups;
     // A range that was returned, or whose program has died, is quiescent for this time before
     // another program gets it.  If there is no other free range, or the program has reached its
@@ -76,11 +76,13 @@ class Node {
     // Users other than 0 may not bind ports below this one, as with TCP (ip(7),
     // ip_unprivileged_port_start).
     std::uint16_t unprivileged_port_start = 0;
-    // Limits the QPN ranges of all programs of one user other than `own_user`.
+    // Limits the QPN ranges that all programs of one user have together; not for `own_user`.
     std::uint32_t leases_per_user_max = 256;
-    std::uint32_t own_user = 0;  // the user that the owner itself runs as
-    sa::Client::Config sa{};     // of InfiniBand ports
-    bool trace = false;          // output StateChanged
+    // Limits the RDMA CM ids in the same way.
+    std::uint32_t ids_per_user_max = rdmacm::kIdsPerOwnerMax;
+    std::uint32_t own_user = 0;  // the user that the agent runs as
+    sa::Client::Config sa{};     // for the SA clients of InfiniBand ports
+    bool trace = false;          // true: poll() returns StateChanged, too
   };
 
   // Carries a message for a program.  If `sockets` names a range, its data sockets go with the
@@ -110,6 +112,7 @@ class Node {
   struct LaneHandedOver {
     LaneId lane = 0;
   };
+  // Membership::range has this value if the node itself joins or leaves.
   static constexpr std::uint16_t kOwnRange = 0;
   struct RouteWanted {
     std::uint64_t token = 0;
@@ -119,7 +122,7 @@ class Node {
     std::uint32_t scope = 0;
   };
   // Asks that the range's sockets become members of the group on exactly these interfaces.  On
-  // InfiniBand, interfaces are ports; kOwnRange is that of the node itself.
+  // InfiniBand, interfaces are ports.
   struct Membership {
     std::uint64_t token = 0;  // 0: the node needs no answer
     std::uint16_t range = 0;
@@ -141,8 +144,8 @@ class Node {
   // Sets the host's addresses, at the beginning and after each change.  An address keeps its index
   // in the GID table of its port.
   void on_addresses(const std::vector<HostAddress>& addresses, Time now);
-  // Tells why all ports are down, for example who holds UDP port 4791; nothing if it is open.
-  // `reach` tells whom its programs reach.
+  // Sets the reason why all ports are down, for example that another process holds UDP port 4791;
+  // nothing if UDP port 4791 is open.  `reach` tells which peers the host's programs can reach.
   void set_port(std::optional<std::string> why_down, Time now, const ipc::Reach& reach = {});
   // Sets the state of one port.  kAddressNotFound, kInvalidArgument: see PortTable.
   Result<void> set_port_state(PortId port, const PortState& state, Time now);
@@ -299,9 +302,9 @@ class Node {
   void close_lanes(ClientId client);
   void tell_lane_closed(LaneId lane, const LaneTable::Lane& closed, ClientId leaving);
   void tell_lane_range(ClientId owner, std::uint16_t range, bool taken);
-  // Returns the reason why an id cannot be bound to the address `wanted`; if that is null, why it
-  // cannot listen on its own address.  For example "port 7000 is in use, by PID 17".  Empty if the
-  // cause is unknown.
+  // Returns the reason why an id cannot be bound to the address `wanted`; if `wanted` is null, the
+  // reason why it cannot listen on its own address.  For example "port 7000 is in use, by PID 17".
+  // Empty if the reason is unknown.
   std::string holder_of_port(ClientId client, rdmacm::IdHandle name,
                              const rdmacm::SocketAddress* wanted) const;
 
@@ -315,7 +318,7 @@ class Node {
   struct SubnetGroup {
     ClientId client = 0;
     PortId port{};
-    std::uint64_t request = 0;  // until the join is answered
+    std::uint64_t request = 0;  // the request to join, for the reply
   };
   std::map<std::uint64_t, SubnetGroup> subnet_groups_;  // by token, which names the membership
 
@@ -326,7 +329,7 @@ class Node {
   std::uint64_t leases_over_client_limit_ = 0;
   std::uint64_t leases_over_user_limit_ = 0;
   std::uint64_t leases_over_limit_ = 0;
-  std::uint64_t leases_held_ = 0;
+  std::uint64_t leases_held_ = 0;  // leases that had to wait for a quiescing range
   LaneTable lanes_;
   std::map<GroupOfRange, Interfaces> groups_;
   std::map<std::uint64_t, JoinRequest> join_requests_;  // by token

@@ -23,7 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 constexpr std::uint16_t kRange = 0x123;
-// Provides a node with two programs.  The test acts as the programs and as the host.
+// Provides a node with two programs.  The test acts as the programs and as the node's owner.
 class NodeTest : public ::testing::Test {
  protected:
   NodeTest() {
@@ -68,11 +68,11 @@ class NodeTest : public ::testing::Test {
     EXPECT_TRUE(done.failed);
     return done.code;
   }
-  static rdmacm::IdHandle name(std::uint32_t place, std::uint64_t generation = 1) {
-    return {generation << 32 | ipc::kNamed | place};
+  static rdmacm::IdHandle name(std::uint32_t index, std::uint64_t generation = 1) {
+    return {generation << 32 | ipc::kNamed | index};
   }
   rdmacm::IdHandle create_id(ClientId client) {
-    const rdmacm::IdHandle named = name(++places_);
+    const rdmacm::IdHandle named = name(++indexes_);
     EXPECT_FALSE(ask(client, ipc::CreateId{named, rdmacm::kPortSpaceTcp, 2}).failed);
     return named;
   }
@@ -118,7 +118,7 @@ class NodeTest : public ::testing::Test {
   ClientId one_ = 0;
   ClientId two_ = 0;
   std::uint64_t request_ = 0;
-  std::uint32_t places_ = 0;
+  std::uint32_t indexes_ = 0;
 };
 
 TEST_F(NodeTest, ProgramCannotUseIdsOfAnother) {
@@ -134,7 +134,7 @@ TEST_F(NodeTest, EventsUseTheNamesThatAProgramGaveItsIds) {
   const ipc::CreateId create{name(7), rdmacm::kPortSpaceTcp, 2};
   EXPECT_THAT(tell(one_, create), ::testing::IsEmpty()) << "a request without a number";
   EXPECT_THAT(tell(two_, create), ::testing::IsEmpty()) << "each program has its own names";
-  EXPECT_EQ(refused(one_, create), Errc::kInvalidArgument) << "an id has this name";
+  EXPECT_EQ(refused(one_, create), Errc::kInvalidArgument) << "another id has this name";
   EXPECT_EQ(refused(one_, ipc::CreateId{name(7, 2), rdmacm::kPortSpaceTcp, 2}),
             Errc::kInvalidArgument);
   const auto heard =
@@ -169,15 +169,16 @@ TEST_F(NodeTest, RequestWithoutANumberIsAnsweredOnlyIfItFails) {
   EXPECT_EQ(no.id, id);
   EXPECT_EQ(no.code, Errc::kInvalidArgument);
   EXPECT_EQ(no.text, "not a QP of this program");
-  EXPECT_THAT(tell(one_, ipc::Notify{{7}}), ::testing::IsEmpty()) << "it names no id";
+  EXPECT_THAT(tell(one_, ipc::Notify{{7}}), ::testing::IsEmpty())
+      << "an error is reported only for an id";
 }
 
 // A program that creates an id without waiting for the reply may send more requests that name it.
 TEST_F(NodeTest, RequestsForAnIdThatCouldNotBeCreatedGetTheReason) {
   const ClientId three = node_.connected(now_);
-  for (std::uint32_t place = 1; place <= rdmacm::kIdsPerOwnerMax; ++place) {
+  for (std::uint32_t index = 1; index <= rdmacm::kIdsPerOwnerMax; ++index) {
     for (const ClientId client : {one_, two_}) {
-      node_.on_message(client, ipc::encode(0, ipc::CreateId{name(place), rdmacm::kPortSpaceTcp, 2}),
+      node_.on_message(client, ipc::encode(0, ipc::CreateId{name(index), rdmacm::kPortSpaceTcp, 2}),
                        now_);
     }
   }
@@ -185,7 +186,8 @@ TEST_F(NodeTest, RequestsForAnIdThatCouldNotBeCreatedGetTheReason) {
   EXPECT_EQ(tell(three, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}).size(), 1u);
   EXPECT_EQ(refused(three, ipc::Listen{name(1), 1}), Errc::kNoResources);
   EXPECT_FALSE(ask(one_, ipc::DestroyId{name(1)}).failed);
-  EXPECT_EQ(refused(three, ipc::Listen{name(1), 1}), Errc::kNoResources) << "not created again";
+  EXPECT_EQ(refused(three, ipc::Listen{name(1), 1}), Errc::kNoResources)
+      << "the id was not created again";
   EXPECT_THAT(tell(three, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}), ::testing::IsEmpty());
   EXPECT_FALSE(ask(three, ipc::Listen{name(1), 1}).failed);
   EXPECT_EQ(tell(three, ipc::CreateId{name(2), rdmacm::kPortSpaceTcp, 2}).size(), 1u);
@@ -221,7 +223,7 @@ TEST_F(NodeTest, LimitsTheRangesOfAProgram) {
   for (std::uint32_t i = 0; i < most; ++i) {
     node_.on_message(one_, ipc::encode(i + 1, ipc::Lease{}), now_);
   }
-  (void)outputs();  // discards the LeaseWanted outputs without an answer
+  (void)outputs();  // drops the LeaseWanted outputs without an answer
   EXPECT_EQ(refused(one_, ipc::Lease{}), Errc::kNoResources);
   EXPECT_EQ(ask<ipc::Leased>(two_, ipc::Lease{}).range, kRange);
   EXPECT_EQ(counter("limit_leases_of_client"), 1u);
@@ -283,7 +285,7 @@ TEST_F(NodeTest, LeasesWithoutSocketsNeedNoPort) {
   EXPECT_THAT(node_.ranges_of(one_), ElementsAre(kRange));
 }
 
-// ---- after the death of another agent -----------------------------------------------------------
+// ---- after the death of an earlier agent --------------------------------------------------------
 
 rdmacm::PendingDisconnect pending_disconnect(std::uint32_t id) {
   return {.address = {.source = kHere, .destination = kThere},
@@ -461,7 +463,8 @@ TEST_F(NodeTest, SurvivesRandomMessages) {
     for (std::uint64_t n = 0; n < wrong; ++n) {
       bytes[random.below(bytes.size())] = static_cast<std::byte>(random.next());
     }
-    if (bytes.size() >= 4 && random.chance({3, 4})) {  // with a right length, to get past the check
+    // The right length gets the message past the first check.
+    if (bytes.size() >= 4 && random.chance({3, 4})) {
       const auto size = static_cast<std::uint32_t>(bytes.size());
       std::memcpy(bytes.data(), &size, sizeof(size));
     }
@@ -524,7 +527,7 @@ TEST_F(NodeTest, SurvivesRandomMads) {
   EXPECT_GT(counters.size(), 10u);
   std::set<std::string> names;
   for (const auto& counter : counters) {
-    EXPECT_EQ(counter.name, ipc::counter_name(counter.name));  // only characters for scripts
+    EXPECT_EQ(counter.name, ipc::counter_name(counter.name)) << "not a name for scripts";
     EXPECT_TRUE(names.insert(counter.name).second) << counter.name << " twice";
   }
   EXPECT_TRUE(names.contains("cm_req_received"));

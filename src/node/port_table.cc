@@ -75,7 +75,7 @@ std::optional<std::uint32_t> PortTable::Port::index_of(const Gid& gid,
 ipc::Port PortTable::describe(const Port& port) const {
   const bool infiniband = port.link_layer == LinkLayer::kInfiniband;
   std::string why_down = why_all_down_.value_or(port.state.why_down.value_or(""));
-  // The state of an InfiniBand port does not depend on interfaces of the host.
+  // Only an Ethernet port needs an interface of the host that is up.
   if (!infiniband && why_down.empty()) {
     if (!port.gids.has_address()) {
       why_down = "the host has no address";

@@ -25,40 +25,42 @@ struct DeviceConfig {
   std::vector<PortConfig> ports{PortConfig{}};
 };
 
-// Describes what a subnet manager, or the fabric that a host belongs to, has set for a port.  The
-// LIDs and the link are those of ipc::Port.
+// Holds the state of a port, as the subnet manager or the host's fabric has set it.  The fields for
+// LIDs and the link have the meanings of those in ipc::Port.
 struct PortState {
-  std::optional<std::string> why_down{};
+  std::optional<std::string> why_down{};  // empty: the port is active
   std::vector<Pkey> pkeys{wire::kDefaultPkey};
   Lid lid{};
   std::uint8_t lmc = 0;
   Lid sm_lid{};
   std::uint8_t sm_sl = 0;
-  // Only InfiniBand uses these: the GIDs of a port are its GUIDs with the prefix of the subnet, not
-  // addresses of the host.  An entry of zeros is empty.
+  // Only InfiniBand ports use gids, active_mtu and link.  Their GIDs are the subnet's prefix and a
+  // GUID of the port, not addresses of the host.  An entry of zeros is empty.
   std::vector<Gid> gids{};
-  std::uint8_t active_mtu = 0;  // enum ibv_mtu
+  std::uint8_t active_mtu = 0;  // a value of enum ibv_mtu
   ipc::InfinibandLink link{};
 };
 
-// Returns the P_Key of new connections: the default partition's, or else the first valid one.
+// Returns the P_Key for new connections: that of the default partition, or else the first valid
+// P_Key of the table.
 Pkey connection_pkey(const PortState& state);
 
 // Holds the host's devices and their ports: names, states, GID tables and P_Key tables.
 class PortTable {
  public:
-  // REQUIRES: the list is one that a host can have (ipc::check_devices()).
+  // REQUIRES: ipc::check_devices() accepts the devices.
   explicit PortTable(const std::vector<DeviceConfig>& devices);
 
   void set_addresses(const std::vector<HostAddress>& addresses);
   // Sets the reason why no port of the host works; nothing if they work.
   void set_why_all_down(std::optional<std::string> why);
   void set_reach(ipc::Reach reach) { reach_ = std::move(reach); }
-  // kAddressNotFound: there is no such port.  kInvalidArgument: see ipc::check_devices().
+  // Fails with kAddressNotFound: the port does not exist; kInvalidArgument: a table is too large.
   Result<void> set_state(PortId port, const PortState& state);
 
   const std::optional<std::string>& why_all_down() const { return why_all_down_; }
   std::vector<ipc::Device> devices() const;
+  // Returns an interface for each address of the host.
   std::vector<rdmacm::Interface> interfaces() const;
   // Returns all GIDs of the host.
   std::vector<ipc::GidEntry> gids() const;
@@ -66,9 +68,9 @@ class PortTable {
     PortId port{};
     std::uint32_t gid_index = 0;
     LinkLayer link_layer{};
-    Pkey pkey{};  // connections from this address use it
+    Pkey pkey{};  // for connections from this address
   };
-  // Returns the port with an interface that has the IP address, or the GID.
+  // Returns the port with an interface that has this IP address, or this GID if `by_gid`.
   std::optional<PortId> find_interface(const Gid& address, bool by_gid) const;
   // Finds the port that has the address.  `interface` matters only for link-local addresses.
   std::optional<Source> find(const Gid& gid, std::uint32_t interface) const;
@@ -76,7 +78,7 @@ class PortTable {
   void for_each_pkey_table(auto&& take) const {
     for (const Port& port : ports_) take(port.id, port.state.pkeys);
   }
-  // Returns the number of addresses in the last update for which there was no room.
+  // Returns the number of addresses of the last update that found no room in the GID tables.
   std::size_t gids_left_out() const;
 
  private:
@@ -91,7 +93,7 @@ class PortTable {
   ipc::Port describe(const Port& port) const;
 
   std::vector<DeviceConfig> devices_;
-  std::vector<Port> ports_{};  // of all devices, in order
+  std::vector<Port> ports_{};  // of all devices, in their order
   ipc::Reach reach_{};
   std::optional<std::string> why_all_down_{"the agent has not opened its port yet"};
 };

@@ -17,7 +17,7 @@ constexpr std::uint32_t kNamesMax = rdmacm::kIdsPerOwnerMax;
 
 }  // namespace
 
-// Calls the handler of a request.  Replaces the program's name of an id by the RDMA CM's handle.
+// Calls the handler of a request.  Replaces the program's name for an id with the RDMA CM's handle.
 template <class Message>
 Result<bool> Node::carry_out(ClientId client, std::uint64_t request, const Message& message,
                              Time now) {
@@ -56,7 +56,7 @@ Result<void> Node::serve(ClientId client, const ipc::Envelope& envelope, Time no
     if (!*answered) tell(client, ipc::encode(envelope.request, ipc::Done{}));
     return {};
   }
-  // Nobody waits for a reply, but an error about an id is reported.
+  // The request wants no reply, but an error about an id is reported as Refused.
   if constexpr (requires { message.id; }) {
     if (!answered) {
       const Error& error = answered.error();
@@ -100,7 +100,7 @@ Result<void> Node::handle(ClientId client, const ipc::Envelope& envelope, Time n
     case ipc::Type::kMigrated: return serve<ipc::Migrated>(client, envelope, now);
     case ipc::Type::kAttachLane: return serve<ipc::AttachLane>(client, envelope, now);
     case ipc::Type::kCloseLane: return serve<ipc::CloseLane>(client, envelope, now);
-    default: return fail(Errc::kNotSupported, "no request of a program");
+    default: return fail(Errc::kNotSupported, "not a request of a program");
   }
 }
 
@@ -130,9 +130,9 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Lease& 
   return true;
 }
 
-// Outputs a LeaseWanted, or makes the lease wait.  A range that a program has returned counts
-// towards the program's limit while it quiesces.  Otherwise one program could lease and return all
-// ranges, and others would get none.
+// Outputs a LeaseWanted, or makes the lease wait.  A range that quiesces counts towards the limit
+// of the program that has returned it.  Otherwise one program could lease and return all ranges,
+// and others would get none.
 Result<void> Node::want_lease(const LeaseRequest& lease) {
   const auto its = [&](const auto& request) { return request.second.client == lease.client; };
   const auto under_way = std::ranges::count_if(lease_requests_, its);
@@ -160,7 +160,7 @@ Result<void> Node::want_lease(const LeaseRequest& lease) {
   return {};
 }
 
-// Counts the ranges that the programs of a user have or have asked for.
+// Returns the number of ranges that the programs of a user have leased or asked for.
 std::size_t Node::ranges_of_user(std::uint32_t user) const {
   std::size_t all = 0;
   for (const auto& [id, client] : clients_) {
@@ -172,7 +172,7 @@ std::size_t Node::ranges_of_user(std::uint32_t user) const {
   return all;
 }
 
-// Refuses ports that are for root, as for TCP.
+// Refuses privileged ports to users other than root, as TCP does.
 Result<void> Node::check_port(ClientId client, const rdmacm::SocketAddress& address) const {
   if (address.port == 0 || address.port >= config_.unprivileged_port_start ||
       clients_.at(client).program.user == 0) {
@@ -212,11 +212,12 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ReturnRange& m,
   return false;
 }
 
-// The RDMA CM counts disconnects that it cannot send; the program can do nothing about them.
+// Ignores disconnects that cannot be sent, because the program can do nothing about them.  The RDMA
+// CM counts them.
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::HandOver& m, Time now) {
   if (m.disconnects.size() > ipc::HandOver::kDisconnectsMax ||
       m.ranges.size() > ipc::HandOver::kRangesMax) {
-    return fail(Errc::kInvalidArgument, "more than one message may hand over");
+    return fail(Errc::kInvalidArgument, "a HandOver has too many disconnects or ranges");
   }
   if (!m.ranges.empty()) clients_.at(client).old_ranges = m.ranges;
   for (const rdmacm::PendingDisconnect& pending : m.disconnects) {
@@ -232,12 +233,12 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::CreateId& m, Ti
     return fail(Errc::kInvalidArgument, "not a name for an id");
   }
   if (index < its.named.size() && rdmacm_.name(its.named[index]) != 0) {
-    return fail(Errc::kInvalidArgument, "an id has this name");
+    return fail(Errc::kInvalidArgument, "another id has this name");
   }
   its.unmade.erase(m.id);
   const auto made = create_id(client, m, now);
   if (!made) {
-    // Remember the error: later requests that name the id get it as well.
+    // The error is stored, because later requests that name the id get the same error.
     if (its.unmade.size() < kNamesMax) its.unmade.emplace(m.id, made.error());
     return std::unexpected(made.error());
   }
@@ -289,7 +290,8 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ResolveAddress&
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Listen& m, Time) {
   const auto backlog = m.backlog < 0 ? 0 : static_cast<std::uint32_t>(m.backlog);
-  // A default filter accepts all requests for the service id, so it is no filter.
+  // A default filter accepts all requests for the service ID, so it means listen() without a
+  // filter.
   VB_TRY_VOID(m.filter == rdmacm::Filter{} ? rdmacm_.listen(client, m.id, backlog)
                                            : rdmacm_.listen_for(client, m.id, m.filter, backlog));
   return false;
@@ -305,7 +307,7 @@ bool Node::has_range(ClientId client, std::uint16_t range) const {
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Connect& m, Time now) {
-  // A UD id asks for the QP of a service (SIDR) and needs no QP of its own yet.
+  // An id of another type asks for the QP of a service (SIDR), and needs no QP of its own yet.
   const bool needs_qp = VB_TRY(rdmacm_.info(client, m.id)).qp_type == rdmacm::kQpTypeRc;
   if ((needs_qp || m.param.qpn != 0) && !has_leased(client, {m.param.qpn})) {
     return fail(Errc::kInvalidArgument, "not a QP of this program");
@@ -377,7 +379,8 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::SetOption& m, T
   if (m.level != kLevelId || m.option > std::to_underlying(rdmacm::Option::kAckTimeout)) {
     return fail(Errc::kNotSupported, "no such option");
   }
-  if (m.value > 0xffffffff) return fail(Errc::kInvalidArgument, "no option has more than 32 bits");
+  if (m.value > 0xffffffff)
+    return fail(Errc::kInvalidArgument, "the value of an option has more than 32 bits");
   VB_TRY_VOID(rdmacm_.set_option(client, m.id, static_cast<rdmacm::Option>(m.option),
                                  static_cast<std::uint32_t>(m.value)));
   return false;

@@ -13,12 +13,13 @@ namespace {
 constexpr const char* kNoPort =
     "this host has no InfiniBand port: it asks no subnet administration";
 
-// Collects the rows of one page: skips some, and takes as many as a reply may have.
+// Collects the rows of one reply.  Skips the rows of earlier replies, and sets `more` if rows
+// remain.
 class Page {
  public:
   Page(std::uint32_t skip, bool& more) : skip_(skip), more_(more) {}
 
-  // Calls make() for the row, if the row is on the page.
+  // Adds a row, which make() returns, if the row belongs to this reply.
   template <class Row>
   void add(std::vector<Row>& rows, auto&& make) {
     if (skip_ != 0) {
@@ -35,9 +36,9 @@ class Page {
   bool& more_;
 };
 
-std::string words_of(const Error& error) {
-  const std::string words = *error.context != '\0' ? error.context : to_string(error.code);
-  return words.substr(0, ipc::kSaTextBytesMax);
+std::string text_of(const Error& error) {
+  const std::string text = *error.context != '\0' ? error.context : to_string(error.code);
+  return text.substr(0, ipc::kSaTextBytesMax);
 }
 
 ipc::SaPathRow unknown_path(PortId port, const sa::PathCache::View& view) {
@@ -52,7 +53,7 @@ ipc::SaPathRow unknown_path(PortId port, const sa::PathCache::View& view) {
                      .service_level = question.service_level.value_or(0),
                      .age = view.age,
                      .waiters = static_cast<std::uint32_t>(view.waiters)};
-  if (view.absent) row.error = words_of(*view.absent);
+  if (view.absent) row.error = text_of(*view.absent);
   return row;
 }
 

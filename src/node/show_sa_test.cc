@@ -31,7 +31,7 @@ class ShowSaTest : public SubnetNodeTest {
 TEST_F(ShowSaTest, PathsShowTheAnswersOfTheManager) {
   resolve_gid(2);
   resolve_gid(3);
-  resolve_gid(40);  // not in the subnet
+  resolve_gid(40);  // a GID that is not in the subnet
   world_.run_until(now() + 2s);
   const auto paths = page(ipc::SaTopic::kPaths).paths;
   ASSERT_EQ(paths.size(), 3u);
@@ -55,7 +55,7 @@ TEST_F(ShowSaTest, PathsShowTheAnswersOfTheManager) {
   EXPECT_FALSE(page(ipc::SaTopic::kPaths).more);
 }
 
-TEST_F(ShowSaTest, QueriesUnderWayAreShownInBoundedPages) {
+TEST_F(ShowSaTest, PendingQueriesAreShownInSeveralReplies) {
   manager_.die();
   const unsigned all = 2 * ipc::kSaRowsPerReply + 3;
   for (unsigned i = 0; i < all; ++i) resolve_gid(1000 + i);

@@ -12,7 +12,7 @@
 namespace verbena::node {
 namespace {
 
-// Names the parts of a record's data, in the order of their bytes.
+// Lists the parts of a record's data, in the order of their bytes.
 constexpr std::array kData{&wire::ServiceRecord::data8, &wire::ServiceRecord::data16,
                            &wire::ServiceRecord::data32, &wire::ServiceRecord::data64};
 
@@ -71,7 +71,7 @@ Result<InfinibandPort*> SubnetServices::port_of(ClientId client, PortId port) {
 Result<void> SubnetServices::find(ClientId client, std::uint64_t request,
                                   const ipc::FindServices& wanted, Time now) {
   InfinibandPort& port = *VB_TRY(port_of(client, wanted.port));
-  if (wanted.timeout < Duration(0)) return fail(Errc::kInvalidArgument, "timeout");
+  if (wanted.timeout < Duration(0)) return fail(Errc::kInvalidArgument, "the timeout is negative");
   sa::ServiceQuestion question;
   if (wanted.by_name) question.name = wanted.name;
   if (wanted.by_id) question.service_id = wanted.service_id;
@@ -114,7 +114,7 @@ Result<void> SubnetServices::add(ClientId client, std::uint64_t request,
 Result<void> SubnetServices::remove(ClientId client, std::uint64_t registration, Time now) {
   const auto found = entries_.find(registration);
   if (found == entries_.end() || found->second.client != client || !found->second.record) {
-    return fail(Errc::kInvalidArgument, "this is no registration of the program");
+    return fail(Errc::kInvalidArgument, "not a registration of this program");
   }
   InfinibandPort& port = ports_.at(found->second.port);
   port.client().services().remove(found->second.ticket, now);

@@ -17,8 +17,8 @@
 namespace verbena::node {
 
 // Finds and registers services for the programs of a node, at the subnet administration (SA) of its
-// InfiniBand ports (vol1 15.2.5.14).  The SA removes a service by its id, GID and P_Key, so two
-// programs cannot register the same one: the end of one would end the other's.
+// InfiniBand ports (vol1 15.2.5.14).  The SA removes a service by its ID, GID and P_Key, so two
+// programs cannot register the same service: the end of one program would end the other's service.
 //
 // Pure; one thread.  The owner of the ports passes their ServiceEvents to on().
 class SubnetServices {
@@ -29,14 +29,15 @@ class SubnetServices {
   // REQUIRES: the ports outlive this object.
   explicit SubnetServices(std::map<PortId, InfinibandPort>& ports) : ports_(ports) {}
 
-  // Asks the SA.  A Reply to the request follows.  kInvalidArgument: there is no such port, or
-  // the timeout is negative.  kNoResources: kPerClientMax, or a limit of the port.
+  // Asks the SA for services.  A Reply to the request follows.  Fails with kInvalidArgument: the
+  // port does not exist, or the timeout is negative; kNoResources: kPerClientMax, or a limit of the
+  // port.
   Result<void> find(ClientId client, std::uint64_t request, const ipc::FindServices& wanted,
                     Time now);
-  // Registers a service.  A Reply to the request follows.  kAddressInUse: a program of this node
-  // has registered it.  Other errors are those of find().
+  // Registers a service.  A Reply to the request follows.  Fails with kAddressInUse if a program of
+  // this node has registered the service, or with an error of find().
   Result<void> add(ClientId client, std::uint64_t request, const ipc::AddService& wanted, Time now);
-  // kInvalidArgument: the program has no such registration.
+  // Ends a registration.  Fails with kInvalidArgument if the program has no such registration.
   Result<void> remove(ClientId client, std::uint64_t registration, Time now);
   void client_gone(ClientId client, Time now);
 
@@ -44,7 +45,7 @@ class SubnetServices {
     ClientId client = 0;
     ipc::Bytes message{};
   };
-  // Returns the message for the program that the event is about, if it still waits for one.
+  // Returns the message that tells a program about the event; nothing if it needs none.
   std::optional<Reply> on(const sa::ServiceEvent& event);
 
   std::uint64_t limits_met() const { return limits_met_; }
@@ -52,7 +53,7 @@ class SubnetServices {
  private:
   struct Entry {
     ClientId client = 0;
-    std::uint64_t request = 0;  // 0: it was answered
+    std::uint64_t request = 0;  // 0: the request was answered
     PortId port{};
     sa::ServiceTicket ticket{};
     std::optional<wire::ServiceRecord> record{};  // of a registration

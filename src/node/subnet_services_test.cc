@@ -20,7 +20,7 @@ ipc::Service service(std::string_view name, ServiceId id = kService) {
   return made;
 }
 
-// Tests services of programs at a modelled subnet administration.
+// Tests services of programs at a simulated subnet administration.
 class SubnetServicesTest : public SubnetNodeTest {
  protected:
   SubnetServicesTest() { other_ = node_.connected(now()); }
@@ -81,7 +81,7 @@ TEST_F(SubnetServicesTest, ARegisteredServiceIsFoundByItsNameAndByItsId) {
   EXPECT_TRUE(find(by_name("nothing"))->services.empty());
 }
 
-TEST_F(SubnetServicesTest, AServiceEndsWithItsProgramOrAtItsRequest) {
+TEST_F(SubnetServicesTest, AServiceEndsWhenItsProgramEndsOrRemovesIt) {
   ASSERT_TRUE(add(other_, service("database")));
   const auto printer = add(client_, service("printer", {77}));
   ASSERT_TRUE(printer);
@@ -100,11 +100,11 @@ TEST_F(SubnetServicesTest, OneServiceIsNotRegisteredTwice) {
   ASSERT_TRUE(first);
   EXPECT_EQ(add(client_, service("database")).error().code, Errc::kAddressInUse);
   ipc::Service named = service("database");
-  named.gid = gid(1);  // which stands for the port's own
+  named.gid = gid(1);  // the same as the port's own GID, which is the default
   EXPECT_EQ(add(client_, named).error().code, Errc::kAddressInUse);
   EXPECT_EQ(ask<ipc::Done>(client_, ipc::RemoveService{first->registration}).error().code,
             Errc::kInvalidArgument)
-      << "the registration of another program";
+      << "this is the registration of another program";
   ASSERT_TRUE(ask<ipc::Done>(other_, ipc::RemoveService{first->registration}));
   EXPECT_TRUE(add(client_, service("database")));
 }
@@ -143,8 +143,8 @@ TEST_F(SubnetServicesTest, InvalidRequestsAndLimitsAreRefused) {
   EXPECT_EQ(many->left_out, SubnetServices::kPerClientMax - ipc::kServicesPerReply);
 }
 
-// A program may set a path of its own for an id whose address is resolved.
-TEST_F(SubnetServicesTest, AnIdTakesOnlyAPathThatBeginsAtItsPort) {
+// A program may set the path of an id whose address is resolved.
+TEST_F(SubnetServicesTest, AnIdAcceptsOnlyAPathThatBeginsAtItsPort) {
   const rdmacm::IdHandle id{std::uint64_t{1} << 32 | ipc::kNamed | ++ids_};
   node_.on_message(client_, ipc::encode(0, ipc::CreateId{id, rdmacm::kPortSpaceTcp, 2}), now());
   rdmacm::PathInfo path{.address = {.link_layer = LinkLayer::kInfiniband,
@@ -170,7 +170,7 @@ TEST_F(SubnetServicesTest, AnIdTakesOnlyAPathThatBeginsAtItsPort) {
   exchange();
   EXPECT_EQ(set(), std::nullopt);
   path.address.source = gid(2);
-  EXPECT_EQ(set(), Errc::kInvalidArgument) << "another port's GID";
+  EXPECT_EQ(set(), Errc::kInvalidArgument) << "the GID is that of another port";
   path.address.source = gid(1);
   path.mtu = 6;
   EXPECT_EQ(set(), Errc::kInvalidArgument);

@@ -17,8 +17,8 @@
 
 namespace verbena::node {
 
-// Provides a node with one or two InfiniBand ports and one program, and a modelled manager that
-// knows the ports 1 to 9 of the subnet.  The first ones are the node's.
+// Provides a node with one program and one or two InfiniBand ports, and a simulated manager that
+// knows the ports 1 to 9 of the subnet.  The first ports are those of the node.
 class SubnetNodeTest : public testing::Test {
  protected:
   static constexpr Lid kSaLid{100};
@@ -51,7 +51,7 @@ class SubnetNodeTest : public testing::Test {
   static Lid lid(unsigned i) { return {static_cast<std::uint16_t>(10 + i)}; }
   Time now() const { return world_.now(); }
 
-  // Makes an id that seeks the route to this address.
+  // Creates an id that resolves this address.
   void resolve(const rdmacm::SocketAddress& to) {
     const rdmacm::IdHandle id{std::uint64_t{1} << 32 | ipc::kNamed | ++ids_};
     node_.on_message(client_, ipc::encode(0, ipc::CreateId{id, rdmacm::kPortSpaceTcp, 2}), now());
@@ -63,7 +63,7 @@ class SubnetNodeTest : public testing::Test {
     resolve({.ip = gid(i), .family = 6, .by_gid = true, .service = {0x01060007}});
   }
 
-  // Moves MADs between the node and the manager until none is under way.
+  // Moves MADs between the node and the manager until there are no more.
   void exchange() {
     for (bool some = true; some;) {
       some = false;
@@ -111,8 +111,8 @@ class SubnetNodeTest : public testing::Test {
   Node node_;
   ClientId client_ = 0;
   std::uint32_t ids_ = 0;
-  std::map<ClientId, std::deque<ipc::Bytes>> messages_{};  // that exchange() has taken
-  std::vector<Node::Membership> memberships_{};            // that exchange() has taken
+  std::map<ClientId, std::deque<ipc::Bytes>> messages_{};  // the messages that exchange() has taken
+  std::vector<Node::Membership> memberships_{};  // the memberships that exchange() has taken
 };
 
 }  // namespace verbena::node

@@ -12,7 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kOwnUser = 0, kUser = 1000, kOtherUser = 1001;
-constexpr std::uint32_t kRangesOfUser = 3;
+constexpr std::uint32_t kRangesOfUser = 3, kIdsOfUser = 5;
 
 // Provides a node that serves several users.  The test acts as the programs and as the host.
 class NodeUsers : public ::testing::Test {
@@ -54,6 +54,7 @@ class NodeUsers : public ::testing::Test {
               .build = "test",
               .unprivileged_port_start = 1024,
               .leases_per_user_max = kRangesOfUser,
+              .ids_per_user_max = kIdsOfUser,
               .own_user = kOwnUser},
              Random(1)};
   std::uint16_t next_range_ = 100;
@@ -74,7 +75,25 @@ TEST_F(NodeUsers, AllProgramsOfAnotherUserShareALimitOfRanges) {
   for (std::uint32_t i = 0; i <= kRangesOfUser; ++i) EXPECT_FALSE(failure(own, ipc::Lease{}));
 }
 
-TEST_F(NodeUsers, OnlyRootMayBindAPortThatIsForRoot) {
+TEST_F(NodeUsers, AllProgramsOfAnotherUserShareALimitOfIds) {
+  const ClientId one = program(kUser), two = program(kUser), own = program(kOwnUser);
+  const auto create = [&](ClientId client) {
+    const rdmacm::IdHandle id{(std::uint64_t{1} << 32) | ipc::kNamed | next_id_++};
+    return failure(client, ipc::CreateId{id, rdmacm::kPortSpaceTcp, 2});
+  };
+  for (std::uint32_t i = 0; i < kIdsOfUser; ++i) EXPECT_FALSE(create(i % 2 == 0 ? one : two));
+  const auto refused = create(two);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->code, Errc::kNoResources);
+  EXPECT_NE(refused->text.find("ids_per_user_max"), std::string::npos) << refused->text;
+  EXPECT_FALSE(create(program(kOtherUser)));
+  for (std::uint32_t i = 0; i <= kIdsOfUser; ++i) EXPECT_FALSE(create(own));
+  node_.gone(one, now_);  // this frees three ids
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(create(two));
+  EXPECT_TRUE(create(two));
+}
+
+TEST_F(NodeUsers, OnlyRootMayBindAPortBelowUnprivilegedPortStart) {
   const ClientId user = program(kUser);
   const auto refused = bind(user, 1023);
   ASSERT_TRUE(refused);

@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint32_t kBacklogDefault = 128;
 constexpr std::uint32_t kBacklogMax = 1024;
 
-// Normalizes an address: IPv4-mapped IPv6 is IPv4, and only link-local addresses have a scope.
+// Normalizes an address: IPv4-mapped IPv6 becomes IPv4, and only link-local addresses keep a scope.
 Result<SocketAddress> normal(SocketAddress address) {
   if (address.family != 4 && address.family != 6) {
     return fail(Errc::kInvalidArgument, "address family");
@@ -41,7 +41,8 @@ SocketAddress wildcard(std::uint8_t family, bool by_gid = false) {
   return {.ip = family == 4 ? wire::ipv4_gid(0) : Gid{}, .family = family, .by_gid = by_gid};
 }
 
-// Returns the port space of a service id (AF_IB).  Ids of RDMA_PS_IB may use one of the other two.
+// Returns the port space of a service id (AF_IB).  An id of RDMA_PS_IB may also use RDMA_PS_TCP, or
+// RDMA_PS_UDP if it is for datagrams.
 Result<std::uint16_t> space_of(ServiceId service, std::uint16_t port_space, bool datagrams) {
   const std::uint64_t wanted = service.value >> 16;
   const std::uint16_t also = datagrams ? kPortSpaceUdp : kPortSpaceTcp;
@@ -56,7 +57,7 @@ void Manager::on_interfaces(std::vector<Interface> interfaces, Time) {
   interfaces_ = std::move(interfaces);
 }
 
-// Finds the interface of an address.  All of 127/8 belongs to this host, and not only the address
+// Finds the interface of an address.  This host has all addresses of 127/8, and not only the one
 // that the interface lists.
 Result<const Interface*> Manager::local_interface(const SocketAddress& address) const {
   for (const Interface& interface : interfaces_) {
@@ -107,7 +108,8 @@ Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
     id.bound_to_device = true;
     id.is_loopback = interface->is_loopback;
     id.path.address.link_layer = interface->link_layer;
-    // All of 127/8 is one interface, so on Ethernet the interface's address may be another one.
+    // On Ethernet the source is the bound address: it may be any of 127/8, of which the interface
+    // lists only one.
     id.path.address.source = id.path.address.is_infiniband() ? interface->gid : address.ip;
     id.path.address.interface = interface->index;
     id.path.address.port = interface->port;
@@ -189,7 +191,8 @@ void Manager::finish_resolve(IdHandle handle, Id& id, const Result<Route>& route
   id.bound_to_device = true;
   id.is_loopback = route->is_loopback;
   id.path = path_of(id, *route);
-  // The label determines the UDP port of RoCE.  On InfiniBand it is that of the path record.
+  // The flow label determines the UDP source port of RoCE.  On InfiniBand the path record has the
+  // label.
   if (!id.path.address.is_infiniband()) {
     id.path.address.flow_label = 1 + static_cast<std::uint32_t>(random_.below(0xfffff));
   }
@@ -208,8 +211,8 @@ void Manager::cancel_query(Id& id) {
   id.query_token = 0;
 }
 
-// Derives the path from the route.  On InfiniBand that is a path record of the SA; RoCE has no
-// subnet manager to ask.
+// Derives the path from the route.  On InfiniBand the route has the values of a path record of the
+// SA.  RoCE has no SA, so the path is computed.
 PathInfo Manager::path_of(const Id& id, const Route& route) const {
   link::Address address = route.address;
   std::uint8_t life = route.packet_life_time;

@@ -3,7 +3,7 @@
 #include "rdmacm/hosts_test.h"
 
 // Tests alternate paths that come with the route on InfiniBand.  The RDMA CM has no events for
-// them: the REQ offers one, and accept() takes it or not.
+// alternate paths: the REQ offers a path, and accept() takes it or not.
 namespace verbena::rdmacm {
 namespace {
 

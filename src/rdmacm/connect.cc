@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint8_t kRetryMax = 7;  // 3 bits
 
 // These estimate the round trip to a new peer, on this host or on another one.  A REQ is repeated
-// after four of these.
+// after four round trips.
 constexpr Duration kRoundTripLoopback = std::chrono::milliseconds(1);
 constexpr Duration kRoundTripNetwork = std::chrono::milliseconds(25);
 
@@ -78,8 +78,8 @@ ServiceId Manager::service_of(const Id& id) const {
                                : service_id(id.port_space, id.destination.port);
 }
 
-// Writes the private data of a request: the header with the addresses, unless the id is named by
-// GID, and the program's data.
+// Writes the private data of a request: the header with the addresses, unless the id is bound by
+// GID, and then the data of the program.
 void Manager::put_private_data(const Id& id, std::span<const std::byte> data,
                                std::span<std::byte> to) const {
   if (id.has_header()) {
@@ -241,7 +241,7 @@ PendingDisconnect Manager::pending_disconnect_of(const Id& id) const {
           .packet_life_time = id.path.packet_life_time};
 }
 
-// Ends the child's place in its listener's backlog.
+// Frees the place of a child in the backlog of its listener.
 void Manager::leave_backlog(Id& child) {
   if (child.state != IdState::kRequested) return;
   if (Id* listener = ids_.find(child.listener)) --listener->listening->requested;

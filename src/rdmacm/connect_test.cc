@@ -439,7 +439,7 @@ TEST_F(ConnectTest, ProgramsDeathDestroysItsIds) {
   EXPECT_EQ(hosts.a.count(EventKind::kDisconnected), 1u);
   EXPECT_TRUE(hosts.p.cm.bind(kOther, second, any4(kPort), hosts.world.now())
                   .has_value());                        // the port is free
-  hosts.p.cm.client_gone(kProgram, hosts.world.now());  // nothing left to do
+  hosts.p.cm.client_gone(kProgram, hosts.world.now());  // the program has no ids any more
 }
 
 }  // namespace

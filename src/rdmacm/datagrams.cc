@@ -1,5 +1,5 @@
 // Implements ids for datagrams: SIDR resolves the QP of a port (vol1 12.11, annex A11.2).  As on
-// Linux, a rejected request is UNREACHABLE with the peer's status.
+// Linux, a rejected request ends with UNREACHABLE and the status of the peer.
 
 #include <algorithm>
 #include <cerrno>

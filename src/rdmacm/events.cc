@@ -30,8 +30,8 @@ void Manager::pump(Time now) {
   }
 }
 
-// Finds the listener of a request: the one for its service id, or the one at its GID, or the one at
-// the address that its header names.
+// Finds the listener of a request: by its service id (then cm has found the listener), by its GID,
+// or by the address in its header.
 std::expected<Manager::ListenerMatch, Manager::NoChild> Manager::find_listener(
     const IncomingRequest& request) const {
   const auto space = static_cast<std::uint16_t>(request.service_id.value >> 16);
@@ -71,7 +71,7 @@ std::expected<Manager::ListenerMatch, Manager::NoChild> Manager::find_listener(
   const auto ips = wire::addresses(header);
   if (!ips) return std::unexpected(NoChild::kNotForUs);
   // On Ethernet the addresses in the header must be those of the packet; otherwise the sender
-  // speaks for another host.  On InfiniBand they are not GIDs.
+  // speaks for another host.  On InfiniBand the packet has GIDs instead of these addresses.
   if (!address.path.is_infiniband() &&
       (ips->destination != address.local() || ips->source != address.remote())) {
     return std::unexpected(NoChild::kNotForUs);
@@ -120,8 +120,9 @@ std::expected<IdHandle, Manager::NoChild> Manager::make_child(const IncomingRequ
   return *added;
 }
 
-// Passes a request to its listener.  Rejects a header that it cannot read with reason 28, as Linux
-// does: annex A11 leaves header versions to the consumer of the service id, which is this class.
+// Passes a request to its listener.  If the header has an unknown version, rejects the request with
+// reason 28, as Linux does: annex A11 leaves header versions to the consumer of the service id,
+// which is this class.
 void Manager::on(const cm::ReqReceived& request, Time now) {
   const auto& req = request.req;
   if (Id* id = ids_.find(id_of(request.cookie)); id != nullptr && id->is_peer_to_peer) {
@@ -159,7 +160,7 @@ void Manager::report_request(IdHandle handle, const Id& id, IdHandle listener,
   Event connect = event(handle, id, EventKind::kConnectRequest);
   connect.listen_id = listener;
   if (connect.source.by_gid)
-    connect.source.service = req.service_id;  // a peer-to-peer id is not bound to it
+    connect.source.service = req.service_id;  // a peer-to-peer id is not bound to this service id
   connect.param = {.responder_resources = id.qp.responder_resources,
                    .initiator_depth = id.qp.initiator_depth,
                    .flow_control = req.end_to_end_flow_control,
@@ -182,8 +183,8 @@ void Manager::report_request(IdHandle handle, const Id& id, IdHandle listener,
   emit(connect);
 }
 
-// Returns the interface index.  The address of a packet names the interface only if it is
-// link-local.
+// Returns the GID index of the local address.  The address of a packet names the interface only if
+// it is link-local.
 std::uint32_t Manager::sgid_index(const mad::Address& address) const {
   const auto found = std::ranges::find_if(interfaces_, [&](const Interface& interface) {
     return interface.port == address.path.port && interface.gid == address.local() &&
@@ -198,7 +199,8 @@ void Manager::apply_request(Id& id, const cm::ReqReceived& request) {
   const auto& address = request.address;
   id.is_loopback = req.local_ca_guid == config_.cm.ca_guid;
   const std::uint8_t ack_timeout = req.primary_path.local_ack_timeout;
-  // An Ethernet path is that of the packet; on InfiniBand the two may differ, for example in SL.
+  // On Ethernet the path is that of the packet.  On InfiniBand the path in the REQ may differ from
+  // it, for example in SL.
   id.path =
       path_of(address.path.is_infiniband() ? cm::address_of(req.primary_path, address) : address,
               ack_timeout);

@@ -50,20 +50,20 @@ class Id {
 
   SocketAddress source{};
   SocketAddress destination{};
-  bool holds_port = false;  // has an entry in Ports; children share their listener's
+  bool holds_port = false;  // has an entry in Ports; children share the entry of their listener
   bool bound_to_device = false;
   bool is_loopback = false;
   bool is_peer_to_peer = false;
   PathInfo path{};
 
-  std::uint64_t query_token = 0;  // kResolving
+  std::uint64_t query_token = 0;  // set in kResolving
 
   struct Listening {
     std::uint32_t backlog = 0;
     std::uint32_t requested = 0;           // children in kRequested
     std::optional<cm::Service> service{};  // set if the id has no port space
   };
-  std::unique_ptr<Listening> listening{};  // kListening
+  std::unique_ptr<Listening> listening{};  // set in kListening
   IdHandle listener{};                     // the listener of a child in kRequested
 
   cm::EndpointHandle endpoint{};

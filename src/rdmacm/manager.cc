@@ -25,10 +25,13 @@ std::uint64_t Manager::name(IdHandle handle) const {
 }
 
 Result<IdHandle> Manager::add(Owner owner, std::uint16_t port_space, std::uint8_t qp_type) {
-  const auto at = owners_.find(owner);
-  if (at != owners_.end() && at->second >= config_.ids_per_owner_max) {
+  if (counts_.of_owner(owner) >= config_.ids_per_owner_max) {
     ++limits_met_.ids_per_owner;
     return fail(Errc::kNoResources, "a program's RDMA CM ids are all in use (ids_per_owner_max)");
+  }
+  if (counts_.of_user_of(owner) >= config_.ids_per_user_max) {
+    ++limits_met_.ids_per_user;
+    return fail(Errc::kNoResources, "a user's RDMA CM ids are all in use (ids_per_user_max)");
   }
   auto id = std::make_unique<Id>();
   id->owner = owner;
@@ -39,7 +42,7 @@ Result<IdHandle> Manager::add(Owner owner, std::uint16_t port_space, std::uint8_
     ++limits_met_.ids;
     return fail(made.error().code, "the host's RDMA CM ids are all in use (ids_max)");
   }
-  ++owners_[owner];
+  counts_.add(owner);
   return *made;
 }
 
@@ -51,13 +54,15 @@ Result<void> Manager::destroy_id(Owner owner, IdHandle handle, Time now) {
 }
 
 void Manager::client_gone(Owner owner, Time now) {
-  if (!owners_.contains(owner)) return;
-  std::vector<IdHandle> handles;
-  ids_.for_each([&](IdHandle handle, const Id& id) {
-    if (id.owner == owner) handles.push_back(handle);
-  });
-  for (const IdHandle handle : handles) retire(handle, *ids_.find(handle), now);
-  pump(now);
+  if (counts_.of_owner(owner) > 0) {
+    std::vector<IdHandle> handles;
+    ids_.for_each([&](IdHandle handle, const Id& id) {
+      if (id.owner == owner) handles.push_back(handle);
+    });
+    for (const IdHandle handle : handles) retire(handle, *ids_.find(handle), now);
+    pump(now);
+  }
+  counts_.forget(owner);
 }
 
 void Manager::retire(IdHandle handle, Id& id, Time now) {
@@ -66,10 +71,9 @@ void Manager::retire(IdHandle handle, Id& id, Time now) {
   // The endpoint disconnects without its id, and reports nothing more.
   if (id.endpoint) (void)cm_.destroy(id.endpoint, now);
   if (id.resolution)
-    (void)cm_.sidr().destroy(id.resolution, now);  // the handle is stale if it was answered
+    (void)cm_.sidr().destroy(id.resolution, now);  // fails if the request was answered already
   release_port(handle, id);
-  const auto at = owners_.find(id.owner);
-  if (--at->second == 0) owners_.erase(at);
+  counts_.remove(id.owner);
   ids_.remove(handle);
 }
 

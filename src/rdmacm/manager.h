@@ -19,6 +19,7 @@
 #include "cm/manager.h"
 #include "mad/dispatcher.h"
 #include "rdmacm/id.h"
+#include "rdmacm/id_counts.h"
 #include "rdmacm/ports.h"
 #include "rdmacm/types.h"
 #include "wire/rdma_ip_cm.h"
@@ -34,6 +35,7 @@ struct Config {
   cm::Config cm{};
   std::uint32_t ids_max = 65536;
   std::uint32_t ids_per_owner_max = kIdsPerOwnerMax;  // keeps one program from taking all ids
+  std::uint32_t ids_per_user_max = kIdsPerOwnerMax;   // for users that set_user() names
   std::uint8_t loopback_packet_life{8};               // 1 ms
   std::uint8_t network_packet_life{14};               // 67 ms
   // The default is 2.1 s, as on Linux: with 7 retries a connection survives 15 s without network or
@@ -110,7 +112,7 @@ class Manager {
   Result<void> reject(Owner owner, IdHandle id, const Refusal& refusal, Time now);
   Result<void> establish(Owner owner, IdHandle id, Time now,
                          std::span<const std::byte> private_data = {});
-  // Disconnects; succeeds, too, if the peer has disconnected before.  kBadState: accept() or
+  // Disconnects.  Succeeds even if the peer has disconnected before.  kBadState: accept() or
   // connect() was not called yet.
   Result<void> disconnect(Owner owner, IdHandle id, Time now,
                           std::span<const std::byte> private_data = {});
@@ -122,8 +124,8 @@ class Manager {
   Result<void> answer_path(Owner owner, IdHandle id, const PathAnswer& answer, Time now);
   Result<void> set_option(Owner owner, IdHandle id, Option option, std::uint32_t value);
   Result<IdInfo> info(Owner owner, IdHandle id) const;
-  // Returns the id because of which bind() to the address, or listen() if the address is null,
-  // fails with kAddressInUse.
+  // Returns the id that makes bind() to the address fail with kAddressInUse; if the address is
+  // null, the id that makes listen() fail so.
   std::optional<Row> find_conflict(Owner owner, IdHandle id, const SocketAddress* address) const;
   // Returns 0 if the id has no name, or if there is no such id.
   std::uint64_t name(IdHandle id) const;
@@ -132,6 +134,9 @@ class Manager {
   void comm_established(Qpn local, Time now) { cm_.comm_established(local, now), pump(now); }
   // Tells that the QP migrated to the alternate path that both sides accepted.
   void path_migrated(Qpn local) { cm_.path_migrated(local); }
+  // Counts the ids of a program for its user.  All programs of a user together may have
+  // ids_per_user_max ids.  Call this before the program has ids.
+  void set_user(Owner owner, std::uint32_t user) { counts_.set_user(owner, user); }
   // Destroys all ids of a program that is gone.
   void client_gone(Owner owner, Time now);
 
@@ -164,6 +169,7 @@ class Manager {
   struct LimitsMet {
     std::uint64_t ids = 0;
     std::uint64_t ids_per_owner = 0;
+    std::uint64_t ids_per_user = 0;
     friend bool operator==(const LimitsMet&, const LimitsMet&) = default;
   };
   const LimitsMet& limits_met() const { return limits_met_; }
@@ -205,7 +211,7 @@ class Manager {
   void release_port(IdHandle handle, Id& id);
   PendingDisconnect pending_disconnect_of(const Id& id) const;
 
-  // The cookie of a cm listener is the handle of its id, or kByPort if Ports knows the id.
+  // A listener of cm::Manager has a cookie: the handle of its id, or kByPort if Ports knows the id.
   static constexpr std::uint64_t kByPort = 0;
 
   // ---- Events of the connection manager
@@ -240,7 +246,7 @@ class Manager {
   };
   bool is_at_port(const Gid& ip, PortId port) const;
   std::expected<ListenerMatch, NoChild> find_listener(const IncomingRequest& request) const;
-  // Makes the id that a request gets at its listener.
+  // Creates the new id for a request at its listener.
   std::expected<IdHandle, NoChild> make_child(const IncomingRequest& request);
   std::uint32_t sgid_index(const mad::Address& address) const;
   void apply_request(Id& id, const cm::ReqReceived& request);
@@ -260,7 +266,7 @@ class Manager {
   Random random_;
   cm::Manager cm_;
   Slots<Id> ids_;
-  std::map<Owner, std::uint32_t> owners_;  // the number of ids of each owner
+  IdCounts counts_{};
   Ports ports_;
   std::vector<Interface> interfaces_;
   struct Query {

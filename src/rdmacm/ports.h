@@ -14,13 +14,13 @@ namespace verbena::rdmacm {
 inline constexpr std::uint16_t kEphemeralFirst = 32768;
 inline constexpr std::uint16_t kEphemeralLast = 60999;
 
-// Returns true for an address that has no IP address or GID, but maybe a port.
+// Returns true if the IP address or GID is a wildcard.  The port may be set.
 bool is_wildcard(const SocketAddress& address);
 
 // Returns 127.0.0.1 or ::1.
 Gid loopback(std::uint8_t family);
 
-// Returns true for a wildcard or a loopback IP address.  A bind to it selects no device, and a
+// Returns true for a wildcard or a loopback IP address.  Binding to it selects no device, and a
 // listener there accepts requests for all addresses of its family.  Linux does the same
 // (cma_any_addr()), and programs rely on it: libfabric offers its peers every address that names a
 // device, and no peer could reach 127.0.0.1.
@@ -48,17 +48,19 @@ class Ports {
   Result<void> take(std::uint16_t space, IdHandle id, const Holder& holder);
   // Takes a free port of the ephemeral range, searched from a random start, and returns it.
   Result<std::uint16_t> take_any(std::uint16_t space, IdHandle id, Holder holder, Random& random);
-  // Makes a holder a listener.  Returns true if it is the first one on this port.
+  // Makes a holder a listener.  Returns true if it is the first listener on this port.
+  // kAddressInUse: another id conflicts.
   Result<bool> listen(std::uint16_t space, std::uint16_t port, IdHandle id);
   void unlisten(std::uint16_t space, std::uint16_t port, IdHandle id);
   // Gives up the port.  Returns true if the id was the last listener of this port.
   bool release(std::uint16_t space, std::uint16_t port, IdHandle id);
 
-  // Returns the listener for a request to this port and address.
+  // Returns the listener for a request to this port and address, or nullopt if there is none.
   std::optional<IdHandle> listener(std::uint16_t space, std::uint16_t port, const Gid& ip,
                                    std::uint32_t interface) const;
 
-  // Returns the id because of which take() or listen() would fail with kAddressInUse.
+  // Returns the id because of which take() or listen() would fail with kAddressInUse, or nullopt if
+  // they would not.
   std::optional<IdHandle> find_conflict(std::uint16_t space, IdHandle id,
                                         const Holder& holder) const;
 

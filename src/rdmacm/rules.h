@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "rdmacm/types.h"
 
-// Holds rules about ids that both halves check: the program's, to refuse a call at once (process),
-// and the host's, which trusts no program (Manager).
+// Holds the rules for ids.  They are checked twice: in the program (process), so that a wrong call
+// fails at once, and in the host (Manager), which trusts no program.
 namespace verbena::rdmacm {
 
 constexpr bool is_datagram(std::uint32_t qp_type) { return qp_type == kQpTypeUd; }
@@ -24,7 +24,7 @@ constexpr Qkey default_qkey(std::uint32_t port_space) {
   return {port_space == kPortSpaceIpoib ? 0 : kDatagramQkey};
 }
 
-// Checks the reason of a program for a REJ.
+// Checks the reason of a program for a REJ.  kInvalidArgument: programs may not use this reason.
 Result<void> check_reason(std::uint32_t port_space, std::uint16_t reason);
 
 // Returns how much private data a program may give to connect().
@@ -35,7 +35,8 @@ constexpr std::size_t connect_private_bytes(std::uint32_t qp_type, const SocketA
   return has_header(source) ? kConnectPrivateBytes : kConnectByGidPrivateBytes;
 }
 
-// Checks the size of private data, for a message with room for `bytes_max`.
+// Checks the size of private data, for a message with room for `bytes_max`.  kInvalidArgument: it
+// is too large.
 inline Result<void> check_private_data(std::size_t bytes, std::size_t bytes_max) {
   if (bytes <= bytes_max) return {};
   return fail(Errc::kInvalidArgument, "more private data than the message holds");

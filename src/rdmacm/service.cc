@@ -112,7 +112,8 @@ Result<void> Manager::answer_path(Owner owner, IdHandle handle, const PathAnswer
   return {};
 }
 
-// Refuses at once, because the RDMA CM has no events for alternate paths.
+// Refuses at once if the id has a port space, because the RDMA CM has no events for alternate
+// paths.
 void Manager::on(const cm::LapReceived& request, Time) {
   const IdHandle handle{request.cookie};
   const Id* id = ids_.find(handle);

@@ -136,7 +136,7 @@ TEST_F(ServiceTest, PortsConflictWithServiceIds) {
   EXPECT_EQ(request.param.private_data.at(wire::kRdmaIpCmHeaderBytes), std::byte{'p'});
 }
 
-TEST_F(ServiceTest, ListenerAtOneGidIgnoresOthers) {
+TEST_F(ServiceTest, ListenerAtOneGidIgnoresOtherGids) {
   listener({}, service_at(hosts.p.ip6()));
   connect();
   EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 8) << hosts.text();

@@ -61,8 +61,8 @@ inline constexpr std::uint8_t kQpTypeUd = 4;
 // Limits the ids of one program, including those made for incoming requests.
 inline constexpr std::uint32_t kIdsPerOwnerMax = 32768;
 
-// Programs may give private data of these sizes, which is what the messages hold, without the
-// header of annex A11.  Events report the whole size, zero padded.
+// Limits the private data of programs: the room in the messages, less the header of annex A11.
+// Events report the whole room, padded with zeros.
 inline constexpr std::size_t kConnectPrivateBytes = 56;
 inline constexpr std::size_t kAcceptPrivateBytes = 196;
 inline constexpr std::size_t kConnectDatagramPrivateBytes = 180;
@@ -80,7 +80,7 @@ inline constexpr std::uint16_t kRejectConsumer = 28;
 inline constexpr std::uint16_t kRejectVendorOption = 35;
 inline constexpr std::uint16_t kRejectReasonMax = 33;  // without a port space: 1 to 33, and 35
 
-// Holds the contents of a path record.  They are computed, because RoCE has no SA.
+// Holds the contents of a path record.  On RoCE they are computed, because there is no SA.
 struct PathInfo {
   link::Address address{};  // from this host to the peer; the UDP source port is not set
   std::uint32_t sgid_index{};
@@ -91,8 +91,8 @@ struct PathInfo {
   friend bool operator==(const PathInfo&, const PathInfo&) = default;
 };
 
-// Corresponds to struct rdma_conn_param.  In an event it holds the peer's values from our point of
-// view: its initiator depth is the responder resources that we need.
+// Corresponds to struct rdma_conn_param.  An event holds the peer's values from our point of view:
+// the initiator depth of the peer is in responder_resources, because we need as many.
 struct ConnParam {
   std::array<std::byte, 224> private_data{};
   std::uint8_t private_data_bytes{};
@@ -111,7 +111,7 @@ struct ConnParam {
   std::uint32_t ece_options{};
   // ---- Only without a port space
   // The QP may migrate to this alternate path; there is none if it has no source.  Only its address
-  // is used.  In CONNECT_REQUEST it is the peer's path.
+  // is used.  In CONNECT_REQUEST it is the path that the peer offers.
   PathInfo alternate{};
   bool alternate_accepted{};  // accept(): our QP has loaded it; CONNECT_RESPONSE: the peer's has
   bool peer_to_peer{};        // connect(): see cm::ConnectRequest
@@ -173,8 +173,8 @@ struct QpTransition {
 };
 
 // Holds the values for a connection's DREQ.  If the agent that made the connection dies, the next
-// agent needs them to send it.  They are complete in CONNECT_RESPONSE; CONNECT_REQUEST lacks
-// `local_qpn`.
+// agent needs these values to send the DREQ.  They are complete in CONNECT_RESPONSE;
+// CONNECT_REQUEST lacks `local_qpn`.
 struct PendingDisconnect {
   link::Address address{};
   CommId local_comm_id{};
@@ -187,8 +187,9 @@ struct PendingDisconnect {
 };
 
 // Returns the timer code for a peer that retries this often after an RNR NAK (vol1 table 45); 0.64
-// ms for a peer that retries for ever.  Linux uses code 0, 655 ms for each retry.  Programs rely on
-// all retries together taking that long, but never need a longer wait.
+// ms for a peer that retries for ever.  Linux uses code 0, which is 655 ms for each retry.
+// Programs rely on that time, but none needs more, so here all retries together take about that
+// long.
 constexpr std::uint8_t min_rnr_timer(std::uint8_t peer_retries) {
   constexpr std::array<std::uint8_t, 7> kCodes{0, 0, 30, 29, 28, 28, 27};
   return peer_retries < kCodes.size() ? kCodes[peer_retries] : std::uint8_t{12};
