@@ -18,7 +18,7 @@ using namespace testing;
 
 constexpr std::uint32_t kQpn = 0x22;
 
-// Owns an engine that publishes a table, with one QP.
+// Owns an engine with one QP, which publishes its access table.
 class Published : public ::testing::Test {
  protected:
   Published() {
@@ -100,7 +100,7 @@ TEST_F(Published, RegionWithoutRemoteRightsIsNotPublished) {
   EXPECT_FALSE(table_.region(engine_.register_null_mr(pd_)->rkey));
 }
 
-TEST_F(Published, ChangedRightsOfARegionReplaceTheOldOnes) {
+TEST_F(Published, ChangedRightsOfARegionReplaceTheOldRights) {
   const MrInfo mr = add(kWritable | access::kRemoteRead);
   engine_
       .reregister_mr(mr.handle,
@@ -111,7 +111,7 @@ TEST_F(Published, ChangedRightsOfARegionReplaceTheOldOnes) {
   EXPECT_FALSE(table_.region(mr.rkey));
 }
 
-TEST_F(Published, RegionAndQueuePairShareADomainInTheTableOnlyIfTheyDo) {
+TEST_F(Published, RegionAndQueuePairHaveEqualDomainIdsOnlyInTheSameDomain) {
   to(QpState::kRtr);
   const PdHandle other = engine_.create_pd().value();
   const MrInfo mr = add(kWritable);

@@ -17,22 +17,22 @@ namespace verbena::hca {
 // Atomics need a naturally aligned remote address.
 constexpr bool is_atomic_address(std::uint64_t address) { return address % kAtomicBytes == 0; }
 
-// Reads the number, replaces it by the result of the operation, and returns the old number, which
-// is the response.  It is one instruction of this machine, so it is atomic against all other
-// accesses: other QPs and adapters, and the program's own std::atomic.  REQUIRES: `at` is 8 aligned
-// bytes.  Numbers have this machine's byte order.
+// Reads the number at `at`, replaces it by the result of the operation, and returns the old number,
+// which is the response.  One instruction of this machine does that, so it is atomic against all
+// other accesses: by other QPs and adapters, and by the program's own std::atomic.  Numbers have
+// this machine's byte order.  REQUIRES: `at` is 8 aligned bytes.
 std::uint64_t execute_atomic(wire::Opcode opcode, const wire::AtomicEth& operands,
                              std::span<std::byte> at);
 
-// Stores the results of the latest atomics.  A duplicate gets the result of the first execution,
-// because executing it again would be wrong (vol1 9.7.5.1).  A requester has at most the agreed
-// number outstanding, so it never repeats an older one.
+// Stores the results of the latest atomics.  A duplicate request gets the result of the first
+// execution, because a second execution would be wrong (vol1 9.7.5.1).  A requester has at most the
+// agreed number of atomics outstanding, so it never repeats an older atomic.
 class AtomicResults {
  public:
   // Reserves memory for this number of outstanding atomics.
   void reserve(std::size_t atomics) {
     if (results_.size() >= atomics) return;
-    if (!results_.empty()) {  // moves the oldest to the front, to make room behind the newest
+    if (!results_.empty()) {  // moves the oldest result to the front, to make room after the newest
       const std::size_t oldest = (next_ + results_.size() - count_) % results_.size();
       std::ranges::rotate(results_, results_.begin() + static_cast<std::ptrdiff_t>(oldest));
     }

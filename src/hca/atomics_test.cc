@@ -90,7 +90,7 @@ TEST(Atomics, TheResultMayGoToSeveralElements) {
   EXPECT_EQ(p.a.memory[4006], std::byte{0});
 }
 
-// The engine adds to a number while a thread of the program adds to it too.
+// The engine and a thread of the program add to the same number at the same time.
 TEST(Atomics, AdditionsAreAtomicWithTheProgramsOwnThreads) {
   constexpr std::uint64_t kTimes = 20'000;
   Host host{7};
@@ -413,7 +413,7 @@ TEST(Atomics, ARefusedAtomicCompletesWithTheNaksStatus) {
   EXPECT_EQ(p.state_b(), QpState::kError);
 }
 
-// Loses each packet of a series of additions in turn: each addition is still executed once.
+// Loses each packet of a series of additions in turn.  Each addition must still be executed once.
 TEST(Atomics, EachLossIsRepairedAndNothingIsAddedTwice) {
   constexpr std::uint64_t kAdditions = 6;
   for (std::uint64_t lost = 0; lost < 2 * kAdditions; ++lost) {

@@ -1,7 +1,8 @@
 // Runs random work over a random wire, and compares completions and every byte of memory with a
-// model.  One seed decides a run.  While the wire is faulty nothing may go wrong; when it becomes
-// good, everything must complete in bounded time.  Injected errors show that the model detects
-// them.
+// model.  One seed decides a run.  While the wire is faulty, nothing may go wrong.  When the wire
+// becomes good, everything must complete in bounded time.  A second test injects errors, to show
+// that these tests detect them.
+//
 // VB_SEED=17 runs only that seed; VB_SEEDS=1000 runs this number of seeds.
 
 #include <gtest/gtest-spi.h>
@@ -27,7 +28,7 @@ constexpr std::size_t kArea = kRequests * kSlot;  // the memory of one QP
 constexpr std::size_t kSources = 0, kTargets = kQps * kArea, kReceives = 2 * kQps * kArea;
 // The results of READs and atomics begin here.
 constexpr std::size_t kResults = 3 * kQps * kArea;
-// Here begin the numbers, one for each end, that are the targets of the peer's atomics.
+// The targets of atomics begin here: one number for each end.
 constexpr std::size_t kNumbers = 4 * kQps * kArea;
 constexpr std::size_t kMemory = kNumbers + 2 * kQps * 8;
 
@@ -44,8 +45,8 @@ struct End {
   std::vector<WrOpcode> opcodes{};
   std::vector<std::uint32_t> sizes{};
   std::vector<std::size_t> wants_receive{};  // requests of this end that need a receive at the peer
-  std::uint64_t number = 0;                  // the peer's number after all posted atomics
-  std::vector<std::uint64_t> originals{};    // the number that each atomic must find there
+  std::uint64_t number = 0;                  // the target number after all posted atomics
+  std::vector<std::uint64_t> originals{};    // the target number before each atomic
   std::vector<std::uint32_t> keys{};         // keys of windows that requests bind or invalidate
   std::vector<std::uint32_t> kept{};         // bound windows of this end that it may invalidate
   std::vector<std::uint32_t> granted{};  // the peer's bound windows that this end may invalidate
@@ -58,10 +59,10 @@ enum class InjectedError : std::uint8_t {
   kStray,        // changes a byte of memory that no request names
   kAtomicTwice,  // changes the target of atomics
   kLost,         // loses a completion
-  kDuplicated,
-  kSwapped,
-  kStatus,
-  kLength,
+  kDuplicated,   // returns a completion twice
+  kSwapped,      // swaps the ids of two completions
+  kStatus,       // makes a completion fail
+  kLength,       // changes the length in the completion of a receive
 };
 
 class Trial {
@@ -281,7 +282,7 @@ class Trial {
   }
   std::vector<std::byte>& model(const Host& host) { return models_[&host == &a_ ? 0 : 1]; }
 
-  // Returns true once: when the error is to be injected.
+  // Returns true at the one call at which the error must be injected.
   bool is_time() { return error_ != InjectedError::kNothing && ++chances_ == 20; }
   void inject_error(std::vector<WorkCompletion>& done) {
     if (done.size() < 2 || error_ < InjectedError::kLost || !is_time()) return;

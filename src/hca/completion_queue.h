@@ -28,9 +28,10 @@ struct WqeSlot {
 // whether the CQ is armed.  Both sides do these two steps in sequentially consistent order, so at
 // least one of them sees the other's action, and no completion is missed.
 //
-// Looking.  The driver may ask whether the program has found the queue empty since a certain
-// moment.  Such a program waits for something new.  The driver numbers the moments, so that a
-// program that polls an empty queue again and again writes no memory.
+// Empty polls.  The driver may ask whether a poll has left the queue empty since a certain moment,
+// because the program then waits for something new.  The driver numbers these moments, and a poll
+// stores the number only if it is new.  So a program that polls an empty queue again and again
+// writes no memory.
 //
 // Invariants: head_ <= tail_ <= filled_ <= head_ + capacity (free-running numbers); entries in
 // [head_, tail_) belong to consumers, all others to the driver.
@@ -42,16 +43,17 @@ class CompletionQueue {
   std::uint32_t capacity() const { return mask_ + 1; }
   std::uint64_t cookie() const { return cookie_; }
 
-  // Any thread may call the next two functions.
+  // Any thread may call the next two functions.  poll() returns the number of completions that it
+  // has stored in `out`.
   unsigned poll(std::span<WorkCompletion> out);
   void arm(bool solicited_only);
 
   // ---- driver
-  // Adds a completion.  False: the ring was full; the completion is lost, and the caller reports an
-  // error.
+  // Adds a completion.  Returns false if the ring is full: the completion is lost, and the caller
+  // reports an error.
   bool push(const WorkCompletion& completion, WqeSlot slot, bool solicited);
-  // Makes the pushed completions visible.  True: the consumer has armed the CQ for those that were
-  // pushed since the last call.
+  // Makes the pushed completions visible.  Returns true if the consumer must be notified, because
+  // it has armed the CQ for one of them.
   bool publish();
   // Returns the number of this moment, for emptied_since().
   std::uint32_t mark() {
@@ -65,8 +67,8 @@ class CompletionQueue {
   }
   // Removes the completions of a QP that is destroyed or reset.
   void forget(Qpn qpn);
-  // Changes the capacity to at least `entries` and keeps the content.  False: the CQ contains more
-  // than `entries` completions.
+  // Changes the capacity to at least `entries` and keeps the content.  Returns false, and changes
+  // nothing, if the CQ contains more than `entries` completions.
   bool resize(std::uint32_t entries);
 
   // The driver keeps its bookkeeping here.
@@ -93,18 +95,18 @@ class CompletionQueue {
     }
   }
 
-  // The driver changes these under the mutex.  So the driver may read them without it, and other
-  // threads with it.
+  // The driver changes the next two members under the mutex.  So the driver may read them without
+  // the mutex, and other threads with it.
   std::uint32_t mask_;
   std::unique_ptr<Entry[]> ring_;
   const std::uint64_t cookie_;
   std::uint32_t filled_ = 0;       // driver only
-  bool solicited_filled_ = false;  // one of [tail_, filled_) is solicited
+  bool solicited_filled_ = false;  // a completion in [tail_, filled_) is solicited
   std::mutex consumers_;
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
-  std::atomic<std::uint32_t> emptied_ = 0;  // the moment of the last poll that left it empty
+  std::atomic<std::uint32_t> emptied_ = 0;  // the moment of the last poll that left the CQ empty
   alignas(64) std::atomic<std::uint32_t> tail_ = 0;
-  std::atomic<std::uint32_t> moment_ = 0;  // counts mark()
+  std::atomic<std::uint32_t> moment_ = 0;  // counts the calls of mark()
   std::atomic<std::uint8_t> armed_ = kNot;
 };
 

@@ -55,7 +55,7 @@ TEST(CompletionQueue, UnpublishedCompletionsAreHiddenAndTakeRoom) {
   EXPECT_EQ(got[0].wr_id, 2u);
 }
 
-TEST(CompletionQueue, TellsWhetherAPollHasLeftItEmptySinceAMoment) {
+TEST(CompletionQueue, TellsWhetherAPollHasLeftTheQueueEmptySinceAMoment) {
   Cq cq(4, 0);
   std::array<WorkCompletion, 1> got;
   const std::uint32_t first = cq.mark();
@@ -63,7 +63,7 @@ TEST(CompletionQueue, TellsWhetherAPollHasLeftItEmptySinceAMoment) {
   cq.add(1);
   cq.add(2);
   ASSERT_EQ(cq.poll(got), 1u);
-  EXPECT_FALSE(cq.emptied_since(first)) << "one is left";
+  EXPECT_FALSE(cq.emptied_since(first)) << "one completion is left";
   ASSERT_EQ(cq.poll(got), 1u);
   EXPECT_TRUE(cq.emptied_since(first));
   const std::uint32_t second = cq.mark();
@@ -95,7 +95,7 @@ TEST(CompletionQueue, GrowsAndShrinksWithCompletionsInIt) {
   };
   fill();
   take(3);
-  fill();  // wrapped around
+  fill();  // the completions now wrap around the end of the ring
   ASSERT_TRUE(cq.resize(20));
   EXPECT_EQ(cq.capacity(), 32u);
   fill();
@@ -152,7 +152,7 @@ TEST(DeadlineHeap, ReturnsTheEarliestFirstAfterAnyRemovals) {
   }
 }
 
-TEST(DeadlineHeap, OnlyMovesDeadlinesForward) {
+TEST(DeadlineHeap, IgnoresADeadlineThatIsLaterThanTheStoredOne) {
   DeadlineHeap<Sleeper, &Sleeper::place> heap;
   Sleeper one;
   heap.want(one, Time(Duration(5)));

@@ -6,8 +6,8 @@
 
 #include "wire/drop.h"
 
-// Defines the counters of an engine.  They have names, so that a tool can print all of them without
-// knowing any.
+// Defines the counters of an engine.  Each counter has a name, so that a tool can print all
+// counters without a list of its own.
 namespace verbena::hca {
 
 enum class Counter : std::uint8_t {
@@ -23,22 +23,22 @@ enum class Counter : std::uint8_t {
   kDropBadPkey,
   kDropBadQkey,
   kDropWrongSource,  // not from the address of the QP's peer
-  kDropNoReceive,    // UD or UC without a posted receive
-  kDropTooLong,      // UD or UC larger than the posted receive
+  kDropNoReceive,    // UD or UC: no receive is posted
+  kDropTooLong,      // UD or UC: the message is longer than the posted receive
   kDropGap,          // UC: an earlier packet of the message is missing
   kDropRefused,      // UC: a reliable connection would send a NAK
   kDropNoMember,     // the packet is for a multicast group that no QP is attached to
   kDropBadGroup,     // group address with a QP's number, or QPN 0xffffff without a group address
   kDropUnexpectedResponse,  // a response to no outstanding request
   kDropExecuted,            // a record of a direct access that does not fit the QP's requests
-  // Counts packets passed to a QP; a packet to a group counts for each member.  Packets that the QP
-  // itself drops (bad Q_Key, missing or short receive, gap, refused, unexpected response) count as
-  // well.
+  // Counts packets that were passed to a QP, once for each member of a group.  It includes the
+  // packets that the QP itself drops: bad Q_Key, missing or short receive, gap, refused, unexpected
+  // response.
   kPacketsToQps,
   // These count losses and their repair.
   kRetransmissions,
   kTimeouts,
-  kProbes,  // retransmissions of the oldest packets before the timeout
+  kProbes,  // retransmissions of the oldest packets before the QP's timeout
   kRnrNaksIn,
   kRnrNaksOut,
   kSequenceNaksIn,
@@ -48,12 +48,12 @@ enum class Counter : std::uint8_t {
   kReadGaps,            // missing READ responses that a later packet revealed
   kDuplicates,          // requests before the expected PSN
   kOutOfOrder,          // requests after the expected PSN
-  kMigrations,          // of QPs to their alternate path
-  kRetriesExceeded,     // requests that ended with "retry exceeded"
-  kRnrRetriesExceeded,  // requests that ended with "RNR retry exceeded"
+  kMigrations,          // switches of QPs to their alternate path
+  kRetriesExceeded,     // requests that ended with "retries exceeded"
+  kRnrRetriesExceeded,  // requests that ended with "RNR retries exceeded"
   // These count messages.
   kSends,     // SENDs that completed with success, signaled or not
-  kReceives,  // SENDs that completed a receive with success
+  kReceives,  // receives that a SEND of the peer completed with success
   // These count the WRITEs and READs that the initiator has carried out by itself, at both ends.
   kDirectWrites,
   kDirectReads,
@@ -70,7 +70,7 @@ enum class Counter : std::uint8_t {
   kLimitAhs,
   kLimitSrqs,
   kLimitQps,
-  kLimitGroups,     // multicast groups, or QPs in one
+  kLimitGroups,     // multicast groups, or QPs in one group
   kLimitSizes,      // max_wr, max_sge, max_inline_bytes, max_cqe
   kLimitSendQueue,  // posts to a full queue
   kLimitRecvQueue,

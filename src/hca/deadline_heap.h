@@ -17,10 +17,10 @@ struct HeapPlace {
   Time deadline = kNever;
 };
 
-// Orders objects by deadline, the earliest on top.  An entry may be earlier than its object's true
-// deadline: when it is due, the owner asks the object again.  So an event that postpones a timer,
-// which is frequent, costs one comparison.  Only reserve() allocates.  The heap does not own the
-// objects.
+// Orders objects by deadline, the earliest on top.  The deadline of an entry may be earlier than
+// that of its object: when the entry is due, the owner asks the object again.  So an event that
+// postpones a timer, which is frequent, costs only one comparison.  Only reserve() allocates.  The
+// heap does not own the objects.
 template <class T, HeapPlace T::*Place>
 class DeadlineHeap {
  public:
@@ -29,7 +29,7 @@ class DeadlineHeap {
   }
   Time top_deadline() const { return heap_.empty() ? kNever : (heap_.front()->*Place).deadline; }
 
-  // Makes sure that the object is on top of the heap at `deadline` at the latest.
+  // Makes sure that the entry of the object is due at `deadline` at the latest.
   void want(T& object, Time deadline) {
     HeapPlace& place = object.*Place;
     if (deadline >= place.deadline) return;
@@ -40,6 +40,7 @@ class DeadlineHeap {
     }
     up(place.index);
   }
+  // Removes and returns the object on top.
   T& pop() {
     VB_CHECK(!heap_.empty());
     T& object = *heap_.front();

@@ -37,8 +37,8 @@ bool DirectAccess::suits(const SendWqe& wqe) const {
          core_.lane->may_access();
 }
 
-// Finds the memory of the next bytes.  False: an element names a null region, or there are too many
-// of them.
+// Finds the memory of the next bytes.  Returns false if an element names no memory that the engine
+// can copy, such as a null region, or if the bytes are in too many elements.
 bool DirectAccess::find_parts(const SendWqe& wqe, std::uint32_t bytes, Parts& parts) const {
   if (wqe.is_copied()) {
     std::byte* const copy = const_cast<std::byte*>(SendQueue::copied_bytes(wqe));

@@ -13,15 +13,15 @@ namespace verbena::hca {
 // Carries out WRITEs and READs of one RC QP directly, in the memory of the process at the other end
 // of a lane (link/peer_memory.h), so that the target need not run.
 //
-// The owner, the requester, calls it only while all earlier requests of the QP are complete.  A
-// long request takes several calls, and each checks the target's rights again, so that nobody waits
-// long for the end of an access.
+// The owner, the requester, calls carry_out() only while all earlier requests of the QP are
+// complete.  A long request takes several calls.  Each call checks the QP's rights again, so that a
+// target that revokes a right does not wait long for the end of an access.
 //
 // A WRITE with immediate data is copied here except for its last packet, which the target needs to
 // consume a receive request.
 //
-// Whatever cannot be carried out here goes as packets, also after a part was copied.  That has the
-// effect of a retransmission, and the responder reports the error.
+// A request that cannot be carried out here goes as packets, even if a part of it was copied
+// already.  The packets have the effect of a retransmission, and the responder reports the errors.
 class DirectAccess {
  public:
   enum class Outcome : std::uint8_t {
@@ -32,19 +32,20 @@ class DirectAccess {
   };
   // Limits the bytes of one call.
   static constexpr std::uint32_t kBytesMax = 256 * 1024;
-  // A longer request waits until the requests before it are complete.  For a shorter one, waiting
-  // would cost more than sending packets.
+  // A request of at least this length waits until the requests before it are complete.  For a
+  // shorter request, waiting would cost more than sending packets.
   static constexpr std::uint32_t kBytesWorthWaiting = 32 * 1024;
-  // A shorter WRITE with immediate data goes as packets, because the target has to run anyway.
+  // A WRITE with immediate data that is shorter than this goes as packets, because the target has
+  // to run anyway.
   static constexpr std::uint32_t kImmediateBytesMin = 16 * 1024;
-  // Packets carry streams of shorter WRITEs at a higher rate (short_writes.h).  ib_write_bw
-  // measures this: as packets and as direct accesses, 4 KiB go at 6.1 and 3.8 GB/s, and 8 KiB
-  // at 7.4 and 7.0.
+  // A stream of WRITEs that are shorter than this is faster as packets (short_writes.h).
+  // ib_write_bw measured WRITEs of 4 KiB at 6.1 GB/s as packets and at 3.8 GB/s as direct accesses.
+  // WRITEs of 8 KiB reached 7.4 and 7.0 GB/s.
   static constexpr std::uint32_t kShortWriteBytes = 8192;
 
   explicit DirectAccess(QpCore& core) : core_(core) {}
 
-  // Starts with a new connection.
+  // Forgets what belongs to the old connection, because a new one begins.
   void start();
   // Returns true if the request is of a kind that can be carried out here, and the lane allows it.
   bool suits(const SendWqe& wqe) const;
@@ -53,15 +54,16 @@ class DirectAccess {
   bool is_better(const SendWqe& wqe) const {
     return !is_short_write(wqe) || !short_writes_.is_stream(program_has_looked());
   }
-  // Returns true if the request should wait for the completion of earlier ones.  One with immediate
-  // data is complete only after a round trip, so a stream of those would wait each time.
+  // Returns true if the request should wait until the earlier requests are complete.  A WRITE with
+  // immediate data should not: it is complete only after a round trip, so each request of a stream
+  // would wait that long.
   bool is_worth_waiting(const SendWqe& wqe) const {
     return wqe.length >= kBytesWorthWaiting && packets_instead_ == 0 &&
            wqe.opcode != WrOpcode::kWriteImm;
   }
-  // Carries out the request, or a part of it, in place of `psns` packets, of which the first one
-  // would have the PSN `first`.  These are all packets, but for a WRITE with immediate data all
-  // except the last.  REQUIRES: suits(wqe).
+  // Carries out the request, or its next part, in place of `psns` packets from the PSN `first` on.
+  // `psns` counts all packets of the request, except for the last packet of a WRITE with immediate
+  // data.  REQUIRES: suits(wqe).
   Outcome carry_out(const SendWqe& wqe, Psn first, std::uint32_t psns);
   // Notes that a request goes as packets, perhaps after a part of it was copied.
   void sent_as_packets(const SendWqe& wqe) {
@@ -86,10 +88,11 @@ class DirectAccess {
 
   QpCore& core_;
   std::uint64_t generation_ = 0;  // of the target's connection; 0: unknown
-  std::uint32_t copied_ = 0;      // bytes of the current request
+  std::uint32_t copied_ = 0;      // the bytes of the current request that were copied already
   ShortWrites short_writes_{};
-  std::uint32_t last_short_write_ = 0;  // CompletionQueue::mark()
-  // Counts down after a refusal, which often means that all requests will be refused.
+  std::uint32_t last_short_write_ = 0;  // CompletionQueue::mark() of the last short WRITE
+  // This number of requests does not wait for a direct access.  A refusal sets the number, because
+  // later requests are often refused as well.
   std::uint32_t packets_instead_ = 0;
 };
 

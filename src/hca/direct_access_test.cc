@@ -74,7 +74,7 @@ TEST(DirectAccess, TargetCountsTheRequestAndAcceptsLaterPackets) {
   EXPECT_EQ(pair.b.engine.query_qp(pair.qb).value().attributes.rq_psn, sent);
 }
 
-TEST(DirectAccess, LongRequestTakesSeveralStepsAndOtherQpsTakeTurns) {
+TEST(DirectAccess, LongRequestIsCopiedInSeveralParts) {
   DirectPair pair;
   constexpr std::size_t kBytes = 4 * DirectAccess::kBytesMax - 100;
   pair.a.fill(0, kBytes, 3);
@@ -110,8 +110,8 @@ TEST(DirectAccess, ShortRequestsBehindOthersGoAsPackets) {
   EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 0U);
 }
 
-// Posts short WRITEs of which each is complete before the next one, and polls no completions.
-// Returns how many were carried out directly.
+// Posts short WRITEs, each after the one before it is complete, and polls no completions.  Returns
+// how many were carried out directly.
 std::uint64_t write_one_by_one(DirectPair& pair, std::uint64_t count) {
   const std::uint64_t before = pair.at_a(Counter::kDirectWrites);
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -134,7 +134,7 @@ TEST(DirectAccess, StreamOfShortWritesGoesAsPackets) {
   pair.a.poll();
 }
 
-TEST(DirectAccess, WritesBetweenPollsOfAnEmptyQueueAreDirectAgainSoonAfterAStream) {
+TEST(DirectAccess, SingleShortWritesAreDirectAgainSoonAfterAStream) {
   DirectPair pair;
   write_one_by_one(pair, 4 * ShortWrites::kRowMax);
   pair.a.poll();
@@ -148,7 +148,7 @@ TEST(DirectAccess, WritesBetweenPollsOfAnEmptyQueueAreDirectAgainSoonAfterAStrea
   }
 }
 
-TEST(DirectAccess, ReadsAndLongerWritesAreCarriedOutWhileCompletionsAreLeft) {
+TEST(DirectAccess, ReadsAndLongerWritesAreDirectEvenInAStream) {
   DirectPair pair;
   for (std::uint64_t i = 0; i < 20; ++i) {
     pair.rdma(WrOpcode::kRead, i, 0, kFar, 8).value();
@@ -256,7 +256,7 @@ TEST(DirectAccess, FullLaneDelaysRequestsAndLosesNone) {
   EXPECT_EQ(pair.state_a(), QpState::kRts);
 }
 
-TEST(DirectAccess, MemoryThatTheTargetHasUnmappedIsLeftToTheResponder) {
+TEST(DirectAccess, ResponderReportsMemoryThatTheTargetHasUnmapped) {
   DirectPair pair;
   pair.memory_of_b.is_unmapped = true;
   pair.b.engine.set_memory_guard(
@@ -268,7 +268,7 @@ TEST(DirectAccess, MemoryThatTheTargetHasUnmappedIsLeftToTheResponder) {
   EXPECT_EQ(pair.at_a(Counter::kDirectRefused), 1U);
 }
 
-TEST(DirectAccess, RegionThatIsDeregisteredInTheMiddleOfARequestEndsIt) {
+TEST(DirectAccess, DeregisteringTheRegionEndsARequestUnderWay) {
   DirectPair pair;
   const std::uint64_t address = pair.b.address(kFar);
   const MrInfo region =
@@ -290,7 +290,7 @@ TEST(DirectAccess, RegionThatIsDeregisteredInTheMiddleOfARequestEndsIt) {
   EXPECT_EQ(pair.memory_of_b.copies, 3U) << "only the copy that had begun goes on";
 }
 
-TEST(DirectAccess, RegionThatIsReregisteredSmallerIsRefusedOutsideTheNewRange) {
+TEST(DirectAccess, AccessOutsideTheNewRangeOfAReregisteredRegionIsRefused) {
   DirectPair pair;
   const std::uint64_t address = pair.b.address(kFar);
   const MrInfo region =
@@ -330,8 +330,8 @@ TEST(DirectAccess, TargetInTheErrorStateIsNotAccessed) {
   EXPECT_FALSE(pair.same(0, kFar, 8));
 }
 
-// The target connects its queue pair anew while the initiator keeps its old connection.
-TEST(DirectAccess, NewConnectionOfTheTargetIsNotAccessedByTheOldOne) {
+// The target connects its queue pair again while the initiator keeps its old connection.
+TEST(DirectAccess, OldConnectionCannotUseTheRightsOfANewConnection) {
   DirectPair pair({.timeout = 1, .retry_count = 1});
   pair.rdma(WrOpcode::kWrite, 1, 0, kFar, 8).value();
   pair.wire.run();

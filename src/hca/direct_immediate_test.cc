@@ -1,4 +1,5 @@
-// Runs WRITEs with immediate data of which the initiator copies all but the last packet by itself.
+// Runs WRITEs with immediate data.  The initiator copies all bytes but those of the last packet by
+// itself.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -122,7 +123,7 @@ TEST(DirectImmediate, RecordsThatContradictThemselvesAreDropped) {
   EXPECT_EQ(pair.at_b(Counter::kDropExecuted), 4U) << "the last packet of the WRITE is expected";
 }
 
-// The target may forbid accesses when a part of a request is copied, and allow them later.
+// The target may forbid accesses when a part of a request has been copied, and allow them later.
 TEST(DirectImmediate, ARequestThatEndedAsPacketsDoesNotAffectTheNextOne) {
   for (const WrOpcode opcode : {WrOpcode::kWrite, WrOpcode::kWriteImm}) {
     DirectPair pair;

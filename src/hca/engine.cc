@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::uint32_t kQpnLast = 0xfffffe;  // 0xffffff is multicast
 
-// Inserts an object, or counts and reports the limit, by the name that ibv_devinfo -v shows.
+// Inserts an object.  If the limit is reached, counts that and returns an error with the text
+// `limit`, which names the limit as ibv_devinfo -v does.
 template <class T>
 Result<Handle<T>> insert(Slots<T>& slots, std::unique_ptr<T> made, Shared& shared, Counter counter,
                          const char* limit) {
@@ -93,7 +94,7 @@ Result<void> Engine::reregister_mr(MrHandle handle, const MrChange& change) {
   MemoryRegion& region = *VB_TRY(find(state_->regions, handle, kNoMr));
   if (region.windows > 0) return fail(Errc::kBusy, "memory windows are bound to the memory region");
   if (change.what == 0 || (change.what & ~kAll) != 0) {
-    return fail(Errc::kInvalidArgument, "unknown or no changes of a memory region");
+    return fail(Errc::kInvalidArgument, "the change of a memory region is empty or unknown");
   }
   const auto changes = [&](std::uint32_t bit) { return (change.what & bit) != 0; };
   Pd& pd = changes(MrChange::kPd) ? *VB_TRY(find(state_->pds, change.pd, kNoPd)) : region.pd;
@@ -110,7 +111,9 @@ Result<void> Engine::reregister_mr(MrHandle handle, const MrChange& change) {
   const std::uint64_t iova = moves ? moved_iova : region.iova;
   VB_TRY_VOID(Memory::check(address, length, iova, flags));
   --region.pd.regions;
-  state_->shared.memory.replace(region, pd, address, length, iova, flags);
+  if (!state_->shared.memory.replace(region, pd, address, length, iova, flags)) {
+    ++state_->shared.counters[Counter::kLimitPublished];
+  }
   ++pd.regions;
   return {};
 }
@@ -120,7 +123,9 @@ Result<std::span<std::byte>> Engine::find_memory(PdHandle pd, const Sge& sge,
   if (sge.length == 0) return std::span<std::byte>{};
   const auto found = state_->shared.memory.find(*VB_TRY(find(state_->pds, pd, kNoPd)), sge.lkey,
                                                 sge.address, sge.length, needed);
-  if (!found) return fail(Errc::kFault, "no registered memory of this domain, or not this right");
+  if (!found) {
+    return fail(Errc::kFault, "the memory is not registered in this domain, or lacks a right");
+  }
   return *found;
 }
 
@@ -209,7 +214,7 @@ Result<void> Engine::resize_cq(CqHandle handle, std::uint32_t entries) {
     return fail(Errc::kInvalidArgument, "a CQ has 1 to max_cqe entries");
   }
   if (!cq.resize(entries)) {
-    return fail(Errc::kInvalidArgument, "more completions than that are in the CQ");
+    return fail(Errc::kInvalidArgument, "the CQ contains more completions than the new size");
   }
   return {};
 }
@@ -245,7 +250,8 @@ Result<SrqHandle> Engine::create_srq(PdHandle pd_handle, const SrqCaps& caps,
   Pd& pd = *VB_TRY(find(s.pds, pd_handle, kNoPd));
   if (caps.max_wr == 0 || caps.max_wr > limits().max_wr || caps.max_sge > limits().max_sge) {
     ++s.shared.counters[Counter::kLimitSizes];
-    return fail(Errc::kInvalidArgument, "an SRQ has 1 to max_srq_wr receives, up to max_srq_sge");
+    return fail(Errc::kInvalidArgument,
+                "an SRQ has 1 to max_srq_wr receives of at most max_srq_sge elements");
   }
   auto made = std::make_unique<SharedReceiveQueue>(s.shared, pd, caps, cookie);
   SharedReceiveQueue& srq = *made;

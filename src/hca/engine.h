@@ -44,8 +44,8 @@ namespace verbena::hca {
 // others use gives kBusy, and the error's context names the users.
 class Engine {
  public:
-  // `random` makes the keys of memory regions.  Peers cannot guess them if its seed came from the
-  // kernel.
+  // `random` makes the keys of memory regions.  Peers cannot guess these keys if the seed of
+  // `random` came from the kernel.
   Engine(const Limits& limits, Random random, const Personality& personality = kConnectX);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -67,9 +67,9 @@ class Engine {
   // Registers a region that only Sges may name, at any address and with any length: it reads as
   // zeros and discards writes.  Programs use it for parts of messages that they do not need.
   Result<MrInfo> register_null_mr(PdHandle pd);
-  // Changes the domain, the memory (then `iova` equals its address) or the access rights of a
-  // region, as `what` says (vol1 10.6.3.3.4, 11.2.8.5).  Its keys stay the same.  On an error
-  // nothing has changed.  kBusy: windows are bound to the region.
+  // Changes the domain, the memory or the access rights of a region, as `what` says
+  // (vol1 10.6.3.3.4, 11.2.8.5).  For new memory, `iova` is its address, or 0 with kZeroBased.  The
+  // keys stay the same.  On an error nothing has changed.  kBusy: windows are bound to the region.
   struct MrChange {
     static constexpr std::uint32_t kTranslation = 1, kPd = 2, kAccess = 4;  // ibv_rereg_mr_flags
     std::uint32_t what = 0;
@@ -89,20 +89,21 @@ class Engine {
   void set_memory_guard(MemoryGuard guard);
 
   // Publishes the memory regions that peers may read or write, and the RC QPs that accept requests.
-  // Memory windows are not published.  Null ends that, and leaves the rows in the old table.
-  // REQUIRES: the table is empty, and lives until the engine is destroyed or this is called again.
+  // Memory windows are not published.  Null ends the publication, and leaves the rows in the old
+  // table.  REQUIRES: the table is empty, and lives until the engine is destroyed or this function
+  // is called again.
   void set_access_table(link::AccessTable* table);
 
-  // Sets the P_Key table of a port, which has the default P_Key at index 0 when the engine is new.
-  // A QP uses the entry at its pkey_index.  Ports other than {0, 1} exist from this call on.
-  // kInvalidArgument: see Ports.
+  // Sets the P_Key table of a port.  A QP uses the entry at its pkey_index.  The port {0, 1} exists
+  // from the beginning, with the default P_Key at index 0.  Other ports exist from this call on.
+  // kInvalidArgument: see Ports::set().
   Result<void> set_pkeys(std::span<const Pkey> pkeys, PortId port = {});
   // Sets the number of path bits of the port's LIDs.  kInvalidArgument: no such port, or more
   // than 7.
   Result<void> set_lmc(PortId port, std::uint8_t lmc);
 
-  // Creates a memory window, which requests of QPs bind and invalidate (SendRequest::r_key names
-  // it).  Destroying a bound window revokes the peers' access at once.
+  // Creates a memory window.  Requests of QPs bind and invalidate the window by its key
+  // (SendRequest::r_key).  Destroying a bound window revokes the peers' access at once.
   Result<MwInfo> create_mw(PdHandle pd, WindowType type);
   Result<void> destroy_mw(MwHandle mw);
 
@@ -110,7 +111,8 @@ class Engine {
   Result<CqHandle> create_cq(std::uint32_t entries, std::uint64_t cookie);
   Result<std::uint32_t> cq_capacity(CqHandle cq) const;
   Result<std::uint64_t> cq_cookie(CqHandle cq) const;
-  // kInvalidArgument: the CQ contains more than `entries` completions.
+  // Changes the capacity to at least `entries`.  kInvalidArgument: the CQ contains more than
+  // `entries` completions.
   Result<void> resize_cq(CqHandle cq, std::uint32_t entries);
   Result<void> destroy_cq(CqHandle cq);  // discards its events that were not polled
 
@@ -153,7 +155,7 @@ class Engine {
   // copy of each packet to the group, also of packets from QPs of this engine (vol1 10.5, 11.3).
   // Attaching twice has no further effect.
   Result<void> attach_multicast(QpHandle qp, const Gid& group);
-  // kInvalidArgument: the QP is not attached.
+  // Detaches the QP from a group.  kInvalidArgument: the QP is not attached.
   Result<void> detach_multicast(QpHandle qp, const Gid& group);
   // Tells the QP that the connection is established.  The QP then reports no kFirstPacket, because
   // the CM knows already.
@@ -174,8 +176,8 @@ class Engine {
   Result<void> post_srq_recv(SrqHandle srq, const RecvRequest& request);
   // Polls completions, and returns the number that was stored in `out`.
   Result<unsigned> poll_cq(CqHandle cq, std::span<WorkCompletion> out);
-  // Requests a CqNotify for the next completion, or for the next solicited or failed one.  Poll
-  // again after arming: completions that were added before cause no event.
+  // Requests a CqNotify for the next completion, or only for the next completion that is solicited
+  // or failed.  Poll again after arming: completions that were added before arming cause no event.
   Result<void> arm_cq(CqHandle cq, bool solicited_only);
   // Returns true if a posted request waits for the driver to call transmit().
   bool has_work() const;
@@ -191,14 +193,14 @@ class Engine {
   // again.
   bool transmit(link::Burst& burst, Time now);
   // Returns true if all new posts are small and follow packets that the peer has not answered yet.
-  // Then the driver may let them wait for more posts, and send a batch.  Returns false when a batch
-  // is complete.
+  // Then the driver may wait for more posts, and send all of them as a batch.  Returns false when
+  // enough posts for a batch wait.
   bool posts_can_wait() const;
   // Sends packets for processes of this host by lanes from now on; null ends that.  REQUIRES: the
-  // lanes live until the engine is destroyed or this is called again.
+  // lanes live until the engine is destroyed or this function is called again.
   void set_lanes(link::Lanes* lanes);
   // Drops all pointers to lanes; each QP chooses its lane again with its next packet.  REQUIRES:
-  // the owner calls this before it removes a lane from the ones given to set_lanes().
+  // the owner calls this before it removes a lane from the object given to set_lanes().
   void forget_lanes();
   // Returns true if packets wait for room in a lane.  The next transmit() tries again.
   bool waits_for_lane() const;
@@ -218,9 +220,9 @@ class Engine {
   // ---- visibility (driver) --------------------------------------------------------------------
 
   std::size_t qp_count() const;
-  // Writes one row per QP, in the order of their slots; returns how many were written.
+  // Writes one row per QP, in the order of their slots.  Returns how many rows were written.
   std::size_t rows(std::span<QpRow> out) const;
-  // Returns the current values, including what posting threads have counted.
+  // Returns the current values, including those that posting threads count.
   Counters counters() const;
 
  private:

@@ -9,10 +9,10 @@
 namespace verbena::hca {
 namespace {
 
-// A peer that empties its lane at once could keep a driver sending without end.  A driver must
-// release its lock for others, so it sends no more packets than this in one call.
+// Limits the packets of one call of transmit(), because the driver must release its lock for other
+// threads.  Without the limit, a peer that empties its lane at once could keep the driver sending.
 constexpr std::uint64_t kPacketsPerTransmit = 256;
-// In this limit, a direct access counts as one packet for this number of bytes.
+// Towards this limit, a direct access counts as one packet for each kBytesPerPacket bytes.
 constexpr std::uint64_t kBytesPerPacket = 4096;
 
 }  // namespace
@@ -53,8 +53,8 @@ bool Engine::has_work() const { return !state_->ready.empty(); }
 
 // ---- driving ------------------------------------------------------------------------------------
 
-// Passes the packet to each member on its own: one may refuse it while others accept it (vol1
-// 10.5.1).
+// Passes the packet to each member separately, because one member may refuse it while others accept
+// it (vol1 10.5.1).
 void Engine::State::receive_for_group(const wire::TransportPacket& packet,
                                       const link::Arrival& arrival) {
   const auto members = groups.members(arrival.address.destination);

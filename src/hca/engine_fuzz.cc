@@ -16,7 +16,7 @@ namespace {
 
 using namespace testing;
 
-// Takes numbers from the input, and zeros after its end.
+// Takes numbers from the input.  After the end of the input, all numbers are zero.
 class Script {
  public:
   Script(const std::uint8_t* data, std::size_t size) : rest_(data, size) {}
@@ -45,11 +45,11 @@ class Script {
 };
 
 // Counts the packets, because one input holds many, and prints the number at exit.
-struct Given {
-  ~Given() { std::fprintf(stderr, "engine: %llu packets received\n", packets); }
+struct PacketCounter {
+  ~PacketCounter() { std::fprintf(stderr, "engine: %llu packets received\n", packets); }
   unsigned long long packets = 0;
 };
-Given given;
+PacketCounter packet_counter;
 
 // Stores the initial state of a QP, for revive().
 struct Connected {
@@ -109,7 +109,7 @@ struct World {
     host.engine.modify_qp(qp, a, attribute::kState, now).value();
     return qp;
   }
-  // An invalid request ends the QP, which is another state to test.
+  // Ignores errors: a request that is invalid ends its QP, and that is another state to test.
   void post_window(QpHandle qp, bool bind) {
     static_cast<void>(host.engine.post_send(
         qp, {.opcode = bind ? WrOpcode::kBindWindow : WrOpcode::kLocalInvalidate,
@@ -150,7 +150,7 @@ struct World {
   void deliver(std::span<const std::byte> bytes, bool from_peer) {
     // Copies to a block of exactly this size, so that ASan detects overruns.
     const std::vector<std::byte> block(bytes.begin(), bytes.end());
-    ++given.packets;
+    ++packet_counter.packets;
     host.engine.receive({{.source = gid_of(from_peer ? 2 : 3), .destination = gid_of(1)}, block},
                         now);
   }

@@ -11,7 +11,7 @@
 #include "hca/qp.h"
 #include "hca/qp_core.h"
 
-// Holds the parts of an engine; only the engine's own source files include this.
+// Holds the parts of an engine.  Only the engine's own source files include this header.
 namespace verbena::hca {
 
 template <class T>
@@ -77,8 +77,8 @@ struct Engine::State {
   Slots<Qp> qps;
   KeyTable<Qp> by_qpn;
   MulticastGroups groups;
-  List<Qp, &Qp::active_link> active;  // QPs that may have something to send
-  List<Qp, &Qp::burst_link> in_burst;
+  List<Qp, &Qp::active_link> active;   // QPs that may have something to send
+  List<Qp, &Qp::burst_link> in_burst;  // QPs with sends that complete when the burst was sent
   List<Qp, &Qp::lane_link> full_lane;  // QPs that wait for room in their lane
   DeadlineHeap<Qp, &Qp::heap_place> deadlines;
   ReadyList ready;

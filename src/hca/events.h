@@ -16,7 +16,7 @@ struct CqNotify {
   friend bool operator==(const CqNotify&, const CqNotify&) = default;
 };
 
-// A CQ was full when a completion was added.  The completions in it can still be polled.
+// A CQ was full when a completion was added.  The completions in the CQ can still be polled.
 struct CqError {
   CqHandle cq{};
   std::uint64_t cookie = 0;
@@ -39,7 +39,7 @@ struct QpEvent {
     kCommEst = 4,  // the peer's first packet came in RTR
     kSqDrained = 5,
     kPathMigrated = 6,
-    kPathMigrationError = 7,  // the peer uses a path that is neither primary nor alternate
+    kPathMigrationError = 7,  // the peer migrated to a path that is not the alternate path
     kLastWqe = 16,
     kFirstPacket = 31,  // the peer's first packet came after RTR; only the CM gets this event
   };

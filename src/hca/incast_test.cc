@@ -1,5 +1,5 @@
-// Measures throughput over a lossy, congested or long network, in virtual time.  Sanitizers would
-// make these runs ten times slower, and the other tests show them the same code.
+// Measures throughput over a lossy, congested or long network, in virtual time.  These tests do not
+// run under sanitizers, which would make them ten times slower.  Other tests run the same code.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #include <gtest/gtest.h>
 
@@ -18,13 +18,13 @@ using namespace testing;
 
 constexpr std::uint32_t kMessageBytes = 64 * 1024;
 
-// Models a line that carries one packet after the other, and takes some time for the way.
+// Models a line that carries one packet after the other, and delays each packet.
 struct Line {
-  Duration delay{};                  // of the way; 0: there is no such line
-  std::uint64_t queued_max = 10000;  // packets that wait for their turn; further ones are lost
+  Duration delay{};                  // 0: there is no such line
+  std::uint64_t queued_max = 10000;  // limits the packets that wait; others are lost
   Time free_at{};
 
-  // Carries 1 Gbit/s.
+  // Returns the time that a packet takes at 1 Gbit/s.
   static Duration time_of(std::size_t bytes) {
     return Duration(8 * static_cast<std::int64_t>(bytes));
   }
@@ -37,13 +37,13 @@ struct Line {
 };
 
 struct Load {
-  unsigned senders = 1;  // hosts
-  unsigned qps = 1;      // per host
+  unsigned senders = 1;  // the number of sending hosts
+  unsigned qps = 1;      // QPs of each sending host
   Mtu mtu = Mtu::k1024;
   std::uint64_t inbox_bytes = 212'992;
   Duration service = std::chrono::microseconds(2);
-  Ratio loss{};        // of all packets in both directions
-  Line line{};         // to the sink; the way back has the same delay
+  Ratio loss{};        // the share of packets that are lost, in both directions
+  Line line{};         // the line to the sink; the way back has the same delay
   unsigned depth = 4;  // outstanding messages per QP
   Duration time = std::chrono::milliseconds(100);
 };
@@ -158,7 +158,7 @@ TEST(Loss, ThroughputDegradesGracefully) {
   }
 }
 
-// At 10 ms there and back, 128 KiB in flight would be a tenth of what the line carries.
+// With a round trip of 10 ms, 128 KiB in flight would be a tenth of what the line carries.
 TEST(LongLine, TheWindowGrowsToWhatTheLineCarries) {
   const double whole = 1e6 / static_cast<double>(Line::time_of(1100).count());  // packets per ms
   const Load load{.line = {.delay = std::chrono::milliseconds(5)},
@@ -169,7 +169,7 @@ TEST(LongLine, TheWindowGrowsToWhatTheLineCarries) {
   EXPECT_EQ(one.lost_in_inbox, 0u);
 }
 
-TEST(LongLine, AShortQueueBeforeTheLineIsNoCollapse) {
+TEST(LongLine, AShortQueueBeforeTheLineDoesNotCollapseTheThroughput) {
   const double whole = 1e6 / static_cast<double>(Line::time_of(1100).count());
   const IncastResult one = run({.line = {.delay = std::chrono::milliseconds(5), .queued_max = 100},
                                 .depth = 60,

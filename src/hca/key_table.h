@@ -13,10 +13,11 @@ namespace verbena::hca {
 // costs one multiplication and usually one probe; only insert() allocates.  The table does not own
 // the objects.
 //
-// Invariant: at most half of the places are used, and no chain of probes has a hole.
+// Invariant: at most half of the entries are used, and no chain of probes has a hole.
 template <class T>
 class KeyTable {
  public:
+  // Returns null if the key is not in the table.
   T* find(std::uint32_t key) const {
     for (std::size_t i = home(key);; i = (i + 1) & mask()) {
       const Place& place = places_[i];
@@ -36,7 +37,7 @@ class KeyTable {
     std::size_t hole = home(key);
     while (places_[hole].object != nullptr && places_[hole].key != key) hole = (hole + 1) & mask();
     if (places_[hole].object == nullptr) return;
-    // Moves each later entry into the hole that look-ups would otherwise no longer find.
+    // If a look-up could not find a later entry behind the hole, moves that entry into the hole.
     for (std::size_t i = (hole + 1) & mask(); places_[i].object != nullptr; i = (i + 1) & mask()) {
       const std::size_t from_home = (i - home(places_[i].key)) & mask();
       if (from_home >= ((i - hole) & mask())) {

@@ -61,8 +61,8 @@ TEST_P(FullRing, DelaysPacketsAndLosesNone) {
 
 INSTANTIATE_TEST_SUITE_P(Hca, FullRing, ::testing::Values(QpType::kRc, QpType::kUc));
 
-// A peer that does not read its lane is stopped.  An adapter would acknowledge its packets, so the
-// requests must not fail.
+// A peer that does not read its lane may be a stopped process.  An adapter would acknowledge the
+// packets for such a process, so the requests must not fail.
 TEST(HcaLanes, RequestsWaitForAStoppedPeerLongerThanAllRetries) {
   LanePair pair({.retry_count = 2});
   pair.attach();
@@ -78,7 +78,7 @@ TEST(HcaLanes, RequestsWaitForAStoppedPeerLongerThanAllRetries) {
   EXPECT_EQ(completions[0].status, WcStatus::kSuccess);
 }
 
-TEST(HcaLanes, RequestsOfAPeerThatIsNotReadyAreRetried) {
+TEST(HcaLanes, RequestsToAPeerThatIsNotReadyAreRetried) {
   LanePair pair;
   pair.attach();
   const QpHandle late = create_rc(pair.b, pair.o, Qpn{0x33});
@@ -116,7 +116,7 @@ TEST(HcaLanes, DeadPeerExhaustsTheRetriesAfterItsLaneIsRemoved) {
   EXPECT_EQ(completions[0].status, WcStatus::kRetryExceeded);
 }
 
-TEST(HcaLanes, ReceiverWithoutARequestMakesTheSenderRetry) {
+TEST(HcaLanes, PeerWithoutAPostedReceiveMakesTheSenderRetry) {
   LanePair pair;
   pair.attach();
   pair.a.fill(0, 2000, 4);
@@ -206,8 +206,8 @@ TEST(HcaLanes, ACallOfTransmitSendsALimitedNumberOfPackets) {
 }
 
 // A program that answers a message sends the acknowledgement and its answer at the same time.  The
-// peer may look after each of them, and must not see the answer first.
-TEST(HcaLanes, AnAcknowledgementComesBeforeTheRequestThatLeavesWithIt) {
+// peer may poll between the two, and must not see the answer first.
+TEST(HcaLanes, AnAcknowledgementArrivesBeforeTheAnswerThatIsSentWithIt) {
   LanePair pair;
   pair.attach();
   const Sge at_a = pair.a.sge(0, 64), at_b = pair.b.sge(0, 64);
@@ -236,7 +236,7 @@ TEST(HcaLanes, UcKeepsTheLinkOfItsFirstPacket) {
   pair.receive(2, 1'000'000, 5000).value();
   pair.send(2, 0, 5000).value();
   pair.wire.run();
-  EXPECT_EQ(pair.wire.count, 2 * by_wire) << "its packets might overtake those on the wire";
+  EXPECT_EQ(pair.wire.count, 2 * by_wire) << "packets in the lane could overtake those on the wire";
   EXPECT_EQ(pair.b.poll().size(), 2U);
 }
 

@@ -1,5 +1,5 @@
 // Tests against captures of Linux.  The engine takes the place of one of two machines, receives the
-// other's packets byte for byte, and must send what Linux sent in its place.  The captures contain
+// packets of the other machine byte for byte, and must send what Linux sent.  The captures contain
 // each behaviour of soft-RoCE that differs from ours.
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ class LinuxTest : public ::testing::Test {
     for (std::size_t i = first; i <= last; ++i) {
       const Captured one = frame(i);
       ASSERT_EQ(one.address.source, peer) << i;
-      EXPECT_FALSE(one.packet().bth.migration_request) << "not as soft-RoCE sends it";
+      EXPECT_FALSE(one.packet().bth.migration_request) << "soft-RoCE does not set MigReq";
       host.engine.receive({one.address, one.transport}, now);
     }
   }
@@ -87,7 +87,7 @@ class LinuxTest : public ::testing::Test {
     const Sge sge = host.sge(offset, bytes);
     host.engine.post_recv(qp, {.wr_id = id, .sges = {&sge, 1}}).value();
   }
-  // Receives an atomic as if the peer had been told our key instead of Linux's.
+  // Receives an atomic of the capture with the key of our region instead of Linux's key.
   void receive_atomic(std::size_t number) {
     const Captured one = frame(number);
     wire::TransportPacket packet = one.packet();
@@ -185,7 +185,7 @@ TEST_F(LinuxTest, ASequenceNakAfterAnRnrNakDoesNotShortenTheWait) {
 }
 
 // The middle of a response was lost.  Linux answers the repeated request with a MIDDLE packet.
-TEST_F(LinuxTest, AResumedReadHasNoFirst) {
+TEST_F(LinuxTest, ARepeatedReadIsAnsweredWithoutAFirstPacket) {
   play("rxe-rping-lossy.pcap", 2);
   connect({7917046}, {1});
   post(WrOpcode::kRead, 1, 3000, frame(165).packet().reth);

@@ -12,9 +12,9 @@ struct ListLink {
   bool linked = false;
 };
 
-// Holds objects first in, first out.  The links are members of the objects: adding never allocates,
-// so an entry is never lost for lack of memory.  Only one thread at a time may use the list, which
-// does not own the objects.
+// Holds objects in the order in which they were added.  The links are members of the objects, so
+// adding never allocates, and no entry is lost for lack of memory.  The list does not own the
+// objects.  Only one thread at a time may use it.
 template <class T, ListLink<T> T::*Link>
 class List {
  public:

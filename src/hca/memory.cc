@@ -19,8 +19,8 @@ std::byte* pointer(std::uint64_t address) {
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
 }
 
-// Calls copy(bytes, position in the packet) for each element's part of the range, and
-// skip(position, length) for parts in null regions.  copy() returns false if the bytes are not
+// Calls copy(bytes, position in the packet) for the part of the packet that is in each element, and
+// skip(position, length) for a part in a null region.  copy() returns false if the bytes are not
 // accessible.
 template <class Copy, class Skip>
 CopyFault for_stretches(const Memory& memory, const Pd& pd, std::span<const Sge> sges,
@@ -108,7 +108,7 @@ void Memory::remove(MemoryRegion& region) {
   regions_.erase(index_of(region.key));
 }
 
-void Memory::replace(MemoryRegion& region, Pd& pd, std::uint64_t address, std::uint64_t length,
+bool Memory::replace(MemoryRegion& region, Pd& pd, std::uint64_t address, std::uint64_t length,
                      std::uint64_t iova, std::uint32_t access_flags) {
   const std::uint32_t key = region.key;
   if (access_table_ != nullptr) access_table_->remove_region(key);
@@ -118,7 +118,7 @@ void Memory::replace(MemoryRegion& region, Pd& pd, std::uint64_t address, std::u
     std::destroy_at(&region);
     std::construct_at(&region, pd, address, length, iova, access_flags)->key = key;
   }
-  (void)publish(region);  // does not fail: the removed row is free, or there was none
+  return publish(region);
 }
 
 void Memory::add(MemoryWindow& window) {
@@ -156,7 +156,8 @@ bool Memory::bind(const Pd& pd, QpHandle qp, std::uint32_t r_key, const WindowBi
   // Programs pass local write along with the remote rights.  A window ignores it.
   const std::uint32_t known = kLocalWrite | kWrites | kRemoteRead | (two ? kZeroBased : 0);
   if ((binding.access_flags & ~known) != 0) return false;
-  // A window may grant rights that its region lacks, except that writing needs local write there.
+  // A window may grant rights that its region lacks, but a window for writing needs a region with
+  // local write.
   const std::uint32_t needed =
       kWindowBind | ((binding.access_flags & kWrites) != 0 ? kLocalWrite : 0);
   const auto part = find(pd, binding.lkey, binding.address, binding.length, needed);

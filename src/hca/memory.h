@@ -27,7 +27,7 @@ class Pd {
   std::uint32_t shared_receive_queues = 0;
 };
 
-// Names a domain in access tables, where only equality counts.
+// Returns the id of a domain for access tables.  Peers only compare ids for equality.
 inline link::DomainId domain_of(const Pd& pd) { return reinterpret_cast<std::uintptr_t>(&pd); }
 
 class AddressHandle {
@@ -79,46 +79,47 @@ enum class CopyFault : std::uint8_t {
 };
 
 // Holds the memory keys of one engine.  Each copy looks up its key again for every packet, so the
-// engine stops touching a region the moment it is deregistered.  Only the driver may use it, except
-// for copy_for_post().
+// engine stops touching a region the moment it is deregistered.  Only the driver may use this
+// class, but any thread may call copy_for_post() and generation().
 //
-// The upper 24 bits of a key identify one region or window.  The lower 8 bits of a region's key are
-// part of its identity; those of a window's key distinguish its bindings (vol1 10.6.3).  All bits
-// are random except the lower 8 of a window, so a peer without the key must guess, and a wrong
-// guess ends its connection.
+// The upper 24 bits of a key identify one region or window.  The lower 8 bits of a region's key
+// must match, too; those of a window's key distinguish its bindings (vol1 10.6.3).  All bits are
+// random, except that a program chooses the lower 8 bits of a window's key.  So a peer without the
+// key must guess, and a wrong guess ends its connection.
 class Memory {
  public:
   explicit Memory(Random random) : random_(random) {}
 
-  // Checks the range and the rights of a region.
+  // Checks the address range and the rights of a region.
   static Result<void> check(std::uint64_t address, std::uint64_t length, std::uint64_t iova,
                             std::uint32_t access_flags);
-  // Gives the region a new key.  False: the access table has no row for it, so peers reach it by
-  // packets only.
+  // Gives the region a new key.  Returns false if the access table has no row for the region, so
+  // that peers reach it only by packets.
   bool add(MemoryRegion& region);
   void remove(MemoryRegion& region);
-  // Changes everything about the region except its key.
-  void replace(MemoryRegion& region, Pd& pd, std::uint64_t address, std::uint64_t length,
+  // Changes everything about the region except its key.  Returns what add() returns.
+  bool replace(MemoryRegion& region, Pd& pd, std::uint64_t address, std::uint64_t length,
                std::uint64_t iova, std::uint32_t access_flags);
   void add(MemoryWindow& window);
   void remove(MemoryWindow& window);
 
-  // Binds a window for a request of a QP.  False: the request breaks a rule (vol1 10.6.7.2), and
-  // nothing has changed.  `r_key` names the window and becomes its key.
+  // Binds a window for a request of a QP.  `r_key` names the window and becomes its key.  Returns
+  // false, and changes nothing, if the request breaks a rule (vol1 10.6.7.2).
   bool bind(const Pd& pd, QpHandle qp, std::uint32_t r_key, const WindowBinding& binding);
-  // Unbinds a type 2 window that this QP has bound, by its current key.  False: the request breaks
-  // a rule, and nothing has changed.
+  // Unbinds a type 2 window that this QP has bound, by its current key.  Returns false, and changes
+  // nothing, if the request breaks a rule.
   bool invalidate(const Pd& pd, QpHandle qp, std::uint32_t r_key);
 
   // See Engine::set_access_table().
   void set_access_table(link::AccessTable* table) { access_table_ = table; }
-  // Publishes a region if peers may reach it.  False: the table has no row for it.
+  // Publishes a region if peers may reach it.  Returns false if the table has no row for it.
   bool publish(const MemoryRegion& region) const;
 
   // See Engine::set_memory_guard().
   void set_guard(MemoryGuard guard) { guard_ = guard; }
-  // Calls body(), which accesses that memory of the user.  False: the memory is registered but not
-  // mapped.  body() may then be aborted halfway, so it must own nothing that needs a destructor.
+  // Calls body(), which accesses this memory of the user.  Returns false if the memory is
+  // registered but not mapped.  body() may then be aborted halfway, so it must own nothing that
+  // needs a destructor.
   template <class Body>
   bool touch(std::span<const std::byte> memory, bool writes, Body body) const {
     if (guard_ == nullptr) {
@@ -128,8 +129,8 @@ class Memory {
     const auto call = [](void* context) { (*static_cast<Body*>(context))(); };
     return guard_(memory.data(), memory.size(), writes, call, &body);
   }
-  // These copy to and from memory of the user; write() copies in order (copy_in_order()).  False:
-  // the memory is not mapped, as for touch().
+  // The next two functions copy to and from memory of the user; write() copies in order
+  // (copy_in_order()).  They return false if the memory is not mapped, as touch() does.
   bool write(std::span<std::byte> to, std::span<const std::byte> from) const;
   bool read(std::span<const std::byte> from, std::span<std::byte> to) const;
 
@@ -155,15 +156,16 @@ class Memory {
   // Copies bytes [offset, offset + out.size()) of the memory that the elements describe.
   CopyFault gather(const Pd& pd, std::span<const Sge> sges, std::uint64_t offset,
                    std::span<std::byte> out) const;
-  // Copies in the other direction, to memory with the local write right.
+  // Copies bytes to that memory.  The elements must have the local write right.
   CopyFault scatter(const Pd& pd, std::span<const Sge> sges, std::uint64_t offset,
                     std::span<const std::byte> in) const;
 
   // Copies all bytes of the elements for a request that is being posted.  Any thread may call it.
-  // False: it could not; the driver will find and report the reason when the request's turn comes.
+  // Returns false if that failed; the driver finds and reports the reason when the request's turn
+  // comes.
   bool copy_for_post(const Pd& pd, std::span<const Sge> sges, std::span<std::byte> out) const;
   // Returns a number that differs after each change that may make a key of a region invalid.  Any
-  // thread may call it.  It wraps after 2^32 changes, which no request outlives.
+  // thread may call it.  The number wraps after 2^32 changes, but no request waits for so long.
   std::uint32_t generation() const { return generation_.load(std::memory_order_acquire); }
 
  private:
@@ -171,7 +173,7 @@ class Memory {
   MemoryRegion* region_of(std::uint32_t key) const;
   static void unbind(MemoryWindow& window);
   Random random_;
-  // Protects regions_ and its objects from posting threads: the driver locks it to change them.
+  // Lets posting threads read regions_ and its objects.  The driver locks it to change them.
   mutable std::shared_mutex regions_mutex_;
   std::atomic<std::uint32_t> generation_ = 0;
   MemoryGuard guard_ = nullptr;

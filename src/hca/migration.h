@@ -18,14 +18,14 @@
 // addresses.
 namespace verbena::hca {
 
-// Returns true if a packet with this address is from the QP's peer.  Also records what the packet
-// tells about the peer's migration state, and follows a peer that has migrated.
+// Returns true if a packet with this address is from the QP's peer.  Also updates the migration
+// state by the packet's MigReq bit, and migrates if the peer has migrated.
 bool admit(QpCore& core, const wire::Bth& bth, const link::Address& address);
 
-// Switches to the alternate path if the QP is armed, and then returns true.
+// Switches to the alternate path and returns true if the QP is armed.  Otherwise returns false.
 bool migrate(QpCore& core);
 
-// Sets the state that the program requests.  True if that switched to the alternate path.
+// Sets the state that the program requests.  Returns true if that switched to the alternate path.
 bool set_migration(QpCore& core, MigrationState wanted);
 
 }  // namespace verbena::hca

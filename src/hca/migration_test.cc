@@ -20,6 +20,7 @@ using Kind = QpEvent::Kind;
 class Migration : public ::testing::Test {
  protected:
   explicit Migration(const Options& options = {}) : pair(options) {
+    // Discards the events of the setup.
     (void)pair.a.events();
     (void)pair.b.events();
   }
@@ -219,7 +220,7 @@ TEST_F(Migration, FollowingThePeerResetsTheRetries) {
   EXPECT_EQ(pair.state_a(), QpState::kRts);
 }
 
-TEST_F(Migration, DoesNotFollowToAnUnknownPath) {
+TEST_F(Migration, DoesNotFollowThePeerToAnUnknownPath) {
   arm();
   // b's alternate path differs from the path that a switches to.
   QpAttributes other;
@@ -245,7 +246,7 @@ TEST_F(Migration, ArmingNeedsAnAlternatePath) {
   EXPECT_EQ(state_a(), MigrationState::kMigrated);  // loading a path does not arm it
   EXPECT_TRUE(request_state(pair.a, pair.qa, MigrationState::kRearm).has_value());
   EXPECT_TRUE(request_state(pair.a, pair.qa, MigrationState::kMigrated).has_value());
-  EXPECT_EQ(a().path.address.source, gid_of(1));  // it was not armed, so it stays on its path
+  EXPECT_EQ(a().path.address.source, gid_of(1));  // a QP that is not armed stays on its path
   EXPECT_THAT(kinds(pair.a), IsEmpty());
   QpAttributes bad;
   bad.alternate_port = 2;

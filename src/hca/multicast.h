@@ -17,10 +17,10 @@ class MulticastGroups {
  public:
   explicit MulticastGroups(const Limits& limits) : limits_(limits) {}
 
-  // kInvalidArgument: this is not a group address, or not a UD QP.  kNoResources: a limit is
-  // reached.
+  // Attaches the QP to a group.  kInvalidArgument: this is not a group address, or not a UD QP.
+  // kNoResources: a limit is reached.
   Result<void> attach(const Gid& group, Qp& qp);
-  // kInvalidArgument: the QP is not attached.
+  // Detaches the QP from a group.  kInvalidArgument: the QP is not attached.
   Result<void> detach(const Gid& group, Qp& qp);
   // Returns the members in the order of attaching; valid until the next change.
   std::span<Qp* const> members(const Gid& group) const;

@@ -95,11 +95,11 @@ TEST_F(Groups, MembersOfAnotherGroupGetNoCopy) {
 }
 
 TEST_F(Groups, EachMemberHasItsOwnQkeyAndReceives) {
-  const QpHandle strange = create_ud(b, Qpn{0x24}, Qkey{5});
-  receive(b, strange, 360);
-  const QpHandle hungry = create_ud(b, Qpn{0x25});
-  attach(b, strange);
-  attach(b, hungry);
+  const QpHandle with_other_qkey = create_ud(b, Qpn{0x24}, Qkey{5});
+  receive(b, with_other_qkey, 360);
+  const QpHandle without_receive = create_ud(b, Qpn{0x25});
+  attach(b, with_other_qkey);
+  attach(b, without_receive);
   attach(b, qb);
   send(kGroup, kAllMembers);
   EXPECT_EQ(got(), "340 ");

@@ -106,7 +106,7 @@ WcStatus check_request(const QpCore& core, const SendWqe& wqe) {
   if (needs_response(wqe.opcode) && core.attributes.max_rd_atomic == 0) {
     return WcStatus::kLocalQpOperationError;
   }
-  // The post has found these keys valid, and none has become invalid since.
+  // The keys were valid when the request was posted, and none has become invalid since then.
   if ((wqe.flags & kCopiedFlag) != 0 && wqe.keys_seen == core.shared.memory.generation()) {
     return WcStatus::kSuccess;
   }

@@ -40,7 +40,7 @@ WcOpcode completion_opcode(WrOpcode opcode);
 // Returns the byte count in the completion of a request.
 std::uint32_t completion_bytes(const SendWqe& wqe);
 
-// Executes a local request.  False: it is not allowed, and nothing has changed.
+// Executes a local request.  Returns false, and changes nothing, if the request is not allowed.
 bool execute_local(QpCore& core, const SendWqe& wqe);
 
 // Identifies one packet of a SEND or WRITE by its index in the message.
@@ -50,16 +50,19 @@ struct DataPacket {
   Psn psn{};
   bool acknowledge_request = false;
 };
-// Adds that packet to the burst.  False: its memory is no longer accessible; nothing was added.
+// Adds that packet to the burst or the lane.  Returns false, and adds nothing, if its memory is no
+// longer accessible.
 bool emit_data(QpCore& core, link::Burst& burst, const SendWqe& wqe, const DataPacket& where);
-// Copies the bytes of a request from this offset on.  False: the memory is not accessible.
+// Copies the bytes of a request from this offset on.  Returns false if the memory is not
+// accessible.
 bool copy_data(const QpCore& core, const SendWqe& wqe, std::uint64_t offset,
                std::span<std::byte> out);
 
 // Returns the number of packets of a request.
 std::uint32_t packets_of(const QpCore& core, const SendWqe& wqe);
 
-// Checks a request of a connected QP before its first packet.
+// Checks a request of a connected QP before its first packet.  Returns kSuccess, or the status with
+// which the request fails.
 WcStatus check_request(const QpCore& core, const SendWqe& wqe);
 
 }  // namespace verbena::hca

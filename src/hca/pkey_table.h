@@ -20,7 +20,7 @@ class PkeyTable {
  public:
   static constexpr std::size_t kEntriesMax = 128;
 
-  // kInvalidArgument: the table has no entry, or more than kEntriesMax.
+  // Replaces all entries.  kInvalidArgument: there are no entries, or more than kEntriesMax.
   Result<void> set(std::span<const Pkey> pkeys) {
     if (pkeys.empty() || pkeys.size() > kEntriesMax) {
       return fail(Errc::kInvalidArgument, "a P_Key table has 1 to 128 entries");
@@ -31,18 +31,20 @@ class PkeyTable {
   }
 
   std::size_t size() const { return size_; }
-  // Returns the invalid P_Key if the table has no such entry, because it may have become shorter.
+  // Returns the invalid P_Key if the table has no such entry, for example because it has become
+  // shorter.
   Pkey at(std::size_t index) const { return index < size_ ? entries_[index] : Pkey{}; }
-  // Returns the first valid P_Key, or the invalid one.
+  // Returns the first valid P_Key, or the invalid P_Key if there is none.
   Pkey first_valid() const {
     for (const Pkey pkey : std::span(entries_).first(size_)) {
       if (names_partition(pkey)) return pkey;
     }
     return {};
   }
-  // Returns true if the packet may go to this entry's partition.
+  // Returns true if a packet with the P_Key `theirs` matches this entry.
   bool admits(std::size_t index, Pkey theirs) const { return wire::pkeys_match(at(index), theirs); }
-  // Returns true if the packet may go to one of the port's partitions, as QP1 asks (vol1 10.9.8).
+  // Returns true if a packet with the P_Key `theirs` matches any entry, which is enough for QP1
+  // (vol1 10.9.8).
   bool admits(Pkey theirs) const {
     return std::ranges::any_of(std::span(entries_).first(size_),
                                [&](Pkey ours) { return wire::pkeys_match(ours, theirs); });

@@ -88,7 +88,7 @@ TEST(Partitions, AQpNeedsAnIndexInsideTheTable) {
   EXPECT_TRUE(p.a.engine.modify_qp(qp, a, kToInit, {}).has_value());
 }
 
-TEST(Partitions, ATableHasOneToAsManyEntriesAsFit) {
+TEST(Partitions, ATableHasOneTo128Entries) {
   PkeyTable table;
   EXPECT_EQ(table.size(), 1u);
   EXPECT_EQ(table.at(0), wire::kDefaultPkey);

@@ -9,14 +9,15 @@
 
 namespace verbena::hca {
 
-// Holds what the engine knows of the host's ports: P_Key tables, and the LMC (vol1 4.1.3).  The
-// port {0, 1} exists from the beginning; any other port exists once its table is set.
+// Holds the P_Key table and the LMC (vol1 4.1.3) of each port of the host.  The port {0, 1} exists
+// from the beginning; any other port exists once its table is set.
 class Ports {
  public:
-  // kInvalidArgument: the port is past the limits of port_id.h, or PkeyTable refuses the table.
+  // Sets the P_Key table of a port.  kInvalidArgument: the port is past the limits of port_id.h, or
+  // PkeyTable refuses the table.
   Result<void> set(PortId port, std::span<const Pkey> pkeys) {
     if (!is_possible(port))
-      return fail(Errc::kInvalidArgument, "more devices or ports than a host has");
+      return fail(Errc::kInvalidArgument, "a host does not have so many devices or ports");
     Port& found = at(port);
     VB_TRY_VOID(found.pkeys.set(pkeys));
     found.exists = true;

@@ -27,7 +27,7 @@ std::uint64_t copy_sges(Wqe& wqe, std::span<const Sge> sges) {
   return length;
 }
 
-// Copies inline data while the user posts it, which needs no key (vol1 10.7.2).
+// Copies inline data while the user posts it.  Inline data needs no key (vol1 10.7.2).
 void copy_inline(std::byte* to, std::span<const Sge> sges) {
   for (const Sge& sge : sges) {
     if (sge.length == 0) continue;

@@ -15,10 +15,12 @@ namespace verbena::hca {
 // request.
 class PostQueues {
  public:
-  // The core has the capacities that the program wants.  REQUIRES: it outlives this object.
+  // `core.init` has the capacities that the program wants.  REQUIRES: the core outlives this
+  // object.
   explicit PostQueues(QpCore& core);
 
-  // ---- any thread; true: the driver has something to do ----
+  // ---- any thread ----
+  // The posts return true if the driver has something to do.
   Result<bool> post_send(const SendRequest& request, const AddressHandle* ah);
   Result<bool> post_recv(const RecvRequest& request);
   std::uint32_t send_room() const { return sends_.room(); }
@@ -40,7 +42,7 @@ class PostQueues {
   QpCore& core_;
   SendQueue sends_;
   RecvQueue receives_;                            // its capacity is 0 if the QP uses an SRQ
-  std::atomic<QpState> state_ = QpState::kReset;  // posters read this, the driver the attributes
+  std::atomic<QpState> state_ = QpState::kReset;  // the state of core_.attributes, for posters
 };
 
 }  // namespace verbena::hca

@@ -1,7 +1,6 @@
-// Tests memory protection as a table: each forbidden access is refused with its status and changes
-// nothing, and a similar allowed access works (vol1 9.7.4.1, 10.6, 10.7.2.2).
-//
-// Each row changes one property of a valid access.
+// Tests memory protection by cases that change one property of a valid access.  Each forbidden
+// access is refused with its status and changes nothing, and a similar allowed access works
+// (vol1 9.7.4.1, 10.6, 10.7.2.2).
 
 #include <gtest/gtest.h>
 
@@ -35,7 +34,7 @@ struct Access {
   std::uint32_t qp_flags = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
   bool foreign_pd = false;  // the region (and window) are of another domain than the QP
   bool foreign_qp = false;  // the window was bound by another QP
-  bool stale = false;       // the region was deregistered, or the window bound anew
+  bool stale = false;       // the region was deregistered, or the key of the window has changed
   bool wrong_key = false;
   // These describe the request: bytes [offset, offset + length) relative to `iova`.
   std::uint64_t offset = 0;
@@ -188,7 +187,7 @@ constexpr auto kGood = WcStatus::kSuccess, kDenied = WcStatus::kRemoteAccessErro
 TEST(Protection, ValidAccessesSucceed) {
   for (const Through through : kThroughs) {
     for (const WrOpcode opcode : kOpcodes) {
-      expect("right", {.opcode = opcode, .through = through}, kGood);
+      expect("valid", {.opcode = opcode, .through = through}, kGood);
     }
   }
 }
@@ -197,19 +196,19 @@ TEST(Protection, EachRightIsNecessaryAndSufficient) {
   for (const WrOpcode opcode : kOpcodes) {
     const std::uint32_t right = right_for(opcode);
     const std::uint32_t rights = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
-    expect("the region has all but it", {.opcode = opcode, .region_flags = kEverything & ~right},
+    expect("the region lacks the right", {.opcode = opcode, .region_flags = kEverything & ~right},
            kDenied);
-    expect("the region has it alone",
+    expect("the region has only the right",
            {.opcode = opcode, .region_flags = access::kLocalWrite | right}, kGood);
-    expect("the QP has all but it", {.opcode = opcode, .qp_flags = rights & ~right},
+    expect("the QP lacks the right", {.opcode = opcode, .qp_flags = rights & ~right},
            kInvalidRequest);
-    expect("the QP has it alone", {.opcode = opcode, .qp_flags = right}, kGood);
+    expect("the QP has only the right", {.opcode = opcode, .qp_flags = right}, kGood);
     for (const Through through : {Through::kWindowOne, Through::kWindowTwo}) {
-      expect("the window has all but it",
+      expect("the window lacks the right",
              {.opcode = opcode, .through = through, .window_flags = rights & ~right}, kDenied);
-      expect("the window has it alone",
+      expect("the window has only the right",
              {.opcode = opcode, .through = through, .window_flags = right}, kGood);
-      expect("the window has it, the region does not",
+      expect("the window has the right, the region does not",
              {.opcode = opcode,
               .through = through,
               .region_flags = access::kLocalWrite | access::kWindowBind},
@@ -223,9 +222,8 @@ TEST(Protection, RefusesForeignAndStaleKeys) {
     for (const WrOpcode opcode : kOpcodes) {
       expect("another domain", {.opcode = opcode, .through = through, .foreign_pd = true}, kDenied);
       expect("a key that is gone", {.opcode = opcode, .through = through, .stale = true}, kDenied);
-      expect("a key that never was", {.opcode = opcode, .through = through, .wrong_key = true},
-             kDenied);
-      expect("another QP's", {.opcode = opcode, .through = through, .foreign_qp = true},
+      expect("an unknown key", {.opcode = opcode, .through = through, .wrong_key = true}, kDenied);
+      expect("bound by another QP", {.opcode = opcode, .through = through, .foreign_qp = true},
              through == Through::kWindowTwo ? kDenied : kGood);
     }
   }
@@ -263,8 +261,8 @@ TEST(Protection, RefusesAccessesOutsideTheRange) {
 // A request of length 0 needs no key (vol1 9.7.4.1.5), but the QP's rights still count.
 TEST(Protection, AnEmptyRequestNeedsNoKey) {
   for (const WrOpcode opcode : {WrOpcode::kWrite, WrOpcode::kRead}) {
-    expect("nothing", {.opcode = opcode, .wrong_key = true, .length = 0}, kGood);
-    expect("nothing, at a QP that may not", {.opcode = opcode, .qp_flags = 0, .length = 0},
+    expect("no bytes", {.opcode = opcode, .wrong_key = true, .length = 0}, kGood);
+    expect("no bytes, without the QP's right", {.opcode = opcode, .qp_flags = 0, .length = 0},
            kInvalidRequest);
   }
 }
@@ -281,14 +279,14 @@ TEST(Protection, ElementsMustBeInTheQpsDomainAndInRange) {
     bool good_to_read_from, good_to_write_to;
   };
   constexpr std::uint32_t kLocal = access::kLocalWrite;
-  const Case cases[] = {{"right", 0, 8, kLocal, Case::kRight, true, true},
+  const Case cases[] = {{"valid", 0, 8, kLocal, Case::kRight, true, true},
                         {"to the last byte", 4088, 8, kLocal, Case::kRight, true, true},
                         {"without local write", 0, 8, 0, Case::kRight, true, false},
                         {"one too many", 4089, 8, kLocal, Case::kRight, false, false},
                         {"before", -1, 8, kLocal, Case::kRight, false, false},
                         {"another domain's", 0, 8, kLocal, Case::kForeign, false, false},
-                        {"gone", 0, 8, kLocal, Case::kStale, false, false},
-                        {"a window's", 0, 8, kLocal, Case::kWindow, false, false}};
+                        {"deregistered", 0, 8, kLocal, Case::kStale, false, false},
+                        {"a window's key", 0, 8, kLocal, Case::kWindow, false, false}};
   for (const Case& c : cases) {
     for (const WrOpcode opcode : {WrOpcode::kSend, WrOpcode::kWrite, WrOpcode::kRead,
                                   WrOpcode::kFetchAdd, WrOpcode::kAtomicWrite}) {
@@ -316,8 +314,9 @@ TEST(Protection, ElementsMustBeInTheQpsDomainAndInRange) {
   }
 }
 
-// A post copies a small request and finds its key valid.  The key counts when the request is sent.
-TEST(Protection, ASmallRequestFailsIfItsKeyBecameInvalidSinceThePost) {
+// A post copies a small request if its key is valid.  The key must still be valid when the request
+// is sent.
+TEST(Protection, ASmallRequestFailsIfItsKeyBecameInvalidAfterThePost) {
   enum class Change { kNothing, kOther, kGone, kMoved };
   for (const Change change : {Change::kNothing, Change::kOther, Change::kGone, Change::kMoved}) {
     SCOPED_TRACE(static_cast<int>(change));

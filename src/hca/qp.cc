@@ -10,7 +10,7 @@
 namespace verbena::hca {
 namespace {
 
-// The room for elements also serves for inline bytes: some programs use inline data without having
+// Grants the room for elements also for inline data.  Some programs use inline data without having
 // requested it, because most adapters grant some.
 QpInit with_capacities(QpInit init) {
   QpCaps& caps = init.caps;
@@ -153,7 +153,8 @@ bool Qp::accesses_are_over() {
          core_.shared.lanes->are_over(accesses_);
 }
 
-// The flush tells the program that no peer writes to its memory through this QP any more.
+// Waits for the end of the peers' direct accesses, because the flush tells the program that no peer
+// writes to its memory through this QP any more.
 void Qp::flush() {
   constexpr Duration kLookAgain = std::chrono::microseconds(50);
   if (!accesses_are_over()) {
@@ -167,7 +168,7 @@ void Qp::flush() {
   if (source_.is_shared()) core_.raise(QpEvent::Kind::kLastWqe);
 }
 
-// Handles an error that the requester, the responder, or the UC or UD code of this QP reported.
+// Handles an error that one of the QP's own machines reported.
 void Qp::on_own_error() {
   ++core_.shared.counters[Counter::kQpErrors];
   enter_error();
@@ -239,13 +240,13 @@ bool Qp::accepts_requests() const {
          (state == QpState::kRtr || state == QpState::kRts || state == QpState::kSqd);
 }
 
-// A row grants only what the responder would accept now.  A QP that may migrate publishes nothing,
-// because a packet could change its peer's address.
+// Publishes only the rights that the responder would accept now.  A QP that may migrate publishes
+// nothing, because a packet could change its peer's address.
 void Qp::publish_access() {
   link::AccessTable* const table = core_.shared.access_table;
   if (table == nullptr || core_.init.type != QpType::kRc) return;
   const QpAttributes& a = core_.attributes;
-  // A peer checks only its own limit of a message, which is the specification's by default.
+  // A peer checks a message only against its own limit, which by default is the specification's.
   const bool has_usual_limit = core_.shared.limits.max_message_bytes >= Limits{}.max_message_bytes;
   if (!accepts_requests() || a.migration != MigrationState::kMigrated || !has_usual_limit) {
     table->remove_qp(core_.qpn.value);
@@ -283,7 +284,7 @@ bool Qp::is_from_partition(const wire::Bth& bth, const link::Address& address) c
 }
 
 // A UD QP receives from every peer, but only by its own port.  For a connected QP, a packet on the
-// alternate path can show that the peer has migrated.  Then this QP follows it.
+// alternate path can show that the peer has migrated.  Then this QP migrates, too.
 bool Qp::is_from_peer(const wire::Bth& bth, const link::Address& address) {
   if (core_.init.type == QpType::kUd) return core_.is_gsi() || address.port == core_.port();
   const MigrationState before = core_.attributes.migration;
@@ -331,9 +332,9 @@ void Qp::receive(const link::Executed& executed) {
                      executed.bytes);
 }
 
-// Reports the first packet.  The specification has "communication established" only in RTR (vol1
-// 11.6.3.1).  The CM also needs it after RTR, because the QP of a passive side is in RTS before the
-// RTU comes.
+// Reports the first packet.  The specification has the event "communication established" only in
+// RTR (vol1 11.6.3.1).  The CM needs such an event after RTR, too, because the QP of a passive side
+// is in RTS before the RTU comes.
 void Qp::note_first_packet() {
   if (first_packet_came_) return;
   first_packet_came_ = true;
@@ -383,7 +384,7 @@ bool Qp::transmit(link::Burst& burst, Time now) {
     case QpState::kReset:
     case QpState::kInit: return false;
     case QpState::kError:
-      if (flush_at_ == kNever) {  // flushed already: flushes the newer posts
+      if (flush_at_ == kNever) {  // the queues were flushed before, so flushes only newer posts
         flush_sends();
         flush_receives();
       }
@@ -398,14 +399,15 @@ bool Qp::transmit(link::Burst& burst, Time now) {
   if (core_.init.type != QpType::kRc) {
     return state >= QpState::kRts && transmit_unreliable(burst, may_begin);
   }
-  // If only an acknowledgement is due, the requests go first: a batch may end with a shorter
-  // packet, so the acknowledgement can join it.  There must be room for it behind them.  A lane has
-  // no batches: its peer could see the end of a request later than the answer of the program to it.
+  // If only an acknowledgement is due, the requests go first, if there is room for both.  A batch
+  // may end with a shorter packet, so the acknowledgement can join the batch.  A lane has no
+  // batches, and there the acknowledgement goes first: otherwise the peer could see the program's
+  // answer to a request before the acknowledgement of the request.
   const bool answers_first =
       core_.lane != nullptr || responder_.has_jobs() || burst.room() <= kQuotaPackets;
   if (answers_first && responder_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
     on_own_error();
-    return true;  // the NAK is to be sent
+    return true;  // the NAK must still be sent
   }
   const bool failed = state >= QpState::kRts && requester_.transmit(burst, kQuotaPackets, may_begin,
                                                                     now, &more) == Verdict::kError;
@@ -436,7 +438,7 @@ bool Qp::transmit_unreliable(link::Burst& burst, bool may_begin) {
   return more;
 }
 
-// A packet in a lane costs no system call, so waiting for more would gain nothing.
+// A packet in a lane costs no system call, so waiting for more posts would gain nothing.
 bool Qp::posts_can_wait() const {
   return core_.init.type == QpType::kRc && core_.attributes.state == QpState::kRts &&
          core_.lane == nullptr && requester_.posts_can_wait();

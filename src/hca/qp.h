@@ -21,12 +21,12 @@ namespace verbena::hca {
 //
 //             RESET  INIT  RTR  RTS  SQD  SQE  ERROR
 //   send       no     no    no   x    q    f    f       x executed, q queued, f flushed
-//   receive    no     q     x    x    x    x    f
-//   packets    -      -     req  all  all  req  -       req: only requests
+//   receive    no     q     x    x    x    x    f       no: the post fails
+//   packets    -      -     req  all  all  all  -       req: only requests, -: dropped
 //
 // In the error state both queues are emptied in order with kFlushed, and later posts are flushed
 // too.  The responder may still send its NAK, after the responses to the READs before it.  If the
-// error has no NAK, it may still send the responses to earlier requests.
+// error has no NAK, the responder may still send the responses to earlier requests.
 //
 // Threads: any thread may call post_send() and post_recv(); the driver makes all other calls.
 class Qp {
@@ -34,11 +34,12 @@ class Qp {
   // Limits the packets that one QP may send before the next QP gets its turn.
   static constexpr unsigned kQuotaPackets = 16;
 
-  // `srq` is the source of its receives, or null if it has its own queue.
+  // `srq` is the source of the QP's receives, or null if the QP has a receive queue of its own.
   Qp(Shared& shared, Pd& pd, CompletionQueue& send_cq, CompletionQueue& recv_cq,
      SharedReceiveQueue* srq, const QpInit& init, Qpn qpn);
 
-  // ---- any thread; true: the driver has something to do ----
+  // ---- any thread ----
+  // The posts return true if the driver has something to do.
   Result<bool> post_send(const SendRequest& request, const AddressHandle* ah) {
     return queues_.post_send(request, ah);
   }
@@ -55,14 +56,14 @@ class Qp {
   bool sq_draining() const { return core_.attributes.state == QpState::kSqd && !drain_reported_; }
   // Removes the QP's completions from its CQs, and drops the receive that it took from its SRQ.
   void discard_completions();
-  // Writes what peers may do by this QP to the access table.
+  // Writes the rights that the peer has through this QP to the access table.
   void publish_access();
   void mark_established() { known_established_ = true; }
 
   void receive(const wire::TransportPacket& packet, const link::Arrival& arrival, Time now);
-  // Applies the record of a WRITE or READ that the peer has carried out itself (direct access).
+  // Applies the record of a WRITE or READ that the peer has carried out by itself (direct access).
   void receive(const link::Executed& executed);
-  // Adds packets to the burst.  True: there is more to send.
+  // Adds packets to the burst or the lane.  Returns true if there is more to send.
   bool transmit(link::Burst& burst, Time now);
   // Returns true if the newest posts may wait for more, see Engine::posts_can_wait().
   bool posts_can_wait() const;
@@ -80,7 +81,7 @@ class Qp {
   QpRow row() const;
 
   // ---- the engine's bookkeeping ----
-  ListLink<Qp> active_link{};  // in the list if it may have packets to send
+  ListLink<Qp> active_link{};  // in the list if the QP may have packets to send
   ListLink<Qp> burst_link{};   // in the list if waits_for_burst()
   ListLink<Qp> lane_link{};    // in the list if waits_for_lane()
   HeapPlace heap_place{};
@@ -107,8 +108,9 @@ class Qp {
   void on_send_failed();
   void report_if_drained();
 
-  std::uint64_t generation_ = 0;                 // of the connection
-  std::vector<link::Lanes::Access> accesses_{};  // in the error state, those that began before it
+  std::uint64_t generation_ = 0;  // of the connection
+  // In the error state, the accesses of peers that began before it and may not be over.
+  std::vector<link::Lanes::Access> accesses_{};
   QpCore core_;
   PostQueues queues_;
   SendQueue& sends_;  // of queues_
@@ -118,26 +120,26 @@ class Qp {
   UcTransport uc_;
   UdTransport ud_;
   bool first_packet_came_ = false;
-  bool link_is_chosen_ = false;     // UC has sent a packet
+  bool link_is_chosen_ = false;     // a UC QP stays with the link of its first packet
   bool known_established_ = false;  // mark_established() was called
   bool drain_reported_ = false;
-  Time flush_at_ = kNever;  // in the error state, until the queues are flushed
+  Time flush_at_ = kNever;  // the time to flush the queues in the error state
 };
 
-// Collects the QPs with new posts that the driver has not seen: many threads push, the driver takes
-// all.
+// Collects the QPs with new posts that the driver has not seen.  Many threads push QPs, and the
+// driver takes all of them at once.
 class ReadyList {
  public:
   bool empty() const { return head_.load(std::memory_order_acquire) == nullptr; }
   void push(Qp& qp) {
-    // If the flag was set, the driver will still clear it and read the queue after that.
+    // If the flag was set already, the driver will still clear it and then read the queue.
     if (qp.ready.exchange(true, std::memory_order_acq_rel)) return;
     Qp* head = head_.load(std::memory_order_relaxed);
     do {
       qp.ready_next = head;
     } while (!head_.compare_exchange_weak(head, &qp, std::memory_order_acq_rel));
   }
-  // Returns the newest QP, which the driver may follow by ready_next until it calls take().
+  // Returns the newest QP.  The driver may follow ready_next from there until it calls take().
   const Qp* newest() const { return head_.load(std::memory_order_acquire); }
   // Returns the QPs, newest first, linked by ready_next.  The driver must clear `ready` before it
   // reads a QP's queue.

@@ -15,7 +15,7 @@ bool QpCore::prepare_room(const link::Burst& burst, const link::Address& address
     if (lane->prepare(address)) return true;
     lane_is_full = !lane->ended();
     if (lane_is_full) return false;
-    lane = nullptr;  // the peer has broken it
+    lane = nullptr;  // the lane has ended, because the peer has corrupted it
   }
   return !burst.full();
 }

@@ -53,8 +53,8 @@ struct QpCore {
 
   std::uint32_t mtu() const { return bytes_of(attributes.path_mtu); }
   PortId port() const { return {init.device, attributes.port}; }
-  // Returns true for QP1.  An engine has one, which stands for the QP1 of each port, and uses the
-  // first valid P_Key of the port.
+  // Returns true for QP1.  An engine has one QP1, which stands for the QP1 of each port, and uses
+  // the first valid P_Key of the port.
   bool is_gsi() const { return qpn == wire::kGsiQpn; }
   // Returns the MigReq bit of the packets that the QP sends, see migration.h.
   bool migration_request() const { return attributes.migration == MigrationState::kMigrated; }
@@ -63,12 +63,13 @@ struct QpCore {
   std::optional<std::span<std::byte>> remote(std::uint32_t r_key, std::uint64_t iova,
                                              std::uint64_t length, std::uint32_t needed) const;
   void raise(QpEvent::Kind kind);
-  // Counts a WRITE or READ that the initiator has carried out itself, as if its data had come in
+  // Counts a WRITE or READ that the initiator has carried out by itself, as if its data had been in
   // packets.
   void count_direct(bool is_read, DataFlow flow, std::uint32_t packets, std::uint32_t bytes);
-  // Chooses the lane for packets to this QP.
+  // Chooses the lane for packets to the QP `destination` at this address.
   void choose_lane(const link::Address& address, Qpn destination);
-  // Returns true if there is room for a packet where it is to leave, and prepares that room.
+  // Prepares room for a packet in the lane, or in the burst if there is no lane.  Returns false if
+  // there is no room.
   bool prepare_room(const link::Burst& burst, const link::Address& address);
 };
 
@@ -82,11 +83,11 @@ struct Shared {
     if (completion.status != WcStatus::kSuccess || completion.opcode != WcOpcode::kSend) return;
     ++counters[Counter::kSends];
   }
-  // Adds a completion to a CQ, and queues the event for it now or in publish().  False: the CQ
-  // overflowed.
+  // Adds a completion to a CQ, and queues the event for it now or in publish().  Returns false if
+  // the CQ overflowed.
   bool complete(CompletionQueue& cq, const WorkCompletion& completion, WqeSlot slot,
                 bool solicited);
-  // Makes completions visible at the end of the driver's turn.
+  // Makes completions visible at the end of the driver's turn (Personality::batches_completions).
   void publish();
   void publish(CompletionQueue& cq);
   // Returns the next event.  Events wait as bits of their objects, so none is ever lost.
@@ -108,9 +109,9 @@ struct Shared {
   std::array<RequestFailure, kFailuresMax> failures{};  // a ring
   std::size_t first_failure = 0;
   std::size_t failure_count = 0;
-  std::uint64_t copied_bytes = 0;           // by direct accesses
+  std::uint64_t copied_bytes = 0;           // the bytes of direct accesses, also of refused ones
   Time now{};                               // the time of the driver's latest call
-  std::atomic<std::uint64_t> full_sends{};  // posters in any thread count here
+  std::atomic<std::uint64_t> full_sends{};  // kLimitSendQueue, counted by any thread that posts
   std::atomic<std::uint64_t> full_receives{};
   List<CompletionQueue, &CompletionQueue::event_link> cq_events;
   List<CompletionQueue, &CompletionQueue::publish_link> unpublished;
@@ -118,9 +119,9 @@ struct Shared {
   List<SharedReceiveQueue, &SharedReceiveQueue::event_link> srq_events;
 };
 
-// Adds one packet to the lane or the burst: headers, a payload that fill(span) -> bool writes,
-// padding.  Returns false if fill() does; then nothing was added.  REQUIRES: prepare_room() was
-// called for it and has returned true.
+// Adds one packet to the lane or the burst: headers, a payload that fill(span) writes, and padding.
+// Returns false, and adds nothing, if fill() returns false.  REQUIRES: prepare_room() has returned
+// true for this packet.
 template <class Fill>
 bool emit(QpCore& core, link::Burst& burst, const link::Address& address,
           wire::TransportPacket& packet, std::size_t payload_bytes, Fill fill) {

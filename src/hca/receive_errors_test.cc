@@ -1,5 +1,5 @@
-// Tests a request that consumes a receive and has a bad key.  The effects concern its receive, the
-// later receives and the peer (vol1 9.9.6.3, 11.6.2).
+// Tests requests that consume a receive and have a bad key: what the receive, the later receives
+// and the peer get (vol1 9.9.6.3, 11.6.2).
 
 #include <gtest/gtest.h>
 

@@ -14,7 +14,7 @@ using wire::AethKind;
 constexpr std::uint32_t kPostsTogetherMax = 32;
 // A longer request is sent at once, because a system call of its own hardly adds to its cost.
 constexpr std::uint32_t kWaitingBytesMax = 1024;
-// The peer is asked for an acknowledgement at least once for this number of packets.
+// At least one of this number of packets asks the peer for an acknowledgement.
 constexpr std::uint32_t kPacketsPerAckMax = 32;
 // Limits the packets that a QP has outstanding on a lane.  The lane loses nothing, and its ring is
 // a limit too.
@@ -127,7 +127,7 @@ bool Requester::may_be_direct(const SendWqe& wqe) const {
 }
 
 // Carries out a request by direct access, except for the last packet of a WRITE with immediate
-// data.  None: send packets.
+// data.  Returns none if the request must go as packets.
 std::optional<Requester::Step> Requester::begin_direct(SendWqe& wqe, Time now) {
   if (una_ != numbered_ || begun_ != queue_.head()) return Step::kWait;
   const bool has_last_packet = wqe.opcode == WrOpcode::kWriteImm;
@@ -162,7 +162,7 @@ Requester::Step Requester::begin_local(SendWqe& wqe) {
   return complete_head() == Verdict::kError ? Step::kError : Step::kGo;
 }
 
-// The AckReq bit is set at the end of a message, when the window is full, and about four times per
+// Sets the AckReq bit at the end of a message, when the window is full, and about four times per
 // window, so that the window keeps moving.  On a long line acknowledgements also space the packets.
 bool Requester::must_request_ack(bool last) const {
   const std::uint32_t part = std::max(1u, window() / 4);
@@ -205,11 +205,11 @@ std::uint64_t Requester::chunk_end(const SendWqe& wqe) {
   if (chunks_.size() >= reads_max) return cursor_;
   const std::uint64_t share = std::max(1u, reads_max > 1 ? window() / 2 : window());
   const std::uint64_t end = std::min(wqe.first + wqe.packets, cursor_ + share);
-  // Waits for room rather than cut the data into tiny chunks.
+  // Waits until the window has room for the whole share, so that the chunks do not become tiny.
   return end - una_ > window() && cursor_ != una_ ? cursor_ : end;
 }
 
-// Sends a READ request, an atomic, or an ATOMIC WRITE.  Only the last has a payload.
+// Sends a READ request, an atomic, or an ATOMIC WRITE.  Only an ATOMIC WRITE has a payload.
 Requester::Step Requester::send_read_or_atomic(SendWqe& wqe, link::Burst& burst, Time now) {
   const std::uint64_t end = chunk_end(wqe);
   if (end == cursor_) return Step::kWait;
@@ -246,7 +246,7 @@ void Requester::sent(std::uint64_t packets, bool ack_requested, Time now) {
     ++core_.shared.counters[Counter::kRetransmissions];
     ++core_.traffic.retransmissions;
   } else if (ack_requested) {
-    // The first READ response or an acknowledgement ends this measurement.
+    // The answer ends this measurement: an acknowledgement, or the first READ response.
     round_trip_.sent(cursor_ + 1, una_, now);
   }
   cursor_ += packets;
@@ -264,9 +264,9 @@ void Requester::progress(std::uint64_t packets, Time now) {
   retries_ = rnr_retries_ = 0;
   if (const auto sample = round_trip_.answered(una_, now)) window_.measured(*sample);
   while (!chunks_.empty() && chunks_.front() <= una_) chunks_.erase(chunks_.begin());
-  if (cursor_ < una_) {  // answered before it was retransmitted
+  if (cursor_ < una_) {  // the peer has answered packets that were to be retransmitted
     cursor_ = ack_requested_ = una_;
-    current_ = queue_.head();  // at the end of a request complete_head() corrects it
+    current_ = queue_.head();  // if this request is complete, complete_head() moves on
   }
   window_.acknowledged(packets);
 }
@@ -310,7 +310,7 @@ Verdict Requester::fail(WcStatus status, std::uint32_t vendor_error) {
                                   .status = status,
                                   .vendor_error = vendor_error,
                                   .qpn = core_.qpn};
-  // When retries are exhausted, the counter includes the retry that was not made.
+  // When the retries are used up, retries_ or rnr_retries_ includes the retry that was not made.
   const bool out_of_tries =
       status == WcStatus::kRetryExceeded || status == WcStatus::kRnrRetryExceeded;
   if (status == WcStatus::kRetryExceeded) ++core_.shared.counters[Counter::kRetriesExceeded];
@@ -383,8 +383,8 @@ Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now
   switch (wire::nak_code(aeth)) {
     case wire::NakCode::kPsnSequenceError:
       ++core_.shared.counters[Counter::kSequenceNaksIn];
-      // Linux sends such a NAK for every packet after an RNR NAK.  No action is needed either if
-      // the retransmission has already begun.
+      // Linux sends such a NAK for every packet after an RNR NAK, so it is ignored then.  It is
+      // also ignored if the retransmission has already begun.
       if (rnr_until_ != kNever || cursor_ == una_) return Verdict::kGoOn;
       window_.lost();
       round_trip_.was_lost();
@@ -435,7 +435,7 @@ Verdict Requester::on_response(const wire::TransportPacket& packet, Time now) {
 
 // ---- loss ---------------------------------------------------------------------------------------
 
-// Handles an answer to a packet after una_ while the response for una_ (of a READ or atomic) is
+// Handles an answer to a packet after una_, while una_ is a READ or atomic whose response is
 // missing: that response is lost or delayed.
 Verdict Requester::on_response_missing(Time now) {
   if (gap_ == una_ + 1 || cursor_ == una_) return Verdict::kGoOn;
@@ -459,9 +459,9 @@ void Requester::on_path_changed() {
   window_.start(core_.mtu());
 }
 
-// Retransmits after a loss.  NAKs and gaps use up retries although they show that the peer is
-// alive; on a bad line eight of them may come within moments.  So the QP fails only after the time
-// that these retries would have taken with a silent peer.  An alternate path gets its own retries.
+// Retransmits after a loss.  NAKs and gaps use up retries, although they show that the peer is
+// alive.  On a bad line eight of them may come within moments.  So the QP fails only after the time
+// that these retries would have taken with a silent peer.  An alternate path gets new retries.
 Verdict Requester::go_back(Time now) {
   const std::uint8_t tries = core_.attributes.retry_count;
   retries_ += retries_ <= tries ? 1 : 0;

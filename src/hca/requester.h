@@ -30,26 +30,27 @@ namespace verbena::hca {
 // A READ reserves one number for each packet of its response (vol1 9.7.3.1).  It is sent as one or
 // more READ requests ("chunks") with consecutive numbers, so that no more data is in flight than
 // the window allows.  When responses are missing, the requester asks again from the first missing
-// packet: at once when a later response reveals the gap (once per gap), else when the timer
-// expires. It checks responses only by PSN and length, because Linux's soft-RoCE answers a repeated
-// request with MIDDLE and LAST but no FIRST.  An atomic is a chunk of one packet; when it is
-// retransmitted, the peer repeats its stored response.
+// packet on.  If a later response reveals the gap, it asks at once (once per gap); otherwise it
+// asks when the timer expires.  The requester checks responses only by PSN and length, because
+// Linux's soft-RoCE answers a repeated request with MIDDLE and LAST but no FIRST.  An atomic is a
+// chunk of one packet; when it is retransmitted, the peer repeats its stored response.
 //
-// The window (send_window.h) limits the packets in flight.  On a lane (link/lane.h) the ring is the
-// window, and there are no probes.  A timeout counts only
-// if the peer has taken the packets: the peer may have dropped them, for example because its QP was
-// not ready yet.
+// The window (send_window.h) limits the packets in flight.  On a lane (link/lane.h) the window is
+// fixed, the lane's ring is a second limit, and there are no probes.  A timeout on a lane counts
+// only if the peer has taken the packets out of the lane: then the peer may have dropped them, for
+// example because its QP was not ready yet.
+//
 // A WRITE or READ that has no unfinished request before it may need no packets at all
 // (direct_access.h).  It takes the numbers that its packets would have, and is complete at once.
 //
 // Probes.  When there was no progress for longer than a round trip should take (round_trip.h), the
-// requester sends the oldest packets again without using up a retry.  The interval doubles each
-// time, up to one second.  If the answer shows that the peer was only slow, the window is restored
-// (as TCP does: RFC 5682).
+// requester sends the oldest packets again without using up a retry.  The interval doubles with
+// each probe, up to one second.  If the answer shows that the peer was only slow, the requester
+// restores the window, as TCP does (RFC 5682).
 //
 // Invariants:
-//  * una_ <= cursor_ <= sent_; una_ lies in the request at the queue's head, or none is started.
-//  * Requests [head, begun_) have numbers; current_ is the one that contains cursor_.
+//  * una_ <= cursor_ <= sent_; una_ lies in the request at the queue's head, if one is started.
+//  * Requests [head, begun_) have numbers; current_ is the request that contains cursor_.
 //  * chunks_ holds the ends of all READ requests and atomics without a full response, ascending.  A
 //    retransmitted chunk keeps its end, because responders find the original by its range.
 //  * Completions come in the order of posting, one for each request.
@@ -61,8 +62,8 @@ class Requester {
   void reserve(std::size_t reads) { chunks_.reserve(reads); }
   // Starts with the QP's sq_psn; nothing was sent yet.
   void start();
-  // Adds up to `quota` packets.  `begin_new`: may start requests (false in SQD).  Sets `*more` if
-  // it stopped because of the quota or a full burst.
+  // Adds up to `quota` packets.  Starts new requests only if `begin_new` is set (not in SQD).  Sets
+  // `*more` if there is more to send, but the quota is used up, or the burst or the lane is full.
   Verdict transmit(link::Burst& burst, unsigned quota, bool begin_new, Time now, bool* more);
   Verdict on_acknowledge(const wire::TransportPacket& packet, Time now);
   Verdict on_response(const wire::TransportPacket& packet, Time now);
@@ -70,7 +71,7 @@ class Requester {
   Time deadline() const;
   // Forgets which packets the peer has taken out of a lane that is removed.
   void forget_lane() { lane_position_ = 0; }
-  // Resets the retries, and what was measured of the path, because the QP uses another one.
+  // Resets the retries, the round trip and the window, because the QP uses another path.
   void on_path_changed();
 
   // Returns true if all requests that were started are complete (vol1 10.3.1.5: SQD).
@@ -82,12 +83,13 @@ class Requester {
   bool posts_can_wait() const;
 
  private:
-  // kCarriedOut: a request was completed by direct access.  kLater: a part of one was copied.
+  // kCarriedOut: a request was carried out by direct access.  kLater: only a part of it was copied.
   enum class Step : std::uint8_t { kGo, kWait, kError, kCarriedOut, kLater };
   enum class Advance : std::uint8_t { kArrived, kResponseMissing, kError };
 
   Psn psn_of(std::uint64_t number) const;
-  // Converts a PSN from the wire to a packet number; false if that is not in [una_ - 1, sent_).
+  // Converts a PSN from the wire to a packet number.  Returns false if the number is not in
+  // [una_ - 1, sent_).
   bool number_of(Psn psn, std::uint64_t* number) const;
 
   Step begin_next(bool begin_new, Time now);
@@ -127,19 +129,19 @@ class Requester {
   std::uint64_t cursor_ = 0;
   std::uint64_t sent_ = 0;
   std::uint64_t numbered_ = 0;  // the first number that is not given to a request
-  std::uint32_t current_ = 0;   // position in the queue, as begun_
+  std::uint32_t current_ = 0;   // a position in the queue, as begun_ is
   std::uint32_t begun_ = 0;
   std::uint32_t reads_outstanding_ = 0;  // READs and atomics that are started and not complete
   std::vector<std::uint64_t> chunks_;
 
   std::uint64_t ack_requested_ = 0;  // the number after the last packet with the AckReq bit
-  std::uint64_t lane_position_ = 0;  // the lane had this position after the last packet
-  std::uint64_t gap_ = 0;            // una_ + 1 of the gap that was requested again; 0: none
+  std::uint64_t lane_position_ = 0;  // the position() of the lane after the last packet
+  std::uint64_t gap_ = 0;            // una_ + 1 when a gap was last requested again; 0: never
   SendWindow window_{};
   std::uint32_t retries_ = 0;
   std::uint32_t rnr_retries_ = 0;
-  Time last_progress_{};  // when una_ last moved, or when (re)sending started
-  Time una_since_{};      // the time since which packet una_ is the oldest one
+  Time last_progress_{};  // when una_ last moved, or when sending or resending began
+  Time una_since_{};      // when packet una_ became the oldest unacknowledged packet
   RoundTrip round_trip_{};
   Time rnr_until_ = kNever;  // kNever: no RNR NAK delays the requester
 };

@@ -163,7 +163,7 @@ TEST(Requester, AFailureIsReportedWithItsPeerAndTries) {
   EXPECT_FALSE(s.host.engine.poll_failure());  // flushed requests are not reported
 }
 
-// A message to the user must not mention a try that was never made, and a meaningless time.
+// A message to the user must not mention a try that was never made, or a meaningless time.
 TEST(Requester, AFailureOfARequestThatWasNeverSentHasNoTries) {
   Scripted s({.timeout = 12, .retry_count = 2});
   s.post(WrOpcode::kSend, 1, 10);
@@ -182,7 +182,7 @@ TEST(Requester, AFailureOfARequestThatWasNeverSentHasNoTries) {
 static_assert(saturated_length(0xffffffff) == 0xffffffff &&
               saturated_length(1ull << 32) == 0xffffffff);
 
-// A request whose elements sum to 2^32 bytes must not be taken for an empty one.
+// A request whose elements sum to 2^32 bytes must not be taken for an empty request.
 TEST(Requester, AnInvalidLengthFailsTheRequest) {
   struct Case {
     WrOpcode opcode;

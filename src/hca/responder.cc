@@ -294,8 +294,9 @@ bool Responder::on_executed(const link::Executed& executed) {
   return true;
 }
 
-// Does what the packets of a WRITE before its last one do, except for the copy.  The last packet is
-// checked as all are, with the numbers of the peer's record.
+// Sets the state that the responder has before the last packet of a WRITE; the peer has copied the
+// bytes before it.  The numbers come from the peer's record, so the last packet is checked with
+// them as any other packet is.
 bool Responder::begin_write(const link::Executed& executed) {
   if (executed.bytes >= executed.message_bytes ||
       executed.bytes != std::uint64_t{executed.psns} * core_.mtu()) {
@@ -366,9 +367,10 @@ void Responder::repeat_response(const Job& job) {
   jobs_.insert(behind, job)->repeats = true;
 }
 
-// Makes room by dropping a job that only repeats a response; false if there is none.  The peer has
-// at most the agreed number of READs and atomics outstanding.  So a new request shows that the
-// oldest is complete, and a repeated one shows that the peer will also repeat those after it.
+// Makes room by dropping a job that only repeats a response.  Returns false if there is no such
+// job.  The peer has at most the agreed number of READs and atomics outstanding.  So a new request
+// shows that the oldest request is complete.  A repeated request shows that the peer will also
+// repeat the requests after it.
 bool Responder::make_room(Stale which) {
   if (jobs_.size() < core_.attributes.max_dest_rd_atomic) return true;
   const auto repeats = [](const Job& job) { return job.repeats; };
@@ -398,8 +400,8 @@ void Responder::fail_receive(WcStatus status) {
   static_cast<void>(complete_receive(completion, true));
 }
 
-// Chooses short timers for the peer's first retries, so that a receive that is slightly late costs
-// little time, and long timers for the last ones, so that the retries last longer.
+// Returns short timers for the peer's first retries, so that a receive that is slightly late costs
+// little time.  Returns long timers for the last retries, so that the peer gives up later.
 std::uint8_t Responder::rnr_timer() {
   // Lists the codes for the peer's last retry, the one before it and so on.  They stand for 655,
   // 82, 10, 1.3 and 0.64 ms.
@@ -437,8 +439,8 @@ Verdict Responder::close(NakCode code) {
 }
 
 Verdict Responder::close_without_nak() {
-  // A waiting NAK is obsolete, because the expected packet has come.  An acknowledgement replaces
-  // it.
+  // An acknowledgement replaces a waiting NAK, which is obsolete because the expected packet has
+  // come.
   if (pending_ack_ == PendingAck::kNak) pending_ack_ = PendingAck::kAck;
   closing_ = true;
   return Verdict::kError;

@@ -19,17 +19,18 @@ namespace verbena::hca {
 //     higher   packets were lost: sends one sequence NAK per gap and drops the request
 //
 // Responses wait here until transmit():
-//   * A READ or atomic is a job {next PSN, address, length}; jobs are in ascending order.  Response
-//     packets are made when there is room for them, so a READ takes one job whatever its length.
-//     There are at most max_dest_rd_atomic jobs (vol1 9.7.4); a new one replaces the oldest one
-//     that only repeats a response.
-//   * One acknowledgement: the newest replaces an older one because it covers more.  It is sent
-//     after all jobs: the requester would take READ responses for lost if it got the
-//     acknowledgement first.
+//   * A READ or atomic is a job {next PSN, address, length}; jobs are in ascending order of PSNs.
+//     Response packets are made when there is room for them, so a READ takes one job whatever its
+//     length.  There are at most max_dest_rd_atomic jobs (vol1 9.7.4); a new job replaces the
+//     oldest job that only repeats a response.
+//   * At most one acknowledgement waits: a newer one replaces it, because that covers more.  It is
+//     sent after all jobs.  If the requester got the acknowledgement first, it would regard the
+//     READ responses as lost.
 //
 // The responder answers an invalid request with a NAK after the responses to the READs before it.
 // Then the QP goes to its error state, and the NAK is the last packet that it sends.  One kind of
-// error has no NAK, see close_without_nak(); then the responses before it are the last packets.
+// error has no NAK (close_without_nak()); then the responses to earlier requests are the last
+// packets.
 //
 // Invariants:
 //  * expected_ advances only past requests that were executed.
@@ -55,8 +56,9 @@ class Responder {
   Psn expected_psn() const { return expected_; }
 
   Verdict on_request(const wire::TransportPacket& packet);
-  // Advances past a WRITE or READ that the peer has carried out by itself.  False: its PSN is not
-  // the expected one, a message is incomplete, or the numbers of the record contradict each other.
+  // Advances past a WRITE or READ that the peer has carried out by itself.  Returns false, and
+  // ignores the record, if its PSN is not the expected PSN, a message is incomplete, or the numbers
+  // of the record contradict each other.
   bool on_executed(const link::Executed& executed);
   // Adds up to `quota` packets.  Sets `*more` as Requester::transmit() does.
   Verdict transmit(link::Burst& burst, unsigned quota, bool* more);
@@ -119,7 +121,7 @@ class Responder {
   // that invalidates a bad key.  Requests that were executed before still get their responses.
   Verdict close_without_nak();
 
-  // Sends one packet of a READ response.  False: the memory is no longer accessible.
+  // Sends one packet of a READ response.  Returns false if the memory is no longer accessible.
   bool send_read_response(Job& job, link::Burst& burst);
   void send_atomic_response(Job& job, link::Burst& burst);
   void send_acknowledge(link::Burst& burst);
@@ -128,7 +130,7 @@ class Responder {
   ReceiveSource& receives_;
 
   Psn expected_{};
-  std::uint32_t msn_ = 0;  // messages executed, 24 bits (vol1 9.7.7.1.3)
+  std::uint32_t msn_ = 0;  // the number of executed messages, 24 bits (vol1 9.7.7.1.3)
   Message message_ = Message::kNone;
   std::uint64_t received_ = 0;       // bytes of the current SEND
   std::uint64_t write_address_ = 0;  // the address of the next byte of the current WRITE

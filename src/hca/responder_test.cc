@@ -149,7 +149,8 @@ TEST(Responder, SendsAnRnrNakForEachTryUntilThereIsAReceive) {
   EXPECT_EQ(text(b.host.poll()), "1");
 }
 
-// Posts the receive for a send this late.  Returns the number of tries, or the send's error.
+// Posts a send, and its receive only after the time `late`.  Returns the number of tries after the
+// first one, or the send's error.  `known` is the number of retries that the receiver knows of.
 std::string with_receive_after(Duration late, std::uint8_t retries, std::uint8_t known) {
   Pair p({.rnr_retry = retries, .peer_rnr_retries = known});
   const Time begun = p.wire.now;
@@ -180,7 +181,7 @@ TEST(Responder, RnrTimersGrowForAPeerWithLimitedRetries) {
   EXPECT_EQ(waits(milliseconds(700), 5), "5 more tries");
   EXPECT_EQ(waits(milliseconds(800), 5), "1:RNR retries exceeded");
   EXPECT_EQ(with_receive_after(milliseconds(600), 1, 1), "1 more tries");
-  // The send took more than 900 tries.
+  // A peer with unlimited retries gets short timers: the send takes more than 900 tries.
   EXPECT_EQ(with_receive_after(milliseconds(600), 7, 7).front(), '9');
 }
 
@@ -278,9 +279,9 @@ TEST(Responder, RefusesMoreReadsThanMaxDestRdAtomic) {
 }
 
 // The requester repeated its READs before their responses arrived, and then sent a new READ because
-// the old ones completed.  The repeated and the new READs may arrive together.  (Found with a
-// verified stream beside 12 million other packets: the peer got "invalid request".)
-TEST(Responder, ANewReadReplacesTheOldestRepeatedOne) {
+// the old READs completed.  The repeated and the new READs may arrive together.  A test with a
+// verified stream beside 12 million other packets found this: the peer got "invalid request".
+TEST(Responder, ANewReadReplacesTheOldestRepeatedRead) {
   RespondingHost b({.mtu = Mtu::k256, .rd_atomic = 2});
   b.read(2000, 0, 600);
   b.read(2003, 0, 10);

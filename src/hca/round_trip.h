@@ -10,8 +10,9 @@ namespace verbena::hca {
 // Estimates the round trip, and from it the time without progress that indicates a loss.
 //
 // A QP's timeout determines when a retry is used up.  It is far longer than a round trip on a local
-// network.  So this class measures the round trip and smooths it as TCP does (RFC 6298).  When
-// there is no progress for longer than that, the requester sends the oldest packets again: a probe.
+// network.  So this class measures round trips, and computes a probe timeout from them as TCP does
+// (RFC 6298).  When there is no progress for this time, the requester sends the oldest packets
+// again: a probe.
 //
 // The answer to a probe adjusts the lower bound of this probe timeout.  The probe was too early if
 // the peer was only slow: it answered the first transmission, or it answered sooner than any answer
@@ -25,20 +26,22 @@ class RoundTrip {
   // Holds a measured round trip.
   struct Sample {
     Duration took{};
-    Duration least{};           // the shortest one so far
-    std::uint64_t packets = 0;  // that were answered during it
+    Duration least{};           // the shortest round trip so far
+    std::uint64_t packets = 0;  // the packets that were answered during this round trip
   };
 
-  // Tells that the packet before `number` was sent for the first time and requests an answer, while
-  // `una` was the oldest unanswered one.  One packet is measured at a time.
+  // Tells that packet number - 1 was sent for the first time and requests an answer.  `una` is the
+  // oldest unanswered packet.  Only one packet is measured at a time.
   void sent(std::uint64_t number, std::uint64_t una, Time now);
   // Stops the measurement, because the packet may be sent again and its answer would be ambiguous.
   void forget() { number_ = 0; }
-  // Records progress: all packets before `una` are answered.  Returns the sample that this ends.
+  // Records progress: all packets before `una` are answered.  Returns a sample if that ends a
+  // measurement.
   std::optional<Sample> answered(std::uint64_t una, Time now);
 
+  // Notes that a probe is sent.
   void probe(Time now);
-  // These record the result of the last probe, or the loss of a packet that the peer reported.
+  // The next two functions record the result of the last probe, or a loss that the peer reported.
   void was_too_early(Duration took);
   void was_lost();
   // Returns true if an answer that arrives now could be an answer to the last probe.
@@ -51,15 +54,15 @@ class RoundTrip {
   void add(Duration sample);
   Duration timeout() const;
 
-  std::uint64_t number_ = 0;  // the answer to the packet before it is measured; 0: none
+  std::uint64_t number_ = 0;  // packet number_ - 1 is measured; 0: no packet is measured
   std::uint64_t una_at_sent_ = 0;
   Time sent_at_{};
   Time probed_{};
-  unsigned probes_ = 0;  // since the last progress
+  unsigned probes_ = 0;  // the number of probes since the last progress
   Duration smoothed_{};  // 0: unknown
   Duration deviation_{};
-  Duration least_{};  // the shortest measured round trip
-  Duration floor_ = std::chrono::milliseconds(5);
+  Duration least_{};                               // the shortest measured round trip
+  Duration floor_ = std::chrono::milliseconds(5);  // the lower bound of the probe timeout
 };
 
 }  // namespace verbena::hca

@@ -47,7 +47,7 @@ TEST(RoundTrip, TheProbeTimeoutFollowsTheRoundTrip) {
   EXPECT_EQ(time_to_probe(s), milliseconds(40 + 4 * 20));
   EXPECT_EQ(time_to_probe(s), milliseconds(240));
   s.now += milliseconds(40);
-  s.acknowledge(1001, wire::ack(2));  // ambiguous after three transmissions, so it is not measured
+  s.acknowledge(1001, wire::ack(2));  // it may answer any of three transmissions: not measured
   s.post(WrOpcode::kSend, 3, 10);
   s.out();
   EXPECT_EQ(time_to_probe(s), milliseconds(120));  // progress has reset the doubling
@@ -126,14 +126,14 @@ TEST(RoundTrip, ASlowPeerKeepsItsWindow) {
   const std::uint32_t before = window();
   s.wait_for_timer();
   EXPECT_EQ(s.out().size(), 2u);
-  s.acknowledge(1009, wire::ack(1));  // all ten had arrived before the probe
+  s.acknowledge(1009, wire::ack(1));  // all ten packets had arrived before the probe
   EXPECT_GE(window(), before);
   EXPECT_EQ(text(s.host.poll()), "1");
 
   s.post(WrOpcode::kSend, 2, 10 * 1024);
   s.out();
   time_to_probe(s);
-  s.acknowledge(1011, wire::ack(1));  // only the two packets of the probe
+  s.acknowledge(1011, wire::ack(1));  // only the two packets of the probe have arrived
   EXPECT_LT(window(), before);
 }
 

@@ -12,7 +12,8 @@ constexpr std::uint32_t kMinPackets = 2;
 constexpr std::uint32_t kPacketChargeBytes = 1024;  // a smaller packet counts as this size
 // Limits the window on a long line: the product of 10 Gbit/s and 50 ms.
 constexpr std::uint32_t kLongMaxBytes = 64 * 1024 * 1024;
-// A round trip takes this long even if both hosts are one, when programs wait for a processor.
+// Even a round trip within one machine may take this long, when programs wait for a processor.  So
+// only a longer round trip shows a long line.
 constexpr Duration kInHosts = std::chrono::microseconds(500);
 
 }  // namespace
@@ -39,14 +40,14 @@ void SendWindow::acknowledged(std::uint64_t packets) {
 void SendWindow::measured(const RoundTrip::Sample& sample) {
   if (sample.least <= kInHosts) return;
   step_ = static_cast<std::uint32_t>(std::min<std::int64_t>(sample.least / kInHosts, base_));
-  // The line itself holds this many packets, if none of them wait in a queue.
+  // Without the packets that wait in queues, the line itself holds this number of packets.
   const std::uint64_t on_the_way = sample.packets *
                                    static_cast<std::uint64_t>(sample.least.count()) /
                                    static_cast<std::uint64_t>(sample.took.count());
   const auto limit = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(base_ + 2 * on_the_way, kLongMaxBytes / charge_));
   if (limit <= limit_) return;
-  // Without a loss so far, the threshold is the limit.
+  // If there was no loss so far, the threshold stays equal to the limit.
   if (threshold_ == limit_) threshold_ = limit;
   limit_ = limit;
 }
@@ -57,24 +58,30 @@ void SendWindow::shrink_from(std::uint32_t window) {
 }
 
 void SendWindow::lost() {
+  threshold_before_probe_ = 0;
   shrink_from(window_);
   window_ = std::min(threshold_, base_ / 2);
 }
 
 void SendWindow::timed_out() {
-  before_probe_ = 0;
+  before_probe_ = threshold_before_probe_ = 0;
   shrink_from(window_);
   window_ = kMinPackets;
 }
 
 void SendWindow::probed() {
-  if (before_probe_ == 0) before_probe_ = window_;
+  if (before_probe_ == 0) {
+    before_probe_ = window_;
+    // Without a loss so far, the threshold is the limit, which may grow meanwhile.
+    threshold_before_probe_ = threshold_ == limit_ ? UINT32_MAX : threshold_;
+  }
   shrink_from(before_probe_);
   window_ = kMinPackets;
 }
 
 void SendWindow::probe_was_too_early() {
   window_ = std::max(window_, std::exchange(before_probe_, 0));
+  threshold_ = std::max(threshold_, std::min(limit_, std::exchange(threshold_before_probe_, 0)));
 }
 
 }  // namespace verbena::hca

@@ -11,23 +11,26 @@ namespace verbena::hca {
 // A stock Linux socket buffer (212,992 bytes) holds about 200 packets of up to 1 KiB or about 50 of
 // 4 KiB, and several QPs may share it.  So the window is at most 128 KiB, where a packet counts as
 // at least 1 KiB.  It starts with 16 KiB, but at least 2 packets.  It grows by each acknowledged
-// packet up to a threshold, then by one packet per window.  A loss that the peer reports halves it;
-// a timeout reduces it to 2.
+// packet up to a threshold, then by one packet per window.  A loss that the peer reports halves the
+// window; a timeout reduces it to 2 packets.
 //
-// On a long line, packets are on the way that are in no buffer of the peer.  Twice their number
-// comes on top of the 128 KiB.  It is measured: as many as the peer acknowledged during one round
-// trip, less those that waited in a queue.  As long as no packet was lost, this doubles the window
-// with each round trip, until the line carries no more.  After a loss all is sent again, without
-// acknowledgements that would space the packets.  So the window begins anew with at most 64 KiB,
-// and grows quickly to half of what it was.  Then it grows by as much in a second as on a short
-// line.
+// On a long line, many packets are on the way and in no buffer of the peer.  The window allows
+// twice their number on top of the 128 KiB.  Their number is measured: the packets that the peer
+// acknowledged during one round trip, less the packets that waited in a queue.  As long as no
+// packet was lost, the window doubles with each round trip, until the line carries no more.
 //
-// Pure.
+// After a loss on a long line, all packets are sent again without acknowledgements that would space
+// them.  So the window begins again with at most 64 KiB, and grows quickly to half of its former
+// size.  Then it grows by as much in a second as on a short line.
+//
+// Pure: it depends only on the calls, and knows no clock.
 class SendWindow {
  public:
   // `packet_bytes` is the largest payload.
   void start(std::uint32_t packet_bytes);
+  // Returns the number of packets that may be in flight now.
   std::uint32_t packets() const { return window_; }
+  // Returns the number up to which packets() can grow.
   std::uint32_t limit() const { return limit_; }
 
   void acknowledged(std::uint64_t packets);
@@ -39,19 +42,20 @@ class SendWindow {
   void probed();
   bool probe_is_unanswered() const { return before_probe_ != 0; }
   void probe_was_too_early();
-  void probe_was_needed() { before_probe_ = 0; }
+  void probe_was_needed() { before_probe_ = threshold_before_probe_ = 0; }
 
  private:
   void shrink_from(std::uint32_t window);
 
-  std::uint32_t charge_ = 0;  // the bytes that a packet counts as
+  std::uint32_t charge_ = 0;  // a packet counts as this number of bytes
   std::uint32_t base_ = 0;    // the limit on a short line
   std::uint32_t limit_ = 0;
   std::uint32_t window_ = 0;
   std::uint32_t threshold_ = 0;
-  std::uint32_t step_ = 1;          // by which it grows with each window beyond the threshold
+  std::uint32_t step_ = 1;          // the growth for each window of packets beyond the threshold
   std::uint32_t grown_ = 0;         // packets acknowledged since the last step
   std::uint32_t before_probe_ = 0;  // the window before an unanswered probe; 0: no such probe
+  std::uint32_t threshold_before_probe_ = 0;  // UINT32_MAX: it was the limit
 };
 
 }  // namespace verbena::hca

@@ -33,7 +33,7 @@ TEST(SendWindow, APacketCountsAsAtLeastAKibibyte) {
   EXPECT_EQ(started(4096).packets(), 4u);
 }
 
-TEST(SendWindow, ALossHalvesItAndATimeoutLeavesTwoPackets) {
+TEST(SendWindow, ALossHalvesTheWindowAndATimeoutLeavesTwoPackets) {
   SendWindow window = started();
   window.acknowledged(1000);
   window.lost();
@@ -48,7 +48,21 @@ TEST(SendWindow, ALossHalvesItAndATimeoutLeavesTwoPackets) {
   EXPECT_EQ(window.packets(), 32u);
 }
 
-TEST(SendWindow, AProbeThatWasTooEarlyRestoresIt) {
+TEST(SendWindow, AnEarlyProbeDoesNotEndTheGrowthOnALongLine) {
+  SendWindow window = started();
+  window.acknowledged(1000);
+  window.probed();
+  window.acknowledged(2);
+  window.probe_was_too_early();
+  for (std::uint64_t packets = 128; packets < 4096; packets = window.packets()) {
+    const std::uint64_t before = packets;
+    window.measured({.took = milliseconds(60), .least = milliseconds(60), .packets = packets});
+    window.acknowledged(packets);
+    ASSERT_GE(window.packets(), 2 * before) << packets;
+  }
+}
+
+TEST(SendWindow, AProbeThatWasTooEarlyRestoresTheWindow) {
   SendWindow window = started();
   window.acknowledged(1000);
   window.probed();
@@ -62,18 +76,18 @@ TEST(SendWindow, AProbeThatWasTooEarlyRestoresIt) {
   EXPECT_EQ(window.packets(), 2u);
 }
 
-TEST(SendWindow, ARoundTripOfTwoHostsLeavesTheLimit) {
+TEST(SendWindow, AShortRoundTripDoesNotRaiseTheLimit) {
   SendWindow window = started();
   window.measured({.took = milliseconds(3), .least = microseconds(500), .packets = 128});
   EXPECT_EQ(window.limit(), 128u);
 }
 
-TEST(SendWindow, PacketsOnALongLineComeOnTopOfTheLimit) {
+TEST(SendWindow, PacketsOnALongLineRaiseTheLimit) {
   SendWindow window = started();
   window.acknowledged(1000);
   window.measured({.took = milliseconds(10), .least = milliseconds(10), .packets = 50});
   EXPECT_EQ(window.limit(), 128u + 100u);
-  window.acknowledged(1000);  // no packet was lost yet, so it grows quickly
+  window.acknowledged(1000);  // no packet was lost yet, so the window grows quickly
   EXPECT_EQ(window.packets(), 228u);
   // Half of that time, packets waited in a queue.
   window.measured({.took = milliseconds(20), .least = milliseconds(10), .packets = 200});
@@ -88,7 +102,7 @@ TEST(SendWindow, PacketsOnALongLineComeOnTopOfTheLimit) {
   EXPECT_EQ(window.packets(), 114u + 20u);
 }
 
-TEST(SendWindow, ALongLineHasALimit) {
+TEST(SendWindow, TheLimitOnALongLineIs64MiB) {
   SendWindow window = started(4096);
   window.measured({.took = milliseconds(100), .least = milliseconds(100), .packets = 1u << 30});
   EXPECT_EQ(window.limit(), 16384u);

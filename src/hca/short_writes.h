@@ -5,14 +5,14 @@
 
 namespace verbena::hca {
 
-// Tells a stream of short WRITEs, which should go as packets, from single ones, which the initiator
-// should carry out by itself (direct_access.h).
+// Distinguishes a stream of short WRITEs from single short WRITEs.  A stream should go as packets.
+// The initiator should carry out single WRITEs by itself (direct_access.h).
 //
 // As a direct access, a short WRITE costs a system call.  As a packet it costs a third of that, if
-// the target is receiving packets already.  But a program that waits for the effect of its WRITE,
-// perhaps in its own memory, should not wait until the target runs.  Such a program posts a few
-// requests and then finds its completion queue empty.  The posts between two such polls are a row.
-// A long row begins a stream, and several short rows end it.
+// the target is receiving packets already.  But a program that waits for the effect of its WRITE
+// should not wait until the target runs.  Such a program posts a few requests, and then finds its
+// completion queue empty.  The posts between two such polls are a row.  A long row begins a stream,
+// and several short rows end the stream.
 class ShortWrites {
  public:
   // A row longer than this begins a stream.
@@ -20,8 +20,8 @@ class ShortWrites {
   // This number of short rows ends a stream.
   static constexpr std::uint32_t kRows = 4;
 
-  // Returns true if the next short WRITE belongs to a stream.  `looked`: since the last one, the
-  // program has found its completion queue empty, or has emptied it.
+  // Returns true if the next short WRITE belongs to a stream.  `looked` tells that since the last
+  // short WRITE the program has found its completion queue empty, or has emptied it.
   bool is_stream(bool looked) const { return with_next(looked).short_rows_ < kRows; }
   // Notes a short WRITE that is started.
   void started(bool looked) { *this = with_next(looked); }
@@ -37,8 +37,8 @@ class ShortWrites {
     return next;
   }
 
-  std::uint32_t row_ = 0;             // WRITEs since the program has looked
-  std::uint32_t short_rows_ = kRows;  // since the last long row
+  std::uint32_t row_ = 0;             // short WRITEs since the program has looked
+  std::uint32_t short_rows_ = kRows;  // short rows since the last long row, at most kRows
 };
 
 }  // namespace verbena::hca

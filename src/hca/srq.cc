@@ -114,7 +114,8 @@ Result<void> SharedReceiveQueue::resize(std::uint32_t max_wr) {
     for (const auto& slot : chunk->busy) outstanding += slot.load(std::memory_order_acquire);
   }
   if (outstanding > wanted || limit_ > wanted) {
-    return fail(Errc::kInvalidArgument, "more receives are outstanding, or its limit is higher");
+    return fail(Errc::kInvalidArgument,
+                "more receives are outstanding than the new size, or the SRQ's limit is higher");
   }
   grow(wanted);
   caps_.max_wr = wanted;

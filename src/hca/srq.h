@@ -21,8 +21,8 @@ namespace verbena::hca {
 
 struct Shared;
 
-// Holds receives for several QPs (vol1 10.2.9): each QP takes a receive from it when a message
-// begins.
+// Holds receives for several QPs (vol1 10.2.9): each QP takes a receive from this queue when a
+// message begins.
 //
 //   any thread --post()--> order_: | 5 | 2 | 7 | --take()--> the QP --> completion, polled
 //                              slots:  hold the receives; used and freed in any order
@@ -43,7 +43,8 @@ class SharedReceiveQueue {
   SharedReceiveQueue& operator=(const SharedReceiveQueue&) = delete;
 
   // ---- any thread ----
-  // kNoResources: the queue is full.
+  // Posts a receive.  kNoResources: the queue is full.  kInvalidArgument: the request has more
+  // elements than max_sge.
   Result<void> post(const RecvRequest& request);
 
   // ---- driver ----
@@ -52,7 +53,8 @@ class SharedReceiveQueue {
   const SrqCaps& caps() const { return caps_; }
   std::uint32_t limit() const { return limit_; }
   void set_limit(std::uint32_t limit);
-  // kInvalidArgument: more receives than `max_wr` are outstanding.
+  // Changes the capacity to `max_wr`, rounded up to whole chunks.  kInvalidArgument: more receives
+  // are outstanding, or the limit is higher.
   Result<void> resize(std::uint32_t max_wr);
 
   std::uint32_t waiting() const { return tail_.load(std::memory_order_acquire) - head(); }
@@ -63,7 +65,7 @@ class SharedReceiveQueue {
   std::uint32_t take();
   const RecvWqe& at(std::uint32_t slot) const;
   // Ends the use of a slot.  The caller passes the result on with the completion, so that polling
-  // it frees the slot.
+  // the completion frees the slot.
   WqeSlot release(std::uint32_t slot) { return {&busy(slot), 0}; }
   // Frees the slot of a receive that gets no completion.
   void drop(std::uint32_t slot) { busy(slot).store(0, std::memory_order_release); }
@@ -96,7 +98,7 @@ class SharedReceiveQueue {
   const std::uint64_t cookie_;
   const std::size_t stride_;
   std::mutex mutex_;                            // held to post and to resize
-  std::vector<std::unique_ptr<Chunk>> chunks_;  // never shrinks or moves: completions point into it
+  std::vector<std::unique_ptr<Chunk>> chunks_;  // chunks stay, because completions point into them
   std::vector<std::uint32_t> order_;            // a ring of 2^n entries, one for each slot
   std::uint32_t next_slot_ = 0;                 // where the search for a free slot starts
   std::uint32_t limit_ = 0;
@@ -115,7 +117,7 @@ class ReceiveSource {
   // 10.2.9.2).
   const Pd& pd() const { return shared_ != nullptr ? shared_->pd() : pd_; }
   bool empty() const { return !taken_ && (shared_ != nullptr ? shared_->empty() : own_.empty()); }
-  // Returns the receive of the current message, or else the next one.  REQUIRES: !empty().
+  // Returns the receive of the current message, or else the next receive.  REQUIRES: !empty().
   const RecvWqe& head() const {
     if (shared_ == nullptr) return own_.at(own_.head());
     return shared_->at(taken_ ? *taken_ : shared_->front());
@@ -124,7 +126,7 @@ class ReceiveSource {
   void begin() {
     if (shared_ != nullptr && !taken_) taken_ = shared_->take();
   }
-  // Removes the receive at head().  The caller passes the result on with its completion.
+  // Removes the receive at head().  The caller passes the result on with the receive's completion.
   WqeSlot release() {
     if (shared_ == nullptr) return own_.release();
     begin();

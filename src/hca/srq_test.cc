@@ -227,10 +227,11 @@ TEST(Srq, ReceivesUseTheKeysOfTheSrqsDomain) {
 
   // This SRQ is in another domain than its QP, and its receives use keys of its own domain.
   TwoQpsOneSrq u;
-  const PdHandle its = u.b.engine.create_pd().value();
+  const PdHandle pd_of_srq = u.b.engine.create_pd().value();
   const MrInfo key =
-      u.b.engine.register_mr(its, u.b.address(0), 64, u.b.address(0), Host::kAllAccess).value();
-  const SrqHandle srq = u.b.engine.create_srq(its, {.max_wr = 1, .max_sge = 1}, 1).value();
+      u.b.engine.register_mr(pd_of_srq, u.b.address(0), 64, u.b.address(0), Host::kAllAccess)
+          .value();
+  const SrqHandle srq = u.b.engine.create_srq(pd_of_srq, {.max_wr = 1, .max_sge = 1}, 1).value();
   const QpHandle qp =
       u.b.engine
           .create_qp({.pd = u.b.pd, .send_cq = u.b.cq, .recv_cq = u.b.cq, .srq = srq}, Qpn{0x44})
@@ -247,18 +248,18 @@ TEST(Srq, ReceivesUseTheKeysOfTheSrqsDomain) {
   EXPECT_EQ(u.got(), "2");
 }
 
-// A UC QP that loses a message keeps its receive for the next message.
+// A UC QP that loses a message keeps the message's receive for the next message.
 TEST(Srq, ServesUcQps) {
   TwoQpsOneSrq t;
-  const auto uc = [&](Host& host, Host& peer, SrqHandle srq, Qpn own, Qpn its) {
+  const auto uc = [&](Host& host, Host& peer, SrqHandle srq, Qpn own_qpn, Qpn peer_qpn) {
     const QpInit init{.type = QpType::kUc,
                       .pd = host.pd,
                       .send_cq = host.cq,
                       .recv_cq = host.cq,
                       .srq = srq,
                       .caps = t.o.caps};
-    const QpHandle qp = host.engine.create_qp(init, own).value();
-    QpAttributes a = attributes_for(host, peer, t.o, its, t.o.psn_a, t.o.psn_a);
+    const QpHandle qp = host.engine.create_qp(init, own_qpn).value();
+    QpAttributes a = attributes_for(host, peer, t.o, peer_qpn, t.o.psn_a, t.o.psn_a);
     using namespace attribute;
     for (const auto& [to, mask] :
          {std::pair(QpState::kInit, kPkeyIndex | kPort | kAccessFlags),

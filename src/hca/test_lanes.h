@@ -12,7 +12,7 @@
 #include "link/lanes.h"
 #include "link/peer_memory.h"
 
-// Provides for this layer's tests: two engines that are connected by a wire and by a lane.
+// Provides this layer's tests with two engines that are connected by a wire and by a lane.
 namespace verbena::hca::testing {
 
 // Owns the memory of an access table.
@@ -24,7 +24,7 @@ struct OwnedTable {
   link::AccessTable table = *link::AccessTable::attach(memory->bytes);
 };
 
-// Stands for the memory of the other process.  In the tests, both ends are in this process.
+// Simulates access to the memory of the other process.  In the tests, both ends are in one process.
 class SimulatedMemory final : public link::PeerMemory {
  public:
   explicit SimulatedMemory(const link::AccessTable& table) : PeerMemory(table) {}
@@ -78,7 +78,7 @@ struct LanePair : Pair {
       return at_a + at_b != 0;
     };
   }
-  // Takes the lanes and tables from the engines, because they are destroyed first.
+  // Takes the lanes and tables away from the engines, which are destroyed after them.
   ~LanePair() {
     a.engine.set_lanes(nullptr);
     b.engine.set_lanes(nullptr);
@@ -132,10 +132,10 @@ struct LanePair : Pair {
   bool stopped_a = false, stopped_b = false;
 };
 
-// Connects two hosts that may access each other's memory, after the first request of each side,
-// which goes as packets.
+// Connects two hosts that may access each other's memory.  The constructor carries out the first
+// request of host a, because the first request of a connection always goes as packets.
 struct DirectPair : LanePair {
-  static constexpr std::size_t kFar = 2'000'000;
+  static constexpr std::size_t kFar = 2'000'000;  // the tests access b's memory at this offset
 
   explicit DirectPair(const Options& options = {}) : LanePair(options) {
     attach(true);

@@ -18,8 +18,8 @@
 #include "wire/headers.h"
 #include "wire/ip.h"
 
-// Provides for this layer's tests: two engines, a wire with virtual time and injected faults, and
-// packets as text.  A function of the packet's number decides its fate on the wire.
+// Provides this layer's tests with two engines, a wire with virtual time and injected faults, and
+// packets as text.  A function of the packet's number decides the packet's fate on the wire.
 namespace verbena::hca::testing {
 
 inline constexpr Duration kLatency = std::chrono::microseconds(5);
@@ -79,8 +79,8 @@ class Host {
   MrInfo mr;
 };
 
-// Formats a packet: "SEND_FIRST 5 256 A" is operation, PSN, bytes of payload, AckReq.  NAKs show
-// their code.
+// Formats a packet: "SEND_FIRST 5 256 A" is operation, PSN, bytes of payload, AckReq.  A READ shows
+// the number of requested bytes, and a NAK shows its code.
 inline std::string text(std::span<const std::byte> bytes) {
   const auto packet = wire::parse_transport(bytes);
   if (!packet) return "malformed";
@@ -206,7 +206,7 @@ class Wire {
   std::set<Gid> cut;                       // no packet arrives at these addresses
   std::function<void(Host&)> arrived;      // called after an engine received a packet
   std::function<void(std::span<std::byte>)> tamper;  // may change an arriving packet
-  std::function<bool()> lanes;  // delivers packets of lanes; true: there were some
+  std::function<bool()> lanes;  // delivers packets of lanes; returns true if there were any
   bool keep_log = false;
   std::vector<std::string> log;
 

@@ -1,4 +1,4 @@
-// Runs many threads beside one driver, so that ThreadSanitizer can check them.
+// Runs many threads beside one driver, so that ThreadSanitizer can check their accesses.
 
 #include <gtest/gtest.h>
 
@@ -185,7 +185,8 @@ TEST(Threads, RequestsPostedWhileAQpFailsAreFlushed) {
   }
 }
 
-// Posts receives while a QP fails: they make no work for the driver unless the QP is in error.
+// Posts receives while a QP goes to the error state.  Before that state a receive makes no work for
+// the driver; in that state the driver must flush it.
 TEST(Threads, ReceivesPostedDuringTheErrorTransitionAreFlushed) {
   Pair p;
   QpAttributes error;
@@ -201,7 +202,7 @@ TEST(Threads, ReceivesPostedDuringTheErrorTransitionAreFlushed) {
     });
     while (!started) {
     }
-    for (int i = 0; i < round % 50; ++i) p.a.engine.deadline();  // passes some time
+    for (int i = 0; i < round % 50; ++i) p.a.engine.deadline();  // lets some time pass
     ASSERT_TRUE(p.a.engine.modify_qp(p.qa, error, attribute::kState, {}));
     poster.join();
     while (p.a.engine.transmit(burst, {})) burst.clear();

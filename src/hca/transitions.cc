@@ -62,7 +62,8 @@ constexpr std::uint8_t kThreeBits = 7;
 constexpr const char* kNoPort = "the device has no port with this number";
 constexpr const char* kNoPkey = "the P_Key table has no entry at this index";
 
-// Returns a message if the device does not have a port, a path or the index of a P_Key; else null.
+// Returns a message if the device does not have the port, the port of a path, or the P_Key index;
+// else null.
 const char* wrong_port(const QpAttributes& now, const QpAttributes& a, std::uint32_t mask,
                        const Ports& ports, std::uint8_t device) {
   const auto set = [mask](std::uint32_t bit) { return (mask & bit) != 0; };
@@ -87,28 +88,29 @@ const char* wrong_value(const QpAttributes& a, std::uint32_t mask, const Limits&
   if (set(kDestinationQpn) && (a.destination_qpn.value == 0 || a.destination_qpn > kQpnLast)) {
     return "destination_qpn";
   }
-  if (set(kMinRnrTimer) && a.min_rnr_timer > kFiveBits) return "min_rnr_timer is past 31";
-  if (set(kTimeout) && a.timeout > kFiveBits) return "timeout is past 31";
-  if (set(kRetryCount) && a.retry_count > kThreeBits) return "retry_count is past 7";
-  if (set(kRnrRetry) && a.rnr_retry > kThreeBits) return "rnr_retry is past 7";
+  if (set(kMinRnrTimer) && a.min_rnr_timer > kFiveBits) return "min_rnr_timer is above 31";
+  if (set(kTimeout) && a.timeout > kFiveBits) return "timeout is above 31";
+  if (set(kRetryCount) && a.retry_count > kThreeBits) return "retry_count is above 7";
+  if (set(kRnrRetry) && a.rnr_retry > kThreeBits) return "rnr_retry is above 7";
   if (set(kMaxRdAtomic) && a.max_rd_atomic > limits.max_rd_atomic) return "max_rd_atomic";
   if (set(kMaxDestRdAtomic) && a.max_dest_rd_atomic > limits.max_rd_atomic) {
     return "max_dest_rd_atomic";
   }
   if (set(kAlternatePath)) {
-    if (a.alternate_timeout > kFiveBits) return "the alternate timeout is past 31";
+    if (a.alternate_timeout > kFiveBits) return "the alternate timeout is above 31";
   }
   return nullptr;
 }
 
-// Programs may request MIGRATED or REARM; only a packet from the peer leads to ARMED.
+// Returns a message if the program may not request this migration state, else null.  A program may
+// request MIGRATED or REARM; only a packet from the peer leads to ARMED.
 const char* wrong_migration(const QpAttributes& now, const QpAttributes& wanted,
                             std::uint32_t mask) {
   if ((mask & kMigrationState) == 0 || wanted.migration == MigrationState::kMigrated) {
     return nullptr;
   }
   if (wanted.migration != MigrationState::kRearm) {
-    return "the migration states to ask for are MIGRATED and REARM";
+    return "a program may request only the migration states MIGRATED and REARM";
   }
   const bool has_alternate =
       (mask & kAlternatePath) != 0 || now.alternate_path.address != link::Address{};

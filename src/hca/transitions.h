@@ -14,8 +14,8 @@ namespace verbena::hca {
 //   RESET --> INIT --> RTR --> RTS <--> SQD      any --> ERROR, RESET
 //              |__^             ^___ SQE (UC, UD: from RTS by a failed send)
 //
-// Ports and paths have to be those of the QP's device.  Does not check attributes that depend on
-// other objects of the engine.  Changes nothing.
+// Ports and paths have to be those of the QP's device.  This function does not check attributes
+// that depend on other objects of the engine, and changes nothing.
 Result<void> check_transition(QpType type, const QpAttributes& now, const QpAttributes& wanted,
                               std::uint32_t mask, const Limits& limits, const Ports& ports,
                               std::uint8_t device = 0);

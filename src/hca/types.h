@@ -131,8 +131,8 @@ struct Sge {
   friend bool operator==(const Sge&, const Sge&) = default;
 };
 
-// Describes the range that a window is bound to: [address, address + length) in the region's own
-// addresses.
+// Describes the address range that a window is bound to: [address, address + length), in the
+// addresses of its region.
 struct WindowBinding {
   std::uint64_t address = 0;
   std::uint64_t length = 0;        // 0: a type 1 window is unbound
@@ -147,8 +147,8 @@ struct SendRequest {
   std::span<const Sge> sges{};
   std::uint32_t immediate = 0;       // host order
   std::uint64_t remote_address = 0;  // WRITE, READ, atomics (a multiple of 8)
-  // r_key is the key of remote_address; or the key to invalidate; or the new key of the window to
-  // bind.
+  // Depends on the opcode: the key of the remote memory, the key to invalidate, or the new key of
+  // the window to bind.
   std::uint32_t r_key = 0;
   WindowBinding bind{};
   std::uint64_t compare_add = 0;  // atomics: the number to compare with, or to add
@@ -203,7 +203,7 @@ struct QpInit {
   PdHandle pd{};
   CqHandle send_cq{};
   CqHandle recv_cq{};
-  SrqHandle srq{};  // if set, receives come from there; max_recv_wr and max_recv_sge are then 0
+  SrqHandle srq{};  // if set, receives come from this SRQ; max_recv_wr and max_recv_sge are then 0
   QpCaps caps{};    // requested; query_qp() tells what was granted, which is at least as much
   bool signal_all = false;
   std::uint8_t device = 0;   // PortId::device of the ports that the QP may use
@@ -216,7 +216,7 @@ struct QpInit {
 struct Path {
   link::Address address{};
   std::uint8_t sgid_index = 0;
-  std::uint8_t source_path_bits = 0;  // InfiniBand: those of the source LID
+  std::uint8_t source_path_bits = 0;  // InfiniBand: the path bits of the source LID
   friend bool operator==(const Path&, const Path&) = default;
 };
 
@@ -254,8 +254,8 @@ struct QpAttributes {
   friend bool operator==(const QpAttributes&, const QpAttributes&) = default;
 };
 
-// Calls touch(context), which accesses that memory.  False: the memory was not mapped, and touch()
-// was aborted in the middle.  See os/fault_guard.h.
+// Calls touch(context), which accesses the memory at `address`.  Returns false if the memory was
+// not mapped, and touch() was aborted in the middle.  See os/fault_guard.h.
 using MemoryGuard = bool (*)(const void* address, std::size_t length, bool writes,
                              void (*touch)(void*), void* context);
 
@@ -286,14 +286,14 @@ struct Limits {
   std::uint32_t ahs = 1'048'576;
   std::uint32_t srqs = 65'536;
   std::uint32_t qps = 262'144;
-  std::uint32_t groups = 4'096;         // multicast
+  std::uint32_t groups = 4'096;         // multicast groups
   std::uint32_t group_members = 1'024;  // QPs in one group
   std::uint32_t max_wr = 32'768;        // requests in one send, receive or shared receive queue
   std::uint32_t max_sge = 32;
   std::uint32_t max_cqe = 4'194'304;
   std::uint32_t max_inline_bytes = 1'024;
   std::uint8_t max_rd_atomic = 16;                           // per QP, as initiator and as target
-  std::uint64_t max_message_bytes = std::uint64_t{1} << 31;  // vol1 9.3.3: not more
+  std::uint64_t max_message_bytes = std::uint64_t{1} << 31;  // the maximum of vol1 9.3.3
 };
 
 // Selects behaviour that differs between adapters, each within the specification.  Programs tend to
@@ -339,7 +339,7 @@ struct QpRow : QpTraffic {
   std::uint32_t send_psn = 0;      // the next PSN to be sent
   std::uint32_t acked_psn = 0;     // the oldest PSN that is not acknowledged
   std::uint32_t expected_psn = 0;  // the next PSN expected from the peer
-  std::uint32_t send_queued = 0;   // work requests not completed
+  std::uint32_t send_queued = 0;   // work requests that are not complete
   std::uint32_t recv_queued = 0;
   std::uint32_t window_packets = 0;
 };
@@ -355,7 +355,7 @@ struct RequestFailure {
   bool is_receive = false;     // it is a receive request
   std::uint8_t rnr_retry = 0;  // the QP's attribute: how often a busy receiver is retried
   std::uint32_t tries = 0;     // how often its oldest unacknowledged packet was sent; 0: never
-  Time since{};                // when that packet was first sent; invalid if tries is 0
+  Time since{};                // when that packet became the oldest; invalid if tries is 0
 };
 
 const char* to_string(QpType type);

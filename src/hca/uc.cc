@@ -66,7 +66,7 @@ Verdict UcTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new
     --quota;
     SendWqe& wqe = sends_.at(sends_.head() + in_burst_);
     if (index_ == 0 && is_local(wqe.opcode)) {
-      if (in_burst_ > 0) return Verdict::kGoOn;  // earlier requests may use its window
+      if (in_burst_ > 0) return Verdict::kGoOn;  // earlier requests may still use the window
       if (end_locally(wqe, begin(wqe)) == Verdict::kError) return Verdict::kError;
       continue;
     }

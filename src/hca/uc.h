@@ -21,12 +21,12 @@ class UcTransport {
  public:
   UcTransport(QpCore& core, SendQueue& sends, ReceiveSource& receives);
 
-  // These start with the QP's rq_psn and sq_psn.
+  // The next two functions start with the QP's rq_psn and sq_psn.
   void start_receiving();
   void start_sending();
 
-  // `begin_new`: may start requests (false in SQD).  Sets `*more` if it stopped because of the
-  // quota or a full burst.  kError: a send failed; the queue behind it is to be flushed (SQE).
+  // Starts new requests only if `begin_new` is set (not in SQD).  Sets `*more` if there is more to
+  // send.  kError: a send failed; the sends behind it must be flushed (SQE).
   Verdict transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more);
   // Completes the sends whose last packet was in the burst that was just sent.  They must not
   // complete earlier: a program may exit when it sees the completion, and then unsent packets would
@@ -60,8 +60,8 @@ class UcTransport {
   ReceiveSource& receives_;
 
   Psn next_psn_{};
-  std::uint32_t in_burst_ = 0;  // oldest requests with all packets in the burst
-  std::uint32_t index_ = 0;     // the next packet of the request that follows those
+  std::uint32_t in_burst_ = 0;  // this number of oldest requests have all packets in the burst
+  std::uint32_t index_ = 0;     // the next packet of the first request that is not among them
 
   Psn expected_{};
   Message message_ = Message::kNone;

@@ -62,7 +62,7 @@ TEST(UcTransport, AGapDropsOnlyTheCurrentMessage) {
   b.packet(Opcode::kUcSendOnly, 2003, 10);
   EXPECT_EQ(b.out(), Lines{});
   auto got = b.host.poll();
-  ASSERT_EQ(text(got), "1");  // the receive of the lost message
+  ASSERT_EQ(text(got), "1");  // the next message uses the receive of the lost message
   EXPECT_EQ(got[0].byte_len, 10u);
   EXPECT_EQ(b.count(Counter::kDropGap), 1u);
   // The first packets of a message are lost, so the whole message is missing.
@@ -251,7 +251,7 @@ TEST(UcTransport, DrainsBetweenMessages) {
   a.sqd_notify = true;
   ASSERT_TRUE(s.host.engine.modify_qp(s.qp, a, attribute::kState | attribute::kSqdNotify, s.now));
   EXPECT_EQ(s.host.events(), std::vector<Event>{});
-  EXPECT_EQ(burst.size() + s.out().size(), kPackets);  // only the message that was started
+  EXPECT_EQ(burst.size() + s.out().size(), kPackets);  // the message that was started, and no more
   EXPECT_EQ(s.host.events(),
             (std::vector<Event>{QpEvent{s.qp, 500 + 0x11, Qpn{0x11}, QpEvent::Kind::kSqDrained}}));
   EXPECT_EQ(text(s.host.poll()), "1");

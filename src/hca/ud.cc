@@ -20,7 +20,7 @@ std::uint8_t service_level(const link::Arrival& arrival, const Personality& pers
   return wire::is_ipv4(arrival.address.destination) ? kUdpIpv4 : kUdpIpv6;
 }
 
-// Returns the GRH of a packet on InfiniBand; zeros without one.
+// Returns the GRH of a packet on InfiniBand, or zeros if the packet has none.
 Header route_header(const link::Arrival& arrival) {
   const link::Address& address = arrival.address;
   Header out{};
@@ -120,6 +120,7 @@ Verdict UdTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new
     packet.bth.psn = next_psn_;
     packet.deth = {own_qkey ? core_.attributes.qkey : target.qkey, core_.qpn};
     packet.immediate = wqe.immediate;
+    // The keys of copied bytes may have become invalid after the post.
     const bool added =
         (!wqe.is_copied() || core_.shared.memory.valid(core_.pd, SendQueue::sges(wqe), 0)) &&
         emit(core_, burst, target.address, packet, wqe.length,

@@ -81,7 +81,7 @@ TEST(Windows, HaveTheirOwnRights) {
   EXPECT_FALSE(
       r.memory.find_remote(r.pd, Rules::kQp, r.region.key, Rules::kIova, 8, access::kRemoteRead))
       << "the region itself gives peers no access";
-  EXPECT_FALSE(r.memory.find(r.pd, r.two.key, Rules::kIova, 8, 0)) << "it is no L_Key";
+  EXPECT_FALSE(r.memory.find(r.pd, r.two.key, Rules::kIova, 8, 0)) << "the key is no L_Key";
 }
 
 TEST(Windows, OnlyType2CanBeZeroBased) {
@@ -207,7 +207,7 @@ TEST(Windows, KeysOfRegionsAndWindowsDifferInTheirUpperBits) {
 
 // ---- with QPs -----------------------------------------------------------------------------------
 
-// Binds a window of b to bytes [1024, 2048) of its memory.
+// Owns a window of b.  bind() binds the window to bytes [1024, 2048) of b's memory.
 struct WindowPair : Pair {
   explicit WindowPair(WindowType type = WindowType::kTwo, const Options& options = {})
       : Pair(options) {
@@ -399,7 +399,7 @@ TEST(Windows, ARegionWithBoundWindowsCannotBeDeregistered) {
   ASSERT_TRUE(p.bind(1, next_key(p.window.rkey)));
   p.wire.run();
   EXPECT_EQ(p.b.engine.deregister_mr(p.bindable.handle).error().code, Errc::kBusy);
-  ASSERT_TRUE(p.b.engine.destroy_mw(p.window.handle));  // also unbinds it
+  ASSERT_TRUE(p.b.engine.destroy_mw(p.window.handle));  // also unbinds the window
   EXPECT_TRUE(p.b.engine.deregister_mr(p.bindable.handle));
   EXPECT_EQ(p.b.engine.destroy_mw(p.window.handle).error().code, Errc::kBadHandle);
 }

@@ -25,7 +25,7 @@ constexpr std::uint32_t saturated_length(std::uint64_t bytes) {
 // Adapters read small requests early, so some programs overwrite the memory before the request
 // completes.
 inline constexpr std::uint32_t kCopiedBytesMax = 128;
-// This bit in SendWqe::flags, next to the user's flags, means that the copied bytes follow the
+// This bit in SendWqe::flags is not one of the user's flags.  It means that copied bytes follow the
 // elements.
 inline constexpr std::uint8_t kCopiedFlag = 1u << 7;
 
@@ -45,8 +45,8 @@ struct SendWqe {
     Remote remote;
     WindowBinding bind;  // kBindWindow
   };
-  // The requester sets these when it starts the request: the number of the first packet, and how
-  // many packets there are (0 for a local request).
+  // The requester sets the next two members when it starts the request: the number of the first
+  // packet, and how many packets there are (0 for a local request).
   std::uint64_t first = 0;
   std::uint32_t packets = 0;
 
@@ -87,11 +87,12 @@ struct RecvWqe {
 //
 // head() and tail() only increase; request number n is in slot n & (capacity - 1).
 //
-// A completed slot becomes free when its completion, or a later one of this queue, was polled (vol1
-// 10.8.5.1).  So an unsignaled request keeps its slot until a later signaled one was polled.
+// A completed slot becomes free when its completion, or a later completion of this queue, was
+// polled (vol1 10.8.5.1).  So an unsignaled request keeps its slot until a later completion was
+// polled.
 //
 // To post: lock mutex(), check full() and the QP's state (which changes only under both mutexes of
-// the QP), fill the slot of prepare(), and publish().  The driver reads [head, tail) without a
+// the QP), fill the slot of prepare(), and call publish().  The driver reads [head, tail) without a
 // lock.
 template <class Wqe>
 class WorkQueue {
@@ -156,7 +157,7 @@ class WorkQueue {
     return reinterpret_cast<const std::byte*>(sges(wqe).data() + wqe.sge_count);
   }
   // Returns the room for extra data after the elements.  REQUIRES: the queue was constructed with
-  // it.
+  // extra_bytes.
   std::byte* extra_room(Wqe& wqe) const { return reinterpret_cast<std::byte*>(&wqe) + extra_at_; }
   template <class Extra>
   const Extra& extra(const Wqe& wqe) const {
