@@ -23,8 +23,8 @@ inline int failed(int error) {
   return -1;
 }
 
-// Sets errno as well, for those ibv_*() that return an error number.  rdma-core does the same:
-// programs call perror() after either kind.
+// Sets errno and returns it, for those ibv_*() that return an error number.  rdma-core sets errno,
+// too, and programs rely on it when they call perror().
 inline int with_errno(int error) {
   if (error != 0) errno = error;
   return error;

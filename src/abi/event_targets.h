@@ -15,12 +15,12 @@ namespace verbena::abi {
 // from libverbena while another one destroys the object.  Then the cookie is stale, and the event
 // is dropped.
 //
-// Threads: any.  It lives until the process ends, without a static destructor.
+// Threads: any.  The table has no static destructor, so it lives until the process ends.
 template <class T>
 class EventTargets {
  public:
-  // Takes ownership of the object, whose address does not change.  Returns its cookie, or 0 if the
-  // table is full and the object was destroyed.
+  // Takes ownership of the object, whose address does not change.  Returns its cookie.  If the
+  // table is full, destroys the object and returns 0.
   std::uint64_t add(std::unique_ptr<T> object) {
     std::scoped_lock lock(mutex_);
     if (objects_ == nullptr) objects_ = new Slots<T>(kObjectsMax);
@@ -36,7 +36,7 @@ class EventTargets {
     return object;
   }
 
-  // Calls `use(object)` if the object exists.  It cannot be removed meanwhile.
+  // Calls `use(object)` if the object exists.  The object cannot be removed meanwhile.
   void with(std::uint64_t cookie, auto&& use) {
     std::scoped_lock lock(mutex_);
     T* object = objects_ != nullptr ? objects_->find(Handle<T>{cookie}) : nullptr;

@@ -8,6 +8,8 @@
 // Checks the layout for programs that were compiled with rdma-core 44 on x86-64, as pahole printed
 // it from Debian's libraries.  There is no code here: compiling fails if a header disagrees.
 
+#if defined(__x86_64__)
+
 namespace {
 
 #define VB_SIZE(type, bytes) static_assert(sizeof(type) == (bytes))
@@ -283,3 +285,5 @@ static_assert(sizeof(ibv_sge) == sizeof(vb_sge) &&
               offsetof(ibv_sge, lkey) == offsetof(vb_sge, lkey));
 
 }  // namespace
+
+#endif

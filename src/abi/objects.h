@@ -20,7 +20,7 @@ struct Device {
   ibv_device device;
   const void* ops;
   std::uint64_t node_guid;
-  std::uint32_t index;  // its place in the host's list
+  std::uint32_t index;  // its index in the host's list of devices
 };
 
 // Represents one opening of a device.
@@ -28,7 +28,7 @@ struct Context : verbs_context {
   vb_handle library_handle;
 };
 
-// Returns the place of the context's device in the host's list.
+// Returns the index of the context's device in the host's list.
 inline std::uint32_t device_of(const ibv_context* context) {
   return reinterpret_cast<const Device*>(context->device)->index;
 }
@@ -38,13 +38,13 @@ inline Context& context_of(ibv_context* context) {
 }
 
 struct Td : ibv_td {
-  std::atomic<std::uint32_t> users;  // parent domains
+  std::atomic<std::uint32_t> users;  // counts the parent domains that use this thread domain
 };
 
 struct Pd : ibv_pd {
   vb_handle library_handle;
-  std::atomic<std::uint32_t> children;  // parent domains that refer to it
-  // Only parent domains have these two.  A parent domain has the library_handle of its `parent`.
+  std::atomic<std::uint32_t> children;  // counts the parent domains that refer to this domain
+  // The next two are null except in a parent domain, which has the library_handle of its `parent`.
   Pd* parent;
   Td* td;
 };

@@ -66,7 +66,7 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, std::unique_ptr<
   if (!options_.of_fabric) {
     for (const int signal : {SIGTERM, SIGINT, SIGHUP}) signals_.add(signal);
     signals_.async_wait([this](const asio::error_code& failed, int) {
-      if (!failed) stop("told to by a signal");
+      if (!failed) stop("stopped by a signal");
     });
   }
   network_->open(*this);
@@ -177,7 +177,7 @@ void Agent::give_uplink(node::ClientId client, std::uint16_t range) {
     wake = *its;
   }
   const auto fds = network_->attach(client, range, wake);
-  if (!fds) return log_.line(fmt::format("an uplink: {}", fds.error().context));
+  if (!fds) return log_.line(fmt::format("cannot make an uplink: {}", fds.error().context));
   if (fds->empty()) return;
   session.connection.send(
       ipc::encode(0, ipc::Lane{.lane = ipc::Lane::kUplink, .other_user = guest}), *fds);
@@ -190,7 +190,7 @@ void Agent::act(node::Node::LeaseWanted&& output) {
 void Agent::act(node::Node::LaneWanted&& output) {
   auto memory = os::create_shared_memory("verbena-lane", link::Lane::kBytes);
   if (memory) lane_parts_.emplace(output.lane, LaneParts{.memory = std::move(memory->fd)});
-  if (!memory) log_.line(fmt::format("a lane: {}", memory.error().context));
+  if (!memory) log_.line(fmt::format("cannot make a lane: {}", memory.error().context));
   node_.lane_made(output.lane,
                   memory ? Result<void>() : Result<void>(std::unexpected(memory.error())));
 }
@@ -229,7 +229,8 @@ std::vector<int> Agent::lane_descriptors(const node::Node::ToClient& output) {
   return fds;
 }
 
-// Returns the descriptors for one of the two programs.
+// Returns the descriptors for one of the two programs.  The second call returns those for the
+// other.
 Result<std::vector<int>> Agent::lane_to_other_user(LaneParts& parts) {
   if (!parts.ends.empty()) {  // the first program has got the other end
     return std::vector{parts.memory.get(), parts.ends.back().fd()};
@@ -264,8 +265,8 @@ void Agent::act(node::Node::StateChanged&& output) {
 void Agent::act(node::Node::RangeFree&& output) { network_->release(output.range); }
 
 // Returns true if the agent must not end.  Tools do not count, nor do new connections, which may be
-// tools: somebody who runs `verbena ps` every second must not keep the agent alive.  They only
-// delay its end, see may_end_at().
+// tools: somebody who runs `verbena ps` every second must not keep the agent alive.  Tools and new
+// connections only delay the end of the agent, see may_end_at().
 bool Agent::needed() const {
   const bool somebody = std::ranges::any_of(
       sessions_, [](const auto& s) { return s.second->role == Role::kProgram; });

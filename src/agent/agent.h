@@ -31,7 +31,7 @@
 namespace verbena::agent {
 
 // Implements the agent, verbenad: connects a node::Node with real programs and a Network, which is
-// the kernel's, or that of a fabric for a virtual host.  It adds no protocol of its own.
+// the kernel's, or that of a fabric for a virtual host.  The agent adds no protocol of its own.
 //
 //   programs --> Connection --.                        .--> Connection --> programs
 //   packets --> Network -------+--> Node --> pump() ---+--> Network --> packets
@@ -62,6 +62,7 @@ class Agent final : public Connection::Owner, private Network::User {
   static constexpr std::size_t kNewSessionsMax = 128;
   static constexpr std::size_t kAcceptsPerTurn = 64;
   static constexpr int kBurstsPerTurn = 4;
+  // After at most this many inputs, messages to programs are sent at once; see pump_after().
   static constexpr std::size_t kFewInputs = 2;
   static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
   // Limits the time from the connection to Hello.  A program sends Hello as soon as it is
@@ -77,7 +78,7 @@ class Agent final : public Connection::Owner, private Network::User {
     std::string build{};
     // The agent ends after this time without anybody who needs it.  None: not by itself.
     std::optional<Duration> idle = std::chrono::seconds(10);
-    bool of_fabric = false;  // a fabric ends it with stop(), and no signal or program does
+    bool of_fabric = false;  // only its fabric ends it, with stop(); signals and programs do not
     bool all_users = false;
     bool trace = false;
   };
@@ -104,7 +105,7 @@ class Agent final : public Connection::Owner, private Network::User {
     Time served_until{};        // the agent does not end before this while the tool is connected
     std::uint32_t pid = 0;      // as the agent sees it
     std::uint32_t own_pid = 0;  // as the process sees itself, maybe in its own process namespace
-    os::Peer user{};            // whose process it is; the pid may be 0
+    os::Peer user{};            // the process's user; the pid may be 0
     std::string name{};
     os::Fd pidfd{};
     std::optional<node::ClientId> client{};  // programs only
@@ -145,7 +146,7 @@ class Agent final : public Connection::Owner, private Network::User {
 
   struct LaneParts {
     os::Fd memory;
-    std::vector<os::WakeSocket> ends{};  // for two users, to be passed on
+    std::vector<os::WakeSocket> ends{};  // two, to be passed on, between programs of two users
   };
 
   std::vector<int> lane_descriptors(const node::Node::ToClient& output);
@@ -157,7 +158,7 @@ class Agent final : public Connection::Owner, private Network::User {
   void on_listener();
   bool make_room();
   bool serves(const os::Peer& peer) const;
-  // Returns true for another user's session, which may do less than those of this user.
+  // Returns true for another user's session, which has fewer rights than the agent's own user.
   static bool is_guest(const Session& session);
   // Returns true if the session's user may hear of a program of another session.
   static bool may_see(const Session& session, const Session& other);

@@ -21,7 +21,7 @@
 namespace verbena::agent {
 namespace {
 
-// Runs an agent in this thread.  It has no port and ends as soon as nobody needs it.
+// Runs an agent in this thread.  The agent has no port and ends as soon as nobody needs it.
 class AgentTest : public testing::Test {
  protected:
   AgentTest() {
@@ -134,7 +134,7 @@ TEST_F(AgentTest, OnlyToolsMayAskForTheStateOfTheSaClient) {
     const auto ask = [&](os::UnixChannel& channel) {
       return flushes ? refusal_of(channel, ipc::FlushSa{}) : refusal_of(channel, ipc::ShowSa{});
     };
-    EXPECT_EQ(ask(program), "not a request that the agent knows here");
+    EXPECT_EQ(ask(program), "the agent does not accept this request here");
     EXPECT_EQ(ask(tool), "this host has no InfiniBand port: it asks no subnet administration");
   }
 }

@@ -83,7 +83,8 @@ Capture::Capture(os::Fd file, std::uint64_t wall_clock_offset_ns, Time now)
 }
 
 Result<int> Capture::join(Program program) {
-  if (rings_.size() >= kRingsMax) return fail(Errc::kNoResources, "programs in one capture");
+  if (rings_.size() >= kRingsMax)
+    return fail(Errc::kNoResources, "too many programs in one capture (kRingsMax)");
   os::SharedMemory memory =
       VB_TRY(os::create_shared_memory("verbena-capture", link::CaptureRing::kBytes));
   const int fd = memory.fd.get();
@@ -101,8 +102,8 @@ void Capture::leave(Program program, Time now) {
 }
 
 void Capture::add(link::CaptureRecord record, Time now) {
-  // A program may give a record any time.  A record with a time in the future would never be
-  // written.
+  // A program may give a record any time stamp.  Without the limits, a record with a time in the
+  // future would never be written.
   record.time = std::clamp(record.time, start_, std::max(start_, now));
   merge_.add(std::move(record));
   if (merge_.waiting_bytes() > kWaitingBytesMax) write(kNever);

@@ -36,7 +36,7 @@ class CaptureMerge {
 // so that the programs are not disturbed.
 class CaptureFile {
  public:
-  // Adds `wall_clock_offset_ns` to a Time to get nanoseconds since 1970.
+  // A Time plus `wall_clock_offset_ns` is the number of nanoseconds since 1970.
   CaptureFile(os::Fd file, std::uint64_t wall_clock_offset_ns, Time start);
 
   void write(const link::CaptureRecord& record);
@@ -79,8 +79,8 @@ class Capture {
   static constexpr std::size_t kRingsMax = 256;
   // Limits the records that are taken from one ring at a time.  A ring cannot hold that many.
   static constexpr std::size_t kRecordsPerTurn = 65536;
-  // Limits the bytes of records that wait to be sorted.  Beyond it, all of them are written in the
-  // order so far.
+  // Limits the bytes of records that wait to be sorted.  Beyond this limit, all of them are written
+  // in their present order.
   static constexpr std::size_t kWaitingBytesMax = std::size_t{64} << 20;
 
   using Program = std::uint64_t;
@@ -88,7 +88,8 @@ class Capture {
   Capture(os::Fd file, std::uint64_t wall_clock_offset_ns, Time now);
 
   // Makes a ring for a program.  Returns the descriptor to pass on, which the capture owns and
-  // keeps open until leave().  kNoResources: there are kRingsMax rings; kSystem.
+  // keeps open until leave().  kNoResources: there are kRingsMax rings.  kSystem: there is no
+  // memory or descriptor.
   Result<int> join(Program program);
   // Takes the records that are in the program's ring and closes the ring.
   void leave(Program program, Time now);

@@ -35,7 +35,7 @@ TEST(CaptureMerge, SortsByTimeAndKeepsTheOrderOfEqualTimes) {
   merge.add(record(3ms, 'd'));
   merge.add(record(2ms, 'b'));
   EXPECT_EQ(marks(merge.take(kStart + 2ms)), "ab");
-  merge.add(record(1ms, 'l'));  // too late for its place, so it comes next
+  merge.add(record(1ms, 'l'));  // later records are taken already, so this one comes next
   EXPECT_EQ(marks(merge.take(kNever)), "lcd");
   EXPECT_EQ(merge.waiting_bytes(), 0u);
 }
@@ -124,7 +124,7 @@ TEST_F(CaptureTest, FlushWritesAllRecords) {
   one.send(3ms, 'b');
   capture.flush(kStart + 3ms);
   EXPECT_EQ(packets(), "amb");
-  EXPECT_EQ(dropped(), -1) << "not finished";
+  EXPECT_EQ(dropped(), -1) << "the statistics are written at the end";
 }
 
 TEST_F(CaptureTest, FlushKeepsTheOrderWhileOthersRecord) {
@@ -158,7 +158,7 @@ TEST_F(CaptureTest, CountsDropsOfAFullRingAlsoAfterItsProgramLeft) {
   EXPECT_TRUE(one.ring.filling());
   const auto lost = one.ring.dropped();
   EXPECT_GT(lost, 0u);
-  EXPECT_TRUE(capture.tick(kStart + 1ms)) << "wants another tick soon";
+  EXPECT_TRUE(capture.tick(kStart + 1ms)) << "the caller must call tick() again soon";
   capture.leave(1, kStart + 2ms);
   capture.finish(kStart + 2ms);
   EXPECT_EQ(dropped(), static_cast<int>(lost));
@@ -180,7 +180,7 @@ TEST_F(CaptureTest, CorruptRingDoesNotAffectOthers) {
   Program bad = join(capture, 1);
   Program good = join(capture, 2);
   bad.send(1ms, 'x');
-  std::fill_n(bad.memory.bytes().begin(), 8, std::byte{0xff});  // tail
+  std::fill_n(bad.memory.bytes().begin(), 8, std::byte{0xff});  // the ring's tail
   good.send(2ms, 'a');
   capture.finish(kStart + 3ms);
   EXPECT_EQ(packets(), "a");

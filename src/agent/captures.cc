@@ -16,7 +16,8 @@ Captures::Captures(asio::io_context& loop, Random random, Ended ended)
     : loop_(loop), random_(random), ended_(std::move(ended)), timer_(loop, [this] { tick(); }) {}
 
 Result<std::uint64_t> Captures::start(os::Fd file, os::Fd process, Time now, Whose whose) {
-  if (running_.size() >= kCapturesMax) return fail(Errc::kNoResources, "captures at a time: 64");
+  if (running_.size() >= kCapturesMax)
+    return fail(Errc::kNoResources, "too many captures at a time (kCapturesMax)");
   struct stat status {};
   // Writing to a pipe that nobody reads would block the agent, and with it every program.
   if (!file || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -80,7 +81,7 @@ std::uint64_t Captures::dropped() const {
 }
 
 void Captures::finish_all(Time now) {
-  while (!running_.empty()) (void)finish(running_.begin()->first, now);
+  while (!running_.empty()) (void)finish(running_.begin()->first, now);  // ended_ gets the result
 }
 
 Result<void> Captures::conclude(std::uint64_t capture, Time now) {

@@ -32,8 +32,9 @@ class Captures {
   enum class Whose : std::uint8_t { kAll, kPrograms };
 
   // Starts a capture.  `file` is an open regular file; `process` is the pidfd of the process that
-  // the capture is for.  With kPrograms it has the packets of the programs that join it, and not
-  // those of the agent itself.  kInvalidArgument, kNoResources.
+  // the capture is for.  With kPrograms, the capture has the packets of the programs that join it,
+  // and not those of the agent itself.  kInvalidArgument: the file or the process is not usable.
+  // kNoResources: there are kCapturesMax captures.
   Result<std::uint64_t> start(os::Fd file, os::Fd process, Time now, Whose whose = Whose::kAll);
   // Makes a ring for a program and returns its descriptor, to be passed on.  kBadHandle: there is
   // no such capture.
@@ -82,7 +83,7 @@ class Captures {
   Ended ended_;
   std::map<std::uint64_t, std::unique_ptr<Running>> running_{};
   std::uint64_t incomplete_ = 0;
-  std::uint64_t dropped_before_ = 0;  // by captures that have ended
+  std::uint64_t dropped_before_ = 0;  // packets that captures had dropped when they ended
   Timer timer_;
 };
 

@@ -30,8 +30,8 @@ std::expected<std::optional<os::UnixListener>, std::string> claim_name(const std
     if (os::now() >= deadline) {
       return std::unexpected(fmt::format("the name '{}' is taken, but nobody serves it", name));
     }
-    // Either the winner is between its bind and listen, or it has just ended.  There is no event to
-    // wait for.
+    // The agent that has the name either has not called listen() yet, or has just ended.  There is
+    // no event to wait for.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

@@ -11,8 +11,8 @@
 
 namespace verbena::agent {
 
-// Decides which of several agents started at once serves: the one that gets the name.  The others
-// find out that it serves, and end.
+// Decides which agent serves if several are started at once: the agent that gets the name.  The
+// others see that another one serves, and end.
 //
 // Returns the listener.  Returns nothing if another agent of this user listens on the name, so that
 // the program that started this agent can connect to that one.  Returns an error text if neither is

@@ -30,7 +30,8 @@ Connection::Connection(asio::io_context& loop, os::UnixChannel channel, std::uin
 // The watches are declared after the descriptors that they watch, so they are destroyed first.
 Connection::~Connection() {
   const bool more = !joined_.empty() && !ended_ && !peer_closed_ && queue_.empty();
-  if (more) (void)channel_.send(joined_).has_value();  // the loop has ended and will not send it
+  // Sends the last messages, because the loop may have ended.  Nobody could handle an error now.
+  if (more) (void)channel_.send(joined_).has_value();
 }
 
 void Connection::send(ipc::Bytes message, std::span<const int> fds) {
@@ -80,13 +81,13 @@ void Connection::done(std::uint64_t request, const Result<void>& result) {
 // they are still received, up to the end of file.
 void Connection::on_send_error(const Error& error) {
   if (error.code != Errc::kDeviceFatal) {
-    return end(fmt::format("it cannot be told anything: {}", std::strerror(error.detail)));
+    return end(fmt::format("a message to it cannot be sent: {}", std::strerror(error.detail)));
   }
   peer_closed_ = true;
   queue_.clear();
   queued_ = queued_bytes_ = 0;
   outstanding_ = 0;  // nobody waits for the replies
-  if (finishing_) return end("done with it");
+  if (finishing_) return end("finished");
   update_reading();
 }
 
@@ -100,7 +101,7 @@ void Connection::enqueue(ipc::Bytes datagram, std::size_t messages, std::span<co
   Outgoing outgoing{std::move(datagram), messages, {}};
   for (const int fd : fds) {
     auto copy = os::duplicate_fd(fd);
-    if (!copy) return end("no descriptors left for what it was to be sent");
+    if (!copy) return end("no descriptor is left for a message to it");
     outgoing.fds.push_back(std::move(*copy));
   }
   queue_.push_back(std::move(outgoing));
@@ -118,7 +119,7 @@ void Connection::on_writable() {
     queued_bytes_ -= queue_.front().datagram.size();
     queue_.pop_front();
   }
-  if (finishing_) end("done with it");
+  if (finishing_) end("finished");
 }
 
 void Connection::on_readable() {
@@ -150,7 +151,7 @@ std::size_t Connection::receive(std::span<std::byte> buffer) {
     const auto message = ipc::take_message(datagram);
     const bool right = message && (is_short || datagram.empty()) &&
                        deliver(*message, datagram.empty(), std::exchange(fds, {}));
-    if (!right) end("it sent what is no request");
+    if (!right) end("it sent an invalid request");
   }
   return ended_ ? 0 : messages;
 }
@@ -195,7 +196,7 @@ void Connection::finish() {
   finishing_ = true;
   flush();
   update_reading();
-  if (queue_.empty()) end("done with it");
+  if (queue_.empty()) end("finished");
 }
 
 void Connection::end(std::string why) {

@@ -26,13 +26,13 @@ namespace verbena::agent {
 // death of the process, or by a limit.  When the process dies, messages that it has sent before are
 // still received, and copies of the socket in other processes do not matter.  Then ended() is
 // called once, from the loop and never from inside another call; the owner destroys the connection.
-// One thread.
+// Only one thread may use it.
 class Connection {
  public:
   static constexpr std::size_t kQueueMax = 4096;  // messages
   static constexpr std::size_t kQueueBytesMax = std::size_t{8} << 20;
-  static constexpr std::size_t kRequestsMax = 256;     // outstanding
-  static constexpr std::size_t kMessagesPerTurn = 64;  // after these, other connections are served
+  static constexpr std::size_t kRequestsMax = 256;     // requests without a reply
+  static constexpr std::size_t kMessagesPerTurn = 64;  // then other connections are served
 
   class Owner {
    public:
@@ -57,8 +57,8 @@ class Connection {
 
   std::uint64_t id() const { return id_; }
 
-  // Queues a reply or an event.  It is sent after the loop's current work, or sooner.  Duplicates
-  // the descriptors if the message has to wait for the socket.
+  // Queues a reply or an event.  The message is sent after the loop's current work, or sooner.
+  // Duplicates the descriptors if the message has to wait for the socket.
   void send(ipc::Bytes message, std::span<const int> fds = {});
   // Sends queued messages now.
   void flush();
@@ -111,7 +111,7 @@ class Connection {
   std::size_t queued_bytes_ = 0;
   std::size_t outstanding_ = 0;
   bool finishing_ = false;
-  bool peer_closed_ = false;  // the program reads no more; messages that it has sent may be left
+  bool peer_closed_ = false;  // the program reads no more, but the socket may hold messages from it
   bool dead_ = false;
   bool ended_ = false;
   std::string why_{};

@@ -127,7 +127,7 @@ TEST_F(ConnectionTest, ReceivesAllMessagesOfADatagram) {
   ASSERT_TRUE(program_.send(datagram).has_value());
   run();
   EXPECT_EQ(requests_, (std::vector<std::uint64_t>{0, 0, 9, 0, 0, 9, 0, 0}));
-  EXPECT_EQ(why_, "it sent what is no request");
+  EXPECT_EQ(why_, "it sent an invalid request");
 }
 
 TEST_F(ConnectionTest, DatagramThatEndsWithinAMessageEndsTheConnection) {
@@ -137,7 +137,7 @@ TEST_F(ConnectionTest, DatagramThatEndsWithinAMessageEndsTheConnection) {
   ASSERT_TRUE(program_.send(datagram).has_value());
   run();
   EXPECT_EQ(requests_, std::vector<std::uint64_t>{0});
-  EXPECT_EQ(why_, "it sent what is no request");
+  EXPECT_EQ(why_, "it sent an invalid request");
 }
 
 TEST_F(ConnectionTest, TooLongDatagramOfSeveralMessagesEndsTheConnection) {
@@ -155,7 +155,7 @@ TEST_F(ConnectionTest, TooLongDatagramOfSeveralMessagesEndsTheConnection) {
   ASSERT_TRUE(program_.send(datagram).has_value());
   run();
   EXPECT_EQ(requests_.size(), fit);
-  EXPECT_EQ(why_, "it sent what is no request");
+  EXPECT_EQ(why_, "it sent an invalid request");
 }
 
 TEST_F(ConnectionTest, LimitsOutstandingRequests) {
@@ -236,13 +236,13 @@ TEST_F(ConnectionTest, EndOfFileEndsIt) {
 TEST_F(ConnectionTest, InvalidRequestEndsTheConnection) {
   request(0);
   run();
-  EXPECT_EQ(why_, "it sent what is no request");
+  EXPECT_EQ(why_, "it sent an invalid request");
 }
 
 TEST_F(ConnectionTest, RequestThatNeedsAReplyButHasNoNumberEndsTheConnection) {
   ASSERT_TRUE(program_.send(ipc::encode(0, ipc::Lease{})).has_value());
   run();
-  EXPECT_EQ(why_, "it sent what is no request");
+  EXPECT_EQ(why_, "it sent an invalid request");
 }
 
 TEST_F(ConnectionTest, RequestsWithoutANumberAreNotOutstanding) {
@@ -326,7 +326,7 @@ TEST_F(ConnectionTest, FinishSendsQueuedMessagesAndThenEnds) {
     run();
   }
   EXPECT_EQ(got + replies(), sent);
-  EXPECT_EQ(why_, "done with it");
+  EXPECT_EQ(why_, "finished");
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 // Gets facts about the host in the form that the node needs.
 namespace verbena::agent {
 
-// Returns the addresses of the interfaces; only `bound` if it is given.
+// Returns the addresses of the interfaces.  If `bound` is given, returns only that address.
 std::vector<node::HostAddress> host_addresses(const std::vector<os::Interface>& interfaces,
                                               const std::optional<Gid>& bound);
 
@@ -25,6 +25,7 @@ struct BindAddress {
   Gid address{};
   std::uint32_t interface = 0;  // for a link-local address, such as "fe80::1%eth0"
 };
+// Returns nothing if the text is not an IP address, or if its interface does not exist.
 std::optional<BindAddress> parse_bind_address(const std::string& text);
 
 }  // namespace verbena::agent

@@ -112,15 +112,15 @@ void KernelNetwork::open_port() {
   user_->port_changed(why_no_port_);
 }
 
-// Opens another port than 4791, if somebody else holds that one.  A stopped program of this user is
-// waited for: it will close its sockets of a dead agent when it is continued.  `not_if_ours`: so is
-// any program of this user.
+// Opens another port if somebody else holds port 4791.  Opens none if the holder is a stopped
+// program of this user, because the program will close its sockets of a dead agent when it is
+// continued.  If `not_if_ours` is set, opens none if the holder is any program of this user.
 void KernelNetwork::open_other_port(bool not_if_ours) {
   if (port_ || !port_taken_) return;
   const auto holder = os::udp_port_holder(wire::kRoceUdpPort);
   if (holder.ours && (holder.stopped || not_if_ours)) return;
   constexpr int kTries = 16;
-  constexpr std::uint64_t kFirst = 0x8000, kPorts = 0x4000;  // senders use higher ones
+  constexpr std::uint64_t kFirst = 0x8000, kPorts = 0x4000;  // senders use higher ports
   Random random(os::random_key());
   for (int i = 0; i < kTries; ++i) {
     std::string problem;
@@ -175,7 +175,7 @@ std::span<const link::Arrival> KernelNetwork::send(link::Burst& burst, Time now)
   return port_->send(burst, now);
 }
 
-// Other hosts would answer to port 4791, which somebody else has.
+// Refuses routes to other hosts if somebody else has port 4791, to which those hosts would answer.
 Result<node::HostRoute> KernelNetwork::reachable(Result<node::HostRoute> route) const {
   if (!route || route->loopback || why_host_alone_.empty()) return route;
   return fail(Errc::kAddressNotFound, "another program has UDP port 4791", ENETUNREACH);
@@ -219,7 +219,7 @@ void KernelNetwork::passed_on(std::uint16_t range) {
   if (relay_) relay_->passed_on();
 }
 
-// A program of this user has sockets, and needs no uplink.
+// Makes no uplink for a program of this user, because such a program gets sockets.
 Result<std::vector<int>> KernelNetwork::attach(node::ClientId client, std::uint16_t range,
                                                std::optional<int> wake) {
   if (wake || !port_) return std::vector<int>();

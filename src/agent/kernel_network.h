@@ -22,15 +22,15 @@ namespace verbena::agent {
 // with the kernel's addresses and routes.
 //
 // If somebody else holds the port, for example the kernel's soft-RoCE or the agent of another user,
-// it opens another one.  Other hosts cannot reach that, but programs of this host reach each other.
-// It goes back to 4791 when that is free and no program has a socket.
+// it opens another one.  Other hosts cannot reach the other port, but programs of this host reach
+// each other.  The network goes back to port 4791 when that is free and no program has a socket.
 class KernelNetwork final : public Network {
  public:
   // Programs that have lost an earlier agent must close their sockets within this time.
   static constexpr Duration kPortTimeout = std::chrono::seconds(2);
   static constexpr Duration kPortRetry = std::chrono::seconds(1);
 
-  // `bind`: the only address to use; none: all.
+  // `bind` is the only address to use.  Without it, all addresses are used.
   KernelNetwork(asio::io_context& loop, std::optional<BindAddress> bind);
 
   Identity identity() const override;
@@ -69,14 +69,14 @@ class KernelNetwork final : public Network {
 
   asio::io_context& loop_;
   std::optional<BindAddress> bind_;
-  User* user_ = nullptr;  // null when it is closed
+  User* user_ = nullptr;  // null while the network is closed
   PlainRanges plain_ranges_{};
   std::unique_ptr<Port> port_{};
-  std::unique_ptr<Relay> relay_{};  // null: there was no program of another user
+  std::unique_ptr<Relay> relay_{};  // null until a program of another user comes
   std::vector<Gid> own_addresses_{};
   bool loopback_up_ = false;
   std::string why_no_port_{};
-  std::string why_host_alone_{};  // why port_ is another one; empty: it is 4791
+  std::string why_host_alone_{};  // the reason why port_ is not port 4791; empty if it is
   bool port_taken_ = false;       // port_ is null because another socket has the port
   std::optional<os::InterfaceMonitor> monitor_{};
   Timer port_timer_;

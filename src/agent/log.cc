@@ -16,7 +16,7 @@ namespace verbena::agent {
 
 struct Log::Memory {
   std::size_t limit = 0;
-  std::uint64_t first = 0;  // the number of the first line here
+  std::uint64_t first = 0;  // the number of lines.front()
   std::deque<std::string> lines{};
 };
 

@@ -20,18 +20,19 @@ class Log {
   static constexpr std::size_t kKeptBytesMax = 1000;
 
   Log() = default;
-  // Opens a log that appends to the file; kSystem.
+  // Opens a log that appends to the file.  Fails with kSystem if the file cannot be opened.
   static Result<Log> open(const std::string& path);
 
   // Also keeps the last lines in memory: those of this log, and of all logs that named() makes from
   // it.
   void keep(std::size_t lines);
-  // Returns up to `limit` of the lines that are kept, from this number on.  Lines count from 0.
   struct Kept {
-    std::uint64_t next = 0;  // the number of the line after these
+    std::uint64_t next = 0;  // the number of the line after `lines`
     bool more = false;
     std::vector<std::string> lines{};
   };
+  // Returns up to `limit` of the lines that are kept, beginning with number `first`.  Lines count
+  // from 0.
   Kept kept(std::uint64_t first, std::size_t limit) const;
 
   // Returns a log that writes to the same file in the name of a part of this process, such as a
@@ -44,7 +45,7 @@ class Log {
   struct Memory;
   std::shared_ptr<os::Fd> file_{};
   std::shared_ptr<Memory> memory_{};
-  std::string part_{};  // what is before each text
+  std::string part_{};  // the prefix of each line's text
 };
 
 }  // namespace verbena::agent

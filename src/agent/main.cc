@@ -69,7 +69,7 @@ bool spin_for_event(asio::io_context& loop, os::AdaptiveSpin& waits) {
 }
 
 // Runs the loop.  Setting up a connection takes several messages in quick succession, so the loop
-// spins for the next one before it sleeps.
+// spins for the next message before it sleeps.
 void run_until_it_ends(asio::io_context& loop) {
   os::AdaptiveSpin waits(std::chrono::microseconds(200));
   while (!loop.stopped()) {
@@ -94,7 +94,7 @@ int run(const Arguments& arguments) {
   }
   if (!arguments.bind.empty()) {
     bind = parse_bind_address(arguments.bind);
-    if (!bind) return failed(arguments, "--bind " + arguments.bind + ": no IP address");
+    if (!bind) return failed(arguments, "--bind " + arguments.bind + ": not an IP address");
   }
   Log log;
   if (!arguments.log.empty()) {
@@ -116,10 +116,11 @@ int run(const Arguments& arguments) {
   const KernelNetwork& its_network = *network;
   auto agent = std::make_unique<Agent>(loop, std::move(**listener), std::move(network),
                                        std::move(options), std::move(log));
-  // Programs would wait in vain, and an agent of their own might do better.
+  // Without port 4791 this agent could not reach other hosts.  The agents that users start
+  // themselves might be able to.
   if (arguments.all_users && !its_network.has_roce_port()) {
     const std::string why = its_network.state();
-    agent.reset();  // nobody finds it any more when the failure is reported
+    agent.reset();  // frees the agent's name before the failure is reported
     return failed(arguments, why);
   }
   if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);
@@ -134,10 +135,11 @@ int run(const Arguments& arguments) {
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   verbena::agent::Arguments arguments;
   CLI::App app(
-      "Verbena's agent: what the programs of one user share on this host. It is started by "
-      "the first program that needs it and ends by itself.");
+      "Verbena's agent serves the programs of one user on this host. The first program that "
+      "needs the agent starts it, and it ends by itself.");
   app.set_version_flag("--version", "verbenad " VB_BUILD_ID);
-  app.add_option("--ready-fd", arguments.ready_fd, "Descriptor to say on that it listens");
+  app.add_option("--ready-fd", arguments.ready_fd,
+                 "Descriptor on which to report that the agent listens");
   app.add_option("--name", arguments.name, "Abstract socket name to listen on")
       ->capture_default_str();
   const auto or_variable = [](CLI::Option* option, const char* name) {
@@ -147,12 +149,12 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
       app.add_option("--bind", arguments.bind, "Address to open port 4791 on (default: all)"),
       "VERBENA_BIND");
   app.add_flag("--all-users", arguments.all_users,
-               "Serve the programs of all users, until it is stopped; for root");
-  or_variable(
-      app.add_option("--idle", arguments.idle_seconds, "Seconds without a program until it ends")
-          ->check(CLI::Range(0.0, 1e6))
-          ->capture_default_str(),
-      "VERBENA_IDLE");
+               "Serve the programs of all users until the agent is stopped; for root");
+  or_variable(app.add_option("--idle", arguments.idle_seconds,
+                             "Seconds without a program after which the agent ends")
+                  ->check(CLI::Range(0.0, 1e6))
+                  ->capture_default_str(),
+              "VERBENA_IDLE");
   or_variable(app.add_option("--log", arguments.log, "File to append a log to"), "VERBENA_LOG");
   or_variable(app.add_flag("--trace", arguments.trace, "Log each change of a connection's state"),
               "VERBENA_TRACE");

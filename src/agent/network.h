@@ -18,17 +18,18 @@
 
 namespace verbena::agent {
 
-// Connects an agent's node with a network.  An agent of this machine has the kernel's
-// (KernelNetwork); an agent of a virtual host has that of its fabric.  Only one thread may use it.
+// Connects an agent's node with a network.  An agent of this machine uses the kernel's network
+// (KernelNetwork), and an agent of a virtual host uses the network of its fabric.  Only one thread
+// may use it.
 class Network {
  public:
-  // Receives reports of what happens in the network.  It may call the network from inside these
-  // functions.
+  // Receives reports of what happens in the network.  The user may call the network from inside
+  // these functions.
   class User {
    public:
     virtual void addresses_changed(const std::vector<node::HostAddress>& addresses) = 0;
-    // `why_down` tells why no port of the host works, and is empty if the ports work.  `reach`
-    // tells whom its programs reach then.
+    // `why_down` tells why no port of the host works, and is empty if the ports work.  `reach` then
+    // tells which hosts the programs reach.
     virtual void port_changed(const std::optional<std::string>& why_down,
                               const ipc::Reach& reach) = 0;
     void port_changed(const std::optional<std::string>& why_down) { port_changed(why_down, {}); }
@@ -52,7 +53,7 @@ class Network {
   struct Identity {
     Guid node_guid{};
     std::vector<node::DeviceConfig> devices{};  // empty: see node::Node::Config
-    sa::Client::Config sa{};                    // of InfiniBand ports
+    sa::Client::Config sa{};                    // for InfiniBand ports
   };
 
   Network() = default;
@@ -73,10 +74,10 @@ class Network {
   // Tries at once to open a port that is down.
   virtual void look_again() {}
 
-  // Sends the burst.  Returns the packets for this host itself, valid until the burst is cleared,
-  // which the network did not send.
+  // Sends the burst, except for packets to this host itself.  Returns these packets, which are
+  // valid until the burst is cleared.
   virtual std::span<const link::Arrival> send(link::Burst& burst, Time now) = 0;
-  // Answers a query now, or later by User::routed().
+  // Answers a query now, or returns nothing and answers later by User::routed().
   virtual Answer route(const node::Node::RouteWanted& wanted) = 0;
 
   // Leases a range of QP numbers for a program; `wanted.avoid` has others that must not be leased.
@@ -85,17 +86,20 @@ class Network {
   virtual void release(std::uint16_t range) = 0;
   // Returns the data sockets of a range, to be passed to its program before passed_on().
   virtual std::vector<int> sockets_of(std::uint16_t range) const = 0;
+  // Notes that the descriptors of sockets_of() and attach() were passed to the range's program.
   virtual void passed_on(std::uint16_t range) = 0;
-  // Lets packets for the range reach the program.  If it needs an uplink for that and has none, the
-  // result is its descriptors, as for ipc::Lane, valid until passed_on(): memory, `wake`, which
-  // wakes the program, and what wakes the other end.  Without `wake` the program is of another user
-  // than this process; the result is memory, and a socket that wakes in both directions.
+  // Lets packets for the range reach the program.  If the program needs an uplink for that and has
+  // none, the result is the descriptors of a new uplink, as for ipc::Lane: memory, `wake`, which
+  // wakes the program, and the eventfd that wakes the other end.  Without `wake` the program is of
+  // another user than this process; then the result is memory, and a socket that wakes in both
+  // directions.  The descriptors are valid until passed_on().
   virtual Result<std::vector<int>> attach(node::ClientId /*client*/, std::uint16_t /*range*/,
                                           std::optional<int> /*wake*/) {
     return std::vector<int>();
   }
   // Forgets the uplink of a program.
   virtual void detach(node::ClientId /*client*/) {}
+  // Makes the range a member of a multicast group on exactly these interfaces.
   virtual Result<void> set_members(std::uint16_t range, const Gid& group,
                                    std::span<const std::uint32_t> interfaces) = 0;
 

@@ -18,7 +18,7 @@ constexpr std::uint16_t kLinkTypeErf = 197;
 constexpr std::uint8_t kNanoseconds = 9;  // if_tsresol: 10^-9 s
 
 // These are the option codes.
-constexpr std::uint16_t kComment = 1;      // any block
+constexpr std::uint16_t kComment = 1;      // opt_comment, in any block
 constexpr std::uint16_t kApplication = 4;  // shb_userappl
 constexpr std::uint16_t kName = 2;         // if_name
 constexpr std::uint16_t kResolution = 9;   // if_tsresol

@@ -19,8 +19,8 @@ void section_header(Bytes& out, std::string_view application, std::string_view c
 
 // Appends the description of an interface.  Interfaces count from 0, in the order of their
 // descriptions.  The packets of an Ethernet interface are Ethernet frames, and those of an
-// InfiniBand interface are records of erf_infiniband().  There is a link type of InfiniBand alone,
-// LINKTYPE_INFINIBAND, but Wireshark 4.0 does not know it.
+// InfiniBand interface are records of erf_infiniband().  The link type for plain InfiniBand
+// packets, LINKTYPE_INFINIBAND, is not used because Wireshark 4.0 does not know it.
 void interface_description(Bytes& out, std::string_view name,
                            LinkLayer link_layer = LinkLayer::kEthernet);
 

@@ -19,14 +19,15 @@ class PlainRanges {
 
   explicit PlainRanges(std::size_t leases_max = kLeasesMax) : leases_max_(leases_max) {}
 
-  static constexpr std::uint16_t kRangesEnd = 0xfff;  // 0 and 0xfff have special QP numbers
+  // The ranges 0 and 0xfff are not leased, because they contain special QP numbers.
+  static constexpr std::uint16_t kRangesEnd = 0xfff;
 
   // Leases a random range that is not in `avoid` and for which `is_taken` returns false.
   // kNoResources: `leases_max` ranges are leased.  REQUIRES: some ranges are neither in `avoid` nor
   // taken.
   Result<std::uint16_t> lease(Random& random, std::span<const std::uint16_t> avoid, auto is_taken) {
     if (leased_.size() >= leases_max_) {
-      return fail(Errc::kNoResources, "the most QPN ranges that may be leased are leased");
+      return fail(Errc::kNoResources, "too many QPN ranges are leased (kLeasesMax)");
     }
     std::uint16_t range = 0;
     do {

@@ -52,7 +52,7 @@ Port::Port(asio::io_context& loop, std::unique_ptr<os::RocePort> port, std::uint
 }
 
 Port::~Port() {
-  for (Watch& watch : watches_) watch = Watch();  // before the sockets close
+  for (Watch& watch : watches_) watch = Watch();  // the watches end before the sockets close
 }
 
 std::span<const link::Arrival> Port::receive(Time now) {

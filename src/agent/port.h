@@ -27,8 +27,8 @@ namespace verbena::agent {
 // Owns the agent's end of UDP port 4791: the leases of all programs and the packets of QP1.  It
 // counts and drops all other packets, since no data passes through the agent.
 //
-// With another port than 4791 it reaches only programs of this host: packets for others are counted
-// and dropped, since they could not answer.  One thread.
+// A Port with another number than 4791 reaches only programs of this host.  It counts and drops
+// packets for other hosts, since those could not answer.  Only one thread may use it.
 class Port {
  public:
   using Options = os::RocePort::Options;
@@ -41,8 +41,9 @@ class Port {
   Port& operator=(const Port&) = delete;
   ~Port();
 
-  // Sets the host's addresses.  Captures have recorded packets from them already, when they were
-  // sent.  `loopback_up`: the host can send to itself, because its loopback interface is up.
+  // Sets the host's addresses.  receive() does not record packets from these addresses for
+  // captures, because they were recorded when they were sent.  `loopback_up`: the loopback
+  // interface is up, so the host can send to itself.
   void set_own_addresses(std::vector<Gid> addresses, bool loopback_up) {
     own_addresses_ = std::move(addresses);
     loopback_up_ = loopback_up;
@@ -51,20 +52,20 @@ class Port {
   // Returns some of the packets for QP1 that have arrived, with a correct ICRC; valid until the
   // next call.
   std::span<const link::Arrival> receive(Time now);
-  // Sends the burst.  Does not send packets from this host to itself, but returns them: the kernel
-  // would lose some when there are many at once.  The result is valid until the caller clears the
-  // burst.
+  // Sends the burst, except for packets from this host to itself.  Returns these packets, because
+  // the kernel would lose some when there are many at once.  The result is valid until the caller
+  // clears the burst.
   std::span<const link::Arrival> send(link::Burst& burst, Time now);
 
   // Leases a range that is not in `avoid` for a program, and keeps its sockets for sockets_of().
   Result<std::uint16_t> lease(Random& random, std::span<const std::uint16_t> avoid);
-  // Returns the descriptors to pass to the program: IPv4's, then IPv6's if the host has it.
   bool has_range(std::uint16_t range) const { return ranges_.contains(range); }
+  // Returns the sockets to pass to the program: for IPv4, then for IPv6 if the host has it.
   std::vector<int> sockets_of(std::uint16_t range) const;
   // Takes the sockets of a range out, instead of passing them to its program.  Their descriptors
   // are empty if there are none.
   os::RocePort::Lease take_sockets(std::uint16_t range);
-  // Closes our copies of the range's sockets after they were passed on (RocePort has its own).
+  // Closes the copies of the range's sockets after they were passed on.  RocePort keeps its own.
   void passed_on(std::uint16_t range) { leased_.erase(range); }
   // Calls os::RocePort::set_members().
   Result<void> set_members(std::uint16_t range, const Gid& group,

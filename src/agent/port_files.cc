@@ -47,7 +47,8 @@ Result<void> write_file(const os::Fd& directory, const std::string& name, const 
                              0644));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) return failed("cannot open a counter's file");
-  if (!S_ISREG(status.st_mode)) return fail(Errc::kInvalidArgument, "a counter is a regular file");
+  if (!S_ISREG(status.st_mode))
+    return fail(Errc::kInvalidArgument, "a counter's file must be a regular file");
   const auto bytes = static_cast<ssize_t>(text.size());
   if (::pwrite(file.get(), text.data(), text.size(), 0) != bytes ||
       (status.st_size > bytes && ::ftruncate(file.get(), bytes) != 0)) {
@@ -120,10 +121,10 @@ std::vector<ipc::NamedCount> port_counters(const CounterSums& programs, const Co
 Result<void> PortFiles::add(const os::Fd& port, os::Fd process, const os::Peer& user,
                             const std::vector<ipc::NamedCount>& values) {
   if (directories_.size() >= kDirectoriesMax) {
-    return fail(Errc::kNoResources, "programs with files of the port at a time: 256");
+    return fail(Errc::kNoResources, "too many programs have files of the port (kDirectoriesMax)");
   }
   struct statfs status {};
-  // Anywhere but in tmpfs we might overwrite somebody's own files.
+  // In another filesystem than tmpfs, the agent might overwrite somebody's own files.
   if (!port || ::fstatfs(port.get(), &status) != 0 || status.f_type != TMPFS_MAGIC) {
     return fail(Errc::kInvalidArgument, "the port's files need a directory in memory");
   }

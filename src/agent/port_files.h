@@ -26,8 +26,9 @@ using CounterSums = std::map<std::string, std::uint64_t, std::less<>>;
 std::vector<ipc::NamedCount> port_counters(const CounterSums& programs, const CounterSums& agent,
                                            std::uint64_t times_down);
 
-// Owns the directories with those files.  Each is in a tmpfs that one `verbena run --sysfs` has
-// mounted.  A directory is updated until the process that it was made for has ended.  One thread.
+// Owns the directories with the files of these counters.  Each is in a tmpfs that one `verbena run
+// --sysfs` has mounted.  A directory is updated until the process that it was made for has ended.
+// Only one thread may use it.
 class PortFiles {
  public:
   static constexpr std::size_t kDirectoriesMax = 256;
@@ -38,9 +39,10 @@ class PortFiles {
 
   explicit PortFiles(asio::io_context& loop) : loop_(loop) {}
 
-  // Adds a directory and writes the files with these values, now and later with the rights of
-  // `user`.  `port` is an open directory in memory (tmpfs); `process` is a pidfd.
-  // kInvalidArgument, kNoResources, kSystem.
+  // Adds a directory and writes the files with these values.  All files are written with the rights
+  // of `user`.  `port` is an open directory in memory (tmpfs); `process` is a pidfd.
+  // kInvalidArgument: the directory or the process is not usable.  kNoResources: there are
+  // kDirectoriesMax.  kPermission, kSystem: the files cannot be written.
   Result<void> add(const os::Fd& port, os::Fd process, const os::Peer& user,
                    const std::vector<ipc::NamedCount>& values);
   // Writes the values that have changed.  A file that cannot be written any more keeps its value.

@@ -22,9 +22,9 @@ Result<std::vector<int>> Relay::attach(node::ClientId client, os::RocePort::Leas
   const std::uint16_t number = sockets.range;
   Range& range = ranges_.insert_or_assign(number, Range{std::move(sockets), std::move(receiver)})
                      .first->second;
-  std::size_t place = 0;
+  std::size_t watch = 0;
   for (const int fd : {ipv4, ipv6}) {
-    if (fd >= 0) range.watches[place++] = Watch(loop_, fd, [this, &range] { receive(range); });
+    if (fd >= 0) range.watches[watch++] = Watch(loop_, fd, [this, &range] { receive(range); });
   }
   again_.schedule();  // the new lane is not parked yet
   return fds;
@@ -32,7 +32,7 @@ Result<std::vector<int>> Relay::attach(node::ClientId client, os::RocePort::Leas
 
 void Relay::detach(node::ClientId client) {
   uplinks_->detach(program_of(client));
-  send();  // what the program has left there
+  send();  // sends the packets that the program had left in its uplink
 }
 
 void Relay::release(std::uint16_t range) {
@@ -42,7 +42,8 @@ void Relay::release(std::uint16_t range) {
 
 // ---- packets ------------------------------------------------------------------------------------
 
-// Passes on what programs have sent, until there is nothing more; then sleeps.
+// Sends some of the packets of programs, and comes back soon for more.  If there are none, waits
+// until a program wakes this process.
 void Relay::turn() {
   uplinks_->unpark();
   const bool some = uplinks_->read(os::now());

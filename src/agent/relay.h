@@ -20,7 +20,7 @@
 namespace verbena::agent {
 
 // Carries the packets of programs of other users between their uplinks and UDP.  Such a program
-// gets no socket of port 4791: with one it could take away the packets of others
+// gets no socket of port 4791, with which it could take away the packets of others
 // (SO_DETACH_REUSEPORT_BPF).  The agent keeps the sockets of its range, and copies each packet.
 // Packets between programs of this host soon have a lane and do not come here.
 //
@@ -33,12 +33,13 @@ class Relay final : private Uplinks::Reader {
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  // Lets packets reach the program that come by the sockets of a range.  Makes its uplink if it has
-  // none, and returns the descriptors of the uplink then (Network::attach()).  Fails as
-  // Uplinks::attach() and UdpReceiver::create() do.
+  // Passes packets that come by the sockets of a range to the program.  If the program has no
+  // uplink, makes one and returns its descriptors (Network::attach()).  Fails as Uplinks::attach()
+  // and UdpReceiver::create() do.
   Result<std::vector<int>> attach(node::ClientId client, os::RocePort::Lease sockets);
   void passed_on() { uplinks_->passed_on(); }
-  // Forgets the uplink of a program.  Packets for its ranges are dropped until they are released.
+  // Forgets the uplink of a program.  Packets for its ranges are dropped until the ranges are
+  // released.
   void detach(node::ClientId client);
   // Closes the sockets of a range; ignores ranges that have none.
   void release(std::uint16_t range);
@@ -53,9 +54,9 @@ class Relay final : private Uplinks::Reader {
   };
   struct Counters {
     std::uint64_t to_udp = 0;
-    std::uint64_t malformed = 0;  // programs wrote what is no packet
+    std::uint64_t malformed = 0;  // programs wrote something that is no packet
     std::uint64_t damaged = 0;    // datagrams with a wrong length or ICRC
-    std::uint64_t to_nobody = 0;  // the program has gone
+    std::uint64_t to_nobody = 0;  // packets for a program that has gone
   };
 
   explicit Relay(asio::io_context& loop) : loop_(loop), again_(loop, [this] { turn(); }) {}

@@ -19,7 +19,7 @@ namespace {
 
 constexpr Gid kRelayHost = wire::ipv4_gid(0x7f000001);
 
-// Is a program of another user, with a range of QP numbers.
+// Acts as a program of another user that has a range of QP numbers.
 class Guest {
  public:
   Guest(os::RocePort& port, Relay& relay, node::ClientId client, Random& random) : client_(client) {
@@ -104,7 +104,7 @@ TEST(Relay, CarriesPacketsOfProgramsOfOtherUsersByUdp) {
   });
 }
 
-TEST(Relay, DropsWhatIsNoPacketOfEthernet) {
+TEST(Relay, DropsPacketsThatAreNotOfEthernet) {
   os::in_network_namespace([] {
     RelayBench bench;
     Guest one(*bench.port, *bench.relay, 1, bench.random);

@@ -26,7 +26,7 @@ namespace verbena::agent {
 // Only the loop's thread uses it.
 class Routes {
  public:
-  // Limits the queries that may wait for a next hop.  Beyond it, queries are answered at once.
+  // Limits the queries that may wait for a next hop.  At this limit, queries are answered at once.
   static constexpr std::size_t kWaitingMax = 4096;
   static constexpr std::size_t kKnownMax = 256;
 
@@ -47,7 +47,7 @@ class Routes {
   };
   struct Known {
     node::HostRoute route{};
-    bool by_next_hop = false;
+    bool by_next_hop = false;  // the route is valid until the state of a neighbour changes
   };
   using Query = std::tuple<Gid, std::optional<Gid>, std::uint32_t>;
 

@@ -174,14 +174,14 @@ void Agent::hello(Session& session, const ipc::Envelope& envelope, std::vector<o
 std::string Agent::refusal(const Session& session, const std::string& build) {
   const auto peer = session.connection.channel().peer();
   if (!peer || (peer->uid != ::geteuid() && !options_.all_users)) {
-    return fmt::format("this agent (pid {}) serves user id {} alone", ::getpid(), ::geteuid());
+    return fmt::format("this agent (pid {}) serves only user id {}", ::getpid(), ::geteuid());
   }
   if (build != options_.build) {
     const std::string both = fmt::format(
         "the agent (pid {}) is of build {}, the program of build {}", ::getpid(), options_.build,
         build.empty() ? "unknown" : printable_name(build.substr(0, kBuildTextMax)));
     if (options_.of_fabric) {
-      return both + "; it is of a fabric: 'verbena fabric down', and up again";
+      return both + "; it belongs to a fabric: end it with 'verbena fabric down'";
     }
     if (options_.all_users) return both + "; it serves all users: root can stop and start it";
     if (programs() != 0 || !captures_.empty()) {
@@ -190,10 +190,10 @@ std::string Agent::refusal(const Session& session, const std::string& build) {
     }
     // Send the pending disconnects of programs that have ended.
     while (node_.flush_disconnects(os::now())) send_all();
-    // Release them before the reply is sent: the program may start the right agent as soon as it
-    // has read it.
+    // Release the port and the name before the reply is sent, because the program may start the
+    // right agent as soon as it has read the reply.
     release_port_and_name();
-    return both + "; it was idle and goes now";
+    return both + "; it was idle and ends now";
   }
   if (welcomed() >= kClientsMax) {
     return fmt::format("the agent serves {} programs already", kClientsMax);
@@ -206,7 +206,8 @@ std::string Agent::refusal(const Session& session, const std::string& build) {
 Result<os::Fd> Agent::pidfd_of(const Session& session, std::vector<os::Fd>& fds) const {
   if (!fds.empty()) {
     const auto peer = session.connection.channel().peer();
-    // A process in a process namespace beside ours is not visible.
+    // The kernel shows no pid of a process in an unrelated process namespace, so its pidfd cannot
+    // be checked.
     if (peer && peer->pid == 0 && !is_guest(session)) return std::move(fds[0]);
     const auto pid = os::pid_of_pidfd(fds[0].get());
     if (pid && peer && *pid == peer->pid) return std::move(fds[0]);
@@ -274,12 +275,13 @@ void Agent::serve(Session& session, const ipc::Envelope& envelope, std::vector<o
                                                       "stop it"));
       }
       if (options_.of_fabric) {
-        return connection.done(envelope.request, fail(Errc::kNotSupported,
-                                                      "this agent is of a fabric: use 'verbena "
-                                                      "fabric down'"));
+        return connection.done(envelope.request,
+                               fail(Errc::kNotSupported,
+                                    "this agent belongs to a fabric: use 'verbena "
+                                    "fabric down'"));
       }
       connection.done(envelope.request, {});
-      return stop("told to by 'verbena agent stop'");
+      return stop("stopped by 'verbena agent stop'");
     case ipc::Type::kCapture: return start_capture(session, envelope, std::move(fds));
     case ipc::Type::kShowPort: return show_port(session, envelope, std::move(fds));
     case ipc::Type::kShowSa:
@@ -288,10 +290,10 @@ void Agent::serve(Session& session, const ipc::Envelope& envelope, std::vector<o
     case ipc::Type::kFlushSa:
       if (session.role == Role::kTool) return flush_sa(session, envelope);
       break;
-    default: break;  // a program may send any number
+    default: break;  // a program may send a message of any type
   }
   connection.done(envelope.request,
-                  fail(Errc::kNotSupported, "not a request that the agent knows here"));
+                  fail(Errc::kNotSupported, "the agent does not accept this request here"));
 }
 
 void Agent::start_capture(Session& session, const ipc::Envelope& envelope,
@@ -299,7 +301,7 @@ void Agent::start_capture(Session& session, const ipc::Envelope& envelope,
   const auto request = ipc::decode<ipc::Capture>(envelope);
   if (!request || fds.size() != 1) {
     return session.connection.done(envelope.request,
-                                   fail(Errc::kMalformed, "a capture comes with one file"));
+                                   fail(Errc::kMalformed, "a capture needs one file"));
   }
   auto process = process_named(session, request->pid);
   if (!process) {
@@ -311,7 +313,7 @@ void Agent::start_capture(Session& session, const ipc::Envelope& envelope,
                                         "this agent serves all users: it writes captures to local "
                                         "filesystems alone, for example to /tmp"));
   }
-  // The packets of QP 1 belong to all users.
+  // A guest's capture has no packets of QP1, because they belong to all users.
   const auto whose = is_guest(session) ? Captures::Whose::kPrograms : Captures::Whose::kAll;
   const auto id = captures_.start(std::move(fds[0]), std::move(*process), os::now(), whose);
   if (!id) return session.connection.done(envelope.request, std::unexpected(id.error()));
@@ -353,7 +355,8 @@ void Agent::flush_sa(Session& session, const ipc::Envelope& envelope) {
   session.connection.reply(envelope.request, *flushed);
 }
 
-// Opens a process by its pid as the session's process sees it.
+// Opens a pidfd.  `pid` is the session's own process as it sees itself, or another process as the
+// agent sees it.
 Result<os::Fd> Agent::process_named(const Session& session, std::uint32_t pid) const {
   return pid == session.own_pid ? session.pidfd.duplicate()
                                 : os::open_pidfd(static_cast<pid_t>(pid));

@@ -59,7 +59,7 @@ Result<std::vector<int>> Uplinks::attach(const ProgramId& program, std::uint16_t
   }
   if (uplinks_.size() == kUplinksMax) {
     ++counters_.limit;
-    return fail(Errc::kNoResources, "there are the most uplinks that there may be");
+    return fail(Errc::kNoResources, "too many uplinks (kUplinksMax)");
   }
   auto memory = VB_TRY(os::create_shared_memory("verbena-uplink", link::Lane::kBytes));
   const auto lane = VB_TRY(link::Lane::attach(memory.mapping.bytes(), link::Lane::Side::kSecond));

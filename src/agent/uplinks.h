@@ -31,11 +31,11 @@ namespace verbena::agent {
 using HostIndex = std::uint32_t;
 using ProgramId = std::pair<HostIndex, node::ClientId>;
 
-// Returns the range of QP numbers that has this one.
+// Returns the range that contains this QP number.
 constexpr std::uint16_t range_of(Qpn qpn) { return static_cast<std::uint16_t>(qpn.value >> 12); }
 
-// Copies the packet with the headers that were looked at: a program may change the others.
-// REQUIRES: `out` has room for it.
+// Copies the packet.  Takes its headers from `arrival.headers`, which were checked, because the
+// program may have changed those in the lane since then.  REQUIRES: `out` has room for the packet.
 void copy_packet(const link::Arrival& arrival, std::span<std::byte> out);
 
 // Holds the uplinks of programs that have no sockets for their packets, and the ranges of QP
@@ -78,9 +78,9 @@ class Uplinks {
   Result<std::uint16_t> lease(HostIndex host, Random& random, std::span<const std::uint16_t> avoid);
   void release(std::uint16_t range);
   std::size_t leases(HostIndex host) const;
-  // Lets packets for the range reach the program.  Makes its uplink if it has none, and returns the
-  // descriptors of the uplink then (Network::attach()), which are valid until passed_on().
-  // kNoResources: there are kUplinksMax.  kSystem.
+  // Lets packets for the range reach the program.  If the program has no uplink, makes one and
+  // returns its descriptors (Network::attach()), which are valid until passed_on().  kNoResources:
+  // there are kUplinksMax uplinks.  kSystem: there is no memory or descriptor.
   Result<std::vector<int>> attach(const ProgramId& program, std::uint16_t range,
                                   std::optional<int> wake);
   void passed_on();
@@ -99,7 +99,7 @@ class Uplinks {
 
   // Passes some packets of each uplink to the reader.  Returns true if there were some.
   bool read(Time now);
-  // Wakes the programs that got packets. read() does this as well.
+  // Wakes the programs that got packets.  read() calls it, too.
   void flush();
   // Asks to be woken for the next packet.  Returns false if there is something to do already.
   bool park();
@@ -112,7 +112,7 @@ class Uplinks {
     std::uint64_t forwarded = 0;
     std::uint64_t receiver_full = 0;
     std::uint64_t broken = 0;
-    std::uint64_t limit = 0;
+    std::uint64_t limit = 0;  // uplinks that were refused because of kUplinksMax
     std::uint64_t sleeps = 0;
   };
 
@@ -150,7 +150,7 @@ class Uplinks::Uplink {
   os::Mapping memory_;
   link::Lane lane_;
   Wake wake_;      // wakes the program; a socket also wakes this process
-  Watch woken_{};  // of the socket
+  Watch woken_{};  // watches the socket
   Time full_since_ = kNever;
   bool held_up_ = false;  // its next packet waits for room in another lane
 };

@@ -18,7 +18,8 @@ namespace {
 // Many owners take "readable" for the end of a program.
 bool is_readable(int fd) {
   pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
-  return os::repeat_call(SYS_poll, &one, 1, 0) != 0;
+  const timespec at_once{};
+  return os::repeat_call(SYS_ppoll, &one, 1, &at_once, nullptr, 0) != 0;
 }
 
 }  // namespace
@@ -110,7 +111,7 @@ struct Timer::State {
   asio::steady_timer timer;
   std::move_only_function<void()> expired{};
   Time deadline = kNever;
-  Time set = kNever;            // when asio's timer expires: not after the deadline
+  Time set = kNever;            // asio's timer expires then, at the deadline or before it
   std::uint64_t times_set = 0;  // tells handlers of an earlier setting that they are obsolete
 };
 

@@ -8,7 +8,7 @@
 
 // Wraps the waits of the event loop in objects.  When one of these objects is destroyed, its
 // callback never runs again, even if the loop has already queued it.  A callback may destroy its
-// own object.  One thread.
+// own object.  Only one thread may use an object.
 namespace verbena::agent {
 
 // Calls back when a descriptor is ready, level-triggered.  It does not own the descriptor, which
@@ -26,14 +26,14 @@ class Watch {
   explicit operator bool() const { return state_ != nullptr; }
   // Starts or stops watching for reading; a new Watch has started.
   void read(bool on);
-  // Calls `writable` once, when the descriptor can be written to.  One call at a time.
+  // Calls `writable` once, when the descriptor can be written to.  Only one call may be pending.
   void when_writable(Callback writable);
 
  private:
   struct State;
   static void arm(const std::shared_ptr<State>& state);
 
-  // The handlers in the loop share it, and may run after this object is destroyed.
+  // The handlers in the loop share the state, because they may run after this object is destroyed.
   std::shared_ptr<State> state_;
 };
 
@@ -53,7 +53,7 @@ class DeferredCall {
   std::shared_ptr<State> state_;
 };
 
-// Calls back at a deadline.  It has one deadline at a time.
+// Calls back at a deadline.  A Timer has one deadline at a time.
 class Timer {
  public:
   Timer(asio::io_context& loop, std::move_only_function<void()> expired);

@@ -5,10 +5,11 @@
 namespace verbena::os {
 
 // Predicts whether the next wait will be so short that spinning is cheaper than sleeping and being
-// woken (adaptive spin).  It recommends spinning after a few waits that ended within `moment`.  A
-// spin that finds nothing stops spinning for some waits; each further failure doubles their number,
-// until spins succeed again.  Spins fail while other threads compute, because the thread that is to
-// answer then has no processor.  Only one thread may use it.  It can be constinit.
+// woken (adaptive spin).  It recommends spinning after a few waits that ended within `moment`.
+// After a spin that found nothing it recommends sleeping for some waits.  Each further failure
+// doubles their number, until spins succeed again.  Spins fail while other threads compute, because
+// the thread that is to answer then has no processor.  Only one thread may use it.  It can be
+// constinit.
 class AdaptiveSpin {
  public:
   explicit constexpr AdaptiveSpin(Duration moment) : moment_(moment) {}
@@ -27,8 +28,8 @@ class AdaptiveSpin {
   // Notes that a spin found nothing.
   void spin_failed();
   // Notes that the thread yielded the processor while it was spinning, and got it back after
-  // `time`.  Returns false if other threads compute.  The caller then stops spinning, because the
-  // scheduler runs a thread that is woken before they use up their time.
+  // `time`.  Returns false if other threads compute.  The caller then stops spinning and sleeps,
+  // because the scheduler runs a woken thread earlier than a thread that yielded.
   bool yielded(Duration time);
 
  private:

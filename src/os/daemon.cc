@@ -109,22 +109,23 @@ void set_descriptors(int ready_fd) {
   close_from(kReadyFd + 1);
 }
 
-// The daemon belongs to the effective user alone.  With the real user of a setuid program, that
-// user could stop it; with the group of a setgid program, all programs of the user would have that
-// group.
+// Makes the daemon belong only to the effective user.  If a setuid program's daemon had the real
+// user id, the user who runs the program could stop the daemon.  If a setgid program's daemon had
+// that group, it would use the group's rights for all programs of the user.
 void drop_real_ids() {
   const long real = system_call(SYS_getuid);
   const long user = system_call(SYS_geteuid);
   const long real_group = system_call(SYS_getgid);
   const long group = user == real ? real_group : user == 0 ? 0 : system_call(SYS_getegid);
-  // The kernel refuses this to a process without the privilege.  Such a process has no groups of
+  // The kernel refuses setgroups() without a privilege.  An unprivileged process has no groups of
   // another user to drop.
   if (user != real) system_call(SYS_setgroups, 0, nullptr);
   system_call(SYS_setresgid, group, group, group);
   system_call(SYS_setresuid, user, user, user);
 }
 
-// Resets what the program may have set for itself: the daemon serves other programs as well.
+// Resets the scheduling that the program may have set for itself, because the daemon serves other
+// programs as well.
 void reset_scheduling() {
   const sched_param normal{};
   system_call(SYS_sched_setscheduler, 0, SCHED_OTHER, &normal);
@@ -135,7 +136,7 @@ void reset_scheduling() {
 
 [[noreturn]] void run_reaper(long daemon) {
   close_from(0);
-  // As process 1 of a namespace it inherits every orphan, so it reaps them all.
+  // As process 1 of a namespace the reaper inherits every orphan, so it reaps all of them.
   for (;;) {
     siginfo_t info{};
     if (repeat_call(SYS_waitid, P_ALL, 0, &info, WEXITED | __WALL, nullptr) < 0) break;
@@ -222,7 +223,8 @@ Result<Daemon> start_helper(const Plan& plan) {
   return daemon;
 }
 
-// Reads the pipe: kReadyByte means success; a text up to the end of file tells why it failed.
+// Reads the pipe: kReadyByte means success; a text up to the end of file tells why the daemon
+// failed.
 Result<void> await_report(int fd, Time deadline, std::string& problem) {
   problem.clear();
   for (;;) {

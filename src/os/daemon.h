@@ -49,12 +49,12 @@ struct Daemon {
 // cancellation point.
 Result<Daemon> start_daemon(const DaemonOptions& options, std::string& problem);
 
-// Takes the ended reaper out of the process table.  False: it still runs, or it is not this
-// process's child (as in a forked child).
+// Takes the ended reaper out of the process table.  Returns false if the reaper still runs, or is
+// not this process's child (as in a forked child).
 bool collect_reaper(Daemon& daemon);
 
-// The daemon calls one of these when it listens, or when it failed to start (`text` is one line).
-// Both close the descriptor.
+// The daemon calls report_ready() when it listens, or report_failure() when it failed to start
+// (`text` is one line).  Both close the descriptor.
 void report_ready(int ready_fd);
 void report_failure(int ready_fd, std::string_view text);
 

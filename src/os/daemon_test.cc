@@ -34,7 +34,8 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// Runs a program that starts a shell script as its daemon and checks that it notices nothing of it.
+// Plays a program that starts a shell script as its daemon.  Checks that the program notices
+// nothing of the daemon.
 class Program {
  public:
   Program() {

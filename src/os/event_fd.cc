@@ -76,7 +76,7 @@ void WakeFd::clear() {
 
 Result<std::pair<WakeSocket, WakeSocket>> WakeSocket::create_pair() {
   std::array<int, 2> ends{-1, -1};
-  // A datagram socket sees no end of its peer, which would keep it readable.
+  // Uses datagram sockets, because other sockets stay readable after their peer has closed.
   if (::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0) {
     return system_error(errno, "cannot make a socket pair");
   }
@@ -89,15 +89,15 @@ Result<WakeSocket> WakeSocket::adopt(Fd fd) {
   if (::getsockopt(fd.get(), SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 ||
       ::getsockopt(fd.get(), SOL_SOCKET, SO_TYPE, &type, &size) != 0 || domain != AF_UNIX ||
       type != SOCK_DGRAM) {
-    return fail(Errc::kMalformed, "no socket that wakes");
+    return fail(Errc::kMalformed, "the descriptor is not a wake-up socket");
   }
   return WakeSocket(std::move(fd));
 }
 
 void WakeSocket::wake() {
   const std::byte one{1};
-  // It fails when unread datagrams fill the queue.  The other end is readable then, and only that
-  // matters.
+  // The call fails when unread datagrams fill the queue.  The other end is readable then, and only
+  // that matters.
   repeat_call(SYS_sendto, fd_.get(), &one, sizeof(one), MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
 }
 

@@ -57,13 +57,13 @@ class WakeFd {
   Fd fd_;
 };
 
-// Is one of two connected ends by which two processes of different users wake each other.  An
+// Owns one of two connected ends by which two processes of different users wake each other.  An
 // eventfd would not do: the two would share its flags and its count, so that one could make the
-// other's calls wait.  The end of the other process does not make this one readable.
+// other's calls wait.  This end does not become readable when the other process ends.
 class WakeSocket {
  public:
   static Result<std::pair<WakeSocket, WakeSocket>> create_pair();
-  // Takes over an end that another process has sent.  kMalformed: it is no such end.
+  // Takes over an end that another process has sent.  kMalformed: the descriptor is no such end.
   static Result<WakeSocket> adopt(Fd fd);
 
   int fd() const { return fd_.get(); }
@@ -80,7 +80,7 @@ class WakeSocket {
   Fd fd_;
 };
 
-// Wakes a thread that sleeps in a Poller at a time.
+// Wakes a thread that sleeps in a Poller at a given time.
 class TimerFd {
  public:
   static Result<TimerFd> create();

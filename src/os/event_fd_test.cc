@@ -43,7 +43,7 @@ TEST_F(WakeSocketTest, TheOtherProcessCannotMakeACallWait) {
   EXPECT_FALSE(readable(other_.fd()));
 }
 
-TEST_F(WakeSocketTest, TheEndOfTheOtherProcessIsNoWakeUp) {
+TEST_F(WakeSocketTest, ClosingOneEndDoesNotMakeTheOtherReadable) {
   ASSERT_EQ(::shutdown(other_.fd(), SHUT_RDWR), 0);
   EXPECT_FALSE(readable(one_.fd()));
   other_.close();

@@ -39,7 +39,8 @@ struct Standing {
 VB_SIGNAL_SAFE_THREAD_LOCAL Attempt* attempt = nullptr;
 VB_SIGNAL_SAFE_THREAD_LOCAL Standing standing{};
 
-// Holds the program's handlers before ours; written once, before our handler can run.
+// Holds the handlers that the program had before ours.  They are written once, before our handler
+// can run.
 std::array<struct sigaction, kFaults.size()> before{};
 
 struct sigaction& before_of(int number) {

@@ -7,7 +7,7 @@
 // adapter pins the pages and is not affected.  Here the touch fails, and the program gets no
 // signal.
 //
-// There are two ways.  Each thread checks every few milliseconds which one it can use:
+// There are two ways.  Each thread checks every few milliseconds which way it can use:
 //  * A handler of SIGSEGV and SIGBUS jumps out of the touch.  This costs about ten nanoseconds if
 //    the memory is there.  All other faults go on to the handler that the program had before, or
 //    end the program as they would without us.
@@ -20,8 +20,8 @@ namespace verbena::os {
 void catch_faults();
 
 // Calls touch(context), which touches [address, address + length) and no other memory of the
-// program.  False: the memory is not there, or may not be written.  Then touch() was left in the
-// middle, so it must hold nothing that needs a destructor.  Any thread.
+// program.  Returns false if the memory is not there, or may not be written.  Then touch() was left
+// in the middle, so it must hold nothing that needs a destructor.  Any thread.
 bool touch_memory(const void* address, std::size_t length, bool writes, void (*touch)(void*),
                   void* context);
 

@@ -12,7 +12,8 @@
 namespace verbena::os {
 namespace {
 
-constexpr auto kInvalidId = static_cast<uid_t>(-1);  // changes nothing: the calls then only tell
+// With this id, setfsuid() and setfsgid() change nothing and only return the current id.
+constexpr auto kInvalidId = static_cast<uid_t>(-1);
 
 }  // namespace
 

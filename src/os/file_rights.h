@@ -6,7 +6,7 @@
 namespace verbena::os {
 
 // Lets this thread use files with the rights of a user (setfsuid(2)), as long as the object lives.
-// A thread of that user itself is not changed.
+// Changes nothing if the thread has the rights of that user already.
 class FileRightsOf {
  public:
   FileRightsOf(uid_t user, gid_t group);
@@ -14,7 +14,8 @@ class FileRightsOf {
   FileRightsOf(const FileRightsOf&) = delete;
   FileRightsOf& operator=(const FileRightsOf&) = delete;
 
-  // Returns false if the thread could not take these rights: it has its own, so do not go on.
+  // Returns false if the thread could not take these rights.  It may then have its own rights, so
+  // do not touch the user's files.
   bool taken() const { return taken_; }
 
  private:
@@ -24,8 +25,8 @@ class FileRightsOf {
   gid_t own_group_ = 0;
 };
 
-// Returns true for a file on a filesystem of this machine's kernel alone.  Writes to others, which
-// a process (FUSE) or another machine serves, may wait for ever.
+// Returns true for a file on a filesystem that only this machine's kernel serves.  Writes to a
+// filesystem that a process (FUSE) or another machine serves may wait for ever.
 bool is_on_local_filesystem(int fd);
 
 }  // namespace verbena::os

@@ -29,7 +29,7 @@ class FileRightsTest : public testing::Test {
 };
 
 TEST_F(FileRightsTest, RootWithTheRightsOfAUserWritesOnlyWhatTheUserMayWrite) {
-  if (::geteuid() != 0) return;  // the next test is for others
+  if (::geteuid() != 0) return;  // only root can take the rights of another user
   {
     const FileRightsOf rights(kOtherUser, kOtherUser);
     if (!rights.taken()) return;  // this user namespace does not have the user

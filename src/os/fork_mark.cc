@@ -11,7 +11,7 @@
 namespace verbena::os {
 namespace {
 
-constexpr std::size_t kBytes = 4096;  // rounded up to a page by the kernel
+constexpr std::size_t kBytes = 4096;  // the kernel rounds this up to a page
 
 }  // namespace
 

@@ -8,7 +8,7 @@ namespace {
 TEST(HeapTrim, IsDueEachTimeTheNumberOfObjectsFallsToAnEighth) {
   HeapTrim heap;
   EXPECT_FALSE(heap.trim_if_due(1000));
-  EXPECT_FALSE(heap.trim_if_due(0));  // too few to count
+  EXPECT_FALSE(heap.trim_if_due(0));  // there were never 1024 objects
   EXPECT_FALSE(heap.trim_if_due(40000));
   EXPECT_FALSE(heap.trim_if_due(5001));
   EXPECT_TRUE(heap.trim_if_due(5000));
@@ -16,7 +16,7 @@ TEST(HeapTrim, IsDueEachTimeTheNumberOfObjectsFallsToAnEighth) {
   EXPECT_TRUE(heap.trim_if_due(625));
   EXPECT_TRUE(heap.trim_if_due(60));
   EXPECT_FALSE(heap.trim_if_due(1000));
-  EXPECT_FALSE(heap.trim_if_due(0));  // there were too few again
+  EXPECT_FALSE(heap.trim_if_due(0));  // there were never 1024 objects since the last trim
 }
 
 }  // namespace

@@ -15,11 +15,11 @@ namespace verbena::os {
 // suits files that one process at a time opens.
 class HeldFile {
  public:
-  // kSystem.
+  // Creates an empty file.  `name` shows in /proc/PID/maps.  kSystem.
   static Result<HeldFile> create(const char* name);
 
   int file() const { return file_.get(); }
-  // Returns a descriptor that is readable when next_events() has some.
+  // Returns a descriptor that is readable while next_events() would return events.
   int events_fd() const { return events_.get(); }
   // Returns the events in order: true for an opening, false for a closing.
   std::vector<bool> next_events();

@@ -9,9 +9,9 @@
 #include "base/strong.h"
 #include "base/time.h"
 
-// Checks for `verbena doctor`: each tries a feature of this host instead of guessing.  A check
-// undoes what it does, and sends no packet unless its comment says so.  Call them from a process
-// with one thread, since some of them fork.
+// Provides the checks of `verbena doctor`.  Each check tries a feature of this host instead of
+// guessing.  It undoes what it does, and sends no packet unless its comment says so.  Call the
+// checks from a process with one thread, since some of them fork.
 namespace verbena::os {
 
 // Holds the result of a check.

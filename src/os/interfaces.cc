@@ -49,7 +49,7 @@ std::optional<Gid> gid_in(std::span<const std::byte> attribute) {
   return std::nullopt;
 }
 
-// Reads what the address message itself tells about an Interface.  Returns nothing for an address
+// Reads the members of an Interface that the address message holds.  Returns nothing for an address
 // that cannot be used yet.
 std::optional<Interface> read_address(const NetlinkMessage& message) {
   if (message.type() != RTM_NEWADDR) return std::nullopt;
@@ -118,7 +118,7 @@ Result<RouteAnswer> ask_route(Netlink& netlink, const Gid& destination, std::opt
 }
 
 // Returns the interface that packets to the internet take.  Asks the kernel for a route instead of
-// reading the main table: this is as fast on a router with a million routes, and it follows policy
+// reading the main table.  Such a lookup is fast even with a million routes, and follows policy
 // rules.
 std::uint32_t default_interface(Netlink& netlink) {
   constexpr Gid kSomewhereIpv4 = wire::ipv4_gid(0x01010101);

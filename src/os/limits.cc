@@ -8,7 +8,8 @@ namespace verbena::os {
 namespace {
 
 void raise_limit(int resource) {
-  // The kernel refuses this for open files, and without CAP_SYS_RESOURCE if there is a hard limit.
+  // Removes the limit, or else raises it to the hard limit.  The kernel refuses to remove the limit
+  // of open files, and without CAP_SYS_RESOURCE any hard limit.
   const rlimit unlimited{RLIM_INFINITY, RLIM_INFINITY};
   if (system_call(SYS_prlimit64, 0, resource, &unlimited, nullptr) == 0) return;
   rlimit limit{};

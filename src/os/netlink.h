@@ -105,7 +105,8 @@ class Netlink {
 
  private:
   explicit Netlink(Fd fd) : fd_(std::move(fd)) {}
-  // Receives the answer into messages_.  False: the tables changed during a dump; ask again.
+  // Receives the answer into messages_.  Returns false if the tables changed during a dump, so that
+  // the caller must ask again.
   Result<bool> collect(std::uint32_t sequence, bool dump);
 
   Fd fd_;

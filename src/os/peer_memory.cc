@@ -12,9 +12,13 @@
 namespace verbena::os {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;  // rounded up to a page by the kernel
-// Programs, libraries, stacks and heaps of 64-bit processes lie below or above these addresses.
-// ThreadSanitizer keeps its own memory there, and ends programs that map anything in it.
+// The kernel rounds the length of a mapping up to its page size, which is at most 64 KiB, and takes
+// only addresses that are multiples of that size.
+constexpr std::size_t kMarkBytes = 4096;
+constexpr std::uint64_t kAlignment = 64 << 10;
+// Marks lie between these addresses.  Programs, libraries, stacks and heaps of 64-bit processes lie
+// below or above.  ThreadSanitizer needs a range of its own, because it uses the ordinary range for
+// its own memory and ends programs that map anything there.
 #ifdef __SANITIZE_THREAD__
 constexpr std::uint64_t kMarksBegin = 0x7e90'0000'0000, kMarksEnd = 0x7ee0'0000'0000;
 #else
@@ -27,7 +31,7 @@ void* pointer(std::uint64_t address) {
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
 }
 
-// Collects the elements of one call, the mark's first.
+// Collects the elements of one system call.  The first element is the mark.
 template <std::size_t kMax>
 class Elements {
  public:
@@ -59,22 +63,22 @@ bool copied_all(ssize_t result, std::size_t bytes) {
 }  // namespace
 
 MemoryMark::~MemoryMark() {
-  if (place_.address != 0) ::munmap(pointer(place_.address), kPageBytes);
+  if (place_.address != 0) ::munmap(pointer(place_.address), kMarkBytes);
 }
 
 Result<MemoryMark> MemoryMark::create(Random& random) {
   for (int i = 0; i < kTries; ++i) {
     const std::uint64_t offset = random.next() % (kMarksEnd - kMarksBegin);
-    const std::uint64_t wanted = kMarksBegin + offset / kPageBytes * kPageBytes;
+    const std::uint64_t wanted = kMarksBegin + offset / kAlignment * kAlignment;
     // Kernels before Linux 4.17 take the address as a hint, so the result must be compared.
-    void* const page = ::mmap(pointer(wanted), kPageBytes, PROT_READ | PROT_WRITE,
+    void* const page = ::mmap(pointer(wanted), kMarkBytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (page == MAP_FAILED) continue;
     MemoryMark mark;
     mark.place_ = {reinterpret_cast<std::uintptr_t>(page), random.next()};
-    if (page != pointer(wanted)) continue;
-    if (::madvise(page, kPageBytes, MADV_DONTFORK) != 0) {
-      return system_error(errno, "cannot keep memory from children");
+    if (page != pointer(wanted)) continue;  // the destructor of `mark` unmaps the page
+    if (::madvise(page, kMarkBytes, MADV_DONTFORK) != 0) {
+      return system_error(errno, "cannot exclude memory from forked children");
     }
     std::memcpy(page, &mark.place_.value, sizeof mark.place_.value);
     return mark;
@@ -92,8 +96,8 @@ Result<std::unique_ptr<ProcessMemory>> ProcessMemory::open(pid_t pid, const Memo
   return memory;
 }
 
-// The last 8 bytes are an element of their own, because the kernel copies the elements in order and
-// a reader may poll these bytes.
+// Writes the last 8 bytes as an element of their own.  The kernel copies the elements in order, so
+// a program that polls these bytes sees them change after all bytes before them.
 bool ProcessMemory::write(std::uint64_t address, std::span<const std::span<std::byte>> from) {
   std::uint64_t value = mark_.value;
   LocalElements local;

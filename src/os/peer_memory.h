@@ -17,12 +17,12 @@
 //
 // Such a system call names the other process by its pid alone.  By the time of the call the pid may
 // belong to another process, or the process may run another program after an exec.  So each process
-// has a mark: a page at a random address that no ordinary mapping has.  Each call first copies to
-// or from the mark, in the order of its elements, and ends there if the page does not exist.
-// Neither an exec nor a forked child has it.
+// has a mark: a page at a random address that no ordinary mapping has.  The first element of each
+// call is the mark.  The kernel copies the elements in order, so it stops at once if the page does
+// not exist.  The page does not exist after an exec, or in a forked child.
 namespace verbena::os {
 
-// Describes the mark of a process for others.
+// Describes the mark of a process to other processes.
 struct MemoryMarkPlace {
   std::uint64_t address = 0;  // 0: no mark
   std::uint64_t value = 0;    // the first 8 bytes of the page
@@ -69,7 +69,7 @@ class ProcessMemory final : public link::PeerMemory {
                 const link::AccessTable& table)
       : PeerMemory(table), memory_(std::move(memory)), pid_(pid), mark_(mark) {}
 
-  Mapping memory_;  // of the table
+  Mapping memory_;  // the memory of the access table
   const pid_t pid_;
   const MemoryMarkPlace mark_;
 };

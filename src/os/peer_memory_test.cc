@@ -171,7 +171,7 @@ TEST(PeerMemory, AnotherProcessOrAnotherProgramIsNotAccessed) {
 TEST(PeerMemory, ForkedChildHasNoMark) {
   Random random(7);
   const MemoryMark mark = MemoryMark::create(random).value();
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): the place is a number
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the address is a number
   const void* const page = reinterpret_cast<void*>(std::uintptr_t{mark.place().address});
   EXPECT_TRUE(memory_is_mapped(page, kPage, true));
   EXPECT_EQ(run_in_child([&] { EXPECT_FALSE(memory_is_mapped(page, kPage, false)); }), 0);

@@ -28,15 +28,14 @@ class Poller {
 
   Result<void> add(int fd, std::uint64_t token, bool readable = true, bool writable = false);
   Result<void> change(int fd, std::uint64_t token, bool readable, bool writable);
-  // REQUIRES: `fd` is still open.  Closing it does not remove it while a copy of it is open.
+  // REQUIRES: `fd` is still open.  Closing a descriptor does not remove it while a copy is open.
   Result<void> remove(int fd);
 
   // Closes the poller's own descriptor.  Copies of it still watch the same descriptors.
   void close() { fd_.reset(); }
 
   // Fills `out` and returns the number of entries; 0 when the deadline came first or a signal
-  // handler ran.
-  // Not a cancellation point.
+  // handler ran.  Not a cancellation point.
   std::size_t wait(std::span<Ready> out, Time deadline);
 
  private:

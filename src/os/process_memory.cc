@@ -21,7 +21,7 @@ enum class Answer : std::uint8_t { kYes, kNo, kCannotTell };
 
 struct Range {
   std::uint64_t first;
-  std::uint64_t end;  // one past
+  std::uint64_t end;  // the address after the last byte
   bool writable;
 };
 

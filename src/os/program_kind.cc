@@ -43,9 +43,10 @@ bool environment_preloads(char* const* environment, std::string_view library) {
   return false;
 }
 
-// Reads the head of a file that the kernel would run with the rights of its caller.
+// Reads the first bytes of a program or script, and returns their number.  Returns nothing if the
+// file cannot be read, or if it would run with other rights than its caller's.
 std::optional<std::size_t> read_head(const char* path, std::span<char> head) {
-  const Fd file(static_cast<int>(system_call(SYS_open, path, O_RDONLY | O_CLOEXEC)));
+  const Fd file(static_cast<int>(system_call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC)));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) return std::nullopt;
   if (!S_ISREG(status.st_mode) || (status.st_mode & (S_ISUID | S_ISGID)) != 0) return std::nullopt;
@@ -88,7 +89,8 @@ bool find_interpreter(std::span<const char> head, std::array<char, PATH_MAX>& pa
 }  // namespace
 
 ProgramKind program_kind(const char* path, char* const* environment, std::string_view library) {
-  if (path == nullptr || system_call(SYS_access, path, X_OK) != 0) return ProgramKind::kNone;
+  if (path == nullptr || system_call(SYS_faccessat, AT_FDCWD, path, X_OK) != 0)
+    return ProgramKind::kNone;
   if (!environment_preloads(environment, library)) return ProgramKind::kForeign;
   std::array<char, PATH_MAX> interpreter{};
   for (int i = 0; i <= kInterpretersMax; ++i) {

@@ -39,8 +39,8 @@ SocketAddress local_address(const RocePort::Options& options, bool ipv6) {
   return socket_address(ipv6 ? Gid{} : wire::ipv4_gid(0), options.port, 0);
 }
 
-// Opens and binds a socket of the port.  The order in which sockets are bound is their index in the
-// filter.
+// Opens and binds a socket of the port.  The filter numbers the sockets in the order in which they
+// were bound.
 Result<Fd> open_bound(const RocePort::Options& options, bool ipv6, bool first) {
   Fd fd = VB_TRY(open_udp_socket(ipv6));
   VB_TRY_VOID(set_port_options(fd.get(), ipv6));
@@ -213,7 +213,8 @@ Result<void> RocePort::join_all(Slot& slot, int fd, const Gid& group,
   Result<void> last;
   bool any = false;
   for (const std::uint32_t interface : interfaces) {
-    // Join again where it is a member: the interface of this index may have gone and come back.
+    // Joins even if the socket is a member: the interface may have gone, and another interface may
+    // have got its index.
     const auto joined = join_group(fd, group, interface);
     any = any || joined;
     const Membership membership{group, interface};

@@ -26,7 +26,8 @@
 //   multicast --> a copy to each socket that is a member, and to no other
 //
 // Invariants: Socket i of both groups belongs to slot i.  While the port is open, only the last
-// socket of a group may be closed: the kernel moves the last one into the place of a closed one.
+// socket of a group may be closed, because the kernel gives the last socket the index of a closed
+// one.
 // The first socket of a group is bound before SO_REUSEPORT is set on it; so binding fails if
 // anybody else holds the port, and only this user can join the group later.
 //
@@ -54,13 +55,13 @@ Result<void> attach_steering(int fd, std::span<const Steering> rules,
 class RocePort {
  public:
   static constexpr std::size_t kLeasesMax = 512;  // every kernel accepts a filter of this size
-  static constexpr std::size_t kAvoidMax = 2560;  // ranges, of the 4094 that exist
+  static constexpr std::size_t kAvoidMax = 2560;  // ranges to avoid, of the 4094 that exist
   static constexpr std::size_t kGroupsMax = 512;  // IPv4 multicast groups of all leases together
 
   struct Options {
-    std::optional<Gid> address{};             // the only one to listen on; none: all addresses
+    std::optional<Gid> address{};             // the only address to listen on; none: all addresses
     std::uint32_t interface = 0;              // for a link-local address
-    std::uint16_t port = wire::kRoceUdpPort;  // another one in tests
+    std::uint16_t port = wire::kRoceUdpPort;  // tests use another port
   };
   struct Lease {
     std::uint16_t range = 0;  // upper 12 bits of the QPNs, never 0 or 0xfff

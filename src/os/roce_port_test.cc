@@ -282,7 +282,8 @@ TEST(RocePort, ErrorNamesTheKernelsLimitOfGroups) {
     }
     ASSERT_FALSE(joined);
     EXPECT_EQ(joined.error().code, Errc::kNoResources);
-    EXPECT_STREQ(joined.error().context, "the host's limit of multicast groups per socket");
+    EXPECT_STREQ(joined.error().context,
+                 "the host's limit of multicast groups per socket is reached");
     // Leaving one group makes room for another.
     ASSERT_TRUE(port->set_members(range, wire::ipv4_gid(0xef000001), {}).has_value());
     EXPECT_TRUE(port->set_members(range, wire::ipv4_gid(0xef000000 + count), on).has_value());

@@ -13,8 +13,7 @@ namespace verbena::os {
 // ended, however they end.
 //
 //   this process ---.
-//   children --------+-- write end of a pipe --> keeper: waits for end of file, removes the
-//   directory
+//   children --------+-- write end of a pipe --> keeper: removes the directory at end of file
 //
 // The keeper is a child that does nothing else and ignores signals but SIGKILL.  Children that use
 // the directory keep a copy of held_fd(), so that the keeper waits for their end, too.  If the

@@ -39,7 +39,7 @@ Result<SharedMemory> create(const char* name, std::size_t bytes, std::size_t map
     return system_error(errno, "cannot seal a memfd");
   }
   Mapping mapping = VB_TRY(map_part(fd.get(), mapped_bytes, true));
-  // The creator's own mapping stays writable.
+  // Kernels before Linux 5.1 refuse this seal (Writers).  The creator's own mapping stays writable.
   if (writers == Writers::kCreator) (void)::fcntl(fd.get(), F_ADD_SEALS, kFutureWriteSeal);
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SEAL) != 0) {
     return system_error(errno, "cannot seal a memfd");
@@ -63,7 +63,7 @@ Result<SharedMemory> create_partly_mapped_memory(const char* name, std::size_t b
 }
 
 std::size_t resident_bytes(const Fd& memory) {
-  constexpr std::size_t kBlockBytes = 512;  // of st_blocks, whatever the file system's are
+  constexpr std::size_t kBlockBytes = 512;  // st_blocks counts such blocks on every file system
   struct stat status {};
   if (::fstat(memory.get(), &status) != 0) return 0;
   return static_cast<std::size_t>(status.st_blocks) * kBlockBytes;
@@ -83,7 +83,7 @@ Result<Mapping> map_private(std::size_t bytes) {
   if (address == MAP_FAILED) return system_error(errno, "cannot map memory");
   Mapping mapping(static_cast<std::byte*>(address), bytes);
   if (::madvise(address, bytes, MADV_DONTFORK) != 0) {
-    return system_error(errno, "cannot keep memory from children");
+    return system_error(errno, "cannot exclude memory from forked children");
   }
   return mapping;
 }
@@ -109,7 +109,7 @@ Result<Mapping> map_part(int fd, std::size_t bytes, bool writable) {
   if (address == MAP_FAILED) return system_error(errno, "cannot map shared memory");
   Mapping mapping(static_cast<std::byte*>(address), bytes);
   if (::madvise(address, bytes, MADV_DONTFORK) != 0) {
-    return system_error(errno, "cannot keep shared memory from children");
+    return system_error(errno, "cannot exclude shared memory from forked children");
   }
   return mapping;
 }

@@ -54,7 +54,8 @@ enum class Writers : bool { kEverybody, kCreator };
 Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes,
                                           Writers writers = Writers::kEverybody);
 
-// Does the same, but maps only the first `mapped_bytes` here, a multiple of the page size.
+// Creates memory as create_shared_memory() does, but maps only the first `mapped_bytes` here, a
+// multiple of the page size.
 Result<SharedMemory> create_partly_mapped_memory(const char* name, std::size_t bytes,
                                                  std::size_t mapped_bytes);
 

@@ -6,11 +6,11 @@
 
 namespace verbena::os {
 
-// Recognizes that a thread which polls shares its processor with another one that polls, often its
-// peer: programs that wake each other at their start are placed on one processor.  The scheduler
-// leaves them there for some milliseconds, although another processor is free.  But it looks for a
-// free one when a thread wakes.  So the thread sleeps for a moment, and rarely, because there may
-// be no free one.  Pure.  Only one thread may use it.
+// Detects that two threads that poll share a processor, often a thread and its peer.  The scheduler
+// places programs that wake each other on one processor, and leaves them there for some
+// milliseconds even if another processor is free.  It looks for a free processor when a thread
+// wakes, so a thread that shares its processor should sleep for a moment.  It should do so rarely,
+// because there may be no free processor.  Pure.  Only one thread may use it.
 class SharedProcessor {
  public:
   // Notes that the thread yielded from `before` to `after`.  Returns true if it should sleep now.
@@ -26,7 +26,7 @@ class SharedProcessor {
   }
 
  private:
-  // Another thread has run if a yield took longer.
+  // If a yield takes longer than this, another thread has run.
   static constexpr Duration kAlone = std::chrono::microseconds(2);
   static constexpr int kShared = 8;  // yields in a row
   static constexpr Duration kSleepEvery = std::chrono::milliseconds(5);

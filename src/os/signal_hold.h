@@ -37,7 +37,7 @@ class SignalHold {
 };
 
 // Tells the effect of handlers on a read(2) that waits, for the signals that a mask lets through.
-// A handler with SA_RESTART lets it go on; any other one ends it with EINTR.
+// A handler with SA_RESTART lets the read go on; any other handler ends the read with EINTR.
 enum class Interruption : std::uint8_t { kNone, kRestarts, kEnds, kBoth };
 // Asks the kernel for each signal, which takes some microseconds.  Leaves out signals of faults.
 Interruption interruption_by_handlers(const sigset_t& mask);

@@ -12,7 +12,7 @@ namespace verbena::os {
 // privilege.  Only one thread may use it.
 class TcpTable {
  public:
-  // Holds an address, where IPv4 ones are mapped (::ffff:a.b.c.d), and a port in host order.
+  // Holds an address and a port in host order.  IPv4 addresses are mapped (::ffff:a.b.c.d).
   struct Name {
     std::array<std::uint8_t, 16> address{};
     std::uint16_t port = 0;

@@ -45,7 +45,7 @@ int run_in_child(Body&& body) {
 }
 
 // Moves the process into new namespaces, in which it is root.  Needs no privilege if the host
-// allows user namespaces.
+// allows user namespaces.  Returns false if the process may not do that.
 inline bool enter_namespaces(int flags) {
   const std::string uid = "0 " + std::to_string(::geteuid()) + " 1";
   if (::unshare(CLONE_NEWUSER | flags) != 0) return ::unshare(flags) == 0;

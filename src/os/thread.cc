@@ -20,7 +20,7 @@ Result<std::thread> start_thread(const char* name, std::move_only_function<void(
   sigfillset(&all);
   // A thread that touches memory of the program may cause these (fault_guard.h).
   for (const int fault : {SIGSEGV, SIGBUS}) sigdelset(&all, fault);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // a new thread inherits it
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // the new thread inherits this mask
   Result<std::thread> thread = fail(Errc::kSystem, "cannot start a thread");
   try {
     thread = std::thread([run = std::move(body)]() mutable { run(); });

@@ -22,8 +22,8 @@
 // this work.
 namespace verbena::os {
 
-// Receives from the sockets of one lease.  One thread at a time.  It does not own the sockets; they
-// must outlive it.
+// Receives from the sockets of one lease.  One thread at a time.  REQUIRES: the sockets outlive the
+// receiver, which does not own them.
 class UdpReceiver {
  public:
   static constexpr std::size_t kMessagesMax = 32;  // per system call
@@ -36,10 +36,10 @@ class UdpReceiver {
     bool join_packets = false;
   };
   struct Datagram {
-    link::Address
-        address;  // the source is the peer; interface is set only if an address is link-local
+    // The source is the peer.  The interface is set only if an address is link-local.
+    link::Address address;
     std::span<const std::byte> payload;
-    std::uint16_t index = 0;  // in its batch: the IPv4 identification that our senders use
+    std::uint16_t index = 0;  // position in its batch, which is our senders' IPv4 identification
   };
   struct Counters {
     std::uint64_t datagrams = 0;
@@ -84,7 +84,8 @@ class UdpReceiver {
   struct Batch;
 
   UdpReceiver(int ipv4, int ipv6, const Options& options);
-  static constexpr std::uint64_t kNeverAny = std::uint64_t{1} << 63;  // of empty_looks_
+  // Is in empty_looks_ for an IP version that the host lacks.
+  static constexpr std::uint64_t kNeverAny = std::uint64_t{1} << 63;
 
   bool is_likely(bool ipv6) const;
   void prepare(std::size_t index);
@@ -119,8 +120,8 @@ class PacketObserver {
                     std::uint16_t identification) = 0;
 };
 
-// Seals each packet of a burst and sends it from its source address and port.
-// If somebody else has the port, it takes the next free one.  When kSocketsMax ports of an IP
+// Seals each packet of a burst and sends it from the packet's source address and port.  If another
+// program has the port, the sender takes the next free port.  When kSocketsMax ports of an IP
 // version are open, further flows share those sockets.
 //
 // Threads: send() from any number of threads at once, each with its own burst.
@@ -146,7 +147,7 @@ class UdpSender {
     std::uint64_t no_room = 0;  // EAGAIN, ENOBUFS, ENOMEM: a queue is full
     std::uint64_t too_big = 0;  // EMSGSIZE: longer than the path's MTU
     // ENETUNREACH (also for a foreign source, or with Options::is_of_this_host), EHOSTUNREACH,
-    // ENODEV
+    // ENETDOWN, ENODEV
     std::uint64_t no_route = 0;
     std::uint64_t no_source = 0;    // EADDRNOTAVAIL, EINVAL: the source is no address of this host
     std::uint64_t not_allowed = 0;  // EPERM, EACCES: a firewall
@@ -163,10 +164,10 @@ class UdpSender {
   void send(link::Burst& burst);
 
   Counters counters() const;
-  // Returns the number of the last error that a counter stands for.
+  // Returns the errno of the last packet that was counted as refused.
   int last_errno() const { return counters_.last_errno.load(std::memory_order_relaxed); }
 
-  // Changes two of the options for later packets.  REQUIRES: as close().
+  // Changes two of the options for later packets.  REQUIRES: no thread is inside send().
   void set_destination(std::uint16_t port, std::function<bool(const Gid&)> is_of_this_host);
   // Closes the sockets.  REQUIRES: no thread is inside send(), and none will call it.
   void close();

@@ -304,7 +304,7 @@ void allow_one_segment_on_loopback() {
   request.fixed().ifi_index = static_cast<int>(::if_nametoindex("lo"));
   request.add_u32(IFLA_GSO_MAX_SEGS, 1);
   Netlink netlink = *Netlink::open();
-  EXPECT_EQ(netlink.ask(request.header()).error().detail, 0);  // an "error" of 0: done
+  EXPECT_EQ(netlink.ask(request.header()).error().detail, 0);  // an acknowledgement is "error" 0
 }
 
 TEST(UdpLink, IcrcFitsTheHeadersThatTheKernelWrote) {

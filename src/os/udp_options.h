@@ -27,8 +27,8 @@ bool set_option(int fd, int level, int name, int value);
 // version.
 Result<Fd> open_udp_socket(bool ipv6);
 
-// Makes the socket report each packet's destination, traffic class and hop limit, which a
-// link::Flow needs.
+// Makes the socket report each packet's destination, traffic class and hop limit, which
+// link::Address holds.
 Result<void> ask_for_ancillary_data(int fd);
 
 // Sets the receive buffer to this size, or to the largest that the host allows.

@@ -20,7 +20,7 @@ constexpr std::size_t kDatagramBytesMax = link::Burst::kPacketBytesMax + link::B
 constexpr std::size_t kJoinedBytesMax = 65536;     // one IP packet's worth
 constexpr std::size_t kReceivedSegmentsMax = 128;  // UDP_MAX_SEGMENTS of a recent kernel
 
-// Holds the contents of the control messages of one message.
+// Holds the contents of a received message's control messages.
 struct Ancillary {
   link::Address address{};
   std::uint32_t interface = 0;
@@ -160,8 +160,8 @@ std::span<const UdpReceiver::Datagram> UdpReceiver::receive(Look look) {
   return datagrams_;
 }
 
-// Returns true if a caller that polls should look at this IP version now.  If neither has ever had
-// packets, they take turns.
+// Returns true if a caller that polls should look at this IP version now.  If neither version has
+// ever had packets, they take turns.
 bool UdpReceiver::is_likely(bool ipv6) const {
   const std::uint64_t empty = empty_looks_[ipv6 ? 1 : 0];
   const std::uint64_t other = empty_looks_[ipv6 ? 0 : 1];

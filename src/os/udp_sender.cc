@@ -84,8 +84,8 @@ std::size_t append(msghdr& header, std::size_t at, int level, int type, const T&
 void write_control(msghdr& header, const link::Address& address, std::size_t segment_bytes,
                    bool host_alone) {
   constexpr link::Address kUsual;
-  // The sockets of such a sender have a hop limit of 0 for multicast, which no control message of
-  // IPv4 can ask for.
+  // A sender that reaches this host alone has sockets with a multicast hop limit of 0.  A control
+  // message must not change that, and in IPv4 it could not ask for 0.
   const bool stays = host_alone && wire::is_multicast(address.destination);
   const int traffic_class = address.traffic_class;
   const int hop_limit = address.hop_limit;
@@ -98,7 +98,7 @@ void write_control(msghdr& header, const link::Address& address, std::size_t seg
     at = append(header, at, IPPROTO_IP, IP_PKTINFO, info);
     if (!usual) {
       at = append(header, at, IPPROTO_IP, IP_TOS, traffic_class);
-      // The kernel refuses a hop limit of 0, with which no packet would reach another host.
+      // The kernel refuses a control message with hop limit 0.
       if (!stays) at = append(header, at, IPPROTO_IP, IP_TTL, std::max(1, hop_limit));
     }
   } else {
@@ -154,7 +154,7 @@ void UdpSender::close() {
 
 void UdpSender::set_destination(std::uint16_t port,
                                 std::function<bool(const Gid&)> is_of_this_host) {
-  // The hop limit of the open sockets for multicast depends on this option.
+  // The multicast hop limit of the open sockets depends on this option.
   if ((options_.is_of_this_host == nullptr) != (is_of_this_host == nullptr)) close();
   options_.destination_port = port;
   options_.is_of_this_host = std::move(is_of_this_host);

@@ -21,7 +21,7 @@ namespace verbena::os {
 namespace {
 
 constexpr int kPeerPidfd = 77;            // SO_PEERPIDFD, Linux 6.5
-constexpr int kBufferBytes = 512 * 1024;  // several of the largest messages, where that is allowed
+constexpr int kBufferBytes = 512 * 1024;  // some of the largest messages, if the host allows that
 // This is SCM_MAX_FD, the most that the kernel passes in one message.  With room for all of them
 // the kernel never drops one, so we can close those that we refuse.
 constexpr std::size_t kKernelFdsMax = 253;
@@ -34,7 +34,7 @@ struct Address {
 Result<Address> abstract_address(std::string_view name) {
   Address address;
   if (name.empty() || name.size() >= sizeof(address.un.sun_path)) {
-    return fail(Errc::kInvalidArgument, "a socket name of 1 to 107 bytes is wanted");
+    return fail(Errc::kInvalidArgument, "the name of a socket has 1 to 107 bytes");
   }
   address.un.sun_family = AF_UNIX;
   std::memcpy(address.un.sun_path + 1, name.data(), name.size());  // [0] = 0: abstract
@@ -43,7 +43,8 @@ Result<Address> abstract_address(std::string_view name) {
 }
 
 Result<Fd> open_socket() {
-  // Fd::reset() closes it by a raw call.  ThreadSanitizer must see both calls or none.
+  // Makes a raw call, because Fd::reset() closes the socket by a raw call: ThreadSanitizer must see
+  // both calls or none.
   const long raw = system_call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   Fd fd = VB_TRY(take_fd(static_cast<int>(raw), "cannot make a socket"));
   ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &kBufferBytes, sizeof(kBufferBytes));
@@ -161,7 +162,8 @@ Result<UnixChannel> UnixListener::accept(Time deadline) {
 Result<void> UnixChannel::send(std::span<const std::byte> message, std::span<const int> fds,
                                Time deadline) {
   if (message.empty() || message.size() > kMessageBytesMax || fds.size() > kMessageFdsMax) {
-    return fail(Errc::kInvalidArgument, "a message that no channel carries");
+    return fail(Errc::kInvalidArgument,
+                "the message is empty, too long, or has too many descriptors");
   }
   iovec vector{.iov_base = const_cast<std::byte*>(message.data()), .iov_len = message.size()};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kMessageFdsMax * sizeof(int))> control{};
@@ -207,7 +209,7 @@ Result<std::size_t> UnixChannel::receive(std::span<std::byte> out, std::vector<F
       const bool whole = (header.msg_flags & MSG_TRUNC) == 0;
       if (whole && (all_fds || fds_lost != nullptr)) return static_cast<std::size_t>(n);
       fds.clear();
-      return fail(Errc::kMalformed, "a message too long, or with too many descriptors");
+      return fail(Errc::kMalformed, "the message is too long, or its descriptors cannot be kept");
     }
     // The kernel reports ECONNRESET once if the peer has closed without reading everything.  The
     // messages that the peer has sent come after it.

@@ -54,8 +54,7 @@ class UnixChannel {
 
   // Sends one message, 1 to kMessageBytesMax bytes, with copies of the descriptors.
   // would_block(): there is no room, and the deadline is kNoWait.  kTimedOut: there was no room
-  // until the deadline.
-  // kDeviceFatal: the peer is gone.
+  // until the deadline.  kDeviceFatal: the peer is gone.
   Result<void> send(std::span<const std::byte> message, std::span<const int> fds = {},
                     Time deadline = kNoWait);
 

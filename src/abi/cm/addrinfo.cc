@@ -118,9 +118,9 @@ int look_up(const char* node, const char* service, const rdma_addrinfo& hints, r
 
 using namespace verbena::abi;
 
-// If getaddrinfo() fails, it returns its error code, as Debian's library does (its examples print
-// gai_strerror() of it).  Other errors are -1 with errno.  ai_route stays empty:
-// rdma_resolve_route() resolves routes.
+// If getaddrinfo() fails, returns the error code of getaddrinfo(), as Debian's library does (its
+// examples print gai_strerror() of the code).  Other errors are -1 with errno.  ai_route stays
+// empty: rdma_resolve_route() resolves routes.
 VB_EXPORT int rdma_getaddrinfo(const char* node, const char* service, const rdma_addrinfo* hints,
                                rdma_addrinfo** res) {
   if (node == nullptr && service == nullptr && hints == nullptr) return failed(EINVAL);

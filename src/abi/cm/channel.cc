@@ -29,15 +29,15 @@ VB_EXPORT rdma_event_channel* rdma_create_event_channel() {
     explain_once();
     return null_with(error);
   }
-  // Connections to other hosts will fail, so say why before that.
+  // If connections to other hosts will fail, this prints the reason before they do.
   vb_port_attr port{};
   if (vb_port_query(0, 1, &port) == 0 && port.host_alone != 0) explain_once();
   vb_cm_channel_hide_lost_requests(channel->library_handle);
   return channel.release();
 }
 
-// Destroying a channel cannot fail.  Ids that still use it keep it in libverbena, and get no more
-// events.
+// Destroying a channel cannot fail.  Ids that still use the channel keep it alive in libverbena,
+// and get no more events.
 VB_EXPORT void rdma_destroy_event_channel(rdma_event_channel* channel) {
   auto* mine = static_cast<CmChannel*>(channel);
   mine->blocking = (fcntl(mine->fd, F_GETFL) & O_NONBLOCK) == 0;

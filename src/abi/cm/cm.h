@@ -64,7 +64,7 @@ struct CmId : rdma_cm_id {
   // the peer's.
   ibv_ece local_ece{};
   ibv_ece remote_ece{};
-  // A listening id of rdma_create_ep() creates such a QP for each request.
+  // A listening id of rdma_create_ep() creates a QP with these attributes for each request.
   std::optional<ibv_qp_init_attr> request_qp;
 
   std::uint32_t events_given = 0;  // guarded by the lock of the EventTargets
@@ -72,15 +72,16 @@ struct CmId : rdma_cm_id {
   pthread_cond_t cond;
   std::uint32_t events_filled = 0;     // how many of events_given are complete
   std::uint32_t events_completed = 0;  // acknowledged
-  CmEvent* held = nullptr;             // first of the events that the program has
+  CmEvent* held = nullptr;             // the first event that the program has not acknowledged
   bool named_by_request = false;       // its CONNECT_REQUEST is not acknowledged yet
-  bool destroyed = false;              // kept only until its events are acknowledged
+  bool destroyed = false;              // the id is kept only until its events are acknowledged
   std::vector<CmGroup> groups;
   std::shared_ptr<CmLookup> lookup;  // the last rdma_resolve_addrinfo()
 };
 
 // An event counts for the id that received it; a CONNECT_REQUEST counts for the listening id.  The
-// ids that it names stay in memory until it is acknowledged, even if the program destroys them.
+// ids that an event names stay in memory until the event is acknowledged, even if the program
+// destroys them.
 struct CmEvent : rdma_cm_event {
   CmId* counted_for;
   CmId* new_id;  // of a CONNECT_REQUEST; else null
@@ -105,9 +106,10 @@ int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, i
 // another thread may wait for this one.
 void cm_release(CmId& id);
 
-// Waits, for a limited time, until the program uses the last request: requests are given out one at
-// a time (see requests.cc).  It is a cancellation point.
+// Waits, for a limited time, until the program uses the last request.  Requests are given out one
+// at a time (see requests.cc).  It is a cancellation point.
 void cm_await_use(CmChannel& channel);
+// Notes that the program gets the request with this id.
 void cm_request_given(CmChannel& channel, CmId& id);
 // Notes that the program has begun to use the id, or has destroyed it.
 void cm_mark_used(CmId& id);
@@ -117,12 +119,13 @@ void cm_lock_requests();
 void cm_unlock_requests(bool in_child);
 void cm_forget_device();
 void cm_forget_lookups();
+
 // Asks the subnet administration for the service of this name or number (RAI_SA).  The program gets
-// an event, for which a synchronous id waits.  EOPNOTSUPP: a node is given, as on Linux, or the id
-// is on no InfiniBand port.  EINVAL: the service is neither a name nor a number, or the id is not
-// bound to a port.
+// an event, for which a synchronous id waits.  EOPNOTSUPP: `node` is given, which rdma-core refuses
+// too, or the id is on no InfiniBand port.  EINVAL: the service is neither a name nor a number, or
+// the id is not bound to a port.
 int cm_find_services(CmId& id, const char* node, const char* service);
-// Lists what cm_find_services() has found.  ENOENT: nothing.
+// Lists the services that cm_find_services() has found.  ENOENT: it has found none.
 int cm_services(const CmId& id, rdma_addrinfo*& list);
 // Updates the public members: addresses, device, default PD, route.
 int cm_refresh(CmId& id);
@@ -133,7 +136,7 @@ struct CmDevice {
   ibv_context* verbs;
   ibv_pd* pd;
 };
-// `index` is the place in the host's list.
+// Returns the device with this index in the host's list, and opens it on first use.
 int cm_device(std::uint32_t index, CmDevice& device);
 
 // ---- functions that return 0, or -1 with errno, as the public functions do

@@ -66,8 +66,8 @@ int reject(CmId& id, std::uint32_t reason, const void* private_data, std::uint8_
   return 0;
 }
 
-// Updates the state of the QP in the public structure after libverbena has changed it.  It takes a
-// cookie because another thread that got the event may already have destroyed the id and its QP.
+// Updates the state of the QP in the public structure after libverbena has changed it.  Takes a
+// cookie, because another thread that got the event may already have destroyed the id and its QP.
 void refresh_qp(std::uint64_t cookie) {
   cm_ids().with(cookie, [](CmId& id) {
     if (id.qp != nullptr) refresh_state(*qp_of(id.qp));
@@ -103,7 +103,7 @@ VB_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
   if (int error = vb_cm_accept(mine.library_handle, &param)) return failed(error);
   refresh_qp(cookie);
   if (waits && expects_event) return cm_complete(mine);
-  if (waits && mine.event != nullptr) {  // the event of the request
+  if (waits && mine.event != nullptr) {  // the CONNECT_REQUEST, which is not needed any more
     rdma_ack_cm_event(mine.event);
     mine.event = nullptr;
   }

@@ -40,8 +40,8 @@ int open_device(std::uint32_t index, CmDevice& device) {
 
 }  // namespace
 
-// Opens each device on first use; it is never closed.  A forked child opens its own, because it
-// cannot use libverbena's objects of the parent.
+// Opens a device on first use, and never closes it.  A forked child opens the device again, because
+// it cannot use the parent's objects of libverbena.
 int cm_device(std::uint32_t index, CmDevice& device) {
   if (index >= kDevicesMax) return ENODEV;
   std::scoped_lock lock(opened_mutex);
@@ -56,8 +56,8 @@ int cm_device(std::uint32_t index, CmDevice& device) {
   return 0;
 }
 
-// The mutex may be locked: in the parent another thread may have been waiting for an agent to
-// start, and a fork does not wait for that.
+// Forgets the devices in a forked child.  Makes a new mutex, because the old one may be locked for
+// ever: another thread of the parent may have been waiting for an agent to start.
 void cm_forget_device() {
   new (&opened_mutex) std::mutex;
   opened_by = 0;

@@ -35,7 +35,7 @@ void take_ece(const vb_cm_event& from, const CmEvent& event) {
     case RDMA_CM_EVENT_ESTABLISHED: break;
     default: return;
   }
-  if (from.ece_vendor_id == 0) return;  // ESTABLISHED on the passive side has none
+  if (from.ece_vendor_id == 0) return;  // ESTABLISHED on the passive side has no ECE options
   static_cast<CmId*>(event.id)->remote_ece = {
       .vendor_id = from.ece_vendor_id, .options = from.ece_options, .comp_mask = 0};
 }
@@ -137,7 +137,8 @@ void bring_up_to_date(CmId& id, CmEvent& event) {
   }
 }
 
-// The last acknowledgement of a destroyed id frees it.
+// Counts an acknowledgement by calling count().  The last acknowledgement of a destroyed id frees
+// the id.
 void acknowledge(CmId& id, auto&& count) {
   bool last = false;
   {
@@ -149,7 +150,7 @@ void acknowledge(CmId& id, auto&& count) {
   if (last) delete &id;
 }
 
-// Returns false if the program must not get the event.
+// Fills the public event.  Returns false if the program must not get the event.
 bool fill(const vb_cm_event& from, CmId& id, CmEvent& event) {
   static_cast<rdma_cm_event&>(event) = {};
   event.counted_for = &id;
@@ -212,10 +213,11 @@ struct Filling {
   bool given = false;
 };
 
-// Returns false if the id is destroyed, or if the program must not get the event.
+// Counts and fills the event.  Returns false if the id is destroyed, or if the program must not get
+// the event.
 bool give(const vb_cm_event& from, CmEvent& event) {
   CmId* const id = cm_ids().give(from.cookie, &CmId::events_given);
-  if (id == nullptr) {  // destroyed meanwhile
+  if (id == nullptr) {  // the program has destroyed the id meanwhile
     if (from.type == RDMA_CM_EVENT_CONNECT_REQUEST) vb_cm_id_destroy(from.new_id);
     return false;
   }
@@ -266,10 +268,11 @@ int cm_next_step(rdma_event_channel* channel, rdma_cm_event*& event) {
 
 using namespace verbena::abi;
 
-// This waits, so it is a cancellation point.  Destructors release its locks and memory.
+// rdma_get_cm_event() waits, so it is a cancellation point.  Destructors release its locks and
+// memory.
 VB_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
   if (event == nullptr) return failed(EINVAL);
-  // Allocates first: an event that was taken from libverbena must not be lost for lack of memory.
+  // Allocates first, so that an event taken from libverbena is not lost for lack of memory.
   std::unique_ptr<CmEvent> made(new (std::nothrow) CmEvent);
   if (!made) return failed(ENOMEM);
   vb_cm_event next;  // NOLINT: filled by vb_cm_next_event()

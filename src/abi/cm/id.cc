@@ -245,7 +245,7 @@ VB_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
   }
   mine.channel = channel;
   mine.sync = sync;
-  // When this returns, no thread handles an event of the old channel.
+  // When rdma_migrate_id() returns, no thread handles an event of the old channel.
   wait_acknowledged(mine.mutex, mine.cond, mine.events_completed,
                     cm_ids().given(mine, &CmId::events_given));
   return 0;
@@ -264,7 +264,8 @@ VB_EXPORT int rdma_resolve_addr(rdma_cm_id* id, sockaddr* src_addr, sockaddr* ds
   auto& mine = *static_cast<CmId*>(id);
   if (dst_addr == nullptr || verbena::border::bytes_of(*dst_addr) == 0) return failed(EINVAL);
   if (src_addr != nullptr && verbena::border::bytes_of(*src_addr) == 0) return failed(EINVAL);
-  // Stores it before the call: another thread may take the event before the call returns.
+  // Stores the address before the call, because another thread may take the event before the call
+  // returns.
   std::memcpy(&id->route.addr.dst_storage, dst_addr, verbena::border::bytes_of(*dst_addr));
   const bool waits = mine.sync;
   if (int error = vb_cm_resolve_addr(mine.library_handle, src_addr, dst_addr, timeout_ms)) {

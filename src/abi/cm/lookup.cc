@@ -165,7 +165,7 @@ int start(std::unique_ptr<Task> task) {
   return error;
 }
 
-// EBUSY: a lookup of the id is running, or its result was not taken.
+// Begins a lookup of the id.  EBUSY: a lookup is running, or its result was not taken.
 int begin(CmId& id, std::shared_ptr<CmLookup>& lookup) {
   return guarded([&] {
     auto made = std::make_shared<CmLookup>();
@@ -188,7 +188,7 @@ void cm_forget_lookups() { lookups_running = 0; }
 
 using namespace verbena::abi;
 
-// With RAI_SA the subnet administration is asked, else the system's resolver.  EOPNOTSUPP: RAI_SA
+// Asks the subnet administration if RAI_SA is set, else the system's resolver.  EOPNOTSUPP: RAI_SA
 // needs an id on InfiniBand.  EAGAIN: kLookupsMax lookups are running.  With a synchronous id, the
 // call waits for the result.
 VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char* service,
@@ -216,7 +216,7 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
   });
   if (error == 0) error = mine.sync ? run(*task) : start(std::move(task));
   if (error == 0) return 0;
-  const StoreResult none(*lookup);
+  const StoreResult none(*lookup);  // ends the lookup without a result
   return failed(error);
 }
 

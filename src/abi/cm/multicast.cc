@@ -14,7 +14,8 @@ namespace {
 
 std::atomic<std::uint64_t> last_cookie{0};
 
-// Stores the group before vb_cm_join(): another thread may take the event before that returns.
+// Stores the group before vb_cm_join(), because another thread may take the event before
+// vb_cm_join() returns.
 int join(CmId& id, const sockaddr& address, bool send_only, void* context) {
   const std::size_t bytes = verbena::border::bytes_of(address);
   if (bytes == 0) return EINVAL;

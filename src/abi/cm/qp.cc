@@ -44,7 +44,7 @@ int create_cqs(CmId& id, ibv_qp_init_attr_ex& attr) {
   }
   if (attr.send_cq == nullptr) attr.send_cq = id.send_cq;
   if (attr.recv_cq == nullptr) attr.recv_cq = id.recv_cq;
-  // A queue without entries needs a CQ too: it uses the other one's.
+  // A work queue without entries also needs a CQ, so it uses the CQ of the other work queue.
   if (attr.send_cq == nullptr) attr.send_cq = attr.recv_cq;
   if (attr.recv_cq == nullptr) attr.recv_cq = attr.send_cq;
   return 0;

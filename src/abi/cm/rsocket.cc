@@ -4,7 +4,8 @@
 
 #include "abi/abi.h"
 
-// Sockets over RDMA are not implemented: programs can be linked, but the functions fail.
+// Sockets over RDMA are not implemented.  Programs that use them can be linked, but the functions
+// fail.
 
 using namespace verbena::abi;
 

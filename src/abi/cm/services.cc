@@ -91,7 +91,7 @@ int list_of(std::span<const vb_service> services, int port_space, int qp_type,
   return 0;
 }
 
-// Asks for the services twice if there are more than expected.
+// Calls get() again with more room if there are more services than expected.
 int all_services(std::vector<vb_service>& services, auto&& get) {
   return guarded([&] {
     services.resize(16);

@@ -42,7 +42,7 @@ bool fill_port(const um::Device& device, const um::Port& from, umad_port_t& port
   port.port_guid = htobe64(from.guid);
   copy_text(port.link_layer, from.infiniband ? "InfiniBand" : "Ethernet");
   port.pkeys_size = static_cast<unsigned>(from.pkeys.size());
-  // The program may release it by umad_release_port(), which calls free().
+  // The program may release the P_Keys by umad_release_port(), which calls free().
   port.pkeys = static_cast<std::uint16_t*>(std::calloc(from.pkeys.size() + 1, sizeof *port.pkeys));
   if (port.pkeys == nullptr) return false;
   std::ranges::copy(from.pkeys, port.pkeys);
@@ -98,8 +98,8 @@ int get_port(const char* name, int number, umad_port_t& port) {
   return fill_port(*device, *from, port) ? 0 : -EIO;
 }
 
-// The file of a subnet manager exists as long as this process has it.  The service sees when the
-// program opens it.
+// Holds the file that a subnet manager keeps open (/dev/infiniband/issmN on Linux).  The file
+// exists as long as this process holds it, and the service sees when the program opens it.
 struct ManagerFile {
   ServiceConnection connection;
   verbena::os::Fd file;

@@ -7,7 +7,7 @@
 
 #include "abi/umad/service.h"
 
-// Implements the functions that only look into the program's buffer.
+// Implements the functions that only read and write the program's buffer.
 
 using verbena::ipc::umad::kUserMadBytes;
 using verbena::ipc::umad::UserMad;

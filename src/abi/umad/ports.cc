@@ -58,7 +58,7 @@ int OpenPort::open(const char* name, int number, bool enforce_smi) {
                                            .port = static_cast<std::uint8_t>(choice->port)},
                                           error, &mads);
   if (!requests) return error == ENODEV ? -EOPNOTSUPP : error == EINVAL ? -EINVAL : -EIO;
-  std::shared_ptr<OpenPort> left;  // is destroyed without the lock
+  std::shared_ptr<OpenPort> left;  // destroyed after the lock is released
   const std::lock_guard guard(openings().lock);
   // A program may have closed the descriptor of an older port by close(), so that the new port got
   // the same number.  Destroying the older port closes that number once more, so the new port takes
@@ -83,7 +83,7 @@ std::shared_ptr<OpenPort> OpenPort::find(int fd) {
 }
 
 void OpenPort::close(int fd) {
-  std::shared_ptr<OpenPort> port;  // is destroyed, and closed, without the lock
+  std::shared_ptr<OpenPort> port;  // destroyed, and closed, after the lock is released
   const std::lock_guard guard(openings().lock);
   const auto found = openings().by_fd.find(fd);
   if (found == openings().by_fd.end()) return;
@@ -149,7 +149,7 @@ int send(int fd, ib_user_mad& mad, std::size_t bytes) {
   return port->ask(request, std::span(&passed, 1)).error;
 }
 
-// Waits until a MAD is there, as libibumad does; 0 or a negative errno.  A cancellation point.
+// Waits for a MAD, as libibumad does.  Returns 0 or a negative errno.  It is a cancellation point.
 int wait_for_mad(int fd, int timeout_ms) {
   pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
   const int ready = ::poll(&one, 1, timeout_ms);
@@ -203,7 +203,8 @@ int receive(int fd, ib_user_mad& mad, int& length, int timeout_ms) {
   return -errno;
 }
 
-// Returns the number of the MAD agent, or a negative errno with its text in the trace.
+// Registers a MAD agent.  Returns its number, or a negative errno; prints the reason if
+// umad_debug() is set.
 int add_agent(int fd, const um::Register& request) {
   const auto port = OpenPort::find(fd);
   if (!port) {
@@ -212,7 +213,7 @@ int add_agent(int fd, const um::Register& request) {
   }
   const um::Reply reply = port->ask(um::encode(request));
   if (reply.error == 0) return static_cast<int>(reply.value);
-  if (debug_level() > 0) explain("an agent was refused: " + reply.text);
+  if (debug_level() > 0) explain("a MAD agent was refused: " + reply.text);
   errno = reply.error;
   return -reply.error;
 }
@@ -324,7 +325,7 @@ VB_EXPORT int umad_register2(int port_fd, umad_reg_attr* attr, std::uint32_t* ag
   const bool vendor = attr->mgmt_class >= 0x30 && attr->mgmt_class <= 0x4f;
   if (vendor && ((attr->oui & 0xffffff) == 0 || (attr->oui & 0xff000000) != 0)) return EINVAL;
   if ((attr->flags & ~std::uint32_t{UMAD_USER_RMPP}) != 0) {
-    attr->flags = 0;  // as libibumad leaves them after a refusal
+    attr->flags = 0;  // libibumad clears the flags after a refusal, too
     return errno = EINVAL;
   }
   int id = -ENOMEM;

@@ -21,6 +21,7 @@ class OpenPort {
   static std::shared_ptr<OpenPort> find(int fd);
   static void close(int fd);
 
+  // Sends a request and waits for the answer.
   ipc::umad::Reply ask(std::span<const std::byte> request, std::span<const int> passed = {});
 
   enum class Taken { kMad, kNothing, kTooShort, kInvalid, kGone };

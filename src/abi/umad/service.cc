@@ -167,14 +167,14 @@ std::optional<Choice> choose(const char* name, int port, bool wants_port, bool e
     }
     return Choice{name, port};
   }
-  std::optional<Choice> there;
+  std::optional<Choice> usable;
   for (const um::Device& device : devices) {
     int chosen = wants_port ? port : 0;
     const Fitness fitness = fitness_of(device, chosen, enforce_smi);
     if (fitness == Fitness::kBest) return Choice{device.name, chosen};
-    if (fitness == Fitness::kUp && !there) there = Choice{device.name, chosen};
+    if (fitness == Fitness::kUp && !usable) usable = Choice{device.name, chosen};
   }
-  return there ? there : Choice{kDeviceDefault, kPortDefault};
+  return usable ? usable : Choice{kDeviceDefault, kPortDefault};
 }
 
 }  // namespace verbena::abi::umad

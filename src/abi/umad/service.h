@@ -53,14 +53,15 @@ class ServiceConnection {
   os::UnixChannel channel_;
 };
 
-// Returns the devices of this program's node, sorted by name.  Without a node (VERBENA_NODE) these
-// are the host's own.  Returns nothing if there is no service, or no agent.
+// Returns the devices of this program's node, sorted by name.  Without a node (VERBENA_NODE), the
+// devices are the host's own.  Returns nothing if there is no service, or no agent.
 std::optional<std::vector<ipc::umad::Device>> query_devices();
 // Returns the devices of the host itself, as libverbena reports them.
 std::optional<std::vector<ipc::umad::Device>> own_devices();
 bool has_node();
 
-// Prints "verbena: ..." to stderr if the program has set umad_debug(), or else only once.
+// Prints "verbena: " and the text to stderr.  Prints only the first text unless umad_debug() is
+// set.
 void explain(const std::string& text);
 int debug_level();
 
@@ -69,11 +70,12 @@ struct Choice {
   std::string device{};
   int port = 0;
 };
-// Chooses as libibumad does: without a name the first device with an active port, or else with a
-// link that is up; without a port (0) the first active one, or else the first that is up.  Only
-// ports of InfiniBand count.  Without `wants_port` a name is taken as it is.  If no device fits,
-// the name is the one that libibumad has always used.  Returns nothing if the named device has no
-// such port.
+// Chooses a device and a port as libibumad does.  Only ports of InfiniBand count.
+//   * If `name` is null, the first device with an active port is chosen, or else the first device
+//     with a port whose link is up.  If no device fits, the result is libibumad's default.
+//   * If `port` is 0, the first active port is chosen, or else the first port whose link is up.
+//   * If `wants_port` is false, a name is taken as it is.
+// Returns nothing if the named device has no such port.
 std::optional<Choice> choose(const char* name, int port, bool wants_port, bool enforce_smi = false);
 
 const ipc::umad::Device* find_device(const std::vector<ipc::umad::Device>& devices,

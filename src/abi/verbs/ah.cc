@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::uint8_t kReplyHopLimit = 0xff;
 
-// A datagram over IPv4 leaves the first 20 of the 40 bytes unchanged and has its IP header in the
-// rest (vol1 annex A17.4.5.1).  No flag tells that it is IPv4, so check the header and its
+// Returns the IPv4 header of a received datagram, if it has one.  The header is in the last 20 of
+// the 40 bytes (vol1 annex A17.4.5.1).  No flag marks IPv4, so this checks the header and its
 // checksum.
 std::optional<iphdr> ipv4_header(const ibv_grh& grh) {
   iphdr header{};
@@ -42,7 +42,7 @@ ibv_gid mapped(std::uint32_t address) {
   return gid;
 }
 
-// The reply's source is the destination of the datagram; that must not be a multicast group.
+// Sets the source of a reply: the GID to which the datagram was sent.
 int reply_from(ibv_context* context, std::uint8_t port_num, const ibv_gid& gid, ibv_ah_attr& attr) {
   for (std::uint32_t index = 0; index <= UINT8_MAX; ++index) {
     ibv_gid_entry entry{};

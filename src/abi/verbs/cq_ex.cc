@@ -54,7 +54,7 @@ int next_poll(ibv_cq_ex* cq) {
 
 void end_poll(ibv_cq_ex* cq) {
   Cq& self = mine(cq);
-  if (!self.polling) return;  // programs also call this after start_poll() has failed
+  if (!self.polling) return;  // programs also call end_poll() after start_poll() has failed
   self.polling = false;
   if (!self.single_threaded) self.pollers.unlock();
 }

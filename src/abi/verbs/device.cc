@@ -28,7 +28,7 @@ constexpr std::uint32_t kDevicesMax = 64;
 constinit Device devices[kDevicesMax]{};
 std::uint32_t devices_known = 0;
 
-// Describes the next device.  It is written only once, because other threads may read it.
+// Fills in the next device.  A device is written only once, because other threads may read it.
 // REQUIRES: the caller holds the lock.
 void add_device(const vb_device_attr& attr) {
   const std::uint32_t index = devices_known;
@@ -134,7 +134,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   if (attr_bytes < sizeof attr->orig_attr) return with_errno(EINVAL);
   ibv_device_attr_ex full{};
   if (int error = ibv_query_device(context, &full.orig_attr)) return with_errno(error);
-  constexpr std::uint64_t kAtomicWrite = std::uint64_t{1} << 40;  // the kernel's flag
+  constexpr std::uint64_t kAtomicWrite = std::uint64_t{1} << 40;  // IB_UVERBS_DEVICE_ATOMIC_WRITE
   full.device_cap_flags_ex = full.orig_attr.device_cap_flags | kAtomicWrite;
   full.phys_port_cnt_ex = full.orig_attr.phys_port_cnt;
   // Time stamps are nanoseconds.
@@ -187,8 +187,8 @@ VB_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
 
   ibv_context& context = verbs->context;
   context.device = device;
-  // There is no kernel device.  Programs may duplicate this descriptor to import the device, which
-  // is then refused.
+  // There is no kernel device.  Programs may duplicate cmd_fd to import the device, which
+  // ibv_import_device() then refuses.
   context.cmd_fd = async_fd;
   context.async_fd = async_fd;
   context.num_comp_vectors = 1;
@@ -208,7 +208,8 @@ VB_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
 }
 
 // Objects that the program has not destroyed stay usable, but their events are lost.  The error is
-// ignored: a forked child may close a context of its parent, which libverbena does not know there.
+// ignored: a forked child may close a context of its parent, which libverbena does not know in the
+// child.
 VB_EXPORT int ibv_close_device(ibv_context* context) {
   const std::unique_ptr<Context> verbs(&context_of(context));
   (void)vb_context_destroy(verbs->library_handle);
@@ -220,7 +221,7 @@ VB_EXPORT int ibv_query_device(ibv_context* context, ibv_device_attr* device_att
   vb_device_attr attr{};
   if (int error = vb_device_query(device_of(context), &attr)) return with_errno(error);
   *device_attr = to_public(attr);
-  // All ports may have tables of different length; this is the longest.
+  // The ports may have P_Key tables of different lengths; max_pkeys is the longest.
   for (std::uint32_t number = 1; number <= attr.phys_port_count; ++number) {
     vb_port_attr port{};
     if (int error = vb_port_query(device_of(context), number, &port)) return with_errno(error);

@@ -48,8 +48,8 @@ ibv_mr* alloc_null_mr(ibv_pd* pd) {
   return mr.release();
 }
 
-// Every kind of prefetch only makes the pages present.  That is done when this returns, even
-// without IBV_ADVISE_MR_FLAG_FLUSH.
+// Prefetches memory.  Every kind of prefetch only makes the pages present, which is done when this
+// function returns, even without IBV_ADVISE_MR_FLAG_FLUSH.
 int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, std::uint32_t flags, ibv_sge* sg_list,
               std::uint32_t num_sge) {
   if ((flags & ~std::uint32_t{IBV_ADVISE_MR_FLAG_FLUSH}) != 0) return with_errno(EINVAL);

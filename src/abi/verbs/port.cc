@@ -48,7 +48,7 @@ int query_port(ibv_context* context, std::uint8_t port_num, ibv_port_attr* attr,
   return 0;
 }
 
-// ENODATA means an empty entry of the table, as in the kernel.
+// Returns ENODATA for an empty entry of the table, as the kernel does.
 int query_gid(const ibv_context* context, std::uint32_t port_num, std::uint32_t index,
               ibv_gid_entry& out) {
   const std::uint32_t device = device_of(context);
@@ -117,7 +117,7 @@ VB_EXPORT ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* entr
       ibv_gid_entry entry{};
       const int error = query_gid(context, port, index, entry);
       if (error == ENODATA) continue;
-      if (error == EINVAL) break;  // past the table
+      if (error == EINVAL) break;  // the index is past the table
       if (error != 0) return -with_errno(error);
       if (stored == max_entries) return -with_errno(EINVAL);
       std::memset(out, 0, entry_size);

@@ -186,7 +186,8 @@ VB_EXPORT int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr*
 VB_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
   auto* mine = qp_of(qp);
   if (mine->cm_id != 0) {
-    // fio calls this for QPs of rdma_create_qp(); the id may be destroyed already.
+    // fio calls ibv_destroy_qp() for QPs of rdma_create_qp().  The id may be destroyed already, so
+    // an error is ignored.
     vb_cm_id_set_qp(mine->cm_id, 0);
     mine->cm_id = 0;
   }
@@ -204,7 +205,7 @@ VB_EXPORT int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) { ret
 VB_EXPORT int ibv_query_ece(ibv_qp*, ibv_ece*) { return with_errno(EOPNOTSUPP); }
 VB_EXPORT int ibv_set_ece(ibv_qp*, ibv_ece*) { return with_errno(EOPNOTSUPP); }
 
-// RoCE does not use the LID.
+// The LID is not used, because the GID identifies the group.
 VB_EXPORT int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t) {
   return with_errno(vb_qp_attach(qp_of(qp)->library_handle, gid->raw, 0));
 }

@@ -9,8 +9,9 @@
 #include "abi/abi.h"
 #include "verbena/border.h"
 
-// Reads sysfs files by name.  The kernel has no directory for our device, so these functions supply
-// the contents: ibv_devinfo prints board_id, and skips files that it cannot read.
+// Reads sysfs files by name.  The kernel has no directory for a device of Verbena, so this file
+// makes up the contents of a few files, such as board_id, which ibv_devinfo prints.  Programs skip
+// the other files, because they cannot be read.
 
 using namespace verbena::abi;
 
@@ -36,13 +37,15 @@ int read_file(const char* path, char* buf, size_t size) {
   return static_cast<int>(length);
 }
 
-int give(const char* text, char* buf, size_t size) {
+// Copies a text, cut to the size of the buffer.  Returns the length of the copy.
+int copy_contents(const char* text, char* buf, size_t size) {
   const int length = std::snprintf(buf, size, "%s", text);
   return length < static_cast<int>(size) ? length : static_cast<int>(size);
 }
 
-// Reads a file of a device in /sys/class/infiniband.  Returns 0 if the device is not ours.
-int read_ours(std::string_view dir, std::string_view file, char* buf, size_t size) {
+// Reads a file in the directory of a device of Verbena.  Returns the length of the text, or -1 with
+// errno if the device has no such file.  Returns 0 if `dir` is another directory.
+int read_device_file(std::string_view dir, std::string_view file, char* buf, size_t size) {
   constexpr std::string_view kClass = "/sys/class/infiniband/";
   if (!dir.starts_with(kClass)) return 0;
   vb_device_attr attr{};
@@ -50,9 +53,9 @@ int read_ours(std::string_view dir, std::string_view file, char* buf, size_t siz
     if (vb_device_query(device, &attr) != 0) return 0;
     if (dir.substr(kClass.size()) == attr.name) break;
   }
-  if (file == "board_id" || file == "hca_type") return give(attr.name, buf, size);
-  if (file == "fw_ver") return give(attr.fw_ver, buf, size);
-  if (file == "node_type") return give("1: CA", buf, size);
+  if (file == "board_id" || file == "hca_type") return copy_contents(attr.name, buf, size);
+  if (file == "fw_ver") return copy_contents(attr.fw_ver, buf, size);
+  if (file == "node_type") return copy_contents("1: CA", buf, size);
   return failed(ENOENT);
 }
 
@@ -64,14 +67,15 @@ VB_EXPORT const char* ibv_get_sysfs_path() {
 }
 
 VB_EXPORT int ibv_read_sysfs_file(const char* dir, const char* file, char* buf, size_t size) {
-  if (const int length = read_ours(dir, file, buf, size)) return length;
+  if (const int length = read_device_file(dir, file, buf, size)) return length;
   char path[512];
   const int length = std::snprintf(path, sizeof path, "%s/%s", dir, file);
   if (length >= static_cast<int>(sizeof path)) return failed(ENAMETOOLONG);
   return read_file(path, buf, size);
 }
 
-// Provider libraries, whose devices have a directory, call this.  Our device has none.
+// Provider libraries call this function for their devices, which have a sysfs directory.  A device
+// of Verbena has none.
 VB_EXPORT int ibv_read_ibdev_sysfs_file(char*, size_t, void*, const char*, ...) {
   return failed(EOPNOTSUPP);
 }

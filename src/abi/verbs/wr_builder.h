@@ -24,7 +24,7 @@ class WrBuilder {
   ibv_send_wr& add(const ibv_qp_ex& qp, ibv_wr_opcode opcode);
   ibv_send_wr* newest() { return items_.empty() ? nullptr : &items_.back().wr; }
   void set_sges(std::span<const ibv_sge> list);
-  // Copies the buffers.
+  // Copies the contents of the buffers.
   void set_inline(std::span<const ibv_data_buf> buffers);
   // Notes that a request could not be collected.  complete() returns the first such error.
   void fail(int error);
