@@ -81,8 +81,8 @@ bool Endpoint::wins_against(const Req& req) const {
          std::pair(req.local_ca_guid, req.local_qpn);
 }
 
-// Waits for the peer's answer to our REQ, which wins.  If our REQ came too early, the peer is ready
-// now, so this repeats the REQ at once.
+// Waits for the peer's answer to our REQ, which wins.  If the peer has rejected our REQ because it
+// came too early, the peer is ready now, so this function repeats the REQ at once.
 void Endpoint::on_losing_req() {
   ignore(Ignored::kPeerIsPassive);
   if (state_ != State::kReqSent || !peer_was_away_) return;
@@ -109,7 +109,7 @@ void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
                                 .cookie = cookie_,
                                 .rep = rep,
                                 .ece = {rep.vendor_id(), mad.header.attribute_modifier}});
-    case State::kRepReceived: {  // our consumer needs more time: ask the peer for it
+    case State::kRepReceived: {  // our consumer has not answered: ask the peer for time
       duplicate(AttributeId::kRep);
       const bool again = answer_.id() == AttributeId::kMra;
       answer_ = store(mra_of(MraSubject::kRep));

@@ -126,7 +126,7 @@ void Endpoint::on_lap(const Lap& lap, std::uint64_t tid) {
     return report(LapReceived{.endpoint = handle_, .cookie = cookie_, .lap = lap});
   }
   duplicate(AttributeId::kLap);
-  if (step == Step::kLapReceived) {  // our consumer needs more time: ask the peer for it
+  if (step == Step::kLapReceived) {  // our consumer has not answered: ask the peer for time
     step = Step::kMraSent;
     alternate.sent = store(mra_of(MraSubject::kLap), tid);
     return send(alternate.sent);

@@ -123,7 +123,7 @@ TEST_F(AlternatePathTest, SilentPeerKeepsTheConnection) {
   EXPECT_EQ(net.a.outcomes[a].aprs, 1);
 }
 
-// The answer to an offer that was given up does not count for the next one.
+// The answer to an offer that was given up does not count for the next offer.
 TEST_F(AlternatePathTest, LateAprIsIgnored) {
   net.delay_of = [&](const std::string&, const std::string& name) -> Duration {
     return name == "APR" ? 3s : 1ms;
@@ -312,7 +312,7 @@ class ReqWithTwoPaths : public PeerTest {
   }
 };
 
-TEST_F(ReqWithTwoPaths, ConsumerMayTakeOnlyOne) {
+TEST_F(ReqWithTwoPaths, ConsumerMayDeclineTheAlternatePath) {
   EXPECT_EQ(answer(false), FailoverAccepted::kNotSupported);
 }
 

@@ -12,9 +12,9 @@
 
 namespace verbena::cm {
 
-// Stores the last answers, for peers that did not get theirs and repeat the request.  The consumer
-// has decided already, and is not asked again.  There is no timer: find() ignores expired answers.
-// The key tells requests apart.
+// Stores the last answers.  A peer that did not get its answer repeats the request, and then gets
+// the same answer again.  The consumer, which has decided already, is not asked again.  There is no
+// timer: find() ignores expired answers.  The key tells requests apart.
 //
 // Invariants: there are at most kMax answers; a new one replaces the oldest.
 template <class K>

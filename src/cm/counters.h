@@ -14,15 +14,15 @@ namespace verbena::cm {
 
 // Tells why a CM MAD changed nothing.
 enum class Ignored : std::uint8_t {
-  kMalformed,      // attribute or length
-  kOtherVersion,   // another class version, and not a request
+  kMalformed,      // unknown attribute or wrong length
+  kOtherVersion,   // another class version, in a message that is not a request
   kPeerIsPassive,  // peer to peer: this REQ loses against ours
-  kUnknownId,      // no such connection (a DREQ or REP is answered nevertheless)
+  kUnknownId,      // no such connection (a REP, LAP or DREQ is answered nevertheless)
   kWrongRemoteId,  // our id is right, the peer's is not
   kWrongQpn,       // a DREQ for another QP
   kWrongState,     // too late or too early
   kNoRoom,         // a limit was reached; the peer repeats the message
-  kNotYet,         // nobody listens, but somebody is about to; the peer repeats the message
+  kNotYet,         // nobody listens yet (Listeners::expect()); the peer repeats the message
   kCount,
 };
 const char* to_string(Ignored reason);
@@ -30,17 +30,17 @@ const char* to_string(Ignored reason);
 // Counts events other than messages.
 struct EventCounters {
   std::uint64_t unreachable = 0;
-  std::uint64_t late_rtu = 0;          // RTUs that came after the first data
-  std::uint64_t sends_dropped = 0;     // the outbox was full, because nobody called poll()
-  std::uint64_t requests_dropped = 0;  // by drop(): the listener's backlog is full
-  std::uint64_t requests_held = 0;     // queued by the SendThrottle
-  std::uint64_t replies_held = 0;      // queued by the SendThrottle
-  std::uint64_t disconnects_held = 0;  // queued by the SendThrottle
-  std::uint64_t inherited = 0;         // connections taken over from a dead manager
-  std::uint64_t inherited_refused = 0;
-  std::uint64_t endpoints_refused = 0;    // over endpoints_max
-  std::uint64_t resolutions_refused = 0;  // over resolutions_max
-  std::uint64_t listeners_refused = 0;    // over listeners_max
+  std::uint64_t late_rtu = 0;             // RTUs that came after the first data
+  std::uint64_t sends_dropped = 0;        // the outbox was full, because nobody called poll()
+  std::uint64_t requests_dropped = 0;     // by drop(): the listener's backlog is full
+  std::uint64_t requests_held = 0;        // queued by the SendThrottle
+  std::uint64_t replies_held = 0;         // queued by the SendThrottle
+  std::uint64_t disconnects_held = 0;     // queued by the SendThrottle
+  std::uint64_t inherited = 0;            // connections taken over from a dead manager
+  std::uint64_t inherited_refused = 0;    // inherit() or its caller refused them
+  std::uint64_t endpoints_refused = 0;    // there were endpoints_max already
+  std::uint64_t resolutions_refused = 0;  // there were resolutions_max already
+  std::uint64_t listeners_refused = 0;    // listeners_max or a limit of Listeners was reached
 };
 inline constexpr auto kEventNames = std::to_array<MemberName<EventCounters>>({
     {&EventCounters::unreachable, "cm_unreachable"},
@@ -61,7 +61,7 @@ static_assert(names_all(kEventNames));
 // Counts messages by attribute id, and other events.
 struct Counters : EventCounters {
   struct Message {
-    std::uint64_t sent = 0;      // repeats not counted
+    std::uint64_t sent = 0;      // without repeats
     std::uint64_t repeated = 0;  // by timer, or to answer a duplicate
     std::uint64_t received = 0;
     std::uint64_t duplicate = 0;
@@ -74,7 +74,8 @@ struct Counters : EventCounters {
   // These count REJs by reason; reasons above kRejectReasonsMax count as 0.
   std::map<std::uint16_t, std::uint64_t> rejects_sent{};
   std::map<std::uint16_t, std::uint64_t> rejects_received{};
-  // Counts how long endpoints stayed in each State, when they leave it.
+  // Records how long endpoints stay in each State.  An endpoint is recorded when it leaves the
+  // state.
   static constexpr std::size_t kStates = static_cast<std::size_t>(State::kClosed);
   std::array<TimeHistogram, kStates> times{};
   static constexpr std::uint16_t kRejectReasonsMax = 64;

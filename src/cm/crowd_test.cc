@@ -34,6 +34,7 @@ class Crowd {
     }
     net.run(within);
   }
+  // Ends the faults, answers all open requests, and lets the timers run out.
   void calm() {
     net.set_faults({.delay_min = 1ms, .delay_max = 1ms});
     for (std::size_t i = 0; i < net.hosts(); ++i) answer_all(net.host(i));
@@ -62,7 +63,9 @@ class Crowd {
   void check_outcomes() {
     for (std::size_t i = 0; i < net.hosts(); ++i) {
       Host& host = net.host(i);
-      for (const EndpointHandle endpoint : host.endpoints) (void)host.outcomes[endpoint];
+      for (const EndpointHandle endpoint : host.endpoints) {
+        (void)host.outcomes[endpoint];  // makes an empty outcome if no event came
+      }
       for (const auto& [endpoint, outcome] : host.outcomes) {
         EXPECT_LE(outcome.requests, 1);
         EXPECT_LE(outcome.responses, 1);
@@ -161,7 +164,7 @@ class Crowd {
       default: return restart(host);
     }
   }
-  // Delivers the first data if the peer is established and may send it.
+  // Delivers the first data, if the peer is established and so may send data.
   void data(Host& host, EndpointHandle endpoint) {
     const auto view = host.cm.view(endpoint);
     if (!view || !established_ends().contains({view->remote_comm_id, view->local_comm_id})) return;

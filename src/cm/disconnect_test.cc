@@ -26,7 +26,7 @@ class Disconnect : public testing::Test {
     host.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now()).has_value()); });
     EXPECT_EQ(host.cm.destroy(endpoint, net.world.now()).error().code, Errc::kBadHandle);
   }
-  // Makes P use a QP for its next accept() that is in timewait for 134 ms.
+  // Makes the next accept() of P use a QP that is in timewait for 134 ms.
   void make_a_qp_quiesce() {
     net.p.packet_life = net.a.packet_life = 14;
     connect();

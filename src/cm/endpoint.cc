@@ -96,8 +96,8 @@ void Endpoint::on_rej(const Rej& rej, Time now) {
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
-      // The peer has no endpoint for us yet, because the REJ of a consumer would name the peer's
-      // endpoint.
+      // The REJ of a consumer would name an endpoint of the peer.  This REJ names none, so the peer
+      // has not called connect() yet.
       if (peer_to_peer_ && rej.reason == RejReason::kInvalidServiceId &&
           rej.local_comm_id == CommId{}) {
         peer_was_away_ = true;
@@ -115,6 +115,7 @@ void Endpoint::on_rej(const Rej& rej, Time now) {
     case State::kRepSent:
     case State::kMraRepReceived:
       rejected();
+      // A QP whose REP was never sent needs no timewait.
       return is_queued() && !active_ ? close() : enter_timewait(now);
     case State::kEstablished:
     case State::kDreqSent:
@@ -144,8 +145,8 @@ void Endpoint::on_timer(Time now) {
   }
 }
 
-// Ends an exchange that the peer did not answer.  The REJ (reason 4) tells the peer, in case it
-// gets through.
+// Ends an exchange that the peer did not answer.  A REJ with reason 4 (timeout) tells the peer, if
+// it arrives.
 void Endpoint::give_up(Time now) {
   const bool never_sent = is_queued();
   Unreachable event{
@@ -238,8 +239,8 @@ void Endpoint::send_timeout_rej(RejSubject subject) {
   send_rej(subject, {.reason = RejReason::kTimeout, .additional_info = guid});
 }
 
-// Stores the REJ, in case it gets lost.  The peer repeats its REQ or REP within about its response
-// timeout plus a round trip.  Then it gets the same REJ.
+// Stores the REJ, in case it gets lost.  A peer repeats its REQ or REP within about its response
+// timeout plus a round trip.  A repeat within twice that time gets the same REJ.
 void Endpoint::remember_rej(Time now) {
   const Duration interval =
       std::max<Duration>(timeout_of_code(peer_response_timeout_), Retry::kIntervalMax) +

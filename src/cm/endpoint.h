@@ -66,23 +66,24 @@ using PeerToPeerKey = std::tuple<ServiceId, Gid, Gid>;
 //
 // Invariants:
 //  * request_ is the message that the Retry repeats; answer_ is the reply to a duplicate.  For LAP
-//    and APR both are Alternate::sent.  They are stored as bytes, so that a repeat is the same
-//    message, for as long as one may be needed.
+//    and APR both are Alternate::sent.  Both are stored as bytes, so that a repeat is the same
+//    message, as long as repeats may be needed.
 //  * `retry_` is armed in kReqSent, kRepSent, kDreqSent and the two kMra...Received states.  It is
-//    also armed in kEstablished while a LAP of ours waits for its APR.  In kTimewait it is the end
-//    of timewait.
+//    also armed in kEstablished while a LAP of ours waits for its APR.  In kTimewait its deadline
+//    is the end of timewait.
 //  * An endpoint without an owner (no handle) reports nothing.
 //
-// A REQ, REP or DREQ is not sent in the moment in which its state begins.  Sending is the state of
-// that one message, and only the endpoint changes it:
+// A REQ, REP or DREQ may be sent later than its state begins.  The member sending_ tells how far
+// that one message is, and only the endpoint changes it:
 //
 //   start(), accept(), disconnect() ...  kQueued <-> kQuiescing     quiesce(), end_quiesce()
 //   send_request(), or on_timer()           +-> kSent
 //   answer, timeout, end                            +-> kNone
 //
 // is_queued() is true in kQueued and kQuiescing.  Until the message is sent, the peer does not know
-// of it: its answers are stale, and nothing has to be taken back.  The Manager decides when to
-// send: a ticket of the SendThrottle (Places::ticket) only gives the order.
+// of it.  So an answer that arrives is stale, and an endpoint that ends has nothing to take back.
+// The Manager decides when to send: a ticket of the SendThrottle (Places::ticket) only gives the
+// order.
 class Endpoint {
  public:
   // A DREQ is repeated until this time is over.  No program waits for its answer.
@@ -95,14 +96,14 @@ class Endpoint {
   static constexpr std::uint8_t kRemoteCmResponseTimeout = 20;
   static constexpr std::uint8_t kMraServiceTimeout = 22;
 
-  // Holds the state of LAP and APR.  It exists only once a message has named a second path.
+  // Holds the state of LAP and APR.  It exists only once a message has named an alternate path.
   struct Alternate {
     enum class Step : std::uint8_t { kIdle, kLapSent, kMraReceived, kLapReceived, kMraSent };
     Step step = Step::kIdle;
-    std::uint64_t tid{};                     // the id of the last LAP, in either direction
-    wire::cm::Lap lap{};                     // the last one that the peer sent
+    std::uint64_t tid{};                     // the transaction id of the last LAP, of either side
+    wire::cm::Lap lap{};                     // the last LAP that the peer sent
     StoredMad sent{};                        // our LAP, or our MRA or APR
-    mad::Address proposed{};                 // named by the REQ or the last LAP
+    mad::Address proposed{};                 // the path that the REQ or the last LAP named
     std::optional<mad::Address> accepted{};  // the QP may migrate to it
   };
 
@@ -120,17 +121,17 @@ class Endpoint {
   void set_cookie(std::uint64_t cookie) { cookie_ = cookie; }
 
   // ---- Consumer
-  void start(const ConnectRequest& request, Time now);                   // active, once
-  void report_req(const mad::Delivered& mad, const wire::cm::Req& req);  // passive, once
+  void start(const ConnectRequest& request, Time now);                   // active side: call once
+  void report_req(const mad::Delivered& mad, const wire::cm::Req& req);  // passive side: call once
   Result<void> accept(const AcceptParameters& parameters, Time now);
   // These send the queued REQ, REP or DREQ now, or let on_timer() send it at that time.
   void send_request(Time now);
   void send_at(Time at) { retry_.make_due(at); }
-  // Keeps the queued message until `until`, when the last timewait of its QP is over.  The deadline
-  // is that time, or the timeout.
+  // Keeps the queued message until `until`, when the last timewait of its QP is over.  Then
+  // deadline() is that time or the timeout, whichever is earlier.
   void quiesce(Time until);
   void end_quiesce();
-  // Restarts the timeout: the target of our queued request has answered another one, so it is
+  // Restarts the timeout: the target of our queued request has answered another request, so it is
   // alive.
   void renew_timeout(Time answered) { retry_.renew(answered); }
   Result<void> reject(const RejectParameters& parameters, Time now);
@@ -147,12 +148,12 @@ class Endpoint {
   // Ends the endpoint for its owner: sends the REJ or DREQ that the state requires, and reports
   // nothing from now on.
   void abandon(Time now);
-  // Ends the connection, because the peer has begun a new one with the same QP.
+  // Ends the connection, because the peer has begun a new connection with the same QP.
   void reset(Time now);
 
   // ---- Wire and time
   void on_duplicate_req(Time now);
-  // Peer to peer: returns true if this side stays the active one, given the REQ of its peer.
+  // For peer to peer: returns true if this side stays the active one, given the REQ of its peer.
   bool wins_against(const wire::cm::Req& req) const;
   void on_losing_req();
   void become_passive(const mad::Delivered& mad, const wire::cm::Req& req);
@@ -184,15 +185,15 @@ class Endpoint {
       default: return std::nullopt;
     }
   }
-  // Returns the target in the SendThrottle that this endpoint still counts against: the peer has
-  // been silent so far, and repeats are left.
+  // Returns the target whose SendThrottle queue this endpoint counts in.  The endpoint counts as
+  // long as the peer is silent and repeats are left.
   std::optional<SendThrottle::Target> throttled_target() const {
     const bool answered = state_ == State::kMraReqReceived || state_ == State::kMraRepReceived ||
                           (state_ == State::kReqSent && peer_was_away_);
     const bool exhausted = sending_ == Sending::kSent && retry_.is_exhausted();
     return answered || exhausted ? std::nullopt : send_target();
   }
-  // Returns true while the REQ, REP or DREQ of the current state was not sent yet.
+  // Returns true if the REQ, REP or DREQ of the current state was not sent yet.
   bool is_queued() const { return sending_ == Sending::kQueued || is_quiescing(); }
   bool is_quiescing() const { return sending_ == Sending::kQuiescing; }
   bool waits_for_rep() const {
@@ -237,7 +238,7 @@ class Endpoint {
   static StoredMad store(const wire::cm::Message& message, std::uint64_t tid,
                          std::uint32_t attribute_modifier = 0);
   void send(const StoredMad& stored, Outbox::Kind kind = Outbox::Kind::kFirst);
-  // Queues request_, whose state has begun.
+  // Queues request_ and starts its timeout, at the beginning of its state.
   void queue_request(Time now, Duration give_up_after, std::uint32_t repeats_max);
   // Ends the exchange of request_.
   void finish_request() {
@@ -281,7 +282,7 @@ class Endpoint {
   std::uint64_t cookie_;
   bool active_ = false;
   bool peer_to_peer_ = false;
-  bool peer_was_away_ = false;  // peer to peer: it rejected our REQ, which came too early
+  bool peer_was_away_ = false;  // peer to peer: the peer rejected our REQ, which came too early
   State state_ = State::kReqReceived;
   bool was_established_ = false;
   bool reported_disconnected_ = false;

@@ -37,12 +37,13 @@ class Listeners {
   static constexpr std::size_t kOfServiceMax = 256;
   static constexpr std::size_t kExpectedMax = 1024;
 
-  // kAddressInUse: a request could match both this listener and another one.  kNoResources: a limit
-  // is reached.
+  // Adds a listener.  kAddressInUse: a request could match both this listener and another one.
+  // kNoResources: a limit is reached.
   Result<void> add(const Service& service, std::uint64_t cookie);
-  // Needs the same value as add().  kInvalidArgument: there is no such listener.
+  // Removes the listener that add() added for the same value.  kInvalidArgument: there is no such
+  // listener.
   Result<void> remove(const Service& service);
-  // Returns the cookie of the listener that a request matches.
+  // Returns the cookie of the listener that a request matches, or nullopt if there is none.
   std::optional<std::uint64_t> find(ServiceId id, std::span<const std::byte> private_data) const;
   // Announces that a program will probably listen for the service before `until`.  At most
   // kExpectedMax services are remembered at a time.
@@ -59,12 +60,12 @@ class Listeners {
     std::vector<std::byte> data_mask{};
     std::uint64_t cookie{};
   };
-  // Holds the listeners with one mask, by the masked id.
+  // Holds the listeners that have the same mask, by the masked id.
   using Group = std::multimap<std::uint64_t, Listener>;
 
   std::map<std::uint64_t, Group> groups_;  // by mask; there are few masks
   std::size_t size_ = 0;
-  std::map<std::uint64_t, Time> expected_;  // by service id, until that time
+  std::map<std::uint64_t, Time> expected_;  // by service id; each is expected until its time
 };
 
 }  // namespace verbena::cm

@@ -124,7 +124,7 @@ TEST_P(ListenersModel, EveryRequestFindsItsListener) {
       model.erase(at);
     } else {
       Service service{.id = {random.below(kIds)}};
-      // The upper bits are masked, since all ids here have the same.
+      // All ids here have the same upper bits, so each mask may include these bits.
       if (random.chance({1, 2})) service.mask = {~std::uint64_t{0} << 4 | random.below(kIds)};
       if (random.chance({1, 2})) {
         service.data = bytes({static_cast<int>(random.below(kDatas))});

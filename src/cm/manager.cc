@@ -249,25 +249,25 @@ Result<void> Manager::inherit(const Inherited& inherited, Time now) {
 }
 
 bool Manager::flush_disconnects(Time now) {
-  constexpr std::size_t kAtOnce = 4096;  // a queue of messages has room for this many
-  std::vector<CommId> late;
+  constexpr std::size_t kAtOnce = 4096;  // the caller sends these before more are queued
+  std::vector<CommId> pending;
   tables_->visit([&](const Endpoint& endpoint) {
-    if (has_pending_disconnect(endpoint)) late.push_back(endpoint.local_id());
+    if (has_pending_disconnect(endpoint)) pending.push_back(endpoint.local_id());
   });
-  if (late.size() > kAtOnce) late.resize(kAtOnce);
-  for (const CommId id : late) flush_disconnect(*tables_->by_local_id(id), now);
-  return !late.empty();
+  if (pending.size() > kAtOnce) pending.resize(kAtOnce);
+  for (const CommId id : pending) flush_disconnect(*tables_->by_local_id(id), now);
+  return !pending.empty();
 }
 
 // Sends the queued DREQ of a QP at once, because the QP is wanted for another connection.
 void Manager::flush_disconnect_of(Qpn local, Time now) {
   if (local == Qpn{}) return;
-  Endpoint* late = nullptr;
+  Endpoint* pending = nullptr;
   tables_->any_with_local_qpn(local, [&](Endpoint& endpoint) {
-    if (has_pending_disconnect(endpoint)) late = &endpoint;
-    return late != nullptr;
+    if (has_pending_disconnect(endpoint)) pending = &endpoint;
+    return pending != nullptr;
   });
-  if (late != nullptr) flush_disconnect(*late, now);
+  if (pending != nullptr) flush_disconnect(*pending, now);
 }
 
 void Manager::flush_disconnect(Endpoint& endpoint, Time now) {
@@ -282,7 +282,7 @@ void Manager::flush_disconnect(Endpoint& endpoint, Time now) {
 
 // Returns the time before which a QP must not be used again: the end of its timewait (vol1 12.9.8).
 // While a DREQ of the QP is not answered, returns the time of the next check instead, at least
-// kFirstMin from now.  Zero stands for "no QP".
+// kFirstMin from now.  QP number 0 stands for "no QP".
 Time Manager::quiesce_until(Qpn local, Time now) const {
   Time end = now;
   if (local == Qpn{}) return end;
@@ -361,7 +361,7 @@ void Manager::quiesce_or_request_send(Endpoint& endpoint, Time until, Time now) 
   endpoint.quiesce(until);
 }
 
-// Requests the send after timewait, unless the timeout came first.
+// Requests the send after timewait, unless the message has timed out.
 void Manager::on_quiesced(Endpoint& endpoint, Time now) {
   endpoint.end_quiesce();
   if (endpoint.deadline() <= now) return endpoint.on_timer(now);
@@ -391,8 +391,8 @@ void Manager::release_send(Endpoint& endpoint, Time now) {
   if (!next) return;
   Endpoint* const other = tables_->by_local_id(*next);
   VB_CHECK(other != nullptr);
-  // Does not send itself, but sets the timer of `other`: the owner may be about to destroy many
-  // endpoints, and `other` may be one of them.
+  // Sets the timer of `other` instead of sending at once, because the owner may be about to destroy
+  // many endpoints, and `other` may be one of them.
   other->places.ticket->granted = true;
   other->renew_timeout(ticket.queue->second.last_answer);
   other->send_at(now);

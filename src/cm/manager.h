@@ -50,9 +50,9 @@ class Tables;
 //
 // Spec: vol1 12.9 (states), 12.9.8 (timeouts), 12.10 (stale connections, timewait).
 //
-// It does no I/O itself: after each call the owner drains poll() and asks for deadline() again.  A
-// call that comes too late for the state fails with kBadState; a stale or forged handle fails with
-// kBadHandle.
+// The Manager does no I/O itself: after each call the owner drains poll() and asks for deadline()
+// again.  A call that comes too late for the state fails with kBadState; a stale or forged handle
+// fails with kBadHandle.
 //
 // Invariants:
 //  * A repeated request gets the same answer again, for as long as the peer may repeat it.  (A REJ
@@ -70,15 +70,18 @@ class Manager {
 
   // ---- Consumer
   // connect() sends its REQ, and accept() its REP, at once, unless the QP is in timewait or the
-  // SendThrottle queues the message.  give_up_after includes that wait.  It restarts when the
-  // target answers another request, but ends at the latest Retry::kExtensionMax after the call.
+  // SendThrottle queues the message.  The timeout give_up_after includes that wait.  The timeout
+  // restarts when the target answers another request, but ends at the latest Retry::kExtensionMax
+  // after the call.
   Result<EndpointHandle> connect(const ConnectRequest& request, std::uint64_t cookie, Time now);
   // Reports requests for this service by ReqReceived or SidrReqReceived, with this cookie.
   // kAddressInUse: a request could match another listener as well.
   Result<void> listen(const Service& service, std::uint64_t cookie);
+  // Ends a listen() for the same service.  kInvalidArgument: there is no such listener.
   Result<void> unlisten(const Service& service);
-  // Announces that somebody will listen for the service soon.  Until then requests stay unanswered
-  // instead of being rejected, so that their peers repeat them.
+  // Announces that somebody will probably listen for the service before `until`.  Until then
+  // requests for the service stay unanswered instead of being rejected, so that their peers repeat
+  // them.
   void expect(ServiceId id, Time now, Time until) { listeners_.expect(id, now, until); }
   void expect_no_more(ServiceId id) { listeners_.expect_no_more(id); }
 
@@ -100,7 +103,7 @@ class Manager {
   // connection is over, or was never established.
   Result<void> disconnect(EndpointHandle endpoint, std::span<const std::byte> private_data,
                           Time now);
-  // Sends a LAP, which offers the peer another path for the QP.  Only the active side of an
+  // Sends a LAP, which offers the peer an alternate path for the QP.  Only the active side of an
   // established connection may call it.  `private_data` has at most 168 bytes.  AprReceived or
   // LapUnanswered follows.  kBusy: the last LAP was not answered yet.
   Result<void> load_alternate_path(EndpointHandle endpoint, const AlternatePath& path,
@@ -113,8 +116,8 @@ class Manager {
   void path_migrated(EndpointHandle endpoint);
   void path_migrated(Qpn local);
   // Ends a connection whose manager has died: repeats the DREQ until it is answered or
-  // kDisconnectTimeout is over.  kBusy: the connection is ending already, or another one has its
-  // id.  kNoResources: inherited_max connections are ending already, or there are endpoints_max
+  // kDisconnectTimeout is over.  kBusy: the connection is ending already, or another connection has
+  // its id.  kNoResources: inherited_max connections are ending already, or there are endpoints_max
   // endpoints.
   Result<void> inherit(const Inherited& inherited, Time now);
   // Drops the endpoint in any state.  The peer gets a REJ or DREQ; the manager repeats the DREQ
@@ -122,15 +125,16 @@ class Manager {
   Result<void> destroy(EndpointHandle endpoint, Time now);
 
   // Sends DREQs that are still queued, a few thousand for each call, before the process ends.
-  // True: it sent some, so there may be more.
+  // Returns true if it sent some, because there may be more.
   bool flush_disconnects(Time now);
 
-  // Resolves the services of datagram QPs.  Listeners get its requests, too, by SidrReqReceived.
+  // Resolves the services of datagram QPs.  The listeners of the Manager also get SIDR requests, by
+  // SidrReqReceived.
   Sidr& sidr() { return sidr_; }
   const Sidr& sidr() const { return sidr_; }
 
-  // Sets the P_Key table of a port.  A request is rejected if its partition is not one of the port
-  // on which it arrives.  At first the default port has the default P_Key.
+  // Sets the P_Key table of a port.  A request is rejected if it arrives at a port that is not in
+  // its partition.  Initially the default port has the default P_Key, and other ports have none.
   void set_pkeys(PortId port, std::vector<Pkey> pkeys);
 
   // ---- Wire and time
@@ -163,7 +167,7 @@ class Manager {
   void receive_wrong_version(const mad::Delivered& mad, const wire::cm::Message& message);
   Endpoint* by_ids(CommId ours, CommId theirs, Time now);
 
-  // Repeats the REJ that answered this REQ or REP before; false if there was none.
+  // Repeats the REJ that answered this REQ or REP before.  Returns false if there was none.
   bool repeat_rej(const mad::Delivered& mad, wire::cm::AttributeId request, RejCache::Key key,
                   Time now);
   // Rejects a message that belongs to no endpoint.

@@ -1,6 +1,8 @@
 // Sends arbitrary MADs to a manager that has endpoints in all states.  The input is cut into MADs.
 // A byte before each MAD selects the fields that are made valid: ids of existing endpoints, a known
-// attribute.  fuzz: runs 5000
+// attribute.
+//
+// fuzz: runs 5000
 
 #include <algorithm>
 #include <cstddef>

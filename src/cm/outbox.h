@@ -13,9 +13,9 @@ namespace verbena::cm {
 // Queues what Manager::poll() returns.  The limit bounds memory if the owner does not drain the
 // queue after each input.
 //
-// Invariants: there are at most kSendsMax messages; more are dropped as the wire might drop them.
-// The number of endpoints bounds the events: each endpoint reports each kind of event once, and has
-// at most one alternate path pending.
+// Invariants: there are at most kSendsMax messages; further messages are dropped, as the network
+// might drop them.  The number of endpoints bounds the events: each endpoint reports each kind of
+// event once, and has at most one alternate path pending.
 class Outbox {
  public:
   static constexpr std::size_t kSendsMax = 65536;

@@ -54,7 +54,7 @@ void Endpoint::report_req(const mad::Delivered& mad, const Req& req) {
 void Endpoint::on_duplicate_req(Time now) {
   duplicate(AttributeId::kReq);
   switch (state_) {
-    case State::kReqReceived:  // our consumer needs more time: ask the peer for it
+    case State::kReqReceived:  // our consumer has not answered: ask the peer for time
       state_ = State::kMraReqSent;
       answer_ = store(mra_of(MraSubject::kReq));
       return send(answer_);

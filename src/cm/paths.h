@@ -7,7 +7,7 @@
 #include "wire/cm.h"
 #include "wire/ip.h"
 
-// Converts between paths in messages and the paths that we use.
+// Converts between the paths in CM messages and the addresses that this stack uses.
 namespace verbena::cm {
 
 // Ethernet has no LIDs; Linux sends this value, too.

@@ -149,8 +149,8 @@ TEST_F(PeerIdentityTest, RejTimeoutIsMatchedByCaGuid) {
   EXPECT_EQ(cm.accept(endpoint, {.qpn = {1}}, now).error().code, Errc::kBadState);
 }
 
-// Both sides know both ids when the connection is established, so a REJ without ours must not end
-// it.
+// Both sides know both ids when the connection is established, so a REJ that lacks our id must not
+// end the connection.
 TEST_F(PeerIdentityTest, RejTimeoutWithoutIdsDoesNotEndAConnection) {
   receive(req());
   ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());

@@ -135,7 +135,7 @@ TEST(PeerToPeer, EveryOrderOfArrivalMakesOneConnection) {
 }
 
 // The first REQ of the passive side arrives after the connection is established, and must not reset
-// it.
+// the connection.
 TEST(PeerToPeer, ALateReqOfThePassiveSideChangesNothing) {
   Net net;
   bool first = true;

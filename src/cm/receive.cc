@@ -127,8 +127,8 @@ void Manager::on_timer(Time now) {
   }
 }
 
-// Finds the endpoint by our id, if the peer's id matches as well.  The active side learns the
-// peer's id from REP, MRA or REJ.
+// Finds the endpoint by our id, and records that the peer has answered.  The peer's id must match
+// as well, unless this side is active and has not got it from a REP yet.
 Endpoint* Manager::by_ids(CommId ours, CommId theirs, Time now) {
   Endpoint* endpoint = tables_->by_local_id(ours);
   if (endpoint == nullptr) {
@@ -173,10 +173,10 @@ void Manager::receive_req(const mad::Delivered& received, const Req& req, Time n
 }
 
 // Returns the connections that this QP of the peer still has here.  A QP has only one connection,
-// so a new one shows that those are over (vol1 12.9.8.3.1).  Connections that are ending do not
-// count: for the peer they may have ended, because its timewait may be shorter than ours.  Only a
-// host at the peer's address may end a connection like this, because CA GUIDs and QPNs are easy to
-// guess.
+// so a new connection shows that the old ones are over (vol1 12.9.8.3.1).  Connections that are
+// ending do not count: for the peer they may have ended, because its timewait may be shorter than
+// ours.  Only a host at the peer's address may end a connection like this, because CA GUIDs and
+// QPNs are easy to guess.
 std::vector<CommId> Manager::connected_with(Qpn qpn, Guid guid, const Gid& from) const {
   std::vector<CommId> found;
   if (qpn == Qpn{}) return found;  // the peer has no QP
@@ -249,7 +249,7 @@ void Manager::receive_rej(const Rej& rej, Time now) {
   if (rej.remote_comm_id != CommId{}) {
     endpoint = by_ids(rej.remote_comm_id, rej.local_comm_id, now);
   } else if (const auto guid = timeout_ca_guid(rej)) {
-    // The peer gave up before it learned our id, so we are not past kRepSent.
+    // The peer gave up before it learned our id, so our endpoint cannot be connected.
     endpoint = tables_->by_request(rej.local_comm_id, *guid);
     if (endpoint == nullptr || endpoint->state() > State::kMraRepReceived) {
       return ignore(Ignored::kUnknownId);

@@ -9,7 +9,8 @@
 namespace verbena::cm {
 
 // Decides when to repeat a message, and when to give up.  Intervals double, with jitter.  If the
-// number of repeats is limited, they may grow until the repeats last for the whole timeout.
+// number of repeats is limited, the intervals may grow so that the repeats last for the whole
+// timeout.
 //
 // A message that has to wait before it is sent is prepared first, so that its timeout includes the
 // wait.  The owner remembers whether the message was sent.
@@ -23,18 +24,18 @@ class Retry {
   static constexpr Duration kFirstMin = std::chrono::milliseconds(20);
   static constexpr Duration kFirstMax = std::chrono::seconds(1);
   // Limits the interval while the peer is silent, so that a repeat gets through even if the network
-  // works for only half a second at a time.  Intervals are longer where a limited number of repeats
-  // must last until the timeout.
+  // works for only half a second at a time.  The interval may be longer if a limited number of
+  // repeats must last until the timeout.
   static constexpr Duration kSilentMax = std::chrono::milliseconds(500);
   // Limits the interval once the peer has asked for time: at most one repeat a second, so that a
   // slow peer is not flooded, but often enough even if three of four answers get lost.
   static constexpr Duration kIntervalMax = std::chrono::seconds(1);
   static constexpr Duration kExtensionMax = std::chrono::minutes(5);
 
-  // Max CM Retries (vol1 12.7.27) has four bits.  A program that sets all of them gets as many
-  // repeats of its own requests as its timeout allows: with 15 repeats, on a line that loses half
-  // of all packets in bursts, one connection of 100 failed.  An answer to a peer keeps to the
-  // number that the peer has named.
+  // Max CM Retries (vol1 12.7.27) has four bits.  With 15 repeats, on a line that loses half of all
+  // packets in bursts, one connection of 100 failed.  So 15 stands for no limit, for the LAPs and
+  // DREQs of the active side.  Its REQ never has a limit but the timeout.  The passive side keeps
+  // to the number that the REQ names.
   static constexpr std::uint32_t kNoLimit = ~0u;
   static constexpr std::uint32_t repeats_of(std::uint8_t max_cm_retries) {
     return max_cm_retries < 15 ? max_cm_retries : kNoLimit;
@@ -71,8 +72,8 @@ class Retry {
   void make_due(Time at) { deadline_ = std::min(at, until_); }
   // Postpones the sending until the timeout.
   void hold() { deadline_ = until_; }
-  // Restarts the timeout at `answered`, when the peer answered another request.  It ends at the
-  // latest kExtensionMax after the start.
+  // Restarts the timeout at `answered`, when the peer answered another request.  The timeout ends
+  // at the latest kExtensionMax after the start.
   void renew(Time answered) {
     const Time until = std::min(answered + (until_ - since_), started_ + kExtensionMax);
     if (answered <= since_ || until <= until_) return;
@@ -112,8 +113,8 @@ class Retry {
     arm(now, random);
   }
 
-  // Allows as many repeats again, because the peer repeated its request: it is alive and missed the
-  // answer.
+  // Allows another `repeats_max` repeats if none is left.  The peer has repeated its request, so it
+  // is alive and missed the answer.
   void peer_repeated(Time now, std::uint32_t repeats_max, Random& random) {
     if (deadline_ == kNever || repeats_left_ != 0) return;
     repeats_left_ = repeats_max;

@@ -17,10 +17,10 @@ namespace verbena::cm {
 // of that is the time that the peer's consumer needs, so a shorter measurement replaces the value,
 // and a longer one raises it by an eighth of the difference.
 //
-// An answer that comes after a repeat may belong to the first message or to the repeat (Karn).  It
-// counts as the answer to the first one, but as no more than twice the known value (`kGuessMax` if
-// there is none).  So a few answers suffice to learn that a peer is distant, and one lost message
-// has little effect.
+// An answer that comes after a repeat may belong to the first message or to the repeat (Karn).  The
+// answer is taken as that to the first message, but its time is limited to twice the known value
+// (`kGuessMax` if there is none).  So a few answers suffice to learn that a peer is distant, and
+// one lost message has little effect.
 class RoundTrips {
  public:
   void record(const Gid& peer, Duration took, bool after_repeats) {

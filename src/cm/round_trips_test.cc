@@ -27,7 +27,7 @@ TEST(RoundTrips, ShorterTimeReplacesAndLongerTimeRaises) {
   EXPECT_GT(trips.of(kPeer), 0ns);
 }
 
-TEST(RoundTrips, AnswerAfterRepeatsCountsAsAtMostTwice) {
+TEST(RoundTrips, AnswerAfterRepeatsCountsForAtMostTwiceTheKnownTime) {
   RoundTrips trips;
   trips.record(kPeer, 10s, true);
   EXPECT_EQ(trips.of(kPeer), 100ms);

@@ -15,9 +15,9 @@
 namespace verbena::cm {
 
 // Limits how many requests to one target wait for their answer at the same time; the others queue.
-// There is one target for the REQs to a host and service, one for the REPs to it, and one for all
-// DREQs to the host.  Without the limit, thousands of requests at once would overrun the receiver's
-// socket, and would be repeated while the receiver still makes their answers.
+// There is one target for the REQs to a host and service, one for the REPs to a host and service,
+// and one for all DREQs to a host.  Without the limit, thousands of requests at once would overrun
+// the receiver's socket, and would be repeated while the receiver still makes their answers.
 //
 // A request that may be sent has a permit.  The permit ends when the answer or an MRA arrives, when
 // the request times out, or when no repeats are left.  As long as repeats are left, a request
@@ -52,8 +52,8 @@ class SendThrottle {
     ++queue.in_flight;
     return {at, true};
   }
-  // Takes a request out of the queue; or, if it has a permit, passes that to the next request in
-  // the queue, which is returned.
+  // Takes a request out of the queue.  If it has a permit, passes the permit to the next request in
+  // the queue, and returns that request.
   std::optional<CommId> leave(const Ticket& ticket, CommId id) {
     Queue& queue = ticket.queue->second;
     if (!ticket.granted) {

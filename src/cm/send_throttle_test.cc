@@ -402,7 +402,8 @@ TEST_F(SendThrottleTest, RepWithoutRepeatsReleasesItsPermitSoon) {
   }
 }
 
-// Queued requests use the round trip that the answered ones have shown, and so repeat less often.
+// Queued requests use the round trip that the answered requests have shown, and so repeat less
+// often.
 TEST_F(SendThrottleTest, QueuedRequestsUseTheMeasuredRoundTrip) {
   net.delay_of = [](const std::string&, const std::string&) { return 30ms; };
   connect(8 * kMost, net.p.gid());

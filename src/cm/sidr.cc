@@ -132,7 +132,7 @@ void Sidr::receive(const mad::Delivered& mad, const SidrRep& rep, Time now) {
   if (at == active_.end()) return void(++counters_.of(Ignored::kUnknownId));
   const ResolutionHandle handle = at->second;
   Resolution& resolution = *slots_.find(handle);
-  // Only the host that we asked may answer; another one may have guessed the id.
+  // Only the host that we asked may answer; another host may have guessed the id.
   if (!link::is_from_peer(mad.from.path.reversed(), resolution.address.path)) {
     return void(++counters_.of(Ignored::kWrongRemoteId));
   }

@@ -64,9 +64,9 @@ class Resolution {
 //   answer() ------------------->              --- SIDR_REP --------->
 //
 // There is nothing to establish and nothing to disconnect: the answer ends a resolution, and its
-// handle is stale from then on.  If the answer gets lost, the repeated request gets it again, for
-// kRemembered.  A repeated request that the consumer has not answered yet gets no reply, because
-// SIDR has no MRA.
+// handle is stale from then on.  The answer is stored for kRemembered: if it gets lost, the peer
+// repeats its request and gets it again.  A repeated request that the consumer has not answered yet
+// gets no reply, because SIDR has no MRA.
 class Sidr {
  public:
   // Peers repeat a SIDR_REQ after about 4 s; the message does not name an interval.

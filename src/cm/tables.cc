@@ -26,7 +26,7 @@ bool uses_remote_qpn(const Endpoint& endpoint) {
     case State::kEstablished:
     case State::kDreqSent: return true;
     case State::kTimewait:
-      return endpoint.remote_qpn() != Qpn{};  // none if a REQ was rejected as stale
+      return endpoint.remote_qpn() != Qpn{};  // it is 0 if our REQ was rejected as stale
   }
   return false;
 }

@@ -29,8 +29,8 @@ class Tables {
 
   // Returns null if there is none.
   Endpoint* by_local_id(CommId id) const;
-  // Finds an endpoint by the REQ of its peer: a passive one, or a peer-to-peer one that stayed
-  // active.
+  // Finds an endpoint by the REQ of its peer: a passive endpoint, or a peer-to-peer endpoint that
+  // stayed active.
   Endpoint* by_request(CommId remote_id, Guid remote_guid) const;
   // Visits the peer-to-peer endpoints that connect to this address with this service and wait for
   // the peer's REQ.  Returns the first for which f(Endpoint&) is true, or null.
@@ -52,7 +52,8 @@ class Tables {
     }
   }
 
-  // Calls f(Endpoint&) for the endpoints with this QP until it returns true.
+  // Calls f(Endpoint&) for the endpoints with this QP until it returns true.  Returns false if it
+  // never did.
   bool any_with_local_qpn(Qpn qpn, auto&& f) const {
     for (auto at = local_qpns_.lower_bound({qpn, CommId{0}});
          at != local_qpns_.end() && at->first == qpn; ++at) {

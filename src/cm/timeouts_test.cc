@@ -3,7 +3,7 @@
 #include "cm/manager.h"
 #include "cm/peer_test.h"
 
-// Tests repeats and timeouts: of a REP, by an MRA, and of timewait.
+// Tests the repeats of a REP, the timeout that an MRA extends, and timewait.
 
 namespace verbena::cm {
 namespace {
@@ -33,8 +33,8 @@ TEST_F(TimeoutTest, LimitedRepeatsLastUntilTheTimeout) {
   EXPECT_GT(repeats.back(), Time(25s));
 }
 
-// Even 15 retries are a limit: a REQ from a forged address must not cause more messages than it
-// allows.
+// Even 15 retries are a limit: a REQ from a forged address must not cause more messages than the
+// REQ allows.
 TEST_F(TimeoutTest, RepIsRepeatedNoMoreThanTheReqAllows) {
   Req request = req();
   request.max_cm_retries = 15;
@@ -49,7 +49,8 @@ TEST_F(TimeoutTest, RepIsRepeatedNoMoreThanTheReqAllows) {
   EXPECT_EQ(repeats, 15);
 }
 
-// All repeats of the REP that the peer allows may get lost.  A repeated REQ shows that they did.
+// All repeats of the REP that the peer allows may get lost.  A repeated REQ shows that this has
+// happened.
 TEST_F(TimeoutTest, RepeatedReqAllowsTheRepeatsOfTheRepAgain) {
   constexpr Time kEnd(30s);  // the timeout of the REP
   const auto repeats_until = [this](Time end) {

@@ -8,11 +8,13 @@
 
 namespace verbena::cm {
 
-// Counts durations by powers of four.
+// Counts durations in buckets.  The limit of each bucket is four times the limit of the bucket
+// before.
 class TimeHistogram {
  public:
   static constexpr std::size_t kBuckets = 12;
-  // Returns the longest time that the bucket counts; the last bucket has no limit.
+  // Returns the longest duration that a bucket counts.  The last bucket also counts all longer
+  // durations.
   static constexpr Duration limit(std::size_t bucket) {
     return std::chrono::microseconds(std::int64_t{64} << (2 * bucket));
   }
@@ -22,6 +24,7 @@ class TimeHistogram {
     while (bucket + 1 < kBuckets && took > limit(bucket)) ++bucket;
     ++counts_[bucket];
   }
+  // Returns the number of durations in a bucket.
   std::uint64_t of(std::size_t bucket) const { return counts_[bucket]; }
 
  private:

@@ -25,7 +25,7 @@ using ResolutionHandle = Handle<Resolution>;
 using wire::kDefaultPkey;
 struct Config {
   Guid ca_guid{};  // the GUID of this host; must differ from every peer's
-  // Counts endpoints with and without an owner.  On a busy host most of them are in timewait.
+  // Limits the endpoints with and without an owner.  On a busy host most of them are in timewait.
   std::uint32_t endpoints_max = 262144;
   std::uint32_t listeners_max = 65536;
   std::uint32_t resolutions_max = 16384;  // SIDR requests without an answer yet, both directions
@@ -48,7 +48,7 @@ struct Ece {
   friend bool operator==(const Ece&, const Ece&) = default;
 };
 
-// Describes another path for a connection, as in REQ and LAP (vol1 12.6.5, 12.8.1).
+// Describes an alternate path for a connection, as in REQ and LAP (vol1 12.6.5, 12.8.1).
 struct AlternatePath {
   mad::Address address{};
   std::uint8_t local_ack_timeout{};  // timeout code
@@ -74,8 +74,8 @@ struct ConnectRequest {
   Ece ece{};
   std::array<std::byte, 92> private_data{};
   // The peer connects to us as well, with the same service id and from the address that we connect
-  // to; the two become one connection (vol1 12.10.4).  The side that calls connect() first waits
-  // for the other.
+  // to.  The two requests become one connection (vol1 12.10.4).  The side that calls connect()
+  // first waits for the other side.
   bool peer_to_peer{};
   // Repeats begin after about four round trips, as measured, and back off until give_up_after.
   // `round_trip` is an estimate for a new peer; 0: not known.  The REQ carries max_cm_retries.
@@ -226,8 +226,8 @@ struct Disconnected {
   std::array<std::byte, 220> private_data{};  // of the peer's DREQ
 };
 
-// Passive, connected: the peer offers another path.  Answer with answer_alternate_path().  Without
-// an answer the peer gives up.
+// Passive, connected: the peer offers an alternate path.  Answer with answer_alternate_path().
+// Without an answer the peer gives up.
 struct LapReceived {
   EndpointHandle endpoint{};
   std::uint64_t cookie{};

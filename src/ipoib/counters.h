@@ -8,39 +8,39 @@
 
 namespace verbena::ipoib {
 
-// Tells why a received frame changed nothing and got no answer.
+// Names the reasons why a received frame changed nothing and got no answer.
 enum class Ignored : std::uint8_t {
   kMalformed,         // parse_ipoib_frame() refuses the frame
-  kOtherProtocol,     // a valid frame, but not of address resolution
+  kOtherProtocol,     // the frame is valid, but not for address resolution
   kNotJoined,         // the interface is not in its broadcast group
   kOwnFrame,          // our own frame to a group has come back
-  kBadLinkAddress,    // the sender's GID or QPN cannot be those of another interface
+  kBadLinkAddress,    // no other interface can have the sender's GID or QPN
   kForged,            // the sender in the frame is not the sender of the packet
-  kNoLinkAddress,     // neighbour discovery without the option, and the packet has no GRH
-  kBadIp,             // the sender's IP address is not one of a host on the link
+  kNoLinkAddress,     // the message has no link-layer address, and the packet no GRH
+  kBadIp,             // no host on the link can have the sender's IP address
   kAddressConflict,   // another host has one of our IP addresses
   kNotForUs,          // a request for another host
-  kUnknownNeighbour,  // an announcement of a neighbour that nobody has asked for
+  kUnknownNeighbour,  // the message of a neighbour that has no entry
   kNoNews,            // the entry has this address already
-  kNoOverride,        // a new address without the right to replace the entry's address
-  kTooSoon,           // contradicts an answer within kLockTime
+  kNoOverride,        // another address, but without the Override flag
+  kTooSoon,           // contradicts an answer that came within kLockTime before
   kCount,
 };
 const char* to_string(Ignored reason);
 
 struct EventCounters {
-  std::uint64_t hits = 0;      // calls of resolve() that needed no request
+  std::uint64_t hits = 0;      // calls of resolve() that returned an address
   std::uint64_t resolved = 0;  // calls of resolve() that got an answer
   std::uint64_t failed = 0;    // calls of resolve() that got no answer
   std::uint64_t failed_without_group = 0;
-  std::uint64_t requests = 0;  // sent to groups, repeats included
-  std::uint64_t probes = 0;    // requests sent to entries that are stale
+  std::uint64_t requests = 0;  // sent for incomplete entries, including repeats
+  std::uint64_t probes = 0;    // requests sent for entries with an address
   std::uint64_t lost = 0;      // entries that did not answer probes
   std::uint64_t answers = 0;
   std::uint64_t announcements = 0;  // of our own addresses
   std::uint64_t moved = 0;          // entries with a new link address
   std::uint64_t forgotten = 0;      // by forget() and forget_all()
-  std::uint64_t evicted = 0;        // by entries_max: the least recently used entry
+  std::uint64_t evicted = 0;        // removed because of entries_max
   std::uint64_t entries_refused = 0;
   std::uint64_t askers_refused = 0;
   std::uint64_t frames_dropped = 0;  // over frames_max

@@ -9,7 +9,7 @@
 namespace verbena::ipoib {
 namespace {
 
-// Returns how many first bits two addresses have in common.
+// Returns the length of the prefix that two addresses have in common.
 unsigned common_bits(const Gid& a, const Gid& b) {
   unsigned bits = 0;
   for (std::size_t i = 0; i < a.bytes.size(); ++i) {
@@ -20,8 +20,8 @@ unsigned common_bits(const Gid& a, const Gid& b) {
   return bits;
 }
 
-// Returns true for the first and the last IPv4 address of a link, which belong to no host.  Links
-// of two hosts have no such addresses (RFC 3021).
+// Returns true for the first and the last IPv4 address of a link, which no host can have.  On links
+// with a prefix of 31 bits, hosts can have them (RFC 3021).
 bool is_ipv4_broadcast(const Gid& ip, unsigned prefix_bits) {
   if (!wire::is_ipv4(ip) || prefix_bits >= 31) return false;
   const std::uint32_t host_bits = ~std::uint32_t{0} >> prefix_bits;

@@ -13,7 +13,8 @@
 
 namespace verbena::ipoib {
 
-// Holds one IP address of an interface; hosts with the same first bits are on the same link.
+// Holds one IP address of an interface.  Hosts whose addresses have the same prefix are on the same
+// link.
 struct OwnAddress {
   Gid ip{};
   std::uint8_t prefix_bits{};  // IPv4: 0 to 32; IPv6: 0 to 128
@@ -21,7 +22,7 @@ struct OwnAddress {
   friend bool operator==(const OwnAddress&, const OwnAddress&) = default;
 };
 
-// Describes an IPoIB interface of this host: there is one for each partition of a port.
+// Describes an IPoIB interface of this host.  Each partition of a port has an interface.
 struct Interface {
   PortId port{};
   Pkey pkey{};
@@ -32,7 +33,7 @@ struct Interface {
   bool owns(const Gid& ip) const {
     return std::ranges::find(addresses, ip, &OwnAddress::ip) != addresses.end();
   }
-  // Returns the own address that is on the link of this one, with the longest prefix.
+  // Returns the interface's address that is on the same link as `ip`, with the longest prefix.
   std::optional<Gid> source_for(const Gid& ip) const;
 
   Gid broadcast_group() const { return wire::broadcast_mgid(pkey, scope); }
@@ -49,14 +50,14 @@ struct Interface {
   friend bool operator==(const Interface&, const Interface&) = default;
 };
 
-// Returns true for an address that one host of a link may have.
+// Returns true if a single host can have this address.
 bool names_one_host(const Gid& ip);
 
-// Makes a request for the link address of a host on the link.  It goes to the given neighbour, or
-// to a group if none is given.  REQUIRES: source_for(ip) has a value.
+// Makes a request for the link address of a host.  The request goes to `neighbour`, or to a group
+// if that is null.  REQUIRES: source_for(ip) has a value.
 SendFrame request(const Interface& interface, const Gid& ip, const LinkAddress* neighbour);
 
-// Makes the frame that tells all neighbours the link address of one of the interface's addresses.
+// Makes a frame that tells all neighbours the link address for one IP address of the interface.
 SendFrame announcement(const Interface& interface, const Gid& own);
 
 }  // namespace verbena::ipoib

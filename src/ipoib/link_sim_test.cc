@@ -29,7 +29,7 @@ class Link {
     }
   }
 
-  // ---- What happens to interfaces
+  // ---- Events of interfaces
   void set_joined(std::uint32_t who, bool joined) {
     note(who, joined ? "joins" : "leaves");
     members_[who]->station.neighbours.set_joined(joined, world.now());
@@ -60,7 +60,7 @@ class Link {
     drain(who);
   }
 
-  // ---- What programs do
+  // ---- Calls of programs
   std::uint64_t resolve(std::uint32_t who, std::uint32_t whom, bool ipv6) {
     const std::uint64_t cookie = calls_.size();
     const Gid ip = interface_of(whom + 1).addresses[ipv6 ? 1 : 0].ip;
@@ -85,7 +85,7 @@ class Link {
     drain(call.who);
   }
 
-  // ---- What tests look at
+  // ---- Results for tests
   struct Call {
     std::uint32_t who = 0;
     std::uint32_t whom = 0;
@@ -111,7 +111,7 @@ class Link {
     explicit Member(const Interface& interface) : station(interface) {}
     Station station;
     bool plugged = true;
-    std::set<Gid> had{};  // its GIDs up to now
+    std::set<Gid> had{};  // all GIDs that it has had
     Time timer = kNever;
   };
 
@@ -119,7 +119,7 @@ class Link {
     diagram_.note(world.now(), std::to_string(who + 1) + " " + what);
   }
 
-  // Checks the invariants of the end of a call: it ends only once, and its answer was true at some
+  // Notes the end of a call.  Checks that it ends only once, and that its answer was true at some
   // time.
   void end(std::uint64_t cookie, const Result<LinkAddress>& result) {
     Call& call = calls_.at(cookie);
@@ -152,7 +152,7 @@ class Link {
     });
   }
 
-  // Delivers a frame: to all interfaces, the sender included, or to one interface.
+  // Sends a frame to one interface, or to all interfaces including the sender.
   void send(std::uint32_t who, const SendFrame& frame) {
     note(who, "-- " + frame_text(frame));
     if (!members_[who]->plugged) return;
@@ -175,7 +175,7 @@ class Link {
     check_heard(to, frame);
   }
 
-  // Checks that an answer that has arrived ends the wait of all callers for its address.
+  // Checks that an answer ends all calls that wait for its address.
   void check_heard(std::uint32_t who, const SendFrame& frame) {
     if (frame.is_multicast() || !neighbours(who).is_joined()) return;
     const auto message = wire::parse_ipoib_frame(frame.frame);
@@ -239,7 +239,8 @@ TEST(IpoibLinkSim, EveryResolveEndsOnceWithATrueAnswer) {
     link.run(kTrouble + kGroupTimeout + kAnswerTimeout);
     for (const Link::Call& call : link.calls()) ASSERT_EQ(call.ends, 1) << link.text();
 
-    // The faults stop.  When all entries are stale, the first use finds who has moved meanwhile.
+    // The faults stop.  When all entries are stale, the first use finds out which neighbours have
+    // moved.
     link.set_faults({.delay_min = 1ms, .delay_max = 1ms});
     for (std::uint32_t who = 0; who < kStations; ++who) {
       link.set_cable(who, true);
@@ -268,7 +269,7 @@ TEST(IpoibLinkSim, EveryResolveEndsOnceWithATrueAnswer) {
   }
 }
 
-// On a line that loses a tenth of all frames, all three tries fail for one call in 140.
+// On a link that loses a tenth of all frames, all three tries fail for one call in 140.
 TEST(IpoibLinkSim, LossyLinkFindsTheLivingNeighbours) {
   int calls = 0;
   int failures = 0;

@@ -14,7 +14,7 @@
 #include "wire/ip.h"
 #include "wire/ipoib.h"
 
-// Helps tests with the interfaces of a link.
+// Provides interfaces and frames of a link for tests.
 namespace verbena::ipoib {
 
 inline Gid ip_of(const std::string& text) { return *wire::parse_address(text); }
@@ -74,7 +74,7 @@ class Station {
   explicit Station(const Interface& interface, const Config& config = {})
       : neighbours(interface, config) {}
 
-  // Returns the frames that it sends, and stores the events.
+  // Returns the frames that the interface sends, and stores its results.
   std::vector<SendFrame> frames() {
     std::vector<SendFrame> all;
     while (auto output = neighbours.poll()) {
@@ -92,13 +92,13 @@ class Station {
     for (const SendFrame& frame : frames()) all.push_back(frame_text(frame));
     return all;
   }
-  // Returns the only result of a call of resolve(), or an error if it has none or several.
+  // Returns the result of a call of resolve(), or an error if the call has none or several.
   Result<LinkAddress> result(std::uint64_t cookie) {
     if (results[cookie].size() != 1) return fail(Errc::kBadState, "not one result");
     return results[cookie].front();
   }
   bool has_ended(std::uint64_t cookie) const { return results.contains(cookie); }
-  // Takes a message as a packet of this sender.
+  // Receives a message in a packet of this sender.
   void take(const wire::ResolutionFrame& message, const LinkAddress& sender, Time now) {
     neighbours.receive(from_interface(sender, neighbours.interface().link_address.gid), sender.qpn,
                        wire::write_ipoib_frame(message), now);
@@ -108,7 +108,7 @@ class Station {
   std::map<std::uint64_t, std::vector<Result<LinkAddress>>> results;
 };
 
-// Returns the answer of one interface to another one.
+// Returns the ARP reply of one interface to another.
 inline wire::IpoibArp arp_answer(const Interface& from, const Interface& to) {
   return {.operation = wire::ArpOperation::kReply,
           .sender = from.wire_address(),

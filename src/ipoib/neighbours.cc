@@ -42,7 +42,7 @@ Result<std::optional<LinkAddress>> Neighbours::resolve(const Gid& ip, std::uint6
   }
   if (askers_ + outbox_.events() >= config_.askers_max) {
     ++counters_.askers_refused;
-    return fail(Errc::kNoResources, "too many wait for addresses (askers_max)");
+    return fail(Errc::kNoResources, "too many calls wait for addresses (askers_max)");
   }
   if (entry == nullptr) {
     bool evicted = false;
@@ -137,7 +137,7 @@ void Neighbours::set_joined(bool joined, Time now) {
   }
 }
 
-// Announces the interface's link address to neighbours that know an older one.
+// Announces the interface's link address, for neighbours that know an older one.
 void Neighbours::announce() {
   announced_ = true;
   for (const OwnAddress& own : interface_.addresses) {
@@ -147,7 +147,7 @@ void Neighbours::announce() {
 
 // ---- Requests and time
 
-// Sends a request, and sets when it is repeated.  REQUIRES: the interface has joined.
+// Sends a request, and schedules its repeat.  REQUIRES: the interface is in the broadcast group.
 void Neighbours::ask(Entry& entry, bool by_group, Time now) {
   ++entry.tries;
   entry.next_request = now + kRequestInterval;
@@ -156,9 +156,9 @@ void Neighbours::ask(Entry& entry, bool by_group, Time now) {
        entry.is_incomplete() ? counters_.requests : counters_.probes);
 }
 
-// Returns the time at which a call that was made at `asked` fails without an answer.  Each call
-// waits for kAnswerTimeout while the interface is in the group, but not for ever if groups come and
-// go.
+// Returns the time at which a call of resolve() at `asked` fails.  The call waits for
+// kAnswerTimeout in the broadcast group, but joins later than kGroupTimeout after the call do not
+// extend its wait.
 Time Neighbours::asker_deadline(Time asked) const {
   const Time in_group = asked + kGroupTimeout;
   if (!joined_) return in_group;
@@ -173,7 +173,7 @@ void Neighbours::schedule(Entry& entry) {
   table_.set_deadline(entry, deadline);
 }
 
-// Ends the oldest calls with this result.
+// Ends this number of the oldest calls with the result.
 void Neighbours::finish(Entry& entry, std::size_t askers, const Result<LinkAddress>& result) {
   for (; askers > 0; --askers) {
     outbox_.report({.cookie = entry.askers.front().cookie, .ip = entry.ip, .neighbour = result});

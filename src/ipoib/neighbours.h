@@ -34,56 +34,57 @@ namespace verbena::ipoib {
 //                                    |   used: asks again    |
 //                                    '-----------------------'
 //
-// All callers that ask for one address (askers) share its requests.  Each asker waits for
-// kAnswerTimeout, so the requests go on as long as an asker waits.  A stale entry is used while it
-// is confirmed, so its users do not wait.  The first such request goes to the neighbour alone, the
-// others to the group, because the neighbour may have moved.  Entries without an answer are
-// forgotten.
+// Calls of resolve() that wait for the same address are its askers, and share its requests.  Each
+// asker waits for kAnswerTimeout, and requests are repeated as long as an asker waits.  A stale
+// entry is used while a request confirms it, so callers do not wait.  The first such request goes
+// to the neighbour, but repeats go to the group, because the neighbour may have moved.  Entries
+// without an answer are forgotten.
 //
-// The interface sends nothing before set_joined(): the broadcast group's Q_Key is that of all
-// frames.  Until then requests wait, but no longer than kGroupTimeout.
+// The interface sends nothing before set_joined(), because all frames need the Q_Key of the
+// broadcast group.  Until then requests wait, but not longer than kGroupTimeout.
 //
-// Only requests of this host create entries.  Unsolicited messages can change entries, but create
-// none, so that nobody can fill the table.  A frame's sender must be the sender of the packet.
+// Only resolve() creates entries.  Messages of other hosts can change entries but not create them,
+// so that nobody can fill the table.  The sender in a frame must be the sender of its packet.
 //
 // Invariants:
-//  * Each call of resolve() that has to ask leads to one Resolved, unless cancel() ends it.
-//  * Between two calls, an entry has askers exactly if it has no link address.
+//  * Each call of resolve() that returns nothing leads to one Resolved, unless cancel() ends it.
+//  * Between calls, an entry has askers if and only if it has no link address.
 class Neighbours {
  public:
   explicit Neighbours(Interface interface, const Config& config = {});
 
   // ---- Consumer
 
-  // Returns the neighbour's link address if it is known, or nothing: a Resolved with this cookie
-  // follows.  An address of the interface itself has the interface's link address.  Errors:
+  // Returns the neighbour's link address if it is known.  Otherwise returns nothing, and a Resolved
+  // with this cookie follows.  Addresses of the interface itself are known.  Errors:
   //  * kInvalidArgument: not the address of one host.
   //  * kAddressNotFound: not on the link.
   //  * kNoResources: a limit of Config.
   Result<std::optional<LinkAddress>> resolve(const Gid& ip, std::uint64_t cookie, Time now);
-  // Ends a call of resolve().  Returns false if no such call waits; its Resolved may be queued
-  // already.
+  // Ends a call of resolve().  Returns false if no such call waits.  Its Resolved may be queued
+  // then.
   bool cancel(const Gid& ip, std::uint64_t cookie);
 
   // Forgets entries with this GID, because its port has left the subnet.  Returns their number.
   std::size_t forget(const Gid& gid);
-  // Forgets all entries: at port down, and at changes of the LID or of the subnet manager.  Askers
-  // continue to wait.
+  // Forgets all link addresses.  The owner calls this when the port goes down, and when its LID or
+  // the subnet manager changes.  Askers continue to wait.
   void forget_all();
 
   // ---- Interface
 
-  // Changes the interface.  A change of anything but IP addresses forgets all entries, and leaves
-  // the broadcast group.  Askers continue to wait, if their address is still on the link.
+  // Changes the interface.  If more than IP addresses change, forgets all link addresses, and the
+  // interface is not in its broadcast group any more.  Askers continue to wait if their address is
+  // still on the link.
   void set_interface(Interface interface, Time now);
-  // Tells whether the interface is a member of its broadcast group.  At the first join it announces
-  // its addresses.
+  // Tells whether the interface is a member of its broadcast group.  At the first join, the
+  // interface announces its addresses.
   void set_joined(bool joined, Time now);
 
   // ---- Wire and time
 
-  // Takes the payload of a packet from this queue pair to the interface's queue pair, or to one of
-  // its groups.
+  // Takes the payload of a packet for the interface's queue pair or one of its groups.  `from` and
+  // `source_qpn` are the sender of the packet.
   void receive(const link::Address& from, Qpn source_qpn, std::span<const std::byte> frame,
                Time now);
   void on_timer(Time now);
@@ -95,7 +96,7 @@ class Neighbours {
   bool is_joined() const { return joined_; }
   std::size_t size() const { return table_.size(); }
   const Counters& counters() const { return counters_; }
-  // Lists the entries in the order of their addresses.
+  // Lists the entries in the order of their IP addresses.
   std::vector<Row> rows(Time now) const;
 
  private:
@@ -104,7 +105,7 @@ class Neighbours {
     Gid ip{};
     LinkAddress link_address{};
     bool is_answer = false;    // the frame claims to answer a request of ours
-    bool may_override = true;  // may replace a known link address
+    bool may_override = true;  // it may replace a known link address
   };
   struct Packet {
     const link::Address& from;
@@ -119,7 +120,8 @@ class Neighbours {
   void fail_expired(Entry& entry, Time now);
   void send(SendFrame frame, std::uint64_t& counter);
 
-  // The next functions are in receive.cc.
+  // receive.cc has the functions below.  take() and learn() return the reason if a frame was
+  // ignored.
   std::optional<Ignored> take(const Packet& packet, const wire::IpoibArp& arp, Time now);
   std::optional<Ignored> take(const Packet& packet, const wire::NeighbourSolicitation& message,
                               Time now);
@@ -135,7 +137,7 @@ class Neighbours {
   Table table_;
   Counters counters_;
   Outbox outbox_;
-  std::size_t askers_ = 0;  // in the table
+  std::size_t askers_ = 0;  // of all entries
   bool joined_ = false;
   bool announced_ = false;
   Time joined_at_{};

@@ -1,7 +1,8 @@
 // Sends arbitrary frames to an interface with entries in all states.  The input is cut into frames;
 // three bytes before each one give its length, the fields to make valid, and the program's action
-// in between.  Frames may be arbitrary bytes, or messages with the addresses of the link. fuzz:
-// runs 20000
+// in between.  Frames may be arbitrary bytes, or messages with the addresses of the link.
+//
+// fuzz: runs 20000
 
 #include <algorithm>
 #include <cstddef>
@@ -28,7 +29,7 @@ class FuzzedInterface {
     receive(two.link_address, wire::write_ipoib_frame(arp_answer(two, interface_of(1))), 2);
   }
 
-  // Makes one of the calls that a program or the owner may make.
+  // Makes a call that a program or the owner may make.
   void act(std::uint8_t what) {
     const std::uint32_t peer = 2 + what % 7;
     switch (what >> 4) {
@@ -55,7 +56,7 @@ class FuzzedInterface {
     drain();
   }
 
-  // All calls must end, whatever was received.
+  // Checks that all calls end.
   void finish() {
     for (const Row& row : neighbours_.rows(now_)) {
       VB_CHECK((row.state == State::kIncomplete) == (row.askers != 0));
@@ -114,7 +115,7 @@ class FuzzedInterface {
       if (row.state != State::kIncomplete) check(row.neighbour, false);
     }
   }
-  // Entries and frames never have impossible addresses.
+  // Checks that the address of an entry or a frame is possible.
   void check(const LinkAddress& address, bool is_group) const {
     VB_CHECK((address.gid.bytes[0] == std::byte{0xff}) == is_group);
     VB_CHECK(address.gid != Gid{} && address.qpn.value > 1 && address.qpn.value <= kMask24);
@@ -127,7 +128,7 @@ class FuzzedInterface {
   std::map<std::uint64_t, Gid> waiting_;
 };
 
-// Makes a valid message about the addresses of the link.  Each is chosen by one byte.
+// Makes a valid message about addresses of the link.  One byte selects each address.
 wire::ResolutionFrame message_of(sim::FuzzInput& input) {
   const auto interface = [&] { return interface_of(1 + input.take<std::uint8_t>() % 8); };
   const Interface sender = interface();
@@ -158,7 +159,7 @@ wire::ResolutionFrame message_of(sim::FuzzInput& input) {
   }
 }
 
-// Returns the sender that an ARP frame names, so that the packet agrees with a forged frame.
+// Returns the sender that an ARP frame names, for a packet that agrees with a forged frame.
 LinkAddress named_sender(std::span<const std::byte> frame, const LinkAddress& otherwise) {
   constexpr std::size_t kAt = 4 + 8;
   if (frame.size() < kAt + wire::kSize<wire::IpoibAddress>) return otherwise;

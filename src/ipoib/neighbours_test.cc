@@ -7,7 +7,7 @@
 
 #include "ipoib/link_test.h"
 
-// Tests one interface that resolves addresses.  The tests send the frames of its neighbours.
+// Tests an interface that resolves addresses.  The tests play its neighbours.
 
 namespace verbena::ipoib {
 namespace {
@@ -29,13 +29,13 @@ struct NeighboursTest : ::testing::Test {
   void ask(const Gid& ip, std::uint64_t cookie) {
     const auto answer = one.neighbours.resolve(ip, cookie, now);
     ASSERT_TRUE(answer.has_value()) << answer.error().context;
-    EXPECT_FALSE(answer->has_value()) << "known already";
+    EXPECT_FALSE(answer->has_value()) << "the address is known already";
   }
   std::optional<LinkAddress> known(const Gid& ip) {
     const auto answer = one.neighbours.resolve(ip, 999, now);
     return answer ? *answer : std::nullopt;
   }
-  // Advances the time, and runs all timers until then.
+  // Lets time pass, and runs the timers that are due.
   void pass(Duration time) {
     const Time until = now + time;
     while (one.neighbours.deadline() <= until) {
@@ -124,7 +124,7 @@ TEST_F(NeighboursTest, AsksThreeTimesAndForgetsTheAddress) {
   EXPECT_EQ(one.neighbours.deadline(), kNever);
 }
 
-TEST_F(NeighboursTest, LateAskerHasItsThreeTriesToo) {
+TEST_F(NeighboursTest, LateAskerAlsoHasThreeTries) {
   ask(kIp2, 1);
   pass(2900ms);
   ask(kIp2, 2);
@@ -132,7 +132,7 @@ TEST_F(NeighboursTest, LateAskerHasItsThreeTriesToo) {
   (void)one.frames();
   EXPECT_TRUE(one.has_ended(1));
   pass(2899ms);
-  EXPECT_EQ(one.frames().size(), 2u) << "at 4 s and 5 s";
+  EXPECT_EQ(one.frames().size(), 2u) << "requests at 4 s and 5 s";
   EXPECT_FALSE(one.has_ended(2));
   pass(1ms);
   (void)one.frames();
@@ -154,7 +154,7 @@ TEST_F(NeighboursTest, CancelledAskerGetsNoEvent) {
   EXPECT_THAT(one.results, IsEmpty());
 }
 
-TEST_F(NeighboursTest, RefusesAddressesThatAreNotAHostOnTheLink) {
+TEST_F(NeighboursTest, RefusesAddressesThatNoHostOnTheLinkCanHave) {
   const auto refused = [&](const char* text) {
     const auto answer = one.neighbours.resolve(ip_of(text), 1, now);
     return answer ? Errc::kBadState : answer.error().code;
@@ -177,7 +177,7 @@ TEST_F(NeighboursTest, OwnAddressesNeedNoRequest) {
 
 // ---- Age
 
-TEST_F(NeighboursTest, StaleNeighbourIsUsedWhileItIsAskedAgain) {
+TEST_F(NeighboursTest, StaleEntryIsUsedWhileARequestConfirmsIt) {
   learn_two();
   pass(kReachableTime - 1ms);
   EXPECT_EQ(known(kIp2), two.link_address);
@@ -188,16 +188,16 @@ TEST_F(NeighboursTest, StaleNeighbourIsUsedWhileItIsAskedAgain) {
   EXPECT_EQ(state_of_two(), State::kProbe);
   const auto frames = one.frames();
   ASSERT_EQ(frames.size(), 1u);
-  EXPECT_EQ(frames[0].to, two.link_address) << "the first request goes to the neighbour alone";
+  EXPECT_EQ(frames[0].to, two.link_address) << "the first request goes only to the neighbour";
   EXPECT_EQ(known(kIp2), two.link_address);
-  EXPECT_THAT(one.texts(), IsEmpty()) << "one request is under way already";
+  EXPECT_THAT(one.texts(), IsEmpty()) << "a request is pending already";
 
   one.take(arp_answer(two, self), two.link_address, now);
   EXPECT_EQ(state_of_two(), State::kReachable);
   EXPECT_EQ(one.neighbours.deadline(), kNever);
 }
 
-TEST_F(NeighboursTest, NeighbourThatHasMovedIsFoundByTheGroup) {
+TEST_F(NeighboursTest, NeighbourThatHasMovedIsFoundByRequestsToTheGroup) {
   learn_two();
   pass(kReachableTime);
   EXPECT_EQ(known(kIp2), two.link_address);
@@ -241,7 +241,7 @@ TEST_F(NeighboursTest, EntryOlderThanAgeMaxIsNotUsed) {
 
 // ---- Limits
 
-TEST_F(NeighboursTest, NewEntryReplacesTheLeastRecentlyUsedOne) {
+TEST_F(NeighboursTest, NewEntryReplacesTheLeastRecentlyUsedEntry) {
   Station small(self, {.entries_max = 3});
   small.neighbours.set_joined(true, now);
   for (std::uint32_t i = 2; i <= 4; ++i) {
@@ -269,7 +269,7 @@ TEST_F(NeighboursTest, EntriesWithAskersAreNotReplaced) {
   EXPECT_TRUE(small.neighbours.resolve(kIp2, 4, now).has_value());
 }
 
-TEST_F(NeighboursTest, AskersHaveALimitUntilTheirEventsAreTaken) {
+TEST_F(NeighboursTest, AskersCountTowardsTheLimitUntilTheirResultsAreTaken) {
   Station small(self, {.askers_max = 2});
   small.neighbours.set_joined(true, now);
   ASSERT_TRUE(small.neighbours.resolve(kIp2, 1, now).has_value());
@@ -287,7 +287,7 @@ TEST_F(NeighboursTest, AskersHaveALimitUntilTheirEventsAreTaken) {
 
 TEST_F(NeighboursTest, FramesOverTheLimitAreLost) {
   Station small(self, {.frames_max = 2});
-  small.neighbours.set_joined(true, now);  // two announcements
+  small.neighbours.set_joined(true, now);  // sends two announcements
   ASSERT_TRUE(small.neighbours.resolve(kIp2, 1, now).has_value());
   EXPECT_EQ(small.neighbours.counters().frames_dropped, 1u);
   EXPECT_EQ(small.neighbours.counters().requests, 0u);
@@ -335,7 +335,7 @@ TEST_F(NeighboursTest, MissingGroupHasItsOwnError) {
   EXPECT_EQ(other.neighbours.size(), 0u);
 }
 
-TEST_F(NeighboursTest, AskersDoNotWaitForEverIfTheGroupComesAndGoes) {
+TEST_F(NeighboursTest, AskersDoNotWaitForEverIfTheInterfaceKeepsLeavingTheGroup) {
   const auto wait_with = [&](std::uint64_t cookie, auto&& disturb) {
     ask(kIp2, cookie);
     const Time asked = now;
@@ -354,10 +354,10 @@ TEST_F(NeighboursTest, AskersDoNotWaitForEverIfTheGroupComesAndGoes) {
   });
 }
 
-TEST_F(NeighboursTest, StaleNeighbourIsNotAskedWithoutTheGroup) {
+TEST_F(NeighboursTest, StaleEntryIsUsedWithoutARequestOutsideTheGroup) {
   learn_two();
   pass(kReachableTime);
-  EXPECT_EQ(known(kIp2), two.link_address);  // a request is under way
+  EXPECT_EQ(known(kIp2), two.link_address);  // sends a request
   (void)one.frames();
   one.neighbours.set_joined(false, now);
   EXPECT_EQ(state_of_two(), State::kStale);
@@ -371,7 +371,7 @@ TEST_F(NeighboursTest, StaleNeighbourIsNotAskedWithoutTheGroup) {
 TEST_F(NeighboursTest, AnnouncesItsAddressesOnlyOnce) {
   one.neighbours.set_joined(false, now);
   one.neighbours.set_joined(true, now);
-  EXPECT_THAT(one.texts(), IsEmpty()) << "the join after a change of the subnet manager";
+  EXPECT_THAT(one.texts(), IsEmpty()) << "a second join announces nothing";
   Interface changed = self;
   changed.link_address.qpn = {0x500};
   one.neighbours.set_interface(changed, now);
@@ -380,7 +380,7 @@ TEST_F(NeighboursTest, AnnouncesItsAddressesOnlyOnce) {
   EXPECT_EQ(one.frames().size(), 2u);
 }
 
-TEST_F(NeighboursTest, GroupsFollowFromItsAddresses) {
+TEST_F(NeighboursTest, GroupsDependOnTheAddresses) {
   EXPECT_THAT(self.groups(),
               ElementsAre(wire::broadcast_mgid(kTestPkey), ip_of("ff12:601b:8001::1"),
                           ip_of("ff12:601b:8001::1:ff00:1")));
@@ -441,12 +441,12 @@ TEST_F(NeighboursTest, AskersEndWhenTheirAddressIsNoLongerOnTheLink) {
   (void)one.frames();
   EXPECT_EQ(one.result(1).error().code, Errc::kAddressNotFound);
   EXPECT_EQ(one.result(2).error().code, Errc::kAddressNotFound);
-  EXPECT_EQ(one.result(3), self.link_address) << "it is our own address now";
+  EXPECT_EQ(one.result(3), self.link_address) << "the address is the interface's own now";
   EXPECT_EQ(one.neighbours.size(), 0u);
   EXPECT_TRUE(one.neighbours.is_joined());
 }
 
-TEST_F(NeighboursTest, AddressWithTheLongestPrefixIsTheSource) {
+TEST_F(NeighboursTest, SourceIsTheAddressWithTheLongestPrefix) {
   Interface both = self;
   both.addresses.push_back({.ip = ip_of("10.0.0.130"), .prefix_bits = 25});
   EXPECT_EQ(both.source_for(ip_of("10.0.0.200")), ip_of("10.0.0.130"));
@@ -458,7 +458,7 @@ TEST_F(NeighboursTest, AddressWithTheLongestPrefixIsTheSource) {
   EXPECT_EQ(both.source_for(ip_of("192.168.1.0")), std::nullopt);
 }
 
-// ---- What tools show
+// ---- Rows
 
 TEST_F(NeighboursTest, RowsShowEntriesAndTheirWaiters) {
   learn_two();

@@ -11,10 +11,10 @@
 
 namespace verbena::ipoib {
 
-// Queues what Neighbours::poll() returns.
+// Queues the outputs that Neighbours::poll() returns.
 //
-// Invariants: there are at most `frames_max` frames; more are dropped as the wire might drop them.
-// Askers that wait and events here are together at most Config::askers_max.
+// Invariants: there are at most `frames_max` frames.  Further frames are dropped, as a network
+// might drop them.  The sum of events here and waiting askers is at most Config::askers_max.
 class Outbox {
  public:
   explicit Outbox(std::uint32_t frames_max) : frames_max_(frames_max) {}

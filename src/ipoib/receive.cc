@@ -36,7 +36,7 @@ std::optional<Ignored> Neighbours::take(const Packet& packet, const wire::IpoibA
   const Gid target = wire::ipv4_gid(arp.target_ip);
   const bool is_reply = arp.operation == wire::ArpOperation::kReply;
   std::optional<Ignored> ignored = Ignored::kNotForUs;
-  if (arp.sender_ip != 0) {  // otherwise it tests whether its address is free (RFC 5227)
+  if (arp.sender_ip != 0) {  // 0: the sender tests whether an address is free (RFC 5227)
     ignored = learn({.ip = wire::ipv4_gid(arp.sender_ip),
                      .link_address = sender,
                      .is_answer = is_reply && interface_.owns(target) &&
@@ -57,7 +57,7 @@ std::optional<Ignored> Neighbours::take(const Packet& packet, const wire::IpoibA
 
 std::optional<Ignored> Neighbours::take(const Packet& packet,
                                         const wire::NeighbourSolicitation& message, Time now) {
-  const bool is_test = message.source == Gid{};  // whether its address is free (RFC 4862)
+  const bool is_test = message.source == Gid{};  // tests whether an address is free (RFC 4862)
   LinkAddress sender{.gid = packet.from.source, .qpn = packet.source_qpn};
   if (message.source_link_address) {
     sender = link_address_of(*message.source_link_address);
@@ -99,8 +99,8 @@ std::optional<Ignored> Neighbours::take(const Packet& packet,
                now);
 }
 
-// Refuses link addresses that no other interface can have, and link addresses that are not the
-// packet sender's.  Otherwise one frame could redirect the packets for a host to another host.
+// Refuses link addresses that no other interface can have, or that are not those of the packet's
+// sender.  Otherwise a frame could redirect the packets for one host to another host.
 std::optional<Ignored> Neighbours::check_sender(const Packet& packet,
                                                 const LinkAddress& claimed) const {
   if (claimed == interface_.link_address) return Ignored::kOwnFrame;
@@ -114,8 +114,8 @@ std::optional<Ignored> Neighbours::check_sender(const Packet& packet,
   return std::nullopt;
 }
 
-// Updates a neighbour's entry from its message (RFC 4861 section 7.2.5; RFC 826 has the same rules,
-// but each message may replace an address).
+// Updates a neighbour's entry from its message (RFC 4861 section 7.2.5).  The rules of ARP are the
+// same, except that each message may replace an address (RFC 826).
 std::optional<Ignored> Neighbours::learn(const News& news, Time now) {
   if (interface_.owns(news.ip)) return Ignored::kAddressConflict;
   if (!interface_.source_for(news.ip)) return Ignored::kBadIp;

@@ -52,7 +52,7 @@ struct IpoibReceiveTest : ::testing::Test {
   Station one{self};
 };
 
-// ---- Questions of others
+// ---- Requests of other hosts
 
 TEST_F(IpoibReceiveTest, AnswersArpToTheSenderOfThePacket) {
   one.take(arp_request(two, self.addresses[0].ip), two.link_address, now);
@@ -68,7 +68,7 @@ TEST_F(IpoibReceiveTest, AnswersArpToTheSenderOfThePacket) {
   EXPECT_EQ(back.destination_lid, Lid{7});
   EXPECT_EQ(back.source_lid, Lid{});
   EXPECT_TRUE(back.is_infiniband());
-  EXPECT_EQ(one.neighbours.size(), 0u) << "a request makes no entry";
+  EXPECT_EQ(one.neighbours.size(), 0u) << "a request creates no entry";
 }
 
 TEST_F(IpoibReceiveTest, AnswersNeighbourSolicitations) {
@@ -111,7 +111,7 @@ TEST_F(IpoibReceiveTest, DoesNotAnswerForOthers) {
   EXPECT_EQ(ignored(Ignored::kNotForUs), 2u);
 }
 
-// ---- News
+// ---- Messages that change entries
 
 TEST_F(IpoibReceiveTest, AnnouncementsCreateNoEntries) {
   one.take(arp_request(two, two.addresses[0].ip), two.link_address, now);
@@ -127,7 +127,7 @@ TEST_F(IpoibReceiveTest, RequestFromTheWantedNeighbourEndsTheWait) {
   one.take(arp_request(two, three.addresses[0].ip), two.link_address, now);
   (void)one.frames();
   EXPECT_EQ(one.result(1), two.link_address);
-  EXPECT_EQ(row().state, State::kStale) << "it has not answered us";
+  EXPECT_EQ(row().state, State::kStale) << "a request does not confirm the entry";
 }
 
 TEST_F(IpoibReceiveTest, AnnouncementMovesAnEntry) {
@@ -142,7 +142,7 @@ TEST_F(IpoibReceiveTest, AnnouncementMovesAnEntry) {
   EXPECT_EQ(one.neighbours.forget(moved.link_address.gid), 1u);
 }
 
-TEST_F(IpoibReceiveTest, FirstOfTwoDifferentAnswersCounts) {
+TEST_F(IpoibReceiveTest, SecondOfTwoDifferentAnswersIsIgnored) {
   learn_two();
   Interface liar = three;
   liar.addresses = two.addresses;
@@ -189,7 +189,7 @@ TEST_F(IpoibReceiveTest, UnsolicitedAdvertisementEndsTheWaitButConfirmsNothing) 
   EXPECT_EQ(row().state, State::kStale);
 }
 
-// RFC 4861 section 7.2.5
+// RFC 4861 section 7.2.5 describes this case.
 TEST_F(IpoibReceiveTest, AdvertisementWithoutOverrideOnlyMakesTheEntryStale) {
   ASSERT_TRUE(one.neighbours.resolve(two.addresses[1].ip, 1, now).has_value());
   one.take(advertisement(), two.link_address, now);
@@ -207,7 +207,7 @@ TEST_F(IpoibReceiveTest, AdvertisementWithoutOverrideOnlyMakesTheEntryStale) {
   EXPECT_EQ(row().neighbour, three.link_address);
 }
 
-TEST_F(IpoibReceiveTest, AdvertisementWithoutAddressMeansThePacketsSender) {
+TEST_F(IpoibReceiveTest, AdvertisementWithoutAddressIsAboutThePacketsSender) {
   ASSERT_TRUE(one.neighbours.resolve(two.addresses[1].ip, 1, now).has_value());
   (void)one.frames();
   wire::NeighbourAdvertisement bare = advertisement();
@@ -221,7 +221,7 @@ TEST_F(IpoibReceiveTest, AdvertisementWithoutAddressMeansThePacketsSender) {
   EXPECT_EQ(one.result(1), two.link_address);
 }
 
-// A packet within the subnet may have no GRH, and then only its QPN can be compared.
+// A packet within the subnet may have no GRH.  Then only the QPN of the sender can be compared.
 TEST_F(IpoibReceiveTest, AnswerWithoutGrhIsTaken) {
   ask_for_two();
   link::Address from = from_interface(two.link_address, self.link_address.gid);
@@ -235,7 +235,7 @@ TEST_F(IpoibReceiveTest, AnswerWithoutGrhIsTaken) {
   EXPECT_EQ(one.result(1), two.link_address);
 }
 
-// ---- Lies
+// ---- False messages
 
 TEST_F(IpoibReceiveTest, ImpossibleLinkAddressesAreDropped) {
   ask_for_two();
@@ -258,7 +258,7 @@ TEST_F(IpoibReceiveTest, ImpossibleLinkAddressesAreDropped) {
   EXPECT_EQ(one.result(1), (LinkAddress{.gid = gid, .qpn = {2}}));
 }
 
-TEST_F(IpoibReceiveTest, SenderOfTheFrameIsTheSenderOfThePacket) {
+TEST_F(IpoibReceiveTest, FrameWithAnotherSenderThanItsPacketIsDropped) {
   ask_for_two();
   one.take(arp_answer(two, self), three.link_address, now);
   one.take(arp_answer(two, self), {.gid = two.link_address.gid, .qpn = {0x999}}, now);
@@ -277,7 +277,7 @@ TEST_F(IpoibReceiveTest, OwnFramesFromGroupsAreIgnored) {
   EXPECT_EQ(ignored(Ignored::kOwnFrame), 2u);
 }
 
-TEST_F(IpoibReceiveTest, AnotherHostWithOurAddressIsCounted) {
+TEST_F(IpoibReceiveTest, FramesOfAnotherHostWithOurAddressAreCountedAndIgnored) {
   Interface thief = two;
   thief.addresses = self.addresses;
   one.take(arp_request(thief, self.addresses[0].ip), two.link_address, now);

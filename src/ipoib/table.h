@@ -16,21 +16,22 @@
 
 namespace verbena::ipoib {
 
+// Represents a call of resolve() that waits for an address.
 struct Asker {
   std::uint64_t cookie{};
   Time asked{};
 };
 
-// Holds an entry about one IP address.  It is incomplete as long as it has no link address.
-// Exactly the incomplete entries have askers.
+// Holds an entry about one IP address.  An entry without a link address is incomplete.  Only
+// incomplete entries have askers.
 struct Entry {
   const Gid ip;
-  std::deque<Asker> askers{};  // the first one first
-  std::uint32_t tries = 0;     // requests since the last answer; 0: none is under way
-  Time next_request = kNever;  // if one is under way: when it is repeated
+  std::deque<Asker> askers{};  // the oldest first
+  std::uint32_t tries = 0;     // requests since the last answer; 0: no request is pending
+  Time next_request = kNever;  // when a pending request is repeated
   Time told{};                 // when the neighbour last told its address
   Time changed{};              // when the neighbour last told a different address than before
-  Time reachable_until{};      // the entry is stale from then on
+  Time reachable_until{};      // the entry becomes stale at this time
 
   const std::optional<LinkAddress>& address() const { return address_; }
   bool is_incomplete() const { return !address_; }
@@ -45,21 +46,21 @@ struct Entry {
  private:
   friend class Table;
   std::optional<LinkAddress> address_{};
-  std::list<Entry*>::iterator use_{};  // place in Table::by_use_, if there is an address
-  Time deadline_ = kNever;             // equals the entry in Table::deadlines_
+  std::list<Entry*>::iterator use_{};  // its element in Table::by_use_, if it has an address
+  Time deadline_ = kNever;             // its deadline in Table::deadlines_
 };
 
 // Stores the entries, and finds them by IP address, by GID, by deadline and by use.
 //
-// Invariants: there are at most `entries_max` entries.  A new entry replaces the least recently
-// used one that has a link address.  Entries stay at their place in memory.
+// Invariants: there are at most `entries_max` entries.  A new entry then replaces the least
+// recently used entry that has a link address.  Pointers to entries stay valid until erase().
 class Table {
  public:
   explicit Table(std::uint32_t entries_max) : entries_max_(entries_max) {}
 
   Entry* find(const Gid& ip);
-  // Makes room and adds an incomplete entry; null: all entries are incomplete.  `evicted` tells
-  // whether another one was removed.  REQUIRES: there is no entry for the address.
+  // Adds an incomplete entry.  Returns null if the table is full of incomplete entries.  Sets
+  // `evicted` to true if another entry was removed.  REQUIRES: the address has no entry.
   Entry* insert(const Gid& ip, bool& evicted);
   void erase(Entry& entry);
 
@@ -81,8 +82,8 @@ class Table {
   const std::uint32_t entries_max_;
   std::map<Gid, Entry> entries_;
   std::set<std::pair<Time, Gid>> deadlines_;
-  std::set<std::pair<Gid, Gid>> by_gid_;  // GID and IP address of all that have an address
-  std::list<Entry*> by_use_;              // the same entries, the oldest use first
+  std::set<std::pair<Gid, Gid>> by_gid_;  // GID and IP address of each entry with a link address
+  std::list<Entry*> by_use_;              // the entries of by_gid_, the least recently used first
 };
 
 }  // namespace verbena::ipoib

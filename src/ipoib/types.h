@@ -16,8 +16,7 @@
 // Defines the inputs and outputs of Neighbours.
 namespace verbena::ipoib {
 
-// Finds an IPoIB interface on a subnet: its port by the GID, and the interface at the port by its
-// queue pair.
+// Names an IPoIB interface on a subnet by the GID of its port and the number of its queue pair.
 struct LinkAddress {
   Gid gid{};
   Qpn qpn{};
@@ -31,29 +30,29 @@ struct Config {
   std::uint32_t frames_max = 8192;   // frames that wait for poll()
 };
 
-// A request is repeated at this interval as long as an asker waits for the answer.  The interval
-// and the number of tries are those of RFC 4861 section 10 and of Linux, for ARP and neighbour
-// discovery.  The interval does not grow, because an asker waits for three tries only.
+// Requests are repeated at this interval as long as a call of resolve() (an asker) waits.  Interval
+// and number of tries are those of RFC 4861 section 10, and of Linux.  The interval does not grow,
+// because each asker waits for only three tries.
 inline constexpr Duration kRequestInterval = std::chrono::seconds(1);
 inline constexpr std::uint32_t kTries = 3;
 inline constexpr Duration kAnswerTimeout = kTries * kRequestInterval;
 // Limits how long an asker waits for the interface to join its broadcast group.
 inline constexpr Duration kGroupTimeout = std::chrono::seconds(10);
-// An answer is used this long without another request (RFC 4861 section 10: REACHABLE_TIME).
+// An answer is used for this time without another request (RFC 4861 section 10: REACHABLE_TIME).
 inline constexpr Duration kReachableTime = std::chrono::seconds(30);
-// Limits the age of the entries that resolve() uses.  Older ones are ignored.
+// Limits the age of the entries that resolve() uses.  Older entries are ignored.
 inline constexpr Duration kAgeMax = std::chrono::minutes(10);
-// The first of two different answers counts: the other one is ignored if it comes within this time.
-// (Linux: locktime of ARP)
+// A different answer is ignored if it comes within this time after the first answer (locktime of
+// ARP on Linux).
 inline constexpr Duration kLockTime = std::chrono::seconds(1);
 
-// Tells the state of an entry (RFC 4861 section 7.3.2).  There is no DELAY, because no other
-// protocol confirms that a neighbour is reachable.
+// Names the state of an entry (RFC 4861 section 7.3.2).  The state DELAY is not needed, because no
+// other protocol confirms that a neighbour is reachable.
 enum class State : std::uint8_t {
   kIncomplete,  // an asker waits for the first answer
   kReachable,   // confirmed within kReachableTime
-  kStale,       // older; the next use asks again
-  kProbe,       // used, while a request for it is under way
+  kStale,       // not confirmed since then; the next use sends a request
+  kProbe,       // a request is pending, and the entry is used meanwhile
 };
 const char* to_string(State state);
 
@@ -62,11 +61,12 @@ const char* to_string(State state);
 // Asks the owner to send a frame from the interface's queue pair, as the payload of a UD SEND with
 // a GRH.
 struct SendFrame {
-  // A group has kMulticastQpn.  The solicited-node group of another host may not exist at the SA;
-  // its members also take the frame from the broadcast group, because they check the IP address.
+  // The QPN of a group is kMulticastQpn.  The solicited-node group of another host may not exist at
+  // the SA.  The owner may then use the broadcast group, because all its members check the IP
+  // address in the frame.
   LinkAddress to{};
-  // Only answers have this: the path on which the request came, from this host's point of view.  So
-  // an answer needs no path record.  The source LID is not set.
+  // Only answers have this: the path of the request, reversed.  So an answer needs no path record.
+  // The source LID is not set.
   std::optional<link::Address> way_back{};
   std::vector<std::byte> frame{};
 
@@ -74,8 +74,8 @@ struct SendFrame {
   friend bool operator==(const SendFrame&, const SendFrame&) = default;
 };
 
-// Ends a call of resolve() that needed a request.  Errors:
-//  * kAddressNotFound: nobody has answered, or the address is not on the link any more.
+// Ends a call of resolve() that had to wait.  Errors:
+//  * kAddressNotFound: no host has answered, or the address is not on the link any more.
 //  * kTimedOut: the interface was not in its broadcast group for kGroupTimeout.
 struct Resolved {
   std::uint64_t cookie{};
@@ -90,7 +90,7 @@ struct Row {
   Gid ip{};
   State state{};
   LinkAddress neighbour{};  // not set if the entry is incomplete
-  Duration age{};  // since the neighbour told its address; incomplete: since the first asker
+  Duration age{};  // since the last message of the neighbour; if incomplete, since the first asker
   std::size_t askers = 0;
   std::uint32_t tries = 0;  // requests without an answer
 

@@ -9,7 +9,8 @@ namespace verbena::wire {
 
 // Formats an address: "10.0.0.1", "fe80::1".
 std::string address_text(const Gid& gid);
-// Parses an IPv4 or IPv6 address in its usual notation, without a zone or a prefix length.
+// Parses an IPv4 or IPv6 address in its usual notation, without a zone or a prefix length.  Returns
+// nullopt for other text.
 std::optional<Gid> parse_address(const std::string& text);
 
 }  // namespace verbena::wire

@@ -11,8 +11,8 @@
 // in a packet.
 namespace verbena::wire {
 
-// Names the BTH opcodes: the service in the upper three bits, the operation in the lower five (vol1
-// 9.2.1).
+// Names the BTH opcodes (vol1 9.2.1).  The upper three bits select the transport service, the lower
+// five the operation.
 // clang-format off
 enum class Opcode : std::uint8_t {
   kRcSendFirst          = 0x00,
@@ -38,7 +38,7 @@ enum class Opcode : std::uint8_t {
   kRcFetchAdd           = 0x14,
   kRcSendLastInvalidate = 0x16,
   kRcSendOnlyInvalidate = 0x17,
-  kRcAtomicWrite        = 0x1d,  // release 1.5
+  kRcAtomicWrite        = 0x1d,  // new in release 1.5 of the specification
 
   kUcSendFirst          = 0x20,
   kUcSendMiddle         = 0x21,
@@ -84,9 +84,9 @@ enum class Opcode : std::uint8_t {
 inline constexpr Qpn kMulticastQpn{0xffffff};
 inline constexpr Pkey kDefaultPkey{0xffff};
 
-// The top bit of a P_Key marks a full member, the other 15 bits name the partition; zero names none.
-// Returns true if the two ends may talk to each other: same partition, and not both are limited
-// members (vol1 10.9.3).
+// Returns true if two ends with these P_Keys may talk to each other: both are in the same
+// partition, and at least one is a full member (vol1 10.9.3).  The top bit of a P_Key marks a full
+// member.  The other 15 bits name the partition; zero names none.
 constexpr bool pkeys_match(Pkey a, Pkey b) {
   constexpr std::uint16_t kFullMember = 0x8000, kPartition = 0x7fff;
   const bool same = ((a.value ^ b.value) & kPartition) == 0 && (a.value & kPartition) != 0;
@@ -139,7 +139,8 @@ struct Deth {
   }
 };
 
-// Describes the RDMA extended header: first and only WRITEs, READ requests (vol1 9.3.3).
+// Describes the RDMA extended header of READ requests, and of the first or only packet of a WRITE
+// (vol1 9.3.3).
 struct Reth {
   std::uint64_t virtual_address{};
   std::uint32_t r_key{};
@@ -155,8 +156,8 @@ struct Reth {
   }
 };
 
-// Describes the atomic extended header (vol1 9.3.4).  FetchAdd puts its addend where CmpSwap puts
-// the new value.
+// Describes the atomic extended header (vol1 9.3.4).  FetchAdd puts its addend into swap_or_add,
+// where CmpSwap puts the new value.
 struct AtomicEth {
   std::uint64_t virtual_address{};
   std::uint32_t r_key{};
@@ -174,7 +175,7 @@ struct AtomicEth {
   }
 };
 
-// Describes the ACK extended header (vol1 9.3.5).  AethKind and code() interpret the syndrome.
+// Describes the ACK extended header (vol1 9.3.5).  kind() and code() interpret the syndrome.
 struct Aeth {
   std::uint8_t syndrome{};
   std::uint32_t msn{};  // message sequence number, 24 bits
@@ -188,7 +189,8 @@ struct Aeth {
   }
 };
 
-// Describes the atomic ACK extended header (vol1 9.3.5.3): the value before the operation.
+// Describes the atomic ACK extended header (vol1 9.3.5.3), which returns the value that the memory
+// had before the operation.
 struct AtomicAckEth {
   std::uint64_t original{};
 
@@ -221,7 +223,7 @@ struct Ieth {
   }
 };
 
-// Describes the XRC extended header (annex A14): the SRQ that the message is for.
+// Describes the XRC extended header (annex A14), which names the SRQ that the message is for.
 struct XrcEth {
   Qpn srq{};
 
@@ -233,7 +235,8 @@ struct XrcEth {
 };
 // clang-format on
 
-// Names the kinds of an AETH (vol1 9.7.5.2.2 to 9.7.5.2.4): the upper three bits of the syndrome.
+// Names the kinds of an AETH (vol1 9.7.5.2.2 to 9.7.5.2.4), which the upper three bits of the
+// syndrome tell.
 enum class AethKind : std::uint8_t { kAck, kRnrNak, kNak, kReserved };
 
 // Names the lower five bits of a NAK's syndrome (vol1 9.7.5.2.8).
@@ -277,8 +280,8 @@ std::optional<std::uint32_t> credits(std::uint8_t credit_code);
 // Returns the largest credit code that grants at most `receives` receives.
 std::uint8_t credit_code(std::uint32_t receives);
 
-// Returns the time that a sender waits after an RNR NAK (vol1 table 45): 10 us to 655.36 ms (code
-// 0).
+// Returns the time that a sender waits after an RNR NAK (vol1 table 45): from 10 us (code 1) to
+// 655.36 ms (code 0).
 Duration rnr_timer(std::uint8_t timer_code);
 
 }  // namespace verbena::wire

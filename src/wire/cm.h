@@ -39,8 +39,8 @@ constexpr MadHeader mad_header(AttributeId attribute, std::uint64_t transaction_
           .attribute_modifier = attribute_modifier};
 }
 
-// Decodes the message in the 232 bytes after a MAD's header.  Fails with kMalformed: kTooShort, or
-// kUnknownAttribute for an attribute that is not one of the eleven.
+// Decodes the message in the 232 bytes after a MAD's header.  Fails with kMalformed and a Drop:
+// kTooShort, or kUnknownAttribute if the attribute is not one of the eleven messages.
 Result<Message> decode_message(std::uint16_t attribute_id, std::span<const std::byte> mad_data);
 
 // Encodes a whole MAD.  Replaces the header's attribute id by that of the message.

@@ -31,7 +31,7 @@ enum class AttributeId : std::uint16_t {
   kApr = 0x001a,
 };
 
-// All these enumerations can hold values from a peer that have no name here.
+// The enumerations below can hold values from a peer that have no name here.
 enum class TransportService : std::uint8_t { kRc = 0, kUc = 1, kRd = 2, kExtended = 3 };
 inline constexpr std::uint8_t kExtendedTransportXrc = 1;
 
@@ -110,8 +110,8 @@ enum class SidrStatus : std::uint8_t {
 const char* to_string(SidrStatus status);
 
 // clang-format off
-// Describes the primary or alternate path in a REQ (vol1 12.6.5).  Byte 43, bit 5 belongs to the
-// message that contains it.  LIDs are 0xffff on RoCE.
+// Describes the primary or alternate path in a REQ (vol1 12.6.5).  LIDs are 0xffff on RoCE.  Bit 5
+// of byte 43 is not part of the path: a message may have a field of its own there.
 struct Path {
   Lid local_lid{};
   Lid remote_lid{};

@@ -43,7 +43,7 @@ struct Req {
   bool srq{};
   std::uint8_t extended_transport{};  // 1 = XRC, if transport_service is kExtended
   Path primary_path{};
-  Path alternate_path{};  // all zero: no such path (on IB, if the local LID is zero)
+  Path alternate_path{};  // absent if all zero; on InfiniBand, if the local LID is zero
   bool sap_supported{};
   std::array<std::byte, 92> private_data{};
 
@@ -81,7 +81,7 @@ struct Req {
   }
 };
 
-// vol1 12.6.6: the peer's answer will take longer.
+// vol1 12.6.6: tells that the answer of the sender will take longer.
 struct Mra {
   static constexpr AttributeId kAttributeId = AttributeId::kMra;
 
@@ -110,7 +110,7 @@ struct Rej {
   CommId local_comm_id{};
   CommId remote_comm_id{};
   RejSubject message_rejected{};
-  std::uint8_t reject_info_length_bytes{};  // the length of the ARI
+  std::uint8_t reject_info_length_bytes{};  // the valid length of additional_reject_info
   RejReason reason{};
   std::array<std::byte, 72> additional_reject_info{};
   std::array<std::byte, 148> private_data{};
@@ -244,7 +244,8 @@ struct Drep {
 };
 // clang-format on
 
-// Returns the valid part of the additional reject information, by the message's length field.
+// Returns the valid part of the additional reject information: as much as the length field of the
+// message says.
 constexpr std::span<const std::byte> reject_info(const Rej& rej) {
   const std::span<const std::byte> all = rej.additional_reject_info;
   return all.first(rej.reject_info_length_bytes < all.size() ? rej.reject_info_length_bytes

@@ -1,5 +1,5 @@
-// Takes any bytes as a CM MAD.  A message that decodes must encode to bytes that decode to the same
-// message, and encoding it again must give the same bytes.
+// Decodes any bytes as a CM MAD.  Each message must still be the same after it was encoded and
+// decoded again, and must then be encoded to the same bytes.
 
 #include <cstdint>
 

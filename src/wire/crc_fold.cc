@@ -9,11 +9,14 @@
 #endif
 
 // Implements V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
-// Instruction", Intel 2009.  Sixteen bytes represent a polynomial A x^64 + B.  Moving them forward
-// by n bits gives A (x^(n + 64) mod P) + B (x^n mod P), which again has 16 bytes and is added to
-// the 16 bytes there.  In reflected bit order a product of 64 by 64 bits is one place too low, and
-// a 32-bit constant is in the upper half of 64 bits.  That explains n + 32, n - 32 and the shift by
-// one below.
+// Instruction", Intel 2009.  The first sixteen bytes represent a polynomial A x^64 + B, where A and
+// B have 64 bits.  To move them forward by n bits, fold() replaces them by A (x^(n + 64) mod P) + B
+// (x^n mod P).  This sum has the same effect on the CRC, fits into sixteen bytes, and is added to
+// the sixteen bytes at the new position.
+//
+// The numbers are in reflected bit order.  A 32-bit constant in the lower half of a 64-bit register
+// then counts as multiplied by x^32, so move_constants() uses the exponents n + 32 and n - 32.  A
+// product of 64 by 64 bits ends one bit too low, so power_of_x() shifts its result by one.
 namespace verbena::wire {
 
 #ifdef __x86_64__
@@ -26,23 +29,27 @@ constexpr std::uint64_t power_of_x(unsigned exponent) {
   return std::uint64_t{a} << 1;
 }
 
-// Holds the constants to move 16 bytes forward: `first` is for the half that comes first.
-struct Ahead {
+// Holds the constants that move 16 bytes forward.  `first` is the factor of A, the eight bytes that
+// come first in memory, and `second` is the factor of B.
+struct MoveConstants {
   std::uint64_t first, second;
 };
-constexpr Ahead ahead(unsigned bits) { return {power_of_x(bits + 32), power_of_x(bits - 32)}; }
+constexpr MoveConstants move_constants(unsigned bits) {
+  return {power_of_x(bits + 32), power_of_x(bits - 32)};
+}
 
-constexpr Ahead kBy64Bytes = ahead(512);
-constexpr Ahead kBy16Bytes = ahead(128);
+constexpr MoveConstants kBy64Bytes = move_constants(512);
+constexpr MoveConstants kBy16Bytes = move_constants(128);
 static_assert(kBy64Bytes.first == 0x154442bd4 && kBy64Bytes.second == 0x1c6e41596);
 static_assert(kBy16Bytes.first == 0x1751997d0 && kBy16Bytes.second == 0x0ccaa009e);
 
-__m128i constants(Ahead by) {
+__m128i constants(MoveConstants by) {
   return _mm_set_epi64x(static_cast<long long>(by.second), static_cast<long long>(by.first));
 }
 
 __m128i load(const std::byte* in) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(in)); }
 
+// Returns `a`, moved forward by the constants `by`, plus the 16 bytes `onto` at its new position.
 __attribute__((target("pclmul"))) inline __m128i moved(__m128i a, __m128i by, __m128i onto) {
   const __m128i first = _mm_clmulepi64_si128(a, by, 0x00);
   const __m128i second = _mm_clmulepi64_si128(a, by, 0x11);

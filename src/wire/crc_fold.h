@@ -15,8 +15,9 @@ inline constexpr std::size_t kFoldStep = 16;
 // Returns true if this processor supports fold(); the result is cached.
 bool can_fold();
 
-// Returns 16 bytes that have the same effect on register 0 as `bytes` on `reg` (wire/icrc.cc).
-// REQUIRES: can_fold(), at least kFoldBytesMin bytes, a multiple of kFoldStep.
+// Shortens the input of a CRC to 16 bytes.  Feeding these bytes to a CRC register of 0 gives the
+// same result as feeding `bytes` to `reg` (feed() in wire/icrc.cc).  REQUIRES: can_fold(), at least
+// kFoldBytesMin bytes, a multiple of kFoldStep.
 std::array<std::byte, kFoldStep> fold(std::uint32_t reg, std::span<const std::byte> bytes);
 
 }  // namespace verbena::wire

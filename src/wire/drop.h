@@ -20,16 +20,16 @@ enum class Drop : std::uint16_t {
   kIcrc,                // the invariant CRC does not match
   kNotIp,               // neither IPv4 nor IPv6, or an invalid header
   kIpOptions,           // IPv4 options or IPv6 extension headers: not part of RoCEv2 (A17.3.1)
-  kIpChecksum,          // IPv4 header checksum
+  kIpChecksum,          // the IPv4 header checksum is wrong
   kFragment,            // a fragment of a datagram
-  kNotUdp,              // another protocol
+  kNotUdp,              // an IP protocol other than UDP
   kLength,              // IP and UDP lengths disagree, or exceed the received bytes
   kUnknownAttribute,    // MAD attribute that is not a CM message
-  kNotInfiniband,       // LRH or GRH with another version or next header
+  kNotInfiniband,       // LRH or GRH with an unknown version or next header
   kNotResolution,       // IPoIB: neither ARP nor neighbour discovery
-  kArp,                 // ARP of another hardware or protocol, or another operation
+  kArp,                 // ARP with a hardware type, protocol or operation that IPoIB does not use
   kNeighbourDiscovery,  // a solicitation or advertisement that RFC 4861 does not allow
-  kIcmpChecksum,        // ICMPv6 checksum
+  kIcmpChecksum,        // the ICMPv6 checksum is wrong
   kCount,               // not a reason: the number of reasons
 };
 
@@ -40,7 +40,7 @@ constexpr std::unexpected<Error> drop(Drop reason, const char* context = "droppe
   return fail(Errc::kMalformed, context, std::to_underlying(reason));
 }
 
-// Returns the reason in an error that drop() created.
+// Returns the reason in an error that drop() created, and kNone for other errors.
 constexpr Drop drop_reason(const Error& error) {
   return error.code == Errc::kMalformed ? static_cast<Drop>(error.detail) : Drop::kNone;
 }

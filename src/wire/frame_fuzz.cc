@@ -1,5 +1,5 @@
-// Takes any bytes as an Ethernet frame.  parse_frame() either drops it with a reason, or writing
-// the parsed values gives a frame that parses to the same values.
+// Parses any bytes as an Ethernet frame.  parse_frame() must either drop them with a reason, or
+// return values that are still the same after they were written and parsed again.
 
 #include <algorithm>
 #include <cstdint>

@@ -33,8 +33,8 @@ class Writer {
   std::span<std::byte> rest_;
 };
 
-// REQUIRES: the reader contains the headers of `bits`.  There is a single return variable, so that
-// it is constructed in the caller's place.
+// REQUIRES: the reader contains the headers of `bits`.  The function has a single return variable,
+// so that the compiler constructs it directly in the memory of the caller.
 Result<TransportPacket> decode_headers(const Bth& bth, std::uint32_t bits, Reader reader,
                                        std::span<const std::byte> payload) {
   Result<TransportPacket> result(std::in_place);

@@ -51,7 +51,8 @@ constexpr Transport transport_of(Opcode op) {
 constexpr Operation operation_of(Opcode op) {
   return static_cast<Operation>(std::to_underlying(op) & 31);
 }
-// REQUIRES: the transport has the operation (otherwise check is_known() of the result).
+// Returns the opcode of an operation.  is_known() is false for this opcode if the transport does
+// not have the operation.
 constexpr Opcode opcode_of(Transport transport, Operation operation) {
   return static_cast<Opcode>(std::to_underlying(transport) << 5 | std::to_underlying(operation));
 }
@@ -79,7 +80,7 @@ inline constexpr std::uint32_t kReadResponse = 1u << 16;
 inline constexpr std::uint32_t kKnown = 1u << 17;
 
 struct Entry {
-  std::uint32_t bits = 0;  // 0: unknown
+  std::uint32_t bits = 0;  // 0 for an unknown opcode
   std::uint8_t header_bytes = 0;
 };
 
@@ -123,7 +124,7 @@ constexpr std::uint32_t of_opcode(unsigned opcode) {
       return (opcode & 31) <= std::to_underlying(Operation::kWriteOnlyImm) ? bits : 0;
     case std::to_underlying(Transport::kUd):  // SEND in one packet
       return (bits & kSend) && (bits & kOnly) && !(bits & kIeth) ? bits | kDeth : 0;
-    case std::to_underlying(Transport::kXrc):  // requests name the SRQ
+    case std::to_underlying(Transport::kXrc):  // no ATOMIC WRITE; each request has an XRC header
       if ((opcode & 31) == std::to_underlying(Operation::kAtomicWrite)) return 0;
       return bits & kRequest ? bits | kXrcEth : bits;
     default: return 0;
@@ -162,8 +163,9 @@ constexpr bool is_request(Opcode op) { return shape::has(op, shape::kRequest); }
 // Returns true for packets from responder to requester: READ responses, acknowledgements.
 constexpr bool is_response(Opcode op) { return is_known(op) && !is_request(op); }
 
-// These tell the position of the packet in its message; exactly one is true.  READ requests,
-// atomics and acknowledgements, which are always single packets, count as "only".
+// The first four functions tell the position of a packet in its message; exactly one of them is
+// true for a known opcode.  READ requests, atomics and acknowledgements are always single packets,
+// and count as "only".
 constexpr bool is_first(Opcode op) { return shape::has(op, shape::kFirst); }
 constexpr bool is_middle(Opcode op) { return shape::has(op, shape::kMiddle); }
 constexpr bool is_last(Opcode op) { return shape::has(op, shape::kLast); }
@@ -207,12 +209,12 @@ constexpr std::uint8_t pad_count(std::size_t payload_bytes) {
 }
 
 // Parses the bytes from BTH to pad.  The caller has checked the ICRC and removed it.  Fails with
-// kMalformed and a Drop.  The engine must check what depends on the QP: the opcode's transport, and
-// that FIRST and MIDDLE have the size of the path MTU.
+// kMalformed and a Drop.  Does not check what depends on the QP: its transport, and that FIRST and
+// MIDDLE packets have the size of the path MTU.
 Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad);
-// Parses the bytes from BTH to pad if another process may change them meanwhile: reads the headers
-// from `headers`, a copy of the first bytes.  Fails as parse_transport() without a copy does.
-// REQUIRES: `headers` holds all bytes, or at least kHeaderBytesMax.
+// Parses bytes from BTH to pad that another process may change at the same time.  Reads the headers
+// from `headers`, a copy of the first bytes.  Fails as the function above does.  REQUIRES:
+// `headers` holds a copy of all bytes, or of at least kHeaderBytesMax.
 Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad,
                                         std::span<const std::byte> headers);
 

@@ -14,7 +14,7 @@
 namespace verbena::wire {
 namespace {
 
-constexpr std::uint32_t kPolynomial = 0xedb88320;  // P without x^32, as above
+constexpr std::uint32_t kPolynomial = 0xedb88320;  // P without x^32, in the same bit order
 constexpr std::uint32_t kOne = 0x80000000;         // x^0
 
 constexpr std::uint32_t times_x(std::uint32_t a) { return a >> 1 ^ (a & 1 ? kPolynomial : 0); }
@@ -59,7 +59,7 @@ constexpr std::uint64_t load_little(const std::byte* in) {
   return std::endian::native == std::endian::little ? word : std::byteswap(word);
 }
 
-// Returns the effect of eight bytes that are followed by `Behind` others in the same step.
+// Returns the effect of eight bytes that are followed by `Behind` other bytes in the same step.
 template <std::size_t Behind>
 constexpr std::uint32_t slice(std::uint64_t bytes) {
   return kSlices[Behind + 7][bytes & 0xff] ^ kSlices[Behind + 6][bytes >> 8 & 0xff] ^
@@ -103,7 +103,7 @@ std::uint32_t feed_quickly(std::uint32_t reg, std::span<const std::byte> bytes) 
   return feed(reg, bytes);
 }
 
-// This is the register after the eight bytes of ones, which replace the local route header of
+// This is the register after the eight bytes 0xff, which replace the local route header of
 // InfiniBand.
 constexpr std::uint32_t kAfterOnes = [] {
   std::array<std::byte, 8> ones;
@@ -117,8 +117,8 @@ void store_big(std::byte* out, std::uint64_t word) {
   std::memcpy(out, &word, sizeof word);
 }
 
-// Writes the masked headers in four stores, because this runs for every packet; each takes one line
-// of the specification's figure.
+// Writes the masked headers in four stores, because this runs for every packet.  The 28 bytes are
+// not a multiple of eight, so the last two stores overlap in the UDP ports.
 void put_headers(std::span<std::byte, kSize<Ipv4Header> + kSize<UdpHeader>> out,
                  const IcrcInputs& inputs, std::size_t udp_bytes) {
   const std::uint64_t length = udp_bytes, id = inputs.identification;
@@ -210,8 +210,9 @@ std::optional<std::uint16_t> find_identification(const IcrcInputs& inputs,
   }
   if (difference == 0) return inputs.identification;
 
-  // If only the identification differs, the two registers are equal before it.  After it they
-  // differ by exactly its two bytes: the first byte in the lowest bits, and nothing above 16 bits.
+  // If only the identification differs, the registers of the two CRCs are equal before the
+  // identification.  After it the registers differ by exactly its two bytes: the first byte in the
+  // lowest bits, and nothing above 16 bits.
   constexpr std::size_t kFromIdentification = kSize<Ipv4Header> - 4 + kSize<UdpHeader>;
   const std::uint32_t bytes = go_back(difference, kFromIdentification + bth_to_pad.size());
   if (bytes >> 16 != 0) return std::nullopt;

@@ -9,9 +9,9 @@
 #include "base/strong.h"
 #include "wire/ip.h"
 
-// Computes the invariant CRC of RoCEv2 (annex A17.3.3, vol1 7.8.1): a CRC-32 over eight bytes of
-// ones, the IP and UDP headers, and BTH to pad.  Fields that routers may change are set to ones.
-// The ICRC follows the pad, least significant byte first.
+// Computes the invariant CRC of RoCEv2 (annex A17.3.3, vol1 7.8.1): a CRC-32 over eight bytes 0xff,
+// the IP and UDP headers, and BTH to pad.  Fields that routers may change count as ones.  The ICRC
+// follows the pad, least significant byte first.
 namespace verbena::wire {
 
 inline constexpr std::size_t kIcrcBytes = 4;
@@ -33,11 +33,11 @@ struct IcrcInputs {
 std::uint32_t icrc(const IcrcInputs& inputs, std::span<const std::byte> bth_to_pad);
 
 // Checks an ICRC without knowing the IPv4 identification, which a UDP socket does not show.  A CRC
-// is linear, so the difference to the ICRC with inputs.identification must be one that those 16
-// bits can cause.  Returns the identification that explains the ICRC (inputs.identification if
-// there is no difference).  Returns nullopt if other bits are wrong, except with a probability of
-// 2^-16.  For IPv6 the ICRC must match, and the result is 0.  Costs one icrc() and one
-// multiplication in GF(2).  REQUIRES: `bth_to_pad` has at least 12 bytes.
+// is linear, so each identification changes the ICRC by a known value.  Returns the identification
+// with which the ICRC is right: inputs.identification, if that fits already.  Returns nullopt if
+// other bits are wrong, except with a probability of 2^-16.  For IPv6 the ICRC must match, and the
+// result is 0.  Costs one icrc() and one multiplication in GF(2).  REQUIRES: `bth_to_pad` has at
+// least 12 bytes.
 std::optional<std::uint16_t> find_identification(const IcrcInputs& inputs,
                                                  std::span<const std::byte> bth_to_pad,
                                                  std::uint32_t received_icrc);

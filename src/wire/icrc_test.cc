@@ -47,7 +47,7 @@ TEST(Crc32, IsCorrectForEveryLengthAndSplit) {
   }
 }
 
-// Folding proceeds by 64 bytes if there are 128, else by 16; the tables handle the rest.
+// fold() takes 64 bytes at a time if there are 128 or more, else 16.  Tables handle the rest.
 TEST(Crc32, IsCorrectForLongDataAtEveryAlignment) {
   Random random(2);
   const auto bytes = random_bytes(random, 4400);
@@ -67,7 +67,7 @@ TEST(CrcFold, FoldedBytesLeadToTheSameRegister) {
   for (std::size_t size = kFoldBytesMin; size <= 512; size += kFoldStep) {
     const auto bytes = random_bytes(random, size);
     const auto rest = fold(0xffffffff, bytes);
-    // Starts from register 0, which crc32() calls 0xffffffff.
+    // crc32() complements its argument, so 0xffffffff stands for register 0.
     ASSERT_EQ(crc32(0xffffffff, rest), crc_bit_by_bit(bytes)) << size;
   }
 }
@@ -116,7 +116,7 @@ TEST(Icrc, IsCorrectForPacketsOfEveryShortLength) {
   }
 }
 
-TEST(Icrc, OverIpv6MasksClassLabelAndHopLimit) {
+TEST(Icrc, OverIpv6MasksTrafficClassFlowLabelAndHopLimit) {
   IcrcInputs flow{.source_port = 0xc001};
   flow.source.bytes[0] = flow.destination.bytes[0] = std::byte{0xfd};
   flow.source.bytes[15] = std::byte{1};

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kWordBytes = 4;
 
-// Fills the fields that a switch or router may change with ones.
+// Returns the LRH with ones in all fields that a switch or router may change.
 std::array<std::byte, kSize<Lrh>> masked_lrh(std::span<const std::byte> lrh, bool has_grh) {
   std::array<std::byte, kSize<Lrh>> out;
   out.fill(std::byte{0xff});

@@ -10,8 +10,8 @@
 #include "wire/layout.h"
 
 // Defines the headers of a packet on an InfiniBand link, which stand before the BTH: the local
-// route header (LRH, vol1 7.7) and the global route header (GRH, vol1 8.3).  The variant CRC, which
-// follows the ICRC, belongs to the hop and is not handled here.
+// route header (LRH, vol1 7.7) and the global route header (GRH, vol1 8.3).  The variant CRC after
+// the ICRC belongs to the link, and is not handled here (wire/vcrc.h).
 namespace verbena::wire {
 
 // Tells what follows the LRH (LNH, vol1 table 11).
@@ -63,7 +63,7 @@ constexpr std::size_t route_header_bytes(bool has_grh) {
   return kSize<Lrh> + (has_grh ? kSize<Ipv6Header> : 0);
 }
 
-// Writes the headers with the lengths and next headers that belong to the packet, and returns
+// Writes the headers, in which it sets the lengths and the next header of the GRH, and returns
 // route_header_bytes().  REQUIRES: `out` has room, and the packet is shorter than 8 KiB.
 std::size_t write_route_headers(std::span<std::byte> out, RouteHeaders headers,
                                 std::size_t bth_to_pad_bytes);

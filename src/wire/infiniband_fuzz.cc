@@ -1,6 +1,6 @@
-// Takes any bytes as an InfiniBand packet from LRH to ICRC.  parse_routed_packet() either drops it
-// with a reason, or writing the parsed headers gives a packet that parses to the same values.  If
-// bit 0 of the first byte is set, the length and the ICRC are corrected first.
+// Parses any bytes as an InfiniBand packet from LRH to ICRC.  parse_routed_packet() must either
+// drop them with a reason, or return headers that are still the same after they were written and
+// parsed again.  If bit 0 of the first byte is set, the lengths and the ICRC are corrected first.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace {
 using namespace verbena;
 using namespace verbena::wire;
 
-// Writes lengths and ICRC that fit, if there is room for the headers.
+// Replaces the lengths and the ICRC by the right ones, if there is room for the headers.
 void correct(std::span<std::byte> packet) {
   if (packet.size() < kSize<Lrh> || packet.size() % 4 != 0) return;
   RouteHeaders headers{.lrh = decode_exact<Lrh>(packet.first<kSize<Lrh>>())};

@@ -9,9 +9,9 @@
 #include "base/strong.h"
 #include "wire/layout.h"
 
-// Defines the Ethernet, IP and UDP headers of a RoCEv2 packet (annex A17.3).  A kernel socket adds
-// them itself.  This layer needs them for the ICRC, for writing and reading captures, and for the
-// 40 header bytes of UD receives.
+// Defines the Ethernet, IP and UDP headers of a RoCEv2 packet (annex A17.3).  The kernel adds them
+// to the packets of a socket.  This stack needs them for the ICRC, for writing and reading
+// captures, and for the 40 header bytes at the beginning of UD receives.
 namespace verbena::wire {
 
 inline constexpr std::uint16_t kRoceUdpPort = 4791;
@@ -119,8 +119,8 @@ struct UdpHeader {
 };
 // clang-format on
 
-// These represent IPv4 addresses as GIDs: ::ffff:a.b.c.d (annex A17.4.5.2).  Addresses are numbers
-// in host order.
+// The next functions convert between IPv4 addresses and GIDs: ::ffff:a.b.c.d (annex A17.4.5.2).
+// The addresses are numbers in host order.
 constexpr Gid ipv4_gid(std::uint32_t address) {
   Gid gid;
   gid.bytes[10] = gid.bytes[11] = std::byte{0xff};
@@ -183,9 +183,9 @@ constexpr std::size_t frame_header_bytes(const Gid& destination) {
          (is_ipv4(destination) ? kSize<Ipv4Header> : kSize<Ipv6Header>)+kSize<UdpHeader>;
 }
 
-// Writes these headers and returns frame_header_bytes().  IPv4 has DF and a checksum; UDP has no
-// checksum.  REQUIRES: `out` has room for the headers, and the payload fits into a datagram (64 KiB
-// less headers).
+// Writes the Ethernet, IP and UDP headers, and returns frame_header_bytes().  IPv4 has DF and a
+// checksum; UDP has no checksum.  REQUIRES: `out` has room for the headers, and the payload fits
+// into a datagram (64 KiB less headers).
 std::size_t write_frame_headers(std::span<std::byte> out, const FrameHeaders& headers,
                                 std::size_t udp_payload_bytes);
 

@@ -53,7 +53,7 @@ Drop reason(const std::vector<std::byte>& frame) {
   return parsed ? Drop::kNone : drop_reason(parsed.error());
 }
 
-// Lets a damaged IPv4 header pass the checksum.
+// Corrects the checksum of a damaged IPv4 header, so that another check finds the damage.
 std::vector<std::byte> with_checksum(std::vector<std::byte> frame) {
   const auto header = std::span(frame).subspan(14, 20);
   header[10] = header[11] = std::byte{0};

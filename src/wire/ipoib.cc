@@ -5,7 +5,7 @@
 namespace verbena::wire {
 namespace {
 
-constexpr std::uint8_t kNeighbourHopLimit = 255;  // proves that no router has forwarded it
+constexpr std::uint8_t kNeighbourHopLimit = 255;  // a router would have decreased it
 
 template <Message M>
 void append(std::vector<std::byte>& frame, const M& message) {
@@ -13,7 +13,7 @@ void append(std::vector<std::byte>& frame, const M& message) {
   frame.insert(frame.end(), bytes.begin(), bytes.end());
 }
 
-// Makes a frame of neighbour discovery.  Its checksum covers all from `header` on.
+// Makes a frame of neighbour discovery.  The checksum covers `header` and the option.
 std::vector<std::byte> neighbour_frame(const Gid& source, const Gid& destination,
                                        NeighbourHeader header, NeighbourOption option,
                                        const std::optional<IpoibAddress>& link_address) {

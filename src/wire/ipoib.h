@@ -119,7 +119,7 @@ enum class NeighbourOption : std::uint8_t { kSourceLinkAddress = 1, kTargetLinkA
 // RFC 4391 section 9.3.  The two bytes before the address are padding.
 struct LinkAddressOption {
   NeighbourOption type{};
-  std::uint8_t words{3};  // of 8 bytes
+  std::uint8_t words{3};  // the length of the option in units of 8 bytes
   IpoibAddress address{};
 
   friend bool operator==(const LinkAddressOption&, const LinkAddressOption&) = default;
@@ -135,7 +135,7 @@ struct LinkAddressOption {
 
 // Asks for the link-layer address of an IPv6 address.
 struct NeighbourSolicitation {
-  Gid source{};       // of the IPv6 header; the unspecified address tests for duplicates
+  Gid source{};       // of the IPv6 header; unspecified (zero) in a test for duplicate addresses
   Gid destination{};  // of the IPv6 header
   Gid target{};
   std::optional<IpoibAddress> source_link_address{};
@@ -166,7 +166,7 @@ std::vector<std::byte> write_ipoib_frame(const ResolutionFrame& message);
 //  * kNotResolution: a valid frame of another kind, such as a datagram.
 //  * kArp, kNeighbourDiscovery, kIcmpChecksum: a violation of RFC 826, of RFC 4861 sections 7.1.1
 //    and 7.1.2, or a wrong checksum.
-//  * kTooShort, kNotIp, kLength.
+//  * kTooShort, kNotIp, kLength: the frame has too few bytes or a bad IPv6 header.
 Result<ResolutionFrame> parse_ipoib_frame(std::span<const std::byte> frame);
 
 // Computes the ICMPv6 checksum of a message whose checksum bytes are zero (RFC 4443 section 2.3).

@@ -1,6 +1,6 @@
-// Takes any bytes as an IPoIB frame.  parse_ipoib_frame() either drops it with a reason, or writing
-// the parsed message gives a frame that parses to the same message.  If bit 0 of the first byte is
-// set, the ICMPv6 checksum is corrected first.
+// Parses any bytes as an IPoIB frame.  parse_ipoib_frame() must either drop them with a reason, or
+// return a message that is still the same after it was written and parsed again.  If bit 0 of the
+// first byte is set, the ICMPv6 checksum is corrected first.
 
 #include <algorithm>
 #include <cstdint>

@@ -223,12 +223,13 @@ TEST(Ipoib, SolicitedNodeGroupHasTheLast24Bits) {
   EXPECT_EQ(address_text(kAllNodes), "ff02::1");
 }
 
-// RFC 1071: the sum is the same wherever the padding byte of an odd length is.
+// A message with an odd length is summed as if a zero byte followed (RFC 1071).  Only the length in
+// the sum differs.
 TEST(Ipoib, ChecksumCoversAnOddLastByte) {
   const FrameBytes odd = bytes_of<"8800 0000 01">();
   const FrameBytes even = bytes_of<"8800 0000 0100">();
   const std::uint16_t one = icmpv6_checksum(kAliceIpv6, kBobIpv6, odd);
-  EXPECT_EQ(one, icmpv6_checksum(kAliceIpv6, kBobIpv6, even) + 1);  // the sum has the length
+  EXPECT_EQ(one, icmpv6_checksum(kAliceIpv6, kBobIpv6, even) + 1);  // the sum contains the length
 }
 
 }  // namespace

@@ -133,8 +133,9 @@ consteval void claim(std::array<bool, Bits>& taken, std::size_t base,
   (claim_field<MemberType<Members>>(taken, base, fields.places[i++]), ...);
 }
 
-// Messages are encoded and decoded in 64-bit words with the first byte on top.  Every place is
-// known at compile time, so a field costs a shift and a mask, and a word costs one byte swap.
+// Messages are encoded and decoded in 64-bit words, whose most significant byte is the first.
+// Every place is known at compile time, so a field costs a shift and a mask, and a word costs one
+// byte swap.
 template <std::size_t Bytes>
 using Words = std::array<std::uint64_t, (Bytes + 7) / 8>;
 
@@ -165,7 +166,7 @@ constexpr void store_words(std::byte* out, const Words<Bytes>& words) {
 template <std::size_t Begin, std::size_t Bits>
 struct Run {
   static constexpr std::size_t kWord = Begin / 64;
-  static constexpr std::size_t kEnd = Begin % 64 + Bits;  // counted from the first word's top
+  static constexpr std::size_t kEnd = Begin % 64 + Bits;           // from the top of the first word
   static constexpr std::size_t kOver = kEnd > 64 ? kEnd - 64 : 0;  // bits in the second word
   static constexpr std::uint64_t kMask = ~std::uint64_t{0} >> (64 - Bits);
 

@@ -123,7 +123,7 @@ TYPED_TEST(EveryMessage, ZeroBytesAreZeroFields) {
   EXPECT_EQ(encode(decode_exact<TypeParam>(kZero)), kZero);
 }
 
-// The blocks have exactly the size of the message, so that a sanitizer detects a read past the end.
+// Each vector has exactly the size of the bytes, so that a sanitizer detects a read past the end.
 TYPED_TEST(EveryMessage, TooFewBytesAreMalformedAndExtraBytesAreIgnored) {
   for (std::size_t size = 0; size <= kSize<TypeParam> + 1; ++size) {
     const std::vector<std::byte> bytes(size, std::byte{0x5a});

@@ -47,7 +47,8 @@ constexpr std::uint8_t class_version(MgmtClass mgmt_class) {
   }
 }
 
-// Names the methods without the response bit (vol1 13.4.5; the last four are of the SA, 15.2.2).
+// Names the methods without the response bit (vol1 13.4.5).  Only the SA uses the last four (vol1
+// 15.2.2).
 enum class Method : std::uint8_t {
   kGet = 0x01,
   kSet = 0x02,

@@ -1,5 +1,5 @@
-// Takes any bytes as a MAD of subnet or performance management.  An attribute that decodes must
-// encode to bytes that decode to the same attribute.
+// Decodes any bytes as attributes of subnet and performance management.  Each attribute must still
+// be the same after it was encoded and decoded again.
 
 #include <cstdint>
 #include <span>

@@ -25,7 +25,7 @@ enum class MgidSignature : std::uint16_t {
   kIpoibIpv6 = 0x601b,
   kRdmaCmIpv4 = 0x4001,
   kRdmaCmIpv6 = 0x6001,
-  kSaAssigned = 0xa01b,  // the SA chooses such an MGID for a join without one
+  kSaAssigned = 0xa01b,  // the SA chooses such an MGID for a join that names none
 };
 
 // Tells the kind of a group: one of IPoIB, which RDMA_PS_IPOIB uses too, or one of RDMA_PS_UDP.
@@ -65,16 +65,16 @@ constexpr bool is_sa_assigned(const Gid& gid) {
 
 // Returns the MGID for the address of a group.  `pkey` and `scope` are those of the partition's
 // broadcast group; limited membership has the MGID of full membership.  As in Linux
-// (cma_set_mgid()), these are special:
+// (cma_set_mgid()), these groups are special:
 //  * A wildcard gives MGID 0, with which a join lets the SA choose.
 //  * An MGID that the SA has chosen stands for itself, in calls of the RDMA CM.
-//  * 255.255.255.255 gives the last bits of the broadcast group.
+//  * 255.255.255.255 gives an MGID that ends with the last bits of the broadcast group's MGID.
 constexpr Gid multicast_mgid(const Gid& group, MgidUser user, Pkey pkey,
                              std::uint8_t scope = kMgidScopeLinkLocal) {
   const bool ipv4 = is_ipv4(group);
   const bool rdma_cm = user == MgidUser::kRdmaCm;
   if (group == Gid{} || group == ipv4_gid(0)) return {};
-  if (is_sa_assigned(group)) return group;
+  if (rdma_cm && is_sa_assigned(group)) return group;
   if (group == ipv4_gid(0xffffffff)) {
     Gid gid = broadcast_mgid(pkey, scope);
     if (rdma_cm) gid.bytes[3] = std::byte{0x01};

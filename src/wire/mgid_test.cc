@@ -47,6 +47,8 @@ TEST(Mgid, MgidThatTheSaHasChosenStandsForItself) {
   const Gid chosen{hex<"ff1e a01b 8001 0000 0000 0000 0000 0007">()};
   EXPECT_TRUE(is_sa_assigned(chosen));
   EXPECT_EQ(multicast_mgid(chosen, MgidUser::kRdmaCm, kPartition), chosen);
+  EXPECT_EQ(multicast_mgid(chosen, MgidUser::kIpoib, kPartition),
+            Gid{hex<"ff12 601b 8001 0000 0000 0000 0000 0007">()});
   EXPECT_FALSE(is_sa_assigned(Gid{hex<"ff0e a01b 8001 0000 0000 0000 0000 0007">()}));
   EXPECT_FALSE(is_sa_assigned(Gid{hex<"ff1e 401b 8001 0000 0000 0000 0000 0007">()}));
 }

@@ -22,14 +22,14 @@ enum class NoticeType : std::uint8_t {
 };
 
 enum class TrapNumber : std::uint16_t {
-  kGidInService = 64,  // the SA reports these six
+  kGidInService = 64,  // the SA reports the traps 64 to 69
   kGidOutOfService = 65,
   kMulticastGroupCreated = 66,
   kMulticastGroupDeleted = 67,
   kUnpath = 68,  // paths are no longer valid
   kRepath = 69,  // paths have changed
   kLinkStateChange = 128,
-  kLocalChange = 144,  // of the capability mask and others
+  kLocalChange = 144,  // the capability mask of a port or other values have changed
   kBadMkey = 256,
   kBadPkey = 257,
   kBadQkey = 258,
@@ -37,11 +37,12 @@ enum class TrapNumber : std::uint16_t {
 };
 
 // clang-format off
-// An SMP has no room for the GID of the issuer, which follows in other classes.
+// Describes a notice.  The GID of the issuer follows it in other classes (SaNotice), but not in an
+// SMP, which has no room for it.
 struct Notice {
   bool is_generic{true};
   NoticeType type{};            // 7 bits
-  std::uint32_t producer{};     // 24 bits: 1 channel adapter, 2 switch
+  std::uint32_t producer{};     // 24 bits; 1 is a channel adapter, 2 a switch
   TrapNumber trap_number{};
   Lid issuer{};
   bool toggle{};
@@ -78,7 +79,7 @@ struct LinkStateChange {
 // Trap 144: a port's capabilities, or other values that its own node sets, have changed.
 struct LocalChange {
   Lid lid{};
-  bool other_local_changes{};  // `change_flags` names them
+  bool other_local_changes{};  // `change_flags` tells which
   std::uint32_t capability_mask{};
   std::uint16_t change_flags{};
   std::uint16_t capability_mask2{};

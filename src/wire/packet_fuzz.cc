@@ -1,5 +1,5 @@
-// Takes any bytes as a transport packet.  parse_transport() either drops it with a reason, or
-// writing it again gives the same packet, except for reserved bits and pad.
+// Parses any bytes as a transport packet.  parse_transport() must either drop them with a reason,
+// or return a packet that is still the same after it was written and parsed again.
 //
 // fuzz: runs 1000000
 
@@ -50,7 +50,8 @@ void check_packet(std::span<const std::byte> bytes) {
   VB_CHECK(write(*again) == written);
 }
 
-// An ICRC with any identification is explained when checked with another identification.
+// find_identification() must find the identification in any ICRC, even if inputs.identification is
+// another one.
 void check_icrc(std::span<const std::byte> bytes) {
   const auto split = split_icrc(bytes);
   if (!split || bytes.size() > 0xff00) return;

@@ -10,7 +10,7 @@
 // Defines the attributes of the performance management class (vol1 16.1).
 namespace verbena::wire {
 
-// The data of a MAD of this class, ClassPortInfo included, begins here (vol1 16.1.1).
+// The data of a MAD of this class, ClassPortInfo included, begins at this byte (vol1 16.1.1).
 inline constexpr std::size_t kPerformanceDataOffset = 64;
 inline constexpr std::size_t kPerformanceDataBytes = kMadBytes - kPerformanceDataOffset;
 
@@ -37,9 +37,10 @@ inline constexpr std::uint32_t kAdditionalCountersExtended = 1u << 1;
 inline constexpr std::uint8_t kAllPorts = 0xff;
 
 // clang-format off
-// vol1 16.1.3.5.  A Set writes the counters that the bits of counter_select name, in the order of the
-// fields but qp1_dropped: bit 0 is symbol_errors, bit 15 is rcv_packets.  Bits 0 and 1 of
-// counter_select2 are xmit_wait and qp1_dropped.
+// vol1 16.1.3.5.  A Set writes the counters that the bits of counter_select and counter_select2
+// name.  Bits 0 to 15 of counter_select are the counters from symbol_errors to rcv_packets in the
+// order of the fields, without qp1_dropped.  Bits 0 and 1 of counter_select2 are xmit_wait and
+// qp1_dropped.
 struct PortCounters {
   std::uint8_t port_select{};
   std::uint16_t counter_select{};
@@ -57,7 +58,7 @@ struct PortCounters {
   std::uint8_t excessive_buffer_overrun_errors{};  // 4 bits
   std::uint16_t qp1_dropped{};
   std::uint16_t vl15_dropped{};
-  std::uint32_t xmit_data{};  // in words of 4 bytes, as the next
+  std::uint32_t xmit_data{};  // in words of 4 bytes, as rcv_data
   std::uint32_t rcv_data{};
   std::uint32_t xmit_packets{};
   std::uint32_t rcv_packets{};
@@ -96,7 +97,7 @@ struct PortCountersExtended {
   std::uint8_t port_select{};
   std::uint16_t counter_select{};
   std::uint32_t counter_select2{};
-  std::uint64_t xmit_data{};  // in words of 4 bytes, as the next
+  std::uint64_t xmit_data{};  // in words of 4 bytes, as rcv_data
   std::uint64_t rcv_data{};
   std::uint64_t xmit_packets{};
   std::uint64_t rcv_packets{};
@@ -151,8 +152,8 @@ struct PortCountersExtended {
   }
 };
 
-// vol1 16.1.4.3: the reasons for which packets counted in rcv_errors or rcv_switch_relay_errors
-// were discarded.
+// vol1 16.1.4.3: tells why the packets were discarded that rcv_errors or rcv_switch_relay_errors
+// counts.
 struct PortRcvErrorDetails {
   std::uint8_t port_select{};
   std::uint16_t counter_select{};
@@ -178,7 +179,7 @@ struct PortRcvErrorDetails {
   }
 };
 
-// vol1 16.1.4.4: the reasons for which packets counted in xmit_discards were discarded.
+// vol1 16.1.4.4: tells why the packets were discarded that xmit_discards counts.
 struct PortXmitDiscardDetails {
   std::uint8_t port_select{};
   std::uint16_t counter_select{};

@@ -9,7 +9,7 @@
 // Defines the attribute PortInfo of the subnet management class (vol1 14.2.5.6).
 namespace verbena::wire {
 
-// The zero in these two means "no change" in a Set.
+// In a Set, kNop in one of these two enumerations means "no change".
 enum class PortState : std::uint8_t { kNop = 0, kDown = 1, kInit = 2, kArmed = 3, kActive = 4 };
 enum class PortPhysicalState : std::uint8_t {
   kNop = 0,

@@ -56,8 +56,8 @@ struct RdmaIpCmAddresses {
 // request is not for the RDMA CM.
 std::optional<RdmaIpCmAddresses> addresses(const RdmaIpCmHeader& header);
 
-// These are values for PP in the service id 0x0000'0000'01PP'xxxx: an IP protocol number or a
-// number of Linux.
+// These are values for PP in the service id 0x0000'0000'01PP'xxxx; xxxx is the port.  The first two
+// are numbers of IP protocols, and the third is a number that Linux uses.
 inline constexpr std::uint8_t kServiceProtocolTcp = 0x06;
 inline constexpr std::uint8_t kServiceProtocolUdp = 0x11;
 inline constexpr std::uint8_t kServiceProtocolIb = 0x3f;

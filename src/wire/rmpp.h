@@ -12,8 +12,8 @@ namespace verbena::wire {
 
 inline constexpr std::uint8_t kRmppVersion = 1;
 inline constexpr std::size_t kRmppHeaderBytes = 12;  // behind the MAD header
-// Counts the bytes of a segment behind the RMPP header.  The payload length in a segment counts
-// these, including the header of the class.
+// Is the number of bytes in a segment after the RMPP header.  The payload length in RmppHeader
+// counts these bytes, the header of the class included.
 inline constexpr std::size_t kRmppPayloadBytes = kMadDataBytes - kRmppHeaderBytes;
 
 // vol1 13.6.2.1
@@ -42,9 +42,9 @@ struct RmppHeader {
   bool first{};
   bool active{};
   RmppStatus status{};
-  std::uint32_t segment{};  // counts from 1; in an ACK the last one that has arrived
-  // Holds the payload length of the first and the last segment; in an ACK the last segment that the
-  // receiver accepts.
+  std::uint32_t segment{};  // counts from 1; in an ACK: the last segment that has arrived
+  // Holds the payload length in the first and the last segment.  In an ACK it holds the number of
+  // the last segment that the receiver accepts.
   std::uint32_t length_or_window{};
 
   friend bool operator==(const RmppHeader&, const RmppHeader&) = default;

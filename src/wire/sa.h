@@ -17,7 +17,7 @@
 // paths, join multicast groups, subscribe to notices and register services (vol1 15.2).
 namespace verbena::wire {
 
-inline constexpr std::size_t kSaHeaderBytes = 56;  // of MAD, RMPP and SA
+inline constexpr std::size_t kSaHeaderBytes = 56;  // the headers of MAD, RMPP and SA
 inline constexpr std::size_t kSaDataBytes = kMadBytes - kSaHeaderBytes;
 static_assert(class_header_bytes(MgmtClass::kSubnetAdministration) == kSaHeaderBytes);
 
@@ -103,7 +103,7 @@ struct PathRecord {
 
   // Names the bits of a component mask.
   struct Mask {
-    static constexpr std::uint64_t kServiceId = 0b11;  // its two halves
+    static constexpr std::uint64_t kServiceId = 0b11;  // two bits, for the two halves of the id
     static constexpr std::uint64_t kDestinationGid = 1 << 2;
     static constexpr std::uint64_t kSourceGid = 1 << 3;
     static constexpr std::uint64_t kDestinationLid = 1 << 4;
@@ -230,14 +230,14 @@ struct McMemberRecord {
 
 // vol1 13.4.8.3: subscribes to notices, or ends a subscription.
 struct InformInfo {
-  Gid gid{};                         // of the endports whose notices are wanted; 0: see lid_begin
-  Lid lid_begin{};                   // kAnyLid: all
+  Gid gid{};                         // the port whose notices are wanted; 0: see lid_begin
+  Lid lid_begin{};                   // the first LID of these ports; kAnyLid: all ports
   Lid lid_end{};
-  bool is_generic{true};             // a whole byte
-  bool subscribe{};                  // a whole byte
+  bool is_generic{true};             // fills a whole byte
+  bool subscribe{};                  // fills a whole byte
   std::uint16_t type{};              // a NoticeType, or kAnyType
-  std::uint16_t trap_number{};       // or a device id
-  Qpn qpn{};                         // of an end of a subscription
+  std::uint16_t trap_number{};       // a device id, if is_generic is false
+  Qpn qpn{};                         // the QP of the subscriber, when a subscription ends
   std::uint8_t resp_time_value{};    // timeout code, 5 bits
   std::uint32_t producer_type{};     // 24 bits
 
@@ -278,7 +278,7 @@ struct InformInfoRecord {
   }
 };
 
-// A Report has room for the GID of the issuer behind the notice (vol1 13.4.8.2).
+// Describes the notice in a Report, with the GID of the issuer after it (vol1 13.4.8.2).
 struct SaNotice {
   Notice notice{};
   Gid issuer_gid{};
@@ -292,7 +292,7 @@ struct SaNotice {
   }
 };
 
-// Traps 64 to 67: this port or group has appeared or disappeared (vol1 14.2.5.1).
+// Traps 64 to 67: a port or a multicast group has appeared or disappeared (vol1 14.2.5.1).
 struct GidChange {
   Gid gid{};
 
@@ -312,7 +312,7 @@ struct ServiceRecord {
   std::uint32_t lease_seconds{};
   std::array<std::byte, 16> key{};
   std::array<std::byte, 64> name{};  // UTF-8, filled up with zeros
-  // Holds 16 numbers of 8 bits, 8 of 16 bits, 4 of 32 bits and 2 of 64 bits.
+  // These four hold 16 numbers of 8 bits, 8 of 16 bits, 4 of 32 bits and 2 of 64 bits.
   std::array<std::byte, 16> data8{};
   std::array<std::byte, 16> data16{};
   std::array<std::byte, 16> data32{};
@@ -322,7 +322,7 @@ struct ServiceRecord {
 
   friend bool operator==(const ServiceRecord&, const ServiceRecord&) = default;
 
-  // Names the bits of a component mask; those of the data follow the name's.
+  // Names the bits of a component mask.  The bits of the data follow the bit of the name.
   struct Mask {
     static constexpr std::uint64_t kServiceId = 1 << 0;
     static constexpr std::uint64_t kServiceGid = 1 << 1;
@@ -330,7 +330,7 @@ struct ServiceRecord {
     static constexpr std::uint64_t kLease = 1 << 4;
     static constexpr std::uint64_t kKey = 1 << 5;
     static constexpr std::uint64_t kName = 1 << 6;
-    static constexpr std::uint64_t kData = ((std::uint64_t{1} << 30) - 1) << 7;  // 16 + 8 + 4 + 2
+    static constexpr std::uint64_t kData = ((std::uint64_t{1} << 30) - 1) << 7;  // 30 bits
   };
 
   static consteval auto layout() {
@@ -349,15 +349,11 @@ struct ServiceRecord {
 };
 // clang-format on
 
-// Names bits of ClassPortInfo::capability_mask and capability_mask2 of the SA (vol1 15.2.5.1).
-inline constexpr std::uint16_t kSaSupportsUdMulticast = 1 << 9;
-inline constexpr std::uint32_t kSaSupportsSendOnlyFullMember = 1 << 12;
-
-// Splits the records of a table that the SA has sent.
+// Gives access to the records of a table that the SA has sent.
 class SaTable {
  public:
   // `data` follows the SA header.  kMalformed: the offset leaves no room for a record of this size,
-  // or the data ends within one.
+  // or the data ends within a record.
   template <Message Record>
   static Result<SaTable> of(std::span<const std::byte> data, std::uint16_t attribute_offset) {
     const std::size_t step = std::size_t{attribute_offset} * 8;

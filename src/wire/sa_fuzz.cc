@@ -1,5 +1,6 @@
-// Takes any bytes as a message of subnet administration.  A record that decodes must encode to
-// bytes that decode to the same record, and a table has no more records than its bytes hold.
+// Decodes any bytes as a message of subnet administration.  Each record must still be the same
+// after it was encoded and decoded again.  A table must not have more records than its bytes can
+// hold.
 
 #include <cstdint>
 #include <span>

@@ -42,7 +42,8 @@ using SmpData = std::array<std::byte, kSmpDataBytes>;
 using SmpPath = std::array<std::byte, kSmpPathBytes>;
 
 // clang-format off
-// vol1 14.2.1.1 and 14.2.1.2.  LID routed SMPs have neither LIDs nor paths; these bytes are zero.
+// vol1 14.2.1.1 and 14.2.1.2.  LID routed SMPs do not use dr_source, dr_destination and the two
+// paths; there these bytes are zero.
 struct Smp {
   MadHeader header{};
   std::uint64_t m_key{};
@@ -193,7 +194,8 @@ struct SmInfo {
 };
 // clang-format on
 
-// Each of these tables is a block of equal entries, which the attribute modifier numbers.
+// The following tables are transferred in blocks of this many entries.  The attribute modifier is
+// the number of the block.
 inline constexpr std::size_t kGuidsPerBlock = 8;
 inline constexpr std::size_t kPkeysPerBlock = 32;
 inline constexpr std::size_t kLftPortsPerBlock = 64;
@@ -223,7 +225,7 @@ SmpData encode_sl_to_vl(const SlToVl& table);
 // vol1 14.2.5.9
 struct VlWeight {
   std::uint8_t virtual_lane{};  // 4 bits
-  std::uint8_t weight{};        // in 64 bytes
+  std::uint8_t weight{};        // in units of 64 bytes
   friend bool operator==(const VlWeight&, const VlWeight&) = default;
 };
 using VlArbitrationBlock = std::array<VlWeight, kVlArbitrationEntriesPerBlock>;
@@ -235,12 +237,13 @@ using LftBlock = std::array<std::uint8_t, kLftPortsPerBlock>;
 LftBlock decode_lft(const SmpData& data);
 SmpData encode_lft(const LftBlock& block);
 
-// vol1 14.2.5.12: bit i of a mask is port i of 16 ports, for each multicast LID.
+// vol1 14.2.5.12: a mask of 16 ports for each multicast LID.  Bit i stands for port i of these 16
+// ports.
 using MftBlock = std::array<std::uint16_t, kMftMasksPerBlock>;
 MftBlock decode_mft(const SmpData& data);
 SmpData encode_mft(const MftBlock& block);
 
-// Returns the data of an SMP with a message, and the message in the data of an SMP.
+// smp_data() puts a message into the data of an SMP.  from_smp_data() reads it back.
 template <Message M>
 SmpData smp_data(const M& message) {
   static_assert(kSize<M> <= kSmpDataBytes);

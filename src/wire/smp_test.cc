@@ -15,7 +15,7 @@
 namespace verbena::wire {
 namespace {
 
-// Returns the first bytes of data whose other bytes are zero.
+// Returns the first bytes of the data, and checks that the other bytes are zero.
 template <std::size_t Bytes>
 std::array<std::byte, Bytes> head(const SmpData& data) {
   EXPECT_TRUE(std::ranges::all_of(std::span(data).subspan(Bytes),

@@ -24,7 +24,7 @@ constexpr std::uint32_t default_flow_label(Qpn local, Qpn remote) {
   return static_cast<std::uint32_t>(v) & kFlowLabelMask;
 }
 
-// Returns the flow label that Linux's RDMA CM puts in a REQ: a hash of the TCP-like ports of the
+// Returns the flow label that Linux's RDMA CM puts in a REQ: a hash of the two port numbers of the
 // connection.
 constexpr std::uint32_t connection_flow_label(std::uint16_t source_port,
                                               std::uint16_t destination_port) {

@@ -12,9 +12,10 @@
 // Reads the captures of another implementation in tests/captures, for tests.
 namespace verbena::wire::testing {
 
-// Returns the directory in the source tree.  If the build does not define the source tree,
-// VB_SOURCE names it or it contains the current directory.  __FILE__ does not help: the build makes
-// it relative.
+// Returns the directory of the captures in the source tree.  If the build does not define
+// VB_SOURCE_DIR, the environment variable VB_SOURCE names the source tree.  Without it, the source
+// tree must contain the current directory.  __FILE__ does not help, because the build makes it
+// relative.
 inline std::filesystem::path captures() {
   const std::filesystem::path inside = "tests/captures";
 #ifdef VB_SOURCE_DIR
