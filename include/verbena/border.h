@@ -6,19 +6,20 @@
 // engine.
 //
 // Rules for all functions:
-//  * int results are 0 or a positive errno value; no exceptions are thrown.
-//  * Objects are handles of 64 bits (index and generation); 0 is none.  A stale or forged handle
-//    gives EINVAL, never a crash.
+//  * int results are 0 or a positive errno value, except for vb_cq_poll().  No function throws.
+//  * Objects are handles of 64 bits (index and generation); 0 stands for no object.  A stale or
+//    forged handle gives EINVAL, never a crash.
 //  * Opcodes, states, statuses, masks and flags have the numbers of <infiniband/verbs.h> and
 //    <rdma/rdma_cma.h> (frozen ABI).  Integers are in host order unless the name says `be`.
-//  * Any function may be called from any thread.  Only vb_channel_next(), vb_async_next() and
-//    vb_cm_next_event() wait for events.  They are cancellation points, and return EAGAIN at once
-//    if the caller has set O_NONBLOCK on the descriptor.  The others wait at most for the agent.
-//    The steps of a connection in an RDMA CM port space (resolving without a given source,
-//    connecting, accepting, rejecting, disconnecting) do not wait at all.  If the agent refuses
+//  * Any thread may call any function.  vb_channel_next(), vb_async_next() and vb_cm_next_event()
+//    wait for events.  They are cancellation points, and return EAGAIN at once if the caller has
+//    set O_NONBLOCK on the descriptor.
+//  * Other functions may wait for the agent, but for nobody else unless their comments say so.  The
+//    steps of a connection in an RDMA CM port space (resolving without a given source, connecting,
+//    accepting, rejecting, disconnecting) do not even wait for the agent.  If the agent refuses
 //    such a step (a limit of the host), its error is the status of ADDR_ERROR or CONNECT_ERROR, and
 //    its text is vb_last_error() in the thread that takes the event.
-//  * No function waits for a peer.  Destroying an object that other objects use gives EBUSY.
+//  * Destroying an object that other objects use gives EBUSY.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -36,16 +37,15 @@ typedef uint64_t vb_handle;
 
 // Returns the last error of this thread: one line that names peer, step and time; never null.
 VB_API const char* vb_last_error(void);
-// Returns the build of this library.  A drop-in library of another build must refuse to work with
-// it.
+// Identifies the build of this library.  Drop-in libraries of another build must refuse to use it.
 VB_API const char* vb_build_id(void);
 
 // ---- devices and ports -------------------------------------------------------------------------
 
-// A device is named by its place in the host's list, which counts from 0, and a port by its number
-// on the device, which counts from 1.  Devices and ports do not change while the agent lives.  A
-// host has one device with one port unless it is part of a fabric.
-#define VB_PORTS_MAX 2  // of a device
+// A device is named by its index in the host's list, from 0 on.  A port is named by its number on
+// the device, from 1 on.  Devices and ports do not change while the agent lives.  A host has one
+// device with one port unless it is part of a fabric.
+#define VB_PORTS_MAX 2  // the most ports of one device
 
 struct vb_device_attr {
   char name[64];  // "verbena0"
@@ -76,7 +76,7 @@ struct vb_port_attr {
   uint32_t port_cap_flags;
   uint8_t max_vl_num;      // a code: 1, 2, 3, 4, 5 stand for 1, 2, 4, 8, 15 virtual lanes
   uint8_t subnet_timeout;  // InfiniBand: 4.096 us * 2^subnet_timeout
-  uint8_t host_alone;  // 1: only programs of this host are reached, and vb_last_error() tells why
+  uint8_t host_alone;  // 1: the port reaches only this host's programs; vb_last_error() tells why
 };
 
 struct vb_gid_entry {
@@ -98,16 +98,16 @@ VB_API int vb_pkey_query(uint32_t device, uint32_t port, uint32_t index, uint16_
 
 // A context receives asynchronous events.  Its descriptor is readable (level-triggered POLLIN)
 // exactly while events wait.  The events of a QP, CQ or SRQ come to the context with which it was
-// created; they are dropped if that is 0 or destroyed.  Events of a port come to every context of
-// its device, or of VB_ALL_DEVICES.  Events of the device come to every context.  Objects of
-// different contexts can be used together, but a QP has the ports of one device only.
+// created; they are dropped if that context is 0 or destroyed.  Events of a port come to every
+// context of its device and of VB_ALL_DEVICES.  Events of the device come to every context.
+// Objects of different contexts can be used together, but a QP has the ports of one device only.
 #define VB_ALL_DEVICES 0xffffffffu
 VB_API int vb_context_create(uint32_t device, vb_handle* context, int* fd);
 VB_API int vb_context_destroy(vb_handle context);  // objects created with it stay
 struct vb_async_event {
   uint32_t type;          // enum ibv_event_type
   uint64_t cookie;        // the cookie of the QP, CQ or SRQ; 0 for port and device events
-  uint32_t device, port;  // of a port event; else 0
+  uint32_t device, port;  // the port of a port event; 0 for other events
 };
 VB_API int vb_async_next(vb_handle context, struct vb_async_event* event);
 
@@ -116,15 +116,16 @@ VB_API int vb_async_next(vb_handle context, struct vb_async_event* event);
 VB_API int vb_pd_create(vb_handle* pd);
 VB_API int vb_pd_destroy(vb_handle pd);
 
-// EFAULT if the memory does not exist, ENOMEM past a limit, EINVAL for bad flags.
+// EFAULT: the memory does not exist.  ENOMEM: a limit is reached.  EINVAL: the flags are wrong.
 VB_API int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova,
                           uint32_t access, vb_handle* mr, uint32_t* lkey, uint32_t* rkey);
 // Creates a null region, which covers any address and length: reads give zeros, and writes are
 // discarded.  *lkey is for elements of local requests; peers cannot access the region.
 VB_API int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey);
-// Changes what `what` names (enum ibv_rereg_mr_flags); the keys stay the same.  After an error
-// nothing has changed.  This and vb_mr_deregister() wait until no peer of this host uses the old
-// rights any more.  That takes microseconds, unless a signal has stopped the peer in the middle.
+// Changes the attributes that `what` names (enum ibv_rereg_mr_flags); the keys stay the same.
+// After an error nothing has changed.  This function and vb_mr_deregister() wait until no peer of
+// this host uses the old rights any more.  The wait takes microseconds, unless a signal has stopped
+// a peer in the middle of an access.
 VB_API int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address,
                             uint64_t length, uint32_t access);
 VB_API int vb_mr_deregister(vb_handle mr);  // EBUSY while memory windows are bound to it
@@ -152,8 +153,10 @@ struct vb_wc {
   uint32_t qp_num, src_qp;
   uint32_t wc_flags;
   uint16_t pkey_index;
-  uint8_t sl;              // of a datagram; on Ethernet it tells the network header, as adapters do
-  uint8_t dlid_path_bits;  // of a datagram on InfiniBand, as is slid
+  // sl is only for datagrams; on Ethernet it is 0, or the network header's type in ConnectX's code.
+  // dlid_path_bits and slid are only for datagrams on InfiniBand.
+  uint8_t sl;
+  uint8_t dlid_path_bits;
   uint16_t slid;
   uint64_t timestamp_ns;  // CLOCK_MONOTONIC
 };
@@ -162,8 +165,8 @@ struct vb_wc {
 // number, and the call changes it to the actual number.
 VB_API int vb_cq_create(vb_handle context, uint32_t* entries, vb_handle channel, uint64_t cookie,
                         vb_handle* cq);
-// *entries is the wanted number, then the actual one.  EINVAL: the queue holds more completions
-// than wanted.
+// *entries is the wanted number, then the actual number.  EINVAL: the queue holds more completions
+// than the wanted number.
 VB_API int vb_cq_resize(vb_handle cq, uint32_t* entries);
 // After this call has returned, no event of this CQ comes from its channel.
 VB_API int vb_cq_destroy(vb_handle cq);
@@ -178,7 +181,7 @@ struct vb_ah_attr {
   uint8_t dgid[16];
   uint32_t flow_label;
   uint8_t sgid_index, hop_limit, traffic_class;
-  // 1: the packets have a GRH, filled from the members above.  EINVAL: 0 on Ethernet.
+  // 1: the packets have a GRH, filled from the members above.  EINVAL: it is 0 on Ethernet.
   uint8_t is_global;
   uint8_t port_num;
   // Only InfiniBand uses these.  EINVAL: there is no destination LID, or the path bits or the
@@ -201,8 +204,8 @@ struct vb_srq_attr {
 // ignored.
 VB_API int vb_srq_create(vb_handle context, vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie,
                          vb_handle* srq);
-// `mask` is enum ibv_srq_attr_mask.  EINVAL: more receives are posted than the new size; nothing
-// has changed.
+// `mask` is enum ibv_srq_attr_mask.  EINVAL: the new size is smaller than the number of posted
+// receives; nothing has changed.
 VB_API int vb_srq_modify(vb_handle srq, const struct vb_srq_attr* attr, uint32_t mask);
 VB_API int vb_srq_query(vb_handle srq, struct vb_srq_attr* attr);
 VB_API int vb_srq_destroy(vb_handle srq);  // EBUSY while a QP uses it
@@ -233,11 +236,12 @@ struct vb_qp_attr {
   uint32_t dest_qp_num;
   uint32_t qp_access_flags;
   struct vb_qp_cap cap;
-  struct vb_ah_attr ah;  // its port_num is that of the QP, or EINVAL
+  struct vb_ah_attr ah;  // EINVAL: its port_num is not that of the QP
   uint16_t pkey_index;
   uint8_t max_rd_atomic, max_dest_rd_atomic;
   uint8_t min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry;
-  uint8_t en_sqd_async_notify, sq_draining;  // SQD: request the event; still not drained
+  // For SQD: en_sqd_async_notify requests IBV_EVENT_SQ_DRAINED; sq_draining is 1 until that event.
+  uint8_t en_sqd_async_notify, sq_draining;
   // This is the alternate path (IBV_QP_ALT_PATH); after a migration it is the path that was used
   // before.
   struct vb_ah_attr alt_ah;
@@ -252,8 +256,9 @@ VB_API int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init*
 VB_API int vb_qp_destroy(vb_handle qp);  // EBUSY while it is attached to a multicast group
 
 // Attaches a UD QP to a multicast group.  The QP receives a copy of each datagram that is sent to
-// this address and reaches the interface; 0: any interface of the host.  Sending to a group does
-// not need this.  ENOMEM: a limit of the device or of the host (net.ipv4.igmp_max_memberships).
+// this address and reaches the interface; index 0 stands for any interface of the host.  Sending to
+// a group does not need this.  ENOMEM: a limit of the device or of the host is reached
+// (net.ipv4.igmp_max_memberships).
 VB_API int vb_qp_attach(vb_handle qp, const uint8_t group[16], uint32_t interface_index);
 VB_API int vb_qp_detach(vb_handle qp, const uint8_t group[16]);  // EINVAL: the QP is not attached
 
@@ -275,8 +280,8 @@ struct vb_send_wr {
   uint32_t send_flags;  // enum ibv_send_flags
   uint32_t imm;         // host order
   uint64_t remote_addr;
-  uint32_t rkey;               // the key of the peer, or to invalidate, or of the window to bind
-  uint64_t compare_add, swap;  // atomics
+  uint32_t rkey;                     // the peer's key, the key to invalidate, or the window's key
+  uint64_t compare_add, swap;        // atomics
   uint64_t bind_addr, bind_length;   // IBV_WR_BIND_MW
   uint32_t bind_lkey, bind_access;   // the region's key; enum ibv_access_flags
   uint32_t remote_qpn, remote_qkey;  // UD
@@ -289,12 +294,12 @@ struct vb_recv_wr {
   uint32_t num_sge;
 };
 
-// Returns for how many send requests there is room.
+// Sets *room to the number of send requests that the queue has room for.
 VB_API int vb_qp_send_room(vb_handle qp, uint32_t* room);
 
-// Posts a send request.  ENOMEM: the queue is full.  EINVAL: bad request or state.  EOPNOTSUPP:
-// opcode not implemented.  To post a list, set `more` on all requests but the last one, which
-// starts the engine.
+// Posts a send request.  ENOMEM: the queue is full.  EINVAL: the request or the state is wrong.
+// EOPNOTSUPP: the opcode is not implemented.  To post a list, set `more` on all requests but the
+// last one, which starts the engine.
 VB_API int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int more);
 VB_API int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr);
 VB_API int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr);
@@ -305,9 +310,9 @@ VB_API int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr);
 // events wait.
 VB_API int vb_cm_channel_create(vb_handle* channel, int* fd);
 VB_API int vb_cm_channel_destroy(vb_handle channel);  // EBUSY while an id uses it
-// Suppresses events of ids that a CONNECT_REQUEST created, until the program accepts them;
-// accepting fails if the request is already over.  The kernel's RDMA CM does the same, and programs
-// rely on it: they take the context of such an id for their listener's (UCX's server does).
+// Suppresses the events of each id that a CONNECT_REQUEST created, until the program accepts it.
+// Accepting fails if the request is already over.  The kernel's RDMA CM does the same, and programs
+// rely on it: before they accept, the context of such an id is still their listener's (UCX).
 VB_API int vb_cm_channel_hide_lost_requests(vb_handle channel);
 
 struct vb_cm_addresses {
@@ -316,7 +321,7 @@ struct vb_cm_addresses {
   uint32_t device, port_num;  // valid if `bound`
   uint32_t sgid_index;
   uint16_t pkey;
-  uint8_t bound;          // 1: on a device (src is a specific address), so id->verbs is set
+  uint8_t bound;          // 1: the id has a device (src is a specific address) and id->verbs
   uint8_t resolved_path;  // 1: the path fields below are valid
   uint8_t path_mtu;       // enum ibv_mtu
   uint8_t traffic_class, hop_limit, packet_life_time;
@@ -355,10 +360,10 @@ VB_API int vb_cm_id_set_qp(vb_handle id, vb_handle qp);
 // QP themselves.
 VB_API int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask);
 
-// Describes an alternate path for a connection.  Without a source there is none.
+// Describes an alternate path for a connection.  An sgid of zeros stands for no path.
 struct vb_cm_path {
   uint8_t sgid[16], dgid[16];
-  uint32_t interface_index;          // of the source; 0: the first with this address
+  uint32_t interface_index;          // of the source; 0: the first that has this address
   uint32_t flow_label;               // 20 bits; 0: computed from the QP numbers
   uint8_t hop_limit, traffic_class;  // hop limit 0: 64
 };
@@ -370,8 +375,8 @@ struct vb_conn_param {
   uint8_t flow_control, retry_count, rnr_retry_count;
   uint8_t srq;
   uint32_t qp_num;  // used if the id has no QP of its own
-  // These describe enhanced connection establishment: the vendor (24 bits) and its options; 0 and
-  // 0: none.  They are used if the id has no QP of its own.
+  // These describe enhanced connection establishment: the vendor (24 bits) and its options.  Both
+  // are 0 without it.  They are used if the id has no QP of its own.
   uint32_t ece_vendor_id, ece_options;
   // ---- only for VB_PS_NONE
   const struct vb_cm_path* alternate;  // connect: an alternate path for the QP, or null
@@ -386,6 +391,7 @@ VB_API int vb_cm_accept(vb_handle id, const struct vb_conn_param* param);
 VB_API int vb_cm_reject(vb_handle id, uint32_t reason, const void* private_data,
                         uint8_t private_data_len);
 VB_API int vb_cm_establish(vb_handle id);  // after CONNECT_RESPONSE, for an id without a QP
+// Tells the CM that the id's QP got its first packet.  EOPNOTSUPP: not IBV_EVENT_COMM_EST.
 VB_API int vb_cm_notify(vb_handle id, uint32_t ibv_event_type);
 VB_API int vb_cm_disconnect(vb_handle id);
 
@@ -447,23 +453,23 @@ struct vb_service {
   uint8_t gid[16];  // of the port; vb_service_add: zeros stand for the port's own GID
   uint16_t pkey;    // vb_service_add: 0 stands for the port's partition
   uint32_t lease_seconds;
-  char name[64];     // UTF-8; filled up with zeros, none if it has 64 bytes
-  uint8_t data[64];  // only the service knows its meaning
+  char name[64];     // UTF-8, padded with zeros; a name of 64 bytes has no zero at its end
+  uint8_t data[64];  // the service defines its meaning
 };
-// Says which services are wanted: those of this name, of this service id, or of both.
+// Says which services are wanted: those with this name, with this service id, or with both.
 struct vb_service_question {
   const char* name;            // or null; at most 64 bytes
   const uint64_t* service_id;  // or null
   int timeout_ms;              // at most 1 h
 };
 
-// Asks the SA of the port to which the id is bound, once for each id.  ADDRINFO_RESOLVED or _ERROR
+// Asks the SA of the id's port for services; an id may ask only once.  ADDRINFO_RESOLVED or _ERROR
 // follows; its status is -EADDRNOTAVAIL if there is no such service.  Then vb_cm_services() returns
 // the answer, and vb_cm_resolve_route() leads to the first service without vb_cm_resolve_addr().
 // EINVAL: the id is not bound to a port, or has asked before.  EOPNOTSUPP: the port is not an
 // InfiniBand port.
 VB_API int vb_cm_find_services(vb_handle id, const struct vb_service_question* question);
-// Copies at most `max` services, and sets *count to how many there are.
+// Copies at most `max` services, and sets *count to the number of all services.
 VB_API int vb_cm_services(vb_handle id, struct vb_service* services, uint32_t max, uint32_t* count);
 // Asks the SA of a port, and waits for its answer.  Sets *count as vb_cm_services() does; 0 if
 // there is no such service.
@@ -480,11 +486,11 @@ VB_API int vb_service_remove(uint64_t registration);
 // ---- fabrics of virtual hosts -----------------------------------------------------------------
 
 // Breaks a link or a node of a fabric, or mends it.  The words are those of `verbena fabric fault`:
-// {"link", "a", "red", "lossy", "2"}.  A null fabric is the one of VERBENA_FABRIC, or else the only
-// one that is up.  `seed` is null without a seed.  `text` gets the new state as a line for people,
-// cut to `text_bytes`; it may be null.  Waits for the fabric for up to 10 seconds.  This needs no
-// device.  Fails with EINVAL: the words describe no fault, or the fabric has no such link or node;
-// ENODEV: no such fabric is up, or it does not answer.
+// {"link", "a", "red", "lossy", "2"}.  A null `fabric` stands for the fabric in VERBENA_FABRIC, or
+// else for the only fabric that is up.  `seed` is null without a seed.  `text` gets the new state
+// as a line for people, cut to `text_bytes`; it may be null.  Waits for the fabric for up to 10
+// seconds.  Needs no device.  EINVAL: the words describe no fault, or the fabric has no such link
+// or node.  ENODEV: no such fabric is up, or it does not answer.
 VB_API int vb_fabric_fault(const char* fabric, const char* const* words, size_t count,
                            const uint64_t* seed, char* text, size_t text_bytes);
 
@@ -492,10 +498,10 @@ VB_API int vb_fabric_fault(const char* fabric, const char* const* words, size_t 
 
 // Ids without a port space use the connection manager of vol1 12 directly.  The calls above work
 // for them too, with these differences:
-//  * They are addressed by GID and any service id.  Addresses are of AF_IB; only the service id is
-//    used.  The program has all the private data, up to 92 bytes in a REQ.
-//  * An id with a QP gets CONNECT_RESPONSE too; vb_cm_establish_with() moves the QP and sends the
-//    RTU.
+//  * Their addresses are of AF_IB: a GID and any service id, which stands for no port.  All private
+//    data is the program's, up to 92 bytes in a REQ.
+//  * An id with a QP also gets CONNECT_RESPONSE.  Then vb_cm_establish_with() changes the state of
+//    the QP and sends the RTU.
 //  * An id that connects peer to peer may get CONNECT_REQUEST itself, with new_id 0.  Then the
 //    program has to accept.
 //
@@ -508,21 +514,21 @@ enum {
   // The peer's APR has come; the event's status is that of the APR.  0: the QP has loaded the path.
   // -errno: the peer has agreed, but the path could not be loaded.
   VB_CM_PATH_ANSWERED = 33,
-  VB_CM_PATH_UNANSWERED = 34,  // the connection keeps its paths
+  VB_CM_PATH_UNANSWERED = 34,  // no APR has come; the connection keeps its paths
 };
 
-// Holds the data that a program may add to a message.  Too much is EINVAL.
+// Holds the data that a program may add to a message.  EINVAL: the data is too long.
 struct vb_cm_words {
   const void* private_data;
   const void* additional_info;  // REJ, APR: up to 72 bytes
   uint8_t private_data_len, additional_info_len;
 };
 
-// Selects the requests of a listener: its service id must match in the bits of `mask`, and the
-// private data must match `data` in the bits of `data_mask`.  EADDRINUSE: another listener could
-// get the same request, whatever GIDs both are bound to.  EINVAL: the filter would match more than
-// one port of the RDMA CM.  ENOMEM: a limit of masks, or of listeners that differ only in their
-// data.
+// Selects the requests that a listener gets: their service id must match the listener's in the bits
+// of `mask`, and their private data must match `data` in the bits of `data_mask`.  EADDRINUSE:
+// another listener could get the same request, whatever GIDs both are bound to.  EINVAL: the filter
+// would match more than one port of the RDMA CM.  ENOMEM: there are too many different masks, or
+// too many listeners that differ only in their data.
 struct vb_cm_filter {
   uint64_t mask;
   const void *data, *data_mask;

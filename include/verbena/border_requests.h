@@ -7,10 +7,10 @@
 extern "C" {
 #endif
 
-// This part of the C API submits commands as requests.
+// Declares the part of the C API that submits commands as requests.
 
-// Every command can be submitted instead of called.  vb_submit() never waits: the command is done
-// when it returns, or it is pending (EINPROGRESS).  The request of a pending command comes out of
+// Every command can be submitted instead of called.  vb_submit() never waits: when it returns, the
+// command is done, or it is pending (EINPROGRESS).  The request of a pending command comes out of
 // the queue later, exactly once.  There are no callbacks, so these functions may be used at any
 // time and in any thread.
 //
@@ -18,8 +18,8 @@ extern "C" {
 // is taken or cancelled.  Data that the arguments point to (private data, socket addresses) is
 // copied.
 enum vb_command {
-  VB_OPEN = 1,  // vb_open_args; connects to the agent, and starts it if necessary
-  VB_GID_QUERY,
+  VB_OPEN = 1,   // vb_open_args; connects to the agent, and starts it if necessary
+  VB_GID_QUERY,  // vb_gid_args
   VB_PD_CREATE,  // vb_pd_args
   VB_PD_DESTROY,
   VB_MR_REGISTER,  // vb_mr_args
@@ -61,7 +61,7 @@ enum vb_command {
 };
 
 // These structures hold the parameters of the functions in border.h, with the same names.  The
-// function defines which ones are read and which ones are written.
+// command's function defines which members are read and which members are written.
 struct vb_open_args {
   uint32_t index;  // of the device
   struct vb_device_attr device;
@@ -81,7 +81,7 @@ struct vb_mr_args {
   uint32_t access;
   vb_handle mr;
   uint32_t lkey, rkey;
-  uint32_t what;  // reregister
+  uint32_t what;  // VB_MR_REREGISTER: enum ibv_rereg_mr_flags
 };
 struct vb_mw_args {
   vb_handle pd;
@@ -135,8 +135,9 @@ struct vb_cm_args {
   const struct sockaddr *src, *dst;  // bind: src; resolve_addr: src may be null
   int32_t timeout_ms, backlog;
   const struct vb_conn_param* param;  // reject: its private data
-  uint32_t reason;                    // reject; answer_path: the status
-  // These count only for VB_PS_NONE.  With `words`, the commands are vb_cm_reject_with() and so on.
+  uint32_t reason;                    // reject: the reason; answer_path: the status
+  // These are used only for VB_PS_NONE.  With `words`, VB_CM_REJECT is vb_cm_reject_with(), and so
+  // on.
   const struct vb_cm_words* words;
   const struct vb_cm_filter* filter;
   const struct vb_cm_path* path;
@@ -164,9 +165,8 @@ VB_API int vb_submit(vb_handle queue, struct vb_request* request);
 VB_API struct vb_request* vb_requests_next(vb_handle queue);
 // Waits until this request is done, and takes it.  REQUIRES: it is pending, or done and not taken.
 VB_API int vb_requests_wait(vb_handle queue, struct vb_request* request);
-// Cancels the request: after this call has returned, the library does not use it any more.  A
-// command that has not been carried out will not be.  If it has been carried out, the object that
-// it created is destroyed.
+// Cancels the request: after this call has returned, the library does not use it any more.  If the
+// command was not carried out yet, it never is; if it was, the object that it created is destroyed.
 VB_API int vb_requests_cancel(vb_handle queue, struct vb_request* request);
 
 #ifdef __cplusplus

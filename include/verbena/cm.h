@@ -90,8 +90,8 @@ namespace detail {
 
 class IdSink;
 
-// Holds an event.  A connection request also has its new id: events for that id may follow before
-// the program takes the request.
+// Holds an event.  A connection request also has its new id, because events for that id may come
+// before the program takes the request.
 struct IdEvent : vb_cm_event {
   std::unique_ptr<IdSink> incoming{};
   std::string text{};  // of a failure: peer, step, reason and time, if they are known
@@ -132,7 +132,7 @@ inline void IdSink::on_cm_event(const vb_cm_event& event) {
   events.push(std::move(came));
 }
 
-// Moves an id and the requests that have come for it and were not taken yet.
+// Moves an id to another loop, with the requests that have come for it and were not taken yet.
 inline Outcome<void> move_id(IdSink& sink, Loop& loop) {
   Loop* const before = std::exchange(sink.loop, &loop);
   if (const int error = vb_cm_id_migrate(sink.handle.get(), loop.connections()); error != 0) {
@@ -220,7 +220,7 @@ class ConnectionId {
   Request<void> resolve_route(int timeout_ms) {
     return command(VB_CM_RESOLVE_ROUTE, [&](vb_cm_args& args) { args.timeout_ms = timeout_ms; });
   }
-  // Gives the id a queue pair, which changes its state with the connection.
+  // Gives the id a queue pair.  The id changes the state of the queue pair with the connection.
   Request<void> set_queue_pair(const QueuePair& qp) {
     return command(VB_CM_ID_SET_QP, [&](vb_cm_args& args) { args.qp = qp.handle(); });
   }
@@ -260,7 +260,7 @@ class ConnectionId {
   std::unique_ptr<detail::IdSink> sink_;
 };
 
-// Holds an established connection: both queues work.  It ends with kDisconnected on its id.
+// Holds an established connection: both queues work.  The id gets kDisconnected when it ends.
 struct Connection {
   ConnectionId id;
   QueuePair qp;
@@ -305,6 +305,7 @@ struct ConnectOptions {
   int timeout_ms = 2000;  // for each of the two resolutions; the connection uses the CM's timeout
 };
 
+// Connects a new queue pair to the listener at an address.
 inline Task<Outcome<Connection>> connect(const ProtectionDomain& pd, const CompletionQueue& cq,
                                          Address to, ConnectOptions options = {}) {
   auto id = co_await ConnectionId::create(pd.loop());
@@ -342,7 +343,8 @@ class Listener {
     co_return Listener(std::move(*id));
   }
 
-  // Holds a request that is not answered yet: accept() it, or reject() its id, or drop it.
+  // Holds a request that is not answered yet.  Call accept() with it, or reject() of its id, or
+  // destroy it.
   struct IncomingRequest {
     ConnectionId id;
     std::vector<std::byte> private_data;

@@ -112,7 +112,7 @@ class CqSink::Next {
     count_ = cq_->poll(out_);
     return count_ > 0;
   }
-  // Arms the queue and polls again, because completions that came before raise no event.
+  // Arms the queue and polls again, because completions that came before the arming raise no event.
   bool arm_and_look() {
     cq_->arm(false);
     return look();
@@ -134,13 +134,15 @@ inline void CqSink::on_completions() {
 
 }  // namespace detail
 
-// Receives the completions of work requests (vol1 10.2.8).  It lives as long as queue pairs use it.
+// Receives the completions of work requests (vol1 10.2.8).  Queue pairs that use the queue keep it
+// alive after this object is destroyed.
 class CompletionQueue {
  public:
   CompletionQueue(Loop& loop, detail::SinkOwner<detail::CqSink> sink)
       : loop_(&loop), sink_(std::move(sink)) {}
 
-  // Returns the number of stored completions.  Does not wait.  Any thread may call it.
+  // Stores completions in `out`, and returns their number: 0 if there are none, or after an error.
+  // Does not wait.  Any thread may call it.
   std::size_t poll(std::span<Completion> out) const { return sink_->poll(out); }
   // Waits for at least one completion:
   //     for (const Completion& done : co_await cq.next(room)) ...
@@ -149,8 +151,8 @@ class CompletionQueue {
   // Returns true if a completion came when the queue was full.  Such a queue returns no more
   // completions.
   bool overrun() const { return sink_->overrun(); }
-  // Changes the capacity, and returns the new number of entries, at least `entries`.  The
-  // completions in the queue stay.
+  // Changes the capacity to at least `entries`, and returns the new capacity.  The completions in
+  // the queue stay.
   Request<std::uint32_t> resize(std::uint32_t entries) {
     vb_cq_args args{};
     args.cq = sink_->handle.get();

@@ -50,7 +50,7 @@ struct Piece {
   std::uint32_t lkey = 0;
 };
 
-// Describes memory that a peer may read or write.  It is plain bytes, so send it to the peer.
+// Describes memory that a peer may read or write.  Programs send it to the peer as plain bytes.
 struct RemoteMemory {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
@@ -189,7 +189,7 @@ class ProtectionDomain {
   }
   vb_handle handle() const { return handle_.get(); }
   Loop& loop() const { return *loop_; }
-  // Returns the place of its device in the host's list.
+  // Returns the index of its device in the host's list.
   std::uint32_t device() const { return device_; }
 
  private:
@@ -204,8 +204,8 @@ class CompletionQueue;
 // necessary.
 class Device {
  public:
-  // Opens the device at this place of the host's list, which counts from 0.  Fails with ENOENT past
-  // the end of the list.
+  // Opens the device with this index in the host's list; the first index is 0.  Fails with ENOENT
+  // past the end of the list.
   static Request<Device> open(Loop& loop, std::uint32_t index = 0) {
     vb_open_args wanted{};
     wanted.index = index;
@@ -219,7 +219,7 @@ class Device {
   }
 
   const vb_device_attr& attributes() const { return args_.device; }
-  // Returns the place of the device in the host's list.
+  // Returns the index of the device in the host's list.
   std::uint32_t index() const { return args_.index; }
   // Returns the state of a port at the time of open().  Ports count from 1 to
   // attributes().phys_port_count, and other numbers throw std::out_of_range.

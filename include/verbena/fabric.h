@@ -14,11 +14,12 @@
 #include "verbena/border.h"
 #include "verbena/outcome.h"
 
-// Breaks fabrics of virtual hosts, for tests of programs: what `verbena fabric fault` does.
+// Breaks fabrics of virtual hosts on purpose, to test programs.  `verbena fabric fault` does the
+// same.
 namespace verbena {
 
 // Names a link of a fabric by its two ends, in any order.  In an InfiniBand subnet an end is NODE
-// or NODE:PORT.  Else one end is HOST or HOST:DEVICE, and the other one is a network.
+// or NODE:PORT.  In other fabrics one end is HOST or HOST:DEVICE, and the other end is a network.
 struct FabricLink {
   std::string a{};
   std::string b{};
@@ -28,7 +29,7 @@ struct FabricLink {
 // same name does, and returns the new state as a line for people.
 //
 //     const verbena::Fabric lab("lab");
-//     lab.lose({"a", "red"}, 2, 7).value();  // 2 % of the packets, by the seed 7
+//     lab.lose({"a", "red"}, 2, 7).value();  // 2 % of the packets; the seed is 7
 //     ...
 //     lab.lose({"a", "red"}, 0).value();
 //
@@ -44,15 +45,15 @@ class Fabric {
  public:
   using State = Outcome<std::string>;
 
-  // Without a name, it is the fabric on whose host this program runs, or else the only one that is
-  // up.  The constructor looks for nothing; the first fault does.
+  // Names the fabric.  Without a name, it is the fabric on whose host this program runs, or else
+  // the only fabric that is up.  The constructor does not look for it; the first fault does.
   explicit Fabric(std::string name = {}) : name_(std::move(name)) {}
 
   // ---- links
   State take_down(const FabricLink& link) const { return link_fault(link, {"down"}); }
-  // Plugs a link, and ends its flapping.
+  // Plugs a link in again, and ends its flapping.
   State bring_up(const FabricLink& link) const { return link_fault(link, {"up"}); }
-  // Loses this many percent of the packets.  The seed decides which ones; 0 percent ends it.
+  // Loses this many percent of the packets; 0 ends the loss.  The seed decides which packets.
   State lose(const FabricLink& link, double percent, std::uint64_t seed = 1) const {
     std::array<char, 64> text{};
     const auto end =
@@ -60,12 +61,12 @@ class Fabric {
     if (end.ec != std::errc()) return failure(EINVAL, "this is no percentage of packets");
     return link_fault(link, {"lossy", std::string(text.data(), end.ptr)}, seed);
   }
-  // Delays each packet; 0 ends it.  Packets keep their order.
+  // Delays each packet by this time; 0 ends the delay.  Packets keep their order.
   State slow_down(const FabricLink& link, std::chrono::nanoseconds delay) const {
     return link_fault(link, {"slow", text_of(delay)});
   }
-  // Takes the link down and up, again and again.  With a seed, the periods are random: each between
-  // half and one and a half times as long.
+  // Takes the link down and up, again and again.  With a seed, each period is random: between half
+  // and one and a half times the given time.
   State flap(const FabricLink& link, std::chrono::nanoseconds down, std::chrono::nanoseconds up,
              std::optional<std::uint64_t> seed = {}) const {
     return link_fault(link, {"flapping", text_of(down), text_of(up)}, seed);

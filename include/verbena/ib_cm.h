@@ -27,11 +27,12 @@
 // an adapter Endpoint::create() fails with operation_not_supported.
 namespace verbena {
 
-// Selects the requests of a listener: its service id must match in the bits of `mask`, and the
-// private data must match `data` in the bits of `data_mask` (same length, up to 92 bytes).
+// Selects the requests that a listener gets: their service id must match the listener's in the bits
+// of `mask`, and their private data must match `data` in the bits of `data_mask` (same length, up
+// to 92 bytes).
 //
-// It has a constructor for the same reason as ConnectOptions (cm.h), and so has
-// Endpoint::Parameters.
+// This structure and Endpoint::Parameters have constructors for the same reason as ConnectOptions
+// (cm.h).
 struct ServiceFilter {
   ServiceFilter() {}  // NOLINT(modernize-use-equals-default): see above
   std::uint64_t mask = ~std::uint64_t{0};
@@ -43,7 +44,7 @@ struct ServiceFilter {
 struct OtherPath {
   Gid source{};  // an address of this host
   Gid destination{};
-  std::uint32_t interface = 0;   // for a link-local source; 0: the first with this address
+  std::uint32_t interface = 0;   // of a link-local source; 0: the first that has this address
   std::uint32_t flow_label = 0;  // 20 bits; 0: computed from the queue pairs' numbers
   std::uint8_t hop_limit = 0;    // 0: 64
   std::uint8_t traffic_class = 0;
@@ -85,7 +86,7 @@ enum class PathStatus : std::uint16_t {
 
 namespace detail {
 
-// Copies the layout of struct sockaddr_ib (AF_IB).
+// Has the layout of struct sockaddr_ib (AF_IB).
 struct ServiceAddress {
   std::uint16_t family = AF_IB;
   std::uint16_t pkey = 0;
@@ -129,16 +130,16 @@ inline std::uint8_t length_of(std::span<const std::byte> bytes) {
 //     kPathAnswered <.................... APR ....  answer_path()
 //     disconnect() ...................... DREQ ..> kDisconnected
 //
-// The first packet on the queue pair establishes the connection too, if it comes before the RTU. If
-// two endpoints connect peer to peer, one of them gets kConnectRequest without a new endpoint, and
-// has to accept.  co_await event() returns the events in order; only one coroutine may wait at a
-// time.  Destroying an endpoint disconnects the peer.
+// If the first packet on the queue pair comes before the RTU, it establishes the connection, too.
+// If two endpoints connect peer to peer, one of them gets kConnectRequest without a new endpoint,
+// and has to accept.  co_await event() returns the events in order; only one coroutine may wait at
+// a time.  Destroying an endpoint disconnects the peer.
 class Endpoint {
  public:
   using EventType = CmEventType;
   struct Event;
 
-  // Holds the parameters of connect() and accept().  0xff: as much as both sides allow.
+  // Holds the parameters of connect() and accept().  0xff stands for as much as both sides allow.
   struct Parameters {
     Parameters() {}                         // NOLINT(modernize-use-equals-default): see above
     std::vector<std::byte> private_data{};  // connect(): up to 92 bytes; accept(): 196
@@ -148,7 +149,7 @@ class Endpoint {
     std::optional<OtherPath> alternate{};  // connect()
     bool alternate_accepted = false;       // accept(): use the path that the peer has offered
     bool peer_to_peer = false;             // connect()
-    // Limits the time of this call and of offer_path(); 0: 30 s, at most an hour.
+    // Limits the time of this call and of offer_path(): at most an hour; 0 stands for 30 s.
     std::chrono::milliseconds timeout{};
   };
 
@@ -182,7 +183,8 @@ class Endpoint {
     wanted.data = filter.data.data();
     wanted.data_mask = filter.data_mask.data();
     wanted.data_len = std::max(detail::length_of(filter.data), detail::length_of(filter.data_mask));
-    if (filter.data.size() != filter.data_mask.size()) wanted.data_mask = nullptr;  // refused
+    // The C API refuses data without a mask.
+    if (filter.data.size() != filter.data_mask.size()) wanted.data_mask = nullptr;
     return command(VB_CM_LISTEN, [&](vb_cm_args& args) {
       args.backlog = backlog;
       args.filter = &wanted;
@@ -217,8 +219,8 @@ class Endpoint {
   }
 
   // ---- both
-  // Gives the endpoint a queue pair, which changes its state with the connection.  Without one, the
-  // program changes the state of its own queue pair.
+  // Gives the endpoint a queue pair.  The endpoint changes the state of the queue pair with the
+  // connection.  Without this call, the program changes the state of its queue pair itself.
   Request<void> set_queue_pair(const QueuePair& qp) {
     return command(VB_CM_ID_SET_QP, [&](vb_cm_args& args) { args.qp = qp.handle(); });
   }
@@ -229,8 +231,8 @@ class Endpoint {
     return with_words(VB_CM_REJECT, static_cast<std::uint32_t>(reason), private_data,
                       additional_info);
   }
-  // Disconnects.  Carries up to 220 bytes.  After kConnectResponse it rejects, and carries up to
-  // 148 bytes.
+  // Disconnects.  Carries up to 220 bytes.  Between kConnectResponse and establish() it rejects the
+  // response instead, and carries up to 148 bytes.
   Request<void> disconnect(std::span<const std::byte> private_data = {}) {
     return with_words(VB_CM_DISCONNECT, 0, private_data);
   }
@@ -318,8 +320,8 @@ struct Endpoint::Event {
   // has agreed and the path cannot be loaded.  kUnreachable of datagrams: SIDR's status, if
   // positive.  Other events: 0 or -errno.
   int status() const { return raw.status; }
-  // Returns the peer's queue pair in kConnectRequest and the answer to it.  Datagrams also have its
-  // Q_Key.
+  // Returns the number of the peer's queue pair, for kConnectRequest and the answer to it.  qkey()
+  // returns its Q_Key, for datagrams only.
   std::uint32_t queue_pair() const { return raw.qp_num; }
   std::uint32_t qkey() const { return raw.qkey; }
   std::span<const std::byte> private_data() const {
@@ -328,8 +330,8 @@ struct Endpoint::Event {
   std::span<const std::byte> additional_info() const {
     return std::as_bytes(std::span(raw.additional_info).first(raw.additional_info_len));
   }
-  // These are for kConnectRequest: the service id, and the new endpoint that has to answer.  There
-  // is no new endpoint if the one that got the event has to answer (peer to peer).
+  // These two are for kConnectRequest: the service id, and the new endpoint that has to answer.
+  // Peer to peer there is no new endpoint: the endpoint that got the event has to answer.
   std::uint64_t service() const { return raw.service; }
   std::optional<Endpoint> take_endpoint() {
     if (incoming == nullptr) return std::nullopt;

@@ -56,8 +56,9 @@ class Owned {
   vb_handle handle_ = 0;
 };
 
-// Owns an object that receives events.  Objects that use it share its sink, so that the sink lives
-// as long as they do.  Events that come after the owner is destroyed are dropped.
+// Owns the sink of an API object, which receives the object's events.  Other objects that use the
+// API object share its sink, so that the sink lives as long as they do.  Events that come after the
+// owner is destroyed are dropped.
 template <class S>
 class SinkOwner {
  public:
@@ -83,7 +84,7 @@ class SinkOwner {
   std::shared_ptr<S> sink_{};
 };
 
-// Objects that receive events derive from Sink.  Their address is the cookie.
+// Receives events of the C API.  The address of the sink is the cookie of its events.
 class Sink {
  public:
   virtual void on_completions() {}
@@ -112,13 +113,14 @@ class AsyncEvents {
     std::uint32_t type = 0;
   };
 
-  // Returns the instance of the process.  There is one, even if several libraries contain the API.
+  // Returns the only instance of the process, even if several of its libraries contain the API.
   [[gnu::visibility("default")]] static AsyncEvents& get() {
     static auto* const all = make();  // never freed: objects may outlive static ones
     return *all;
   }
 
-  // Opens the context, only once.  `fd` is its descriptor.
+  // Opens the context unless it is open already, and sets `fd` to its descriptor.  Returns 0 or an
+  // errno value.
   int open(int& fd) {
     const std::lock_guard lock(mutex_);
     const int error =
@@ -155,14 +157,14 @@ class AsyncEvents {
     }
     sinks_.erase(at);
   }
-  // Takes an event from the library and passes it to the loop of its object.  Returns false if
-  // there is none.
+  // Takes an event from the library and passes it to the loop of its object.  Returns false if the
+  // library has no event.
   bool take() {
     const std::lock_guard lock(mutex_);
     vb_async_event event{};
     if (vb_async_next(context_, &event) != 0) return false;
     const auto sink = sinks_.find(event.cookie);
-    if (sink == sinks_.end()) return true;  // a port event, or its object is destroyed
+    if (sink == sinks_.end()) return true;  // an event of a port, or of a destroyed object
     const auto loop = loops_.find(sink->second);
     if (loop == loops_.end()) return true;
     loop->second.come.push_back({sink_of(event.cookie), event.type});
@@ -187,8 +189,8 @@ class AsyncEvents {
   };
   static AsyncEvents* make() {
     auto* const made = new AsyncEvents;
-    // A forked child cannot use the loops and objects of its parent, whose descriptors it shares.
-    // So it starts without any.
+    // A forked child starts without loops and objects.  It cannot use those of its parent, because
+    // it shares their descriptors with the parent.
     ::pthread_atfork([] { get().mutex_.lock(); }, [] { get().mutex_.unlock(); },
                      [] {
                        get().sinks_.clear();
@@ -198,6 +200,7 @@ class AsyncEvents {
                      });
     return made;
   }
+  // Makes the loop's descriptor unreadable if no event waits for the loop.
   static void settle(const PerLoop& its) {
     eventfd_t count = 0;
     if (its.come.empty()) ::eventfd_read(its.fd, &count);
@@ -351,7 +354,7 @@ class Loop {
   // Returns a descriptor that is readable while run_ready() has something to do.
   int fd() const { return poller_; }
 
-  // Handles all that is ready, without waiting.  Returns false if nothing was.  Throws the
+  // Handles all that is ready, without waiting.  Returns false if nothing was ready.  Throws the
   // exception of a spawned task.
   bool run_ready() {
     bool some = false;

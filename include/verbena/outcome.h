@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "verbena/standard.h"  // comes first: it checks that the compiler can read the others
+#include "verbena/standard.h"  // stops with one clear error if the compiler does not use C++23
 
 // Defines the errors of the C++ API.
 namespace verbena {
@@ -20,7 +20,7 @@ namespace verbena {
 //   no_such_device            the agent has died; the next command finds or starts another one
 //   invalid_argument          the arguments are wrong, or the object is destroyed
 //   not_enough_memory         a limit was reached; the text names it
-//   operation_not_supported   this device does not support it
+//   operation_not_supported   this device does not support the operation
 //   operation_canceled        the handle of the operation was destroyed before it completed
 struct Failure {
   std::errc code{};
@@ -30,16 +30,15 @@ struct Failure {
 template <class T>
 using Outcome = std::expected<T, Failure>;
 
-// Makes a failure of an errno and its text.  Without a text, it has the text of the errno.  Any
-// thread may call it.
+// Makes a failure from an errno value and a text.  A null or empty text stands for the standard
+// text of the errno value.  Any thread may call this function.
 inline std::unexpected<Failure> failure(int error, const char* text) {
   const auto code = static_cast<std::errc>(error);
   return std::unexpected(Failure{
       code, text == nullptr || *text == '\0' ? std::make_error_code(code).message() : text});
 }
 
-// Carries a failure in programs that use exceptions: value_of() returns the value, or throws the
-// failure as Refused, whose what() is its text.
+// Carries a failure as an exception, which value_of() throws.  what() returns the failure's text.
 class Refused : public std::runtime_error {
  public:
   explicit Refused(const Failure& failure)
@@ -50,6 +49,7 @@ class Refused : public std::runtime_error {
   std::errc code_;
 };
 
+// Returns the value, or throws the failure as Refused.
 template <class T>
 T value_of(Outcome<T> outcome) {
   if (!outcome) throw Refused(outcome.error());

@@ -26,12 +26,12 @@
 
 namespace verbena {
 
-// Runs threads with one loop each; by default one thread for each processor of the program.
-// Callbacks and coroutines of an object run in the thread of its loop: one at a time, and in
-// parallel with those of other loops.
+// Runs threads that have one loop each.  By default it runs one thread for each processor that the
+// program may use.  Callbacks and coroutines of an object run in the thread of its loop: one at a
+// time, and in parallel with those of other loops.
 //
 //     auto pool = value_of(Pool::create());
-//     pool->spawn([](Loop& loop) { return serve(loop); });     in the next thread, round robin
+//     pool->spawn([](Loop& loop) { return serve(loop); });  // in the next thread, round robin
 //     pool->wait();
 //
 // To move an accepted endpoint to another thread, use move_to() (cm.h, ib_cm.h).
@@ -39,7 +39,7 @@ class Pool {
  public:
   using Work = std::move_only_function<Task<void>(Loop&)>;
 
-  // Starts the threads; 0: one for each processor that the program may use.
+  // Starts this number of threads; 0 stands for one for each processor that the program may use.
   static Outcome<std::unique_ptr<Pool>> create(std::size_t threads = 0) {
     auto made = std::unique_ptr<Pool>(new Pool);
     if (threads == 0) threads = processors();
@@ -164,8 +164,8 @@ class Pool {
    private:
     Pool* pool_;
   };
-  // Runs `work`, which lives as long as its coroutine, and is destroyed before the task is counted
-  // as done.
+  // Runs `work`.  The coroutine destroys its own copy of the work before `count`, so the task does
+  // not count as done while the work still exists.
   static Task<void> counted(Count count, Loop& loop, Work work) {
     Work own = std::move(work);
     try {
@@ -185,7 +185,7 @@ class Pool {
   std::condition_variable all_done_;
   std::size_t tasks_ = 0;
   std::exception_ptr thrown_{};
-  std::vector<std::unique_ptr<Runner>> runners_;  // destroyed first
+  std::vector<std::unique_ptr<Runner>> runners_;  // destroyed before the members that tasks use
 };
 
 }  // namespace verbena

@@ -51,13 +51,14 @@ inline Outcome<void> posted(int error) {
 // ibv_qp_type).
 enum class Transport : std::uint32_t { kRc = 2, kUc = 3, kUd = 4 };
 
-// Holds receives that several queue pairs share (vol1 10.2.9).  It lives as long as they do.
+// Holds receive requests that several queue pairs share (vol1 10.2.9).  Queue pairs that use the
+// queue keep it alive after this object is destroyed.
 class SharedReceiveQueue {
  public:
   // The values are those of enum ibv_event_type.
   enum class Event : std::uint32_t {
     kError = 14,
-    kLimitReached = 15,  // fewer receives are posted than set_limit() allows; comes once
+    kLimitReached = 15,  // fewer receives are posted than the limit; once for each set_limit()
   };
   using Sink = detail::EventSink<Event, vb_srq_destroy>;
 
@@ -85,15 +86,16 @@ class SharedReceiveQueue {
         });
   }
 
-  const vb_srq_attr& capacities() const { return given_; }  // as they were at create()
+  const vb_srq_attr& capacities() const { return given_; }  // resize() does not change these
   Outcome<void> post_receive(std::uint64_t id, const Pieces& pieces) const {
+    if (pieces.size() > detail::kPiecesMax) return detail::too_many_pieces();
     std::array<vb_sge, detail::kPiecesMax> list{};
     const vb_recv_wr wr = detail::receive(id, pieces, list);
     return detail::posted(vb_post_srq_recv(sink_->handle.get(), &wr));
   }
   // Waits for the next event.  Only one coroutine may wait at a time.
   detail::Mailbox<Event>::Next event() { return detail::Mailbox<Event>::Next(sink_->events); }
-  // Requests kLimitReached when fewer than `fewer_than` receives are posted; 0: never.
+  // Requests one event kLimitReached when fewer than `fewer_than` receives are posted; 0: none.
   Request<void> set_limit(std::uint32_t fewer_than) {
     return modify({.max_wr = 0, .max_sge = 0, .limit = fewer_than}, 2);
   }
@@ -134,9 +136,9 @@ class SharedReceiveQueue {
 struct QueuePairOptions {
   Transport transport = Transport::kRc;
   std::uint32_t send_requests = 64, receive_requests = 64;
-  std::uint32_t send_pieces = 1, receive_pieces = 1;  // for one request
+  std::uint32_t send_pieces = 1, receive_pieces = 1;  // the most pieces of one request
   std::uint32_t inline_bytes = 0;
-  const SharedReceiveQueue* receives = nullptr;  // instead of its own receive queue
+  const SharedReceiveQueue* receives = nullptr;  // null: the queue pair has its own receive queue
 };
 
 // The values are those of enum ibv_wr_opcode.
@@ -148,9 +150,9 @@ enum class Opcode : std::uint32_t {
   kRead = 4,
   kCompareSwap = 5,  // both atomics return the old value of the 8 bytes at the remote address
   kFetchAdd = 6,
-  kLocalInvalidate = 7,  // invalidates the key of a window of ours
+  kLocalInvalidate = 7,  // invalidates the R_Key of a window of this program
   kBindWindow = 8,       // binds a window: see window.h
-  kSendInvalidate = 9,   // invalidates a key of the peer
+  kSendInvalidate = 9,   // invalidates an R_Key of the peer
   kAtomicWrite = 15,
 };
 
@@ -200,7 +202,8 @@ class AddressHandle {
 
 // This queue pair number stands for all members of a multicast group (vol1 10.5).
 inline constexpr std::uint32_t kAllMembers = 0xffffff;
-// A received datagram begins with its network header: IPv6, or IPv4 in the last 20 bytes.
+// The first bytes of a received datagram are its network header: an IPv6 header, or an IPv4 header
+// in the last 20 of these bytes.
 inline constexpr std::uint32_t kDatagramHeaderBytes = 40;
 
 // Describes one work request for the send queue.
@@ -209,23 +212,23 @@ struct Send {
   Opcode opcode = Opcode::kSend;
   SendFlags flags = SendFlags::kSignaled;
   Pieces pieces{};
-  // WRITE, READ and atomics use this memory of the peer.  For an invalidation only its key is used.
+  // WRITE, READ and atomics use this memory of the peer.  An invalidation uses only its key.
   RemoteMemory remote{};
   std::uint64_t remote_offset = 0;
   std::uint32_t immediate = 0;              // host order
   std::uint64_t compare_add = 0, swap = 0;  // atomics
-  // Datagrams go to this address, and to the queue pair with its Q_Key.
+  // A datagram goes to this address and queue pair, and carries this Q_Key.
   const AddressHandle* to = nullptr;
   std::uint32_t queue_pair = 0;
   std::uint32_t qkey = 0;
-  // A window is bound to this memory.
+  // kBindWindow binds a window to this memory.
   Piece bind{};
   std::uint64_t bind_bytes = 0;
   Access bind_access = Access::kRead;
 };
 
-// Holds the membership of a queue pair in a multicast group.  It ends with this object.  The queue
-// pair cannot be destroyed meanwhile.
+// Holds the membership of a queue pair in a multicast group.  Destroying this object ends the
+// membership.  Before that, the queue pair cannot be destroyed.
 class GroupMembership {
  public:
   GroupMembership(Loop& loop, const vb_group_args& args, std::shared_ptr<const void> keep_alive)
@@ -268,11 +271,11 @@ class QueuePair {
     kFatal = 1,
     kRequestError = 2,
     kAccessError = 3,
-    kEstablished = 4,  // the peer's first packet has come, in RTR
-    kDrained = 5,      // in SQD: all requests that were begun are complete
+    kEstablished = 4,  // in RTR: the peer's first packet has come
+    kDrained = 5,      // in SQD: all requests that had begun are complete
     kMigrated = 6,     // the queue pair uses its alternate path now
     kMigrationError = 7,
-    kLastReceive = 16,  // in the error state: it takes no more receives from its shared queue
+    kLastReceive = 16,  // in the error state: the queue pair takes no more shared receives
   };
   using Sink = detail::EventSink<Event, vb_qp_destroy>;
 
@@ -345,8 +348,8 @@ class QueuePair {
     return detail::posted(vb_post_recv(sink_->handle.get(), &wr));
   }
 
-  // Changes the attributes that `mask` names (enum ibv_qp_attr_mask), by the table of
-  // vol1 11.2.5.2.
+  // Changes the attributes that `mask` names (enum ibv_qp_attr_mask).  The table of vol1 11.2.5.2
+  // says which attributes each transition needs and allows.
   Request<void> modify(const vb_qp_attr& attributes, std::uint32_t mask) {
     return detail::submit_plain<vb_qp_args>(*loop_, VB_QP_MODIFY, [&](vb_qp_args& args) {
       args.qp = sink_->handle.get();
@@ -354,8 +357,8 @@ class QueuePair {
       args.mask = mask;
     });
   }
-  // Moves a new datagram queue pair to RTS, without waiting.  Datagrams with another Q_Key are
-  // dropped.
+  // Moves a new datagram queue pair to RTS before it returns.  From then on, datagrams with another
+  // Q_Key are dropped.
   Outcome<void> start_datagrams(std::uint32_t qkey) {
     vb_qp_attr attributes{};
     attributes.qkey = qkey;
@@ -369,8 +372,9 @@ class QueuePair {
     }
     return {};
   }
-  // Receives datagrams for a multicast group that reach the interface; 0: any interface of the
-  // host, including later ones (vol1 10.5).  Sending to a group does not need this.
+  // Makes the queue pair receive the datagrams for a multicast group that reach `interface`; 0
+  // stands for any interface of the host, including later ones (vol1 10.5).  Sending to a group
+  // does not need this.
   Request<GroupMembership> attach(const Gid& group, std::uint32_t interface = 0) const {
     vb_group_args args{};
     args.qp = sink_->handle.get();

@@ -72,8 +72,8 @@ class Started : public Operation {
   std::coroutine_handle<> resumes_{};
 };
 
-// Holds the arguments of a command for the C API.  `Args` may hold more, which lives as long as
-// they do.
+// Returns the arguments of a command for the C API.  They are `args` itself or its member `value`:
+// other members of `args` are objects that must live as long as the command.
 template <class Args>
 auto& border_of(Args& args) {
   if constexpr (requires { args.value; }) {
@@ -101,17 +101,17 @@ class StartedWith final : public Started<T> {
 
 }  // namespace detail
 
-// Represents a command, which is done when it is started or later.  Its outcome is delivered
-// exactly once, in one of three ways, and never inside the call that started it:
+// Represents a command, which may end at once or later.  Its outcome is delivered exactly once, in
+// one of three ways, and never inside the call that started the command:
 //
-//     request.then([](Outcome<T> outcome) { ... });     in the loop; keep the request
+//     request.then([](Outcome<T> outcome) { ... });  // runs in the loop; keep the request
 //     Outcome<T> outcome = co_await device.create_pd();
 //     Outcome<T> outcome = device.create_pd().wait();
 //
 // wait() does not run the loop, so it may be used anywhere, even in callbacks of the loop.
 //
-// Destroying the request cancels the command: its outcome is not delivered.  A command that has not
-// been carried out will not be; otherwise the created object is destroyed.
+// Destroying the request cancels the command: its outcome is not delivered.  If the command was not
+// carried out yet, it never is; if it was, the object that it created is destroyed.
 template <class T>
 class [[nodiscard]] Request {
  public:
@@ -159,7 +159,7 @@ class [[nodiscard]] Request {
 
 namespace detail {
 
-// Submits a command.  When it has been carried out, `take(loop, arguments)` returns its Outcome<T>.
+// Submits a command.  If it succeeds, `take(loop, arguments)` makes its Outcome<T>.
 template <class T, class Args, class Take>
 Request<T> submit(Loop& loop, vb_command code, Args args, Take take) {
   return Request<T>(

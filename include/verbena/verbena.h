@@ -12,6 +12,6 @@
 #include "verbena/pool.h"
 #include "verbena/queues.h"
 #include "verbena/request.h"
-#include "verbena/standard.h"  // comes first: it checks that the compiler can read the others
+#include "verbena/standard.h"
 #include "verbena/task.h"
 #include "verbena/window.h"

@@ -11,9 +11,9 @@
 
 namespace verbena {
 
-// Gives peers access to a part of a region (vol1 10.6.7).  A work request changes its place and
-// rights, which is much faster than registering memory.  REQUIRES: the region has
-// Access::kBindWindow and outlives the binding.
+// Gives peers access to a part of a memory region (vol1 10.6.7).  A work request binds the window
+// to an address range with access rights, which is much faster than registering memory.
+// REQUIRES: the region has Access::kBindWindow and outlives the binding.
 class MemoryWindow {
  public:
   // The values are those of enum ibv_mw_type.
@@ -35,10 +35,10 @@ class MemoryWindow {
                                         });
   }
 
-  // Returns the request that binds the window; post it.  Each binding has another key.  Peers can
-  // use remote() when the request is complete.
+  // Returns the request that binds the window; post it.  Each binding changes the window's R_Key.
+  // Peers can use remote() when the request is complete.
   Send bind(const MemoryRegion& region, std::size_t offset, std::size_t bytes, Access access) {
-    constexpr std::uint32_t kCounter = 0xff;  // the program's part of a key (vol1 10.6.3.3)
+    constexpr std::uint32_t kCounter = 0xff;  // the program chooses these bits (vol1 10.6.3.3)
     rkey_ = (rkey_ & ~kCounter) | ((rkey_ + 1) & kCounter);
     const Piece at = region.piece(offset, bytes);
     remote_ = {reinterpret_cast<std::uintptr_t>(at.address), bytes, rkey_, 0};
@@ -57,6 +57,7 @@ class MemoryWindow {
     request.remote.rkey = rkey_;
     return request;
   }
+  // Returns the address range and the R_Key of the last bind(), for the peer.
   const RemoteMemory& remote() const { return remote_; }
   Request<void> destroy() {
     return detail::submit_plain<vb_mw_args>(*loop_, VB_MW_DESTROY,

@@ -48,7 +48,8 @@ Found<Wanted> wanted() {
   return out;
 }
 
-// Returns the contexts of librdmacm, because its ids use them.  If it has none, opens the devices.
+// Returns the contexts of librdmacm, because the ids of librdmacm use them.  If librdmacm has none,
+// opens the devices.
 std::vector<ibv_context*> contexts(const Libraries& system) {
   int count = 0;
   std::vector<ibv_context*> all;

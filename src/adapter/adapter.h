@@ -20,6 +20,7 @@ namespace verbena::adapter {
 // Stores the refusal of the call `what` as the last error, and returns its errno.  0 becomes
 // ENOMEM: some functions fail without setting errno.
 int refused(const char* what, int error);
+// Stores the last error for a handle without an object, and returns EINVAL.
 int no_such_object();
 
 // Holds the objects of one kind.  Any thread may call find(); the other functions need the
@@ -85,8 +86,8 @@ class Adapter {
   std::map<ibv_qp*, rdma_cm_id*> users{};  // the ids that use the queue pairs
   std::multimap<ibv_qp*, Membership> memberships{};
 
-  // Guards all members below, except for find().  It is not locked during calls of the system's
-  // libraries.
+  // Guards all members below, but Table::find() needs no lock.  The mutex is not locked during
+  // calls of the system's libraries.
   std::mutex mutex;
   Table<ibv_pd> pds{kMax};
   Table<ibv_mr> mrs{kMax};
@@ -98,7 +99,8 @@ class Adapter {
   Table<ibv_qp> qps{kMax};
   Table<Channel> channels{kMax};
   Table<Id> ids{kMax};
-  // Requests name windows and regions by their keys.  The low byte of a window's key changes.
+  // Requests name windows and regions by their keys.  The low byte of a window's key changes, so
+  // `windows` has the upper bits.
   std::map<std::uint32_t, ibv_mw*> windows{};
   std::map<std::uint32_t, ibv_mr*> regions{};
 

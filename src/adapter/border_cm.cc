@@ -108,7 +108,7 @@ void copy_private_data(vb_cm_event& out, const void* data, std::uint8_t bytes) {
   out.private_data_len = bytes;
 }
 
-// A path with more hops leads through a router, so its packets need a GRH.
+// A path with more hops than this leads through a router, so its packets need a GRH.
 constexpr std::uint8_t kHopsInSubnet = 1;
 
 bool is_of_group(rdma_cm_event_type type) {
@@ -187,6 +187,7 @@ int vb_services_find(uint32_t, uint8_t, const struct vb_service_question*, struc
 }
 int vb_service_add(uint32_t, uint8_t, const struct vb_service*, uint64_t*) { return EOPNOTSUPP; }
 int vb_service_remove(uint64_t) { return EOPNOTSUPP; }
+// Fabrics of virtual hosts are not supported over an adapter.
 int vb_fabric_fault(const char*, const char* const*, size_t, const uint64_t*, char*, size_t) {
   return EOPNOTSUPP;
 }
@@ -267,7 +268,7 @@ int vb_cm_id_destroy(vb_handle id) {
     }
     const int result =
         adapter.system.destroy_id(its.raw);  // waits until its events are acknowledged
-    if (result != 0) return refused("end the id", errno);  // the id exists: keep `its`
+    if (result != 0) return refused("end the id", errno);  // `its` stays, as librdmacm may use it
     const std::lock_guard lock(adapter.mutex);
     --its.channel->ids;
     delete &its;
@@ -405,16 +406,18 @@ int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask) {
 
 int vb_cm_connect(vb_handle id, const struct vb_conn_param* param) {
   return on_device("connect", id, [&](const Libraries& system, rdma_cm_id* its) {
-    if (const int error = set_ece(system, its, *param)) return error;
-    rdma_conn_param wanted = from_border(*param);
+    const vb_conn_param given = param != nullptr ? *param : vb_conn_param{};
+    if (const int error = set_ece(system, its, given)) return error;
+    rdma_conn_param wanted = from_border(given);
     return system.connect(its, &wanted);
   });
 }
 
 int vb_cm_accept(vb_handle id, const struct vb_conn_param* param) {
   return on_device("accept", id, [&](const Libraries& system, rdma_cm_id* its) {
-    if (const int error = set_ece(system, its, *param)) return error;
-    rdma_conn_param wanted = from_border(*param);
+    const vb_conn_param given = param != nullptr ? *param : vb_conn_param{};
+    if (const int error = set_ece(system, its, given)) return error;
+    rdma_conn_param wanted = from_border(given);
     return system.accept(its, &wanted);
   });
 }

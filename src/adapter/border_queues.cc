@@ -324,7 +324,8 @@ int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
     wanted.qp_type = static_cast<ibv_qp_type>(init->type);
     wanted.sq_sig_all = static_cast<int>(init->sq_sig_all);
     if (init->type != IBV_QPT_RC && init->type != IBV_QPT_UC && init->type != IBV_QPT_UD) {
-      return border::failed({Errc::kNotSupported, 0, "no such queue pairs"});
+      return border::failed(
+          {Errc::kNotSupported, 0, "only the QP types RC, UC and UD are supported"});
     }
     const bool known = wanted.send_cq != nullptr && wanted.recv_cq != nullptr &&
                        (wanted.srq != nullptr || init->srq == 0);
@@ -343,7 +344,7 @@ int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t mask) {
   return on_command(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
     if ((mask & IBV_QP_ALT_PATH) != 0 && its.qp_type != IBV_QPT_UD) {
       // Linux has no alternate paths between Ethernet ports, and would return EINVAL.
-      return border::failed({Errc::kNotSupported, 0, "an adapter has no alternate path"});
+      return border::failed({Errc::kNotSupported, 0, "adapters do not support alternate paths"});
     }
     ibv_qp_attr wanted = border::from_border(*attr);
     wanted.port_num = wanted.ah_attr.port_num = adapter.port;

@@ -30,8 +30,8 @@ class Worker {
 
   // Queues a command.  Copies the objects that its arguments point to.
   void submit(border::RequestQueue& queue, vb_request& request);
-  // Cancels a command.  If the command is being carried out, it waits for the kernel, but never for
-  // a peer.  kBadHandle: the request is not in the queue.
+  // Cancels a command.  If the command is being carried out, this call waits for the kernel, but
+  // never for a peer.  kBadHandle: the request is not in the queue.
   Result<void> cancel(border::RequestQueue& queue, vb_request& request);
 
  private:

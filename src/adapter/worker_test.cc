@@ -136,7 +136,7 @@ TEST_F(WorkerTest, ACommandCancelledTooLateIsUndone) {
   queue->wait(commands[0].request);
   submit(commands[0], 2);
   its_kernel.wait_inside();
-  // The kernel is carrying it out: cancel() waits for that.
+  // The kernel is carrying out the command, so cancel() waits until it has ended.
   std::thread later([&] { its_kernel.allow(1); });
   EXPECT_TRUE(worker.cancel(*queue, commands[0].request).has_value());
   later.join();

@@ -29,6 +29,7 @@ inline int call_cm(vb_request& request) {
     case VB_CM_ACCEPT: return vb_cm_accept(a.id, a.param);
     case VB_CM_REJECT:
       if (a.words != nullptr) return vb_cm_reject_with(a.id, a.reason, a.words);
+      if (a.param == nullptr) return vb_cm_reject(a.id, a.reason, nullptr, 0);
       return vb_cm_reject(a.id, a.reason, a.param->private_data, a.param->private_data_len);
     case VB_CM_ESTABLISH:
       return a.words == nullptr ? vb_cm_establish(a.id) : vb_cm_establish_with(a.id, a.words);
@@ -82,7 +83,7 @@ inline int call_on_memory(vb_request& request) {
   }
 }
 
-// Describes the device and its ports.
+// Carries out VB_OPEN: describes the device and its ports.
 inline int open(vb_open_args& args) {
   int error = vb_device_query(args.index, &args.device);
   for (std::uint32_t port = 1; error == 0 && port <= args.device.phys_port_count; ++port) {
@@ -92,7 +93,7 @@ inline int open(vb_open_args& args) {
   return error;
 }
 
-// Carries out any command with the function that it is named after.
+// Carries out any command by calling the function of the same name.
 inline int call(vb_request& request) {
   switch (request.command) {
     case VB_OPEN: {
@@ -144,7 +145,7 @@ inline int call(vb_request& request) {
   }
 }
 
-// Destroys what a command has created, if the caller did not take its result.
+// Destroys the object that a command has created, because the caller has cancelled the request.
 inline void undo(vb_request& request) {
   if (request.status != 0) return;
   switch (request.command) {

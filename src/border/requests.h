@@ -32,11 +32,14 @@ class RequestQueue {
   // Completes the command: next() and wait() return it from now on.
   void finish(vb_request& request, int status, std::string_view text);
 
+  // Takes the next completed request; returns null if there is none.
   vb_request* next();
+  // Waits until the request is done, and takes it.
   void wait(vb_request& request);
   // Removes a request.  Returns false if it is not in the queue.  Sets `was_done` if the command
   // was carried out.
   bool cancel(vb_request& request, bool* was_done);
+  // Returns true while the queue holds requests.
   bool busy() const;
 
  private:
@@ -49,11 +52,11 @@ class RequestQueue {
   std::condition_variable done_;
   vb_request* first_ = nullptr;  // the list of completed requests, oldest first
   vb_request** last_ = &first_;
-  std::size_t known_ = 0;  // pending and completed
+  std::size_t known_ = 0;  // the number of pending and completed requests
 };
 
-// Names a submitted command.  The functions of the C API pass a pointer to it on; nullptr means a
-// call that waits.
+// Names a submitted command.  Functions that take a pointer to a Submission wait for the result if
+// it is null.
 struct Submission {
   RequestQueue& queue;
   vb_request& request;
