@@ -2,8 +2,8 @@
 
     python3 cases.py MODULE RECORD [CASE...]
 
-A line of RECORD is "begin CASE", or "RESULT CASE".  So if the process dies or hangs, RECORD says where.  Without CASEs
-all run that RECORD does not have yet.  The process ends itself if a case takes more than LIMIT seconds.
+A line of RECORD is "begin CASE", or "RESULT CASE".  So if the process dies or hangs, RECORD says where.  Without CASEs,
+all cases run that RECORD does not have yet.  The process ends itself if a case takes more than LIMIT seconds.
 """
 import faulthandler
 import importlib

@@ -1,4 +1,4 @@
-"""What the programs of programs_suite.py are made of: a server, its clients, and notes of what they do."""
+"""Runs the servers and clients of the programs in programs_suite.py, and notes what they do."""
 import collections
 import contextlib
 import hashlib
@@ -20,7 +20,7 @@ Program = collections.namedtuple("Program", "name run needs least not_only root 
 
 
 class Failed(Exception):
-    """The program did not get as far as by TCP."""
+    """A server does not become ready."""
 
 
 class Programs:
@@ -30,9 +30,9 @@ class Programs:
         self.every = []
 
     def add(self, *needs, least=0, not_only=None, root=False, quick=False):
-        """Adds a function to the programs.  `needs` are programs or files that must be there.  At least `least` bytes
-        must go by the ring.  `not_only` says why it cannot run with --sockets=only.  `root` says that it needs several
-        users.  CI runs the `quick` ones."""
+        """Adds a function to the programs.  `needs` are programs or files that must be installed.  At least `least` bytes
+        must go by the ring.  `not_only` says why it cannot run with --sockets=only.  `root` says that it needs root and
+        several users.  CI runs the `quick` ones."""
         def added(run):
             self.every.append(Program(run.__name__, run, needs, least, not_only, root, quick))
             return run
@@ -60,7 +60,7 @@ def until_true(condition, seconds):
 
 
 def without_figures(text):
-    """Returns the lines that `text` has, without figures and their units."""
+    """Returns the different lines of `text`, sorted, with N in place of figures and their units."""
     text = re.sub(r"\x1b\[[0-9;]*m|\r", "", text)
     text = re.sub(r"0x[0-9a-f]+|-?\d[\d.,:]*(?:e[-+]?\d+)?", "N", text)
     text = re.sub(r"N ?[kKMGT]?i?(?:Bytes|bits|B|b|s|ms|us|usec|msec|sec|m|k|K|M|G)\b", "N", text)
@@ -68,7 +68,7 @@ def without_figures(text):
 
 
 class Round:
-    """One round of a program: its directory, its ways, and what was seen."""
+    """One round of a program: its directory, the ways of its server and clients, and what was seen."""
 
     def __init__(self, directory, server_way, client_way):
         self.directory, self.server_way, self.client_way = directory, server_way, client_way

@@ -1,4 +1,4 @@
-"""Programs that the acceptance list of `verbena run --sockets` does not name: languages, and tools of programmers."""
+"""More programs that run under `verbena run --sockets`: languages, and tools for programmers."""
 import os
 import signal
 

@@ -1,4 +1,4 @@
-"""The programs that the acceptance list of `verbena run --sockets` names, from easy to hard."""
+"""Well-known programs that must work under `verbena run --sockets`, from easy to hard."""
 import glob
 import os
 import signal
@@ -13,7 +13,7 @@ MB = 1_000_000
 
 @PROGRAMS.add("sockperf", least=MB)
 def sockperf(r):
-    # The server ends by itself only if it is killed.
+    # The server does not end by itself.
     with r.server("sockperf", "server", "--tcp", "-i", "127.0.0.1", "-p", r.port, keep=None, stop=signal.SIGINT):
         for words in (("ping-pong", "-m", "64"), ("throughput", "-m", "16384"), ("under-load", "--mps", "2000")):
             r.client("sockperf", *words, "--tcp", "-i", "127.0.0.1", "-p", r.port, "-t", "1",
@@ -119,7 +119,7 @@ def memcached(r):
 
 
 def nginx_conf(r, *more):
-    # Each process of nginx writes to this file; standard error would come from it as well.
+    # All processes of nginx write their errors to a file.
     return r.text("nginx.conf", f"""
         daemon off; user www-data; worker_processes 2; pid {r.path('pid')}; error_log {r.path('errors')} warn;
         events {{ worker_connections 512; }}
@@ -211,7 +211,7 @@ def node(r):
 
 @PROGRAMS.add(f"{PG}/initdb", f"{PG}/pgbench", "psql", "setpriv", root=True, least=MB)
 def postgres(r):
-    # It refuses to run as root.
+    # PostgreSQL refuses to run as root.
     user = ("setpriv", "--reuid", "postgres", "--regid", "postgres", "--clear-groups")
     r.make(*user, f"{PG}/initdb", "-D", "db", "-A", "trust", "-U", "postgres", "--no-sync")
     with r.server(*user, f"{PG}/postgres", "-D", r.path("db"), "-p", r.port, "-c", "listen_addresses=127.0.0.1", "-c",
@@ -224,7 +224,7 @@ def postgres(r):
         r.file("accounts")
         for words in (("-S", "-c", "8"), ("-S", "-c", "8", "-j", "2", "-M", "prepared"), ("-S", "-C", "-c", "2"), ("-c", "4")):
             r.client(f"{PG}/pgbench", *at, "-n", "-t", "200", *words, "postgres", keep="rror|processed|clients|failed")
-        # A backend is killed: its client sees the end, and the server starts anew.
+        # A backend is killed: its client sees the end of the connection, and the server restarts.
         r.client("bash", "-c", f"psql -h 127.0.0.1 -p {r.port} -U postgres -Atc 'select pg_backend_pid(), pg_sleep(30)' "
                  "postgres & c=$!; until b=$(pgrep -f '[p]ostgres: postgres postgres.*SELECT'); do sleep 0.05; done; kill -9 $b; wait $c; echo $?",
                  keep="server closed|rror|N")
@@ -290,7 +290,7 @@ Subsystem sftp internal-sftp
         r.client("git", "-C", "work", "push", "-q", f"root@127.0.0.1:{r.path('repo.git')}", "HEAD:main", env=ssh_command)
         r.client("git", "clone", "-q", "-b", "main", f"root@127.0.0.1:{r.path('repo.git')}", "clone", env=ssh_command)
         r.client("git", "-C", "clone", "log", "--oneline")
-        # Forwards of both kinds carry a web page.
+        # Local and remote port forwarding carry a web page.
         with r.server("python3", "-m", "http.server", r.port + 3, "--bind", "127.0.0.1", port=r.port + 3):
             with r.server("ssh", *options, "-p", r.port, "-N", "-o", "ExitOnForwardFailure=yes", "-L",
                           f"{r.port + 1}:127.0.0.1:{r.port + 3}", "-R", f"{r.port + 2}:127.0.0.1:{r.port + 3}",

@@ -1,4 +1,4 @@
-"""Programs that the acceptance list of `verbena run --sockets` does not name: services with a protocol of their own."""
+"""More programs that run under `verbena run --sockets`: services with protocols of their own."""
 import os
 import signal
 
@@ -281,7 +281,7 @@ directory {r.path('ldap')}
 
 @PROGRAMS.add("pgbouncer", "/usr/lib/postgresql", "psql", "setpriv", root=True)
 def pgbouncer(r):
-    """Its own console is enough for a client."""
+    """The client uses pgbouncer's own console, which needs no database."""
     users = r.text("users", '"postgres" "x"\n')
     conf = r.text("pgbouncer.ini", f"""
 [databases]
@@ -318,7 +318,7 @@ print('good')""")
 
 @PROGRAMS.add("ganesha.nfsd", "rpcbind", "nfs-cp", "nfs-ls", root=True)
 def nfs_ganesha(r):
-    """NFS of user space: its RPC is libntirpc's, and the client's that of libnfs."""
+    """The server (RPC by libntirpc) and the clients (libnfs) implement NFS in user space."""
     os.mkdir(r.path("share"))
     r.data("share/big", 8 * MB)
     os.makedirs("/var/run/ganesha", exist_ok=True)
@@ -340,7 +340,7 @@ EXPORT {{ Export_Id = 1; Path = {r.path('share')}; Pseudo = /share; Access_Type 
 
 @PROGRAMS.add("unbound", "dig", root=True)
 def unbound(r):
-    """The answers are long, and by TCP."""
+    """The answers are long, and dig asks for them by TCP."""
     records = "".join(f'  local-data: \'big.x. TXT "{i} {"z" * 200}"\'\n' for i in range(200))
     conf = r.text("unbound.conf", f"""
 server:

@@ -14,8 +14,15 @@ import sys
 import time
 
 import programs
+import programs_compiled
+import programs_daemons
 import programs_languages
+import programs_media
+import programs_messaging
 import programs_named
+import programs_python
+import programs_rare
+import programs_relays
 import programs_services
 import programs_tools
 import programs_web
@@ -29,7 +36,8 @@ EARLY = os.environ.get("VERBENA_SOCKETS_EARLY", "50")
 
 
 def went_by_ring(since):
-    """Returns how many bytes went by the ring and by TCP, and how many connections are left, once those are gone."""
+    """Waits until the connections are gone.  Returns the bytes by the ring, the bytes by TCP and the number of rings
+    since then, and the number of connections that are left."""
     until_true(lambda: ways.service()["pairs"] == 0, END_SECONDS)
     now = ways.service()
     return [now["total"]["by_ring"] - since["total"]["by_ring"], now["total"]["by_tcp"] - since["total"]["by_tcp"],
@@ -37,7 +45,7 @@ def went_by_ring(since):
 
 
 def run_once(one, way, place):
-    """Returns what was seen, with the reason why the program did not come to its end, if so."""
+    """Returns what was seen.  If the program fails, the reason is a part of that."""
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     place.chmod(0o777)
@@ -54,7 +62,7 @@ def run_once(one, way, place):
 
 
 def faults_of(one, directory, wanted, must_use_ring):
-    """Runs a program in all ways, and returns what is wrong."""
+    """Runs a program in all ways.  Returns what is wrong, and the figures for the report."""
     faults, figures = [], []
     expected = run_once(one, "tcp", directory / "place")
     if any(line.startswith("fails:") for line in expected):
@@ -92,11 +100,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--quick", action="store_true", help="only those that CI runs, on a machine that may be busy: "
-                        "receivers sleep there, so that some programs get few bytes by the ring")
+    parser.add_argument("--quick", action="store_true", help="run only the programs that CI runs, and accept few bytes "
+                        "by the ring: on a busy machine, receivers sleep, and then bytes go by TCP")
     parser.add_argument("--ways", default="ring,only,server,client")
     options = parser.parse_intermixed_args()
-    files = (programs_named, programs_web, programs_services, programs_languages, programs_tools)
+    files = (programs_named, programs_web, programs_services, programs_languages, programs_tools,
+             programs_messaging, programs_python, programs_compiled, programs_relays, programs_daemons, programs_media,
+             programs_rare)
     every = [one for file in files for one in file.PROGRAMS.every]
     unknown = set(options.names) - {one.name for one in every}
     if unknown:
@@ -107,7 +117,7 @@ def main():
     with open("/proc/self/uid_map") as file:
         has_users = os.geteuid() == 0 and int(file.read().split()[2]) > 65534
     options.directory.chmod(0o755)
-    # The service ends with the last program, and its numbers with it.
+    # Keep a program connected, because the service ends with the last program, and its counters are lost then.
     holder = subprocess.Popen(ways.command("ring", [sys.executable, "-c", ways.HOLD]), stdin=subprocess.PIPE)
     until_true(lambda: ways.service() is not None, READY_SECONDS)
     until_true(lambda: ways.service()["pairs"] == 0, READY_SECONDS)

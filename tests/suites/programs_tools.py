@@ -1,4 +1,4 @@
-"""Programs that the acceptance list of `verbena run --sockets` does not name: tools that measure, and machines."""
+"""More programs that run under `verbena run --sockets`: tools that measure, virtual machines and others."""
 import os
 import signal
 

@@ -1,4 +1,4 @@
-"""Programs that the acceptance list of `verbena run --sockets` does not name: servers of the web."""
+"""More programs that run under `verbena run --sockets`: web servers and proxies."""
 import os
 import signal
 

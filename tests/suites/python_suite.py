@@ -12,7 +12,7 @@ test_telnetlib test_nntplib test_asyncore test_asynchat test_smtpd test_ssl test
 test_docxmlrpc test_robotparser test_kqueue test_signal test_subprocess test_fork1 test_os test_io test_tempfile
 test_concurrent_futures test_multiprocessing_fork test_multiprocessing_forkserver
 test_multiprocessing_spawn test_multiprocessing_main_handling""".split()
-# There is no peer for these.
+# These cases need a peer that does not exist here.
 LEFT_OUT = {"test.test_socket.ThreadedVSOCKSocketStreamTest.testStream"}
 CASES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cases.py")
 # Results that one case can have more than once, the worst one first.

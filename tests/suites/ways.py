@@ -12,7 +12,7 @@ import sys
 
 VERBENA = os.environ["VB_PREFIX"] + "/bin/verbena"
 REPEATS = 3
-AGAIN_MAX = 30  # differences of a unit that are looked at again
+AGAIN_MAX = 30  # differences of a unit that are run again
 KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known.txt")
 GOOD = {"ok", "skipped", "expected"}
 
@@ -43,7 +43,7 @@ def bytes_by():
 
 def compare(suite, units, run):
     """Prints the differences, and returns how many there are again when the case is repeated."""
-    # The service ends with the last program, and its numbers with it.
+    # Keep a program connected, because the service ends with the last program, and its counters are lost then.
     holder = subprocess.Popen(command("ring", [sys.executable, "-c", HOLD]), stdin=subprocess.PIPE)
     known = known_differences(suite)
     real, chance = [], []
@@ -83,7 +83,7 @@ def compare(suite, units, run):
     return len(real)
 
 
-# A program that makes a connection starts the service, and is then its client until its input ends.
+# This program makes a connection, which starts the service, and keeps the service until its input ends.
 HOLD = """
 import socket, sys
 server = socket.create_server(("127.0.0.1", 0))

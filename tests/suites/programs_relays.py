@@ -1,0 +1,154 @@
+"""Programs that the acceptance list of `verbena run --sockets` does not name: relays, and clients that make load."""
+import os
+import signal
+
+from programs import Programs
+from programs_named import MB, certificate, nginx_conf
+
+PROGRAMS = Programs()
+
+
+def web(r, **options):
+    """Python's server, which serves the round's directory one port above the relay's."""
+    return r.server("python3", "-m", "http.server", r.port + 1, "--bind", "127.0.0.1", port=r.port + 1, keep=None,
+                    **options)
+
+
+def fetch_and_send(r):
+    """Asks the relay for a large file in several ways."""
+    url = f"http://127.0.0.1:{r.port}"
+    for i in range(3):
+        r.client("curl", "-sS", f"{url}/big", "-o", f"copy{i}")
+        r.file(f"copy{i}")
+    r.client("curl", "--no-progress-meter", "-Z", *[word for i in range(6)
+                                                    for word in (f"{url}/big", "-o", f"many{i}")])
+    for i in range(6):
+        r.file(f"many{i}")
+
+
+@PROGRAMS.add("pen", "curl", "python3", least=MB)
+def pen(r):
+    r.data("big", 3 * MB)
+    with web(r), r.server("pen", "-f", "-r", f"127.0.0.1:{r.port}", f"127.0.0.1:{r.port + 1}", keep=None):
+        fetch_and_send(r)
+
+
+@PROGRAMS.add("sslh", "sslh-select", "curl", "python3", "nc", root=True, least=100_000)
+def sslh(r):
+    """It looks at a connection's first bytes, and hands the bytes to another server."""
+    r.data("big", 3 * MB)
+    for kind in ("sslh-select", "sslh"):
+        with web(r), r.server(kind, "-f", "-n", "-u", "nobody", "-p", f"127.0.0.1:{r.port}", "--http",
+                              f"127.0.0.1:{r.port + 1}", "--pidfile",
+                              r.path("pid"), keep=None, stop=signal.SIGKILL):
+            fetch_and_send(r)
+
+
+@PROGRAMS.add("microsocks", "curl", "python3", least=MB)
+def microsocks(r):
+    """A SOCKS server with one thread for each connection."""
+    r.data("big", 3 * MB)
+    with web(r), r.server("microsocks", "-i", "127.0.0.1", "-p", r.port, keep="rror", stop=signal.SIGKILL):
+        for i in range(4):
+            r.client("curl", "-sS", "-x", f"socks5h://127.0.0.1:{r.port}", f"http://127.0.0.1:{r.port + 1}/big", "-o",
+                     f"copy{i}")
+            r.file(f"copy{i}")
+
+
+@PROGRAMS.add("privoxy", "curl", "python3", root=True)
+def privoxy(r):
+    r.data("big", 3 * MB)
+    conf = r.text("conf", f"listen-address 127.0.0.1:{r.port}\nlogdir {r.directory}\nconfdir /etc/privoxy\ntoggle 0\n")
+    with web(r), r.server("privoxy", "--no-daemon", conf, keep=None):
+        for i in range(3):
+            r.client("curl", "-sS", "-x", f"http://127.0.0.1:{r.port}", f"http://127.0.0.1:{r.port + 1}/big", "-o",
+                     f"copy{i}")
+            r.file(f"copy{i}")
+
+
+@PROGRAMS.add("siege", "nginx", root=True, least=100_000)
+def siege(r):
+    """A program with a thread for each user."""
+    r.data("small", 6120)
+    r.data("big", MB // 2)
+    conf = nginx_conf(r)
+    options = r.text("siegerc",
+                     "verbose = false\nshow-logfile = false\nlogging = false\njson_output = false\nparser = false\n")
+    with r.server("nginx", "-p", r.directory, "-c", conf, "-e", r.path("errors"), stop=signal.SIGQUIT):
+        for more in (("-b", "-c", "20", "-r", "20"), ("-b", "-c", "5", "-r", "10", "-H", "Connection: keep-alive")):
+            for name in ("small", "big"):
+                r.client("siege", "-R", options, *more, f"http://127.0.0.1:{r.port}/{name}",
+                         keep="Transactions|Availability|Failed|Success",
+                         env=os.environ | {"HOME": str(r.directory)})
+
+
+@PROGRAMS.add("hey", "nginx", root=True, not_only="Go does not use the C library")
+def hey(r):
+    """Go as the client of a server that has the library."""
+    r.data("big", MB // 2)
+    conf = nginx_conf(r)
+    with r.server("nginx", "-p", r.directory, "-c", conf, "-e", r.path("errors"), stop=signal.SIGQUIT):
+        r.client("hey", "-n", "500", "-c", "10", f"http://127.0.0.1:{r.port}/big", keep=r"\[N\] N resp|rror")
+        r.client("hey", "-n", "300", "-c", "10", "-m", "POST", "-d", "x" * 5000, f"http://127.0.0.1:{r.port}/none",
+                 keep=r"\[N\] N resp|rror")
+
+
+@PROGRAMS.add("caddy", "curl", "python3", "ab", not_only="Go does not use the C library")
+def caddy(r):
+    """Go as a relay between programs that have the library, and as a server of files."""
+    r.data("big", 3 * MB)
+    conf = r.text("Caddyfile", f"""{{
+  admin off
+  auto_https off
+}}
+http://127.0.0.1:{r.port} {{
+  handle /own/* {{
+    root * {r.directory}
+    uri strip_prefix /own
+    file_server
+  }}
+  handle {{
+    reverse_proxy 127.0.0.1:{r.port + 1}
+  }}
+}}
+""")
+    with web(r), r.server("caddy", "run", "--config", conf, "--adapter", "caddyfile", keep=None,
+                          env=os.environ | {"HOME": str(r.directory), "XDG_DATA_HOME": str(r.directory)}):
+        fetch_and_send(r)
+        r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/own/big", "-o", "copy")
+        r.file("copy")
+        r.client("ab", "-q", "-k", "-c", "10", "-n", "200", f"http://127.0.0.1:{r.port}/own/Caddyfile",
+                 keep="Failed|Non-2xx|Complete")
+
+
+@PROGRAMS.add("nghttpx", "h2load", "nghttp", "nginx", "openssl", root=True, least=100_000)
+def nghttp2(r):
+    """HTTP/2 with and without TLS, by libev, and HTTP/1 to the server behind."""
+    cert, key = certificate(r)
+    r.data("small", 6120)
+    r.data("big", MB // 2)
+    plain = r.port + 7
+    conf = nginx_conf(r)
+    with r.server("nginx", "-p", r.directory, "-c", conf, "-e", r.path("errors"), stop=signal.SIGQUIT), \
+            r.server("nghttpx", "--conf=/dev/null", f"--frontend=127.0.0.1,{plain};no-tls",
+                     f"--frontend=127.0.0.1,{plain + 1}", "-n", "2",
+                     f"--backend=127.0.0.1,{r.port}", "--errorlog-file=nghttpx.log", key, cert, port=plain + 1,
+                     keep=None):
+        for url in (f"http://127.0.0.1:{plain}", f"https://127.0.0.1:{plain + 1}"):
+            for name in ("small", "big"):
+                r.client("h2load", "-n", "200", "-c", "8", "-m", "10", f"{url}/{name}", keep="^requests:|status codes")
+            r.client("bash", "-c", f"nghttp --no-verify-peer {url}/big 2>&1 >copy | head -5")
+            r.file("copy")
+
+
+@PROGRAMS.add("aria2c", "nginx", root=True, least=MB)
+def aria2(r):
+    """It fetches the parts of a file by several connections."""
+    r.data("big", 8 * MB)
+    conf = nginx_conf(r)
+    with r.server("nginx", "-p", r.directory, "-c", conf, "-e", r.path("errors"), stop=signal.SIGQUIT):
+        for i, events in enumerate(("epoll", "poll", "select")):
+            r.client("aria2c", "-q", "--no-conf", f"--event-poll={events}", "-x", "8", "-s", "8", "-k", "1M", "-o",
+                     f"copy{i}",
+                     f"http://127.0.0.1:{r.port}/big")
+            r.file(f"copy{i}")
