@@ -205,7 +205,7 @@ assert room(pairs[16][0]) == MIB
 assert asked("stat")["service"]["memory_bytes"] == 16 * (4096 + 16 * MIB) + 4096 + 2 * MIB
 for end in pairs.pop(0):
     end.close()
-for _ in range(1000):  # the service learns of it
+for _ in range(1000):  # until the service has seen that both ends are closed
     if asked("stat")["service"]["pairs"] == 16:
         break
     time.sleep(0.01)
