@@ -1,10 +1,11 @@
 // Runs one host of a job: it connects to all other hosts by the RDMA CM, and accepts their
 // connections.
 //
-// It says "holding listening" and waits for a line, so that all hosts begin together.  Then it says
+// It prints "holding listening" and waits for a line, so that all hosts begin together.  When all
+// its connections are established, it prints
 //   holding ROUTES CONNECTIONS
-// with two times (seconds of CLOCK_MONOTONIC): when it knew the last route, and when the last of
-// its connections was established at both ends.  Then it waits for the end of its input.
+// Both are times in seconds of CLOCK_MONOTONIC: when it resolved its last route, and when the last
+// of its connections was established.  Then it waits for the end of its input.
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
 
@@ -24,7 +25,7 @@ constexpr const char* kUsage =
     "usage: all_to_all TIMES WINDOW RANK ADDRESS...\n"
     "  TIMES    connections to each other host\n"
     "  WINDOW   connections that are made at once\n"
-    "  RANK     which of the addresses is that of this host, from 0\n";
+    "  RANK     the index of this host's own ADDRESS, from 0\n";
 constexpr std::uint16_t kPort = 7300;
 constexpr int kResolveMs = 60'000;
 constexpr int kBacklog = 4096;
@@ -70,7 +71,8 @@ class Host {
   }
 
  private:
-  // Begins with the next host, so that not all hosts connect to the same one.
+  // Begins connections as the window allows.  Each host begins with the host after itself, so that
+  // not all hosts connect to the same host at once.
   void connect() {
     for (; begun_ < each_way_ && begun_ - active_ < static_cast<std::size_t>(window_); ++begun_) {
       const std::size_t distance = 1 + begun_ % (all_.size() - 1);
@@ -82,7 +84,7 @@ class Host {
     }
   }
 
-  // Handles an event.  Returns true if it reports a route.
+  // Waits for an event and handles it.  Returns true if a route was resolved.
   bool step() {
     rdma_cm_event* event = nullptr;
     need(rdma_get_cm_event(channel_, &event) == 0, "rdma_get_cm_event");
@@ -105,7 +107,7 @@ class Host {
         need(rdma_accept(id, &parameters) == 0, "rdma_accept");
         return false;
       case RDMA_CM_EVENT_ESTABLISHED:
-        // An id that comes from the listener has the context of the listener.
+        // An id of a request has the context of its listener, which is null.
         ++(id->context == this ? active_ : passive_);
         connect();
         return false;

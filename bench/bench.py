@@ -1,5 +1,5 @@
-"""Measures Verbena and its peers, and prints a table.  scripts/bench builds the programs and runs
-this in a new namespace; see there for the options."""
+"""Measures Verbena and its peers, and prints a table.  scripts/bench builds the programs and runs this in new
+namespaces.  `scripts/bench --help` describes the options."""
 import argparse
 import datetime
 import itertools
@@ -23,53 +23,54 @@ JOB_PICTURE = PAGE.with_name("job_start.svg")
 PREFACE = """\
 # Benchmarks
 
-`scripts/bench --record` writes this page. No test asserts anything here. Do not compare figures of two machines.
-Figures of one machine can be compared only if they were taken in turn.
-So each line has a peer that was measured in the same rounds (Verbena, peer, Verbena, peer, ...).
+`scripts/bench --record` writes this page. No test checks the figures. Do not compare figures of two machines.
+Figures of one machine can be compared only if they were measured in turn.
+So most lines have a peer that was measured in the same rounds (Verbena, peer, Verbena, peer, ...).
 The ratio is the median of the rounds' ratios. Compare ratios rather than figures.
 A figure is a median. The smallest and the largest of the rounds are in brackets.
 
 Nothing is pinned unless a line says so: the scheduler places programs as it does for users.
-The peers are the nearest thing that does the same without Verbena:
+A peer is a program that does nearly the same without Verbena:
 
 * Ping-pong is Debian's `ibv_rc_pingpong` against the same exchange over sockets
   ([bench/sockets.cc](../bench/sockets.cc)).
   Both send as many bytes there and back, polling (non-blocking calls in a loop) or blocking.
   The default path MTU is 1024. There is no UDP peer for 1 MiB: UDP alone would lose some of it.
   Ping-pong and perftest are measured twice: through memory that the two programs share, and through the loopback
-  interface, where packets take the same way as between hosts.
+  interface, where packets are sent in the same way as between hosts.
 * Between two hosts the line is a program ([tests/wire](../tests/wire)) that carries each frame.
-  It loses as many frames of TCP as of Verbena. The TCP peer is a few lines of Python.
-  "Frames" counts all frames of an exchange. Frames that only an exchange with loss has are retransmissions and
+  It loses TCP frames at the same rate as frames of Verbena. The TCP peer is a few lines of Python.
+  "Frames" counts all frames of an exchange. With loss there are more frames than without: retransmissions and
   acknowledgements.
-* perftest's latencies are half a round trip, and a READ's is a whole one. They stand beside the same exchange over
-  sockets. The peer of its bandwidths is a TCP exchange of as many bytes there and back, both ways counted.
-  The peer of its message rates is a UDP exchange, both ways counted; it waits for each answer.
+* perftest's latencies are half a round trip, except that of a READ, which is a whole one. Their peer is the same
+  exchange over sockets. The peer of its bandwidths is a TCP exchange of as many bytes there and back; the bytes of both
+  directions count. The peer of its message rates is a UDP exchange that waits for each answer; the messages of both
+  directions count.
 * "Two programs of one host" places each end on a processor of its own by `taskset`. Their peers are UCX's shared memory
-  (`ucx_perftest`) and what the kernel offers for the memory of another process
-  ([bench/host_memory.cc](../bench/host_memory.cc)). The other end of a copy sleeps there.
+  (`ucx_perftest`) and the kernel's calls for the memory of another process
+  ([bench/host_memory.cc](../bench/host_memory.cc)). The other process of a copy sleeps meanwhile.
 * Simulated subnets are fat trees under Debian's OpenSM. Their peer is a lane between two programs on one node of the
   subnet.
 * Sixteen queue pairs of one program write to another program, whose socket buffer has the default size of Linux.
   Their peer is one queue pair of the same `ib_write_bw`.
 * TCP programs run at both ends under `verbena run --sockets`. Their peer is the same pair over TCP.
-* Beside the kernel's soft-RoCE, both ends are programs of perftest on one machine.
-  QEMU emulates it without help of the processor ([tests/interop/linux](../tests/interop/linux)), so it is slow.
-  The ratio shows the cost of system calls and interrupts beside the work of a process. Emulation distorts it.
-* A connection is an RDMA CM connection with a queue pair at both ends, resolved, made and disconnected
+* In the comparison with the kernel's soft-RoCE, both ends are programs of perftest on one machine.
+  QEMU emulates that machine without help of the processor ([tests/interop/linux](../tests/interop/linux)), so it is
+  slow. The ratio compares the work of a process with the cost of system calls and interrupts. Emulation distorts it.
+* A connection is an RDMA CM connection with a queue pair at both ends, which is resolved, made and disconnected
   ([bench/connections.cc](../bench/connections.cc)). Its peer is TCP's connect, accept and close.
-  Wake-ups count how often a sleeping thread was woken for it, in the client, the server and the agents.
-  One process serves. On loopback there is one agent. Between two network namespaces there are two, and the line is
-  the kernel's own (veth).
-* "On one" keeps all that takes part, the agents too, on one processor by `taskset`.
-* "Connect alone" is `rdma_connect()` until ESTABLISHED, beside TCP's `connect()`. These are medians.
-* cmtime is rdma-core's. It begins a step with all connections before it waits for any.
-  Nobody has published its figures of an adapter, so it has no peer here.
+  Wake-ups count how often a sleeping thread was woken for a connection, in the client, the server and the agents.
+  One process is the server. On loopback there is one agent. Between two network namespaces there are two agents, and
+  the line is the kernel's own (veth).
+* In lines with "on one", all processes of both ends run on one processor, by `taskset`, also the agents.
+* "Connect alone" is the time from `rdma_connect()` until ESTABLISHED. Its peer is TCP's `connect()`. These are medians.
+* cmtime is a program of rdma-core. It begins each step for all connections before it waits for any of them.
+  It has no peer here, because nobody has published its figures for an adapter.
 * Memory of queue pairs and connections has no fair peer: the memory of a TCP connection is in the kernel.
-  On loopback one agent has both ends of a connection, so one end needs half of what the row about the agent says.
-  A queue pair is ready to send, with itself, and may have one READ under way
+  On loopback one agent has both ends of a connection, so one end needs half of the figure in the row about the agent.
+  Each queue pair is connected with itself, is ready to send, and may have one outstanding READ
   ([bench/queue_pairs.cc](../bench/queue_pairs.cc)).
-* Instructions are those of the program's own thread inside the call, without the kernel's.
+* Instructions are those of the program's own thread inside the call. Those of the kernel are not counted.
   callgrind counts them ([bench/instructions.cc](../bench/instructions.cc)).
 """
 

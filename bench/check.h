@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-// Supports benchmark programs: any error ends the run and names the step.
+// Helpers of the benchmark programs.  Any error ends the program, and its message names the step.
 namespace verbena::bench {
 
 [[noreturn]] inline void give_up(const char* what) {
@@ -17,7 +17,7 @@ inline void need(bool good, const char* what) {
   if (!good) give_up(what);
 }
 
-// Parses a positive integer; exits on an error.
+// Parses a positive integer.  Exits if `text` is none; `what` is the name for the message.
 inline int number(const char* text, const char* what) {
   char* end = nullptr;
   const long value = std::strtol(text, &end, 10);
@@ -28,7 +28,8 @@ inline int number(const char* text, const char* what) {
   return static_cast<int>(value);
 }
 
-// Waits for a line of input, while another program measures this one.
+// Waits for a line of input, while another program measures this one.  Exits at the end of the
+// input.
 inline void wait_for_a_line() {
   for (int c = std::getchar(); c != '\n'; c = std::getchar()) {
     if (c == EOF) std::exit(0);

@@ -30,21 +30,21 @@ constexpr const char* kUsage =
     "       connections latency block|poll COUNT\n"
     "       connections hold STEP...\n"
     "\n"
-    "connect  PROCESSES clients (default 1) make and disconnect COUNT connections in all, each\n"
-    "         client TOGETHER at a time, with a QP at both ends.  Prints connections per second,\n"
-    "         and the wake-ups of threads for each connection, including those of the agents.  "
-    "The\n"
-    "         server runs here, or at ADDRESS in NETWORK (/proc/PID/ns/net).\n"
+    "connect  PROCESSES clients (default 1) together make and disconnect COUNT connections, with\n"
+    "         a QP at both ends.  Each client has TOGETHER of them under way.  Prints\n"
+    "         connections per second, and the wake-ups of threads for each connection, including\n"
+    "         those of the agents.  The server runs in this network namespace, or at ADDRESS in\n"
+    "         NETWORK (/proc/PID/ns/net).\n"
     "latency  Makes COUNT connections one after the other; both ends wait or poll for events.\n"
     "         Prints medians in microseconds: from rdma_connect() to ESTABLISHED, and from\n"
     "         rdma_resolve_addr() to DISCONNECTED.  Then prints the wake-ups for each connection.\n"
-    "hold     Makes STEP connections, prints their number and the processes that hold them, and\n"
-    "         goes on to the next step when it reads a line.\n";
+    "hold     Makes connections until there are STEP, prints their number and the pids of the\n"
+    "         two processes, and goes on to the next STEP when it reads a line.\n";
 
 constexpr int kResolveMs = 5000;
 constexpr int kBacklog = 1024;
 
-// Holds the objects that all QPs of a process share.
+// Makes QPs.  All QPs of a process share its protection domain and its CQ.
 class Device {
  public:
   void give_qp(rdma_cm_id* id) {
@@ -118,7 +118,7 @@ void destroy(rdma_cm_id* id) {
   std::exit(1);
 }
 
-// Accepts all requests until it is killed.
+// Accepts all requests until the process is killed.  Calls say_port(PORT) when it listens.
 template <class SayPort>
 [[noreturn]] void serve(bool polls, sockaddr_in any, SayPort say_port) {
   rdma_event_channel* channel = make_channel();
@@ -148,7 +148,7 @@ class Client {
   explicit Client(const sockaddr_in& peer) : peer_(peer), channel_(make_channel()) {}
 
   void poll() { do_not_wait(channel_); }
-  // The time of the last connection from rdma_connect() to ESTABLISHED.
+  // Returns how long the last connection took from rdma_connect() to ESTABLISHED.
   Clock::duration connecting() const { return established_ - connect_; }
 
   // Makes `count` connections, `together` at a time, and closes each if `and_close`.
@@ -165,7 +165,7 @@ class Client {
   }
 
  private:
-  // Returns true if the event ends the work on its connection.
+  // Handles an event.  Returns true if the connection needs no further event.
   bool step(const Happened& happened, bool and_close) {
     rdma_cm_id* id = happened.id;
     switch (happened.type) {
@@ -202,7 +202,7 @@ void connect_and_close(int count, int together, int processes, const Place& plac
   const int each = std::max(1, count / processes);
   const auto prepare = [&] {
     Client client(server.address());
-    client.run(1, 1, true);  // so that both ends have leased their QPNs
+    client.run(1, 1, true);  // so that both ends already have a lease of QPNs
     return client;
   };
   const auto others = [&] {
@@ -229,7 +229,8 @@ void latency(bool polls, int count) {
     all.push_back(server.pid());
     return all;
   };
-  const Took took = time_of(1, others, prepare, [&](Client& client) {  // in its own process
+  // The client runs in its own process, which prints the medians.
+  const Took took = time_of(1, others, prepare, [&](Client& client) {
     std::vector<Clock::duration> connecting, whole;
     for (int i = 0; i < count; ++i) {
       const Clock::time_point begun = Clock::now();

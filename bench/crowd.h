@@ -24,11 +24,11 @@
 
 #include "check.h"
 
-// Supports connection benchmarks: each client runs in its own process, and the server may run in
-// another network namespace.
+// Helpers of benchmarks of connections.  Each client runs in its own process, and the server may
+// run in another network namespace.
 namespace verbena::bench {
 
-// Tells where the server is.
+// The place of a server.
 struct Place {
   const char* network = nullptr;  // "/proc/PID/ns/net"; null: the namespace of this process
   in_addr address{.s_addr = htonl(INADDR_LOOPBACK)};
@@ -49,11 +49,11 @@ inline Place place_of(const char* network, const char* address) {
   return place;
 }
 
-// Runs a server in a process of its own, which ends with this object.
+// Runs a server in a process of its own.  The destructor ends that process.
 class Server {
  public:
-  // Runs `serve(address, say_port)` in the new process.  It calls say_port() when it listens, and
-  // never returns.
+  // Runs `serve(address, say_port)` in the new process.  `serve` must call say_port(PORT) when it
+  // listens, and must never return.
   template <class Serve>
   Server(const Place& place, Serve serve) : place_(place) {
     int ends[2];
@@ -97,11 +97,11 @@ class Server {
   std::uint16_t port_ = 0;
 };
 
-// Counts how often threads of the process have slept until now, and were woken.
+// Returns how often threads of the process have slept and were woken until now.
 inline std::uint64_t sleeps_of(pid_t process) {
   constexpr std::string_view kField = "voluntary_ctxt_switches:";
   std::uint64_t all = 0;
-  std::error_code gone;  // a thread may end meanwhile
+  std::error_code gone;  // ignored: the process or a thread may end meanwhile
   const auto tasks = "/proc/" + std::to_string(process) + "/task";
   for (const auto& task : std::filesystem::directory_iterator(tasks, gone)) {
     std::ifstream status(task.path() / "status");
@@ -131,7 +131,7 @@ inline double median_us(Durations all) {
   return std::chrono::duration<double, std::micro>(*middle).count();
 }
 
-// Prints the medians, and flushes because the process ends with _exit().
+// Prints the medians.  Flushes the output, because the process ends with _exit().
 inline void say_medians(const Durations& first, const Durations& second) {
   std::printf("%.1f %.1f ", median_us(first), median_us(second));
   std::fflush(stdout);
@@ -139,12 +139,12 @@ inline void say_medians(const Durations& first, const Durations& second) {
 
 struct Took {
   double seconds = 0;
-  std::uint64_t sleeps = 0;  // of all processes
+  std::uint64_t sleeps = 0;  // the number of sleeps of all processes
 };
 
 // Measures how long `processes` processes take for `work(client)`.  Each process first calls
-// `client = prepare()`; the time starts when all are prepared.  Also counts how often threads of
-// these processes and of `others()` slept meanwhile.
+// `client = prepare()`.  The time starts when all processes are prepared.  Also counts how often
+// threads of these processes, and of the processes that `others()` returns, slept during that time.
 template <class Others, class Prepare, class Work>
 Took time_of(int processes, Others others, Prepare prepare, Work work) {
   int ready[2], go[2], slept[2];
@@ -158,7 +158,7 @@ Took time_of(int processes, Others others, Prepare prepare, Work work) {
       auto client = prepare();
       char byte = 0;
       need(write(ready[1], &byte, 1) == 1, "write");
-      close(ready[1]);                           // so that the parent notices if a client fails
+      close(ready[1]);  // so that the parent's read() fails if another client has failed
       need(read(go[0], &byte, 1) == 0, "read");  // waits until the parent closes the pipe
       const std::uint64_t before = sleeps_of(getpid());
       work(client);

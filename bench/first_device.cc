@@ -1,5 +1,5 @@
-// Gets the list of devices, as the smallest RDMA program would.  With "hold" it then prints the
-// number of devices, and waits until its input ends.
+// Gets the list of devices, like the smallest possible RDMA program.  With the argument "hold" it
+// then prints the number of devices, and waits until its input ends.
 #include <infiniband/verbs.h>
 
 #include <cstdio>

@@ -1,5 +1,6 @@
-// Measures how two processes of one host reach each other's memory without Verbena: by
-// process_vm_writev(2), by /proc/PID/mem, by memcpy, and how fast a futex wakes.
+// Measures how fast two processes of one host access each other's memory without Verbena: by
+// process_vm_writev(2) and by /proc/PID/mem.  For comparison it also measures memcpy within one
+// process, and how fast a futex wakes another process.
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sched.h>
@@ -30,7 +31,7 @@ using verbena::bench::need;
 using verbena::bench::number;
 using Clock = std::chrono::steady_clock;
 
-// Holds the memory that the two processes share.  The words are on cache lines of their own.
+// The memory that the two processes share.
 struct Shared {
   alignas(64) std::atomic<std::uint32_t> word[2];
 };
@@ -54,7 +55,8 @@ void use_processor(int which) {
   }
 }
 
-// Copies to or from the memory of another process, where it is at the same address as here.
+// Copies to or from the memory of another process.  The processes are forks, so a variable has the
+// same address in both.
 class Peer {
  public:
   Peer(std::string_view how, pid_t pid) : pid_(pid), by_file_(how.starts_with("mem")) {
@@ -112,7 +114,8 @@ void run_both(Child child, Parent parent) {
   if (status != 0) give_up("the other process");
 }
 
-// Both processes write 8 bytes into each other's memory in turn and look at their own.
+// Both processes in turn write 8 bytes into each other's memory, and poll their own memory for the
+// bytes of the other.  Returns microseconds for half a round trip.
 double write_latency(std::string_view how, int rounds) {
   alignas(64) static std::atomic<std::uint64_t> mine;
   double result = 0;
@@ -152,7 +155,7 @@ double copy_rate(std::string_view how, std::size_t bytes, int rounds) {
   need(pipe(pipe_ends) == 0, "pipe");
   run_both(
       [&](pid_t) {
-        std::memset(other.data(), 'c', bytes);  // pages of its own
+        std::memset(other.data(), 'c', bytes);  // so that this process has its own pages
         close(pipe_ends[1]);
         char end = 0;
         (void)!::read(pipe_ends[0], &end, 1);
@@ -188,7 +191,8 @@ void wake(std::atomic<std::uint32_t>& word, std::uint32_t value) {
   syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
-// Both processes sleep until the other one wakes them.  Returns microseconds for half a round trip.
+// The processes wake each other in turn by a futex, and sleep until they are woken.  Returns
+// microseconds for half a round trip.
 double wake_latency(int rounds) {
   void* memory =
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -18,20 +18,17 @@ def on(processor, command):
 
 
 def both_ends(command, environment, port):
-    """Runs the command on the first processor, and with an address on the second.  Returns the second one's output."""
+    """Runs the command on the first processor as server, and on the second as client.  Returns the client's output."""
     with measure.Server(on(0, command), environment, port):
         return output_of(on(1, [*command, "127.0.0.1"]), env=environment)
 
 
 def perftest(bench, program, size, count, *options):
-    """Returns the numbers of perftest's line: min, max, typical, average; or peak, average, rate."""
+    """Returns the first three numbers of perftest's line: min, max, typical (latency); or peak, average, rate."""
     command = bench.run(program, "-d", "verbena0", "-x", "0", "-F", "-s", str(size), "-n", str(count), "-p",
                         str(PORT), "--report_gbits", *options)
     said = both_ends(command, bench.ours, PORT)
-    found = re.search(rf"^ *{size}\s+\d+\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)", said, re.M)
-    if not found:
-        raise Failed(f"{program} did not say how fast it was: {said}")
-    return [float(word) for word in found.groups()]
+    return measure.perftest_numbers(said, size)
 
 
 def ucx(bench, test, size, count):

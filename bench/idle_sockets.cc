@@ -21,9 +21,11 @@ using verbena::bench::wait_for_a_line;
 constexpr const char* kUsage =
     "usage: idle_sockets COUNT BYTES\n"
     "Makes COUNT connections, moves a few bytes over each for a while, and then BYTES each way.\n"
-    "Prints their number and the two processes, and moves BYTES again when it reads a line.\n";
+    "Prints their number and the pids of the two processes.  Moves BYTES again when it reads a\n"
+    "line.\n";
 
-// So often a few bytes go over each connection.  Verbena introduces the ends meanwhile.
+// First, kFew bytes are moved kRounds times over each connection.  In this time Verbena connects
+// the two ends by a ring.
 constexpr int kRounds = 12;
 constexpr std::size_t kFew = 100;
 
@@ -59,7 +61,7 @@ void receive_all(int fd, std::size_t bytes) {
   }
 }
 
-// Moves so many bytes over each connection, there and back.
+// Moves `bytes` bytes there and back over each connection.
 void move(const std::vector<int>& connections, bool is_client, std::size_t bytes) {
   for (const int fd : connections) {
     if (is_client) send_all(fd, bytes);
@@ -82,7 +84,7 @@ sockaddr_in loopback() {
   return address;
 }
 
-// Serves until the client closes the pipe.  A byte there asks for one more round.
+// Serves until the client closes the pipe `orders`.  Each byte in the pipe asks for one more round.
 [[noreturn]] void serve(int listener, int orders, int count, std::size_t bytes) {
   std::vector<int> connections;
   for (int i = 0; i < count; ++i) {

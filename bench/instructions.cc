@@ -1,8 +1,7 @@
-// Counts the instructions of a SEND, and of polling a completion queue that is empty or has one
-// completion.  Two queue pairs of this process are connected over loopback, and callgrind counts
-// inside counted().  This is an
+// Lets callgrind count the instructions of a SEND, and of polling a completion queue that is empty
+// or has one completion.  Two queue pairs of this process are connected over loopback.  This is an
 // ordinary libibverbs program; run it under `verbena run` and callgrind with
-// --toggle-collect='counted*'.
+// --toggle-collect='*counted*', so that only counted() is counted.
 #include <infiniband/verbs.h>
 
 #include <array>
@@ -134,7 +133,7 @@ int main(int argc, char** argv) {
       ibv_send_wr* not_sent = nullptr;
       need(ibv_post_send(a.qp, &send, &not_sent) == 0, "ibv_post_send");
       wait_one(b.cq);
-      // The event tells that there is a completion.  A poll would take the completion away.
+      // Waits for the event of the completion.  A poll would remove the completion.
       ibv_cq* ready = nullptr;
       void* context = nullptr;
       need(ibv_get_cq_event(a.channel, &ready, &context) == 0, "ibv_get_cq_event");

@@ -1,10 +1,10 @@
-"""Draws how the queries and the time of a job grow with its hosts, as an SVG picture."""
+"""Draws an SVG picture of the queries and the time of a job, by its number of hosts."""
 import math
 from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT = 760, 400
 TOP, BOTTOM = 70, 340
-PANELS = ((70, 360), (440, 690))  # left and right of each
+PANELS = ((70, 360), (440, 690))  # the left and the right edge of each panel
 
 STYLE = """\
   <style>
@@ -32,7 +32,7 @@ NAMES = {"get": "cache, a query for each destination", "table": "cache, one GetT
 
 
 def powers(values, base):
-    """Returns the exponents of powers of `base` that enclose the values, with the first and the last one."""
+    """Returns two exponents.  All values are between these powers of `base`."""
     low = math.floor(math.log(min(values), base) + 1e-9)
     high = math.ceil(math.log(max(values), base) - 1e-9)
     return low, max(high, low + 1)
@@ -68,7 +68,7 @@ def panel(parts, jobs, key, title, left, right):
 
 
 def picture(jobs):
-    """Returns the text of the picture.  Each job is a dict with mode, hosts, queries and seconds."""
+    """Returns the text of the picture.  Each job is a dict with the keys mode, hosts, queries and seconds."""
     title = "Start of a job in which all hosts connect to all others, in virtual time"
     parts = []
     for (left, right), key, name in zip(PANELS, ("queries", "seconds"), ("queries to the SA", "seconds")):

@@ -10,7 +10,7 @@ from measure import Failed, Row, output_of
 
 BEGIN, END = "<!-- job start: begin -->", "<!-- job start: end -->"
 PROCESSES = 4
-# The largest jobs of a mode without the cache would only repeat the same queries for many minutes.
+# Larger jobs without the cache would take many minutes, and would only repeat the same queries.
 UNCACHED_HOSTS_MAX = 1024
 FAULTS = (("none", {}), ("answers one request in three", {"deaf": 67}), ("says BUSY to one in three", {"busy": 33}),
           ("20 times as slow", {"request_ns": 1_000_000, "record_ns": 10_000}))
@@ -31,8 +31,8 @@ and each is counted once. "Sent" also counts subscriptions and repeats.
 * With a query for each destination (`get`, the default) a host asks about each of the N - 1 others once.
   All hosts together ask N x (N - 1) times, whatever is cached. The cache saves the repetitions: the queries do not grow
   with processes, connections or later jobs.
-* Only one GetTable for each host (`table`) grows as N. The records still grow as N x N.
-* Without the cache, as in Linux, each connection asks. A second job asks all of it again.
+* With one GetTable for each host (`table`) the queries grow as N. The records still grow as N x N.
+* Without the cache, as in Linux, each connection asks. A second job asks for all paths again.
 """
 
 SA_TEXT = """\
@@ -96,7 +96,7 @@ def real_text(bench):
 
 
 def cache_rows(bench):
-    """Returns rows about the path cache alone, without other processes."""
+    """Returns rows about the path cache itself, measured in one process."""
     group = "The SA client"
     if not os.path.exists(bench.program("micro")):
         return
@@ -119,7 +119,7 @@ def cache_rows(bench):
 
 
 def section(bench, table):
-    """Returns the section's text and its picture.  `table` prints rows."""
+    """Returns the text of the section, and its picture.  `table(rows)` returns the rows as text."""
     jobs = list(simulated_jobs(bench))
     parts = [TEXT.format(processes=PROCESSES), simulated_text(jobs), fault_text(bench), real_text(bench),
              table([*cache_rows(bench), *subnet.sa(bench)]).replace("\n## The SA client\n", SA_TEXT, 1)]
@@ -127,7 +127,7 @@ def section(bench, table):
 
 
 def put(page, text):
-    """Returns the page with this section, in place of an older one."""
+    """Returns the page with this section.  An older section is replaced."""
     whole = f"{BEGIN}\n{text}{END}\n"
     if BEGIN in page:
         return re.sub(re.escape(BEGIN) + ".*?" + re.escape(END) + "\n", lambda _: whole, page, flags=re.S)

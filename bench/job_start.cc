@@ -1,6 +1,6 @@
-// Simulates how the processes of a job ask for paths when all of them connect to all other hosts.
-// It prints one JSON object.  Time is virtual, so a seed gives the same figures on every machine,
-// except for those that begin with "real".
+// Simulates how the processes of a job ask for paths when each of them connects to all other hosts.
+// Prints one JSON object.  Time is virtual, so a seed gives the same figures on every machine,
+// except for the figures whose names begin with "real".
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -19,14 +19,14 @@ using Mode = sa::PathCache::Mode;
 
 constexpr const char* kUsage =
     "usage: job_start [NAME=VALUE]...\n"
-    "  mode=get|table|uncached  how paths are learned (get)\n"
+    "  mode=get|table|uncached  how a host gets paths from the SA (get)\n"
     "  hosts=N                  2 to 4096 (16)\n"
-    "  processes=N              of each host; each connects to all other hosts (1)\n"
+    "  processes=N              processes of each host; each connects to all other hosts (1)\n"
     "  window=N                 connections that a process makes at once (16)\n"
-    "  request_ns=N record_ns=N what the manager needs for a request, and for a record of a table\n"
-    "  deaf=N busy=N            percents of the requests that it does not see, or answers with "
-    "BUSY\n"
-    "  seed=N\n";
+    "  request_ns=N record_ns=N the manager's time for a request, and for a record of a table\n"
+    "  deaf=N busy=N            percentages of requests that the manager ignores, or answers\n"
+    "                           with BUSY\n"
+    "  seed=N                   seed of the random generator\n";
 constexpr unsigned kHostsMax = 4096;
 
 [[noreturn]] void refuse(std::string_view word) {
@@ -85,7 +85,8 @@ void set(Job::Plan& plan, std::string_view word) {
   refuse(word);
 }
 
-// Returns the largest memory of this process.  getrusage() would count its parent's as well.
+// Returns the peak memory of this process.  After fork() and exec(), ru_maxrss of getrusage() would
+// be at least that of the parent.
 double peak_mib() {
   constexpr std::string_view kField = "VmHWM:";
   std::ifstream status("/proc/self/status");

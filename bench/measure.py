@@ -1,12 +1,13 @@
 """Runs programs, and computes medians and ratios.
 
-Machines differ and are never quiet, so nothing here judges.  A figure is the median of several
-rounds, with its range.  A ratio is the median of the ratios of all rounds; each ratio compares two
-runs that followed one another.
+Nothing here checks a figure, because machines differ and always have other work.  A figure is the median of several
+rounds, with its range.  A ratio is the median of the ratios of all rounds.  Each of these compares two runs of the same
+round.
 """
 import dataclasses
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import time
@@ -20,7 +21,7 @@ class Failed(Exception):
 
 @dataclasses.dataclass
 class Row:
-    """Holds one line of a table: what was measured, and the figures of Verbena and its peer."""
+    """One line of a table: what was measured, and the figures of Verbena and of its peer in each round."""
     group: str
     what: str
     unit: str
@@ -34,7 +35,7 @@ class Row:
 
 
 def figure(values):
-    """Returns text such as '12.3 (11.9-14.0)', without the range if it is empty."""
+    """Returns text such as '12.3 (11.9-14.0)', without the range if its ends are the same."""
     if not values:
         return ""
     middle, low, high = (short(f(values)) for f in (statistics.median, min, max))
@@ -63,6 +64,22 @@ def output_of(command, **options):
     if done.returncode != 0:
         raise Failed(f"{' '.join(command)}: exit {done.returncode}: {done.stderr.strip()[-500:]}")
     return done.stdout
+
+
+def perftest_numbers(said, size):
+    """Returns the numbers of perftest's line for a size: min, max, typical, average; or peak, average, rate."""
+    found = re.search(rf"^ *{size}\s+\d+\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)", said, re.M)
+    if not found:
+        raise Failed(f"perftest did not say how fast it was: {said}")
+    return [float(word) for word in found.groups()]
+
+
+def pingpong_us(said):
+    """Returns the microseconds of a round trip that ibv_rc_pingpong has printed."""
+    found = re.search(r"= ([\d.]+) usec/iter", said)
+    if not found:
+        raise Failed(f"ibv_rc_pingpong did not say how long it took: {said}")
+    return float(found.group(1))
 
 
 def until_true(what, condition, seconds=30):
@@ -109,7 +126,7 @@ class Server:
 
 
 def memory_kib(pid):
-    """Returns the process's share of memory (PSS) and all its mapped memory (RSS), in KiB."""
+    """Returns the PSS (shared pages count in parts) and the RSS (shared pages count fully) of a process, in KiB."""
     found = {}
     for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, value = line.split(":")
@@ -118,7 +135,7 @@ def memory_kib(pid):
 
 
 def page_tables_kib(pid):
-    """Returns the memory of the process's page tables, which PSS has not, in KiB."""
+    """Returns the memory of the process's page tables in KiB.  PSS does not include it."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmPTE:"))
 

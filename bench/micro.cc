@@ -1,4 +1,5 @@
-// Measures the hot paths without sockets, threads or other processes.
+// Measures the code that runs for each packet and request, without sockets, threads or other
+// processes.
 #include <benchmark/benchmark.h>
 #include <malloc.h>
 #include <sys/syscall.h>
@@ -28,7 +29,7 @@ void count_bytes(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * state.range(0));
 }
 
-// Reads and writes memory once, as a comparison for checksums.
+// Copies memory, to compare the time with that of a checksum.
 void copy(benchmark::State& state) {
   const std::vector<std::byte> from(bytes_of(state), std::byte{0x5a});
   std::vector<std::byte> to(from.size());
@@ -57,7 +58,7 @@ void seal(benchmark::State& state) {
 
 void open(benchmark::State& state) {
   std::vector<std::byte> datagram(bytes_of(state) + 28, std::byte{0x5a});
-  link::seal(address(), datagram, 3);  // like a datagram of a batch
+  link::seal(address(), datagram, 3);  // 3: the index of the datagram in a batch
   for (auto _ : state) {
     auto arrival = link::open(address(), datagram);
     if (!arrival) state.SkipWithError("a good packet is refused");
@@ -66,7 +67,7 @@ void open(benchmark::State& state) {
   count_bytes(state);
 }
 
-// Makes a system call, as a comparison for posting and polling.
+// Makes a system call, to compare the time with that of posting and polling.
 void system_call(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(syscall(SYS_getppid));
 }
@@ -85,7 +86,8 @@ void carry(hca::testing::Host& from, hca::testing::Host& to, link::Burst& burst,
   burst.clear();
 }
 
-// Measures one message: two posts, two engines, two completions and the acknowledgement; no ICRC.
+// Measures one message: two posts, the work of both engines, the acknowledgement and two
+// completions, without the ICRC.
 void message(benchmark::State& state) {
   Pair pair({.mtu = hca::Mtu::k4096});
   link::Burst burst;
@@ -103,7 +105,7 @@ void message(benchmark::State& state) {
   count_bytes(state);
 }
 
-// Makes a port that knows the paths to `destinations` hosts.
+// A port with a path cache that has the paths to `destinations` hosts.
 struct KnownPaths {
   explicit KnownPaths(unsigned destinations) {
     const Time now{};
@@ -148,7 +150,7 @@ struct KnownPaths {
   sa::PathCache cache{{}, queries, Random(2)};
 };
 
-// Finds paths one after the other, so that the processor's cache has to hold them all.
+// Finds all paths in turn, so that the processor's cache cannot keep only a few of them.
 void path_hit(benchmark::State& state) {
   const auto destinations = static_cast<unsigned>(state.range(0));
   KnownPaths known(destinations);

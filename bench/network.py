@@ -1,5 +1,4 @@
-"""Measures two hosts in network namespaces, which the line of tests/wire connects."""
-import os
+"""Measures two hosts in network namespaces.  The line of tests/wire connects them."""
 import pathlib
 import re
 import subprocess
@@ -8,7 +7,7 @@ import sys
 import measure
 from measure import Failed, output_of
 
-# For comparison, this sends BYTES back and forth over TCP, ROUNDS times.  The client prints microseconds for each.
+# The TCP peer: it sends `size` bytes there and back, `rounds` times.  The client prints microseconds for each round.
 TCP_PINGPONG = """
 import socket, sys, time
 role, address, size, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -35,7 +34,7 @@ print((time.monotonic() - begun) / rounds * 1e6)
 
 
 class Hosts:
-    """Makes the hosts a (10.77.0.1) and b (10.77.0.2), which exist as long as the context."""
+    """Makes the hosts a (10.77.0.1) and b (10.77.0.2), and ends them when the context ends."""
 
     def __init__(self, prefix, mtu):
         self.prefix, self.mtu, self.ended = pathlib.Path(prefix), mtu, []
@@ -90,7 +89,7 @@ class Hosts:
             self._answer("ok")
 
     def frames(self):
-        """Returns the number of sent frames that faults apply to, in both directions."""
+        """Returns the number of frames that faults may hit, in both directions."""
         print("counts", file=self.line.stdin, flush=True)
         return sum(int(re.search(r"frames=(\d+)", self._answer("")).group(1)) for _ in "ab")
 
@@ -98,7 +97,7 @@ class Hosts:
         return bool(output_of(self.on("b", "ss", "-tlnH", f"sport = :{port}")).strip())
 
     def exchange(self, port, server, client, environment):
-        """Returns the client's output, and the number of frames of the exchange."""
+        """Runs the server on b and the client on a.  Returns the client's output, and the number of frames."""
         serving = subprocess.Popen(self.on("b", *server), env=environment,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
@@ -114,7 +113,7 @@ class Hosts:
 
 
 class KernelsHosts(Hosts):
-    """Makes hosts that are connected by the kernel's veth, which loses and counts nothing."""
+    """Makes hosts that are connected by the kernel's veth.  So faults() and frames() do not work."""
 
     def _join(self, a, b):
         output_of(self.on("a", *f"ip link add eth0 type veth peer name eth0 netns {self.pids[1]}".split()))
@@ -134,7 +133,7 @@ def rdma(bench, hosts, size, rounds, *options):
     server = bench.run(*command, "-g", gid_index(bench, hosts, "b", "10.77.0.2"))
     client = bench.run(*command, "-g", gid_index(bench, hosts, "a", "10.77.0.1"), "10.77.0.2")
     said, frames = hosts.exchange(18515, server, client, bench.ours)
-    return float(re.search(r"= ([\d.]+) usec/iter", said).group(1)), frames / rounds
+    return measure.pingpong_us(said), frames / rounds
 
 
 def tcp(bench, hosts, size, rounds):

@@ -4,10 +4,10 @@ import math
 import statistics
 from xml.sax.saxutils import escape
 
-# A rate is better if it is higher, a time if it is lower.  Rows of other units have no speed.
+# A higher rate is better, and a lower time.  Rows of other units have no speed.
 RATES = {"Gbit/s", "MB/s", "per second", "million messages/s"}
 TIMES = {"us", "us, typical"}
-# These peers show how one side scales, and are not what Verbena is compared with.
+# Rows with these peers show how Verbena or TCP scales, and do not compare Verbena with something else.
 SCALING = {"Verbena on one", "TCP on one", "one queue pair"}
 
 WIDTH, LEFT, RIGHT = 760, 400, 700  # the bars are between LEFT and RIGHT
@@ -47,7 +47,7 @@ def x_of(value):
 
 
 def picture(rows):
-    """Returns the text of the picture, in which each row that has a speed is a bar that begins at the peer's speed."""
+    """Returns the text of the picture.  Each row with a speed has a bar from the peer's speed to that of Verbena."""
     shown = [(row, speed(row)) for row in rows]
     shown = [(row, value) for row, value in shown if value is not None]
     parts, y = [], TOP

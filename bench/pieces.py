@@ -17,7 +17,7 @@ PINGPONG_PORT = 18515
 
 
 class Bench:
-    """Holds the location of the programs, and the number of rounds and repetitions."""
+    """The directory of the programs, their environments, and the number of rounds and of repetitions."""
 
     def __init__(self, prefix, rounds, scale, preload=""):
         self.prefix = pathlib.Path(prefix)
@@ -26,7 +26,7 @@ class Bench:
         self.sanitized = bool(preload)
         self.environment = dict(os.environ)
         self.ours = dict(self.environment)
-        if preload:  # a sanitizer's runtime, which must come first
+        if preload:  # a sanitizer's runtime, which must be loaded before all other libraries
             for environment in (self.environment, self.ours):
                 environment["ASAN_OPTIONS"] = "detect_leaks=0:verify_asan_link_order=0"
             self.ours["LD_PRELOAD"] = preload
@@ -50,7 +50,7 @@ class Bench:
                        capture_output=True, timeout=measure.TIMEOUT_SECONDS)
 
     def in_turn(self, *runs):
-        """Runs each of the runs in every round, one after the other.  Returns their lists of figures."""
+        """In every round calls each of `runs`, one after the other.  Returns a list of figures for each."""
         figures = [[] for _ in runs]
         for _ in range(self.rounds):
             for values, run in zip(figures, runs):
@@ -74,10 +74,7 @@ def rc_pingpong(bench, link, size, count, *options):
     command = bench.run("ibv_rc_pingpong", "-g", "0", "-p", str(PINGPONG_PORT), "-s", str(size),
                         "-n", str(count), *options, link=link)
     said = client_of(bench, command, PINGPONG_PORT)
-    found = re.search(r"= ([\d.]+) usec/iter", said)
-    if not found:
-        raise Failed(f"ibv_rc_pingpong did not say how long it took: {said}")
-    return float(found.group(1))
+    return measure.pingpong_us(said)
 
 
 def socket_pingpong(bench, kind, how, size, count):
@@ -153,16 +150,13 @@ def write_bandwidth(bench, qps, count):
                         "-q", str(qps), "-n", str(count), "-p", str(port), "--report_gbits",
                         link="udp")
     said = client_of(bench, command, port)
-    found = re.search(r"^ *65536 +\d+ +[\d.]+ +([\d.]+)", said, re.M)
-    if not found:
-        raise Failed(f"ib_write_bw did not say how fast it was: {said}")
-    return float(found.group(1))
+    return measure.perftest_numbers(said, 1 << 16)[1]
 
 
 # ---- perftest ------------------------------------------------------------------------------------
 
 def perftest(bench):
-    """Measures latencies and bandwidths with the usual benchmark programs."""
+    """Measures latencies and bandwidths with perftest's programs."""
     if not shutil.which("ib_send_lat"):
         print("perftest is left out: it is not installed (scripts/deps test)")
         return
@@ -179,10 +173,7 @@ def perftest_by(bench, link):
                             str(count), "-F", "-p", str(port), "--report_gbits",
                             link=link)
         said = client_of(bench, command, port)
-        found = re.search(rf"^ *{size}\s+\d+\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)", said, re.M)
-        if not found:
-            raise Failed(f"{program} did not say how fast it was: {said}")
-        return [float(word) for word in found.groups()]
+        return measure.perftest_numbers(said, size)
 
     for program in ("ib_send_lat", "ib_write_lat", "ib_read_lat"):
         times = bench.times(3000)
@@ -191,7 +182,7 @@ def perftest_by(bench, link):
             lambda: socket_pingpong(bench, "tcp", "poll", 64, times) / 2,
             lambda: socket_pingpong(bench, "udp", "poll", 64, times) / 2)
         what = f"{program}, 64 B" + ("" if program == "ib_read_lat" else ", half round trip")
-        if program == "ib_read_lat":  # a READ is there and back
+        if program == "ib_read_lat":  # the latency of a READ is a whole round trip
             tcp, udp = ([2 * us for us in values] for values in (tcp, udp))
         yield Row(group, what, "us, typical", ours, "TCP, polling", tcp)
         yield Row(group, what, "us, typical", ours, "UDP, polling", udp)
@@ -274,7 +265,7 @@ def connect(bench):
             lambda: numbers([bench.program("sockets"), *words], bench.environment))
         for what, unit, *both in zip(("connect alone", "all of it", "wake-ups for all of it"),
                                      ("us", "us", "wake-ups"), zip(*ours), zip(*tcp)):
-            if min(both[1]) > 0:  # a polling TCP program is not woken
+            if min(both[1]) > 0:  # no ratio if TCP's figure is 0: polling TCP programs have no wake-ups
                 yield Row("One connection, loopback", f"both ends {ends}: {what}", unit, both[0], "TCP", both[1])
             else:
                 yield Row("One connection, loopback", f"both ends {ends}: {what}", unit, both[0])
@@ -289,7 +280,7 @@ def connect(bench):
 
 
 def scaling(bench, kinds, numbers):
-    """Compares all processors with one.  Each case has its own hosts, and its agents run on the same processors."""
+    """Compares all processors with one.  Each case has its own hosts, whose agents run on the programs' processors."""
     usable = os.sched_getaffinity(0)
     if len(usable) == 1:
         print("connections on one processor and on all are left out: there is one")
@@ -297,7 +288,7 @@ def scaling(bench, kinds, numbers):
     only = ["taskset", "--cpu-list", str(min(usable))]
     group = "Connections on more processors, two network namespaces"
 
-    def place_agents(hosts):  # an agent serves all programs, and does not inherit a program's affinity
+    def place_agents(hosts):  # taskset of a program does not affect its agent, so this moves the agents
         for host in "ab":
             output_of(hosts.on(host, *bench.run(bench.program("connections"), "latency", "block", "1")), env=bench.ours)
             output_of([only[0], "--all-tasks", "--pid", *only[1:], str(bench.agent(hosts, host))])
@@ -322,7 +313,7 @@ def scaling(bench, kinds, numbers):
 
 
 def cmtime(bench):
-    """Runs rdma-core's cmtime, which takes each step for all connections before the next step."""
+    """Runs rdma-core's cmtime, which does each step for all connections before the next step."""
     if not shutil.which("cmtime"):
         print("cmtime is left out: it is not installed (scripts/deps test)")
         return
@@ -371,7 +362,7 @@ def start(bench):
 
     rounds, bench.rounds = bench.rounds, bench.times(20)
     try:
-        # The order matters: the second run uses the agent that the first one has started.
+        # The order matters: the second call uses the agent that the first call has started.
         alone, second, same, nothing = bench.in_turn(
             without_agent, lambda: spawned(bench, ours, bench.ours), debian, true)
     finally:
@@ -408,7 +399,7 @@ def memory(bench):
 
 
 def crowd(bench, group, count):
-    """Measures all memory of a program with many idle QPs, and of its agent."""
+    """Measures the whole memory of a program with many idle QPs, and that of its agent."""
     programs, agents = [], []
     for _ in range(bench.rounds):
         bench.stop_agent()
@@ -423,7 +414,7 @@ def crowd(bench, group, count):
 
 
 def growth(bench, group, what, program, steps, *how):
-    """Measures memory while a program creates more and more objects.  Yields the cost of one object."""
+    """Measures memory while a program creates more and more objects.  Yields the memory of one object."""
     slopes = {}
     for _ in range(bench.rounds):
         points = {}
@@ -480,7 +471,7 @@ def instructions(bench):
     times = bench.times(500)
 
     def count(what, size):
-        """Returns callgrind's count of the call and all functions that it calls."""
+        """Returns the instructions of one call, with all functions that it calls."""
         said = subprocess.run(
             bench.run("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
                       "--toggle-collect=*counted*", bench.program("instructions"), what,

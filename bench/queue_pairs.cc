@@ -1,5 +1,5 @@
-// Creates idle queue pairs to measure their memory.  Each is a reliable connection with itself, in
-// RTS.
+// Creates idle queue pairs to measure their memory.  Each queue pair is of type RC, connected with
+// itself, and in state RTS.
 #include <infiniband/verbs.h>
 #include <unistd.h>
 
@@ -13,8 +13,8 @@ using verbena::bench::wait_for_a_line;
 
 constexpr const char* kUsage =
     "usage: queue_pairs STEP...\n"
-    "Creates STEP queue pairs, prints their number, and goes on to the next step when it reads a\n"
-    "line.\n";
+    "Creates queue pairs until there are STEP, prints their number, and goes on to the next STEP\n"
+    "when it reads a line.\n";
 
 constexpr int kCqEntries = 4096;
 

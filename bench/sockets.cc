@@ -1,5 +1,5 @@
-// Runs the exchanges of Verbena's benchmarks over sockets of the kernel on loopback, between two
-// processes, as a comparison.
+// Runs the exchanges of Verbena's benchmarks over the kernel's sockets, between two processes on
+// loopback.  Verbena is compared with them.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -37,10 +37,10 @@ constexpr const char* kUsage =
     "pingpong  Sends BYTES back and forth ROUNDS times, like ibv_rc_pingpong.  Prints "
     "microseconds\n"
     "          for each round.\n"
-    "connect   PROCESSES clients (default 1) make COUNT TCP connections in all, each client\n"
-    "          TOGETHER at a time; both sides close them.  Prints connections per second, and the\n"
-    "          wake-ups of threads for each connection.  The server runs here, or at ADDRESS in\n"
-    "          NETWORK (/proc/PID/ns/net).\n"
+    "connect   PROCESSES clients (default 1) together make COUNT TCP connections, which both\n"
+    "          sides close.  Each client has TOGETHER of them under way.  Prints connections\n"
+    "          per second, and the wake-ups of threads for each connection.  The server runs in\n"
+    "          this network namespace, or at ADDRESS in NETWORK (/proc/PID/ns/net).\n"
     "latency   Makes COUNT connections one after the other; both ends wait or poll.  Prints "
     "medians\n"
     "          in microseconds, of connect() and of the whole connection.  Then prints the "
@@ -95,7 +95,7 @@ void in_two(const std::function<void()>& child, const std::function<void()>& par
 // One end of a ping-pong; the other end is in another process.
 struct Pong {
   int fd;
-  bool polls;  // spins instead of sleeping
+  bool polls;  // calls recv() in a loop, and does not sleep in it
   std::vector<char> buffer;
 
   void send_all() {
@@ -118,7 +118,7 @@ struct Pong {
 };
 
 void ping(Pong end, int rounds) {
-  end.send_all();  // a first round, so that the other end is running
+  end.send_all();  // a round before the measurement, so that the other end is running
   end.receive_all();
   const auto begun = Clock::now();
   for (int i = 0; i < rounds; ++i) {
@@ -164,7 +164,8 @@ void pingpong_udp(bool polls, const std::vector<char>& buffer, int rounds) {
   in_two([&] { pong({its, polls, buffer}, rounds); }, [&] { ping({mine, polls, buffer}, rounds); });
 }
 
-// Accepts and closes connections until it is killed.
+// Accepts and closes connections until the process is killed.  Calls say_port(PORT) when it
+// listens.
 template <class SayPort>
 [[noreturn]] void accept_and_close(bool polls, sockaddr_in address, SayPort say_port) {
   const int listener = bound_socket(SOCK_STREAM | (polls ? SOCK_NONBLOCK : 0), address);
@@ -219,7 +220,8 @@ void latency(bool polls, int count) {
   const Server server({}, [&](const auto&... to) { accept_and_close(polls, to...); });
   const auto others = [&] { return std::vector{server.pid()}; };
   const auto prepare = [] { return 0; };
-  const Took took = time_of(1, others, prepare, [&](int) {  // in its own process
+  // The client runs in its own process, which prints the medians.
+  const Took took = time_of(1, others, prepare, [&](int) {
     std::vector<Clock::duration> connecting, whole;
     for (int i = 0; i < count; ++i) {
       const Clock::time_point begun = Clock::now();

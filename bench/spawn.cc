@@ -1,5 +1,5 @@
-// Runs a program COUNT times, one after the other.  Prints the microseconds of each run, from fork
-// to exit.
+// Runs a program COUNT times, one after the other.  Prints for each run the microseconds from
+// fork() until the program has ended.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>

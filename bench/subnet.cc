@@ -1,6 +1,6 @@
-// Measures calls of the RDMA CM that ask the subnet manager, one after the other.  It prints:
-//   routes: median microseconds of rdma_resolve_addr() and of rdma_resolve_route()
-//   groups: how many groups are joined and left in a second
+// Measures calls of the RDMA CM that may ask the subnet manager, one after the other.  It prints
+//   with "routes": the median microseconds of rdma_resolve_addr() and of rdma_resolve_route()
+//   with "groups": how many groups were joined and left in a second
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
 
@@ -55,7 +55,7 @@ void await(rdma_event_channel* channel, rdma_cm_event_type wanted) {
 void measure_routes(int count, sockaddr_in to) {
   rdma_event_channel* channel = make_channel();
   Durations addresses, routes;
-  // The first one also resolves the neighbour, and does not count.
+  // The first round (-1) does not count, because it also resolves the neighbour.
   for (int i = -1; i < count; ++i) {
     rdma_cm_id* id = make_id(channel, RDMA_PS_TCP);
     const auto begun = Clock::now();
@@ -76,7 +76,7 @@ void measure_routes(int count, sockaddr_in to) {
   std::puts("");
 }
 
-// Joins and leaves a new group each time, which the SA has to make and to remove.
+// Joins and leaves another group in each round.  The SA must make and remove each of these groups.
 void measure_groups(int count, sockaddr_in own) {
   constexpr std::uint32_t kGroups = 0xefc00000;  // 239.192.0.0, for use within an organisation
   rdma_event_channel* channel = make_channel();

@@ -1,4 +1,4 @@
-"""Measures the SA client: the start of a job in virtual time and under OpenSM, and calls of one program."""
+"""Measures the SA client: the start of jobs, in virtual time and under OpenSM, and the calls of one program."""
 import concurrent.futures
 import contextlib
 import json
@@ -11,11 +11,11 @@ import measure
 from measure import Failed, Row, output_of
 
 MODES = ("get", "table", "uncached")
-ROUTE_WINDOW = 16  # as in job_start
+ROUTE_WINDOW = 16  # connections that a process makes at once, as in job_start
 
 
 class Fabric:
-    """Represents a fabric that is up: an InfiniBand subnet under OpenSM, or hosts on Ethernet."""
+    """A fabric: an InfiniBand subnet under OpenSM, or hosts on Ethernet.  It is up while the context is active."""
 
     def __init__(self, bench, hosts, mode="get", subnet=True, name="bench"):
         self.bench = bench
@@ -70,7 +70,8 @@ class Fabric:
 
 
 def all_to_all(fabric, times, window=ROUTE_WINDOW):
-    """Connects each host to all others.  Returns seconds until the last route and connection, and counters."""
+    """Connects each host to all others.  Returns the seconds until the last route was resolved and until the last
+    connection was made, the tables that were loaded before, and how much each counter of the SA clients has grown."""
     with contextlib.ExitStack() as stack:
         hosts = [stack.enter_context(measure.Holder(
             fabric.on(node, "all_to_all", times, window, rank, *fabric.addresses), env=fabric.environment))
@@ -110,7 +111,7 @@ def simulated(bench, **plan):
 
 
 def sa(bench):
-    """Measures one program, beside the same without the cache and on Ethernet."""
+    """Measures one program with the path cache, without the cache, and on Ethernet."""
     group = "The SA client"
     count = bench.times(1000)
     with contextlib.ExitStack() as stack:

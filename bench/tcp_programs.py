@@ -1,4 +1,4 @@
-"""Measures TCP programs under `verbena run --sockets`, beside the same programs over TCP."""
+"""Measures TCP programs under `verbena run --sockets`, and the same programs over TCP."""
 import contextlib
 import json
 import os
@@ -81,7 +81,7 @@ def nginx(bench, ours, seconds, size, *options):
 
 
 def idle_connections(bench):
-    """Measures idle connections whose rings were used: both programs, and the socket service if there is one."""
+    """Measures the memory of idle connections that have moved bytes: of both programs, and of the socket service."""
     count = bench.times(10_000)
     ours, tables, theirs = [], [], []
     for _ in range(bench.rounds):
@@ -106,7 +106,7 @@ def service_of(bench):
 
 
 def is_given_back(bench):
-    """Only the first page of each connection is left, which has no bytes of the programs."""
+    """Returns True if only the first page of each connection's memory is left, which holds no bytes of the programs."""
     service = service_of(bench)
     return service["resident_bytes"] == service["pairs"] * 4096
 
