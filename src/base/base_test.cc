@@ -21,7 +21,7 @@ TEST(Psn, ComparesAcrossTheWrap) {
   EXPECT_EQ((Psn{0xfffffe}.since(Psn{2})), -4);
 }
 
-TEST(TimeoutCode, IsThePowerOfTwoOfTheSpecification) {
+TEST(TimeoutCode, StandsForTheDurationThatTheSpecificationDefines) {
   EXPECT_EQ(timeout_of_code(0), Duration(4096));
   EXPECT_EQ(timeout_of_code(14).count(), 67108864);
   EXPECT_EQ(code_of_timeout(Duration(4096)), 0);

@@ -11,7 +11,8 @@
 // name.
 namespace verbena {
 
-// Names one value of an enumeration whose last one is kCount.
+// Names one value of an enumeration.  The last value of the enumeration is kCount, and is not a
+// counter.
 template <class Enum>
 struct CounterName {
   Enum counter;
@@ -37,19 +38,18 @@ consteval bool names_differ(const Table& table) {
 }
 }  // namespace detail
 
-// Returns true if the table has each value of the enumeration, from `First` on and in its order,
-// and all names differ.
-template <std::size_t First = 0, class Enum, std::size_t Size>
+// Returns true if the table has each value of the enumeration, in its order, and all names differ.
+template <class Enum, std::size_t Size>
 consteval bool names_all(const std::array<CounterName<Enum>, Size>& table) {
-  if (First + Size != static_cast<std::size_t>(Enum::kCount)) return false;
+  if (Size != static_cast<std::size_t>(Enum::kCount)) return false;
   for (std::size_t i = 0; i < Size; ++i) {
-    if (static_cast<std::size_t>(table[i].counter) != First + i) return false;
+    if (static_cast<std::size_t>(table[i].counter) != i) return false;
   }
   return detail::names_differ(table);
 }
 
-// Returns true if the table has each counter of a struct that holds nothing else, and all names
-// differ.
+// Returns true if the table has each counter of the struct, and all names differ.  The struct must
+// hold nothing but counters.
 template <class Counters, std::size_t Size>
 consteval bool names_all(const std::array<MemberName<Counters>, Size>& table) {
   if (sizeof(Counters) != Size * sizeof(std::uint64_t)) return false;
@@ -61,7 +61,7 @@ consteval bool names_all(const std::array<MemberName<Counters>, Size>& table) {
   return detail::names_differ(table);
 }
 
-// Returns the names with the values.
+// Returns the name and the value of each counter.
 template <class Counters, std::size_t Size>
 constexpr auto named_values(const std::array<MemberName<Counters>, Size>& table,
                             const Counters& counters) {
@@ -70,8 +70,7 @@ constexpr auto named_values(const std::array<MemberName<Counters>, Size>& table,
   return all;
 }
 
-// Returns the name of a counter; the table has passed names_all().  For an invalid value, returns
-// `otherwise`.
+// Returns the name of a counter, or `otherwise` for an invalid value.  REQUIRES: names_all(table).
 template <class Enum, std::size_t Size>
 constexpr const char* name_of(const std::array<CounterName<Enum>, Size>& table, Enum counter,
                               const char* otherwise = "?") {

@@ -6,20 +6,21 @@
 #include <utility>
 
 // Defines the errors of the whole stack.  A failure that the outside can cause (a peer, a program,
-// a file, the kernel) is returned as a Result; one that only our own bug can cause is a VB_CHECK.
+// a file, the kernel) is returned as a Result.  A failure that only our own bug can cause is a
+// VB_CHECK.
 namespace verbena {
 
-// A caller can act on these error codes.  A layer's own detail (a CM REJ reason, an errno, a wire
-// drop reason) is in Error::detail, so that a few codes are enough.
+// Tells a caller what kind of failure it must handle.  A layer's own detail (a CM REJ reason, an
+// errno, a wire drop reason) is in Error::detail, so that a few codes are enough.
 enum class Errc : std::uint8_t {
-  kInvalidArgument,  // the request makes no sense as it stands
-  kBadHandle,        // forged, stale, or of another kind
+  kInvalidArgument,  // an argument of the request is invalid
+  kBadHandle,        // the handle is forged, stale, or of another kind of object
   kBadState,         // the object's state does not allow the request (vol1 state tables)
-  kBusy,             // other objects use this one; nothing was changed
+  kBusy,             // other objects use this object; nothing was changed
   kNoResources,      // a named limit was reached; the context names it
   kNotSupported,     // not implemented, or missing on this device or host
-  kAddressInUse,     // port or service id taken
-  kAddressNotFound,  // not an address of this host, or no route
+  kAddressInUse,     // another user has the port or the service id
+  kAddressNotFound,  // the address is not one of this host, or there is no route to it
   kUnreachable,      // the peer did not answer; detail = the reason
   kRejected,         // the peer refused; detail = CM REJ reason (vol1 12.6.7)
   kTimedOut,         // an answer did not come in time
@@ -27,7 +28,7 @@ enum class Errc : std::uint8_t {
   kFault,            // the caller's memory is not mapped
   kCancelled,        // the caller dropped the operation
   kDeviceFatal,      // the agent is gone; all that depended on it has failed
-  kPermission,       // not allowed for this user
+  kPermission,       // this user may not do that
   kSystem,           // a system call failed; detail = errno
 };
 
@@ -39,7 +40,7 @@ struct Error {
   Errc code{};
   std::uint16_t detail = 0;
   const char* context = "";  // static text for messages; == ignores it and from_agent
-  bool from_agent = false;   // the agent refused; process::Process has its text
+  bool from_agent = false;   // the agent refused; process::Process has the agent's text
 
   friend constexpr bool operator==(const Error& a, const Error& b) {
     return a.code == b.code && a.detail == b.detail;
@@ -49,7 +50,7 @@ struct Error {
 // Returns the errno that the C interfaces give for an error.
 int to_errno(const Error& error);
 
-// Adds [[nodiscard]] to std::expected, which GCC 12's lacks.
+// Adds [[nodiscard]] to std::expected, because GCC 12 does not.
 template <class T>
 class [[nodiscard]] Result : public std::expected<T, Error> {
  public:
@@ -61,8 +62,8 @@ constexpr std::unexpected<Error> fail(Errc code, const char* context = "",
   return std::unexpected<Error>(Error{.code = code, .detail = detail, .context = context});
 }
 
-// Gives the value of a Result, or returns its error from the enclosing function.  Do not use it in
-// coroutines: GCC 12 cannot compile co_await inside a statement expression.
+// Gives the value of a Result, or returns its error from the enclosing function.  Do not use this
+// macro in coroutines: GCC 12 cannot compile co_await inside a statement expression.
 #define VB_TRY(...)                                                     \
   __extension__({                                                       \
     auto&& vb_try_value = (__VA_ARGS__);                                \
@@ -72,7 +73,7 @@ constexpr std::unexpected<Error> fail(Errc code, const char* context = "",
     *::std::forward<decltype(vb_try_value)>(vb_try_value);              \
   })
 
-// Does the same for a Result without a value.
+// Returns the error of a Result from the enclosing function, if there is one.  Ignores a value.
 #define VB_TRY_VOID(...)                                                  \
   do {                                                                    \
     if (auto&& vb_try_value = (__VA_ARGS__); !vb_try_value.has_value()) { \
@@ -80,7 +81,7 @@ constexpr std::unexpected<Error> fail(Errc code, const char* context = "",
     }                                                                     \
   } while (false)
 
-// Prints the place and aborts.
+// Prints the condition that does not hold and its place in the source, and aborts.
 [[noreturn]] void check_failed(const char* condition,
                                std::source_location where = std::source_location::current());
 

@@ -14,8 +14,8 @@
 namespace verbena {
 
 // Stands for an object where a pointer would be unsafe: in C, in another thread or in another
-// process.  It names a slot, and one of the objects that have been in this slot.  So a stale or
-// forged handle is an error, never a crash.
+// process.  A handle names a slot, and by the generation one of the objects that have been in the
+// slot.  So a stale or forged handle is an error, never a crash.
 template <class T>
 struct Handle {
   std::uint64_t value{};  // generation << 32 | index + 1; 0 is "none"
@@ -24,8 +24,8 @@ struct Handle {
   friend constexpr auto operator<=>(const Handle&, const Handle&) = default;
 };
 
-// A new slot begins with this generation.  Only a forked child changes it, before it makes objects
-// of its own, so that no inherited handle names one of them.
+// A new slot begins with this generation.  Only a forked child changes this value, before it makes
+// objects of its own.  So no handle that the child inherited names one of its own objects.
 inline std::atomic<std::uint32_t> first_generation{1};
 
 // Owns the objects that Handles name.
@@ -54,6 +54,7 @@ class Slots {
     for (auto& chunk : chunks_) delete chunk.load(std::memory_order_relaxed);
   }
 
+  // Owns the object from now on.  kNoResources: there are limit() objects.
   Result<Handle<T>> insert(std::unique_ptr<T> object) {
     std::uint32_t index = 0;
     if (!free_.empty()) {
@@ -75,6 +76,7 @@ class Slots {
                      (index + 1)};
   }
 
+  // Returns null if the handle names no object, or names one that was removed.
   T* find(Handle<T> handle) const {
     const auto index = static_cast<std::uint32_t>(handle.value) - 1;
     if (index >= kChunk * kChunksMax) return nullptr;
@@ -86,7 +88,7 @@ class Slots {
     return object;
   }
 
-  // Takes the object out; its handle is stale from now on.
+  // Removes and returns the object; its handle is stale from now on.  Returns null as find() does.
   std::unique_ptr<T> remove(Handle<T> handle) {
     T* object = find(handle);
     if (object == nullptr) return nullptr;

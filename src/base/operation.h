@@ -6,16 +6,17 @@
 
 #include "base/error.h"
 
-// Represents commands as asynchronous requests.  Starting one returns either its result or a
-// Pending.  With a Pending, the completion runs later, exactly once, and never inside the call that
-// started it.
+// Represents commands as asynchronous requests.  The call that starts a request returns either its
+// result or a Pending.  With a Pending, the completion runs once, after that call has returned,
+// unless the caller cancels the request first.
 namespace verbena {
 
 template <class T>
 using Completion = std::move_only_function<void(Result<T>)>;
 
-// Represents a request under way, owned by the caller that started it.  Destroying it cancels the
-// request: the completion is then never called.  After completion, destroying it does nothing.
+// Represents a request under way, owned by the caller that started it.  Destroying a Pending
+// cancels the request: the completion is then never called.  After the completion, destroying the
+// Pending does nothing.
 class [[nodiscard]] Pending {
  public:
   Pending() = default;

@@ -9,9 +9,9 @@ namespace verbena {
 inline constexpr std::uint8_t kDevicesMax = 8;
 inline constexpr std::uint8_t kPortsPerDeviceMax = 2;
 
-// Names a port of this host: its device by the place in the host's list, and the port by its number
-// on the device, which counts from 1 (vol1 11.2.1.2).  The default is the only port of a host with
-// one device.
+// Names a port of this host: `device` is the index in the host's list of devices, and `number` is
+// the port's number on the device, from 1 on (vol1 11.2.1.2).  The default is the first port of the
+// first device.
 struct PortId {
   std::uint8_t device = 0;
   std::uint8_t number = 1;

@@ -24,6 +24,7 @@ Character first_character(std::string_view text) {
     if ((byte(i) & 0xc0u) != 0x80u) return {};
     code_point = code_point << 6 | (byte(i) & 0x3fu);
   }
+  // The least code point of each length in bytes.
   constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool surrogate = code_point >= 0xd800 && code_point <= 0xdfff;
   if (code_point < kLeast[bytes] || code_point > 0x10ffff || surrogate) return {};
@@ -50,6 +51,7 @@ void append_hex(std::string& out, std::string_view bytes) {
   }
 }
 
+// Writes harmful bytes as \xNN, and a backslash before each character that is in `also`.
 std::string escaped(std::string_view text, std::string_view also) {
   std::string out;
   out.reserve(text.size());

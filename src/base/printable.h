@@ -8,12 +8,13 @@
 // would add a line of the attacker's choice.
 namespace verbena {
 
-// Writes control characters (C0, DEL and C1), line separators and bytes that are not UTF-8 as \xNN.
-// Use it for a whole line: quotes and backslashes stay as they are.
+// Writes harmful characters as \xNN: control characters (C0, DEL and C1), line separators,
+// characters that change the direction of writing, and bytes that are not UTF-8.  Use it for a
+// whole line: quotes and backslashes stay as they are.
 std::string printable(std::string_view text);
 
-// Does the same as printable(), and also escapes backslashes and quotes.  Use it for a name inside
-// a line, so that a name cannot look like other text of the line.
+// Does the same as printable(), and also writes a backslash before quotes and backslashes.  Use it
+// for a name inside a line, so that a name cannot look like other text of the line.
 std::string printable_name(std::string_view name);
 
 }  // namespace verbena

@@ -17,14 +17,14 @@ TEST(Printable, WritesControlCharactersAsHexadecimal) {
   EXPECT_EQ(printable(std::string_view("\0", 1)), "\\x00");
   EXPECT_EQ(printable("\xc2\x9b"
                       "31m"),
-            "\\xc2\\x9b31m");                               // CSI as one character
+            "\\xc2\\x9b31m");                               // the C1 control character CSI
   EXPECT_EQ(printable("\xe2\x80\xae"), "\\xe2\\x80\\xae");  // right-to-left override
 }
 
 TEST(Printable, WritesBytesThatAreNotUtf8AsHexadecimal) {
   EXPECT_EQ(printable("\x9b"), "\\x9b");
-  EXPECT_EQ(printable("\xc3"), "\\xc3");                    // cut short
-  EXPECT_EQ(printable("\xc0\xaf"), "\\xc0\\xaf");           // overlong
+  EXPECT_EQ(printable("\xc3"), "\\xc3");                    // a character without its last byte
+  EXPECT_EQ(printable("\xc0\xaf"), "\\xc0\\xaf");           // an overlong slash
   EXPECT_EQ(printable("\xe0\x80\x8a"), "\\xe0\\x80\\x8a");  // an overlong line break
   EXPECT_EQ(printable("\xed\xa0\x80"), "\\xed\\xa0\\x80");  // a surrogate
   EXPECT_EQ(printable("\xf5\x80\x80\x80"), "\\xf5\\x80\\x80\\x80");

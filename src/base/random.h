@@ -11,16 +11,16 @@ struct Ratio {
   std::uint32_t denominator = 1;
 };
 
-// Returns the chance with which a run of `length` items must begin, at each item outside of a run,
-// so that the fraction `whole` of all items is inside runs.
+// Returns the probability with which each item outside of a run must begin a run of `length` items.
+// The fraction `whole` of all items is then inside of runs.
 constexpr Ratio run_begins(Ratio whole, std::uint32_t length) {
   return {whole.numerator, length * whole.denominator - (length - 1) * whole.numerator};
 }
 
 // Generates all random numbers of the stack, by ChaCha with 12 rounds.  In production the caller
 // gives a key of 256 bits from the kernel, so that nobody can guess R_Keys, QPNs and PSNs.  In a
-// simulation it gives a seed; the run then replays bit for bit, even after an upgrade of compiler
-// or library.  Not thread-safe: each owner has its own.
+// simulation the caller gives a seed; the run then replays bit for bit, even after an upgrade of
+// compiler or library.  Not thread-safe: each owner has a generator of its own.
 class Random {
  public:
   using Key = std::array<std::uint32_t, 8>;
@@ -32,6 +32,7 @@ class Random {
   std::uint32_t next32() { return static_cast<std::uint32_t>(next()); }
   // Returns a number that is uniform in [0, bound).  REQUIRES: bound > 0.
   std::uint64_t below(std::uint64_t bound);
+  // Returns true with the probability `ratio`.
   bool chance(Ratio ratio) { return below(ratio.denominator) < ratio.numerator; }
   // Makes an independent generator for one part of a run.
   Random fork();
@@ -42,7 +43,7 @@ class Random {
   Key key_;
   std::uint64_t counter_ = 0;
   std::array<std::uint32_t, 16> block_{};
-  unsigned used_ = 16;  // words of block_ given out
+  unsigned used_ = 16;  // the number of words of block_ that next() has returned
 };
 
 }  // namespace verbena

@@ -28,7 +28,7 @@ using Lid = Strong<struct LidTag, std::uint16_t>;  // local identifier (vol1 4.1
 inline constexpr std::uint32_t kMask24 = 0xffffff;
 
 // Represents a packet sequence number of 24 bits, which wraps (vol1 9.7.1).  Only this type
-// compares PSNs; the order is that of serial numbers, valid for numbers less than 2^23 apart.
+// compares PSNs.  Their order is that of serial numbers, and needs numbers less than 2^23 apart.
 struct Psn {
   using Representation = std::uint32_t;
   std::uint32_t value{};
@@ -36,7 +36,7 @@ struct Psn {
   friend constexpr bool operator==(const Psn&, const Psn&) = default;
   constexpr Psn operator+(std::uint32_t n) const { return {(value + n) & kMask24}; }
   constexpr Psn operator-(std::uint32_t n) const { return {(value - n) & kMask24}; }
-  // Returns the distance from `other` to this number: -2^23 ..  2^23 - 1.
+  // Returns the distance from `other` to this number, from -2^23 to 2^23 - 1.
   constexpr std::int32_t since(Psn other) const {
     return static_cast<std::int32_t>((value - other.value) << 8) >> 8;
   }

@@ -5,9 +5,9 @@
 
 namespace verbena {
 
-// Protocol code uses this clock.  It has no now(): callers pass the time as an argument.  The time
-// comes from the kernel in production and from the simulator in a test, so the same code runs under
-// both.
+// Protocol code uses this clock.  The clock has no now(): callers pass the time as an argument.
+// The time comes from the kernel in production and from the simulator in a test, so the same code
+// runs in both.
 struct StackClock {
   using rep = std::int64_t;
   using period = std::nano;
@@ -27,7 +27,7 @@ constexpr Duration timeout_of_code(unsigned code) {
   return Duration(std::int64_t{4096} << (code & 31));
 }
 
-// Returns the smallest code whose time is at least `wanted`.
+// Returns the smallest code whose time is at least `wanted`, or 31 if no code has such a time.
 constexpr std::uint8_t code_of_timeout(Duration wanted) {
   std::uint8_t code = 0;
   while (code < 31 && timeout_of_code(code) < wanted) ++code;

@@ -30,8 +30,8 @@ std::string as_text(const ipc::StatusReply& status) {
   rows.push_back({"leases", std::to_string(status.leases)});
   rows.push_back({"ids", std::to_string(status.ids)});
   for (const auto& counter : status.counters) {
-    // Leave out the zeros, which most of the hundred counters are.  Show data_packets always: its 0
-    // tells that no data has passed through the agent.
+    // Leave out counters that are 0, as most of the hundred are.  But always show data_packets: if
+    // it is 0, no data has passed through the agent.
     if (counter.value == 0 && counter.name != "data_packets") continue;
     rows.push_back({counter.name, std::to_string(counter.value)});
   }

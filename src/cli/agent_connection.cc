@@ -37,7 +37,7 @@ Answer<std::string> library_directory() {
   if (::realpath(wanted.c_str(), real.data()) == nullptr) {
     return std::unexpected(
         fmt::format("Verbena's libraries are not at {}: {}; is the installation "
-                    "whole?",
+                    "complete?",
                     wanted, std::strerror(errno)));
   }
   return std::string(real.data());
@@ -81,7 +81,7 @@ Answer<std::string> stop_agent() {
                     "down {}",
                     host->host, host->fabric));
   }
-  // An agent of another build would refuse Hello, so ask the kernel which process listens.
+  // An agent of another build would refuse Hello, so the kernel is asked which process listens.
   const std::string name = os::agent_socket_name();
   auto all = client::find_all_users_agent(os::now() + kAgentTimeout);
   if (all && ::geteuid() != 0) {
@@ -106,7 +106,7 @@ Answer<std::string> stop_agent() {
     }
     asked = (*agent)->ask<ipc::Done>(ipc::Stop{}).has_value();
   }
-  // If the agent is of another build or hangs, a signal stops it as well.
+  // An agent that is of another build or hangs does not answer, so a signal stops it.
   if (!asked && !os::has_ended(pidfd->get())) {
     (void)::syscall(SYS_pidfd_send_signal, pidfd->get(), SIGTERM, nullptr, 0);
   }

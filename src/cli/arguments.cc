@@ -59,7 +59,7 @@ struct Grammar {
   CLI::App* sockets_stat =
       sockets->add_subcommand("stat", "Print the totals, also of ended connections");
   CLI::App* sockets_trace =
-      sockets->add_subcommand("trace", "Print what becomes of connections, as it happens");
+      sockets->add_subcommand("trace", "Print events of connections as they happen");
   Command command{};
 
   Grammar() {
@@ -77,19 +77,19 @@ struct Grammar {
                     "(pcapng; open it with Wireshark)")
         ->type_name("FILE");
     run->add_option("--personality", command.run.personality,
-                    "Behave as NAME where adapters differ: connectx (each completion for itself, "
+                    "Behave as NAME where adapters differ: connectx (an event for each completion, "
                     "requests flushed at once; the default), or rxe (completions in batches, "
                     "requests flushed late)")
         ->type_name("NAME")
         ->check(CLI::IsMember({"connectx", "rxe"}));
     run->add_option("--link", command.run.link,
-                    "Exchange packets with programs of this host by NAME: lane (shared memory, "
-                    "where both programs can; the default), or udp (the loopback interface)")
+                    "Exchange packets with programs of this host by NAME: lane (shared memory, if "
+                    "both programs can use it; the default), or udp (the loopback interface)")
         ->type_name("NAME")
         ->check(CLI::IsMember({"lane", "udp"}));
     run->add_option("--adapter", command.run.adapter,
-                    "For programs of the C++ API: use an RDMA adapter of this host in place of "
-                    "Verbena's own, as rdma link show names it (mlx5_0, mlx5_0/2), or any")
+                    "For programs of the C++ API: use the RDMA adapter NAME of this host in place "
+                    "of Verbena's own. NAME is as in 'rdma link show' (mlx5_0, mlx5_0/2), or any")
         ->type_name("NAME");
     run->add_option("--node", command.run.node,
                     "Run on the virtual host NAME of a fabric (see verbena fabric), with its "
@@ -107,8 +107,8 @@ struct Grammar {
         ->check(CLI::IsMember({"node", "machine"}))
         ->needs("--node");
     run->add_option("--sockets", command.run.sockets,
-                    "Let the program's TCP connections with other programs under --sockets on this "
-                    "host go through shared memory: auto (where both ends can; the default with "
+                    "Move the program's TCP connections to shared memory if the peer also runs "
+                    "under --sockets on this host: auto (if both ends can; the default with "
                     "--sockets alone), only (connections within this host fail if they cannot), or "
                     "off")
         ->type_name("MODE")
@@ -136,8 +136,8 @@ struct Grammar {
     ps->footer("Works on stopped processes, too. Never starts an agent.");
     doctor->add_flag("--json", command.json, "Print JSON");
     doctor->footer(
-        "Looks at the port, the limits, the interfaces, the kernel's rights and Verbena's own\n"
-        "files. Each finding is a line 'ok', 'note' or 'problem', with what to do below it.\n"
+        "Looks at the port, the limits, the interfaces, what the kernel allows, and Verbena's own\n"
+        "files. Each finding is a line 'ok', 'note' or 'problem'. The next line says what to do.\n"
         "Exits with 1 if a problem keeps programs from running. Changes nothing, and never\n"
         "starts an agent.");
     define_sa();
@@ -416,8 +416,8 @@ std::unexpected<Message> no_command(const CLI::App& app, std::string_view name) 
                      fmt::format("no command given; there are {}", list_text(commands_of(app))));
 }
 
-// Finds the beginning of the program of `run`: the first word that is not one of our options, with
-// or without "--" before it.  We do not interpret the words from there on.
+// Returns where the program of `run` begins: the first word that is not an option of `run`, or the
+// "--" before that word.  The words from there on are not interpreted.
 Words::const_iterator first_of_program(const Words& arguments) {
   if (arguments.empty() || arguments[0] != "run") return arguments.end();
   auto at = arguments.begin() + 1;
@@ -462,7 +462,7 @@ std::expected<Command, Message> parse(const Words& given) {
                      !run.node.empty() || run.sysfs || run.verbose;
     if (!run.adapter.empty() && own) {
       return usage_error("run",
-                         "--adapter goes with no other option: they are for Verbena's own device");
+                         "--adapter excludes other options, which are for Verbena's own device");
     }
     if (!run.socket_rules.empty() && (run.sockets.empty() || run.sockets == "off")) {
       return usage_error("run", "--socket-rules goes with --sockets");

@@ -36,17 +36,18 @@ struct Command {
   bool counters = false;
 };
 
-// Holds a text to print instead of running a command: a help text (exit code 0), or one line that
-// tells what is wrong.
+// Holds a text to print instead of running a command: a help text (exit code 0), or one line with
+// the mistake in the command line.
 struct Message {
   int exit_code = 0;
   std::string text{};
 };
 
 inline constexpr int kExitUsage = 2;
-inline constexpr int kExitOutputLost = 1;  // not all of the output could be written
+inline constexpr int kExitOutputLost = 1;  // for output that could not be written completely
 
-// Parses the command line.  `arguments` does not include the program's own name.
+// Parses the command line.  `arguments` does not include the program's own name.  The error is the
+// text that the user asked for (help, version), or a message about a mistake.
 std::expected<Command, Message> parse(const std::vector<std::string>& arguments);
 
 }  // namespace verbena::cli

@@ -40,7 +40,7 @@ TEST(Arguments, RunTakesACaptureFile) {
   EXPECT_EQ(parse({"run", "--pcap=f", "a"})->run.pcap, "f");
 }
 
-TEST(Arguments, VerboseTakesNoValue) {
+TEST(Arguments, VerboseAndSysfsTakeNoValue) {
   EXPECT_TRUE(parse({"run", "--verbose", "a"})->run.verbose);
   EXPECT_TRUE(parse({"run", "--sysfs", "a"})->run.sysfs);
   EXPECT_FALSE(parse({"run", "a", "--sysfs"})->run.sysfs);
@@ -48,7 +48,7 @@ TEST(Arguments, VerboseTakesNoValue) {
   EXPECT_FALSE(parse({"run", "a", "--verbose"})->run.verbose);
 }
 
-TEST(Arguments, RunAcceptsOnlyKnownPersonalities) {
+TEST(Arguments, RunAcceptsOnlyKnownPersonalitiesAndLinks) {
   EXPECT_EQ(parse({"run", "a"})->run.personality, "");
   EXPECT_EQ(parse({"run", "--personality", "rxe", "a"})->run.personality, "rxe");
   EXPECT_EQ(parse({"run", "--personality=connectx", "a"})->run.personality, "connectx");
@@ -61,7 +61,7 @@ TEST(Arguments, RunAcceptsOnlyKnownPersonalities) {
   EXPECT_FALSE(parse({"run", "--adapter", "any", "--sysfs", "a"}));
 }
 
-TEST(Arguments, SocketsOfRunHaveAModeThatNeedsNoValue) {
+TEST(Arguments, SocketsOptionOfRunHasADefaultMode) {
   EXPECT_EQ(parse({"run", "a"})->run.sockets, "");
   EXPECT_EQ(parse({"run", "--sockets", "a"})->run.sockets, "auto");
   EXPECT_EQ(parse({"run", "--sockets", "a"})->run.command, Words{"a"});

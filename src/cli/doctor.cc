@@ -21,8 +21,8 @@ namespace {
 
 using Level = Finding::Level;
 
-// These numbers of open files were measured: the agent needs kAgentFiles, and kAgentFilesPerProgram
-// for each program.  Each program needs kOpenFilesMin.
+// These numbers of open files were measured.  The agent needs kAgentFiles, and in addition
+// kAgentFilesPerProgram for each program.  Each program needs kOpenFilesMin.
 constexpr std::uint64_t kOpenFilesMin = 32;
 constexpr std::uint64_t kAgentFilesPerProgram = 7;
 constexpr std::uint64_t kAgentFiles = 32;
@@ -73,6 +73,10 @@ std::string count_text(std::uint64_t count) {
   return count == os::kUnlimited ? "unlimited" : fmt::format("{}", count);
 }
 
+std::string programs_text(std::uint64_t count) {
+  return fmt::format("{} {}", count, count == 1 ? "program" : "programs");
+}
+
 void add_files(Report& report, const HostFacts& facts) {
   if (!facts.libraries_problem.empty()) {
     report.problem("libraries", facts.libraries_problem, kReinstall);
@@ -99,20 +103,22 @@ void add_agent(Report& report, const HostFacts& facts) {
   if (!facts.name_holder.empty()) {
     return report.problem(
         "agent", fmt::format("{} has the name of this user's agent", facts.name_holder),
-        "end that process (root may), or use a network namespace of your own, which has names of "
-        "its own: unshare --user --map-root-user --net");
+        "end that process (root may), or use a network namespace of your own, which has its own "
+        "names: unshare --user --map-root-user --net");
   }
   if (!facts.agent_problem.empty()) {
     return report.problem("agent", facts.agent_problem,
                           "verbena agent stop; end its programs first");
   }
   if (facts.agent) {
-    return report.ok("agent", fmt::format("pid {}, build {}, {} programs", facts.agent->pid,
-                                          facts.agent->build, facts.agent->programs));
+    return report.ok("agent",
+                     fmt::format("pid {}, build {}, {}", facts.agent->pid, facts.agent->build,
+                                 programs_text(facts.agent->programs)));
   }
   if (!facts.agent_can_be_run && facts.libraries_problem.empty()) {
     return report.problem("agent", fmt::format("'{}' cannot be run", facts.agent_path),
-                          "is its file system mounted noexec? else set VERBENA_AGENT to its path");
+                          "if its file system is mounted noexec, remount it; otherwise set "
+                          "VERBENA_AGENT to the path of verbenad");
   }
   report.ok("agent", "none is running; one starts with the first program");
 }
@@ -129,7 +135,7 @@ bool may_be_rxe(const HostFacts& facts) {
   return facts.holder.pid == 0 && (uid == 0 || uid == kOverflowUid) && facts.rxe_loaded;
 }
 
-// Describes the holder of the port, as far as it is known.
+// Describes the holder of the port with the facts that are known.
 std::string holder_text(const HostFacts& facts) {
   const os::PortHolder& holder = facts.holder;
   const std::string where =
@@ -142,11 +148,11 @@ std::string holder_text(const HostFacts& facts) {
   if (may_be_rxe(facts)) {
     return fmt::format("the kernel's rdma_rxe holds it on {}: a socket without a process", where);
   }
-  return fmt::format("a process of {} that cannot be seen from here holds it on {}",
-                     facts.holder_user, where);
+  return fmt::format("a process of {} that is not visible here holds it on {}", facts.holder_user,
+                     where);
 }
 
-// Advises the user, depending on who holds the port.
+// Advises the user how to get the port, depending on its holder.
 std::string port_fix(const HostFacts& facts) {
   if (may_be_rxe(facts)) return "rdma link delete NAME (see 'rdma link'), or modprobe -r rdma_rxe";
   if (facts.holder.stopped) return fmt::format("kill -CONT {0}, or kill -9 {0}", facts.holder.pid);
@@ -164,13 +170,13 @@ std::string port_fix(const HostFacts& facts) {
   if (on_all_addresses(facts.holder)) {
     return fmt::format("end it; if that is another user's agent, {}", share);
   }
-  return "end it; it holds one address alone, so VERBENA_BIND=ANOTHER works";
+  return "end it, or set VERBENA_BIND to another address: it holds the port on one address only";
 }
 
 void add_port(Report& report, const HostFacts& facts) {
   constexpr const char* kWhat = "UDP port 4791";
   constexpr const char* kNarrow =
-      "to open it on one address alone, set VERBENA_BIND=ADDRESS for the first program "
+      "to open it on one address only, set VERBENA_BIND=ADDRESS for the first program "
       "(verbenad --bind)";
   const ipc::PortStatus* const down = facts.agent ? facts.agent->find_down_port() : nullptr;
   if (facts.agent && down == nullptr) {
@@ -198,7 +204,7 @@ void add_port(Report& report, const HostFacts& facts) {
     return report.problem(kWhat, holder_text(facts), port_fix(facts));
   }
   if (!facts.bind.empty()) {
-    return report.ok(kWhat, fmt::format("free; an agent will open it on {} alone", facts.bind));
+    return report.ok(kWhat, fmt::format("free; an agent will open it on {} only", facts.bind));
   }
   report.note(kWhat, "free; an agent will open it on all addresses of this host", kNarrow);
 }
@@ -210,10 +216,10 @@ void add_links_within_host(Report& report, const HostFacts& facts) {
     report.note(kWhat, "by the loopback interface, because VERBENA_LINK is udp",
                 "unset VERBENA_LINK: shared memory is several times as fast");
   } else if (facts.shared_memory.works) {
-    report.ok(kWhat, "by shared memory (--link lane), where both programs allow that");
+    report.ok(kWhat, "by shared memory (--link lane), if both programs allow that");
   } else {
     report.note(kWhat, "by the loopback interface, because memfd_create does not work",
-                "as for shared memory");
+                "see the advice at 'shared memory'");
   }
   report.check(
       "direct access", facts.process_vm_readv,
@@ -232,11 +238,11 @@ void add_limits(Report& report, const HostFacts& facts) {
           ? os::kUnlimited
           : (files.hard - std::min(files.hard, kAgentFiles)) / kAgentFilesPerProgram;
   if (files.soft < kOpenFilesMin || files.hard < kAgentFiles + kAgentFilesPerProgram) {
-    report.problem("open files", fact + "; a program and the agent need some 32 each",
+    report.problem("open files", fact + "; a program and the agent need about 32 each",
                    "ulimit -n 1024 (or 'nofile' in /etc/security/limits.conf)");
   } else if (programs < kProgramsComfortable) {
     report.note("open files",
-                fmt::format("{}; the agent can serve some {} programs", fact, programs),
+                fmt::format("{}; the agent can serve about {}", fact, programs_text(programs)),
                 "ulimit -n 4096 before the first program (or 'nofile' in limits.conf)");
   } else {
     report.ok("open files", fact);
@@ -245,12 +251,11 @@ void add_limits(Report& report, const HostFacts& facts) {
             fmt::format("RLIMIT_MEMLOCK is {}, and does not matter: nothing is pinned",
                         bytes_text(facts.locked_memory.soft)));
   if (facts.file_size.soft < link::CaptureRing::kBytes) {
-    report.note(
-        "file size",
-        fmt::format("RLIMIT_FSIZE is {}, and shared memory is a file to it: 'verbena ps' may "
-                    "not show the queue pairs of programs, and captures are cut short",
-                    bytes_text(facts.file_size.soft)),
-        "ulimit -f unlimited");
+    report.note("file size",
+                fmt::format("RLIMIT_FSIZE is {}, which also limits shared memory: 'verbena ps' may "
+                            "not show the queue pairs of programs, and captures are cut short",
+                            bytes_text(facts.file_size.soft)),
+                "ulimit -f unlimited");
   }
   report.check("shared memory", facts.shared_memory, "memfd works; /dev/shm is not used",
                Level::kProblem, "memfd_create does not work",
@@ -261,7 +266,7 @@ void add_buffer(Report& report, const char* what, const char* name, std::uint64_
                 std::uint64_t wanted) {
   if (bytes >= wanted) return report.ok(what, bytes_text(bytes));
   report.note(what,
-              fmt::format("{} of the wanted {}: bursts lose packets, which are sent again",
+              fmt::format("{}, but {} are wanted: bursts lose packets, which are sent again",
                           bytes_text(bytes), bytes_text(wanted)),
               fmt::format("sysctl -w net.core.{}={} (on the host, as root)", name, wanted));
 }
@@ -296,11 +301,11 @@ void add_interface(Report& report, const HostFacts& facts, const os::NetworkLink
     return report.note(what, "down; " + fact, fmt::format("ip link set {} up", link.name));
   }
   if (link.mtu_bytes < 256 + 80) {
-    return report.note(what, fact + ": not even 256 bytes of payload fit",
+    return report.note(what, fact + ": too small for packets with 256 bytes of data",
                        fmt::format("ip link set {} mtu 1500", link.name));
   }
   if (only_link_local) {
-    return report.note(what, fact + ": link-local only, so peers must name the interface, too",
+    return report.note(what, fact + ": link-local only, so peers must also name the interface",
                        fmt::format("ip addr add ADDRESS dev {}", link.name));
   }
   report.ok(what, fact);
@@ -321,8 +326,8 @@ void add_network(Report& report, const HostFacts& facts) {
                      "ip link set lo up, or ip addr add ADDRESS dev DEVICE");
     }
   }
-  report.check("IPv6", facts.ipv6, "there", Level::kNote, "not there: IPv4 alone is used",
-               "sysctl -w net.ipv6.conf.all.disable_ipv6=0, if it is wanted");
+  report.check("IPv6", facts.ipv6, "available", Level::kNote, "not available: only IPv4 is used",
+               "if you need IPv6: sysctl -w net.ipv6.conf.all.disable_ipv6=0");
   if (!facts.kernel_devices.empty()) {
     report.note("other RDMA devices",
                 fmt::format("{}: programs under 'verbena run' do not see them",
@@ -335,7 +340,7 @@ void add_network(Report& report, const HostFacts& facts) {
   const bool firewall = (facts.send && facts.send->error == EPERM) ||
                         (facts.agent && std::ranges::any_of(facts.agent->counters, refused));
   if (firewall) {
-    report.problem("firewall", "it refuses what is sent to UDP port 4791",
+    report.problem("firewall", "it refuses packets to UDP port 4791",
                    "nft list ruleset, iptables -S OUTPUT: let UDP port 4791 through");
   }
 }
@@ -351,10 +356,10 @@ void add_rights(Report& report, const HostFacts& facts) {
                facts.pidfd.works ? "pidfd_open works"
                                  : "pidfd_open is refused, but SO_PEERPIDFD serves as well",
                Level::kProblem, "neither pidfd_open nor SO_PEERPIDFD works",
-               "a kernel of 5.3 at least; allow pidfd_open in the container's seccomp profile");
+               "use Linux 5.3 or later; allow pidfd_open in the container's seccomp profile");
   report.check("segmentation offload", facts.segmentation, "UDP_SEGMENT works", Level::kNote,
                "UDP_SEGMENT does not work: each packet costs a pass through the kernel",
-               "a kernel of 4.18 at least");
+               "use Linux 4.18 or later");
   add_links_within_host(report, facts);
   report.check("run --sysfs", facts.private_files,
                "works; UCX, ibstatus and others that look for devices in /sys need it",

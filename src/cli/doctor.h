@@ -11,8 +11,8 @@
 #include "os/interfaces.h"
 #include "os/roce_port.h"
 
-// Implements `verbena doctor`, which finds out whether programs can run on this host, and what to
-// do if not.
+// Implements `verbena doctor`, which finds out whether programs can run on this host, and tells the
+// user what to do if they cannot.
 namespace verbena::cli {
 
 // Holds the facts about the host that host_facts.cc collects.
@@ -21,9 +21,9 @@ struct HostFacts {
 
   // ---- Verbena's own files
   std::string library_directory{};
-  std::string libraries_problem{};        // empty if all are there
+  std::string libraries_problem{};        // empty if all libraries exist
   std::vector<std::string> unresolved{};  // the loader's messages about missing symbols
-  // Names other libraries of the same names that come before ours on LD_LIBRARY_PATH.
+  // Files with the names of Verbena's libraries in directories that come first in LD_LIBRARY_PATH.
   std::vector<std::string> libraries_before{};
   std::string preload{};  // $LD_PRELOAD
   bool agent_can_be_run = true;
@@ -37,11 +37,11 @@ struct HostFacts {
 
   // ---- UDP port 4791
   std::string bind{};       // $VERBENA_BIND
-  bool bind_is_own = true;  // $VERBENA_BIND is an address of this host
+  bool bind_is_own = true;  // $VERBENA_BIND is empty or an address of this host
   os::PortHolder holder{};
   std::string holder_user{};
   bool rxe_loaded = false;
-  std::optional<os::CheckResult> send{};  // sending to the port, tried only if nobody holds it
+  std::optional<os::CheckResult> send{};  // result of a send to the port, if nobody holds the port
 
   // ---- limits
   os::ResourceLimit open_files{os::kUnlimited, os::kUnlimited};
@@ -53,7 +53,7 @@ struct HostFacts {
   // ---- the network
   std::optional<std::vector<os::NetworkLink>> links{};  // nothing if the kernel does not answer
   std::vector<os::Interface> addresses{};
-  std::vector<std::string> kernel_devices{};
+  std::vector<std::string> kernel_devices{};  // the names of the kernel's RDMA devices
 
   // ---- packets between programs of this host
   std::string link{};  // $VERBENA_LINK
@@ -71,6 +71,7 @@ struct HostFacts {
 };
 HostFacts collect_host_facts();
 
+// Holds one line of the output: "LEVEL  WHAT: FACT", and the advice below it.
 struct Finding {
   enum class Level : std::uint8_t {
     kOk,
@@ -80,15 +81,18 @@ struct Finding {
   Level level{};
   std::string what{};
   std::string fact{};
-  std::string fix{};  // empty for kOk
+  std::string fix{};  // what the user can do; empty for kOk
   friend bool operator==(const Finding&, const Finding&) = default;
 };
 
+// Judges the facts.
 std::vector<Finding> diagnose(const HostFacts& facts);
 
+// These two return what `verbena doctor` prints.
 std::string as_text(const std::vector<Finding>& findings);
 std::string as_json(const std::vector<Finding>& findings);
 
+// Carries out `verbena doctor`, and returns its exit code: 1 if there is a problem.
 int doctor(bool json);
 
 }  // namespace verbena::cli

@@ -50,7 +50,8 @@ Level worst(const HostFacts& facts) {
 }
 
 TEST(Doctor, HealthyHostHasNoProblem) {
-  EXPECT_EQ(worst(healthy()), Level::kNote);  // an agent would open the port on all addresses
+  // There is a note, because an agent would open the port on all addresses.
+  EXPECT_EQ(worst(healthy()), Level::kNote);
   HostFacts narrowed = healthy();
   narrowed.bind = "10.0.0.1";
   EXPECT_EQ(worst(narrowed), Level::kOk);
@@ -92,7 +93,7 @@ TEST(Doctor, NamesTheHolderOfThePort) {
   EXPECT_EQ(about(facts, "UDP port 4791").fact, "pid 12 (nc) of bob holds it on all addresses");
   facts.holder = {.held = true, .address = wire::ipv4_gid(0x0a000001), .uid = 7};
   EXPECT_EQ(about(facts, "UDP port 4791").fact,
-            "a process of bob that cannot be seen from here holds it on 10.0.0.1");
+            "a process of bob that is not visible here holds it on 10.0.0.1");
   facts.holder = {.held = true, .pid = 12, .stopped = true, .uid = 7, .program = "verbenad"};
   EXPECT_THAT(about(facts, "UDP port 4791").fact, HasSubstr("is stopped"));
   EXPECT_THAT(about(facts, "UDP port 4791").fix, HasSubstr("kill -CONT 12"));
@@ -123,7 +124,7 @@ TEST(Doctor, NamesTheHolderOfTheAgentsName) {
   EXPECT_THAT(about(facts, "agent").fix, HasSubstr("unshare"));
 }
 
-TEST(Doctor, SaysHowPacketsGetToProgramsOfThisHostAndWhy) {
+TEST(Doctor, SaysWhetherProgramsOfThisHostUseSharedMemory) {
   HostFacts facts = healthy();
   EXPECT_THAT(about(facts, "packets within the host").fact, HasSubstr("by shared memory"));
   facts.shared_memory = {false, EPERM};
@@ -144,6 +145,8 @@ TEST(Doctor, PortHeldByTheAgentIsNoProblem) {
   facts.gids = {{.gid = wire::ipv4_gid(0x0a000001), .interface = 2, .index = 1}};
   EXPECT_EQ(about(facts, "UDP port 4791").level, Level::kNote);
   EXPECT_EQ(about(facts, "agent").fact, "pid 9, build b1, 2 programs");
+  facts.agent->programs = 1;
+  EXPECT_EQ(about(facts, "agent").fact, "pid 9, build b1, 1 program");
   EXPECT_THAT(about(facts, "interface eth0").fact, HasSubstr("10.0.0.1 (GID 1)"));
   facts.holder.address = wire::ipv4_gid(0x0a000001);
   EXPECT_EQ(about(facts, "UDP port 4791").level, Level::kOk);
@@ -161,7 +164,7 @@ TEST(Doctor, LowLimitOfOpenFilesIsANoteOrAProblem) {
   EXPECT_EQ(about(facts, "open files").level, Level::kProblem);
   facts.open_files = {256, 256};
   EXPECT_EQ(about(facts, "open files").level, Level::kNote);
-  EXPECT_THAT(about(facts, "open files").fact, HasSubstr("some 32 programs"));
+  EXPECT_THAT(about(facts, "open files").fact, HasSubstr("about 32 programs"));
   facts.open_files = {os::kUnlimited, os::kUnlimited};
   EXPECT_EQ(about(facts, "open files").level, Level::kOk);
 }

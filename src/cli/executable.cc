@@ -19,7 +19,7 @@
 namespace verbena::cli {
 namespace {
 
-constexpr int kInterpretersMax = 4;  // interpreters that are scripts; the kernel's limit
+constexpr int kInterpretersMax = 4;  // scripts that are interpreters of scripts; the kernel's limit
 constexpr std::size_t kLineMax = 256;
 constexpr std::size_t kProgramHeadersMax = 256;
 constexpr std::size_t kDynamicEntriesMax = 4096;
@@ -29,7 +29,7 @@ constexpr std::uint16_t kOurMachine = EM_X86_64;
 #elif defined(__aarch64__)
 constexpr std::uint16_t kOurMachine = EM_AARCH64;
 #else
-#error "which EM_ number has this machine?"
+#error "add the EM_ number of this machine"
 #endif
 
 std::string machine_name(std::uint16_t machine) {
@@ -77,7 +77,8 @@ std::vector<Elf64_Phdr> read_segments(int fd) {
   return segments;
 }
 
-// Returns the offset in the file of the byte that will be at an address; 0 if there is none.
+// Returns the offset in the file of the byte that will be loaded to an address; 0 if no segment has
+// the address.
 std::uint64_t offset_of(std::span<const Elf64_Phdr> segments, std::uint64_t address) {
   for (const Elf64_Phdr& segment : segments) {
     const bool inside = segment.p_type == PT_LOAD && address >= segment.p_vaddr &&
@@ -132,8 +133,8 @@ Problem cannot(std::string text) { return {kExitOwnFailure, std::move(text)}; }
 // LD_LIBRARY_PATH for it (ld.so(8)).
 std::optional<Problem> why_privileged(const std::string& path) {
   struct stat status {};
-  if (stat(path.c_str(), &status) != 0) return std::nullopt;             // exec will report it
-  if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1) return std::nullopt;  // it gains no privileges
+  if (stat(path.c_str(), &status) != 0) return std::nullopt;  // exec will report the error
+  if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1) return std::nullopt;  // exec gives no privileges
   constexpr const char* kAdvice =
       "so the system ignores LD_LIBRARY_PATH for it; run a copy of it, which has no such rights";
   if ((status.st_mode & S_ISUID) != 0 && status.st_uid != getuid()) {
@@ -162,7 +163,8 @@ std::optional<Problem> why_not_elf(const std::string& path, const Executable& fi
                     path, machine_name(file.machine), machine_name(kOurMachine)));
   }
   const std::string_view name = std::string_view(path).substr(path.rfind('/') + 1);
-  if (file.loader.empty() && !name.starts_with("ld-linux")) {  // ld-linux loads other programs
+  // ld-linux itself has no loader, but it loads other programs.
+  if (file.loader.empty() && !name.starts_with("ld-linux")) {
     return cannot(
         fmt::format("{} is statically linked, so no library can take the place of its "
                     "own; use a dynamically linked build of it",
@@ -185,9 +187,10 @@ std::optional<Problem> check(const std::string& path, std::string_view search_pa
   }
   const std::string& interpreter = file->interpreter[0];
   if (access(interpreter.c_str(), F_OK) != 0) {
-    return Problem{kExitNotFound, fmt::format("{} is a script for {}, which is not there; install "
-                                              "it or correct the first line",
-                                              path, interpreter)};
+    return Problem{kExitNotFound,
+                   fmt::format("{} is a script for {}, which does not exist; install "
+                               "it or correct the first line",
+                               path, interpreter)};
   }
   if (auto problem = check(interpreter, search_path, depth + 1)) {
     problem->text = fmt::format("{} is a script, and its interpreter {}", path, problem->text);

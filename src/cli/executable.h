@@ -24,25 +24,26 @@ inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNotFound = 127;
 
 struct Found {
-  std::string path{};
-  std::optional<Problem> problem{};  // if set, there is no path
+  std::string path{};                // empty if there is a problem
+  std::optional<Problem> problem{};  // why the program cannot be run
 };
 
-// Finds a program where execvp(3) would find it; `search_path` is $PATH.
+// Finds a program as execvp(3) does; `search_path` is $PATH.
 Found find_program(const std::string& program, std::string_view search_path);
 
-// Tells how the kernel will run a file, by the file's first bytes.
+// Holds the parts of an executable file that decide how the kernel will run it.
 struct Executable {
   enum class Kind : std::uint8_t { kElf, kScript, kOther } kind = Kind::kOther;
   // The next three members are for ELF files.
   bool is_64_bit = false;
   std::uint16_t machine = 0;  // EM_...
   std::string loader{};       // PT_INTERP; empty: statically linked
-  // The next members are for scripts: the interpreter and at most one argument.
+  // This member is for scripts: the interpreter and at most one argument.
   std::vector<std::string> interpreter{};
 };
 
-// Returns nothing if the file cannot be read or its headers are broken: then exec will report it.
+// Reads the first bytes of a file.  Returns nothing if the file cannot be read or its headers are
+// broken; exec will then report the error.
 std::optional<Executable> read_executable(const std::string& path);
 
 // Returns the shared libraries that an ELF file itself names (DT_NEEDED); none if the file is

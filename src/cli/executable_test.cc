@@ -93,7 +93,7 @@ TEST_F(ExecutableTest, RefusesAProgramForAnotherMachine) {
 }
 
 TEST_F(ExecutableTest, RefusesASetuidProgramOfAnotherUser) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can make one";
+  if (geteuid() != 0) GTEST_SKIP() << "only root can make a setuid program of another user";
   const std::string path = file("a", good());
   if (chown(path.c_str(), 1, 1) != 0) GTEST_SKIP() << "only one user here";
   chmod(path.c_str(), 04755);
@@ -116,8 +116,8 @@ TEST_F(ExecutableTest, ChecksTheInterpreterOfAScript) {
             "125 s is a script, and its interpreter static is statically linked, so no library can "
             "take the place of its own; use a dynamically linked build of it");
   EXPECT_EQ(said(file("s", "#!/nowhere/python\n")),
-            "127 s is a script for /nowhere/python, which is not there; install it or correct the "
-            "first line");
+            "127 s is a script for /nowhere/python, which does not exist; install it or correct "
+            "the first line");
 }
 
 TEST_F(ExecutableTest, ChecksTheProgramThatEnvStarts) {
@@ -130,7 +130,7 @@ TEST_F(ExecutableTest, ChecksTheProgramThatEnvStarts) {
   EXPECT_NE(said(file("s", "#!" + directory_ + "/env -S static -u\n")).find("static is statically"),
             std::string::npos);
   EXPECT_EQ(said(file("s", "#!" + directory_ + "/env -i static\n")), "")
-      << "other options: no check";
+      << "if env has other options, its program is not checked";
 }
 #endif
 

@@ -46,10 +46,10 @@ int check(const FabricOptions& options) {
   return 0;
 }
 
-// Ends a fabric, whatever build it is of, and waits until its process has ended.
+// Ends a fabric, of this or another build, and waits until its process has ended.
 Answer<void> stop_fabric(const std::string& name) {
   auto channel = os::UnixChannel::connect(os::fabric_socket_name(name), os::now() + kDownTimeout);
-  if (!channel && channel.error().code == Errc::kUnreachable) return {};  // it has just ended
+  if (!channel && channel.error().code == Errc::kUnreachable) return {};  // the fabric just ended
   if (!channel) {
     return std::unexpected(
         fmt::format("cannot reach the fabric '{}': {}", name, channel.error().context));
@@ -161,7 +161,7 @@ int show_logs(const FabricOptions& options) {
     more = page->more;
   }
   for (const ipc::ManagerStatus& manager : all->managers) {
-    print_file(fmt::format("what OpenSM on {} prints", manager.node),
+    print_file(fmt::format("output of OpenSM on {}", manager.node),
                manager.directory + "/opensm.out");
     print_file(fmt::format("log of OpenSM on {}", manager.node), manager.directory + "/opensm.log");
   }

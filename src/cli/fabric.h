@@ -21,13 +21,14 @@ struct FabricOptions {
     kCheck,
     kMake
   } action{};
-  std::string file{};                   // of up and check
-  std::string faults{};                 // of up and check: a file of faults, or empty
-  std::string name{};                   // empty: see each command
-  std::vector<std::string> managers{};  // of up: HCAs, or "none"; empty: the default
+  std::string file{};                   // for up and check
+  std::string faults{};                 // for up and check: a file of faults, or empty
+  std::string name{};                   // empty: the default of the command
+  std::vector<std::string> managers{};  // for up: HCAs, or "none"; empty: the default
   FaultOptions fault{};
   bool json = false;
-  std::uint32_t hosts = 2;  // of make
+  // The remaining members are for make.
+  std::uint32_t hosts = 2;
   std::uint32_t rails = 1;
   bool infiniband = false;
   std::uint32_t fat_tree_hosts = 0;  // 0: no fat tree
@@ -36,9 +37,9 @@ struct FabricOptions {
 // Carries out a command of `verbena fabric`, and returns its exit code.
 int fabric(const FabricOptions& options);
 
-// Sets the environment, so that this process and its children are on a virtual host.  Without a
-// fabric, takes the one that is up.  Returns the devices and addresses of the host.  Fails if there
-// is no such fabric or host.
+// Sets the environment, so that this process and its children are on a virtual host.  If `fabric`
+// is empty, takes the only fabric that is up.  Returns the devices and addresses of the host. Fails
+// if there is no such fabric or host.
 Answer<ipc::HostStatus> enter_host(const std::string& fabric, const std::string& host);
 
 // These two return what `verbena fabric show` prints.

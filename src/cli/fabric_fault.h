@@ -10,10 +10,10 @@
 namespace verbena::cli {
 
 struct FaultOptions {
-  std::string fabric{};              // empty: the one that is up
+  std::string fabric{};              // empty: the only fabric that is up
   std::string a{};                   // a node, or an end of a link
   std::string b{};                   // the other end; empty for a node
-  std::vector<std::string> state{};  // the words behind the names
+  std::vector<std::string> state{};  // the words after the names
   bool has_seed = false;
   std::uint64_t seed = 0;
 };

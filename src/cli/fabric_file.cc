@@ -23,7 +23,7 @@ namespace {
 std::optional<std::string> problem_with_names(const subnet::Topology& topology) {
   for (const subnet::Node& node : topology.nodes) {
     if (node.is_switch() || plan::is_name(node.name)) continue;
-    return fmt::format("'{}' is no name for a node: it has 1 to 32 letters, digits, '_' or '-'",
+    return fmt::format("'{}' is no name for a node: use 1 to 32 letters, digits, '_' or '-'",
                        node.name);
   }
   return std::nullopt;
@@ -58,7 +58,7 @@ Answer<FileText> read_text(const std::string& file) {
   }
   errno = 0;
   std::ifstream in(real.data());
-  std::string text(subnet::kNetlistBytesMax + 1, '\0');  // a text in TOML may have fewer bytes
+  std::string text(subnet::kNetlistBytesMax + 1, '\0');  // the limit for TOML is lower
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(in.gcount()));
   if (in.bad() || (text.empty() && errno != 0)) {
@@ -105,8 +105,7 @@ Answer<std::string> fabric_name(const std::string& given, const FabricFile& from
   }
   if (plan::is_name(name)) return name;
   return std::unexpected(fmt::format(
-      "'{}' is no name for a fabric: it has 1 to 32 letters, digits, '_' or '-' (see --name)",
-      name));
+      "'{}' is no name for a fabric: use 1 to 32 letters, digits, '_' or '-' (see --name)", name));
 }
 
 std::string size_text(const FabricFile& from) {

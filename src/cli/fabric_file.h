@@ -10,7 +10,7 @@
 
 namespace verbena::cli {
 
-// Holds what a file describes: virtual hosts, or the subnet of a netlist.
+// Holds the contents of a file: virtual hosts (`fabric`), or the subnet of a netlist (`topology`).
 struct FabricFile {
   std::string path{};
   plan::Fabric fabric{};
@@ -25,7 +25,7 @@ struct FaultsFile {
   std::vector<plan::ScheduledFault> faults{};
 };
 
-// Reads a file of faults, and checks that the fabric has what they name.
+// Reads a file of faults, and checks that the fabric has the nodes and links that the faults name.
 Answer<FaultsFile> read_faults_file(const std::string& path, const FabricFile& fabric);
 
 // Returns the name of a fabric: the given one, else the name in the file, else the file's own name.
@@ -34,7 +34,7 @@ Answer<std::string> fabric_name(const std::string& given, const FabricFile& from
 // Returns "1 host" or "3 hosts".
 std::string counted(std::size_t number, const char* one, const char* several);
 
-// Tells how large the fabric is: "3 hosts, 6 rails".
+// Returns the size of the fabric: "3 hosts, 6 rails".
 std::string size_text(const FabricFile& from);
 
 }  // namespace verbena::cli

@@ -26,7 +26,7 @@ constexpr Duration kSubnetTimeout = std::chrono::seconds(60);
 constexpr std::size_t kManagersMax = 2;  // a master and a standby
 constexpr const char* kNoManager = "none";
 
-// Returns true if some port of the node has a cable.
+// Returns true if any port of the node has a cable.
 bool has_cable(const subnet::Topology& topology, std::uint32_t node) {
   return std::ranges::any_of(topology.links, [&](const subnet::Link& link) {
     return link.a.node == node || link.b.node == node;
@@ -51,7 +51,7 @@ std::optional<std::string> problem_with(const subnet::Topology& topology, const 
   return std::nullopt;
 }
 
-// Finds OpenSM, also in the directories that are not in the PATH of an ordinary user.
+// Finds OpenSM, also in system directories that an ordinary user's PATH does not have.
 std::optional<std::string> find_opensm() {
   const char* path = ::secure_getenv("PATH");
   const std::string directories =
@@ -84,7 +84,7 @@ Answer<ManagerChoice> choose_managers(const FabricFile& from,
                                       const std::optional<std::string>& opensm) {
   const bool none = std::ranges::find(wanted, kNoManager) != wanted.end();
   if (none && wanted.size() > 1) {
-    return std::unexpected("--sm none goes with no other --sm");
+    return std::unexpected("--sm none excludes another --sm");
   }
   if (!from.topology) {
     if (wanted.empty()) return ManagerChoice{};
@@ -92,13 +92,13 @@ Answer<ManagerChoice> choose_managers(const FabricFile& from,
   }
   if (none) return ManagerChoice{};
   if (wanted.size() > kManagersMax) {
-    return std::unexpected("--sm may be given twice: for a master and a standby");
+    return std::unexpected("--sm may be given at most twice, for a master and a standby");
   }
   for (const std::string& name : wanted) {
     if (const auto problem = problem_with(*from.topology, name)) return std::unexpected(*problem);
   }
   if (wanted.size() == 2 && wanted[0] == wanted[1]) {
-    return std::unexpected(fmt::format("--sm {} is given twice", wanted[0]));
+    return std::unexpected(fmt::format("--sm names the node {} twice", wanted[0]));
   }
   if (!opensm) {
     constexpr const char* kInstall = "OpenSM is not installed (apt-get install opensm)";

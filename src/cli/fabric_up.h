@@ -9,11 +9,11 @@
 
 namespace verbena::cli {
 
-// Names the HCAs of a subnet on which the fabric runs OpenSM, and the program.
+// Names the HCAs of a subnet on which the fabric runs OpenSM, and the path of OpenSM.
 struct ManagerChoice {
   std::vector<std::string> nodes{};
   std::string opensm{};   // the path; empty if there are no nodes
-  std::string warning{};  // what the user should know; empty: nothing
+  std::string warning{};  // a message for the user, or empty
 };
 
 // Chooses the nodes of the managers.  `wanted` has the values of --sm; `opensm` is the path of

@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kOpensm = "/usr/sbin/opensm";
 
-// Makes a switch, an HCA without a cable, and two with one.
+// Makes a switch, an HCA without a cable, and two HCAs with a cable to the switch.
 FabricFile subnet_file() {
   FabricFile file{.topology = subnet::Topology{}};
   file.topology->add_switch("s", 4);
@@ -41,9 +41,10 @@ TEST(FabricUp, TheUserChoosesUpToTwoManagersOrNone) {
   EXPECT_EQ(choose_managers(subnet_file(), both, kOpensm)->nodes, both);
   EXPECT_TRUE(choose_managers(subnet_file(), {"none"}, kOpensm)->nodes.empty());
   EXPECT_EQ(choose_managers(subnet_file(), {"none"}, std::nullopt)->warning, "");
-  EXPECT_EQ(refusal({"none", "one"}), "--sm none goes with no other --sm");
-  EXPECT_EQ(refusal({"one", "one"}), "--sm one is given twice");
-  EXPECT_EQ(refusal({"one", "two", "one"}), "--sm may be given twice: for a master and a standby");
+  EXPECT_EQ(refusal({"none", "one"}), "--sm none excludes another --sm");
+  EXPECT_EQ(refusal({"one", "one"}), "--sm names the node one twice");
+  EXPECT_EQ(refusal({"one", "two", "one"}),
+            "--sm may be given at most twice, for a master and a standby");
 }
 
 TEST(FabricUp, NodesThatCannotHaveAManagerAreRefused) {
@@ -54,7 +55,7 @@ TEST(FabricUp, NodesThatCannotHaveAManagerAreRefused) {
             "--sm is for the InfiniBand subnet of a netlist");
 }
 
-TEST(FabricUp, WithoutOpensmTheDefaultIsAWarning) {
+TEST(FabricUp, WithoutOpensmTheFabricComesUpWithAWarning) {
   const auto choice = choose_managers(subnet_file(), {}, std::nullopt);
   ASSERT_TRUE(choice.has_value());
   EXPECT_TRUE(choice->nodes.empty());

@@ -32,8 +32,8 @@ std::string environment(const char* name) {
 
 bool is_readable(const std::string& path) { return ::access(path.c_str(), R_OK) == 0; }
 
-// Returns the libraries and symbols that the dynamic loader cannot find for the libraries that
-// `run` gives to programs.  Works as ldd -r does, with the loader of this program.
+// Returns the loader's messages about libraries and symbols that the libraries for programs need
+// and that do not exist.  Works as ldd -r does, with the loader of this program.
 std::vector<std::string> unresolved(const std::string& directory) {
   const auto self = read_executable("/proc/self/exe");
   if (!self || self->loader.empty()) return {};
@@ -58,7 +58,7 @@ std::vector<std::string> unresolved(const std::string& directory) {
   return wrong;
 }
 
-// Returns other libraries that a program started without `run` finds before ours.
+// Returns other libraries that a program without `verbena run` would load in place of Verbena's.
 std::vector<std::string> libraries_before(const std::string& directory) {
   std::vector<std::string> found;
   std::istringstream folders(environment("LD_LIBRARY_PATH"));
@@ -68,7 +68,7 @@ std::vector<std::string> libraries_before(const std::string& directory) {
       if (is_readable(folder + library)) found.push_back(folder + library);
     }
   }
-  return {};  // ours are not on the path, but `run` will put them first
+  return {};  // Verbena's directory is not in LD_LIBRARY_PATH; only `verbena run` adds it
 }
 
 void collect_files(HostFacts& facts) {
@@ -149,7 +149,8 @@ HostFacts collect_host_facts() {
   facts.open_files = os::open_files_limit();
   facts.locked_memory = os::locked_memory_limit();
   facts.file_size = os::file_size_limit();
-  if (facts.file_size.soft >= link::CaptureRing::kBytes) {  // otherwise trying it raises SIGXFSZ
+  // With a lower limit, making shared memory would raise SIGXFSZ.
+  if (facts.file_size.soft >= link::CaptureRing::kBytes) {
     facts.shared_memory =
         os::try_shared_memory(std::max(ipc::QpTable::kBytes, link::CaptureRing::kBytes));
   }

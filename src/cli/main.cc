@@ -48,10 +48,10 @@ int run_command(int argc, char** argv) {
 // Runs the command line of verbena.
 int main(int argc, char** argv) {
   const int exit_code = run_command(argc, argv);
-  // stdout is buffered, so a full disk may show only here.
+  // stdout is buffered, so a full disk may cause an error only now.
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
   std::fprintf(stderr, "verbena: cannot write to standard output: %s\n",
-               errno != 0 ? std::strerror(errno) : "not all could be written");
+               errno != 0 ? std::strerror(errno) : "the output is incomplete");
   return exit_code != 0 ? exit_code : kExitOutputLost;
 }

@@ -32,11 +32,11 @@ Answer<void> preload(const std::string& directory, const std::string& library) {
   const std::string path = directory + "/" + library;
   if (::access(path.c_str(), R_OK) != 0) {
     return std::unexpected(
-        fmt::format("{} has no {}: the installation (or build) is not whole", directory, library));
+        fmt::format("{} has no {}: the installation (or build) is incomplete", directory, library));
   }
   if (directory.find(' ') != std::string::npos) {
-    return std::unexpected(fmt::format(
-        "LD_PRELOAD cannot hold {}: move Verbena to a directory without ' '", directory));
+    return std::unexpected(
+        fmt::format("LD_PRELOAD cannot hold {}: move Verbena to a path without spaces", directory));
   }
   const char* const preloaded = ::secure_getenv("LD_PRELOAD");
   const std::string before = preloaded == nullptr ? "" : preloaded;

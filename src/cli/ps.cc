@@ -25,7 +25,7 @@ constexpr std::size_t kTableBytesMax = ipc::QpTable::kBytes + 65536;
 
 void read_table(int fd, ProcessQps& out) {
   const auto mapping = os::map_shared(fd, ipc::QpTable::kBytes, kTableBytesMax, false);
-  if (!mapping) return;  // not a valid table, so there are no QPs to show
+  if (!mapping) return;  // without a valid table there are no QPs to show
   const ipc::QpTable table(mapping->bytes());
   for (std::uint32_t i = 0; i < ipc::QpTable::kRows; ++i) {
     if (const auto row = table.read(i)) out.qps.push_back(*row);

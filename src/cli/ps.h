@@ -18,7 +18,7 @@ namespace verbena::cli {
 struct ProcessQps {
   ipc::ProcessInfo process{};
   std::vector<ipc::QpTableRow> qps{};
-  std::uint32_t qps_not_shown = 0;  // QPs for which the process's table has no room
+  std::uint32_t qps_not_shown = 0;  // number of QPs for which the process's table has no room
   std::vector<ipc::NamedCount> counters{};
 };
 
@@ -28,8 +28,10 @@ struct Listing {
   ipc::StatusReply agent{};
 };
 
+// Asks the agent for all programs and connections, and reads the programs' tables.
 Answer<Listing> take_listing(AgentConnection& agent);
 
+// These two return what `verbena ps` prints.
 std::string as_text(const Listing& listing);
 std::string as_json(const Listing& listing);
 // These two list the counters of every program and of the agent.  The text leaves out counters that
@@ -41,6 +43,7 @@ struct PsOptions {
   bool json = false;
   bool counters = false;
 };
+// Carries out `verbena ps`, and returns its exit code.
 int ps(const PsOptions& options);
 
 }  // namespace verbena::cli

@@ -28,7 +28,7 @@
 namespace verbena::cli {
 namespace {
 
-// execvp(3) uses this search path without $PATH.
+// execvp(3) uses this search path if $PATH is not set.
 constexpr const char* kDefaultPath = "/bin:/usr/bin";
 
 int failed(int exit_code, const std::string& text) {
@@ -36,25 +36,26 @@ int failed(int exit_code, const std::string& text) {
   return exit_code;
 }
 
+// Returns the directory of the libraries, after a check that LD_LIBRARY_PATH can name it and that
+// it has all libraries that programs need.
 Answer<std::string> complete_library_directory() {
   Answer<std::string> directory = library_directory();
   if (!directory) return directory;
   for (const char* library : {"libverbena.so.0", "libibverbs.so.1", "librdmacm.so.1"}) {
     if (::access(fmt::format("{}/{}", *directory, library).c_str(), R_OK) != 0) {
-      return std::unexpected(fmt::format("{} has no {}: the installation (or build) is not whole",
+      return std::unexpected(fmt::format("{} has no {}: the installation (or build) is incomplete",
                                          *directory, library));
     }
   }
   if (directory->find_first_of(":;") != std::string::npos) {
     return std::unexpected(fmt::format(
-        "LD_LIBRARY_PATH cannot hold {}: move Verbena to a directory without ':' and ';'",
-        *directory));
+        "LD_LIBRARY_PATH cannot hold {}: move Verbena to a path without ':' and ';'", *directory));
   }
   return directory;
 }
 
 Answer<os::Fd> create_capture_file(const std::string& path) {
-  // Check that it is a regular file before truncating it, so that a wrong path does no harm.
+  // Truncate only a regular file, so that a wrong path does no harm.
   os::Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) {
@@ -62,9 +63,8 @@ Answer<os::Fd> create_capture_file(const std::string& path) {
         fmt::format("cannot write the capture to '{}': {}", path, std::strerror(errno)));
   }
   if (!S_ISREG(status.st_mode)) {
-    return std::unexpected(fmt::format(
-        "cannot write the capture to '{}': it is no regular file; name a file and read that",
-        path));
+    return std::unexpected(
+        fmt::format("cannot write the capture to '{}': it is not a regular file", path));
   }
   if (::ftruncate(file.get(), 0) != 0) {
     return std::unexpected(
@@ -107,8 +107,9 @@ int become(const std::string& path, const std::vector<std::string>& command) {
                 fmt::format("cannot run '{}': {}", command[0], std::strerror(error)));
 }
 
-// Runs the program in a child, so that all recorded packets are in the file when this process ends.
-// Returns only if it cannot make a child.
+// Runs the program in a child, so that this process can wait until all recorded packets are in the
+// file, and then end as the program did.  Returns only if it cannot make a child, or if the program
+// succeeded and the capture is incomplete.
 int become_captured(StartedCapture capture, const RunOptions& options, const std::string& path) {
   const int status = supervise([&] { return become(path, options.command); });
   if (status < 0) {
@@ -131,7 +132,7 @@ Answer<std::string> adapter_directory() {
   *directory += "/adapter";
   if (::access((*directory + "/libverbena.so.0").c_str(), R_OK) != 0) {
     return std::unexpected(fmt::format(
-        "{} has no libverbena.so.0: the installation (or build) is not whole", *directory));
+        "{} has no libverbena.so.0: the installation (or build) is incomplete", *directory));
   }
   return directory;
 }
@@ -141,8 +142,8 @@ void set_library_path(const std::string& directory) {
   ::setenv("LD_LIBRARY_PATH", libraries.c_str(), 1);
 }
 
-// Reads the rules in a file, which may be a pipe.  More than kTextMax bytes are not read, since
-// they are an error.
+// Reads the rules in a file, which may be a pipe.  Stops after kTextMax + 1 bytes, because a longer
+// text is an error.
 Answer<std::string> read_rules(const std::string& path) {
   const os::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
   std::string text(policy::Rules::kTextMax + 1, '\0');
@@ -235,7 +236,7 @@ int run(const RunOptions& options) {
     if (const auto problem = provide_sysfs(*agent)) return failed(kExitOwnFailure, *problem);
     // Few programs read the counters, so run the program even without them.
     if (const auto problem = provide_port_counters(*agent)) {
-      failed(0, fmt::format("--sysfs: the port's counters are not there: {}", *problem));
+      failed(0, fmt::format("--sysfs: the port has no counters: {}", *problem));
     }
   } else if (options.adapter.empty() && looks_in_sysfs(program.path) &&
              ::access("/sys/class/infiniband/verbena0", F_OK) != 0) {

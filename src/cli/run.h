@@ -10,23 +10,23 @@ struct RunOptions {
   bool verbose = false;                // report failures on stderr
   std::string personality{};           // the adapter to imitate; empty: the default
   std::string link{};                  // lane or udp; empty: the default
-  std::string adapter{};               // an adapter of this host, for the C++ API; empty: Verbena
+  std::string adapter{};               // an adapter of this host, for the C++ API; empty: none
   std::string sockets{};               // auto, only or off; empty: off
-  std::string socket_rules{};          // file of rules for --sockets; empty: the environment's
+  std::string socket_rules{};          // file of rules for --sockets; empty: see the environment
   std::string node{};                  // a virtual host to run on; empty: this machine
-  std::string fabric{};                // the fabric of that host; empty: the one that is up
-  std::string interfaces{};            // node or machine: whose the program finds; empty: node
+  std::string fabric{};                // the fabric of that host; empty: the only one that is up
+  std::string interfaces{};            // whose interfaces to show: node (or empty), or machine
   bool sysfs = false;                  // show the device's files in /sys and /dev
   std::vector<std::string> command{};  // the program and its arguments
 };
 
 // Becomes the program, so that pid, signals and exit code are the program's own.  With a capture,
 // this process stays as the program's parent and passes signals on.  It then ends as the program
-// does, or with an exit code of its own if the capture is incomplete.  Returns only if the program
-// cannot be run: prints a line on stderr and returns an exit code.
+// does.  Returns only if the program cannot be run, or if the capture is incomplete: prints a line
+// on stderr and returns an exit code.
 int run(const RunOptions& options);
 
-// Puts `directory` in front of `now`, the current LD_LIBRARY_PATH (null: not set).
+// Returns `now`, the current LD_LIBRARY_PATH (null: not set), with `directory` in front.
 std::string prepend_path(const std::string& directory, const char* now);
 
 }  // namespace verbena::cli

@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 using Rows = std::vector<std::vector<std::string>>;
 
 // Limits the pages of one listing, so that an agent whose rows change all the time cannot keep the
-// tool busy for ever.  It is a multiple of what a node can have.
+// tool busy for ever.  A node cannot have that many rows.
 constexpr std::size_t kPagesMax = 65536;
 
 constexpr unsigned kMtuCodeMax = 5;

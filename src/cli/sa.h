@@ -8,8 +8,9 @@
 #include "base/time.h"
 #include "ipc/sa_messages.h"
 
-// Implements `verbena sa`, which shows what the agent of a node of an InfiniBand fabric has learned
-// from the subnet administration and from its neighbours, and lets it forget that.
+// Implements `verbena sa`.  It shows the paths, groups and addresses that the agent of a node of an
+// InfiniBand fabric has learned from the subnet administration and from its neighbours.  It can
+// also make the agent forget paths and addresses, and find and register services.
 namespace verbena::cli {
 
 struct SaOptions {
@@ -24,10 +25,10 @@ struct SaOptions {
   };
   Action action{};
   bool json = false;
-  std::string node{};    // a node of a fabric; empty: the one of the environment
-  std::string fabric{};  // the fabric of that node; empty: the one that is up
-  // These are for the services of an InfiniBand subnet.
-  unsigned port = 1;  // of the first device
+  std::string node{};    // a node of a fabric; empty: the node that VERBENA_NODE names
+  std::string fabric{};  // the fabric of that node; empty: the only one that is up
+  // These members are for the services of an InfiniBand subnet.
+  unsigned port = 1;  // number of a port of the first device
   std::string service_name{};
   std::optional<std::uint64_t> service_id{};
   std::uint32_t lease_seconds = 3600;
@@ -38,9 +39,9 @@ int sa(const SaOptions& options);
 
 struct SaListing {
   std::uint32_t agent_pid = 0;
-  std::vector<std::string> devices{};  // their names; PortId::device is the place in this list
+  std::vector<std::string> devices{};  // names of the devices, indexed by PortId::device
   ipc::SaTopic topic{};
-  ipc::SaReply rows{};  // of all pages
+  ipc::SaReply rows{};  // the rows of all pages
 };
 
 // These functions return what the commands print.

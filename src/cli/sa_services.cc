@@ -15,7 +15,8 @@ namespace verbena::cli {
 namespace {
 
 constexpr Duration kSaTimeout = std::chrono::seconds(10);
-// The agent answers when the SA has answered, or after kSaTimeout.
+// This is longer than kSaTimeout, because the agent answers only when the SA has, or after
+// kSaTimeout.
 constexpr Duration kAnswerTimeout = std::chrono::seconds(20);
 
 std::string text_of(const ipc::ServiceName& name) {
@@ -39,7 +40,8 @@ Answer<ipc::ServicesFound> find_services(AgentConnection& agent, const SaOptions
   return agent.ask<ipc::ServicesFound>(wanted);
 }
 
-// Registers the service and keeps it registered.  Returns the reason when the registration ends.
+// Registers the service and keeps it registered.  Returns when the registration ends, with the
+// reason.
 std::string keep_registered(AgentConnection& agent, const SaOptions& options) {
   const auto added = agent.ask<ipc::ServiceAdded>(
       ipc::AddService{.port = {.number = static_cast<std::uint8_t>(options.port)},

@@ -10,8 +10,9 @@
 // Implements `verbena sa services` and `verbena sa register`.
 namespace verbena::cli {
 
-// Carries out one of the two commands, and returns its exit code.  `register` returns only if it
-// fails: a signal ends it.  REQUIRES: the agent serves us as a program.
+// Carries out one of the two commands, and returns its exit code.  For `register` it returns only
+// if the registration fails; otherwise a signal ends the process.  REQUIRES: `agent` is a
+// connection with Role::kProgram.
 int sa_services(AgentConnection& agent, const SaOptions& options);
 
 // These functions return what `services` prints.

@@ -45,7 +45,7 @@ Answer<std::optional<os::UnixChannel>> find_socket_service(const std::string& na
   if (!bytes && bytes.error().code == Errc::kTimedOut) {
     return std::unexpected("the socket service does not answer");
   }
-  if (!bytes || *bytes == 0) return std::nullopt;  // it was about to end
+  if (!bytes || *bytes == 0) return std::nullopt;  // the service was about to end
   const auto welcome = broker::decode<broker::Welcome>(std::span(buffer).first(*bytes));
   if (!welcome || welcome->refused != 0) {
     return std::unexpected("the socket service is of another build");

@@ -77,7 +77,7 @@ Answer<SocketListing> take_socket_listing(os::UnixChannel& service, Time deadlin
       listing.totals = *last;
       return listing;
     } else {
-      return std::unexpected("the socket service gave an answer of another kind");
+      return std::unexpected("the socket service sent an unexpected answer");
     }
   }
 }
@@ -90,7 +90,7 @@ void add(broker::Traffic& sum, const broker::Traffic& one) {
   sum.times_back += one.times_back;
 }
 
-// Adds the rows and totals of another service.  The process shown is that of the first service.
+// Adds the rows and totals of another service.  The pid stays that of the first service.
 void add(SocketListing& sum, SocketListing one) {
   sum.rows.insert(sum.rows.end(), one.rows.begin(), one.rows.end());
   sum.totals.pairs_now += one.totals.pairs_now;
@@ -104,7 +104,7 @@ void add(SocketListing& sum, SocketListing one) {
   add(sum.totals.total, one.totals.total);
 }
 
-// Lists the sockets of all services; nothing if there is none.
+// Lists the sockets of all services.  Returns nothing if there is no service.
 Answer<std::optional<SocketListing>> list_sockets(Time deadline) {
   std::optional<SocketListing> all;
   for (const std::string& name : socket_service_names()) {
@@ -201,7 +201,7 @@ Answer<void> start_socket_service(const std::string& library_directory) {
   for (const std::string& name : socket_service_names()) {
     const auto found = find_socket_service(name, deadline);
     if (found && *found) return {};
-    // Root's service may be of another build.
+    // Ignore an error of root's service, which may be of another build: this user's own will do.
     if (!found && name == os::socket_service_name()) return std::unexpected(found.error());
   }
   std::string problem;

@@ -19,13 +19,14 @@ struct SocketsOptions {
   bool totals = false;  // print the totals of the service, and no rows
   bool json = false;
 };
+// Carries out `verbena sockets ls` or `stat`, and returns its exit code.
 int sockets(const SocketsOptions& options);
 
-// Starts the socket service of this user and network namespace, if there is none.  Returns a
-// problem, or nothing.
+// Starts the socket service of this user and network namespace, unless this user's or root's
+// service runs already.
 Answer<void> start_socket_service(const std::string& library_directory);
 
-// These format a listing.
+// These four return what `ls` and `stat` print.
 std::string sockets_as_text(const SocketListing& listing);
 std::string sockets_as_json(const SocketListing& listing);
 std::string socket_totals_as_text(const SocketListing& listing);

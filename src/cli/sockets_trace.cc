@@ -29,7 +29,7 @@ using broker::Event;
 using broker::What;
 
 constexpr Duration kFindTimeout = std::chrono::seconds(10);
-// A service that comes is found so soon.
+// The command looks for missing services at this interval.
 constexpr int kFindEveryMs = 100;
 
 std::string program_text(const std::array<char, broker::kNameBytes>& name) {
@@ -43,7 +43,8 @@ std::string_view reason_text(std::uint32_t reason) {
     case stream::Reason::kPassed: return "the descriptor was passed to another process";
     case stream::Reason::kKernelCall: return "the program uses splice, io_uring or the like";
     case stream::Reason::kUrgent: return "urgent data";
-    case stream::Reason::kOther: return "the program uses the socket in a way of the kernel's";
+    case stream::Reason::kOther:
+      return "the program uses the socket in a way that needs the kernel";
     case stream::Reason::kEnd: return "nothing follows";
   }
   return "no reason is known";
@@ -133,7 +134,7 @@ std::string time_text(std::uint64_t wall_ns, bool is_local) {
                      clock);
 }
 
-// Follows one service, which may end and come again.
+// Prints the events of one service, which may end and start again.
 class Source {
  public:
   explicit Source(std::string name) : name_(std::move(name)) {}
@@ -173,7 +174,8 @@ class Source {
   std::optional<os::UnixChannel> channel_{};
 };
 
-// Sleeps until an event or the end of the reader.  Returns false if nobody reads the output.
+// Sleeps until an event comes, until it is time to look for missing services, or until nobody reads
+// the output.  Returns false in the last case.
 bool wait_for_events(const std::vector<Source>& sources) {
   std::vector<pollfd> fds{{.fd = STDOUT_FILENO, .events = 0, .revents = 0}};
   bool all_connected = true;

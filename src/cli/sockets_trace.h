@@ -6,14 +6,14 @@
 
 #include "broker/messages.h"
 
-// Implements `verbena sockets trace`, which prints what becomes of connections while it happens.
+// Implements `verbena sockets trace`, which prints events of connections as they happen.
 namespace verbena::cli {
 
 struct TraceOptions {
   bool json = false;
   std::vector<std::uint32_t> pids{};  // only connections of these processes; empty: all
 };
-// Runs until a signal ends it, or until nobody reads what it prints.
+// Runs until a signal ends it, or until nobody reads the output.  Returns the exit code.
 int trace_sockets(const TraceOptions& options);
 
 // Returns true if one of the processes is at an end of the event's connection.

@@ -57,7 +57,7 @@ TEST_F(SocketsTrace, EachEventIsASentence) {
   EXPECT_EQ(sentence(back), "sends by TCP only, from byte 9000 on: urgent data\n");
 }
 
-TEST_F(SocketsTrace, TheEndOfAStreamIsNoWayBackToTcp) {
+TEST_F(SocketsTrace, AShutdownIsNotReportedAsAReturnToTcp) {
   Event end = event_of(What::kSendsByTcp);
   end.reason = static_cast<std::uint32_t>(stream::Reason::kEnd);
   EXPECT_EQ(sentence(end), "sends nothing more (shutdown)\n");
@@ -73,7 +73,7 @@ TEST_F(SocketsTrace, AClosedConnectionHasItsTotals) {
             "the ring full 8 times)\n");
 }
 
-TEST_F(SocketsTrace, WhatHappenedBeforeTheTraceIsMarked) {
+TEST_F(SocketsTrace, EventsBeforeTheTraceAreMarked) {
   Event event = event_of(What::kChangedOver);
   event.is_earlier = 1;
   EXPECT_EQ(sentence(event), "(before this trace) has changed over: it may send by the ring\n");

@@ -10,7 +10,7 @@
 namespace verbena::cli {
 namespace {
 
-// Holds the signal mask and disposition that the program shall inherit.
+// Holds the caller's signal mask and its action for SIGCHLD, which the program inherits.
 struct Inherited {
   sigset_t mask{};
   struct sigaction child_signal {};
@@ -25,7 +25,7 @@ struct Inherited {
   ::_exit(program());
 }
 
-// Returns true if the child has ended.
+// Handles SIGCHLD.  Returns true if the child has ended; `status` is then its status.
 bool on_child_signal(pid_t child, int& status) {
   if (::waitpid(child, &status, WNOHANG | WUNTRACED) != child) return false;
   if (!WIFSTOPPED(status)) return true;
@@ -55,7 +55,8 @@ int supervise(const std::function<int()>& program) {
     if (signal == SIGCHLD) {
       if (on_child_signal(child, status)) break;
     } else if (signal > 0 && info.si_code != SI_KERNEL) {
-      ::kill(child, signal);  // the terminal (SI_KERNEL) has signalled the child itself
+      // A signal from the terminal (SI_KERNEL) has reached the child already.
+      ::kill(child, signal);
     }
   }
   ::sigprocmask(SIG_SETMASK, &inherited.mask, nullptr);

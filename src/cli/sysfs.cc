@@ -32,7 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the device's name in infiniband_verbs; `index` is its place in the host's list.
+// Returns the name in /sys/class/infiniband_verbs of the device with this index.
 std::string verbs_name(std::size_t index) { return fmt::format("uverbs{}", index); }
 
 // Returns the interfaces of the virtual host on which the program will run, or nothing if it runs
@@ -53,7 +53,8 @@ std::string interface_name(std::uint32_t index) {
   return ::if_indextoname(index, name.data()) != nullptr ? name.data() : "";
 }
 
-// Throws std::filesystem::filesystem_error and std::ios_base::failure.
+// Writes a file with one line, and makes its directories.  Throws std::filesystem::filesystem_error
+// and std::ios_base::failure.
 void write(const fs::path& path, const std::string& text) {
   fs::create_directories(path.parent_path());
   std::ofstream file;
@@ -77,7 +78,7 @@ std::string hex_text(const Gid& gid) {
   return text;
 }
 
-// Returns a text for the number, which counts from 1.
+// Returns the name of a value; the first of `names` is that of 1.
 std::string name_in(std::span<const char* const> names, unsigned number) {
   return number >= 1 && number <= names.size() ? names[number - 1] : "<unknown>";
 }
@@ -158,14 +159,14 @@ void write_interface(const fs::path& path, const interfaces::Interface& its) {
   write(path / "type", std::to_string(infiniband ? ARPHRD_INFINIBAND : ARPHRD_ETHER));
 }
 
-// Shows the network interfaces of a device: one, or on InfiniBand one for each port.
+// Shows the network interface of a device.  On InfiniBand there is one for each port.
 void write_interfaces(const fs::path& path, const ipc::Device& device) {
   const auto& gids = device.ports.front().gids;
   const auto first = std::ranges::min_element(gids, {}, &ipc::GidEntry::index);
   const auto of_node = interfaces_of_node();
   if (!of_node) {
     if (first == gids.end()) return;
-    // An adapter has one network interface.  Show that of the first GID.
+    // A RoCE adapter has one network interface, so only the interface of the first GID is shown.
     if (const std::string name = interface_name(first->interface); !name.empty()) {
       fs::create_directories(path);
       fs::create_directory_symlink("/sys/class/net/" + name, path / name);
@@ -205,7 +206,8 @@ void write_verbs_device(const fs::path& root, const ipc::Device& device) {
   write(root / "abi_version", "1");
 }
 
-// Makes it possible to create files in `directory`.  On some hosts only its parent exists.
+// Makes it possible to create files in `directory`.  If the directory does not exist, opens its
+// parent instead, so that the directory can be made.
 Result<void> make_room(const fs::path& directory) {
   std::error_code none;
   if (fs::is_directory(directory, none)) return os::open_private_directory(directory);
@@ -234,7 +236,7 @@ std::optional<std::string> provide_sysfs(AgentConnection& agent) {
     return fmt::format("--sysfs: {}", text);
   };
   if (const auto own = os::enter_private_files(); !own) return failed(own.error());
-  // Both directories may be missing.  Then open their parent, /sys/class, only once.
+  // If both directories are missing, their parent, /sys/class, must be opened only once.
   const bool has_class = fs::is_directory("/sys/class/infiniband");
   for (const fs::path path : {"/sys/class/infiniband", "/sys/class/infiniband_verbs"}) {
     if (!has_class && path != "/sys/class/infiniband") break;
@@ -258,7 +260,7 @@ std::optional<std::string> provide_sysfs(AgentConnection& agent) {
   return std::nullopt;
 }
 
-// Shows the counters at port 1, because the agent counts for the whole host.
+// The files are those of port 1, because the agent counts for the whole host.
 std::optional<std::string> provide_port_counters(AgentConnection& agent) {
   const os::Fd port(::open(
       fmt::format("/sys/class/infiniband/{}/ports/1", agent.welcome().devices.front().name).c_str(),

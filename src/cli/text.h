@@ -19,7 +19,7 @@ std::string qp_state_text(std::uint8_t state);                   // enum ibv_qp_
 std::string duration_text(std::int64_t seconds);                 // 3 h 2 min
 std::int64_t whole_seconds(Duration duration);
 
-// Writes what is wrong to standard error, as `verbena command` does, and returns the exit status.
+// Writes "verbena COMMAND: TEXT" to standard error, and returns the exit code 1.
 int command_failed(const char* command, const std::string& text);
 
 // Formats a table whose columns are as wide as their widest cell.

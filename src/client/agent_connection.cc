@@ -74,7 +74,7 @@ Answer<AgentConnection::Outcome> AgentConnection::greet(const Place& place, Role
   }
   text =
       welcome ? welcome->refusal : fmt::format("the agent (pid {}) is of another build", out.pid_);
-  // Wait until it closes the connection.  If it was idle, it ends now and has released its name.
+  // Waits until the agent closes the connection.  An idle agent then ends, and its name is free.
   (void)out.channel_.receive(buffer, received, deadline);
   return Outcome::kRefused;
 }
@@ -90,7 +90,7 @@ Answer<std::optional<AgentConnection>> AgentConnection::find(const Place& place,
     switch (*outcome) {
       case Outcome::kServed: return std::optional(std::move(connection));
       case Outcome::kNoAgent: return std::nullopt;
-      case Outcome::kRefused:
+      case Outcome::kRefused:  // tries once more, because an idle agent ends after it has refused
         if (++refusals == 2) return std::unexpected(text);
         break;
       case Outcome::kGone:

@@ -20,21 +20,21 @@ namespace verbena::client {
 template <class T>
 using Answer = std::expected<T, std::string>;
 
-// Connects a tool to the agent that serves this user, or the virtual host that the environment
-// names, or to the process of a fabric, with one request at a time.  Calls block for a limited
-// time.
+// Connects a tool to an agent, or to the process of a fabric.  The agent is the one that serves
+// this user, or the virtual host that the environment names.  Sends one request at a time.  Calls
+// block for a limited time.
 class AgentConnection {
  public:
-  // Tells the agent what we are.  Tools make requests, for a limited time each.  Programs own
-  // objects at the agent, which end with them.
+  // Tells the agent the kind of its client.  Tools only send requests.  Programs also own objects
+  // at the agent, which end with the program.
   enum class Role : std::uint8_t { kTool, kProgram };
 
   // Connects to the agent.  Returns nothing if there is none.
   static Answer<std::optional<AgentConnection>> find(Role role = Role::kTool);
   // Connects to the process of a fabric.  Returns nothing if the fabric is not up.
   static Answer<std::optional<AgentConnection>> find_fabric(const std::string& fabric);
-  // Connects to the agent.  Starts one if there is none: verbenad in `library_directory`, else
-  // $VERBENA_AGENT.
+  // Connects to the agent.  If there is none, starts one: verbenad in `library_directory`, or else
+  // the program that $VERBENA_AGENT names.
   static Answer<AgentConnection> find_or_start(const std::string& library_directory);
 
   // Returns the agent's pid, as the kernel reports it.
@@ -61,7 +61,7 @@ class AgentConnection {
     if constexpr (Reply::kType == ipc::Type::kDone) {
       if (reply && reply->failed) return std::unexpected(problem_in(*envelope));
     }
-    if (!reply) return std::unexpected(std::string("the agent gave an answer of another kind"));
+    if (!reply) return std::unexpected(std::string("the agent sent a reply of another type"));
     return std::move(*reply);
   }
 

@@ -77,6 +77,7 @@ void AgentLink::send_all(std::span<const int> tables) {
   while (channel_) {
     if (!unsent_) unsent_ = process_.poll_message();
     if (!unsent_) return;
+    // Appends all messages that may travel in the same datagram.
     while (process_.poll_another(*unsent_)) {
     }
     std::vector<int> fds;
@@ -95,7 +96,7 @@ void AgentLink::send_all(std::span<const int> tables) {
     told_at_ = os::now();
     const auto message = std::exchange(unsent_, std::nullopt);
     if (!sent && sent.error().detail == ETOOMANYREFS) {
-      (void)process_.on_unsent(*message).has_value();
+      (void)process_.on_unsent(*message).has_value();  // fails the request of the message
     } else if (!sent) {
       shut_down();  // the agent is gone, or the connection is useless
       return;
@@ -104,7 +105,7 @@ void AgentLink::send_all(std::span<const int> tables) {
 }
 
 void AgentLink::wait_for_room(Time deadline) {
-  (void)os::wait_for(channel_.fd(), POLLOUT, deadline).has_value();
+  (void)os::wait_for(channel_.fd(), POLLOUT, deadline).has_value();  // the next flush() sees errors
 }
 
 // ---- receiving

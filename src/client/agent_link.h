@@ -23,12 +23,12 @@ namespace verbena::client {
 //
 // Usually the progress thread waits for messages, and notes each for the next thread that drives
 // (note_message()).  While threads of the program poll for events of the RDMA CM, they listen
-// themselves, and messages do not wake the progress thread.  It checks every kCheckEvery whether
-// they still poll.
+// themselves, and messages do not wake the progress thread.  The progress thread checks every
+// kCheckEvery whether they still poll.
 //
-// Messages between two events travel together.  A thread that took an event while more were waiting
-// will come back for them, so its messages are held until then.  The progress thread sends them if
-// that thread does not come back within kCheckEvery.
+// Messages that a thread sends between two events travel together.  A thread that took an event
+// while more were waiting will come back for them, so its messages are held until then.  If the
+// thread does not come back within kCheckEvery, the progress thread sends the messages.
 //
 // The drive lock guards it, except for the functions marked "any thread".
 class AgentLink {
@@ -39,8 +39,8 @@ class AgentLink {
   // ---- the connection ----
   bool is_open() const { return static_cast<bool>(channel_); }
   int fd() const { return channel_.fd(); }
-  // Takes a connection over.  REQUIRES: none is open.  kSystem: the progress thread cannot wait for
-  // it.
+  // Takes over a connection.  REQUIRES: no connection is open.  kSystem: the progress thread cannot
+  // wait for its messages.
   Result<void> open(os::UnixChannel channel, os::Daemon daemon);
   void close();
   // Ends the connection: all threads that wait for messages get an end of file.
@@ -96,7 +96,7 @@ class AgentLink {
   void listen_again();
   // Implements Driver::Work.  Any thread may call it.
   bool leave_messages() {
-    messages_left_.store(true);  // stored before answers_awaited_ is read: a later call sees it
+    messages_left_.store(true);  // stored before answers_awaited_ is read: later calls see it
     return answers_awaited_.load() == 0 || !messages_left_.exchange(false);
   }
   // Returns true if threads of the program listen.  Any thread.
@@ -111,8 +111,7 @@ class AgentLink {
   bool may_be_answering(Time now) const;
 
   // The progress thread calls these two around its turn.  end_turn() returns true if the thread
-  // must look again within kCheckEvery.  `events_wait`: events were delivered since the
-  // last turn.
+  // must look again within kCheckEvery.  `events_wait`: events were delivered since the last turn.
   void begin_turn();
   bool end_turn(bool events_wait, Time now);
 
@@ -135,15 +134,15 @@ class AgentLink {
   std::uint32_t commands_ = 0;  // commands since messages were last received
   std::atomic<std::uint32_t> answers_awaited_{0};
   Time told_at_{};                      // when the agent last got a message; 0: it has answered
-  bool held_messages_ = false;          // since the last turn
+  bool held_messages_ = false;          // messages were held since the last turn
   bool looks_soon_ = false;             // the progress thread looks within kCheckEvery
-  std::uint32_t times_listened_ = 0;    // by the program, since the last check
-  std::uint32_t recent_listening_ = 0;  // earlier checks, each with half the weight of the next
+  std::uint32_t times_listened_ = 0;    // how often the program listened since the last check
+  std::uint32_t recent_listening_ = 0;  // sums times_listened_ and halves the sum at each check
   Time program_listens_since_{};
   std::atomic<bool> message_noted_{true};
   std::atomic<bool> holds_messages_{false};
   std::atomic<bool> program_listens_{false};
-  std::atomic<bool> messages_left_{false};  // the progress thread does not wait for them
+  std::atomic<bool> messages_left_{false};  // the progress thread does not wait for messages
   static constinit thread_local bool comes_back_;
 };
 

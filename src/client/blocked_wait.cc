@@ -62,7 +62,7 @@ os::Interruption interruption(const sigset_t& mask) {
 class BlockedWait::Role {
  public:
   Role(Driver& driver, ReceiverRole::For events) : driver_(driver) {
-    // A signal handler has jumped out of the last wait.
+    // A wait that is still recorded was left by a signal handler that jumped.
     if (recent_waits.wait != 0) driver_.leave_role(recent_waits.wait);
     recent_waits.wait = driver_.take_role(events);
   }
@@ -79,7 +79,7 @@ class BlockedWait::Role {
     const NoCancellation whole_call;
     driver_.give_role_back(std::exchange(recent_waits.wait, 0));
   }
-  // Changes nothing, because this is a forked copy.
+  // Forgets the role without giving it back, because this is a forked copy.
   static void abandon() { recent_waits.wait = 0; }
 
  private:
@@ -137,7 +137,7 @@ class BlockedWait::Attempt {
       channel_.will_receive();
       received = owner_.driver_.receive_for_event(
           role_.wait(), look, [this] { return channel_.take_received(event_); });
-      // Another thread may have left an event, and an earlier delivery may have lacked memory.
+      // The event may also come from another thread, or from a delivery that once lacked memory.
       if (received.event || channel_.take_received(event_)) result_ = 0;
       packets = packets || received.packets;
       has_role_ = received.has_role;
@@ -168,16 +168,16 @@ class BlockedWait::Attempt {
     return waits.back().revents == 0;
   }
 
-  // Runs the handlers of signals that came during the sleep, together with what ended it, and
-  // returns true if one has run.  A handler that jumps away must do so before the event is taken,
-  // or the event would be lost.
+  // Runs the handlers of signals that came together with the event that ended the sleep.  Returns
+  // true if a handler has run.  A handler that jumps away must do so before the event is taken, or
+  // the event would be lost.
   bool ran_pending_handler() {
     if (recent_waits.handlers == os::Interruption::kNone || !signals_.is_pending()) return false;
     constexpr timespec kAtOnce{};
     return ::ppoll(nullptr, 0, &kAtOnce, &signals_.mask_before()) < 0;
   }
 
-  // A handler has run.
+  // Decides whether the signal handler that has run ends the wait.
   void interrupted() {
     if (owner_.fork_mark_.in_copy()) {  // it called fork(), and this is the child
       Role::abandon();

@@ -6,14 +6,14 @@
 
 namespace verbena::client {
 
-// Lets a thread of the program wait for an event of a channel.  The thread receives the packets or
-// messages of the agent itself that bring the event, in place of the progress thread
-// (ReceiverRole), so that no other thread must be woken for them.
+// Lets a thread of the program wait for an event of a channel.  While it waits, the thread receives
+// packets and the agent's messages in place of the progress thread (ReceiverRole).  So the packet
+// or message that brings the event wakes only this thread.
 //
-// In three cases it waits on the channel's descriptor alone, while the progress thread receives:
-// another thread has the role already; the role was no gain recently; or the program has signal
-// handlers with SA_RESTART and others without it.  Then only read(2) behaves as each handler
-// requires.
+// In three cases the thread waits only on the channel's descriptor, while the progress thread
+// receives.  First, another thread has the role already.  Second, the role was of no use recently.
+// Third, the program has signal handlers with SA_RESTART and others without it: only read(2)
+// behaves as each of these handlers requires.
 class BlockedWait {
  public:
   // REQUIRES: both outlive this object.

@@ -126,8 +126,8 @@ struct Engine final : Driver::Work {
   Watches& watches_;
 };
 
-// Waits until the thread, whose number may still have to come, sleeps in one of the system calls.
-// Returns that call.
+// Waits until the thread sleeps in one of the system calls, and returns that call.  `id` is 0 until
+// the thread has started.
 long until_thread_sleeps(const std::atomic<int>& id, std::initializer_list<long> calls) {
   id.wait(0);
   for (;;) {
@@ -164,8 +164,7 @@ struct Waiter {
   }
   // Returns when the thread sleeps in this system call.
   void until_it_sleeps(long call = SYS_ppoll) { until_thread_sleeps(id, {call}); }
-  // Returns true when the thread sleeps and has the role of the receiver, and false when it sleeps
-  // without.
+  // Waits until the thread sleeps.  Returns true if it has the role of the receiver.
   bool has_role() { return until_thread_sleeps(id, {SYS_ppoll, SYS_read}) == SYS_ppoll; }
   void cancel() {
     ::pthread_cancel(thread.native_handle());
@@ -201,9 +200,9 @@ struct BlockedWaitTest : testing::Test {
   BlockedWait wait{driver, fork_mark};
 };
 
-// Sends one message after the other to a blocked thread, and checks who is woken for them.  A
-// thread that waits long for a processor loses the role for a while; what comes meanwhile is not
-// checked.
+// Sends one message after the other to a blocked thread, and checks which threads they wake.  A
+// thread that waits long for a processor loses the role for a while; messages that come meanwhile
+// are not checked.
 template <class Send>
 void exchange(BlockedWaitTest& test, Waiter& waiter, Send send) {
   constexpr int kBatch = 8, kMessages = 1000;
@@ -350,7 +349,7 @@ TEST_F(BlockedWaitTest, APostOfAnotherThreadWakesNobody) {
   Waiter waiter(wait, engine.channels[0]);
   waiter.until_it_sleeps();
   const auto wakes = driver.receiver_wakes();
-  // A thread that holds the lock flushes for those that find it held.
+  // A kick that finds the lock held leaves its flush to the holder, so expect only one flush.
   const int flushes = engine.flushes;
   for (int i = 0; i < 100; ++i) driver.kick();
   while (engine.flushes == flushes) std::this_thread::yield();

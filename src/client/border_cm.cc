@@ -149,7 +149,7 @@ int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t c
       if (added) {
         *id = made.value;
       } else {
-        (void)process.destroy_id(made).has_value();
+        (void)process.destroy_id(made).has_value();  // cannot fail: the id is new
       }
       return added;
     }));
@@ -307,7 +307,7 @@ int vb_cm_establish(vb_handle id) { return cm_command(nullptr, VB_CM_ESTABLISH, 
 int vb_cm_notify(vb_handle id, uint32_t ibv_event_type) {
   constexpr std::uint32_t kCommEst = 4;  // IBV_EVENT_COMM_EST
   if (ibv_event_type != kCommEst) {
-    return failed({Errc::kNotSupported, 0, "events to notify: COMM_EST"});
+    return failed({Errc::kNotSupported, 0, "only IBV_EVENT_COMM_EST can be notified"});
   }
   return on_object([&](Client& engine) {
     return result_of(engine.command(

@@ -28,7 +28,7 @@ Result<rdmacm::PathInfo> path_of(const vb_cm_path& path) {
   std::memcpy(out.source.bytes.data(), path.sgid, sizeof path.sgid);
   std::memcpy(out.destination.bytes.data(), path.dgid, sizeof path.dgid);
   if (out.source == Gid{} || out.destination == Gid{}) {
-    return verbena::fail(Errc::kInvalidArgument, "a path has two ends");
+    return verbena::fail(Errc::kInvalidArgument, "a path needs a source and a destination");
   }
   return rdmacm::PathInfo{.address = out};
 }
@@ -66,7 +66,7 @@ Result<rdmacm::ConnParam> param_of(const vb_conn_param* param, std::size_t priva
   return out;
 }
 
-// Returns the data for a message.  The message checks the lengths.
+// Holds the program's data for a message.  The code that makes the message checks the lengths.
 struct Words {
   std::span<const std::byte> private_data{};
   std::span<const std::byte> additional_info{};
@@ -165,8 +165,8 @@ int accept(const Submission* submission, const vb_cm_args& args) {
                                  });
 }
 
-// Without args.words, this is rdma_reject(), which has private data only.  Reason 0 means that the
-// program itself rejects.
+// Rejects a request.  Without args.words this is rdma_reject(), which has only private data.  Then
+// reason 0 stands for a rejection by the program (28).
 int reject(const Submission* submission, const vb_cm_args& args) {
   Words words;
   if (args.words != nullptr) {

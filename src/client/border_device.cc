@@ -51,6 +51,7 @@ __attribute__((destructor)) void at_exit() {
   if (engine->capturing()) engine->flush_capture(std::chrono::seconds(2));
 }
 
+// Writes a diagnostic line about a call that failed because of the program's mistake.
 void tell(const Error& error) {
   const Errc code = error.code;
   if (!is_programs_fault(code)) return;

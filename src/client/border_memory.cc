@@ -32,18 +32,21 @@ Result<std::uint32_t> access_of(std::uint32_t asked) {
   }
   if ((wanted & ~kAccessBuilt) != 0) {
     return verbena::fail(Errc::kNotSupported,
-                         "access: local and remote ones, window bind, zero based, on demand");
+                         "only these access flags are supported: local, remote, window bind, zero "
+                         "based, on demand");
   }
   return wanted;
 }
 
-// Memory that is registered on demand may be mapped later.
+// Returns true if the memory can be registered now.  For registration on demand the program may map
+// the memory later.
 bool is_there(const void* address, std::uint64_t length, std::uint32_t access) {
   return (access & hca::access::kOnDemand) != 0 ||
          os::memory_is_mapped(address, length, (access & hca::access::kLocalWrite) != 0);
 }
 
-constexpr verbena::Error kNotThere{Errc::kFault, 0, "the memory is not there"};
+constexpr verbena::Error kNotThere{Errc::kFault, 0,
+                                   "the memory is not mapped, or may not be written"};
 
 }  // namespace
 

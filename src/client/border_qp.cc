@@ -105,7 +105,8 @@ Result<hca::Path> path_of(Process& process, std::uint32_t device, const vb_ah_at
                                       .port = {static_cast<std::uint8_t>(device), ah.port_num}});
 }
 
-// Without a flow label, derives the source port from the QP numbers, as soft-RoCE and adapters do.
+// Converts the path of a connected QP.  If the program gives no flow label, derives the source port
+// from the QP numbers, as soft-RoCE and adapters do.
 Result<hca::Path> connected_path(Process& process, hca::QpHandle qp, const vb_ah_attr& ah,
                                  verbena::Qpn destination) {
   const auto info = VB_TRY(process.engine().query_qp(qp));
@@ -206,8 +207,8 @@ Result<void> post_shared(hca::Engine& engine, vb_handle srq, const vb_recv_wr& w
       {.wr_id = wr.wr_id, .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, room))});
 }
 
-// Stores no error text for a full queue: that is a normal result on the data path, which should not
-// pay for the copy.
+// Returns the errno of a post.  Stores no text for a full queue: that result is normal on the data
+// path, which should not pay for the copy.
 int posted(const Result<void>& result) {
   if (result) return 0;
   return result.error().code == Errc::kNoResources ? ENOMEM : failed(result.error());
@@ -220,7 +221,7 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
   return on_agent([&](Client& engine) {
     if (init->type < std::to_underlying(hca::QpType::kRc) ||
         init->type > std::to_underlying(hca::QpType::kUd)) {
-      return failed({Errc::kNotSupported, 0, "QP types: RC, UC and UD"});
+      return failed({Errc::kNotSupported, 0, "only the QP types RC, UC and UD are supported"});
     }
     if (init->device >= verbena::kDevicesMax) {
       return failed({Errc::kInvalidArgument, 0, "the host has no such device"});
@@ -396,7 +397,7 @@ int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr) {
   Client* engine = client_if_any();
   if (engine == nullptr) return EINVAL;
   const int error = posted(post(engine->engine(), qp, *wr));
-  if (error == 0 && engine->engine().has_work()) engine->kick();  // the error state flushes it
+  if (error == 0 && engine->engine().has_work()) engine->kick();  // a QP in error flushes receives
   return error;
 }
 

@@ -18,10 +18,10 @@ border::RequestQueues& queues() {
   return *made;
 }
 
-// Opening the device may start the agent and waits for it, so each opening has its own thread.  It
-// happens once for each program.
+// Describes one VB_OPEN command.  It may start the agent and waits for it, so each has a thread of
+// its own.  Most programs open the device once.
 struct Opening {
-  vb_open_args args{};  // a copy of the program's
+  vb_open_args args{};  // a copy of the program's arguments
   std::mutex mutex;
   vb_request* request = nullptr;  // nullptr: cancelled
 };
@@ -46,7 +46,7 @@ class Openings {
     thread->detach();
     return EINPROGRESS;
   }
-  // After this call the thread does not touch the request.
+  // Ends an opening: after this call its thread does not touch the request.
   void end(vb_request& request) {
     if (const auto opening = forget(request)) {
       const std::lock_guard lock(opening->mutex);

@@ -25,14 +25,13 @@ constexpr std::uint32_t kBothWays =
     IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
 
 rdmacm::PathInfo path_of(const wire::PathRecord& record) {
-  return {.address = link::address_of(record, {}),  // Process knows the port
-
+  return {.address = link::address_of(record, {}),  // Process sets the port
           .pkey = record.pkey.value,
           .mtu = record.mtu,
           .packet_life_time = record.packet_life};
 }
 
-// An invalid number stays invalid, so that the agent refuses it.
+// Converts a port.  An invalid device stays invalid, so that the agent refuses it.
 PortId port_of(std::uint32_t device, std::uint8_t port) {
   constexpr std::uint32_t kDeviceMax = 0xff;
   return {static_cast<std::uint8_t>(std::min(device, kDeviceMax)), port};

@@ -19,7 +19,7 @@ Client* client(int& error);
 // Returns the Client if there is one already; for calls that name one of its objects.
 Client* client_if_any();
 
-// Converts a path of the QP's or id's port to the C API.
+// Converts a path to the C API.  `port` is the number of the QP's or id's port.
 void put_path(const hca::Path& path, std::uint8_t port, vb_ah_attr& out);
 // Converts the attributes of a transition or a query to the C API.
 void put_attributes(const hca::QpAttributes& attributes, vb_qp_attr& out);
@@ -28,6 +28,7 @@ using border::failed;
 using border::guarded;
 using border::result_of;
 using border::set_last_error;
+// Sets the last error to the Client's explanation, and returns the errno.
 int failed(Client& client, const Error& error);
 
 template <class T>
@@ -36,7 +37,8 @@ T as_handle(vb_handle handle) {
 }
 
 // Registers an object with the channels before it is made.  The destructor withdraws the
-// registration unless keep() was called: the engine may refuse, or the request may be cancelled.
+// registration unless keep() was called, because the engine may refuse to make the object, or the
+// request may be cancelled.
 class Registration {
  public:
   static Result<std::shared_ptr<Registration>> add(Channels& channels, const EventTarget& target) {
@@ -92,8 +94,9 @@ int on_agent(Body body) {
 
 // ---- commands that may wait for the agent, called or submitted ----------------------------------
 
-// Runs `start(process, now, done)`, and at its end `finish(process, result)` -> Result<void>, both
-// under the drive lock.  Returns 0 or an errno; EINPROGRESS: `submission` ends later.
+// Runs `start(process, now, done)`, and `finish(process, result)` -> Result<void> when the command
+// has ended, both under the drive lock.  Returns 0 or an errno; EINPROGRESS: `submission` ends
+// later.
 template <class T, class Start, class Finish>
 int ask(Client& engine, const Submission* submission, Start start, Finish finish) {
   if (submission != nullptr) {
@@ -105,8 +108,8 @@ int ask(Client& engine, const Submission* submission, Start start, Finish finish
   return end ? 0 : failed(engine, end.error());
 }
 
-// Works as run_command() for an existing id: `start(process, id, now, done)`.  The agent's reply
-// carries no value.
+// Works as ask() for an existing id, which it passes to `start(process, id, now, done)`.  Only the
+// success or failure of the reply counts.
 template <class Reply, class Start>
 int ask_about_id(const Submission* submission, vb_handle id, Start start) {
   return on_object([&](Client& engine) {
@@ -124,8 +127,8 @@ int ask_about_id(const Submission* submission, vb_handle id, Start start) {
 
 int qp_create(const Submission* submission, vb_qp_init* init, vb_handle* qp, std::uint32_t* qp_num);
 int qp_attach(const Submission* submission, const vb_group_args& args);
-// Sets the path of an id (RDMA_OPTION_IB_PATH): the first one that is for both directions in
-// `value`, an array of struct ibv_path_data.
+// Sets the path of an id (RDMA_OPTION_IB_PATH).  `value` is an array of struct ibv_path_data; the
+// first path for both directions is used.
 int set_paths(vb_handle id, const void* value, std::size_t bytes);
 // Carries out a command, one of VB_CM_BIND to VB_CM_ANSWER_PATH.
 int cm_command(const Submission* submission, std::uint32_t command, const vb_cm_args& args);

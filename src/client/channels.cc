@@ -253,9 +253,9 @@ bool Channels::dispatch(const process::Notice& notice) {
   return false;
 }
 
-// Queues an event.  That of an object goes only to its context; that of a port to the contexts of
-// its device; that of a device to all contexts, because the agent's death takes all devices away.
-// REQUIRES: the caller holds the lock.
+// Queues an asynchronous event.  An object's event goes only to the object's context.  A port's
+// event goes to the contexts of its device.  A device's event goes to all contexts, because the
+// agent's death takes all devices away.  REQUIRES: the caller holds the lock.
 void Channels::dispatch_async(const process::AsyncNotice& notice) {
   if (is_of_an_object(notice.type)) {
     const auto found = objects_.find(notice.cookie);

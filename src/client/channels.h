@@ -33,7 +33,7 @@ struct AsyncEvent {
   std::uint32_t type = 0;
   std::uint64_t object = 0;
   std::uint64_t cookie = 0;
-  PortId port{};  // of an event of a port
+  PortId port{};  // only for an event of a port
 };
 
 // Returns true for an event of a port.  `type` is an enum ibv_event_type.
@@ -193,9 +193,9 @@ class EventQueue {
     ++posts_;
     fd_.post();
   }
-  // Makes the descriptor unreadable if the queue is empty.  Where try_take() may wait and readers
-  // sleep, leaves the post to a reader, which then finds nothing: two threads that take one post
-  // would wait for each other.
+  // Makes the descriptor unreadable if the queue is empty.  Leaves the post to a sleeping reader if
+  // try_take() may wait: if both tried to take the one post, the loser would wait.  That reader
+  // finds no entry and sleeps again.
   void quieten() {
     if (entries_.empty() && (sleepers_ == 0 || fd_.never_waits())) (void)fd_.try_take();
   }
@@ -210,7 +210,8 @@ class EventQueue {
   std::multimap<std::uint64_t, typename List::iterator> by_owner_;  // oldest first for each owner
 };
 
-// `users` counts the CQs or ids that report to the channel.  Guarded by the lock of Channels.
+// Holds the events of CQs or ids.  `users` counts the CQs or ids that report to the channel; the
+// lock of Channels guards it.
 struct CompletionChannel : EventQueue<CqEvent> {
   using EventQueue::EventQueue;
   std::uint32_t users = 0;
@@ -226,9 +227,9 @@ struct Context : EventQueue<AsyncEvent> {
   std::uint32_t device = VB_ALL_DEVICES;  // guarded by the lock of Channels
 };
 
-// Shares a channel between Channels and a thread that is about to wait on it: programs destroy such
-// channels when they end (rping).  The thread then never gets an event, and the descriptor stays
-// open while it waits.
+// Shares a channel between Channels and a thread that is about to wait on it, because some programs
+// destroy a channel while a thread waits on it (rping, at its end).  The thread then never gets an
+// event, and the descriptor stays open while it waits.
 template <class Queue>
 using Shared = std::shared_ptr<Queue>;
 using CompletionChannelHandle = Handle<Shared<CompletionChannel>>;
@@ -238,7 +239,7 @@ using ContextHandle = Handle<Shared<Context>>;
 // Names the destination of the events of a CQ, QP or SRQ, and the cookie that the events carry.
 struct EventTarget {
   CompletionChannelHandle channel{};  // for a CQ; null: none
-  ContextHandle context{};            // its events are dropped after it is closed
+  ContextHandle context{};            // events for a closed context are dropped
   std::uint64_t cookie = 0;
 };
 
@@ -246,7 +247,8 @@ struct EventTarget {
 // thread may call any function.
 class Channels {
  public:
-  static constexpr std::uint32_t kChannelsMax = 65536;  // for each kind, and for contexts
+  // Limits the channels of each kind, and the contexts.
+  static constexpr std::uint32_t kChannelsMax = 65536;
   // Limits the unread user events of each event channel.  It does not limit other events, which
   // must be reported.
   static constexpr std::size_t kUnreadEventsMax = 65'536;
@@ -278,8 +280,8 @@ class Channels {
   Result<CmChannelHandle> create_cm();
   Result<void> destroy_cm(CmChannelHandle channel);
   Shared<CmChannel> cm(CmChannelHandle channel);
-  // From now on, hides the events of an id that a CONNECT_REQUEST created until the program accepts
-  // it.
+  // From now on, hides the events of each id that a CONNECT_REQUEST created, until the program has
+  // accepted that id.
   Result<void> hide_lost_requests(CmChannelHandle channel);
   Result<void> add_id(process::ConnectionHandle id, CmChannelHandle channel);
   // Returns the notices of the id that nobody has taken.
@@ -291,7 +293,8 @@ class Channels {
   // a user event, and kUnreadEventsMax events are unread.
   Result<void> write_event(process::CmNotice&& notice);
 
-  // Returns true if other events wait in the same event channel, so that its reader will come back.
+  // Queues an event in its channel or context.  Returns true if other events wait in the same event
+  // channel, so that its reader will come back.
   bool dispatch(const process::Notice& notice);
 
  private:

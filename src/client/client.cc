@@ -70,7 +70,7 @@ Client::Client(const process::Process::Config& config, Watches watches, os::Fork
       blocked_(driver_, fork_mark_),
       events_(driver_, agent_, blocked_) {}
 
-// The progress thread uses the members that are destroyed after the driver.
+// Stops the progress thread before any member is destroyed, because the thread uses the members.
 Client::~Client() { driver_.stop(); }
 
 Result<std::unique_ptr<Client>> Client::connect(std::string& problem) {
@@ -159,7 +159,7 @@ Result<void> Client::try_join(std::string& problem, bool& again) {
   std::optional<AgentLink::AwaitedAnswer> awaited;
   {
     const Driving lock(driver_);
-    // An earlier attempt may have run out of memory.
+    // An earlier attempt that ran out of memory may have left its connection open.
     if (agent_loss_unfinished_ || agent_.is_open()) agent_gone(os::now());
     if (const auto opened = agent_.open(std::move(channel), std::move(daemon)); !opened) {
       agent_gone(os::now());
@@ -199,7 +199,7 @@ Result<void> Client::judge(const std::optional<Result<ipc::Welcome>>& welcome, s
     return std::unexpected(welcome->error());
   }
   if (!*welcome && welcome->error().code != Errc::kDeviceFatal) {
-    problem = "the agent speaks another language than this library";
+    problem = "the agent sent a message that this library does not understand";
     return std::unexpected(welcome->error());
   }
   if (*welcome && !(*welcome)->refusal.empty()) {
@@ -216,7 +216,8 @@ Result<void> Client::judge(const std::optional<Result<ipc::Welcome>>& welcome, s
   return {};
 }
 
-// A call may throw after it has begun, if memory runs out; then the next turn continues.
+// Cleans up after the agent's death.  If memory runs out, this function throws in the middle, and
+// the next turn calls it again.
 void Client::agent_gone(Time now) {
   agent_loss_unfinished_ = true;
   needs_flush_ = true;
@@ -273,11 +274,11 @@ bool Client::receive_from_sockets(Time now, os::UdpReceiver::Look look) {
     const auto send = [&]() VB_NO_THREAD_SAFETY_ANALYSIS { flush(); };
     const auto received = data_.receive(
         now, look, take, [&] { return has_posts(); }, send);
-    if (data_.take_dropped()) process_.show_soon();  // no packet may follow for a long time
+    if (data_.take_dropped()) process_.show_soon();  // the next packet may come much later
     some |= received.some;
     if (!received.full) return some;
     flush();          // acknowledgements do not wait for the end of a flood
-    now = os::now();  // flush() gave the engine a later time, which must not go back
+    now = os::now();  // flush() used a later time, and the engine's time must not go back
   }
   unfinished_ = true;
   return some;
@@ -345,7 +346,7 @@ void Client::describe(process::Notice& notice, Time now) {
   diagnostics_.write(*text, now);
 }
 
-// Updates these counters as often as the process updates its own.
+// Writes the data path's counters to the table as often as the process writes its own.
 void Client::show_counters() {
   if (process_.shown() == counters_shown_) return;
   counters_shown_ = process_.shown();
@@ -415,13 +416,14 @@ bool Client::is_remark(std::span<const std::byte> message, Time now) {
   return true;
 }
 
-// Returns false if descriptors of the message are missing.
+// Takes the descriptors that came with a message.  Returns false if some are missing.
 bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os::Fd> fds) {
   const auto envelope = ipc::open(message);
   if (!envelope) return true;  // the process reports the error
   if (envelope->type == ipc::Type::kLeased) {
-    if (process_.lanes().has_uplink()) return fds.empty();
-    // Port 4791 is that of all hosts.  Any other one is known to this host alone.
+    if (process_.lanes().has_uplink()) return fds.empty();  // the program needs no sockets
+    // All hosts use port 4791.  Other hosts do not know of any other port, so the program then
+    // reaches this host alone.
     std::function<bool(const Gid&)> is_of_this_host;
     if (process_.udp_port() != wire::kRoceUdpPort) {
       is_of_this_host = [this](const Gid& address) VB_NO_THREAD_SAFETY_ANALYSIS {
@@ -432,9 +434,9 @@ bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os
     return data_.add(std::move(fds)).has_value();
   }
   if (envelope->type == ipc::Type::kLane) {
-    // Without its memory the process refuses the lane.
     if (const auto lane = ipc::decode<ipc::Lane>(*envelope)) {
       if (lane->lane == ipc::Lane::kUplink) data_.send_nothing();
+      // If add() fails, the lane has no memory, and the process refuses it.
       (void)links_.add(*lane, std::move(fds)).has_value();
     }
     return true;

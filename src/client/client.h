@@ -41,14 +41,15 @@ using border::Submission;
 // threads, its sockets (DataPath) and its agent (AgentLink).  The Driver decides which thread runs
 // it.
 //
-// A thread locks joining_ before the drive lock, and that before the locks of the channels.
+// A thread locks joining_ before the drive lock, and the drive lock before the channels' locks.
 class Client final : private Driver::Work {
  public:
   // Finds the user's agent, or starts one, and says Hello.  `problem` explains a failure in one
   // line.
   static Result<std::unique_ptr<Client>> connect(std::string& problem);
-  // Does the same if the agent has died; see process::Process for the effects.  If many threads
-  // call it, one does it and the others wait.  It is an atomic load if there is nothing to do.
+  // Joins the next agent if the last one has died; see process::Process for the effects.  If many
+  // threads call it, one of them joins and the others wait.  Costs one atomic load if the agent
+  // lives.
   Result<void> join(std::string& problem);
   ~Client();
 
@@ -62,9 +63,9 @@ class Client final : private Driver::Work {
     finish_command();
     return result;
   }
-  // Does the same for a command that takes the rights to memory away from peers.  Then it waits
-  // until no peer accesses this program's memory with those rights (link/lane.h).  That takes
-  // microseconds, unless a debugger or a signal has stopped the peer in the middle.
+  // Runs a command that takes the rights to memory away from peers.  Then waits until no peer
+  // accesses this program's memory with those rights (link/lane.h).  The wait takes microseconds,
+  // unless a debugger or a signal has stopped a peer in the middle of an access.
   template <class Body>
   auto revoke(Body body) {
     std::vector<link::Lanes::Access> accesses;
@@ -84,12 +85,15 @@ class Client final : private Driver::Work {
   // `finish(process, result)` runs under the drive lock and makes the caller's result.
   template <class T, class Start, class Finish>
   int submit(const Submission& submission, Start start, Finish finish);
+  // Drops the record of a submitted request that the program has taken.
   void forget(vb_request& request);
+  // Cancels a submitted request.  Returns 0, or EINVAL if the queue does not have it.  *was_done
+  // tells whether the command had been carried out.
   int cancel(RequestQueue& queue, vb_request& request, bool* was_done);
   // Sends all that is queued, because the program exits, perhaps from a signal handler inside any
   // call.  Gives up after `timeout`, if another thread drives or the agent is slow to read.
   void send_the_rest(std::chrono::milliseconds timeout);
-  // Waits until all packets captured so far are in the file, also because the program exits.
+  // Waits until all packets captured so far are in the file, because the program exits.
   void flush_capture(std::chrono::milliseconds timeout);
 
   // Takes the next event of a completion channel, see BlockedWait.
@@ -215,9 +219,10 @@ class Client final : private Driver::Work {
   Time sockets_looked_ VB_GUARDED_BY(drive_lock){};
   Time sockets_had_packets_ VB_GUARDED_BY(drive_lock){};
   os::SharedMemory qp_table_ VB_GUARDED_BY(drive_lock);
-  std::optional<process::Notice> undelivered_ VB_GUARDED_BY(drive_lock);  // memory was full
-  bool agent_loss_unfinished_ VB_GUARDED_BY(drive_lock) = false;          // memory was full
-  bool events_wait_ VB_GUARDED_BY(drive_lock) = false;  // delivered since the last turn
+  // These two hold work that an earlier call could not finish because memory ran out.
+  std::optional<process::Notice> undelivered_ VB_GUARDED_BY(drive_lock);
+  bool agent_loss_unfinished_ VB_GUARDED_BY(drive_lock) = false;
+  bool events_wait_ VB_GUARDED_BY(drive_lock) = false;  // events came since the last turn
   bool needs_flush_ VB_GUARDED_BY(drive_lock) = false;  // something was received or is left over
   bool unfinished_ VB_GUARDED_BY(drive_lock) = false;   // see take_unfinished()
   std::map<vb_request*, Submitted> submitted_ VB_GUARDED_BY(drive_lock);

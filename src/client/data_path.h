@@ -38,9 +38,9 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   // Adds the sockets of a range of QP numbers: IPv4, then IPv6 if the host has it (ipc::Leased).
   // kMalformed, kSystem.
   Result<void> add(std::vector<os::Fd> fds);
-  // From now on discards packets that have no lane, until close().  The kernel's network does not
-  // know the addresses of a virtual host, and other hosts expect packets from the port of an agent
-  // that serves all users.
+  // Discards packets that have no lane, from now on until close().  The program's own sockets are
+  // of no use then: the kernel's network does not know the addresses of a virtual host, and if an
+  // agent serves all users, other hosts expect packets from that agent's port.
   void send_nothing() { sends_ = false; }
   // Sets where later packets go (os::UdpSender::Options).
   void set_destination(std::uint16_t port, std::function<bool(const Gid&)> is_of_this_host) {

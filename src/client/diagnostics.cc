@@ -110,7 +110,7 @@ std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Durati
                            event.status);
       }
       if (event.tries == 0)
-        return failed + "too many others are being connected, and the peer is silent or slow";
+        return failed + "too many other connections are pending, and the peer is silent or slow";
       return fmt::format(
           "{}unreachable, {} messages without an answer; is the peer there, and does "
           "UDP port 4791 reach it?",
@@ -122,12 +122,12 @@ std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Durati
       return fmt::format("joining the group {} failed: {}",
                          address_text(event.path.address.destination), errno_text(event.status));
     case EventKind::kPathUnanswered:
-      return fmt::format("offering another path to {} failed: {} messages without an answer", peer,
-                         event.tries);
+      return fmt::format("offering an alternate path to {} failed: {} messages without an answer",
+                         peer, event.tries);
     case EventKind::kDisconnected:
       return fmt::format(
           "connection with {} ended: {}", peer,
-          event.status == -ETIMEDOUT ? "the peer does not answer" : "the peer knows it no more");
+          event.status == -ETIMEDOUT ? "the peer does not answer" : "the peer has no record of it");
     default: return std::nullopt;
   }
 }

@@ -35,7 +35,7 @@ TEST(Diagnostics, FailuresNamePeerStepAndTime) {
   rdmacm::Event never_asked = event(EventKind::kUnreachable, -ETIMEDOUT);
   never_asked.tries = 0;
   EXPECT_EQ(text_of(never_asked, Connection::Step::kConnect, milliseconds(2000)),
-            "connect to 10.0.0.2:7174 failed after 2.0 s: too many others are being connected, "
+            "connect to 10.0.0.2:7174 failed after 2.0 s: too many other connections are pending, "
             "and the peer is silent or slow");
   EXPECT_EQ(told(EventKind::kUnreachable, 1, Connection::Step::kConnect, milliseconds(3)),
             "connect to 10.0.0.2:7174 failed after 3 ms: refused, nobody listens on the port "
@@ -49,7 +49,7 @@ TEST(Diagnostics, FailuresNamePeerStepAndTime) {
   EXPECT_EQ(told(EventKind::kDisconnected, -ETIMEDOUT, Connection::Step::kNone, milliseconds(0)),
             "connection with 10.0.0.2:7174 ended: the peer does not answer");
   EXPECT_EQ(told(EventKind::kPathUnanswered, -ETIMEDOUT, Connection::Step::kNone, milliseconds(0)),
-            "offering another path to 10.0.0.2:7174 failed: 9 messages without an answer");
+            "offering an alternate path to 10.0.0.2:7174 failed: 9 messages without an answer");
   rdmacm::Event by_service = event(EventKind::kRejected, 8);
   by_service.destination.by_gid = true;
   by_service.destination.service = {0x1000000000000042};

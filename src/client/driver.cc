@@ -23,7 +23,8 @@ constexpr Duration kDeferralMax = std::chrono::microseconds(50);
 // its wait.  The progress thread looks this often whether packets are left.
 constexpr Duration kReceiverCheckEvery = std::chrono::milliseconds(100);
 
-// Lets other threads run.  If another one always wants this processor, looks for a free one.
+// Lets other threads run.  If another thread always wants this processor, sleeps for a moment, so
+// that the scheduler looks for a free processor.
 void let_others_run() {
   constinit thread_local os::SharedProcessor shared;
   const Time before = os::now();
@@ -99,8 +100,8 @@ Time Driver::take_turn(const PollPolicy::Turn& turn, bool expired) {
     send_deferred();  // before a message of the agent or a timer ends a connection
     const Time now = os::now();
     work_.begin_turn();
-    // Another thread may have taken the role since then.  It may sleep now, and then needs its
-    // lanes parked.
+    // Another thread may have taken the role meanwhile.  It may sleep now, and then needs the lanes
+    // parked.
     if (!turn.left_to_program && !policy_.is_lent()) unpark();
     // A timer that is due may wait for a packet that has already come, so look at the sockets too.
     const bool looks = (!turn.lent && policy_.should_look()) || work_.deadline() <= now;
@@ -150,7 +151,7 @@ void Driver::serve(std::span<const Watches::Kind> ready) {
       policy_.packets_came();
       if (kind != Watches::Kind::kLanes) continue;
       const Driving lock(*this);
-      parked_ = true;  // also if the bell rang during a spin
+      parked_ = true;  // makes unpark() clear the doorbell, even if it rang during a spin
     } else if (kind != Watches::Kind::kWake) {
       work_.ready(kind);
     }
@@ -158,8 +159,8 @@ void Driver::serve(std::span<const Watches::Kind> ready) {
 }
 
 void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
-  // A thread that parks the lanes before it sleeps also asks the peers for room.  Nobody asks for
-  // the posts of other threads that are sent below, so ask here.
+  // A thread that parks the lanes before it sleeps also asks the peers for room.  It does not do so
+  // for posts of other threads that try_flush() sends below, so later rounds wake a thread for it.
   bool asks_for_room = std::exchange(parks_, false);
   for (;;) {
     // A new timer may be due before the progress thread would look.
@@ -233,7 +234,7 @@ void Driver::try_flush() {
   }
 }
 
-// Lets the progress thread continue, even if it waits for no packets.
+// Lets the progress thread finish the work, even if another thread has the role of the receiver.
 void Driver::leave_rest() {
   rest_is_left_.store(true);
   wake();
@@ -278,7 +279,8 @@ void Driver::evict_lost_receiver(Time now) {
   if (watches_.receiver_has_work()) policy_.role().evict();
 }
 
-// Returns false if there is something to receive.
+// Parks the lanes before the progress thread sleeps.  Returns false if there is something to
+// receive.
 bool Driver::park_for_progress_thread() {
   const Driving lock(*this);
   if (policy_.is_lent()) return true;  // a wake-up follows, and another thread takes the lanes

@@ -51,7 +51,7 @@ class Driver {
         VB_REQUIRES(drive_lock) = 0;
     // Sends queued packets and messages, and delivers completions and events.
     virtual void flush() VB_REQUIRES(drive_lock) = 0;
-    // Returns true, once, if receive() or flush() ended early, so that nobody must wait too long.
+    // Returns true, once, if receive() or flush() ended early, to keep nobody waiting for long.
     virtual bool take_unfinished() VB_REQUIRES(drive_lock) = 0;
     // Delivers completions and events only.
     virtual void deliver(Time now) VB_REQUIRES(drive_lock) = 0;
@@ -65,7 +65,7 @@ class Driver {
     virtual bool park() VB_REQUIRES(drive_lock) = 0;
     // Unparks the lanes: they wake the thread no more.  Look at the lanes after this call.
     virtual void unpark() VB_REQUIRES(drive_lock) = 0;
-    // Returns true if there is a lane, at which looks cost no system call.
+    // Returns true if there is a lane.  Looking for packets in lanes costs no system call.
     virtual bool has_lanes() VB_REQUIRES(drive_lock) = 0;
     // Returns true if packets wait for room in a lane.
     virtual bool waits_for_room() VB_REQUIRES(drive_lock) = 0;
@@ -82,7 +82,8 @@ class Driver {
     // Returns true if the progress thread has work although the program polls.
     virtual bool needs_turn() const = 0;
     // Leaves the agent's messages to a thread that waits in place of the progress thread.  Returns
-    // false if the progress thread must wait for them, too.  Later it is woken when it must.
+    // false if the progress thread must wait for them, too.  After true, the progress thread is
+    // woken as soon as it must wait for them.
     virtual bool leave_messages() = 0;
     // The progress thread calls these two without the lock: after its turn, and when `kind` is
     // ready.  A thread that waits in its place also calls the second one.
@@ -126,7 +127,7 @@ class Driver {
   void wait_without_role() { policy_.role().wait_without(); }
   void waited_without_role() { policy_.role().waited_without(); }
   // Receives packets.  Then calls take(), which returns true if it finds the event that the thread
-  // waits for.  If it does, what is to be sent waits for the program's next post or poll.
+  // waits for.  If it does, packets to be sent may wait for the program's next post or poll.
   struct Received {
     bool event = false;
     bool packets = false;
@@ -144,8 +145,8 @@ class Driver {
   void agent_is_ready() { work_.ready(Watches::Kind::kAgent); }
   void count_receiver_wake() { receiver_wakes_.fetch_add(1, std::memory_order_relaxed); }
 
-  // Count how often the progress thread was woken, which leaves out its regular checks and timers,
-  // and a thread that waited for packets in its place.
+  // Count the wake-ups of the progress thread, without its regular checks and timers, and the
+  // wake-ups of threads that waited for packets in its place.
   std::uint64_t progress_wakes() const { return progress_wakes_.load(std::memory_order_relaxed); }
   std::uint64_t receiver_wakes() const { return receiver_wakes_.load(std::memory_order_relaxed); }
 
@@ -154,8 +155,8 @@ class Driver {
   // Calls Work::flush() in a thread of the program, which must not fail if memory runs out: the
   // progress thread then continues.
   void try_flush() VB_REQUIRES(drive_lock);
-  // Sends what a poll left to be sent.  Before a command: it may destroy the queue pair that has to
-  // acknowledge what it received.
+  // Sends the packets that a poll or a post has deferred.  Commands call it first, because a
+  // command may destroy the queue pair that has to acknowledge packets.
   void send_deferred() VB_REQUIRES(drive_lock) {
     if (is_deferred()) try_flush();
   }
@@ -169,7 +170,7 @@ class Driver {
  private:
   friend class Driving;
 
-  // Releases the lock.  Work that another thread posted while it was held is done first.
+  // Releases the lock.  First does the work that other threads posted while it was held.
   void release();
   void defer() VB_REQUIRES(drive_lock);
   bool is_deferred() const { return deferrals_.load(std::memory_order_relaxed) % 2 == 1; }
@@ -191,16 +192,18 @@ class Driver {
   std::timed_mutex mutex_;
   PollPolicy policy_{};
   SpinThenSleep spin_{};
-  // Orders posts before the release of the lock.  Each kick and each release increments it.
+  // Makes the thread that releases the lock see all posts.  Each kick and each release increments
+  // it.
   std::atomic<std::uint32_t> handover_{0};
-  // This is the value of handover_ if the holder of the lock leaves posts that it has seen.
+  // Holds the value of handover_ at a kick that left its posts for later.  If handover_ is still
+  // the same at the release, no other thread has posted meanwhile.
   std::optional<std::uint32_t> left_posts_ VB_GUARDED_BY(drive_lock){};
-  Time sleeps_until_ VB_GUARDED_BY(drive_lock) = kNever;  // the progress thread
+  Time sleeps_until_ VB_GUARDED_BY(drive_lock) = kNever;  // when the progress thread wakes up
   bool parks_ VB_GUARDED_BY(drive_lock) = false;  // the holder of the lock parks lanes later
   // The lanes are parked, or the descriptor of their doorbell may be readable.
   bool parked_ VB_GUARDED_BY(drive_lock) = false;
   // deferrals_ is odd while packets or posts wait for the next post or poll.  It is incremented at
-  // the begin and the end of each such wait.
+  // the beginning and the end of each such wait.
   std::atomic<std::uint32_t> deferrals_{0};
   std::atomic<bool> rest_is_left_{false};  // the progress thread has work, also without the role
   std::atomic<std::uint64_t> progress_wakes_{0};

@@ -50,9 +50,9 @@ struct TestWork final : Driver::Work {
   std::atomic<int> flushes{0};
   std::atomic<bool> can_wait{false};
   std::atomic<bool> lane_is_full{false};      // packets wait for room in a lane
-  mutable std::function<void()> meanwhile{};  // runs once, when a post was found to be able to wait
+  mutable std::function<void()> meanwhile{};  // runs once, after posts_can_wait() has decided
   std::atomic<bool> stops{false};             // the progress thread stops after its next turn
-  std::atomic<bool> stopped{false};           // it did, and does not hold the lock
+  std::atomic<bool> stopped{false};           // the progress thread has stopped, without the lock
 };
 
 struct DriverTest : testing::Test {
@@ -150,8 +150,8 @@ TEST_F(DriverTest, AThreadThatFillsALaneWakesTheProgressThreadWhichAsksForRoom) 
   EXPECT_TRUE(will_take_a_turn());
 }
 
-// Threads post at the same time, and each post that nobody else sends is sent by its own thread or
-// by the one that held the lock.
+// Threads post at the same time.  A post is sent by its own thread, by the thread that holds the
+// lock, or by a later poll.
 TEST_F(DriverTest, NoPostIsForgottenWhileThreadsPostTogether) {
   post_one_that_waits();
   go_on();

@@ -18,7 +18,7 @@ std::string list_of(const std::vector<std::string>& names) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// All other names are those of hosts.
+// Returns true for the name of a fabric.  The other names with the same prefix are those of hosts.
 bool is_name_of_fabric(const std::string& name) {
   return os::mad_socket_name({.fabric = name, .host = "host"}).has_value();
 }

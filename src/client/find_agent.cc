@@ -18,8 +18,9 @@ struct FreeMemory {
   void operator()(char* memory) const { std::free(memory); }
 };
 
-// verbenad is in the directory of this library's file, not of links to it.  A privileged program
-// (AT_SECURE) starts no other: its environment belongs to the user who runs it.
+// Returns the path of verbenad: in the directory of this library's file (not of links to it), or
+// else the path in $VERBENA_AGENT.  A privileged program (AT_SECURE) ignores that variable, because
+// its environment belongs to the user who runs it.
 std::string agent_path() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&agent_path), &info) != 0 && info.dli_fname != nullptr) {

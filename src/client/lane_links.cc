@@ -10,8 +10,8 @@
 namespace verbena::client {
 namespace {
 
-// Returns true under valgrind, which would take memory that another process has written for
-// uninitialised.
+// Returns true if the program runs under valgrind.  Valgrind does not see the writes of other
+// processes, and would report that the memory is uninitialised.
 bool runs_under_valgrind() {
   const char* const preload = ::secure_getenv("LD_PRELOAD");
   return preload != nullptr && std::strstr(preload, "vgpreload_") != nullptr;
@@ -36,8 +36,8 @@ void LaneLinks::publish(process::Process& process) {
                   {.mark_address = mark_.place().address, .mark_value = mark_.place().value});
 }
 
-// A program accesses the memory of others only if they may access its own.  With a capture neither
-// happens, because a capture cannot show direct accesses.
+// Opens the memory of the program at the other end of a lane.  Returns null unless both programs
+// allow direct access.  A program with a capture does not, because a capture cannot show it.
 std::unique_ptr<os::ProcessMemory> LaneLinks::open_memory(const ipc::DirectAccess& direct,
                                                           const os::Fd& table) const {
   if (direct.pid == 0 || !access_table_) return nullptr;
@@ -52,9 +52,9 @@ std::unique_ptr<os::ProcessMemory> LaneLinks::open_memory(const ipc::DirectAcces
 
 Result<void> LaneLinks::add(const ipc::Lane& message, std::vector<os::Fd> fds) {
   const std::size_t needed = message.other_user ? 2 : 3;
-  if (fds.size() < needed) return fail(Errc::kMalformed, "a lane without its descriptors");
-  // A new agent may assign the number of an old lane that still has memory.
-  if (links_.contains(message.lane)) return fail(Errc::kMalformed, "a lane that exists already");
+  if (fds.size() < needed) return fail(Errc::kMalformed, "the descriptors of a lane are missing");
+  // A new agent may reuse the number of a lane of the last agent that is not closed yet.
+  if (links_.contains(message.lane)) return fail(Errc::kMalformed, "the lane exists already");
   constexpr std::size_t kBytes = link::Lane::kBytes;
   auto memory = VB_TRY(os::map_shared(fds[0].get(), kBytes, kBytes, true));
   auto other = VB_TRY(watch(message, fds));
@@ -62,11 +62,12 @@ Result<void> LaneLinks::add(const ipc::Lane& message, std::vector<os::Fd> fds) {
   auto peer = fds.size() > needed ? open_memory(message.direct, fds[needed]) : nullptr;
   lanes_.offer_memory(message.lane, bytes, peer.get());
   links_.insert_or_assign(message.lane, Link{std::move(memory), std::move(other), std::move(peer)});
-  watches_.wake_receiver();  // a sleeping thread has not parked the new lane
+  watches_.wake_receiver();  // a thread that already sleeps must wake up to park the new lane
   return {};
 }
 
-// Lets the other program of a lane wake this one.  Returns what wakes the other one.
+// Watches the descriptor by which the program at the other end wakes this one.  Returns the
+// descriptor by which this program wakes the other one.
 Result<LaneLinks::Wake> LaneLinks::watch(const ipc::Lane& message, std::vector<os::Fd>& fds) {
   if (!message.other_user) {
     VB_TRY_VOID(watches_.add_lanes(os::WakeFd::adopt(std::move(fds[1]))));

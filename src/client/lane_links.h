@@ -38,7 +38,8 @@ class LaneLinks {
   Result<void> add(const ipc::Lane& message, std::vector<os::Fd> fds);
   // Wakes the programs that must be woken, and unmaps the memory of closed lanes.
   void carry_out();
-  // Takes the wake-ups of programs of other users: see Watches::clear_lanes().
+  // Makes the sockets unreadable by which programs of other users wake this one.  It goes together
+  // with Watches::clear_lanes().
   void clear_wakes();
   // Returns how often another program was woken.
   std::uint64_t wakes_sent() const { return wakes_sent_; }
@@ -49,7 +50,7 @@ class LaneLinks {
   using Wake = std::variant<os::WakeFd, os::WakeSocket>;
   struct Link {
     os::Mapping memory{};
-    Wake other;
+    Wake other;                                         // wakes the program at the other end
     std::unique_ptr<os::ProcessMemory> other_memory{};  // null: not accessible
   };
 

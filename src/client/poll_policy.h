@@ -88,8 +88,8 @@ class PollPolicy {
   }
   // Notes that the program's next post, poll or command sent the deferred packets.
   void deferred_was_sent() { pause_ = std::max(pause_ / 2, kPauseMin); }
-  // Takes the role back from a waiter for which it is no gain, and keeps it for a while.  Returns
-  // false if the waiter does not have it any more.
+  // Takes the role back from a waiter that gains nothing by it, and keeps the role for a while.
+  // Returns false if the waiter does not have the role any more.
   bool take_back(ReceiverRole::Wait wait, Time now) {
     if (!role_.give_back(wait)) return false;
     extend_ownership(now);

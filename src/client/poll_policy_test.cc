@@ -16,8 +16,8 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 // Simulates a program and the progress thread in virtual time.  The thread sleeps until a packet, a
-// timer of kCheckEvery or a wake-up, as the Driver does.  A program that waits is blocked until an
-// event comes, which each packet brings; if it does not get the role it sleeps.
+// timer of kCheckEvery or a wake-up, as the Driver does.  Each packet brings an event, for which a
+// program waits (kWaits) with the role of the receiver; if it does not get the role, it sleeps.
 struct Scene {
   enum class Program { kPolls, kWatchesMemory, kSleeps, kWaits };
 
@@ -260,7 +260,7 @@ TEST(PollPolicy, ProgramsThatComputeAfterAPollAreSeldomDeferred) {
     scene.policy.deferral_expired();
   }
   EXPECT_LE(expired, 16);
-  // It polls steadily again.
+  // From here on the program polls steadily again.
   int deferred = 0;
   for (int i = 0; i < 100'000; ++i) {
     if (!scene.policy.may_defer()) continue;
@@ -293,7 +293,8 @@ TEST(PollPolicy, NoPacketWaitsLongWhateverTheProgramDoes) {
         scene.run_with_packets(time, microseconds(1 + random.below(300)));
       }
     }
-    // A check that counts polls of the last interval leaves the sockets to the program once more.
+    // After the program stops polling, one more check may still count its polls of the last
+    // interval and leave the sockets to it.  So a packet may wait for two intervals.
     ASSERT_LE(scene.longest_wait, 2 * PollPolicy::kCheckEvery + microseconds(10));
     const auto spent = std::chrono::duration_cast<milliseconds>(scene.now - began).count();
     ASSERT_LE(scene.turns, scene.packets + 2 * spent + 400);

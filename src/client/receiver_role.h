@@ -14,8 +14,8 @@ namespace verbena::client {
 // progress thread does not check.  So leave() returns true if the waiter must wake the progress
 // thread.
 //
-// A thread that waits for events of connections leaves the role to one that waits for completions:
-// messages are more frequent.
+// A thread that waits for events of connections leaves the role to a thread that waits for
+// completions, because completions are more frequent.
 //
 // A signal handler of the program may jump out of a wait.  So the role has a number for each wait,
 // and evict() takes it away from a waiter that does not look at its packets.
@@ -28,7 +28,7 @@ class ReceiverRole {
   struct Taken {
     Wait wait = 0;                      // 0: another waiter has the role
     bool from_progress_thread = false;  // wake it, so that it stops waiting for packets
-    bool from_waiter = false;           // wake that one
+    bool from_waiter = false;           // wake the waiter that had the role
   };
 
   // ---- a waiter ----
@@ -79,7 +79,7 @@ class ReceiverRole {
     sleeps_.store(false);
     const std::uint32_t times = times_left_.load();
     if (std::exchange(checked_, times) != times) return Holder::kAwayWaiter;
-    // It is stored before holder_ is read, so a waiter that takes the role later sees it.
+    // Stores lent_ before it reads holder_, so that a waiter that takes the role later sees lent_.
     lent_.store(false);
     if (holder_.load() == 0) return Holder::kProgressThread;
     lent_.store(true);
@@ -92,7 +92,7 @@ class ReceiverRole {
   }
 
  private:
-  // The last two bits of a Wait are one of these, so it is never 0.
+  // The last two bits of a Wait are one of these, so a Wait is never 0.
   static constexpr Wait kStays = 2, kLeaves = 3;
 
   std::atomic<bool> lent_{false};

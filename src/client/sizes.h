@@ -17,9 +17,9 @@ struct Size {
   std::uint64_t at_least = 0;
 };
 
-// Returns the error with a text about the first size that is out of bounds as its context; the
-// error unchanged if there is none.  The text is valid until the same thread calls this function
-// again.
+// Returns the error with a new context: a text about the first size that is out of bounds.  If no
+// size is, returns the error unchanged.  The text is valid until the same thread calls this
+// function again.
 Error name_size(const Error& error, const char* call, std::initializer_list<Size> sizes);
 
 }  // namespace verbena::client

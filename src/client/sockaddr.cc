@@ -37,7 +37,7 @@ Result<rdmacm::SocketAddress> from_sockaddr(const sockaddr* address) {
     std::memcpy(&ib, address, sizeof ib);
     const std::uint16_t pkey = ntohs(ib.sib_pkey);
     if (pkey != 0 && (pkey & kPkeyNumber) != kPkeyNumber) {
-      return fail(Errc::kAddressNotFound, "RoCE has the default P_Key alone");
+      return fail(Errc::kAddressNotFound, "RoCE has only the default P_Key");
     }
     rdmacm::SocketAddress out{.scope = static_cast<std::uint32_t>(ib.sib_scope_id),
                               .family = 6,
@@ -47,7 +47,7 @@ Result<rdmacm::SocketAddress> from_sockaddr(const sockaddr* address) {
     std::memcpy(out.ip.bytes.data(), &ib.sib_addr, out.ip.bytes.size());
     return out;
   }
-  return fail(Errc::kNotSupported, "address family: IPv4, IPv6 and AF_IB");
+  return fail(Errc::kNotSupported, "the address family is not IPv4, IPv6 or AF_IB");
 }
 
 Result<rdmacm::SocketAddress> source_from_sockaddr(const sockaddr* address) {

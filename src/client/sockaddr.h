@@ -10,12 +10,12 @@ namespace verbena::client {
 // Converts a program's socket address.  An IPv4 address becomes a mapped GID.  kNotSupported: the
 // family is not IPv4, IPv6 or AF_IB.
 Result<rdmacm::SocketAddress> from_sockaddr(const sockaddr* address);
-// Does the same for the address that an id is bound to, and masks the service id (AF_IB).
+// Converts the address that a program binds an id to, and masks the service id (AF_IB).
 Result<rdmacm::SocketAddress> source_from_sockaddr(const sockaddr* address);
-// Does the same for the address of a multicast group: its P_Key does not count (AF_IB), because a
-// join uses the id's.
+// Converts the address of a multicast group.  Ignores its P_Key (AF_IB), because a join uses the
+// P_Key of the id.
 Result<rdmacm::SocketAddress> group_from_sockaddr(const sockaddr* address);
-// Converts an address back.  Family 0 gives an address of zeros.
+// Converts an address to the program's form.  Family 0 gives an address of zeros.
 sockaddr_storage to_sockaddr(const rdmacm::SocketAddress& address);
 
 }  // namespace verbena::client

@@ -47,7 +47,7 @@ class SocketCounters {
   std::array<std::uint64_t, static_cast<std::size_t>(wire::Drop::kCount)> dropped_{};
   In closed_{};
   std::optional<ipc::QpTable> table_{};
-  std::vector<std::uint32_t> places_{};
+  std::vector<std::uint32_t> places_{};  // the counters' indexes in the table, in show()'s order
 };
 
 }  // namespace verbena::client

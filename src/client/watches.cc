@@ -45,6 +45,8 @@ Result<void> Watches::add_socket(int fd) {
   return sockets_.add(fd, token(Kind::kSockets));
 }
 
+// The functions that remove ignore errors: after an addition that failed half-way, a poller may not
+// have the descriptor.
 void Watches::remove_socket(int fd) {
   (void)all_.remove(fd).has_value();
   (void)sockets_.remove(fd).has_value();
@@ -83,6 +85,7 @@ Result<void> Watches::add_agent(int fd) {
   return {};
 }
 
+// Ignores errors: there is no descriptor to change if the connection is closed.
 void Watches::change_agent(int fd, bool readable, bool writable) {
   (void)all_.change(fd, token(Kind::kAgent), readable, writable).has_value();
   (void)all_but_sockets_.change(fd, token(Kind::kAgent), readable, writable).has_value();

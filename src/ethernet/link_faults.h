@@ -18,32 +18,34 @@ using faults::Loss;
 using plan::HostIndex;
 using plan::RailId;
 
-// Holds what a user has broken in a fabric: each rail is a link between its host and its network.
+// Holds the faults that a user has set in a fabric.  Each rail is a link between its host and its
+// network.
 class LinkFaults {
  public:
   void set_link(RailId rail, bool up);
-  // Cuts a host off from all of its networks, whatever the state of its links is.
+  // Cuts a host off from all of its networks, or ends that.  The states of its links stay the same.
   void set_host(HostIndex host, bool on);
-  // Makes a host hang: it neither receives nor sends packets.
+  // Makes a host hang, or ends that.  A host that hangs neither receives nor sends packets.
   void set_paused(HostIndex host, bool paused);
-  // Sets the loss of a link; 0 ends it.  The packets of the link are counted from 0 again.
+  // Sets the loss of a link; a loss of 0 ends the fault.  The link counts its packets from 0 again.
   void set_loss(RailId rail, const Loss& loss);
-  // Delays each packet on the link by this time, in both directions.  0 ends it.
+  // Delays each packet on the link by this time, in both directions.  A delay of 0 ends the fault.
   void set_delay(RailId rail, Duration delay);
-  // Replaces the MTU that the file gives to the rail.  Without a value, restores it.
+  // Replaces the MTU that the fabric's file gives to the rail.  Without a value, restores that MTU.
   void set_mtu(RailId rail, std::optional<std::uint32_t> mtu_bytes);
-  // Replaces the table of P_Keys that the file gives to the rail.
+  // Replaces the table of P_Keys that the fabric's file gives to the rail.
   void set_pkeys(RailId rail, std::vector<Pkey> pkeys) { pkeys_[rail] = std::move(pkeys); }
 
   bool link_is_pulled(RailId rail) const { return pulled_.contains(rail); }
   bool is_off(HostIndex host) const { return off_.contains(host); }
   // Returns false if the link is pulled or the host is off.
   bool is_up(RailId rail) const { return !link_is_pulled(rail) && !is_off(rail.host); }
-  // Returns false if no packet is late because of a fault.
+  // Returns true if a fault can make packets late: a host is paused, or a link has a delay.
   bool makes_late() const { return !paused_.empty() || !delays_.empty(); }
   bool is_paused(HostIndex host) const { return paused_.contains(host); }
   Loss loss(RailId rail) const;
   Duration delay(RailId rail) const;
+  // Return the value that a fault has set; nothing or null if the value of the file applies.
   std::optional<std::uint32_t> mtu_bytes(RailId rail) const;
   const std::vector<Pkey>* pkeys(RailId rail) const;
   // Counts a packet of the link.  Returns true if it is lost.

@@ -39,7 +39,7 @@ TEST(LinkFaults, APulledLinkStaysPulledWhileItsHostIsOff) {
   EXPECT_TRUE(faults.is_up(kRail));
 }
 
-TEST(LinkFaults, TheLastDelayMtuAndPauseCount) {
+TEST(LinkFaults, ALaterDelayMtuOrPauseReplacesTheEarlierOne) {
   LinkFaults faults;
   EXPECT_EQ(faults.delay(kRail), Duration{});
   faults.set_delay(kRail, std::chrono::milliseconds(5));
@@ -52,7 +52,7 @@ TEST(LinkFaults, TheLastDelayMtuAndPauseCount) {
   EXPECT_EQ(faults.mtu_bytes(kRail), std::nullopt);
   faults.set_paused(kRail.host, true);
   EXPECT_TRUE(faults.is_paused(kRail.host));
-  EXPECT_TRUE(faults.is_up(kRail)) << "its ports stay up";
+  EXPECT_TRUE(faults.is_up(kRail)) << "the ports of a paused host stay up";
   faults.set_paused(kRail.host, false);
   EXPECT_FALSE(faults.is_paused(kRail.host));
 }

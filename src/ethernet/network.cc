@@ -76,7 +76,7 @@ std::expected<Network::Route, std::string> Network::route(HostIndex host, const 
     return std::unexpected("the host " + name + " has no address " + wire::address_text(*source));
   }
   const auto own = rail_of(host, destination);
-  if (own) {  // as in Linux, a packet to an own address uses loopback, with that address as source
+  if (own) {  // a packet to its own host uses loopback and has its destination as source (Linux)
     return Route{.source = source.value_or(destination),
                  .interface = is_loopback(source.value_or(destination)) ? kLoopbackInterface
                                                                         : interface_of(own->device),

@@ -19,9 +19,10 @@
 namespace verbena::ethernet {
 
 // Decides where packets go in a fabric of virtual hosts: which rails reach each other, how long
-// their packets may be, and who is in a multicast group.  It moves nothing itself.
+// their packets may be, and who is in a multicast group.  It does not move packets itself.
 //
-// A host has loopback as well, which reaches the host alone, with the addresses 127.0.0.1 and ::1.
+// A host also has a loopback interface with the addresses 127.0.0.1 and ::1, which reaches only the
+// host itself.
 //
 // Multicast packets go to the members on rails of the same network and VLAN.  Routers do not
 // forward them.  Linux does not either, unless it runs a multicast routing protocol.
@@ -35,11 +36,11 @@ class Network {
 
   struct Route {
     Gid source{};
-    std::uint32_t interface = 0;  // of the source
+    std::uint32_t interface = 0;  // the interface that has the source address
     std::uint32_t mtu_bytes = 0;  // the length of the longest packet that both rails take
     bool loopback = false;
   };
-  // Names a program that is a member, by a range of its QP numbers, and the rail on which it is.
+  // Names a program by a range of its QP numbers, and the rail on which it is a group's member.
   struct Member {
     RailId rail{};
     std::uint16_t range = 0;
@@ -63,18 +64,19 @@ class Network {
   // Returns the addresses of a host, loopback last.  The interface of device n is n + 2.
   std::vector<node::HostAddress> addresses(HostIndex host) const;
 
-  // Finds the way from a host to an address.  Without a source, takes the first rail that reaches
-  // the destination's rail.  The error is a line for the user, which names the rails.
+  // Finds the way from a host to an address, which may be a multicast group.  Without a source,
+  // takes the first rail that reaches the destination's rail.  The error is a line for the user,
+  // which names the rails.
   std::expected<Route, std::string> route(HostIndex host, const Gid& destination,
                                           const std::optional<Gid>& source) const;
-  // Returns the rail to which a packet goes.  The length is that of its IP packet.  Counts the
-  // packet for the losses of links.
+  // Returns the rail to which a packet goes, or why it is dropped.  `ip_bytes` is the length of the
+  // IP packet.  A lossy link counts the packet.
   std::expected<RailId, Drop> forward(HostIndex host, const Gid& source, const Gid& destination,
                                       std::size_t ip_bytes);
-  // Names the rail by which a packet leaves its host, if it does not stay there.
+  // Tells whether a packet leaves its host, and by which rail.
   struct LinkUse {
-    RailId rail{};
-    bool stays = false;
+    RailId rail{};       // the rail of the source address
+    bool stays = false;  // the packet stays in its host, and uses no link
   };
   // Returns nothing if the source is not an address of the host.
   std::optional<LinkUse> link_use(HostIndex host, const Gid& source, const Gid& destination) const;
@@ -83,21 +85,22 @@ class Network {
                      std::size_t ip_bytes) const;
 
   // Makes the program that has the range a member of the group on exactly these interfaces of its
-  // host.  Returns false if there is no room for another member or group.
+  // host.  Ignores interfaces that the host does not have.  Returns false if there is no room for
+  // another member or group.
   bool set_members(HostIndex host, std::uint16_t range, const Gid& group,
                    std::span<const std::uint32_t> interfaces);
-  // Returns the members that get a packet from this source address.  There are none if it is not an
-  // address of the host, or if the packet is too long for the rail.  Counts the packet for the
-  // losses of links.
+  // Returns the members that get a packet from this source address.  There are none if the source
+  // is not an address of the host, or if the packet is too long for its rail.  Lossy links count
+  // the packet.
   std::vector<Member> receivers(HostIndex host, const Gid& source, const Gid& group,
                                 std::size_t ip_bytes);
   // Returns the number of members of all groups.
   std::size_t members() const;
 
-  // Changes take effect with the next packet.
+  // Changes of the faults take effect with the next packet.
   LinkFaults& faults() { return faults_; }
   const LinkFaults& faults() const { return faults_; }
-  // Return the current values of a rail: those of the file, or those that a fault has set.
+  // Return the current values of a rail: those of the fabric's file, or those that a fault has set.
   std::uint32_t mtu_bytes(RailId rail) const;
   const std::vector<Pkey>& pkeys(RailId rail) const;
   // Returns the reason why the port of a rail is down; nothing if it is up.

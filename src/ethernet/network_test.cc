@@ -16,8 +16,8 @@ using Drop = Network::Drop;
 
 Gid ip(const char* text) { return wire::parse_address(text).value(); }
 
-// a and b have a rail in "red" each, and c one in "blue" of MTU 1500; a has a second rail in
-// "green", which no router joins.  d is in "red" with VLAN 7.
+// Hosts a and b have a rail in network "red" each, and c has a rail of MTU 1500 in "blue".  Host a
+// has a second rail in "green", which no router joins.  Host d is in "red" with VLAN 7.
 Network network(bool router = true) {
   std::string text = R"(
     [[hosts]]
@@ -160,7 +160,8 @@ TEST(Network, NothingPassesALinkThatIsDown) {
     Network n = network();
     n.faults().set_link(rail, false);
     EXPECT_EQ(n.forward(kA, ip("10.0.0.1"), ip("10.0.0.2"), 100).error(), Drop::kLinkDown);
-    EXPECT_EQ(n.forward(kA, ip("10.0.0.1"), ip("10.0.0.1"), 100), kARed) << "it needs no link";
+    EXPECT_EQ(n.forward(kA, ip("10.0.0.1"), ip("10.0.0.1"), 100), kARed)
+        << "a packet to its own host needs no link";
     EXPECT_TRUE(n.why_down(rail).has_value());
     n.faults().set_link(rail, true);
     EXPECT_EQ(n.forward(kA, ip("10.0.0.1"), ip("10.0.0.2"), 100), kBRed);

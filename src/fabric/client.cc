@@ -125,6 +125,7 @@ void Client::advance() {
 
 void Client::begin(std::uint32_t operation) {
   const auto [kind, bytes] = config_.operations[operation];
+  // A SEND has two parts: it is done when it has completed and its echo has come.
   pending_[operation] = kind == Operation::Kind::kSend ? 2 : 1;
   if (kind == Operation::Kind::kRead) {
     // Read the slot of the last WRITE.

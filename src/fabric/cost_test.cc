@@ -107,7 +107,7 @@ TEST_F(Cost, ConnectingWaitsForNoReplies) {
   row("accept", b_,
       [&] { b_.sim_process.expect("", pb.accept(passive_, param, network_.now(), ok("accept"))); });
   EXPECT_EQ(a_.last.event.kind, rdmacm::EventKind::kEstablished);
-  EXPECT_EQ(a_.sim_process.traffic.requests - before.requests, 1u);  // "my QP is ready": Establish
+  EXPECT_EQ(a_.sim_process.traffic.requests - before.requests, 1u);  // Establish
   EXPECT_EQ(a_.sim_process.traffic.replies - before.replies, 0u);
   row("disconnect", a_,
       [&] { a_.sim_process.expect("", pa.disconnect(active_, network_.now(), ok("disconnect"))); });

@@ -53,7 +53,7 @@ TEST_P(Death, ServerNoticesTheClientsDeathInEachState) {
     }
   }
   EXPECT_EQ(states.size(),
-            GetParam() ? 6u : 7u);  // the side that disconnects second is done at once
+            GetParam() ? 6u : 7u);  // the side that disconnects second skips kDisconnecting
 }
 
 TEST_P(Death, ClientNoticesTheServersDeathInEachState) {
@@ -79,7 +79,7 @@ TEST_P(Death, ClientNoticesTheServersDeathInEachState) {
     }
   }
   EXPECT_EQ(states.size(), 4u);
-  EXPECT_EQ(peer_states.size(), GetParam() ? 4u : 3u);  // the second to disconnect is done at once
+  EXPECT_EQ(peer_states.size(), GetParam() ? 4u : 3u);  // the second one skips kDisconnecting
 }
 
 TEST_P(Death, ClientEndsWhenItsAgentDies) {
@@ -113,7 +113,7 @@ TEST_P(Death, ClientEndsWhenItsAgentDies) {
   }
 }
 
-// The client notices it because its operations fail or its DREQ gets no reply.
+// The client notices the death because its operations fail or its DREQ gets no reply.
 TEST(AgentDeath, ClientNoticesTheDeathOfTheServersAgent) {
   for (Duration moment{}; moment < kWhole; moment += kStep) {
     SCOPED_TRACE(moment.count());

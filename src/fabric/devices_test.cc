@@ -150,7 +150,7 @@ TEST_P(DevicesTest, ConnectionUsesThePartitionOfItsPort) {
   EXPECT_THAT(network.violations(), IsEmpty());
 }
 
-// The table of another port of the same device does not count.
+// Only the P_Key table of the port counts, not the table of another port of the device.
 TEST_P(DevicesTest, RequestFromAnotherPartitionIsIgnored) {
   a.set_port_state(kThird, {.pkeys = {wire::kDefaultPkey}});
   b.set_port_state(kThird, {.pkeys = {kPrivatePartition}});

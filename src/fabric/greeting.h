@@ -11,7 +11,7 @@ namespace verbena::fabric {
 // Holds the client's plan, which the REQ carries.
 struct ClientPlan {
   std::uint32_t sends = 0;               // the number of SENDs that the client will make
-  std::uint32_t server_disconnects = 0;  // true: the server disconnects after the last SEND
+  std::uint32_t server_disconnects = 0;  // 1: the server disconnects after the last SEND
 };
 
 inline void write_plan(rdmacm::ConnParam& param, const ClientPlan& plan) {

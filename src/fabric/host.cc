@@ -263,7 +263,7 @@ void Host::program_receives(SimProcess::Id id, const ipc::Bytes& message, const 
 void Host::kill_agent() {
   node_.reset();
   node_armed_ = kNever;
-  taken_.clear();  // the port is closed as well
+  taken_.clear();  // the port closes, too, and its ranges are free
   members_.clear();
   process_of_client_.clear();
   for (auto& [id, session] : std::exchange(sessions_, {})) {

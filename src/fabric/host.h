@@ -40,7 +40,7 @@ class Host {
   struct Config {
     std::string name{};
     std::vector<node::HostAddress> addresses{};
-    std::vector<node::DeviceConfig> devices{};  // empty: one with one port
+    std::vector<node::DeviceConfig> devices{};  // empty: one device with one port
   };
   struct Counters {
     std::uint64_t to_node = 0;

@@ -15,16 +15,16 @@
 namespace verbena::fabric {
 
 // Connects ports by an InfiniBand line without a switch: a packet arrives at the port that has its
-// destination LID.  Packets are complete, from LRH to ICRC: they get an ICRC when they are sent,
-// and it is checked when they arrive.
+// destination LID.  Packets are complete, from LRH to ICRC.  Their ICRC is written when they are
+// sent, and checked when they arrive.
 class InfinibandLine {
  public:
   using Receiver = std::function<void(const link::Arrival&)>;
 
   struct Counters {
     std::uint64_t delivered = 0;
-    std::uint64_t nowhere = 0;  // no port has the LID
-    std::uint64_t damaged = 0;  // the receiver refused the packet
+    std::uint64_t nowhere = 0;  // packets to a LID that no port has
+    std::uint64_t damaged = 0;  // packets that the receiver refused
   };
 
   // REQUIRES: the world outlives the line.

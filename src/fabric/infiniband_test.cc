@@ -306,7 +306,7 @@ TEST_P(InfinibandTest, CmConnectsByLids) {
   EXPECT_TRUE(a.accepted);
   EXPECT_TRUE(b.established);
   ASSERT_TRUE(b.request.has_value());
-  // The REQ names the path, and a request without a GRH names the GIDs only there.
+  // The REQ names the path.  If the packet has no GRH, only the REQ names the GIDs.
   const wire::cm::Path& path = b.request->req.primary_path;
   EXPECT_EQ(path.local_lid, to_b().source_lid);
   EXPECT_EQ(path.remote_lid, to_b().destination_lid);

@@ -19,7 +19,7 @@ namespace verbena::fabric {
 // Owns everything that the hosts of a run share: virtual time, the wire between them, and the
 // diagram of all events.  One seed decides the whole run.
 //
-// Packets are real ones: they get an ICRC when they are sent, and it is checked when they arrive.
+// Packets are real: their ICRC is written when they are sent, and checked when they arrive.
 class Network {
  public:
   struct Config {

@@ -94,7 +94,8 @@ class Client final : public Program {
   // Returns true if all operations were carried out.
   bool succeeded() const { return completed_ == config_.operations.size(); }
   SimProcess& sim_process() { return sim_process_; }
-  std::uint32_t device_fatal() const { return device_fatal_; }  // the number of such notices
+  // Returns the number of device-fatal notices.
+  std::uint32_t device_fatal() const { return device_fatal_; }
   // Returns the time of the event that ended the connection.
   Time ended_at() const { return ended_; }
   // Returns the time of the connect() call.
@@ -135,7 +136,7 @@ class Client final : public Program {
   std::vector<process::AsyncNotice> port_events_{};
 
   std::uint32_t next_ = 0;                            // the next operation
-  std::map<std::uint32_t, std::uint32_t> pending_{};  // pending operation -> parts not done
+  std::map<std::uint32_t, std::uint32_t> pending_{};  // parts that are not done, by operation
   std::deque<std::uint32_t> echoes_{};                // SENDs whose echo has not come
   std::uint32_t completed_ = 0;
 };
@@ -171,7 +172,7 @@ class Server final : public Program {
     std::unique_ptr<RcEndpoint> endpoint{};
     std::uint32_t sends_left = 0;     // SENDs of the client that are still to come
     bool server_disconnects = false;  // disconnect after the last SEND
-    std::uint32_t echoes = 0;         // posted but not completed
+    std::uint32_t echoes = 0;         // echoes that were posted but have not completed
     std::uint32_t next_out = 0;
     bool making_qp = true;
     Outcome outcome{};

@@ -31,7 +31,7 @@ class RcEndpoint {
   enum class Area : std::uint8_t { kIn, kOut, kBack, kOpen };
   static constexpr std::uint32_t kSlots = 24;
   static constexpr std::uint32_t kSlotBytes = 4096;
-  static constexpr std::uint32_t kReceives = 4;  // always posted
+  static constexpr std::uint32_t kReceives = 4;  // so many receives are always posted
 
   // `number` identifies the endpoint within its program; wr_ids contain it.
   RcEndpoint(SimProcess& sim_process, hca::PdHandle pd, std::uint32_t number);
@@ -67,6 +67,8 @@ class RcEndpoint {
   static std::uint32_t endpoint_of(std::uint64_t wr_id) {
     return static_cast<std::uint32_t>(wr_id >> 32);
   }
+  // Finds the request that has completed.  If there is none, reports a violation and returns
+  // nothing.
   std::optional<Done> take(const hca::WorkCompletion& completion);
   bool drained() const { return sends_.empty() && receives_.empty(); }
 

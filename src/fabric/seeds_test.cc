@@ -64,8 +64,8 @@ Plan plan(std::uint64_t seed) {
   made.faulty = !random.chance({1, 10});
   made.ipv6 = random.chance({1, 2});
   if (made.faulty) {
-    // Corrupt packets only with IPv6.  With IPv4 one in 65,536 would pass, because the receiver's
-    // socket does not report the identification, which the ICRC covers.
+    // Only the packets of IPv6 are corrupted.  With IPv4 one in 65,536 would pass, because the
+    // receiver's socket does not report the identification, which the ICRC covers.
     made.network.wire = faults(random, made.ipv6);
     if (random.chance({1, 2})) made.network.loopback = faults(random, made.ipv6);
   }
@@ -137,8 +137,8 @@ class OneRun {
     }
   }
 
-  // Returns true if all clients have finished.  The server need not have: if a client never reached
-  // it, it rightly waits for ever.
+  // Returns true if all clients have finished.  The server may still run: it waits for ever for a
+  // client that has not reached it.
   bool over() const {
     if (clients_.size() < plan_.clients.size()) return false;
     const bool clients = std::ranges::all_of(clients_, [](Client* c) { return c->finished(); });
@@ -149,7 +149,7 @@ class OneRun {
     constexpr Duration kLimit = 90s;
     if (!network_.run_until([&] { return over(); }, plan_.faults_last)) {
       network_.stop_faults();
-      check(network_.run_until([&] { return over(); }, kLimit), "not all comes to an end");
+      check(network_.run_until([&] { return over(); }, kLimit), "not all clients finish");
     }
     network_.stop_faults();
     finished_ = network_.now().time_since_epoch();
@@ -189,7 +189,7 @@ class OneRun {
       check(host->node().idle(), "a node is not idle");
       check(host->ranges_taken() == 0, "ranges are not free");
     }
-    check(network_.world.idle(), "something is still to come");
+    check(network_.world.idle(), "events are still pending");
   }
 
   Plan plan_;

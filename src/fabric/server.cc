@@ -145,7 +145,8 @@ void Server::echo(Peer& peer, const RcEndpoint::Done& done) {
 
 void Server::disconnect(process::ConnectionHandle id, Peer& peer) {
   if (peer.state == PeerState::kDisconnecting) return;
-  if (peer.outcome.over() && peer.outcome.disconnected == 0) return;  // was never established
+  // A connection that was never established needs no disconnect.
+  if (peer.outcome.over() && peer.outcome.disconnected == 0) return;
   peer.state = PeerState::kDisconnecting;
   sim_process_.expect("disconnect", sim_process_.process().disconnect(
                                         id, sim_process_.now(), sim_process_.answer("disconnect")));

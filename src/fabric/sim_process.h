@@ -27,8 +27,8 @@ struct alignas(4096) LanePages {
 using LaneMemory = std::shared_ptr<LanePages>;
 
 // Programs on a host derive from Program.  They react to notices of their process.  The host makes
-// one call at a time.  When the call returns, it carries out the requests that the program has
-// made.
+// one call at a time.  When the call returns, the host carries out the requests that the program
+// has made.
 class Program {
  public:
   Program() = default;

@@ -10,14 +10,14 @@
 namespace verbena::faults {
 
 // Holds the packets that are on their way in one direction: those of a slow link until they are
-// due, and those of a paused host until its pause ends.  They keep their order.
+// due, and those of a paused host until its pause ends.  The packets keep their order.
 template <class Packet>
 class DelayLine {
  public:
-  // Limits the packets of a line.  The owner drops and counts others.
+  // Limits the packets of a line.  The owner drops and counts a packet that push() refuses.
   static constexpr std::size_t kPacketsMax = 4096;
 
-  // Returns false if the line is full.  A packet is not due before those in front of it.
+  // Returns false if the line is full.  A packet is not due before the packets in front of it.
   bool push(Packet packet, Time due) {
     if (packets_.size() == kPacketsMax) return false;
     if (!packets_.empty()) due = std::max(due, packets_.back().due);
@@ -28,7 +28,7 @@ class DelayLine {
   Packet* due(Time now) {
     return packets_.empty() || packets_.front().due > now ? nullptr : &packets_.front().packet;
   }
-  // Removes the first packet.  REQUIRES: there is one.
+  // Removes and returns the first packet.  REQUIRES: !empty().
   Packet pop() {
     Packet first = std::move(packets_.front().packet);
     packets_.pop_front();

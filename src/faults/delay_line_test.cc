@@ -12,7 +12,7 @@ TEST(DelayLine, PacketsAreDueInTheirOrder) {
   DelayLine<int> line;
   EXPECT_EQ(line.next_due(), kNever);
   EXPECT_TRUE(line.push(1, kStart + 3 * kTick));
-  EXPECT_TRUE(line.push(2, kStart + kTick));  // the delay has become shorter meanwhile
+  EXPECT_TRUE(line.push(2, kStart + kTick));  // as if the delay had become shorter meanwhile
   EXPECT_EQ(line.next_due(), kStart + 3 * kTick);
   EXPECT_EQ(line.due(kStart + 2 * kTick), nullptr);
   for (const int packet : {1, 2}) {

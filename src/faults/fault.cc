@@ -93,8 +93,8 @@ std::optional<std::string> set_pkey(Fault& fault, std::string_view word) {
 struct State {
   std::string_view word;
   Kind kind;
-  std::size_t values;  // words behind it
-  const char* needs;   // a description of these words
+  std::size_t values;  // the number of words after the state
+  const char* needs;   // describes these words in an error
 };
 constexpr std::array<State, 6> kLinkStates{{
     {"down", Kind::kLinkDown, 0, ""},
@@ -125,7 +125,7 @@ std::string quoted_name(const std::string& name) {
   return is_plain ? name : "'" + name + "'";
 }
 
-// Writes millionths as "2.5".
+// Writes millionths as percents, such as "2.5".
 std::string percent_text(std::uint32_t per_million) {
   constexpr std::uint32_t kPerPercent = 10'000;
   std::string fraction = std::to_string(kPerPercent + per_million % kPerPercent).substr(1);
@@ -134,7 +134,7 @@ std::string percent_text(std::uint32_t per_million) {
   return fraction.empty() ? whole : whole + "." + fraction;
 }
 
-// Reads the words behind the state.
+// Reads the words after the state.
 std::optional<std::string> set_values(Fault& fault, Words values) {
   switch (fault.kind) {
     case Kind::kLinkLossy: return set_loss(fault, values[0]);

@@ -12,7 +12,7 @@
 #include "base/strong.h"
 #include "base/time.h"
 
-// Defines the words by which commands, files and programs name a fault of a fabric:
+// Defines the words by which commands, files and programs describe a fault of a fabric:
 //
 //   link A B down                 node NODE off
 //   link A B up                   node NODE paused
@@ -21,8 +21,8 @@
 //   link A B flapping DOWN UP     node NODE pkey 0x8001 added
 //   link A B mtu BYTES
 //
-// The same words mean the same wherever they are written, because this is the only place that reads
-// them.  It does not know which links and nodes exist: the fabric looks for them.
+// Only this code reads these words, so they mean the same in commands, files and programs.  It does
+// not know which links and nodes exist: the fabric looks for them.
 namespace verbena::faults {
 
 inline constexpr std::size_t kWordsMax = 6;
@@ -53,12 +53,12 @@ struct Fault {
   std::string b{};                     // the other end of the link
   std::uint32_t lost_per_million = 0;  // of packets; for kLinkLossy
   Duration delay{};                    // for kLinkSlow
-  Duration down{};                     // these two are for kLinkFlapping
-  Duration up{};
-  std::uint32_t mtu_bytes = 0;  // for kLinkMtu; 0: the original one
-  Pkey pkey{};                  // for kPkeyRemoved and kPkeyAdded
-  bool has_seed = false;        // only then are the periods of a flapping link random
-  std::uint64_t seed = 0;       // decides which packets are lost, and the random periods
+  Duration down{};                     // for kLinkFlapping: how long the link is down each time
+  Duration up{};                       // for kLinkFlapping: how long the link is up each time
+  std::uint32_t mtu_bytes = 0;         // for kLinkMtu; 0: the original MTU
+  Pkey pkey{};                         // for kPkeyRemoved and kPkeyAdded
+  bool has_seed = false;   // the user gave a seed, so periods of kLinkFlapping are random
+  std::uint64_t seed = 0;  // decides which packets are lost, and the random periods
 
   friend bool operator==(const Fault&, const Fault&) = default;
 };
@@ -75,7 +75,7 @@ std::vector<std::string> words_of(std::string_view text);
 
 // Reads "250us", "5ms", "1.5s" or "0".  Returns nothing for other texts.
 std::optional<Duration> parse_duration(std::string_view text);
-// Writes such a text.
+// Writes a duration as a text that parse_duration() reads.
 std::string duration_text(Duration duration);
 
 }  // namespace verbena::faults

@@ -1,5 +1,5 @@
-// Takes any bytes as the words of a fault.  A fault that is read keeps the limits, and is written
-// to a text that is read as the same fault.
+// Takes any bytes as the words of a fault.  Checks that an accepted fault is within the limits, and
+// that parse_fault() reads the text of text_of() as the same fault.
 
 #include <cstdint>
 #include <string_view>

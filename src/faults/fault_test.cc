@@ -29,7 +29,7 @@ TEST(Fault, WordsNameALinkOrANodeAndItsState) {
   EXPECT_EQ(fault("node a paused").kind, Kind::kNodePaused);
 }
 
-TEST(Fault, WordsBehindTheStateAreItsValues) {
+TEST(Fault, WordsAfterTheStateAreItsValues) {
   EXPECT_EQ(fault("link a red lossy 2.5").lost_per_million, 25'000u);
   EXPECT_EQ(fault("link a red slow 1.5ms").delay, 1500us);
   const Fault flapping = fault("link a red flapping 50ms 2s");
@@ -45,7 +45,7 @@ TEST(Fault, WordsBehindTheStateAreItsValues) {
   EXPECT_EQ(fault("node a pkey 32769 added").pkey, Pkey{0x8001});
 }
 
-TEST(Fault, OnlyFaultsByChanceTakeASeed) {
+TEST(Fault, OnlyRandomFaultsTakeASeed) {
   EXPECT_EQ(fault("link a red lossy 2", 7).seed, 7u);
   EXPECT_EQ(fault("link a red lossy 2").seed, 1u);
   EXPECT_TRUE(fault("link a red flapping 1s 1s", 7).has_seed);
@@ -59,7 +59,7 @@ TEST(Fault, ANameWithSpacesStandsInQuotes) {
   EXPECT_TRUE(words_of("  ").empty());
 }
 
-TEST(Fault, AWrittenFaultIsReadAsTheSame) {
+TEST(Fault, TextOfAFaultIsReadAsTheSameFault) {
   for (const char* text :
        {"link a red down", "link a red up", "link 'a b' red lossy 2.5", "link a red lossy 100",
         "link a red lossy 0.0001", "link a red slow 1500us", "link a red flapping 50ms 2s",
@@ -97,7 +97,7 @@ TEST(Fault, MistakesAreReported) {
       {"node a pkey 0x8001 gone", "a P_Key is removed or added, not 'gone'"},
       {"node a pkey 0x8001", "pkey needs a P_Key, and removed or added"},
   };
-  for (const auto& [text, told] : cases) EXPECT_EQ(problem(text), told) << text;
+  for (const auto& [text, error] : cases) EXPECT_EQ(problem(text), error) << text;
 }
 
 TEST(Fault, WordsAndTheirLengthAreLimited) {

@@ -9,17 +9,17 @@
 
 namespace verbena::faults {
 
-// Holds the periods for which a flapping link is down and up, in turn.
+// Holds the periods of a flapping link, which is down and up in turn.
 struct Periods {
   Duration down{};
   Duration up{};
-  // With a seed, each period is random: between half and one and a half times as long.
+  // With a seed, each period is random: between 0.5 and 1.5 times as long as given.
   std::optional<std::uint64_t> seed{};
   friend bool operator==(const Periods&, const Periods&) = default;
 };
 
-// Decides when a flapping link goes down and comes up.  It begins with a period in which it is
-// down.  Time comes in, and the owner asks for the next deadline.
+// Decides when a flapping link goes down and comes up.  The link is down in the first period.  The
+// owner calls advance() at each next_deadline().
 class Flaps {
  public:
   static constexpr Duration kPeriodMin = std::chrono::milliseconds(1);
@@ -31,7 +31,7 @@ class Flaps {
   const Periods& periods() const { return periods_; }
   bool is_up() const { return up_; }
   Time next_deadline() const { return next_; }
-  // Ends the periods that are over.  Returns true if the state has changed by that.
+  // Ends the periods that are over.  Returns true if is_up() has changed.
   bool advance(Time now);
 
  private:

@@ -8,13 +8,13 @@ namespace verbena::faults {
 // Decides which packets a lossy link loses.
 struct Loss {
   static constexpr std::uint32_t kAll = 1'000'000;
-  std::uint32_t per_million = 0;
+  std::uint32_t per_million = 0;  // the lost packets of a million
   std::uint64_t seed = 0;
   friend constexpr auto operator<=>(const Loss&, const Loss&) = default;
 };
 
 // Returns true if the link loses its packet with this number.  The result depends on nothing else,
-// so a run with the same packets and the same seed loses the same ones.
+// so a run with the same packets and the same seed loses the same packets.
 bool is_lost(const Loss& loss, std::uint64_t packet);
 
 // Counts the packets of a lossy link.

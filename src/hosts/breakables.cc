@@ -135,12 +135,12 @@ Answer<void> BreakableHosts::set_pkey(Node node, Pkey pkey, bool present) {
     const ethernet::RailId rail{.host = node, .device = device};
     std::vector<Pkey> pkeys = network_.pkeys(rail);
     const bool has = std::ranges::find(pkeys, pkey) != pkeys.end();
-    changed |= has && present;
+    changed |= has && present;  // a P_Key that the table has counts as added
     if (has == present) continue;
-    // An entry keeps its place, because programs name a P_Key by its index.
-    const auto place = std::ranges::find(pkeys, present ? Pkey{} : pkey);
-    if (place != pkeys.end()) {
-      *place = present ? pkey : Pkey{};
+    // Each P_Key keeps its index in the table, because programs name it by its index.
+    const auto entry = std::ranges::find(pkeys, present ? Pkey{} : pkey);
+    if (entry != pkeys.end()) {
+      *entry = present ? pkey : Pkey{};
     } else if (pkeys.size() < plan::kPkeysMax) {
       pkeys.push_back(pkey);
     } else {

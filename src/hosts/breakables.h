@@ -40,7 +40,7 @@ class BreakableSubnet final : public Breakable {
   SubnetNodes& nodes_;
 };
 
-// Breaks links of hosts with Ethernet networks.  A link joins a rail with its network.
+// Breaks links and hosts of an Ethernet fabric.  A link joins a host's rail with its network.
 class BreakableHosts final : public Breakable {
  public:
   // `changed` is called when the state, MTU or P_Keys of a host's ports may have changed.

@@ -13,7 +13,7 @@ void capture_packet(agent::Captures& captures, link::Direction direction,
   std::array<std::byte, link::Burst::kPacketBytesMax + link::Burst::kIcrcBytes> datagram;
   const auto used = std::span(datagram).first(packet.transport.size() + link::Burst::kIcrcBytes);
   std::ranges::copy(packet.transport, used.begin());
-  link::seal(packet.address, used, 0);  // on InfiniBand, add() writes another ICRC
+  link::seal(packet.address, used, 0);  // for InfiniBand, add() computes its own ICRC
   captures.add(direction, packet.address, 0, used, now);
 }
 

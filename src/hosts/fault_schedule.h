@@ -28,8 +28,8 @@ class FaultSchedule {
   void on_timer();
 
   Faults& faults_;
-  std::vector<plan::ScheduledFault> scheduled_{};  // by their times
-  std::size_t next_ = 0;                           // the place of the next one
+  std::vector<plan::ScheduledFault> scheduled_{};  // sorted by time
+  std::size_t next_ = 0;                           // the index of the next fault in scheduled_
   agent::Log log_;
   Time began_;
   agent::Timer timer_;

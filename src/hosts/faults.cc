@@ -74,7 +74,7 @@ std::string Faults::set_link(Breakable::Link link, const Fault& wanted) {
       links_[link].mtu_bytes = wanted.mtu_bytes;
       fabric_.set_mtu(link, wanted.mtu_bytes);
       return text + mtu_text(wanted.mtu_bytes);
-    default: return "";  // the other faults are of links
+    default: return "";  // set_node() carries out the other faults
   }
 }
 

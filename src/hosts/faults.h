@@ -19,7 +19,7 @@
 
 namespace verbena::hosts {
 
-// Represents a fabric for Faults.  Its links and nodes have numbers.
+// Lets Faults break the links and nodes of a fabric.  The fabric gives them numbers.
 class Breakable {
  public:
   using Link = std::uint64_t;
@@ -34,10 +34,10 @@ class Breakable {
   virtual ~Breakable() = default;
 
   // Returns the reason why this fabric cannot have the fault: a link or node does not exist, or a
-  // value is wrong.  Empty if it can.
+  // value is wrong.  Returns nothing if the fabric can have the fault.
   virtual std::optional<std::string> problem_with(const faults::Fault& fault) const = 0;
-  // The next two functions REQUIRE: problem_with() finds no problem with a fault of this link or
-  // node.
+  // find_link() and find_node() REQUIRE: problem_with() has returned nothing for a fault of this
+  // link or node.
   virtual Link find_link(const std::string& a, const std::string& b) const = 0;
   virtual Node find_node(const std::string& name) const = 0;
   virtual std::string link_text(Link link) const = 0;
@@ -47,16 +47,19 @@ class Breakable {
   // Returns the state of a link that is not pulled, as text: "is up".
   virtual std::string up_text(Link link) const = 0;
   virtual void set_loss(Link link, const faults::Loss& loss) = 0;
+  // Delays each packet on the link; 0 ends the delay.
   virtual void set_delay(Link link, Duration delay) = 0;
-  // Delays packets on the link; 0 ends it.
+  // Changes the MTU of the link; 0 restores the link's own MTU.
   virtual void set_mtu(Link link, std::uint32_t mtu_bytes) = 0;
 
   virtual void set_power(Node node, bool on) = 0;
   // Returns the state of a node that is off, as text: "is off".
   virtual std::string off_text() const = 0;
   virtual void set_paused(Node node, bool paused) = 0;
+  // Adds a P_Key to the tables of the node's ports, or removes it.  Fails if that changes no port:
+  // a table is full, or no port has the P_Key.
   virtual Answer<void> set_pkey(Node node, Pkey pkey, bool present) = 0;
-  // Returns true if some port of the node has exactly this P_Key.
+  // Returns true if at least one port of the node has exactly this P_Key.
   virtual bool has_pkey(Node node, Pkey pkey) const = 0;
 };
 
@@ -84,7 +87,7 @@ class Faults {
   struct NodeState {
     bool off = false;
     bool paused = false;
-    std::map<Pkey, bool> pkeys{};  // present or not, by the user's last command
+    std::map<Pkey, bool> pkeys{};  // true: the user's last command added it; false: removed it
   };
 
   std::string set_link(Breakable::Link link, const faults::Fault& wanted);

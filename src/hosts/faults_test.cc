@@ -15,7 +15,7 @@ namespace {
 
 using faults::Fault;
 
-// Simulates a fabric with the link 7, "a - b", and the node 3, "n".  It notes what is broken.
+// Simulates a fabric with the link 7, "a - b", and the node 3, "n".  `done` records the calls.
 class FakeFabric final : public Breakable {
  public:
   std::vector<std::string> done{};
@@ -59,7 +59,7 @@ class FakeFabric final : public Breakable {
 
 class FaultsTest : public testing::Test {
  protected:
-  // Returns the line for the user.
+  // Sets the fault, and returns the line for the user.
   std::string told(const std::string& text, std::optional<std::uint64_t> seed = {}) {
     const auto fault = faults::parse_fault(faults::words_of(text), seed);
     EXPECT_TRUE(fault.has_value()) << fault.error();
@@ -113,7 +113,7 @@ TEST_F(FaultsTest, PkeyFaultsAreShownAsLongAsTheTableHasThem) {
   EXPECT_EQ(told("node n pkey 0x8002 added"), "node n has got P_Key 0x8002");
   EXPECT_EQ(told("node n pkey 0x8003 removed"), "refused: no such P_Key");
   EXPECT_EQ(status(), (Texts{"node n has lost P_Key 0x8001", "node n has got P_Key 0x8002"}));
-  fabric_.pkeys = {Pkey{0x8001}};  // the manager writes the table again
+  fabric_.pkeys = {Pkey{0x8001}};  // the subnet manager has written the table again
   EXPECT_EQ(status(), Texts{});
 }
 
@@ -128,7 +128,7 @@ TEST_F(FaultsTest, AFlappingLinkGoesDownAndComesUpByItself) {
   EXPECT_EQ(done(), Texts{"link 7 1"});
   loop_.restart();
   loop_.run_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(done(), Texts{}) << "it flaps no longer";
+  EXPECT_EQ(done(), Texts{}) << "the link flaps no longer";
   EXPECT_EQ(told("link a b flapping 50ms 2s", 9),
             "link a - b flaps: 50ms down, 2s up, at random (seed 9)");
 }

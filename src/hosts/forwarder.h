@@ -13,7 +13,7 @@ class Forwarder {
   Forwarder& operator=(const Forwarder&) = delete;
   virtual ~Forwarder() = default;
 
-  // Forwards some packets of each program.  Returns true if there were some.
+  // Forwards some packets of each program.  Returns true if it forwarded a packet.
   virtual bool forward(Time now) = 0;
   // Asks the programs to wake the loop for the next packet.  Returns false if packets wait already.
   virtual bool park() = 0;

@@ -11,11 +11,11 @@ namespace {
 
 // Returns a GUID that is the same whenever the fabric is up, and differs for each host and device.
 Guid guid_of(const plan::Fabric& fabric, HostIndex host, std::uint8_t device) {
-  std::uint64_t guid = 0xcbf29ce484222325;  // FNV-1a
+  std::uint64_t guid = 0xcbf29ce484222325;  // the offset basis of the hash FNV-1a
   for (const char c : fabric.name + "/" + fabric.hosts[host].name) {
     guid = (guid ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   }
-  // Mark it as a locally administered identifier, and leave room for the device.
+  // Marks the GUID as locally administered, and leaves its last byte for the device.
   return {((guid & 0xfcffffffffffff00) | 0x0200000000000000) + device};
 }
 
@@ -93,7 +93,7 @@ agent::Network::Answer HostNetwork::route(const node::Node::RouteWanted& wanted)
 Result<void> HostNetwork::set_members(std::uint16_t range, const Gid& group,
                                       std::span<const std::uint32_t> interfaces) {
   if (switch_.network().set_members(host_, range, group, interfaces)) return {};
-  return fail(Errc::kNoResources, "the fabric has the most members or groups that it may have");
+  return fail(Errc::kNoResources, "the fabric's limit of multicast groups or members is reached");
 }
 
 void HostNetwork::add_counters(std::vector<ipc::NamedCount>& out) const {

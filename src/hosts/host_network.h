@@ -43,8 +43,8 @@ class HostNetwork final : public agent::Network, private Switch::Station {
   std::size_t leases() const override { return switch_.uplinks().leases(host_); }
   void add_counters(std::vector<ipc::NamedCount>& out) const override;
 
-  // Tells the programs of the host which of its ports are down now, and which MTUs and P_Keys they
-  // have (ethernet::LinkFaults).
+  // Tells the programs of the host the state, MTU and P_Keys of the host's ports, after
+  // ethernet::LinkFaults may have changed them.
   void links_changed();
 
  private:
@@ -53,7 +53,7 @@ class HostNetwork final : public agent::Network, private Switch::Station {
 
   Switch& switch_;
   HostIndex host_;
-  User* user_ = nullptr;  // null when it is closed
+  User* user_ = nullptr;  // null while the network is closed
   std::uint64_t qp1_packets_ = 0;
 };
 

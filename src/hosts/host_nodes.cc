@@ -9,13 +9,13 @@
 namespace verbena::hosts {
 namespace {
 
-// A file of a fabric gives addresses without prefixes, because its networks decide who reaches
-// whom.  These prefixes are usual in small networks.
+// The file of a fabric gives addresses without prefix lengths, because its networks decide which
+// hosts reach each other.  These prefix lengths are usual in small networks.
 constexpr std::uint8_t kRailIpv4PrefixBits = 24;
 constexpr std::uint8_t kRailIpv6PrefixBits = 64;
 
-// Returns the address of the interface of a device: a locally administered one, made of the last
-// bytes of its GUID.
+// Returns a MAC address for the interface of a device.  The address is locally administered, and
+// made of the last bytes of the device's GUID.
 std::vector<std::byte> mac_of(Guid guid) {
   constexpr std::byte kLocallyAdministered{2};
   std::vector<std::byte> mac{kLocallyAdministered};
@@ -59,7 +59,7 @@ ipc::HostStatus HostNodes::status(std::size_t host) const {
                             .mtu_bytes = network.mtu_bytes(id),
                             .addresses = rail.addresses});
     std::ranges::copy_if(network.pkeys(id), std::back_inserter(status.rails.back().pkeys),
-                         [](Pkey pkey) { return pkey != Pkey{}; });  // others are empty entries
+                         [](Pkey pkey) { return pkey != Pkey{}; });  // skips empty entries
     ++id.device;
   }
   return status;

@@ -18,7 +18,8 @@ namespace verbena::hosts {
 // Holds the hosts of an Ethernet fabric, and the switch between them.
 class HostNodes final : public Nodes {
  public:
-  // Takes the names of all hosts.  The error is a line for the user.
+  // Starts an agent for each host, which listens on the host's socket name.  The error is a line
+  // for the user.
   static std::expected<std::unique_ptr<HostNodes>, std::string> create(asio::io_context& loop,
                                                                        plan::Fabric fabric,
                                                                        const Options& options,
@@ -44,8 +45,8 @@ class HostNodes final : public Nodes {
   explicit HostNodes(std::unique_ptr<Switch> packets) : switch_(std::move(packets)) {}
 
   std::unique_ptr<Switch> switch_;
-  std::vector<HostNetwork*> networks_{};                 // of each host; its agent owns it
-  std::vector<std::unique_ptr<agent::Agent>> agents_{};  // of each host
+  std::vector<HostNetwork*> networks_{};                 // by host; the agent of the host owns it
+  std::vector<std::unique_ptr<agent::Agent>> agents_{};  // by host
 };
 
 }  // namespace verbena::hosts

@@ -7,7 +7,7 @@
 namespace verbena::hosts {
 namespace {
 
-constexpr std::uint32_t kHostsMax = 65534;  // of an IPv4 link of 16 bits
+constexpr std::uint32_t kHostsMax = 65534;  // the most hosts of an IPv4 /16 network
 constexpr std::uint8_t kIpv4PrefixBits = 16;
 constexpr std::uint8_t kIpv6PrefixBits = 64;
 
@@ -15,18 +15,18 @@ constexpr std::uint8_t kIpv6PrefixBits = 64;
 
 std::vector<ipoib::OwnAddress> ipoib_addresses(const subnet::Topology& topology,
                                                subnet::PortRef port) {
-  std::uint32_t place = 1;
+  std::uint32_t hca_number = 1;
   for (std::uint32_t node = 0; node < port.node; ++node) {
-    if (!topology.nodes[node].is_switch()) ++place;
+    if (!topology.nodes[node].is_switch()) ++hca_number;
   }
-  if (place > kHostsMax) return {};
+  if (hca_number > kHostsMax) return {};
   const std::uint32_t link = port.port - 1u;
   Gid ipv6{};
   ipv6.bytes[0] = std::byte{0xfd};
   ipv6.bytes[7] = static_cast<std::byte>(link);
-  ipv6.bytes[14] = static_cast<std::byte>(place >> 8);
-  ipv6.bytes[15] = static_cast<std::byte>(place);
-  return {{wire::ipv4_gid(10u << 24 | link << 16 | place), kIpv4PrefixBits},
+  ipv6.bytes[14] = static_cast<std::byte>(hca_number >> 8);
+  ipv6.bytes[15] = static_cast<std::byte>(hca_number);
+  return {{wire::ipv4_gid(10u << 24 | link << 16 | hca_number), kIpv4PrefixBits},
           {ipv6, kIpv6PrefixBits}};
 }
 

@@ -15,7 +15,8 @@
 
 namespace verbena::hosts {
 
-// Names who has sent a packet: a program of a host, or the host's node.
+// Identifies the sender of a packet: a program of a host, or the host's node if there is no
+// program.
 struct Sender {
   ethernet::HostIndex host = 0;
   std::optional<node::ClientId> program{};
@@ -26,24 +27,24 @@ struct LatePacket {
   Sender from{};
   link::Address address{};
   std::vector<std::byte> transport{};
-  std::optional<std::uint16_t>
-      member{};  // the range of a program, for a copy of a multicast packet
+  // The range of the receiver's QP numbers, if this is a copy of a multicast packet.
+  std::optional<std::uint16_t> member{};
 };
 
-// Holds the packets of an Ethernet fabric that are late.  Each link has a line in each direction.
-// A line without a link holds what a host sends to itself.
+// Holds the packets of an Ethernet fabric that are late.  Each link has a queue (Line) for each
+// direction.  Packets that a host sends to itself have queues of their own.
 class LatePackets {
  public:
   using Line = faults::DelayLine<LatePacket>;
 
   struct Way {
-    bool arrives = false;  // true: the packet arrives at the host of the rail; false: it leaves it
+    bool arrives = false;  // true: towards the host of the rail; false: from that host
     bool stays = false;    // the host sends the packet to itself
     ethernet::RailId rail{};
     friend constexpr auto operator<=>(const Way&, const Way&) = default;
   };
 
-  // Returns true if a packet must wait, so that it does not overtake others.
+  // Returns true if packets wait on this way.  A further packet must then wait behind them.
   bool has(const Way& way) const { return lines_.contains(way); }
   bool empty() const { return lines_.empty(); }
   // Returns the number of packets.
@@ -54,9 +55,9 @@ class LatePackets {
     return lines_[way].line.push(std::move(packet), due);
   }
 
-  // Passes the packets that are due on, in their order: pass(way, packet) returns false if a packet
-  // must wait for room at its receiver.  Those of paused hosts stay.  Returns true if there were
-  // some.  `pass` may hold further packets.
+  // Calls pass(way, packet) for the packets that are due, in their order.  pass() returns false if
+  // the packet must wait for room at its receiver, and may itself call hold().  Packets of paused
+  // hosts stay.  Returns true if a packet has left.
   bool release(Time now, const ethernet::LinkFaults& faults, auto pass) {
     bool some = false;
     for (auto it = lines_.begin(); it != lines_.end();) {
@@ -74,7 +75,8 @@ class LatePackets {
     }
     return some;
   }
-  // Returns the time at which release() has something to do, if no receiver makes room before.
+  // Returns the time at which release() has something to do, unless a full receiver gets room
+  // earlier.
   Time next_deadline(const ethernet::LinkFaults& faults) const;
 
  private:

@@ -75,7 +75,8 @@ bool spin_for_packet(Forwarder& packets, os::AdaptiveSpin& waits) {
   return false;
 }
 
-// Runs the loop.  While there are packets, it looks at the descriptors only now and then.
+// Runs the loop.  While there are packets to forward, it polls the descriptors only after every
+// kLooksPerPoll calls of forward().
 void run_until_it_ends(asio::io_context& loop, Forwarder& packets) {
   constexpr int kLooksPerPoll = 16;
   os::AdaptiveSpin waits(std::chrono::microseconds(50));
@@ -95,7 +96,7 @@ void run_until_it_ends(asio::io_context& loop, Forwarder& packets) {
 
 std::optional<std::string> read_file(const std::string& path) {
   std::ifstream file(path);
-  file.peek();  // notices a directory
+  file.peek();  // fails for a directory, which can be opened
   if (!file.is_open() || file.bad()) return std::nullopt;
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
@@ -158,14 +159,16 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
       "Verbena's fabric of virtual hosts: an agent for each host of a file, and the switch between "
       "them. It is started by 'verbena fabric up' and ends with 'verbena fabric down'.");
   app.set_version_flag("--version", "verbena-fabric " VB_BUILD_ID);
-  app.add_option("--ready-fd", arguments.ready_fd, "Descriptor to say on that it listens");
+  app.add_option("--ready-fd", arguments.ready_fd,
+                 "Descriptor on which to report that the fabric is up");
   app.add_option("--name", arguments.name, "Name of the fabric")->required();
   app.add_option("--file", arguments.file, "File that describes the fabric")->required();
-  app.add_option("--faults", arguments.faults, "File of faults that happen by themselves");
+  app.add_option("--faults", arguments.faults, "File of faults and of the times when they happen");
   app.add_option("--manager", arguments.managers, "HCA on which a subnet manager runs")
       ->expected(0, static_cast<int>(verbena::hosts::Managers::kManagersMax));
   app.add_option("--opensm", arguments.opensm, "Executable of OpenSM");
-  app.add_option("--scratch", arguments.scratch, "Where to make a directory for OpenSM's files");
+  app.add_option("--scratch", arguments.scratch,
+                 "Directory in which to make one for OpenSM's files");
   const auto or_variable = [](CLI::Option* option, const char* name) {
     if (::getauxval(AT_SECURE) == 0) option->envname(name);  // CLI11 calls plain getenv()
   };

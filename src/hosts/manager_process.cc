@@ -33,7 +33,7 @@ std::vector<std::string> arguments(const ManagerProcess::Options& options) {
           "2"};
 }
 
-// Returns this process's environment with the variables that make a program one of the node.
+// Returns this process's environment, with the variables by which a program belongs to the node.
 std::vector<std::string> environment(const ManagerProcess::Options& options) {
   std::error_code error;
   const auto libraries = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
@@ -61,6 +61,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return all;
 }
 
+// Runs OpenSM in the child process.
 [[noreturn]] void become(const char* program, char* const* argv, char* const* envp, pid_t parent,
                          int output, int held_fd) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -68,7 +69,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   for (const int signal : {SIGPIPE, SIGXFSZ}) ::signal(signal, SIG_DFL);
   ::dup2(output, STDOUT_FILENO);
   ::dup2(output, STDERR_FILENO);
-  ::fcntl(held_fd, F_SETFD, 0);
+  ::fcntl(held_fd, F_SETFD, 0);  // OpenSM inherits it, so the directory lives as long as OpenSM
   ::execve(program, argv, envp);
   ::dprintf(STDERR_FILENO, "cannot run %s: %s\n", program, std::strerror(errno));
   ::_exit(127);
@@ -121,7 +122,7 @@ void ManagerProcess::on_end() {
   int status = 0;
   if (::waitpid(pid_, &status, WNOHANG) != pid_) return;
   end_ = end_text(status);
-  watch_.read(false);
+  watch_.read(false);  // the pidfd stays readable
   ended_();
 }
 

@@ -24,7 +24,7 @@ class ManagerProcess {
  public:
   static constexpr const char* kLogName = "opensm.log";
   static constexpr const char* kOutputName = "opensm.out";
-  // Limits the log: OpenSM empties a log of this size.
+  // OpenSM empties its log when the log has reached this size.
   static constexpr unsigned kLogMegabytesMax = 64;
 
   struct Options {
@@ -32,11 +32,11 @@ class ManagerProcess {
     std::string fabric{};
     std::string node{};
     Guid port_guid{};
-    std::string directory{};  // must exist
-    int held_fd = -1;         // os::ScratchDirectory::held_fd()
+    std::string directory{};  // for OpenSM's files; must exist
+    int held_fd = -1;         // os::ScratchDirectory::held_fd(), for the child
   };
 
-  // Starts OpenSM.  `ended` is called when it has ended by itself.  The error is a line for the
+  // Starts OpenSM.  `ended` is called when OpenSM has ended by itself.  The error is a line for the
   // user.
   static std::expected<std::unique_ptr<ManagerProcess>, std::string> start(
       asio::io_context& loop, Options options, std::move_only_function<void()> ended);
@@ -49,7 +49,7 @@ class ManagerProcess {
   const std::string& directory() const { return options_.directory; }
   pid_t pid() const { return pid_; }
   bool has_ended() const { return !end_.empty(); }
-  // Returns how OpenSM ended: "exit code 1".  Empty while it runs.
+  // Returns how OpenSM ended: "exit code 1".  The text is empty while OpenSM runs.
   const std::string& end() const { return end_; }
 
  private:

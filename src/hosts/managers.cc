@@ -69,7 +69,7 @@ Managers::Managers(asio::io_context& loop, const subnet::Subnet& subnet, Options
       directory_(std::move(directory)),
       timer_(loop, [this] { on_timer(); }) {}
 
-// Returns a problem as a line for the user, or nothing.
+// Returns a problem as a line for the user, or an empty text.
 std::string Managers::start(asio::io_context& loop) {
   for (std::size_t i = 0; i < options_.nodes.size(); ++i) {
     const std::string& node = options_.nodes[i];
@@ -125,7 +125,7 @@ void Managers::ports_changed() {
 void Managers::await_subnet(Time deadline, Done done) {
   if (links_.all_active()) return done("");
   if (all_ended()) return done(why_not_up(ends()));
-  if (waiters_.size() == kWaitersMax) return done("too many wait for the subnet already");
+  if (waiters_.size() == kWaitersMax) return done("too many commands wait for the subnet already");
   waiters_.push_back({.deadline = deadline, .done = std::move(done)});
   timer_.at(std::min(timer_.deadline(), deadline));
 }
@@ -155,7 +155,8 @@ std::string Managers::why_not_up(const std::string& beginning) const {
   return fmt::format("{}; not active: {}", beginning, fmt::join(names, ", "));
 }
 
-// A manager writes its LID into the ports that it configures, also into its own.
+// Derives the state of a manager from its port.  The master writes its own LID as the SM LID of all
+// ports, also of its own port.
 std::string Managers::state_of(std::size_t manager) const {
   const ManagerProcess& process = *processes_[manager];
   if (process.has_ended()) return "ended: " + process.end();

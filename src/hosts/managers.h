@@ -34,7 +34,7 @@ class Managers {
     std::string program{};             // the path of opensm
     std::vector<std::string> nodes{};  // 1 to kManagersMax
     std::string fabric{};
-    std::string scratch{};  // where to make the directory
+    std::string scratch{};  // the directory in which to make the one for the files
   };
 
   // Starts the managers.  The error is a line for the user.  REQUIRES: the subnet outlives this
@@ -46,8 +46,8 @@ class Managers {
 
   // Must be called when ports of the subnet may have changed.
   void ports_changed();
-  // Calls `done` with an empty text when the subnet is up.  At the deadline, or when no manager is
-  // left, calls it with a line for the user.
+  // Calls `done` with an empty text when the subnet is up.  Calls it with a line for the user at
+  // the deadline, when no manager is left, or at once if kWaitersMax wait already.
   using Done = std::move_only_function<void(std::string problem)>;
   void await_subnet(Time deadline, Done done);
   std::vector<ipc::ManagerStatus> status() const;

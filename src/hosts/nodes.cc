@@ -17,7 +17,7 @@ std::expected<std::unique_ptr<agent::Agent>, std::string> start_agent(
   if (!name) return std::unexpected(fmt::format("host '{}': {}", host, name.error().context));
   auto listener = os::UnixListener::listen(*name);
   if (!listener) {
-    return std::unexpected(fmt::format("the name '{}' of host '{}' cannot be taken: {}", *name,
+    return std::unexpected(fmt::format("cannot listen on the name '{}' of host '{}': {}", *name,
                                        host, listener.error().context));
   }
   return std::make_unique<agent::Agent>(

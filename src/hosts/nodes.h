@@ -26,7 +26,7 @@ class Nodes {
     std::string fabric{};
     std::string build{};
     bool trace = false;
-    sa::Client::Config sa{};  // of InfiniBand ports
+    sa::Client::Config sa{};  // for InfiniBand ports
   };
 
   Nodes() = default;
@@ -46,8 +46,8 @@ class Nodes {
   virtual void stop(const char* why) = 0;
 };
 
-// Starts the agent of a host, which listens on the name of the host.  The error is a line for the
-// user.
+// Starts the agent of a host, which listens on the socket name of the host.  The error is a line
+// for the user.
 std::expected<std::unique_ptr<agent::Agent>, std::string> start_agent(
     asio::io_context& loop, const std::string& host, std::unique_ptr<agent::Network> network,
     const Nodes::Options& options, const agent::Log& log);

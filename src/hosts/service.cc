@@ -22,7 +22,7 @@ Service::Service(asio::io_context& loop, os::UnixListener listener, Options opti
       signals_(loop, SIGTERM, SIGINT, SIGHUP),
       tool_timer_(loop, [this] { end_slow_tools(); }) {
   signals_.async_wait([this](const asio::error_code& failed, int) {
-    if (!failed) stop("told to by a signal");
+    if (!failed) stop("stopped by a signal");
   });
   listening_ = agent::Watch(loop_, listener_.fd(), [this] { on_listener(); });
 }
@@ -96,7 +96,7 @@ void Service::on_listener() {
   }
 }
 
-// Closes connections of tools that stay too long, so that other tools find room.
+// Closes connections of tools that stay too long, because kToolsMax limits the connections.
 void Service::end_slow_tools() {
   Time next = kNever;
   for (const auto& [id, tool] : tools_) {
@@ -125,10 +125,10 @@ void Service::received(agent::Connection& from, const ipc::Envelope& envelope,
     case ipc::Type::kShowInterfaces: return show_interfaces(tool, envelope);
     case ipc::Type::kStop:
       from.done(envelope.request, {});
-      return stop("told to by 'verbena fabric down'");
+      return stop("stopped by 'verbena fabric down'");
     default:
       return from.done(envelope.request,
-                       fail(Errc::kNotSupported, "not a request that a fabric knows"));
+                       fail(Errc::kNotSupported, "a fabric does not know this request"));
   }
 }
 

@@ -26,7 +26,7 @@ namespace verbena::hosts {
 // Implements the process of a fabric, verbena-fabric: its hosts, the subnet managers that it runs,
 // and the commands of `verbena fabric`.
 //
-// It runs until it is told to stop.  Only the loop's thread uses it.
+// It runs until a signal or `verbena fabric down` stops it.  Only the loop's thread uses it.
 class Service final : public agent::Connection::Owner {
  public:
   static constexpr std::size_t kToolsMax = 64;
@@ -38,14 +38,15 @@ class Service final : public agent::Connection::Owner {
     std::string file{};
     std::vector<plan::ScheduledFault> faults{};
     bool trace = false;
-    // These are for an InfiniBand fabric.
-    std::vector<std::string> managers{};  // nodes
+    // The options below are for an InfiniBand fabric.
+    std::vector<std::string> managers{};  // names of the nodes on which OpenSM runs
     std::string opensm{};                 // path of the program
-    std::string scratch{};                // where to make a directory for its files
+    std::string scratch{};                // directory in which to make one for OpenSM's files
     sa::Client::Config sa{};
   };
 
-  // Takes the names of all hosts.  The error is a line for the user.
+  // Starts the agents of all hosts, which listen on the hosts' names.  The error is a line for the
+  // user.
   static std::expected<std::unique_ptr<Service>, std::string> create(asio::io_context& loop,
                                                                      os::UnixListener listener,
                                                                      plan::Fabric fabric,
@@ -62,12 +63,13 @@ class Service final : public agent::Connection::Owner {
   Forwarder& packets() { return nodes_->packets(); }
 
  private:
+  // Represents a connection from a command such as `verbena fabric show`.
   struct Tool {
     Tool(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Service& service)
         : connection(loop, std::move(channel), id, service, service.limits_met_) {}
     agent::Connection connection;
     bool welcomed = false;
-    Time until{};
+    Time until{};  // the connection is closed at this time
   };
 
   Service(asio::io_context& loop, os::UnixListener listener, Options options,
@@ -90,8 +92,8 @@ class Service final : public agent::Connection::Owner {
   void await_subnet(Tool& tool, const ipc::Envelope& envelope);
   void show_log(Tool& tool, const ipc::Envelope& envelope);
   void set_fault(Tool& tool, const ipc::Envelope& envelope);
-  // Starts the schedule of faults.  If this process manages the subnet, waits until the subnet is
-  // up.
+  // Starts the schedule of faults.  If this process runs subnet managers, it first waits until the
+  // subnet is up, or cannot come up.
   void begin_faults();
   void end_slow_tools();
   void stop(const char* why);
@@ -102,10 +104,10 @@ class Service final : public agent::Connection::Owner {
   Time started_;
   os::UnixListener listener_;
   std::unique_ptr<Nodes> nodes_{};
-  std::unique_ptr<Managers> managers_{};  // null: it has none of its own
+  std::unique_ptr<Managers> managers_{};  // null: this process runs no managers
   std::unique_ptr<Breakable> breakable_{};
   std::unique_ptr<Faults> faults_{};
-  std::unique_ptr<FaultSchedule> schedule_{};  // null until it begins
+  std::unique_ptr<FaultSchedule> schedule_{};  // null until begin_faults() has started it
   std::map<std::uint64_t, std::unique_ptr<Tool>> tools_{};
   std::uint64_t next_tool_ = 1;
   agent::Connection::LimitsMet limits_met_{};

@@ -21,8 +21,8 @@ class SubnetGroups {
  public:
   static constexpr std::size_t kMembersMax = 65536;
 
-  // Makes the range a member of the group at exactly these ports of the HCA.  Returns false if
-  // there would be more than kMembersMax; nothing has changed then.
+  // Makes the range a member of the group at exactly these ports of the HCA.  Changes nothing and
+  // returns false if there would be more than kMembersMax members.
   bool set(HostIndex hca, std::uint16_t range, const Gid& group,
            std::span<const std::uint32_t> ports) {
     const Key first{hca, group, range, 0};
@@ -38,7 +38,7 @@ class SubnetGroups {
     return true;
   }
 
-  // Calls take(range) for each member at this port.
+  // Calls take(range) for each range that is a member of the group at this port.
   void visit(HostIndex hca, std::uint8_t port, const Gid& group, auto&& take) const {
     for (auto at = members_.lower_bound({hca, group, 0, 0});
          at != members_.end() && std::get<0>(*at) == hca && std::get<1>(*at) == group; ++at) {
@@ -49,7 +49,8 @@ class SubnetGroups {
   std::size_t size() const { return members_.size(); }
 
  private:
-  using Key = std::tuple<HostIndex, Gid, std::uint16_t, std::uint8_t>;  // the last is the port
+  // HCA, group, range and port
+  using Key = std::tuple<HostIndex, Gid, std::uint16_t, std::uint8_t>;
   static bool is_same(const Key& a, const Key& b) {
     return std::tie(std::get<0>(a), std::get<1>(a), std::get<2>(a)) ==
            std::tie(std::get<0>(b), std::get<1>(b), std::get<2>(b));

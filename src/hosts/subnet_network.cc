@@ -41,7 +41,7 @@ std::optional<std::string> why_inactive(const subnet::PortStatus& port) {
     case subnet::PortState::kActive: return {};
     case subnet::PortState::kInit:
     case subnet::PortState::kArmed:
-      return "no subnet manager has configured it yet (opensm on a node of the fabric does)";
+      return "no subnet manager has configured it yet (run opensm on a node of the fabric)";
     default: break;
   }
   return port.physical_state == subnet::PhysicalState::kDisabled
@@ -143,7 +143,7 @@ void SubnetNetwork::remark(node::ClientId client, const std::string& text) {
   user_->remark(client, text);
 }
 
-// The node finds routes on InfiniBand by itself: they are path records of the SA.
+// Finds no route: on InfiniBand, the node itself asks the SA for path records instead.
 agent::Network::Answer SubnetNetwork::route(const node::Node::RouteWanted&) {
   return fail(Errc::kNotSupported, "an HCA of a subnet has no IP routes", EOPNOTSUPP);
 }

@@ -12,10 +12,10 @@
 
 namespace verbena::hosts {
 
-// Provides the network of the agent of one HCA of a subnet.  Its device and ports are those that
-// the subnet manager has configured, and its packets go through the subnet.
+// Provides the network of the agent of one HCA of a subnet.  The state of its ports is what the
+// subnet manager has configured, and its packets go through the subnet.
 //
-// Its ports have the IP addresses of ipoib_addresses(), by which the RDMA CM finds it.
+// Its ports have the IP addresses of ipoib_addresses(), so that the RDMA CM can find them.
 class SubnetNetwork final : public agent::Network, private SubnetSwitch::Station {
  public:
   // Names the device of each HCA for programs, also for those that use libibumad.
@@ -24,7 +24,7 @@ class SubnetNetwork final : public agent::Network, private SubnetSwitch::Station
   // Names the IPoIB interface of a port, as Linux does.
   static std::string interface_name(std::uint8_t port) { return "ib" + std::to_string(port - 1); }
 
-  // REQUIRES: the switch outlives this object, and `hca` is the place of an HCA in its topology.
+  // REQUIRES: the switch outlives this object, and `hca` is the index of an HCA in the topology.
   SubnetNetwork(SubnetSwitch& packets, HostIndex hca, const sa::Client::Config& sa)
       : switch_(packets), hca_(hca), sa_(sa) {}
   ~SubnetNetwork() override { close(); }
@@ -62,8 +62,8 @@ class SubnetNetwork final : public agent::Network, private SubnetSwitch::Station
   SubnetSwitch& switch_;
   HostIndex hca_;
   sa::Client::Config sa_;
-  User* user_ = nullptr;                          // null when it is closed
-  std::vector<std::uint32_t> reregistrations_{};  // by port
+  User* user_ = nullptr;                          // null while the network is closed
+  std::vector<std::uint32_t> reregistrations_{};  // counts client reregistrations, by port
   std::uint64_t qp1_packets_ = 0;
 };
 

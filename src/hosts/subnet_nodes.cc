@@ -22,8 +22,8 @@ std::expected<std::unique_ptr<SubnetNodes>, std::string> SubnetNodes::create(
   auto packets = SubnetSwitch::create(loop, std::move(topology));
   if (!packets) return std::unexpected(std::string(packets.error().context));
   std::unique_ptr<SubnetNodes> nodes(new SubnetNodes(loop, std::move(*packets), options.build));
-  for (const std::uint32_t hca : nodes->hcas_) {
-    if (auto served = nodes->serve(loop, hca, options, log); !served) {
+  for (const std::uint32_t node : nodes->hcas_) {
+    if (auto served = nodes->serve(loop, node, options, log); !served) {
       return std::unexpected(std::move(served.error()));
     }
   }
@@ -41,16 +41,16 @@ SubnetNodes::SubnetNodes(asio::io_context& loop, std::unique_ptr<SubnetSwitch> p
   }
 }
 
-std::expected<void, std::string> SubnetNodes::serve(asio::io_context& loop, std::uint32_t hca,
+std::expected<void, std::string> SubnetNodes::serve(asio::io_context& loop, std::uint32_t node,
                                                     const Options& options, const agent::Log& log) {
-  const std::string& host = switch_->subnet().topology().nodes[hca].name;
+  const std::string& host = switch_->subnet().topology().nodes[node].name;
   const auto name = os::mad_socket_name({.fabric = options.fabric, .host = host});
   if (!name) return std::unexpected(fmt::format("host '{}': {}", host, name.error().context));
-  if (const auto served = mads_.serve(*name, hca, SubnetNetwork::kDevice); !served) {
-    return std::unexpected(fmt::format("the name '{}' of host '{}' cannot be taken: {}", *name,
+  if (const auto served = mads_.serve(*name, node, SubnetNetwork::kDevice); !served) {
+    return std::unexpected(fmt::format("cannot listen on the name '{}' of host '{}': {}", *name,
                                        host, served.error().context));
   }
-  auto agent = start_agent(loop, host, std::make_unique<SubnetNetwork>(*switch_, hca, options.sa),
+  auto agent = start_agent(loop, host, std::make_unique<SubnetNetwork>(*switch_, node, options.sa),
                            options, log);
   if (!agent) return std::unexpected(std::move(agent.error()));
   agents_.push_back(std::move(*agent));
@@ -92,36 +92,36 @@ bool SubnetNodes::set_pkey(subnet::PortRef port, Pkey pkey, bool present) {
   return done;
 }
 
-ipc::HostStatus SubnetNodes::status(std::size_t node) const {
-  const std::uint32_t hca = hcas_[node];
-  const subnet::Node& its = switch_->subnet().topology().nodes[hca];
+ipc::HostStatus SubnetNodes::status(std::size_t host) const {
+  const std::uint32_t node = hcas_[host];
+  const subnet::Node& its = switch_->subnet().topology().nodes[node];
   ipc::HostStatus status{
       .name = its.name,
-      .programs = static_cast<std::uint32_t>(mads_.programs(hca) + agents_[node]->programs())};
+      .programs = static_cast<std::uint32_t>(mads_.programs(node) + agents_[host]->programs())};
   ipc::RailStatus rail{.device = SubnetNetwork::kDevice, .network = "InfiniBand"};
   for (std::uint8_t number = 1; number <= its.ports; ++number) {
-    const subnet::PortStatus& port = switch_->status({.node = hca, .port = number});
+    const subnet::PortStatus& port = switch_->status({.node = node, .port = number});
     rail.mtu_bytes = static_cast<std::uint32_t>(subnet::mtu_bytes(port.mtu_active));
     const auto addresses =
-        ipoib_addresses(switch_->subnet().topology(), {.node = hca, .port = number});
+        ipoib_addresses(switch_->subnet().topology(), {.node = node, .port = number});
     for (const ipoib::OwnAddress& own : addresses) rail.addresses.push_back(own.ip);
     rail.addresses.push_back(port.gid(0));
-    if (number > 1) continue;
+    if (number > 1) continue;  // the P_Keys of the first port stand for all
     std::ranges::copy_if(port.pkeys, std::back_inserter(rail.pkeys),
-                         [](Pkey pkey) { return pkey.value != 0; });  // others are empty entries
+                         [](Pkey pkey) { return pkey.value != 0; });  // skips empty entries
   }
   status.rails.push_back(std::move(rail));
   return status;
 }
 
-std::vector<interfaces::Interface> SubnetNodes::interfaces(std::size_t node) const {
+std::vector<interfaces::Interface> SubnetNodes::interfaces(std::size_t host) const {
   constexpr std::size_t kIpoibHeaderBytes = wire::kSize<wire::IpoibHeader>;
   constexpr std::uint32_t kLoopbackIndex = 1;
-  const std::uint32_t hca = hcas_[node];
+  const std::uint32_t node = hcas_[host];
   const subnet::Topology& topology = subnet().topology();
   std::vector<interfaces::Interface> all;
-  for (std::uint8_t number = 1; number <= topology.nodes[hca].ports; ++number) {
-    const subnet::PortRef ref{.node = hca, .port = number};
+  for (std::uint8_t number = 1; number <= topology.nodes[node].ports; ++number) {
+    const subnet::PortRef ref{.node = node, .port = number};
     const subnet::PortStatus& port = switch_->status(ref);
     const wire::IpoibAddress address{.qpn = node::InfinibandPort::kIpoibQpn, .gid = port.gid(0)};
     const auto bytes = wire::encode(address);

@@ -46,7 +46,7 @@ MadReceivers receivers_of(const subnet::MadDelivery& mad) {
     return {.agent = true, .programs = false};
   if (header.mgmt_class != wire::MgmtClass::kSubnetAdministration) return {};
   if (header.method == wire::Method::kReport && !header.response) return {.agent = true};
-  // The MAD agents of programs are numbered from 1, and the SA client has a much larger number.
+  // Transaction IDs of the SA client have their highest bit set; those of programs do not.
   const bool agents = mad::is_response(header) && header.transaction_id >> 63 != 0;
   return {.agent = agents, .programs = !agents};
 }
@@ -89,8 +89,8 @@ void SubnetSwitch::send(HostIndex hca, const link::Burst& burst, Time now) {
   pump(now);
 }
 
-// Returns the reason for which the packet is dropped.  A packet at an inactive port is dropped by
-// the subnet, and counted there as well.
+// Returns the reason if the packet is dropped.  The subnet itself drops and counts a packet from an
+// inactive port.
 std::optional<SubnetSwitch::Drop> SubnetSwitch::send_from(HostIndex hca,
                                                           const link::Arrival& packet, Time now) {
   link::Address address = packet.address;
@@ -135,9 +135,9 @@ bool SubnetSwitch::is_held(const agent::ProgramId& sender) {
 }
 
 void SubnetSwitch::drop(const agent::ProgramId& from, const link::Arrival& arrival, Drop why) {
-  const auto place = static_cast<std::size_t>(why);
-  ++counters_.dropped[place];
-  if (std::exchange(told_[from][place], true)) return;
+  const auto index = static_cast<std::size_t>(why);
+  ++counters_.dropped[index];
+  if (std::exchange(told_[from][index], true)) return;  // tell a program each reason only once
   const auto station = stations_.find(from.first);
   if (station == stations_.end()) return;
   station->second->remark(from.second, "packets are dropped: " + reason(why, from.first, arrival));
@@ -148,9 +148,9 @@ std::string SubnetSwitch::reason(Drop why, HostIndex hca, const link::Arrival& p
   const unsigned port = packet.address.port.number;
   switch (why) {
     case Drop::kForeignPkey:
-      return fmt::format("port {} of {} has no partition with their P_Key (any more)", port, name);
+      return fmt::format("port {} of {} does not have their P_Key (any more)", port, name);
     case Drop::kForeignGid:
-      return fmt::format("their source GID is none of port {} of {} (any more)", port, name);
+      return fmt::format("port {} of {} does not have their source GID (any more)", port, name);
     case Drop::kInactive:
       return fmt::format("port {} of {} is not active: see ibstat, and run a subnet manager", port,
                          name);
@@ -220,7 +220,7 @@ void SubnetSwitch::deliver_to_range(std::uint16_t range, subnet::Delivery delive
   if (range == node::Node::kOwnRange) return deliver_to_agent(std::move(delivery));
   const auto receiver = uplinks_->program_of(delivery.port.node, range);
   if (!receiver) return void(++counters_.to_nobody);
-  // A packet waits for room even if its sender is not held up, because the sender may have left
+  // The packet waits for room even if no sender is held up, because the sender may have ended
   // meanwhile.
   const bool must_queue = waiting_.contains(*receiver);
   if (!must_queue && put(*receiver, delivery, now)) return;
@@ -234,11 +234,12 @@ Result<void> SubnetSwitch::set_members(HostIndex hca, std::uint16_t range, const
                                        std::span<const std::uint32_t> ports) {
   if (groups_.set(hca, range, group, ports)) return {};
   ++counters_.groups_limit;
-  return fail(Errc::kNoResources,
-              "the limit of members of multicast groups is reached (kMembersMax)", ENOMEM);
+  return fail(Errc::kNoResources, "the limit of multicast group members is reached (kMembersMax)",
+              ENOMEM);
 }
 
-// Returns nothing if the packet is not for the port.  The result points into the delivery.
+// Returns the packet without its link headers, or nothing if the destination GID is not the port's.
+// The result points into the delivery.
 std::optional<link::Arrival> SubnetSwitch::opened(const subnet::Delivery& delivery) {
   auto arrival = link::open_infiniband(delivery.packet);
   if (!arrival) return {};
@@ -284,8 +285,8 @@ void SubnetSwitch::detach(const agent::ProgramId& program) {
   told_.erase(program);
 }
 
-// Passes the MADs that have arrived so far to the agents.  MADs that result from this wait for the
-// next call.
+// Reports changed ports to the agents, and passes them the packets that have arrived so far.
+// Packets that these cause wait for the next call.
 void SubnetSwitch::tell_stations() {
   const auto changed = std::exchange(changed_ports_, {});
   for (const auto& [port, reregister] : changed) {

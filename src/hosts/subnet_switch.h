@@ -26,24 +26,23 @@
 
 namespace verbena::hosts {
 
-// Carries the packets of verbs programs, and those of the agents' QP1, through a simulated
-// InfiniBand subnet.  The hosts are its HCAs, by their places in the topology.
+// Carries the packets of verbs programs and of the agents' QP1 through a simulated InfiniBand
+// subnet.  The hosts are the HCAs; a HostIndex is an HCA's index in the topology.
 //
 //   program --uplink--> forward() --> Subnet ---uplink--> program
-//                                        |  '-----------> Station: packets for the agent
-//                                        '--------------> receiver of the MADs of programs
+//                                        |  '-----------> Station: packets for the agent of an HCA
+//                                        '--------------> MadReceiver: MADs for programs
 //
-// MADs of the CM are for the agent, and so are answers to its SA client and reports of the SA.  The
-// first range of QP numbers is the agent's.
+// MADs of the CM and responses to the agent's SA client go to the agent only.  Reports of the SA go
+// to the agent and to programs.  All other MADs go to programs only.
 //
-// It does what an HCA does with a packet between its queue pairs and the port (vol1 9.6.1): the
-// SLID is the port's, and P_Key and source GID must be among those of the port.  A program cannot
-// send to QP0.
+// A packet gets the LID of its port as SLID, as on an HCA (vol1 9.6.1).  It is dropped if the port
+// does not have its P_Key or its source GID, or if it is for QP0.
 //
-// A program whose uplink is full holds up the senders of its packets, as with agent::Uplinks.  One
-// packet of each sender, which has passed the subnet already, waits here.
+// A full uplink holds up the programs that send to it, as in agent::Uplinks.  One packet of each
+// such program has crossed the subnet by then; this class keeps it until the uplink has room.
 //
-// Whoever calls the subnet calls pump() after that.  Only the loop's thread uses this class.
+// A caller that uses subnet() must call pump() afterwards.  Only the loop's thread uses this class.
 class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
  public:
   // Limits the packets that wait for agents.
@@ -63,16 +62,16 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   };
   using MadReceiver = std::move_only_function<void(const subnet::MadDelivery&)>;
 
-  // kSystem: there is no descriptor left.
+  // Fails with kSystem if no descriptor is left.
   static Result<std::unique_ptr<SubnetSwitch>> create(asio::io_context& loop,
                                                       subnet::Topology topology);
 
   subnet::Subnet& subnet() { return subnet_; }
-  // Takes the MADs that are not for agents' CMs.
+  // Sets the function that gets the MADs for programs.
   void set_mad_receiver(MadReceiver receiver) { mads_ = std::move(receiver); }
-  // Calls back soon after the state of ports has changed.
+  // Sets a function that is called soon after the state of ports has changed.
   void when_ports_change(std::move_only_function<void()> call) { ports_changed_ = std::move(call); }
-  // Delivers the packets that have arrived at the HCAs, until none is under way.
+  // Delivers the packets and port events that the subnet has ready, until it has no more.
   void pump(Time now);
 
   // ---- hosts
@@ -90,8 +89,8 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   // ---- programs
   agent::Uplinks& uplinks() { return *uplinks_; }
   const agent::Uplinks& uplinks() const { return *uplinks_; }
-  // Makes the range, or the agent (Node::kOwnRange), a member of a multicast group at exactly these
-  // ports.  kNoResources: SubnetGroups::kMembersMax.
+  // Makes the range a member of a multicast group at exactly these ports.  The range of the agent
+  // is Node::kOwnRange.  Fails with kNoResources at the limit SubnetGroups::kMembersMax.
   Result<void> set_members(HostIndex hca, std::uint16_t range, const Gid& group,
                            std::span<const std::uint32_t> ports);
   // Forgets a program, as agent::Uplinks::detach() does.
@@ -108,12 +107,12 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   static constexpr std::size_t kDrops = static_cast<std::size_t>(Drop::kCount);
   struct Counters {
     std::uint64_t to_agents = 0;
-    std::uint64_t to_nobody = 0;  // no program has the QP number
-    std::uint64_t to_groups = 0;  // copies of multicast packets
-    std::uint64_t groups_limit = 0;
+    std::uint64_t to_nobody = 0;     // no program has the QP number
+    std::uint64_t to_groups = 0;     // copies of multicast packets
+    std::uint64_t groups_limit = 0;  // set_members() failed
     std::uint64_t agents_full = 0;
     std::uint64_t waiting_full = 0;
-    std::uint64_t wrong_gid = 0;  // the destination's
+    std::uint64_t wrong_gid = 0;  // the port does not have the destination GID
     std::array<std::uint64_t, kDrops> dropped{};
   };
 
@@ -138,7 +137,7 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   void tell_stations();
 
   subnet::Subnet subnet_;
-  std::vector<std::vector<subnet::PortStatus>> ports_{};  // of each node that is an HCA
+  std::vector<std::vector<subnet::PortStatus>> ports_{};  // by node; a switch has none
   MadReceiver mads_{};
   std::move_only_function<void()> ports_changed_ = [] {};
   agent::Timer timer_;
@@ -148,12 +147,16 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   SubnetGroups groups_{};
   bool pumping_ = false;
 
-  std::optional<agent::ProgramId> sender_{};  // of the packet in the subnet, if it can wait
+  // The program that sent the packet which is in the subnet now, if the program can be held up.
+  std::optional<agent::ProgramId> sender_{};
   std::map<agent::ProgramId, std::deque<subnet::Delivery>> waiting_{};  // by receiver
-  std::map<agent::ProgramId, agent::ProgramId> held_{};          // senders, and for whom they wait
-  std::map<agent::ProgramId, std::array<bool, kDrops>> told_{};  // reasons of drops
+  // Maps each program that is held up to the receiver whose uplink is full.
+  std::map<agent::ProgramId, agent::ProgramId> held_{};
+  // Marks the reasons for dropped packets that each program has been told.
+  std::map<agent::ProgramId, std::array<bool, kDrops>> told_{};
 
-  std::map<subnet::PortRef, bool> changed_ports_{};  // with client_reregister
+  // Holds the ports to report to agents, and the client_reregister of each.
+  std::map<subnet::PortRef, bool> changed_ports_{};
   std::deque<subnet::Delivery> agent_packets_{};
   Counters counters_{};
 };

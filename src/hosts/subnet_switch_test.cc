@@ -43,7 +43,7 @@ std::vector<std::byte> ud_packet(Qpn destination, Pkey pkey = kPkey, std::size_t
   return transport;
 }
 
-// Provides the subnet of two HCAs, with the agents' side of both.  A manager runs at a.
+// Provides a subnet of two HCAs with simulated agents.  A subnet manager runs on HCA a.
 class SubnetSwitchTest : public testing::Test {
  protected:
   struct Agent final : SubnetSwitch::Station {
@@ -107,7 +107,7 @@ class SubnetSwitchTest : public testing::Test {
     switch_->add_counters(all);
     return std::ranges::find(all, name, &ipc::NamedCount::name)->value;
   }
-  // Sends one packet of a program, and returns true if the other one gets it.
+  // Sends a packet between two programs, and returns true if it arrives.
   bool arrives(TestProgram& from, TestProgram& to, const link::Address& address,
                Pkey pkey = kPkey) {
     EXPECT_TRUE(from.send(address, ud_packet(to.qpn(), pkey)));
@@ -122,7 +122,7 @@ class SubnetSwitchTest : public testing::Test {
   std::unique_ptr<SubnetSwitch> switch_ = SubnetSwitch::create(loop_, two_hcas()).value();
   subnet::Manager manager_{{}};
   std::array<Agent, 2> agents_{};
-  std::vector<std::uint32_t> others_{};  // the HCAs at which other MADs have arrived
+  std::vector<std::uint32_t> others_{};  // the HCAs where MADs arrived that are not for the manager
   std::vector<link::Address> arrived_{};
 };
 
@@ -243,7 +243,7 @@ void send_mad(SubnetSwitch& packets, const link::Address& to, wire::MgmtClass mg
   packets.send(kHcaA, burst, kNow);
 }
 
-TEST_F(SubnetSwitchTest, OnlyMadsOfTheCmAreForTheAgent) {
+TEST_F(SubnetSwitchTest, CmMadsGoToTheAgentAndVendorMadsToPrograms) {
   manage();
   others_.clear();
   send_mad(*switch_, to_b(), wire::MgmtClass::kCommunication);
@@ -267,8 +267,8 @@ TEST_F(SubnetSwitchTest, FullUplinkHoldsItsSenderUpForALimitedTime) {
     while (a->send(to_b(), big)) ++sent;
   } while (switch_->forward(now_));
   EXPECT_EQ(counter("dropped_receiver_full"), 0u);
-  EXPECT_TRUE(arrives(*d, *c, to_b())) << "others are not held up";
-  EXPECT_TRUE(switch_->park()) << "what is held up does not keep the loop awake";
+  EXPECT_TRUE(arrives(*d, *c, to_b())) << "programs that send to other receivers are not held up";
+  EXPECT_TRUE(switch_->park()) << "a sender that is held up does not keep the loop awake";
   switch_->unpark();
   // All packets arrive, in the end, because the receiver reads in time.
   std::size_t received = b->receive().size();
@@ -285,8 +285,8 @@ TEST_F(SubnetSwitchTest, FullUplinkHoldsItsSenderUpForALimitedTime) {
   EXPECT_GT(counter("dropped_receiver_full"), 0u);
 }
 
-// The requests of UC and UD are complete when their packets are in the uplink, so a program may end
-// then.
+// A program may end as soon as its packets are in the uplink, because requests of UC and UD are
+// complete then.
 TEST_F(SubnetSwitchTest, PacketsOfAProgramThatLeavesWaitForRoom) {
   manage();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1);
@@ -295,7 +295,7 @@ TEST_F(SubnetSwitchTest, PacketsOfAProgramThatLeavesWaitForRoom) {
   while (a->send(to_b(), big)) ++sent;
   while (switch_->forward(now_)) {
   }
-  while (a->send(to_b(), big)) ++sent;  // both uplinks are full now, and nothing waits between them
+  while (a->send(to_b(), big)) ++sent;  // both uplinks are full now, and no packet is between them
   switch_->detach({kHcaA, 1});
   std::size_t received = b->receive().size();
   EXPECT_LT(received, sent);

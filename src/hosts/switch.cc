@@ -36,7 +36,7 @@ Result<std::unique_ptr<Switch>> Switch::create(asio::io_context& loop, plan::Fab
 
 Switch::Switch(asio::io_context& loop, plan::Fabric fabric)
     : network_(std::move(fabric)),
-      late_timer_(loop, [] {}),  // the owner calls forward() whenever the loop has run
+      late_timer_(loop, [] {}),  // only wakes the loop; the owner then calls forward()
       delivery_(loop, [this] { deliver_to_nodes(); }) {}
 
 // ---- hosts --------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ void Switch::to_node(RailId rail, const link::Arrival& arrival) {
   }
   ++counters_.to_nodes;
   NodePacket packet{.host = rail.host, .address = arrival.address};
-  packet.address.interface = 0;  // it is the sender's interface, which a socket would not report
+  packet.address.interface = 0;  // the number of the sender's interface means nothing here
   packet.address.port = {.device = rail.device, .number = 1};
   packet.transport.resize(arrival.transport.size());
   agent::copy_packet(arrival, packet.transport);
@@ -99,7 +99,7 @@ bool Switch::pass(const agent::ProgramId& from, const link::Arrival& arrival, Ti
   return leave({.host = from.first, .program = from.second}, arrival, now, may_wait);
 }
 
-// Takes a packet that a host sends.
+// Takes a packet that a host sends.  Holds it if the host's link is slow or the host is paused.
 bool Switch::leave(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait) {
   if (!network_.faults().makes_late() && late_.empty()) {
     return transmit(from, arrival, now, may_wait);
@@ -142,7 +142,7 @@ bool Switch::arrive(RailId rail, const Sender& from, const link::Arrival& arriva
 
 bool Switch::deliver(RailId rail, const link::Arrival& arrival, Time now, bool may_wait) {
   const auto bth = wire::decode<wire::Bth>(arrival.headers);
-  VB_CHECK(bth.has_value());  // transmit() has read it
+  VB_CHECK(bth.has_value());  // transmit() drops packets without a BTH
   if (bth->destination_qpn == kQp1) {
     to_node(rail, arrival);
     return true;
@@ -175,7 +175,7 @@ void Switch::to_members(const Sender& from, const link::Arrival& arrival, Time n
 void Switch::to_member(RailId rail, std::uint16_t range, const link::Arrival& arrival, Time now) {
   const auto receiver = uplinks_->program_of(rail.host, range);
   if (!receiver) return;
-  // Tells the program by which port the packet came: the group does not.
+  // The group's address does not tell at which port the packet arrived, so the interface does.
   link::Address address = arrival.address;
   address.interface = ethernet::Network::interface_of(rail.device);
   ++counters_.copies;
@@ -199,7 +199,7 @@ void Switch::drop(const Sender& from, const link::Arrival& arrival, ethernet::Ne
   ++counters_.dropped[static_cast<std::size_t>(why)];
   if (!from.program) return;
   const agent::ProgramId program{from.host, *from.program};
-  if (uplinks_->find(program) == nullptr) return;  // it has ended since it sent the packet
+  if (uplinks_->find(program) == nullptr) return;  // the program has ended since it sent the packet
   const link::Address& address = arrival.address;
   auto& remarks = remarks_[program];
   if (remarks.size() == kRemarksMax ||

@@ -47,7 +47,7 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
  public:
   // Limits the packets that wait for nodes.
   static constexpr std::size_t kNodePacketsMax = 8192;
-  // Limits how many different reasons for dropped packets a program is told.
+  // Limits the reports of dropped packets to a program: one for each source and destination.
   static constexpr std::size_t kRemarksMax = 16;
 
   // Represents the node of one host.
@@ -60,7 +60,7 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
     ~Station() = default;
   };
 
-  // kSystem: there is no descriptor left.
+  // Fails with kSystem if no descriptor is left.
   static Result<std::unique_ptr<Switch>> create(asio::io_context& loop, plan::Fabric fabric);
 
   ethernet::Network& network() { return network_; }
@@ -69,7 +69,7 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
   // REQUIRES: the station lives until disconnect().
   void connect(HostIndex host, Station& station) { stations_[host] = &station; }
   void disconnect(HostIndex host) { stations_.erase(host); }
-  // Sends packets of a node, later.
+  // Sends packets of a node.  They arrive at other nodes after this call.
   void send(HostIndex host, const link::Burst& burst, Time now);
 
   // ---- programs
@@ -95,7 +95,7 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
     std::uint64_t copies = 0;     // for members of multicast groups
     std::uint64_t to_nobody = 0;  // no program has the QP number
     std::uint64_t nodes_full = 0;
-    std::uint64_t late_full = 0;  // faults::DelayLine::kPacketsMax
+    std::uint64_t late_full = 0;  // over faults::DelayLine::kPacketsMax
     std::array<std::uint64_t, ethernet::Network::kDrops> dropped{};
   };
 
@@ -103,8 +103,8 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
 
   bool pass(const agent::ProgramId& from, const link::Arrival& arrival, Time now,
             bool may_wait) override;
-  // These return false if the packet must wait for room at its receiver.  Packets that may not wait
-  // are dropped instead.
+  // leave(), transmit(), arrive() and deliver() return false if the packet must wait for room at
+  // its receiver.  A packet that may not wait is dropped instead.
   bool leave(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait);
   bool transmit(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait);
   bool arrive(RailId rail, const Sender& from, const link::Arrival& arrival, Time now,
@@ -124,6 +124,7 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
   agent::DeferredCall delivery_;
   std::map<HostIndex, Station*> stations_{};
   std::unique_ptr<agent::Uplinks> uplinks_{};
+  // Holds the sources and destinations for which each program was told that packets are dropped.
   std::map<agent::ProgramId, std::set<std::pair<Gid, Gid>>> remarks_{};
   std::deque<NodePacket> node_packets_{};
   Counters counters_{};

@@ -84,7 +84,7 @@ TEST_F(SwitchTest, CarriesPacketToTheProgramThatHasTheQueuePair) {
 
 TEST_F(SwitchTest, DropsPacketForQueuePairOfAnotherHost) {
   const auto a = program(kA, 1), b = program(kB, 1);
-  ASSERT_TRUE(send(*b, "10.0.0.2", "10.0.0.1", b->qpn()));  // b's number at a's address
+  ASSERT_TRUE(send(*b, "10.0.0.2", "10.0.0.1", b->qpn()));  // b's QP number, but a's address
   EXPECT_TRUE(switch_->forward(kStart));
   EXPECT_TRUE(a->receive().empty());
   EXPECT_TRUE(b->receive().empty());
@@ -100,7 +100,7 @@ TEST_F(SwitchTest, CarriesPacketsForQp1ToTheNodeOfTheHost) {
   ASSERT_EQ(to_nodes_.size(), 1u);
   EXPECT_EQ(to_nodes_[0].destination, ip("10.0.0.2"));
   EXPECT_EQ(to_nodes_[0].port, (PortId{0, 1}));
-  EXPECT_EQ(to_nodes_[0].interface, 0u) << "the sender's says nothing on the host that receives";
+  EXPECT_EQ(to_nodes_[0].interface, 0u) << "the sender's interface means nothing to the receiver";
 }
 
 TEST_F(SwitchTest, CarriesPacketsOfNodes) {
@@ -159,7 +159,7 @@ TEST_F(SwitchTest, FullLaneHoldsItsSenderUpForALimitedTime) {
   EXPECT_FALSE(switch_->forward(kStart + agent::Uplinks::kFullLaneTimeout / 2));
   EXPECT_TRUE(switch_->forward(kStart + agent::Uplinks::kFullLaneTimeout));
   EXPECT_GT(counter("dropped_receiver_full"), 0u);
-  // Others are not held up any more.
+  // Now a can send to c, because b does not hold a up any more.
   ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", c->qpn()));
   while (switch_->forward(kStart + agent::Uplinks::kFullLaneTimeout)) {
   }
@@ -182,14 +182,14 @@ TEST_F(SwitchTest, SenderGoesOnWhenTheFullLaneHasRoom) {
 constexpr RailId kARail{kA, 0}, kBRail{kB, 0};
 constexpr Duration kDelay = std::chrono::milliseconds(5);
 
-TEST_F(SwitchTest, APausedHostTakesItsPacketsWhenItGoesOn) {
+TEST_F(SwitchTest, APausedHostReceivesItsPacketsAfterThePause) {
   const auto a = program(kA, 1), b = program(kB, 1);
   switch_->network().faults().set_paused(kB, true);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", b->qpn()));
   ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", Qpn{1}));
   EXPECT_TRUE(switch_->forward(kStart));
   EXPECT_FALSE(switch_->forward(kStart + kDelay));
-  EXPECT_TRUE(switch_->park()) << "packets of a paused host keep nobody awake";
+  EXPECT_TRUE(switch_->park()) << "packets of a paused host do not keep the loop awake";
   switch_->unpark();
   loop_.poll();
   EXPECT_TRUE(b->receive().empty());
@@ -203,7 +203,7 @@ TEST_F(SwitchTest, APausedHostTakesItsPacketsWhenItGoesOn) {
   EXPECT_EQ(counter("late"), 0u);
 }
 
-TEST_F(SwitchTest, APausedHostSendsItsPacketsWhenItGoesOn) {
+TEST_F(SwitchTest, APausedHostSendsItsPacketsAfterThePause) {
   const auto a = program(kA, 1), b = program(kB, 1);
   switch_->network().faults().set_paused(kA, true);
   ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", b->qpn()));
@@ -253,7 +253,7 @@ TEST_F(SwitchTest, LatePacketsWaitForRoomAtTheirReceiver) {
   for (int rounds = 0; arrived < kPackets && rounds < 1000; ++rounds) {
     (void)switch_->forward(kStart);
     if (counter("late") != 0) {
-      EXPECT_TRUE(switch_->park()) << "what waits for room keeps nobody awake";
+      EXPECT_TRUE(switch_->park()) << "packets that wait for room do not keep the loop awake";
       switch_->unpark();
     }
     arrived += b->receive().size();
@@ -312,7 +312,7 @@ TEST_F(SwitchTest, LatePacketsOfAProgramThatHasEndedAreCounted) {
   switch_->network().faults().set_paused(kA, false);
   EXPECT_TRUE(switch_->forward(kStart));
   EXPECT_EQ(counter("dropped_no_route"), 1u);
-  EXPECT_TRUE(remarks_.empty()) << "nobody is there to be told";
+  EXPECT_TRUE(remarks_.empty()) << "the program that would be told has ended";
 }
 
 TEST_F(SwitchTest, BrokenUplinkEndsAndHarmsNobodyElse) {

@@ -1,5 +1,5 @@
-// Stands in front of the C library's functions that look for network interfaces.  Without a
-// description of a virtual host in the environment they do what the C library's functions do.
+// Replaces the C library's functions that look for network interfaces.  If the environment has no
+// description of a virtual host, these functions call the C library's.
 #include <dlfcn.h>
 #include <errno.h>
 #include <ifaddrs.h>
@@ -22,8 +22,9 @@ namespace {
 
 using Interfaces = std::vector<interfaces::Interface>;
 
-// Returns the interfaces of the virtual host, or null if this program runs on none.  They are read
-// once, and live as long as the process, because other threads may use them while it ends.
+// Returns the interfaces of the virtual host, or null if this program does not run on a virtual
+// host.  They are read once, and live as long as the process, because other threads may use them
+// while it ends.
 const Interfaces* host() {
   static const Interfaces* const read = []() -> const Interfaces* {
     const char* text = ::secure_getenv(interfaces::kVariable);
@@ -49,7 +50,7 @@ struct FreeList {
 };
 using List = std::unique_ptr<::ifaddrs, FreeList>;
 
-// Returns the interfaces of this machine; null and errno if that fails.
+// Returns the interfaces of this machine; null and errno if the C library's function fails.
 List machine() {
   ::ifaddrs* list = nullptr;
   return List(next_getifaddrs(&list) == 0 ? list : nullptr);

@@ -57,7 +57,7 @@ struct Entry {
 
 bool is_loopback(const ::ifaddrs& entry) { return (entry.ifa_flags & IFF_LOOPBACK) != 0; }
 
-// REQUIRES: it has the address of a packet socket.
+// Returns the index of an interface.  REQUIRES: the entry has an AF_PACKET address.
 unsigned index_of(const ::ifaddrs& entry) {
   sockaddr_ll address;
   ::memcpy(&address, entry.ifa_addr, sizeof address);
@@ -81,7 +81,7 @@ std::size_t size_of(int family) {
   }
 }
 
-// Fills entries one after the other, and links each with the one before.
+// Fills entries one after the other, and links each entry with the entry before it.
 class Writer {
  public:
   explicit Writer(std::span<Entry> entries) : entries_(entries) {}

@@ -8,19 +8,20 @@
 
 #include "interfaces/interfaces.h"
 
-// Makes what getifaddrs(3) and if_nameindex(3) return to a program on a virtual host: the loopback
-// interface of this machine, and the interfaces of the host.
+// Makes the results of getifaddrs(3) and if_nameindex(3) for a program on a virtual host.  They
+// hold the loopback interface of this machine, and the interfaces of the virtual host.
 namespace verbena::ifaddrs {
 
-// Returns a list as that of getifaddrs(), in its order: a packet socket's address of each
-// interface, then all IPv4 addresses, then all IPv6 ones.  The entries of loopback interfaces come
-// from `machine`.  The list is one block of memory, as the C library's own lists are, so
-// freeifaddrs() releases it.  An empty list is null.  Returns nothing if there is no memory left.
+// Returns a list like that of getifaddrs(), in the same order: the link-layer addresses (AF_PACKET)
+// of all interfaces, then all IPv4 addresses, then all IPv6 addresses.  The entries of loopback
+// interfaces come from `machine`.  The list is one block of memory, as the C library's own lists
+// are, so freeifaddrs() releases it.  An empty list is null.  Returns nothing if there is no memory
+// left.
 std::optional<::ifaddrs*> make_list(const ::ifaddrs* machine,
                                     std::span<const interfaces::Interface> interfaces);
 
-// Returns an array as that of if_nameindex(), which if_freenameindex() releases: each name is a
-// block of memory of its own.  Returns null if there is no memory left.
+// Returns an array like that of if_nameindex().  Each name is a block of memory of its own, so
+// if_freenameindex() releases the array.  Returns null if there is no memory left.
 struct ::if_nameindex* make_names(const ::ifaddrs* machine,
                                   std::span<const interfaces::Interface> interfaces);
 

@@ -14,7 +14,7 @@
 // in its environment.
 namespace verbena::interfaces {
 
-// Names the variable of the environment that has the text.
+// Names the environment variable that holds the text.
 inline constexpr const char* kVariable = "VERBENA_INTERFACES";
 // Limits the length of a name, as the kernel does (IF_NAMESIZE has one more, for the NUL).
 inline constexpr std::size_t kNameMax = 15;
@@ -38,8 +38,8 @@ struct Interface {
 inline constexpr std::size_t kEthernetAddressBytes = 6;
 inline constexpr std::size_t kInfinibandAddressBytes = 20;
 
-// Returns a name for the interface of a device: the device's own, if that is valid for an
-// interface.
+// Returns the name of a device's interface: the device's own name, or "rail-PLACE" if that name is
+// too long for an interface.
 std::string name_for(std::string_view device, std::size_t place);
 
 // Writes "verbena0 2 9000 running 02a1b2c3d4e5 10.31.0.1/24 fd31::1/64; verbena1 ...".

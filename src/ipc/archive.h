@@ -32,11 +32,11 @@ inline constexpr bool is_bytes =
     !std::is_same_v<typename std::remove_cvref_t<Values>::value_type, bool> &&
     std::is_trivially_copyable_v<typename std::remove_cvref_t<Values>::value_type>;
 
-// A struct can be part of a message if it names its members:
+// Encodes values.  A struct can be part of a message if it lists its members for Writer and Reader:
 //   void fields(auto& a) { a(id, address, backlog); }
 class Writer {
  public:
-  // Reserves room for `bytes` bytes; it grows if needed.
+  // Reserves room for `bytes` bytes.  The buffer grows if it needs more.
   explicit Writer(std::size_t bytes = 0) : bytes_(bytes) {}
 
   void operator()(auto&... values) { (put(values), ...); }
@@ -90,6 +90,7 @@ class Writer {
   std::size_t size_ = 0;
 };
 
+// Decodes values.  If a value is missing or too long, the values after it are not valid either.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -97,6 +98,7 @@ class Reader {
   void operator()(auto&... values) { (get(values), ...); }
   // Returns true if all values were there and no bytes are left over.
   bool complete() const { return good_ && bytes_.empty(); }
+  // Returns false if a value was missing or too long.
   bool good() const { return good_; }
 
  private:
@@ -128,7 +130,7 @@ class Reader {
       get(count);
       const std::size_t limit = std::is_same_v<T, std::string> ? kTextBytesMax : kListMax;
       if (count > limit || count > bytes_.size())
-        good_ = false;  // each element has at least a byte
+        good_ = false;  // each element needs at least one byte
       if (!good_) return;
       value.resize(count);
       get_all(value);

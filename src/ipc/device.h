@@ -19,7 +19,7 @@ struct GidEntry {
   Gid gid{};
   std::uint32_t interface = 0;
   std::uint32_t index = 0;
-  std::uint32_t mtu_bytes = 0;  // of the interface
+  std::uint32_t mtu_bytes = 0;  // the MTU of the interface
   bool loopback = false;
   void fields(auto& a) { a(gid, interface, index, mtu_bytes, loopback); }
 };
@@ -43,11 +43,11 @@ struct InfinibandLink {
   }
 };
 
-// Tells whom the programs of a host reach by UDP.
+// Tells which hosts the programs of a host reach by UDP.
 struct Reach {
   std::uint16_t udp_port = wire::kRoceUdpPort;
-  // Tells why they reach only programs of this host, by another UDP port than other hosts use: for
-  // example, who holds port 4791.  Empty: they reach other hosts.
+  // Empty if the programs reach other hosts.  Otherwise this is the reason why they use another UDP
+  // port and reach only programs of this host: for example, who holds port 4791.
   std::string why_host_alone{};
   void fields(auto& a) { a(udp_port, why_host_alone); }
   friend bool operator==(const Reach&, const Reach&) = default;
@@ -65,7 +65,7 @@ struct Port {
   std::uint32_t gid_indexes = kGidsMax;  // the length of the GID table, empty entries included
   std::vector<GidEntry> gids{};
   std::vector<Pkey> pkeys{wire::kDefaultPkey};
-  // Only InfiniBand uses these.  The port has 2^lmc LIDs, from `lid` on.
+  // Only InfiniBand uses the next members.  The port has 2^lmc LIDs, from `lid` on.
   Lid lid{};
   std::uint8_t lmc = 0;
   Lid sm_lid{};
@@ -77,7 +77,7 @@ struct Port {
   }
 };
 
-// Describes a device.  Its port number n is ports[n - 1].
+// Describes a device.  The port with number n is ports[n - 1].
 struct Device {
   std::string name{"verbena0"};
   Guid node_guid{};

@@ -16,7 +16,7 @@ namespace verbena::ipc {
 // Limits the hosts in one reply.  The description of a host has about 4 KiB at most.
 inline constexpr std::uint32_t kHostsPerReply = 8;
 
-// Asks for a page of the hosts, from this place in the file's list on.
+// Asks for a page of the hosts.  The page begins with number `first_host` in the fabric's file.
 struct ShowFabric {
   static constexpr Type kType = Type::kShowFabric;
   std::uint32_t first_host = 0;
@@ -44,8 +44,8 @@ struct HostStatus {
 struct ManagerStatus {
   std::string node{};
   std::uint32_t pid = 0;
-  std::string state{};      // a word or more for the user: "master"
-  std::string directory{};  // of its files
+  std::string state{};      // one or more words for the user, such as "master"
+  std::string directory{};  // the directory of its files
   void fields(auto& a) { a(node, pid, state, directory); }
 };
 
@@ -88,8 +88,8 @@ struct SetFault {
 
 struct FaultReply {
   static constexpr Type kType = Type::kFaultReply;
-  std::string problem{};  // empty: it was done
-  std::string text{};     // the new state
+  std::string problem{};  // empty: the fault was set
+  std::string text{};     // the new state of the link or node
   void fields(auto& a) { a(problem, text); }
 };
 
@@ -102,15 +102,15 @@ struct ShowInterfaces {
 
 struct InterfacesReply {
   static constexpr Type kType = Type::kInterfacesReply;
-  std::string text{};  // interfaces::to_text()
+  std::string text{};  // written by interfaces::to_text()
   void fields(auto& a) { a(text); }
 };
 
 // Limits the time that a tool may wait for a subnet.
 inline constexpr Duration kAwaitSubnetMax = std::chrono::hours(1);
 
-// Waits until the managers of the subnet have brought it up, or until that is hopeless, but no
-// longer than this time.
+// Waits until the subnet managers have brought the subnet up, or until that is hopeless, but no
+// longer than `limit`.
 struct AwaitSubnet {
   static constexpr Type kType = Type::kAwaitSubnet;
   Duration limit{};
@@ -123,7 +123,7 @@ struct SubnetState {
   void fields(auto& a) { a(problem); }
 };
 
-// Asks for lines of the fabric's log, from this number on.
+// Asks for lines of the fabric's log, beginning with number `first_line`.
 struct ShowLog {
   static constexpr Type kType = Type::kShowLog;
   std::uint64_t first_line = 0;
@@ -135,7 +135,7 @@ inline constexpr std::size_t kLinesPerReply = 48;
 
 struct LogReply {
   static constexpr Type kType = Type::kLogReply;
-  std::uint64_t next_line = 0;  // the number of the line after these
+  std::uint64_t next_line = 0;  // the number of the line after `lines`
   bool more = false;
   std::vector<std::string> lines{};
   void fields(auto& a) { a(next_line, more, lines); }

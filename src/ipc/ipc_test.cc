@@ -171,7 +171,7 @@ TEST(Message, PageOfTheLargestSaRowsFits) {
   EXPECT_TRUE(decode<SaReply>(*open(bytes)));
 }
 
-// The agent asks the SA before it answers a join, so a join needs a number.
+// The reply to a join carries the group's parameters, so a join needs a request number.
 TEST(Message, LeavingMayGoUnansweredAndJoiningMayNot) {
   EXPECT_TRUE(is_for_node(Type::kJoinMulticast));
   EXPECT_TRUE(is_for_node(Type::kLeaveMulticast));
@@ -180,7 +180,8 @@ TEST(Message, LeavingMayGoUnansweredAndJoiningMayNot) {
   EXPECT_TRUE(may_go_unanswered(Type::kLeaveMulticast));
 }
 
-// A message part with a member called `value` is still a message part.
+// Types such as Qpn are encoded by their member `value`.  NamedCount has such a member too, but all
+// of its members must be encoded.
 TEST(Message, NamedCountsKeepTheirNames) {
   StatusReply status{.pid = 4, .counters = {{"data_packets", 7}}};
   const Bytes bytes = encode(1, status);
@@ -299,7 +300,7 @@ TEST(QpTable, InvalidCounterCountIsBounded) {
   EXPECT_EQ(reader.counters().size(), QpTable::kCounters);
 }
 
-TEST(Counters, NamesAreForScripts) {
+TEST(Counters, CounterNamesHaveOnlyLettersDigitsAndUnderscores) {
   EXPECT_EQ(counter_name("cm_ignored_wrong QPN"), "cm_ignored_wrong_qpn");
   EXPECT_EQ(counter_name("IPv4: (a) b."), "ipv4_a_b");
   EXPECT_EQ(counter_name(""), "");

@@ -27,8 +27,8 @@ struct CloseLane {
 
 // Gives a lane to both of its programs.  Carries its memory, the eventfd that wakes this program
 // (the same one with each lane), the eventfd that wakes the other program, and the access table of
-// the other program if `direct` has a pid.  If the other program is of another user, it carries the
-// memory, and a socket that wakes in both directions (os::WakeSocket).
+// the other program if `direct` has a pid.  If the other program is of another user, the message
+// carries only the memory, and a socket that wakes in both directions (os::WakeSocket).
 //
 // A lane with the id kUplink comes before the reply to the first Lease if the program gets no
 // sockets: on a virtual host, and from an agent of another user.  Its other end is the process of
@@ -38,9 +38,9 @@ struct Lane {
   static constexpr std::uint32_t kUplink = 0;  // no other lane has this id
   std::uint32_t lane = 0;
   std::uint8_t side = 0;                // link::Lane::Side
-  std::vector<std::uint16_t> ranges{};  // of the other program
-  DirectAccess direct{};                // to the other program
-  bool other_user = false;              // the other process is of another user
+  std::vector<std::uint16_t> ranges{};  // the QPN ranges of the other program
+  DirectAccess direct{};                // how to access the other program's memory
+  bool other_user = false;              // the other program is of another user
   void fields(auto& a) { a(lane, side, ranges, direct, other_user); }
 };
 

@@ -9,13 +9,13 @@ constexpr std::size_t kHeader = sizeof(std::uint32_t) + sizeof(Type) + sizeof(st
 
 Result<Envelope> open(std::span<const std::byte> message) {
   if (message.size() < kHeader || message.size() > kMessageBytesMax) {
-    return fail(Errc::kMalformed, "ipc: message of a wrong length");
+    return fail(Errc::kMalformed, "ipc: a message of a wrong length");
   }
   Reader reader(message.first(kHeader));
   std::uint32_t size = 0;
   Envelope envelope;
   reader(size, envelope.type, envelope.request);
-  if (size != message.size()) return fail(Errc::kMalformed, "ipc: message of a wrong length");
+  if (size != message.size()) return fail(Errc::kMalformed, "ipc: a message of a wrong length");
   envelope.body = message.subspan(kHeader);
   return envelope;
 }

@@ -29,11 +29,11 @@
 namespace verbena::ipc {
 
 enum class Type : std::uint16_t {
-  // A program sends these to the agent; the comments name the replies.  lane_messages.h has those
-  // about lanes.
+  // A program sends these to the agent; the comments name the replies.  lane_messages.h has the
+  // messages about lanes.
   kHello = 1,     // Welcome
   kLease = 2,     // Leased
-  kCreateId = 3,  // Done, as for all requests below that name no other
+  kCreateId = 3,  // Done, as for all requests below without a comment
   kDestroyId = 4,
   kBind = 5,  // Bound
   kResolveAddress = 6,
@@ -124,7 +124,7 @@ inline constexpr std::uint32_t kLeaseQpns = 4096;
 
 // ---- requests -----------------------------------------------------------------------------------
 
-// Carries the program's pidfd, if the program could make one.
+// Begins a connection.  Carries the program's pidfd, if the program could make one.
 struct Hello {
   static constexpr Type kType = Type::kHello;
   std::string build{};
@@ -138,7 +138,7 @@ struct Hello {
 
 // Tells how other programs of the user access the memory of a program (link/peer_memory.h).
 struct DirectAccess {
-  std::uint32_t pid = 0;  // as the agent sees it; 0: they cannot access it
+  std::uint32_t pid = 0;  // as the agent sees it; 0: the memory cannot be accessed
   std::uint64_t mark_address = 0;
   std::uint64_t mark_value = 0;
   void fields(auto& a) { a(pid, mark_address, mark_value); }
@@ -199,7 +199,7 @@ struct Listen {
   static constexpr Type kType = Type::kListen;
   rdmacm::IdHandle id{};
   std::int32_t backlog = 0;
-  rdmacm::Filter filter{};  // without a port space
+  rdmacm::Filter filter{};  // for ids without a port space
   void fields(auto& a) { a(id, backlog, filter); }
 };
 
@@ -207,7 +207,7 @@ struct Connect {
   static constexpr Type kType = Type::kConnect;
   rdmacm::IdHandle id{};
   rdmacm::ConnParam param{};
-  std::uint8_t traffic_class = 0;  // of the route
+  std::uint8_t traffic_class = 0;  // the traffic class of the route
   void fields(auto& a) { a(id, param, traffic_class); }
 };
 
@@ -323,8 +323,8 @@ struct LeaveGroup {
   void fields(auto& a) { a(range, group, interface); }
 };
 
-// Writes all packets that this program has recorded so far to the capture file, and then gets a
-// reply.
+// Asks the agent to write all packets that this program has recorded so far into the capture's
+// file.  The reply comes after that.
 struct FlushCapture {
   static constexpr Type kType = Type::kFlushCapture;
   void fields(auto&) {}
@@ -337,15 +337,15 @@ struct Welcome {
   static constexpr Type kType = Type::kWelcome;
   std::uint32_t agent_pid = 0;
   std::string build{};
-  std::string refusal{};  // why the agent refuses to serve the program; empty if it serves it
+  std::string refusal{};  // the reason of a refusal; empty if the agent serves the program
   bool again = false;     // with a refusal: this agent exits; try again with the next one
   bool capture = false;
   std::vector<Device> devices{};  // empty with a refusal
   void fields(auto& a) { a(agent_pid, build, refusal, again, capture, devices); }
 };
 
-// Carries the descriptors of the data sockets: IPv4, then IPv6 if the host has it.  It carries none
-// to a program with an uplink.
+// Carries the descriptors of the data sockets: IPv4, then IPv6 if the host has it.  A program with
+// an uplink gets none.
 struct Leased {
   static constexpr Type kType = Type::kLeased;
   std::uint16_t range = 0;  // the upper 12 bits of the QPNs
@@ -354,7 +354,7 @@ struct Leased {
 
 struct Bound {
   static constexpr Type kType = Type::kBound;
-  rdmacm::SocketAddress source{};  // with the chosen port
+  rdmacm::SocketAddress source{};  // has the chosen port
   bool on_device = false;          // the address is no wildcard, so the path's source is known
   rdmacm::PathInfo path{};
   void fields(auto& a) { a(source, on_device, path); }
@@ -439,11 +439,12 @@ Result<std::span<const std::byte>> take_message(std::span<const std::byte>& data
 
 template <class Message>
 Result<Message> decode(const Envelope& envelope) {
-  if (envelope.type != Message::kType) return fail(Errc::kMalformed, "ipc: another message type");
+  if (envelope.type != Message::kType)
+    return fail(Errc::kMalformed, "ipc: a message of an unexpected type");
   Reader reader(envelope.body);
   Message message{};
   message.fields(reader);
-  if (!reader.complete()) return fail(Errc::kMalformed, "ipc: message of a wrong length");
+  if (!reader.complete()) return fail(Errc::kMalformed, "ipc: a message of a wrong length");
   return message;
 }
 

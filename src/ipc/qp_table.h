@@ -38,7 +38,7 @@ struct QpTableRow {
   std::uint32_t recv_queued = 0;
   Gid source{};
   Gid destination{};
-  Lid source_lid{};  // InfiniBand
+  Lid source_lid{};  // 0 on Ethernet, as destination_lid
   Lid destination_lid{};
   std::uint32_t reserved = 0;
   std::uint64_t packets_in = 0;
@@ -57,7 +57,10 @@ static_assert(std::is_trivially_copyable_v<QpTableRow> && sizeof(QpTableRow) % 8
 // gets a row complete or not at all.  The table contains the counters' names, so a reader need not
 // know them.
 //
-//   0 QPs  4 counters  |  64 rows: sequence, row  |  counters: value, name
+// Offsets in the memory:
+//   0   number of QPs
+//   4   number of counters
+//   64  rows, each a sequence number and a QpTableRow; then counters, each a value and a name
 class QpTable {
  public:
   static constexpr std::uint32_t kRows = 1024;  // further QPs have no row and are only counted
@@ -81,14 +84,14 @@ class QpTable {
     auto sequence = word(at(index));
     const std::uint32_t before = sequence.load(std::memory_order_relaxed) & ~1u;
     sequence.store(before + 1, std::memory_order_relaxed);
-    for (std::size_t i = 0; i < words.size(); ++i) {  // seen after the odd sequence number
+    for (std::size_t i = 0; i < words.size(); ++i) {  // released after the odd sequence number
       word(at(index) + 8 + 4 * i).store(words[i], std::memory_order_release);
     }
     sequence.store(before + 2, std::memory_order_release);
   }
 
-  // Reads a row.  Returns none if it is empty or is being written.  If the process died while it
-  // wrote the row, the row stays unreadable.
+  // Reads a row.  Returns nothing if the row is empty or is being written.  If the process died
+  // while it wrote the row, the row stays unreadable.
   std::optional<QpTableRow> read(std::uint32_t index) const {
     for (int attempt = 0; attempt < 100; ++attempt) {
       const std::uint32_t before = word(at(index)).load(std::memory_order_acquire);
@@ -104,7 +107,7 @@ class QpTable {
     return std::nullopt;
   }
 
-  // Returns the index of the counter with this name.  Adds it if it is not there.
+  // Returns the index of the counter with this name.  Adds the counter if there is none.
   std::uint32_t add_counter(std::string_view name) {
     VB_CHECK(name.size() <= kCounterNameBytes);
     const std::uint32_t known = word(4).load(std::memory_order_relaxed);

@@ -21,8 +21,8 @@ inline constexpr std::size_t kSaTextBytesMax = 100;
 
 enum class SaTopic : std::uint8_t { kPaths, kGroups, kAddresses, kCounters };
 
-// Asks for a page of the rows, from this number on.  If rows are added or removed between two
-// pages, the pages may miss or repeat a row.
+// Asks for a page of the rows, without the first `skip` rows.  If rows are added or removed between
+// two pages, the pages may miss or repeat a row.
 struct ShowSa {
   static constexpr Type kType = Type::kShowSa;
   SaTopic topic{};
@@ -40,12 +40,12 @@ struct SaPathRow {
   Lid source_lid{};
   Pkey pkey{};  // 0: the query names none
   std::uint8_t service_level = 0;
-  std::uint8_t mtu = 0;          // 1 = 256 bytes .. 5 = 4096; 0: not known, as in the next two
+  std::uint8_t mtu = 0;          // 1 = 256 bytes .. 5 = 4096; 0: unknown, also in the next two
   std::uint8_t rate = 0;         // enum ibv_rate
   std::uint8_t packet_life = 0;  // a timeout code
   Duration age{};                // since the SA was asked; 0 in the state `asked`
   std::uint32_t waiters = 0;
-  std::string error{};  // why the path is absent
+  std::string error{};  // the reason why the path is absent
   friend bool operator==(const SaPathRow&, const SaPathRow&) = default;
   void fields(auto& a) {
     a(port.device, port.number, state, destination, source, destination_lid, source_lid, pkey,
@@ -80,9 +80,9 @@ struct SaAddressRow {
   PortId port{};
   Gid ip{};
   std::string state{};  // incomplete, reachable, stale or probe
-  Gid gid{};            // this and the next are zeros if the state is incomplete
+  Gid gid{};            // gid and qpn are zeros if the state is incomplete
   Qpn qpn{};
-  Duration age{};  // since the neighbour told its address; incomplete: since the first request
+  Duration age{};  // since the neighbour's last answer; if incomplete, since the first request
   std::uint32_t waiters = 0;
   std::uint32_t tries = 0;  // requests without an answer
   friend bool operator==(const SaAddressRow&, const SaAddressRow&) = default;

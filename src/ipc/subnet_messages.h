@@ -13,14 +13,14 @@
 #include "wire/bth.h"
 
 // Defines the messages by which programs use the subnet administration (SA) of an InfiniBand port.
-// The agent asks it for them.
+// The agent asks the SA on behalf of the programs.
 namespace verbena::ipc {
 
 // ---- multicast groups ---------------------------------------------------------------------------
 
 // Joins a group for an id on an InfiniBand port.  The agent asks the subnet administration (SA),
 // which answers with the destination for packets to the group.  JoinGroup then makes the program's
-// queue pairs members.  Each join that was answered is left once, or ends with MulticastLost, or
+// queue pairs members.  A join that has succeeded ends with LeaveMulticast, with MulticastLost, or
 // with the program.
 struct JoinMulticast {
   static constexpr Type kType = Type::kJoinMulticast;
@@ -47,7 +47,7 @@ struct LeaveMulticast {
 // Carries the group's parameters, as the SA has answered them (vol1 15.2.5.17).
 struct MulticastJoined {
   static constexpr Type kType = Type::kMulticastJoined;
-  std::uint64_t membership = 0;  // names this join; never 0
+  std::uint64_t membership = 0;  // identifies this join; never 0
   Gid mgid{};
   Lid mlid{};
   Qkey qkey{};
@@ -99,12 +99,13 @@ struct Service {
   Pkey pkey{};  // in a registration, 0 stands for the port's partition
   std::uint32_t lease_seconds = 0;
   ServiceName name{};
-  std::array<std::byte, 64> data{};  // only the service knows its meaning
+  std::array<std::byte, 64> data{};  // only the service knows the meaning of the data
   friend bool operator==(const Service&, const Service&) = default;
   void fields(auto& a) { a(service_id, gid, pkey, lease_seconds, name, data); }
 };
 
-// Asks the SA which services have this name, this id, or both.  Without either, all are wanted.
+// Asks the SA for the services that have this name, this id, or both.  Without a name and an id,
+// asks for all services.
 struct FindServices {
   static constexpr Type kType = Type::kFindServices;
   PortId port{};
@@ -136,7 +137,7 @@ struct AddService {
 
 struct ServiceAdded {
   static constexpr Type kType = Type::kServiceAdded;
-  std::uint64_t registration = 0;  // names it; never 0
+  std::uint64_t registration = 0;  // identifies the registration; never 0
   void fields(auto& a) { a(registration); }
 };
 

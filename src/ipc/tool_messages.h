@@ -51,7 +51,7 @@ struct PortStatus {
   std::uint8_t number = 1;
   bool active = false;
   std::string why_down{};
-  std::string why_host_alone{};  // Reach
+  std::string why_host_alone{};  // see Reach
   void fields(auto& a) { a(device, number, active, why_down, why_host_alone); }
 };
 
@@ -60,12 +60,12 @@ struct StatusReply {
   std::uint32_t pid = 0;
   std::string build{};
   Duration uptime{};
-  bool all_users = false;  // it serves the programs of all users
+  bool all_users = false;  // the agent serves the programs of all users
   std::uint32_t programs = 0;
   std::uint32_t leases = 0;
   std::uint32_t ids = 0;
   std::vector<PortStatus> ports{};
-  std::vector<NamedCount> counters{};  // data_packets counts the agent's own data packets: 0
+  std::vector<NamedCount> counters{};
   void fields(auto& a) { a(pid, build, uptime, all_users, programs, leases, ids, ports, counters); }
   // Returns the first port that is not active, or null.
   const PortStatus* find_down_port() const;
@@ -74,8 +74,8 @@ struct StatusReply {
 inline constexpr std::uint32_t kProcessesPerReply = 32;
 inline constexpr std::uint32_t kConnectionsPerReply = 256;  // some 140 bytes each
 
-// Describes one process.  The reply carries the QP tables of the processes that have one, in list
-// order.
+// Describes one process.  The reply carries the descriptors of the QP tables, in the order of the
+// processes that have one.
 struct ProcessInfo {
   std::uint64_t number = 0;  // ascending in the list
   std::uint32_t pid = 0;

@@ -59,11 +59,12 @@ inline constexpr std::size_t kUserMadBytes = sizeof(UserMad);
 static_assert(kUserMadBytes == 64);
 
 enum class Type : std::uint16_t {
-  kHello = 1,     // Reply, with a descriptor unless the purpose is kQuery
-  kQuery = 2,     // Devices
-  kRegister = 3,  // Reply; its value is the agent id
-  kUnregister = 4,
-  kSend = 5,
+  // The comments name the answers.
+  kHello = 1,       // Reply, with a descriptor unless the purpose is kQuery
+  kQuery = 2,       // Devices
+  kRegister = 3,    // Reply; its value is the agent id
+  kUnregister = 4,  // Reply
+  kSend = 5,        // Reply
   kReply = 16,
   kDevices = 17,
 };
@@ -180,16 +181,16 @@ inline Result<Type> type_of(std::span<const std::byte> message) {
   return type;
 }
 
-// Decodes a message that has nothing behind its fields.
+// Decodes a message.  kMalformed: it is of another type, too short, or longer than its fields.
 template <class Message>
 Result<Message> decode(std::span<const std::byte> message) {
   if (VB_TRY(type_of(message)) != Message::kType) {
-    return fail(Errc::kMalformed, "umad: another message type");
+    return fail(Errc::kMalformed, "umad: a message of an unexpected type");
   }
   Reader reader(message.subspan(sizeof(Type)));
   Message decoded{};
   decoded.fields(reader);
-  if (!reader.complete()) return fail(Errc::kMalformed, "umad: message of a wrong length");
+  if (!reader.complete()) return fail(Errc::kMalformed, "umad: a message of a wrong length");
   return decoded;
 }
 
@@ -211,7 +212,8 @@ inline Result<ReceivedSend> decode_send(std::span<const std::byte> message) {
   ReceivedSend send{.in_memory = message[sizeof(Type)] != std::byte{0}};
   std::memcpy(&send.header, message.data() + kSendPrefixBytes, kUserMadBytes);
   send.mad = message.subspan(kSendPrefixBytes + kUserMadBytes);
-  if (send.in_memory && !send.mad.empty()) return fail(Errc::kMalformed, "umad: a MAD twice");
+  if (send.in_memory && !send.mad.empty())
+    return fail(Errc::kMalformed, "umad: a MAD both in the message and in memory");
   return send;
 }
 

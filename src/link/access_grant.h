@@ -14,27 +14,28 @@ struct AccessRequest {
   Qpn initiator{};
   Gid initiator_address{};
   Pkey pkey{};
-  std::uint8_t mtu = 0;            // as in the path_mtu of verbs
+  std::uint8_t mtu = 0;            // a code as in ibv_qp_attr::path_mtu
   std::uint64_t generation = 0;    // of the target's connection, from an earlier grant; 0: unknown
   Psn first_psn{};                 // the initiator's next PSN
   std::uint32_t psns = 0;          // the number of packets that the request would need
-  std::uint32_t access_flags = 0;  // the right that the target must have given
+  std::uint32_t access_flags = 0;  // the rights that the target must have given
   std::uint32_t r_key = 0;
   std::uint64_t remote_address = 0;
   std::uint32_t length = 0;  // at least 1
 };
 
 struct AccessGrant {
-  std::uint64_t address = 0;  // in the target process
-  std::uint64_t generation = 0;
+  std::uint64_t address = 0;     // in the target process
+  std::uint64_t generation = 0;  // of the target's connection, for later requests
 };
 
 // Checks the request with the rows that the target publishes, as the target's responder would check
-// its packets (vol1 9.7.4.1).  None: send packets, so that the responder decides.
+// its packets (vol1 9.7.4.1).  Returns none if the initiator must send packets, so that the
+// responder decides.
 //
-// An unknown generation is accepted only if the target expects the first PSN.  Once it is known,
-// the target may be behind, because it has not looked at the records of earlier accesses yet
-// (Lane::commit()).
+// A request with an unknown generation is granted only if the target expects exactly its first PSN.
+// With a known generation, the target's expected PSN may be lower, because the target may not have
+// read the records of earlier accesses yet (Lane::commit()).
 std::optional<AccessGrant> grant(const AccessTable& table, const AccessRequest& request);
 
 }  // namespace verbena::link

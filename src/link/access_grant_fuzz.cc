@@ -1,5 +1,5 @@
-// The input contains words of a hostile process in its own access table, and requests.  Checks that
-// reading the table ends and that a grant never names a range that wraps.
+// The input contains words that a hostile process writes to its own access table, and requests.
+// Checks that reading the table ends, and that no granted address range wraps.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Memory {
   alignas(64) std::array<std::byte, AccessTable::kBytes> bytes{};
 };
 
-// Writes a whole row where a reader looks for it, or one word anywhere.
+// Writes a row of each kind where a reader looks for it, or one word anywhere.
 void scribble(AccessTable& table, Memory& memory, sim::FuzzInput& input) {
   if (input.take<std::uint8_t>() % 4 != 0) {
     const auto place = input.take<std::uint32_t>() % (AccessTable::kBytes / 8) * 8;

@@ -27,7 +27,7 @@ class Granted : public ::testing::Test {
 
   void publish(const auto& row) { ASSERT_TRUE(table_.publish(row)); }
   std::optional<AccessGrant> result() const { return grant(table_, request); }
-  // Returns the result for a request of which one member has another value.
+  // Returns true if the request is refused after one of its members has changed to `value`.
   template <class Value>
   bool refuses(Value AccessRequest::*member, Value value) const {
     AccessRequest changed = request;
@@ -87,7 +87,7 @@ TEST_F(Granted, EveryWrongPropertyOfTheConnectionIsRefused) {
   EXPECT_TRUE(refuses(&AccessRequest::access_flags, std::uint32_t{0}));
 }
 
-TEST_F(Granted, TwoLimitedMembersOfAPartitionDoNotTalk) {
+TEST_F(Granted, TwoLimitedMembersOfAPartitionGetNoGrant) {
   qp.pkey = 0x7fff;
   publish(qp);
   EXPECT_FALSE(result());
@@ -112,7 +112,7 @@ TEST_F(Granted, TargetMayBeBehindByLessThanHalfOfThePsns) {
   EXPECT_TRUE(refuses(&AccessRequest::psns, std::uint32_t{0}));
 }
 
-TEST_F(Granted, RightsAndDomainOfTheRegionCount) {
+TEST_F(Granted, RegionMustHaveTheRightsAndTheDomainOfTheQueuePair) {
   region.access_flags = kRead;
   publish(region);
   EXPECT_FALSE(result());

@@ -10,13 +10,15 @@ namespace {
 using Word = std::uint64_t;
 using Row = std::array<Word, AccessTable::kWords>;
 
-// Words 0 and 1 are the sequence number and the name: a key or a QPN, 0 in a free row.
+// Word 0 is the sequence number.  Word 1 is the name of the row: its key or QPN, or 0 in a free
+// row.
 constexpr std::size_t kName = 1;
-// The last word of a QP's row is the PSN that it expects.  It changes without the sequence number.
+// The last word of a QP's row is the PSN that the QP expects.  Only this word may change without a
+// change of the sequence number.
 constexpr std::size_t kPsn = 7;
 
-// Stores of a row's words are release stores: whoever sees one sees the odd sequence number as
-// well.  Loads are acquire loads: the second load of the sequence number comes later.
+// Stores of a row's words are release stores: a reader that sees a new word also sees the odd
+// sequence number.  Loads are acquire loads: the second load of the sequence number comes last.
 Word load(Word& word) { return ring::SharedMemory::load_acquire(word); }
 void store(Word& word, Word value) { ring::SharedMemory::store_release(word, value); }
 
@@ -24,7 +26,7 @@ std::size_t home(std::uint32_t name, std::size_t rows) {
   return (name * std::uint64_t{0x9e3779b97f4a7c15} >> 32) & (rows - 1);  // Fibonacci hashing
 }
 
-// Returns the row of `name`, or null.  A row is in one of kProbes places.
+// Returns the row of `name`, or null.  A row is in one of kProbes positions.
 Row* find(std::span<Row> rows, std::uint32_t name) {
   const std::size_t first = home(name, rows.size());
   for (std::size_t i = 0; i < AccessTable::kProbes; ++i) {
@@ -34,7 +36,8 @@ Row* find(std::span<Row> rows, std::uint32_t name) {
   return nullptr;
 }
 
-// Returns the row of `name`, else a free one of its places, else null.
+// Returns the row of `name`.  If there is none, returns a free row in one of its positions, or
+// null.
 Row* find_or_free(std::span<Row> rows, std::uint32_t name) {
   if (Row* const row = find(rows, name)) return row;
   const std::size_t first = home(name, rows.size());
@@ -52,7 +55,7 @@ void write(Row& row, const Row& words) {
   store(row[0], before + 2);
 }
 
-// Copies a row.  None: the writer is changing it.
+// Copies a row.  Returns none if the writer is changing it.
 std::optional<Row> read(Row& row) {
   Row copy{};
   for (std::size_t i = 0; i < row.size(); ++i) copy[i] = load(row[i]);

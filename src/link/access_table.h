@@ -9,13 +9,13 @@
 #include "base/error.h"
 #include "base/strong.h"
 
-// Publishes the rights of peers to a program's memory.  A program writes the table; the programs at
-// the other ends of its lanes map it read-only and check their WRITEs and READs with it before they
-// carry them out directly.
+// Publishes the rights of peers to a program's memory.  A program writes the table.  The programs
+// at the other ends of its lanes map the table read-only.  They check their WRITEs and READs with
+// it before they carry them out directly.
 //
 // Each row has a sequence number that is odd while the row changes (a seqlock).  A reader copies
-// the row, and ignores it if the number was odd or has changed.  A reader does not trust the table:
-// whatever a row contains, RegionRow::find() returns no range that wraps.
+// the row, and ignores the copy if the number was odd or has changed.  A reader does not trust the
+// table: whatever a row contains, RegionRow::find() returns no address range that wraps.
 //
 // Zeroed memory is an empty table.
 //
@@ -28,14 +28,15 @@ using DomainId = std::uint64_t;
 struct RegionRow {
   std::uint32_t key = 0;  // the R_Key; 0 is not a key
   std::uint32_t access_flags = 0;
-  std::uint64_t address = 0;  // in the program that publishes it
+  std::uint64_t address = 0;  // in the program that publishes the row
   std::uint64_t length = 0;
-  std::uint64_t iova = 0;  // what requests name instead of `address`
+  std::uint64_t iova = 0;  // requests use this address of the region instead of `address`
   DomainId domain = 0;
   friend bool operator==(const RegionRow&, const RegionRow&) = default;
 
-  // Returns the address of [at, at + length), where `at` counts as `iova` does.  None: a part of it
-  // is outside of the region.  Any numbers up to 2^64 - 1 may be given.
+  // Returns the address in the publishing program of the bytes that a request names as
+  // [at, at + bytes).  Returns none if a part of them is outside of the region.  Both parameters
+  // may be any number up to 2^64 - 1.
   std::optional<std::uint64_t> find(std::uint64_t at, std::uint64_t bytes) const {
     if (at < iova) return {};
     const std::uint64_t begin = at - iova;
@@ -55,36 +56,38 @@ struct QpRow {
   DomainId domain = 0;
   std::uint32_t access_flags = 0;
   std::uint16_t pkey = 0;
-  std::uint8_t mtu = 0;            // as in the path_mtu of verbs
-  std::uint32_t expected_psn = 0;  // set by AccessTable::expect() alone
+  std::uint8_t mtu = 0;            // a code as in ibv_qp_attr::path_mtu
+  std::uint32_t expected_psn = 0;  // AccessTable::expect() changes it later
 };
 
 class AccessTable {
  public:
   static constexpr std::size_t kRegions = 4096;
   static constexpr std::size_t kQps = 4096;
-  static constexpr std::size_t kWords = 8;  // of a row, the sequence number first
-  // A row lies in one of this number of places, which its key or QPN determines.
+  static constexpr std::size_t kWords = 8;  // words of a row; the first is the sequence number
+  // A key or QPN determines this number of positions in the table.  Its row is in one of them.
   static constexpr std::size_t kProbes = 8;
   static constexpr std::size_t kBytes = (kRegions + kQps) * kWords * sizeof(std::uint64_t);
 
-  // Attaches to a table.  A reader may have mapped it read-only, and then calls no function that
-  // changes it.  kInvalidArgument: the memory has the wrong size or alignment.  REQUIRES: the
+  // Attaches to a table.  A reader that has mapped the memory read-only must not call the functions
+  // of the writer.  kInvalidArgument: the memory has the wrong size or alignment.  REQUIRES: the
   // memory outlives the object.
   static Result<AccessTable> attach(std::span<std::byte> memory);
 
   // ---- the writer ----
-  // Adds or replaces a row.  False: the rows in which it could be found are taken.
+  // Adds or replaces a row.  Returns false if other rows take all of its positions (kProbes), or if
+  // the key or QPN is 0.
   bool publish(const RegionRow& row);
   bool publish(const QpRow& row);
   // Removes a row.  When the function returns, a reader that has not announced its access yet
   // (Lane::enter()) will not find the row.
   void remove_region(std::uint32_t key);
   void remove_qp(std::uint32_t qpn);
-  // Tells which PSN this queue pair expects.  Ignores queue pairs without a row.
+  // Sets the PSN that this queue pair expects.  Ignores queue pairs without a row.
   void expect(std::uint32_t qpn, std::uint32_t psn);
 
   // ---- readers ----
+  // Return a copy of the row.  Return none if there is no such row, or the writer is changing it.
   std::optional<RegionRow> region(std::uint32_t key) const;
   std::optional<QpRow> qp(std::uint32_t qpn) const;
 

@@ -94,7 +94,7 @@ TEST(AccessTable, QueuePairKeepsEveryFieldAndTellsThePsnThatItExpects) {
   EXPECT_FALSE(table.reader.qp(0xabcdef));
 }
 
-TEST(AccessTable, RowsAreRefusedWhenAllTheirPlacesAreTaken) {
+TEST(AccessTable, RowsAreRefusedWhenAllTheirPositionsAreTaken) {
   Table table;
   std::uint32_t published = 0;
   for (std::uint32_t key = 1; key <= 2 * AccessTable::kRegions; ++key) {
@@ -112,7 +112,7 @@ TEST(AccessTable, RowsAreRefusedWhenAllTheirPlacesAreTaken) {
   }
 }
 
-TEST(AccessTable, RangeMustLieInTheRegionUpToTheTopOfTheAddressSpace) {
+TEST(AccessTable, RangeMustLieInTheRegionAlsoAtTheTopOfTheAddressSpace) {
   const RegionRow row{.key = 1, .address = 0x10000, .length = 0x1000, .iova = 0x500};
   EXPECT_EQ(row.find(0x500, 0x1000), 0x10000U);
   EXPECT_EQ(row.find(0x14ff, 1), 0x10fffU);
@@ -140,7 +140,7 @@ TEST(AccessTable, HalfWrittenRowIsNotFound) {
   auto* const words = reinterpret_cast<std::uint64_t*>(table.memory->bytes.data());
   std::uint64_t* row = words;
   while (row[1] != 77) row += AccessTable::kWords;
-  ++row[0];  // its writer has died between two stores
+  ++row[0];  // as if the writer had died between two stores
   EXPECT_FALSE(table.reader.region(77));
   ++row[0];
   EXPECT_TRUE(table.reader.region(77));

@@ -12,10 +12,10 @@
 namespace verbena::link {
 
 // Collects packets to send: the engine fills a burst, and a link sends it.  The constructor
-// allocates the memory; no packet allocates.
+// allocates all memory; adding a packet allocates none.
 //
-// Each packet is the UDP payload: BTH up to and including pad, followed by room for the ICRC.  The
-// link writes the ICRC because it knows the IP identification.
+// Each packet is the UDP payload: BTH to pad, followed by room for the ICRC.  The link writes the
+// ICRC, because only the link knows the IP identification.
 //
 // Invariant: packets of one flow are in the order in which they must arrive.
 class Burst {

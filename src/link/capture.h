@@ -28,23 +28,25 @@ struct CaptureRecord {
 };
 
 // Connects one writer (the engine's driver) and one reader (the agent) by a ring in memory that
-// both map.  Neither side trusts the other: it copies each number, then checks it, then uses it.
+// both map.  Neither side trusts the other: each side copies a number, then checks the copy, and
+// only then uses it.
 class CaptureRing {
  public:
-  static constexpr std::size_t kBytes = std::size_t{4} << 20;  // 950 packets of MTU 4096
+  static constexpr std::size_t kBytes = std::size_t{4} << 20;  // room for 950 packets of MTU 4096
   static constexpr std::size_t kFrameBytesMax = 4096 + 256;
 
   // REQUIRES: `memory` is kBytes long, zeroed when new, aligned to 8 bytes, and outlives the ring.
   explicit CaptureRing(std::span<std::byte> memory);
 
-  // Writes a packet; `datagram` is BTH to ICRC, see write_frame().
+  // Writes a packet as the frame of write_frame(); `datagram` is BTH to ICRC.  If there is no room,
+  // counts the packet as dropped.
   void write(Time time, Direction direction, const Address& address, std::uint16_t identification,
              std::span<const std::byte> datagram);
 
   // Removes and returns the oldest record, or none.  kMalformed, now and later: the ring's memory
   // is corrupt.
   Result<std::optional<CaptureRecord>> read();
-  // Returns the number of records that did not fit so far.
+  // Returns the number of packets that write() has dropped.
   std::uint64_t dropped() const;
   // Returns true if the ring is more than half full and should be emptied.
   bool filling() const;
@@ -61,10 +63,10 @@ class CaptureRing {
 // Returns the size of the frame that write_frame() writes for a datagram of this size.
 std::size_t frame_bytes(const Address& address, std::size_t datagram_bytes);
 
-// Writes a frame around a datagram, which is BTH to ICRC, and returns its size.  On Ethernet the
-// frame ends with the ICRC.  A socket shows no Ethernet header, so the MAC addresses are derived
-// from the IP addresses (locally administered).  On InfiniBand the frame begins with the LRH and
-// ends with the VCRC, and the ICRC is computed here, whatever the datagram has in its place.
+// Writes a frame around a datagram, which is BTH to ICRC, and returns the size of the frame.  On
+// Ethernet the frame ends with the ICRC.  A socket shows no Ethernet header, so the MAC addresses
+// are derived from the IP addresses (locally administered).  On InfiniBand the frame begins with
+// the LRH and ends with the VCRC.  Its ICRC is computed here, and that of the datagram is ignored.
 std::size_t write_frame(std::span<std::byte> out, const Address& address,
                         std::uint16_t identification, std::span<const std::byte> datagram);
 

@@ -7,26 +7,26 @@
 #include "base/error.h"
 #include "link/address.h"
 
-// Converts between UDP payloads and transport packets: writes and checks the ICRC.
+// Converts between UDP payloads and transport packets, that is, writes and checks the ICRC.
 namespace verbena::link {
 
-// Holds a received packet: its ICRC was checked, or it came by a lane.
+// Holds a received packet, whose ICRC was checked unless it came by a lane.
 struct Arrival {
   Address address;                       // the source is the peer
-  std::span<const std::byte> transport;  // BTH up to and including pad
-  // Holds at least the headers of the packet.  Parse these: a peer can change `transport` while it
-  // is read, if the packet came by a lane.
+  std::span<const std::byte> transport;  // BTH to pad
+  // Holds at least the headers of the packet.  Parse these bytes, not `transport`: a peer at the
+  // other end of a lane can change `transport` while this process reads it.
   std::span<const std::byte> headers = transport;
 };
 
 // Writes the ICRC to the last four bytes of `datagram` (BTH to ICRC).  `identification` must be the
-// value that the kernel will put in the IPv4 header: 0 for an unconnected socket with
-// IP_PMTUDISC_DO, the index in the batch with UDP_SEGMENT.
+// value that the kernel will put in the IPv4 header.  With UDP_SEGMENT that is the packet's index
+// in its batch; otherwise it is 0, because the socket is unconnected and has IP_PMTUDISC_DO.
 void seal(const Address& address, std::span<std::byte> datagram, std::uint16_t identification);
 
 // Checks the length and the ICRC of a UDP payload.  A socket does not show the IPv4 identification,
 // so this searches for one that explains the ICRC (wire/icrc.h).  The search is short if the
-// identification is the expected one: the packet's index in its batch, if peers send as we do.
+// identification is `expected`: the packet's index in its batch, if the peer sends as seal() says.
 Result<Arrival> open(const Address& address, std::span<const std::byte> datagram,
                      std::uint16_t expected = 0);
 

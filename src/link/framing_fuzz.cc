@@ -1,6 +1,7 @@
-// Takes any bytes as a UDP payload.  open() either drops them with a reason, or sealing them again
-// with the identification that explains the ICRC gives the same bytes.  Bit 0 of the first byte
-// selects the IP version; if bit 1 is set, the ICRC is corrected first, to test the code after it.
+// Takes any bytes as a UDP payload.  Checks that open() either drops the payload with a reason, or
+// accepts it; seal() must then give the same bytes with the identification that explains the ICRC.
+// Bit 0 of the input's first byte selects the IP version.  If bit 1 is set, the target first writes
+// a correct ICRC, to test the code behind the check.
 
 #include <algorithm>
 #include <cstddef>
@@ -52,8 +53,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const link::Address from = link::address((data[0] & 1) != 0);
   const auto bytes = std::as_bytes(std::span(data, size)).subspan(1);
   std::vector<std::byte> datagram(bytes.begin(), bytes.end());
-  const bool right = (data[0] & 2) != 0 && wire::split_icrc(datagram).has_value();
-  if (right) link::seal(from, datagram, static_cast<std::uint16_t>(data[0] << 8));
+  const bool write_icrc = (data[0] & 2) != 0 && wire::split_icrc(datagram).has_value();
+  if (write_icrc) link::seal(from, datagram, static_cast<std::uint16_t>(data[0] << 8));
   link::check(from, datagram);
   return 0;
 }

@@ -11,12 +11,13 @@
 // Converts between transport packets and packets on an InfiniBand link: LRH, GRH, and the ICRC.
 namespace verbena::link {
 
-// Returns the packet from LRH to ICRC for `transport`, BTH to pad.  REQUIRES: the address is of an
-// InfiniBand link.
+// Returns the packet from LRH to ICRC for `transport`, which is BTH to pad.  REQUIRES:
+// address.is_infiniband().
 std::vector<std::byte> seal_infiniband(const Address& address,
                                        std::span<const std::byte> transport);
 
-// Checks a packet from LRH to ICRC, and returns its addresses and the transport packet.
+// Checks a packet from LRH to ICRC, and returns its address and the transport packet.  Leaves the
+// port of the address to the caller.
 Result<Arrival> open_infiniband(std::span<const std::byte> packet);
 
 }  // namespace verbena::link

@@ -7,7 +7,7 @@
 namespace verbena::link {
 namespace {
 
-// The kind of a record is its type and the slot of its address.
+// The kind of a record is its type, and the slot of its address if the type has one.
 constexpr std::uint16_t kAddressType = 1 << 8;
 constexpr std::uint16_t kPacketType = 2 << 8;
 constexpr std::uint16_t kExecutedType = 3 << 8;
@@ -67,7 +67,7 @@ void write_address(Fields& fields, const Address& address) {
   fields.put(address.port.number);
 }
 
-// Returns nothing if no Lane writes such a record.
+// Returns nothing if the record is not one that a Lane writes.
 std::optional<Address> read_address(std::span<const std::byte> record) {
   std::array<std::byte, kInfinibandBytes> copy{};
   if (record.size() != kEthernetBytes && record.size() != kInfinibandBytes) return {};
@@ -193,8 +193,9 @@ void Lane::leave() { ring::SharedMemory::store_release(mine_->inside, std::uint6
 
 // ---- receiving ----------------------------------------------------------------------------------
 
-// Reads the oldest record: stores its address, or sets `arrival` to its packet.  Returns false if
-// there is none.
+// Reads the oldest record.  Stores an address, sets `arrival` to a packet, or sets
+// received_executed_ to an executed request.  Returns false if there is no record, or the lane has
+// ended.
 bool Lane::next(std::optional<Arrival>& arrival) {
   arrival.reset();
   received_executed_.reset();
@@ -205,7 +206,7 @@ bool Lane::next(std::optional<Arrival>& arrival) {
   return !ended_;
 }
 
-// Returns false if no Lane writes such a record.
+// Returns false if the record is not one that a Lane writes; the lane then ends.
 bool Lane::read(const ring::Record& record, std::optional<Arrival>& arrival) {
   const std::uint16_t type = record.kind & kTypeMask;
   if (type == kAddressType) return store_address(record);

@@ -31,11 +31,11 @@ class LaneObserver {
 };
 
 // Records that the sender has carried out a WRITE or READ directly in the receiver's memory.  The
-// record takes the place of the packets that such a request would have been.
+// record takes the place of the packets of the request.
 //
-// A WRITE with immediate data still has a last packet, which consumes a receive request.  The
-// record of such a WRITE takes the place of the packets before it, and carries the header fields of
-// the first one.
+// A WRITE with immediate data still sends its last packet, because that consumes a receive request.
+// The record of such a WRITE takes the place of all packets but the last, and carries the header
+// fields of the first packet.
 struct Executed {
   enum class Kind : std::uint32_t { kWrite, kRead, kWriteBeforeImmediate };
   std::uint64_t generation = 0;  // of the target's connection (QpRow)
@@ -45,31 +45,32 @@ struct Executed {
   std::uint32_t psns = 0;   // at least 1
   std::uint32_t bytes = 0;  // the number of copied bytes
   Kind kind = Kind::kWrite;
-  // Only kWriteBeforeImmediate has these.
+  // Only records of kWriteBeforeImmediate use the next three fields.
   std::uint32_t r_key = 0;
   std::uint32_t message_bytes = 0;   // of the whole WRITE
   std::uint64_t remote_address = 0;  // of its first byte
   friend bool operator==(const Executed&, const Executed&) = default;
 };
 
-// Carries transport packets between two processes of one host through memory that both map: a ring
-// for each direction.  Packets arrive complete and in order, so they need no ICRC.
+// Carries transport packets between two processes of one host through memory that both map, which
+// has a ring for each direction.  Packets arrive complete and in order, so they need no ICRC.
 //
 //   sender                                    receiver
 //   prepare(address): room for a packet       receive(max, take): take(arrival) for each packet
 //   commit(bytes): the packet is visible      finish(): must the sender be woken?
 //   flush(): must the receiver be woken?      park(): may this process sleep?
 //
-// A packet's address precedes it in a record of its own, and is sent again only if it changes: each
-// side stores the last addresses in kAddresses slots.  Only an InfiniBand address names its port.
+// Before the first packet with an address, a record of its own carries the address.  Both sides
+// store the last addresses in kAddresses slots, so the address is sent again only after a change of
+// its slot.  Only the record of an InfiniBand address contains the port.
 //
-// A process that accesses the other one's memory directly announces that before it checks its
+// A process that accesses the other one's memory directly announces the access before it checks its
 // rights: enter(), may_access(), check (access_grant.h), copy, leave(), commit(executed).  The
-// other process must have called allow_access().  To revoke a right, it removes the row and then
-// waits until peer_is_inside() returns another value than at that moment.
+// other process must have called allow_access().  To revoke a right, the other process removes the
+// row from its table, notes the value of peer_is_inside(), and waits until the value is another.
 //
-// The peer is not trusted (ring/ring.h).  If it writes something that no Lane writes, the lane
-// ends: ended() is true, and nothing is sent or received any more.
+// The peer is not trusted (ring/ring.h).  If the peer writes something that no Lane writes, the
+// lane ends: ended() is true, and nothing is sent or received any more.
 //
 // Threads: one at a time.
 class Lane {
@@ -92,20 +93,21 @@ class Lane {
   // ---- sending ----
   // Prepares room for one packet.  Returns false if the ring is full now, or the lane has ended.
   bool prepare(const Address& address);
-  // Returns the room that the last prepare() has made: kPacketBytesMax bytes.
+  // Returns the room that the last prepare() has made, which is kPacketBytesMax bytes long.
   std::span<std::byte> room() { return room_; }
   // Makes the first `bytes` of the room visible as a packet, BTH to pad.
   void commit(std::size_t bytes);
   // Returns the position in the stream of packets after the last committed packet.
   std::uint64_t position() const { return out_.position(); }
-  // Returns true if the peer has taken all packets before that position.
+  // Returns true if the peer has taken all packets before that position.  Also returns true if the
+  // peer has corrupted the ring, which ends the lane: then nobody waits for the peer.
   bool is_taken(std::uint64_t position) {
     const auto taken = out_.has_consumed(position);
     if (!taken) ended_ = true;
     return taken.value_or(true);
   }
-  // Ends a batch of packets.  Returns true if the peer must be woken.  Records of executed requests
-  // alone wake nobody until kExecutedMax of them wait, so that the ring never fills with them.
+  // Ends a batch of packets.  Returns true if the peer must be woken.  A few records of executed
+  // requests need no wake.  The peer is woken for kExecutedMax of them, before they fill the ring.
   bool flush() {
     if (ended_ || (!must_flush_ && executed_ < kExecutedMax)) return false;
     must_flush_ = false;
@@ -115,19 +117,20 @@ class Lane {
 
   // ---- access to the peer's memory ----
   static constexpr std::uint32_t kExecutedMax = 1024;
-  // Prepares room for a record of an executed request.  Returns as prepare().
+  // Prepares room for a record of an executed request.  Returns false if the ring is full now, or
+  // the lane has ended.
   bool prepare_executed();
   // Makes the record visible.  REQUIRES: prepare_executed() was the last call that prepared room.
   void commit(const Executed& executed);
-  // Sets what accesses the peer's memory; null ends that.  REQUIRES: it lives until the lane is
-  // destroyed or this is called again.
+  // Sets the object that accesses the peer's memory; null means that there is none.  REQUIRES: the
+  // object lives until the lane is destroyed or this function is called again.
   void set_peer_memory(PeerMemory* memory) { peer_memory_ = memory; }
   PeerMemory* peer_memory() { return peer_memory_; }
-  // Tells the peer whether it may access this process's memory.  A process that allows it applies
-  // the peer's records, and waits for the end of the peer's accesses.  The lane ends if a peer
-  // writes such records that was never allowed to.
+  // Tells the peer whether it may access this process's memory.  A process that allows this must
+  // apply the peer's Executed records, and wait for the end of the peer's accesses.  If the peer
+  // writes Executed records without ever having been allowed, the lane ends.
   void allow_access(bool allowed);
-  // Returns true if the peer allows accesses.  Ask again after enter().
+  // Returns true if the peer allows accesses to its memory.  Ask again after enter().
   bool may_access() const { return ring::SharedMemory::load_acquire(theirs_->allows) != 0; }
   // Announces an access to the peer's memory.  Check the rights after this call, not before it.
   void enter();
@@ -140,11 +143,11 @@ class Lane {
   }
 
   // ---- receiving ----
-  // Reads at most `max` records, calls take(arrival) for those that are packets, and returns the
-  // number of packets.  Calls take(executed), if there is such a call, for executed requests.
-  // `arrival` is valid during the call.  The peer may change the payload at any time; the headers
-  // are a copy.  Each packet is at least as long as a BTH.  If take() returns a bool, false means
-  // that the packet stays in the lane, and the call ends.
+  // Reads at most `max` records, calls take(arrival) for each packet, and returns the number of
+  // packets.  Addresses count as records.  If `take` accepts an Executed, calls take(executed) for
+  // each executed request.  `arrival` is valid during the call.  The peer may change the payload at
+  // any time; the headers are a copy.  Each packet is at least as long as a BTH.  `take` may return
+  // a bool for a packet; if it returns false, the packet stays in the lane, and receive() returns.
   template <class Take>
   std::size_t receive(std::size_t max, Take take) {
     if (in_.empty()) return 0;
@@ -170,18 +173,18 @@ class Lane {
   bool finish() { return !ended_ && in_.finish(); }
 
   // ---- sleeping ----
-  // Asks the peer to wake this process with its next packet, and, if prepare() has failed since the
-  // last call, when there is room.  Returns false if there is a packet or room already: do not
-  // sleep.
+  // Asks the peer to wake this process with its next packet.  If prepare() has failed since the
+  // last call, also asks for a wake when there is room.  Returns false if there is a packet or room
+  // already: do not sleep.  Returns true if the lane had ended before.
   bool park();
-  // Asks the peer to wake this process when there is room, if prepare() has failed since the last
-  // call.  Returns false if there is room already.
+  // If prepare() has failed since the last call, asks the peer to wake this process when there is
+  // room.  Returns false if there is room already.  Returns true if the lane had ended before.
   bool park_for_room();
   // Asks the peer not to wake this process, because it polls.
   void unpark() { in_.unpark(); }
 
-  // Lets an observer see the packets of this lane; null ends that.  REQUIRES: the observer outlives
-  // the lane.
+  // Shows an observer all packets of this lane from now on; null removes the observer.  REQUIRES:
+  // the observer outlives the lane.
   void set_observer(LaneObserver* observer) { observer_ = observer; }
   bool ended() const { return ended_; }
 
@@ -189,8 +192,8 @@ class Lane {
   static constexpr std::size_t kAddresses = 16;  // a power of two
   // Holds the part of the shared memory in which one process tells the other one about accesses.
   struct Announcement {
-    alignas(64) std::uint64_t inside;  // 0, or the number of the access to the other's memory
-    std::uint64_t allows;              // not 0: the other may access this process's memory
+    alignas(64) std::uint64_t inside;  // the number of the access under way, or 0
+    std::uint64_t allows;              // not 0: the other process may access this one's memory
   };
 
   Lane(ring::Producer out, ring::Consumer in, Announcement* mine, Announcement* theirs)
@@ -213,17 +216,17 @@ class Lane {
   Announcement* mine_;
   Announcement* theirs_;
   PeerMemory* peer_memory_ = nullptr;
-  std::uint64_t entered_ = 0;   // counts enter()
-  std::uint32_t executed_ = 0;  // records of executed requests since the last flush
+  std::uint64_t entered_ = 0;   // counts the calls of enter()
+  std::uint32_t executed_ = 0;  // counts records of executed requests that were not flushed yet
   bool must_flush_ = false;     // packets were sent since the last flush
-  std::optional<Executed> received_executed_{};  // the record that receive() looks at
+  std::optional<Executed> received_executed_{};  // the record that receive() reads, if it is one
   std::span<std::byte> room_{};
   std::span<std::byte> executed_room_{};
-  std::uint16_t kind_ = 0;  // commit() makes a record of this kind
+  std::uint16_t kind_ = 0;  // the kind of the record that commit() makes
   LaneObserver* observer_ = nullptr;
   bool was_full_ = false;  // prepare() has failed since the last park()
   bool ended_ = false;
-  bool was_allowed_ = false;  // the peer may access, or could before
+  bool was_allowed_ = false;  // allow_access(true) was called at least once
   alignas(64) std::array<std::byte, kHeaderBytesMax> headers_{};
 };
 

@@ -1,5 +1,5 @@
 // The input contains writes of a hostile peer to the memory of a lane, and calls of this side.
-// Checks that no call touches memory outside of the lane, and that packets lie inside of it.
+// Checks that no call touches memory outside of the lane, and that all packets lie in its memory.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -21,7 +21,7 @@ struct alignas(4096) Memory {
   std::array<std::byte, Lane::kBytes> bytes;
 };
 
-// Seals each packet and adds its headers, as a capture does.
+// Writes the frame of each packet, as a capture does.
 class Sealer final : public LaneObserver {
  public:
   void passed(Direction, const Address& address, std::span<const std::byte> transport) override {
@@ -65,7 +65,8 @@ void receive(Lane& lane, const Memory& memory) {
 
 void run(sim::FuzzInput input) {
   static const std::unique_ptr<Memory> memory = std::make_unique<Memory>();
-  // The input can reach the controls and the first bytes of both rings.
+  // Clears the controls and the first bytes of both rings.  The input can write to the controls and
+  // to the first bytes of the ring that this side reads.
   constexpr std::size_t kReached = 1024;
   for (const std::size_t ring : {std::size_t{0}, Lane::kRingBytes}) {
     std::memset(memory->bytes.data() + ring, 0, Lane::kControlBytes + kReached);
@@ -104,9 +105,9 @@ void run(sim::FuzzInput input) {
       default: {
         const auto place = input.take<std::uint16_t>();
         const auto value = input.take<std::uint64_t>();
-        const std::size_t words = place % (kReached / 8) * 8;
+        const std::size_t offset = place % (kReached / 8) * 8;
         const std::size_t base = place >> 15 == 0 ? 0 : Lane::kControlBytes + Lane::kRingBytes;
-        std::memcpy(memory->bytes.data() + base + words, &value, sizeof value);
+        std::memcpy(memory->bytes.data() + base + offset, &value, sizeof value);
       }
     }
   }

@@ -58,11 +58,12 @@ Address infiniband_address(std::uint16_t from, std::uint16_t to) {
           .port = {.device = 1, .number = 2}};
 }
 
+// Owns the two ends of a lane.  Only the process of second_ allows its peer to access its memory.
 class LaneTest : public testing::Test {
  protected:
   LaneTest() { second_.allow_access(true); }
 
-  // Sends a packet that consists of a header and of `payload`.
+  // Sends a packet of a header, whose content does not matter, and `payload`.
   bool send(Lane& lane, const std::string& payload, const Address& to = address(1, 2)) {
     if (!lane.prepare(to)) return false;
     const std::string packet = std::string(Lane::kPacketBytesMin, 'h') + payload;
@@ -70,7 +71,7 @@ class LaneTest : public testing::Test {
     lane.commit(packet.size());
     return true;
   }
-  // Returns the payloads of the packets that arrive.
+  // Returns the payloads of the packets that arrive, and appends their addresses to addresses_.
   std::vector<std::string> receive(Lane& lane, std::size_t max = 100'000) {
     std::vector<std::string> payloads;
     lane.receive(max, [&](const Arrival& arrival) {
@@ -155,16 +156,17 @@ TEST_F(LaneTest, PeerSeesEachAnnouncedAccessUntilItEnds) {
   EXPECT_NE(second_.peer_is_inside(), inside);
 }
 
-TEST_F(LaneTest, PeerThatMayNotAccessTheMemoryCannotPretendThatItDoes) {
+// A peer that never ends an access would block each revocation of a right.
+TEST_F(LaneTest, PeerThatWasNeverAllowedCannotAnnounceAccesses) {
   second_.enter();
-  EXPECT_EQ(first_.peer_is_inside(), 0U) << "nobody would ever say that it is over";
+  EXPECT_EQ(first_.peer_is_inside(), 0U);
   ASSERT_TRUE(second_.prepare_executed());
   second_.commit(Executed{.psns = 1});
   receive(first_);
   EXPECT_TRUE(first_.ended());
 }
 
-TEST_F(LaneTest, AccessThatHasBegunBeforeItIsForbiddenIsSeen) {
+TEST_F(LaneTest, AccessUnderWayIsSeenAfterAccessesAreForbidden) {
   first_.enter();
   second_.allow_access(false);
   EXPECT_NE(second_.peer_is_inside(), 0U);
@@ -205,7 +207,7 @@ TEST_F(LaneTest, PacketThatIsNotTakenStaysInTheLane) {
   EXPECT_THAT(receive(second_), ElementsAre("two"));
 }
 
-TEST_F(LaneTest, ParkForRoomAsksForAWakeWhenThereIsRoom) {
+TEST_F(LaneTest, ParkForRoomRequestsOneWakeAfterTheRingWasFull) {
   const std::string packet(4096, 'p');
   EXPECT_TRUE(first_.park_for_room());
   while (send(first_, packet)) {
@@ -238,14 +240,14 @@ TEST_F(LaneTest, ParkedReceiverIsWokenOnceByTheNextPacket) {
   ASSERT_TRUE(send(first_, "b"));
   EXPECT_TRUE(first_.flush());
   ASSERT_TRUE(send(first_, "c"));
-  EXPECT_FALSE(first_.flush()) << "it has been woken already";
+  EXPECT_FALSE(first_.flush()) << "the receiver has been woken already";
   EXPECT_FALSE(second_.park()) << "packets wait";
   EXPECT_THAT(receive(second_), ElementsAre("a", "b", "c"));
   ASSERT_TRUE(send(first_, "d"));
   EXPECT_FALSE(first_.flush()) << "the receiver is not parked";
 }
 
-TEST_F(LaneTest, SenderThatFoundNoRoomIsWokenWhenThereIsSome) {
+TEST_F(LaneTest, SenderThatFoundNoRoomIsWokenWhenThereIsRoom) {
   const std::string packet(4000, 'p');
   while (send(first_, packet)) {
   }
@@ -263,9 +265,9 @@ TEST_F(LaneTest, MemoryOfTheWrongSizeIsRefused) {
             Errc::kInvalidArgument);
 }
 
-// The peer may write anything.  The lane ends or carries wrong packets; it never reads outside of
-// its memory.
-TEST_F(LaneTest, NonsenseInTheMemoryEndsTheLane) {
+// The peer may write anything.  The lane then ends or carries wrong packets, but it never accesses
+// memory outside of the lane (AddressSanitizer checks that).
+TEST_F(LaneTest, RandomWritesByThePeerEndTheLaneOrCorruptPackets) {
   Random random(7);
   int ended = 0;
   for (int round = 0; round < 2000; ++round) {
@@ -290,7 +292,7 @@ TEST_F(LaneTest, NonsenseInTheMemoryEndsTheLane) {
   EXPECT_GT(ended, 200);
 }
 
-TEST_F(LaneTest, InfinibandAddressesArriveWhole) {
+TEST_F(LaneTest, AllFieldsOfAnInfinibandAddressArrive) {
   ASSERT_TRUE(send(first_, "a", infiniband_address(1, 2)));
   ASSERT_TRUE(send(first_, "b", address(1, 2)));
   ASSERT_TRUE(send(first_, "c", infiniband_address(3, 0xbfff)));
@@ -299,9 +301,8 @@ TEST_F(LaneTest, InfinibandAddressesArriveWhole) {
               ElementsAre(infiniband_address(1, 2), address(1, 2), infiniband_address(3, 0xbfff)));
 }
 
-// An Ethernet address names an interface.  The port at the sender's end means nothing to the
-// receiver.
-TEST_F(LaneTest, OnlyInfinibandAddressesNameTheirPort) {
+// An Ethernet address names an interface.  The sender's port means nothing to the receiver.
+TEST_F(LaneTest, EthernetAddressesArriveWithoutThePort) {
   Address from_other_port = address(1, 2);
   from_other_port.port = {.device = 3, .number = 2};
   ASSERT_TRUE(send(first_, "a", from_other_port));
@@ -309,7 +310,7 @@ TEST_F(LaneTest, OnlyInfinibandAddressesNameTheirPort) {
   EXPECT_THAT(addresses_, ElementsAre(address(1, 2)));
 }
 
-// The engine uses the fields of an address as indexes.
+// The engine uses the fields of an address as indexes into arrays.
 TEST_F(LaneTest, ImpossibleInfinibandAddressEndsTheLane) {
   const auto impossible = [](auto change) {
     Address address = infiniband_address(1, 2);
@@ -341,15 +342,15 @@ TEST_F(LaneTest, AddressRecordOfAnotherLinkLayerEndsTheLane) {
   EXPECT_TRUE(second_.ended());
 }
 
-TEST_F(LaneTest, APacketWithoutAWholeHeaderEndsTheLane) {
+TEST_F(LaneTest, PacketShorterThanABthEndsTheLane) {
   ASSERT_TRUE(first_.prepare(address(1, 2)));
   first_.commit(Lane::kPacketBytesMin - 1);
   EXPECT_THAT(receive(second_), IsEmpty());
   EXPECT_TRUE(second_.ended());
 }
 
-// A hostile peer could otherwise hold the receiver with addresses alone.
-TEST_F(LaneTest, AddressesCountAsRecordsThatOneCallReceives) {
+// Otherwise a hostile peer could keep receive() busy for ever by sending only addresses.
+TEST_F(LaneTest, AddressesCountTowardsTheLimitOfReceive) {
   for (std::uint16_t port = 0; port < 8; ++port) {
     send(first_, "packet", address(1, 2, static_cast<std::uint16_t>(0xc000 + port)));
   }
@@ -406,7 +407,7 @@ class LanesTest : public testing::Test {
   Lanes lanes_;
 };
 
-TEST_F(LanesTest, UnknownRangeOfThisHostIsWantedOnce) {
+TEST_F(LanesTest, LaneToAnUnknownRangeOfThisHostIsRequestedOnce) {
   EXPECT_EQ(lanes_.find(address(1, 2), qpn_of(5)), nullptr);
   EXPECT_EQ(lanes_.find(address(1, 2), qpn_of(5)), nullptr);
   EXPECT_EQ(lanes_.poll_wanted(), 5);
@@ -416,7 +417,7 @@ TEST_F(LanesTest, UnknownRangeOfThisHostIsWantedOnce) {
   EXPECT_EQ(lanes_.poll_wanted(), 5);
 }
 
-TEST_F(LanesTest, OtherHostsAndGroupsHaveNoLane) {
+TEST_F(LanesTest, OtherHostsHaveNoLane) {
   ASSERT_TRUE(lanes_.add(1, lane(), std::vector<std::uint16_t>{5}).has_value());
   EXPECT_NE(lanes_.find(address(1, 2), qpn_of(5)), nullptr);
   EXPECT_EQ(lanes_.find(address(1, 9), qpn_of(5)), nullptr);
@@ -448,7 +449,7 @@ TEST_F(LanesTest, PacketsWithoutALaneOfTheirOwnTakeTheUplink) {
   EXPECT_NE(uplink, nullptr);
   EXPECT_EQ(lanes_.poll_wanted(), std::nullopt);
   EXPECT_EQ(lanes_.find(address(1, 2), qpn_of(5)), uplink);
-  EXPECT_EQ(lanes_.poll_wanted(), 5) << "a program of this host gets a lane";
+  EXPECT_EQ(lanes_.poll_wanted(), 5) << "a program of this host needs a lane of its own";
   EXPECT_EQ(lanes_.find(address(1, 2), qpn_of(5)), uplink);
   LaneMemory other;
   ASSERT_TRUE(
@@ -461,7 +462,8 @@ TEST_F(LanesTest, PacketsWithoutALaneOfTheirOwnTakeTheUplink) {
   EXPECT_EQ(lanes_.find(address(1, 9), qpn_of(5)), nullptr);
 }
 
-// The states and P_Keys of ports decide about packets of InfiniBand, also within a host.
+// The process of the fabric applies the states and P_Keys of ports to all InfiniBand packets, also
+// to those within a host.
 TEST_F(LanesTest, InfinibandPacketsTakeOnlyTheUplink) {
   const Address to = infiniband_address(1, 2);
   EXPECT_EQ(lanes_.find(to, qpn_of(5)), nullptr);
@@ -474,7 +476,7 @@ TEST_F(LanesTest, InfinibandPacketsTakeOnlyTheUplink) {
   Lane* const uplink = lanes_.find(to, qpn_of(5));
   ASSERT_NE(uplink, nullptr);
   EXPECT_EQ(lanes_.find(to, qpn_of(6)), uplink);
-  EXPECT_EQ(lanes_.poll_wanted(), std::nullopt) << "no other lane is asked for";
+  EXPECT_EQ(lanes_.poll_wanted(), std::nullopt) << "no other lane is requested";
 }
 
 TEST_F(LanesTest, TheNumberOfLanesIsLimited) {

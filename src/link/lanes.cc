@@ -15,7 +15,7 @@ Result<void> Lanes::add(Id id, const Lane& lane, std::span<const std::uint16_t> 
   if (place_of(id)) return fail(Errc::kInvalidArgument, "lanes: this lane exists already");
   const auto free = std::ranges::find_if(places_, [](const auto& entry) { return !entry; });
   if (free == places_.end())
-    return fail(Errc::kNoResources, "lanes: the program has the most that it may have");
+    return fail(Errc::kNoResources, "lanes: the program has the maximum number of lanes");
   *free = std::make_unique<Entry>(Entry{.id = id, .lane = lane});
   (*free)->lane.set_observer(observer_);
   ++count_;
@@ -65,8 +65,8 @@ void Lanes::refuse(std::uint16_t range) {
   if (range < kRanges && of_range_[range] == kUnknown) of_range_[range] = kNone;
 }
 
-// Each new connection calls this, and mostly there is nothing to forget. memchr() detects that case
-// much faster than a loop.
+// Each new connection calls this function, and mostly there is nothing to forget.  memchr() detects
+// that case much faster than a loop.
 void Lanes::forget_refusals() {
   if (std::memchr(of_range_.data(), kNone, of_range_.size()) == nullptr) return;
   std::ranges::replace(of_range_, kNone, kUnknown);

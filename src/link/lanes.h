@@ -18,34 +18,36 @@
 namespace verbena::link {
 
 // Finds the lane for a packet: a process has one lane to each process of its host that it sends to.
-// A process is known by its ranges of QP numbers, that is, by the upper 12 bits of a QP number.
+// A process is identified by its ranges of QP numbers.  The upper 12 bits of a QP number are the
+// number of its range.
 //
 // On a virtual host a process also has an uplink: a lane to the process of the fabric, which
 // forwards packets to any host of the fabric.  All InfiniBand packets use the uplink, because the
-// states and P_Keys of ports affect them even within a host.
+// states and P_Keys of ports affect InfiniBand packets even within a host.
 //
-// find() notes ranges of this host for which it has no lane.  The owner takes them with
-// poll_wanted() and asks the agent for a lane.  Until then packets use the uplink, or else UDP.
+// find() notes ranges of this host for which it has no lane.  The owner takes these ranges with
+// poll_wanted() and asks the agent for lanes.  Until there is a lane, packets use the uplink, or
+// UDP if there is no uplink.
 //
 // Threads: one at a time.
 class Lanes {
  public:
   using Id = std::uint32_t;  // the agent assigns it
   static constexpr std::size_t kPeersMax = 64;
-  // A lane of the process to itself takes two places, and an uplink one.
+  // A lane of the process to itself counts twice, and an uplink once.
   static constexpr std::size_t kLanesMax = kPeersMax + 3;
   static constexpr std::size_t kRanges = 4096;
   static constexpr std::uint32_t kRangeQpns = 4096;
 
-  // Sets the addresses of this host.  Packets to other addresses have no lane but the uplink.
+  // Sets the addresses of this host.  Packets to other addresses can only use the uplink.
   void set_addresses(std::vector<Gid> addresses) { addresses_ = std::move(addresses); }
 
   bool has_address(const Gid& address) const {
     return std::ranges::find(addresses_, address) != addresses_.end();
   }
 
-  // Returns the lane to the process that has this QP, else the uplink, else null.  The pointer is
-  // valid until remove().
+  // Returns the lane to the process that has this QP.  Without such a lane, returns the uplink, or
+  // null if there is none.  Ignores lanes that have ended.  The pointer is valid until remove().
   Lane* find(const Address& address, Qpn destination) {
     const Place place = of_range_[destination.value / kRangeQpns];
     if (place != kNone && !address.is_infiniband() && has_address(address.destination)) {
@@ -65,21 +67,22 @@ class Lanes {
   // Ignores unknown lanes.
   void add_range(Id id, std::uint16_t range);
   void remove_range(Id id, std::uint16_t range);
-  // Makes a lane the uplink, in place of an earlier one.  Ignores unknown lanes.
+  // Makes a lane the uplink, in place of an earlier uplink.  Ignores unknown lanes.
   void set_uplink(Id id);
   bool has_uplink() const { return uplink_ != kNone; }
   // Forgets the lane and the ranges of its process.  Ignores unknown lanes.
   void remove(Id id);
+  // Forgets all lanes, ranges and refusals.
   void clear();
-  // Shows an observer the packets of all lanes, also of later ones.  REQUIRES: it outlives the
-  // lanes.
+  // Shows an observer the packets of all lanes, also of lanes that are added later; null removes
+  // the observer.  REQUIRES: the observer outlives the lanes.
   void set_observer(LaneObserver* observer);
-  // Notes that the agent gives no lane to this range.  find() does not want it again until
-  // forget_refusals().
+  // Notes that the agent gives no lane to this range.  find() does not note the range for
+  // poll_wanted() again until forget_refusals().
   void refuse(std::uint16_t range);
   void forget_refusals();
 
-  // Returns a range of this host to which packets go without a lane, each range once.
+  // Returns a range of this host for which find() had no lane, or none.  Returns each range once.
   std::optional<std::uint16_t> poll_wanted();
 
   // Calls visit(id, lane) for each lane.
@@ -89,8 +92,8 @@ class Lanes {
       if (entry) visit(entry->id, entry->lane);
     }
   }
-  // Calls must_wake(id, lane) for each lane, and notes for poll_wake() those of which it returns
-  // true.
+  // Calls must_wake(id, lane) for each lane.  If the result is true, notes the lane for
+  // poll_wake().
   template <class MustWake>
   void note_wakes(MustWake must_wake) {
     for (const auto& entry : taken()) {
@@ -109,16 +112,17 @@ class Lanes {
   // Removes the accesses that have ended, also those of removed lanes.  Returns true if none is
   // left.
   bool are_over(std::vector<Access>& accesses) const;
-  // Returns a lane whose other process must be woken, each lane once after it was noted.
+  // Returns a lane that note_wakes() has noted, or none: wake its other process.  Returns each
+  // noted lane once.
   std::optional<Id> poll_wake();
   bool empty() const { return count_ == 0; }
   std::size_t size() const { return count_; }
 
  private:
-  // Holds the state of a range: a place in places_, or one of the next two values.
+  // Holds the state of a range: the index of its lane in places_, or one of the next two values.
   using Place = std::uint8_t;
-  static constexpr Place kUnknown = 0xff;  // nobody has asked for a lane
-  static constexpr Place kNone = 0xfe;     // the agent was asked: there is none, or not yet
+  static constexpr Place kUnknown = 0xff;  // find() has not noted the range for poll_wanted() yet
+  static constexpr Place kNone = 0xfe;     // no lane, and find() does not note the range again
   static_assert(kLanesMax < kNone);
   struct Entry {
     Id id;
@@ -133,15 +137,15 @@ class Lanes {
   }
   void want(std::uint16_t range);
   std::optional<Place> place_of(Id id) const;
-  // Returns the places up to the last taken one.  Each poll looks at them, and most processes have
-  // only a few lanes.
+  // Returns places_ up to the last entry that is in use.  Each poll visits these, and most
+  // processes have only a few lanes.
   std::span<const std::unique_ptr<Entry>> taken() const { return std::span(places_).first(end_); }
 
   std::vector<Gid> addresses_{};
   std::array<Place, kRanges> of_range_ = nothing_known();
   std::array<std::unique_ptr<Entry>, kLanesMax> places_{};
   std::size_t count_ = 0;
-  std::size_t end_ = 0;  // no place from this one on is taken
+  std::size_t end_ = 0;  // places_ is unused from this index on
   Place uplink_ = kNone;
   LaneObserver* observer_ = nullptr;
   bool any_wake_is_due_ = false;

@@ -13,8 +13,8 @@
 
 namespace verbena::mad {
 
-// Names an agent.  It is the upper half of the transaction ids of the agent's requests, so a
-// response leads back to its agent.  0 names none.
+// Names an agent; 0 names none.  The number is the upper half of the transaction ids of the agent's
+// requests, so a response leads back to its agent.
 using AgentNumber = Strong<struct AgentNumberTag, std::uint32_t>;
 
 // Selects the MADs that an agent wants (vol1 13.4.2).
@@ -34,8 +34,8 @@ struct Registration {
 
 // Holds the agents of one port, and finds the one that a received MAD is for.
 //
-// The checks of a registration are those of Linux's ib_register_mad_agent(), since programs rely on
-// its refusals.
+// The checks of a registration are those of Linux's ib_register_mad_agent(), because programs
+// expect the same errors.
 class AgentTable {
  public:
   static constexpr std::size_t kAgentsMax = 4096;
@@ -50,10 +50,12 @@ class AgentTable {
   // kInvalidArgument: the class does not go with the QP, has no RMPP, or lacks its OUI.
   // kAddressInUse: another agent has one of the methods.  kNoResources: kAgentsMax.
   Result<AgentNumber> add(const Registration& registration);
+  // Returns false if there is no such agent.
   bool remove(AgentNumber agent);
 
+  // Returns null if there is no such agent.
   const Registration* find(AgentNumber agent) const;
-  // Returns the agent that wants this request, or none.
+  // Returns the agent that wants this request, or 0 if there is none.
   AgentNumber find_for_request(const wire::MadHeader& header,
                                std::span<const std::byte, wire::kMadBytes> mad) const;
 

@@ -32,7 +32,7 @@ using Received = std::variant<Dropped, Delivered, SendMad>;
 
 // Checks every MAD that arrives at QP1 before anything else sees it.
 //
-// It checks in this order, and counts each failure (vol1 13.4.3, 13.5.3):
+// The checks have this order, and each failure is counted (vol1 13.4.3, 13.5.3):
 //    length, base version, class, class version, method
 //
 // A Get or Set with the right length and base version always gets an answer, since its sender

@@ -1,6 +1,6 @@
-// Takes bytes as MADs that arrive at a port with agents of several classes, one of which has sent
-// requests.  Whatever arrives, the port answers each MAD with few MADs, its deadline advances, and
-// in the end it holds memory only for messages that are still arriving.
+// Passes any bytes as MADs to a port with agents of several classes, one of which has sent
+// requests.  The port must answer each MAD with few MADs, and its deadline must advance.  In the
+// end all its timers must run out.
 
 #include <cstdint>
 #include <cstring>

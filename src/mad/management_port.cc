@@ -62,8 +62,8 @@ ManagementPort::TransactionKey ManagementPort::key_of(AgentNumber agent, const M
   return key;
 }
 
-// Returns the key of that message of ours to which a MAD belongs that has arrived.  The addresses
-// of an arrival are those of the way back.
+// Returns the key of our message that an arrived MAD answers.  The addresses of an arrived MAD are
+// those of the way back to its sender.
 ManagementPort::TransactionKey ManagementPort::key_answered_by(AgentNumber agent,
                                                                const MadHeader& header,
                                                                const Address& from) {
@@ -228,8 +228,8 @@ void ManagementPort::expire(const TransactionKey& key, Time now) {
   set_due(key, transaction, now + transaction.request.timeout);
 }
 
-// Reports a message that got no answer.  Linux does not report a message that its receiver has
-// aborted, and the program waits for ever.  Here the program gets the timeout.
+// Reports a message that got no answer.  On Linux, if the receiver aborts a message, the program
+// gets no report and waits for ever.  Here the program gets the timeout.
 void ManagementPort::fail_transaction(const TransactionKey& key) {
   Request& request = transactions_.at(key).request;
   request.mad.resize(wire::kMadHeaderBytes);
@@ -304,7 +304,7 @@ void ManagementPort::receive(const Arrival& arrival, Time now) {
   std::vector<std::byte> mad(arrival.mad.begin(), arrival.mad.end());
   if (segment && is_response(header) &&
       !transactions_.contains(key_answered_by(agent, header, arrival.from))) {
-    // An agent that does RMPP itself gets all segments, of which the first has ended the request.
+    // An agent that does RMPP itself gets all segments.  The first segment has ended the request.
     ++counters_.delivered;
     messages_.push_back({.agent = agent, .from = arrival.from, .mad = std::move(mad)});
     return;
@@ -489,7 +489,7 @@ void ManagementPort::receive_ack(AgentNumber agent, const MadHeader& header, con
   send_ack(arrival.from, arrival.mad, 0, 1);
 }
 
-// Sends the peer a MAD of RMPP that has no data, with the headers of one of its own.
+// Sends the peer a MAD of RMPP without data.  The headers are those of `of`, a MAD of the peer.
 void ManagementPort::send_rmpp(const Address& to, std::span<const std::byte, wire::kMadBytes> of,
                                wire::RmppHeader rmpp) {
   MadHeader header = header_of(of);
@@ -523,7 +523,7 @@ void ManagementPort::send_abort(const Address& to, std::span<const std::byte, wi
   send_rmpp(to, of, rmpp);
 }
 
-// Ends what we send in this transaction, and tells the peer.
+// Ends the message that we send in this transaction, and tells the peer.
 void ManagementPort::abort_both(AgentNumber agent, const MadHeader& header, const Arrival& arrival,
                                 wire::RmppStatus reason) {
   const TransactionKey key = key_answered_by(agent, header, arrival.from);

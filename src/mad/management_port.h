@@ -25,22 +25,23 @@ namespace verbena::mad {
 // requests until the response or the timeout comes, and splits and joins messages by RMPP.
 //
 // A response is accepted only if its request waits for it.  The same holds for a segment of a
-// response, which restarts the request's timeout and retries.  An agent that joins segments itself
-// gets every segment.
+// response.  Each segment restarts the timeout and the retries of the request.  An agent that joins
+// segments itself gets every segment.
 //
-// Pure: time comes in, and the owner pulls packets and messages after each call.  One thread.
+// The class is pure: time comes in, and the owner pulls packets and messages after each call.  Only
+// one thread may use it.
 class ManagementPort {
  public:
   static constexpr std::size_t kTransactionsMax = 65536;  // requests and RMPP messages under way
-  static constexpr std::size_t kReceiversMax = 1024;      // RMPP messages that arrive, or just have
+  static constexpr std::size_t kReceiversMax = 1024;      // arriving or complete messages
   static constexpr std::size_t kMessageBytesMax = std::size_t{64} << 20;
   static constexpr std::size_t kReceiverBytesMax = std::size_t{256} << 20;  // of all receivers
   // These are the times of Linux, which does not know the packet lifetime either (vol1 13.6.3).
   static constexpr Duration kReceiverTimeout = std::chrono::seconds(40);
-  static constexpr Duration kReceiverLinger = std::chrono::seconds(10);  // repeats the last ACK
+  static constexpr Duration kReceiverLinger = std::chrono::seconds(10);  // to repeat the last ACK
   static constexpr Duration kAckTimeoutMax = std::chrono::seconds(2);
-  // A response of which segments arrive holds its request back for this long after the last one,
-  // so that the sender can repeat a segment twice.
+  // A request is repeated only when no segment of its response has arrived for this long, so that
+  // the sender can repeat a segment twice.
   static constexpr Duration kSegmentGapMax = 2 * kAckTimeoutMax + std::chrono::milliseconds(500);
 
   ManagementPort() = default;
@@ -50,7 +51,8 @@ class ManagementPort {
   Result<AgentNumber> add_agent(const Registration& registration) {
     return agents_.add(registration);
   }
-  // Forgets the agent's requests and messages, without any report.
+  // Forgets the agent's requests and messages, without any report.  Returns false if there is no
+  // such agent.
   bool remove_agent(AgentNumber agent);
 
   struct Request {
@@ -66,7 +68,7 @@ class ManagementPort {
   Result<void> send(AgentNumber agent, Request request, Time now);
   // Forgets the agent's request with this transaction id, of which the lower half counts.  No
   // report follows: a response that waits in next_message() is dropped, and the sender of a
-  // response that is still arriving is told to stop.  False: there is no such request.
+  // response that is still arriving is told to stop.  Returns false if there is no such request.
   bool cancel(AgentNumber agent, wire::MgmtClass mgmt_class, std::uint32_t transaction);
 
   struct Arrival {
@@ -80,7 +82,7 @@ class ManagementPort {
   Time deadline() const;
   void on_timer(Time now);
 
-  // Asks the owner to send a MAD.
+  // Returns the next MAD that the owner has to send.
   std::optional<SendMad> next_packet();
 
   struct Message {
@@ -115,7 +117,7 @@ class ManagementPort {
 
  private:
   // Identifies a message that was sent: a request by its transaction id, which is unique here, and
-  // a response also by its receiver, since requesters choose their ids alone.
+  // a response also by its receiver, because different requesters may choose the same id.
   struct TransactionKey {
     std::uint64_t id = 0;
     AgentNumber agent{};
@@ -167,7 +169,7 @@ class ManagementPort {
   void erase(const ReceiverKey& key);
   void expire(const TransactionKey& key, Time now);
   void expire(const ReceiverKey& key);
-  // Returns the response to a request that is arriving, or null.
+  // Returns the response that is arriving for a request, or null if there is none.
   Receiver* arriving_response(const Transaction& transaction);
   // Forgets a response of which segments have arrived.
   void drop_response(Transaction& transaction);

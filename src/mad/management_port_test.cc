@@ -264,7 +264,7 @@ TEST_F(ManagementPortTest, LengthsThatNoMadHasAreRefused) {
   EXPECT_TRUE(refused(257));
 }
 
-// The server at LID 2 answers a table request with `data_bytes` bytes.
+// Sends tables from the server at LID 2 to the client at LID 1.
 class RmppTest : public ManagementPortTest {
  protected:
   RmppTest() {
@@ -536,8 +536,8 @@ TEST_F(RmppTest, RequestsUnderWayAreLimited) {
   EXPECT_EQ(one_more.error().code, Errc::kNoResources);
 }
 
-// A new message takes the place of one that has arrived completely, even if another one that is
-// still arriving is older.
+// A new message may replace a message that has arrived completely, even if a message that is still
+// arriving is older.
 TEST_F(RmppTest, MessagesThatArriveAtOnceAreLimited) {
   ManagementPort& port = net.port(2);
   const auto segment = [&](std::uint64_t id, std::uint32_t number, bool last) {

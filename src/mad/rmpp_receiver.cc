@@ -19,7 +19,7 @@ RmppReceiver::Accepted RmppReceiver::accept(const wire::RmppHeader& header,
   ahead_ |= bit;
   if (header.last) {
     last_ = segment;
-    // A length that cannot be right counts as a full segment, as Linux takes it.
+    // A length that cannot be right is taken as that of a full segment, as Linux does.
     const std::size_t padding = header.length_or_window <= wire::kRmppPayloadBytes
                                     ? wire::kRmppPayloadBytes - header.length_or_window
                                     : 0;

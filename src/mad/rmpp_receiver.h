@@ -10,11 +10,11 @@
 
 namespace verbena::mad {
 
-// Joins the segments of one message (vol1 13.6.3.2).  They may arrive in any order within the
+// Joins the segments of one message (vol1 13.6.3.2).  Segments may arrive in any order within the
 // window, and more than once.  A segment takes the same time in any order.
 class RmppReceiver {
  public:
-  // Limits how many segments a sender may send beyond the last ACK.
+  // Limits how many segments a sender may send beyond those that the last ACK acknowledges.
   static constexpr std::uint32_t kWindow = 64;
 
   // REQUIRES: the owner passes all segments of one message to accept(), beginning with the first.
@@ -23,7 +23,7 @@ class RmppReceiver {
 
   enum class Accepted {
     kStored,    // there is nothing to do
-    kDropped,   // it is beyond the window
+    kDropped,   // the segment is beyond the window or the end
     kAck,       // an ACK has to be sent: the window is used up, or the segment is a repetition
     kComplete,  // an ACK has to be sent, and take() gives the message
     kTooLong,   // the message has more than `message_bytes_max` bytes
@@ -31,7 +31,8 @@ class RmppReceiver {
   Accepted accept(const wire::RmppHeader& header, std::span<const std::byte, wire::kMadBytes> mad);
 
   bool complete() const { return complete_; }
-  // Returns what an ACK says.
+  // Returns the values for an ACK: the last segment before a gap, and the last one that may be
+  // sent.
   std::uint32_t last_segment() const { return received_; }
   std::uint32_t window() const { return window_; }
   std::size_t memory_bytes() const { return message_.capacity(); }
@@ -47,7 +48,7 @@ class RmppReceiver {
   std::vector<std::byte> message_{};
   std::size_t header_bytes_;
   std::size_t bytes_max_;
-  std::uint32_t received_ = 0;       // all up to this one have arrived
+  std::uint32_t received_ = 0;       // all segments up to this number have arrived
   std::uint64_t ahead_ = 0;          // bit i: segment received_ + 1 + i has arrived
   std::uint32_t window_ = 1;         // the last segment that may arrive
   std::uint32_t last_ = 0;           // the number of the last segment, once it has arrived

@@ -93,7 +93,8 @@ bool Service::hello(Session& session, std::span<const std::byte> message) {
   const auto hello = ipc::umad::decode<Hello>(message);
   if (!hello) return false;
   if (hello->build != build_) {
-    session.answer(Reply{.error = ELIBBAD, .text = "libibumad and the fabric are of two builds"});
+    session.answer(
+        Reply{.error = ELIBBAD, .text = "libibumad and the fabric are from different builds"});
     return true;
   }
   umad::Node& node = node_of(session);

@@ -18,12 +18,12 @@
 
 namespace verbena::madservice {
 
-// Connects programs that use libibumad with the HCAs of a simulated subnet.  Each HCA has a name of
-// its own, on which its programs find it (os::mad_socket_name()).
+// Connects programs that use libibumad with the HCAs of a simulated subnet.  Each HCA has a socket
+// of its own, whose name the programs know (os::mad_socket_name()).
 //
-// The owner pulls deliveries from the subnet, also those of other queue pairs, and passes the MADs
-// to receive().  Whenever the service has sent something into the subnet it calls `sent`, after
-// which the owner pulls again.
+// The owner pulls deliveries from the subnet, and passes those that are MADs to receive().
+// Whenever the service has sent something into the subnet, it calls `sent`, so that the owner pulls
+// again.
 //
 // Only the loop's thread uses it.
 class Service final : public Session::Owner {
@@ -38,13 +38,14 @@ class Service final : public Session::Owner {
           std::move_only_function<void()> sent);
   ~Service() override;
 
-  // Serves programs of an HCA on this name.  kAddressInUse: another process has the name.
+  // Serves the programs of an HCA at a socket with this name.  kAddressInUse: another process has
+  // the name.
   Result<void> serve(const std::string& socket_name, std::uint32_t hca, std::string device);
 
   // Takes a MAD that has arrived at one of the HCAs.
   void receive(const subnet::MadDelivery& arrival);
 
-  // Counts the connections of programs of an HCA.
+  // Returns the number of connections of programs of an HCA.
   std::size_t programs(std::uint32_t hca) const;
   void add_counters(std::vector<ipc::NamedCount>& out) const;
 

@@ -18,16 +18,16 @@ namespace verbena::madservice {
 
 // Serves one connection of a program's libibumad: its requests, and the MADs for it.
 //
-// It ends when either connection is closed, or a message is invalid.  Then ended() is called once,
-// from the loop and never from inside another call; the owner destroys the session.  Only one
-// thread may use it.
+// The session ends when either connection is closed, or a message is invalid.  Then ended() is
+// called once, from the loop and never from inside another call; the owner destroys the session.
+// Only one thread may use it.
 class Session {
  public:
-  // Limits the MADs that a program has not read yet.  Linux has the first limit; MADs beyond it are
-  // lost.
+  // Limits the MADs that a program has not read yet.  MADs beyond these limits are lost.  The first
+  // limit is that of Linux.
   static constexpr std::size_t kQueueMax = 200'000;
   static constexpr std::size_t kQueueBytesMax = std::size_t{256} << 20;
-  static constexpr std::size_t kMessagesPerTurn = 64;  // after these, others are served
+  static constexpr std::size_t kMessagesPerTurn = 64;  // after these, other sessions are served
 
   class Owner {
    public:
@@ -35,6 +35,7 @@ class Session {
     // Handles a request.  Returns false if the message is invalid, which ends the session.
     virtual bool received(Session& from, std::span<const std::byte> message,
                           std::vector<os::Fd> fds) = 0;
+    // Reports that the program has opened or closed the subnet manager's file.
     virtual void manager_file(Session& of, bool opened) = 0;
     virtual void ended(Session& session) = 0;
   };
@@ -54,14 +55,14 @@ class Session {
   }
   // Makes the connection for MADs, and returns the program's end.
   Result<os::UnixChannel> open_mads();
-  // Makes the file of a subnet manager, and returns its descriptor, which stays the session's.
+  // Makes the file of a subnet manager, and returns its descriptor, which the session still owns.
   Result<int> open_manager_file();
   // Gives the program a MAD.
   void deliver(const ipc::umad::UserMad& header, std::vector<std::byte> mad);
 
   // The owner stores its own data here.
   bool greeted = false;
-  std::uint32_t node = 0;  // the place of its HCA in the topology
+  std::uint32_t node = 0;  // the index of its HCA in the topology
   std::uint8_t port = 0;
   bool holds_manager_file = false;
 

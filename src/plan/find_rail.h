@@ -13,9 +13,9 @@
 // Finds hosts and rails by the names that a user writes.  Errors are lines for the user.
 namespace verbena::plan {
 
-using HostIndex = std::uint32_t;  // the place of a host in Fabric::hosts
+using HostIndex = std::uint32_t;  // the index of a host in Fabric::hosts
 
-// Names a rail of a host: the device by its place in the host's list.
+// Names a rail by its host and by the index of its device in the host's list.
 struct RailId {
   HostIndex host = 0;
   std::uint8_t device = 0;
@@ -23,8 +23,8 @@ struct RailId {
 };
 
 std::expected<HostIndex, std::string> find_host(const Fabric& fabric, std::string_view name);
-// Finds the rail for a user's "link of HOST (or HOST:DEVICE) with a network".  The device is
-// needed only if several rails of the host are in the network.
+// Finds the rail between a host, written as HOST or HOST:DEVICE, and a network.  DEVICE is needed
+// only if several rails of the host are in the network.
 std::expected<RailId, std::string> find_rail(const Fabric& fabric, std::string_view host_and_device,
                                              std::string_view network);
 // Works as find_rail(), but takes the two ends in any order.

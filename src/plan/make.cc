@@ -55,7 +55,8 @@ Fabric make(std::size_t hosts, std::size_t rails) {
     Host host{.name = hosts <= kLetters ? std::string(1, static_cast<char>('a' + h))
                                         : "h" + std::to_string(h + 1)};
     for (std::size_t r = 0; r < rails; ++r) {
-      // 10.31.RAIL.HOST, and 10.31.RAIL + 128.HOST - 250 beyond 250 hosts.
+      // The first 250 hosts have the addresses 10.31.RAIL.HOST, and the other hosts have the
+      // addresses 10.31.(RAIL + 128).(HOST - 250).
       const std::size_t block = h < 250 ? r : r + 128;
       const std::size_t last = h < 250 ? h + 1 : h - 249;
       host.rails.push_back(

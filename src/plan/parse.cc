@@ -19,8 +19,8 @@ namespace {
 
 std::string in_quotes(std::string_view text) { return "'" + std::string(text) + "'"; }
 
-// Replaces characters in comments that are not ASCII by question marks.  Elsewhere such a character
-// is a problem.  The reason: toml++ 3.3 has undefined behaviour for some of them.
+// Keeps characters that are not ASCII from toml++ 3.3, which has undefined behaviour for some of
+// them.  Such a character becomes a question mark in a comment, and is a problem elsewhere.
 std::expected<std::string, Problem> in_ascii(std::string_view text) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
@@ -58,23 +58,23 @@ std::expected<toml::table, Problem> read_toml(std::string_view text) {
   return std::unexpected(Problem{at.line, at.column, std::string(file.error().description())});
 }
 
-// Reads the tables of a file.  It remembers the first problem, and goes on reading.
+// Reads the tables of a file.  Stores the first problem, and goes on reading.
 class Parser {
  public:
   std::expected<Fabric, Problem> fabric(const toml::table& file);
   std::expected<std::vector<ScheduledFault>, Problem> faults(const toml::table& file);
 
  private:
-  void complain(const toml::source_region& where, std::string text);
-  // Reports keys that were not read, which are mostly misspelt.
+  void report(const toml::source_region& where, std::string text);
+  // Reports unknown keys, most of which are misspelt.
   void check_keys(const toml::table& table, std::string_view what,
                   std::initializer_list<std::string_view> known);
   std::string name(const toml::node& node, std::string_view what);
   std::string required_name(const toml::table& table, std::string_view key, std::string_view what);
   std::int64_t number(const toml::table& table, std::string_view key, std::int64_t preset,
                       std::int64_t min, std::int64_t max);
-  // Calls read(node) for each element of the list, which has 1 to `max` elements.  A missing list
-  // is refused if it is required.
+  // Calls read(node) for each element of the list, which must have 1 to `max` elements.  The list
+  // may be missing unless it is required.
   void for_each(const toml::table& table, std::string_view key, std::size_t max, bool required,
                 auto read);
   // Calls read(table) for each table of a list of tables.
@@ -95,7 +95,7 @@ class Parser {
   std::optional<Problem> problem_{};
 };
 
-void Parser::complain(const toml::source_region& where, std::string text) {
+void Parser::report(const toml::source_region& where, std::string text) {
   if (!problem_) problem_ = Problem{where.begin.line, where.begin.column, std::move(text)};
 }
 
@@ -107,15 +107,15 @@ void Parser::check_keys(const toml::table& table, std::string_view what,
     for (const std::string_view one : known) {
       text += (one == *known.begin() ? " " : ", ") + std::string(one);
     }
-    complain(key.source(), std::move(text));
+    report(key.source(), std::move(text));
   }
 }
 
 std::string Parser::name(const toml::node& node, std::string_view what) {
   const auto text = node.value_exact<std::string>();
   if (!text || !is_name(*text)) {
-    complain(node.source(),
-             std::string(what) + " is a text of 1 to 32 letters, digits, '_' or '-', in quotes");
+    report(node.source(),
+           std::string(what) + " is a text of 1 to 32 letters, digits, '_' or '-', in quotes");
     return {};
   }
   return *text;
@@ -125,7 +125,7 @@ std::string Parser::required_name(const toml::table& table, std::string_view key
                                   std::string_view what) {
   const toml::node* const node = table.get(key);
   if (node != nullptr) return name(*node, std::string(what) + "'s " + std::string(key));
-  complain(table.source(), std::string(what) + " has no " + in_quotes(key));
+  report(table.source(), std::string(what) + " has no " + in_quotes(key));
   return {};
 }
 
@@ -135,8 +135,8 @@ std::int64_t Parser::number(const toml::table& table, std::string_view key, std:
   if (node == nullptr) return preset;
   const auto value = node->value_exact<std::int64_t>();
   if (value && *value >= min && *value <= max) return *value;
-  complain(node->source(), in_quotes(key) + " is a number from " + std::to_string(min) + " to " +
-                               std::to_string(max));
+  report(node->source(), in_quotes(key) + " is a number from " + std::to_string(min) + " to " +
+                             std::to_string(max));
   return preset;
 }
 
@@ -144,13 +144,13 @@ void Parser::for_each(const toml::table& table, std::string_view key, std::size_
                       bool required, auto read) {
   const toml::node* const node = table.get(key);
   if (node == nullptr) {
-    if (required) complain(table.source(), in_quotes(key) + " is missing");
+    if (required) report(table.source(), in_quotes(key) + " is missing");
     return;
   }
   const toml::array* const list = node->as_array();
   if (list == nullptr || list->empty() || list->size() > max) {
-    return complain(node->source(),
-                    in_quotes(key) + " is a list of 1 to " + std::to_string(max) + " elements");
+    return report(node->source(),
+                  in_quotes(key) + " is a list of 1 to " + std::to_string(max) + " elements");
   }
   for (const toml::node& element : *list) read(element);
 }
@@ -159,7 +159,7 @@ void Parser::for_each_table(const toml::table& table, std::string_view key, std:
                             bool required, auto read) {
   for_each(table, key, max, required, [&](const toml::node& node) {
     if (const toml::table* const element = node.as_table()) return read(*element);
-    complain(node.source(), in_quotes(key) + " is a list of tables");
+    report(node.source(), in_quotes(key) + " is a list of tables");
   });
 }
 
@@ -167,18 +167,18 @@ void Parser::address(const toml::node& node, Rail& rail) {
   const auto text = node.value_exact<std::string>();
   const auto gid = text ? wire::parse_address(*text) : std::nullopt;
   if (!gid) {
-    return complain(node.source(),
-                    "an address is an IPv4 or IPv6 address in quotes, without a prefix length");
+    return report(node.source(),
+                  "an address is an IPv4 or IPv6 address in quotes, without a prefix length");
   }
   const bool is_loopback = wire::is_loopback_ipv4(*gid) || *gid == wire::kLoopbackIpv6;
   if (wire::is_multicast(*gid) || wire::is_link_local(*gid) || is_loopback || *gid == Gid{} ||
       *gid == wire::ipv4_gid(0)) {
-    return complain(node.source(), in_quotes(*text) +
-                                       " is no address for a rail: it is unspecified, "
-                                       "loopback, link-local or multicast");
+    return report(node.source(), in_quotes(*text) +
+                                     " is no address for a rail: it is unspecified, "
+                                     "loopback, link-local or multicast");
   }
   if (!addresses_.insert(*gid).second) {
-    return complain(node.source(), "the address " + in_quotes(*text) + " is given twice");
+    return report(node.source(), "the address " + in_quotes(*text) + " is given twice");
   }
   rail.addresses.push_back(*gid);
 }
@@ -191,7 +191,7 @@ Rail Parser::rail(const toml::table& table, const Host& host) {
     rail.device = name(*device, "a rail's device");
   }
   if (std::ranges::find(host.rails, rail.device, &Rail::device) != host.rails.end()) {
-    complain(table.source(), "the host has two devices " + in_quotes(rail.device));
+    report(table.source(), "the host has two devices " + in_quotes(rail.device));
   }
   rail.network = required_name(table, "network", "a rail");
   networks_.insert(rail.network);
@@ -203,8 +203,8 @@ Rail Parser::rail(const toml::table& table, const Host& host) {
   for_each(table, "pkeys", kPkeysMax, false, [&](const toml::node& node) {
     const auto value = node.value_exact<std::int64_t>();
     if (!value || (*value & 0x7fff) == 0 || *value < 0 || *value > 0xffff) {
-      return complain(node.source(),
-                      "a P_Key is a number from 1 to 0xffff with a partition in its lower 15 bits");
+      return report(node.source(),
+                    "a P_Key is a number from 1 to 0xffff with a partition in its lower 15 bits");
     }
     rail.pkeys.push_back({static_cast<std::uint16_t>(*value)});
   });
@@ -215,7 +215,7 @@ void Parser::host(const toml::table& table) {
   check_keys(table, "a host", {"name", "rails"});
   Host host{.name = required_name(table, "name", "a host")};
   if (std::ranges::find(fabric_.hosts, host.name, &Host::name) != fabric_.hosts.end()) {
-    complain(table.source(), "there are two hosts " + in_quotes(host.name));
+    report(table.source(), "there are two hosts " + in_quotes(host.name));
   }
   for_each_table(table, "rails", kDevicesMax, true,
                  [&](const toml::table& one) { host.rails.push_back(rail(one, host)); });
@@ -228,7 +228,7 @@ void Parser::router(const toml::table& table) {
   for_each(table, "networks", kHostsMax, true, [&](const toml::node& node) {
     router.networks.push_back(name(node, "a network"));
     if (!networks_.contains(router.networks.back())) {
-      complain(node.source(), "no rail is in the network " + in_quotes(router.networks.back()));
+      report(node.source(), "no rail is in the network " + in_quotes(router.networks.back()));
     }
   });
   fabric_.routers.push_back(std::move(router));
@@ -243,22 +243,22 @@ Duration Parser::after(const toml::table& table) {
   if (node->is_number() && seconds >= 0 && seconds <= max) {
     return std::chrono::round<Duration>(std::chrono::duration<double>(seconds));
   }
-  complain(node->source(), "'after' is a number of seconds, from 0 to a week");
+  report(node->source(), "'after' is a number of seconds, from 0 to a week");
   return {};
 }
 
-// Reads a text, or a list of words: a name in a list may have spaces.
+// Reads the words of a fault from a text, or from a list, whose elements may have spaces.
 std::vector<std::string> Parser::words(const toml::node& node) {
   if (const auto text = node.value_exact<std::string>()) return faults::words_of(*text);
   std::vector<std::string> words;
   if (const toml::array* const list = node.as_array()) {
     for (const toml::node& element : *list) {
       words.push_back(element.value_exact<std::string>().value_or(""));
-      if (words.back().empty()) complain(element.source(), "a word of a fault is a text");
+      if (words.back().empty()) report(element.source(), "a word of a fault is a text");
     }
     return words;
   }
-  complain(node.source(), "'fault' is a text as \"link a red down\", or a list of its words");
+  report(node.source(), "'fault' is a text such as \"link a red down\", or a list of its words");
   return words;
 }
 
@@ -266,14 +266,14 @@ void Parser::fault(const toml::table& table) {
   check_keys(table, "a fault", {"after", "fault", "seed"});
   ScheduledFault scheduled{.after = after(table)};
   const toml::node* const node = table.get("fault");
-  if (node == nullptr) return complain(table.source(), "a fault has no 'fault'");
+  if (node == nullptr) return report(table.source(), "a fault has no 'fault'");
   std::optional<std::uint64_t> seed;
   if (table.get("seed") != nullptr) {
     constexpr auto kSeedMax = std::numeric_limits<std::int64_t>::max();
     seed = static_cast<std::uint64_t>(number(table, "seed", 0, 0, kSeedMax));
   }
   auto read = faults::parse_fault(words(*node), seed);
-  if (!read) return complain(node->source(), std::move(read.error()));
+  if (!read) return report(node->source(), std::move(read.error()));
   scheduled.fault = std::move(*read);
   scheduled.line = node->source().begin.line;
   scheduled.column = node->source().begin.column;

@@ -75,11 +75,11 @@ struct Router {
   friend bool operator==(const Router&, const Router&) = default;
 };
 
-// Describes a fault that happens by itself, this time after the fabric has come up.
+// Describes a fault that happens by itself, at the time `after` since the fabric came up.
 struct ScheduledFault {
   Duration after{};
   faults::Fault fault{};
-  std::uint32_t line = 1;  // the place of the words, for messages only
+  std::uint32_t line = 1;  // the position of the fault in the file, for messages only
   std::uint32_t column = 1;
 
   friend bool operator==(const ScheduledFault& a, const ScheduledFault& b) {
@@ -96,7 +96,7 @@ struct Fabric {
   friend bool operator==(const Fabric&, const Fabric&) = default;
 };
 
-// Describes an error in a text, and its place.  Lines and columns count from 1.
+// Describes an error in a text, and its position.  Lines and columns count from 1.
 struct Problem {
   std::uint32_t line = 1;
   std::uint32_t column = 1;

@@ -1,5 +1,5 @@
-// Takes any bytes as the file of a fabric, and as a file of faults.  A fabric that is read is
-// written to a text that is read as the same fabric.
+// Takes any bytes as the file of a fabric, and as a file of faults.  If parse() reads a fabric, it
+// must also read the same fabric from the text of to_text().
 
 #include <cstdint>
 #include <string_view>

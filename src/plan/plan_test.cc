@@ -147,7 +147,7 @@ TEST(Plan, ReportsThePlaceAndReasonOfAWrongFault) {
   };
   const std::vector<std::pair<std::string, std::string>> cases{
       {"after = 5", "16:1: a fault has no 'fault'"},
-      {"fault = 5", "17:9: 'fault' is a text as \"link a red down\", or a list of its words"},
+      {"fault = 5", "17:9: 'fault' is a text such as \"link a red down\", or a list of its words"},
       {"fault = [\"node\", 5]", "17:18: a word of a fault is a text"},
       {"fault = \"link a red gone\"",
        "17:9: 'gone' is no state of a link: it is down, up, lossy, slow, flapping or mtu"},
@@ -198,7 +198,7 @@ TEST(Plan, CharactersOutsideAsciiAreAllowedOnlyInComments) {
   EXPECT_EQ(wrong.error().text, "a character that is not ASCII; comments may have some");
 }
 
-// toml++ has an assertion for this text.
+// An assertion of toml++ would end the process at this text.
 TEST(Plan, AControlCharacterInTheNameOfATableIsAnError) { EXPECT_FALSE(parse("[\x05\x05")); }
 
 TEST(Plan, RefusesTwoHostsWithTheSameName) {

@@ -4,6 +4,6 @@
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
 // Disables the assertions of toml++, which end the process at some bad files, such as "[" before a
-// control character.  After the assertion, the parser reports these as errors.
+// control character.  Without the assertions, the parser reports such files as errors.
 #define TOML_ASSERT(expression) static_assert(true)
 #include <toml++/toml.h>

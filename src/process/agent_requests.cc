@@ -19,7 +19,7 @@ Result<void> AgentRequests::refuse(std::uint64_t request, std::string text) {
   return {};
 }
 
-// Extracts one request at a time: a completion may drop others, whose completions must not run.
+// Fails one request at a time, because its completion may cancel other requests.
 void AgentRequests::fail_all() {
   const std::uint64_t end = next_;
   while (!waiting_.empty() && waiting_.begin()->first < end) {
@@ -35,6 +35,7 @@ std::optional<AgentRequests::Outgoing> AgentRequests::poll() {
   return first;
 }
 
+// Only the last message of a datagram may expect a reply.
 bool AgentRequests::poll_another(Outgoing& message) {
   if (message.wants_reply || unsent_.empty()) return false;
   const Outgoing& next = unsent_.front();

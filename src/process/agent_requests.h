@@ -23,8 +23,8 @@ inline constexpr const char* kAgentGone = "the agent is gone";
 // agent's reply.  Each request gets exactly one reply, or kDeviceFatal if the agent dies.
 class AgentRequests {
  public:
-  // Carries a message for the agent.  The descriptor of the table goes with it if `qp_table` is
-  // set, and the program's pidfd if `hello` is set.
+  // Carries a message for the agent.  The descriptor of the QP table goes with the message if
+  // `qp_table` is set, and the program's pidfd if `hello` is set.
   struct Outgoing {
     ipc::Bytes message{};
     bool wants_reply = false;
@@ -35,32 +35,38 @@ class AgentRequests {
   enum class Urgency : bool { kMayWait, kUrgent };
 
   // ---- requests
+  // Queues a request.  `done` gets the reply, unless the Pending is cancelled or destroyed before.
   template <class Reply, class Message>
   Pending ask(Message message, Completion<Reply> done, bool qp_table = false);
+  // Queues a message that gets no reply.
   template <class Message>
   void say(Message message, Urgency urgency = Urgency::kUrgent);
-  // Returns the number of the next request; waits_for() takes it.
+  // Returns the number that the next request will get.
   std::uint64_t next() const { return next_; }
+  // Returns true while the request with this number waits for its reply.
   bool waits_for(std::uint64_t request) const { return waiting_.contains(request); }
   // Returns the text of the agent's last refusal, for an Error that is from_agent.
   const std::string& last_text() const { return last_text_; }
 
   // ---- the connection
-  // While the connection is closed, say() drops messages: the next agent does not know the objects.
+  // While the connection is closed, say() drops messages, because the next agent does not know the
+  // objects that they name.
   void open() { open_ = true; }
   void close() { open_ = false; }
   bool is_open() const { return open_; }
   void on_reply(const ipc::Envelope& envelope);
-  // Fails the request as if the agent had refused it, for want of a descriptor.
+  // Fails the request with kSystem, EMFILE and this text, as if the agent had refused it.  Ignores
+  // a request that does not wait for a reply.
   Result<void> refuse(std::uint64_t request, std::string text);
   // Fails the requests that were made before this call.
   void fail_all();
 
   // ---- messages to be sent
   std::size_t unsent() const { return unsent_.size(); }
+  // Returns true if no unsent message is urgent.
   bool may_wait() const { return !urgent_; }
   std::optional<Outgoing> poll();
-  // Appends the next message to this one, if both may be sent together.
+  // Appends the next message to this one and returns true, if one datagram may carry both.
   bool poll_another(Outgoing& message);
   void drop_unsent();
 

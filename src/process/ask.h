@@ -11,7 +11,7 @@
 // Process include it.
 namespace verbena::process {
 
-inline constexpr const char* kIdGone = "the agent of this id is gone: make a new one";
+inline constexpr const char* kIdGone = "the agent of this id is gone: create a new id";
 
 using Urgency = AgentRequests::Urgency;
 
@@ -34,11 +34,12 @@ template <class Message>
 Started<ipc::Done> Process::tell(Connection& connection, Connection::Stage next, Message message) {
   make(connection);
   message.id = connection.agent_id;
-  // The agent does not send the program's reason or private data if the program dies first.
+  // If the program dies before this message leaves, the agent ends the connection itself, but
+  // without the program's reason or private data.  So a message with data is sent at once.
   bool carries_data = std::is_same_v<Message, ipc::Reject>;
   if constexpr (requires { message.private_data; }) carries_data |= !message.private_data.empty();
   requests_.say(std::move(message), carries_data ? Urgency::kUrgent : Urgency::kMayWait);
-  connection.stage = next;  // only now: say() throws if there is no memory
+  connection.stage = next;  // set last, because say() may throw std::bad_alloc
   return Result<ipc::Done>(ipc::Done{});
 }
 

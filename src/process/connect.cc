@@ -15,8 +15,8 @@ using Stage = Connection::Stage;
 
 namespace {
 
-// Returns true for connections of the RDMA CM.  All other requests have many more parameters: the
-// agent checks them, and the program waits for its reply.
+// Returns true for a connection with a port space, whose requests do not wait for the agent.  The
+// requests of other ids have many more parameters, so the program waits for the agent's checks.
 bool is_rdma_cm_connection(const Connection& connection) {
   return !connection.is_datagram() && !connection.is_without_port_space();
 }
@@ -33,9 +33,9 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
   }
   ipc::Connect message{{}, param, connection.path.address.traffic_class};
   if (param.alternate.address.source != Gid{}) {
-    const auto other = other_path(connection, param.alternate);
-    if (!other) return failed(other.error());
-    message.param.alternate = other->path;
+    const auto alternate = alternate_path(connection, param.alternate);
+    if (!alternate) return failed(alternate.error());
+    message.param.alternate = alternate->path;
   }
   if (connection.qp) {
     message.param.qpn = connection.qpn.value;
@@ -60,7 +60,7 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
   return tell(connection, Stage::kConnecting, std::move(message));
 }
 
-// Makes the same check as the node.
+// Refuses a QP of another program, as the node does.
 Result<void> Process::check_qp(Qpn qpn) const {
   if (leases_.numbers().has_leased(qpn)) return {};
   return fail(Errc::kInvalidArgument, "not a QP of this program");
@@ -95,16 +95,16 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   }
   const Qpn qpn = connection.qp ? connection.qpn : Qpn{param.qpn};
   if (const auto ours = check_qp(qpn); !ours) return failed(ours.error());
-  OtherPath other;
+  AlternatePath alternate;
   if (param.alternate_accepted) {
     if (!connection.is_without_port_space() || connection.offered.address.source == Gid{}) {
-      return failed({Errc::kInvalidArgument, 0, "the request has no other path to be accepted"});
+      return failed({Errc::kInvalidArgument, 0, "the request offers no alternate path"});
     }
-    auto offered = other_path(connection, connection.offered);
+    auto offered = alternate_path(connection, connection.offered);
     if (!offered) return failed(offered.error());
-    other = *offered;
-  } else if (auto offered = offer_of_route(connection)) {
-    other = *std::move(offered);
+    alternate = *offered;
+  } else if (auto offered = acceptable_alternate(connection)) {
+    alternate = *std::move(offered);
     message.param.alternate_accepted = true;
   }
   auto& qp = connection.qp_transition;
@@ -119,7 +119,9 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
     // The QP goes to RTR and RTS before the REP is sent: the peer may send data at once.
     if (const auto moved = connect_qp(id, now); !moved) return failed(moved.error());
   }
-  if (const auto loaded = load(connection, other, now); !loaded) return failed(loaded.error());
+  if (const auto loaded = load(connection, alternate, now); !loaded) {
+    return failed(loaded.error());
+  }
   connection.pending_disconnect.local_qpn = qpn;
   connection.peer_may_be_connected = true;
   if (!is_rdma_cm_connection(connection)) {
@@ -168,7 +170,8 @@ Started<ipc::Done> Process::reject(ConnectionHandle id, const rdmacm::Refusal& r
     return failed(fits.error());
   }
   if (!refusal.additional_info.empty()) {
-    return failed({Errc::kInvalidArgument, 0, "the RDMA CM's reasons have no information"});
+    return failed(
+        {Errc::kInvalidArgument, 0, "a reject of the RDMA CM carries no additional information"});
   }
   auto result = tell(connection, Stage::kOver, std::move(message));
   connection.end();
@@ -187,16 +190,18 @@ Started<ipc::Done> Process::establish(ConnectionHandle id, std::span<const std::
       !fits) {
     return failed(fits.error());
   }
-  OtherPath other;
+  AlternatePath alternate;
   if (connection.agreed.address.source != Gid{}) {
-    auto agreed = other_path(connection, connection.agreed);
+    auto agreed = alternate_path(connection, connection.agreed);
     if (!agreed) return failed(agreed.error());
-    other = *agreed;
+    alternate = *agreed;
   }
-  if (connection.qp) {  // nothing is posted yet, so it sends nothing before the RTU
+  if (connection.qp) {  // its send queue is empty, so no data precedes the RTU
     if (const auto moved = connect_qp(id, now); !moved) return failed(moved.error());
   }
-  if (const auto loaded = load(connection, other, now); !loaded) return failed(loaded.error());
+  if (const auto loaded = load(connection, alternate, now); !loaded) {
+    return failed(loaded.error());
+  }
   if (connection.qp) (void)engine_.mark_established(connection.qp).has_value();
   auto result = tell(connection, Stage::kConnected, ipc::Establish{{}, bytes(private_data)});
   connection.established = true;
@@ -208,19 +213,19 @@ Started<ipc::Done> Process::disconnect(ConnectionHandle id, std::span<const std:
   const auto found = find(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
-  // If the program has not answered the peer's response, this rejects it.
+  // If the program has not answered the peer's response, a disconnection rejects the response.
   const bool rejects = connection.stage == Stage::kResponded;
   const std::size_t most = rejects ? rdmacm::kRejectPrivateBytes : rdmacm::kDisconnectPrivateBytes;
   if (const auto fits = check_private_data(private_data.size(), most); !fits) {
     return failed(fits.error());
   }
-  (void)to_error(connection, now).has_value();
+  (void)to_error(connection, now).has_value();  // the CM disconnects even if the QP cannot move
   if (const auto alive = find_alive(id); !alive) return failed(alive.error());
   if (connection.stage == Stage::kOver) return Result<ipc::Done>(ipc::Done{});
   if (connection.stage < Stage::kResponded || connection.stage == Stage::kRequested) {
     return failed({Errc::kBadState, 0, "not connected"});
   }
-  // `peer_may_be_connected` stays: only the DREP tells whether the peer knows.
+  // `peer_may_be_connected` stays set until the DREP comes, which shows that the peer knows.
   auto result = tell(connection, Stage::kOver, ipc::Disconnect{{}, bytes(private_data)});
   if (rejects) connection.end();
   return result;

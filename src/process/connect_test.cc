@@ -62,8 +62,8 @@ TEST_F(ProcessTest, TheRouteIsResolvedWithTheAddress) {
   EXPECT_EQ(next<ipc::Connect>().second.traffic_class, 0x28);
 }
 
-// If the program dies, the agent itself tells the peer that the connection is over: such messages
-// may wait.  Messages with data of the program may not.
+// If the program dies, the agent ends its connections itself, so messages without data may wait.
+// Messages with data of the program may not wait.
 TEST_F(ProcessTest, OnlyMessagesWithoutDataMayWait) {
   const ConnectionHandle id = create_resolved_id();
   EXPECT_TRUE(process_.messages_may_wait());
@@ -71,24 +71,24 @@ TEST_F(ProcessTest, OnlyMessagesWithoutDataMayWait) {
   ASSERT_TRUE(is_done(process_.connect(id, {}, {})));
   EXPECT_TRUE(process_.messages_may_wait());
   tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
-  EXPECT_TRUE(process_.messages_may_wait()) << "that it is established";
+  EXPECT_TRUE(process_.messages_may_wait()) << "the report of ESTABLISHED has no data";
   ASSERT_TRUE(is_done(process_.disconnect(id, kNow, {})));
   ASSERT_TRUE(process_.destroy_id(id).has_value());
-  EXPECT_TRUE(process_.messages_may_wait()) << "it is over";
+  EXPECT_TRUE(process_.messages_may_wait()) << "the end of a connection has no data";
   EXPECT_EQ(process_.messages(), 4u);
   pass_over_messages();
 
   const ConnectionHandle listener = create_id();
   keep(process_.listen(listener, 1, [](const auto&) {}));
-  EXPECT_FALSE(process_.messages_may_wait()) << "somebody waits for the answer";
+  EXPECT_FALSE(process_.messages_may_wait()) << "the program waits for the reply";
   const auto named = next<ipc::Listen>().second.id;
   EXPECT_TRUE(process_.messages_may_wait());
   const ConnectionHandle asked = request(named);
   ASSERT_TRUE(is_done(process_.reject(asked, {}, {})));
-  EXPECT_FALSE(process_.messages_may_wait()) << "it has a reason";
+  EXPECT_FALSE(process_.messages_may_wait()) << "a reject has a reason for the peer";
   pass_over_messages();
   ASSERT_TRUE(process_.destroy_id(listener).has_value());
-  EXPECT_FALSE(process_.messages_may_wait()) << "its port is free from then on";
+  EXPECT_FALSE(process_.messages_may_wait()) << "others may wait for the listener's port";
 }
 
 TEST_F(ProcessTest, MessagesAreJoinedUpToTheFirstReply) {
@@ -114,7 +114,8 @@ TEST_F(ProcessTest, MessagesAreJoinedUpToTheFirstReply) {
   keep(process_.set_option(id, 0, 0, 1, [](const auto&) {}));
   keep(process_.set_option(id, 0, 0, 2, [](const auto&) {}));
   EXPECT_THAT(datagram(), ElementsAre(kCreateId, kResolveAddress, kSetOption));
-  EXPECT_THAT(datagram(), ElementsAre(kSetOption)) << "the second request has a reply of its own";
+  EXPECT_THAT(datagram(), ElementsAre(kSetOption))
+      << "a datagram has at most one request with a reply";
   // The table's descriptor belongs to one message.
   (void)resolve();
   keep(process_.create_qp(init_, kNow, [](const auto&) {}));
@@ -146,7 +147,7 @@ TEST_F(ProcessTest, ThePassiveSideDoesNotWaitForTheAgent) {
   tell(kChildId, EventKind::kEstablished);
   tell(kChildId, EventKind::kDisconnected);
   EXPECT_TRUE(is_done(process_.disconnect(child, kNow, {})));
-  EXPECT_FALSE(process_.poll_message()) << "the agent knows that it is over";
+  EXPECT_FALSE(process_.poll_message()) << "the agent knows that the connection is over";
 
   (void)cm_notices();
   const ConnectionHandle other = request(kFirstId);
@@ -202,11 +203,12 @@ TEST_F(ProcessTest, ALaterRefusalRaisesTheEventOfTheStep) {
   };
   EXPECT_TRUE(is_done(resolve()));
   expect_failed(refuse(ipc::Type::kResolveAddress, kFirstId), EventKind::kAddrError);
-  EXPECT_TRUE(is_done(resolve())) << "it may be tried again";
+  EXPECT_TRUE(is_done(resolve())) << "the program may resolve the address again";
   tell(kFirstId, EventKind::kAddrResolved);
   EXPECT_TRUE(is_done(process_.resolve_route(id, std::chrono::seconds(1), {})));
   (void)cm_notices();
-  EXPECT_THAT(refuse(ipc::Type::kResolveAddress, kFirstId), IsEmpty()) << "that is long done";
+  EXPECT_THAT(refuse(ipc::Type::kResolveAddress, kFirstId), IsEmpty())
+      << "the address is resolved already";
   pass_over_messages();
   const hca::QpHandle qp = create_qp();
   ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
@@ -216,7 +218,7 @@ TEST_F(ProcessTest, ALaterRefusalRaisesTheEventOfTheStep) {
   EXPECT_EQ(error_of(process_.disconnect(id, kNow, {})), Errc::kBadState);
   const hca::QpHandle other = create_qp_after_messages();
   ASSERT_TRUE(process_.set_qp(id, other, kNow).has_value());
-  EXPECT_TRUE(is_done(process_.connect(id, {}, {}))) << "it may be tried again, too";
+  EXPECT_TRUE(is_done(process_.connect(id, {}, {}))) << "the program may connect again";
 
   const ConnectionHandle child = request(kFirstId);
   const hca::QpHandle of_child = create_qp_after_messages();
@@ -240,7 +242,7 @@ TEST_F(ProcessTest, ARetryCreatesAnIdThatTheAgentRefused) {
   }
   EXPECT_TRUE(process_.destroy_id(id).has_value());
   EXPECT_EQ(next<ipc::DestroyId>().second.id, kFirstId)
-      << "the agent remembers why it was not made";
+      << "the agent remembers why it refused to create the id";
 }
 
 // Some parameters are only for ids without a port space.  The agent refuses them for other ids, and

@@ -23,8 +23,8 @@ class Connection {
   // Names the last request of the program, for diagnostics.
   enum class Step : std::uint8_t { kNone, kResolve, kRoute, kConnect, kAccept };
   // Names the state as the program knows it, from its requests and the events it has received.
-  // Calls in the wrong state are refused here, without the agent.  The agent may be ahead; its
-  // events then follow.
+  // Calls in the wrong state are refused here, without the agent.  The agent may already be in a
+  // later state; then its events follow.
   enum class Stage : std::uint8_t {
     kNew,
     kBound,
@@ -40,19 +40,19 @@ class Connection {
     kOver,  // disconnected, rejected or failed
   };
 
-  rdmacm::IdHandle agent_id{};  // the handle in messages; none: its agent is gone
-  bool create_sent = false;     // the agent has been asked to create it
-  bool create_refused = false;  // the agent could not create it, and must be asked again
-  bool unanswered = false;      // CONNECT_REQUEST created it, and the program has not accepted it
+  rdmacm::IdHandle agent_id{};  // names the id in messages; empty if its agent is gone
+  bool create_sent = false;     // the agent has been asked to create the id
+  bool create_refused = false;  // the agent could not create the id, and must be asked again
+  bool unanswered = false;      // CONNECT_REQUEST created the id, which is not accepted yet
   Stage stage = Stage::kNew;
   std::uint64_t cookie = 0;
   std::uint32_t port_space = 0;
   std::uint32_t qp_type = 0;
-  Qkey qkey{};  // of datagrams; 0: that of the first group that is joined (RDMA_PS_IPOIB)
+  Qkey qkey{};  // of datagrams; 0: the first joined group will set it (RDMA_PS_IPOIB)
   rdmacm::SocketAddress source{};
   rdmacm::SocketAddress destination{};
   rdmacm::PathInfo path{};
-  bool was_bound = false;  // the program chose the port and may reuse it afterwards
+  bool was_bound = false;  // the program chose the port, and may reuse it after the id ends
   bool bound = false;      // bound to the device: the source is a specific address
   bool resolved = false;   // the path is known
   std::uint8_t tos = 0;    // becomes the traffic class of the path
@@ -61,10 +61,10 @@ class Connection {
   Qpn qpn{};
   Step step = Step::kNone;
   Time step_began{};
-  // The members below are alternate paths; one without a source is empty.
+  // The next three members are alternate paths.  A path without a source GID is empty.
   rdmacm::PathInfo offered{};  // the peer offers this path and waits for our answer
   rdmacm::PathInfo agreed{};   // the peer has accepted this path, but the QP has not loaded it yet
-  rdmacm::PathInfo other{};    // the QP has loaded this path and may migrate to it
+  rdmacm::PathInfo loaded{};   // the QP has loaded this path and may migrate to it
   bool is_datagram() const { return rdmacm::is_datagram(qp_type); }
   bool is_without_port_space() const { return port_space == rdmacm::kPortSpaceNone; }
 
@@ -75,19 +75,19 @@ class Connection {
     hca::QpHandle qp{};  // the QP to attach, if any
     bool attached = false;
     Pending pending{};  // the request to the agent: to join the group, or to attach the QP
-    // Only InfiniBand uses these.
+    // Only InfiniBand uses the next members.
     std::uint64_t membership = 0;  // the number of the join; 0: the agent has not answered
     std::uint8_t rate = 0;
-    rdmacm::PathInfo path{};  // to the group
+    rdmacm::PathInfo path{};  // the path to the group
   };
   std::map<std::uint64_t, Group> groups{};  // by the program's cookie
 
   // The next members are for ids on InfiniBand that look for services.
   std::vector<ipc::Service> services{};     // found services; not empty after a success
   std::optional<Pending> service_lookup{};  // set as soon as the program has asked
-  bool route_alone = false;  // the address is resolved for resolve_route(), see Process
+  bool route_alone = false;  // resolve_route() also resolves the address (services.cc)
 
-  // If this agent dies, the next one uses this to disconnect the peer.
+  // If this agent dies, the next agent disconnects the peer with these values.
   rdmacm::PendingDisconnect pending_disconnect{};
   bool established = false;            // the program has got ESTABLISHED
   bool peer_may_be_connected = false;  // the peer may know of a connection that has to be ended

@@ -10,33 +10,33 @@
 
 namespace verbena::process {
 
-// Holds the program's ids, and finds them by handle, by the agent's name and by QP.
+// Holds the program's ids, and finds them by handle, by their name in messages and by QP.
 //
 // Invariants: an id has at most one QP, and a QP belongs to at most one id.
 class Connections {
  public:
   explicit Connections(std::uint32_t ids_max) : slots_(ids_max) {}
 
-  // Fails with kNoResources if the ids are all in use.
+  // Adds an id and returns its handle.  Fails with kNoResources if the ids are all in use.
   Result<ConnectionHandle> insert(std::unique_ptr<Connection> connection);
   // Returns null if there is no such id.
   std::unique_ptr<Connection> remove(ConnectionHandle id);
   Connection* find(ConnectionHandle id) const { return slots_.find(id); }
-  // Adds an id, and sets its handle.
+  // Finds the id with this name in messages, and sets `handle`.  Returns null if there is none.
   Connection* find_by_agent_id(rdmacm::IdHandle agent_id, ConnectionHandle& handle) const;
   Connection* find_by_qpn(Qpn qpn) const;
   void for_each(auto&& f) const { slots_.for_each(f); }
 
-  // Notes that the agent has named the id: it is the id of a CONNECT_REQUEST.
+  // Notes the name that the agent has given to the id of a CONNECT_REQUEST.
   void set_agent_id(rdmacm::IdHandle agent_id, ConnectionHandle id) { by_agent_id_[agent_id] = id; }
   // Forgets all names of an agent that is gone.
   void forget_agent_ids() { by_agent_id_.clear(); }
 
-  // Gives the id this QP.  The id loses its old QP, and another id loses this one.
+  // Gives the id this QP instead of its old one.  If another id has this QP, that id loses it.
   void set_qp(ConnectionHandle id, hca::QpHandle qp, Qpn qpn);
   void take_qp_from(Connection& connection);
 
-  // Counts the ids that found no room.
+  // Counts the ids that insert() has refused.
   std::uint64_t refused() const { return refused_; }
 
  private:

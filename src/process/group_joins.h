@@ -14,19 +14,19 @@
 
 namespace verbena::process {
 
-// Joins groups of an InfiniBand subnet.  The agent asks the subnet administration, and gives each
-// join that succeeds a number, its membership.
+// Joins groups of an InfiniBand subnet.  The agent asks the subnet administration.  The agent's
+// reply to a successful join has a number, which is called the membership.
 //
-// Invariants: each membership is left once, unless it is lost, or the agent dies.  A join that is
-// cancelled before the agent has answered is left when the answer comes, because only the answer
-// has its number.
+// Invariants: each membership is left exactly once, unless it was lost or the agent died.  If a
+// join is cancelled before the reply has come, it is left when the reply comes, because only the
+// reply has the membership's number.
 class GroupJoins {
  public:
   // Limits the joins that wait for the agent, cancelled ones included.  The subnet administration
   // may take seconds for each.
   static constexpr std::size_t kWaitingMax = 4096;
 
-  // Names the join of an id that has a membership.
+  // Identifies the join that has a membership: the id and the cookie of the join.
   struct Holder {
     ConnectionHandle id{};
     std::uint64_t cookie = 0;
@@ -37,11 +37,11 @@ class GroupJoins {
   GroupJoins(const GroupJoins&) = delete;
   GroupJoins& operator=(const GroupJoins&) = delete;
 
-  // Asks the agent.  kNoResources: kWaitingMax joins wait already.
+  // Asks the agent to join a group.  kNoResources: kWaitingMax joins wait already.
   Result<Pending> join(const ipc::JoinMulticast& message, Completion<ipc::MulticastJoined> done);
   // Notes the holder of a membership. kMalformed: the membership is 0, or another join has it.
   Result<void> hold(std::uint64_t membership, const Holder& holder);
-  // Gives a membership back.  Does nothing if it is not held any more.
+  // Leaves the group of a membership.  Does nothing if the membership is not held any more.
   void leave(std::uint64_t membership);
   // Ends a membership that the agent has already left.  Returns its holder, if there is one.
   std::optional<Holder> lose(std::uint64_t membership);

@@ -1,5 +1,6 @@
-// Joins ids to multicast groups.  On Ethernet the QP is attached, and no one else has to know.  On
-// InfiniBand the agent joins the group first, because only the subnet knows where to send to.
+// Joins ids to multicast groups.  On Ethernet, a join only attaches the QP.  On InfiniBand the
+// agent joins the group first, because only the subnet knows the destination of the group's
+// packets.
 
 #include <algorithm>
 #include <cerrno>
@@ -17,18 +18,19 @@ namespace {
 constexpr std::uint8_t kFullMember = 1;
 constexpr std::uint8_t kSendOnlyFullMember = 8;
 
-// A wildcard lets the subnet administration choose the group, which Ethernet does not have.
+// Accepts a multicast address, and on a subnet also a wildcard.  A wildcard lets the subnet
+// administration choose the group.
 Result<void> check_group(const rdmacm::SocketAddress& group, bool on_subnet) {
   const bool is_wildcard = group.ip == Gid{} || group.ip == wire::ipv4_gid(0);
   if (wire::is_multicast(group.ip) || (on_subnet && is_wildcard)) return {};
   return fail(Errc::kInvalidArgument, "not the address of a multicast group");
 }
 
-// Returns an error with an errno of the agent, which is not trusted.
+// Makes an error with this errno, or with EIO if the agent has sent an invalid one.
 std::unexpected<Error> lost(std::int32_t error) {
-  constexpr std::int32_t kErrnoMax = 4095;  // Linux
+  constexpr std::int32_t kErrnoMax = 4095;  // MAX_ERRNO of Linux
   const bool valid = error > 0 && error <= kErrnoMax;
-  return fail(Errc::kSystem, "the multicast group is over, or has changed: join it again",
+  return fail(Errc::kSystem, "the multicast group has ended or changed: join it again",
               static_cast<std::uint16_t>(valid ? error : EIO));
 }
 
@@ -41,7 +43,7 @@ Started<ipc::Done> Process::attach_multicast(hca::QpHandle qp, const Gid& group,
   return memberships_.attach(qp, group, interface, std::move(done));
 }
 
-// The port decides: an id that is bound to no device has no link layer of its own.
+// Returns true if the id's port is an InfiniBand port.
 bool Process::is_on_subnet(const Connection& connection) const {
   const ipc::Port* const port = find_port(connection.path.address.port);
   return port != nullptr && port->link_layer == LinkLayer::kInfiniband;
@@ -51,15 +53,16 @@ Result<void> Process::join_multicast(ConnectionHandle id, const rdmacm::SocketAd
                                      bool receives, std::uint64_t cookie) {
   Connection& connection = *VB_TRY(find(id));
   if (!connection.agent_id) return fail(Errc::kDeviceFatal, "the agent of this id is gone");
-  if (!connection.is_datagram()) return fail(Errc::kInvalidArgument, "only datagrams have groups");
+  if (!connection.is_datagram())
+    return fail(Errc::kInvalidArgument, "only datagram ids can join groups");
   if (!connection.bound) return fail(Errc::kBadState, "the id is bound to no device");
   const bool on_subnet = is_on_subnet(connection);
   VB_TRY_VOID(check_group(group, on_subnet));
   if (cookie == 0 || connection.groups.contains(cookie)) {
-    return fail(Errc::kInvalidArgument, "the cookie of another join");
+    return fail(Errc::kInvalidArgument, "the cookie is 0 or belongs to another join");
   }
   if (on_subnet) return join_on_subnet(id, group, receives, cookie);
-  VB_TRY_VOID(qkey_of(connection));  // there is none for RDMA_PS_IPOIB
+  VB_TRY_VOID(qkey_of(connection));  // fails for RDMA_PS_IPOIB, which has no Q_Key on Ethernet
   connection.groups[cookie] = {.address = group.ip, .receives = receives};
   attach_or_report(id, cookie, group.ip, connection.path.address.interface);
   return {};
@@ -128,6 +131,7 @@ Result<void> Process::take_qkey(Connection& connection, Qkey qkey) {
   connection.qkey = qkey;
   if (!connection.qp) return {};
   const auto info = engine_.query_qp(connection.qp);
+  // Another Q_Key than the default was set by the program, and stays.
   if (!info || info->attributes.qkey.value != rdmacm::kDatagramQkey) return {};
   // Fails if the program has moved the QP to a state in which the Q_Key does not matter.
   (void)engine_.modify_qp(connection.qp, {.qkey = qkey}, hca::attribute::kQkey, message_time_)
@@ -137,13 +141,15 @@ Result<void> Process::take_qkey(Connection& connection, Qkey qkey) {
 
 Result<Qkey> Process::qkey_of(const Connection& connection) const {
   if (connection.qkey.value != 0) return connection.qkey;
-  if (is_on_subnet(connection)) return Qkey{rdmacm::kDatagramQkey};  // until the first join
-  return fail(Errc::kAddressNotFound, "RDMA_PS_IPOIB has the Q_Key of IPoIB: Ethernet has none");
+  if (is_on_subnet(connection))
+    return Qkey{rdmacm::kDatagramQkey};  // the default until the first join
+  return fail(Errc::kAddressNotFound,
+              "RDMA_PS_IPOIB uses the Q_Key of IPoIB, which Ethernet does not have");
 }
 
 void Process::on_lost(const ipc::MulticastLost& message) {
   const auto holder = group_joins_.lose(message.membership);
-  if (!holder) return;  // left while the message was under way
+  if (!holder) return;  // the program left the group while the message was under way
   report_join(holder->id, holder->cookie, lost(message.error));
 }
 

@@ -187,7 +187,8 @@ Started<ipc::Done> Process::listen(ConnectionHandle id, int backlog, const rdmac
 
 Result<void> Process::notify(ConnectionHandle id) {
   const Connection& connection = *VB_TRY(find_alive(id));
-  // A QP that the id does not know belongs to the program; its event goes to the agent anyway.
+  // If the program created the QP itself, the id does not know the QP.  on_qp_event() notifies the
+  // agent of the first packet anyway.
   if (connection.qp) requests_.say(ipc::Notify{connection.qpn});
   return {};
 }
@@ -243,7 +244,8 @@ Result<void> Process::prepare_qp(ConnectionHandle id, const hca::Engine::QpInfo&
                            now);
 }
 
-// Returns the path of a QP for the path that messages of the CM have named.
+// Converts a path of the CM's messages to the path of a QP.  path() takes the path bits in place of
+// the source LID.
 Result<hca::Path> Process::path_of(const rdmacm::PathInfo& from) const {
   link::Address to = from.address;
   if (to.is_infiniband()) {
@@ -329,7 +331,7 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
   }
   ConnectionHandle handle;
   Connection* const known = connections_.find_by_agent_id(event.id, handle);
-  if (known == nullptr) return;  // destroyed while the event was under way
+  if (known == nullptr) return;  // the program destroyed the id while the event was under way
   Connection& connection = *known;
   CmNotice notice{.id = handle,
                   .cookie = connection.cookie,
@@ -348,7 +350,7 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
       if (connection.route_alone) on_route_alone(connection, notice);
       break;
     case EventKind::kAddrError:
-      connection.stage = Stage::kBound;  // it may try again
+      connection.stage = Stage::kBound;  // the program may try again
       if (connection.route_alone) on_route_alone(connection, notice);
       break;
     case EventKind::kConnectRequest:  // peer to peer: this side has become the passive one
@@ -372,7 +374,7 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
       }
       break;
     case EventKind::kPathOffered: connection.offered = event.param.alternate; break;
-    case EventKind::kPathAnswered: load_agreed(connection, notice, now); break;
+    case EventKind::kPathAnswered: on_path_answered(connection, notice, now); break;
     case EventKind::kEstablished:
       connection.established = true;
       if (connection.stage != Stage::kOver) connection.stage = Stage::kConnected;
@@ -398,7 +400,7 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
   notices_.push_back(std::move(notice));
 }
 
-// The peer has accepted: moves the QP to RTS, and turns CONNECT_RESPONSE into ESTABLISHED.
+// Handles the peer's acceptance: moves the QP to RTS, and turns CONNECT_RESPONSE into ESTABLISHED.
 void Process::establish_id(Connection& connection, CmNotice& notice, Time now) {
   if (const auto moved = connect_qp(notice.id, now); !moved) {
     requests_.say(ipc::Reject{.id = connection.agent_id});
@@ -407,7 +409,7 @@ void Process::establish_id(Connection& connection, CmNotice& notice, Time now) {
     notice.event.status = -to_errno(moved.error());
     return;
   }
-  load_agreed_of_route(connection, now);
+  load_accepted_alternate(connection, now);
   requests_.say(ipc::Establish{connection.agent_id, {}}, Urgency::kMayWait);
   (void)engine_.mark_established(connection.qp).has_value();
   notice.event.kind = rdmacm::EventKind::kEstablished;
@@ -415,8 +417,8 @@ void Process::establish_id(Connection& connection, CmNotice& notice, Time now) {
   connection.stage = Stage::kConnected;
 }
 
-// The program did not wait for the request, so its failure is reported as an event.  If the
-// connection is already over, that event was sent before and nothing more is reported.
+// Reports the failure of a request as an event, because the program did not wait for the reply.
+// Reports nothing if the connection is already over, because an earlier event has told that.
 void Process::on_refused(const ipc::Refused& refused, Time now) {
   using rdmacm::EventKind;
   ConnectionHandle handle;
@@ -426,8 +428,8 @@ void Process::on_refused(const ipc::Refused& refused, Time now) {
                       .status = -to_errno({refused.code, refused.detail, ""}),
                       .source = connection->source,
                       .destination = connection->destination};
-  // The agent's id has not changed its state.  The id here returns to that state, so that the
-  // program may try again.
+  // The refused request has not changed the agent's id.  So this id returns to the state before the
+  // request, and the program may try again.
   const auto back = [&](Stage asked, EventKind kind, Stage before) {
     if (connection->stage != asked) return;
     event.kind = kind;
@@ -445,7 +447,7 @@ void Process::on_refused(const ipc::Refused& refused, Time now) {
       if (connection->stage != Stage::kAccepting) return;
       event.kind = EventKind::kConnectError;
       return on_event(event, now, refused.text);
-    default: return;  // other requests end a connection, and this one is over
+    default: return;  // the other requests end a connection, which is over already
   }
 }
 
@@ -474,7 +476,7 @@ void Process::on_request_event(const rdmacm::Event& event) {
   connection->offered = event.param.alternate;
   const auto handle = connections_.insert(std::move(connection));
   if (!handle) {
-    requests_.say(ipc::DestroyId{event.id});  // this rejects the peer
+    requests_.say(ipc::DestroyId{event.id});  // the agent then rejects the peer
     return;
   }
   connections_.set_agent_id(event.id, *handle);

@@ -28,8 +28,7 @@ void LaneManager::on_devices(const std::vector<ipc::Device>& devices) {
   lanes_.set_addresses(std::move(addresses));
 }
 
-// Sends packets to this program's own ranges by one end of a lane, and receives them by the other
-// end.
+// Lets packets to this program's own range enter one end of a lane; they arrive at the other end.
 void LaneManager::attach_own(std::uint16_t range) {
   if (own_memory_) return lanes_.add_range(kOwnFirst, range);
   constexpr std::size_t kPages = link::Lane::kBytes / sizeof(Page);
@@ -51,14 +50,15 @@ void LaneManager::attach_own(std::uint16_t range) {
 
 void LaneManager::on(const ipc::Lane& message) {
   const auto offered = offered_.extract(message.lane);
-  Result<void> added = fail(Errc::kSystem, "lane: its memory has not come");
+  Result<void> added = fail(Errc::kSystem, "the lane's memory is missing");
   if (offered) {
     const auto side = message.side == 0 ? link::Lane::Side::kFirst : link::Lane::Side::kSecond;
     link::PeerMemory* const peer = offered.mapped().peer;
     auto lane = link::Lane::attach(offered.mapped().memory, side);
     if (lane) {
       lane->set_peer_memory(peer);
-      // Only a peer whose end this program can see may access its memory.
+      // Without `peer` this program could not see that the other one has died inside an access, and
+      // would wait for the end of the access for ever.
       lane->allow_access(allows_access_ && peer != nullptr);
     }
     added = lane ? lanes_.add(message.lane, *lane, message.ranges) : std::unexpected(lane.error());
@@ -67,7 +67,7 @@ void LaneManager::on(const ipc::Lane& message) {
   if (added) {
     if (message.lane == ipc::Lane::kUplink) {
       lanes_.set_uplink(message.lane);
-      enable();  // also if the program wants no lanes to others: this is its only way
+      enable();  // even without Config::lanes, because this program has no sockets
     } else if (message.other_user) {
       of_other_users_.insert(message.lane);
     }

@@ -27,8 +27,8 @@ namespace verbena::process {
 //
 // Programs may access each other's memory directly (link/lane.h).  A command that revokes rights
 // waits for the end of the accesses that began before it: accesses() and are_over().  So the memory
-// of a lane is kept after the lane is closed, until the other program has left this one's memory or
-// has ended.
+// of a closed lane is kept until the other program has ended its access to this one's memory, or
+// has died.
 //
 // The owner maps the memory of a lane and calls offer_memory() before it passes on the agent's
 // message about the lane; it unmaps the memory when poll_closed() names the lane.
@@ -43,8 +43,8 @@ class LaneManager {
     std::uint64_t packets_in = 0;
     std::uint64_t broken = 0;   // lanes that were closed because the peer wrote invalid bytes
     std::uint64_t refused = 0;  // lanes whose memory could not be used
-    // Packets from other users' programs with a source address that is not of this host.  By UDP
-    // the kernel would not have sent them.
+    // Counts packets from other users' programs with a source address that is not of this host.
+    // They are dropped, because the kernel would not have sent them by UDP.
     std::uint64_t foreign_sources = 0;
   };
 
@@ -72,7 +72,8 @@ class LaneManager {
 
   // ---- the agent ----
   void on_devices(const std::vector<ipc::Device>& devices);
-  // `peer` accesses the memory of the other program; it may be null.
+  // Takes the memory that the owner has mapped for a lane.  `peer` accesses the memory of the other
+  // program; it may be null.
   void offer_memory(Id lane, std::span<std::byte> memory, link::PeerMemory* peer = nullptr) {
     offered_[lane] = {memory, peer};
   }
@@ -85,9 +86,9 @@ class LaneManager {
   void on(const ipc::NoLane& message);
   // Closes all lanes.
   void on_agent_gone();
-  // Allows new requests for lanes that the agent has refused, because a QP gets a peer.
+  // Allows new requests for lanes that the agent has refused.  Call it when a QP gets a new peer.
   void on_new_peer() { lanes_.forget_refusals(); }
-  // Returns the next request for the agent.  `own_ranges` are those of this program.
+  // Returns the next request for the agent.  `own_ranges` are the QPN ranges of this program.
   std::optional<ipc::AttachLane> poll_request(std::span<const std::uint16_t> own_ranges);
   std::optional<ipc::CloseLane> poll_close_request();
   // Returns the accesses to this program's memory that are under way.
@@ -106,7 +107,7 @@ class LaneManager {
   void flush();
   // Returns a lane whose other program must be woken; it may be this program, see is_own().
   std::optional<Id> poll_wake() { return lanes_.poll_wake(); }
-  // Returns true for an end of the lane to the program itself.
+  // Returns true for both ends of the program's lane to itself.
   static constexpr bool is_own(Id id) { return id >= kOwnSecond; }
 
   // ---- sleeping ----
@@ -128,9 +129,9 @@ class LaneManager {
     std::array<std::byte, 4096> bytes;
   };
 
-  // Calls take(arrival) with the port that has the packet's destination: the sender does not know
-  // the receiver's ports.  A packet for a multicast group came by its interface.  Passes on the
-  // records of direct accesses as they are.
+  // Calls take(arrival) with the port that has the packet's destination address, because the sender
+  // does not know the receiver's ports.  The interface of a multicast packet determines its port.
+  // Passes on the records of direct accesses as they are.
   template <class Take>
   auto at_its_port(Id id, Take& take) {
     const bool of_other_user = !of_other_users_.empty() && of_other_users_.contains(id);
@@ -140,7 +141,7 @@ class LaneManager {
           ++counters_.foreign_sources;
           return;
         }
-        // Packets of InfiniBand name their port, and those of an only port need not.
+        // InfiniBand packets name their port already, and a host with one port needs no lookup.
         if (port_of_gid_.empty() || record.address.is_infiniband()) {
           take(record);
           return;

@@ -18,12 +18,13 @@ Started<ipc::Done> Memberships::attach(hca::QpHandle qp, const Gid& group, std::
                               interface};
   const bool is_new = qps_[membership].insert(qpn).second;
   const auto undo = [this, membership, qp, qpn, is_new] {
-    if (!is_new) return;  // an earlier call attached it, and it stays attached
+    if (!is_new) return;  // an earlier call attached the QP, which stays attached
     forget(membership, qpn);
     const auto is_wanted = [&](const auto& other) {
       return other.first.group == membership.group && other.second.contains(qpn);
     };
     if (std::ranges::any_of(qps_, is_wanted)) return;
+    // Fails if the program has detached the QP meanwhile.
     (void)engine_.detach_multicast(qp, membership.group).has_value();
   };
   const std::uint64_t number = requests_.next();
@@ -34,7 +35,7 @@ Started<ipc::Done> Memberships::attach(hca::QpHandle qp, const Gid& group, std::
         done(std::move(result));
       }));
   return Pending([this, number, undo, asked = std::move(asked)]() mutable {
-    if (!requests_.waits_for(number)) return;
+    if (!requests_.waits_for(number)) return;  // the join is complete
     asked.cancel();
     undo();
   });
@@ -51,7 +52,7 @@ Result<void> Memberships::detach(hca::QpHandle qp, const Gid& group) {
   return {};
 }
 
-// When the last QP has left, the sockets leave the group too.
+// Forgets that the QP needs the membership.  When no QP needs it, the sockets leave the group.
 void Memberships::forget(const Membership& membership, Qpn qpn) {
   const auto found = qps_.find(membership);
   if (found == qps_.end() || found->second.erase(qpn) == 0 || !found->second.empty()) return;

@@ -25,10 +25,11 @@ class Memberships {
   Memberships(hca::Engine& engine, AgentRequests& requests)
       : engine_(engine), requests_(requests) {}
 
-  // `interface` 0: on all interfaces of the host, including later ones.  On InfiniBand it is the
-  // number of a port.
+  // Attaches the QP to the group on one interface.  If `interface` is 0, attaches it on all
+  // interfaces of the host, including later ones.  On InfiniBand, `interface` is a port's number.
   Started<ipc::Done> attach(hca::QpHandle qp, const Gid& group, std::uint32_t interface,
                             Completion<ipc::Done> done);
+  // Detaches the QP on all interfaces.
   Result<void> detach(hca::QpHandle qp, const Gid& group);
   // Forgets all memberships, because the agent is gone.
   void clear() { qps_.clear(); }

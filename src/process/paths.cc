@@ -15,8 +15,9 @@ namespace attribute = hca::attribute;
 
 }  // namespace
 
-Result<Process::OtherPath> Process::other_path(const Connection& connection,
-                                               rdmacm::PathInfo path) const {
+// Completes an alternate path with its port, interface and flow label.
+Result<Process::AlternatePath> Process::alternate_path(const Connection& connection,
+                                                       rdmacm::PathInfo path) const {
   if (!connected()) return fail(Errc::kDeviceFatal, kAgentGone);
   // Both paths of a QP begin at ports of its device.
   const std::uint8_t device = connection.path.address.port.device;
@@ -33,32 +34,34 @@ Result<Process::OtherPath> Process::other_path(const Connection& connection,
     path.address.port = {device, number};
   }
   if (entry == nullptr) {
-    return fail(Errc::kAddressNotFound, "the other path begins at no address of the device");
+    return fail(Errc::kAddressNotFound, "the alternate path begins at no address of the device");
   }
   path.address.interface = entry->interface;
   path.sgid_index = entry->index;
-  if (path.address.is_infiniband()) path.pkey = connection.path.pkey;  // a REQ names one for both
+  // A REQ has one P_Key for both paths.
+  if (path.address.is_infiniband()) path.pkey = connection.path.pkey;
   rdmacm::PathInfo to = path;
   if (to.address.flow_label == 0) {
     to.address.flow_label =
         wire::default_flow_label(connection.qpn, {connection.qp_transition.remote_qpn});
   }
-  return OtherPath{.path = path,
-                   .attributes = {.alternate_path = VB_TRY(path_of(to)),
-                                  .alternate_pkey_index = pkey_index_of(path),
-                                  .alternate_port = path.address.port.number,
-                                  .alternate_timeout = connection.qp_transition.ack_timeout,
-                                  .migration = hca::MigrationState::kRearm}};
+  return AlternatePath{.path = path,
+                       .attributes = {.alternate_path = VB_TRY(path_of(to)),
+                                      .alternate_pkey_index = pkey_index_of(path),
+                                      .alternate_port = path.address.port.number,
+                                      .alternate_timeout = connection.qp_transition.ack_timeout,
+                                      .migration = hca::MigrationState::kRearm}};
 }
 
-// If the QP belongs to the program, the program loads the path itself.
-Result<void> Process::load(Connection& connection, const OtherPath& other, Time now) {
-  if (other.path.address.source == Gid{}) return {};
+// Loads an alternate path, if there is one, into the QP of the id.  A program that has created its
+// QP itself also loads the path itself.
+Result<void> Process::load(Connection& connection, const AlternatePath& alternate, Time now) {
+  if (alternate.path.address.source == Gid{}) return {};
   if (connection.qp) {
-    VB_TRY_VOID(move_qp(connection.qp, other.attributes,
+    VB_TRY_VOID(move_qp(connection.qp, alternate.attributes,
                         attribute::kAlternatePath | attribute::kMigrationState, now));
   }
-  connection.other = other.path;
+  connection.loaded = alternate.path;
   return {};
 }
 
@@ -67,12 +70,12 @@ Started<ipc::Done> Process::load_path(ConnectionHandle id, const rdmacm::PathInf
                                       Completion<ipc::Done> done) {
   const auto found = find(id);
   if (!found) return failed(found.error());
-  const auto other = other_path(**found, path);
-  if (!other) return failed(other.error());
-  return ask_for(id, ipc::LoadPath{{}, other->path, bytes(private_data)}, std::move(done));
+  const auto alternate = alternate_path(**found, path);
+  if (!alternate) return failed(alternate.error());
+  return ask_for(id, ipc::LoadPath{{}, alternate->path, bytes(private_data)}, std::move(done));
 }
 
-// The QP has to load the path before the peer may use it.
+// The QP loads an accepted path before the answer is sent, because the peer may then use the path.
 Started<ipc::Done> Process::answer_path(ConnectionHandle id, const rdmacm::PathAnswer& answer,
                                         Time now, Completion<ipc::Done> done) {
   const auto found = find(id);
@@ -87,67 +90,71 @@ Started<ipc::Done> Process::answer_path(ConnectionHandle id, const rdmacm::PathA
     return failed({Errc::kInvalidArgument, 0, "too much private data or additional information"});
   }
   if (answer.status == 0) {
-    const auto other = other_path(connection, connection.offered);
-    if (!other) return failed(other.error());
-    if (const auto has = load(connection, *other, now); !has) return failed(has.error());
+    const auto alternate = alternate_path(connection, connection.offered);
+    if (!alternate) return failed(alternate.error());
+    if (const auto loaded = load(connection, *alternate, now); !loaded) {
+      return failed(loaded.error());
+    }
   }
   return ask_for(
       id,
       ipc::AnswerPath{{}, answer.status, bytes(answer.additional_info), bytes(answer.private_data)},
       Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> result) mutable {
-        Connection* const asked = connections_.find(id);
-        if (result && asked != nullptr) asked->offered = {};
+        Connection* const known = connections_.find(id);
+        if (result && known != nullptr) known->offered = {};
         done(std::move(result));
       }));
 }
 
-// Returns the alternate path that the peer's request offers, if the QP of the id can load it.  The
-// RDMA CM has no events for alternate paths, so the program is not asked.
-std::optional<Process::OtherPath> Process::offer_of_route(const Connection& connection) const {
+// Returns the alternate path of the peer's request, if the QP of the id can load it.  The RDMA CM
+// has no events for alternate paths, so accept() accepts this one without asking the program.
+std::optional<Process::AlternatePath> Process::acceptable_alternate(
+    const Connection& connection) const {
   const link::Address& offered = connection.offered.address;
   if (connection.is_without_port_space() || !connection.qp || !offered.is_infiniband() ||
       offered.source == Gid{}) {
     return std::nullopt;
   }
-  auto other = other_path(connection, connection.offered);
-  return other ? std::optional(*std::move(other)) : std::nullopt;
+  auto alternate = alternate_path(connection, connection.offered);
+  return alternate ? std::optional(*std::move(alternate)) : std::nullopt;
 }
 
-// Loads the alternate path that came with the route, and that the peer has accepted.  The
-// connection works without it, too.
-void Process::load_agreed_of_route(Connection& connection, Time now) {
+// Loads the alternate path of the route after the peer has accepted it.  Ignores errors, because
+// the connection also works without an alternate path.
+void Process::load_accepted_alternate(Connection& connection, Time now) {
   if (connection.agreed.address.source == Gid{}) return;
-  if (const auto other = other_path(connection, connection.agreed)) {
-    (void)load(connection, *other, now).has_value();
+  if (const auto alternate = alternate_path(connection, connection.agreed)) {
+    (void)load(connection, *alternate, now).has_value();
   }
 }
 
-// Handles the peer's answer to a path that we have offered.
-void Process::load_agreed(Connection& connection, CmNotice& notice, Time now) {
+// Handles the peer's answer to the alternate path that this side has offered (LAP, APR).
+void Process::on_path_answered(Connection& connection, CmNotice& notice, Time now) {
   if (notice.event.status != 0) return;  // the QP keeps its paths
-  auto other = other_path(connection, notice.event.param.alternate);
+  auto alternate = alternate_path(connection, notice.event.param.alternate);
   Result<void> loaded{};
-  if (other) loaded = load(connection, *other, now);
-  const bool good = other && loaded;
-  if (!good) notice.event.status = -to_errno(other ? loaded.error() : other.error());
+  if (alternate) loaded = load(connection, *alternate, now);
+  const bool good = alternate && loaded;
+  if (!good) notice.event.status = -to_errno(alternate ? loaded.error() : alternate.error());
 }
 
-// CM messages of the connection now take the same path as its packets.
+// Handles the migration of a QP to its alternate path.  CM messages of the connection then take
+// this path, too.
 void Process::on_migrated(Qpn qpn) {
   requests_.say(ipc::Migrated{qpn});
   Connection* connection = connections_.find_by_qpn(qpn);
-  if (connection == nullptr) {  // the QP belongs to the program
+  if (connection == nullptr) {  // the program created the QP itself: search by the QP's number
     connections_.for_each([&](ConnectionHandle, Connection& one) {
-      if (one.pending_disconnect.local_qpn == qpn && one.other.address.source != Gid{})
+      if (one.pending_disconnect.local_qpn == qpn && one.loaded.address.source != Gid{})
         connection = &one;
     });
   }
-  if (connection == nullptr || connection->other.address.source == Gid{}) return;
-  const rdmacm::PathInfo other = std::exchange(connection->other, {});
+  if (connection == nullptr || connection->loaded.address.source == Gid{}) return;
+  const rdmacm::PathInfo alternate = std::exchange(connection->loaded, {});
   rdmacm::PathInfo& path = connection->path;
-  path.address = other.address;
-  path.sgid_index = other.sgid_index;
-  connection->pending_disconnect.address = other.address;
+  path.address = alternate.address;
+  path.sgid_index = alternate.sgid_index;
+  connection->pending_disconnect.address = alternate.address;
 }
 
 }  // namespace verbena::process

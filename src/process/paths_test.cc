@@ -54,7 +54,7 @@ class Paths : public ProcessTest {
     keep(process_.establish(id_, {}, kNow, [](auto) {}));
     (void)next<ipc::Establish>();
   }
-  void expect_other_path(bool loaded) {
+  void expect_alternate_path(bool loaded) {
     EXPECT_EQ(attributes().alternate_path.address.destination, loaded ? kThereToo : Gid{});
     EXPECT_EQ(attributes().migration,
               loaded ? hca::MigrationState::kRearm : hca::MigrationState::kMigrated);
@@ -82,13 +82,13 @@ TEST_F(Paths, TheQpMovesToRtsWhenTheProgramEstablishes) {
   keep(process_.establish(id_, ready, kNow, [](auto) {}));
   EXPECT_EQ(next<ipc::Establish>().second.private_data, ready);
   EXPECT_EQ(state(qp_), QpState::kRts);
-  expect_other_path(false);
+  expect_alternate_path(false);
 }
 
 TEST_F(Paths, APathAcceptedInTheRepIsLoaded) {
   responded(true);
   establish();
-  expect_other_path(true);
+  expect_alternate_path(true);
   EXPECT_EQ(attributes().alternate_path.address.source, kHereToo);
   EXPECT_EQ(attributes().alternate_timeout, transition().ack_timeout);
 }
@@ -104,7 +104,7 @@ TEST_F(Paths, AcceptLoadsTheAlternatePathBeforeTheRepIsSent) {
     keep(process_.accept(id_, param, kNow, [](auto) {}));
     EXPECT_EQ(next<ipc::Accept>().second.param.alternate_accepted, takes);
     EXPECT_EQ(state(qp_), QpState::kRts);
-    expect_other_path(takes);
+    expect_alternate_path(takes);
     if (!takes) continue;
     qp_ = create_qp();  // for the next round
     ASSERT_TRUE(process_.set_qp(id_, qp_, kNow).has_value());
@@ -124,10 +124,10 @@ TEST_F(Paths, AnOfferedPathIsLoadedOnlyWhenThePeerAcceptsIt) {
   rdmacm::Event reply = event(EventKind::kPathAnswered);
   reply.status = 3;
   tell(reply);
-  expect_other_path(false);
+  expect_alternate_path(false);
   reply.status = 0;
   tell(reply);
-  expect_other_path(true);
+  expect_alternate_path(true);
   reply.param.alternate.address.source = kThereToo;  // not an address of this host
   tell(reply);
   EXPECT_EQ(cm_notices().back().event.status, -EADDRNOTAVAIL);
@@ -144,11 +144,11 @@ TEST_F(Paths, AnAcceptedOfferIsLoadedBeforeTheAnswerIsSent) {
             Errc::kInvalidArgument);
   keep(process_.answer_path(id_, {.status = 3}, kNow, [](auto) {}));
   answer<ipc::AnswerPath>(ipc::Done{});
-  expect_other_path(false);
+  expect_alternate_path(false);
   EXPECT_EQ(code_of(process_.answer_path(id_, {}, kNow, never)), Errc::kBadState);
   tell(event(EventKind::kPathOffered));
   keep(process_.answer_path(id_, {}, kNow, [](auto) {}));
-  expect_other_path(true);
+  expect_alternate_path(true);
   EXPECT_EQ(next<ipc::AnswerPath>().second.status, 0);
 }
 

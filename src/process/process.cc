@@ -115,7 +115,8 @@ Result<void> Process::on_message(std::span<const std::byte> message, Time now, b
   }
 }
 
-// Notices report what has changed since the last description; the first one is no change.
+// Takes a new description of the devices.  Notices report what has changed since the last one; the
+// first description of an agent raises none.
 Result<void> Process::on_devices(std::vector<ipc::Device> devices) {
   VB_TRY_VOID(ipc::check_devices(devices));
   const std::vector<ipc::Device> before = std::exchange(devices_, std::move(devices));
@@ -162,8 +163,8 @@ bool Process::is_of_this_host(const Gid& gid) const {
   });
 }
 
-// Returns the place of the path's P_Key in its port's table, or 0.  The member bits may differ: a
-// limited member talks to full ones (vol1 10.9.3).
+// Returns the index of the path's P_Key in its port's table, or 0 if it is not there.  The member
+// bits may differ: a limited member talks to full ones (vol1 10.9.3).
 std::uint16_t Process::pkey_index_of(const rdmacm::PathInfo& path) const {
   const ipc::Port* const port = find_port(path.address.port);
   if (port == nullptr) return 0;
@@ -243,7 +244,7 @@ void Process::all_to_error(Time now) {
 Result<void> Process::check_alive(hca::QpHandle qp) const {
   const auto info = VB_TRY(engine_.query_qp(qp));
   if (leases_.numbers().has_leased(info.qpn)) return {};
-  return fail(Errc::kDeviceFatal, "the agent of this QP is gone: make a new one");
+  return fail(Errc::kDeviceFatal, "the agent of this QP is gone: create a new QP");
 }
 
 Result<void> Process::modify_qp(hca::QpHandle qp, const hca::QpAttributes& attributes,
@@ -347,7 +348,7 @@ Result<hca::Path> Process::path(std::uint32_t sgid_index, link::Address to) cons
   }
   if (to.hop_limit == 0) to.hop_limit = link::Address{}.hop_limit;
   if (!to.is_infiniband()) {
-    to.has_grh = false;  // link::Address uses it on InfiniBand only
+    to.has_grh = false;  // link::Address uses has_grh on InfiniBand only
     return ethernet_path(*entry, to);
   }
   to.source = entry->gid;
@@ -426,7 +427,7 @@ void Process::drain_engine(Time now) {
   if (table_.may_update(now)) table_.update(engine_, counts(), now);
 }
 
-// The agent is notified first, then the program, which does not get every event.
+// Notifies the agent of the peer's first packet, and the program of all events except kFirstPacket.
 void Process::on_qp_event(const hca::QpEvent& event) {
   using Kind = hca::QpEvent::Kind;
   table_.mark_outdated();

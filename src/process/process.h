@@ -36,7 +36,7 @@ struct CqNotice {
 struct AsyncNotice {
   std::uint32_t type = 0;  // enum ibv_event_type
   std::uint64_t cookie = 0;
-  PortId port{};  // of an event of a port
+  PortId port{};  // set if the event concerns a port
 };
 struct CmNotice {
   ConnectionHandle id{};
@@ -59,33 +59,33 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 //
 // A command is an asynchronous request.  It is either done at once, or Pending until the agent has
 // answered.  A completion runs inside on_message(), never inside the call that started it.  QPs,
-// CQs and MRs are created, changed and destroyed without the agent; only the first QP leases a
-// range.
+// CQs and MRs are created, changed and destroyed without the agent.  The exception is a QP for
+// which no number is free, such as the first one: it waits for the lease of a range.
 //
 // The usual calls of a connection do not wait for the agent either: create an id, resolve an
-// address without a given source, connect, accept, reject, disconnect.  Wrong calls are refused
-// here.  Failures that only the agent can see, such as a limit of the host, come as the event of
-// that step.
+// address without a given source, connect, accept, reject, disconnect.  This class refuses wrong
+// calls itself.  Failures that only the agent can see, such as a limit of the host, come as the
+// event of that step.
 //
 // If the agent dies, the program joins the next one with hello().  To the program it looks like an
 // adapter that was unplugged and plugged in again.
 //   * Until then, commands for the agent fail with kDeviceFatal.
 //   * Old QPs stay in the error state, and no new QP has their numbers; they can be queried and
-//     destroyed.  Calls on old ids fail with kDeviceFatal; they can be destroyed.
+//     destroyed.  Old ids can be destroyed; other calls on them fail with kDeviceFatal.
 //   * PDs, MRs, CQs and address handles belong to the program and do not change.
 //   * New QPs lease new ranges, and new ids are created with the new agent.
 //   * The new agent disconnects the peers of old connections.
 //
 // Its parts are the requests to the agent (AgentRequests), the numbers of QPs (QpLeases), the ids
-// (Connections), the multicast groups (Memberships and GroupJoins) and the rows of `verbena ps`
-// (StatusTable). Process itself has the calls that need several parts: process.cc those about the
-// agent and QPs, ids.cc those about ids and their events, and connect.cc, paths.cc and groups.cc
-// the others.
+// (Connections), the multicast groups (Memberships and GroupJoins), the lanes (LaneManager) and the
+// rows of `verbena ps` (StatusTable).  Process itself has the calls that need several parts.
+// process.cc implements the calls about the agent and QPs, and ids.cc those about ids and their
+// events.  connect.cc, paths.cc, services.cc and groups.cc implement the other calls about ids.
 //
-// Threads: one at a time (under the owner's lock), except for direct calls of the engine.
+// Threads: one at a time (under the owner's lock), except for the engine's direct calls.
 class Process {
  public:
-  // Limits the messages for an agent that does not read.  Beyond it, requests for ids fail with
+  // Limits the messages for an agent that does not read.  At this limit, requests for ids fail with
   // kNoResources.
   static constexpr std::size_t kUnreadMax = std::size_t{4} * rdmacm::kIdsPerOwnerMax;
 
@@ -116,15 +116,17 @@ class Process {
   // Sends Hello, the first message of a new connection.  REQUIRES: not connected().
   Started<ipc::Welcome> hello(Completion<ipc::Welcome> done);
   // Handles a message of the agent.  After an error (the message is malformed) treat the agent as
-  // gone.  `complete`: the message came with its descriptors.  A range without its sockets is
-  // returned to the agent, and the requests for it fail with kSystem, EMFILE.
+  // gone.  `complete`: the message came with its descriptors.  If a range comes without its
+  // sockets, it is returned to the agent, and the request for it fails with kSystem, EMFILE.
   Result<void> on_message(std::span<const std::byte> message, Time now, bool complete = true);
   std::optional<ToAgent> poll_message() { return requests_.poll(); }
+  // Returns the number of unsent messages.
   std::size_t messages() const { return requests_.unsent(); }
-  // Returns true if all messages may wait a moment, so that the owner can send several together:
-  // none expects a reply, and if the program dies before, the agent tells its peers.
+  // Returns true if all messages may wait a moment, so that the owner can send several together.
+  // None of them expects a reply.  If the program dies before it sends them, the agent ends its
+  // connections.
   bool messages_may_wait() const { return requests_.may_wait(); }
-  // Appends the next message to this one, if both may be sent together.
+  // Appends the next message to this one and returns true, if one datagram may carry both.
   bool poll_another(ToAgent& message) { return requests_.poll_another(message); }
   // Reports that the kernel refused the descriptors of the message (ETOOMANYREFS): its request
   // fails with kSystem, EMFILE.
@@ -137,11 +139,11 @@ class Process {
   // Returns the devices as the agent last described them; none without an agent.  No device or port
   // disappears while the agent lives.
   const std::vector<ipc::Device>& devices() const { return devices_; }
-  // Returns null if there is no such port, or no agent.
   // Returns the UDP port by which programs of this host are reached (ipc::Reach).
   std::uint16_t udp_port() const {
     return devices_.empty() ? wire::kRoceUdpPort : devices_.front().ports.front().reach.udp_port;
   }
+  // Returns null if there is no such port, or no agent.
   const ipc::Port* find_port(PortId port) const { return ipc::find_port(devices_, port); }
   // Returns true as soon as a QP of this program may get packets from other hosts.
   bool hears_others() const { return hears_others_; }
@@ -180,16 +182,17 @@ class Process {
   // Leaves at once.  No event of the join follows.
   Result<void> leave_multicast(ConnectionHandle id, std::uint64_t cookie);
   // Returns the path of an address handle or QP: from the port `to.port` to the destination of
-  // `to`. With a GRH, which Ethernet always has, it begins at the GID of that index.  On
-  // InfiniBand, the source LID of `to` holds only the path bits.  A hop limit of 0 stands for the
-  // usual one.
+  // `to`.  If there is a GRH, as always on Ethernet, the source is the GID with index `sgid_index`.
+  // On InfiniBand, the source LID of `to` holds only the path bits.  A hop limit of 0 stands for
+  // the default.
   Result<hca::Path> path(std::uint32_t sgid_index, link::Address to) const;
 
-  // Creates the id at once: the agent learns of it with its first request.
+  // Creates the id at once.  The agent learns of the id with the first request about it.
   Result<ConnectionHandle> create_id(std::uint32_t port_space, std::uint32_t qp_type,
                                      std::uint64_t cookie);
   // Destroys the id at once; waits neither for the peer nor for the agent.
   Result<void> destroy_id(ConnectionHandle id);
+  // Notes which step the program has begun, for diagnostics.
   void step_begins(ConnectionHandle id, Connection::Step step, Time now);
   Result<void> set_cookie(ConnectionHandle id, std::uint64_t cookie);
   Started<ipc::Bound> bind(ConnectionHandle id, const rdmacm::SocketAddress& address,
@@ -197,9 +200,9 @@ class Process {
   Started<ipc::Done> resolve_address(ConnectionHandle id, const rdmacm::SocketAddress& source,
                                      const rdmacm::SocketAddress& destination, Duration timeout,
                                      Completion<ipc::Done> done);
-  // Resolves the route.  It came with the address, so the event follows at once.  Only an id that
-  // has found services needs a request to the agent, which takes this time at most.  Its route
-  // leads to the first service.
+  // Resolves the route.  The event follows at once if the address is resolved, because the route
+  // came with the address.  For an id that has found services, the agent looks for a route to the
+  // first service, for at most `timeout`.
   Started<ipc::Done> resolve_route(ConnectionHandle id, Duration timeout,
                                    Completion<ipc::Done> done);
   // Replaces the path that the agent has found by this InfiniBand path, for an id whose address is
@@ -264,8 +267,8 @@ class Process {
   };
   Result<Transition> transition(ConnectionHandle id, hca::QpState to) const;
   Result<const Connection*> connection(ConnectionHandle id) const;
-  // Returns the time of the table's last update.  The owner updates its own counters at the same
-  // time.
+  // Returns the time of the last update of the table for `verbena ps`.  The owner updates its own
+  // counters at the same time.
   Time shown() const { return table_.updated(); }
   // Notes that the owner's counters have changed, so that the table has to be updated.
   void show_soon() { table_.mark_outdated(); }
@@ -288,6 +291,7 @@ class Process {
   bool receive_lanes(Time now);
   // Returns the lanes, for which the owner maps memory and wakes other programs.
   LaneManager& lanes() { return lanes_; }
+  // Adds packets to the burst.  Returns true if the caller must send the burst and call again.
   bool transmit(link::Burst& burst, Time now);
   // Makes completions and notices available as transmit() does, but sends nothing.
   void deliver(Time now);
@@ -296,7 +300,7 @@ class Process {
   std::optional<Notice> poll_notice();
 
  private:
-  // Asks the agent about an id, if find_alive() finds it.
+  // Sends the agent a request about an id.  Fails as find_alive() does.
   template <class Reply, class Message>
   Started<Reply> ask_for(ConnectionHandle id, Message message, Completion<Reply> done);
   // Sends the request without waiting for a reply, and moves the id to `next`.  If the agent
@@ -306,6 +310,7 @@ class Process {
   Result<Connection*> find(ConnectionHandle id) const;
   // Fails if the handle is stale, if the agent of the id is dead, or if the agent does not read.
   Result<Connection*> find_alive(ConnectionHandle id);
+  // Asks the agent to create the id, unless the agent has done so.
   void make(Connection& connection);
   // Wraps `done` so that it also clears `unanswered` of the id when the agent has agreed.
   Completion<ipc::Done> answered(ConnectionHandle id, Completion<ipc::Done> done);
@@ -332,17 +337,17 @@ class Process {
   void on_request_event(const rdmacm::Event& event);
   Result<void> connect_qp(ConnectionHandle id, Time now);
   void establish_id(Connection& connection, CmNotice& notice, Time now);
-  // Holds an alternate path, with its interface and flow label filled in, and the attributes that
-  // load it into a QP.
-  struct OtherPath {
+  // Holds an alternate path that alternate_path() has completed, and the attributes that load it
+  // into a QP.
+  struct AlternatePath {
     rdmacm::PathInfo path{};
     hca::QpAttributes attributes{};
   };
-  Result<OtherPath> other_path(const Connection& connection, rdmacm::PathInfo path) const;
-  Result<void> load(Connection& connection, const OtherPath& other, Time now);
-  void load_agreed(Connection& connection, CmNotice& notice, Time now);
-  std::optional<OtherPath> offer_of_route(const Connection& connection) const;
-  void load_agreed_of_route(Connection& connection, Time now);
+  Result<AlternatePath> alternate_path(const Connection& connection, rdmacm::PathInfo path) const;
+  Result<void> load(Connection& connection, const AlternatePath& alternate, Time now);
+  void on_path_answered(Connection& connection, CmNotice& notice, Time now);
+  std::optional<AlternatePath> acceptable_alternate(const Connection& connection) const;
+  void load_accepted_alternate(Connection& connection, Time now);
   void on_migrated(Qpn qpn);
   bool is_on_subnet(const Connection& connection) const;
   void report_route(ConnectionHandle id, Connection& connection);
@@ -365,7 +370,7 @@ class Process {
   Result<void> prepare_qp(ConnectionHandle id, const hca::Engine::QpInfo& info, Time now);
   Result<void> to_error(Connection& connection, Time now);
 
-  // The order matters: requests that wait are cancelled before AgentRequests ends.
+  // The order of the members matters: those that hold a Pending are destroyed before requests_.
   Config config_;
   AgentRequests requests_{};
   QpLeases leases_;

@@ -21,8 +21,8 @@ TEST_F(ProcessTest, OnlyTheFirstQpLeasesARange) {
   EXPECT_FALSE(process_.poll_message());
 }
 
-// A number that a peer has known is quarantined: a new QP leases another range.  If there is none,
-// it takes a quarantined number at once.
+// A number that a peer has known is quarantined, so a new QP leases another range.  If the agent
+// refuses the lease, the QP takes a quarantined number at once.
 TEST_F(ProcessTest, ManyShortConnectionsLeaseMoreRanges) {
   const ConnectionHandle id = create_id(rdmacm::kPortSpaceNone);
   keep(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, [](const auto&) {}));
@@ -151,9 +151,9 @@ TEST_F(ProcessTest, TheFirstRequestForAnIdCreatesItInTheAgent) {
   EXPECT_FALSE(process_.poll_message());
   keep(process_.listen(id, 1, [](const auto&) {}));
   const auto [number, made] = next<ipc::CreateId>();
-  EXPECT_EQ(number, 0u) << "nobody waits";
+  EXPECT_EQ(number, 0u) << "nobody waits for a reply";
   EXPECT_TRUE(ipc::is_name(made.id));
-  EXPECT_EQ(ipc::index_of_name(made.id), ipc::index_of_name(kFirstId)) << "the place is free again";
+  EXPECT_EQ(ipc::index_of_name(made.id), ipc::index_of_name(kFirstId)) << "the index is free again";
   EXPECT_NE(made.id, kFirstId);
   EXPECT_EQ(made.port_space, rdmacm::kPortSpaceTcp);
   const auto listen = next<ipc::Listen>();
@@ -239,7 +239,7 @@ TEST_F(ProcessTest, ARejectAfterEstablishmentIsADisconnection) {
   EXPECT_EQ(state(qp), QpState::kRts);  // the QP works until the program disconnects
 }
 
-// The agent may report invalid values: then the peer is rejected, and the program gets an error.
+// If the agent reports invalid values, the peer is rejected and the program gets an error.
 TEST_F(ProcessTest, AResponseThatTheQpCannotTakeIsRejected) {
   const ConnectionHandle id = create_id();
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
@@ -354,7 +354,8 @@ TEST_F(ProcessTest, TheTimerUpdatesTheTableAfterTheLastPacket) {
   EXPECT_EQ(process_.deadline(), kNever);
 }
 
-// Sends datagrams to itself.  The first goes by UDP, and makes the process attach a lane.
+// Provides a program that sends datagrams to itself.  The first one goes by UDP, and makes the
+// program attach a lane to itself.
 class OwnLane : public ProcessTest {
  protected:
   void SetUp() override {

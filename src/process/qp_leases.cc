@@ -28,6 +28,8 @@ void QpLeases::on_leased(const Result<ipc::Leased>& leased, bool qp_table) {
   // A request from inside a completion waits for the next lease.
   const std::uint64_t end = next_wanted_;
   while (!wanted_.empty() && wanted_.begin()->first < end) {
+    // No quarantine is over at Time{}, so after a new lease a QP gets a fresh number, or waits for
+    // another lease.  If the lease was refused, a quarantined number must do.
     const auto qpn = leased ? numbers_.take(Time{}, in_use()) : numbers_.take_quarantined(in_use());
     if (leased && !qpn) return leasing_ ? void() : lease(qp_table);
     Wanted wanted = std::move(wanted_.extract(wanted_.begin()).mapped());

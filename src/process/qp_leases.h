@@ -22,7 +22,7 @@ class QpLeases {
   QpLeases(hca::Engine& engine, AgentRequests& requests, Random random)
       : engine_(engine), requests_(requests), random_(random) {}
 
-  // `qp_table`: the request for a range carries the descriptor of the table.
+  // If `qp_table` is set, the request for a range carries the descriptor of the QP table.
   Started<hca::QpHandle> create_qp(const hca::QpInit& init, Time now, bool qp_table,
                                    Completion<hca::QpHandle> done);
   // Sets the access to this program's memory that requests for ranges announce.
@@ -33,7 +33,7 @@ class QpLeases {
   std::uint64_t refused() const { return refused_; }
 
  private:
-  // Holds a request for a QP that waits for a lease.  One lease serves all such requests.
+  // Holds a request for a QP that waits for a lease.  One lease serves all waiting requests.
   struct Wanted {
     hca::QpInit init{};
     Completion<hca::QpHandle> done{};

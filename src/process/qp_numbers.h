@@ -23,14 +23,14 @@ namespace verbena::process {
 // 12.9.8.4), the peer may refuse a new connection of the same number as stale, and old packets may
 // be under way.
 //
-// Invariants: a number is stored at most as often as it was given back; fresh numbers belong to the
-// last range.
+// Invariants: fresh_ holds only numbers of the last range.  ready_ and quarantined_ hold only
+// numbers that were given back.
 class QpNumbers {
  public:
   // Our REQs have an ACK timeout of 2.1 s, so the peer assumes a packet lifetime of half of that.
-  // The peer's timewait lasts 2.1 s plus its own ACK delay, and may begin some repeats of DREQ
-  // later.  (If the program has chosen a longer ACK timeout, the peer may still refuse the number
-  // after this time.)
+  // The peer's timewait lasts 2.1 s plus its own ACK delay.  It begins late if the DREQ is lost and
+  // repeated.  (If the program has chosen a longer ACK timeout, the peer may still refuse the
+  // number after this time.)
   static constexpr Duration kQuarantine = std::chrono::seconds(4);
 
   // Adds a range of new numbers.  They are given out in random order, so that one QP's number does
@@ -52,7 +52,7 @@ class QpNumbers {
     fresh_.clear();
   }
   std::span<const std::uint16_t> ranges() const { return ranges_; }
-  bool has_leased(Qpn qpn) const { return place_of(qpn) < ranges_.size(); }
+  bool has_leased(Qpn qpn) const { return index_of_range(qpn) < ranges_.size(); }
 
   // Returns a number that may be used now: a new one, or the one that was given back first.
   // `in_use(Qpn)` tells whether a QP has the number.
@@ -81,14 +81,14 @@ class QpNumbers {
   }
   // Notes that a peer may know the number from now on.
   void mark_known(Qpn qpn) {
-    const std::size_t place = place_of(qpn);
-    if (place < ranges_.size()) known_[place].set(qpn.value % ipc::kLeaseQpns);
+    const std::size_t index = index_of_range(qpn);
+    if (index < ranges_.size()) known_[index].set(qpn.value % ipc::kLeaseQpns);
   }
   // Takes back the number of a destroyed QP.  Ignores numbers of a dead agent's ranges.
   void give_back(Qpn qpn, Time now) {
-    const std::size_t place = place_of(qpn);
-    if (place == ranges_.size()) return;
-    auto known = known_[place][qpn.value % ipc::kLeaseQpns];
+    const std::size_t index = index_of_range(qpn);
+    if (index == ranges_.size()) return;
+    auto known = known_[index][qpn.value % ipc::kLeaseQpns];
     if (known) {
       quarantined_.push_back({qpn, now + kQuarantine});
     } else {
@@ -104,7 +104,7 @@ class QpNumbers {
   };
 
   // Returns the index of the number's range in ranges_, or the size of ranges_ if it is in none.
-  std::size_t place_of(Qpn qpn) const {
+  std::size_t index_of_range(Qpn qpn) const {
     const auto at = std::ranges::find(ranges_, qpn.value / ipc::kLeaseQpns);
     return static_cast<std::size_t>(at - ranges_.begin());
   }
@@ -112,8 +112,8 @@ class QpNumbers {
   std::vector<std::uint16_t> ranges_;
   // known_ holds, for each range, the numbers that a peer may know.
   std::vector<std::bitset<ipc::kLeaseQpns>> known_;
-  std::vector<std::uint32_t> fresh_;  // from the last range; taken from the end
-  std::deque<Qpn> ready_;             // given back, and unknown to peers
+  std::vector<std::uint32_t> fresh_;  // numbers of the last range, taken from the end
+  std::deque<Qpn> ready_;             // numbers that were given back and that no peer knows
   std::deque<Quarantined> quarantined_;
 };
 

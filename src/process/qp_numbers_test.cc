@@ -18,7 +18,7 @@ class QpNumbersTest : public testing::Test {
  protected:
   QpNumbersTest() { numbers.add_range(kOnlyRange, random); }
   std::optional<Qpn> take(Time now = kFirstUse) { return numbers.take(now, kNobody); }
-  // Takes every number, lets a peer know it, and gives it back.  Returns them in order.
+  // Takes every number, lets a peer know it, and gives it back.  Returns the numbers in order.
   std::vector<Qpn> use_all() {
     std::vector<Qpn> used;
     for (std::uint32_t i = 0; i < kAll; ++i) {

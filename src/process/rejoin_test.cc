@@ -120,7 +120,8 @@ TEST_F(Rejoin, OldObjectsFailAndNewOnesWork) {
             Errc::kDeviceFatal);
   EXPECT_EQ(code(process_.modify_qp(old, {.state = QpState::kError}, hca::attribute::kState, kNow)),
             std::nullopt);
-  const auto answered = process_.disconnect(old_id, kNow, [](auto) { FAIL() << "at once"; });
+  const auto answered =
+      process_.disconnect(old_id, kNow, [](auto) { FAIL() << "the call fails at once"; });
   EXPECT_EQ(std::get<Result<ipc::Done>>(answered).error().code, Errc::kDeviceFatal);
 
   hca::QpHandle made{};
@@ -135,8 +136,8 @@ TEST_F(Rejoin, OldObjectsFailAndNewOnesWork) {
   EXPECT_FALSE(process_.poll_message()) << "the new agent does not know the old objects";
 }
 
-// The new agent may lease the same range again; numbers that old QPs still have are not used.
-TEST_F(Rejoin, ANumberIsNeverGivenTwice) {
+// The new agent may lease the same range again.  New QPs get no numbers that old QPs still have.
+TEST_F(Rejoin, NumbersOfOldQpsAreNotGivenAgain) {
   std::vector<hca::QpHandle> qps;
   for (int i = 0; i < 4000; ++i) qps.push_back(create_qp());
   std::set<std::uint32_t> numbers;
@@ -178,7 +179,7 @@ TEST_F(Rejoin, ManyConnectionsAreHandedOverInSeveralMessages) {
   const auto first = next<ipc::HandOver>();
   EXPECT_EQ(first.second.disconnects.size(), ipc::HandOver::kDisconnectsMax);
   EXPECT_LE(ipc::encode(1, first.second).size(), ipc::kMessageBytesMax);
-  EXPECT_FALSE(process_.poll_message()) << "one after the other";
+  EXPECT_FALSE(process_.poll_message()) << "the second message waits for the first reply";
   tell(ipc::encode(first.first, ipc::Done{}));
   const auto second = next<ipc::HandOver>();
   EXPECT_EQ(second.second.disconnects.size(), 3u);
@@ -231,7 +232,7 @@ TEST_F(Rejoin, ARangeWithoutItsSocketsIsReturned) {
 }
 
 // The kernel takes no more descriptors of this user: this call fails, and the next one may succeed.
-TEST_F(Rejoin, AnUnsendableRequestFailsAndTheAgentStays) {
+TEST_F(Rejoin, ARequestWithARefusedDescriptorFailsAndTheAgentStays) {
   Error error{};
   keep(process_.create_qp(init_, kNow, [&](auto qp) { error = qp.error(); }));
   const auto message = process_.poll_message();

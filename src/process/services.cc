@@ -34,7 +34,7 @@ Started<ipc::Done> Process::set_path(ConnectionHandle id, const rdmacm::PathInfo
                      }));
 }
 
-// The program asks once for each id, as on Linux: the answer decides about the id's destination.
+// Each id looks up services once, as on Linux, because the answer decides the id's destination.
 Started<ipc::Done> Process::find_services_for(ConnectionHandle id, const ServiceWanted& wanted) {
   const auto found = find_alive(id);
   if (!found) return failed(found.error());
@@ -43,10 +43,10 @@ Started<ipc::Done> Process::find_services_for(ConnectionHandle id, const Service
     return failed({Errc::kNotSupported, 0, "services need an InfiniBand port"});
   }
   if (connection.stage != Stage::kBound || !connection.bound) {
-    return failed({Errc::kBadState, 0, "services are found for an id that is bound to a port"});
+    return failed({Errc::kBadState, 0, "a lookup of services needs an id that is bound to a port"});
   }
   if (connection.service_lookup) {
-    return failed({Errc::kBadState, 0, "services were asked for already"});
+    return failed({Errc::kBadState, 0, "this id has looked up services already"});
   }
   connection.service_lookup = requests_.ask<ipc::ServicesFound>(
       message_of(connection.path.address.port, wanted),
@@ -99,8 +99,8 @@ void Process::on_services(ConnectionHandle id, Result<ipc::ServicesFound> reply)
   notices_.push_back(std::move(notice));
 }
 
-// Resolves the first service's GID to a path.  The event is that of the route alone: the program
-// has no address to resolve.
+// Resolves the first service's GID to a path.  The program gets only the event of the route,
+// because it did not call resolve_address().
 Started<ipc::Done> Process::resolve_service(ConnectionHandle id, Duration timeout,
                                             Completion<ipc::Done> done) {
   Connection& connection = *connections_.find(id);
@@ -116,7 +116,7 @@ Started<ipc::Done> Process::resolve_service(ConnectionHandle id, Duration timeou
       then(id, Stage::kResolving, std::move(done)));
 }
 
-// Turns an event about the address into one about the route.
+// Turns an event about the address into an event about the route.
 void Process::on_route_alone(Connection& connection, CmNotice& notice) {
   connection.route_alone = false;
   if (notice.event.kind == EventKind::kAddrError) {

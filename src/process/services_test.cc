@@ -78,13 +78,14 @@ TEST_F(IdsOnInfiniband, AGivenPathReplacesTheOneThatTheAgentHasFound) {
   EXPECT_EQ(notices[0].event.kind, EventKind::kRouteResolved);
   EXPECT_EQ(notices[0].event.path.address.destination_lid, Lid{9});
   EXPECT_EQ(connection(id).path.address.destination_lid, Lid{9});
-  EXPECT_EQ(error_of(process_.set_path(id, path({9}), {})), Errc::kBadState) << "once";
+  EXPECT_EQ(error_of(process_.set_path(id, path({9}), {})), Errc::kBadState)
+      << "the route is resolved already";
 }
 
 TEST_F(IdsOnInfiniband, TheFirstServiceThatIsFoundIsTheDestination) {
   const ConnectionHandle id = bound_id();
   EXPECT_TRUE(is_done(find(id)));
-  EXPECT_EQ(error_of(find(id)), Errc::kBadState) << "a question is under way";
+  EXPECT_EQ(error_of(find(id)), Errc::kBadState) << "a lookup is under way";
   const auto [number, asked] = next<ipc::FindServices>();
   EXPECT_FALSE(asked.by_name);
   EXPECT_TRUE(asked.by_id);

@@ -18,7 +18,8 @@ class StatusTable {
  public:
   // Holds the counters of the parts of a Process.
   struct Counts {
-    std::uint64_t ids_refused = 0;  // this and the next three: refused because of a limit
+    // The next four count what was refused because of a limit.
+    std::uint64_t ids_refused = 0;
     std::uint64_t qpns_refused = 0;
     std::uint64_t messages_refused = 0;
     std::uint64_t joins_refused = 0;
@@ -26,17 +27,17 @@ class StatusTable {
     LaneManager::Counters lane{};
   };
 
-  // Sets the memory of the table.  REQUIRES: it outlives this object.
+  // Sets the memory of the table.  REQUIRES: the memory outlives this object.
   void set_memory(std::span<std::byte> memory);
   bool has_memory() const { return table_.has_value(); }
 
   void mark_outdated() { outdated_ = true; }
   // Returns the time at which the table has to be updated; kNever if nothing has changed.
   Time deadline() const;
-  // Returns false if the table was updated a moment ago, since only people read it.  Then it notes
-  // that an update is wanted.
+  // Marks the table as outdated.  Returns false if the last update was a moment ago: only people
+  // read the table, so the next update may wait.
   bool may_update(Time now) {
-    outdated_ = true;  // nothing else may happen for long, so the timer updates the table
+    outdated_ = true;  // so that deadline() asks for an update even if nothing else happens
     return table_ && now >= updated_ + kUpdateEvery;
   }
   // Updates the table at once.  REQUIRES: has_memory().

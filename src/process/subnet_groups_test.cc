@@ -78,7 +78,7 @@ class SubnetGroups : public ProcessTest {
             .hop_limit = 0,
             .flow_label = 0x12345};
   }
-  // Joins with an id that has no QP, or one whose QP is attached with this join.
+  // Joins with an id that has no QP, or whose QP this join attaches.
   void complete_join(ConnectionHandle id, std::uint64_t cookie, const ipc::MulticastJoined& reply) {
     ASSERT_TRUE(join(id, cookie).has_value());
     answer<ipc::JoinMulticast>(reply);
@@ -102,7 +102,7 @@ class SubnetGroups : public ProcessTest {
     EXPECT_FALSE(notices[0].why.empty());
     return -notices[0].event.status;
   }
-  bool nothing_to_say() { return !process_.poll_message(); }
+  bool nothing_to_send() { return !process_.poll_message(); }
 };
 
 TEST_F(SubnetGroups, AJoinAsksTheSubnetAttachesTheQpAndReportsTheGroupsParameters) {
@@ -116,7 +116,7 @@ TEST_F(SubnetGroups, AJoinAsksTheSubnetAttachesTheQpAndReportsTheGroupsParameter
   EXPECT_EQ(asked.group, kIpGroup);
   EXPECT_FALSE(asked.is_mgid);
   EXPECT_EQ(asked.join_state, 1);
-  EXPECT_TRUE(nothing_to_say());
+  EXPECT_TRUE(nothing_to_send());
   EXPECT_FALSE(attached(qp));
 
   tell(ipc::encode(number, joined(33)));
@@ -159,7 +159,7 @@ TEST_F(SubnetGroups, AJoinAsksTheSubnetAttachesTheQpAndReportsTheGroupsParameter
   EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 33u);
   EXPECT_FALSE(attached(qp));
   EXPECT_FALSE(process_.leave_multicast(id, 9).has_value());
-  EXPECT_TRUE(nothing_to_say());
+  EXPECT_TRUE(nothing_to_send());
 }
 
 TEST_F(SubnetGroups, AnIdWithoutAQpJoinsTheSubnetsGroupToo) {
@@ -167,7 +167,7 @@ TEST_F(SubnetGroups, AnIdWithoutAQpJoinsTheSubnetsGroupToo) {
   ASSERT_TRUE(join(id, 1).has_value());
   answer<ipc::JoinMulticast>(joined(4));
   EXPECT_EQ(cm_notices().at(0).event.kind, EventKind::kMulticastJoin);
-  EXPECT_TRUE(nothing_to_say());
+  EXPECT_TRUE(nothing_to_send());
   ASSERT_TRUE(process_.destroy_id(id).has_value());
   EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
 }
@@ -181,7 +181,7 @@ TEST_F(SubnetGroups, ASendOnlyJoinAttachesNoQp) {
   tell(ipc::encode(number, joined(4)));
   EXPECT_EQ(cm_notices().at(0).event.path.address.destination_lid, Lid{0xc007});
   EXPECT_FALSE(attached(qp));
-  EXPECT_TRUE(nothing_to_say());
+  EXPECT_TRUE(nothing_to_send());
 }
 
 TEST_F(SubnetGroups, TwoJoinsOfAnIdAreLeftSeparately) {
@@ -202,7 +202,7 @@ TEST_F(SubnetGroups, LeavingBeforeTheReplyLeavesWhenTheReplyComes) {
   ASSERT_TRUE(join(id, 1).has_value());
   const auto number = next<ipc::JoinMulticast>().first;
   ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
-  EXPECT_TRUE(nothing_to_say()) << "the membership has no number yet";
+  EXPECT_TRUE(nothing_to_send()) << "the membership has no number yet";
   ASSERT_TRUE(join(id, 1).has_value()) << "the cookie is free again";
   const auto again = next<ipc::JoinMulticast>().first;
   tell(ipc::encode(number, joined(4)));
@@ -222,9 +222,9 @@ TEST_F(SubnetGroups, ADestroyedIdLeavesItsJoinsAfterTheirReplies) {
   const auto number = next<ipc::JoinMulticast>().first;
   ASSERT_TRUE(process_.destroy_id(id).has_value());
   next<ipc::DestroyId>();
-  EXPECT_TRUE(nothing_to_say());
+  EXPECT_TRUE(nothing_to_send());
   tell(ipc::encode(refused, ipc::Done{.failed = true, .code = Errc::kTimedOut}));
-  EXPECT_TRUE(nothing_to_say()) << "a join that failed is not left";
+  EXPECT_TRUE(nothing_to_send()) << "a join that failed is not left";
   tell(ipc::encode(number, joined(4)));
   EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
   EXPECT_TRUE(cm_notices().empty());
@@ -257,7 +257,7 @@ TEST_F(SubnetGroups, ARefusedJoinIsReportedWithTheReasonAndNotLeft) {
   EXPECT_EQ(notices[0].why, "the SA does not answer");
   EXPECT_EQ(notices[0].group, 1u);
   EXPECT_FALSE(attached(qp));
-  EXPECT_TRUE(nothing_to_say());
+  EXPECT_TRUE(nothing_to_send());
   EXPECT_FALSE(process_.leave_multicast(id, 1).has_value());
 }
 
@@ -289,7 +289,7 @@ TEST_F(SubnetGroups, ALostGroupIsAnErrorAndIsNotLeftAgain) {
   EXPECT_EQ(notices[0].event.path.address.destination, kMgid);
   EXPECT_FALSE(attached(qp));
   next<ipc::LeaveGroup>();
-  EXPECT_TRUE(nothing_to_say());
+  EXPECT_TRUE(nothing_to_send());
   EXPECT_FALSE(process_.leave_multicast(id, 1).has_value());
   tell(ipc::encode(0, ipc::MulticastLost{4, ENETRESET}));
   EXPECT_TRUE(cm_notices().empty());
@@ -309,7 +309,7 @@ TEST_F(SubnetGroups, AGroupMayBeLostWhileTheQpIsBeingAttached) {
   tell(ipc::encode(number, ipc::Done{}));
   EXPECT_TRUE(cm_notices().empty());
   EXPECT_FALSE(attached(qp));
-  EXPECT_TRUE(nothing_to_say());
+  EXPECT_TRUE(nothing_to_send());
 }
 
 TEST_F(SubnetGroups, MembershipsEndWithTheirAgent) {
@@ -327,12 +327,12 @@ TEST_F(SubnetGroups, MembershipsEndWithTheirAgent) {
   const auto id = bound_id();
   complete_join(id, 1, joined(4));  // the next agent uses the same number
   ASSERT_TRUE(process_.destroy_id(old).has_value());
-  EXPECT_TRUE(nothing_to_say()) << "the membership of the old id is over";
+  EXPECT_TRUE(nothing_to_send()) << "the membership of the old id is over";
   ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
   EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
 }
 
-// ---- which group
+// ---- the address of the group
 
 TEST_F(SubnetGroups, TheSubnetChoosesAGroupForAWildcard) {
   const auto id = bound_id();
@@ -359,7 +359,7 @@ TEST_F(SubnetGroups, AnAddressThatIsNotAGroupIsRefused) {
   const auto id = bound_id();
   EXPECT_EQ(process_.join_multicast(id, {.ip = kThere, .family = 4}, true, 1).error().code,
             Errc::kInvalidArgument);
-  EXPECT_TRUE(nothing_to_say());
+  EXPECT_TRUE(nothing_to_send());
   EXPECT_TRUE(join(id, 1).has_value()) << "the cookie was not used";
 }
 
@@ -373,7 +373,7 @@ TEST_F(SubnetGroups, AReplyWithoutAnMlidIsAnErrorAndIsLeft) {
   EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
 }
 
-// The agent must not repeat a number: leaving such a membership would end that of another join.
+// If the agent repeats a membership's number, leaving it would end the membership of another join.
 TEST_F(SubnetGroups, AReplyWithAnotherJoinsMembershipIsAnErrorAndIsNotLeft) {
   const auto id = bound_id();
   complete_join(id, 1, joined(4));
@@ -385,7 +385,7 @@ TEST_F(SubnetGroups, AReplyWithAnotherJoinsMembershipIsAnErrorAndIsNotLeft) {
     const auto number = next<ipc::JoinMulticast>().first;
     ASSERT_TRUE(process_.leave_multicast(id, 2).has_value());
     tell(ipc::encode(number, joined(membership)));
-    EXPECT_TRUE(nothing_to_say());
+    EXPECT_TRUE(nothing_to_send());
   }
 }
 
@@ -482,7 +482,8 @@ TEST_F(SubnetGroups, JoinsThatWaitForTheSubnetAreLimitedAndCounted) {
   std::vector<std::uint64_t> numbers;
   for (std::uint64_t i = 1; i <= GroupJoins::kWaitingMax; ++i) {
     ASSERT_TRUE(join(id, i).has_value());
-    ASSERT_TRUE(process_.leave_multicast(id, i).has_value()) << "that does not make room";
+    ASSERT_TRUE(process_.leave_multicast(id, i).has_value())
+        << "leaving does not make room for another join";
     numbers.push_back(next<ipc::JoinMulticast>().first);
   }
   EXPECT_EQ(join(id, 1).error().code, Errc::kNoResources);

@@ -18,9 +18,11 @@ using rdmacm::EventKind;
 
 inline constexpr Time kNow{std::chrono::seconds(1)};
 inline constexpr std::uint16_t kRange = 0x123;
-inline constexpr rdmacm::IdHandle kFirstId{0x180000001};  // Process gives its first id this name
+inline constexpr rdmacm::IdHandle kFirstId{
+    0x180000001};  // the name of the first id that the Process creates
 inline constexpr rdmacm::IdHandle kSecondId{0x180000002};
-inline constexpr rdmacm::IdHandle kChildId{0x100000002};  // named by the agent
+inline constexpr rdmacm::IdHandle kChildId{
+    0x100000002};  // the agent's name for the id of a CONNECT_REQUEST
 inline const Gid kHere = wire::ipv4_gid(0x0a000001);
 inline const Gid kThere = wire::ipv4_gid(0x0a000002);
 
@@ -43,7 +45,7 @@ class ProcessTest : public ::testing::Test {
   void tell_devices(const std::vector<ipc::Device>& devices) {
     tell(ipc::encode(0, ipc::DevicesChanged{devices}));
   }
-  // Reports a change of the only port.
+  // Reports the new state of the only port.
   void tell_port(const ipc::Port& port) { tell_devices({{.ports = {port}}}); }
 
   // Returns the next message for the agent.  REQUIRES: it has this type, after any CreateId.

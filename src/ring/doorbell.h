@@ -27,11 +27,11 @@ struct DoorbellMemory {
 };
 static_assert(sizeof(DoorbellMemory) == 192);
 
-// Implements a peer's side, for one ring.
+// Implements the side of a peer that sets the bit of one ring.
 template <class Memory = SharedMemory>
 class BasicBellButton {
  public:
-  // REQUIRES: ring < DoorbellMemory::kRingsMax.  The memory outlives it.
+  // REQUIRES: ring < DoorbellMemory::kRingsMax, and the memory outlives this object.
   BasicBellButton(DoorbellMemory* memory, std::size_t ring)
       : memory_(memory), word_(ring / 64), bit_(std::uint64_t{1} << ring % 64) {
     VB_CHECK(ring < DoorbellMemory::kRingsMax);
@@ -39,8 +39,8 @@ class BasicBellButton {
 
   // Sets the ring's bit.  Returns true if the owner sleeps: write to its eventfd.
   bool ring() {
-    // If the bit is set, this side set it before and then checked `sleeping`; and the owner checks
-    // the bits before it sleeps.
+    // If the bit is set already, no wake is lost: this side checked `sleeping` after it had set the
+    // bit, and the owner checks the bits before it sleeps.
     if ((Memory::fetch_or(memory_->ready[word_], bit_) & bit_) != 0) return false;
     Memory::fence();
     return Memory::load_relaxed(memory_->sleeping) != 0;
@@ -72,7 +72,7 @@ class BasicDoorbell {
   }
 
   // Announces that the owner is about to sleep on its eventfd.  Returns false if a bit is set: do
-  // not sleep.  REQUIRES: all rings of the owner are parked.
+  // not sleep, and disarm() is not needed.  REQUIRES: all rings of the owner are parked.
   bool arm() {
     Memory::store_relaxed(memory_->sleeping, 1U);
     Memory::fence();
@@ -83,6 +83,7 @@ class BasicDoorbell {
     }
     return true;
   }
+  // Announces that the owner is awake again.
   void disarm() { Memory::store_relaxed(memory_->sleeping, 0U); }
 
  private:

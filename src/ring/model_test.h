@@ -11,17 +11,19 @@
 
 #include "base/error.h"
 
-// Checks models: runs two functions that share memory in every order, up to a budget.  At each
-// access the explorer may continue (free), switch to the other side (costs 1), or hide a store from
-// the other side as a processor's store buffer does (costs 1).  It tries all combinations within
-// the budget, by running the scenario again with other decisions.
+// Checks a protocol as a model checker: runs two functions that share memory, in all orders of
+// their accesses within a budget.  At each access the explorer may continue (free), switch to the
+// other side (costs 1), or hide a store from the other side as a processor's store buffer does
+// (costs 1).  The explorer runs the scenario again and again, until it has tried all combinations
+// of decisions within the budget.
 //
-// Hidden stores become visible at the side's next fence or read-modify-write, or when it ends or
-// waits.  A store with release order becomes visible after all earlier stores; a relaxed store may
-// become visible before them.
+// Hidden stores become visible at the side's next fence or read-modify-write, or when the side ends
+// or waits.  A store with release order becomes visible after all earlier stores; a relaxed store
+// may become visible before them.
 namespace verbena::ring::model {
 
 class Explorer;
+// ModelMemory calls this explorer.
 inline Explorer* current = nullptr;
 
 class Explorer {
@@ -48,8 +50,8 @@ class Explorer {
     return runs;
   }
 
-  // Returns true if neither side can continue and at least one has not ended, so that it sleeps for
-  // ever.
+  // Returns true if neither side can continue, and at least one side has not ended: that side would
+  // sleep for ever.
   bool deadlocked() const { return deadlocked_; }
 
   // The sides call the functions below.
@@ -80,9 +82,9 @@ class Explorer {
     before_access();
     drain(side_);
   }
-  // Lets a model of the surroundings choose what happens; true costs 1.
+  // Lets a test choose what its environment does, such as the kernel; true costs 1.
   bool choose() { return decide(); }
-  // Waits until `ready` returns true.  `ready` sees the visible memory, as a kernel does.
+  // Waits until `ready` returns true.  `ready` does not see hidden stores, as a kernel does not.
   void wait(const std::function<bool()>& ready) {
     drain(side_);
     sides_[side_].waits_for = &ready;
@@ -107,7 +109,7 @@ class Explorer {
   };
   struct Decision {
     bool taken;
-    bool final;  // all alternatives were tried here
+    bool final;  // both alternatives were tried at this point
   };
 
   static void write(const Store& store) {
@@ -127,8 +129,8 @@ class Explorer {
   }
   bool other_can_run() const { return can_run(1 - side_); }
 
-  // Returns true to take the alternative that costs 1.  All runs ask in the same order, so that
-  // this walks the tree of decisions.
+  // Returns true to take the alternative that costs 1.  A run repeats the decisions of the previous
+  // run up to the one that next() has changed, so the runs walk the whole tree of decisions.
   bool decide() {
     if (spent_ == budget_) return false;
     if (step_ == decisions_.size()) decisions_.push_back({false, false});
@@ -136,6 +138,7 @@ class Explorer {
     spent_ += taken ? 1 : 0;
     return taken;
   }
+  // Changes the last decision that has an untried alternative.  Returns false if there is none.
   bool next() {
     while (!decisions_.empty() && decisions_.back().final) decisions_.pop_back();
     if (decisions_.empty()) return false;

@@ -11,10 +11,10 @@
 #include "ring/shared_memory.h"
 
 // A ring carries records from one process to another through memory that both map.  There is one
-// producer and one consumer.  Neither trusts the other: it copies and checks each number that the
-// peer can write before it uses it.  So a peer that writes invalid numbers ends the ring
-// (kMalformed) and does no other harm.  The peer can change a record's content at any time: copy
-// it, then check.
+// producer and one consumer.  Neither trusts the other: each side copies and checks a number that
+// the peer can write before it uses the number.  So a peer that writes invalid numbers ends the
+// ring (kMalformed) and does no other harm.  The producer can change a record's content at any
+// time: the consumer must copy the content first, and then check the copy.
 //
 //   producer                                     consumer
 //   prepare(bytes): memory in the ring           peek(): the oldest record, in the ring
@@ -36,13 +36,16 @@ namespace verbena::ring {
 // Control lies in shared memory beside the data.  Positions count bytes since the ring was created,
 // and do not wrap.  Zeroed memory is an empty ring.
 struct Control {
-  alignas(64) std::uint64_t head;    // consumer sets: the bytes before this position are free
-  alignas(64) std::uint32_t parked;  // consumer sets, producer clears: wake me for a record
-  std::uint32_t wants_room;          // producer sets, consumer clears: wake me for room
+  // The consumer sets this position: the bytes before it are free.
+  alignas(64) std::uint64_t head;
+  // The consumer sets this to be woken for a record.  The producer clears it.
+  alignas(64) std::uint32_t parked;
+  // The producer sets this to be woken for room.  The consumer clears it.
+  std::uint32_t wants_room;
 };
 static_assert(sizeof(Control) == 128);
 
-inline constexpr std::size_t kRecordAlignment = 64;  // a cache line; records never share one
+inline constexpr std::size_t kRecordAlignment = 64;  // a cache line: two records never share one
 inline constexpr std::size_t kHeaderBytes = sizeof(std::uint64_t);
 inline constexpr std::size_t kRingBytesMin = 4 * kRecordAlignment;
 inline constexpr std::size_t kRingBytesMax = std::size_t{1} << 30;
@@ -65,7 +68,8 @@ struct Record {
 
 namespace detail {
 
-// A header word is 0 (no record yet), a record, or a mark to skip the rest up to the ring's end.
+// A header word is 0 (no record yet), the header of a record, or a mark that tells the consumer to
+// skip the rest of the ring.
 inline constexpr std::uint64_t kRecordMark = 0x5652;
 inline constexpr std::uint64_t kSkipMark = 0x534b;
 
@@ -76,7 +80,7 @@ constexpr std::uint64_t header(std::size_t bytes, std::uint16_t kind) {
 inline Result<void> check_place(const Control* control, std::span<const std::byte> data) {
   if (control == nullptr || !std::has_single_bit(data.size()) || data.size() < kRingBytesMin ||
       data.size() > kRingBytesMax) {
-    return fail(Errc::kInvalidArgument, "ring: its size is a power of two, 256 bytes to 1 GiB");
+    return fail(Errc::kInvalidArgument, "ring: the size must be a power of two, 256 to 2^30 bytes");
   }
   if (std::bit_cast<std::uintptr_t>(data.data()) % kRecordAlignment != 0 ||
       std::bit_cast<std::uintptr_t>(control) % alignof(Control) != 0) {
@@ -95,9 +99,9 @@ inline std::uint64_t& word_at(std::span<std::byte> data, std::uint64_t position)
 template <class Memory = SharedMemory>
 class BasicProducer {
  public:
-  // Attaches to a ring.  The position of a new ring is 0; a process that takes over from another
-  // one continues at that one's position.  kInvalidArgument: the memory cannot be a ring.  The
-  // memory outlives the producer.
+  // Attaches to a ring.  The position of a new ring is 0.  A process that takes over from another
+  // producer continues at the position() of that producer.  kInvalidArgument: the memory has the
+  // wrong size or alignment.  REQUIRES: the memory outlives the producer.
   static Result<BasicProducer> attach(Control* control, std::span<std::byte> data,
                                       std::uint64_t position = 0) {
     VB_TRY_VOID(detail::check_place(control, data));
@@ -138,8 +142,8 @@ class BasicProducer {
            Memory::exchange(control_->parked, 0U) != 0;
   }
 
-  // Requests a wake when there is room, after prepare() found none.  Returns true if there is room
-  // already.
+  // Requests a wake when there is room, after prepare() found none.  Returns true, and requests no
+  // wake, if there is room already.  kMalformed: as prepare().
   Result<bool> want_room(std::size_t bytes) {
     Memory::store_relaxed(control_->wants_room, 1U);
     Memory::fence();
@@ -149,6 +153,7 @@ class BasicProducer {
     return true;
   }
 
+  // Returns the number of bytes that were written to the ring since its creation.
   std::uint64_t position() const { return tail_; }
   // Returns true if the consumer has freed all bytes before `position`.  kMalformed: as prepare().
   Result<bool> has_consumed(std::uint64_t position) {
@@ -162,12 +167,13 @@ class BasicProducer {
   BasicProducer(Control* control, std::span<std::byte> data, std::uint64_t position)
       : control_(control), data_(data), tail_(position), head_(position) {}
 
-  // Returns the bytes to skip at the ring's end if the record does not fit before it.
+  // Returns the number of bytes up to the ring's end if the record does not fit there, else 0.
   std::size_t skip_before(std::size_t bytes) const {
     const std::size_t to_end = data_.size() - (tail_ & (data_.size() - 1));
     return to_end < record_stride(bytes) ? to_end : 0;
   }
-  // Checks the room for a record and one more cache line, which the next header needs.
+  // Returns true if there is room for these bytes and one more cache line, which the next header
+  // needs.
   bool has_room(std::size_t bytes) const {
     return bytes + kRecordAlignment <= data_.size() - used();
   }
@@ -191,7 +197,7 @@ class BasicProducer {
   Control* control_;
   std::span<std::byte> data_;
   std::uint64_t tail_;
-  std::uint64_t head_;  // as last read
+  std::uint64_t head_;  // the consumer's position when it was last read
   std::size_t prepared_ = 0;
   bool unflushed_ = false;
   bool ended_ = false;
@@ -201,6 +207,7 @@ class BasicProducer {
 template <class Memory = SharedMemory>
 class BasicConsumer {
  public:
+  // Attaches to a ring, as BasicProducer::attach() does.
   static Result<BasicConsumer> attach(Control* control, std::span<std::byte> data,
                                       std::uint64_t position = 0) {
     VB_TRY_VOID(detail::check_place(control, data));
@@ -232,7 +239,7 @@ class BasicConsumer {
                                 data_.subspan(offset + kHeaderBytes, bytes)});
   }
 
-  // Frees the memory of the record that peek() returned.  REQUIRES: peek() returned one.
+  // Frees the memory of the record that peek() returned.  REQUIRES: peek() returned a record.
   void consume() {
     VB_CHECK(stride_ != 0);
     head_ += stride_;
@@ -241,7 +248,7 @@ class BasicConsumer {
     if (head_ - published_ >= data_.size() / 4) publish_head();
   }
 
-  // Ends a batch; call it before doing something else.  Returns true if the producer waits for
+  // Ends a batch; call this before doing something else.  Returns true if the producer waits for
   // room: ring its doorbell.
   bool finish() {
     if (head_ != published_) publish_head();
@@ -250,8 +257,8 @@ class BasicConsumer {
     return wake;
   }
 
-  // Asks the producer to ring the doorbell with its next record.  Returns false if there is one
-  // already.
+  // Asks the producer to ring the doorbell with its next record.  Returns false if there is a
+  // record already.
   bool park() {
     Memory::store_relaxed(control_->parked, 1U);
     Memory::fence();
@@ -259,6 +266,7 @@ class BasicConsumer {
     Memory::exchange(control_->parked, 0U);
     return false;
   }
+  // Asks the producer not to ring the doorbell, because the consumer polls.
   void unpark() { Memory::store_relaxed(control_->parked, 0U); }
 
   std::uint64_t position() const { return head_; }
@@ -285,8 +293,8 @@ class BasicConsumer {
   Control* control_;
   std::span<std::byte> data_;
   std::uint64_t head_;
-  std::uint64_t published_;
-  std::size_t stride_ = 0;  // of the record that peek() returned
+  std::uint64_t published_;  // the value of head_ that the producer can see
+  std::size_t stride_ = 0;   // the stride of the record that peek() returned, or 0
   bool wake_producer_ = false;
   bool ended_ = false;
 };

@@ -1,5 +1,5 @@
 // The input contains writes of a hostile peer to the shared memory, and calls of this side.  Checks
-// that no call touches memory outside of the ring, loops, or returns memory outside of the ring.
+// that each call ends, and that no call touches or returns memory outside of the ring.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -33,6 +33,7 @@ void run(sim::FuzzInput input) {
   while (!input.empty()) {
     switch (input.take<std::uint8_t>() % 8) {
       case 0: {
+        // 248 is record_bytes_max() of this ring.
         const auto memory = producer.prepare(input.take<std::uint8_t>() % 249);
         if (!memory.has_value() || !memory->has_value()) break;
         VB_CHECK(inside(place, **memory));

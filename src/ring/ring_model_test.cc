@@ -1,5 +1,6 @@
-// Checks the wake protocol and the contents of records under every order of accesses
-// (model_test.h).  AddressSanitizer and ThreadSanitizer do not support manual context switches.
+// Checks the wake protocol and the contents of records in all orders of accesses within a budget
+// (model_test.h).  AddressSanitizer and ThreadSanitizer do not support the context switches of
+// these tests, so the tests do not run under them.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 #include <gtest/gtest.h>
@@ -31,8 +32,9 @@ int budget(int usual) {
   return given != nullptr ? std::atoi(given) : usual;
 }
 
-// One side writes `records` records and sleeps when the ring is full; the other reads them and
-// sleeps when it is empty.  Neither may sleep for ever, and every byte must be right.
+// One side writes `records` records, and sleeps when the ring is full.  The other side reads the
+// records, and sleeps when the ring is empty.  Neither may sleep for ever, and every byte must be
+// right.
 template <class Memory>
 class Conversation {
  public:

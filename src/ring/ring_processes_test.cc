@@ -1,5 +1,6 @@
-// Checks that a process that dies or is stopped at any access to the ring leaves whole records. The
-// child runs the real ring code with memory that counts accesses and ends the child at one of them.
+// Checks that a process that dies or is stopped at any access to the ring leaves whole records.
+// The child runs the real ring code with memory that counts accesses, and kills or stops the child
+// at one of them.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -20,6 +21,7 @@ constexpr std::size_t kRingBytes = 512;
 int accesses_left = 0;
 int signal_at_access = SIGKILL;
 
+// Accesses memory as SharedMemory does, and sends the process a signal at one access.
 struct MortalMemory {
   static void access() {
     if (--accesses_left == 0) kill(getpid(), signal_at_access);
@@ -77,6 +79,7 @@ class RingProcesses : public testing::Test {
 
   void clear() { std::memset(static_cast<void*>(place_), 0, sizeof(Place)); }
 
+  // Forks a child that calls body(), and gets the signal at its access number `access`, from 1 on.
   template <class Body>
   pid_t child(int access, int signal, Body body) {
     const pid_t pid = fork();
@@ -103,7 +106,8 @@ class RingProcesses : public testing::Test {
     }
   }
 
-  // Reads and checks all records.  Returns their number.
+  // Reads and checks all records, of which the first has the number `from`.  Returns how many there
+  // were.
   static std::uint64_t read_all(Consumer& consumer, std::uint64_t from) {
     std::uint64_t next = from;
     for (;;) {

@@ -91,7 +91,7 @@ TEST(Ring, AFullRingRefusesRecordsUntilOneIsConsumed) {
   auto consumer = *Consumer::attach(ring.control, ring.data);
   int written = 0;
   while (write(producer, bytes_of(8, 1))) ++written;
-  EXPECT_EQ(written, 3);  // the fourth line is for the next header
+  EXPECT_EQ(written, 3);  // the fourth cache line is for the next header
   EXPECT_FALSE(*producer.want_room(8));
   EXPECT_FALSE(consumer.finish());  // no record was consumed
   ASSERT_TRUE((*consumer.peek()).has_value());
@@ -165,7 +165,7 @@ TEST(Ring, AConsumersImpossiblePositionEndsTheProducer) {
     ASSERT_FALSE(memory.has_value()) << head;
     EXPECT_EQ(memory.error().code, Errc::kMalformed);
     ring.control->head = 0;
-    EXPECT_FALSE(producer.prepare(1).has_value()) << "it does not trust that ring again";
+    EXPECT_FALSE(producer.prepare(1).has_value()) << "the producer has ended for good";
   }
 }
 
@@ -192,7 +192,7 @@ TEST(Ring, AProducersImpossibleHeaderEndsTheConsumer) {
     ASSERT_FALSE(read.has_value()) << std::hex << header;
     EXPECT_EQ(read.error().code, Errc::kMalformed);
     detail::word_at(ring.data, 0) = 0;
-    EXPECT_FALSE(consumer.peek().has_value()) << "it does not trust that ring again";
+    EXPECT_FALSE(consumer.peek().has_value()) << "the consumer has ended for good";
   }
 }
 
@@ -205,7 +205,8 @@ TEST(Ring, RefusesARecordPastTheEndOfTheRing) {
     ASSERT_TRUE((*consumer.peek()).has_value());
     consumer.consume();
   }
-  detail::word_at(ring.data, 192) = detail::header(57, 1);  // one byte more than the line holds
+  // The record is one byte longer than the last cache line of the ring.
+  detail::word_at(ring.data, 192) = detail::header(57, 1);
   EXPECT_FALSE(consumer.peek().has_value());
 }
 
@@ -238,7 +239,7 @@ TEST(Ring, AnotherProcessContinuesAtTheGivenPosition) {
 }
 
 // The peer changes random bytes between any two calls.  No call may access memory outside of the
-// ring (AddressSanitizer checks that) or loop.
+// ring (AddressSanitizer checks that) or loop for ever.
 TEST(Ring, SurvivesAPeerThatWritesRandomBytes) {
   Random random(7);
   unsigned sum = 0;
@@ -301,8 +302,8 @@ TEST(Doorbell, ReportsEachRingOnceAndWakesOnlyASleepingOwner) {
   EXPECT_THAT(take(), ElementsAre(5U, DoorbellMemory::kRingsMax - 1));
   EXPECT_TRUE(bell.arm());
   EXPECT_TRUE(five.ring());
-  EXPECT_FALSE(five.ring()) << "its bit is still set, so it has written to the eventfd before";
-  EXPECT_TRUE(last.ring()) << "the other peer may be stopped before it writes";
+  EXPECT_FALSE(five.ring()) << "the bit is still set, so this peer was told to wake the owner";
+  EXPECT_TRUE(last.ring()) << "the first peer may be stopped before it writes to the eventfd";
   bell.disarm();
   EXPECT_THAT(take(), ElementsAre(5U, DoorbellMemory::kRingsMax - 1));
   EXPECT_THAT(take(), ElementsAre());

@@ -16,7 +16,7 @@ struct SharedMemory {
   static Word load_acquire(const Word& word) {
     return std::atomic_ref(const_cast<Word&>(word)).load(std::memory_order_acquire);
   }
-  // All loads of this kind and all read-modify-writes are in one order.
+  // All threads see these loads and all read-modify-writes in one order.
   template <class Word>
   static Word load_seq_cst(const Word& word) {
     return std::atomic_ref(const_cast<Word&>(word)).load(std::memory_order_seq_cst);
@@ -45,16 +45,17 @@ struct SharedMemory {
   static Word fetch_add(Word& word, Word value) {
     return std::atomic_ref(word).fetch_add(value, std::memory_order_seq_cst);
   }
-  // Stores `desired` if the word is `expected`; else returns false, and `expected` is the word.
+  // Stores `desired` and returns true if the word equals `expected`.  Otherwise writes the word to
+  // `expected` and returns false.
   template <class Word>
   static bool compare_exchange(Word& word, Word& expected, Word desired) {
     return std::atomic_ref(word).compare_exchange_strong(expected, desired,
                                                          std::memory_order_seq_cst);
   }
-  // Orders the stores before it before the loads after it, for all processors.
+  // Makes all earlier stores visible to all processors before any later load is carried out.
   static void fence() {
 #if defined(__SANITIZE_THREAD__)
-    // ThreadSanitizer does not support fences; a read-modify-write has the same effect on x86 and
+    // ThreadSanitizer does not support fences.  A read-modify-write has the same effect on x86 and
     // arm64.
     static std::atomic<int> order;
     order.fetch_add(0, std::memory_order_seq_cst);

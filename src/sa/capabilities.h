@@ -20,21 +20,21 @@ struct CapabilityCounters {
   friend bool operator==(const CapabilityCounters&, const CapabilityCounters&) = default;
 };
 
-// Stores the capabilities of the SA, from its ClassPortInfo (vol1 13.4.8.1, 15.1).  The SA is asked
-// once when the port can reach it, and again after a change of the manager or a reregistration.
+// Stores the capabilities of the SA, from its ClassPortInfo (vol1 13.4.8.1, 15.1).  Asks the SA
+// when the port becomes able to reach it, and again after a change of the manager or a
+// reregistration.
 class Capabilities {
  public:
-  static constexpr Duration kPause = std::chrono::seconds(15);  // after a query without answer
+  static constexpr Duration kPause = std::chrono::seconds(15);  // after a query that has failed
 
   Capabilities(Queries& queries, Random random) : queries_(queries), random_(random) {}
 
   // Returns the ClassPortInfo; nothing until this manager has answered.
   const std::optional<wire::ClassPortInfo>& info() const { return info_; }
-  // Returns whether the SA takes send-only full members; nothing if it has not answered yet.
+  // Returns true if the SA supports send-only full members; nothing until the SA has answered.
   std::optional<bool> has_send_only_full_members() const;
 
-  // Asks the SA again, unless a query is pending.  The old answer stays valid until the new one
-  // comes.
+  // Asks the SA, unless a query is pending.  An old answer stays valid until the new answer comes.
   void ask(Time now);
 
   void set_port(const PortState& state, const PortChange& change, Time now);
@@ -52,7 +52,7 @@ class Capabilities {
   Random random_;
   bool port_is_ready_ = false;
   std::optional<QueryId> query_{};
-  bool is_doubted_ = false;  // the answer under way may be that of an earlier manager
+  bool is_doubted_ = false;  // the pending query may get the answer of an earlier manager
   std::optional<wire::ClassPortInfo> info_{};
   Time ask_again_ = kNever;
   CapabilityCounters counters_{};

@@ -52,7 +52,8 @@ TEST_F(CapabilitiesTest, NewManagerAndReregistrationAreAskedAgain) {
   PortState other = port;
   other.sm_lid = {2};
   set_port(other);
-  EXPECT_FALSE(capabilities.has_send_only_full_members().has_value()) << "of another manager";
+  EXPECT_FALSE(capabilities.has_send_only_full_members().has_value())
+      << "the answer was that of another manager";
   answer(request(), info(false));
   EXPECT_EQ(capabilities.has_send_only_full_members(), false);
   capabilities.reregister(now);
@@ -64,7 +65,7 @@ TEST_F(CapabilitiesTest, NewManagerAndReregistrationAreAskedAgain) {
 TEST_F(CapabilitiesTest, AnswerFromBeforeAReregistrationIsAskedAgain) {
   const auto before = request();
   capabilities.reregister(now);
-  EXPECT_TRUE(sent().empty()) << "one question at a time";
+  EXPECT_TRUE(sent().empty()) << "only one query is pending at a time";
   answer(before, info(true));
   EXPECT_FALSE(capabilities.has_send_only_full_members().has_value());
   answer(request(), info(false));

@@ -8,8 +8,8 @@ using wire::TrapNumber;
 
 namespace {
 
-// The agents of other programs are numbered from 1, so the client takes a random number far above
-// those.
+// Returns the number before that of the client's MAD agent.  It is random and at least 2^31,
+// because the agents of other programs are numbered from 1.
 mad::AgentNumber number_before(Random& random) {
   return {0x80000000 | (random.next32() & 0x7ffffff0)};
 }
@@ -104,7 +104,7 @@ Time Client::deadline() const {
                    capabilities_.deadline()});
 }
 
-// Passes messages and the results of queries to the parts that wait for them.
+// Passes messages, and the results of queries, to the parts of the client that wait for them.
 void Client::pump(Time now) {
   while (const auto message = mads_.next_message()) {
     const auto header =
@@ -115,7 +115,7 @@ void Client::pump(Time now) {
       take_notice(*notice, now);
     }
   }
-  // Every SA answers a query for its ClassPortInfo.
+  // Every SA answers a query for its ClassPortInfo, so the answer shows whether there is an SA.
   if (queries_.take_doubt_about_sa()) capabilities_.ask(now);
   while (const auto end = queries_.next_end()) dispatch(*end, now);
   paths_.set_notices(subscriptions_.is_registered(TrapNumber::kGidInService) &&

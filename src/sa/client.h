@@ -21,8 +21,8 @@ namespace verbena::sa {
 // Carries the client's answers to its users.
 using Event = std::variant<PathEvent, MemberEvent, NoticeEvent, ServiceEvent>;
 
-// Talks to the subnet administration for all users of one port: knows paths, keeps memberships of
-// multicast groups, subscribes to notices and registers services.
+// Talks to the subnet administration (SA) for all users of one port.  It finds paths, keeps
+// memberships of multicast groups, subscribes to notices and registers services.
 //
 //   users --> paths() memberships() subscriptions() services() --> [Queries] --> MADs of QP1
 //
@@ -54,14 +54,14 @@ class Client {
   const Queries& queries() const { return queries_; }
   const mad::ManagementPort& mads() const { return mads_; }
 
-  // Sets the state of the port.  Entries that depend on an old state are forgotten or requested
-  // again.
+  // Sets the state of the port.  Forgets answers of the SA that depend on the old state, or asks
+  // for them again.
   void set_port(const PortState& state, Time now);
   // Handles the SM's request to register again (vol1 14.4.11).
   void reregister(Time now);
 
-  // Returns true if the MAD is for this client: a response to one of its requests, or a report.
-  // Other programs of the same QP1 have other transaction ids, but may want reports as well.
+  // Returns true if the MAD is a response to one of this client's requests, or a report.  Programs
+  // that share QP1 with the client may want the same report.
   bool wants(const wire::MadHeader& header) const;
   void receive(const mad::ManagementPort::Arrival& arrival, Time now);
   void on_timer(Time now);

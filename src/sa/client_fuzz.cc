@@ -1,6 +1,6 @@
-// Takes bytes as the life of a client: MADs that arrive from anywhere, answers to its requests with
-// any content, calls of its users, changes of its port and time.  Whatever comes, each MAD is
-// answered by few MADs, each query ends once, and the deadline advances.
+// Interprets bytes as what happens to a client: MADs from anywhere, answers with any content, calls
+// of its users, changes of its port, and time that passes.  Checks that the client answers each MAD
+// with few MADs, that each query ends once, and that the deadline advances.
 //
 // fuzz: runs 2000
 
@@ -17,7 +17,7 @@ namespace {
 using namespace verbena;
 using namespace verbena::sa;
 
-constexpr std::size_t kPacketsMax = 4096;  // in one step
+constexpr std::size_t kPacketsMax = 4096;  // that the client may send in one step
 
 Gid gid_of(std::uint8_t number) {
   Gid gid{};

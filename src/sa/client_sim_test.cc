@@ -8,8 +8,8 @@
 #include "sa/net_test.h"
 #include "sim/seeds.h"
 
-// Runs clients with managers that are deaf, silent, busy and slow, and that die and restart with
-// empty memory, over a network that loses, repeats and reorders.
+// Runs clients with managers that lose requests and answers, are busy and slow, and die and restart
+// with empty memory.  The network loses, repeats and reorders packets.
 namespace verbena::sa {
 namespace {
 
@@ -184,7 +184,7 @@ class ClientSim {
   }
   void take_member(const MemberEvent& event) {
     const auto user = users_.find(event.cookie);
-    ASSERT_NE(user, users_.end()) << "a user that has left hears more";
+    ASSERT_NE(user, users_.end()) << "a user that has left gets an event";
     EXPECT_EQ(user->second.has_joined,
               event.what == MemberEvent::What::kChanged ||
                   (event.what == MemberEvent::What::kFailed && user->second.has_joined));
@@ -201,16 +201,15 @@ class ClientSim {
     take_events();
   }
   void check_quiet() {
-    EXPECT_TRUE(asked_.empty()) << "a question has no end";
+    EXPECT_TRUE(asked_.empty()) << "a question has not ended";
     std::map<Gid, std::map<Gid, std::uint8_t>> wanted;
     for (const auto& [cookie, user] : users_) {
       EXPECT_TRUE(user.has_joined);
       auto& state = wanted[user.mgid][Net::gid(user.host)];
       state = static_cast<std::uint8_t>(state | user.state);
     }
-    EXPECT_EQ(net_.master().members, wanted) << "membership is not the union of the users";
-    // A repeat of a registration may arrive after the registration has ended.  Then the lease ends
-    // it.
+    EXPECT_EQ(net_.master().members, wanted) << "memberships are not the unions of what users want";
+    // The manager may have more services, because a late repeat may register a service again.
     for (const std::uint64_t id : registered_) {
       EXPECT_TRUE(std::ranges::any_of(net_.master().services, [&](const auto& service) {
         return service.first.second == id;
@@ -231,7 +230,7 @@ class ClientSim {
       for (unsigned to = 0; to < kHosts; ++to) check_path(from, to);
     }
   }
-  // After a quiet time each path is known or is found, and is right.
+  // After a quiet time, each path is known or can be found, and is right.
   void check_path(unsigned from, unsigned to) {
     const PathQuestion question{.destination = Net::gid(to), .source = Net::gid(from)};
     for (int i = 0; i < 2; ++i) {

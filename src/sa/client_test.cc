@@ -40,7 +40,7 @@ TEST(ClientTest, ReportsOfTheManagerKeepTheCacheRight) {
   EXPECT_EQ(net.client(0).paths().age(), PathCache::Config{}.age_with_notices);
   net.change_lid(1, {300});
   net.run_for(1s);
-  EXPECT_EQ(cached_lid(net, 0, 2), Lid{102}) << "only what has changed is forgotten";
+  EXPECT_EQ(cached_lid(net, 0, 2), Lid{102}) << "only the path that has changed is forgotten";
   cached_lid(net, 0, 1);
   net.run_for(1s);
   EXPECT_EQ(cached_lid(net, 0, 1), Lid{300});
@@ -118,8 +118,8 @@ TEST(ClientTest, HundredThousandNoticesDelayNoQueryByMoreThanASecond) {
   EXPECT_EQ(answers, asked);
 }
 
-// Slides of Sean Hefty about scalability report that 1,000 nodes sent 500,000 queries.  OFED and
-// Linux ask for each connection.
+// OFED and Linux ask the SA for each connection.  Slides of Sean Hefty about scalability report
+// that 1,000 nodes sent 500,000 queries.
 TEST(ClientTest, JobOfAllToAllAsksOnceForEachPathOrEachPort) {
   constexpr unsigned kHosts = 24;
   for (const auto mode : {PathCache::Mode::kGet, PathCache::Mode::kTable}) {
@@ -159,11 +159,11 @@ TEST(ClientTest, BusyAndLossyAndSlowManagersServeAJobWithAtMostTwiceTheQueries) 
       }
     }
     EXPECT_EQ(answered, std::size_t{kHosts} * kHosts);
-    EXPECT_LE(path_requests(net), 2U * kHosts * kHosts) << "that the manager has seen";
+    EXPECT_LE(path_requests(net), 2U * kHosts * kHosts) << "the manager has seen more requests";
   }
 }
 
-// The client asks the SA about itself, to see whether there is one.
+// The client asks for the ClassPortInfo of the SA, to find out whether there is an SA.
 TEST(ClientTest, QueryThatTheSaDoesNotKnowEndsSoonWithoutOtherQueries) {
   Net net(1, 1, {.notices = false});
   net.run_for(1min);
@@ -177,7 +177,7 @@ TEST(ClientTest, QueryThatTheSaDoesNotKnowEndsSoonWithoutOtherQueries) {
   EXPECT_EQ(net.client(0).queries().counters().unsupported, 1U);
 }
 
-TEST(ClientTest, JoinOfASendOnlyFullMemberNeedsAManagerThatKnowsIt) {
+TEST(ClientTest, JoinOfASendOnlyFullMemberNeedsAManagerThatSupportsIt) {
   Net net(1, 1, {.notices = false});
   const JoinRequest request{.mgid = {.bytes = {std::byte{0xff}, std::byte{0x12}}},
                             .join_state = wire::join_state::kSendOnlyFullMember};
@@ -205,7 +205,7 @@ TEST(ClientTest, ResponsesOfOtherProgramsAreNotWanted) {
   const auto packet = client->next_packet();
   ASSERT_TRUE(packet);
   auto header = ModelSa::header_in(packet->mad).mad;
-  EXPECT_FALSE(client->wants(header)) << "a request";
+  EXPECT_FALSE(client->wants(header)) << "requests are not for clients";
   header.response = true;
   EXPECT_TRUE(client->wants(header));
   header.transaction_id ^= std::uint64_t{1} << 40;

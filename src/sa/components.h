@@ -9,7 +9,7 @@
 // Converts fields that may be empty to components of records and back.
 namespace verbena::sa {
 
-// Sets a field of the record and its bits in the mask, if there is a value.
+// Sets a field of a record, and its bits in the component mask, if there is a value.
 template <class Field, class Value>
 void put(Field& field, const std::optional<Value>& value, std::uint64_t bits, std::uint64_t& mask) {
   if (!value) return;
@@ -26,6 +26,7 @@ inline void put_limit(wire::Selector& selector, std::uint8_t& field,
   mask |= bits;
 }
 
+// Returns true if the value is the wanted one, or any value is wanted.
 template <class Value>
 bool matches(const Value& value, const std::optional<Value>& wanted) {
   return !wanted || value == *wanted;
@@ -37,7 +38,7 @@ inline bool is_within(std::uint8_t value, const std::optional<PathQuestion::Limi
     case wire::Selector::kGreater: return value > limit->value;
     case wire::Selector::kLess: return value < limit->value;
     case wire::Selector::kExactly: return value == limit->value;
-    case wire::Selector::kBest: return false;  // only the SA knows
+    case wire::Selector::kBest: return false;  // only the SA knows the best value
   }
   return false;
 }

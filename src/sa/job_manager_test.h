@@ -26,7 +26,7 @@ inline Gid job_gid(unsigned host) {
   Gid gid{};
   gid.bytes[0] = std::byte{0xfe};
   gid.bytes[1] = std::byte{0x80};
-  gid.bytes[13] = std::byte{1};  // no host has the interface id 0
+  gid.bytes[13] = std::byte{1};  // so that no host has the interface ID 0
   gid.bytes[14] = static_cast<std::byte>(host >> 8);
   gid.bytes[15] = static_cast<std::byte>(host);
   return gid;
@@ -37,20 +37,20 @@ inline unsigned job_host(const Gid& gid) {
 inline Lid job_lid(unsigned host) { return {static_cast<std::uint16_t>(kFirstJobLid + host)}; }
 
 // Serves one request after the other; each takes time.  Requests wait in a queue without a limit.
-// A repeat of a request that still waits is served as well, as by OpenSM.
+// Like OpenSM, it also serves repeats of requests that still wait.
 class JobManager {
  public:
   struct Config {
     unsigned hosts = 0;
     Duration per_request = std::chrono::microseconds(50);
-    Duration per_record = std::chrono::nanoseconds(500);  // of a table
-    Ratio deaf{};                                         // the fraction of requests that it loses
-    Ratio busy{};                                         // the fraction that it answers with BUSY
+    Duration per_record = std::chrono::nanoseconds(500);  // in an answer with a table
+    Ratio deaf{};                                         // the fraction of requests that are lost
+    Ratio busy{};                                         // the fraction of requests that get BUSY
   };
   struct Counters {
     std::uint64_t unseen = 0;
-    std::uint64_t paths = 0;   // requests for one path that were served, with repeats
-    std::uint64_t tables = 0;  // requests for a table, likewise
+    std::uint64_t paths = 0;   // requests for one path that were served, including repeats
+    std::uint64_t tables = 0;  // requests for a table that were served, including repeats
     std::uint64_t others = 0;  // subscriptions
     std::uint64_t busy = 0;
     std::size_t queue_max = 0;
@@ -68,7 +68,7 @@ class JobManager {
   JobManager(const JobManager&) = delete;
   JobManager& operator=(const JobManager&) = delete;
 
-  // The model calls this whenever next_packet() may have something.
+  // Called when next_packet() may have packets.
   std::move_only_function<void()> pump{};
 
   void receive(const mad::SendMad& packet) {
@@ -149,7 +149,7 @@ class JobManager {
             .rate = 3};
   }
 
-  // The answer without records has those of the request.
+  // Answers with the records, or with the record of the request if there are none.
   void answer(const Message& message, wire::SaHeader header, std::uint16_t status,
               const std::vector<wire::PathRecord>& paths) {
     const bool has_table = is_table(header) && status == 0;
@@ -164,7 +164,8 @@ class JobManager {
     for (std::size_t i = 0; i < paths.size(); ++i) {
       wire::encode_to(std::span(mad).subspan(wire::kSaHeaderBytes + i * kRecordBytes), paths[i]);
     }
-    // While a table is under way, its repeat is refused: the client gets that table.
+    // Fails if the request is the repeat of one whose table is still being sent.  The client gets
+    // that table.
     (void)mads_.send(agent_, {.to = message.from, .retries = 5, .mad = std::move(mad)},
                      world_.now());
   }
@@ -176,7 +177,7 @@ class JobManager {
   Random random_;
   mad::ManagementPort mads_{};
   mad::AgentNumber agent_{};
-  std::deque<Message> queue_{};  // the first one is being served
+  std::deque<Message> queue_{};  // the first message is being served
   Counters counters_{};
 };
 

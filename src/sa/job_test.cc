@@ -26,7 +26,7 @@ std::uint64_t queries_of(Mode mode) {
   return 0;
 }
 
-TEST(JobTest, EachModeAsksAsOftenAsItNeeds) {
+TEST(JobTest, EachModeSendsTheExpectedNumberOfQueries) {
   for (const Mode mode : {Mode::kGet, Mode::kTable, Mode::kUncached}) {
     SCOPED_TRACE(static_cast<int>(mode));
     Job job(plan_of(mode));
@@ -51,7 +51,7 @@ TEST(JobTest, TheManagerDeterminesTheTime) {
   EXPECT_LE(took(Mode::kTable), PathCache::Config{}.table_delay_max + 100ms);
 }
 
-// Each lost request costs a repeat, and each repeat that arrives is answered.
+// The manager loses requests, so only repeats that arrive cost it time.
 TEST(JobTest, DeafManagerServesNoMoreThanEachModeNeeds) {
   for (const Mode mode : {Mode::kGet, Mode::kTable}) {
     SCOPED_TRACE(static_cast<int>(mode));
@@ -81,8 +81,8 @@ TEST(JobTest, BusyManagerGetsAtMostTwiceTheQueries) {
   }
 }
 
-// The hosts have 4 s of work in its queue, so each one waits for much longer than the first
-// interval.  When that could not grow beyond 4 s, the manager got more and more repeats.
+// The manager has 4 s of work in its queue, so hosts wait for much longer than the first interval.
+// When the interval could not grow beyond 4 s, the manager got more and more repeats.
 TEST(JobTest, SlowManagerGetsAtMostTwiceTheQueries) {
   constexpr unsigned kHosts = 64;
   for (const Mode mode : {Mode::kGet, Mode::kTable}) {

@@ -19,14 +19,14 @@ namespace verbena::sa {
 //   process 1 ---+-- find_for_connection() -- sa::Client -+
 //   ...       --'                                         '--- SA requests of all other hosts
 //
-// All ports come up at the same moment, and the job starts then, so no path is known before.  Only
-// the queries for paths are simulated, not the connections that follow.
+// All ports come up when the job starts, so no path is known before.  Only the queries for paths
+// are simulated, not the connections that follow.
 class Job {
  public:
   struct Plan {
     PathCache::Mode mode = PathCache::Mode::kGet;
     unsigned processes = 1;                           // of each host
-    unsigned window = 16;                             // connections that a process makes at once
+    unsigned window = 16;                             // paths that a process waits for at once
     Duration one_way = std::chrono::microseconds(5);  // from a host to the manager, or back
     Duration route_timeout = std::chrono::seconds(60);
     bool notices = true;
@@ -38,7 +38,7 @@ class Job {
     std::uint64_t failed = 0;
     std::uint64_t queries = 0;  // about paths, each counted once
     std::uint64_t subscriptions = 0;
-    std::uint64_t sent = 0;  // requests, with subscriptions and repeats
+    std::uint64_t sent = 0;  // requests, including subscriptions and repeats
     std::uint64_t repeated = 0;
     Duration took{};  // until the last route was found
   };
@@ -102,7 +102,7 @@ class Job {
     Time timer = kNever;
   };
 
-  // Begins connections of a process as far as its window allows.
+  // Begins as many connections of a process as its window allows.
   void connect(unsigned from, unsigned process) {
     Process& one = hosts_[from].processes[process];
     while (one.next < hosts_.size() && one.under_way < plan_.window) {
@@ -164,7 +164,7 @@ class Job {
         {.destination_qpn = wire::kGsiQpn, .from = from, .mad = packet.mad}, world_.now());
     pump(host);
   }
-  // A timer that was replaced by an earlier one does nothing when its time comes.
+  // Sets a timer to an earlier time.  The action for the later time then does nothing.
   void set_timer(Time& timer, Time due, auto action) {
     if (due >= timer) return;
     timer = due;

@@ -27,7 +27,8 @@ std::uint64_t fill_in(McMemberRecord& record, const JoinRequest& request) {
   return mask;
 }
 
-// The selector "best" accepts the value of the group.
+// Returns true if the limit accepts the value of the group.  The selector "best" accepts any value,
+// because the SA has chosen it.
 bool is_good(std::uint8_t value, const std::optional<JoinRequest::Limit>& limit) {
   return (limit && limit->selector == wire::Selector::kBest) || is_within(value, limit);
 }
@@ -50,7 +51,7 @@ Query leave_query(const Gid& mgid, const Gid& port_gid, std::uint8_t join_state)
 }
 
 bool satisfies(const McMemberRecord& group, const JoinRequest& request) {
-  // Ignores the membership bit: a P_Key of a limited member belongs to the same partition.
+  // Ignores the membership bit, because limited and full members are in the same partition.
   const bool same_partition =
       !request.pkey || (request.pkey->value & 0x7fff) == (group.pkey.value & 0x7fff);
   return same_partition && matches(group.qkey, request.qkey) && is_good(group.mtu, request.mtu) &&

@@ -10,9 +10,9 @@
 
 namespace verbena::sa {
 
-// Asks for the membership of a multicast group.  A field that is empty does not matter to the user;
-// the SA fills it in.  A group that does not exist is created if P_Key, Q_Key, SL, flow label and
-// traffic class are there (vol1 15.2.5.17.3).
+// Asks for the membership of a multicast group.  An empty field accepts any value of the group.
+// The SA creates a group that does not exist, if the request names P_Key, Q_Key, SL, flow label and
+// traffic class (vol1 15.2.5.17.3).
 struct JoinRequest {
   using Limit = PathQuestion::Limit;
 
@@ -33,21 +33,21 @@ struct JoinRequest {
   friend bool operator==(const JoinRequest&, const JoinRequest&) = default;
 };
 
-// Returns the request to the SA.  `known_mlid` is the LID that the group has had, if any.  The
-// request carries it as a wish, without its bit in the component mask.  A manager that has given
-// the LID to another group, or that ignores such wishes, answers with a LID of its choice.  OpenSM
-// grants the wish if the LID is free.
+// Returns the request to the SA.  `known_mlid` is the MLID that the group had before, or 0.  The
+// request carries the MLID only as a hint, without its bit in the component mask.  OpenSM uses the
+// hint if the MLID is free.  Other managers may ignore the hint, and choose another MLID.
 Query join_query(const JoinRequest& request, const Gid& mgid, Lid known_mlid, const Gid& port_gid,
                  std::uint8_t join_state);
 Query leave_query(const Gid& mgid, const Gid& port_gid, std::uint8_t join_state);
 
-// Returns true if the group has all values that the request names.
+// Returns true if the group has all values that the request names.  A P_Key may differ in its
+// membership bit.
 bool satisfies(const wire::McMemberRecord& group, const JoinRequest& request);
 
 // Returns the number of fields that the request names.
 unsigned fields_in(const JoinRequest& request);
 
-// Returns true if a member of the group has to change what it sends or receives.
+// Returns true if the two records of a group differ in a field that its members must know.
 bool differ_for_members(const wire::McMemberRecord& a, const wire::McMemberRecord& b);
 
 }  // namespace verbena::sa

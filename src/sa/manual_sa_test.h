@@ -9,7 +9,7 @@
 #include "sa/queries.h"
 #include "wire/bth.h"
 
-// Provides a port whose SA is the test itself.  The test sees each request, and answers it.
+// Provides a port for which the test plays the SA.  The test sees each request, and answers it.
 namespace verbena::sa {
 
 constexpr Gid test_gid(unsigned last) {
@@ -36,7 +36,7 @@ class ManualSaTest : public testing::Test {
   mad::AgentNumber agent{*mads.add_agent({.mgmt_class = 3, .class_version = 2, .rmpp_version = 1})};
   Queries queries{mads, agent, Random(7)};
 
-  // Passes the results of queries and the time to the part under test.
+  // The next three functions pass results of queries and the time to the part under test.
   virtual void take(const QueryEnd&) { FAIL() << "nobody asked"; }
   virtual void on_timer() {}
   virtual Time deadline() { return kNever; }
@@ -46,7 +46,7 @@ class ManualSaTest : public testing::Test {
     while (auto packet = mads.next_packet()) all.push_back(*packet);
     return all;
   }
-  // Returns the one request that was sent.
+  // Returns the request that was sent.  Fails if none or several were sent.
   mad::SendMad request() {
     const auto all = sent();
     EXPECT_EQ(all.size(), 1U);
@@ -99,7 +99,7 @@ class ManualSaTest : public testing::Test {
     while (const auto message = mads.next_message()) queries.receive(*message, now);
     take_ends();
   }
-  // Runs the clocks until `end`, and returns what was sent.
+  // Lets time pass until `end`, and returns the requests that were sent.
   std::vector<mad::SendMad> run_until(Time end) {
     std::vector<mad::SendMad> all;
     for (;;) {
@@ -123,7 +123,7 @@ class ManualSaTest : public testing::Test {
     if (takes_ends_itself) return;
     while (const auto end = queries.next_end()) take(*end);
   }
-  // Sends a table by RMPP, as the manager.
+  // Sends an answer as the manager does, a table by RMPP.
   void deliver(const mad::SendMad& to, const wire::SaHeader& header,
                std::vector<std::byte> message) {
     mad::ManagementPort manager;
@@ -152,7 +152,7 @@ class ManualSaTest : public testing::Test {
     pump();
   }
 
-  std::vector<mad::SendMad> held_{};  // requests that left while a table arrived
+  std::vector<mad::SendMad> held_{};  // requests that were sent while a table arrived
 
  protected:
   bool takes_ends_itself = false;

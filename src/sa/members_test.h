@@ -7,7 +7,7 @@
 #include "sa/manual_sa_test.h"
 #include "sa/memberships.h"
 
-// Provides the memberships of a port whose SA is the test itself.
+// Provides the memberships of a port for which the test plays the SA.
 namespace verbena::sa {
 
 constexpr Gid test_mgid(unsigned last) {
@@ -49,7 +49,7 @@ class MembershipsTest : public ManualSaTest {
                 const Gid& mgid = kGroup) {
     return *memberships.join({.mgid = mgid, .join_state = state}, cookie, now);
   }
-  // Makes a user a member, by answering its join as the SA.
+  // Makes a user a member: joins, and answers the join as the SA.
   MemberId become_member(std::uint8_t state = wire::join_state::kFullMember,
                          const Gid& mgid = kGroup) {
     const MemberId id = join(state, 0, mgid);

@@ -150,7 +150,7 @@ void Memberships::step(Groups::iterator found, Time now) {
     return send_leave(found, rest, now);
   }
   if (group.request != Request::kNone || !group.is_empty() || group.is_asserted_again) return;
-  // Keeps the group, because the next user must know of leaves that may still arrive.
+  // Keeps the group, because the next join must be repeated if a stray leave arrives after it.
   if (now < group.stray_until) return wait(key, group, group.stray_until);
   if (group.mgid != Gid{}) by_mgid_.erase(group.mgid);
   wait(key, group, kNever);
@@ -163,13 +163,12 @@ void Memberships::wait(GroupKey key, Group& group, Time until) {
   if (until != kNever) waits_.emplace(until, key);
 }
 
-// Ends the join of a user without a request, if that is possible.
 bool Memberships::settle_waiting(Group& group, MemberId id) {
   const Member& member = members_.at(id);
   if (group.confirmed == 0 || !group.record) return false;
   if (!satisfies(*group.record, member.request)) {
     fail_member(id, {.code = Errc::kInvalidArgument,
-                     .context = "the multicast group has other parameters"});
+                     .context = "the multicast group's parameters do not match the request"});
     return true;
   }
   if ((member.request.join_state & ~group.confirmed) != 0) return false;
@@ -204,7 +203,7 @@ void Memberships::ask(Groups::iterator found, Request request, const Query& quer
   Group& group = found->second;
   const auto asked = queries_.ask(query, Asker::kMemberships, found->first, now);
   if (!asked) {
-    // Too many queries wait.  A user's join fails; other requests are tried again.
+    // Too many queries wait.  A user's join fails, but other requests are tried again.
     if (request == Request::kJoin) {
       fail_member(group.joins_for, asked.error());
       return step(found, now);
@@ -236,14 +235,14 @@ void Memberships::note_request_after_strays(GroupKey key, Group& group, Time now
   asserts_.emplace(group.stray_until, key);
 }
 
-// Repeats the last request, because late repeats of earlier ones may have undone it.
+// Repeats the last request, because strays of earlier requests may have undone it.
 void Memberships::assert_again(Groups::iterator found, Time now) {
   Group& group = found->second;
   ++counters_.asserted_again;
   group.is_doubted = true;
   group.at_sa |= group.stray_joins;
   group.confirmed = static_cast<std::uint8_t>(group.confirmed & ~group.stray_leaves);
-  // Later repeats may be under way by now.
+  // The time of strays may have been extended meanwhile.
   group.is_asserted_again = now < group.stray_until;
   if (group.is_asserted_again) {
     asserts_.emplace(group.stray_until, found->first);
@@ -253,8 +252,7 @@ void Memberships::assert_again(Groups::iterator found, Time now) {
   step(found, now);
 }
 
-// Returns the request of the user who has named the most parameters, since the group may have to be
-// created again.
+// Returns the request with the most parameters, because the rejoin may have to create the group.
 const JoinRequest& Memberships::rejoin_parameters(const Group& group) const {
   const auto most = std::ranges::max_element(
       group.joined, {}, [&](MemberId id) { return fields_in(members_.at(id).request); });
@@ -294,7 +292,8 @@ void Memberships::receive_join(Groups::iterator found, const QueryEnd& end, Time
   if (mgid == Gid{}) found = name(found, records->front().mgid);
   Group& group = found->second;
   group.at_sa |= bits;
-  // A group with this MGID may exist already, and may be leaving, so its own requests go first.
+  // A group that was merged into another may have joined while that one was leaving, so its bits
+  // are not certain.
   if (!is_doubted && !is_merged) group.confirmed |= bits;
   group.rejoin_refusals = 0;
   if (request == Request::kJoin) {
@@ -320,8 +319,8 @@ void Memberships::set_record(Group& group, const McMemberRecord& record) {
     const bool knows = !events_.empty() && events_.back().member == id &&
                        events_.back().what == MemberEvent::What::kJoined;
     if (!satisfies(record, member.request)) {
-      fail_member(
-          id, {.code = Errc::kRejected, .context = "the multicast group has got other parameters"});
+      fail_member(id, {.code = Errc::kRejected,
+                       .context = "the multicast group's new parameters do not match the request"});
     } else if (!knows) {
       report(id, {.what = MemberEvent::What::kChanged, .group = record});
     }
@@ -334,7 +333,7 @@ Memberships::Groups::iterator Memberships::name(Groups::iterator found, const Gi
     found->second.mgid = mgid;
     return found;
   }
-  // The SA has chosen a group that other users know.
+  // The SA has chosen the MGID of a group that has users already.
   const auto target = groups_.find(known->second);
   VB_CHECK(found->second.joined.empty());
   for (const MemberId id : found->second.waiting) {
@@ -372,7 +371,7 @@ void Memberships::receive_leave(Groups::iterator found, const QueryEnd& end, Tim
   Group& group = found->second;
   group.request = Request::kNone;
   if (end.how == QueryEnd::How::kTimedOut && ++group.leave_rounds < kLeaveRounds) {
-    // Users of the group do not wait for the pause.
+    // Users that need the group do not wait for the pause.
     const bool is_wanted = !group.waiting.empty() || (group.wanted() & ~group.confirmed) != 0;
     wait(found->first, group, is_wanted ? kNever : now + kLeavePause);
     return step(found, now);
@@ -380,9 +379,9 @@ void Memberships::receive_leave(Groups::iterator found, const QueryEnd& end, Tim
   if (end.how == QueryEnd::How::kTimedOut) ++counters_.leaves_given_up;
   group.leave_rounds = 0;
   group.at_sa = static_cast<std::uint8_t>(group.at_sa & ~group.bits);
-  // OpenSM 3.3.23 removes the port if it was the last full member, whatever else it was.  So the
-  // rest is confirmed by a join.  Its members still use the parameters of the record, even if their
-  // membership is uncertain after a change.
+  // OpenSM 3.3.23 removes the port entirely if it was the last full member, so a join confirms the
+  // other bits again.  The record stays if there are members, because they still use its
+  // parameters.
   const bool keeps_record = group.confirmed != 0 || !group.joined.empty();
   if ((group.bits & wire::join_state::kFullMember) != 0) group.confirmed = 0;
   if (!keeps_record) group.record.reset();
@@ -391,7 +390,7 @@ void Memberships::receive_leave(Groups::iterator found, const QueryEnd& end, Tim
 
 // ---- changes and time ---------------------------------------------------------------------------
 
-// Joins again, because the SA has lost the membership.
+// Joins a group again, because the SA has lost the membership.
 void Memberships::lose(Groups::iterator found, Time now) {
   Group& group = found->second;
   group.confirmed = 0;
@@ -414,7 +413,7 @@ void Memberships::hold_new_groups(Time now) {
     by_query_.erase(group.query);
     queries_.cancel(group.query, now);
     group.request = Request::kNone;
-    // The manager may have got the join, or may still get it.
+    // The manager may have received the cancelled join, or may still receive it.
     group.at_sa |= group.bits;
     group.stray_joins |= group.bits;
     group.stray_until = now + kStrayTime;
@@ -426,7 +425,7 @@ void Memberships::set_port(const PortState& state, const PortChange& change, Tim
   const PortState old = std::exchange(port_, state);
   if (change.lid || change.manager || change.stopped || change.became_ready || change.gids) {
     lose_all(now);
-    // The queries under way go to the manager again, so their answers count.
+    // Pending queries are sent to the manager again after these changes, so their answers count.
     const bool asks_anew = change.lid || change.manager || change.stopped || change.became_ready;
     for (auto& [key, group] : groups_) group.is_doubted = group.is_doubted && !asks_anew;
     return;
@@ -440,14 +439,14 @@ void Memberships::set_port(const PortState& state, const PortChange& change, Tim
   }
 }
 
-void Memberships::set_send_only_full_members(std::optional<bool> are_taken, Time now) {
-  const bool lacks = are_taken.has_value() && !*are_taken;
+void Memberships::set_send_only_full_members(std::optional<bool> are_supported, Time now) {
+  const bool lacks = are_supported.has_value() && !*are_supported;
   if (lacks == std::exchange(lacks_send_only_full_, lacks) || !lacks) return;
   std::set<GroupKey> changed;
   for (auto it = members_.begin(); it != members_.end();) {
     const auto& [id, member] = *it++;
     const Group& group = groups_.at(member.group);
-    // The SA will answer a join that it has got.
+    // A join that was sent is not failed here, because the SA answers it.
     const bool is_asked = group.request == Request::kJoin && group.joins_for == id;
     if (!is_send_only_full(member.request) || is_asked) continue;
     ++counters_.unsupported;

@@ -22,7 +22,7 @@
 
 namespace verbena::sa {
 
-// Names one user's membership of a group.  Numbers are never used again.
+// Identifies one user's membership of a group.  No number is used twice.
 using MemberId = Strong<struct MemberIdTag, std::uint64_t>;
 
 struct MemberEvent {
@@ -34,8 +34,8 @@ struct MemberEvent {
   MemberId member{};
   std::uint64_t cookie = 0;
   What what{};
-  wire::McMemberRecord group{};  // not with kFailed
-  std::optional<Error> error{};  // kFailed
+  wire::McMemberRecord group{};  // zeros with kFailed
+  std::optional<Error> error{};  // only with kFailed
 };
 
 struct MembershipCounters {
@@ -53,63 +53,63 @@ struct MembershipCounters {
   friend bool operator==(const MembershipCounters&, const MembershipCounters&) = default;
 };
 
-// Keeps the port a member of multicast groups as long as one of its users needs that.  The SA does
+// Keeps the port a member of a multicast group as long as one of its users needs that.  The SA does
 // not count users.  It stores a port's membership of a group as four bits, the join state (vol1
 // 15.2.5.17).
 //
-//   users join()/leave()  -->  wanted: the union of the join states of all members
-//                              confirmed: the join state that the SA certainly has
-//                              at_sa: bits that the SA may have, also after a lost answer
+//   wanted:     the union of the join states of all users that have joined
+//   confirmed:  the bits that the SA certainly has
+//   at_sa:      the bits that the SA may have, also because an answer was lost
 //
-//   wanted has more than confirmed   -->  join (or rejoin, after the SA has lost the membership)
-//   a user waits                     -->  join with its state, if confirmed lacks it
-//   at_sa has more than wanted       -->  leave with the rest
+//   wanted has bits that confirmed lacks  -->  rejoin, because the SA has lost the membership
+//   a user waits                          -->  join, if confirmed lacks bits of its join state
+//   at_sa has bits that wanted lacks      -->  leave with these bits
 //
-// One request of a group is under way at a time, so the SA cannot see them in another order.
-// Groups do not wait for one another.  A user may leave before its join ends: the join goes on,
-// and a leave follows.
+// Each group has at most one pending request, so the SA cannot get requests in another order.
+// Groups do not wait for one another.  If a user leaves before its join ends, the join goes on, and
+// a leave follows.
 //
 // Invariants:
-//  * Each user gets kJoined or kFailed once, then any number of kChanged, then kFailed at most
-//  once.
-//  * A user that has left gets nothing more.
+//  * Each user gets kFailed, or kJoined, any number of kChanged, and at most one kFailed.
+//  * A user gets no event after it has left.
 class Memberships {
  public:
-  static constexpr std::size_t kMembersMax = 65536;  // also the limit of groups
-  static constexpr std::uint32_t kLeaveTries = 6;    // of each leave
-  // A leave that got no answer is tried again later, so that a manager that was away for a while
-  // does not keep the membership.
+  static constexpr std::size_t kMembersMax = 65536;  // limits groups as well
+  static constexpr std::uint32_t kLeaveTries = 6;    // in each of kLeaveRounds
+  // A leave that got no answer is tried again after this time, in case the manager was away.
+  // Otherwise the manager would keep the membership.
   static constexpr Duration kLeavePause = std::chrono::seconds(60);
   static constexpr unsigned kLeaveRounds = 3;
-  // A repeat of a request (a stray) may reach the SA this long after its answer, and after the next
-  // request.  So the last request is sent again after that time.
+  // A repeat of a request may reach the SA as late as this after the answer: a stray.  A stray may
+  // undo the next request, so that request is sent again after this time.
   static constexpr Duration kStrayTime = std::chrono::seconds(10);
-  // A manager that has just begun may refuse for a while.
+  // A manager that has just started may refuse rejoins for a while.
   static constexpr unsigned kRejoinRefusalsMax = 6;
   static constexpr Duration kRejoinPauseMin = std::chrono::seconds(1);
   static constexpr Duration kRejoinPauseMax = std::chrono::seconds(16);
 
-  // A new manager counts the LIDs of groups in the order of the joins.  So joins of new groups wait
-  // for the rejoins of the others, and for the first repeat of those, which is a second later.
+  // A new manager gives MLIDs to groups in the order of the joins.  Joins of new groups wait this
+  // long, so that rejoins and their first repeats come first and get the MLIDs from before.
   static constexpr Duration kRejoinsFirst = std::chrono::seconds(2);
 
   Memberships(Queries& queries, Random random) : queries_(queries), random_(random) {}
 
-  // Begins a membership.  A MemberEvent follows.  kInvalidArgument: the MGID or the join state is
-  // invalid.  kNotSupported: the SA has no send-only full members.  kNoResources: kMembersMax.
+  // Begins a membership.  A MemberEvent follows.  Fails with kInvalidArgument: the MGID or the join
+  // state is invalid; kNotSupported: the SA has no send-only full members; kNoResources:
+  // kMembersMax.
   Result<MemberId> join(const JoinRequest& request, std::uint64_t cookie, Time now);
-  // Ends a membership in any state.  False: it is over already.
+  // Ends a membership in any state.  Returns false if it is over already.
   bool leave(MemberId member, Time now);
   std::optional<MemberEvent> next_event();
 
-  // Lets new groups wait for kRejoinsFirst, if there are others.  REQUIRES: the queries do not know
-  // of the new manager yet, for they would send it the joins that are under way.
+  // Delays joins of new groups by kRejoinsFirst, if other groups must rejoin.  REQUIRES: the
+  // queries do not know the new manager yet, because they would send it the pending joins.
   void hold_new_groups(Time now);
-  // Reports changes of the port.  REQUIRES: the queries know of them already.
+  // Reports changes of the port.  REQUIRES: Queries::set_port() was called before.
   void set_port(const PortState& state, const PortChange& change, Time now);
-  // Reports whether the SA takes send-only full members; nothing: this is not known yet.  Then
-  // their joins are sent, and the SA decides.  Users that a new manager does not take fail.
-  void set_send_only_full_members(std::optional<bool> are_taken, Time now);
+  // Tells whether the SA supports send-only full members.  If this is unknown (no value), joins are
+  // sent, and the SA decides.  If the SA does not support them, such users get kFailed.
+  void set_send_only_full_members(std::optional<bool> are_supported, Time now);
   // Reports that the SA has forgotten all memberships of the port.
   void reregister(Time now);
   // Reports that the SA has deleted the group.
@@ -139,33 +139,34 @@ class Memberships {
     JoinRequest request{};
     std::uint64_t cookie = 0;
     GroupKey group = 0;
-    Time until{};  // of its join
+    Time until{};  // the join fails at this time
   };
   enum class Request : std::uint8_t { kNone, kJoin, kRejoin, kLeave };
   struct Group {
-    Gid mgid{};  // 0: the SA has not chosen yet
+    Gid mgid{};  // 0: the SA has not chosen it yet
     std::optional<wire::McMemberRecord> record{};
     std::set<MemberId> joined{};
     std::set<MemberId> waiting{};          // in the order of their joins
-    std::array<std::uint32_t, 4> users{};  // of those who have joined, for each bit
+    std::array<std::uint32_t, 4> users{};  // counts `joined` for each bit of the join state
     std::uint8_t confirmed = 0;
     std::uint8_t at_sa = 0;
     Request request = Request::kNone;
     QueryId query{};
-    std::uint8_t bits = 0;    // of the request
-    MemberId joins_for{};     // kJoin
+    std::uint8_t bits = 0;    // the join state in the request
+    MemberId joins_for{};     // the user of a kJoin
     bool is_doubted = false;  // the SA may have lost the effect of the request
-    Time not_before{};        // the next rejoin or leave
+    Time not_before{};        // the earliest time of the next rejoin or leave
     unsigned rejoin_refusals = 0;
     unsigned leave_rounds = 0;
-    // Bits of joins and leaves that were sent more often than answered.
+    // Bits of joins and leaves that were repeated, or had no answer.  Strays may still arrive.
     std::uint8_t stray_joins = 0;
     std::uint8_t stray_leaves = 0;
     Time stray_until{};
     bool is_asserted_again = false;  // the last request is repeated at stray_until
 
-    // Returns the union of the join states of all who have joined.
+    // Returns the union of the join states of all users that have joined.
     std::uint8_t wanted() const;
+    // Adds `one`, which is 1 or -1 (~0U), to the users of each bit of the join state.
     void count(std::uint8_t join_state, std::uint32_t one);
     bool is_empty() const { return joined.empty() && waiting.empty(); }
   };
@@ -173,6 +174,7 @@ class Memberships {
 
   // Begins the next request of a group, if there is one, or forgets the group.
   void step(Groups::iterator found, Time now);
+  // Ends the join of a user if that needs no request.  Returns false if it needs one.
   bool settle_waiting(Group& group, MemberId member);
   void note_joined(Group& group, MemberId id, const wire::McMemberRecord& record);
   void send_join(Groups::iterator found, Request request, const JoinRequest& parameters,
@@ -189,7 +191,8 @@ class Memberships {
   void note_request_after_strays(GroupKey key, Group& group, Time now);
   void assert_again(Groups::iterator found, Time now);
   void join_failed(Groups::iterator found, const Error& error, bool may_be_at_sa, Time now);
-  // Gives the group the MGID that the SA has chosen.  It returns the group of that MGID.
+  // Gives the group the MGID that the SA has chosen.  Moves its users if the MGID is that of
+  // another group.  Returns the group with the MGID.
   Groups::iterator name(Groups::iterator found, const Gid& mgid);
   void set_record(Group& group, const wire::McMemberRecord& record);
   const JoinRequest& rejoin_parameters(const Group& group) const;
@@ -207,10 +210,10 @@ class Memberships {
   std::map<Gid, GroupKey> by_mgid_{};
   std::map<MemberId, Member> members_{};
   std::map<QueryId, GroupKey> by_query_{};
-  std::set<std::pair<Time, MemberId>> joins_due_{};  // of users that have not joined
+  std::set<std::pair<Time, MemberId>> joins_due_{};  // when the joins of waiting users fail
   std::set<std::pair<Time, GroupKey>> waits_{};
-  std::set<std::pair<Time, GroupKey>> asserts_{};  // of groups whose last request is repeated
-  Time new_groups_from_{};
+  std::set<std::pair<Time, GroupKey>> asserts_{};  // when assert_again() is due
+  Time new_groups_from_{};                         // joins of new groups wait until then
   bool lacks_send_only_full_ = false;
   GroupKey last_group_ = 0;
   std::uint64_t last_member_ = 0;

@@ -14,7 +14,7 @@ using wire::McMemberRecord;
 using wire::SaStatus;
 namespace join_state = wire::join_state;
 
-// On Linux, every user has to join again by itself.
+// On Linux, each user must join again by itself.
 TEST_F(MembershipsTest, NewManagerGetsTheUnionAgainAndUsersDoNotNotice) {
   become_member(join_state::kFullMember);
   join(join_state::kNonMember);
@@ -31,9 +31,9 @@ TEST_F(MembershipsTest, NewManagerGetsTheUnionAgainAndUsersDoNotNotice) {
   EXPECT_EQ(memberships.counters().rejoins, 1U);
 }
 
-// OpenSM counts the LIDs of groups anew, in the order of the joins.  If it gives groups each
-// other's LIDs, their members are told to join again.
-TEST_F(MembershipsTest, RejoinAsksForTheFormerLidOfTheGroup) {
+// A restarted OpenSM gives MLIDs to groups in the order of the joins.  If groups got each other's
+// MLIDs, their members would have to join again.
+TEST_F(MembershipsTest, RejoinAsksForTheFormerMlidOfTheGroup) {
   join();
   const auto first = request();
   EXPECT_EQ(record_in<McMemberRecord>(first).mlid, Lid{});
@@ -44,7 +44,8 @@ TEST_F(MembershipsTest, RejoinAsksForTheFormerLidOfTheGroup) {
   EXPECT_EQ(header_in(again).component_mask & McMemberRecord::Mask::kMlid, 0U);
 }
 
-// Without its parameters the group could get any LID, and its members would not be told.
+// If the parameters were forgotten, the group could get another MLID, and members would not be
+// told.
 TEST_F(MembershipsTest, ALeaveThatReachesTheNewManagerFirstKeepsTheParametersOfTheGroup) {
   become_member();
   const MemberId sender = join(join_state::kSendOnlyFullMember);
@@ -57,7 +58,7 @@ TEST_F(MembershipsTest, ALeaveThatReachesTheNewManagerFirstKeepsTheParametersOfT
   auto other = port;
   other.sm_lid = {2};
   change_port(other);
-  refuse(request(), SaStatus::kRequestInvalid);  // the leave, which is still under way
+  refuse(request(), SaStatus::kRequestInvalid);  // refuses the leave, which the new manager got
   const auto rejoin = request();
   EXPECT_EQ(text_of(rejoin), "join 1");
   EXPECT_EQ(record_in<McMemberRecord>(rejoin).mlid, Lid{0xc006});
@@ -66,8 +67,8 @@ TEST_F(MembershipsTest, ALeaveThatReachesTheNewManagerFirstKeepsTheParametersOfT
   EXPECT_EQ(events(), "changed ");
 }
 
-// Otherwise the new group could get the LID of the one that is joined again.
-TEST_F(MembershipsTest, NewManagerIsAskedForNewGroupsLast) {
+// Otherwise a new group could get the MLID of a group that rejoins.
+TEST_F(MembershipsTest, NewManagerGetsRejoinsBeforeJoinsOfNewGroups) {
   become_member();
   join(join_state::kSendOnlyFullMember, 0, test_mgid(2));
   EXPECT_EQ(sent_text(), "join 8; ");
@@ -87,7 +88,7 @@ TEST_F(MembershipsTest, NewManagerIsAskedForNewGroupsLast) {
   EXPECT_EQ(events(), "joined joined ");
 }
 
-TEST_F(MembershipsTest, FirstManagerIsAskedForNewGroupsAtOnce) {
+TEST_F(MembershipsTest, JoinOfANewGroupIsSentAtOnceIfNoGroupRejoins) {
   join();
   request();
   PortState other = port;
@@ -96,7 +97,7 @@ TEST_F(MembershipsTest, FirstManagerIsAskedForNewGroupsAtOnce) {
   EXPECT_EQ(text_of(request()), "join 1");
 }
 
-TEST_F(MembershipsTest, NewGroupWhoseUserLeavesEarlyLeavesNothingBehind) {
+TEST_F(MembershipsTest, NewGroupWhoseUserLeavesDuringTheDelayIsLeftAtTheSa) {
   become_member();
   const MemberId id = join(join_state::kFullMember, 0, test_mgid(2));
   request();
@@ -127,7 +128,7 @@ TEST_F(MembershipsTest, UsersAreToldOfNewParameters) {
   EXPECT_EQ(event->group.mlid, Lid{0xc002});
 }
 
-TEST_F(MembershipsTest, UserFailsIfTheGroupLosesItsParameters) {
+TEST_F(MembershipsTest, UserFailsIfTheNewParametersDoNotMatchItsRequest) {
   ASSERT_TRUE(memberships.join({.mgid = kGroup, .qkey = Qkey{0xb1b}}, 0, now));
   answer(request(), record_of(kGroup));
   events();
@@ -138,8 +139,8 @@ TEST_F(MembershipsTest, UserFailsIfTheGroupLosesItsParameters) {
   EXPECT_EQ(events(), "failed ");
 }
 
-// Linux has no case for a new manager, among others.
-TEST_F(MembershipsTest, EachLossLeadsToANewJoin) {
+// Linux does not handle some of these cases, for example a new manager.
+TEST_F(MembershipsTest, EachLossOfTheMembershipLeadsToARejoin) {
   become_member();
   const auto rejoined = [&](const char* cause) {
     const auto again = sent();
@@ -159,7 +160,7 @@ TEST_F(MembershipsTest, EachLossLeadsToANewJoin) {
   rejoined("LID");
   state.pkeys = {wire::kDefaultPkey};
   change_port(state);
-  rejoined("P_Key at another place");
+  rejoined("P_Key at another index");
   state.active = false;
   change_port(state);
   EXPECT_EQ(sent_text(), "");
@@ -218,8 +219,8 @@ TEST_F(MembershipsTest, RejoinCarriesTheParametersThatCreateTheGroup) {
   EXPECT_EQ(text_of(again), "join 3");
 }
 
-// Linux asks the SA about this as well, and refuses the join with EOPNOTSUPP.
-TEST_F(MembershipsTest, SendOnlyFullMemberFailsAtOnceIfTheManagerHasNone) {
+// Linux also asks the SA for its capabilities, and refuses the join with EOPNOTSUPP.
+TEST_F(MembershipsTest, SendOnlyFullMemberFailsAtOnceIfTheManagerDoesNotSupportIt) {
   memberships.set_send_only_full_members(false, now);
   const auto refused =
       memberships.join({.mgid = kGroup, .join_state = join_state::kSendOnlyFullMember}, 0, now);
@@ -267,8 +268,8 @@ TEST_F(MembershipsTest, ManagerWithoutSendOnlyFullMembersEndsOnlyThoseMembership
   EXPECT_EQ(events(), "");
 }
 
-// A join that the SA has got already is decided by the SA.
-TEST_F(MembershipsTest, PendingJoinIsNotEndedByNewsAboutTheManagersCapabilities) {
+// The SA itself decides about a join that was sent.
+TEST_F(MembershipsTest, PendingJoinIsNotEndedByTheManagersCapabilities) {
   join(join_state::kSendOnlyFullMember);
   const auto under_way = request();
   memberships.set_send_only_full_members(false, now);

@@ -60,8 +60,8 @@ TEST_F(MembershipsTest, JoinStatesAreMergedAndLeftOneByOne) {
   EXPECT_EQ(sent_text(), "leave 3; ");
 }
 
-// OpenSM 3.3.23 forgets both if the port has been the only full member.
-TEST_F(MembershipsTest, RestOfAMembershipIsConfirmedAfterTheFullMemberHasLeft) {
+// OpenSM 3.3.23 forgets both memberships if the port has been the only full member.
+TEST_F(MembershipsTest, OtherJoinStatesAreConfirmedAfterTheFullMemberHasLeft) {
   const MemberId full = become_member(join_state::kFullMember);
   join(join_state::kSendOnlyFullMember);
   answer(request(), record_of(kGroup));
@@ -77,7 +77,7 @@ TEST_F(MembershipsTest, RestOfAMembershipIsConfirmedAfterTheFullMemberHasLeft) {
   EXPECT_EQ(sent_text() + events(), "");
 }
 
-TEST_F(MembershipsTest, RestOfAMembershipNeedsNoConfirmationIfItIsTheFullMember) {
+TEST_F(MembershipsTest, FullMemberNeedsNoConfirmationAfterASenderHasLeft) {
   become_member(join_state::kFullMember);
   const MemberId sender = join(join_state::kSendOnlyFullMember);
   answer(request(), record_of(kGroup));
@@ -93,7 +93,7 @@ TEST_F(MembershipsTest, RequestsOfAGroupAreSerialAndGroupsAreIndependent) {
   join(join_state::kNonMember);
   join(join_state::kFullMember, 0, test_mgid(2));
   const auto first = sent();
-  ASSERT_EQ(first.size(), 2U) << "one for each group";
+  ASSERT_EQ(first.size(), 2U) << "each group has one pending request";
   EXPECT_EQ(text_of(first[0]), "join 1");
   answer(first[0], record_of(kGroup));
   EXPECT_EQ(sent_text(), "join 2; ");
@@ -112,7 +112,7 @@ TEST_F(MembershipsTest, UserThatLeavesBeforeItsJoinEndsLeavesNothingBehind) {
   EXPECT_EQ(memberships.groups(), 0U);
 }
 
-TEST_F(MembershipsTest, JoinDuringALeaveFollowsIt) {
+TEST_F(MembershipsTest, JoinDuringALeaveIsSentAfterTheLeave) {
   const MemberId id = become_member();
   memberships.leave(id, now);
   const auto left = request();
@@ -145,12 +145,12 @@ TEST_F(MembershipsTest, JoinWithoutAnswerFailsAndIsUndone) {
   ASSERT_TRUE(event);
   EXPECT_EQ(event->cookie, 9U);
   EXPECT_EQ(event->error->code, Errc::kTimedOut);
-  // The SA may have got the join, so it is undone.
+  // The SA may have received the join, so a leave follows.
   ASSERT_FALSE(all.empty());
   EXPECT_EQ(text_of(all.back()), "leave 1");
 }
 
-TEST_F(MembershipsTest, UserThatWaitsForAnotherOneHasItsOwnDeadline) {
+TEST_F(MembershipsTest, UserThatWaitsForTheJoinOfAnotherUserHasItsOwnDeadline) {
   join();
   ASSERT_TRUE(memberships.join(
       {.mgid = kGroup, .join_state = join_state::kNonMember, .give_up_after = 2s}, 2, now));
@@ -161,7 +161,7 @@ TEST_F(MembershipsTest, UserThatWaitsForAnotherOneHasItsOwnDeadline) {
   EXPECT_FALSE(memberships.next_event());
 }
 
-// The three tries of Linux are for the lifetime of a group.
+// On Linux, all leaves in the lifetime of a group share three tries.
 TEST_F(MembershipsTest, EachLeaveHasItsOwnTries) {
   for (int round = 0; round < 3; ++round) {
     const MemberId id = become_member();
@@ -177,8 +177,8 @@ TEST_F(MembershipsTest, EachLeaveHasItsOwnTries) {
   EXPECT_EQ(memberships.counters().leaves_given_up, 0U);
 }
 
-// Seeds 181 and 9711 of the simulation: a repeat of a request reached the manager after the next
-// request of its group.
+// The simulation found this case (seeds 181 and 9711): a repeat of a request reached the manager
+// after the next request of its group.
 TEST_F(MembershipsTest, LateRepeatOfAJoinCannotUndoALeave) {
   const MemberId id = join();
   const auto tries = run_for(3s);
@@ -227,7 +227,7 @@ TEST_F(MembershipsTest, ManagerChoosesTheMgid) {
   EXPECT_EQ(memberships.next_event()->group.mgid, test_mgid(77));
   answer(requests[1], record_of(test_mgid(78)));
   EXPECT_EQ(memberships.next_event()->group.mgid, test_mgid(78));
-  // Others may join the chosen group by its MGID.
+  // Other users may join the chosen group by its MGID.
   join(join_state::kFullMember, 0, test_mgid(77));
   EXPECT_EQ(events(), "joined ");
   memberships.leave(id, now);

@@ -24,8 +24,8 @@ using Subnet = std::map<Gid, Lid>;
 class ModelSa {
  public:
   struct Faults {
-    Ratio deaf{};    // loses a request
-    Ratio silent{};  // carries a request out, and does not answer
+    Ratio deaf{};    // the SA loses a request
+    Ratio silent{};  // the SA carries out a request, but does not answer
     Ratio busy{};
     Duration delay_max{};
   };
@@ -55,10 +55,10 @@ class ModelSa {
   }
 
   Faults faults{};
-  std::uint8_t path_mtu = 4;        // of all paths
-  std::uint16_t lids_per_port = 1;  // a path leads to each of them
+  std::uint8_t path_mtu = 4;        // the MTU of all paths
+  std::uint16_t lids_per_port = 1;  // the number of LIDs of a port; a path leads to each
   std::uint32_t capability_mask2 = wire::sa_capability2::kSendOnlyFullMember;
-  std::optional<wire::SaAttribute> unknown{};            // is refused as not supported
+  std::optional<wire::SaAttribute> unknown{};  // this attribute is refused as not supported
   std::map<Gid, std::map<Gid, std::uint8_t>> members{};  // join states by MGID and port GID
   std::set<Trap> subscriptions{};
   std::map<std::pair<Gid, std::uint64_t>, wire::ServiceRecord> services{};
@@ -73,7 +73,7 @@ class ModelSa {
     while (const auto message = mads_->next_message()) {
       if (message->timed_out || message->mad.size() < wire::kMadBytes) continue;
       const auto header = header_in(message->mad);
-      if (header.mad.response) continue;  // a report was answered
+      if (header.mad.response) continue;  // the client has answered a report
       if (random_.chance(faults.deaf)) continue;
       const Duration delay(static_cast<std::int64_t>(
           random_.below(static_cast<std::uint64_t>(faults.delay_max.count()) + 1)));
@@ -117,7 +117,7 @@ class ModelSa {
           world_.now());
     }
   }
-  // The sweep has found that a port is gone.
+  // Forgets a port, as a manager does whose sweep does not find it.
   void forget_port(const Gid& gid, Lid lid) {
     for (auto& [mgid, ports] : members) ports.erase(gid);
     std::erase_if(members, [](const auto& group) { return group.second.empty(); });
@@ -271,14 +271,15 @@ class ModelSa {
     for (std::size_t i = 0; i < records.size(); ++i) {
       wire::encode_to(std::span(mad).subspan(wire::kSaHeaderBytes + i * kStep), records[i]);
     }
-    // A repeat of a request whose table is still under way is refused, and gets that table.
+    // Fails if the request is the repeat of one whose table is still being sent.  The client gets
+    // that table.
     (void)mads_->send(agent_, {.to = message.from, .retries = 5, .mad = std::move(mad)},
                       world_.now());
     if (pump) pump();
   }
 
  public:
-  std::function<void()> pump{};  // moves packets after a delayed answer
+  std::function<void()> pump{};  // called after an answer, to move packets
 
  private:
   const Subnet& subnet_;

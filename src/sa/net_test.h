@@ -59,7 +59,7 @@ class Net {
   void set_faults(const sim::Faults& faults) { wire_.set_faults(faults); }
   Random& random() { return random_; }
 
-  // Tells the client the state of its port.
+  // Tells a client the state of its port.
   void tell_port(unsigned i) {
     client(i).set_port(hosts_[i].port, world.now());
     pump();
@@ -87,7 +87,7 @@ class Net {
     master().report(trap, gid);
     pump();
   }
-  // Makes the other manager take over.  If `master` is the current one, it restarts.
+  // Makes a manager take over.  If `master` is the current manager, it restarts.
   void change_master(unsigned master) {
     manager(master_).die();
     master_ = master;
@@ -100,12 +100,12 @@ class Net {
     pump();
   }
 
-  // Records the LID of the port over time.
+  // Records the LID that a port had since a time.
   struct Past {
     Time since{};
     Lid lid{};  // 0: down
   };
-  // Returns true if the port had the LID at some time since then.
+  // Returns true if the port had the LID at some time after `since`.
   bool had_lid_since(unsigned i, Lid lid, Time since) {
     const auto& past = past_[i];
     if (past.empty()) return lid == hosts_.at(i).port.lid;
@@ -156,7 +156,7 @@ class Net {
   }
   void transmit(const mad::SendMad& packet, bool may_repeat) {
     auto arrivals = wire_.next().arrivals;
-    // Requests are not duplicated, because an InfiniBand network never does that.
+    // Requests are not duplicated, because an InfiniBand network duplicates no packets.
     if (!may_repeat && arrivals.size() > 1) arrivals.resize(1);
     for (const Duration delay : arrivals) {
       world.after(delay, [this, packet] { arrive(packet); });

@@ -9,12 +9,14 @@ using wire::PathRecord;
 // ---- questions ----------------------------------------------------------------------------------
 
 Result<void> PathCache::check(const PathQuestion& question) const {
-  if (question.numb_path == 0 || question.numb_path > kPathsPerQuestionMax ||
-      (question.destination == Gid{} && !question.destination_lid)) {
+  if (question.numb_path == 0 || question.numb_path > kPathsPerQuestionMax) {
+    return fail(Errc::kInvalidArgument, "the number of paths must be 1 to 127");
+  }
+  if (question.destination == Gid{} && !question.destination_lid) {
     return fail(Errc::kInvalidArgument, "a path needs a destination");
   }
   if (port_.is_ready() && !port_.has_gid(question.source)) {
-    return fail(Errc::kAddressNotFound, "the source of a path is no GID of the port");
+    return fail(Errc::kAddressNotFound, "the source of a path is not a GID of the port");
   }
   return {};
 }
@@ -70,7 +72,8 @@ KnownPaths PathCache::choose(Entry& entry) {
   return {.path = entry.paths[choice], .all = entry.paths};
 }
 
-// Answers a question with the paths of a question that asks for less.
+// Answers a question from the entry that names only source and destination, if its paths have all
+// values that the question names.
 std::optional<KnownPaths> PathCache::find_in_table(const PathQuestion& question, Time now) {
   if (!is_answered_by_table(question)) return std::nullopt;
   if (question.numb_path != 1 && table_ != Table::kLoaded) return std::nullopt;
@@ -112,7 +115,7 @@ Result<PathCache::Entries::iterator> PathCache::add(const PathQuestion& question
   return entries_.try_emplace(question).first;
 }
 
-// REQUIRES: no asker waits for the entry.
+// REQUIRES: the entry has no waiters.
 PathCache::Entries::iterator PathCache::erase(Entries::iterator found) {
   if (found->second.use) by_use_.erase(*found->second.use);
   return entries_.erase(found);
@@ -134,7 +137,7 @@ bool PathCache::ask(Entries::iterator found, Time until, Time now) {
   return true;
 }
 
-// ---- askers -------------------------------------------------------------------------------------
+// ---- waiters ------------------------------------------------------------------------------------
 
 PathTicket PathCache::add_waiter(Entries::iterator found, std::uint64_t cookie, Time until,
                                  Time now) {
@@ -146,7 +149,7 @@ PathTicket PathCache::add_waiter(Entries::iterator found, std::uint64_t cookie, 
   return ticket;
 }
 
-// Forgets an asker, and the question as well if it was the last one.
+// Forgets a waiter.  If no other waits for the entry, cancels the query and forgets the entry.
 void PathCache::remove_waiter(PathTicket ticket, Time now) {
   const Waiter waiter = waiters_.at(ticket);
   waiters_.erase(ticket);
@@ -264,7 +267,7 @@ Result<std::vector<PathRecord>> PathCache::paths_in(const PathQuestion& question
   });
   if (paths->empty()) {
     ++counters_.malformed;
-    return fail(Errc::kMalformed, "the subnet manager answered another question");
+    return fail(Errc::kMalformed, "the subnet manager's answer does not match the question");
   }
   if (paths->size() > question.numb_path) paths->resize(question.numb_path);
   return paths;

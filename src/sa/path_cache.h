@@ -27,45 +27,46 @@
 
 namespace verbena::sa {
 
-// Identifies one asker of a question that was sent to the SA.
+// Identifies one caller of find() whose question was sent to the SA.
 using PathTicket = Strong<struct PathTicketTag, std::uint64_t>;
 
-// Holds paths that are known.  The span is valid until the next call.
+// Holds the paths that answer a question at once.  The span is valid until the next call.
 struct KnownPaths {
-  wire::PathRecord path{};  // the one to use, chosen in turn
+  wire::PathRecord path{};  // the path to use, chosen in turn
   std::span<const wire::PathRecord> all{};
 };
 
-// Answers an asker whose question was not known.
+// Answers a call of find() that returned a ticket.
 struct PathEvent {
   PathTicket ticket{};
   std::uint64_t cookie = 0;
-  std::vector<wire::PathRecord> paths{};  // the first is the one to use
-  std::optional<Error> error{};           // there are no paths
+  std::vector<wire::PathRecord> paths{};  // the first is the path to use
+  std::optional<Error> error{};           // the reason if there are no paths
   Duration waited{};
   std::uint32_t tries = 0;
 };
 
-// Stores the SA's answers about paths, so that a path is queried once and not for each connection
-// (vol1 15.2.5.16).
+// Stores the SA's answers to path questions, so that the SA is asked once for each path and not for
+// each connection (vol1 15.2.5.16).
 //
-//   find() --> known: the paths, at once
-//          --> asked: the same question in flight is shared, and a PathEvent follows
-//          --> an error: the SA answered a moment ago that there is no path
+//   find() --> KnownPaths, at once
+//          --> PathTicket: a PathEvent follows; equal questions share one query
+//          --> error, at once: the SA said within negative_age that there is no path
 //
-// A path is forgotten when it is known to be wrong, when its age is over, or when it is the least
-// recently used of entries_max.  A change during a query makes its answer doubtful: the question is
-// asked again, at most kReasksMax times.  After that the askers get the answer, but it is not
-// remembered, so a storm of changes does not block askers.
+// A path is forgotten when it is known to be wrong, when it is older than age(), or when it is the
+// least recently used of entries_max.  After a change during a query, its answer may be stale
+// ("doubted").  Then the question is asked again, at most kReasksMax times.  After that the waiters
+// get the answer, but it is not stored.  So many changes in a row do not block the waiters.
 //
-// Mode kTable loads all paths of the port by one query.  Questions meanwhile wait for the table.
+// Mode kTable loads all paths of the port by one query.  Questions that come while it is loading
+// wait for the table.
 //
-// Mode kUncached exists to compare with Linux, whose RDMA CM asks for each connection: what
-// find_for_connection() asks is neither shared nor remembered.
+// Mode kUncached exists for comparison with Linux, whose RDMA CM asks the SA for each connection.
+// Questions of find_for_connection() then share no query, and their answers are not stored.
 //
 // Invariants:
 //  * Each ticket gets one PathEvent, unless it is cancelled.
-//  * A path is never given out later than age() after the SA was asked for it.
+//  * find() never returns a path for which the SA was asked longer ago than age().
 class PathCache {
  public:
   enum class Mode : std::uint8_t { kGet, kTable, kUncached };
@@ -73,20 +74,20 @@ class PathCache {
     Mode mode = Mode::kGet;
     std::size_t entries_max = 16384;
     std::size_t waiters_max = 65536;
-    Duration age = std::chrono::seconds(60);  // as long as the SA does not report changes
-    // Limits the age even if the SA reports changes, because a report may get lost.
+    Duration age = std::chrono::seconds(60);  // while the SA does not report changes
+    // Limits the age while the SA reports changes, because a report may get lost.
     Duration age_with_notices = std::chrono::minutes(10);
     Duration negative_age = std::chrono::seconds(5);
-    // A table is loaded after up to this time, so that not all hosts ask at the same moment.
+    // A table is loaded after a random time up to this, so that not all hosts ask at once.
     Duration table_delay_max = std::chrono::milliseconds(500);
-    std::uint8_t table_paths = 8;  // for one destination
+    std::uint8_t table_paths = 8;  // the paths to ask for, for each destination
     friend bool operator==(const Config&, const Config&) = default;
   };
   static constexpr std::uint8_t kReasksMax = 2;
-  // Paths are not refreshed in the background while more queries than this wait.
+  // Paths are forgotten instead of refreshed if at least this many queries wait.
   static constexpr std::size_t kRefreshWaitingMax = 256;
   static constexpr std::size_t kTableRecordsMax = std::size_t{1} << 20;
-  // If more GIDs change while a table is loading, it is not used.
+  // A table is not used if more GIDs than this change while it is loading.
   static constexpr std::size_t kDoubtedGidsMax = 1024;
 
   PathCache(const Config& config, Queries& queries, Random random)
@@ -96,27 +97,29 @@ class PathCache {
         table_(config.mode == Mode::kTable ? Table::kDue : Table::kNone) {}
 
   using Lookup = std::variant<KnownPaths, PathTicket>;
-  // kInvalidArgument: the question is invalid. kAddressNotFound: the source is not a GID of the
-  // port.  kUnreachable: the SA knows no such path.  kNoResources: too many wait.
+  // Returns known paths, or a ticket for a PathEvent.  Fails with kInvalidArgument: the question is
+  // invalid; kAddressNotFound: the source is not a GID of the port; kUnreachable: the SA knows no
+  // such path; kNoResources: entries_max, waiters_max or Queries::kWaitingMax.
   Result<Lookup> find(const PathQuestion& question, std::uint64_t cookie, Duration give_up_after,
                       Time now);
   // Finds a path for a connection, with the errors of find().  In mode kUncached it asks the SA
   // each time.  In other modes it works as find().
   Result<Lookup> find_for_connection(const PathQuestion& question, std::uint64_t cookie,
                                      Duration give_up_after, Time now);
-  // Forgets an asker.  If no other one waits, the query is cancelled.  False: it has been answered.
+  // Forgets a waiter, and cancels its query if no other waiter shares it.  Returns false if
+  // next_event() has returned the answer already.
   bool cancel(PathTicket ticket, Time now);
   std::optional<PathEvent> next_event();
 
   // Forgets all paths.
   void flush(Time now);
 
-  // Reports changes of the port.  REQUIRES: the queries know of them already.
+  // Reports changes of the port.  REQUIRES: Queries::set_port() was called before.
   void set_port(const PortState& state, const PortChange& change, Time now);
   void reregister(Time now);
   void gid_in_service(const Gid& gid, Time now);
   void gid_out_of_service(const Gid& gid, Time now);
-  // Reports that the SA has changed some unknown paths.
+  // Reports that the SA has changed paths, but not which.
   void paths_changed(Time now) { drop_all(&PathCounters::repathed, true, now); }
   // Sets whether the SA reports changes.
   void set_notices(bool has_notices) { has_notices_ = has_notices; }
@@ -131,7 +134,7 @@ class PathCache {
     const PathQuestion& question;
     std::span<const wire::PathRecord> paths;
     std::optional<Error> absent;
-    Duration age;  // of paths or absence
+    Duration age;  // of the answer
     bool is_asked;
     std::size_t waiters;
   };
@@ -143,25 +146,26 @@ class PathCache {
   struct Entry {
     std::vector<wire::PathRecord> paths{};
     std::optional<Error> absent{};
-    Time learned{};  // when the SA was asked; its answer is not older
+    Time learned{};  // when the SA was asked, so its answer is not older
     std::size_t next_choice = 0;
     std::optional<QueryId> query{};
     bool waits_for_table = false;
-    bool is_doubted = false;  // something has changed since the query began
+    bool is_doubted = false;  // the answer may be stale, because of a change since the query began
     std::uint8_t reasks = 0;
     std::vector<PathTicket> waiters{};
-    std::optional<std::list<const PathQuestion*>::iterator> use{};  // if it may be evicted
+    // Points into by_use_.  It is empty while the entry must not be evicted.
+    std::optional<std::list<const PathQuestion*>::iterator> use{};
 
     bool is_asked() const { return query.has_value() || waits_for_table; }
   };
   using Entries = std::map<PathQuestion, Entry>;
   struct Waiter {
-    const PathQuestion* question = nullptr;  // the key of its entry
+    const PathQuestion* question = nullptr;  // points to the key in entries_
     std::uint64_t cookie = 0;
     Time asked{};
     Time until{};
   };
-  // Holds a question of a single asker, in mode kUncached.
+  // Holds a question of find_for_connection() in mode kUncached.
   struct Uncached {
     PathQuestion question{};
     QueryId query{};
@@ -180,7 +184,7 @@ class PathCache {
   PathTicket add_waiter(Entries::iterator found, std::uint64_t cookie, Time until, Time now);
   void remove_waiter(PathTicket ticket, Time now);
 
-  // Asks the SA, or lets the entry wait for the table.  False: too many queries wait.
+  // Asks the SA, or lets the entry wait for the table.  Returns false if too many queries wait.
   bool ask(Entries::iterator found, Time until, Time now);
   Entries::iterator refresh(Entries::iterator found, Time now);
   void receive_uncached(const QueryEnd& end, Time now);
@@ -207,7 +211,7 @@ class PathCache {
   PortState port_{};
   bool has_notices_ = false;
   Entries entries_{};
-  std::list<const PathQuestion*> by_use_{};  // the last used first
+  std::list<const PathQuestion*> by_use_{};  // the most recently used first
   std::map<QueryId, const PathQuestion*> asked_{};
   std::map<PathTicket, Waiter> waiters_{};
   std::set<std::pair<Time, PathTicket>> waiters_due_{};
@@ -220,7 +224,7 @@ class PathCache {
   Time table_due_ = kNever;
   std::optional<QueryId> table_query_{};
   bool table_is_doubted_ = false;
-  std::set<Gid> doubted_gids_{};  // GIDs that have changed while the table was loading
+  std::set<Gid> doubted_gids_{};  // GIDs that changed while the table was loading
 
   PathCounters counters_{};
 };

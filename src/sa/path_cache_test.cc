@@ -96,7 +96,7 @@ TEST_F(PathCacheTest, IdenticalQuestionsInFlightShareOneQuery) {
   EXPECT_EQ(cache->counters().shared, 999U);
 }
 
-// OFED's local_sa ignored the service id and the QoS class in its comparison.
+// OFED's local_sa ignored the service ID and the QoS class when it compared questions.
 TEST_F(PathCacheTest, EveryFieldOfTheQuestionCounts) {
   learn(9);
   std::vector<PathQuestion> others(15, to(9));
@@ -126,10 +126,10 @@ TEST_F(PathCacheTest, EveryFieldOfTheQuestionCounts) {
     run_for(10s);
     sent();
   }
-  EXPECT_EQ(masks.size(), 14U) << "numb_path and another destination have the plain mask";
+  EXPECT_EQ(masks.size(), 14U) << "numb_path and another destination do not change the mask";
 }
 
-TEST_F(PathCacheTest, QuestionThatAsksForMoreIsAnsweredByPathsThatHaveIt) {
+TEST_F(PathCacheTest, NarrowerQuestionIsAnsweredByKnownPathsThatMatch) {
   learn(9);
   PathQuestion other = to(9);
   other.pkey = wire::kDefaultPkey;
@@ -163,7 +163,7 @@ TEST_F(PathCacheTest, PathIsForgottenWhenItsAgeIsOver) {
   EXPECT_EQ(cache->counters().expired, 1U);
 }
 
-TEST_F(PathCacheTest, PathsGetOlderWhileTheManagerReportsChanges) {
+TEST_F(PathCacheTest, PathsAreUsedLongerWhileTheManagerReportsChanges) {
   cache->set_notices(true);
   learn(9);
   now += 61s;
@@ -198,7 +198,7 @@ TEST_F(PathCacheTest, AnswerToAnotherQuestionIsAnError) {
   EXPECT_EQ(cache->size(), 0U);
 }
 
-TEST_F(PathCacheTest, EachAskerHasItsOwnDeadline) {
+TEST_F(PathCacheTest, EachWaiterHasItsOwnDeadline) {
   ASSERT_TRUE(cache->find(to(9), 1, 2s, now));
   ASSERT_TRUE(cache->find(to(9), 2, 20s, now));
   run_for(2s);
@@ -215,7 +215,7 @@ TEST_F(PathCacheTest, EachAskerHasItsOwnDeadline) {
   EXPECT_EQ(cache->size(), 0U);
 }
 
-TEST_F(PathCacheTest, QueryIsCancelledWhenNobodyWaits) {
+TEST_F(PathCacheTest, QueryIsCancelledWhenItsLastWaiterIsCancelled) {
   const auto a = std::get<PathTicket>(*find(to(9)));
   const auto b = std::get<PathTicket>(*find(to(9)));
   const auto asked = request();
@@ -263,7 +263,7 @@ TEST_F(PathCacheTest, InvalidQuestionsAreRefused) {
 
 // ---- changes ------------------------------------------------------------------------------------
 
-// OFED's local_sa kept all paths until the answer to a new query had come.
+// OFED's local_sa used the old paths until the answer to a new query came.
 TEST_F(PathCacheTest, PortThatGoesDownForgetsAllPathsAtOnce) {
   learn(9);
   PortState down = port;
@@ -339,7 +339,7 @@ TEST_F(PathCacheTest, GidInServiceEndsAbsenceAndRefreshesPaths) {
   ASSERT_TRUE(find(to(9)));
   answer(request(), path_to(9));
   ASSERT_TRUE(is_known(to(9)));
-  // The host was away, and the report of that got lost.  Nobody gets the old path meanwhile.
+  // The host was away, but the report of that was lost.  The old path is not used any more.
   cache->gid_in_service(test_gid(9), now);
   EXPECT_FALSE(is_known(to(9)));
   answer(request(), path_to(9, {19}));
@@ -372,8 +372,8 @@ TEST_F(PathCacheTest, AnswerFromBeforeAChangeIsAskedAgain) {
   EXPECT_EQ(cache->counters().doubted, 1U);
 }
 
-// In OFED's local_sa each notice invalidated the pending reply, so that no query succeeded during a
-// storm of notices.
+// In OFED's local_sa, each notice invalidated the pending reply, so that no query succeeded while
+// many notices came.
 TEST_F(PathCacheTest, QueriesSucceedDuringAStormOfNotices) {
   ASSERT_TRUE(find(to(9), 1));
   unsigned asked = 0;
@@ -384,10 +384,10 @@ TEST_F(PathCacheTest, QueriesSucceedDuringAStormOfNotices) {
   }
   EXPECT_EQ(asked, 1U + PathCache::kReasksMax);
   EXPECT_EQ(cache->next_event()->paths.size(), 1U);
-  EXPECT_EQ(cache->size(), 0U) << "the doubtful path is not remembered";
+  EXPECT_EQ(cache->size(), 0U) << "a path that may be stale is not stored";
 }
 
-// OFED's local_sa took notices in reverse order, so a host that had come back was out of service.
+// OFED's local_sa took notices in reverse order, so that it lost hosts that had come back.
 TEST_F(PathCacheTest, OrderOfNoticesDoesNotMatter) {
   for (const bool out_first : {true, false}) {
     if (!is_known(to(9))) answer(request(), path_to(9));
@@ -431,7 +431,7 @@ TEST_F(PathTableTest, OneQueryBringsAllPathsOfThePort) {
   for (unsigned i = 11; i < 1010; ++i) {
     EXPECT_EQ(lid_of(to(i)), Lid{static_cast<std::uint16_t>(i)});
   }
-  EXPECT_NE(lid_of(to(10)), lid_of(to(10))) << "two paths take turns";
+  EXPECT_NE(lid_of(to(10)), lid_of(to(10))) << "the two paths are used in turn";
   EXPECT_TRUE(sent().empty());
   // The cache asks for paths that the table lacks.
   EXPECT_FALSE(is_known(to(2000)));
@@ -440,7 +440,8 @@ TEST_F(PathTableTest, OneQueryBringsAllPathsOfThePort) {
   EXPECT_EQ(cache->counters().table_paths, 1001U);
 }
 
-// The SA chooses a path for these by rules that the records of a table do not show.
+// The SA chooses paths for services and QoS classes by rules that the records of a table do not
+// show.
 TEST_F(PathTableTest, QuestionForAServiceOrAQosClassIsNotAnsweredByTheTable) {
   answer_table(load(), {path_to(9)});
   ASSERT_TRUE(is_known(to(9)));
@@ -480,7 +481,7 @@ TEST_F(PathTableTest, QuestionsWaitForTheTable) {
   EXPECT_EQ(cache->next_event()->cookie, 2U);
 }
 
-TEST_F(PathTableTest, RefusedTableLeavesSingleQuestions) {
+TEST_F(PathTableTest, QuestionsAreAskedOneByOneAfterARefusedTable) {
   ASSERT_TRUE(find(to(9), 1));
   refuse(load(), SaStatus::kNoResources);
   answer(request(), path_to(9));

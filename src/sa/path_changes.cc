@@ -9,6 +9,7 @@ using wire::PathRecord;
 
 namespace {
 
+// Returns a question that sorts before all valid questions about the destination.
 PathQuestion first_question_to(const Gid& destination) {
   return {.destination = destination, .reversible = false, .numb_path = 0};
 }
@@ -18,7 +19,7 @@ PathQuestion first_question_to(const Gid& destination) {
 void PathCache::set_port(const PortState& state, const PortChange& change, Time now) {
   const Gid old_source = port_.gids.empty() ? Gid{} : port_.gids.front();
   port_ = state;
-  // The queries under way go to the manager again, so their answers are good.
+  // Pending queries are sent to the manager again after these changes, so their answers are valid.
   if (change.stopped) {
     drop_all(&PathCounters::port_down, false, now);
   } else if (change.lid) {
@@ -84,9 +85,9 @@ void PathCache::drop_if(std::uint64_t PathCounters::*cause, auto&& is_wrong) {
   }
 }
 
-// Calls f for each entry whose paths may lead to the GID.  It returns the next entry.
+// Calls f for each entry whose paths may lead to the GID.  f returns the next entry.
 void PathCache::visit_paths_to(const Gid& gid, auto&& f) {
-  // Entries that name their destination by a LID come first.
+  // Entries that name their destination only by a LID may lead to any GID.
   for (auto found = entries_.begin();
        found != entries_.end() && found->first.destination == Gid{};) {
     found = f(found);
@@ -135,8 +136,7 @@ void PathCache::gid_in_service(const Gid& gid, Time now) {
   });
 }
 
-// Asks again for paths that may be wrong, and does not give them out meanwhile.  Returns the next
-// entry.
+// Forgets paths that may be wrong, and asks the SA for them again.  Returns the next entry.
 PathCache::Entries::iterator PathCache::refresh(Entries::iterator found, Time now) {
   Entry& entry = found->second;
   entry.paths.clear();

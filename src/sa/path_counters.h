@@ -7,22 +7,22 @@
 
 namespace verbena::sa {
 
-// Counts what the path cache does.  The causes count the entries that were forgotten.
+// Counts what the path cache does.
 struct PathCounters {
   std::uint64_t hits = 0;
   std::uint64_t misses = 0;
   std::uint64_t shared = 0;         // questions that shared a pending query
-  std::uint64_t uncached = 0;       // asked without the cache
+  std::uint64_t uncached = 0;       // questions in mode kUncached
   std::uint64_t negative_hits = 0;  // answered with a recent "no such path"
-  std::uint64_t expired = 0;        // found, but too old
+  std::uint64_t expired = 0;        // entries that find() found too old
   std::uint64_t evicted = 0;
   std::uint64_t refreshed = 0;
-  std::uint64_t doubted = 0;  // answers that a change has made doubtful
+  std::uint64_t doubted = 0;  // answers that may be stale, because of a change during the query
   std::uint64_t malformed = 0;
   std::uint64_t tables = 0;
   std::uint64_t table_paths = 0;
   std::uint64_t table_failures = 0;
-  // Causes:
+  // These count entries that were forgotten, by cause:
   std::uint64_t port_down = 0;
   std::uint64_t lid_changed = 0;
   std::uint64_t manager_changed = 0;
@@ -33,7 +33,7 @@ struct PathCounters {
   std::uint64_t gid_in = 0;
   std::uint64_t repathed = 0;
   std::uint64_t flushed = 0;
-  // Limits:
+  // These count what a limit refused:
   std::uint64_t limit_entries = 0;
   std::uint64_t limit_waiters = 0;
   std::uint64_t limit_table = 0;  // paths of a table beyond entries_max

@@ -10,18 +10,18 @@
 
 namespace verbena::sa {
 
-// Asks for paths.  An empty field accepts any value.  The cache compares all fields, because the SA
-// may choose a path by each of them.
+// Asks the SA for paths.  An empty field accepts any value.  The cache compares all fields, because
+// each of them may change the SA's choice.
 struct PathQuestion {
-  // Limits a value of the path, as its selector says.
+  // Limits a value of the path: above, below or equal to `value`, or the best (vol1 15.2.5.16).
   struct Limit {
     wire::Selector selector{};
     std::uint8_t value = 0;
     friend auto operator<=>(const Limit&, const Limit&) = default;
   };
 
-  // The destination comes first, since most questions differ in it.
-  Gid destination{};  // 0: destination_lid names it
+  // The destination comes first, because the cache visits all questions with one destination.
+  Gid destination{};  // 0: destination_lid names the destination
   Gid source{};
   std::optional<Lid> destination_lid{};
   std::optional<Lid> source_lid{};
@@ -47,11 +47,12 @@ inline constexpr std::uint8_t kPathsPerQuestionMax = 127;
 // Returns the question as a record and component mask for the SA.
 Query query_of(const PathQuestion& question);
 
-// Returns true if the path has all values that the question names.
+// Returns true if the path has all values that the question names.  A P_Key may differ in its
+// membership bit.  Ignores service ID and QoS class, which a path record does not show.
 bool satisfies(const wire::PathRecord& path, const PathQuestion& question);
 
-// Returns true if a table of all paths can answer the question.  The SA chooses a path for a
-// service or a QoS class by rules that its answer does not show.
+// Returns true if a table of all paths can answer the question.  It cannot for a service or a QoS
+// class, because the SA then chooses by rules that the table does not show.
 inline bool is_answered_by_table(const PathQuestion& question) {
   return !question.service_id && !question.qos_class && question.destination != Gid{};
 }

@@ -2,7 +2,7 @@
 
 #include "sa/path_cache.h"
 
-// Loads all paths of the port by one query.
+// Loads all paths of the port by one query, in mode kTable.
 namespace verbena::sa {
 
 using wire::PathRecord;
@@ -12,7 +12,7 @@ Duration PathCache::table_delay() {
   return Duration(static_cast<std::int64_t>(random_.below(bound + 1)));
 }
 
-// Loads the table again, because the one that is being loaded may be wrong.
+// Plans to load the table.  Cancels a load that is under way, because its answer may be stale.
 void PathCache::schedule_table(Time due, Time now) {
   if (table_query_) queries_.cancel(*table_query_, now);
   table_query_.reset();
@@ -75,7 +75,7 @@ void PathCache::store_table(const std::vector<PathRecord>& paths, Time asked, Ti
       found = entries_.try_emplace(question).first;
     }
     Entry& entry = found->second;
-    if (entry.query) continue;  // this question was asked later
+    if (entry.query) continue;  // this query began later, so its answer is newer
     counters_.table_paths += known.size();
     entry.waits_for_table = false;
     entry.absent.reset();
@@ -86,7 +86,7 @@ void PathCache::store_table(const std::vector<PathRecord>& paths, Time asked, Ti
   }
 }
 
-// Answers the questions that have waited for the table, or asks them one by one.
+// Answers the questions that have waited for the table, or asks the SA for each of them.
 void PathCache::end_table(Table state, Time now) {
   table_ = state;
   for (auto found = entries_.begin(); found != entries_.end();) {

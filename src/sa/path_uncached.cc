@@ -1,9 +1,9 @@
 #include "sa/path_cache.h"
 
-// Asks the SA for each connection, as Linux does.
+// Asks the SA for each connection, as Linux does (mode kUncached).
 namespace verbena::sa {
 
-// The cookie of such a query is the ticket.  Queries of the cache have 0.
+// The cookie of a query without the cache is its ticket.  Queries of the cache have the cookie 0.
 Result<PathCache::Lookup> PathCache::find_for_connection(const PathQuestion& question,
                                                          std::uint64_t cookie,
                                                          Duration give_up_after, Time now) {

@@ -61,14 +61,14 @@ TEST_F(UncachedPathsTest, EachConnectionAsksEvenForTheSameDestination) {
   EXPECT_EQ(cache.counters().hits + cache.counters().misses + cache.counters().shared, 0U);
 }
 
-TEST_F(UncachedPathsTest, InterfaceStillUsesTheCache) {
+TEST_F(UncachedPathsTest, FindStillUsesTheCache) {
   ASSERT_TRUE(cache.find(question(), 1, 10s, now));
   answer(request(), path());
   const auto found = cache.find(question(), 2, 10s, now);
   ASSERT_TRUE(found);
   EXPECT_TRUE(std::holds_alternative<KnownPaths>(*found));
   connect(3);
-  EXPECT_EQ(sent().size(), 1U) << "a connection asks in spite of a known path";
+  EXPECT_EQ(sent().size(), 1U) << "a connection asks although the path is known";
 }
 
 TEST_F(UncachedPathsTest, RefusalAndSilenceEndEachQueryWithAnError) {
@@ -78,7 +78,7 @@ TEST_F(UncachedPathsTest, RefusalAndSilenceEndEachQueryWithAnError) {
   ASSERT_TRUE(event && event->error);
   EXPECT_EQ(event->error->code, Errc::kUnreachable);
   connect(2);
-  EXPECT_EQ(sent().size(), 1U) << "absence is not remembered";
+  EXPECT_EQ(sent().size(), 1U) << "the absence of a path is not stored";
   run_for(11s);
   event = cache.next_event();
   ASSERT_TRUE(event && event->error);
@@ -97,7 +97,7 @@ TEST_F(UncachedPathsTest, CancelledQueryGetsNoAnswer) {
   EXPECT_EQ(queries.outstanding(), 0U);
 }
 
-TEST_F(UncachedPathsTest, TooManyAskersAreRefused) {
+TEST_F(UncachedPathsTest, TooManyWaitersAreRefused) {
   for (std::uint64_t i = 0; i < 3; ++i) connect(i);
   const auto refused = cache.find_for_connection(question(), 4, 10s, now);
   ASSERT_FALSE(refused);

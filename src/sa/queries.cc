@@ -15,8 +15,8 @@ SaHeader sa_header_of(std::span<const std::byte> mad) {
   return wire::decode_exact<SaHeader>(mad.first<wire::kSaHeaderBytes>());
 }
 
-// Returns true if the header is that of a response to the query.  A redirection may carry the
-// attribute that it contains.
+// Returns true if the header is that of a response to the query.  A redirection contains a
+// ClassPortInfo, and may have the attribute ID of that.
 bool answers(const SaHeader& header, const Query& query) {
   // GetResp answers both Get and Set.
   const auto method = query.method == wire::Method::kSet ? wire::Method::kGet : query.method;
@@ -27,8 +27,8 @@ bool answers(const SaHeader& header, const Query& query) {
           (redirected && header.mad.attribute_id == wire::kAttributeClassPortInfo));
 }
 
-// Returns true for the answer of a node without an SA: it does not know the class, or no such
-// method of it (vol1 13.4.7).  An SA also gives this answer if it lacks an optional attribute.
+// Returns true for the status that a node without an SA answers: it does not know the class, or the
+// method (vol1 13.4.7).  An SA answers the same if it lacks an optional attribute.
 bool is_unserved(std::uint16_t status) {
   constexpr std::uint16_t kCode = 0x001c;  // the bits of the status that tell what is invalid
   switch (status & kCode) {
@@ -87,7 +87,7 @@ Result<QueryId> Queries::ask(const Query& query, Asker asker, std::uint64_t cook
 bool Queries::cancel(QueryId id, Time now) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
-    // The query may have ended, and its end may not have been taken yet.
+    // The query may have ended, but next_end() may not have returned its result yet.
     const auto dropped = std::erase_if(ended_, [&](const QueryEnd& end) { return end.id == id; });
     return dropped != 0;
   }
@@ -166,7 +166,7 @@ std::uint32_t Queries::new_transaction() {
   return next_transaction_;
 }
 
-// Adds up to a quarter in either direction, so that hosts do not ask at the same moments.
+// Changes the interval by up to a quarter, so that hosts do not ask at the same moments.
 Duration Queries::with_jitter(Duration interval) {
   const auto quarter = interval.count() / 4;
   return interval - Duration(quarter) +
@@ -196,7 +196,7 @@ void Queries::send(QueryId id, Entry& entry, Time now) {
                                 .cookie = id.value,
                                 .mad = std::move(mad)},
                                now);
-  // The port may serve other agents, which have used up its requests.
+  // send() fails if the agents of the port have reached its limit of requests.
   if (!sent) pause(id, entry, now);
 }
 
@@ -226,7 +226,7 @@ void Queries::receive(const mad::ManagementPort::Message& message, Time now) {
   if (known == by_transaction_.end()) return;
   const auto found = entries_.find(known->second);
   if (found->second.state != State::kSent) return;
-  // The port has forgotten the request with this message.
+  // The message ends the request in mads_, so unsend() must not cancel it.
   found->second.state = State::kPaused;
   found->second.resume = kNever;
   if (message.timed_out) return expire(found, now);
@@ -242,8 +242,8 @@ void Queries::expire(Entries::iterator found, Time now) {
   if (was_lost(entry)) {
     entry.interval = std::min(entry.interval, first_interval_);
   } else {
-    // New queries begin with an interval in which this one would have been answered (Karn's
-    // algorithm).
+    // New queries begin with a longer interval, so that one of them is answered at its first try
+    // and measures the round trip (Karn's algorithm).
     first_interval_ = std::clamp((now - entry.first_sent) * 2, first_interval_, kFirstIntervalMax);
     if (entry.interval >= kRoundTripMax) shrink_window(now);
     entry.interval = grown(entry.interval);
@@ -259,7 +259,7 @@ bool Queries::was_lost(const Entry& entry) const {
   return confirmed_ > entry.last_sent && entry.interval >= round_trip_ * 4;
 }
 
-// Changes the window once in an interval, because queries that were sent together time out
+// Shrinks the window at most once in an interval, because queries that were sent together time out
 // together.
 void Queries::shrink_window(Time now) {
   if (shrunk_ != Time{} && now - shrunk_ < first_interval_) return;
@@ -306,7 +306,7 @@ void Queries::receive_answer(Entries::iterator found, const mad::ManagementPort:
       {.how = QueryEnd::How::kAnswered,
        .attribute_offset = header.attribute_offset,
        .data = {data.begin(), data.end()},
-       // Without RMPP nothing tells the number of records, so the MAD has one.
+       // Without RMPP the MAD does not tell its number of records, so it has exactly one.
        .is_table = header.rmpp.active},
       now);
 }
@@ -328,7 +328,7 @@ bool Queries::redirect(QueryId id, Entry& entry, std::span<const std::byte> data
   const auto info = wire::decode<wire::ClassPortInfo>(data);
   if (!info || entry.redirects >= kRedirectsMax) return false;
   const auto pkey_index = port_.pkey_index(info->redirect_pkey);
-  // A MAD can be sent only with the Q_Key of QP1, and to a LID that is known.
+  // mads_ can send only with the Q_Key of QP1, and only to a LID.
   if (info->redirect_lid == Lid{} || info->redirect_qkey != wire::kGsiQkey || !pkey_index) {
     return false;
   }
@@ -354,7 +354,7 @@ bool Queries::redirect(QueryId id, Entry& entry, std::span<const std::byte> data
 
 void Queries::measure(const Entry& entry, Time now) {
   if (!entry.may_measure) {
-    // A slow SA hardly ever answers an earlier try just after a repeat.
+    // An answer this soon after a repeat most likely answers the repeat, not an earlier try.
     if (round_trip_ == Duration{} || now - entry.last_sent > round_trip_ * 4) return;
     confirmed_ = now;
     first_interval_ = first_interval_of(round_trip_);

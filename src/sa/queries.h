@@ -22,10 +22,10 @@
 
 namespace verbena::sa {
 
-// Names a query.  Numbers are never used again.
+// Identifies a query.  No number is used twice.
 using QueryId = Strong<struct QueryIdTag, std::uint64_t>;
 
-// Tells which part of the client gets the result of a query.
+// Names the part of the client that asked, and gets the result of the query.
 enum class Asker : std::uint8_t { kPaths, kMemberships, kSubscriptions, kServices, kCapabilities };
 
 struct Query {
@@ -55,15 +55,15 @@ struct QueryEnd {
   How how{};
   std::uint16_t mad_status = 0;  // kRefused: the status in the answer
   Duration waited{};
-  Time first_sent{};  // the answer is not older
+  Time first_sent{};  // at this manager; the answer is not older
   std::uint32_t tries = 0;
   std::uint16_t attribute_offset = 0;
   std::vector<std::byte> data{};  // kAnswered: the records
   bool is_table = false;          // `data` has all records of a table
 
   wire::SaStatus sa_status() const { return wire::sa_status_of(mad_status); }
-  // Returns the records of an answer.  kMalformed: the data does not hold such records.
-  // kNoResources: there are more than `records_max`.
+  // Returns the records of an answer.  Fails with kMalformed if the data does not hold such
+  // records, or kNoResources if there are more than `records_max`.
   template <wire::Message Record>
   Result<std::vector<Record>> records(std::size_t records_max) const {
     std::vector<Record> all;
@@ -82,34 +82,33 @@ struct QueryEnd {
   Error error() const;
 };
 
-// Asks the SA, and repeats a query until its answer comes or its time is over (vol1 15.4).
+// Sends queries to the SA, and repeats each until its answer comes or its time is over (vol1 15.4).
 //
 //   ask() --> [waiting] -- room in the window --> [sent] -- answer or error --> next_end()
 //                                                       |  ^
 //                                                  BUSY v  | later
 //                                                      [paused]
 //
-// All repeats have the transaction id of the first try, so the SA can see that they are the same
-// query.  Intervals have jitter.  The first interval adapts to the SA: it is four round trips.
-// Only a query that is answered at its first try measures the round trip.  A timeout can have two
-// causes:
-//  * The SA has answered another query in time since then, so this one was lost: it is sent again
-//    as soon as a new query would be.
-//  * The SA may be overloaded: the interval doubles, and later queries begin with an interval of
-//    twice the time that this one has waited.
-// Intervals grow until the repeats of all queries of the port are kRepeatGap apart.  So the last
-// ones of many queries are repeated often enough to survive a lossy SA.
+// All repeats have the transaction ID of the first try, so the SA can see that they are the same
+// query.  Intervals between repeats have jitter.  The first interval is four round trips.  Only a
+// query that is answered at its first try measures the round trip.  A timeout can have two causes:
+//  * The query or its answer was lost.  This is assumed if the SA has answered another query in
+//    time since then.  The query is repeated after the interval of a new query.
+//  * The SA may be overloaded.  The interval doubles, and later queries begin with an interval of
+//    twice the time that this query has waited.
+// Intervals grow until the repeats of all queries of the port are kRepeatGap apart.  When few
+// queries are left, they are repeated often enough to reach a lossy SA.
 //
-// The window limits how many queries are under way.  It is halved if round trips or intervals get
-// longer than kRoundTripMax, and grows with each answer that comes sooner.  So a slow SA that
-// thousands of hosts ask at once needs few repeats.
+// The window limits the queries that are sent and not answered.  It is halved if round trips or
+// intervals get longer than kRoundTripMax, and grows with each answer that comes sooner.  So a slow
+// SA that thousands of hosts ask at once gets few repeats.
 //
-// If the manager changes, all pending queries are sent to the new one, with new ids, because the
-// old manager may still answer.  Without a manager, queries wait.
+// If the manager changes, all pending queries are sent to the new manager.  They get new
+// transaction IDs, because the old manager may still answer.  Without a manager, queries wait.
 //
-// If the manager of a node dies, the node itself refuses the MADs of its class.  A query goes on
-// all the same, because the next manager will answer it.  But if the SA answers another query, and
-// then refuses this one again, the SA does not know such requests: the query ends.
+// A node whose manager has died refuses MADs for the SA ("unserved").  The query continues, because
+// the next manager will answer it.  But an SA refuses requests that it does not know in the same
+// way.  So the query ends if it is refused again after an SA has answered another query.
 //
 // Invariants:
 //  * Each query ends exactly once: by next_end(), or by cancel().
@@ -121,24 +120,24 @@ class Queries {
   static constexpr std::size_t kWaitingMax = 65536;
   static constexpr std::uint8_t kRedirectsMax = 4;  // for one query
   static constexpr Duration kFirstIntervalMin = std::chrono::milliseconds(250);
-  static constexpr Duration kFirstInterval = std::chrono::seconds(1);  // for an unknown SA
+  static constexpr Duration kFirstInterval = std::chrono::seconds(1);  // until the SA has answered
   static constexpr Duration kFirstIntervalMax = std::chrono::seconds(8);
   static constexpr Duration kIntervalMax = std::chrono::seconds(16);
   static constexpr Duration kRepeatGap = std::chrono::milliseconds(500);
-  static constexpr Duration kLoneIntervalMax = std::chrono::seconds(1);  // for the last queries
+  static constexpr Duration kLoneIntervalMax = std::chrono::seconds(1);  // if few queries are left
   static constexpr Duration kRoundTripMax = std::chrono::seconds(4);
 
-  // REQUIRES: `mads` outlives this object, and `agent` joins segments.
+  // REQUIRES: `mads` outlives this object, and `agent` joins the segments of RMPP messages.
   Queries(mad::ManagementPort& mads, mad::AgentNumber agent, Random random)
       : mads_(mads), agent_(agent), random_(random), next_transaction_(random_.next32()) {}
 
-  // kNoResources: kWaitingMax queries wait.
+  // Begins a query; next_end() returns its result.  Fails with kNoResources: kWaitingMax.
   Result<QueryId> ask(const Query& query, Asker asker, std::uint64_t cookie, Time now);
-  // Ends a query without an event.  False: it has ended already.
+  // Ends a query without a result.  Returns false if next_end() has returned its result already.
   bool cancel(QueryId id, Time now);
-  // Extends a query until `until`, if that is later than its deadline.
+  // Moves the deadline of a query to `until`, if that is later.
   void extend(QueryId id, Time until);
-  // Returns how often the query was sent.
+  // Returns how often the query was sent; 0 if it has ended.
   std::uint32_t tries(QueryId id) const;
 
   // Sets the state of the port, and with it the manager.
@@ -149,8 +148,8 @@ class Queries {
   void on_timer(Time now);
   Time deadline() const;
   std::optional<QueryEnd> next_end();
-  // Returns true if, since the last call, a query was refused as by a node without an SA.  An
-  // answer to another query would then tell whether there is an SA.
+  // Returns true if a query was refused as unserved since the last call.  The answer to another
+  // query then tells whether there is an SA.
   bool take_doubt_about_sa() { return std::exchange(doubts_sa_, false); }
 
   std::size_t outstanding() const { return entries_.size() - waiting_.size(); }
@@ -159,15 +158,15 @@ class Queries {
 
   struct Counters {
     std::uint64_t asked = 0;
-    std::uint64_t sent = 0;  // with repeats
+    std::uint64_t sent = 0;  // including repeats
     std::uint64_t repeated = 0;
     std::uint64_t answered = 0;
     std::uint64_t refused = 0;
     std::uint64_t timed_out = 0;
     std::uint64_t cancelled = 0;
     std::uint64_t busy = 0;
-    std::uint64_t unserved = 0;     // answers as of a node on which no SA runs
-    std::uint64_t unsupported = 0;  // queries that such an answer has ended, because an SA runs
+    std::uint64_t unserved = 0;     // answers that a node without an SA gives
+    std::uint64_t unsupported = 0;  // queries that ended because the SA does not know such requests
     std::uint64_t redirected = 0;
     std::uint64_t mismatched = 0;  // answers with the wrong attribute or method
     std::uint64_t asked_anew = 0;  // sent again to another manager
@@ -187,7 +186,8 @@ class Queries {
     std::uint32_t tries = 0;
     std::uint32_t busy = 0;
     std::uint8_t redirects = 0;
-    std::optional<std::uint64_t> unserved_at{};  // answers_ when it was first refused as unserved
+    // The value of answers_ when the query was last refused as unserved.
+    std::optional<std::uint64_t> unserved_at{};
     std::optional<mad::Address> redirected_to{};
     Duration interval{};
     Time asked{};
@@ -195,7 +195,7 @@ class Queries {
     Time last_sent{};
     bool may_measure = false;  // the answer measures the round trip
     Time until{};
-    Time resume = kNever;  // kPaused
+    Time resume = kNever;  // when a paused query is sent again
   };
   using Entries = std::map<QueryId, Entry>;
 
@@ -209,11 +209,12 @@ class Queries {
   void receive_answer(Entries::iterator found, const mad::ManagementPort::Message& message,
                       Time now);
   void receive_unserved(Entries::iterator found, std::uint16_t status, Time now);
-  // Returns false if the redirection leads nowhere.
+  // Sends the query to the address in the answer.  Returns false if the address cannot be used.
   bool redirect(QueryId id, Entry& entry, std::span<const std::byte> data, Time now);
   void measure(const Entry& entry, Time now);
   static Duration first_interval_of(Duration round_trip);
-  // Returns true if the SA answers others in less than the interval.
+  // Returns true if the SA has answered another query in time since this one was last sent, and
+  // this one has waited long enough.
   bool was_lost(const Entry& entry) const;
   void shrink_window(Time now);
   Duration grown(Duration interval) const;
@@ -228,14 +229,14 @@ class Queries {
   std::optional<mad::Address> manager_{};
   Duration first_interval_ = kFirstInterval;
   Duration round_trip_{};  // smoothed; 0: not known
-  Time confirmed_{};       // when an answer last came after such a round trip
+  Time confirmed_{};       // when an answer last came within the usual round trip
   std::size_t window_ = kOutstandingMax;
   Time shrunk_{};
   std::uint64_t answers_ = 0;  // answers that only an SA gives
   bool doubts_sa_ = false;
   std::uint64_t last_id_ = 0;
   Entries entries_{};
-  std::set<QueryId> waiting_{};  // in the order of their numbers
+  std::set<QueryId> waiting_{};  // the oldest first
   std::unordered_map<std::uint32_t, QueryId> by_transaction_{};
   std::set<std::pair<Time, QueryId>> ends_{};     // the total deadlines
   std::set<std::pair<Time, QueryId>> resumes_{};  // of paused queries

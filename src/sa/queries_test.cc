@@ -44,7 +44,7 @@ TEST_F(QueriesTest, RequestGoesToTheManagerAndItsAnswerComesBackOnce) {
   EXPECT_EQ(requests[0].to.path.destination_lid, Lid{1});
   EXPECT_EQ(requests[0].to.path.source_lid, Lid{5});
   EXPECT_EQ(requests[0].to.path.service_level, 3);
-  EXPECT_EQ(requests[0].to.pkey_index, 1) << "of the default P_Key";
+  EXPECT_EQ(requests[0].to.pkey_index, 1) << "the index of the default P_Key";
   EXPECT_EQ(requests[0].to.remote_qpn, wire::kGsiQpn);
   const SaHeader header = header_in(requests[0]);
   EXPECT_EQ(header.mad.class_version, 2);
@@ -104,7 +104,7 @@ TEST_F(QueriesTest, LimitOfTriesEndsTheQueryEarlier) {
   EXPECT_EQ(end->tries, 3U);
 }
 
-// Linux takes BUSY for an error of the request.
+// Linux treats BUSY as an error of the request.
 TEST_F(QueriesTest, BusyKeepsTheRequestPendingAndWaits) {
   Query query = path_query();
   query.tries_max = 1;
@@ -133,7 +133,7 @@ TEST_F(QueriesTest, TriesThatAreAnsweredWithBusyDoNotCount) {
   EXPECT_EQ(end->tries, 3U);
 }
 
-// The node of a manager that has died answers in its place until another manager takes over.
+// If a manager has died, its node refuses queries until another manager takes over.
 TEST_F(QueriesTest, QueryOutlivesTheRefusalsOfANodeWithoutAnSa) {
   Query query = path_query();
   query.tries_max = 4;
@@ -143,7 +143,7 @@ TEST_F(QueriesTest, QueryOutlivesTheRefusalsOfANodeWithoutAnSa) {
                             wire::mad_status::kMethodNotSupported, wire::mad_status::kBadVersion}) {
     answer(last, status);
     EXPECT_FALSE(queries.next_end());
-    EXPECT_TRUE(sent().empty()) << "the node is not asked at once";
+    EXPECT_TRUE(sent().empty()) << "the query is not sent again at once";
     last = run_until(queries.deadline()).at(0);
   }
   EXPECT_EQ(queries.counters().unserved, 3U);
@@ -151,8 +151,8 @@ TEST_F(QueriesTest, QueryOutlivesTheRefusalsOfANodeWithoutAnSa) {
   EXPECT_EQ(queries.next_end()->how, QueryEnd::How::kAnswered);
 }
 
-// The SA lives, so the next manager would not do any better.
-TEST_F(QueriesTest, QueryThatALivingSaDoesNotKnowEndsAtItsNextRefusal) {
+// An SA answers other queries, so it refuses this query because it does not know such queries.
+TEST_F(QueriesTest, UnknownQueryEndsAtItsNextRefusalIfTheSaAnswersOthers) {
   for (const auto status : {wire::mad_status::kMethodAttributeNotSupported,
                             wire::mad_status::kMethodNotSupported, wire::mad_status::kBadVersion}) {
     ask();
@@ -160,9 +160,9 @@ TEST_F(QueriesTest, QueryThatALivingSaDoesNotKnowEndsAtItsNextRefusal) {
     EXPECT_TRUE(queries.take_doubt_about_sa());
     EXPECT_FALSE(queries.next_end());
     ask(7);
-    answer(request(), wire::mad_status_of(SaStatus::kNoRecords));  // no node without an SA says so
+    answer(request(), wire::mad_status_of(SaStatus::kNoRecords));  // only an SA gives this answer
     EXPECT_EQ(queries.next_end()->cookie, 7U);
-    EXPECT_FALSE(queries.next_end()) << "an SA may have come since the refusal";
+    EXPECT_FALSE(queries.next_end()) << "the SA may have started after the refusal";
     const Time began = now;
     answer(run_until(queries.deadline()).at(0), status);
     const auto end = queries.next_end();
@@ -191,7 +191,8 @@ TEST_F(QueriesTest, AnswersFromBeforeTheRefusalsDoNotProveThatTheSaLives) {
   EXPECT_EQ(queries.next_end()->how, QueryEnd::How::kAnswered);
 }
 
-// The old manager has refused, the new one answers others, and may begin with a refusal, too.
+// The node of the old manager has refused the query.  The first refusal of the new manager does not
+// end the query.
 TEST_F(QueriesTest, RefusalsOfTwoManagersAreNotCountedTogether) {
   ask();
   answer(request(), wire::mad_status::kMethodAttributeNotSupported);
@@ -206,7 +207,7 @@ TEST_F(QueriesTest, RefusalsOfTwoManagersAreNotCountedTogether) {
   EXPECT_FALSE(queries.next_end());
 }
 
-TEST_F(QueriesTest, TriesThatNoSaHasServedCount) {
+TEST_F(QueriesTest, TriesThatANodeWithoutAnSaRefusesCount) {
   Query query = path_query();
   query.tries_max = 1;
   ask(0, query);
@@ -216,7 +217,7 @@ TEST_F(QueriesTest, TriesThatNoSaHasServedCount) {
   EXPECT_EQ(end->how, QueryEnd::How::kTimedOut);
 }
 
-TEST_F(QueriesTest, SixteenAreOutstandingAndTheRestWaitsInOrder) {
+TEST_F(QueriesTest, SixteenQueriesAreOutstandingAndOthersWaitInOrder) {
   for (std::uint64_t i = 0; i < 40; ++i) ask(i);
   auto requests = sent();
   EXPECT_EQ(requests.size(), Queries::kOutstandingMax);
@@ -246,10 +247,10 @@ TEST_F(QueriesTest, CancelledQueryEndsWithoutAnEventAndFreesItsPlace) {
   const auto requests = sent();
   EXPECT_TRUE(queries.cancel(ids[0], now));
   EXPECT_FALSE(queries.cancel(ids[0], now));
-  EXPECT_EQ(sent().size(), 1U) << "the query that waited";
+  EXPECT_EQ(sent().size(), 1U) << "the query that waited is sent";
   answer(requests[0], 0);
   EXPECT_FALSE(queries.next_end());
-  // An end that nobody has taken yet is dropped.
+  // An end that next_end() has not returned yet is dropped.
   answer(requests[1], 0);
   EXPECT_TRUE(queries.cancel(ids[1], now));
   EXPECT_FALSE(queries.next_end());
@@ -321,7 +322,7 @@ TEST_F(QueriesTest, AnswerOfAnotherAttributeDoesNotEndTheQuery) {
   EXPECT_TRUE(queries.next_end());
 }
 
-// A manager that needs 3 s for each answer gets few repeats once the client knows it.
+// A manager that needs 3 s for each answer gets few repeats when the client has adapted.
 TEST_F(QueriesTest, IntervalsAdaptToASlowManager) {
   for (std::uint64_t i = 0; i < 160; ++i) ask(i);
   std::set<std::uint64_t> known;

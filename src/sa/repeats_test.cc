@@ -28,7 +28,7 @@ class RepeatsTest : public ManualSaTest {
   }
   void answer_well(const mad::SendMad& request) { answer(request, PathRecord{}); }
 
-  // Returns the time until a request is sent again.
+  // Returns the times at which a request is sent again.
   std::vector<Time> times_of(const mad::SendMad& request, Duration duration) {
     std::vector<Time> times;
     const Time end = now + duration;
@@ -41,8 +41,8 @@ class RepeatsTest : public ManualSaTest {
   }
 };
 
-// The retries of Linux were 100 ms apart.  Slides of Sean Hefty about scalability report that each
-// retry had an id of its own, so the SA took it for another request.
+// On Linux, retries were 100 ms apart.  Slides of Sean Hefty about scalability report that each
+// retry had another transaction ID, so the SA served it as another request.
 TEST_F(RepeatsTest, RepeatsBackOffWithJitterAndKeepTheTransactionId) {
   ask(Queries::kOutstandingMax);
   Time before = now;
@@ -62,8 +62,8 @@ TEST_F(RepeatsTest, RepeatsBackOffWithJitterAndKeepTheTransactionId) {
   EXPECT_EQ(interval, 8s);
 }
 
-// An SA that answers one request in three leaves 17 of 1,000 queries unanswered if each is sent ten
-// times.  If they are sent each second for a minute, it answers practically all.
+// An SA that loses two of three requests leaves 17 of 1,000 queries unanswered if each is sent ten
+// times.  If each is sent every second for a minute, nearly all are answered.
 TEST_F(RepeatsTest, LastQueriesAreRepeatedEachSecond) {
   ask(2);
   Time before = now;
@@ -85,17 +85,18 @@ TEST_F(RepeatsTest, LostQueriesAreRepeatedSoonWhileOthersAreAnswered) {
     for (const auto& repeated : run_for(100ms)) tries += repeated == lost[0] ? 1 : 0;
   }
   EXPECT_GE(tries, 15U) << "in 20 s";
-  EXPECT_EQ(queries.window(), Queries::kOutstandingMax) << "loss does not close the window";
+  EXPECT_EQ(queries.window(), Queries::kOutstandingMax) << "loss does not shrink the window";
 }
 
-TEST_F(RepeatsTest, WindowClosesWhileNobodyIsAnsweredAndOpensAgain) {
+TEST_F(RepeatsTest, WindowShrinksWithoutAnswersAndGrowsAgain) {
   ask(100);
   const auto first = sent();
   ASSERT_EQ(first.size(), Queries::kOutstandingMax);
   run_for(60s);
   EXPECT_EQ(queries.window(), Queries::kWindowMin);
   for (const auto& request : first) answer_well(request);
-  EXPECT_EQ(queries.window(), Queries::kWindowMin) << "answers to repeats tell no round trip";
+  EXPECT_EQ(queries.window(), Queries::kWindowMin)
+      << "answers to repeats do not measure the round trip";
   EXPECT_EQ(queries.outstanding(), Queries::kWindowMin);
   for (std::size_t window = Queries::kWindowMin; window < Queries::kOutstandingMax;) {
     for (const auto& request : sent()) {
@@ -107,7 +108,7 @@ TEST_F(RepeatsTest, WindowClosesWhileNobodyIsAnsweredAndOpensAgain) {
   }
 }
 
-TEST_F(RepeatsTest, SlowAnswersCloseTheWindowOnceInAnInterval) {
+TEST_F(RepeatsTest, SlowAnswersShrinkTheWindowOnceInAnInterval) {
   // The client has learned that the SA takes 3 s, so it waits long enough for an answer.
   for (int i = 0; i < 20; ++i) {
     ask(1);

@@ -17,7 +17,7 @@ std::array<std::byte, 64> ServiceQuestion::name_of(std::string_view text) {
 }
 
 Result<ServiceTicket> Services::add(const ServiceRecord& record, std::uint64_t cookie, Time now) {
-  if (record.lease_seconds == 0) return fail(Errc::kInvalidArgument, "a lease of no time");
+  if (record.lease_seconds == 0) return fail(Errc::kInvalidArgument, "the lease of a service is 0");
   if (entries_.size() >= kServicesMax) {
     ++counters_.limit_services;
     return fail(Errc::kNoResources, "services of the port");
@@ -83,14 +83,16 @@ ServiceRecord Services::record_of(const Entry& entry) const {
   return record;
 }
 
-// Begins the next request of a registration, if there is one, or forgets it.
+// Sends the next request of a registration if one is needed, or forgets the registration at its
+// end.
 void Services::step(Entries::iterator found, Time now) {
   Entry& entry = found->second;
   if (entry.is_question || entry.request != Request::kNone) return;
   if (!entry.is_removed) {
     if (now < entry.next) return wait(found, entry.next);
     if (!entry.was_registered || !entry.is_registered || entry.next != Time{}) {
-      // Without a manager the first registration waits as a query, and has its deadline.
+      // Without a manager, a first registration waits in `queries_`, and fails at the deadline
+      // there.
       if (entry.was_registered && !port_.is_ready()) return;
       const auto mask = ServiceMask::kServiceId | ServiceMask::kServiceGid | ServiceMask::kPkey |
                         ServiceMask::kLease | ServiceMask::kKey | ServiceMask::kName |
@@ -140,7 +142,7 @@ void Services::receive(const QueryEnd& end, Time now) {
     case Request::kFind: return receive_found(found, end);
     case Request::kSet: return receive_set(found, end, now);
     case Request::kDelete:
-      found->second.may_be_at_sa = false;  // if it still is, the lease ends it
+      found->second.may_be_at_sa = false;  // if the SA still has it, the lease ends it
       return step(found, now);
     case Request::kNone: return;
   }
@@ -186,7 +188,7 @@ void Services::receive_set(Entries::iterator found, const QueryEnd& end, Time no
                          .what = ServiceEvent::What::kRegistered});
     }
     if (entry.is_registered && entry.record.lease_seconds != ServiceRecord::kLeaseForever) {
-      // Renews after three to four eighths of the lease, which leaves time for repeats.
+      // Renews after 3/8 to 4/8 of the lease, which leaves time for repeats.
       const Duration eighth = Duration(std::chrono::seconds(entry.record.lease_seconds)) / 8;
       const auto jitter = random_.below(static_cast<std::uint64_t>(eighth.count()));
       wait(found, now + eighth * 3 + Duration(static_cast<std::int64_t>(jitter)));

@@ -22,7 +22,7 @@
 
 namespace verbena::sa {
 
-// Identifies a registration or a query.  Numbers are never used again.
+// Identifies a registration or a query of services.  No number is used twice.
 using ServiceTicket = Strong<struct ServiceTicketTag, std::uint64_t>;
 
 // Asks for service records.  An empty field accepts any value.
@@ -32,21 +32,21 @@ struct ServiceQuestion {
   std::optional<Gid> gid{};
   std::optional<Pkey> pkey{};
 
-  // Returns the bytes of a name, which has at most 64.
+  // Returns the bytes of a name, padded with zeros.  Cuts off bytes after the 64th.
   static std::array<std::byte, 64> name_of(std::string_view text);
 };
 
 struct ServiceEvent {
   enum class What : std::uint8_t {
     kRegistered,
-    kFailed,  // the registration is over, or there is no answer to the query
+    kFailed,  // the registration has ended or was refused, or the query has failed
     kFound,
   };
   ServiceTicket ticket{};
   std::uint64_t cookie = 0;
   What what{};
-  std::vector<wire::ServiceRecord> records{};  // kFound; may be empty
-  std::optional<Error> error{};                // kFailed
+  std::vector<wire::ServiceRecord> records{};  // only with kFound; may be empty
+  std::optional<Error> error{};                // only with kFailed
 };
 
 struct ServiceCounters {
@@ -59,8 +59,9 @@ struct ServiceCounters {
   friend bool operator==(const ServiceCounters&, const ServiceCounters&) = default;
 };
 
-// Registers services with the SA and finds those of others (vol1 15.2.5.14).  A registration ends
-// with its lease, so it is renewed before that, and made again when the SA has forgotten it.
+// Registers services with the SA, and finds registered services (vol1 15.2.5.14).  A registration
+// ends with its lease, so it is renewed before that.  It is made again when the SA has forgotten
+// it.
 class Services {
  public:
   static constexpr std::size_t kServicesMax = 4096;  // registrations and queries
@@ -71,13 +72,13 @@ class Services {
 
   Services(Queries& queries, Random random) : queries_(queries), random_(random) {}
 
-  // Registers a service.  A GID of 0 stands for the port's.  kRegistered or kFailed follows.
-  // kInvalidArgument: the lease is 0.  kNoResources: kServicesMax.
+  // Registers a service.  A GID of 0 stands for the port's first GID.  kRegistered or kFailed
+  // follows.  Fails with kInvalidArgument: the lease is 0; kNoResources: kServicesMax.
   Result<ServiceTicket> add(const wire::ServiceRecord& record, std::uint64_t cookie, Time now);
-  // Asks the SA.  kFound or kFailed follows.
+  // Asks the SA for services.  kFound or kFailed follows.  Fails with kNoResources.
   Result<ServiceTicket> find(const ServiceQuestion& question, std::uint64_t cookie,
                              Duration give_up_after, Time now);
-  // Ends a registration, or cancels a query.  False: it is over already.
+  // Ends a registration, or cancels a query.  Returns false if it has ended already.
   bool remove(ServiceTicket ticket, Time now);
   std::optional<ServiceEvent> next_event();
 
@@ -97,15 +98,15 @@ class Services {
     wire::ServiceRecord record{};
     std::uint64_t cookie = 0;
     bool is_question = false;
-    bool is_registered = false;  // the SA has it now
-    bool was_registered = false;
+    bool is_registered = false;   // the SA has it now
+    bool was_registered = false;  // kRegistered was reported
     bool may_be_at_sa = false;
-    bool is_removed = false;
+    bool is_removed = false;  // the user has removed it, or it has failed
     bool is_doubted = false;  // the SA may have lost the effect of the request
     Request request = Request::kNone;
     QueryId query{};
     unsigned refusals = 0;
-    Time next{};  // when to renew, or to try again
+    Time next{};  // when to renew or to try again; 0: no time is set
   };
   using Entries = std::map<ServiceTicket, Entry>;
 

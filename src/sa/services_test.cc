@@ -46,7 +46,7 @@ TEST_F(ServicesTest, RegistrationIsRenewedBeforeItsLeaseEnds) {
   const auto ticket = *services.add(record, 5, now);
   const auto first = request();
   EXPECT_EQ(header_in(first).mad.method, Method::kSet);
-  EXPECT_EQ(record_in<ServiceRecord>(first).service_gid, test_gid(5)) << "of the port";
+  EXPECT_EQ(record_in<ServiceRecord>(first).service_gid, test_gid(5)) << "the GID of the port";
   answer(first, record);
   const auto event = services.next_event();
   ASSERT_TRUE(event);
@@ -115,7 +115,7 @@ TEST_F(ServicesTest, NewManagerAndReregistrationGetTheServiceAgain) {
   EXPECT_FALSE(services.next_event());
 }
 
-TEST_F(ServicesTest, RenewalThatIsRefusedForLongEndsTheRegistration) {
+TEST_F(ServicesTest, RenewalThatIsRefusedTooOftenEndsTheRegistration) {
   become_registered();
   auto renewal = run_for(40s);
   unsigned refusals = 0;

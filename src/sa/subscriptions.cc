@@ -51,7 +51,7 @@ std::optional<NoticeEvent> Subscriptions::next_event() {
   return event;
 }
 
-// Begins the next request for a trap, if there is one, or forgets the trap.
+// Sends the next request for a trap if one is needed.  Forgets a trap that nobody wants.
 void Subscriptions::step(Traps::iterator found, Time now) {
   Trap& trap = found->second;
   if (trap.request != Request::kNone) return;
@@ -102,7 +102,7 @@ void Subscriptions::receive(const QueryEnd& end, Time now) {
   Trap& trap = found->second;
   const Request request = std::exchange(trap.request, Request::kNone);
   if (request == Request::kUnsubscribe) {
-    trap.may_be_at_sa = false;  // if it still is, its reports are ignored
+    trap.may_be_at_sa = false;  // if the SA still has it, its reports are ignored
     return step(found, now);
   }
   if (end.how == QueryEnd::How::kAnswered) {
@@ -120,7 +120,7 @@ void Subscriptions::receive(const QueryEnd& end, Time now) {
 }
 
 void Subscriptions::register_again(bool doubts_requests, Time now) {
-  // A restarted manager may count its reports from the same number again.
+  // A restarted manager may use the same transaction IDs for new reports.
   recent_.clear();
   recent_order_.clear();
   for (auto found = traps_.begin(); found != traps_.end();) {
@@ -174,7 +174,7 @@ std::optional<SaNotice> Subscriptions::receive_report(const mad::ManagementPort:
   std::vector<std::byte> response = message.mad;
   response.resize(std::min(response.size(), wire::kMadBytes));
   wire::encode_to(response, header);
-  // If the response cannot be sent, the SA reports again.
+  // If send() fails, the SA repeats the report.
   (void)mads_.send(agent_, {.to = message.from, .mad = std::move(response)}, now);
   if (was_there) {
     ++counters_.repeated;

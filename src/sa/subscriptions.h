@@ -31,39 +31,41 @@ struct NoticeEvent {
 
 struct SubscriptionCounters {
   std::uint64_t reports = 0;
-  std::uint64_t repeated = 0;  // reports that the SA has sent again, because our answer was lost
+  std::uint64_t repeated = 0;  // reports that the SA sent again because it missed our answer
   std::uint64_t malformed = 0;
   std::uint64_t registered = 0;
   std::uint64_t refused = 0;
   std::uint64_t limit_subscribers = 0;
-  std::uint64_t limit_events = 0;  // notices that were not taken in time
+  std::uint64_t limit_events = 0;  // notices that were dropped because kEventsMax were not taken
   friend bool operator==(const SubscriptionCounters&, const SubscriptionCounters&) = default;
 };
 
 // Subscribes the port to the notices that its users want, and answers the reports of the SA (vol1
-// 13.4.8.3, 13.4.11).  Subscribers are counted for each trap; the SA knows one subscription.
+// 13.4.8.3, 13.4.11).  All users that want the same trap share one subscription at the SA.
 //
-// Each notice is delivered once, in the order in which the reports come.
+// Each user gets each notice once, in the order in which the reports come.
 class Subscriptions {
  public:
   static constexpr std::size_t kSubscribersMax = 4096;
   static constexpr std::size_t kEventsMax = 65536;
   static constexpr std::size_t kReportsRemembered = 1024;
-  static constexpr Duration kPause = std::chrono::seconds(15);  // after a refusal
+  static constexpr Duration kPause = std::chrono::seconds(15);  // after the SA has refused
   static constexpr std::uint32_t kUnsubscribeTries = 4;
 
-  // REQUIRES: `agent` takes reports.
+  // REQUIRES: `agent` receives reports.
   Subscriptions(Queries& queries, mad::ManagementPort& mads, mad::AgentNumber agent, Random random)
       : queries_(queries), mads_(mads), agent_(agent), random_(random) {}
 
-  // kNoResources: kSubscribersMax.
+  // next_event() returns the notices of the trap.  Fails with kNoResources: kSubscribersMax.
   Result<SubscriptionId> subscribe(wire::TrapNumber trap, std::uint64_t cookie, Time now) {
     return add(trap, {.cookie = cookie}, now);
   }
-  // Registers for notices that next_event() does not give out, because receive_report() does.
+  // Subscribes for the caller of receive_report(), which returns the notices.  next_event() does
+  // not return them.
   Result<SubscriptionId> subscribe_silently(wire::TrapNumber trap, Time now) {
     return add(trap, {.is_silent = true}, now);
   }
+  // Returns false if there is no such subscription.
   bool unsubscribe(SubscriptionId id, Time now);
   std::optional<NoticeEvent> next_event();
 
@@ -73,7 +75,7 @@ class Subscriptions {
   void set_port(const PortState& state, const PortChange& change, Time now);
   void reregister(Time now) { register_again(true, now); }
 
-  // Takes a report and answers it.  It returns the notice, unless the report is a repeat.
+  // Takes a report and answers it.  Returns the notice, unless the report is a repeat or malformed.
   std::optional<wire::SaNotice> receive_report(const mad::ManagementPort::Message& message,
                                                Time now);
   void receive(const QueryEnd& end, Time now);

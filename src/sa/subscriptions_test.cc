@@ -55,7 +55,7 @@ class SubscriptionsTest : public ManualSaTest {
 };
 
 // The OFED stack of RHEL 4 (notice.c) counted subscribers for each trap and port as well.
-TEST_F(SubscriptionsTest, FirstSubscriberRegistersAndLastOneEndsIt) {
+TEST_F(SubscriptionsTest, FirstUserSubscribesAtTheSaAndLastUserUnsubscribes) {
   const SubscriptionId a = subscribe();
   const auto registration = request();
   EXPECT_TRUE(inform_in(registration).subscribe);
@@ -108,7 +108,7 @@ TEST_F(SubscriptionsTest, RepeatedReportIsAnsweredAgainAndDeliveredOnce) {
   EXPECT_EQ(subscriptions.counters().repeated, 1U);
 }
 
-// OpenSM begins with the same transaction id whenever it is started.
+// OpenSM begins with the same transaction ID at each start.
 TEST_F(SubscriptionsTest, ReportOfARestartedManagerIsNotARepeat) {
   subscribe();
   EXPECT_TRUE(report(7, test_gid(1)));
@@ -131,7 +131,8 @@ TEST_F(SubscriptionsTest, NewManagerAndReregistrationGetTheSubscriptionAgain) {
   const auto before = request();
   subscriptions.reregister(now);
   answer(before, InformInfo{});
-  EXPECT_FALSE(subscriptions.is_registered(TrapNumber::kGidInService)) << "may be forgotten";
+  EXPECT_FALSE(subscriptions.is_registered(TrapNumber::kGidInService))
+      << "the SA may have forgotten it";
   answer(request(), InformInfo{});
   EXPECT_TRUE(subscriptions.is_registered(TrapNumber::kGidInService));
 }
@@ -160,13 +161,13 @@ TEST_F(SubscriptionsTest, LimitsAreCounted) {
   EXPECT_EQ(subscriptions.counters().limit_subscribers, 1U);
 }
 
-// BUSY is a status of responses.  A report that is dropped for it would be lost.
+// BUSY is a status of responses only.  If a report with BUSY were dropped, it would be lost.
 TEST_F(SubscriptionsTest, ReportWithTheBusyStatusIsDeliveredAndAnswered) {
   subscribe();
   sent();
   EXPECT_TRUE(report(1, test_gid(10), TrapNumber::kGidInService, wire::mad_status::kBusy));
   EXPECT_TRUE(subscriptions.next_event());
-  EXPECT_EQ(header_in(request()).mad.status, 0) << "of the response";
+  EXPECT_EQ(header_in(request()).mad.status, 0) << "the status of the response";
 }
 
 TEST_F(SubscriptionsTest, OtherMadsAreNotReports) {

@@ -11,11 +11,10 @@
 #include "mad/mad.h"
 #include "wire/mad.h"
 
-// Defines the types that the parts of the SA client share: the state of the port, and the address
-// of the manager.
+// Defines the types that the parts of the SA client share: the state of the port, and its changes.
 namespace verbena::sa {
 
-// Holds the state of the client's port.  The owner reports all of it whenever a part changes.
+// Holds the state of the client's port.  The client's owner reports the whole state at each change.
 struct PortState {
   bool active = false;
   Lid lid{};
@@ -23,12 +22,13 @@ struct PortState {
   Lid sm_lid{};
   std::uint8_t sm_sl = 0;
   std::vector<Gid> gids{};
-  std::vector<Pkey> pkeys{};  // the table with its gaps, so that indexes stay valid
+  std::vector<Pkey> pkeys{};  // the table with its empty entries, so that indexes are valid
 
-  // Returns true if the manager can be asked.
+  // Returns true if the port can send queries to the manager.
   bool is_ready() const { return active && lid != Lid{} && sm_lid != Lid{} && !gids.empty(); }
   bool has_gid(const Gid& gid) const { return std::ranges::find(gids, gid) != gids.end(); }
-  // Returns the place of a P_Key in the table.  A key of a full member also serves a limited one.
+  // Returns the index of a P_Key in the table.  If the table lacks it, returns the index of the
+  // first P_Key of the same partition.
   std::optional<std::uint16_t> pkey_index(Pkey wanted) const {
     std::optional<std::uint16_t> other;
     for (std::size_t i = 0; i < pkeys.size(); ++i) {
@@ -43,14 +43,14 @@ struct PortState {
 
 // Describes a change of a port for the parts of the client.
 struct PortChange {
-  bool became_ready = false;  // the manager can be asked now
-  bool stopped = false;       // the manager cannot be asked any more
+  bool became_ready = false;  // is_ready() has become true
+  bool stopped = false;       // is_ready() has become false
   bool lid = false;           // LID or LMC
-  bool manager = false;       // another LID of the manager
+  bool manager = false;       // the LID of the manager
   bool gids = false;
   bool pkeys = false;
 
-  // Returns true if all pending queries are sent again.
+  // Returns true if the change makes Queries send all pending queries again.
   bool asks_anew() const { return became_ready || stopped || lid || manager; }
 
   static PortChange between(const PortState& old, const PortState& now) {

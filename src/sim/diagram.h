@@ -10,8 +10,8 @@ namespace verbena::sim {
 
 // Writes an exchange as text, one line for each event, so that a test can compare all of it:
 //
-//      0 us  a --- ConnectRequest --> b   (lost)
-//  20000 us  a --- ConnectRequest --> b
+//        0 us  a -- ConnectRequest --> b   (lost)
+//    20000 us  a -- ConnectRequest --> b
 class Diagram {
  public:
   void note(Time now, std::string_view line) {

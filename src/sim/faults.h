@@ -16,20 +16,19 @@ struct Faults {
   Duration delay_max = std::chrono::microseconds(10);
   Ratio loss{};
   Ratio duplicate{};
-  Ratio corrupt{};     // flips one bit anywhere
-  unsigned burst = 1;  // how many losses or corruptions follow one another
+  Ratio corrupt{};     // the fraction of packets in which one bit is flipped
+  unsigned burst = 1;  // the number of losses or corruptions that follow one another
 };
 
-// Decides the fate of one packet: when its copies arrive (none: it is lost), and which bit is
-// flipped.
+// Holds the fate of one packet: when its copies arrive, and which bit is flipped.
 struct Fate {
-  std::vector<Duration> arrivals{};
+  std::vector<Duration> arrivals{};  // the delay of each copy; empty if the packet is lost
   bool corrupt = false;
-  std::uint64_t bit = 0;  // modulo the number of bits in the packet
+  std::uint64_t bit = 0;  // take it modulo the number of bits in the packet
 };
 
-// Draws fates from a seed.  drop() loses the packet with this number (from 0) in any case, for
-// tests of a single loss.
+// Draws the fates of packets from a seed.  For tests of a single loss, drop(n) loses packet n,
+// whatever the seed decides; packets count from 0.
 class FaultyWire {
  public:
   FaultyWire(Random random, Faults faults) : random_(random), faults_(faults) {}

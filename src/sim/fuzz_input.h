@@ -13,7 +13,7 @@ class FuzzInput {
  public:
   explicit FuzzInput(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
   bool empty() const { return bytes_.empty(); }
-  // Takes the next number from the input; bytes after its end are zero.
+  // Takes the next number from the input.  If the input is too short, the missing bytes are zero.
   template <class Number>
   Number take() {
     Number value{};

@@ -7,18 +7,18 @@
 
 namespace verbena::sim {
 
-// Tells whether a sanitizer is in this build.  It makes a simulation several times slower and finds
-// its errors in a few runs, so tests of behaviour do less there.
+// Tells whether a sanitizer is in this build.  A sanitizer makes a simulation several times slower
+// and finds errors in a few runs, so tests may do less in such a build.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif
 
-// Returns the seeds of one simulation test: 0 to batch-1, so that two runs have the same result.
-// With a sanitizer there is a quarter of them.  VB_SEED=n replays one seed; VB_SEEDS=n sets the
-// number of seeds (the soak test uses more than CI).  Only tests may call it, because it reads the
-// environment.
+// Returns the seeds of one simulation test: 0 to batch - 1, so that two runs have the same result.
+// A build with a sanitizer runs a quarter of them.  VB_SEED=n replays one seed; VB_SEEDS=n sets the
+// number of seeds (the soak test uses more than CI).  Only tests may call this function, because it
+// reads the environment.
 inline std::vector<std::uint64_t> seeds(std::uint64_t batch) {
   if (const char* one = std::getenv("VB_SEED")) return {std::strtoull(one, nullptr, 0)};
   if (kSanitized) batch = std::max<std::uint64_t>(batch / 4, 1);

@@ -23,7 +23,8 @@ class World {
   }
   void after(Duration delay, Action action) { at(now_ + delay, std::move(action)); }
 
-  // Runs the next action.  Returns false if there is none up to `limit`; the time is then `limit`.
+  // Runs the next action.  Returns false if no action is due up to `limit`; the time is then
+  // `limit`, unless that is kNever.
   bool step(Time limit = kNever) {
     if (queue_.empty() || queue_.begin()->first.first > limit) {
       if (limit != kNever && now_ < limit) now_ = limit;

@@ -23,7 +23,7 @@ ActiveLinks::ActiveLinks(const Subnet& subnet, std::span<const PortRef> managers
     is_in[found->second] = true;
     const Link& link = topology.links[found->second];
     const std::uint32_t other = link.a == port ? link.b.node : link.a.node;
-    if (!topology.nodes[other].is_switch()) continue;  // an HCA forwards no directed routes
+    if (!topology.nodes[other].is_switch()) continue;  // an HCA does not forward SMPs
     for (unsigned number = 1; number <= topology.nodes[other].ports; ++number) {
       next.push_back({.node = other, .port = static_cast<std::uint8_t>(number)});
     }

@@ -8,26 +8,27 @@
 
 namespace verbena::subnet {
 
-// Detects when subnet managers have brought up their part of a subnet, so that the ports at both
-// ends of each link are in the state Active.  Links whose cable is pulled, or that do not train, do
-// not count.  The part has the nodes that directed routes from the managers' ports reach.
+// Detects when subnet managers have brought up the links that directed routes from their ports can
+// reach: both ports of each link are in the state Active.  Links whose cable is pulled, or that do
+// not train, do not count.
 class ActiveLinks {
  public:
   // REQUIRES: the subnet outlives this object; the ports are of HCAs.
   ActiveLinks(const Subnet& subnet, std::span<const PortRef> managers);
 
-  // Returns true if all ports with a link are active.  A call costs little while they are not, so
-  // it may be made after each change.
+  // Returns true if all ports with a link are active.  Otherwise a call costs little, so it may be
+  // made after each change.
   bool all_active();
-  // Returns up to `limit` ports that are not active though they have a link.
+  // Returns up to `limit` ports that have a link but are not active.
   std::vector<PortRef> inactive_ports(std::size_t limit) const;
 
  private:
+  // Returns true if both ports of the link are active, or the link is down.
   bool is_active(std::size_t link) const;
 
   const Subnet& subnet_;
-  std::vector<std::size_t> links_{};  // places in Topology::links
-  std::size_t first_inactive_ = 0;    // all links before it in links_ were active once
+  std::vector<std::size_t> links_{};  // indexes in Topology::links
+  std::size_t first_inactive_ = 0;    // where all_active() begins: the links before were active
 };
 
 }  // namespace verbena::subnet

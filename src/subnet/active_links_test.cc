@@ -55,7 +55,7 @@ TEST_F(ActiveLinksTest, ALinkThatComesBackIsInactiveAgain) {
 }
 
 TEST_F(ActiveLinksTest, LinksThatTheManagerCannotReachDoNotCount) {
-  // The second ports of the hosts are at a switch of their own.
+  // The second ports of the hosts are at a second switch, which is not connected to the first.
   start(make_hosts(2, 2));
   ASSERT_TRUE(world->settle());
   EXPECT_TRUE(links->all_active());

@@ -42,20 +42,20 @@ enum class Count : std::uint8_t {
   kNeighborMtuDiscards,
   kSwitchLifetimeDiscards,
   kSwitchHoqLifetimeDiscards,
-  kCount,  // not a counter: their number
+  kCount,  // the number of counters
 };
 
-// The attributes of the PMA show the same counters.  A Set of one attribute does not change
-// another.
+// Names the sets of PMA attributes that share their counters: those with narrow fields, and
+// PortCountersExtended.  A Set in one view does not change the other.
 enum class CountView : std::uint8_t { kNarrow, kExtended, kCount };
 
-// Counts the packets of a port.  Counters only rise; a Set moves the point from which a view
-// counts.
+// Counts the packets of a port.  The totals only rise.  A Set changes the base of a view, which is
+// subtracted from the total.
 class Counts {
  public:
   void add(Count count, std::uint64_t n = 1) { totals_[std::to_underlying(count)] += n; }
 
-  // Returns the value in a field with this maximum, at which the counter stops (vol1 16.1.3.5).
+  // Returns the value of a counter, which stops at the maximum of its field (vol1 16.1.3.5).
   std::uint64_t value(CountView view, Count count, std::uint64_t max) const {
     return std::min(totals_[std::to_underlying(count)] - base(view, count), max);
   }

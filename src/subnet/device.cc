@@ -43,7 +43,7 @@ wire::SmpData default_arbitration(bool high_priority) {
   return wire::encode_vl_arbitration(block);
 }
 
-// Port 0 of a switch has no link.  It is always up (vol1 18.2.4.1).
+// Returns port 0 of a switch.  It has no link, so it is always up (vol1 18.2.4.1).
 DevicePort management_port_of_switch(const Node& node) {
   DevicePort port;
   port.info.port_state = PortState::kActive;
@@ -88,7 +88,7 @@ void set_defaults(DevicePort& port, const Node& node, std::uint8_t number) {
   port.vl_arbitration = {default_arbitration(false), default_arbitration(true)};
 }
 
-// Returns the speeds of a port as bits of LinkSpeed.
+// Returns the enabled speeds of a port; bit N stands for the LinkSpeed with the number N.
 unsigned enabled_speeds(const PortInfo& info) {
   return info.link_speed_enabled | unsigned{info.link_speed_ext_enabled} << kSpeedsBeforeExtended;
 }

@@ -16,8 +16,8 @@
 
 namespace verbena::subnet {
 
-inline constexpr std::uint16_t kPartitionCap = 64;  // P_Keys of a port, a multiple of 32
-inline constexpr std::uint8_t kHcaGuidCap = 32;     // GUIDs of a port, a multiple of 8
+inline constexpr std::uint16_t kPartitionCap = 64;  // P_Keys of a port; a multiple of 32
+inline constexpr std::uint8_t kHcaGuidCap = 32;     // GUIDs of a port; a multiple of 8
 inline constexpr std::uint16_t kLinearFdbCap = 0xc000;
 inline constexpr std::uint16_t kMulticastFdbCap = 1024;
 inline constexpr std::uint8_t kVlArbitrationCap = 8;
@@ -25,7 +25,7 @@ inline constexpr unsigned kDataLanes = 8;
 
 inline constexpr std::uint64_t kDefaultGidPrefix = 0xfe80000000000000;
 
-// Returns the number of data lanes for a code of PortInfo.VLCap or OperationalVLs.
+// Returns the number of data lanes for a code of PortInfo.VLCap or PortInfo.OperationalVLs.
 std::uint8_t lanes_of_code(std::uint8_t code);
 
 // Holds the attributes of a port as the SMA knows them.
@@ -33,7 +33,7 @@ struct DevicePort {
   wire::PortInfo info{};
   std::vector<Pkey> pkeys{};
   std::vector<Guid> guids{};
-  std::vector<wire::SlToVl> sl_to_vl{};           // by the ingress port; an HCA has one
+  std::vector<wire::SlToVl> sl_to_vl{};           // by ingress port; an HCA has one table
   std::array<wire::SmpData, 2> vl_arbitration{};  // low and high priority
   Counts counts{};
   Time m_key_lease_end = kNever;
@@ -47,29 +47,29 @@ struct DevicePort {
     return info.lid.value != 0 && lid.value >> info.lmc == info.lid.value >> info.lmc;
   }
   bool accepts_pkey(Pkey pkey) const { return own_pkey(pkey).value != 0; }
-  // Returns the P_Key of the port's table that matches that of a packet; 0: there is none.  Answers
-  // carry it, so that a limited member answers as a limited member.
+  // Returns the P_Key of the port's table that matches the packet's; 0 if there is none.  Answers
+  // carry the table's P_Key, so that a limited member answers as a limited member.
   Pkey own_pkey(Pkey packet) const;
   bool operates_lane(std::uint8_t lane) const;
 };
 
-// Holds a node's attributes.  Ports count from 0, which only a switch has.
+// Holds a node's attributes.  Only a switch has port 0.
 class Device {
  public:
   explicit Device(const Node& node);
 
   bool is_switch() const { return node_info.node_type == wire::NodeType::kSwitch; }
   std::uint8_t port_count() const { return static_cast<std::uint8_t>(ports.size() - 1); }
-  // Returns the port whose LID, M_Key and SM apply to an SMP that came by `in_port`.
+  // Returns the port whose LID, M_Key and SM LID apply to an SMP that arrived at `in_port`.
   std::uint8_t management_port(std::uint8_t in_port) const { return is_switch() ? 0 : in_port; }
   DevicePort& management(std::uint8_t in_port) { return ports[management_port(in_port)]; }
   const DevicePort& management(std::uint8_t in_port) const {
     return ports[management_port(in_port)];
   }
 
-  // Returns the egress port for a unicast LID, wire::kLftNoPort if there is none (vol1 18.2.4.3.1).
+  // Returns the egress port for a unicast LID, or wire::kLftNoPort (vol1 18.2.4.3.1).
   std::uint8_t egress(Lid destination) const;
-  // Appends the egress ports for a multicast LID, without the ingress port (vol1 18.2.4.3.3).
+  // Appends the egress ports for a multicast LID, except the ingress port (vol1 18.2.4.3.3).
   void multicast_egress(Lid destination, std::uint8_t ingress,
                         std::vector<std::uint8_t>& ports_out) const;
 
@@ -79,22 +79,23 @@ class Device {
   void set_mft_block(std::size_t block, std::size_t position, const wire::MftBlock& masks);
   std::size_t mft_positions() const { return ports.size() / wire::kMftPortsPerMask + 1; }
 
-  wire::NodeInfo node_info{};  // of port 1 or 0; node_info_at() has that of a port
+  wire::NodeInfo node_info{};  // without the fields of a port; see node_info_at()
   wire::NodeDescription description{};
   wire::SwitchInfo switch_info{};
   std::vector<DevicePort> ports{};
 
+  // Returns the NodeInfo for an SMP that arrived at this port.
   wire::NodeInfo node_info_at(std::uint8_t in_port) const;
 
  private:
-  std::vector<std::uint8_t> lft_{};   // up to the last block that was written
+  std::vector<std::uint8_t> lft_{};   // has the blocks up to the last one written
   std::vector<std::uint16_t> mft_{};  // by LID and position; empty until a block is written
 };
 
-// Sets what a port supports for a cable with this width, speed and MTU.
+// Sets the widths, speeds and MTU that a port supports, so that its link trains as `link` says.
 void set_supported(wire::PortInfo& info, const Link& link);
-// Sets the width and speed that two ports agree on.  Returns false if they have none in common, so
-// that the link cannot train.
+// Sets the active width and speed of two ports.  Returns false if the link cannot train, because
+// the ports have no width or no speed in common.
 bool negotiate(wire::PortInfo& a, wire::PortInfo& b);
 LinkWidth active_width(const wire::PortInfo& info);
 LinkSpeed active_speed(const wire::PortInfo& info);

@@ -7,7 +7,7 @@ namespace {
 
 using Kind = RouteStep::Kind;
 
-// An HCA does not forward from one port to another, so an SMP leaves by the port at which it came.
+// An HCA does not forward between its ports, so an SMP can leave only by the port where it arrived.
 RouteStep leave_by(std::byte path_entry, const RoutePoint& at) {
   const auto port = std::to_integer<std::uint8_t>(path_entry);
   const bool is_there = at.is_switch ? port >= 1 && port <= at.ports : port == at.in_port;

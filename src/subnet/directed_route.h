@@ -11,25 +11,25 @@ namespace verbena::subnet {
 struct RoutePoint {
   bool is_switch = false;
   std::uint8_t ports = 1;    // the number of external ports
-  std::uint8_t in_port = 0;  // by which the SMP came, or the HCA's port that begins to send it
-  bool begins_here = false;  // the node itself sends it, or it came by its LID to this node
+  std::uint8_t in_port = 0;  // where the SMP arrived, or the port of the HCA that sends it
+  bool begins_here = false;  // this node sends the SMP, or the part by LID ends here
 };
 
 // Tells what a node does with an SMP that has a directed route.
 struct RouteStep {
   enum class Kind : std::uint8_t {
     kDiscard,
-    kOut,    // leaves by `port`
-    kLocal,  // is for this node's SMA or manager
-    kToLid,  // the directed part has ended, and the SMP continues to `lid` by forwarding tables
+    kOut,    // the SMP leaves by `port`
+    kLocal,  // the SMP is for this node's SMA or manager
+    kToLid,  // the directed part has ended, and the SMP continues to `lid`
   };
   Kind kind = Kind::kDiscard;
   std::uint8_t port = 0;
   Lid lid{};
 };
 
-// Takes the next step of a directed route, and updates hop pointer and return path of the SMP (vol1
-// 14.2.2).
+// Decides the next step of a directed route, and updates the hop pointer and return path of the SMP
+// (vol1 14.2.2).
 RouteStep directed_route_step(wire::Smp& smp, const RoutePoint& at);
 
 }  // namespace verbena::subnet

@@ -50,7 +50,7 @@ TEST(DirectedRoute, FollowsThePathAndReturnsByTheSamePorts) {
   EXPECT_EQ(smp.hop_pointer(), 0);
 }
 
-TEST(DirectedRoute, MayEndBeforeTheDestinationAndGoOnByLid) {
+TEST(DirectedRoute, DirectedPartMayEndBeforeTheDestinationAndContinueByLid) {
   wire::Smp smp = two_hops();
   smp.set_hop_count(1);
   smp.dr_destination = Lid{7};
@@ -69,16 +69,16 @@ TEST(DirectedRoute, WrongPointersAndPortsAreDiscarded) {
     smp.set_hop_count(static_cast<std::uint8_t>(count));
     return directed_route_step(smp, at).kind;
   };
-  EXPECT_EQ(kind(0, 2, 0, kSwitch), Kind::kDiscard) << "the sender must begin";
+  EXPECT_EQ(kind(0, 2, 0, kSwitch), Kind::kDiscard) << "only the sender may begin a route";
   EXPECT_EQ(kind(1, 2, 0, kTarget), Kind::kDiscard) << "an HCA does not forward";
   EXPECT_EQ(kind(4, 2, 0, kSwitch), Kind::kDiscard);
   EXPECT_EQ(kind(255, 2, 0, kSwitch), Kind::kDiscard);
-  EXPECT_EQ(kind(0, 64, 0, kSource), Kind::kDiscard) << "a path has 63 hops";
+  EXPECT_EQ(kind(0, 64, 0, kSource), Kind::kDiscard) << "a path has at most 63 hops";
   EXPECT_EQ(kind(63, 255, 0, kSwitch), Kind::kDiscard);
   EXPECT_EQ(kind(2, 3, 0, kSwitch), Kind::kDiscard) << "port 0 is not an egress port";
   EXPECT_EQ(kind(3, 2, wire::kSmpReturning, kSwitch), Kind::kDiscard);
   EXPECT_EQ(kind(2, 2, wire::kSmpReturning, kTarget), Kind::kDiscard);
-  EXPECT_EQ(kind(2, 2, wire::kSmpReturning, kSwitch), Kind::kDiscard) << "no return path";
+  EXPECT_EQ(kind(2, 2, wire::kSmpReturning, kSwitch), Kind::kDiscard) << "the return path is empty";
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ bool Subnet::link_is_up(std::size_t link) const {
 
 void Subnet::set_power(std::uint32_t node, bool on, Time now) {
   std::vector<PortRef> changed;
-  (void)impl_->impairments.resume(node);  // a node without power loses the packets that it held
+  (void)impl_->impairments.resume(node);  // the packets that the node holds are lost
   impl_->links.set_power(node, on, changed);
   impl_->report_changes(changed);
   impl_->forget(node);
@@ -79,8 +79,8 @@ std::size_t Subnet::late() const { return impl_->impairments.late(); }
 
 // ---- packets ------------------------------------------------------------------------------------
 
-// Sends a packet over the link at this port.  A packet that the link loses arrives damaged, so the
-// port at the other end counts an error of the line (vol1 16.1.3.5).
+// Sends a packet over the link at this port.  The port at the other end counts a packet that the
+// link loses, as if the packet had arrived damaged (vol1 16.1.3.5).
 void Subnet::Impl::cross(PortRef out, InFlight packet) {
   if (impairments.loses_next(links.link_of(out))) {
     Counts& counts = at(packet.at).counts;
@@ -90,13 +90,13 @@ void Subnet::Impl::cross(PortRef out, InFlight packet) {
   }
   if (!impairments.is_slow(out)) return in_flight_.push_back(std::move(packet));
   if (impairments.delay(out, std::move(packet), now_)) return;
-  // Drops the packet: without credits it would have waited for the link for its whole lifetime.
+  // Counts a packet for which a slow link has no room as one that waited too long for credits.
   Counts& counts = at(out).counts;
   counts.add(Count::kXmitDiscards);
   counts.add(Count::kSwitchHoqLifetimeDiscards);
 }
 
-// Stores a packet that arrives at a paused node.  Returns false if the node is not paused.
+// Stores or drops a packet that arrives at a paused node.  Returns false if the node is not paused.
 bool Subnet::Impl::hold_arrived(InFlight& packet, bool is_management) {
   Impairments::Line* const line = impairments.arrived(packet.at.node);
   if (line == nullptr) return false;
@@ -113,7 +113,7 @@ bool Subnet::Impl::hold_arrived(InFlight& packet, bool is_management) {
   return true;
 }
 
-// Stores a packet that a paused node sends.  Returns false if the node is not paused.
+// Stores or drops a packet that a paused node sends.  Returns false if the node is not paused.
 bool Subnet::Impl::hold_sent(PortRef from, Packet& packet) {
   Impairments::Line* const line = impairments.sent(from.node);
   if (line == nullptr) return false;
@@ -129,7 +129,7 @@ void Subnet::Impl::go_on(Impairments::Held held) {
   }
 }
 
-// The packets on a link that goes down are lost.
+// Drops and counts the packets that a port has sent over a slow link that goes down.
 void Subnet::Impl::lose_packets_on(PortRef out) {
   const std::size_t lost = impairments.drop(out);
   if (lost == 0) return;

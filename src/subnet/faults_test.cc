@@ -44,7 +44,7 @@ class FaultyHosts : public testing::Test {
     subnet().advance(world_.now);
     return arrived(port);
   }
-  // Asks the PMA of a node, over the subnet.
+  // Asks the PMA of a node for the counters of a port.
   wire::PortCounters counters(PortRef port) {
     mad::SendMad request{.to = {.path = {.destination_lid = world_.lid(lid_port(port))}}};
     wire::encode_to(request.mad, wire::MadHeader{.mgmt_class = wire::MgmtClass::kPerformance,
@@ -73,7 +73,7 @@ class FaultyHosts : public testing::Test {
 
 // ---- pauses
 
-TEST_F(FaultyHosts, APausedHostTakesItsPacketsWhenItGoesOn) {
+TEST_F(FaultyHosts, APausedHostReceivesItsPacketsAfterThePause) {
   subnet().set_paused(kTwo.node, true, world_.now);
   EXPECT_TRUE(subnet().is_paused(kTwo.node));
   for (const std::size_t bytes : {4u, 8u, 12u}) send(kOne, kTwo, bytes);
@@ -82,12 +82,12 @@ TEST_F(FaultyHosts, APausedHostTakesItsPacketsWhenItGoesOn) {
   subnet().set_paused(kTwo.node, false, world_.now);
   EXPECT_EQ(subnet().late(), 0u);
   EXPECT_EQ(arrived(kTwo), (std::vector<std::size_t>{4, 8, 12}))
-      << "none is lost, and they keep their order";
+      << "no packet is lost, and the order is kept";
   send(kOne, kTwo, 16);
   EXPECT_EQ(arrived(kTwo), (std::vector<std::size_t>{16}));
 }
 
-TEST_F(FaultyHosts, APausedHostSendsItsPacketsWhenItGoesOn) {
+TEST_F(FaultyHosts, APausedHostSendsItsPacketsAfterThePause) {
   subnet().set_paused(kTwo.node, true, world_.now);
   send(kTwo, kOne, 4);
   send(kTwo, kOne, 8);
@@ -105,7 +105,7 @@ TEST_F(FaultyHosts, AgentsOfAPausedNodeDoNotAnswer) {
   EXPECT_TRUE(world_.ask(kOne, smp).has_value());
 }
 
-TEST_F(FaultyHosts, APausedSwitchForwardsLater) {
+TEST_F(FaultyHosts, APausedSwitchForwardsAfterThePause) {
   subnet().set_paused(kSwitch, true, world_.now);
   send(kOne, kTwo);
   EXPECT_TRUE(arrived(kTwo).empty());
@@ -139,7 +139,7 @@ TEST_F(FaultyHosts, ManagementPacketsForAPausedHostAreLimited) {
   const auto smp = directed_smp(wire::Method::kGet, wire::SmpAttribute::kNodeInfo, 0, {1, out});
   for (std::size_t i = 0; i < kFull + 2; ++i) EXPECT_FALSE(world_.ask(kOne, smp).has_value());
   subnet().set_paused(kTwo.node, false, world_.now);
-  EXPECT_TRUE(arrived(kTwo).empty());  // takes the answers
+  EXPECT_TRUE(arrived(kTwo).empty());  // removes the answers from the deliveries
   EXPECT_EQ(counters(kTwo).vl15_dropped, 2u);
 }
 
@@ -186,7 +186,7 @@ TEST_F(FaultyHosts, OtherLinksThanTheLossyOneLoseNothing) {
   send(kOne, kThree);
   EXPECT_EQ(arrived(kThree).size(), 1u);
   send(kTwo, kOne);
-  EXPECT_TRUE(arrived(kOne).empty()) << "it loses packets in both directions";
+  EXPECT_TRUE(arrived(kOne).empty()) << "a lossy link loses packets in both directions";
 }
 
 // ---- slow links
@@ -199,7 +199,7 @@ TEST_F(FaultyHosts, PacketsOfASlowLinkAreLateAndInOrder) {
   EXPECT_TRUE(arrived_after(kTwo, 2ms).empty());
   subnet().set_delay(link_of(kTwo), 1ms);
   send(kOne, kTwo, 8);
-  EXPECT_TRUE(arrived_after(kTwo, 2ms).empty()) << "the second one does not overtake";
+  EXPECT_TRUE(arrived_after(kTwo, 2ms).empty()) << "the second packet does not overtake the first";
   EXPECT_EQ(arrived_after(kTwo, 1ms), (std::vector<std::size_t>{4, 8}));
 }
 
@@ -246,7 +246,7 @@ TEST_F(FaultyHosts, AnMtuLimitsBothPortsOfItsLink) {
   EXPECT_EQ(world_.send_data(kOne, world_.lid(kTwo), wire::kDefaultPkey, 1028), Ports{});
   subnet().set_power(kTwo.node, false, world_.now);
   subnet().set_power(kTwo.node, true, world_.now);
-  EXPECT_EQ(subnet().status(kTwo).mtu_max, Mtu::k1024) << "this MTU is the cable's";
+  EXPECT_EQ(subnet().status(kTwo).mtu_max, Mtu::k1024) << "the cable limits the MTU";
   subnet().set_mtu(link_of(kTwo), std::nullopt, world_.now);
   EXPECT_EQ(subnet().status(kTwo).mtu_max, Mtu::k4096);
 }
@@ -268,8 +268,8 @@ TEST_F(FaultyHosts, APkeyThatIsRemovedIsNoLongerAccepted) {
   EXPECT_EQ(world_.send_data(kOne, world_.lid(kTwo)), Ports{kTwo});
 }
 
-TEST_F(FaultyHosts, AFullTableTakesNoPkey) {
-  EXPECT_TRUE(subnet().add_pkey(kTwo, wire::kDefaultPkey)) << "it is there already";
+TEST_F(FaultyHosts, APkeyCannotBeAddedToAFullTable) {
+  EXPECT_TRUE(subnet().add_pkey(kTwo, wire::kDefaultPkey)) << "the table has the P_Key already";
   for (std::uint16_t i = 1; i < kPartitionCap; ++i) {
     ASSERT_TRUE(subnet().add_pkey(kTwo, Pkey{static_cast<std::uint16_t>(0x8000 + i)}));
   }

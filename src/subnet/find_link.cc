@@ -15,9 +15,8 @@ struct LinkEnd {
 };
 
 std::expected<LinkEnd, std::string> parse_end(const Topology& topology, std::string_view text) {
-  // Searches from the end, because a name may contain a colon.
   if (const auto whole = topology.find(text)) return LinkEnd{.node = *whole};
-  const auto colon = text.rfind(':');
+  const auto colon = text.rfind(':');  // the last colon, because a name may contain colons
   if (colon == std::string_view::npos) {
     return std::unexpected("there is no node '" + std::string(text) + "'");
   }

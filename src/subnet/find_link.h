@@ -16,11 +16,11 @@ inline constexpr std::size_t kLinksNamedMax = 4;
 
 std::expected<std::uint32_t, std::string> find_node(const Topology& topology,
                                                     std::string_view name);
-// Finds the link between two nodes, and returns its place in Topology::links.  An end is NAME or
-// NAME:PORT; the port is needed only if several links join the two nodes.
+// Finds the link between two nodes, and returns its index in Topology::links.  `a` and `b` are NAME
+// or NAME:PORT; a port is needed only if several links join the two nodes.
 std::expected<std::size_t, std::string> find_link(const Topology& topology, std::string_view a,
                                                   std::string_view b);
-// Returns "Hca1:1 - Switch1:3".
+// Returns the text for a link, for example "Hca1:1 - Switch1:3".
 std::string link_text(const Topology& topology, std::size_t link);
 
 }  // namespace verbena::subnet

@@ -5,7 +5,7 @@
 namespace verbena::subnet {
 namespace {
 
-// Makes two HCAs at one switch, and a second switch with two links to the first one.
+// Returns two switches with two links between them, an HCA at the first, and an HCA without links.
 Topology two_switches() {
   Topology topology;
   const std::uint32_t first = topology.add_switch("s1", 8);

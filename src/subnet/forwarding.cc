@@ -31,7 +31,7 @@ void count_discard(Counts& counts, Count detail) {
   counts.add(detail);
 }
 
-// Decides about a packet that comes from the node behind a switch port.  A limited member may send
+// Returns true if the P_Key of a packet may enter a switch by this port.  A limited member may send
 // only with the P_Key of a limited member (vol1 18.2.4.2.1).
 bool may_enter(const DevicePort& port, Pkey packet) {
   constexpr std::uint16_t kFullMember = 0x8000;
@@ -61,7 +61,7 @@ void Subnet::Impl::send(PortRef from, Packet packet) {
   ++counters.sent;
   auto view = view_packet(packet);
   const bool is_mad = view && view->destination_qpn.value <= wire::kGsiQpn.value;
-  // QP0 and QP1 are in no group (vol1 10.5).
+  // A MAD must not go to a multicast group, because QP0 and QP1 are in no group (vol1 10.5).
   if (!view || (is_mad && (view->is_multicast() || !wire::parse_routed_packet(packet)))) {
     return void(++counters.malformed);
   }
@@ -186,7 +186,8 @@ void Subnet::Impl::forward_multicast(const Here& here) {
   }
 }
 
-// A packet to one of the port's own LIDs, and a copy of one to a group, stay in the HCA.
+// Sends a packet from an HCA.  A packet to one of the port's own LIDs returns to the port, and so
+// does a copy of a multicast packet.
 void Subnet::Impl::send_from_hca(const Here& here) {
   DevicePort& port = at(here.port);
   if (!here.view.is_management() && (!port.is_active() || !set_lane(here.port, 0, here))) {
@@ -199,7 +200,8 @@ void Subnet::Impl::send_from_hca(const Here& here) {
   if (!is_own) leave(here.port, std::move(here.packet), here);
 }
 
-// Chooses the virtual lane for the egress port.  Returns false if the lane is not in operation.
+// Sets the virtual lane of the packet for the egress port.  Returns false if the port does not
+// operate that lane.
 bool Subnet::Impl::set_lane(PortRef out, std::uint8_t ingress, const Here& here) {
   if (here.view.is_management()) return true;
   const DevicePort& port = at(out);

@@ -10,16 +10,16 @@ namespace verbena::subnet {
 
 // Limits the hosts of one switch.
 inline constexpr std::uint32_t kHostsOfSwitchMax = kSwitchPortsMax;
-// Limits the hosts of a fat tree: a leaf has as many hosts as links to spines.
+// Limits the hosts of a fat tree, so that a leaf switch has enough ports.
 inline constexpr std::uint32_t kHostsOfFatTreeMax = 4096;
 
-// Returns `hosts` hosts at one switch, or, with two ports each, at two switches that are not
-// connected.  Nothing if there are none or too many.
+// Returns hosts at one switch.  If each host has two ports, the second ports are at a second
+// switch, which is not connected to the first.  Returns nothing for 0 or too many hosts or ports.
 std::optional<Topology> make_hosts(std::uint32_t hosts, std::uint8_t ports = 1);
 
-// Returns a fat tree of two levels: each leaf switch has about as many hosts as there are leaves,
-// and one link to each of as many spines.  So no link needs to carry the traffic of two hosts.
-// Nothing if there are no hosts or too many.
+// Returns a fat tree of two levels.  Each leaf switch has as many spine switches as hosts, and one
+// link to each spine.  So no link needs to carry the traffic of two hosts.  Returns nothing for 0
+// or too many hosts.
 std::optional<Topology> make_fat_tree(std::uint32_t hosts);
 
 }  // namespace verbena::subnet

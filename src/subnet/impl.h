@@ -15,12 +15,12 @@
 
 namespace verbena::subnet {
 
-// Implements Subnet: forwarding.cc moves packets, management.cc receives those of QP0 and QP1, and
-// faults.cc implements the faults that a user orders.
+// Implements Subnet.  forwarding.cc moves packets, management.cc receives packets of QP0 and QP1,
+// reports.cc sends traps, and faults.cc implements the faults that a user orders.
 //
-// Packets on their way are in one queue, and each public call runs until it is empty.  A packet
-// makes one hop each time that it is taken out.  So packets of one path keep their order, and a
-// chain of answers needs no stack.
+// All packets on their way are in one queue.  Each public call takes packets out of the queue until
+// it is empty.  Each time, a packet makes one hop, and is put into the queue again.  So packets of
+// one path keep their order, and long chains of packets need no recursion.
 class Subnet::Impl {
  public:
   enum class Violation : std::uint8_t { kPkey, kQkey };
@@ -35,7 +35,7 @@ class Subnet::Impl {
   Links links;
   Impairments impairments{};
   std::deque<Delivery> deliveries{};
-  std::map<PortRef, bool> events{};  // the ports of PortEvents, and their client_reregister
+  std::map<PortRef, bool> events{};  // a PortEvent for each port, with its client_reregister
 
   DevicePort& at(PortRef port) { return devices[port.node].ports[port.port]; }
   const DevicePort& at(PortRef port) const { return devices[port.node].ports[port.port]; }
@@ -43,22 +43,25 @@ class Subnet::Impl {
   // Moves all packets that are on their way, and sends packets and traps that are due.
   void run(Time now);
   void send(PortRef from, Packet packet);
-  // Releases the packets that a node has held during its pause, both received and sent ones.
+  // Releases the packets that waited for the end of a pause: received ones and sent ones.
   void go_on(Impairments::Held held);
+  // Handles links that have come up or gone down at these ports.
   void report_changes(const std::vector<PortRef>& changed);
+  // Adds a PortEvent.
   void report(PortRef port, bool client_reregister = false);
   // Ends the traps and leases of a node whose power has changed, and reports its ports.
   void forget(std::uint32_t node);
   void add_trap(std::uint32_t node, std::uint8_t port, wire::NoticeType type,
                 wire::TrapNumber number,
                 const std::array<std::byte, wire::kNoticeDetailsBytes>& details);
-  // Counts a packet that a port has refused, in PortInfo; and sends trap 257 or 258.
+  // Counts a wrong P_Key or Q_Key in PortInfo, and sends trap 257 or 258.
   void add_key_violation(PortRef port, Violation kind, std::span<const std::byte> packet,
                          const PacketView& view);
   Time next_deadline() const;
 
  private:
-  // Describes a packet that is at a node: the port by which it came, 0 for the switch itself.
+  // Describes a packet that is at a node.  `port` is where it arrived, or port 0 of the switch that
+  // sends it.
   struct Here {
     PortRef port{};
     Packet& packet;
@@ -72,7 +75,7 @@ class Subnet::Impl {
   bool passes_inbound_enforcement(const Here& here);
   bool passes_outbound_enforcement(PortRef out, const Here& here);
   void add_switch_violation(std::uint8_t port, const Here& here);
-  // Sends a packet on: from a switch by its tables, from an HCA by the port.
+  // Sends a packet on its way, from a switch by the forwarding tables, from an HCA by the port.
   void forward(const Here& here);
   void forward_unicast(const Here& here);
   void forward_multicast(const Here& here);
@@ -100,7 +103,7 @@ class Subnet::Impl {
   Time now_{};
   std::deque<InFlight> in_flight_{};
   std::vector<std::uint8_t> multicast_ports_{};
-  std::map<std::uint32_t, Traps> traps_{};  // by node; only nodes that have some
+  std::map<std::uint32_t, Traps> traps_{};  // by node; only nodes with traps
   std::set<PortRef> leases_{};              // ports whose M_Key lease runs
 };
 

@@ -12,26 +12,27 @@
 namespace verbena::subnet {
 
 // Trains the links between ports.  A link is up if its cable is plugged, both nodes have power,
-// both ports may train (neither sleeps nor is disabled), and both have a width and a speed in
-// common. Training takes no time: both ports are then in the state Init.
+// both ports may train (neither sleeps nor is disabled), and the ports have a width and a speed in
+// common.  Training takes no time: both ports are in the state Init at once.
 class Links {
  public:
   // REQUIRES: the topology and the devices outlive this object, and problem(topology) is nothing.
   Links(const Topology& topology, std::vector<Device>& devices);
 
-  // Returns the port at the other end of an up link.
+  // Returns the port at the other end of the link; nothing if the link is not up.
   std::optional<PortRef> peer(PortRef port) const;
 
-  // These append the ports whose state has changed.
+  // plug(), set_power(), change() and set_mtu() append the ports whose state has changed.
   void plug(std::size_t link, bool plugged, std::vector<PortRef>& changed);
-  // A node that is switched on has lost all settings, except that managers still hold its ports.
+  // Switches a node on or off.  A node that is switched on has lost all settings except IsSM,
+  // because the managers on it still run.
   void set_power(std::uint32_t node, bool on, std::vector<PortRef>& changed);
   bool has_power(std::uint32_t node) const { return powered_[node]; }
-  // Takes a port's link down.  With kPolling it trains again at once.
+  // Takes the link of a port down.  The link trains again at once if `to` is kPolling.
   void change(PortRef port, wire::PortPhysicalState to, std::vector<PortRef>& changed);
   // Trains the link again with this MTU as the largest one of both ports.
   void set_mtu(std::size_t link, Mtu mtu, std::vector<PortRef>& changed);
-  // Returns the place of the cable at a port.  REQUIRES: there is one.
+  // Returns the index of the cable at a port.  REQUIRES: the port has a cable.
   std::uint32_t link_of(PortRef port) const { return links_[port.node][port.port]; }
 
  private:
@@ -50,7 +51,7 @@ class Links {
   std::vector<bool> plugged_{};
   std::vector<bool> powered_{};
   std::vector<bool> up_{};
-  std::map<std::size_t, Mtu> mtus_{};  // of links whose MTU differs from the topology
+  std::map<std::size_t, Mtu> mtus_{};  // the MTUs that differ from the topology's, by link
 };
 
 }  // namespace verbena::subnet

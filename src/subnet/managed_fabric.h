@@ -23,7 +23,7 @@ class ManagedFabric {
     wire::PortInfo info{};
     std::optional<Neighbor> neighbor{};
   };
-  // Represents a switch, or one port of an HCA.  For a manager, each port of an HCA is a node.
+  // Represents a switch, or one port of an HCA, because to a manager each HCA port is a node.
   struct Node {
     bool is_switch = false;
     std::uint8_t own_port = 0;  // 0 for a switch
@@ -38,7 +38,7 @@ class ManagedFabric {
   Node& operator[](std::size_t node) { return nodes_[node]; }
   const Node& operator[](std::size_t node) const { return nodes_[node]; }
 
-  // Adds a node that was found by this path.  Returns its place, and whether it is new.
+  // Adds a node that was found by this path, unless the node is known.  Returns its index.
   struct Found {
     std::size_t node = 0;
     bool is_new = false;
@@ -46,12 +46,12 @@ class ManagedFabric {
   Found add(const wire::NodeInfo& info, const std::vector<std::uint8_t>& path);
   void connect(std::size_t a, std::uint8_t port_a, std::size_t b, std::uint8_t port_b);
 
-  // Counts the hops between all nodes.  Call it when all nodes and connections are known.
+  // Counts the hops between all nodes.  REQUIRES: all nodes and connections are known.
   void count_hops();
   // REQUIRES: count_hops() was called.
   bool reaches(std::size_t from, std::size_t to) const;
-  // Returns the linear forwarding table of a switch: for each LID the egress port with the fewest
-  // hops.  Ports with the same number of hops share the LIDs.  REQUIRES: count_hops() was called.
+  // Returns the linear forwarding table of a switch, by LID.  The egress port is one with the
+  // fewest hops; the LIDs are spread over such ports.  REQUIRES: count_hops() was called.
   std::vector<std::uint8_t> table(std::size_t of_switch) const;
 
  private:

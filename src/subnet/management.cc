@@ -30,7 +30,7 @@ void Subnet::Impl::receive_smp(const Here& here, bool begins_here) {
   }
   Smp smp = wire::decode_exact<Smp>(mad->mad);
   if (smp.is_directed()) {
-    // An SMP that came by its LID begins its directed part here.
+    // The part by LID ends here, so the directed part begins here.
     const bool came_by_lid = here.view.lrh.destination != wire::kPermissiveLid;
     return step_directed(here, smp, begins_here || came_by_lid);
   }
@@ -78,7 +78,7 @@ void Subnet::Impl::receive_local_smp(const Here& here, Smp& smp) {
   const bool is_for_agent =
       is_request(smp.header) || (!smp.header.response && smp.header.method == Method::kTrapRepress);
   if (is_for_sm || !is_for_agent) {
-    if (is_switch) return;  // nobody there waits for answers or traps
+    if (is_switch) return;  // no manager runs on a switch
     refresh_icrc(here.packet);
     return deliver(here.port, wire::kSmiQpn, std::move(here.packet));
   }
@@ -97,7 +97,8 @@ void Subnet::Impl::receive_local_smp(const Here& here, Smp& smp) {
   answer_smp(here, smp);
 }
 
-// The answer is sent before the ordered link change takes effect, but shows the state after it.
+// Answers a request.  The answer shows the state after a link change, but is sent before the
+// change, which may take down the link that the answer uses.
 void Subnet::Impl::answer_smp(const Here& here, Smp& smp) {
   SmaEffects effects;
   const std::uint16_t status = carry_out(here, smp, effects);
@@ -113,6 +114,8 @@ void Subnet::Impl::answer_smp(const Here& here, Smp& smp) {
   }
 }
 
+// Carries out a Get or Set, and replaces the data of the SMP with the answer's.  Returns the
+// status.
 std::uint16_t Subnet::Impl::carry_out(const Here& here, Smp& smp, SmaEffects& effects) {
   Device& device = devices[here.port.node];
   const SmaRequest request{.in_port = here.port.port,
@@ -165,7 +168,8 @@ void Subnet::Impl::return_smp(const Here& here, Smp& smp, std::uint16_t status) 
   forward(from_port_0);
 }
 
-// A wrong M_Key is counted and reported, and gets no answer (vol1 14.2.4).
+// Returns true if the M_Key of an SMP allows it.  A wrong M_Key is counted and reported by a trap,
+// and the SMP gets no answer (vol1 14.2.4).
 bool Subnet::Impl::check_m_key(const Here& here, const Smp& smp) {
   const Device& device = devices[here.port.node];
   const PortRef owner{here.port.node, device.management_port(here.port.port)};

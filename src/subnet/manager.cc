@@ -67,7 +67,8 @@ void Manager::begin_phase(Phase phase) {
   }
 }
 
-// If the subnet has changed during the sweep, the next sweep begins after a pause.
+// Ends a sweep that has failed, because the subnet has changed.  The next sweep begins after a
+// pause.
 void Manager::give_up(Time now) {
   queued_.clear();
   pending_.clear();
@@ -92,7 +93,7 @@ void Manager::ask(std::size_t node, Method method, SmpAttribute attribute, std::
   push(std::move(request));
 }
 
-// Asks the node behind a port.
+// Asks the node at the other end of a port's link for its NodeInfo.
 void Manager::probe(std::size_t node, std::uint8_t port) {
   if (fabric_[node].path.size() >= wire::kSmpHopsMax) return;
   ask(node, Method::kGet, SmpAttribute::kNodeInfo, 0, port);
@@ -118,9 +119,9 @@ void Manager::send(std::uint64_t transaction_id, Request& request, Time now) {
 void Manager::send_queued(Time now) {
   while (!queued_.empty() && pending_.size() < config_.requests_max) {
     const std::uint64_t id = next_transaction_id_++;
-    const auto [place, is_new] = pending_.emplace(id, std::move(queued_.front()));
+    const auto [entry, is_new] = pending_.emplace(id, std::move(queued_.front()));
     queued_.pop_front();
-    send(id, place->second, now);
+    send(id, entry->second, now);
   }
 }
 
@@ -267,7 +268,7 @@ void Manager::route() {
   }
 }
 
-// Both ends of a link change together, so only ports with a neighbor count.
+// Changes the ports that have a known neighbor from one state to the next.
 void Manager::change_states(PortState from, PortState to) {
   for (std::size_t i = 0; i < fabric_.size(); ++i) {
     for (const auto& [number, port] : fabric_[i].ports) {

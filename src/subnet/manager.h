@@ -14,22 +14,22 @@
 
 namespace verbena::subnet {
 
-// Manages a subnet in a simulation: finds all nodes by directed routes, gives LIDs, writes linear
-// forwarding tables with the fewest hops, and brings ports to the state Active (vol1 14.4).
+// Manages a subnet in a simulation.  It finds all nodes by directed routes, assigns LIDs, writes
+// linear forwarding tables with the fewest hops, and brings ports to the state Active (vol1 14.4).
 //
-// It is not a complete subnet manager.  It has one partition, no multicast, no LMC, no SA and no
-// other manager beside it.  Use OpenSM for anything but a simulation in virtual time.
+// It is not a complete subnet manager.  It has no partitions but the default one, no multicast, no
+// LMC and no SA, and must be the only manager.  Use OpenSM outside simulations in virtual time.
 //
-// It starts a sweep at the beginning, after a trap about a change, and each sweep_interval.  A
-// sweep that finds an unresponsive node starts again.  The owner sends what next_send() returns
-// from QP0 of the manager's port, and hands over what arrives there.  One thread at a time.
+// It sweeps the subnet at the beginning, after a trap about a change, and each sweep_interval.  A
+// sweep starts again if a node does not respond.  The owner sends the MADs of next_send() from QP0
+// of the manager's port, and passes MADs that arrive there to receive().  One thread at a time.
 class Manager {
  public:
   struct Config {
     Duration sweep_interval = std::chrono::seconds(10);
     Duration response_timeout = std::chrono::milliseconds(100);
     unsigned tries = 3;
-    unsigned requests_max = 32;  // under way at once
+    unsigned requests_max = 32;  // sent and not answered
   };
 
   explicit Manager(const Config& config) : config_(config) {}
@@ -40,19 +40,19 @@ class Manager {
   Time next_deadline() const;
   void advance(Time now);
 
-  // Returns true if the last sweep has reached the end, and no change is known since then.
+  // Returns true if the last sweep is complete, and no change was reported since it began.
   bool is_up() const { return phase_ == Phase::kIdle && !sweep_again_; }
   std::uint64_t sweeps() const { return sweeps_; }
 
  private:
-  // A sweep has these phases, in this order.  A phase begins when all requests of the one before it
-  // have been answered.
+  // Names the phases of a sweep, in their order.  A phase begins when all requests of the phase
+  // before it have been answered.
   enum class Phase : std::uint8_t { kIdle, kDiscover, kConfigure, kRoute, kArm, kActivate };
 
   struct Request {
     wire::Smp smp{};
-    std::size_t node = 0;   // the place of the asked node in fabric_
-    std::uint8_t port = 0;  // PortInfo: the port itself; NodeInfo: the port that leads to the node
+    std::size_t node = 0;   // the node that the request is for, as an index in fabric_
+    std::uint8_t port = 0;  // of PortInfo, or the port behind which NodeInfo is asked
     unsigned tries = 0;
     Time deadline{};
   };
@@ -90,7 +90,7 @@ class Manager {
   std::deque<Request> queued_{};
   std::map<std::uint64_t, Request> pending_{};  // by transaction id
   std::deque<mad::SendMad> sends_{};
-  std::map<std::uint64_t, Lid> lids_{};  // by port GUID, kept for ports that come back
+  std::map<std::uint64_t, Lid> lids_{};  // by port GUID; kept for ports that come back
 };
 
 }  // namespace verbena::subnet

@@ -21,7 +21,7 @@ std::vector<PortRef> host_ports(const Topology& topology) {
   return ports;
 }
 
-// Returns the places of the nodes that live links connect with `from`.
+// Tells for each node whether links that are up connect it with `from`.
 std::vector<bool> connected_nodes(const Subnet& subnet, std::uint32_t from) {
   const Topology& topology = subnet.topology();
   std::vector<bool> reached(topology.nodes.size());
@@ -42,7 +42,7 @@ std::vector<bool> connected_nodes(const Subnet& subnet, std::uint32_t from) {
   return reached;
 }
 
-// Returns a problem: a pair of hosts that cannot talk, or a loop.
+// Returns a problem as text: a pair of hosts that cannot talk, or a loop.  Empty if all is well.
 std::string broken_guarantee(ManagedSubnet& world, PortRef manager_port) {
   const auto ports = host_ports(world.subnet.topology());
   const auto reached = connected_nodes(world.subnet, manager_port.node);
@@ -62,7 +62,7 @@ std::string broken_guarantee(ManagedSubnet& world, PortRef manager_port) {
   return "";
 }
 
-TEST(Manager, ThreeHostsAtOneSwitchTalk) {
+TEST(Manager, ThreeHostsAtOneSwitchCanTalk) {
   const Topology topology = *make_hosts(3);
   ManagedSubnet world(topology, {1, 1});
   EXPECT_EQ(world.subnet.status({1, 1}).state, PortState::kInit);
@@ -76,7 +76,7 @@ TEST(Manager, ThreeHostsAtOneSwitchTalk) {
   EXPECT_EQ(broken_guarantee(world, {1, 1}), "");
 }
 
-TEST(Manager, AFatTreeOfSixteenHostsTalks) {
+TEST(Manager, SixteenHostsOfAFatTreeCanTalk) {
   const Topology topology = *make_fat_tree(16);
   const PortRef manager_port{topology.find("host1").value(), 1};
   ManagedSubnet world(topology, manager_port);
@@ -93,21 +93,21 @@ TEST(Manager, RoutesAvoidALinkThatHasDied) {
   world.subnet.set_link(topology.link_at(leaf_uplink).value(), false, world.now);
   ASSERT_TRUE(world.settle());
   EXPECT_EQ(broken_guarantee(world, manager_port), "");
-  // A trap that was lost on the dead link is sent again, and then repressed.
+  // A trap that was lost on the dead link is repeated, and then the manager represses it.
   world.now += std::chrono::seconds(5);
   world.subnet.advance(world.now);
   ASSERT_TRUE(world.settle());
   EXPECT_EQ(world.subnet.next_deadline(), kNever);
 }
 
-// One run: links and switches die and come back at random times, nodes hang, and links lose and
-// delay packets, while the manager works.
+// Runs one simulation: while the manager works, links and switches die and come back, nodes hang,
+// and links lose and delay packets.
 class SubnetRun {
  public:
   explicit SubnetRun(std::uint64_t seed)
       : random_(seed),
         topology_(random_.below(2) == 0 ? *make_fat_tree(4 + static_cast<std::uint32_t>(seed % 6))
-                                        : chain(2 + static_cast<std::uint32_t>(seed % 4))),
+                                        : ring(2 + static_cast<std::uint32_t>(seed % 4))),
         manager_port_{first_host(), 1},
         world_(topology_, manager_port_) {}
 
@@ -115,20 +115,20 @@ class SubnetRun {
     for (int round = 0; round < 3; ++round) {
       for (int i = 0; i < 4; ++i) disturb();
       mend();
-      if (!world_.settle()) return "the manager does not get ready";
-      // The manager may not have heard of a change at its own link or behind a dead switch.  Its
-      // next periodic sweep finds it.
+      if (!world_.settle()) return "the manager does not bring the subnet up";
+      // No trap may have reported a change at the manager's own link or behind a dead switch.  The
+      // next periodic sweep finds such a change.
       world_.now = world_.manager.next_deadline();
       world_.manager.advance(world_.now);
-      if (!world_.settle()) return "the manager does not get ready again";
+      if (!world_.settle()) return "the manager does not finish its periodic sweep";
       if (auto what = broken_guarantee(world_, manager_port_); !what.empty()) return what;
     }
     return "";
   }
 
  private:
-  // Switches in a ring, each with two hosts.
-  static Topology chain(std::uint32_t switches) {
+  // Returns switches in a ring, each with two hosts.
+  static Topology ring(std::uint32_t switches) {
     Topology topology;
     for (std::uint32_t i = 0; i < switches; ++i) {
       topology.add_switch("switch" + std::to_string(i), 4);
@@ -174,7 +174,7 @@ class SubnetRun {
     }
   }
 
-  // The manager's host and its link stay, so that there is always a manager.
+  // Makes a random fault.  The manager's host is never switched off, so that there is a manager.
   void disturb() {
     if (random_.below(3) == 0) hurt();
     if (random_.below(4) == 0) {

@@ -18,12 +18,12 @@ constexpr std::array<std::pair<std::string_view, LinkSpeed>, 9> kSpeedNames{{
     {"SDR", LinkSpeed::kSdr},
     {"DDR", LinkSpeed::kDdr},
     {"QDR", LinkSpeed::kQdr},
-    {"FDR10", LinkSpeed::kQdr},  // the same data rate
+    {"FDR10", LinkSpeed::kQdr},  // has the data rate of QDR
     {"FDR", LinkSpeed::kFdr},
     {"EDR", LinkSpeed::kEdr},
     {"HDR", LinkSpeed::kHdr},
     {"NDR", LinkSpeed::kNdr},
-    {"????", LinkSpeed::kSdr},  // ibnetdiscover does not know the speed
+    {"????", LinkSpeed::kSdr},  // ibnetdiscover writes this for an unknown speed
 }};
 constexpr std::array<std::pair<unsigned, LinkWidth>, 5> kWidths{{
     {1, LinkWidth::k1x},
@@ -44,7 +44,7 @@ unsigned lanes_of(LinkWidth width) {
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
-// Reads one line from the left.  After a failed read, the position is that of the error.
+// Reads one line from the left.  A failed read leaves the position at the error.
 class LineReader {
  public:
   explicit LineReader(std::string_view line) : line_(line) {}
@@ -99,7 +99,7 @@ class LineReader {
   std::size_t at_ = 0;
 };
 
-// Returns the GUID in an id like "H-0002c90300000001".
+// Returns the GUID in an ID like "H-0002c90300000001".
 std::optional<Guid> guid_in_id(std::string_view id) {
   constexpr std::size_t kIdBytes = 18;
   if (id.size() != kIdBytes || (id[0] != 'H' && id[0] != 'S') || id[1] != '-') return std::nullopt;
@@ -129,7 +129,7 @@ class NetlistParser {
   // Holds the contents of a line about a port.
   struct Connection {
     std::size_t line = 0;
-    std::size_t column = 0;  // of the id at the other end
+    std::size_t column = 0;  // of the other node's ID
     PortRef port{};
     std::string remote_id{};
     std::uint8_t remote_port = 0;
@@ -206,7 +206,7 @@ class NetlistParser {
     topology_.nodes.push_back(std::move(node));
   }
 
-  // Reads "[1]", and the "(GUID)" that may follow.
+  // Holds "[1]", and the "(GUID)" that may follow it.
   struct PortNumber {
     std::uint8_t number = 0;
     Guid guid{};
@@ -338,7 +338,7 @@ class NetlistParser {
     }
   }
 
-  // Names the nodes that only have a GUID as their id, and makes checks that need all lines.
+  // Names the nodes whose ID is only a GUID, and makes the checks that need the whole topology.
   void finish() {
     std::map<std::string, unsigned> uses;
     for (const Node& node : topology_.nodes) ++uses[node.name];
@@ -356,9 +356,9 @@ class NetlistParser {
   }
 
   std::size_t line_ = 0;
-  Node next_{};  // the properties before the next node
+  Node next_{};  // has the properties from the lines before the next node
   Topology topology_{};
-  std::map<std::string, std::uint32_t, std::less<>> nodes_{};  // by id
+  std::map<std::string, std::uint32_t, std::less<>> nodes_{};  // by ID
   std::vector<Connection> connections_{};
   std::optional<NetlistError> error_{};
 };
@@ -369,7 +369,7 @@ std::string hex_text(std::uint64_t number) {
   return {digits.data(), end};
 }
 
-// Names a speed as in kSpeedNames.
+// Returns the first name of a speed in kSpeedNames.
 std::string_view speed_text(LinkSpeed speed) {
   return std::ranges::find(kSpeedNames, speed, [](const auto& name) { return name.second; })->first;
 }

@@ -10,10 +10,10 @@
 // Reads and writes topologies as text.
 namespace verbena::subnet {
 
-// Limits a text; 65,536 ports with a line for each have about 6 MiB.
+// Limits a text.  A text with kPortsMax ports, each with a line, has about 6 MiB.
 inline constexpr std::size_t kNetlistBytesMax = std::size_t{8} << 20;
 
-// Describes an error in a text, and its place.  Lines and columns count from 1, columns in bytes.
+// Describes an error in a text.  Lines and columns count from 1; columns count bytes.
 struct NetlistError {
   std::size_t line = 0;
   std::size_t column = 0;
@@ -22,25 +22,28 @@ struct NetlistError {
   friend bool operator==(const NetlistError&, const NetlistError&) = default;
 };
 
-// Reads the output of `ibnetdiscover`, and the netlists of ibsim, which are nearly the same:
+// Reads the output of `ibnetdiscover` and the netlists of ibsim, whose formats are nearly the same:
 //
-//   Switch  8 "Switch1"          a node: its type, its number of ports and its id
-//   [1]  "Hca1"[1]               port 1 is connected to port 1 of the node with this id
+//   Switch  8 "Switch1"          a node: its type, its number of ports and its ID
+//   [1]  "Hca1"[1]               port 1 is connected to port 1 of the node with this ID
 //   [2]  "Hca2"[1]  w=12         the width of the link: 1, 2, 4, 8 or 12 lanes
 //
-// An HCA is a `Hca` or a `Ca`.  A line of a node's port belongs to the node above it.  A link may
-// be listed at one end or at both.  Lines like `caguid=0x1` and `switchguid=0x1(1)` before a node,
-// and `(1)` after a port, are GUIDs; missing GUIDs are made (set_missing_guids()).  After a `#` may
-// be the description of a node ("text") or width and speed of a link (4xEDR) and its MTU (mtu
-// 2048); other text there is ignored.
+// The type of an HCA is `Hca` or `Ca`.  The line of a port belongs to the node above it.  A link
+// may be listed at one end or at both.
 //
-// A node is named by its id.  If the id is only a GUID ("H-0002c90300000001"), as ibnetdiscover
-// writes it, the node is named by its description, unless another node has the same.  Links without
-// a speed are 4x SDR with an MTU of 2048 bytes, as with ibsim.
+// Lines like `caguid=0x1` and `switchguid=0x1(1)` before a node are GUIDs, and so is `(1)` after a
+// port.  set_missing_guids() makes the others.
+//
+// A `#` begins a comment.  It may have the description of a node ("text"), or width and speed of a
+// link (4xEDR) and its MTU (mtu 2048).  Other comments are ignored.  Links without a speed are 4x
+// SDR with an MTU of 2048 bytes, as in ibsim.
+//
+// The name of a node is its ID.  If the ID is only a GUID ("H-0002c90300000001"), as ibnetdiscover
+// writes it, the name is the description instead, unless another node has the same description.
 std::expected<Topology, NetlistError> parse_netlist(std::string_view text);
 
-// Returns true for a netlist, and false for TOML.  A netlist has a line that begins with a type of
-// node.
+// Returns true for a netlist, and false for TOML.  A netlist has a line that begins with the type
+// of a node.
 bool looks_like_netlist(std::string_view text);
 
 // Writes a text that parse_netlist() reads as the same topology.  ibsim reads it too.

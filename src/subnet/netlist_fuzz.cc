@@ -1,5 +1,5 @@
-// Takes any bytes as a netlist.  A topology that is read has no problem, and is written to a text
-// that is read as the same topology.
+// Parses any bytes as a netlist.  Checks that each topology that was read has no problem, and that
+// it is written as a text which is read as the same topology.
 
 #include <cstdint>
 #include <string_view>

@@ -123,7 +123,7 @@ TEST(Netlist, ErrorsNameTheLineTheColumnAndTheReason) {
             "4:5: one of the two ports is already connected to another port");
   EXPECT_EQ(error_of("caguid=zzz\nHca 2 \"a\""), "1:8: a hexadecimal number must follow");
   EXPECT_EQ(error_of("caguid=1\nCa 1 \"a\"\ncaguid=1\nCa 1 \"b\""),
-            "4:1: \"b\" has a GUID that is 0 or another's");
+            "4:1: \"b\" has a GUID that is 0 or that occurs twice");
 }
 
 TEST(Netlist, ATextThatIsTooLongIsRefused) {
@@ -171,7 +171,7 @@ TEST(Generate, HostsWithTwoPortsHaveTwoRails) {
 TEST(NetlistTest, NetlistsAreDistinguishedFromOtherFiles) {
   EXPECT_TRUE(looks_like_netlist("# a comment\nvendid=0x1\nSwitch\t8 \"S1\"\n"));
   EXPECT_TRUE(looks_like_netlist("Ca 1 \"H1\""));
-  EXPECT_TRUE(looks_like_netlist("  Hca \"H1\"")) << "a wrong netlist is told so";
+  EXPECT_TRUE(looks_like_netlist("  Hca \"H1\"")) << "a netlist with an error is still a netlist";
   EXPECT_FALSE(looks_like_netlist("name = \"lab\"\n[[hosts]]\nname = \"Switch 8\"\n"));
   EXPECT_FALSE(looks_like_netlist("Switch = 8\n"));
   EXPECT_FALSE(looks_like_netlist(""));

@@ -19,11 +19,11 @@ using namespace wire::mad_status;
 
 using PmaData = std::span<std::byte, wire::kPerformanceDataBytes>;
 
-// Holds the ports of a request, which are several for kAllPorts.
+// Holds the ports that a request selects.  kAllPorts selects several.
 using Ports = std::vector<DevicePort*>;
 
-// Each of these calls visit(selected, counter, field, the field's maximum) for all counters of an
-// attribute, in the order of the select bits.
+// Each for_each_counter() calls visit(selected, counter, field, maximum of the field) for all
+// counters of an attribute, in the order of the select bits.
 template <class Visit>
 void for_each_counter(PortCounters& c, Visit&& visit) {
   std::uint32_t bit = 1;
@@ -119,7 +119,7 @@ void for_each_counter(PortXmitDiscardDetails& c, Visit&& visit) {
                 visit);
 }
 
-// Returns the ports that a request selects; none if there is no such port.
+// Returns the ports that a request selects; none if the port does not exist.
 Ports selected_ports(Device& device, std::uint8_t select) {
   Ports ports;
   const std::uint8_t first = device.is_switch() ? 0 : 1;
@@ -129,7 +129,7 @@ Ports selected_ports(Device& device, std::uint8_t select) {
   return ports;
 }
 
-// Sums up the counters of all ports, for kAllPorts; each stops at its maximum.
+// Fills in the sums of the ports' counters.  Each sum stops at the maximum of its field.
 template <class Attribute>
 void fill(Attribute& attribute, CountView view, const Ports& ports) {
   for_each_counter(attribute, [&](bool, Count count, auto& field, std::uint64_t max) {

@@ -11,7 +11,7 @@ constexpr std::uint32_t kProducerChannelAdapter = 1;
 constexpr std::uint32_t kProducerSwitch = 2;
 constexpr Duration kTrapIntervalMin = std::chrono::milliseconds(100);
 
-// Holds the fields of a packet for the notice about its wrong key.
+// Holds the fields of a packet that a notice about its wrong key contains.
 struct KeyDetails {
   Qpn source_qpn{};
   Qkey qkey{};
@@ -54,7 +54,8 @@ void Subnet::Impl::forget(std::uint32_t node) {
   }
 }
 
-// Reports to a switch's manager that a link has come up or gone down (vol1 14.2.5.4, trap 128).
+// Reports links that have come up or gone down.  A switch sends trap 128 to its manager (vol1
+// 14.2.5.4).
 void Subnet::Impl::report_changes(const std::vector<PortRef>& changed) {
   for (const PortRef port : changed) {
     lose_packets_on(port);
@@ -67,7 +68,7 @@ void Subnet::Impl::report_changes(const std::vector<PortRef>& changed) {
   }
 }
 
-// A port that no manager has configured sends no report.
+// Adds a trap, unless no manager has configured the port.
 void Subnet::Impl::add_trap(std::uint32_t node, std::uint8_t port, wire::NoticeType type,
                             wire::TrapNumber number,
                             const std::array<std::byte, wire::kNoticeDetailsBytes>& details) {

@@ -49,8 +49,8 @@ std::optional<LinkSettings> link_settings(const PortInfo& now, const PortInfo& w
   return LinkSettings{*widths, *speeds, *extended};
 }
 
-// The manager may take a port down, arm it after its link has trained, and activate it when it is
-// armed (vol1 7.2.7).
+// A manager may set any port to Down, a port in Init to Armed, and a port in Armed to Active (vol1
+// 7.2.7).
 bool state_change_is_allowed(PortState now, PortState wanted) {
   switch (wanted) {
     case PortState::kNop:
@@ -120,8 +120,7 @@ void set_enforcement(PortInfo& info, const PortInfo& wanted) {
   info.filter_raw_outbound = wanted.filter_raw_outbound;
 }
 
-// Changes the states that the SMA may change by itself, and returns the link change that is left to
-// the caller.
+// Changes the state of a port.  Leaves a change of its link to the caller, in `effects`.
 void change_state(PortInfo& info, const PortInfo& wanted, std::uint8_t number,
                   SmaEffects& effects) {
   PortPhysicalState physical = wanted.port_physical_state;

@@ -12,12 +12,12 @@ using wire::SmpData;
 using namespace wire::mad_status;
 
 constexpr std::uint16_t kSuccess = 0;
-// The modifier of PortInfo has the port in its low 8 bits; a manager that knows extended speeds
-// sets the top bit (vol1 14.2.5.6).
+// The modifier of PortInfo has the port in its low 8 bits.  The other bits are ignored, because a
+// manager that supports extended speeds sets the top bit (vol1 14.2.5.6).
 constexpr std::uint32_t kPortInfoPort = 0xff;
 
-// Returns the port that an attribute modifier names.  An HCA answers for the port that received the
-// SMP; there is no port 0 to name.
+// Returns the port that an attribute modifier names; nothing if it does not exist.  For an HCA,
+// which has no port 0, 0 means the port that received the SMP.
 std::optional<std::uint8_t> port_of(const Device& device, std::uint8_t in_port,
                                     std::uint32_t number) {
   if (!device.is_switch() && number == 0) return in_port;
@@ -37,7 +37,8 @@ std::uint16_t get_guids(const Device& device, const SmaRequest& request, SmpData
   return kSuccess;
 }
 
-// The GUID with index 0 is the manufacturer's and cannot be changed (vol1 14.2.5.5).
+// Sets a block of GUIDs.  The GUID with index 0 is the manufacturer's and does not change (vol1
+// 14.2.5.5).
 std::uint16_t set_guids(Device& device, const SmaRequest& request, const SmpData& data) {
   DevicePort& port = device.management(request.in_port);
   const std::size_t first = request.modifier * wire::kGuidsPerBlock;
@@ -49,7 +50,7 @@ std::uint16_t set_guids(Device& device, const SmaRequest& request, const SmpData
   return kSuccess;
 }
 
-// Finds the P_Keys of a block; nothing if there is no such port or block.
+// Locates a block of a port's P_Keys.
 struct PkeyPlace {
   std::uint8_t port = 0;
   std::size_t first = 0;
@@ -84,8 +85,8 @@ std::uint16_t set_pkeys(Device& device, const SmaRequest& request, const SmpData
   return kSuccess;
 }
 
-// Finds the table for an ingress and an egress port.  An HCA has one table for each port, and no
-// ports in the modifier (vol1 14.2.5.8).
+// Returns the table for an ingress and an egress port; null if a port does not exist.  An HCA has
+// one table for each port, and ignores the modifier (vol1 14.2.5.8).
 template <class AnyDevice>
 auto sl_to_vl_table(AnyDevice& device, const SmaRequest& request)
     -> decltype(&device.ports.front().sl_to_vl.front()) {
@@ -103,8 +104,8 @@ std::uint16_t set_sl_to_vl(Device& device, const SmaRequest& request, const SmpD
   return kSuccess;
 }
 
-// Blocks 1 and 3 are the first 32 entries of the tables of low and high priority; our tables have
-// no more (vol1 14.2.5.9).
+// Returns a block of the arbitration table; null if it does not exist.  Block 1 begins the table of
+// low priority, and block 3 that of high priority; other blocks are not needed (vol1 14.2.5.9).
 template <class AnyDevice>
 auto arbitration_table(AnyDevice& device, const SmaRequest& request)
     -> decltype(device.ports.front().vl_arbitration.data()) {
@@ -148,7 +149,7 @@ std::uint16_t set_switch_info(Device& device, const SmpData& data) {
   info.default_multicast_primary_port = wanted.default_multicast_primary_port;
   info.default_multicast_not_primary_port = wanted.default_multicast_not_primary_port;
   info.life_time_value = wanted.life_time_value;
-  if (wanted.port_state_change) info.port_state_change = false;  // a one clears it
+  if (wanted.port_state_change) info.port_state_change = false;  // writing 1 clears the bit
   return kSuccess;
 }
 

@@ -6,32 +6,32 @@
 #include "subnet/device.h"
 #include "wire/smp.h"
 
-// Implements the subnet management agent of a node: Get and Set of each attribute (vol1 14.2.5).
-// It sees one node only.  Effects on links are the caller's.
+// Implements the subnet management agent (SMA) of a node: Get and Set of each attribute (vol1
+// 14.2.5).  It knows only one node, so the caller carries out the effects on links.
 namespace verbena::subnet {
 
-// Names an attribute of a request.
+// Names the attribute that a request is about.
 struct SmaRequest {
-  std::uint8_t in_port = 0;  // by which the SMP came; 0 for an SMP of the switch's own port 0
+  std::uint8_t in_port = 0;  // where the SMP arrived
   std::uint16_t attribute_id = 0;
   std::uint32_t modifier = 0;
 };
 
 // Describes the effects of a Set beyond the node's attributes.
 struct SmaEffects {
-  // Requests that a port leaves its link: to sleep, to train again, or to be disabled.
+  // Asks the caller to take down the link of a port, and to put the port into this state.
   struct LinkChange {
     std::uint8_t port = 0;
     wire::PortPhysicalState to{};  // kSleep, kPolling or kDisabled
   };
   std::optional<LinkChange> link_change{};
-  // Reports that this port's status has changed.
+  // The port whose status has changed.
   std::optional<std::uint8_t> changed_port{};
   bool client_reregister = false;
 };
 
-// These return the status of the answer (wire::mad_status, 0 for success).  A Get fills `data`.  A
-// Set with an error changes nothing.
+// sma_get() and sma_set() return the status of the answer (wire::mad_status, 0 for success).
+// sma_get() fills `data`.  sma_set() changes nothing if it returns an error.
 std::uint16_t sma_get(const Device& device, const SmaRequest& request, wire::SmpData& data);
 std::uint16_t sma_set(Device& device, const SmaRequest& request, const wire::SmpData& data,
                       SmaEffects& effects);

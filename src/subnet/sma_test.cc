@@ -7,8 +7,8 @@
 #include "subnet/generate.h"
 #include "subnet/test_subnet.h"
 
-// Each test sends SMPs to the SMAs of one switch (node 0) and two hosts (nodes 1 and 2), as a
-// manager does.  Host 1 is at the switch's port 1.
+// Each test sends SMPs from host 1 to the SMAs of a switch (node 0) and two hosts (nodes 1 and 2),
+// as a manager does.  Host 1 is at port 1 of the switch.
 namespace verbena::subnet {
 namespace {
 
@@ -50,7 +50,7 @@ class Sma : public testing::Test {
     EXPECT_TRUE(answer.has_value());
     return answer ? wire::from_smp_data<PortInfo>(answer->data) : PortInfo{};
   }
-  // Sets a port's PortInfo to its present values, after `change` has modified some.
+  // Reads the PortInfo of a port, lets `change` modify it, and sets it.
   std::uint16_t set(std::uint32_t port, const Path& path,
                     const std::function<void(PortInfo&)>& change) {
     PortInfo info = port_info(port, path);
@@ -68,7 +68,7 @@ class Sma : public testing::Test {
   std::uint64_t m_key_ = 0;
 };
 
-TEST_F(Sma, NodeInfoNamesThePortByWhichTheRequestCame) {
+TEST_F(Sma, NodeInfoNamesThePortWhereTheRequestArrived) {
   const auto own = wire::from_smp_data<wire::NodeInfo>(
       ask(Method::kGet, SmpAttribute::kNodeInfo, 0, own_)->data);
   EXPECT_EQ(own.node_type, wire::NodeType::kChannelAdapter);
@@ -91,7 +91,7 @@ TEST_F(Sma, NodeDescriptionIsTheName) {
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(answer->data.data())), "host2");
 }
 
-TEST_F(Sma, AnswersOfADirectedRouteKeepTheTransactionAndComeBack) {
+TEST_F(Sma, AnswerReturnsByTheDirectedRouteOfTheRequest) {
   const auto answer = ask(Method::kGet, SmpAttribute::kNodeInfo, 0, host2_);
   ASSERT_TRUE(answer.has_value());
   EXPECT_TRUE(answer->is_returning());
@@ -203,7 +203,7 @@ TEST_F(Sma, PortInfoRefusesValuesThatThePortDoesNotHave) {
       refuses([](PortInfo& info) { info.link_down_default_state = PortPhysicalState::kDisabled; }));
 }
 
-TEST_F(Sma, TheModifierTellsThatAManagerKnowsExtendedSpeeds) {
+TEST_F(Sma, TheTopBitOfThePortInfoModifierIsIgnored) {
   EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 0x80000002, switch_), 0);
   EXPECT_EQ(set(0x80000001, host2_, [](PortInfo& info) { configure(info, 2); }), 0);
 }
@@ -223,7 +223,7 @@ TEST_F(Sma, APortBecomesActiveByWayOfArmed) {
   EXPECT_EQ(world_.subnet.status(kHost2).lid, Lid{2});
 }
 
-TEST_F(Sma, ADisabledPortTakesTheLinkDownUntilItMayTrainAgain) {
+TEST_F(Sma, ADisabledPortKeepsTheLinkDownUntilItIsEnabled) {
   const auto answer_state = [&](PortPhysicalState physical) {
     PortInfo info = port_info(2, switch_);
     info.port_state = wire::PortState::kDown;
@@ -284,7 +284,7 @@ TEST_F(Sma, ClientReregisterIsReportedAndNotKept) {
   EXPECT_FALSE(port_info(1, host2_).client_reregister);
   EXPECT_FALSE(world_.subnet.next_event().has_value());
 
-  // The last port that becomes active may be one of a switch.
+  // Ports of a switch are reported as well, because one of them may become active last.
   EXPECT_EQ(set(2, switch_, [](PortInfo& info) { info.port_state = wire::PortState::kArmed; }), 0);
   const auto of_switch = world_.subnet.next_event();
   ASSERT_TRUE(of_switch.has_value());
@@ -320,7 +320,7 @@ TEST_F(Sma, AWrongMkeyHasNoAnswerAndIsCounted) {
   m_key_ = 0x1234;
   EXPECT_EQ(set(1, host2_, [](PortInfo& p) { configure(p, 3), p.m_key_protect_bits = 1; }), 0);
   m_key_ = 0;
-  EXPECT_EQ(port_info(1, host2_).m_key, 0u) << "protection 1 hides it";
+  EXPECT_EQ(port_info(1, host2_).m_key, 0u) << "protection 1 hides the M_Key";
   m_key_ = 0x1234;
   EXPECT_EQ(set(1, host2_, [](PortInfo& p) { p.m_key_protect_bits = 2, p.m_key = 0x1234; }), 0);
   EXPECT_EQ(port_info(1, host2_).m_key, 0x1234u);
@@ -339,7 +339,8 @@ TEST_F(Sma, TheMkeyLeaseEndsProtectionAfterAViolation) {
   EXPECT_EQ(world_.subnet.next_deadline(), kNever);
   EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_), kNoAnswer);
   m_key_ = 0x1234;
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_), 0) << "ends the lease";
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_), 0)
+      << "the right M_Key ends the lease";
   m_key_ = 0;
   world_.now += std::chrono::seconds(11);
   world_.subnet.advance(world_.now);
@@ -356,7 +357,7 @@ TEST_F(Sma, SmInfoIsDeliveredWhereAManagerRuns) {
   EXPECT_EQ(world_.data[0].port, kHost2);
   const auto mad = world_.subnet.as_mad(world_.data[0]);
   ASSERT_TRUE(mad.has_value());
-  // The answer of the manager there comes back.
+  // An answer of the manager at host 2 reaches host 1.
   Smp smp = wire::decode_exact<Smp>(mad->mad);
   smp.header.response = true;
   smp.header.status = wire::kSmpReturning;

@@ -21,19 +21,20 @@ namespace verbena::subnet {
 // Limits the hops of a packet, so that forwarding tables with a loop lose it, as a switch does when
 // a packet's lifetime ends (vol1 18.2.5.4).
 inline constexpr unsigned kHopsMax = 64;
-// Limits the packets and events that nobody has taken.  Further packets are lost and counted.
+// Limits the packets that next_delivery() has not returned yet.  Further packets are lost and
+// counted.
 inline constexpr std::size_t kDeliveriesMax = 65536;
-// Limits the packets that are on their way at once, so that multicast tables with loops, in which
-// each switch makes copies, end as well.
+// Limits the packets that are on their way at once, because each switch of a loop may copy a
+// multicast packet.
 inline constexpr std::size_t kInFlightMax = 65536;
 
-// Holds a packet from LRH to ICRC.  There is no VCRC: a simulated link damages nothing.
+// Holds a packet from LRH to ICRC.  It has no VCRC, because a simulated link damages no packet.
 using Packet = std::vector<std::byte>;
 
 // Holds a packet that has arrived at an HCA, and is not for its SMA or PMA.
 struct Delivery {
   PortRef port{};
-  Qpn destination_qpn{};  // 0 SMI, 1 GSI, 0xffffff multicast
+  Qpn destination_qpn{};  // also 0 (SMI), 1 (GSI) or 0xffffff (multicast)
   Packet packet{};
 };
 
@@ -41,8 +42,8 @@ struct Delivery {
 struct MadDelivery {
   PortRef port{};
   Qpn destination_qpn{};  // 0 or 1
-  // Names the sender, so that the answer goes to the same address.  For a directed route SMP both
-  // LIDs may be the permissive one.  remote_qpn is the sender's QP.
+  // The address for an answer to the sender.  Both LIDs of an SMP with a directed route may be the
+  // permissive LID.
   mad::Address from{};
   mad::Mad mad{};
 };
@@ -68,17 +69,17 @@ struct PortStatus {
   std::uint8_t max_virtual_lanes = 1;
   std::uint16_t pkey_violations = 0;
   std::uint16_t qkey_violations = 0;
-  std::vector<Guid> guids{};  // gid_prefix and guids[i] are GID i
+  std::vector<Guid> guids{};  // GID i is gid_prefix followed by guids[i]
   std::vector<Pkey> pkeys{};
 
-  // Returns the GID at this index of the port's table; zeros for an empty entry.
-  // REQUIRES: the index is one of `guids`.
+  // Returns the GID at this index of the port's table; zeros for an empty entry.  REQUIRES: index <
+  // guids.size().
   Gid gid(std::size_t index) const;
 
   friend bool operator==(const PortStatus&, const PortStatus&) = default;
 };
 
-// Reports that the status of a port, of an HCA or a switch, has changed.
+// Reports that the status of a port of an HCA or a switch has changed.
 struct PortEvent {
   PortRef port{};
   bool client_reregister = false;  // the SM asks clients to register again (vol1 14.4.11)
@@ -91,10 +92,11 @@ struct PortEvent {
 // data moves.  Packets are forwarded by the tables that the manager has written: LFT, MFT, SL to
 // VL, LMC, P_Keys of switches.
 //
-// A packet takes all its hops within send(), so packets of one path keep their order.  It is lost,
-// and counted as the specification says, for a port that is down, an unknown LID, a P_Key that the
-// table does not have, a packet larger than the MTU, and kHopsMax.  Not modelled are credits and
-// arbitration of virtual lanes: a link is never busy.  Only a slow link (set_delay()) takes time.
+// A packet takes all its hops within send(), so packets of one path keep their order.  A packet is
+// lost at a port that is down, for an unknown LID, for a P_Key that the port's table does not have,
+// if it is larger than the MTU, or after kHopsMax hops.  Ports count lost packets as the
+// specification says.  A link is never busy, because credits and arbitration of virtual lanes are
+// not modelled.  Only a slow link (set_delay()) takes time.
 //
 // Time comes in; the owner pulls deliveries and events after each call.  One thread at a time.
 class Subnet {
@@ -107,15 +109,15 @@ class Subnet {
 
   const Topology& topology() const;
 
-  // Puts a packet from LRH to ICRC into a port of an HCA, as its transport does.  A packet that is
-  // malformed, or larger than the link's MTU, is lost and counted.  A packet whose DLID is one of
-  // the port's own returns to it.  REQUIRES: `from` is a port of an HCA.
+  // Sends a packet (LRH to ICRC) from a port of an HCA, as the transport of the HCA does.  A packet
+  // that is malformed, or larger than the link's MTU, is lost and counted.  A packet to a LID of
+  // the port itself returns to the port.  REQUIRES: `from` is a port of an HCA.
   void send(PortRef from, Packet packet, Time now);
 
-  // Sends a MAD from QP0 if to.remote_qpn is 0, else from QP1.  SLID, P_Key (by index) and Q_Key
-  // are set from the port; path.source_lid only gives the path bits.  An SMP with a directed route
-  // starts at this port.  An SMP for this port itself reaches its SMA, even if the port is down.
-  // Fails with kInvalidArgument: no such P_Key index.
+  // Sends a MAD from QP0 if to.remote_qpn is 0, else from QP1.  The port sets SLID, P_Key (by
+  // index) and Q_Key; only the path bits of path.source_lid are used.  An SMP with a directed route
+  // starts at this port.  An SMP for this port reaches its SMA even if the port is down.  Fails
+  // with kInvalidArgument if the P_Key index does not exist.
   Result<void> send_mad(PortRef from, const mad::SendMad& request, Time now);
 
   std::optional<Delivery> next_delivery();
@@ -128,36 +130,37 @@ class Subnet {
   // Returns PortStatus::state, at little cost.
   PortState state(PortRef port) const;
 
-  // Sets whether a subnet manager runs at this port (PortInfo.CapabilityMask IsSM).  If none runs,
-  // requests for SMInfo get an error status; otherwise they are delivered.
+  // Tells whether a subnet manager runs at this port (PortInfo.CapabilityMask IsSM).  The manager
+  // gets the requests for SMInfo.  Without a manager they are answered with an error status.
   void set_is_sm(PortRef port, bool is_sm, Time now);
-  // Pulls or plugs the cable with this place in Topology::links.
+  // Pulls or plugs the cable with this index in Topology::links.
   void set_link(std::size_t link, bool up, Time now);
+  // Returns true if the link has trained.
   bool link_is_up(std::size_t link) const;
   // Switches a node off or on.  A node that was off has lost its tables and settings.
   void set_power(std::uint32_t node, bool on, Time now);
-  // Makes a node hang: it neither takes nor sends packets, and its agents do not answer.  Packets
-  // to and from it wait for the end of the pause, up to faults::DelayLine::kPacketsMax each way;
-  // others are lost and counted.  Losing its power ends a pause as well.
+  // Pauses a node, or ends its pause.  Packets to and from a paused node wait for the end of the
+  // pause, and its agents do not answer.  Packets over faults::DelayLine::kPacketsMax in a
+  // direction are lost and counted.  set_power() ends a pause as well.
   void set_paused(std::uint32_t node, bool paused, Time now);
   bool is_paused(std::uint32_t node) const;
-  // Makes a link lose packets in both directions.  A loss of 0 ends it.
+  // Makes a link lose packets in both directions; a loss of 0 ends that.
   void set_loss(std::size_t link, const faults::Loss& loss);
-  // Delays each packet on the link by this time; 0 ends it.  Packets keep their order.  A link that
-  // goes down loses the packets on it.
+  // Delays each packet on the link by this time; 0 ends the delay.  Packets keep their order.  A
+  // link that goes down loses the packets on it.
   void set_delay(std::size_t link, Duration delay);
   // Trains the link again with this MTU as the largest one (PortInfo.MTUCap) of both ports; without
   // a value, uses the MTU of the topology.
   void set_mtu(std::size_t link, std::optional<Mtu> mtu, Time now);
-  // Empties the entry of the P_Key table that has this key, until the manager writes it again.
-  // Returns false if there is none.
+  // Removes a P_Key from the table of a port.  The manager may write it again.  Returns false if
+  // the table does not have the P_Key.
   bool remove_pkey(PortRef port, Pkey pkey);
-  // Writes a key into an empty entry of the table, if no entry has it.  Returns false if no entry
-  // is empty.
+  // Adds a P_Key to the table of a port, unless the table has it.  Returns false if the table is
+  // full.
   bool add_pkey(PortRef port, Pkey pkey);
 
-  // Returns the time at which advance() has something to do: traps are repeated, M_Key leases end,
-  // and packets come out of slow links.
+  // Returns the time at which advance() must be called.  It repeats traps, ends M_Key leases, and
+  // delivers the packets of slow links.
   Time next_deadline() const;
   void advance(Time now);
 
@@ -165,10 +168,10 @@ class Subnet {
   struct Counters {
     std::uint64_t sent = 0;
     std::uint64_t delivered = 0;
-    std::uint64_t malformed = 0;      // sent by an owner, but not a valid packet
-    std::uint64_t too_many_hops = 0;  // over kHopsMax or kInFlightMax
-    std::uint64_t not_taken = 0;      // over kDeliveriesMax
-    std::uint64_t paused_full = 0;    // sent by a paused node, over faults::DelayLine::kPacketsMax
+    std::uint64_t malformed = 0;      // packets from send() that are not valid
+    std::uint64_t too_many_hops = 0;  // lost because of kHopsMax or kInFlightMax
+    std::uint64_t not_taken = 0;      // lost because of kDeliveriesMax
+    std::uint64_t paused_full = 0;    // sent by a paused node, and lost because too many wait
   };
   const Counters& counters() const;
   // Returns the number of packets that wait on slow links, or at paused nodes.

@@ -1,6 +1,5 @@
-// Sends any bytes into a subnet of two hosts and a switch, which a manager has configured before.
-// Everything that arrives is a valid packet, and each packet is answered in a bounded number of
-// steps.
+// Sends any bytes into a subnet of two hosts and a switch, which a manager has configured.  Checks
+// that only valid packets arrive at hosts, and that each call returns.
 
 #include <cstdint>
 #include <cstring>
@@ -15,7 +14,7 @@ namespace {
 using namespace verbena;
 using namespace verbena::subnet;
 
-// Takes a MAD from the input: two thirds are SMPs with a class, method and path that make sense.
+// Makes a MAD from the input.  Two thirds of the MADs are SMPs with a valid class, method and path.
 mad::Mad take_mad(sim::FuzzInput& input, std::uint8_t kind) {
   mad::Mad mad{};
   for (std::byte& b : mad) b = static_cast<std::byte>(input.take<std::uint8_t>());

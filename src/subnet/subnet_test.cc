@@ -9,7 +9,8 @@
 #include "wire/notice.h"
 #include "wire/performance.h"
 
-// Each test has three hosts (nodes 1 to 3) at one switch (node 0), managed by a manager at host 1.
+// Each test has three hosts (nodes 1 to 3) at one switch (node 0).  A manager at host 1 has
+// configured them.
 namespace verbena::subnet {
 namespace {
 
@@ -26,7 +27,7 @@ class ManagedHosts : public testing::Test {
   static constexpr PortRef kHost3{3, 1};
   using Ports = std::vector<PortRef>;
 
-  // The manager is removed after the set-up, so that the tests can change its settings.
+  // The manager stops after the set-up, so that it does not change what the tests set.
   void SetUp() override {
     ASSERT_TRUE(world_.settle());
     world_.manager_listens = false;
@@ -53,7 +54,7 @@ class ManagedHosts : public testing::Test {
     set(SmpAttribute::kPortInfo, port, path, wire::smp_data(info));
   }
 
-  // Sends a MAD from QP1 of host 1, and returns the MAD that comes back there.
+  // Sends a MAD from QP1 of host 1, and returns the MAD that host 1 gets as the answer.
   std::optional<mad::Mad> ask_gsi(Lid to, const wire::MadHeader& header,
                                   std::span<const std::byte> data = {}) {
     mad::SendMad send{.to = {.path = {.destination_lid = to}}};
@@ -85,7 +86,7 @@ class ManagedHosts : public testing::Test {
                        wire::PortCounters{.port_select = port});
   }
 
-  // Takes the next trap that has come to the manager's port.
+  // Takes the next trap that has arrived at the manager's port.
   std::optional<wire::Notice> next_trap() {
     while (auto delivery = world_.subnet.next_delivery()) {
       const auto mad = world_.subnet.as_mad(*delivery);
@@ -180,7 +181,7 @@ TEST_F(ManagedHosts, APortAnswersToAllLidsOfItsLmc) {
   EXPECT_EQ(world_.send_data(kHost1, Lid{12}), Ports{});
 }
 
-TEST_F(ManagedHosts, AGroupGetsACopyEachAndTheSenderItsOwn) {
+TEST_F(ManagedHosts, EachMemberOfAGroupGetsACopyAndSoDoesTheSender) {
   wire::MftBlock masks{};
   masks[1] = 1u << 1 | 1u << 2 | 1u << 3;
   set(SmpAttribute::kMulticastForwardingTable, 0, {1}, wire::encode_mft(masks));
@@ -192,7 +193,7 @@ TEST_F(ManagedHosts, AGroupGetsACopyEachAndTheSenderItsOwn) {
             1u);
 }
 
-TEST_F(ManagedHosts, APartitionIsEnforcedAtTheEnd) {
+TEST_F(ManagedHosts, APartitionIsEnforcedAtTheDestination) {
   set(SmpAttribute::kPkeyTable, 0, {1, 2}, wire::encode_pkeys({Pkey{0x8001}, Pkey{2}}));
   EXPECT_EQ(world_.send_data(kHost1, lid(kHost2), Pkey{0x8001}), Ports{kHost2});
   EXPECT_EQ(world_.send_data(kHost1, lid(kHost2), Pkey{0x0001}), Ports{kHost2});
@@ -227,7 +228,8 @@ TEST_F(ManagedHosts, APartitionIsEnforcedAtTheSwitch) {
   const auto count = counters(lid({0, 0}), 2);
   EXPECT_EQ(count.rcv_constraint_errors, 1);
   EXPECT_EQ(count.xmit_constraint_errors, 2);
-  EXPECT_EQ(world_.subnet.status(kHost2).pkey_violations, 0) << "the switch was faster";
+  EXPECT_EQ(world_.subnet.status(kHost2).pkey_violations, 0)
+      << "the switch dropped the packets before";
 
   world_.subnet.send(kHost2, world_.data_packet(kHost2, lid(kHost1), Pkey{0x8003}, 64), world_.now);
   const auto trap = next_trap();
@@ -261,7 +263,8 @@ TEST_F(ManagedHosts, ATrapIsRepeatedUntilItIsRepressed) {
   EXPECT_EQ(wire::decode_exact<wire::LinkStateChange>(notice.details).switch_lid, lid({0, 0}));
 
   const Time again = world_.subnet.next_deadline();
-  EXPECT_GE(again - world_.now, std::chrono::seconds(1)) << "SubnetTimeOut";
+  EXPECT_GE(again - world_.now, std::chrono::seconds(1))
+      << "PortInfo.SubnetTimeOut is the interval";
   world_.subnet.advance(again);
   EXPECT_TRUE(world_.subnet.next_delivery().has_value());
   smp.header.method = Method::kTrapRepress;
@@ -334,12 +337,12 @@ TEST_F(ManagedHosts, CountersMoveWithTrafficAndCanBeReset) {
       performance(Method::kSet, wire::PerformanceAttribute::kPortCounters, lid(kHost2),
                   wire::PortCounters{.port_select = 1, .counter_select = 0x8000, .rcv_packets = 7});
   EXPECT_EQ(reset.rcv_packets, 7u);
-  EXPECT_GT(reset.rcv_data, 0u) << "was not selected";
+  EXPECT_GT(reset.rcv_data, 0u) << "the counter was not selected";
   EXPECT_GT(performance(Method::kGet, wire::PerformanceAttribute::kPortCountersExtended,
                         lid(kHost2), wire::PortCountersExtended{.port_select = 1})
                 .rcv_packets,
             7u)
-      << "has counters of its own";
+      << "a Set of PortCounters does not change PortCountersExtended";
 }
 
 TEST_F(ManagedHosts, AllPortsOfASwitchAreSummedUp) {
@@ -363,11 +366,11 @@ TEST_F(ManagedHosts, ManagementClassesWithoutAnAgentAreRefused) {
   EXPECT_EQ(status(of_switch, wire::MgmtClass::kPerformance, 0x10), kMethodAttributeNotSupported);
   EXPECT_EQ(status(lid(kHost2), wire::MgmtClass::kPerformance, 0x11), kMethodAttributeNotSupported);
   EXPECT_EQ(status(lid(kHost2), wire::MgmtClass::kPerformance, 0x1), 0);
-  // At an HCA the owner's agents answer.
+  // At an HCA, the owner of the subnet passes such MADs to its programs, and there are none here.
   EXPECT_EQ(status(lid(kHost2), wire::MgmtClass::kVendorOuiFirst, 1), 0xdead);
 }
 
-TEST_F(ManagedHosts, AMadToTheOwnLidComesBackToThePort) {
+TEST_F(ManagedHosts, AMadToTheLidOfItsOwnPortReachesThePort) {
   const auto answer = performance(Method::kGet, wire::PerformanceAttribute::kPortCounters,
                                   lid(kHost1), wire::PortCounters{.port_select = 1});
   EXPECT_GT(answer.xmit_packets, 0u);
@@ -385,7 +388,7 @@ TEST_F(ManagedHosts, AnSmpByLidReachesSwitchesAndHosts) {
   }
 }
 
-TEST_F(ManagedHosts, ARouteMayBeginByLidAndContinueByPorts) {
+TEST_F(ManagedHosts, ARouteMayBeginWithAPartByLid) {
   Smp smp = directed_smp(Method::kGet, SmpAttribute::kNodeInfo, 0, {2});
   smp.dr_source = lid(kHost1);
   const auto answer = world_.ask(kHost1, smp, lid({0, 0}));
@@ -419,8 +422,7 @@ TEST_F(ManagedHosts, TablesWithALoopLoseThePacket) {
   EXPECT_EQ(world.subnet.counters().too_many_hops, 1u);
 }
 
-// Two switches are joined by three cables.  Each copies a packet that comes by one of them to the
-// other two.
+// Three cables join two switches.  Each switch copies a packet from one cable to the other two.
 TEST_F(ManagedHosts, MulticastTablesWithALoopEnd) {
   Topology ring;
   const auto a = ring.add_switch("a", 4), b = ring.add_switch("b", 4), h = ring.add_hca("h");
@@ -452,8 +454,8 @@ TEST_F(ManagedHosts, ANodeThatIsSwitchedOffSendsNoMoreTrapsAndReportsItsPorts) {
   EXPECT_EQ(std::ranges::count(ports, kHost3), 1);
   world_.subnet.set_power(3, true, world_.now);
   EXPECT_NE(world_.subnet.status(kHost3).capability_mask & wire::port_capability::kIsSm, 0u)
-      << "the manager's program still runs";
-  // Trap 128 of the switch is repeated; the host's own trap is not.
+      << "the manager on the node still runs";
+  // The switch repeats trap 128, but the host does not repeat its own trap.
   world_.subnet.advance(world_.subnet.next_deadline());
   while (const auto delivery = world_.subnet.next_delivery()) {
     const auto smp = wire::decode_exact<Smp>(world_.subnet.as_mad(*delivery).value().mad);

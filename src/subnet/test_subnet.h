@@ -26,7 +26,7 @@ class ManagedSubnet {
   bool manager_listens = true;   // false: the manager neither sends nor receives
   std::vector<Delivery> data{};  // deliveries that were not for the manager
 
-  // Runs the manager until the subnet is up and a round brings nothing new, or until the limit.
+  // Runs the manager until the subnet is up.  Returns false if that takes longer than the limit.
   bool settle(Duration limit = std::chrono::seconds(60)) {
     const Time end = now + limit;
     exchange();
@@ -65,7 +65,7 @@ class ManagedSubnet {
         transport);
   }
 
-  // Sends an SMP from a port by its LIDs, and returns the answer.
+  // Sends an SMP from a port to a LID, and returns the answer, if there is one.
   std::optional<wire::Smp> ask(PortRef from, wire::Smp smp, Lid to = wire::kPermissiveLid) {
     data.clear();
     (void)subnet.send_mad(
@@ -86,7 +86,7 @@ class ManagedSubnet {
 
   Lid lid(PortRef port) const { return subnet.status(port).lid; }
 
-  // Tests send SMPs with this transaction id, which the manager does not reach.
+  // SMPs of tests have this transaction ID.  It is too large for the manager to use it.
   static constexpr std::uint64_t kTestTransaction = std::uint64_t{1} << 60;
   static constexpr Qpn kDataQpn{2};
 

@@ -35,7 +35,7 @@ std::optional<std::string> problem_of(const Node& node) {
   }
   if (node.ports > kSwitchPortsMax) return name + " has more than 254 ports";
   const std::size_t guids = node.is_switch() ? 1 : node.ports;
-  if (node.port_guids.size() != guids) return name + " has not one GUID for each port";
+  if (node.port_guids.size() != guids) return name + " does not have one GUID for each port";
   return std::nullopt;
 }
 
@@ -134,13 +134,13 @@ std::optional<std::string> problem(const Topology& topology) {
       return guid.value != 0 && guids.insert(guid.value).second;
     };
     bool unique = is_new(node.node_guid);
-    bool has_node_guid = false;  // one of the ports may have it
+    bool has_node_guid = false;  // one of the node's ports may have the GUID of the node
     for (const Guid guid : node.port_guids) {
       const bool is_free =
           guid == node.node_guid ? !std::exchange(has_node_guid, true) : is_new(guid);
       unique = unique && is_free;
     }
-    if (!unique) return name + " has a GUID that is 0 or another's";
+    if (!unique) return name + " has a GUID that is 0 or that occurs twice";
   }
   std::set<PortRef> taken;
   for (const Link& link : topology.links) {

@@ -12,16 +12,16 @@
 
 namespace verbena::subnet {
 
-// Limits what a file can ask for.  A subnet has 48 K unicast LIDs (vol1 4.1.3), and a switch up to
-// 254 external ports (vol1 14.2.5.3).
+// Limits the topologies of files.  The specification allows 48 K unicast LIDs in a subnet (vol1
+// 4.1.3), and 254 external ports of a switch (vol1 14.2.5.3).
 inline constexpr std::size_t kNodesMax = 8192;
 inline constexpr std::size_t kPortsMax = 65536;  // of all nodes
 inline constexpr std::uint8_t kSwitchPortsMax = 254;
 inline constexpr std::uint8_t kHcaPortsMax = 2;
 inline constexpr std::size_t kNodeNameBytesMax = 63;  // a NodeDescription has 64 bytes
 
-// Names a port: its node by the place in Topology::nodes, and the port by its number.  Ports of an
-// HCA count from 1.  Port 0 of a switch is its management port (vol1 18.2.4.1).
+// Names a port by the index of its node in Topology::nodes, and by its number.  The ports of an HCA
+// have numbers from 1.  Port 0 of a switch is its management port (vol1 18.2.4.1).
 struct PortRef {
   std::uint32_t node = 0;
   std::uint8_t port = 0;
@@ -42,16 +42,16 @@ constexpr std::size_t mtu_bytes(Mtu mtu) { return std::size_t{128} << static_cas
 struct Node {
   NodeType type = NodeType::kHca;
   std::string name{};         // unique; programs and commands use it
-  std::string description{};  // NodeDescription; the name, if it is empty
+  std::string description{};  // NodeDescription; if it is empty, the name is used
   std::uint8_t ports = 1;     // the number of external ports
   Guid node_guid{};
   Guid system_guid{};
-  std::vector<Guid> port_guids{};  // of ports 1 to `ports` of an HCA, of port 0 of a switch
+  std::vector<Guid> port_guids{};  // of all ports of an HCA, or of port 0 of a switch
   std::uint32_t vendor_id = 0;     // 24 bits
   std::uint16_t device_id = 0;
 
   bool is_switch() const { return type == NodeType::kSwitch; }
-  // Returns the GUID of a port.  All ports of a switch have the one of port 0 (vol1 14.2.5.3).
+  // Returns the GUID of a port.  All ports of a switch have the GUID of port 0 (vol1 14.2.5.3).
   Guid port_guid(std::uint8_t port) const {
     return is_switch() ? port_guids.front() : port_guids[port - std::size_t{1}];
   }
@@ -70,20 +70,19 @@ struct Topology {
   std::vector<Node> nodes{};
   std::vector<Link> links{};
 
-  // Adds a node, and returns its place.  GUIDs that are zero are made by set_missing_guids().
+  // Adds a node without GUIDs, and returns its index.  set_missing_guids() makes its GUIDs.
   std::uint32_t add_hca(std::string_view name, std::uint8_t ports = 1);
   std::uint32_t add_switch(std::string_view name, std::uint8_t ports);
   // Adds a cable with the default width, speed and MTU; the caller may change these in the result.
   Link& connect(PortRef a, PortRef b);
 
   std::optional<std::uint32_t> find(std::string_view name) const;
-  // Returns the place of the cable in this port in `links`.
+  // Returns the index in `links` of the cable at this port; nothing if the port has no cable.
   std::optional<std::size_t> link_at(PortRef port) const;
 };
 
-// Gives every node and port without a GUID one that depends only on the nodes before it.  HCAs have
-// the numbers from 0x100000 on, switches those from 0x200000 on, as with ibsim; numbers that the
-// topology already uses are skipped.
+// Gives a GUID to every node and port that has none.  HCAs get numbers from 0x100000, and switches
+// get numbers from 0x200000, as in ibsim.  Numbers that the topology already uses are skipped.
 void set_missing_guids(Topology& topology);
 
 // Returns a problem of a topology, or nothing.  The text names the node or the port.  Problems are:

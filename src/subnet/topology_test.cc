@@ -51,13 +51,13 @@ TEST(Topology, ProblemsNameTheNodeOrThePort) {
   EXPECT_EQ(with([](Topology& t) { t.nodes[1].name = "Switch1"; }),
             "two nodes have the name \"Switch1\"");
   EXPECT_EQ(with([](Topology& t) { t.nodes[1].node_guid = Guid{0x200000}; }),
-            "\"Hca1\" has a GUID that is 0 or another's");
+            "\"Hca1\" has a GUID that is 0 or that occurs twice");
   EXPECT_EQ(with([](Topology& t) { t.nodes[2].port_guids[1] = t.nodes[2].port_guids[0]; }),
-            "\"Hca2\" has a GUID that is 0 or another's");
+            "\"Hca2\" has a GUID that is 0 or that occurs twice");
   EXPECT_EQ(with([](Topology& t) {
               for (Guid& guid : t.nodes[2].port_guids) guid = t.nodes[2].node_guid;
             }),
-            "\"Hca2\" has a GUID that is 0 or another's");
+            "\"Hca2\" has a GUID that is 0 or that occurs twice");
   EXPECT_EQ(with([](Topology& t) { t.nodes[2].port_guids[1] = t.nodes[2].node_guid; }), "none");
   EXPECT_EQ(with([](Topology& t) { t.nodes[2].ports = 3; }),
             "\"Hca2\" is an HCA with more than 2 ports");

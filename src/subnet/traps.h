@@ -9,7 +9,7 @@
 
 namespace verbena::subnet {
 
-// Limits the different traps of a node that wait for an answer.  Further ones are lost.
+// Limits the different traps of a node that wait for an answer.  Further traps are lost.
 inline constexpr std::size_t kTrapsMax = 32;
 
 // Repeats the traps of a node until the manager represses them (vol1 13.4.9, 14.3.1).  A trap that
@@ -18,16 +18,16 @@ class Traps {
  public:
   struct Trap {
     std::uint64_t transaction_id = 0;
-    std::uint8_t port = 0;  // whose manager gets it
+    std::uint8_t port = 0;  // the port whose manager gets the trap
     wire::Notice notice{};
     Time next_send{};
   };
 
-  // Adds a trap that is sent at once.
+  // Adds a trap, which is due at once.
   void add(const wire::Notice& notice, std::uint8_t port, Time now);
   // Ends the trap that a TrapRepress names.
   void repress(std::uint64_t transaction_id);
-  // Returns the next trap to send now, or null; the owner sets its next_send.
+  // Returns a trap that is due, or null.  The caller sends it and sets its next_send.
   Trap* due(Time now);
   Time next_deadline() const;
 

@@ -240,7 +240,7 @@ void Node::receive(const subnet::MadDelivery& arrival, Time now) {
 void Node::pump(std::uint8_t number, Time now) {
   Port& port = this->port(number);
   while (const auto packet = port.mads.next_packet()) {
-    // It fails only for a P_Key index that the manager has removed since; the MAD is lost then.
+    // This fails only if the subnet manager has removed the P_Key since; the MAD is lost then.
     (void)subnet_.send_mad(ref(number), *packet, now);
   }
   while (auto message = port.mads.next_message()) {

@@ -25,15 +25,15 @@ using SessionId = std::uint64_t;
 // each opening of a port has up to 32 agents, numbered from 0.  The agents belong to the opening,
 // so a program that dies leaves none.
 //
-// Pure.  The owner passes in requests of programs and MADs of the subnet, and pulls messages for
-// programs.  MADs of programs go to the subnet at once.  Only one thread may use it.
+// The class is pure: the owner passes in requests of programs and MADs of the subnet, and pulls
+// messages for programs.  MADs of programs go to the subnet at once.  Only one thread may use it.
 class Node {
  public:
   static constexpr std::size_t kAgentsPerSession = 32;  // UMAD_CA_MAX_AGENTS
   static constexpr std::size_t kSessionsMax = 1024;
   static_assert(ipc::umad::kMadBytesMax == mad::ManagementPort::kMessageBytesMax);
 
-  // `hca` is the place of the HCA in the topology, and `device` its name for programs.  REQUIRES:
+  // `hca` is the index of the HCA in the topology, and `device` its name for programs.  REQUIRES:
   // the subnet outlives the node.
   Node(subnet::Subnet& subnet, std::uint32_t hca, std::string device);
 
@@ -46,6 +46,7 @@ class Node {
   // Unregisters the agents.  Unknown sessions are ignored.
   void close(SessionId session);
 
+  // The next functions handle requests of programs.  A reply has the errno that Linux would return.
   ipc::umad::Reply add_agent(SessionId session, const ipc::umad::Register& request);
   ipc::umad::Reply remove_agent(SessionId session, const ipc::umad::Unregister& request);
   ipc::umad::Reply send(SessionId session, const ipc::umad::UserMad& header,
@@ -62,7 +63,7 @@ class Node {
   Time deadline() const;
   void on_timer(Time now);
 
-  // Gives a program a MAD.
+  // Holds a MAD for a program.
   struct Output {
     SessionId session = 0;
     ipc::umad::UserMad header{};
@@ -85,7 +86,7 @@ class Node {
   struct Port {
     mad::ManagementPort mads{};
     std::map<mad::AgentNumber, AgentOwner> owners{};
-    unsigned managers = 0;
+    unsigned managers = 0;  // programs that have the subnet manager's file open
   };
 
   subnet::PortRef ref(std::uint8_t port) const { return {.node = hca_, .port = port}; }
