@@ -13,7 +13,7 @@ for library in libibverbs.so.1 librdmacm.so.1 libibumad.so.3; do
     echo "Debian's $library is not installed"
     exit 77
   fi
-  # Debian's has no debug information, so only the symbols are compared.
+  # Debian's library has no debug information, so only the symbols are compared.
   abidiff --no-added-syms --drop-private-types --no-unreferenced-symbols "$debian" "$1/$library" || faults=1
 done
 exit $faults

@@ -1,5 +1,5 @@
-// Compares the numbers that the C++ API names with those of Debian's headers and of the
-// specification.  It only has to compile.
+// Compares the numbers of the C++ API with those of Debian's headers and of the specification.  It
+// only has to compile.
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 

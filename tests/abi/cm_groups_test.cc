@@ -107,7 +107,7 @@ TEST_F(CmGroups, AGroupOnInfinibandHasAnMlidAndParameters) {
   rdma_ack_cm_event(event);
 }
 
-TEST_F(CmGroups, AnMgidAndAWildcardReachTheLibraryAsTheyAre) {
+TEST_F(CmGroups, AnMgidAndAWildcardAddressArePassedOnUnchanged) {
   sockaddr_ib mgid{};
   mgid.sib_family = AF_IB;
   mgid.sib_addr.sib_addr32[0] = htobe32(0xff12401b);
@@ -129,8 +129,9 @@ TEST_F(CmGroups, AnMgidAndAWildcardReachTheLibraryAsTheyAre) {
   passes(any6);
 }
 
-// The agent has left the group already, so the program can only join it again.
-TEST_F(CmGroups, AGroupThatIsLostAfterItsJoinIsAnErrorAndIsForgotten) {
+// When the error is reported, the agent has left the group already.  So the program cannot leave
+// it, and may join it again.
+TEST_F(CmGroups, ALostMembershipIsReportedAsAnErrorAndIsForgotten) {
   int mark = 0;
   ASSERT_EQ(rdma_join_multicast(id_, generic(group_), &mark), 0);
   rdma_ack_cm_event(next());
@@ -183,8 +184,8 @@ TEST_F(CmGroups, ARefusedOrFailedJoinIsForgotten) {
   EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), -1);
 }
 
-// libverbena drops events that are still in its queue.  The drop-in library drops one that was
-// taken from the queue.
+// When a program leaves a group, libverbena drops the group's events that are still in its queue.
+// The drop-in library drops an event that it has taken from the queue already.
 TEST_F(CmGroups, AnEventOfALeftGroupIsDropped) {
   ASSERT_EQ(rdma_join_multicast(id_, generic(group_), nullptr), 0);
   ASSERT_EQ(rdma_leave_multicast(id_, generic(group_)), 0);

@@ -2,8 +2,9 @@
 
 #include <cstdint>
 
-// Repeats numbers of the InfiniBand CM that both the engine and the C++ API define.  Neither can
-// include the other's headers (both have a verbena::Gid), so each is compared with these.
+// Repeats numbers of the InfiniBand CM that both the engine and the C++ API define.  One source
+// cannot include the headers of both, because both define verbena::Gid.  So one source compares the
+// engine's numbers with these, and another one the API's.
 namespace verbena::numbers {
 
 template <class A, class B>

@@ -10,8 +10,8 @@
 
 #include "fake_border.h"
 
-// The fixture for tests of the drop-in librdmacm: a channel, and functions that let the fake
-// libverbena report events.
+// The fixture for tests of the drop-in librdmacm: an event channel, and functions by which the fake
+// libverbena reports events.
 
 inline sockaddr_in address(const char* ip, std::uint16_t port) {
   sockaddr_in out{};
@@ -25,6 +25,7 @@ inline sockaddr* generic(sockaddr_in& addr) { return reinterpret_cast<sockaddr*>
 
 inline fake::Id& newest() { return fake::state().ids.at(fake::state().newest_id); }
 
+// Reports an event of the id in the id's channel.
 inline void tell(const fake::Id& id, vb_cm_event event) {
   event.cookie = id.cookie;
   fake::Event queued{};
@@ -43,7 +44,7 @@ inline vb_cm_event of_type(rdma_cm_event_type type, int status = 0) {
 inline vb_handle request_connection() {
   fake::State& library = fake::state();
   vb_cm_event event = of_type(RDMA_CM_EVENT_CONNECT_REQUEST);
-  event.new_id = ++library.last;
+  event.new_id = ++library.last_handle;
   event.new_ps = RDMA_PS_TCP;
   event.new_qp_type = IBV_QPT_RC;
   event.private_data[0] = 'x';

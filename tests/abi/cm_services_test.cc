@@ -7,8 +7,8 @@
 #include "cm_numbers.h"
 #include "cm_scene.h"
 
-// Tests how the drop-in librdmacm finds services (RAI_SA).  Debian's header does not declare these
-// two functions of rdma-core 60.
+// Tests how the drop-in librdmacm finds services (RAI_SA).  Debian's header does not declare the
+// two functions for that, which rdma-core 60 has.
 extern "C" {
 int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char* service,
                           const rdma_addrinfo* hints);
@@ -54,7 +54,7 @@ class CmServices : public Cm {
     EXPECT_EQ(rdma_ack_cm_event(event), 0);
     return type;
   }
-  // Checks and frees the list.
+  // Checks that the list has the first `count` services of add_services(), and frees it.
   static void expect_services(rdma_addrinfo* list, std::size_t count) {
     std::size_t seen = 0;
     for (const rdma_addrinfo* one = list; one != nullptr; one = one->ai_next, ++seen) {
@@ -73,7 +73,7 @@ class CmServices : public Cm {
   rdma_addrinfo hints_{};
 };
 
-TEST_F(CmServices, AnEventTellsThatServicesWereFound) {
+TEST_F(CmServices, AnEventReportsThatServicesWereFound) {
   add_services(2);
   rdma_cm_id* id = make(false);
   rdma_addrinfo* found = nullptr;
@@ -131,7 +131,7 @@ TEST_F(CmServices, ASynchronousIdWaitsForTheAnswer) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(CmServices, WithoutAnIdTheFirstInfinibandPortIsAsked) {
+TEST_F(CmServices, WithoutAnIdServicesAreFoundByTheFirstInfinibandPort) {
   rdma_addrinfo* found = nullptr;
   add_services(3);
   EXPECT_EQ(rdma_getaddrinfo(nullptr, "store", &hints_, &found), -1);

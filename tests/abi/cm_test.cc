@@ -77,7 +77,7 @@ TEST_F(Cm, PrivateDataIsLimited) {
   EXPECT_EQ(rdma_reject(id, data, 148), 0);
   EXPECT_EQ(rdma_reject(id, data, 149), -1);
   EXPECT_EQ(errno, EINVAL);
-  EXPECT_EQ(rdma_connect(id, nullptr), -1);  // nothing gives the QP's number
+  EXPECT_EQ(rdma_connect(id, nullptr), -1);  // neither a QP nor a parameter has the QP's number
   EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(rdma_destroy_id(id), 0);
 
@@ -93,7 +93,7 @@ TEST_F(Cm, PrivateDataIsLimited) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-// The C API has ids without a port space, but librdmacm has none.
+// Ids of the C API may be without a port space, but those of librdmacm may not.
 TEST_F(Cm, AnIdMustHaveAPortSpace) {
   rdma_cm_id* id = nullptr;
   EXPECT_EQ(rdma_create_id(channel_, &id, nullptr, static_cast<rdma_port_space>(0)), -1);
@@ -118,7 +118,7 @@ TEST_F(Cm, BindingSetsDeviceAndPort) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(Cm, AnIdMayBeDestroyedBeforeItsEventsAreAcknowledged) {
+TEST_F(Cm, TheThreadThatHasAnIdsEventsMayDestroyTheId) {
   rdma_cm_id* id = nullptr;
   int mark = 0;
   ASSERT_EQ(rdma_create_id(channel_, &id, &mark, RDMA_PS_TCP), 0);
@@ -141,7 +141,8 @@ TEST_F(Cm, AnIdMayBeDestroyedBeforeItsEventsAreAcknowledged) {
   EXPECT_EQ(poll(&readable, 1, 0), 0);
 }
 
-// The handler may use memory that the program frees next, as in rping.
+// The handler of an event may use memory that the program frees after it has destroyed the id, as
+// in rping.
 TEST_F(Cm, DestroyingAnIdWaitsForAnotherThreadsHandler) {
   rdma_cm_id* id = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &id, nullptr, RDMA_PS_TCP), 0);
@@ -166,7 +167,7 @@ TEST_F(Cm, DestroyingAnIdWaitsForAnotherThreadsHandler) {
   handler.join();
 }
 
-TEST_F(Cm, IdsOfARequestLiveUntilItIsAcknowledged) {
+TEST_F(Cm, IdsOfARequestCanBeReadUntilItIsAcknowledged) {
   rdma_cm_id* listener = nullptr;
   int mark = 0;
   ASSERT_EQ(rdma_create_id(channel_, &listener, &mark, RDMA_PS_TCP), 0);
@@ -181,7 +182,7 @@ TEST_F(Cm, IdsOfARequestLiveUntilItIsAcknowledged) {
   EXPECT_EQ(rdma_ack_cm_event(event), 0);
 }
 
-// Any of these threads may be the last one that uses the id.
+// Any of the threads may be the last one that uses the id, and must then free it.
 TEST_F(Cm, IdsMayBeDestroyedWhileThreadsTakeTheirEvents) {
   std::atomic<bool> over = false;
   fcntl(channel_->fd, F_SETFL, O_NONBLOCK);
@@ -248,8 +249,9 @@ TEST_F(Cm, ARequestForADestroyedListenerIsRejected) {
   EXPECT_FALSE(fake::state().ids.contains(77));
 }
 
-// rping -s -P keeps the id of the last request in one variable until its other thread reads it.
-TEST_F(Cm, AWaitingThreadGetsARequestWhenTheLastOneIsUsed) {
+// rping -s -P stores the id of each request in the same variable, from which another thread reads
+// it.  So the next request must not be reported before the last id is used.
+TEST_F(Cm, AWaitingThreadGetsTheNextRequestOnlyAfterTheIdOfTheLastOneIsUsed) {
   rdma_cm_id* listener = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP), 0);
   for (int i = 0; i < 8; ++i) request_connection();
@@ -300,7 +302,7 @@ TEST_F(Cm, AWaitingThreadGetsARequestWhenTheLastOneIsUsed) {
   rdma_destroy_id(listener);
 }
 
-TEST_F(Cm, TakingUnusedRequestsWaitsOnceUnlessTheChannelIsNonBlocking) {
+TEST_F(Cm, RequestsWhoseIdsAreNotUsedDelayAThreadOnlyOnceAndNeverIfNonBlocking) {
   rdma_cm_id* listener = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP), 0);
   const auto take_twenty = [&] {
@@ -358,7 +360,7 @@ TEST_F(Cm, ADatagramQpIsReadyToSend) {
   rdma_destroy_ep(id);
 }
 
-// DAPL creates its QP on one id and accepts with it on another.
+// DAPL creates a QP on one id, and then accepts a connection with that QP on another id.
 TEST_F(Cm, AQpMovesToAnotherIdByAssignment) {
   rdma_cm_id* first = resolved();
   ibv_qp_init_attr attr = small(IBV_QPT_RC);
@@ -374,12 +376,12 @@ TEST_F(Cm, AQpMovesToAnotherIdByAssignment) {
   ASSERT_EQ(rdma_disconnect(first), 0);
   EXPECT_EQ(second->qp->state, IBV_QPS_RTS);
   rdma_destroy_qp(second);
-  rdma_destroy_qp(first);  // destroys its completion queues, which did not move
+  rdma_destroy_qp(first);  // destroys the first id's CQs, which stay with that id
   EXPECT_EQ(rdma_destroy_id(second), 0);
   EXPECT_EQ(rdma_destroy_id(first), 0);
 }
 
-// fio calls ibv_destroy_qp() for such a QP.
+// fio calls ibv_destroy_qp() for a QP of rdma_create_qp().
 TEST_F(Cm, TheQpOfAnIdMayBeDestroyedWithVerbs) {
   rdma_cm_id* id = resolved();
   ibv_cq* cq = ibv_create_cq(id->verbs, 4, nullptr, nullptr, 0);
@@ -440,7 +442,7 @@ TEST_F(Cm, AnActiveEndpointIsReadyToConnect) {
   ASSERT_EQ(rdma_getaddrinfo("127.0.0.1", "7471", &hints, &res), 0);
   EXPECT_EQ(res->ai_qp_type, IBV_QPT_RC);
   ASSERT_EQ(res->ai_dst_len, sizeof(sockaddr_in));
-  ibv_qp_init_attr attr = small(IBV_QPT_UD);  // librdmacm ignores this: the address has the type
+  ibv_qp_init_attr attr = small(IBV_QPT_UD);  // is ignored: the rdma_addrinfo has the QP type
   rdma_cm_id* id = nullptr;
   ASSERT_EQ(rdma_create_ep(&id, res, nullptr, &attr), 0);
   EXPECT_EQ(id->qp->qp_type, IBV_QPT_RC);
@@ -501,7 +503,7 @@ TEST_F(Cm, AThreadThatWaitsForAnEventMayBeCancelled) {
   waiter.join();
 }
 
-TEST_F(Cm, EceOptionsAreForIdsWithoutAQp) {
+TEST_F(Cm, EceOptionsCanBeSetOnlyForIdsWithoutAQpOfVerbena) {
   rdma_cm_id* id = resolved();
   ibv_ece said{.vendor_id = 0x123456, .options = 7, .comp_mask = 0};
   EXPECT_EQ(rdma_set_local_ece(id, &said), 0);
@@ -529,7 +531,7 @@ TEST_F(Cm, EceOptionsAreForIdsWithoutAQp) {
   EXPECT_EQ(rdma_reject(id, data, 1), 0);
   EXPECT_EQ(fake::state().reject_reason, 28u);
 
-  // Verbena's own QPs have no such options.
+  // Verbena's own QPs have no ECE options.
   ibv_qp_init_attr attr{};
   attr.qp_type = IBV_QPT_RC;
   attr.cap = {.max_send_wr = 1,
@@ -551,10 +553,10 @@ TEST_F(Cm, MissingFeaturesFail) {
   ibv_qp_init_attr_ex attr{};
   attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD;
   attr.pd = id->pd;
-  const auto unbuilt = [](auto result) { return result == -1 && errno == EOPNOTSUPP; };
-  EXPECT_TRUE(unbuilt(rdma_create_qp_ex(id, &attr)));
-  EXPECT_TRUE(unbuilt(rsocket(AF_INET, SOCK_STREAM, 0)));
-  EXPECT_TRUE(unbuilt(rpoll(nullptr, 0, 0)));
+  const auto not_supported = [](auto result) { return result == -1 && errno == EOPNOTSUPP; };
+  EXPECT_TRUE(not_supported(rdma_create_qp_ex(id, &attr)));
+  EXPECT_TRUE(not_supported(rsocket(AF_INET, SOCK_STREAM, 0)));
+  EXPECT_TRUE(not_supported(rpoll(nullptr, 0, 0)));
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 

@@ -246,7 +246,8 @@ TEST_F(Devices, PathRecordsOfInfinibandHaveLids) {
   rdma_destroy_event_channel(channel);
 }
 
-// Datagrams to a peer on InfiniBand need its LID, and a GRH only behind a router.
+// Datagrams to a peer on InfiniBand need the peer's LID.  They need a GRH only if a router is on
+// the path.
 TEST_F(Devices, DatagramAddressesOfInfinibandHaveLids) {
   rdma_event_channel* channel = rdma_create_event_channel();
   const auto established = [&](unsigned device, unsigned port) {
@@ -257,7 +258,7 @@ TEST_F(Devices, DatagramAddressesOfInfinibandHaveLids) {
     EXPECT_EQ(rdma_resolve_addr(id, nullptr, reinterpret_cast<sockaddr*>(&address), 100), 0);
     EXPECT_EQ(rdma_get_cm_event(channel, &event), 0);
     rdma_ack_cm_event(event);
-    fake::state().ids.at(fake::state().newest_id).addresses.slid += 2;  // path bits
+    fake::state().ids.at(fake::state().newest_id).addresses.slid += 2;  // path bits 2
     vb_cm_event answer{};
     answer.type = RDMA_CM_EVENT_ESTABLISHED;
     answer.qp_num = 9;

@@ -1,5 +1,5 @@
-// Compares the numbers that the engine and the connection managers name with those of Debian's
-// headers and of the specification.  It only has to compile.
+// Compares the numbers of the engine and of the connection managers with those of Debian's headers
+// and of the specification.  It only has to compile.
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 

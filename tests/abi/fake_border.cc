@@ -62,7 +62,7 @@ int refused(const char* function) {
 }
 
 int make(vb_handle* handle) {
-  *handle = ++state().last;
+  *handle = ++state().last_handle;
   return 0;
 }
 

@@ -11,18 +11,19 @@
 
 #include "verbena/border.h"
 
-// Fakes libverbena.so.0 by a library that only records calls, so that the drop-in libraries can be
-// tested alone.  LD_LIBRARY_PATH of the tests puts it before the real library.  Tests use it
-// through this header.
+// A fake libverbena.so.0, which only records calls.  With it, tests can check the drop-in libraries
+// without the real libverbena.  The tests' LD_LIBRARY_PATH has the fake before the real library.
+// Tests read its records, and set its answers, by the functions and objects of this header.
 namespace fake {
 
 struct Event {
   vb_cm_event cm{};
   vb_async_event async{};
-  std::uint64_t cookie = 0;  // of a completion channel
+  std::uint64_t cookie = 0;  // the CQ's cookie, in an event of a completion channel
 };
 
-// Holds a queue of events.  Its descriptor is readable while it has events, like the real one.
+// Holds a queue of events.  Its descriptor is readable while the queue has events, as that of the
+// real library.
 class Queue {
  public:
   Queue();
@@ -32,11 +33,12 @@ class Queue {
 
   int fd() const { return fd_; }
   void push(const Event& event);
-  int take(Event& event);  // 0 or errno; waits unless O_NONBLOCK is set
-  void drop(auto&& those) {
+  int take(Event& event);  // returns 0 or errno; waits unless O_NONBLOCK is set
+  // Removes the events for which `matches(event)` is true.
+  void drop(auto&& matches) {
     std::scoped_lock lock(mutex_);
     const std::size_t before = events_.size();
-    std::erase_if(events_, those);
+    std::erase_if(events_, matches);
     remove_readable(before - events_.size());
   }
 
@@ -59,8 +61,8 @@ struct Qp {
   vb_qp_init init;
   vb_qp_attr attr;
   std::vector<vb_send_wr> sent;
-  std::vector<std::string> inlined;  // the data of each request that was posted inline
-  std::vector<int> more;
+  std::vector<std::string> inlined;  // the inline data of each request; empty if it is not inline
+  std::vector<int> more;             // the argument `more` of each vb_post_send()
   std::vector<vb_recv_wr> received;
 };
 
@@ -95,40 +97,42 @@ inline constexpr vb_ah_attr kEthernetGroup{.dgid = {},
 
 struct State {
   std::recursive_mutex mutex;
-  vb_handle last = 0x100000000;
-  std::map<std::string, int> fail;  // functions that fail with an errno, until erased
-  std::string build_id;
-  std::uint32_t send_room = 4;
-  std::uint32_t reject_reason = 0;
+  vb_handle last_handle = 0x100000000;
+  // A function whose name is here fails with this errno, until the test removes the entry.
+  std::map<std::string, int> fail;
+  std::string build_id;             // the answer of vb_build_id(); empty: the real one
+  std::uint32_t send_room = 4;      // the number of requests that each queue holds
+  std::uint32_t reject_reason = 0;  // of the last vb_cm_reject()
   std::map<vb_handle, Queue*> channels;
   std::map<vb_handle, Cq> cqs;
   std::map<vb_handle, Qp> qps;
   std::map<vb_handle, Srq> srqs;
   std::map<vb_handle, Id> ids;
-  std::set<vb_handle> others;  // PDs, MRs, AHs
-  std::uint32_t mr_access = 0;
+  std::set<vb_handle> others;   // all PDs, MRs, MWs and AHs
+  std::uint32_t mr_access = 0;  // of the last registration
   struct Rereg {
     std::uint32_t what;
     vb_handle pd;
     void* address;
     std::uint64_t length;
-  } rereg{};
-  std::vector<vb_sge> prefetched;
-  vb_ah_attr ah{};
+  } rereg{};                       // the last vb_mr_reregister()
+  std::vector<vb_sge> prefetched;  // the list of the last vb_mr_prefetch()
+  vb_ah_attr ah{};                 // of the last vb_ah_create()
   std::uint32_t ah_device = 0;
-  // The host has two devices; the second one has two ports of InfiniBand.
+  // If true, the host has a second device, which has two InfiniBand ports.
   bool has_two_devices = false;
   std::map<vb_handle, std::uint32_t> context_devices{};
-  std::map<vb_handle, std::unique_ptr<Queue>> contexts;  // with their asynchronous events
+  std::map<vb_handle, std::unique_ptr<Queue>> contexts;  // the asynchronous events of each context
   // This event answers vb_cm_connect().
   vb_cm_event connect_answer{};
-  std::uint32_t join_answer = 12;  // RDMA_CM_EVENT_MULTICAST_JOIN
-  // Every joined group gets this address.  An IPv4 group replaces the end of its dgid.
+  std::uint32_t join_answer = 12;  // the event that answers vb_cm_join(): MULTICAST_JOIN
+  // The answer to every join has this address.  The last 4 bytes of its dgid are replaced by those
+  // of an IPv4 group.
   vb_ah_attr join_address = kEthernetGroup;
   vb_handle newest_id = 0;
   std::vector<vb_service> services{};  // the services that every query finds
-  std::string asked_service{};         // the last query: a name, or "#" and an id
-  std::uint32_t asked_device = 0;
+  std::string asked_service{};         // the service of the last query: a name, or "#" and an id
+  std::uint32_t asked_device = 0;      // the device of the last vb_services_find()
 };
 
 State& state();

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Checks that all installed programs of Debian's libraries find their symbols in ours.
+# Checks that all installed programs of clients.txt find the symbols of Debian's libraries in ours.
 # Arguments: the directory of the libraries.  VB_PRELOAD: a sanitizer's runtime, or nothing.
 set -u
 here=$(dirname "$0")
@@ -9,7 +9,7 @@ while read -r client; do
   [[ -e $client ]] || continue
   found=$((found + 1))
   output=$(LD_LIBRARY_PATH=$1 LD_PRELOAD=${VB_PRELOAD:-} ldd -r "$client" 2>&1)
-  # It is bad if a symbol or version is undefined, or if a library was not found or is not ours.
+  # Finds undefined symbols and versions, and libraries that were not found or are not ours.
   bad=$(grep -E '(undefined symbol|symbol .* version|version .* not found|no version information).*' <<<"$output" |
         grep -E 'ibv_|rdma_|umad_|verbs_|execute_ioctl|IBVERBS|RDMACM|IBUMAD|VERBENA|libibverbs|librdmacm|libibumad|libverbena')
   bad+=$(grep -E '(libibverbs|librdmacm|libibumad|libverbena)\.so\.[0-9]+ =>' <<<"$output" | grep -vF "=> $1/")
@@ -20,7 +20,7 @@ while read -r client; do
 done < <(grep -v '^#' "$here/clients.txt")
 echo "$found clients are installed"
 if (( found < 10 )); then
-  echo "too few to mean anything: install ibverbs-utils and rdmacm-utils"
+  echo "too few for a test: install ibverbs-utils and rdmacm-utils"
   faults=1
 fi
 exit $faults

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Checks that the three libraries export the same names, versions and defaults as Debian's, and the
-# functions that later rdma-core has added to librdmacm and libibumad, and nothing else.
+# Checks that the three libraries export the same names, versions and default versions as Debian's libraries.  Besides
+# these, they may only export the functions that later releases of rdma-core have added to librdmacm and libibumad.
 # Arguments: the directory of the libraries.
 set -u
 export LC_ALL=C
@@ -10,7 +10,7 @@ for library in libibverbs.so.1 librdmacm.so.1 libibumad.so.3; do
   if ! diff <(grep -v '^#' "$here/exports-${library%.so.*}.txt" | sort) \
       <(nm -D --defined-only --with-symbol-versions "$1/$library" |
         awk '$2 != "A" { print $NF }' | sort); then
-    echo "$library: < is missing, > should not be there"
+    echo "$library: lines with < are missing, lines with > should not be exported"
     faults=1
   fi
 done

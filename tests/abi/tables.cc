@@ -1,12 +1,13 @@
-// Prints all names and numbers that the libraries translate.  tables.txt has the output with
-// Debian's libraries (rdma-core 44.0-2); ours must print the same.
+// Prints all names and numbers that the libraries translate.  tables.txt has the output of this
+// program with Debian's libraries (rdma-core 44.0-2) and the events of rdma-core 60.  With ours it
+// must print the same.
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
 #include <cstdio>
 
 int main() {
-  // Numbers that the enumerations do not have are included on purpose.
+  // Also translates numbers that the enumerations do not have.
   for (int i = -1; i < 32; ++i) std::printf("wc %d %s\n", i, ibv_wc_status_str(ibv_wc_status(i)));
   for (int i = -1; i < 24; ++i) {
     std::printf("event %d %s\n", i, ibv_event_type_str(ibv_event_type(i)));

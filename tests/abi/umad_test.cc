@@ -1,4 +1,4 @@
-// Uses libibumad as programs do, against the service of a node in a thread of this process.
+// Uses libibumad as programs do.  The MAD service of the node runs in a thread of this process.
 
 #include <endian.h>
 #include <fcntl.h>
@@ -33,7 +33,7 @@ namespace {
 
 constexpr const char* kNode = "H1";
 
-// Runs a subnet of two HCAs with a cable between them, and the service of the first.
+// Runs a subnet of two HCAs with a cable between them, and the MAD service of the first HCA.
 class Fabric {
  public:
   Fabric() {
@@ -80,7 +80,7 @@ class UmadTest : public testing::Test {
   }
   void TearDown() override { umad_close_port(fd); }
 
-  // Holds a buffer of the program: header and MAD.
+  // Holds a buffer of a program: the header of libibumad, and a MAD.
   struct Buffer {
     explicit Buffer(std::size_t mad_bytes) : bytes(umad_size() + mad_bytes) {}
     void* umad() { return bytes.data(); }
@@ -153,7 +153,7 @@ TEST_F(UmadTest, DescriptorIsReadableExactlyWhileAMadWaits) {
   EXPECT_EQ(umad_recv(fd, answer.umad(), &length, 1), -ETIMEDOUT);
 }
 
-TEST_F(UmadTest, WrongUsesAreRefusedAsLinuxRefusesThem) {
+TEST_F(UmadTest, WrongCallsFailAsOnLinux) {
   EXPECT_EQ(umad_register(fd, 0x81, 9, 0, nullptr), -EPERM);
   EXPECT_EQ(umad_register_oui(fd, 0x04, 0, nullptr, nullptr), -EINVAL);
   EXPECT_EQ(umad_unregister(fd, 31), -1);
@@ -173,7 +173,7 @@ TEST_F(UmadTest, WrongUsesAreRefusedAsLinuxRefusesThem) {
   EXPECT_EQ(unknown_flags.flags, 0U);
 }
 
-TEST_F(UmadTest, ManagersFileSetsTheBitInThePortsCapabilities) {
+TEST_F(UmadTest, AnOpenIssmFileSetsIsSmInTheCapabilityMaskOfThePort) {
   constexpr std::uint32_t kIsSm = 2;
   const auto is_sm = [] {
     umad_port_t port;
@@ -181,7 +181,7 @@ TEST_F(UmadTest, ManagersFileSetsTheBitInThePortsCapabilities) {
     umad_release_port(&port);
     return (be32toh(port.capmask) & kIsSm) != 0;
   };
-  // The kernel reports the open file to the service, after open() has returned.
+  // The kernel reports the opening of the file to the service later than open() returns.
   const auto becomes = [&](bool wanted) {
     const Time deadline = os::now() + std::chrono::seconds(10);
     while (is_sm() != wanted && os::now() < deadline) std::this_thread::yield();
@@ -200,7 +200,8 @@ TEST_F(UmadTest, ManagersFileSetsTheBitInThePortsCapabilities) {
 // A program may close the descriptor of umad_get_fd().  Then the kernel may give the same number to
 // a port that is opened later, which must work as well.
 TEST_F(UmadTest, PortsCanBeOpenedAfterADescriptorWasClosed) {
-  // Closes it without ThreadSanitizer, which has not seen how the library made the descriptor.
+  // A plain system call, because ThreadSanitizer would report that this thread closes a descriptor
+  // that it has not seen being made.
   ASSERT_EQ(os::system_call(SYS_close, fd), 0);
   std::vector<int> later;
   for (int i = 0; i < 8; ++i) later.push_back(umad_open_port("verbena0", 1));
@@ -240,8 +241,8 @@ TEST(UmadStringTest, NamesAreTheSameAsInLibibumad) {
   EXPECT_STREQ(umad_sa_mad_status_str(htobe16(0x300)), "No Records");
 }
 
-// Comes last: the fabric ends under an open port.
-TEST(UmadFabricTest, PortOfAFabricThatIsGoneWaitsInsteadOfFailingAtOnce) {
+// The last test, because it ends the fabric while a port is open.
+TEST(UmadFabricTest, ReceivingOnAPortWaitsForItsTimeoutAfterTheFabricHasEnded) {
   auto fabric = std::make_unique<Fabric>();
   const int fd = umad_open_port(nullptr, 0);
   ASSERT_GE(fd, 0);
@@ -260,7 +261,7 @@ TEST(UmadFabricTest, PortOfAFabricThatIsGoneWaitsInsteadOfFailingAtOnce) {
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   auto fabric = std::make_unique<verbena::Fabric>();
-  // The last test has a fabric of its own in the place of this one.
+  // The last test makes a fabric of its own.  So this fabric must end before it.
   struct End : testing::EmptyTestEventListener {
     explicit End(std::unique_ptr<verbena::Fabric>& of) : fabric(of) {}
     void OnTestSuiteStart(const testing::TestSuite& suite) override {

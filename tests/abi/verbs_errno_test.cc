@@ -41,7 +41,8 @@ class Errors : public Verbs {
     EXPECT_EQ(call(), error) << name;
     EXPECT_EQ(errno, error) << name;
   }
-  // Lets a function of libverbena fail with an unusual number, and expects that number.
+  // Lets the function `name` of libverbena fail with an unusual errno, and expects that number from
+  // the call.
   static void expect_both(const std::string& name, const std::function<int()>& call) {
     constexpr int kUnusual = EUNATCH;
     fake::state().fail[name] = kUnusual;

@@ -83,7 +83,7 @@ TEST_F(Verbs, DestroyingAnSrqWaitsForItsEvent) {
   destroyer.join();
 }
 
-TEST_F(Verbs, AnExtendedSrqMustBeBasic) {
+TEST_F(Verbs, AnExtendedSrqMustBeOfTheBasicType) {
   ibv_srq_init_attr_ex attr{};
   attr.attr = {.max_wr = 9, .max_sge = 2, .srq_limit = 0};
   attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
@@ -206,7 +206,7 @@ TEST_F(Verbs, WallClockTimesOfCompletionsNeverGoBackwards) {
       }
     }
     ibv_end_poll(cq);
-    before -= 1;  // the next round begins with the last timestamp of this one
+    before -= 1;  // the next round begins with the last timestamp of this round
   }
   EXPECT_EQ(went_back, 0u);
   EXPECT_NEAR(static_cast<double>(before), static_cast<double>(wall_start), 1e9);
@@ -218,12 +218,12 @@ TEST(WallClock, FollowsChangesOfTheWallClockButNotMeasuringErrors) {
   clock.measure(1'000, 500'010, 1'020);  // the offset is 499,000 +/- 11
   EXPECT_NEAR(static_cast<double>(clock.at(2'000)), 501'000, 11);
   const std::uint64_t first = clock.at(2'000);
-  clock.measure(3'000, 502'000, 3'000);    // exact, but within the error of the first one
-  clock.measure(4'000, 903'000, 404'000);  // the thread lost its processor between two clocks
+  clock.measure(3'000, 502'000, 3'000);    // exact, but within the error of the first measurement
+  clock.measure(4'000, 903'000, 404'000);  // the thread lost its processor between two readings
   EXPECT_EQ(clock.at(2'000), first);
-  clock.measure(5'000, 9'005'000, 5'010);  // set forward
+  clock.measure(5'000, 9'005'000, 5'010);  // the wall clock was set forward
   EXPECT_NEAR(static_cast<double>(clock.at(5'000)), 9'005'000, 10);
-  clock.measure(6'000, 106'000, 6'010);  // set back
+  clock.measure(6'000, 106'000, 6'010);  // the wall clock was set back
   EXPECT_NEAR(static_cast<double>(clock.at(6'000)), 106'000, 10);
 }
 
@@ -247,7 +247,7 @@ TEST_F(Verbs, AnExtendedQpPostsTheCollectedRequests) {
   EXPECT_EQ(attr.cap.max_inline_data, 256u);
   ibv_qp_ex* qp = ibv_qp_to_qp_ex(made);
   ASSERT_NE(qp, nullptr);
-  EXPECT_EQ(qp->wr_rdma_read, nullptr);  // was not requested
+  EXPECT_EQ(qp->wr_rdma_read, nullptr);  // send_ops_flags does not have it
 
   char text[4] = {'a', 'b', 'c', 'd'};
   ibv_wr_start(qp);
@@ -255,7 +255,7 @@ TEST_F(Verbs, AnExtendedQpPostsTheCollectedRequests) {
   qp->wr_flags = IBV_SEND_SIGNALED;
   ibv_wr_send_imm(qp, htobe32(5));
   ibv_wr_set_sge(qp, 9, 0x1000, 10);
-  ibv_wr_set_inline_data(qp, text, sizeof text);  // replaces the element
+  ibv_wr_set_inline_data(qp, text, sizeof text);  // replaces the scatter/gather element
   text[0] = 'x';                                  // has no effect: the data was copied
   qp->wr_id = 2;
   qp->wr_flags = 0;

@@ -55,8 +55,8 @@ TEST_F(Verbs, PostingStopsAtTheFirstRefusedRequest) {
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 
-// The opcode of a request selects the members of the union that it uses.
-TEST_F(Verbs, AtomicsCarryTheirOperands) {
+// The opcode of a request selects the members that it uses of the union `wr`.
+TEST_F(Verbs, AtomicsArePassedOnWithTheirOperands) {
   ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
   ibv_qp* qp = create_qp(cq, IBV_QPT_RC);
   for (const ibv_wr_opcode opcode : {IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD}) {
@@ -274,7 +274,7 @@ TEST_F(Verbs, RepliesToDatagramsComeFromTheirDestinationAddress) {
   EXPECT_EQ(fake::state().ah.dgid[15], 9);
   EXPECT_EQ(ibv_destroy_ah(ah), 0);
 
-  inet_pton(AF_INET, "224.0.0.1", &header.daddr);  // a group cannot be the source of a reply
+  inet_pton(AF_INET, "224.0.0.1", &header.daddr);  // a multicast address cannot be a reply's source
   checksum();
   ibv_ah_attr attr{};
   EXPECT_EQ(ibv_init_ah_from_wc(context_, 1, &wc, &grh, &attr), -1);

@@ -48,7 +48,7 @@ TEST_F(Verbs, ALibraryOfAnotherBuildIsRefused) {
   fake::state().build_id.clear();
 }
 
-TEST_F(Verbs, OldProgramsPortStructureIsNotWrittenPastItsEnd) {
+TEST_F(Verbs, TheShorterPortStructureOfOldProgramsIsNotWrittenPastItsEnd) {
   struct {
     ibv_port_attr attr;
   } port;
@@ -80,7 +80,7 @@ TEST_F(Verbs, DeviceAttributesFitIntoInts) {
   EXPECT_EQ(attr.phys_port_cnt_ex, 1u);
 }
 
-TEST_F(Verbs, GidTableHasEmptyEntriesAndAnEnd) {
+TEST_F(Verbs, QueriesOfTheGidTableHandleEmptyEntriesAndItsEnd) {
   ibv_gid gid{};
   EXPECT_EQ(ibv_query_gid(context_, 1, 0, &gid), 0);
   EXPECT_EQ(gid.raw[0], 0xfe);
@@ -128,7 +128,7 @@ TEST_F(Verbs, CompletionVectorMustExist) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-TEST_F(Verbs, CompletionsComeOutInBatches) {
+TEST_F(Verbs, APollReturnsAtMostAsManyCompletionsAsItAsksFor) {
   ibv_cq* cq = ibv_create_cq(context_, 100, nullptr, nullptr, 0);
   EXPECT_EQ(cq->cqe, 101);  // the actual size
   for (std::uint64_t i = 0; i < 50; ++i) {
@@ -163,7 +163,7 @@ TEST_F(Verbs, DestroyingACqWaitsUntilItsEventsAreAcknowledged) {
   EXPECT_EQ(readable.revents, POLLIN);
   ibv_cq* found = nullptr;
   void* cq_context = nullptr;
-  for (int i = 0; i < 2; ++i) {  // the third one is never taken, so it needs no acknowledgement
+  for (int i = 0; i < 2; ++i) {  // the third event is never taken, so it needs no acknowledgement
     ASSERT_EQ(ibv_get_cq_event(channel, &found, &cq_context), 0);
     EXPECT_EQ(found, cq);
     EXPECT_EQ(cq_context, &mark);
@@ -278,7 +278,7 @@ TEST_F(Verbs, EachContextHasItsOwnDescriptorAndEvents) {
   EXPECT_FALSE(fake::state().contexts.contains(its)) << "closing destroys its queue";
 }
 
-TEST_F(Verbs, ParentDomainsReplaceTheirDomain) {
+TEST_F(Verbs, AParentDomainCanBeUsedInPlaceOfItsProtectionDomain) {
   ibv_td_init_attr td_attr{};
   ibv_td* td = ibv_alloc_td(context_, &td_attr);
   ASSERT_NE(td, nullptr);
@@ -307,7 +307,7 @@ TEST_F(Verbs, ParentDomainsReplaceTheirDomain) {
   EXPECT_EQ(ibv_dealloc_td(td), 0);
 }
 
-TEST_F(Verbs, ReregisteringChangesOnlyWhatItNames) {
+TEST_F(Verbs, ReregisteringChangesOnlyWhatItsFlagsName) {
   char memory[64];
   ibv_mr* mr = ibv_reg_mr(pd_, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
   ibv_pd* other = ibv_alloc_pd(context_);
@@ -356,7 +356,7 @@ TEST_F(Verbs, MissingFeaturesFail) {
   EXPECT_EQ(ibv_create_qp_ex(context_, &qp_attr), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
   EXPECT_EQ(ibv_import_device(3), nullptr);
-  // The symbol versions of 2006 fail cleanly as well.
+  // Functions with the symbol version of 2006 (IBVERBS_1.0) also fail with an errno.
   using Open = void* (*)(void*);
   const auto open_1_0 =
       reinterpret_cast<Open>(dlvsym(RTLD_DEFAULT, "ibv_open_device", "IBVERBS_1.0"));

@@ -1,6 +1,6 @@
-"""Unpacks Debian packages, without installing them, for tests with programs that are not installed.
+"""Unpacks Debian packages without installing them, for tests with programs that are not installed.
 
-Exits with 77 and the reason if the packages cannot be downloaded, like a test that cannot run."""
+If the packages cannot be downloaded, prints the reason and exits with 77: the test is skipped."""
 
 import os
 import shutil

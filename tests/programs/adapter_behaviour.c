@@ -1,6 +1,6 @@
-// Prints visible behaviour of an adapter, with two connected QPs of one program.  Posts 64 messages
-// at once and polls them.  Then moves a QP with a receive to the error state, and prints the time
-// until the receive is flushed.
+// Prints behaviour in which adapters differ, with two connected QPs of one program.  Posts 64
+// messages at once and polls their completions.  Then moves a QP with a receive request to the
+// error state, and prints the time until the request is flushed.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-// Prints the results of verbs and connection manager calls that may fail.  It runs on Verbena and
-// on Linux's soft-RoCE, and both must print the same.
+// Prints the results of calls of verbs and the RDMA CM in which implementations may differ.  The
+// test runs this program on Verbena and on Linux's soft-RoCE, and compares the outputs.
 //
 //   answers PEER-IPV4 PEER-IPV6
 #include <arpa/inet.h>
@@ -18,7 +18,8 @@ static int is_ipv4(const union ibv_gid* gid) {
   return memcmp(gid->raw, prefix, sizeof prefix) == 0;
 }
 
-// Returns the index of a GID of a family that other hosts can reach.
+// Returns the index of a GID of an IP version which other hosts can reach: no loopback or
+// link-local address.
 static int source_index(struct ibv_context* device, int ipv4) {
   union ibv_gid gid;
   for (int index = 0; ibv_query_gid(device, 1, index, &gid) == 0; ++index) {

@@ -1,5 +1,6 @@
-// confined COMMAND...: runs a command like in a usual container: a filter refuses the same system
-// calls, receive buffers keep the kernel's default size, and the limits are low.
+// confined COMMAND...: runs a command as in a usual container.  A filter refuses the system calls
+// that container profiles refuse, receive buffers keep the kernel's default size, and limits are
+// low.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/audit.h>
@@ -37,7 +38,7 @@ static int install_filter(void) {
       REFUSE(SYS_userfaultfd, EPERM),
       REFUSE(SYS_kcmp, EPERM),
       REFUSE(SYS_clone3, ENOSYS),
-      // Setting the receive buffer size succeeds but changes nothing.
+      // Setting the size of the receive buffer is refused or has no effect (the call returns 0).
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setsockopt, 1, 0),
       ALLOW,
       LOAD(args[1]),

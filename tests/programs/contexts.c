@@ -1,8 +1,8 @@
-// Opens the device twice, like a program whose libraries each open it.  Checks that each context
-// gets the events of its own objects, and that both get those of the port and the device.
+// Opens the device twice, as a program does whose libraries each open it.  Checks that each context
+// gets the events of its own objects, and that both contexts get those of the port and the device.
 //
-// Prints "await GID" before it waits for a change of a GID, and "await death" before it waits for the
-// death of the agent.  Each wait ends when both contexts have got the event.
+// Prints "await GID" before it waits for a change of a GID, and "await death" before it waits for
+// the death of the agent.  Each wait ends when both contexts have got the event.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -61,13 +61,13 @@ static void close_device(struct opening* its) {
   need(ibv_close_device(its->device) == 0, "ibv_close_device");
 }
 
-// Drains the send queue of the QP, which raises an event.
+// Makes the QP drain its send queue, which raises an event.
 static void drain(const struct opening* its) {
   modify(its->qp, (struct ibv_qp_attr){.qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1},
          IBV_QP_EN_SQD_ASYNC_NOTIFY);
 }
 
-// Returns the next event of a type; others may come before it.
+// Returns the next event of this type, and ignores other events before it.
 static struct ibv_async_event next(const struct opening* its, enum ibv_event_type type) {
   struct pollfd fd = {.fd = its->device->async_fd, .events = POLLIN};
   for (;;) {
@@ -79,7 +79,8 @@ static struct ibv_async_event next(const struct opening* its, enum ibv_event_typ
   }
 }
 
-static void has_nothing_of_qps(const struct opening* its) {
+// Checks that no event of a QP waits in this context.
+static void has_no_qp_event(const struct opening* its) {
   struct ibv_async_event event;
   while (ibv_get_async_event(its->device, &event) == 0) {
     need(event.event_type != IBV_EVENT_SQ_DRAINED, "an event of the other opening");
@@ -93,25 +94,25 @@ static void each_has_its_own_events(struct opening* one, struct opening* other) 
   drain(one);
   struct ibv_async_event event = next(one, IBV_EVENT_SQ_DRAINED);
   need(event.element.qp == one->qp, "the event of another QP");
-  has_nothing_of_qps(other);
+  has_no_qp_event(other);
   ibv_ack_async_event(&event);
   drain(other);
   event = next(other, IBV_EVENT_SQ_DRAINED);
   need(event.element.qp == other->qp, "the event of another QP");
-  has_nothing_of_qps(one);
+  has_no_qp_event(one);
   ibv_ack_async_event(&event);
 }
 
-static void both_hear(const struct opening* one, const struct opening* other,
-                      enum ibv_event_type type) {
+static void both_get(const struct opening* one, const struct opening* other,
+                     enum ibv_event_type type) {
   struct ibv_async_event event = next(one, type);
   ibv_ack_async_event(&event);
   event = next(other, type);
   ibv_ack_async_event(&event);
 }
 
-// A device can be closed even if one event was not acknowledged and another one was not taken.  Its
-// objects can be destroyed afterwards.
+// Checks that a device can be closed although one event was not acknowledged and another one was
+// not read, and that its objects can be destroyed afterwards.
 static void closes_with_events(void) {
   struct opening early;
   open_device(&early);
@@ -126,7 +127,8 @@ static void closes_with_events(void) {
   need(ibv_dealloc_pd(early.pd) == 0, "ibv_dealloc_pd after ibv_close_device");
 }
 
-static void a_child_opens_its_own(struct opening* parents) {
+// Checks that a forked child may close the context of its parent, and open contexts of its own.
+static void child_opens_contexts(struct opening* parents) {
   const pid_t child = fork();
   need(child >= 0, "fork");
   if (child == 0) {
@@ -151,11 +153,11 @@ int main(void) {
   closes_with_events();
   puts("await GID");
   fflush(stdout);
-  both_hear(&one, &other, IBV_EVENT_GID_CHANGE);
-  a_child_opens_its_own(&one);
+  both_get(&one, &other, IBV_EVENT_GID_CHANGE);
+  child_opens_contexts(&one);
   puts("await death");
   fflush(stdout);
-  both_hear(&one, &other, IBV_EVENT_DEVICE_FATAL);
+  both_get(&one, &other, IBV_EVENT_DEVICE_FATAL);
   close_device(&one);
   close_device(&other);
   puts("ok");

@@ -1,5 +1,5 @@
-// Creates queue pairs in many threads at the same moment, again for each line on the standard
-// input.  Prints "made" when all threads have created and destroyed theirs; fails if one cannot.
+// For each line on the standard input, creates queue pairs in many threads at the same moment.
+// Prints "made" when each thread has created and destroyed its queue pair.  Fails if any cannot.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
-// Creates few and many objects of each kind and destroys them in both orders, while callgrind
-// counts the instructions of destroying.  Each count is a dump of callgrind with the reason "KIND
-// OBJECTS DESTROYED ORDER".
+// Creates few and many objects of each kind and destroys them, from the first or from the last on.
+// Callgrind counts the instructions of the destruction.  Each count is a dump of callgrind, whose
+// reason is "KIND OBJECTS DESTROYED ORDER".
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,8 +88,8 @@ static void destroy(const struct kind* kind, void** objects, int count, int last
   }
 }
 
-// Destroys `count` objects of a kind while `among` objects of the kind exist, to find out whether a
-// lookup depends on their number.
+// Makes `count` objects of a kind, and counts the instructions for destroying them.  The name of
+// the result has `among`, the number of objects that a slow lookup would search.
 static void count_destroying(const struct kind* kind, void** objects, int count, int among,
                              int last_first) {
   char reason[64];

@@ -1,10 +1,10 @@
-// Tests the options of enhanced connection establishment (ECE), which adapters of a vendor
-// exchange, with ids whose queue pairs librdmacm does not know:
+// Tests enhanced connection establishment (ECE): adapters of one vendor exchange options when they
+// connect.  The queue pairs of the ids are not made by librdmacm.
 //
-//   ece answer ADDRESS PORT    accepts one connection, and rejects the next for its options
+//   ece answer ADDRESS PORT    accepts one connection, and rejects the next because of its options
 //   ece ask ADDRESS PORT       requests both connections
 //
-// Each exits with 0 if it has got the options of the other.
+// Each program exits with 0 if it has got the options of the other one.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -16,7 +16,7 @@
 
 #include "own_qp.h"
 
-// Both sides use one vendor: an adapter does not answer options of another vendor.
+// Both sides use the same vendor id, because an adapter does not answer options of another vendor.
 enum { kVendor = 0x123456, kVendorOptionRefused = 35, kTimeoutMs = 5000 };
 static const uint32_t kAskedOptions = 0x89abcdef, kAnsweredOptions = 7;
 

@@ -1,7 +1,7 @@
 // echo PORT: a server that sends back all messages, on any number of connections.  Prints "here N"
-// and "gone N" for each.
-// echo PORT child: the same, with a forked child that stays alive.
-// echo PORT ROUNDS: a client that makes ROUNDS rounds; 0 is for ever.
+// when connection N begins, and "gone N after ROUNDS rounds" when it ends.
+// echo PORT child: a server that also forks a child, which stays alive.
+// echo PORT ROUNDS: a client that sends ROUNDS messages and waits for each answer; 0 is for ever.
 #include "echo.h"
 
 #include <pthread.h>

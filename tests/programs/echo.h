@@ -1,5 +1,5 @@
-// Runs an echo over the RDMA CM, for programs that test the behaviour of processes.  A failure ends
-// the program with a line that names the place.
+// Sends messages over the RDMA CM and sends them back, for programs that test the behaviour of
+// processes.  A failure ends the program with a line that names the source line.
 #pragma once
 
 #include <errno.h>
@@ -65,8 +65,8 @@ static inline struct echo* echo_connect(const char* port) {
   return echo;
 }
 
-// Waits for the next message or the end of the connection.  Also takes send completions.  A
-// completion with an error counts as the end.
+// Waits for the next message or for the end of the connection.  Also takes the completions of
+// sends.  A completion with an error counts as the end of the connection.
 static inline enum echo_news echo_wait(struct echo* echo) {
   struct ibv_wc wc;
   for (int armed = 0;; armed = !armed) {

@@ -1,5 +1,5 @@
-// Runs at the limit of descriptors: creating the first queue pair fails with EMFILE, and succeeds
-// when descriptors are free again.  The device is not lost.
+// Creates the first queue pair at the limit of descriptors.  The call must fail with EMFILE or
+// ENOMEM, must not break the device, and must succeed when descriptors are free again.
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>

@@ -1,6 +1,7 @@
-// firstborn [subreaper]: a program that inherits orphans (process 1 of its namespace, or a
-// subreaper) uses the device.  It checks that it sees no child that it has not forked: while the
-// agent lives, and after a line on stdin says that the agent has ended.
+// firstborn [subreaper]: uses the device in a program that inherits orphans, because it is process
+// 1 of its namespace or a subreaper.  The library has child processes.  The program checks that
+// waitpid() and SIGCHLD do not show them: while the agent lives, and after a line on stdin has said
+// that the agent has ended.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <signal.h>
@@ -16,8 +17,8 @@ static void on_child(int signal) {
   children_signals = 1;
 }
 
-// Returns the number of children that the kernel lists, with any exit signal, and the name of the
-// last.
+// Returns the number of children that the kernel lists, whatever their exit signal is, and the name
+// of the last one.
 static int listed_children(char name[64]) {
   int count = 0;
   DIR* tasks = opendir("/proc/self/task");

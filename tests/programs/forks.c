@@ -1,5 +1,5 @@
-// forks PORT SCENARIO: a program with a live connection to `echo PORT` forks, and checks that its
-// own objects still work.  The functions below are the scenarios.
+// forks PORT SCENARIO: forks while it has a connection to `echo PORT`, and checks that its own
+// objects still work.  The functions below "the scenarios" run them.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <pthread.h>
@@ -25,7 +25,7 @@ static void* traffic(void* unused) {
   return NULL;
 }
 
-// Checks that the traffic goes on.
+// Waits until the connection has carried 20 further messages, or fails.
 static void see_progress(void) {
   const unsigned long before = __atomic_load_n(&connection->rounds, __ATOMIC_RELAXED);
   for (int i = 0; __atomic_load_n(&connection->rounds, __ATOMIC_RELAXED) < before + 20; ++i) {
@@ -49,7 +49,7 @@ static int count_descriptors(void) {
   return count;
 }
 
-// Forks without running fork handlers.
+// Forks by the system call, so that no fork handlers run.
 static pid_t raw_clone(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
 
 static void use_own_connection(unsigned long rounds) {
@@ -58,7 +58,7 @@ static void use_own_connection(unsigned long rounds) {
   echo_close(own);
 }
 
-// Uses inherited objects in a child, which must have no effect.
+// Uses inherited objects in a child.  The calls must fail, and not disturb the parent.
 static void meddle(void) {
   struct ibv_qp_attr error;
   memset(&error, 0, sizeof error);
@@ -120,9 +120,10 @@ static void ends(void) {
   use_own_connection(10);  // the parent can still use the library and its agent
 }
 
-// Requests that are posted while the library is locked for a fork are sent after it, even if the
-// program does not poll again.  Fork handlers that are registered earlier run while the later ones
-// hold their locks, so this one is registered before any library's.
+// Requests that are posted while the library is locked for a fork are sent after the fork, even if
+// the program does not poll again.  Fork handlers run in the reverse order of their registration.
+// So post_in_fork() is registered before the library's handlers, and runs while these hold their
+// locks.
 static struct echo* posted_in_fork;
 
 static void post_in_fork(void) {
@@ -139,9 +140,9 @@ __attribute__((section(".preinit_array"), used)) static void (*first)(void) = re
 
 static void posts(void) {
   struct echo* own = echo_connect(port);
-  echo_round(own);  // so that no request is under way
+  echo_round(own);  // afterwards no request is under way
   for (int round = 0; round < 4; ++round) {
-    usleep(400000);  // until the library has updated its counters and needs no timer
+    usleep(400000);  // after this time the library has updated its counters and needs no timer
     posted_in_fork = own;
     const pid_t pid = fork();
     CHECK(pid >= 0);
@@ -178,8 +179,8 @@ static void device(void) {
   }
 }
 
-// Forks a child that outlives the parent.  The test ends the parent and checks the child's
-// descriptors.
+// Runs with a child that outlives the parent.  The test ends the parent, and then checks the
+// child's descriptors.
 static void outlive_with(pid_t child) {
   CHECK(child >= 0);
   if (child == 0) {
@@ -193,7 +194,8 @@ static void outlive_with(pid_t child) {
 static void outlive(void) { outlive_with(fork()); }
 static void outlive_raw(void) { outlive_with(raw_clone()); }
 
-// No descriptor of the library survives exec.
+// Runs this program again in a child, in four ways, with the scenario `what`.  Checks its exit
+// code.
 static void exec_with(const char* what, int expected) {
   char* const arguments[] = {self, (char*)port, (char*)what, NULL};
   for (volatile int way = 0; way < 4; ++way) {
@@ -214,7 +216,8 @@ static void exec_with(const char* what, int expected) {
   }
 }
 
-// Runs in the executed program: lists open descriptors.
+// Runs in the executed program: returns 42 if no descriptor of the library has survived exec, or
+// else prints them.
 static int list_descriptors(void) {
   int ours = 0;
   DIR* directory = opendir("/proc/self/fd");
@@ -307,7 +310,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (strcmp(wanted, "posts") == 0) {
-    posts();  // there must be no other traffic, with which the requests could be sent
+    posts();  // without other traffic, which would take the posted requests along
     printf("posts: nothing is disturbed\n");
     return 0;
   }

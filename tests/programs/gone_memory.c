@@ -1,6 +1,6 @@
-// A program may lose registered memory in several ways.  A request that uses such memory must fail,
-// and no signal may come.  Prints "good WAY OPERATION" for each case, or prints a failure and exits
-// with 1.
+// Unmaps, protects or shortens registered memory.  A request that uses such memory must fail, and
+// the program must get no signal.  Prints "good WAY OPERATION" for each case, or prints a failure
+// and exits with 1.
 //
 //   gone_memory               without signal handlers
 //   gone_memory handlers      sets its own handlers of SIGSEGV and SIGBUS late, which must not run
@@ -26,7 +26,7 @@ static struct ibv_context* device;
 static struct ibv_pd* pd;
 static union ibv_gid gid;
 
-// The two ends: the requester, and the owner of the memory.
+// Holds one end of the connection: the requester, or the owner of the memory.
 struct end {
   struct ibv_cq* cq;
   struct ibv_qp* qp;
@@ -141,7 +141,7 @@ struct operation {
   enum ibv_wr_opcode opcode;
   unsigned offset, bytes;
 };
-// Operations inside the last page, and from the page before into the last page.
+// These operations lie inside the last page, or extend from the pages before it into it.
 static const struct operation kOperations[] = {
     {"small-write", IBV_WR_RDMA_WRITE, kBytes - 64, 64},
     {"write", IBV_WR_RDMA_WRITE, kBytes - 3 * kPage, 3 * kPage},

@@ -1,9 +1,10 @@
-// groups ADDRESS: a program that joins and leaves multicast groups as lines on stdin say.
-//     join GROUP full|send     "joined GROUP LID" or "failed GROUP STATUS" follows
-//     leave GROUP              "left GROUP" follows
-//     send GROUP TEXT          to a group of which it is a member; "sent GROUP" follows
+// groups ADDRESS: joins and leaves multicast groups on the interface with ADDRESS.  Lines on stdin
+// are commands:
+//     join GROUP full|send     prints "joined GROUP LID" or "failed GROUP STATUS"
+//     leave GROUP              prints "left GROUP"
+//     send GROUP TEXT          sends to a group that was joined, and prints "sent GROUP"
 // It prints "ready" at the start, "got TEXT" for each message, and "lost GROUP STATUS" if a
-// membership ends by itself.  It ends with stdin.  ADDRESS names the interface.
+// membership ends by itself.  It ends when stdin ends.
 #include <arpa/inet.h>
 
 #include "echo.h"
@@ -20,7 +21,7 @@ struct group {
 static struct rdma_cm_id* id;
 static struct ibv_mr* mr;
 static struct group groups[kGroupsMax];
-static char memory[kSlots + 1][kGrhBytes + kTextBytes];  // the last one is for what is sent
+static char memory[kSlots + 1][kGrhBytes + kTextBytes];  // receives; the last slot is for sends
 
 static const char* name_of(const struct group* group) {
   return inet_ntoa(group->address.sin_addr);
@@ -101,7 +102,7 @@ static void join(struct group* group, const char* how) {
   CHECK(rdma_join_multicast_ex(id, &attr, group) == 0);
 }
 
-// Carries out a line of stdin.  Returns false at the end.
+// Carries out a line of stdin.  Returns 0 if stdin has ended.
 static int obey(void) {
   char line[kLineBytes], verb[16] = "", name[32] = "", rest[kTextBytes] = "";
   if (fgets(line, sizeof line, stdin) == NULL) return 0;
@@ -113,7 +114,7 @@ static int obey(void) {
   }
   struct group* group = find(name);
   if (strcmp(verb, "leave") == 0) {
-    // A membership that has been lost meanwhile is over already.
+    // A group that was lost meanwhile need not be left.
     if (group != NULL) {
       CHECK(rdma_leave_multicast(id, (struct sockaddr*)&group->address) == 0);
       forget(group);
@@ -173,7 +174,8 @@ int main(int argc, char** argv) {
       CHECK(errno == EINTR);
       continue;
     }
-    // Events come before commands: a command may be about a membership that has just ended.
+    // Events are handled before commands, because a command may be about a group that was just
+    // lost.
     if ((fds[1].revents & POLLIN) != 0) on_cm_event();
     if ((fds[2].revents & POLLIN) != 0) on_messages();
     if (fds[1].revents == 0 && fds[0].revents != 0 && !obey()) return 0;

@@ -1,5 +1,5 @@
-// Prints the interfaces that getifaddrs() finds, one address a line, and checks that the other
-// functions that list interfaces agree with it.
+// Prints the interfaces that getifaddrs() finds, with one address on each line.  Checks that the
+// other functions that list interfaces agree with it.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
@@ -60,7 +60,7 @@ int main(void) {
   for (const struct if_nameindex* one = names; one->if_index != 0; ++one) check_index(one->if_name, one->if_index);
   if_freenameindex(names);
   char name[IF_NAMESIZE];
-  if (if_nametoindex("no-such-one") != 0 || errno != ENODEV) die("an interface that there is not has an index");
-  if (if_indextoname(999999, name) != NULL || errno != ENXIO) die("an index that there is not has a name");
+  if (if_nametoindex("no-such-one") != 0 || errno != ENODEV) die("an unknown name has an index");
+  if (if_indextoname(999999, name) != NULL || errno != ENXIO) die("an unknown index has a name");
   return 0;
 }

@@ -52,13 +52,13 @@ int main(int argc, char** argv) {
   struct rdma_cm_id** ids = calloc((size_t)count, sizeof *ids);
   CHECK(ids != NULL);
   for (int i = 0; i < 10; ++i) destroy(make(channel, &pd, &cq));
-  // Touches the pages of the list now, so that they are not counted.
+  // Touch the pages of the list now, so that they are not counted.
   memset(ids, 1, (size_t)count * sizeof *ids);
   const long before = resident_kib();
   for (int i = 0; i < count; ++i) ids[i] = make(channel, &pd, &cq);
   const long with_all = resident_kib();
-  // Destroys them in the order of creation, as connections end.  One stays, so that the freed
-  // memory is between memory in use.
+  // Destroy the ids in the order of their creation, as connections often end.  The last id stays,
+  // so that the freed memory lies between memory in use.
   for (int i = 0; i < count - 1; ++i) destroy(ids[i]);
   long after = resident_kib();
   const long at_once = after;

@@ -1,7 +1,7 @@
-// Checks that a server may lose a request: the peer goes away before its request is accepted.  As
-// with the kernel's RDMA CM, the id of the request gets no event, and accepting it fails; the next
-// request works.  The context of such an id is that of its listener, and servers such as UCX use the
-// context of an id with an event as that of a connection.
+// Tests a server whose peer goes away before its request is accepted.  As with the kernel's RDMA
+// CM, the id of the request must get no event, accepting it must fail, and the next request must
+// work.  An event would do harm: the context of such an id is still the listener's, and servers
+// such as UCX would take it for the context of a connection.
 //
 //   lost_request ADDRESS PORT    runs both ends, on an address of this host
 #include <errno.h>

@@ -6,8 +6,8 @@
 //                                         line that loses packets
 //
 // GID is an address in the host's GID table; MTU is 1 (256 bytes) to 5 (4096).  The asking side
-// prints a line for each operation: "NAME good", "NAME none: who lacks it", or "NAME bad: why".  It
-// exits with 1 if an operation was bad.
+// prints a line for each operation: "NAME good", "NAME bad: REASON", or "NAME none: ..." if an
+// adapter lacks the operation.  It exits with 1 if an operation was bad.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -24,7 +24,7 @@
 enum { kOldKeyBytes = 8 };
 enum { kBytesMax = 60000, kRounds = 3, kHeader = 40, kWaitMs = 20000, kQkey = 0x11111111 };
 enum { kWindows = 1, kAtomicWrite = 2 };  // features that an adapter may lack
-enum { kAtomicWriteBit = 40 };            // in the kernel's capability flags; verbs.h has no name
+enum { kAtomicWriteBit = 40 };            // a kernel capability flag; verbs.h does not name it
 
 enum how { kPlain, kWindow1, kWindow2, kInvalidate };
 struct operation {
@@ -61,7 +61,7 @@ struct greeting {
   uint64_t address;
   union ibv_gid gid;
 };
-// The answering side sends this over TCP after each message; empty if the message was right.
+// The answering side sends this over TCP after each message.  It is empty if the message was right.
 struct verdict {
   char text[96];
 };
@@ -306,7 +306,7 @@ static void judge(const struct operation* operation, unsigned round, uint32_t rk
   } else if (operation->opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
     expect(*word() == (round % 2 == 0 ? 77 : old), "what was swapped", (long)*word());
   } else if (operation->opcode != IBV_WR_RDMA_READ) {
-    // No completion tells that an unreliable WRITE has arrived.
+    // No completion reports the arrival of an unreliable WRITE, so poll the memory.
     if (operation->type == IBV_QPT_UC && !is_send(operation)) await_bytes(round, bytes);
     compare(round, bytes, "byte here");
   }
@@ -396,8 +396,9 @@ static void hear_verdict(struct verdict* verdict) {
   hear(verdict, sizeof *verdict);
   if (failure[0] == '\0') memcpy(failure, verdict->text, sizeof failure);
 }
-// The window is destroyed, so its key is refused.  The side that refuses goes to the error state
-// and does not answer again; if its answer is lost, the retries run out instead.
+// Writes with the key of a window that was invalidated, which the peer must refuse.  The peer then
+// goes to the error state and does not answer again.  So if the line loses the refusal, the retries
+// run out instead.
 static void try_old_key(const struct greeting* peer) {
   memset(memory, 0xee, sizeof memory);
   struct ibv_sge sge = {(uintptr_t)(memory + kHeader), kOldKeyBytes, mr->lkey};

@@ -1,8 +1,9 @@
 // Sends and receives multicast with plain verbs:
 //     mcast hear GROUP ADDRESS COUNT [QPS]   prints "here", then receives and prints COUNT messages
 //     mcast say GROUP ADDRESS TEXT           sends TEXT from the interface with ADDRESS
-//     mcast misuse GROUP ADDRESS             makes calls that must fail, and counts possible groups
-// The Q_Key is the one of the RDMA CM's multicast, so the other end may be mckey.
+//     mcast misuse GROUP ADDRESS             makes calls that must fail, and joins groups up to the
+//                                            limit
+// The Q_Key is that of the RDMA CM's multicast groups, so the other end may be mckey.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -42,7 +43,7 @@ static int index_of(const char* address) {
   for (int i = 0; ibv_query_gid(context, 1, i, &gid) == 0; ++i) {
     struct ibv_gid_entry entry;
     if (memcmp(&gid, &wanted, sizeof gid) != 0) continue;
-    // Linux lists each address twice, once for RoCE v1.
+    // Linux lists each address twice, for RoCE v1 and for RoCE v2.
     if (ibv_query_gid_ex(context, 1, (uint32_t)i, &entry, 0) == 0 &&
         entry.gid_type == IBV_GID_TYPE_ROCE_V2)
       return i;

@@ -1,4 +1,5 @@
-// misuse: passes freed memory to the library, which writes to it.
+// misuse: passes freed memory to the library, which writes to it, so that a sanitizer or valgrind
+// reports the error.
 #include <infiniband/verbs.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-// The library's thread has no memory when the agent dies.  The program survives, and gets the
-// events as soon as there is memory again.
+// Lets malloc() fail in the library's thread while the agent dies.  Checks that the program
+// survives, and gets the events as soon as malloc() works again.
 //
-// Prints "ready".  Then a line on its standard input tells it that the agent is dead.
+// Prints "ready".  Then a line on its standard input says that the agent is dead.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -17,7 +17,7 @@ void* __libc_malloc(size_t bytes);
 static atomic_int failing;
 static atomic_int failed;
 
-// Replaces malloc(): it fails in the thread "verbena" while `failing`.
+// Replaces malloc() by one that fails in the thread "verbena" while `failing` is set.
 void* malloc(size_t bytes) {
   if (failing != 0) {
     char name[16] = "";
@@ -53,7 +53,7 @@ int main(void) {
   char line[16];
   if (fgets(line, sizeof line, stdin) == NULL) return 1;
   struct pollfd one = {.fd = device->async_fd, .events = POLLIN};
-  // Waits for some failures: neither the thread nor the program may end.
+  // Wait for some failures, which neither the thread nor the program may die of.
   while (failed < 3) {
     if (poll(&one, 1, 10) != 0) {
       fprintf(stderr, "no_memory: heard of it without memory?\n");

@@ -1,7 +1,7 @@
-// Runs all operations between two connected QPs of one program with usual verbs.  Prints "good
-// NAME" for each, or prints a failure and exits with 1.
+// Runs operations between two connected QPs of one program by calls of libibverbs.  Prints "good
+// NAME" for each of them, or prints a failure and exits with 1.
 //
-//   operations         rc_atomics, atomic_write, window1, window2, invalidate, uc, drained
+// The names are rc_atomics, atomic_write, window1, window2, invalidate, uc and drained.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
@@ -19,7 +19,7 @@ static struct ibv_context* device;
 static struct ibv_pd* pd;
 static union ibv_gid gid;
 
-// One end: a is the requester, b owns the memory.
+// Holds one end of the connection: `a` is the requester, and `b` owns the memory.
 struct end {
   struct ibv_cq* cq;
   struct ibv_qp* qp;
@@ -240,7 +240,8 @@ static void invalidate(void) {
   close_both("invalidate");
 }
 
-// ---- the rest -----------------------------------------------------------------------------------
+// ---- UC, and draining a send queue
+// ---------------------------------------------------------------
 
 static void uc(void) {
   open_both(IBV_QPT_UC);

@@ -1,6 +1,6 @@
 // Tests functions that rdma-core 60 has added to librdmacm: events that a program writes itself,
-// and asynchronous lookups of addresses.  Debian's header and library do not have them, so they are
-// looked up by name and version.
+// and asynchronous lookups of addresses.  Debian's header does not declare these functions, so
+// dlvsym() finds them by name and version.
 //
 //   own_events ADDRESS PORT    ADDRESS is an address of this host
 #define _GNU_SOURCE
@@ -61,7 +61,7 @@ static void* wake(void* id) {
   return NULL;
 }
 
-// Runs for two kinds of ids; `arg` of an event is at the same place for both.
+// Tests events that the program writes.  `arg` must be at the same place for ids of TCP and UDP.
 static void own_events(struct rdma_event_channel* channel, enum rdma_port_space ps) {
   struct rdma_cm_id* id = NULL;
   need(rdma_create_id(channel, &id, NULL, ps) == 0, "rdma_create_id");
@@ -119,7 +119,7 @@ static void looked_up(struct rdma_event_channel* channel, char* address, char* p
   need(rdma_destroy_id(id) == 0, "rdma_destroy_id, while it asks");
 }
 
-// An event that came before an id became synchronous does not complete its next step.
+// Checks that an event from the time before an id became synchronous does not end its next call.
 static void becomes_synchronous(struct rdma_event_channel* channel, char* address, char* port) {
   struct rdma_cm_id* id = NULL;
   struct addrinfo* to = NULL;

@@ -1,4 +1,4 @@
-// For programs whose queue pairs librdmacm does not know.
+// Helps programs that make their queue pairs by libibverbs, so that librdmacm does not know them.
 #pragma once
 
 #include <rdma/rdma_cma.h>

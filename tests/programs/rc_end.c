@@ -1,19 +1,20 @@
-// One end of a reliable connection without a connection manager.  The test passes each end the data
-// of the other, and may set the attributes of the path.
+// Is one end of a reliable connection without a connection manager.  The test hands the connection
+// data of each end to the other one, and may set the attributes of the path.
 //
 //   rc_end GID [mtu=1..5] [timeout=0..31] [retry=0..7] [class=0..255] [hops=0..255]
 //   [label=0..1048575]
 //
-// GID is an address in the host's GID table.  The program first prints "here ..."; give it to the
-// other end as "peer ...".  Then it reads commands from its standard input, one on each line:
+// GID is an address in the host's GID table.  The program first prints "here DATA"; the other end
+// must get this as "peer DATA".  Then it reads commands from its standard input, one on each line:
 //
 //   peer GID QPN PSN ADDRESS RKEY    prints "connected"
 //   write BYTES                      writes BYTES to the peer's memory, reads them back, compares;
 //                                    prints "good", or "failed STATUS MILLISECONDS"
-//   flow BYTES                       repeats that; prints "flowing", and "failed ..." once
+//   flow BYTES                       prints "flowing" and repeats such rounds until one fails;
+//                                    then prints "failed STATUS MILLISECONDS"
 //   count                            prints "count N", the number of good rounds
 //   alternate GID PEER_GID TIMEOUT   loads the alternate path and arms it; prints "rearmed"
-//   migrate                          migrates to it; prints "migrated"
+//   migrate                          migrates to the alternate path; prints "migrated"
 //   path                             prints "path PEER_GID STATE": 0 migrated, 1 rearm, 2 armed
 //
 // Prints "event NAME" for each asynchronous event.  It ends when its standard input ends.
@@ -36,7 +37,7 @@ static struct ibv_comp_channel* completions;
 static struct ibv_cq* cq;
 static struct ibv_qp* qp;
 static struct ibv_mr* mr;
-static char memory[3 * kBytesMax];  // sent data, data that was read back, data from the peer
+static char memory[3 * kBytesMax];  // three parts: sent data, data read back, data from the peer
 
 static unsigned mtu = 3, timeout = 14, retry = 7, traffic_class, hops = 64, label;
 static union ibv_gid gid, peer_gid;
@@ -45,8 +46,9 @@ static uint32_t psn;
 static uint64_t peer_address;
 static uint32_t peer_key;
 
-static unsigned bytes;        // of the current round; 0: none
-static int flowing, resting;  // repeats rounds; between two rounds
+static unsigned bytes;  // of the current round; 0 if no round is under way
+static int flowing;     // set if another round follows
+static int resting;     // set during the pause between two rounds
 static unsigned long good, rounds;
 static struct timespec began;
 
@@ -270,7 +272,7 @@ static void on_command(const char* line) {
   begin();
 }
 
-// Reads input; returns 0 at its end.
+// Reads input and carries out its lines.  Returns 0 at the end of the input.
 static int on_input(void) {
   static char text[kLineMax];
   static size_t length;

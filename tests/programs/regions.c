@@ -1,9 +1,12 @@
-// Writes into the memory of another program of this host without pause, while the test kills or stops one of the two.
+// Writes without pause into the memory of another program of this host, while the test kills or
+// stops one of the two programs.
 //
-// regions serve PORT: offers memory to each client, and takes it back when the client has gone, or when a line comes on
-// the standard input.  Prints "offered", and "back after N ms" when ibv_dereg_mr() has returned.  From then on nobody may
-// write there: "whole" is printed at the end of the connection, or "changed at OFFSET".
-// regions write PORT: a client.  Prints "writing" after the first WRITE, and in the end "ended: STATUS" and how many.
+// regions serve PORT: a server that registers memory for each client.  It deregisters the memory
+// when the client has gone, or when a line comes on the standard input.  Prints "offered", and
+// "back after N ms" when ibv_dereg_mr() has returned.  From then on nobody may write to the memory.
+// At the end of the connection it prints "whole" if nobody has, or else "changed at OFFSET".
+// regions write PORT: a client.  Prints "writing" after the first WRITE, and "ended: STATUS after
+// COUNT" in the end.
 #include "echo.h"
 
 #include <stdint.h>
@@ -22,8 +25,8 @@ static long milliseconds(void) {
   return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-// Waits for a completion.  If the peer is gone meanwhile, the queue pair fails, so a completion
-// comes in any case.
+// Waits for a completion.  An event of the channel means that the peer is gone.  Then this side
+// disconnects as well, which flushes its requests, so that a completion comes in any case.
 static struct ibv_wc wait_completion(struct rdma_cm_id* id, struct ibv_cq* cq) {
   struct ibv_wc wc;
   int got;
@@ -35,7 +38,8 @@ static struct ibv_wc wait_completion(struct rdma_cm_id* id, struct ibv_cq* cq) {
   return wc;
 }
 
-// Waits for a line, which it takes, or for the end of the connection.  Returns 1 for a line.
+// Waits for the end of the connection or, if `with_input`, for a line of input, and reads the line.
+// Returns 1 if a line came.
 static int line_comes_first(struct rdma_cm_id* id, int with_input) {
   for (;;) {
     struct pollfd fds[2] = {{id->channel->fd, POLLIN, 0}, {with_input ? 0 : -1, POLLIN, 0}};

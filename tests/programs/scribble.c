@@ -1,9 +1,9 @@
-// scribble PORT WORDS SEED: a client of the program `echo` that writes nonsense into the memory that it shares with the
-// server, while both use it.
+// scribble PORT WORDS SEED: a client of the program `echo` that writes random values into the
+// memory that it shares with the server and the agent, while they use it.
 //
-// It connects, waits until there is a lane, and then a thread writes WORDS random words to random places of all memory
-// that this process shares and may write.  Meanwhile the main thread sends messages, and does not care what comes back.
-// Prints "scribbled N".
+// It connects and waits until there is a lane.  Then a thread writes WORDS random words at random
+// addresses of the shared memory that this process may write.  Meanwhile the main thread sends
+// messages, and ignores the results.  In the end it prints "scribbled WORDS".
 #define _GNU_SOURCE  // mremap()
 #include "echo.h"
 
@@ -29,7 +29,8 @@ static uint64_t next(void) {  // splitmix64
   return z ^ (z >> 31);
 }
 
-// Maps the shared memory of this process once more, because the library unmaps what it no longer needs.
+// Finds the shared memory of this process, and maps it a second time, because the library may unmap
+// its own mapping at any time.  Returns 0 if there is no lane yet.
 static int find_areas(void) {
   FILE* maps = fopen("/proc/self/maps", "r");
   CHECK(maps != NULL);
@@ -54,7 +55,8 @@ static int find_areas(void) {
   return 1;
 }
 
-// Finds the next word, from a random place on, at which data ends: there the next record begins.
+// Searches from a random word on for a word that is 0 after one that is not: there the data ends,
+// and the next record will begin.  Returns the random word if there is none.
 static uint64_t* end_of_data(const struct area* area) {
   const size_t begin = next() % area->count;
   for (size_t i = 1; i < area->count; ++i) {
@@ -64,7 +66,8 @@ static uint64_t* end_of_data(const struct area* area) {
   return area->words + begin;
 }
 
-// Finds the next word among the control words, from a random place on, that is in use.
+// Searches the control words from a random one on for one that is not 0, because 0 usually means
+// unused.  Returns the random one if all are 0.
 static uint64_t* control_word(const struct area* area) {
   const size_t count = area->count < kControlWords ? area->count : kControlWords;
   const size_t begin = next() % count;
@@ -100,11 +103,14 @@ static void scribble_one(void) {
 
 static void* scribble(void* unused) {
   (void)unused;
-  // Some words come so slowly that messages pass in between, and others as fast as possible.
+  // The first words are written with pauses, so that messages pass in between.  The others are
+  // written as fast as possible.
   const struct timespec pause = {0, 1};
-  for (unsigned slow = 500; words_left > 0; --words_left) {
+  unsigned slow = 500;
+  while (__atomic_load_n(&words_left, __ATOMIC_RELAXED) > 0) {
     if (slow > 0 && --slow > 0) nanosleep(&pause, NULL);
     scribble_one();
+    __atomic_fetch_sub(&words_left, 1, __ATOMIC_RELAXED);
   }
   return NULL;
 }
@@ -130,5 +136,5 @@ int main(int argc, char** argv) {
   }
   CHECK(pthread_join(thread, NULL) == 0);
   printf("scribbled %lu\n", words);
-  return 0;  // without a farewell, since the connection may be broken
+  return 0;  // without a disconnect, because the connection may be broken
 }

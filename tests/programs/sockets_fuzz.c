@@ -1,15 +1,16 @@
-/* Makes random sequences of calls for TCP connections by several processes, one call after the other, and
- * prints what each call has returned.  Run it by TCP alone and under `verbena run --sockets`: the texts must be the
- * same.
+/* Makes random sequences of calls on TCP connections by several processes, one call after the other, and
+ * prints the result of each call.  The test runs it by TCP alone and under `verbena run --sockets`; the outputs must be
+ * the same.
  *
- *   sockets_fuzz run SEED COUNT  runs COUNT sequences from SEED on
+ *   sockets_fuzz run SEED COUNT  runs COUNT sequences, the first with SEED and each next one with the next seed
  *   sockets_fuzz show SEED       prints the steps of a sequence
  *   sockets_fuzz play FILE       runs the steps of a file, "-" for the standard input
- * The last line on the standard error says how many connections have moved bytes past the kernel.
+ * The last line on the standard error says how many connections have moved bytes by the ring.
  *
- * A coordinator orders each call and waits for its end, and then until all bytes and ends that the kernel carries have
- * arrived.  So no result depends on time.  The processes that make the calls are actors; they know descriptors by
- * slots.  The coordinator keeps which slot has which end of a connection, and how many bytes are under way.
+ * A coordinator orders each call, waits for its result, and then waits until all bytes and ends of files that the
+ * kernel carries have arrived.  So no result depends on time.  The processes that make the calls are called actors.
+ * Orders name the descriptors of an actor by slots.  The coordinator remembers which slot has which end of a
+ * connection, and how many bytes are under way.
  */
 #define _GNU_SOURCE
 #include "sockets_fuzz_floods.h"
@@ -78,14 +79,15 @@ static void begin(int actors) {
       be_actor();
     }
   }
-  // A signal before the actor has its handlers would end it.
+  // Wait for an answer of each actor, because a signal before it has its handlers would end it.
   for (int a = 0; a < actors; ++a) {
     char result[kLineMax];
     ask(a, "signals -", result);
   }
 }
 
-// Ends all actors.  Those that others have forked become this process's children when these end.
+// Ends all actors, and waits for all of them.  This process is a subreaper, so an actor that
+// another actor has forked becomes its child when that other actor ends.
 static void finish(void) {
   for (int a = 0; a < kActors; ++a) {
     if (pids[a] == 0) continue;

@@ -1,5 +1,5 @@
-// Declares the names of flags and events, and the descriptors that all processes of sockets_fuzz.c
-// inherit.
+// Defines the names of flags and events in orders, and the numbers of the descriptors that all
+// processes of sockets_fuzz.c inherit.
 #pragma once
 
 #include <errno.h>
@@ -13,28 +13,29 @@
 
 enum {
   kActors = 4,
-  kSlots = 8,              // descriptors that an actor knows by number
-  kListenerSlot = kSlots,  // names kListener in orders
+  kSlots = 8,              // the number of descriptors that orders can name
+  kListenerSlot = kSlots,  // stands for kListener in orders
   kLineMax = 1024,         // bytes of a step, or of its result
   kPieceMax = 20000,
-  kFlood = 16 << 20,   // bytes; more than TCP and a ring hold unread
-  kUnreadMax = 50000,  // bytes of a direction; the kernel's buffers always have room for these
-  kEndOfWait = 14,     // SIGALRM ends a wait that nothing else has ended
+  kFlood = 16 << 20,   // bytes; TCP and a ring together cannot hold so many
+  kUnreadMax = 50000,  // bytes in one direction; the kernel's buffers always have room for these
+  kEndOfWait = 14,     // SIGALRM; the coordinator ends a wait with it if nothing else does
   // These descriptors are the same in all processes.
   kListener = 500,
   kCounters = 501,
-  kOrders = 510,   // + actor: the coordinator's end
-  kResults = 520,  // + actor: the actor's end
-  kMailIn = 530,   // + actor: descriptors for the actor are sent here
-  kMailOut = 540,  // + actor: the actor receives them here
+  // The number of the actor is added to each of these four.
+  kOrders = 510,   // the coordinator's end of the socket for orders and results
+  kResults = 520,  // the actor's end of this socket
+  kMailIn = 530,   // other actors send descriptors for the actor here
+  kMailOut = 540,  // the actor receives descriptors here
 };
 
 // Counts the signals that each actor has handled, in memory that survives exec().
 enum signal_kind { kUsr1, kUsr2, kUrgent, kAsync, kSignalKinds };
 struct counters {
   unsigned signals[kActors][kSignalKinds];
-  int helpers[kActors];                  // the second thread while it makes a call; -1: soon
-  unsigned told[kActors][kSignalKinds];  // those that the actor has reported
+  int helpers[kActors];  // id of the second thread while it makes a call; -1: it is starting
+  unsigned told[kActors][kSignalKinds];  // the number of signals that the actor has reported
 };
 
 struct word {
@@ -88,7 +89,7 @@ static inline uint32_t value_of(const struct word* words, const char* text) {
   return value;
 }
 
-// Writes words like "dontwait,peek" behind the text.
+// Appends words like "dontwait,peek" to the text.
 static inline void append_words(char* text, const struct word* words, uint32_t value) {
   int any = 0;
   for (const struct word* w = words; w->name != NULL; ++w) {

@@ -1,5 +1,5 @@
-// Implements an actor of sockets_fuzz.c: a process that makes the calls which the coordinator
-// orders.
+// Implements an actor of sockets_fuzz.c: a process that makes the calls that the coordinator
+// orders.  The comment above an operation gives the words of its order.
 #pragma once
 
 #include <arpa/inet.h>
@@ -22,7 +22,7 @@ enum { kTimeoutUs = 12000, kWords = 12 };
 
 // ---- descriptors
 
-// dup SLOT SLOT HOW
+// dup FROM_SLOT TO_SLOT dup|dup2|dup3|dupfd|cloexec
 static void do_dup(char** w, char* result) {
   const int from = *place(w[1]);
   int* to = place(w[2]);
@@ -70,7 +70,7 @@ static void set_timeouts(int fd, long us) {
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }
 
-// connect SLOT WAYS, accept SLOT WAYS: calls and options by the bits of WAYS
+// connect SLOT WAYS, accept SLOT WAYS: the bits of WAYS choose calls and options
 static void do_connect(char** w, char* result) {
   const int ways = number(w[2]);
   int* at = place(w[1]);
@@ -101,7 +101,7 @@ static void do_connect(char** w, char* result) {
   append(result, "0");
 }
 
-// rings SLOT: reports whether unread bytes lie where the kernel does not see them, and reads them
+// rings SLOT: reads bytes; reports their number, and 1 if some of them were in the ring
 static void do_rings(char** w, char* result) {
   int seen = 0, in_kernel = 0;
   ioctl(*place(w[1]), FIONREAD, &seen);
@@ -110,7 +110,7 @@ static void do_rings(char** w, char* result) {
   append(result, "%zd %d", got, seen > in_kernel);
 }
 
-// give SLOT ACTOR, take SLOT: passes a copy of the descriptor
+// give SLOT ACTOR, take SLOT: sends or receives a copy of a descriptor (SCM_RIGHTS)
 static void do_pass(char** w, char* result) {
   char control[CMSG_SPACE(sizeof(int))] = {0};
   char byte = 'x';
@@ -137,12 +137,12 @@ static void do_pass(char** w, char* result) {
 
 // ---- signals
 
-// own SLOT: this process gets the signals of the connection
+// own SLOT: lets this process get the signals of the connection
 static void do_own(char** w, char* result) {
   report(result, fcntl(*place(w[1]), F_SETOWN, getpid()));
 }
 
-// async SLOT ON fcntl|ioctl SIGNAL: SIGIO, or a real-time signal, tells of bytes
+// async SLOT ON fcntl|ioctl SIGNAL: lets SIGIO, or a real-time signal, report events
 static void do_async(char** w, char* result) {
   const int fd = *place(w[1]);
   int on = number(w[2]);
@@ -162,8 +162,8 @@ static void do_sigmask(char** w, char* result) {
   report(result, sigprocmask(SIG_SETMASK, mask_of(w[2], &mask), NULL));
 }
 
-// signals -: reports which signals have come.  Two of a kind may become one in the kernel, so those
-// that it sends are not counted.
+// signals -: reports the signals that have come since the last report.  The kernel may merge two of
+// its own signals, so these are only reported as 0 or 1.
 static void do_signals(char** w, char* result) {
   unsigned* told = counters->told[self];
   unsigned news[kSignalKinds];
@@ -193,7 +193,7 @@ static void* help(void* nothing) {
   return nothing;
 }
 
-// thread ORDER: lets a second thread make a call that may block for long
+// thread ORDER: starts a second thread that makes a call without a timeout
 static void start_helper(const char* order, char* result) {
   char copy[kLineMax];
   char* w[kWords];
@@ -202,7 +202,7 @@ static void start_helper(const char* order, char* result) {
   strcpy(copy, order);
   split(copy, w, kWords);
   set_timeouts(*place(w[1]), 0);
-  // Signals of the process come to its first thread.
+  // Signals must come to the first thread, so the new thread blocks all but kEndOfWait.
   sigset_t all, before;
   sigfillset(&all);
   sigdelset(&all, kEndOfWait);
@@ -213,14 +213,14 @@ static void start_helper(const char* order, char* result) {
   append(result, "0");
 }
 
-// join -: returns the result of that call
+// join -: waits for the second thread and returns the result of its call
 static void do_join(char** w, char* result) {
   (void)w;
   pthread_join(helper.thread, NULL);
   append(result, "%s", helper.result);
 }
 
-// limits SLOT: gives the connection the timeouts that short calls have
+// limits SLOT: sets the connection's timeouts back to those of usual calls
 static void do_limits(char** w, char* result) {
   set_timeouts(*place(w[1]), kTimeoutUs);
   append(result, "0");
@@ -269,8 +269,8 @@ static void fork_actor(int child, char* result) {
   const pid_t pid = fork();
   if (pid == 0) {
     self = child;
-    // The two processes do not know what the other one changes in a set (docs/limits.md).
-    // A set of the parent keeps its entries.
+    // Neither process knows what the other one changes in a shared epoll set (docs/limits.md), so
+    // the child closes its sets.
     for (int i = 0; i < kSlots; ++i) {
       if (!is_set(slot[i])) continue;
       close(slot[i]);
@@ -281,7 +281,7 @@ static void fork_actor(int child, char* result) {
   append(result, "%d", (int)pid);
 }
 
-// Replaces the program by itself: with the preloaded library, or without.
+// Executes this program again, with the preloaded library, or without it if `how` is "plain".
 static void exec_actor(const char* how, char* result) {
   char text[kSlots + 1][16];
   char* argv[kSlots + 4] = {(char*)"sockets_fuzz", (char*)"actor", text[kSlots]};
@@ -302,7 +302,7 @@ static void exec_actor(const char* how, char* result) {
 }
 
 static void prepare_actor(void) {
-  // Only the coordinator has these, so that all actors end with it.
+  // Only the coordinator may hold its ends of the sockets, so that all actors end when it ends.
   for (int a = 0; a < kActors; ++a) close(kOrders + a);
   counters = mmap(NULL, sizeof(*counters), PROT_READ | PROT_WRITE, MAP_SHARED, kCounters, 0);
   if (counters == MAP_FAILED) die("mmap");
@@ -315,8 +315,8 @@ static void prepare_actor(void) {
   for (int i = 0; i < 4; ++i) sigaction(restarting[i], &action, NULL);
 }
 
-// Carries out orders until "quit".  An order with "!" may block for long, so the actor prints "go"
-// before it.
+// Carries out orders until "quit".  An order with "!" has no timeout, so the actor answers "go"
+// before it makes the call.
 static void be_actor(void) {
   char order[kLineMax], result[kLineMax];
   for (;;) {

@@ -1,13 +1,14 @@
-// Lets the coordinator of sockets_fuzz.c order a send that waits because buffers and ring are full,
-// and end that wait in each way.  How much there was room for differs, and is not compared.
+// Orders a send that waits because buffers and ring are full, and ends that wait in each possible
+// way, for the coordinator of sockets_fuzz.c.  TCP and a ring accept different numbers of bytes, so
+// these are not compared.
 #pragma once
 
 #include "sockets_fuzz_processes.h"
 
-// Holds the words of "flood ACTOR SLOT CALL | ACTOR SLOT END": the first actor sends too much, and
-// the second one, which has the peer's end, ends the wait.
+// Holds the words of "flood ACTOR SLOT CALL | ACTOR SLOT HOW": actor `a` sends more than there is
+// room for by slot `s`.  Actor `b` has the peer's end in slot `t`, and ends the wait.
 struct flood {
-  int a, s, b, t, end;
+  int a, s, b, t, end;  // `end` is that of actor a
   char call[16], how[16];
 };
 
@@ -43,7 +44,7 @@ static void append_sent(char* result, const char* told) {
   append(result, "%s", told);
 }
 
-// Lets the second actor read `size` bytes, or all up to the end.
+// Lets actor b read `size` bytes, or all bytes if the stream ends before.
 static void drain(const struct flood* f, unsigned offset, unsigned size, char* result) {
   char text[80], told[kLineMax];
   snprintf(text, sizeof(text), "drain %d %u %d %u", f->t, size, f->end, offset);
@@ -53,7 +54,7 @@ static void drain(const struct flood* f, unsigned offset, unsigned size, char* r
   append(result, "; %s %s", got == size ? "whole" : "part", strchr(told, ' ') + 1);
 }
 
-// Ends the second actor's use of the connection.
+// Lets actor b close the connection, or ends actor b.
 static void end_peer(const struct flood* f, char* result) {
   char text[40], told[kLineMax];
   if (strcmp(f->how, "close") == 0) {
@@ -77,13 +78,13 @@ static void perform_flood(char* text, char* result) {
   }
   f.end = f.a >= 0 && f.a < kActors && f.s >= 0 && f.s < kSlots ? model[f.a][f.s] : kNone;
   if (!is_flood_possible(&f)) return;
-  // These would lose the resets of other connections.
+  // With unread bytes, the death of an actor has other effects than by TCP (docs/limits.md).
   if ((f.how[0] == 'e' || f.how[0] == 'k') && (has_unread(f.a, 0) || has_unread(f.b, 0))) return;
   result[0] = '\0';
   struct end* end = &ends[f.end];
   unsigned offset = end->sent, sent = 0;
   if (strcmp(f.call, "full") == 0) {
-    // All is full before the call, so that it has sent nothing when its wait ends.
+    // Fill buffers and ring before the call, so that it has sent nothing when its wait ends.
     snprintf(order_text, sizeof(order_text), "fill %d %d %u", f.s, f.end, offset);
     ask(f.a, order_text, told);
     sent = (unsigned)atoi(told);
@@ -124,7 +125,7 @@ static void perform_flood(char* text, char* result) {
   end->sent += sent;
   end->flooded += sent;
   append_sent(result, told);
-  // The rest is read, so that the next steps do not find more unread bytes than there may be.
+  // Read the rest, so that at most kUnreadMax bytes are unread in the next steps.
   const unsigned left = end->sent - end->received;
   if (model[f.b][f.t] == (f.end ^ 1) && left > 0) drain(&f, end->received, left, after);
   append(result, "%s", after);

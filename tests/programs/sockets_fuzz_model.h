@@ -1,5 +1,5 @@
-// Holds what the coordinator of sockets_fuzz.c knows of the actors and connections: which slot has
-// which end, how many bytes are under way, and whether all that the kernel carries has arrived.
+// Models the actors and connections for the coordinator of sockets_fuzz.c: which slot has which
+// end, how many bytes are under way, and whether all bytes that the kernel carries have arrived.
 #pragma once
 
 #include <sched.h>
@@ -11,29 +11,41 @@
 #include "sockets_fuzz_actor.h"
 #include "sockets_fuzz_steps.h"
 
-enum { kEndless = 3000, kSettleMs = 1500, kAsleepMs = 40, kDelayedMs = 400, kWarmRounds = 600 };
-
-struct end {
-  unsigned sent, received;
-  unsigned flooded; /* bytes of those that TCP and the ring do not take in the same number */
-  int shut, closed, sent_after_close;
-  int has_urgent; /* a byte out of band was sent, and not all before it was read yet */
-  int has_edges;  /* an entry of a set reports it with EPOLLET */
-  int was_killed; /* a process that held this end was killed */
-  pid_t owner;    /* gets the signals of this end */
-  int is_async;
+enum {
+  kEndless = 3000,    // ms; an actor that has not answered by then hangs
+  kSettleMs = 1500,   // the longest wait for bytes that the kernel carries
+  kAsleepMs = 40,     // after so long nothing wakes a sleeping thread any more
+  kDelayedMs = 400,   // the same time if delayed acknowledgements matter
+  kWarmRounds = 600,  // how often bytes are sent to get a connection to the ring
 };
 
-static pid_t pids[kActors];
-static int model[kActors][kSlots]; /* kNone, kSet, or an end */
-static struct end ends[kPlanned];
-static uint32_t masks[kActors]; /* of kMaskWords: the signals that an actor blocks */
-// Holds what may_change_set() knows of the set in each slot.
+// Models one end of a connection.
+struct end {
+  unsigned sent;         // bytes that this end has sent
+  unsigned received;     // bytes of `sent` that the peer has read
+  unsigned flooded;      // bytes of `sent` by floods, whose number differs between TCP and the ring
+  int shut;              // this end has shut down its sending direction
+  int closed;            // no actor holds this end
+  int sent_after_close;  // this end has sent bytes after the peer was closed
+  int has_urgent;        // this end has sent an urgent byte, and bytes before it are unread
+  int has_edges;         // an epoll set has this end with EPOLLET
+  int was_killed;        // a process that held this end was killed
+  pid_t owner;           // the process that gets the signals of this end
+  int is_async;          // signals report bytes at this end
+};
+
+static pid_t pids[kActors];         // 0 if there is no such actor
+static int model[kActors][kSlots];  // the content of each slot: kNone, kSet, or an index of `ends`
+static struct end ends[kPlanned];   // the two ends of connection c are 2 * c and 2 * c + 1
+static uint32_t masks[kActors];     // the signals that an actor blocks, as in kMaskWords
+// These bits are properties of the epoll set in a slot; see may_change_set().
 enum set_kind { kIsUncertain = 1, kIsInner = 2, kHasEdges = 4 };
 static int set_kinds[kActors][kSlots];
-static int connections, is_over, is_verbena;
-static int is_delayed; /* a connection has Nagle's algorithm, which waits for acknowledgements */
-static unsigned warm, warmed; /* connections that should and did move bytes past the kernel */
+static int connections;  // the number of connections so far
+static int is_over;      // set if the sequence cannot go on
+static int is_verbena;   // set if the library is preloaded
+static int is_delayed;   // a connection has Nagle's algorithm, which waits for acknowledgements
+static unsigned warm, warmed;  // numbers of connections that should, and that did, use the ring
 
 static long now_ms(void) {
   struct timespec t;
@@ -47,7 +59,7 @@ static void order(int actor, const char* text) {
   if (write(kOrders + actor, text, strlen(text) + 1) < 0) die("write an order");
 }
 
-// Returns 0 if the actor has not answered in time.
+// Stores the actor's answer in `result`.  Returns 0 if it has not answered within `ms`.
 static int answer(int actor, char* result, int ms) {
   struct pollfd one = {kOrders + actor, POLLIN, 0};
   result[0] = '\0';
@@ -57,6 +69,7 @@ static int answer(int actor, char* result, int ms) {
   return 1;
 }
 
+// Orders a call and waits for the result.
 static void ask(int actor, const char* text, char* result) {
   order(actor, text);
   if (answer(actor, result, kEndless)) return;
@@ -64,6 +77,7 @@ static void ask(int actor, const char* text, char* result) {
   is_over = 1;
 }
 
+// Finds an actor and a slot that hold the end.  Returns 0 if there is none.
 static int holder(int end, int* actor, int* at) {
   for (*actor = 0; *actor < kActors; ++*actor) {
     for (*at = 0; *at < kSlots; ++*at) {
@@ -75,17 +89,20 @@ static int holder(int end, int* actor, int* at) {
 
 // ---- arrival
 
-// The kernel's numbers of a connection's states; its headers have them beside other things only.
+// These are the kernel's numbers of TCP states.  They are copied, because the header that defines
+// them conflicts with others.
 enum { kCloseWait = 8, kTimeWait = 6, kClose = 7, kLastAck = 9, kClosing = 11 };
 
 struct info {
   unsigned state, unsent;
   unsigned long long sent, received;
 };
-static int has_ended(unsigned state) {  // has received an end of file or a reset
+// Returns 1 if the socket has received an end of file or a reset.
+static int has_ended(unsigned state) {
   return state == kClose || state == kCloseWait || state == kLastAck || state == kClosing ||
          state == kTimeWait;
 }
+// Returns 1 if the socket has received an end, and has itself sent one or got a reset.
 static int has_closed(unsigned state) { return has_ended(state) && state != kCloseWait; }
 
 static struct info info_of(int actor, int at) {
@@ -97,6 +114,7 @@ static struct info info_of(int actor, int at) {
   return i;
 }
 
+// Returns 1 if all bytes and ends of connection `c` that the kernel carries have arrived.
 static int is_settled(int c) {
   int actor[2], at[2], is_open[2];
   struct info i[2];
@@ -121,10 +139,10 @@ static int is_settled(int c) {
 }
 
 // Returns when the kernel has delivered all packets that it had queued for the loopback interface.
-// Each processor has a queue.  So a datagram that was sent there arrives after all that stood
-// before it; an answer to a packet stands behind the packet.
+// Each processor has a queue, and a datagram that is sent on a processor arrives after all packets
+// that were in its queue.  Packets cause further packets, so this is done several times.
 static void push_packets(void) {
-  enum { kRounds = 3 };  // bytes, their answer, and the answer to that
+  enum { kRounds = 3 };  // for a packet with bytes, its acknowledgement, and the answer to that
   static int udp = -1;
   cpu_set_t all, one;
   if (udp < 0) {
@@ -153,7 +171,7 @@ static void push_packets(void) {
   if (sched_setaffinity(0, sizeof(all), &all) != 0) die("sched_setaffinity");
 }
 
-// Waits until all that the kernel carries has arrived.
+// Waits until all bytes and ends that the kernel carries have arrived.
 static void settle(char* result) {
   const long deadline = now_ms() + kSettleMs;
   for (int c = 0; c < connections && !is_over; ++c) {
@@ -167,8 +185,8 @@ static void settle(char* result) {
         break;
       }
       // The kernel has no event for this state, which may need a delayed acknowledgement.  No
-      // result depends on how long the pause is.  push_packets() would wait for each busy
-      // processor.
+      // result depends on the length of this pause.  push_packets() would be slower, because it
+      // waits for its turn on each processor.
       usleep(100);
     }
   }

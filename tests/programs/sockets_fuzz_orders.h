@@ -1,13 +1,13 @@
-// Lets the coordinator of sockets_fuzz.c order one call of one actor, or a call that waits and
-// another one that wakes it.
+// Orders one call of one actor, or a call that waits and another one that wakes it, for the
+// coordinator of sockets_fuzz.c.
 #pragma once
 
 #include "sockets_fuzz_model.h"
 
 // ---- one order of a sequence
 
-// Returns 1 if a slot of the actor has unread bytes: of any connection, or only of one that has
-// ended.
+// Returns 1 if a connection of the actor has unread bytes.  With `only_ended`, only connections
+// that have ended count.
 static int has_unread(int actor, int only_ended) {
   for (int s = 0; s < kSlots; ++s) {
     const int end = model[actor][s];
@@ -17,9 +17,9 @@ static int has_unread(int actor, int only_ended) {
   return 0;
 }
 
-// Returns 1 if the actor holds an end with unread bytes that another process held when it was
-// killed. The memory counts that process for ever, so an end of this actor would not reset the
-// connection (docs/limits.md).
+// Returns 1 if the actor holds an end with unread bytes, and another process that held this end was
+// killed.  The memory counts the killed process for ever, so a close by this actor would not reset
+// the connection (docs/limits.md).
 static int loses_reset(int actor) {
   for (int s = 0; s < kSlots; ++s) {
     const int end = model[actor][s];
@@ -29,18 +29,20 @@ static int loses_reset(int actor) {
   return 0;
 }
 
-// Returns the kinds of the set in a slot, 0 if it has none.
+// Returns the properties of the epoll set in a slot; 0 if the slot has no set.
 static int kinds_of(int actor, int at) {
   const int has_set = at >= 0 && at < kSlots && model[actor][at] == kSet;
   return has_set ? set_kinds[actor][at] : 0;
 }
 
-// After the library has reported a ring with EPOLLONESHOT, the kernel still has the entry armed. So
-// poll() and an outer set may find the set ready, once, when TCP would not.  With EPOLLET in an
-// outer set, EPOLL_CTL_MOD makes an edge there only if the kernel did not know the entry to be
-// ready, and it does not know of rings (docs/limits.md).  An arrival is an edge of output, too,
-// which poll() and an outer set find even if the bytes are read meanwhile; when TCP makes such
-// edges depends on acknowledgements.
+// Returns 0 if a change of an epoll set could make the ring differ from TCP in a known way, and
+// records the properties of the set.  There are three such ways (docs/limits.md):
+// 1. After the library has reported a ring with EPOLLONESHOT, the kernel still has the entry armed.
+//    So poll() and an outer set may find the set ready once, which would not happen by TCP.
+// 2. If an outer set has the set with EPOLLET, EPOLL_CTL_MOD makes an edge there only if the kernel
+//    did not know that the entry was ready.  The kernel does not know of bytes in rings.
+// 3. With EPOLLET and EPOLLOUT, an arrival is also an edge of output, which poll() and an outer set
+//    find even if the bytes have been read.  TCP makes such edges when acknowledgements arrive.
 static int may_change_set(int actor, char** w) {
   if (w[2][0] == 'd') return 1;
   const int set = number(w[1]) % kSlots, target = number(w[3]);
@@ -57,8 +59,8 @@ static int may_change_set(int actor, char** w) {
   return 1;
 }
 
-// Fills in the parts of an order that only the coordinator knows.  Returns 0 if the order makes no
-// sense now.
+// Stores the order in `ready`, with the parts that only the coordinator knows.  Returns 0 if the
+// order is impossible now, or if its result may differ from TCP in a known way.
 static int prepare(int actor, const char* text, char* ready) {
   char copy[kLineMax];
   char* w[kWords];
@@ -88,13 +90,13 @@ static int prepare(int actor, const char* text, char* ready) {
   if (strcmp(w[0], "shut") == 0 && number(w[2]) == SHUT_WR && mine->has_edges) {
     return peer->sent == peer->received;
   }
-  // A limit has no effect on bytes that lie in the ring already (docs/limits.md).
+  // SO_RCVLOWAT has no effect on bytes that already lie in the ring (docs/limits.md).
   if (strcmp(w[0], "set") == 0 && strcmp(w[2], "lowat") == 0) return peer->sent == peer->received;
   if (strcmp(w[0], "send") == 0) {
     const unsigned unread = mine->sent - mine->received;
     if (unread >= kUnreadMax) return 0;
-    // The kernel drops an urgent byte that is its next one when another one comes, and it does not
-    // know of older bytes in the ring (docs/limits.md).
+    // If an urgent byte is the next byte that the kernel has, the kernel drops it when another one
+    // comes.  It does not know of older bytes in the ring (docs/limits.md).
     if (unread == 0) ends[holds].has_urgent = 0;
     if (strstr(w[4], "oob") != NULL && unread > 0) {
       if (mine->has_urgent || strcmp(w[2], "sendmmsg") == 0) return 0;
@@ -118,7 +120,7 @@ static int prepare(int actor, const char* text, char* ready) {
   return 1;
 }
 
-// Updates the model by the result of a call for a slot that has held `holds`.
+// Updates the model after a call on a slot whose content was `holds`.
 static void conclude_for(int actor, int holds, const char* text, const char* result) {
   char copy[kLineMax];
   char* w[kWords];
@@ -131,7 +133,7 @@ static void conclude_for(int actor, int holds, const char* text, const char* res
     ends[holds].sent += (unsigned)value;
     if (ends[holds ^ 1].closed) ends[holds].sent_after_close = 1;
   } else if (strcmp(w[0], "recv") == 0 && value > 0) {
-    // A byte out of band may be counted twice.  That is harmless: less is sent later.
+    // An urgent byte may be counted twice, so `received` is limited below.
     if (strstr(w[4], "peek") == NULL) ends[holds ^ 1].received += (unsigned)value;
     if (ends[holds ^ 1].received > ends[holds ^ 1].sent) {
       ends[holds ^ 1].received = ends[holds ^ 1].sent;
@@ -161,7 +163,8 @@ static void conclude_for(int actor, int holds, const char* text, const char* res
   } else if (strcmp(w[0], "dup") == 0 && value == 0) {
     const int to = number(w[2]) % kSlots;
     model[actor][to] = holds;
-    // The two slots have the same set from now on, so neither is used in a special way.
+    // From now on the two slots have the same set.  All properties are set, which excludes all
+    // orders that could differ from TCP.
     if (holds == kSet)
       set_kinds[actor][to] = set_kinds[actor][at] = kIsUncertain | kIsInner | kHasEdges;
   }
@@ -212,7 +215,8 @@ static void until_it_sleeps(int actor) {
   }
 }
 
-// Returns 0 if the actor still sleeps, and nothing is on its way that could wake it.
+// Waits for the actor's answer, and returns 1.  Returns 0 if the actor sleeps, and has slept for so
+// long that nothing can wake it any more.
 static int until_it_answers(int actor) {
   push_packets();
   long asleep_since = now_ms();
@@ -236,7 +240,7 @@ static int split_parts(char* text, char* parts[3]) {
   return count;
 }
 
-// Takes the result of an actor that waits.  If nothing has woken it, a signal does.
+// Takes the result of an actor that waits.  If nothing has woken the actor, wakes it by a signal.
 static void end_wait(int actor, char* result) {
   const int is_woken = until_it_answers(actor);
   if (!is_woken) kill(pids[actor], kEndOfWait);
@@ -256,9 +260,11 @@ static uint32_t masked_in(int actor, const char* text) {
   return mask != NULL ? value_of(kMaskWords, mask) : masks[actor];
 }
 
-// Returns 1 if the kernel may send the actor a signal together with the bytes that it waits for.
-// The signal may come a moment before them.  A call that the kernel restarts returns the bytes
-// anyhow; others may or may not end with EINTR.
+// Returns 1 if the kernel may send the actor a signal together with the bytes that it waits for,
+// and the result would then depend on time.  The signal may come a moment before the bytes.  A
+// recv() is restarted by the kernel and returns the bytes in any case; other calls may or may not
+// end with
+// EINTR.
 static int may_be_interrupted(int actor, const char* wait, int other, const char* act) {
   char copies[2][kLineMax];
   char* w[2][kWords];
@@ -273,7 +279,8 @@ static int may_be_interrupted(int actor, const char* wait, int other, const char
          model[actor][number(w[0][1]) % kSlots] != (from ^ 1);
 }
 
-// Lets one actor wait, perhaps sends it a signal, and lets another one do what may wake it.
+// Lets one actor wait, sends it a signal if the step says so, and lets another actor make a call
+// that may wake it.
 static void perform_wake(char* text, char* result) {
   char first[kLineMax], ready[kLineMax], other[kLineMax] = "";
   char* parts[3] = {NULL};
@@ -316,8 +323,8 @@ static void perform_wake(char* text, char* result) {
   append(result, "%s; then %s", other, acted);
 }
 
-// Lets two actors wait for their sets, which have a connection or the listener in common, and lets
-// a third one send, or connect ("knock SLOT WAYS SLOT WAYS", where the second slot accepts).
+// Lets two actors wait for their epoll sets, which have a connection or the listener in common.  A
+// third actor sends, or connects ("knock SLOT WAYS SLOT WAYS": the second slot accepts).
 static void perform_race(char* text, char* result) {
   char ready[3][kLineMax], results[2][kLineMax] = {"", ""}, acted[kLineMax];
   char* parts[3] = {NULL};

@@ -1,4 +1,4 @@
-// Lets the coordinator of sockets_fuzz.c make connections and processes, and end processes.
+// Makes connections and processes, and ends processes, for the coordinator of sockets_fuzz.c.
 #pragma once
 
 #include "sockets_fuzz_orders.h"
@@ -18,7 +18,7 @@ static void perform_connect(char** w, char* result) {
   ++connections;
 }
 
-// Sends bytes both ways: under Verbena until some bypass the kernel, else a few times.
+// Sends bytes in both directions: under Verbena until some go by the ring, otherwise a few times.
 static void perform_warm(char** w) {
   const int a[2] = {number(w[1]), number(w[3])}, s[2] = {number(w[2]), number(w[4])};
   char text[64], result[kLineMax];
@@ -53,8 +53,8 @@ static void forget_actor(int actor) {
 }
 
 // Ends an actor, by a signal or by its own exit, and waits until the kernel has closed its
-// descriptors.  Only its parent, which may be another actor, can wait for it by waitpid().  Returns
-// its status, or 0 if it is the child of another actor.
+// descriptors.  Waits by a pidfd, because the actor may be the child of another actor.  Returns the
+// actor's status, or 0 if it is the child of another actor.
 static int end_actor(int actor, int by_kill) {
   const int process = (int)syscall(SYS_pidfd_open, pids[actor], 0);
   if (process < 0) die("pidfd_open");
@@ -83,8 +83,8 @@ static void perform_kill(const char* text, char* result) {
   if (a < 0 || a >= kActors || pids[a] == 0 || loses_reset(a)) return;
   for (int s = 0; s < kSlots; ++s) {
     const int end = model[a][s];
-    // The kernel does not see bytes in the ring, so it tells the peer of an end, not of a reset
-    // (docs/limits.md).
+    // The kernel does not see unread bytes in the ring, so the peer would get an end of file and no
+    // reset (docs/limits.md).
     if (end >= 0 && end != kSet && ends[end ^ 1].sent != ends[end ^ 1].received) return;
   }
   if (wait != NULL) {
@@ -95,7 +95,7 @@ static void perform_kill(const char* text, char* result) {
   end_actor(a, 1);
   forget_actor(a);
   strcpy(result, "0");
-  // Its answer, if it gave one, must not become that of the next actor.
+  // The next actor has the same socket, so an answer of this actor must be read now.
   if (has_answered(a)) answer(a, nothing, 0);
 }
 
@@ -113,7 +113,8 @@ static void perform_process(char** w, char* result) {
     masks[b] = masks[a];
     for (int s = 0; s < kSlots; ++s) model[b][s] = model[a][s] == kSet ? kNone : model[a][s];
     if (pids[b] <= 0) die("fork");
-    // A signal counts for the child only when it knows its number.
+    // Wait for an answer of the child: before it knows its number, it would count signals for its
+    // parent.
     ask(b, "limits -1", result);
     strcpy(result, "0");
   } else if (w[0][1] == 'x' && w[0][2] == 'e') {
@@ -122,7 +123,7 @@ static void perform_process(char** w, char* result) {
     result[0] = '\0';
     snprintf(text, sizeof(text), "exec %s", w[2]);
     ask(a, text, result);
-    // Descriptors that exec() closes are gone; the actor knows, and the model learns it.
+    // Ask which descriptors exec() has closed, and remove them from the model.
     for (int s = 0; s < kSlots; ++s) {
       char info[kLineMax];
       if (model[a][s] == kSet) model[a][s] = kNone;

@@ -1,4 +1,4 @@
-// Stores the number of an actor of sockets_fuzz.c, and its descriptors by slots.
+// Holds the state of an actor of sockets_fuzz.c: its number, and the descriptor in each slot.
 #pragma once
 
 #include <fcntl.h>
@@ -10,8 +10,8 @@
 
 #include "sockets_fuzz.h"
 
-static int self;         // this actor's number
-static int slot[kSlots]; /* descriptors, or -1 */
+static int self;          // this actor's number
+static int slot[kSlots];  // descriptors, or -1
 static struct counters* counters;
 static volatile sig_atomic_t broken_pipes;
 static __thread unsigned char bytes[kPieceMax + kUnreadMax];
@@ -66,6 +66,7 @@ static void report(char* result, ssize_t value) {
   }
 }
 
+// Returns a pointer to the descriptor in the slot that the word names.
 static int* place(const char* word) {
   const int at = number(word);
   static int none, listener;
@@ -81,19 +82,21 @@ static int tcp_info(int fd, struct tcp_info* info) {
   return getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &length);
 }
 
+// Returns 1 if the descriptor is an epoll set.
 static int is_set(int fd) {
   char path[32], name[32] = "";
   snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
   return fd >= 0 && readlink(path, name, sizeof(name) - 1) > 0 && strstr(name, "eventpoll") != NULL;
 }
 
-// Takes a slot's descriptor out of all sets: one that is closed while a copy lives stays in the
-// kernel's set (docs/limits.md).
+// Removes a slot's descriptor from all epoll sets of the actor.  Otherwise the kernel would keep it
+// in its sets if it is closed while a copy of it is open (docs/limits.md).
 static void leave_sets(int* at) {
   for (int i = 0; *at >= 0 && i < kSlots; ++i) {
     if (&slot[i] != at && is_set(slot[i])) epoll_ctl(slot[i], EPOLL_CTL_DEL, *at, NULL);
   }
 }
+// Closes the descriptor of a slot.
 static void empty(int* at) {
   leave_sets(at);
   if (*at >= 0) close(*at);

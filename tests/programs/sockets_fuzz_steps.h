@@ -3,7 +3,7 @@
 
 #include "sockets_fuzz.h"
 
-enum { kStdioBytes = 4096 };  // of a FILE's buffer
+enum { kStdioBytes = 4096 };  // size of a FILE's buffer
 enum { kStepsMax = 80, kConnectionsMax = 3, kPlanned = 2 * kConnectionsMax };
 
 struct steps {
@@ -17,9 +17,9 @@ struct plan {
   struct steps* out;
   uint64_t random;
   int is_alive[kActors];
-  int holds[kActors][kSlots]; /* kNone, kSet, or an end: 2 * connection + side */
+  int holds[kActors][kSlots];  // kNone, kSet, or an end: 2 * connection + side
   int connections;
-  int has_urgent[kConnectionsMax]; /* urgent bytes were sent, either way */
+  int has_urgent[kConnectionsMax];  // urgent bytes were sent in one of the directions
 };
 
 static uint32_t draw(struct plan* p, uint32_t below) {
@@ -44,8 +44,8 @@ static void step(struct plan* p, const char* format, ...) {
   va_end(arguments);
 }
 
-// Finds a slot at random that holds something: `wanted` is an end, kSet, or kNone for any
-// connection.  Returns 0 if there is none.
+// Chooses a random slot that holds `wanted`: an end or kSet, or kNone for an end of any connection.
+// Returns 0 if there is none.
 static int find(struct plan* p, int wanted, int* actor, int* at) {
   int found = 0;
   for (int a = 0; a < kActors; ++a) {
@@ -125,8 +125,8 @@ static void write_receive(struct plan* p, char* order, int a, int at, const char
   snprintf(order, 100, "recv %d %s %u %s", at, how, size, flags);
 }
 
-// Plans a receive that waits.  Returns 0 if there is none that is fit for it: splice() and stdio do
-// not wait here, and the kernel ends a recv() of no bytes whenever anything wakes it.
+// Writes an order of a receive that waits.  Returns 0 if the random order is not suitable: splice()
+// and stdio do not wait here, and the kernel ends a recv() of 0 bytes whenever anything wakes it.
 static int write_blocking_receive(struct plan* p, char* order, int a, int at) {
   unsigned size = 0;
   write_receive(p, order, a, at, "-");
@@ -139,7 +139,7 @@ static const char* wait_events(struct plan* p) {
                 "in,pri", "in,rdnorm,wrnorm,rdband,wrband");
 }
 
-// Plans a wait of actor a for the slot, of at most `ms`.
+// Writes an order of actor a to wait for the slot, for at most `ms`.
 static void write_wait(struct plan* p, char* order, int a, int at, int ms) {
   const int second = slot_of(p, a, draw(p, 6) == 0 ? kSet : (int)draw(p, kPlanned));
   const int set = slot_of(p, a, kSet);
@@ -199,8 +199,8 @@ static void plan_two_sets(struct plan* p, int a, int at) {
   step(p, "do %d epwait %d 9 0", a, outer);
 }
 
-// Two actors wait for sets with one connection or the listener in them, perhaps with
-// EPOLLEXCLUSIVE.
+// Plans that two actors wait for epoll sets which both have one connection or the listener in them,
+// sometimes with EPOLLEXCLUSIVE.
 static void plan_race(struct plan* p, int a, int at) {
   const int end = p->holds[a][at];
   int b = 0, t = 0, c = 0, u = 0, is_found = 0;
@@ -237,7 +237,7 @@ static void plan_race(struct plan* p, int a, int at) {
     p->holds[b][accepted] = 2 * p->connections++ + 1;
     snprintf(act, sizeof(act), "knock %d %u %d %u", s, draw(p, 16), accepted, draw(p, 16));
   } else {
-    // One segment wakes once.
+    // So few bytes are one TCP segment, which wakes the waiting actors only once.
     snprintf(act, sizeof(act), "send %d send %u -", t, 1 + draw(p, 500));
   }
   step(p, "race %d epwait %d 9 -1 | %d epwait %d 9 -1 | %d %s", first,
@@ -253,7 +253,7 @@ static void plan_copy(struct plan* p, int a, int at) {
   p->holds[a][to] = p->holds[a][at];
 }
 
-// One actor waits; the other one does something that wakes it.
+// Plans that one actor waits, and another one makes a call that wakes it.
 static void plan_wake(struct plan* p, int a, int at) {
   char wait[100], act[100];
   int b = 0, t = 0;
@@ -270,7 +270,7 @@ static void plan_wake(struct plan* p, int a, int at) {
     case 1: snprintf(act, sizeof(act), "close %d", t); break;
     default:
       write_send(p, act, b, t, size);
-      // The waiting actor may read between two messages, or two pieces of stdio's.
+      // If a send makes several TCP segments, the waiting actor may read between two of them.
       const int is_in_pieces =
           strstr(act, "sendmmsg") != NULL ||
           (size > kStdioBytes && (strstr(act, "stdio") || strstr(act, "dprintf")));
@@ -301,7 +301,8 @@ static void plan_option(struct plan* p, int a, int at) {
   }
 }
 
-// Plans signals of the kernel (SIGURG, SIGIO), and those of other processes that wait for a mask.
+// Plans signals of the kernel (SIGURG, SIGIO), and signals of other processes, which a call with a
+// signal mask may let through.
 static void plan_signals(struct plan* p, int a, int at) {
   int b = 0, t = 0;
   char wait[100];
@@ -328,7 +329,7 @@ static void plan_signals(struct plan* p, int a, int at) {
   step(p, "do %d signals -", a);
 }
 
-// A second thread waits while the first one changes what it waits for.
+// Plans that a second thread of an actor waits while the first one changes what it waits for.
 static void plan_thread(struct plan* p, int a, int at) {
   char wait[100], change[100], act[100];
   int b = 0, t = 0;
@@ -355,10 +356,11 @@ static void plan_thread(struct plan* p, int a, int at) {
       snprintf(change, sizeof(change), "epctl %d %s %d %s%s", set, ONE_OF(p, "add", "mod", "del"),
                at, wait_events(p), ONE_OF(p, "", "", ",et", ",oneshot"));
   }
-  // poll() and select() look for a closed descriptor whenever anything wakes them, at any moment.
+  // poll() and select() notice a closed descriptor whenever anything wakes them, which may be at
+  // any moment.
   const int is_poll = wait[0] == 'p' || wait[0] == 's';
-  // The library makes several calls for recvmmsg(), the later ones for a closed descriptor
-  // (docs/limits.md).
+  // The library makes several calls for one recvmmsg().  The later ones would find the descriptor
+  // closed (docs/limits.md).
   const int is_in_steps = strstr(wait, "recvmmsg") != NULL;
   if ((is_poll || is_in_steps) && (change[0] == 'c' || change[0] == 'd')) return;
   if (change[0] == 'c') p->holds[a][number(strchr(change, ' '))] = kNone;
@@ -372,7 +374,7 @@ static void plan_thread(struct plan* p, int a, int at) {
   step(p, "thread %d %s | %d %s | %d %s", a, wait, a, change, b, act);
 }
 
-// Plans that the actor reads all that it has.
+// Plans that the actor reads all unread bytes of its connections.
 static void plan_reads(struct plan* p, int a) {
   for (int s = 0; s < kSlots; ++s) {
     if (p->holds[a][s] < 0 || p->holds[a][s] == kSet) continue;
@@ -380,14 +382,14 @@ static void plan_reads(struct plan* p, int a) {
   }
 }
 
-// One actor sends until it waits, and something ends the wait.
+// Plans that one actor sends until it waits for room, and that something ends the wait.
 static void plan_flood(struct plan* p, int a, int at) {
   int b = 0, t = 0;
   if (!find(p, p->holds[a][at] ^ 1, &b, &t) || a == b) return;
   const char* how = ONE_OF(p, "drain", "some", "close", "timeout", "USR1", "exit", "kill", "self");
   const char* call = ONE_OF(p, "call", "full");
   // The library waits by poll(), which the kernel does not restart (docs/limits.md).  A call that
-  // has sent some bytes returns their number.
+  // has sent some bytes returns their number, so it does not show whether the wait was restarted.
   if (strcmp(how, "USR1") == 0 && call[0] == 'c') how = ONE_OF(p, "USR1", "USR2");
   plan_reads(p, a);
   plan_reads(p, b);
@@ -429,7 +431,7 @@ static void plan_process(struct plan* p, int a, int at) {
       return;
     }
     default:
-      // The first two actors stay, so that there are always some.
+      // The first two actors never end, so that there are always two.
       if (a < 2) return;
       if (draw(p, 2)) {
         step(p, "exit %d", a);

@@ -1,5 +1,5 @@
-// Lets the coordinator of sockets_fuzz.c order a call that waits in a second thread of an actor,
-// while the first thread changes what the call waits for.
+// Orders a call that waits in a second thread of an actor, while the first thread changes what the
+// call waits for, for the coordinator of sockets_fuzz.c.
 #pragma once
 
 #include "sockets_fuzz_orders.h"
@@ -8,8 +8,8 @@ static int helper_of(int actor) {
   return __atomic_load_n(&counters->helpers[actor], __ATOMIC_SEQ_CST);
 }
 
-// Returns 1 if the second thread has ended its call, and 0 if it sleeps in it, and has slept for so
-// long that nothing on its way can wake it.
+// Returns 1 if the second thread has ended its call.  Returns 0 if the thread sleeps, and has slept
+// for so long that nothing can wake it any more.
 static int has_helped(int actor) {
   push_packets();
   long asleep_since = now_ms();
@@ -27,8 +27,9 @@ static int has_helped(int actor) {
   return 0;
 }
 
-// "thread ACTOR WAIT | ACTOR ORDER | ACTOR ORDER": the second part is the first thread's, the third
-// one is of an actor that may wake the second thread.
+// Carries out "thread ACTOR WAIT | ACTOR ORDER | ACTOR ORDER".  The second thread makes the call
+// WAIT.  The second part is a call of the first thread.  The third part is a call of an actor that
+// may wake the second thread.
 static void perform_thread(char* text, char* result) {
   char wait[kLineMax] = "thread ", order_text[kLineMax], told[kLineMax];
   char* parts[3] = {NULL};
@@ -58,7 +59,7 @@ static void perform_thread(char* text, char* result) {
   ask(a, "join -", told);
   conclude_for(a, holds, wait + 7, told);
   append(result, "%s", told);
-  // The connection has no timeout since the call has begun.
+  // The call has removed the timeouts of the connection, so set them again.
   for (int actor = 0; actor < kActors; ++actor) {
     for (int s = 0; s < kSlots; ++s) {
       if (pids[actor] == 0 || model[actor][s] != holds || holds == kSet) continue;

@@ -36,7 +36,7 @@ static void do_send(char** w, char* result) {
       for (int i = 0; i < 2; ++i) sent += messages[i].msg_len;
     }
   } else if (strcmp(w[2], "sendfile") == 0) {
-    // The kernel sends the file's pages themselves, so a file is not used again.
+    // The kernel sends the pages of the file without a copy, so each call needs a file of its own.
     off_t offset = 0;
     const int file = memfd_create("sockets_fuzz", 0);
     if (pwrite(file, bytes, size, 0) != (ssize_t)size) die("pwrite");
@@ -147,7 +147,7 @@ static void do_flood(char** w, char* result) {
   report(result, send(*place(w[1]), buffer, kFlood, 0));
 }
 
-// fill SLOT END OFFSET: sends until there is no room, and no byte on its way that could make some
+// fill SLOT END OFFSET: sends until there is no room, and no byte is under way that could make room
 static void do_fill(char** w, char* result) {
   enum { kTries = 200, kTryMs = 5 };
   const int fd = *place(w[1]);
@@ -171,7 +171,8 @@ static void do_fill(char** w, char* result) {
   report(result, (ssize_t)sent);
 }
 
-// drain SLOT SIZE END OFFSET: receives so many bytes, or all up to the end, and checks them
+// drain SLOT SIZE END OFFSET: receives SIZE bytes, or all if the stream ends before, and checks
+// them
 static void do_drain(char** w, char* result) {
   const int fd = *place(w[1]);
   const size_t wanted = (size_t)number(w[2]);

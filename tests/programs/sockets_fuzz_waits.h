@@ -1,4 +1,4 @@
-// Implements the operations of sockets_fuzz.c that wait for a connection or ask something of it.
+// Implements the operations of sockets_fuzz.c that wait for connections or query their state.
 #pragma once
 
 #include <poll.h>
@@ -9,7 +9,7 @@
 
 // ---- waiting
 
-// poll SLOT EVENTS SLOT EVENTS MS [MASK]: with a mask by ppoll()
+// poll SLOT EVENTS SLOT EVENTS MS [MASK]: calls poll(), or with a mask ppoll()
 static void do_poll(char** w, char* result) {
   struct pollfd fds[2] = {{*place(w[1]), (short)value_of(kEventWords, w[2]), 0},
                           {*place(w[3]), (short)value_of(kEventWords, w[4]), 0}};
@@ -25,8 +25,8 @@ static void do_poll(char** w, char* result) {
   }
 }
 
-// select SLOT SETS SLOT SETS MS [MASK], where SETS is of 1 (read), 2 (write), 4 (except): with a
-// mask by pselect()
+// select SLOT SETS SLOT SETS MS [MASK]: calls select(), or with a mask pselect().  SETS is a sum of
+// 1 (read), 2 (write) and 4 (except).
 static void do_select(char** w, char* result) {
   fd_set sets[3];
   const int fds[2] = {*place(w[1]), *place(w[3])};
@@ -73,7 +73,8 @@ static void do_epctl(char** w, char* result) {
   report(result, epoll_ctl(*place(w[1]), operation, *place(w[3]), &event));
 }
 
-// epwait SLOT MOST MS [MASK [2]]: with a mask by epoll_pwait() or epoll_pwait2()
+// epwait SLOT MOST MS [MASK [2]]: calls epoll_wait(), or with a mask epoll_pwait() or
+// epoll_pwait2()
 static void do_epwait(char** w, char* result) {
   struct epoll_event events[kSlots + 1];
   const int room = kSlots + 1;
@@ -90,7 +91,7 @@ static void do_epwait(char** w, char* result) {
   for (unsigned s = 0; most == room && s <= kSlots; ++s) {
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 % 1000u != s) continue;
-      // When TCP makes an edge of output alone depends on acknowledgements.
+      // TCP makes edges of output when acknowledgements arrive, so such edges are not compared.
       const int is_edge = events[i].data.u64 >= 2000u && (events[i].events & EPOLLIN) == 0;
       const uint32_t shown =
           is_edge ? events[i].events & ~(EPOLLOUT | EPOLLWRNORM) : events[i].events;
@@ -165,7 +166,7 @@ static void do_nonblock(char** w, char* result) {
   report(result, done);
 }
 
-// state SLOT: acknowledgements take time, so states that differ only by them count as equal
+// state SLOT: reports the TCP state; states that differ only by an acknowledgement have one name
 static void do_state(char** w, char* result) {
   static const char* const kNames[] = {"?",       "ESTABLISHED", "SYN",    "SYN",
                                        "FIN",     "FIN",         "CLOSED", "CLOSED",
@@ -176,7 +177,7 @@ static void do_state(char** w, char* result) {
   if (done == 0) append(result, " %s", kNames[info.tcpi_state % 12]);
 }
 
-// info SLOT: for the coordinator only
+// info SLOT: reports the TCP state and the numbers of bytes to the coordinator
 static void do_info(char** w, char* result) {
   struct tcp_info info;
   if (tcp_info(*place(w[1]), &info) != 0) {

@@ -67,7 +67,7 @@ static int serve(const char* port, int backlog) {
     struct rdma_conn_param param = parameters();
     switch (type) {
       case RDMA_CM_EVENT_CONNECT_REQUEST:
-        // If the peer has gone meanwhile, this fails or an event follows.
+        // If the peer has gone meanwhile, rdma_accept() fails or an event follows.
         if (make_qp(id) != 0) die("rdma_create_qp");
         if (rdma_accept(id, &param) != 0) end(id);
         break;
@@ -95,7 +95,7 @@ static void attempt(void) {
   ++begun, ++alive;
 }
 
-// Counts the result of an attempt or connection, and destroys the id.
+// Counts the end of an attempt or of a connection in `*count`, and destroys the id.
 static void over(struct rdma_cm_id* id, long* count) {
   ++*count, --alive;
   end(id);
@@ -119,7 +119,7 @@ static void on_event(struct rdma_cm_id* id, enum rdma_cm_event_type type, int st
     case RDMA_CM_EVENT_ESTABLISHED:
       id->context = id;  // marks the connection as established
       if (++made % (total / 10) == 0) printf("%ld made\n", made);
-      // If it has ended meanwhile, an event follows.
+      // If the connection has ended meanwhile, this call fails and an event follows.
       rdma_disconnect(id);
       return;
     case RDMA_CM_EVENT_DISCONNECTED:

@@ -1,5 +1,5 @@
-/* Sends and receives one known sequence of bytes by a TCP connection in each direction at once, by all of
- * the C library's calls and in pieces of all sizes, and checks each byte.
+/* Sends and receives a known sequence of bytes over a TCP connection, in both directions at once.  Uses all calls
+ * of the C library and pieces of all sizes, and checks each byte.
  *
  *   stream serve PORT MEGABYTES SEED [HOW] accepts one connection
  *   stream call PORT MEGABYTES SEED [HOW]  connects; HOW is
@@ -7,8 +7,8 @@
  *     poll       one thread, not blocking, waits with poll()
  *     epoll      one thread, not blocking, waits with epoll, and reads once for each report
  *     fork       a child sends while its parent receives
- *     dup        uses copies of the descriptor, and closes the first one
- * Prints "N bytes each way" if all of them were right.
+ *     dup        uses copies of the descriptor, and closes the original
+ * Prints "N bytes each way" if all bytes were right.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -33,7 +33,7 @@ static void fail(const char* what) {
   exit(1);
 }
 
-/* Gives the byte at an offset of the sequence of one direction. */
+/* Returns the byte at an offset of the sequence of one direction. */
 static unsigned char byte_at(uint64_t offset, unsigned direction) {
   const uint64_t x = (offset / 8 + 1) * 0x9e3779b97f4a7c15u + direction * 0x1234567u;
   return (unsigned char)((x ^ x >> 29) >> offset % 8 * 8);
@@ -136,7 +136,7 @@ static void use_poll(struct job* out, struct job* in) {
   if (in->done != in->total) fail("the end came too early");
 }
 
-/* Receives once for each time that epoll reports input: some programs treat EAGAIN as an error then. */
+/* Receives only once for each report of epoll, and does not expect EAGAIN.  Some programs do the same. */
 static void use_epoll(struct job* out, struct job* in) {
   const int set = epoll_create1(EPOLL_CLOEXEC);
   struct epoll_event event = {.events = EPOLLIN | EPOLLOUT};

@@ -1,12 +1,12 @@
-// Uses paths and services of an InfiniBand subnet by functions of the RDMA CM.  A "server" is named
-// by the service id 0x106PPPP, with the port PPPP in hexadecimal.
+// Uses paths and services of an InfiniBand subnet by functions of librdmacm.  The service id of a
+// server is 0x106PPPP, with its port PPPP in hexadecimal.
 //
 //   subnet_services serve PORT COUNT      accepts COUNT connections at the GID of the first port
 //   subnet_services connect SERVICE       finds a service by its name or id, and connects to it
 //   subnet_services sync SERVICE          does the same with a synchronous id
 //   subnet_services lookup SERVICE        prints what rdma_getaddrinfo() finds
-//   subnet_services path IP PORT          connects by a path of its own: the one of the subnet with
-//                                         another packet life time
+//   subnet_services path IP PORT          connects by a path that the program sets: the path of the
+//                                         subnet with another packet life time
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -24,7 +24,7 @@
 enum { kFound = 16, kNotFound = 17, kBySa = 0x10, kTimeoutMs = 5000, kOwnLifeTime = 15 };
 
 static struct rdma_event_channel* channel;
-// Debian's header and library lack these two functions of rdma-core 60.
+// Debian's header does not declare these two functions of rdma-core 60.
 static int (*resolve)(struct rdma_cm_id*, const char*, const char*, const struct rdma_addrinfo*);
 static int (*query)(struct rdma_cm_id*, struct rdma_addrinfo**);
 
@@ -178,7 +178,7 @@ static void connect_by_path(const char* ip, uint16_t port) {
   expect(RDMA_CM_EVENT_ADDR_RESOLVED);
   need(rdma_resolve_route(known, kTimeoutMs) == 0, "rdma_resolve_route");
   expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
-  // Only the second record is for both directions.
+  // Only the second record is for both directions, so it must be the one that is used.
   struct ibv_path_data paths[2] = {data_of(known->route.path_rec), data_of(known->route.path_rec)};
   paths[0].flags = IBV_PATH_FLAG_ALTERNATE;
   paths[0].path.dlid = 0;

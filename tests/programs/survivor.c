@@ -7,8 +7,9 @@
 //   survivor server PORT
 //   survivor client ADDRESS PORT
 //
-// Prints lines:  connected ROUND / heard ROUND MILLISECONDS-OF-THE-CLOCK
-// SIGTERM ends it cleanly; it fails if an object cannot be destroyed.
+// Prints "connected ROUND" for each connection, and "heard ROUND MILLISECONDS" when the device has
+// gone, with the time of the clock.  SIGTERM ends it cleanly.  It fails if an object cannot be
+// destroyed.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -74,10 +75,11 @@ static void post_send(void) {
                            .send_flags = IBV_SEND_SIGNALED};
   struct ibv_send_wr* bad;
   ++*(unsigned*)memory;
-  (void)ibv_post_send(line->qp, &wr, &bad);  // fails after a disconnect, for which an event comes
+  // The call fails after a disconnect, which an event reports.
+  (void)ibv_post_send(line->qp, &wr, &bad);
 }
 
-// A call has failed.  Ends the program unless an event tells that the device is gone.
+// Handles the failure of a call: ends the program, unless an event reports that the device is gone.
 static int gone_or_die(const char* what) {
   const int error = errno;
   struct pollfd one = {.fd = device == NULL ? -1 : device->async_fd, .events = POLLIN};
@@ -192,7 +194,7 @@ static int on_cm_event(void) {
       return rdma_connect(id, &param) == 0 ? 0 : gone_or_die("rdma_connect");
     case RDMA_CM_EVENT_CONNECT_REQUEST: return on_request(id);
     case RDMA_CM_EVENT_ESTABLISHED: return on_established();
-    case RDMA_CM_EVENT_DEVICE_REMOVAL: removed |= id == line; return 0;  // the device has one too
+    case RDMA_CM_EVENT_DEVICE_REMOVAL: removed |= id == line; return 0;
     case RDMA_CM_EVENT_TIMEWAIT_EXIT: return 0;
     default: return on_end();
   }
@@ -224,7 +226,7 @@ static void on_async(void) {
   ibv_ack_async_event(&event);
 }
 
-// Takes the waiting events of the connection manager.  Those of the device's end are among them.
+// Takes the waiting events of the connection manager, among them DEVICE_REMOVAL.
 static void drain_channel(void) {
   struct pollfd one = {.fd = channel == NULL ? -1 : channel->fd, .events = POLLIN};
   while (poll(&one, 1, 0) == 1) {
@@ -238,7 +240,7 @@ static void drain_channel(void) {
   }
 }
 
-// Plays until the device is gone.
+// Sends messages until the device is gone.  Then checks that all objects have been told.
 static void play_round(void) {
   int failed = begin();
   while (!stop && !fatal) {

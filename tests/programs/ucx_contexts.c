@@ -1,4 +1,4 @@
-// Creates two UCX contexts with a worker each, like MPI libraries whose parts have their own
+// Creates two UCX contexts with a worker each, as MPI libraries do whose parts have their own
 // contexts.  Prints the devices and transports of the workers.
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,14 +1,15 @@
-// Serves as the target of attacks.  It has queue pairs of both kinds in all states, connected to a
-// peer that does not exist, with receives and sends posted.  Its listener accepts, rejects or
-// ignores requests, and it requests connections that nobody answers.  It restores what an attack
-// changes, so that an attack always finds all states.
+// Serves as the target of random packets (an attack).  It has RC, UC and UD queue pairs in all
+// states, connected to a peer that does not exist, with receives and sends posted.  Its listener
+// accepts, rejects or ignores requests, and it requests connections that nobody answers.  If a
+// packet changes the state of a queue pair, the program restores it, so that an attack always finds
+// all states.
 //
 //   victim ADDRESS4 ADDRESS6 PEER4 PEER6 PORT
 //
 // Prints its objects on lines that tests/wire/target.h reads, and then "ready".  For each line on
-// its standard input it checks the memory that nobody may write, and prints "whole REPAIRS
-// CONNECTIONS": the numbers of restored QPs and ended connections.  It ends cleanly when its
-// standard input ends.
+// its standard input it checks that the memory that nobody may write is unchanged, and prints
+// "whole REPAIRS CONNECTIONS": the numbers of restored QPs and of ended connections.  It ends
+// cleanly when its standard input ends.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -39,7 +40,7 @@ enum {
   kQpsMax = 64,
   kAcceptedMax = 64,
   kCallsMax = 4,  // connections that it is requesting
-  kTurnMs = 20,   // interval of looking for QPs that an attack has moved
+  kTurnMs = 20,   // interval of the search for QPs whose state an attack has changed
   kGuard = 0xa5,
 };
 
@@ -103,7 +104,7 @@ static enum ibv_qp_state state_of(struct pair* p) {
   return attr.qp_state;
 }
 
-// Returns false if an attack was faster, so that the QP is in the error state.
+// Moves the QP to a state.  Returns 0 if an attack has moved it to the error state meanwhile.
 static int modify(struct pair* p, enum ibv_qp_state state) {
   const int rc = p->qp->qp_type == IBV_QPT_RC, ud = p->qp->qp_type == IBV_QPT_UD;
   struct ibv_qp_attr a = {.qp_state = state, .port_num = 1, .qkey = kQkey};
@@ -156,7 +157,7 @@ static void post_sends(struct pair* p) {
     wr.send_flags = IBV_SEND_SIGNALED;
     wr.wr.rdma.remote_addr = 0x10000;
     wr.wr.rdma.rkey = 7;
-    if (ibv_post_send(p->qp, &wr, &bad) != 0) break;  // an attack was faster
+    if (ibv_post_send(p->qp, &wr, &bad) != 0) break;  // an attack has moved the QP meanwhile
   }
 }
 
@@ -178,6 +179,7 @@ static void break_send_queue(struct pair* p) {
   CHECK(ibv_destroy_ah(ah) == 0);
 }
 
+// Moves the QP to the state that it should have, by way of RESET.
 static void put_in_place(struct pair* p) {
   if (state_of(p) != IBV_QPS_RESET) CHECK(modify(p, IBV_QPS_RESET));
   if (p->state == IBV_QPS_RESET) return;
@@ -398,7 +400,7 @@ static void open_device(char** argv) {
   int count = 0;
   struct ibv_device** list = ibv_get_device_list(&count);
   CHECK(list != NULL && count > 0);
-  // Uses the context of the RDMA CM, so that connections and QPs share it.
+  // Use the context of the RDMA CM, so that connections and QPs share it.
   struct ibv_context** contexts = rdma_get_devices(&count);
   CHECK(contexts != NULL && count > 0);
   device = contexts[0];

@@ -1,7 +1,7 @@
-// Threads wait for events of the RDMA CM in all ways that programs use: several at once, on one
+// Waits for events of the RDMA CM in all ways that programs use: with several threads, on one
 // channel or two, with signals, with cancellation, with longjmp(), with poll(2), and while other
-// threads wait for the agent.  Resolving addresses creates the events; each must come exactly
-// once.  Prints "NAME: ok" for each way.  With an argument it does not fork.
+// threads wait for the agent.  Resolving addresses creates the events; each must come exactly once.
+// Prints "NAME: ok" for each way.  With an argument the program does not fork.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -121,7 +121,7 @@ static void many_at_once(void) {
   rdma_destroy_event_channel(channel);
 }
 
-// The thread that takes events makes calls while more events wait.
+// Checks that events arrive for calls that a thread makes while it still has unread events.
 static void from_one_event_to_the_next(void) {
   struct rdma_event_channel* const channel = make_channel();
   enum { kTogether = 32 };
@@ -134,7 +134,7 @@ static void from_one_event_to_the_next(void) {
   rdma_destroy_event_channel(channel);
 }
 
-// The thread's messages reach the agent although it does not take its next event.
+// Checks that the messages of a thread reach the agent although it does not take its next event.
 static void busy_while_more_wait(void) {
   struct rdma_event_channel *const channel = make_channel(), *const other = make_channel();
   for (int i = 0; i < 20; ++i) {
@@ -150,8 +150,8 @@ static void busy_while_more_wait(void) {
   rdma_destroy_event_channel(other);
 }
 
-// rping does this when it ends.  The thread that waits on the destroyed channel does not block
-// others.
+// Destroys a channel while a thread waits on it, as rping does when it ends.  That thread must not
+// block others.
 static void beside_a_destroyed_channel(void) {
   struct rdma_event_channel *const channel = make_channel(), *const other = make_channel();
   struct waiter left, waiter;
@@ -184,8 +184,8 @@ static void two_threads(void) {
   rdma_destroy_event_channel(channel);
 }
 
-// If the channel is readable, it has an event.  An event that is dropped with its id leaves nothing
-// to read.
+// Checks that a channel is readable only while it has an event.  An event that is dropped with its
+// id leaves nothing to read.
 static void poll_first(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct pollfd one = {.fd = channel->fd, .events = POLLIN};
@@ -218,7 +218,8 @@ static void polling(void) {
   rdma_destroy_event_channel(channel);
 }
 
-// Each rdma_listen() waits for the agent.
+// Makes calls that wait for the agent, rdma_bind_addr() and rdma_listen(), while a thread waits for
+// events.
 static void beside_calls(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct waiter waiter;
@@ -244,7 +245,7 @@ static void* poll_in_vain(void* argument) {
   return NULL;
 }
 
-// A polling thread takes no events from threads that wait in rdma_get_cm_event() or in calls.
+// Checks that a polling thread takes no events or answers away from threads that wait.
 static void beside_one_that_polls(void) {
   struct rdma_event_channel* const channel = make_channel();
   do_not_wait(channel);
@@ -258,7 +259,7 @@ static void beside_one_that_polls(void) {
   rdma_destroy_event_channel(channel);
 }
 
-// A thread that polled and now sleeps is woken.
+// Checks that a thread is woken that has polled before and then sleeps.
 static void polling_and_then_waiting(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct pollfd one = {.fd = channel->fd, .events = POLLIN};
@@ -297,7 +298,7 @@ static void* be_interrupted(void* argument) {
   return NULL;
 }
 
-// A signal interrupts the wait, as it interrupts read(2).
+// Checks that a signal interrupts the wait as it interrupts read(2): only without SA_RESTART.
 static void interrupted(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct waiter waiter = {.channel = channel};
@@ -320,7 +321,7 @@ static void interrupted(void) {
   rdma_destroy_event_channel(channel);
 }
 
-// A signal also interrupts while the waiting thread is woken for events of others.
+// Checks that a signal also interrupts a thread that is woken for the events of other channels.
 static void interrupted_among_others_events(void) {
   struct rdma_event_channel *const channel = make_channel(), *const other = make_channel();
   set_handler(0);
@@ -329,7 +330,8 @@ static void interrupted_among_others_events(void) {
     CHECK(pthread_create(&waiter.thread, NULL, be_interrupted, &waiter) == 0);
     until_it_waits(&waiter);
     for (int event = 0; event < 4; ++event) resolve(other);
-    // The signal may come when the thread is about to call read(2) again, as with any read(2).
+    // A signal may come just before the thread sleeps again, and then has no effect.  So it is sent
+    // until the thread has ended.
     do CHECK(pthread_kill(waiter.thread, SIGUSR1) == 0);
     while (!has_ended(&waiter));
     for (int event = 0; event < 4; ++event) take(other);
@@ -371,8 +373,8 @@ static void* jump_out_and_come_back(void* argument) {
   return take_all(waiter);
 }
 
-// A signal handler jumps out of the wait.  No other thread may depend on this one, and no event is
-// lost.
+// Lets a signal handler jump out of the wait.  No other thread may depend on this thread, and no
+// event may be lost.
 static void jumped_out_of(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct waiter waiter = {.channel = channel, .events = kMany}, other;

@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 """Checks that each packet of a host is accounted for: verbena ps --counters --json | _accounts.py PID
 
-Compares what the kernel has counted in the network namespace of PID with what the programs there say
-on the standard input: each datagram that the kernel gave to a program was counted by it, and each
-that was counted is explained by one reason.  All of them must have run since the namespace was made.
-Prints the counters; exits 1 and says which sum is wrong.
+Compares the kernel's counters in the network namespace of PID with the counters of the programs there, which are on the
+standard input.  Each datagram that the kernel gave to a program must be counted by it, with exactly one reason.  The
+programs must have run since the namespace was made.  Prints the counters.  If a sum is wrong, names it and exits with 1.
 """
 import json
 import sys
 
-# These sums follow a datagram from the socket to the queue pair.  Each sum equals its first counter.
+# Each MAD that the agent receives increments exactly one of these counters.
 MAD_ENDS = ["delivered", "wrong_length", "wrong_base_version", "unknown_class", "wrong_method", "class_port_info",
             "question_of_other_version"]
 
@@ -74,7 +73,7 @@ def main():
     everybody = [agent] + list(programs.values())
     accounts.same("the kernel's datagrams", delivered["InDatagrams"],
                   [c["udp_in_datagrams"] + c["udp_in_too_long"] for c in everybody] + [agent["drained_packets"]])
-    # A socket counts a wrong checksum that was found late like a lack of room.
+    # If the kernel finds a wrong UDP checksum late, the socket counts it as a lack of room.
     lost, room = sum(c["udp_in_lost_in_kernel"] for c in everybody), delivered["RcvbufErrors"]
     if not room <= lost <= room + delivered["InCsumErrors"]:
         accounts.wrong.append(f"lost in the kernel: {lost}, of which {room} for want of room")

@@ -3,14 +3,14 @@
 
 Starts one process of tests/programs/groups on each NODE (a node may be named several times), and carries out lines of
 standard input:
-    run COUNT     begins so many joins and leaves, without waiting for their ends
+    run COUNT     begins COUNT joins and leaves, and does not wait until they have ended
     settle        waits until all of them have ended, and prints "settled", and then a line "MGID NODE JOIN_STATE" for
                   each membership that a host should have: the union over its processes.  A line "." ends the list.
-    explain LOG   prints a line "MGID NODE FROM TO" for each membership that has ended by itself since the last such
-                  command, if a new manager with this log of OpenSM was not the cause: it has not made the group anew
-                  between the times FROM and TO.  A line "." ends the list.
+    explain LOG   prints a line "MGID NODE FROM TO" for each membership that has ended by itself without a good reason
+                  since the last such command.  It is a good reason if a new manager has created the group again between
+                  the times FROM and TO, by its log (OpenSM's LOG).  A line "." ends the list.
     end           ends the processes
-A program that ends, a join that fails, or no end within 60 s ends this program with a message.
+This program ends with a message if a process ends, if a join fails, or if commands take more than 60 s.
 """
 import datetime
 import errno
@@ -38,11 +38,11 @@ def give_up(text):
 class Process:
     def __init__(self, number, program, node, address):
         self.number, self.node = number, node
-        self.how = {}  # by group: "full" or "send", if it is a member, or will be
-        self.leaves = dict.fromkeys(GROUPS, 0)  # leaves that were ordered
-        self.left = dict.fromkeys(GROUPS, 0)  # leaves that have ended
-        self.joined_after = {}  # by group: how many leaves had ended when it joined last
-        self.asked = {}  # by group: when it was told to join last
+        self.how = {}  # by group: "full" or "send", if the process is a member or has been told to join
+        self.leaves = dict.fromkeys(GROUPS, 0)  # number of leaves that the process was told to do
+        self.left = dict.fromkeys(GROUPS, 0)  # number of leaves that have ended
+        self.joined_after = {}  # by group: number of leaves that had ended when the last join ended
+        self.asked = {}  # by group: time of the last command to join
         self.log = []
         self.lost = 0
         command = [os.environ["VB_PREFIX"] + "/bin/verbena", "run", "--verbose", "--node", node, "--", program, address]
@@ -84,8 +84,8 @@ class Process:
         elif word == "left":
             self.left[group] += 1
         elif word == "lost" or (word == "failed" and int(status[0]) == -errno.ENETRESET):
-            # Another group has got the LID of this one under a new manager, maybe before the program has heard of its
-            # join.  It may join again.
+            # A new manager has given the LID of this group to another group, perhaps before the program has heard of its
+            # join.  The program may join again.
             losses.append((mgid(group), self.node, self.asked[group], time.time()))
             self.lost += 1
             if self.left[group] == self.leaves[group]:
@@ -102,7 +102,7 @@ def busy():
 
 
 def take_lines(until):
-    """Takes lines until the function is true."""
+    """Takes lines of the processes until the function returns true."""
     end = time.monotonic() + TIMEOUT_S
     while not until():
         try:
@@ -118,7 +118,7 @@ def mgid(group):
 
 
 def explain(log):
-    """Reports losses that no new group of the log explains, and forgets all losses."""
+    """Prints the losses for which the log has no new group, and forgets all losses."""
     made = []
     for line in open(log, errors="replace"):
         found = re.match(r'(\w+ +\d+ [\d:]+) (\d+) .*"New mcast group created", MGID:(\S+)', line)

@@ -32,12 +32,12 @@ for round in $(seq "$rounds"); do
   else
     until_true 20 both_here || fail "round $round: not both programs have an agent: $(verbena agent status)"
   fi
-  sleep 0.$((RANDOM % 300 + 100))  # chooses the moment of the kill
+  sleep 0.$((RANDOM % 300 + 100))  # the kill comes at a random moment
   agent=$(agent_pid)
   [ -n "$agent" ] || fail "round $round: no agent"
   kill -9 "$agent"
   until_true 30 gone "$agent" || fail "round $round: the agent does not die"
-  begun=$(date +%s%3N)  # The 2 s begin when the process has ended, which takes long on a loaded machine.
+  begun=$(date +%s%3N)  # The 2 s begin when the agent has ended, because its death takes long on a loaded machine.
   await heard "$round" 10
   for program in server client; do
     took=$(($(sed -n "s/^heard $round //p" "$work/$program") - begun))
@@ -52,6 +52,6 @@ kill $server $client
 for pid in $server $client; do
   wait $pid || fail "a program failed when it was asked to end: $(cat "$work"/*.err)"
 done
-# The agent ends after it has given up its unanswered DREQs, and was then idle for 10 s.
+# The agent first gives up its unanswered DREQs.  Then it ends after 10 s without programs.
 until_true 45 no_agent || fail "the agent is still there: $(verbena agent status)"
 nothing_left

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Many threads of many programs, whose agent has died, call at the same moment.  Each program joins once, and one agent
-# is started.  Also tests failures on the way to an agent.
+# Kills the agent of many programs.  Then many threads of each program make calls at the same moment.  Each program must
+# connect to the new agent once, and only one agent may start.  Also tests calls that cannot connect to an agent.
 . "$(dirname "$0")/lib.sh"
 need python3 ss
 programs=5
@@ -26,18 +26,18 @@ until_true 30 all_made 1 || fail "first: $(cat "$work"/err.* "$work"/out.*)"
 
 agent=$(field pid)
 kill -9 "$agent"
-# Until a program knows that its agent has died, it may make QPs with the numbers that it has leased.
+# Wait until all programs know that the agent has died.  Before that they can make QPs with the numbers that they have.
 no_sockets() { [ -z "$(ss -uanH 'sport = :4791')" ]; }
 until_true 10 no_sockets || fail "a program holds the sockets of its dead agent: $(ss -uanp)"
 tell_all
 until_true 30 all_made 2 || fail "with the next agent: $(cat "$work"/err.* "$work"/out.*)"
-# Agents that started too late find that another one serves, and end.
+# Several agents may start.  All but the first find that its name is taken, and end.
 one_agent() { [ "$(agents)" -eq 1 ]; }
 until_true 10 one_agent || fail "$(agents) agents"
 [ "$(field programs)" -eq $programs ] || fail "$(field programs) programs have joined"
 [ "$(field leases)" -eq $programs ] || fail "not a lease for each program: $(field leases)"
 [ "$(field pid)" != "$agent" ] || fail "the old agent still serves"
-# A connection that sends nothing does not keep its place.
+# The agent closes a connection that sends no Hello.
 python3 - <<'PYTHON' || fail "a connection without Hello is kept, or was not taken"
 import os, socket
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

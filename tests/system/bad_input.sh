@@ -1,10 +1,10 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# An unknown program, option or address gives one line that says what is wrong and what to do.
+# For an unknown program, option or address, the command prints one line that says what is wrong.
 . "$(dirname "$0")/lib.sh"
 need rping
 
-expect() {  # EXIT-CODE PATTERN ARGUMENT...
+expect() {  # expect EXIT-CODE PATTERN ARGUMENT...
   local code=$1 pattern=$2 got=0
   shift 2
   verbena "$@" >"$work/out" 2>"$work/err" || got=$?

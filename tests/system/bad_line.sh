@@ -1,8 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 900
-# Programs run over a bad line: each kind of fault alone in one direction, then all together in both.  VB_LINE_SEEDS
-# sets how many seeds run the faults together.  Each seed has its own line, a program, an address family and an MTU in
-# turn, so twelve seeds meet all pairs of these.  VB_SEED=N replays one.
+# Programs run over a line with faults: first each kind of fault in one direction, then all kinds in both directions.
+# VB_LINE_SEEDS sets the number of seeds for the second part.  Each seed determines the random faults, a program, an
+# address family and an MTU.  Twelve seeds have all pairs of programs, families and MTUs.  VB_SEED=N runs one seed
+# again.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping ucmatose rdma_client rdma_server ibv_rc_pingpong ibv_devinfo ss
@@ -13,7 +14,7 @@ mtus=(1500 4200 9000)
 all="loss=10 duplicate=10 reorder=20 corrupt=1 jitter=1"
 slow="$all delay=100"
 
-# ---- one run: run PROGRAM FAMILY MTU ROUNDS; $what names it in each message
+# ---- run PROGRAM FAMILY MTU ROUNDS: one run of a server and a client; messages begin with $what
 cannot() { fail "$what: $*; $replay; $(line_counts)"; }
 listens() { gone "$server" || on b verbena ps | grep -q "listening.*:$1\b"; }
 tcp_listens() { gone "$server" || [ -n "$(on b ss -tlnH "sport = :18515")" ]; }
@@ -45,7 +46,7 @@ run() {
       ;;
     ibv_rc_pingpong)
       index=$(gid_of b "$2")
-      [ "$faults" != "$slow" ] && [ $((seed % 8)) -ne 7 ] || waits=(-e)  # polls on a quick line, every other time
+      [ "$faults" != "$slow" ] && [ $((seed % 8)) -ne 7 ] || waits=(-e)  # sleeps on a slow line, and every other time
       serves=(ibv_rc_pingpong -g "$index" -n "$rounds" -s 20000 -c "${waits[@]}")
       index=$(gid_of a "$2")
       asks=(ibv_rc_pingpong -g "$index" -n "$rounds" -s 20000 -c "${waits[@]}" "$(address_of b 4)")
@@ -66,8 +67,9 @@ run() {
   [ "$served" = 0 ] || has_what_it_wants "$1" "$work/client" "$work/server" ||
     cannot "${serves[*]}: exit $served: $(tail -8 "$work/server") (the client: $(tail -8 "$work/client"))"
 }
-# Each end of ibv_rc_pingpong exits as soon as it has received everything.  If its last acknowledgement was lost, it is
-# not sent again, and the other end fails.  This happens on any adapter.
+# Succeeds if a failure is no fault of Verbena.  Each end of ibv_rc_pingpong exits as soon as it has received
+# everything.  If the line has lost its last acknowledgement, nobody sends that again, and the other end fails, as on
+# any adapter.
 has_what_it_wants() {  # has_what_it_wants PROGRAM GONE LEFT
   [ "$1" = ibv_rc_pingpong ] && grep -q "iters in" "$2" &&
     grep -q "transport retry counter exceeded" "$3"
@@ -86,7 +88,7 @@ if [ -z "${VB_SEED:-}" ]; then
       run rping 4 1500 "$([ $faults = delay=100 ] && echo 3 || echo 20)"
       line both
     done
-    echo "$faults, either way: ok"
+    echo "$faults, in each direction: ok"
   done
 fi
 

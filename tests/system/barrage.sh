@@ -1,8 +1,9 @@
 #!/bin/bash
-# Sends packets of every kind, right and wrong, to a host (tests/wire/barrage.h): to its agent, to a program with QPs in
-# every state, and to QP numbers of a dead program and of no program.  No process ends, memory stays bounded, and every
-# packet is counted by reason.  Two other programs on the host go on.  VB_PACKETS sets the number of packets, VB_SEED
-# their seed, and VB_FROM the number of the first one.  A failure names the first packet of its round.
+# Sends valid and invalid packets of every kind to a host (tests/wire/barrage.h): to its agent, to a program with QPs in
+# every state, and to QP numbers of a dead program and of no program.  No process may end, memory must stay bounded, and
+# every packet must be counted by reason.  A stream between two other programs must go on.  VB_PACKETS sets the number
+# of packets, VB_SEED their seed, and VB_FROM the number of the first one.  A failure names the first packet of its
+# round.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping python3
@@ -10,12 +11,12 @@ need rping python3
 packets=${VB_PACKETS:-300000}
 round=$((packets < 100000 ? packets : packets < 2000000 ? 100000 : 1000000))
 rush=20000
-# Limits the resident memory.
+# These limits are for the resident memory of the agent and of the target ("victim").
 agent_kib_max=$((32 * 1024))
 victim_kib_max=$((32 * 1024))
 [ -z "${VB_PRELOAD:-}" ] || agent_kib_max=$((512 * 1024)) victim_kib_max=$((512 * 1024))
 
-stream_port=7174  # the requests in most captures have this port, too
+stream_port=7174  # most recorded connection requests have this port, so no packet may be for it
 victim4=10.78.0.1 victim6=fd78::1 peer4=10.78.0.2 peer6=fd78::2
 port=7500
 
@@ -55,13 +56,13 @@ start_victim() {
   exec {victim_in}>"$work/victim.in"
   until_true 20 grep -q '^ready' "$work/$1" || fail "$1: $(cat "$work/$1.err")"
 }
-# The program is dead before the first packet arrives.  Otherwise the packets that it had received would not be counted.
+# Kill this program before the first packet arrives, because packets that it had received would not be counted.
 start_victim dead $((port + 1))
 kill -9 $started
 { wait $started; } 2>/dev/null || true
 exec {victim_in}>&-
 
-# Runs a verified stream between the hosts, which no bad packet addresses.
+# Runs a stream between the hosts that checks its data.  No random packet is for its QPs.
 start_on b verbena run -- rping -s -P -a "$(address_of b 4)" -S 5000 -V >"$work/stream.server" 2>&1 &
 server=$!
 listens() { on "$1" verbena ps | grep -q "listening.*:$2\b"; }
@@ -116,7 +117,7 @@ while [ $fired -lt "$packets" ]; do
 done
 took=$((($(date +%s%N) - begun) / 1000000))
 
-# Sends more than the victim's sockets hold, while it does not read.
+# Sends more packets than the victim's sockets can hold, while the victim is stopped.
 fire_from=$((first + fired))
 halt $victim
 gun fire $rush rush
@@ -132,8 +133,8 @@ grew() { [ "$(received)" -gt $((before + 100)) ]; }
 until_true 20 grew || failed_here "the stream stands still at $before packets"
 all_alive
 
-# Compares the counts when no more packets arrive, so that the kernel's counts and the programs' match.  The stream's
-# server lives until then.
+# Ends the stream's client, so that no more packets arrive and the kernel's counts match the programs'.  The server must
+# live, because its counters belong to the sum.
 kill $client
 { wait $client; } 2>/dev/null || true
 balanced() {

@@ -1,11 +1,11 @@
 #!/bin/bash
 # ctest: TIMEOUT 240 PLAIN
-# The benchmarks still run, and their output can be read.  No speed is checked.
+# Checks that the benchmarks run, and that scripts can read their output.  No speed is checked.
 . "$(dirname "$0")/lib.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
 need ibv_rc_pingpong python3 opensm
 
-# `guest` is left out: an emulated machine takes half a minute, and linux_one_machine does as much with it.
+# The part `guest` is left out, because an emulated machine takes half a minute, and the test linux_one_machine uses it.
 pieces=()
 for piece in pingpong perftest host_peers two_hosts incast fabrics connect cmtime start memory micro instructions jobs; do pieces+=(--only "$piece"); done
 python3 "$VB_SOURCE/bench/bench.py" --prefix "$VB_PREFIX" --preload "${VB_PRELOAD:-}" \
@@ -77,7 +77,7 @@ lines = tree.parse(sys.argv[2]).getroot().findall("{http://www.w3.org/2000/svg}p
 sys.exit(0 if len(lines) == 6 else f"{len(lines)} lines in the picture")
 PYTHON
 
-# Nonsense is refused before anything is built.
+# Wrong arguments are refused before anything is built.
 refused() {
   local status=0
   "$VB_SOURCE/scripts/bench" "$@" >"$work/said" 2>&1 || status=$?

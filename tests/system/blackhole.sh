@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# A line is dead for 5 s, then works for 2 s, and so on.  Connections are made, and data goes on as if nothing had
-# happened.  VB_PERIODS sets the number of periods (default 1).
+# A line is dead for 5 s, then works for 2 s, and so on.  A connection must be made over it, and data must go on flowing
+# after each dead period.  VB_PERIODS sets the number of periods (default 1).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping ucmatose python3

@@ -30,7 +30,7 @@ grep -q "full.pcapng' does not hold all packets: the capture is incomplete: No s
   "$work/client.err" || fail "no line says that the capture is incomplete: $(cat "$work/client.err")"
 [ "$(incomplete)" = 1 ] || fail "not counted: $(verbena agent status)"
 
-# The program's own failure is not hidden, and its exit code is its own.
+# If the program fails, its exit code is that of `run`.
 code=0
 verbena run --pcap "$work/own.pcapng" -- bash -c 'exit 3' || code=$?
 [ $code -eq 3 ] || fail "the program's exit code became $code"

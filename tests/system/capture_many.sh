@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# One capture records several programs in several processes.  It has the data of all of them and the agent's connection
-# management, in order of time, and nothing is missing.
+# One capture records several programs in several processes.  The capture must have all of their packets and the
+# connection messages of the agent, in order of time.
 . "$(dirname "$0")/lib.sh"
 need rping tshark python3
 
@@ -9,7 +9,7 @@ rounds=60
 cat >"$work/pairs" <<'E'
 for port in 7001 7002 7003; do rping -s -a 127.0.0.1 -p $port -C $ROUNDS -S 3000 & done
 for port in 7001 7002 7003; do
-  ( # A process of its own; tries again until the server listens.
+  ( # This subshell starts a client again until its server listens.
     for try in $(seq 200); do
       rping -c -a 127.0.0.1 -p $port -C $ROUNDS -S 3000 >/dev/null 2>&1 && exit 0
       sleep 0.05
@@ -23,7 +23,7 @@ E
 ROUNDS=$rounds verbena run --pcap "$work/all.pcapng" -- timeout 90 bash "$work/pairs" >"$work/out" 2>&1 ||
   fail "the programs: $(cat "$work/out")"
 ended() { verbena agent status --json | grep -q '"captures": 0'; }
-until_true 20 ended || fail "the capture goes on"
+until_true 20 ended || fail "the agent has not ended the capture"
 status=$(verbena agent status --json)
 grep -q '"capture_dropped": 0' <<<"$status" || fail "packets were not recorded: $status"
 
@@ -48,19 +48,19 @@ for line in open(sys.argv[1]):
         cm[int(attribute, 0)] += 1
     elif opcode <= READ:  # RC requests
         requests[qp][psn] = opcode
-# There are three connections.  A REQ that came before its listener was rejected.
+# There are three connections.  There may be more REQs, because those that came before a server listened were rejected.
 for message in (REQ, REP, RTU, DREQ, DREP):
     assert cm[message] >= 3, f"{cm}: too few of {message:#x}"
 assert len(requests) == 6, f"data of {len(requests)} QPs, not of 6"
 for qp, by_psn in requests.items():
-    # Each request's number follows the one before, modulo 24 bits.  READs take the numbers of their answer's
-    # packets: three or fewer for 3000 bytes.
+    # The PSNs of the requests are consecutive, modulo 2^24.  Only a READ takes several PSNs, one for each packet of its
+    # response: at most three for 3000 bytes.  The first request is the one with no other request just before it.
     psns = sorted(by_psn)
     begin = next(p for p in psns if all((p - n) % (1 << 24) not in by_psn for n in range(1, 5)))
     psns.sort(key=lambda p: (p - begin) % (1 << 24))
     for one, next_one in zip(psns, psns[1:]):
         step = (next_one - one) % (1 << 24)
-        assert step == 1 or (by_psn[one] == READ and step <= 3), f"QP {qp:#x}: a gap behind {one}"
+        assert step == 1 or (by_psn[one] == READ and step <= 3), f"QP {qp:#x}: a request is missing after PSN {one}"
     assert len(psns) >= int(sys.argv[2]), f"QP {qp:#x}: {len(psns)} packets"
 print(sum(map(len, requests.values())), "requests,", sum(cm.values()), "CM messages")
 E

@@ -1,9 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# Tests many connections at once between two hosts (cmtime), connections whose ids move to another event channel
-# while their events arrive (ucmatose -m), addresses by GID and service id (AF_IB), vendor data (ece.c),
-# requests whose peers have gone away (lost_request.c), and events that programs write themselves
-# (own_events.c).
+# Tests the RDMA CM by programs on two hosts: many connections at once (cmtime), ids that move to another event channel
+# while their events arrive (ucmatose -m), addresses by GID and service id (AF_IB), vendor options (ece.c), requests
+# whose peers have gone away (lost_request.c), and events that programs write themselves (own_events.c).
 #   VB_CONNECTIONS    connections of cmtime (default 1000)
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
@@ -11,7 +10,8 @@ need cmtime ucmatose tshark python3
 connections=${VB_CONNECTIONS:-1000}
 
 listens() { on "$1" verbena ps | grep -q "listening.*:$2\b"; }
-alone() { [ "$(on "$1" verbena ps | grep -c ' id ')" -le "$2" ]; }
+# has_few_ids HOST COUNT: succeeds if the programs of the host have at most COUNT ids.
+has_few_ids() { [ "$(on "$1" verbena ps | grep -c ' id ')" -le "$2" ]; }
 
 make_hosts 1500
 start_on b verbena run -- timeout 150 cmtime -b "$(address_of b 4)" >"$work/server" 2>&1 &
@@ -24,7 +24,7 @@ for _ in 1 2; do
     grep -qE "^$step *: +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+$" "$work/client" || fail "cmtime: $(cat "$work/client")"
   done
   ! grep -qi 'fail\|error\|event:' "$work/client" || fail "cmtime: $(cat "$work/client")"
-  until_true 30 alone b 1 || fail "ids are left: $(on b verbena ps | tail -5)"
+  until_true 30 has_few_ids b 1 || fail "ids are left: $(on b verbena ps | tail -5)"
 done
 kill $server
 wait $server 2>/dev/null || true

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# Runs as in a plain container: no capability, a filter on system calls, a read-only root, a small /dev/shm, low
-# limits and receive buffers of the kernel's default.
+# Runs programs as in a plain container: no capabilities, a filter of system calls, a read-only root, a small /dev/shm,
+# low limits, and receive buffers of the kernel's default size.
 . "$(dirname "$0")/lib.sh"
 need rping ibv_rc_pingpong unshare ss
 programs=$VB_PREFIX/tests/programs

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Every packet that is dropped or sent again, and every refusal, is counted by reason.  The counts of every program and
-# of the agent can be read, also those of a stopped program.
+# Every packet that is dropped or sent again, and every refusal, is counted by reason.  The counters of the agent and of
+# every program can be read, even while a program is stopped.
 . "$(dirname "$0")/lib.sh"
 need rping ip python3
 
@@ -27,7 +27,7 @@ wait_counter() { until_true 20 at_least "$@" || fail "$2 of $1 is not $3: $(verb
 
 wait_counter $client packets_in 100
 wait_counter $server udp_in_datagrams 100
-# On a busy machine a message may have been sent again.
+# Duplicates are not counted here, because a message may have been sent again on a busy machine.
 first_time() { echo $(($(counter agent "cm_$1_received") - $(counter agent "cm_$1_duplicate"))); }
 for message in req rep rtu; do
   [ "$(first_time $message)" -eq 1 ] || fail "one connection's $message: $(verbena ps --counters | grep cm_)"
@@ -73,14 +73,14 @@ out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 out.sendto(struct.pack("!BBHII", 4, 0, 0xffff, int(sys.argv[1]), 0) + bytes(8), ("127.0.0.1", 4791))' "$qpn"
 wait_counter $client udp_in_wrong_icrc 1
 
-# After an outage each waiting side has sent its packets again, and the QP's timeout is counted.
+# In an outage of the network, probes and timeouts are counted; afterwards, retransmissions are.
 ip link set lo down
 wait_counter any probes 1
 wait_counter any timeouts 1
 ip link set lo up
 wait_counter any retransmissions 1
 
-# The counts of a stopped program can be read.  They are the same twice, since it does nothing.
+# The counters of a stopped program can be read.  They do not change.
 halt $client
 before=$(counter $client packets_out)
 [ "$before" -gt 0 ] || fail "the counters of a stopped program are not shown"

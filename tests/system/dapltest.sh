@@ -1,12 +1,12 @@
 #!/bin/bash
-# Runs all tests of dapltest against one server: transactions one after the other, several threads and end points,
-# performance, limits.  Also runs dtest and dtestx.  dapltest always exits 0, so this reads its output.
+# Runs all tests of dapltest against one server: transactions, several threads and end points, performance, and limits.
+# Also runs dtest and dtestx.  dapltest always exits with 0, so this test reads its output.
 # ctest: TIMEOUT 240
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need dapltest dtest dtestx ip ss
 runs=${VB_ROUNDS:-5}
 
-# dapltest needs an address that belongs to a device when it runs on Linux's own RDMA.  A loopback address does not.
+# On Linux's own RDMA, dapltest needs an address of a device, and 127.0.0.1 is none.  So it gets another one here, too.
 address=10.99.0.1
 ip address add $address/32 dev lo
 echo "verbena u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"$address 0\" \"\"" >"$work/dat.conf"
@@ -16,7 +16,7 @@ start run -- dapltest -T S -D verbena >"$work/server" 2>&1 &
 server=$!
 until_true 20 grep -q "Service Point Ready" "$work/server" || fail "the server is not ready: $(cat "$work/server")"
 
-# client NAME TYPE ARGUMENT...: a run that must print its statistics and report no error.
+# client NAME TYPE ARGUMENT...: runs a client, which must print its statistics and report no error.
 client() {
   local name=$1 out=$work/client
   shift
@@ -54,7 +54,7 @@ echo "the server has quit"
 # The other two programs test messages, RDMA both ways, and the extensions.  Their servers first tell the client their
 # address, by TCP on port 15828, and listen for the connection only after that.
 offers_address() { ss -ltnH 'sport = :15828' | grep . >/dev/null; }
-pair() {  # pair PORT WORD COMMAND...: the server listens on PORT, both say WORD at the end
+pair() {  # pair PORT WORD COMMAND...: the server listens on PORT; both must print WORD at the end
   local port=$1 word=$2
   shift 2
   start run -- timeout 60 "$@" >"$work/server" 2>&1 &

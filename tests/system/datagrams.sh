@@ -35,7 +35,7 @@ for gid in ::ffff:10.77.0.2 fd77::2; do
 done
 echo "udaddy by GID: ok"
 
-# Requests and responses get lost, in bursts, and arrive twice.  Each one is answered in the end.
+# The line loses requests and responses in bursts, or repeats them.  Each request must be answered in the end.
 line "both loss=30 burst=3 duplicate=10"
 start_on b verbena run -- timeout 100 udaddy -b 10.77.0.2 -c 20 -C 0 >"$work/server" 2>&1 &
 server=$!
@@ -46,7 +46,7 @@ ends_well $server server
 echo "udaddy, 20 connections on a bad line: ok; $(line_counts)"
 line both
 
-# If nobody listens, the client is told at once, with the peer's reason.
+# If nobody listens, the client gets an error with the peer's reason at once.
 begun=$SECONDS
 ! VERBENA_VERBOSE=1 on a verbena run -- timeout 60 udaddy -s 10.77.0.2 >"$work/client" 2>&1 || fail "udaddy to nobody"
 [ $((SECONDS - begun)) -lt 10 ] || fail "udaddy to nobody took $((SECONDS - begun)) s"
@@ -54,7 +54,7 @@ grep -q 'connect to 10.77.0.2:7174 failed after .*: refused, nobody listens on t
   fail "udaddy to nobody: $(cat "$work/client")"
 echo "nobody listens: said at once"
 
-# Both hosts have members, and one of the hosts has three.  One of the three leaves while the others go on.
+# Host a has one member of a group, and host b has three.  One of the three leaves early while the others go on.
 members() {  # members HOST GROUP: prints how many sockets there are
   on "$1" ip maddress show dev eth0 |
     awk -v group="$2" '$2 == group { n = $3 == "users" ? $4 : 1 } END { print n + 0 }'
@@ -79,7 +79,7 @@ for family in 4 6; do
   for name in first second third home; do ends_well "${heard[$name]}" $name; done
   until_true 20 has_members b $group 0 || fail "members on b that have gone: $(members b $group)"
 
-  # This program only sends.
+  # The sender joins the group only to send (-o).
   hear first b $group "$there" 3
   until_true 20 has_members b $group 1 || fail "members on b: $(members b $group): $(cat "$work/first")"
   on a verbena run -- timeout 60 mckey -m $group -b "$here" -s -o -C 3 >"$work/sender" 2>&1 ||
@@ -89,7 +89,7 @@ for family in 4 6; do
 done
 
 check_captures
-# There is one SIDR_REQ and one SIDR_REP for each connection, however often they were repeated.
+# The captures have one SIDR_REQ and one SIDR_REP for each connection.  Repeats have the same transaction id.
 asked=$((2 * 21 + 2 * 3 + 20 + 1))
 for attribute in 0x0017 0x0018; do
   count=$(fields a "infiniband.mad.attributeid == $attribute" -e infiniband.mad.transactionid | sort -u | wc -l)

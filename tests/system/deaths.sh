@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Tests a missing listener and killed peers.  Nothing is left behind.
+# Tests connections to a missing listener, and peers that are killed.  Checks that nothing is left behind.
 . "$(dirname "$0")/lib.sh"
 need rping ss
 
@@ -13,7 +13,7 @@ took=$((($(date +%s%N) - begun) / 1000000))
 grep -q 'RDMA_CM_EVENT_REJECTED, error 8' "$work/client" || fail "not rejected with 8: $(cat "$work/client")"
 [ $took -lt 5000 ] || fail "the rejection took $took ms"
 
-# The server is killed in the middle, and the client is told within 2 s.
+# If the server is killed during a connection, the client must be told within 2 s.
 for round in 1 2 3; do
   start run -- rping -s >"$work/server" 2>&1 &
   server=$!
@@ -32,7 +32,7 @@ for round in 1 2 3; do
     fail "round $round: the client ended for another reason: $(cat "$work/client")"
 done
 
-# A client is killed, and the server is told as well.
+# If the client is killed, the server must be told as well.
 start run -- rping -s >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
@@ -46,7 +46,7 @@ until_true 2 gone $server || fail "the server did not notice within 2 s"
 until_true 15 no_agent || fail "the agent is still there: $(verbena agent status)"
 nothing_left
 
-# The next run works.
+# The next programs work again.
 start run -- rping -s -C 5 >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174

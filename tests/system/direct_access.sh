@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Programs of one host carry out WRITEs and READs directly in each other's memory, also while the target is stopped.
-# With a capture, with --link udp, and where the kernel does not allow direct access, they send packets.
+# Programs of one host carry out WRITEs and READs directly in each other's memory, even while the target is stopped.
+# With a capture, with --link udp, or if the kernel does not allow direct access, they send packets.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK
 need ib_write_bw ib_read_bw ib_write_lat ib_read_lat
@@ -59,7 +59,7 @@ until_true 30 gone $client || fail "the client does not notice that the server i
 wait $client && fail "the client says nothing of the dead server" || true
 wait $server 2>/dev/null || true
 
-# ---- a program that dies while it writes leaves the target able to go on and to end
+# ---- if a program dies while it writes, the target can go on and end
 pair 20103 "" ib_write_bw -x 0 -s 1048576 -D 60 --run_infinitely
 until_true 20 more_than $client direct_writes 100 || fail "no direct WRITEs: $(verbena ps --counters)"
 kill -KILL $client

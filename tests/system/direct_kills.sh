@@ -1,8 +1,8 @@
 #!/bin/bash
-# One program writes directly into the memory of another one.  Either is killed or stopped at a random moment, so also
-# in the middle of a copy.  The other one is told, ibv_dereg_mr() returns, and nothing is written after that.  VB_ROUNDS
-# sets the rounds of each kind (default 6), and VB_SEED the moments.  The test has no timeout of its own, because
-# scripts/soak runs many rounds.
+# One program writes directly into the memory of another one.  One of them is killed or stopped at a random moment,
+# which may be in the middle of a copy.  The other one must be told, ibv_dereg_mr() must return, and nothing may be
+# written after that.  VB_ROUNDS sets the number of rounds of each kind (default 6), and VB_SEED the moments.  The test
+# sets no timeout, because scripts/soak runs many rounds.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK
 need ss
@@ -15,7 +15,7 @@ echo "VB_SEED=$seed, $rounds rounds of each kind"
 
 kind='' round=''
 broken() { fail "VB_SEED=$seed, $kind, round $round: $*; server: $(tail -3 "$work/server"); client: $(cat "$work/client")"; }
-# Sleeps on purpose: the time is the moment of the kill.
+# This sleep chooses the moment of the kill.
 random_moment() { sleep "0.$(printf %03d $((RANDOM % 60)))"; }
 says() { grep -qs "$2" "$work/$1"; }
 

@@ -1,17 +1,18 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# `verbena doctor` names what keeps programs from running, and says what to do.  It reports nothing else as a problem.
+# `verbena doctor` reports what keeps programs from running, and what to do.  It reports nothing else as a problem.
 . "$(dirname "$0")/lib.sh"
 need ip python3 rping
 
-# findings EXIT-CODE ARGUMENT...: checks the exit code of `verbena doctor`; its output is in $work/doctor.
+# findings EXIT-CODE [WRAPPER...]: runs `verbena doctor`, by the wrapper if there is one.  Checks the exit code and the
+# form of the output, which is then in $work/doctor.
 findings() {
   local code=$1 got=0
   shift
   "$@" verbena doctor >"$work/doctor" 2>"$work/doctor.err" || got=$?
   [ $got -eq "$code" ] || fail "doctor exits with $got, not $code: $(cat "$work/doctor" "$work/doctor.err")"
-  if grep -vE '^(ok|note|problem) +[^:]+: .|^ +-> .' "$work/doctor"; then fail "a line of another form"; fi
-  # Each note and problem has a line with what to do below it.
+  if grep -vE '^(ok|note|problem) +[^:]+: .|^ +-> .' "$work/doctor"; then fail "the line above has another form"; fi
+  # The line below each note and problem must say what to do.
   awk '/^(note|problem)/ { getline below; if (below !~ /^ +-> /) exit 1 }' "$work/doctor" ||
     fail "a finding without a fix: $(cat "$work/doctor")"
 }
@@ -35,7 +36,7 @@ start run -- rping -s >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
 findings 0
-says '^ok +agent: pid [0-9]+, build .*, 1 programs'
+says '^ok +agent: pid [0-9]+, build .*, 1 program$'
 says '^note +UDP port 4791: the agent has it on all addresses'
 says '127\.0\.0\.1 \(GID [0-9]+\)'
 kill $server
@@ -59,12 +60,12 @@ exec 9>&-
 wait $holder
 findings 0
 
-# The limit of descriptors is too low for one program, or too low for many.
+# A low limit of descriptors is a problem if no program can run, and a note if only few can.
 few() { (ulimit -n "$1"; shift; "$@"); }
 findings 1 few 24
 says '^problem +open files: RLIMIT_NOFILE is 24 '
 findings 0 few 256
-says '^note +open files: .*the agent can serve some [0-9]+ programs'
+says '^note +open files: .*the agent can serve about [0-9]+ programs'
 
 # The address to bind to does not exist.
 export VERBENA_BIND=10.99.0.1
@@ -72,10 +73,10 @@ findings 1
 says '^problem +UDP port 4791: VERBENA_BIND=10\.99\.0\.1 is no address of this host'
 ip addr add 10.99.0.1/32 dev lo
 findings 0
-says '^ok +UDP port 4791: free; an agent will open it on 10\.99\.0\.1 alone'
+says '^ok +UDP port 4791: free; an agent will open it on 10\.99\.0\.1 only'
 unset VERBENA_BIND
 
-# There is no route, and no address.
+# First no interface is up, and then none has an address.
 ip link set lo down
 findings 1
 says '^note +interface lo: down'

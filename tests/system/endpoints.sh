@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Tests the InfiniBand CM for programs (tests/api/endpoints.cc), between two hosts with two links: service ids
-# with masks, private data of each message, a rejection with its information, other paths in REQ and LAP,
-# disconnects on the remaining path, peers that connect to each other, and services of datagrams.
+# Tests the InfiniBand CM for programs (tests/api/endpoints.cc), between two hosts with two links: service ids with
+# masks, private data of each message, a rejection with its information, alternate paths in REQ and LAP, disconnects on
+# the remaining path, peers that connect to each other, and services of datagrams (SIDR).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 program=$VB_PREFIX/tests/api/endpoints
@@ -11,7 +11,8 @@ service=0x10000000abcd0000
 make_hosts 1500
 second_link
 
-# begin NAME HOST ARGUMENT...: its output goes to $work/NAME, and its input comes from ${to[NAME]}.
+# begin NAME HOST ARGUMENT...: starts the program on a host.  Its output goes to $work/NAME, and its input comes from
+# ${to[NAME]}.
 declare -A to pid
 begin() {
   local name=$1 host=$2 fd
@@ -51,7 +52,7 @@ hears stranger "rejected 8 '' ::"
 ends stranger
 echo "service ids and refusals: ok"
 
-# The connection has two paths from the beginning: the first one dies while messages flow.
+# The connection has two paths from the beginning.  The first one fails while messages flow.
 begin both a ask ::ffff:10.77.0.2 $service both 10.78.0.1 10.78.0.2
 hears both "accepted 'welcome' both"
 hears server "established 'ready'"
@@ -68,10 +69,10 @@ hears server "disconnected 0 'enough'"
 hears both "disconnected 0 ''"
 ends both
 line both
-echo "another path in the REQ: ok"
+echo "an alternate path in the REQ: ok"
 
-# The connection has one path.  Another one is offered, refused, offered again and accepted.  Then it moves back to the
-# first one.
+# The connection has one path.  An alternate path is offered and refused, and then offered again and accepted.  Then the
+# connection moves to it, and a third offer makes the first path the alternate one.
 begin one a ask 10.77.0.2 $service single 10.78.0.1 10.78.0.2
 hears one "accepted 'welcome'"
 order one "rounds 20"
@@ -80,7 +81,7 @@ order one "offer 10.78.0.1 10.78.0.2 no"
 hears server "offered ::ffff:10.78.0.2 ::ffff:10.78.0.1 'no'"
 hears one "answered 3 'no need'"
 order one "offer 10.99.0.1 10.78.0.2 nowhere"
-hears one "no offer: the other path begins at no address of the device"
+hears one "no offer: the alternate path begins at no address of the device"
 order one "offer 10.78.0.1 10.78.0.2 please"
 hears one "answered 0 ''"
 order one "rounds 21"
@@ -93,13 +94,13 @@ order one "offer 10.77.0.1 10.77.0.2 back"
 until_true 20 eval '[ "$(grep -c "^answered 0" "$work/one")" = 2 ]' || fail "$(cat "$work/one" "$work/server")"
 order one "rounds 23"
 hears one "rounds 23"
-# No end on the first host gets an event now.  The ends on the other host are told of its death at once.
+# The first path fails and the program on host a is killed.  Its peer must be told at once, by the remaining path.
 line "both loss=100"
 kill -9 "${pid[one]}"
 heard_twice() { [ "$(grep -c "^disconnected" "$work/server")" = 2 ]; }
-until_true 5 heard_twice || fail "a death on the other path is not heard of: $(cat "$work/server")"
+until_true 5 heard_twice || fail "the server does not hear of the death by the alternate path: $(cat "$work/server")"
 line both
-echo "another path by LAP: ok"
+echo "an alternate path by LAP: ok"
 
 begin red a meet 10.77.0.1 10.77.0.2 0x2000000000000001
 hears red connecting

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 90
-# `run --verbose` describes failures on standard error: peer, step, tries, time.
+# `run --verbose` describes failures on standard error, with the peer, the step, the number of tries and the time.
 . "$(dirname "$0")/lib.sh"
 need rping ip
 
@@ -24,7 +24,7 @@ says '^verbena: rping\[[0-9]+\]: resolving 203\.0\.113\.77:7174 failed after ' "
 verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 1 >/dev/null 2>"$work/client" || true
 if grep '^verbena: ' "$work/client"; then fail "a line is printed without --verbose"; fi
 
-# The network fails for good: a line tells a waiting program how often it has tried.
+# If the network fails for good, a line says how many tries there were.
 start run --verbose -- rping -s >/dev/null 2>"$work/server" &
 server=$!
 wait_listening 7174

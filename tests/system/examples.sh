@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Runs the examples of the C++ API without `verbena run`, and checks what they do.  Also tests that a user can build
+# Runs the examples of the C++ API without `verbena run`, and checks their results.  Also tests that a user can build
 # them against an installed Verbena, by CMake and by pkg-config.
 . "$(dirname "$0")/lib.sh"
 need cmake pkg-config cmp ip
@@ -99,7 +99,7 @@ grep -q '^chat: 10.99.0.9 is no address of this host' "$work/client" || fail "$(
 cmake --install "$VB_PREFIX" --prefix "$work/prefix" >"$work/install" 2>&1 || fail "$(tail -3 "$work/install")"
 PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig
 export PKG_CONFIG_PATH
-# ccache spares compiling an unchanged example again.  It reads the installed headers, so a change of them counts.
+# ccache saves the compilation if neither the example nor the installed headers have changed.
 launcher=$(command -v ccache || true)
 export CMAKE_CXX_COMPILER_LAUNCHER=$launcher CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1
 # shellcheck disable=SC2046
@@ -108,7 +108,7 @@ $launcher g++ "$VB_SOURCE/examples/pingpong.cc" $(pkg-config --cflags verbena) -
   fail "pingpong does not build by pkg-config"
 cmake -S "$VB_SOURCE/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" >"$work/cmake" 2>&1 &&
   cmake --build "$work/build" --target example_kvstore >>"$work/cmake" 2>&1 || fail "$(tail -5 "$work/cmake")"
-# Checks that the package has a version, and that the first error of an older C++ standard names the standard.
+# Checks that the package has a version, and that a compiler with an older C++ standard says which standard it needs.
 printf 'cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES CXX)\nfind_package(verbena ${WANTED} REQUIRED)\n' >"$work/CMakeLists.txt"
 version=$(verbena --version | cut -d' ' -f2)
 cmake -S "$work" -B "$work/version" -DCMAKE_PREFIX_PATH="$work/prefix" -DWANTED="$version" >"$work/cmake" 2>&1 ||

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs programs on the virtual hosts of a fabric: what a user does with `verbena fabric` and `verbena run --node`.
+# Runs programs on the virtual hosts of a fabric by `verbena fabric` and `verbena run --node`, as a user does.
 # ctest: TIMEOUT 300
 . "$(dirname "$0")/lib.sh"
 unset VERBENA_LINK  # a virtual host has no UDP
@@ -14,7 +14,7 @@ counter() { verbena fabric show lab --json | python3 -c 'import json, sys
 print(json.load(sys.stdin)["fabric"]["counters"][sys.argv[1]])' "$1"; }
 has_members() { [ "$(counter multicast_members)" -eq "$1" ]; }
 takes_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
-# both WHAT SERVER_HOST PORT "SERVER..." CLIENT_HOST "CLIENT...": a server and its client, which must both succeed.
+# both WHAT SERVER_HOST PORT "SERVER..." CLIENT_HOST "CLIENT...": runs a server and its client, which must both succeed.
 both() {
   local server
   # shellcheck disable=SC2086
@@ -83,7 +83,7 @@ both ucmatose a 7471 "ucmatose -c 3" b "ucmatose -c 3 -s 10.31.0.1"
 both udaddy a 7174 "udaddy -c 3" b "udaddy -c 3 -s 10.31.0.1"
 [ "$(counter forwarded)" -gt 0 ] || fail "nothing went through the switch"
 
-# Programs find the interfaces of their host, and of this machine's only loopback.
+# Programs find the interfaces of their host and loopback, and no other interface of this machine.
 interfaces=$VB_PREFIX/tests/programs/interfaces
 on b "$interfaces" >"$work/interfaces" || fail "interfaces: $(cat "$work/interfaces")"
 sees() { grep -qE "^$1\$" "$work/interfaces" || fail "no interface '$1': $(cat "$work/interfaces")"; }
@@ -99,7 +99,7 @@ sees 'verbena1 10.31.1.2 mask 255.255.255.0'
 [ "$(grep -o 'address 02.*' "$work/interfaces" | sort -u | wc -l)" = 2 ] || fail "two rails have one hardware address"
 names=$(on c python3 -c 'import socket; print([name for _, name in socket.if_nameindex()])')
 [ "$names" = "['lo', 'verbena0']" ] || fail "Python finds $names"
-# Children of the program are on the node, too, and a host whose link is down reports that.
+# Children of the program are on the same host.  An interface whose link is down is not "running".
 verbena fabric fault link --name lab c green down >"$work/out"
 on c bash -c "exec '$interfaces'" >"$work/interfaces" || fail "interfaces: $(cat "$work/interfaces")"
 sees 'verbena0 up multicast hardware type 1 address 02[0-9a-f]{10}'
@@ -118,7 +118,7 @@ if unshare --mount true 2>/dev/null; then
 fi
 echo "interfaces: ok"
 
-# Both ends of the pingpong programs exchange their queue pairs by TCP, which is this machine's.
+# The ends of the pingpong programs exchange their queue pair numbers by TCP, over the network of this machine.
 port=20000
 pingpong() {
   local server
@@ -155,7 +155,7 @@ fails_with "another network" \
   "rail verbena0 of host a (network red, MTU 9000) does not reach rail verbena0 of host c (network green, MTU 9000)" \
   a timeout 20 rping -c -a 10.31.2.3 -C 1
 fails_with "no such address" "no host of the fabric has the address 10.31.0.9" a timeout 20 rping -c -a 10.31.0.9 -C 1
-# The MTU of the path is 1024 at most, and the program insists on 4096.
+# The path allows packets with at most 1024 bytes of data, but the program sends 4096.
 start_on b timeout 60 ibv_rc_pingpong -d verbena1 -g 0 -m 1024 -p 20100 >"$work/server" 2>&1 &
 server=$!
 until_true 20 takes_tcp 20100 || fail "the server: $(cat "$work/server")"

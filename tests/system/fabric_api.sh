@@ -1,13 +1,13 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# Programs break fabrics by the C++ API (tests/api/faults.cc), and files of faults break them at their times.  Both have
-# the same effects as the command.
+# A program causes faults in fabrics by the C++ API (tests/api/faults.cc), and files cause faults at given times.  Both
+# must have the same effects as the command `verbena fabric fault`.
 unset VERBENA_LINK
 source "$VB_SOURCE/tests/system/lib.sh"
 need python3 ss
 
 shows() { verbena fabric show >"$work/show" && grep -qF "$1" "$work/show"; }
-# breaks ARGUMENT...: runs the program, which breaks the fabric that is up.
+# breaks ARGUMENT...: runs the program, which causes faults in the fabric that is up.
 breaks() {
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
     timeout 30 "$VB_PREFIX/tests/api/faults" "$@" >"$work/said" 2>&1 || fail "faults $*: exit $?: $(cat "$work/said")"
@@ -30,7 +30,7 @@ shows "fault: node $hca is paused" && shows "delays packets by 1500us" || fail "
 verbena fabric down >/dev/null
 echo "C++ API: ok"
 
-# ---- faults in the file of the fabric, and in a file of their own
+# ---- faults in the file of the fabric, and in a separate file
 cat >>"$work/lab.toml" <<'TOML'
 
 [[faults]]
@@ -63,7 +63,7 @@ until_true 10 told "the fault 'node a pkey 33059 removed' of the file does not h
 verbena fabric down >/dev/null
 echo "files: ok"
 
-# ---- a subnet has its faults in a file of their own
+# ---- faults of a subnet, which are in a separate file
 printf '[[faults]]\nafter = 0.1\nfault = "link %s %s slow 5ms"\n' "$hca" "$switch" >"$work/slow.toml"
 (cd "$work" && verbena fabric up net --name net --sm none --faults slow.toml >/dev/null)
 until_true 10 shows "delays packets by 5ms" || fail "$(cat "$work/show")"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Starts and ends many fabrics, several at once, by command and by SIGKILL.  Nothing is left of them.  VB_ROUNDS sets how
-# often.
+# Starts and ends many fabrics, several at once, by command and by SIGKILL.  Nothing may be left of them.  VB_ROUNDS
+# sets the number of rounds.
 # ctest: TIMEOUT 300
 . "$(dirname "$0")/lib.sh"
 unset VERBENA_LINK  # a virtual host has no UDP

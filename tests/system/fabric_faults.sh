@@ -24,7 +24,7 @@ verbena fabric up "$work/lab.toml" >/dev/null
 
 port_is() { on a ibv_devinfo -d "$1" >"$work/devinfo" && grep -q "state:.*$2" "$work/devinfo"; }
 
-# ---- a link of a connection that works goes down for a moment, and comes up again
+# ---- the link of a connection goes down for a moment, and comes up again
 start_on a rping -s -a 10.31.0.1 -p 7200 -S 20000 -V >"$work/server" 2>&1 &
 wait_listens a 7200
 start_on b rping -c -a 10.31.0.1 -p 7200 -S 20000 -V >"$work/client" 2>&1 &
@@ -52,7 +52,7 @@ kill "$client"
 wait "$client" || true
 echo "lossy link: ok"
 
-# ---- programs see the state of their ports, and why an address is out of reach
+# ---- programs see the state of their ports, and get the reason why an address cannot be reached
 port_is verbena0 PORT_ACTIVE || fail "the port is not active: $(on a ibv_devinfo)"
 fault "link a:verbena0 - red is down" link a:verbena0 red down
 port_is verbena0 PORT_DOWN || fail "the port is not down: $(on a ibv_devinfo)"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# `verbena fabric fault` makes virtual hosts hang, and makes links slow or flapping, or changes MTUs and P_Keys.
-# Programs wait, go on, or end with the error of the specification.
+# `verbena fabric fault` makes virtual hosts hang, makes links slow or flapping, and changes MTUs and P_Keys.  Programs
+# wait, go on, or end with the error that the specification names.
 unset VERBENA_LINK
 source "$VB_SOURCE/tests/system/lib.sh"
 source "$VB_SOURCE/tests/system/lib_faults.sh"
@@ -56,7 +56,7 @@ start_on b ibv_rc_pingpong -g 0 -n 100000000 -p 7301 127.0.0.1 >"$work/client" 2
 client=$!
 goes_on
 fault "node a is paused" node a paused
-# One of the two has a request on its way.  The hanging host's own requests do not leave it, either.
+# Either of the two may have a request under way, because requests do not leave the hanging host, either.
 exceeded() { grep -q 'transport retry counter exceeded (12)' "$work/client" "$work/server"; }
 until_true 60 exceeded || fail "a host that hangs: $(tail -3 "$work/client" "$work/server")"
 fault "node a is on" node a on

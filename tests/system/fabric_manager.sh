@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
 # `verbena fabric up` starts OpenSM on nodes of a subnet, waits until the ports are active, and leaves no process or
-# file behind.  PLAIN: OpenSM is started without the sanitizer's runtime, which must be preloaded into it.
+# file behind.  The test is PLAIN because verbena-fabric starts OpenSM without the sanitizer's runtime.
 unset VERBENA_LINK
 source "$VB_SOURCE/tests/system/lib.sh"
 need opensm ibstat ibstatus sminfo python3 ss
@@ -58,7 +58,7 @@ for wanted in 'OpenSM (pid [0-9]*) starts at Hca1:1' 'the subnet is up' 'SUBNET 
   grep -q "$wanted" "$work/log" || fail "fabric log has no line '$wanted': $(cat "$work/log")"
 done
 [ -d "$(manager 0 directory)" ] || fail "OpenSM has no directory of its own"
-# The last port that becomes active may be one of a switch.
+# `fabric up` must also wait for the ports of switches, so start a subnet with many of them.
 verbena fabric make --fat-tree 16 >"$work/tree.net"
 verbena fabric up "$work/tree.net" >"$work/up" || fail "a fat tree does not come up: $(cat "$work/up")"
 verbena fabric down tree >/dev/null

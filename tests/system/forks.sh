@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# Forks programs.  Nothing that a child does disturbs its parent's connections.  When the parent dies, its peer is told,
-# even if the child lives on.
+# Programs with connections fork.  Nothing that a child does may disturb its parent's connections.  If the parent dies,
+# its peer must be told, even if the child lives on.
 . "$(dirname "$0")/lib.sh"
 need tshark
 programs=$VB_PREFIX/tests/programs
@@ -19,7 +19,7 @@ scenario() {  # scenario NAME [OPTION...]
   grep -q "nothing is disturbed" "$work/$name" || fail "$name: $(tail -5 "$work/$name")"
 }
 
-# Reads in the capture that the child's end has not ended the connection: the last packets are the parent's DREQ.
+# The capture must have a DREQ, which the parent sends in the end: the end of a child has not ended the connection.
 scenario ends --pcap "$work/ends.pcapng"
 [ "$(grep -c 'exit handler' "$work/ends")" -eq 10 ] || fail "not 10 exit handlers ran: $(cat "$work/ends")"
 tshark -r "$work/ends.pcapng" -Y 'infiniband.mad.attributeid == 0x0015' 2>/dev/null | grep -q . ||
@@ -33,7 +33,7 @@ scenario execs
 [ -n "${VB_PRELOAD:-}" ] || scenario threads
 ! gone $server || fail "the server has ended: $(tail -5 "$work/server")"
 
-# The child of a dead parent may hold only the channels that the program was shown (eventfds), and stdio.
+# After the death of its parent, a child may hold only stdio and the descriptors of channels, which are eventfds.
 look_at_descriptors() {
   local fd
   for fd in /proc/"$1"/fd/*; do
@@ -65,7 +65,7 @@ for name in outlive outlive_raw; do
     [ $took -lt 2000 ] || fail "$name, $death: the server heard after $took ms"
     wait $parent 2>/dev/null || true
     ! gone "$child" || fail "$name, $death: the child has gone, too"
-    # The child's copies disturb no program.
+    # The descriptors that the child holds must not disturb other programs.
     verbena run -- timeout 60 "$programs/echo" 7600 20 >/dev/null || fail "$name, $death: no new connection"
     kill -9 "$child"
     rm "$work/tell"

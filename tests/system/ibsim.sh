@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# Debian's diagnostic tools find the same subnet on Verbena as on ibsim, from one netlist and under OpenSM.  Two things
-# differ. ibsim presets LIDs, and its ports claim widths and speeds that the netlist does not give them.
+# Debian's diagnostic tools find the same subnet on Verbena as on ibsim, from one netlist and under OpenSM.  Only two
+# things differ: ibsim presets LIDs, and its ports claim to support other widths and speeds.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
 need ibsim ibsim-run opensm ibnetdiscover ibhosts ibswitches iblinkinfo
@@ -24,14 +24,14 @@ look() {
   done
 }
 
-# The file names hosts only by GUIDs and in comments, so OpenSM's node is chosen by its GUID.
+# In this file the names of hosts are their GUIDs, so ask the fabric for the node on which OpenSM runs.
 verbena fabric up "$work/named.net" --name named >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
 node=$(verbena fabric show named --json | python3 -c 'import json, sys
 print(json.load(sys.stdin)["fabric"]["managers"][0]["node"])')
 look ours verbena run --node "$node" --
 verbena fabric down >/dev/null
 
-cd "$work" # umad2sim writes its sysfs where it is started
+cd "$work" # umad2sim, the library of ibsim-run, writes its sysfs to the working directory
 mkfifo "$work/console"
 ibsim -s "$work/named.net" <"$work/console" >"$work/ibsim" 2>&1 &
 simulator=$!

@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 240 PLAIN
-# A SEND and a poll need at most a tenth more instructions than before.  Callgrind counts them, so the speed of the
-# machine does not matter; but on a busy one timers expire during some calls.  So the smallest of three counts is
-# compared.  If a change makes one more expensive for a good reason, or much cheaper, write the new count
+# A SEND and a poll may need at most a tenth more instructions than the counts below.  Callgrind counts instructions, so
+# the speed of the machine does not matter.  But on a busy machine timers expire during some calls, so the smallest of
+# three counts is compared.  If a change needs more instructions for a good reason, or much less, write the new count
 # here.
 . "$(dirname "$0")/lib.sh"
 need valgrind

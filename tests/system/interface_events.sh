@@ -7,12 +7,13 @@ source "$VB_SOURCE/tests/wire/lib.sh"
 need rping ibv_devinfo ibv_rc_pingpong ibv_asyncwatch tshark ss python3
 source "$(dirname "${BASH_SOURCE[0]}")/lib_ends.sh"
 
-# fails_after NAME MILLISECONDS: checks that a request of NAME ends with "transport retry exceeded", and not before the time.
+# fails_after NAME MILLISECONDS: checks that a request of NAME fails with "transport retry exceeded", but not before
+# that time.
 fails_after() {
   expect "$1" failed
   read -r _ status took <<<"$said"
   [ "$status" = 12 ] || fail "$1: completion status $status, not 12 (retry exceeded)"
-  [ "$took" -ge "$2" ] || fail "$1: gave up after $took ms; its QP asks for $2"
+  [ "$took" -ge "$2" ] || fail "$1: gave up after $took ms; the QP's timeout and retries need $2 ms"
   echo "$1: transport retry exceeded after $took ms (asked for: $2)"
 }
 gids() { on "$1" verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*\([0-9a-f:.]*\).*/\1 \2/p'; }
@@ -32,13 +33,13 @@ listens() { on b verbena ps | grep -q "listening.*:7174\b"; }
 
 make_hosts 1500
 
-# ---- an address comes and goes; a request fails after 8 tries of 4.096 us * 2^14 = 67 ms, or of 4.3 s (2^20)
+# ---- an address comes and goes; a request fails after 8 tries of 67 ms (4.096 us * 2^14), or of 4.3 s (2^20)
 begin_end watcher a 10.77.0.1 timeout=20
 begin_end its_peer b 10.77.0.2
 join watcher its_peer
 ask watcher "flow 20000"
 expect watcher flowing
-[ -z "$(gid_of a 10.77.0.11)" ] || fail "a GID of an address that is not there: $(gids a)"
+[ -z "$(gid_of a 10.77.0.11)" ] || fail "there is a GID of an address that the host does not have: $(gids a)"
 start_on a verbena run -- ibv_asyncwatch >"$work/asyncwatch" 2>&1 &
 asyncwatch=$!
 watches() { gone $asyncwatch || grep -q 'async event FD' "$work/asyncwatch"; }
@@ -60,7 +61,7 @@ for name in short long; do
 done
 on a ip address del 10.77.0.11/24 dev eth0
 hear watcher "GID table change"
-[ -z "$(gid_of a ::ffff:10.77.0.11)" ] || fail "the GID of an address that is gone: $(gids a)"
+[ -z "$(gid_of a ::ffff:10.77.0.11)" ] || fail "the GID of a removed address is left: $(gids a)"
 ask short "write 50000"
 ask long "write 50000"
 fails_after short 536
@@ -152,9 +153,9 @@ two_interfaces() {  # two_interfaces KIND...
 two_interfaces macvlan mode bridge || skip "no macvlan interfaces here: $(cat "$work/ip")"
 two_interfaces vlan id 5 || echo "VLAN: not tried, since this kernel has none ($(cat "$work/ip"))"
 
-# ---- packets have the values that a program has set for the path, with each path MTU
+# ---- packets have the traffic class, hop limit, flow label and MTU that a program has set for its path
 flow_port() { echo $((0xc000 | (($1 & 0x3fff) ^ ($1 >> 14)))); }  # annex A17.3.2
-peers=  # the QP numbers, because another flow may have one of these source ports by chance
+peers=  # numbers of the peers' QPs, to select packets; other flows may have the same source ports by chance
 for host in a b; do on $host ip link set eth0 mtu 9000; done
 for family in 4 6; do
   [ $family = 4 ] && ends=(10.77.0.1 10.77.0.2) || ends=(fd77::1 fd77::2)

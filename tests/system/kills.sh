@@ -1,8 +1,8 @@
 #!/bin/bash
-# Kills a client or a server at a random moment with kill -9, also one with a living child.  The other side is told
-# within 2 s, nothing hangs, and no process, socket or file is left.  VB_ROUNDS sets the rounds of each kind (default
-# 6), and VB_SEED the moments; a failure prints the seed.  The test has no timeout of its own, because scripts/soak
-# runs many rounds.
+# Kills a client or a server at a random moment with kill -9.  Some of them have a forked child that lives on.  The
+# other side must be told within 2 s, nothing may hang, and no process, socket or file may be left.  VB_ROUNDS sets the
+# number of rounds of each kind (default 6), and VB_SEED the moments; a failure prints the seed.  The test sets no
+# timeout, because scripts/soak runs many rounds.
 . "$(dirname "$0")/lib.sh"
 need rping ss
 programs=$VB_PREFIX/tests/programs
@@ -15,7 +15,7 @@ kind= round=
 broken() { fail "VB_SEED=$seed, $kind, round $round: $*; server: $(tail -3 "$work/server"); client: $(tail -3 "$work/client")"; }
 
 export VERBENA_IDLE=3
-# Sleeps on purpose: the time is the moment of the kill.
+# This sleep chooses the moment of the kill.
 random_moment() { sleep "0.$(printf %03d $((RANDOM % 400)))"; }
 milliseconds_since() { echo $((($(date +%s%N) - $1) / 1000000)); }
 
@@ -35,15 +35,15 @@ start_client() {
   esac
   client=$!
 }
-# Tells whether the connection existed when the victim died.  If not, the other side may be at any earlier step.
+# Succeeds if the connection existed when the victim died.  Otherwise the other side may be at any earlier step.
 connected() { grep -qsaE '^(connected|here|child|ping data)' "$work/client" "$work/server"; }
 children() { sed -sn 's/^child //p' "$work/server" "$work/client" 2>/dev/null || true; }
 
 # The echo server goes on after a client's death.  Its output shows that it was told.
 server_heard() { ! grep -qs '^here' "$work/server" || grep -qE '^(gone|lost)' "$work/server"; }
 
-# rping hangs with any RDMA stack if it gets ESTABLISHED and DISCONNECTED before its main thread has read the first of
-# them: it waits for a completion without a request, and does not disconnect (rping.c, err3).
+# rping has a fault: if ESTABLISHED and DISCONNECTED come before its main thread has seen the first, it waits for a
+# completion without a request, and hangs with any RDMA stack (rping.c, err3).  That counts as having heard.
 client_heard() { gone "$client" || grep -qsa '^wait for CONNECTED state 10$' "$work/client"; }
 
 for kind in rping-client rping-server client server client-with-child server-with-child; do
@@ -54,7 +54,7 @@ for kind in rping-client rping-server client server client-with-child server-wit
     start_client
     random_moment
     limit_ms=2000
-    connected || limit_ms=10000  # the other side may not have begun yet
+    connected || limit_ms=10000  # without a connection, the other side may only just begin
     case $kind in
       *client*) victim=$client other=$server ;;
       *) victim=$server other=$client ;;

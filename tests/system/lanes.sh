@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# Tests lanes, by which programs of one host exchange packets through memory.  Lanes survive a program that is stopped
-# for a while, and a peer's death ends requests as it does by UDP.  If either side has --link udp, packets go by UDP.
+# Tests lanes, by which programs of one host exchange packets through shared memory.  Requests must wait for a peer that
+# is stopped for a while, and must fail if the peer dies, as by UDP.  If either side has --link udp, packets go by UDP.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK
 need rping ib_atomic_bw ib_send_lat ibv_ud_pingpong ibv_uc_pingpong tshark
@@ -18,11 +18,11 @@ serve() {
   start run "$@" >"$work/server" 2>&1 &
   server=$!
 }
-# ready PORT: waits until perftest's TCP port is open, by which it exchanges parameters.
+# ready PORT: waits until the TCP port by which perftest exchanges parameters is open.
 open_port() { ss -Htln "sport = :$1" | grep -q .; }
 ready() { until_true 20 open_port "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
 
-# ---- both programs use lanes; atomics are packets in any case
+# ---- both programs use a lane; atomics always go as packets, never by direct access
 serve -- ib_atomic_bw -x 0 -p 20001 -D 60 --run_infinitely
 ready 20001
 start run -- ib_atomic_bw -x 0 -p 20001 -D 60 --run_infinitely 127.0.0.1 >"$work/client" 2>&1 &
@@ -49,7 +49,7 @@ wait $client && fail "the client does not report that the server is dead" || tru
 grep -qi 'error\|fail' "$work/client" || fail "the client prints: $(cat "$work/client")"
 wait $server 2>/dev/null || true
 
-# ---- UC and UD use lanes; other tests have a program whose peer is itself
+# ---- UC, UD and RC use lanes
 for program in ibv_uc_pingpong ibv_ud_pingpong ibv_rc_pingpong; do
   serve -- timeout 60 $program -g 0 -p 20002 -s 1000 -n 2000
   ready 20002
@@ -73,7 +73,7 @@ done
 ! VERBENA_LINK=tcp verbena run -- ibv_rc_pingpong >"$work/said" 2>&1 || fail "run accepts --link tcp"
 grep -q "VERBENA_LINK is 'tcp'; there are: lane udp" "$work/said" || fail "an unknown link: $(cat "$work/said")"
 
-# ---- a receiver's capture shows packets with the ICRC that they have, or would have as UDP datagrams
+# ---- a receiver's capture shows packets with a right ICRC; for a lane it is the one that UDP datagrams would have
 for link in lane udp; do
   sends=(timeout 60 ib_send_bw -x 0 -p 20004 -m 1024 -s 3000 -n 1000)
   serve --link $link --pcap "$work/$link.pcapng" -- "${sends[@]}"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# A program that has closed many connections and lives on gives their memory back to the system.
+# After a program has closed many connections, the library must give their memory back to the system.
 . "$(dirname "$0")/lib.sh"
 limit=8192  # KiB
 [ -z "${VB_PRELOAD:-}" ] || limit=10000000  # the sanitizer's allocator keeps freed memory

@@ -1,4 +1,4 @@
-# The system tests share this file.  Source it; VB_PREFIX, VB_SOURCE and VB_PRELOAD come from ctest.
+# All system tests source this file.  ctest sets VB_PREFIX, VB_SOURCE and VB_PRELOAD.
 set -euo pipefail
 : "${VB_PREFIX:?the built tree}" "${VB_SOURCE:?the repository}"
 
@@ -26,19 +26,19 @@ need() {
   done
 }
 
-# Runs the command under test.  LD_PRELOAD has the sanitizer's runtime, if there is one.
+# Runs the command `verbena` of the build.  LD_PRELOAD names the sanitizer's runtime in preset asan.
 verbena() {
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
     "$VB_PREFIX/bin/verbena" "$@"
 }
 
-# Starts the command for the background, where $! must be the program's own pid: start run -- PROGRAM... &
+# Becomes the command `verbena`, so that $! is the pid of the program: start run -- PROGRAM... &
 start() {
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
     exec "$VB_PREFIX/bin/verbena" "$@"
 }
 
-# until_true SECONDS COMMAND...: waits until the command succeeds, because of another process.
+# until_true SECONDS COMMAND...: repeats the command until it succeeds.  Fails after this time.
 until_true() {
   local deadline=$((SECONDS + $1))
   shift
@@ -51,7 +51,7 @@ until_true() {
 listening() { verbena ps | grep -q "listening.*:$1\b"; }
 wait_listening() { until_true 20 listening "$1" || fail "nothing listens on port $1"; }
 
-# await_listener PORT: sets "awaiting" to words for `env`.  With them a client waits to connect until a program of this
+# await_listener PORT: sets "awaiting" to variables for `env`.  With these a client connects only when a program of this
 # host listens on the port (tests/programs/preload/await_listener.c).
 await_listener() {
   awaiting=("PATH=$VB_PREFIX/bin:$PATH"
@@ -59,20 +59,18 @@ await_listener() {
     "LD_PRELOAD=${VB_PRELOAD:+$VB_PRELOAD:}$VB_PREFIX/tests/programs/await_listener.so")
 }
 
-# tell DESCRIPTOR: writes a line to a program's standard input.
+# tell DESCRIPTOR: writes an empty line to the standard input of a program.
 tell() { (echo >&"$1") 2>/dev/null || fail "the program has ended: $(cat "$work"/err* "$work"/out*)"; }
 
 gone() { ! kill -0 "$1" 2>/dev/null; }
-# Stops a process and all of its threads.  The signal alone does not tell when they have stopped.
 stopped() { grep -q '^State:[[:space:]]*T' "/proc/$1/status"; }
+# halt PID: stops a process, and waits until it has stopped.
 halt() { kill -STOP "$1" && until_true 10 stopped "$1" || fail "process $1 does not stop"; }
 
 no_agent() { verbena agent status 2>&1 | grep -q "no agent is running"; }
 
 agent_pid() { verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])'; }
 
-# Fails the test if a process, socket, memory or file of Verbena is left after the agent's end.  REQUIRES: no other
-# agent runs in this namespace (scripts/isolated).
 no_process() {
   local process
   for process in /proc/[0-9]*; do
@@ -80,6 +78,8 @@ no_process() {
     case $(cat "$process/comm" 2>/dev/null) in verbena-reaper) return 1 ;; esac
   done
 }
+# Fails the test if a process, socket, memory or file of Verbena is left after the agent's end.  REQUIRES: no other
+# agent runs in this namespace (scripts/isolated).
 nothing_left() {
   local leftover
   # The agent gives up its name first, and then ends.
@@ -87,7 +87,7 @@ nothing_left() {
   [ -z "$(ss -xlH 2>/dev/null | grep verbena)" ] || fail "a socket is left: $(ss -xl | grep verbena)"
   [ -z "$(ss -uanH 2>/dev/null)" ] || fail "UDP sockets are left: $(ss -uanp)"
   for leftover in /dev/shm/*verbena* /tmp/*verbena[-_]* "${XDG_RUNTIME_DIR:-/nonexistent}"/*verbena*; do
-    # Fabrics of other tests may run OpenSM at the same time.  A test that checks these directories sets TMPDIR.
+    # Fabrics of other tests may have such directories at the same time.  A test that checks them sets TMPDIR.
     case $leftover in *verbena-system-tests* | /tmp/verbena-fabric-*) continue ;; esac
     [ ! -e "$leftover" ] || fail "left behind: $leftover"
   done

@@ -1,11 +1,11 @@
-# Runs ends of connections without a connection manager (tests/programs/rc_end.c) on the hosts of tests/wire.  Source
-# lib.sh and tests/wire/lib.sh first.
+# Runs the ends of connections that are made without a connection manager (tests/programs/rc_end.c), on the hosts of
+# tests/wire.  Source lib.sh and tests/wire/lib.sh first.
 programs=$VB_PREFIX/tests/programs
 
 declare -A end_in end_out end_here end_seen
 
-# Closes the pipes of the other ends and of the line in a child, because an open copy would hide their end of file.
-let_go() {
+# Closes the pipes of the other ends and of the line in a subshell.  An open copy would hide their end of file.
+close_pipes() {
   local fd
   for fd in "${end_in[@]}" "${end_out[@]}" "$line_in" "$line_out"; do exec {fd}>&-; done
 }
@@ -15,7 +15,7 @@ begin_end() {
   shift 2
   mkfifo "$work/$name.in" "$work/$name.out"
   (
-    let_go
+    close_pipes
     start_on "$host" verbena run -- "$programs/rc_end" "$@"
   ) <"$work/$name.in" >"$work/$name.out" 2>"$work/err.$name" &
   exec {in}>"$work/$name.in" {out}<"$work/$name.out"
@@ -23,8 +23,10 @@ begin_end() {
   expect "$name" here
   end_here[$name]=${said#here }
 }
+# ask NAME COMMAND: sends a command to the end NAME.
 ask() { (echo "$2" >&"${end_in[$1]}") 2>/dev/null || fail "$1 has ended: $(cat "$work/err.$1")"; }
-# expect NAME WORD: reads the next answer of NAME into $said, which must begin with the word.  Keeps events for hear.
+# expect NAME WORD: reads the next answer of NAME into $said, which must begin with the word.  Events are kept for
+# `hear`.
 expect() {
   while read -r -t 60 said <&"${end_out[$1]}"; do
     case "$said" in
@@ -45,13 +47,13 @@ hear() {
   done
   end_seen[$1]=${end_seen[$1]/"$2;"/}
 }
-join() {  # join NAME NAME
+join() {  # join NAME NAME: connects two ends
   ask "$1" "peer ${end_here[$2]}"
   ask "$2" "peer ${end_here[$1]}"
   expect "$1" connected
   expect "$2" connected
 }
-do_end() {
+do_end() {  # do_end NAME: closes the input of an end, so that it ends
   local in=${end_in[$1]} out=${end_out[$1]}
   exec {in}>&- {out}<&-
   rm "$work/$1.in" "$work/$1.out"
@@ -67,6 +69,7 @@ more_than() {
   expect "$1" count
   [ "${said#count }" -gt "$2" ]
 }
+# flows NAME: waits until the flow of NAME has had 20 further good rounds.
 flows() {
   ask "$1" count
   expect "$1" count

@@ -1,25 +1,25 @@
-# Functions for tests that break fabrics by `verbena fabric fault`.  Include it after lib.sh.
+# Defines functions for tests of `verbena fabric fault`.  Source lib.sh first.
 on() { verbena run --node "$1" --verbose -- "${@:2}"; }
 start_on() { start run --node "$1" --verbose -- "${@:2}"; }
 # counter NAME: prints a counter of the fabric.
 counter() { verbena fabric show --json | python3 -c 'import json, sys
 print(json.load(sys.stdin)["fabric"]["counters"][sys.argv[1]])' "$1"; }
-# fault TEXT ARGUMENT...: the fault is carried out, and the command prints this line.
+# fault TEXT ARGUMENT...: runs `verbena fabric fault`, which must succeed and print this line.
 fault() {
   local text=$1
   verbena fabric fault "${@:2}" >"$work/out" 2>&1 || fail "fault ${*:2}: $(cat "$work/out")"
   [ "$(cat "$work/out")" = "$text" ] || fail "fault ${*:2} prints: $(cat "$work/out")"
 }
-# refused TEXT ARGUMENT...: the fault is refused with a message that has this text.
+# refused TEXT ARGUMENT...: runs `verbena fabric fault`, which must fail with a message that has this text.
 refused() {
   if verbena fabric fault "${@:2}" >"$work/out" 2>&1; then fail "fault ${*:2} works: $(cat "$work/out")"; fi
   grep -qF -- "$1" "$work/out" || fail "fault ${*:2} prints: $(cat "$work/out")"
 }
 shows() { verbena fabric show >"$work/show" && grep -qF "$1" "$work/show"; }
-# goes_on: waits until the fabric forwards packets of the client.
+# goes_on: waits until the fabric has forwarded 500 further packets.
 forwards() { [ "$(counter forwarded)" -gt "$1" ]; }
 goes_on() { until_true 20 forwards "$(($(counter forwarded) + 500))" || fail "no packets: $(cat "$work/client")"; }
-# In the fabric "lab":
+# listens HOST PORT: succeeds if a program on a host of the fabric "lab" listens on the port.
 listens() { VERBENA_FABRIC=lab VERBENA_NODE=$1 verbena ps | grep -q "listening.*:$2\b"; }
 wait_listens() { until_true 20 listens "$1" "$2" || fail "nothing listens on port $2 of host $1: $(cat "$work/server")"; }
 takes_tcp() { ss -ltnH "sport = :$1" | grep -q .; }

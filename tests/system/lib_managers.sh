@@ -1,4 +1,4 @@
-# OpenSM on nodes of a subnet, one of which takes over from another, and programs that are members of multicast groups
+# Defines functions that run several OpenSM on nodes of a subnet, and programs that are members of multicast groups
 # (tests/programs/groups.c).  Source lib.sh first.
 groups=$VB_PREFIX/tests/programs/groups
 
@@ -8,7 +8,7 @@ on() { verbena run --node "$1" -- "${@:2}"; }
 start_on() { start run --node "$1" --verbose -- "${@:2}"; }
 counter() { VERBENA_NODE=$1 verbena ps --counters | awk -v name="$2" '$3 == name { sum += $4 } END { print sum + 0 }'; }
 active() { on "$1" ibv_devinfo 2>&1 | grep -q 'state:.*PORT_ACTIVE'; }
-# is_member NODE: its IPoIB interface has joined the broadcast group, so that addresses can be resolved.
+# is_member NODE: succeeds if the node's IPoIB port is in the broadcast group, so that addresses can be resolved.
 is_member() { verbena sa groups --node "$1" | grep -q 'ff12:401b:ffff::ffff:ffff .* full '; }
 # wait_active NODE...: waits until programs on the nodes can connect to one another.
 wait_active() {
@@ -19,8 +19,8 @@ wait_active() {
   done
 }
 
-# begin_manager NODE PRIORITY [OPTION...]: starts OpenSM, with lines of its options file.  A standby asks the master
-# every 0.3 s, and takes over after two requests without an answer.
+# begin_manager NODE PRIORITY [OPTION...]: starts OpenSM.  Each OPTION is a line of its options file.  A standby asks
+# the master every 0.3 s, and takes over after two requests without an answer.
 begin_manager() {
   local files=$work/$1.osm
   mkdir -p "$files"
@@ -34,23 +34,24 @@ end_manager() {
   wait "${manager_pid[$1]}" 2>/dev/null || true
 }
 lid() { on "$1" ibstat | sed -n 's/.*Base lid: //p'; }
-# sees_master NODE HOST: OpenSM on HOST is the master for NODE.
+# sees_master NODE HOST: succeeds if OpenSM on HOST is the master for NODE.
 sees_master() { on "$1" sminfo 2>/dev/null | grep -q "sm lid $(lid "$2") .*SMINFO_MASTER"; }
 wait_master() { until_true 30 sees_master "$1" "$2" || fail "$2 does not become master: $(tail "$work"/*.osm/log)"; }
 
-# Prints the SA's records of all members: a line "MGID MLID node join-state" for each.
+# members NODE: asks the SA from the node, and prints a line "MGID MLID NODE JOIN_STATE" for each member of a group.
 members() {
   on "$1" saquery --smkey 1 -m >"$work/saquery" 2>&1 || { echo "saquery fails: $(cat "$work/saquery")"; return; }
   awk -F '\.\.+' '/MGID/ { mgid = $2 } /Mlid/ { mlid = $2 } /ScopeState/ { state = substr($2, length($2)) }
     /NodeDescription/ { print mgid, mlid, $2, "0x" state }' "$work/saquery" | sort
 }
-# Prints the subscriptions that the SA has: a line "port trap" for each.
+# subscriptions NODE: asks the SA from the node, and prints a line "PORT TRAP" for each subscription to notices.
 subscriptions() {
   on "$1" saquery --smkey 1 -I >"$work/saquery" 2>&1 || { echo "saquery fails: $(cat "$work/saquery")"; return; }
   awk -F '\.\.+' '/SubscriberGID/ { port = $2 } /trap_num/ { print port, $2 }' "$work/saquery" | sort
 }
 
-# begin_member NODE ADDRESS: starts a program that joins groups as `tell_member NODE COMMAND...` says.
+# begin_member NODE ADDRESS: starts a program on the node that carries out the commands of `tell_member NODE
+# COMMAND...`.
 begin_member() {
   local in
   mkfifo "$work/$1.in"
@@ -60,6 +61,6 @@ begin_member() {
   until_true 20 said "$1" ready || fail "the member on $1: $(cat "$work/$1.out")"
 }
 tell_member() { (echo "${@:2}" >&"${member_in[$1]}") 2>/dev/null || fail "the member on $1 has ended: $(cat "$work/$1.out")"; }
-# said NODE LINE: the program has printed the line.
+# said NODE LINE: succeeds if the program on the node has printed the line.
 said() { grep -qx -- "$2" "$work/$1.out"; }
 wait_said() { until_true 30 said "$1" "$2" || fail "the member on $1 does not say '$2': $(cat "$work/$1.out")"; }

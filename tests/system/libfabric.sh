@@ -15,13 +15,13 @@ done
 for type in msg dgram rdm; do
   client=a there=$(address_of b 4)
   case $type in
-    # The server uses the address of "localhost" if a device has it, as with Verbena.  On Linux no device has it, and
-    # the server looks for another address.
+    # The server listens on the address of "localhost" if a device has it, which is so with Verbena only.  So the client
+    # must be on the same host.
     msg | rdm)
       client=b there=127.0.0.1
       sizes=(64 65536 1048576)
       ;;
-    dgram) sizes=(64 1024) ;;  # one packet
+    dgram) sizes=(64 1024) ;;  # a datagram must fit into one packet
   esac
   for size in "${sizes[@]}"; do
     start_on b verbena run -- timeout 60 fi_pingpong -p verbs -e $type -S "$size" -I 20 -c >"$work/server" 2>&1 &

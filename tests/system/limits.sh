@@ -1,12 +1,12 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Runs programs under resource limits such as `ulimit -f`.  They work, and so does the agent that one of them starts,
-# because the agent sets its own limits.
+# Runs programs under resource limits such as `ulimit -f`.  They must work.  The agent that one of them starts must work
+# for all, because it raises its own limits.
 . "$(dirname "$0")/lib.sh"
 need rping python3
 
-# The limit is hard, so nobody can raise it.  It is smaller than the table of `verbena ps` and than a capture's
-# ring.
+# The limit of file sizes is hard, so it cannot be raised.  It is smaller than the table of `verbena ps` and the ring of
+# a capture.
 (
   ulimit -f 100
   ulimit -Sn 64
@@ -39,7 +39,7 @@ own_limits
 verbena agent stop >/dev/null
 until_true 20 no_process || fail "the agent is still there"
 
-# These are only soft limits, which the agent may raise.
+# These limits are soft, so the agent may raise them.
 (
   ulimit -Sn 64
   ulimit -St 300

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # ctest: TIMEOUT 90
-"""While a program answers READs that are thousands of packets long, it still hears others.
+"""While a program answers READs that are thousands of packets long, it must still handle other requests.
 
-A peer may ask for 2 GiB in one request, and Linux does.  The peer is this test: four READs to one QP
-of tests/programs/victim, and behind them, more packets away than are read at once, a message to
-another of its QPs.  Its acknowledgement must come before the last response."""
+A peer may ask for 2 GiB in one request, and Linux does.  This test is the peer.  It sends four READs to one QP of
+tests/programs/victim, and then a message to another QP.  Between them are so many other packets that the program reads
+the message only with a later system call.  The message must be acknowledged before the last response of the READs."""
 import os
 import signal
 import socket
@@ -50,17 +50,17 @@ try:
             regions.append(tuple(map(int, words[1:])))
         elif words[0] == "ready":
             break
-    # tests/programs/victim.c: the first QP is in RESET.  The fourth can send and has nothing to send;
-    # those with another MTU have.
+    # See tests/programs/victim.c: the first QP is in RESET, so it drops packets.  The fourth one is in RTS, and has no
+    # requests to send, as QPs with other MTUs have.
     reader = next(qp for qp in qps if qp["mtu"] == MTU and qp["family"] == 4)
     deaf, listener = qps[0], qps[3]
     address, length, rkey = regions[0]
     responses = READS * length // MTU
 
-    # The agent has the port on all addresses.  This socket is bound to one, so it gets its packets.
+    # The agent has the port on all addresses.  The kernel prefers this socket, because it is bound to its address.
     peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)  # the kernel cuts it to what is allowed
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)  # the kernel reduces it to the allowed size
     peer.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER = DO: identification 0
     peer.bind((PEER, 4791))
     peer.settimeout(20)
@@ -86,8 +86,8 @@ try:
             seen += 1
         elif to == listener["peer"] and opcode == ACK:
             break
-    print(f"acknowledged behind {seen} of {responses} responses")
-    assert seen < responses, "nobody was heard before the READs were answered"
+    print(f"acknowledged after {seen} of {responses} responses")
+    assert seen < responses, "the message was acknowledged only after all responses"
     victim.stdin.close()
     assert victim.wait(timeout=20) == 0
 finally:

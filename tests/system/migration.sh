@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Lets connections between two hosts with two links migrate to their alternate path.  Both sides arm the migration.
-# Connections migrate when a program requests it or when a link dies, and lose no data.
+# Connections between two hosts with two links migrate to their alternate path.  Both sides arm the migration.  Then a
+# connection migrates when a program requests it, or when a link fails, and loses no data.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need ibv_devinfo
@@ -13,12 +13,12 @@ path_is() {  # path_is NAME PEER_GID STATE
   [ "$said" = "path $2 $3" ]
 }
 has_path() { path_is "$@" || fail "$1: '$said', not 'path $2 $3'"; }
-arm() {  # arm: makes the other link the alternate path
+arm() {  # arm ADDRESS_OF_ONE ADDRESS_OF_TWO TIMEOUT: makes the path between these the alternate path of both ends
   ask one "alternate $1 $2 $3"
   expect one rearmed
   ask two "alternate $2 $1 $3"
   expect two rearmed
-  works one  # each learns the other's state with its next packet
+  works one  # packets tell each end that the other one has armed the migration
   works two
 }
 
@@ -44,7 +44,7 @@ has_path one ::ffff:10.78.0.2 0
 has_path two ::ffff:10.78.0.1 0
 echo "on request: ok"
 
-# The connection's link dies while data flows, and the connection goes on over the other one.
+# The link of the connection fails while data flows, and the connection goes on over the other link.
 arm 10.77.0.1 10.77.0.2 16
 ask one "flow 100000"
 expect one flowing
@@ -58,7 +58,7 @@ do_end one
 do_end two
 echo "a link died: ok"
 
-# The connection migrates to the other address family.  IPv6 addresses disappear with their interface.
+# The connection migrates to IPv6.  The address of eth1 must be added again, because it was lost with the interface.
 on a ip link set eth1 up
 on a ip address add fd78::1/64 dev eth1 nodad
 begin_end one a 10.77.0.1 timeout=16 retry=6
@@ -73,7 +73,7 @@ has_path two fd78::1 0
 works one
 echo "to another family: ok"
 
-# Without a working alternate path the connection ends, as it does without any.
+# If the alternate path does not work either, the connection ends, as without an alternate path.
 ask one "alternate fd78::1 fd78::9 16"
 expect one rearmed
 ask two "alternate fd78::2 fd78::1 16"

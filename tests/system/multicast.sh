@@ -44,7 +44,7 @@ for family in 4 6; do
   wait_heard other "0: the other"
   ends_well other
   [ "$(cat "$work/other")" = $'here\n0: the other' ] || fail "a member of another group received: $(cat "$work/other")"
-  echo "IPv$family: every member hears each, also its own host's"
+  echo "IPv$family: every member gets each message, also messages of its own host"
 done
 
 # A link-local group works.
@@ -73,7 +73,7 @@ say a 239.77.1.7 10.77.0.1 "still"
 wait_heard later "0: still"
 ends_well later
 
-# Calls are refused, and the error at the kernel's limit names the limit.
+# Wrong calls are refused, and so are joins beyond the kernel's limit.
 on b sysctl -qw net.ipv4.igmp_max_memberships=12
 on b verbena run -- timeout 60 "$programs/mcast" misuse 239.77.2.0 10.77.0.2 >"$work/misuse" 2>&1 ||
   fail "misuse: $(cat "$work/misuse")"

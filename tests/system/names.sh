@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# The agent of another user who is root in his own user namespace (unshare --map-root-user) does not take root's name.
-# `verbena doctor` names the process that has the agent's name or port 4791, and says what to do.
+# A user who is root in a user namespace (unshare --map-root-user) has an agent of his own, which does not take the name
+# of root's agent.  `verbena doctor` names the process that has the agent's name or port 4791, and says what to do.
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo unshare setpriv python3
 chmod 755 "$work"
@@ -14,7 +14,7 @@ second() {
   "${become[@]}" env LD_PRELOAD="${VB_PRELOAD:-}" \
     ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$@"
 }
-# doctor_says PATTERN...: checks that root's doctor reports a problem in these words.
+# doctor_says PATTERN...: checks that root's doctor reports a problem, and that its output has all patterns.
 doctor_says() {
   local pattern
   verbena doctor >"$work/doctor" && fail "doctor finds nothing: $(cat "$work/doctor")"
@@ -23,7 +23,7 @@ doctor_says() {
   done
 }
 
-# A user who is root in his own namespace has an agent, which holds the port.
+# The second user is root in a user namespace, and starts an agent there, which holds the port.
 mkfifo "$work/in"
 second unshare --user --map-root-user -- "$VB_PREFIX/bin/verbena" run -- \
   bash -c 'ibv_devinfo && exec cat' <"$work/in" >"$work/other" 2>&1 &
@@ -35,7 +35,7 @@ until_true 20 grep -qs 'state:.*PORT_ACTIVE' "$work/other" || fail "no port: $(c
 verbena run -- ibv_devinfo >"$work/out" 2>"$work/err" || fail "root's name is taken: $(cat "$work/err")"
 grep -q 'reach each other alone: UDP port 4791 is held by' "$work/err" || fail "two agents have the port: $(cat "$work/err")"
 doctor_says '^problem +UDP port 4791: .*held by pid [0-9]+ \(verbenad\)' '^ +-> .*VERBENA_BIND=ADDRESS'
-# Outside of the namespace, the same user reaches the agent that was started in it.
+# Outside of the namespace, the second user reaches the agent that was started in it.
 second "$VB_PREFIX/bin/verbena" run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "the second user's agent is not found"
 verbena agent stop >/dev/null
 exec {to}>&-

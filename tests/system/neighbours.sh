@@ -1,9 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Runs programs of two users in one network namespace: one user gets the port.  The other one's programs reach only each
-# other, and are told so.
-# Also checks that two network namespaces share nothing.  scripts/isolated provides the second user when root runs the
-# test; a user namespace alone does not make one.
+# Runs programs of two users in one network namespace.  One user gets the port.  The programs of the other user reach
+# only each other, and get a message that says so.
+# Also checks that two network namespaces share nothing.  scripts/isolated provides the second user if root runs the
+# test; a user namespace does not make another user.
 . "$(dirname "$0")/lib.sh"
 need rping ibv_devinfo ibv_rc_pingpong unshare setpriv ip
 chmod 755 "$work"
@@ -43,7 +43,8 @@ wait $listener || fail "the second user's server: $(cat "$work/listener")"
 [ "$(state_of verbena)" = all ] || fail "the first user has lost its port"
 verbena run -- timeout 30 rping -c -a 127.0.0.1 -C 5 >"$work/err" 2>&1 || fail "the first user: $(cat "$work/err")"
 
-# When the first user's programs end, the agent of the second user gets the port, once its quiescing QP numbers are free.
+# When the first user's programs have ended, the agent of the second user takes the port, as soon as no program has a
+# socket of the other port.
 kill $server
 verbena agent stop >/dev/null
 until_true 10 no_agent || fail "the first user's agent is still there"
@@ -53,7 +54,7 @@ second agent stop >/dev/null
 second_gone() { second agent status 2>&1 | grep -q "no agent is running"; }
 until_true 10 second_gone || fail "the second user's agent is still there"
 
-# Both users start at once: one of them gets the port.
+# If both users start at once, exactly one of them gets the port.
 for round in 1 2 3; do
   state_of verbena >"$work/first" &
   one=$!
@@ -95,7 +96,7 @@ exec 8>"$work/tell-left" 9>"$work/tell-right"
 both_run() { grep -q '^[0-9]' "$work/left" && grep -q '^[0-9]' "$work/right"; }
 until_true 40 both_run || fail "left: $(cat "$work/left") right: $(cat "$work/right")"
 [ "$(cat "$work/left")" != "$(cat "$work/right")" ] || fail "both namespaces have agent $(cat "$work/left")"
-no_agent || fail "this namespace has got an agent"
+no_agent || fail "an agent runs outside of the two namespaces"
 echo >&8
 wait "${namespaces[0]}" || fail "left: $(cat "$work/left")"
 echo >&9

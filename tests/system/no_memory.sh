@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 60 PLAIN
-# The agent dies while the program has no memory.  The program lives on, and gets the events later.
+# The agent dies while malloc() fails in a program.  The program must live on, and get the events later.
 . "$(dirname "$0")/lib.sh"
 
 mkfifo "$work/in"

@@ -1,11 +1,12 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# In a Docker container without namespaces and privileges, the system tests that cannot run say so and are skipped.  A
-# test that was killed does not disturb the next one.
+# In a Docker container without privileges, system tests that need namespaces must be skipped with a reason.  A test
+# that was killed must not disturb the next one.
 . "$(dirname "$0")/lib.sh"
 need unshare setpriv ip
 
-# Makes a container without the rights to configure the network or to make namespaces; all else is Docker's default.
+# Makes a container without the rights to configure the network or to make namespaces.  All other rights are Docker's
+# defaults.
 cat >"$work/confine" <<'E2'
 for kind in user net mnt pid; do echo 0 >"/proc/sys/user/max_${kind}_namespaces"; done
 rights=-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service
@@ -36,8 +37,8 @@ E2
 said=$(confined bash "$work/all") || fail "$said"
 echo "$said"
 
-# scripts/isolated is killed in the middle of a test.  The next one does not wait for its lock, and ends what is
-# left.
+# Kills scripts/isolated in the middle of a test.  The next one must not wait for its lock, and must end the processes
+# that are left.
 cat >"$work/killed" <<'E2'
 isolated=$1 work=$2
 mkfifo "$work/begun"

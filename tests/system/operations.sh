@@ -1,6 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# Runs every transport and operation that programs of Debian use, between two such programs.
+# Runs two ends of Debian's perftest and ibv_uc_pingpong with atomics and UC, which other tests use little.  Then runs a
+# program of our own for the operations that no program of Debian uses.
 . "$(dirname "$0")/lib.sh"
 need ib_atomic_bw ib_atomic_lat ib_send_lat ib_write_lat ib_write_bw ibv_uc_pingpong
 
@@ -20,7 +21,7 @@ pair() {
   grep -qE "$word" "$work/client" || fail "$name: $(cat "$work/client")"
 }
 
-# perftest prints its figures after the line with their names.
+# The pattern is that of perftest's line of results, which begins with the size and the number of operations.
 for kind in CMP_AND_SWAP FETCH_AND_ADD; do
   pair "ib_atomic_lat $kind" 18515 '^ *8 +200 ' ib_atomic_lat -F -x 0 -A $kind -n 200
   pair "ib_atomic_bw $kind" 18515 '^ *8 +2000 ' ib_atomic_bw -F -x 0 -A $kind -n 2000
@@ -29,7 +30,7 @@ for kind in CMP_AND_SWAP FETCH_AND_ADD; do
     ib_atomic_bw -F -x 0 -b -q 4 -A $kind -n 500
 done
 
-# On unreliable connections, both ends wait for each message or send few, because lost ones are not sent again.
+# UC does not send lost messages again.  So these programs wait for each message, or send few.
 for mode in "" -e; do
   pair "ibv_uc_pingpong ${mode:-polling}" 18515 '1000 iters in' ibv_uc_pingpong -g 0 -n 1000 $mode
 done

@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
 # Debian's osmtest examines the subnet administration of OpenSM from another host of a simulated subnet: an inventory of
-# everything that the SA knows, services, multicast groups, event forwarding, QoS tables, and large answers in a row.
-# It takes 35 s, of which osmtest itself sleeps most.
+# everything that the SA knows, services, multicast groups, event forwarding, QoS tables, and many large answers.  It
+# takes 35 s, because osmtest often sleeps.
 source "$VB_SOURCE/tests/system/lib.sh"
 need opensm osmtest
 
@@ -19,9 +19,9 @@ flow() {
 }
 flow 'Create Inventory' -f c
 for what in 'DEFINE_NODE 4' 'DEFINE_PORT 7' 'DEFINE_PATH 16'; do
-  [ "$(grep -c "^${what% *}" inventory)" = "${what#* }" ] || fail "the inventory has not as many as: $what"
+  [ "$(grep -c "^${what% *}" inventory)" = "${what#* }" ] || fail "the inventory does not have exactly: $what"
 done
-# These are the flows that validate the inventory, and those of services, multicast and event forwarding.
+# The first of these runs the flows for the inventory, services, multicast and event forwarding.
 flow 'All Validations' -f a
 flow 'Multicast' -f m -M 2
 flow 'QoS: VLArb and SLtoVL' -f q
@@ -32,6 +32,6 @@ grep -q 'Querying 400[0-9] large mixed queries (rmpp)' out || fail "no flood of 
 lacks_host3() { ! verbena run --fabric examined --node host2 -- timeout 20 saquery 2>/dev/null | grep -q 'host3'; }
 verbena fabric fault node --name examined host3 off >fault
 until_true 20 lacks_host3 || fail "OpenSM still knows host3"
-! examine -f v || fail "an inventory with host3 is right without host3"
+! examine -f v || fail "osmtest accepts the inventory with host3, although host3 is off"
 echo "a wrong inventory is noticed: ok"
 verbena fabric down examined >down || fail "the fabric does not go down"

@@ -1,7 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Somebody else has UDP port 4791.  Programs of this host reach each other by another port and by lanes, and are told why
-# they reach nobody else.  The agent takes port 4791 when it is free and no program needs the other one.
+# A process that is not Verbena's has UDP port 4791.  Programs of this host reach each other by another port and by
+# lanes.  They get a message why they reach no other host.  The agent takes port 4791 when it is free and no program
+# uses the other port.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK
 need ibv_devinfo rping mckey ib_send_bw python3 ip ss
@@ -12,7 +13,7 @@ s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 s.bind(("::", 4791))
 print("bound", flush=True)
 while True:
-    print("got", len(s.recv(10000)), flush=True)  # nothing is to come here
+    print("got", len(s.recv(10000)), flush=True)  # the test fails if a packet comes here
 PYTHON
 holder=$!
 until_true 20 grep -qs bound "$work/holder" || fail "the program that holds the port did not start"
@@ -45,7 +46,7 @@ if verbena run --verbose -- timeout 60 rping -c -a 10.9.1.2 -C 1 >"$work/said" 2
 grep -q "only programs of this host are reached: UDP port 4791 is held by" "$work/said" ||
   fail "a program that connects to another host is told: $(cat "$work/said")"
 
-# ---- the port is free, and taken when no program has a socket of the other one
+# ---- the port becomes free, and the agent takes it when no program has a socket of the other port
 start run -- ib_send_bw -x 0 -p 20001 -D 60 --run_infinitely >"$work/server" 2>&1 &
 server=$!
 open_port() { ss -Htln "sport = :20001" | grep -q .; }
@@ -59,4 +60,4 @@ wait $server 2>/dev/null || true
 reaches_all() { verbena agent status | grep -qE '^ *port +active$'; }
 until_true 20 reaches_all || fail "port 4791 is not taken: $(verbena agent status)"
 verbena agent stop >/dev/null
-echo "another port than 4791: this host alone, and back"
+echo "programs used another port than 4791 within this host, and then 4791 again"

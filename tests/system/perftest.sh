@@ -1,16 +1,16 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# Runs Debian's perftest: each program runs between two ends on this host, with its own exchange of addresses and with
-# the RDMA CM's, and with the options that change how queues are used.
+# Runs both ends of each program of Debian's perftest on this host.  The programs exchange addresses themselves or by
+# the RDMA CM (-R), and run with the options that change how queues are used.
 . "$(dirname "$0")/lib.sh"
 need ib_send_bw ib_send_lat ib_write_bw ib_write_lat ib_read_bw ib_read_lat ib_atomic_bw ib_atomic_lat ip ss
 
 tcp_listens() { ss -tlnH "sport = :$1" | grep -q .; }
 
-# perftest's server says that it is ready, and listens only then.  Its client's retry after a REJ is broken in
-# 4.5-0.17 (fixed by its commit 3d9d8d0), so the client waits for the listener.
+# perftest's server opens its TCP port before it listens for the RDMA CM.  The client's retry after a REJ is broken in
+# 4.5-0.17 (fixed by perftest's commit 3d9d8d0), so this test makes the client wait for the listener.
 port=18700
-between() {  # PROGRAM ARGUMENT...
+between() {  # between PROGRAM ARGUMENT...: runs a server and its client
   local server
   port=$((port + 1))
   start run -- timeout 250 "$@" -F -p "$port" >"$work/server" 2>&1 &
@@ -27,8 +27,8 @@ between() {  # PROGRAM ARGUMENT...
   verbena run -- env "${with[@]}" timeout 250 "$@" -F -p "$port" 10.99.0.1 >"$work/client" 2>&1 ||
     fail "$*: the client: $(tail -3 "$work/client")"
   wait $server || fail "$*: the server's exit $?: $(tail -3 "$work/server")"
-  # The figures are in the last line but one: the size, the iterations, the measurements.  On a busy machine
-  # perftest may write "inf" where it could not tell how fast the processor counts.
+  # The last line but one has the results: the size, the number of iterations, the measurements.  On a busy machine
+  # perftest may write "inf", because it could not measure the frequency of the processor's clock.
   tail -2 "$work/client" | head -1 | grep -qE '^ *[0-9]+ +[0-9]+ +([0-9.]+|inf)' ||
     fail "$*: no figures: $(tail -3 "$work/client")"
   echo "$*: ok"
@@ -38,12 +38,13 @@ ip addr add 10.99.0.1/24 dev lo
 index=$(verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*::ffff:10.99.0.1.*/\1/p')
 [ -n "$index" ] || fail "no GID of 10.99.0.1"
 
-# Each program measures the processor's clock for half a second before it begins.  CI runs each program,
-# exchange, transport and way to use the queues once, and scripts/soak all of them together.
+# Each program first measures the processor's clock for half a second.  So CI runs each program, exchange, transport and
+# way to use queues once, and scripts/soak (VB_THOROUGH) runs all combinations.
 all=${VB_THOROUGH:-}
 leaves_out() { [ -z "$all" ] && [ "$measure" = "$1" ]; }
 
-# Lost messages are not sent again, but perftest waits for all of them.  So they must fit the socket's buffer.
+# UD and UC do not send lost messages again, but perftest waits for all messages.  So all must fit into the socket's
+# buffer.
 few=(-n 20 -s 1000)
 
 for operation in send write read; do

@@ -1,7 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# With `verbena run --personality`, programs work as on each adapter.  They see the differences that the manual page
-# names.
+# Programs work with each `verbena run --personality`, and see the differences that the manual page names.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need rping ucmatose ibv_rc_pingpong
 programs=$VB_PREFIX/tests/programs
@@ -21,7 +20,7 @@ for personality in connectx rxe; do
     fail "$personality: ucmatose: $(tail -3 "$work/client")"
   wait $server || fail "$personality: ucmatose's server: $(tail -3 "$work/server")"
 
-  # Prints how long after the error a request was flushed.
+  # This program prints the time between an error and the flush of a request.
   verbena run --personality $personality -- timeout 60 "$programs/adapter_behaviour" >"$work/behaviour" 2>&1 ||
     fail "$personality: adapter_behaviour: $(cat "$work/behaviour")"
   flushed=$(sed -n 's/^flushed after \([0-9]*\) ms$/\1/p' "$work/behaviour")

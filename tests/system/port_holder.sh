@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# A stopped program cannot close the sockets of its dead agent.  Until it is continued or killed, the next agent's port
-# is DOWN, and the reason names that program.
+# A stopped program cannot close the sockets that it got from a dead agent.  Until the program is continued or killed,
+# the port of the next agent is DOWN, and the reason names the program.
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo python3
 crowd=$VB_PREFIX/tests/programs/crowd
@@ -16,7 +16,7 @@ begin() {
 made() { [ "$(grep -c made "$work/out")" -eq "$1" ]; }
 agent_pid() { verbena agent status | sed -n 's/.*\bpid \([0-9]*\),.*/\1/p' | head -1; }
 active() { verbena agent status | grep -qE '^ *port +active'; }
-# The program that holds the port is stopped, and its agent dies.
+# Stops the program that holds the port, and kills its agent.
 strand() {
   tell "$to"
   until_true 20 made 1 || fail "no QP: $(cat "$work/err")"
@@ -45,8 +45,8 @@ until_true 10 active || fail "still down: $(verbena agent status)"
 verbena run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "the port is not active"
 exec {to}>&-
 
-# The holder runs, like a program that has not yet noticed that its agent is dead.  The agent waits for it before it
-# serves.
+# This holder behaves as a program that has not yet noticed the death of its agent: it gives the port up after a moment.
+# The next agent must wait for the port before it serves programs.
 verbena agent stop >/dev/null
 until_true 20 no_process || fail "the agent is still there: $(verbena agent status)"
 python3 - >"$work/lazy" <<'PYTHON' &
@@ -54,9 +54,9 @@ import socket, time
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 s.bind(("::", 4791))
 print("bound", flush=True)
-while "@verbena-" not in open("/proc/net/unix").read():  # until an agent has its name
+while "@verbena-" not in open("/proc/net/unix").read():  # an agent has started when its socket has a name
     time.sleep(0.01)
-time.sleep(0.2)  # the holder is slow
+time.sleep(0.2)  # the agent must wait this long
 PYTHON
 until_true 20 grep -q bound "$work/lazy" || fail "the program that holds the port did not start"
 verbena run -- ibv_devinfo >"$work/info" 2>&1 || fail "ibv_devinfo: $(cat "$work/info")"

@@ -1,14 +1,14 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# A program with more rights than its caller's ignores the caller's environment: no VERBENA_* reaches the agent,
-# and no agent runs but the one beside the library.  Such a program ignores LD_PRELOAD, so it cannot load a
-# sanitizer's runtime.
+# A program with more rights than its caller must ignore the caller's environment: no VERBENA_* variable may reach the
+# agent, and only the agent beside the library may start.  The test is PLAIN because such a program ignores LD_PRELOAD,
+# and so cannot load a sanitizer's runtime.
 . "$(dirname "$0")/lib.sh"
 need unshare python3
 chmod 755 "$work"
 
 if [ "${1:-}" != inside ]; then
-  # Makes a mount namespace in which a file may carry capabilities, and in it an ordinary user.
+  # Go on in a mount namespace in which files may have capabilities, and there as an ordinary user.
   unshare --user --map-root-user --mount true 2>/dev/null || [ "$(id -u)" -eq 0 ] ||
     skip "user namespaces are not allowed here"
   mkdir "$work/files"
@@ -20,11 +20,12 @@ trap - EXIT
 if [ "$(id -u)" -eq 0 ]; then
   mount -t tmpfs -o mode=755 tmpfs "$work/files" || skip "no tmpfs can be mounted here"
   cp "$VB_PREFIX/tests/programs/privileged" "$work/files/"
-  # This is cap_net_bind_service, permitted and effective.  The test has no use for the right itself.
+  # The program gets cap_net_bind_service, permitted and effective.  Any capability would do.
   python3 -c 'import os, struct, sys
 os.setxattr(sys.argv[1], "security.capability", struct.pack("<5I", 0x02000001, 1 << 10, 0, 0, 0))' \
     "$work/files/privileged" || skip "files cannot carry capabilities here"
-  # The directory has links to the libraries, and no agent.  The agent is beside the files that they name.
+  # "links" has links to the libraries; the agent is beside the files that they point to.  "alone" has copies of the
+  # libraries, and no agent is beside these.
   mkdir "$work/files/links" "$work/files/alone"
   for library in libverbena.so.0 libibverbs.so.1 librdmacm.so.1; do
     ln -s "$(readlink -f "$VB_PREFIX/lib/verbena/$library")" "$work/files/links/$library"

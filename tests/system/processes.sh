@@ -1,6 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# There are really three processes.  Each program has its own QP, and no data goes through the agent.
+# A server, a client and the agent are three processes.  Each program has its own QP, and no data goes through the
+# agent.
 . "$(dirname "$0")/lib.sh"
 need rping
 
@@ -46,6 +47,6 @@ for command in "ps" "ps --json" "agent status" doctor --help --version; do
   ! verbena $command >/dev/full 2>"$work/full" || fail "verbena $command >/dev/full: exit 0"
   grep -q 'cannot write to standard output: No space left on device' "$work/full" || fail "verbena $command: $(cat "$work/full")"
 done
-# Only text goes into files.
+# A file gets no escape sequences.
 verbena ps >"$work/plain"
 ! grep -q "$(printf '\033')" "$work/plain" || fail "escape sequences in a file"

@@ -1,10 +1,10 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# Runs the programs of rdma-core as people do: many clients, and big messages.
+# Runs the programs of rdma-core with many clients, and with large messages.
 . "$(dirname "$0")/lib.sh"
 need rping ucmatose rdma_server rdma_client ibv_rc_pingpong
 
-# server COMMAND...: starts it in the background, with its pid in $server and its output in $work/server.
+# server COMMAND...: starts the command in the background; its pid is then in $server, and its output in $work/server.
 server() {
   start run -- "$@" >"$work/server" 2>&1 &
   server=$!

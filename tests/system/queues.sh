@@ -7,7 +7,7 @@ need ibv_srq_pingpong ibv_rc_pingpong ss
 
 tcp_listens() { ss -tlnH "sport = :$1" | grep -q .; }
 
-# pair PORT PROGRAM ARGUMENT...: runs a program as server, and again as its client.
+# pair PORT PROGRAM ARGUMENT...: runs a program as a server, and as the client of that server.
 pair() {
   local port=$1 server
   shift

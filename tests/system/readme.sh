@@ -1,10 +1,10 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# The first lines of README work when they are pasted into a shell as they stand.
+# The first commands of README must work when a user pastes them into a shell without changes.
 . "$(dirname "$0")/lib.sh"
 need rping
 
-# Takes the first indented block below "Your own program", without the path of a build.
+# Takes the first indented block below "Your own program"; its PATH is then replaced by that of this build.
 awk '/^## Your own program/ { on = 1 } on && /^    / { print; seen = 1 } seen && !/^    / { exit }' \
   "$VB_SOURCE/README.md" | sed 's/^    //' >"$work/lines"
 grep -q '^verbena run -- rping -s &' "$work/lines" && grep -q '^verbena run -- rping -c' "$work/lines" ||

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# Debian's rping connects, moves data both ways, verifies and disconnects.
+# Debian's rping connects, moves data in both directions, verifies it and disconnects.
 . "$(dirname "$0")/lib.sh"
 need rping ip
 

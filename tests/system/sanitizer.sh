@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Checks that in preset asan unmodified programs run on instrumented libraries, and that a report or a leak ends a
-# program with an error.  In the other presets no library is instrumented.
+# In preset asan, unmodified programs must run on instrumented libraries, and a report or a leak must end a program with
+# an error.  In the other presets no library is instrumented.
 . "$(dirname "$0")/lib.sh"
 need rping
 programs=$VB_PREFIX/tests/programs
@@ -26,7 +26,7 @@ for pid in $server $agent; do
   fi
 done
 
-# Runs a program and also looks for leaks.
+# leaks PROGRAM...: runs a program, which fails if the sanitizer finds a leak.
 leaks() {
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=1:verify_asan_link_order=0 \
     "$VB_PREFIX/bin/verbena" run -- "$@"

@@ -1,13 +1,13 @@
 #!/bin/bash
 # ctest: PLAIN
-# Random sequences of socket calls by several processes print the same by TCP and under `verbena run --sockets`: results,
-# errno, bytes, signals, and what poll, select and epoll report.  VB_SEQUENCES sets their number (default 300), and VB_SEED the
-# first one (default 1).  The processes wait for each other most of the time, so VB_SEQUENCE_JOBS sequences run at a time
-# (default 4).  On a difference the test drops all steps that it does not need, and prints the rest.  The test has no
-# timeout of its own, because scripts/soak runs many sequences.
+# Tests that random sequences of socket calls by several processes print the same by TCP and under
+# `verbena run --sockets`: results, errno, bytes, signals, and what poll, select and epoll report.  VB_SEQUENCES sets
+# their number (default 300), and VB_SEED the first one (default 1).  The processes wait for each other most of the time,
+# so VB_SEQUENCE_JOBS sequences run at a time (default 4).  On a difference the test drops all steps that the difference
+# does not need, and prints the rest.  The test has no timeout of its own, because scripts/soak runs many sequences.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
-# The pages of rings are given back as soon as these are empty for a moment, so that this happens between many calls.
+# The service gives the pages of a ring back as soon as it is empty for 1 ms, so that this happens between many calls.
 export VERBENA_SOCKETS_RING_IDLE=0.001
 first=${VB_SEED:-1} sequences=${VB_SEQUENCES:-300} jobs=${VB_SEQUENCE_JOBS:-4}
 

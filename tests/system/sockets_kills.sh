@@ -25,8 +25,10 @@ gone() { ! kill -0 "$1" 2>/dev/null || [ "$(awk '{print $3}' "/proc/$1/stat" 2>/
 both_gone() { gone "$server" && gone "$client"; }
 service() { verbena sockets stat --json | python3 -c 'import json, sys; print((json.load(sys.stdin)["service"] or {"pid": 0})["pid"])'; }
 
-hows=(threads poll epoll dup fork)  # a forked child would live on when its parent is killed
-start_both() {  # start_both MEGABYTES HOWS
+# A forked child lives on when its parent is killed, so the rounds that kill a program choose among the first four.
+hows=(threads poll epoll dup fork)
+# start_both MEGABYTES COUNT: starts server and client, each in one of the first COUNT ways of `hows`.
+start_both() {
   local how=${hows[RANDOM % $2]}
   port=$((port + 1))
   [ $port -lt 21000 ] || port=20041

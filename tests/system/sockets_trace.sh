@@ -4,7 +4,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3 ss
 export VERBENA_IDLE=60  # one service for all of the test
-# The interpreter itself, because a wrapper script starts many processes.
+# Run the interpreter itself, because python3 may be a wrapper script, which starts many processes.
 python=$(python3 -c 'import sys; print(sys.executable)')
 
 start sockets trace >"$work/trace" 2>"$work/trace_errors" &
@@ -15,7 +15,7 @@ told() { grep -q -- "$1" "$work/trace"; }
 expect() { until_true 10 told "$1" || fail "not told: $1: $(cat "$work/trace" "$work/out"*)"; }
 open_port() { ss -Htln "sport = :$1" | grep -q .; }
 
-# Moves a connection to the ring, and then does with it what the word says.
+# Moves a connection to the ring, and then uses it as the third argument says.
 cat >"$work/peer.py" <<'PY'
 import os, socket, subprocess, sys, time
 
@@ -64,7 +64,7 @@ for end in "$ends" "$callers"; do
 done
 expect "$callers sends by TCP only, from byte [0-9]* on: urgent data$"
 
-# The order is that of the events.
+# The trace has the events in the order in which they happened.
 order=$(grep "127.0.0.1:[0-9]* > 127.0.0.1:20001" "$work/trace" | grep -o 'offered\|introduced\|changed over\|by the ring, from\|TCP only, from\|closed' | tr '\n' ' ')
 [ "$order" = "offered introduced changed over by the ring, from TCP only, from closed " ] || fail "the order is: $order"
 
@@ -116,7 +116,7 @@ assert closed["sent"]["by_tcp"] >= ring["byte"], (closed, ring)
 PY
 [ ! -s "$work/nothing" ] || fail "a trace of another process: $(cat "$work/nothing")"
 
-# ---- who reads no more ends the trace; a signal does as well
+# ---- a trace ends if its reader closes the pipe, and by a signal
 mkfifo "$work/unread"
 start sockets trace >"$work/unread" 2>/dev/null &
 unread=$!
@@ -126,7 +126,7 @@ until_true 10 gone $unread || fail "a trace that nobody reads goes on"
 kill $trace $late $nothing
 wait $trace $late $nothing $unread 2>/dev/null || true
 
-# ---- a trace waits for the next service if this one ends, and keeps none alive
+# ---- a trace waits for the next service if this one ends, and keeps no service alive
 start sockets trace >"$work/trace" 2>"$work/trace_errors" &
 trace=$!
 until_true 10 verbena sockets ls >/dev/null

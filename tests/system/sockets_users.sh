@@ -86,7 +86,7 @@ until_true 20 sees_both_ends || fail "root does not see both ends: $(verbena soc
 until_true 20 sees_its_end || fail "another user does not see exactly its own end: $("${other_user[@]}" sockets ls)"
 end_call "a client whose ends are listed"
 
-# ---- a socket that root has accepted is not another user's to claim
+# ---- another user's program cannot claim a socket that root has accepted
 start run --sockets -- timeout 100 python3 "$work/echo.py" 20032 child >"$work/server" 2>&1 &
 until_true 20 open_port 20032 || fail "nothing listens: $(cat "$work/server")"
 made=$(total pairs_made)

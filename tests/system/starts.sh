@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# The agent starts unnoticed: it does not touch the pipe, terminal or children of its first program.  Fifty programs
-# that start at the same time start one agent.
+# The agent must not keep the pipe or terminal of the program that starts it, and must not become visible as its child.
+# Fifty programs that start at the same time must start one agent.
 . "$(dirname "$0")/lib.sh"
 need ibv_devices unshare
 programs=$VB_PREFIX/tests/programs
@@ -18,7 +18,7 @@ stop_agent() {
   until_true 10 no_agent || fail "the agent is still there"
 }
 
-# A command substitution ends when nobody holds its pipe.  The agent lives for ten minutes.
+# A command substitution ends when no process holds its pipe.  The agent lives for ten minutes, so it must not hold it.
 export VERBENA_IDLE=600
 begun=$SECONDS
 out=$(readlink /proc/self/fd/1 >"$work/pipe" && verbena run -- ibv_devices)

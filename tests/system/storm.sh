@@ -1,9 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# Makes many connections between two hosts at once.  They exceed the backlog of the listener, whose server is killed in
-# the middle and started again.  Each attempt is told its result, each connection is made and ends, and the agents hold
-# no more memory than before.
-#   VB_STORM    connections (default 3000), a tenth of them at once
+# Makes many connections between two hosts at once.  They exceed the backlog of the listener.  The server is killed in
+# the middle and started again.  Each attempt must get a result, each connection must be made and ended, and the agents
+# must not need more memory than before.
+#   VB_STORM    number of connections (default 3000), a tenth of them at once
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need python3
@@ -11,8 +11,8 @@ total=${VB_STORM:-3000}
 at_once=$((total / 10))
 storm=$VB_PREFIX/tests/programs/storm
 limit=$((100 + total / 50))
-port=7602 backlog=16  # out of 128 requests that may be under way
-export VERBENA_IDLE=600  # the agents stay
+port=7602 backlog=16  # up to 128 requests may be under way, which exceeds the backlog
+export VERBENA_IDLE=600  # the agents must not end between the runs, because their memory is compared
 
 listens() { on b verbena ps | grep -q "listening.*:$port\b"; }
 serve() {
@@ -25,11 +25,12 @@ agent_kib() {  # HOST
   pid=$(on "$1" verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])')
   sed -n 's/^VmRSS:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$pid/status"
 }
-ask() {  # ask RUN [TOTAL AT_ONCE]: the client's output goes to $work/RUN
+ask() {  # ask RUN [TOTAL AT_ONCE]: runs the client, with its output in $work/RUN
   on a verbena run -- timeout $limit "$storm" client "$(address_of b 4)" $port ${2:-$total} ${3:-$at_once} >"$work/$1" 2>&1
 }
 small() { [ "$(agent_kib "$1")" -le $((before[$1] + before[$1] / 4 + 1024)) ]; }
-quiet() { [ "$(on "$1" verbena ps | grep -c ' id ')" -le "$2" ]; }
+# has_few_ids HOST COUNT: succeeds if the programs of the host have at most COUNT ids.
+has_few_ids() { [ "$(on "$1" verbena ps | grep -c ' id ')" -le "$2" ]; }
 
 make_hosts 1500
 serve
@@ -37,7 +38,7 @@ ask some 10 1 || fail "ten: exit $?: $(tail -5 "$work/some")"
 declare -A before
 for host in a b; do before[$host]=$(agent_kib $host); done
 ask first || fail "the first: exit $?: $(tail -5 "$work/first")"
-until_true 60 quiet a 0 && until_true 60 quiet b 1 || fail "ids are left: $(on b verbena ps | tail -3)"
+until_true 60 has_few_ids a 0 && until_true 60 has_few_ids b 1 || fail "ids are left: $(on b verbena ps | tail -3)"
 echo "undisturbed: $(tail -1 "$work/first")"
 grep -q ' refused 0 ' "$work/first" || fail "some attempts were refused: $(grep reason "$work/first" | sort | uniq -c)"
 
@@ -59,7 +60,7 @@ good = (of["made"] >= total and of["ended"] == of["made"] and of["alive"] == 0
         and of["attempts"] == of["made"] + of["refused"] + of["unanswered"])
 sys.exit(0 if good else 1)
 PY
-until_true 60 quiet a 0 && until_true 60 quiet b 1 || fail "ids are left: $(on b verbena ps | tail -3)"
+until_true 60 has_few_ids a 0 && until_true 60 has_few_ids b 1 || fail "ids are left: $(on b verbena ps | tail -3)"
 [ "$(on b verbena ps --counters | awk '$3 == "limit_backlog" { n += $4 } END { print n + 0 }')" -gt 0 ] ||
   fail "the backlog never overflowed"
 # A sanitizer keeps freed memory for a while.

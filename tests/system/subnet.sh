@@ -26,7 +26,7 @@ grep -q "fabric 'subnet' is up: 3 HCAs, 1 switch, 3 links" "$work/up" || fail "f
 
 # on NODE COMMAND...: runs an unmodified program on a node of the subnet.
 on() { verbena run --node "$1" -- "${@:2}"; }
-# see NODE WANTED COMMAND...: runs it, and fails the test if it fails or does not print the wanted pattern.
+# see NODE PATTERN COMMAND...: runs a command on the node, which must succeed and print the pattern.
 see() {
   on "$1" timeout 30 "${@:3}" >"$work/out" 2>&1 || fail "${*:3} on $1 ends with $?: $(cat "$work/out")"
   grep -qE "$2" "$work/out" || fail "${*:3} on $1 does not print '$2': $(cat "$work/out")"
@@ -65,7 +65,7 @@ see Hca1 'Lid:\.+' smpquery portinfo "$(lid Hca3)" 1
 see Hca1 'PortXmitPkts' perfquery "$(lid Hca2)" 1
 see Hca1 "Hca2" ibtracert "$(lid Hca1)" "$(lid Hca2)"
 
-# Answers of several records come whole: ibsim's do not.
+# Answers of several records arrive complete, which is not so with ibsim.
 see Hca2 NodeRecord saquery
 [ "$(grep -c NodeRecord "$work/out")" = 4 ] || fail "saquery shows not 4 nodes: $(cat "$work/out")"
 see Hca2 PathRecord saquery -p
@@ -78,7 +78,7 @@ until_true 20 on Hca1 timeout 10 ibping -c 3 "$(lid Hca3)" >"$work/out" 2>&1 || 
 grep -q '3 packets transmitted, 3 received' "$work/out" || fail "ibping: $(cat "$work/out")"
 kill $server
 
-# A manager that is killed leaves no sign in its port.
+# After a manager is killed, its port must no longer have the capability IsSM.
 kill -KILL $opensm
 wait $opensm || true
 no_manager() { on Hca1 ibstat | grep -qE 'Capability mask: 0x[0-9a-f]*[014589cd]$'; }
@@ -86,5 +86,5 @@ until_true 10 no_manager || fail "the port of a killed manager has IsSM set: $(o
 
 # A program that runs on a node gets an error when the fabric is gone.
 on Hca1 bash -c '"$1" fabric down && ibstat' - "$VB_PREFIX/bin/verbena" >"$work/out" 2>&1 || true
-grep -q "fabric 'subnet' has no node 'Hca1'" "$work/out" || fail "ibstat does not tell: $(cat "$work/out")"
+grep -q "fabric 'subnet' has no node 'Hca1'" "$work/out" || fail "ibstat does not say why: $(cat "$work/out")"
 ! grep -q 'CA ' "$work/out" || fail "ibstat finds a fabric that is down: $(cat "$work/out")"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 150 PLAIN
-# Connections of the RDMA CM between ports with two LIDs have an alternate path by another switch.  They migrate to it when
-# a switch dies while no manager runs that could reroute them.
-# PLAIN: OpenSM is started without the sanitizer's runtime, which must be preloaded into it.
+# Connections of the RDMA CM between ports with two LIDs have an alternate path by another switch.  They must migrate to
+# it if a switch fails while no manager runs that could reroute them.
+# The test is PLAIN because OpenSM is started without the sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
 source "$VB_SOURCE/tests/system/lib_managers.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
@@ -18,9 +18,9 @@ wait_active host1 host2 host3 host4
 spine_to() { on host3 ibtracert "$(lid host3)" "$1" 2>&1 | sed -n 's/.*"\(spine[12]\)".*/\1/p' | head -1; }
 lid=$(lid host1)
 one=$(spine_to "$lid") other=$(spine_to $((lid + 1)))
-[ -n "$one" ] && [ -n "$other" ] && [ "$one" != "$other" ] || fail "both ways from host3 to host1 are by '$one', '$other'"
+[ -n "$one" ] && [ -n "$other" ] && [ "$one" != "$other" ] || fail "the paths from host3 to host1 are by '$one' and '$other'"
 
-# Each connection takes the next one of the two paths.
+# The connections use the two paths in turn.
 listens() { VERBENA_NODE=host1 verbena ps | grep -q "listening.*:$1\b"; }
 packets() { VERBENA_NODE=host3 verbena ps --counters | awk -v pid="$1" '$1 == pid && $3 == "packets_out" { n = $4 } END { print n + 0 }'; }
 has_sent() { [ "$(packets "$1")" -gt "$2" ]; }

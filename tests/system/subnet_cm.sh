@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# RDMA CM programs run on the nodes of a simulated InfiniBand subnet under Debian's OpenSM.  The nodes find one another
-# by ARP and neighbour discovery over IPoIB, ask the SA for paths once, and join its multicast groups.  Known
+# RDMA CM programs run on the nodes of a simulated InfiniBand subnet under Debian's OpenSM.  The nodes find each other
+# by ARP and neighbour discovery over IPoIB, ask the SA only once for each path, and join multicast groups.  Known
 # destinations can be reached even while OpenSM is stopped.
 source "$VB_SOURCE/tests/system/lib.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
@@ -42,7 +42,7 @@ both ucmatose host3 7471 "ucmatose -c 100" host4 "ucmatose -c 100 -s 10.0.0.3"
 both "bound ucmatose" host3 7471 "ucmatose -b 10.0.0.3 -c 3" host4 "ucmatose -b 10.0.0.4 -c 3 -s 10.0.0.3"
 both udaddy host3 7174 "udaddy -c 3" host2 "udaddy -c 3 -s 10.0.0.3"
 
-# ---- groups: RDMA_PS_UDP and RDMA_PS_IPOIB have different ones of one address
+# ---- groups: the same IP address means different groups in RDMA_PS_UDP and RDMA_PS_IPOIB
 has_group() { on host3 saquery -g 2>/dev/null | grep -q "MGID\.*$1"; }
 groups() {
   local name=$1 mgid=$2
@@ -61,7 +61,7 @@ groups() {
 groups RDMA_PS_UDP ff12:4001:ffff::f07:707
 groups RDMA_PS_IPOIB ff12:401b:ffff::f07:707 -p 0x0002
 
-# One of two members of a host ends, and the other one still receives.
+# If one of two members on a host ends, the other one must still receive.
 members=$(counter host4 sa_members_joined)
 start_on host4 timeout 60 mckey -m 239.7.7.8 -b 10.0.0.4 -C 10 >"$work/one" 2>&1 &
 one=$!
@@ -75,7 +75,7 @@ on host1 timeout 60 mckey -m 239.7.7.8 -b 10.0.0.1 -s -C 10 >"$work/client" 2>&1
 wait $server || fail "the second member receives nothing: $(tail -5 "$work/server")"
 echo "two members of a host: ok"
 
-# ---- a hundred connections need one query
+# ---- a hundred connections need at most two queries
 before=$(counter host1 sa_queries)
 # Connections that start before the first answer share its query; later ones hit the cache.
 without_query() {
@@ -88,7 +88,7 @@ both "ucmatose to a new host" host3 7471 "ucmatose -c 100" host1 "ucmatose -c 10
   fail "100 connections cost $(($(counter host1 sa_queries) - before)) queries to the SA"
 [ $(($(without_query) - saved)) -ge 90 ] || fail "the cache was not used: only $(($(without_query) - saved)) times"
 
-# ---- verbena sa shows what a node has learned, and lets it ask again
+# ---- verbena sa shows what a node has learned, and can make it forget that
 sa() { verbena sa "${@:2}" --node "$1" --fabric cm; }
 # json NODE TOPIC EXPRESSION: evaluates the expression on `all`, the JSON of this topic.
 json() { sa "$1" "$2" --json | python3 -c "import json, sys; all = json.load(sys.stdin); print($3)"; }
@@ -141,7 +141,7 @@ fails_with "an address that nobody has" 'resolving 10.0.0.99.* failed' host2 tim
 fails_with "an address of no link" 'No route to host' host2 timeout 20 rping -c -a 192.168.7.7 -C 1
 fails_with "a port where nobody listens" 'nobody listens there' host2 timeout 20 rping -c -a 10.0.0.1 -p 9 -C 1
 
-# ---- a host is unplugged: the others forget its paths and no others, and find it again when it is back
+# ---- if a host is unplugged, the others forget its paths and no other paths, and find it again when it is back
 knows() { verbena sa paths --node host2 | grep -q "known.*$1 "; }
 gid_of() { verbena sa addresses --node host2 | awk -v ip="$1" '$2 == ip { print $4 }'; }
 leaf=$(awk '/"host3"/ && !/^\[/ { found = 1; next } found && /^\[1\]/ { split($0, part, "\""); print part[2]; exit }' "$work/net")
@@ -157,7 +157,7 @@ verbena fabric fault link host3 "$leaf" up >/dev/null
 until_true 30 active host3 || fail "the port of host3 stays inactive"
 both "rping after the cable is plugged" host3 7174 "rping -s -C 1" host2 "rping -c -a 10.0.0.3 -C 1"
 
-# ---- OpenSM stops: known destinations still work, and unknown ones wait for it
+# ---- while OpenSM is stopped, known destinations still work, and unknown ones cannot be resolved
 kill -STOP $opensm
 both "rping while OpenSM is stopped" host1 7174 "rping -s -C 5 -V" host2 "rping -c -a 10.0.0.1 -C 5 -V"
 fails_with "a new destination without OpenSM" 'resolving 10.0.0.4.* failed' host3 timeout 20 rping -c -a 10.0.0.4 -C 1

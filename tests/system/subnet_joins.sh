@@ -1,9 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# Programs on three hosts join and leave groups in random order, while OpenSM dies and another one takes over.  Whenever
-# all commands have ended, the SA has exactly the union of the groups that the processes of each host have joined.
-# VB_JOINS is the number of joins and leaves.  VB_SEED repeats an order.  PLAIN: OpenSM is started without the
-# sanitizer's runtime, which must be preloaded into it.
+# Programs on three hosts join and leave groups in random order, while OpenSM dies and another one takes over.  When all
+# commands have ended, the SA must have exactly the union of the groups that the processes of each host have joined.
+# VB_JOINS is the number of joins and leaves.  VB_SEED repeats an order.  The test is PLAIN because OpenSM is started
+# without the sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
 source "$VB_SOURCE/tests/system/lib_managers.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
@@ -44,7 +44,7 @@ compare() {
   tell_all settle
   expect settled
   while read -r -t 90 line <&"$from" && [ "$line" != . ]; do echo "$line"; done >"$work/wanted"
-  until_true 30 at_sa || fail "seed $seed, $1: not as the SA has it: $(diff "$work/wanted" "$work/at_sa")"
+  until_true 30 at_sa || fail "seed $seed, $1: the SA has other memberships: $(diff "$work/wanted" "$work/at_sa")"
   tell_all explain "$2"
   while read -r -t 90 line <&"$from" && [ "$line" != . ]; do echo "$line"; done >"$work/unexplained"
   [ ! -s "$work/unexplained" ] || fail "seed $seed, $1: memberships have ended without a cause: $(cat "$work/unexplained")"
@@ -56,7 +56,7 @@ tell_all run "$fifth"
 expect ran
 compare "under the first manager" /dev/null
 
-# The master dies in the middle, so joins and leaves are under way without a manager.
+# The master dies while joins and leaves are under way, and more begin while there is no manager.
 tell_all run "$fifth"
 end_manager host1
 tell_all run "$fifth"
@@ -65,7 +65,7 @@ expect ran
 wait_master host3 host2
 compare "after the takeover" "$work/host2.osm/log"
 
-# A manager of higher priority starts, and takes over the subnet in the middle.
+# A manager of higher priority starts, and takes over the subnet while joins and leaves are under way.
 begin_manager host1 5
 tell_all run "$fifth"
 expect ran

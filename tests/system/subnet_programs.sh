@@ -2,7 +2,7 @@
 # ctest: TIMEOUT 180 PLAIN
 # UCX, libfabric and uDAPL run unmodified between nodes of a simulated InfiniBand subnet: through one switch and through
 # three, as root and as an ordinary user.  They find the nodes' IPoIB interfaces.
-# PLAIN: fabric up starts OpenSM without the sanitizer's runtime, which must be preloaded into it.
+# The test is PLAIN because `fabric up` starts OpenSM without the sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
 need opensm ucx_perftest fi_pingpong fi_info dapltest ibv_rc_pingpong ib_send_bw ib_write_bw rping ss setpriv python3
@@ -45,7 +45,7 @@ check_interfaces() {
   interfaces
   # The link-layer address is the QP number of IPoIB, and the port's GID.
   sees 'ib0 up running multicast hardware type 32 address 00000002fe80[0-9a-f]{28}'
-  sees 'ib1 up multicast hardware type 32 address 00000002fe80[0-9a-f]{28}'  # has no cable
+  sees 'ib1 up multicast hardware type 32 address 00000002fe80[0-9a-f]{28}'  # this port has no cable
   sees 'ib0 10.0.0.1 mask 255.255.0.0'
   sees 'ib0 fd00::1'
   sees 'ib1 10.1.0.1 mask 255.255.0.0'
@@ -56,8 +56,8 @@ check_interfaces() {
   echo "interfaces: ok"
 }
 
-# both WHAT SERVER CLIENT: runs the commands in "server" and "client" on these nodes; both must succeed.
-# "ready" waits for the server.
+# both WHAT SERVER_NODE CLIENT_NODE: runs the command in the variable "server" on one node.  When the command in "ready"
+# succeeds, runs the command in "client" on the other node.  Both must succeed.
 both() {
   start_on "$2" "${server[@]}" >"$work/server" 2>&1 &
   local pid=$!
@@ -67,8 +67,8 @@ both() {
   wait $pid || fail "$1: the server: $(tail -5 "$work/server")"
 }
 
-# UCX by its reliable connections (rc_v uses rc_verbs, and ud_verbs to set them up) and by its datagrams.  UCX looks for
-# devices in the file system.
+# Runs UCX by its reliable connections (rc_v uses rc_verbs, and ud_verbs to set them up) and by its datagrams.  UCX
+# looks for devices in the file system, so it needs --sysfs.
 ucx() {  # ucx FAR_NODE
   local transport test size
   ready=(takes_tcp 13337)
@@ -86,8 +86,8 @@ ucx() {  # ucx FAR_NODE
   done
 }
 
-# libfabric's connected end points (by the RDMA CM), reliable datagrams over those, and datagrams.  The programs
-# exchange their addresses over this machine's loopback.  fi_pingpong verifies what it receives.
+# Runs libfabric's connected end points (by the RDMA CM), reliable datagrams over those, and datagrams.  The programs
+# exchange their addresses over this machine's loopback.  fi_pingpong verifies the data that it receives.
 libfabric() {  # libfabric FAR_NODE
   local type size
   ready=(takes_tcp 47592)
@@ -102,7 +102,7 @@ libfabric() {  # libfabric FAR_NODE
   echo "libfabric between Hca1 and $1: ok"
 }
 
-# dapltest exits with 0 in any case, so this reads its output.
+# dapltest exits with 0 in any case, so this function reads its output.
 dapl() {  # dapl FAR_NODE: runs tests against the server on Hca1
   local out=$work/client
   export DAT_OVERRIDE=$work/dat.$1
@@ -131,7 +131,7 @@ stop_dapl() {
   wait $dapl_server || fail "dapltest's server ends with $?: $(tail -5 "$work/dapl")"
 }
 
-# perftest and rping by the RDMA CM, and without it, by LIDs.
+# Runs perftest and ibv_rc_pingpong, which exchange LIDs by TCP, and rping, which uses the RDMA CM.
 others() {  # others FAR_NODE
   port=$((port + 1))
   ready=(takes_tcp $port)
@@ -160,7 +160,7 @@ whole_test() {
   verbena fabric down line >"$work/down" || fail "the fabric does not go down"
 }
 
-# Root runs the whole test.  Then an ordinary user, who has no capability, runs programs between his own hosts.
+# Root runs the whole test.  Then an ordinary user without capabilities runs programs between hosts of his own fabric.
 if [ "${1:-}" = ordinary ]; then
   [ "$(id -u)" -eq 1000 ] || fail "not an ordinary user"
   grep -q '^CapEff:[[:space:]]*0*$' <(LD_PRELOAD='' cat /proc/self/status) || fail "capabilities left"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 90
-# Programs on nodes of an InfiniBand subnet find services that the subnet administration of Debian's OpenSM knows
-# (RAI_SA), and set paths of their own for their ids (RDMA_OPTION_IB_PATH).
+# Programs on nodes of an InfiniBand subnet find services in the subnet administration of Debian's OpenSM (RAI_SA), and
+# set the paths of their ids (RDMA_OPTION_IB_PATH).
 source "$VB_SOURCE/tests/system/lib.sh"
 source "$VB_SOURCE/tests/system/lib_managers.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes

@@ -1,8 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# Programs go on while OpenSM changes their subnet, dies, and is followed by another one.  The path cache forgets exactly
-# the paths that a change has made wrong.  Hosts are members of their groups again, and subscribed, under each manager.
-# PLAIN: OpenSM is started without the sanitizer's runtime, which must be preloaded into it.
+# Programs go on while OpenSM changes their subnet, dies, and another OpenSM takes over.  The path cache must forget
+# exactly the paths that a change has made wrong.  Under each manager, hosts join their groups and subscribe to notices
+# again.
+# The test is PLAIN because OpenSM is started without the sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
 source "$VB_SOURCE/tests/system/lib_managers.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
@@ -12,13 +13,13 @@ export VERBENA_FABRIC=takeover
 verbena fabric make --fat-tree 4 >"$work/net"
 verbena fabric up "$work/net" --name takeover --sm none >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
 
-# json NODE EXPRESSION: evaluates the expression on `paths`, which NODE remembers.
+# json NODE EXPRESSION: evaluates a Python expression on `paths`, the list of the paths that NODE remembers.
 json() {
   verbena sa paths --node "$1" --json |
     python3 -c "import json, sys; paths = [one for one in json.load(sys.stdin)['paths'] if one['state'] == 'known']; print($2)"
 }
 known() { json "$1" 'len(paths)'; }
-# to NODE IP: prints the DLIDs by which NODE reaches the address.
+# gid_of NODE IP: prints the GID of the address, as NODE knows it.
 gid_of() { verbena sa addresses --node "$1" | awk -v ip="$2" '$2 == ip { print $4 }'; }
 forgotten() { VERBENA_NODE=$1 verbena ps --counters | awk '$3 ~ /^sa_paths_forgotten_/ { sum += $4 } END { print sum + 0 }'; }
 cause() { counter "$1" "sa_paths_forgotten_$2"; }
@@ -32,9 +33,11 @@ ping() {
   on "$4" timeout 60 rping -c -a "$3" -C 3 -V >"$work/client" 2>&1 || fail "$1: the client: $(tail -5 "$work/client")"
   wait $server || fail "$1: the server: $(tail -5 "$work/server")"
 }
+# lid_to NODE GID: prints the DLIDs by which NODE reaches the GID.
 lid_to() { json "$1" "' '.join(str(one['destination_lid']) for one in paths if one['destination'] == '$2')"; }
 
-# pings_for_ever NAME NODE IP PORT CLIENT_NODE: sets `pinging` to the pid of a client that goes on as long as the test.
+# pings_for_ever NAME NODE IP PORT CLIENT_NODE: starts a client that goes on as long as the test, and sets `pinging` to
+# its pid.
 pings_for_ever() {
   start_on "$2" rping -s -p "$4" -S 1000 -V >"$work/server.$4" 2>&1 &
   until_true 20 listens "$2" "$4" || fail "$1: the server does not listen: $(cat "$work/server.$4")"
@@ -57,7 +60,7 @@ done
 ping "connection from host4" host3 10.0.0.3 host4
 gid[host3]=$(gid_of host4 10.0.0.3)
 
-# ---- a path is rerouted: its LIDs stay, so no path is forgotten, and no query is sent
+# ---- if a path is rerouted, its LIDs stay, so no path may be forgotten, and no query may be sent
 # spine: prints the switch in the middle of the way from host3 to host1.
 spine() { on host3 ibtracert "$(lid host3)" "$(lid host1)" 2>&1 | sed -n 's/.*"\(spine[12]\)".*/\1/p' | head -1; }
 pings_for_ever "connection that is rerouted" host1 10.0.0.1 7200 host3
@@ -101,7 +104,7 @@ ping "connection from the new LID" host3 10.0.0.3 host4
   fail "host4 has known $known4 paths, and forgotten: $(verbena sa stats --node host4)"
 echo "new LID: ok"
 
-# ---- members, before a manager dies: each host has joined the groups in another order
+# ---- before a manager dies, members join groups; each host does so in another order
 begin_manager host2 3
 for node in host3 host4; do begin_member $node "10.0.0.${node#host}"; done
 join() {
@@ -156,9 +159,9 @@ under() {
   ping "connection to host1 under $1" host1 10.0.0.1 host4
 }
 
-# ---- the master dies; until the standby takes over there is no manager
+# ---- the master dies, and there is no manager until the standby takes over
 note() { known3=$(known host3) before3=$(forgotten host3) changed=$(cause host3 sm_change) rejoins=$(counter host3 sa_rejoins); }
-# A new manager gets each registration once: 4 groups, the broadcast group among them.
+# all_told_once COUNT: checks that host3 has forgotten all paths, and joined COUNT groups again, each once.
 all_told_once() {
   [ "$(cause host3 sm_change)" = $((changed + known3)) ] && [ "$(forgotten host3)" = $((before3 + known3)) ] ||
     fail "host3 has known $known3 paths, and forgotten: $(verbena sa stats --node host3)"
@@ -180,7 +183,7 @@ under host2
 all_told_once 4
 echo "takeover: ok"
 
-# ---- a master of higher priority comes back, and gets the subnet from the other one
+# ---- a manager of higher priority starts again, and gets the subnet from the other one
 note
 begin_manager host1 5
 wait_master host3 host1

@@ -1,9 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
 # Debian's diagnostic tools for single nodes, routes and tables of a subnet agree with its netlist and OpenSM's tables:
-# addresses, linear and multicast forwarding tables, traces, raw SMPs.  ibsysstat works both ways, and requests for
-# congestion control, which no node has, are refused with an answer.  PLAIN: fabric up starts OpenSM without the
-# sanitizer's runtime, which must be preloaded into it.
+# addresses, linear and multicast forwarding tables, traces, raw SMPs.  ibsysstat works in both directions.  Requests
+# for congestion control, which no node has, are refused with an answer.  The test is PLAIN because `fabric up` starts
+# OpenSM without the sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
 need opensm ibaddr ibccquery ibroute ibstat ibstatus ibsysstat ibtracert smpdump smpquery dump_fts ibnodes ibidsverify \
   ibqueryerrors python3
@@ -42,7 +42,7 @@ run Hca1 ibnodes
 left=$(sed -n 's/^Switch.*"Left".* lid \([0-9]*\) .*/\1/p' "$work/out")
 right=$(sed -n 's/^Switch.*"Right".* lid \([0-9]*\) .*/\1/p' "$work/out")
 run Hca1 ibidsverify
-# While the manager activates one port after the other, packets of the nodes are discarded, and counted.
+# Reset the counters: while the manager activated one port after the other, packets were discarded and counted.
 on Hca1 ibqueryerrors -k >"$work/out" 2>&1 || true
 run Hca1 ibqueryerrors
 has '5 nodes checked, 0 bad nodes found'
@@ -99,7 +99,7 @@ sed -nE 's/^(From|To) ca .*"(.*)"$/\2/p; s/^\[([0-9]+)\] -> (switch|ca) port .*\
 [ "$(paste -sd, "$work/trace")" = 'Hca2,1 Left 2,3 Right 3,1 Hca3 1,Hca3' ] || fail "ibtracert: $(cat "$work/out")"
 run Hca1 ibtracert -G "$(guid Hca2)" "$(guid Hca3)"
 has 'To ca .*"Hca3"'
-if on Hca1 timeout 30 ibtracert "$lid2" 999 >"$work/out" 2>&1; then fail "a way to a LID that there is not"; fi
+if on Hca1 timeout 30 ibtracert "$lid2" 999 >"$work/out" 2>&1; then fail "ibtracert finds a LID that no port has"; fi
 echo "traces: ok"
 
 # ---- ibsysstat, which is a client and a server of a vendor class
@@ -118,7 +118,7 @@ for pair in "Hca1 Hca3 $lid3" "Hca3 Hca1 $lid1"; do
 done
 echo "ibsysstat: ok"
 
-# ---- congestion control is refused: an answer with a status comes at once; without one, 3 tries of 5 s would pass
+# ---- congestion control is refused by an answer that comes at once; without an answer, 3 tries would take 5 s each
 for to in "$lid3" "$left"; do
   before=$SECONDS
   if on Hca1 timeout 30 ibccquery --timeout 5000 CongestionInfo "$to" >"$work/out" 2>&1; then

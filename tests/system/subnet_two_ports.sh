@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# HCAs with two ports in one subnet: verbs by either port, the RDMA CM and multicast by the addresses of either, the
-# InfiniBand CM by the GIDs of either, and one port goes on when the cable of the other is pulled.
+# Tests HCAs with two ports in one subnet.  Verbs, the RDMA CM, multicast and the InfiniBand CM work by either port, and
+# one port goes on when the cable of the other port is pulled.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
 need opensm rping mckey ibv_devinfo ibv_rc_pingpong ibstat

@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
 # Verbs programs run on the nodes of a simulated InfiniBand subnet, and their packets follow the routes of Debian's
-# OpenSM: within one switch, through two, not between limited members, and by another cable when the one in the path is
-# pulled.
+# OpenSM: through one switch or two, and by another cable when the one in the path is disabled.  Limited members of the
+# partition cannot reach each other.
 source "$VB_SOURCE/tests/system/lib.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
 need opensm ibstat ibportstate perfquery smpquery ibtracert ibswitches
@@ -90,8 +90,8 @@ both "RC on one node" Hca1 Hca1 ibv_rc_pingpong -n 500 -c
 both "UD, two switches" Hca1 Hca3 ibv_ud_pingpong -n 500
 both "UD with a GRH" Hca1 Hca3 ibv_ud_pingpong -n 500 -g 0
 
-# Two limited members do not reach each other.  The switch at the receiver refuses their packets, as OpenSM orders it to,
-# counts them, and tells the manager.
+# Two limited members do not reach each other.  As OpenSM has configured it, the switch at the receiver drops their
+# packets, counts them, and sends a trap to the manager.
 switch_lid() { on Hca1 ibswitches | sed -n "s/.*\"$1\".* lid \([0-9]*\) .*/\1/p"; }
 right=$(switch_lid Right)
 violations() { on Hca1 perfquery "$right" 2 | sed -n 's/^PortXmitConstraintErrors:\.*//p'; }
@@ -107,15 +107,15 @@ wait $server || true
 is_reported() { on Hca1 smpquery portinfo "$lid3" 1 >/dev/null && grep -q 'num:259' "$work/osm/log"; }
 until_true 10 is_reported || fail "OpenSM has got no trap 259: $(tail -5 "$work/osm/log")"
 
-# The counters of ports count what programs send.
+# The counters of ports count the packets of programs.
 packets() { on Hca1 perfquery -x "$1" 1 | sed -n 's/^PortRcvPkts:\.*//p'; }
 before=$(packets "$lid3")
 both "RC for the counters" Hca1 Hca3 ibv_rc_pingpong -n 500
 after=$(packets "$lid3")
 [ $((after - before)) -ge 500 ] || fail "500 messages moved the counter of packets from $before to $after"
 
-# Wireshark understands captures from the LRH on.  The agent's requests to the SA may be among the packets.  The SA is
-# on the same node, so they have one LID.
+# tshark reads the LIDs in a capture.  The agent's requests to the SA may be among the packets.  The SA is on the same
+# node, so such packets have the same LID twice.
 start run --fabric cross --node Hca1 --pcap "$work/pcap" -- timeout 60 ibv_rc_pingpong -n 5 -p 18590 \
   >"$work/server" 2>&1 &
 server=$!
@@ -131,7 +131,7 @@ a, b = int(sys.argv[2]), int(sys.argv[3])
 sys.exit(pairs - {(a, a)} != {(a, b), (b, a)})
 EOF
 
-# ---- the cable in the path is pulled while data moves; 8 tries of 2 s (-u 19) last until OpenSM has another
+# ---- the link in the path is disabled while data moves; 8 tries of 2 s (-u 19) last until OpenSM finds another path
 start_on Hca3 timeout 60 ib_send_bw -u 19 -p 18591 -D 4 -s 4096 >"$work/server" 2>&1 &
 server=$!
 until_true 20 takes_tcp 18591 || fail "ib_send_bw does not listen: $(cat "$work/server")"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# With --sysfs a program finds the device where the kernel would show it.  Nobody else sees it.
+# With --sysfs a program finds the device where the kernel would show it.  Other programs do not see it.
 . "$(dirname "$0")/lib.sh"
 need setpriv ip
 verbena doctor | grep -q '^ok *run --sysfs' || skip "$(verbena doctor | grep -A1 'run --sysfs' || true)"
@@ -33,14 +33,14 @@ with_sysfs() { verbena run --sysfs -- "$@"; }
 [ ! -e /sys/class/infiniband/verbena0 ] || fail "the device is also visible without --sysfs"
 [ ! -e /dev/infiniband/uverbs0 ] || fail "the device node is also visible without --sysfs"
 
-# The counters move while programs run.  The reader runs under --sysfs, and the traffic is a pair of programs
-# elsewhere: the port's counters are read.
+# The counters change while programs run.  The reader runs under --sysfs.  The programs that cause the traffic run
+# without it, because the counters are those of the port.
 mkfifo "$work/orders"
 with_sysfs sh -c 'cd /sys/class/infiniband/verbena0/ports/1
   while read -r file; do cat "$file"; done' <"$work/orders" >"$work/values" &
 reader=$!
 exec 8>"$work/orders"
-value() {  # value FILE: what the reader sees now
+value() {  # value FILE: prints the value that the reader sees now
   local lines
   lines=$(wc -l <"$work/values")
   echo "$1" >&8
@@ -58,7 +58,7 @@ start run -- rping -s -p 7175 >"$work/server2" 2>&1 &  # keeps a program running
 other=$!
 verbena run -- rping -c -a 10.99.0.1 -C 20 >"$work/client" 2>&1 || fail "rping: $(cat "$work/client")"
 wait $server || fail "rping -s: $(cat "$work/server")"
-# 20 rounds are 80 SENDs, and each reads and writes its message.
+# 20 rounds are 80 SENDs, and in each round the message is read and written.
 until_true 10 reaches hw_counters/rdma_sends $((sent + 80)) || fail "rdma_sends is $(value hw_counters/rdma_sends), and was $sent"
 until_true 10 reaches hw_counters/rdma_recvs $((sent + 80)) || fail "rdma_recvs is $(value hw_counters/rdma_recvs)"
 until_true 10 reaches counters/port_xmit_data $((words + 500)) || fail "port_xmit_data is $(value counters/port_xmit_data), and was $words"
@@ -68,7 +68,7 @@ kill $other
 exec 8>&-
 wait $reader
 
-# `run` tells users of programs that look for devices in /sys of --sysfs, once, and only if they run without it.
+# If a program that looks for devices in /sys runs without --sysfs, `run` prints one line that names the option.
 hints() { grep -c 'verbena run --sysfs' "$work/hint" || true; }
 ln -s "$(command -v sh)" "$work/ibstatus"
 verbena run -- "$work/ibstatus" -c : 2>"$work/hint"

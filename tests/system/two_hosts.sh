@@ -1,6 +1,6 @@
 #!/bin/bash
-# Connects two hosts, each with an agent, by one line.  Tests each address family and MTU, then each kind of fault alone
-# and all together.  The line's seed is VB_SEED.
+# Connects two hosts, each with an agent, by one line.  Tests each address family and MTU, then each kind of fault of
+# the line, and then all kinds together.  VB_SEED sets the seed of the faults.
 # ctest: TIMEOUT 300
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
@@ -9,7 +9,7 @@ need rping ucmatose rdma_client tshark python3
 listens() { on "$1" verbena ps | grep -q "listening.*:$2\b"; }
 wait_listens() { until_true 20 listens "$1" "$2" || fail "nothing listens on port $2 of host $1"; }
 
-# ping_pong FAMILY ROUNDS BYTES WHAT: b serves and a asks; rping verifies each byte.
+# ping_pong FAMILY ROUNDS BYTES WHAT: runs an rping server on host b and its client on host a, which verify each byte.
 ping_pong() {
   local address server
   address=$(address_of b "$1")
@@ -65,7 +65,7 @@ ping_pong 6 20 10000 "all together"
 line_counts
 captures
 for host in a b; do
-  # Received packets may have been corrupted on the way.  Sent packets are as they were made.
+  # Only the packets that a host has sent are checked, because the line may have corrupted the received ones.
   own=("$(address_of $host 4)" "$(address_of $host 6)" "fe80::$host")
   sent=$(python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" "${own[@]}") ||
     fail "the capture of host $host"

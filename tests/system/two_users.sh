@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 180 PLAIN
 # Root's agent for all users lets programs of different users reach each other, by rings and without access to each
-# other's memory.  It does no more for the other users than they may do themselves.
+# other's memory.  It must give other users no rights that they do not have themselves.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK
 need ip rping udaddy mckey ib_send_bw ib_write_bw ib_atomic_bw ibv_rc_pingpong tshark ss setpriv
@@ -12,11 +12,12 @@ as_user=(setpriv --reuid=1000 --regid=1000 --clear-groups)
 setpriv --clear-groups true 2>/dev/null || skip "root cannot leave its groups here"
 chmod 755 "$work"
 mkdir "$work/theirs" && chown 1000:1000 "$work/theirs"
-# user COMMAND...: runs a command of verbena as the other user.  start_user: for the background, as start.
+# user COMMAND...: runs a command of verbena as the other user.  start_user COMMAND...: the same for the background, as
+# `start` does.
 user() { "${as_user[@]}" "$VB_PREFIX/bin/verbena" "$@"; }
 start_user() { exec "${as_user[@]}" "$VB_PREFIX/bin/verbena" "$@"; }
 
-# counter PID NAME: prints a counter of a program; agent_counter NAME: one of the agent.
+# counter PID NAME: prints a counter of a program.  agent_counter NAME: prints a counter of the agent.
 counter() { verbena ps --counters --json | python3 -c '
 import json, sys
 print(*(p["counters"].get(sys.argv[2], 0) for p in json.load(sys.stdin)["processes"] if p["pid"] == int(sys.argv[1])))' \
@@ -28,7 +29,7 @@ open_port() { ss -Htln "sport = :$1" | grep -q .; }
 ready() { until_true 20 open_port "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
 more_than() { [ "$(counter "$1" "$2")" -gt "$3" ] 2>/dev/null; }
 
-# ---- only root can start it, and only if nobody else has the port
+# ---- only root can start such an agent, and only if no other process has the port
 if user agent start --all-users >"$work/said" 2>&1; then fail "a user starts an agent for all users"; fi
 grep -q "only root can serve all users" "$work/said" || fail "a user who starts it is told: $(cat "$work/said")"
 start_user run -- ibv_rc_pingpong -g 0 -p 20000 >"$work/server" 2>&1 &
@@ -67,7 +68,7 @@ for direction in "start start_user user" "start_user start verbena"; do
   done
 done
 
-# ---- a user sees its own programs, and root all
+# ---- a user sees only his own programs, and root sees all
 start run -- ibv_rc_pingpong -g 0 -p 20002 >"$work/server" 2>&1 &
 roots=$!
 start_user run -- ibv_rc_pingpong -g 0 -p 20003 >"$work/server2" 2>&1 &
@@ -99,7 +100,7 @@ for pair in "start_user verbena" "start user"; do
   wait $! || fail "$pair: mckey's receiver: $(cat "$work/server")"
 done
 
-# ---- a dead program ends the requests of its peer of another user; the agent serves on
+# ---- if a program dies, the requests of its peer of another user fail, and the agent goes on
 start_user run -- ib_send_bw -x 0 -p 20004 -D 60 --run_infinitely >"$work/server" 2>&1 &
 served=$!
 ready 20004
@@ -111,7 +112,7 @@ until_true 30 gone $asked || fail "the client does not notice that its peer is d
 wait $asked && fail "the client does not report that its peer is dead" || true
 wait $served 2>/dev/null || true
 
-# ---- what only root may do, and files
+# ---- a user cannot bind a low port; the files that the agent writes for a user belong to that user
 if user run -- timeout 60 rping -s -p 100 >"$work/said" 2>&1; then fail "a user binds port 100"; fi
 grep -qi "permission denied\|rdma_bind_addr.*13" "$work/said" || fail "a user who binds port 100 is told: $(cat "$work/said")"
 cd "$work/theirs"
@@ -130,7 +131,7 @@ if user doctor | grep -q '^ok *run --sysfs'; then
   grep -qx '[0-9]*' "$work/said" || fail "--sysfs: $(cat "$work/said")"
 fi
 
-# ---- after its end, each user has an agent again
+# ---- after the end of this agent, each user has an agent again
 verbena agent stop | grep -q "stopped the agent" || fail "root cannot stop the agent"
 user run -- ibv_devinfo >"$work/said" || fail "no agent of a user's own: $(cat "$work/said")"
 user agent status | grep -q "serves" && fail "an agent for all users is left"

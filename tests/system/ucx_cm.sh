@@ -1,10 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Runs UCX over the RDMA CM, unmodified, between two hosts: the example that comes with it, one server for several
-# clients.  It uses reliable connections and datagrams, with messages that are sent at once and ones that the receiver
-# fetches.  Only tagged messages are used.  With the others (streams and active messages), the sender closes by force
-# when all is sent.  A slow server then gets the disconnect before it has looked at the data, and waits for the data for
-# ever.
+# Runs unmodified UCX over the RDMA CM between two hosts, by UCX's own example with one server for several clients.  It
+# uses reliable connections and datagrams, with messages that are sent at once and messages that the receiver fetches.
+# Only tagged messages are used.  With streams and active messages, the sender closes its end by force when all is sent.
+# Then a slow server gets the disconnect before it has looked at the data, and waits for ever.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need gcc tshark
@@ -13,7 +12,7 @@ examples=/usr/share/doc/libucx-dev/examples
 [ -r $examples/ucp_client_server.c ] || skip "no example of UCX's (libucx-dev) here"
 gcc -O1 -I$examples -o "$work/ucx" $examples/ucp_client_server.c -lucp -lucs
 
-# Prints the end of a program's output, or a sanitizer's report from its head on.
+# end_of FILE: prints the end of a program's output, or the beginning of a sanitizer's report in it.
 end_of() { grep -a -A25 'ERROR: AddressSanitizer' "$1" || tail -5 "$1"; }
 listens() { on b verbena ps 2>/dev/null | grep -q 'listening.*:13444'; }
 none_listens() { ! listens; }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# Both UCX contexts of a program have the verbs transports.  UCX looks for devices in the file system, so this needs
-# --sysfs.
+# A program with two UCX contexts must have the verbs transports in both.  UCX looks for devices in the file system, so
+# it needs --sysfs.
 . "$(dirname "$0")/lib.sh"
 program=$VB_PREFIX/tests/programs/ucx_contexts
 [ -x "$program" ] || skip "libucx-dev is not installed"

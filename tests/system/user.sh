@@ -1,12 +1,12 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Programs work for an ordinary user, who is not root and has no capability.
+# Programs must work for an ordinary user who is not root and has no capabilities.
 . "$(dirname "$0")/lib.sh"
 need rping unshare
 
 chmod 755 "$work"
 if [ "${1:-}" != inside ]; then
-  # Go on in a user namespace, in which we are uid 1000 and can do nothing special.
+  # Go on in a user namespace, as uid 1000 and without capabilities.
   unshare --user --map-user=1000 --map-group=1000 true 2>/dev/null ||
     skip "user namespaces are not allowed here"
   unshare --user --map-user=1000 --map-group=1000 -- "$0" inside

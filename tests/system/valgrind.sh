@@ -1,16 +1,16 @@
 #!/bin/bash
 # ctest: TIMEOUT 280 PLAIN
-# Runs rping, both ends, and their agent under memcheck.  There is no invalid access, no use of unwritten
-# memory, and nothing lost.
+# Runs both ends of rping and their agent under memcheck, which must report no invalid access, no use of uninitialized
+# memory, and no lost memory.
 . "$(dirname "$0")/lib.sh"
 need valgrind rping
 
 memcheck=(valgrind --quiet --error-exitcode=77 --num-callers=30 --track-origins=yes --leak-check=full
   --errors-for-leak-kinds=definite --show-leak-kinds=definite)
-# Valgrind 3.19 does not know pidfd_open(2) and epoll_pwait2(2), and says so.
+# Prints memcheck's reports.  Lines with "--" are left out: Valgrind 3.19 does not know some system calls, and says so.
 reports() { grep -hE '^==[0-9]+==' "$@" || true; }
-# Returns true if all frames of all reports are rping's own.  At its end, rping's event thread may read memory that its
-# main thread has freed, after the data was verified.
+# Succeeds if all frames of all reports are rping's own.  This is a known fault of rping: at its end, its event thread
+# may read memory that its main thread has freed.
 rpings_own() {
   grep -q 'Invalid read' "$1" &&
     [ -z "$(reports "$1" | grep -E ' (at|by) 0x' |
@@ -23,7 +23,7 @@ there() { ! no_agent; }
 until_true 60 there || fail "no agent: $(cat "$work/agent")"
 [ "$(agent_pid)" -eq $agent ] || fail "another agent than the one under valgrind"
 
-# rping sends its buffer's address in small messages.
+# Both sizes also test small messages, because rping sends the addresses of its buffers in such messages.
 for bytes in ${VB_THOROUGH:+64} 20000; do
   start run -- "${memcheck[@]}" rping -s -C 20 -S $bytes -V >"$work/server" 2>&1 &
   server=$!

@@ -1,12 +1,12 @@
 #!/bin/bash
 # ctest: TIMEOUT 90
-# Two builds of Verbena are on one host.  An idle agent of the other build is replaced.  A busy one is not, and
-# the error names both builds.
+# Two builds of Verbena are on one host.  An agent of the other build is replaced if no program uses it.  Otherwise
+# there is an error that names both builds.
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo sed
 export VERBENA_IDLE=60
 
-# Makes another build: its id is a constant in the products, and another id of the same length works.
+# Makes another build by a copy of this one, in which the build id is replaced by another one of the same length.
 id=$("$VB_PREFIX/lib/verbena/verbenad" --version | sed 's/^verbenad //')
 other_id=$(echo "$id" | sed 's/[0-9a-f]\{8\}$/0ff0ff00/')
 [ "$id" != "$other_id" ] && [ ${#id} -eq ${#other_id} ] || fail "no other build id could be made of '$id'"
@@ -22,7 +22,7 @@ verbena run -- ibv_devinfo >"$work/info" 2>&1 || fail "an idle agent is not repl
 grep -q PORT_ACTIVE "$work/info" || fail "the port is not active: $(cat "$work/info")"
 verbena agent status | grep -q "build $id" || fail "not our agent: $(verbena agent status)"
 
-# A program uses it now.
+# Now a program uses the agent.
 mkfifo "$work/in"
 start run -- "$VB_PREFIX/tests/programs/crowd" <"$work/in" >"$work/out" 2>&1 &
 user=$!
@@ -39,6 +39,6 @@ exec {to}>&-
 wait $user || fail "the program that used it: $(cat "$work/out")"
 [ "$(grep -c made "$work/out")" -eq 2 ] || fail "the program could not continue: $(cat "$work/out")"
 
-# Data that the agent keeps for a program that has just ended does not count as a program.
+# The agent may still keep data of the program that has just ended.  It can be replaced nevertheless.
 other run -- ibv_devinfo >"$work/info" 2>&1 || fail "an agent whose programs have ended is not replaced: $(cat "$work/info")"
 grep -q PORT_ACTIVE "$work/info" || fail "the port is not active: $(cat "$work/info")"

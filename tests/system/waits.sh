@@ -1,12 +1,13 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Threads wait for events (tests/programs/waits.c).  Each event comes once, whichever thread receives the agent's
-# messages.  A thread that ends in the middle of a wait takes no event with it.
+# Threads wait for events (tests/programs/waits.c).  Each event must come once, whichever thread receives the agent's
+# messages.  If a thread ends in the middle of a wait, no event may be lost.
 . "$(dirname "$0")/lib.sh"
 programs=$VB_PREFIX/tests/programs
 [ -x "$programs/waits" ] || fail "no $programs/waits: it is built with the tests"
 
-# GCC 12's AddressSanitizer does not free its allocator's locks in the child of a fork().
+# In preset asan the program must not fork, because GCC 12's AddressSanitizer does not release the locks of its
+# allocator in the child.
 ways=17 without=()
 [ -z "${VB_PRELOAD:-}" ] || ways=16 without=(forks)
 verbena run -- timeout 100 "$programs/waits" "${without[@]}" >"$work/waits" 2>&1 || fail "exit $?: $(head -60 "$work/waits")"

@@ -1,14 +1,15 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# Two programs that block until each message comes exchange messages over a lane.  A message wakes the blocked thread
-# once, and no other thread.  Counters of wake-ups show that, not times.
-#   VB_WAKES_LINKS    the links to test (default lane).  By UDP it fails while other programs need all processors: a
-#                     thread that waits long for one loses its role for up to a second.
+# Two programs exchange messages over a lane, and block until each message comes.  A message must wake the blocked
+# thread once, and no other thread.  The test compares counters of wake-ups, and no times.
+#   VB_WAKES_LINKS    the links to test (default lane).  With udp the test fails while other programs need
+#                     all processors: a thread that waits long for a processor loses the receiver role for up to a
+#                     second.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need ib_send_lat ss python3
 
-# counts PID: prints the messages that a program has received, and its wake-ups: those that it sent to other programs,
-# those of its thread that waits for packets, and those of its progress thread.
+# counts PID: prints the number of messages that a program has received, the number of wake-ups that it has sent to
+# other programs, and the numbers of wake-ups of its thread that waits for packets and of its progress thread.
 counts() { verbena ps --counters --json | python3 -c '
 import json, sys
 names = ["receives", "wakes_sent", "wakes_of_receiver", "wakes_of_progress_thread"]
@@ -17,8 +18,8 @@ for process in json.load(sys.stdin)["processes"]:
         print(*(process["counters"].get(name, 0) for name in names))' "$1"; }
 received() { local now; now=($(counts "$1")); [ "${now[0]:-0}" -ge "$2" ] 2>/dev/null; }
 
-# one_wake_for_each: looks at some thousand messages.  The blocked thread also waits for the completions of its own
-# messages, and often finds what it waits for before it sleeps.
+# one_wake_for_each: succeeds if 5,000 messages cause about as many wake-ups, and only of the blocked thread.  There may
+# be more, because this thread also waits for its own sends, or fewer, because a message often comes before it sleeps.
 one_wake_for_each() {
   local before=($(counts $server)) more=()
   until_true 60 received $server $((before[0] + 5000)) || fail "the messages over $link have stopped: $(counts $server)"
@@ -40,8 +41,7 @@ for link in ${VB_WAKES_LINKS:-lane}; do
   start run --link $link -- ib_send_lat -x 0 -e -n 10000000 -p $port 127.0.0.1 >"$work/client" 2>&1 &
   client=$!
   until_true 20 received $server 1000 || fail "no messages over $link: $(tail -n 3 "$work/server" "$work/client")"
-  # A thread that waits long for a processor loses its role for a while, so the test tries several stretches of
-  # messages.
+  # A thread that waits long for a processor loses the receiver role for a while, so the test measures up to 20 times.
   for attempt in {1..20}; do
     one_wake_for_each && break
     [ "$attempt" -lt 20 ] || fail "$link: more than one wake-up for a message, or for the wrong thread"

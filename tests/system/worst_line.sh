@@ -1,16 +1,17 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# A line loses 15 % and corrupts 15 %, each way and in bursts.  Two hosts make fifty connections over it, and
-# all fifty are ESTABLISHED at both.  On a line that is twice as bad, one of 500 connections fails: a REQ is
-# answered by 16 REPs at most (Max CM Retries), so that a forged one does little harm, and all RTUs may be lost.
-#   VB_LINE_SEEDS    seeds of the line (default 1); VB_SEED=N replays one
+# A line loses 15 % of the packets and corrupts 15 %, in each direction and in bursts.  Two hosts make fifty connections
+# over it, and all fifty must become ESTABLISHED at both ends.  On a line that is twice as bad, one of 500 connections
+# fails.  The reason: a REQ is answered by at most 16 REPs (Max CM Retries), so that a forged REQ does little harm, and
+# all RTUs may be lost.
+#   VB_LINE_SEEDS    number of seeds (default 1); VB_SEED=N runs one seed again
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need ucmatose stdbuf
 
 faults="loss=15 corrupt=15 burst=3"
 connections=50
-address=$(address_of b 6)  # with IPv4, one corrupt packet of 65,536 would pass
+address=$(address_of b 6)  # with IPv4, the checks would accept one of 65,536 corrupt packets
 
 cannot() {
   local host
@@ -31,7 +32,7 @@ ends_well() {  # ends_well PID NAME
   wait "$1" || cannot "the $2: exit $?"
   grep -q 'return status 0' "$work/$2" && ! grep -q 'event:\|fail' "$work/$2" || cannot "the $2 complains"
 }
-is_bad() {  # more than a quarter of all packets should be bad, either way
+is_bad() {  # succeeds if the line has lost or corrupted a fifth of all packets in each direction
   line_counts | tr ';' '\n' | sed 's/[a-z]*=//g' | awk '($4 + $7) * 5 > $2 { ++bad } END { exit bad != 2 }'
 }
 
@@ -50,7 +51,7 @@ for ((seed = first; seed <= last; ++seed)); do
   client=$!
   until_true 70 are_made_or_not && are_made || cannot "not all of $connections are established"
   took=$((($(date +%s%N) - begun) / 1000000))
-  is_bad || cannot "the line is better than that"
+  is_bad || cannot "the line has lost or corrupted too few packets"
   line both  # this test does not cover disconnects over a bad line
   ends_well $client client
   ends_well $server server

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # ctest: TIMEOUT 90
-"""Packets from outside that are wrong: counted by reason, dropped, and the host goes on."""
+"""Sends wrong packets to the host.  Each must be dropped and counted by its reason, and the host must go on."""
 import json
 import os
 import random
@@ -90,7 +90,7 @@ try:
             time.sleep(0.02)
         print(f"{name}: counted as {hit}")
 
-    # Send noise: random bytes, and good packets in which random bits are wrong.
+    # Send random bytes, and copies of these packets in which random bits are changed.
     rng = random.Random(1)
     good = list(cases.values())
     for i in range(20000):
@@ -105,7 +105,7 @@ try:
         except OSError:
             pass
 
-    # The host goes on.
+    # New connections must work.
     client = verbena("run", "--", "timeout", "20", "rping", "-c", "-a", "127.0.0.1", "-C", "10", "-v", "-V")
     assert client.returncode == 0 and client.stdout.count("ping data") == 10, client.stdout + client.stderr
     listener.wait(timeout=10)

@@ -2,14 +2,14 @@
 
 Arguments: the build directory with compile_commands.json.  Run from the repository.
 
-A clean file is not checked again until its text, a project header that it includes, the compile
-command, .clang-tidy or clang-tidy itself changes.  A hash of all these is the name of an empty file
-in $VB_TIDY_CACHE, else in ~/.cache/verbena-tidy, else in the build directory.  run-clang-tidy is not
-used because it has only one result for all files.
+A clean file is not checked again until its text, a project header that it includes, the compile command, .clang-tidy or
+clang-tidy itself changes.  For each clean file there is an empty file whose name is a hash of all these.  It is in
+$VB_TIDY_CACHE, or in ~/.cache/verbena-tidy, or in the build directory: the first of these that can be written.
+run-clang-tidy is not used, because it has only one result for all files.
 
-Most of clang-tidy's time goes into the standard library's headers, which every file includes.  So
-files of one layer are checked together, as one source that includes them.  Files with conflicting
-names go into different sources, and a source with a fault is checked again file by file.
+Most of clang-tidy's time is for the standard library's headers, which every file includes.  So files of one layer are
+checked together, by a source that includes them all.  Files with conflicting names are included by different sources.
+If clang-tidy finds a fault in such a source, each of its files is checked alone.
 """
 import concurrent.futures
 import hashlib
@@ -95,13 +95,13 @@ class Group:
     def source_of(self, paths):
         self.sources += 1
         source = self.directory / f"{self.name}_{self.sources}.cc"
-        # Without the comment, including a .cc file is itself a fault.
+        # NOLINT, because clang-tidy reports each include of a .cc file.
         source.write_text("".join(f'#include "{path}"  // NOLINT(bugprone-suspicious-include)\n'
                                   for path in paths))
         return source
 
     def split(self, paths):
-        """Yields lists of files that can be in one source; together they are `paths`."""
+        """Yields lists of files that one source can include.  Together the lists are `paths`."""
         while paths:
             together, left = paths[:TOGETHER], paths[TOGETHER:]
             while len(together) > 1:
@@ -111,7 +111,7 @@ class Group:
                 if run.returncode == 0:
                     break
                 blamed = {pathlib.Path(found) for found in ERROR.findall(run.stderr)}
-                # The first file always stays: nothing before it can change its meaning.
+                # The first file always stays, because no file before it can conflict with it.
                 meets = [path for path in together[1:] if path in blamed] or together[1:]
                 together = [path for path in together if path not in meets]
                 left = meets + left
@@ -173,7 +173,7 @@ def main():
 
     begun = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        # The largest groups run first, so that none of them runs alone at the end.
+        # Starts the largest groups first, so that no large group still runs when all others have ended.
         found = pool.map(check_group, sorted(groups.values(), key=lambda g: -len(g[1])))
         verdicts = [verdict for group in found for verdict in group]
     faulty = verdicts.count(False)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks that every counter that docs/limits.md names exists.
 
-A counter's name stands in the sources as it is (`limit_pds`), or as a prefix and the words that
-ipc::counter_name() joins (`cm_ignored_` and "no room").
+The sources have a counter's name as it is (`limit_pds`), or in two parts that ipc::counter_name() joins: a prefix and
+words (`cm_ignored_` and "no room").
 """
 import pathlib
 import re
@@ -32,7 +32,7 @@ for line in page.read_text().splitlines():
         named |= set(re.findall(r"`(cm_[a-z0-9_]*|\w+_held)`", line))
 missing = sorted(name for name in named if not exists(name))
 for name in missing:
-    print(f"{page.relative_to(root)} names '{name}', which is no counter")
+    print(f"{page.relative_to(root)} names the counter '{name}', which does not exist")
 if len(named) < 40:
     print(f"{page.relative_to(root)}: only {len(named)} counters were found in it")
     missing.append("")

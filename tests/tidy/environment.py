@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that src reads the environment only with secure_getenv(): a setuid program that is linked to
-the libraries must not trust the environment of its caller."""
+"""Checks that src reads the environment only with secure_getenv().  The reason: a setuid program that is linked to the
+libraries must not trust the environment of its caller."""
 import pathlib
 import re
 import sys
@@ -23,6 +23,6 @@ for path in files:
             print(f"{path.relative_to(root)}:{number}: plain getenv(); use secure_getenv()")
             found += 1
 if len(files) < 100:
-    print(f"only {len(files)} files were looked at")
+    print(f"only {len(files)} files were found")
     found += 1
 sys.exit(1 if found else 0)

@@ -7,8 +7,8 @@ import re
 import subprocess
 import sys
 
-# These stand in front of the C library's functions.  A version of their own would hide them from
-# programs, which ask for the C library's.
+# These libraries replace functions of the C library.  Programs ask for the C library's versions of the functions, and
+# would not use functions with another version.
 WITHOUT_VERSIONS = ("libverbena-sockets.so", "libverbena-interfaces.so")
 NEEDED = re.compile(r"lib(c|m|gcc_s|verbena|ibverbs|rdmacm|ibumad)\.so\.\d+|ld-linux.*")
 
@@ -24,7 +24,7 @@ def main():
         name = library.rsplit("/", 1)[-1]
         exported = [line.split()[-1] for line in
                     output_of("nm", "-D", "--defined-only", "--with-symbol-versions", library).splitlines()]
-        versions = {symbol for symbol in exported if "@" not in symbol}  # normally the version nodes
+        versions = {symbol for symbol in exported if "@" not in symbol}  # usually only the version nodes themselves
         named = set(re.findall(r"Name: (\S+)", output_of("readelf", "-VW", library)))
         if name.startswith(WITHOUT_VERSIONS):
             faults += [f"{name}: exports {symbol} with a version" for symbol in exported if "@" in symbol]

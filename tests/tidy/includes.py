@@ -1,6 +1,7 @@
-"""Checks that each #include of a layer names the file's own layer or one that the table allows.
+"""Checks that each file includes only headers of its own layer, and of layers that the table allows.
 
-Arguments: the table of src/CMakeLists.txt, including indirect layers: layer=may,may...
+Arguments: the table of src/CMakeLists.txt, with a word LAYER=ALLOWED,ALLOWED... for each layer.  ALLOWED also names the
+layers that are allowed indirectly.
 Run from the repository.
 """
 import pathlib
@@ -16,7 +17,7 @@ def faults_of(path, layer, may, layers):
             continue
         up, first = found.groups()
         if up:
-            yield f"{path}:{number}: include from src/ or include/, not through ../"
+            yield f"{path}:{number}: name the header from src/ or include/, not by ../"
         elif first in layers and first not in may:
             yield f"{path}:{number}: {layer} may not include {first}/ (see src/CMakeLists.txt)"
 
@@ -45,7 +46,7 @@ def main():
         files += 1
         faults += faults_of(path, "the public API", set(), allowed)
 
-    print("\n".join(faults) if faults else f"{files} files keep to the table")
+    print("\n".join(faults) if faults else f"{files} files include only what the table allows")
     return bool(faults)
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that every test that docs/conformance.md names exists: `Suite.Name` or `system.name`.
 
-Each row of a table with a column "Tests" has to name one.
+Each row of a table with a column "Tests" must name at least one test.
 """
 import pathlib
 import re
@@ -20,7 +20,7 @@ named = set(re.findall(r"`([A-Za-z_]\w*\.\w+)`", page.read_text()))
 tests = {name for name in named if re.match(r"[A-Z]|system\.", name) and not name.startswith("IBV_")}
 missing = sorted(tests - there)
 for name in missing:
-    print(f"{page.relative_to(root)} names '{name}', which is no test")
+    print(f"{page.relative_to(root)} names the test '{name}', which does not exist")
 in_table = False
 for line in page.read_text().splitlines():
     in_table = line.startswith("|") and (in_table or line.endswith("| Tests |"))

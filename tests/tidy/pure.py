@@ -1,7 +1,7 @@
 """Checks the object code of PURE layers, which may not use the operating system.
 
-Arguments: nm, then the archives.  Allowed are memory, mutexes, and a last message to stderr before
-abort().  Not allowed are clocks, random sources, files, sockets, the environment, threads and sleep.
+Arguments: nm, then the archives.  Allowed are memory, mutexes, and a last message to stderr before abort().  Not
+allowed are clocks, sources of random numbers, files, sockets, the environment, threads and sleep.
 """
 import os
 import re
@@ -11,7 +11,7 @@ import sys
 C_FUNCTIONS = {
     "a clock": "clock_gettime clock_getres gettimeofday time times ftime localtime gmtime "
                "localtime_r gmtime_r mktime timer_create timerfd_create timerfd_settime",
-    "chance from outside": "getrandom getentropy rand rand_r srand random srandom arc4random drand48",
+    "a source of random numbers": "getrandom getentropy rand rand_r srand random srandom arc4random drand48",
     "a file": "open open64 openat openat64 creat fopen fopen64 freopen fdopen read pread pread64 "
               "readv write pwrite pwrite64 writev close fcntl fcntl64 ioctl stat lstat fstat "
               "access unlink rename mkdir opendir dup dup2 pipe pipe2 eventfd memfd_create "
@@ -31,7 +31,7 @@ C_FUNCTIONS = {
 BANNED = {name: what for what, names in C_FUNCTIONS.items() for name in names.split()}
 CXX = [
     (re.compile(r"^_ZNSt6chrono.*3nowEv$"), "a clock"),
-    (re.compile(r"^_ZNSt13random_device"), "chance from outside"),
+    (re.compile(r"^_ZNSt13random_device"), "a source of random numbers"),
     (re.compile(r"^_ZN?K?St13?basic_.?fstream|^_ZNSt1[345]basic_[io]?f(ile|stream)|"
                 r"^_ZNS?t?10filesystem|^_ZNSt10filesystem"), "a file"),
     (re.compile(r"^_ZNSt6thread|^_ZNSt18condition_variable|^_ZNSt22condition_variable_any"), "a thread"),

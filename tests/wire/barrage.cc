@@ -23,8 +23,8 @@ constexpr std::array kSchedule{
 };
 constexpr std::uint64_t kGridRuns = 8;
 constexpr std::size_t kNoiseBytes = 256 * 1024;
-constexpr std::uint64_t kSmallMax = 96;       // lengths that the grid visits in every other turn
-constexpr std::uint64_t kLengthStride = 619;  // coprime to the number of lengths
+constexpr std::uint64_t kSmallMax = 96;       // the largest length in every other turn
+constexpr std::uint64_t kLengthStride = 619;  // coprime to the number of lengths, so all come up
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   a ^= b * 0x9e3779b97f4a7c15u;
@@ -33,7 +33,7 @@ std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   return a ^ (a >> 31);
 }
 
-// Returns the packet of the grid that a number stands for.
+// Returns which packet of the grid has this number: counts only the runs of kind kGrid before it.
 std::uint64_t grid_place(std::uint64_t number) {
   const std::uint64_t run = number / Barrage::kRun;
   const std::uint64_t in_cycle = run % kSchedule.size();
@@ -124,7 +124,7 @@ void Barrage::add_random(std::size_t bytes) {
                noise_.begin() + at + static_cast<std::ptrdiff_t>(bytes));
 }
 
-// Writes headers, a random payload and its pad.  REQUIRES: a known opcode.
+// Writes the headers, a random payload and its pad into the body.  REQUIRES: a known opcode.
 void Barrage::put(const wire::TransportPacket& packet, std::size_t payload_bytes) {
   wire::TransportPacket out = packet;
   out.bth.pad_count = wire::pad_count(payload_bytes);
@@ -137,7 +137,7 @@ void Barrage::put(const wire::TransportPacket& packet, std::size_t payload_bytes
 void Barrage::flip_bits() {
   if (body_.empty()) return;
   for (std::uint64_t i = 1 + below(8); i > 0; --i) {
-    // Mutates headers more often than payloads: they decide more.
+    // Mutates headers more often than payloads, because most checks are about headers.
     const std::size_t reach = one_in(2) ? std::min<std::size_t>(body_.size(), 44) : body_.size();
     body_[below(reach)] ^= static_cast<std::byte>(1u << below(8));
   }
@@ -177,7 +177,7 @@ Psn Barrage::near(Psn psn) {
   }
 }
 
-// Fills in all headers that an opcode may have, mostly right for the QP.
+// Fills in all headers that an opcode may have, mostly with values that are right for the QP.
 wire::TransportPacket Barrage::headers_for(const Target::Qp& qp, Opcode opcode) {
   wire::TransportPacket packet;
   packet.bth.opcode = opcode;
@@ -205,8 +205,9 @@ void Barrage::from_peer(bool ipv6) {
   headers_.source_port = static_cast<std::uint16_t>(0xc000 + below(0x4000));
 }
 
-// Redirects a packet that could reach a QP of others to a QP that does not exist.  Packets from the
-// peer's address are harmless, because those QPs are connected to the stranger's address.
+// Redirects a packet to a QP that does not exist, if it could reach a QP of another program
+// (Target::spared).  Packets from the peer's address stay: the other programs' QPs are connected to
+// the stranger's address, and so ignore them.
 void Barrage::spare() {
   if (body_.size() < 8) return;
   const Qpn to{std::to_integer<std::uint32_t>(body_[5]) << 16 |
@@ -217,10 +218,11 @@ void Barrage::spare() {
   body_[5] = std::byte{0xff};
 }
 
-// Changes the port of a packet that could be a REQ for the port of others.
+// Changes the port of a packet that could be a REQ for the listener of another program
+// (Target::spared_port).
 void Barrage::spare_listener() {
   for (const Opcode opcode : {Opcode::kUdSendOnly, Opcode::kUdSendOnlyImm}) {
-    // The port is the last two bytes of the service id, bytes 8 to 15 of a REQ.
+    // The service id is in bytes 8 to 15 of a REQ, and its last two bytes are the port.
     const std::size_t at = wire::header_bytes(opcode) + wire::kMadHeaderBytes + 14;
     if (target_.spared_port == 0 || body_.size() < at + 2) continue;
     const unsigned port =
@@ -273,8 +275,8 @@ void Barrage::grid(std::uint64_t number) {
   if (one_in(16)) packet.bth.pkey = {static_cast<std::uint16_t>(one_in(2) ? 0x7fff : below(65536))};
   if (one_in(32)) packet.bth.transport_version = static_cast<std::uint8_t>(below(16));
   if (qp.qpn == wire::kGsiQpn && !one_in(4)) packet.deth.qkey = wire::kGsiQkey;
-  // The length counts from the BTH, or sometimes from the end of the headers, so that all headers
-  // are present.
+  // `bytes` counts from the end of the BTH.  For some packets it counts from the end of all
+  // headers, so that all headers are present.
   if (wire::is_known(opcode) && one_in(4)) {
     bytes = std::min(kBodyBytesMax, (wire::has_payload(opcode) ? bytes : 0) +
                                         wire::header_bytes(opcode) - wire::kSize<wire::Bth>);
@@ -301,7 +303,7 @@ void Barrage::grid(std::uint64_t number) {
 
 // ---- talk ---------------------------------------------------------------------------------------
 
-// A run of packets: messages, or answers to messages.
+// Describes a run of packets: messages, or answers to messages.
 struct Barrage::Talk {
   Target::Qp qp{};
   enum class Type : std::uint8_t { kSend, kWrite, kRead, kAnswers, kAtomic, kDatagrams } type{};
@@ -317,7 +319,8 @@ void Barrage::talk(std::uint64_t number) {
   const std::uint64_t run = number / kRun;
   Random plan(mix(seed_ ^ 0x7a1c, run));
   Talk talk;
-  // Only the run chooses the QP, so a run stays one conversation, whatever the target learns.
+  // These choices depend only on the run.  So all packets of a run go to the same QP and belong to
+  // the same messages, although the target learns more between them.
   talk.qp = target_.qps[plan.below(4096) % target_.qps.size()];
   switch (talk.qp.transport) {
     case Transport::kUd: talk.type = Talk::Type::kDatagrams; break;
@@ -328,7 +331,7 @@ void Barrage::talk(std::uint64_t number) {
   talk.last_bytes = static_cast<std::uint32_t>(1 + plan.below(talk.qp.mtu));
   talk.immediate = plan.below(4) == 0;
   talk.invalidates = talk.qp.transport == Transport::kRc && plan.below(8) == 0;
-  std::swap(random_, plan);
+  std::swap(random_, plan);  // some_region() uses random_
   talk.region = some_region();
   std::swap(random_, plan);
   talk.wrong_at = static_cast<std::uint32_t>(plan.below(2 * kRun));
@@ -339,8 +342,9 @@ void Barrage::talk(std::uint64_t number) {
 void Barrage::say(const Talk& talk, std::uint32_t index) {
   using enum wire::Operation;
   if (talk.type == Talk::Type::kAnswers) return answer(talk.qp);
-  // Messages follow one another until the run is over.  The target's state is learned from each
-  // packet before the next is made; otherwise the next repeats it.
+  // Messages follow one another until the run is over.  The PSN is the one that the QP expects as
+  // far as the target has learned it.  Without an answer to the last packet, the PSN is the same
+  // again.
   const std::uint32_t at = index % talk.packets;
   const bool first = at == 0, last = at + 1 == talk.packets;
   std::size_t bytes = last ? talk.last_bytes : talk.qp.mtu;
@@ -370,7 +374,7 @@ void Barrage::say(const Talk& talk, std::uint32_t index) {
   }
   wire::TransportPacket packet =
       headers_for(talk.qp, wire::opcode_of(talk.qp.transport, operation));
-  // UC has no answers to learn from, so the PSN is counted here.
+  // UC has no acknowledgements to learn the PSN from, so the PSN is counted here.
   if (talk.qp.transport == Transport::kUc) packet.bth.psn = packet.bth.psn + index;
   if (talk.type == Talk::Type::kAtomic) packet.atomic.virtual_address &= ~std::uint64_t{7};
   packet.reth = {talk.region.address, talk.region.r_key,
@@ -378,7 +382,7 @@ void Barrage::say(const Talk& talk, std::uint32_t index) {
                      ? static_cast<std::uint32_t>(below(4) * talk.last_bytes)
                  : operation == kAtomicWrite ? 8
                                              : (talk.packets - 1) * talk.qp.mtu + talk.last_bytes};
-  packet.bth.acknowledge_request = true;  // the answer tells the expected PSN
+  packet.bth.acknowledge_request = true;  // the expected PSN is learned from the acknowledgement
   packet.deth.qkey = target_.qkey;
   const bool wrong = index == talk.wrong_at;
   if (wrong) {
@@ -486,7 +490,8 @@ void Barrage::framing() {
   }
 }
 
-// Makes a wrong header length, a fragment, a wrong total length or a wrong checksum.
+// Makes one of these: a random version and header length, a fragment, a random total length, or a
+// random checksum.
 void Barrage::break_ipv4(std::size_t ip) {
   intact_ = false;
   const auto header = std::span(frame_).subspan(ip, 20);
@@ -500,7 +505,7 @@ void Barrage::break_ipv4(std::size_t ip) {
   put16(header, 10, wire::ipv4_checksum(header));
 }
 
-// Makes right or wrong checksums, and wrong lengths.
+// Makes one of these: a right checksum, a random checksum, or a random length.
 void Barrage::break_udp(std::size_t udp) {
   const auto header = std::span(frame_).subspan(udp);
   const bool v4 = wire::is_ipv4(headers_.destination);

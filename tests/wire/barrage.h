@@ -14,22 +14,23 @@
 
 namespace verbena::wire_bench {
 
-// Generates packets that a host must survive: Ethernet frames, made from a seed and a number.  The
-// same seed, number and target give the same frame, so a number is enough to make a packet again.
-// The Target only supplies names (QP numbers, keys, ids); no other choice depends on it.
+// Generates packets that a host must survive, as Ethernet frames.  A frame depends only on the
+// seed, its number and the target.  So a test can make a packet again by its number.  The Target
+// only supplies values (QP numbers, keys, ids, PSNs); no other choice depends on it.
 //
-// Numbers come in runs of kRun packets of one kind:
+// Each kRun packets with successive numbers are a run of one kind:
 //
-//  * grid: every opcode x every QP of the target x every length, in turn
-//  * talk: messages and answers like those of a peer, inside the QP's window, with one fault
-//  * capture: frames of other implementations, cut, flipped, spliced and with other addresses
-//  * mad: CM messages with ids that exist and ids that do not; MADs of all classes
-//  * framing: changes of IP and UDP: fragments, options, checksums, addresses
+//  * grid: every opcode for every QP of the target with every length, in turn
+//  * talk: messages and answers like those of the peer, with expected PSNs, and with one fault
+//  * capture: frames of other implementations: shortened, with changed bits, joined from two
+//    frames, and with other addresses
+//  * mad: CM messages with ids that exist and ids that do not, and MADs of all classes
+//  * framing: unusual IP and UDP headers: fragments, options, checksums, addresses
 class Barrage {
  public:
   enum class Kind : std::uint8_t { kGrid, kTalk, kCapture, kMad, kFraming, kCount };
   static constexpr std::uint64_t kRun = 16;
-  static constexpr std::size_t kBodyBytesMax = 4096 + 64;  // after the BTH: more than any payload
+  static constexpr std::size_t kBodyBytesMax = 4096 + 64;  // after the BTH; exceeds any payload
   static constexpr std::size_t kFrameBytesMax = 9216;
   // 02:00:00:00:78:01 and :02.
   static constexpr wire::MacAddress kVictimMac{std::byte{2},    {},          {}, {},
@@ -40,14 +41,14 @@ class Barrage {
   struct Shot {
     std::span<const std::byte> frame{};
     Kind kind{};
-    bool intact = true;  // IP and UDP are right, so the target's kernel must pass it to a socket
+    bool intact = true;  // IP and UDP are right, so the target's kernel must give it to a socket
   };
 
-  // `captured`: Ethernet frames to mutate.  REQUIRES: the target outlives this object; it may learn
-  // meanwhile.
+  // `captured`: Ethernet frames to mutate.  REQUIRES: the target outlives this object.  The target
+  // may learn between two calls of shot().
   Barrage(std::uint64_t seed, const Target& target, std::vector<std::vector<std::byte>> captured);
 
-  // Valid until the next call.
+  // Makes the frame with this number.  The result is valid until the next call.
   Shot shot(std::uint64_t number);
 
  private:
@@ -65,7 +66,7 @@ class Barrage {
   void break_ipv4(std::size_t ip);
   void break_udp(std::size_t udp);
 
-  // Helpers for the packet that is being made.
+  // Helpers that make parts of a packet.
   std::uint64_t below(std::uint64_t bound) { return random_.below(bound); }
   bool one_in(std::uint32_t n) { return below(n) == 0; }
   void add_random(std::size_t bytes);
@@ -82,12 +83,12 @@ class Barrage {
 
   std::uint64_t seed_;
   const Target& target_;
-  std::vector<Bytes> captured_;  // BTH to ICRC
-  Bytes noise_;                  // random bytes to cut payloads from
+  std::vector<Bytes> captured_;  // each from BTH to ICRC
+  Bytes noise_;                  // random bytes; each payload is a part of them
   Random random_{0};
 
   wire::FrameHeaders headers_{};
-  Bytes body_{};  // BTH to pad
+  Bytes body_{};  // from BTH to pad
   Bytes frame_{};
   bool intact_ = true;
 };

@@ -12,7 +12,7 @@ namespace {
 namespace cm = wire::cm;
 using wire::MadHeader;
 
-constexpr std::size_t kLocalId = wire::kMadHeaderBytes;  // its place in most messages
+constexpr std::size_t kLocalId = wire::kMadHeaderBytes;  // the offset in most CM messages
 constexpr std::size_t kRemoteId = kLocalId + 4;
 constexpr std::size_t kDreqQpn = kLocalId + 8;
 
@@ -35,7 +35,7 @@ void Barrage::mad() {
   const std::size_t at = body_.size();
   add_random(wire::kMadBytes);
   const auto mad = std::span(body_).subspan(at);
-  if (one_in(6)) {  // any class, method, version
+  if (one_in(6)) {  // a MAD of any class, method and version
     const auto any_class = static_cast<wire::MgmtClass>(below(256));
     const MadHeader header{
         .base_version = static_cast<std::uint8_t>(one_in(4) ? below(256) : 1),
@@ -87,7 +87,7 @@ void Barrage::cm_mad() {
   header.attribute_id = static_cast<std::uint16_t>(attribute);
   std::ranges::copy(wire::encode(header), mad.begin());
   const auto slot = below(Target::kConnectionsMax);
-  if (one_in(4) || target_.connections.empty()) {  // ids that do not belong together
+  if (one_in(4) || target_.connections.empty()) {  // ids that may be of different connections
     put32(mad.subspan(kLocalId), some_id(false));
     put32(mad.subspan(kRemoteId), some_id(true));
   } else {

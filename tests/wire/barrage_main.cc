@@ -1,5 +1,5 @@
-// Sends a barrage (barrage.h) to a target host.  It creates an Ethernet interface in the target,
-// with this program at the other end.
+// Sends the packets of a barrage (barrage.h) to a target host.  It creates an Ethernet interface in
+// the target's network namespace, and is itself at the other end of that interface.
 //
 //   wire_barrage --host PID [--interface eth1] [--captures DIRECTORY] [--seed N]
 //
@@ -7,7 +7,7 @@
 // Then it reads commands from its standard input, one on each line.  It answers each with a line:
 // "error: ..." or the result.
 //
-//   target FILE          reads facts about the target (target.h)
+//   target FILE          reads facts about the target (target.h), and forgets earlier ones
 //   fire COUNT [rush]    sends the next COUNT packets; without "rush" it waits while the target's
 //                        sockets are full
 //   from NUMBER          sets the number of the next packet, to repeat packets of an earlier run
@@ -39,12 +39,13 @@
 namespace verbena::wire_bench {
 namespace {
 
-constexpr std::uint64_t kBatch = 64;  // frames between two checks of the target
-constexpr std::uint64_t kQueuedBytesMax =
-    512 * 1024;                    // in all its sockets; default buffers are less
-constexpr int kAnswersMax = 1024;  // frames to read after a batch
+constexpr std::uint64_t kBatch = 64;  // frames between two looks at the target's sockets
+// Waits while all sockets of the target together have more unread bytes than this.  The default
+// buffer of one socket is smaller.
+constexpr std::uint64_t kQueuedBytesMax = 512 * 1024;
+constexpr int kAnswersMax = 1024;  // the largest number of frames to read after a batch
 
-// Reads the number of unread bytes in the sockets of port 4791 from /proc/PID/net/udp or udp6.
+// Reads how many bytes are unread in the sockets of port 4791, from /proc/PID/net/udp or udp6.
 class Queues {
  public:
   explicit Queues(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
@@ -55,7 +56,7 @@ class Queues {
     std::uint64_t sum = 0;
     std::istringstream lines(std::string(text_.data(), static_cast<std::size_t>(size)));
     for (std::string line; std::getline(lines, line);) {
-      // A line is "sl: ADDRESS:PORT ADDRESS:PORT STATE TX:RX ...", all in hex.
+      // A line is "SLOT: ADDRESS:PORT ADDRESS:PORT STATE TX:RX ...", with numbers in hexadecimal.
       std::istringstream words(line);
       std::string slot, local, remote, state, queues;
       words >> slot >> local >> remote >> state >> queues;
@@ -167,10 +168,10 @@ int run(int argc, char** argv) {
   CLI::App app("The second host of a barrage.");
   std::string host, interface = "eth1", captures;
   std::uint64_t seed = 1;
-  app.add_option("--host", host, "a process in the target's network namespace")->required();
-  app.add_option("--interface", interface, "its name there (default eth1)");
+  app.add_option("--host", host, "pid of a process in the target's network namespace")->required();
+  app.add_option("--interface", interface, "name of the interface in the target (default eth1)");
   app.add_option("--captures", captures, "a directory with captures to mutate");
-  app.add_option("--seed", seed, "of all chance (default 1)");
+  app.add_option("--seed", seed, "seed of the random generator (default 1)");
   CLI11_PARSE(app, argc, argv);
 
   std::string problem;

@@ -28,7 +28,7 @@ constexpr const char* kFacts =
     "qkey 0x11111111\n"
     "port 7471\n"
     "spared_port 7174\n"
-    "and what means nothing\n";
+    "unknown lines are ignored\n";
 
 Target target() {
   Target target;
@@ -82,7 +82,7 @@ TEST(Barrage, OneTurnOfTheGridSendsEachOpcodeToEachQp) {
   std::map<unsigned, std::set<std::uint32_t>> reached;
   std::set<std::size_t> lengths;
   const std::uint64_t slots = one.qps.size() + one.absent.size() + one.spared.size() + 6;
-  // This is enough for two turns of the grid, which has 8 of 20 runs.
+  // 8 of 20 runs are of the grid, so these packets contain two turns of the grid.
   for (std::uint64_t number = 0; number < 2 * 256 * slots * 20 / 8 + 400; ++number) {
     const auto shot = barrage.shot(number);
     if (shot.kind != Barrage::Kind::kGrid) continue;
@@ -106,8 +106,8 @@ TEST(Barrage, TheGridVisitsEveryLengthInTurn) {
   Barrage barrage(1, one, {});
   const std::uint64_t slots = one.qps.size() + one.absent.size() + one.spared.size() + 6;
   std::set<std::size_t> lengths;
-  // Takes a packet of each turn: a turn has 256 * slots packets of the grid, which has 8 of 20
-  // runs.
+  // Takes one packet of each turn.  A turn has 256 * slots packets of the grid, and 8 of 20 runs
+  // are of the grid.
   for (std::uint64_t turn = 0; turn < 2 * (Barrage::kBodyBytesMax + 1); ++turn) {
     const std::uint64_t place = turn * 256 * slots + 17;
     const std::uint64_t run = place / Barrage::kRun;
@@ -120,24 +120,24 @@ TEST(Barrage, TheGridVisitsEveryLengthInTurn) {
   EXPECT_GT(lengths.size(), Barrage::kBodyBytesMax / 4);  // most packets are padded to 4 bytes
 }
 
-TEST(Barrage, NoPacketReachesAQpOfOthers) {
+TEST(Barrage, NoPacketReachesASparedQpExceptFromThePeersAddress) {
   const Target one = target();
   Barrage barrage(3, one, {captured()});
-  int at_it = 0;
+  int to_spared = 0;
   for (std::uint64_t number = 0; number < 300'000; ++number) {
     const auto shot = barrage.shot(number);
     const auto frame = wire::parse_frame(shot.frame);
     if (!frame || frame->udp_payload.size() < 12) continue;
     if (wire::decode<wire::Bth>(frame->udp_payload)->destination_qpn != Qpn{0x7001}) continue;
-    ++at_it;
+    ++to_spared;
     EXPECT_TRUE(frame->headers.source == one.peer.ipv4 || frame->headers.source == one.peer.ipv6)
         << number;
   }
-  EXPECT_GT(at_it, 1000);  // packets from the peer's address are harmless
+  EXPECT_GT(to_spared, 1000);
 }
 
-// Most REQs of the captures are for one port, which another program uses here.
-TEST(Barrage, NoReqReachesAListenerOfOthers) {
+// Most REQs of the captures are for the same port.  Here that is the spared port.
+TEST(Barrage, NoReqIsForTheSparedPort) {
   Target one = target();
   const wire::cm::Req req{.service_id = {0x1061c06}};  // TCP, 7174
   const auto mad = wire::cm::encode_mad(wire::cm::mad_header(wire::cm::AttributeId::kReq, 1), req);
@@ -236,7 +236,7 @@ TEST(Target, LearnsConnectionsAndPsns) {
   EXPECT_EQ(one.connections[0].ours, CommId{5});
 }
 
-TEST(Target, AWrongFactIsNamed) {
+TEST(Target, AnErrorNamesTheWrongFact) {
   Target one;
   std::string problem;
   EXPECT_FALSE(one.read("qkey 1\nrc 5 5 5\n", problem));

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Checks the packets that a host has sent, without code of Verbena: check_capture.py FILE.pcap ADDRESS...
+"""Checks the packets that a host has sent.  It shares no code with Verbena.
+
+usage: check_capture.py FILE.pcap ADDRESS...
 
 Every RoCEv2 packet from one of the addresses must have the right ICRC (vol1 A17.9.2), a length that
 its headers allow, and a known opcode.  Prints the number of packets; exits with 1 at the first fault.
@@ -11,7 +13,7 @@ import zlib
 
 ETHERNET = 14
 ROCE_PORT = 4791
-EXTRA = {  # bytes of headers behind the BTH, by opcode
+EXTRA = {  # bytes of the headers after the BTH, by opcode
     **{op: 0 for op in (0x00, 0x01, 0x02, 0x04, 0x07, 0x08, 0x0E)},
     **{op: 4 for op in (0x03, 0x05, 0x09, 0x0D, 0x0F, 0x10, 0x11, 0x16, 0x17)},
     **{op: 16 for op in (0x06, 0x0A, 0x0C)},
@@ -41,7 +43,7 @@ def frames(path):
 
 
 def parse(frame):
-    """Returns (source, IP packet, offset of UDP, is IPv6), or None if it is no RoCEv2 packet."""
+    """Returns (source, IP packet, offset of UDP, is IPv6), or None if the frame is no RoCEv2 packet."""
     ethertype = struct.unpack_from(">H", frame, 12)[0]
     if ethertype == 0x8100:  # a VLAN's tag
         frame = frame[:12] + frame[16:]
@@ -63,11 +65,12 @@ def parse(frame):
 def icrc(ip, udp, six):
     masked = bytearray(ip[:-4])
     for at in (range(4) if six else (1, 8, 10, 11)):
-        masked[at] |= 0x0F if six and at == 0 else 0xFF  # traffic class, flow label; TOS, TTL, sum
+        # With IPv6 the traffic class and the flow label, with IPv4 the TOS, the TTL and the checksum.
+        masked[at] |= 0x0F if six and at == 0 else 0xFF
     if six:
-        masked[7] = 0xFF  # hop limit
-    masked[udp + 6] = masked[udp + 7] = 0xFF  # UDP checksum
-    masked[udp + 8 + 4] = 0xFF  # FECN, BECN
+        masked[7] = 0xFF  # the hop limit
+    masked[udp + 6] = masked[udp + 7] = 0xFF  # the UDP checksum
+    masked[udp + 8 + 4] = 0xFF  # the byte of the BTH with FECN and BECN
     return zlib.crc32(bytes(masked), zlib.crc32(b"\xff" * 8))
 
 
@@ -82,7 +85,7 @@ def main():
         where = f"{sys.argv[1]}: frame {number}"
         bth = ip[udp + 8 : -4]
         if len(bth) < 12 or bth[0] not in EXTRA:
-            fail(f"{where}: no such opcode, or no room for a BTH")
+            fail(f"{where}: unknown opcode, or shorter than a BTH")
         pad = bth[1] >> 4 & 3
         if len(bth) < 12 + EXTRA[bth[0]] + pad or len(bth) % 4:
             fail(f"{where}: opcode {bth[0]:#x} with {len(bth)} bytes")

@@ -96,7 +96,8 @@ std::size_t roce_payload(std::span<const std::byte> frame) {
   std::size_t udp = 0;
   const std::uint16_t type = be16(frame, 12);
   if (type == 0x0800 && frame[kEthernetBytes + 9] == kUdp) {
-    if ((be16(frame, kEthernetBytes + 6) & 0x1fff) != 0) return 0;  // not a first fragment
+    // Only the first fragment has the UDP header.
+    if ((be16(frame, kEthernetBytes + 6) & 0x1fff) != 0) return 0;
     udp = kEthernetBytes + 4 * std::to_integer<std::size_t>(frame[kEthernetBytes] & std::byte{15});
   } else if (type == 0x86dd && frame[kEthernetBytes + 6] == kUdp) {
     udp = kEthernetBytes + kIpv6Bytes;
@@ -131,7 +132,8 @@ bool Direction::unlucky(Ratio ratio, unsigned& left) {
   return true;
 }
 
-// Removes the UDP checksum, which would find the error before the ICRC can.
+// Flips one to three bits of the UDP payload.  Removes the UDP checksum, because with it the kernel
+// would drop the frame, and nobody would check the ICRC.
 void Direction::corrupt(std::vector<std::byte>& frame, std::size_t payload) {
   frame[payload - 2] = frame[payload - 1] = std::byte{0};
   const std::uint64_t bits = (frame.size() - payload) * 8;
@@ -157,7 +159,8 @@ void Direction::frame(std::span<const std::byte> frame, Time now) {
     return hold(std::move(copy), now);
   }
   ++counts_.frames;
-  // Draws each fault for each frame, so that changing one fault does not change the others.
+  // Draws every fault for each frame, even if another fault loses the frame.  So the loss of a
+  // frame does not change which faults hit the frames after it.
   const bool lost = unlucky(faults_.loss, losses_left_);
   const bool wrong = unlucky(faults_.corrupt, corruptions_left_);
   const bool twice = random_.chance(faults_.duplicate);
@@ -169,7 +172,7 @@ void Direction::frame(std::span<const std::byte> frame, Time now) {
     ++counts_.cut;
     return;
   }
-  if (lost || (wrong && payload == 0)) {  // TCP's checksum would find it
+  if (lost || (wrong && payload == 0)) {  // a receiver drops a corrupt TCP segment by its checksum
     ++counts_.lost;
     return;
   }

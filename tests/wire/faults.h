@@ -13,30 +13,31 @@
 #include "base/random.h"
 #include "base/time.h"
 
-// Faults of a bad network, for each direction.
+// The faults of a bad network.  Each direction has its own.
 namespace verbena::wire_bench {
 
 // Describes the faults of a line.  If all are zero, the line is perfect.
 struct Faults {
   Ratio loss{};
   Ratio duplicate{};
-  Ratio reorder{};     // such frames come later than frames that were sent after them
-  Ratio corrupt{};     // one to three bits of the UDP payload
+  Ratio reorder{};     // frames that arrive later than frames that were sent after them
+  Ratio corrupt{};     // frames with one to three wrong bits in the UDP payload
   unsigned burst = 1;  // the smallest number of losses or corruptions in a row
   Duration delay{};
   Duration jitter{};  // added to the delay, uniformly, without reordering
   Duration cut{};     // all frames are lost for this time ...
   Duration uncut{};   // ... and then none for this time; repeats
-  bool tcp = false;   // faults also hit TCP, for a comparison
+  bool tcp = false;   // faults also hit TCP, to compare it with Verbena
 };
 
-// Parses text such as "loss=10 reorder=20 burst=3 delay=100 cut=5000/2000": percent (with up to two
-// decimals) and milliseconds.  `problem` names a wrong word.
+// Parses text such as "loss=10 reorder=20 burst=3 delay=100 cut=5000/2000".  Ratios are in percent,
+// with up to two decimals, and times are in milliseconds.  If a word is wrong, returns nothing, and
+// `problem` names the word.
 std::optional<Faults> parse_faults(std::string_view text, std::string& problem);
 
 struct Counts {
   std::uint64_t frames = 0;  // frames that faults may hit
-  std::uint64_t others = 0;
+  std::uint64_t others = 0;  // frames that faults may not hit
   std::uint64_t lost = 0;
   std::uint64_t duplicated = 0;
   std::uint64_t reordered = 0;
@@ -45,21 +46,22 @@ struct Counts {
   std::uint64_t overflowed = 0;
 };
 
-// Carries the frames of one direction of the line.  It is pure: frames and time come in, and due
-// frames are taken out.  Faults hit only RoCEv2 (UDP to port 4791), and TCP if wanted, so that the
-// hosts can still resolve each other's addresses.
+// Carries the frames of one direction of the line.  It does no I/O and reads no clock: the caller
+// passes in frames and the time, and takes out the frames that are due.  Faults hit only RoCEv2
+// (UDP to port 4791), and TCP with `tcp`.  So the hosts can still resolve each other's addresses.
 class Direction {
  public:
-  static constexpr std::size_t kHeldMax = 100'000;  // limit of delayed frames
-  // A reordered frame is delayed by this time more.
+  static constexpr std::size_t kHeldMax = 100'000;  // the largest number of delayed frames
+  // The additional delay of a reordered frame.
   static constexpr Duration kReorderDelay = std::chrono::milliseconds(1);
 
   Direction(Random random, Time start) : random_(random), cut_began_(start) {}
 
   void set(const Faults& faults, Time now);
   void reseed(Random random) { random_ = random; }
+  // Accepts a frame that a host has sent.
   void frame(std::span<const std::byte> frame, Time now);
-  // Takes the next frame that is due.
+  // Takes out the next frame that is due; returns nothing if none is due yet.
   std::optional<std::vector<std::byte>> take(Time now);
   Time deadline() const { return held_.empty() ? kNever : held_.begin()->first.first; }
   const Counts& counts() const { return counts_; }
@@ -75,12 +77,12 @@ class Direction {
   Time cut_began_;
   Time last_due_{};
   unsigned losses_left_ = 0, corruptions_left_ = 0;
-  std::uint64_t number_ = 0;  // keeps frames that are due at the same time in order
+  std::uint64_t number_ = 0;  // of the next frame; orders frames that are due at the same time
   std::map<std::pair<Time, std::uint64_t>, std::vector<std::byte>> held_;
   Counts counts_;
 };
 
-// Returns the offset of the UDP payload of a RoCEv2 frame; 0 if it is another frame.
+// Returns the offset of the UDP payload in a RoCEv2 frame, or 0 for any other frame.
 std::size_t roce_payload(std::span<const std::byte> frame);
 bool is_tcp(std::span<const std::byte> frame);
 

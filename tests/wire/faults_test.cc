@@ -37,7 +37,7 @@ struct Line {
     EXPECT_TRUE(parsed) << problem;
     if (parsed) direction.set(*parsed, kStart);
   }
-  // Sends `count` frames, one each 100 us, and returns those that arrive, in order.
+  // Sends `count` frames, one every 100 us.  Returns the frames that arrive, in their order.
   std::vector<std::vector<std::byte>> carry(std::uint32_t count) {
     std::vector<std::vector<std::byte>> out;
     Time now = kStart;
@@ -133,7 +133,7 @@ TEST(Faults, FaultsHitTcpOnlyIfWanted) {
 }
 
 TEST(Faults, ACutRepeats) {
-  Line line("cut=5/2");  // 50 frames, then 20, and again
+  Line line("cut=5/2");  // loses 50 frames, carries 20, loses 50, carries 20
   EXPECT_EQ(line.carry(140).size(), 40u);
   EXPECT_EQ(line.direction.counts().cut, 100u);
 }
@@ -155,7 +155,7 @@ TEST(Faults, DelayedFramesAreLimited) {
   EXPECT_EQ(line.direction.counts().overflowed, 5u);
 }
 
-TEST(Faults, AWrongWordIsNamed) {
+TEST(Faults, AnErrorNamesTheWrongWord) {
   for (const char* text : {"los=1", "loss", "loss=x", "loss=101", "loss=1.234", "burst=0", "cut=5",
                            "delay=-1", "delay=9999999"}) {
     std::string problem;

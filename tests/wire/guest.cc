@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::size_t kLengthBytes = 4;  // before each frame, big-endian
 constexpr std::size_t kFrameBytesMax = 65'536;
-constexpr std::size_t kOutputBytesMax = 1
-                                        << 20;  // limit of output to the guest, like a switch queue
+// Frames are dropped if more bytes wait for the guest than this, as in the queue of a switch.
+constexpr std::size_t kOutputBytesMax = 1 << 20;
 
 class Guest final : public Port {
  public:
@@ -66,7 +66,8 @@ class Guest final : public Port {
     return {};
   }
 
-  // Returns the length of the next frame, if all of it has come.
+  // Returns the length of the next frame, or nothing if a part of the frame is missing.  A length
+  // above kFrameBytesMax is returned as it is, and take() refuses it.
   std::optional<std::size_t> frame_bytes() const {
     if (input_.size() < kLengthBytes) return std::nullopt;
     std::size_t length = 0;
@@ -80,7 +81,7 @@ class Guest final : public Port {
   std::span<const std::byte> take(std::span<std::byte> buffer) {
     const auto length = frame_bytes();
     if (!length) return {};
-    if (*length > buffer.size()) return hang_up();  // not a length of QEMU
+    if (*length > buffer.size()) return hang_up();  // QEMU sends no such frame
     const auto begin = input_.begin() + kLengthBytes;
     const auto end = begin + static_cast<std::ptrdiff_t>(*length);
     std::copy(begin, end, buffer.begin());
@@ -96,7 +97,7 @@ class Guest final : public Port {
   }
 
   os::Fd listener_;
-  os::Fd stream_;  // while a guest is connected
+  os::Fd stream_;  // open while a guest is connected
   std::vector<std::byte> input_;
   std::vector<std::byte> output_;
 };

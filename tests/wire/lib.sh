@@ -3,12 +3,12 @@
 #   make_hosts [MTU]              hosts a (10.77.0.1, fd77::1, fe80::a) and b (10.77.0.2, ...)
 #   on a verbena run -- ...       runs a command on a host
 #   start_on a COMMAND... &       the same for the background: $! is the command's own pid
-#   second_link                   eth1 of both, 10.78.0.1 and fd78::1 to 10.78.0.2 and fd78::2; no line
-#   line "both loss=10"           tells the line what to do (main.cc); fails if it does not know it
-#   line_counts                   prints what the line has done
+#   second_link                   connects eth1 of a (10.78.0.1, fd78::1) and b (10.78.0.2, fd78::2), without the line
+#   line "both loss=10"           sends a command to the line (main.cc); fails if the line refuses it
+#   line_counts                   prints the line's counts for both directions
 #   captures                      ends the line, which completes $work/line.{a,b}.pcap
-#   check_captures                does the same, and then checks all frames independently
-#   fields HOST FILTER -e ...     prints fields of the packets in its capture, by tshark
+#   check_captures                does the same, and then checks all frames without code of Verbena
+#   fields HOST FILTER -e ...     prints fields of the packets in the host's capture, by tshark
 command -v ip >/dev/null || skip "iproute2 is not installed"
 [ -e /dev/net/tun ] || skip "no /dev/net/tun here"
 unshare --net true 2>/dev/null || skip "no network namespaces here"
@@ -19,7 +19,7 @@ line_seed=${VB_SEED:-1}
 end_hosts() { [ ${#host_pid[@]} -eq 0 ] || kill "${host_pid[@]}" 2>/dev/null || true; }
 trap 'end_hosts; rm -rf "$work"' EXIT
 
-# A namespace lives as long as this process in it.
+# Makes a network namespace.  It exists as long as the process that is started in it.
 make_host() {  # make_host NAME
   local said
   mkfifo "$work/host.$1"

@@ -8,11 +8,12 @@
 // from its standard input, one on each line.  It answers each with a line: "ok", "error: ..." or
 // the counts.
 //
-//   a>b FAULTS | b>a FAULTS | both FAULTS      sets the faults (faults.h); none: a perfect line
-//   counts                                     prints the counts since the start
-//   seed N                                     restarts the random generator, as --seed N
+//   a>b FAULTS | b>a FAULTS | both FAULTS   sets the faults (faults.h); without any: a perfect line
+//   counts                                  prints the counts since the start: a line for a>b, and
+//                                           one for b>a
+//   seed N                                  restarts the random generator, as --seed N
 //
-// It ends when its standard input ends; then the captures are complete.
+// It ends when its standard input ends.  When it has ended, the captures are complete.
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -41,7 +42,7 @@ struct Side {
   const char* name;
   std::unique_ptr<Port> port{};
   std::unique_ptr<Pcap> pcap{};
-  Direction out;  // carries the frames of this host
+  Direction out;  // carries the frames that this host sends
 };
 
 std::string text(const char* name, const Counts& c) {
@@ -51,6 +52,7 @@ std::string text(const char* name, const Counts& c) {
       c.overflowed);
 }
 
+// Carries out a command, and returns the answer.
 std::string obey(std::string_view line, Side& a, Side& b, Time now) {
   if (line == "counts") return text("a>b", a.out.counts()) + "\n" + text("b>a", b.out.counts());
   if (unsigned seed = 0; line.starts_with("seed ")) {
@@ -95,7 +97,7 @@ void deliver(Side& from, Side& to) {
   }
 }
 
-// Carries out commands.  Returns false at the end of the input.
+// Reads commands and answers them.  Returns false at the end of the input.
 bool take_commands(std::string& pending, Side& a, Side& b) {
   std::array<char, 4096> buffer;
   const ssize_t bytes = ::read(STDIN_FILENO, buffer.data(), buffer.size());

@@ -45,7 +45,8 @@ std::unique_ptr<Port> open_tap(const std::string& network_namespace, const std::
   const os::Fd there(::open(network_namespace.c_str(), O_RDONLY | O_CLOEXEC));
   if (!home || !there) return failed(network_namespace);
   if (::setns(there.get(), CLONE_NEWNET) != 0) return failed("entering " + network_namespace);
-  // The device is opened here, because its namespace is the opener's.
+  // Opens the device inside the namespace, because the interface is made in the namespace in which
+  // the device was opened.
   os::Fd tap(::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
   ifreq request{};
   request.ifr_flags = IFF_TAP | IFF_NO_PI;

@@ -113,7 +113,7 @@ void Target::learn_mad(std::span<const std::byte> mad) {
   } else {
     return;
   }
-  // A repeated message belongs to a known connection.
+  // The message was repeated if its connection is known already.
   if (std::ranges::find(connections, made.theirs, &Connection::theirs) != connections.end()) return;
   if (connections.size() == kConnectionsMax) connections.pop_front();
   connections.push_back(made);

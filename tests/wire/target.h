@@ -14,29 +14,30 @@
 
 namespace verbena::wire_bench {
 
-// Holds what the attacker knows of its target: facts that it reads at the start, and facts that it
-// learns from answers.  Each line is a fact, with numbers in decimal or 0x...:
+// Holds what the sender of a barrage knows about its target: facts that it reads from a file, and
+// facts that it learns from the target's answers.  Each line of the file is a fact.  Numbers are
+// decimal, or hexadecimal with 0x:
 //
-//   victim ADDRESS4 ADDRESS6                   the host that is attacked
-//   peer ADDRESS4 ADDRESS6                     the host that its QPs are connected to
-//   stranger ADDRESS4 ADDRESS6                 a host that they are not connected to
-//   rc|ud QPN PEER_QPN RQ_PSN SQ_PSN MTU 4|6   a QP to attack
-//   absent QPN                                 the number of a destroyed QP
-//   spared QPN                                 a QP of others, which no packet may reach
-//   memory ADDRESS BYTES RKEY                  a region for remote access
-//   qkey NUMBER                                the Q_Key of the UD QPs
-//   port NUMBER                                the port of the listener
-//   spared_port NUMBER                         the port of a listener of others
+//   victim ADDRESS4 ADDRESS6                      the host that gets the packets
+//   peer ADDRESS4 ADDRESS6                        the host that the victim's QPs are connected to
+//   stranger ADDRESS4 ADDRESS6                    a host that these QPs are not connected to
+//   rc|uc|ud QPN PEER_QPN RQ_PSN SQ_PSN MTU 4|6   a QP to attack, and its IP version
+//   absent QPN                                    the number of a destroyed QP
+//   spared QPN                                    a QP of another program: no packet may reach it
+//   memory ADDRESS BYTES RKEY                     a region for remote access
+//   qkey NUMBER                                   the Q_Key of the UD QPs
+//   port NUMBER                                   the port of the listener
+//   spared_port NUMBER                            the port of a listener of another program
 //
 // Other lines are ignored.
 class Target {
  public:
   struct Qp {
-    wire::Transport transport = wire::Transport::kRc;  // or kUc, kUd
+    wire::Transport transport = wire::Transport::kRc;  // kRc, kUc or kUd
     Qpn qpn{};
     Qpn peer_qpn{};
-    Psn expected{};  // the next PSN that its responder expects
-    Psn unacked{};   // the last PSN of its requester
+    Psn expected{};  // the next PSN that the QP's responder expects
+    Psn unacked{};   // the last PSN of the QP's requester
     std::uint32_t mtu = 1024;
     bool ipv6 = false;
   };
@@ -45,7 +46,7 @@ class Target {
     std::uint32_t bytes = 0;
     std::uint32_t r_key = 0;
   };
-  // Describes a connection: the target's id, our id (0: none yet), and the target's QP.
+  // A connection of the RDMA CM: the target's id, our id (0: not known yet), and the target's QP.
   struct Connection {
     CommId theirs{};
     CommId ours{};
@@ -58,8 +59,8 @@ class Target {
 
   static constexpr std::size_t kConnectionsMax = 64;
 
-  // Reads facts.  If a line begins like a fact but is wrong, returns false and the line in
-  // `problem`.
+  // Reads facts.  If a line begins with the name of a fact but is wrong, returns false, and stores
+  // the line in `problem`.
   bool read(std::string_view text, std::string& problem);
   // Learns from a frame that the target has sent.
   void learn(std::span<const std::byte> frame);

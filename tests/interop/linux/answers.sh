@@ -1,6 +1,6 @@
 #!/bin/bash
-# Compares the results of calls that may fail on Verbena with those on Linux.  On both, a listener at a loopback
-# address accepts connections from other hosts.
+# Runs calls that may fail, on Verbena and on Linux, and compares the results.  Also checks that on both a listener at a
+# loopback address accepts connections from other hosts.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need rping

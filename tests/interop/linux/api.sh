@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs the C++ API over the system's libibverbs.  The same binaries run on Linux's soft-RoCE (`verbena run --adapter`)
-# and on Verbena, with the server on either side.
+# Runs the examples of the C++ API between Verbena and Linux, with the server on either side.  The same binaries run on
+# Verbena's device, and on Linux's soft-RoCE by the system's libibverbs (`verbena run --adapter`).
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need cmp
@@ -17,14 +17,14 @@ example() {  # example HOST NAME ARGUMENT...
   fi
 }
 run_example() { (example "$@"); }
-listens_here() {  # HOST PORT
+listens_here() {  # listens_here HOST PORT
   if [ "$1" = a ]; then
     on a verbena ps | grep "listening.*:$2\b" >/dev/null
   else
     on b rdma resource show cm_id | grep "LISTEN.*:$2\b" >/dev/null
   fi
 }
-serve() {  # serve HOST PORT NAME ARGUMENT...
+serve() {  # serve HOST PORT NAME ARGUMENT...: starts an example as server, and waits until it listens
   local host=$1 port=$2
   shift 2
   example "$host" "$@" >"$work/server" 2>&1 &
@@ -96,13 +96,13 @@ wait $linux || fail "linux: $(cat "$work/linux")"
 [ ! -s "$work/linux" ] || fail "linux: $(cat "$work/linux")"
 echo "chat: ok"
 
-# Tests shared receive queues, memory windows and busy objects.
+# Tests features that no example uses: shared receive queues, memory windows, and errors of objects in use.
 runs b /verbena/bin/verbena run --adapter rxe0 -- /verbena/tests/api/live adapter >"$work/live" 2>&1 ||
   fail "live: exit $?: $(cat "$work/live")"
 [ "$(cat "$work/live")" = "all good" ] || fail "live: $(cat "$work/live")"
 echo "features that the examples do not use: ok"
 
-# Names an adapter and a port that do not exist.
+# Checks the errors for an adapter and a port that do not exist.
 ! on b env VERBENA_ADAPTER=mlx5_0 LD_LIBRARY_PATH=/verbena/lib/verbena/adapter /verbena/examples/pingpong 7609 >"$work/client" 2>&1 ||
   fail "pingpong runs on an adapter that does not exist"
 grep -q "no RDMA adapter 'mlx5_0' here: rxe0" "$work/client" || fail "$(cat "$work/client")"

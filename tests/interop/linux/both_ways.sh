@@ -1,14 +1,16 @@
 #!/bin/bash
 # Runs each program between Verbena and Linux's soft-RoCE, with the server on either side: over IPv4 and IPv6, with
-# small and large packets, over a line that loses packets, and without a listener.  Both sides verify the data.  tshark
-# and an independent check of the ICRCs read the captures.
-#   VB_LOSSY_ROUNDS     rounds of rping with 2 % loss (default 10); some take 2 s, the timeout of Linux
+# small and large packets, over a line that loses packets, and without a listener.  Both sides verify the data.
+# Afterwards tshark and an independent check of the ICRCs read the captures.
+#   VB_LOSSY_ROUNDS     rounds of rping with 2 % loss (default 10); some rounds take 2 s, the timeout of Linux
 #   VB_CONNECTIONS      connections of cmtime (default 1000)
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need rping ucmatose cmtime rdma_client ibv_rc_pingpong
 
-pingpong() {  # pingpong SERVER MTU WHAT: both ends exchange their addresses by TCP over IPv4; -c verifies the data
+# pingpong SERVER MTU WHAT: runs ibv_rc_pingpong, which verifies the data (-c).  Both ends exchange their addresses by
+# TCP over IPv4.
+pingpong() {
   local client own other
   client=$([ "$1" = a ] && echo b || echo a)
   own=$(gid_index "$1" "$family")
@@ -27,9 +29,10 @@ refused() {
   echo "$* on $host: $words"
 }
 
-# cmtime's server must be killed.  Linux takes some milliseconds for each connection, so the timeout grows with them.
+# many_at_once SERVER: runs cmtime, whose server does not end by itself.  Linux takes some milliseconds for each
+# connection, so the timeout grows with the number of connections.
 connections=${VB_CONNECTIONS:-1000}
-many_at_once() {  # many_at_once SERVER
+many_at_once() {
   local client pid program_seconds=$((120 + connections / 50))
   client=$([ "$1" = a ] && echo b || echo a)
   start_runs "$1" cmtime -b "$address" >"$work/server" 2>&1 &
@@ -81,7 +84,7 @@ done
 line_counts | grep -q "lost=[1-9].*lost=[1-9]" || fail "the line lost nothing: $(line_counts)"
 line "both"
 
-# Connects to a host that does not exist.  Programs are told when neighbour discovery fails.
+# Connects to a host that does not exist.  Programs get ADDR_ERROR when neighbour discovery fails.
 refused a ADDR_ERROR rping -c -a 10.77.0.9 -C 1
 refused b ADDR_ERROR rping -c -a 10.77.0.9 -C 1
 

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Tests datagrams of the RDMA CM between Verbena and Linux: RDMA_PS_UDP over IPv4 and IPv6, and multicast over IPv4.
-# The same programs run on both.  Linux's RDMA CM joins no IPv6 group on RoCE (ENOTSUPP).
+# The same programs run on both.  IPv6 groups are not tested, because Linux's RDMA CM does not join them on RoCE
+# (ENOTSUPP).
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need udaddy mckey
@@ -20,7 +21,7 @@ done
 
 group=239.77.1.6
 verbena_is_member() { on a ip maddress show dev eth0 | grep -q "$group"; }
-# Soft-RoCE joins an IPv6 group for each queue pair that is attached to a group.
+# Prints the number of queue pairs that soft-RoCE has attached to the group.  For each of them it joins an IPv6 group.
 linux_members() { on b ip maddress show dev eth0 | awk '/33:33:ef:4d:01:06/ { print $4 ? $4 : 1 }'; }
 linux_is_member() { [ "$(linux_members)" -gt "${before:-0}" ]; }
 

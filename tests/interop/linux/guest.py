@@ -2,14 +2,14 @@
 """Starts a Linux machine of image.py in QEMU, and runs commands in it.
 
 usage: guest.py start FOLDER IMAGE LINE [--mac MAC] [--also ARCHIVE] [--processors N] [--memory MIB]
-                                     replaces itself by the machine; LINE is the socket of wire_line
-                                     (its guest:PATH), ARCHIVE is made by image.py pack
+                                     becomes the process of QEMU; LINE is the PATH of guest:PATH of wire_line,
+                                     and ARCHIVE is a file that `image.py pack` has made
        guest.py run FOLDER [--timeout SECONDS] COMMAND [ARGUMENT...]
-                                     waits until the machine is up and runs a command there, with its
-                                     output and exit code (124: timeout; 125: the machine has ended)
+                                     waits until the machine is up, runs a command there, prints its output,
+                                     and ends with its exit code (124: timeout; 125: the machine has ended)
 
-Each machine has its own FOLDER.  Commands travel over virtio-serial, not the network, and up to PORTS
-commands run at a time.  A command whose `run` is killed goes on until its timeout.
+Each machine has its own FOLDER.  Commands go to the machine by virtio-serial, not by the network, and up to PORTS
+commands run at a time.  If guest.py is killed, its command still runs until the timeout.
 """
 
 import argparse
@@ -70,7 +70,8 @@ def run(arguments):
     port, _lock = free_port(folder)
     name = f"{os.getpid()}.{os.urandom(4).hex()}"
     command = base64.b64encode(shlex.join(arguments.command).encode()).decode()
-    # QEMU has opened both pipes, so opening them here does not block.  The end of file means that QEMU has ended.
+    # QEMU has opened both pipes, so this process can open them without waiting.  An end of file means that QEMU has
+    # ended.
     with open(folder / f"{port}.out", "rb", buffering=0) as answer, open(folder / f"{port}.in", "w") as ask:
         print(name, arguments.timeout, command, file=ask, flush=True)
         return relay(answer, name)
@@ -88,7 +89,8 @@ def relay(answer, name):
         *lines, pending = (pending + more).split(b"\n")
         for line in lines:
             if begun and line.startswith(end):
-                if held:  # the last output had no newline; the line `end` begins with one
+                # `held` is the output after its last newline, because the machine sends a newline before `end`.
+                if held:
                     sys.stdout.buffer.write(held)
                 return int(line[len(end):])
             if begun:

@@ -4,12 +4,12 @@
 usage: image.py FOLDER
        image.py pack ARCHIVE PREFIX PATH...
 
-The kernel, its modules and busybox come from Debian's packages, unpacked and not installed; the
-programs and libraries are this machine's own.  Says and does nothing if it has been made from the
-same before.  Exits with 77 and the reason if the packages cannot be had.
+The kernel, its modules and busybox come from Debian's packages, which are unpacked and not installed.  The programs and
+libraries are those of this machine.  If the machine in FOLDER has been made from the same parts already, does nothing.
+If the packages cannot be downloaded, prints the reason and exits with 77.
 
-pack: makes an archive of the files at PREFIX/PATH, without symbols, and of the libraries that they
-need.  guest.py puts it behind initrd.
+pack: makes an archive of the files at PREFIX/PATH, without symbols, and of the libraries that they need.  guest.py
+appends the archive to initrd.
 """
 
 import gzip
@@ -24,15 +24,16 @@ import sys
 import tempfile
 
 PACKAGES = ["busybox-static", "ibverbs-providers"]  # kernel_package() adds the kernel
-# Lists QEMU's devices first.  The kernel finds checksum modules by name, so dependencies do not list them.
+# The modules, with those for QEMU's devices first.  The checksum modules must be named here, because the kernel finds
+# them by name, and the other modules do not list them as dependencies.
 MODULES = """virtio_pci virtio_net virtio_console virtio_rng crc32_generic crc32_pclmul
     crc32c_generic crc32c_intel rdma_rxe ib_uverbs rdma_ucm ib_umad 8021q""".split()
 PROGRAMS = """dash timeout ip ss rdma rping ucmatose udaddy mckey rdma_server rdma_client rstream
     cmtime ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong ibv_srq_pingpong ibv_devinfo ibv_devices
     ibv_asyncwatch ib_send_lat ib_send_bw ib_write_lat ib_write_bw ib_read_lat ib_read_bw
     ib_atomic_lat ib_atomic_bw qperf""".split()
-LIBRARIES = ["libgcc_s.so.1"]  # pthread_exit() loads it
-# The dynamic loader must be at its usual path; LD_LIBRARY_PATH finds all other libraries.
+LIBRARIES = ["libgcc_s.so.1"]  # pthread_exit() loads it, so ldd does not list it
+# The dynamic loader must be at its usual path.  All other libraries are in a directory of LD_LIBRARY_PATH.
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 PROVIDERS = "usr/lib/x86_64-linux-gnu/libibverbs"
 
@@ -42,12 +43,12 @@ from packages import need_tools, output, unavailable, unpack  # noqa: E402
 
 
 def kernel_package():
-    """Returns the package of the plain kernel, since the kernel for clouds has no rdma_rxe."""
+    """Returns the package of Debian's usual kernel.  Debian's kernel for clouds has no rdma_rxe."""
     if not output("apt-cache", "policy", "linux-image-amd64") and os.geteuid() == 0:
         subprocess.run(["apt-get", "-qq", "update"])
     found = re.search(r"Depends: (linux-image-\d\S*-amd64)", output("apt-cache", "depends", "linux-image-amd64"))
     if not found:
-        unavailable("no kernel among the package lists (apt-get update?)")
+        unavailable("the package lists have no kernel (apt-get update?)")
     return found[1]
 
 
@@ -57,7 +58,7 @@ def path_of(program):
 
 
 def origin(kernel):
-    """Returns the versions of all parts of the machine as text."""
+    """Returns a text that changes when a part of the machine changes."""
     programs = {name: path_of(name) for name in PROGRAMS}
     parts = [hashlib.sha256(HERE.joinpath(name).read_bytes()).hexdigest() for name in ("image.py", "init")]
     parts += [output("apt-cache", "policy", package) for package in PACKAGES + [kernel]]
@@ -67,7 +68,7 @@ def origin(kernel):
 
 
 def uncompressed(bzimage):
-    """Unpacks the ELF file, so that QEMU need not emulate the decompressor, which takes seconds."""
+    """Returns the ELF file in the compressed kernel.  To decompress it in QEMU would take seconds."""
     at = bzimage.find(b"\xfd7zXZ\0")
     while at >= 0:
         try:
@@ -81,7 +82,7 @@ def uncompressed(bzimage):
 
 
 def with_dependencies(names, folder):
-    """Returns module files, each after the modules that it depends on."""
+    """Returns the files of the modules, each after the modules that it depends on."""
     files = {path.stem.replace("-", "_"): path for path in folder.rglob("*.ko")}
     order = {}
 
@@ -105,7 +106,7 @@ def libraries_of(path):
 
 
 class Archive:
-    """Builds an initramfs: cpio in the format "newc" (the kernel's buffer-format.rst)."""
+    """Builds an initramfs: a cpio archive in the format "newc" (the kernel's buffer-format.rst)."""
 
     def __init__(self):
         self.bytes = bytearray()
@@ -169,7 +170,7 @@ def initramfs(root):
 
 
 def pack(target, prefix, paths):
-    """Packs the files of the build, for the folder /verbena of the machine."""
+    """Packs files of the build, which will be in the folder /verbena of the machine."""
     archive = Archive()
     libraries = set()
     with tempfile.TemporaryDirectory() as temporary:

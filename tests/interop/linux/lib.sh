@@ -1,11 +1,11 @@
 # Makes a host with Verbena and a Linux machine with soft-RoCE for tests.  Source tests/system/lib.sh first.  VB_LINUX
 # is the folder that image.py has made.
 #
-#   make_pair [MTU]        hosts a (Verbena) and b (Linux), and the line between them (tests/wire)
-#   make_linux_pair [MTU]  the same, but both are Linux
+#   make_pair [MTU]        makes hosts a (Verbena) and b (Linux), and the line between them (tests/wire)
+#   make_linux_pair [MTU]  the same, but both hosts are Linux
 #   make_pair_with_api     as make_pair, with the examples of the C++ API on b, in /verbena
 #   make_linux_pair_with_verbena [MTU]   as make_linux_pair, with Verbena on b, in /verbena
-#   make_verbena_pair [MTU]              both are Linux without soft-RoCE, with Verbena in /verbena
+#   make_verbena_pair [MTU]              as make_linux_pair, without soft-RoCE, and with Verbena on both, in /verbena
 #   runs HOST PROGRAM ...  runs an RDMA program on a host, under `verbena run` if the host is not Linux
 #   start_runs HOST ... &  the same for the background
 #   pair ...               runs a server and its client on different hosts
@@ -17,10 +17,10 @@ guest() { exec python3 "$VB_SOURCE/tests/interop/linux/guest.py" "$@"; }
 is_linux() { [ -e "$work/guest.$1/started" ]; }
 
 guest_mib=512
-make_guest() {  # make_guest NAME [OPTION...]: the socket of the line is guest.NAME.line
+make_guest() {  # make_guest NAME [OPTION...]: starts a machine at the line's socket guest.NAME.line
   local mac=52:54:00:77:00:01
   [ "$1" = a ] || mac=52:54:00:77:00:02
-  # QEMU must not inherit the pipe of the line's commands, because the line ends at its end of file.
+  # QEMU must not inherit the pipe of the line's commands.  The line ends when all writers have closed that pipe.
   start_qemu() { exec {line_in}>&- && guest start "$work/guest.$1" "$VB_LINUX" "$work/guest.$1.line" --memory "$guest_mib" --mac "${@:2}" >"$work/qemu.$1" 2>&1; }
   start_qemu "$1" $mac "${@:2}" &
   host_pid[$1]=$!
@@ -29,13 +29,14 @@ make_guest() {  # make_guest NAME [OPTION...]: the socket of the line is guest.N
 is_up() {
   (guest run --timeout 120 "$work/guest.$1" true) || fail "guest $1: $(tail -5 "$work/guest.$1/console" "$work/qemu.$1")"
 }
-ready_guest() {  # ready_guest NAME MTU: the RDMA device is made last, because it copies the interface's MTU
+# ready_guest NAME MTU: configures a machine.  Makes the RDMA device last, because it copies the interface's MTU.
+ready_guest() {
   is_up "$1"
   configure_host "$1" "$2"
   on "$1" rdma link add rxe0 type rxe netdev eth0
 }
 
-# Packs Verbena for a guest, with further files of the build.
+# Packs Verbena, and further files of the build, for a guest.
 pack_verbena() {  # pack_verbena [FILE...]
   python3 "$VB_SOURCE/tests/interop/linux/image.py" pack "$work/verbena.cpio" "$VB_PREFIX" bin/verbena \
     lib/verbena/verbenad lib/verbena/libverbena.so.0 lib/verbena/libibverbs.so.1 \
@@ -107,15 +108,16 @@ ready_for() {  # ready_for HOST PORT: PORT is tcp:NUMBER if the program listens 
   esac
 }
 
-# Succeeds if rping has failed by a race of its own: at its end, one thread closes the channel that another one still
-# reads.  The data was verified before that.
+# Succeeds if rping has failed by a race of its own: at its end, one thread closes the channel while another one still
+# reads it.  At that time the data is already verified.
 ended_by_own_race() {  # ended_by_own_race HOST OUTPUT
   is_linux "$1" && grep -q 'DISCONNECT EVENT' "$2" &&
     grep -q 'rdma_get_cm_event: Bad file descriptor' "$2" && ! grep -qE 'mismatch|failed' "$2"
 }
 
-# pair WHAT SERVER PORT SERVER-COMMAND -- CLIENT-COMMAND: starts the server on its host, waits until it listens,
-# and runs the client on the other host.  Both must succeed.  @ stands for the server's address.
+# pair WHAT SERVER PORT SERVER-COMMAND -- CLIENT-COMMAND: starts the server on host SERVER, waits until it listens on
+# PORT (see ready_for), and runs the client on the other host.  Both must succeed.  In the commands, @ stands for
+# $address.
 pair() {
   local what=$1 server=$2 port=$3 client pid code command=() begun=$SECONDS
   client=$([ "$server" = a ] && echo b || echo a)
@@ -129,8 +131,8 @@ pair() {
     fail "$what (seed $line_seed): client on $client: $(tail -4 "$work/client"); server: $(tail -4 "$work/server"); $(line_counts)"
   code=0
   wait "$pid" || code=$?
-  # Linux does not repeat the DREQ of a program that has ended.  If the DREQ is lost, the server is never told, and
-  # ends by its timeout.
+  # Linux does not repeat the DREQ of a program that has ended.  If the DREQ is lost, the server never sees the end of
+  # the connection, and ends by its timeout.
   if [ $code -eq 124 ] && [ -n "${dreq_may_be_lost:-}" ] && is_linux "$client"; then
     echo "$what: the DREQ was lost"
   elif [ $code -ne 0 ]; then

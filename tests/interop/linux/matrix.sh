@@ -1,7 +1,7 @@
 #!/bin/bash
-# Runs every operation between Verbena and Linux, and compares all data (tests/programs/matrix.c).  Each side is the
-# requester, at path MTU 1024 and 4096, with and without loss.  The test compares its results with the table in
-# docs/conformance.md; VB_RECORD=1 writes the table.  It also tests vendor options in REQ, REP and REJ (ece.c).
+# Runs every operation between Verbena and Linux, and compares all data (tests/programs/matrix.c).  Each side is once
+# the requester, at path MTU 1024 and 4096, with and without loss.  The results must be those of the table in
+# docs/conformance.md; VB_RECORD=1 writes the table.  Also tests vendor options in REQ, REP and REJ (ece.c).
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -15,7 +15,9 @@ ready_guest b 9000
 program() { is_linux "$1" && echo /verbena/tests/programs/"${2:-matrix}" || echo "$VB_PREFIX/tests/programs/${2:-matrix}"; }
 
 port=7700
-run() {  # run ASKER MTU WORD...: appends the results to $work/all, with the asker and the MTU before each
+# run ASKER MTU [rc]: runs the operations with ASKER as requester.  MTU is a number of ibv_mtu.  With rc, for a line
+# that loses packets, runs only RC operations.  Appends the results to $work/all, with ASKER and MTU before each.
+run() {
   local asker=$1 mtu=$2 answerer pid code=0
   shift 2
   port=$((port + 1))

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Compares the table of matrix.sh in docs/conformance.md, or writes it (--record)."""
+"""Compares the results of matrix.sh with the table in docs/conformance.md, or writes the table (--record)."""
 import pathlib
 import re
 import sys
 
 COLUMNS = [("a", "Verbena"), ("b", "Linux")]  # the requester
-WAYS = [("3", "1024"), ("5", "4096"), ("3-loss", "1024*"), ("5-loss", "4096*")]  # the path MTU, with * on a line that loses packets
+# The path MTU, as a number of ibv_mtu and in bytes; with * on a line that loses packets.
+WAYS = [("3", "1024"), ("5", "4096"), ("3-loss", "1024*"), ("5-loss", "4096*")]
 
 
 def table(lines):

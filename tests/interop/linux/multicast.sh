@@ -1,6 +1,6 @@
 #!/bin/bash
-# Sends multicast packets both ways between Verbena, where a program uses only verbs, and Linux, where mckey uses the
-# RDMA CM.
+# Sends multicast packets in both directions between Verbena and Linux.  On Verbena a program uses only verbs, and on
+# Linux mckey uses the RDMA CM.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 mcast=$VB_PREFIX/tests/programs/mcast
@@ -16,7 +16,8 @@ wait $ours || fail "Verbena does not receive from Linux: $(cat "$work/ours")"
 [ "$(grep -ac '^0: ' "$work/ours")" -eq 10 ] || fail "Verbena received: $(cat "$work/ours")"
 echo "Linux to Verbena: ok"
 
-# Soft-RoCE joins an IPv6 group for each queue pair that is attached to a group, and never leaves it.
+# Prints how often soft-RoCE has joined the IPv6 group.  It joins once for each queue pair that is attached to the IPv4
+# group, and never leaves.
 members() { on b ip maddress show dev eth0 | awk '/33:33:ef:4d:01:05/ { print $4 ? $4 : 1 }'; }
 before=$(members)
 has_joined() { [ "$(members)" -gt "${before:-0}" ]; }

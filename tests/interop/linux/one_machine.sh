@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs Verbena on a machine whose kernel has soft-RoCE and so holds port 4791.  Verbena's errors name the kernel module.
-# After the module is removed, Verbena gets the port, and connects to the soft-RoCE of another machine.
+# Runs Verbena on a machine whose kernel has soft-RoCE, which holds port 4791.  Verbena's errors must name the kernel
+# module.  After the module is removed, Verbena must get the port, and connect to the soft-RoCE of another machine.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -21,7 +21,7 @@ make_pair 1500
 for server in a b; do
   for family in 4 6; do
     address=$(address_of $server $family)
-    # perftest takes the limit of outstanding atomics from its own adapter, so this sets the smaller one of both.
+    # perftest takes the limit of outstanding atomics from its own adapter.  -o sets the smaller limit of both adapters.
     for kind in CMP_AND_SWAP FETCH_AND_ADD; do
       both $server -x ib_atomic_lat -F -o 16 -A $kind -n 50
       both $server -x ib_atomic_bw -F -o 16 -A $kind -n 200

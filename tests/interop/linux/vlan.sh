@@ -1,12 +1,12 @@
 #!/bin/bash
 # Runs Verbena on two Linux machines that have an untagged network and a VLAN.  Both ends are Verbena, because Linux's
-# soft-RoCE has no devices on VLAN interfaces.  They are guests, because this machine's kernel may have no VLANs.
+# soft-RoCE has no devices on VLAN interfaces.  Both are guests in QEMU, because this machine's kernel may lack VLANs.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 verbena_on() { on "$1" env LD_LIBRARY_PATH=/lib /verbena/bin/verbena "${@:2}"; }
 is_listening() { verbena_on b ps | grep "listening.*:7174\b" >/dev/null; }
-rpings() {  # rpings ADDRESS: runs rping from a to an address of b
+rpings() {  # rpings ADDRESS: runs rping from host a to an address of host b
   (verbena_on b run -- rping -s -a "$1" -C 10 -S 5000 -V) >"$work/server" 2>&1 &
   local server=$!
   until_true 60 is_listening || fail "rping -s on $1: $(cat "$work/server")"

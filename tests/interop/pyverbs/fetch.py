@@ -3,10 +3,10 @@
 
 usage: fetch.py FOLDER
 
-FOLDER/tests is the suite as Debian's package rdma-core ships it, FOLDER/site the module pyverbs of
-python3-pyverbs, compiled for Debian's /usr/bin/python3.  Neither is installed: rdma-core would
-bring udev rules and services for adapters.  Does nothing if FOLDER is complete.  Exits with 77 and the
-reason if the packages cannot be downloaded."""
+FOLDER/tests is the suite of Debian's package rdma-core.  FOLDER/site is the module pyverbs of Debian's package
+python3-pyverbs, which is compiled for /usr/bin/python3.  Neither package is installed, because rdma-core would install
+udev rules and services for adapters.  Does nothing if FOLDER is complete.  If the packages cannot be downloaded, prints
+the reason and exits with 77."""
 
 import gzip
 import pathlib

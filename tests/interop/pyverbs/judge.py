@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Runs rdma-core's own test suite on the built products, and judges the results.
+"""Runs rdma-core's own test suite on the built products, and checks the results.
 
 usage: judge.py [--record | --infiniband] [ARGUMENT of run_tests.py...]
 
-Every test must pass, except those that excused.txt lets skip or fail with the message that it gives.
+Every test must pass, except the tests of excused.txt: they are skipped or fail with the message that is given there.
 An excused test that passes is a failure as well, so that the list stays short.
 VB_PREFIX and VB_SOURCE are those of all system tests; VB_PYVERBS is the folder that fetch.py has made.
 
---infiniband runs it on a host of a simulated subnet, with the excuses of excused_infiniband.txt as well.
---record writes the table in docs/conformance.md again.  With arguments (-k PATTERN) it judges only the
-tests that ran, and writes nothing."""
+--infiniband runs the suite on a host of a simulated subnet; the tests of excused_infiniband.txt are excused, too.
+--record writes the table in docs/conformance.md.  With further arguments (-k PATTERN) only the tests that ran are
+checked, and no table is written."""
 
 import collections
 import fnmatch
@@ -22,7 +22,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-PYTHON = "/usr/bin/python3"  # Debian compiles the module for this version
+PYTHON = "/usr/bin/python3"  # Debian's module pyverbs is compiled for this version
 # The suite asks `ip` for the address of the device's interface, so the kernel must have such an interface.  On a
 # simulated subnet it has the name and the address that the host has there.
 Place = collections.namedtuple("Place", "node interface address")
@@ -46,7 +46,7 @@ def excuses(file):
 
 
 def verbena(*arguments):
-    """Returns a command and its environment."""
+    """Returns the command that runs verbena with these arguments, and its environment."""
     environment = dict(os.environ, PYTHONDONTWRITEBYTECODE="1", LD_PRELOAD=os.environ.get("VB_PRELOAD", ""),
                        ASAN_OPTIONS="detect_leaks=0:verify_asan_link_order=0")
     return [f"{os.environ['VB_PREFIX']}/bin/verbena", *arguments], environment
@@ -70,7 +70,7 @@ def fabric_down():
 
 
 def run(record, place, arguments):
-    """Runs the suite and returns its exit code.  Tests of the RDMA CM find the address in /sys (run --sysfs)."""
+    """Runs the suite and returns its exit code.  Tests of the RDMA CM need --sysfs: they find the interface in /sys."""
     pyverbs = pathlib.Path(os.environ["VB_PYVERBS"])
     node = ["--node", place.node] if place.node else []
     command, environment = verbena("run", "--sysfs", *node, "--", PYTHON, HERE / "recorded.py", record, "-v", *arguments)
@@ -81,7 +81,7 @@ def run(record, place, arguments):
 
 
 def interface_made(place):
-    """Makes an interface for tests of the RDMA CM, and returns False if it may not.
+    """Makes an interface for tests of the RDMA CM.  Returns False if this process may not do that.
 
     The tests bind to the first address of the device's interface, and then use the device of the id.  A
     loopback address belongs to no device."""
@@ -94,7 +94,7 @@ def interface_made(place):
 
 
 def outcomes(record):
-    """Returns {test: (verdict, reason)} with the worst verdict of each test."""
+    """Returns {test: (verdict, reason)}.  A test with several verdicts (of subtests) has the worst of them."""
     found = {}
     for line in record.read_text().splitlines():
         said = json.loads(line)
@@ -140,7 +140,7 @@ def table(found, excused):
     for module, tests in sorted(modules.items()):
         reasons = collections.Counter(excused[t].reason for t in tests if t in excused)
         if count(tests, "skipped") == len(tests) and len(reasons) == 1:
-            continue  # counted below, as a module for other devices
+            continue  # all tests have the same excuse: they are counted below as "other modules"
         why = "; ".join(f"{reason} ({n})" for reason, n in sorted(reasons.items()))
         verdicts = " | ".join(str(count(tests, v)) for v in ("passed", "skipped", "failed"))
         rows.append(f"| `{module}` | {verdicts} | {why} |")

@@ -2,8 +2,8 @@
 
 usage: recorded.py FILE [ARGUMENT of run_tests.py...]
 
-FILE gets a line of JSON when a test begins, and one for each outcome.  So a test that crashes the whole
-program is known by name."""
+Writes a line of JSON to FILE when a test begins, and one for each outcome.  So if a test crashes the whole program,
+FILE has the name of that test."""
 
 import json
 import os

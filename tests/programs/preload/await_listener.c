@@ -1,6 +1,6 @@
-// Lets a client wait until its server listens, if the server does not tell the client when it does.
-// The client preloads this, and rdma_connect() waits until AWAIT_LISTENER, a command for sh,
-// succeeds.
+// Makes a client wait until its server listens, for servers that do not tell when they do.  The
+// client preloads this library.  Its rdma_connect() first runs AWAIT_LISTENER, a command for sh
+// that waits for the listener.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
-// Lets connect() of a TCP socket return only when the file LATE_CONNECT exists.  So a test decides
-// what the peer does before the client, or a library that is loaded before this one, can go on.
+// Makes connect() of a TCP socket return only when the file $LATE_CONNECT exists.  So a test can
+// let the peer act before the client, or a library that was loaded before this one, goes on.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <netinet/in.h>
