@@ -11,7 +11,7 @@ for line in open(sys.argv[1], encoding="utf-8"):
     if stripped.startswith("// ----"):  # a heading between sections
         sys.stdout.write("\n")
     elif stripped.startswith("//") and "NOLINT" not in line:
-        # An address is no link to a name.
+        # Without the replacement, Doxygen takes the ::ffff of an address for a name, and finds no such name.
         sys.stdout.write(line.replace("//", "///", 1).replace(" ::ffff", " &#58;&#58;ffff"))
     else:
         sys.stdout.write(re.sub(r"([;,{}]) +// (?!NOLINT)", r"\1  ///< ", line, count=1))

@@ -1,7 +1,7 @@
 // Runs a chat over multicast:  chat GROUP ADDRESS NAME
 //
-// Each line of the standard input is sent to all members of GROUP (such as 239.1.2.3), on the
-// network of the interface with ADDRESS.  Shows how a program can use the loop in its own poll().
+// Sends each line of the standard input to all members of GROUP (such as 239.1.2.3), on the network
+// of the interface with ADDRESS.  Shows how a program can use the loop in its own poll().
 #include <poll.h>
 #include <unistd.h>
 #include <verbena/verbena.h>
@@ -23,8 +23,8 @@ namespace {
 constexpr std::uint32_t kQkey = 0x63686174;  // datagrams with another Q_Key are dropped
 constexpr std::size_t kLineBytes = 512;
 constexpr std::size_t kSlotBytes = kDatagramHeaderBytes + kLineBytes;
-constexpr std::size_t kSlots = 64;  // receives that are posted
-constexpr std::uint64_t kSent = kSlots;
+constexpr std::size_t kSlots = 64;       // number of posted receive requests
+constexpr std::uint64_t kSent = kSlots;  // the id of all send requests
 
 // Holds a queue pair in the group, and its receive buffers.
 struct Room {
@@ -60,7 +60,8 @@ struct Room {
     line.resize(std::min(line.size(), kLineBytes));
     const Piece bytes{reinterpret_cast<std::byte*>(line.data()),
                       static_cast<std::uint32_t>(line.size()), 0};
-    // A completion frees the slots of all earlier requests too, so only some requests ask for one.
+    // A completion also frees the places of earlier requests in the send queue, so only some
+    // requests ask for a completion.
     const bool signaled = ++sent % (kSlots / 2) == 0;
     value_of(
         qp.post({.id = kSent,
@@ -87,7 +88,7 @@ Task<> print_lines(Room& room) {
   }
 }
 
-// Finds the address in the device's list of addresses.
+// Finds the address in the device's GID table.
 GidEntry own(const Device& device, const std::string& address) {
   const Gid gid = value_of(Address::find(address, 0)).gid();
   const std::vector<GidEntry> all = device.gids();

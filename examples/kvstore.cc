@@ -1,5 +1,5 @@
-// Runs a key-value store: clients read the table with RDMA READ, so the server does nothing
-// for a request.
+// Runs a key-value store.  Clients read the table with RDMA READ, so the server has no work with a
+// look-up.
 //     kvstore serve PORT KEY=VALUE...         kvstore get SERVER PORT KEY...
 #include <verbena/verbena.h>
 
@@ -18,9 +18,9 @@ using namespace verbena;
 
 namespace {
 
-// Holds one slot of the table.  The server changes `last`, writes, and then changes `first` to the
-// same number.  A READ copies from `first` to `last`, so if it meets a write the two differ, and
-// the READ is repeated.
+// Holds one slot of the table.  The server increments `last`, writes the slot, and then sets
+// `first` to the same number.  A READ copies the bytes in order, from `first` to `last`.  So if it
+// runs during a write, the two numbers differ, and the client repeats the READ.
 struct Slot {
   std::uint64_t first = 0;
   std::array<char, 48> key{};

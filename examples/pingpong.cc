@@ -1,5 +1,6 @@
-// Two programs send a message back and forth:
-//     pingpong PORT         pingpong PORT SERVER [ROUNDS]
+// Two programs send a message back and forth, and the client prints the time of a round:
+//     pingpong PORT                     the server, which answers 1000 messages
+//     pingpong PORT SERVER [ROUNDS]     the client
 #include <verbena/verbena.h>
 
 #include <array>
@@ -50,7 +51,8 @@ Task<> play(Loop& loop, std::uint16_t port, std::string server, int rounds) {
     Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(request), options));
     for (int i = 0; i < rounds; ++i) {
       co_await completed(cq, 1);
-      // The message has come: post a receive for the next one, then answer.
+      // A message has come.  The receive for the next one is posted first, since the answer may
+      // bring it at once.
       value_of(peer.qp.post_receive(kReceived, in));
       value_of(peer.qp.post({.id = kSent, .pieces = out}));
       co_await completed(cq, 1);

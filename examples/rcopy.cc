@@ -33,8 +33,8 @@ class Mapped {
     }
     bytes_ = static_cast<std::size_t>(about.st_size);
     if (bytes_ == 0) throw std::runtime_error(path + " is empty");
-    // A file that is only read is mapped as private: Linux does not pin shared pages of a file that
-    // the program cannot write to.
+    // A file that is only read is mapped as private, because adapters need pinned pages, and Linux
+    // does not pin shared pages of a file that the program cannot write to.
     memory_ = make ? ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
                    : ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, fd, 0);
     ::close(fd);
@@ -61,8 +61,8 @@ Task<> offer(Loop& loop, std::string path, std::uint16_t port) {
   std::printf("offering %s, %zu bytes\n", path.c_str(), file.bytes().size());
   std::fflush(stdout);
 
-  // The answer to the request carries all that the other side needs.  After that, this program does
-  // nothing.
+  // The answer to the connection request carries the address and key of the memory.  From then on
+  // the other side reads by itself, and this program only waits.
   const auto where = std::bit_cast<std::array<std::byte, sizeof(RemoteMemory)>>(region.remote());
   Listener::IncomingRequest request = co_await listener.next();
   ConnectOptions answer;

@@ -22,7 +22,7 @@ static Task<> play(Loop& loop, std::uint16_t port, std::string server, std::stri
   const MemoryRegion region = value_of(co_await pd.register_memory(memory, access));
   const Address address = value_of(Address::find(server, port));
 
-  if (server.empty()) {  // send the peer the address of the memory, and wait until it is done
+  if (server.empty()) {  // tell the peer the address, and wait until it leaves
     const auto where = std::bit_cast<std::array<std::byte, sizeof(RemoteMemory)>>(region.remote());
     ConnectOptions answer;
     answer.private_data.assign(where.begin(), where.end());
