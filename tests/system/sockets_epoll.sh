@@ -150,6 +150,11 @@ elif how == "output":
     waiter = Waiter(poll)
     poll.modify(there, both)
     assert (events := waiter.got()) == [(there.fileno(), both)], events
+    fresh = select.epoll()
+    waiter = Waiter(fresh)
+    fresh.register(there, both)
+    assert (events := waiter.got()) == [(there.fileno(), both)], events
+    fresh.close()
     poll.modify(there, both | select.EPOLLET)
     assert (events := poll.poll(5)) == [(there.fileno(), both)], events
     there.shutdown(socket.SHUT_WR)
