@@ -98,7 +98,7 @@ struct Starter {
 };
 constinit Starter* starter = nullptr;
 
-void send_noted();
+bool send_noted();
 
 // Holds the cookies of connections that the service shall forget, which a thread could not tell it
 // because another one had the link.  0 is a free place.
@@ -119,10 +119,11 @@ class Hold {
   // freed the link.  So at least one of the two sends the message.
   ~Hold() {
     if (!held_) return;
+    bool is_sent = true;
     do {
-      if (noted.count.load() > 0) send_noted();
+      is_sent = noted.count.load() == 0 || send_noted();
       link.busy.store(false);
-    } while (noted.count.load() > 0 && !link.busy.exchange(true));
+    } while (is_sent && noted.count.load() > 0 && !link.busy.exchange(true));
   }
   explicit operator bool() const { return held_; }
 
@@ -183,15 +184,18 @@ bool send(int fd, const Message& message, int passed = -1) {
   return repeat_call(SYS_sendmsg, fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 
-// Sends the messages that were noted.  Hold the link.
-void send_noted() {
+// Sends the messages that were noted.  Returns false if the service is too busy to take them; then
+// the next thread that frees the link tries again.  REQUIRES: the caller holds the link.
+bool send_noted() {
   const int fd = connection();
   for (auto& place : noted.cookies) {
-    const std::uint64_t cookie = place.exchange(0);
+    const std::uint64_t cookie = place.load();
     if (cookie == 0) continue;
+    if (fd >= 0 && !send(fd, broker::Forget{.cookie = cookie}) && errno == EAGAIN) return false;
+    place.store(0);
     noted.count.fetch_sub(1);
-    if (fd >= 0) send(fd, broker::Forget{.cookie = cookie});
   }
+  return true;
 }
 
 // Receives one message, and the descriptor that came with it, or -1.  Returns the message's bytes;
