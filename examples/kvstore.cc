@@ -100,7 +100,8 @@ Task<> get(Loop& loop, std::string server, std::uint16_t port, std::vector<std::
   std::memcpy(&there, peer.private_data.data(), sizeof there);
 
   for (const std::string& key : keys) {
-    for (std::size_t i = 0; i < kSlots;) {
+    for (std::size_t i = 0;;) {
+      if (i == kSlots) throw std::runtime_error("no such key: " + key);
       const std::size_t at = (home_of(key) + i) % kSlots;
       value_of(peer.qp.post({.opcode = Opcode::kRead,
                              .pieces = region,

@@ -23,7 +23,7 @@ std::optional<std::string> problem_with(const Topology& topology, const faults::
   const bool is_of_pkey =
       fault.kind == faults::Kind::kPkeyAdded || fault.kind == faults::Kind::kPkeyRemoved;
   if (!is_of_pkey || !topology.nodes[*node].is_switch()) return std::nullopt;
-  return fault.a + " is a switch, and only HCAs lose P_Keys";
+  return fault.a + " is a switch, and P_Keys are changed at HCAs only";
 }
 
 }  // namespace verbena::subnet

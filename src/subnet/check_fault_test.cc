@@ -21,7 +21,7 @@ TEST(CheckFault, FaultsOfThingsThatDoNotExistAreRefused) {
             "there is no node 'x'");
   EXPECT_EQ(problem_with(hosts, {.kind = faults::Kind::kPkeyAdded, .a = hca}), std::nullopt);
   EXPECT_EQ(problem_with(hosts, {.kind = faults::Kind::kPkeyAdded, .a = sw}),
-            sw + " is a switch, and only HCAs lose P_Keys");
+            sw + " is a switch, and P_Keys are changed at HCAs only");
   const auto mtu = [&](std::uint32_t bytes) {
     return problem_with(hosts,
                         {.kind = faults::Kind::kLinkMtu, .a = sw, .b = hca, .mtu_bytes = bytes});

@@ -153,7 +153,7 @@ fault "node Hca2 has got P_Key $pkey" node Hca2 pkey "$pkey" added
 begin -n 100
 wait $client || fail "with the P_Key: $(cat "$work/client")"
 wait $server || fail "with the P_Key: $(cat "$work/server")"
-refused "Left is a switch, and only HCAs lose P_Keys" node Left pkey 0xffff removed
+refused "Left is a switch, and P_Keys are changed at HCAs only" node Left pkey 0xffff removed
 refused "node Hca2 has no P_Key 0x8123" node Hca2 pkey 0x8123 removed
 stop $watch
 verbena fabric down >/dev/null

@@ -164,10 +164,14 @@ int find_services(const char* service, const rdma_addrinfo& hints, rdma_addrinfo
   Question question;
   if (Question::parse(service, question) != 0) return EAI_SERVICE;
   std::vector<vb_service> services;
+  // Each port may be on a subnet of its own, so a port without such a service does not end the
+  // search.
   const int error = on_active_port([&](std::uint32_t device, std::uint8_t port) {
-    return all_services(services, [&](vb_service* to, std::uint32_t max, std::uint32_t& count) {
-      return vb_services_find(device, port, &question.asked, to, max, &count);
-    });
+    const int failure =
+        all_services(services, [&](vb_service* to, std::uint32_t max, std::uint32_t& count) {
+          return vb_services_find(device, port, &question.asked, to, max, &count);
+        });
+    return failure == 0 && services.empty() ? ENOENT : failure;
   });
   const int port_space = hints.ai_port_space != 0 ? hints.ai_port_space : RDMA_PS_IB;
   const int qp_type = hints.ai_qp_type != 0 ? hints.ai_qp_type : IBV_QPT_RC;
