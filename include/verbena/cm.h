@@ -94,7 +94,8 @@ class IdSink;
 // before the program takes the request.
 struct IdEvent : vb_cm_event {
   std::unique_ptr<IdSink> incoming{};
-  std::string text{};  // of a failure: peer, step, reason and time, if they are known
+  // Describes a failure: peer, step, reason and time, as far as they are known.  Else it is empty.
+  std::string text{};
 };
 
 inline bool is_failure(const vb_cm_event& event) {

@@ -22,7 +22,7 @@ namespace verbena::agent {
 // Carries the packets of programs of other users between their uplinks and UDP.  Such a program
 // gets no socket of port 4791, with which it could take away the packets of others
 // (SO_DETACH_REUSEPORT_BPF).  The agent keeps the sockets of its range, and copies each packet.
-// Packets between programs of this host soon have a lane and do not come here.
+// Programs of this host use a lane as soon as it is set up.  Then their packets do not come here.
 //
 // Only the loop's thread uses it.
 class Relay final : private Uplinks::Reader {

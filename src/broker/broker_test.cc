@@ -43,18 +43,18 @@ class BrokerTest : public testing::Test {
     broker.memory_made(wanted[0].pair, true);
   }
 
-  void connect_again(bool is_forgotten);
+  void connect_again(bool is_gone);
 
   Broker broker{};
 };
 
-// Connects the socket of end 10 to another peer.  With `is_forgotten` the service has seen before
-// that its first connection is gone.
-void BrokerTest::connect_again(bool is_forgotten) {
+// Connects the socket of end 10 to another peer.  If `is_gone`, the broker knows already that the
+// first connection does not exist any more.
+void BrokerTest::connect_again(bool is_gone) {
   make_pair();
   const auto old = outputs<Broker::Hand>();
   broker.forget(1, {.reason = 0, .cookie = 10}, kNow);
-  if (is_forgotten) broker.looked(10, false, kNow);
+  if (is_gone) broker.looked(10, false, kNow);
   report(1, 10, connection(5000, 81), 8);
   report(3, 30, connection(81, 5000));
   const auto wanted = outputs<Broker::MemoryWanted>();
@@ -155,7 +155,7 @@ TEST_F(BrokerTest, PairIsReleasedWhenBothSocketsAreGone) {
   EXPECT_EQ(broker.pairs(), 0U);
 }
 
-TEST_F(BrokerTest, EndThatWaitsIsForgottenWithItsProgram) {
+TEST_F(BrokerTest, EndpointWithoutPeerIsForgottenWhenItsProgramEnds) {
   report(1, 10, connection(5000, 80));
   broker.gone(1, kNow);
   EXPECT_TRUE(broker.idle());
@@ -163,7 +163,7 @@ TEST_F(BrokerTest, EndThatWaitsIsForgottenWithItsProgram) {
   EXPECT_THAT(outputs<Broker::MemoryWanted>(), IsEmpty());
 }
 
-TEST_F(BrokerTest, ProgramWithTooManyEndsIsNotIntroducedForMore) {
+TEST_F(BrokerTest, EndpointsBeyondTheLimitOfAProgramGetNoPair) {
   broker = Broker({.ends_per_program = 1, .pairs = 10});
   report(1, 10, connection(5000, 80));
   report(1, 11, connection(5001, 80));

@@ -33,8 +33,8 @@ vb_wc converted(const hca::WorkCompletion& wc) {
           .timestamp_ns = static_cast<std::uint64_t>(wc.time.time_since_epoch().count())};
 }
 
-verbena::Error name_cqe(const verbena::Error& error, const char* call, std::uint32_t entries,
-                        Process& process) {
+verbena::Error describe_cqe_error(const verbena::Error& error, const char* call,
+                                  std::uint32_t entries, Process& process) {
   return name_size(error, call,
                    {{"cqe", entries, "max_cqe", process.engine().limits().max_cqe, 1}});
 }
@@ -99,7 +99,8 @@ int vb_cq_create(vb_handle context, uint32_t* entries, vb_handle channel, uint64
     const auto made = engine.command([&](Process& process, Time) -> Result<hca::CqHandle> {
       const auto created = process.engine().create_cq(*entries, (*added)->object());
       if (!created) {
-        return std::unexpected(name_cqe(created.error(), "ibv_create_cq()", *entries, process));
+        return std::unexpected(
+            describe_cqe_error(created.error(), "ibv_create_cq()", *entries, process));
       }
       *entries = VB_TRY(process.engine().cq_capacity(*created));
       return created;
@@ -116,7 +117,8 @@ int vb_cq_resize(vb_handle cq, uint32_t* entries) {
     const auto given = engine.command([&](Process& process, Time) -> Result<std::uint32_t> {
       const auto handle = as_handle<hca::CqHandle>(cq);
       if (const auto resized = process.engine().resize_cq(handle, *entries); !resized) {
-        return std::unexpected(name_cqe(resized.error(), "ibv_resize_cq()", *entries, process));
+        return std::unexpected(
+            describe_cqe_error(resized.error(), "ibv_resize_cq()", *entries, process));
       }
       return process.engine().cq_capacity(handle);
     });

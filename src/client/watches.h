@@ -18,7 +18,8 @@ namespace verbena::client {
 // its place (for_receiver()).  Then that thread sleeps on the descriptors that report packets and
 // on the agent's, and the progress thread on the rest.
 //
-// Only the progress thread calls wait(); any thread may call the other functions.
+// Only the progress thread calls wait().  Other threads may call the other functions, as far as
+// these allow it.
 class Watches {
  public:
   enum class Kind : std::uint8_t { kAgent = 1, kWake, kSockets, kReaper, kLanes, kCheck };
@@ -37,8 +38,8 @@ class Watches {
   // away that thread's wake-up.
   void clear_lanes();
   void remove_lanes();
-  // Adds the descriptor by which one program of another user reports news in its lane.  The owner
-  // makes it unreadable again when it calls clear_lanes().
+  // Adds the descriptor by which one program of another user reports packets in its lane.
+  // LaneLinks::clear_wakes() makes it unreadable again.
   Result<void> add_lane_of_other_user(int fd);
   void remove_lane_of_other_user(int fd);
   Result<void> add_agent(int fd);

@@ -135,10 +135,10 @@ struct Fate {
 };
 
 // Models a socket's receive buffer and the thread that empties it.  Packets are lost while it is
-// full.
+// full.  A host without an Inbox receives each packet at once.
 struct Inbox {
-  std::uint64_t capacity_bytes = 0;  // 0: unlimited, and emptied at once
-  Duration service{};                // the time to take out one packet
+  std::uint64_t capacity_bytes = 0;
+  Duration service{};  // the time to take out one packet
   // Returns the bytes that Linux charges for a packet.  A buffer of 212,992 bytes holds about 200
   // small packets or 50 of 4 KiB.
   static std::uint64_t charge(std::size_t bytes) { return std::max<std::uint64_t>(1024, bytes); }
@@ -159,7 +159,7 @@ class Wire {
 
   void attach(Host& host) { hosts_.push_back(&host); }
 
-  // Runs until no packet is in flight and no deadline is before `end`.
+  // Runs until neither a packet nor a deadline is due before `end`.
   void run_until(Time end) {
     while (true) {
       do {
@@ -224,8 +224,8 @@ class Wire {
       if (arrived) arrived(*host);
     }
   }
-  // Returns true if the packet arrives now.  Otherwise the inbox is full and drops it, or delays it
-  // by the service time.
+  // Returns true if the packet arrives now.  Otherwise the inbox drops it because it is full, or
+  // queues it behind earlier packets.
   bool through(Inbox& inbox, InFlight& packet) {
     const std::uint64_t charge = Inbox::charge(packet.bytes.size());
     if (packet.in_inbox) {

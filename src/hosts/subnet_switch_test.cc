@@ -146,7 +146,7 @@ TEST_F(SubnetSwitchTest, PacketWithAGrhKeepsItsGids) {
   EXPECT_EQ(arrived_[0].destination, to_b_by_gid().destination);
 }
 
-TEST_F(SubnetSwitchTest, PacketToTheOwnLidReturns) {
+TEST_F(SubnetSwitchTest, PacketToTheSendersOwnLidIsLoopedBack) {
   manage();
   const auto a = program(kHcaA, 1), other = program(kHcaA, 2);
   link::Address to_a = to_b();
@@ -172,7 +172,7 @@ TEST_F(SubnetSwitchTest, AgentsAreToldTheStateOfTheirPorts) {
   EXPECT_EQ(switch_->status({kHcaA, 1}).state, subnet::PortState::kActive);
 }
 
-TEST_F(SubnetSwitchTest, SourceLidIsThePortsOwn) {
+TEST_F(SubnetSwitchTest, ForgedSourceLidIsReplacedByThePortsLid) {
   manage();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1);
   link::Address forged = to_b();
@@ -328,7 +328,7 @@ TEST(PortStateOf, GivesTheReasonWhyThePortIsNotActive) {
   EXPECT_EQ(port_state_of(port).why_down, std::nullopt);
 }
 
-TEST(PortStateOf, HasTheNumbersOfVerbs) {
+TEST(PortStateOf, UsesTheValuesOfTheVerbsEnumerations) {
   const subnet::PortStatus port{.state = subnet::PortState::kActive,
                                 .gid_prefix = 0xfe80000000000000,
                                 .mtu_active = subnet::Mtu::k2048,

@@ -50,8 +50,8 @@ class Cursor {
     return bytes;
   }
 
-  // Copies the rest into `out`, at most as many parts as fit and `most` bytes.  Returns the number
-  // of parts.
+  // Fills `out` with parts that describe the rest: as many as fit, and at most `most` bytes.
+  // Returns their number.
   std::size_t rest(std::span<iovec> out, std::size_t most = SSIZE_MAX) const {
     std::size_t n = 0;
     std::size_t skipped = offset_;
@@ -108,7 +108,7 @@ std::optional<timespec> timeout_of(int fd, int timeout_option);
 // Returns false and sets errno if the caller must return.
 bool wait_in_kernel(int fd, short events, int timeout_option);
 
-// Returns true if the kernel has an error for the next call, which poll() and SO_ERROR show.
+// Returns true if the socket has an error (POLLERR) that the kernel's next call would return.
 bool has_error(int fd);
 
 // Resets a connection for both sides, because its memory holds invalid values.  Sets errno and

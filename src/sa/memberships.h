@@ -59,7 +59,7 @@ struct MembershipCounters {
 //
 //   wanted:     the union of the join states of all users that have joined
 //   confirmed:  the bits that the SA certainly has
-//   at_sa:      the bits that the SA may have, also because an answer was lost
+//   at_sa:      the confirmed bits, and those that the SA may have because an answer was lost
 //
 //   wanted has bits that confirmed lacks  -->  rejoin, because the SA has lost the membership
 //   a user waits                          -->  join, if confirmed lacks bits of its join state
@@ -80,8 +80,8 @@ class Memberships {
   // Otherwise the manager would keep the membership.
   static constexpr Duration kLeavePause = std::chrono::seconds(60);
   static constexpr unsigned kLeaveRounds = 3;
-  // A repeat of a request may reach the SA as late as this after the answer: a stray.  A stray may
-  // undo the next request, so that request is sent again after this time.
+  // A stray is a repeated request that reaches the SA after the answer, at most this much later.  A
+  // stray may undo the next request, so that request is sent again after this time.
   static constexpr Duration kStrayTime = std::chrono::seconds(10);
   // A manager that has just started may refuse rejoins for a while.
   static constexpr unsigned kRejoinRefusalsMax = 6;
@@ -102,8 +102,8 @@ class Memberships {
   bool leave(MemberId member, Time now);
   std::optional<MemberEvent> next_event();
 
-  // Delays joins of new groups by kRejoinsFirst, if other groups must rejoin.  REQUIRES: the
-  // queries do not know the new manager yet, because they would send it the pending joins.
+  // Delays joins of new groups by kRejoinsFirst, if other groups must rejoin.  REQUIRES: Queries
+  // does not know the new manager yet.  Otherwise it would send the pending joins to it.
   void hold_new_groups(Time now);
   // Reports changes of the port.  REQUIRES: Queries::set_port() was called before.
   void set_port(const PortState& state, const PortChange& change, Time now);

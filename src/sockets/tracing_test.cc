@@ -96,7 +96,7 @@ class TracingTest : public testing::Test, public Session::Owner {
   os::Mapping program_memory_;
 };
 
-TEST_F(TracingTest, AToolIsToldOfEachStepToTheRingAndBack) {
+TEST_F(TracingTest, AToolSeesEachStepFromTcpToTheRingAndBack) {
   tracing_.add(tool_, true);
   introduce();
   EXPECT_EQ(told(tool_), "server 1\nclient 1 peer 10\nserver 5 peer 20\nclient 5 peer 10\n");
@@ -144,7 +144,7 @@ TEST_F(TracingTest, AToolThatComesLaterIsToldEarlierEvents) {
   EXPECT_NE(told(second), "");
 }
 
-TEST_F(TracingTest, AnEndWithoutPeerIsToldOnce) {
+TEST_F(TracingTest, AnEndpointWithoutPeerIsReportedOnce) {
   tracing_.add(tool_, true);
   report(server_, kServerCookie);
   look();
@@ -154,7 +154,7 @@ TEST_F(TracingTest, AnEndWithoutPeerIsToldOnce) {
   EXPECT_EQ(told(tool_), "server 2\n");
 }
 
-TEST_F(TracingTest, AnEndThatHadNoPeerBeforeTheTraceIsToldAsWell) {
+TEST_F(TracingTest, AnEndpointWithoutPeerBeforeTheTraceIsReportedAsWell) {
   report(server_, kServerCookie);
   tracing_.add(tool_, true);
   tracing_.look(os::now() + Tracing::kAloneAfter);
@@ -165,7 +165,9 @@ TEST_F(TracingTest, AProgramThatStaysOnTcpSaysWhy) {
   tracing_.add(tool_, true);
   report(server_, kServerCookie);
   tracing_.forgotten(server_, {.reason = 3, .cookie = kServerCookie});
-  tracing_.forgotten(client_, {.reason = 3, .cookie = kServerCookie});  // ignored: not its end
+  tracing_.forgotten(
+      client_,
+      {.reason = 3, .cookie = kServerCookie});  // ignored: this endpoint belongs to the server
   tracing_.refused(client_, report_of(kClientCookie));
   EXPECT_EQ(told(tool_), "server 1\nserver 10 reason 3\nclient 3\n");
 }

@@ -45,8 +45,8 @@ enum class Count : std::uint8_t {
   kCount,  // the number of counters
 };
 
-// Names the sets of PMA attributes that share their counters: those with narrow fields, and
-// PortCountersExtended.  A Set in one view does not change the other.
+// Names the two views of the counters that PMA attributes give: those with narrow fields, and
+// PortCountersExtended.  The method Set() on one view does not change the other.
 enum class CountView : std::uint8_t { kNarrow, kExtended, kCount };
 
 // Counts the packets of a port.  The totals only rise.  A Set changes the base of a view, which is

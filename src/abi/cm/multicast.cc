@@ -78,7 +78,8 @@ VB_EXPORT int rdma_join_multicast(rdma_cm_id* id, sockaddr* addr, void* context)
   return waits ? cm_complete(mine) : 0;
 }
 
-// Leaving does not wait: an event that the program holds stays valid until it is acknowledged.
+// Leaving does not wait for acknowledgements: an event stays valid until the program acknowledges
+// it.
 VB_EXPORT int rdma_leave_multicast(rdma_cm_id* id, sockaddr* addr) {
   if (addr == nullptr) return failed(EINVAL);
   auto& mine = *static_cast<CmId*>(id);
