@@ -29,6 +29,8 @@ static int is_flood_possible(const struct flood* f) {
   for (int side = 0; side < 2; ++side) {
     const struct end* e = &ends[end ^ side];
     if (e->sent != e->received || e->shut || e->is_async || e->was_killed) return 0;
+    // After shutdown(SHUT_RD), the reader takes each pause for the end.
+    if (e->reads_no_more) return 0;
   }
   return is_only_holder(f->a, f->s) && is_only_holder(f->b, f->t) &&
          info_of(f->a, f->s).state == 1 && info_of(f->b, f->t).state == 1;

@@ -25,6 +25,7 @@ struct end {
   unsigned received;     // bytes of `sent` that the peer has read
   unsigned flooded;      // bytes of `sent` by floods, whose number differs between TCP and the ring
   int shut;              // this end has shut down its sending direction
+  int reads_no_more;     // this end has shut down its receiving direction
   int closed;            // no actor holds this end
   int sent_after_close;  // this end has sent bytes after the peer was closed
   int has_urgent;        // this end has sent an urgent byte, and bytes before it are unread

@@ -149,8 +149,9 @@ static void conclude_for(int actor, int holds, const char* text, const char* res
     if (ends[holds ^ 1].received > ends[holds ^ 1].sent) {
       ends[holds ^ 1].received = ends[holds ^ 1].sent;
     }
-  } else if (strcmp(w[0], "shut") == 0 && value == 0 && number(w[2]) != SHUT_RD) {
-    ends[holds].shut = 1;
+  } else if (strcmp(w[0], "shut") == 0 && value == 0) {
+    ends[holds].shut |= number(w[2]) != SHUT_RD;
+    ends[holds].reads_no_more |= number(w[2]) != SHUT_WR;
   } else if (strcmp(w[0], "close") == 0) {
     model[actor][at] = kNone;
   } else if (strcmp(w[0], "set") == 0 && strcmp(w[2], "nodelay") == 0) {
