@@ -73,6 +73,13 @@ static void do_epctl(char** w, char* result) {
   report(result, epoll_ctl(*place(w[1]), operation, *place(w[3]), &event));
 }
 
+// Returns the events that are compared.  TCP makes edges of output when acknowledgements arrive, so
+// such edges are left out.
+static uint32_t compared_events(const struct epoll_event* event) {
+  const int is_edge = event->data.u64 >= 2000u && (event->events & EPOLLIN) == 0;
+  return is_edge ? event->events & ~(EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND) : event->events;
+}
+
 // epwait SLOT MOST MS [MASK [2]]: calls epoll_wait(), or with a mask epoll_pwait() or
 // epoll_pwait2()
 static void do_epwait(char** w, char* result) {
@@ -86,15 +93,14 @@ static void do_epwait(char** w, char* result) {
                     : w[5] == NULL ? epoll_pwait(set, events, most, ms, mask_of(w[4], &mask))
                                    : epoll_pwait2(set, events, most, ms < 0 ? NULL : &limit,
                                                   mask_of(w[4], &mask));
-  report(result, count);
+  int compared = count;
+  for (int i = 0; i < count; ++i) compared -= compared_events(&events[i]) == 0;
+  report(result, compared);
   if (count > 0 && most == room) strcpy(result, "0");
   for (unsigned s = 0; most == room && s <= kSlots; ++s) {
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 % 1000u != s) continue;
-      // TCP makes edges of output when acknowledgements arrive, so such edges are not compared.
-      const int is_edge = events[i].data.u64 >= 2000u && (events[i].events & EPOLLIN) == 0;
-      const uint32_t shown =
-          is_edge ? events[i].events & ~(EPOLLOUT | EPOLLWRNORM) : events[i].events;
+      const uint32_t shown = compared_events(&events[i]);
       if (shown == 0) continue;
       append(result, " %u:", s);
       append_words(result, kEventWords, shown);
