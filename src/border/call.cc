@@ -1,7 +1,5 @@
 #include "border/call.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -31,8 +29,5 @@ int failed(const Error& error) {
 void set_error_listener(void (*listener)(const Error& error)) {
   error_listener.store(listener, std::memory_order_release);
 }
-
-NoCancellation::NoCancellation() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
-NoCancellation::~NoCancellation() { pthread_setcancelstate(before_, nullptr); }
 
 }  // namespace verbena::border

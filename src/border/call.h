@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "os/no_cancellation.h"
 
 // Provides helpers for all implementations of the C API (verbena/border.h).
 namespace verbena::border {
@@ -28,16 +29,7 @@ int guarded(Body body) {
   }
 }
 
-// Disables thread cancellation in a scope: waiting for the agent is not a cancellation point.
-class NoCancellation {
- public:
-  NoCancellation();
-  ~NoCancellation();
-  NoCancellation(const NoCancellation&) = delete;
-  NoCancellation& operator=(const NoCancellation&) = delete;
-
- private:
-  int before_ = 0;
-};
+// Waiting for the agent is not a cancellation point.
+using os::NoCancellation;
 
 }  // namespace verbena::border

@@ -118,7 +118,7 @@ class Wait {
       const int error = errno;
       if (!at_once) slept.ended(found > 0);
       // Another thread may have added or armed an entry with unread bytes meanwhile.
-      if (!at_once && found > 0) (void)any_ready();
+      if (!at_once && reports_no_input(found)) (void)any_ready();
       const int taken = found > 0 ? finish(take(found)) : found;
       leave_all();
       errno = error;
@@ -128,6 +128,12 @@ class Wait {
   }
 
  private:
+  // Returns true if one of the kernel's `found` events has no input, to which take() may add some.
+  bool reports_no_input(int found) const {
+    return std::any_of(events_, events_ + std::max(found, 0),
+                       [](const epoll_event& event) { return (event.events & kInput) == 0; });
+  }
+
   // Returns true if a ring has bytes to report.
   bool any_ready() {
     const Hold hold(set_);

@@ -8,11 +8,11 @@
 #include <ranges>
 #include <string>
 
+#include "os/no_cancellation.h"
 #include "preload/change_over.h"
 #include "preload/export.h"
 #include "preload/leaving.h"
 #include "preload/next.h"
-#include "preload/no_cancellation.h"
 #include "preload/socket_table.h"
 
 // Defines the functions of stdio that take a descriptor.  The C library then reads and writes the
@@ -27,7 +27,7 @@ VB_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
   FILE* file = next().fdopen(fd, mode);
   const auto socket = SocketTable::find(fd);
   if (file == nullptr || !socket) return file;
-  const verbena::preload::NoCancellation whole_call;
+  const verbena::os::NoCancellation whole_call;
   constexpr auto kReason = verbena::stream::Reason::kOther;
   const bool reads = std::strpbrk(mode, "r+") != nullptr;
   if (!reads) {

@@ -10,11 +10,11 @@
 #include <span>
 
 #include "os/clock.h"
+#include "os/no_cancellation.h"
 #include "preload/change_over.h"
 #include "preload/export.h"
 #include "preload/leaving.h"
 #include "preload/next.h"
-#include "preload/no_cancellation.h"
 #include "preload/required.h"
 #include "preload/socket_table.h"
 #include "preload/stream_calls.h"
@@ -328,7 +328,7 @@ VB_EXPORT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
 VB_EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t count) noexcept {
   const auto socket = SocketTable::find(to);
   if (!socket) return next().sendfile(to, from, offset, count);
-  const preload::NoCancellation whole_call;
+  const verbena::os::NoCancellation whole_call;
   if (!preload::may_begin(to, *socket)) return -1;
   if (change_over::begin(to, *socket)) {
     return preload::stream_calls::send_file(to, *socket, from, offset, count);

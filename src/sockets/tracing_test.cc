@@ -64,8 +64,8 @@ class TracingTest : public testing::Test, public Session::Owner {
   stream::Place place(std::size_t side) { return *stream::place_of(program_memory_.bytes(), side); }
   void look() { tracing_.look(os::now()); }
 
-  // Returns what the tool was told: a line for each event, with the program and the number of its
-  // What.
+  // Returns a line for each event that the tool was told: the program, and the number of its kind
+  // (broker::What).
   std::string told(Session& tool) {
     std::string text;
     std::array<std::byte, broker::kMessageBytesMax> buffer;

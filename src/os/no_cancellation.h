@@ -2,10 +2,10 @@
 
 #include <pthread.h>
 
-namespace verbena::preload {
+namespace verbena::os {
 
-// Keeps the thread from being cancelled (pthread_cancel) in a function of the C library that is not
-// a cancellation point, while this library's version calls functions that are.
+// Disables thread cancellation in a scope.  A function that is no cancellation point needs it if it
+// calls one, such as ppoll().
 class NoCancellation {
  public:
   NoCancellation() { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
@@ -17,4 +17,4 @@ class NoCancellation {
   int before_ = PTHREAD_CANCEL_ENABLE;
 };
 
-}  // namespace verbena::preload
+}  // namespace verbena::os
