@@ -124,6 +124,11 @@ class Wait {
       errno = error;
       if (found <= 0 || taken > 0 || (at_once && !kicked_)) return taken;
       kicked_ = false;
+      // The program may have closed the set meanwhile, and its number may have another use by now.
+      if (set_at(fd_) != &set_) {
+        errno = EBADF;
+        return -1;
+      }
     }
   }
 

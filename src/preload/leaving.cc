@@ -131,6 +131,9 @@ void reset(int fd) {
   // ABORT).
   const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
   os::system_call(SYS_connect, fd, &nobody, sizeof(nobody));  // no cancellation point
+  // A peer's reset ends both directions, which poll() shows by POLLRDHUP.  The call above does not
+  // end them, and this one does, although it fails with ENOTCONN.
+  os::system_call(SYS_shutdown, fd, SHUT_RDWR);
   errno = error;
 }
 

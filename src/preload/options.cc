@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "preload/change_over.h"
 #include "preload/export.h"
@@ -27,8 +28,9 @@ namespace preload = verbena::preload;
 namespace {
 
 // Returns where this library keeps the value of a socket option while the sender uses the ring.
-std::atomic<bool>* shown_option(verbena::preload::Socket& socket, int level, int option) {
-  return socket.sender().has_left() ? nullptr : socket.shown_option(level, option);
+std::optional<preload::ShownOption> shown_option(preload::Socket& socket, int level, int option) {
+  if (socket.sender().has_left()) return std::nullopt;
+  return socket.shown_option(level, option);
 }
 
 // Returns true if the option lets the kernel see or change the bytes of a connection past this
@@ -66,7 +68,7 @@ VB_EXPORT int getsockopt(int fd, int level, int option, void* value, socklen_t* 
     }
     return result;
   }
-  if (const auto* shown = shown_option(*socket, level, option)) {
+  if (const auto shown = shown_option(*socket, level, option)) {
     const int number = shown->load() ? 1 : 0;
     memcpy(value, &number, sizeof(number));
   }
@@ -89,10 +91,11 @@ VB_EXPORT int setsockopt(int fd, int level, int option, const void* value,
   }
   int number = 0;
   memcpy(&number, value, sizeof(number));
-  auto* shown = socket->is_switched() ? shown_option(*socket, level, option) : nullptr;
-  if (shown != nullptr) {
-    shown->store(number != 0);
-    return 0;
+  if (socket->is_switched()) {
+    if (const auto shown = shown_option(*socket, level, option)) {
+      shown->store(number != 0);
+      return 0;
+    }
   }
   // The kernel does not count bytes in the ring for this limit.
   if (level == SOL_SOCKET && option == SO_RCVLOWAT && number > 1) {
@@ -115,6 +118,9 @@ VB_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
   } else if (request == FIOASYNC && *static_cast<int*>(argument) != 0) {
     // The kernel sends no SIGIO for bytes in a ring.
     leaving::receive_by_tcp(fd, *socket);
+  } else if (request == SIOCATMARK && socket->is_switched()) {
+    // The kernel does not know of older bytes in the ring.
+    if (socket->receiver().look().bytes > 0) *static_cast<int*>(argument) = 0;
   } else if (request == FIONREAD && socket->is_switched()) {
     *static_cast<int*>(argument) += static_cast<int>(socket->receiver().look().bytes);
   } else if (request == SIOCOUTQ && socket->is_switched()) {

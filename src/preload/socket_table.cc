@@ -85,8 +85,6 @@ Socket* SocketTable::add(int fd) {
   socket->is_shared.store(false, std::memory_order_relaxed);
   socket->must_switch.store(false, std::memory_order_relaxed);
   socket->is_spawned.store(false, std::memory_order_relaxed);
-  socket->no_delay.store(false, std::memory_order_relaxed);
-  socket->is_corked.store(false, std::memory_order_relaxed);
   socket->pending_error.store(0, std::memory_order_relaxed);
   socket->reads_no_more.store(false, std::memory_order_relaxed);
   socket->never_promises.store(false, std::memory_order_relaxed);

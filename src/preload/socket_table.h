@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -37,6 +38,20 @@ struct TcpCounts {
   std::atomic<std::uint64_t> received{0};   // bytes
 };
 
+// Accesses a socket option as the program sees it, in memory that all processes with the socket
+// share, while the kernel's socket has another value.
+class ShownOption {
+ public:
+  ShownOption(std::uint32_t& options, std::uint32_t bit) : options_(options), bit_(bit) {}
+
+  bool load() const { return (options_.load(std::memory_order_relaxed) & bit_) != 0; }
+  void store(bool is_on) const { is_on ? options_.fetch_or(bit_) : options_.fetch_and(~bit_); }
+
+ private:
+  std::atomic_ref<std::uint32_t> options_;
+  std::uint32_t bit_;
+};
+
 class Socket {
  public:
   enum class State : std::uint8_t {
@@ -65,13 +80,11 @@ class Socket {
   std::span<std::byte> memory{};
   std::uint32_t side = 0;
   std::atomic<bool> has_memory{false};
-  std::atomic<bool> nonblocking{false};  // O_NONBLOCK, as far as this process knows
-  std::atomic<bool> is_shared{false};    // other processes have it, and may change O_NONBLOCK
-  std::atomic<bool> must_switch{false};  // the rules forbid TCP; see required.h
-  std::atomic<bool> is_spawned{false};   // a program that this process will start gets a copy
-  std::atomic<bool> no_delay{false};   // TCP_NODELAY as the program sees it, after the change over
-  std::atomic<bool> is_corked{false};  // TCP_CORK as the program sees it, after the change over
-  std::atomic<int> pending_error{0};   // an errno that the next call reports, see take_error()
+  std::atomic<bool> nonblocking{false};     // O_NONBLOCK, as far as this process knows
+  std::atomic<bool> is_shared{false};       // other processes have it, and may change O_NONBLOCK
+  std::atomic<bool> must_switch{false};     // the rules forbid TCP; see required.h
+  std::atomic<bool> is_spawned{false};      // a program that this process will start gets a copy
+  std::atomic<int> pending_error{0};        // an errno that the next call reports, see take_error()
   std::atomic<bool> reads_no_more{false};   // after shutdown(SHUT_RD)
   std::atomic<bool> never_promises{false};  // see leaving::receive_by_tcp()
   std::atomic<bool> is_closed{false};       // this process has given up its share of the end
@@ -92,12 +105,12 @@ class Socket {
   // Returns true if the stream carries bytes to this process.
   bool is_switched() const { return state.load(std::memory_order_acquire) == State::kSwitched; }
 
-  // Returns the value of a socket option that this library has managed since the change to the
-  // stream; nullptr for other options.
-  std::atomic<bool>* shown_option(int level, int option) {
-    if (level != IPPROTO_TCP) return nullptr;
-    if (option == TCP_NODELAY) return &no_delay;
-    return option == TCP_CORK ? &is_corked : nullptr;
+  // Returns the place of a socket option that this library has managed since the change to the
+  // stream; nothing for other options.
+  std::optional<ShownOption> shown_option(int level, int option) const {
+    if (level != IPPROTO_TCP || (option != TCP_NODELAY && option != TCP_CORK)) return std::nullopt;
+    auto& word = reinterpret_cast<stream::Control*>(memory.data())->shown_options[side];
+    return ShownOption(word, option == TCP_NODELAY ? 1 : 2);
   }
 
   // Counts bytes that went by TCP.  A fork in another thread may move the counts at the same time.

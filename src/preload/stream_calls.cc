@@ -91,6 +91,7 @@ class Send {
   // Receiver::ready_at().
   void look_for_peer() {
     constexpr std::int64_t kLookEvery = 1'000'000;  // nanoseconds
+    if (sender_.has_left()) return;
     if (sender_.unread() == 0) return sender_.set_ready_at(processor::ticks());
     const std::int64_t now = os::now().time_since_epoch().count();
     const std::int64_t before = socket_.peer_looked_at.load(std::memory_order_relaxed);

@@ -150,8 +150,12 @@ static_assert(std::endian::native == std::endian::little, "futex_word() is the s
 // the ring of direction 1.  Side 0 sends by direction 0, side 1 by direction 1.
 struct Control {
   std::array<Direction, 2> directions;
-  // Counts the processes that hold each side's end.  This layer does not use it, nor the locks.
+  // Counts the processes that hold each side's end.  This layer uses neither it, nor the options
+  // below, nor the locks.
   alignas(64) std::array<std::uint32_t, 2> holders;
+  // Holds the socket options of each side that all its processes must see: those that the program
+  // has set, while the kernel's socket has other ones.
+  std::array<std::uint32_t, 2> shown_options;
 };
 inline constexpr std::size_t kControlBytes = 4096;
 static_assert(sizeof(Control) <= kControlBytes);

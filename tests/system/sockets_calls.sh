@@ -223,6 +223,25 @@ def nodelay_is_kept_by_a_send_to_a_peer_that_sends_no_more():
     here.sendall(b"more")
     print(here.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
+def processes_of_a_connection_share_its_options():
+    here, there = pair()
+    here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+    if os.fork() == 0:
+        here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        os._exit(0)
+    os.wait()
+    print(here.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+def the_urgent_mark_is_behind_older_bytes():
+    here, there = pair()
+    here.sendall(b"older")
+    here.send(b"!", socket.MSG_OOB)
+    poll = select.poll()
+    poll.register(there, select.POLLPRI)
+    assert poll.poll(5000)
+    at_mark = lambda: struct.unpack("i", fcntl.ioctl(there, 0x8905, b"\0" * 4))[0]  # SIOCATMARK
+    print(at_mark(), there.recv(100), at_mark())
+
 def a_receive_of_no_bytes_stops_at_urgent_data():
     here, there = pair()
     here.send(b"before!", socket.MSG_OOB)
@@ -305,7 +324,8 @@ for case in (wait_all_fills_the_parts_and_no_more, urgent_data_stands_between_ot
              a_signal_ends_wait_all, an_error_behind_bytes_stays_in_the_kernel,
              a_reset_that_ends_a_send_is_reported_once, sigio_tells_of_bytes_behind_those_in_the_ring,
              a_connection_after_one_that_was_shut_down_can_be_shut_down_too, a_call_outlives_the_descriptor,
-             nodelay_is_kept_by_a_send_to_a_peer_that_sends_no_more, a_receive_of_no_bytes_stops_at_urgent_data,
+             nodelay_is_kept_by_a_send_to_a_peer_that_sends_no_more, processes_of_a_connection_share_its_options,
+             the_urgent_mark_is_behind_older_bytes, a_receive_of_no_bytes_stops_at_urgent_data,
              select_looks_no_further_than_the_kernel, many_parts_go_by_tcp_in_one_call,
              zero_copy_is_reported_as_complete, preadv2_and_pwritev2_move_bytes_of_a_connection,
              tls_of_the_kernel_is_refused_beside_the_ring, a_failed_epoll_ctl_changes_nothing,
