@@ -92,7 +92,7 @@ static int holder(int end, int* actor, int* at) {
 
 // These are the kernel's numbers of TCP states.  They are copied, because the header that defines
 // them conflicts with others.
-enum { kCloseWait = 8, kTimeWait = 6, kClose = 7, kLastAck = 9, kClosing = 11 };
+enum { kFinWait1 = 4, kCloseWait = 8, kTimeWait = 6, kClose = 7, kLastAck = 9, kClosing = 11 };
 
 struct info {
   unsigned state, unsent;
@@ -102,6 +102,10 @@ struct info {
 static int has_ended(unsigned state) {
   return state == kClose || state == kCloseWait || state == kLastAck || state == kClosing ||
          state == kTimeWait;
+}
+// Returns 1 if the socket has sent an end that the peer has not acknowledged yet.
+static int is_unconfirmed(unsigned state) {
+  return state == kFinWait1 || state == kClosing || state == kLastAck;
 }
 // Returns 1 if the socket has received an end, and has itself sent one or got a reset.
 static int has_closed(unsigned state) { return has_ended(state) && state != kCloseWait; }
@@ -135,6 +139,8 @@ static int is_settled(int c) {
   for (int side = 0; side < 2; ++side) {
     if (i[side].unsent != 0 || i[1 - side].received < i[side].sent) return 0;
     if (ends[2 * c + side].shut && !has_ended(i[1 - side].state)) return 0;
+    // The acknowledgement of an end is an edge for epoll.
+    if (is_unconfirmed(i[side].state)) return 0;
   }
   return 1;
 }

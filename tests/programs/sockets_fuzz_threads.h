@@ -27,6 +27,12 @@ static int has_helped(int actor) {
   return 0;
 }
 
+// Returns 1 if the order closes an epoll set that may have an entry with EPOLLONESHOT.  A wait for
+// the set may then end (docs/limits.md).
+static int closes_uncertain_set(int actor, const char* order) {
+  return strncmp(order, "close ", 6) == 0 && (kinds_of(actor, number(order + 6)) & kIsUncertain);
+}
+
 // Carries out "thread ACTOR WAIT | ACTOR ORDER | ACTOR ORDER".  The second thread makes the call
 // WAIT.  The second part is a call of the first thread.  The third part is a call of an actor that
 // may wake the second thread.
@@ -46,7 +52,8 @@ static void perform_thread(char* text, char* result) {
   for (int i = 1; i < 3; ++i) {
     const int actor = number(parts[i]);
     if (actor < 0 || actor >= kActors || !prepare(actor, strchr(parts[i], ' ') + 1, order_text) ||
-        may_be_interrupted(a, wait + 7, actor, order_text)) {
+        may_be_interrupted(a, wait + 7, actor, order_text) ||
+        closes_uncertain_set(actor, order_text)) {
       append(result, "not now; ");
       continue;
     }
