@@ -108,20 +108,20 @@ int main(int argc, char** argv) {
   connect(a.qp, b.qp->qp_num, own);
   connect(b.qp, a.qp->qp_num, own);
 
-  ibv_sge piece{.addr = reinterpret_cast<std::uintptr_t>(memory.data()),
-                .length = static_cast<std::uint32_t>(bytes),
-                .lkey = mr->lkey};
+  ibv_sge segment{.addr = reinterpret_cast<std::uintptr_t>(memory.data()),
+                  .length = static_cast<std::uint32_t>(bytes),
+                  .lkey = mr->lkey};
   ibv_wc done{};
   for (int i = 0; i < count; ++i) {
     if (what == "poll") {
       need(counted(a.cq, &done) == 0, "ibv_poll_cq");
       continue;
     }
-    ibv_recv_wr receive{.wr_id = 1, .next = nullptr, .sg_list = &piece, .num_sge = 1};
+    ibv_recv_wr receive{.wr_id = 1, .next = nullptr, .sg_list = &segment, .num_sge = 1};
     ibv_recv_wr* bad = nullptr;
     need(ibv_post_recv(b.qp, &receive, &bad) == 0, "ibv_post_recv");
     ibv_send_wr send{};
-    send.sg_list = &piece;
+    send.sg_list = &segment;
     send.num_sge = 1;
     send.opcode = IBV_WR_SEND;
     if (what == "full") need(ibv_req_notify_cq(a.cq, 0) == 0, "ibv_req_notify_cq");

@@ -114,12 +114,12 @@ struct KnownPaths {
     for (unsigned i = 0; i < destinations; ++i) learn(to(i));
   }
 
-  static sa::PathQuestion to(unsigned destination) {
+  static sa::PathQuery to(unsigned destination) {
     return {.destination = sa::job_gid(destination + 1), .source = sa::job_gid(0)};
   }
-  void learn(const sa::PathQuestion& question) {
+  void learn(const sa::PathQuery& query) {
     const Time now{};
-    (void)cache.find(question, 0, std::chrono::seconds(10), now);
+    (void)cache.find(query, 0, std::chrono::seconds(10), now);
     const auto request = mads.next_packet();
     mad::Mad answer = request->mad;
     auto header =
@@ -127,8 +127,8 @@ struct KnownPaths {
     header.mad.response = true;
     wire::encode_to(answer, header);
     const auto record = std::span(answer).subspan(wire::kSaHeaderBytes);
-    wire::encode_to(record, wire::PathRecord{.destination_gid = question.destination,
-                                             .source_gid = question.source,
+    wire::encode_to(record, wire::PathRecord{.destination_gid = query.destination,
+                                             .source_gid = query.source,
                                              .destination_lid = {7},
                                              .source_lid = {5},
                                              .reversible = true});

@@ -53,12 +53,12 @@ struct Room {
     return wanted;
   }
   void receive(std::size_t slot) {
-    value_of(qp.post_receive(slot, region.piece(slot * kSlotBytes, kSlotBytes)));
+    value_of(qp.post_receive(slot, region.segment(slot * kSlotBytes, kSlotBytes)));
   }
   // The line is sent inline, so it need not live after the call.
   void send(const AddressHandle& everybody, std::string line) {
     line.resize(std::min(line.size(), kLineBytes));
-    const Piece bytes{reinterpret_cast<std::byte*>(line.data()),
+    const Segment bytes{reinterpret_cast<std::byte*>(line.data()),
                       static_cast<std::uint32_t>(line.size()), 0};
     // A completion also frees the places of earlier requests in the send queue, so only some
     // requests ask for a completion.
@@ -66,7 +66,7 @@ struct Room {
     value_of(
         qp.post({.id = kSent,
                  .flags = signaled ? SendFlags::kInline | SendFlags::kSignaled : SendFlags::kInline,
-                 .pieces = bytes,
+                 .segments = bytes,
                  .to = &everybody,
                  .queue_pair = kAllMembers,
                  .qkey = kQkey}));

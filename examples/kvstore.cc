@@ -104,7 +104,7 @@ Task<> get(Loop& loop, std::string server, std::uint16_t port, std::vector<std::
       if (i == kSlots) throw std::runtime_error("no such key: " + key);
       const std::size_t at = (home_of(key) + i) % kSlots;
       value_of(peer.qp.post({.opcode = Opcode::kRead,
-                             .pieces = region,
+                             .segments = region,
                              .remote = there,
                              .remote_offset = at * sizeof(Slot)}));
       std::array<Completion, 1> done{};

@@ -38,7 +38,7 @@ Task<> play(Loop& loop, std::uint16_t port, std::string server, int rounds) {
   CompletionQueue cq = value_of(co_await device.create_cq(16));
   std::vector<std::byte> memory(2 * kBytes);
   const MemoryRegion region = value_of(co_await pd.register_memory(memory, Access::kLocalWrite));
-  const Piece out = region.piece(0, kBytes), in = region.piece(kBytes, kBytes);
+  const Segment out = region.segment(0, kBytes), in = region.segment(kBytes, kBytes);
   const Address address = value_of(Address::find(server, port));
   ConnectOptions options;
   options.prepare = [&in](QueuePair& qp) { value_of(qp.post_receive(kReceived, in)); };
@@ -54,7 +54,7 @@ Task<> play(Loop& loop, std::uint16_t port, std::string server, int rounds) {
       // A message has come.  The receive for the next one is posted first, since the answer may
       // bring it at once.
       value_of(peer.qp.post_receive(kReceived, in));
-      value_of(peer.qp.post({.id = kSent, .pieces = out}));
+      value_of(peer.qp.post({.id = kSent, .segments = out}));
       co_await completed(cq, 1);
     }
     co_await disconnected(peer.id);
@@ -65,7 +65,7 @@ Task<> play(Loop& loop, std::uint16_t port, std::string server, int rounds) {
   Connection peer = value_of(co_await connect(pd, cq, address, options));
   const auto begun = std::chrono::steady_clock::now();
   for (int i = 0; i < rounds; ++i) {
-    value_of(peer.qp.post({.id = kSent, .pieces = out}));
+    value_of(peer.qp.post({.id = kSent, .segments = out}));
     co_await completed(cq, 2);
     value_of(peer.qp.post_receive(kReceived, in));
   }

@@ -89,7 +89,7 @@ Task<> fetch(Loop& loop, std::string server, std::uint16_t port, std::string pat
     while (next < there.bytes && under_way < kPartsUnderWay) {
       const std::uint64_t bytes = std::min(kPartBytes, there.bytes - next);
       value_of(peer.qp.post({.opcode = Opcode::kRead,
-                             .pieces = region.piece(next, bytes),
+                             .segments = region.segment(next, bytes),
                              .remote = there,
                              .remote_offset = next}));
       next += bytes;

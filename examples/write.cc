@@ -42,7 +42,7 @@ static Task<> play(Loop& loop, std::uint16_t port, std::string server, std::stri
     throw std::runtime_error("the peer offers no memory");
   std::memcpy(&there, peer.private_data.data(), sizeof there);
   text.copy(reinterpret_cast<char*>(memory.data()), memory.size());
-  value_of(peer.qp.post({.opcode = Opcode::kWrite, .pieces = region, .remote = there}));
+  value_of(peer.qp.post({.opcode = Opcode::kWrite, .segments = region, .remote = there}));
   std::array<Completion, 1> done{};
   co_await cq.next(done);
   if (done[0].status != 0) throw std::runtime_error(status_text(done[0]));

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "verbena/border_requests.h"
+#include "verbena/c_api_requests.h"
 #include "verbena/device.h"
 #include "verbena/loop.h"
 #include "verbena/outcome.h"

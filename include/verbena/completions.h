@@ -8,7 +8,7 @@
 #include <span>
 #include <utility>
 
-#include "verbena/border_requests.h"
+#include "verbena/c_api_requests.h"
 #include "verbena/device.h"
 #include "verbena/loop.h"
 #include "verbena/outcome.h"

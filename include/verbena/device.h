@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "verbena/border_requests.h"
+#include "verbena/c_api_requests.h"
 #include "verbena/loop.h"
 #include "verbena/outcome.h"
 #include "verbena/request.h"
@@ -44,7 +44,7 @@ struct GidEntry {
 };
 
 // Names a segment of registered memory, for work requests (an SGE).
-struct Piece {
+struct Segment {
   std::byte* address = nullptr;
   std::uint32_t bytes = 0;
   std::uint32_t lkey = 0;
@@ -64,11 +64,11 @@ class MemoryRegion {
   MemoryRegion(Loop& loop, const vb_mr_args& args)
       : loop_(&loop), handle_(args.mr), args_(std::make_shared<vb_mr_args>(args)) {}
 
-  Piece piece(std::size_t offset, std::size_t bytes) const {
+  Segment segment(std::size_t offset, std::size_t bytes) const {
     return {static_cast<std::byte*>(args_->address) + offset, static_cast<std::uint32_t>(bytes),
             args_->lkey};
   }
-  Piece whole() const { return piece(0, args_->length); }
+  Segment whole() const { return segment(0, args_->length); }
   RemoteMemory remote() const { return {args_->iova, args_->length, args_->rkey, 0}; }
   std::span<std::byte> bytes() const {
     return {static_cast<std::byte*>(args_->address), args_->length};
@@ -103,30 +103,30 @@ class MemoryRegion {
   std::shared_ptr<vb_mr_args> args_;  // the arguments of the last registration
 };
 
-// Names the memory of a request: one piece, a whole region, or a list of pieces.  A list is not
+// Names the memory of a request: one segment, a whole region, or a list of segments.  A list is not
 // copied and has to live until the request is posted.
 //
-//     qp.post({.pieces = region});
-//     qp.post({.pieces = region.piece(0, 64)});
-//     qp.post({.pieces = list});
-class Pieces {
+//     qp.post({.segments = region});
+//     qp.post({.segments = region.segment(0, 64)});
+//     qp.post({.segments = list});
+class Segments {
  public:
   // NOLINTBEGIN(google-explicit-constructor,hicpp-explicit-conversions)
-  Pieces() = default;
-  Pieces(const Piece& one) : one_(one), is_one_(true) {}
-  Pieces(const MemoryRegion& whole) : Pieces(whole.whole()) {}
-  template <std::convertible_to<std::span<const Piece>> List>
-  Pieces(const List& list) : list_(list) {}
-  Pieces(const Piece* first, std::size_t count) : list_(first, count) {}
+  Segments() = default;
+  Segments(const Segment& one) : one_(one), is_one_(true) {}
+  Segments(const MemoryRegion& whole) : Segments(whole.whole()) {}
+  template <std::convertible_to<std::span<const Segment>> List>
+  Segments(const List& list) : list_(list) {}
+  Segments(const Segment* first, std::size_t count) : list_(first, count) {}
   // NOLINTEND(google-explicit-constructor,hicpp-explicit-conversions)
 
-  const Piece* begin() const { return is_one_ ? &one_ : list_.data(); }
-  const Piece* end() const { return begin() + size(); }
+  const Segment* begin() const { return is_one_ ? &one_ : list_.data(); }
+  const Segment* end() const { return begin() + size(); }
   std::size_t size() const { return is_one_ ? 1 : list_.size(); }
 
  private:
-  std::span<const Piece> list_{};
-  Piece one_{};
+  std::span<const Segment> list_{};
+  Segment one_{};
   bool is_one_ = false;
 };
 
@@ -134,7 +134,7 @@ class Pieces {
 class NullRegion {
  public:
   explicit NullRegion(const vb_mr_args& args) : handle_(args.mr), lkey_(args.lkey) {}
-  Piece piece(std::uint32_t bytes) const { return {nullptr, bytes, lkey_}; }
+  Segment segment(std::uint32_t bytes) const { return {nullptr, bytes, lkey_}; }
 
  private:
   detail::Owned<vb_mr_deregister> handle_;
@@ -167,15 +167,15 @@ class ProtectionDomain {
         [](Loop&, vb_mr_args& made) -> Outcome<NullRegion> { return NullRegion(made); });
   }
   // Makes the pages present now, so that later accesses do not wait for the kernel.
-  Request<void> prefetch(const Pieces& pieces, bool to_write) const {
+  Request<void> prefetch(const Segments& segments, bool to_write) const {
     struct Arguments {
       vb_prefetch_args value{};
       std::vector<vb_sge> list{};
     };
     Arguments args;
-    for (const Piece& piece : pieces) {
+    for (const Segment& segment : segments) {
       args.list.push_back(
-          {reinterpret_cast<std::uintptr_t>(piece.address), piece.bytes, piece.lkey});
+          {reinterpret_cast<std::uintptr_t>(segment.address), segment.bytes, segment.lkey});
     }
     args.value = {handle_.get(), args.list.data(), static_cast<std::uint32_t>(args.list.size()),
                   to_write ? 1 : 0};

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "verbena/border.h"
+#include "verbena/c_api.h"
 #include "verbena/outcome.h"
 
 // Breaks fabrics of virtual hosts on purpose, to test programs.  `verbena fabric fault` does the

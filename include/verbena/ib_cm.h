@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "verbena/border_requests.h"
+#include "verbena/c_api_requests.h"
 #include "verbena/cm.h"
 #include "verbena/device.h"
 #include "verbena/loop.h"
@@ -41,7 +41,7 @@ struct ServiceFilter {
 };
 
 // Describes an alternate path of a connection, to which its queue pair may migrate (vol1 17.2.8).
-struct OtherPath {
+struct AlternatePath {
   Gid source{};  // an address of this host
   Gid destination{};
   std::uint32_t interface = 0;   // of a link-local source; 0: the first that has this address
@@ -101,7 +101,7 @@ struct ServiceAddress {
 };
 static_assert(sizeof(ServiceAddress) == 48);
 
-inline vb_cm_path border_of(const OtherPath& path) {
+inline vb_cm_path c_api_of(const AlternatePath& path) {
   vb_cm_path out{};
   std::copy(path.source.begin(), path.source.end(), out.sgid);
   std::copy(path.destination.begin(), path.destination.end(), out.dgid);
@@ -145,10 +145,10 @@ class Endpoint {
     std::vector<std::byte> private_data{};  // connect(): up to 92 bytes; accept(): 196
     std::uint8_t responder_resources = 0xff, initiator_depth = 0xff;
     std::uint8_t retry_count = 7, rnr_retry_count = 7;
-    std::uint32_t queue_pair = 0;          // the number of a queue pair that is not of this API
-    std::optional<OtherPath> alternate{};  // connect()
-    bool alternate_accepted = false;       // accept(): use the path that the peer has offered
-    bool peer_to_peer = false;             // connect()
+    std::uint32_t queue_pair = 0;              // the number of a queue pair that is not of this API
+    std::optional<AlternatePath> alternate{};  // connect()
+    bool alternate_accepted = false;           // accept(): use the path that the peer has offered
+    bool peer_to_peer = false;                 // connect()
     // Limits the time of this call and of offer_path(): at most an hour; 0 stands for 30 s.
     std::chrono::milliseconds timeout{};
   };
@@ -215,7 +215,7 @@ class Endpoint {
   }
   // Accepts the response after kConnectResponse.  Carries up to 224 bytes.
   Request<void> establish(std::span<const std::byte> private_data = {}) {
-    return with_words(VB_CM_ESTABLISH, 0, private_data);
+    return with_data(VB_CM_ESTABLISH, 0, private_data);
   }
 
   // ---- both
@@ -228,30 +228,31 @@ class Endpoint {
   // information.
   Request<void> reject(RejectReason reason, std::span<const std::byte> private_data = {},
                        std::span<const std::byte> additional_info = {}) {
-    return with_words(VB_CM_REJECT, static_cast<std::uint32_t>(reason), private_data,
-                      additional_info);
+    return with_data(VB_CM_REJECT, static_cast<std::uint32_t>(reason), private_data,
+                     additional_info);
   }
   // Disconnects.  Carries up to 220 bytes.  Between kConnectResponse and establish() it rejects the
   // response instead, and carries up to 148 bytes.
   Request<void> disconnect(std::span<const std::byte> private_data = {}) {
-    return with_words(VB_CM_DISCONNECT, 0, private_data);
+    return with_data(VB_CM_DISCONNECT, 0, private_data);
   }
   // Offers an alternate path; only the side that called connect() may do so.  Carries up to 168
   // bytes.  kPathAnswered or kPathUnanswered follows.  With kAccepted the queue pair has loaded the
   // path; the next packets of both sides arm it.
-  Request<void> offer_path(const OtherPath& path, std::span<const std::byte> private_data = {}) {
-    const vb_cm_path other = detail::border_of(path);
-    const vb_cm_words words = words_of(private_data, {});
+  Request<void> offer_path(const AlternatePath& path,
+                           std::span<const std::byte> private_data = {}) {
+    const vb_cm_path other = detail::c_api_of(path);
+    const vb_cm_message_data data = data_of(private_data, {});
     return command(VB_CM_LOAD_PATH, [&](vb_cm_args& args) {
       args.path = &other;
-      args.words = &words;
+      args.data = &data;
     });
   }
   // Answers kPathOffered.  Carries up to 148 bytes, and 72 bytes of additional information.
   Request<void> answer_path(PathStatus status, std::span<const std::byte> private_data = {},
                             std::span<const std::byte> additional_info = {}) {
-    return with_words(VB_CM_ANSWER_PATH, static_cast<std::uint32_t>(status), private_data,
-                      additional_info);
+    return with_data(VB_CM_ANSWER_PATH, static_cast<std::uint32_t>(status), private_data,
+                     additional_info);
   }
 
   vb_handle handle() const { return sink_->handle.get(); }
@@ -265,22 +266,22 @@ class Endpoint {
       fill(args);
     });
   }
-  static vb_cm_words words_of(std::span<const std::byte> private_data,
-                              std::span<const std::byte> additional_info) {
-    vb_cm_words words{};
-    words.private_data = private_data.data();
-    words.private_data_len = detail::length_of(private_data);
-    words.additional_info = additional_info.data();
-    words.additional_info_len = detail::length_of(additional_info);
-    return words;
+  static vb_cm_message_data data_of(std::span<const std::byte> private_data,
+                                    std::span<const std::byte> additional_info) {
+    vb_cm_message_data data{};
+    data.private_data = private_data.data();
+    data.private_data_len = detail::length_of(private_data);
+    data.additional_info = additional_info.data();
+    data.additional_info_len = detail::length_of(additional_info);
+    return data;
   }
-  Request<void> with_words(vb_command code, std::uint32_t reason,
-                           std::span<const std::byte> private_data,
-                           std::span<const std::byte> additional_info = {}) const {
-    const vb_cm_words words = words_of(private_data, additional_info);
+  Request<void> with_data(vb_command code, std::uint32_t reason,
+                          std::span<const std::byte> private_data,
+                          std::span<const std::byte> additional_info = {}) const {
+    const vb_cm_message_data data = data_of(private_data, additional_info);
     return command(code, [&](vb_cm_args& args) {
       args.reason = reason;
-      args.words = &words;
+      args.data = &data;
     });
   }
   Request<void> with_parameters(vb_command code, const Parameters& given) const {
@@ -294,7 +295,7 @@ class Endpoint {
     param.qp_num = given.queue_pair;
     vb_cm_path alternate{};
     if (given.alternate) {
-      alternate = detail::border_of(*given.alternate);
+      alternate = detail::c_api_of(*given.alternate);
       param.alternate = &alternate;
     }
     param.alternate_accepted = given.alternate_accepted ? 1 : 0;
@@ -338,11 +339,11 @@ struct Endpoint::Event {
     return Endpoint(std::move(incoming));
   }
   // kConnectRequest, kPathOffered: returns the path that the peer offers, as seen from this host.
-  std::optional<OtherPath> other_path() const {
-    OtherPath path{.interface = raw.alternate.interface_index,
-                   .flow_label = raw.alternate.flow_label,
-                   .hop_limit = raw.alternate.hop_limit,
-                   .traffic_class = raw.alternate.traffic_class};
+  std::optional<AlternatePath> alternate_path() const {
+    AlternatePath path{.interface = raw.alternate.interface_index,
+                       .flow_label = raw.alternate.flow_label,
+                       .hop_limit = raw.alternate.hop_limit,
+                       .traffic_class = raw.alternate.traffic_class};
     std::copy_n(raw.alternate.sgid, path.source.size(), path.source.begin());
     std::copy_n(raw.alternate.dgid, path.destination.size(), path.destination.begin());
     if (path.source == Gid{}) return std::nullopt;

@@ -19,7 +19,7 @@
 #include <optional>
 #include <utility>
 
-#include "verbena/border_requests.h"
+#include "verbena/c_api_requests.h"
 #include "verbena/outcome.h"
 #include "verbena/task.h"
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <utility>
 
-#include "verbena/border_requests.h"
+#include "verbena/c_api_requests.h"
 #include "verbena/completions.h"
 #include "verbena/device.h"
 #include "verbena/loop.h"
@@ -19,26 +19,27 @@ namespace verbena {
 
 namespace detail {
 
-inline constexpr std::size_t kPiecesMax = 32;  // max_sge of the device
+inline constexpr std::size_t kSegmentsMax = 32;  // max_sge of the device
 
-inline const vb_sge* fill(const Pieces& pieces, std::array<vb_sge, kPiecesMax>& list) {
+inline const vb_sge* fill(const Segments& segments, std::array<vb_sge, kSegmentsMax>& list) {
   std::size_t count = 0;
-  for (const Piece& piece : pieces) {
+  for (const Segment& segment : segments) {
     if (count == list.size()) break;
-    list[count++] = {reinterpret_cast<std::uintptr_t>(piece.address), piece.bytes, piece.lkey};
+    list[count++] = {reinterpret_cast<std::uintptr_t>(segment.address), segment.bytes,
+                     segment.lkey};
   }
   return list.data();
 }
-inline vb_recv_wr receive(std::uint64_t id, const Pieces& pieces,
-                          std::array<vb_sge, kPiecesMax>& list) {
+inline vb_recv_wr receive(std::uint64_t id, const Segments& segments,
+                          std::array<vb_sge, kSegmentsMax>& list) {
   vb_recv_wr wr{};
   wr.wr_id = id;
-  wr.sg_list = fill(pieces, list);
-  wr.num_sge = static_cast<std::uint32_t>(pieces.size());
+  wr.sg_list = fill(segments, list);
+  wr.num_sge = static_cast<std::uint32_t>(segments.size());
   return wr;
 }
-inline Outcome<void> too_many_pieces() {
-  return failure(EINVAL, "a request of more than 32 pieces");
+inline Outcome<void> too_many_segments() {
+  return failure(EINVAL, "a request of more than 32 segments");
 }
 inline Outcome<void> posted(int error) {
   if (error != 0) return failure(error, vb_last_error());
@@ -66,7 +67,7 @@ class SharedReceiveQueue {
       : loop_(&loop), sink_(std::move(sink)), given_(given) {}
 
   static Request<SharedReceiveQueue> create(const ProtectionDomain& pd, std::uint32_t requests,
-                                            std::uint32_t pieces = 1) {
+                                            std::uint32_t segments = 1) {
     struct Arguments {
       vb_srq_args value{};
       detail::SinkOwner<Sink> sink{};
@@ -76,7 +77,7 @@ class SharedReceiveQueue {
     args.value.context = detail::AsyncEvents::get().context();
     args.value.pd = pd.handle();
     args.value.attr.max_wr = requests;
-    args.value.attr.max_sge = pieces;
+    args.value.attr.max_sge = segments;
     args.value.cookie = detail::cookie_of(*args.sink);
     return detail::submit<SharedReceiveQueue>(
         pd.loop(), VB_SRQ_CREATE, std::move(args),
@@ -87,10 +88,10 @@ class SharedReceiveQueue {
   }
 
   const vb_srq_attr& capacities() const { return given_; }  // resize() does not change these
-  Outcome<void> post_receive(std::uint64_t id, const Pieces& pieces) const {
-    if (pieces.size() > detail::kPiecesMax) return detail::too_many_pieces();
-    std::array<vb_sge, detail::kPiecesMax> list{};
-    const vb_recv_wr wr = detail::receive(id, pieces, list);
+  Outcome<void> post_receive(std::uint64_t id, const Segments& segments) const {
+    if (segments.size() > detail::kSegmentsMax) return detail::too_many_segments();
+    std::array<vb_sge, detail::kSegmentsMax> list{};
+    const vb_recv_wr wr = detail::receive(id, segments, list);
     return detail::posted(vb_post_srq_recv(sink_->handle.get(), &wr));
   }
   // Waits for the next event.  Only one coroutine may wait at a time.
@@ -136,7 +137,7 @@ class SharedReceiveQueue {
 struct QueuePairOptions {
   Transport transport = Transport::kRc;
   std::uint32_t send_requests = 64, receive_requests = 64;
-  std::uint32_t send_pieces = 1, receive_pieces = 1;  // the most pieces of one request
+  std::uint32_t send_segments = 1, receive_segments = 1;  // the most segments of one request
   std::uint32_t inline_bytes = 0;
   const SharedReceiveQueue* receives = nullptr;  // null: the queue pair has its own receive queue
 };
@@ -211,7 +212,7 @@ struct Send {
   std::uint64_t id = 0;
   Opcode opcode = Opcode::kSend;
   SendFlags flags = SendFlags::kSignaled;
-  Pieces pieces{};
+  Segments segments{};
   // WRITE, READ and atomics use this memory of the peer.  An invalidation uses only its key.
   RemoteMemory remote{};
   std::uint64_t remote_offset = 0;
@@ -222,7 +223,7 @@ struct Send {
   std::uint32_t queue_pair = 0;
   std::uint32_t qkey = 0;
   // kBindWindow binds a window to this memory.
-  Piece bind{};
+  Segment bind{};
   std::uint64_t bind_bytes = 0;
   Access bind_access = Access::kRead;
 };
@@ -302,8 +303,8 @@ class QueuePair {
     args.sink->keep_alive = {send_cq.share(), receive_cq.share(),
                              options.receives == nullptr ? nullptr : options.receives->share()};
     init.type = static_cast<std::uint32_t>(options.transport);
-    init.cap = {options.send_requests, options.receive_requests, options.send_pieces,
-                options.receive_pieces, options.inline_bytes};
+    init.cap = {options.send_requests, options.receive_requests, options.send_segments,
+                options.receive_segments, options.inline_bytes};
     return detail::submit<QueuePair>(pd.loop(), VB_QP_CREATE, std::move(args),
                                      [](Loop& its, Arguments& made) -> Outcome<QueuePair> {
                                        made.sink->handle =
@@ -319,12 +320,12 @@ class QueuePair {
   detail::Mailbox<Event>::Next event() { return detail::Mailbox<Event>::Next(sink_->events); }
 
   Outcome<void> post(const Send& send) const {
-    if (send.pieces.size() > detail::kPiecesMax) return detail::too_many_pieces();
-    std::array<vb_sge, detail::kPiecesMax> list{};
+    if (send.segments.size() > detail::kSegmentsMax) return detail::too_many_segments();
+    std::array<vb_sge, detail::kSegmentsMax> list{};
     vb_send_wr wr{};
     wr.wr_id = send.id;
-    wr.sg_list = detail::fill(send.pieces, list);
-    wr.num_sge = static_cast<std::uint32_t>(send.pieces.size());
+    wr.sg_list = detail::fill(send.segments, list);
+    wr.num_sge = static_cast<std::uint32_t>(send.segments.size());
     wr.opcode = static_cast<std::uint32_t>(send.opcode);
     wr.send_flags = static_cast<std::uint32_t>(send.flags);
     wr.imm = send.immediate;
@@ -341,10 +342,10 @@ class QueuePair {
     wr.remote_qkey = send.qkey;
     return detail::posted(vb_post_send(sink_->handle.get(), &wr, 0));
   }
-  Outcome<void> post_receive(std::uint64_t id, const Pieces& pieces) const {
-    if (pieces.size() > detail::kPiecesMax) return detail::too_many_pieces();
-    std::array<vb_sge, detail::kPiecesMax> list{};
-    const vb_recv_wr wr = detail::receive(id, pieces, list);
+  Outcome<void> post_receive(std::uint64_t id, const Segments& segments) const {
+    if (segments.size() > detail::kSegmentsMax) return detail::too_many_segments();
+    std::array<vb_sge, detail::kSegmentsMax> list{};
+    const vb_recv_wr wr = detail::receive(id, segments, list);
     return detail::posted(vb_post_recv(sink_->handle.get(), &wr));
   }
 

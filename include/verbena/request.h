@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "verbena/border_requests.h"
+#include "verbena/c_api_requests.h"
 #include "verbena/loop.h"
 #include "verbena/outcome.h"
 
@@ -75,7 +75,7 @@ class Started : public Operation {
 // Returns the arguments of a command for the C API.  They are `args` itself or its member `value`:
 // other members of `args` are objects that must live as long as the command.
 template <class Args>
-auto& border_of(Args& args) {
+auto& c_api_of(Args& args) {
   if constexpr (requires { args.value; }) {
     return args.value;
   } else {
@@ -89,7 +89,7 @@ class StartedWith final : public Started<T> {
   StartedWith(Loop& loop, vb_command code, Args args, Take take)
       : Started<T>(loop), args_(std::move(args)), take_(std::move(take)) {
     this->command = code;
-    this->arguments = &border_of(args_);
+    this->arguments = &c_api_of(args_);
     this->submit();
   }
 
@@ -167,11 +167,11 @@ Request<T> submit(Loop& loop, vb_command code, Args args, Take take) {
 }
 
 // Submits a command without a result.
-template <class Border, class Fill>
+template <class Args, class Fill>
 Request<void> submit_plain(Loop& loop, vb_command code, Fill fill) {
-  Border args{};
+  Args args{};
   fill(args);
-  return submit<void>(loop, code, args, [](Loop&, Border&) -> Outcome<void> { return {}; });
+  return submit<void>(loop, code, args, [](Loop&, Args&) -> Outcome<void> { return {}; });
 }
 
 }  // namespace detail

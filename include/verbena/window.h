@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "verbena/border_requests.h"
+#include "verbena/c_api_requests.h"
 #include "verbena/device.h"
 #include "verbena/loop.h"
 #include "verbena/queues.h"
@@ -40,7 +40,7 @@ class MemoryWindow {
   Send bind(const MemoryRegion& region, std::size_t offset, std::size_t bytes, Access access) {
     constexpr std::uint32_t kCounter = 0xff;  // the program chooses these bits (vol1 10.6.3.3)
     rkey_ = (rkey_ & ~kCounter) | ((rkey_ + 1) & kCounter);
-    const Piece at = region.piece(offset, bytes);
+    const Segment at = region.segment(offset, bytes);
     remote_ = {reinterpret_cast<std::uintptr_t>(at.address), bytes, rkey_, 0};
     Send request;
     request.opcode = Opcode::kBindWindow;

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "verbena/border.h"
+#include "verbena/c_api.h"
 #include "verbena_build.h"
 
 namespace verbena::abi {

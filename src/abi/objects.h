@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "abi/wall_clock.h"
-#include "verbena/border.h"
+#include "verbena/c_api.h"
 
 // Defines the verbs objects that both drop-in libraries use: each is the public structure that
 // programs read, followed by private members.

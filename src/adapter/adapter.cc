@@ -108,18 +108,18 @@ Found<Adapter*> open_adapter() {
 }
 
 Adapter* none(const std::string& text, int& error) {
-  border::set_last_error(text);
+  c_api::set_last_error(text);
   error = ENODEV;
   return nullptr;
 }
 
 }  // namespace
 
-int no_such_object() { return border::failed({Errc::kBadHandle, 0, "no such object"}); }
+int no_such_object() { return c_api::failed({Errc::kBadHandle, 0, "no such object"}); }
 
 int refused(const char* what, int error) {
   if (error == 0) error = ENOMEM;
-  border::set_last_error(fmt::format("cannot {}: {}", what, std::strerror(error)));
+  c_api::set_last_error(fmt::format("cannot {}: {}", what, std::strerror(error)));
   return error;
 }
 
@@ -128,7 +128,7 @@ Adapter* Adapter::if_any() { return the_adapter.load(std::memory_order_acquire);
 Adapter* Adapter::get(int& error) {
   if (Adapter* adapter = if_any()) return adapter;
   if (is_copy) return none("an adapter is not shared with forked children of its user", error);
-  const border::NoCancellation whole_call;
+  const c_api::NoCancellation whole_call;
   const std::lock_guard lock(opening);
   if (Adapter* adapter = if_any()) return adapter;
   static const int registered = pthread_atfork(nullptr, nullptr, in_child);

@@ -9,11 +9,11 @@
 
 #include "adapter/libraries.h"
 #include "base/handle.h"
-#include "border/call.h"
+#include "c_api/call.h"
 #include "os/fd.h"
-#include "verbena/border.h"
+#include "verbena/c_api.h"
 
-// Implements the C API (verbena/border.h) over an adapter of this host.  Each handle stands for an
+// Implements the C API (verbena/c_api.h) over an adapter of this host.  Each handle stands for an
 // object of the system's libraries.  Events and their descriptors are those of the kernel.
 namespace verbena::adapter {
 
@@ -111,7 +111,7 @@ class Adapter {
 // Runs body(adapter) for a call that may be the first of the process.
 template <class Body>
 int on_adapter(Body body) {
-  return border::guarded([&] {
+  return c_api::guarded([&] {
     int error = 0;
     Adapter* const adapter = Adapter::get(error);
     return adapter == nullptr ? error : body(*adapter);
@@ -121,7 +121,7 @@ int on_adapter(Body body) {
 // Runs body(adapter, object) for a call on the data path, without a lock.
 template <class T, class Body>
 int on_object(Table<T> Adapter::*table, vb_handle handle, Body body) {
-  return border::guarded([&] {
+  return c_api::guarded([&] {
     Adapter* const adapter = Adapter::if_any();
     T* const object = adapter == nullptr ? nullptr : (adapter->*table).find(handle);
     return object == nullptr ? no_such_object() : body(*adapter, *object);
@@ -131,10 +131,10 @@ int on_object(Table<T> Adapter::*table, vb_handle handle, Body body) {
 // Runs body(adapter, object) for a command, under the lock `commands`.
 template <class T, class Body>
 int on_command(Table<T> Adapter::*table, vb_handle handle, Body body) {
-  return border::guarded([&] {
+  return c_api::guarded([&] {
     Adapter* const adapter = Adapter::if_any();
     if (adapter == nullptr) return no_such_object();
-    const border::NoCancellation whole_call;
+    const c_api::NoCancellation whole_call;
     const std::lock_guard lock(adapter->commands);
     T* const object = (adapter->*table).find(handle);
     return object == nullptr ? no_such_object() : body(*adapter, *object);
@@ -151,7 +151,7 @@ int add(Adapter& adapter, Table<T> Adapter::*table, const char* what, T* made, v
   const auto place = (adapter.*table).insert(made);
   if (!place) {
     end(made);
-    return border::failed(place.error());
+    return c_api::failed(place.error());
   }
   *handle = place->value;
   return 0;

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "border/commands.h"
-#include "border/sockaddr.h"
+#include "c_api/commands.h"
+#include "c_api/sockaddr.h"
 #include "os/thread.h"
 
 namespace verbena::adapter {
@@ -22,7 +22,7 @@ struct Worker::Copies {
   vb_cm_args cm{};
   sockaddr_storage src{}, dst{};
   vb_conn_param param{};
-  vb_cm_words words{};
+  vb_cm_message_data data{};
   vb_cm_filter filter{};
   vb_cm_path path{}, alternate{};
   std::vector<std::vector<std::byte>> bytes{};
@@ -31,7 +31,7 @@ struct Worker::Copies {
 
   static void copy(const sockaddr*& address, sockaddr_storage& to) {
     if (address == nullptr) return;
-    std::memcpy(&to, address, border::bytes_of(*address));
+    std::memcpy(&to, address, c_api::bytes_of(*address));
     address = reinterpret_cast<const sockaddr*>(&to);
   }
   template <class T>
@@ -46,15 +46,15 @@ struct Worker::Copies {
     given = bytes.emplace_back(first, first + length).data();
   }
   void take_cm(vb_request& from) {
-    cm = border::args_of<vb_cm_args>(from);
+    cm = c_api::args_of<vb_cm_args>(from);
     copy(cm.src, src);
     copy(cm.dst, dst);
     copy(cm.param, param);
     copy(param.alternate, alternate);
     copy_bytes(param.private_data, param.private_data_len);
-    copy(cm.words, words);
-    copy_bytes(words.private_data, words.private_data_len);
-    copy_bytes(words.additional_info, words.additional_info_len);
+    copy(cm.data, data);
+    copy_bytes(data.private_data, data.private_data_len);
+    copy_bytes(data.additional_info, data.additional_info_len);
     copy(cm.filter, filter);
     copy_bytes(filter.data, filter.data_len);
     copy_bytes(filter.data_mask, filter.data_len);
@@ -62,7 +62,7 @@ struct Worker::Copies {
     request.arguments = &cm;
   }
   void take_prefetch(vb_request& from) {
-    prefetch = border::args_of<vb_prefetch_args>(from);
+    prefetch = c_api::args_of<vb_prefetch_args>(from);
     segments.assign(prefetch.list, prefetch.list + prefetch.count);
     prefetch.list = segments.data();
     request.arguments = &prefetch;
@@ -87,7 +87,7 @@ Result<Worker*> Worker::get() {
   static const int registered = pthread_atfork(nullptr, nullptr, in_child);
   (void)registered;
   if (the_worker == nullptr) {
-    the_worker = VB_TRY(start({.call = border::call, .undo = border::undo}));
+    the_worker = VB_TRY(start({.call = c_api::call, .undo = c_api::undo}));
   }
   return the_worker;
 }
@@ -99,7 +99,7 @@ Result<Worker*> Worker::start(const Functions& functions) {
   return made.release();
 }
 
-void Worker::submit(border::RequestQueue& queue, vb_request& request) {
+void Worker::submit(c_api::RequestQueue& queue, vb_request& request) {
   Job job{&queue, &request, {nullptr, [](Copies* copies) { delete copies; }}};
   const bool of_cm = request.command >= VB_CM_BIND && request.command <= VB_CM_ANSWER_PATH;
   if (of_cm || request.command == VB_MR_PREFETCH) {
@@ -113,7 +113,7 @@ void Worker::submit(border::RequestQueue& queue, vb_request& request) {
   submitted_.notify_one();
 }
 
-Result<void> Worker::cancel(border::RequestQueue& queue, vb_request& request) {
+Result<void> Worker::cancel(c_api::RequestQueue& queue, vb_request& request) {
   std::unique_lock lock(mutex_);
   const auto job =
       std::ranges::find_if(jobs_, [&](const Job& one) { return one.request == &request; });
@@ -137,7 +137,7 @@ void Worker::run() {
     running_ = job.request;
     lock.unlock();
     const int status = functions_.call(job.copies ? job.copies->request : *job.request);
-    job.queue->finish(*job.request, status, status == 0 ? "" : border::last_error());
+    job.queue->finish(*job.request, status, status == 0 ? "" : c_api::last_error());
     lock.lock();
     running_ = nullptr;
     done_.notify_all();

@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "border/requests.h"
-#include "verbena/border_requests.h"
+#include "c_api/requests.h"
+#include "verbena/c_api_requests.h"
 
 namespace verbena::adapter {
 
@@ -29,15 +29,15 @@ class Worker {
   explicit Worker(const Functions& functions) : functions_(functions) {}
 
   // Queues a command.  Copies the objects that its arguments point to.
-  void submit(border::RequestQueue& queue, vb_request& request);
+  void submit(c_api::RequestQueue& queue, vb_request& request);
   // Cancels a command.  If the command is being carried out, this call waits for the kernel, but
   // never for a peer.  kBadHandle: the request is not in the queue.
-  Result<void> cancel(border::RequestQueue& queue, vb_request& request);
+  Result<void> cancel(c_api::RequestQueue& queue, vb_request& request);
 
  private:
   struct Copies;
   struct Job {
-    border::RequestQueue* queue;
+    c_api::RequestQueue* queue;
     vb_request* request;
     std::unique_ptr<Copies, void (*)(Copies*)> copies;
   };

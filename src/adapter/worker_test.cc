@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "border/commands.h"
+#include "c_api/commands.h"
 
 namespace verbena::adapter {
 namespace {
@@ -38,29 +38,29 @@ Kernel* kernel = nullptr;
 
 std::string text_of(vb_request& request) {
   if (request.command == VB_CM_CONNECT) {
-    const auto& a = border::args_of<vb_cm_args>(request);
+    const auto& a = c_api::args_of<vb_cm_args>(request);
     return "connect " +
            std::string(static_cast<const char*>(a.param->private_data), a.param->private_data_len);
   }
   if (request.command == VB_CM_REJECT) {
-    const auto& cm = border::args_of<vb_cm_args>(request);
+    const auto& cm = c_api::args_of<vb_cm_args>(request);
     const auto text = [](const void* data, std::size_t bytes) {
       return std::string(static_cast<const char*>(data), bytes);
     };
-    return "reject " + text(cm.words->private_data, cm.words->private_data_len) + " " +
+    return "reject " + text(cm.data->private_data, cm.data->private_data_len) + " " +
            text(cm.filter->data_mask, cm.filter->data_len) + " " +
            std::to_string(cm.path->flow_label) + " " +
            std::to_string(cm.param->alternate->flow_label);
   }
   if (request.command == VB_CM_BIND) {
-    const auto& a = border::args_of<vb_cm_args>(request);
+    const auto& a = c_api::args_of<vb_cm_args>(request);
     return "bind " + std::to_string(reinterpret_cast<const sockaddr_in*>(a.src)->sin_port);
   }
   if (request.command == VB_MR_PREFETCH) {
-    const auto& a = border::args_of<vb_prefetch_args>(request);
+    const auto& a = c_api::args_of<vb_prefetch_args>(request);
     return "prefetch " + std::to_string(a.list[a.count - 1].addr);
   }
-  return "pd " + std::to_string(border::args_of<vb_pd_args>(request).pd);
+  return "pd " + std::to_string(c_api::args_of<vb_pd_args>(request).pd);
 }
 
 int call(vb_request& request) {
@@ -71,7 +71,7 @@ int call(vb_request& request) {
   --kernel->allowed;
   kernel->inside = false;
   kernel->log.push_back(text_of(request));
-  return request.command == VB_PD_DESTROY ? border::failed({Errc::kBusy, 0, "other objects use it"})
+  return request.command == VB_PD_DESTROY ? c_api::failed({Errc::kBusy, 0, "other objects use it"})
                                           : 0;
 }
 
@@ -99,7 +99,7 @@ class WorkerTest : public testing::Test {
 
   Kernel its_kernel;
   Worker& worker = the_worker();
-  std::unique_ptr<border::RequestQueue> queue = *border::RequestQueue::create();
+  std::unique_ptr<c_api::RequestQueue> queue = *c_api::RequestQueue::create();
 };
 
 TEST_F(WorkerTest, CarriesOutEachCommandOnceInOrder) {
@@ -167,14 +167,14 @@ TEST_F(WorkerTest, CopiesTheMemoryOfItsArguments) {
     alternate.flow_label = 8;
     path.flow_label = 9;
     param.alternate = &alternate;
-    vb_cm_words words{};
-    words.private_data = data.data();
-    words.private_data_len = 2;
+    vb_cm_message_data message{};
+    message.private_data = data.data();
+    message.private_data_len = 2;
     vb_cm_filter filter{};
     filter.data = filter.data_mask = data.data();
     filter.data_len = 3;
     cm.param = &param;
-    cm.words = &words;
+    cm.data = &message;
     cm.filter = &filter;
     cm.path = &path;
     cm.src = reinterpret_cast<const sockaddr*>(&address);
@@ -185,7 +185,7 @@ TEST_F(WorkerTest, CopiesTheMemoryOfItsArguments) {
     address.sin_port = 1;
     segments[1].addr = 0;
     param = {};
-    words = {};
+    message = {};
     filter = {};
     path = alternate = {};
   }

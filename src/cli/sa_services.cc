@@ -34,7 +34,7 @@ Answer<ipc::ServicesFound> find_services(AgentConnection& agent, const SaOptions
   ipc::FindServices wanted{.port = {.number = static_cast<std::uint8_t>(options.port)},
                            .timeout = kSaTimeout};
   wanted.by_name = !options.service_name.empty();
-  wanted.name = sa::ServiceQuestion::name_of(options.service_name);
+  wanted.name = sa::ServiceQuery::name_of(options.service_name);
   wanted.by_id = options.service_id.has_value();
   wanted.service_id = {options.service_id.value_or(0)};
   return agent.ask<ipc::ServicesFound>(wanted);
@@ -47,7 +47,7 @@ std::string keep_registered(AgentConnection& agent, const SaOptions& options) {
       ipc::AddService{.port = {.number = static_cast<std::uint8_t>(options.port)},
                       .service = {.service_id = {options.service_id.value_or(0)},
                                   .lease_seconds = options.lease_seconds,
-                                  .name = sa::ServiceQuestion::name_of(options.service_name)}});
+                                  .name = sa::ServiceQuery::name_of(options.service_name)}});
   if (!added) return added.error();
   std::puts("registered");
   std::fflush(stdout);

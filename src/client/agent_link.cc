@@ -93,7 +93,7 @@ void AgentLink::send_all(std::span<const int> tables) {
     const bool full = !sent && os::would_block(sent.error());
     if (full != std::exchange(socket_full_, full)) update_watch();
     if (full) return;
-    told_at_ = os::now();
+    last_sent_at_ = os::now();
     const auto message = std::exchange(unsent_, std::nullopt);
     if (!sent && sent.error().detail == ETOOMANYREFS) {
       (void)process_.on_unsent(*message).has_value();  // fails the request of the message
@@ -120,7 +120,7 @@ Result<std::optional<AgentLink::Datagram>> AgentLink::receive() {
     return std::unexpected(size.error());
   }
   if (*size == 0) return fail(Errc::kUnreachable, "the agent closed its connection");
-  told_at_ = {};
+  last_sent_at_ = {};
   datagram.messages = std::span<const std::byte>(buffer_).first(*size);
   datagram.complete = !fds_lost;
   return datagram;
@@ -159,7 +159,7 @@ void AgentLink::listen_again() {
 }
 
 bool AgentLink::may_be_answering(Time now) const {
-  return now - told_at_ < PollPolicy::kCheckEvery;
+  return now - last_sent_at_ < PollPolicy::kCheckEvery;
 }
 
 void AgentLink::begin_turn() {

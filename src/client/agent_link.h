@@ -133,7 +133,7 @@ class AgentLink {
   bool socket_full_ = false;
   std::uint32_t commands_ = 0;  // commands since messages were last received
   std::atomic<std::uint32_t> answers_awaited_{0};
-  Time told_at_{};                      // when the agent last got a message; 0: it has answered
+  Time last_sent_at_{};                 // when the agent last got a message; 0: it has answered
   bool held_messages_ = false;          // messages were held since the last turn
   bool looks_soon_ = false;             // the progress thread looks within kCheckEvery
   std::uint32_t times_listened_ = 0;    // how often the program listened since the last check

@@ -13,7 +13,7 @@
 #include <tuple>
 #include <utility>
 
-#include "border/call.h"
+#include "c_api/call.h"
 #include "client/spin_then_sleep.h"
 #include "os/clock.h"
 #include "os/fd.h"
@@ -23,7 +23,7 @@
 namespace verbena::client {
 namespace {
 
-using border::NoCancellation;
+using c_api::NoCancellation;
 using Look = os::UdpReceiver::Look;
 
 // A wait gives the role back after this many packets that brought no event.  The limit for

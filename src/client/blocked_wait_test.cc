@@ -194,8 +194,8 @@ struct BlockedWaitTest : testing::Test {
   void SetUp() override { ASSERT_TRUE(driver.start()); }
 
   Watches watches = std::move(*Watches::create());
-  Engine engine{watches};
-  Driver driver{engine, watches};
+  Engine client{watches};
+  Driver driver{client, watches};
   os::ForkMark fork_mark = std::move(*os::ForkMark::create());
   BlockedWait wait{driver, fork_mark};
 };
@@ -223,46 +223,46 @@ void exchange(BlockedWaitTest& test, Waiter& waiter, Send send) {
   }
   EXPECT_LE(progress_wakes, kSlack);
   EXPECT_LE(test.driver.receiver_wakes(), static_cast<std::uint64_t>(sent) + kSlack);
-  EXPECT_LE(test.engine.bells, sent);
+  EXPECT_LE(test.client.bells, sent);
   waiter.stop();
 }
 
 TEST_F(BlockedWaitTest, AMessageByUdpWakesTheBlockedThreadAndNotTheProgressThread) {
-  Waiter waiter(wait, engine.channels[0]);
-  exchange(*this, waiter, [&] { engine.send_by_udp(0); });
+  Waiter waiter(wait, client.channels[0]);
+  exchange(*this, waiter, [&] { client.send_by_udp(0); });
 }
 
 TEST_F(BlockedWaitTest, AMessageByALaneWakesTheBlockedThreadAndNotTheProgressThread) {
-  Waiter waiter(wait, engine.channels[0]);
-  exchange(*this, waiter, [&] { engine.send_by_lane(0); });
+  Waiter waiter(wait, client.channels[0]);
+  exchange(*this, waiter, [&] { client.send_by_lane(0); });
 }
 
 TEST_F(BlockedWaitTest, AMessageOfTheAgentWakesTheBlockedThreadAndNotTheProgressThread) {
-  Waiter waiter(wait, engine.connections);
-  exchange(*this, waiter, [&] { engine.send_by_agent(); });
+  Waiter waiter(wait, client.connections);
+  exchange(*this, waiter, [&] { client.send_by_agent(); });
 }
 
 // Both threads wait all the time, as in many programs.
 TEST_F(BlockedWaitTest,
        AThreadThatWaitsForConnectionsLeavesThePacketsToOneThatWaitsForCompletions) {
-  Waiter connections(wait, engine.connections);
+  Waiter connections(wait, client.connections);
   connections.until_it_sleeps();
-  Waiter waiter(wait, engine.channels[0]);
-  exchange(*this, waiter, [&] { engine.send_by_udp(0); });
-  engine.send_by_agent();
+  Waiter waiter(wait, client.channels[0]);
+  exchange(*this, waiter, [&] { client.send_by_udp(0); });
+  client.send_by_agent();
   connections.until_events(1);
   connections.stop();
 }
 
 TEST_F(BlockedWaitTest, TheProgressThreadListensWhileACallWaitsForAnAnswer) {
-  Waiter waiter(wait, engine.channels[0], 1);
+  Waiter waiter(wait, client.channels[0], 1);
   waiter.until_it_sleeps();
-  engine.answer_awaited = true;
+  client.answer_awaited = true;
   driver.wake();
-  engine.send_by_udp(0);
+  client.send_by_udp(0);
   waiter.until_events(1);
-  engine.send_by_agent();
-  until_readable(engine.connections.fd());
+  client.send_by_agent();
+  until_readable(client.connections.fd());
 }
 
 TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatIsCancelled) {
@@ -271,49 +271,49 @@ TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatIsCancelled) {
 #elif defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "AddressSanitizer keeps the stack of a cancelled thread poisoned";
 #endif
-  Waiter waiter(wait, engine.channels[0]);
+  Waiter waiter(wait, client.channels[0]);
   waiter.until_it_sleeps();
   waiter.cancel();
-  engine.send_by_udp(0);
-  engine.received.wait(0);
-  engine.send_by_lane(1);
-  engine.received.wait(1);
-  until_readable(engine.channels[0].fd());
-  until_readable(engine.channels[1].fd());
+  client.send_by_udp(0);
+  client.received.wait(0);
+  client.send_by_lane(1);
+  client.received.wait(1);
+  until_readable(client.channels[0].fd());
+  until_readable(client.channels[1].fd());
 }
 
 TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatDoesNotComeBack) {
-  Waiter waiter(wait, engine.channels[0], 1);
+  Waiter waiter(wait, client.channels[0], 1);
   waiter.until_it_sleeps();
-  engine.send_by_lane(0);
+  client.send_by_lane(0);
   waiter.until_events(1);
   for (int i = 1; i <= 10; ++i) {
-    engine.send_by_lane(1);
-    engine.received.wait(i);
+    client.send_by_lane(1);
+    client.received.wait(i);
   }
-  until_readable(engine.channels[1].fd());
+  until_readable(client.channels[1].fd());
 }
 
 TEST_F(BlockedWaitTest, AThreadGetsItsEventAfterTheProgressThreadTookOver) {
   {
-    Waiter once(wait, engine.channels[0], 1);
+    Waiter once(wait, client.channels[0], 1);
     once.until_it_sleeps();
-    engine.send_by_udp(0);
+    client.send_by_udp(0);
   }
-  Waiter waiter(wait, engine.channels[1]);
+  Waiter waiter(wait, client.channels[1]);
   for (int i = 0; i < 100; ++i) {
-    engine.send_by_udp(1);
+    client.send_by_udp(1);
     waiter.until_events(i + 1);
   }
   waiter.stop();
 }
 
 TEST_F(BlockedWaitTest, TwoThreadsOnTwoChannelsGetTheirEvents) {
-  Waiter first(wait, engine.channels[0]);
-  Waiter second(wait, engine.channels[1]);
+  Waiter first(wait, client.channels[0]);
+  Waiter second(wait, client.channels[1]);
   for (int i = 0; i < 1000; ++i) {
-    engine.send_by_udp(0);
-    engine.send_by_lane(1);
+    client.send_by_udp(0);
+    client.send_by_lane(1);
     first.until_events(i + 1);
     second.until_events(i + 1);
   }
@@ -322,10 +322,10 @@ TEST_F(BlockedWaitTest, TwoThreadsOnTwoChannelsGetTheirEvents) {
 }
 
 TEST_F(BlockedWaitTest, TwoThreadsOnOneChannelTakeEachEventOnce) {
-  Waiter first(wait, engine.channels[0]);
-  Waiter second(wait, engine.channels[0]);
+  Waiter first(wait, client.channels[0]);
+  Waiter second(wait, client.channels[0]);
   constexpr int kMessages = 1000;
-  for (int i = 0; i < kMessages; ++i) engine.send_by_udp(0);
+  for (int i = 0; i < kMessages; ++i) client.send_by_udp(0);
   while (first.events + second.events < kMessages) std::this_thread::yield();
   first.ends = second.ends = true;
   for (Waiter* waiter : {&first, &second}) waiter->push_event();
@@ -335,44 +335,44 @@ TEST_F(BlockedWaitTest, TwoThreadsOnOneChannelTakeEachEventOnce) {
 }
 
 TEST_F(BlockedWaitTest, AThreadThatGetsOnlyPacketsForOthersGivesTheRoleBack) {
-  Waiter waiter(wait, engine.channels[0]);
+  Waiter waiter(wait, client.channels[0]);
   for (int sent = 0; waiter.has_role(); ++sent) {
-    engine.send_by_udp(kForNobody);
-    engine.received.wait(sent);
+    client.send_by_udp(kForNobody);
+    client.received.wait(sent);
   }
-  engine.send_by_udp(0);
+  client.send_by_udp(0);
   waiter.until_events(1);
   waiter.stop();
 }
 
 TEST_F(BlockedWaitTest, APostOfAnotherThreadWakesNobody) {
-  Waiter waiter(wait, engine.channels[0]);
+  Waiter waiter(wait, client.channels[0]);
   waiter.until_it_sleeps();
   const auto wakes = driver.receiver_wakes();
   // A kick that finds the lock held leaves its flush to the holder, so expect only one flush.
-  const int flushes = engine.flushes;
+  const int flushes = client.flushes;
   for (int i = 0; i < 100; ++i) driver.kick();
-  while (engine.flushes == flushes) std::this_thread::yield();
+  while (client.flushes == flushes) std::this_thread::yield();
   EXPECT_EQ(driver.receiver_wakes(), wakes);
   waiter.stop();
 }
 
 TEST_F(BlockedWaitTest, AThreadThatFillsALaneWakesTheBlockedThreadWhichAsksForRoom) {
-  Waiter waiter(wait, engine.channels[0]);
+  Waiter waiter(wait, client.channels[0]);
   waiter.until_it_sleeps();
   const auto wakes = driver.receiver_wakes();
-  engine.lane_is_full = true;
+  client.lane_is_full = true;
   driver.kick();
   while (driver.receiver_wakes() == wakes) std::this_thread::yield();
   waiter.stop();
 }
 
 TEST_F(BlockedWaitTest, AChannelThatDoesNotBlockIsServedByTheProgressThread) {
-  CompletionChannel& channel = engine.channels[0];
+  CompletionChannel& channel = client.channels[0];
   ASSERT_EQ(::fcntl(channel.fd(), F_SETFL, O_NONBLOCK), 0);
   CqEvent event;
   EXPECT_EQ(wait.next(channel, event), EAGAIN);
-  engine.send_by_udp(0);
+  client.send_by_udp(0);
   until_readable(channel.fd());
   EXPECT_EQ(wait.next(channel, event), 0);
 }
@@ -404,27 +404,27 @@ void until_handled(int count) {
 
 TEST_F(BlockedWaitTest, AHandlerWithSaRestartDoesNotEndTheWait) {
   const Handler handler(SIGUSR1, count, SA_RESTART);
-  Waiter waiter(wait, engine.channels[0]);
+  Waiter waiter(wait, client.channels[0]);
   waiter.until_it_sleeps();
   for (int i = 0; i < 20; ++i) {
     const int before = handled;
     waiter.interrupt(SIGUSR1);
     until_handled(before + 1);
   }
-  engine.send_by_udp(0);
+  client.send_by_udp(0);
   waiter.until_events(1);
   waiter.stop();
 }
 
 TEST_F(BlockedWaitTest, AHandlerWithoutSaRestartEndsTheWait) {
   const Handler handler(SIGUSR1, count, 0);
-  Waiter waiter(wait, engine.channels[0]);
+  Waiter waiter(wait, client.channels[0]);
   waiter.until_it_sleeps();
   waiter.interrupt(SIGUSR1);
   waiter.thread.join();
   EXPECT_EQ(waiter.error, EINTR);
-  engine.send_by_udp(0);
-  until_readable(engine.channels[0].fd());
+  client.send_by_udp(0);
+  until_readable(client.channels[0].fd());
 }
 
 TEST_F(BlockedWaitTest, HandlersWithAndWithoutSaRestartBothHaveTheirEffect) {
@@ -434,12 +434,12 @@ TEST_F(BlockedWaitTest, HandlersWithAndWithoutSaRestartBothHaveTheirEffect) {
 #endif
   const Handler restarts(SIGUSR1, count, SA_RESTART);
   const Handler ends(SIGUSR2, count, 0);
-  Waiter waiter(wait, engine.channels[0]);
+  Waiter waiter(wait, client.channels[0]);
   waiter.until_it_sleeps(SYS_read);
   const int before = handled;
   waiter.interrupt(SIGUSR1);
   until_handled(before + 1);
-  engine.send_by_udp(0);
+  client.send_by_udp(0);
   waiter.until_events(1);
   waiter.until_it_sleeps(SYS_read);
   waiter.interrupt(SIGUSR2);
@@ -460,21 +460,21 @@ TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatJumpedOutOfItsW
     if (sigsetjmp(out_of_the_wait, 1) == 0) {
       id = static_cast<int>(::syscall(SYS_gettid));
       id.notify_all();
-      (void)wait.next(engine.channels[0], event);
+      (void)wait.next(client.channels[0], event);
     }
     jumped = true;
     jumped.notify_all();
     ends.wait(false);
   });
   until_thread_sleeps(id, {SYS_ppoll});  // it waits for packets
-  engine.send_by_udp(kForNobody);
-  engine.received.wait(0);
+  client.send_by_udp(kForNobody);
+  client.received.wait(0);
   while (!jumped) {
     ::pthread_kill(thread.native_handle(), SIGUSR1);
     std::this_thread::yield();
   }
-  engine.send_by_udp(1);
-  until_readable(engine.channels[1].fd());
+  client.send_by_udp(1);
+  until_readable(client.channels[1].fd());
   ends = true;
   ends.notify_all();
   thread.join();

@@ -18,7 +18,7 @@
 #include "base/handle.h"
 #include "os/event_fd.h"
 #include "process/process.h"
-#include "verbena/border.h"
+#include "verbena/c_api.h"
 
 namespace verbena::client {
 

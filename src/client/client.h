@@ -14,8 +14,8 @@
 #include "base/error.h"
 #include "base/operation.h"
 #include "base/thread_safety.h"
-#include "border/call.h"
-#include "border/requests.h"
+#include "c_api/call.h"
+#include "c_api/requests.h"
 #include "client/agent_link.h"
 #include "client/blocked_wait.h"
 #include "client/channels.h"
@@ -32,10 +32,10 @@
 
 namespace verbena::client {
 
-using border::NoCancellation;
-using border::RequestQueue;
-using border::settle;
-using border::Submission;
+using c_api::NoCancellation;
+using c_api::RequestQueue;
+using c_api::settle;
+using c_api::Submission;
 
 // Runs a program's half of the stack in real time: a process::Process between the program's
 // threads, its sockets (DataPath) and its agent (AgentLink).  The Driver decides which thread runs
@@ -286,7 +286,7 @@ int Client::submit(const Submission& submission, Start start, Finish finish) {
     submission.queue.end(request);
     submitted_.erase(&request);
     const auto [ended, text] = settled(*at_once);
-    if (ended != 0) border::set_last_error(text);  // vb_submit() takes it from there
+    if (ended != 0) c_api::set_last_error(text);  // vb_submit() takes it from there
     status = ended;
   } else {
     Submitted& entry = submitted_[&request];

@@ -14,7 +14,7 @@
 #include "client/batch.h"
 #include "client/channels.h"
 #include "client/sockaddr.h"
-#include "verbena/border.h"
+#include "verbena/c_api.h"
 #include "wire/ip.h"
 
 namespace verbena::client {
@@ -366,7 +366,7 @@ TEST(Sockaddr, IbAddressesSurviveARoundTrip) {
 }
 
 // Without a Client there are no objects, so every handle is invalid.  These calls start no agent.
-TEST(Border, ForgedHandlesAreErrors) {
+TEST(CApi, ForgedHandlesAreErrors) {
   EXPECT_EQ(vb_pd_destroy(1), EINVAL);
   EXPECT_EQ(vb_mr_deregister(0xffffffffffffffff), EINVAL);
   EXPECT_EQ(vb_cq_destroy(0), EINVAL);

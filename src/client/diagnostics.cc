@@ -196,7 +196,7 @@ std::optional<std::string> Repeats::take(const std::string& text, Time now) {
                    : fmt::format("{} (and {} times since the last line about it)", text, more);
 }
 
-std::string Repeats::untold() {
+std::string Repeats::left_out_note() {
   std::string text;
   for (Kind& kind : kinds_) {
     if (kind.more == 0) continue;
@@ -209,7 +209,7 @@ std::string Repeats::untold() {
 void Diagnostics::write(const std::string& text, Time now) {
   if (!wanted_) return;
   const std::lock_guard lock(mutex_);
-  write_line(text + repeats_.untold(), now);
+  write_line(text + repeats_.left_out_note(), now);
 }
 
 void Diagnostics::refused(const std::string& text, Time now) {
@@ -219,16 +219,17 @@ void Diagnostics::refused(const std::string& text, Time now) {
 }
 
 void Diagnostics::write_line(const std::string& text, Time now) {
-  const auto leave_out = [this] { ++left_out_, ++untold_; };
+  const auto leave_out = [this] { ++left_out_, ++left_out_since_line_; };
   if (!budget_.take(now)) return leave_out();
   std::string line =
       fmt::format("verbena: {}[{}]: {}", printable_name(program_invocation_short_name), ::getpid(),
                   printable(text));
-  if (untold_ > 0) line += fmt::format(" ({} lines before this one were left out)", untold_);
+  if (left_out_since_line_ > 0)
+    line += fmt::format(" ({} lines before this one were left out)", left_out_since_line_);
   line += '\n';
   if (!os::write_if_room(STDERR_FILENO, line)) return leave_out();
   ++written_;
-  untold_ = 0;
+  left_out_since_line_ = 0;
 }
 
 std::uint64_t Diagnostics::written() const {

@@ -55,7 +55,7 @@ class Repeats {
   std::optional<std::string> take(const std::string& text, Time now);
   // Returns " (19 repeats of 'refused: ...' were left out)" for each kind with unreported
   // repeats, and resets their counts.  Empty if there are none.
-  std::string untold();
+  std::string left_out_note();
   std::uint64_t folded() const { return folded_; }
 
  private:
@@ -94,7 +94,7 @@ class Diagnostics {
   Repeats repeats_{};
   std::uint64_t written_ = 0;
   std::uint64_t left_out_ = 0;
-  std::uint64_t untold_ = 0;  // lines left out since the last written one
+  std::uint64_t left_out_since_line_ = 0;  // lines left out since the last written one
 };
 
 }  // namespace verbena::client

@@ -152,8 +152,8 @@ TEST(Repeats, LinesThatDifferOnlyInNumbersAreFolded) {
   }
   EXPECT_EQ(repeats.folded(), 19u);
   EXPECT_EQ(repeats.take("refused: another", now), "refused: another");
-  EXPECT_EQ(repeats.untold(), " (19 repeats of '" + probe(4096) + "' were left out)");
-  EXPECT_EQ(repeats.untold(), "");
+  EXPECT_EQ(repeats.left_out_note(), " (19 repeats of '" + probe(4096) + "' were left out)");
+  EXPECT_EQ(repeats.left_out_note(), "");
   EXPECT_FALSE(repeats.take(probe(1), now));
   now += Repeats::kWindow;
   EXPECT_EQ(repeats.take(probe(2), now), probe(2) + " (and 1 times since the last line about it)");

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <new>
 
-#include "border/call.h"
+#include "c_api/call.h"
 #include "os/adaptive_spin.h"
 #include "os/clock.h"
 #include "os/fd.h"
@@ -18,7 +18,7 @@
 namespace verbena::client {
 namespace {
 
-using border::NoCancellation;
+using c_api::NoCancellation;
 
 // A thread counts as polling if it finds no event this often within PollPolicy::kCheckEvery.  A
 // thread that polls less often looks once more before it sleeps.

@@ -137,7 +137,8 @@ bool SubnetSwitch::is_held(const agent::ProgramId& sender) {
 void SubnetSwitch::drop(const agent::ProgramId& from, const link::Arrival& arrival, Drop why) {
   const auto index = static_cast<std::size_t>(why);
   ++counters_.dropped[index];
-  if (std::exchange(told_[from][index], true)) return;  // tell a program each reason only once
+  if (std::exchange(reported_drops_[from][index], true))
+    return;  // tell a program each reason only once
   const auto station = stations_.find(from.first);
   if (station == stations_.end()) return;
   station->second->remark(from.second, "packets are dropped: " + reason(why, from.first, arrival));
@@ -282,7 +283,7 @@ void SubnetSwitch::detach(const agent::ProgramId& program) {
   uplinks_->detach(program);
   waiting_.erase(program);
   held_.erase(program);
-  told_.erase(program);
+  reported_drops_.erase(program);
 }
 
 // Reports changed ports to the agents, and passes them the packets that have arrived so far.

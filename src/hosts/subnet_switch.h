@@ -153,7 +153,7 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   // Maps each program that is held up to the receiver whose uplink is full.
   std::map<agent::ProgramId, agent::ProgramId> held_{};
   // Marks the reasons for dropped packets that each program has been told.
-  std::map<agent::ProgramId, std::array<bool, kDrops>> told_{};
+  std::map<agent::ProgramId, std::array<bool, kDrops>> reported_drops_{};
 
   // Holds the ports to report to agents, and the client_reregister of each.
   std::map<subnet::PortRef, bool> changed_ports_{};

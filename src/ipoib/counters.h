@@ -42,7 +42,7 @@ struct EventCounters {
   std::uint64_t forgotten = 0;      // by forget() and forget_all()
   std::uint64_t evicted = 0;        // removed because of entries_max
   std::uint64_t entries_refused = 0;
-  std::uint64_t askers_refused = 0;
+  std::uint64_t waiters_refused = 0;
   std::uint64_t frames_dropped = 0;  // over frames_max
 };
 inline constexpr auto kEventNames = std::to_array<MemberName<EventCounters>>({
@@ -59,7 +59,7 @@ inline constexpr auto kEventNames = std::to_array<MemberName<EventCounters>>({
     {&EventCounters::forgotten, "ipoib_forgotten"},
     {&EventCounters::evicted, "limit_neighbours_evicted"},
     {&EventCounters::entries_refused, "limit_neighbours"},
-    {&EventCounters::askers_refused, "limit_neighbour_askers"},
+    {&EventCounters::waiters_refused, "limit_neighbour_waiters"},
     {&EventCounters::frames_dropped, "limit_neighbour_frames"},
 });
 static_assert(names_all(kEventNames));

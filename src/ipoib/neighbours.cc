@@ -33,16 +33,16 @@ Result<std::optional<LinkAddress>> Neighbours::resolve(const Gid& ip, std::uint6
     return fail(Errc::kAddressNotFound, "no address of the interface is on the same link");
   }
   Entry* entry = table_.find(ip);
-  if (entry != nullptr && !entry->is_incomplete() && now - entry->told <= kAgeMax) {
+  if (entry != nullptr && !entry->is_incomplete() && now - entry->confirmed_at <= kAgeMax) {
     table_.touch(*entry);
     ++counters_.hits;
     const std::optional<LinkAddress> known = entry->address();
     if (joined_ && entry->state(now) == State::kStale) ask(*entry, false, now);
     return known;
   }
-  if (askers_ + outbox_.events() >= config_.askers_max) {
-    ++counters_.askers_refused;
-    return fail(Errc::kNoResources, "too many calls wait for addresses (askers_max)");
+  if (waiters_ + outbox_.events() >= config_.waiters_max) {
+    ++counters_.waiters_refused;
+    return fail(Errc::kNoResources, "too many calls wait for addresses (waiters_max)");
   }
   if (entry == nullptr) {
     bool evicted = false;
@@ -57,8 +57,8 @@ Result<std::optional<LinkAddress>> Neighbours::resolve(const Gid& ip, std::uint6
     entry->tries = 0;
     entry->next_request = kNever;
   }
-  ++askers_;
-  entry->askers.push_back({.cookie = cookie, .asked = now});
+  ++waiters_;
+  entry->waiters.push_back({.cookie = cookie, .asked = now});
   if (joined_ && entry->tries == 0) ask(*entry, true, now);
   schedule(*entry);
   return std::nullopt;
@@ -67,11 +67,11 @@ Result<std::optional<LinkAddress>> Neighbours::resolve(const Gid& ip, std::uint6
 bool Neighbours::cancel(const Gid& ip, std::uint64_t cookie) {
   Entry* const entry = table_.find(ip);
   if (entry == nullptr) return false;
-  const auto asker = std::ranges::find(entry->askers, cookie, &Asker::cookie);
-  if (asker == entry->askers.end()) return false;
-  entry->askers.erase(asker);
-  --askers_;
-  if (entry->askers.empty()) {
+  const auto waiter = std::ranges::find(entry->waiters, cookie, &Waiter::cookie);
+  if (waiter == entry->waiters.end()) return false;
+  entry->waiters.erase(waiter);
+  --waiters_;
+  if (entry->waiters.empty()) {
     table_.erase(*entry);
   } else {
     schedule(*entry);
@@ -117,7 +117,7 @@ void Neighbours::set_interface(Interface interface, Time now) {
         interface_.owns(ip)
             ? Result<LinkAddress>(interface_.link_address)
             : fail(Errc::kAddressNotFound, "the address is not on the link any more");
-    finish(entry, entry.askers.size(), result);
+    finish(entry, entry.waiters.size(), result);
     table_.erase(entry);
   }
   announced_ = false;
@@ -159,7 +159,7 @@ void Neighbours::ask(Entry& entry, bool by_group, Time now) {
 // Returns the time at which a call of resolve() at `asked` fails.  The call waits for
 // kAnswerTimeout in the broadcast group, but joins later than kGroupTimeout after the call do not
 // extend its wait.
-Time Neighbours::asker_deadline(Time asked) const {
+Time Neighbours::waiter_deadline(Time asked) const {
   const Time in_group = asked + kGroupTimeout;
   if (!joined_) return in_group;
   return std::min(std::max(asked, joined_at_), in_group) + kAnswerTimeout;
@@ -167,26 +167,26 @@ Time Neighbours::asker_deadline(Time asked) const {
 
 void Neighbours::schedule(Entry& entry) {
   Time deadline = entry.next_request;
-  if (!entry.askers.empty()) {
-    deadline = std::min(deadline, asker_deadline(entry.askers.front().asked));
+  if (!entry.waiters.empty()) {
+    deadline = std::min(deadline, waiter_deadline(entry.waiters.front().asked));
   }
   table_.set_deadline(entry, deadline);
 }
 
 // Ends this number of the oldest calls with the result.
-void Neighbours::finish(Entry& entry, std::size_t askers, const Result<LinkAddress>& result) {
-  for (; askers > 0; --askers) {
-    outbox_.report({.cookie = entry.askers.front().cookie, .ip = entry.ip, .neighbour = result});
-    entry.askers.pop_front();
-    --askers_;
+void Neighbours::finish(Entry& entry, std::size_t waiters, const Result<LinkAddress>& result) {
+  for (; waiters > 0; --waiters) {
+    outbox_.report({.cookie = entry.waiters.front().cookie, .ip = entry.ip, .neighbour = result});
+    entry.waiters.pop_front();
+    --waiters_;
     ++(result ? counters_.resolved : counters_.failed);
   }
 }
 
 void Neighbours::fail_expired(Entry& entry, Time now) {
-  const auto waits = [&](const Asker& asker) { return asker_deadline(asker.asked) > now; };
-  const auto first = std::ranges::find_if(entry.askers, waits);
-  const auto expired = static_cast<std::size_t>(first - entry.askers.begin());
+  const auto waits = [&](const Waiter& waiter) { return waiter_deadline(waiter.asked) > now; };
+  const auto first = std::ranges::find_if(entry.waiters, waits);
+  const auto expired = static_cast<std::size_t>(first - entry.waiters.begin());
   if (joined_) {
     return finish(entry, expired,
                   fail(Errc::kAddressNotFound, "no host answers for this address on the subnet",
@@ -200,7 +200,7 @@ void Neighbours::fail_expired(Entry& entry, Time now) {
 void Neighbours::on_timer(Time now) {
   while (Entry* const entry = table_.due(now)) {
     fail_expired(*entry, now);
-    if (entry->is_incomplete() && entry->askers.empty()) {
+    if (entry->is_incomplete() && entry->waiters.empty()) {
       table_.erase(*entry);
     } else if (entry->next_request > now) {
       schedule(*entry);
@@ -220,12 +220,12 @@ void Neighbours::send(SendFrame frame, std::uint64_t& counter) {
 std::vector<Row> Neighbours::rows(Time now) const {
   std::vector<Row> all;
   for (const auto& [ip, entry] : table_.entries()) {
-    const Time since = entry.is_incomplete() ? entry.askers.front().asked : entry.told;
+    const Time since = entry.is_incomplete() ? entry.waiters.front().asked : entry.confirmed_at;
     all.push_back({.ip = ip,
                    .state = entry.state(now),
                    .neighbour = entry.address().value_or(LinkAddress{}),
                    .age = now - since,
-                   .askers = entry.askers.size(),
+                   .waiters = entry.waiters.size(),
                    .tries = entry.tries});
   }
   return all;

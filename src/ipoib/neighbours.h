@@ -34,8 +34,8 @@ namespace verbena::ipoib {
 //                                    |   used: asks again    |
 //                                    '-----------------------'
 //
-// Calls of resolve() that wait for the same address are its askers, and share its requests.  Each
-// asker waits for kAnswerTimeout, and requests are repeated as long as an asker waits.  A stale
+// Calls of resolve() that wait for the same address are its waiters, and share its requests.  Each
+// waiter waits for kAnswerTimeout, and requests are repeated as long as a waiter waits.  A stale
 // entry is used while a request confirms it, so callers do not wait.  The first such request goes
 // to the neighbour, but repeats go to the group, because the neighbour may have moved.  Entries
 // without an answer are forgotten.
@@ -48,7 +48,7 @@ namespace verbena::ipoib {
 //
 // Invariants:
 //  * Each call of resolve() that returns nothing leads to one Resolved, unless cancel() ends it.
-//  * Between calls, an entry has askers if and only if it has no link address.
+//  * Between calls, an entry has waiters if and only if it has no link address.
 class Neighbours {
  public:
   explicit Neighbours(Interface interface, const Config& config = {});
@@ -68,13 +68,13 @@ class Neighbours {
   // Forgets entries with this GID, because its port has left the subnet.  Returns their number.
   std::size_t forget(const Gid& gid);
   // Forgets all link addresses.  The owner calls this when the port goes down, and when its LID or
-  // the subnet manager changes.  Askers continue to wait.
+  // the subnet manager changes.  Waiters continue to wait.
   void forget_all();
 
   // ---- Interface
 
   // Changes the interface.  If more than IP addresses change, forgets all link addresses, and the
-  // interface is not in its broadcast group any more.  Askers continue to wait if their address is
+  // interface is not in its broadcast group any more.  Waiters continue to wait if their address is
   // still on the link.
   void set_interface(Interface interface, Time now);
   // Tells whether the interface is a member of its broadcast group.  At the first join, the
@@ -112,11 +112,11 @@ class Neighbours {
     Qpn source_qpn;
   };
 
-  Time asker_deadline(Time asked) const;
+  Time waiter_deadline(Time asked) const;
   void schedule(Entry& entry);
   void ask(Entry& entry, bool by_group, Time now);
   void announce();
-  void finish(Entry& entry, std::size_t askers, const Result<LinkAddress>& result);
+  void finish(Entry& entry, std::size_t waiters, const Result<LinkAddress>& result);
   void fail_expired(Entry& entry, Time now);
   void send(SendFrame frame, std::uint64_t& counter);
 
@@ -137,7 +137,7 @@ class Neighbours {
   Table table_;
   Counters counters_;
   Outbox outbox_;
-  std::size_t askers_ = 0;  // of all entries
+  std::size_t waiters_ = 0;  // of all entries
   bool joined_ = false;
   bool announced_ = false;
   Time joined_at_{};

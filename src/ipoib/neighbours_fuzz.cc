@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Config kLimits{.entries_max = 6, .askers_max = 8, .frames_max = 16};
+constexpr Config kLimits{.entries_max = 6, .waiters_max = 8, .frames_max = 16};
 
 class FuzzedInterface {
  public:
@@ -59,7 +59,7 @@ class FuzzedInterface {
   // Checks that all calls end.
   void finish() {
     for (const Row& row : neighbours_.rows(now_)) {
-      VB_CHECK((row.state == State::kIncomplete) == (row.askers != 0));
+      VB_CHECK((row.state == State::kIncomplete) == (row.waiters != 0));
     }
     pass(kGroupTimeout + kAnswerTimeout);
     drain();
@@ -108,9 +108,9 @@ class FuzzedInterface {
       const auto& event = std::get<Resolved>(*output);
       VB_CHECK(waiting_.erase(event.cookie) == 1);
     }
-    VB_CHECK(neighbours_.size() <= kLimits.entries_max && waiting_.size() <= kLimits.askers_max);
+    VB_CHECK(neighbours_.size() <= kLimits.entries_max && waiting_.size() <= kLimits.waiters_max);
     for (const Row& row : neighbours_.rows(now_)) {
-      VB_CHECK((row.state == State::kIncomplete) == (row.askers != 0));
+      VB_CHECK((row.state == State::kIncomplete) == (row.waiters != 0));
       VB_CHECK(row.age >= Duration(0));
       if (row.state != State::kIncomplete) check(row.neighbour, false);
     }

@@ -94,7 +94,7 @@ TEST_F(NeighboursTest, AsksTheSolicitedNodeGroupForAnIpv6Address) {
   EXPECT_EQ(state_of_two(), State::kReachable);
 }
 
-TEST_F(NeighboursTest, AllAskersShareTheRequests) {
+TEST_F(NeighboursTest, AllWaitersShareTheRequests) {
   for (std::uint64_t cookie = 0; cookie < 10; ++cookie) ask(kIp2, cookie);
   EXPECT_EQ(one.frames().size(), 1u);
   one.take(arp_answer(two, self), two.link_address, now);
@@ -257,7 +257,7 @@ TEST_F(NeighboursTest, NewEntryReplacesTheLeastRecentlyUsedEntry) {
   EXPECT_EQ(small.neighbours.counters().evicted, 1u);
 }
 
-TEST_F(NeighboursTest, EntriesWithAskersAreNotReplaced) {
+TEST_F(NeighboursTest, EntriesWithWaitersAreNotReplaced) {
   Station small(self, {.entries_max = 2});
   small.neighbours.set_joined(true, now);
   ASSERT_TRUE(small.neighbours.resolve(kIp2, 1, now).has_value());
@@ -269,15 +269,15 @@ TEST_F(NeighboursTest, EntriesWithAskersAreNotReplaced) {
   EXPECT_TRUE(small.neighbours.resolve(kIp2, 4, now).has_value());
 }
 
-TEST_F(NeighboursTest, AskersCountTowardsTheLimitUntilTheirResultsAreTaken) {
-  Station small(self, {.askers_max = 2});
+TEST_F(NeighboursTest, WaitersCountTowardsTheLimitUntilTheirResultsAreTaken) {
+  Station small(self, {.waiters_max = 2});
   small.neighbours.set_joined(true, now);
   ASSERT_TRUE(small.neighbours.resolve(kIp2, 1, now).has_value());
   ASSERT_TRUE(small.neighbours.resolve(kIp2, 2, now).has_value());
   EXPECT_EQ(small.neighbours.resolve(kIp3, 3, now).error().code, Errc::kNoResources);
   small.take(arp_answer(two, self), two.link_address, now);
   EXPECT_EQ(small.neighbours.resolve(kIp3, 3, now).error().code, Errc::kNoResources);
-  EXPECT_EQ(small.neighbours.counters().askers_refused, 2u);
+  EXPECT_EQ(small.neighbours.counters().waiters_refused, 2u);
   (void)small.frames();
   EXPECT_TRUE(small.neighbours.resolve(kIp3, 3, now).has_value());
   EXPECT_TRUE(small.neighbours.cancel(kIp3, 3));
@@ -335,7 +335,7 @@ TEST_F(NeighboursTest, MissingGroupHasItsOwnError) {
   EXPECT_EQ(other.neighbours.size(), 0u);
 }
 
-TEST_F(NeighboursTest, AskersDoNotWaitForEverIfTheInterfaceKeepsLeavingTheGroup) {
+TEST_F(NeighboursTest, WaitersDoNotWaitForEverIfTheInterfaceKeepsLeavingTheGroup) {
   const auto wait_with = [&](std::uint64_t cookie, auto&& disturb) {
     ask(kIp2, cookie);
     const Time asked = now;
@@ -405,7 +405,7 @@ TEST_F(NeighboursTest, ForgetsTheEntriesOfAGid) {
   EXPECT_EQ(one.neighbours.counters().forgotten, 1u);
 }
 
-TEST_F(NeighboursTest, ForgettingAllKeepsAskers) {
+TEST_F(NeighboursTest, ForgettingAllKeepsWaiters) {
   learn_two();
   ask(kIp3, 1);
   one.neighbours.forget_all();
@@ -430,7 +430,7 @@ TEST_F(NeighboursTest, NewLinkAddressForgetsEntriesAndAsksAgain) {
   EXPECT_THAT(one.texts(), testing::Contains("who has 10.0.0.3, for 10.0.0.1 -> group"));
 }
 
-TEST_F(NeighboursTest, AskersEndWhenTheirAddressIsNoLongerOnTheLink) {
+TEST_F(NeighboursTest, WaitersEndWhenTheirAddressIsNoLongerOnTheLink) {
   learn_two();
   ask(kIp3, 1);
   ask(ip_of("fd00::3"), 2);
@@ -475,7 +475,7 @@ TEST_F(NeighboursTest, RowsShowEntriesAndTheirWaiters) {
   EXPECT_EQ(rows[1], (Row{.ip = ip_of("10.0.0.3"),
                           .state = State::kIncomplete,
                           .age = 1500ms,
-                          .askers = 2,
+                          .waiters = 2,
                           .tries = 2}));
   for (unsigned i = 0; i < static_cast<unsigned>(Ignored::kCount); ++i) {
     EXPECT_STRNE(to_string(static_cast<Ignored>(i)), "?") << i;

@@ -14,7 +14,7 @@ namespace verbena::ipoib {
 // Queues the outputs that Neighbours::poll() returns.
 //
 // Invariants: there are at most `frames_max` frames.  Further frames are dropped, as a network
-// might drop them.  The sum of events here and waiting askers is at most Config::askers_max.
+// might drop them.  The sum of events here and of waiters is at most Config::waiters_max.
 class Outbox {
  public:
   explicit Outbox(std::uint32_t frames_max) : frames_max_(frames_max) {}

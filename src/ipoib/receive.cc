@@ -131,11 +131,11 @@ std::optional<Ignored> Neighbours::learn(const News& news, Time now) {
   } else if (!confirms) {
     return Ignored::kNoNews;
   }
-  entry->told = now;
+  entry->confirmed_at = now;
   if (confirms) entry->reachable_until = now + kReachableTime;
   entry->tries = 0;
   entry->next_request = kNever;
-  finish(*entry, entry->askers.size(), news.link_address);
+  finish(*entry, entry->waiters.size(), news.link_address);
   schedule(*entry);
   return std::nullopt;
 }

@@ -17,21 +17,21 @@
 namespace verbena::ipoib {
 
 // Represents a call of resolve() that waits for an address.
-struct Asker {
+struct Waiter {
   std::uint64_t cookie{};
   Time asked{};
 };
 
 // Holds an entry about one IP address.  An entry without a link address is incomplete.  Only
-// incomplete entries have askers.
+// incomplete entries have waiters.
 struct Entry {
   const Gid ip;
-  std::deque<Asker> askers{};  // the oldest first
-  std::uint32_t tries = 0;     // requests since the last answer; 0: no request is pending
-  Time next_request = kNever;  // when a pending request is repeated
-  Time told{};                 // when the neighbour last told its address
-  Time changed{};              // when the neighbour last told a different address than before
-  Time reachable_until{};      // the entry becomes stale at this time
+  std::deque<Waiter> waiters{};  // the oldest first
+  std::uint32_t tries = 0;       // requests since the last answer; 0: no request is pending
+  Time next_request = kNever;    // when a pending request is repeated
+  Time confirmed_at{};           // when the neighbour last told its address
+  Time changed{};                // when the neighbour last told a different address than before
+  Time reachable_until{};        // the entry becomes stale at this time
 
   const std::optional<LinkAddress>& address() const { return address_; }
   bool is_incomplete() const { return !address_; }

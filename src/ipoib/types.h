@@ -26,17 +26,17 @@ struct LinkAddress {
 
 struct Config {
   std::uint32_t entries_max = 4096;
-  std::uint32_t askers_max = 16384;  // unanswered calls of resolve()
-  std::uint32_t frames_max = 8192;   // frames that wait for poll()
+  std::uint32_t waiters_max = 16384;  // unanswered calls of resolve()
+  std::uint32_t frames_max = 8192;    // frames that wait for poll()
 };
 
-// Requests are repeated at this interval as long as a call of resolve() (an asker) waits.  Interval
+// Requests are repeated at this interval as long as a call of resolve() (a waiter) waits.  Interval
 // and number of tries are those of RFC 4861 section 10, and of Linux.  The interval does not grow,
-// because each asker waits for only three tries.
+// because each waiter waits for only three tries.
 inline constexpr Duration kRequestInterval = std::chrono::seconds(1);
 inline constexpr std::uint32_t kTries = 3;
 inline constexpr Duration kAnswerTimeout = kTries * kRequestInterval;
-// Limits how long an asker waits for the interface to join its broadcast group.
+// Limits how long a waiter waits for the interface to join its broadcast group.
 inline constexpr Duration kGroupTimeout = std::chrono::seconds(10);
 // An answer is used for this time without another request (RFC 4861 section 10: REACHABLE_TIME).
 inline constexpr Duration kReachableTime = std::chrono::seconds(30);
@@ -49,7 +49,7 @@ inline constexpr Duration kLockTime = std::chrono::seconds(1);
 // Names the state of an entry (RFC 4861 section 7.3.2).  The state DELAY is not needed, because no
 // other protocol confirms that a neighbour is reachable.
 enum class State : std::uint8_t {
-  kIncomplete,  // an asker waits for the first answer
+  kIncomplete,  // a waiter waits for the first answer
   kReachable,   // confirmed within kReachableTime
   kStale,       // not confirmed since then; the next use sends a request
   kProbe,       // a request is pending, and the entry is used meanwhile
@@ -90,8 +90,8 @@ struct Row {
   Gid ip{};
   State state{};
   LinkAddress neighbour{};  // not set if the entry is incomplete
-  Duration age{};  // since the last message of the neighbour; if incomplete, since the first asker
-  std::size_t askers = 0;
+  Duration age{};  // since the last message of the neighbour; if incomplete, since the first waiter
+  std::size_t waiters = 0;
   std::uint32_t tries = 0;  // requests without an answer
 
   friend bool operator==(const Row&, const Row&) = default;

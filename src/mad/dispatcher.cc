@@ -59,7 +59,7 @@ Received Dispatcher::receive(const Address& from, std::span<const std::byte> byt
     return Dropped{};
   }
   if (!class_version_known) {
-    ++counters_.question_of_other_version;
+    ++counters_.request_of_other_version;
     return answer(from, header, mad, wire::mad_status::kBadVersion);
   }
   if (header.method == Method::kGet && header.attribute_id == wire::kAttributeClassPortInfo) {

@@ -41,7 +41,7 @@ using Received = std::variant<Dropped, Delivered, SendMad>;
 class Dispatcher {
  public:
   // Each received MAD counts as exactly one of: delivered, wrong_length, wrong_base_version,
-  // unknown_class, wrong_method, class_port_info, question_of_other_version.
+  // unknown_class, wrong_method, class_port_info, request_of_other_version.
   struct Counters {
     std::uint64_t received = 0;
     std::uint64_t delivered = 0;
@@ -52,7 +52,7 @@ class Dispatcher {
     std::uint64_t wrong_class_version = 0;  // CM messages are delivered nevertheless
     std::uint64_t wrong_method = 0;
     std::uint64_t class_port_info = 0;  // Gets that were answered with the attribute
-    std::uint64_t question_of_other_version = 0;
+    std::uint64_t request_of_other_version = 0;
     friend bool operator==(const Counters&, const Counters&) = default;
   };
 
@@ -77,7 +77,7 @@ inline constexpr auto kCounterNames = std::to_array<MemberName<Dispatcher::Count
     {&Dispatcher::Counters::wrong_class_version, "mads_wrong_class_version"},
     {&Dispatcher::Counters::wrong_method, "mads_wrong_method"},
     {&Dispatcher::Counters::class_port_info, "mads_class_port_info"},
-    {&Dispatcher::Counters::question_of_other_version, "mads_question_of_other_version"},
+    {&Dispatcher::Counters::request_of_other_version, "mads_request_of_other_version"},
 });
 static_assert(names_all(kCounterNames));
 

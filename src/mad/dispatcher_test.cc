@@ -122,7 +122,7 @@ TEST_F(DispatcherTest, CountsEachMadOnce) {
   const auto& c = dispatcher.counters();
   const auto counted = [&] {
     return c.delivered + c.wrong_length + c.wrong_base_version + c.unknown_class + c.wrong_method +
-           c.class_port_info + c.question_of_other_version;
+           c.class_port_info + c.request_of_other_version;
   };
   std::uint64_t received = 0;
   dispatcher.receive(from, {});
@@ -148,7 +148,7 @@ TEST_F(DispatcherTest, CountsEachMadOnce) {
   }
   EXPECT_EQ(c.received, received);
   EXPECT_EQ(c.class_port_info, 1u);
-  EXPECT_EQ(c.question_of_other_version, 6u);
+  EXPECT_EQ(c.request_of_other_version, 6u);
 }
 
 TEST(TransactionIds, AreUniqueWithOneUpperHalf) {

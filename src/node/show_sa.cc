@@ -42,15 +42,15 @@ std::string text_of(const Error& error) {
 }
 
 ipc::SaPathRow unknown_path(PortId port, const sa::PathCache::View& view) {
-  const sa::PathQuestion& question = view.question;
+  const sa::PathQuery& query = view.query;
   ipc::SaPathRow row{.port = port,
                      .state = view.absent ? "absent" : "asked",
-                     .destination = question.destination,
-                     .source = question.source,
-                     .destination_lid = question.destination_lid.value_or(Lid{}),
-                     .source_lid = question.source_lid.value_or(Lid{}),
-                     .pkey = question.pkey.value_or(Pkey{}),
-                     .service_level = question.service_level.value_or(0),
+                     .destination = query.destination,
+                     .source = query.source,
+                     .destination_lid = query.destination_lid.value_or(Lid{}),
+                     .source_lid = query.source_lid.value_or(Lid{}),
+                     .pkey = query.pkey.value_or(Pkey{}),
+                     .service_level = query.service_level.value_or(0),
                      .age = view.age,
                      .waiters = static_cast<std::uint32_t>(view.waiters)};
   if (view.absent) row.error = text_of(*view.absent);
@@ -97,7 +97,7 @@ ipc::SaAddressRow address_row(PortId port, const ipoib::Row& row) {
           .gid = row.neighbour.gid,
           .qpn = row.neighbour.qpn,
           .age = row.age,
-          .waiters = static_cast<std::uint32_t>(row.askers),
+          .waiters = static_cast<std::uint32_t>(row.waiters),
           .tries = row.tries};
 }
 

@@ -72,12 +72,12 @@ Result<void> SubnetServices::find(ClientId client, std::uint64_t request,
                                   const ipc::FindServices& wanted, Time now) {
   InfinibandPort& port = *VB_TRY(port_of(client, wanted.port));
   if (wanted.timeout < Duration(0)) return fail(Errc::kInvalidArgument, "the timeout is negative");
-  sa::ServiceQuestion question;
-  if (wanted.by_name) question.name = wanted.name;
-  if (wanted.by_id) question.service_id = wanted.service_id;
+  sa::ServiceQuery query;
+  if (wanted.by_name) query.name = wanted.name;
+  if (wanted.by_id) query.service_id = wanted.service_id;
   const std::uint64_t number = ++last_number_;
   const auto ticket = VB_TRY(
-      port.client().services().find(question, number, std::min(wanted.timeout, kTimeoutMax), now));
+      port.client().services().find(query, number, std::min(wanted.timeout, kTimeoutMax), now));
   entries_[number] = {.client = client, .request = request, .port = wanted.port, .ticket = ticket};
   port.run(now);
   return {};

@@ -15,7 +15,7 @@ constexpr ServiceId kService{0x1061bbd};
 
 ipc::Service service(std::string_view name, ServiceId id = kService) {
   ipc::Service made{
-      .service_id = id, .lease_seconds = 3600, .name = sa::ServiceQuestion::name_of(name)};
+      .service_id = id, .lease_seconds = 3600, .name = sa::ServiceQuery::name_of(name)};
   for (std::size_t i = 0; i < made.data.size(); ++i) made.data[i] = static_cast<std::byte>(i);
   return made;
 }
@@ -53,7 +53,7 @@ class SubnetServicesTest : public SubnetNodeTest {
     return ask<ipc::ServicesFound>(client_, wanted);
   }
   static ipc::FindServices by_name(std::string_view name) {
-    return {.by_name = true, .name = sa::ServiceQuestion::name_of(name), .timeout = 5s};
+    return {.by_name = true, .name = sa::ServiceQuery::name_of(name), .timeout = 5s};
   }
 
   ClientId other_ = 0;
@@ -76,7 +76,7 @@ TEST_F(SubnetServicesTest, ARegisteredServiceIsFoundByItsNameAndByItsId) {
   const auto numbered = find({.by_id = true, .service_id = {77}, .timeout = 5s});
   ASSERT_TRUE(numbered);
   ASSERT_EQ(numbered->services.size(), 1u);
-  EXPECT_EQ(numbered->services[0].name, sa::ServiceQuestion::name_of("printer"));
+  EXPECT_EQ(numbered->services[0].name, sa::ServiceQuery::name_of("printer"));
   EXPECT_EQ(find({.timeout = 5s})->services.size(), 2u) << "all services";
   EXPECT_TRUE(find(by_name("nothing"))->services.empty());
 }

@@ -117,17 +117,17 @@ TEST_F(Devices, PortChangesRaiseEventsOfThatPort) {
 }
 
 TEST_F(Devices, ImpossibleDeviceListsAreMalformed) {
-  const auto told = [&](const std::vector<ipc::Device>& devices) {
+  const auto accepts = [&](const std::vector<ipc::Device>& devices) {
     return process_.on_message(ipc::encode(0, ipc::DevicesChanged{devices}), kNow).has_value();
   };
-  EXPECT_TRUE(told(devices_));
-  EXPECT_FALSE(told({}));
-  EXPECT_FALSE(told({{.ports = {}}}));
-  EXPECT_FALSE(told(std::vector<ipc::Device>(kDevicesMax + 1)));
-  EXPECT_FALSE(told({{.ports = std::vector<ipc::Port>(kPortsPerDeviceMax + 1)}}));
-  EXPECT_FALSE(told({{.ports = {{.pkeys = {}}}}}));
-  EXPECT_FALSE(told({{.ports = {{.pkeys = std::vector<Pkey>(ipc::Port::kPkeysMax + 1)}}}}));
-  EXPECT_FALSE(told({{.ports = {{.lmc = 8}}}}));
+  EXPECT_TRUE(accepts(devices_));
+  EXPECT_FALSE(accepts({}));
+  EXPECT_FALSE(accepts({{.ports = {}}}));
+  EXPECT_FALSE(accepts(std::vector<ipc::Device>(kDevicesMax + 1)));
+  EXPECT_FALSE(accepts({{.ports = std::vector<ipc::Port>(kPortsPerDeviceMax + 1)}}));
+  EXPECT_FALSE(accepts({{.ports = {{.pkeys = {}}}}}));
+  EXPECT_FALSE(accepts({{.ports = {{.pkeys = std::vector<Pkey>(ipc::Port::kPkeysMax + 1)}}}}));
+  EXPECT_FALSE(accepts({{.ports = {{.lmc = 8}}}}));
   EXPECT_EQ(process_.devices().size(), 2u) << "the last good list stays";
 }
 

@@ -12,10 +12,10 @@ std::optional<bool> Capabilities::has_send_only_full_members() const {
 void Capabilities::ask(Time now) {
   ask_again_ = kNever;
   if (query_ || !port_is_ready_) return;
-  is_doubted_ = false;
+  may_be_stale_ = false;
   const auto asked = queries_.ask(
       Query::of(wire::Method::kGet, wire::SaAttribute::kClassPortInfo, 0, wire::ClassPortInfo{}),
-      Asker::kCapabilities, 0, now);
+      QueryOwner::kCapabilities, 0, now);
   if (!asked) return wait(now);
   ++counters_.asked;
   query_ = *asked;
@@ -31,20 +31,20 @@ void Capabilities::set_port(const PortState& state, const PortChange& change, Ti
   if (!change.became_ready && !change.manager) return;
   info_.reset();
   // A pending query is sent to the new manager again, so its answer is valid.
-  is_doubted_ = false;
+  may_be_stale_ = false;
   ask(now);
 }
 
 void Capabilities::reregister(Time now) {
   info_.reset();
-  is_doubted_ = query_.has_value();
+  may_be_stale_ = query_.has_value();
   ask(now);
 }
 
 void Capabilities::receive(const QueryEnd& end, Time now) {
   if (query_ != end.id) return;
   query_.reset();
-  if (is_doubted_) return ask(now);
+  if (may_be_stale_) return ask(now);
   if (end.how != QueryEnd::How::kAnswered) {
     ++counters_.failed;
     return wait(now);

@@ -52,7 +52,7 @@ class Capabilities {
   Random random_;
   bool port_is_ready_ = false;
   std::optional<QueryId> query_{};
-  bool is_doubted_ = false;  // the pending query may get the answer of an earlier manager
+  bool may_be_stale_ = false;  // the pending query may get the answer of an earlier manager
   std::optional<wire::ClassPortInfo> info_{};
   Time ask_again_ = kNever;
   CapabilityCounters counters_{};

@@ -116,19 +116,19 @@ void Client::pump(Time now) {
     }
   }
   // Every SA answers a query for its ClassPortInfo, so the answer shows whether there is an SA.
-  if (queries_.take_doubt_about_sa()) capabilities_.ask(now);
+  if (queries_.take_refusal()) capabilities_.ask(now);
   while (const auto end = queries_.next_end()) dispatch(*end, now);
   paths_.set_notices(subscriptions_.is_registered(TrapNumber::kGidInService) &&
                      subscriptions_.is_registered(TrapNumber::kGidOutOfService));
 }
 
 void Client::dispatch(const QueryEnd& end, Time now) {
-  switch (end.asker) {
-    case Asker::kPaths: return paths_.receive(end, now);
-    case Asker::kMemberships: return memberships_.receive(end, now);
-    case Asker::kSubscriptions: return subscriptions_.receive(end, now);
-    case Asker::kServices: return services_.receive(end, now);
-    case Asker::kCapabilities: return take_capabilities(end, now);
+  switch (end.owner) {
+    case QueryOwner::kPaths: return paths_.receive(end, now);
+    case QueryOwner::kMemberships: return memberships_.receive(end, now);
+    case QueryOwner::kSubscriptions: return subscriptions_.receive(end, now);
+    case QueryOwner::kServices: return services_.receive(end, now);
+    case QueryOwner::kCapabilities: return take_capabilities(end, now);
   }
 }
 

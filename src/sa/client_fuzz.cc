@@ -108,10 +108,10 @@ class Life {
     client_->receive({.destination_qpn = wire::kGsiQpn, .from = from, .mad = mad}, now_);
   }
   void find() {
-    PathQuestion question{.destination = gid_of(take() % 8), .source = gid_of(5)};
-    if (take() % 4 == 0) question.numb_path = take();
+    PathQuery query{.destination = gid_of(take() % 8), .source = gid_of(5)};
+    if (take() % 4 == 0) query.numb_path = take();
     const std::uint64_t cookie = ++last_cookie_;
-    const auto found = client_->paths().find(question, cookie, std::chrono::seconds(10), now_);
+    const auto found = client_->paths().find(query, cookie, std::chrono::seconds(10), now_);
     if (!found || std::holds_alternative<KnownPaths>(*found)) return;
     asked_.insert(cookie);
     if (take() % 4 == 0) {

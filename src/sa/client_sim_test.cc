@@ -83,10 +83,10 @@ class ClientSim {
   }
 
   void find(unsigned from, unsigned to) {
-    const PathQuestion question{.destination = Net::gid(to), .source = Net::gid(from)};
+    const PathQuery query{.destination = Net::gid(to), .source = Net::gid(from)};
     const Time now = net_.world.now();
     const std::uint64_t cookie = ++last_cookie_;
-    const auto found = net_.client(from).paths().find(question, cookie, between(1s, 40s), now);
+    const auto found = net_.client(from).paths().find(query, cookie, between(1s, 40s), now);
     if (found && std::holds_alternative<KnownPaths>(*found)) {
       const Lid lid = std::get<KnownPaths>(*found).path.destination_lid;
       EXPECT_TRUE(net_.had_lid_since(to, lid, now - age_)) << "the path is older than its age";
@@ -168,7 +168,7 @@ class ClientSim {
     for (unsigned i = 0; i < kHosts; ++i) {
       for (const Event& event : std::exchange(net_.host(i).events, {})) {
         if (const auto* path = std::get_if<PathEvent>(&event)) {
-          EXPECT_EQ(asked_.erase(path->cookie), 1U) << "a question was answered twice";
+          EXPECT_EQ(asked_.erase(path->cookie), 1U) << "a query was answered twice";
           EXPECT_NE(path->paths.empty(), !path->error.has_value());
         } else if (const auto* member = std::get_if<MemberEvent>(&event)) {
           take_member(*member);
@@ -201,7 +201,7 @@ class ClientSim {
     take_events();
   }
   void check_quiet() {
-    EXPECT_TRUE(asked_.empty()) << "a question has not ended";
+    EXPECT_TRUE(asked_.empty()) << "a query has not ended";
     std::map<Gid, std::map<Gid, std::uint8_t>> wanted;
     for (const auto& [cookie, user] : users_) {
       EXPECT_TRUE(user.has_joined);
@@ -232,9 +232,9 @@ class ClientSim {
   }
   // After a quiet time, each path is known or can be found, and is right.
   void check_path(unsigned from, unsigned to) {
-    const PathQuestion question{.destination = Net::gid(to), .source = Net::gid(from)};
+    const PathQuery query{.destination = Net::gid(to), .source = Net::gid(from)};
     for (int i = 0; i < 2; ++i) {
-      const auto found = net_.client(from).paths().find(question, 0, 10s, net_.world.now());
+      const auto found = net_.client(from).paths().find(query, 0, 10s, net_.world.now());
       ASSERT_TRUE(found);
       if (const auto* known = std::get_if<KnownPaths>(&*found)) {
         EXPECT_EQ(known->path.destination_lid, net_.host(to).port.lid);

@@ -13,12 +13,12 @@ using wire::Method;
 using wire::SaAttribute;
 using wire::TrapNumber;
 
-PathQuestion question_of(unsigned from, unsigned to) {
+PathQuery query_to(unsigned from, unsigned to) {
   return {.destination = Net::gid(to), .source = Net::gid(from)};
 }
 
 std::optional<Lid> cached_lid(Net& net, unsigned from, unsigned to) {
-  const auto found = net.client(from).paths().find(question_of(from, to), 0, 10s, net.world.now());
+  const auto found = net.client(from).paths().find(query_to(from, to), 0, 10s, net.world.now());
   net.pump();
   if (!found || !std::holds_alternative<KnownPaths>(*found)) return std::nullopt;
   return std::get<KnownPaths>(*found).path.destination_lid;
@@ -100,7 +100,7 @@ TEST(ClientTest, HundredThousandNoticesDelayNoQueryByMoreThanASecond) {
     }
     net.pump();
     net.client(0).paths().flush(net.world.now());
-    ASSERT_TRUE(net.client(0).paths().find(question_of(0, 1), ++asked, 10s, net.world.now()));
+    ASSERT_TRUE(net.client(0).paths().find(query_to(0, 1), ++asked, 10s, net.world.now()));
     net.run_for(10ms);
   }
   net.run_for(1s);
@@ -147,8 +147,7 @@ TEST(ClientTest, BusyAndLossyAndSlowManagersServeAJobWithAtMostTwiceTheQueries) 
     if (kind == 2) net.master().faults.delay_max = 3s;
     for (unsigned from = 0; from < kHosts; ++from) {
       for (unsigned to = 0; to < kHosts; ++to) {
-        ASSERT_TRUE(
-            net.client(from).paths().find(question_of(from, to), 0, 10min, net.world.now()));
+        ASSERT_TRUE(net.client(from).paths().find(query_to(from, to), 0, 10min, net.world.now()));
       }
     }
     net.run_for(5min);
@@ -201,7 +200,7 @@ TEST(ClientTest, JoinOfASendOnlyFullMemberNeedsAManagerThatSupportsIt) {
 TEST(ClientTest, ResponsesOfOtherProgramsAreNotWanted) {
   const auto client = Client::create({}, {.notices = false}, Random(1), Time{});
   client->set_port({.active = true, .lid = {5}, .sm_lid = {1}, .gids = {Net::gid(0)}}, Time{});
-  ASSERT_TRUE(client->paths().find(question_of(0, 1), 0, 10s, Time{}));
+  ASSERT_TRUE(client->paths().find(query_to(0, 1), 0, 10s, Time{}));
   const auto packet = client->next_packet();
   ASSERT_TRUE(packet);
   auto header = ModelSa::header_in(packet->mad).mad;

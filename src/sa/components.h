@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "sa/path_question.h"
+#include "sa/path_query.h"
 #include "wire/sa.h"
 
 // Converts fields that may be empty to components of records and back.
@@ -18,7 +18,7 @@ void put(Field& field, const std::optional<Value>& value, std::uint64_t bits, st
 }
 
 inline void put_limit(wire::Selector& selector, std::uint8_t& field,
-                      const std::optional<PathQuestion::Limit>& limit, std::uint64_t bits,
+                      const std::optional<PathQuery::Limit>& limit, std::uint64_t bits,
                       std::uint64_t& mask) {
   if (!limit) return;
   selector = limit->selector;
@@ -32,7 +32,7 @@ bool matches(const Value& value, const std::optional<Value>& wanted) {
   return !wanted || value == *wanted;
 }
 
-inline bool is_within(std::uint8_t value, const std::optional<PathQuestion::Limit>& limit) {
+inline bool is_within(std::uint8_t value, const std::optional<PathQuery::Limit>& limit) {
   if (!limit) return true;
   switch (limit->selector) {
     case wire::Selector::kGreater: return value > limit->value;

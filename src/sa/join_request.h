@@ -5,7 +5,7 @@
 
 #include "base/strong.h"
 #include "base/time.h"
-#include "sa/path_question.h"
+#include "sa/path_query.h"
 #include "wire/sa.h"
 
 namespace verbena::sa {
@@ -14,7 +14,7 @@ namespace verbena::sa {
 // The SA creates a group that does not exist, if the request names P_Key, Q_Key, SL, flow label and
 // traffic class (vol1 15.2.5.17.3).
 struct JoinRequest {
-  using Limit = PathQuestion::Limit;
+  using Limit = PathQuery::Limit;
 
   Gid mgid{};  // 0: the SA chooses one
   std::uint8_t join_state{wire::join_state::kFullMember};

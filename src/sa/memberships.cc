@@ -201,7 +201,7 @@ void Memberships::send_leave(Groups::iterator found, std::uint8_t bits, Time now
 void Memberships::ask(Groups::iterator found, Request request, const Query& query,
                       std::uint8_t bits, Time now) {
   Group& group = found->second;
-  const auto asked = queries_.ask(query, Asker::kMemberships, found->first, now);
+  const auto asked = queries_.ask(query, QueryOwner::kMemberships, found->first, now);
   if (!asked) {
     // Too many queries wait.  A user's join fails, but other requests are tried again.
     if (request == Request::kJoin) {
@@ -214,7 +214,7 @@ void Memberships::ask(Groups::iterator found, Request request, const Query& quer
   group.request = request;
   group.bits = bits;
   group.query = *asked;
-  group.is_doubted = false;
+  group.may_be_lost = false;
   by_query_.emplace(*asked, found->first);
   note_request_after_strays(found->first, group, now);
 }
@@ -239,7 +239,7 @@ void Memberships::note_request_after_strays(GroupKey key, Group& group, Time now
 void Memberships::assert_again(Groups::iterator found, Time now) {
   Group& group = found->second;
   ++counters_.asserted_again;
-  group.is_doubted = true;
+  group.may_be_lost = true;
   group.at_sa |= group.stray_joins;
   group.confirmed = static_cast<std::uint8_t>(group.confirmed & ~group.stray_leaves);
   // The time of strays may have been extended meanwhile.
@@ -287,14 +287,14 @@ void Memberships::receive_join(Groups::iterator found, const QueryEnd& end, Time
   const std::uint8_t bits = found->second.bits;
   const MemberId joined = found->second.joins_for;
   const Request request = std::exchange(found->second.request, Request::kNone);
-  const bool is_doubted = found->second.is_doubted;
+  const bool may_be_lost = found->second.may_be_lost;
   const bool is_merged = mgid == Gid{} && by_mgid_.contains(records->front().mgid);
   if (mgid == Gid{}) found = name(found, records->front().mgid);
   Group& group = found->second;
   group.at_sa |= bits;
   // A group that was merged into another may have joined while that one was leaving, so its bits
   // are not certain.
-  if (!is_doubted && !is_merged) group.confirmed |= bits;
+  if (!may_be_lost && !is_merged) group.confirmed |= bits;
   group.rejoin_refusals = 0;
   if (request == Request::kJoin) {
     if (const auto member = members_.find(joined);
@@ -394,7 +394,7 @@ void Memberships::receive_leave(Groups::iterator found, const QueryEnd& end, Tim
 void Memberships::lose(Groups::iterator found, Time now) {
   Group& group = found->second;
   group.confirmed = 0;
-  group.is_doubted = true;
+  group.may_be_lost = true;
   group.rejoin_refusals = 0;
   if (group.request == Request::kNone) wait(found->first, group, kNever);
   step(found, now);
@@ -427,7 +427,7 @@ void Memberships::set_port(const PortState& state, const PortChange& change, Tim
     lose_all(now);
     // Pending queries are sent to the manager again after these changes, so their answers count.
     const bool asks_anew = change.lid || change.manager || change.stopped || change.became_ready;
-    for (auto& [key, group] : groups_) group.is_doubted = group.is_doubted && !asks_anew;
+    for (auto& [key, group] : groups_) group.may_be_lost = group.may_be_lost && !asks_anew;
     return;
   }
   if (!change.pkeys) return;

@@ -152,10 +152,10 @@ class Memberships {
     std::uint8_t at_sa = 0;
     Request request = Request::kNone;
     QueryId query{};
-    std::uint8_t bits = 0;    // the join state in the request
-    MemberId joins_for{};     // the user of a kJoin
-    bool is_doubted = false;  // the SA may have lost the effect of the request
-    Time not_before{};        // the earliest time of the next rejoin or leave
+    std::uint8_t bits = 0;     // the join state in the request
+    MemberId joins_for{};      // the user of a kJoin
+    bool may_be_lost = false;  // the SA may have lost the effect of the request
+    Time not_before{};         // the earliest time of the next rejoin or leave
     unsigned rejoin_refusals = 0;
     unsigned leave_rounds = 0;
     // Bits of joins and leaves that were repeated, or had no answer.  Strays may still arrive.

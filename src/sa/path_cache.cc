@@ -6,25 +6,25 @@ namespace verbena::sa {
 
 using wire::PathRecord;
 
-// ---- questions ----------------------------------------------------------------------------------
+// ---- queries ----------------------------------------------------------------------------------
 
-Result<void> PathCache::check(const PathQuestion& question) const {
-  if (question.numb_path == 0 || question.numb_path > kPathsPerQuestionMax) {
+Result<void> PathCache::check(const PathQuery& query) const {
+  if (query.numb_path == 0 || query.numb_path > kPathsPerQueryMax) {
     return fail(Errc::kInvalidArgument, "the number of paths must be 1 to 127");
   }
-  if (question.destination == Gid{} && !question.destination_lid) {
+  if (query.destination == Gid{} && !query.destination_lid) {
     return fail(Errc::kInvalidArgument, "a path needs a destination");
   }
-  if (port_.is_ready() && !port_.has_gid(question.source)) {
+  if (port_.is_ready() && !port_.has_gid(query.source)) {
     return fail(Errc::kAddressNotFound, "the source of a path is not a GID of the port");
   }
   return {};
 }
 
-Result<PathCache::Lookup> PathCache::find(const PathQuestion& question, std::uint64_t cookie,
+Result<PathCache::Lookup> PathCache::find(const PathQuery& query, std::uint64_t cookie,
                                           Duration give_up_after, Time now) {
-  VB_TRY_VOID(check(question));
-  auto found = entries_.find(question);
+  VB_TRY_VOID(check(query));
+  auto found = entries_.find(query);
   if (found != entries_.end() && !found->second.is_asked()) {
     Entry& entry = found->second;
     if (is_fresh(entry, now)) {
@@ -38,18 +38,18 @@ Result<PathCache::Lookup> PathCache::find(const PathQuestion& question, std::uin
     found = entries_.end();
   }
   if (found == entries_.end()) {
-    if (const auto known = find_in_table(question, now)) {
+    if (const auto known = find_in_table(query, now)) {
       ++counters_.hits;
       return Lookup(*known);
     }
   }
   if (waiters_.size() + uncached_.size() >= config_.waiters_max) {
     ++counters_.limit_waiters;
-    return fail(Errc::kNoResources, "questions that wait for paths");
+    return fail(Errc::kNoResources, "queries that wait for paths");
   }
   const Time until = now + give_up_after;
   if (found == entries_.end()) {
-    found = VB_TRY(add(question));
+    found = VB_TRY(add(query));
     if (!ask(found, until, now)) {
       erase(found);
       return fail(Errc::kNoResources, "queries that wait for the subnet manager");
@@ -57,7 +57,7 @@ Result<PathCache::Lookup> PathCache::find(const PathQuestion& question, std::uin
     ++counters_.misses;
   } else {
     ++counters_.shared;
-    if (found->second.query) queries_.extend(*found->second.query, until);
+    if (found->second.query_id) queries_.extend(*found->second.query_id, until);
   }
   return Lookup(add_waiter(found, cookie, until, now));
 }
@@ -72,20 +72,19 @@ KnownPaths PathCache::choose(Entry& entry) {
   return {.path = entry.paths[choice], .all = entry.paths};
 }
 
-// Answers a question from the entry that names only source and destination, if its paths have all
-// values that the question names.
-std::optional<KnownPaths> PathCache::find_in_table(const PathQuestion& question, Time now) {
-  if (!is_answered_by_table(question)) return std::nullopt;
-  if (question.numb_path != 1 && table_ != Table::kLoaded) return std::nullopt;
-  const auto found =
-      entries_.find({.destination = question.destination, .source = question.source});
+// Answers a query from the entry that names only source and destination, if its paths have all
+// values that the query names.
+std::optional<KnownPaths> PathCache::find_in_table(const PathQuery& query, Time now) {
+  if (!is_answered_by_table(query)) return std::nullopt;
+  if (query.numb_path != 1 && table_ != Table::kLoaded) return std::nullopt;
+  const auto found = entries_.find({.destination = query.destination, .source = query.source});
   if (found == entries_.end() || found->second.is_asked() || found->second.absent ||
       !is_fresh(found->second, now)) {
     return std::nullopt;
   }
   from_table_.clear();
   for (const PathRecord& path : found->second.paths) {
-    if (satisfies(path, question)) from_table_.push_back(path);
+    if (satisfies(path, query)) from_table_.push_back(path);
   }
   if (from_table_.empty()) return std::nullopt;
   note_use(found);
@@ -103,7 +102,7 @@ void PathCache::note_use(Entries::iterator found) {
   entry.use = by_use_.begin();
 }
 
-Result<PathCache::Entries::iterator> PathCache::add(const PathQuestion& question) {
+Result<PathCache::Entries::iterator> PathCache::add(const PathQuery& query) {
   if (entries_.size() >= config_.entries_max) {
     if (by_use_.empty()) {
       ++counters_.limit_entries;
@@ -112,7 +111,7 @@ Result<PathCache::Entries::iterator> PathCache::add(const PathQuestion& question
     ++counters_.evicted;
     erase(entries_.find(*by_use_.back()));
   }
-  return entries_.try_emplace(question).first;
+  return entries_.try_emplace(query).first;
 }
 
 // REQUIRES: the entry has no waiters.
@@ -123,16 +122,16 @@ PathCache::Entries::iterator PathCache::erase(Entries::iterator found) {
 
 bool PathCache::ask(Entries::iterator found, Time until, Time now) {
   Entry& entry = found->second;
-  entry.is_doubted = false;
+  entry.may_be_stale = false;
   if ((table_ == Table::kDue || table_ == Table::kLoading) && is_answered_by_table(found->first)) {
     entry.waits_for_table = true;
     return true;
   }
   Query query = query_of(found->first);
   query.give_up_after = until - now;
-  const auto asked = queries_.ask(query, Asker::kPaths, 0, now);
+  const auto asked = queries_.ask(query, QueryOwner::kPaths, 0, now);
   if (!asked) return false;
-  entry.query = *asked;
+  entry.query_id = *asked;
   asked_.emplace(*asked, &found->first);
   return true;
 }
@@ -142,8 +141,8 @@ bool PathCache::ask(Entries::iterator found, Time until, Time now) {
 PathTicket PathCache::add_waiter(Entries::iterator found, std::uint64_t cookie, Time until,
                                  Time now) {
   const PathTicket ticket{++last_ticket_};
-  waiters_.emplace(
-      ticket, Waiter{.question = &found->first, .cookie = cookie, .asked = now, .until = until});
+  waiters_.emplace(ticket,
+                   Waiter{.query = &found->first, .cookie = cookie, .asked = now, .until = until});
   waiters_due_.emplace(until, ticket);
   found->second.waiters.push_back(ticket);
   return ticket;
@@ -154,20 +153,20 @@ void PathCache::remove_waiter(PathTicket ticket, Time now) {
   const Waiter waiter = waiters_.at(ticket);
   waiters_.erase(ticket);
   waiters_due_.erase({waiter.until, ticket});
-  const auto found = entries_.find(*waiter.question);
+  const auto found = entries_.find(*waiter.query);
   Entry& entry = found->second;
   std::erase(entry.waiters, ticket);
   if (!entry.waiters.empty()) return;
-  if (entry.query) {
-    asked_.erase(*entry.query);
-    queries_.cancel(*entry.query, now);
+  if (entry.query_id) {
+    asked_.erase(*entry.query_id);
+    queries_.cancel(*entry.query_id, now);
   }
   erase(found);
 }
 
 bool PathCache::cancel(PathTicket ticket, Time now) {
   if (const auto uncached = uncached_.extract(ticket)) {
-    queries_.cancel(uncached.mapped().query, now);
+    queries_.cancel(uncached.mapped().query_id, now);
     return true;
   }
   if (!waiters_.contains(ticket)) {
@@ -214,15 +213,15 @@ void PathCache::receive(const QueryEnd& end, Time now) {
   if (asked == asked_.end()) return;
   const auto found = entries_.find(*asked->second);
   asked_.erase(asked);
-  found->second.query.reset();
+  found->second.query_id.reset();
   receive_path(found, end, now);
 }
 
 void PathCache::receive_path(Entries::iterator found, const QueryEnd& end, Time now) {
   Entry& entry = found->second;
-  const bool is_doubted = std::exchange(entry.is_doubted, false);
-  if (is_doubted && end.how != QueryEnd::How::kTimedOut) {
-    ++counters_.doubted;
+  const bool may_be_stale = std::exchange(entry.may_be_stale, false);
+  if (may_be_stale && end.how != QueryEnd::How::kTimedOut) {
+    ++counters_.stale;
     Time until = now;
     for (const PathTicket ticket : entry.waiters) {
       until = std::max(until, waiters_.at(ticket).until);
@@ -241,7 +240,7 @@ void PathCache::receive_path(Entries::iterator found, const QueryEnd& end, Time 
     answer_waiters(entry, {}, paths.error(), end.tries, now);
     if (paths.error().code == Errc::kUnreachable) entry.absent = paths.error();
   }
-  if (is_doubted || (entry.paths.empty() && !entry.absent)) {
+  if (may_be_stale || (entry.paths.empty() && !entry.absent)) {
     erase(found);
     return;
   }
@@ -249,8 +248,7 @@ void PathCache::receive_path(Entries::iterator found, const QueryEnd& end, Time 
   note_use(found);
 }
 
-Result<std::vector<PathRecord>> PathCache::paths_in(const PathQuestion& question,
-                                                    const QueryEnd& end) {
+Result<std::vector<PathRecord>> PathCache::paths_in(const PathQuery& query, const QueryEnd& end) {
   if (end.how != QueryEnd::How::kAnswered) return std::unexpected(end.error());
   auto paths = end.records<PathRecord>(kTableRecordsMax);
   if (!paths) {
@@ -262,14 +260,14 @@ Result<std::vector<PathRecord>> PathCache::paths_in(const PathQuestion& question
                 wire::mad_status_of(wire::SaStatus::kNoRecords));
   }
   std::erase_if(*paths, [&](const PathRecord& path) {
-    return path.source_gid != question.source || path.destination_lid == Lid{} ||
-           (question.destination != Gid{} && path.destination_gid != question.destination);
+    return path.source_gid != query.source || path.destination_lid == Lid{} ||
+           (query.destination != Gid{} && path.destination_gid != query.destination);
   });
   if (paths->empty()) {
     ++counters_.malformed;
-    return fail(Errc::kMalformed, "the subnet manager's answer does not match the question");
+    return fail(Errc::kMalformed, "the subnet manager's answer does not match the query");
   }
-  if (paths->size() > question.numb_path) paths->resize(question.numb_path);
+  if (paths->size() > query.numb_path) paths->resize(query.numb_path);
   return paths;
 }
 
@@ -277,8 +275,8 @@ void PathCache::on_timer(Time now) {
   while (!waiters_due_.empty() && waiters_due_.begin()->first <= now) {
     const PathTicket ticket = waiters_due_.begin()->second;
     const Waiter& waiter = waiters_.at(ticket);
-    const Entry& entry = entries_.at(*waiter.question);
-    const std::uint32_t tries = entry.query ? queries_.tries(*entry.query) : 0;
+    const Entry& entry = entries_.at(*waiter.query);
+    const std::uint32_t tries = entry.query_id ? queries_.tries(*entry.query_id) : 0;
     const QueryEnd end{.how = QueryEnd::How::kTimedOut, .tries = tries};
     events_.push_back({.ticket = ticket,
                        .cookie = waiter.cookie,
@@ -297,8 +295,8 @@ Time PathCache::deadline() const {
 }
 
 void PathCache::visit(const std::function<void(const View&)>& f, Time now) const {
-  for (const auto& [question, entry] : entries_) {
-    f({.question = question,
+  for (const auto& [query, entry] : entries_) {
+    f({.query = query,
        .paths = entry.paths,
        .absent = entry.absent,
        .age = entry.is_asked() ? Duration{} : now - entry.learned,

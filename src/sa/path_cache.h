@@ -20,17 +20,17 @@
 #include "base/strong.h"
 #include "base/time.h"
 #include "sa/path_counters.h"
-#include "sa/path_question.h"
+#include "sa/path_query.h"
 #include "sa/queries.h"
 #include "sa/types.h"
 #include "wire/sa.h"
 
 namespace verbena::sa {
 
-// Identifies one caller of find() whose question was sent to the SA.
+// Identifies one caller of find() whose query was sent to the SA.
 using PathTicket = Strong<struct PathTicketTag, std::uint64_t>;
 
-// Holds the paths that answer a question at once.  The span is valid until the next call.
+// Holds the paths that answer a query at once.  The span is valid until the next call.
 struct KnownPaths {
   wire::PathRecord path{};  // the path to use, chosen in turn
   std::span<const wire::PathRecord> all{};
@@ -46,23 +46,23 @@ struct PathEvent {
   std::uint32_t tries = 0;
 };
 
-// Stores the SA's answers to path questions, so that the SA is asked once for each path and not for
+// Stores the SA's answers to path queries, so that the SA is asked once for each path and not for
 // each connection (vol1 15.2.5.16).
 //
 //   find() --> KnownPaths, at once
-//          --> PathTicket: a PathEvent follows; equal questions share one query
+//          --> PathTicket: a PathEvent follows; equal queries are sent once
 //          --> error, at once: the SA said within negative_age that there is no path
 //
 // A path is forgotten when it is known to be wrong, when it is older than age(), or when it is the
-// least recently used of entries_max.  After a change during a query, its answer may be stale
-// ("doubted").  Then the question is asked again, at most kReasksMax times.  After that the waiters
-// get the answer, but it is not stored.  So many changes in a row do not block the waiters.
+// least recently used of entries_max.  After a change during a query, its answer may be
+// stale, so the query is sent again, at most kReasksMax times.  After that the waiters get the
+// answer, but it is not stored.  So many changes in a row do not block the waiters.
 //
-// Mode kTable loads all paths of the port by one query.  Questions that come while it is loading
+// Mode kTable loads all paths of the port by one query.  Queries that come while it is loading
 // wait for the table.
 //
 // Mode kUncached exists for comparison with Linux, whose RDMA CM asks the SA for each connection.
-// Questions of find_for_connection() then share no query, and their answers are not stored.
+// Queries of find_for_connection() then share no query, and their answers are not stored.
 //
 // Invariants:
 //  * Each ticket gets one PathEvent, unless it is cancelled.
@@ -88,7 +88,7 @@ class PathCache {
   static constexpr std::size_t kRefreshWaitingMax = 256;
   static constexpr std::size_t kTableRecordsMax = std::size_t{1} << 20;
   // A table is not used if more GIDs than this change while it is loading.
-  static constexpr std::size_t kDoubtedGidsMax = 1024;
+  static constexpr std::size_t kChangedGidsMax = 1024;
 
   PathCache(const Config& config, Queries& queries, Random random)
       : config_(config),
@@ -97,14 +97,14 @@ class PathCache {
         table_(config.mode == Mode::kTable ? Table::kDue : Table::kNone) {}
 
   using Lookup = std::variant<KnownPaths, PathTicket>;
-  // Returns known paths, or a ticket for a PathEvent.  Fails with kInvalidArgument: the question is
+  // Returns known paths, or a ticket for a PathEvent.  Fails with kInvalidArgument: the query is
   // invalid; kAddressNotFound: the source is not a GID of the port; kUnreachable: the SA knows no
   // such path; kNoResources: entries_max, waiters_max or Queries::kWaitingMax.
-  Result<Lookup> find(const PathQuestion& question, std::uint64_t cookie, Duration give_up_after,
+  Result<Lookup> find(const PathQuery& query, std::uint64_t cookie, Duration give_up_after,
                       Time now);
   // Finds a path for a connection, with the errors of find().  In mode kUncached it asks the SA
   // each time.  In other modes it works as find().
-  Result<Lookup> find_for_connection(const PathQuestion& question, std::uint64_t cookie,
+  Result<Lookup> find_for_connection(const PathQuery& query, std::uint64_t cookie,
                                      Duration give_up_after, Time now);
   // Forgets a waiter, and cancels its query if no other waiter shares it.  Returns false if
   // next_event() has returned the answer already.
@@ -131,7 +131,7 @@ class PathCache {
 
   // Describes an entry for display.
   struct View {
-    const PathQuestion& question;
+    const PathQuery& query;
     std::span<const wire::PathRecord> paths;
     std::optional<Error> absent;
     Duration age;  // of the answer
@@ -148,38 +148,38 @@ class PathCache {
     std::optional<Error> absent{};
     Time learned{};  // when the SA was asked, so its answer is not older
     std::size_t next_choice = 0;
-    std::optional<QueryId> query{};
+    std::optional<QueryId> query_id{};
     bool waits_for_table = false;
-    bool is_doubted = false;  // the answer may be stale, because of a change since the query began
+    bool may_be_stale = false;  // something has changed since the query began
     std::uint8_t reasks = 0;
     std::vector<PathTicket> waiters{};
     // Points into by_use_.  It is empty while the entry must not be evicted.
-    std::optional<std::list<const PathQuestion*>::iterator> use{};
+    std::optional<std::list<const PathQuery*>::iterator> use{};
 
-    bool is_asked() const { return query.has_value() || waits_for_table; }
+    bool is_asked() const { return query_id.has_value() || waits_for_table; }
   };
-  using Entries = std::map<PathQuestion, Entry>;
+  using Entries = std::map<PathQuery, Entry>;
   struct Waiter {
-    const PathQuestion* question = nullptr;  // points to the key in entries_
+    const PathQuery* query = nullptr;  // points to the key in entries_
     std::uint64_t cookie = 0;
     Time asked{};
     Time until{};
   };
-  // Holds a question of find_for_connection() in mode kUncached.
+  // Holds a query of find_for_connection() in mode kUncached.
   struct Uncached {
-    PathQuestion question{};
-    QueryId query{};
+    PathQuery query{};
+    QueryId query_id{};
     std::uint64_t cookie = 0;
     Time asked{};
   };
   enum class Table : std::uint8_t { kNone, kDue, kLoading, kLoaded };
 
-  Result<void> check(const PathQuestion& question) const;
+  Result<void> check(const PathQuery& query) const;
   bool is_fresh(const Entry& entry, Time now) const;
   void note_use(Entries::iterator found);
   KnownPaths choose(Entry& entry);
-  std::optional<KnownPaths> find_in_table(const PathQuestion& question, Time now);
-  Result<Entries::iterator> add(const PathQuestion& question);
+  std::optional<KnownPaths> find_in_table(const PathQuery& query, Time now);
+  Result<Entries::iterator> add(const PathQuery& query);
   Entries::iterator erase(Entries::iterator found);
   PathTicket add_waiter(Entries::iterator found, std::uint64_t cookie, Time until, Time now);
   void remove_waiter(PathTicket ticket, Time now);
@@ -189,14 +189,14 @@ class PathCache {
   Entries::iterator refresh(Entries::iterator found, Time now);
   void receive_uncached(const QueryEnd& end, Time now);
   void receive_path(Entries::iterator found, const QueryEnd& end, Time now);
-  Result<std::vector<wire::PathRecord>> paths_in(const PathQuestion& question, const QueryEnd& end);
+  Result<std::vector<wire::PathRecord>> paths_in(const PathQuery& query, const QueryEnd& end);
   void answer_waiters(Entry& entry, const std::vector<wire::PathRecord>& paths,
                       std::optional<Error> error, std::uint32_t tries, Time now);
 
-  void drop_all(std::uint64_t PathCounters::*cause, bool doubts_queries, Time now);
+  void drop_all(std::uint64_t PathCounters::*cause, bool answers_may_be_stale, Time now);
   void drop_if(std::uint64_t PathCounters::*cause, auto&& is_wrong);
   void visit_paths_to(const Gid& gid, auto&& f);
-  void doubt_in_table(const Gid& gid);
+  void note_change_in_table(const Gid& gid);
 
   Duration table_delay();
   void schedule_table(Time due, Time now);
@@ -211,8 +211,8 @@ class PathCache {
   PortState port_{};
   bool has_notices_ = false;
   Entries entries_{};
-  std::list<const PathQuestion*> by_use_{};  // the most recently used first
-  std::map<QueryId, const PathQuestion*> asked_{};
+  std::list<const PathQuery*> by_use_{};  // the most recently used first
+  std::map<QueryId, const PathQuery*> asked_{};
   std::map<PathTicket, Waiter> waiters_{};
   std::set<std::pair<Time, PathTicket>> waiters_due_{};
   std::map<PathTicket, Uncached> uncached_{};
@@ -223,8 +223,8 @@ class PathCache {
   Table table_;
   Time table_due_ = kNever;
   std::optional<QueryId> table_query_{};
-  bool table_is_doubted_ = false;
-  std::set<Gid> doubted_gids_{};  // GIDs that changed while the table was loading
+  bool table_may_be_stale_ = false;
+  std::set<Gid> changed_gids_{};  // GIDs that changed while the table was loading
 
   PathCounters counters_{};
 };

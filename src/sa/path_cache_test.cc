@@ -34,7 +34,7 @@ class PathCacheTest : public ManualSaTest {
   void on_timer() override { cache->on_timer(now); }
   Time deadline() override { return cache->deadline(); }
 
-  static PathQuestion to(unsigned destination) {
+  static PathQuery to(unsigned destination) {
     return {.destination = test_gid(destination), .source = test_gid(5)};
   }
   static PathRecord path_to(unsigned destination, Lid lid = {}) {
@@ -47,22 +47,22 @@ class PathCacheTest : public ManualSaTest {
             .mtu = 4,
             .rate = 3};
   }
-  Result<PathCache::Lookup> find(const PathQuestion& question, std::uint64_t cookie = 0) {
-    return cache->find(question, cookie, 10s, now);
+  Result<PathCache::Lookup> find(const PathQuery& query, std::uint64_t cookie = 0) {
+    return cache->find(query, cookie, 10s, now);
   }
-  bool is_known(const PathQuestion& question) {
-    const auto found = find(question);
+  bool is_known(const PathQuery& query) {
+    const auto found = find(query);
     return found && std::holds_alternative<KnownPaths>(*found);
   }
-  Lid lid_of(const PathQuestion& question) {
-    const auto found = find(question);
+  Lid lid_of(const PathQuery& query) {
+    const auto found = find(query);
     if (!found || !std::holds_alternative<KnownPaths>(*found)) return {};
     return std::get<KnownPaths>(*found).path.destination_lid;
   }
   // Lets the cache learn a path.
   void learn(unsigned destination) { learn(to(destination), {path_to(destination)}); }
-  void learn(const PathQuestion& question, const std::vector<PathRecord>& paths) {
-    ASSERT_FALSE(is_known(question));
+  void learn(const PathQuery& query, const std::vector<PathRecord>& paths) {
+    ASSERT_FALSE(is_known(query));
     answer(request(), 0, paths, wire::SaAttribute::kPathRecord);
     while (cache->next_event()) {
     }
@@ -88,7 +88,7 @@ TEST_F(PathCacheTest, MissAsksAndHitDoesNot) {
 }
 
 // On Linux, each connection sends its own query.
-TEST_F(PathCacheTest, IdenticalQuestionsInFlightShareOneQuery) {
+TEST_F(PathCacheTest, IdenticalQueriesInFlightAreSentOnce) {
   for (std::uint64_t i = 0; i < 1000; ++i) ASSERT_TRUE(find(to(9), i));
   answer(request(), path_to(9));
   for (std::uint64_t i = 0; i < 1000; ++i) EXPECT_EQ(cache->next_event()->cookie, i);
@@ -96,10 +96,10 @@ TEST_F(PathCacheTest, IdenticalQuestionsInFlightShareOneQuery) {
   EXPECT_EQ(cache->counters().shared, 999U);
 }
 
-// OFED's local_sa ignored the service ID and the QoS class when it compared questions.
-TEST_F(PathCacheTest, EveryFieldOfTheQuestionCounts) {
+// OFED's local_sa ignored the service ID and the QoS class when it compared queries.
+TEST_F(PathCacheTest, EveryFieldOfTheQueryCounts) {
   learn(9);
-  std::vector<PathQuestion> others(15, to(9));
+  std::vector<PathQuery> others(15, to(9));
   others[0].source_lid = Lid{4};
   others[1].destination_lid = Lid{8};
   others[2].pkey = Pkey{0x8001};
@@ -111,12 +111,12 @@ TEST_F(PathCacheTest, EveryFieldOfTheQuestionCounts) {
   others[8].raw_traffic = true;
   others[9].hop_limit = 1;
   others[10].numb_path = 2;
-  others[11].mtu = PathQuestion::Limit{wire::Selector::kGreater, 4};
-  others[12].rate = PathQuestion::Limit{wire::Selector::kLess, 3};
-  others[13].packet_life = PathQuestion::Limit{wire::Selector::kBest, 0};
+  others[11].mtu = PathQuery::Limit{wire::Selector::kGreater, 4};
+  others[12].rate = PathQuery::Limit{wire::Selector::kLess, 3};
+  others[13].packet_life = PathQuery::Limit{wire::Selector::kBest, 0};
   others[14].destination = test_gid(10);
   std::set<std::uint64_t> masks;
-  for (const PathQuestion& other : others) {
+  for (const PathQuery& other : others) {
     EXPECT_FALSE(is_known(other));
     const auto sent_now = sent();
     ASSERT_EQ(sent_now.size(), 1U);
@@ -129,18 +129,18 @@ TEST_F(PathCacheTest, EveryFieldOfTheQuestionCounts) {
   EXPECT_EQ(masks.size(), 14U) << "numb_path and another destination do not change the mask";
 }
 
-TEST_F(PathCacheTest, NarrowerQuestionIsAnsweredByKnownPathsThatMatch) {
+TEST_F(PathCacheTest, NarrowerQueryIsAnsweredByKnownPathsThatMatch) {
   learn(9);
-  PathQuestion other = to(9);
+  PathQuery other = to(9);
   other.pkey = wire::kDefaultPkey;
-  other.mtu = PathQuestion::Limit{wire::Selector::kGreater, 3};
+  other.mtu = PathQuery::Limit{wire::Selector::kGreater, 3};
   EXPECT_TRUE(is_known(other));
 }
 
 TEST_F(PathCacheTest, SeveralPathsAreChosenInTurn) {
-  PathQuestion question = to(9);
-  question.numb_path = 3;
-  EXPECT_FALSE(is_known(question));
+  PathQuery query = to(9);
+  query.numb_path = 3;
+  EXPECT_FALSE(is_known(query));
   const auto asked = request();
   EXPECT_EQ(header_in(asked).mad.method, Method::kGetTable);
   EXPECT_EQ(record_in<PathRecord>(asked).numb_path, 3);
@@ -148,7 +148,7 @@ TEST_F(PathCacheTest, SeveralPathsAreChosenInTurn) {
          wire::SaAttribute::kPathRecord);
   EXPECT_EQ(cache->next_event()->paths.size(), 3U);
   std::map<Lid, int> chosen;
-  for (int i = 0; i < 300; ++i) ++chosen[lid_of(question)];
+  for (int i = 0; i < 300; ++i) ++chosen[lid_of(query)];
   EXPECT_EQ(chosen, (std::map<Lid, int>{{{90}, 100}, {{91}, 100}, {{92}, 100}}));
 }
 
@@ -190,7 +190,7 @@ TEST_F(PathCacheTest, OtherErrorsAreNotRemembered) {
   EXPECT_TRUE(find(to(9)));
 }
 
-TEST_F(PathCacheTest, AnswerToAnotherQuestionIsAnError) {
+TEST_F(PathCacheTest, AnswerToAnotherQueryIsAnError) {
   ASSERT_TRUE(find(to(9)));
   answer(request(), path_to(10));
   EXPECT_EQ(cache->next_event()->error->code, Errc::kMalformed);
@@ -251,14 +251,14 @@ TEST_F(PathCacheTest, LimitsAreCounted) {
   EXPECT_EQ(cache->counters().limit_waiters, 1U);
 }
 
-TEST_F(PathCacheTest, InvalidQuestionsAreRefused) {
-  PathQuestion question = to(9);
-  question.source = test_gid(6);
-  EXPECT_EQ(find(question).error().code, Errc::kAddressNotFound);
+TEST_F(PathCacheTest, InvalidQueriesAreRefused) {
+  PathQuery query = to(9);
+  query.source = test_gid(6);
+  EXPECT_EQ(find(query).error().code, Errc::kAddressNotFound);
   EXPECT_EQ(find({.source = test_gid(5)}).error().code, Errc::kInvalidArgument);
-  question = to(9);
-  question.numb_path = 128;
-  EXPECT_EQ(find(question).error().code, Errc::kInvalidArgument);
+  query = to(9);
+  query.numb_path = 128;
+  EXPECT_EQ(find(query).error().code, Errc::kInvalidArgument);
 }
 
 // ---- changes ------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ TEST_F(PathCacheTest, OwnLidAndManagerChangesForgetAllPaths) {
 
 TEST_F(PathCacheTest, PkeyChangeForgetsOnlyPathsOfRemovedPartitions) {
   learn(9);
-  PathQuestion other = to(10);
+  PathQuery other = to(10);
   other.pkey = Pkey{0x8001};
   PathRecord path = path_to(10);
   path.pkey = Pkey{0x8001};
@@ -311,7 +311,7 @@ TEST_F(PathCacheTest, PathsOfAGidThatThePortHasLostAreForgotten) {
   state.gids = {test_gid(5), test_gid(6)};
   change_port(state);
   learn(9);
-  PathQuestion other{.destination = test_gid(9), .source = test_gid(6)};
+  PathQuery other{.destination = test_gid(9), .source = test_gid(6)};
   PathRecord path = path_to(9);
   path.source_gid = test_gid(6);
   learn(other, {path});
@@ -369,7 +369,7 @@ TEST_F(PathCacheTest, AnswerFromBeforeAChangeIsAskedAgain) {
   answer(request(), path_to(9, {19}));
   EXPECT_EQ(cache->next_event()->paths.at(0).destination_lid, Lid{19});
   EXPECT_TRUE(is_known(to(9)));
-  EXPECT_EQ(cache->counters().doubted, 1U);
+  EXPECT_EQ(cache->counters().stale, 1U);
 }
 
 // In OFED's local_sa, each notice invalidated the pending reply, so that no query succeeded while
@@ -442,30 +442,30 @@ TEST_F(PathTableTest, OneQueryBringsAllPathsOfThePort) {
 
 // The SA chooses paths for services and QoS classes by rules that the records of a table do not
 // show.
-TEST_F(PathTableTest, QuestionForAServiceOrAQosClassIsNotAnsweredByTheTable) {
+TEST_F(PathTableTest, QueryForAServiceOrAQosClassIsNotAnsweredByTheTable) {
   answer_table(load(), {path_to(9)});
   ASSERT_TRUE(is_known(to(9)));
-  PathQuestion for_service = to(9);
+  PathQuery for_service = to(9);
   for_service.service_id = ServiceId{7};
-  PathQuestion for_class = to(9);
+  PathQuery for_class = to(9);
   for_class.qos_class = 1;
-  for (const auto& [question, mask] :
+  for (const auto& [query, mask] :
        {std::pair(for_service, std::uint64_t{PathRecord::Mask::kServiceId}),
         std::pair(for_class, std::uint64_t{PathRecord::Mask::kQosClass})}) {
-    EXPECT_FALSE(is_known(question));
+    EXPECT_FALSE(is_known(query));
     const auto asked = request();
     EXPECT_EQ(header_in(asked).mad.method, Method::kGet);
     EXPECT_EQ(header_in(asked).component_mask & mask, mask);
     answer(asked, path_to(9, {19}));
-    EXPECT_EQ(lid_of(question), Lid{19});
+    EXPECT_EQ(lid_of(query), Lid{19});
   }
   EXPECT_EQ(lid_of(to(9)), Lid{9});
 }
 
-TEST_F(PathTableTest, QuestionsWaitForTheTable) {
+TEST_F(PathTableTest, QueriesWaitForTheTable) {
   ASSERT_TRUE(find(to(9), 1));
   ASSERT_TRUE(find(to(10), 2));
-  PathQuestion more = to(9);
+  PathQuery more = to(9);
   more.pkey = wire::kDefaultPkey;
   ASSERT_TRUE(find(more, 3));
   answer_table(load(), {path_to(9)});
@@ -481,7 +481,7 @@ TEST_F(PathTableTest, QuestionsWaitForTheTable) {
   EXPECT_EQ(cache->next_event()->cookie, 2U);
 }
 
-TEST_F(PathTableTest, QuestionsAreAskedOneByOneAfterARefusedTable) {
+TEST_F(PathTableTest, QueriesAreSentOneByOneAfterARefusedTable) {
   ASSERT_TRUE(find(to(9), 1));
   refuse(load(), SaStatus::kNoResources);
   answer(request(), path_to(9));

@@ -9,8 +9,8 @@ using wire::PathRecord;
 
 namespace {
 
-// Returns a question that sorts before all valid questions about the destination.
-PathQuestion first_question_to(const Gid& destination) {
+// Returns a query that sorts before all valid queries about the destination.
+PathQuery first_query_to(const Gid& destination) {
   return {.destination = destination, .reversible = false, .numb_path = 0};
 }
 
@@ -28,16 +28,15 @@ void PathCache::set_port(const PortState& state, const PortChange& change, Time 
     drop_all(&PathCounters::manager_changed, false, now);
   }
   if (change.pkeys) {
-    drop_if(&PathCounters::pkeys_changed, [&](const PathQuestion&, const Entry& entry) {
-      return entry.absent || entry.query || std::ranges::any_of(entry.paths, [&](const auto& path) {
+    drop_if(&PathCounters::pkeys_changed, [&](const PathQuery&, const Entry& entry) {
+      return entry.absent || entry.query_id || std::ranges::any_of(entry.paths, [&](const auto& path) {
                return !port_.pkey_index(path.pkey);
              });
     });
   }
   if (change.gids) {
-    drop_if(&PathCounters::gids_changed, [&](const PathQuestion& question, const Entry&) {
-      return !port_.has_gid(question.source);
-    });
+    drop_if(&PathCounters::gids_changed,
+            [&](const PathQuery& query, const Entry&) { return !port_.has_gid(query.source); });
   }
   if (config_.mode != Mode::kTable) return;
   if (!port_.is_ready()) return schedule_table(kNever, now);
@@ -57,11 +56,11 @@ void PathCache::flush(Time now) {
   if (config_.mode == Mode::kTable && port_.is_ready()) schedule_table(now + table_delay(), now);
 }
 
-void PathCache::drop_all(std::uint64_t PathCounters::*cause, bool doubts_queries, Time) {
-  if (doubts_queries && table_ == Table::kLoading) table_is_doubted_ = true;
+void PathCache::drop_all(std::uint64_t PathCounters::*cause, bool answers_may_be_stale, Time) {
+  if (answers_may_be_stale && table_ == Table::kLoading) table_may_be_stale_ = true;
   for (auto found = entries_.begin(); found != entries_.end();) {
     if (found->second.is_asked()) {
-      if (doubts_queries && found->second.query) found->second.is_doubted = true;
+      if (answers_may_be_stale && found->second.query_id) found->second.may_be_stale = true;
       ++found;
     } else {
       ++(counters_.*cause);
@@ -75,8 +74,8 @@ void PathCache::drop_if(std::uint64_t PathCounters::*cause, auto&& is_wrong) {
     Entry& entry = found->second;
     if (entry.waits_for_table || !is_wrong(found->first, entry)) {
       ++found;
-    } else if (entry.query) {
-      entry.is_doubted = true;
+    } else if (entry.query_id) {
+      entry.may_be_stale = true;
       ++found;
     } else {
       ++(counters_.*cause);
@@ -93,26 +92,26 @@ void PathCache::visit_paths_to(const Gid& gid, auto&& f) {
     found = f(found);
   }
   if (gid == Gid{}) return;
-  for (auto found = entries_.lower_bound(first_question_to(gid));
+  for (auto found = entries_.lower_bound(first_query_to(gid));
        found != entries_.end() && found->first.destination == gid;) {
     found = f(found);
   }
 }
 
-void PathCache::doubt_in_table(const Gid& gid) {
+void PathCache::note_change_in_table(const Gid& gid) {
   if (table_ != Table::kLoading) return;
-  if (doubted_gids_.size() < kDoubtedGidsMax) {
-    doubted_gids_.insert(gid);
+  if (changed_gids_.size() < kChangedGidsMax) {
+    changed_gids_.insert(gid);
   } else {
-    table_is_doubted_ = true;
+    table_may_be_stale_ = true;
   }
 }
 
 void PathCache::gid_out_of_service(const Gid& gid, Time) {
-  doubt_in_table(gid);
+  note_change_in_table(gid);
   visit_paths_to(gid, [&](Entries::iterator found) {
     Entry& entry = found->second;
-    if (entry.query) entry.is_doubted = true;
+    if (entry.query_id) entry.may_be_stale = true;
     const bool leads_there = std::ranges::any_of(
         entry.paths, [&](const PathRecord& path) { return path.destination_gid == gid; });
     if (entry.is_asked() || !leads_there) return ++found;
@@ -122,10 +121,10 @@ void PathCache::gid_out_of_service(const Gid& gid, Time) {
 }
 
 void PathCache::gid_in_service(const Gid& gid, Time now) {
-  doubt_in_table(gid);
+  note_change_in_table(gid);
   visit_paths_to(gid, [&](Entries::iterator found) {
     Entry& entry = found->second;
-    if (entry.query) entry.is_doubted = true;
+    if (entry.query_id) entry.may_be_stale = true;
     if (entry.is_asked()) return ++found;
     const bool leads_there = std::ranges::any_of(
         entry.paths, [&](const PathRecord& path) { return path.destination_gid == gid; });

@@ -11,13 +11,13 @@ namespace verbena::sa {
 struct PathCounters {
   std::uint64_t hits = 0;
   std::uint64_t misses = 0;
-  std::uint64_t shared = 0;         // questions that shared a pending query
-  std::uint64_t uncached = 0;       // questions in mode kUncached
+  std::uint64_t shared = 0;         // queries that shared a pending query
+  std::uint64_t uncached = 0;       // queries in mode kUncached
   std::uint64_t negative_hits = 0;  // answered with a recent "no such path"
   std::uint64_t expired = 0;        // entries that find() found too old
   std::uint64_t evicted = 0;
   std::uint64_t refreshed = 0;
-  std::uint64_t doubted = 0;  // answers that may be stale, because of a change during the query
+  std::uint64_t stale = 0;  // answers that may be stale, because of a change during the query
   std::uint64_t malformed = 0;
   std::uint64_t tables = 0;
   std::uint64_t table_paths = 0;
@@ -44,13 +44,13 @@ struct PathCounters {
 inline constexpr auto kPathCounterNames = std::to_array<MemberName<PathCounters>>({
     {&PathCounters::hits, "sa_path_hits"},
     {&PathCounters::misses, "sa_path_misses"},
-    {&PathCounters::shared, "sa_path_questions_shared"},
-    {&PathCounters::uncached, "sa_path_questions_uncached"},
+    {&PathCounters::shared, "sa_path_querys_shared"},
+    {&PathCounters::uncached, "sa_path_querys_uncached"},
     {&PathCounters::negative_hits, "sa_path_negative_hits"},
     {&PathCounters::expired, "sa_paths_expired"},
     {&PathCounters::evicted, "sa_paths_evicted"},
     {&PathCounters::refreshed, "sa_paths_refreshed"},
-    {&PathCounters::doubted, "sa_path_answers_doubted"},
+    {&PathCounters::stale, "sa_path_answers_stale"},
     {&PathCounters::malformed, "sa_path_answers_malformed"},
     {&PathCounters::tables, "sa_path_tables"},
     {&PathCounters::table_paths, "sa_path_table_paths"},

@@ -27,9 +27,9 @@ void PathCache::load_table(Time now) {
   const auto asked = queries_.ask(
       Query::of(wire::Method::kGetTable, wire::SaAttribute::kPathRecord,
                 TableMask::kSourceGid | TableMask::kReversible | TableMask::kNumbPath, record),
-      Asker::kPaths, 0, now);
-  table_is_doubted_ = false;
-  doubted_gids_.clear();
+      QueryOwner::kPaths, 0, now);
+  table_may_be_stale_ = false;
+  changed_gids_.clear();
   if (!asked) return end_table(Table::kNone, now);
   table_query_ = *asked;
   table_ = Table::kLoading;
@@ -37,8 +37,8 @@ void PathCache::load_table(Time now) {
 
 void PathCache::receive_table(const QueryEnd& end, Time now) {
   table_query_.reset();
-  if (table_is_doubted_) {
-    ++counters_.doubted;
+  if (table_may_be_stale_) {
+    ++counters_.stale;
     return end_table(Table::kNone, now);
   }
   const auto paths = end.how == QueryEnd::How::kAnswered
@@ -58,24 +58,24 @@ void PathCache::store_table(const std::vector<PathRecord>& paths, Time asked, Ti
   std::map<Gid, std::vector<PathRecord>> by_destination;
   for (const PathRecord& path : paths) {
     if (path.source_gid != source || path.destination_lid == Lid{} ||
-        doubted_gids_.contains(path.destination_gid)) {
+        changed_gids_.contains(path.destination_gid)) {
       continue;
     }
     auto& known = by_destination[path.destination_gid];
-    if (known.size() < kPathsPerQuestionMax) known.push_back(path);
+    if (known.size() < kPathsPerQueryMax) known.push_back(path);
   }
   for (auto& [destination, known] : by_destination) {
-    const PathQuestion question{.destination = destination, .source = source};
-    auto found = entries_.find(question);
+    const PathQuery query{.destination = destination, .source = source};
+    auto found = entries_.find(query);
     if (found == entries_.end()) {
       if (entries_.size() >= config_.entries_max) {
         ++counters_.limit_table;
         continue;
       }
-      found = entries_.try_emplace(question).first;
+      found = entries_.try_emplace(query).first;
     }
     Entry& entry = found->second;
-    if (entry.query) continue;  // this query began later, so its answer is newer
+    if (entry.query_id) continue;  // this query began later, so its answer is newer
     counters_.table_paths += known.size();
     entry.waits_for_table = false;
     entry.absent.reset();
@@ -86,7 +86,7 @@ void PathCache::store_table(const std::vector<PathRecord>& paths, Time asked, Ti
   }
 }
 
-// Answers the questions that have waited for the table, or asks the SA for each of them.
+// Answers the queries that have waited for the table, or asks the SA for each of them.
 void PathCache::end_table(Table state, Time now) {
   table_ = state;
   for (auto found = entries_.begin(); found != entries_.end();) {

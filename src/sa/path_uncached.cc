@@ -4,22 +4,22 @@
 namespace verbena::sa {
 
 // The cookie of a query without the cache is its ticket.  Queries of the cache have the cookie 0.
-Result<PathCache::Lookup> PathCache::find_for_connection(const PathQuestion& question,
+Result<PathCache::Lookup> PathCache::find_for_connection(const PathQuery& query,
                                                          std::uint64_t cookie,
                                                          Duration give_up_after, Time now) {
-  if (config_.mode != Mode::kUncached) return find(question, cookie, give_up_after, now);
-  VB_TRY_VOID(check(question));
+  if (config_.mode != Mode::kUncached) return find(query, cookie, give_up_after, now);
+  VB_TRY_VOID(check(query));
   if (waiters_.size() + uncached_.size() >= config_.waiters_max) {
     ++counters_.limit_waiters;
-    return fail(Errc::kNoResources, "questions that wait for paths");
+    return fail(Errc::kNoResources, "queries that wait for paths");
   }
-  Query query = query_of(question);
-  query.give_up_after = give_up_after;
+  Query request = query_of(query);
+  request.give_up_after = give_up_after;
   const PathTicket ticket{++last_ticket_};
-  const QueryId asked = VB_TRY(queries_.ask(query, Asker::kPaths, ticket.value, now));
+  const QueryId asked = VB_TRY(queries_.ask(request, QueryOwner::kPaths, ticket.value, now));
   ++counters_.uncached;
   uncached_.emplace(ticket,
-                    Uncached{.question = question, .query = asked, .cookie = cookie, .asked = now});
+                    Uncached{.query = query, .query_id = asked, .cookie = cookie, .asked = now});
   return Lookup(ticket);
 }
 
@@ -30,7 +30,7 @@ void PathCache::receive_uncached(const QueryEnd& end, Time now) {
                   .cookie = asked.mapped().cookie,
                   .waited = now - asked.mapped().asked,
                   .tries = end.tries};
-  if (auto paths = paths_in(asked.mapped().question, end)) {
+  if (auto paths = paths_in(asked.mapped().query, end)) {
     event.paths = *std::move(paths);
   } else {
     event.error = paths.error();

@@ -30,9 +30,9 @@ class UncachedPathsTest : public ManualSaTest {
             .reversible = true,
             .pkey = wire::kDefaultPkey};
   }
-  static PathQuestion question() { return {.destination = test_gid(9), .source = test_gid(5)}; }
+  static PathQuery query() { return {.destination = test_gid(9), .source = test_gid(5)}; }
   PathTicket connect(std::uint64_t cookie) {
-    const auto found = cache.find_for_connection(question(), cookie, 10s, now);
+    const auto found = cache.find_for_connection(query(), cookie, 10s, now);
     EXPECT_TRUE(found && std::holds_alternative<PathTicket>(*found));
     return found ? std::get<PathTicket>(*found) : PathTicket{};
   }
@@ -62,9 +62,9 @@ TEST_F(UncachedPathsTest, EachConnectionAsksEvenForTheSameDestination) {
 }
 
 TEST_F(UncachedPathsTest, FindStillUsesTheCache) {
-  ASSERT_TRUE(cache.find(question(), 1, 10s, now));
+  ASSERT_TRUE(cache.find(query(), 1, 10s, now));
   answer(request(), path());
-  const auto found = cache.find(question(), 2, 10s, now);
+  const auto found = cache.find(query(), 2, 10s, now);
   ASSERT_TRUE(found);
   EXPECT_TRUE(std::holds_alternative<KnownPaths>(*found));
   connect(3);
@@ -89,17 +89,17 @@ TEST_F(UncachedPathsTest, RefusalAndSilenceEndEachQueryWithAnError) {
 
 TEST_F(UncachedPathsTest, CancelledQueryGetsNoAnswer) {
   const PathTicket ticket = connect(1);
-  const auto question = request();
+  const auto query = request();
   EXPECT_TRUE(cache.cancel(ticket, now));
   EXPECT_FALSE(cache.cancel(ticket, now));
-  answer(question, path());
+  answer(query, path());
   EXPECT_FALSE(cache.next_event());
   EXPECT_EQ(queries.outstanding(), 0U);
 }
 
 TEST_F(UncachedPathsTest, TooManyWaitersAreRefused) {
   for (std::uint64_t i = 0; i < 3; ++i) connect(i);
-  const auto refused = cache.find_for_connection(question(), 4, 10s, now);
+  const auto refused = cache.find_for_connection(query(), 4, 10s, now);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Errc::kNoResources);
   EXPECT_EQ(cache.counters().limit_waiters, 1U);

@@ -66,9 +66,9 @@ Error QueryEnd::error() const {
   }
 }
 
-// ---- questions ----------------------------------------------------------------------------------
+// ---- queries ----------------------------------------------------------------------------------
 
-Result<QueryId> Queries::ask(const Query& query, Asker asker, std::uint64_t cookie, Time now) {
+Result<QueryId> Queries::ask(const Query& query, QueryOwner owner, std::uint64_t cookie, Time now) {
   if (waiting_.size() >= kWaitingMax) {
     ++counters_.limit_waiting;
     return fail(Errc::kNoResources, "queries that wait for the subnet manager");
@@ -77,7 +77,7 @@ Result<QueryId> Queries::ask(const Query& query, Asker asker, std::uint64_t cook
   const QueryId id{++last_id_};
   const Time until = now + query.give_up_after;
   entries_.emplace(
-      id, Entry{.query = query, .asker = asker, .cookie = cookie, .asked = now, .until = until});
+      id, Entry{.query = query, .owner = owner, .cookie = cookie, .asked = now, .until = until});
   waiting_.insert(id);
   ends_.emplace(until, id);
   start_waiting(now);
@@ -318,7 +318,7 @@ void Queries::receive_unserved(Entries::iterator found, std::uint16_t status, Ti
     ++counters_.unsupported;
     return end(found, {.how = QueryEnd::How::kRefused, .mad_status = status}, now);
   }
-  doubts_sa_ = doubts_sa_ || !entry.unserved_at;
+  was_refused_ = was_refused_ || !entry.unserved_at;
   entry.unserved_at = answers_;
   if (entry.tries - entry.busy < entry.query.tries_max) return pause(found->first, entry, now);
   end(found, {.how = QueryEnd::How::kTimedOut}, now);
@@ -380,7 +380,7 @@ void Queries::end(Entries::iterator found, QueryEnd end, Time now) {
     case QueryEnd::How::kTimedOut: ++counters_.timed_out; break;
   }
   end.id = id;
-  end.asker = entry.asker;
+  end.owner = entry.owner;
   end.cookie = entry.cookie;
   end.waited = now - entry.asked;
   end.first_sent = entry.first_sent;

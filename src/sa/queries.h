@@ -26,7 +26,13 @@ namespace verbena::sa {
 using QueryId = Strong<struct QueryIdTag, std::uint64_t>;
 
 // Names the part of the client that asked, and gets the result of the query.
-enum class Asker : std::uint8_t { kPaths, kMemberships, kSubscriptions, kServices, kCapabilities };
+enum class QueryOwner : std::uint8_t {
+  kPaths,
+  kMemberships,
+  kSubscriptions,
+  kServices,
+  kCapabilities
+};
 
 struct Query {
   wire::Method method{wire::Method::kGet};
@@ -50,7 +56,7 @@ struct QueryEnd {
   enum class How : std::uint8_t { kAnswered, kRefused, kTimedOut };
 
   QueryId id{};
-  Asker asker{};
+  QueryOwner owner{};
   std::uint64_t cookie = 0;
   How how{};
   std::uint16_t mad_status = 0;  // kRefused: the status in the answer
@@ -132,7 +138,7 @@ class Queries {
       : mads_(mads), agent_(agent), random_(random), next_transaction_(random_.next32()) {}
 
   // Begins a query; next_end() returns its result.  Fails with kNoResources: kWaitingMax.
-  Result<QueryId> ask(const Query& query, Asker asker, std::uint64_t cookie, Time now);
+  Result<QueryId> ask(const Query& query, QueryOwner owner, std::uint64_t cookie, Time now);
   // Ends a query without a result.  Returns false if next_end() has returned its result already.
   bool cancel(QueryId id, Time now);
   // Moves the deadline of a query to `until`, if that is later.
@@ -150,7 +156,7 @@ class Queries {
   std::optional<QueryEnd> next_end();
   // Returns true if a query was refused as unserved since the last call.  The answer to another
   // query then tells whether there is an SA.
-  bool take_doubt_about_sa() { return std::exchange(doubts_sa_, false); }
+  bool take_refusal() { return std::exchange(was_refused_, false); }
 
   std::size_t outstanding() const { return entries_.size() - waiting_.size(); }
   std::size_t waiting() const { return waiting_.size(); }
@@ -179,7 +185,7 @@ class Queries {
   enum class State : std::uint8_t { kWaiting, kSent, kPaused };
   struct Entry {
     Query query{};
-    Asker asker{};
+    QueryOwner owner{};
     std::uint64_t cookie = 0;
     State state = State::kWaiting;
     std::uint32_t transaction = 0;
@@ -233,7 +239,7 @@ class Queries {
   std::size_t window_ = kOutstandingMax;
   Time shrunk_{};
   std::uint64_t answers_ = 0;  // answers that only an SA gives
-  bool doubts_sa_ = false;
+  bool was_refused_ = false;   // a query was refused as unserved, see take_refusal()
   std::uint64_t last_id_ = 0;
   Entries entries_{};
   std::set<QueryId> waiting_{};  // the oldest first

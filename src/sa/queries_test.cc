@@ -27,7 +27,7 @@ class QueriesTest : public ManualSaTest {
                      PathRecord{.destination_gid = test_gid(to)});
   }
   QueryId ask(std::uint64_t cookie = 0, const Query& query = path_query()) {
-    return *queries.ask(query, Asker::kPaths, cookie, now);
+    return *queries.ask(query, QueryOwner::kPaths, cookie, now);
   }
   using ManualSaTest::answer;
   template <class Record = PathRecord>
@@ -157,7 +157,7 @@ TEST_F(QueriesTest, UnknownQueryEndsAtItsNextRefusalIfTheSaAnswersOthers) {
                             wire::mad_status::kMethodNotSupported, wire::mad_status::kBadVersion}) {
     ask();
     answer(request(), status);
-    EXPECT_TRUE(queries.take_doubt_about_sa());
+    EXPECT_TRUE(queries.take_refusal());
     EXPECT_FALSE(queries.next_end());
     ask(7);
     answer(request(), wire::mad_status_of(SaStatus::kNoRecords));  // only an SA gives this answer
@@ -171,7 +171,7 @@ TEST_F(QueriesTest, UnknownQueryEndsAtItsNextRefusalIfTheSaAnswersOthers) {
     EXPECT_EQ(end->error().code, Errc::kNotSupported);
     EXPECT_EQ(end->error().detail, status);
     EXPECT_LE(now - began, 2s);
-    EXPECT_FALSE(queries.take_doubt_about_sa());
+    EXPECT_FALSE(queries.take_refusal());
   }
   EXPECT_EQ(queries.counters().unsupported, 3U);
 }
@@ -235,7 +235,7 @@ TEST_F(QueriesTest, SixteenQueriesAreOutstandingAndOthersWaitInOrder) {
 TEST_F(QueriesTest, QueueHasALimitAndCountsRefusals) {
   queries.set_port({}, {}, now);
   for (std::size_t i = 0; i < Queries::kWaitingMax; ++i) ask();
-  const auto refused = queries.ask(path_query(), Asker::kPaths, 0, now);
+  const auto refused = queries.ask(path_query(), QueryOwner::kPaths, 0, now);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Errc::kNoResources);
   EXPECT_EQ(queries.counters().limit_waiting, 1U);

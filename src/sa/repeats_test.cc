@@ -23,7 +23,7 @@ class RepeatsTest : public ManualSaTest {
                   PathRecord{.destination_gid = test_gid(9)});
     query.give_up_after = 10min;
     for (std::size_t i = 0; i < count; ++i) {
-      ASSERT_TRUE(queries.ask(query, Asker::kPaths, 0, now));
+      ASSERT_TRUE(queries.ask(query, QueryOwner::kPaths, 0, now));
     }
   }
   void answer_well(const mad::SendMad& request) { answer(request, PathRecord{}); }

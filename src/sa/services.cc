@@ -9,7 +9,7 @@ namespace verbena::sa {
 using wire::ServiceRecord;
 using ServiceMask = ServiceRecord::Mask;
 
-std::array<std::byte, 64> ServiceQuestion::name_of(std::string_view text) {
+std::array<std::byte, 64> ServiceQuery::name_of(std::string_view text) {
   std::array<std::byte, 64> name{};
   const auto bytes = std::as_bytes(std::span(text));
   std::copy_n(bytes.begin(), std::min(bytes.size(), name.size()), name.begin());
@@ -28,7 +28,7 @@ Result<ServiceTicket> Services::add(const ServiceRecord& record, std::uint64_t c
   return ticket;
 }
 
-Result<ServiceTicket> Services::find(const ServiceQuestion& question, std::uint64_t cookie,
+Result<ServiceTicket> Services::find(const ServiceQuery& query, std::uint64_t cookie,
                                      Duration give_up_after, Time now) {
   if (entries_.size() >= kServicesMax) {
     ++counters_.limit_services;
@@ -36,18 +36,19 @@ Result<ServiceTicket> Services::find(const ServiceQuestion& question, std::uint6
   }
   ServiceRecord record;
   std::uint64_t mask = 0;
-  put(record.name, question.name, ServiceMask::kName, mask);
-  put(record.service_id, question.service_id, ServiceMask::kServiceId, mask);
-  put(record.service_gid, question.gid, ServiceMask::kServiceGid, mask);
-  put(record.service_pkey, question.pkey, ServiceMask::kPkey, mask);
-  Query query = Query::of(wire::Method::kGetTable, wire::SaAttribute::kServiceRecord, mask, record);
-  query.give_up_after = give_up_after;
-  const auto asked = VB_TRY(queries_.ask(query, Asker::kServices, 0, now));
+  put(record.name, query.name, ServiceMask::kName, mask);
+  put(record.service_id, query.service_id, ServiceMask::kServiceId, mask);
+  put(record.service_gid, query.gid, ServiceMask::kServiceGid, mask);
+  put(record.service_pkey, query.pkey, ServiceMask::kPkey, mask);
+  Query request =
+      Query::of(wire::Method::kGetTable, wire::SaAttribute::kServiceRecord, mask, record);
+  request.give_up_after = give_up_after;
+  const auto asked = VB_TRY(queries_.ask(request, QueryOwner::kServices, 0, now));
   ++counters_.asked;
   const ServiceTicket ticket{++last_ticket_};
   entries_.emplace(
       ticket,
-      Entry{.cookie = cookie, .is_question = true, .request = Request::kFind, .query = asked});
+      Entry{.cookie = cookie, .is_search = true, .request = Request::kFind, .query = asked});
   by_query_.emplace(asked, ticket);
   return ticket;
 }
@@ -57,7 +58,7 @@ bool Services::remove(ServiceTicket ticket, Time now) {
       std::erase_if(events_, [&](const ServiceEvent& event) { return event.ticket == ticket; });
   const auto found = entries_.find(ticket);
   if (found == entries_.end() || found->second.is_removed) return dropped != 0;
-  if (found->second.is_question) {
+  if (found->second.is_search) {
     by_query_.erase(found->second.query);
     queries_.cancel(found->second.query, now);
     entries_.erase(found);
@@ -87,7 +88,7 @@ ServiceRecord Services::record_of(const Entry& entry) const {
 // end.
 void Services::step(Entries::iterator found, Time now) {
   Entry& entry = found->second;
-  if (entry.is_question || entry.request != Request::kNone) return;
+  if (entry.is_search || entry.request != Request::kNone) return;
   if (!entry.is_removed) {
     if (now < entry.next) return wait(found, entry.next);
     if (!entry.was_registered || !entry.is_registered || entry.next != Time{}) {
@@ -118,12 +119,12 @@ void Services::step(Entries::iterator found, Time now) {
 }
 
 void Services::ask(Entries::iterator found, Request request, const Query& query, Time now) {
-  const auto asked = queries_.ask(query, Asker::kServices, 0, now);
+  const auto asked = queries_.ask(query, QueryOwner::kServices, 0, now);
   if (!asked) return wait(found, now + kRefusalPause);
   wait(found, kNever);
   found->second.request = request;
   found->second.query = *asked;
-  found->second.is_doubted = false;
+  found->second.may_be_lost = false;
   by_query_.emplace(*asked, found->first);
 }
 
@@ -180,7 +181,7 @@ void Services::receive_set(Entries::iterator found, const QueryEnd& end, Time no
   if (entry.is_removed) return step(found, now);
   if (end.how == QueryEnd::How::kAnswered) {
     entry.refusals = 0;
-    entry.is_registered = !entry.is_doubted;
+    entry.is_registered = !entry.may_be_lost;
     ++(entry.was_registered ? counters_.renewed : counters_.registered);
     if (!std::exchange(entry.was_registered, true)) {
       events_.push_back({.ticket = found->first,
@@ -206,12 +207,12 @@ void Services::receive_set(Entries::iterator found, const QueryEnd& end, Time no
   step(found, now);
 }
 
-void Services::register_again(bool doubts_requests, Time now) {
+void Services::register_again(bool requests_may_be_lost, Time now) {
   for (auto found = entries_.begin(); found != entries_.end();) {
     const auto here = found++;
     Entry& entry = here->second;
     entry.is_registered = false;
-    entry.is_doubted = doubts_requests;
+    entry.may_be_lost = requests_may_be_lost;
     if (entry.request == Request::kNone) wait(here, kNever);
     step(here, now);
   }

@@ -26,7 +26,7 @@ namespace verbena::sa {
 using ServiceTicket = Strong<struct ServiceTicketTag, std::uint64_t>;
 
 // Asks for service records.  An empty field accepts any value.
-struct ServiceQuestion {
+struct ServiceQuery {
   std::optional<std::array<std::byte, 64>> name{};
   std::optional<ServiceId> service_id{};
   std::optional<Gid> gid{};
@@ -76,7 +76,7 @@ class Services {
   // follows.  Fails with kInvalidArgument: the lease is 0; kNoResources: kServicesMax.
   Result<ServiceTicket> add(const wire::ServiceRecord& record, std::uint64_t cookie, Time now);
   // Asks the SA for services.  kFound or kFailed follows.  Fails with kNoResources.
-  Result<ServiceTicket> find(const ServiceQuestion& question, std::uint64_t cookie,
+  Result<ServiceTicket> find(const ServiceQuery& query, std::uint64_t cookie,
                              Duration give_up_after, Time now);
   // Ends a registration, or cancels a query.  Returns false if it has ended already.
   bool remove(ServiceTicket ticket, Time now);
@@ -97,12 +97,12 @@ class Services {
   struct Entry {
     wire::ServiceRecord record{};
     std::uint64_t cookie = 0;
-    bool is_question = false;
+    bool is_search = false;
     bool is_registered = false;   // the SA has it now
     bool was_registered = false;  // kRegistered was reported
     bool may_be_at_sa = false;
-    bool is_removed = false;  // the user has removed it, or it has failed
-    bool is_doubted = false;  // the SA may have lost the effect of the request
+    bool is_removed = false;   // the user has removed it, or it has failed
+    bool may_be_lost = false;  // the SA may have lost the effect of the request
     Request request = Request::kNone;
     QueryId query{};
     unsigned refusals = 0;
@@ -116,7 +116,7 @@ class Services {
   void receive_set(Entries::iterator found, const QueryEnd& end, Time now);
   void receive_found(Entries::iterator found, const QueryEnd& end);
   void fail_entry(Entries::iterator found, const Error& error);
-  void register_again(bool doubts_requests, Time now);
+  void register_again(bool requests_may_be_lost, Time now);
   wire::ServiceRecord record_of(const Entry& entry) const;
 
   Queries& queries_;

@@ -22,7 +22,7 @@ class ServicesTest : public ManualSaTest {
   const ServiceRecord record{.service_id = {0x77},
                              .service_pkey = wire::kDefaultPkey,
                              .lease_seconds = 80,
-                             .name = ServiceQuestion::name_of("files")};
+                             .name = ServiceQuery::name_of("files")};
 
   void change_port(const PortState& state) {
     const auto change = PortChange::between(port, state);
@@ -129,7 +129,7 @@ TEST_F(ServicesTest, RenewalThatIsRefusedTooOftenEndsTheRegistration) {
 }
 
 TEST_F(ServicesTest, QueryIsAnsweredWithAllRecords) {
-  const auto ticket = *services.find({.name = ServiceQuestion::name_of("files")}, 9, 10s, now);
+  const auto ticket = *services.find({.name = ServiceQuery::name_of("files")}, 9, 10s, now);
   const auto asked = request();
   EXPECT_EQ(header_in(asked).mad.method, Method::kGetTable);
   EXPECT_EQ(header_in(asked).component_mask, ServiceRecord::Mask::kName);

@@ -84,13 +84,13 @@ void Subscriptions::ask(Traps::iterator found, bool subscribe, Time now) {
                           .producer_type = InformInfo::kAnyProducer};
   Query query = Query::of(wire::Method::kSet, wire::SaAttribute::kInformInfo, 0, inform);
   if (!subscribe) query.tries_max = kUnsubscribeTries;
-  const auto asked = queries_.ask(query, Asker::kSubscriptions, 0, now);
+  const auto asked = queries_.ask(query, QueryOwner::kSubscriptions, 0, now);
   if (!asked) return wait(found, now + kPause);
   wait(found, kNever);
   trap.request = subscribe ? Request::kSubscribe : Request::kUnsubscribe;
   if (subscribe) trap.may_be_at_sa = true;
   if (!subscribe) trap.is_registered = false;
-  trap.is_doubted = false;
+  trap.may_be_lost = false;
   by_query_.emplace(*asked, found->first);
 }
 
@@ -106,7 +106,7 @@ void Subscriptions::receive(const QueryEnd& end, Time now) {
     return step(found, now);
   }
   if (end.how == QueryEnd::How::kAnswered) {
-    trap.is_registered = !trap.is_doubted;
+    trap.is_registered = !trap.may_be_lost;
     ++counters_.registered;
     return step(found, now);
   }
@@ -119,14 +119,14 @@ void Subscriptions::receive(const QueryEnd& end, Time now) {
   step(found, now);
 }
 
-void Subscriptions::register_again(bool doubts_requests, Time now) {
+void Subscriptions::register_again(bool requests_may_be_lost, Time now) {
   // A restarted manager may use the same transaction IDs for new reports.
   recent_.clear();
   recent_order_.clear();
   for (auto found = traps_.begin(); found != traps_.end();) {
     const auto here = found++;
     here->second.is_registered = false;
-    here->second.is_doubted = doubts_requests;
+    here->second.may_be_lost = requests_may_be_lost;
     if (here->second.request == Request::kNone) wait(here, kNever);
     step(here, now);
   }

@@ -95,7 +95,7 @@ class Subscriptions {
     std::set<SubscriptionId> subscribers{};
     bool is_registered = false;
     bool may_be_at_sa = false;
-    bool is_doubted = false;  // the SA may have lost the effect of the request
+    bool may_be_lost = false;  // the SA may have lost the effect of the request
     Request request = Request::kNone;
     Time not_before{};
   };
@@ -105,7 +105,7 @@ class Subscriptions {
   void step(Traps::iterator found, Time now);
   void ask(Traps::iterator found, bool subscribe, Time now);
   void wait(Traps::iterator found, Time until);
-  void register_again(bool doubts_requests, Time now);
+  void register_again(bool requests_may_be_lost, Time now);
   bool is_repeated(const mad::ManagementPort::Message& message, const wire::MadHeader& header);
 
   Queries& queries_;

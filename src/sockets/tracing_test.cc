@@ -66,7 +66,7 @@ class TracingTest : public testing::Test, public Session::Owner {
 
   // Returns a line for each event that the tool was told: the program, and the number of its kind
   // (broker::What).
-  std::string told(Session& tool) {
+  std::string events_of(Session& tool) {
     std::string text;
     std::array<std::byte, broker::kMessageBytesMax> buffer;
     std::vector<os::Fd> fds;
@@ -99,66 +99,66 @@ class TracingTest : public testing::Test, public Session::Owner {
 TEST_F(TracingTest, AToolSeesEachStepFromTcpToTheRingAndBack) {
   tracing_.add(tool_, true);
   introduce();
-  EXPECT_EQ(told(tool_), "server 1\nclient 1 peer 10\nserver 5 peer 20\nclient 5 peer 10\n");
+  EXPECT_EQ(events_of(tool_), "server 1\nclient 1 peer 10\nserver 5 peer 20\nclient 5 peer 10\n");
   stream::Sender sender(place(0));
   stream::Receiver receiver(place(0));
   sender.start(4096);
   receiver.start(4096, 0);
   look();
-  EXPECT_EQ(told(tool_), "server 6 peer 20\n");
+  EXPECT_EQ(events_of(tool_), "server 6 peer 20\n");
   ASSERT_EQ(sender.write(std::vector<std::byte>(100))->kind, stream::WriteStep::Kind::kCopied);
   look();
-  EXPECT_EQ(told(tool_), "server 7 at 4096 peer 20\n");
+  EXPECT_EQ(events_of(tool_), "server 7 at 4096 peer 20\n");
   ASSERT_TRUE(sender.leave(stream::Reason::kUrgent));
   std::vector<std::byte> buffer(100);
   ASSERT_EQ(receiver.read(buffer)->bytes, 100U);
   ASSERT_EQ(receiver.leave(stream::Reason::kUrgent), stream::Receiver::Left::kPlain);
   look();
-  EXPECT_EQ(told(tool_), "server 8 at 4196 reason 4 peer 20\nclient 9 reason 4 peer 10\n");
+  EXPECT_EQ(events_of(tool_), "server 8 at 4196 reason 4 peer 20\nclient 9 reason 4 peer 10\n");
   look();
-  EXPECT_EQ(told(tool_), "");
+  EXPECT_EQ(events_of(tool_), "");
 }
 
 TEST_F(TracingTest, UnseenEventsAreToldBeforeTheEndOfAConnection) {
   tracing_.add(tool_, true);
   introduce();
-  told(tool_);
+  events_of(tool_);
   stream::Sender(place(1)).start(7);
   tracing_.forgotten(client_, {.cookie = kClientCookie});
-  EXPECT_EQ(told(tool_), "client 6 peer 10\nclient 11 peer 10\n");
+  EXPECT_EQ(events_of(tool_), "client 6 peer 10\nclient 11 peer 10\n");
   tracing_.ended(server_);
-  EXPECT_EQ(told(tool_), "server 12 peer 20\n");
+  EXPECT_EQ(events_of(tool_), "server 12 peer 20\n");
 }
 
 TEST_F(TracingTest, AToolThatComesLaterIsToldEarlierEvents) {
   introduce();
   stream::Sender(place(0)).start(7);
   tracing_.add(tool_, true);
-  EXPECT_EQ(told(tool_),
+  EXPECT_EQ(events_of(tool_),
             "server 1 peer 20 earlier\nserver 5 peer 20 earlier\nclient 1 peer 10 earlier\n"
             "client 5 peer 10 earlier\nserver 6 peer 20 earlier\n");
   Session& second = add("", 31, 0);
   tracing_.add(second, true);
   look();
-  EXPECT_EQ(told(tool_), "");
-  EXPECT_NE(told(second), "");
+  EXPECT_EQ(events_of(tool_), "");
+  EXPECT_NE(events_of(second), "");
 }
 
 TEST_F(TracingTest, AnEndpointWithoutPeerIsReportedOnce) {
   tracing_.add(tool_, true);
   report(server_, kServerCookie);
   look();
-  EXPECT_EQ(told(tool_), "server 1\n");
+  EXPECT_EQ(events_of(tool_), "server 1\n");
   tracing_.look(os::now() + Tracing::kAloneAfter);
   tracing_.look(os::now() + 2 * Tracing::kAloneAfter);
-  EXPECT_EQ(told(tool_), "server 2\n");
+  EXPECT_EQ(events_of(tool_), "server 2\n");
 }
 
 TEST_F(TracingTest, AnEndpointWithoutPeerBeforeTheTraceIsReportedAsWell) {
   report(server_, kServerCookie);
   tracing_.add(tool_, true);
   tracing_.look(os::now() + Tracing::kAloneAfter);
-  EXPECT_EQ(told(tool_), "server 1 earlier\nserver 2\n");
+  EXPECT_EQ(events_of(tool_), "server 1 earlier\nserver 2\n");
 }
 
 TEST_F(TracingTest, AProgramThatStaysOnTcpSaysWhy) {
@@ -169,7 +169,7 @@ TEST_F(TracingTest, AProgramThatStaysOnTcpSaysWhy) {
       client_,
       {.reason = 3, .cookie = kServerCookie});  // ignored: this endpoint belongs to the server
   tracing_.refused(client_, report_of(kClientCookie));
-  EXPECT_EQ(told(tool_), "server 1\nserver 10 reason 3\nclient 3\n");
+  EXPECT_EQ(events_of(tool_), "server 1\nserver 10 reason 3\nclient 3\n");
 }
 
 TEST_F(TracingTest, AToolOfAnotherUserSeesNothing) {
@@ -179,8 +179,8 @@ TEST_F(TracingTest, AToolOfAnotherUserSeesNothing) {
   tracing_.add(colleague, false);
   report(server_, kServerCookie);
   tracing_.refused(client_, report_of(kClientCookie));
-  EXPECT_EQ(told(stranger), "");
-  EXPECT_EQ(told(colleague), "server 1\nclient 3\n");
+  EXPECT_EQ(events_of(stranger), "");
+  EXPECT_EQ(events_of(colleague), "server 1\nclient 3\n");
 }
 
 TEST_F(TracingTest, NothingIsKeptWhenTheLastToolHasGone) {
@@ -190,7 +190,7 @@ TEST_F(TracingTest, NothingIsKeptWhenTheLastToolHasGone) {
   EXPECT_EQ(tracing_.deadline(), kNever);
   introduce();
   tracing_.add(tool_, true);
-  EXPECT_NE(told(tool_).find("server 5 peer 20 earlier"), std::string::npos);
+  EXPECT_NE(events_of(tool_).find("server 5 peer 20 earlier"), std::string::npos);
 }
 
 }  // namespace

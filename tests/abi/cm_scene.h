@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "fake_border.h"
+#include "fake_c_api.h"
 
 // The fixture for tests of the drop-in librdmacm: an event channel, and functions by which the fake
 // libverbena reports events.

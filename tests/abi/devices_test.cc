@@ -10,7 +10,7 @@
 #include <cstring>
 #include <memory>
 
-#include "fake_border.h"
+#include "fake_c_api.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include "hca/types.h"
 #include "process/async_type.h"
 #include "rdmacm/types.h"
-#include "verbena/border.h"
+#include "verbena/c_api.h"
 #include "wire/cm_common.h"
 
 namespace verbena::numbers {

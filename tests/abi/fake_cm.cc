@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string>
 
-#include "border/sockaddr.h"
+#include "c_api/sockaddr.h"
 #include "fake_objects.h"
 
 // Implements the connection manager of the fake libverbena.
@@ -128,9 +128,9 @@ VB_API int vb_cm_resolve_route(vb_handle id, int) {
 }
 namespace {
 
-void note(const vb_service_question& question) {
+void note(const vb_service_query& query) {
   state().asked_service =
-      question.name != nullptr ? question.name : "#" + std::to_string(*question.service_id);
+      query.name != nullptr ? query.name : "#" + std::to_string(*query.service_id);
 }
 void put_services(vb_service* services, uint32_t max, uint32_t* count) {
   *count = static_cast<uint32_t>(state().services.size());
@@ -138,10 +138,10 @@ void put_services(vb_service* services, uint32_t max, uint32_t* count) {
 }
 
 }  // namespace
-VB_API int vb_cm_find_services(vb_handle id, const vb_service_question* question) {
+VB_API int vb_cm_find_services(vb_handle id, const vb_service_query* query) {
   REFUSED_OR_LOCKED();
   FOUND(found, ids, id);
-  note(*question);
+  note(*query);
   const bool none = state().services.empty();
   tell(*found, {.type = none ? 17u : 16u, .status = none ? -EADDRNOTAVAIL : 0});
   return 0;
@@ -152,10 +152,10 @@ VB_API int vb_cm_services(vb_handle id, vb_service* services, uint32_t max, uint
   put_services(services, max, count);
   return 0;
 }
-VB_API int vb_services_find(uint32_t device, uint8_t, const vb_service_question* question,
+VB_API int vb_services_find(uint32_t device, uint8_t, const vb_service_query* query,
                             vb_service* services, uint32_t max, uint32_t* count) {
   REFUSED_OR_LOCKED();
-  note(*question);
+  note(*query);
   state().asked_device = device;
   put_services(services, max, count);
   return 0;
@@ -225,7 +225,7 @@ VB_API int vb_cm_join(vb_handle id, const sockaddr* group, int send_only, uint64
     std::memcpy(event.group.dgid + 12, &reinterpret_cast<const sockaddr_in*>(group)->sin_addr, 4);
   }
   event.group_rate = event.group.dlid != 0 ? IBV_RATE_40_GBPS : 0;
-  std::memcpy(&found->joined, group, verbena::border::bytes_of(*group));
+  std::memcpy(&found->joined, group, verbena::c_api::bytes_of(*group));
   tell(*found, event);
   return 0;
 }

@@ -2,7 +2,7 @@
 
 #include <cerrno>
 
-#include "fake_border.h"
+#include "fake_c_api.h"
 
 // Helpers for the functions of the fake libverbena: for its verbs (fake_verbs.cc) and its
 // connection manager (fake_cm.cc).

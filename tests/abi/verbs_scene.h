@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-#include "fake_border.h"
+#include "fake_c_api.h"
 
 // The fixture for tests of the drop-in libibverbs: a context and a protection domain.  The library
 // calls the fake libverbena.

@@ -123,12 +123,12 @@ struct Player {
   bool migrated = false;
 
   void receive() const {
-    const std::array in{memory.piece(0, kBytes)};
+    const std::array in{memory.segment(0, kBytes)};
     value_of(qp.post_receive(kReceived, in));
   }
   void send() const {
-    const std::array out{memory.piece(kBytes, kBytes)};
-    value_of(qp.post({.id = kSent, .pieces = out}));
+    const std::array out{memory.segment(kBytes, kBytes)};
+    value_of(qp.post({.id = kSent, .segments = out}));
   }
 };
 
@@ -206,7 +206,7 @@ Task<> watch(Endpoint& endpoint) {
         break;
       case Type::kPathUnanswered: say("unanswered"); break;
       case Type::kPathOffered: {
-        const OtherPath path = event.other_path().value();
+        const AlternatePath path = event.alternate_path().value();
         const std::string word = quoted(event.private_data());
         say("offered " + name_of(path.source) + " " + name_of(path.destination) + " " + word);
         const bool welcome = word != "'no'";
@@ -246,7 +246,7 @@ Task<> obey(Orders& orders, Endpoint& endpoint, Player& player) {
       co_await cross(player);
     } else if (order == "offer") {
       words >> own >> other >> word;
-      OtherPath path;
+      AlternatePath path;
       path.source = gid_of(own);
       path.destination = gid_of(other);
       const auto offered = co_await endpoint.offer_path(path, bytes_of(word));
@@ -308,7 +308,7 @@ Task<> serve(Host& host, std::uint64_t service) {
     if (!asked) continue;
     const std::string word = quoted(event.private_data());
     say("request " + hex(event.service()) + " " + word);
-    host.loop.spawn(answer(host, std::move(*asked), word, event.other_path().has_value()));
+    host.loop.spawn(answer(host, std::move(*asked), word, event.alternate_path().has_value()));
   }
 }
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "verbena/border_requests.h"
+#include "verbena/c_api_requests.h"
 
 namespace {
 

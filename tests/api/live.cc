@@ -95,13 +95,13 @@ Task<Side> side(const Device& device, const ProtectionDomain& pd, const SharedRe
 
 // b receives from a shared queue, which raises an event when it runs low.
 Task<> shared_receives(Side& a, Side& b, SharedReceiveQueue& srq, const MemoryRegion& memory) {
-  const std::array in{memory.piece(0, 64)};
-  const std::array out{memory.piece(64, 64)};
+  const std::array in{memory.segment(0, 64)};
+  const std::array out{memory.segment(64, 64)};
   for (std::uint64_t id = 1; id <= 3; ++id) value_of(srq.post_receive(id, in));
   value_of(co_await srq.set_limit(2));
   check(value_of(co_await srq.query()).limit == 2);
   for (std::uint64_t id = 1; id <= 2; ++id) {
-    value_of(a.qp.post({.id = 10 + id, .pieces = out}));
+    value_of(a.qp.post({.id = 10 + id, .segments = out}));
     check((co_await one(a.cq)).wr_id == 10 + id);
     check((co_await one(b.cq)).wr_id == id);
   }
@@ -125,9 +125,9 @@ Task<> migration(Side& a, Side& b, const std::vector<GidEntry>& gids, const Memo
   for (QueuePair* qp : {&a.qp, &b.qp}) {
     value_of(co_await qp->modify(alternate, kAlternatePath | kMigrationState));
   }
-  const std::array out{memory.piece(0, 64)};
+  const std::array out{memory.segment(0, 64)};
   const auto exchange = [&](Side& from) -> Task<> {
-    value_of(from.qp.post({.opcode = Opcode::kWrite, .pieces = out, .remote = memory.remote()}));
+    value_of(from.qp.post({.opcode = Opcode::kWrite, .segments = out, .remote = memory.remote()}));
     check((co_await one(from.cq)).status == 0);
   };
   co_await exchange(a);
@@ -155,8 +155,8 @@ Task<> windows(Side& a, Side& b, const ProtectionDomain& pd, const MemoryRegion&
     check((co_await one(b.cq)).status == 0);
   }
   memory.bytes()[0] = std::byte{42};
-  const std::array out{memory.piece(0, 8)};
-  const Send write{.opcode = Opcode::kWrite, .pieces = out, .remote = window.remote()};
+  const std::array out{memory.segment(0, 8)};
+  const Send write{.opcode = Opcode::kWrite, .segments = out, .remote = window.remote()};
   value_of(a.qp.post(write));
   check((co_await one(a.cq)).status == 0);
   check(memory.bytes()[128] == std::byte{42});
@@ -171,16 +171,16 @@ Task<> windows(Side& a, Side& b, const ProtectionDomain& pd, const MemoryRegion&
 // Changes a region's memory but not its keys, and uses a null region.
 Task<> regions(Side& a, const ProtectionDomain& pd, MemoryRegion& memory,
                std::vector<std::byte>& more) {
-  const Piece before = memory.whole();
+  const Segment before = memory.whole();
   value_of(co_await memory.reregister(more, kAll));
   check(memory.whole().lkey == before.lkey && memory.bytes().data() == more.data());
-  const std::array pieces{memory.whole()};
-  value_of(co_await pd.prefetch(pieces, true));
+  const std::array segments{memory.whole()};
+  value_of(co_await pd.prefetch(segments, true));
   check(!(co_await pd.prefetch(std::array{before}, true)));  // the old memory is not registered
   const NullRegion nothing = value_of(co_await pd.create_null_region());
   more[7] = std::byte{1};
-  const std::array zeros{nothing.piece(8)};
-  value_of(a.qp.post({.opcode = Opcode::kWrite, .pieces = zeros, .remote = memory.remote()}));
+  const std::array zeros{nothing.segment(8)};
+  value_of(a.qp.post({.opcode = Opcode::kWrite, .segments = zeros, .remote = memory.remote()}));
   check((co_await one(a.cq)).status == 0);
   check(more[7] == std::byte{0});
 }

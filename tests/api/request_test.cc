@@ -93,8 +93,8 @@ const std::vector<std::pair<std::string, Command>>& commands() {
       {"CreateNullRegion", [](Objects& o) { return faces(o.pd->create_null_region()); }},
       {"Prefetch",
        [](Objects& o) {
-         const Piece piece = o.mr->whole();
-         return faces(o.pd->prefetch({&piece, 1}, true));
+         const Segment segment = o.mr->whole();
+         return faces(o.pd->prefetch({&segment, 1}, true));
        }},
       {"CreateWindow",
        [](Objects& o) { return faces(MemoryWindow::create(*o.pd, MemoryWindow::Type::kOne)); }},

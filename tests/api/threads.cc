@@ -66,14 +66,14 @@ Task<> completed(const ThreadState& thread, CompletionQueue& cq, int count) {
 // Runs on both sides; the active side begins.
 Task<> talk(const ThreadState& thread, CompletionQueue& cq, QueuePair& qp,
             SharedReceiveQueue& receives, const MemoryRegion& memory, bool begins) {
-  const std::array in{memory.piece(0, kBytes)};
-  const std::array out{memory.piece(kBytes, kBytes)};
+  const std::array in{memory.segment(0, kBytes)};
+  const std::array out{memory.segment(kBytes, kBytes)};
   for (int round = 0; round < kRounds; ++round) {
-    if (begins) value_of(qp.post({.pieces = out}));
+    if (begins) value_of(qp.post({.segments = out}));
     co_await completed(thread, cq, begins ? 2 : 1);
     value_of(receives.post_receive(1, in));
     if (begins) continue;
-    value_of(qp.post({.pieces = out}));
+    value_of(qp.post({.segments = out}));
     co_await completed(thread, cq, 1);
   }
 }
@@ -81,7 +81,7 @@ Task<> talk(const ThreadState& thread, CompletionQueue& cq, QueuePair& qp,
 // Creates a shared receive queue with one receive.  When that is used, the limit raises an event.
 Task<SharedReceiveQueue> one_receive(const ThreadState& thread, const MemoryRegion& memory) {
   SharedReceiveQueue made = value_of(co_await SharedReceiveQueue::create(*thread.pd, 4));
-  const std::array in{memory.piece(0, kBytes)};
+  const std::array in{memory.segment(0, kBytes)};
   value_of(made.post_receive(1, in));
   value_of(co_await made.set_limit(1));
   co_return made;

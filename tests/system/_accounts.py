@@ -10,7 +10,7 @@ import sys
 
 # Each MAD that the agent receives increments exactly one of these counters.
 MAD_ENDS = ["delivered", "wrong_length", "wrong_base_version", "unknown_class", "wrong_method", "class_port_info",
-            "question_of_other_version"]
+            "request_of_other_version"]
 
 
 def kernel(pid):

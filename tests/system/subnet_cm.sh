@@ -80,7 +80,7 @@ before=$(counter host1 sa_queries)
 # Connections that start before the first answer share its query; later ones hit the cache.
 without_query() {
   VERBENA_FABRIC=cm VERBENA_NODE=host1 verbena ps --counters |
-    awk '$3 ~ /^sa_path_(hits|questions_shared)$/ { sum += $4 } END { print sum + 0 }'
+    awk '$3 ~ /^sa_path_(hits|queries_shared)$/ { sum += $4 } END { print sum + 0 }'
 }
 saved=$(without_query)
 both "ucmatose to a new host" host3 7471 "ucmatose -c 100" host1 "ucmatose -c 100 -s 10.0.0.3"

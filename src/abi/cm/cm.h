@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "abi/event_targets.h"
-#include "border/sockaddr.h"
-#include "verbena/border.h"
+#include "c_api/sockaddr.h"
+#include "verbena/c_api.h"
 
 // Defines the connection manager's objects: each is the public structure, followed by private
 // members.

@@ -19,8 +19,8 @@ constexpr std::uint32_t kRejectVendorOption = 35;
 
 constexpr std::uint8_t kRetryMost = 7;
 
-int to_border(const CmId& id, const rdma_conn_param* param, std::uint8_t bytes_max,
-              vb_conn_param& out) {
+int to_c_api(const CmId& id, const rdma_conn_param* param, std::uint8_t bytes_max,
+             vb_conn_param& out) {
   out = {};
   out.responder_resources = RDMA_MAX_RESP_RES;
   out.initiator_depth = RDMA_MAX_INIT_DEPTH;
@@ -82,7 +82,7 @@ using namespace verbena::abi;
 VB_EXPORT int rdma_connect(rdma_cm_id* id, rdma_conn_param* conn_param) {
   auto& mine = *static_cast<CmId*>(id);
   vb_conn_param param{};
-  if (int error = to_border(mine, conn_param, connect_bytes_max(mine), param)) {
+  if (int error = to_c_api(mine, conn_param, connect_bytes_max(mine), param)) {
     return failed(error);
   }
   if (int error = cm_follow_qp(mine)) return failed(error);
@@ -96,7 +96,7 @@ VB_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
   cm_mark_used(mine);
   vb_conn_param param{};
   const auto bytes_max = is_datagram(mine) ? kAcceptDatagramBytesMax : kAcceptBytesMax;
-  if (int error = to_border(mine, conn_param, bytes_max, param)) return failed(error);
+  if (int error = to_c_api(mine, conn_param, bytes_max, param)) return failed(error);
   if (int error = cm_follow_qp(mine)) return failed(error);
   const std::uint64_t cookie = mine.cookie;
   const bool waits = mine.sync, expects_event = !is_datagram(mine);

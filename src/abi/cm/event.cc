@@ -8,7 +8,7 @@
 #include "abi/acknowledge.h"
 #include "abi/cm/cm.h"
 #include "abi/objects.h"
-#include "border/attributes.h"
+#include "c_api/attributes.h"
 
 // Takes events from libverbena, fills the public structures, and acknowledges events.
 
@@ -76,7 +76,7 @@ bool fill_group(const vb_cm_event& from, CmId& id, CmEvent& event) {
   rdma_ud_param& param = event.param.ud;
   param = {};
   param.private_data = joined->context;
-  param.ah_attr = verbena::border::from_border(from.group);
+  param.ah_attr = verbena::c_api::from_c_api(from.group);
   param.ah_attr.static_rate = from.group_rate;
   param.qp_num = from.qp_num;
   param.qkey = from.qkey;

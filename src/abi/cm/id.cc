@@ -253,7 +253,7 @@ VB_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
 
 VB_EXPORT int rdma_bind_addr(rdma_cm_id* id, sockaddr* addr) {
   auto& mine = *static_cast<CmId*>(id);
-  if (addr == nullptr || verbena::border::bytes_of(*addr) == 0) return failed(EINVAL);
+  if (addr == nullptr || verbena::c_api::bytes_of(*addr) == 0) return failed(EINVAL);
   if (int error = vb_cm_bind(mine.library_handle, addr)) return failed(error);
   if (int error = cm_refresh(mine)) return failed(error);
   return 0;
@@ -262,11 +262,11 @@ VB_EXPORT int rdma_bind_addr(rdma_cm_id* id, sockaddr* addr) {
 VB_EXPORT int rdma_resolve_addr(rdma_cm_id* id, sockaddr* src_addr, sockaddr* dst_addr,
                                 int timeout_ms) {
   auto& mine = *static_cast<CmId*>(id);
-  if (dst_addr == nullptr || verbena::border::bytes_of(*dst_addr) == 0) return failed(EINVAL);
-  if (src_addr != nullptr && verbena::border::bytes_of(*src_addr) == 0) return failed(EINVAL);
+  if (dst_addr == nullptr || verbena::c_api::bytes_of(*dst_addr) == 0) return failed(EINVAL);
+  if (src_addr != nullptr && verbena::c_api::bytes_of(*src_addr) == 0) return failed(EINVAL);
   // Stores the address before the call, because another thread may take the event before the call
   // returns.
-  std::memcpy(&id->route.addr.dst_storage, dst_addr, verbena::border::bytes_of(*dst_addr));
+  std::memcpy(&id->route.addr.dst_storage, dst_addr, verbena::c_api::bytes_of(*dst_addr));
   const bool waits = mine.sync;
   if (int error = vb_cm_resolve_addr(mine.library_handle, src_addr, dst_addr, timeout_ms)) {
     return failed(error);

@@ -17,7 +17,7 @@ std::atomic<std::uint64_t> last_cookie{0};
 // Stores the group before vb_cm_join(), because another thread may take the event before
 // vb_cm_join() returns.
 int join(CmId& id, const sockaddr& address, bool send_only, void* context) {
-  const std::size_t bytes = verbena::border::bytes_of(address);
+  const std::size_t bytes = verbena::c_api::bytes_of(address);
   if (bytes == 0) return EINVAL;
   if (int error = cm_follow_qp(id)) return error;
   CmGroup group{
@@ -42,7 +42,7 @@ int join(CmId& id, const sockaddr& address, bool send_only, void* context) {
 std::uint64_t take_group(CmId& id, const sockaddr& address) {
   PthreadLock lock(id.mutex);
   const auto found = std::ranges::find_if(id.groups, [&](const CmGroup& group) {
-    return group.address_bytes == verbena::border::bytes_of(address) &&
+    return group.address_bytes == verbena::c_api::bytes_of(address) &&
            std::memcmp(&group.address, &address, group.address_bytes) == 0;
   });
   if (found == id.groups.end()) return 0;

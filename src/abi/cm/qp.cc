@@ -4,7 +4,7 @@
 #include "abi/abi.h"
 #include "abi/cm/cm.h"
 #include "abi/objects.h"
-#include "border/attributes.h"
+#include "c_api/attributes.h"
 
 // Creates and destroys the QP of an id.  Completion queues and channels that the program does not
 // give are created too.
@@ -193,7 +193,7 @@ VB_EXPORT int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* qp_attr, int* qp_at
   if (int error = vb_cm_init_qp_attr(mine.library_handle, &attr, &mask)) {
     return failed(error);
   }
-  *qp_attr = verbena::border::from_border(attr);
+  *qp_attr = verbena::c_api::from_c_api(attr);
   *qp_attr_mask = static_cast<int>(mask);
   return 0;
 }

@@ -27,24 +27,24 @@ struct FreeList {
 };
 
 // Holds what a program asks for: a service id if all of the text is a number, else a name.
-struct Question {
+struct Query {
   std::uint64_t service_id = 0;
-  vb_service_question asked{};
+  vb_service_query asked{};
 
   // EINVAL: the text is empty or too long.
-  static int parse(const char* text, Question& question) {
+  static int parse(const char* text, Query& query) {
     if (text == nullptr || *text == '\0') return EINVAL;
     char* end = nullptr;
     errno = 0;
     const std::uint64_t number = std::strtoull(text, &end, 0);
-    question.asked.timeout_ms = kTimeoutMs;
+    query.asked.timeout_ms = kTimeoutMs;
     if (*end == '\0' && errno == 0 && *text != '-') {
-      question.service_id = number;
-      question.asked.service_id = &question.service_id;
+      query.service_id = number;
+      query.asked.service_id = &query.service_id;
       return 0;
     }
     if (std::strlen(text) >= sizeof(vb_service::name)) return EINVAL;
-    question.asked.name = text;
+    query.asked.name = text;
     return 0;
   }
 };
@@ -142,10 +142,10 @@ int on_active_port(auto&& use) {
 
 int cm_find_services(CmId& id, const char* node, const char* service) {
   if (node != nullptr) return EOPNOTSUPP;
-  Question question;
-  if (int error = Question::parse(service, question)) return error;
+  Query query;
+  if (int error = Query::parse(service, query)) return error;
   const bool waits = id.sync;
-  if (int error = vb_cm_find_services(id.library_handle, &question.asked)) return error;
+  if (int error = vb_cm_find_services(id.library_handle, &query.asked)) return error;
   return waits ? await_services(id) : 0;
 }
 
@@ -161,15 +161,15 @@ int cm_services(const CmId& id, rdma_addrinfo*& list) {
 }
 
 int find_services(const char* service, const rdma_addrinfo& hints, rdma_addrinfo*& list) {
-  Question question;
-  if (Question::parse(service, question) != 0) return EAI_SERVICE;
+  Query query;
+  if (Query::parse(service, query) != 0) return EAI_SERVICE;
   std::vector<vb_service> services;
   // Each port may be on a subnet of its own, so a port without such a service does not end the
   // search.
   const int error = on_active_port([&](std::uint32_t device, std::uint8_t port) {
     const int failure =
         all_services(services, [&](vb_service* to, std::uint32_t max, std::uint32_t& count) {
-          return vb_services_find(device, port, &question.asked, to, max, &count);
+          return vb_services_find(device, port, &query.asked, to, max, &count);
         });
     return failure == 0 && services.empty() ? ENOENT : failure;
   });

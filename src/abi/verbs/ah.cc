@@ -9,7 +9,7 @@
 
 #include "abi/abi.h"
 #include "abi/objects.h"
-#include "border/attributes.h"
+#include "c_api/attributes.h"
 
 // Implements address handles, including those for replies to a received datagram.
 
@@ -81,7 +81,7 @@ int init_global(ibv_context* context, std::uint8_t port_num, const ibv_grh& grh,
 VB_EXPORT ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
   std::unique_ptr<Ah> ah(new (std::nothrow) Ah{});
   if (!ah) return null_with(ENOMEM);
-  const vb_ah_attr address = verbena::border::to_border(*attr);
+  const vb_ah_attr address = verbena::c_api::to_c_api(*attr);
   if (int error = vb_ah_create(device_of(pd->context), static_cast<Pd*>(pd)->library_handle,
                                &address, &ah->library_handle)) {
     return null_with(error);

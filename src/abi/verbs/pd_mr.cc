@@ -5,7 +5,7 @@
 #include "abi/abi.h"
 #include "abi/objects.h"
 #include "abi/verbs/ops.h"
-#include "border/attributes.h"
+#include "c_api/attributes.h"
 
 // Implements protection domains and memory regions.
 
@@ -61,7 +61,7 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, std::uint32_t flags, ibv_
   }
   if (num_sge == 0) return with_errno(EINVAL);
   return with_errno(vb_mr_prefetch(static_cast<Pd*>(pd)->library_handle,
-                                   verbena::border::to_border(sg_list), num_sge,
+                                   verbena::c_api::to_c_api(sg_list), num_sge,
                                    advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE ? 1 : 0));
 }
 

@@ -7,7 +7,7 @@
 #include "abi/library.h"
 #include "abi/objects.h"
 #include "abi/verbs/ops.h"
-#include "verbena/border.h"
+#include "verbena/c_api.h"
 
 // Implements queries of ports, their GIDs and their P_Keys.
 

@@ -7,7 +7,7 @@
 #include "abi/library.h"
 #include "abi/verbs/events.h"
 #include "abi/verbs/ops.h"
-#include "border/attributes.h"
+#include "c_api/attributes.h"
 
 // Implements queue pairs, and posting to them.
 
@@ -20,8 +20,8 @@ EventTargets<Qp>& qps() {
 
 namespace {
 
-using border::from_border;
-using border::to_border;  // another overload is below
+using c_api::from_c_api;
+using c_api::to_c_api;  // another overload is below
 
 // libverbena refuses these flags with EINVAL.
 constexpr std::uint32_t kRefusedFlags = ~0u;
@@ -40,10 +40,10 @@ std::uint32_t bound_key(const decltype(ibv_send_wr::bind_mw)& bind) {
 
 // Invalid requests are passed on: libverbena refuses them, and starts those that were posted
 // before.
-vb_send_wr to_border(const ibv_send_wr& wr, bool is_ud) {
+vb_send_wr to_c_api(const ibv_send_wr& wr, bool is_ud) {
   vb_send_wr out{};
   out.wr_id = wr.wr_id;
-  out.sg_list = to_border(wr.sg_list);
+  out.sg_list = to_c_api(wr.sg_list);
   out.num_sge = static_cast<std::uint32_t>(wr.num_sge);
   out.opcode = wr.opcode;
   out.send_flags = wr.send_flags;
@@ -80,7 +80,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   const auto& mine = *qp_of(qp);
   const bool is_ud = qp->qp_type == IBV_QPT_UD;
   for (; wr != nullptr; wr = wr->next) {
-    const vb_send_wr request = to_border(*wr, is_ud);
+    const vb_send_wr request = to_c_api(*wr, is_ud);
     if (int error = vb_post_send(mine.library_handle, &request, wr->next != nullptr ? 1 : 0)) {
       *bad_wr = wr;
       return with_errno(error);
@@ -92,7 +92,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   const vb_handle library_handle = qp_of(qp)->library_handle;
   for (; wr != nullptr; wr = wr->next) {
-    const vb_recv_wr request = to_border(*wr);
+    const vb_recv_wr request = to_c_api(*wr);
     if (int error = vb_post_recv(library_handle, &request)) {
       *bad_wr = wr;
       return with_errno(error);
@@ -129,7 +129,7 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
     init.send_cq = cq_of(attr->send_cq)->library_handle;
     init.recv_cq = cq_of(attr->recv_cq)->library_handle;
     if (attr->srq != nullptr) init.srq = static_cast<Srq*>(attr->srq)->library_handle;
-    init.cap = to_border(attr->cap);
+    init.cap = to_c_api(attr->cap);
     init.type = attr->qp_type;
     init.sq_sig_all = attr->sq_sig_all != 0 ? 1 : 0;
     if (int refused = vb_qp_create(&init, &made->library_handle, &made->qp_base.qp_num)) {
@@ -137,7 +137,7 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
       qps().remove(cookie);
       return refused;
     }
-    attr->cap = from_border(init.cap);
+    attr->cap = from_c_api(init.cap);
     return 0;
   });
   if (error != 0) return null_with(error);
@@ -158,7 +158,7 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
 
 VB_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask) {
   if ((attr_mask & IBV_QP_RATE_LIMIT) != 0) return with_errno(EOPNOTSUPP);
-  const vb_qp_attr wanted = to_border(*attr, attr_mask);
+  const vb_qp_attr wanted = to_c_api(*attr, attr_mask);
   if (int error =
           vb_qp_modify(qp_of(qp)->library_handle, &wanted, static_cast<std::uint32_t>(attr_mask))) {
     return with_errno(error);
@@ -171,12 +171,12 @@ VB_EXPORT int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr*
   vb_qp_attr found{};
   vb_qp_init init{};
   if (int error = vb_qp_query(qp_of(qp)->library_handle, &found, &init)) return with_errno(error);
-  *attr = from_border(found);
+  *attr = from_c_api(found);
   init_attr->qp_context = qp->qp_context;
   init_attr->send_cq = qp->send_cq;
   init_attr->recv_cq = qp->recv_cq;
   init_attr->srq = qp->srq;
-  init_attr->cap = from_border(init.cap);
+  init_attr->cap = from_c_api(init.cap);
   init_attr->qp_type = qp->qp_type;
   init_attr->sq_sig_all = init.sq_sig_all != 0 ? 1 : 0;
   qp->state = attr->qp_state;

@@ -6,7 +6,7 @@
 #include "abi/acknowledge.h"
 #include "abi/verbs/events.h"
 #include "abi/verbs/ops.h"
-#include "border/attributes.h"
+#include "c_api/attributes.h"
 
 // Implements shared receive queues.
 
@@ -22,7 +22,7 @@ namespace {
 int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   const vb_handle library_handle = static_cast<Srq*>(srq)->library_handle;
   for (; wr != nullptr; wr = wr->next) {
-    const vb_recv_wr request = verbena::border::to_border(*wr);
+    const vb_recv_wr request = verbena::c_api::to_c_api(*wr);
     if (int error = vb_post_srq_recv(library_handle, &request)) {
       *bad_wr = wr;
       return with_errno(error);

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "abi/abi.h"
-#include "verbena/border.h"
+#include "verbena/c_api.h"
 
 // Reads sysfs files by name.  The kernel has no directory for a device of Verbena, so this file
 // makes up the contents of a few files, such as board_id, which ibv_devinfo prints.  Programs skip

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <span>
 
-#include "client/border_support.h"
+#include "client/c_api_support.h"
 #include "client/sizes.h"
 #include "client/unset_array.h"
 
@@ -59,44 +59,44 @@ int take(hca::Engine& engine, hca::CqHandle cq, int max, vb_wc* out) {
 extern "C" {
 
 int vb_channel_create(vb_handle* channel, int* fd) {
-  return on_engine([&](Client& engine) {
-    const auto made = engine.channels().create_completion();
+  return on_client([&](Client& client) {
+    const auto made = client.channels().create_completion();
     if (!made) return failed(made.error());
     *channel = made->value;
-    *fd = engine.channels().completion(*made)->fd();
+    *fd = client.channels().completion(*made)->fd();
     return 0;
   });
 }
 
 int vb_channel_destroy(vb_handle channel) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     return result_of(
-        engine.channels().destroy_completion(as_handle<CompletionChannelHandle>(channel)));
+        client.channels().destroy_completion(as_handle<CompletionChannelHandle>(channel)));
   });
 }
 
 // The body does not run in guarded(): it may unwind when the thread is cancelled.
 int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
-  Client* engine = client_if_any();
-  if (engine == nullptr) return EINVAL;
-  const auto queue = engine->channels().completion(as_handle<CompletionChannelHandle>(channel));
+  Client* client = client_if_any();
+  if (client == nullptr) return EINVAL;
+  const auto queue = client->channels().completion(as_handle<CompletionChannelHandle>(channel));
   if (queue == nullptr) return EINVAL;
-  engine->waits_elsewhere();
+  client->waits_elsewhere();
   CqEvent event;
-  if (const int error = engine->next_event(*queue, event); error != 0) return error;
+  if (const int error = client->next_event(*queue, event); error != 0) return error;
   *cq_cookie = event.cookie;
   return 0;
 }
 
 int vb_cq_create(vb_handle context, uint32_t* entries, vb_handle channel, uint64_t cookie,
                  vb_handle* cq) {
-  return on_engine([&](Client& engine) {
-    auto added = Registration::add(engine.channels(),
+  return on_client([&](Client& client) {
+    auto added = Registration::add(client.channels(),
                                    {.channel = as_handle<CompletionChannelHandle>(channel),
                                     .context = as_handle<ContextHandle>(context),
                                     .cookie = cookie});
     if (!added) return failed(added.error());
-    const auto made = engine.command([&](Process& process, Time) -> Result<hca::CqHandle> {
+    const auto made = client.command([&](Process& process, Time) -> Result<hca::CqHandle> {
       const auto created = process.engine().create_cq(*entries, (*added)->object());
       if (!created) {
         return std::unexpected(
@@ -113,8 +113,8 @@ int vb_cq_create(vb_handle context, uint32_t* entries, vb_handle channel, uint64
 }
 
 int vb_cq_resize(vb_handle cq, uint32_t* entries) {
-  return on_object([&](Client& engine) {
-    const auto given = engine.command([&](Process& process, Time) -> Result<std::uint32_t> {
+  return on_object([&](Client& client) {
+    const auto given = client.command([&](Process& process, Time) -> Result<std::uint32_t> {
       const auto handle = as_handle<hca::CqHandle>(cq);
       if (const auto resized = process.engine().resize_cq(handle, *entries); !resized) {
         return std::unexpected(
@@ -129,32 +129,32 @@ int vb_cq_resize(vb_handle cq, uint32_t* entries) {
 }
 
 int vb_cq_destroy(vb_handle cq) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     const auto handle = as_handle<hca::CqHandle>(cq);
     std::uint64_t object = 0;
-    const auto gone = engine.command([&](Process& process, Time) -> Result<void> {
+    const auto gone = client.command([&](Process& process, Time) -> Result<void> {
       object = VB_TRY(process.engine().cq_cookie(handle));
       return process.engine().destroy_cq(handle);
     });
-    if (gone) engine.channels().remove_object(object);
+    if (gone) client.channels().remove_object(object);
     return result_of(gone);
   });
 }
 
 int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc) {
-  Client* engine = client_if_any();
-  if (engine == nullptr || max < 0) return -EINVAL;
+  Client* client = client_if_any();
+  if (client == nullptr || max < 0) return -EINVAL;
   const auto handle = as_handle<hca::CqHandle>(cq);
-  const int stored = take(engine->engine(), handle, max, wc);
+  const int stored = take(client->engine(), handle, max, wc);
   if (stored != 0 || max == 0) return stored;
-  engine->poll();
-  return take(engine->engine(), handle, max, wc);
+  client->poll();
+  return take(client->engine(), handle, max, wc);
 }
 
 int vb_cq_arm(vb_handle cq, int solicited_only) {
-  return on_object([&](Client& engine) {
-    const auto armed = engine.engine().arm_cq(as_handle<hca::CqHandle>(cq), solicited_only != 0);
-    if (armed) engine.armed();
+  return on_object([&](Client& client) {
+    const auto armed = client.engine().arm_cq(as_handle<hca::CqHandle>(cq), solicited_only != 0);
+    if (armed) client.armed();
     return result_of(armed);
   });
 }

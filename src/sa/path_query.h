@@ -12,7 +12,7 @@ namespace verbena::sa {
 
 // Asks the SA for paths.  An empty field accepts any value.  The cache compares all fields, because
 // each of them may change the SA's choice.
-struct PathQuestion {
+struct PathQuery {
   // Limits a value of the path: above, below or equal to `value`, or the best (vol1 15.2.5.16).
   struct Limit {
     wire::Selector selector{};
@@ -20,7 +20,7 @@ struct PathQuestion {
     friend auto operator<=>(const Limit&, const Limit&) = default;
   };
 
-  // The destination comes first, because the cache visits all questions with one destination.
+  // The destination comes first, because the cache visits all queries with one destination.
   Gid destination{};  // 0: destination_lid names the destination
   Gid source{};
   std::optional<Lid> destination_lid{};
@@ -39,22 +39,22 @@ struct PathQuestion {
   bool reversible = true;
   std::uint8_t numb_path = 1;  // at most 127; more than one needs a GetTable
 
-  friend auto operator<=>(const PathQuestion&, const PathQuestion&) = default;
+  friend auto operator<=>(const PathQuery&, const PathQuery&) = default;
 };
 
-inline constexpr std::uint8_t kPathsPerQuestionMax = 127;
+inline constexpr std::uint8_t kPathsPerQueryMax = 127;
 
-// Returns the question as a record and component mask for the SA.
-Query query_of(const PathQuestion& question);
+// Returns the query as a record and component mask for the SA.
+Query query_of(const PathQuery& query);
 
-// Returns true if the path has all values that the question names.  A P_Key may differ in its
+// Returns true if the path has all values that the query names.  A P_Key may differ in its
 // membership bit.  Ignores service ID and QoS class, which a path record does not show.
-bool satisfies(const wire::PathRecord& path, const PathQuestion& question);
+bool satisfies(const wire::PathRecord& path, const PathQuery& query);
 
-// Returns true if a table of all paths can answer the question.  It cannot for a service or a QoS
+// Returns true if a table of all paths can answer the query.  It cannot for a service or a QoS
 // class, because the SA then chooses by rules that the table does not show.
-inline bool is_answered_by_table(const PathQuestion& question) {
-  return !question.service_id && !question.qos_class && question.destination != Gid{};
+inline bool is_answered_by_table(const PathQuery& query) {
+  return !query.service_id && !query.qos_class && query.destination != Gid{};
 }
 
 }  // namespace verbena::sa

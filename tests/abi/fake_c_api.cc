@@ -1,4 +1,4 @@
-#include "fake_border.h"
+#include "fake_c_api.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "verbena/border.h"
+#include "verbena/c_api.h"
 
 // A fake libverbena.so.0, which only records calls.  With it, tests can check the drop-in libraries
 // without the real libverbena.  The tests' LD_LIBRARY_PATH has the fake before the real library.

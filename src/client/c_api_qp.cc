@@ -4,7 +4,7 @@
 #include <cstring>
 #include <span>
 
-#include "client/border_support.h"
+#include "client/c_api_support.h"
 #include "client/sizes.h"
 #include "client/unset_array.h"
 #include "wire/source_port.h"
@@ -218,7 +218,7 @@ int posted(const Result<void>& result) {
 
 int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, vb_handle* qp,
                                std::uint32_t* qp_num) {
-  return on_agent([&](Client& engine) {
+  return on_agent([&](Client& client) {
     if (init->type < std::to_underlying(hca::QpType::kRc) ||
         init->type > std::to_underlying(hca::QpType::kUd)) {
       return failed({Errc::kNotSupported, 0, "only the QP types RC, UC and UD are supported"});
@@ -227,7 +227,7 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
       return failed({Errc::kInvalidArgument, 0, "the host has no such device"});
     }
     auto added = Registration::add(
-        engine.channels(),
+        client.channels(),
         {.context = as_handle<ContextHandle>(init->context), .cookie = init->cookie});
     if (!added) return failed(added.error());
     const hca::QpInit wanted{.type = static_cast<hca::QpType>(init->type),
@@ -240,7 +240,7 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
                              .device = static_cast<std::uint8_t>(init->device),
                              .cookie = (*added)->object()};
     return ask<hca::QpHandle>(
-        engine, submission,
+        client, submission,
         [&](Process& process, Time now, verbena::Completion<hca::QpHandle> done) {
           return process.create_qp(wanted, now, std::move(done));
         },
@@ -272,9 +272,9 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
 }
 
 int verbena::client::qp_attach(const Submission* submission, const vb_group_args& args) {
-  return on_agent([&](Client& engine) {
+  return on_agent([&](Client& client) {
     return ask<verbena::ipc::Done>(
-        engine, submission,
+        client, submission,
         [&](Process& process, Time, verbena::Completion<verbena::ipc::Done> done) {
           return process.attach_multicast(as_handle<hca::QpHandle>(args.qp), gid_of(args.group),
                                           args.interface_index, std::move(done));
@@ -289,8 +289,8 @@ int verbena::client::qp_attach(const Submission* submission, const vb_group_args
 extern "C" {
 
 int vb_ah_create(uint32_t device, vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah) {
-  return on_agent([&](Client& engine) {
-    const auto made = engine.command([&](Process& process, Time) -> Result<hca::AhHandle> {
+  return on_agent([&](Client& client) {
+    const auto made = client.command([&](Process& process, Time) -> Result<hca::AhHandle> {
       const auto path = VB_TRY(path_of(process, device, *attr));
       return process.engine().create_ah(as_handle<hca::PdHandle>(pd), path);
     });
@@ -301,8 +301,8 @@ int vb_ah_create(uint32_t device, vb_handle pd, const struct vb_ah_attr* attr, v
 }
 
 int vb_ah_destroy(vb_handle ah) {
-  return on_object([&](Client& engine) {
-    return result_of(engine.command([&](Process& process, Time) {
+  return on_object([&](Client& client) {
+    return result_of(client.command([&](Process& process, Time) {
       return process.engine().destroy_ah(as_handle<hca::AhHandle>(ah));
     }));
   });
@@ -313,8 +313,8 @@ int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
 }
 
 int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t mask) {
-  return on_object([&](Client& engine) {
-    return result_of(engine.revoke([&](Process& process, Time now) -> Result<void> {
+  return on_object([&](Client& client) {
+    return result_of(client.revoke([&](Process& process, Time now) -> Result<void> {
       const auto handle = as_handle<hca::QpHandle>(qp);
       const auto attributes = VB_TRY(attributes_of(process, handle, *attr, mask));
       return process.modify_qp(handle, attributes, mask, now);
@@ -323,8 +323,8 @@ int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t mask) {
 }
 
 int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) {
-  return on_object([&](Client& engine) {
-    const auto info = engine.command([&](Process& process, Time) {
+  return on_object([&](Client& client) {
+    const auto info = client.command([&](Process& process, Time) {
       return process.engine().query_qp(as_handle<hca::QpHandle>(qp));
     });
     if (!info) return failed(info.error());
@@ -332,7 +332,7 @@ int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) 
     put_attributes(info->attributes, *attr);
     attr->sq_draining = info->sq_draining ? 1 : 0;
     attr->cap = caps_of(info->init.caps);
-    const EventTarget target = engine.channels().target_of(info->init.cookie);
+    const EventTarget target = client.channels().target_of(info->init.cookie);
     *init = {.context = target.context.value,
              .cookie = target.cookie,
              .device = info->init.device,
@@ -348,14 +348,14 @@ int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) 
 }
 
 int vb_qp_destroy(vb_handle qp) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     const auto handle = as_handle<hca::QpHandle>(qp);
     std::uint64_t object = 0;
-    const auto gone = engine.revoke([&](Process& process, Time now) -> Result<void> {
+    const auto gone = client.revoke([&](Process& process, Time now) -> Result<void> {
       object = VB_TRY(process.engine().query_qp(handle)).init.cookie;
       return process.destroy_qp(handle, now);
     });
-    if (gone) engine.channels().remove_object(object);
+    if (gone) client.channels().remove_object(object);
     return result_of(gone);
   });
 }
@@ -367,16 +367,16 @@ int vb_qp_attach(vb_handle qp, const uint8_t group[16], uint32_t interface_index
 }
 
 int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
-  return on_object([&](Client& engine) {
-    return result_of(engine.command([&](Process& process, Time) {
+  return on_object([&](Client& client) {
+    return result_of(client.command([&](Process& process, Time) {
       return process.detach_multicast(as_handle<hca::QpHandle>(qp), gid_of(group));
     }));
   });
 }
 
 int vb_qp_send_room(vb_handle qp, uint32_t* room) {
-  return on_object([&](Client& engine) {
-    const auto found = engine.engine().send_room(as_handle<hca::QpHandle>(qp));
+  return on_object([&](Client& client) {
+    const auto found = client.engine().send_room(as_handle<hca::QpHandle>(qp));
     if (!found) return failed(found.error());
     *room = *found;
     return 0;
@@ -384,26 +384,26 @@ int vb_qp_send_room(vb_handle qp, uint32_t* room) {
 }
 
 int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int more) {
-  Client* engine = client_if_any();
-  if (engine == nullptr) return EINVAL;
-  const int error = posted(post(engine->engine(), qp, *wr));
+  Client* client = client_if_any();
+  if (client == nullptr) return EINVAL;
+  const int error = posted(post(client->engine(), qp, *wr));
   // Kicks the driver also after an error, because earlier requests, posted with `more` set, must
   // not wait.
-  if (more == 0 || error != 0) engine->kick();
+  if (more == 0 || error != 0) client->kick();
   return error;
 }
 
 int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr) {
-  Client* engine = client_if_any();
-  if (engine == nullptr) return EINVAL;
-  const int error = posted(post(engine->engine(), qp, *wr));
-  if (error == 0 && engine->engine().has_work()) engine->kick();  // a QP in error flushes receives
+  Client* client = client_if_any();
+  if (client == nullptr) return EINVAL;
+  const int error = posted(post(client->engine(), qp, *wr));
+  if (error == 0 && client->engine().has_work()) client->kick();  // a QP in error flushes receives
   return error;
 }
 
 int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr) {
-  Client* engine = client_if_any();
-  return engine == nullptr ? EINVAL : posted(post_shared(engine->engine(), srq, *wr));
+  Client* client = client_if_any();
+  return client == nullptr ? EINVAL : posted(post_shared(client->engine(), srq, *wr));
 }
 
 }  // extern "C"

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <mutex>
 
-#include "client/border_support.h"
 #include "client/build.h"
+#include "client/c_api_support.h"
 #include "verbena_build.h"
 
 namespace verbena::client {
@@ -21,11 +21,11 @@ std::atomic<Client*> the_client{nullptr};
 std::mutex making;
 
 void before_fork() {
-  if (Client* engine = the_client.load()) engine->before_fork();
+  if (Client* client = the_client.load()) client->before_fork();
 }
 
 void after_fork_in_parent() {
-  if (Client* engine = the_client.load()) engine->after_fork_in_parent();
+  if (Client* client = the_client.load()) client->after_fork_in_parent();
 }
 
 // The child of a fork has copies of the descriptors, but none of the threads, and must not use the
@@ -45,33 +45,33 @@ __attribute__((constructor)) void at_load() {
 // Acknowledges packets that the program took just before its end, as an adapter would, and
 // completes the capture file of a program that exits normally.
 __attribute__((destructor)) void at_exit() {
-  Client* engine = the_client.load();
-  if (engine == nullptr || engine->in_copy()) return;
-  engine->send_the_rest(std::chrono::milliseconds(100));
-  if (engine->capturing()) engine->flush_capture(std::chrono::seconds(2));
+  Client* client = the_client.load();
+  if (client == nullptr || client->in_copy()) return;
+  client->send_the_rest(std::chrono::milliseconds(100));
+  if (client->capturing()) client->flush_capture(std::chrono::seconds(2));
 }
 
 // Writes a diagnostic line about a call that failed because of the program's mistake.
 void tell(const Error& error) {
   const Errc code = error.code;
   if (!is_programs_fault(code)) return;
-  Client* const engine = the_client.load(std::memory_order_acquire);
-  if (engine == nullptr || engine->in_copy()) return;
-  engine->diagnostics().refused(*error.context != '\0' ? error.context : to_string(code),
+  Client* const client = the_client.load(std::memory_order_acquire);
+  if (client == nullptr || client->in_copy()) return;
+  client->diagnostics().refused(*error.context != '\0' ? error.context : to_string(code),
                                 Client::os_now());
 }
 
 }  // namespace
 
-int failed(Client& engine, const Error& error) {
-  set_last_error(engine.command([&](process::Process&, Time)
-                                    VB_REQUIRES(drive_lock) { return engine.explain(error); }));
+int failed(Client& client, const Error& error) {
+  set_last_error(client.command([&](process::Process&, Time)
+                                    VB_REQUIRES(drive_lock) { return client.explain(error); }));
   return to_errno(error);
 }
 
 Client* client_if_any() {
-  Client* engine = the_client.load(std::memory_order_acquire);
-  if (engine == nullptr || !engine->in_copy()) return engine;
+  Client* client = the_client.load(std::memory_order_acquire);
+  if (client == nullptr || !client->in_copy()) return client;
   in_child();  // a child of clone(), which runs no fork handlers
   return nullptr;
 }
@@ -89,21 +89,21 @@ Client* refused(const Error& why, const std::string& problem, int& error) {
 
 }  // namespace
 
-Client* client(int& error) {
+Client* client_with_agent(int& error) {
   std::string problem;
-  if (Client* engine = client_if_any()) {
-    const auto joined = engine->join(problem);
-    return joined ? engine : refused(joined.error(), problem, error);
+  if (Client* client = client_if_any()) {
+    const auto joined = client->join(problem);
+    return joined ? client : refused(joined.error(), problem, error);
   }
   const NoCancellation whole_call;
   const std::lock_guard lock(making);
-  if (Client* engine = client_if_any()) return engine;
+  if (Client* client = client_if_any()) return client;
   auto made = Client::connect(problem);
   if (!made) return refused(made.error(), problem, error);
-  Client* engine = made->release();
-  the_client.store(engine, std::memory_order_release);
-  if (engine->diagnostics().wanted()) border::set_error_listener(tell);
-  return engine;
+  Client* client = made->release();
+  the_client.store(client, std::memory_order_release);
+  if (client->diagnostics().wanted()) c_api::set_error_listener(tell);
+  return client;
 }
 
 }  // namespace verbena::client
@@ -111,7 +111,7 @@ Client* client(int& error) {
 using verbena::Result;
 using verbena::Time;
 using namespace verbena::client;  // NOLINT(google-build-using-namespace): implements its C API
-namespace border = verbena::border;
+namespace c_api = verbena::c_api;
 namespace hca = verbena::hca;
 namespace ipc = verbena::ipc;
 using verbena::process::Process;
@@ -147,8 +147,8 @@ void set_link(vb_port_attr& attr, const ipc::Port& port) {
 
 // Calls body(port, process) for a port that exists.
 int on_port(std::uint32_t device, std::uint32_t number, auto&& body) {
-  return on_engine([&](Client& engine) {
-    return engine.command([&](Process& process, Time) {
+  return on_client([&](Client& client) {
+    return client.command([&](Process& process, Time) {
       if (!process.connected()) return failed(kAgentGone);
       if (device >= verbena::kDevicesMax || number > verbena::kPortsPerDeviceMax) return EINVAL;
       const ipc::Port* const port =
@@ -162,13 +162,13 @@ int on_port(std::uint32_t device, std::uint32_t number, auto&& body) {
 
 extern "C" {
 
-const char* vb_last_error(void) { return border::last_error(); }
+const char* vb_last_error(void) { return c_api::last_error(); }
 
 const char* vb_build_id(void) { return build_id(); }
 
 int vb_device_query(uint32_t index, struct vb_device_attr* attr) {
-  return on_engine([&](Client& engine) {
-    return engine.command([&](Process& process, Time) {
+  return on_client([&](Client& client) {
+    return client.command([&](Process& process, Time) {
       if (!process.connected()) return failed(kAgentGone);
       if (index >= process.devices().size()) return ENOENT;
       const ipc::Device& device = process.devices()[index];
@@ -250,26 +250,26 @@ int vb_pkey_query(uint32_t device, uint32_t number, uint32_t index, uint16_t* pk
 }
 
 int vb_context_create(uint32_t device, vb_handle* context, int* fd) {
-  return on_engine([&](Client& engine) {
-    const auto made = engine.channels().create_context(device);
+  return on_client([&](Client& client) {
+    const auto made = client.channels().create_context(device);
     if (!made) return failed(made.error());
     *context = made->value;
-    *fd = engine.channels().context(*made)->fd();
+    *fd = client.channels().context(*made)->fd();
     return 0;
   });
 }
 
 int vb_context_destroy(vb_handle context) {
-  return on_object([&](Client& engine) {
-    return result_of(engine.channels().destroy_context(as_handle<ContextHandle>(context)));
+  return on_object([&](Client& client) {
+    return result_of(client.channels().destroy_context(as_handle<ContextHandle>(context)));
   });
 }
 
 // The body does not run in guarded(): it may unwind when the thread is cancelled.
 int vb_async_next(vb_handle context, struct vb_async_event* event) {
-  Client* engine = client_if_any();
-  if (engine == nullptr) return EINVAL;
-  const auto queue = engine->channels().context(as_handle<ContextHandle>(context));
+  Client* client = client_if_any();
+  if (client == nullptr) return EINVAL;
+  const auto queue = client->channels().context(as_handle<ContextHandle>(context));
   if (queue == nullptr) return EINVAL;
   AsyncEvent next;
   if (const int error = queue->next(next); error != 0) return error;
@@ -282,9 +282,9 @@ int vb_async_next(vb_handle context, struct vb_async_event* event) {
 }
 
 int vb_pd_create(vb_handle* pd) {
-  return on_engine([&](Client& engine) {
+  return on_client([&](Client& client) {
     const auto made =
-        engine.command([](Process& process, Time) { return process.engine().create_pd(); });
+        client.command([](Process& process, Time) { return process.engine().create_pd(); });
     if (!made) return failed(made.error());
     *pd = made->value;
     return 0;
@@ -292,8 +292,8 @@ int vb_pd_create(vb_handle* pd) {
 }
 
 int vb_pd_destroy(vb_handle pd) {
-  return on_object([&](Client& engine) {
-    return result_of(engine.command([&](Process& process, Time) {
+  return on_object([&](Client& client) {
+    return result_of(client.command([&](Process& process, Time) {
       return process.engine().destroy_pd(as_handle<hca::PdHandle>(pd));
     }));
   });

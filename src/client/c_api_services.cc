@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/border_support.h"
+#include "client/c_api_support.h"
 #include "link/path_address.h"
 #include "wire/sa.h"
 
@@ -37,22 +37,22 @@ PortId port_of(std::uint32_t device, std::uint8_t port) {
   return {static_cast<std::uint8_t>(std::min(device, kDeviceMax)), port};
 }
 
-Result<Process::ServiceWanted> wanted_by(const vb_service_question* question) {
-  if (question == nullptr || (question->name == nullptr && question->service_id == nullptr)) {
+Result<Process::ServiceWanted> wanted_by(const vb_service_query* query) {
+  if (query == nullptr || (query->name == nullptr && query->service_id == nullptr)) {
     return verbena::fail(Errc::kInvalidArgument, "the name or the id of a service is missing");
   }
   Process::ServiceWanted wanted{.timeout =
-                                    std::chrono::milliseconds(std::max(question->timeout_ms, 0))};
-  if (question->name != nullptr) {
+                                    std::chrono::milliseconds(std::max(query->timeout_ms, 0))};
+  if (query->name != nullptr) {
     ipc::ServiceName name{};
-    const std::size_t bytes = std::strlen(question->name);
+    const std::size_t bytes = std::strlen(query->name);
     if (bytes > name.size()) {
       return verbena::fail(Errc::kInvalidArgument, "the name of a service has 64 bytes at most");
     }
-    std::memcpy(name.data(), question->name, bytes);
+    std::memcpy(name.data(), query->name, bytes);
     wanted.name = name;
   }
-  if (question->service_id != nullptr) wanted.service_id = ServiceId{*question->service_id};
+  if (query->service_id != nullptr) wanted.service_id = ServiceId{*query->service_id};
   return wanted;
 }
 
@@ -120,8 +120,8 @@ using verbena::process::Process;
 
 extern "C" {
 
-int vb_cm_find_services(vb_handle id, const struct vb_service_question* question) {
-  const auto wanted = wanted_by(question);
+int vb_cm_find_services(vb_handle id, const struct vb_service_query* query) {
+  const auto wanted = wanted_by(query);
   if (!wanted) return failed(wanted.error());
   return ask_about_id<ipc::Done>(nullptr, id,
                                  [&](Process& process, ConnectionHandle handle, Time, const auto&) {
@@ -130,8 +130,8 @@ int vb_cm_find_services(vb_handle id, const struct vb_service_question* question
 }
 
 int vb_cm_services(vb_handle id, struct vb_service* services, uint32_t max, uint32_t* count) {
-  return on_object([&](Client& engine) {
-    return engine.command([&](Process& process, Time) {
+  return on_object([&](Client& client) {
+    return client.command([&](Process& process, Time) {
       const auto found = process.connection(ConnectionHandle{id});
       if (!found) return failed(found.error());
       put((*found)->services, services, max, *count);
@@ -140,13 +140,13 @@ int vb_cm_services(vb_handle id, struct vb_service* services, uint32_t max, uint
   });
 }
 
-int vb_services_find(uint32_t device, uint8_t port, const struct vb_service_question* question,
+int vb_services_find(uint32_t device, uint8_t port, const struct vb_service_query* query,
                      struct vb_service* services, uint32_t max, uint32_t* count) {
-  const auto wanted = wanted_by(question);
+  const auto wanted = wanted_by(query);
   if (!wanted) return failed(wanted.error());
-  return on_engine([&](Client& engine) {
+  return on_client([&](Client& client) {
     return ask<ipc::ServicesFound>(
-        engine, nullptr,
+        client, nullptr,
         [&](Process& process, Time, Completion<ipc::ServicesFound> done) {
           return process.find_services(port_of(device, port), *wanted, std::move(done));
         },
@@ -160,9 +160,9 @@ int vb_services_find(uint32_t device, uint8_t port, const struct vb_service_ques
 
 int vb_service_add(uint32_t device, uint8_t port, const struct vb_service* service,
                    uint64_t* registration) {
-  return on_engine([&](Client& engine) {
+  return on_client([&](Client& client) {
     return ask<ipc::ServiceAdded>(
-        engine, nullptr,
+        client, nullptr,
         [&](Process& process, Time, Completion<ipc::ServiceAdded> done) {
           return process.add_service(port_of(device, port), converted(*service), std::move(done));
         },
@@ -175,9 +175,9 @@ int vb_service_add(uint32_t device, uint8_t port, const struct vb_service* servi
 }
 
 int vb_service_remove(uint64_t registration) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     return ask<ipc::Done>(
-        engine, nullptr,
+        client, nullptr,
         [&](Process& process, Time, Completion<ipc::Done> done) {
           return process.remove_service(registration, std::move(done));
         },

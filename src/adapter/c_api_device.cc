@@ -5,16 +5,16 @@
 #include <cstring>
 
 #include "adapter/adapter.h"
-#include "border/attributes.h"
+#include "c_api/attributes.h"
 #include "verbena_build.h"
 
 using verbena::Errc;
 using namespace verbena::adapter;  // NOLINT(google-build-using-namespace): the C API of adapters
-namespace border = verbena::border;
+namespace c_api = verbena::c_api;
 
 namespace {
 
-vb_device_attr to_border(const ibv_device_attr& attr, const char* name) {
+vb_device_attr to_c_api(const ibv_device_attr& attr, const char* name) {
   vb_device_attr out{};
   std::snprintf(out.name, sizeof out.name, "%s", name);
   std::memcpy(out.fw_ver, attr.fw_ver, sizeof out.fw_ver);
@@ -93,7 +93,7 @@ int keep_region(Adapter& adapter, ibv_mr* made, vb_handle* mr) {
 
 extern "C" {
 
-const char* vb_last_error(void) { return border::last_error(); }
+const char* vb_last_error(void) { return c_api::last_error(); }
 
 const char* vb_build_id(void) { return VB_BUILD_ID; }
 
@@ -104,7 +104,7 @@ int vb_device_query(uint32_t device, struct vb_device_attr* attr) {
     if (const int error = adapter.system.query_device(adapter.context, &found)) {
       return refused("query the adapter", error);
     }
-    *attr = to_border(found, adapter.system.get_device_name(adapter.context->device));
+    *attr = to_c_api(found, adapter.system.get_device_name(adapter.context->device));
     return 0;
   });
 }
@@ -255,7 +255,7 @@ int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey) {
 int vb_mr_reregister(vb_handle mr, uint32_t /*what*/, vb_handle /*pd*/, void* /*address*/,
                      uint64_t /*length*/, uint32_t /*access*/) {
   return on_command(&Adapter::mrs, mr, [](Adapter&, ibv_mr&) {
-    return border::failed({Errc::kNotSupported, 0, "regions of an adapter cannot be reregistered"});
+    return c_api::failed({Errc::kNotSupported, 0, "regions of an adapter cannot be reregistered"});
   });
 }
 
@@ -284,7 +284,7 @@ int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int 
 int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey) {
   return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
     if (type != IBV_MW_TYPE_2) {
-      return border::failed(
+      return c_api::failed(
           {Errc::kNotSupported, 0, "an adapter supports only memory windows of type 2"});
     }
     ibv_mw* const made = ibv_alloc_mw(&its, IBV_MW_TYPE_2);

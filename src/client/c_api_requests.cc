@@ -4,17 +4,17 @@
 #include <mutex>
 #include <thread>
 
-#include "border/commands.h"
-#include "border/requests.h"
-#include "client/border_support.h"
+#include "c_api/commands.h"
+#include "c_api/requests.h"
+#include "client/c_api_support.h"
 #include "os/thread.h"
 
 namespace verbena::client {
 namespace {
 
 // The queues exist before the Client does: opening the device is a request, too.
-border::RequestQueues& queues() {
-  static auto* const made = new border::RequestQueues;  // never freed: threads may use it at exit
+c_api::RequestQueues& queues() {
+  static auto* const made = new c_api::RequestQueues;  // never freed: threads may use it at exit
   return *made;
 }
 
@@ -30,7 +30,7 @@ class Openings {
  public:
   int start(RequestQueue& queue, vb_request& request) {
     auto opening = std::make_shared<Opening>();
-    opening->args = border::args_of<vb_open_args>(request);
+    opening->args = c_api::args_of<vb_open_args>(request);
     opening->request = &request;
     {
       const std::lock_guard lock(mutex_);
@@ -74,18 +74,18 @@ Openings& openings() {
 
 void Openings::open(RequestQueue& queue, Opening& opening) {
   vb_open_args args = opening.args;
-  const int error = border::open(args);
+  const int error = c_api::open(args);
   const std::string text = error == 0 ? "" : vb_last_error();
   const std::lock_guard lock(opening.mutex);
   if (opening.request == nullptr) return;
-  border::args_of<vb_open_args>(*opening.request) = args;
+  c_api::args_of<vb_open_args>(*opening.request) = args;
   queue.finish(*opening.request, error, text);
 }
 
 // Forgets everything about the completed request, which the program has taken.
 void drop(vb_request& request) {
   if (request.command == VB_OPEN) return openings().end(request);
-  if (Client* engine = client_if_any()) engine->forget(request);
+  if (Client* client = client_if_any()) client->forget(request);
 }
 
 int cancel(RequestQueue& queue, vb_request& request) {
@@ -94,11 +94,11 @@ int cancel(RequestQueue& queue, vb_request& request) {
   if (request.command == VB_OPEN) {
     openings().end(request);
     error = queue.cancel(request, &was_done) ? 0 : EINVAL;
-  } else if (Client* engine = client_if_any()) {
-    error = engine->cancel(queue, request, &was_done);
+  } else if (Client* client = client_if_any()) {
+    error = client->cancel(queue, request, &was_done);
   }
   if (error != 0) return failed({Errc::kBadHandle, 0, "the request is not pending"});
-  if (was_done) border::undo(request);
+  if (was_done) c_api::undo(request);
   return 0;
 }
 
@@ -107,16 +107,16 @@ int submit(RequestQueue& queue, vb_request& request) {
   switch (request.command) {
     case VB_OPEN: return openings().start(queue, request);
     case VB_QP_CREATE: {
-      auto& a = border::args_of<vb_qp_args>(request);
+      auto& a = c_api::args_of<vb_qp_args>(request);
       return qp_create(&submission, &a.init, &a.qp, &a.qp_num);
     }
-    case VB_QP_ATTACH: return qp_attach(&submission, border::args_of<vb_group_args>(request));
+    case VB_QP_ATTACH: return qp_attach(&submission, c_api::args_of<vb_group_args>(request));
     default: break;
   }
   if (request.command >= VB_CM_BIND && request.command <= VB_CM_ANSWER_PATH) {
-    return cm_command(&submission, request.command, border::args_of<vb_cm_args>(request));
+    return cm_command(&submission, request.command, c_api::args_of<vb_cm_args>(request));
   }
-  return border::call(request);
+  return c_api::call(request);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <array>
 #include <bit>
 
-#include "client/border_support.h"
+#include "client/c_api_support.h"
 #include "os/process.h"
 
 using verbena::Errc;
@@ -54,12 +54,12 @@ extern "C" {
 
 int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova, uint32_t access,
                    vb_handle* mr, uint32_t* lkey, uint32_t* rkey) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     const auto wanted = access_of(access);
     if (!wanted) return failed(wanted.error());
     if (!is_there(address, length, *wanted)) return failed(kNotThere);
     const bool zero_based = (*wanted & hca::access::kZeroBased) != 0;
-    const auto made = engine.command([&](Process& process, Time) {
+    const auto made = client.command([&](Process& process, Time) {
       return process.engine().register_mr(as_handle<hca::PdHandle>(pd),
                                           std::bit_cast<std::uintptr_t>(address), length,
                                           zero_based ? 0 : iova, *wanted);
@@ -73,8 +73,8 @@ int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova, 
 }
 
 int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey) {
-  return on_object([&](Client& engine) {
-    const auto made = engine.command([&](Process& process, Time) {
+  return on_object([&](Client& client) {
+    const auto made = client.command([&](Process& process, Time) {
       return process.engine().register_null_mr(as_handle<hca::PdHandle>(pd));
     });
     if (!made) return failed(made.error());
@@ -86,7 +86,7 @@ int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey) {
 
 int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address, uint64_t length,
                      uint32_t access) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     hca::Engine::MrChange change{.what = what,
                                  .pd = {pd},
                                  .address = std::bit_cast<std::uintptr_t>(address),
@@ -102,26 +102,26 @@ int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address, u
         !is_there(address, length, change.access_flags)) {
       return failed(kNotThere);
     }
-    return result_of(engine.revoke([&](Process& process, Time) {
+    return result_of(client.revoke([&](Process& process, Time) {
       return process.engine().reregister_mr(as_handle<hca::MrHandle>(mr), change);
     }));
   });
 }
 
 int vb_mr_deregister(vb_handle mr) {
-  return on_object([&](Client& engine) {
-    return result_of(engine.revoke([&](Process& process, Time) {
+  return on_object([&](Client& client) {
+    return result_of(client.revoke([&](Process& process, Time) {
       return process.engine().deregister_mr(as_handle<hca::MrHandle>(mr));
     }));
   });
 }
 
 int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int write) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     const std::uint32_t needed = write != 0 ? hca::access::kLocalWrite : 0;
     for (const bool checked : {false, true}) {  // check every element before the first prefetch
       for (const vb_sge& one : std::span(list, count)) {
-        const auto memory = engine.command([&](Process& process, Time) {
+        const auto memory = client.command([&](Process& process, Time) {
           return process.engine().find_memory(
               as_handle<hca::PdHandle>(pd),
               {.address = one.addr, .length = one.length, .lkey = one.lkey}, needed);
@@ -137,12 +137,12 @@ int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int 
 }
 
 int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     if (type != std::to_underlying(hca::WindowType::kOne) &&
         type != std::to_underlying(hca::WindowType::kTwo)) {
       return failed({verbena::Errc::kInvalidArgument, 0, "a memory window is of type 1 or 2"});
     }
-    const auto made = engine.command([&](Process& process, Time) {
+    const auto made = client.command([&](Process& process, Time) {
       return process.engine().create_mw(as_handle<hca::PdHandle>(pd),
                                         static_cast<hca::WindowType>(type));
     });
@@ -154,8 +154,8 @@ int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey) {
 }
 
 int vb_mw_destroy(vb_handle mw) {
-  return on_object([&](Client& engine) {
-    return result_of(engine.command([&](Process& process, Time) {
+  return on_object([&](Client& client) {
+    return result_of(client.command([&](Process& process, Time) {
       return process.engine().destroy_mw(as_handle<hca::MwHandle>(mw));
     }));
   });

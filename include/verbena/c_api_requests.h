@@ -1,7 +1,7 @@
-#ifndef VERBENA_BORDER_REQUESTS_H
-#define VERBENA_BORDER_REQUESTS_H
+#ifndef VERBENA_C_API_REQUESTS_H
+#define VERBENA_C_API_REQUESTS_H
 
-#include "verbena/border.h"
+#include "verbena/c_api.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -60,7 +60,7 @@ enum vb_command {
   VB_CQ_RESIZE,    // vb_cq_args
 };
 
-// These structures hold the parameters of the functions in border.h, with the same names.  The
+// These structures hold the parameters of the functions in c_api.h, with the same names.  The
 // command's function defines which members are read and which members are written.
 struct vb_open_args {
   uint32_t index;  // of the device
@@ -136,9 +136,9 @@ struct vb_cm_args {
   int32_t timeout_ms, backlog;
   const struct vb_conn_param* param;  // reject: its private data
   uint32_t reason;                    // reject: the reason; answer_path: the status
-  // These are used only for VB_PS_NONE.  With `words`, VB_CM_REJECT is vb_cm_reject_with(), and so
+  // These are used only for VB_PS_NONE.  With `data`, VB_CM_REJECT is vb_cm_reject_with(), and so
   // on.
-  const struct vb_cm_words* words;
+  const struct vb_cm_message_data* data;
   const struct vb_cm_filter* filter;
   const struct vb_cm_path* path;
 };
@@ -173,4 +173,4 @@ VB_API int vb_requests_cancel(vb_handle queue, struct vb_request* request);
 }
 #endif
 
-#endif  // VERBENA_BORDER_REQUESTS_H
+#endif  // VERBENA_C_API_REQUESTS_H

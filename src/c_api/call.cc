@@ -1,10 +1,10 @@
-#include "border/call.h"
+#include "c_api/call.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
-namespace verbena::border {
+namespace verbena::c_api {
 namespace {
 
 thread_local char text_of_last_error[512];
@@ -30,4 +30,4 @@ void set_error_listener(void (*listener)(const Error& error)) {
   error_listener.store(listener, std::memory_order_release);
 }
 
-}  // namespace verbena::border
+}  // namespace verbena::c_api

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <span>
 
-#include "client/border_support.h"
+#include "client/c_api_support.h"
 #include "client/sockaddr.h"
 
 namespace verbena::client {
@@ -67,7 +67,7 @@ Result<rdmacm::ConnParam> param_of(const vb_conn_param* param, std::size_t priva
 }
 
 // Holds the program's data for a message.  The code that makes the message checks the lengths.
-struct Words {
+struct MessageData {
   std::span<const std::byte> private_data{};
   std::span<const std::byte> additional_info{};
 };
@@ -79,11 +79,11 @@ Result<std::span<const std::byte>> given(const void* bytes, std::uint8_t length)
   return std::span(static_cast<const std::byte*>(bytes), length);
 }
 
-Result<Words> words_of(const vb_cm_words* words) {
-  if (words == nullptr) return Words{};
-  return Words{
-      .private_data = VB_TRY(given(words->private_data, words->private_data_len)),
-      .additional_info = VB_TRY(given(words->additional_info, words->additional_info_len))};
+Result<MessageData> data_of(const vb_cm_message_data* data) {
+  if (data == nullptr) return MessageData{};
+  return MessageData{
+      .private_data = VB_TRY(given(data->private_data, data->private_data_len)),
+      .additional_info = VB_TRY(given(data->additional_info, data->additional_info_len))};
 }
 
 Result<rdmacm::Filter> filter_of(const vb_cm_filter* filter) {
@@ -165,47 +165,47 @@ int accept(const Submission* submission, const vb_cm_args& args) {
                                  });
 }
 
-// Rejects a request.  Without args.words this is rdma_reject(), which has only private data.  Then
+// Rejects a request.  Without args.data this is rdma_reject(), which has only private data.  Then
 // reason 0 stands for a rejection by the program (28).
 int reject(const Submission* submission, const vb_cm_args& args) {
-  Words words;
-  if (args.words != nullptr) {
-    const auto said = words_of(args.words);
+  MessageData data;
+  if (args.data != nullptr) {
+    const auto said = data_of(args.data);
     if (!said) return failed(said.error());
-    words = *said;
+    data = *said;
   } else if (args.param != nullptr) {
     const auto said = given(args.param->private_data, args.param->private_data_len);
     if (!said) return failed(said.error());
-    words.private_data = *said;
+    data.private_data = *said;
   }
-  const bool own = args.words == nullptr && args.reason == 0;
+  const bool own = args.data == nullptr && args.reason == 0;
   const auto reason =
       own ? rdmacm::kRejectConsumer : static_cast<std::uint16_t>(std::min(args.reason, 0xffffU));
   return ask_about_id<ipc::Done>(submission, args.id,
                                  [&](Process& process, ConnectionHandle id, Time, Done done) {
                                    return process.reject(id,
                                                          {.reason = reason,
-                                                          .additional_info = words.additional_info,
-                                                          .private_data = words.private_data},
+                                                          .additional_info = data.additional_info,
+                                                          .private_data = data.private_data},
                                                          std::move(done));
                                  });
 }
 
 int establish(const Submission* submission, const vb_cm_args& args) {
-  const auto words = words_of(args.words);
-  if (!words) return failed(words.error());
+  const auto data = data_of(args.data);
+  if (!data) return failed(data.error());
   return ask_about_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
-        return process.establish(id, words->private_data, now, std::move(done));
+        return process.establish(id, data->private_data, now, std::move(done));
       });
 }
 
 int disconnect(const Submission* submission, const vb_cm_args& args) {
-  const auto words = words_of(args.words);
-  if (!words) return failed(words.error());
+  const auto data = data_of(args.data);
+  if (!data) return failed(data.error());
   return ask_about_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
-        return process.disconnect(id, words->private_data, now, std::move(done));
+        return process.disconnect(id, data->private_data, now, std::move(done));
       });
 }
 
@@ -213,24 +213,24 @@ int load_path(const Submission* submission, const vb_cm_args& args) {
   if (args.path == nullptr) return failed({Errc::kInvalidArgument, 0, "no path"});
   const auto path = path_of(*args.path);
   if (!path) return failed(path.error());
-  const auto words = words_of(args.words);
-  if (!words) return failed(words.error());
+  const auto data = data_of(args.data);
+  if (!data) return failed(data.error());
   return ask_about_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time, Done done) {
-        return process.load_path(id, *path, words->private_data, std::move(done));
+        return process.load_path(id, *path, data->private_data, std::move(done));
       });
 }
 
 int answer_path(const Submission* submission, const vb_cm_args& args) {
-  const auto words = words_of(args.words);
-  if (!words) return failed(words.error());
+  const auto data = data_of(args.data);
+  if (!data) return failed(data.error());
   const auto status = static_cast<std::uint16_t>(std::min(args.reason, 0xffffU));
   return ask_about_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
         return process.answer_path(id,
                                    {.status = status,
-                                    .additional_info = words->additional_info,
-                                    .private_data = words->private_data},
+                                    .additional_info = data->additional_info,
+                                    .private_data = data->private_data},
                                    now, std::move(done));
       });
 }

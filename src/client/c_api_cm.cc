@@ -6,7 +6,7 @@
 #include <array>
 #include <cstring>
 
-#include "client/border_support.h"
+#include "client/c_api_support.h"
 #include "client/sockaddr.h"
 
 using verbena::Completion;
@@ -83,39 +83,39 @@ vb_cm_event converted(const CmNotice& notice) {
 extern "C" {
 
 int vb_cm_channel_create(vb_handle* channel, int* fd) {
-  return on_engine([&](Client& engine) {
-    const auto made = engine.channels().create_cm();
+  return on_client([&](Client& client) {
+    const auto made = client.channels().create_cm();
     if (!made) return failed(made.error());
     *channel = made->value;
-    *fd = engine.channels().cm(*made)->fd();
+    *fd = client.channels().cm(*made)->fd();
     return 0;
   });
 }
 
 int vb_cm_channel_hide_lost_requests(vb_handle channel) {
-  return on_object([&](Client& engine) {
-    return result_of(engine.channels().hide_lost_requests(as_handle<CmChannelHandle>(channel)));
+  return on_object([&](Client& client) {
+    return result_of(client.channels().hide_lost_requests(as_handle<CmChannelHandle>(channel)));
   });
 }
 
 int vb_cm_channel_destroy(vb_handle channel) {
-  return on_object([&](Client& engine) {
-    return result_of(engine.channels().destroy_cm(as_handle<CmChannelHandle>(channel)));
+  return on_object([&](Client& client) {
+    return result_of(client.channels().destroy_cm(as_handle<CmChannelHandle>(channel)));
   });
 }
 
 // The body does not run in guarded(): it may unwind when the thread is cancelled.
 int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
-  Client* engine = client_if_any();
-  if (engine == nullptr) return EINVAL;
-  const auto queue = engine->channels().cm(as_handle<CmChannelHandle>(channel));
+  Client* client = client_if_any();
+  if (client == nullptr) return EINVAL;
+  const auto queue = client->channels().cm(as_handle<CmChannelHandle>(channel));
   if (queue == nullptr) return EINVAL;
   CmNotice notice;
-  if (const int error = engine->next_event(*queue, notice); error != 0) return error;
+  if (const int error = client->next_event(*queue, notice); error != 0) return error;
   *event = converted(notice);
   if (!notice.why.empty()) set_last_error(notice.why);
   // Uses the current cookie: the program may have set it after the event came.
-  engine->command([&](Process& process, Time) {
+  client->command([&](Process& process, Time) {
     if (const auto found = process.connection(notice.id)) event->cookie = (*found)->cookie;
     return 0;
   });
@@ -123,7 +123,7 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
 }
 
 int vb_cm_id_write_event(vb_handle id, uint32_t type, int32_t status, uint64_t arg) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     const auto kind = static_cast<rdmacm::EventKind>(type);
     if (type < std::to_underlying(rdmacm::EventKind::kAddrInfoResolved) ||
         type > std::to_underlying(rdmacm::EventKind::kUser)) {
@@ -132,20 +132,20 @@ int vb_cm_id_write_event(vb_handle id, uint32_t type, int32_t status, uint64_t a
     CmNotice notice{.id = ConnectionHandle{id}, .arg = arg};
     notice.event.kind = kind;
     notice.event.status = status;
-    return result_of(engine.channels().write_event(std::move(notice)));
+    return result_of(client.channels().write_event(std::move(notice)));
   });
 }
 
 int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t cookie,
                     vb_handle* id) {
-  return on_engine([&](Client& engine) {
+  return on_client([&](Client& client) {
     const auto reports_to = as_handle<CmChannelHandle>(channel);
-    if (engine.channels().cm(reports_to) == nullptr) {
+    if (client.channels().cm(reports_to) == nullptr) {
       return failed({verbena::Errc::kBadHandle, 0, "no such event channel"});
     }
-    return result_of(engine.command([&](Process& process, Time) -> verbena::Result<void> {
+    return result_of(client.command([&](Process& process, Time) -> verbena::Result<void> {
       const ConnectionHandle made = VB_TRY(process.create_id(ps, qp_type, cookie));
-      auto added = engine.channels().add_id(made, reports_to);
+      auto added = client.channels().add_id(made, reports_to);
       if (added) {
         *id = made.value;
       } else {
@@ -157,11 +157,11 @@ int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t c
 }
 
 int vb_cm_id_destroy(vb_handle id) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     const ConnectionHandle handle{id};
-    const auto gone = engine.command([&](Process& process, Time) {
+    const auto gone = client.command([&](Process& process, Time) {
       auto result = process.destroy_id(handle);
-      for (const CmNotice& notice : engine.channels().remove_id(handle)) {
+      for (const CmNotice& notice : client.channels().remove_id(handle)) {
         if (notice.new_id) (void)process.destroy_id(notice.new_id).has_value();
       }
       return result;
@@ -171,22 +171,22 @@ int vb_cm_id_destroy(vb_handle id) {
 }
 
 int vb_cm_id_set_cookie(vb_handle id, uint64_t cookie) {
-  return on_object([&](Client& engine) {
-    return result_of(engine.command(
+  return on_object([&](Client& client) {
+    return result_of(client.command(
         [&](Process& process, Time) { return process.set_cookie(ConnectionHandle{id}, cookie); }));
   });
 }
 
 int vb_cm_id_migrate(vb_handle id, vb_handle channel) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     return result_of(
-        engine.channels().migrate_id(ConnectionHandle{id}, as_handle<CmChannelHandle>(channel)));
+        client.channels().migrate_id(ConnectionHandle{id}, as_handle<CmChannelHandle>(channel)));
   });
 }
 
 int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses) {
-  return on_object([&](Client& engine) {
-    return engine.command([&](Process& process, Time) {
+  return on_object([&](Client& client) {
+    return client.command([&](Process& process, Time) {
       const auto found = process.connection(ConnectionHandle{id});
       if (!found) return failed(found.error());
       const Connection& connection = **found;
@@ -259,17 +259,17 @@ int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, si
 }
 
 int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
-  return on_object([&](Client& engine) {
-    return result_of(engine.command([&](Process& process, Time now) {
+  return on_object([&](Client& client) {
+    return result_of(client.command([&](Process& process, Time now) {
       return process.set_qp(ConnectionHandle{id}, as_handle<hca::QpHandle>(qp), now);
     }));
   });
 }
 
 int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     const auto to = static_cast<hca::QpState>(attr->qp_state);
-    const auto move = engine.command(
+    const auto move = client.command(
         [&](Process& process, Time) { return process.transition(ConnectionHandle{id}, to); });
     if (!move) return failed(move.error());
     *attr = {};
@@ -309,27 +309,27 @@ int vb_cm_notify(vb_handle id, uint32_t ibv_event_type) {
   if (ibv_event_type != kCommEst) {
     return failed({Errc::kNotSupported, 0, "only IBV_EVENT_COMM_EST can be notified"});
   }
-  return on_object([&](Client& engine) {
-    return result_of(engine.command(
+  return on_object([&](Client& client) {
+    return result_of(client.command(
         [&](Process& process, Time) { return process.notify(ConnectionHandle{id}); }));
   });
 }
 
 int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64_t cookie) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     const auto address = group_from_sockaddr(group);
     if (!address) return failed(address.error());
-    return result_of(engine.command([&](Process& process, Time) {
+    return result_of(client.command([&](Process& process, Time) {
       return process.join_multicast(ConnectionHandle{id}, *address, send_only == 0, cookie);
     }));
   });
 }
 
 int vb_cm_leave(vb_handle id, uint64_t cookie) {
-  return on_object([&](Client& engine) {
-    return result_of(engine.command([&](Process& process, Time) {
+  return on_object([&](Client& client) {
+    return result_of(client.command([&](Process& process, Time) {
       auto left = process.leave_multicast(ConnectionHandle{id}, cookie);
-      engine.channels().remove_group(ConnectionHandle{id}, cookie);
+      client.channels().remove_group(ConnectionHandle{id}, cookie);
       return left;
     }));
   });
@@ -344,37 +344,39 @@ int vb_cm_listen_for(vb_handle id, int backlog, const struct vb_cm_filter* filte
   return cm_command(nullptr, VB_CM_LISTEN, args);
 }
 
-int vb_cm_reject_with(vb_handle id, uint32_t reason, const struct vb_cm_words* words) {
-  constexpr vb_cm_words kNone{};  // null would mean vb_cm_reject(), which may omit the reason
+int vb_cm_reject_with(vb_handle id, uint32_t reason, const struct vb_cm_message_data* data) {
+  constexpr vb_cm_message_data
+      kNone{};  // null would mean vb_cm_reject(), which may omit the reason
   vb_cm_args args = about(id);
   args.reason = reason;
-  args.words = words != nullptr ? words : &kNone;
+  args.data = data != nullptr ? data : &kNone;
   return cm_command(nullptr, VB_CM_REJECT, args);
 }
 
-int vb_cm_establish_with(vb_handle id, const struct vb_cm_words* words) {
+int vb_cm_establish_with(vb_handle id, const struct vb_cm_message_data* data) {
   vb_cm_args args = about(id);
-  args.words = words;
+  args.data = data;
   return cm_command(nullptr, VB_CM_ESTABLISH, args);
 }
 
-int vb_cm_disconnect_with(vb_handle id, const struct vb_cm_words* words) {
+int vb_cm_disconnect_with(vb_handle id, const struct vb_cm_message_data* data) {
   vb_cm_args args = about(id);
-  args.words = words;
+  args.data = data;
   return cm_command(nullptr, VB_CM_DISCONNECT, args);
 }
 
-int vb_cm_load_path(vb_handle id, const struct vb_cm_path* path, const struct vb_cm_words* words) {
+int vb_cm_load_path(vb_handle id, const struct vb_cm_path* path,
+                    const struct vb_cm_message_data* data) {
   vb_cm_args args = about(id);
   args.path = path;
-  args.words = words;
+  args.data = data;
   return cm_command(nullptr, VB_CM_LOAD_PATH, args);
 }
 
-int vb_cm_answer_path(vb_handle id, uint32_t status, const struct vb_cm_words* words) {
+int vb_cm_answer_path(vb_handle id, uint32_t status, const struct vb_cm_message_data* data) {
   vb_cm_args args = about(id);
   args.reason = status;
-  args.words = words;
+  args.data = data;
   return cm_command(nullptr, VB_CM_ANSWER_PATH, args);
 }
 

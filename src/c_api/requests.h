@@ -9,9 +9,9 @@
 #include "base/error.h"
 #include "base/handle.h"
 #include "os/event_fd.h"
-#include "verbena/border_requests.h"
+#include "verbena/c_api_requests.h"
 
-namespace verbena::border {
+namespace verbena::c_api {
 
 // Holds the submitted commands: pending ones, and completed ones that the caller has not taken yet.
 //
@@ -81,4 +81,4 @@ class RequestQueues {
 // Writes the result into a request.
 void settle(vb_request& request, int status, std::string_view text);
 
-}  // namespace verbena::border
+}  // namespace verbena::c_api

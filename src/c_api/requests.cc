@@ -1,9 +1,9 @@
-#include "border/requests.h"
+#include "c_api/requests.h"
 
 #include <algorithm>
 #include <cstring>
 
-namespace verbena::border {
+namespace verbena::c_api {
 
 void settle(vb_request& request, int status, std::string_view text) {
   request.status = status;
@@ -97,4 +97,4 @@ Result<void> RequestQueues::destroy(vb_handle queue) {
   return {};
 }
 
-}  // namespace verbena::border
+}  // namespace verbena::c_api

@@ -5,24 +5,22 @@
 #include <cstdint>
 #include <cstring>
 
-#include "verbena/border.h"
+#include "verbena/c_api.h"
 
 // Converts attributes of QPs and address handles, and receive requests, between the structures of
-// <infiniband/verbs.h> and those of the C API (verbena/border.h).
-namespace verbena::border {
+// <infiniband/verbs.h> and those of the C API (verbena/c_api.h).
+namespace verbena::c_api {
 
 // Both structures have the same layout: see abi/layout.cc.
-inline const vb_sge* to_border(const ibv_sge* list) {
-  return reinterpret_cast<const vb_sge*>(list);
-}
+inline const vb_sge* to_c_api(const ibv_sge* list) { return reinterpret_cast<const vb_sge*>(list); }
 
-inline vb_recv_wr to_border(const ibv_recv_wr& wr) {
+inline vb_recv_wr to_c_api(const ibv_recv_wr& wr) {
   return {.wr_id = wr.wr_id,
-          .sg_list = to_border(wr.sg_list),
+          .sg_list = to_c_api(wr.sg_list),
           .num_sge = static_cast<std::uint32_t>(wr.num_sge)};
 }
 
-inline vb_ah_attr to_border(const ibv_ah_attr& attr) {
+inline vb_ah_attr to_c_api(const ibv_ah_attr& attr) {
   vb_ah_attr out{};
   std::memcpy(out.dgid, attr.grh.dgid.raw, sizeof out.dgid);
   out.flow_label = attr.grh.flow_label;
@@ -37,7 +35,7 @@ inline vb_ah_attr to_border(const ibv_ah_attr& attr) {
   return out;
 }
 
-inline ibv_ah_attr from_border(const vb_ah_attr& attr) {
+inline ibv_ah_attr from_c_api(const vb_ah_attr& attr) {
   ibv_ah_attr out{};
   std::memcpy(out.grh.dgid.raw, attr.dgid, sizeof attr.dgid);
   out.grh.flow_label = attr.flow_label;
@@ -52,7 +50,7 @@ inline ibv_ah_attr from_border(const vb_ah_attr& attr) {
   return out;
 }
 
-inline vb_qp_cap to_border(const ibv_qp_cap& cap) {
+inline vb_qp_cap to_c_api(const ibv_qp_cap& cap) {
   return {.max_send_wr = cap.max_send_wr,
           .max_recv_wr = cap.max_recv_wr,
           .max_send_sge = cap.max_send_sge,
@@ -60,7 +58,7 @@ inline vb_qp_cap to_border(const ibv_qp_cap& cap) {
           .max_inline_data = cap.max_inline_data};
 }
 
-inline ibv_qp_cap from_border(const vb_qp_cap& cap) {
+inline ibv_qp_cap from_c_api(const vb_qp_cap& cap) {
   return {.max_send_wr = cap.max_send_wr,
           .max_recv_wr = cap.max_recv_wr,
           .max_send_sge = cap.max_send_sge,
@@ -69,7 +67,7 @@ inline ibv_qp_cap from_border(const vb_qp_cap& cap) {
 }
 
 // Reads only members that `mask` names: programs leave the rest of the structure uninitialised.
-inline vb_qp_attr to_border(const ibv_qp_attr& attr, int mask) {
+inline vb_qp_attr to_c_api(const ibv_qp_attr& attr, int mask) {
   vb_qp_attr out{};
   const auto has = [mask](int bit) { return (mask & bit) != 0; };
   if (has(IBV_QP_STATE)) out.qp_state = attr.qp_state;
@@ -81,10 +79,10 @@ inline vb_qp_attr to_border(const ibv_qp_attr& attr, int mask) {
   if (has(IBV_QP_SQ_PSN)) out.sq_psn = attr.sq_psn;
   if (has(IBV_QP_DEST_QPN)) out.dest_qp_num = attr.dest_qp_num;
   if (has(IBV_QP_ACCESS_FLAGS)) out.qp_access_flags = attr.qp_access_flags;
-  if (has(IBV_QP_CAP)) out.cap = to_border(attr.cap);
-  if (has(IBV_QP_AV)) out.ah = to_border(attr.ah_attr);
+  if (has(IBV_QP_CAP)) out.cap = to_c_api(attr.cap);
+  if (has(IBV_QP_AV)) out.ah = to_c_api(attr.ah_attr);
   if (has(IBV_QP_ALT_PATH)) {
-    out.alt_ah = to_border(attr.alt_ah_attr);
+    out.alt_ah = to_c_api(attr.alt_ah_attr);
     out.alt_port_num = attr.alt_port_num;
     out.alt_timeout = attr.alt_timeout;
     out.alt_pkey_index = attr.alt_pkey_index;
@@ -101,7 +99,7 @@ inline vb_qp_attr to_border(const ibv_qp_attr& attr, int mask) {
   return out;
 }
 
-inline ibv_qp_attr from_border(const vb_qp_attr& attr) {
+inline ibv_qp_attr from_c_api(const vb_qp_attr& attr) {
   ibv_qp_attr out{};
   out.qp_state = static_cast<ibv_qp_state>(attr.qp_state);
   out.cur_qp_state = static_cast<ibv_qp_state>(attr.cur_qp_state);
@@ -112,9 +110,9 @@ inline ibv_qp_attr from_border(const vb_qp_attr& attr) {
   out.sq_psn = attr.sq_psn;
   out.dest_qp_num = attr.dest_qp_num;
   out.qp_access_flags = attr.qp_access_flags;
-  out.cap = from_border(attr.cap);
-  out.ah_attr = from_border(attr.ah);
-  out.alt_ah_attr = from_border(attr.alt_ah);
+  out.cap = from_c_api(attr.cap);
+  out.ah_attr = from_c_api(attr.ah);
+  out.alt_ah_attr = from_c_api(attr.alt_ah);
   out.alt_port_num = attr.alt_port_num;
   out.alt_timeout = attr.alt_timeout;
   out.alt_pkey_index = attr.alt_pkey_index;
@@ -131,4 +129,4 @@ inline ibv_qp_attr from_border(const vb_qp_attr& attr) {
   return out;
 }
 
-}  // namespace verbena::border
+}  // namespace verbena::c_api

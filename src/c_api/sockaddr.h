@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace verbena::border {
+namespace verbena::c_api {
 
 // Returns the length of an address, or 0 if ids do not support its family.
 inline std::size_t bytes_of(const sockaddr& address) {
@@ -18,4 +18,4 @@ inline std::size_t bytes_of(const sockaddr& address) {
   }
 }
 
-}  // namespace verbena::border
+}  // namespace verbena::c_api

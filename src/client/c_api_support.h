@@ -5,9 +5,9 @@
 #include <string>
 
 #include "base/error.h"
-#include "border/call.h"
+#include "c_api/call.h"
 #include "client/client.h"
-#include "verbena/border_requests.h"
+#include "verbena/c_api_requests.h"
 
 // Provides helpers that the source files of the C API share.
 namespace verbena::client {
@@ -15,7 +15,7 @@ namespace verbena::client {
 // Returns the program's Client, made at first use and joined to an agent.  If the agent has died it
 // joins the next one.  nullptr: no agent can be reached; `error` is the errno, and vb_last_error()
 // gives the reason.
-Client* client(int& error);
+Client* client_with_agent(int& error);
 // Returns the Client if there is one already; for calls that name one of its objects.
 Client* client_if_any();
 
@@ -24,10 +24,10 @@ void put_path(const hca::Path& path, std::uint8_t port, vb_ah_attr& out);
 // Converts the attributes of a transition or a query to the C API.
 void put_attributes(const hca::QpAttributes& attributes, vb_qp_attr& out);
 
-using border::failed;
-using border::guarded;
-using border::result_of;
-using border::set_last_error;
+using c_api::failed;
+using c_api::guarded;
+using c_api::result_of;
+using c_api::set_last_error;
 // Sets the last error to the Client's explanation, and returns the errno.
 int failed(Client& client, const Error& error);
 
@@ -67,20 +67,20 @@ class Registration {
 template <class Body>
 int on_object(Body body) {
   return guarded([&] {
-    Client* engine = client_if_any();
-    if (engine == nullptr) return failed({Errc::kBadHandle, 0, "no such object"});
-    return body(*engine);
+    Client* client = client_if_any();
+    if (client == nullptr) return failed({Errc::kBadHandle, 0, "no such object"});
+    return body(*client);
   });
 }
 
 // Runs the body of a call that may be the program's first, or the first after the agent's death.
 template <class Body>
-int on_engine(Body body) {
+int on_client(Body body) {
   return guarded([&] {
     int error = 0;
-    Client* engine = client(error);
-    if (engine == nullptr) return error;
-    return body(*engine);
+    Client* client = client_with_agent(error);
+    if (client == nullptr) return error;
+    return body(*client);
   });
 }
 
@@ -89,7 +89,7 @@ int on_engine(Body body) {
 template <class Body>
 int on_agent(Body body) {
   if (client_if_any() == nullptr) return failed({Errc::kBadHandle, 0, "no such object"});
-  return on_engine(std::move(body));
+  return on_client(std::move(body));
 }
 
 // ---- commands that may wait for the agent, called or submitted ----------------------------------
@@ -98,23 +98,23 @@ int on_agent(Body body) {
 // has ended, both under the drive lock.  Returns 0 or an errno; EINPROGRESS: `submission` ends
 // later.
 template <class T, class Start, class Finish>
-int ask(Client& engine, const Submission* submission, Start start, Finish finish) {
+int ask(Client& client, const Submission* submission, Start start, Finish finish) {
   if (submission != nullptr) {
-    return engine.submit<T>(*submission, std::move(start), std::move(finish));
+    return client.submit<T>(*submission, std::move(start), std::move(finish));
   }
-  const auto result = engine.call<T>(std::move(start));
+  const auto result = client.call<T>(std::move(start));
   const Result<void> end =
-      engine.command([&](process::Process& process, Time) { return finish(process, result); });
-  return end ? 0 : failed(engine, end.error());
+      client.command([&](process::Process& process, Time) { return finish(process, result); });
+  return end ? 0 : failed(client, end.error());
 }
 
 // Works as ask() for an existing id, which it passes to `start(process, id, now, done)`.  Only the
 // success or failure of the reply counts.
 template <class Reply, class Start>
 int ask_about_id(const Submission* submission, vb_handle id, Start start) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     return ask<Reply>(
-        engine, submission,
+        client, submission,
         [&](process::Process& process, Time now, Completion<Reply> done) {
           return start(process, process::ConnectionHandle{id}, now, std::move(done));
         },

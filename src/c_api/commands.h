@@ -1,11 +1,11 @@
 #pragma once
 
-#include "border/call.h"
-#include "verbena/border_requests.h"
+#include "c_api/call.h"
+#include "verbena/c_api_requests.h"
 
-// Carries out commands of verbena/border_requests.h by calling functions of verbena/border.h.
+// Carries out commands of verbena/c_api_requests.h by calling functions of verbena/c_api.h.
 // Include it in one source file of each library that implements these functions.
-namespace verbena::border {
+namespace verbena::c_api {
 
 template <class Args>
 Args& args_of(vb_request& request) {
@@ -28,15 +28,15 @@ inline int call_cm(vb_request& request) {
     case VB_CM_CONNECT: return vb_cm_connect(a.id, a.param);
     case VB_CM_ACCEPT: return vb_cm_accept(a.id, a.param);
     case VB_CM_REJECT:
-      if (a.words != nullptr) return vb_cm_reject_with(a.id, a.reason, a.words);
+      if (a.data != nullptr) return vb_cm_reject_with(a.id, a.reason, a.data);
       if (a.param == nullptr) return vb_cm_reject(a.id, a.reason, nullptr, 0);
       return vb_cm_reject(a.id, a.reason, a.param->private_data, a.param->private_data_len);
     case VB_CM_ESTABLISH:
-      return a.words == nullptr ? vb_cm_establish(a.id) : vb_cm_establish_with(a.id, a.words);
+      return a.data == nullptr ? vb_cm_establish(a.id) : vb_cm_establish_with(a.id, a.data);
     case VB_CM_DISCONNECT:
-      return a.words == nullptr ? vb_cm_disconnect(a.id) : vb_cm_disconnect_with(a.id, a.words);
-    case VB_CM_LOAD_PATH: return vb_cm_load_path(a.id, a.path, a.words);
-    case VB_CM_ANSWER_PATH: return vb_cm_answer_path(a.id, a.reason, a.words);
+      return a.data == nullptr ? vb_cm_disconnect(a.id) : vb_cm_disconnect_with(a.id, a.data);
+    case VB_CM_LOAD_PATH: return vb_cm_load_path(a.id, a.path, a.data);
+    case VB_CM_ANSWER_PATH: return vb_cm_answer_path(a.id, a.reason, a.data);
     default: return failed({Errc::kInvalidArgument, 0, "no such command"});
   }
 }
@@ -167,4 +167,4 @@ inline void undo(vb_request& request) {
   }
 }
 
-}  // namespace verbena::border
+}  // namespace verbena::c_api

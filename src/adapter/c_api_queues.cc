@@ -11,7 +11,7 @@
 #include <set>
 
 #include "adapter/adapter.h"
-#include "border/attributes.h"
+#include "c_api/attributes.h"
 #include "os/multicast.h"
 #include "wire/ip.h"
 
@@ -19,7 +19,7 @@ using verbena::Errc;
 using verbena::Gid;
 using verbena::Result;
 using namespace verbena::adapter;  // NOLINT(google-build-using-namespace): the C API of adapters
-namespace border = verbena::border;
+namespace c_api = verbena::c_api;
 namespace os = verbena::os;
 
 namespace {
@@ -38,7 +38,7 @@ std::uint64_t now_ns() {
 }
 
 // Sets the time stamp to `now`, an upper limit: adapters have their own clocks, or none.
-vb_wc to_border(const ibv_wc& wc, std::uint64_t now) {
+vb_wc to_c_api(const ibv_wc& wc, std::uint64_t now) {
   vb_wc out{};
   out.timestamp_ns = now;
   out.wr_id = wc.wr_id;
@@ -71,7 +71,7 @@ ibv_sge* segments_of(const vb_sge* list) {
   return reinterpret_cast<ibv_sge*>(const_cast<vb_sge*>(list));
 }
 
-ibv_recv_wr from_border(const vb_recv_wr& wr) {
+ibv_recv_wr from_c_api(const vb_recv_wr& wr) {
   ibv_recv_wr out{};
   out.wr_id = wr.wr_id;
   out.sg_list = segments_of(wr.sg_list);
@@ -85,7 +85,7 @@ int fill_binding(Adapter& adapter, const vb_send_wr& wr, ibv_send_wr& out) {
   const auto window = adapter.windows.find(wr.rkey >> 8);
   const auto region = adapter.regions.find(wr.bind_lkey);
   if (window == adapter.windows.end() || region == adapter.regions.end()) {
-    return border::failed({Errc::kInvalidArgument, 0, "no such memory window or region"});
+    return c_api::failed({Errc::kInvalidArgument, 0, "no such memory window or region"});
   }
   out.bind_mw.mw = window->second;
   out.bind_mw.rkey = wr.rkey;
@@ -96,7 +96,7 @@ int fill_binding(Adapter& adapter, const vb_send_wr& wr, ibv_send_wr& out) {
   return 0;
 }
 
-int from_border(Adapter& adapter, const vb_send_wr& wr, ibv_qp_type type, ibv_send_wr& out) {
+int from_c_api(Adapter& adapter, const vb_send_wr& wr, ibv_qp_type type, ibv_send_wr& out) {
   out.wr_id = wr.wr_id;
   out.sg_list = segments_of(wr.sg_list);
   out.num_sge = static_cast<int>(wr.num_sge);
@@ -244,7 +244,7 @@ int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc) {
     const int got = ibv_poll_cq(its, wanted, some.data());
     if (got < 0) return count > 0 ? count : -EIO;
     if (got > 0 && now == 0) now = now_ns();
-    for (int i = 0; i < got; ++i) wc[count++] = to_border(some[static_cast<std::size_t>(i)], now);
+    for (int i = 0; i < got; ++i) wc[count++] = to_c_api(some[static_cast<std::size_t>(i)], now);
     if (got < wanted) break;
   }
   return count;
@@ -260,7 +260,7 @@ int vb_cq_arm(vb_handle cq, int solicited_only) {
 
 int vb_ah_create(uint32_t /*device*/, vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah) {
   return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
-    ibv_ah_attr wanted = border::from_border(*attr);
+    ibv_ah_attr wanted = c_api::from_c_api(*attr);
     wanted.port_num = adapter.port;
     return add(adapter, &Adapter::ahs, "make an address handle",
                adapter.system.create_ah(&its, &wanted), ah,
@@ -320,11 +320,11 @@ int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
     wanted.send_cq = adapter.cqs.find(init->send_cq);
     wanted.recv_cq = adapter.cqs.find(init->recv_cq);
     wanted.srq = adapter.srqs.find(init->srq);
-    wanted.cap = border::from_border(init->cap);
+    wanted.cap = c_api::from_c_api(init->cap);
     wanted.qp_type = static_cast<ibv_qp_type>(init->type);
     wanted.sq_sig_all = static_cast<int>(init->sq_sig_all);
     if (init->type != IBV_QPT_RC && init->type != IBV_QPT_UC && init->type != IBV_QPT_UD) {
-      return border::failed(
+      return c_api::failed(
           {Errc::kNotSupported, 0, "only the QP types RC, UC and UD are supported"});
     }
     const bool known = wanted.send_cq != nullptr && wanted.recv_cq != nullptr &&
@@ -334,7 +334,7 @@ int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
     const int error = add(adapter, &Adapter::qps, "make a queue pair", made, qp,
                           [&](ibv_qp* one) { adapter.system.destroy_qp(one); });
     if (error != 0) return error;
-    init->cap = border::to_border(wanted.cap);
+    init->cap = c_api::to_c_api(wanted.cap);
     *qp_num = made->qp_num;
     return 0;
   });
@@ -344,9 +344,9 @@ int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t mask) {
   return on_command(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
     if ((mask & IBV_QP_ALT_PATH) != 0 && its.qp_type != IBV_QPT_UD) {
       // Linux has no alternate paths between Ethernet ports, and would return EINVAL.
-      return border::failed({Errc::kNotSupported, 0, "adapters do not support alternate paths"});
+      return c_api::failed({Errc::kNotSupported, 0, "adapters do not support alternate paths"});
     }
-    ibv_qp_attr wanted = border::from_border(*attr);
+    ibv_qp_attr wanted = c_api::from_c_api(*attr);
     wanted.port_num = wanted.ah_attr.port_num = adapter.port;
     const int error = adapter.system.modify_qp(&its, &wanted, static_cast<int>(mask));
     return error == 0 ? 0 : refused("change the queue pair", error);
@@ -366,9 +366,9 @@ int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) 
     if (const int error = adapter.system.query_qp(&its, &found, kAll, &its_init)) {
       return refused("query the queue pair", error);
     }
-    *attr = border::to_border(found, kAll);
+    *attr = c_api::to_c_api(found, kAll);
     attr->sq_draining = found.sq_draining;
-    init->cap = border::to_border(its_init.cap);
+    init->cap = c_api::to_c_api(its_init.cap);
     init->type = static_cast<std::uint32_t>(its.qp_type);
     init->sq_sig_all = static_cast<std::uint32_t>(its_init.sq_sig_all);
     init->cookie = number(its.qp_context);
@@ -391,12 +391,12 @@ int vb_qp_attach(vb_handle qp, const uint8_t group[16], uint32_t interface_index
     std::memcpy(made.group.raw, group, sizeof made.group.raw);
     const auto before = find_membership(adapter, its, made.group);
     if (before != adapter.memberships.end()) {
-      return border::result_of(join(before->second.socket, made.group, interface_index));
+      return c_api::result_of(join(before->second.socket, made.group, interface_index));
     }
     auto socket = socket_of(made.group);
-    if (!socket) return border::failed(socket.error());
+    if (!socket) return c_api::failed(socket.error());
     if (const auto joined = join(*socket, made.group, interface_index); !joined) {
-      return border::failed(joined.error());
+      return c_api::failed(joined.error());
     }
     made.socket = *std::move(socket);
     if (const int error = adapter.system.attach_mcast(&its, &made.group, 0)) {
@@ -413,7 +413,7 @@ int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
     std::memcpy(wanted.raw, group, sizeof wanted.raw);
     const auto at = find_membership(adapter, its, wanted);
     if (at == adapter.memberships.end()) {
-      return border::failed({Errc::kInvalidArgument, 0, "not attached to the group"});
+      return c_api::failed({Errc::kInvalidArgument, 0, "not attached to the group"});
     }
     const int error = adapter.system.detach_mcast(&its, &wanted, 0);
     if (error != 0) return refused("detach the queue pair from the group", error);
@@ -424,14 +424,14 @@ int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
 
 // This is not supported: an adapter only reports that a queue is full.
 int vb_qp_send_room(vb_handle, uint32_t*) {
-  return border::failed(
+  return c_api::failed(
       {Errc::kNotSupported, 0, "an adapter does not report how much room is left"});
 }
 
 int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int /*more*/) {
   return on_object(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
     ibv_send_wr request{};
-    if (const int error = from_border(adapter, *wr, its.qp_type, request)) return error;
+    if (const int error = from_c_api(adapter, *wr, its.qp_type, request)) return error;
     ibv_send_wr* bad = nullptr;
     const int error = ibv_post_send(&its, &request, &bad);
     if (error == 0 && request.opcode == IBV_WR_BIND_MW) {
@@ -444,7 +444,7 @@ int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int /*more*/) {
 
 int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr) {
   return on_object(&Adapter::qps, qp, [&](Adapter&, ibv_qp& its) {
-    ibv_recv_wr request = from_border(*wr);
+    ibv_recv_wr request = from_c_api(*wr);
     ibv_recv_wr* bad = nullptr;
     return posted(ibv_post_recv(&its, &request, &bad));
   });
@@ -452,7 +452,7 @@ int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr) {
 
 int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr) {
   return on_object(&Adapter::srqs, srq, [&](Adapter&, ibv_srq& its) {
-    ibv_recv_wr request = from_border(*wr);
+    ibv_recv_wr request = from_c_api(*wr);
     ibv_recv_wr* bad = nullptr;
     return posted(ibv_post_srq_recv(&its, &request, &bad));
   });

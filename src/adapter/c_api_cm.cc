@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "adapter/adapter.h"
-#include "border/attributes.h"
-#include "border/sockaddr.h"
+#include "c_api/attributes.h"
+#include "c_api/sockaddr.h"
 
 using verbena::Errc;
 using namespace verbena::adapter;  // NOLINT(google-build-using-namespace): the C API of adapters
-namespace border = verbena::border;
+namespace c_api = verbena::c_api;
 
 namespace {
 
@@ -25,7 +25,7 @@ int on_id(const char* what, vb_handle id, Call call) {
 
 sockaddr* raw(const sockaddr* address) { return const_cast<sockaddr*>(address); }
 
-rdma_conn_param from_border(const vb_conn_param& param) {
+rdma_conn_param from_c_api(const vb_conn_param& param) {
   rdma_conn_param out{};
   out.private_data = param.private_data;
   out.private_data_len = param.private_data_len;
@@ -47,8 +47,7 @@ int set_ece(const Libraries& system, rdma_cm_id* id, const vb_conn_param& param)
 }
 
 int no_ib_cm() {
-  return border::failed(
-      {Errc::kNotSupported, 0, "the system's libraries support only the RDMA CM"});
+  return c_api::failed({Errc::kNotSupported, 0, "the system's libraries support only the RDMA CM"});
 }
 
 // Creates an Id with a handle for an id of the system, and makes it that id's context.
@@ -60,7 +59,7 @@ int keep(Adapter& adapter, rdma_cm_id* raw, Channel* channel, std::uint64_t cook
   made->cookie = cookie;
   const std::lock_guard lock(adapter.mutex);
   const auto place = adapter.ids.insert(made.get());
-  if (!place) return border::failed(place.error());
+  if (!place) return c_api::failed(place.error());
   ++channel->ids;
   made->handle = place->value;
   *handle = place->value;
@@ -78,7 +77,7 @@ int of_another_device(Adapter& adapter, const rdma_cm_id& id) {
   const auto name = [&](ibv_context* context) {
     return context == nullptr ? "none" : adapter.system.get_device_name(context->device);
   };
-  border::set_last_error(
+  c_api::set_last_error(
       fmt::format("the id is on {}, its queue pair on {}", name(id.verbs), name(adapter.context)));
   return EINVAL;
 }
@@ -126,7 +125,7 @@ void convert(const rdma_cm_event& event, vb_cm_event& out) {
     out.qp_num = param.qp_num;
     out.qkey = param.qkey;
     if (is_of_group(event.event)) {
-      out.group = border::to_border(param.ah_attr);
+      out.group = c_api::to_c_api(param.ah_attr);
       out.group_rate = param.ah_attr.static_rate;
       out.group_cookie = reinterpret_cast<std::uintptr_t>(param.private_data);
     } else {
@@ -179,9 +178,9 @@ int vb_cm_channel_hide_lost_requests(vb_handle) { return 0; }  // the kernel hid
 int vb_cm_id_write_event(vb_handle, uint32_t, int32_t, uint64_t) { return EOPNOTSUPP; }
 
 // These fail: the system's library finds services only from rdma-core 60 on, and registers none.
-int vb_cm_find_services(vb_handle, const struct vb_service_question*) { return EOPNOTSUPP; }
+int vb_cm_find_services(vb_handle, const struct vb_service_query*) { return EOPNOTSUPP; }
 int vb_cm_services(vb_handle, struct vb_service*, uint32_t, uint32_t*) { return EOPNOTSUPP; }
-int vb_services_find(uint32_t, uint8_t, const struct vb_service_question*, struct vb_service*,
+int vb_services_find(uint32_t, uint8_t, const struct vb_service_query*, struct vb_service*,
                      uint32_t, uint32_t*) {
   return EOPNOTSUPP;
 }
@@ -216,13 +215,13 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
     // Until the event is acknowledged, vb_cm_id_destroy() of its id waits.
     convert(*came, *event);
     take_ece(adapter->system, *came, *event);
-    border::set_last_error("");  // the system's library gives no text for events
+    c_api::set_last_error("");  // the system's library gives no text for events
     int error = 0;
     const bool asks = came->event == RDMA_CM_EVENT_CONNECT_REQUEST;
     rdma_cm_id* const asked = asks ? came->id : nullptr;
     const Id& about = *static_cast<Id*>((asks ? came->listen_id : came->id)->context);
     if (asks) {
-      error = border::guarded([&] { return keep(*adapter, asked, its, 0, &event->new_id); });
+      error = c_api::guarded([&] { return keep(*adapter, asked, its, 0, &event->new_id); });
     }
     event->id = about.handle;
     {
@@ -248,7 +247,7 @@ int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t c
     }
     if (static_cast<std::uint32_t>(made->qp_type) != qp_type) {
       adapter.system.destroy_id(made);
-      return border::failed({Errc::kNotSupported, 0, "no such queue pairs in this port space"});
+      return c_api::failed({Errc::kNotSupported, 0, "no such queue pairs in this port space"});
     }
     const int error = keep(adapter, made, &its, cookie, id);
     if (error != 0) adapter.system.destroy_id(made);
@@ -393,12 +392,12 @@ int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
 
 int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask) {
   return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
-    ibv_qp_attr found = border::from_border(*attr);
+    ibv_qp_attr found = c_api::from_c_api(*attr);
     int bits = 0;
     if (adapter.system.init_qp_attr(its.raw, &found, &bits) != 0) {
       return refused("find the queue pair's attributes", errno);
     }
-    *attr = border::to_border(found, bits);
+    *attr = c_api::to_c_api(found, bits);
     *mask = static_cast<std::uint32_t>(bits);
     return 0;
   });
@@ -408,7 +407,7 @@ int vb_cm_connect(vb_handle id, const struct vb_conn_param* param) {
   return on_device("connect", id, [&](const Libraries& system, rdma_cm_id* its) {
     const vb_conn_param given = param != nullptr ? *param : vb_conn_param{};
     if (const int error = set_ece(system, its, given)) return error;
-    rdma_conn_param wanted = from_border(given);
+    rdma_conn_param wanted = from_c_api(given);
     return system.connect(its, &wanted);
   });
 }
@@ -417,7 +416,7 @@ int vb_cm_accept(vb_handle id, const struct vb_conn_param* param) {
   return on_device("accept", id, [&](const Libraries& system, rdma_cm_id* its) {
     const vb_conn_param given = param != nullptr ? *param : vb_conn_param{};
     if (const int error = set_ece(system, its, given)) return error;
-    rdma_conn_param wanted = from_border(given);
+    rdma_conn_param wanted = from_c_api(given);
     return system.accept(its, &wanted);
   });
 }
@@ -451,13 +450,13 @@ int vb_cm_disconnect(vb_handle id) {
 }
 
 int vb_cm_listen_for(vb_handle, int, const struct vb_cm_filter*) { return no_ib_cm(); }
-int vb_cm_reject_with(vb_handle, uint32_t, const struct vb_cm_words*) { return no_ib_cm(); }
-int vb_cm_establish_with(vb_handle, const struct vb_cm_words*) { return no_ib_cm(); }
-int vb_cm_disconnect_with(vb_handle, const struct vb_cm_words*) { return no_ib_cm(); }
-int vb_cm_load_path(vb_handle, const struct vb_cm_path*, const struct vb_cm_words*) {
+int vb_cm_reject_with(vb_handle, uint32_t, const struct vb_cm_message_data*) { return no_ib_cm(); }
+int vb_cm_establish_with(vb_handle, const struct vb_cm_message_data*) { return no_ib_cm(); }
+int vb_cm_disconnect_with(vb_handle, const struct vb_cm_message_data*) { return no_ib_cm(); }
+int vb_cm_load_path(vb_handle, const struct vb_cm_path*, const struct vb_cm_message_data*) {
   return no_ib_cm();
 }
-int vb_cm_answer_path(vb_handle, uint32_t, const struct vb_cm_words*) { return no_ib_cm(); }
+int vb_cm_answer_path(vb_handle, uint32_t, const struct vb_cm_message_data*) { return no_ib_cm(); }
 
 int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64_t cookie) {
   return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
@@ -471,7 +470,7 @@ int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64
     if (adapter.system.join_multicast(its.raw, &wanted, context) != 0) {
       return refused("join the group", errno);
     }
-    std::memcpy(&its.joins[cookie], group, border::bytes_of(*group));
+    std::memcpy(&its.joins[cookie], group, c_api::bytes_of(*group));
     return 0;
   });
 }
@@ -479,7 +478,7 @@ int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64
 int vb_cm_leave(vb_handle id, uint64_t cookie) {
   return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
     const auto join = its.joins.extract(cookie);
-    if (!join) return border::failed({Errc::kInvalidArgument, 0, "no such join"});
+    if (!join) return c_api::failed({Errc::kInvalidArgument, 0, "no such join"});
     sockaddr_storage group = join.mapped();
     const int result = adapter.system.leave_multicast(its.raw, reinterpret_cast<sockaddr*>(&group));
     return result == 0 ? 0 : refused("leave the group", errno);

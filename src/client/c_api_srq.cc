@@ -1,6 +1,6 @@
 // Implements the C API: shared receive queues.
 
-#include "client/border_support.h"
+#include "client/c_api_support.h"
 #include "client/sizes.h"
 
 using verbena::Result;
@@ -19,11 +19,11 @@ extern "C" {
 
 int vb_srq_create(vb_handle context, vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie,
                   vb_handle* srq) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     auto added = Registration::add(
-        engine.channels(), {.context = as_handle<ContextHandle>(context), .cookie = cookie});
+        client.channels(), {.context = as_handle<ContextHandle>(context), .cookie = cookie});
     if (!added) return failed(added.error());
-    const auto made = engine.command([&](Process& process, Time) -> Result<hca::SrqHandle> {
+    const auto made = client.command([&](Process& process, Time) -> Result<hca::SrqHandle> {
       const auto created = process.engine().create_srq(
           as_handle<hca::PdHandle>(pd), {.max_wr = attr->max_wr, .max_sge = attr->max_sge},
           (*added)->object());
@@ -42,11 +42,11 @@ int vb_srq_create(vb_handle context, vb_handle pd, struct vb_srq_attr* attr, uin
 }
 
 int vb_srq_modify(vb_handle srq, const struct vb_srq_attr* attr, uint32_t mask) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     if ((mask & ~(kMaxWr | kLimit)) != 0) {
       return failed({verbena::Errc::kInvalidArgument, 0, "unknown attributes of an SRQ"});
     }
-    return result_of(engine.command([&](Process& process, Time) -> Result<void> {
+    return result_of(client.command([&](Process& process, Time) -> Result<void> {
       const auto handle = as_handle<hca::SrqHandle>(srq);
       hca::Engine& its = process.engine();
       const hca::Engine::SrqInfo before = VB_TRY(its.query_srq(handle));
@@ -71,8 +71,8 @@ int vb_srq_modify(vb_handle srq, const struct vb_srq_attr* attr, uint32_t mask) 
 }
 
 int vb_srq_query(vb_handle srq, struct vb_srq_attr* attr) {
-  return on_object([&](Client& engine) {
-    const auto info = engine.command([&](Process& process, Time) {
+  return on_object([&](Client& client) {
+    const auto info = client.command([&](Process& process, Time) {
       return process.engine().query_srq(as_handle<hca::SrqHandle>(srq));
     });
     if (!info) return failed(info.error());
@@ -82,14 +82,14 @@ int vb_srq_query(vb_handle srq, struct vb_srq_attr* attr) {
 }
 
 int vb_srq_destroy(vb_handle srq) {
-  return on_object([&](Client& engine) {
+  return on_object([&](Client& client) {
     const auto handle = as_handle<hca::SrqHandle>(srq);
     std::uint64_t object = 0;
-    const auto gone = engine.command([&](Process& process, Time) -> Result<void> {
+    const auto gone = client.command([&](Process& process, Time) -> Result<void> {
       object = VB_TRY(process.engine().query_srq(handle)).cookie;
       return process.engine().destroy_srq(handle);
     });
-    if (gone) engine.channels().remove_object(object);
+    if (gone) client.channels().remove_object(object);
     return result_of(gone);
   });
 }

@@ -1,5 +1,5 @@
-#ifndef VERBENA_BORDER_H
-#define VERBENA_BORDER_H
+#ifndef VERBENA_C_API_H
+#define VERBENA_C_API_H
 
 // Declares the C API of libverbena.so: plain C with versioned symbols and no C++ types.  The
 // drop-in libraries use it, and so does all other code in a program, because a program has only one
@@ -457,7 +457,7 @@ struct vb_service {
   uint8_t data[64];  // the service defines its meaning
 };
 // Says which services are wanted: those with this name, with this service id, or with both.
-struct vb_service_question {
+struct vb_service_query {
   const char* name;            // or null; at most 64 bytes
   const uint64_t* service_id;  // or null
   int timeout_ms;              // at most 1 h
@@ -468,14 +468,13 @@ struct vb_service_question {
 // the answer, and vb_cm_resolve_route() leads to the first service without vb_cm_resolve_addr().
 // EINVAL: the id is not bound to a port, or has asked before.  EOPNOTSUPP: the port is not an
 // InfiniBand port.
-VB_API int vb_cm_find_services(vb_handle id, const struct vb_service_question* question);
+VB_API int vb_cm_find_services(vb_handle id, const struct vb_service_query* query);
 // Copies at most `max` services, and sets *count to the number of all services.
 VB_API int vb_cm_services(vb_handle id, struct vb_service* services, uint32_t max, uint32_t* count);
 // Asks the SA of a port, and waits for its answer.  Sets *count as vb_cm_services() does; 0 if
 // there is no such service.
-VB_API int vb_services_find(uint32_t device, uint8_t port,
-                            const struct vb_service_question* question, struct vb_service* services,
-                            uint32_t max, uint32_t* count);
+VB_API int vb_services_find(uint32_t device, uint8_t port, const struct vb_service_query* query,
+                            struct vb_service* services, uint32_t max, uint32_t* count);
 // Registers a service with the SA of a port, and waits until the SA has it.  The agent renews the
 // registration before its lease ends, and removes it with the program.  EADDRINUSE: a program of
 // this host has registered the same service id, GID and P_Key.
@@ -518,7 +517,7 @@ enum {
 };
 
 // Holds the data that a program may add to a message.  EINVAL: the data is too long.
-struct vb_cm_words {
+struct vb_cm_message_data {
   const void* private_data;
   const void* additional_info;  // REJ, APR: up to 72 bytes
   uint8_t private_data_len, additional_info_len;
@@ -537,20 +536,20 @@ struct vb_cm_filter {
 VB_API int vb_cm_listen_for(vb_handle id, int backlog, const struct vb_cm_filter* filter);
 
 // `reason` is 1 to 33 or 35 (vol1 table 108).
-VB_API int vb_cm_reject_with(vb_handle id, uint32_t reason, const struct vb_cm_words* words);
-VB_API int vb_cm_establish_with(vb_handle id, const struct vb_cm_words* words);
-VB_API int vb_cm_disconnect_with(vb_handle id, const struct vb_cm_words* words);
+VB_API int vb_cm_reject_with(vb_handle id, uint32_t reason, const struct vb_cm_message_data* data);
+VB_API int vb_cm_establish_with(vb_handle id, const struct vb_cm_message_data* data);
+VB_API int vb_cm_disconnect_with(vb_handle id, const struct vb_cm_message_data* data);
 
 // Offers the peer an alternate path with a LAP.  The timeout is that of the connection.  EBUSY: the
 // last offer is not answered yet.  EOPNOTSUPP: this side accepted the connection; only the side
 // that requested it may offer paths.
 VB_API int vb_cm_load_path(vb_handle id, const struct vb_cm_path* path,
-                           const struct vb_cm_words* words);
+                           const struct vb_cm_message_data* data);
 // Answers an offer.  `status` is 0 to 13 (vol1 table 123); with 0 the id's QP loads the path.
-VB_API int vb_cm_answer_path(vb_handle id, uint32_t status, const struct vb_cm_words* words);
+VB_API int vb_cm_answer_path(vb_handle id, uint32_t status, const struct vb_cm_message_data* data);
 
 #ifdef __cplusplus
 }
 #endif
 
-#endif  // VERBENA_BORDER_H
+#endif  // VERBENA_C_API_H

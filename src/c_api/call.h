@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "os/no_cancellation.h"
 
-// Provides helpers for all implementations of the C API (verbena/border.h).
-namespace verbena::border {
+// Provides helpers for all implementations of the C API (verbena/c_api.h).
+namespace verbena::c_api {
 
 // Returns the last error of this thread; never null.
 const char* last_error();
@@ -32,4 +32,4 @@ int guarded(Body body) {
 // Waiting for the agent is not a cancellation point.
 using os::NoCancellation;
 
-}  // namespace verbena::border
+}  // namespace verbena::c_api

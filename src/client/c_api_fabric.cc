@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "border/call.h"
-#include "client/border_support.h"
+#include "c_api/call.h"
+#include "client/c_api_support.h"
 #include "client/fabric_client.h"
 #include "faults/fault.h"
 #include "os/agent_name.h"
@@ -59,7 +59,7 @@ int vb_fabric_fault(const char* fabric, const char* const* words, size_t count,
     if (!fault) return refused(EINVAL, fault.error());
     const auto name = name_or_only_one(wanted_fabric(fabric));
     if (!name) return refused(ENODEV, name.error());
-    const verbena::border::NoCancellation undisturbed;
+    const verbena::c_api::NoCancellation undisturbed;
     const auto state = set_fault(*name, *fault);
     if (!state) return refused(state.error().refused ? EINVAL : ENODEV, state.error().text);
     put_text(*state, text, text_bytes);
