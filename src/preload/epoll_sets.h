@@ -22,7 +22,7 @@ struct Entry {
   int fd = -1;
   std::uint32_t events = 0;
   epoll_data_t data{};
-  std::uint64_t seen = kNothingSeen;  // for EPOLLET: the last report, see is_ready_beyond()
+  std::uint64_t seen = kNothingSeen;  // for EPOLLET: the last report, see is_to_report()
   std::uint64_t reported_at = 0;      // when its ring was reported last, in processor::ticks()
   bool is_armed = true;               // false after a report with EPOLLONESHOT
 
@@ -102,11 +102,12 @@ std::uint64_t kick_data();
 inline bool is_to_report(const stream::Receiver::Look& look, const Entry& entry) {
   return look.bytes > 0 && ((entry.events & EPOLLET) == 0 || look.seen != entry.seen);
 }
-// Returns true if the socket of an entry has bytes in its ring to report.  Sets `seen` to the
-// position to report.
-bool is_ready_beyond(Socket& socket, const Entry& entry, std::uint64_t& seen);
-// Returns true if the set of an entry has bytes in rings to report.  Sets `seen` to its edges_of().
+// Returns true if the set of an entry has bytes in rings to report.  With EPOLLET, anything that is
+// ready there counts after an edge.  Sets `seen` to its edges_of().
 bool is_ready_beyond(Set& inner, const Entry& entry, std::uint64_t& seen);
+// Works as is_ready_beyond(), for a wait.  If the inner set is not ready, an earlier edge of it has
+// no effect on later waits, as in the kernel.
+bool takes_edge(Set& inner, Entry& entry, std::uint64_t& seen);
 // Returns true if an entry that waits for input has bytes in a ring to report.
 bool is_ready(const Entry& entry);
 // Finds the entry that an event of the kernel is for.  Returns nullptr if it was removed.

@@ -34,6 +34,17 @@ std::uint32_t output_of(const Entry& entry) {
   return wanted & static_cast<std::uint32_t>(one.revents);
 }
 
+// Returns true if bytes have come into the entry's ring and were read before a wait has reported
+// them.  As in the kernel, that edge then reports output, if the entry asks for it and there is
+// room.  If not, the edge has no effect on later waits.
+bool takes_output_edge(const stream::Receiver::Look& look, Entry& entry) {
+  if ((entry.events & EPOLLET) == 0 || look.bytes > 0 || look.seen == entry.seen) return false;
+  const bool is_known = entry.seen != kNothingSeen;  // otherwise the kernel reports the entry
+  if (is_known && output_of(entry) != 0) return true;
+  entry.seen = look.seen;
+  return false;
+}
+
 // Returns the input events that the entry asks for if its ring has bytes, even if these bytes were
 // reported before.
 std::uint32_t unread_input(Entry& entry) {
@@ -55,6 +66,7 @@ class ReadyRings {
     std::uint64_t since;  // in processor::ticks()
     Entry* entry;
     std::uint64_t seen;
+    bool has_input;  // false: the bytes of an edge have been read, so only output is reported
   };
 
   // REQUIRES: the caller holds the set, and keeps it while it uses all().
@@ -75,14 +87,19 @@ class ReadyRings {
   void add(Entry& entry) {
     std::uint64_t since = 0;
     std::uint64_t seen = kNothingSeen;
+    bool has_input = true;
     if (const auto socket = SocketTable::find(entry.fd)) {
-      if (!is_ready_beyond(*socket, entry, seen)) return;
+      if (!socket->is_switched()) return;
+      const auto look = socket->receiver().look();
+      seen = look.seen;
+      has_input = is_to_report(look, entry);
+      if (!has_input && !takes_output_edge(look, entry)) return;
       since = socket->receiver().ready_at();
     } else {
       Set* inner = set_at(entry.fd);
-      if (inner == nullptr || !is_ready_beyond(*inner, entry, seen)) return;
+      if (inner == nullptr || !takes_edge(*inner, entry, seen)) return;
     }
-    all_[count_++] = {std::max(since, entry.reported_at), &entry, seen};
+    all_[count_++] = {std::max(since, entry.reported_at), &entry, seen, has_input};
   }
 
   static constexpr std::size_t kMost = 128;  // entries that one wait reports
@@ -145,12 +162,14 @@ class Wait {
     has_switched_ = false;
     has_unread_ = false;
     for (std::uint32_t i = 0; i < set_.count; ++i) {
-      const Entry& entry = set_.entries[i];
+      Entry& entry = set_.entries[i];
       if ((entry.events & kInput) == 0) continue;
       if (!SocketTable::has(entry.fd)) {
-        if (!entry.wants_input() || set_at(entry.fd) == nullptr) continue;
+        Set* inner = entry.wants_input() ? set_at(entry.fd) : nullptr;
+        if (inner == nullptr) continue;
         has_switched_ = true;
-        if (is_ready(entry)) return true;
+        std::uint64_t seen = kNothingSeen;
+        if (takes_edge(*inner, entry, seen)) return true;
       } else {
         const auto socket = SocketTable::find(entry.fd);
         if (!socket || !socket->is_switched()) continue;
@@ -158,7 +177,7 @@ class Wait {
         has_unread_ |= look.bytes > 0;
         if (!entry.wants_input()) continue;
         has_switched_ = true;
-        if (is_to_report(look, entry)) return true;
+        if (is_to_report(look, entry) || takes_output_edge(look, entry)) return true;
       }
     }
     return false;
@@ -191,7 +210,7 @@ class Wait {
     const std::uint64_t now = processor::ticks();
     int end = found;
     ReadyRings ready(set_);
-    for (const auto& [since, entry, seen] : ready.all()) {
+    for (const auto& [since, entry, seen, has_input] : ready.all()) {
       epoll_event* same = std::find_if(events_, events_ + found, [&](const epoll_event& e) {
         return e.data.u64 == entry->data.u64;
       });
@@ -200,8 +219,9 @@ class Wait {
         same = events_ + end++;
         *same = {.events = 0, .data = entry->data};
       }
-      same->events |= entry->events & kInput;
+      if (has_input) same->events |= entry->events & kInput;
       if (with_output || (entry->events & EPOLLET) != 0) same->events |= output_of(*entry);
+      if (same->events == 0) --end;  // there is no room any more
       if (seen != kNothingSeen) entry->seen = seen;
       entry->reported_at = now;
       if (entry->is_one_shot()) entry->is_armed = false;

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -163,7 +164,11 @@ void change(int set_fd, Set& set, int fd, const epoll_event& event) {
   set.edges += edges_of(entry);
   entry = {.fd = fd, .events = event.events, .data = event.data};
   // As in the kernel, an entry that becomes ready by this call is an edge.
-  set.edges += (!was_ready && is_ready(entry) ? 1 : 0) - edges_of(entry);
+  Set* inner = set_at(fd);
+  std::uint64_t seen = 0;
+  const bool is_ready_now =
+      inner != nullptr && entry.wants_input() ? takes_edge(*inner, entry, seen) : is_ready(entry);
+  set.edges += (!was_ready && is_ready_now ? 1 : 0) - edges_of(entry);
   if (entry.is_one_shot()) ++set.one_shots;
   if (is_new || before.asks_for_input() != entry.asks_for_input()) {
     for (std::uint32_t i = 0; i < set.sleepers; ++i) {
@@ -242,26 +247,36 @@ void kick(int set) {
   }
 }
 
-bool is_ready_beyond(Socket& socket, const Entry& entry, std::uint64_t& seen) {
-  if (!socket.is_switched()) return false;
-  const auto look = socket.receiver().look();
-  seen = look.seen;
-  return is_to_report(look, entry);
-}
-
 bool is_ready(const Entry& entry) {
   if (!entry.wants_input()) return false;
+  if (const auto socket = SocketTable::find(entry.fd)) {
+    return socket->is_switched() && is_to_report(socket->receiver().look(), entry);
+  }
   std::uint64_t seen = 0;
-  if (const auto socket = SocketTable::find(entry.fd)) return is_ready_beyond(*socket, entry, seen);
   Set* inner = set_at(entry.fd);
   return inner != nullptr && is_ready_beyond(*inner, entry, seen);
 }
 
 bool is_ready_beyond(Set& inner, const Entry& entry, std::uint64_t& seen) {
-  const Hold hold(inner);
-  if (!any_is_ready(inner)) return false;
-  seen = edges_of(inner);
-  return (entry.events & EPOLLET) == 0 || seen != entry.seen;
+  const bool has_edges = (entry.events & EPOLLET) != 0;
+  {
+    const Hold hold(inner);
+    // Bytes may come at any moment, so the edges are counted before the rings are looked at.
+    seen = edges_of(inner);
+    if (any_is_ready(inner)) return !has_edges || seen != entry.seen;
+    if (!has_edges || seen == entry.seen) return false;
+  }
+  // After an edge, the kernel reports the inner set for whatever is ready at the time of the wait,
+  // even if the bytes that made the edge have been read.
+  pollfd one{.fd = entry.fd, .events = POLLIN, .revents = 0};
+  const timespec at_once{};
+  return next().ppoll(&one, 1, &at_once, nullptr) > 0;
+}
+
+bool takes_edge(Set& inner, Entry& entry, std::uint64_t& seen) {
+  if (is_ready_beyond(inner, entry, seen)) return true;
+  if ((entry.events & EPOLLET) != 0) entry.seen = seen;
+  return false;
 }
 
 Entry* entry_of(Set& set, const epoll_data_t& data) {

@@ -29,9 +29,9 @@ void PathCache::set_port(const PortState& state, const PortChange& change, Time 
   }
   if (change.pkeys) {
     drop_if(&PathCounters::pkeys_changed, [&](const PathQuery&, const Entry& entry) {
-      return entry.absent || entry.query_id || std::ranges::any_of(entry.paths, [&](const auto& path) {
-               return !port_.pkey_index(path.pkey);
-             });
+      return entry.absent || entry.query_id ||
+             std::ranges::any_of(entry.paths,
+                                 [&](const auto& path) { return !port_.pkey_index(path.pkey); });
     });
   }
   if (change.gids) {

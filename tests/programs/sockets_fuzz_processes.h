@@ -99,6 +99,19 @@ static void perform_kill(const char* text, char* result) {
   if (has_answered(a)) answer(a, nothing, 0);
 }
 
+// Returns 1 if the actor holds both ends of a connection with unread bytes.  If exec() closes one
+// of them, it resets the other one.
+static int may_reset_itself(int actor) {
+  for (int s = 0; s < kSlots; ++s) {
+    const int end = model[actor][s];
+    if (end < 0 || end == kSet || ends[end].sent == ends[end].received) continue;
+    for (int t = 0; t < kSlots; ++t) {
+      if (model[actor][t] == (end ^ 1)) return 1;
+    }
+  }
+  return 0;
+}
+
 static void perform_process(char** w, char* result) {
   const int a = number(w[1]), b = number(w[2]);
   char text[64];
@@ -119,7 +132,7 @@ static void perform_process(char** w, char* result) {
     strcpy(result, "0");
   } else if (w[0][1] == 'x' && w[0][2] == 'e') {
     // Bytes in a ring make exec() differ from TCP (docs/limits.md).
-    if (has_unread(a, w[2][0] != 'p')) return;
+    if (has_unread(a, w[2][0] != 'p') || may_reset_itself(a)) return;
     result[0] = '\0';
     snprintf(text, sizeof(text), "exec %s", w[2]);
     ask(a, text, result);

@@ -242,6 +242,19 @@ elif how == "edges":
         assert outer.poll(0) == [], i
         outer.modify(inner, select.EPOLLIN | select.EPOLLONESHOT)
     assert there.recv(11, socket.MSG_WAITALL) == b"x" * 11
+elif how == "read":
+    # An arrival is an edge even if its bytes are read before the wait, which then reports what is ready: output.
+    here, there = pair()
+    poll, inner, outer = select.epoll(), select.epoll(), select.epoll()
+    poll.register(there, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+    inner.register(there, select.EPOLLIN | select.EPOLLOUT)
+    outer.register(inner, select.EPOLLIN | select.EPOLLET)
+    for i in range(200):
+        assert poll.poll(0) == [(there.fileno(), select.EPOLLOUT)], i
+        assert outer.poll(0) == [(inner.fileno(), select.EPOLLIN)], i
+        assert poll.poll(0) == outer.poll(0) == [], i
+        here.sendall(b"x")
+        assert there.recv(1) == b"x"
 elif how == "closed":
     # A thread that sleeps for a set is woken even after the set was closed.  The next set has none of its entries.
     here, there = pair()
@@ -314,10 +327,10 @@ total() { verbena sockets stat --json | python3 -c '
 import json, sys
 service = json.load(sys.stdin)["service"] or {"total": {}}
 print(service["total"].get(sys.argv[1], service.get(sys.argv[1], 0)))' "$1"; }
-for how in output order fair edges closed unasked unasked_set; do
+for how in output order fair edges read closed unasked unasked_set; do
   timeout 40 python3 "$work/modes.py" $how >"$work/client" 2>&1 || fail "by TCP, $how: $(cat "$work/client")"
 done
-for how in oneshot arm output order fair exclusive edges closed nested polled selected unasked unasked_set; do
+for how in oneshot arm output order fair exclusive edges read closed nested polled selected unasked unasked_set; do
   before=$(total by_ring)
   verbena run --sockets -- timeout 40 python3 "$work/modes.py" $how >"$work/client" 2>&1 || fail "$how: $(cat "$work/client")"
   [[ $how = arm || $how = fair ]] || [ "$(total by_ring)" -gt $((before + 150)) ] || fail "$how: the bytes did not go by the ring: $(verbena sockets stat)"
