@@ -39,8 +39,8 @@ const char* to_string(Errc code);
 struct Error {
   Errc code{};
   std::uint16_t detail = 0;
-  const char* context = "";  // static text for messages; == ignores it and from_agent
-  bool from_agent = false;   // the agent refused; process::Process has the agent's text
+  const char* context = "";  // static text for messages; operator== ignores this member
+  bool from_agent = false;   // the agent refused, and process::Process has its text
 
   friend constexpr bool operator==(const Error& a, const Error& b) {
     return a.code == b.code && a.detail == b.detail;

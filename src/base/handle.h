@@ -14,8 +14,8 @@
 namespace verbena {
 
 // Stands for an object where a pointer would be unsafe: in C, in another thread or in another
-// process.  A handle names a slot, and by the generation one of the objects that have been in the
-// slot.  So a stale or forged handle is an error, never a crash.
+// process.  A handle consists of a slot and a generation.  Each object that is put into a slot gets
+// the slot's next generation.  So a stale or forged handle is an error, never a crash.
 template <class T>
 struct Handle {
   std::uint64_t value{};  // generation << 32 | index + 1; 0 is "none"
@@ -54,7 +54,8 @@ class Slots {
     for (auto& chunk : chunks_) delete chunk.load(std::memory_order_relaxed);
   }
 
-  // Owns the object from now on.  kNoResources: there are limit() objects.
+  // Takes ownership of the object, and returns its handle.  kNoResources: there are limit()
+  // objects.
   Result<Handle<T>> insert(std::unique_ptr<T> object) {
     std::uint32_t index = 0;
     if (!free_.empty()) {
@@ -122,9 +123,9 @@ class Slots {
   }
 
   std::uint32_t limit_;
-  std::uint32_t used_ = 0;
-  std::size_t size_ = 0;
-  std::vector<std::uint32_t> free_;
+  std::uint32_t used_ = 0;           // the number of slots that have held an object
+  std::size_t size_ = 0;             // the number of objects
+  std::vector<std::uint32_t> free_;  // the empty ones of the `used_` slots
   std::array<std::atomic<Chunk*>, kChunksMax> chunks_{};
 };
 

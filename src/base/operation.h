@@ -39,7 +39,7 @@ class [[nodiscard]] Pending {
   std::move_only_function<void()> cancel_;
 };
 
-// Holds the request's result if it is done at once, else a Pending.
+// Holds the result of a request that was done at once, or the Pending of a request under way.
 template <class T>
 using Started = std::variant<Result<T>, Pending>;
 

@@ -24,10 +24,10 @@ Character first_character(std::string_view text) {
     if ((byte(i) & 0xc0u) != 0x80u) return {};
     code_point = code_point << 6 | (byte(i) & 0x3fu);
   }
-  // The least code point of each length in bytes.
-  constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  // A smaller code point would have a shorter form.  The index is the length in bytes.
+  constexpr std::uint32_t kCodePointMin[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool surrogate = code_point >= 0xd800 && code_point <= 0xdfff;
-  if (code_point < kLeast[bytes] || code_point > 0x10ffff || surrogate) return {};
+  if (code_point < kCodePointMin[bytes] || code_point > 0x10ffff || surrogate) return {};
   return {code_point, bytes};
 }
 
@@ -51,20 +51,20 @@ void append_hex(std::string& out, std::string_view bytes) {
   }
 }
 
-// Writes harmful bytes as \xNN, and a backslash before each character that is in `also`.
-std::string escaped(std::string_view text, std::string_view also) {
+// Writes harmful bytes as \xNN, and a backslash before each character that is in `marked`.
+std::string escaped(std::string_view text, std::string_view marked) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
     const auto [code_point, bytes] = first_character(text);
-    const std::string_view one = text.substr(0, bytes == 0 ? 1 : bytes);
-    text.remove_prefix(one.size());
+    const std::string_view character = text.substr(0, bytes == 0 ? 1 : bytes);
+    text.remove_prefix(character.size());
     if (bytes == 0 || is_harmful(code_point)) {
-      append_hex(out, one);
+      append_hex(out, character);
       continue;
     }
-    if (also.find(one) != std::string_view::npos) out += '\\';
-    out += one;
+    if (marked.find(character) != std::string_view::npos) out += '\\';
+    out += character;
   }
   return out;
 }

@@ -11,10 +11,10 @@ struct Ratio {
   std::uint32_t denominator = 1;
 };
 
-// Returns the probability with which each item outside of a run must begin a run of `length` items.
-// The fraction `whole` of all items is then inside of runs.
-constexpr Ratio run_begins(Ratio whole, std::uint32_t length) {
-  return {whole.numerator, length * whole.denominator - (length - 1) * whole.numerator};
+// Returns the probability with which a run of `length` items must begin at an item outside of runs.
+// Then the fraction `inside` of all items is inside of runs.
+constexpr Ratio run_begins(Ratio inside, std::uint32_t length) {
+  return {inside.numerator, length * inside.denominator - (length - 1) * inside.numerator};
 }
 
 // Generates all random numbers of the stack, by ChaCha with 12 rounds.  In production the caller

@@ -27,10 +27,10 @@ constexpr Duration timeout_of_code(unsigned code) {
   return Duration(std::int64_t{4096} << (code & 31));
 }
 
-// Returns the smallest code whose time is at least `wanted`, or 31 if no code has such a time.
-constexpr std::uint8_t code_of_timeout(Duration wanted) {
+// Returns the smallest code that stands for at least this duration, or 31 if no code does.
+constexpr std::uint8_t code_of_timeout(Duration duration) {
   std::uint8_t code = 0;
-  while (code < 31 && timeout_of_code(code) < wanted) ++code;
+  while (code < 31 && timeout_of_code(code) < duration) ++code;
   return code;
 }
 
