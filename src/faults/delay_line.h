@@ -41,11 +41,11 @@ class DelayLine {
   Time next_due() const { return packets_.empty() ? kNever : packets_.front().due; }
 
  private:
-  struct Waiting {
+  struct Entry {
     Time due{};
     Packet packet{};
   };
-  std::deque<Waiting> packets_{};
+  std::deque<Entry> packets_{};
 };
 
 }  // namespace verbena::faults

@@ -12,7 +12,7 @@
 namespace verbena::faults {
 namespace {
 
-using Parsed = std::expected<Fault, std::string>;
+using ParseResult = std::expected<Fault, std::string>;
 using Words = std::span<const std::string>;
 
 struct Unit {
@@ -24,7 +24,9 @@ constexpr std::array<Unit, 4> kUnits{
 
 std::string in_quotes(std::string_view text) { return "'" + std::string(text) + "'"; }
 
-std::unexpected<std::string> wrong(std::string text) { return std::unexpected(std::move(text)); }
+std::unexpected<std::string> parse_error(std::string text) {
+  return std::unexpected(std::move(text));
+}
 
 // Reads a whole word as a number.
 template <class Number>
@@ -52,8 +54,8 @@ std::optional<std::string> set_loss(Fault& fault, const std::string& word) {
 std::optional<std::string> set_delay(Fault& fault, const std::string& word) {
   const auto delay = parse_duration(word);
   if (!delay || *delay > kDelayMax) {
-    return in_quotes(word) + " is no delay: it is 0 to " + duration_text(kDelayMax) +
-           ", as 250us, 5ms or 0.1s";
+    return in_quotes(word) + " is no delay: a delay is 0 to " + duration_text(kDelayMax) +
+           ", such as 250us, 5ms or 0.1s";
   }
   fault.delay = *delay;
   return std::nullopt;
@@ -62,8 +64,8 @@ std::optional<std::string> set_delay(Fault& fault, const std::string& word) {
 std::optional<std::string> set_period(Duration& out, const std::string& word) {
   const auto period = parse_duration(word);
   if (!period || *period < Flaps::kPeriodMin || *period > Flaps::kPeriodMax) {
-    return in_quotes(word) + " is no period: it is " + duration_text(Flaps::kPeriodMin) + " to " +
-           duration_text(Flaps::kPeriodMax) + ", as 50ms or 2s";
+    return in_quotes(word) + " is no period: a period is " + duration_text(Flaps::kPeriodMin) +
+           " to " + duration_text(Flaps::kPeriodMax) + ", such as 50ms or 2s";
   }
   out = *period;
   return std::nullopt;
@@ -73,7 +75,7 @@ std::optional<std::string> set_mtu(Fault& fault, const std::string& word) {
   if (word == "default") return std::nullopt;
   const auto bytes = number<std::uint32_t>(word, 10);
   if (!bytes || *bytes == 0)
-    return in_quotes(word) + " is no MTU: it is a number of bytes, or default";
+    return in_quotes(word) + " is no MTU: an MTU is a number of bytes, or default";
   fault.mtu_bytes = *bytes;
   return std::nullopt;
 }
@@ -84,7 +86,7 @@ std::optional<std::string> set_pkey(Fault& fault, std::string_view word) {
   const auto value = number<std::uint16_t>(word.substr(is_hex ? 2 : 0), is_hex ? 16 : 10);
   if (!value || (*value & kPartition) == 0) {
     return in_quotes(word) +
-           " is no P_Key: it is 0x1 to 0xffff, with a partition in its lower 15 bits";
+           " is no P_Key: a P_Key is 0x1 to 0xffff, and its lower 15 bits are not 0";
   }
   fault.pkey = Pkey{*value};
   return std::nullopt;
@@ -93,15 +95,15 @@ std::optional<std::string> set_pkey(Fault& fault, std::string_view word) {
 struct State {
   std::string_view word;
   Kind kind;
-  std::size_t values;  // the number of words after the state
-  const char* needs;   // describes these words in an error
+  std::size_t value_count;  // the number of words after the state
+  const char* value_names;  // describes these words in an error
 };
 constexpr std::array<State, 6> kLinkStates{{
     {"down", Kind::kLinkDown, 0, ""},
     {"up", Kind::kLinkUp, 0, ""},
     {"lossy", Kind::kLinkLossy, 1, "the percentage of packets that are lost"},
-    {"slow", Kind::kLinkSlow, 1, "a delay, as 5ms"},
-    {"flapping", Kind::kLinkFlapping, 2, "how long the link is down and up, as 50ms 2s"},
+    {"slow", Kind::kLinkSlow, 1, "a delay, such as 5ms"},
+    {"flapping", Kind::kLinkFlapping, 2, "how long the link is down and up, such as 50ms 2s"},
     {"mtu", Kind::kLinkMtu, 1, "a number of bytes, or default"},
 }};
 constexpr std::array<State, 4> kNodeStates{{
@@ -160,46 +162,50 @@ std::optional<std::string> set_values(Fault& fault, Words values) {
   return std::nullopt;
 }
 
-Parsed parse_state(Fault fault, std::span<const State> states, std::string_view what, Words words,
-                   std::optional<std::uint64_t> seed) {
+ParseResult parse_state(Fault fault, std::span<const State> states, std::string_view subject,
+                        Words words, std::optional<std::uint64_t> seed) {
   const auto state = std::ranges::find(states, words[0], &State::word);
   if (state == states.end()) {
-    return wrong(in_quotes(words[0]) + " is no state of a " + std::string(what) + ": it is " +
-                 list_text(states));
+    return parse_error(in_quotes(words[0]) + " is no state of a " + std::string(subject) +
+                       ": it is " + list_text(states));
   }
   const Words values = words.subspan(1);
-  if (values.size() < state->values) {
-    return wrong(std::string(state->word) + " needs " + state->needs);
+  if (values.size() < state->value_count) {
+    return parse_error(std::string(state->word) + " needs " + state->value_names);
   }
-  if (values.size() > state->values) {
-    return wrong("too many words: " + in_quotes(values[state->values]));
+  if (values.size() > state->value_count) {
+    return parse_error("too many words: " + in_quotes(values[state->value_count]));
   }
   fault.kind = state->kind;
   const bool takes_seed = fault.kind == Kind::kLinkLossy || fault.kind == Kind::kLinkFlapping;
-  if (seed && !takes_seed) return wrong("a seed goes with lossy and flapping");
+  if (seed && !takes_seed) return parse_error("a seed goes with lossy and flapping");
   fault.has_seed = seed.has_value();
   fault.seed = seed.value_or(takes_seed ? 1 : 0);
-  if (const auto problem = set_values(fault, values)) return wrong(*problem);
+  if (const auto problem = set_values(fault, values)) return parse_error(*problem);
   return fault;
 }
 
 }  // namespace
 
 std::expected<Fault, std::string> parse_fault(Words words, std::optional<std::uint64_t> seed) {
-  if (words.size() > kWordsMax) return wrong("too many words: " + in_quotes(words[kWordsMax]));
+  if (words.size() > kWordsMax)
+    return parse_error("too many words: " + in_quotes(words[kWordsMax]));
   for (const std::string& word : words) {
-    if (word.size() > kWordBytesMax) return wrong("a word is longer than 128 bytes");
+    if (word.size() > kWordBytesMax) return parse_error("a word is longer than 128 bytes");
   }
-  const std::string_view what = words.empty() ? "" : std::string_view(words[0]);
-  if (what == "link") {
-    if (words.size() < 4) return wrong("a fault of a link is: link A B " + list_text(kLinkStates));
-    return parse_state({.a = words[1], .b = words[2]}, kLinkStates, what, words.subspan(3), seed);
+  const std::string_view subject = words.empty() ? "" : std::string_view(words[0]);
+  if (subject == "link") {
+    if (words.size() < 4)
+      return parse_error("a fault of a link is: link A B " + list_text(kLinkStates));
+    return parse_state({.a = words[1], .b = words[2]}, kLinkStates, subject, words.subspan(3),
+                       seed);
   }
-  if (what == "node") {
-    if (words.size() < 3) return wrong("a fault of a node is: node NODE " + list_text(kNodeStates));
-    return parse_state({.a = words[1]}, kNodeStates, what, words.subspan(2), seed);
+  if (subject == "node") {
+    if (words.size() < 3)
+      return parse_error("a fault of a node is: node NODE " + list_text(kNodeStates));
+    return parse_state({.a = words[1]}, kNodeStates, subject, words.subspan(2), seed);
   }
-  return wrong("a fault begins with link or node");
+  return parse_error("a fault begins with link or node");
 }
 
 bool is_of_link(Kind kind) {
@@ -210,10 +216,11 @@ std::string text_of(const Fault& fault) {
   const bool of_link = is_of_link(fault.kind);
   std::string text = (of_link ? "link " : "node ") + quoted_name(fault.a);
   if (of_link) text += " " + quoted_name(fault.b);
-  const Kind listed = fault.kind == Kind::kPkeyAdded ? Kind::kPkeyRemoved : fault.kind;
+  // kNodeStates has one entry for both faults of a P_Key.
+  const Kind kind_in_table = fault.kind == Kind::kPkeyAdded ? Kind::kPkeyRemoved : fault.kind;
   for (const auto& states :
        {std::span<const State>(kLinkStates), std::span<const State>(kNodeStates)}) {
-    const auto state = std::ranges::find(states, listed, &State::kind);
+    const auto state = std::ranges::find(states, kind_in_table, &State::kind);
     if (state != states.end()) text += " " + std::string(state->word);
   }
   switch (fault.kind) {

@@ -51,14 +51,14 @@ struct Fault {
   Kind kind{};
   std::string a{};                     // a node, or one end of a link
   std::string b{};                     // the other end of the link
-  std::uint32_t lost_per_million = 0;  // of packets; for kLinkLossy
+  std::uint32_t lost_per_million = 0;  // for kLinkLossy: lost packets in a million
   Duration delay{};                    // for kLinkSlow
   Duration down{};                     // for kLinkFlapping: how long the link is down each time
   Duration up{};                       // for kLinkFlapping: how long the link is up each time
   std::uint32_t mtu_bytes = 0;         // for kLinkMtu; 0: the original MTU
   Pkey pkey{};                         // for kPkeyRemoved and kPkeyAdded
-  bool has_seed = false;   // the user gave a seed, so periods of kLinkFlapping are random
-  std::uint64_t seed = 0;  // decides which packets are lost, and the random periods
+  bool has_seed = false;   // the user chose the seed; the periods of kLinkFlapping are then random
+  std::uint64_t seed = 0;  // determines which packets are lost, and the random periods
 
   friend bool operator==(const Fault&, const Fault&) = default;
 };
@@ -70,7 +70,7 @@ std::expected<Fault, std::string> parse_fault(std::span<const std::string> words
 // Writes words that parse_fault() reads as this fault, with the same seed.
 std::string text_of(const Fault& fault);
 
-// Splits a text at its spaces.  A name with spaces stands in single quotes.
+// Splits a text at its spaces.  Text in single quotes is one word, also with spaces in it.
 std::vector<std::string> words_of(std::string_view text);
 
 // Reads "250us", "5ms", "1.5s" or "0".  Returns nothing for other texts.

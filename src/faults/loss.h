@@ -5,10 +5,10 @@
 
 namespace verbena::faults {
 
-// Decides which packets a lossy link loses.
+// Determines which packets a lossy link loses.
 struct Loss {
   static constexpr std::uint32_t kAll = 1'000'000;
-  std::uint32_t per_million = 0;  // the lost packets of a million
+  std::uint32_t per_million = 0;  // lost packets in a million
   std::uint64_t seed = 0;
   friend constexpr auto operator<=>(const Loss&, const Loss&) = default;
 };
