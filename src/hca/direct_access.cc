@@ -124,19 +124,19 @@ DirectAccess::Outcome DirectAccess::carry_out(const SendWqe& wqe, Psn first, std
   if (copied_ < all) return Outcome::kMore;
   copied_ = 0;
   packets_instead_ = 0;
-  using Kind = link::Executed::Kind;
-  lane.commit(link::Executed{.generation = generation_,
-                             .target_qpn = core_.attributes.destination_qpn.value,
-                             .initiator_qpn = core_.qpn.value,
-                             .first_psn = first.value,
-                             .psns = psns,
-                             .bytes = all,
-                             .kind = reads           ? Kind::kRead
-                                     : has_immediate ? Kind::kWriteBeforeImmediate
-                                                     : Kind::kWrite,
-                             .r_key = wqe.r_key,
-                             .message_bytes = wqe.length,
-                             .remote_address = wqe.remote.address});
+  using Kind = link::ExecutedRecord::Kind;
+  lane.commit(link::ExecutedRecord{.generation = generation_,
+                                   .target_qpn = core_.attributes.destination_qpn.value,
+                                   .initiator_qpn = core_.qpn.value,
+                                   .first_psn = first.value,
+                                   .psns = psns,
+                                   .bytes = all,
+                                   .kind = reads           ? Kind::kRead
+                                           : has_immediate ? Kind::kWriteBeforeImmediate
+                                                           : Kind::kWrite,
+                                   .r_key = wqe.r_key,
+                                   .message_bytes = wqe.length,
+                                   .remote_address = wqe.remote.address});
   started(wqe);
   core_.count_direct(reads, reads ? DataFlow::kIn : DataFlow::kOut, psns, all);
   return Outcome::kDone;

@@ -355,22 +355,22 @@ TEST(DirectAccess, RecordsThatDoNotFitTheConnectionAreDropped) {
   pair.wire.run();
   const auto row = pair.table_b.table.qp(0x22);
   ASSERT_TRUE(row);
-  const link::Executed good{.generation = row->generation,
-                            .target_qpn = 0x22,
-                            .initiator_qpn = 0x11,
-                            .first_psn = row->expected_psn,
-                            .psns = 1,
-                            .bytes = 8};
+  const link::ExecutedRecord good{.generation = row->generation,
+                                  .target_qpn = 0x22,
+                                  .initiator_qpn = 0x11,
+                                  .first_psn = row->expected_psn,
+                                  .psns = 1,
+                                  .bytes = 8};
   const auto bad = [&](auto member, auto value) {
-    link::Executed record = good;
+    link::ExecutedRecord record = good;
     record.*member = value;
     pair.b.engine.receive(record, pair.wire.now);
   };
-  bad(&link::Executed::generation, row->generation + 1);
-  bad(&link::Executed::target_qpn, 0x23u);
-  bad(&link::Executed::initiator_qpn, 0x12u);
-  bad(&link::Executed::first_psn, row->expected_psn + 1);
-  bad(&link::Executed::psns, 0x800000u);
+  bad(&link::ExecutedRecord::generation, row->generation + 1);
+  bad(&link::ExecutedRecord::target_qpn, 0x23u);
+  bad(&link::ExecutedRecord::initiator_qpn, 0x12u);
+  bad(&link::ExecutedRecord::first_psn, row->expected_psn + 1);
+  bad(&link::ExecutedRecord::psns, 0x800000u);
   EXPECT_EQ(pair.at_b(Counter::kDropExecuted), 5U);
   EXPECT_EQ(pair.table_b.table.qp(0x22)->expected_psn, row->expected_psn);
   pair.b.engine.receive(good, pair.wire.now);
@@ -387,12 +387,12 @@ TEST(DirectAccess, RecordInTheMiddleOfAMessageIsDropped) {
   packet.reth = {pair.b.address(kFar), pair.b.mr.rkey, 2000};
   pair.b.engine.receive({{.source = gid_of(1), .destination = gid_of(2)}, packet_of(packet, 1024)},
                         pair.wire.now);
-  pair.b.engine.receive(link::Executed{.generation = row->generation,
-                                       .target_qpn = 0x22,
-                                       .initiator_qpn = 0x11,
-                                       .first_psn = row->expected_psn + 1,
-                                       .psns = 1,
-                                       .bytes = 8},
+  pair.b.engine.receive(link::ExecutedRecord{.generation = row->generation,
+                                             .target_qpn = 0x22,
+                                             .initiator_qpn = 0x11,
+                                             .first_psn = row->expected_psn + 1,
+                                             .psns = 1,
+                                             .bytes = 8},
                         pair.wire.now);
   EXPECT_EQ(pair.at_b(Counter::kDropExecuted), 1U);
 }

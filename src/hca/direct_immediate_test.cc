@@ -97,24 +97,24 @@ TEST(DirectImmediate, RecordsThatContradictThemselvesAreDropped) {
   DirectPair pair;
   const auto row = pair.table_b.table.qp(0x22);
   ASSERT_TRUE(row);
-  const link::Executed good{.generation = row->generation,
-                            .target_qpn = 0x22,
-                            .initiator_qpn = 0x11,
-                            .first_psn = row->expected_psn,
-                            .psns = 2,
-                            .bytes = 2048,
-                            .kind = link::Executed::Kind::kWriteBeforeImmediate,
-                            .r_key = pair.b.mr.rkey,
-                            .message_bytes = 2049,
-                            .remote_address = pair.b.address(kWritten)};
+  const link::ExecutedRecord good{.generation = row->generation,
+                                  .target_qpn = 0x22,
+                                  .initiator_qpn = 0x11,
+                                  .first_psn = row->expected_psn,
+                                  .psns = 2,
+                                  .bytes = 2048,
+                                  .kind = link::ExecutedRecord::Kind::kWriteBeforeImmediate,
+                                  .r_key = pair.b.mr.rkey,
+                                  .message_bytes = 2049,
+                                  .remote_address = pair.b.address(kWritten)};
   const auto bad = [&](auto member, auto value) {
-    link::Executed record = good;
+    link::ExecutedRecord record = good;
     record.*member = value;
     pair.b.engine.receive(record, pair.wire.now);
   };
-  bad(&link::Executed::bytes, 2047u);
-  bad(&link::Executed::psns, 1u);
-  bad(&link::Executed::message_bytes, 2048u);
+  bad(&link::ExecutedRecord::bytes, 2047u);
+  bad(&link::ExecutedRecord::psns, 1u);
+  bad(&link::ExecutedRecord::message_bytes, 2048u);
   EXPECT_EQ(pair.at_b(Counter::kDropExecuted), 3U);
   EXPECT_EQ(pair.table_b.table.qp(0x22)->expected_psn, row->expected_psn);
   pair.b.engine.receive(good, pair.wire.now);

@@ -187,7 +187,7 @@ class Engine {
   // Handles a packet whose ICRC was checked; the source of its address is the peer.
   void receive(const link::Arrival& arrival, Time now);
   // Handles the record of a WRITE or READ that a peer has carried out by itself (link/lane.h).
-  void receive(const link::Executed& executed, Time now);
+  void receive(const link::ExecutedRecord& executed, Time now);
   // Adds packets to the burst and to lanes until the burst is full, a few hundred packets are
   // sent, or nothing is left to send.  Returns true if the caller must send the burst and call
   // again.

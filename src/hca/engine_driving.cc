@@ -91,7 +91,7 @@ void Engine::receive(const link::Arrival& arrival, Time now) {
   s.reschedule(*qp);
 }
 
-void Engine::receive(const link::Executed& executed, Time now) {
+void Engine::receive(const link::ExecutedRecord& executed, Time now) {
   State& s = *state_;
   s.shared.now = now;
   Qp* const qp = s.by_qpn.find(executed.target_qpn);

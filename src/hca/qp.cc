@@ -319,7 +319,7 @@ void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arriv
   }
 }
 
-void Qp::receive(const link::Executed& executed) {
+void Qp::receive(const link::ExecutedRecord& executed) {
   const bool fits = accepts_requests() && executed.generation == generation_ &&
                     executed.initiator_qpn == core_.attributes.destination_qpn.value;
   if (!fits || !responder_.on_executed(executed)) {
@@ -327,7 +327,7 @@ void Qp::receive(const link::Executed& executed) {
     return;
   }
   note_first_packet();
-  const bool is_read = executed.kind == link::Executed::Kind::kRead;
+  const bool is_read = executed.kind == link::ExecutedRecord::Kind::kRead;
   core_.count_direct(is_read, is_read ? DataFlow::kOut : DataFlow::kIn, executed.psns,
                      executed.bytes);
 }

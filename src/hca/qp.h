@@ -62,7 +62,7 @@ class Qp {
 
   void receive(const wire::TransportPacket& packet, const link::Arrival& arrival, Time now);
   // Applies the record of a WRITE or READ that the peer has carried out by itself (direct access).
-  void receive(const link::Executed& executed);
+  void receive(const link::ExecutedRecord& executed);
   // Adds packets to the burst or the lane.  Returns true if there is more to send.
   bool transmit(link::Burst& burst, Time now);
   // Returns true if the newest posts may wait for more, see Engine::posts_can_wait().

@@ -513,7 +513,7 @@ Verdict Requester::on_timer(Time now) {
     return Verdict::kGoOn;
   }
   // A peer that has not taken the packets out of the lane is stopped or busy, and nothing is lost.
-  if (core_.lane != nullptr && !core_.lane->is_taken(lane_position_)) {
+  if (core_.lane != nullptr && !core_.lane->peer_has_consumed(lane_position_)) {
     last_progress_ = now;
     return Verdict::kGoOn;
   }

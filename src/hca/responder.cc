@@ -273,7 +273,7 @@ Verdict Responder::executed_atomic(const wire::TransportPacket& packet, std::uin
 void Responder::expect_next(std::uint32_t psns) {
   expected_ = expected_ + psns;
   if (core_.shared.access_table != nullptr) {
-    core_.shared.access_table->expect(core_.qpn.value, expected_.value);
+    core_.shared.access_table->set_expected_psn(core_.qpn.value, expected_.value);
   }
   gap_reported_ = false;
   rnr_naks_in_row_ = 0;
@@ -281,12 +281,12 @@ void Responder::expect_next(std::uint32_t psns) {
 
 // Drops the responses that still wait.  The peer accesses memory directly only after all its
 // requests are complete, so it has these responses already.
-bool Responder::on_executed(const link::Executed& executed) {
+bool Responder::on_executed(const link::ExecutedRecord& executed) {
   if (closing_ || message_ != Message::kNone || Psn{executed.first_psn} != expected_ ||
       executed.psns > kPsnSpanMax) {
     return false;
   }
-  const bool continues = executed.kind == link::Executed::Kind::kWriteBeforeImmediate;
+  const bool continues = executed.kind == link::ExecutedRecord::Kind::kWriteBeforeImmediate;
   if (continues && !begin_write(executed)) return false;
   discard_responses();
   expect_next(executed.psns);
@@ -297,7 +297,7 @@ bool Responder::on_executed(const link::Executed& executed) {
 // Sets the state that the responder has before the last packet of a WRITE; the peer has copied the
 // bytes before it.  The numbers come from the peer's record, so the last packet is checked with
 // them as any other packet is.
-bool Responder::begin_write(const link::Executed& executed) {
+bool Responder::begin_write(const link::ExecutedRecord& executed) {
   if (executed.bytes >= executed.message_bytes ||
       executed.bytes != std::uint64_t{executed.psns} * core_.mtu()) {
     return false;

@@ -59,7 +59,7 @@ class Responder {
   // Advances past a WRITE or READ that the peer has carried out by itself.  Returns false, and
   // ignores the record, if its PSN is not the expected PSN, a message is incomplete, or the numbers
   // of the record contradict each other.
-  bool on_executed(const link::Executed& executed);
+  bool on_executed(const link::ExecutedRecord& executed);
   // Adds up to `quota` packets.  Sets `*more` as Requester::transmit() does.
   Verdict transmit(link::Burst& burst, unsigned quota, bool* more);
   // Returns true if READs or atomics wait to be answered.
@@ -106,7 +106,7 @@ class Responder {
   Job atomic_job(const wire::TransportPacket& packet, std::uint64_t original) const;
   Verdict executed(const wire::TransportPacket& packet, std::uint32_t psns);
   void expect_next(std::uint32_t psns);
-  bool begin_write(const link::Executed& executed);
+  bool begin_write(const link::ExecutedRecord& executed);
   Verdict complete_receive(const WorkCompletion& completion, bool solicited);
   // Completes the receive at the head with an error.
   void fail_receive(WcStatus status);

@@ -12,8 +12,8 @@ constexpr std::uint32_t kPsnSpanMax = 0x7fffff;
 bool continues(const QpRow& row, const AccessRequest& request) {
   if (request.psns == 0 || request.psns > kPsnSpanMax) return false;
   if (request.generation == 0) return row.expected_psn == request.first_psn.value;
-  const std::uint32_t behind = (request.first_psn.value - row.expected_psn) & kMask24;
-  return row.generation == request.generation && behind <= kPsnSpanMax - request.psns;
+  const std::uint32_t distance = (request.first_psn.value - row.expected_psn) & kMask24;
+  return row.generation == request.generation && distance <= kPsnSpanMax - request.psns;
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ struct AccessRequest {
   Gid initiator_address{};
   Pkey pkey{};
   std::uint8_t mtu = 0;            // a code as in ibv_qp_attr::path_mtu
-  std::uint64_t generation = 0;    // of the target's connection, from an earlier grant; 0: unknown
+  std::uint64_t generation = 0;    // the one of an earlier AccessGrant; 0: unknown
   Psn first_psn{};                 // the initiator's next PSN
   std::uint32_t psns = 0;          // the number of packets that the request would need
   std::uint32_t access_flags = 0;  // the rights that the target must have given
@@ -25,13 +25,13 @@ struct AccessRequest {
 };
 
 struct AccessGrant {
-  std::uint64_t address = 0;     // in the target process
-  std::uint64_t generation = 0;  // of the target's connection, for later requests
+  std::uint64_t address = 0;     // the address of the first byte in the target process
+  std::uint64_t generation = 0;  // identifies the target's connection in later requests
 };
 
 // Checks the request with the rows that the target publishes, as the target's responder would check
-// its packets (vol1 9.7.4.1).  Returns none if the initiator must send packets, so that the
-// responder decides.
+// its packets (vol1 9.7.4.1).  Returns none if the initiator must send packets instead, which the
+// responder then checks.
 //
 // A request with an unknown generation is granted only if the target expects exactly its first PSN.
 // With a known generation, the target's expected PSN may be lower, because the target may not have

@@ -17,13 +17,13 @@ constexpr std::uint32_t kWrite = 2, kRead = 4;
 constexpr std::uint64_t kTop = ~std::uint64_t{0};
 
 // Owns a table with one region and one queue pair, and a request that the table grants.
-class Granted : public ::testing::Test {
+class AccessGrantTest : public ::testing::Test {
  protected:
-  Granted() {
+  AccessGrantTest() {
     publish(qp);
     publish(region);
   }
-  ~Granted() override = default;
+  ~AccessGrantTest() override = default;
 
   void publish(const auto& row) { ASSERT_TRUE(table_.publish(row)); }
   std::optional<AccessGrant> result() const { return grant(table_, request); }
@@ -68,7 +68,7 @@ class Granted : public ::testing::Test {
                         .length = 4096};
 };
 
-TEST_F(Granted, ValidRequestGetsTheTargetsAddress) {
+TEST_F(AccessGrantTest, ValidRequestGetsTheTargetsAddress) {
   ASSERT_TRUE(result());
   EXPECT_EQ(result()->address, region.address);
   EXPECT_EQ(result()->generation, qp.generation);
@@ -77,7 +77,7 @@ TEST_F(Granted, ValidRequestGetsTheTargetsAddress) {
   EXPECT_EQ(result()->address, region.address + 100);
 }
 
-TEST_F(Granted, EveryWrongPropertyOfTheConnectionIsRefused) {
+TEST_F(AccessGrantTest, EveryWrongPropertyOfTheConnectionIsRefused) {
   EXPECT_TRUE(refuses(&AccessRequest::target, Qpn{0x23}));
   EXPECT_TRUE(refuses(&AccessRequest::initiator, Qpn{0x12}));
   EXPECT_TRUE(refuses(&AccessRequest::initiator_address, wire::ipv4_gid(0x0a000002)));
@@ -87,7 +87,7 @@ TEST_F(Granted, EveryWrongPropertyOfTheConnectionIsRefused) {
   EXPECT_TRUE(refuses(&AccessRequest::access_flags, std::uint32_t{0}));
 }
 
-TEST_F(Granted, TwoLimitedMembersOfAPartitionGetNoGrant) {
+TEST_F(AccessGrantTest, TwoLimitedMembersOfAPartitionGetNoGrant) {
   qp.pkey = 0x7fff;
   publish(qp);
   EXPECT_FALSE(result());
@@ -95,12 +95,12 @@ TEST_F(Granted, TwoLimitedMembersOfAPartitionGetNoGrant) {
   EXPECT_TRUE(result());
 }
 
-TEST_F(Granted, FirstAccessOfAConnectionNeedsTheExpectedPsn) {
+TEST_F(AccessGrantTest, FirstAccessOfAConnectionNeedsTheExpectedPsn) {
   EXPECT_TRUE(refuses(&AccessRequest::first_psn, Psn{0xfffff1}));
   EXPECT_TRUE(refuses(&AccessRequest::first_psn, Psn{0xffffef}));
 }
 
-TEST_F(Granted, TargetMayBeBehindByLessThanHalfOfThePsns) {
+TEST_F(AccessGrantTest, TargetMayExpectAnEarlierPsnWithinHalfOfAllPsns) {
   request.generation = 5;
   request.first_psn = Psn{0xfffff0} + 100;
   EXPECT_TRUE(result());
@@ -112,7 +112,7 @@ TEST_F(Granted, TargetMayBeBehindByLessThanHalfOfThePsns) {
   EXPECT_TRUE(refuses(&AccessRequest::psns, std::uint32_t{0}));
 }
 
-TEST_F(Granted, RegionMustHaveTheRightsAndTheDomainOfTheQueuePair) {
+TEST_F(AccessGrantTest, RegionMustHaveTheRightsAndTheDomainOfTheQueuePair) {
   region.access_flags = kRead;
   publish(region);
   EXPECT_FALSE(result());
@@ -123,7 +123,7 @@ TEST_F(Granted, RegionMustHaveTheRightsAndTheDomainOfTheQueuePair) {
   EXPECT_FALSE(result());
 }
 
-TEST_F(Granted, RangesOutsideOfTheRegionAreRefused) {
+TEST_F(AccessGrantTest, RangesOutsideOfTheRegionAreRefused) {
   EXPECT_TRUE(refuses(&AccessRequest::length, std::uint32_t{4097}));
   EXPECT_TRUE(refuses(&AccessRequest::length, std::uint32_t{0}));
   EXPECT_TRUE(refuses(&AccessRequest::remote_address, std::uint64_t{0xfff}));
@@ -133,7 +133,7 @@ TEST_F(Granted, RangesOutsideOfTheRegionAreRefused) {
   EXPECT_TRUE(refuses(&AccessRequest::r_key, std::uint32_t{0}));
 }
 
-TEST_F(Granted, RemovedRowsGrantNothing) {
+TEST_F(AccessGrantTest, RemovedRowsGrantNothing) {
   table_.remove_region(region.key);
   EXPECT_FALSE(result());
   publish(region);

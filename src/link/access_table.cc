@@ -10,8 +10,8 @@ namespace {
 using Word = std::uint64_t;
 using Row = std::array<Word, AccessTable::kWords>;
 
-// Word 0 is the sequence number.  Word 1 is the name of the row: its key or QPN, or 0 in a free
-// row.
+// Word 0 is the sequence number.  Word 1 names the row: it is the key or QPN, or 0 if the row is
+// free.
 constexpr std::size_t kName = 1;
 // The last word of a QP's row is the PSN that the QP expects.  Only this word may change without a
 // change of the sequence number.
@@ -22,13 +22,14 @@ constexpr std::size_t kPsn = 7;
 Word load(Word& word) { return ring::SharedMemory::load_acquire(word); }
 void store(Word& word, Word value) { ring::SharedMemory::store_release(word, value); }
 
-std::size_t home(std::uint32_t name, std::size_t rows) {
+// Returns the first of the positions that a row with this name may have.
+std::size_t home_index(std::uint32_t name, std::size_t rows) {
   return (name * std::uint64_t{0x9e3779b97f4a7c15} >> 32) & (rows - 1);  // Fibonacci hashing
 }
 
 // Returns the row of `name`, or null.  A row is in one of kProbes positions.
 Row* find(std::span<Row> rows, std::uint32_t name) {
-  const std::size_t first = home(name, rows.size());
+  const std::size_t first = home_index(name, rows.size());
   for (std::size_t i = 0; i < AccessTable::kProbes; ++i) {
     Row& row = rows[(first + i) & (rows.size() - 1)];
     if (load(row[kName]) == name) return &row;
@@ -36,11 +37,11 @@ Row* find(std::span<Row> rows, std::uint32_t name) {
   return nullptr;
 }
 
-// Returns the row of `name`.  If there is none, returns a free row in one of its positions, or
-// null.
-Row* find_or_free(std::span<Row> rows, std::uint32_t name) {
+// Returns the row of `name`.  If there is none, chooses a free row in one of the name's positions.
+// Returns null if no such row is free.
+Row* find_or_choose(std::span<Row> rows, std::uint32_t name) {
   if (Row* const row = find(rows, name)) return row;
-  const std::size_t first = home(name, rows.size());
+  const std::size_t first = home_index(name, rows.size());
   for (std::size_t i = 0; i < AccessTable::kProbes; ++i) {
     Row& row = rows[(first + i) & (rows.size() - 1)];
     if (load(row[kName]) == 0) return &row;
@@ -78,14 +79,14 @@ Result<AccessTable> AccessTable::attach(std::span<std::byte> memory) {
 }
 
 bool AccessTable::publish(const RegionRow& row) {
-  Row* const place = row.key == 0 ? nullptr : find_or_free(regions_, row.key);
+  Row* const place = row.key == 0 ? nullptr : find_or_choose(regions_, row.key);
   if (place == nullptr) return false;
   write(*place, {0, row.key, row.address, row.length, row.iova, row.domain, row.access_flags});
   return true;
 }
 
 bool AccessTable::publish(const QpRow& row) {
-  Row* const place = row.qpn == 0 ? nullptr : find_or_free(qps_, row.qpn);
+  Row* const place = row.qpn == 0 ? nullptr : find_or_choose(qps_, row.qpn);
   if (place == nullptr) return false;
   Row words{0, row.qpn};
   words[2] = row.generation;
@@ -108,7 +109,7 @@ void AccessTable::remove_qp(std::uint32_t qpn) {
   ring::SharedMemory::fence();
 }
 
-void AccessTable::expect(std::uint32_t qpn, std::uint32_t psn) {
+void AccessTable::set_expected_psn(std::uint32_t qpn, std::uint32_t psn) {
   if (Row* const row = find(qps_, qpn)) store((*row)[kPsn], psn);
 }
 

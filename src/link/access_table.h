@@ -30,13 +30,13 @@ struct RegionRow {
   std::uint32_t access_flags = 0;
   std::uint64_t address = 0;  // in the program that publishes the row
   std::uint64_t length = 0;
-  std::uint64_t iova = 0;  // requests use this address of the region instead of `address`
+  std::uint64_t iova = 0;  // the address of the region in requests
   DomainId domain = 0;
   friend bool operator==(const RegionRow&, const RegionRow&) = default;
 
-  // Returns the address in the publishing program of the bytes that a request names as
-  // [at, at + bytes).  Returns none if a part of them is outside of the region.  Both parameters
-  // may be any number up to 2^64 - 1.
+  // Converts an address of a request to an address in the publishing program.  Returns none if a
+  // part of [at, at + bytes) is outside of the region.  Both parameters may be any number up to
+  // 2^64 - 1.
   std::optional<std::uint64_t> find(std::uint64_t at, std::uint64_t bytes) const {
     if (at < iova) return {};
     const std::uint64_t begin = at - iova;
@@ -57,7 +57,7 @@ struct QpRow {
   std::uint32_t access_flags = 0;
   std::uint16_t pkey = 0;
   std::uint8_t mtu = 0;            // a code as in ibv_qp_attr::path_mtu
-  std::uint32_t expected_psn = 0;  // AccessTable::expect() changes it later
+  std::uint32_t expected_psn = 0;  // AccessTable::set_expected_psn() may change it later
 };
 
 class AccessTable {
@@ -65,7 +65,8 @@ class AccessTable {
   static constexpr std::size_t kRegions = 4096;
   static constexpr std::size_t kQps = 4096;
   static constexpr std::size_t kWords = 8;  // words of a row; the first is the sequence number
-  // A key or QPN determines this number of positions in the table.  Its row is in one of them.
+  // A key or QPN determines this number of positions in the table.  Its row has one of these
+  // positions.
   static constexpr std::size_t kProbes = 8;
   static constexpr std::size_t kBytes = (kRegions + kQps) * kWords * sizeof(std::uint64_t);
 
@@ -83,11 +84,12 @@ class AccessTable {
   // (Lane::enter()) will not find the row.
   void remove_region(std::uint32_t key);
   void remove_qp(std::uint32_t qpn);
-  // Sets the PSN that this queue pair expects.  Ignores queue pairs without a row.
-  void expect(std::uint32_t qpn, std::uint32_t psn);
+  // Sets QpRow::expected_psn.  Ignores queue pairs without a row.
+  void set_expected_psn(std::uint32_t qpn, std::uint32_t psn);
 
   // ---- readers ----
-  // Return a copy of the row.  Return none if there is no such row, or the writer is changing it.
+  // These functions return a copy of the row, or none if there is no such row, or if the writer is
+  // changing it.
   std::optional<RegionRow> region(std::uint32_t key) const;
   std::optional<QpRow> qp(std::uint32_t qpn) const;
 

@@ -64,7 +64,7 @@ TEST(AccessTable, NumberZeroIsNeitherAKeyNorAQueuePair) {
   EXPECT_FALSE(table.reader.qp(0));
 }
 
-TEST(AccessTable, QueuePairKeepsEveryFieldAndTellsThePsnThatItExpects) {
+TEST(AccessTable, QueuePairKeepsEveryFieldAndItsExpectedPsnCanChange) {
   Table table;
   QpRow row{.qpn = 0xabcdef,
             .peer_qpn = 0xfedcba,
@@ -86,11 +86,11 @@ TEST(AccessTable, QueuePairKeepsEveryFieldAndTellsThePsnThatItExpects) {
   EXPECT_EQ(found->pkey, 0xffff);
   EXPECT_EQ(found->mtu, 5);
   EXPECT_EQ(found->expected_psn, 0xffffffU);
-  table.writer.expect(0xabcdef, 7);
+  table.writer.set_expected_psn(0xabcdef, 7);
   EXPECT_EQ(table.reader.qp(0xabcdef)->expected_psn, 7U);
   table.writer.remove_qp(0xabcdef);
   EXPECT_FALSE(table.reader.qp(0xabcdef));
-  table.writer.expect(0xabcdef, 8);
+  table.writer.set_expected_psn(0xabcdef, 8);
   EXPECT_FALSE(table.reader.qp(0xabcdef));
 }
 

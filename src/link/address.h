@@ -13,7 +13,7 @@ namespace verbena::link {
 //
 // On Ethernet the GIDs are IP addresses (annex A17), and every packet carries them.
 //
-// On InfiniBand the LIDs lead through the subnet; each includes the path bits in its low LMC bits
+// On InfiniBand the LIDs lead through the subnet.  The low LMC bits of a LID are the path bits
 // (vol1 4.1.3).  The GIDs are those of the two ends.  A packet carries the GIDs only if it has a
 // GRH.  If a packet arrives without a GRH, the GIDs of its Address are zero.
 struct Address {
@@ -21,8 +21,8 @@ struct Address {
   Gid source{};
   Gid destination{};
   std::uint32_t interface = 0;    // Ethernet: the interface index of a link-local address, else 0
-  std::uint16_t source_port = 0;  // Ethernet: UDP, 0xC000-0xFFFF (wire/source_port.h)
-  std::uint32_t flow_label = 0;   // of the GRH, 20 bits; on Ethernet it determines the source port
+  std::uint16_t source_port = 0;  // Ethernet: the UDP port, 0xC000-0xFFFF (wire/source_port.h)
+  std::uint32_t flow_label = 0;   // 20 bits, for the GRH; on Ethernet, determines the source port
   std::uint8_t traffic_class = 0;
   std::uint8_t hop_limit = 64;
   // Only InfiniBand uses the next four fields.
@@ -30,7 +30,7 @@ struct Address {
   Lid destination_lid{};
   std::uint8_t service_level = 0;  // 4 bits
   bool has_grh = false;
-  PortId port{};  // the port of this host by which the packet leaves or came; not in the packet
+  PortId port{};  // the port of this host; not a field of the packet
 
   bool is_infiniband() const { return link_layer == LinkLayer::kInfiniband; }
   // Returns true if packets carry the GIDs.

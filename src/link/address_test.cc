@@ -25,7 +25,7 @@ Address infiniband_path(bool has_grh) {
 
 TEST(Address, EthernetPeersAreIdentifiedByTheirGids) {
   Address arrival = kEthernetPath.reversed();
-  arrival.source_port = 0xc001;  // the peer chooses its own
+  arrival.source_port = 0xc001;  // each side chooses its own source port
   EXPECT_TRUE(is_on_path(arrival, kEthernetPath));
   arrival.destination = gid_of(9);  // another address of this host
   EXPECT_TRUE(is_from_peer(arrival, kEthernetPath));

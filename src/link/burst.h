@@ -21,7 +21,7 @@ namespace verbena::link {
 class Burst {
  public:
   static constexpr std::size_t kPacketsMax = 64;
-  static constexpr std::size_t kPacketBytesMax = 4096 + 128;  // payload, headers, pad
+  static constexpr std::size_t kPacketBytesMax = 4096 + 128;  // for payload, headers and pad
   static constexpr std::size_t kIcrcBytes = 4;
 
   struct Packet {

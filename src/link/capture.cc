@@ -49,15 +49,15 @@ CaptureRing::CaptureRing(std::span<std::byte> memory) {
   data_ = memory.subspan(sizeof(Control));
 }
 
-void CaptureRing::copy_in(std::uint64_t at, std::span<const std::byte> bytes) {
-  const std::size_t begin = at % data_.size();
+void CaptureRing::copy_in(std::uint64_t position, std::span<const std::byte> bytes) {
+  const std::size_t begin = position % data_.size();
   const std::size_t first = std::min(bytes.size(), data_.size() - begin);
   std::memcpy(data_.data() + begin, bytes.data(), first);
   std::memcpy(data_.data(), bytes.data() + first, bytes.size() - first);
 }
 
-void CaptureRing::copy_out(std::uint64_t at, std::span<std::byte> bytes) const {
-  const std::size_t begin = at % data_.size();
+void CaptureRing::copy_out(std::uint64_t position, std::span<std::byte> bytes) const {
+  const std::size_t begin = position % data_.size();
   const std::size_t first = std::min(bytes.size(), data_.size() - begin);
   std::memcpy(bytes.data(), data_.data() + begin, first);
   std::memcpy(bytes.data() + first, data_.data(), bytes.size() - first);
@@ -66,10 +66,10 @@ void CaptureRing::copy_out(std::uint64_t at, std::span<std::byte> bytes) const {
 void CaptureRing::write(Time time, Direction direction, const Address& address,
                         std::uint16_t identification, std::span<const std::byte> datagram) {
   const std::size_t bytes = frame_bytes(address, datagram.size());
-  const std::uint64_t need = sizeof(RecordHeader) + padded(bytes);
+  const std::uint64_t record_size = sizeof(RecordHeader) + padded(bytes);
   const std::uint64_t tail = control_->tail.load(std::memory_order_relaxed);
   const std::uint64_t used = tail - control_->head.load(std::memory_order_acquire);
-  if (bytes > kFrameBytesMax || used > data_.size() || data_.size() - used < need) {
+  if (bytes > kFrameBytesMax || used > data_.size() || data_.size() - used < record_size) {
     control_->dropped.fetch_add(1, std::memory_order_relaxed);
     return;
   }
@@ -80,7 +80,7 @@ void CaptureRing::write(Time time, Direction direction, const Address& address,
       static_cast<std::uint16_t>(address.link_layer), time.time_since_epoch().count()};
   copy_in(tail, std::as_bytes(std::span(&header, 1)));
   copy_in(tail + sizeof header, std::span(frame).first(bytes));
-  control_->tail.store(tail + need, std::memory_order_release);
+  control_->tail.store(tail + record_size, std::memory_order_release);
 }
 
 Result<std::optional<CaptureRecord>> CaptureRing::read() {
@@ -92,8 +92,8 @@ Result<std::optional<CaptureRecord>> CaptureRing::read() {
   }
   RecordHeader header{};
   copy_out(head, std::as_writable_bytes(std::span(&header, 1)));
-  const std::uint64_t need = sizeof header + padded(header.frame_bytes);
-  if (header.frame_bytes > kFrameBytesMax || need > used ||
+  const std::uint64_t record_size = sizeof header + padded(header.frame_bytes);
+  if (header.frame_bytes > kFrameBytesMax || record_size > used ||
       (header.direction != 1 && header.direction != 2) ||
       header.link_layer > static_cast<std::uint16_t>(LinkLayer::kInfiniband)) {
     return fail(Errc::kMalformed, "capture ring: an impossible record");
@@ -102,7 +102,7 @@ Result<std::optional<CaptureRecord>> CaptureRing::read() {
                        std::vector<std::byte>(header.frame_bytes),
                        static_cast<LinkLayer>(header.link_layer)};
   copy_out(head + sizeof header, record.frame);
-  control_->head.store(head + need, std::memory_order_release);
+  control_->head.store(head + record_size, std::memory_order_release);
   return std::optional(std::move(record));
 }
 

@@ -43,8 +43,8 @@ class CaptureRing {
   void write(Time time, Direction direction, const Address& address, std::uint16_t identification,
              std::span<const std::byte> datagram);
 
-  // Removes and returns the oldest record, or none.  kMalformed, now and later: the ring's memory
-  // is corrupt.
+  // Removes and returns the oldest record, or none.  kMalformed: the ring's memory is corrupt; all
+  // later calls fail as well.
   Result<std::optional<CaptureRecord>> read();
   // Returns the number of packets that write() has dropped.
   std::uint64_t dropped() const;
@@ -53,8 +53,8 @@ class CaptureRing {
 
  private:
   struct Control;
-  void copy_in(std::uint64_t at, std::span<const std::byte> bytes);
-  void copy_out(std::uint64_t at, std::span<std::byte> bytes) const;
+  void copy_in(std::uint64_t position, std::span<const std::byte> bytes);
+  void copy_out(std::uint64_t position, std::span<std::byte> bytes) const;
 
   Control* control_;
   std::span<std::byte> data_;

@@ -23,9 +23,10 @@ void seal(const Address& address, std::span<std::byte> datagram, std::uint16_t i
 }
 
 Result<Arrival> open(const Address& address, std::span<const std::byte> datagram,
-                     std::uint16_t expected) {
+                     std::uint16_t expected_identification) {
   const wire::IcrcSplit split = VB_TRY(wire::split_icrc(datagram));
-  if (!wire::find_identification(inputs_of(address, expected), split.bth_to_pad, split.icrc)) {
+  if (!wire::find_identification(inputs_of(address, expected_identification), split.bth_to_pad,
+                                 split.icrc)) {
     return wire::drop(wire::Drop::kIcrc, "the ICRC does not match");
   }
   return Arrival{address, split.bth_to_pad};

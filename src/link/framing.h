@@ -20,15 +20,16 @@ struct Arrival {
 };
 
 // Writes the ICRC to the last four bytes of `datagram` (BTH to ICRC).  `identification` must be the
-// value that the kernel will put in the IPv4 header.  With UDP_SEGMENT that is the packet's index
-// in its batch; otherwise it is 0, because the socket is unconnected and has IP_PMTUDISC_DO.
+// value that the kernel will put in the IPv4 header.  With UDP_SEGMENT the kernel uses the packet's
+// index in its batch.  Otherwise it uses 0, because the socket is unconnected and has
+// IP_PMTUDISC_DO.
 void seal(const Address& address, std::span<std::byte> datagram, std::uint16_t identification);
 
 // Checks the length and the ICRC of a UDP payload.  A socket does not show the IPv4 identification,
-// so this searches for one that explains the ICRC (wire/icrc.h).  The search is short if the
-// identification is `expected`: the packet's index in its batch, if the peer sends as seal() says.
+// so this function searches for an identification that explains the ICRC (wire/icrc.h).  The search
+// is short if the caller expects the right one: the packet's index in its batch (see seal()).
 Result<Arrival> open(const Address& address, std::span<const std::byte> datagram,
-                     std::uint16_t expected = 0);
+                     std::uint16_t expected_identification = 0);
 
 // Returns the IPv4 identification that explains the ICRC of a received UDP payload, for a capture.
 // Returns 0 if there is none, because the packet is short or damaged, or came by IPv6.

@@ -20,7 +20,8 @@ const Address kFlow4{.source = wire::ipv4_gid(0x0a000001),
                      .destination = wire::ipv4_gid(0x0a000002),
                      .source_port = 0xc123};
 
-std::vector<std::byte> sealed(const Address& address, std::size_t transport, std::uint16_t id) {
+std::vector<std::byte> sealed_datagram(const Address& address, std::size_t transport,
+                                       std::uint16_t id) {
   std::vector<std::byte> datagram(transport + Burst::kIcrcBytes);
   for (std::size_t i = 0; i < transport; ++i) datagram[i] = static_cast<std::byte>(i * 7);
   seal(address, datagram, id);
@@ -29,7 +30,7 @@ std::vector<std::byte> sealed(const Address& address, std::size_t transport, std
 
 TEST(Framing, OpensSealedDatagramsWithAnyIdentification) {
   for (const unsigned id : {0u, 1u, 63u, 0xffffu}) {
-    const auto datagram = sealed(kFlow4, 64, static_cast<std::uint16_t>(id));
+    const auto datagram = sealed_datagram(kFlow4, 64, static_cast<std::uint16_t>(id));
     const auto arrival = open(kFlow4, datagram);
     ASSERT_TRUE(arrival);
     EXPECT_EQ(arrival->transport.size(), 64u);
@@ -38,13 +39,13 @@ TEST(Framing, OpensSealedDatagramsWithAnyIdentification) {
 
 TEST(Framing, FindsTheIdentificationThatTheSenderUsed) {
   for (const unsigned id : {0u, 1u, 63u, 0xffffu}) {
-    const auto datagram = sealed(kFlow4, 64, static_cast<std::uint16_t>(id));
+    const auto datagram = sealed_datagram(kFlow4, 64, static_cast<std::uint16_t>(id));
     EXPECT_EQ(identification_of(kFlow4, datagram), id);
   }
 }
 
 TEST(Framing, DamagedAndShortDatagramsHaveIdentification0) {
-  auto damaged = sealed(kFlow4, 64, 5);
+  auto damaged = sealed_datagram(kFlow4, 64, 5);
   damaged[30] ^= std::byte{1};
   damaged[31] ^= std::byte{2};
   damaged[32] ^= std::byte{3};
@@ -55,7 +56,7 @@ TEST(Framing, DamagedAndShortDatagramsHaveIdentification0) {
 TEST(Framing, DetectsEachWrongBitOverIpv6) {
   Address address;
   address.source.bytes[15] = address.destination.bytes[15] = std::byte{1};
-  auto datagram = sealed(address, 20, 0);
+  auto datagram = sealed_datagram(address, 20, 0);
   for (std::size_t bit = 0; bit < datagram.size() * 8; ++bit) {
     if (bit / 8 == 4) continue;  // the ICRC does not cover byte 4 of the BTH
     datagram[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
@@ -65,7 +66,7 @@ TEST(Framing, DetectsEachWrongBitOverIpv6) {
 }
 
 TEST(Framing, TheIcrcCoversAddressesAndPort) {
-  const auto datagram = sealed(kFlow4, 64, 0);
+  const auto datagram = sealed_datagram(kFlow4, 64, 0);
   Address other = kFlow4;
   other.source_port = 0xc124;
   EXPECT_FALSE(open(other, datagram));
@@ -75,7 +76,7 @@ TEST(Framing, TheIcrcCoversAddressesAndPort) {
 }
 
 TEST(Framing, ShortDatagramsAreMalformed) {
-  const auto datagram = sealed(kFlow4, 12, 0);
+  const auto datagram = sealed_datagram(kFlow4, 12, 0);
   for (std::size_t n = 0; n < datagram.size(); ++n) {
     EXPECT_FALSE(open(kFlow4, std::span(datagram).first(n)).has_value()) << n;
   }
@@ -109,7 +110,7 @@ class CaptureRingTest : public testing::Test {
 TEST_F(CaptureRingTest, ReadsRecordsAcrossTheWrap) {
   Random random(3);
   for (int round = 0; round < 5000; ++round) {
-    const auto datagram = sealed(kFlow4, 12 + 4 * random.below(1000), 0);
+    const auto datagram = sealed_datagram(kFlow4, 12 + 4 * random.below(1000), 0);
     ring.write(Time(Duration(round)), Direction::kOut, kFlow4, 0, datagram);
     const auto record = ring.read();
     ASSERT_TRUE(record && *record);
@@ -124,7 +125,7 @@ TEST_F(CaptureRingTest, ReadsRecordsAcrossTheWrap) {
 }
 
 TEST_F(CaptureRingTest, CountsDroppedRecordsAndNeverWaits) {
-  const auto datagram = sealed(kFlow4, 4096, 0);
+  const auto datagram = sealed_datagram(kFlow4, 4096, 0);
   std::uint64_t written = 0;
   while (ring.dropped() == 0) {
     ring.write(Time{}, Direction::kIn, kFlow4, 0, datagram);

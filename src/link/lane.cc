@@ -7,7 +7,8 @@
 namespace verbena::link {
 namespace {
 
-// The kind of a record is its type, and the slot of its address if the type has one.
+// The kind of a record consists of a type in the upper byte and a slot in the lower byte.  Records
+// of kExecutedType have no slot.
 constexpr std::uint16_t kAddressType = 1 << 8;
 constexpr std::uint16_t kPacketType = 2 << 8;
 constexpr std::uint16_t kExecutedType = 3 << 8;
@@ -19,12 +20,12 @@ class Fields {
  public:
   explicit Fields(std::byte* at) : at_(at) {}
   template <class Value>
-  void put(const Value& value) {
+  void write(const Value& value) {
     std::memcpy(at_, &value, sizeof value);
     at_ += sizeof value;
   }
   template <class Value>
-  void take(Value& value) {
+  void read(Value& value) {
     std::memcpy(&value, at_, sizeof value);
     at_ += sizeof value;
   }
@@ -50,21 +51,21 @@ std::size_t record_bytes(const Address& address) {
 }
 
 void write_address(Fields& fields, const Address& address) {
-  fields.put(address.link_layer);
-  fields.put(address.source);
-  fields.put(address.destination);
-  fields.put(address.interface);
-  fields.put(address.source_port);
-  fields.put(address.flow_label);
-  fields.put(address.traffic_class);
-  fields.put(address.hop_limit);
+  fields.write(address.link_layer);
+  fields.write(address.source);
+  fields.write(address.destination);
+  fields.write(address.interface);
+  fields.write(address.source_port);
+  fields.write(address.flow_label);
+  fields.write(address.traffic_class);
+  fields.write(address.hop_limit);
   if (!address.is_infiniband()) return;
-  fields.put(address.source_lid);
-  fields.put(address.destination_lid);
-  fields.put(address.service_level);
-  fields.put(static_cast<std::uint8_t>(address.has_grh));
-  fields.put(address.port.device);
-  fields.put(address.port.number);
+  fields.write(address.source_lid);
+  fields.write(address.destination_lid);
+  fields.write(address.service_level);
+  fields.write(static_cast<std::uint8_t>(address.has_grh));
+  fields.write(address.port.device);
+  fields.write(address.port.number);
 }
 
 // Returns nothing if the record is not one that a Lane writes.
@@ -75,31 +76,31 @@ std::optional<Address> read_address(std::span<const std::byte> record) {
   Fields fields(copy.data());
   std::uint8_t link_layer = 0;
   Address address;
-  fields.take(link_layer);
-  fields.take(address.source);
-  fields.take(address.destination);
-  fields.take(address.interface);
-  fields.take(address.source_port);
-  fields.take(address.flow_label);
-  fields.take(address.traffic_class);
-  fields.take(address.hop_limit);
+  fields.read(link_layer);
+  fields.read(address.source);
+  fields.read(address.destination);
+  fields.read(address.interface);
+  fields.read(address.source_port);
+  fields.read(address.flow_label);
+  fields.read(address.traffic_class);
+  fields.read(address.hop_limit);
   const bool infiniband = record.size() == kInfinibandBytes;
   address.link_layer = infiniband ? LinkLayer::kInfiniband : LinkLayer::kEthernet;
   if (link_layer != std::to_underlying(address.link_layer)) return {};
   if (!infiniband) return address;
   std::uint8_t has_grh = 0;
-  fields.take(address.source_lid);
-  fields.take(address.destination_lid);
-  fields.take(address.service_level);
-  fields.take(has_grh);
-  fields.take(address.port.device);
-  fields.take(address.port.number);
+  fields.read(address.source_lid);
+  fields.read(address.destination_lid);
+  fields.read(address.service_level);
+  fields.read(has_grh);
+  fields.read(address.port.device);
+  fields.read(address.port.number);
   address.has_grh = has_grh != 0;
-  const bool is_possible = address.flow_label <= kFlowLabelMax &&
-                           address.service_level <= kServiceLevelMax && has_grh <= 1 &&
-                           address.port.device < kDevicesMax && address.port.number >= 1 &&
-                           address.port.number <= kPortsPerDeviceMax;
-  return is_possible ? std::optional(address) : std::nullopt;
+  const bool is_valid = address.flow_label <= kFlowLabelMax &&
+                        address.service_level <= kServiceLevelMax && has_grh <= 1 &&
+                        address.port.device < kDevicesMax && address.port.number >= 1 &&
+                        address.port.number <= kPortsPerDeviceMax;
+  return is_valid ? std::optional(address) : std::nullopt;
 }
 
 }  // namespace
@@ -109,15 +110,15 @@ Result<Lane> Lane::attach(std::span<std::byte> memory, Side side) {
     return fail(Errc::kInvalidArgument, "lane: the memory has the wrong size");
   }
   auto* const controls = reinterpret_cast<ring::Control*>(memory.data());
-  const std::size_t mine = side == Side::kFirst ? 0 : 1;
+  const std::size_t own = side == Side::kFirst ? 0 : 1;
   const auto data = [&](std::size_t ring) {
     return memory.subspan(kControlBytes + ring * kRingBytes, kRingBytes);
   };
-  const auto out = VB_TRY(ring::Producer::attach(&controls[mine], data(mine)));
-  const auto in = VB_TRY(ring::Consumer::attach(&controls[1 - mine], data(1 - mine)));
+  const auto out = VB_TRY(ring::Producer::attach(&controls[own], data(own)));
+  const auto in = VB_TRY(ring::Consumer::attach(&controls[1 - own], data(1 - own)));
   static_assert(2 * sizeof(ring::Control) + 2 * sizeof(Announcement) <= kControlBytes);
   auto* const announcements = reinterpret_cast<Announcement*>(&controls[2]);
-  return Lane(out, in, &announcements[mine], &announcements[1 - mine]);
+  return Lane(out, in, &announcements[own], &announcements[1 - own]);
 }
 
 // ---- sending ------------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ bool Lane::prepare(const Address& address) {
   room_ = {};
   if (ended_) return false;
   const std::size_t slot = slot_of(address, kAddresses);
-  if (sent_[slot] != address && !send_address(slot, address)) return false;
+  if (sent_addresses_[slot] != address && !send_address(slot, address)) return false;
   const auto room = prepare_record(kPacketBytesMax);
   if (!room) return false;
   room_ = *room;
@@ -151,14 +152,14 @@ bool Lane::send_address(std::size_t slot, const Address& address) {
   Fields fields(room->data());
   write_address(fields, address);
   out_.commit(bytes, static_cast<std::uint16_t>(kAddressType | slot));
-  sent_[slot] = address;
+  sent_addresses_[slot] = address;
   return true;
 }
 
 void Lane::commit(std::size_t bytes) {
   VB_CHECK(bytes <= room_.size());
   if (observer_ != nullptr) {
-    observer_->passed(Direction::kOut, *sent_[kind_ & kSlotMask], room_.first(bytes));
+    observer_->passed(Direction::kOut, *sent_addresses_[kind_ & kSlotMask], room_.first(bytes));
   }
   out_.commit(bytes, kind_);
   room_ = {};
@@ -167,59 +168,60 @@ void Lane::commit(std::size_t bytes) {
 
 bool Lane::prepare_executed() {
   room_ = {};
-  const auto room = ended_ ? std::nullopt : prepare_record(sizeof(Executed));
+  const auto room = ended_ ? std::nullopt : prepare_record(sizeof(ExecutedRecord));
   if (room) executed_room_ = *room;
   return room.has_value();
 }
 
-void Lane::commit(const Executed& executed) {
+void Lane::commit(const ExecutedRecord& executed) {
   std::memcpy(executed_room_.data(), &executed, sizeof executed);
   out_.commit(sizeof executed, kExecutedType);
-  ++executed_;
+  ++unflushed_executed_;
 }
 
 void Lane::allow_access(bool allowed) {
   was_allowed_ = was_allowed_ || allowed;
-  ring::SharedMemory::store_release(mine_->allows, std::uint64_t{allowed});
+  ring::SharedMemory::store_release(own_announcement_->allows_access, std::uint64_t{allowed});
   ring::SharedMemory::fence();
 }
 
 void Lane::enter() {
-  ring::SharedMemory::store_relaxed(mine_->inside, ++entered_);
+  ring::SharedMemory::store_relaxed(own_announcement_->access_number, ++accesses_);
   ring::SharedMemory::fence();
 }
 
-void Lane::leave() { ring::SharedMemory::store_release(mine_->inside, std::uint64_t{0}); }
+void Lane::leave() {
+  ring::SharedMemory::store_release(own_announcement_->access_number, std::uint64_t{0});
+}
 
 // ---- receiving ----------------------------------------------------------------------------------
 
-// Reads the oldest record.  Stores an address, sets `arrival` to a packet, or sets
-// received_executed_ to an executed request.  Returns false if there is no record, or the lane has
-// ended.
-bool Lane::next(std::optional<Arrival>& arrival) {
+// Reads the oldest record.  Stores an address, or sets `arrival` or received_executed_.  Returns
+// false if there is no record, or the lane has ended.
+bool Lane::read_next(std::optional<Arrival>& arrival) {
   arrival.reset();
   received_executed_.reset();
   if (ended_) return false;
   const auto record = in_.peek();
   if (record && !*record) return false;
-  ended_ = !record || !read(**record, arrival);
+  ended_ = !record || !interpret(**record, arrival);
   return !ended_;
 }
 
 // Returns false if the record is not one that a Lane writes; the lane then ends.
-bool Lane::read(const ring::Record& record, std::optional<Arrival>& arrival) {
+bool Lane::interpret(const ring::Record& record, std::optional<Arrival>& arrival) {
   const std::uint16_t type = record.kind & kTypeMask;
   if (type == kAddressType) return store_address(record);
   if (type == kExecutedType) return was_allowed_ && store_executed(record);
   const std::span<const std::byte> packet = record.payload;
   const std::size_t slot = record.kind & kSlotMask;
-  if (type != kPacketType || slot >= kAddresses || !received_[slot] ||
+  if (type != kPacketType || slot >= kAddresses || !received_addresses_[slot] ||
       packet.size() < kPacketBytesMin || packet.size() > kPacketBytesMax) {
     return false;
   }
   const std::size_t copied = std::min(packet.size(), kHeaderBytesMax);
   std::memcpy(headers_.data(), packet.data(), copied);
-  arrival.emplace(*received_[slot], packet, std::span(headers_).first(copied));
+  arrival.emplace(*received_addresses_[slot], packet, std::span(headers_).first(copied));
   return true;
 }
 
@@ -227,16 +229,16 @@ bool Lane::store_address(const ring::Record& record) {
   const std::size_t slot = record.kind & kSlotMask;
   if (slot >= kAddresses) return false;
   const auto address = read_address(record.payload);
-  if (address) received_[slot] = address;
+  if (address) received_addresses_[slot] = address;
   return address.has_value();
 }
 
 bool Lane::store_executed(const ring::Record& record) {
-  if (record.payload.size() != sizeof(Executed)) return false;
-  Executed copy;
+  if (record.payload.size() != sizeof(ExecutedRecord)) return false;
+  ExecutedRecord copy;
   std::memcpy(&copy, record.payload.data(), sizeof copy);
   received_executed_ = copy;
-  return copy.psns != 0 && copy.kind <= Executed::Kind::kWriteBeforeImmediate;
+  return copy.psns != 0 && copy.kind <= ExecutedRecord::Kind::kWriteBeforeImmediate;
 }
 
 // ---- sleeping -----------------------------------------------------------------------------------

@@ -36,38 +36,38 @@ class LaneObserver {
 // A WRITE with immediate data still sends its last packet, because that consumes a receive request.
 // The record of such a WRITE takes the place of all packets but the last, and carries the header
 // fields of the first packet.
-struct Executed {
+struct ExecutedRecord {
   enum class Kind : std::uint32_t { kWrite, kRead, kWriteBeforeImmediate };
-  std::uint64_t generation = 0;  // of the target's connection (QpRow)
+  std::uint64_t generation = 0;  // the generation of the target's QpRow
   std::uint32_t target_qpn = 0;
   std::uint32_t initiator_qpn = 0;
   std::uint32_t first_psn = 0;
-  std::uint32_t psns = 0;   // at least 1
+  std::uint32_t psns = 0;   // the number of packets that the record replaces, at least 1
   std::uint32_t bytes = 0;  // the number of copied bytes
   Kind kind = Kind::kWrite;
   // Only records of kWriteBeforeImmediate use the next three fields.
   std::uint32_t r_key = 0;
-  std::uint32_t message_bytes = 0;   // of the whole WRITE
-  std::uint64_t remote_address = 0;  // of its first byte
-  friend bool operator==(const Executed&, const Executed&) = default;
+  std::uint32_t message_bytes = 0;   // the length of the whole WRITE
+  std::uint64_t remote_address = 0;  // the address of the first byte of the WRITE
+  friend bool operator==(const ExecutedRecord&, const ExecutedRecord&) = default;
 };
 
 // Carries transport packets between two processes of one host through memory that both map, which
 // has a ring for each direction.  Packets arrive complete and in order, so they need no ICRC.
 //
 //   sender                                    receiver
-//   prepare(address): room for a packet       receive(max, take): take(arrival) for each packet
+//   prepare(address): room for a packet       receive(max, accept): accept(arrival) per packet
 //   commit(bytes): the packet is visible      finish(): must the sender be woken?
 //   flush(): must the receiver be woken?      park(): may this process sleep?
 //
-// Before the first packet with an address, a record of its own carries the address.  Both sides
-// store the last addresses in kAddresses slots, so the address is sent again only after a change of
-// its slot.  Only the record of an InfiniBand address contains the port.
+// Addresses have records of their own.  Both sides store the last addresses in kAddresses slots.
+// So an address is sent only before its first packet, and after another address has taken its slot.
+// Only the record of an InfiniBand address contains the port.
 //
 // A process that accesses the other one's memory directly announces the access before it checks its
 // rights: enter(), may_access(), check (access_grant.h), copy, leave(), commit(executed).  The
 // other process must have called allow_access().  To revoke a right, the other process removes the
-// row from its table, notes the value of peer_is_inside(), and waits until the value is another.
+// row from its table, and then waits until the value of peer_is_inside() changes or is 0.
 //
 // The peer is not trusted (ring/ring.h).  If the peer writes something that no Lane writes, the
 // lane ends: ended() is true, and nothing is sent or received any more.
@@ -99,19 +99,19 @@ class Lane {
   void commit(std::size_t bytes);
   // Returns the position in the stream of packets after the last committed packet.
   std::uint64_t position() const { return out_.position(); }
-  // Returns true if the peer has taken all packets before that position.  Also returns true if the
-  // peer has corrupted the ring, which ends the lane: then nobody waits for the peer.
-  bool is_taken(std::uint64_t position) {
-    const auto taken = out_.has_consumed(position);
-    if (!taken) ended_ = true;
-    return taken.value_or(true);
+  // Returns true if the peer has consumed all packets before this position.  Also returns true if
+  // the peer has corrupted the ring, which ends the lane: then nobody must wait for the peer.
+  bool peer_has_consumed(std::uint64_t position) {
+    const auto consumed = out_.has_consumed(position);
+    if (!consumed) ended_ = true;
+    return consumed.value_or(true);
   }
-  // Ends a batch of packets.  Returns true if the peer must be woken.  A few records of executed
-  // requests need no wake.  The peer is woken for kExecutedMax of them, before they fill the ring.
+  // Ends a batch of packets.  Returns true if the peer must be woken.  Fewer than kExecutedMax
+  // ExecutedRecords need no wake.  More of them could fill the ring.
   bool flush() {
-    if (ended_ || (!must_flush_ && executed_ < kExecutedMax)) return false;
+    if (ended_ || (!must_flush_ && unflushed_executed_ < kExecutedMax)) return false;
     must_flush_ = false;
-    executed_ = 0;
+    unflushed_executed_ = 0;
     return out_.flush();
   }
 
@@ -121,17 +121,19 @@ class Lane {
   // the lane has ended.
   bool prepare_executed();
   // Makes the record visible.  REQUIRES: prepare_executed() was the last call that prepared room.
-  void commit(const Executed& executed);
+  void commit(const ExecutedRecord& executed);
   // Sets the object that accesses the peer's memory; null means that there is none.  REQUIRES: the
   // object lives until the lane is destroyed or this function is called again.
   void set_peer_memory(PeerMemory* memory) { peer_memory_ = memory; }
   PeerMemory* peer_memory() { return peer_memory_; }
   // Tells the peer whether it may access this process's memory.  A process that allows this must
-  // apply the peer's Executed records, and wait for the end of the peer's accesses.  If the peer
-  // writes Executed records without ever having been allowed, the lane ends.
+  // apply the peer's ExecutedRecords, and wait for the end of the peer's accesses.  If the peer
+  // writes ExecutedRecords and was never allowed to access the memory, the lane ends.
   void allow_access(bool allowed);
   // Returns true if the peer allows accesses to its memory.  Ask again after enter().
-  bool may_access() const { return ring::SharedMemory::load_acquire(theirs_->allows) != 0; }
+  bool may_access() const {
+    return ring::SharedMemory::load_acquire(peer_announcement_->allows_access) != 0;
+  }
   // Announces an access to the peer's memory.  Check the rights after this call, not before it.
   void enter();
   // Announces the end of the access.
@@ -139,31 +141,32 @@ class Lane {
   // Returns 0 if the peer does not access this process's memory, else a number that differs for
   // each of its accesses.
   std::uint64_t peer_is_inside() const {
-    return was_allowed_ ? ring::SharedMemory::load_acquire(theirs_->inside) : 0;
+    return was_allowed_ ? ring::SharedMemory::load_acquire(peer_announcement_->access_number) : 0;
   }
 
   // ---- receiving ----
-  // Reads at most `max` records, calls take(arrival) for each packet, and returns the number of
-  // packets.  Addresses count as records.  If `take` accepts an Executed, calls take(executed) for
-  // each executed request.  `arrival` is valid during the call.  The peer may change the payload at
-  // any time; the headers are a copy.  Each packet is at least as long as a BTH.  `take` may return
-  // a bool for a packet; if it returns false, the packet stays in the lane, and receive() returns.
-  template <class Take>
-  std::size_t receive(std::size_t max, Take take) {
+  // Reads at most `max` records, calls accept(arrival) for each packet, and returns the number of
+  // packets.  Addresses count as records.  Calls accept(record) for each ExecutedRecord, if
+  // `accept` has that overload.  `arrival` is valid during the call.  The peer may change the
+  // payload at any time, but the headers are a copy.  Each packet is at least as long as a BTH.
+  // `accept` may return a bool for a packet.  If it is false, the packet stays in the lane, and
+  // receive() returns.
+  template <class Accept>
+  std::size_t receive(std::size_t max, Accept accept) {
     if (in_.empty()) return 0;
     std::size_t packets = 0;
     std::optional<Arrival> arrival;
-    for (std::size_t records = 0; records < max && next(arrival); ++records) {
+    for (std::size_t records = 0; records < max && read_next(arrival); ++records) {
       if (arrival) {
         if (observer_ != nullptr) observe(*arrival);
-        if constexpr (std::is_same_v<decltype(take(*arrival)), bool>) {
-          if (!take(*arrival)) break;
+        if constexpr (std::is_same_v<decltype(accept(*arrival)), bool>) {
+          if (!accept(*arrival)) break;
         } else {
-          take(*arrival);
+          accept(*arrival);
         }
         ++packets;
-      } else if constexpr (std::invocable<Take, const Executed&>) {
-        if (received_executed_) take(*received_executed_);
+      } else if constexpr (std::invocable<Accept, const ExecutedRecord&>) {
+        if (received_executed_) accept(*received_executed_);
       }
       in_.consume();
     }
@@ -190,17 +193,19 @@ class Lane {
 
  private:
   static constexpr std::size_t kAddresses = 16;  // a power of two
-  // Holds the part of the shared memory in which one process tells the other one about accesses.
+  // Lies in the shared memory.  One process writes it, and the other process reads it.
   struct Announcement {
-    alignas(64) std::uint64_t inside;  // the number of the access under way, or 0
-    std::uint64_t allows;              // not 0: the other process may access this one's memory
+    // Holds the number of the access under way, or 0.
+    alignas(64) std::uint64_t access_number;
+    // If this is not 0, the other process may access the memory of the process that writes here.
+    std::uint64_t allows_access;
   };
 
-  Lane(ring::Producer out, ring::Consumer in, Announcement* mine, Announcement* theirs)
-      : out_(out), in_(in), mine_(mine), theirs_(theirs) {}
+  Lane(ring::Producer out, ring::Consumer in, Announcement* own, Announcement* peer)
+      : out_(out), in_(in), own_announcement_(own), peer_announcement_(peer) {}
 
-  bool next(std::optional<Arrival>& arrival);
-  bool read(const ring::Record& record, std::optional<Arrival>& arrival);
+  bool read_next(std::optional<Arrival>& arrival);
+  bool interpret(const ring::Record& record, std::optional<Arrival>& arrival);
   void observe(const Arrival& arrival) {
     observer_->passed(Direction::kIn, arrival.address, arrival.transport);
   }
@@ -211,15 +216,15 @@ class Lane {
 
   ring::Producer out_;
   ring::Consumer in_;
-  std::array<std::optional<Address>, kAddresses> sent_{};
-  std::array<std::optional<Address>, kAddresses> received_{};
-  Announcement* mine_;
-  Announcement* theirs_;
+  std::array<std::optional<Address>, kAddresses> sent_addresses_{};
+  std::array<std::optional<Address>, kAddresses> received_addresses_{};
+  Announcement* own_announcement_;
+  Announcement* peer_announcement_;
   PeerMemory* peer_memory_ = nullptr;
-  std::uint64_t entered_ = 0;   // counts the calls of enter()
-  std::uint32_t executed_ = 0;  // counts records of executed requests that were not flushed yet
-  bool must_flush_ = false;     // packets were sent since the last flush
-  std::optional<Executed> received_executed_{};  // the record that receive() reads, if it is one
+  std::uint64_t accesses_ = 0;            // counts the calls of enter()
+  std::uint32_t unflushed_executed_ = 0;  // counts the ExecutedRecords since the last flush()
+  bool must_flush_ = false;               // packets were sent since the last flush()
+  std::optional<ExecutedRecord> received_executed_{};  // the record that read_next() has read
   std::span<std::byte> room_{};
   std::span<std::byte> executed_room_{};
   std::uint16_t kind_ = 0;  // the kind of the record that commit() makes

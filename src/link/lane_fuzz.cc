@@ -22,7 +22,7 @@ struct alignas(4096) Memory {
 };
 
 // Writes the frame of each packet, as a capture does.
-class Sealer final : public LaneObserver {
+class FrameWriter final : public LaneObserver {
  public:
   void passed(Direction, const Address& address, std::span<const std::byte> transport) override {
     std::array<std::byte, Lane::kPacketBytesMax + Burst::kIcrcBytes> datagram;
@@ -50,9 +50,9 @@ void receive(Lane& lane, const Memory& memory) {
   std::size_t packets = 0;
   constexpr std::size_t kMax = 64;
   const auto check = [&]<class Record>(const Record& record) {
-    if constexpr (std::is_same_v<Record, Executed>) {
+    if constexpr (std::is_same_v<Record, ExecutedRecord>) {
       VB_CHECK(record.psns != 0);
-      VB_CHECK(record.kind <= Executed::Kind::kWriteBeforeImmediate);
+      VB_CHECK(record.kind <= ExecutedRecord::Kind::kWriteBeforeImmediate);
       return;
     } else {
       check_arrival(record, memory);
@@ -67,14 +67,14 @@ void run(sim::FuzzInput input) {
   static const std::unique_ptr<Memory> memory = std::make_unique<Memory>();
   // Clears the controls and the first bytes of both rings.  The input can write to the controls and
   // to the first bytes of the ring that this side reads.
-  constexpr std::size_t kReached = 1024;
+  constexpr std::size_t kWritableBytes = 1024;
   for (const std::size_t ring : {std::size_t{0}, Lane::kRingBytes}) {
-    std::memset(memory->bytes.data() + ring, 0, Lane::kControlBytes + kReached);
+    std::memset(memory->bytes.data() + ring, 0, Lane::kControlBytes + kWritableBytes);
   }
   Lane lane = *Lane::attach(memory->bytes, Lane::Side::kFirst);
   Lane peer = *Lane::attach(memory->bytes, Lane::Side::kSecond);
-  Sealer sealer;
-  lane.set_observer(&sealer);
+  FrameWriter frame_writer;
+  lane.set_observer(&frame_writer);
   lane.allow_access(input.take<std::uint8_t>() % 2 == 0);
   const Address address{.source = wire::ipv4_gid(1), .destination = wire::ipv4_gid(2)};
   const auto send = [&](Lane& by, std::uint16_t port) {
@@ -95,17 +95,17 @@ void run(sim::FuzzInput input) {
       case 3: lane.finish(); break;
       case 4: lane.flush(); break;
       case 5: lane.park(); break;
-      case 6: (void)lane.is_taken(input.take<std::uint32_t>()); break;
+      case 6: (void)lane.peer_has_consumed(input.take<std::uint32_t>()); break;
       case 7:
         if (peer.prepare_executed()) {
           const auto psns = input.take<std::uint8_t>();
-          peer.commit(Executed{.psns = psns, .kind = Executed::Kind{psns % 4u}});
+          peer.commit(ExecutedRecord{.psns = psns, .kind = ExecutedRecord::Kind{psns % 4u}});
         }
         break;
       default: {
         const auto place = input.take<std::uint16_t>();
         const auto value = input.take<std::uint64_t>();
-        const std::size_t offset = place % (kReached / 8) * 8;
+        const std::size_t offset = place % (kWritableBytes / 8) * 8;
         const std::size_t base = place >> 15 == 0 ? 0 : Lane::kControlBytes + Lane::kRingBytes;
         std::memcpy(memory->bytes.data() + base + offset, &value, sizeof value);
       }

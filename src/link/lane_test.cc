@@ -58,12 +58,12 @@ Address infiniband_address(std::uint16_t from, std::uint16_t to) {
           .port = {.device = 1, .number = 2}};
 }
 
-// Owns the two ends of a lane.  Only the process of second_ allows its peer to access its memory.
+// Owns the two ends of a lane.  Only the second end allows its peer to access memory.
 class LaneTest : public testing::Test {
  protected:
   LaneTest() { second_.allow_access(true); }
 
-  // Sends a packet of a header, whose content does not matter, and `payload`.
+  // Sends a packet with an arbitrary header and this payload.
   bool send(Lane& lane, const std::string& payload, const Address& to = address(1, 2)) {
     if (!lane.prepare(to)) return false;
     const std::string packet = std::string(Lane::kPacketBytesMin, 'h') + payload;
@@ -89,14 +89,15 @@ class LaneTest : public testing::Test {
 };
 
 TEST_F(LaneTest, ExecutedRequestsArriveInOrderWithPackets) {
-  const Executed write{.target_qpn = 5, .initiator_qpn = 6, .first_psn = 7, .psns = 8, .bytes = 9};
+  const ExecutedRecord write{
+      .target_qpn = 5, .initiator_qpn = 6, .first_psn = 7, .psns = 8, .bytes = 9};
   ASSERT_TRUE(send(first_, "before"));
   ASSERT_TRUE(first_.prepare_executed());
   first_.commit(write);
   ASSERT_TRUE(send(first_, "after"));
   std::vector<std::string> order;
   const std::size_t packets = second_.receive(100, [&]<class Record>(const Record& record) {
-    if constexpr (std::is_same_v<Record, Executed>) {
+    if constexpr (std::is_same_v<Record, ExecutedRecord>) {
       EXPECT_EQ(record, write);
       order.emplace_back("executed");
     } else {
@@ -112,18 +113,18 @@ TEST_F(LaneTest, ExecutedRequestsWakeASleeperOnlyWhenManyWait) {
   ASSERT_TRUE(second_.park());
   for (std::uint32_t i = 1; i < Lane::kExecutedMax; ++i) {
     ASSERT_TRUE(first_.prepare_executed());
-    first_.commit(Executed{.psns = 1});
+    first_.commit(ExecutedRecord{.psns = 1});
     ASSERT_FALSE(first_.flush());
   }
   ASSERT_TRUE(first_.prepare_executed());
-  first_.commit(Executed{.psns = 1});
+  first_.commit(ExecutedRecord{.psns = 1});
   EXPECT_TRUE(first_.flush());
 }
 
 TEST_F(LaneTest, PacketAfterAnExecutedRequestWakesASleeper) {
   ASSERT_TRUE(second_.park());
   ASSERT_TRUE(first_.prepare_executed());
-  first_.commit(Executed{.psns = 1});
+  first_.commit(ExecutedRecord{.psns = 1});
   EXPECT_FALSE(first_.flush());
   ASSERT_TRUE(send(first_, "packet"));
   EXPECT_TRUE(first_.flush());
@@ -131,13 +132,13 @@ TEST_F(LaneTest, PacketAfterAnExecutedRequestWakesASleeper) {
 
 TEST_F(LaneTest, ExecutedRequestWithZeroPacketsEndsTheLane) {
   ASSERT_TRUE(first_.prepare_executed());
-  first_.commit(Executed{.psns = 0});
+  first_.commit(ExecutedRecord{.psns = 0});
   second_.receive(100, [](const Arrival&) {});
   EXPECT_TRUE(second_.ended());
 }
 
 TEST_F(LaneTest, ExecutedRequestsDoNotFitIntoAFullRing) {
-  while (first_.prepare_executed()) first_.commit(Executed{.psns = 1});
+  while (first_.prepare_executed()) first_.commit(ExecutedRecord{.psns = 1});
   EXPECT_FALSE(first_.ended());
   receive(second_);
   EXPECT_TRUE(first_.prepare_executed());
@@ -161,7 +162,7 @@ TEST_F(LaneTest, PeerThatWasNeverAllowedCannotAnnounceAccesses) {
   second_.enter();
   EXPECT_EQ(first_.peer_is_inside(), 0U);
   ASSERT_TRUE(second_.prepare_executed());
-  second_.commit(Executed{.psns = 1});
+  second_.commit(ExecutedRecord{.psns = 1});
   receive(first_);
   EXPECT_TRUE(first_.ended());
 }
@@ -197,12 +198,12 @@ TEST_F(LaneTest, ManyAddressesInTurnArriveWithTheirPackets) {
   }
 }
 
-TEST_F(LaneTest, PacketThatIsNotTakenStaysInTheLane) {
+TEST_F(LaneTest, PacketThatIsNotAcceptedStaysInTheLane) {
   ASSERT_TRUE(send(first_, "one"));
   ASSERT_TRUE(send(first_, "two"));
   int seen = 0;
-  const auto take_first = [&](const Arrival&) { return ++seen == 1; };
-  EXPECT_EQ(second_.receive(100, take_first), 1U);
+  const auto accept_first = [&](const Arrival&) { return ++seen == 1; };
+  EXPECT_EQ(second_.receive(100, accept_first), 1U);
   EXPECT_EQ(seen, 2);
   EXPECT_THAT(receive(second_), ElementsAre("two"));
 }
@@ -221,7 +222,7 @@ TEST_F(LaneTest, ParkForRoomRequestsOneWakeAfterTheRingWasFull) {
   EXPECT_FALSE(second_.finish());
 }
 
-TEST_F(LaneTest, FullRingRefusesPacketsUntilTheReceiverHasTakenSome) {
+TEST_F(LaneTest, FullRingRefusesPacketsUntilTheReceiverHasReadSome) {
   const std::string packet(4096, 'p');
   std::size_t sent = 0;
   while (send(first_, packet)) ++sent;
@@ -349,7 +350,7 @@ TEST_F(LaneTest, PacketShorterThanABthEndsTheLane) {
   EXPECT_TRUE(second_.ended());
 }
 
-// Otherwise a hostile peer could keep receive() busy for ever by sending only addresses.
+// Without this rule, a hostile peer could keep receive() busy for ever by sending only addresses.
 TEST_F(LaneTest, AddressesCountTowardsTheLimitOfReceive) {
   for (std::uint16_t port = 0; port < 8; ++port) {
     send(first_, "packet", address(1, 2, static_cast<std::uint16_t>(0xc000 + port)));

@@ -26,7 +26,7 @@ Result<void> Lanes::add(Id id, const Lane& lane, std::span<const std::uint16_t> 
 
 void Lanes::add_range(Id id, std::uint16_t range) {
   const auto place = place_of(id);
-  if (place && range < kRanges) of_range_[range] = *place;
+  if (place && range < kRanges) place_of_range_[range] = *place;
 }
 
 void Lanes::set_uplink(Id id) {
@@ -35,13 +35,14 @@ void Lanes::set_uplink(Id id) {
 
 void Lanes::remove_range(Id id, std::uint16_t range) {
   const auto place = place_of(id);
-  if (place && range < kRanges && of_range_[range] == *place) of_range_[range] = kUnknown;
+  if (place && range < kRanges && place_of_range_[range] == *place)
+    place_of_range_[range] = kUnknown;
 }
 
 void Lanes::remove(Id id) {
   const auto place = place_of(id);
   if (!place) return;
-  std::ranges::replace(of_range_, *place, kUnknown);
+  std::ranges::replace(place_of_range_, *place, kUnknown);
   if (uplink_ == *place) uplink_ = kNone;
   places_[*place] = nullptr;
   --count_;
@@ -49,11 +50,11 @@ void Lanes::remove(Id id) {
 }
 
 void Lanes::clear() {
-  of_range_ = nothing_known();
+  place_of_range_ = all_unknown();
   for (auto& entry : places_) entry = nullptr;
   count_ = end_ = 0;
   uplink_ = kNone;
-  wanted_.clear();
+  wanted_ranges_.clear();
 }
 
 void Lanes::set_observer(LaneObserver* observer) {
@@ -62,19 +63,19 @@ void Lanes::set_observer(LaneObserver* observer) {
 }
 
 void Lanes::refuse(std::uint16_t range) {
-  if (range < kRanges && of_range_[range] == kUnknown) of_range_[range] = kNone;
+  if (range < kRanges && place_of_range_[range] == kUnknown) place_of_range_[range] = kNone;
 }
 
 // Each new connection calls this function, and mostly there is nothing to forget.  memchr() detects
 // that case much faster than a loop.
 void Lanes::forget_refusals() {
-  if (std::memchr(of_range_.data(), kNone, of_range_.size()) == nullptr) return;
-  std::ranges::replace(of_range_, kNone, kUnknown);
+  if (std::memchr(place_of_range_.data(), kNone, place_of_range_.size()) == nullptr) return;
+  std::ranges::replace(place_of_range_, kNone, kUnknown);
 }
 
 std::vector<Lanes::Access> Lanes::accesses() const {
   std::vector<Access> found;
-  for (const auto& entry : taken()) {
+  for (const auto& entry : used_places()) {
     const std::uint64_t number = entry ? entry->lane.peer_is_inside() : 0;
     if (number != 0) found.push_back({entry->id, number});
   }
@@ -91,22 +92,22 @@ bool Lanes::are_over(std::vector<Access>& accesses) const {
 
 std::optional<Lanes::Id> Lanes::poll_wake() {
   if (!any_wake_is_due_) return {};
-  for (const auto& entry : taken()) {
+  for (const auto& entry : used_places()) {
     if (entry && std::exchange(entry->wake_is_due, false)) return entry->id;
   }
   any_wake_is_due_ = false;
   return {};
 }
 
-void Lanes::want(std::uint16_t range) {
-  wanted_.push_back(range);
-  of_range_[range] = kNone;
+void Lanes::note_wanted(std::uint16_t range) {
+  wanted_ranges_.push_back(range);
+  place_of_range_[range] = kNone;
 }
 
 std::optional<std::uint16_t> Lanes::poll_wanted() {
-  if (wanted_.empty()) return {};
-  const std::uint16_t range = wanted_.front();
-  wanted_.pop_front();
+  if (wanted_ranges_.empty()) return {};
+  const std::uint16_t range = wanted_ranges_.front();
+  wanted_ranges_.pop_front();
   return range;
 }
 

@@ -25,16 +25,16 @@ namespace verbena::link {
 // forwards packets to any host of the fabric.  All InfiniBand packets use the uplink, because the
 // states and P_Keys of ports affect InfiniBand packets even within a host.
 //
-// find() notes ranges of this host for which it has no lane.  The owner takes these ranges with
-// poll_wanted() and asks the agent for lanes.  Until there is a lane, packets use the uplink, or
-// UDP if there is no uplink.
+// find() notes ranges of this host for which it has no lane.  The owner gets these ranges from
+// poll_wanted(), and requests lanes from the agent.  Until there is a lane, packets use the uplink,
+// or UDP if there is no uplink.
 //
 // Threads: one at a time.
 class Lanes {
  public:
-  using Id = std::uint32_t;  // the agent assigns it
+  using Id = std::uint32_t;  // the agent assigns the ids
   static constexpr std::size_t kPeersMax = 64;
-  // A lane of the process to itself counts twice, and an uplink once.
+  // Besides the lanes to peers, a process may have both ends of a lane to itself, and an uplink.
   static constexpr std::size_t kLanesMax = kPeersMax + 3;
   static constexpr std::size_t kRanges = 4096;
   static constexpr std::uint32_t kRangeQpns = 4096;
@@ -49,10 +49,10 @@ class Lanes {
   // Returns the lane to the process that has this QP.  Without such a lane, returns the uplink, or
   // null if there is none.  Ignores lanes that have ended.  The pointer is valid until remove().
   Lane* find(const Address& address, Qpn destination) {
-    const Place place = of_range_[destination.value / kRangeQpns];
+    const Place place = place_of_range_[destination.value / kRangeQpns];
     if (place != kNone && !address.is_infiniband() && has_address(address.destination)) {
       if (place == kUnknown) {
-        want(static_cast<std::uint16_t>(destination.value / kRangeQpns));
+        note_wanted(static_cast<std::uint16_t>(destination.value / kRangeQpns));
       } else if (!places_[place]->lane.ended()) {
         return &places_[place]->lane;
       }
@@ -63,8 +63,8 @@ class Lanes {
   // Adds a lane to the process that has these ranges.  kNoResources: there are kLanesMax lanes.
   // kInvalidArgument: there is a lane with this id.
   Result<void> add(Id id, const Lane& lane, std::span<const std::uint16_t> ranges);
-  // Notes that the process at the other end of a lane has another range, or has given it back.
-  // Ignores unknown lanes.
+  // These functions note that the process at the other end of a lane has got another range, or has
+  // returned the range.  They ignore unknown lanes.
   void add_range(Id id, std::uint16_t range);
   void remove_range(Id id, std::uint16_t range);
   // Makes a lane the uplink, in place of an earlier uplink.  Ignores unknown lanes.
@@ -88,7 +88,7 @@ class Lanes {
   // Calls visit(id, lane) for each lane.
   template <class Visit>
   void for_each(Visit visit) {
-    for (const auto& entry : taken()) {
+    for (const auto& entry : used_places()) {
       if (entry) visit(entry->id, entry->lane);
     }
   }
@@ -96,12 +96,12 @@ class Lanes {
   // poll_wake().
   template <class MustWake>
   void note_wakes(MustWake must_wake) {
-    for (const auto& entry : taken()) {
+    for (const auto& entry : used_places()) {
       if (!entry || !must_wake(entry->id, entry->lane)) continue;
       entry->wake_is_due = any_wake_is_due_ = true;
     }
   }
-  // Names an access of a peer to this process's memory (Lane::peer_is_inside()).
+  // Identifies an access of a peer to this process's memory (Lane::peer_is_inside()).
   struct Access {
     Id lane = 0;
     std::uint64_t number = 0;
@@ -109,17 +109,18 @@ class Lanes {
   // Returns the accesses that are under way.  Accesses that begin later do not find rows that were
   // removed from the access table before this call.
   std::vector<Access> accesses() const;
-  // Removes the accesses that have ended, also those of removed lanes.  Returns true if none is
-  // left.
+  // Removes the accesses that have ended from the list, also those of removed lanes.  Returns true
+  // if the list is empty then.
   bool are_over(std::vector<Access>& accesses) const;
-  // Returns a lane that note_wakes() has noted, or none: wake its other process.  Returns each
-  // noted lane once.
+  // Returns a lane that note_wakes() has noted, or none.  The caller wakes the process at the other
+  // end of the lane.  Returns each noted lane once.
   std::optional<Id> poll_wake();
   bool empty() const { return count_ == 0; }
   std::size_t size() const { return count_; }
 
  private:
-  // Holds the state of a range: the index of its lane in places_, or one of the next two values.
+  // Holds the index of a lane in places_.  For a range without a lane, holds one of the next two
+  // values.
   using Place = std::uint8_t;
   static constexpr Place kUnknown = 0xff;  // find() has not noted the range for poll_wanted() yet
   static constexpr Place kNone = 0xfe;     // no lane, and find() does not note the range again
@@ -130,26 +131,28 @@ class Lanes {
     bool wake_is_due = false;
   };
 
-  static constexpr std::array<Place, kRanges> nothing_known() {
+  static constexpr std::array<Place, kRanges> all_unknown() {
     std::array<Place, kRanges> places{};
     places.fill(kUnknown);
     return places;
   }
-  void want(std::uint16_t range);
+  void note_wanted(std::uint16_t range);
   std::optional<Place> place_of(Id id) const;
   // Returns places_ up to the last entry that is in use.  Each poll visits these, and most
   // processes have only a few lanes.
-  std::span<const std::unique_ptr<Entry>> taken() const { return std::span(places_).first(end_); }
+  std::span<const std::unique_ptr<Entry>> used_places() const {
+    return std::span(places_).first(end_);
+  }
 
   std::vector<Gid> addresses_{};
-  std::array<Place, kRanges> of_range_ = nothing_known();
+  std::array<Place, kRanges> place_of_range_ = all_unknown();
   std::array<std::unique_ptr<Entry>, kLanesMax> places_{};
   std::size_t count_ = 0;
   std::size_t end_ = 0;  // places_ is unused from this index on
   Place uplink_ = kNone;
   LaneObserver* observer_ = nullptr;
   bool any_wake_is_due_ = false;
-  std::deque<std::uint16_t> wanted_{};
+  std::deque<std::uint16_t> wanted_ranges_{};
 };
 
 }  // namespace verbena::link

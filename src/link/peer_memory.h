@@ -23,13 +23,13 @@ class PeerMemory {
 
   // Returns the table that the peer publishes.
   const AccessTable& table() const { return table_; }
-  // Copies the parts, one after the other, to `address` in the peer.  A thread of the peer that
-  // sees the last byte (the last 8 bytes if they are aligned) sees all bytes.  Returns false if
-  // some bytes of either process are not accessible; others may have been copied.  REQUIRES: 1 to
-  // kPartsMax parts, none of them empty.
+  // Copies the parts, one after the other, to `address` in the peer process.  A thread of the peer
+  // that sees the last byte (the last 8 bytes if they are aligned) sees all bytes.  Returns false
+  // if some bytes of either process are not accessible; other bytes may have been copied then.
+  // REQUIRES: 1 to kPartsMax parts, none of them empty.
   virtual bool write(std::uint64_t address, std::span<const std::span<std::byte>> from) = 0;
-  // Copies from `address` in the peer to the parts.  Its result and its requirements are those of
-  // write().
+  // Copies from `address` in the peer process to the parts.  The result and the requirements are
+  // those of write().
   virtual bool read(std::uint64_t address, std::span<const std::span<std::byte>> to) = 0;
   // Returns false if the peer process has ended.
   virtual bool is_there() = 0;
