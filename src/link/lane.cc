@@ -251,7 +251,7 @@ bool Lane::park() {
 bool Lane::park_for_room() {
   if (ended_ || !was_full_) return true;
   was_full_ = false;
-  const auto has_room = out_.want_room(kPacketBytesMax);
+  const auto has_room = out_.request_wake_for_room(kPacketBytesMax);
   if (!has_room) ended_ = true;
   return has_room && !*has_room;
 }

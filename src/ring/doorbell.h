@@ -8,16 +8,16 @@
 #include "base/error.h"
 #include "ring/shared_memory.h"
 
-// A doorbell tells a process which of its rings have new records or room.  It has one bit for each
-// ring, which the ring's peer sets, and a word that its owner sets when it is about to sleep.  A
-// peer that sets a bit while the owner sleeps also writes to the owner's eventfd; otherwise there
-// is no system call.
+// A doorbell tells its owner, a process, which of its rings have new records or room.  The doorbell
+// has one bit for each ring, which the ring's peer sets.  It also has a word, `sleeping`, which the
+// owner sets when it is about to sleep.  A peer that sets a bit while the owner sleeps also writes
+// to the owner's eventfd.  Otherwise there is no system call.
 //
-// Only the owner clears the sleep word.  So a peer that stops or dies after setting its bit and
-// before writing to the eventfd delays only its own wake-up.
+// Only the owner clears `sleeping`.  So a peer that stops or dies after it has set its bit, and
+// before it writes to the eventfd, does not keep other peers from waking the owner.
 //
-// A peer can set or clear any bit and so disturb the owner's other peers.  Peers that do not trust
-// each other (other users) need separate doorbells.
+// A peer can set or clear any bit, and so disturb the owner's other peers.  Peers of different
+// users do not trust each other, so they need separate doorbells.
 namespace verbena::ring {
 
 struct DoorbellMemory {
@@ -27,18 +27,18 @@ struct DoorbellMemory {
 };
 static_assert(sizeof(DoorbellMemory) == 192);
 
-// Implements the side of a peer that sets the bit of one ring.
+// Implements the side of a peer, which sets the bit of one ring.
 template <class Memory = SharedMemory>
-class BasicBellButton {
+class BasicNotifier {
  public:
   // REQUIRES: ring < DoorbellMemory::kRingsMax, and the memory outlives this object.
-  BasicBellButton(DoorbellMemory* memory, std::size_t ring)
+  BasicNotifier(DoorbellMemory* memory, std::size_t ring)
       : memory_(memory), word_(ring / 64), bit_(std::uint64_t{1} << ring % 64) {
     VB_CHECK(ring < DoorbellMemory::kRingsMax);
   }
 
   // Sets the ring's bit.  Returns true if the owner sleeps: write to its eventfd.
-  bool ring() {
+  bool notify() {
     // If the bit is set already, no wake is lost: this side checked `sleeping` after it had set the
     // bit, and the owner checks the bits before it sleeps.
     if ((Memory::fetch_or(memory_->ready[word_], bit_) & bit_) != 0) return false;
@@ -58,21 +58,21 @@ class BasicDoorbell {
  public:
   explicit BasicDoorbell(DoorbellMemory* memory) : memory_(memory) {}
 
-  // Calls `news(ring)` for each ring whose bit is set, and clears the bits.  A number may belong to
+  // Calls visit(ring) for each ring whose bit is set, and clears the bits.  A number may belong to
   // no ring, because a peer can set any bit.
-  template <class News>
-  void take(News news) {
+  template <class Visit>
+  void take(Visit visit) {
     for (std::size_t word = 0; word < memory_->ready.size(); ++word) {
       if (Memory::load_relaxed(memory_->ready[word]) == 0) continue;
       std::uint64_t bits = Memory::exchange(memory_->ready[word], std::uint64_t{0});
       for (; bits != 0; bits &= bits - 1) {
-        news(word * 64 + static_cast<std::size_t>(std::countr_zero(bits)));
+        visit(word * 64 + static_cast<std::size_t>(std::countr_zero(bits)));
       }
     }
   }
 
   // Announces that the owner is about to sleep on its eventfd.  Returns false if a bit is set: do
-  // not sleep, and disarm() is not needed.  REQUIRES: all rings of the owner are parked.
+  // not sleep.  disarm() is not needed then.  REQUIRES: all rings of the owner are parked.
   bool arm() {
     Memory::store_relaxed(memory_->sleeping, 1U);
     Memory::fence();
@@ -90,7 +90,7 @@ class BasicDoorbell {
   DoorbellMemory* memory_;
 };
 
-using BellButton = BasicBellButton<>;
+using Notifier = BasicNotifier<>;
 using Doorbell = BasicDoorbell<>;
 
 }  // namespace verbena::ring

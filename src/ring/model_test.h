@@ -60,8 +60,8 @@ class Explorer {
   }
   std::uint64_t load(const void* address, std::size_t bytes) {
     before_access();
-    const auto& held = sides_[side_].held;
-    for (auto it = held.rbegin(); it != held.rend(); ++it) {
+    const auto& hidden = sides_[side_].hidden_stores;
+    for (auto it = hidden.rbegin(); it != hidden.rend(); ++it) {
       if (it->address == address) return it->value;
     }
     return bytes == 4 ? *static_cast<const std::uint32_t*>(address)
@@ -70,10 +70,12 @@ class Explorer {
   void store(void* address, std::size_t bytes, std::uint64_t value, bool release) {
     before_access();
     Side& side = sides_[side_];
-    bool held = false;
-    for (const Store& earlier : side.held) held |= release || earlier.address == address;
-    if (held || decide()) {
-      side.held.push_back({address, bytes, value});
+    bool must_hide = false;
+    for (const Store& earlier : side.hidden_stores) {
+      must_hide |= release || earlier.address == address;
+    }
+    if (must_hide || decide()) {
+      side.hidden_stores.push_back({address, bytes, value});
     } else {
       write({address, bytes, value});
     }
@@ -103,13 +105,13 @@ class Explorer {
     std::unique_ptr<std::byte[]> stack = std::make_unique<std::byte[]>(kStackBytes);
     ucontext_t context{};
     std::function<void()> body;
-    std::vector<Store> held;
+    std::vector<Store> hidden_stores;
     const std::function<bool()>* waits_for = nullptr;
     bool ended = false;
   };
   struct Decision {
-    bool taken;
-    bool final;  // both alternatives were tried at this point
+    bool takes_alternative;
+    bool both_tried;  // no alternative is left at this point
   };
 
   static void write(const Store& store) {
@@ -120,8 +122,8 @@ class Explorer {
     }
   }
   void drain(std::size_t side) {
-    for (const Store& store : sides_[side].held) write(store);
-    sides_[side].held.clear();
+    for (const Store& store : sides_[side].hidden_stores) write(store);
+    sides_[side].hidden_stores.clear();
   }
   bool can_run(std::size_t side) const {
     const Side& s = sides_[side];
@@ -132,15 +134,15 @@ class Explorer {
   // Returns true to take the alternative that costs 1.  A run repeats the decisions of the previous
   // run up to the one that next() has changed, so the runs walk the whole tree of decisions.
   bool decide() {
-    if (spent_ == budget_) return false;
+    if (cost_ == budget_) return false;
     if (step_ == decisions_.size()) decisions_.push_back({false, false});
-    const bool taken = decisions_[step_++].taken;
-    spent_ += taken ? 1 : 0;
-    return taken;
+    const bool takes_alternative = decisions_[step_++].takes_alternative;
+    cost_ += takes_alternative ? 1 : 0;
+    return takes_alternative;
   }
   // Changes the last decision that has an untried alternative.  Returns false if there is none.
   bool next() {
-    while (!decisions_.empty() && decisions_.back().final) decisions_.pop_back();
+    while (!decisions_.empty() && decisions_.back().both_tried) decisions_.pop_back();
     if (decisions_.empty()) return false;
     decisions_.back() = {true, true};
     return true;
@@ -158,7 +160,7 @@ class Explorer {
     swapcontext(&sides_[from].context, &sides_[side_].context);
   }
 
-  static void enter() {
+  static void run_side() {
     Explorer& self = *current;
     Side& side = self.sides_[self.side_];
     side.body();
@@ -170,27 +172,27 @@ class Explorer {
 
   void run(Scenario scenario) {
     step_ = 0;
-    spent_ = 0;
+    cost_ = 0;
     side_ = 0;
     deadlocked_ = false;
     for (std::size_t i = 0; i < 2; ++i) {
       Side& side = sides_[i];
       side.body = std::move(scenario.sides[i]);
-      side.held.clear();
+      side.hidden_stores.clear();
       side.waits_for = nullptr;
       side.ended = false;
       getcontext(&side.context);
       side.context.uc_stack.ss_sp = side.stack.get();
       side.context.uc_stack.ss_size = Side::kStackBytes;
       side.context.uc_link = nullptr;
-      makecontext(&side.context, &Explorer::enter, 0);
+      makecontext(&side.context, &Explorer::run_side, 0);
     }
     swapcontext(&main_, &sides_[0].context);
     scenario.check();
   }
 
   int budget_;
-  int spent_ = 0;
+  int cost_ = 0;
   std::size_t step_ = 0;
   std::size_t side_ = 0;
   bool deadlocked_ = false;

@@ -11,9 +11,9 @@
 #include "ring/shared_memory.h"
 
 // A ring carries records from one process to another through memory that both map.  There is one
-// producer and one consumer.  Neither trusts the other: each side copies and checks a number that
-// the peer can write before it uses the number.  So a peer that writes invalid numbers ends the
-// ring (kMalformed) and does no other harm.  The producer can change a record's content at any
+// producer and one consumer.  Neither trusts the other: each side copies a number that the peer can
+// write, then checks the copy, and only then uses it.  So a peer that writes invalid numbers ends
+// the ring (kMalformed) and does no other harm.  The producer can change a record's content at any
 // time: the consumer must copy the content first, and then check the copy.
 //
 //   producer                                     consumer
@@ -22,12 +22,12 @@
 //   flush(): must the consumer be woken?         finish(): must the producer be woken?
 //
 // A record begins with a header word, which is zero until the record is complete.  So the consumer
-// reads one cache line to find and read a small record, and no cursor is shared.  The producer
-// zeroes the next header before it publishes a record, so bytes of an earlier lap are never taken
-// for a header.
+// finds and reads a small record in one cache line, and needs no position of the producer.  The
+// producer zeroes the next header before it publishes a record.  So the consumer never mistakes
+// bytes of an earlier lap for a header.
 //
-// No call waits.  A consumer that is about to do something else parks the ring: the next record
-// then rings its doorbell (doorbell.h).  A producer that finds no room requests to be woken.  A
+// No call waits.  A consumer that is about to do something else parks the ring.  Then the next
+// record wakes the consumer (doorbell.h).  A producer that finds no room can request a wake.  A
 // side that dies or stops between any two accesses leaves only whole records.
 //
 // Threads: a Producer and a Consumer are each used by one thread at a time.
@@ -36,7 +36,7 @@ namespace verbena::ring {
 // Control lies in shared memory beside the data.  Positions count bytes since the ring was created,
 // and do not wrap.  Zeroed memory is an empty ring.
 struct Control {
-  // The consumer sets this position: the bytes before it are free.
+  // The consumer sets this position.  The bytes before the position are free.
   alignas(64) std::uint64_t head;
   // The consumer sets this to be woken for a record.  The producer clears it.
   alignas(64) std::uint32_t parked;
@@ -50,7 +50,7 @@ inline constexpr std::size_t kHeaderBytes = sizeof(std::uint64_t);
 inline constexpr std::size_t kRingBytesMin = 4 * kRecordAlignment;
 inline constexpr std::size_t kRingBytesMax = std::size_t{1} << 30;
 
-// Returns the bytes that a record takes in the ring, with header and padding.
+// Returns the number of bytes that a record takes in the ring, with header and padding.
 constexpr std::size_t record_stride(std::size_t bytes) {
   return (kHeaderBytes + bytes + kRecordAlignment - 1) & ~(kRecordAlignment - 1);
 }
@@ -77,7 +77,7 @@ constexpr std::uint64_t header(std::size_t bytes, std::uint16_t kind) {
   return kRecordMark << 48 | std::uint64_t{kind} << 32 | static_cast<std::uint32_t>(bytes);
 }
 
-inline Result<void> check_place(const Control* control, std::span<const std::byte> data) {
+inline Result<void> check_memory(const Control* control, std::span<const std::byte> data) {
   if (control == nullptr || !std::has_single_bit(data.size()) || data.size() < kRingBytesMin ||
       data.size() > kRingBytesMax) {
     return fail(Errc::kInvalidArgument, "ring: the size must be a power of two, 256 to 2^30 bytes");
@@ -104,12 +104,13 @@ class BasicProducer {
   // wrong size or alignment.  REQUIRES: the memory outlives the producer.
   static Result<BasicProducer> attach(Control* control, std::span<std::byte> data,
                                       std::uint64_t position = 0) {
-    VB_TRY_VOID(detail::check_place(control, data));
+    VB_TRY_VOID(detail::check_memory(control, data));
     return BasicProducer(control, data, position);
   }
 
-  // Returns memory for a record of up to `bytes`, or none if there is no room now.  kMalformed, now
-  // and later: the consumer wrote an impossible position.  REQUIRES: bytes <= record_bytes_max().
+  // Returns memory for a record of up to `bytes`, or none if there is no room now.  kMalformed: the
+  // consumer wrote an impossible position; all later calls fail as well.  REQUIRES: bytes <=
+  // record_bytes_max().
   Result<std::optional<std::span<std::byte>>> prepare(std::size_t bytes) {
     VB_CHECK(bytes <= record_bytes_max(data_.size()));
     if (ended_) return fail(Errc::kMalformed, "ring: the consumer's position is impossible");
@@ -120,31 +121,32 @@ class BasicProducer {
     }
     if (skip != 0) publish(detail::kSkipMark << 48, skip);
     const std::size_t offset = tail_ & (data_.size() - 1);
-    prepared_ = bytes;
+    prepared_bytes_ = bytes;
     return std::optional(data_.subspan(offset + kHeaderBytes, bytes));
   }
 
-  // Publishes the first `bytes` of the memory from prepare() as a record.  The consumer may see it
-  // at once, but only flush() wakes it.
+  // Publishes the first `bytes` of the memory from prepare() as a record.  The consumer may see the
+  // record at once, but only flush() wakes the consumer.
   void commit(std::size_t bytes, std::uint16_t kind) {
-    VB_CHECK(bytes <= prepared_);
+    VB_CHECK(bytes <= prepared_bytes_);
     publish(detail::header(bytes, kind), record_stride(bytes));
-    prepared_ = 0;
-    unflushed_ = true;
+    prepared_bytes_ = 0;
+    has_unflushed_records_ = true;
   }
 
-  // Ends a batch of records.  Returns true if the consumer has parked the ring: ring its doorbell.
+  // Ends a batch of records.  Returns true if the consumer has parked the ring: notify the
+  // consumer.
   bool flush() {
-    if (!unflushed_) return false;
-    unflushed_ = false;
+    if (!has_unflushed_records_) return false;
+    has_unflushed_records_ = false;
     Memory::fence();
     return Memory::load_relaxed(control_->parked) != 0 &&
            Memory::exchange(control_->parked, 0U) != 0;
   }
 
-  // Requests a wake when there is room, after prepare() found none.  Returns true, and requests no
-  // wake, if there is room already.  kMalformed: as prepare().
-  Result<bool> want_room(std::size_t bytes) {
+  // Requests a wake when there is room, after prepare() has found no room.  Returns true, and
+  // requests no wake, if there is room already.  kMalformed: as prepare().
+  Result<bool> request_wake_for_room(std::size_t bytes) {
     Memory::store_relaxed(control_->wants_room, 1U);
     Memory::fence();
     VB_TRY_VOID(read_head());
@@ -197,9 +199,9 @@ class BasicProducer {
   Control* control_;
   std::span<std::byte> data_;
   std::uint64_t tail_;
-  std::uint64_t head_;  // the consumer's position when it was last read
-  std::size_t prepared_ = 0;
-  bool unflushed_ = false;
+  std::uint64_t head_;  // the consumer's position, as last read
+  std::size_t prepared_bytes_ = 0;
+  bool has_unflushed_records_ = false;
   bool ended_ = false;
 };
 
@@ -210,14 +212,15 @@ class BasicConsumer {
   // Attaches to a ring, as BasicProducer::attach() does.
   static Result<BasicConsumer> attach(Control* control, std::span<std::byte> data,
                                       std::uint64_t position = 0) {
-    VB_TRY_VOID(detail::check_place(control, data));
+    VB_TRY_VOID(detail::check_memory(control, data));
     return BasicConsumer(control, data, position);
   }
 
-  // Returns true if there is no record.  It costs one load, for a consumer that polls.
+  // Returns true if there is no record.  The call costs one load, for a consumer that polls.
   bool empty() const { return Memory::load_relaxed(detail::word_at(data_, head_)) == 0; }
 
-  // Returns the oldest record, or none.  kMalformed, now and later: the header is not valid.
+  // Returns the oldest record, or none.  kMalformed: the header is not valid; all later calls fail
+  // as well.
   Result<std::optional<Record>> peek() {
     if (ended_) return malformed();
     std::uint64_t header = Memory::load_acquire(detail::word_at(data_, head_));
@@ -244,21 +247,21 @@ class BasicConsumer {
     VB_CHECK(stride_ != 0);
     head_ += stride_;
     stride_ = 0;
-    // Lets a producer that waits for room continue while this batch is still being read.
-    if (head_ - published_ >= data_.size() / 4) publish_head();
+    // Publishes the position early, so that a producer that waits for room can continue.
+    if (head_ - published_head_ >= data_.size() / 4) publish_head();
   }
 
   // Ends a batch; call this before doing something else.  Returns true if the producer waits for
-  // room: ring its doorbell.
+  // room: notify the producer.
   bool finish() {
-    if (head_ != published_) publish_head();
+    if (head_ != published_head_) publish_head();
     const bool wake = wake_producer_;
     wake_producer_ = false;
     return wake;
   }
 
-  // Asks the producer to ring the doorbell with its next record.  Returns false if there is a
-  // record already.
+  // Asks the producer to wake the consumer with its next record.  Returns false, and requests no
+  // wake, if there is a record already.
   bool park() {
     Memory::store_relaxed(control_->parked, 1U);
     Memory::fence();
@@ -266,14 +269,14 @@ class BasicConsumer {
     Memory::exchange(control_->parked, 0U);
     return false;
   }
-  // Asks the producer not to ring the doorbell, because the consumer polls.
+  // Asks the producer not to wake the consumer, because the consumer polls.
   void unpark() { Memory::store_relaxed(control_->parked, 0U); }
 
   std::uint64_t position() const { return head_; }
 
  private:
   BasicConsumer(Control* control, std::span<std::byte> data, std::uint64_t position)
-      : control_(control), data_(data), head_(position), published_(position) {}
+      : control_(control), data_(data), head_(position), published_head_(position) {}
 
   std::unexpected<Error> malformed() {
     ended_ = true;
@@ -282,7 +285,7 @@ class BasicConsumer {
 
   void publish_head() {
     Memory::store_release(control_->head, head_);
-    published_ = head_;
+    published_head_ = head_;
     Memory::fence();
     if (Memory::load_relaxed(control_->wants_room) != 0 &&
         Memory::exchange(control_->wants_room, 0U) != 0) {
@@ -293,8 +296,8 @@ class BasicConsumer {
   Control* control_;
   std::span<std::byte> data_;
   std::uint64_t head_;
-  std::uint64_t published_;  // the value of head_ that the producer can see
-  std::size_t stride_ = 0;   // the stride of the record that peek() returned, or 0
+  std::uint64_t published_head_;  // the value of head_ that the producer can see
+  std::size_t stride_ = 0;        // the stride of the record that peek() returned, or 0
   bool wake_producer_ = false;
   bool ended_ = false;
 };

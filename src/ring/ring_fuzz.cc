@@ -14,29 +14,29 @@
 namespace verbena::ring {
 namespace {
 
-struct Place {
+struct RingMemory {
   Control control{};
   DoorbellMemory bell{};
   alignas(64) std::array<std::byte, 512> data{};
 };
 
-bool inside(const Place& place, std::span<const std::byte> bytes) {
-  return bytes.data() >= place.data.data() &&
-         bytes.data() + bytes.size() <= place.data.data() + place.data.size();
+bool inside(const RingMemory& ring_memory, std::span<const std::byte> bytes) {
+  return bytes.data() >= ring_memory.data.data() &&
+         bytes.data() + bytes.size() <= ring_memory.data.data() + ring_memory.data.size();
 }
 
 void run(sim::FuzzInput input) {
-  Place place;
-  auto producer = *Producer::attach(&place.control, place.data);
-  auto consumer = *Consumer::attach(&place.control, place.data);
-  Doorbell bell(&place.bell);
+  RingMemory ring_memory;
+  auto producer = *Producer::attach(&ring_memory.control, ring_memory.data);
+  auto consumer = *Consumer::attach(&ring_memory.control, ring_memory.data);
+  Doorbell bell(&ring_memory.bell);
   while (!input.empty()) {
     switch (input.take<std::uint8_t>() % 8) {
       case 0: {
         // 248 is record_bytes_max() of this ring.
         const auto memory = producer.prepare(input.take<std::uint8_t>() % 249);
         if (!memory.has_value() || !memory->has_value()) break;
-        VB_CHECK(inside(place, **memory));
+        VB_CHECK(inside(ring_memory, **memory));
         std::ranges::fill(**memory, std::byte{0x5a});
         producer.commit((*memory)->size(), 1);
         break;
@@ -44,12 +44,12 @@ void run(sim::FuzzInput input) {
       case 1: {
         const auto record = consumer.peek();
         if (!record.has_value() || !record->has_value()) break;
-        VB_CHECK(inside(place, (*record)->payload));
+        VB_CHECK(inside(ring_memory, (*record)->payload));
         consumer.consume();
         break;
       }
       case 2: producer.flush(); break;
-      case 3: (void)producer.want_room(input.take<std::uint8_t>() % 249); break;
+      case 3: (void)producer.request_wake_for_room(input.take<std::uint8_t>() % 249); break;
       case 4: consumer.park(); break;
       case 5: {
         consumer.finish();
@@ -58,18 +58,18 @@ void run(sim::FuzzInput input) {
         break;
       }
       case 6: {
-        const std::size_t word = input.take<std::uint8_t>() % (place.data.size() / 8);
+        const std::size_t word = input.take<std::uint8_t>() % (ring_memory.data.size() / 8);
         const auto value = input.take<std::uint64_t>();
-        std::memcpy(std::span(place.data).subspan(word * 8).data(), &value, sizeof value);
+        std::memcpy(std::span(ring_memory.data).subspan(word * 8).data(), &value, sizeof value);
         break;
       }
       default: {
         const auto which = input.take<std::uint8_t>() % 4;
         const auto value = input.take<std::uint64_t>();
-        if (which == 0) place.control.head = value;
-        if (which == 1) place.control.parked = static_cast<std::uint32_t>(value);
-        if (which == 2) place.control.wants_room = static_cast<std::uint32_t>(value);
-        if (which == 3) place.bell.ready[value % 16] = value;
+        if (which == 0) ring_memory.control.head = value;
+        if (which == 1) ring_memory.control.parked = static_cast<std::uint32_t>(value);
+        if (which == 2) ring_memory.control.wants_room = static_cast<std::uint32_t>(value);
+        if (which == 3) ring_memory.bell.ready[value % 16] = value;
       }
     }
   }

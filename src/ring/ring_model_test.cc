@@ -27,14 +27,14 @@ struct Shared {
   int producer_eventfd = 0;
 };
 
-int budget(int usual) {
-  const char* given = std::getenv("VB_MODEL_BUDGET");
-  return given != nullptr ? std::atoi(given) : usual;
+int budget(int default_budget) {
+  const char* value = std::getenv("VB_MODEL_BUDGET");
+  return value != nullptr ? std::atoi(value) : default_budget;
 }
 
 // One side writes `records` records, and sleeps when the ring is full.  The other side reads the
-// records, and sleeps when the ring is empty.  Neither may sleep for ever, and every byte must be
-// right.
+// records, and sleeps when the ring is empty.  Neither side may sleep for ever, and every byte must
+// be right.
 template <class Memory>
 class Conversation {
  public:
@@ -57,16 +57,16 @@ class Conversation {
  private:
   void produce() {
     auto producer = *BasicProducer<Memory>::attach(&shared_->control, shared_->data);
-    BasicBellButton<Memory> button(&shared_->consumer_bell, 70);
+    BasicNotifier<Memory> notifier(&shared_->consumer_bell, 70);
     BasicDoorbell<Memory> bell(&shared_->producer_bell);
     const auto flush = [&] {
-      if (producer.flush() && button.ring()) ++shared_->consumer_eventfd;
+      if (producer.flush() && notifier.notify()) ++shared_->consumer_eventfd;
     };
     for (std::uint64_t i = 1; i <= records_; ++i) {
       auto memory = *producer.prepare(sizeof i);
       while (!memory) {
         flush();
-        if (!*producer.want_room(sizeof i)) sleep(bell, shared_->producer_eventfd);
+        if (!*producer.request_wake_for_room(sizeof i)) sleep(bell, shared_->producer_eventfd);
         memory = *producer.prepare(sizeof i);
       }
       Memory::store_relaxed(*reinterpret_cast<std::uint64_t*>(memory->data()), i);
@@ -77,7 +77,7 @@ class Conversation {
 
   void consume() {
     auto consumer = *BasicConsumer<Memory>::attach(&shared_->control, shared_->data);
-    BasicBellButton<Memory> button(&shared_->producer_bell, 3);
+    BasicNotifier<Memory> notifier(&shared_->producer_bell, 3);
     BasicDoorbell<Memory> bell(&shared_->consumer_bell);
     while (read_.size() < records_) {
       const auto record = *consumer.peek();
@@ -87,7 +87,7 @@ class Conversation {
         consumer.consume();
         continue;
       }
-      if (consumer.finish() && button.ring()) ++shared_->producer_eventfd;
+      if (consumer.finish() && notifier.notify()) ++shared_->producer_eventfd;
       if (consumer.park()) sleep(bell, shared_->consumer_eventfd);
     }
   }
@@ -116,7 +116,7 @@ class Conversation {
 };
 
 TEST(RingModel, NoSideSleepsWhileThereIsARecordOrRoom) {
-  Conversation<ModelMemory<>> conversation(6);  // more than fit in the ring, so both sides sleep
+  Conversation<ModelMemory<>> conversation(6);  // the ring has room for fewer, so both sides sleep
   const std::uint64_t runs = conversation.explore(budget(2));
   EXPECT_FALSE(conversation.lost_wake());
   EXPECT_FALSE(conversation.wrong_bytes());

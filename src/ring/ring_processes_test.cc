@@ -22,7 +22,7 @@ int accesses_left = 0;
 int signal_at_access = SIGKILL;
 
 // Accesses memory as SharedMemory does, and sends the process a signal at one access.
-struct MortalMemory {
+struct SignalingMemory {
   static void access() {
     if (--accesses_left == 0) kill(getpid(), signal_at_access);
   }
@@ -62,7 +62,7 @@ struct MortalMemory {
   }
 };
 
-struct Place {
+struct RingMemory {
   Control control;
   alignas(64) std::array<std::byte, kRingBytes> data;
 };
@@ -70,16 +70,16 @@ struct Place {
 class RingProcesses : public testing::Test {
  protected:
   void SetUp() override {
-    void* memory =
-        mmap(nullptr, sizeof(Place), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* memory = mmap(nullptr, sizeof(RingMemory), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(memory, MAP_FAILED);
-    place_ = static_cast<Place*>(memory);
+    ring_memory_ = static_cast<RingMemory*>(memory);
   }
-  void TearDown() override { munmap(place_, sizeof(Place)); }
+  void TearDown() override { munmap(ring_memory_, sizeof(RingMemory)); }
 
-  void clear() { std::memset(static_cast<void*>(place_), 0, sizeof(Place)); }
+  void clear() { std::memset(static_cast<void*>(ring_memory_), 0, sizeof(RingMemory)); }
 
-  // Forks a child that calls body(), and gets the signal at its access number `access`, from 1 on.
+  // Forks a child, which calls body().  The child gets the signal at its `access`-th access.
   template <class Body>
   pid_t child(int access, int signal, Body body) {
     const pid_t pid = fork();
@@ -94,8 +94,8 @@ class RingProcesses : public testing::Test {
 
   // Writes records until all are written or the ring is full.
   template <class Memory>
-  static void produce(Place& place, std::uint64_t& next) {
-    auto producer = *BasicProducer<Memory>::attach(&place.control, place.data, 0);
+  static void produce(RingMemory& ring_memory, std::uint64_t& next) {
+    auto producer = *BasicProducer<Memory>::attach(&ring_memory.control, ring_memory.data, 0);
     for (; next < kRecords; ++next) {
       const std::size_t bytes = 8 + next * 16;
       const auto memory = *producer.prepare(bytes);
@@ -106,8 +106,8 @@ class RingProcesses : public testing::Test {
     }
   }
 
-  // Reads and checks all records, of which the first has the number `from`.  Returns how many there
-  // were.
+  // Reads and checks all records, and returns their number.  The first record has the number
+  // `from`.
   static std::uint64_t read_all(Consumer& consumer, std::uint64_t from) {
     std::uint64_t next = from;
     for (;;) {
@@ -124,7 +124,7 @@ class RingProcesses : public testing::Test {
     return next - from;
   }
 
-  Place* place_ = nullptr;
+  RingMemory* ring_memory_ = nullptr;
 };
 
 TEST_F(RingProcesses, AProducerKilledAtAnyAccessLeavesWholeRecords) {
@@ -134,12 +134,12 @@ TEST_F(RingProcesses, AProducerKilledAtAnyAccessLeavesWholeRecords) {
     clear();
     const pid_t pid = child(access, SIGKILL, [&] {
       std::uint64_t next = 0;
-      produce<MortalMemory>(*place_, next);
+      produce<SignalingMemory>(*ring_memory_, next);
     });
     int status = 0;
     ASSERT_EQ(waitpid(pid, &status, 0), pid);
     ended_by_itself = WIFEXITED(status);
-    auto consumer = *Consumer::attach(&place_->control, place_->data);
+    auto consumer = *Consumer::attach(&ring_memory_->control, ring_memory_->data);
     const std::uint64_t read = read_all(consumer, 0);
     EXPECT_GE(read, longest) << "the process died later but left fewer records";
     longest = read;
@@ -153,11 +153,11 @@ TEST_F(RingProcesses, AProducerStoppedAtAnyAccessCanContinue) {
     clear();
     const pid_t pid = child(access, SIGSTOP, [&] {
       std::uint64_t next = 0;
-      produce<MortalMemory>(*place_, next);
+      produce<SignalingMemory>(*ring_memory_, next);
     });
     int status = 0;
     ASSERT_EQ(waitpid(pid, &status, WUNTRACED), pid);
-    auto consumer = *Consumer::attach(&place_->control, place_->data);
+    auto consumer = *Consumer::attach(&ring_memory_->control, ring_memory_->data);
     const std::uint64_t before = read_all(consumer, 0);
     if (WIFSTOPPED(status)) {
       ASSERT_EQ(kill(pid, SIGCONT), 0);
@@ -175,7 +175,7 @@ TEST_F(RingProcesses, AConsumerKilledAtAnyAccessLeavesAValidPosition) {
   bool ended_by_itself = false;
   for (int access = 1; !ended_by_itself; ++access) {
     clear();
-    auto producer = *Producer::attach(&place_->control, place_->data);
+    auto producer = *Producer::attach(&ring_memory_->control, ring_memory_->data);
     const auto write = [&] {
       const auto memory = producer.prepare(40);
       EXPECT_TRUE(memory.has_value());
@@ -186,7 +186,8 @@ TEST_F(RingProcesses, AConsumerKilledAtAnyAccessLeavesAValidPosition) {
     while (write()) {
     }
     const pid_t pid = child(access, SIGKILL, [&] {
-      auto consumer = *BasicConsumer<MortalMemory>::attach(&place_->control, place_->data);
+      auto consumer =
+          *BasicConsumer<SignalingMemory>::attach(&ring_memory_->control, ring_memory_->data);
       while ((*consumer.peek()).has_value()) consumer.consume();
       consumer.finish();
       consumer.park();
@@ -196,7 +197,7 @@ TEST_F(RingProcesses, AConsumerKilledAtAnyAccessLeavesAValidPosition) {
     ended_by_itself = WIFEXITED(status);
     write();
     producer.flush();
-    EXPECT_TRUE(producer.want_room(40).has_value());
+    EXPECT_TRUE(producer.request_wake_for_room(40).has_value());
   }
 }
 

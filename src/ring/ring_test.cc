@@ -92,7 +92,7 @@ TEST(Ring, AFullRingRefusesRecordsUntilOneIsConsumed) {
   int written = 0;
   while (write(producer, bytes_of(8, 1))) ++written;
   EXPECT_EQ(written, 3);  // the fourth cache line is for the next header
-  EXPECT_FALSE(*producer.want_room(8));
+  EXPECT_FALSE(*producer.request_wake_for_room(8));
   EXPECT_FALSE(consumer.finish());  // no record was consumed
   ASSERT_TRUE((*consumer.peek()).has_value());
   consumer.consume();
@@ -101,7 +101,7 @@ TEST(Ring, AFullRingRefusesRecordsUntilOneIsConsumed) {
   EXPECT_TRUE(write(producer, bytes_of(8, 2)));
 }
 
-TEST(Ring, WantRoomReturnsTrueIfThereIsRoomAlready) {
+TEST(Ring, NoWakeIsRequestedIfThereIsRoomAlready) {
   Ring ring(256);
   auto producer = *Producer::attach(ring.control, ring.data);
   auto consumer = *Consumer::attach(ring.control, ring.data);
@@ -110,7 +110,7 @@ TEST(Ring, WantRoomReturnsTrueIfThereIsRoomAlready) {
   ASSERT_TRUE((*consumer.peek()).has_value());
   consumer.consume();
   consumer.finish();
-  EXPECT_TRUE(*producer.want_room(8));
+  EXPECT_TRUE(*producer.request_wake_for_room(8));
   EXPECT_EQ(ring.control->wants_room, 0U);
 }
 
@@ -136,7 +136,7 @@ TEST(Ring, BytesOfAnEarlierLapAreNeverReadAsARecord) {
   Ring ring(256);
   auto producer = *Producer::attach(ring.control, ring.data);
   auto consumer = *Consumer::attach(ring.control, ring.data);
-  // Makes a payload that looks like a header at every position where one could be.
+  // Makes a payload that looks like a header at every position where a header could be.
   std::vector<std::byte> forged(record_bytes_max(256));
   const std::uint64_t header = detail::header(8, 99);
   for (std::size_t at = 0; at + 8 <= forged.size(); at += 8) {
@@ -265,7 +265,7 @@ TEST(Ring, SurvivesAPeerThatWritesRandomBytes) {
           break;
         case 2:
           producer.flush();
-          (void)producer.want_room(1);
+          (void)producer.request_wake_for_room(1);
           break;
         case 3:
           consumer.park();
@@ -287,23 +287,23 @@ TEST(Ring, SurvivesAPeerThatWritesRandomBytes) {
 TEST(Doorbell, ReportsEachRingOnceAndWakesOnlyASleepingOwner) {
   DoorbellMemory memory{};
   Doorbell bell(&memory);
-  BellButton five(&memory, 5);
-  BellButton last(&memory, DoorbellMemory::kRingsMax - 1);
-  std::vector<std::size_t> news;
+  Notifier five(&memory, 5);
+  Notifier last(&memory, DoorbellMemory::kRingsMax - 1);
+  std::vector<std::size_t> rings;
   const auto take = [&] {
-    news.clear();
-    bell.take([&](std::size_t ring) { news.push_back(ring); });
-    return news;
+    rings.clear();
+    bell.take([&](std::size_t ring) { rings.push_back(ring); });
+    return rings;
   };
-  EXPECT_FALSE(five.ring());
-  EXPECT_FALSE(last.ring());
-  EXPECT_FALSE(five.ring());
+  EXPECT_FALSE(five.notify());
+  EXPECT_FALSE(last.notify());
+  EXPECT_FALSE(five.notify());
   EXPECT_FALSE(bell.arm());
   EXPECT_THAT(take(), ElementsAre(5U, DoorbellMemory::kRingsMax - 1));
   EXPECT_TRUE(bell.arm());
-  EXPECT_TRUE(five.ring());
-  EXPECT_FALSE(five.ring()) << "the bit is still set, so this peer was told to wake the owner";
-  EXPECT_TRUE(last.ring()) << "the first peer may be stopped before it writes to the eventfd";
+  EXPECT_TRUE(five.notify());
+  EXPECT_FALSE(five.notify()) << "the bit is still set, so this peer must already wake the owner";
+  EXPECT_TRUE(last.notify()) << "the first peer may be stopped before it writes to the eventfd";
   bell.disarm();
   EXPECT_THAT(take(), ElementsAre(5U, DoorbellMemory::kRingsMax - 1));
   EXPECT_THAT(take(), ElementsAre());
@@ -313,8 +313,8 @@ TEST(Doorbell, ReportsEachRingOnceAndWakesOnlyASleepingOwner) {
 TEST(Ring, TwoThreadsExchangeRecordsAndSleep) {
   constexpr std::uint64_t kRecords = 20'000;
   Ring ring(2048);
-  DoorbellMemory for_consumer{};
-  DoorbellMemory for_producer{};
+  DoorbellMemory consumer_memory{};
+  DoorbellMemory producer_memory{};
   std::atomic<int> consumer_eventfd = 0;
   std::atomic<int> producer_eventfd = 0;
   const auto sleep = [](Doorbell& bell, std::atomic<int>& eventfd) {
@@ -331,27 +331,27 @@ TEST(Ring, TwoThreadsExchangeRecordsAndSleep) {
   };
   std::thread writer([&] {
     auto producer = *Producer::attach(ring.control, ring.data);
-    Doorbell bell(&for_producer);
-    BellButton button(&for_consumer, 0);
+    Doorbell bell(&producer_memory);
+    Notifier notifier(&consumer_memory, 0);
     Random random(3);
     for (std::uint64_t i = 0; i < kRecords; ++i) {
       const std::size_t bytes = 8 + random.below(600);
       auto memory = *producer.prepare(bytes);
       while (!memory) {
-        if (producer.flush() && button.ring()) wake(consumer_eventfd);
-        if (!*producer.want_room(bytes)) sleep(bell, producer_eventfd);
+        if (producer.flush() && notifier.notify()) wake(consumer_eventfd);
+        if (!*producer.request_wake_for_room(bytes)) sleep(bell, producer_eventfd);
         memory = *producer.prepare(bytes);
       }
       std::memcpy(memory->data(), &i, sizeof i);
       std::ranges::fill(memory->subspan(8), static_cast<std::byte>(i));
       producer.commit(bytes, 1);
-      if (i % 4 == 3 && producer.flush() && button.ring()) wake(consumer_eventfd);
+      if (i % 4 == 3 && producer.flush() && notifier.notify()) wake(consumer_eventfd);
     }
-    if (producer.flush() && button.ring()) wake(consumer_eventfd);
+    if (producer.flush() && notifier.notify()) wake(consumer_eventfd);
   });
   auto consumer = *Consumer::attach(ring.control, ring.data);
-  Doorbell bell(&for_consumer);
-  BellButton button(&for_producer, 0);
+  Doorbell bell(&consumer_memory);
+  Notifier notifier(&producer_memory, 0);
   std::uint64_t wrong = 0;
   for (std::uint64_t i = 0; i < kRecords;) {
     const auto record = *consumer.peek();
@@ -366,7 +366,7 @@ TEST(Ring, TwoThreadsExchangeRecordsAndSleep) {
       ++i;
       continue;
     }
-    if (consumer.finish() && button.ring()) wake(producer_eventfd);
+    if (consumer.finish() && notifier.notify()) wake(producer_eventfd);
     if (consumer.park()) sleep(bell, consumer_eventfd);
   }
   writer.join();
