@@ -8,10 +8,10 @@
 namespace verbena::hca {
 
 std::uint64_t execute_atomic(wire::Opcode opcode, const wire::AtomicEth& operands,
-                             std::span<std::byte> at) {
-  VB_CHECK(at.size() == kAtomicBytes &&
-           is_atomic_address(reinterpret_cast<std::uintptr_t>(at.data())));
-  const std::atomic_ref number(*reinterpret_cast<std::uint64_t*>(at.data()));
+                             std::span<std::byte> target) {
+  VB_CHECK(target.size() == kAtomicBytes &&
+           is_atomic_address(reinterpret_cast<std::uintptr_t>(target.data())));
+  const std::atomic_ref number(*reinterpret_cast<std::uint64_t*>(target.data()));
   if (wire::operation_of(opcode) == wire::Operation::kFetchAdd) {
     return number.fetch_add(operands.swap_or_add);
   }
@@ -29,7 +29,7 @@ void AtomicResults::add(Psn psn, std::uint64_t original) {
 
 std::optional<std::uint64_t> AtomicResults::find(Psn psn) const {
   for (std::size_t back = 1; back <= count_; ++back) {
-    const Stored& stored = results_[(next_ + results_.size() - back) % results_.size()];
+    const StoredResult& stored = results_[(next_ + results_.size() - back) % results_.size()];
     if (stored.psn == psn) return stored.original;
   }
   return std::nullopt;

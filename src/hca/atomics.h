@@ -17,12 +17,12 @@ namespace verbena::hca {
 // Atomics need a naturally aligned remote address.
 constexpr bool is_atomic_address(std::uint64_t address) { return address % kAtomicBytes == 0; }
 
-// Reads the number at `at`, replaces it by the result of the operation, and returns the old number,
-// which is the response.  One instruction of this machine does that, so it is atomic against all
-// other accesses: by other QPs and adapters, and by the program's own std::atomic.  Numbers have
-// this machine's byte order.  REQUIRES: `at` is 8 aligned bytes.
+// Reads the number in `target`, replaces it by the result of the operation, and returns the old
+// number, which is the response.  One instruction of this machine does all that.  So the operation
+// is atomic against all other accesses: by other QPs and adapters, and by the program's own
+// std::atomic.  Numbers have this machine's byte order.  REQUIRES: `target` is 8 aligned bytes.
 std::uint64_t execute_atomic(wire::Opcode opcode, const wire::AtomicEth& operands,
-                             std::span<std::byte> at);
+                             std::span<std::byte> target);
 
 // Stores the results of the latest atomics.  A duplicate request gets the result of the first
 // execution, because a second execution would be wrong (vol1 9.7.5.1).  A requester has at most the
@@ -42,14 +42,15 @@ class AtomicResults {
 
   void clear() { count_ = 0; }
   void add(Psn psn, std::uint64_t original);
+  // Returns the result of the atomic with this PSN, or none if it is not stored.
   std::optional<std::uint64_t> find(Psn psn) const;
 
  private:
-  struct Stored {
+  struct StoredResult {
     Psn psn{};
-    std::uint64_t original = 0;
+    std::uint64_t original = 0;  // the number before the operation
   };
-  std::vector<Stored> results_;  // a ring
+  std::vector<StoredResult> results_;  // a ring
   std::size_t next_ = 0;
   std::size_t count_ = 0;
 };

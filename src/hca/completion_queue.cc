@@ -21,7 +21,7 @@ unsigned CompletionQueue::poll(std::span<WorkCompletion> out) {
     note_emptied();
     return 0;
   }
-  const std::scoped_lock lock(consumers_);
+  const std::scoped_lock lock(consumers_mutex_);
   const std::uint32_t head = head_.load(std::memory_order_relaxed);
   const std::uint32_t tail = tail_.load(std::memory_order_seq_cst);
   const auto count = static_cast<unsigned>(std::min<std::size_t>(tail - head, out.size()));
@@ -30,8 +30,8 @@ unsigned CompletionQueue::poll(std::span<WorkCompletion> out) {
     out[i] = entry.completion;
     // The slot is freed only when its completion is polled.  So a program that posts until its
     // queue is full cannot overflow a CQ of the same size.
-    if (entry.slot.freed != nullptr) {
-      entry.slot.freed->store(entry.slot.after, std::memory_order_release);
+    if (entry.slot.word != nullptr) {
+      entry.slot.word->store(entry.slot.free_value, std::memory_order_release);
     }
   }
   head_.store(head + count, std::memory_order_release);
@@ -40,64 +40,65 @@ unsigned CompletionQueue::poll(std::span<WorkCompletion> out) {
 }
 
 void CompletionQueue::arm(bool solicited_only) {
-  // Two threads may arm one CQ; then the wider request counts.
-  std::uint8_t was = armed_.load(std::memory_order_seq_cst);
-  const std::uint8_t wanted = solicited_only ? kSolicited : kAny;
-  while (!armed_.compare_exchange_weak(was, std::max(was, wanted), std::memory_order_seq_cst)) {
+  // Two threads may arm one CQ.  Then the wider request counts.
+  std::uint8_t current = armed_.load(std::memory_order_seq_cst);
+  const std::uint8_t wanted = solicited_only ? kSolicitedOnly : kAnyCompletion;
+  while (!armed_.compare_exchange_weak(current, std::max(current, wanted),
+                                       std::memory_order_seq_cst)) {
   }
 }
 
 bool CompletionQueue::push(const WorkCompletion& completion, WqeSlot slot, bool solicited) {
-  if (filled_ - head_.load(std::memory_order_acquire) > mask_) return false;
-  ring_[filled_++ & mask_] = {completion, slot};
-  solicited_filled_ |= solicited;
+  if (push_position_ - head_.load(std::memory_order_acquire) > mask_) return false;
+  ring_[push_position_++ & mask_] = {completion, slot};
+  unpublished_solicited_ |= solicited;
   return true;
 }
 
 bool CompletionQueue::publish() {
-  const bool solicited = std::exchange(solicited_filled_, false);
-  if (filled_ == tail_.load(std::memory_order_relaxed)) return false;
-  tail_.store(filled_, std::memory_order_seq_cst);
+  const bool solicited = std::exchange(unpublished_solicited_, false);
+  if (push_position_ == tail_.load(std::memory_order_relaxed)) return false;
+  tail_.store(push_position_, std::memory_order_seq_cst);
   const std::uint8_t armed = armed_.load(std::memory_order_seq_cst);
-  const bool waits = armed == kAny || (armed == kSolicited && solicited);
-  if (waits) armed_.store(kNot, std::memory_order_seq_cst);
-  return waits;
+  const bool must_notify = armed == kAnyCompletion || (armed == kSolicitedOnly && solicited);
+  if (must_notify) armed_.store(kNotArmed, std::memory_order_seq_cst);
+  return must_notify;
 }
 
 bool CompletionQueue::resize(std::uint32_t entries) {
   const std::uint32_t mask = mask_for(entries);
   auto ring = std::make_unique<Entry[]>(std::size_t{mask} + 1);
-  const std::scoped_lock lock(consumers_);
+  const std::scoped_lock lock(consumers_mutex_);
   const std::uint32_t head = head_.load(std::memory_order_relaxed);
-  if (filled_ - head > entries) return false;
-  for (std::uint32_t i = head; i != filled_; ++i) ring[i & mask] = ring_[i & mask_];
+  if (push_position_ - head > entries) return false;
+  for (std::uint32_t i = head; i != push_position_; ++i) ring[i & mask] = ring_[i & mask_];
   ring_ = std::move(ring);
   mask_ = mask;
   overflow_reported = false;
   return true;
 }
 
-void CompletionQueue::forget(Qpn qpn) {
-  const std::scoped_lock lock(consumers_);
+void CompletionQueue::remove_completions(Qpn qpn) {
+  const std::scoped_lock lock(consumers_mutex_);
   const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
   std::uint32_t to = head_.load(std::memory_order_relaxed);
   std::uint32_t new_tail = to;
-  for (std::uint32_t from = to; from != filled_; ++from) {
+  for (std::uint32_t from = to; from != push_position_; ++from) {
     if (from == tail) new_tail = to;
     const Entry& entry = ring_[from & mask_];
     if (entry.completion.qpn == qpn) {
       // Frees the slot as poll() does, because it may belong to a queue that still exists, such as
       // an SRQ.
-      if (entry.slot.freed != nullptr) {
-        entry.slot.freed->store(entry.slot.after, std::memory_order_release);
+      if (entry.slot.word != nullptr) {
+        entry.slot.word->store(entry.slot.free_value, std::memory_order_release);
       }
       continue;
     }
     if (from != to) ring_[to & mask_] = ring_[from & mask_];
     ++to;
   }
-  if (tail == filled_) new_tail = to;
-  filled_ = to;
+  if (tail == push_position_) new_tail = to;
+  push_position_ = to;
   tail_.store(new_tail, std::memory_order_seq_cst);
 }
 

@@ -11,11 +11,11 @@
 
 namespace verbena::hca {
 
-// Identifies the slot of a request in its work queue.  Polling the request's completion sets
-// `*freed` to `after`, which frees the slot.
+// Identifies the slot of a request in its work queue.  Polling the request's completion stores
+// `free_value` in `*word`, which frees the slot.
 struct WqeSlot {
-  std::atomic<std::uint32_t>* freed = nullptr;
-  std::uint32_t after = 0;
+  std::atomic<std::uint32_t>* word = nullptr;
+  std::uint32_t free_value = 0;
 };
 
 // Holds completions (vol1 10.8) in a ring that the driver fills and any thread empties.
@@ -24,17 +24,17 @@ struct WqeSlot {
 //
 // A pushed completion can be polled after publish(), which tells whether to notify the consumer.
 //
-// Arming (vol1 11.4.2.2).  The consumer arms and then polls; the driver adds and then checks
-// whether the CQ is armed.  Both sides do these two steps in sequentially consistent order, so at
-// least one of them sees the other's action, and no completion is missed.
+// Arming (vol1 11.4.2.2).  The consumer arms the CQ and then polls.  The driver adds a completion
+// and then checks whether the CQ is armed.  Both sides do their two steps in sequentially
+// consistent order.  So at least one side sees the other's first step, and no completion is missed.
 //
-// Empty polls.  The driver may ask whether a poll has left the queue empty since a certain moment,
-// because the program then waits for something new.  The driver numbers these moments, and a poll
-// stores the number only if it is new.  So a program that polls an empty queue again and again
-// writes no memory.
+// Empty polls.  The driver can find out whether a poll has left the queue empty since a certain
+// moment, because the program then waits for something new.  The driver numbers these moments.  A
+// poll stores the number only if the number is new.  So a program that polls an empty queue again
+// and again writes no memory.
 //
-// Invariants: head_ <= tail_ <= filled_ <= head_ + capacity (free-running numbers); entries in
-// [head_, tail_) belong to consumers, all others to the driver.
+// Invariants: head_ <= tail_ <= push_position_ <= head_ + capacity (free-running numbers); entries
+// in [head_, tail_) belong to consumers, all others to the driver.
 class CompletionQueue {
  public:
   CompletionQueue(std::uint32_t entries, std::uint64_t cookie);
@@ -55,18 +55,19 @@ class CompletionQueue {
   // Makes the pushed completions visible.  Returns true if the consumer must be notified, because
   // it has armed the CQ for one of them.
   bool publish();
-  // Returns the number of this moment, for emptied_since().
-  std::uint32_t mark() {
+  // Returns a new number, which stands for this moment in was_emptied_since().
+  std::uint32_t new_moment() {
     const std::uint32_t moment = moment_.load(std::memory_order_relaxed) + 1;
     moment_.store(moment, std::memory_order_relaxed);
     return moment;
   }
-  // Returns true if a poll has left the queue empty since that moment.
-  bool emptied_since(std::uint32_t moment) const {
-    return static_cast<std::int32_t>(emptied_.load(std::memory_order_relaxed) - moment) >= 0;
+  // Returns true if a poll has left the queue empty since this moment.
+  bool was_emptied_since(std::uint32_t moment) const {
+    return static_cast<std::int32_t>(last_empty_moment_.load(std::memory_order_relaxed) - moment) >=
+           0;
   }
   // Removes the completions of a QP that is destroyed or reset.
-  void forget(Qpn qpn);
+  void remove_completions(Qpn qpn);
   // Changes the capacity to at least `entries` and keeps the content.  Returns false, and changes
   // nothing, if the CQ contains more than `entries` completions.
   bool resize(std::uint32_t entries);
@@ -85,29 +86,29 @@ class CompletionQueue {
     WorkCompletion completion{};
     WqeSlot slot{};
   };
-  enum Armed : std::uint8_t { kNot, kSolicited, kAny };
+  enum Arming : std::uint8_t { kNotArmed, kSolicitedOnly, kAnyCompletion };
 
   static std::uint32_t mask_for(std::uint32_t entries);
   void note_emptied() {
     const std::uint32_t moment = moment_.load(std::memory_order_relaxed);
-    if (emptied_.load(std::memory_order_relaxed) != moment) {
-      emptied_.store(moment, std::memory_order_relaxed);
+    if (last_empty_moment_.load(std::memory_order_relaxed) != moment) {
+      last_empty_moment_.store(moment, std::memory_order_relaxed);
     }
   }
 
   // The driver changes the next two members under the mutex.  So the driver may read them without
-  // the mutex, and other threads with it.
+  // the mutex, and other threads must hold the mutex to read them.
   std::uint32_t mask_;
   std::unique_ptr<Entry[]> ring_;
   const std::uint64_t cookie_;
-  std::uint32_t filled_ = 0;       // driver only
-  bool solicited_filled_ = false;  // a completion in [tail_, filled_) is solicited
-  std::mutex consumers_;
+  std::uint32_t push_position_ = 0;     // only the driver uses it
+  bool unpublished_solicited_ = false;  // a completion in [tail_, push_position_) is solicited
+  std::mutex consumers_mutex_;
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
-  std::atomic<std::uint32_t> emptied_ = 0;  // the moment of the last poll that left the CQ empty
+  std::atomic<std::uint32_t> last_empty_moment_ = 0;  // set by the last poll that left the CQ empty
   alignas(64) std::atomic<std::uint32_t> tail_ = 0;
-  std::atomic<std::uint32_t> moment_ = 0;  // counts the calls of mark()
-  std::atomic<std::uint8_t> armed_ = kNot;
+  std::atomic<std::uint32_t> moment_ = 0;  // counts the calls of new_moment()
+  std::atomic<std::uint8_t> armed_ = kNotArmed;
 };
 
 }  // namespace verbena::hca

@@ -46,7 +46,7 @@ TEST(CompletionQueue, UnpublishedCompletionsAreHiddenAndTakeRoom) {
   }
   EXPECT_FALSE(cq.push({}, {}, false));
   ASSERT_EQ(cq.poll(got), 1u);
-  cq.forget(Qpn{2});
+  cq.remove_completions(Qpn{2});
   EXPECT_EQ(cq.poll(got), 0u);
   EXPECT_TRUE(cq.resize(2));
   EXPECT_TRUE(cq.publish());
@@ -58,25 +58,25 @@ TEST(CompletionQueue, UnpublishedCompletionsAreHiddenAndTakeRoom) {
 TEST(CompletionQueue, TellsWhetherAPollHasLeftTheQueueEmptySinceAMoment) {
   Cq cq(4, 0);
   std::array<WorkCompletion, 1> got;
-  const std::uint32_t first = cq.mark();
-  EXPECT_FALSE(cq.emptied_since(first));
+  const std::uint32_t first = cq.new_moment();
+  EXPECT_FALSE(cq.was_emptied_since(first));
   cq.add(1);
   cq.add(2);
   ASSERT_EQ(cq.poll(got), 1u);
-  EXPECT_FALSE(cq.emptied_since(first)) << "one completion is left";
+  EXPECT_FALSE(cq.was_emptied_since(first)) << "one completion is left";
   ASSERT_EQ(cq.poll(got), 1u);
-  EXPECT_TRUE(cq.emptied_since(first));
-  const std::uint32_t second = cq.mark();
-  EXPECT_TRUE(cq.emptied_since(first));
-  EXPECT_FALSE(cq.emptied_since(second));
+  EXPECT_TRUE(cq.was_emptied_since(first));
+  const std::uint32_t second = cq.new_moment();
+  EXPECT_TRUE(cq.was_emptied_since(first));
+  EXPECT_FALSE(cq.was_emptied_since(second));
   ASSERT_EQ(cq.poll(got), 0u);
-  EXPECT_TRUE(cq.emptied_since(second));
+  EXPECT_TRUE(cq.was_emptied_since(second));
 }
 
 TEST(CompletionQueue, DiscardedCompletionsDoNotNotify) {
   Cq cq(4, 0);
   EXPECT_TRUE(cq.push({.qpn = {1}}, {}, true));
-  cq.forget(Qpn{1});
+  cq.remove_completions(Qpn{1});
   EXPECT_FALSE(cq.publish());
   cq.arm(true);
   EXPECT_EQ(cq.add(2), Outcome(true, false));
@@ -138,9 +138,9 @@ TEST(DeadlineHeap, ReturnsTheEarliestFirstAfterAnyRemovals) {
   Random random(3);
   const auto at = [](std::uint64_t ns) { return Time(Duration(ns)); };
   for (int round = 0; round < 50; ++round) {
-    for (auto& one : all) heap.want(one, at(random.below(1000)));
+    for (auto& one : all) heap.schedule(one, at(random.below(1000)));
     for (int i = 0; i < 30; ++i) heap.remove(all[random.below(100)]);
-    for (int i = 0; i < 30; ++i) heap.want(all[random.below(100)], at(random.below(1000)));
+    for (int i = 0; i < 30; ++i) heap.schedule(all[random.below(100)], at(random.below(1000)));
     Time last{};
     while (heap.top_deadline() != kNever) {
       const Time top = heap.top_deadline();
@@ -155,9 +155,9 @@ TEST(DeadlineHeap, ReturnsTheEarliestFirstAfterAnyRemovals) {
 TEST(DeadlineHeap, IgnoresADeadlineThatIsLaterThanTheStoredOne) {
   DeadlineHeap<Sleeper, &Sleeper::place> heap;
   Sleeper one;
-  heap.want(one, Time(Duration(5)));
-  heap.want(one, Time(Duration(9)));
-  heap.want(one, kNever);
+  heap.schedule(one, Time(Duration(5)));
+  heap.schedule(one, Time(Duration(9)));
+  heap.schedule(one, kNever);
   EXPECT_EQ(heap.top_deadline(), Time(Duration(5)));
 }
 

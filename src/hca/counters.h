@@ -12,7 +12,7 @@ namespace verbena::hca {
 
 enum class Counter : std::uint8_t {
   kPacketsIn,
-  kBytesIn,  // BTH to pad
+  kBytesIn,  // bytes from the BTH to the pad, as kBytesOut
   kPacketsOut,
   kBytesOut,
   // These count dropped packets by reason.  Counters::malformed counts the packets that wire/
@@ -31,7 +31,7 @@ enum class Counter : std::uint8_t {
   kDropBadGroup,     // group address with a QP's number, or QPN 0xffffff without a group address
   kDropUnexpectedResponse,  // a response to no outstanding request
   kDropExecuted,            // a record of a direct access that does not fit the QP's requests
-  // Counts packets that were passed to a QP, once for each member of a group.  It includes the
+  // Counts packets that were passed to a QP, once for each member of a group.  This includes
   // packets that the QP itself drops: bad Q_Key, missing or short receive, gap, refused, unexpected
   // response.
   kPacketsToQps,
@@ -46,19 +46,19 @@ enum class Counter : std::uint8_t {
   kErrorNaksIn,
   kErrorNaksOut,
   kReadGaps,            // missing READ responses that a later packet revealed
-  kDuplicates,          // requests before the expected PSN
-  kOutOfOrder,          // requests after the expected PSN
+  kDuplicates,          // requests with a PSN before the expected PSN
+  kOutOfOrder,          // requests with a PSN after the expected PSN
   kMigrations,          // switches of QPs to their alternate path
   kRetriesExceeded,     // requests that ended with "retries exceeded"
   kRnrRetriesExceeded,  // requests that ended with "RNR retries exceeded"
   // These count messages.
   kSends,     // SENDs that completed with success, signaled or not
   kReceives,  // receives that a SEND of the peer completed with success
-  // These count the WRITEs and READs that the initiator has carried out by itself, at both ends.
+  // Both ends count the WRITEs and READs that the initiator has carried out itself (direct access).
   kDirectWrites,
   kDirectReads,
   kDirectBytes,
-  kDirectRefused,  // requests that were refused direct access, and went as packets
+  kDirectRefused,  // requests that could not be direct accesses, and went as packets
   // These count failed objects.
   kQpErrors,  // QPs that went to the error state because of a failure
   kCqOverflows,

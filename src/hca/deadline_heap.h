@@ -18,9 +18,9 @@ struct HeapPlace {
 };
 
 // Orders objects by deadline, the earliest on top.  The deadline of an entry may be earlier than
-// that of its object: when the entry is due, the owner asks the object again.  So an event that
-// postpones a timer, which is frequent, costs only one comparison.  Only reserve() allocates.  The
-// heap does not own the objects.
+// that of its object.  When the entry is due, the owner asks the object for its deadline again.  So
+// an event that postpones a timer, which is frequent, costs only one comparison.  Only reserve()
+// allocates.  The heap does not own the objects.
 template <class T, HeapPlace T::*Place>
 class DeadlineHeap {
  public:
@@ -30,7 +30,7 @@ class DeadlineHeap {
   Time top_deadline() const { return heap_.empty() ? kNever : (heap_.front()->*Place).deadline; }
 
   // Makes sure that the entry of the object is due at `deadline` at the latest.
-  void want(T& object, Time deadline) {
+  void schedule(T& object, Time deadline) {
     HeapPlace& place = object.*Place;
     if (deadline >= place.deadline) return;
     place.deadline = deadline;
@@ -38,7 +38,7 @@ class DeadlineHeap {
       place.index = heap_.size();
       heap_.push_back(&object);
     }
-    up(place.index);
+    sift_up(place.index);
   }
   // Removes and returns the object on top.
   T& pop() {
@@ -55,8 +55,8 @@ class DeadlineHeap {
     heap_.pop_back();
     if (moved == &object) return;
     set(index, moved);
-    up(index);
-    down((moved->*Place).index);
+    sift_up(index);
+    sift_down((moved->*Place).index);
   }
 
  private:
@@ -70,13 +70,13 @@ class DeadlineHeap {
     set(a, heap_[b]);
     set(b, object);
   }
-  void up(std::size_t index) {
+  void sift_up(std::size_t index) {
     while (index > 0 && deadline(index) < deadline((index - 1) / 2)) {
       exchange(index, (index - 1) / 2);
       index = (index - 1) / 2;
     }
   }
-  void down(std::size_t index) {
+  void sift_down(std::size_t index) {
     while (true) {
       std::size_t least = index;
       for (const std::size_t child : {2 * index + 1, 2 * index + 2}) {

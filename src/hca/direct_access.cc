@@ -13,22 +13,22 @@ constexpr std::uint32_t kPacketsAfterRefusal = 64;
 }  // namespace
 
 struct DirectAccess::Parts {
-  std::array<std::span<std::byte>, link::PeerMemory::kPartsMax> all;
+  std::array<std::span<std::byte>, link::PeerMemory::kPartsMax> spans;
   std::size_t count = 0;
 
-  std::span<const std::span<std::byte>> used() const { return std::span(all).first(count); }
+  std::span<const std::span<std::byte>> used() const { return std::span(spans).first(count); }
 };
 
 void DirectAccess::start() {
   generation_ = 0;
-  copied_ = 0;
-  packets_instead_ = 0;
+  copied_bytes_ = 0;
+  requests_not_to_wait_ = 0;
   short_writes_ = {};
 }
 
-// Requests without bytes need no rights, so packets are simpler for them.  A QP that may migrate is
-// left out, because its path could change between the check and the record.
-bool DirectAccess::suits(const SendWqe& wqe) const {
+// Requests without bytes need no rights, so packets are simpler for them.  A QP that may migrate
+// sends packets, because its path could change between the check and the record.
+bool DirectAccess::can_carry_out(const SendWqe& wqe) const {
   const bool is_long_enough =
       wqe.opcode == WrOpcode::kWriteImm
           ? wqe.length >= kImmediateBytesMin
@@ -42,11 +42,11 @@ bool DirectAccess::suits(const SendWqe& wqe) const {
 bool DirectAccess::find_parts(const SendWqe& wqe, std::uint32_t bytes, Parts& parts) const {
   if (wqe.is_copied()) {
     std::byte* const copy = const_cast<std::byte*>(SendQueue::copied_bytes(wqe));
-    parts.all[parts.count++] = {copy + copied_, bytes};
+    parts.spans[parts.count++] = {copy + copied_bytes_, bytes};
     return true;
   }
   const std::uint32_t needed = wqe.opcode == WrOpcode::kRead ? access::kLocalWrite : 0;
-  std::uint64_t skip = copied_;
+  std::uint64_t skip = copied_bytes_;
   std::uint64_t left = bytes;
   for (const Sge& sge : SendQueue::sges(wqe)) {
     if (left == 0) break;
@@ -57,15 +57,16 @@ bool DirectAccess::find_parts(const SendWqe& wqe, std::uint32_t bytes, Parts& pa
     const std::uint64_t part = std::min(sge.length - skip, left);
     const auto found =
         core_.shared.memory.find(core_.pd, sge.lkey, sge.address + skip, part, needed);
-    if (!found || parts.count == parts.all.size()) return false;
-    parts.all[parts.count++] = *found;
+    if (!found || parts.count == parts.spans.size()) return false;
+    parts.spans[parts.count++] = *found;
     left -= part;
     skip = 0;
   }
   return left == 0;
 }
 
-link::AccessRequest DirectAccess::request(const SendWqe& wqe, Psn first, std::uint32_t psns) const {
+link::AccessRequest DirectAccess::make_request(const SendWqe& wqe, Psn first,
+                                               std::uint32_t psns) const {
   const QpAttributes& a = core_.attributes;
   const bool reads = wqe.opcode == WrOpcode::kRead;
   return {.target = a.destination_qpn,
@@ -82,15 +83,15 @@ link::AccessRequest DirectAccess::request(const SendWqe& wqe, Psn first, std::ui
           .length = wqe.length};
 }
 
-void DirectAccess::started(const SendWqe& wqe) {
+void DirectAccess::note_started(const SendWqe& wqe) {
   if (!is_short_write(wqe)) return;
-  short_writes_.started(program_has_looked());
-  last_short_write_ = core_.send_cq.mark();
+  short_writes_.add(program_has_emptied_cq());
+  last_short_write_ = core_.send_cq.new_moment();
 }
 
 DirectAccess::Outcome DirectAccess::refuse() {
-  copied_ = 0;
-  packets_instead_ = kPacketsAfterRefusal;
+  copied_bytes_ = 0;
+  requests_not_to_wait_ = kPacketsAfterRefusal;
   ++core_.shared.counters[Counter::kDirectRefused];
   return Outcome::kRefused;
 }
@@ -100,19 +101,20 @@ DirectAccess::Outcome DirectAccess::carry_out(const SendWqe& wqe, Psn first, std
   // Checks for room for the record before anything is copied.
   if (!lane.prepare_executed()) return lane.ended() ? refuse() : Outcome::kNoRoom;
   const bool has_immediate = wqe.opcode == WrOpcode::kWriteImm;
-  const std::uint32_t all = has_immediate ? psns * core_.mtu() : wqe.length;
-  const std::uint32_t bytes = std::min(all - copied_, kBytesMax);
+  const std::uint32_t total = has_immediate ? psns * core_.mtu() : wqe.length;
+  const std::uint32_t bytes = std::min(total - copied_bytes_, kBytesMax);
   Parts parts;
   if (!find_parts(wqe, bytes, parts)) return refuse();
 
   const bool reads = wqe.opcode == WrOpcode::kRead;
   link::PeerMemory& memory = *lane.peer_memory();
   lane.enter();
-  const auto granted =
-      lane.may_access() ? link::grant(memory.table(), request(wqe, first, psns)) : std::nullopt;
+  const auto granted = lane.may_access()
+                           ? link::grant(memory.table(), make_request(wqe, first, psns))
+                           : std::nullopt;
   bool copied = false;
   if (granted) {
-    const std::uint64_t address = granted->address + copied_;
+    const std::uint64_t address = granted->address + copied_bytes_;
     copied = reads ? memory.read(address, parts.used()) : memory.write(address, parts.used());
   }
   lane.leave();
@@ -120,25 +122,25 @@ DirectAccess::Outcome DirectAccess::carry_out(const SendWqe& wqe, Psn first, std
   if (!copied) return refuse();
 
   generation_ = granted->generation;
-  copied_ += bytes;
-  if (copied_ < all) return Outcome::kMore;
-  copied_ = 0;
-  packets_instead_ = 0;
+  copied_bytes_ += bytes;
+  if (copied_bytes_ < total) return Outcome::kMore;
+  copied_bytes_ = 0;
+  requests_not_to_wait_ = 0;
   using Kind = link::ExecutedRecord::Kind;
   lane.commit(link::ExecutedRecord{.generation = generation_,
                                    .target_qpn = core_.attributes.destination_qpn.value,
                                    .initiator_qpn = core_.qpn.value,
                                    .first_psn = first.value,
                                    .psns = psns,
-                                   .bytes = all,
+                                   .bytes = total,
                                    .kind = reads           ? Kind::kRead
                                            : has_immediate ? Kind::kWriteBeforeImmediate
                                                            : Kind::kWrite,
                                    .r_key = wqe.r_key,
                                    .message_bytes = wqe.length,
                                    .remote_address = wqe.remote.address});
-  started(wqe);
-  core_.count_direct(reads, reads ? DataFlow::kIn : DataFlow::kOut, psns, all);
+  note_started(wqe);
+  core_.count_direct(reads, reads ? DataFlow::kIn : DataFlow::kOut, psns, total);
   return Outcome::kDone;
 }
 

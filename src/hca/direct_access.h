@@ -26,7 +26,7 @@ class DirectAccess {
  public:
   enum class Outcome : std::uint8_t {
     kDone,
-    kMore,     // call again for the rest
+    kMore,     // a part is done; call again for the rest
     kNoRoom,   // the lane is full
     kRefused,  // send packets
   };
@@ -45,55 +45,55 @@ class DirectAccess {
 
   explicit DirectAccess(QpCore& core) : core_(core) {}
 
-  // Forgets what belongs to the old connection, because a new one begins.
+  // Forgets the state of the old connection, because a new connection begins.
   void start();
   // Returns true if the request is of a kind that can be carried out here, and the lane allows it.
-  bool suits(const SendWqe& wqe) const;
+  bool can_carry_out(const SendWqe& wqe) const;
   // Returns true unless packets would be better for the request.  REQUIRES: all earlier requests
   // are complete.
-  bool is_better(const SendWqe& wqe) const {
-    return !is_short_write(wqe) || !short_writes_.is_stream(program_has_looked());
+  bool is_better_than_packets(const SendWqe& wqe) const {
+    return !is_short_write(wqe) || !short_writes_.is_stream(program_has_emptied_cq());
   }
   // Returns true if the request should wait until the earlier requests are complete.  A WRITE with
-  // immediate data should not: it is complete only after a round trip, so each request of a stream
-  // would wait that long.
-  bool is_worth_waiting(const SendWqe& wqe) const {
-    return wqe.length >= kBytesWorthWaiting && packets_instead_ == 0 &&
+  // immediate data should not wait.  Such a WRITE is complete only after a round trip, so each
+  // request of a stream would wait for a round trip.
+  bool is_worth_waiting_for(const SendWqe& wqe) const {
+    return wqe.length >= kBytesWorthWaiting && requests_not_to_wait_ == 0 &&
            wqe.opcode != WrOpcode::kWriteImm;
   }
   // Carries out the request, or its next part, in place of `psns` packets from the PSN `first` on.
   // `psns` counts all packets of the request, except for the last packet of a WRITE with immediate
-  // data.  REQUIRES: suits(wqe).
+  // data.  REQUIRES: can_carry_out(wqe).
   Outcome carry_out(const SendWqe& wqe, Psn first, std::uint32_t psns);
   // Notes that a request goes as packets, perhaps after a part of it was copied.
-  void sent_as_packets(const SendWqe& wqe) {
-    copied_ = 0;
+  void note_sent_as_packets(const SendWqe& wqe) {
+    copied_bytes_ = 0;
     if (!has_peer()) return;
-    packets_instead_ -= packets_instead_ == 0 ? 0 : 1;
-    started(wqe);
+    requests_not_to_wait_ -= requests_not_to_wait_ == 0 ? 0 : 1;
+    note_started(wqe);
   }
 
  private:
   struct Parts;
-  // Returns true if there is a process whose memory may be accessible.
+  // Returns true if the lane leads to a process whose memory may be accessible.
   bool has_peer() const { return core_.lane != nullptr && core_.lane->peer_memory() != nullptr; }
   static bool is_short_write(const SendWqe& wqe) {
     return wqe.opcode == WrOpcode::kWrite && wqe.length < kShortWriteBytes;
   }
-  bool program_has_looked() const { return core_.send_cq.emptied_since(last_short_write_); }
-  void started(const SendWqe& wqe);
+  bool program_has_emptied_cq() const { return core_.send_cq.was_emptied_since(last_short_write_); }
+  void note_started(const SendWqe& wqe);
   bool find_parts(const SendWqe& wqe, std::uint32_t bytes, Parts& parts) const;
-  link::AccessRequest request(const SendWqe& wqe, Psn first, std::uint32_t psns) const;
+  link::AccessRequest make_request(const SendWqe& wqe, Psn first, std::uint32_t psns) const;
   Outcome refuse();
 
   QpCore& core_;
-  std::uint64_t generation_ = 0;  // of the target's connection; 0: unknown
-  std::uint32_t copied_ = 0;      // the bytes of the current request that were copied already
+  std::uint64_t generation_ = 0;    // the one of the last AccessGrant; 0: unknown
+  std::uint32_t copied_bytes_ = 0;  // of the current request
   ShortWrites short_writes_{};
-  std::uint32_t last_short_write_ = 0;  // CompletionQueue::mark() of the last short WRITE
-  // This number of requests does not wait for a direct access.  A refusal sets the number, because
-  // later requests are often refused as well.
-  std::uint32_t packets_instead_ = 0;
+  std::uint32_t last_short_write_ = 0;  // CompletionQueue::new_moment() of the last short WRITE
+  // After a refusal, this number of requests does not wait for a direct access, because later
+  // requests are often refused as well.
+  std::uint32_t requests_not_to_wait_ = 0;
 };
 
 }  // namespace verbena::hca

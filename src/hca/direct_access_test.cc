@@ -123,22 +123,23 @@ std::uint64_t write_one_by_one(DirectPair& pair, std::uint64_t count) {
 
 TEST(DirectAccess, StreamOfShortWritesGoesAsPackets) {
   DirectPair pair;
-  constexpr std::uint64_t kRow = ShortWrites::kRowMax;
-  pair.a.poll();  // ends the row of the first request
-  EXPECT_EQ(write_one_by_one(pair, 4 * kRow), kRow) << "nothing tells that it is a stream yet";
+  constexpr std::uint64_t kSeries = ShortWrites::kSeriesMax;
+  pair.a.poll();  // ends the series of the first request
+  EXPECT_EQ(write_one_by_one(pair, 4 * kSeries), kSeries)
+      << "nothing tells that it is a stream yet";
   std::array<WorkCompletion, 1> one;
   EXPECT_EQ(pair.a.engine.poll_cq(pair.a.cq, one).value(), 1U);
   EXPECT_EQ(write_one_by_one(pair, 1), 0U);
-  EXPECT_EQ(pair.a.poll().size(), 4 * kRow);
-  EXPECT_EQ(write_one_by_one(pair, 4 * kRow), 0U);
+  EXPECT_EQ(pair.a.poll().size(), 4 * kSeries);
+  EXPECT_EQ(write_one_by_one(pair, 4 * kSeries), 0U);
   pair.a.poll();
 }
 
 TEST(DirectAccess, SingleShortWritesAreDirectAgainSoonAfterAStream) {
   DirectPair pair;
-  write_one_by_one(pair, 4 * ShortWrites::kRowMax);
+  write_one_by_one(pair, 4 * ShortWrites::kSeriesMax);
   pair.a.poll();
-  for (std::uint32_t i = 1; i < ShortWrites::kRows; ++i) {
+  for (std::uint32_t i = 1; i < ShortWrites::kShortSeries; ++i) {
     EXPECT_EQ(write_one_by_one(pair, 2), 0U);
     EXPECT_EQ(pair.a.poll().size(), 2U);
   }

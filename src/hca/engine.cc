@@ -14,9 +14,9 @@ constexpr std::uint32_t kQpnLast = 0xfffffe;  // 0xffffff is multicast
 // Inserts an object.  If the limit is reached, counts that and returns an error with the text
 // `limit`, which names the limit as ibv_devinfo -v does.
 template <class T>
-Result<Handle<T>> insert(Slots<T>& slots, std::unique_ptr<T> made, Shared& shared, Counter counter,
-                         const char* limit) {
-  auto handle = slots.insert(std::move(made));
+Result<Handle<T>> insert(Slots<T>& slots, std::unique_ptr<T> object, Shared& shared,
+                         Counter counter, const char* limit) {
+  auto handle = slots.insert(std::move(object));
   if (handle) return handle;
   ++shared.counters[counter];
   return fail(handle.error().code, limit);
@@ -69,9 +69,9 @@ Result<MrInfo> Engine::State::add_region(PdHandle pd_handle, std::uint64_t addre
                                          std::uint64_t length, std::uint64_t iova,
                                          std::uint32_t access_flags) {
   Pd& pd = *VB_TRY(find(pds, pd_handle, kNoPd));
-  auto made = std::make_unique<MemoryRegion>(pd, address, length, iova, access_flags);
-  MemoryRegion& region = *made;
-  const MrHandle handle = VB_TRY(insert(regions, std::move(made), shared, Counter::kLimitMrs,
+  auto object = std::make_unique<MemoryRegion>(pd, address, length, iova, access_flags);
+  MemoryRegion& region = *object;
+  const MrHandle handle = VB_TRY(insert(regions, std::move(object), shared, Counter::kLimitMrs,
                                         "the limit of memory regions (max_mr) is reached"));
   if (!shared.memory.add(region)) ++shared.counters[Counter::kLimitPublished];
   ++pd.regions;
@@ -98,17 +98,17 @@ Result<void> Engine::reregister_mr(MrHandle handle, const MrChange& change) {
   }
   const auto changes = [&](std::uint32_t bit) { return (change.what & bit) != 0; };
   Pd& pd = changes(MrChange::kPd) ? *VB_TRY(find(state_->pds, change.pd, kNoPd)) : region.pd;
-  const bool moves = changes(MrChange::kTranslation);
-  const std::uint64_t address = moves ? change.address : region.address;
-  const std::uint64_t length = moves ? change.length : region.length;
+  const bool changes_memory = changes(MrChange::kTranslation);
+  const std::uint64_t address = changes_memory ? change.address : region.address;
+  const std::uint64_t length = changes_memory ? change.length : region.length;
   if ((region.access_flags & MemoryRegion::kNull) != 0) {
     return fail(Errc::kInvalidArgument, "the null region cannot be reregistered");
   }
   const std::uint32_t flags =
       changes(MrChange::kAccess) ? change.access_flags : region.access_flags;
   const bool zero_based = (flags & access::kZeroBased) != 0;
-  const std::uint64_t moved_iova = zero_based ? 0 : change.address;
-  const std::uint64_t iova = moves ? moved_iova : region.iova;
+  const std::uint64_t new_iova = zero_based ? 0 : change.address;
+  const std::uint64_t iova = changes_memory ? new_iova : region.iova;
   VB_TRY_VOID(Memory::check(address, length, iova, flags));
   --region.pd.regions;
   if (!state_->shared.memory.replace(region, pd, address, length, iova, flags)) {
@@ -169,10 +169,10 @@ Result<MwInfo> Engine::create_mw(PdHandle pd_handle, WindowType type) {
     return fail(Errc::kInvalidArgument, "a memory window is of type 1 or 2");
   }
   Pd& pd = *VB_TRY(find(state_->pds, pd_handle, kNoPd));
-  auto made = std::make_unique<MemoryWindow>(pd, type);
-  MemoryWindow& window = *made;
+  auto object = std::make_unique<MemoryWindow>(pd, type);
+  MemoryWindow& window = *object;
   const MwHandle handle =
-      VB_TRY(insert(state_->windows, std::move(made), state_->shared, Counter::kLimitMws,
+      VB_TRY(insert(state_->windows, std::move(object), state_->shared, Counter::kLimitMws,
                     "the limit of memory windows (max_mw) is reached"));
   state_->shared.memory.add(window);
   ++pd.windows;
@@ -192,9 +192,9 @@ Result<CqHandle> Engine::create_cq(std::uint32_t entries, std::uint64_t cookie) 
     ++state_->shared.counters[Counter::kLimitSizes];
     return fail(Errc::kInvalidArgument, "a CQ has 1 to max_cqe entries");
   }
-  auto made = std::make_unique<CompletionQueue>(entries, cookie);
-  CompletionQueue& cq = *made;
-  cq.handle = VB_TRY(insert(state_->cqs, std::move(made), state_->shared, Counter::kLimitCqs,
+  auto object = std::make_unique<CompletionQueue>(entries, cookie);
+  CompletionQueue& cq = *object;
+  cq.handle = VB_TRY(insert(state_->cqs, std::move(object), state_->shared, Counter::kLimitCqs,
                             "the limit of completion queues (max_cq) is reached"));
   return cq.handle;
 }
@@ -253,9 +253,9 @@ Result<SrqHandle> Engine::create_srq(PdHandle pd_handle, const SrqCaps& caps,
     return fail(Errc::kInvalidArgument,
                 "an SRQ has 1 to max_srq_wr receives of at most max_srq_sge elements");
   }
-  auto made = std::make_unique<SharedReceiveQueue>(s.shared, pd, caps, cookie);
-  SharedReceiveQueue& srq = *made;
-  srq.handle = VB_TRY(insert(s.srqs, std::move(made), s.shared, Counter::kLimitSrqs,
+  auto object = std::make_unique<SharedReceiveQueue>(s.shared, pd, caps, cookie);
+  SharedReceiveQueue& srq = *object;
+  srq.handle = VB_TRY(insert(s.srqs, std::move(object), s.shared, Counter::kLimitSrqs,
                              "the limit of shared receive queues (max_srq) is reached"));
   ++pd.shared_receive_queues;
   return srq.handle;
@@ -315,15 +315,15 @@ Result<QpHandle> Engine::create_qp(const QpInit& init, Qpn qpn) {
   if (qpn.value == 0 || qpn.value > kQpnLast) {
     return fail(Errc::kInvalidArgument, "a QPN is 1 to 0xfffffe");
   }
-  if (s.by_qpn.find(qpn.value) != nullptr) {
+  if (s.qps_by_qpn.find(qpn.value) != nullptr) {
     return fail(Errc::kAddressInUse, "the QPN is in use");
   }
-  auto made = std::make_unique<Qp>(s.shared, pd, send_cq, recv_cq, srq, init, qpn);
-  Qp& qp = *made;
-  const QpHandle handle = VB_TRY(insert(s.qps, std::move(made), s.shared, Counter::kLimitQps,
+  auto object = std::make_unique<Qp>(s.shared, pd, send_cq, recv_cq, srq, init, qpn);
+  Qp& qp = *object;
+  const QpHandle handle = VB_TRY(insert(s.qps, std::move(object), s.shared, Counter::kLimitQps,
                                         "the limit of queue pairs (max_qp) is reached"));
   qp.set_handle(handle);
-  s.by_qpn.insert(qpn.value, qp);
+  s.qps_by_qpn.insert(qpn.value, qp);
   s.deadlines.reserve(s.qps.size());
   ++pd.queue_pairs;
   ++send_cq.queue_pairs;
@@ -351,13 +351,13 @@ Result<void> Engine::destroy_qp(QpHandle handle) {
   State& s = *state_;
   Qp& qp = *VB_TRY(find(s.qps, handle, kNoQp));
   if (qp.groups > 0) return fail(Errc::kBusy, "the QP is attached to multicast groups");
-  s.take_ready();
+  s.activate_ready();
   s.active.remove(qp);
   s.in_burst.remove(qp);
   s.full_lane.remove(qp);
   s.deadlines.remove(qp);
   s.shared.qp_events.remove(qp.core());
-  s.by_qpn.erase(qp.core().qpn.value);
+  s.qps_by_qpn.erase(qp.core().qpn.value);
   if (s.shared.access_table != nullptr) s.shared.access_table->remove_qp(qp.core().qpn.value);
   qp.discard_completions();
   --qp.core().pd.queue_pairs;
@@ -387,7 +387,7 @@ Result<void> Engine::mark_established(QpHandle handle) {
 }
 
 Result<QpHandle> Engine::find_qp(Qpn qpn) const {
-  const Qp* const qp = state_->by_qpn.find(qpn.value);
+  const Qp* const qp = state_->qps_by_qpn.find(qpn.value);
   if (qp == nullptr) return fail(Errc::kBadHandle, "no queue pair has this QPN");
   return qp->core().handle;
 }

@@ -36,9 +36,9 @@ namespace verbena::hca {
 // destroy an object while another thread uses it, as with all verbs objects.  No call of the data
 // path allocates memory.
 //
-// A post may leave work that only the driver can do: the poster learns it from has_work().  After
-// any input the driver calls transmit() until it returns false, then drains poll_event() and reads
-// deadline() again.
+// A post may leave work that only the driver can do.  The poster calls has_work() to find that out.
+// After any input the driver calls transmit() until it returns false, then drains poll_event() and
+// reads deadline() again.
 //
 // Handles: a stale or forged handle gives kBadHandle.  No call blocks.  Destroying an object that
 // others use gives kBusy, and the error's context names the users.
@@ -158,7 +158,7 @@ class Engine {
   // Detaches the QP from a group.  kInvalidArgument: the QP is not attached.
   Result<void> detach_multicast(QpHandle qp, const Gid& group);
   // Tells the QP that the connection is established.  The QP then reports no kFirstPacket, because
-  // the CM knows already.
+  // the CM needs no such event any more.
   Result<void> mark_established(QpHandle qp);
   Result<QpHandle> find_qp(Qpn qpn) const;
 
@@ -196,11 +196,12 @@ class Engine {
   // Then the driver may wait for more posts, and send all of them as a batch.  Returns false when
   // enough posts for a batch wait.
   bool posts_can_wait() const;
-  // Sends packets for processes of this host by lanes from now on; null ends that.  REQUIRES: the
-  // lanes live until the engine is destroyed or this function is called again.
+  // Sends packets for processes of this host by these lanes from now on.  With null, all packets
+  // leave by the burst.  REQUIRES: the lanes live until the engine is destroyed or this function is
+  // called again.
   void set_lanes(link::Lanes* lanes);
-  // Drops all pointers to lanes; each QP chooses its lane again with its next packet.  REQUIRES:
-  // the owner calls this before it removes a lane from the object given to set_lanes().
+  // Drops all pointers to lanes.  Each QP chooses its lane again with its next packet.  REQUIRES:
+  // the owner calls this function before it removes a lane from link::Lanes.
   void forget_lanes();
   // Returns true if packets wait for room in a lane.  The next transmit() tries again.
   bool waits_for_lane() const;
@@ -209,18 +210,18 @@ class Engine {
   void publish();
   // Handles the deadlines that have come.  A call before deadline() is harmless.
   void on_timer(Time now);
-  // Returns the time at which to call on_timer(), possibly earlier than needed but never later; or
-  // kNever.
+  // Returns the time at which to call on_timer(), or kNever.  The time may be earlier than
+  // necessary, but never later.
   Time deadline() const;
   std::optional<Event> poll_event();
-  // Returns the oldest failure not yet taken.  The caller may ignore failures: the engine keeps
+  // Returns the oldest failure, and removes it.  The caller may ignore failures: the engine stores
   // only the first few.
   std::optional<RequestFailure> poll_failure();
 
   // ---- visibility (driver) --------------------------------------------------------------------
 
   std::size_t qp_count() const;
-  // Writes one row per QP, in the order of their slots.  Returns how many rows were written.
+  // Writes one row per QP, in the order of slots.  Returns the number of rows that were written.
   std::size_t rows(std::span<QpRow> out) const;
   // Returns the current values, including those that posting threads count.
   Counters counters() const;

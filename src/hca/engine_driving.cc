@@ -82,7 +82,7 @@ void Engine::receive(const link::Arrival& arrival, Time now) {
     return;
   }
   if (to_group) return s.receive_for_group(*packet, arrival);
-  Qp* const qp = s.by_qpn.find(packet->bth.destination_qpn.value);
+  Qp* const qp = s.qps_by_qpn.find(packet->bth.destination_qpn.value);
   if (qp == nullptr) {
     ++counters[Counter::kDropUnknownQp];
     return;
@@ -94,7 +94,7 @@ void Engine::receive(const link::Arrival& arrival, Time now) {
 void Engine::receive(const link::ExecutedRecord& executed, Time now) {
   State& s = *state_;
   s.shared.now = now;
-  Qp* const qp = s.by_qpn.find(executed.target_qpn);
+  Qp* const qp = s.qps_by_qpn.find(executed.target_qpn);
   if (qp == nullptr) {
     ++s.shared.counters[Counter::kDropExecuted];
     return;
@@ -132,22 +132,22 @@ void Engine::publish() { state_->shared.publish(); }
 bool Engine::transmit(link::Burst& burst, Time now) {
   State& s = *state_;
   s.shared.now = now;
-  const auto sent = [&s] {
+  const auto sent_packets = [&s] {
     return s.shared.counters[Counter::kPacketsOut] + s.shared.copied_bytes / kBytesPerPacket;
   };
-  const std::uint64_t end = sent() + kPacketsPerTransmit;
+  const std::uint64_t end = sent_packets() + kPacketsPerTransmit;
   while (!s.in_burst.empty()) {
     Qp& qp = s.in_burst.pop_front();
     qp.burst_sent();
     s.active.push_back(qp);  // the QP may have waited for the burst to be sent
   }
   while (!s.full_lane.empty()) s.active.push_back(s.full_lane.pop_front());
-  s.take_ready();
+  s.activate_ready();
   s.shared.publish();
-  while (!burst.full() && sent() < end && !s.active.empty()) {
+  while (!burst.full() && sent_packets() < end && !s.active.empty()) {
     Qp& qp = s.active.pop_front();
     const bool more = qp.transmit(burst, now);
-    s.deadlines.want(qp, qp.deadline());
+    s.deadlines.schedule(qp, qp.deadline());
     if (qp.waits_for_lane()) {
       s.full_lane.push_back(qp);
     } else if (more) {

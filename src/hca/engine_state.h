@@ -42,8 +42,8 @@ struct Engine::State {
         groups(shared.limits) {}
 
   // Moves the QPs with new posts to `active`, in the order of posting.
-  void take_ready() {
-    Qp* newest = ready.take();
+  void activate_ready() {
+    Qp* newest = ready.take_all();
     Qp* oldest = nullptr;
     while (newest != nullptr) {
       Qp* const next = newest->ready_next;
@@ -64,7 +64,7 @@ struct Engine::State {
   // Makes the driver check the packets and the deadline of the QP again after a change.
   void reschedule(Qp& qp) {
     active.push_back(qp);
-    deadlines.want(qp, qp.deadline());
+    deadlines.schedule(qp, qp.deadline());
   }
 
   Shared shared;
@@ -75,7 +75,7 @@ struct Engine::State {
   Slots<AddressHandle> ahs;
   Slots<SharedReceiveQueue> srqs;
   Slots<Qp> qps;
-  KeyTable<Qp> by_qpn;
+  KeyTable<Qp> qps_by_qpn;
   MulticastGroups groups;
   List<Qp, &Qp::active_link> active;   // QPs that may have something to send
   List<Qp, &Qp::burst_link> in_burst;  // QPs with sends that complete when the burst was sent

@@ -23,7 +23,7 @@ std::byte* pointer(std::uint64_t address) {
 // skip(position, length) for a part in a null region.  copy() returns false if the bytes are not
 // accessible.
 template <class Copy, class Skip>
-CopyFault for_stretches(const Memory& memory, const Pd& pd, std::span<const Sge> sges,
+CopyFault for_each_part(const Memory& memory, const Pd& pd, std::span<const Sge> sges,
                         std::uint64_t offset, std::size_t bytes, std::uint32_t needed, Copy copy,
                         Skip skip) {
   std::size_t done = 0;
@@ -146,15 +146,15 @@ bool Memory::bind(const Pd& pd, QpHandle qp, std::uint32_t r_key, const WindowBi
   constexpr std::uint32_t kWrites = kRemoteWrite | kRemoteAtomic;
   MemoryWindow* const window = windows_.find(index_of(r_key));
   if (window == nullptr || &window->pd != &pd) return false;
-  const bool two = window->type == WindowType::kTwo;
-  if (two && (window->region != nullptr || binding.length == 0)) return false;
+  const bool is_type_2 = window->type == WindowType::kTwo;
+  if (is_type_2 && (window->region != nullptr || binding.length == 0)) return false;
   if (binding.length == 0) {
     unbind(*window);
     window->key = r_key;
     return true;
   }
   // Programs pass local write along with the remote rights.  A window ignores it.
-  const std::uint32_t known = kLocalWrite | kWrites | kRemoteRead | (two ? kZeroBased : 0);
+  const std::uint32_t known = kLocalWrite | kWrites | kRemoteRead | (is_type_2 ? kZeroBased : 0);
   if ((binding.access_flags & ~known) != 0) return false;
   // A window may grant rights that its region lacks, but a window for writing needs a region with
   // local write.
@@ -216,7 +216,7 @@ bool Memory::is_null(const Pd& pd, std::uint32_t key) const {
          (region->access_flags & MemoryRegion::kNull) != 0;
 }
 
-bool Memory::valid(const Pd& pd, std::span<const Sge> sges, std::uint32_t needed) const {
+bool Memory::are_valid(const Pd& pd, std::span<const Sge> sges, std::uint32_t needed) const {
   return std::ranges::all_of(sges, [&](const Sge& sge) {
     return sge.length == 0 || find(pd, sge.lkey, sge.address, sge.length, needed).has_value() ||
            is_null(pd, sge.lkey);
@@ -225,7 +225,7 @@ bool Memory::valid(const Pd& pd, std::span<const Sge> sges, std::uint32_t needed
 
 CopyFault Memory::gather(const Pd& pd, std::span<const Sge> sges, std::uint64_t offset,
                          std::span<std::byte> out) const {
-  return for_stretches(
+  return for_each_part(
       *this, pd, sges, offset, out.size(), 0,
       [&](std::span<const std::byte> from, std::size_t at) {
         return read(from, out.subspan(at, from.size()));
@@ -235,7 +235,7 @@ CopyFault Memory::gather(const Pd& pd, std::span<const Sge> sges, std::uint64_t 
 
 CopyFault Memory::scatter(const Pd& pd, std::span<const Sge> sges, std::uint64_t offset,
                           std::span<const std::byte> in) const {
-  return for_stretches(
+  return for_each_part(
       *this, pd, sges, offset, in.size(), access::kLocalWrite,
       [&](std::span<std::byte> to, std::size_t at) {
         const std::span from = in.subspan(at, to.size());

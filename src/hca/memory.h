@@ -13,8 +13,8 @@
 #include "hca/types.h"
 #include "link/access_table.h"
 
-// Accesses the user's memory (vol1 10.6): protection domains, memory regions and their keys.  Only
-// the functions here read or write that memory for the engine.
+// Accesses the memory of the program (vol1 10.6): protection domains, memory regions and their
+// keys.  Only the functions of this header read or write that memory for the engine.
 namespace verbena::hca {
 
 // A protection domain stores only how many objects use it.
@@ -78,14 +78,14 @@ enum class CopyFault : std::uint8_t {
   kTooLong,     // more bytes than the elements have
 };
 
-// Holds the memory keys of one engine.  Each copy looks up its key again for every packet, so the
-// engine stops touching a region the moment it is deregistered.  Only the driver may use this
+// Holds the memory keys of one engine.  Each copy looks up its key again for every packet.  So the
+// engine stops using a region as soon as the region is deregistered.  Only the driver may use this
 // class, but any thread may call copy_for_post() and generation().
 //
 // The upper 24 bits of a key identify one region or window.  The lower 8 bits of a region's key
-// must match, too; those of a window's key distinguish its bindings (vol1 10.6.3).  All bits are
-// random, except that a program chooses the lower 8 bits of a window's key.  So a peer without the
-// key must guess, and a wrong guess ends its connection.
+// must match, too.  The lower 8 bits of a window's key distinguish its bindings (vol1 10.6.3).  All
+// bits are random, except that a program chooses the lower 8 bits of a window's key.  So a peer
+// without the key must guess, and a wrong guess ends its connection.
 class Memory {
  public:
   explicit Memory(Random random) : random_(random) {}
@@ -151,18 +151,19 @@ class Memory {
 
   // Returns true if all elements with a length name memory of this PD and have the rights in
   // `needed`.
-  bool valid(const Pd& pd, std::span<const Sge> sges, std::uint32_t needed) const;
+  bool are_valid(const Pd& pd, std::span<const Sge> sges, std::uint32_t needed) const;
 
   // Copies bytes [offset, offset + out.size()) of the memory that the elements describe.
   CopyFault gather(const Pd& pd, std::span<const Sge> sges, std::uint64_t offset,
                    std::span<std::byte> out) const;
-  // Copies bytes to that memory.  The elements must have the local write right.
+  // Copies bytes [offset, offset + in.size()) to the memory that the elements describe.  The
+  // elements must have the local write right.
   CopyFault scatter(const Pd& pd, std::span<const Sge> sges, std::uint64_t offset,
                     std::span<const std::byte> in) const;
 
   // Copies all bytes of the elements for a request that is being posted.  Any thread may call it.
-  // Returns false if that failed; the driver finds and reports the reason when the request's turn
-  // comes.
+  // Returns false if a copy failed.  The driver finds and reports the reason when the request's
+  // turn comes.
   bool copy_for_post(const Pd& pd, std::span<const Sge> sges, std::span<std::byte> out) const;
   // Returns a number that differs after each change that may make a key of a region invalid.  Any
   // thread may call it.  The number wraps after 2^32 changes, but no request waits for so long.

@@ -70,20 +70,20 @@ bool copy_data(const QpCore& core, const SendWqe& wqe, std::uint64_t offset,
   return core.shared.memory.gather(core.pd, SendQueue::sges(wqe), offset, out) == CopyFault::kNone;
 }
 
-bool emit_data(QpCore& core, link::Burst& burst, const SendWqe& wqe, const DataPacket& where) {
-  const std::uint64_t offset = std::uint64_t{where.index} * core.mtu();
+bool emit_data(QpCore& core, link::Burst& burst, const SendWqe& wqe, const DataPacket& data) {
+  const std::uint64_t offset = std::uint64_t{data.index} * core.mtu();
   const auto bytes = std::min<std::uint64_t>(core.mtu(), wqe.length - offset);
-  const bool last = where.index + 1 == wqe.packets;
+  const bool last = data.index + 1 == wqe.packets;
 
   wire::TransportPacket packet;
   packet.bth.opcode =
-      wire::opcode_of(where.transport, operation_of(wqe.opcode, where.index == 0, last));
+      wire::opcode_of(data.transport, operation_of(wqe.opcode, data.index == 0, last));
   packet.bth.solicited_event =
       last && needs_receive(wqe.opcode) && (wqe.flags & send_flag::kSolicited) != 0;
   packet.bth.migration_request = core.migration_request();
   packet.bth.destination_qpn = core.attributes.destination_qpn;
-  packet.bth.acknowledge_request = where.acknowledge_request;
-  packet.bth.psn = where.psn;
+  packet.bth.acknowledge_request = data.acknowledge_request;
+  packet.bth.psn = data.psn;
   packet.reth = {wqe.remote.address, wqe.r_key, wqe.length};
   packet.immediate = wqe.immediate;
   packet.invalidate_r_key = wqe.r_key;
@@ -106,12 +106,13 @@ WcStatus check_request(const QpCore& core, const SendWqe& wqe) {
   if (needs_response(wqe.opcode) && core.attributes.max_rd_atomic == 0) {
     return WcStatus::kLocalQpOperationError;
   }
-  // The keys were valid when the request was posted, and none has become invalid since then.
-  if ((wqe.flags & kCopiedFlag) != 0 && wqe.keys_seen == core.shared.memory.generation()) {
+  // All keys were valid at the post.  If the generation is the same, no key has become invalid
+  // since then.
+  if ((wqe.flags & kCopiedFlag) != 0 && wqe.key_generation == core.shared.memory.generation()) {
     return WcStatus::kSuccess;
   }
   const std::uint32_t needed = fills_elements(wqe.opcode) ? access::kLocalWrite : 0;
-  if (!core.shared.memory.valid(core.pd, SendQueue::sges(wqe), needed)) {
+  if (!core.shared.memory.are_valid(core.pd, SendQueue::sges(wqe), needed)) {
     return WcStatus::kLocalProtectionError;
   }
   return WcStatus::kSuccess;

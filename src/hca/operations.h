@@ -15,9 +15,9 @@ constexpr bool is_atomic(WrOpcode opcode) {
 constexpr bool is_local(WrOpcode opcode) {
   return opcode == WrOpcode::kLocalInvalidate || opcode == WrOpcode::kBindWindow;
 }
-// Returns true if the request needs a response packet of its own: the acknowledgement of a later
-// request does not replace it.  Such a request counts towards max_rd_atomic, and a fence waits for
-// it (vol1 9.7.3.1, 10.8.3.3).
+// Returns true if the request needs a response packet of its own.  The acknowledgement of a later
+// request does not replace such a response.  Such a request counts towards max_rd_atomic, and a
+// fence waits for it (vol1 9.7.3.1, 10.8.3.3).
 constexpr bool needs_response(WrOpcode opcode) {
   return opcode == WrOpcode::kRead || opcode == WrOpcode::kAtomicWrite || is_atomic(opcode);
 }
@@ -50,9 +50,9 @@ struct DataPacket {
   Psn psn{};
   bool acknowledge_request = false;
 };
-// Adds that packet to the burst or the lane.  Returns false, and adds nothing, if its memory is no
-// longer accessible.
-bool emit_data(QpCore& core, link::Burst& burst, const SendWqe& wqe, const DataPacket& where);
+// Adds the packet to the burst or the lane.  Returns false, and adds nothing, if the memory of its
+// data is no longer accessible.
+bool emit_data(QpCore& core, link::Burst& burst, const SendWqe& wqe, const DataPacket& data);
 // Copies the bytes of a request from this offset on.  Returns false if the memory is not
 // accessible.
 bool copy_data(const QpCore& core, const SendWqe& wqe, std::uint64_t offset,

@@ -16,11 +16,11 @@ class Ports {
   // Sets the P_Key table of a port.  kInvalidArgument: the port is past the limits of port_id.h, or
   // PkeyTable refuses the table.
   Result<void> set(PortId port, std::span<const Pkey> pkeys) {
-    if (!is_possible(port))
+    if (!is_within_limits(port))
       return fail(Errc::kInvalidArgument, "a host does not have so many devices or ports");
-    Port& found = at(port);
-    VB_TRY_VOID(found.pkeys.set(pkeys));
-    found.exists = true;
+    Port& entry = at(port);
+    VB_TRY_VOID(entry.pkeys.set(pkeys));
+    entry.exists = true;
     return {};
   }
   // Sets the number of path bits of the port's LIDs.  REQUIRES: has(port), and `lmc` is at most 7.
@@ -29,7 +29,7 @@ class Ports {
   std::uint8_t path_bits(PortId port, Lid lid) const {
     return static_cast<std::uint8_t>(lid.value & ((1u << at(port).lmc) - 1));
   }
-  bool has(PortId port) const { return is_possible(port) && at(port).exists; }
+  bool has(PortId port) const { return is_within_limits(port) && at(port).exists; }
   // REQUIRES: the port is within the limits of port_id.h.
   const PkeyTable& pkeys(PortId port) const { return at(port).pkeys; }
 
@@ -39,7 +39,7 @@ class Ports {
     std::uint8_t lmc = 0;
     PkeyTable pkeys{};
   };
-  static constexpr bool is_possible(PortId port) {
+  static constexpr bool is_within_limits(PortId port) {
     return port.device < kDevicesMax && port.number >= 1 && port.number <= kPortsPerDeviceMax;
   }
   static constexpr std::size_t index(PortId port) {

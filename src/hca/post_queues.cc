@@ -106,7 +106,7 @@ void PostQueues::copy_small(SendWqe& wqe) const {
   if (wqe.length == 0 || wqe.length > kCopiedBytesMax) return;
   if (fills_elements(wqe.opcode) || is_local(wqe.opcode)) return;
   const std::span<std::byte> room(SendQueue::byte_room(wqe), wqe.length);
-  wqe.keys_seen = core_.shared.memory.generation();  // before the keys are looked up
+  wqe.key_generation = core_.shared.memory.generation();  // read before the look-up of the keys
   if (core_.shared.memory.copy_for_post(core_.pd, SendQueue::sges(wqe), room)) {
     wqe.flags |= kCopiedFlag;
   }

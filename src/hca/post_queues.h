@@ -41,7 +41,7 @@ class PostQueues {
 
   QpCore& core_;
   SendQueue sends_;
-  RecvQueue receives_;                            // its capacity is 0 if the QP uses an SRQ
+  RecvQueue receives_;                            // has the capacity 0 if the QP uses an SRQ
   std::atomic<QpState> state_ = QpState::kReset;  // the state of core_.attributes, for posters
 };
 

@@ -38,11 +38,11 @@ Qp::Qp(Shared& shared, Pd& pd, CompletionQueue& send_cq, CompletionQueue& recv_c
             .qpn = qpn},
       queues_(core_),
       sends_(queues_.sends()),
-      source_(queues_.receives(), srq, pd),
+      receive_source_(queues_.receives(), srq, pd),
       requester_(core_, sends_),
-      responder_(core_, source_),
-      uc_(core_, sends_, source_),
-      ud_(core_, sends_, source_) {
+      responder_(core_, receive_source_),
+      uc_(core_, sends_, receive_source_),
+      ud_(core_, sends_, receive_source_) {
   core_.init.caps.max_send_wr = sends_.capacity();
   core_.init.caps.max_recv_wr = queues_.receives().capacity();
 }
@@ -83,30 +83,30 @@ Result<void> Qp::modify(const QpAttributes& wanted, std::uint32_t mask) {
 void Qp::apply(const QpAttributes& wanted, std::uint32_t mask) {
   using namespace attribute;
   QpAttributes& a = core_.attributes;
-  const auto take = [&](std::uint32_t bit, auto QpAttributes::*member) {
+  const auto set = [&](std::uint32_t bit, auto QpAttributes::*member) {
     if ((mask & bit) != 0) a.*member = wanted.*member;
   };
-  take(kSqdNotify, &QpAttributes::sqd_notify);
-  take(kAccessFlags, &QpAttributes::access_flags);
-  take(kPkeyIndex, &QpAttributes::pkey_index);
-  take(kPort, &QpAttributes::port);
-  take(kQkey, &QpAttributes::qkey);
-  take(kPath, &QpAttributes::path);
-  take(kPathMtu, &QpAttributes::path_mtu);
-  take(kTimeout, &QpAttributes::timeout);
-  take(kRetryCount, &QpAttributes::retry_count);
-  take(kRnrRetry, &QpAttributes::rnr_retry);
-  take(kRqPsn, &QpAttributes::rq_psn);
-  take(kMaxRdAtomic, &QpAttributes::max_rd_atomic);
-  take(kMinRnrTimer, &QpAttributes::min_rnr_timer);
-  take(kMinRnrTimer, &QpAttributes::peer_rnr_retries);
-  take(kSqPsn, &QpAttributes::sq_psn);
-  take(kMaxDestRdAtomic, &QpAttributes::max_dest_rd_atomic);
-  take(kDestinationQpn, &QpAttributes::destination_qpn);
-  take(kAlternatePath, &QpAttributes::alternate_path);
-  take(kAlternatePath, &QpAttributes::alternate_pkey_index);
-  take(kAlternatePath, &QpAttributes::alternate_port);
-  take(kAlternatePath, &QpAttributes::alternate_timeout);
+  set(kSqdNotify, &QpAttributes::sqd_notify);
+  set(kAccessFlags, &QpAttributes::access_flags);
+  set(kPkeyIndex, &QpAttributes::pkey_index);
+  set(kPort, &QpAttributes::port);
+  set(kQkey, &QpAttributes::qkey);
+  set(kPath, &QpAttributes::path);
+  set(kPathMtu, &QpAttributes::path_mtu);
+  set(kTimeout, &QpAttributes::timeout);
+  set(kRetryCount, &QpAttributes::retry_count);
+  set(kRnrRetry, &QpAttributes::rnr_retry);
+  set(kRqPsn, &QpAttributes::rq_psn);
+  set(kMaxRdAtomic, &QpAttributes::max_rd_atomic);
+  set(kMinRnrTimer, &QpAttributes::min_rnr_timer);
+  set(kMinRnrTimer, &QpAttributes::peer_rnr_retries);
+  set(kSqPsn, &QpAttributes::sq_psn);
+  set(kMaxDestRdAtomic, &QpAttributes::max_dest_rd_atomic);
+  set(kDestinationQpn, &QpAttributes::destination_qpn);
+  set(kAlternatePath, &QpAttributes::alternate_path);
+  set(kAlternatePath, &QpAttributes::alternate_pkey_index);
+  set(kAlternatePath, &QpAttributes::alternate_port);
+  set(kAlternatePath, &QpAttributes::alternate_timeout);
   if ((mask & kMigrationState) != 0 && set_migration(core_, wanted.migration)) {
     requester_.on_path_changed();
   }
@@ -117,9 +117,9 @@ void Qp::apply(const QpAttributes& wanted, std::uint32_t mask) {
 
 // A QP's completions disappear when it is reset or destroyed, as with hardware.
 void Qp::discard_completions() {
-  core_.send_cq.forget(core_.qpn);
-  if (&core_.recv_cq != &core_.send_cq) core_.recv_cq.forget(core_.qpn);
-  source_.drop();
+  core_.send_cq.remove_completions(core_.qpn);
+  if (&core_.recv_cq != &core_.send_cq) core_.recv_cq.remove_completions(core_.qpn);
+  receive_source_.drop();
 }
 
 void Qp::reset() {
@@ -134,7 +134,7 @@ void Qp::reset() {
   responder_.start();
   uc_.start_sending();
   ud_.start();
-  first_packet_came_ = known_established_ = drain_reported_ = false;
+  first_packet_came_ = is_marked_established_ = drain_reported_ = false;
   flush_at_ = kNever;
   accesses_.clear();
 }
@@ -156,16 +156,17 @@ bool Qp::accesses_are_over() {
 // Waits for the end of the peers' direct accesses, because the flush tells the program that no peer
 // writes to its memory through this QP any more.
 void Qp::flush() {
-  constexpr Duration kLookAgain = std::chrono::microseconds(50);
+  constexpr Duration kCheckInterval = std::chrono::microseconds(50);
   if (!accesses_are_over()) {
-    flush_at_ = core_.shared.now + kLookAgain;
+    flush_at_ = core_.shared.now + kCheckInterval;
     return;
   }
   flush_at_ = kNever;
   flush_sends();
   flush_receives();
-  // The QP takes no more receives from its SRQ and has completed those it took (vol1 11.6.3.1).
-  if (source_.is_shared()) core_.raise(QpEvent::Kind::kLastWqe);
+  // The QP takes no more receives from its SRQ, and all receives that it took are complete
+  // (vol1 11.6.3.1).
+  if (receive_source_.is_shared()) core_.raise(QpEvent::Kind::kLastWqe);
 }
 
 // Handles an error that one of the QP's own machines reported.
@@ -184,16 +185,17 @@ void Qp::flush_sends() {
         .wr_id = sends_.at(sends_.head()).wr_id, .status = WcStatus::kFlushed, .qpn = core_.qpn};
     static_cast<void>(core_.shared.complete(core_.send_cq, completion, sends_.release(), true));
   }
-  uc_.flushed();
+  uc_.on_flushed();
 }
 
 void Qp::flush_receives() {
-  while (source_.is_shared() ? source_.in_message() : !source_.empty()) {
-    const WorkCompletion completion{.wr_id = source_.head().wr_id,
+  while (receive_source_.is_shared() ? receive_source_.in_message() : !receive_source_.empty()) {
+    const WorkCompletion completion{.wr_id = receive_source_.head().wr_id,
                                     .status = WcStatus::kFlushed,
                                     .opcode = WcOpcode::kReceive,
                                     .qpn = core_.qpn};
-    static_cast<void>(core_.shared.complete(core_.recv_cq, completion, source_.release(), true));
+    static_cast<void>(
+        core_.shared.complete(core_.recv_cq, completion, receive_source_.release(), true));
   }
 }
 
@@ -340,7 +342,7 @@ void Qp::note_first_packet() {
   first_packet_came_ = true;
   if (core_.attributes.state == QpState::kRtr) {
     core_.raise(QpEvent::Kind::kCommEst);
-  } else if (!known_established_) {
+  } else if (!is_marked_established_) {
     core_.raise(QpEvent::Kind::kFirstPacket);
   }
 }
@@ -388,7 +390,8 @@ bool Qp::transmit(link::Burst& burst, Time now) {
         flush_sends();
         flush_receives();
       }
-      if (responder_.closing()) static_cast<void>(responder_.transmit(burst, kQuotaPackets, &more));
+      if (responder_.is_closing())
+        static_cast<void>(responder_.transmit(burst, kQuotaPackets, &more));
       return more;
     case QpState::kSqe: flush_sends(); return false;
     case QpState::kRtr:
@@ -418,7 +421,7 @@ bool Qp::transmit(link::Burst& burst, Time now) {
   }
   if (failed) {
     on_own_error();
-    return responder_.closing();
+    return responder_.is_closing();
   }
   report_if_drained();
   return more;

@@ -24,8 +24,8 @@ namespace verbena::hca {
 //   receive    no     q     x    x    x    x    f       no: the post fails
 //   packets    -      -     req  all  all  all  -       req: only requests, -: dropped
 //
-// In the error state both queues are emptied in order with kFlushed, and later posts are flushed
-// too.  The responder may still send its NAK, after the responses to the READs before it.  If the
+// In the error state all requests of both queues complete in order with kFlushed, and so do later
+// posts.  The responder may still send its NAK, after the responses to the READs before it.  If the
 // error has no NAK, the responder may still send the responses to earlier requests.
 //
 // Threads: any thread may call post_send() and post_recv(); the driver makes all other calls.
@@ -58,23 +58,23 @@ class Qp {
   void discard_completions();
   // Writes the rights that the peer has through this QP to the access table.
   void publish_access();
-  void mark_established() { known_established_ = true; }
+  void mark_established() { is_marked_established_ = true; }
 
   void receive(const wire::TransportPacket& packet, const link::Arrival& arrival, Time now);
-  // Applies the record of a WRITE or READ that the peer has carried out by itself (direct access).
+  // Applies the record of a WRITE or READ that the peer has carried out itself (direct access).
   void receive(const link::ExecutedRecord& executed);
   // Adds packets to the burst or the lane.  Returns true if there is more to send.
   bool transmit(link::Burst& burst, Time now);
-  // Returns true if the newest posts may wait for more, see Engine::posts_can_wait().
+  // Returns true if the newest posts may wait for more posts (Engine::posts_can_wait()).
   bool posts_can_wait() const;
-  // Returns true while UC or UD sends wait for burst_sent(): they complete when their burst was
+  // Returns true while UC or UD sends wait for burst_sent().  They complete when their burst was
   // sent.
-  bool waits_for_burst() const { return !uc_.sent() || !ud_.drained(); }
+  bool waits_for_burst() const { return !uc_.has_sent_all() || !ud_.drained(); }
   void burst_sent();
   // Returns true while packets wait for room in a lane.
   bool waits_for_lane() const { return core_.lane_is_full; }
   // Drops the pointer to the lane, so that the owner may remove the lane.  The next packets choose
-  // their link again, but those of a UC QP leave by the burst.
+  // their link again, except that a UC QP uses the burst from now on.
   void forget_lane();
   void on_timer(Time now);
   Time deadline() const;
@@ -85,7 +85,7 @@ class Qp {
   ListLink<Qp> burst_link{};   // in the list if waits_for_burst()
   ListLink<Qp> lane_link{};    // in the list if waits_for_lane()
   HeapPlace heap_place{};
-  Qp* ready_next = nullptr;  // the next in ReadyList
+  Qp* ready_next = nullptr;  // the next QP in ReadyList
   std::uint32_t groups = 0;  // the number of multicast groups that the QP is attached to
   std::atomic<bool> ready = false;
 
@@ -108,20 +108,20 @@ class Qp {
   void on_send_failed();
   void report_if_drained();
 
-  std::uint64_t generation_ = 0;  // of the connection
-  // In the error state, the accesses of peers that began before it and may not be over.
+  std::uint64_t generation_ = 0;  // identifies the connection
+  // Holds the accesses of peers that began before the error state and may still be under way.
   std::vector<link::Lanes::Access> accesses_{};
   QpCore core_;
   PostQueues queues_;
-  SendQueue& sends_;  // of queues_
-  ReceiveSource source_;
+  SendQueue& sends_;  // the send queue of queues_
+  ReceiveSource receive_source_;
   Requester requester_;
   Responder responder_;
   UcTransport uc_;
   UdTransport ud_;
   bool first_packet_came_ = false;
-  bool link_is_chosen_ = false;     // a UC QP stays with the link of its first packet
-  bool known_established_ = false;  // mark_established() was called
+  bool link_is_chosen_ = false;         // a UC QP stays with the link of its first packet
+  bool is_marked_established_ = false;  // mark_established() was called
   bool drain_reported_ = false;
   Time flush_at_ = kNever;  // the time to flush the queues in the error state
 };
@@ -139,11 +139,12 @@ class ReadyList {
       qp.ready_next = head;
     } while (!head_.compare_exchange_weak(head, &qp, std::memory_order_acq_rel));
   }
-  // Returns the newest QP.  The driver may follow ready_next from there until it calls take().
+  // Returns the newest QP, or null.  The driver may follow ready_next from this QP on, until it
+  // calls take_all().
   const Qp* newest() const { return head_.load(std::memory_order_acquire); }
   // Returns the QPs, newest first, linked by ready_next.  The driver must clear `ready` before it
   // reads a QP's queue.
-  Qp* take() { return head_.exchange(nullptr, std::memory_order_acq_rel); }
+  Qp* take_all() { return head_.exchange(nullptr, std::memory_order_acq_rel); }
 
  private:
   std::atomic<Qp*> head_ = nullptr;

@@ -37,20 +37,20 @@ void QpCore::count_direct(bool is_read, DataFlow flow, std::uint32_t packets, st
   (in ? traffic.bytes_in : traffic.bytes_out) += bytes;
 }
 
-std::optional<std::span<std::byte>> QpCore::remote(std::uint32_t r_key, std::uint64_t iova,
-                                                   std::uint64_t length,
-                                                   std::uint32_t needed) const {
+std::optional<std::span<std::byte>> QpCore::remote_memory(std::uint32_t r_key, std::uint64_t iova,
+                                                          std::uint64_t length,
+                                                          std::uint32_t needed) const {
   return shared.memory.find_remote(pd, handle, r_key, iova, length, needed);
 }
 
 bool Shared::complete(CompletionQueue& cq, const WorkCompletion& completion, WqeSlot slot,
                       bool solicited) {
-  WorkCompletion timed = completion;
-  timed.time = now;
-  if (timed.status == WcStatus::kSuccess && timed.opcode == WcOpcode::kReceive) {
+  WorkCompletion with_time = completion;
+  with_time.time = now;
+  if (with_time.status == WcStatus::kSuccess && with_time.opcode == WcOpcode::kReceive) {
     ++counters[Counter::kReceives];
   }
-  if (cq.push(timed, slot, solicited)) {
+  if (cq.push(with_time, slot, solicited)) {
     if (personality.batches_completions) {
       unpublished.push_back(cq);
     } else {

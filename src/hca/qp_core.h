@@ -28,10 +28,10 @@ namespace verbena::hca {
 
 struct Shared;
 
-// Tells the result of an input.  kError asks the QP to go to its error state.
+// Tells the QP how to continue after an input.  kError asks it to go to its error state.
 enum class [[nodiscard]] Verdict : std::uint8_t{kGoOn, kError};
 
-// Tells the direction of a direct access's data, as one of its ends sees it.
+// Tells the direction of the data of a direct access, as seen from one end.
 enum class DataFlow : std::uint8_t { kIn, kOut };
 
 // Holds the state that the machines of one QP share.
@@ -53,17 +53,18 @@ struct QpCore {
 
   std::uint32_t mtu() const { return bytes_of(attributes.path_mtu); }
   PortId port() const { return {init.device, attributes.port}; }
-  // Returns true for QP1.  An engine has one QP1, which stands for the QP1 of each port, and uses
+  // Returns true for QP1.  An engine has one QP1, which stands for the QP1 of each port.  It uses
   // the first valid P_Key of the port.
   bool is_gsi() const { return qpn == wire::kGsiQpn; }
   // Returns the MigReq bit of the packets that the QP sends, see migration.h.
   bool migration_request() const { return attributes.migration == MigrationState::kMigrated; }
-  // Returns the bytes that a peer's request names, if the peer has the rights
+  // Returns the bytes that a peer's request names, if the peer has the rights in `needed`
   // (Memory::find_remote).
-  std::optional<std::span<std::byte>> remote(std::uint32_t r_key, std::uint64_t iova,
-                                             std::uint64_t length, std::uint32_t needed) const;
+  std::optional<std::span<std::byte>> remote_memory(std::uint32_t r_key, std::uint64_t iova,
+                                                    std::uint64_t length,
+                                                    std::uint32_t needed) const;
   void raise(QpEvent::Kind kind);
-  // Counts a WRITE or READ that the initiator has carried out by itself, as if its data had been in
+  // Counts a WRITE or READ that the initiator has carried out itself, as if its data had come in
   // packets.
   void count_direct(bool is_read, DataFlow flow, std::uint32_t packets, std::uint32_t bytes);
   // Chooses the lane for packets to the QP `destination` at this address.
@@ -75,16 +76,16 @@ struct QpCore {
 
 // Holds the state that all QPs of an engine share.
 struct Shared {
-  Shared(const Limits& of, const Personality& as, Random random)
-      : limits(of), personality(as), memory(random) {}
+  Shared(const Limits& its_limits, const Personality& its_personality, Random random)
+      : limits(its_limits), personality(its_personality), memory(random) {}
 
   // Counts the completion of a SEND; ignores other requests and failures.
   void count_send(const WorkCompletion& completion) {
     if (completion.status != WcStatus::kSuccess || completion.opcode != WcOpcode::kSend) return;
     ++counters[Counter::kSends];
   }
-  // Adds a completion to a CQ, and queues the event for it now or in publish().  Returns false if
-  // the CQ overflowed.
+  // Adds a completion to a CQ, and queues its event now or in publish().  Returns false if the CQ
+  // overflowed.
   bool complete(CompletionQueue& cq, const WorkCompletion& completion, WqeSlot slot,
                 bool solicited);
   // Makes completions visible at the end of the driver's turn (Personality::batches_completions).

@@ -30,8 +30,8 @@ Requester::Requester(QpCore& core, SendQueue& queue) : core_(core), queue_(queue
 
 void Requester::start() {
   first_psn_ = core_.attributes.sq_psn;
-  una_ = cursor_ = sent_ = numbered_ = ack_requested_ = gap_ = 0;
-  current_ = begun_ = queue_.head();
+  una_ = cursor_ = sent_end_ = next_number_ = ack_requested_ = requested_gap_ = 0;
+  current_request_ = next_to_begin_ = queue_.head();
   reads_outstanding_ = retries_ = rnr_retries_ = 0;
   chunks_.clear();
   window_.start(core_.mtu());
@@ -51,12 +51,13 @@ Psn Requester::psn_of(std::uint64_t number) const {
 bool Requester::number_of(Psn psn, std::uint64_t* number) const {
   const std::int64_t ahead = psn.since(psn_of(una_));
   *number = una_ + static_cast<std::uint64_t>(ahead);
-  return ahead >= -1 && (ahead < 0 ? una_ > 0 : *number < sent_);
+  return ahead >= -1 && (ahead < 0 ? una_ > 0 : *number < sent_end_);
 }
 
 bool Requester::posts_can_wait() const {
   const std::uint32_t posted = queue_.tail();
-  return una_ != sent_ && posted != begun_ && posted - begun_ < kPostsTogetherMax &&
+  return una_ != sent_end_ && posted != next_to_begin_ &&
+         posted - next_to_begin_ < kPostsTogetherMax &&
          queue_.at(posted - 1).length <= kWaitingBytesMax;
 }
 
@@ -66,25 +67,25 @@ Verdict Requester::transmit(link::Burst& burst, unsigned quota, bool begin_new, 
                             bool* more) {
   if (rnr_until_ != kNever) return Verdict::kGoOn;
   while (cursor_ - una_ < window()) {
-    if (current_ == begun_) {
+    if (current_request_ == next_to_begin_) {
       const Step step = begin_next(begin_new, now);
       if (step == Step::kError) return Verdict::kError;
       if (step == Step::kWait) return Verdict::kGoOn;
-      if (step == Step::kLater || (step == Step::kCarriedOut && quota-- <= 1)) {
+      if (step == Step::kPartCopied || (step == Step::kCarriedOut && quota-- <= 1)) {
         *more = true;
         return Verdict::kGoOn;
       }
     }
-    if (current_ == begun_) continue;  // begin_next() completed a request that needs no packet
-    if (queue_.at(current_).packets == 0) {
-      ++current_;
+    if (current_request_ == next_to_begin_) continue;  // the request needed no packet
+    if (queue_.at(current_request_).packets == 0) {
+      ++current_request_;
       continue;
     }
     if (quota == 0 || !core_.prepare_room(burst, core_.attributes.path.address)) {
       *more = true;
       return Verdict::kGoOn;
     }
-    SendWqe& wqe = queue_.at(current_);
+    SendWqe& wqe = queue_.at(current_request_);
     const Step step = needs_response(wqe.opcode) ? send_read_or_atomic(wqe, burst, now)
                                                  : send_data(wqe, burst, now);
     if (step == Step::kError) return Verdict::kError;
@@ -97,55 +98,56 @@ Verdict Requester::transmit(link::Burst& burst, unsigned quota, bool begin_new, 
 // Gives the next request its numbers, after checking it.  An invalid request fails only when it has
 // become the oldest, so that completions keep their order.
 Requester::Step Requester::begin_next(bool begin_new, Time now) {
-  if (!begin_new || begun_ == queue_.tail()) return Step::kWait;
-  SendWqe& wqe = queue_.at(begun_);
+  if (!begin_new || next_to_begin_ == queue_.tail()) return Step::kWait;
+  SendWqe& wqe = queue_.at(next_to_begin_);
   if ((wqe.flags & send_flag::kFence) != 0 && reads_outstanding_ > 0) return Step::kWait;
 
   if (is_local(wqe.opcode)) return begin_local(wqe);
-  const WcStatus wrong = check_request(core_, wqe);
-  if (wrong != WcStatus::kSuccess) {
-    if (begun_ != queue_.head()) return Step::kWait;
-    return fail(wrong) == Verdict::kError ? Step::kError : Step::kGo;
+  const WcStatus status = check_request(core_, wqe);
+  if (status != WcStatus::kSuccess) {
+    if (next_to_begin_ != queue_.head()) return Step::kWait;
+    return fail(status) == Verdict::kError ? Step::kError : Step::kGo;
   }
   if (may_be_direct(wqe)) {
     if (const auto step = begin_direct(wqe, now)) return *step;
   }
 
-  direct_.sent_as_packets(wqe);
-  wqe.first = numbered_;
+  direct_.note_sent_as_packets(wqe);
+  wqe.first_number = next_number_;
   wqe.packets = packets_of(core_, wqe);
-  numbered_ += wqe.packets;
+  next_number_ += wqe.packets;
   reads_outstanding_ += needs_response(wqe.opcode) ? 1 : 0;
-  ++begun_;
+  ++next_to_begin_;
   return Step::kGo;
 }
 
 // The first request of a connection goes as packets, so that the peer hears of the connection.
 bool Requester::may_be_direct(const SendWqe& wqe) const {
-  if (una_ == 0 || !direct_.suits(wqe)) return false;
-  return una_ == numbered_ ? direct_.is_better(wqe) : direct_.is_worth_waiting(wqe);
+  if (una_ == 0 || !direct_.can_carry_out(wqe)) return false;
+  return una_ == next_number_ ? direct_.is_better_than_packets(wqe)
+                              : direct_.is_worth_waiting_for(wqe);
 }
 
 // Carries out a request by direct access, except for the last packet of a WRITE with immediate
 // data.  Returns none if the request must go as packets.
 std::optional<Requester::Step> Requester::begin_direct(SendWqe& wqe, Time now) {
-  if (una_ != numbered_ || begun_ != queue_.head()) return Step::kWait;
+  if (una_ != next_number_ || next_to_begin_ != queue_.head()) return Step::kWait;
   const bool has_last_packet = wqe.opcode == WrOpcode::kWriteImm;
   const std::uint32_t packets = packets_of(core_, wqe);
   const std::uint32_t psns = packets - (has_last_packet ? 1 : 0);
   switch (direct_.carry_out(wqe, psn_of(una_), psns)) {
     case DirectAccess::Outcome::kDone: break;
-    case DirectAccess::Outcome::kMore: return Step::kLater;
+    case DirectAccess::Outcome::kMore: return Step::kPartCopied;
     case DirectAccess::Outcome::kNoRoom: core_.lane_is_full = true; return Step::kWait;
     case DirectAccess::Outcome::kRefused: return std::nullopt;
   }
-  wqe.first = numbered_;
+  wqe.first_number = next_number_;
   wqe.packets = packets;
-  una_ = cursor_ = sent_ = ack_requested_ = numbered_ + psns;
-  numbered_ += packets;
+  una_ = cursor_ = sent_end_ = ack_requested_ = next_number_ + psns;
+  next_number_ += packets;
   last_progress_ = una_since_ = now;
   reads_outstanding_ += needs_response(wqe.opcode) ? 1 : 0;
-  ++begun_;
+  ++next_to_begin_;
   if (has_last_packet) return Step::kCarriedOut;
   return complete_head() == Verdict::kError ? Step::kError : Step::kCarriedOut;
 }
@@ -153,12 +155,12 @@ std::optional<Requester::Step> Requester::begin_direct(SendWqe& wqe, Time now) {
 // Executes a local request in its turn.  It completes when all requests before it have completed.
 Requester::Step Requester::begin_local(SendWqe& wqe) {
   if (!execute_local(core_, wqe)) {
-    if (begun_ != queue_.head()) return Step::kWait;
+    if (next_to_begin_ != queue_.head()) return Step::kWait;
     return fail(WcStatus::kWindowBindError) == Verdict::kError ? Step::kError : Step::kGo;
   }
-  wqe.first = numbered_;
+  wqe.first_number = next_number_;
   wqe.packets = 0;
-  if (begun_++ != queue_.head()) return Step::kGo;
+  if (next_to_begin_++ != queue_.head()) return Step::kGo;
   return complete_head() == Verdict::kError ? Step::kError : Step::kGo;
 }
 
@@ -172,7 +174,7 @@ bool Requester::must_request_ack(bool last) const {
 }
 
 Requester::Step Requester::send_data(SendWqe& wqe, link::Burst& burst, Time now) {
-  const auto index = static_cast<std::uint32_t>(cursor_ - wqe.first);
+  const auto index = static_cast<std::uint32_t>(cursor_ - wqe.first_number);
   const bool last = index + 1 == wqe.packets;
   const bool request_ack = must_request_ack(last);
   const bool added = emit_data(core_, burst, wqe,
@@ -181,14 +183,14 @@ Requester::Step Requester::send_data(SendWqe& wqe, link::Burst& burst, Time now)
                                 .psn = psn_of(cursor_),
                                 .acknowledge_request = request_ack});
   if (!added) return on_inaccessible_memory();
-  sent(1, request_ack, now);
-  if (last) ++current_;
+  note_sent(1, request_ack, now);
+  if (last) ++current_request_;
   return Step::kGo;
 }
 
 // Fails a request whose memory was deregistered or unmapped after the request was started.
 Requester::Step Requester::on_inaccessible_memory() {
-  if (current_ != queue_.head()) return Step::kWait;
+  if (current_request_ != queue_.head()) return Step::kWait;
   return fail(WcStatus::kLocalProtectionError) == Verdict::kError ? Step::kError : Step::kGo;
 }
 
@@ -196,7 +198,7 @@ Requester::Step Requester::on_inaccessible_memory() {
 // its old end; a new chunk gets its share of the window.  A result of cursor_ means that nothing
 // can be sent now.
 std::uint64_t Requester::chunk_end(const SendWqe& wqe) {
-  if (cursor_ < sent_) {
+  if (cursor_ < sent_end_) {
     const auto old = std::ranges::upper_bound(chunks_, cursor_);
     VB_CHECK(old != chunks_.end());
     return *old;
@@ -204,7 +206,7 @@ std::uint64_t Requester::chunk_end(const SendWqe& wqe) {
   const std::size_t reads_max = core_.attributes.max_rd_atomic;
   if (chunks_.size() >= reads_max) return cursor_;
   const std::uint64_t share = std::max(1u, reads_max > 1 ? window() / 2 : window());
-  const std::uint64_t end = std::min(wqe.first + wqe.packets, cursor_ + share);
+  const std::uint64_t end = std::min(wqe.first_number + wqe.packets, cursor_ + share);
   // Waits until the window has room for the whole share, so that the chunks do not become tiny.
   return end - una_ > window() && cursor_ != una_ ? cursor_ : end;
 }
@@ -213,7 +215,7 @@ std::uint64_t Requester::chunk_end(const SendWqe& wqe) {
 Requester::Step Requester::send_read_or_atomic(SendWqe& wqe, link::Burst& burst, Time now) {
   const std::uint64_t end = chunk_end(wqe);
   if (end == cursor_) return Step::kWait;
-  const std::uint64_t offset = (cursor_ - wqe.first) * core_.mtu();
+  const std::uint64_t offset = (cursor_ - wqe.first_number) * core_.mtu();
   const std::uint64_t bytes = std::min((end - cursor_) * core_.mtu(), wqe.length - offset);
 
   wire::TransportPacket packet;
@@ -234,41 +236,41 @@ Requester::Step Requester::send_read_or_atomic(SendWqe& wqe, link::Burst& burst,
            [&](std::span<std::byte> out) { return out.empty() || copy_data(core_, wqe, 0, out); });
   if (!added) return on_inaccessible_memory();
 
-  if (cursor_ == sent_) chunks_.push_back(end);
-  sent(end - cursor_, true, now);
-  if (end == wqe.first + wqe.packets) ++current_;
+  if (cursor_ == sent_end_) chunks_.push_back(end);
+  note_sent(end - cursor_, true, now);
+  if (end == wqe.first_number + wqe.packets) ++current_request_;
   return Step::kGo;
 }
 
-void Requester::sent(std::uint64_t packets, bool ack_requested, Time now) {
-  if (sent_ == una_) last_progress_ = una_since_ = now;
-  if (cursor_ < sent_) {
+void Requester::note_sent(std::uint64_t packets, bool ack_requested, Time now) {
+  if (sent_end_ == una_) last_progress_ = una_since_ = now;
+  if (cursor_ < sent_end_) {
     ++core_.shared.counters[Counter::kRetransmissions];
     ++core_.traffic.retransmissions;
   } else if (ack_requested) {
     // The answer ends this measurement: an acknowledgement, or the first READ response.
-    round_trip_.sent(cursor_ + 1, una_, now);
+    round_trip_.on_sent(cursor_ + 1, una_, now);
   }
   cursor_ += packets;
-  sent_ = std::max(sent_, cursor_);
+  sent_end_ = std::max(sent_end_, cursor_);
   if (core_.lane != nullptr) lane_position_ = core_.lane->position();
   if (ack_requested) ack_requested_ = cursor_;
 }
 
 // ---- responses ----------------------------------------------------------------------------------
 
-void Requester::progress(std::uint64_t packets, Time now) {
+void Requester::on_progress(std::uint64_t packets, Time now) {
   una_ += packets;
   evaluate_probe(now);
   last_progress_ = una_since_ = now;
   retries_ = rnr_retries_ = 0;
-  if (const auto sample = round_trip_.answered(una_, now)) window_.measured(*sample);
+  if (const auto sample = round_trip_.on_answered(una_, now)) window_.on_measurement(*sample);
   while (!chunks_.empty() && chunks_.front() <= una_) chunks_.erase(chunks_.begin());
   if (cursor_ < una_) {  // the peer has answered packets that were to be retransmitted
     cursor_ = ack_requested_ = una_;
-    current_ = queue_.head();  // if this request is complete, complete_head() moves on
+    current_request_ = queue_.head();  // if this request is complete, complete_head() moves on
   }
-  window_.acknowledged(packets);
+  window_.on_acknowledged(packets);
 }
 
 // Completes requests up to `target`, because the peer has received all packets before it.  Stops at
@@ -277,8 +279,8 @@ Requester::Advance Requester::advance(std::uint64_t target, Time now) {
   while (una_ < target) {
     const SendWqe& wqe = queue_.at(queue_.head());
     if (needs_response(wqe.opcode)) return Advance::kResponseMissing;
-    const std::uint64_t end = wqe.first + wqe.packets;
-    progress(std::min(end, target) - una_, now);
+    const std::uint64_t end = wqe.first_number + wqe.packets;
+    on_progress(std::min(end, target) - una_, now);
     if (una_ == end && complete_head() == Verdict::kError) return Advance::kError;
   }
   return Advance::kArrived;
@@ -294,13 +296,13 @@ Verdict Requester::complete_head() {
                                     .byte_len = completion_bytes(wqe),
                                     .qpn = core_.qpn};
     if (needs_response(wqe.opcode)) --reads_outstanding_;
-    if (current_ == queue_.head()) ++current_;
+    if (current_request_ == queue_.head()) ++current_request_;
     core_.shared.count_send(completion);
     const WqeSlot slot = queue_.release();
     if (signaled && !core_.shared.complete(core_.send_cq, completion, slot, false)) {
       return Verdict::kError;
     }
-  } while (queue_.head() != begun_ && queue_.at(queue_.head()).packets == 0);
+  } while (queue_.head() != next_to_begin_ && queue_.at(queue_.head()).packets == 0);
   return Verdict::kGoOn;
 }
 
@@ -315,7 +317,7 @@ Verdict Requester::fail(WcStatus status, std::uint32_t vendor_error) {
       status == WcStatus::kRetryExceeded || status == WcStatus::kRnrRetryExceeded;
   if (status == WcStatus::kRetryExceeded) ++core_.shared.counters[Counter::kRetriesExceeded];
   if (status == WcStatus::kRnrRetryExceeded) ++core_.shared.counters[Counter::kRnrRetriesExceeded];
-  const bool never_sent = sent_ == una_;
+  const bool never_sent = sent_end_ == una_;
   core_.shared.add_failure(
       {.qpn = core_.qpn,
        .destination_qpn = core_.attributes.destination_qpn,
@@ -386,8 +388,8 @@ Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now
       // Linux sends such a NAK for every packet after an RNR NAK, so it is ignored then.  It is
       // also ignored if the retransmission has already begun.
       if (rnr_until_ != kNever || cursor_ == una_) return Verdict::kGoOn;
-      window_.lost();
-      round_trip_.was_lost();
+      window_.on_loss();
+      round_trip_.on_loss();
       return go_back(now);
     case wire::NakCode::kInvalidRequest:
       return fail(WcStatus::kRemoteInvalidRequest, aeth.syndrome);
@@ -414,7 +416,7 @@ Verdict Requester::on_response(const wire::TransportPacket& packet, Time now) {
   if (!is_response_to(wqe.opcode, packet.bth.opcode)) {
     return unexpected_response();
   }
-  const std::uint64_t offset = (number - wqe.first) * core_.mtu();
+  const std::uint64_t offset = (number - wqe.first_number) * core_.mtu();
   const bool atomic = is_atomic(wqe.opcode);
   const bool is_empty = wqe.opcode == WrOpcode::kAtomicWrite;
   const std::uint64_t bytes = is_empty ? 0
@@ -428,8 +430,8 @@ Verdict Requester::on_response(const wire::TransportPacket& packet, Time now) {
       CopyFault::kNone) {
     return fail(WcStatus::kLocalProtectionError);
   }
-  const bool last = number + 1 == wqe.first + wqe.packets;
-  progress(1, now);
+  const bool last = number + 1 == wqe.first_number + wqe.packets;
+  on_progress(1, now);
   return last ? complete_head() : Verdict::kGoOn;
 }
 
@@ -438,19 +440,19 @@ Verdict Requester::on_response(const wire::TransportPacket& packet, Time now) {
 // Handles an answer to a packet after una_, while una_ is a READ or atomic whose response is
 // missing: that response is lost or delayed.
 Verdict Requester::on_response_missing(Time now) {
-  if (gap_ == una_ + 1 || cursor_ == una_) return Verdict::kGoOn;
-  gap_ = una_ + 1;
+  if (requested_gap_ == una_ + 1 || cursor_ == una_) return Verdict::kGoOn;
+  requested_gap_ = una_ + 1;
   ++core_.shared.counters[Counter::kReadGaps];
-  window_.lost();
-  round_trip_.was_lost();
+  window_.on_loss();
+  round_trip_.on_loss();
   return go_back(now);
 }
 
 // Moves the cursor back to the oldest unacknowledged packet.
 void Requester::rewind() {
   cursor_ = ack_requested_ = una_;
-  current_ = queue_.head();
-  round_trip_.forget();
+  current_request_ = queue_.head();
+  round_trip_.stop_measurement();
 }
 
 void Requester::on_path_changed() {
@@ -480,17 +482,17 @@ void Requester::evaluate_probe(Time now) {
   if (!window_.probe_is_unanswered()) return;
   if (cursor_ < una_ || !round_trip_.may_answer_probe(now)) {
     window_.probe_was_too_early();
-    round_trip_.was_too_early(now - una_since_);
+    round_trip_.on_early_probe(now - una_since_);
   } else {
     window_.probe_was_needed();
-    round_trip_.was_lost();
+    round_trip_.on_loss();
   }
 }
 
 void Requester::probe(Time now) {
   ++core_.shared.counters[Counter::kProbes];
-  round_trip_.probe(now);
-  window_.probed();
+  round_trip_.on_probe(now);
+  window_.on_probe();
   rewind();
 }
 
@@ -502,7 +504,7 @@ Time Requester::deadline() const {
   if (rnr_until_ != kNever) return rnr_until_;
   if (una_ == cursor_ || core_.attributes.timeout == 0) return kNever;
   if (core_.lane != nullptr) return last_progress_ + timeout();
-  return std::min(last_progress_ + timeout(), round_trip_.due(last_progress_));
+  return std::min(last_progress_ + timeout(), round_trip_.next_probe(last_progress_));
 }
 
 Verdict Requester::on_timer(Time now) {
@@ -523,8 +525,8 @@ Verdict Requester::on_timer(Time now) {
   }
   ++core_.shared.counters[Counter::kTimeouts];
   ++core_.traffic.timeouts;
-  gap_ = 0;
-  window_.timed_out();
+  requested_gap_ = 0;
+  window_.on_timeout();
   return go_back(now);
 }
 

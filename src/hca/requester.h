@@ -23,24 +23,24 @@ namespace verbena::hca {
 //
 //       oldest unacknowledged     cursor          highest ever sent
 //     ------------|------------------|--------------------|-------------->
-//     completed   una_    in flight  cursor_  to be sent  sent_  never sent
+//     completed   una_    in flight  cursor_  to be sent  sent_end_  never sent
 //                  ^                            again
 //                  +---- NAK, RNR NAK, timeout, gap in READ responses: cursor_ = una_
 //
 // A READ reserves one number for each packet of its response (vol1 9.7.3.1).  It is sent as one or
 // more READ requests ("chunks") with consecutive numbers, so that no more data is in flight than
 // the window allows.  When responses are missing, the requester asks again from the first missing
-// packet on.  If a later response reveals the gap, it asks at once (once per gap); otherwise it
-// asks when the timer expires.  The requester checks responses only by PSN and length, because
-// Linux's soft-RoCE answers a repeated request with MIDDLE and LAST but no FIRST.  An atomic is a
-// chunk of one packet; when it is retransmitted, the peer repeats its stored response.
+// packet on.  If a later response reveals the gap, the requester asks at once, and once per gap.
+// Otherwise it asks when the timer expires.  The requester checks responses only by PSN and length,
+// because Linux's soft-RoCE answers a repeated request with MIDDLE and LAST but no FIRST.  An
+// atomic is a chunk of one packet; when it is retransmitted, the peer repeats its stored response.
 //
 // The window (send_window.h) limits the packets in flight.  On a lane (link/lane.h) the window is
 // fixed, the lane's ring is a second limit, and there are no probes.  A timeout on a lane counts
 // only if the peer has taken the packets out of the lane: then the peer may have dropped them, for
 // example because its QP was not ready yet.
 //
-// A WRITE or READ that has no unfinished request before it may need no packets at all
+// A WRITE or READ that is the oldest unfinished request may need no packets at all
 // (direct_access.h).  It takes the numbers that its packets would have, and is complete at once.
 //
 // Probes.  When there was no progress for longer than a round trip should take (round_trip.h), the
@@ -49,8 +49,9 @@ namespace verbena::hca {
 // restores the window, as TCP does (RFC 5682).
 //
 // Invariants:
-//  * una_ <= cursor_ <= sent_; una_ lies in the request at the queue's head, if one is started.
-//  * Requests [head, begun_) have numbers; current_ is the request that contains cursor_.
+//  * una_ <= cursor_ <= sent_end_; una_ lies in the request at the queue's head, if one is started.
+//  * Requests [head, next_to_begin_) have numbers; current_request_ is the request that contains
+//    cursor_.
 //  * chunks_ holds the ends of all READ requests and atomics without a full response, ascending.  A
 //    retransmitted chunk keeps its end, because responders find the original by its range.
 //  * Completions come in the order of posting, one for each request.
@@ -75,21 +76,21 @@ class Requester {
   void on_path_changed();
 
   // Returns true if all requests that were started are complete (vol1 10.3.1.5: SQD).
-  bool drained() const { return queue_.head() == begun_; }
-  Psn next_psn() const { return psn_of(sent_); }
+  bool drained() const { return queue_.head() == next_to_begin_; }
+  Psn next_psn() const { return psn_of(sent_end_); }
   Psn oldest_psn() const { return psn_of(una_); }
   std::uint32_t window_packets() const { return window(); }
-  // Returns true if the newest posts may wait for more, see Engine::posts_can_wait().
+  // Returns true if the newest posts may wait for more posts (Engine::posts_can_wait()).
   bool posts_can_wait() const;
 
  private:
-  // kCarriedOut: a request was carried out by direct access.  kLater: only a part of it was copied.
-  enum class Step : std::uint8_t { kGo, kWait, kError, kCarriedOut, kLater };
+  // kCarriedOut: a request was carried out by direct access.  kPartCopied: a part of it was copied.
+  enum class Step : std::uint8_t { kGo, kWait, kError, kCarriedOut, kPartCopied };
   enum class Advance : std::uint8_t { kArrived, kResponseMissing, kError };
 
   Psn psn_of(std::uint64_t number) const;
   // Converts a PSN from the wire to a packet number.  Returns false if the number is not in
-  // [una_ - 1, sent_).
+  // [una_ - 1, sent_end_).
   bool number_of(Psn psn, std::uint64_t* number) const;
 
   Step begin_next(bool begin_new, Time now);
@@ -100,11 +101,11 @@ class Requester {
   Step send_read_or_atomic(SendWqe& wqe, link::Burst& burst, Time now);
   Step on_inaccessible_memory();
   std::uint64_t chunk_end(const SendWqe& wqe);
-  void sent(std::uint64_t packets, bool ack_requested, Time now);
+  void note_sent(std::uint64_t packets, bool ack_requested, Time now);
   bool must_request_ack(bool last) const;
 
   Advance advance(std::uint64_t target, Time now);
-  void progress(std::uint64_t packets, Time now);
+  void on_progress(std::uint64_t packets, Time now);
   Verdict complete_head();
   Verdict fail(WcStatus status, std::uint32_t vendor_error = 0);
 
@@ -127,16 +128,16 @@ class Requester {
   Psn first_psn_{};  // PSN of number 0
   std::uint64_t una_ = 0;
   std::uint64_t cursor_ = 0;
-  std::uint64_t sent_ = 0;
-  std::uint64_t numbered_ = 0;  // the first number that is not given to a request
-  std::uint32_t current_ = 0;   // a position in the queue, as begun_ is
-  std::uint32_t begun_ = 0;
+  std::uint64_t sent_end_ = 0;
+  std::uint64_t next_number_ = 0;        // the number of the first packet of the next request
+  std::uint32_t current_request_ = 0;    // a position in the queue
+  std::uint32_t next_to_begin_ = 0;      // the position of the first request without numbers
   std::uint32_t reads_outstanding_ = 0;  // READs and atomics that are started and not complete
   std::vector<std::uint64_t> chunks_;
 
   std::uint64_t ack_requested_ = 0;  // the number after the last packet with the AckReq bit
   std::uint64_t lane_position_ = 0;  // the position() of the lane after the last packet
-  std::uint64_t gap_ = 0;            // una_ + 1 when a gap was last requested again; 0: never
+  std::uint64_t requested_gap_ = 0;  // una_ + 1 at the last request to fill a gap; 0: none
   SendWindow window_{};
   std::uint32_t retries_ = 0;
   std::uint32_t rnr_retries_ = 0;

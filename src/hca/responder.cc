@@ -13,7 +13,7 @@ using wire::Operation;
 // PSNs are comparable only over half of their range (vol1 9.7.1).
 constexpr std::uint32_t kPsnSpanMax = 0x7fffff;
 
-std::uint32_t responses(std::uint32_t length, std::uint32_t mtu) {
+std::uint32_t response_count(std::uint32_t length, std::uint32_t mtu) {
   return std::max(1u, length / mtu + (length % mtu != 0 ? 1 : 0));
 }
 
@@ -74,7 +74,7 @@ Verdict Responder::execute(const wire::TransportPacket& packet) {
 }
 
 // Checks the order of first, middle and last, and their payload sizes (vol1 9.7.4.1.1, 9.7.4.1.2).
-bool Responder::well_formed(const wire::TransportPacket& packet, Message kind) const {
+bool Responder::is_well_formed(const wire::TransportPacket& packet, Message kind) const {
   const Opcode opcode = packet.bth.opcode;
   const std::size_t bytes = packet.payload.size();
   if (message_ != (wire::starts_message(opcode) ? Message::kNone : kind)) return false;
@@ -84,28 +84,28 @@ bool Responder::well_formed(const wire::TransportPacket& packet, Message kind) c
 
 Verdict Responder::on_send(const wire::TransportPacket& packet) {
   const Opcode opcode = packet.bth.opcode;
-  if (!well_formed(packet, Message::kSend)) return refuse(NakCode::kInvalidRequest);
+  if (!is_well_formed(packet, Message::kSend)) return refuse(NakCode::kInvalidRequest);
   if (wire::starts_message(opcode)) {
     if (receives_.empty()) {
       send_rnr_nak();
       return Verdict::kGoOn;
     }
     receives_.begin();
-    received_ = 0;
+    received_bytes_ = 0;
   }
   const RecvWqe& wqe = receives_.head();
   const std::uint64_t limit =
       std::min<std::uint64_t>(wqe.length, core_.shared.limits.max_message_bytes);
-  if (received_ + packet.payload.size() > limit) {
+  if (received_bytes_ + packet.payload.size() > limit) {
     fail_receive(WcStatus::kLocalLengthError);
     return close(NakCode::kInvalidRequest);
   }
-  if (core_.shared.memory.scatter(receives_.pd(), RecvQueue::sges(wqe), received_,
+  if (core_.shared.memory.scatter(receives_.pd(), RecvQueue::sges(wqe), received_bytes_,
                                   packet.payload) != CopyFault::kNone) {
     fail_receive(WcStatus::kLocalProtectionError);
     return close(NakCode::kRemoteOperationalError);
   }
-  received_ += packet.payload.size();
+  received_bytes_ += packet.payload.size();
   message_ = wire::ends_message(opcode) ? Message::kNone : Message::kSend;
   if (message_ == Message::kNone) {
     const bool imm = wire::carries_immediate(opcode);
@@ -118,7 +118,7 @@ Verdict Responder::on_send(const wire::TransportPacket& packet) {
     }
     const WorkCompletion completion{.wr_id = wqe.wr_id,
                                     .opcode = WcOpcode::kReceive,
-                                    .byte_len = static_cast<std::uint32_t>(received_),
+                                    .byte_len = static_cast<std::uint32_t>(received_bytes_),
                                     .immediate = imm ? packet.immediate : 0,
                                     .invalidated_r_key = packet.invalidate_r_key,
                                     .qpn = core_.qpn,
@@ -129,13 +129,13 @@ Verdict Responder::on_send(const wire::TransportPacket& packet) {
       return close(NakCode::kRemoteOperationalError);
     }
   }
-  return executed(packet, 1);
+  return finish_request(packet, 1);
 }
 
 Verdict Responder::on_write(const wire::TransportPacket& packet) {
   const Opcode opcode = packet.bth.opcode;
   const auto bytes = static_cast<std::uint32_t>(packet.payload.size());
-  if (!well_formed(packet, Message::kWrite)) return refuse(NakCode::kInvalidRequest);
+  if (!is_well_formed(packet, Message::kWrite)) return refuse(NakCode::kInvalidRequest);
   if ((core_.attributes.access_flags & access::kRemoteWrite) == 0) {
     return refuse(NakCode::kInvalidRequest);
   }
@@ -153,7 +153,7 @@ Verdict Responder::on_write(const wire::TransportPacket& packet) {
   }
   // Each packet checks the whole remaining range.  An empty WRITE needs no key (vol1 9.7.4.1.5).
   if (remaining > 0) {
-    const auto to = core_.remote(key, address, remaining, access::kRemoteWrite);
+    const auto to = core_.remote_memory(key, address, remaining, access::kRemoteWrite);
     if (!to || !core_.shared.memory.write(to->first(bytes), packet.payload)) {
       if (!imm) return refuse(NakCode::kRemoteAccessError);
       // A failed receive of the immediate data reports the error in its completion (vol1 11.6.2).
@@ -177,12 +177,14 @@ Verdict Responder::on_write(const wire::TransportPacket& packet) {
       return close(NakCode::kRemoteOperationalError);
     }
   }
-  return executed(packet, 1);
+  return finish_request(packet, 1);
 }
 
-bool Responder::readable(const wire::Reth& reth) const {
+bool Responder::is_readable(const wire::Reth& reth) const {
   return reth.dma_length_bytes == 0 ||
-         core_.remote(reth.r_key, reth.virtual_address, reth.dma_length_bytes, access::kRemoteRead)
+         core_
+             .remote_memory(reth.r_key, reth.virtual_address, reth.dma_length_bytes,
+                            access::kRemoteRead)
              .has_value();
 }
 
@@ -190,7 +192,7 @@ Responder::Job Responder::read_job(const wire::TransportPacket& packet) const {
   const Psn begin = packet.bth.psn;
   return {.begin = begin,
           .next = begin,
-          .end = begin + responses(packet.reth.dma_length_bytes, core_.mtu()),
+          .end = begin + response_count(packet.reth.dma_length_bytes, core_.mtu()),
           .r_key = packet.reth.r_key,
           .address = packet.reth.virtual_address,
           .length = packet.reth.dma_length_bytes,
@@ -208,23 +210,23 @@ Responder::Job Responder::atomic_job(const wire::TransportPacket& packet,
 }
 
 bool Responder::can_hold(std::uint32_t psns) {
-  if (psns > kPsnSpanMax || !make_room(Stale::kOldest)) return false;
+  if (psns > kPsnSpanMax || !make_room(RepeatedJob::kOldest)) return false;
   if (jobs_.empty()) return true;
   const Psn oldest = jobs_.front().next;
   return ((expected_.value - oldest.value) & kMask24) + psns <= kPsnSpanMax;
 }
 
 Verdict Responder::on_read(const wire::TransportPacket& packet) {
-  const std::uint32_t psns = responses(packet.reth.dma_length_bytes, core_.mtu());
+  const std::uint32_t psns = response_count(packet.reth.dma_length_bytes, core_.mtu());
   const bool allowed = (core_.attributes.access_flags & access::kRemoteRead) != 0 &&
                        packet.reth.dma_length_bytes <= core_.shared.limits.max_message_bytes &&
                        message_ == Message::kNone && can_hold(psns);
   if (!allowed) return refuse(NakCode::kInvalidRequest);
-  if (!readable(packet.reth)) return refuse(NakCode::kRemoteAccessError);
+  if (!is_readable(packet.reth)) return refuse(NakCode::kRemoteAccessError);
   Job job = read_job(packet);
   job.msn = (msn_ + 1) & kMask24;
   jobs_.push_back(job);
-  return executed(packet, psns);
+  return finish_request(packet, psns);
 }
 
 Verdict Responder::on_atomic(const wire::TransportPacket& packet) {
@@ -232,16 +234,17 @@ Verdict Responder::on_atomic(const wire::TransportPacket& packet) {
   const bool allowed = (core_.attributes.access_flags & access::kRemoteAtomic) != 0 &&
                        message_ == Message::kNone && is_atomic_address(address) && can_hold(1);
   if (!allowed) return refuse(NakCode::kInvalidRequest);
-  const auto at = core_.remote(packet.atomic.r_key, address, kAtomicBytes, access::kRemoteAtomic);
-  if (!at) return refuse(NakCode::kRemoteAccessError);
+  const auto target =
+      core_.remote_memory(packet.atomic.r_key, address, kAtomicBytes, access::kRemoteAtomic);
+  if (!target) return refuse(NakCode::kRemoteAccessError);
   // A region's iova may be aligned differently from its address.
-  if (!is_atomic_address(reinterpret_cast<std::uintptr_t>(at->data()))) {
+  if (!is_atomic_address(reinterpret_cast<std::uintptr_t>(target->data()))) {
     return refuse(NakCode::kInvalidRequest);
   }
   std::uint64_t original = 0;
   const bool done = core_.shared.memory.touch(
-      *at, true, [&] { original = execute_atomic(packet.bth.opcode, packet.atomic, *at); });
-  return done ? executed_atomic(packet, original) : refuse(NakCode::kRemoteAccessError);
+      *target, true, [&] { original = execute_atomic(packet.bth.opcode, packet.atomic, *target); });
+  return done ? finish_atomic(packet, original) : refuse(NakCode::kRemoteAccessError);
 }
 
 // Stores all 8 bytes at once, and only once (vol1 of release 1.5).
@@ -252,25 +255,26 @@ Verdict Responder::on_atomic_write(const wire::TransportPacket& packet) {
                        reth.dma_length_bytes == kAtomicBytes &&
                        packet.payload.size() == kAtomicBytes && can_hold(1);
   if (!allowed) return refuse(NakCode::kInvalidRequest);
-  const auto at =
-      core_.remote(reth.r_key, reth.virtual_address, kAtomicBytes, access::kRemoteWrite);
-  if (!at) return refuse(NakCode::kRemoteAccessError);
-  if (!is_atomic_address(reinterpret_cast<std::uintptr_t>(at->data()))) {
+  const auto target =
+      core_.remote_memory(reth.r_key, reth.virtual_address, kAtomicBytes, access::kRemoteWrite);
+  if (!target) return refuse(NakCode::kRemoteAccessError);
+  if (!is_atomic_address(reinterpret_cast<std::uintptr_t>(target->data()))) {
     return refuse(NakCode::kInvalidRequest);
   }
-  if (!core_.shared.memory.write(*at, packet.payload)) return refuse(NakCode::kRemoteAccessError);
-  return executed_atomic(packet, 0);
+  if (!core_.shared.memory.write(*target, packet.payload))
+    return refuse(NakCode::kRemoteAccessError);
+  return finish_atomic(packet, 0);
 }
 
-Verdict Responder::executed_atomic(const wire::TransportPacket& packet, std::uint64_t original) {
+Verdict Responder::finish_atomic(const wire::TransportPacket& packet, std::uint64_t original) {
   atomic_results_.add(packet.bth.psn, original);
   Job job = atomic_job(packet, original);
   job.msn = (msn_ + 1) & kMask24;
   jobs_.push_back(job);
-  return executed(packet, 1);
+  return finish_request(packet, 1);
 }
 
-void Responder::expect_next(std::uint32_t psns) {
+void Responder::advance_expected_psn(std::uint32_t psns) {
   expected_ = expected_ + psns;
   if (core_.shared.access_table != nullptr) {
     core_.shared.access_table->set_expected_psn(core_.qpn.value, expected_.value);
@@ -289,14 +293,14 @@ bool Responder::on_executed(const link::ExecutedRecord& executed) {
   const bool continues = executed.kind == link::ExecutedRecord::Kind::kWriteBeforeImmediate;
   if (continues && !begin_write(executed)) return false;
   discard_responses();
-  expect_next(executed.psns);
+  advance_expected_psn(executed.psns);
   if (!continues) msn_ = (msn_ + 1) & kMask24;
   return true;
 }
 
-// Sets the state that the responder has before the last packet of a WRITE; the peer has copied the
-// bytes before it.  The numbers come from the peer's record, so the last packet is checked with
-// them as any other packet is.
+// Sets the state that the responder has before the last packet of a WRITE.  The peer has copied the
+// bytes before this packet.  The numbers come from the peer's record, so the last packet is checked
+// with them as any other packet is.
 bool Responder::begin_write(const link::ExecutedRecord& executed) {
   if (executed.bytes >= executed.message_bytes ||
       executed.bytes != std::uint64_t{executed.psns} * core_.mtu()) {
@@ -311,12 +315,12 @@ bool Responder::begin_write(const link::ExecutedRecord& executed) {
 }
 
 // Advances past a packet that was executed.
-Verdict Responder::executed(const wire::TransportPacket& packet, std::uint32_t psns) {
-  expect_next(psns);
+Verdict Responder::finish_request(const wire::TransportPacket& packet, std::uint32_t psns) {
+  advance_expected_psn(psns);
   if (wire::ends_message(packet.bth.opcode)) msn_ = (msn_ + 1) & kMask24;
-  const bool by_job =
+  const bool is_answered_by_job =
       packet.bth.opcode == Opcode::kRcReadRequest || is_executed_once(packet.bth.opcode);
-  if (pending_ack_ == PendingAck::kNak || (packet.bth.acknowledge_request && !by_job)) {
+  if (pending_ack_ == PendingAck::kNak || (packet.bth.acknowledge_request && !is_answered_by_job)) {
     pending_ack_ = PendingAck::kAck;  // also replaces a NAK that was not sent yet
   }
   return Verdict::kGoOn;
@@ -332,10 +336,10 @@ void Responder::on_duplicate(const wire::TransportPacket& packet) {
     return;
   }
   // A repeated READ must lie within the original one (vol1 9.7.5.1.4).
-  const std::uint32_t psns = responses(packet.reth.dma_length_bytes, core_.mtu());
-  const auto behind = static_cast<std::uint32_t>(-packet.bth.psn.since(expected_));
-  if (psns > behind || (core_.attributes.access_flags & access::kRemoteRead) == 0) return;
-  if (core_.attributes.max_dest_rd_atomic == 0 || !readable(packet.reth)) return;
+  const std::uint32_t psns = response_count(packet.reth.dma_length_bytes, core_.mtu());
+  const auto distance = static_cast<std::uint32_t>(-packet.bth.psn.since(expected_));
+  if (psns > distance || (core_.attributes.access_flags & access::kRemoteRead) == 0) return;
+  if (core_.attributes.max_dest_rd_atomic == 0 || !is_readable(packet.reth)) return;
   repeat_response(read_job(packet));
 }
 
@@ -349,34 +353,35 @@ void Responder::repeat_atomic(const wire::TransportPacket& packet) {
 }
 
 void Responder::repeat_response(const Job& job) {
-  const auto at =
+  const auto waiting =
       std::ranges::find_if(jobs_, [&](const Job& j) { return job.begin.before(j.end); });
-  if (at != jobs_.end() && !job.begin.before(at->begin)) {
+  if (waiting != jobs_.end() && !job.begin.before(waiting->begin)) {
     // The response is waiting or partly sent.  If the job is past the requested PSN, it goes back
     // to that PSN.
-    if (job.begin.before(at->next)) {
-      const bool repeats = at->repeats;
-      *at = job;
-      at->repeats = repeats;
+    if (job.begin.before(waiting->next)) {
+      const bool repeats = waiting->repeats;
+      *waiting = job;
+      waiting->repeats = repeats;
     }
     return;
   }
-  if (!make_room(Stale::kNewest)) return;
-  const auto behind =
+  if (!make_room(RepeatedJob::kNewest)) return;
+  const auto next_job =
       std::ranges::find_if(jobs_, [&](const Job& j) { return job.begin.before(j.end); });
-  jobs_.insert(behind, job)->repeats = true;
+  jobs_.insert(next_job, job)->repeats = true;
 }
 
 // Makes room by dropping a job that only repeats a response.  Returns false if there is no such
 // job.  The peer has at most the agreed number of READs and atomics outstanding.  So a new request
 // shows that the oldest request is complete.  A repeated request shows that the peer will also
 // repeat the requests after it.
-bool Responder::make_room(Stale which) {
+bool Responder::make_room(RepeatedJob which) {
   if (jobs_.size() < core_.attributes.max_dest_rd_atomic) return true;
   const auto repeats = [](const Job& job) { return job.repeats; };
   auto stale = std::ranges::find_if(jobs_, repeats);  // repeats come first: jobs are in PSN order
   if (stale == jobs_.end()) return false;
-  if (which == Stale::kNewest) stale = std::prev(std::find_if_not(stale, jobs_.end(), repeats));
+  if (which == RepeatedJob::kNewest)
+    stale = std::prev(std::find_if_not(stale, jobs_.end(), repeats));
   jobs_.erase(stale);
   return true;
 }
@@ -403,8 +408,8 @@ void Responder::fail_receive(WcStatus status) {
 // Returns short timers for the peer's first retries, so that a receive that is slightly late costs
 // little time.  Returns long timers for the last retries, so that the peer gives up later.
 std::uint8_t Responder::rnr_timer() {
-  // Lists the codes for the peer's last retry, the one before it and so on.  They stand for 655,
-  // 82, 10, 1.3 and 0.64 ms.
+  // Lists the codes for the peer's last retry, for the retry before the last, and so on.  The codes
+  // stand for 655, 82, 10, 1.3 and 0.64 ms.
   static constexpr std::array<std::uint8_t, 5> kCodes{0, 26, 20, 14, 12};
   constexpr std::uint8_t kForEver = 7;
   const std::uint8_t tries = core_.attributes.peer_rnr_retries;
@@ -413,7 +418,7 @@ std::uint8_t Responder::rnr_timer() {
   return kCodes[std::min<std::size_t>(tries - rnr_naks_in_row_, kCodes.size() - 1)];
 }
 
-// Sends an RNR NAK for each try; the packets after the expected one get no NAK.
+// Sends an RNR NAK for each try.  The packets after the expected packet get no NAK.
 void Responder::send_rnr_nak() {
   gap_reported_ = true;
   pending_ack_ = PendingAck::kNak;
@@ -495,7 +500,7 @@ bool Responder::send_read_response(Job& job, link::Burst& burst) {
   const bool added = emit(
       core_, burst, core_.attributes.path.address, packet, bytes, [&](std::span<std::byte> out) {
         if (bytes == 0) return true;
-        const auto found = core_.remote(from.lkey, from.address, bytes, access::kRemoteRead);
+        const auto found = core_.remote_memory(from.lkey, from.address, bytes, access::kRemoteRead);
         return found && core_.shared.memory.read(*found, out);
       });
   if (!added) return false;

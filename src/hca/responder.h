@@ -23,13 +23,13 @@ namespace verbena::hca {
 //     Response packets are made when there is room for them, so a READ takes one job whatever its
 //     length.  There are at most max_dest_rd_atomic jobs (vol1 9.7.4); a new job replaces the
 //     oldest job that only repeats a response.
-//   * At most one acknowledgement waits: a newer one replaces it, because that covers more.  It is
-//     sent after all jobs.  If the requester got the acknowledgement first, it would regard the
-//     READ responses as lost.
+//   * At most one acknowledgement waits.  A newer acknowledgement replaces it, because the newer
+//     one covers more requests.  The acknowledgement is sent after all jobs.  If the requester got
+//     the acknowledgement first, it would regard the READ responses as lost.
 //
 // The responder answers an invalid request with a NAK after the responses to the READs before it.
-// Then the QP goes to its error state, and the NAK is the last packet that it sends.  One kind of
-// error has no NAK (close_without_nak()); then the responses to earlier requests are the last
+// Then the QP goes to its error state, and the NAK is the last packet that the QP sends.  One kind
+// of error has no NAK (close_without_nak()).  Then the responses to earlier requests are the last
 // packets.
 //
 // Invariants:
@@ -56,16 +56,18 @@ class Responder {
   Psn expected_psn() const { return expected_; }
 
   Verdict on_request(const wire::TransportPacket& packet);
-  // Advances past a WRITE or READ that the peer has carried out by itself.  Returns false, and
-  // ignores the record, if its PSN is not the expected PSN, a message is incomplete, or the numbers
-  // of the record contradict each other.
+  // Advances past a WRITE or READ that the peer has carried out itself (direct access).  Returns
+  // false, and ignores the record, if its PSN is not the expected PSN, a message is incomplete, or
+  // the numbers of the record contradict each other.
   bool on_executed(const link::ExecutedRecord& executed);
   // Adds up to `quota` packets.  Sets `*more` as Requester::transmit() does.
   Verdict transmit(link::Burst& burst, unsigned quota, bool* more);
   // Returns true if READs or atomics wait to be answered.
   bool has_jobs() const { return !jobs_.empty(); }
   // Returns true in the error state while a NAK or a response to an earlier request still waits.
-  bool closing() const { return closing_ && (!jobs_.empty() || pending_ack_ != PendingAck::kNone); }
+  bool is_closing() const {
+    return closing_ && (!jobs_.empty() || pending_ack_ != PendingAck::kNone);
+  }
 
  private:
   enum class Message : std::uint8_t { kNone, kSend, kWrite };
@@ -73,7 +75,7 @@ class Responder {
 
   enum class Kind : std::uint8_t { kRead, kAtomic, kAtomicWrite };
   struct Job {
-    Psn begin{}, next{}, end{};  // PSNs of the responses; `end` is one past the last
+    Psn begin{}, next{}, end{};  // PSNs of the responses; `end` is the PSN after the last
     std::uint32_t r_key = 0;
     std::uint64_t address = 0;  // the address of the next byte
     std::uint32_t length = 0;   // the bytes still to be sent
@@ -81,7 +83,7 @@ class Responder {
     std::uint64_t original = 0;  // the result of an atomic
     Kind kind = Kind::kRead;
     bool started = false;
-    bool repeats = false;  // true: the job repeats a response that was sent before
+    bool repeats = false;  // the job repeats a response that was sent before
   };
 
   Verdict execute(const wire::TransportPacket& packet);
@@ -90,35 +92,37 @@ class Responder {
   Verdict on_read(const wire::TransportPacket& packet);
   Verdict on_atomic(const wire::TransportPacket& packet);
   Verdict on_atomic_write(const wire::TransportPacket& packet);
-  Verdict executed_atomic(const wire::TransportPacket& packet, std::uint64_t original);
+  Verdict finish_atomic(const wire::TransportPacket& packet, std::uint64_t original);
   void on_duplicate(const wire::TransportPacket& packet);
   void repeat_response(const Job& job);
   void repeat_atomic(const wire::TransportPacket& packet);
-  enum class Stale : std::uint8_t { kOldest, kNewest };
-  bool make_room(Stale which);
+  enum class RepeatedJob : std::uint8_t { kOldest, kNewest };
+  bool make_room(RepeatedJob which);
   // Returns true if there is room for a request whose response takes `psns` PSNs, beside the jobs
   // that wait.
   bool can_hold(std::uint32_t psns);
 
-  bool well_formed(const wire::TransportPacket& packet, Message kind) const;
-  bool readable(const wire::Reth& reth) const;
+  bool is_well_formed(const wire::TransportPacket& packet, Message kind) const;
+  bool is_readable(const wire::Reth& reth) const;
   Job read_job(const wire::TransportPacket& packet) const;
   Job atomic_job(const wire::TransportPacket& packet, std::uint64_t original) const;
-  Verdict executed(const wire::TransportPacket& packet, std::uint32_t psns);
-  void expect_next(std::uint32_t psns);
+  Verdict finish_request(const wire::TransportPacket& packet, std::uint32_t psns);
+  void advance_expected_psn(std::uint32_t psns);
   bool begin_write(const link::ExecutedRecord& executed);
   Verdict complete_receive(const WorkCompletion& completion, bool solicited);
   // Completes the receive at the head with an error.
   void fail_receive(WcStatus status);
   std::uint8_t rnr_timer();
   void send_rnr_nak();
-  // Refuses an invalid request: sends a NAK, raises an event and ends the QP (vol1 9.9.3).
+  // Refuses an invalid request: sends a NAK, raises an event, and asks the QP to go to its error
+  // state (vol1 9.9.3).
   Verdict refuse(wire::NakCode code);
-  // Closes like refuse(), but without the event, because a completion or a CQ event already tells
-  // the owner.
+  // Does the same as refuse(), but raises no event, because a completion or a CQ event already
+  // tells the program.
   Verdict close(wire::NakCode code);
-  // Ends the QP without an answer to the request, as vol1 9.9.6.3 asks for class J errors: a SEND
-  // that invalidates a bad key.  Requests that were executed before still get their responses.
+  // Asks the QP to go to its error state without an answer to the request, as vol1 9.9.6.3 asks for
+  // class J errors: a SEND that invalidates a bad key.  Requests that were executed before still
+  // get their responses.
   Verdict close_without_nak();
 
   // Sends one packet of a READ response.  Returns false if the memory is no longer accessible.
@@ -132,8 +136,8 @@ class Responder {
   Psn expected_{};
   std::uint32_t msn_ = 0;  // the number of executed messages, 24 bits (vol1 9.7.7.1.3)
   Message message_ = Message::kNone;
-  std::uint64_t received_ = 0;       // bytes of the current SEND
-  std::uint64_t write_address_ = 0;  // the address of the next byte of the current WRITE
+  std::uint64_t received_bytes_ = 0;  // bytes of the current SEND
+  std::uint64_t write_address_ = 0;   // the address of the next byte of the current WRITE
   std::uint32_t write_remaining_ = 0;
   std::uint32_t write_length_ = 0;
   std::uint32_t write_key_ = 0;
@@ -143,7 +147,7 @@ class Responder {
   PendingAck pending_ack_ = PendingAck::kNone;
   wire::Aeth nak_{};
   Psn nak_psn_{};
-  bool gap_reported_ = false;         // a NAK was sent for this gap, or for this missing receive
+  bool gap_reported_ = false;         // a NAK was sent for the expected PSN
   std::uint8_t rnr_naks_in_row_ = 0;  // RNR NAKs for the expected request
   bool closing_ = false;
 };

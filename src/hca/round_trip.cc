@@ -17,53 +17,56 @@ constexpr unsigned kDoublingsMax = 13;
 
 }  // namespace
 
-void RoundTrip::sent(std::uint64_t number, std::uint64_t una, Time now) {
+void RoundTrip::on_sent(std::uint64_t number, std::uint64_t una, Time now) {
   if (number_ != 0) return;
   number_ = number;
   una_at_sent_ = una;
   sent_at_ = now;
 }
 
-std::optional<RoundTrip::Sample> RoundTrip::answered(std::uint64_t una, Time now) {
+std::optional<RoundTrip::Sample> RoundTrip::on_answered(std::uint64_t una, Time now) {
   probes_ = 0;
   if (number_ == 0 || number_ > una) return {};
   number_ = 0;
-  const Duration took = now - sent_at_;
-  least_ = least_ == Duration{} ? took : std::min(least_, took);
-  add(took);
-  return Sample{.took = took, .least = least_, .packets = una - una_at_sent_};
+  const Duration duration = now - sent_at_;
+  shortest_ = shortest_ == Duration{} ? duration : std::min(shortest_, duration);
+  add_sample(duration);
+  return Sample{.duration = duration, .shortest = shortest_, .packets = una - una_at_sent_};
 }
 
-void RoundTrip::add(Duration sample) {
-  if (smoothed_ == Duration{}) {
-    smoothed_ = std::max(sample, Duration(1));
+void RoundTrip::add_sample(Duration sample) {
+  if (smoothed_round_trip_ == Duration{}) {
+    smoothed_round_trip_ = std::max(sample, Duration(1));
     deviation_ = sample / 2;
     return;
   }
-  const Duration difference = sample - smoothed_;
+  const Duration difference = sample - smoothed_round_trip_;
   deviation_ += ((difference < Duration{} ? -difference : difference) - deviation_) / 4;
-  smoothed_ = std::max(smoothed_ + difference / 8, Duration(1));
+  smoothed_round_trip_ = std::max(smoothed_round_trip_ + difference / 8, Duration(1));
 }
 
-void RoundTrip::probe(Time now) {
+void RoundTrip::on_probe(Time now) {
   ++probes_;
-  probed_ = now;
-  forget();
+  last_probe_ = now;
+  stop_measurement();
 }
 
-void RoundTrip::was_too_early(Duration took) {
+void RoundTrip::on_early_probe(Duration duration) {
   floor_ = std::min(2 * floor_, kFloorMax);
-  add(took);
+  add_sample(duration);
 }
 
-void RoundTrip::was_lost() { floor_ = std::max(floor_ / 2, kFloorMin); }
+void RoundTrip::on_loss() { floor_ = std::max(floor_ / 2, kFloorMin); }
 
 Duration RoundTrip::timeout() const {
-  const Duration once =
-      smoothed_ == Duration{} ? kTimeoutInitial : std::max(floor_, smoothed_ + 4 * deviation_);
+  const Duration once = smoothed_round_trip_ == Duration{}
+                            ? kTimeoutInitial
+                            : std::max(floor_, smoothed_round_trip_ + 4 * deviation_);
   return std::min(once * (1 << std::min(probes_, kDoublingsMax)), std::max(once, kTimeoutMax));
 }
 
-Time RoundTrip::due(Time moved) const { return std::max(moved, probed_) + timeout(); }
+Time RoundTrip::next_probe(Time last_progress) const {
+  return std::max(last_progress, last_probe_) + timeout();
+}
 
 }  // namespace verbena::hca

@@ -15,9 +15,9 @@ namespace verbena::hca {
 // again: a probe.
 //
 // The answer to a probe adjusts the lower bound of this probe timeout.  The probe was too early if
-// the peer was only slow: it answered the first transmission, or it answered sooner than any answer
-// to the probe could come.  A probe that was too early raises the bound; a loss lowers it.  The
-// bound must adapt.  On a line with many losses a few hundred microseconds determine the
+// the peer was only slow.  A slow peer answers the first transmission, or answers sooner than any
+// answer to the probe could come.  A probe that was too early raises the bound; a loss lowers it.
+// The bound must adapt.  On a line with many losses a few hundred microseconds determine the
 // throughput.  On a line without losses a peer in user space may be off its CPU for milliseconds.
 class RoundTrip {
  public:
@@ -25,43 +25,44 @@ class RoundTrip {
 
   // Holds a measured round trip.
   struct Sample {
-    Duration took{};
-    Duration least{};           // the shortest round trip so far
-    std::uint64_t packets = 0;  // the packets that were answered during this round trip
+    Duration duration{};
+    Duration shortest{};        // the shortest round trip so far
+    std::uint64_t packets = 0;  // the number of packets that were answered during this round trip
   };
 
-  // Tells that packet number - 1 was sent for the first time and requests an answer.  `una` is the
-  // oldest unanswered packet.  Only one packet is measured at a time.
-  void sent(std::uint64_t number, std::uint64_t una, Time now);
+  // Begins a measurement, unless one is under way.  Packet number - 1 was sent for the first time
+  // and requests an answer.  `una` is the oldest unanswered packet.
+  void on_sent(std::uint64_t number, std::uint64_t una, Time now);
   // Stops the measurement, because the packet may be sent again and its answer would be ambiguous.
-  void forget() { number_ = 0; }
-  // Records progress: all packets before `una` are answered.  Returns a sample if that ends a
-  // measurement.
-  std::optional<Sample> answered(std::uint64_t una, Time now);
+  void stop_measurement() { number_ = 0; }
+  // Records progress: all packets before `una` are answered.  Returns a sample if the measured
+  // packet is one of them.
+  std::optional<Sample> on_answered(std::uint64_t una, Time now);
 
-  // Notes that a probe is sent.
-  void probe(Time now);
-  // The next two functions record the result of the last probe, or a loss that the peer reported.
-  void was_too_early(Duration took);
-  void was_lost();
+  // Notes that a probe was sent.
+  void on_probe(Time now);
+  // Records that the last probe was too early.  `duration` is the round trip of the probed packet.
+  void on_early_probe(Duration duration);
+  // Records that the last probe was necessary, or that the peer has reported a loss.
+  void on_loss();
   // Returns true if an answer that arrives now could be an answer to the last probe.
-  bool may_answer_probe(Time now) const { return now - probed_ >= least_; }
+  bool may_answer_probe(Time now) const { return now - last_probe_ >= shortest_; }
 
   // Returns the time of the next probe, counted from the last progress or the last probe.
-  Time due(Time moved) const;
+  Time next_probe(Time last_progress) const;
 
  private:
-  void add(Duration sample);
+  void add_sample(Duration sample);
   Duration timeout() const;
 
   std::uint64_t number_ = 0;  // packet number_ - 1 is measured; 0: no packet is measured
   std::uint64_t una_at_sent_ = 0;
   Time sent_at_{};
-  Time probed_{};
-  unsigned probes_ = 0;  // the number of probes since the last progress
-  Duration smoothed_{};  // 0: unknown
+  Time last_probe_{};
+  unsigned probes_ = 0;             // the number of probes since the last progress
+  Duration smoothed_round_trip_{};  // 0: unknown
   Duration deviation_{};
-  Duration least_{};                               // the shortest measured round trip
+  Duration shortest_{};                            // the shortest measured round trip
   Duration floor_ = std::chrono::milliseconds(5);  // the lower bound of the probe timeout
 };
 

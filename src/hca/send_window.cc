@@ -11,41 +11,42 @@ constexpr std::uint32_t kStartBytes = 16 * 1024;
 constexpr std::uint32_t kMinPackets = 2;
 constexpr std::uint32_t kPacketChargeBytes = 1024;  // a smaller packet counts as this size
 // Limits the window on a long line: the product of 10 Gbit/s and 50 ms.
-constexpr std::uint32_t kLongMaxBytes = 64 * 1024 * 1024;
+constexpr std::uint32_t kLongLineMaxBytes = 64 * 1024 * 1024;
 // Even a round trip within one machine may take this long, when programs wait for a processor.  So
 // only a longer round trip shows a long line.
-constexpr Duration kInHosts = std::chrono::microseconds(500);
+constexpr Duration kHostDelayMax = std::chrono::microseconds(500);
 
 }  // namespace
 
 void SendWindow::start(std::uint32_t packet_bytes) {
   *this = {};
-  charge_ = std::max(packet_bytes, kPacketChargeBytes);
-  base_ = limit_ = threshold_ = kMaxBytes / charge_;
-  window_ = std::max(kMinPackets, kStartBytes / charge_);
+  packet_charge_ = std::max(packet_bytes, kPacketChargeBytes);
+  short_line_limit_ = limit_ = threshold_ = kMaxBytes / packet_charge_;
+  window_ = std::max(kMinPackets, kStartBytes / packet_charge_);
 }
 
-void SendWindow::acknowledged(std::uint64_t packets) {
+void SendWindow::on_acknowledged(std::uint64_t packets) {
   if (window_ < threshold_) {
     window_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(threshold_, window_ + packets));
   } else if (window_ < limit_) {
-    grown_ += static_cast<std::uint32_t>(packets);
-    if (grown_ >= window_) {
-      grown_ = 0;
+    acknowledged_packets_ += static_cast<std::uint32_t>(packets);
+    if (acknowledged_packets_ >= window_) {
+      acknowledged_packets_ = 0;
       window_ = std::min(limit_, window_ + step_);
     }
   }
 }
 
-void SendWindow::measured(const RoundTrip::Sample& sample) {
-  if (sample.least <= kInHosts) return;
-  step_ = static_cast<std::uint32_t>(std::min<std::int64_t>(sample.least / kInHosts, base_));
+void SendWindow::on_measurement(const RoundTrip::Sample& sample) {
+  if (sample.shortest <= kHostDelayMax) return;
+  step_ = static_cast<std::uint32_t>(
+      std::min<std::int64_t>(sample.shortest / kHostDelayMax, short_line_limit_));
   // Without the packets that wait in queues, the line itself holds this number of packets.
-  const std::uint64_t on_the_way = sample.packets *
-                                   static_cast<std::uint64_t>(sample.least.count()) /
-                                   static_cast<std::uint64_t>(sample.took.count());
-  const auto limit = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(base_ + 2 * on_the_way, kLongMaxBytes / charge_));
+  const std::uint64_t packets_on_line = sample.packets *
+                                        static_cast<std::uint64_t>(sample.shortest.count()) /
+                                        static_cast<std::uint64_t>(sample.duration.count());
+  const auto limit = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+      short_line_limit_ + 2 * packets_on_line, kLongLineMaxBytes / packet_charge_));
   if (limit <= limit_) return;
   // If there was no loss so far, the threshold stays equal to the limit.
   if (threshold_ == limit_) threshold_ = limit;
@@ -54,33 +55,33 @@ void SendWindow::measured(const RoundTrip::Sample& sample) {
 
 void SendWindow::shrink_from(std::uint32_t window) {
   threshold_ = std::max(kMinPackets, window / 2);
-  grown_ = 0;
+  acknowledged_packets_ = 0;
 }
 
-void SendWindow::lost() {
+void SendWindow::on_loss() {
   threshold_before_probe_ = 0;
   shrink_from(window_);
-  window_ = std::min(threshold_, base_ / 2);
+  window_ = std::min(threshold_, short_line_limit_ / 2);
 }
 
-void SendWindow::timed_out() {
-  before_probe_ = threshold_before_probe_ = 0;
+void SendWindow::on_timeout() {
+  window_before_probe_ = threshold_before_probe_ = 0;
   shrink_from(window_);
   window_ = kMinPackets;
 }
 
-void SendWindow::probed() {
-  if (before_probe_ == 0) {
-    before_probe_ = window_;
+void SendWindow::on_probe() {
+  if (window_before_probe_ == 0) {
+    window_before_probe_ = window_;
     // Without a loss so far, the threshold is the limit, which may grow meanwhile.
     threshold_before_probe_ = threshold_ == limit_ ? UINT32_MAX : threshold_;
   }
-  shrink_from(before_probe_);
+  shrink_from(window_before_probe_);
   window_ = kMinPackets;
 }
 
 void SendWindow::probe_was_too_early() {
-  window_ = std::max(window_, std::exchange(before_probe_, 0));
+  window_ = std::max(window_, std::exchange(window_before_probe_, 0));
   threshold_ = std::max(threshold_, std::min(limit_, std::exchange(threshold_before_probe_, 0)));
 }
 

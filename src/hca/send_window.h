@@ -15,15 +15,16 @@ namespace verbena::hca {
 // window; a timeout reduces it to 2 packets.
 //
 // On a long line, many packets are on the way and in no buffer of the peer.  The window allows
-// twice their number on top of the 128 KiB.  Their number is measured: the packets that the peer
-// acknowledged during one round trip, less the packets that waited in a queue.  As long as no
-// packet was lost, the window doubles with each round trip, until the line carries no more.
+// twice their number on top of the 128 KiB.  on_measurement() computes their number: the packets
+// that the peer acknowledged during one round trip, less the packets that waited in a queue.  As
+// long as no packet was lost, the window doubles with each round trip, until the line carries no
+// more.
 //
 // After a loss on a long line, all packets are sent again without acknowledgements that would space
 // them.  So the window begins again with at most 64 KiB, and grows quickly to half of its former
 // size.  Then it grows by as much in a second as on a short line.
 //
-// Pure: it depends only on the calls, and knows no clock.
+// The class is pure: the window depends only on the calls, and no call reads a clock.
 class SendWindow {
  public:
   // `packet_bytes` is the largest payload.
@@ -33,29 +34,29 @@ class SendWindow {
   // Returns the number up to which packets() can grow.
   std::uint32_t limit() const { return limit_; }
 
-  void acknowledged(std::uint64_t packets);
-  void measured(const RoundTrip::Sample& sample);
-  // The peer has reported a loss.
-  void lost();
-  void timed_out();
-  // A probe assumes a loss until its answer shows whether there was one.
-  void probed();
-  bool probe_is_unanswered() const { return before_probe_ != 0; }
+  void on_acknowledged(std::uint64_t packets);
+  void on_measurement(const RoundTrip::Sample& sample);
+  // Reduces the window because the peer has reported a loss.
+  void on_loss();
+  void on_timeout();
+  // Reduces the window for a probe.  Call one of the last two functions when the probe is answered.
+  void on_probe();
+  bool probe_is_unanswered() const { return window_before_probe_ != 0; }
   void probe_was_too_early();
-  void probe_was_needed() { before_probe_ = threshold_before_probe_ = 0; }
+  void probe_was_needed() { window_before_probe_ = threshold_before_probe_ = 0; }
 
  private:
   void shrink_from(std::uint32_t window);
 
-  std::uint32_t charge_ = 0;  // a packet counts as this number of bytes
-  std::uint32_t base_ = 0;    // the limit on a short line
+  std::uint32_t packet_charge_ = 0;     // a packet counts as this number of bytes
+  std::uint32_t short_line_limit_ = 0;  // the limit on a short line
   std::uint32_t limit_ = 0;
   std::uint32_t window_ = 0;
   std::uint32_t threshold_ = 0;
-  std::uint32_t step_ = 1;          // the growth for each window of packets beyond the threshold
-  std::uint32_t grown_ = 0;         // packets acknowledged since the last step
-  std::uint32_t before_probe_ = 0;  // the window before an unanswered probe; 0: no such probe
-  std::uint32_t threshold_before_probe_ = 0;  // UINT32_MAX: it was the limit
+  std::uint32_t step_ = 1;  // the growth for each window of packets beyond the threshold
+  std::uint32_t acknowledged_packets_ = 0;    // packets acknowledged since the last step
+  std::uint32_t window_before_probe_ = 0;     // 0: no probe is unanswered
+  std::uint32_t threshold_before_probe_ = 0;  // UINT32_MAX: the threshold was equal to the limit
 };
 
 }  // namespace verbena::hca

@@ -11,34 +11,36 @@ namespace verbena::hca {
 // As a direct access, a short WRITE costs a system call.  As a packet it costs a third of that, if
 // the target is receiving packets already.  But a program that waits for the effect of its WRITE
 // should not wait until the target runs.  Such a program posts a few requests, and then finds its
-// completion queue empty.  The posts between two such polls are a row.  A long row begins a stream,
-// and several short rows end the stream.
+// completion queue empty.  The posts between two such polls are a series.  A long series begins a
+// stream, and several short series end the stream.
 class ShortWrites {
  public:
-  // A row longer than this begins a stream.
-  static constexpr std::uint32_t kRowMax = 8;
-  // This number of short rows ends a stream.
-  static constexpr std::uint32_t kRows = 4;
+  // A series longer than this begins a stream.
+  static constexpr std::uint32_t kSeriesMax = 8;
+  // This number of short series ends a stream.
+  static constexpr std::uint32_t kShortSeries = 4;
 
-  // Returns true if the next short WRITE belongs to a stream.  `looked` tells that since the last
-  // short WRITE the program has found its completion queue empty, or has emptied it.
-  bool is_stream(bool looked) const { return with_next(looked).short_rows_ < kRows; }
-  // Notes a short WRITE that is started.
-  void started(bool looked) { *this = with_next(looked); }
+  // Returns true if the next short WRITE belongs to a stream.  `cq_was_emptied` is true if a poll
+  // has left the completion queue empty since the last short WRITE.
+  bool is_stream(bool cq_was_emptied) const {
+    return with_next(cq_was_emptied).short_series_ < kShortSeries;
+  }
+  // Notes that a short WRITE has started.
+  void add(bool cq_was_emptied) { *this = with_next(cq_was_emptied); }
 
  private:
-  ShortWrites with_next(bool looked) const {
+  ShortWrites with_next(bool cq_was_emptied) const {
     ShortWrites next = *this;
-    if (looked) {
-      next.row_ = 0;
-      next.short_rows_ = std::min(short_rows_ + 1, kRows);
+    if (cq_was_emptied) {
+      next.series_length_ = 0;
+      next.short_series_ = std::min(short_series_ + 1, kShortSeries);
     }
-    if (++next.row_ > kRowMax) next.short_rows_ = 0;
+    if (++next.series_length_ > kSeriesMax) next.short_series_ = 0;
     return next;
   }
 
-  std::uint32_t row_ = 0;             // short WRITEs since the program has looked
-  std::uint32_t short_rows_ = kRows;  // short rows since the last long row, at most kRows
+  std::uint32_t series_length_ = 0;            // short WRITEs since the queue was emptied
+  std::uint32_t short_series_ = kShortSeries;  // since the last long series, at most kShortSeries
 };
 
 }  // namespace verbena::hca

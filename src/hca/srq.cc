@@ -15,37 +15,38 @@ SharedReceiveQueue::SharedReceiveQueue(Shared& shared, Pd& pd, const SrqCaps& ca
       caps_(caps),
       cookie_(cookie),
       stride_(sizeof(RecvWqe) + caps.max_sge * sizeof(Sge)) {
-  caps_.max_wr = whole_chunks(caps.max_wr);
+  caps_.max_wr = round_up_to_chunks(caps.max_wr);
   grow(caps_.max_wr);
 }
 
-std::uint32_t SharedReceiveQueue::whole_chunks(std::uint32_t slots) {
+std::uint32_t SharedReceiveQueue::round_up_to_chunks(std::uint32_t slots) {
   return (slots + kChunkSlots - 1) / kChunkSlots * kChunkSlots;
 }
 
-RecvWqe& SharedReceiveQueue::place(std::uint32_t slot) const {
-  std::byte* const at = chunks_[slot / kChunkSlots]->places.get() + stride_ * (slot % kChunkSlots);
-  return *std::launder(reinterpret_cast<RecvWqe*>(at));
+RecvWqe& SharedReceiveQueue::wqe_in(std::uint32_t slot) const {
+  std::byte* const address =
+      chunks_[slot / kChunkSlots]->memory.get() + stride_ * (slot % kChunkSlots);
+  return *std::launder(reinterpret_cast<RecvWqe*>(address));
 }
 
-const RecvWqe& SharedReceiveQueue::at(std::uint32_t slot) const { return place(slot); }
+const RecvWqe& SharedReceiveQueue::at(std::uint32_t slot) const { return wqe_in(slot); }
 
 void SharedReceiveQueue::grow(std::uint32_t slots) {
   static_assert(alignof(RecvWqe) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
   static_assert(sizeof(RecvWqe) % alignof(Sge) == 0 && sizeof(Sge) % alignof(RecvWqe) == 0);
   while (chunks_.size() * kChunkSlots < slots) {
     auto chunk = std::make_unique<Chunk>();
-    chunk->places = std::make_unique<std::byte[]>(stride_ * kChunkSlots);
+    chunk->memory = std::make_unique<std::byte[]>(stride_ * kChunkSlots);
     for (std::uint32_t i = 0; i < kChunkSlots; ++i) {
-      ::new (chunk->places.get() + stride_ * i) RecvWqe();
+      ::new (chunk->memory.get() + stride_ * i) RecvWqe();
     }
     chunks_.push_back(std::move(chunk));
   }
-  const std::size_t places = std::bit_ceil(chunks_.size() * kChunkSlots);
-  if (places <= order_.size()) return;
-  std::vector<std::uint32_t> order(places);
+  const std::size_t entries = std::bit_ceil(chunks_.size() * kChunkSlots);
+  if (entries <= order_.size()) return;
+  std::vector<std::uint32_t> order(entries);
   for (std::uint32_t i = head(); i != tail_.load(std::memory_order_relaxed); ++i) {
-    order[i & (places - 1)] = order_[i & (order_.size() - 1)];
+    order[i & (entries - 1)] = order_[i & (order_.size() - 1)];
   }
   order_ = std::move(order);
 }
@@ -53,7 +54,7 @@ void SharedReceiveQueue::grow(std::uint32_t slots) {
 // Slots become free in nearly the order in which they were taken, so the first try usually
 // succeeds.
 std::optional<std::uint32_t> SharedReceiveQueue::free_slot() {
-  for (std::uint32_t tried = 0; tried < caps_.max_wr; ++tried) {
+  for (std::uint32_t tries = 0; tries < caps_.max_wr; ++tries) {
     const std::uint32_t slot = next_slot_ < caps_.max_wr ? next_slot_ : 0;
     next_slot_ = slot + 1;
     if (busy(slot).load(std::memory_order_acquire) == 0) return slot;
@@ -71,7 +72,7 @@ Result<void> SharedReceiveQueue::post(const RecvRequest& request) {
     shared_.full_receives.fetch_add(1, std::memory_order_relaxed);
     return fail(Errc::kNoResources, "the shared receive queue is full");
   }
-  RecvWqe& wqe = place(*slot);
+  RecvWqe& wqe = wqe_in(*slot);
   wqe.wr_id = request.wr_id;
   std::uint64_t length = 0;
   wqe.sge_count = static_cast<std::uint32_t>(request.sges.size());
@@ -108,17 +109,17 @@ void SharedReceiveQueue::check_limit() {
 
 Result<void> SharedReceiveQueue::resize(std::uint32_t max_wr) {
   const std::scoped_lock lock(mutex_);
-  const std::uint32_t wanted = whole_chunks(max_wr);
+  const std::uint32_t slots = round_up_to_chunks(max_wr);
   std::uint32_t outstanding = 0;
   for (const auto& chunk : chunks_) {
     for (const auto& slot : chunk->busy) outstanding += slot.load(std::memory_order_acquire);
   }
-  if (outstanding > wanted || limit_ > wanted) {
+  if (outstanding > slots || limit_ > slots) {
     return fail(Errc::kInvalidArgument,
                 "more receives are outstanding than the new size, or the SRQ's limit is higher");
   }
-  grow(wanted);
-  caps_.max_wr = wanted;
+  grow(slots);
+  caps_.max_wr = slots;
   return {};
 }
 

@@ -37,7 +37,7 @@ struct Shared;
 // Threads: any thread may call post(); the driver makes all other calls.
 class SharedReceiveQueue {
  public:
-  // max_wr is rounded up to whole chunks.
+  // Rounds max_wr up to whole chunks.
   SharedReceiveQueue(Shared& shared, Pd& pd, const SrqCaps& caps, std::uint64_t cookie);
   SharedReceiveQueue(const SharedReceiveQueue&) = delete;
   SharedReceiveQueue& operator=(const SharedReceiveQueue&) = delete;
@@ -64,8 +64,8 @@ class SharedReceiveQueue {
   // Removes the oldest receive from the queue and returns its slot.
   std::uint32_t take();
   const RecvWqe& at(std::uint32_t slot) const;
-  // Ends the use of a slot.  The caller passes the result on with the completion, so that polling
-  // the completion frees the slot.
+  // Ends the use of a slot.  The caller passes the result on with the receive's completion.
+  // Polling the completion then frees the slot.
   WqeSlot release(std::uint32_t slot) { return {&busy(slot), 0}; }
   // Frees the slot of a receive that gets no completion.
   void drop(std::uint32_t slot) { busy(slot).store(0, std::memory_order_release); }
@@ -79,15 +79,15 @@ class SharedReceiveQueue {
   static constexpr std::uint32_t kChunkSlots = 64;
   struct Chunk {
     std::array<std::atomic<std::uint32_t>, kChunkSlots> busy{};
-    std::unique_ptr<std::byte[]> places;
+    std::unique_ptr<std::byte[]> memory;
   };
 
-  static std::uint32_t whole_chunks(std::uint32_t slots);
+  static std::uint32_t round_up_to_chunks(std::uint32_t slots);
   std::uint32_t head() const { return head_.load(std::memory_order_relaxed); }
   std::atomic<std::uint32_t>& busy(std::uint32_t slot) const {
     return chunks_[slot / kChunkSlots]->busy[slot % kChunkSlots];
   }
-  RecvWqe& place(std::uint32_t slot) const;
+  RecvWqe& wqe_in(std::uint32_t slot) const;
   void grow(std::uint32_t slots);
   std::optional<std::uint32_t> free_slot();
   void check_limit();
@@ -98,9 +98,9 @@ class SharedReceiveQueue {
   const std::uint64_t cookie_;
   const std::size_t stride_;
   std::mutex mutex_;                            // held to post and to resize
-  std::vector<std::unique_ptr<Chunk>> chunks_;  // chunks stay, because completions point into them
+  std::vector<std::unique_ptr<Chunk>> chunks_;  // none is removed, as completions point into them
   std::vector<std::uint32_t> order_;            // a ring of 2^n entries, one for each slot
-  std::uint32_t next_slot_ = 0;                 // where the search for a free slot starts
+  std::uint32_t next_slot_ = 0;                 // the search for a free slot starts here
   std::uint32_t limit_ = 0;
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
   alignas(64) std::atomic<std::uint32_t> tail_ = 0;
@@ -113,40 +113,42 @@ class ReceiveSource {
       : own_(own), shared_(shared), pd_(pd) {}
 
   bool is_shared() const { return shared_ != nullptr; }
-  // Returns the domain of the keys in the receives; with an SRQ it is that of the SRQ (vol1
-  // 10.2.9.2).
+  // Returns the domain of the keys in the receives.  With an SRQ, this is the domain of the SRQ
+  // (vol1 10.2.9.2).
   const Pd& pd() const { return shared_ != nullptr ? shared_->pd() : pd_; }
-  bool empty() const { return !taken_ && (shared_ != nullptr ? shared_->empty() : own_.empty()); }
+  bool empty() const {
+    return !taken_slot_ && (shared_ != nullptr ? shared_->empty() : own_.empty());
+  }
   // Returns the receive of the current message, or else the next receive.  REQUIRES: !empty().
   const RecvWqe& head() const {
     if (shared_ == nullptr) return own_.at(own_.head());
-    return shared_->at(taken_ ? *taken_ : shared_->front());
+    return shared_->at(taken_slot_ ? *taken_slot_ : shared_->front());
   }
   // Takes a receive from the SRQ for a message that begins, so that no other QP gets it.
   void begin() {
-    if (shared_ != nullptr && !taken_) taken_ = shared_->take();
+    if (shared_ != nullptr && !taken_slot_) taken_slot_ = shared_->take();
   }
   // Removes the receive at head().  The caller passes the result on with the receive's completion.
   WqeSlot release() {
     if (shared_ == nullptr) return own_.release();
     begin();
-    const WqeSlot slot = shared_->release(*taken_);
-    taken_.reset();
+    const WqeSlot slot = shared_->release(*taken_slot_);
+    taken_slot_.reset();
     return slot;
   }
   // Returns true if a message has taken a receive from the SRQ that is not complete yet.
-  bool in_message() const { return taken_.has_value(); }
+  bool in_message() const { return taken_slot_.has_value(); }
   // Drops the receive that was taken, because the QP is reset or destroyed.
   void drop() {
-    if (taken_) shared_->drop(*taken_);
-    taken_.reset();
+    if (taken_slot_) shared_->drop(*taken_slot_);
+    taken_slot_.reset();
   }
 
  private:
   RecvQueue& own_;
   SharedReceiveQueue* const shared_;
   const Pd& pd_;
-  std::optional<std::uint32_t> taken_;
+  std::optional<std::uint32_t> taken_slot_;
 };
 
 }  // namespace verbena::hca

@@ -64,10 +64,10 @@ constexpr const char* kNoPkey = "the P_Key table has no entry at this index";
 
 // Returns a message if the device does not have the port, the port of a path, or the P_Key index;
 // else null.
-const char* wrong_port(const QpAttributes& now, const QpAttributes& a, std::uint32_t mask,
+const char* wrong_port(const QpAttributes& current, const QpAttributes& a, std::uint32_t mask,
                        const Ports& ports, std::uint8_t device) {
   const auto set = [mask](std::uint32_t bit) { return (mask & bit) != 0; };
-  const PortId port{device, set(kPort) ? a.port : now.port};
+  const PortId port{device, set(kPort) ? a.port : current.port};
   if (!ports.has(port)) return kNoPort;
   if (set(kPkeyIndex) && a.pkey_index >= ports.pkeys(port).size()) return kNoPkey;
   if (set(kPath) && a.path.address.port != port) return "the path begins at another port";
@@ -104,7 +104,7 @@ const char* wrong_value(const QpAttributes& a, std::uint32_t mask, const Limits&
 
 // Returns a message if the program may not request this migration state, else null.  A program may
 // request MIGRATED or REARM; only a packet from the peer leads to ARMED.
-const char* wrong_migration(const QpAttributes& now, const QpAttributes& wanted,
+const char* wrong_migration(const QpAttributes& current, const QpAttributes& wanted,
                             std::uint32_t mask) {
   if ((mask & kMigrationState) == 0 || wanted.migration == MigrationState::kMigrated) {
     return nullptr;
@@ -113,45 +113,45 @@ const char* wrong_migration(const QpAttributes& now, const QpAttributes& wanted,
     return "a program may request only the migration states MIGRATED and REARM";
   }
   const bool has_alternate =
-      (mask & kAlternatePath) != 0 || now.alternate_path.address != link::Address{};
+      (mask & kAlternatePath) != 0 || current.alternate_path.address != link::Address{};
   return has_alternate ? nullptr : "there is no alternate path to be armed";
 }
 
 }  // namespace
 
-Result<void> check_transition(QpType type, const QpAttributes& now, const QpAttributes& wanted,
+Result<void> check_transition(QpType type, const QpAttributes& current, const QpAttributes& wanted,
                               std::uint32_t mask, const Limits& limits, const Ports& ports,
                               std::uint8_t device) {
   if ((mask & kCaps) != 0) return fail(Errc::kNotSupported, "queues of a QP cannot be resized");
-  if ((mask & kCurrentState) != 0 && wanted.current_state != now.state) {
-    return fail(Errc::kInvalidArgument, "the QP is not in the state given as current");
+  if ((mask & kCurrentState) != 0 && wanted.current_state != current.state) {
+    return fail(Errc::kInvalidArgument, "the QP is not in the state that current_state names");
   }
-  const QpState to = (mask & kState) != 0 ? wanted.state : now.state;
-  const std::uint32_t given = mask & ~(kState | kCurrentState);
+  const QpState to = (mask & kState) != 0 ? wanted.state : current.state;
+  const std::uint32_t attributes = mask & ~(kState | kCurrentState);
   const bool from_anywhere = to == kError || to == kReset;
   if (from_anywhere && (mask & kState) != 0) {
-    if (given != 0) return fail(Errc::kInvalidArgument, "no attributes go with RESET and ERROR");
+    if (attributes != 0) return fail(Errc::kInvalidArgument, "RESET and ERROR take no attributes");
     return {};
   }
   const auto row = std::ranges::find_if(
-      kRows, [&](const Row& r) { return r.type == type && r.from == now.state && r.to == to; });
+      kRows, [&](const Row& r) { return r.type == type && r.from == current.state && r.to == to; });
   if (row == kRows.end()) return fail(Errc::kInvalidArgument, "no such transition of a QP");
-  if ((row->required & ~given) != 0) {
+  if ((row->required & ~attributes) != 0) {
     return fail(Errc::kInvalidArgument, "a required attribute of this transition is missing");
   }
-  if ((given & ~(row->required | row->optional)) != 0) {
+  if ((attributes & ~(row->required | row->optional)) != 0) {
     return fail(Errc::kInvalidArgument, "an attribute does not belong to this transition");
   }
   if ((mask & kCurrentState) != 0 && (row->optional & kCurrentState) == 0) {
     return fail(Errc::kInvalidArgument, "the current state does not belong to this transition");
   }
-  if (const char* wrong = wrong_port(now, wanted, mask, ports, device)) {
+  if (const char* wrong = wrong_port(current, wanted, mask, ports, device)) {
     return fail(Errc::kInvalidArgument, wrong);
   }
   if (const char* wrong = wrong_value(wanted, mask, limits)) {
     return fail(Errc::kInvalidArgument, wrong);
   }
-  if (const char* wrong = wrong_migration(now, wanted, mask)) {
+  if (const char* wrong = wrong_migration(current, wanted, mask)) {
     return fail(Errc::kInvalidArgument, wrong);
   }
   return {};

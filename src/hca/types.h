@@ -117,9 +117,9 @@ inline constexpr std::uint32_t kState = 1u << 0, kCurrentState = 1u << 1, kSqdNo
 // Tells which of its two paths a connected QP uses (vol1 10.4).  The numbers are those of enum
 // ibv_mig_state.
 enum class MigrationState : std::uint8_t {
-  kMigrated = 0,  // uses `path` and does not migrate
-  kRearm = 1,     // uses `path`; tells the peer that there is an alternate path
-  kArmed = 2,     // uses `path`; either side may switch to the alternate path at any time
+  kMigrated = 0,  // the QP uses `path` and does not migrate
+  kRearm = 1,     // the QP uses `path`, and tells the peer that there is an alternate path
+  kArmed = 2,     // the QP uses `path`; either side may switch to the alternate path at any time
 };
 
 inline constexpr std::uint32_t kAtomicBytes = 8;  // the size of an atomic's operand
@@ -152,9 +152,9 @@ struct SendRequest {
   std::uint32_t r_key = 0;
   WindowBinding bind{};
   std::uint64_t compare_add = 0;  // atomics: the number to compare with, or to add
-  std::uint64_t swap = 0;         // compare-swap: the new number if the old one was equal
+  std::uint64_t swap = 0;         // compare-swap: the new number if the old number was equal
   Qpn remote_qpn{};               // UD
-  Qkey remote_qkey{};             // UD; if the top bit is set, sends the QP's own (vol1 10.2.5)
+  Qkey remote_qkey{};             // UD; the top bit selects the QP's own Q_Key (vol1 10.2.5)
   AhHandle ah{};                  // UD; copied, so the handle may be destroyed after the post
 };
 
@@ -204,15 +204,15 @@ struct QpInit {
   CqHandle send_cq{};
   CqHandle recv_cq{};
   SrqHandle srq{};  // if set, receives come from this SRQ; max_recv_wr and max_recv_sge are then 0
-  QpCaps caps{};    // requested; query_qp() tells what was granted, which is at least as much
+  QpCaps caps{};    // the requested sizes; query_qp() returns the granted ones, which may be larger
   bool signal_all = false;
   std::uint8_t device = 0;   // PortId::device of the ports that the QP may use
   std::uint64_t cookie = 0;  // returned in events
   friend bool operator==(const QpInit&, const QpInit&) = default;
 };
 
-// Describes the way to a peer (an address vector).  The source of `address` is ours, its
-// destination the peer's.  The engine only stores the other members, for query_qp().
+// Describes the way to a peer (an address vector).  The source of `address` is our address, and the
+// destination is the peer's.  The engine only stores the other members, for query_qp().
 struct Path {
   link::Address address{};
   std::uint8_t sgid_index = 0;
@@ -244,7 +244,7 @@ struct QpAttributes {
   std::uint8_t peer_rnr_retries = 0;
   std::uint8_t timeout = 0;  // code of 5 bits, timeout_of_code(); 0 means no timer
   std::uint8_t retry_count = 0;
-  std::uint8_t rnr_retry = 0;  // 7: for ever
+  std::uint8_t rnr_retry = 0;  // 7: without a limit
   // After a migration this is the path that was used before.
   Path alternate_path{};
   std::uint16_t alternate_pkey_index = 0;
@@ -265,10 +265,10 @@ struct MrInfo {
   std::uint32_t rkey = 0;
 };
 
-// Selects who may use a window.  A type 1 window is bound by any QP of its PD, and all QPs of the
-// PD may use it.  A type 2 window (here always 2B) is bound by one QP, and only that QP may use it.
-// The QP chooses the low 8 bits of its R_Key, and must invalidate the window before it binds it
-// again (vol1 10.6.7.2).  The numbers are those of enum ibv_mw_type.
+// Selects which QPs may use a window.  A type 1 window is bound by any QP of its PD, and all QPs of
+// the PD may use it.  A type 2 window (here always 2B) is bound by one QP, and only that QP may use
+// it.  The QP chooses the low 8 bits of its R_Key, and must invalidate the window before it binds
+// it again (vol1 10.6.7.2).  The numbers are those of enum ibv_mw_type.
 enum class WindowType : std::uint8_t { kOne = 1, kTwo = 2 };
 
 struct MwInfo {
@@ -351,11 +351,11 @@ struct RequestFailure {
   Qpn destination_qpn{};
   Gid destination{};
   WcStatus status{};
-  WrOpcode opcode{};           // valid if it is a send request
-  bool is_receive = false;     // it is a receive request
-  std::uint8_t rnr_retry = 0;  // the QP's attribute: how often a busy receiver is retried
-  std::uint32_t tries = 0;     // how often its oldest unacknowledged packet was sent; 0: never
-  Time since{};                // when that packet became the oldest; invalid if tries is 0
+  WrOpcode opcode{};           // not valid for a receive request
+  bool is_receive = false;     // the request is a receive request
+  std::uint8_t rnr_retry = 0;  // QpAttributes::rnr_retry
+  std::uint32_t tries = 0;     // how often the oldest unacknowledged packet was sent; 0: never
+  Time since{};                // when this packet became the oldest; invalid if tries is 0
 };
 
 const char* to_string(QpType type);

@@ -17,7 +17,7 @@ void UcTransport::start_receiving() {
 void UcTransport::start_sending() {
   next_psn_ = core_.attributes.sq_psn;
   in_burst_ = 0;
-  index_ = 0;
+  packet_index_ = 0;
 }
 
 // ---- sending ------------------------------------------------------------------------------------
@@ -54,36 +54,36 @@ Verdict UcTransport::complete_sent() {
 }
 
 // Completes a request without a packet, but only after the requests before it are complete.
-Verdict UcTransport::end_locally(const SendWqe& wqe, WcStatus status) {
+Verdict UcTransport::complete_locally(const SendWqe& wqe, WcStatus status) {
   if (in_burst_ > 0) return Verdict::kGoOn;
-  index_ = 0;
+  packet_index_ = 0;
   return complete_send(wqe, status);
 }
 
 Verdict UcTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more) {
-  while (in_burst_ < sends_.size() && (begin_new || index_ > 0) && quota > 0 &&
+  while (in_burst_ < sends_.size() && (begin_new || packet_index_ > 0) && quota > 0 &&
          core_.prepare_room(burst, core_.attributes.path.address)) {
     --quota;
     SendWqe& wqe = sends_.at(sends_.head() + in_burst_);
-    if (index_ == 0 && is_local(wqe.opcode)) {
+    if (packet_index_ == 0 && is_local(wqe.opcode)) {
       if (in_burst_ > 0) return Verdict::kGoOn;  // earlier requests may still use the window
-      if (end_locally(wqe, begin(wqe)) == Verdict::kError) return Verdict::kError;
+      if (complete_locally(wqe, begin(wqe)) == Verdict::kError) return Verdict::kError;
       continue;
     }
-    if (index_ == 0) {
+    if (packet_index_ == 0) {
       const WcStatus status = begin(wqe);
-      if (status != WcStatus::kSuccess) return end_locally(wqe, status);
+      if (status != WcStatus::kSuccess) return complete_locally(wqe, status);
     }
     if (!emit_data(core_, burst, wqe,
-                   {.transport = wire::Transport::kUc, .index = index_, .psn = next_psn_})) {
-      return end_locally(wqe, WcStatus::kLocalProtectionError);
+                   {.transport = wire::Transport::kUc, .index = packet_index_, .psn = next_psn_})) {
+      return complete_locally(wqe, WcStatus::kLocalProtectionError);
     }
     next_psn_ = next_psn_ + 1;
-    if (++index_ < wqe.packets) continue;
+    if (++packet_index_ < wqe.packets) continue;
     ++in_burst_;
-    index_ = 0;
+    packet_index_ = 0;
   }
-  *more = in_burst_ < sends_.size() && (begin_new || index_ > 0);
+  *more = in_burst_ < sends_.size() && (begin_new || packet_index_ > 0);
   return Verdict::kGoOn;
 }
 
@@ -104,14 +104,14 @@ Verdict UcTransport::receive(const wire::TransportPacket& packet) {
   if (wire::starts_message(opcode)) {
     // The end of the previous message was lost; this packet starts the next one.
     if (message_ != Message::kNone) static_cast<void>(drop(Counter::kDropGap));
-    received_ = 0;
+    received_bytes_ = 0;
   } else if (!in_order || message_ != kind) {
     return drop(Counter::kDropGap);
   }
-  const bool whole = wire::ends_message(opcode)
-                         ? bytes <= core_.mtu() && (bytes > 0 || wire::is_only(opcode))
-                         : bytes == core_.mtu();
-  if (!whole) return drop(Counter::kDropRefused);
+  const bool has_valid_length = wire::ends_message(opcode)
+                                    ? bytes <= core_.mtu() && (bytes > 0 || wire::is_only(opcode))
+                                    : bytes == core_.mtu();
+  if (!has_valid_length) return drop(Counter::kDropRefused);
   return kind == Message::kSend ? on_send(packet) : on_write(packet);
 }
 
@@ -121,17 +121,17 @@ Verdict UcTransport::on_send(const wire::TransportPacket& packet) {
   const RecvWqe& wqe = receives_.head();
   const std::uint64_t limit =
       std::min<std::uint64_t>(wqe.length, core_.shared.limits.max_message_bytes);
-  if (received_ + packet.payload.size() > limit) return drop(Counter::kDropTooLong);
-  if (core_.shared.memory.scatter(receives_.pd(), RecvQueue::sges(wqe), received_,
+  if (received_bytes_ + packet.payload.size() > limit) return drop(Counter::kDropTooLong);
+  if (core_.shared.memory.scatter(receives_.pd(), RecvQueue::sges(wqe), received_bytes_,
                                   packet.payload) != CopyFault::kNone) {
     return complete_receive({.status = WcStatus::kLocalProtectionError}, true);
   }
-  received_ += packet.payload.size();
+  received_bytes_ += packet.payload.size();
   message_ = Message::kSend;
   if (!wire::ends_message(packet.bth.opcode)) return Verdict::kGoOn;
   const bool imm = wire::carries_immediate(packet.bth.opcode);
   return complete_receive({.opcode = WcOpcode::kReceive,
-                           .byte_len = static_cast<std::uint32_t>(received_),
+                           .byte_len = static_cast<std::uint32_t>(received_bytes_),
                            .immediate = imm ? packet.immediate : 0,
                            .flags = imm ? wc_flag::kWithImm : 0},
                           packet.bth.solicited_event);
@@ -146,7 +146,7 @@ Verdict UcTransport::on_write(const wire::TransportPacket& packet) {
     write_length_ = packet.reth.dma_length_bytes;
     write_key_ = packet.reth.r_key;
   }
-  const std::uint64_t remaining = write_length_ - received_;
+  const std::uint64_t remaining = write_length_ - received_bytes_;
   const bool allowed = (core_.attributes.access_flags & access::kRemoteWrite) != 0 &&
                        write_length_ <= core_.shared.limits.max_message_bytes &&
                        (ends ? bytes == remaining : bytes < remaining);
@@ -154,13 +154,13 @@ Verdict UcTransport::on_write(const wire::TransportPacket& packet) {
   const bool imm = wire::carries_immediate(opcode);
   if (imm && receives_.empty()) return drop(Counter::kDropNoReceive);
   if (remaining > 0) {  // an empty WRITE needs no key (vol1 9.7.4.1.5)
-    const auto to =
-        core_.remote(write_key_, write_address_ + received_, remaining, access::kRemoteWrite);
+    const auto to = core_.remote_memory(write_key_, write_address_ + received_bytes_, remaining,
+                                        access::kRemoteWrite);
     if (!to || !core_.shared.memory.write(to->first(bytes), packet.payload)) {
       return drop(Counter::kDropRefused);
     }
   }
-  received_ += bytes;
+  received_bytes_ += bytes;
   message_ = ends ? Message::kNone : Message::kWrite;
   if (!imm) return Verdict::kGoOn;
   return complete_receive({.opcode = WcOpcode::kReceiveWriteImm,

@@ -12,11 +12,11 @@ namespace verbena::hca {
 // responses or retransmissions.  A request is complete when the burst with its last packet was
 // sent.
 //
-// Packets are numbered.  When a number is missing, the current message is dropped silently: its
-// bytes that were already written stay, and its receive serves the next message.  The next FIRST or
-// ONLY packet starts a new message, whatever its number.  A message is dropped in the same way if a
-// reliable connection would refuse it, or if there is no receive for it or only one that is too
-// small (vol1 9.9.3, class D).
+// Packets have PSNs.  When a PSN is missing, the current message is dropped silently.  Its bytes
+// that were already written stay, and its receive serves the next message.  The next FIRST or ONLY
+// packet starts a new message, whatever its PSN.  A message is dropped in the same way if a
+// reliable connection would refuse it, or if it has no receive, or a receive that is too small
+// (vol1 9.9.3, class D).
 class UcTransport {
  public:
   UcTransport(QpCore& core, SendQueue& sends, ReceiveSource& receives);
@@ -32,14 +32,15 @@ class UcTransport {
   // complete earlier: a program may exit when it sees the completion, and then unsent packets would
   // be lost.  kError: the CQ overflowed.
   Verdict complete_sent();
-  // Resets the position after the send queue was flushed.
-  void flushed() { index_ = 0; }
+  // Resets the position, because the send queue was flushed.
+  void on_flushed() { packet_index_ = 0; }
   // kError: a receive failed, so the QP goes to its error state.
   Verdict receive(const wire::TransportPacket& packet);
 
-  // Returns true if no message is partly sent (vol1 10.3.1.5: SQD).
-  bool drained() const { return index_ == 0 && sent(); }
-  bool sent() const { return in_burst_ == 0; }
+  // Returns true if no message is in the burst or partly sent (vol1 10.3.1.5: SQD).
+  bool drained() const { return packet_index_ == 0 && has_sent_all(); }
+  // Returns true if no message is in the burst.
+  bool has_sent_all() const { return in_burst_ == 0; }
   Psn next_psn() const { return next_psn_; }
   Psn expected_psn() const { return expected_; }
 
@@ -48,7 +49,7 @@ class UcTransport {
 
   WcStatus begin(SendWqe& wqe);
   Verdict complete_send(const SendWqe& wqe, WcStatus status);
-  Verdict end_locally(const SendWqe& wqe, WcStatus status);
+  Verdict complete_locally(const SendWqe& wqe, WcStatus status);
   // Drops the current message and counts the reason.
   Verdict drop(Counter reason);
   Verdict on_send(const wire::TransportPacket& packet);
@@ -60,12 +61,12 @@ class UcTransport {
   ReceiveSource& receives_;
 
   Psn next_psn_{};
-  std::uint32_t in_burst_ = 0;  // this number of oldest requests have all packets in the burst
-  std::uint32_t index_ = 0;     // the next packet of the first request that is not among them
+  std::uint32_t in_burst_ = 0;      // the number of oldest requests with all packets in the burst
+  std::uint32_t packet_index_ = 0;  // the index of the next packet of the next request
 
   Psn expected_{};
   Message message_ = Message::kNone;
-  std::uint64_t received_ = 0;  // the bytes of the current message
+  std::uint64_t received_bytes_ = 0;  // of the current message
   std::uint64_t write_address_ = 0;
   std::uint32_t write_length_ = 0;
   std::uint32_t write_key_ = 0;

@@ -122,7 +122,7 @@ Verdict UdTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new
     packet.immediate = wqe.immediate;
     // The keys of copied bytes may have become invalid after the post.
     const bool added =
-        (!wqe.is_copied() || core_.shared.memory.valid(core_.pd, SendQueue::sges(wqe), 0)) &&
+        (!wqe.is_copied() || core_.shared.memory.are_valid(core_.pd, SendQueue::sges(wqe), 0)) &&
         emit(core_, burst, target.address, packet, wqe.length,
              [&](std::span<std::byte> out) { return copy_data(core_, wqe, 0, out); });
     if (!added) return fail_send(wqe, WcStatus::kLocalProtectionError);

@@ -40,7 +40,7 @@ class UdTransport {
   SendQueue& sends_;
   ReceiveSource& receives_;
   Psn next_psn_{};
-  std::uint32_t in_burst_ = 0;  // how many of the oldest sends are in the burst
+  std::uint32_t in_burst_ = 0;  // the number of oldest sends in the burst
 };
 
 }  // namespace verbena::hca

@@ -25,8 +25,8 @@ constexpr std::uint32_t saturated_length(std::uint64_t bytes) {
 // Adapters read small requests early, so some programs overwrite the memory before the request
 // completes.
 inline constexpr std::uint32_t kCopiedBytesMax = 128;
-// This bit in SendWqe::flags is not one of the user's flags.  It means that copied bytes follow the
-// elements.
+// This bit in SendWqe::flags is not one of the program's flags.  The bit means that copied bytes
+// follow the elements.
 inline constexpr std::uint8_t kCopiedFlag = 1u << 7;
 
 // Describes a posted send request; its elements follow it in the slot.  It is small because
@@ -46,15 +46,15 @@ struct SendWqe {
     WindowBinding bind;  // kBindWindow
   };
   // The requester sets the next two members when it starts the request: the number of the first
-  // packet, and how many packets there are (0 for a local request).
-  std::uint64_t first = 0;
+  // packet, and the number of packets, which is 0 for a local request.
+  std::uint64_t first_number = 0;
   std::uint32_t packets = 0;
 
   std::uint32_t length = 0;
   std::uint32_t r_key = 0;
   std::uint32_t immediate = 0;
-  std::uint32_t keys_seen = 0;  // Memory::generation() when the bytes were copied (kCopiedFlag)
-  std::uint16_t sge_count = 0;  // 0 if the request is inline
+  std::uint32_t key_generation = 0;  // Memory::generation() at the copy (kCopiedFlag)
+  std::uint16_t sge_count = 0;       // 0 if the request is inline
   std::uint8_t flags = 0;
   WrOpcode opcode{};
 
@@ -97,10 +97,10 @@ struct RecvWqe {
 template <class Wqe>
 class WorkQueue {
  public:
-  WorkQueue(std::uint32_t wanted, std::uint32_t element_bytes, std::uint32_t extra_bytes = 0)
-      : capacity_(wanted == 0 ? 0 : std::bit_ceil(wanted)),
-        extra_at_(aligned(sizeof(Wqe) + element_bytes)),
-        stride_(extra_at_ + aligned(extra_bytes)),
+  WorkQueue(std::uint32_t requests, std::uint32_t element_bytes, std::uint32_t extra_bytes = 0)
+      : capacity_(requests == 0 ? 0 : std::bit_ceil(requests)),
+        extra_offset_(aligned(sizeof(Wqe) + element_bytes)),
+        stride_(extra_offset_ + aligned(extra_bytes)),
         memory_(capacity_ == 0 ? nullptr
                                : static_cast<std::byte*>(::operator new (
                                      std::size_t{stride_} * capacity_, std::align_val_t{kAlign}))) {
@@ -108,7 +108,7 @@ class WorkQueue {
 
   std::uint32_t capacity() const { return capacity_; }
   // Returns the bytes in one slot for elements or inline data.
-  std::size_t element_bytes() const { return extra_at_ - sizeof(Wqe); }
+  std::size_t element_bytes() const { return extra_offset_ - sizeof(Wqe); }
 
   // ---- producers, under mutex() ----
   std::mutex& mutex() { return mutex_; }
@@ -132,7 +132,7 @@ class WorkQueue {
   std::uint32_t size() const { return tail() - head(); }
   Wqe& at(std::uint32_t number) { return slot(number); }
   // Removes the oldest request.  The caller passes the result on with the request's completion, if
-  // there is one.
+  // the request has a completion.
   WqeSlot release() {
     head_.store(head() + 1, std::memory_order_release);
     return {&freed_, head()};
@@ -158,11 +158,13 @@ class WorkQueue {
   }
   // Returns the room for extra data after the elements.  REQUIRES: the queue was constructed with
   // extra_bytes.
-  std::byte* extra_room(Wqe& wqe) const { return reinterpret_cast<std::byte*>(&wqe) + extra_at_; }
+  std::byte* extra_room(Wqe& wqe) const {
+    return reinterpret_cast<std::byte*>(&wqe) + extra_offset_;
+  }
   template <class Extra>
   const Extra& extra(const Wqe& wqe) const {
     return *std::launder(
-        reinterpret_cast<const Extra*>(reinterpret_cast<const std::byte*>(&wqe) + extra_at_));
+        reinterpret_cast<const Extra*>(reinterpret_cast<const std::byte*>(&wqe) + extra_offset_));
   }
 
  private:
@@ -171,7 +173,7 @@ class WorkQueue {
     return static_cast<std::uint32_t>((bytes + kAlign - 1) / kAlign * kAlign);
   }
 
-  struct Free {
+  struct AlignedDelete {
     void operator()(std::byte* memory) const {
       ::operator delete (memory, std::align_val_t{kAlign});
     }
@@ -185,13 +187,13 @@ class WorkQueue {
   }
 
   const std::uint32_t capacity_;  // a power of two, or 0
-  const std::uint32_t extra_at_;
+  const std::uint32_t extra_offset_;
   const std::uint32_t stride_;
   std::atomic<std::uint32_t> tail_ = 0;  // written under the mutex
-  const std::unique_ptr<std::byte[], Free> memory_;
+  const std::unique_ptr<std::byte[], AlignedDelete> memory_;
   std::mutex mutex_;
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
-  std::atomic<std::uint32_t> freed_ = 0;
+  std::atomic<std::uint32_t> freed_ = 0;  // the slots of requests before this number are free
 };
 
 using SendQueue = WorkQueue<SendWqe>;
