@@ -1,5 +1,5 @@
-// Tests the table that an engine publishes for peers that carry out WRITEs and READs by themselves.
-// It must never allow more than the engine's responder.
+// Tests the table that an engine publishes for peers that carry out WRITEs and READs themselves.
+// The table must never allow more than the engine's responder allows.
 #include "link/access_table.h"
 
 #include <gtest/gtest.h>
@@ -19,9 +19,9 @@ using namespace testing;
 constexpr std::uint32_t kQpn = 0x22;
 
 // Owns an engine with one QP, which publishes its access table.
-class Published : public ::testing::Test {
+class PublishedAccess : public ::testing::Test {
  protected:
-  Published() {
+  PublishedAccess() {
     engine_.set_access_table(&table_);
     pd_ = engine_.create_pd().value();
     cq_ = engine_.create_cq(16, 0).value();
@@ -34,7 +34,7 @@ class Published : public ::testing::Test {
                          Qpn{kQpn})
               .value();
   }
-  ~Published() override = default;
+  ~PublishedAccess() override = default;
 
   void to(QpState state) {
     QpAttributes a;
@@ -84,7 +84,7 @@ class Published : public ::testing::Test {
 
 constexpr std::uint32_t kWritable = access::kLocalWrite | access::kRemoteWrite;
 
-TEST_F(Published, RegionIsPublishedUntilItIsDeregistered) {
+TEST_F(PublishedAccess, RegionIsPublishedUntilItIsDeregistered) {
   const MrInfo mr = add(kWritable);
   const auto row = table_.region(mr.rkey);
   ASSERT_TRUE(row);
@@ -95,12 +95,12 @@ TEST_F(Published, RegionIsPublishedUntilItIsDeregistered) {
   EXPECT_FALSE(table_.region(mr.rkey));
 }
 
-TEST_F(Published, RegionWithoutRemoteRightsIsNotPublished) {
+TEST_F(PublishedAccess, RegionWithoutRemoteRightsIsNotPublished) {
   EXPECT_FALSE(table_.region(add(access::kLocalWrite).rkey));
   EXPECT_FALSE(table_.region(engine_.register_null_mr(pd_)->rkey));
 }
 
-TEST_F(Published, ChangedRightsOfARegionReplaceTheOldRights) {
+TEST_F(PublishedAccess, ChangedRightsOfARegionReplaceTheOldRights) {
   const MrInfo mr = add(kWritable | access::kRemoteRead);
   engine_
       .reregister_mr(mr.handle,
@@ -111,7 +111,7 @@ TEST_F(Published, ChangedRightsOfARegionReplaceTheOldRights) {
   EXPECT_FALSE(table_.region(mr.rkey));
 }
 
-TEST_F(Published, RegionAndQueuePairHaveEqualDomainIdsOnlyInTheSameDomain) {
+TEST_F(PublishedAccess, RegionAndQueuePairHaveEqualDomainIdsOnlyInTheSameDomain) {
   to(QpState::kRtr);
   const PdHandle other = engine_.create_pd().value();
   const MrInfo mr = add(kWritable);
@@ -120,11 +120,11 @@ TEST_F(Published, RegionAndQueuePairHaveEqualDomainIdsOnlyInTheSameDomain) {
   EXPECT_NE(table_.region(mr.rkey)->domain, row()->domain);
 }
 
-TEST_F(Published, WindowIsNotPublished) {
+TEST_F(PublishedAccess, WindowIsNotPublished) {
   EXPECT_FALSE(table_.region(engine_.create_mw(pd_, WindowType::kOne)->rkey));
 }
 
-TEST_F(Published, QueuePairIsPublishedOnlyWhileItAcceptsRequests) {
+TEST_F(PublishedAccess, QueuePairIsPublishedOnlyWhileItAcceptsRequests) {
   EXPECT_FALSE(row());
   to(QpState::kInit);
   EXPECT_FALSE(row());
@@ -138,20 +138,20 @@ TEST_F(Published, QueuePairIsPublishedOnlyWhileItAcceptsRequests) {
   EXPECT_FALSE(row());
 }
 
-TEST_F(Published, QueuePairThatWasDestroyedIsNotPublished) {
+TEST_F(PublishedAccess, QueuePairThatWasDestroyedIsNotPublished) {
   to(QpState::kRts);
   ASSERT_TRUE(row());
   engine_.destroy_qp(qp_).value();
   EXPECT_FALSE(row());
 }
 
-TEST_F(Published, InvalidRequestRemovesTheQueuePair) {
+TEST_F(PublishedAccess, InvalidRequestRemovesTheQueuePair) {
   to(QpState::kRts);
   write(1000, {.rkey = 0x12345});
   EXPECT_FALSE(row());
 }
 
-TEST_F(Published, ExpectedPsnFollowsExecutedRequests) {
+TEST_F(PublishedAccess, ExpectedPsnFollowsExecutedRequests) {
   to(QpState::kRts);
   const MrInfo mr = add(kWritable);
   write(1000, mr);
@@ -160,7 +160,7 @@ TEST_F(Published, ExpectedPsnFollowsExecutedRequests) {
   EXPECT_EQ(row()->expected_psn, 1002U);
 }
 
-TEST_F(Published, AccessFlagsAreThoseOfTheQueuePair) {
+TEST_F(PublishedAccess, AccessFlagsAreThoseOfTheQueuePair) {
   to(QpState::kRts);
   EXPECT_EQ(row()->access_flags, access::kRemoteWrite | access::kRemoteRead);
   change({.access_flags = access::kRemoteRead}, attribute::kAccessFlags);
@@ -169,7 +169,7 @@ TEST_F(Published, AccessFlagsAreThoseOfTheQueuePair) {
   EXPECT_EQ(row()->access_flags, 0U);
 }
 
-TEST_F(Published, EachConnectionOfAQueuePairHasAGenerationOfItsOwn) {
+TEST_F(PublishedAccess, EachConnectionOfAQueuePairHasAGenerationOfItsOwn) {
   to(QpState::kRts);
   const std::uint64_t first = row()->generation;
   change({.access_flags = 0}, attribute::kAccessFlags);
@@ -180,7 +180,7 @@ TEST_F(Published, EachConnectionOfAQueuePairHasAGenerationOfItsOwn) {
   EXPECT_NE(row()->generation, first);
 }
 
-TEST_F(Published, ChangedPartitionOfThePortChangesTheQueuePair) {
+TEST_F(PublishedAccess, ChangedPartitionOfThePortChangesTheQueuePair) {
   to(QpState::kRts);
   const std::array keys{Pkey{0x8001}};
   engine_.set_pkeys(keys).value();

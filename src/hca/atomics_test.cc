@@ -112,8 +112,8 @@ TEST(Atomics, AdditionsAreAtomicWithTheProgramsOwnThreads) {
 
 // ---- the requester ------------------------------------------------------------------------------
 
-struct RequestingHost : Scripted {
-  using Scripted::Scripted;
+struct RequestingHost : HostUnderTest {
+  using HostUnderTest::HostUnderTest;
   void atomic(std::uint64_t id, std::uint32_t flags = 0) {
     post(WrOpcode::kFetchAdd, id, 8, flags);
   }
@@ -227,8 +227,8 @@ TEST(Atomics, AResultNeedsLocalWriteAndCannotBeInline) {
 
 // ---- the responder ------------------------------------------------------------------------------
 
-struct RespondingHost : Scripted {
-  explicit RespondingHost(const Options& options = {.mtu = Mtu::k256}) : Scripted(options) {
+struct RespondingHost : HostUnderTest {
+  explicit RespondingHost(const Options& options = {.mtu = Mtu::k256}) : HostUnderTest(options) {
     host.engine.mark_established(qp).value();
   }
   void request_atomic(Opcode opcode, std::uint32_t psn, wire::AtomicEth operands) {
@@ -285,9 +285,9 @@ TEST(Atomics, ResponsesKeepTheOrderOfTheRequests) {
 }
 
 TEST(Atomics, ADuplicateWithoutAStoredResultGetsNoResponse) {
-  constexpr std::uint8_t kAgreed = 4;
-  RespondingHost b({.mtu = Mtu::k256, .rd_atomic = kAgreed});
-  constexpr std::uint32_t kMany = kAgreed + 1;
+  constexpr std::uint8_t kDepth = 4;
+  RespondingHost b({.mtu = Mtu::k256, .rd_atomic = kDepth});
+  constexpr std::uint32_t kMany = kDepth + 1;
   for (std::uint32_t i = 0; i < kMany; ++i) {
     b.request_atomic(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
     EXPECT_EQ(b.out().size(), 1u);
@@ -308,8 +308,8 @@ TEST(Atomics, StoredResultsSurviveALargerMaxDestRdAtomic) {
     b.request_atomic(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
     EXPECT_EQ(b.out().size(), 1u);
   }
-  const auto modify = [&](const QpAttributes& wanted, std::uint32_t mask) {
-    return b.host.engine.modify_qp(b.qp, wanted, mask, b.now);
+  const auto modify = [&](const QpAttributes& target, std::uint32_t mask) {
+    return b.host.engine.modify_qp(b.qp, target, mask, b.now);
   };
   ASSERT_TRUE(modify({.state = QpState::kSqd}, attribute::kState));
   ASSERT_TRUE(modify({.state = QpState::kSqd, .max_dest_rd_atomic = 4},
@@ -337,7 +337,7 @@ TEST(Atomics, RefusesMoreAtomicsThanMaxDestRdAtomic) {
 }
 
 TEST(Atomics, RefusesInvalidAtomicsWithoutTouchingMemory) {
-  enum class How {
+  enum class Flaw {
     kMisaligned,
     kMisalignedMemory,
     kBadKey,
@@ -345,11 +345,11 @@ TEST(Atomics, RefusesInvalidAtomicsWithoutTouchingMemory) {
     kNoRightOfRegion,
     kNoRightOfQp,
     kInTheMiddleOfAMessage,
-    kNoneAgreed
+    kNoDepth
   };
-  using enum How;
+  using enum Flaw;
   struct Case {
-    How how;
+    Flaw flaw;
     const char* nak;
     QpEvent::Kind event;
   };
@@ -359,38 +359,38 @@ TEST(Atomics, RefusesInvalidAtomicsWithoutTouchingMemory) {
         Case{kBadKey, "NAK2 2000", kAccess}, Case{kOutside, "NAK2 2000", kAccess},
         Case{kNoRightOfRegion, "NAK2 2000", kAccess}, Case{kNoRightOfQp, "NAK1 2000", kRequest},
         Case{kInTheMiddleOfAMessage, "NAK1 2001", kRequest},
-        Case{kNoneAgreed, "NAK1 2000", kRequest}}) {
-    SCOPED_TRACE(static_cast<int>(c.how));
+        Case{kNoDepth, "NAK1 2000", kRequest}}) {
+    SCOPED_TRACE(static_cast<int>(c.flaw));
     RespondingHost b(
-        {.mtu = Mtu::k256, .rd_atomic = static_cast<std::uint8_t>(c.how != kNoneAgreed)});
+        {.mtu = Mtu::k256, .rd_atomic = static_cast<std::uint8_t>(c.flaw != kNoDepth)});
     Engine& engine = b.host.engine;
     b.host.fill(0, 256, 3);
     const std::vector<std::byte> before(b.host.memory.begin(), b.host.memory.begin() + 256);
     wire::AtomicEth operands = b.at(64);
     std::uint32_t psn = 2000;
-    if (c.how == kMisaligned) operands.virtual_address += 4;
-    if (c.how == kMisalignedMemory) {
+    if (c.flaw == kMisaligned) operands.virtual_address += 4;
+    if (c.flaw == kMisalignedMemory) {
       operands.r_key =
           engine.register_mr(b.host.pd, b.host.address(4), 64, 0x1000, Host::kAllAccess)
               .value()
               .rkey;
       operands.virtual_address = 0x1000;
     }
-    if (c.how == kBadKey) ++operands.r_key;
-    if (c.how == kOutside) operands.virtual_address = b.host.address(b.host.memory.size());
-    if (c.how == kNoRightOfRegion) {
+    if (c.flaw == kBadKey) ++operands.r_key;
+    if (c.flaw == kOutside) operands.virtual_address = b.host.address(b.host.memory.size());
+    if (c.flaw == kNoRightOfRegion) {
       operands.r_key = engine
                            .register_mr(b.host.pd, b.host.address(0), 256, b.host.address(0),
                                         Host::kAllAccess & ~access::kRemoteAtomic)
                            .value()
                            .rkey;
     }
-    if (c.how == kNoRightOfQp) {
+    if (c.flaw == kNoRightOfQp) {
       QpAttributes a;
       a.access_flags = access::kRemoteWrite | access::kRemoteRead;
       engine.modify_qp(b.qp, a, attribute::kAccessFlags, b.now).value();
     }
-    if (c.how == kInTheMiddleOfAMessage) {
+    if (c.flaw == kInTheMiddleOfAMessage) {
       b.receive(1, 1000);
       b.request(Opcode::kRcSendFirst, psn++, 256, false);
       std::copy(before.begin(), before.end(), b.host.memory.begin());

@@ -37,19 +37,21 @@ struct End {
   Host& host;
   Host& peer;
   QpHandle qp{};
-  std::size_t base = 0;  // the offset of its area
+  std::size_t base = 0;  // the offset of this end's area
   std::size_t next = 0;  // the next request to be posted
-  std::size_t done = 0;
+  std::size_t completed = 0;
   std::size_t receives_posted = 0;
   std::size_t received = 0;
   std::vector<WrOpcode> opcodes{};
   std::vector<std::uint32_t> sizes{};
-  std::vector<std::size_t> wants_receive{};  // requests of this end that need a receive at the peer
-  std::uint64_t number = 0;                  // the target number after all posted atomics
-  std::vector<std::uint64_t> originals{};    // the target number before each atomic
-  std::vector<std::uint32_t> keys{};         // keys of windows that requests bind or invalidate
-  std::vector<std::uint32_t> kept{};         // bound windows of this end that it may invalidate
-  std::vector<std::uint32_t> granted{};  // the peer's bound windows that this end may invalidate
+  // The requests of this end that need a receive of the peer.
+  std::vector<std::size_t> requests_with_receive{};
+  std::uint64_t number = 0;                // the target number after all posted atomics
+  std::vector<std::uint64_t> originals{};  // the target number before each atomic
+  std::vector<std::uint32_t> keys{};       // keys of windows that requests bind or invalidate
+  // The keys of bound windows that this end may invalidate: its own windows, and those of the peer.
+  std::vector<std::uint32_t> own_window_keys{};
+  std::vector<std::uint32_t> peer_window_keys{};
 };
 
 // Selects the error that is injected in the middle of a run.
@@ -80,18 +82,18 @@ class Trial {
       wire_.tamper = [this](std::span<std::byte> bytes) {
         const auto packet = wire::parse_transport(bytes);
         // All later packets are changed, because a single one might be a duplicate.
-        if (!packet || packet->payload.empty() || ++chances_ < 20) return;
+        if (!packet || packet->payload.empty() || ++opportunities_ < 20) return;
         bytes[bytes.size() - packet->bth.pad_count - 1] ^= std::byte{1};
       };
     }
     const Ratio loss{static_cast<std::uint32_t>(random_.below(8)), 100};
-    const Ratio twice{static_cast<std::uint32_t>(random_.below(6)), 100};
-    const Ratio late{static_cast<std::uint32_t>(random_.below(10)), 100};
-    wire_.faults = [this, loss, twice, late](auto, auto) {
+    const Ratio duplication{static_cast<std::uint32_t>(random_.below(6)), 100};
+    const Ratio lateness{static_cast<std::uint32_t>(random_.below(10)), 100};
+    wire_.faults = [this, loss, duplication, lateness](auto, auto) {
       if (random_.chance(loss)) return Fate{.copies = 0};
       Fate fate;
-      if (random_.chance(twice)) fate.copies = 2;
-      if (random_.chance(late)) fate.delay = Duration(random_.below(60'000));
+      if (random_.chance(duplication)) fate.copies = 2;
+      if (random_.chance(lateness)) fate.delay = Duration(random_.below(60'000));
       return fate;
     };
   }
@@ -115,9 +117,9 @@ class Trial {
     if (error_ == InjectedError::kStray) a_.memory[kReceives + kArea - 1] ^= std::byte{1};
     if (error_ == InjectedError::kAtomicTwice) b_.memory[number_of(ends_[0])] ^= std::byte{1};
     for (End& end : ends_) {
-      EXPECT_EQ(end.done, kRequests);
+      EXPECT_EQ(end.completed, kRequests);
       EXPECT_EQ(word(end.peer, number_of(end)), end.number);
-      EXPECT_EQ(end.received, other(end).wants_receive.size());
+      EXPECT_EQ(end.received, other(end).requests_with_receive.size());
       for (std::size_t i = 0; i < kRequests; ++i) check_data(end, i);
       apply_to_model(end);
     }
@@ -172,13 +174,13 @@ class Trial {
         opcode == WrOpcode::kAtomicWrite
             ? kAtomicBytes
             : static_cast<std::uint32_t>(random_.below(random_.chance({1, 4}) ? kSlot : 600));
-    if (opcode == WrOpcode::kSendInvalidate) end.keys[i] = take_one(end.granted);
+    if (opcode == WrOpcode::kSendInvalidate) end.keys[i] = remove_any(end.peer_window_keys);
     const auto cut = static_cast<std::uint32_t>(random_.below(bytes + 1));
     const std::size_t local =
         (opcode == WrOpcode::kRead ? kResults : kSources) + end.base + i * kSlot;
     const Sge sges[] = {end.host.sge(local, cut), end.host.sge(local + cut, bytes - cut)};
     end.sizes.push_back(bytes);
-    if (needs_receive(opcode)) end.wants_receive.push_back(i);
+    if (needs_receive(opcode)) end.requests_with_receive.push_back(i);
     const std::size_t remote = kTargets + end.base + i * kSlot;
     ASSERT_TRUE(end.host.engine.post_send(
         end.qp, {.wr_id = id(end, i),
@@ -196,11 +198,11 @@ class Trial {
         kBindWindow, kBindWindow, kLocalInvalidate, kSendInvalidate};
     const WrOpcode opcode = kKinds[random_.below(std::size(kKinds))];
     // There may be nothing to invalidate.
-    if (opcode == kLocalInvalidate && end.kept.empty()) return kSend;
-    if (opcode == kSendInvalidate && end.granted.empty()) return kSend;
+    if (opcode == kLocalInvalidate && end.own_window_keys.empty()) return kSend;
+    if (opcode == kSendInvalidate && end.peer_window_keys.empty()) return kSend;
     return opcode;
   }
-  std::uint32_t take_one(std::vector<std::uint32_t>& keys) {
+  std::uint32_t remove_any(std::vector<std::uint32_t>& keys) {
     std::swap(keys[random_.below(keys.size())], keys.back());
     const std::uint32_t key = keys.back();
     keys.pop_back();
@@ -212,7 +214,7 @@ class Trial {
     end.sizes.push_back(0);
     end.keys[i] = opcode == WrOpcode::kBindWindow
                       ? engine.create_mw(end.host.pd, WindowType::kTwo).value().rkey
-                      : take_one(end.kept);
+                      : remove_any(end.own_window_keys);
     ASSERT_TRUE(engine.post_send(end.qp, {.wr_id = id(end, i),
                                           .opcode = opcode,
                                           .r_key = end.keys[i],
@@ -258,7 +260,7 @@ class Trial {
       std::copy_n(model(from).begin() + static_cast<std::ptrdiff_t>(at), bytes,
                   model(to).begin() + static_cast<std::ptrdiff_t>(where));
     };
-    const auto put = [&](const Host& host, std::size_t where, std::uint64_t value) {
+    const auto write = [&](const Host& host, std::size_t where, std::uint64_t value) {
       std::memcpy(model(host).data() + where, &value, sizeof value);
     };
     std::size_t receive = 0;
@@ -268,7 +270,7 @@ class Trial {
       if (opcode == WrOpcode::kRead) {
         copy(end.peer, kTargets + own, end.host, kResults + own, end.sizes[i]);
       } else if (is_atomic(opcode)) {
-        put(end.host, kResults + own, end.originals[i]);
+        write(end.host, kResults + own, end.originals[i]);
       } else if (opcode == WrOpcode::kWrite || opcode == WrOpcode::kWriteImm ||
                  opcode == WrOpcode::kAtomicWrite) {
         copy(end.host, kSources + own, end.peer, kTargets + own, end.sizes[i]);
@@ -278,14 +280,14 @@ class Trial {
       }
       receive += needs_receive(opcode) ? 1 : 0;
     }
-    put(end.peer, number_of(end), end.number);
+    write(end.peer, number_of(end), end.number);
   }
   std::vector<std::byte>& model(const Host& host) { return models_[&host == &a_ ? 0 : 1]; }
 
   // Returns true at the one call at which the error must be injected.
-  bool is_time() { return error_ != InjectedError::kNothing && ++chances_ == 20; }
+  bool must_inject_now() { return error_ != InjectedError::kNothing && ++opportunities_ == 20; }
   void inject_error(std::vector<WorkCompletion>& done) {
-    if (done.size() < 2 || error_ < InjectedError::kLost || !is_time()) return;
+    if (done.size() < 2 || error_ < InjectedError::kLost || !must_inject_now()) return;
     switch (error_) {
       case InjectedError::kLost: done.erase(done.begin()); break;
       case InjectedError::kDuplicated: done.insert(done.begin(), done.front()); break;
@@ -296,7 +298,7 @@ class Trial {
         if (received != done.end()) {
           received->byte_len += 1;
         } else {
-          --chances_;  // tries again at the next call
+          --opportunities_;  // tries again at the next call
         }
       }
     }
@@ -313,9 +315,10 @@ class Trial {
         ASSERT_EQ(&end.host, host);
         const std::size_t i = wc.wr_id & 0xffffffff;
         if (static_cast<unsigned>(wc.opcode) < 128) {
-          ASSERT_EQ(i, end.done++);
+          ASSERT_EQ(i, end.completed++);
           if (wc.opcode == WcOpcode::kBindWindow) {
-            (random_.chance({1, 2}) ? end.kept : other(end).granted).push_back(end.keys[i]);
+            (random_.chance({1, 2}) ? end.own_window_keys : other(end).peer_window_keys)
+                .push_back(end.keys[i]);
           }
         } else {
           ASSERT_EQ(i, end.received++);
@@ -326,8 +329,8 @@ class Trial {
   }
   void check_receive(End& end, std::size_t i, const WorkCompletion& wc) {
     const End& sender = other(end);
-    ASSERT_LT(i, sender.wants_receive.size());
-    const std::size_t request = sender.wants_receive[i];
+    ASSERT_LT(i, sender.requests_with_receive.size());
+    const std::size_t request = sender.requests_with_receive[i];
     EXPECT_EQ(wc.byte_len, sender.sizes[request]);
     const WrOpcode opcode = sender.opcodes[request];
     const bool imm = opcode == WrOpcode::kSendImm || opcode == WrOpcode::kWriteImm;
@@ -358,14 +361,14 @@ class Trial {
   }
   bool all_done() {
     return std::ranges::all_of(ends_, [&](const End& end) {
-      return end.done == kRequests && end.received == other(end).wants_receive.size() &&
-             end.next == kRequests;
+      return end.completed == kRequests &&
+             end.received == other(end).requests_with_receive.size() && end.next == kRequests;
     });
   }
 
   Random random_;
   InjectedError error_;
-  unsigned chances_ = 0;
+  unsigned opportunities_ = 0;
   Wire wire_;
   Host a_{1, kMemory}, b_{2, kMemory};
   std::vector<std::vector<std::byte>> models_;  // models of a's and b's memory

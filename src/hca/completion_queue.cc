@@ -42,8 +42,8 @@ unsigned CompletionQueue::poll(std::span<WorkCompletion> out) {
 void CompletionQueue::arm(bool solicited_only) {
   // Two threads may arm one CQ.  Then the wider request counts.
   std::uint8_t current = armed_.load(std::memory_order_seq_cst);
-  const std::uint8_t wanted = solicited_only ? kSolicitedOnly : kAnyCompletion;
-  while (!armed_.compare_exchange_weak(current, std::max(current, wanted),
+  const std::uint8_t request = solicited_only ? kSolicitedOnly : kAnyCompletion;
+  while (!armed_.compare_exchange_weak(current, std::max(current, request),
                                        std::memory_order_seq_cst)) {
   }
 }

@@ -12,7 +12,7 @@ namespace {
 
 struct Cq : CompletionQueue {
   using CompletionQueue::CompletionQueue;
-  // Tells whether the completion was added, and whether the consumer is to be notified.
+  // Returns whether the completion was added, and whether the consumer must be notified.
   std::pair<bool, bool> add(std::uint64_t id, bool solicited = false) {
     const bool added = push({.wr_id = id}, {}, solicited);
     return {added, publish()};
@@ -55,7 +55,7 @@ TEST(CompletionQueue, UnpublishedCompletionsAreHiddenAndTakeRoom) {
   EXPECT_EQ(got[0].wr_id, 2u);
 }
 
-TEST(CompletionQueue, TellsWhetherAPollHasLeftTheQueueEmptySinceAMoment) {
+TEST(CompletionQueue, ShowsIfAPollHasLeftTheQueueEmptySinceAMoment) {
   Cq cq(4, 0);
   std::array<WorkCompletion, 1> got;
   const std::uint32_t first = cq.new_moment();

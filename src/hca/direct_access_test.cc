@@ -1,5 +1,5 @@
-// Runs WRITEs and READs that the initiator carries out by itself, in the memory of a target that
-// need not run.
+// Runs WRITEs and READs that the initiator carries out itself, in the memory of a target that need
+// not run.
 #include "hca/direct_access.h"
 
 #include <gmock/gmock.h>
@@ -19,16 +19,16 @@ namespace {
 using namespace testing;
 using ::testing::IsEmpty;
 
-constexpr std::size_t kFar = DirectPair::kFar;
+constexpr std::size_t kRemoteOffset = DirectPair::kRemoteOffset;
 
 TEST(DirectAccess, WriteCompletesWhileTheTargetSleeps) {
   DirectPair pair;
   pair.stopped_b = true;
   pair.a.fill(0, 100'000, 3);
-  pair.rdma(WrOpcode::kWrite, 1, 0, kFar, 100'000).value();
+  pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 100'000).value();
   pair.wire.run(kSecond);
   EXPECT_EQ(text(pair.a.poll()), "1");
-  EXPECT_TRUE(pair.same(0, kFar, 100'000));
+  EXPECT_TRUE(pair.same(0, kRemoteOffset, 100'000));
   EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 1U);
   EXPECT_EQ(pair.at_a(Counter::kDirectBytes), 100'000U);
 }
@@ -36,18 +36,18 @@ TEST(DirectAccess, WriteCompletesWhileTheTargetSleeps) {
 TEST(DirectAccess, ReadCompletesWhileTheTargetSleeps) {
   DirectPair pair;
   pair.stopped_b = true;
-  pair.b.fill(kFar, 100'000, 5);
-  pair.rdma(WrOpcode::kRead, 1, 0, kFar, 100'000).value();
+  pair.b.fill(kRemoteOffset, 100'000, 5);
+  pair.rdma(WrOpcode::kRead, 1, 0, kRemoteOffset, 100'000).value();
   pair.wire.run(kSecond);
   EXPECT_EQ(text(pair.a.poll()), "1");
-  EXPECT_TRUE(pair.same(0, kFar, 100'000));
+  EXPECT_TRUE(pair.same(0, kRemoteOffset, 100'000));
   EXPECT_EQ(pair.at_a(Counter::kDirectReads), 1U);
 }
 
 TEST(DirectAccess, FirstRequestOfAConnectionGoesAsPackets) {
   LanePair pair;
   pair.attach(true);
-  pair.rdma(WrOpcode::kWrite, 1, 0, kFar, 8).value();
+  pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 8).value();
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1");
   EXPECT_EQ(pair.a.engine.counters()[Counter::kDirectWrites], 0U);
@@ -58,7 +58,7 @@ TEST(DirectAccess, TargetCountsTheRequestAndAcceptsLaterPackets) {
   DirectPair pair;
   pair.a.fill(0, 5000, 3);
   pair.stopped_b = true;
-  pair.rdma(WrOpcode::kWrite, 1, 0, kFar, 5000).value();
+  pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 5000).value();
   pair.wire.run(kSecond);
   pair.receive(9, 1'000'000, 5000).value();
   pair.send(2, 0, 5000).value();
@@ -78,10 +78,10 @@ TEST(DirectAccess, LongRequestIsCopiedInSeveralParts) {
   DirectPair pair;
   constexpr std::size_t kBytes = 4 * DirectAccess::kBytesMax - 100;
   pair.a.fill(0, kBytes, 3);
-  pair.rdma(WrOpcode::kWrite, 1, 0, kFar, kBytes).value();
+  pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, kBytes).value();
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1");
-  EXPECT_TRUE(pair.same(0, kFar, kBytes));
+  EXPECT_TRUE(pair.same(0, kRemoteOffset, kBytes));
   EXPECT_EQ(pair.memory_of_b.copies, 4U);
 }
 
@@ -89,7 +89,7 @@ TEST(DirectAccess, OneCallOfTransmitCopiesALimitedNumberOfBytes) {
   constexpr std::size_t kBytes = std::size_t{1} << 20;
   DirectPair pair;
   for (std::uint64_t i = 0; i < 10; ++i) {
-    pair.rdma(WrOpcode::kWrite, i, 0, kFar, kBytes).value();
+    pair.rdma(WrOpcode::kWrite, i, 0, kRemoteOffset, kBytes).value();
   }
   link::Burst burst;
   EXPECT_TRUE(pair.a.engine.transmit(burst, pair.wire.now));
@@ -103,19 +103,19 @@ TEST(DirectAccess, ShortRequestsBehindOthersGoAsPackets) {
   for (std::uint64_t i = 0; i < 10; ++i) {
     pair.receive(i, 1'000'000, 100).value();
     pair.send(100 + i, 0, 100).value();
-    pair.rdma(WrOpcode::kWrite, 200 + i, 0, kFar, 100).value();
+    pair.rdma(WrOpcode::kWrite, 200 + i, 0, kRemoteOffset, 100).value();
   }
   pair.wire.run();
   EXPECT_EQ(pair.a.poll().size(), 20U);
   EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 0U);
 }
 
-// Posts short WRITEs, each after the one before it is complete, and polls no completions.  Returns
-// how many were carried out directly.
+// Posts short WRITEs and polls no completions.  Each WRITE is posted when the WRITE before it is
+// complete.  Returns the number of WRITEs that were carried out directly.
 std::uint64_t write_one_by_one(DirectPair& pair, std::uint64_t count) {
   const std::uint64_t before = pair.at_a(Counter::kDirectWrites);
   for (std::uint64_t i = 0; i < count; ++i) {
-    pair.rdma(WrOpcode::kWrite, i, 0, kFar, 8).value();
+    pair.rdma(WrOpcode::kWrite, i, 0, kRemoteOffset, 8).value();
     pair.wire.run();
   }
   return pair.at_a(Counter::kDirectWrites) - before;
@@ -125,8 +125,7 @@ TEST(DirectAccess, StreamOfShortWritesGoesAsPackets) {
   DirectPair pair;
   constexpr std::uint64_t kSeries = ShortWrites::kSeriesMax;
   pair.a.poll();  // ends the series of the first request
-  EXPECT_EQ(write_one_by_one(pair, 4 * kSeries), kSeries)
-      << "nothing tells that it is a stream yet";
+  EXPECT_EQ(write_one_by_one(pair, 4 * kSeries), kSeries) << "a stream is not detected yet";
   std::array<WorkCompletion, 1> one;
   EXPECT_EQ(pair.a.engine.poll_cq(pair.a.cq, one).value(), 1U);
   EXPECT_EQ(write_one_by_one(pair, 1), 0U);
@@ -152,27 +151,27 @@ TEST(DirectAccess, SingleShortWritesAreDirectAgainSoonAfterAStream) {
 TEST(DirectAccess, ReadsAndLongerWritesAreDirectEvenInAStream) {
   DirectPair pair;
   for (std::uint64_t i = 0; i < 20; ++i) {
-    pair.rdma(WrOpcode::kRead, i, 0, kFar, 8).value();
+    pair.rdma(WrOpcode::kRead, i, 0, kRemoteOffset, 8).value();
     pair.wire.run();
-    pair.rdma(WrOpcode::kWrite, i, 0, kFar, DirectAccess::kShortWriteBytes).value();
+    pair.rdma(WrOpcode::kWrite, i, 0, kRemoteOffset, DirectAccess::kShortWriteBytes).value();
     pair.wire.run();
   }
   EXPECT_EQ(pair.at_a(Counter::kDirectReads), 20U);
   EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 20U);
 }
 
-TEST(DirectAccess, LongRequestsWaitForThoseBeforeThem) {
+TEST(DirectAccess, LongRequestsWaitForEarlierRequests) {
   DirectPair pair;
   pair.a.fill(0, 100'000, 7);
   for (std::uint64_t i = 0; i < 10; ++i) {
     pair.receive(i, 1'000'000, 100).value();
     pair.send(100 + i, 0, 100).value();
-    pair.rdma(WrOpcode::kWrite, 200 + i, 0, kFar, 100'000).value();
+    pair.rdma(WrOpcode::kWrite, 200 + i, 0, kRemoteOffset, 100'000).value();
   }
   pair.wire.run();
   EXPECT_EQ(pair.a.poll().size(), 20U);
   EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 10U);
-  EXPECT_TRUE(pair.same(0, kFar, 100'000));
+  EXPECT_TRUE(pair.same(0, kRemoteOffset, 100'000));
 }
 
 TEST(DirectAccess, RequestsOfManyElementsAndInlineRequestsAreCarriedOut) {
@@ -184,11 +183,11 @@ TEST(DirectAccess, RequestsOfManyElementsAndInlineRequestsAreCarriedOut) {
                       .opcode = WrOpcode::kWrite,
                       .flags = send_flag::kSignaled,
                       .sges = sges,
-                      .remote_address = pair.b.address(kFar),
+                      .remote_address = pair.b.address(kRemoteOffset),
                       .r_key = pair.b.mr.rkey};
   pair.a.engine.post_send(pair.qa, request).value();
   pair.wire.run();
-  EXPECT_TRUE(pair.same(0, kFar, 200'000));
+  EXPECT_TRUE(pair.same(0, kRemoteOffset, 200'000));
   const Sge sge = pair.a.sge(500'000, 200);
   pair.a.fill(500'000, 200, 9);
   request.wr_id = 2;
@@ -199,7 +198,7 @@ TEST(DirectAccess, RequestsOfManyElementsAndInlineRequestsAreCarriedOut) {
                                       pair.a.memory.begin() + 500'200);
   pair.a.fill(500'000, 200, 1);
   pair.wire.run();
-  EXPECT_TRUE(std::equal(posted.begin(), posted.end(), pair.b.memory.begin() + kFar));
+  EXPECT_TRUE(std::equal(posted.begin(), posted.end(), pair.b.memory.begin() + kRemoteOffset));
   EXPECT_EQ(text(pair.a.poll()), "1 2");
   EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 2U);
 }
@@ -208,26 +207,26 @@ TEST(DirectAccess, ReadsIntoANullRegionGoAsPackets) {
   DirectPair pair;
   const MrInfo null = pair.a.engine.register_null_mr(pair.a.pd).value();
   const std::array sges{Sge{0, 100, null.lkey}, pair.a.sge(0, 100)};
-  pair.b.fill(kFar, 200, 4);
+  pair.b.fill(kRemoteOffset, 200, 4);
   pair.a.engine
       .post_send(pair.qa, {.wr_id = 1,
                            .opcode = WrOpcode::kRead,
                            .flags = send_flag::kSignaled,
                            .sges = sges,
-                           .remote_address = pair.b.address(kFar),
+                           .remote_address = pair.b.address(kRemoteOffset),
                            .r_key = pair.b.mr.rkey})
       .value();
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1");
-  EXPECT_TRUE(pair.same(0, kFar + 100, 100));
+  EXPECT_TRUE(pair.same(0, kRemoteOffset + 100, 100));
   EXPECT_EQ(pair.at_a(Counter::kDirectReads), 0U);
 }
 
 TEST(DirectAccess, UnsignaledRequestsHaveNoCompletionAndFreeTheirSlots) {
   DirectPair pair;
   for (int i = 0; i < 300; ++i) {
-    ASSERT_TRUE(
-        pair.rdma(WrOpcode::kWrite, 1, 0, kFar, 8, i % 32 == 31 ? send_flag::kSignaled : 0));
+    ASSERT_TRUE(pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 8,
+                          i % 32 == 31 ? send_flag::kSignaled : 0));
     pair.wire.run();
     ASSERT_EQ(text(pair.a.poll()), i % 32 == 31 ? "1" : "");
   }
@@ -240,7 +239,7 @@ TEST(DirectAccess, FullLaneDelaysRequestsAndLosesNone) {
   pair.stopped_b = true;
   std::uint64_t done = 0;
   for (std::uint64_t i = 0; i < kRequests; ++i) {
-    if (!pair.rdma(WrOpcode::kWrite, i, 0, kFar, 8)) break;
+    if (!pair.rdma(WrOpcode::kWrite, i, 0, kRemoteOffset, 8)) break;
     pair.wire.run(std::chrono::microseconds(1));
     done += pair.a.poll().size();
   }
@@ -250,7 +249,7 @@ TEST(DirectAccess, FullLaneDelaysRequestsAndLosesNone) {
   pair.wire.run();
   EXPECT_FALSE(pair.a.engine.waits_for_lane());
   pair.a.poll();
-  pair.rdma(WrOpcode::kWrite, 1, 0, kFar, 8).value();
+  pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 8).value();
   pair.wire.run();
   EXPECT_EQ(pair.at_b(Counter::kDropExecuted), 0U);
   EXPECT_EQ(pair.at_b(Counter::kDirectWrites), pair.at_a(Counter::kDirectWrites));
@@ -262,7 +261,7 @@ TEST(DirectAccess, ResponderReportsMemoryThatTheTargetHasUnmapped) {
   pair.memory_of_b.is_unmapped = true;
   pair.b.engine.set_memory_guard(
       [](const void*, std::size_t, bool, void (*)(void*), void*) { return false; });
-  pair.rdma(WrOpcode::kWrite, 1, 0, kFar, 1000).value();
+  pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 1000).value();
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1:remote access error");
   EXPECT_EQ(pair.state_b(), QpState::kError);
@@ -271,7 +270,7 @@ TEST(DirectAccess, ResponderReportsMemoryThatTheTargetHasUnmapped) {
 
 TEST(DirectAccess, DeregisteringTheRegionEndsARequestUnderWay) {
   DirectPair pair;
-  const std::uint64_t address = pair.b.address(kFar);
+  const std::uint64_t address = pair.b.address(kRemoteOffset);
   const MrInfo region =
       pair.b.engine.register_mr(pair.b.pd, address, 1'000'000, address, Host::kAllAccess).value();
   pair.memory_of_b.during = [&] {
@@ -293,7 +292,7 @@ TEST(DirectAccess, DeregisteringTheRegionEndsARequestUnderWay) {
 
 TEST(DirectAccess, AccessOutsideTheNewRangeOfAReregisteredRegionIsRefused) {
   DirectPair pair;
-  const std::uint64_t address = pair.b.address(kFar);
+  const std::uint64_t address = pair.b.address(kRemoteOffset);
   const MrInfo region =
       pair.b.engine.register_mr(pair.b.pd, address, 10'000, address, Host::kAllAccess).value();
   pair.b.engine
@@ -324,17 +323,17 @@ TEST(DirectAccess, TargetInTheErrorStateIsNotAccessed) {
   error.state = QpState::kError;
   pair.b.engine.modify_qp(pair.qb, error, attribute::kState, pair.wire.now).value();
   pair.a.fill(0, 8, 3);
-  pair.b.fill(kFar, 8, 9);
-  pair.rdma(WrOpcode::kWrite, 1, 0, kFar, 8).value();
+  pair.b.fill(kRemoteOffset, 8, 9);
+  pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 8).value();
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1:retries exceeded");
-  EXPECT_FALSE(pair.same(0, kFar, 8));
+  EXPECT_FALSE(pair.same(0, kRemoteOffset, 8));
 }
 
 // The target connects its queue pair again while the initiator keeps its old connection.
 TEST(DirectAccess, OldConnectionCannotUseTheRightsOfANewConnection) {
   DirectPair pair({.timeout = 1, .retry_count = 1});
-  pair.rdma(WrOpcode::kWrite, 1, 0, kFar, 8).value();
+  pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 8).value();
   pair.wire.run();
   EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 1U);
   QpAttributes reset;
@@ -343,16 +342,16 @@ TEST(DirectAccess, OldConnectionCannotUseTheRightsOfANewConnection) {
   to_state(pair.b, pair.qb, attributes_for(pair.b, pair.a, pair.o, Qpn{0x11}, Psn{1}, Psn{77'000}),
            QpState::kRts);
   pair.a.fill(0, 8, 3);
-  pair.b.fill(kFar, 8, 9);
-  pair.rdma(WrOpcode::kWrite, 2, 0, kFar, 8).value();
+  pair.b.fill(kRemoteOffset, 8, 9);
+  pair.rdma(WrOpcode::kWrite, 2, 0, kRemoteOffset, 8).value();
   pair.wire.run();
   EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 1U);
-  EXPECT_FALSE(pair.same(0, kFar, 8));
+  EXPECT_FALSE(pair.same(0, kRemoteOffset, 8));
 }
 
 TEST(DirectAccess, RecordsThatDoNotFitTheConnectionAreDropped) {
   DirectPair pair;
-  pair.rdma(WrOpcode::kWrite, 1, 0, kFar, 8).value();
+  pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 8).value();
   pair.wire.run();
   const auto row = pair.table_b.table.qp(0x22);
   ASSERT_TRUE(row);
@@ -385,7 +384,7 @@ TEST(DirectAccess, RecordInTheMiddleOfAMessageIsDropped) {
   packet.bth.opcode = wire::Opcode::kRcWriteFirst;
   packet.bth.psn = Psn{row->expected_psn};
   packet.bth.destination_qpn = Qpn{0x22};
-  packet.reth = {pair.b.address(kFar), pair.b.mr.rkey, 2000};
+  packet.reth = {pair.b.address(kRemoteOffset), pair.b.mr.rkey, 2000};
   pair.b.engine.receive({{.source = gid_of(1), .destination = gid_of(2)}, packet_of(packet, 1024)},
                         pair.wire.now);
   pair.b.engine.receive(link::ExecutedRecord{.generation = row->generation,
@@ -403,7 +402,7 @@ TEST(DirectAccess, NothingNewBeginsWhileTheSendQueueDrains) {
   QpAttributes drain;
   drain.state = QpState::kSqd;
   pair.a.engine.modify_qp(pair.qa, drain, attribute::kState, pair.wire.now).value();
-  pair.rdma(WrOpcode::kWrite, 1, 0, kFar, 8).value();
+  pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 8).value();
   pair.wire.run();
   EXPECT_THAT(pair.a.poll(), IsEmpty());
   EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 0U);
@@ -418,7 +417,7 @@ TEST(DirectAccess, NothingNewBeginsWhileTheSendQueueDrains) {
 TEST(DirectAccess, PeerThatNoLongerAllowsAccessGetsPackets) {
   DirectPair pair;
   pair.lanes_b.for_each([](link::Lanes::Id, link::Lane& lane) { lane.allow_access(false); });
-  pair.rdma(WrOpcode::kWrite, 1, 0, kFar, 8).value();
+  pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 8).value();
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1");
   EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 0U);
@@ -426,14 +425,14 @@ TEST(DirectAccess, PeerThatNoLongerAllowsAccessGetsPackets) {
 
 // ---- the same as packets ------------------------------------------------------------------------
 
-struct Result {
-  std::string at_a, at_b;
+struct RunResult {
+  std::string completions_a, completions_b;
   std::vector<std::byte> memory_a, memory_b;
   std::uint64_t direct = 0;
 };
 
 // Makes random requests with pauses.  The seed decides everything.
-Result run_random(std::uint64_t seed, bool direct) {
+RunResult run_random(std::uint64_t seed, bool direct) {
   Random random(seed);
   LanePair pair({.caps = {.max_send_wr = 256,
                           .max_recv_wr = 256,
@@ -444,7 +443,7 @@ Result run_random(std::uint64_t seed, bool direct) {
   constexpr std::size_t kHalf = 1'000'000;
   pair.a.fill(0, 2 * kHalf, static_cast<std::uint8_t>(seed));
   pair.b.fill(0, 2 * kHalf, static_cast<std::uint8_t>(seed + 1));
-  Result result;
+  RunResult result;
   for (std::uint64_t i = 0; i < 60; ++i) {
     static constexpr std::array kOpcodes{WrOpcode::kSend,     WrOpcode::kWrite, WrOpcode::kRead,
                                          WrOpcode::kWriteImm, WrOpcode::kWrite, WrOpcode::kRead,
@@ -455,14 +454,14 @@ Result run_random(std::uint64_t seed, bool direct) {
                                                             : random.next() % 100'000;
     // Responses must not change bytes that another request sends.
     const bool fills = fills_elements(opcode);
-    const std::size_t here = (fills ? kHalf : 0) + random.next() % (kHalf / 16) * 8;
-    const std::size_t there = random.next() % (kHalf / 16) * 8;
+    const std::size_t local_offset = (fills ? kHalf : 0) + random.next() % (kHalf / 16) * 8;
+    const std::size_t remote_offset = random.next() % (kHalf / 16) * 8;
     // A fence keeps later requests from changing what a READ returns.
     const std::uint32_t flags = send_flag::kSignaled | send_flag::kFence;
     if (opcode == WrOpcode::kSend || opcode == WrOpcode::kWriteImm) {
-      pair.receive(i, there, bytes).value();
+      pair.receive(i, remote_offset, bytes).value();
     }
-    pair.rdma(opcode, i, here, there, bytes, flags).value();
+    pair.rdma(opcode, i, local_offset, remote_offset, bytes, flags).value();
     pair.stopped_b = random.next() % 4 == 0;
     const std::uint64_t pause = random.next() % 3;
     if (pause == 1) pair.wire.run(std::chrono::microseconds(random.next() % 50));
@@ -471,8 +470,8 @@ Result run_random(std::uint64_t seed, bool direct) {
   }
   pair.stopped_b = false;
   pair.wire.run();
-  result.at_a = text(pair.a.poll());
-  result.at_b = text(pair.b.poll());
+  result.completions_a = text(pair.a.poll());
+  result.completions_b = text(pair.b.poll());
   result.memory_a.assign(pair.a.memory.begin(), pair.a.memory.begin() + 2 * kHalf);
   result.memory_b.assign(pair.b.memory.begin(), pair.b.memory.begin() + 2 * kHalf);
   result.direct = pair.a.engine.counters()[Counter::kDirectBytes];
@@ -484,13 +483,13 @@ TEST(DirectAccess, RandomRequestsHaveTheResultsThatPacketsHave) {
   const auto seeds = sim::seeds(100);
   for (const std::uint64_t seed : seeds) {
     SCOPED_TRACE(seed);
-    const Result packets = run_random(seed, false);
-    const Result direct = run_random(seed, true);
+    const RunResult packets = run_random(seed, false);
+    const RunResult direct = run_random(seed, true);
     direct_bytes += direct.direct;
     EXPECT_EQ(packets.direct, 0U);
-    if (seed % 8 == 0) continue;  // the moment of the error depends on how far the requests are
-    ASSERT_EQ(direct.at_a, packets.at_a);
-    ASSERT_EQ(direct.at_b, packets.at_b);
+    if (seed % 8 == 0) continue;  // the two runs differ in when the error comes
+    ASSERT_EQ(direct.completions_a, packets.completions_a);
+    ASSERT_EQ(direct.completions_b, packets.completions_b);
     ASSERT_TRUE(direct.memory_a == packets.memory_a);
     ASSERT_TRUE(direct.memory_b == packets.memory_b);
   }

@@ -1,5 +1,5 @@
-// Runs WRITEs with immediate data.  The initiator copies all bytes but those of the last packet by
-// itself.
+// Runs WRITEs with immediate data.  The initiator itself copies all bytes except for those of the
+// last packet.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -13,25 +13,25 @@ namespace {
 
 using namespace testing;
 
-constexpr std::size_t kWritten = DirectPair::kFar;
+constexpr std::size_t kWriteOffset = DirectPair::kRemoteOffset;
 
 TEST(DirectImmediate, AllButTheLastPacketIsCopiedWhileTheTargetSleeps) {
   DirectPair pair;
   pair.receive(9, 1'000'000, 0).value();
   pair.a.fill(0, 100'000, 3);
   pair.stopped_b = true;
-  pair.rdma(WrOpcode::kWriteImm, 1, 0, kWritten, 100'000).value();
+  pair.rdma(WrOpcode::kWriteImm, 1, 0, kWriteOffset, 100'000).value();
   pair.wire.run(std::chrono::milliseconds(1));
   const std::size_t copied = 100'000 / 1024 * 1024;
-  EXPECT_TRUE(pair.same(0, kWritten, copied));
-  EXPECT_FALSE(pair.same(0, kWritten, 100'000));
+  EXPECT_TRUE(pair.same(0, kWriteOffset, copied));
+  EXPECT_FALSE(pair.same(0, kWriteOffset, 100'000));
   EXPECT_EQ(pair.at_a(Counter::kDirectBytes), copied);
   EXPECT_EQ(text(pair.a.poll()), "") << "only the target's answer completes the request";
 
   pair.stopped_b = false;
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1");
-  EXPECT_TRUE(pair.same(0, kWritten, 100'000));
+  EXPECT_TRUE(pair.same(0, kWriteOffset, 100'000));
   const auto received = pair.b.poll();
   ASSERT_EQ(received.size(), 1U);
   EXPECT_EQ(received[0].byte_len, 100'000U) << "the completion counts the whole message";
@@ -43,7 +43,7 @@ TEST(DirectImmediate, AllButTheLastPacketIsCopiedWhileTheTargetSleeps) {
 TEST(DirectImmediate, WriteWithoutAReceiveWaitsAndRepeatsOnlyItsLastPacket) {
   DirectPair pair;
   pair.a.fill(0, 100'000, 3);
-  pair.rdma(WrOpcode::kWriteImm, 1, 0, kWritten, 100'000).value();
+  pair.rdma(WrOpcode::kWriteImm, 1, 0, kWriteOffset, 100'000).value();
   pair.wire.run(std::chrono::milliseconds(50));
   EXPECT_GE(pair.at_a(Counter::kRnrNaksIn), 1U);
   EXPECT_EQ(text(pair.a.poll()), "");
@@ -51,7 +51,7 @@ TEST(DirectImmediate, WriteWithoutAReceiveWaitsAndRepeatsOnlyItsLastPacket) {
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1");
   EXPECT_EQ(text(pair.b.poll()), "9");
-  EXPECT_TRUE(pair.same(0, kWritten, 100'000));
+  EXPECT_TRUE(pair.same(0, kWriteOffset, 100'000));
   EXPECT_EQ(pair.at_a(Counter::kDirectBytes), std::size_t{97} * 1024);
   EXPECT_EQ(pair.at_a(Counter::kRetransmissions), pair.at_a(Counter::kRnrNaksIn));
 }
@@ -60,22 +60,22 @@ TEST(DirectImmediate, RequestsAfterAWriteWithImmediateGoOn) {
   DirectPair pair;
   for (std::uint64_t i = 0; i < 3; ++i) pair.receive(i, 1'000'000, 5000).value();
   pair.a.fill(0, 300'000, 3);
-  pair.rdma(WrOpcode::kWriteImm, 1, 0, kWritten, 70'000).value();
-  pair.rdma(WrOpcode::kWriteImm, 2, 0, kWritten + 70'000, 70'001).value();
+  pair.rdma(WrOpcode::kWriteImm, 1, 0, kWriteOffset, 70'000).value();
+  pair.rdma(WrOpcode::kWriteImm, 2, 0, kWriteOffset + 70'000, 70'001).value();
   pair.send(3, 0, 5000).value();
-  pair.rdma(WrOpcode::kRead, 4, 1'000'000, kWritten, 200).value();
+  pair.rdma(WrOpcode::kRead, 4, 1'000'000, kWriteOffset, 200).value();
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1 2 3 4");
   EXPECT_EQ(text(pair.b.poll()), "0 1 2");
-  EXPECT_TRUE(pair.same(0, kWritten, 70'000));
-  EXPECT_TRUE(pair.same(0, kWritten + 70'000, 70'001));
+  EXPECT_TRUE(pair.same(0, kWriteOffset, 70'000));
+  EXPECT_TRUE(pair.same(0, kWriteOffset + 70'000, 70'001));
 }
 
 TEST(DirectImmediate, RegionThatIsDeregisteredBeforeTheLastPacketIsAnError) {
   DirectPair pair;
   pair.receive(9, 1'000'000, 0).value();
   pair.stopped_b = true;
-  pair.rdma(WrOpcode::kWriteImm, 1, 0, kWritten, 100'000).value();
+  pair.rdma(WrOpcode::kWriteImm, 1, 0, kWriteOffset, 100'000).value();
   pair.wire.run(std::chrono::milliseconds(1));
   pair.b.engine.deregister_mr(pair.b.mr.handle).value();
   pair.stopped_b = false;
@@ -87,7 +87,7 @@ TEST(DirectImmediate, RegionThatIsDeregisteredBeforeTheLastPacketIsAnError) {
 TEST(DirectImmediate, ShortWriteWithImmediateGoesAsPackets) {
   DirectPair pair;
   pair.receive(9, 1'000'000, 0).value();
-  pair.rdma(WrOpcode::kWriteImm, 1, 0, kWritten, DirectAccess::kImmediateBytesMin - 1).value();
+  pair.rdma(WrOpcode::kWriteImm, 1, 0, kWriteOffset, DirectAccess::kImmediateBytesMin - 1).value();
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1");
   EXPECT_EQ(pair.at_a(Counter::kDirectBytes), 0U);
@@ -106,7 +106,7 @@ TEST(DirectImmediate, RecordsThatContradictThemselvesAreDropped) {
                                   .kind = link::ExecutedRecord::Kind::kWriteBeforeImmediate,
                                   .r_key = pair.b.mr.rkey,
                                   .message_bytes = 2049,
-                                  .remote_address = pair.b.address(kWritten)};
+                                  .remote_address = pair.b.address(kWriteOffset)};
   const auto bad = [&](auto member, auto value) {
     link::ExecutedRecord record = good;
     record.*member = value;
@@ -124,7 +124,7 @@ TEST(DirectImmediate, RecordsThatContradictThemselvesAreDropped) {
 }
 
 // The target may forbid accesses when a part of a request has been copied, and allow them later.
-TEST(DirectImmediate, ARequestThatEndedAsPacketsDoesNotAffectTheNextOne) {
+TEST(DirectImmediate, ARequestThatEndedAsPacketsDoesNotAffectTheNextRequest) {
   for (const WrOpcode opcode : {WrOpcode::kWrite, WrOpcode::kWriteImm}) {
     DirectPair pair;
     constexpr std::size_t kBytes = 3 * DirectAccess::kBytesMax;
@@ -134,7 +134,7 @@ TEST(DirectImmediate, ARequestThatEndedAsPacketsDoesNotAffectTheNextOne) {
     pair.receive(9, 1'000'000, 0).value();
     pair.a.fill(0, kBytes, 3);
     pair.memory_of_b.during = [&] { allow(false); };
-    pair.rdma(opcode, 1, 0, kWritten, kBytes).value();
+    pair.rdma(opcode, 1, 0, kWriteOffset, kBytes).value();
     pair.wire.run();
     EXPECT_EQ(text(pair.a.poll()), "1");
     pair.memory_of_b.during = nullptr;
@@ -142,11 +142,11 @@ TEST(DirectImmediate, ARequestThatEndedAsPacketsDoesNotAffectTheNextOne) {
 
     allow(true);
     pair.a.fill(0, kBytes, 4);
-    pair.rdma(WrOpcode::kWrite, 2, 0, kWritten, kBytes).value();
+    pair.rdma(WrOpcode::kWrite, 2, 0, kWriteOffset, kBytes).value();
     pair.wire.run();
     EXPECT_EQ(text(pair.a.poll()), "2");
     EXPECT_EQ(pair.memory_of_b.copies, 4U);
-    EXPECT_TRUE(pair.same(0, kWritten, kBytes));
+    EXPECT_TRUE(pair.same(0, kWriteOffset, kBytes));
   }
 }
 

@@ -303,9 +303,9 @@ Result<QpHandle> Engine::create_qp(const QpInit& init, Qpn qpn) {
   CompletionQueue& send_cq = *VB_TRY(find(s.cqs, init.send_cq, kNoCq));
   CompletionQueue& recv_cq = *VB_TRY(find(s.cqs, init.recv_cq, kNoCq));
   SharedReceiveQueue* const srq = init.srq ? VB_TRY(find(s.srqs, init.srq, kNoSrq)) : nullptr;
-  QpCaps wanted = init.caps;
-  if (srq != nullptr) wanted.max_recv_wr = wanted.max_recv_sge = 0;
-  if (const auto sizes = check_caps(wanted, limits()); !sizes) {
+  QpCaps caps = init.caps;
+  if (srq != nullptr) caps.max_recv_wr = caps.max_recv_sge = 0;
+  if (const auto sizes = check_caps(caps, limits()); !sizes) {
     ++s.shared.counters[Counter::kLimitSizes];
     return std::unexpected(sizes.error());
   }

@@ -138,7 +138,7 @@ bool Engine::transmit(link::Burst& burst, Time now) {
   const std::uint64_t end = sent_packets() + kPacketsPerTransmit;
   while (!s.in_burst.empty()) {
     Qp& qp = s.in_burst.pop_front();
-    qp.burst_sent();
+    qp.on_burst_sent();
     s.active.push_back(qp);  // the QP may have waited for the burst to be sent
   }
   while (!s.full_lane.empty()) s.active.push_back(s.full_lane.pop_front());

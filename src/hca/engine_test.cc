@@ -9,17 +9,18 @@ namespace {
 
 using namespace testing;
 
-constexpr std::size_t kAt = 1 << 20;  // where the receiving side keeps its data
+constexpr std::size_t kReceiverOffset = 1 << 20;  // the data of the receiving side begin here
 
 TEST(Engine, CompletesOnlySignaledSends) {
   Pair p;
   for (std::uint64_t id = 1; id <= 4; ++id) {
-    ASSERT_TRUE(p.rdma(WrOpcode::kWrite, id, 0, kAt, 10, id == 3 ? send_flag::kSignaled : 0));
+    ASSERT_TRUE(
+        p.rdma(WrOpcode::kWrite, id, 0, kReceiverOffset, 10, id == 3 ? send_flag::kSignaled : 0));
   }
   p.wire.run();
   EXPECT_EQ(text(p.a.poll()), "3");
   Pair all({.signal_all = true});
-  ASSERT_TRUE(all.rdma(WrOpcode::kWrite, 1, 0, kAt, 10, 0));
+  ASSERT_TRUE(all.rdma(WrOpcode::kWrite, 1, 0, kReceiverOffset, 10, 0));
   all.wire.run();
   EXPECT_EQ(text(all.a.poll()), "1");
 }
@@ -29,7 +30,7 @@ TEST(Engine, PollingACompletionFreesItsSlot) {
   Pair p;
   const auto fill = [&](std::uint32_t flags) {
     unsigned posted = 0;
-    while (p.rdma(WrOpcode::kWrite, 1, 0, kAt, 10, flags)) ++posted;
+    while (p.rdma(WrOpcode::kWrite, 1, 0, kReceiverOffset, 10, flags)) ++posted;
     p.wire.run();
     return posted;
   };
@@ -107,7 +108,7 @@ TEST(Engine, RaisesCommunicationEstablishedExactlyOnce) {
 
 TEST(Engine, ReportsAFirstPacketInRtsOnlyToTheConnectionManager) {
   Pair p;
-  ASSERT_TRUE(p.receive(1, kAt, 10));
+  ASSERT_TRUE(p.receive(1, kReceiverOffset, 10));
   ASSERT_TRUE(p.send(1, 0, 10));
   p.wire.run();
   EXPECT_EQ(
@@ -119,7 +120,7 @@ TEST(Engine, ReportsAFirstPacketInRtsOnlyToTheConnectionManager) {
 // mark_established() serves the connection manager, and is not part of the specification.
 TEST(Engine, MarkEstablishedKeepsTheEventOfTheSpecification) {
   for (const QpState state : {QpState::kRtr, QpState::kRts}) {
-    Scripted b({}, state);
+    HostUnderTest b({}, state);
     ASSERT_TRUE(b.host.engine.mark_established(b.qp));
     b.receive(1, 10);
     b.request(wire::Opcode::kRcSendOnly, 2000, 8);
@@ -134,11 +135,11 @@ TEST(Engine, MarkEstablishedKeepsTheEventOfTheSpecification) {
 TEST(Engine, NotifiesAnArmedCqOnce) {
   Pair p;
   ASSERT_TRUE(p.a.engine.arm_cq(p.a.cq, false));
-  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kAt, 10));
-  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 2, 0, kAt, 10));
+  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kReceiverOffset, 10));
+  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 2, 0, kReceiverOffset, 10));
   p.wire.run();
   EXPECT_EQ(p.a.events(), (std::vector<Event>{CqNotify{p.a.cq, 101}}));
-  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 3, 0, kAt, 10));
+  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 3, 0, kReceiverOffset, 10));
   p.wire.run();
   EXPECT_TRUE(p.a.events().empty());
 }
@@ -147,7 +148,7 @@ TEST(Engine, ACqArmedForSolicitedIgnoresOtherCompletions) {
   Pair p;
   ASSERT_TRUE(p.b.engine.mark_established(p.qb));
   ASSERT_TRUE(p.b.engine.arm_cq(p.b.cq, true));
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(p.receive(1, kAt, 10));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(p.receive(1, kReceiverOffset, 10));
   ASSERT_TRUE(p.send(1, 0, 10, 0));
   p.wire.run();
   EXPECT_TRUE(p.b.events().empty());
@@ -296,14 +297,14 @@ TEST(Engine, ReregisteringChangesARegionAndKeepsItsKeys) {
 
 TEST(Engine, ANullRegionReadsAsZerosAndDiscardsWrites) {
   Pair p;
-  const MrInfo none_a = p.a.engine.register_null_mr(p.a.pd).value();
-  const MrInfo none_b = p.b.engine.register_null_mr(p.b.pd).value();
+  const MrInfo null_a = p.a.engine.register_null_mr(p.a.pd).value();
+  const MrInfo null_b = p.b.engine.register_null_mr(p.b.pd).value();
   p.a.fill(0, 3000, 7);
   p.b.fill(0, 3000, 9);
   // Sends 1000 bytes, 500 zeros and 100 bytes.  Receives 1200 bytes, discards 300, receives 100.
-  const Sge out[] = {p.a.sge(0, 1000), {12345, 500, none_a.lkey}, p.a.sge(1500, 100)};
+  const Sge out[] = {p.a.sge(0, 1000), {12345, 500, null_a.lkey}, p.a.sge(1500, 100)};
   const Sge in[] = {
-      p.b.sge(0, 1200), {~std::uint64_t{0} - 300, 300, none_b.lkey}, p.b.sge(2000, 100)};
+      p.b.sge(0, 1200), {~std::uint64_t{0} - 300, 300, null_b.lkey}, p.b.sge(2000, 100)};
   p.b.engine.post_recv(p.qb, {.wr_id = 1, .sges = in}).value();
   p.a.engine.post_send(p.qa, {.wr_id = 2, .flags = send_flag::kSignaled, .sges = out}).value();
   p.wire.run();
@@ -318,7 +319,7 @@ TEST(Engine, ANullRegionReadsAsZerosAndDiscardsWrites) {
                         .flags = send_flag::kSignaled,
                         .sges = out,
                         .remote_address = 0,
-                        .r_key = none_b.rkey})
+                        .r_key = null_b.rkey})
       .value();
   p.wire.run();
   EXPECT_EQ(text(p.a.poll()), "2 3:remote access error");
@@ -419,7 +420,7 @@ TEST(Engine, HasWorkAfterAPost) {
   link::Burst burst;
   while (p.a.engine.transmit(burst, p.wire.now)) burst.clear();
   EXPECT_FALSE(p.a.engine.has_work());
-  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kAt, 1));
+  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kReceiverOffset, 1));
   EXPECT_TRUE(p.a.engine.has_work());
   p.wire.run();
   EXPECT_FALSE(p.a.engine.has_work());
@@ -427,7 +428,7 @@ TEST(Engine, HasWorkAfterAPost) {
 
 TEST(Engine, ReturnsARowForEachQp) {
   Pair p;
-  ASSERT_TRUE(p.receive(1, kAt, 3000));
+  ASSERT_TRUE(p.receive(1, kReceiverOffset, 3000));
   ASSERT_TRUE(p.send(1, 0, 3000));
   p.wire.run();
   ASSERT_EQ(p.a.engine.qp_count(), 1u);
@@ -453,29 +454,29 @@ TEST(Engine, CountsDroppedPacketsByReason) {
   packet.bth = {
       .opcode = wire::Opcode::kRcSendOnly, .destination_qpn = Qpn{0x22}, .psn = Psn{1000}};
   const auto counters = [&] { return p.b.engine.counters(); };
-  const auto give = [&](const wire::TransportPacket& t, const link::Address& address) {
+  const auto deliver = [&](const wire::TransportPacket& t, const link::Address& address) {
     p.b.engine.receive({address, packet_of(t, 4)}, p.wire.now);
   };
   auto wrong = packet;
   wrong.bth.destination_qpn = Qpn{0x23};
-  give(wrong, from_a);
+  deliver(wrong, from_a);
   EXPECT_EQ(counters()[Counter::kDropUnknownQp], 1u);
   wrong = packet;
   wrong.bth.opcode = wire::Opcode::kUdSendOnly;
-  give(wrong, from_a);
+  deliver(wrong, from_a);
   EXPECT_EQ(counters()[Counter::kDropWrongTransport], 1u);
   wrong = packet;
   wrong.bth.pkey = Pkey{0x8001};
-  give(wrong, from_a);
+  deliver(wrong, from_a);
   EXPECT_EQ(counters()[Counter::kDropBadPkey], 1u);
-  give(packet, {.source = gid_of(3), .destination = gid_of(2)});
+  deliver(packet, {.source = gid_of(3), .destination = gid_of(2)});
   EXPECT_EQ(counters()[Counter::kDropWrongSource], 1u);
   p.b.engine.receive({from_a, std::vector<std::byte>(8)}, p.wire.now);
   EXPECT_EQ(counters().malformed[std::to_underlying(wire::Drop::kTooShort)], 1u);
-  EXPECT_TRUE(p.b.events().empty());  // none of them was a valid request
+  EXPECT_TRUE(p.b.events().empty());  // no packet was a valid request
   packet.bth.pkey = Pkey{0x7fff};     // a limited member may talk to a full one
-  ASSERT_TRUE(p.receive(1, kAt, 10));
-  give(packet, from_a);
+  ASSERT_TRUE(p.receive(1, kReceiverOffset, 10));
+  deliver(packet, from_a);
   EXPECT_EQ(text(p.b.poll()), "1");
   // Each of the six packets was counted once.
   EXPECT_EQ(counters()[Counter::kPacketsIn], 6u);

@@ -29,8 +29,8 @@ struct Line {
     return Duration(8 * static_cast<std::int64_t>(bytes));
   }
   Fate carry(std::size_t bytes, Time now) {
-    const Duration waits = std::max(free_at - now, Duration{});
-    if (waits > static_cast<std::int64_t>(queued_max) * time_of(1024)) return {.copies = 0};
+    const Duration waiting_time = std::max(free_at - now, Duration{});
+    if (waiting_time > static_cast<std::int64_t>(queued_max) * time_of(1024)) return {.copies = 0};
     free_at = std::max(free_at, now) + time_of(bytes);
     return {.delay = free_at - now + delay};
   }
@@ -160,29 +160,30 @@ TEST(Loss, ThroughputDegradesGracefully) {
 
 // With a round trip of 10 ms, 128 KiB in flight would be a tenth of what the line carries.
 TEST(LongLine, TheWindowGrowsToWhatTheLineCarries) {
-  const double whole = 1e6 / static_cast<double>(Line::time_of(1100).count());  // packets per ms
+  const double line_rate =
+      1e6 / static_cast<double>(Line::time_of(1100).count());  // packets per ms
   const Load load{.line = {.delay = std::chrono::milliseconds(5)},
                   .depth = 60,
                   .time = std::chrono::milliseconds(500)};
   const IncastResult one = run(load);
-  EXPECT_GT(one.packets_per_ms, 0.7 * whole);
+  EXPECT_GT(one.packets_per_ms, 0.7 * line_rate);
   EXPECT_EQ(one.lost_in_inbox, 0u);
 }
 
 TEST(LongLine, AShortQueueBeforeTheLineDoesNotCollapseTheThroughput) {
-  const double whole = 1e6 / static_cast<double>(Line::time_of(1100).count());
+  const double line_rate = 1e6 / static_cast<double>(Line::time_of(1100).count());
   const IncastResult one = run({.line = {.delay = std::chrono::milliseconds(5), .queued_max = 100},
                                 .depth = 60,
                                 .time = std::chrono::seconds(1)});
-  EXPECT_GT(one.packets_per_ms, 0.3 * whole);
+  EXPECT_GT(one.packets_per_ms, 0.3 * line_rate);
 }
 
 TEST(LongLine, LossesAreSharedBySixteenQps) {
   const Line line{.delay = std::chrono::milliseconds(5), .queued_max = 500};
   const IncastResult all =
       run({.qps = 16, .line = line, .depth = 20, .time = std::chrono::seconds(1)});
-  const double whole = 1e6 / static_cast<double>(Line::time_of(1100).count());
-  EXPECT_GT(all.packets_per_ms, 0.5 * whole);
+  const double line_rate = 1e6 / static_cast<double>(Line::time_of(1100).count());
+  EXPECT_GT(all.packets_per_ms, 0.5 * line_rate);
   EXPECT_GT(all.slowest, all.fastest / 8);
 }
 

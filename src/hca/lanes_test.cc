@@ -109,7 +109,7 @@ TEST(HcaLanes, DeadPeerExhaustsTheRetriesAfterItsLaneIsRemoved) {
   pair.rdma(WrOpcode::kWrite, 1, 0, 2'000'000, 100).value();
   pair.wire.run(kSecond);
   pair.remove();
-  pair.wire.cut.insert(gid_of(2));
+  pair.wire.unreachable.insert(gid_of(2));
   pair.wire.run();
   const auto completions = pair.a.poll();
   ASSERT_EQ(completions.size(), 1U);
@@ -215,11 +215,11 @@ TEST(HcaLanes, AnAcknowledgementArrivesBeforeTheAnswerThatIsSentWithIt) {
   pair.a.engine.post_recv(pair.qa, {.wr_id = 2, .sges = {&at_a, 1}}).value();
   pair.send(3, 0, 64).value();
   pair.wire.drain(pair.a);
-  pair.take(pair.lanes_b, pair.b);
+  pair.receive_from(pair.lanes_b, pair.b);
   pair.b.engine.post_send(pair.qb, {.wr_id = 4, .opcode = WrOpcode::kSend, .sges = {&at_b, 1}})
       .value();
   pair.wire.drain(pair.b);
-  pair.take(pair.lanes_a, pair.a);
+  pair.receive_from(pair.lanes_a, pair.a);
   std::vector<std::uint64_t> ids;
   for (const WorkCompletion& completion : pair.a.poll()) ids.push_back(completion.wr_id);
   EXPECT_THAT(ids, ElementsAre(3, 2));

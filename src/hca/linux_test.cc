@@ -22,7 +22,7 @@ using namespace testing;
 
 constexpr Qpn kQpn{0x11};  // the QPN of both sides in all captures except those of atomics
 
-struct Captured {
+struct CapturedPacket {
   link::Address address;
   std::vector<std::byte> transport;
 
@@ -33,13 +33,13 @@ class LinuxTest : public ::testing::Test {
  protected:
   // Loads a capture; tests number its frames as tshark does.  `own` is the last byte of our
   // address.
-  void play(const char* capture, std::uint32_t own) {
+  void load_capture(const char* capture, std::uint32_t own) {
     frames = wire::testing::read_pcap(wire::testing::captures() / capture);
     ASSERT_FALSE(frames.empty()) << capture;
     self = wire::ipv4_gid(0x0a4d0000 + own);
     peer = wire::ipv4_gid(0x0a4d0000 + (own == 2 ? 3 : 2));
   }
-  Captured frame(std::size_t number) const {
+  CapturedPacket frame(std::size_t number) const {
     const auto parsed = wire::parse_frame(frames.at(number - 1)).value();
     const auto transport = wire::split_icrc(parsed.udp_payload)->bth_to_pad;
     return {{.source = parsed.headers.source,
@@ -58,10 +58,10 @@ class LinuxTest : public ::testing::Test {
   }
   void receive_frames(std::size_t first, std::size_t last) {
     for (std::size_t i = first; i <= last; ++i) {
-      const Captured one = frame(i);
-      ASSERT_EQ(one.address.source, peer) << i;
-      EXPECT_FALSE(one.packet().bth.migration_request) << "soft-RoCE does not set MigReq";
-      host.engine.receive({one.address, one.transport}, now);
+      const CapturedPacket captured = frame(i);
+      ASSERT_EQ(captured.address.source, peer) << i;
+      EXPECT_FALSE(captured.packet().bth.migration_request) << "soft-RoCE does not set MigReq";
+      host.engine.receive({captured.address, captured.transport}, now);
     }
   }
   void connect(Psn own_psn, Psn peer_psn, Qpn own = kQpn, std::uint8_t rd_atomic = 4,
@@ -87,15 +87,15 @@ class LinuxTest : public ::testing::Test {
     const Sge sge = host.sge(offset, bytes);
     host.engine.post_recv(qp, {.wr_id = id, .sges = {&sge, 1}}).value();
   }
-  // Receives an atomic of the capture with the key of our region instead of Linux's key.
+  // Receives an atomic of the capture, with the key of our region in place of Linux's key.
   void receive_atomic(std::size_t number) {
-    const Captured one = frame(number);
-    wire::TransportPacket packet = one.packet();
+    const CapturedPacket captured = frame(number);
+    wire::TransportPacket packet = captured.packet();
     packet.atomic.r_key = atomic_key;
-    host.engine.receive({one.address, packet_of(packet, 0)}, now);
+    host.engine.receive({captured.address, packet_of(packet, 0)}, now);
   }
   // Expects our packets to equal these frames of Linux, except for MigReq, which Linux leaves 0.
-  void expect_as(std::span<const std::size_t> numbers) {
+  void expect_frames(std::span<const std::size_t> numbers) {
     std::vector<std::vector<std::byte>> ours;
     for (bool more = true; more;) {
       more = host.engine.transmit(burst, now);
@@ -138,7 +138,7 @@ class LinuxTest : public ::testing::Test {
 
 // Linux leaves MigReq 0, and both ends use one source port, which differs from ours.
 TEST_F(LinuxTest, AnswersAPingPongAsLinuxDoes) {
-  play("rxe-rc-pingpong.pcap", 2);
+  load_capture("rxe-rc-pingpong.pcap", 2);
   connect({4433273}, {16223668});
   constexpr std::size_t kRounds = 3, kFramesOfRound = 8;
   for (std::size_t round = 0; round < kRounds; ++round) {
@@ -162,7 +162,7 @@ TEST_F(LinuxTest, AnswersAPingPongAsLinuxDoes) {
 
 // Linux sends an RNR NAK, and a sequence NAK for the next packet.  Only the RNR NAK counts.
 TEST_F(LinuxTest, ASequenceNakAfterAnRnrNakDoesNotShortenTheWait) {
-  play("rxe-rnr.pcap", 3);
+  load_capture("rxe-rnr.pcap", 3);
   connect({714559}, {1});
   for (std::uint64_t id = 1; id <= 32; ++id) post(WrOpcode::kSend, id, 64);
   const auto lines = out();
@@ -186,7 +186,7 @@ TEST_F(LinuxTest, ASequenceNakAfterAnRnrNakDoesNotShortenTheWait) {
 
 // The middle of a response was lost.  Linux answers the repeated request with a MIDDLE packet.
 TEST_F(LinuxTest, ARepeatedReadIsAnsweredWithoutAFirstPacket) {
-  play("rxe-rping-lossy.pcap", 2);
+  load_capture("rxe-rping-lossy.pcap", 2);
   connect({7917046}, {1});
   post(WrOpcode::kRead, 1, 3000, frame(165).packet().reth);
   EXPECT_EQ(out(), expected(165, 165));
@@ -198,8 +198,8 @@ TEST_F(LinuxTest, ARepeatedReadIsAnsweredWithoutAFirstPacket) {
   EXPECT_EQ(text(host.poll()), "1");
   std::size_t at = 0;
   for (const std::size_t number : {166u, 169u, 170u}) {
-    const Captured one = frame(number);
-    for (const std::byte byte : one.packet().payload) EXPECT_EQ(host.memory[at++], byte);
+    const CapturedPacket captured = frame(number);
+    for (const std::byte byte : captured.packet().payload) EXPECT_EQ(host.memory[at++], byte);
   }
   EXPECT_EQ(at, 3000u);
 }
@@ -226,7 +226,7 @@ constexpr Atomics kAtomics[] = {{"rxe-atomic-cas.pcap",
 TEST_F(LinuxTest, SendsAtomicsAsLinuxDoes) {
   for (const Atomics& c : kAtomics) {
     SCOPED_TRACE(c.capture);
-    play(c.capture, 3);
+    load_capture(c.capture, 3);
     connect({c.psn}, {1}, Qpn{0x12}, 5);
     for (std::size_t i = 0; i < c.requests.size(); ++i) {
       const wire::AtomicEth operands = frame(c.requests[i]).packet().atomic;
@@ -242,9 +242,9 @@ TEST_F(LinuxTest, SendsAtomicsAsLinuxDoes) {
                                      .compare_add = swaps ? operands.compare : operands.swap_or_add,
                                      .swap = swaps ? operands.swap_or_add : 0}));
     }
-    expect_as(c.requests);
+    expect_frames(c.requests);
     for (std::size_t i = 0; i < c.answers.size(); ++i) {
-      const Captured answer = frame(c.answers[i]);
+      const CapturedPacket answer = frame(c.answers[i]);
       receive_frames(c.answers[i], c.answers[i]);
       std::uint64_t got = 0;
       std::memcpy(&got, host.memory.data() + 8 * i, 8);
@@ -258,7 +258,7 @@ TEST_F(LinuxTest, SendsAtomicsAsLinuxDoes) {
 TEST_F(LinuxTest, RespondsToAtomicsAsLinuxDoes) {
   for (const Atomics& c : kAtomics) {
     SCOPED_TRACE(c.capture);
-    play(c.capture, 2);
+    load_capture(c.capture, 2);
     connect({1}, {c.psn}, Qpn{0x12}, 5);
     const std::uint64_t first = frame(c.requests[0]).packet().atomic.virtual_address;
     atomic_key = host.engine.register_mr(host.pd, host.address(0), 4096, first, Host::kAllAccess)
@@ -270,7 +270,7 @@ TEST_F(LinuxTest, RespondsToAtomicsAsLinuxDoes) {
       std::memcpy(host.memory.data() + at, &before, 8);
     }
     for (const std::size_t number : c.requests) receive_atomic(number);
-    expect_as(c.answers);
+    expect_frames(c.answers);
     if (c.opcode == WrOpcode::kFetchAdd) {
       std::uint64_t sum = 0;
       std::memcpy(&sum, host.memory.data(), 8);
@@ -282,7 +282,7 @@ TEST_F(LinuxTest, RespondsToAtomicsAsLinuxDoes) {
 
 // ibv_uc_pingpong sends a message in each direction, and no other packets.
 TEST_F(LinuxTest, RunsAUcPingPongAsLinuxDoes) {
-  play("rxe-uc-pingpong.pcap", 2);
+  load_capture("rxe-uc-pingpong.pcap", 2);
   connect({1955438}, {1955438}, kQpn, 0, QpType::kUc);
   constexpr std::size_t kBytes = 3000, kRounds = 2;
   for (std::size_t round = 0; round < kRounds; ++round) {
@@ -297,14 +297,14 @@ TEST_F(LinuxTest, RunsAUcPingPongAsLinuxDoes) {
         std::equal(host.memory.begin(), host.memory.begin() + kBytes, host.memory.begin() + 8192));
     post(WrOpcode::kSend, 100 + round, kBytes);
     const std::size_t ours[] = {first + 3, first + 4, first + 5};
-    expect_as(ours);
+    expect_frames(ours);
     EXPECT_EQ(text(host.poll()), std::to_string(100 + round));
   }
 }
 
 // Linux sets AckReq in datagrams: they are accepted but not acknowledged.
 TEST_F(LinuxTest, DatagramsAreNotAcknowledged) {
-  play("rxe-rping-lossy.pcap", 2);
+  load_capture("rxe-rping-lossy.pcap", 2);
   qp = host.engine
            .create_qp({.type = QpType::kUd,
                        .pd = host.pd,

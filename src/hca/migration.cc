@@ -36,9 +36,9 @@ bool migrate(QpCore& core) {
   return true;
 }
 
-bool set_migration(QpCore& core, MigrationState wanted) {
-  if (wanted == MigrationState::kMigrated && migrate(core)) return true;
-  core.attributes.migration = wanted;
+bool set_migration(QpCore& core, MigrationState target) {
+  if (target == MigrationState::kMigrated && migrate(core)) return true;
+  core.attributes.migration = target;
   return false;
 }
 

@@ -26,6 +26,6 @@ bool admit(QpCore& core, const wire::Bth& bth, const link::Address& address);
 bool migrate(QpCore& core);
 
 // Sets the state that the program requests.  Returns true if that switched to the alternate path.
-bool set_migration(QpCore& core, MigrationState wanted);
+bool set_migration(QpCore& core, MigrationState target);
 
 }  // namespace verbena::hca

@@ -111,7 +111,7 @@ TEST_F(Migration, BothSidesMigrateOnRequest) {
   EXPECT_EQ(a().timeout, 13);
   EXPECT_EQ(a().alternate_path.address.source, gid_of(1));
   EXPECT_THAT(kinds(pair.a), ElementsAre(Kind::kPathMigrated));
-  pair.wire.cut = {gid_of(1), gid_of(2)};  // the old path is no longer used
+  pair.wire.unreachable = {gid_of(1), gid_of(2)};  // the old path is no longer used
   exchange(5000);
   EXPECT_EQ(state_b(), MigrationState::kMigrated);
   EXPECT_EQ(b().path.address.destination, other_gid_of(1));
@@ -123,16 +123,16 @@ TEST_F(Migration, BothSidesMigrateOnRequest) {
   ASSERT_TRUE(request_state(pair.b, pair.qb, MigrationState::kRearm).has_value());
   exchange();
   ASSERT_EQ(state_b(), MigrationState::kArmed);
-  pair.wire.cut.clear();
+  pair.wire.unreachable.clear();
   ASSERT_TRUE(request_state(pair.b, pair.qb, MigrationState::kMigrated).has_value());
-  pair.wire.cut = {other_gid_of(1), other_gid_of(2)};
+  pair.wire.unreachable = {other_gid_of(1), other_gid_of(2)};
   send(pair.b, pair.qb, pair.a, pair.qa, 100);
   EXPECT_EQ(a().path.address.source, gid_of(1));
 }
 
 TEST_F(Migration, MigratesFromAFailedPathWithoutLoss) {
   arm();
-  pair.wire.cut = {gid_of(1), gid_of(2)};
+  pair.wire.unreachable = {gid_of(1), gid_of(2)};
   exchange(5000);
   EXPECT_EQ(pair.state_a(), QpState::kRts);
   EXPECT_EQ(state_a(), MigrationState::kMigrated);
@@ -164,7 +164,7 @@ TEST_F(Migration, OutstandingRequestsCompleteOnceAndInOrder) {
   post(WrOpcode::kRead, 2, in);
   post(WrOpcode::kFetchAdd, 3, word);
   pair.wire.run(20us);
-  pair.wire.cut = {gid_of(1), gid_of(2)};
+  pair.wire.unreachable = {gid_of(1), gid_of(2)};
   pair.wire.run();
   const auto done = pair.a.poll();
   ASSERT_THAT(done, SizeIs(3));
@@ -183,7 +183,7 @@ TEST_F(Migration, OutstandingRequestsCompleteOnceAndInOrder) {
 
 TEST_F(Migration, FailsAfterTheRetriesOfBothPaths) {
   arm();
-  pair.wire.cut = {gid_of(1), gid_of(2), other_gid_of(1), other_gid_of(2)};
+  pair.wire.unreachable = {gid_of(1), gid_of(2), other_gid_of(1), other_gid_of(2)};
   ASSERT_TRUE(pair.send(1, 0, 8).has_value());
   pair.wire.run(60s);
   const auto done = pair.a.poll();
@@ -196,7 +196,7 @@ TEST_F(Migration, FailsAfterTheRetriesOfBothPaths) {
 // One side has almost used up its retries on the failed path when the other side migrates first.
 TEST_F(Migration, FollowingThePeerResetsTheRetries) {
   arm();
-  pair.wire.cut = {gid_of(1), gid_of(2)};
+  pair.wire.unreachable = {gid_of(1), gid_of(2)};
   ASSERT_TRUE(pair.receive(1, 0, 8).has_value());
   ASSERT_TRUE(pair.send(1, 0, 8).has_value());
   while (pair.a.engine.counters()[Counter::kTimeouts] < 7) pair.wire.run(1ms);
@@ -266,7 +266,7 @@ class UcMigration : public Migration {
 TEST_F(UcMigration, MigratesOnlyOnRequest) {
   arm();
   ASSERT_TRUE(request_state(pair.b, pair.qb, MigrationState::kMigrated).has_value());
-  pair.wire.cut = {gid_of(1), gid_of(2)};
+  pair.wire.unreachable = {gid_of(1), gid_of(2)};
   send(pair.b, pair.qb, pair.a, pair.qa, 3000);
   EXPECT_EQ(state_a(), MigrationState::kMigrated);
   EXPECT_THAT(kinds(pair.a), ElementsAre(Kind::kPathMigrated));

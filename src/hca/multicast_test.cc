@@ -44,7 +44,7 @@ struct Groups : ::testing::Test {
     host.engine.attach_multicast(qp, group).value();
   }
   // Returns the ids of the receives that completed since the last call.
-  std::string got() {
+  std::string completed_receives() {
     std::string all;
     for (Host* host : {&a, &b, &c}) {
       for (const WorkCompletion& wc : host->poll()) {
@@ -67,31 +67,31 @@ TEST_F(Groups, EachMemberGetsACopyEvenTheSender) {
   attach(b, qb);
   attach(b, qb2);
   send(kGroup, kAllMembers);
-  EXPECT_EQ(got(), "170 340 350 ");
+  EXPECT_EQ(completed_receives(), "170 340 350 ");
   EXPECT_TRUE(std::equal(a.memory.begin(), a.memory.begin() + 100,
                          b.memory.begin() + 4096 * (340 % 64) + 40));
   EXPECT_EQ(c.engine.counters()[Counter::kDropNoMember], 1u);
   b.engine.detach_multicast(qb, kGroup).value();
   send(kGroup, kAllMembers);
-  EXPECT_EQ(got(), "171 351 ");
+  EXPECT_EQ(completed_receives(), "171 351 ");
 }
 
 TEST_F(Groups, AttachingTwiceHasNoFurtherEffect) {
   attach(b, qb);
   attach(b, qb);
   send(kGroup, kAllMembers);
-  EXPECT_EQ(got(), "340 ");
+  EXPECT_EQ(completed_receives(), "340 ");
   b.engine.detach_multicast(qb, kGroup).value();
   EXPECT_EQ(b.engine.detach_multicast(qb, kGroup).error().code, Errc::kInvalidArgument);
   send(kGroup, kAllMembers);
-  EXPECT_EQ(got(), "");
+  EXPECT_EQ(completed_receives(), "");
 }
 
 TEST_F(Groups, MembersOfAnotherGroupGetNoCopy) {
   attach(b, qb);
   attach(c, qc, kOtherGroup);
   send(kOtherGroup, kAllMembers);
-  EXPECT_EQ(got(), "510 ");
+  EXPECT_EQ(completed_receives(), "510 ");
 }
 
 TEST_F(Groups, EachMemberHasItsOwnQkeyAndReceives) {
@@ -102,7 +102,7 @@ TEST_F(Groups, EachMemberHasItsOwnQkeyAndReceives) {
   attach(b, without_receive);
   attach(b, qb);
   send(kGroup, kAllMembers);
-  EXPECT_EQ(got(), "340 ");
+  EXPECT_EQ(completed_receives(), "340 ");
   EXPECT_EQ(b.engine.counters()[Counter::kDropBadQkey], 1u);
   EXPECT_EQ(b.engine.counters()[Counter::kDropNoReceive], 1u);
 }
@@ -111,7 +111,7 @@ TEST_F(Groups, DropsPacketsWithOnlyOneOfGroupAddressAndGroupQpn) {
   attach(b, qb);
   send(kGroup, Qpn{0x22});
   send(gid_of(2), kAllMembers);
-  EXPECT_EQ(got(), "");
+  EXPECT_EQ(completed_receives(), "");
   EXPECT_EQ(b.engine.counters()[Counter::kDropBadGroup], 2u);
 }
 
@@ -140,7 +140,7 @@ TEST_F(Groups, AMemberInResetDropsThePacket) {
   attach(b, qb);
   b.engine.modify_qp(qb, {.state = QpState::kReset}, attribute::kState, {}).value();
   send(kGroup, kAllMembers);
-  EXPECT_EQ(got(), "");
+  EXPECT_EQ(completed_receives(), "");
   EXPECT_EQ(b.engine.counters()[Counter::kDropBadState], 1u);
 }
 

@@ -15,14 +15,15 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-std::size_t notifies(Host& host) {
+std::size_t notification_count(Host& host) {
   std::size_t count = 0;
   for (const Event& event : host.events()) count += std::holds_alternative<CqNotify>(event) ? 1 : 0;
   return count;
 }
 
-struct PairAs : Pair {
-  explicit PairAs(const Personality& personality) : Pair({.signal_all = true}, personality) {}
+struct PairWithPersonality : Pair {
+  explicit PairWithPersonality(const Personality& personality)
+      : Pair({.signal_all = true}, personality) {}
 
   // Posts receives and sends, and lets b receive all packets before its turn ends.
   void exchange(std::size_t messages) {
@@ -35,27 +36,27 @@ struct PairAs : Pair {
 };
 
 TEST(Personality, ConnectXNotifiesForEachCompletionAtOnce) {
-  PairAs pair(kConnectX);
+  PairWithPersonality pair(kConnectX);
   pair.b.engine.arm_cq(pair.b.cq, false).value();
   pair.receive(1, 0, 64).value();
   pair.send(1, 0, 64).value();
   std::size_t seen = 0;
-  pair.wire.arrived = [&](Host& host) {
+  pair.wire.on_arrival = [&](Host& host) {
     if (&host == &pair.b) seen += pair.b.poll().size();
   };
   pair.wire.run();
-  EXPECT_EQ(seen, 1u);  // the engine was not asked to transmit yet
-  EXPECT_EQ(notifies(pair.b), 1u);
+  EXPECT_EQ(seen, 1u);  // Engine::transmit() was not called yet
+  EXPECT_EQ(notification_count(pair.b), 1u);
 }
 
 TEST(Personality, RxeNotifiesOnceForACompletionBatch) {
-  PairAs pair(kRxe);
+  PairWithPersonality pair(kRxe);
   pair.b.engine.arm_cq(pair.b.cq, false).value();
   std::size_t early = 0;
-  pair.wire.arrived = [&](Host& host) { early += host.poll().size(); };
+  pair.wire.on_arrival = [&](Host& host) { early += host.poll().size(); };
   pair.exchange(5);
   EXPECT_EQ(early, 0u);
-  EXPECT_EQ(notifies(pair.b), 1u);
+  EXPECT_EQ(notification_count(pair.b), 1u);
   const auto received = pair.b.poll();
   ASSERT_THAT(received, SizeIs(5));
   for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(received[i].wr_id, i + 1);
@@ -63,7 +64,7 @@ TEST(Personality, RxeNotifiesOnceForACompletionBatch) {
 }
 
 TEST(Personality, ConnectXFlushesAtOnce) {
-  PairAs pair(kConnectX);
+  PairWithPersonality pair(kConnectX);
   pair.receive(1, 0, 64).value();
   pair.b.engine.modify_qp(pair.qb, {.state = QpState::kError}, attribute::kState, pair.wire.now)
       .value();
@@ -73,7 +74,7 @@ TEST(Personality, ConnectXFlushesAtOnce) {
 }
 
 TEST(Personality, RxeFlushesLateAndInOrder) {
-  PairAs pair(kRxe);
+  PairWithPersonality pair(kRxe);
   pair.receive(1, 0, 64).value();
   pair.receive(2, 0, 64).value();
   const Time begun = pair.wire.now;
@@ -100,7 +101,7 @@ TEST(Personality, RxeFlushesLateAndInOrder) {
 }
 
 TEST(Personality, TheFailedRequestCompletesBeforeTheFlushedOnes) {
-  PairAs pair(kRxe);
+  PairWithPersonality pair(kRxe);
   const Sge bad{.address = 1, .length = 8, .lkey = 0xbad};
   pair.a.engine.post_send(pair.qa, {.wr_id = 1, .sges = {&bad, 1}}).value();
   pair.send(2, 0, 8).value();
@@ -113,7 +114,7 @@ TEST(Personality, TheFailedRequestCompletesBeforeTheFlushedOnes) {
 }
 
 TEST(Personality, AResetOrDestroyedQpDoesNotFlushLater) {
-  PairAs pair(kRxe);
+  PairWithPersonality pair(kRxe);
   pair.receive(1, 0, 64).value();
   pair.send(1, 0, 64).value();
   for (const auto& [host, qp] : {std::pair(&pair.a, pair.qa), std::pair(&pair.b, pair.qb)}) {

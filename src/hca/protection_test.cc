@@ -19,14 +19,14 @@ constexpr std::size_t kBytes = 4096;  // the target region, at the start of the 
 constexpr std::uint64_t kTop = ~std::uint64_t{0};
 
 // Selects the kind of key that an access uses.
-enum class Through { kRegion, kWindowOne, kWindowTwo };
+enum class KeyKind { kRegion, kWindowOne, kWindowTwo };
 
 // Selects how a request reaches the peer.
-enum class By { kWire, kLane, kDirectAccess };
+enum class Carrier { kWire, kLane, kDirectAccess };
 
 struct Access {
   WrOpcode opcode = WrOpcode::kWrite;
-  Through through = Through::kRegion;
+  KeyKind key_kind = KeyKind::kRegion;
   // These describe the peer: the region, the window and the QP.
   std::uint64_t iova = 0x1000;
   std::uint32_t region_flags = kEverything;
@@ -58,14 +58,15 @@ constexpr std::uint32_t right_for(WrOpcode opcode) {
 
 constexpr WrOpcode kOpcodes[] = {WrOpcode::kWrite, WrOpcode::kRead, WrOpcode::kCompareSwap,
                                  WrOpcode::kFetchAdd, WrOpcode::kAtomicWrite};
-constexpr Through kThroughs[] = {Through::kRegion, Through::kWindowOne, Through::kWindowTwo};
+constexpr KeyKind kKeyKinds[] = {KeyKind::kRegion, KeyKind::kWindowOne, KeyKind::kWindowTwo};
 
 // Sets up two hosts, and makes one access of a to b's memory.
 class Attempt {
  public:
-  explicit Attempt(const Access& access, By by = By::kWire) : access_(access), by_(by) {
-    if (by != By::kWire) p_.attach(by == By::kDirectAccess);
-    // The first request of a connection goes as packets in any case.
+  explicit Attempt(const Access& access, Carrier carrier = Carrier::kWire)
+      : access_(access), carrier_(carrier) {
+    if (carrier != Carrier::kWire) p_.attach(carrier == Carrier::kDirectAccess);
+    // The first request of a connection always goes as packets.
     p_.rdma(WrOpcode::kWrite, 0, 0, 3 * kBytes, 8, 0).value();
     p_.wire.run();
     QpAttributes a;
@@ -106,7 +107,7 @@ class Attempt {
 
  private:
   bool is_direct() const {
-    return by_ == By::kDirectAccess && access_.through == Through::kRegion &&
+    return carrier_ == Carrier::kDirectAccess && access_.key_kind == KeyKind::kRegion &&
            (access_.opcode == WrOpcode::kWrite || access_.opcode == WrOpcode::kRead);
   }
   std::uint32_t make_key() {
@@ -114,20 +115,20 @@ class Attempt {
     const PdHandle pd = pd_ ? pd_ : p_.b.pd;
     const MrInfo region =
         engine.register_mr(pd, p_.b.address(0), kBytes, access_.iova, access_.region_flags).value();
-    if (access_.through == Through::kRegion) {
+    if (access_.key_kind == KeyKind::kRegion) {
       if (access_.stale) engine.deregister_mr(region.handle).value();
       return region.rkey;
     }
     const MwInfo window =
         engine
-            .create_mw(pd,
-                       access_.through == Through::kWindowOne ? WindowType::kOne : WindowType::kTwo)
+            .create_mw(
+                pd, access_.key_kind == KeyKind::kWindowOne ? WindowType::kOne : WindowType::kTwo)
             .value();
     // The QP that binds must be in the window's domain; it is b's own QP unless the case names
     // another one.
     const QpHandle binder = access_.foreign_pd || access_.foreign_qp ? second_qp(pd) : p_.qb;
     bind(binder, window.rkey, region.lkey);
-    if (access_.stale && access_.through == Through::kWindowOne) {
+    if (access_.stale && access_.key_kind == KeyKind::kWindowOne) {
       bind(binder, window.rkey ^ 1, region.lkey);
     } else if (access_.stale) {
       engine.post_send(binder, {.opcode = WrOpcode::kLocalInvalidate, .r_key = window.rkey})
@@ -160,7 +161,7 @@ class Attempt {
   }
 
   const Access access_;
-  const By by_;
+  const Carrier carrier_;
   LanePair p_;
   PdHandle pd_;
   std::vector<std::byte> before_;
@@ -168,16 +169,16 @@ class Attempt {
 };
 
 void expect(const char* what, const Access& access, WcStatus status) {
-  for (const By by : {By::kWire, By::kLane, By::kDirectAccess}) {
+  for (const Carrier carrier : {Carrier::kWire, Carrier::kLane, Carrier::kDirectAccess}) {
     SCOPED_TRACE(::testing::Message()
                  << what << ": " << name(access.opcode) << " through "
-                 << (access.through == Through::kRegion      ? "a region"
-                     : access.through == Through::kWindowOne ? "a window of type 1"
-                                                             : "a window of type 2")
-                 << (by == By::kWire   ? ", by the wire"
-                     : by == By::kLane ? ", by a lane"
-                                       : ", by direct access"));
-    EXPECT_EQ(to_string(Attempt(access, by).run()), to_string(status));
+                 << (access.key_kind == KeyKind::kRegion      ? "a region"
+                     : access.key_kind == KeyKind::kWindowOne ? "a window of type 1"
+                                                              : "a window of type 2")
+                 << (carrier == Carrier::kWire   ? ", by the wire"
+                     : carrier == Carrier::kLane ? ", by a lane"
+                                                 : ", by direct access"));
+    EXPECT_EQ(to_string(Attempt(access, carrier).run()), to_string(status));
   }
 }
 
@@ -185,9 +186,9 @@ constexpr auto kGood = WcStatus::kSuccess, kDenied = WcStatus::kRemoteAccessErro
                kInvalidRequest = WcStatus::kRemoteInvalidRequest;
 
 TEST(Protection, ValidAccessesSucceed) {
-  for (const Through through : kThroughs) {
+  for (const KeyKind key_kind : kKeyKinds) {
     for (const WrOpcode opcode : kOpcodes) {
-      expect("valid", {.opcode = opcode, .through = through}, kGood);
+      expect("valid", {.opcode = opcode, .key_kind = key_kind}, kGood);
     }
   }
 }
@@ -203,14 +204,14 @@ TEST(Protection, EachRightIsNecessaryAndSufficient) {
     expect("the QP lacks the right", {.opcode = opcode, .qp_flags = rights & ~right},
            kInvalidRequest);
     expect("the QP has only the right", {.opcode = opcode, .qp_flags = right}, kGood);
-    for (const Through through : {Through::kWindowOne, Through::kWindowTwo}) {
+    for (const KeyKind key_kind : {KeyKind::kWindowOne, KeyKind::kWindowTwo}) {
       expect("the window lacks the right",
-             {.opcode = opcode, .through = through, .window_flags = rights & ~right}, kDenied);
+             {.opcode = opcode, .key_kind = key_kind, .window_flags = rights & ~right}, kDenied);
       expect("the window has only the right",
-             {.opcode = opcode, .through = through, .window_flags = right}, kGood);
+             {.opcode = opcode, .key_kind = key_kind, .window_flags = right}, kGood);
       expect("the window has the right, the region does not",
              {.opcode = opcode,
-              .through = through,
+              .key_kind = key_kind,
               .region_flags = access::kLocalWrite | access::kWindowBind},
              kGood);
     }
@@ -218,13 +219,16 @@ TEST(Protection, EachRightIsNecessaryAndSufficient) {
 }
 
 TEST(Protection, RefusesForeignAndStaleKeys) {
-  for (const Through through : kThroughs) {
+  for (const KeyKind key_kind : kKeyKinds) {
     for (const WrOpcode opcode : kOpcodes) {
-      expect("another domain", {.opcode = opcode, .through = through, .foreign_pd = true}, kDenied);
-      expect("a key that is gone", {.opcode = opcode, .through = through, .stale = true}, kDenied);
-      expect("an unknown key", {.opcode = opcode, .through = through, .wrong_key = true}, kDenied);
-      expect("bound by another QP", {.opcode = opcode, .through = through, .foreign_qp = true},
-             through == Through::kWindowTwo ? kDenied : kGood);
+      expect("another domain", {.opcode = opcode, .key_kind = key_kind, .foreign_pd = true},
+             kDenied);
+      expect("a key that is gone", {.opcode = opcode, .key_kind = key_kind, .stale = true},
+             kDenied);
+      expect("an unknown key", {.opcode = opcode, .key_kind = key_kind, .wrong_key = true},
+             kDenied);
+      expect("bound by another QP", {.opcode = opcode, .key_kind = key_kind, .foreign_qp = true},
+             key_kind == KeyKind::kWindowTwo ? kDenied : kGood);
     }
   }
 }
@@ -232,13 +236,13 @@ TEST(Protection, RefusesForeignAndStaleKeys) {
 TEST(Protection, RefusesAccessesOutsideTheRange) {
   // The last value puts the region's last byte at address 2^64 - 1.
   for (const std::uint64_t iova : {std::uint64_t{0}, std::uint64_t{0x1000}, kTop - (kBytes - 1)}) {
-    for (const Through through : kThroughs) {
+    for (const KeyKind key_kind : kKeyKinds) {
       for (const WrOpcode opcode : kOpcodes) {
         const auto at = [&](const char* what, std::uint64_t offset, std::uint32_t length,
                             WcStatus status) {
           expect(what,
                  {.opcode = opcode,
-                  .through = through,
+                  .key_kind = key_kind,
                   .iova = iova,
                   .offset = offset,
                   .length = length},
@@ -275,15 +279,15 @@ TEST(Protection, ElementsMustBeInTheQpsDomainAndInRange) {
     std::int64_t offset;  // relative to the element's region of 4096 bytes
     std::uint32_t length;
     std::uint32_t flags;
-    enum { kRight, kForeign, kStale, kWindow } key;
-    bool good_to_read_from, good_to_write_to;
+    enum { kValid, kForeign, kStale, kWindow } key;
+    bool is_readable, is_writable;
   };
   constexpr std::uint32_t kLocal = access::kLocalWrite;
-  const Case cases[] = {{"valid", 0, 8, kLocal, Case::kRight, true, true},
-                        {"to the last byte", 4088, 8, kLocal, Case::kRight, true, true},
-                        {"without local write", 0, 8, 0, Case::kRight, true, false},
-                        {"one too many", 4089, 8, kLocal, Case::kRight, false, false},
-                        {"before", -1, 8, kLocal, Case::kRight, false, false},
+  const Case cases[] = {{"valid", 0, 8, kLocal, Case::kValid, true, true},
+                        {"to the last byte", 4088, 8, kLocal, Case::kValid, true, true},
+                        {"without local write", 0, 8, 0, Case::kValid, true, false},
+                        {"one too many", 4089, 8, kLocal, Case::kValid, false, false},
+                        {"before", -1, 8, kLocal, Case::kValid, false, false},
                         {"another domain's", 0, 8, kLocal, Case::kForeign, false, false},
                         {"deregistered", 0, 8, kLocal, Case::kStale, false, false},
                         {"a window's key", 0, 8, kLocal, Case::kWindow, false, false}};
@@ -308,7 +312,7 @@ TEST(Protection, ElementsMustBeInTheQpsDomainAndInRange) {
                                           .remote_address = p.b.address(0),
                                           .r_key = p.b.mr.rkey}));
       p.wire.run();
-      const bool good = fills_elements(opcode) ? c.good_to_write_to : c.good_to_read_from;
+      const bool good = fills_elements(opcode) ? c.is_writable : c.is_readable;
       EXPECT_EQ(text(p.a.poll()), good ? "1" : "1:local protection error");
     }
   }

@@ -49,16 +49,16 @@ Qp::Qp(Shared& shared, Pd& pd, CompletionQueue& send_cq, CompletionQueue& recv_c
 
 // ---- states -------------------------------------------------------------------------------------
 
-Result<void> Qp::modify(const QpAttributes& wanted, std::uint32_t mask) {
+Result<void> Qp::modify(const QpAttributes& target, std::uint32_t mask) {
   const QpState from = core_.attributes.state;
-  VB_TRY_VOID(check_transition(core_.init.type, core_.attributes, wanted, mask, core_.shared.limits,
+  VB_TRY_VOID(check_transition(core_.init.type, core_.attributes, target, mask, core_.shared.limits,
                                core_.shared.ports, core_.init.device));
-  const QpState to = (mask & attribute::kState) != 0 ? wanted.state : from;
+  const QpState to = (mask & attribute::kState) != 0 ? target.state : from;
   if (to == QpState::kReset) {
     reset();
     return {};
   }
-  apply(wanted, mask);
+  apply(target, mask);
   if (to == QpState::kError) {
     responder_.discard_responses();
     enter_error();
@@ -80,11 +80,11 @@ Result<void> Qp::modify(const QpAttributes& wanted, std::uint32_t mask) {
   return {};
 }
 
-void Qp::apply(const QpAttributes& wanted, std::uint32_t mask) {
+void Qp::apply(const QpAttributes& target, std::uint32_t mask) {
   using namespace attribute;
   QpAttributes& a = core_.attributes;
   const auto set = [&](std::uint32_t bit, auto QpAttributes::*member) {
-    if ((mask & bit) != 0) a.*member = wanted.*member;
+    if ((mask & bit) != 0) a.*member = target.*member;
   };
   set(kSqdNotify, &QpAttributes::sqd_notify);
   set(kAccessFlags, &QpAttributes::access_flags);
@@ -107,7 +107,7 @@ void Qp::apply(const QpAttributes& wanted, std::uint32_t mask) {
   set(kAlternatePath, &QpAttributes::alternate_pkey_index);
   set(kAlternatePath, &QpAttributes::alternate_port);
   set(kAlternatePath, &QpAttributes::alternate_timeout);
-  if ((mask & kMigrationState) != 0 && set_migration(core_, wanted.migration)) {
+  if ((mask & kMigrationState) != 0 && set_migration(core_, target.migration)) {
     requester_.on_path_changed();
   }
   // Allocates for the maximum of outstanding requests here, so that the data path never does.
@@ -447,7 +447,7 @@ bool Qp::posts_can_wait() const {
          core_.lane == nullptr && requester_.posts_can_wait();
 }
 
-void Qp::burst_sent() {
+void Qp::on_burst_sent() {
   const bool good = uc_.complete_sent() == Verdict::kGoOn && ud_.complete_sent() == Verdict::kGoOn;
   if (!good) on_send_failed();
   report_if_drained();

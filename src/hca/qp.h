@@ -51,7 +51,7 @@ class Qp {
   // Any thread may call this.
   std::uint32_t send_room() const { return queues_.send_room(); }
   void set_handle(QpHandle handle) { core_.handle = handle; }
-  Result<void> modify(const QpAttributes& wanted, std::uint32_t mask);
+  Result<void> modify(const QpAttributes& target, std::uint32_t mask);
   QpAttributes attributes() const;
   bool sq_draining() const { return core_.attributes.state == QpState::kSqd && !drain_reported_; }
   // Removes the QP's completions from its CQs, and drops the receive that it took from its SRQ.
@@ -67,10 +67,10 @@ class Qp {
   bool transmit(link::Burst& burst, Time now);
   // Returns true if the newest posts may wait for more posts (Engine::posts_can_wait()).
   bool posts_can_wait() const;
-  // Returns true while UC or UD sends wait for burst_sent().  They complete when their burst was
+  // Returns true while UC or UD sends wait for on_burst_sent().  They complete when their burst was
   // sent.
   bool waits_for_burst() const { return !uc_.has_sent_all() || !ud_.drained(); }
-  void burst_sent();
+  void on_burst_sent();
   // Returns true while packets wait for room in a lane.
   bool waits_for_lane() const { return core_.lane_is_full; }
   // Drops the pointer to the lane, so that the owner may remove the lane.  The next packets choose
@@ -90,7 +90,7 @@ class Qp {
   std::atomic<bool> ready = false;
 
  private:
-  void apply(const QpAttributes& wanted, std::uint32_t mask);
+  void apply(const QpAttributes& target, std::uint32_t mask);
   void reset();
   void enter_error();
   void on_own_error();

@@ -13,8 +13,8 @@ using Lines = std::vector<std::string>;
 using wire::Opcode;
 
 // The peer's PSNs begin at 2000.
-struct Target : Scripted {
-  Target() : Scripted({.mtu = Mtu::k256}) { host.engine.mark_established(qp).value(); }
+struct Target : HostUnderTest {
+  Target() : HostUnderTest({.mtu = Mtu::k256}) { host.engine.mark_established(qp).value(); }
   void write(Opcode opcode, std::uint32_t psn, std::size_t bytes, std::uint32_t length,
              std::uint32_t r_key) {
     request(opcode, psn, bytes, true, {host.address(0), r_key, length});

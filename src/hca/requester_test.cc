@@ -15,10 +15,10 @@ using std::chrono::milliseconds;
 using wire::NakCode;
 using wire::Opcode;
 
-constexpr std::size_t kAt = 1 << 20;
+constexpr std::size_t kTargetOffset = 1 << 20;
 
 TEST(Requester, NumbersPacketsAndRequestsAnAckAtTheEnd) {
-  Scripted s({.mtu = Mtu::k256});
+  HostUnderTest s({.mtu = Mtu::k256});
   s.post(WrOpcode::kSend, 1, 600);
   s.post(WrOpcode::kWriteImm, 2, 256);
   EXPECT_EQ(s.out(), (Lines{"SEND_FIRST 1000 256", "SEND_MIDDLE 1001 256", "SEND_LAST 1002 88 A",
@@ -29,7 +29,7 @@ TEST(Requester, NumbersPacketsAndRequestsAnAckAtTheEnd) {
 }
 
 TEST(Requester, RequestsAcksOftenEnoughToKeepTheWindowMoving) {
-  Scripted s({.mtu = Mtu::k1024});
+  HostUnderTest s({.mtu = Mtu::k1024});
   s.post(WrOpcode::kWrite, 1, 100 * 1024);
   const Lines first = s.out();
   ASSERT_EQ(first.size(), 16u);  // 16 KiB
@@ -41,20 +41,20 @@ TEST(Requester, RequestsAcksOftenEnoughToKeepTheWindowMoving) {
 }
 
 TEST(Requester, TheWindowGrowsTo128KiBAndNoFurther) {
-  Scripted s({.mtu = Mtu::k4096});
+  HostUnderTest s({.mtu = Mtu::k4096});
   s.post(WrOpcode::kWrite, 1, 3 << 20);
-  std::uint32_t sent = 0, most = 0;
+  std::uint32_t sent = 0, in_flight_max = 0;
   for (std::uint32_t acked = 0; acked < 700;) {
     sent += static_cast<std::uint32_t>(s.out().size());
-    most = std::max(most, sent - acked);
+    in_flight_max = std::max(in_flight_max, sent - acked);
     acked = sent;
     s.acknowledge(1000 + acked - 1, wire::ack(0));
   }
-  EXPECT_EQ(most, 32u);
+  EXPECT_EQ(in_flight_max, 32u);
 }
 
 TEST(Requester, RetransmitsFromThePsnOfASequenceNak) {
-  Scripted s({.mtu = Mtu::k256});
+  HostUnderTest s({.mtu = Mtu::k256});
   for (std::uint64_t id = 1; id <= 4; ++id) s.post(WrOpcode::kSend, id, 10);
   s.out();
   s.acknowledge(1002, wire::nak(2, NakCode::kPsnSequenceError));
@@ -65,7 +65,7 @@ TEST(Requester, RetransmitsFromThePsnOfASequenceNak) {
 }
 
 TEST(Requester, ResumesInTheMiddleOfAMessage) {
-  Scripted s({.mtu = Mtu::k256});
+  HostUnderTest s({.mtu = Mtu::k256});
   s.post(WrOpcode::kWrite, 1, 1000);
   s.out();
   s.acknowledge(1002, wire::nak(0, NakCode::kPsnSequenceError));
@@ -73,7 +73,7 @@ TEST(Requester, ResumesInTheMiddleOfAMessage) {
 }
 
 TEST(Requester, RetransmitsWhenTheTimerExpires) {
-  Scripted s({.timeout = 12});
+  HostUnderTest s({.timeout = 12});
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
   EXPECT_EQ(s.host.engine.deadline(), s.now + timeout_of_code(12));
@@ -84,7 +84,7 @@ TEST(Requester, RetransmitsWhenTheTimerExpires) {
 }
 
 TEST(Requester, AnAckBeforeTheRetransmissionMakesItUnnecessary) {
-  Scripted s({.mtu = Mtu::k256, .timeout = 12});
+  HostUnderTest s({.mtu = Mtu::k256, .timeout = 12});
   s.post(WrOpcode::kSend, 1, 10);
   s.post(WrOpcode::kSend, 2, 600);
   s.out();
@@ -99,7 +99,7 @@ TEST(Requester, AnAckBeforeTheRetransmissionMakesItUnnecessary) {
 }
 
 TEST(Requester, GivesUpAfterItsRetriesAndFlushesInOrder) {
-  Scripted s({.timeout = 12, .retry_count = 2});
+  HostUnderTest s({.timeout = 12, .retry_count = 2});
   s.receive(100, 10);
   s.receive(101, 10);
   for (std::uint64_t id = 1; id <= 3; ++id) s.post(WrOpcode::kSend, id, 10);
@@ -123,7 +123,7 @@ TEST(Requester, GivesUpAfterItsRetriesAndFlushesInOrder) {
 
 // NAKs show that the peer is alive, so the timeout decides when the QP fails.
 TEST(Requester, NaksAloneDoNotExhaustTheRetries) {
-  Scripted s({.timeout = 12, .retry_count = 2});
+  HostUnderTest s({.timeout = 12, .retry_count = 2});
   const Time begun = s.now;
   s.post(WrOpcode::kSend, 1, 10);
   for (int naks = 0; naks < 20; ++naks) {
@@ -143,7 +143,7 @@ TEST(Requester, NaksAloneDoNotExhaustTheRetries) {
 }
 
 TEST(Requester, AFailureIsReportedWithItsPeerAndTries) {
-  Scripted s({.timeout = 12, .retry_count = 2});
+  HostUnderTest s({.timeout = 12, .retry_count = 2});
   const Time begun = s.now;
   s.post(WrOpcode::kWrite, 1, 10);
   for (int sends = 0; sends < 3; ++sends) {
@@ -165,7 +165,7 @@ TEST(Requester, AFailureIsReportedWithItsPeerAndTries) {
 
 // A message to the user must not mention a try that was never made, or a meaningless time.
 TEST(Requester, AFailureOfARequestThatWasNeverSentHasNoTries) {
-  Scripted s({.timeout = 12, .retry_count = 2});
+  HostUnderTest s({.timeout = 12, .retry_count = 2});
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
   s.acknowledge(1000, wire::ack(1));
@@ -233,14 +233,14 @@ TEST(Requester, FailuresBeyondTheStoredOnesAreCounted) {
 }
 
 TEST(Requester, WaitsForEverWithoutATimeout) {
-  Scripted s({.timeout = 0});
+  HostUnderTest s({.timeout = 0});
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
   EXPECT_EQ(s.host.engine.deadline(), kNever);
 }
 
 TEST(Requester, WaitsForTheTimerOfAnRnrNak) {
-  Scripted s;
+  HostUnderTest s;
   s.post(WrOpcode::kSend, 1, 10);
   s.post(WrOpcode::kSend, 2, 10);
   s.out();
@@ -256,7 +256,7 @@ TEST(Requester, WaitsForTheTimerOfAnRnrNak) {
 }
 
 TEST(Requester, CountsRnrRetries) {
-  Scripted s({.rnr_retry = 1});
+  HostUnderTest s({.rnr_retry = 1});
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
   s.acknowledge(1000, wire::rnr_nak(0, 1));
@@ -267,7 +267,7 @@ TEST(Requester, CountsRnrRetries) {
 }
 
 TEST(Requester, SevenRnrRetriesAreForEver) {
-  Scripted s({.rnr_retry = 7});
+  HostUnderTest s({.rnr_retry = 7});
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
   for (int i = 0; i < 100; ++i) {
@@ -284,7 +284,7 @@ TEST(Requester, AnErrorNakFailsTheRequestWithItsStatus) {
       {NakCode::kRemoteAccessError, "1 2:remote access error 3:flushed"},
       {NakCode::kRemoteOperationalError, "1 2:remote operation error 3:flushed"}};
   for (const auto& [code, expected] : cases) {
-    Scripted s;
+    HostUnderTest s;
     for (std::uint64_t id = 1; id <= 3; ++id) s.post(WrOpcode::kWrite, id, 10);
     s.out();
     s.acknowledge(1001, wire::nak(1, code));
@@ -294,7 +294,7 @@ TEST(Requester, AnErrorNakFailsTheRequestWithItsStatus) {
 }
 
 TEST(Requester, IgnoresResponsesToNoOutstandingRequest) {
-  Scripted s;
+  HostUnderTest s;
   s.acknowledge(999, wire::nak(0, NakCode::kRemoteAccessError));
   s.acknowledge(1000, wire::ack(1));
   s.post(WrOpcode::kSend, 1, 10);
@@ -322,7 +322,7 @@ TEST(Requester, IgnoresResponsesToNoOutstandingRequest) {
 // ---- READ ---------------------------------------------------------------------------------------
 
 TEST(Requester, SplitsAReadIntoRequestsThatFitTheWindow) {
-  Scripted s({.mtu = Mtu::k1024, .rd_atomic = 2});
+  HostUnderTest s({.mtu = Mtu::k1024, .rd_atomic = 2});
   s.post(WrOpcode::kRead, 1, 20 * 1024);
   EXPECT_EQ(s.out(), (Lines{"READ 1000 8192 A", "READ 1008 8192 A"}));  // 16 KiB at first
   for (std::uint32_t i = 0; i < 8; ++i) s.response(Opcode::kRcReadResponseMiddle, 1000 + i, 1024);
@@ -330,7 +330,7 @@ TEST(Requester, SplitsAReadIntoRequestsThatFitTheWindow) {
 }
 
 TEST(Requester, LimitsOutstandingReadsToMaxRdAtomic) {
-  Scripted s({.rd_atomic = 2});
+  HostUnderTest s({.rd_atomic = 2});
   for (std::uint64_t id = 1; id <= 3; ++id) s.post(WrOpcode::kRead, id, 10);
   s.post(WrOpcode::kSend, 4, 1);
   EXPECT_EQ(s.out(), (Lines{"READ 1000 10 A", "READ 1001 10 A"}));
@@ -343,14 +343,14 @@ TEST(Requester, LimitsOutstandingReadsToMaxRdAtomic) {
 }
 
 TEST(Requester, AReadWithoutInitiatorDepthFails) {
-  Scripted s({.rd_atomic = 0});
+  HostUnderTest s({.rd_atomic = 0});
   s.post(WrOpcode::kRead, 1, 10);
   s.out();
   EXPECT_EQ(text(s.host.poll()), "1:local QP operation error");
 }
 
 TEST(Requester, AFenceWaitsForReads) {
-  Scripted s;
+  HostUnderTest s;
   s.post(WrOpcode::kRead, 1, 10);
   s.post(WrOpcode::kSend, 2, 10, send_flag::kFence);
   EXPECT_EQ(s.out(), Lines{"READ 1000 10 A"});
@@ -359,7 +359,7 @@ TEST(Requester, AFenceWaitsForReads) {
 }
 
 TEST(Requester, RequestsAMissingReadResponseOncePerGap) {
-  Scripted s({.mtu = Mtu::k256});
+  HostUnderTest s({.mtu = Mtu::k256});
   s.post(WrOpcode::kRead, 1, 1000);
   EXPECT_EQ(s.out(), Lines{"READ 1000 1000 A"});
   s.response(Opcode::kRcReadResponseFirst, 1000, 256, std::byte{1});
@@ -379,7 +379,7 @@ TEST(Requester, RequestsAMissingReadResponseOncePerGap) {
 }
 
 TEST(Requester, AcceptsLinuxsResumedReadWithoutAFirst) {
-  Scripted s({.mtu = Mtu::k256});
+  HostUnderTest s({.mtu = Mtu::k256});
   s.post(WrOpcode::kRead, 1, 1000);
   s.out();
   s.response(Opcode::kRcReadResponseFirst, 1000, 256);
@@ -392,7 +392,7 @@ TEST(Requester, AcceptsLinuxsResumedReadWithoutAFirst) {
 }
 
 TEST(Requester, AnAckOfALaterRequestRevealsALostRead) {
-  Scripted s;
+  HostUnderTest s;
   s.post(WrOpcode::kSend, 1, 10);
   s.post(WrOpcode::kRead, 2, 10);
   s.post(WrOpcode::kSend, 3, 10);
@@ -406,7 +406,7 @@ TEST(Requester, AnAckOfALaterRequestRevealsALostRead) {
 }
 
 TEST(Requester, ARepeatedReadRequestKeepsItsEnd) {
-  Scripted s({.mtu = Mtu::k1024, .rd_atomic = 2});
+  HostUnderTest s({.mtu = Mtu::k1024, .rd_atomic = 2});
   s.post(WrOpcode::kRead, 1, 16 * 1024);
   EXPECT_EQ(s.out(), (Lines{"READ 1000 8192 A", "READ 1008 8192 A"}));
   for (std::uint32_t i = 0; i < 6; ++i) s.response(Opcode::kRcReadResponseMiddle, 1000 + i, 1024);
@@ -418,7 +418,7 @@ TEST(Requester, ARepeatedReadRequestKeepsItsEnd) {
 }
 
 TEST(Requester, AResponseOfTheWrongLengthEndsTheQp) {
-  Scripted s({.mtu = Mtu::k256});
+  HostUnderTest s({.mtu = Mtu::k256});
   s.post(WrOpcode::kRead, 1, 1000);
   s.out();
   s.response(Opcode::kRcReadResponseFirst, 1000, 252);
@@ -428,7 +428,7 @@ TEST(Requester, AResponseOfTheWrongLengthEndsTheQp) {
 // ---- invalid requests ---------------------------------------------------------------------------
 
 TEST(Requester, ABadKeyFailsInTurn) {
-  Scripted s;
+  HostUnderTest s;
   s.post(WrOpcode::kSend, 1, 10);
   const Sge bad = {s.host.address(0), 10, s.host.mr.lkey ^ 1};
   ASSERT_TRUE(s.host.engine.post_send(s.qp, {.wr_id = 2, .sges = {&bad, 1}}));
@@ -441,7 +441,7 @@ TEST(Requester, ABadKeyFailsInTurn) {
 }
 
 TEST(Requester, DeregisteredMemoryIsNotTouched) {
-  Scripted s({.mtu = Mtu::k1024});
+  HostUnderTest s({.mtu = Mtu::k1024});
   s.post(WrOpcode::kWrite, 1, 100 * 1024);
   EXPECT_EQ(s.out().size(), 16u);
   ASSERT_TRUE(s.host.engine.deregister_mr(s.host.mr.handle));
@@ -451,7 +451,7 @@ TEST(Requester, DeregisteredMemoryIsNotTouched) {
 }
 
 TEST(Requester, AMessageOfMoreThan2GiBFails) {
-  Scripted s;
+  HostUnderTest s;
   const Sge half = {s.host.address(0), 0x80000000u, s.host.mr.lkey};
   const Sge both[] = {half, half};
   ASSERT_TRUE(
@@ -464,19 +464,19 @@ TEST(Requester, PsnsWrapInTheMiddleOfAMessage) {
   for (const WrOpcode opcode : {WrOpcode::kSend, WrOpcode::kWrite, WrOpcode::kRead}) {
     Pair p({.mtu = Mtu::k256, .psn_a = Psn{0xffffff - 20}, .psn_b = Psn{0xffffff}});
     p.a.fill(0, 20000, 3);
-    if (opcode == WrOpcode::kRead) p.b.fill(kAt, 20000, 4);
-    ASSERT_TRUE(p.receive(5, kAt, 20000));
-    ASSERT_TRUE(p.rdma(opcode, 1, 0, kAt, 20000));
+    if (opcode == WrOpcode::kRead) p.b.fill(kTargetOffset, 20000, 4);
+    ASSERT_TRUE(p.receive(5, kTargetOffset, 20000));
+    ASSERT_TRUE(p.rdma(opcode, 1, 0, kTargetOffset, 20000));
     Random random(7);
     p.wire.faults = [&](auto, auto) { return Fate{.copies = random.chance({1, 9}) ? 0u : 1u}; };
     p.wire.run();
     EXPECT_EQ(text(p.a.poll()), "1");
-    EXPECT_TRUE(p.same(0, kAt, 20000));
+    EXPECT_TRUE(p.same(0, kTargetOffset, 20000));
   }
 }
 
 TEST(Requester, SqdFinishesStartedRequestsAndRaisesItsEvent) {
-  Scripted s({.mtu = Mtu::k256});
+  HostUnderTest s({.mtu = Mtu::k256});
   s.post(WrOpcode::kSend, 1, 500);
   s.out();
   QpAttributes a;
@@ -503,22 +503,22 @@ TEST(Requester, SqdFinishesStartedRequestsAndRaisesItsEvent) {
 void exchange(const std::function<Fate(std::uint64_t)>& fate, std::uint64_t* packets) {
   Pair p({.mtu = Mtu::k256, .rd_atomic = 2});
   p.a.fill(0, 4000, 3);
-  p.b.fill(kAt + 10000, 3000, 4);
-  ASSERT_TRUE(p.receive(11, kAt, 700));
-  ASSERT_TRUE(p.receive(12, kAt, 0));
+  p.b.fill(kTargetOffset + 10000, 3000, 4);
+  ASSERT_TRUE(p.receive(11, kTargetOffset, 700));
+  ASSERT_TRUE(p.receive(12, kTargetOffset, 0));
   ASSERT_TRUE(p.send(1, 0, 700));
-  ASSERT_TRUE(p.rdma(WrOpcode::kRead, 2, 10000, kAt + 10000, 1500));
-  ASSERT_TRUE(p.rdma(WrOpcode::kWriteImm, 3, 1000, kAt + 1000, 900));
-  ASSERT_TRUE(p.rdma(WrOpcode::kRead, 4, 11500, kAt + 11500, 300));
-  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 5, 2000, kAt + 2000, 10));
+  ASSERT_TRUE(p.rdma(WrOpcode::kRead, 2, 10000, kTargetOffset + 10000, 1500));
+  ASSERT_TRUE(p.rdma(WrOpcode::kWriteImm, 3, 1000, kTargetOffset + 1000, 900));
+  ASSERT_TRUE(p.rdma(WrOpcode::kRead, 4, 11500, kTargetOffset + 11500, 300));
+  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 5, 2000, kTargetOffset + 2000, 10));
   p.wire.faults = [&](std::uint64_t number, auto) { return fate(number); };
   p.wire.run();
   EXPECT_EQ(text(p.a.poll()), "1 2 3 4 5");
   EXPECT_EQ(text(p.b.poll()), "11 12");
-  EXPECT_TRUE(p.same(0, kAt, 700));
-  EXPECT_TRUE(p.same(1000, kAt + 1000, 900));
-  EXPECT_TRUE(p.same(2000, kAt + 2000, 10));
-  EXPECT_TRUE(p.same(10000, kAt + 10000, 1800));
+  EXPECT_TRUE(p.same(0, kTargetOffset, 700));
+  EXPECT_TRUE(p.same(1000, kTargetOffset + 1000, 900));
+  EXPECT_TRUE(p.same(2000, kTargetOffset + 2000, 10));
+  EXPECT_TRUE(p.same(10000, kTargetOffset + 10000, 1800));
   *packets = p.wire.count;
 }
 
@@ -571,7 +571,7 @@ TEST(Requester, ALossIsRepairedWithoutTheTimerWhenMorePacketsFollow) {
   for (const WrOpcode opcode : {WrOpcode::kWrite, WrOpcode::kRead}) {
     Pair p({.mtu = Mtu::k1024});
     p.a.fill(0, 300000, 3);
-    ASSERT_TRUE(p.rdma(opcode, 1, 0, kAt, 300000));
+    ASSERT_TRUE(p.rdma(opcode, 1, 0, kTargetOffset, 300000));
     p.wire.faults = [](std::uint64_t n, auto) { return Fate{.copies = n == 25 ? 0u : 1u}; };
     const Time begin = p.wire.now;
     p.wire.run(std::chrono::milliseconds(5));

@@ -12,10 +12,10 @@ using Lines = std::vector<std::string>;
 using wire::Opcode;
 
 // The peer's PSNs begin at 2000.
-struct RespondingHost : Scripted {
+struct RespondingHost : HostUnderTest {
   explicit RespondingHost(const Options& options = {.mtu = Mtu::k256},
                           QpState state = QpState::kRts)
-      : Scripted(options, state) {
+      : HostUnderTest(options, state) {
     host.engine.mark_established(qp).value();
   }
   wire::Reth reth(std::size_t offset, std::uint32_t length) const {
@@ -149,13 +149,14 @@ TEST(Responder, SendsAnRnrNakForEachTryUntilThereIsAReceive) {
   EXPECT_EQ(text(b.host.poll()), "1");
 }
 
-// Posts a send, and its receive only after the time `late`.  Returns the number of tries after the
-// first one, or the send's error.  `known` is the number of retries that the receiver knows of.
-std::string with_receive_after(Duration late, std::uint8_t retries, std::uint8_t known) {
-  Pair p({.rnr_retry = retries, .peer_rnr_retries = known});
+// Posts a send, and its receive after `delay`.  Returns the number of tries after the first try, or
+// the error of the send.  `known_retries` is the sender's number of retries, as the receiver knows
+// it.
+std::string with_receive_after(Duration delay, std::uint8_t retries, std::uint8_t known_retries) {
+  Pair p({.rnr_retry = retries, .peer_rnr_retries = known_retries});
   const Time begun = p.wire.now;
   p.send(1, 0, 5).value();
-  p.wire.run(late);
+  p.wire.run(delay);
   p.receive(2, 0, 5).value();
   p.wire.run(5 * kSecond);
   const auto done = p.a.poll();
@@ -170,16 +171,16 @@ std::string with_receive_after(Duration late, std::uint8_t retries, std::uint8_t
 TEST(Responder, RnrTimersGrowForAPeerWithLimitedRetries) {
   using std::chrono::microseconds;
   using std::chrono::milliseconds;
-  const auto waits = [](auto late, unsigned known) {
-    return with_receive_after(late, 5, static_cast<std::uint8_t>(known));
+  const auto with_5_retries = [](auto delay, unsigned known_retries) {
+    return with_receive_after(delay, 5, static_cast<std::uint8_t>(known_retries));
   };
   // Five tries of 0.64 ms take only 3.2 ms.
-  EXPECT_EQ(waits(milliseconds(100), 0), "1:RNR retries exceeded");
-  EXPECT_EQ(waits(microseconds(500), 5), "1 more tries");
-  EXPECT_EQ(waits(milliseconds(1), 5), "2 more tries");
-  EXPECT_EQ(waits(milliseconds(100), 5), "5 more tries");
-  EXPECT_EQ(waits(milliseconds(700), 5), "5 more tries");
-  EXPECT_EQ(waits(milliseconds(800), 5), "1:RNR retries exceeded");
+  EXPECT_EQ(with_5_retries(milliseconds(100), 0), "1:RNR retries exceeded");
+  EXPECT_EQ(with_5_retries(microseconds(500), 5), "1 more tries");
+  EXPECT_EQ(with_5_retries(milliseconds(1), 5), "2 more tries");
+  EXPECT_EQ(with_5_retries(milliseconds(100), 5), "5 more tries");
+  EXPECT_EQ(with_5_retries(milliseconds(700), 5), "5 more tries");
+  EXPECT_EQ(with_5_retries(milliseconds(800), 5), "1:RNR retries exceeded");
   EXPECT_EQ(with_receive_after(milliseconds(600), 1, 1), "1 more tries");
   // A peer with unlimited retries gets short timers: the send takes more than 900 tries.
   EXPECT_EQ(with_receive_after(milliseconds(600), 7, 7).front(), '9');
@@ -400,7 +401,7 @@ TEST(Responder, AReceiveWithABadKeyIsARemoteOperationalError) {
   EXPECT_EQ(text(b.host.poll()), "1:local protection error");
 }
 
-// Returns the response to a WRITE or READ of 100 bytes after `change` has modified it.
+// Returns the response to a WRITE or READ of 100 bytes that `change` has modified.
 std::string answer_to(bool read, const std::function<void(RespondingHost&, wire::Reth&)>& change) {
   RespondingHost b;
   wire::Reth reth = b.reth(0, 100);

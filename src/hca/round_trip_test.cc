@@ -12,7 +12,7 @@ using Lines = std::vector<std::string>;
 using std::chrono::milliseconds;
 
 TEST(RoundTrip, ProbesDoNotUseUpRetries) {
-  Scripted s({.timeout = 14, .retry_count = 0});
+  HostUnderTest s({.timeout = 14, .retry_count = 0});
   const Time begun = s.now;
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
@@ -25,7 +25,7 @@ TEST(RoundTrip, ProbesDoNotUseUpRetries) {
 }
 
 // Returns the time until the host sends a packet again.
-Duration time_to_probe(Scripted& s) {
+Duration time_to_probe(HostUnderTest& s) {
   const Time begun = s.now;
   do s.wait_for_timer();
   while (s.out().empty());
@@ -33,7 +33,7 @@ Duration time_to_probe(Scripted& s) {
 }
 
 TEST(RoundTrip, TheProbeTimeoutFollowsTheRoundTrip) {
-  Scripted s({.timeout = 18});  // 1 s
+  HostUnderTest s({.timeout = 18});  // 1 s
   const auto round_trip = [&](std::uint32_t psn, Duration time) {
     s.post(WrOpcode::kSend, 1, 10);
     s.out();
@@ -65,7 +65,7 @@ TEST(RoundTrip, TheProbeTimeoutFollowsTheRoundTrip) {
 }
 
 TEST(RoundTrip, LossesShortenTheProbeTimeout) {
-  Scripted s({.timeout = 18});
+  HostUnderTest s({.timeout = 18});
   const Duration round_trip = std::chrono::microseconds(20);
   std::uint32_t psn = 1000;
   const auto exchange = [&] {
@@ -94,7 +94,7 @@ TEST(RoundTrip, LossesShortenTheProbeTimeout) {
 }
 
 TEST(RoundTrip, ProbesAtLeastOnceASecond) {
-  Scripted s({.timeout = 21});  // 8.6 s
+  HostUnderTest s({.timeout = 21});  // 8.6 s
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
   Duration longest{};
@@ -103,7 +103,7 @@ TEST(RoundTrip, ProbesAtLeastOnceASecond) {
 }
 
 TEST(RoundTrip, ARoundTripIsNotMeasuredAcrossAnRnrWait) {
-  Scripted s({.timeout = 18});
+  HostUnderTest s({.timeout = 18});
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
   s.acknowledge(1000, wire::rnr_nak(0, 0));
@@ -115,7 +115,7 @@ TEST(RoundTrip, ARoundTripIsNotMeasuredAcrossAnRnrWait) {
 }
 
 TEST(RoundTrip, ASlowPeerKeepsItsWindow) {
-  Scripted s({.timeout = 18});
+  HostUnderTest s({.timeout = 18});
   const auto window = [&] {
     QpRow row;
     EXPECT_EQ(s.host.engine.rows({&row, 1}), 1u);

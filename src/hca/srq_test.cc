@@ -47,7 +47,7 @@ struct TwoQpsOneSrq {
   // Runs for the time that one packet needs.
   void step() { wire.run_until(wire.now + kLatency); }
   // Polls both hosts and returns the receiver's completions.
-  std::string got() {
+  std::string receiver_completions() {
     a.poll();
     return text(b.poll());
   }
@@ -100,11 +100,11 @@ TEST(Srq, AnEmptySrqSendsRnrNaksUntilThereIsAReceive) {
   TwoQpsOneSrq t;
   t.send(0, 10, 40);
   t.wire.run(std::chrono::milliseconds(1));
-  EXPECT_EQ(t.got(), "");
+  EXPECT_EQ(t.receiver_completions(), "");
   EXPECT_GT(t.b.engine.counters()[Counter::kRnrNaksOut], 0u);
   t.receive(1, 100).value();
   t.wire.run();
-  EXPECT_EQ(t.got(), "1");
+  EXPECT_EQ(t.receiver_completions(), "1");
 }
 
 TEST(Srq, ImmediateDataOfAWriteTakesAReceiveAtTheEnd) {
@@ -133,7 +133,7 @@ TEST(Srq, IsFullUntilACompletionIsPolled) {
   t.send(0, 1, 8);
   t.wire.run();
   EXPECT_EQ(t.receive(64, 8).error().code, Errc::kNoResources);
-  EXPECT_EQ(t.got(), "0");
+  EXPECT_EQ(t.receiver_completions(), "0");
   t.receive(64, 8).value();
   EXPECT_EQ(t.receive(65, 8).error().code, Errc::kNoResources);
 }
@@ -190,7 +190,7 @@ TEST(Srq, AQpInErrorFlushesOnlyItsReceivesAndRaisesLastWqe) {
   t.send(0, 10, 600);
   t.step();
   t.b.engine.modify_qp(t.qb[0], {.state = QpState::kError}, attribute::kState, t.wire.now).value();
-  EXPECT_EQ(t.got(), "1:flushed");
+  EXPECT_EQ(t.receiver_completions(), "1:flushed");
   const Event last = QpEvent{t.qb[0], 600, Qpn{0x21}, QpEvent::Kind::kLastWqe};
   EXPECT_EQ(t.b.events(), std::vector<Event>{last});
   // The event comes only once, and the other QP takes the remaining receives.
@@ -199,7 +199,7 @@ TEST(Srq, AQpInErrorFlushesOnlyItsReceivesAndRaisesLastWqe) {
   t.wire.faults = nullptr;
   t.send(1, 11, 40);
   t.wire.run();
-  EXPECT_EQ(t.got(), "2");
+  EXPECT_EQ(t.receiver_completions(), "2");
 }
 
 TEST(Srq, ATooLongMessageFailsOnlyItsReceive) {
@@ -208,10 +208,10 @@ TEST(Srq, ATooLongMessageFailsOnlyItsReceive) {
   t.receive(2, 100).value();
   t.send(0, 10, 40);
   t.wire.run();
-  EXPECT_EQ(t.got(), "1:local length error");
+  EXPECT_EQ(t.receiver_completions(), "1:local length error");
   t.send(1, 11, 40);
   t.wire.run();
-  EXPECT_EQ(t.got(), "2");
+  EXPECT_EQ(t.receiver_completions(), "2");
 }
 
 TEST(Srq, ReceivesUseTheKeysOfTheSrqsDomain) {
@@ -223,7 +223,7 @@ TEST(Srq, ReceivesUseTheKeysOfTheSrqsDomain) {
   t.b.engine.post_srq_recv(t.srq, {.wr_id = 1, .sges = {&sge, 1}}).value();
   t.send(0, 10, 8);
   t.wire.run();
-  EXPECT_EQ(t.got(), "1:local protection error");
+  EXPECT_EQ(t.receiver_completions(), "1:local protection error");
 
   // This SRQ is in another domain than its QP, and its receives use keys of its own domain.
   TwoQpsOneSrq u;
@@ -245,7 +245,7 @@ TEST(Srq, ReceivesUseTheKeysOfTheSrqsDomain) {
   const Sge from = u.a.sge(0, 8);
   u.a.engine.post_send(peer, {.sges = {&from, 1}}).value();
   u.wire.run();
-  EXPECT_EQ(u.got(), "2");
+  EXPECT_EQ(u.receiver_completions(), "2");
 }
 
 // A UC QP that loses a message keeps the message's receive for the next message.
@@ -278,13 +278,13 @@ TEST(Srq, ServesUcQps) {
   t.wire.faults = [](std::uint64_t number, auto) { return Fate{.copies = number == 2 ? 0u : 1u}; };
   t.a.engine.post_send(from, {.sges = {&sge, 1}}).value();
   t.wire.run();
-  EXPECT_EQ(t.got(), "");
+  EXPECT_EQ(t.receiver_completions(), "");
   t.send(0, 10, 40);  // another QP takes the next receive
   t.wire.run();
-  EXPECT_EQ(t.got(), "2");
+  EXPECT_EQ(t.receiver_completions(), "2");
   t.a.engine.post_send(from, {.sges = {&sge, 1}}).value();
   t.wire.run();
-  EXPECT_EQ(t.got(), "1");
+  EXPECT_EQ(t.receiver_completions(), "1");
 }
 
 TEST(Srq, ServesUdQpsAndKeepsTheReceiveOfATooLongDatagram) {
@@ -315,19 +315,19 @@ TEST(Srq, ServesUdQpsAndKeepsTheReceiveOfATooLongDatagram) {
   const AhHandle ah =
       t.a.engine.create_ah(t.a.pd, {.address = {.source = gid_of(1), .destination = gid_of(2)}})
           .value();
-  const auto say = [&](std::size_t bytes) {
+  const auto send_datagram = [&](std::size_t bytes) {
     const Sge sge = t.a.sge(0, bytes);
     t.a.engine
         .post_send(from, {.sges = {&sge, 1}, .remote_qpn = Qpn{0x61}, .remote_qkey = {5}, .ah = ah})
         .value();
     t.wire.run();
   };
-  say(20);
-  EXPECT_EQ(t.got(), "");  // no receive is posted
+  send_datagram(20);
+  EXPECT_EQ(t.receiver_completions(), "");  // no receive is posted
   t.receive(1, 40 + 20).value();
-  say(21);
-  EXPECT_EQ(t.got(), "");
-  say(20);
+  send_datagram(21);
+  EXPECT_EQ(t.receiver_completions(), "");
+  send_datagram(20);
   const auto got = t.b.poll();
   ASSERT_EQ(text(got), "1");
   EXPECT_EQ(got[0].byte_len, 60u);
@@ -338,7 +338,7 @@ TEST(Srq, GrowsAndShrinksWithReceivesInIt) {
   for (std::uint64_t id = 0; id < 64; ++id) t.receive(id, 8).value();
   for (int i = 0; i < 3; ++i) t.send(0, 1, 8);
   t.wire.run();
-  EXPECT_EQ(t.got(), "0 1 2");
+  EXPECT_EQ(t.receiver_completions(), "0 1 2");
   t.b.engine.resize_srq(t.srq, 200).value();
   EXPECT_EQ(t.b.engine.query_srq(t.srq).value().caps.max_wr, 256u);
   for (std::uint64_t id = 64; id < 64 + 195; ++id) t.receive(id, 8).value();
@@ -347,7 +347,7 @@ TEST(Srq, GrowsAndShrinksWithReceivesInIt) {
   for (std::uint64_t id = 3; id < 64 + 195; ++id) {
     t.send(0, 1, 8);
     t.wire.run();
-    ASSERT_EQ(t.got(), std::to_string(id));
+    ASSERT_EQ(t.receiver_completions(), std::to_string(id));
   }
   t.b.engine.resize_srq(t.srq, 10).value();
   for (std::uint64_t id = 0; id < 64; ++id) t.receive(id, 8).value();

@@ -43,13 +43,13 @@ class SimulatedMemory final : public link::PeerMemory {
   bool is_there() override { return true; }
 
   std::size_t copies = 0;
-  bool is_unmapped = false;      // no byte is accessible
-  std::function<void()> during;  // runs before each copy
+  bool is_unmapped = false;           // no byte is accessible
+  std::function<void()> before_copy;  // runs before each copy
 
  private:
   template <class Copy>
   bool copy(std::uint64_t address, std::span<const std::span<std::byte>> parts, Copy copy_part) {
-    if (during) during();
+    if (before_copy) before_copy();
     if (is_unmapped) return false;
     ++copies;
     for (const std::span<std::byte> part : parts) {
@@ -73,12 +73,12 @@ struct LanePair : Pair {
     a.engine.set_lanes(&lanes_a);
     b.engine.set_lanes(&lanes_b);
     wire.lanes = [this] {
-      const std::size_t at_a = stopped_a ? 0 : take(lanes_a, a);
-      const std::size_t at_b = stopped_b ? 0 : take(lanes_b, b);
-      return at_a + at_b != 0;
+      const std::size_t records_a = stopped_a ? 0 : receive_from(lanes_a, a);
+      const std::size_t records_b = stopped_b ? 0 : receive_from(lanes_b, b);
+      return records_a + records_b != 0;
     };
   }
-  // Takes the lanes and tables away from the engines, which are destroyed after them.
+  // Removes the lanes and tables from the engines, because the engines are destroyed after them.
   ~LanePair() {
     a.engine.set_lanes(nullptr);
     b.engine.set_lanes(nullptr);
@@ -112,16 +112,16 @@ struct LanePair : Pair {
     lanes_a.remove(kLane);
     lanes_b.remove(kLane);
   }
-  std::size_t take(link::Lanes& lanes, Host& host) const {
-    std::size_t taken = 0;
+  std::size_t receive_from(link::Lanes& lanes, Host& host) const {
+    std::size_t count = 0;
     lanes.for_each([&](link::Lanes::Id, link::Lane& lane) {
       lane.receive(64, [&](const auto& record) {
         host.engine.receive(record, wire.now);
-        ++taken;
+        ++count;
       });
       lane.finish();
     });
-    return taken;
+    return count;
   }
 
   static constexpr std::size_t kPages = link::Lane::kBytes / sizeof(Page);
@@ -135,11 +135,12 @@ struct LanePair : Pair {
 // Connects two hosts that may access each other's memory.  The constructor carries out the first
 // request of host a, because the first request of a connection always goes as packets.
 struct DirectPair : LanePair {
-  static constexpr std::size_t kFar = 2'000'000;  // the tests access b's memory at this offset
+  // The tests access the memory of host b at this offset.
+  static constexpr std::size_t kRemoteOffset = 2'000'000;
 
   explicit DirectPair(const Options& options = {}) : LanePair(options) {
     attach(true);
-    rdma(WrOpcode::kWrite, 0, 0, kFar, 8, 0).value();
+    rdma(WrOpcode::kWrite, 0, 0, kRemoteOffset, 8, 0).value();
     wire.run();
     a.events();
     b.events();

@@ -128,23 +128,23 @@ inline std::string text(std::span<const std::byte> bytes) {
   return out;
 }
 
-// Tells the wire how many copies of a packet arrive, and how much later than usual.
+// Tells the wire how many copies of a packet arrive, and how much later than usual they arrive.
 struct Fate {
   unsigned copies = 1;
   Duration delay{};
 };
 
-// Models a socket's receive buffer and the thread that empties it.  Packets are lost while it is
-// full.  A host without an Inbox receives each packet at once.
+// Models a socket's receive buffer and the thread that empties the buffer.  Packets are lost while
+// the buffer is full.  A host without an Inbox receives each packet at once.
 struct Inbox {
   std::uint64_t capacity_bytes = 0;
-  Duration service{};  // the time to take out one packet
+  Duration service{};  // the time that the thread needs for one packet
   // Returns the bytes that Linux charges for a packet.  A buffer of 212,992 bytes holds about 200
   // small packets or 50 of 4 KiB.
   static std::uint64_t charge(std::size_t bytes) { return std::max<std::uint64_t>(1024, bytes); }
 
   Time busy_until{};
-  std::uint64_t held_bytes = 0;
+  std::uint64_t queued_bytes = 0;
   std::uint64_t lost = 0;
 };
 
@@ -159,20 +159,20 @@ class Wire {
 
   void attach(Host& host) { hosts_.push_back(&host); }
 
-  // Runs until neither a packet nor a deadline is due before `end`.
+  // Runs until no packet and no deadline is due before `end`.
   void run_until(Time end) {
     while (true) {
       do {
         for (Host* host : hosts_) drain(*host);
       } while (lanes && lanes());
-      Time next = flying_.empty() ? kNever : flying_.begin()->first.first;
+      Time next = in_flight_.empty() ? kNever : in_flight_.begin()->first.first;
       for (Host* host : hosts_) next = std::min(next, host->engine.deadline());
       if (next > end) break;
       now = std::max(now, next);
       for (Host* host : hosts_) host->engine.on_timer(now);
-      while (!flying_.empty() && flying_.begin()->first.first <= now) {
-        InFlight packet = std::move(flying_.begin()->second);
-        flying_.erase(flying_.begin());
+      while (!in_flight_.empty() && in_flight_.begin()->first.first <= now) {
+        InFlight packet = std::move(in_flight_.begin()->second);
+        in_flight_.erase(in_flight_.begin());
         arrive(std::move(packet));
       }
     }
@@ -180,7 +180,7 @@ class Wire {
   }
   void run(Duration time = 10 * kSecond) { run_until(now + time); }
 
-  // Takes all packets that the host is ready to send, and puts them in flight.
+  // Puts all packets in flight that the host is ready to send.
   void drain(Host& host) {
     bool more = true;
     while (more) {
@@ -191,8 +191,8 @@ class Wire {
         const Fate fate = faults ? faults(count, bytes) : Fate{};
         ++count;
         for (unsigned i = 0; i < fate.copies; ++i) {
-          flying_.emplace(std::pair(now + kLatency + fate.delay, order_++),
-                          InFlight{packet.address, {bytes.begin(), bytes.end()}});
+          in_flight_.emplace(std::pair(now + kLatency + fate.delay, sequence_++),
+                             InFlight{packet.address, {bytes.begin(), bytes.end()}});
         }
       }
       burst_.clear();
@@ -200,11 +200,11 @@ class Wire {
   }
 
   Time now{std::chrono::seconds(1)};
-  std::uint64_t count = 0;  // packets sent so far
+  std::uint64_t count = 0;  // the number of packets that were sent
   std::function<Fate(std::uint64_t number, std::span<const std::byte>)> faults;
   std::map<std::uint32_t, Inbox> inboxes;  // by host; a host without an entry has no limit
-  std::set<Gid> cut;                       // no packet arrives at these addresses
-  std::function<void(Host&)> arrived;      // called after an engine received a packet
+  std::set<Gid> unreachable;               // no packet arrives at these addresses
+  std::function<void(Host&)> on_arrival;   // called after an engine received a packet
   std::function<void(std::span<std::byte>)> tamper;  // may change an arriving packet
   std::function<bool()> lanes;  // delivers packets of lanes; returns true if there were any
   bool keep_log = false;
@@ -216,37 +216,37 @@ class Wire {
       const bool to_all = wire::is_multicast(packet.address.destination);
       const Gid& to = packet.address.destination;
       if (!to_all && to != gid_of(host->number) && to != other_gid_of(host->number)) continue;
-      if (cut.contains(to)) continue;
+      if (unreachable.contains(to)) continue;
       const auto inbox = inboxes.find(host->number);
-      if (inbox != inboxes.end() && !through(inbox->second, packet)) continue;
+      if (inbox != inboxes.end() && !passes(inbox->second, packet)) continue;
       if (tamper) tamper(packet.bytes);
       host->engine.receive({packet.address, packet.bytes}, now);
-      if (arrived) arrived(*host);
+      if (on_arrival) on_arrival(*host);
     }
   }
   // Returns true if the packet arrives now.  Otherwise the inbox drops it because it is full, or
   // queues it behind earlier packets.
-  bool through(Inbox& inbox, InFlight& packet) {
+  bool passes(Inbox& inbox, InFlight& packet) {
     const std::uint64_t charge = Inbox::charge(packet.bytes.size());
     if (packet.in_inbox) {
-      inbox.held_bytes -= charge;
+      inbox.queued_bytes -= charge;
       return true;
     }
-    if (inbox.held_bytes + charge > inbox.capacity_bytes) {
+    if (inbox.queued_bytes + charge > inbox.capacity_bytes) {
       ++inbox.lost;
       return false;
     }
-    inbox.held_bytes += charge;
+    inbox.queued_bytes += charge;
     inbox.busy_until = std::max(inbox.busy_until, now) + inbox.service;
     packet.in_inbox = true;
-    flying_.emplace(std::pair(inbox.busy_until, order_++), std::move(packet));
+    in_flight_.emplace(std::pair(inbox.busy_until, sequence_++), std::move(packet));
     return false;
   }
 
   std::vector<Host*> hosts_;
   link::Burst burst_;
-  std::map<std::pair<Time, std::uint64_t>, InFlight> flying_;
-  std::uint64_t order_ = 0;
+  std::map<std::pair<Time, std::uint64_t>, InFlight> in_flight_;
+  std::uint64_t sequence_ = 0;
 };
 
 struct Options {
@@ -415,8 +415,8 @@ inline std::vector<std::byte> packet_of(wire::TransportPacket p, std::size_t pay
 
 // Simulates one host whose peer, number 2, is the test itself: the test writes each packet and
 // reads each response.  The host's PSNs begin at 1000, the peer's at 2000.
-struct Scripted {
-  explicit Scripted(const Options& options = {}, QpState state = QpState::kRts) : o(options) {
+struct HostUnderTest {
+  explicit HostUnderTest(const Options& options = {}, QpState state = QpState::kRts) : o(options) {
     peer.number = 2;
     qp = create_rc(host, o, Qpn{0x11});
     QpAttributes a = attributes_for(host, host, o, Qpn{0x22}, o.psn_a, o.psn_b);

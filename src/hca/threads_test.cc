@@ -15,8 +15,8 @@ using namespace testing;
 constexpr std::uint64_t kMessages = 2000;  // per poster
 constexpr std::size_t kBytes = 300;
 
-// Moves packets between the two engines until `stop` is set.  It is the only driver of both.
-void drive(Host& a, Host& b, const std::atomic<bool>& stop, std::atomic<unsigned>& notified) {
+// Moves packets between the two engines until `stop` is set.  This thread drives both engines.
+void drive(Host& a, Host& b, const std::atomic<bool>& stop, std::atomic<unsigned>& notifications) {
   link::Burst burst;
   Time now{};
   while (!stop.load()) {
@@ -29,7 +29,7 @@ void drive(Host& a, Host& b, const std::atomic<bool>& stop, std::atomic<unsigned
       }
       burst.clear();
       while (const auto event = from->engine.poll_event()) {
-        if (std::holds_alternative<CqNotify>(*event)) ++notified;
+        if (std::holds_alternative<CqNotify>(*event)) ++notifications;
       }
     }
     if (!a.engine.has_work() && !b.engine.has_work()) std::this_thread::yield();
@@ -41,26 +41,26 @@ TEST(Threads, PostersAndPollersRunBesideTheDriver) {
           .caps = {.max_send_wr = 32, .max_recv_wr = 32, .max_send_sge = 1, .max_recv_sge = 1}});
   p.a.fill(0, kBytes, 1);
   std::atomic<bool> stop = false;
-  std::atomic<unsigned> notified = 0;
+  std::atomic<unsigned> notifications = 0;
   std::atomic<std::uint64_t> posted = 0, sent = 0, received = 0;
   const std::uint64_t total = 2 * kMessages;
   // All unpolled completions must fit in the CQ, even if the pollers rarely get a CPU.
   const std::uint64_t outstanding_max = p.a.engine.cq_capacity(p.a.cq).value() / 2;
-  const auto going_on = [] { return !::testing::Test::HasFailure(); };
+  const auto has_no_failure = [] { return !::testing::Test::HasFailure(); };
 
-  std::thread driver([&] { drive(p.a, p.b, stop, notified); });
+  std::thread driver([&] { drive(p.a, p.b, stop, notifications); });
   // Two threads post to one send queue.
   const auto post = [&](std::uint64_t base) {
-    for (std::uint64_t i = 0; i < kMessages && going_on(); ++i) {
-      while (posted - sent >= outstanding_max && going_on()) std::this_thread::yield();
+    for (std::uint64_t i = 0; i < kMessages && has_no_failure(); ++i) {
+      while (posted - sent >= outstanding_max && has_no_failure()) std::this_thread::yield();
       ++posted;
       while (!p.send(base + i, 0, kBytes)) std::this_thread::yield();
     }
   };
-  // Two threads poll each CQ; those of the receiving side also post receives.
+  // Two threads poll each CQ.  The threads of the receiving side also post receives.
   const auto poll_sends = [&] {
     std::array<WorkCompletion, 4> out;
-    while (sent < total && going_on()) {
+    while (sent < total && has_no_failure()) {
       const unsigned count = p.a.engine.poll_cq(p.a.cq, out).value();
       for (unsigned i = 0; i < count; ++i) ASSERT_EQ(out[i].status, WcStatus::kSuccess);
       sent += count;
@@ -70,7 +70,7 @@ TEST(Threads, PostersAndPollersRunBesideTheDriver) {
   const auto poll_receives = [&](std::size_t area) {
     std::array<WorkCompletion, 4> out;
     std::uint64_t slot = 0;
-    while (received < total && going_on()) {
+    while (received < total && has_no_failure()) {
       if (p.receive(area, area + (slot % 64) * kBytes, kBytes)) ++slot;
       ASSERT_TRUE(p.b.engine.arm_cq(p.b.cq, false));
       const unsigned count = p.b.engine.poll_cq(p.b.cq, out).value();
@@ -91,7 +91,7 @@ TEST(Threads, PostersAndPollersRunBesideTheDriver) {
   driver.join();
   EXPECT_EQ(sent, total);
   EXPECT_EQ(received, total);
-  EXPECT_GT(notified, 0u);
+  EXPECT_GT(notifications, 0u);
   EXPECT_TRUE(p.same(0, 0, kBytes));
 }
 
@@ -111,16 +111,16 @@ TEST(Threads, PostersToASharedReceiveQueueRunBesideTheDriver) {
     to_state(b, receiver, attributes_for(b, a, o, na, o.psn_b, o.psn_a), QpState::kRts);
   }
   std::atomic<bool> stop = false;
-  std::atomic<unsigned> notified = 0;
+  std::atomic<unsigned> notifications = 0;
   std::atomic<std::uint64_t> received = 0;
-  const auto going_on = [] { return !::testing::Test::HasFailure(); };
-  std::thread driver([&] { drive(a, b, stop, notified); });
+  const auto has_no_failure = [] { return !::testing::Test::HasFailure(); };
+  std::thread driver([&] { drive(a, b, stop, notifications); });
   const auto send = [&](QpHandle qp) {
     std::array<WorkCompletion, 16> out;
     const Sge sge = a.sge(0, kBytes);
-    for (std::uint64_t i = 0; i < kEach && going_on(); ++i) {
+    for (std::uint64_t i = 0; i < kEach && has_no_failure(); ++i) {
       while (!a.engine.post_send(qp, {.flags = send_flag::kSignaled, .sges = {&sge, 1}}) &&
-             going_on()) {
+             has_no_failure()) {
         a.engine.poll_cq(a.cq, out).value();
         std::this_thread::yield();
       }
@@ -129,7 +129,7 @@ TEST(Threads, PostersToASharedReceiveQueueRunBesideTheDriver) {
   const auto receive = [&](std::size_t area) {
     std::array<WorkCompletion, 4> out;
     const Sge sge = b.sge(area, kBytes);
-    while (received < 2 * kEach && going_on()) {
+    while (received < 2 * kEach && has_no_failure()) {
       (void)b.engine.post_srq_recv(srq, {.sges = {&sge, 1}});
       const unsigned count = b.engine.poll_cq(b.cq, out).value();
       for (unsigned i = 0; i < count; ++i) ASSERT_EQ(out[i].byte_len, kBytes);
@@ -151,9 +151,9 @@ TEST(Threads, RequestsPostedWhileAQpFailsAreFlushed) {
   for (int round = 0; round < 20; ++round) {
     Pair p;
     std::atomic<bool> stop = false;
-    std::atomic<unsigned> notified = 0;
+    std::atomic<unsigned> notifications = 0;
     std::atomic<std::uint64_t> posted = 0;
-    std::thread driver([&] { drive(p.a, p.b, stop, notified); });
+    std::thread driver([&] { drive(p.a, p.b, stop, notifications); });
     const auto post = [&] {
       for (int i = 0; i < 40; ++i) {
         // One request is invalid: a WRITE with a bad key.
@@ -185,8 +185,8 @@ TEST(Threads, RequestsPostedWhileAQpFailsAreFlushed) {
   }
 }
 
-// Posts receives while a QP goes to the error state.  Before that state a receive makes no work for
-// the driver; in that state the driver must flush it.
+// Posts receives while a QP goes to the error state.  Before that state, a receive makes no work
+// for the driver.  In that state, the driver must flush the receive.
 TEST(Threads, ReceivesPostedDuringTheErrorTransitionAreFlushed) {
   Pair p;
   QpAttributes error;

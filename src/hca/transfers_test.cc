@@ -33,7 +33,7 @@ std::vector<Case> cases() {
   return out;
 }
 
-constexpr std::size_t kRemoteAt = 1 << 20;  // where the receiving side keeps its data
+constexpr std::size_t kRemoteAt = 1 << 20;  // the data of the receiving side begin here
 
 TEST(Transfers, CarriesASendOfEverySize) {
   for (const auto& [mtu, bytes] : cases()) {

@@ -104,12 +104,12 @@ const char* wrong_value(const QpAttributes& a, std::uint32_t mask, const Limits&
 
 // Returns a message if the program may not request this migration state, else null.  A program may
 // request MIGRATED or REARM; only a packet from the peer leads to ARMED.
-const char* wrong_migration(const QpAttributes& current, const QpAttributes& wanted,
+const char* wrong_migration(const QpAttributes& current, const QpAttributes& target,
                             std::uint32_t mask) {
-  if ((mask & kMigrationState) == 0 || wanted.migration == MigrationState::kMigrated) {
+  if ((mask & kMigrationState) == 0 || target.migration == MigrationState::kMigrated) {
     return nullptr;
   }
-  if (wanted.migration != MigrationState::kRearm) {
+  if (target.migration != MigrationState::kRearm) {
     return "a program may request only the migration states MIGRATED and REARM";
   }
   const bool has_alternate =
@@ -119,14 +119,14 @@ const char* wrong_migration(const QpAttributes& current, const QpAttributes& wan
 
 }  // namespace
 
-Result<void> check_transition(QpType type, const QpAttributes& current, const QpAttributes& wanted,
+Result<void> check_transition(QpType type, const QpAttributes& current, const QpAttributes& target,
                               std::uint32_t mask, const Limits& limits, const Ports& ports,
                               std::uint8_t device) {
   if ((mask & kCaps) != 0) return fail(Errc::kNotSupported, "queues of a QP cannot be resized");
-  if ((mask & kCurrentState) != 0 && wanted.current_state != current.state) {
+  if ((mask & kCurrentState) != 0 && target.current_state != current.state) {
     return fail(Errc::kInvalidArgument, "the QP is not in the state that current_state names");
   }
-  const QpState to = (mask & kState) != 0 ? wanted.state : current.state;
+  const QpState to = (mask & kState) != 0 ? target.state : current.state;
   const std::uint32_t attributes = mask & ~(kState | kCurrentState);
   const bool from_anywhere = to == kError || to == kReset;
   if (from_anywhere && (mask & kState) != 0) {
@@ -145,13 +145,13 @@ Result<void> check_transition(QpType type, const QpAttributes& current, const Qp
   if ((mask & kCurrentState) != 0 && (row->optional & kCurrentState) == 0) {
     return fail(Errc::kInvalidArgument, "the current state does not belong to this transition");
   }
-  if (const char* wrong = wrong_port(current, wanted, mask, ports, device)) {
+  if (const char* wrong = wrong_port(current, target, mask, ports, device)) {
     return fail(Errc::kInvalidArgument, wrong);
   }
-  if (const char* wrong = wrong_value(wanted, mask, limits)) {
+  if (const char* wrong = wrong_value(target, mask, limits)) {
     return fail(Errc::kInvalidArgument, wrong);
   }
-  if (const char* wrong = wrong_migration(current, wanted, mask)) {
+  if (const char* wrong = wrong_migration(current, target, mask)) {
     return fail(Errc::kInvalidArgument, wrong);
   }
   return {};

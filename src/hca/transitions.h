@@ -16,7 +16,7 @@ namespace verbena::hca {
 //
 // Ports and paths have to be those of the QP's device.  This function does not check attributes
 // that depend on other objects of the engine, and changes nothing.
-Result<void> check_transition(QpType type, const QpAttributes& current, const QpAttributes& wanted,
+Result<void> check_transition(QpType type, const QpAttributes& current, const QpAttributes& target,
                               std::uint32_t mask, const Limits& limits, const Ports& ports,
                               std::uint8_t device = 0);
 

@@ -13,11 +13,11 @@ using enum QpState;
 constexpr QpState kStates[] = {kReset, kInit, kRtr, kRts, kSqd, kSqe, kError};
 
 Errc outcome(QpType type, QpState from, QpState to, std::uint32_t mask) {
-  QpAttributes now, wanted;
-  now.state = from;
-  wanted.state = to;
-  wanted.destination_qpn = Qpn{1};
-  const auto result = check_transition(type, now, wanted, mask, {}, {});
+  QpAttributes current, target;
+  current.state = from;
+  target.state = to;
+  target.destination_qpn = Qpn{1};
+  const auto result = check_transition(type, current, target, mask, {}, {});
   return result ? Errc{255} : result.error().code;
 }
 constexpr Errc kFine{255};
@@ -84,15 +84,15 @@ TEST(Transitions, NeedEveryRequiredAttributeAndTakeNoOther) {
 }
 
 TEST(Transitions, RefuseInvalidAttributeValues) {
-  QpAttributes now;
-  now.state = kInit;
+  QpAttributes current;
+  current.state = kInit;
   const auto refuses = [&](const std::function<void(QpAttributes&)>& spoil, std::uint32_t mask) {
-    QpAttributes wanted;
-    wanted.destination_qpn = Qpn{1};
-    wanted.state = now.state == kInit ? kRtr : kRts;
-    EXPECT_TRUE(check_transition(QpType::kRc, now, wanted, mask, {}, {}));
-    spoil(wanted);
-    const auto result = check_transition(QpType::kRc, now, wanted, mask, {}, {});
+    QpAttributes target;
+    target.destination_qpn = Qpn{1};
+    target.state = current.state == kInit ? kRtr : kRts;
+    EXPECT_TRUE(check_transition(QpType::kRc, current, target, mask, {}, {}));
+    spoil(target);
+    const auto result = check_transition(QpType::kRc, current, target, mask, {}, {});
     return !result && result.error().code == Errc::kInvalidArgument;
   };
   EXPECT_TRUE(refuses([](QpAttributes& a) { a.path_mtu = Mtu{0}; }, kToRtr));
@@ -102,7 +102,7 @@ TEST(Transitions, RefuseInvalidAttributeValues) {
   EXPECT_TRUE(refuses([](QpAttributes& a) { a.destination_qpn = Qpn{0xffffff}; }, kToRtr));
   EXPECT_TRUE(refuses([](QpAttributes& a) { a.max_dest_rd_atomic = 17; }, kToRtr));
   EXPECT_TRUE(refuses([](QpAttributes& a) { a.min_rnr_timer = 32; }, kToRtr));
-  now.state = kRtr;
+  current.state = kRtr;
   EXPECT_TRUE(refuses([](QpAttributes& a) { a.sq_psn = Psn{0x1000000}; }, kToRts));
   EXPECT_TRUE(refuses([](QpAttributes& a) { a.timeout = 32; }, kToRts));
   EXPECT_TRUE(refuses([](QpAttributes& a) { a.retry_count = 8; }, kToRts));
@@ -151,7 +151,7 @@ TEST(Transitions, TheStateDecidesWhichPostsAreAccepted) {
 }
 
 TEST(Transitions, PostsToFullQueuesFailAndAreCounted) {
-  Scripted s;
+  HostUnderTest s;
   for (int i = 0; i < 64; ++i) {
     s.post(WrOpcode::kSend, 1, 1);
     s.receive(1, 1);

@@ -43,8 +43,8 @@ TEST(UcTransport, CarriesMessagesAndCompletesThemAtOnce) {
   EXPECT_EQ(p.a.engine.deadline(), kNever);
 }
 
-struct UcReceiver : Scripted {
-  explicit UcReceiver(Options options = uc()) : Scripted(options) {
+struct UcReceiver : HostUnderTest {
+  explicit UcReceiver(Options options = uc()) : HostUnderTest(options) {
     host.engine.mark_established(qp).value();
   }
   void packet(Opcode opcode, std::uint32_t psn, std::size_t bytes, std::size_t at = 1024,
@@ -163,7 +163,7 @@ TEST(UcTransport, AReceiveWithABadKeyEndsTheQp) {
 }
 
 TEST(UcTransport, TheFirstPacketRaisesCommunicationEstablished) {
-  Scripted b(uc(), QpState::kRtr);
+  HostUnderTest b(uc(), QpState::kRtr);
   b.request(Opcode::kUcSendOnly, 2000, 0);
   b.request(Opcode::kUcSendOnly, 2001, 0);
   EXPECT_EQ(b.host.events(),
@@ -179,7 +179,7 @@ TEST(UcTransport, DropsPacketsOfOtherTransports) {
 }
 
 TEST(UcTransport, AFailedSendStopsOnlyTheSendQueue) {
-  Scripted s(uc());
+  HostUnderTest s(uc());
   const Sge bad{s.host.address(0), 8, s.host.mr.lkey + 1};
   ASSERT_TRUE(s.host.engine.post_send(s.qp, {.wr_id = 1, .sges = {&bad, 1}}));
   s.post(WrOpcode::kSend, 2, 10);
@@ -197,7 +197,7 @@ TEST(UcTransport, AFailedSendStopsOnlyTheSendQueue) {
 }
 
 TEST(UcTransport, RefusesReadsAtomicsAndSendWithInvalidate) {
-  Scripted s(uc());
+  HostUnderTest s(uc());
   for (const WrOpcode opcode : {WrOpcode::kRead, WrOpcode::kCompareSwap, WrOpcode::kFetchAdd,
                                 WrOpcode::kSendInvalidate, WrOpcode::kAtomicWrite}) {
     EXPECT_EQ(s.host.engine.post_send(s.qp, {.opcode = opcode}).error().code,
@@ -240,7 +240,7 @@ TEST(UcTransport, BindsAndInvalidatesWindows) {
 
 TEST(UcTransport, DrainsBetweenMessages) {
   constexpr std::size_t kPackets = 2 * link::Burst::kPacketsMax;
-  Scripted s(uc());
+  HostUnderTest s(uc());
   s.post(WrOpcode::kWrite, 1, 256 * kPackets);
   s.post(WrOpcode::kSend, 2, 10);
   link::Burst burst;

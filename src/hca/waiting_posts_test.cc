@@ -9,14 +9,14 @@ namespace {
 using namespace testing;  // NOLINT(google-build-using-namespace): the helpers of test_pair.h
 
 TEST(WaitingPosts, AFirstPostDoesNotWait) {
-  Scripted s;
+  HostUnderTest s;
   EXPECT_FALSE(s.host.engine.posts_can_wait()) << "nothing was posted";
   s.post(WrOpcode::kSend, 1, 64);
   EXPECT_FALSE(s.host.engine.posts_can_wait());
 }
 
 TEST(WaitingPosts, ASmallPostAfterUnansweredPacketsWaits) {
-  Scripted s;
+  HostUnderTest s;
   s.post(WrOpcode::kSend, 1, 64);
   ASSERT_EQ(s.out().size(), 1u);
   s.post(WrOpcode::kSend, 2, 64);
@@ -26,7 +26,7 @@ TEST(WaitingPosts, ASmallPostAfterUnansweredPacketsWaits) {
 }
 
 TEST(WaitingPosts, AFullBatchDoesNotWait) {
-  Scripted s;
+  HostUnderTest s;
   s.post(WrOpcode::kSend, 1, 64);
   ASSERT_EQ(s.out().size(), 1u);
   std::uint64_t waiting = 0;
@@ -39,7 +39,7 @@ TEST(WaitingPosts, AFullBatchDoesNotWait) {
 }
 
 TEST(WaitingPosts, ALongPostDoesNotWait) {
-  Scripted s;
+  HostUnderTest s;
   s.post(WrOpcode::kSend, 1, 64);
   ASSERT_EQ(s.out().size(), 1u);
   s.post(WrOpcode::kSend, 2, 1025);
@@ -47,7 +47,7 @@ TEST(WaitingPosts, ALongPostDoesNotWait) {
 }
 
 TEST(WaitingPosts, APostToAnotherIdleQpSendsAllWaitingPosts) {
-  Scripted s;
+  HostUnderTest s;
   s.post(WrOpcode::kSend, 1, 64);
   ASSERT_EQ(s.out().size(), 1u);
   s.post(WrOpcode::kSend, 2, 64);

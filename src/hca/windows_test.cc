@@ -114,10 +114,10 @@ TEST(Windows, RefuseInvalidBindings) {
   const WindowBinding good = r.binding(0, 64);
   const auto refused = [&](MemoryWindow& window, const WindowBinding& binding) {
     const std::uint32_t key = window.key;
-    const bool no = !r.bind(window, binding);
+    const bool is_refused = !r.bind(window, binding);
     EXPECT_EQ(window.key, key);
     EXPECT_EQ(window.region, nullptr);
-    return no;
+    return is_refused;
   };
   MemoryRegion plain{r.pd, r.region.address, 256, Rules::kIova, access::kLocalWrite};
   MemoryRegion read_only{r.pd, r.region.address, 256, Rules::kIova, access::kWindowBind};
@@ -430,7 +430,7 @@ TEST(Windows, StayBoundWhenTheirQpIsDestroyed) {
 // Access is checked again for every packet, because a READ response takes time to send.
 TEST(Windows, AReadResponseStopsWhenItsWindowIsDestroyed) {
   constexpr std::uint32_t kPackets = 2 * link::Burst::kPacketsMax, kBytes = 256 * kPackets;
-  Scripted s({.mtu = Mtu::k256});
+  HostUnderTest s({.mtu = Mtu::k256});
   s.host.engine.mark_established(s.qp).value();
   const MrInfo region = s.host.engine
                             .register_mr(s.host.pd, s.host.address(0), kBytes, s.host.address(0),
