@@ -273,7 +273,7 @@ TEST(DirectAccess, DeregisteringTheRegionEndsARequestUnderWay) {
   const std::uint64_t address = pair.b.address(kRemoteOffset);
   const MrInfo region =
       pair.b.engine.register_mr(pair.b.pd, address, 1'000'000, address, Host::kAllAccess).value();
-  pair.memory_of_b.during = [&] {
+  pair.memory_of_b.before_copy = [&] {
     if (pair.memory_of_b.copies == 2) pair.b.engine.deregister_mr(region.handle).value();
   };
   const Sge sge = pair.a.sge(0, 1'000'000);

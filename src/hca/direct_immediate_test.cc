@@ -133,11 +133,11 @@ TEST(DirectImmediate, ARequestThatEndedAsPacketsDoesNotAffectTheNextRequest) {
     };
     pair.receive(9, 1'000'000, 0).value();
     pair.a.fill(0, kBytes, 3);
-    pair.memory_of_b.during = [&] { allow(false); };
+    pair.memory_of_b.before_copy = [&] { allow(false); };
     pair.rdma(opcode, 1, 0, kWriteOffset, kBytes).value();
     pair.wire.run();
     EXPECT_EQ(text(pair.a.poll()), "1");
-    pair.memory_of_b.during = nullptr;
+    pair.memory_of_b.before_copy = nullptr;
     EXPECT_EQ(pair.memory_of_b.copies, 1U);
 
     allow(true);
