@@ -27,8 +27,8 @@ enum class Errc : std::uint8_t {
   kMalformed,        // bytes from outside that the specification does not allow
   kFault,            // the caller's memory is not mapped
   kCancelled,        // the caller dropped the operation
-  kDeviceFatal,      // the agent is gone; all that depended on it has failed
-  kPermission,       // this user may not do that
+  kDeviceFatal,      // the agent has ended, and the objects that depended on it have failed
+  kPermission,       // the user lacks the permission
   kSystem,           // a system call failed; detail = errno
 };
 

@@ -125,7 +125,7 @@ class Slots {
   std::uint32_t limit_;
   std::uint32_t used_ = 0;           // the number of slots that have held an object
   std::size_t size_ = 0;             // the number of objects
-  std::vector<std::uint32_t> free_;  // the empty ones of the `used_` slots
+  std::vector<std::uint32_t> free_;  // those of the used_ slots that are empty now
   std::array<std::atomic<Chunk*>, kChunksMax> chunks_{};
 };
 

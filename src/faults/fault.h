@@ -21,8 +21,8 @@
 //   link A B flapping DOWN UP     node NODE pkey 0x8001 added
 //   link A B mtu BYTES
 //
-// Only this code reads these words, so they mean the same in commands, files and programs.  It does
-// not know which links and nodes exist: the fabric looks for them.
+// Only this code reads these words, so they mean the same in commands, files and programs.  This
+// code does not know which links and nodes exist.  The fabric looks for them.
 namespace verbena::faults {
 
 inline constexpr std::size_t kWordsMax = 6;
@@ -44,7 +44,7 @@ enum class Kind : std::uint8_t {
   kPkeyAdded,
 };
 
-// Returns true for a fault of a link, false for one of a node.
+// Returns true for a fault of a link, and false for a fault of a node.
 bool is_of_link(Kind kind);
 
 struct Fault {

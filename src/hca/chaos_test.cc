@@ -81,7 +81,7 @@ class Trial {
     if (error_ == InjectedError::kPayload) {
       wire_.tamper = [this](std::span<std::byte> bytes) {
         const auto packet = wire::parse_transport(bytes);
-        // All later packets are changed, because a single one might be a duplicate.
+        // All later packets are changed, because a single packet might be a duplicate.
         if (!packet || packet->payload.empty() || ++opportunities_ < 20) return;
         bytes[bytes.size() - packet->bth.pad_count - 1] ^= std::byte{1};
       };

@@ -87,8 +87,8 @@ void CompletionQueue::remove_completions(Qpn qpn) {
     if (from == tail) new_tail = to;
     const Entry& entry = ring_[from & mask_];
     if (entry.completion.qpn == qpn) {
-      // Frees the slot as poll() does, because it may belong to a queue that still exists, such as
-      // an SRQ.
+      // Frees the slot as poll() does, because the slot may belong to a queue that still exists,
+      // such as an SRQ.
       if (entry.slot.word != nullptr) {
         entry.slot.word->store(entry.slot.free_value, std::memory_order_release);
       }

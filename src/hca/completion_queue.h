@@ -53,7 +53,7 @@ class CompletionQueue {
   // reports an error.
   bool push(const WorkCompletion& completion, WqeSlot slot, bool solicited);
   // Makes the pushed completions visible.  Returns true if the consumer must be notified, because
-  // it has armed the CQ for one of them.
+  // it has armed the CQ for one of these completions.
   bool publish();
   // Returns a new number, which stands for this moment in was_emptied_since().
   std::uint32_t new_moment() {

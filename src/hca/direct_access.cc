@@ -7,7 +7,7 @@
 namespace verbena::hca {
 namespace {
 
-// After a refusal, this number of requests do not wait for a direct access.
+// After a refusal, this number of requests does not wait for a direct access.
 constexpr std::uint32_t kPacketsAfterRefusal = 64;
 
 }  // namespace

@@ -47,7 +47,8 @@ class DirectAccess {
 
   // Forgets the state of the old connection, because a new connection begins.
   void start();
-  // Returns true if the request is of a kind that can be carried out here, and the lane allows it.
+  // Returns true if the request is of a kind that can be carried out here, and the peer allows
+  // accesses.
   bool can_carry_out(const SendWqe& wqe) const;
   // Returns true unless packets would be better for the request.  REQUIRES: all earlier requests
   // are complete.
@@ -87,7 +88,7 @@ class DirectAccess {
   Outcome refuse();
 
   QpCore& core_;
-  std::uint64_t generation_ = 0;    // the one of the last AccessGrant; 0: unknown
+  std::uint64_t generation_ = 0;    // the generation of the last AccessGrant; 0: unknown
   std::uint32_t copied_bytes_ = 0;  // of the current request
   ShortWrites short_writes_{};
   std::uint32_t last_short_write_ = 0;  // CompletionQueue::new_moment() of the last short WRITE

@@ -60,12 +60,13 @@ class Engine {
 
   // Registers the memory [address, address + length) of this process; peers and Sges address it
   // from `iova` on.  `access_flags`: see namespace access; remote write and atomic need local
-  // write.  The engine touches the memory only while it is registered, and checks that for every
-  // packet.
+  // write.  The engine accesses the memory only while it is registered, and checks the registration
+  // for every packet.
   Result<MrInfo> register_mr(PdHandle pd, std::uint64_t address, std::uint64_t length,
                              std::uint64_t iova, std::uint32_t access_flags);
-  // Registers a region that only Sges may name, at any address and with any length: it reads as
-  // zeros and discards writes.  Programs use it for parts of messages that they do not need.
+  // Registers a region that only Sges may name, at any address and with any length.  The region
+  // reads as zeros and discards writes.  Programs use such a region for parts of messages that they
+  // do not need.
   Result<MrInfo> register_null_mr(PdHandle pd);
   // Changes the domain, the memory or the access rights of a region, as `what` says
   // (vol1 10.6.3.3.4, 11.2.8.5).  For new memory, `iova` is its address, or 0 with kZeroBased.  The
@@ -151,8 +152,8 @@ class Engine {
   // Destroys the QP and discards its events that were not polled.  kBusy: the QP is attached to
   // multicast groups.
   Result<void> destroy_qp(QpHandle qp);
-  // Attaches the QP, which must be UD, to a group.  While it is in a state to receive, it gets a
-  // copy of each packet to the group, also of packets from QPs of this engine (vol1 10.5, 11.3).
+  // Attaches the QP, which must be UD, to a group.  While the QP is in a state to receive, it gets
+  // a copy of each packet to the group, also of packets from QPs of this engine (vol1 10.5, 11.3).
   // Attaching twice has no further effect.
   Result<void> attach_multicast(QpHandle qp, const Gid& group);
   // Detaches the QP from a group.  kInvalidArgument: the QP is not attached.

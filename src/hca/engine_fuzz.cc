@@ -52,7 +52,7 @@ struct PacketCounter {
 PacketCounter packet_counter;
 
 // Stores the initial state of a QP, for revive().
-struct Connected {
+struct InitialState {
   QpHandle qp;
   QpAttributes attributes;
   QpState state;
@@ -70,7 +70,7 @@ struct World {
       a.path.address.destination = gid_of(2);
       to_state(host, qp, a, state);
       qps.push_back(qp);
-      connected.push_back({qp, a, state});
+      initial_states.push_back({qp, a, state});
     }
     qps.push_back(create_ud_receiver(Qpn{qpn++}));
     const Options uc{.mtu = Mtu::k256, .type = QpType::kUc};
@@ -80,7 +80,7 @@ struct World {
       a.path.address.destination = gid_of(2);
       to_state(host, qp, a, state);
       qps.push_back(qp);
-      connected.push_back({qp, a, state});
+      initial_states.push_back({qp, a, state});
     }
     window = host.engine.create_mw(host.pd, WindowType::kTwo).value().rkey;
     for (const QpHandle qp : qps) post(qp);
@@ -132,12 +132,12 @@ struct World {
     }
   }
   // Puts a QP back in its initial state, because most invalid packets end their QP.
-  void revive(const Connected& one) {
+  void revive(const InitialState& initial) {
     QpAttributes reset;
     reset.state = QpState::kReset;
-    host.engine.modify_qp(one.qp, reset, attribute::kState, now).value();
-    to_state(host, one.qp, one.attributes, one.state);
-    post(one.qp);
+    host.engine.modify_qp(initial.qp, reset, attribute::kState, now).value();
+    to_state(host, initial.qp, initial.attributes, initial.state);
+    post(initial.qp);
   }
   // Limits the number of bursts, because the response to a READ of 2 GiB is long.
   void drain() {
@@ -156,15 +156,16 @@ struct World {
   }
   // Sends any opcode, length and bytes to one of the QPs.
   void deliver_addressed(std::vector<std::byte> bytes, std::uint8_t qp, std::uint8_t psn) {
-    const auto put = [&](std::size_t at, std::uint32_t value, std::size_t count) {
+    const auto write_number = [&](std::size_t at, std::uint32_t value, std::size_t count) {
       for (std::size_t i = 0; i < count && at + i < bytes.size(); ++i) {
         bytes[at + i] = static_cast<std::byte>(value >> 8 * (count - 1 - i));
       }
     };
     if (bytes.size() > 1) bytes[1] &= std::byte{0xb0};  // transport version 0
-    put(2, 0xffff, 2);
-    put(5, 0x10u + qp % 10, 3);
-    put(9, (0xfffffeu + static_cast<std::uint32_t>(static_cast<std::int8_t>(psn))) & 0xffffff, 3);
+    write_number(2, 0xffff, 2);
+    write_number(5, 0x10u + qp % 10, 3);
+    write_number(
+        9, (0xfffffeu + static_cast<std::uint32_t>(static_cast<std::int8_t>(psn))) & 0xffffff, 3);
     deliver(bytes, true);
   }
   void deliver_composed(Script& script) {
@@ -192,7 +193,7 @@ struct World {
 
   Host host{1, 16 * 1024};
   std::vector<QpHandle> qps;
-  std::vector<Connected> connected;
+  std::vector<InitialState> initial_states;
   std::uint32_t window = 0;
   link::Burst burst;
   Time now{std::chrono::seconds(1)};
@@ -228,7 +229,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       case 3: world.post(world.qps[script.byte() % world.qps.size()]); break;
       case 4:
         if ((step & 16) != 0) {
-          world.revive(world.connected[script.byte() % world.connected.size()]);
+          world.revive(world.initial_states[script.byte() % world.initial_states.size()]);
         } else {
           world.post_window(world.qps[script.byte() % world.qps.size()], (step & 8) != 0);
         }

@@ -53,7 +53,7 @@ struct Engine::State {
     }
     while (oldest != nullptr) {
       Qp& qp = *oldest;
-      oldest = qp.ready_next;  // read before the flag is cleared: a poster may change it later
+      oldest = qp.ready_next;  // read first: a poster may change ready_next later
       qp.ready.exchange(false, std::memory_order_acq_rel);
       active.push_back(qp);
     }

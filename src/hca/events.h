@@ -9,21 +9,22 @@
 // Defines the events that an engine reports through Engine::poll_event() (vol1 11.6.3).
 namespace verbena::hca {
 
-// A completion was added to an armed CQ.  The CQ is no longer armed.
+// Reports that a completion was added to an armed CQ.  The CQ is no longer armed.
 struct CqNotify {
   CqHandle cq{};
   std::uint64_t cookie = 0;
   friend bool operator==(const CqNotify&, const CqNotify&) = default;
 };
 
-// A CQ was full when a completion was added.  The completions in the CQ can still be polled.
+// Reports that a CQ had no room for a completion.  The completions in the CQ can still be polled.
 struct CqError {
   CqHandle cq{};
   std::uint64_t cookie = 0;
   friend bool operator==(const CqError&, const CqError&) = default;
 };
 
-// An SRQ has fewer waiting receives than its limit.  The limit is 0 again (vol1 11.6.3.3).
+// Reports that an SRQ has fewer waiting receives than its limit.  The limit is 0 again (vol1
+// 11.6.3.3).
 struct SrqLimitReached {
   SrqHandle srq{};
   std::uint64_t cookie = 0;

@@ -14,7 +14,7 @@ struct ListLink {
 
 // Holds objects in the order in which they were added.  The links are members of the objects, so
 // adding never allocates, and no entry is lost for lack of memory.  The list does not own the
-// objects.  Only one thread at a time may use it.
+// objects.  Only one thread at a time may use a list.
 template <class T, ListLink<T> T::*Link>
 class List {
  public:

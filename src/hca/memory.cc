@@ -153,7 +153,7 @@ bool Memory::bind(const Pd& pd, QpHandle qp, std::uint32_t r_key, const WindowBi
     window->key = r_key;
     return true;
   }
-  // Programs pass local write along with the remote rights.  A window ignores it.
+  // Programs pass local write along with the remote rights.  A window ignores local write.
   const std::uint32_t known = kLocalWrite | kWrites | kRemoteRead | (is_type_2 ? kZeroBased : 0);
   if ((binding.access_flags & ~known) != 0) return false;
   // A window may grant rights that its region lacks, but a window for writing needs a region with

@@ -17,7 +17,7 @@
 // keys.  Only the functions of this header read or write that memory for the engine.
 namespace verbena::hca {
 
-// A protection domain stores only how many objects use it.
+// Counts the objects that use a protection domain.
 class Pd {
  public:
   std::uint32_t regions = 0;
@@ -64,7 +64,7 @@ class MemoryWindow {
   const WindowType type;
   std::uint32_t key = 0;           // R_Key
   MemoryRegion* region = nullptr;  // null: not bound, and the members below are invalid
-  QpHandle qp{};                   // type 2: the QP that bound it
+  QpHandle qp{};                   // type 2: the QP that has bound the window
   std::uint64_t iova = 0;          // the first byte's address for peers
   std::byte* memory = nullptr;
   std::uint64_t length = 0;
@@ -117,7 +117,7 @@ class Memory {
 
   // See Engine::set_memory_guard().
   void set_guard(MemoryGuard guard) { guard_ = guard; }
-  // Calls body(), which accesses this memory of the user.  Returns false if the memory is
+  // Calls body(), which accesses this memory of the program.  Returns false if the memory is
   // registered but not mapped.  body() may then be aborted halfway, so it must own nothing that
   // needs a destructor.
   template <class Body>
@@ -161,12 +161,13 @@ class Memory {
   CopyFault scatter(const Pd& pd, std::span<const Sge> sges, std::uint64_t offset,
                     std::span<const std::byte> in) const;
 
-  // Copies all bytes of the elements for a request that is being posted.  Any thread may call it.
-  // Returns false if a copy failed.  The driver finds and reports the reason when the request's
-  // turn comes.
+  // Copies all bytes of the elements for a request that is being posted.  Any thread may call this
+  // function.  Returns false if a copy failed.  The driver finds and reports the reason when the
+  // request's turn comes.
   bool copy_for_post(const Pd& pd, std::span<const Sge> sges, std::span<std::byte> out) const;
   // Returns a number that differs after each change that may make a key of a region invalid.  Any
-  // thread may call it.  The number wraps after 2^32 changes, but no request waits for so long.
+  // thread may call this function.  The number wraps after 2^32 changes, but no request waits for
+  // so long.
   std::uint32_t generation() const { return generation_.load(std::memory_order_acquire); }
 
  private:
@@ -174,7 +175,8 @@ class Memory {
   MemoryRegion* region_of(std::uint32_t key) const;
   static void unbind(MemoryWindow& window);
   Random random_;
-  // Lets posting threads read regions_ and its objects.  The driver locks it to change them.
+  // Lets posting threads read regions_ and its objects.  The driver locks the mutex to change
+  // them.
   mutable std::shared_mutex regions_mutex_;
   std::atomic<std::uint32_t> generation_ = 0;
   MemoryGuard guard_ = nullptr;

@@ -243,7 +243,7 @@ TEST_F(Migration, ArmingNeedsAnAlternatePath) {
             Errc::kInvalidArgument);
   EXPECT_TRUE(request_state(pair.a, pair.qa, MigrationState::kMigrated).has_value());
   load(pair.a, pair.b, pair.qa, attribute::kAlternatePath).value();
-  EXPECT_EQ(state_a(), MigrationState::kMigrated);  // loading a path does not arm it
+  EXPECT_EQ(state_a(), MigrationState::kMigrated);  // loading a path does not arm the QP
   EXPECT_TRUE(request_state(pair.a, pair.qa, MigrationState::kRearm).has_value());
   EXPECT_TRUE(request_state(pair.a, pair.qa, MigrationState::kMigrated).has_value());
   EXPECT_EQ(a().path.address.source, gid_of(1));  // a QP that is not armed stays on its path

@@ -124,8 +124,7 @@ class Attempt {
             .create_mw(
                 pd, access_.key_kind == KeyKind::kWindowOne ? WindowType::kOne : WindowType::kTwo)
             .value();
-    // The QP that binds must be in the window's domain; it is b's own QP unless the case names
-    // another one.
+    // The QP that binds must be in the window's domain.  By default this is b's own QP.
     const QpHandle binder = access_.foreign_pd || access_.foreign_qp ? second_qp(pd) : p_.qb;
     bind(binder, window.rkey, region.lkey);
     if (access_.stale && access_.key_kind == KeyKind::kWindowOne) {

@@ -11,7 +11,7 @@ namespace verbena::hca {
 namespace {
 
 // Grants the room for elements also for inline data.  Some programs use inline data without having
-// requested it, because most adapters grant some.
+// requested it, because most adapters grant it without a request.
 QpInit with_capacities(QpInit init) {
   QpCaps& caps = init.caps;
   if (init.srq) caps.max_recv_wr = caps.max_recv_sge = 0;

@@ -48,7 +48,7 @@ class Qp {
   // ---- driver ----
   QpCore& core() { return core_; }
   const QpCore& core() const { return core_; }
-  // Any thread may call this.
+  // Any thread may call this function.
   std::uint32_t send_room() const { return queues_.send_room(); }
   void set_handle(QpHandle handle) { core_.handle = handle; }
   Result<void> modify(const QpAttributes& target, std::uint32_t mask);
@@ -132,7 +132,7 @@ class ReadyList {
  public:
   bool empty() const { return head_.load(std::memory_order_acquire) == nullptr; }
   void push(Qp& qp) {
-    // If the flag was set already, the driver will still clear it and then read the queue.
+    // If the flag was set already, the driver will clear the flag, and then read the queue.
     if (qp.ready.exchange(true, std::memory_order_acq_rel)) return;
     Qp* head = head_.load(std::memory_order_relaxed);
     do {

@@ -58,7 +58,7 @@ TEST(ReceiveErrors, ADeregistrationBeforeTheImmediateDataFailsTheReceive) {
   EXPECT_EQ(t.out(), Lines{"NAK2 2001"});
 }
 
-// The first packet uses no receive yet, because it does not tell whether immediate data will
+// The first packet uses no receive yet, because it does not show whether immediate data will
 // follow.
 TEST(ReceiveErrors, AFirstPacketWithABadKeyRaisesAnEventAndFlushesReceives) {
   Target t;

@@ -95,8 +95,8 @@ Verdict Requester::transmit(link::Burst& burst, unsigned quota, bool begin_new, 
   return Verdict::kGoOn;
 }
 
-// Gives the next request its numbers, after checking it.  An invalid request fails only when it has
-// become the oldest, so that completions keep their order.
+// Checks the next request, and gives numbers to its packets.  An invalid request fails only when it
+// has become the oldest, so that completions keep their order.
 Requester::Step Requester::begin_next(bool begin_new, Time now) {
   if (!begin_new || next_to_begin_ == queue_.tail()) return Step::kWait;
   SendWqe& wqe = queue_.at(next_to_begin_);
@@ -152,7 +152,8 @@ std::optional<Requester::Step> Requester::begin_direct(SendWqe& wqe, Time now) {
   return complete_head() == Verdict::kError ? Step::kError : Step::kCarriedOut;
 }
 
-// Executes a local request in its turn.  It completes when all requests before it have completed.
+// Executes a local request in its turn.  The request completes when all requests before it have
+// completed.
 Requester::Step Requester::begin_local(SendWqe& wqe) {
   if (!execute_local(core_, wqe)) {
     if (next_to_begin_ != queue_.head()) return Step::kWait;
@@ -362,7 +363,7 @@ Verdict Requester::on_rnr_nak(const wire::Aeth& aeth, std::uint64_t number, Time
   const Advance advanced = advance(number, now);
   if (advanced == Advance::kError) return Verdict::kError;
   if (advanced == Advance::kResponseMissing) return on_response_missing(now);
-  if (rnr_until_ != kNever) return Verdict::kGoOn;  // the NAK is a repeated one
+  if (rnr_until_ != kNever) return Verdict::kGoOn;  // this NAK is a repetition
   ++core_.shared.counters[Counter::kRnrNaksIn];
   ++core_.traffic.rnr_naks_in;
   constexpr std::uint8_t kForEver = 7;
@@ -385,8 +386,8 @@ Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now
   switch (wire::nak_code(aeth)) {
     case wire::NakCode::kPsnSequenceError:
       ++core_.shared.counters[Counter::kSequenceNaksIn];
-      // Linux sends such a NAK for every packet after an RNR NAK, so it is ignored then.  It is
-      // also ignored if the retransmission has already begun.
+      // Linux sends such a NAK for every packet after an RNR NAK, so this NAK is ignored during an
+      // RNR delay.  It is also ignored if the retransmission has already begun.
       if (rnr_until_ != kNever || cursor_ == una_) return Verdict::kGoOn;
       window_.on_loss();
       round_trip_.on_loss();

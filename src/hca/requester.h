@@ -27,13 +27,14 @@ namespace verbena::hca {
 //                  ^                            again
 //                  +---- NAK, RNR NAK, timeout, gap in READ responses: cursor_ = una_
 //
-// A READ reserves one number for each packet of its response (vol1 9.7.3.1).  It is sent as one or
-// more READ requests ("chunks") with consecutive numbers, so that no more data is in flight than
-// the window allows.  When responses are missing, the requester asks again from the first missing
-// packet on.  If a later response reveals the gap, the requester asks at once, and once per gap.
-// Otherwise it asks when the timer expires.  The requester checks responses only by PSN and length,
-// because Linux's soft-RoCE answers a repeated request with MIDDLE and LAST but no FIRST.  An
-// atomic is a chunk of one packet; when it is retransmitted, the peer repeats its stored response.
+// A READ reserves one number for each packet of its response (vol1 9.7.3.1).  The READ is sent as
+// one or more READ requests ("chunks") with consecutive numbers, so that no more data is in flight
+// than the window allows.  When responses are missing, the requester asks again from the first
+// missing packet on.  If a later response reveals the gap, the requester asks at once, and once per
+// gap.  Otherwise it asks when the timer expires.  The requester checks responses only by PSN and
+// length, because Linux's soft-RoCE answers a repeated request with MIDDLE and LAST but no FIRST.
+// An atomic is a chunk of one packet; when it is retransmitted, the peer repeats its stored
+// response.
 //
 // The window (send_window.h) limits the packets in flight.  On a lane (link/lane.h) the window is
 // fixed, the lane's ring is a second limit, and there are no probes.  A timeout on a lane counts
@@ -41,7 +42,8 @@ namespace verbena::hca {
 // example because its QP was not ready yet.
 //
 // A WRITE or READ that is the oldest unfinished request may need no packets at all
-// (direct_access.h).  It takes the numbers that its packets would have, and is complete at once.
+// (direct_access.h).  Such a request takes the numbers that its packets would have, and is complete
+// at once.
 //
 // Probes.  When there was no progress for longer than a round trip should take (round_trip.h), the
 // requester sends the oldest packets again without using up a retry.  The interval doubles with

@@ -245,7 +245,7 @@ TEST(Requester, WaitsForTheTimerOfAnRnrNak) {
   s.post(WrOpcode::kSend, 2, 10);
   s.out();
   s.acknowledge(1000, wire::rnr_nak(0, 12));
-  // Linux sends an additional sequence NAK for each packet after the one with the RNR NAK.
+  // Linux sends an additional sequence NAK for each packet after the packet with the RNR NAK.
   for (int i = 0; i < 20; ++i) s.acknowledge(1000, wire::nak(0, NakCode::kPsnSequenceError));
   EXPECT_EQ(s.out(), Lines{});
   const Time begin = s.now;

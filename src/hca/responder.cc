@@ -284,7 +284,7 @@ void Responder::advance_expected_psn(std::uint32_t psns) {
 }
 
 // Drops the responses that still wait.  The peer accesses memory directly only after all its
-// requests are complete, so it has these responses already.
+// requests are complete, so the peer has these responses already.
 bool Responder::on_executed(const link::ExecutedRecord& executed) {
   if (closing_ || message_ != Message::kNone || Psn{executed.first_psn} != expected_ ||
       executed.psns > kPsnSpanMax) {
@@ -335,7 +335,7 @@ void Responder::on_duplicate(const wire::TransportPacket& packet) {
     if (pending_ack_ == PendingAck::kNone) pending_ack_ = PendingAck::kAck;
     return;
   }
-  // A repeated READ must lie within the original one (vol1 9.7.5.1.4).
+  // A repeated READ must lie within the original READ (vol1 9.7.5.1.4).
   const std::uint32_t psns = response_count(packet.reth.dma_length_bytes, core_.mtu());
   const auto distance = static_cast<std::uint32_t>(-packet.bth.psn.since(expected_));
   if (psns > distance || (core_.attributes.access_flags & access::kRemoteRead) == 0) return;
@@ -343,7 +343,7 @@ void Responder::on_duplicate(const wire::TransportPacket& packet) {
   repeat_response(read_job(packet));
 }
 
-// Repeats the response of an atomic.  Without a stored result it ignores the request: the atomic
+// Repeats the response of an atomic.  Without a stored result, ignores the request: the atomic
 // was never executed, or its response arrived long ago.
 void Responder::repeat_atomic(const wire::TransportPacket& packet) {
   if (core_.attributes.max_dest_rd_atomic == 0) return;
@@ -356,8 +356,8 @@ void Responder::repeat_response(const Job& job) {
   const auto waiting =
       std::ranges::find_if(jobs_, [&](const Job& j) { return job.begin.before(j.end); });
   if (waiting != jobs_.end() && !job.begin.before(waiting->begin)) {
-    // The response is waiting or partly sent.  If the job is past the requested PSN, it goes back
-    // to that PSN.
+    // The response is waiting or partly sent.  If the job is past the requested PSN, the job
+    // goes back to that PSN.
     if (job.begin.before(waiting->next)) {
       const bool repeats = waiting->repeats;
       *waiting = job;

@@ -34,8 +34,8 @@ namespace verbena::hca {
 //
 // Invariants:
 //  * expected_ advances only past requests that were executed.
-//  * A receive request leaves its queue when its message is complete or failed.  It leaves a shared
-//    queue (vol1 10.2.9.2) when its message begins.
+//  * A receive request leaves its queue when its message is complete or failed.  A receive request
+//    of a shared queue leaves the queue when its message begins (vol1 10.2.9.2).
 //  * The memory per peer is bounded by max_dest_rd_atomic: it stores only the jobs and the results
 //    of that many atomics.
 class Responder {

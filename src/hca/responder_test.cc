@@ -249,7 +249,7 @@ TEST(Responder, IgnoresARepeatedReadThatExceedsTheOriginal) {
   EXPECT_EQ(b.state(), QpState::kRts);
 }
 
-// A READ is duplicated, and the requester sends the next READ when it has the first response.
+// The network duplicates a READ.  The requester sends the next READ when it has the first response.
 TEST(Responder, ANewReadReplacesARepeatedResponse) {
   RespondingHost b({.mtu = Mtu::k256, .rd_atomic = 1});
   b.read(2000, 0, 600);
@@ -274,7 +274,7 @@ TEST(Responder, RefusesMoreReadsThanMaxDestRdAtomic) {
   b.read(2000, 0, 10);
   b.read(2001, 0, 10);
   b.read(2002, 0, 10);
-  // The requests before the refused one get their responses.
+  // The requests before the refused request get their responses.
   EXPECT_EQ(b.out(), (Lines{"RESP_ONLY 2000 10", "RESP_ONLY 2001 10", "NAK1 2002"}));
   EXPECT_EQ(b.state(), QpState::kError);
 }

@@ -106,7 +106,8 @@ class SharedReceiveQueue {
   alignas(64) std::atomic<std::uint32_t> tail_ = 0;
 };
 
-// Provides one QP's receives, from its own queue or a shared one.  Only the driver may use it.
+// Provides the receives of one QP, from the QP's own queue or an SRQ.  Only the driver may use this
+// class.
 class ReceiveSource {
  public:
   ReceiveSource(RecvQueue& own, SharedReceiveQueue* shared, const Pd& pd)

@@ -206,7 +206,7 @@ class Wire {
   std::set<Gid> unreachable;               // no packet arrives at these addresses
   std::function<void(Host&)> on_arrival;   // called after an engine received a packet
   std::function<void(std::span<std::byte>)> tamper;  // may change an arriving packet
-  std::function<bool()> lanes;  // delivers packets of lanes; returns true if there were any
+  std::function<bool()> lanes;  // delivers the packets of lanes; returns false if there were none
   bool keep_log = false;
   std::vector<std::string> log;
 

@@ -37,7 +37,7 @@ enum class QpState : std::uint8_t {
   kInit = 1,
   kRtr = 2,
   kRts = 3,
-  kSqd = 4,  // send queue drain: started requests are finished, no new ones are started
+  kSqd = 4,  // send queue drain: finishes started requests, and starts no further requests
   kSqe = 5,  // send queue error: UC and UD only
   kError = 6,
 };
@@ -238,9 +238,9 @@ struct QpAttributes {
   std::uint8_t max_rd_atomic = 0;       // READs and atomics that we may have outstanding
   std::uint8_t max_dest_rd_atomic = 0;  // READs and atomics that the peer may have outstanding
   std::uint8_t min_rnr_timer = 0;       // code of 5 bits, wire::rnr_timer(); 0 is 655 ms
-  // Tells how often the peer retries after an RNR NAK; it is set together with min_rnr_timer.  With
-  // 1 to 6, each retry gets its own RNR timer, short at first and 655 ms for the last.  With other
-  // values, each retry gets min_rnr_timer.
+  // Tells how often the peer retries after an RNR NAK.  It is set together with min_rnr_timer.
+  // With 1 to 6, each retry gets its own RNR timer, short at first and 655 ms for the last.  With
+  // other values, each retry gets min_rnr_timer.
   std::uint8_t peer_rnr_retries = 0;
   std::uint8_t timeout = 0;  // code of 5 bits, timeout_of_code(); 0 means no timer
   std::uint8_t retry_count = 0;

@@ -102,7 +102,7 @@ Verdict UcTransport::receive(const wire::TransportPacket& packet) {
   const Message kind = wire::is_send(opcode) ? Message::kSend : Message::kWrite;
   expected_ = packet.bth.psn + 1;
   if (wire::starts_message(opcode)) {
-    // The end of the previous message was lost; this packet starts the next one.
+    // The end of the previous message was lost; this packet starts the next message.
     if (message_ != Message::kNone) static_cast<void>(drop(Counter::kDropGap));
     received_bytes_ = 0;
   } else if (!in_order || message_ != kind) {

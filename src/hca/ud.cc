@@ -109,7 +109,7 @@ Verdict UdTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new
       return fail_send(wqe, WcStatus::kLocalQpOperationError);
     }
 
-    // A Q_Key with the top bit set stands for the QP's own Q_Key, which may be a privileged one
+    // A Q_Key with the top bit set stands for the QP's own Q_Key, which may be privileged
     // (vol1 10.2.5).
     const bool own_qkey = (target.qkey.value >> 31) != 0;
     wire::TransportPacket packet;

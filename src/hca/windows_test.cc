@@ -342,7 +342,7 @@ TEST(Windows, AnInvalidBindOrInvalidateEndsItsQp) {
   }
 }
 
-// Local requests complete in order with the other requests, even when those are retransmitted.
+// Local requests complete in order with the other requests, even when packets are retransmitted.
 TEST(Windows, CompletionsKeepTheOrderOfTheRequests) {
   for (std::uint64_t lost = 0; lost < 6; ++lost) {
     SCOPED_TRACE(lost);
@@ -416,7 +416,7 @@ TEST(Windows, KeepTheirDomainBusy) {
   EXPECT_TRUE(engine.destroy_pd(pd));
 }
 
-// Nobody can use the window when its QP is gone, but it stays bound until it is destroyed.
+// Nobody can use a window whose QP was destroyed, but the window stays bound until it is destroyed.
 TEST(Windows, StayBoundWhenTheirQpIsDestroyed) {
   WindowPair p;
   ASSERT_TRUE(p.bind(1, next_key(p.window.rkey)));

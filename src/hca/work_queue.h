@@ -21,15 +21,15 @@ constexpr std::uint32_t saturated_length(std::uint64_t bytes) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, 0xffffffff));
 }
 
-// The engine copies a request of up to this many bytes when it is posted, as if it were inline.
-// Adapters read small requests early, so some programs overwrite the memory before the request
-// completes.
+// The engine copies the data of a request of up to this many bytes at the post, as if it were
+// inline.  Adapters read small requests early, so some programs overwrite the memory before the
+// request completes.
 inline constexpr std::uint32_t kCopiedBytesMax = 128;
 // This bit in SendWqe::flags is not one of the program's flags.  The bit means that copied bytes
 // follow the elements.
 inline constexpr std::uint8_t kCopiedFlag = 1u << 7;
 
-// Describes a posted send request; its elements follow it in the slot.  It is small because
+// Describes a posted send request.  Its elements follow in the slot.  The struct is small because
 // thousands of queue pairs hold memory for their requests.
 struct SendWqe {
   struct Remote {
@@ -64,7 +64,7 @@ struct SendWqe {
 };
 static_assert(sizeof(SendWqe) <= 64);
 
-// Holds the destination of a datagram.  It follows the elements of its request.
+// Holds the destination of a datagram.  In the slot, it follows the elements of the request.
 struct DatagramTarget {
   link::Address address{};
   Qpn qpn{};
@@ -149,7 +149,7 @@ class WorkQueue {
     return {reinterpret_cast<const Sge*>(&wqe + 1), wqe.sge_count};
   }
   static Sge* sge_room(Wqe& wqe) { return reinterpret_cast<Sge*>(&wqe + 1); }
-  // Returns the bytes that were copied when the request was posted; they follow its elements.
+  // Returns the bytes that were copied at the post.  They follow the elements of the request.
   static std::byte* byte_room(Wqe& wqe) {
     return reinterpret_cast<std::byte*>(sge_room(wqe) + wqe.sge_count);
   }

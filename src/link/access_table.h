@@ -10,8 +10,8 @@
 #include "base/strong.h"
 
 // Publishes the rights of peers to a program's memory.  A program writes the table.  The programs
-// at the other ends of its lanes map the table read-only.  They check their WRITEs and READs with
-// it before they carry them out directly.
+// at the other ends of its lanes map the table read-only.  These programs check their WRITEs and
+// READs with the table before they carry out the requests directly.
 //
 // Each row has a sequence number that is odd while the row changes (a seqlock).  A reader copies
 // the row, and ignores the copy if the number was odd or has changed.  A reader does not trust the

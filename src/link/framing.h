@@ -27,12 +27,14 @@ void seal(const Address& address, std::span<std::byte> datagram, std::uint16_t i
 
 // Checks the length and the ICRC of a UDP payload.  A socket does not show the IPv4 identification,
 // so this function searches for an identification that explains the ICRC (wire/icrc.h).  The search
-// is short if the caller expects the right one: the packet's index in its batch (see seal()).
+// is short if the caller expects the right identification, which is the packet's index in its batch
+// if the peer sends as seal() says.
 Result<Arrival> open(const Address& address, std::span<const std::byte> datagram,
                      std::uint16_t expected_identification = 0);
 
 // Returns the IPv4 identification that explains the ICRC of a received UDP payload, for a capture.
-// Returns 0 if there is none, because the packet is short or damaged, or came by IPv6.
+// Returns 0 if no identification explains the ICRC, because the payload is short or damaged, or
+// came by IPv6.
 std::uint16_t identification_of(const Address& address, std::span<const std::byte> datagram);
 
 }  // namespace verbena::link

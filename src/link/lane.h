@@ -33,7 +33,7 @@ class LaneObserver {
 // Records that the sender has carried out a WRITE or READ directly in the receiver's memory.  The
 // record takes the place of the packets of the request.
 //
-// A WRITE with immediate data still sends its last packet, because that consumes a receive request.
+// A WRITE with immediate data still sends its last packet, which consumes a receive request.
 // The record of such a WRITE takes the place of all packets but the last, and carries the header
 // fields of the first packet.
 struct ExecutedRecord {
@@ -126,9 +126,9 @@ class Lane {
   // object lives until the lane is destroyed or this function is called again.
   void set_peer_memory(PeerMemory* memory) { peer_memory_ = memory; }
   PeerMemory* peer_memory() { return peer_memory_; }
-  // Tells the peer whether it may access this process's memory.  A process that allows this must
-  // apply the peer's ExecutedRecords, and wait for the end of the peer's accesses.  If the peer
-  // writes ExecutedRecords and was never allowed to access the memory, the lane ends.
+  // Tells the peer whether it may access this process's memory.  A process that allows accesses
+  // must apply the peer's ExecutedRecords, and wait for the end of the peer's accesses.  If the
+  // peer writes ExecutedRecords and was never allowed to access the memory, the lane ends.
   void allow_access(bool allowed);
   // Returns true if the peer allows accesses to its memory.  Ask again after enter().
   bool may_access() const {

@@ -138,8 +138,8 @@ class Lanes {
   }
   void note_wanted(std::uint16_t range);
   std::optional<Place> place_of(Id id) const;
-  // Returns places_ up to the last entry that is in use.  Each poll visits these, and most
-  // processes have only a few lanes.
+  // Returns places_ up to the last entry that is in use.  Each poll visits these places, and
+  // most processes have only a few lanes.
   std::span<const std::unique_ptr<Entry>> used_places() const {
     return std::span(places_).first(end_);
   }

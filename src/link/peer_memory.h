@@ -10,8 +10,8 @@ namespace verbena::link {
 
 // Accesses the memory of the process at the other end of a lane, without the help of that process.
 //
-// This class does not check this process's rights.  The caller checks them with the table
-// (access_grant.h), between Lane::enter() and Lane::leave().
+// This class does not check the rights of this process.  The caller checks the rights with the
+// table (access_grant.h), between Lane::enter() and Lane::leave().
 //
 // Threads: one at a time.
 class PeerMemory {

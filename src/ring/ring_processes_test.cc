@@ -1,6 +1,6 @@
 // Checks that a process that dies or is stopped at any access to the ring leaves whole records.
-// The child runs the real ring code with memory that counts accesses, and kills or stops the child
-// at one of them.
+// The child runs the real ring code with a memory class that counts accesses, and kills or stops
+// the child at one access.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
