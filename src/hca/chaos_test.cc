@@ -21,8 +21,8 @@ namespace {
 
 using namespace testing;
 
-constexpr std::size_t kRequests = 16;    // per QP and direction
-constexpr std::size_t kSlot = 8 * 1024;  // memory of each request
+constexpr std::size_t kRequests = 16;    // requests of one QP in one direction
+constexpr std::size_t kSlot = 8 * 1024;  // the memory of one request
 constexpr std::size_t kQps = 3;
 constexpr std::size_t kArea = kRequests * kSlot;  // the memory of one QP
 constexpr std::size_t kSources = 0, kTargets = kQps * kArea, kReceives = 2 * kQps * kArea;

@@ -89,7 +89,7 @@ class DirectAccess {
 
   QpCore& core_;
   std::uint64_t generation_ = 0;    // the generation of the last AccessGrant; 0: unknown
-  std::uint32_t copied_bytes_ = 0;  // of the current request
+  std::uint32_t copied_bytes_ = 0;  // bytes of the current request that are copied
   ShortWrites short_writes_{};
   std::uint32_t last_short_write_ = 0;  // CompletionQueue::new_moment() of the last short WRITE
   // After a refusal, this number of requests does not wait for a direct access, because later

@@ -49,7 +49,7 @@ struct Load {
 };
 
 struct IncastResult {
-  double packets_per_ms = 0;  // of completed messages
+  double packets_per_ms = 0;  // packets of completed messages
   std::uint64_t lost_in_inbox = 0;
   std::uint64_t slowest = 0, fastest = 0;  // messages of the slowest and of the fastest QP
 };

@@ -105,7 +105,7 @@ TEST(ReceiveErrors, FailsOneReceiveOfASharedQueueAndKeepsTheOthers) {
   for (std::uint64_t id = 1; id <= 3; ++id) {
     ASSERT_TRUE(b.engine.post_srq_recv(srq, {.wr_id = id, .sges = {&room, 1}}));
   }
-  ASSERT_TRUE(b.engine.arm_srq(srq, 2));  // would raise an event if more than one were taken
+  ASSERT_TRUE(b.engine.arm_srq(srq, 2));  // raises an event if two receives are taken
   ASSERT_TRUE(a.engine.post_send(qa, {.wr_id = 10,
                                       .opcode = WrOpcode::kWriteImm,
                                       .flags = send_flag::kSignaled,

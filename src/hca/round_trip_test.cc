@@ -51,7 +51,7 @@ TEST(RoundTrip, TheProbeTimeoutFollowsTheRoundTrip) {
   s.post(WrOpcode::kSend, 3, 10);
   s.out();
   EXPECT_EQ(time_to_probe(s), milliseconds(120));  // progress has reset the doubling
-  s.acknowledge(1002, wire::ack(3));  // too early for the probe: the round trip was 120 ms
+  s.acknowledge(1002, wire::ack(3));  // the probe was too early: the round trip took 120 ms
   s.post(WrOpcode::kSend, 4, 10);
   s.out();
   EXPECT_GT(time_to_probe(s), milliseconds(120));

@@ -55,7 +55,7 @@ class SendWindow {
   std::uint32_t threshold_ = 0;
   std::uint32_t step_ = 1;  // the growth for each window of packets beyond the threshold
   std::uint32_t acknowledged_packets_ = 0;    // packets acknowledged since the last step
-  std::uint32_t window_before_probe_ = 0;     // 0: no probe is unanswered
+  std::uint32_t window_before_probe_ = 0;     // the window before an unanswered probe, or 0
   std::uint32_t threshold_before_probe_ = 0;  // UINT32_MAX: the threshold was equal to the limit
 };
 

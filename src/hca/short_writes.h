@@ -39,8 +39,9 @@ class ShortWrites {
     return next;
   }
 
-  std::uint32_t series_length_ = 0;            // short WRITEs since the queue was emptied
-  std::uint32_t short_series_ = kShortSeries;  // since the last long series, at most kShortSeries
+  std::uint32_t series_length_ = 0;  // short WRITEs since the queue was emptied
+  // Counts the short series since the last long series, up to kShortSeries.
+  std::uint32_t short_series_ = kShortSeries;
 };
 
 }  // namespace verbena::hca

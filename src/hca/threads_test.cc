@@ -12,7 +12,7 @@ namespace {
 
 using namespace testing;
 
-constexpr std::uint64_t kMessages = 2000;  // per poster
+constexpr std::uint64_t kMessages = 2000;  // messages of each posting thread
 constexpr std::size_t kBytes = 300;
 
 // Moves packets between the two engines until `stop` is set.  This thread drives both engines.

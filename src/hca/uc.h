@@ -66,7 +66,7 @@ class UcTransport {
 
   Psn expected_{};
   Message message_ = Message::kNone;
-  std::uint64_t received_bytes_ = 0;  // of the current message
+  std::uint64_t received_bytes_ = 0;  // the bytes of the current message
   std::uint64_t write_address_ = 0;
   std::uint32_t write_length_ = 0;
   std::uint32_t write_key_ = 0;

@@ -388,7 +388,7 @@ TEST(Windows, AFencedInvalidateWaitsForReads) {
                                           .flags = send_flag::kFence | send_flag::kSignaled,
                                           .r_key = key}));
   p.wire.drain(p.b);
-  ASSERT_TRUE(p.write(1, key, 8));  // arrives before the response to the READ
+  ASSERT_TRUE(p.write(1, key, 8));  // the WRITE arrives before the response to the READ
   p.wire.run();
   EXPECT_EQ(text(p.a.poll()), "1");
   EXPECT_EQ(text(p.b.poll()), "1 3");

@@ -34,7 +34,7 @@ inline constexpr std::uint8_t kCopiedFlag = 1u << 7;
 struct SendWqe {
   struct Remote {
     std::uint64_t address = 0;
-    std::uint64_t compare_add = 0;  // atomics
+    std::uint64_t compare_add = 0;  // for atomics
     std::uint64_t swap = 0;
   };
 

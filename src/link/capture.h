@@ -66,8 +66,8 @@ std::size_t frame_bytes(const Address& address, std::size_t datagram_bytes);
 // Writes a frame around a datagram, which is BTH to ICRC, and returns the size of the frame.  On
 // Ethernet the frame ends with the ICRC.  A socket shows no Ethernet header, so the MAC addresses
 // are derived from the IP addresses (locally administered).  On InfiniBand the frame begins with
-// the LRH and ends with the VCRC.  This function computes the ICRC of such a frame, and ignores that
-// of the datagram.
+// the LRH and ends with the VCRC.  This function computes the ICRC of such a frame, and ignores
+// the ICRC of the datagram.
 std::size_t write_frame(std::span<std::byte> out, const Address& address,
                         std::uint16_t identification, std::span<const std::byte> datagram);
 
