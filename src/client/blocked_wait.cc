@@ -24,7 +24,7 @@ namespace verbena::client {
 namespace {
 
 using c_api::NoCancellation;
-using Look = os::UdpReceiver::Look;
+using Poll = os::UdpReceiver::Poll;
 
 // A wait gives the role back after this many packets that brought no event.  The limit for
 // completions is larger, because each may need several packets.
@@ -111,14 +111,14 @@ class BlockedWait::Attempt {
     const bool completions = events == ReceiverRole::For::kCompletions;
     const int wakes_max = completions ? kWakesInVainMax : kWakesInVainMaxForConnections;
     for (int wakes = 0; wakes < wakes_max && !result_; ++wakes) {
-      (void)receive(Look::kAll);
+      (void)receive(Poll::kAll);
       if (result_ || !has_role_) break;
       if (!completions || recent_waits.has_one_processor) {
         (void)sleep();
         continue;
       }
       const auto wait = [this](Time until) {
-        const bool packets = until == Time{} ? receive(Look::kLikely) : sleep();
+        const bool packets = until == Time{} ? receive(Poll::kLikely) : sleep();
         const bool ends = until != Time{} || result_ || !has_role_;
         return std::pair<std::size_t, bool>(ends ? 1 : 0, packets);
       };
@@ -129,7 +129,7 @@ class BlockedWait::Attempt {
 
  private:
   // Returns true if packets came.
-  bool receive(Look look) {
+  bool receive(Poll look) {
     const NoCancellation whole_call;
     Driver::Received received;
     bool packets = false;

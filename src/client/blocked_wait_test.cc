@@ -60,7 +60,7 @@ struct Engine final : Driver::Work {
   void send_by_agent() { ASSERT_EQ(::send(agent.get(), "", 1, 0), 1); }
 
   // ---- Driver::Work ----
-  bool receive(Time, std::optional<os::UdpReceiver::Look> look) override {
+  bool receive(Time, std::optional<os::UdpReceiver::Poll> look) override {
     std::uint8_t channel = 0;
     if (message_noted.exchange(false)) {
       while (::recv(to_agent.get(), &channel, 1, MSG_DONTWAIT) == 1) connections.push({});

@@ -127,7 +127,7 @@ int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int 
               {.address = one.addr, .length = one.length, .lkey = one.lkey}, needed);
         });
         if (!memory) return failed(memory.error());
-        if (checked && !os::bring_pages(memory->data(), memory->size(), write != 0)) {
+        if (checked && !os::populate_pages(memory->data(), memory->size(), write != 0)) {
           return failed(kNotThere);
         }
       }

@@ -232,7 +232,7 @@ void Client::agent_gone(Time now) {
 
 // ---- Driver::Work
 
-bool Client::receive(Time now, std::optional<os::UdpReceiver::Look> look) {
+bool Client::receive(Time now, std::optional<os::UdpReceiver::Poll> look) {
   if (agent_loss_unfinished_) agent_gone(now);
   if (agent_.take_note()) {
     needs_flush_ = true;
@@ -249,12 +249,12 @@ bool Client::receive(Time now, std::optional<os::UdpReceiver::Look> look) {
 // Looks at the lanes, and at the sockets.  A look at the sockets costs system calls.  So a program
 // that polls and has lanes looks only from time to time, unless packets have come by the sockets a
 // moment ago.
-bool Client::receive_packets(Time now, os::UdpReceiver::Look look) {
+bool Client::receive_packets(Time now, os::UdpReceiver::Poll look) {
   constexpr Duration kLookEvery = std::chrono::microseconds(20);
   constexpr Duration kBusyFor = std::chrono::microseconds(200);
   const bool by_lanes = process_.receive_lanes(now);
   if (by_lanes) needs_flush_ = true;
-  if (look == os::UdpReceiver::Look::kLikely && !process_.lanes().empty() &&
+  if (look == os::UdpReceiver::Poll::kLikely && !process_.lanes().empty() &&
       now < sockets_looked_ + kLookEvery && now >= sockets_had_packets_ + kBusyFor) {
     return by_lanes;
   }
@@ -264,7 +264,7 @@ bool Client::receive_packets(Time now, os::UdpReceiver::Look look) {
   return by_lanes || by_sockets;
 }
 
-bool Client::receive_from_sockets(Time now, os::UdpReceiver::Look look) {
+bool Client::receive_from_sockets(Time now, os::UdpReceiver::Poll look) {
   bool some = false;
   for (int turn = 0; turn < kReceiveTurns; ++turn) {
     const auto take = [&](const link::Arrival& arrival) VB_NO_THREAD_SAFETY_ANALYSIS {

@@ -167,7 +167,7 @@ class Client final : private Driver::Work {
                      bool& again) VB_REQUIRES(drive_lock);
 
   // ---- Driver::Work
-  bool receive(Time now, std::optional<os::UdpReceiver::Look> look)
+  bool receive(Time now, std::optional<os::UdpReceiver::Poll> look)
       VB_REQUIRES(drive_lock) override;
   void flush() VB_REQUIRES(drive_lock) override;
   void deliver(Time now) VB_REQUIRES(drive_lock) override;
@@ -198,8 +198,8 @@ class Client final : private Driver::Work {
   void begin_command() VB_REQUIRES(drive_lock);
   void finish_command() VB_REQUIRES(drive_lock);
   void receive_messages(Time now) VB_REQUIRES(drive_lock);
-  bool receive_packets(Time now, os::UdpReceiver::Look look) VB_REQUIRES(drive_lock);
-  bool receive_from_sockets(Time now, os::UdpReceiver::Look look) VB_REQUIRES(drive_lock);
+  bool receive_packets(Time now, os::UdpReceiver::Poll look) VB_REQUIRES(drive_lock);
+  bool receive_from_sockets(Time now, os::UdpReceiver::Poll look) VB_REQUIRES(drive_lock);
   bool is_remark(std::span<const std::byte> message, Time now) VB_REQUIRES(drive_lock);
   bool take_descriptors(std::span<const std::byte> message, std::vector<os::Fd> fds)
       VB_REQUIRES(drive_lock);

@@ -71,7 +71,7 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
     bool full = false;
   };
   template <class Take, class HasPosts, class Send>
-  Received receive(Time now, os::UdpReceiver::Look look, Take take, HasPosts has_posts, Send send);
+  Received receive(Time now, os::UdpReceiver::Poll look, Take take, HasPosts has_posts, Send send);
 
   // Sends the packets in burst().
   link::Burst& burst() { return burst_; }
@@ -114,7 +114,7 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
 };
 
 template <class Take, class HasPosts, class Send>
-DataPath::Received DataPath::receive(Time now, os::UdpReceiver::Look look, Take take,
+DataPath::Received DataPath::receive(Time now, os::UdpReceiver::Poll look, Take take,
                                      HasPosts has_posts, Send send) {
   Received received;
   for (Sockets& sockets : sockets_) {

@@ -106,7 +106,7 @@ Time Driver::take_turn(const PollPolicy::Turn& turn, bool expired) {
     // A timer that is due may wait for a packet that has already come, so look at the sockets too.
     const bool looks = (!turn.lent && policy_.should_look()) || work_.deadline() <= now;
     const bool found =
-        work_.receive(now, looks ? std::optional(os::UdpReceiver::Look::kAll) : std::nullopt);
+        work_.receive(now, looks ? std::optional(os::UdpReceiver::Poll::kAll) : std::nullopt);
     policy_.looked(turn, found, now);
     flush();
   }
@@ -207,7 +207,7 @@ void Driver::poll() {
     try {
       if (is_deferred()) flush();
       const Time now = os::now();
-      found = work_.receive(now, os::UdpReceiver::Look::kLikely);
+      found = work_.receive(now, os::UdpReceiver::Poll::kLikely);
       if (found && policy_.may_defer()) {
         work_.deliver(now);
         defer();
@@ -297,7 +297,7 @@ bool Driver::look_at_lanes() {
   if (!lock || policy_.is_lent() || !work_.has_lanes()) return false;
   parks_ = true;
   try {
-    const bool found = work_.receive(os::now(), os::UdpReceiver::Look::kLikely);
+    const bool found = work_.receive(os::now(), os::UdpReceiver::Poll::kLikely);
     if (work_.needs_flush()) flush();
     return found;
   } catch (const std::bad_alloc&) {

@@ -47,7 +47,7 @@ class Driver {
    public:
     // Takes messages of the agent and, with `look`, packets; runs timers.  Returns true if packets
     // came.
-    virtual bool receive(Time now, std::optional<os::UdpReceiver::Look> look)
+    virtual bool receive(Time now, std::optional<os::UdpReceiver::Poll> look)
         VB_REQUIRES(drive_lock) = 0;
     // Sends queued packets and messages, and delivers completions and events.
     virtual void flush() VB_REQUIRES(drive_lock) = 0;
@@ -135,7 +135,7 @@ class Driver {
     bool has_role = true;
   };
   template <class Take>
-  Received receive_for_event(ReceiverRole::Wait wait, os::UdpReceiver::Look look, Take take);
+  Received receive_for_event(ReceiverRole::Wait wait, os::UdpReceiver::Poll look, Take take);
   // Prepares a sleep, and returns the descriptors to sleep on.  Returns nothing if there is
   // something to receive already.
   std::optional<Watches::ForReceiver> prepare_sleep(ReceiverRole::Wait wait);
@@ -241,7 +241,7 @@ class [[nodiscard]] VB_SCOPED_CAPABILITY Driving {
 };
 
 template <class Take>
-Driver::Received Driver::receive_for_event(ReceiverRole::Wait wait, os::UdpReceiver::Look look,
+Driver::Received Driver::receive_for_event(ReceiverRole::Wait wait, os::UdpReceiver::Poll look,
                                            Take take) {
   const Driving lock(*this);
   Received received;

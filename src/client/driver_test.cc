@@ -13,7 +13,7 @@ namespace {
 
 // Plays a program's engine, whose posts can wait if `can_wait` is set.
 struct TestWork final : Driver::Work {
-  bool receive(Time, std::optional<os::UdpReceiver::Look>) override { return false; }
+  bool receive(Time, std::optional<os::UdpReceiver::Poll>) override { return false; }
   void flush() override {
     posts = 0;
     ++flushes;

@@ -5,7 +5,7 @@
 namespace verbena::os {
 
 void AdaptiveSpin::slept(Duration time) {
-  if (short_waits_ < 0 || time < moment_) {
+  if (short_waits_ < 0 || time < spin_limit_) {
     short_waits_ = std::min(short_waits_ + 1, kShortWaits);
   } else {
     short_waits_ = 0;
@@ -26,8 +26,8 @@ void AdaptiveSpin::spin_failed() {
 }
 
 bool AdaptiveSpin::yielded(Duration time) {
-  if (time < kCrowded) return true;
-  pause_ = std::max(pause_, kPauseWhenCrowded);
+  if (time < kSlowYield) return true;
+  pause_ = std::max(pause_, kPauseAfterSlowYield);
   short_waits_ = 0;
   spin_failed();
   return false;

@@ -5,19 +5,19 @@
 namespace verbena::os {
 
 // Predicts whether the next wait will be so short that spinning is cheaper than sleeping and being
-// woken (adaptive spin).  It recommends spinning after a few waits that ended within `moment`.
+// woken (adaptive spin).  It recommends spinning after a few waits that ended within `spin_limit`.
 // After a spin that found nothing it recommends sleeping for some waits.  Each further failure
 // doubles their number, until spins succeed again.  Spins fail while other threads compute, because
-// the thread that is to answer then has no processor.  Only one thread may use it.  It can be
-// constinit.
+// the thread that is to answer then has no processor.  Only one thread may use an object.  An
+// object can be constinit.
 class AdaptiveSpin {
  public:
-  explicit constexpr AdaptiveSpin(Duration moment) : moment_(moment) {}
+  explicit constexpr AdaptiveSpin(Duration spin_limit) : spin_limit_(spin_limit) {}
 
   // Returns true if the thread should spin instead of sleeping.
   bool should_spin() const { return short_waits_ >= kShortWaits; }
   // Returns the longest time that a spin may last.
-  Duration spin_time() const { return moment_; }
+  Duration spin_time() const { return spin_limit_; }
 
   // Notes that the thread slept for `time` until the event came.
   void slept(Duration time);
@@ -34,12 +34,14 @@ class AdaptiveSpin {
 
  private:
   static constexpr int kShortWaits = 4;
+  // The pauses are numbers of waits.
   static constexpr int kPauseMin = 16;
-  static constexpr int kPauseWhenCrowded = 512;
+  static constexpr int kPauseAfterSlowYield = 512;
   static constexpr int kPauseMax = 4096;
-  static constexpr Duration kCrowded = std::chrono::microseconds(300);
+  // If a yield takes at least this long, other threads compute.
+  static constexpr Duration kSlowYield = std::chrono::microseconds(300);
 
-  Duration moment_;
+  Duration spin_limit_;
   int short_waits_ = 0;    // in a row; if negative, the number of waits to ignore first
   int pause_ = kPauseMin;  // the number of waits to ignore after the next spin that finds nothing
 };

@@ -30,18 +30,19 @@ std::string agent_socket_name(std::uint32_t uid_outside, bool owns_proc_sys,
   return name;
 }
 
-Result<std::string> agent_socket_name(const std::string& user_agent, const FabricHost& of) {
+Result<std::string> agent_socket_name(const std::string& user_agent,
+                                      const FabricHost& fabric_host) {
   constexpr std::size_t kNameMax = 32;  // so that the socket's name has fewer than 108 characters
   constexpr std::string_view kAllowed =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
-  for (const std::string& name : {of.fabric, of.host}) {
+  for (const std::string& name : {fabric_host.fabric, fabric_host.host}) {
     if (name.empty() || name.size() > kNameMax ||
         name.find_first_not_of(kAllowed) != std::string::npos) {
       return fail(Errc::kInvalidArgument,
                   "the name of a fabric or host has 1 to 32 letters, digits, '_' or '-'");
     }
   }
-  return user_agent + "/" + of.fabric + "/" + of.host;
+  return user_agent + "/" + fabric_host.fabric + "/" + fabric_host.host;
 }
 
 namespace {
@@ -51,11 +52,12 @@ std::string agent_socket_name_of(uid_t uid) {
   std::ostringstream map;
   if (file) map << file.rdbuf();
   struct stat status {};
-  // Without /proc neither the map nor the namespace is known, so the name is made from the user id
+  // Without /proc the map and the namespace are unknown, so the name is made from the user id
   // alone.
   const bool owns_proc_sys = ::stat("/proc/sys", &status) != 0 || status.st_uid == uid;
-  const bool known = ::stat("/proc/self/ns/user", &status) == 0;
-  return agent_socket_name(uid_outside(uid, map.str()), owns_proc_sys, known ? status.st_ino : 0);
+  const bool has_namespace = ::stat("/proc/self/ns/user", &status) == 0;
+  return agent_socket_name(uid_outside(uid, map.str()), owns_proc_sys,
+                           has_namespace ? status.st_ino : 0);
 }
 
 }  // namespace
@@ -79,8 +81,8 @@ std::string fabric_socket_name(const std::string& fabric) {
   return agent_socket_name() + "/" + fabric;
 }
 
-Result<std::string> mad_socket_name(const FabricHost& of) {
-  return VB_TRY(agent_socket_name(agent_socket_name(), of)) + "/mad";
+Result<std::string> mad_socket_name(const FabricHost& fabric_host) {
+  return VB_TRY(agent_socket_name(agent_socket_name(), fabric_host)) + "/mad";
 }
 
 std::string all_users_agent_name() { return agent_socket_name_of(0) + "-all"; }

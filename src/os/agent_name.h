@@ -21,7 +21,7 @@ std::string agent_socket_name();
 // (`verbena agent start --all-users`).  Check who holds the name: anybody can take it.
 std::string all_users_agent_name();
 // Returns true if this process may use the agent that serves all users.  Its environment must name
-// no virtual host, and must not have VERBENA_BIND, which asks for an agent of the user's own.
+// no virtual host, and must not set VERBENA_BIND, which asks for an agent of the user's own.
 bool may_use_all_users_agent();
 
 // Returns the abstract socket name of this user's socket service, made from the agent's name.
@@ -35,10 +35,10 @@ struct FabricHost {
   std::string host{};
 };
 // Returns the abstract socket name of the agent for a host of a fabric.  It consists of
-// `user_agent`, the name of the user's agent on this machine, and of the two names in `of`.
+// `user_agent`, the name of the user's agent on this machine, and of the two names in `host`.
 // kInvalidArgument: a name is empty, is longer than 32 characters, or has characters other than
 // letters, digits, '_' and '-'.
-Result<std::string> agent_socket_name(const std::string& user_agent, const FabricHost& of);
+Result<std::string> agent_socket_name(const std::string& user_agent, const FabricHost& host);
 
 // Returns the host in VERBENA_FABRIC and VERBENA_NODE, which `verbena run --node` sets; none if
 // they are not set, or if this program is privileged.
@@ -47,12 +47,12 @@ std::optional<FabricHost> fabric_host_of_environment();
 // the environment, or else the user's agent.  kInvalidArgument: the environment holds an invalid
 // name.
 Result<std::string> name_of_own_agent();
-// Returns the abstract socket name on which the process of a fabric takes commands.
+// Returns the abstract socket name on which the process of a fabric receives commands.
 std::string fabric_socket_name(const std::string& fabric);
 
 // Returns the abstract socket name on which programs of a host of a fabric find the service of
 // libibumad.  Fails as agent_socket_name() does.
-Result<std::string> mad_socket_name(const FabricHost& of);
+Result<std::string> mad_socket_name(const FabricHost& host);
 
 // The two functions below are parts of agent_socket_name(); the header declares them for tests.
 

@@ -36,7 +36,7 @@ struct Plan {
   char* const* argv;
   char* const* environment;
   int ready_fd;
-  bool keep;
+  bool keep_reaper;
 };
 
 // Calls the kernel directly, because the C library's wrapper leaves two of its own signals
@@ -81,9 +81,9 @@ void reset_signals() {
     unsigned long flags;
     void (*restorer)();
     std::uint64_t mask;
-  } const by_default{SIG_DFL, 0, nullptr, 0};
+  } const default_action{SIG_DFL, 0, nullptr, 0};
   for (int signal = 1; signal <= kSignals; ++signal) {
-    system_call(SYS_rt_sigaction, signal, &by_default, nullptr, kSignalSetBytes);
+    system_call(SYS_rt_sigaction, signal, &default_action, nullptr, kSignalSetBytes);
   }
 }
 
@@ -91,8 +91,9 @@ void close_from(unsigned first) {
   if (system_call(SYS_close_range, first, ~0u, 0u) == 0) return;
   rlimit limit{};
   system_call(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit);
-  constexpr rlim_t kEnough = 1 << 16;
-  const auto end = static_cast<unsigned>(limit.rlim_cur < kEnough ? limit.rlim_cur : kEnough);
+  constexpr rlim_t kDescriptorsMax = 1 << 16;
+  const auto end =
+      static_cast<unsigned>(limit.rlim_cur < kDescriptorsMax ? limit.rlim_cur : kDescriptorsMax);
   for (unsigned fd = first; fd < end; ++fd) system_call(SYS_close, fd);
 }
 
@@ -100,7 +101,7 @@ void close_from(unsigned first) {
 // REQUIRES: ready_fd >= 3.
 void set_descriptors(int ready_fd) {
   long null = system_call(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
-  if (null < 0) null = system_call(SYS_memfd_create, "null", 0u);  // an image without /dev
+  if (null < 0) null = system_call(SYS_memfd_create, "null", 0u);  // there is no /dev
   for (int fd = 0; fd <= 2; ++fd) {
     if (null != fd) system_call(SYS_dup3, static_cast<int>(null), fd, 0);
   }
@@ -150,16 +151,16 @@ void reset_scheduling() {
   reset_signals();
   set_descriptors(plan.ready_fd);
   reset_scheduling();
-  set_daemon_limits();  // before drop_real_ids() takes the right to raise them
+  set_daemon_limits();  // before drop_real_ids() gives up the right to raise limits
   drop_real_ids();
   system_call(SYS_umask, 022);
   if (system_call(SYS_chdir, "/") != 0) child_fail(kReadyFd, "cannot go to /: errno ", errno);
-  // Set before the clone, so that the reaper has its name when the daemon reports that it is ready.
-  // The daemon inherits the name, but exec replaces it.
-  if (plan.keep) system_call(SYS_prctl, PR_SET_NAME, "verbena-reaper", 0, 0, 0);
+  // The name is set before the clone, so that the reaper has it when the daemon reports that it is
+  // ready.  The daemon inherits the name, but exec replaces it.
+  if (plan.keep_reaper) system_call(SYS_prctl, PR_SET_NAME, "verbena-reaper", 0, 0, 0);
   const long pid = clone_process(SIGCHLD, nullptr);
   if (pid < 0) child_fail(kReadyFd, "cannot make a process: errno ", errno);
-  if (pid > 0 && plan.keep) run_reaper(pid);
+  if (pid > 0 && plan.keep_reaper) run_reaper(pid);
   if (pid > 0) child_exit(0);
   set_signal_mask(0);
   system_call(SYS_execve, plan.path, plan.argv, plan.environment);
@@ -175,10 +176,10 @@ bool would_inherit_orphans() {
   ::prctl(PR_GET_CHILD_SUBREAPER, &subreaper);
   if (subreaper != 0 || ::getpid() == 1) return true;
   struct stat own {};
-  struct stat childrens {};
+  struct stat for_children {};
   return ::stat("/proc/self/ns/pid", &own) == 0 &&
-         ::stat("/proc/self/ns/pid_for_children", &childrens) == 0 &&
-         own.st_ino != childrens.st_ino;
+         ::stat("/proc/self/ns/pid_for_children", &for_children) == 0 &&
+         own.st_ino != for_children.st_ino;
 }
 
 std::vector<char*> pointers_to(std::vector<std::string>& strings) {
@@ -192,18 +193,18 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
 // Selects the variables that the daemon gets.  A privileged program's environment was written by
 // somebody with fewer rights, so the daemon gets none of it.
 std::vector<std::string> daemon_environment() {
-  std::vector<std::string> kept;
-  if (::getauxval(AT_SECURE) != 0) return kept;
+  std::vector<std::string> variables;
+  if (::getauxval(AT_SECURE) != 0) return variables;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     if (text.starts_with("PATH=") || text.starts_with("HOME=") || text.starts_with("VERBENA_")) {
-      kept.emplace_back(text);
+      variables.emplace_back(text);
     }
   }
-  return kept;
+  return variables;
 }
 
-// Starts the helper.  Reaps it at once, unless it stays as the reaper.
+// Starts the helper, and reaps it at once unless it stays as the reaper.
 Result<Daemon> start_helper(const Plan& plan) {
   int raw_pidfd = -1;
   const std::uint64_t mask = set_signal_mask(kAllSignals);
@@ -214,7 +215,7 @@ Result<Daemon> start_helper(const Plan& plan) {
   if (pid < 0) return system_error(error_number, "cannot make a process");
   Fd pidfd = VB_TRY(take_fd(raw_pidfd, "clone"));
   Daemon daemon;
-  if (plan.keep) {
+  if (plan.keep_reaper) {
     daemon.reaper_pidfd = std::move(pidfd);
   } else {
     siginfo_t info{};
@@ -223,8 +224,8 @@ Result<Daemon> start_helper(const Plan& plan) {
   return daemon;
 }
 
-// Reads the pipe: kReadyByte means success; a text up to the end of file tells why the daemon
-// failed.
+// Reads the daemon's report from the pipe: kReadyByte means success, and any other text tells why
+// the daemon failed.
 Result<void> await_report(int fd, Time deadline, std::string& problem) {
   problem.clear();
   for (;;) {
@@ -259,7 +260,7 @@ Result<Daemon> start_daemon(const DaemonOptions& options, std::string& problem) 
                                        .argv = argv.data(),
                                        .environment = envp.data(),
                                        .ready_fd = write_end.get(),
-                                       .keep = would_inherit_orphans()}));
+                                       .keep_reaper = would_inherit_orphans()}));
   write_end.reset();
   auto report = await_report(read_end.get(), options.deadline, problem);
   if (report.has_value()) return daemon;

@@ -10,17 +10,18 @@
 #include "base/time.h"
 #include "os/fd.h"
 
-// Starts the agent from within a program that must not notice it: the program gets no SIGCHLD and
-// waitpid(-1) finds nothing.  The agent inherits no descriptor, directory, mask, signal
-// disposition, terminal, CPU affinity, real-time priority or resource limit.
+// Starts the agent from within a program that must not notice the agent: the program gets no
+// SIGCHLD, and its waitpid(-1) finds nothing.  The agent inherits no descriptor, directory, mask,
+// signal disposition, terminal, CPU affinity, real-time priority or resource limit.
 //
 //   program --clone, no exit signal--> helper: setsid, stdio, ... --clone--> exec verbenad
 //      |                                  exits at once; the program reaps it by its pid
 //      '-- waits for a byte, a text or end of file on the readiness pipe
 //
-// If the program itself would inherit the orphan (it is process 1, or a subreaper, or its children
-// live in another process namespace), the helper stays as "verbena-reaper" and reaps the agent.
-// The helper never calls exec, since exec would give it an exit signal.
+// The agent becomes an orphan when the helper exits.  If the program itself would inherit the
+// orphan (it is process 1, or a subreaper, or its children live in another PID namespace), the
+// helper stays as "verbena-reaper" and reaps the agent.  The helper never calls exec, since exec
+// would give it an exit signal.
 namespace verbena::os {
 
 // The daemon's end of the readiness pipe always has this number.  Tell the daemon by an argument
@@ -44,8 +45,8 @@ struct Daemon {
 // collect_reaper().  The daemon's environment is PATH, HOME and VERBENA_* of this program, or empty
 // if this program is privileged (AT_SECURE).  The daemon runs as the effective user alone.
 //
-// kUnreachable: the daemon ended or reported a failure; `problem` is its text.  kTimedOut: it did
-// not report before the deadline; it goes on running.  kSystem.  Any thread; blocks; not a
+// kUnreachable: the daemon ended or reported a failure; `problem` tells why.  kTimedOut: the daemon
+// did not report before the deadline, and goes on running.  kSystem.  Any thread; blocks; not a
 // cancellation point.
 Result<Daemon> start_daemon(const DaemonOptions& options, std::string& problem);
 

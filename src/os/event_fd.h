@@ -20,10 +20,11 @@ class EventFd {
   int fd() const { return fd_.get(); }
 
   void post();
-  // Takes the posted event, if there is one.  Never waits, whatever the descriptor's flags are.
+  // Takes the posted event, if there is one, and returns true if it did.  Never waits, whatever the
+  // descriptor's flags are; never_waits() tells the exception.
   bool try_take();
   // Returns false before Linux 5.8, which cannot read an eventfd without waiting: try_take() then
-  // waits for the next post if another thread takes this one first.
+  // waits for the next post if another thread takes the event first.
   bool never_waits() const { return never_waits_; }
   // Calls read(2) on the descriptor.  Returns 0, or EAGAIN if the user set O_NONBLOCK, or EINTR
   // after a signal handler, as the kernel's device does.  This is the only cancellation point of
@@ -57,13 +58,14 @@ class WakeFd {
   Fd fd_;
 };
 
-// Owns one of two connected ends by which two processes of different users wake each other.  An
-// eventfd would not do: the two would share its flags and its count, so that one could make the
-// other's calls wait.  This end does not become readable when the other process ends.
+// Owns one of two connected ends by which two processes of different users wake each other.  The
+// processes cannot use an eventfd: they would share its flags and its count, so that one could make
+// the other's calls wait.  This end does not become readable when the other process ends.
 class WakeSocket {
  public:
   static Result<std::pair<WakeSocket, WakeSocket>> create_pair();
-  // Takes over an end that another process has sent.  kMalformed: the descriptor is no such end.
+  // Takes over an end that another process has sent.  kMalformed: the descriptor is not an end of a
+  // WakeSocket.
   static Result<WakeSocket> adopt(Fd fd);
 
   int fd() const { return fd_.get(); }

@@ -14,9 +14,9 @@
 namespace verbena::os {
 namespace {
 
-constexpr std::array kFaults{SIGSEGV, SIGBUS};
+constexpr std::array kCaughtSignals{SIGSEGV, SIGBUS};
 constexpr std::uintptr_t kPage = 4096;
-// x86-64 may report a fault above this address without the address.
+// A fault at or above this address may come without an address on x86-64.
 constexpr std::uintptr_t kAddressKnownEnd = std::uintptr_t{1} << 47;
 
 // Describes one touch_memory() call of this thread.
@@ -24,27 +24,27 @@ struct Attempt {
   std::uintptr_t first = 0;
   std::uintptr_t last = 0;
   Attempt* outer = nullptr;  // the attempt that a signal handler interrupted to make this one
-  sigjmp_buf back{};
+  sigjmp_buf return_point{};
 };
 
-// Remembers whether a thread's faults reach on_fault(), as checked at the time `seen`.
-struct Standing {
-  timespec seen{};
-  bool catches = false;
+// Remembers whether a thread's faults reach on_fault().
+struct HandlerCheck {
+  timespec time{};  // of the last check
+  bool reaches_handler = false;
 };
 
 // The signal handler reads these variables.  This TLS model needs no allocation at the first use in
 // a thread.
 #define VB_SIGNAL_SAFE_THREAD_LOCAL [[gnu::tls_model("initial-exec")]] constinit thread_local
 VB_SIGNAL_SAFE_THREAD_LOCAL Attempt* attempt = nullptr;
-VB_SIGNAL_SAFE_THREAD_LOCAL Standing standing{};
+VB_SIGNAL_SAFE_THREAD_LOCAL HandlerCheck handler_check{};
 
-// Holds the handlers that the program had before ours.  They are written once, before our handler
+// Holds the program's signal actions that ours replaced.  They are written once, before our handler
 // can run.
-std::array<struct sigaction, kFaults.size()> before{};
+std::array<struct sigaction, kCaughtSignals.size()> previous_actions{};
 
-struct sigaction& before_of(int number) {
-  return before[number == SIGSEGV ? 0 : 1];
+struct sigaction& previous_action(int number) {
+  return previous_actions[number == SIGSEGV ? 0 : 1];
 }
 
 bool belongs_to(const Attempt& a, int number, const siginfo_t& info) {
@@ -56,7 +56,7 @@ bool belongs_to(const Attempt& a, int number, const siginfo_t& info) {
 
 // Delivers the signal as the kernel would if we had no handler.
 void pass_on(int number, siginfo_t* info, void* context) {
-  struct sigaction& next = before_of(number);
+  struct sigaction& next = previous_action(number);
   const bool sent = info->si_code <= 0;
   const bool with_info = (next.sa_flags & SA_SIGINFO) != 0;
   if (!with_info && next.sa_handler == SIG_IGN && sent) return;
@@ -86,40 +86,41 @@ void pass_on(int number, siginfo_t* info, void* context) {
 void on_fault(int number, siginfo_t* info, void* context) {
   Attempt* const a = attempt;
   // SA_NODEFER left the thread's signal mask unchanged, so the jump need not restore it.
-  if (a != nullptr && belongs_to(*a, number, *info)) siglongjmp(a->back, 1);
+  if (a != nullptr && belongs_to(*a, number, *info)) siglongjmp(a->return_point, 1);
   pass_on(number, info, context);
 }
 
-bool is_ours(int number) {
+bool has_our_handler(int number) {
   struct sigaction now {};
   return ::sigaction(number, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 &&
          now.sa_sigaction == on_fault;
 }
 
-bool catches_now() {
+bool check_reaches_handler() {
   sigset_t mask;
   if (::pthread_sigmask(SIG_BLOCK, nullptr, &mask) != 0) return false;
-  for (const int number : kFaults) {
-    if (sigismember(&mask, number) != 0 || !is_ours(number)) return false;
+  for (const int number : kCaughtSignals) {
+    if (sigismember(&mask, number) != 0 || !has_our_handler(number)) return false;
   }
   return true;
 }
 
-// Checks again only when the kernel's clock tick has changed.
-bool catches() {
+// Returns true if this thread's faults reach on_fault().  Checks again only when the kernel's clock
+// tick has changed.
+bool reaches_handler() {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  if (now.tv_nsec != standing.seen.tv_nsec || now.tv_sec != standing.seen.tv_sec) {
-    standing = {.seen = now, .catches = catches_now()};
+  if (now.tv_nsec != handler_check.time.tv_nsec || now.tv_sec != handler_check.time.tv_sec) {
+    handler_check = {.time = now, .reaches_handler = check_reaches_handler()};
   }
-  return standing.catches;
+  return handler_check.reaches_handler;
 }
 
-[[gnu::noinline]] bool attempt_to(std::uintptr_t first, std::size_t length, void (*touch)(void*),
-                                  void* context) {
+[[gnu::noinline]] bool touch_guarded(std::uintptr_t first, std::size_t length, void (*touch)(void*),
+                                     void* context) {
   Attempt here{.first = first, .last = first + length - 1, .outer = attempt};
   // NOLINTNEXTLINE(cert-err52-cpp): touch() is left without an exception, and owns nothing
-  if (sigsetjmp(here.back, 0) != 0) {
+  if (sigsetjmp(here.return_point, 0) != 0) {
     attempt = here.outer;
     return false;
   }
@@ -135,11 +136,11 @@ bool catches() {
 
 void catch_faults() {
   static const bool once = [] {
-    for (const int number : kFaults) {
+    for (const int number : kCaughtSignals) {
       struct sigaction ours {};
       ours.sa_sigaction = on_fault;
       ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
-      if (::sigaction(number, nullptr, &before_of(number)) != 0) return false;
+      if (::sigaction(number, nullptr, &previous_action(number)) != 0) return false;
       ::sigaction(number, &ours, nullptr);
     }
     return true;
@@ -152,8 +153,8 @@ bool touch_memory(const void* address, std::size_t length, bool writes, void (*t
   const auto first = reinterpret_cast<std::uintptr_t>(address);
   if (length == 0) return true;
   if (length > UINTPTR_MAX - first) return false;
-  if (catches()) return attempt_to(first, length, touch, context);
-  if (!bring_pages(address, length, writes)) return false;
+  if (reaches_handler()) return touch_guarded(first, length, touch, context);
+  if (!populate_pages(address, length, writes)) return false;
   touch(context);
   return true;
 }

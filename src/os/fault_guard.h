@@ -7,21 +7,21 @@
 // adapter pins the pages and is not affected.  Here the touch fails, and the program gets no
 // signal.
 //
-// There are two ways.  Each thread checks every few milliseconds which way it can use:
+// There are two methods.  Each thread checks every few milliseconds which method it can use:
 //  * A handler of SIGSEGV and SIGBUS jumps out of the touch.  This costs about ten nanoseconds if
-//    the memory is there.  All other faults go on to the handler that the program had before, or
+//    the memory is accessible.  All other faults go to the handler that the program had before, or
 //    end the program as they would without us.
 //  * If the program has set its own handler later, or the thread blocks the signals, we ask the
-//    kernel to bring in the pages before each touch (bring_pages()).  This costs a system call, and
-//    another thread may still unmap the memory between that call and the touch.
+//    kernel to populate the pages before each touch (populate_pages()).  This costs a system call,
+//    and another thread may still unmap the memory between that call and the touch.
 namespace verbena::os {
 
 // Installs the handlers, once per process.  Any thread.
 void catch_faults();
 
 // Calls touch(context), which touches [address, address + length) and no other memory of the
-// program.  Returns false if the memory is not there, or may not be written.  Then touch() was left
-// in the middle, so it must hold nothing that needs a destructor.  Any thread.
+// program.  Returns false if the memory is not accessible.  Then touch() may have been left in the
+// middle, so it must hold nothing that needs a destructor.  Any thread.
 bool touch_memory(const void* address, std::size_t length, bool writes, void (*touch)(void*),
                   void* context);
 

@@ -19,8 +19,8 @@ constexpr int kFirstFd = 3;
 }  // namespace
 
 void Fd::reset() {
-  // This is not repeated after EINTR: the descriptor is closed then, and another thread may have
-  // got the same number.
+  // The call is not repeated after EINTR: the descriptor is closed then, and another thread may
+  // have got the same number.
   if (fd_ >= 0) system_call(SYS_close, std::exchange(fd_, -1));
 }
 
@@ -36,10 +36,10 @@ bool would_block(const Error& error) {
   return error.code == Errc::kSystem && error.detail == EAGAIN;
 }
 
-Result<Fd> take_fd(int returned, const char* context) {
-  if (returned < 0) return system_error(errno, context);
-  if (returned >= kFirstFd) return Fd(returned);
-  const Fd low(returned);
+Result<Fd> take_fd(int result, const char* context) {
+  if (result < 0) return system_error(errno, context);
+  if (result >= kFirstFd) return Fd(result);
+  const Fd low(result);
   return low.duplicate();
 }
 
@@ -52,8 +52,8 @@ bool is_blocking(int fd) {
 Result<void> set_nonblocking(int fd, bool nonblocking) {
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0) return system_error(errno, "cannot read the flags of a descriptor");
-  const int wanted = nonblocking ? flags | O_NONBLOCK : flags & ~O_NONBLOCK;
-  if (wanted != flags && ::fcntl(fd, F_SETFL, wanted) != 0) {
+  const int new_flags = nonblocking ? flags | O_NONBLOCK : flags & ~O_NONBLOCK;
+  if (new_flags != flags && ::fcntl(fd, F_SETFL, new_flags) != 0) {
     return system_error(errno, "cannot set the flags of a descriptor");
   }
   return {};
@@ -81,28 +81,28 @@ bool write_if_room(int fd, std::string_view text) {
   if (!ready || (*ready & POLLOUT) == 0 || (*ready & (POLLERR | POLLHUP)) != 0) return false;
   // The reader of a pipe may close it between the poll and the write, so SIGPIPE is blocked.
   sigset_t pipe_signal;
-  sigset_t before;
+  sigset_t old_mask;
   sigset_t pending;
   sigemptyset(&pipe_signal);
   sigaddset(&pipe_signal, SIGPIPE);
   sigpending(&pending);
   const bool was_pending = sigismember(&pending, SIGPIPE) == 1;
-  pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
+  pthread_sigmask(SIG_BLOCK, &pipe_signal, &old_mask);
   const auto written = write_some(fd, std::as_bytes(std::span(text)));
   if (!written && written.error().detail == EPIPE && !was_pending) {
     constexpr timespec kNow{.tv_sec = 0, .tv_nsec = 0};
     repeat_call(SYS_rt_sigtimedwait, &pipe_signal, nullptr, &kNow, std::size_t{8});
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_sigmask(SIG_SETMASK, &old_mask, nullptr);
   return written && *written == text.size();
 }
 
 Result<short> wait_for(int fd, short events, Time deadline) {
   constexpr std::int64_t kSecond = 1'000'000'000;
   for (;;) {
-    const std::int64_t left = deadline == kNever ? 0 : (deadline - now()).count();
+    const std::int64_t remaining = deadline == kNever ? 0 : (deadline - now()).count();
     timespec timeout{.tv_sec = 0, .tv_nsec = 0};
-    if (left > 0) timeout = {.tv_sec = left / kSecond, .tv_nsec = left % kSecond};
+    if (remaining > 0) timeout = {.tv_sec = remaining / kSecond, .tv_nsec = remaining % kSecond};
     pollfd poll{.fd = fd, .events = events, .revents = 0};
     const long n = system_call(SYS_ppoll, &poll, 1, deadline == kNever ? nullptr : &timeout,
                                nullptr, std::size_t{0});

@@ -50,9 +50,9 @@ constexpr std::unexpected<Error> system_error(int error_number, const char* cont
 // Returns true if the error is EAGAIN: a non-blocking call would have had to wait.
 bool would_block(const Error& error);
 
-// Wraps what a system call returned: a descriptor, or -1 with errno set (kSystem).  Moves a
-// descriptor of 0 to 2 above 2.
-Result<Fd> take_fd(int returned, const char* context);
+// Wraps the result of a system call: a descriptor, or -1 with errno set (kSystem).  Replaces a
+// descriptor of 0 to 2 by a copy above 2.
+Result<Fd> take_fd(int result, const char* context);
 
 // Duplicates the caller's descriptor into an owned one, close-on-exec and above 2; kSystem.
 Result<Fd> duplicate_fd(int fd);
@@ -60,15 +60,15 @@ Result<Fd> duplicate_fd(int fd);
 Result<void> set_nonblocking(int fd, bool nonblocking);
 bool is_blocking(int fd);
 
-// Makes one read or write and repeats it after EINTR.  0 bytes read means end of file.  kSystem,
-// also for EAGAIN.
+// Makes one read or write, and repeats it after EINTR.  Returns the number of bytes; for a read, 0
+// means end of file.  kSystem, also for EAGAIN.
 Result<std::size_t> read_some(int fd, std::span<std::byte> out);
 Result<std::size_t> write_some(int fd, std::span<const std::byte> bytes);
 // Writes until all bytes are written.  For blocking files and pipes.
 Result<void> write_all(int fd, std::span<const std::byte> bytes);
 
-// Makes one write that neither waits nor raises SIGPIPE; false if not all of the text was written.
-// Use it for standard error, which belongs to the program and may be any kind of file.
+// Makes one write that neither waits nor raises SIGPIPE.  Returns false if not all of the text was
+// written.  Use it for standard error, which belongs to the program and may be any kind of file.
 bool write_if_room(int fd, std::string_view text);
 
 // Waits for one of the poll(2) `events`, an error or a hang-up.  Returns the events, or 0 when the

@@ -14,8 +14,8 @@ class FileRightsOf {
   FileRightsOf(const FileRightsOf&) = delete;
   FileRightsOf& operator=(const FileRightsOf&) = delete;
 
-  // Returns false if the thread could not take these rights.  It may then have its own rights, so
-  // do not touch the user's files.
+  // Returns false if the thread could not take the user's rights.  The thread may then have its own
+  // rights, so do not touch the user's files.
   bool taken() const { return taken_; }
 
  private:

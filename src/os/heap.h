@@ -11,9 +11,9 @@ class HeapTrim {
  public:
   // Trims the heap and returns true if is_due().  Call it with the current number of objects.
   bool trim_if_due(std::size_t objects);
-  // Returns true if the number of objects, once at least kMany, has fallen to an eighth of its
-  // maximum since the last time this returned true.  The caller then calls trim_heap(), which may
-  // take milliseconds.
+  // Returns true if there were at least kMany objects, and their number has fallen to an eighth of
+  // its maximum since this function last returned true.  The caller then calls trim_heap(), which
+  // may take milliseconds.
   bool is_due(std::size_t objects);
 
  private:

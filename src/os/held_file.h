@@ -11,8 +11,8 @@ namespace verbena::os {
 // Represents a file in memory that reports when another process opens or closes it.  A process that
 // has a copy of file() opens it as /proc/self/fd/N, so nothing is left in a file system.
 //
-// Linux joins two openings in a row into one event if nobody reads events between them.  So this
-// suits files that one process at a time opens.
+// Linux joins two openings in a row into one event if nobody reads events between them.  So use a
+// HeldFile only if one process at a time opens it.
 class HeldFile {
  public:
   // Creates an empty file.  `name` shows in /proc/PID/maps.  kSystem.

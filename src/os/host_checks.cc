@@ -33,15 +33,15 @@
 namespace verbena::os {
 namespace {
 
-constexpr CheckResult kWorks{.works = true};
+constexpr CheckResult kSuccess{.works = true};
 CheckResult failed_with(int error) { return {.works = false, .error = error}; }
-CheckResult of_call(bool worked) { return worked ? kWorks : failed_with(errno); }
+CheckResult success_or_errno(bool worked) { return worked ? kSuccess : failed_with(errno); }
 CheckResult failed_with(const Error& error) {
   return failed_with(error.code == Errc::kSystem ? error.detail : to_errno(error));
 }
 
 // Runs `body`, which makes only system calls, in a child.  Returns the child's exit code, or -1 if
-// there is none.
+// the child could not run or was killed.
 template <class Body>
 int in_child(Body body) {
   const pid_t child = ::fork();
@@ -53,17 +53,18 @@ int in_child(Body body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-std::uint64_t buffer_bytes(int option, int forced, std::uint64_t wanted) {
+std::uint64_t buffer_bytes(int option, int forced_option, std::uint64_t wanted_bytes) {
   const auto fd = open_udp_socket(false);
   if (!fd) return 0;
-  const int bytes = static_cast<int>(wanted);
-  if (!set_option(fd->get(), SOL_SOCKET, forced, bytes)) {
+  const int bytes = static_cast<int>(wanted_bytes);
+  if (!set_option(fd->get(), SOL_SOCKET, forced_option, bytes)) {
     set_option(fd->get(), SOL_SOCKET, option, bytes);
   }
-  int got = 0;
-  socklen_t size = sizeof(got);
-  if (::getsockopt(fd->get(), SOL_SOCKET, option, &got, &size) != 0) return 0;
-  return static_cast<std::uint64_t>(got) / 2;  // the kernel reports twice the size it was asked for
+  int actual_bytes = 0;
+  socklen_t size = sizeof(actual_bytes);
+  if (::getsockopt(fd->get(), SOL_SOCKET, option, &actual_bytes, &size) != 0) return 0;
+  // The kernel reports twice the size that was set.
+  return static_cast<std::uint64_t>(actual_bytes) / 2;
 }
 
 ResourceLimit limit_of(__rlimit_resource which) {
@@ -85,8 +86,8 @@ const std::uint64_t kWantedReceiveBufferBytes = kReceiveBufferBytes;
 const std::uint64_t kWantedSendBufferBytes = kSendBufferBytes;
 
 CheckResult try_shared_memory(std::size_t bytes) {
-  const auto made = create_shared_memory("verbena-doctor", bytes);
-  return made ? kWorks : failed_with(made.error());
+  const auto memory = create_shared_memory("verbena-doctor", bytes);
+  return memory ? kSuccess : failed_with(memory.error());
 }
 
 CheckResult try_steering(std::size_t leases) {
@@ -100,18 +101,18 @@ CheckResult try_steering(std::size_t leases) {
   std::vector<Steering> rules;
   for (std::uint32_t i = 1; i <= leases; ++i) rules.push_back({static_cast<std::uint16_t>(i), i});
   const auto attached = attach_steering(fd->get(), rules);
-  return attached ? kWorks : failed_with(attached.error());
+  return attached ? kSuccess : failed_with(attached.error());
 }
 
 CheckResult try_segmentation() {
   const auto fd = open_udp_socket(false);
   if (!fd) return failed_with(fd.error());
-  return of_call(set_option(fd->get(), IPPROTO_UDP, kUdpSegment, 1024));
+  return success_or_errno(set_option(fd->get(), IPPROTO_UDP, kUdpSegment, 1024));
 }
 
 CheckResult try_pidfd() {
   const auto fd = open_pidfd(::getpid());
-  return fd ? kWorks : failed_with(fd.error());
+  return fd ? kSuccess : failed_with(fd.error());
 }
 
 CheckResult try_peer_pidfd() {
@@ -127,12 +128,12 @@ CheckResult try_peer_pidfd() {
   if (::getsockopt(one.get(), SOL_SOCKET, kPeerPidfd, &pidfd, &bytes) != 0) {
     return failed_with(errno);
   }
-  const Fd closes(pidfd);
-  return kWorks;
+  const Fd peer_fd(pidfd);
+  return kSuccess;
 }
 
 CheckResult try_process_vm_readv() {
-  static volatile std::uint64_t word = 17;  // the child has it at the same address
+  static volatile std::uint64_t word = 17;  // has the same address in the child
   const pid_t parent = ::getpid();
   const int result = in_child([&] {
     std::uint64_t copy = 0;
@@ -140,12 +141,12 @@ CheckResult try_process_vm_readv() {
     const iovec from{.iov_base = const_cast<std::uint64_t*>(&word), .iov_len = sizeof(copy)};
     return ::process_vm_readv(parent, &to, 1, &from, 1, 0) == sizeof(copy) ? 0 : errno;
   });
-  return result == 0 ? kWorks : failed_with(result < 0 ? EIO : result);
+  return result == 0 ? kSuccess : failed_with(result < 0 ? EIO : result);
 }
 
 CheckResult try_user_namespace() {
   const int result = in_child([] { return ::unshare(CLONE_NEWUSER) == 0 ? 0 : errno; });
-  return result == 0 ? kWorks : failed_with(result < 0 ? EIO : result);
+  return result == 0 ? kSuccess : failed_with(result < 0 ? EIO : result);
 }
 
 CheckResult try_private_files() {
@@ -158,14 +159,14 @@ CheckResult try_private_files() {
     }
     return 0;
   });
-  return result == 0 ? kWorks : failed_with(result < 0 ? EIO : result);
+  return result == 0 ? kSuccess : failed_with(result < 0 ? EIO : result);
 }
 
 CheckResult try_ipv6() {
   const auto fd = open_udp_socket(true);
   if (!fd) return failed_with(fd.error());
   const SocketAddress address = socket_address(Gid{}, 0, 0);
-  return of_call(::bind(fd->get(), &address.any, size_of(address)) == 0);
+  return success_or_errno(::bind(fd->get(), &address.any, size_of(address)) == 0);
 }
 
 CheckResult try_send_to(std::uint16_t port) {
@@ -173,14 +174,15 @@ CheckResult try_send_to(std::uint16_t port) {
   if (!fd) return failed_with(fd.error());
   const SocketAddress address = socket_address(wire::ipv4_gid(0x7f000001), port, 0);
   const char byte = 0;
-  return of_call(::sendto(fd->get(), &byte, 1, MSG_DONTWAIT, &address.any, size_of(address)) == 1);
+  return success_or_errno(
+      ::sendto(fd->get(), &byte, 1, MSG_DONTWAIT, &address.any, size_of(address)) == 1);
 }
 
-std::uint64_t receive_buffer_bytes(std::uint64_t wanted) {
-  return buffer_bytes(SO_RCVBUF, SO_RCVBUFFORCE, wanted);
+std::uint64_t receive_buffer_bytes(std::uint64_t wanted_bytes) {
+  return buffer_bytes(SO_RCVBUF, SO_RCVBUFFORCE, wanted_bytes);
 }
-std::uint64_t send_buffer_bytes(std::uint64_t wanted) {
-  return buffer_bytes(SO_SNDBUF, SO_SNDBUFFORCE, wanted);
+std::uint64_t send_buffer_bytes(std::uint64_t wanted_bytes) {
+  return buffer_bytes(SO_SNDBUF, SO_SNDBUFFORCE, wanted_bytes);
 }
 
 std::optional<std::uint64_t> sysctl(const char* path) {
@@ -201,8 +203,8 @@ ResourceLimit file_size_limit() { return limit_of(RLIMIT_FSIZE); }
 
 std::vector<std::string> kernel_rdma_devices() {
   std::vector<std::string> names;
-  const std::unique_ptr<DIR, DirectoryCloser> folder(::opendir("/sys/class/infiniband"));
-  while (const dirent* entry = folder ? ::readdir(folder.get()) : nullptr) {
+  const std::unique_ptr<DIR, DirectoryCloser> directory(::opendir("/sys/class/infiniband"));
+  while (const dirent* entry = directory ? ::readdir(directory.get()) : nullptr) {
     if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
   }
   std::ranges::sort(names);
@@ -230,27 +232,27 @@ std::optional<Output> run_program(const std::vector<std::string>& command,
   };
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return std::nullopt;
-  const Fd from(ends[0]);
-  Fd to(ends[1]);
+  const Fd read_end(ends[0]);
+  Fd write_end(ends[1]);
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, to.get(), STDOUT_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, to.get(), STDERR_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, write_end.get(), STDOUT_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, write_end.get(), STDERR_FILENO);
   pid_t child = 0;
   const int error = ::posix_spawn(&child, command[0].c_str(), &actions, nullptr,
                                   pointers(command).data(), pointers(environment).data());
   ::posix_spawn_file_actions_destroy(&actions);
   if (error != 0) return std::nullopt;
-  to.reset();
+  write_end.reset();
 
   Output output;
   bool in_time = true;
   std::array<char, 4096> text{};
   while (output.text.size() < kTextBytesMax) {
-    const auto ready = wait_for(from.get(), POLLIN, deadline);
+    const auto ready = wait_for(read_end.get(), POLLIN, deadline);
     in_time = ready && *ready != 0;
     if (!in_time) break;
-    const auto bytes = read_some(from.get(), std::as_writable_bytes(std::span(text)));
+    const auto bytes = read_some(read_end.get(), std::as_writable_bytes(std::span(text)));
     if (!bytes || *bytes == 0) break;
     output.text.append(text.data(), *bytes);
   }

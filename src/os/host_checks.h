@@ -10,7 +10,7 @@
 #include "base/time.h"
 
 // Provides the checks of `verbena doctor`.  Each check tries a feature of this host instead of
-// guessing.  It undoes what it does, and sends no packet unless its comment says so.  Call the
+// guessing.  A check undoes its changes, and sends no packet unless its comment says so.  Call the
 // checks from a process with one thread, since some of them fork.
 namespace verbena::os {
 
@@ -42,9 +42,10 @@ CheckResult try_ipv6();
 // forbids it.
 CheckResult try_send_to(std::uint16_t port);
 
-// Returns the size that the kernel gives a UDP socket's buffer if we ask for `wanted` bytes.
-std::uint64_t receive_buffer_bytes(std::uint64_t wanted);
-std::uint64_t send_buffer_bytes(std::uint64_t wanted);
+// These functions return the size that the kernel gives a UDP socket's buffer if we ask for
+// `wanted_bytes`.
+std::uint64_t receive_buffer_bytes(std::uint64_t wanted_bytes);
+std::uint64_t send_buffer_bytes(std::uint64_t wanted_bytes);
 // Verbena asks for buffers of these sizes.
 extern const std::uint64_t kWantedReceiveBufferBytes;
 extern const std::uint64_t kWantedSendBufferBytes;
@@ -66,12 +67,12 @@ std::vector<std::string> kernel_rdma_devices();
 // Returns the user's name, such as "bob", or "user id 17" if it has none.
 std::string user_name(unsigned uid);
 
-// Runs a program and returns at most 64 KiB of its standard output and error together.  Returns
-// nothing if the program could not be run, or if it had not ended by the deadline and was killed.
 struct Output {
-  int status = 0;  // as waitpid(2) has it
+  int status = 0;  // as waitpid(2) returns it
   std::string text{};
 };
+// Runs a program and returns at most 64 KiB of its standard output and error together.  Returns
+// nothing if the program could not be run, or if it had not ended by the deadline and was killed.
 std::optional<Output> run_program(const std::vector<std::string>& command,
                                   const std::vector<std::string>& environment, Time deadline);
 

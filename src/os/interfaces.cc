@@ -60,7 +60,7 @@ std::optional<Interface> read_address(const NetlinkMessage& message) {
       wide_flags.empty() ? info.ifa_flags : value_of<std::uint32_t>(wide_flags);
   const bool tentative = (flags & IFA_F_TENTATIVE) != 0 && (flags & IFA_F_OPTIMISTIC) == 0;
   if (tentative || (flags & IFA_F_DADFAILED) != 0) return std::nullopt;
-  // IFA_LOCAL is ours; on a point-to-point link IFA_ADDRESS is the other end.
+  // IFA_LOCAL is our address; IFA_ADDRESS is the peer's address on a point-to-point link.
   auto address = gid_in(message.attribute<ifaddrmsg>(IFA_LOCAL));
   if (!address) address = gid_in(message.attribute<ifaddrmsg>(IFA_ADDRESS));
   if (!address) return std::nullopt;
@@ -86,7 +86,7 @@ Result<RouteAnswer> ask_route(Netlink& netlink, const Gid& destination, std::opt
   request.add(RTA_DST, bytes_of(destination));
   if (source) {
     if (wire::is_ipv4(*source) != ipv4) {
-      return fail(Errc::kInvalidArgument, "source and destination of different families");
+      return fail(Errc::kInvalidArgument, "source and destination are of different families");
     }
     request.fixed().rtm_src_len = request.fixed().rtm_dst_len;
     request.add(RTA_SRC, bytes_of(*source));
@@ -95,7 +95,7 @@ Result<RouteAnswer> ask_route(Netlink& netlink, const Gid& destination, std::opt
 
   auto answer = netlink.ask(request.header());
   if (!answer.has_value()) {
-    return fail(Errc::kAddressNotFound, "no route to this address, or not from this one",
+    return fail(Errc::kAddressNotFound, "no route to this address, or none from this source",
                 answer.error().detail);
   }
   if (answer->empty() || answer->front().type() != RTM_NEWROUTE) {
@@ -117,9 +117,9 @@ Result<RouteAnswer> ask_route(Netlink& netlink, const Gid& destination, std::opt
   return result;
 }
 
-// Returns the interface that packets to the internet take.  Asks the kernel for a route instead of
-// reading the main table.  Such a lookup is fast even with a million routes, and follows policy
-// rules.
+// Returns the interface that packets to the internet take, or 0 if there is no route.  Asks the
+// kernel for a route instead of reading the main table, because the kernel's lookup is fast even
+// with a million routes and follows policy rules.
 std::uint32_t default_interface(Netlink& netlink) {
   constexpr Gid kSomewhereIpv4 = wire::ipv4_gid(0x01010101);
   constexpr Gid kSomewhereIpv6 = {{std::byte{0x20}}};  // 2000::, the first global address
@@ -134,22 +134,22 @@ std::uint32_t default_interface(Netlink& netlink) {
 
 Result<std::vector<Interface>> interfaces() {
   Netlink netlink = VB_TRY(Netlink::open());
-  const auto found_links = VB_TRY(links(netlink));
-  const std::uint32_t by_default = default_interface(netlink);
+  const auto links_by_index = VB_TRY(links(netlink));
+  const std::uint32_t default_index = default_interface(netlink);
 
   NetlinkRequest<ifaddrmsg> request(RTM_GETADDR, NLM_F_DUMP);
   std::vector<Interface> found;
   for (const NetlinkMessage& message : VB_TRY(netlink.ask(request.header()))) {
     auto interface = read_address(message);
     if (!interface) continue;
-    const auto link = found_links.find(interface->index);
-    if (link == found_links.end()) continue;  // a new link: InterfaceMonitor will report it
+    const auto link = links_by_index.find(interface->index);
+    if (link == links_by_index.end()) continue;  // a new link: InterfaceMonitor will report it
     interface->name = link->second.name;
     interface->mtu_bytes = link->second.mtu_bytes;
     interface->mac = link->second.mac;
     interface->loopback = link->second.loopback;
     interface->up = link->second.up;
-    interface->default_route = interface->index == by_default;
+    interface->default_route = interface->index == default_index;
     found.push_back(std::move(*interface));
   }
   std::ranges::stable_sort(found, {}, &Interface::index);
@@ -181,7 +181,7 @@ Result<InterfaceMonitor> InterfaceMonitor::create() {
   Netlink netlink =
       VB_TRY(Netlink::open(RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR |
                            RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE | RTMGRP_IPV4_RULE | kIpv6Rules));
-  return InterfaceMonitor(netlink.take());
+  return InterfaceMonitor(netlink.release_fd());
 }
 
 bool InterfaceMonitor::drain() {
@@ -190,7 +190,7 @@ bool InterfaceMonitor::drain() {
   for (;;) {
     const long n =
         repeat_call(SYS_recvfrom, fd_.get(), &byte, sizeof(byte), MSG_DONTWAIT, nullptr, nullptr);
-    if (n < 0 && errno != ENOBUFS) return changed;  // ENOBUFS: more changes than fit
+    if (n < 0 && errno != ENOBUFS) return changed;  // ENOBUFS: the kernel dropped notifications
     changed = true;
   }
 }

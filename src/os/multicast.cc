@@ -11,7 +11,7 @@
 namespace verbena::os {
 namespace {
 
-int change(int fd, int option, const Gid& group, std::uint32_t interface) {
+int set_membership(int fd, int option, const Gid& group, std::uint32_t interface) {
   const SocketAddress address = socket_address(group, 0, interface);
   group_req request{};
   request.gr_interface = interface;
@@ -23,7 +23,7 @@ int change(int fd, int option, const Gid& group, std::uint32_t interface) {
 }  // namespace
 
 Result<void> join_group(int fd, const Gid& group, std::uint32_t interface) {
-  const int error = change(fd, MCAST_JOIN_GROUP, group, interface);
+  const int error = set_membership(fd, MCAST_JOIN_GROUP, group, interface);
   if (error == 0 || error == EADDRINUSE) return {};
   if (error == ENOBUFS || error == ENOMEM) {
     return fail(Errc::kNoResources, "the host's limit of multicast groups per socket is reached",
@@ -33,7 +33,7 @@ Result<void> join_group(int fd, const Gid& group, std::uint32_t interface) {
 }
 
 Result<void> leave_group(int fd, const Gid& group, std::uint32_t interface) {
-  const int error = change(fd, MCAST_LEAVE_GROUP, group, interface);
+  const int error = set_membership(fd, MCAST_LEAVE_GROUP, group, interface);
   if (error == 0) return {};
   if (error == EADDRNOTAVAIL) return fail(Errc::kAddressNotFound, "not a member of this group");
   return system_error(error, "cannot leave a multicast group");

@@ -10,8 +10,8 @@
 namespace verbena::os {
 
 // Makes `fd`, a socket of the group's address family, a member.  `interface` 0 lets the kernel
-// choose by route.  kNoResources: the kernel's limit (net.ipv4.igmp_max_memberships, optmem_max) is
-// reached.  Joining twice is not an error.
+// choose by route.  kNoResources: the kernel's limit (net.ipv4.igmp_max_memberships,
+// net.core.optmem_max) is reached.  Joining twice is not an error.
 Result<void> join_group(int fd, const Gid& group, std::uint32_t interface);
 // Ends a membership.  kAddressNotFound: the socket was not a member.
 Result<void> leave_group(int fd, const Gid& group, std::uint32_t interface);

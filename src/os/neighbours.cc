@@ -67,7 +67,7 @@ Result<void> resolve_neighbour(const Gid& destination, const Gid& source, std::u
 
 Result<NeighbourMonitor> NeighbourMonitor::create() {
   Netlink netlink = VB_TRY(Netlink::open(RTMGRP_NEIGH));
-  return NeighbourMonitor(netlink.take());
+  return NeighbourMonitor(netlink.release_fd());
 }
 
 void NeighbourMonitor::drain() {
@@ -75,7 +75,7 @@ void NeighbourMonitor::drain() {
   for (;;) {
     const long n =
         repeat_call(SYS_recvfrom, fd_.get(), &byte, sizeof(byte), MSG_DONTWAIT, nullptr, nullptr);
-    if (n < 0 && errno != ENOBUFS) return;  // ENOBUFS: more changes than fit
+    if (n < 0 && errno != ENOBUFS) return;  // ENOBUFS: the kernel dropped notifications
   }
 }
 

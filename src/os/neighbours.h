@@ -17,16 +17,16 @@ struct Neighbour {
 };
 
 enum class NeighbourState : std::uint8_t {
-  kReachable,    // it has answered, or need not answer: a group, or a link without ARP
-  kResolving,    // the kernel has asked and waits for an answer
-  kUnreachable,  // the kernel has asked and got no answer
-  kUnknown,      // the kernel has not asked
+  kReachable,    // has answered, or needs no ARP: a multicast group, or a link without ARP
+  kResolving,    // the kernel has sent a request and waits for an answer
+  kUnreachable,  // the kernel has sent requests and got no answer
+  kUnknown,      // the kernel has sent no request
 };
 Result<NeighbourState> neighbour_state(const Neighbour& neighbour);
 
-// Makes the kernel resolve the next hop on the way to `destination`, without any privilege: sends
-// an empty datagram to the destination's discard port (RFC 863).  Its hop limit of 1 keeps it from
-// going beyond the next hop.
+// Makes the kernel resolve the next hop on the way to `destination`.  Needs no privilege, because
+// it sends an empty datagram to the destination's discard port (RFC 863).  A hop limit of 1 keeps
+// the datagram from going beyond the next hop.
 Result<void> resolve_neighbour(const Gid& destination, const Gid& source, std::uint32_t interface);
 
 // Owns a descriptor that becomes readable when a neighbour's state may have changed.

@@ -20,12 +20,12 @@ constexpr Duration kAnswerTimeout = std::chrono::seconds(5);
 }  // namespace
 
 std::span<const std::byte> NetlinkMessage::find(std::span<const std::byte> attributes,
-                                                std::uint16_t wanted) {
+                                                std::uint16_t attribute_type) {
   while (attributes.size() >= sizeof(rtattr)) {
     rtattr head{};
     std::memcpy(&head, attributes.data(), sizeof(head));
     if (head.rta_len < sizeof(rtattr) || head.rta_len > attributes.size()) break;
-    if ((head.rta_type & NLA_TYPE_MASK) == wanted) {
+    if ((head.rta_type & NLA_TYPE_MASK) == attribute_type) {
       return attributes.subspan(RTA_LENGTH(0), head.rta_len - RTA_LENGTH(0));
     }
     attributes = attributes.subspan(
@@ -53,7 +53,7 @@ Result<std::vector<NetlinkMessage>> Netlink::ask(nlmsghdr& request) {
     const long n =
         repeat_call(SYS_sendto, fd_.get(), &request, std::size_t{request.nlmsg_len}, 0, nullptr, 0);
     if (n < 0) return system_error(errno, "netlink");
-    if (!VB_TRY(collect(sequence_, dump))) continue;
+    if (!VB_TRY(receive_answer(sequence_, dump))) continue;
     std::vector<NetlinkMessage> messages;
     messages.reserve(messages_.size());
     for (const auto& [at, size] : messages_) {
@@ -64,7 +64,7 @@ Result<std::vector<NetlinkMessage>> Netlink::ask(nlmsghdr& request) {
   return system_error(EAGAIN, "the host's addresses change too fast to be read");
 }
 
-Result<bool> Netlink::collect(std::uint32_t sequence, bool dump) {
+Result<bool> Netlink::receive_answer(std::uint32_t sequence, bool dump) {
   bytes_.clear();
   messages_.clear();
   bool consistent = true;

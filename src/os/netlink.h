@@ -62,15 +62,15 @@ class NetlinkMessage {
   Fixed fixed() const {
     return read<Fixed>(NLMSG_HDRLEN);
   }
-  // Returns the value of the first attribute of type `wanted` after the fixed part; empty if there
-  // is none.
+  // Returns the value of the first attribute of this type after the fixed part; empty if there is
+  // none.
   template <class Fixed>
-  std::span<const std::byte> attribute(std::uint16_t wanted) const {
+  std::span<const std::byte> attribute(std::uint16_t attribute_type) const {
     return find(bytes_.subspan(std::min(bytes_.size(), std::size_t{NLMSG_SPACE(sizeof(Fixed))})),
-                wanted);
+                attribute_type);
   }
   static std::span<const std::byte> find(std::span<const std::byte> attributes,
-                                         std::uint16_t wanted);
+                                         std::uint16_t attribute_type);
 
  private:
   template <class T>
@@ -97,7 +97,7 @@ class Netlink {
   static Result<Netlink> open(std::uint32_t groups = 0, int protocol = NETLINK_ROUTE);
 
   int fd() const { return fd_.get(); }
-  [[nodiscard]] Fd take() { return std::move(fd_); }
+  [[nodiscard]] Fd release_fd() { return std::move(fd_); }
 
   // Sends a request and returns the messages of the answer, valid until the next call.  kSystem
   // carries the errno of the kernel's answer.
@@ -107,7 +107,7 @@ class Netlink {
   explicit Netlink(Fd fd) : fd_(std::move(fd)) {}
   // Receives the answer into messages_.  Returns false if the tables changed during a dump, so that
   // the caller must ask again.
-  Result<bool> collect(std::uint32_t sequence, bool dump);
+  Result<bool> receive_answer(std::uint32_t sequence, bool dump);
 
   Fd fd_;
   std::uint32_t sequence_ = 0;

@@ -4,17 +4,17 @@
 
 namespace verbena::os {
 
-// Disables thread cancellation in a scope.  A function that is no cancellation point needs it if it
-// calls one, such as ppoll().
+// Disables thread cancellation in a scope.  A function that must not be a cancellation point needs
+// this class if it calls one, such as ppoll().
 class NoCancellation {
  public:
-  NoCancellation() { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  NoCancellation() { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old_state_); }
   NoCancellation(const NoCancellation&) = delete;
   NoCancellation& operator=(const NoCancellation&) = delete;
-  ~NoCancellation() { ::pthread_setcancelstate(before_, nullptr); }
+  ~NoCancellation() { ::pthread_setcancelstate(old_state_, nullptr); }
 
  private:
-  int before_ = PTHREAD_CANCEL_ENABLE;
+  int old_state_ = PTHREAD_CANCEL_ENABLE;
 };
 
 }  // namespace verbena::os

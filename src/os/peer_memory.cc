@@ -24,10 +24,10 @@ constexpr std::uint64_t kMarksBegin = 0x7e90'0000'0000, kMarksEnd = 0x7ee0'0000'
 #else
 constexpr std::uint64_t kMarksBegin = std::uint64_t{1} << 44, kMarksEnd = std::uint64_t{1} << 46;
 #endif
-constexpr int kTries = 8;
+constexpr int kAttemptsMax = 8;
 
 void* pointer(std::uint64_t address) {
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): the address is one of another process
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the address belongs to another process
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
 }
 
@@ -67,16 +67,16 @@ MemoryMark::~MemoryMark() {
 }
 
 Result<MemoryMark> MemoryMark::create(Random& random) {
-  for (int i = 0; i < kTries; ++i) {
+  for (int i = 0; i < kAttemptsMax; ++i) {
     const std::uint64_t offset = random.next() % (kMarksEnd - kMarksBegin);
-    const std::uint64_t wanted = kMarksBegin + offset / kAlignment * kAlignment;
+    const std::uint64_t address = kMarksBegin + offset / kAlignment * kAlignment;
     // Kernels before Linux 4.17 take the address as a hint, so the result must be compared.
-    void* const page = ::mmap(pointer(wanted), kMarkBytes, PROT_READ | PROT_WRITE,
+    void* const page = ::mmap(pointer(address), kMarkBytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (page == MAP_FAILED) continue;
     MemoryMark mark;
     mark.place_ = {reinterpret_cast<std::uintptr_t>(page), random.next()};
-    if (page != pointer(wanted)) continue;  // the destructor of `mark` unmaps the page
+    if (page != pointer(address)) continue;  // the destructor of `mark` unmaps the page
     if (::madvise(page, kMarkBytes, MADV_DONTFORK) != 0) {
       return system_error(errno, "cannot exclude memory from forked children");
     }

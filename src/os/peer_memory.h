@@ -15,7 +15,7 @@
 
 // Lets two processes of one user copy to and from each other's memory (process_vm_readv(2)).
 //
-// Such a system call names the other process by its pid alone.  By the time of the call the pid may
+// The system call names the other process by its pid alone.  By the time of the call the pid may
 // belong to another process, or the process may run another program after an exec.  So each process
 // has a mark: a page at a random address that no ordinary mapping has.  The first element of each
 // call is the mark.  The kernel copies the elements in order, so it stops at once if the page does

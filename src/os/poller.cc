@@ -29,16 +29,17 @@ Result<void> control(int poller, int operation, int fd, std::uint64_t token, boo
 // Uses epoll_pwait2 (Linux 5.11).  Without it (older kernels, and seccomp filters and tools that do
 // not know it), waits for whole milliseconds, rounded up: waking too early would make callers spin.
 long wait_until(int poller, epoll_event* events, int room, Time deadline, bool& no_pwait2) {
-  const std::int64_t left =
+  const std::int64_t remaining =
       deadline == kNever ? 0 : std::max<std::int64_t>(0, (deadline - now()).count());
-  timespec timeout{.tv_sec = left / kSecond, .tv_nsec = left % kSecond};
+  timespec timeout{.tv_sec = remaining / kSecond, .tv_nsec = remaining % kSecond};
   if (!no_pwait2) {
     const long n = system_call(SYS_epoll_pwait2, poller, events, room,
                                deadline == kNever ? nullptr : &timeout, nullptr, std::size_t{0});
     if (n >= 0 || (errno != ENOSYS && errno != EPERM)) return n;
     no_pwait2 = true;
   }
-  const std::int64_t ms = std::min<std::int64_t>((left + kMillisecond - 1) / kMillisecond, INT_MAX);
+  const std::int64_t ms =
+      std::min<std::int64_t>((remaining + kMillisecond - 1) / kMillisecond, INT_MAX);
   return system_call(SYS_epoll_pwait, poller, events, room,
                      deadline == kNever ? -1 : static_cast<int>(ms), nullptr, std::size_t{0});
 }
@@ -67,10 +68,10 @@ std::size_t Poller::wait(std::span<Ready> out, Time deadline) {
   const long n = wait_until(fd_.get(), events.data(), room, deadline, no_pwait2_);
   if (n <= 0) return 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
-    const std::uint32_t seen = events[i].events;
+    const std::uint32_t event_mask = events[i].events;
     out[i] = {.token = events[i].data.u64,
-              .readable = (seen & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0,
-              .writable = (seen & EPOLLOUT) != 0};
+              .readable = (event_mask & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0,
+              .writable = (event_mask & EPOLLOUT) != 0};
   }
   return static_cast<std::size_t>(n);
 }

@@ -1,5 +1,5 @@
-// Implements udp_port_holder() of os/roce_port.h.  /proc/net/udp tells the inode and user of each
-// socket; the links in /proc/PID/fd, as far as we may read them, tell the inodes of each process.
+// Implements udp_port_holder() of os/roce_port.h.  /proc/net/udp has the inode and user of each
+// socket.  The links in /proc/PID/fd, as far as we may read them, have the inodes of each process.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <unistd.h>
@@ -69,17 +69,17 @@ std::optional<Socket> find_in_table(const char* path, std::uint16_t port) {
   return std::nullopt;
 }
 
-enum class Search : std::uint8_t { kFound, kNotFound, kMayNotLook };
+enum class Search : std::uint8_t { kFound, kNotFound, kNotPermitted };
 
-Search search_process(const char* pid, const std::string& wanted) {
-  const std::string folder = std::string("/proc/") + pid + "/fd";
-  const Directory fds(::opendir(folder.c_str()));
-  if (!fds) return Search::kMayNotLook;
+Search search_process(const char* pid, const std::string& socket_name) {
+  const std::string directory = std::string("/proc/") + pid + "/fd";
+  const Directory fds(::opendir(directory.c_str()));
+  if (!fds) return Search::kNotPermitted;
   while (const dirent* entry = ::readdir(fds.get())) {
     char target[64];
-    const std::string link = folder + "/" + entry->d_name;
+    const std::string link = directory + "/" + entry->d_name;
     const ssize_t n = ::readlink(link.c_str(), target, sizeof(target));
-    if (n > 0 && std::string_view(target, static_cast<std::size_t>(n)) == wanted) {
+    if (n > 0 && std::string_view(target, static_cast<std::size_t>(n)) == socket_name) {
       return Search::kFound;
     }
   }
@@ -113,7 +113,7 @@ PortHolder udp_port_holder(std::uint16_t port) {
         if (holder.stopped) holder.text += ", which is stopped";
         return holder;
       case Search::kNotFound: break;
-      case Search::kMayNotLook: saw_all = false; break;
+      case Search::kNotPermitted: saw_all = false; break;
     }
   }
   // The kernel's own sockets belong to uid 0 and to no process.

@@ -31,8 +31,8 @@ bool write_file(const char* path, const std::string& text) {
   return file && ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
-// Maps user and group to the same numbers, so that the program's identity does not change.
-bool keep_ids(uid_t uid, gid_t gid) {
+// Maps the user and group ids to the same numbers, so that the program's identity does not change.
+bool map_ids_to_themselves(uid_t uid, gid_t gid) {
   const auto same = [](unsigned id) {
     return std::to_string(id) + " " + std::to_string(id) + " 1";
   };
@@ -40,7 +40,7 @@ bool keep_ids(uid_t uid, gid_t gid) {
          write_file("/proc/self/uid_map", same(uid)) && write_file("/proc/self/gid_map", same(gid));
 }
 
-Result<void> bind(const std::string& from, const std::string& to) {
+Result<void> bind_mount(const std::string& from, const std::string& to) {
   if (::mount(from.c_str(), to.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0) {
     return failed("cannot bind a file of the host");
   }
@@ -48,13 +48,13 @@ Result<void> bind(const std::string& from, const std::string& to) {
 }
 
 Result<void> make_file(const std::string& path) {
-  const Fd made(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (!made) return failed("cannot make a file in memory");
+  const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!file) return failed("cannot make a file in memory");
   return {};
 }
 
 // Makes the entry `name` of the directory `old` visible in the new `directory`.
-Result<void> carry_over(const Fd& old, const char* name, const std::string& directory) {
+Result<void> add_host_entry(const Fd& old, const char* name, const std::string& directory) {
   const std::string from = "/proc/self/fd/" + std::to_string(old.get()) + "/" + name;
   const std::string to = directory + "/" + name;
   struct stat status {};
@@ -72,7 +72,7 @@ Result<void> carry_over(const Fd& old, const char* name, const std::string& dire
   } else if (::mkdir(to.c_str(), 0755) != 0) {
     return failed("cannot make a directory in memory");
   }
-  return bind(from, to);
+  return bind_mount(from, to);
 }
 
 }  // namespace
@@ -85,7 +85,8 @@ Result<void> enter_private_files() {
       return fail(Errc::kNotSupported, "the kernel refuses a mount namespace",
                   static_cast<std::uint16_t>(errno));
     }
-    if (!keep_ids(uid, gid)) return failed("cannot keep user and group in a namespace");
+    if (!map_ids_to_themselves(uid, gid))
+      return failed("cannot keep user and group in a namespace");
   }
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) {
     return failed("cannot make mounts private");
@@ -96,24 +97,24 @@ Result<void> enter_private_files() {
 Result<void> open_private_directory(const std::string& directory) {
   const Fd old(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!old) return failed("cannot read a directory of the host");
-  Fd listed = VB_TRY(old.duplicate());
-  const std::unique_ptr<DIR, CloseDirectory> entries(::fdopendir(listed.get()));
+  Fd list_fd = VB_TRY(old.duplicate());
+  const std::unique_ptr<DIR, CloseDirectory> entries(::fdopendir(list_fd.get()));
   if (entries == nullptr) return failed("cannot read a directory of the host");
-  (void)listed.release();
+  (void)list_fd.release();
   if (::mount("verbena", directory.c_str(), "tmpfs", MS_NOSUID, "mode=755,size=4m") != 0) {
     return failed("cannot mount a directory in memory");
   }
   while (const dirent* entry = ::readdir(entries.get())) {
     const std::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
-    VB_TRY_VOID(carry_over(old, entry->d_name, directory));
+    VB_TRY_VOID(add_host_entry(old, entry->d_name, directory));
   }
   return {};
 }
 
-Result<void> add_private_alias(const std::string& file, const std::string& of) {
+Result<void> add_private_alias(const std::string& file, const std::string& target) {
   VB_TRY_VOID(make_file(file));
-  return bind(of, file);
+  return bind_mount(target, file);
 }
 
 }  // namespace verbena::os

@@ -27,8 +27,9 @@ bool has_ended(int pidfd);
 std::string process_name(pid_t pid);
 // Returns true if a signal or a debugger has stopped the process.  False if this is unknown.
 bool process_is_stopped(pid_t pid);
-// Returns the time at which the process started, in clock ticks since the host booted.  Start time
-// and pid together identify a process for ever.  kAddressNotFound: there is no such process.
+// Returns the time at which the process started, in clock ticks since the host booted.  The pid and
+// the start time together identify a process until the host reboots.  kAddressNotFound: there is no
+// such process.
 Result<std::uint64_t> process_start_time(pid_t pid);
 
 // Returns true if this process could touch [address, address + length) without a fault.
@@ -37,13 +38,13 @@ Result<std::uint64_t> process_start_time(pid_t pid);
 // pages past the end of a mapped file (SIGBUS).
 //
 // Cost: a few microseconds with PROCMAP_QUERY (Linux 6.11), else one read of /proc/self/maps up to
-// the address, about 1 us per mapping.  Without /proc it only finds out whether the memory is
-// mapped (mincore), and assumes that the protection is right.
+// the address, about 1 us per mapping.  Without /proc it only checks that the memory is mapped
+// (mincore), and assumes that the protection is right.
 bool memory_is_mapped(const void* address, std::size_t length, bool writable);
 
-// Makes the kernel bring in the pages now, as touching them would.  Returns false if touching them
-// would raise a signal.  Before Linux 5.14 it only returns memory_is_mapped().  If the pages are in
-// memory, the cost is one system call that walks them.
-bool bring_pages(const void* address, std::size_t length, bool writable);
+// Makes the kernel populate (fault in) the pages now.  Returns false if touching them would raise a
+// signal.  Before Linux 5.14 it populates nothing and returns memory_is_mapped().  If the pages are
+// in memory, the cost is one system call that walks them.
+bool populate_pages(const void* address, std::size_t length, bool writable);
 
 }  // namespace verbena::os

@@ -1,4 +1,4 @@
-// Implements memory_is_mapped() and bring_pages() of os/process.h.
+// Implements memory_is_mapped() and populate_pages() of os/process.h.
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -72,11 +72,11 @@ class MapsReader {
     std::uint64_t first = 0;
     std::uint64_t end = 0;
     const char* begin = text.data();
-    const char* stop = begin + text.size();
-    const auto dash = std::from_chars(begin, stop, first, 16);
-    if (dash.ptr == stop) return Answer::kCannotTell;
-    const auto blank = std::from_chars(dash.ptr + 1, stop, end, 16);
-    if (stop - blank.ptr < 3 || end <= at_) return Answer::kCannotTell;
+    const char* text_end = begin + text.size();
+    const auto dash = std::from_chars(begin, text_end, first, 16);
+    if (dash.ptr == text_end) return Answer::kCannotTell;
+    const auto blank = std::from_chars(dash.ptr + 1, text_end, end, 16);
+    if (text_end - blank.ptr < 3 || end <= at_) return Answer::kCannotTell;
     if (first > at_) return Answer::kNo;
     if (range_.writable ? blank.ptr[2] != 'w' : blank.ptr[1] != 'r') return Answer::kNo;
     at_ = end;
@@ -91,14 +91,14 @@ class MapsReader {
 Answer read_maps(int maps, const Range& range) {
   MapsReader reader(range);
   std::array<char, 16384> text;
-  std::size_t have = 0;
+  std::size_t bytes_in_text = 0;
   bool in_line = false;  // `text` begins with the rest of a line that was too long for it
   for (;;) {
-    const auto n = read_some(maps, std::as_writable_bytes(std::span(text).subspan(have)));
+    const auto n = read_some(maps, std::as_writable_bytes(std::span(text).subspan(bytes_in_text)));
     if (!n.has_value()) return Answer::kCannotTell;
     if (*n == 0) return Answer::kNo;
-    have += *n;
-    std::string_view rest(text.data(), have);
+    bytes_in_text += *n;
+    std::string_view rest(text.data(), bytes_in_text);
     for (std::size_t end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
       if (!in_line) {
         const Answer answer = reader.line(rest.substr(0, end));
@@ -116,7 +116,7 @@ Answer read_maps(int maps, const Range& range) {
       rest = {};
     }
     std::memmove(text.data(), rest.data(), rest.size());
-    have = rest.size();
+    bytes_in_text = rest.size();
   }
 }
 
@@ -153,7 +153,7 @@ bool memory_is_mapped(const void* address, std::size_t length, bool writable) {
   return answer == Answer::kYes;
 }
 
-bool bring_pages(const void* address, std::size_t length, bool writable) {
+bool populate_pages(const void* address, std::size_t length, bool writable) {
   constexpr int kPopulateRead = 22, kPopulateWrite = 23;  // <asm-generic/mman-common.h>
   if (length == 0) return true;
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
@@ -163,7 +163,7 @@ bool bring_pages(const void* address, std::size_t length, bool writable) {
   const long result = repeat_call(SYS_madvise, begin, first - begin + length,
                                   writable ? kPopulateWrite : kPopulateRead);
   if (result == 0) return true;
-  // EINVAL means an older kernel, or device memory, whose pages cannot be brought in.
+  // EINVAL means an older kernel, or device memory, whose pages cannot be populated.
   return errno == EINVAL && memory_is_mapped(address, length, writable);
 }
 

@@ -90,13 +90,13 @@ TEST_F(Memory, IsMappedOnlyWhereMappingsAllowTheAccess) {
 }
 
 TEST_F(Memory, BringPagesFailsWhereATouchWouldRaiseASignal) {
-  EXPECT_TRUE(bring_pages(page(0) + 1, 2 * kPage - 1, true));
-  EXPECT_TRUE(bring_pages(page(2), kPage, false));
-  EXPECT_FALSE(bring_pages(page(2), 1, true));   // page 2 may only be read
-  EXPECT_FALSE(bring_pages(page(3), 1, false));  // page 3 is not mapped
-  EXPECT_FALSE(bring_pages(page(0), 5 * kPage, false));
-  EXPECT_FALSE(bring_pages(page(0), ~std::size_t{0}, false));
-  EXPECT_TRUE(bring_pages(nullptr, 0, true));
+  EXPECT_TRUE(populate_pages(page(0) + 1, 2 * kPage - 1, true));
+  EXPECT_TRUE(populate_pages(page(2), kPage, false));
+  EXPECT_FALSE(populate_pages(page(2), 1, true));   // page 2 may only be read
+  EXPECT_FALSE(populate_pages(page(3), 1, false));  // page 3 is not mapped
+  EXPECT_FALSE(populate_pages(page(0), 5 * kPage, false));
+  EXPECT_FALSE(populate_pages(page(0), ~std::size_t{0}, false));
+  EXPECT_TRUE(populate_pages(nullptr, 0, true));
 }
 
 TEST_F(Memory, StackHeapAndProgramAreMapped) {

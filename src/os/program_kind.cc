@@ -65,9 +65,9 @@ bool is_dynamic_program(std::span<const char> head) {
   for (std::size_t i = 0; i < header.e_phnum; ++i) {
     const std::uint64_t at = header.e_phoff + i * sizeof(ElfW(Phdr));
     if (at > head.size() || head.size() - at < sizeof(ElfW(Phdr))) return false;
-    ElfW(Phdr) part{};
-    memcpy(&part, head.data() + at, sizeof(part));
-    if (part.p_type == PT_INTERP) return true;
+    ElfW(Phdr) program_header{};
+    memcpy(&program_header, head.data() + at, sizeof(program_header));
+    if (program_header.p_type == PT_INTERP) return true;
   }
   return false;
 }
@@ -97,11 +97,11 @@ ProgramKind program_kind(const char* path, char* const* environment, std::string
     std::array<char, 4096> head;
     const auto bytes = read_head(path, head);
     if (!bytes) return ProgramKind::kForeign;
-    const auto found = std::span<const char>(head).first(*bytes);
-    if (found.size() < 2 || found[0] != '#' || found[1] != '!') {
-      return is_dynamic_program(found) ? ProgramKind::kPreloads : ProgramKind::kForeign;
+    const auto contents = std::span<const char>(head).first(*bytes);
+    if (contents.size() < 2 || contents[0] != '#' || contents[1] != '!') {
+      return is_dynamic_program(contents) ? ProgramKind::kPreloads : ProgramKind::kForeign;
     }
-    if (!find_interpreter(found, interpreter)) return ProgramKind::kForeign;
+    if (!find_interpreter(contents, interpreter)) return ProgramKind::kForeign;
     path = interpreter.data();
   }
   return ProgramKind::kForeign;

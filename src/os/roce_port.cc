@@ -41,7 +41,7 @@ SocketAddress local_address(const RocePort::Options& options, bool ipv6) {
 
 // Opens and binds a socket of the port.  The filter numbers the sockets in the order in which they
 // were bound.
-Result<Fd> open_bound(const RocePort::Options& options, bool ipv6, bool first) {
+Result<Fd> open_bound_socket(const RocePort::Options& options, bool ipv6, bool first) {
   Fd fd = VB_TRY(open_udp_socket(ipv6));
   VB_TRY_VOID(set_port_options(fd.get(), ipv6));
   if (!first && !set_option(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1)) {
@@ -65,8 +65,7 @@ Result<Fd> open_bound(const RocePort::Options& options, bool ipv6, bool first) {
 
 std::size_t drain_socket(int fd) {
   std::size_t packets = 0;
-  // The limit keeps a flood of packets from holding us here.  A receive buffer never holds more
-  // packets.
+  // The limit ends the loop during a flood of packets.  A receive buffer never holds more packets.
   constexpr std::size_t kPacketsMax = 100'000;
   while (fd >= 0 && packets < kPacketsMax) {
     std::byte byte;
@@ -92,7 +91,7 @@ Result<void> RocePort::open_first(std::string& problem) {
   Slot slot;
   for (const bool ipv6 : {false, true}) {
     if (options_.address && wire::is_ipv4(*options_.address) == ipv6) continue;
-    auto fd = open_bound(options_, ipv6, true);
+    auto fd = open_bound_socket(options_, ipv6, true);
     if (fd.has_value()) {
       (ipv6 ? slot.ipv6 : slot.ipv4) = std::move(*fd);
       continue;
@@ -114,7 +113,7 @@ Result<void> RocePort::open_first(std::string& problem) {
 
 Result<RocePort::Lease> RocePort::lease(Random& random, std::span<const std::uint16_t> avoid) {
   VB_CHECK(avoid.size() <= kAvoidMax);
-  if (leased_ == kLeasesMax) return fail(Errc::kNoResources, "512 QPN ranges are leased");
+  if (lease_count_ == kLeasesMax) return fail(Errc::kNoResources, "512 QPN ranges are leased");
   const std::uint16_t index = VB_TRY(free_slot());
   Slot& slot = slots_[index];
 
@@ -135,7 +134,7 @@ Result<RocePort::Lease> RocePort::lease(Random& random, std::span<const std::uin
   }
   std::erase(free_, index);
   slot_of_range_[lease.range] = index;
-  ++leased_;
+  ++lease_count_;
   return lease;
 }
 
@@ -146,8 +145,8 @@ Result<std::uint16_t> RocePort::free_slot() {
   // If the IPv6 socket cannot be opened, closing the IPv4 one is harmless: it is the last of its
   // group.
   Slot slot;
-  if (slots_[0].ipv4) slot.ipv4 = VB_TRY(open_bound(options_, false, false));
-  if (slots_[0].ipv6) slot.ipv6 = VB_TRY(open_bound(options_, true, false));
+  if (slots_[0].ipv4) slot.ipv4 = VB_TRY(open_bound_socket(options_, false, false));
+  if (slots_[0].ipv6) slot.ipv6 = VB_TRY(open_bound_socket(options_, true, false));
   slots_.push_back(std::move(slot));
   free_.push_back(index);
   return index;
@@ -158,7 +157,7 @@ Result<void> RocePort::release(std::uint16_t range) {
   if (slot == nullptr) return fail(Errc::kBadHandle, "this QPN range is not leased");
   for (const Membership& m : slot->memberships) {
     const bool ipv4 = wire::is_ipv4(m.group);
-    // Fails if the interface is gone; then the membership is gone as well.
+    // leave_group() fails if the interface is gone; the membership is gone then as well.
     (void)leave_group(ipv4 ? slot->ipv4.get() : slot->ipv6.get(), m.group, m.interface);
   }
   slot->memberships.clear();
@@ -170,7 +169,7 @@ Result<void> RocePort::release(std::uint16_t range) {
   }
   drain(*slot);
   free_.push_back(std::exchange(slot_of_range_[range], std::uint16_t{0}));
-  --leased_;
+  --lease_count_;
   return {};
 }
 
@@ -209,27 +208,27 @@ Result<void> RocePort::set_members(std::uint16_t range, const Gid& group,
 
 Result<void> RocePort::join_all(Slot& slot, int fd, const Gid& group,
                                 std::span<const std::uint32_t> interfaces) {
-  const std::size_t before = slot.memberships.size();
-  Result<void> last;
-  bool any = false;
+  const std::size_t old_count = slot.memberships.size();
+  Result<void> last_error;
+  bool any_joined = false;
   for (const std::uint32_t interface : interfaces) {
     // Joins even if the socket is a member: the interface may have gone, and another interface may
     // have got its index.
     const auto joined = join_group(fd, group, interface);
-    any = any || joined;
+    any_joined = any_joined || joined;
     const Membership membership{group, interface};
     const bool is_new = std::ranges::find(slot.memberships, membership) == slot.memberships.end();
     if (joined && is_new) slot.memberships.push_back(membership);
-    if (joined && lone_members().size() <= kGroupsMax) continue;
-    last =
+    if (joined && first_ipv4_members().size() <= kGroupsMax) continue;
+    last_error =
         joined ? fail(Errc::kNoResources, "512 multicast groups are joined on this host") : joined;
-    if (last.error().code != Errc::kNoResources) continue;
-    for (; slot.memberships.size() > before; slot.memberships.pop_back()) {
+    if (last_error.error().code != Errc::kNoResources) continue;
+    for (; slot.memberships.size() > old_count; slot.memberships.pop_back()) {
       (void)leave_group(fd, group, slot.memberships.back().interface);
     }
-    return last;
+    return last_error;
   }
-  return any ? Result<void>{} : last;
+  return any_joined ? Result<void>{} : last_error;
 }
 
 // ---- the filter ---------------------------------------------------------------------------------
@@ -237,7 +236,7 @@ Result<void> RocePort::join_all(Slot& slot, int fd, const Gid& group,
 Result<void> RocePort::attach() {
   // A single socket is not a group yet and needs no filter.
   if (slots_.size() < 2) return {};
-  if (slots_[0].ipv4) VB_TRY_VOID(attach_to(slots_[0].ipv4.get(), lone_members()));
+  if (slots_[0].ipv4) VB_TRY_VOID(attach_to(slots_[0].ipv4.get(), first_ipv4_members()));
   if (slots_[0].ipv6) VB_TRY_VOID(attach_to(slots_[0].ipv6.get(), {}));
   return {};
 }
@@ -250,9 +249,9 @@ Result<void> RocePort::attach_to(int fd, std::span<const GroupSteering> groups) 
   return attach_steering(fd, rules, groups);
 }
 
-// Returns the first member of each IPv4 group on each interface.  It may not be the only member;
-// then the kernel does not ask the filter, and the rule does no harm.
-std::vector<GroupSteering> RocePort::lone_members() const {
+// Returns the first member of each IPv4 group on each interface.  If a group has more members, the
+// kernel does not run the filter, so the rule does no harm.
+std::vector<GroupSteering> RocePort::first_ipv4_members() const {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> first;
   for (std::size_t i = 1; i < slots_.size(); ++i) {
     for (const Membership& m : slots_[i].memberships) {
@@ -261,7 +260,7 @@ std::vector<GroupSteering> RocePort::lone_members() const {
     }
   }
   std::vector<GroupSteering> all;
-  for (const auto& [where, socket] : first) all.push_back({where.first, where.second, socket});
+  for (const auto& [key, socket] : first) all.push_back({key.first, key.second, socket});
   return all;
 }
 
@@ -277,9 +276,9 @@ Result<void> attach_steering(int fd, std::span<const Steering> rules,
     constexpr std::uint32_t kDestinationAt = 16;  // in the IPv4 header
     const sock_filter load_destination = BPF_STMT(
         BPF_LD | BPF_W | BPF_ABS, static_cast<std::uint32_t>(SKF_NET_OFF) + kDestinationAt);
-    const auto jump = static_cast<std::uint32_t>(5 * groups.size() + 2);
+    const auto distance = static_cast<std::uint32_t>(5 * groups.size() + 2);
     program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kRangesEnd, 1, 0));
-    program.push_back(BPF_STMT(BPF_JMP | BPF_JA, jump));
+    program.push_back(BPF_STMT(BPF_JMP | BPF_JA, distance));
     program.push_back(load_destination);
     for (const GroupSteering& rule : groups) {
       program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, rule.group, 0, 4));
@@ -296,9 +295,9 @@ Result<void> attach_steering(int fd, std::span<const Steering> rules,
     program.push_back(BPF_STMT(BPF_RET | BPF_K, rule.socket));
   }
   program.push_back(BPF_STMT(BPF_RET | BPF_K, 0));
-  const sock_fprog whole{.len = static_cast<unsigned short>(program.size()),
-                         .filter = program.data()};
-  if (::setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &whole, sizeof(whole)) != 0) {
+  const sock_fprog filter{.len = static_cast<unsigned short>(program.size()),
+                          .filter = program.data()};
+  if (::setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &filter, sizeof(filter)) != 0) {
     return system_error(errno, "cannot attach the steering filter");
   }
   return {};

@@ -31,7 +31,7 @@
 // The first socket of a group is bound before SO_REUSEPORT is set on it; so binding fails if
 // anybody else holds the port, and only this user can join the group later.
 //
-// It only receives; data leaves through UdpSender.  One thread.
+// RocePort only receives; UdpSender sends.  Only one thread may use it.
 namespace verbena::os {
 
 // Sends packets whose destination QPN is in `range` to the group's socket number `socket`.
@@ -40,8 +40,8 @@ struct Steering {
   std::uint32_t socket = 0;
 };
 // Sends packets for an IPv4 multicast group that arrive on `interface` to `socket`, if it is the
-// only member.  (The kernel does not ask the filter if there are several members, which all get
-// copies, and never asks it for IPv6.)
+// only member.  (If there are several members, the kernel gives each a copy without running the
+// filter.  It never runs the filter for IPv6 multicast.)
 struct GroupSteering {
   std::uint32_t group = 0;
   std::uint32_t interface = 0;
@@ -69,7 +69,7 @@ class RocePort {
     Fd ipv6;                  // a copy to pass on; empty if the host has no IPv6
   };
 
-  // Binds the port.  kAddressInUse: another socket holds the port, and `problem` tells whose.
+  // Binds the port.  kAddressInUse: another socket holds the port, and `problem` names its process.
   // kAddressNotFound: the host does not have the address.
   static Result<std::unique_ptr<RocePort>> open(const Options& options, std::string& problem);
   RocePort(const RocePort&) = delete;
@@ -79,14 +79,14 @@ class RocePort {
   int ipv4() const { return slots_[0].ipv4.get(); }
   int ipv6() const { return slots_[0].ipv6.get(); }
 
-  // Leases a random free range that is not in `avoid`.  Its packets go to sockets of its own from
-  // now on.  kNoResources: kLeasesMax ranges are leased.  kSystem: there are no more descriptors,
-  // or the kernel refused the filter; then nothing has changed.  REQUIRES: at most kAvoidMax ranges
-  // in `avoid`.
+  // Leases a random free range that is not in `avoid`.  From now on the range's packets go to
+  // sockets of its own.  kNoResources: kLeasesMax ranges are leased.  kSystem: there are no more
+  // descriptors, or the kernel refused the filter; then nothing has changed.  REQUIRES: at most
+  // kAvoidMax ranges in `avoid`.
   Result<Lease> lease(Random& random, std::span<const std::uint16_t> avoid = {});
 
-  // Ends a lease: the range's packets go to the agent's socket from now on, and its sockets to the
-  // next lease.  Leaves the groups of set_members().  kBadHandle: the range is not leased.
+  // Ends a lease: from now on the range's packets go to the agent's socket, and a later lease gets
+  // the range's sockets.  Leaves the groups of set_members().  kBadHandle: the range is not leased.
   // REQUIRES: the owner is gone and the range has been quiet for the timewait.
   Result<void> release(std::uint16_t range);
 
@@ -101,7 +101,7 @@ class RocePort {
   Result<void> set_members(std::uint16_t range, const Gid& group,
                            std::span<const std::uint32_t> interfaces);
 
-  std::size_t leases() const { return leased_; }
+  std::size_t leases() const { return lease_count_; }
 
  private:
   struct Membership {
@@ -122,7 +122,7 @@ class RocePort {
   Result<std::uint16_t> free_slot();
   Result<void> attach();
   Result<void> attach_to(int fd, std::span<const GroupSteering> groups) const;
-  std::vector<GroupSteering> lone_members() const;
+  std::vector<GroupSteering> first_ipv4_members() const;
   Slot* slot_of(std::uint16_t range);
   Result<void> join_all(Slot& slot, int fd, const Gid& group,
                         std::span<const std::uint32_t> interfaces);
@@ -130,9 +130,9 @@ class RocePort {
 
   Options options_;
   std::vector<Slot> slots_{};
-  std::vector<std::uint16_t> free_{};                // slots without a lease, drained
+  std::vector<std::uint16_t> free_{};                // indexes of drained slots without a lease
   std::array<std::uint16_t, 4096> slot_of_range_{};  // 0: not leased
-  std::size_t leased_ = 0;
+  std::size_t lease_count_ = 0;
   std::uint64_t drained_ = 0;
 };
 
@@ -140,8 +140,8 @@ class RocePort {
 struct PortHolder {
   bool held = false;
   pid_t pid = 0;         // 0: not visible from here
-  bool stopped = false;  // by a signal or a debugger, until it is continued or killed
-  bool ours = false;     // belongs to this user
+  bool stopped = false;  // a signal or a debugger has stopped the process
+  bool ours = false;     // the process belongs to this user
   Gid address{};         // 0.0.0.0 and :: are all addresses
   unsigned uid = 0;
   std::string program{};  // the name of that process

@@ -16,7 +16,7 @@
 namespace verbena::os {
 namespace {
 
-[[noreturn]] void keep(const std::string& path, int reading) {
+[[noreturn]] void run_keeper(const std::string& path, int reading) {
   ::prctl(PR_SET_NAME, "verbena-keeper");
   sigset_t all;
   sigfillset(&all);
@@ -48,7 +48,7 @@ Result<ScratchDirectory> ScratchDirectory::create(const std::string& parent,
   Fd write_end = VB_TRY(std::move(writing));
   if (::mkdtemp(path.data()) == nullptr) return system_error(errno, "cannot make a directory");
   const pid_t keeper = ::fork();
-  if (keeper == 0) keep(path, read_end.get());
+  if (keeper == 0) run_keeper(path, read_end.get());
   if (keeper < 0) {
     const int error = errno;
     ::rmdir(path.c_str());
@@ -59,12 +59,12 @@ Result<ScratchDirectory> ScratchDirectory::create(const std::string& parent,
 
 ScratchDirectory::ScratchDirectory(ScratchDirectory&& other) noexcept
     : path_(std::move(other.path_)),
-      held_(std::move(other.held_)),
+      pipe_write_end_(std::move(other.pipe_write_end_)),
       keeper_(std::exchange(other.keeper_, 0)) {}
 
 ScratchDirectory::~ScratchDirectory() {
   if (keeper_ == 0) return;
-  held_.reset();
+  pipe_write_end_.reset();
   while (::waitpid(keeper_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }

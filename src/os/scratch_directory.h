@@ -15,8 +15,8 @@ namespace verbena::os {
 //   this process ---.
 //   children --------+-- write end of a pipe --> keeper: removes the directory at end of file
 //
-// The keeper is a child that does nothing else and ignores signals but SIGKILL.  Children that use
-// the directory keep a copy of held_fd(), so that the keeper waits for their end, too.  If the
+// The keeper is a child that does nothing else and ignores all signals but SIGKILL.  Children that
+// use the directory keep a copy of held_fd(), so that the keeper waits for their end, too.  If the
 // keeper itself is killed, the directory stays.
 //
 // REQUIRES: the process has one thread when it calls create().
@@ -30,16 +30,16 @@ class ScratchDirectory {
   ~ScratchDirectory();
 
   const std::string& path() const { return path_; }
-  // Returns the write end of the pipe.  It is close-on-exec, so a child that shall hold it clears
-  // that flag.
-  int held_fd() const { return held_.get(); }
+  // Returns the write end of the pipe.  It is close-on-exec, so a child that calls exec clears that
+  // flag to keep the directory.
+  int held_fd() const { return pipe_write_end_.get(); }
 
  private:
   ScratchDirectory(std::string path, Fd held, pid_t keeper)
-      : path_(std::move(path)), held_(std::move(held)), keeper_(keeper) {}
+      : path_(std::move(path)), pipe_write_end_(std::move(held)), keeper_(keeper) {}
 
   std::string path_;
-  Fd held_;
+  Fd pipe_write_end_;
   pid_t keeper_;  // 0: moved from
 };
 

@@ -46,7 +46,7 @@ struct SharedMemory {
   Mapping mapping;
 };
 
-// Tells who may write to shared memory.  Kernels before Linux 5.1 let everybody write.
+// Tells who may write to shared memory.  Before Linux 5.1 everybody may write, whatever this says.
 enum class Writers : bool { kEverybody, kCreator };
 
 // Creates and maps zeroed memory, sealed (SHRINK, GROW, SEAL).  `name` shows in /proc/PID/maps.
@@ -59,7 +59,7 @@ Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes,
 Result<SharedMemory> create_partly_mapped_memory(const char* name, std::size_t bytes,
                                                  std::size_t mapped_bytes);
 
-// Returns how many bytes of a memfd occupy memory; 0 if the kernel does not say.
+// Returns how many bytes of a memfd occupy memory; 0 if the kernel does not tell.
 std::size_t resident_bytes(const Fd& memory);
 
 // Gives the pages in a part of a memfd back to the system.  The part reads as zeroes from then on,

@@ -15,24 +15,24 @@ class SharedProcessor {
  public:
   // Notes that the thread yielded from `before` to `after`.  Returns true if it should sleep now.
   bool yielded(Time before, Time after) {
-    if (after - before < kAlone) {
+    if (after - before < kUnsharedYieldMax) {
       shared_ = 0;
       return false;
     }
-    if (++shared_ < kShared || after < next_) return false;
+    if (++shared_ < kSharedYields || after < next_sleep_) return false;
     shared_ = 0;
-    next_ = after + kSleepEvery;
+    next_sleep_ = after + kSleepEvery;
     return true;
   }
 
  private:
-  // If a yield takes longer than this, another thread has run.
-  static constexpr Duration kAlone = std::chrono::microseconds(2);
-  static constexpr int kShared = 8;  // yields in a row
+  // If a yield takes at least this long, another thread has run.
+  static constexpr Duration kUnsharedYieldMax = std::chrono::microseconds(2);
+  static constexpr int kSharedYields = 8;  // sleep after this number of such yields in a row
   static constexpr Duration kSleepEvery = std::chrono::milliseconds(5);
 
-  int shared_ = 0;  // yields in a row that let another thread run
-  Time next_{};     // no sleep before this time
+  int shared_ = 0;     // yields in a row that let another thread run
+  Time next_sleep_{};  // the thread should not sleep before this time
 };
 
 }  // namespace verbena::os

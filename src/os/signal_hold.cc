@@ -8,11 +8,11 @@
 namespace verbena::os {
 namespace {
 
-// A thread itself may cause these signals, so they are never blocked.
+// A fault of the thread itself raises these signals, so they are never blocked.
 constexpr std::initializer_list<int> kFaults = {SIGSEGV, SIGBUS,  SIGILL, SIGFPE,
                                                 SIGTRAP, SIGABRT, SIGSYS};
 
-// Returns true if a handler of the program is installed for the signal, and its flags.
+// Returns true if the program has a handler for the signal, and then sets `flags` to the handler's.
 bool has_handler(int number, int& flags) {
   struct sigaction action {};
   if (::sigaction(number, nullptr, &action) != 0) return false;

@@ -19,7 +19,7 @@ bool is_mapped(const std::array<std::uint8_t, 16>& address) {
   return std::equal(kMappedPrefix.begin(), kMappedPrefix.end(), address.begin());
 }
 
-void put(__be32 (&out)[4], const std::array<std::uint8_t, 16>& address, bool v4) {
+void write_address(__be32 (&out)[4], const std::array<std::uint8_t, 16>& address, bool v4) {
   const std::size_t skip = v4 ? kMappedPrefix.size() : 0;
   std::memcpy(out, address.data() + skip, address.size() - skip);
 }
@@ -31,15 +31,15 @@ Result<TcpTable> TcpTable::open() { return TcpTable(VB_TRY(Netlink::open(0, NETL
 Result<TcpTable::Socket> TcpTable::find(const Name& local, const Name& peer) {
   const bool v4 = is_mapped(local.address) && is_mapped(peer.address);
   NetlinkRequest<inet_diag_req_v2> request(SOCK_DIAG_BY_FAMILY, 0);
-  inet_diag_req_v2& wanted = request.fixed();
-  wanted.sdiag_family = v4 ? AF_INET : AF_INET6;
-  wanted.sdiag_protocol = IPPROTO_TCP;
-  wanted.idiag_states = ~0U;
-  wanted.id.idiag_sport = htons(local.port);
-  wanted.id.idiag_dport = htons(peer.port);
-  put(wanted.id.idiag_src, local.address, v4);
-  put(wanted.id.idiag_dst, peer.address, v4);
-  wanted.id.idiag_cookie[0] = wanted.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+  inet_diag_req_v2& query = request.fixed();
+  query.sdiag_family = v4 ? AF_INET : AF_INET6;
+  query.sdiag_protocol = IPPROTO_TCP;
+  query.idiag_states = ~0U;
+  query.id.idiag_sport = htons(local.port);
+  query.id.idiag_dport = htons(peer.port);
+  write_address(query.id.idiag_src, local.address, v4);
+  write_address(query.id.idiag_dst, peer.address, v4);
+  query.id.idiag_cookie[0] = query.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
 
   const auto answer = netlink_.ask(request.header());
   if (!answer) {
@@ -50,7 +50,7 @@ Result<TcpTable::Socket> TcpTable::find(const Name& local, const Name& peer) {
   const auto found = answer->front().fixed<inet_diag_msg>();
   // Checks the answer, because the kernel answers with a listener of the port if there is no
   // connected socket.
-  if (found.id.idiag_dport != wanted.id.idiag_dport) {
+  if (found.id.idiag_dport != query.id.idiag_dport) {
     return fail(Errc::kAddressNotFound, "no such socket");
   }
   return Socket{.cookie = std::uint64_t{found.id.idiag_cookie[1]} << 32 | found.id.idiag_cookie[0],

@@ -18,7 +18,7 @@ class TcpTable {
     std::uint16_t port = 0;
   };
   struct Socket {
-    std::uint64_t cookie = 0;  // as SO_COOKIE
+    std::uint64_t cookie = 0;  // as SO_COOKIE returns it
     bool held = false;         // a process still has a descriptor of the socket
     std::uint32_t uid = 0;     // the user who created or accepted the socket
   };

@@ -16,18 +16,18 @@ namespace verbena::os {
 
 Result<std::thread> start_thread(const char* name, std::move_only_function<void()> body) {
   sigset_t all;
-  sigset_t before;
+  sigset_t old_mask;
   sigfillset(&all);
   // A thread that touches memory of the program may cause these (fault_guard.h).
   for (const int fault : {SIGSEGV, SIGBUS}) sigdelset(&all, fault);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // the new thread inherits this mask
+  ::pthread_sigmask(SIG_SETMASK, &all, &old_mask);  // the new thread inherits this mask
   Result<std::thread> thread = fail(Errc::kSystem, "cannot start a thread");
   try {
     thread = std::thread([run = std::move(body)]() mutable { run(); });
   } catch (const std::system_error& error) {
     thread = system_error(error.code().value(), "cannot start a thread");
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  ::pthread_sigmask(SIG_SETMASK, &old_mask, nullptr);
   if (thread.has_value()) {
     char short_name[16];
     std::snprintf(short_name, sizeof(short_name), "%s", name);

@@ -12,8 +12,8 @@ namespace verbena::os {
 // system has no more threads.
 Result<std::thread> start_thread(const char* name, std::move_only_function<void()> body);
 
-// Returns true if this thread may run on one processor only, so that no other thread runs there
-// while it spins.
+// Returns true if this thread may run on one processor only.  While the thread spins there, it
+// keeps the threads that share the processor from running.
 bool has_one_processor();
 
 // Yields the processor to other threads.

@@ -22,24 +22,24 @@
 // this work.
 namespace verbena::os {
 
-// Receives from the sockets of one lease.  One thread at a time.  REQUIRES: the sockets outlive the
-// receiver, which does not own them.
+// Receives from the sockets of one lease.  Only one thread at a time may use it.  REQUIRES: the
+// sockets outlive the receiver, which does not own them.
 class UdpReceiver {
  public:
   static constexpr std::size_t kMessagesMax = 32;  // per system call
 
   struct Options {
     // Uses UDP_GRO: batches from this host arrive as one message, and the kernel joins packets of
-    // one flow from other hosts, which makes receiving several times as fast.  But it may join
-    // packets from another host that are for QPs of several programs; all of them then go to the
-    // first packet's program.  Do not use it with peers whose flows mix destination QPs.
+    // one flow from other hosts, which makes receiving several times as fast.  But the kernel may
+    // join packets for QPs of several programs; all of them then go to the first packet's program.
+    // Do not use this option with peers whose flows mix destination QPs.
     bool join_packets = false;
   };
   struct Datagram {
     // The source is the peer.  The interface is set only if an address is link-local.
     link::Address address;
     std::span<const std::byte> payload;
-    std::uint16_t index = 0;  // position in its batch, which is our senders' IPv4 identification
+    std::uint16_t index = 0;  // in its batch; our senders use it as the IPv4 identification
   };
   struct Counters {
     std::uint64_t datagrams = 0;
@@ -60,17 +60,18 @@ class UdpReceiver {
   UdpReceiver(const UdpReceiver&) = delete;
   UdpReceiver& operator=(const UdpReceiver&) = delete;
 
-  // Each poll of a socket is a system call.  kLikely, for callers that poll often, skips an IP
-  // version that has been silent for more than kEmptyLooksMax polls, but polls it every kLookEvery
-  // calls.  If neither version has ever had packets, it polls them in turn.  kAll polls both.
-  enum class Look : std::uint8_t { kAll, kLikely };
-  static constexpr std::uint64_t kLookEvery = 16;
-  static constexpr std::uint64_t kEmptyLooksMax = 1000;
+  // Tells which sockets receive() polls.  Each poll is a system call.  kAll polls both sockets.
+  // kLikely, for callers that poll often, skips an IP version that has been silent for more than
+  // kEmptyPollsMax polls, but polls it every kPollAllEvery calls.  If neither version has ever had
+  // packets, kLikely polls them in turn.
+  enum class Poll : std::uint8_t { kAll, kLikely };
+  static constexpr std::uint64_t kPollAllEvery = 16;
+  static constexpr std::uint64_t kEmptyPollsMax = 1000;
 
   // Receives at most kMessagesMax messages; empty if there are none.  Never waits.  The result is
   // valid until the next call.
-  std::span<const Datagram> receive(Look look = Look::kAll);
-  // Returns true if the last receive() returned kMessagesMax messages: there may be more.
+  std::span<const Datagram> receive(Poll poll = Poll::kAll);
+  // Returns true if the last receive() received kMessagesMax messages: there may be more.
   bool full() const { return full_; }
   // Returns true if the last receive() has dropped and counted something.
   bool dropped() const { return dropped_; }
@@ -84,8 +85,8 @@ class UdpReceiver {
   struct Batch;
 
   UdpReceiver(int ipv4, int ipv6, const Options& options);
-  // Is in empty_looks_ for an IP version that the host lacks.
-  static constexpr std::uint64_t kNeverAny = std::uint64_t{1} << 63;
+  // This value in empty_polls_ marks an IP version that the host lacks.
+  static constexpr std::uint64_t kAbsentVersion = std::uint64_t{1} << 63;
 
   bool is_likely(bool ipv6) const;
   void prepare(std::size_t index);
@@ -99,8 +100,8 @@ class UdpReceiver {
   bool ipv6_first_ = false;  // alternates, for fairness
   bool full_ = false;
   bool dropped_ = false;
-  std::uint64_t looks_ = 0;
-  std::array<std::uint64_t, 2> empty_looks_{};  // since the last packet: IPv4, IPv6
+  std::uint64_t likely_polls_ = 0;
+  std::array<std::uint64_t, 2> empty_polls_{};  // since the last packet: IPv4, IPv6
   std::unique_ptr<Batch> batch_;
   std::vector<Datagram> datagrams_{};
   Counters counters_{};
@@ -108,8 +109,8 @@ class UdpReceiver {
 };
 
 // Observes every packet just before the kernel gets it, for captures.  The packet is sealed; its
-// source port and IPv4 identification are those that it will have on the wire.  UdpSender calls it
-// in the sending thread; it must not wait.
+// source port and IPv4 identification are those that it will have on the wire.  UdpSender calls the
+// observer in the sending thread, so the observer must not wait.
 class PacketObserver {
  public:
   PacketObserver() = default;
@@ -189,8 +190,8 @@ class UdpSender {
   const Socket* socket_for(bool ipv6, std::uint16_t wanted_port);
   const Socket* open_socket(bool ipv6, std::uint16_t wanted_port);
   void send_plan(Plan& plan, link::Burst& burst);
-  bool retry_apart(const Plan& plan, std::size_t index, link::Burst& burst, int error_number);
-  void count_lost(std::size_t packets, int error_number);
+  bool retry_one_by_one(const Plan& plan, std::size_t index, link::Burst& burst, int error_number);
+  void count_refused(std::size_t packets, int error_number);
 
   Options options_;
   std::atomic<bool> joins_;

@@ -380,13 +380,13 @@ TEST(UdpLink, PollsASilentIpVersionLessOften) {
       add_packet(bench.burst, flow_to(address), Qpn{1}, 1, 4);
       sender.send(bench.burst);
     };
-    const auto looks_until_found = [&](UdpReceiver::Look look) {
+    const auto looks_until_found = [&](UdpReceiver::Poll look) {
       std::uint64_t looks = 1;
       while (bench.receiver->receive(look).empty() && looks < 1000) ++looks;
       return looks;
     };
-    using enum UdpReceiver::Look;
-    for (std::uint64_t i = 0; i <= UdpReceiver::kEmptyLooksMax; ++i) {
+    using enum UdpReceiver::Poll;
+    for (std::uint64_t i = 0; i <= UdpReceiver::kEmptyPollsMax; ++i) {
       ASSERT_TRUE(bench.receiver->receive(kLikely).empty());
     }
     send_to(kIpv4Loopback);
@@ -394,10 +394,10 @@ TEST(UdpLink, PollsASilentIpVersionLessOften) {
     send_to(kIpv6Loopback);
     const std::uint64_t looks = looks_until_found(kLikely);
     EXPECT_GT(looks, 1u);
-    EXPECT_LE(looks, UdpReceiver::kLookEvery);
+    EXPECT_LE(looks, UdpReceiver::kPollAllEvery);
     send_to(kIpv6Loopback);
     EXPECT_EQ(looks_until_found(kLikely), 1u);
-    for (std::uint64_t i = 0; i <= UdpReceiver::kEmptyLooksMax; ++i) {
+    for (std::uint64_t i = 0; i <= UdpReceiver::kEmptyPollsMax; ++i) {
       ASSERT_TRUE(bench.receiver->receive(kLikely).empty());
     }
     send_to(kIpv4Loopback);

@@ -20,7 +20,7 @@ constexpr std::size_t kDatagramBytesMax = link::Burst::kPacketBytesMax + link::B
 constexpr std::size_t kJoinedBytesMax = 65536;     // one IP packet's worth
 constexpr std::size_t kReceivedSegmentsMax = 128;  // UDP_MAX_SEGMENTS of a recent kernel
 
-// Holds the contents of a received message's control messages.
+// Holds what the control messages of a received message report.
 struct Ancillary {
   link::Address address{};
   std::uint32_t interface = 0;
@@ -59,13 +59,13 @@ void read_control(cmsghdr* c, Ancillary& out) {
   }
 }
 
-// Counts the packets that the kernel has dropped since the socket was made.
+// Returns the number of packets that the kernel has dropped since the socket was made.
 std::uint64_t lost_by_kernel(int fd) {
   std::array<std::uint32_t, 16> info{};  // SK_MEMINFO_VARS is 9, and may grow
   constexpr std::size_t kDrops = 8;      // SK_MEMINFO_DROPS
   socklen_t bytes = sizeof(info);
-  const bool told = fd >= 0 && ::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info.data(), &bytes) == 0;
-  return told ? info[kDrops] : 0;
+  const bool ok = fd >= 0 && ::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info.data(), &bytes) == 0;
+  return ok ? info[kDrops] : 0;
 }
 
 }  // namespace
@@ -101,8 +101,8 @@ UdpReceiver::UdpReceiver(int ipv4, int ipv6, const Options& options)
       batch_(new Batch),
       lost_before_(lost_by_kernel(ipv4) + lost_by_kernel(ipv6)) {
   // A host without an IP version never has packets of it.
-  if (ipv4 < 0) empty_looks_[0] = kNeverAny;
-  if (ipv6 < 0) empty_looks_[1] = kNeverAny;
+  if (ipv4 < 0) empty_polls_[0] = kAbsentVersion;
+  if (ipv6 < 0) empty_polls_[1] = kAbsentVersion;
   batch_->memory = std::make_unique_for_overwrite<std::byte[]>(kMessagesMax * buffer_bytes_);
   datagrams_.reserve(options.join_packets ? kMessagesMax * kReceivedSegmentsMax : kMessagesMax);
   for (std::size_t i = 0; i < kMessagesMax; ++i) {
@@ -141,35 +141,35 @@ void UdpReceiver::stop_joining() {
   }
 }
 
-std::span<const UdpReceiver::Datagram> UdpReceiver::receive(Look look) {
+std::span<const UdpReceiver::Datagram> UdpReceiver::receive(Poll poll) {
   datagrams_.clear();
   full_ = dropped_ = false;
-  const bool all = look == Look::kAll || ++looks_ % kLookEvery == 0;
+  const bool polls_all = poll == Poll::kAll || ++likely_polls_ % kPollAllEvery == 0;
   const bool first = ipv6_first_;
-  const bool looks_first = all || is_likely(first);
-  const bool looks_second = all || is_likely(!first);
+  const bool poll_first = polls_all || is_likely(first);
+  const bool poll_second = polls_all || is_likely(!first);
   ipv6_first_ = !first;
-  ++empty_looks_[0];
-  ++empty_looks_[1];
+  ++empty_polls_[0];
+  ++empty_polls_[1];
   std::size_t messages = 0;
-  if (looks_first) messages = receive_from(first ? ipv6_ : ipv4_, 0, first);
-  if (looks_second && messages < kMessagesMax) {
+  if (poll_first) messages = receive_from(first ? ipv6_ : ipv4_, 0, first);
+  if (poll_second && messages < kMessagesMax) {
     messages += receive_from(first ? ipv4_ : ipv6_, messages, !first);
   }
   full_ = messages == kMessagesMax;
   return datagrams_;
 }
 
-// Returns true if a caller that polls should look at this IP version now.  If neither version has
-// ever had packets, they take turns.
+// Returns true if a caller that polls should poll this IP version now.  If neither version has ever
+// had packets, the versions take turns.
 bool UdpReceiver::is_likely(bool ipv6) const {
-  const std::uint64_t empty = empty_looks_[ipv6 ? 1 : 0];
-  const std::uint64_t other = empty_looks_[ipv6 ? 0 : 1];
-  if (empty < kLookEvery || empty < other) return true;
-  return empty == other ? ipv6 == ipv6_first_ : empty <= kEmptyLooksMax;
+  const std::uint64_t empty = empty_polls_[ipv6 ? 1 : 0];
+  const std::uint64_t other = empty_polls_[ipv6 ? 0 : 1];
+  if (empty < kPollAllEvery || empty < other) return true;
+  return empty == other ? ipv6 == ipv6_first_ : empty <= kEmptyPollsMax;
 }
 
-// Sets the fields of a message header that the kernel has overwritten.
+// Resets the fields of a message header that the kernel has overwritten.
 void UdpReceiver::prepare(std::size_t index) {
   Batch& b = *batch_;
   msghdr& header = b.messages[index].msg_hdr;
@@ -197,7 +197,7 @@ std::size_t UdpReceiver::receive_from(int fd, std::size_t first, bool ipv6) {
     prepare(first);
     return 0;
   }
-  if (n > 0) empty_looks_[ipv6 ? 1 : 0] = 0;
+  if (n > 0) empty_polls_[ipv6 ? 1 : 0] = 0;
   for (std::size_t i = first; i < first + static_cast<std::size_t>(n); ++i) {
     unpack(i, ipv6);
     prepare(i);
@@ -211,22 +211,22 @@ void UdpReceiver::unpack(std::size_t index, bool ipv6) {
     drop(counters_.too_long);
     return;
   }
-  Ancillary found;
+  Ancillary ancillary;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message.msg_hdr); c != nullptr;
        c = CMSG_NXTHDR(&message.msg_hdr, c)) {
-    read_control(c, found);
+    read_control(c, ancillary);
   }
   const SocketAddress& peer = batch_->peers[index];
-  found.address.source = ipv6 ? gid_of(peer.v6.sin6_addr) : gid_of(peer.v4.sin_addr);
-  found.address.source_port = ntohs(ipv6 ? peer.v6.sin6_port : peer.v4.sin_port);
-  if (is_link_local(found.address.source) || is_link_local(found.address.destination)) {
-    found.address.interface = found.interface;
+  ancillary.address.source = ipv6 ? gid_of(peer.v6.sin6_addr) : gid_of(peer.v4.sin_addr);
+  ancillary.address.source_port = ntohs(ipv6 ? peer.v6.sin6_port : peer.v4.sin_port);
+  if (is_link_local(ancillary.address.source) || is_link_local(ancillary.address.destination)) {
+    ancillary.address.interface = ancillary.interface;
   }
 
   const auto* bytes = static_cast<const std::byte*>(batch_->vectors[index].iov_base);
   std::span<const std::byte> rest(bytes, message.msg_len);
   counters_.bytes += rest.size();
-  const std::size_t segment = found.segment_bytes == 0 ? rest.size() : found.segment_bytes;
+  const std::size_t segment = ancillary.segment_bytes == 0 ? rest.size() : ancillary.segment_bytes;
   std::uint16_t packets = 0;
   do {
     const std::size_t size = std::min(segment, rest.size());
@@ -234,7 +234,7 @@ void UdpReceiver::unpack(std::size_t index, bool ipv6) {
       drop(counters_.too_long);
     } else {
       datagrams_.push_back(
-          {.address = found.address, .payload = rest.first(size), .index = packets++});
+          {.address = ancillary.address, .payload = rest.first(size), .index = packets++});
       ++counters_.datagrams;
     }
     rest = rest.subspan(size);

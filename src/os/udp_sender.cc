@@ -1,9 +1,9 @@
 // Implements UdpSender of os/udp_link.h.
 //
-// The ICRC covers the IPv4 identification and the UDP source port.  A socket cannot set either in a
-// packet, but both are predictable.  The identification is 0 for packets of an unconnected socket
-// with IP_PMTUDISC_DO, and 0, 1, 2, ... for the packets of a UDP_SEGMENT batch.  The source port is
-// the socket's, so packets are sealed after their socket is chosen.
+// The ICRC covers the IPv4 identification and the UDP source port.  A socket cannot set them for a
+// packet, but their values are predictable.  The identification is 0 for packets of an unconnected
+// socket with IP_PMTUDISC_DO, and 0, 1, 2, ... for the packets of a UDP_SEGMENT batch.  The source
+// port is the socket's, so packets are sealed after their socket is chosen.
 #include <linux/filter.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -22,7 +22,7 @@
 namespace verbena::os {
 namespace {
 
-constexpr std::uint16_t kFirstPort = 0xc000;  // up to 0xffff (annex A17.3.2)
+constexpr std::uint16_t kFirstPort = 0xc000;  // source ports are 0xc000 to 0xffff (annex A17.3.2)
 constexpr int kPorts = 0x4000;
 constexpr std::size_t kSentSegmentsMax = 64;     // UDP_MAX_SEGMENTS of an old kernel
 constexpr std::size_t kSegmentBytesMax = 65000;  // of one IP packet, without its headers
@@ -32,25 +32,26 @@ constexpr std::size_t kSentControlBytes =
 constexpr std::size_t kDestinationQpnAt = 5;  // in BTH
 constexpr std::size_t kBthBytes = 12;
 
-Result<void> set_sender_options(int fd, bool ipv6, bool host_alone) {
+Result<void> set_sender_options(int fd, bool ipv6, bool this_host_only) {
   // Most packets have these values, and then need no control messages for them.
-  constexpr link::Address kUsual;
+  constexpr link::Address kDefault;
   set_option(fd, ipv6 ? IPPROTO_IPV6 : IPPROTO_IP, ipv6 ? IPV6_UNICAST_HOPS : IP_TTL,
-             kUsual.hop_limit);
+             kDefault.hop_limit);
   set_option(fd, ipv6 ? IPPROTO_IPV6 : IPPROTO_IP, ipv6 ? IPV6_MULTICAST_HOPS : IP_MULTICAST_TTL,
-             kUsual.hop_limit);
+             kDefault.hop_limit);
   // Without "do not fragment", the kernel would choose a random identification.
-  const bool whole = ipv6 ? set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO) &&
-                                set_option(fd, IPPROTO_IPV6, IPV6_DONTFRAG, 1)
-                          : set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
-  if (!whole) return system_error(errno, "IP_MTU_DISCOVER");
+  const bool never_fragments =
+      ipv6 ? set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO) &&
+                 set_option(fd, IPPROTO_IPV6, IPV6_DONTFRAG, 1)
+           : set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+  if (!never_fragments) return system_error(errno, "IP_MTU_DISCOVER");
   // Nobody reads from these sockets, so the kernel drops arriving packets before they take memory.
   sock_filter drop_all = BPF_STMT(BPF_RET | BPF_K, 0);
   const sock_fprog program{.len = 1, .filter = &drop_all};
   ::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
   set_option(fd, SOL_SOCKET, SO_RCVBUF, 0);
-  if (host_alone && !(ipv6 ? set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 0)
-                           : set_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, 0))) {
+  if (this_host_only && !(ipv6 ? set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 0)
+                               : set_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, 0))) {
     return system_error(errno, "IP_MULTICAST_TTL");
   }
   if (!set_option(fd, SOL_SOCKET, SO_SNDBUFFORCE, kSendBufferBytes)) {
@@ -82,31 +83,32 @@ std::size_t append(msghdr& header, std::size_t at, int level, int type, const T&
 }
 
 void write_control(msghdr& header, const link::Address& address, std::size_t segment_bytes,
-                   bool host_alone) {
-  constexpr link::Address kUsual;
+                   bool this_host_only) {
+  constexpr link::Address kDefault;
   // A sender that reaches this host alone has sockets with a multicast hop limit of 0.  A control
-  // message must not change that, and in IPv4 it could not ask for 0.
-  const bool stays = host_alone && wire::is_multicast(address.destination);
+  // message must not change the limit, and cannot set it to 0 for IPv4.
+  const bool keeps_hop_limit = this_host_only && wire::is_multicast(address.destination);
   const int traffic_class = address.traffic_class;
   const int hop_limit = address.hop_limit;
-  const bool usual = traffic_class == kUsual.traffic_class && hop_limit == kUsual.hop_limit;
+  const bool is_default =
+      traffic_class == kDefault.traffic_class && hop_limit == kDefault.hop_limit;
   std::size_t at = 0;
   if (wire::is_ipv4(address.destination)) {
     const in_pktinfo info{.ipi_ifindex = static_cast<int>(address.interface),
                           .ipi_spec_dst = ipv4_of(address.source),
                           .ipi_addr = {}};
     at = append(header, at, IPPROTO_IP, IP_PKTINFO, info);
-    if (!usual) {
+    if (!is_default) {
       at = append(header, at, IPPROTO_IP, IP_TOS, traffic_class);
       // The kernel refuses a control message with hop limit 0.
-      if (!stays) at = append(header, at, IPPROTO_IP, IP_TTL, std::max(1, hop_limit));
+      if (!keeps_hop_limit) at = append(header, at, IPPROTO_IP, IP_TTL, std::max(1, hop_limit));
     }
   } else {
     const in6_pktinfo info{.ipi6_addr = ipv6_of(address.source), .ipi6_ifindex = address.interface};
     at = append(header, at, IPPROTO_IPV6, IPV6_PKTINFO, info);
-    if (!usual) {
+    if (!is_default) {
       at = append(header, at, IPPROTO_IPV6, IPV6_TCLASS, traffic_class);
-      if (!stays) at = append(header, at, IPPROTO_IPV6, IPV6_HOPLIMIT, hop_limit);
+      if (!keeps_hop_limit) at = append(header, at, IPPROTO_IPV6, IPV6_HOPLIMIT, hop_limit);
     }
   }
   if (segment_bytes != 0) {
@@ -115,20 +117,20 @@ void write_control(msghdr& header, const link::Address& address, std::size_t seg
   header.msg_controllen = at;
 }
 
-// Counts the packets from `first` on that may go to the kernel as one batch.  They have the same
-// flow and lie one after the other in memory.  They have the same size, except that the last may be
-// shorter.  They also have the same destination QP, because the receiver steers a batch by its
-// first packet.
+// Counts the packets from `first` on that may go to the kernel as one batch.  The packets of a
+// batch have the same flow and lie one after the other in memory.  They have the same size, except
+// that the last may be shorter.  They also have the same destination QP, because the receiver
+// steers a batch by its first packet.
 std::size_t batch_length(const link::Burst& burst, std::size_t first) {
   const auto packets = burst.packets();
   const link::Burst::Packet& head = packets[first];
   if (head.bytes < kBthBytes) return 1;
   const std::size_t stride = head.bytes + link::Burst::kIcrcBytes;
-  const std::size_t most =
+  const std::size_t packets_max =
       std::min({kSentSegmentsMax, kSegmentBytesMax / stride, packets.size() - first});
   const auto qpn = burst.transport(head).subspan(kDestinationQpnAt, 3);
   std::size_t n = 1;
-  for (; n < most; ++n) {
+  for (; n < packets_max; ++n) {
     const link::Burst::Packet& p = packets[first + n];
     if (p.bytes > head.bytes || p.bytes < kBthBytes || p.offset != head.offset + n * stride ||
         !(p.address == head.address) ||
@@ -225,12 +227,12 @@ struct UdpSender::Plan {
 void UdpSender::Plan::add(link::Burst& burst, const Entry& entry, const Options& options,
                           PacketObserver* observer) {
   const auto packets = burst.packets().subspan(entry.first, entry.packets);
-  link::Address other_port;
+  link::Address actual_address;
   const link::Address* address = &packets.front().address;
   if (address->source_port != entry.source_port) {
-    other_port = *address;
-    other_port.source_port = entry.source_port;
-    address = &other_port;
+    actual_address = *address;
+    actual_address.source_port = entry.source_port;
+    address = &actual_address;
   }
   for (std::uint16_t i = 0; i < entry.packets; ++i) {
     const std::span datagram = burst.datagram(packets[i]);
@@ -263,12 +265,12 @@ void UdpSender::send(link::Burst& burst) {
     const std::size_t n = joins_.load(std::memory_order_relaxed) ? batch_length(burst, i) : 1;
     const bool ipv6 = !wire::is_ipv4(address.destination);
     if (address.is_infiniband()) {
-      count_lost(n, EAFNOSUPPORT);
+      count_refused(n, EAFNOSUPPORT);
     } else if (options_.is_of_this_host && !wire::is_multicast(address.destination) &&
                !options_.is_of_this_host(address.destination)) {
-      count_lost(n, ENETUNREACH);
+      count_refused(n, ENETUNREACH);
     } else if (ipv6 == wire::is_ipv4(address.source)) {
-      count_lost(n, EADDRNOTAVAIL);
+      count_refused(n, EADDRNOTAVAIL);
     } else if (const Socket* socket = socket_for(ipv6, address.source_port | kFirstPort)) {
       plan.add(burst,
                {.first = static_cast<std::uint16_t>(i),
@@ -277,7 +279,7 @@ void UdpSender::send(link::Burst& burst) {
                 .source_port = socket->port},
                options_, options_.observer);
     } else {
-      count_lost(n, EMFILE);
+      count_refused(n, EMFILE);
     }
     i += n;
   }
@@ -293,8 +295,8 @@ void UdpSender::send_plan(Plan& plan, link::Burst& burst) {
                                static_cast<unsigned>(end - i), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n <= 0) {  // the kernel refused the first message; errno tells why
       const int error_number = errno;
-      if (!retry_apart(plan, i, burst, error_number)) {
-        count_lost(plan.entries[i].packets, error_number);
+      if (!retry_one_by_one(plan, i, burst, error_number)) {
+        count_refused(plan.entries[i].packets, error_number);
       }
       ++i;
       continue;
@@ -311,30 +313,30 @@ void UdpSender::send_plan(Plan& plan, link::Burst& burst) {
 // Sends the packets of a refused batch one by one.  The kernel may refuse a batch for two reasons.
 // EIO: the device cannot compute UDP checksums, which single packets do not need.  EINVAL or
 // EMSGSIZE: a packet is longer than the MTU; sending them one by one counts each such packet.
-bool UdpSender::retry_apart(const Plan& plan, std::size_t index, link::Burst& burst,
-                            int error_number) {
+bool UdpSender::retry_one_by_one(const Plan& plan, std::size_t index, link::Burst& burst,
+                                 int error_number) {
   const Plan::Entry& batch = plan.entries[index];
   if (batch.packets == 1) return false;
   if (error_number != EIO && error_number != EINVAL && error_number != EMSGSIZE) return false;
   if (error_number == EIO) joins_.store(false, std::memory_order_relaxed);
-  Plan apart;
+  Plan single_packets;
   for (std::uint16_t i = 0; i < batch.packets; ++i) {
     // The observer has seen these packets already.  It does not learn that their IPv4
     // identification is now 0.
-    apart.add(burst,
-              {.first = static_cast<std::uint16_t>(batch.first + i),
-               .packets = 1,
-               .fd = batch.fd,
-               .source_port = batch.source_port},
-              options_, nullptr);
+    single_packets.add(burst,
+                       {.first = static_cast<std::uint16_t>(batch.first + i),
+                        .packets = 1,
+                        .fd = batch.fd,
+                        .source_port = batch.source_port},
+                       options_, nullptr);
   }
-  send_plan(apart, burst);
+  send_plan(single_packets, burst);
   return true;
 }
 
 // ---- counting --------------------------------------------------------------------------------
 
-void UdpSender::count_lost(std::size_t packets, int error_number) {
+void UdpSender::count_refused(std::size_t packets, int error_number) {
   counters_.last_errno.store(error_number, std::memory_order_relaxed);
   std::atomic<std::uint64_t>* counter = &counters_.other;
   switch (error_number) {

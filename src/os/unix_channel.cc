@@ -21,9 +21,9 @@ namespace verbena::os {
 namespace {
 
 constexpr int kPeerPidfd = 77;            // SO_PEERPIDFD, Linux 6.5
-constexpr int kBufferBytes = 512 * 1024;  // some of the largest messages, if the host allows that
-// This is SCM_MAX_FD, the most that the kernel passes in one message.  With room for all of them
-// the kernel never drops one, so we can close those that we refuse.
+constexpr int kBufferBytes = 512 * 1024;  // several of the largest messages
+// This is SCM_MAX_FD, the most descriptors that the kernel passes in one message.  With room for
+// all of them the kernel never drops a descriptor, so we can close those that we refuse.
 constexpr std::size_t kKernelFdsMax = 253;
 
 struct Address {
@@ -68,7 +68,7 @@ timeval time_left(Time deadline) {
 }
 
 // Waits after EAGAIN until another try may succeed.
-Result<void> wait_again(int fd, short events, Time deadline) {
+Result<void> wait_after_eagain(int fd, short events, Time deadline) {
   if (deadline == kNoWait) return system_error(EAGAIN, "would have to wait");
   if (VB_TRY(wait_for(fd, events, deadline)) == 0)
     return fail(Errc::kTimedOut, "no message in time");
@@ -100,14 +100,14 @@ bool take_descriptors(msghdr& message, std::vector<Fd>& fds) {
 
 }  // namespace
 
-// ---- making ----------------------------------------------------------------------------------
+// ---- connections -----------------------------------------------------------------------------
 
 Result<UnixChannel> UnixChannel::connect(std::string_view name, Time deadline) {
   const Address address = VB_TRY(abstract_address(name));
   Fd fd = VB_TRY(open_socket());
   for (;;) {
-    const timeval left = time_left(deadline);
-    ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &left, sizeof(left));
+    const timeval time_limit = time_left(deadline);
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &time_limit, sizeof(time_limit));
     if (system_call(SYS_connect, fd.get(), &address.un, address.bytes) == 0) break;
     if (errno == EINTR) continue;
     if (errno == EAGAIN) return fail(Errc::kTimedOut, "the listener accepts nobody");
@@ -153,7 +153,7 @@ Result<UnixChannel> UnixListener::accept(Time deadline) {
     }
     if (errno == ECONNABORTED) continue;
     if (errno != EAGAIN) return system_error(errno, "accept");
-    VB_TRY_VOID(wait_again(fd_.get(), POLLIN, deadline));
+    VB_TRY_VOID(wait_after_eagain(fd_.get(), POLLIN, deadline));
   }
 }
 
@@ -184,7 +184,7 @@ Result<void> UnixChannel::send(std::span<const std::byte> message, std::span<con
     if (n >= 0) return {};
     if (peer_is_gone(errno)) return fail(Errc::kDeviceFatal, "the other end is gone");
     if (errno != EAGAIN) return system_error(errno, "sendmsg");
-    VB_TRY_VOID(wait_again(fd_.get(), POLLOUT, deadline));
+    VB_TRY_VOID(wait_after_eagain(fd_.get(), POLLOUT, deadline));
   }
 }
 
@@ -216,11 +216,11 @@ Result<std::size_t> UnixChannel::receive(std::span<std::byte> out, std::vector<F
     if (errno == ECONNRESET && !std::exchange(was_reset, true)) continue;
     if (peer_is_gone(errno)) return std::size_t{0};
     if (errno != EAGAIN) return system_error(errno, "recvmsg");
-    VB_TRY_VOID(wait_again(fd_.get(), POLLIN, deadline));
+    VB_TRY_VOID(wait_after_eagain(fd_.get(), POLLIN, deadline));
   }
 }
 
-// ---- who is there ----------------------------------------------------------------------------
+// ---- the peer --------------------------------------------------------------------------------
 
 Result<Peer> UnixChannel::peer() const {
   ucred credentials{};
@@ -231,21 +231,22 @@ Result<Peer> UnixChannel::peer() const {
   return Peer{.pid = credentials.pid, .uid = credentials.uid, .gid = credentials.gid};
 }
 
-Result<void> UnixChannel::check_peer_uid(uid_t wanted) const {
-  if (VB_TRY(peer()).uid != wanted) {
+Result<void> UnixChannel::check_peer_uid(uid_t uid) const {
+  if (VB_TRY(peer()).uid != uid) {
     return fail(Errc::kPermission, "the other end belongs to another user");
   }
   return {};
 }
 
 std::string name_holder(const UnixChannel& channel) {
-  const auto who = channel.peer();
-  if (!who) return "another process";
+  const auto peer_process = channel.peer();
+  if (!peer_process) return "another process";
   std::string text = "a process that cannot be seen from here";
-  if (who->pid != 0) {
-    text = "pid " + std::to_string(who->pid) + " (" + printable_name(process_name(who->pid)) + ")";
+  if (peer_process->pid != 0) {
+    text = "pid " + std::to_string(peer_process->pid) + " (" +
+           printable_name(process_name(peer_process->pid)) + ")";
   }
-  return text + " of another user (uid " + std::to_string(who->uid) + ")";
+  return text + " of another user (uid " + std::to_string(peer_process->uid) + ")";
 }
 
 Result<Fd> UnixChannel::peer_pidfd() const {
@@ -260,10 +261,10 @@ Result<Fd> UnixChannel::peer_pidfd() const {
     }
     return system_error(errno, "SO_PEERPIDFD");
   }
-  const Peer who = VB_TRY(peer());
-  Fd pidfd = VB_TRY(open_pidfd(who.pid));
+  const Peer peer_process = VB_TRY(peer());
+  Fd pidfd = VB_TRY(open_pidfd(peer_process.pid));
   // Another process may have got the pid meanwhile; it would be younger than the connection.
-  const std::uint64_t ticks = VB_TRY(process_start_time(who.pid));
+  const std::uint64_t ticks = VB_TRY(process_start_time(peer_process.pid));
   const auto tick_ns = 1'000'000'000 / static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
   if (ticks * tick_ns > connected_boot_ns_) {
     return fail(Errc::kAddressNotFound, "the process at the other end has ended");

@@ -26,12 +26,12 @@ inline constexpr Time kNoWait{};
 
 // Describes the process that made the other end, as the kernel recorded it at connect or listen.
 struct Peer {
-  pid_t pid = 0;  // 0: not visible from our process namespace
+  pid_t pid = 0;  // 0: not visible from our PID namespace
   uid_t uid = 0;
   gid_t gid = 0;
 };
 
-// Owns one end of a connection.  Different threads may send and receive at once, and messages of
+// Owns one end of a connection.  Several threads may send and receive at once, and the messages of
 // several senders never mix.  Every wait has a deadline and goes on after EINTR.
 class UnixChannel {
  public:
@@ -58,19 +58,19 @@ class UnixChannel {
   Result<void> send(std::span<const std::byte> message, std::span<const int> fds = {},
                     Time deadline = kNoWait);
 
-  // Receives one message into `out` and its descriptors into `fds` (cleared first).  Returns its
-  // size, or 0 if the peer has closed.  would_block() and kTimedOut mean the same as for send().
-  // kMalformed: the message was longer than `out`, had more descriptors than kMessageFdsMax, or its
-  // descriptors could not be kept (this process may have no more); the message and its descriptors
-  // are lost.  If `fds_lost` is given, a message whose descriptors could not be kept is returned
-  // without them, and *fds_lost is true.
+  // Receives one message into `out` and its descriptors into `fds` (cleared first).  Returns the
+  // message's size, or 0 if the peer has closed.  would_block() and kTimedOut mean the same as for
+  // send(). kMalformed: the message was longer than `out`, had more descriptors than
+  // kMessageFdsMax, or its descriptors could not be kept (this process may have no more); the
+  // message and its descriptors are lost.  If `fds_lost` is given, a message whose descriptors
+  // could not be kept is returned without them, and *fds_lost is true.
   Result<std::size_t> receive(std::span<std::byte> out, std::vector<Fd>& fds,
                               Time deadline = kNoWait, bool* fds_lost = nullptr);
 
   Result<Peer> peer() const;
-  // Fails with kPermission unless user `wanted` made the other end.  Anybody can take an abstract
+  // Fails with kPermission unless user `uid` made the other end.  Anybody can take an abstract
   // name, so a program checks for its own uid, or for 0 if it wants the system's agent.
-  Result<void> check_peer_uid(uid_t wanted) const;
+  Result<void> check_peer_uid(uid_t uid) const;
   // Opens a descriptor that becomes readable when the process that connected ends.  Uses
   // SO_PEERPIDFD if the kernel has it; else opens the pid and checks that the process is not
   // younger than the connection.  kAddressNotFound: the process has ended.
