@@ -12,10 +12,10 @@
 namespace verbena::os {
 namespace {
 
-constexpr const char* kHost = "         0          0 4294967295\n";
+constexpr const char* kHostUidMap = "         0          0 4294967295\n";
 
 TEST(AgentName, UsesTheUserIdOutsideOfTheUserNamespace) {
-  EXPECT_EQ(uid_outside(1000, kHost), 1000u);
+  EXPECT_EQ(uid_outside(1000, kHostUidMap), 1000u);
   EXPECT_EQ(uid_outside(0, "0 1000 1\n"), 1000u);                    // unshare --map-root-user
   EXPECT_EQ(uid_outside(7, "0 1000 1\n1 100000 65536\n"), 100006u);  // newuidmap
   EXPECT_EQ(uid_outside(65534, "0 1000 1\n"), 65534u);               // not in the map

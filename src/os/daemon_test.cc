@@ -34,15 +34,15 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// Plays a program that starts a shell script as its daemon.  Checks that the program notices
-// nothing of the daemon.
+// Plays a program that starts a shell script as its daemon.  The program gets no signal and no
+// child from the daemon.
 class Program {
  public:
   Program() {
     signals_ = 0;
     struct sigaction action {};
     action.sa_handler = [](int) { signals_ = 1; };
-    ::sigaction(SIGCHLD, &action, &before_);
+    ::sigaction(SIGCHLD, &action, &old_action_);
     std::string name = "/tmp/reaper-test-XXXXXX";
     const Fd file(::mkostemp(name.data(), O_CLOEXEC));
     path_ = name;
@@ -52,7 +52,7 @@ class Program {
     if (daemon_ > 0) ::kill(daemon_, SIGKILL);
     ::unlink(path_.c_str());
     ::unsetenv("VERBENA_TEST_OUT");
-    ::sigaction(SIGCHLD, &before_, nullptr);
+    ::sigaction(SIGCHLD, &old_action_, nullptr);
   }
 
   Result<Daemon> start(const std::string& script, Time deadline = now() + seconds(30)) {
@@ -63,7 +63,7 @@ class Program {
     return daemon;
   }
 
-  void expect_nothing_noticed() {
+  void expect_no_signal_and_no_child() {
     EXPECT_EQ(signals_, 0);
     int status = 0;
     EXPECT_EQ(::waitpid(-1, &status, WNOHANG), -1);
@@ -85,7 +85,7 @@ class Program {
 
  private:
   static inline volatile std::sig_atomic_t signals_ = 0;
-  struct sigaction before_ {};
+  struct sigaction old_action_ {};
   std::string path_;
   std::string problem_;
   pid_t daemon_ = 0;
@@ -100,19 +100,19 @@ TEST(Daemon, StartsWithoutTheProgramNoticing) {
   const auto daemon = program.start(kSleeper);
   ASSERT_TRUE(daemon.has_value()) << program.problem();
   EXPECT_FALSE(daemon->reaper_pidfd);
-  program.expect_nothing_noticed();
+  program.expect_no_signal_and_no_child();
   EXPECT_EQ(::kill(program.daemon(), 0), 0);
   EXPECT_NE(program.status("PPid"), std::to_string(::getpid()));
   ::kill(program.daemon(), SIGKILL);
   const auto pidfd = open_pidfd(program.daemon());
   if (pidfd.has_value()) wait_for(pidfd->get(), POLLIN, now() + seconds(20)).value();
-  program.expect_nothing_noticed();
+  program.expect_no_signal_and_no_child();
 }
 
 TEST(Daemon, InheritsNothingFromTheProgram) {
   Program program;
   const Fd leaked(::open("/dev/zero", O_RDONLY));  // without close-on-exec
-  const mode_t mask_before = ::umask(077);
+  const mode_t old_umask = ::umask(077);
   sigset_t usr1;
   sigemptyset(&usr1);
   sigaddset(&usr1, SIGUSR1);
@@ -126,7 +126,7 @@ TEST(Daemon, InheritsNothingFromTheProgram) {
   ::unsetenv("LD_LIBRARY_PATH");
   ::signal(SIGUSR2, SIG_DFL);
   ::pthread_sigmask(SIG_UNBLOCK, &usr1, nullptr);
-  ::umask(mask_before);
+  ::umask(old_umask);
   ASSERT_TRUE(daemon.has_value()) << program.problem();
 
   std::string expected = std::to_string(program.daemon()) + "\n0022\n/\n";
@@ -137,7 +137,7 @@ TEST(Daemon, InheritsNothingFromTheProgram) {
   }
   EXPECT_EQ(program.output(), expected);
   const std::string proc = "/proc/" + std::to_string(program.daemon());
-  const auto strange = [&] {  // the targets of its descriptors, /dev/null left out
+  const auto inherited_files = [&] {  // returns the daemon's open files except /dev/null
     std::string names;
     for (int fd = 0; fd < 256; ++fd) {
       const std::string link = proc + "/fd/" + std::to_string(fd);
@@ -149,10 +149,11 @@ TEST(Daemon, InheritsNothingFromTheProgram) {
   };
   // The shell and the loader of `sleep` open descriptors of their own for a moment.
   const Time deadline = now() + seconds(20);
-  while ((process_name(program.daemon()) != "sleep" || !strange().empty()) && now() < deadline) {
+  while ((process_name(program.daemon()) != "sleep" || !inherited_files().empty()) &&
+         now() < deadline) {
     ::sched_yield();
   }
-  EXPECT_EQ(strange(), "");
+  EXPECT_EQ(inherited_files(), "");
   EXPECT_EQ(program.status("SigBlk"), "0000000000000000");
   EXPECT_EQ(program.status("SigIgn"), "0000000000000000");
   EXPECT_NE(::getsid(program.daemon()), ::getsid(0));
@@ -169,7 +170,7 @@ TEST(Daemon, ReportsWhyItDidNotStart) {
   EXPECT_EQ(start_daemon({.path = "/nowhere/verbenad", .args = {"verbenad"}}, problem).error().code,
             Errc::kUnreachable);
   EXPECT_EQ(problem, "cannot execute it: errno 2");
-  program.expect_nothing_noticed();
+  program.expect_no_signal_and_no_child();
 }
 
 TEST(Daemon, StartGivesUpAtTheDeadline) {
@@ -181,7 +182,7 @@ TEST(Daemon, StartGivesUpAtTheDeadline) {
           .code,
       Errc::kTimedOut);
   EXPECT_GE(now() - before, milliseconds(300));
-  program.expect_nothing_noticed();
+  program.expect_no_signal_and_no_child();
 }
 
 TEST(Daemon, StartsFromAProgramThatClosedItsStdio) {
@@ -205,21 +206,21 @@ TEST(Daemon, DoesNotInheritResourceLimits) {
                 limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 200);
                 ::setrlimit(resource, &limit);
               }
-              bool right = false;
+              bool ok = false;
               {
                 Program program;
-                right = program.start(kSleeper).has_value();
-                const auto soft = [&](auto resource) {
+                ok = program.start(kSleeper).has_value();
+                const auto is_reset = [&](auto resource) {
                   rlimit limit{};
                   ::prlimit(program.daemon(), resource, nullptr, &limit);
                   return resource == RLIMIT_CORE ? limit.rlim_cur == 0
                                                  : limit.rlim_cur == limit.rlim_max;
                 };
                 for (const auto resource : {RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_NOFILE, RLIMIT_CORE}) {
-                  right = right && soft(resource);
+                  ok = ok && is_reset(resource);
                 }
               }
-              ::_exit(right ? 0 : 1);
+              ::_exit(ok ? 0 : 1);
             }),
             0);
 }
@@ -241,11 +242,11 @@ TEST(Daemon, ReportsThroughItsEndOfThePipe) {
   }
 }
 
-void expect_reaper_at_work(Program& program) {
+void expect_that_the_reaper_works(Program& program) {
   auto daemon = program.start(kSleeper);
   ASSERT_TRUE(daemon.has_value()) << program.problem();
   ASSERT_TRUE(daemon->reaper_pidfd);
-  program.expect_nothing_noticed();
+  program.expect_no_signal_and_no_child();
   EXPECT_FALSE(collect_reaper(*daemon));
 
   const pid_t reaper = *pid_of_pidfd(daemon->reaper_pidfd.get());
@@ -254,7 +255,7 @@ void expect_reaper_at_work(Program& program) {
 
   ::kill(program.daemon(), SIGKILL);
   EXPECT_EQ(*wait_for(daemon->reaper_pidfd.get(), POLLIN, now() + seconds(20)), POLLIN);
-  program.expect_nothing_noticed();
+  program.expect_no_signal_and_no_child();
   EXPECT_NE(::kill(program.daemon(), 0), 0);  // the daemon was reaped
   EXPECT_TRUE(collect_reaper(*daemon));
   EXPECT_NE(::kill(reaper, 0), 0);
@@ -265,7 +266,7 @@ TEST(Daemon, IsReapedByAReaperIfTheProgramIsASubreaper) {
   EXPECT_EQ(run_in_child([] {
               ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
               Program program;
-              expect_reaper_at_work(program);
+              expect_that_the_reaper_works(program);
             }),
             0);
 }
@@ -276,7 +277,7 @@ TEST(Daemon, FailedStartLeavesNoReaper) {
               Program program;
               EXPECT_FALSE(program.start("printf 'no' >&3").has_value());
               EXPECT_EQ(program.problem(), "no");
-              program.expect_nothing_noticed();
+              program.expect_no_signal_and_no_child();
               EXPECT_EQ(::waitpid(-1, nullptr, __WALL | WNOHANG), -1);
             }),
             0);
@@ -294,10 +295,10 @@ TEST(Daemon, IsReapedByAReaperIfTheProgramIsProcessOne) {
       }
       ASSERT_EQ(::getpid(), 1);
       Program program;
-      expect_reaper_at_work(program);
+      expect_that_the_reaper_works(program);
     }));
   });
-  if (status == kNotAllowed) GTEST_SKIP() << "no process namespaces on this machine";
+  if (status == kNotAllowed) GTEST_SKIP() << "no PID namespaces on this machine";
   EXPECT_EQ(status, 0);
 }
 

@@ -29,15 +29,15 @@ std::byte* map_pages(std::size_t pages, int fd = -1) {
 
 // Compiles the touches without sanitizers.  A sanitizer would report the faults that the tests
 // cause, or would look for the shadow of an address that has none.
-#define VB_PLAIN [[gnu::no_sanitize("address", "thread", "undefined"), gnu::noinline]]
+#define VB_NO_SANITIZER [[gnu::no_sanitize("address", "thread", "undefined"), gnu::noinline]]
 
-VB_PLAIN void write_bytes(void* context) {
+VB_NO_SANITIZER void write_bytes(void* context) {
   const auto& to = *static_cast<const std::span<volatile std::byte>*>(context);
   volatile std::byte* const first = to.data();
   for (std::size_t i = 0, size = to.size(); i < size; ++i) first[i] = std::byte{1};
 }
 
-VB_PLAIN void read_bytes(void* context) {
+VB_NO_SANITIZER void read_bytes(void* context) {
   const auto& from = *static_cast<const std::span<volatile std::byte>*>(context);
   volatile std::byte* const first = from.data();
   for (std::size_t i = 0, size = from.size(); i < size; ++i) static_cast<void>(first[i]);
@@ -53,17 +53,17 @@ bool read_from(std::byte* at, std::size_t bytes) {
   return touch_memory(at, bytes, false, read_bytes, &from);
 }
 
-// Names the ways in which a page disappears.  Any thread, including the sanitizer's runtime, may
-// map an unmapped page again, so tests with several threads only protect it.
-enum class Gone { kUnmapped, kProtected };
+// Tells how a test makes a page inaccessible.  Any thread, including the sanitizer's runtime, may
+// map an unmapped page again, so tests with several threads protect the page instead.
+enum class Removal { kUnmapped, kProtected };
 
-// Makes memory disappear in every possible way and expects each touch of it to fail.
-void expect_failures_and_no_signal(Gone gone = Gone::kUnmapped) {
+// Makes memory inaccessible in every possible way, and expects each touch of it to fail.
+void expect_failures_and_no_signal(Removal removal = Removal::kUnmapped) {
   std::byte* const memory = map_pages(4);
   EXPECT_TRUE(write_to(memory, 4 * kPage));
   EXPECT_TRUE(read_from(memory, 2 * kPage));
 
-  if (gone == Gone::kUnmapped) {
+  if (removal == Removal::kUnmapped) {
     ::munmap(memory + kPage, kPage);
   } else {
     ::mprotect(memory + kPage, kPage, PROT_NONE);
@@ -145,7 +145,7 @@ TEST(FaultGuard, WorksInThreadsOfOurOwnAndInManyAtOnce) {
     std::vector<std::thread> threads;
     for (int i = 0; i < 4; ++i) {
       threads.push_back(*start_thread("guard", [] {
-        for (int round = 0; round < 20; ++round) expect_failures_and_no_signal(Gone::kProtected);
+        for (int round = 0; round < 20; ++round) expect_failures_and_no_signal(Removal::kProtected);
       }));
     }
     for (std::thread& thread : threads) thread.join();
@@ -172,21 +172,22 @@ TEST(FaultGuard, OtherFaultsEndTheProgramAsBefore) {
       fault();
     });
   };
-  std::byte* const gone = map_pages(1);
-  ::munmap(gone, kPage);
-  EXPECT_EQ(child(SIGSEGV, [gone] { *static_cast<volatile std::byte*>(gone) = std::byte{1}; }),
-            128 + SIGSEGV);
+  std::byte* const unmapped = map_pages(1);
+  ::munmap(unmapped, kPage);
+  EXPECT_EQ(
+      child(SIGSEGV, [unmapped] { *static_cast<volatile std::byte*>(unmapped) = std::byte{1}; }),
+      128 + SIGSEGV);
   EXPECT_EQ(child(SIGBUS, [] { ::kill(::getpid(), SIGBUS); }), 128 + SIGBUS);
 }
 
-volatile int handled = 0;
+volatile int handler_call_count = 0;
 
 TEST(FaultGuard, OtherFaultsReachTheProgramsEarlierHandler) {
   in_child([] {
     struct sigaction own {};
     own.sa_flags = SA_SIGINFO;
     own.sa_sigaction = [](int, siginfo_t* info, void*) {
-      handled = handled + 1;
+      handler_call_count = handler_call_count + 1;
       sigset_t mask;
       ::pthread_sigmask(SIG_BLOCK, nullptr, &mask);
       if (sigismember(&mask, SIGSEGV) != 1) ::_exit(5);
@@ -198,11 +199,11 @@ TEST(FaultGuard, OtherFaultsReachTheProgramsEarlierHandler) {
     std::byte* const memory = map_pages(1);
     ::mprotect(memory, kPage, PROT_NONE);
     *static_cast<volatile std::byte*>(memory) = std::byte{7};  // the program's handler repairs it
-    EXPECT_EQ(handled, 1);
+    EXPECT_EQ(handler_call_count, 1);
     EXPECT_EQ(memory[0], std::byte{7});
     ::mprotect(memory, kPage, PROT_NONE);
     EXPECT_FALSE(write_to(memory, 1));  // our handler ends the touch; the program's does not run
-    EXPECT_EQ(handled, 1);
+    EXPECT_EQ(handler_call_count, 1);
   });
 }
 

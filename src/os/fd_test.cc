@@ -24,15 +24,15 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST(Fd, NeverLandsOnTheProgramsStdio) {
+TEST(Fd, NumbersAreNeverThoseOfStdio) {
   EXPECT_EQ(run_in_child([] {
               for (int fd = 0; fd <= 2; ++fd) ::close(fd);
               const auto event = EventFd::create();
               const auto poller = Poller::create();
-              const bool high = event.has_value() && event->fd() > 2 && poller.has_value() &&
-                                poller->fd() > 2 && ::fcntl(0, F_GETFD) == -1 &&
-                                (::fcntl(event->fd(), F_GETFD) & FD_CLOEXEC) != 0;
-              ::_exit(high ? 0 : 1);
+              const bool all_ok = event.has_value() && event->fd() > 2 && poller.has_value() &&
+                                  poller->fd() > 2 && ::fcntl(0, F_GETFD) == -1 &&
+                                  (::fcntl(event->fd(), F_GETFD) & FD_CLOEXEC) != 0;
+              ::_exit(all_ok ? 0 : 1);
             }),
             0);
 }
@@ -67,7 +67,7 @@ TEST(Clock, GoesForwardAndConvertsToWallClockTime) {
   EXPECT_GT(wall_ns, 1'600'000'000ull * 1'000'000'000);
 }
 
-TEST(Entropy, GivesAnotherKeyEachTime) { EXPECT_NE(random_key(), random_key()); }
+TEST(Entropy, ReturnsAnotherKeyEachTime) { EXPECT_NE(random_key(), random_key()); }
 
 TEST(EventFd, IsReadableFromPostUntilTaken) {
   EventFd event = *EventFd::create();
@@ -107,7 +107,7 @@ TEST(EventFd, SignalHandlerEndsTheWaitWithEintr) {
     result = event.take_blocking();
     done = true;
   });
-  while (!done) {  // the first signals may come before it waits
+  while (!done) {  // the first signals may come before the thread waits
     ::pthread_kill(waiter.native_handle(), SIGUSR1);
     std::this_thread::yield();
   }
@@ -144,13 +144,13 @@ TEST(EventFd, TakeBlockingIsACancellationPointThatUnwinds) {
   EXPECT_TRUE(unwound);
 }
 
-TEST(SignalHold, KnowsWhichSignalsWouldEndAWait) {
+TEST(SignalHold, ReportsWhichSignalsWouldEndAWait) {
   static std::atomic<int> handled;
   handled = 0;
   struct sigaction action {};
   struct sigaction before {};
   action.sa_handler = [](int) { ++handled; };
-  const auto held = [&](int flags) {
+  const auto ends_wait_with = [&](int flags) {
     action.sa_flags = flags;
     EXPECT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
     bool ends = false;
@@ -169,8 +169,8 @@ TEST(SignalHold, KnowsWhichSignalsWouldEndAWait) {
     ::sigaction(SIGUSR1, &before, nullptr);
     return ends;
   };
-  EXPECT_TRUE(held(0));
-  EXPECT_FALSE(held(SA_RESTART));
+  EXPECT_TRUE(ends_wait_with(0));
+  EXPECT_FALSE(ends_wait_with(SA_RESTART));
   // A signal that the program itself has blocked stays blocked.
   sigset_t blocked;
   sigset_t pending;

@@ -39,12 +39,12 @@ TEST_F(FileRightsTest, RootWithTheRightsOfAUserWritesOnlyWhatTheUserMayWrite) {
   EXPECT_EQ(make_directory(), 0) << "root has its own rights again";
 }
 
-TEST_F(FileRightsTest, NobodyButRootTakesTheRightsOfAnother) {
+TEST_F(FileRightsTest, OnlyRootCanTakeTheRightsOfAnotherUser) {
   if (::geteuid() == 0) return;
   EXPECT_FALSE(FileRightsOf(::geteuid() + 1, ::getegid() + 1).taken());
 }
 
-TEST_F(FileRightsTest, OwnRightsAreAlwaysTaken) {
+TEST_F(FileRightsTest, AUserCanAlwaysTakeItsOwnRights) {
   const FileRightsOf rights(::geteuid(), ::getegid());
   EXPECT_TRUE(rights.taken());
   EXPECT_EQ(make_directory(), 0);

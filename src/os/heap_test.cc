@@ -6,17 +6,17 @@ namespace verbena::os {
 namespace {
 
 TEST(HeapTrim, IsDueEachTimeTheNumberOfObjectsFallsToAnEighth) {
-  HeapTrim heap;
-  EXPECT_FALSE(heap.trim_if_due(1000));
-  EXPECT_FALSE(heap.trim_if_due(0));  // there were never 1024 objects
-  EXPECT_FALSE(heap.trim_if_due(40000));
-  EXPECT_FALSE(heap.trim_if_due(5001));
-  EXPECT_TRUE(heap.trim_if_due(5000));
-  EXPECT_FALSE(heap.trim_if_due(626));
-  EXPECT_TRUE(heap.trim_if_due(625));
-  EXPECT_TRUE(heap.trim_if_due(60));
-  EXPECT_FALSE(heap.trim_if_due(1000));
-  EXPECT_FALSE(heap.trim_if_due(0));  // there were never 1024 objects since the last trim
+  HeapTrim trim;
+  EXPECT_FALSE(trim.trim_if_due(1000));
+  EXPECT_FALSE(trim.trim_if_due(0));  // there were never 1024 objects
+  EXPECT_FALSE(trim.trim_if_due(40000));
+  EXPECT_FALSE(trim.trim_if_due(5001));
+  EXPECT_TRUE(trim.trim_if_due(5000));
+  EXPECT_FALSE(trim.trim_if_due(626));
+  EXPECT_TRUE(trim.trim_if_due(625));
+  EXPECT_TRUE(trim.trim_if_due(60));
+  EXPECT_FALSE(trim.trim_if_due(1000));
+  EXPECT_FALSE(trim.trim_if_due(0));  // there were never 1024 objects since the last trim
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace verbena::os {
 namespace {
 
-TEST(HeldFileTest, OpeningAndTheEndOfTheProcessAreReported) {
+TEST(HeldFileTest, ReportsThatAProcessOpensTheFileAndEnds) {
   auto file = HeldFile::create("held");
   ASSERT_TRUE(file);
   EXPECT_TRUE(file->next_events().empty());

@@ -29,25 +29,25 @@ TEST(HostChecks, FailureReportsItsErrno) {
 }
 
 TEST(HostChecks, ReportEmfileWithoutDescriptors) {
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  rlimit few = before;
-  few.rlim_cur = 0;
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  rlimit old_limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &old_limit), 0);
+  rlimit no_files = old_limit;
+  no_files.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &no_files), 0);
   const CheckResult memory = try_shared_memory(4096);
   const CheckResult pidfd = try_pidfd();
   EXPECT_EQ(open_files_limit().soft, 0u);
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &old_limit), 0);
   EXPECT_EQ(memory.error, EMFILE);
   EXPECT_EQ(pidfd.error, EMFILE);
-  EXPECT_EQ(open_files_limit().soft, before.rlim_cur);
+  EXPECT_EQ(open_files_limit().soft, old_limit.rlim_cur);
 }
 
-TEST(HostChecks, BufferSizesAreThoseThatTheKernelGives) {
+TEST(HostChecks, BufferSizesAreAtLeastTheWantedSizes) {
   EXPECT_GE(receive_buffer_bytes(65536), 65536u);
   EXPECT_GE(send_buffer_bytes(65536), 65536u);
-  if (const auto most = sysctl("/proc/sys/net/core/rmem_max")) {
-    EXPECT_GT(*most, 1000u);
+  if (const auto bytes_max = sysctl("/proc/sys/net/core/rmem_max")) {
+    EXPECT_GT(*bytes_max, 1000u);
   }
   EXPECT_FALSE(sysctl("/proc/sys/no/such/number"));
 }

@@ -48,8 +48,8 @@ class Target {
   Target(const Target&) = delete;
   Target& operator=(const Target&) = delete;
 
-  // Makes the child carry out `then`, and waits until it is done.
-  void go_on() {
+  // Makes the child carry out its `then`, and waits until the child has done so.
+  void carry_out() {
     ASSERT_EQ(::write(to_child_.get(), "x", 1), 1);
     char done = 0;
     (void)::read(from_child_.get(), &done, 1);  // an exec closes the pipe
@@ -102,8 +102,8 @@ TEST(PeerMemory, WritesAndReadsPartsInTheirOrder) {
     for (std::size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>(i * 7 + bytes);
     const std::size_t half = bytes / 2;
     std::array parts{std::span(out).first(half), std::span(out).subspan(half)};
-    const std::span used = half == 0 ? std::span(parts).subspan(1) : std::span(parts);
-    ASSERT_TRUE(memory->write(target.at(8192 - bytes), used));
+    const std::span nonempty_parts = half == 0 ? std::span(parts).subspan(1) : std::span(parts);
+    ASSERT_TRUE(memory->write(target.at(8192 - bytes), nonempty_parts));
     ASSERT_TRUE(memory->read(target.at(8192 - bytes), one(in)));
     EXPECT_EQ(in, out);
   }
@@ -114,7 +114,7 @@ TEST(PeerMemory, MemoryThatTheTargetHasUnmappedIsAnError) {
   const auto memory = target.open();
   std::array<std::byte, 2 * kPage> bytes{};
   EXPECT_TRUE(memory->write(target.at(0), one(bytes)));
-  target.go_on();
+  target.carry_out();
   EXPECT_FALSE(memory->write(target.at(0), one(bytes)));
   EXPECT_FALSE(memory->read(target.at(0), one(bytes)));
   EXPECT_TRUE(memory->write(target.at(0), one(std::span(bytes).first(kPage))));
@@ -124,7 +124,7 @@ TEST(PeerMemory, MemoryThatTheTargetHasProtectedIsNotWritten) {
   Target target(Target::Then::kProtectPages);
   const auto memory = target.open();
   std::array<std::byte, 8> bytes{};
-  target.go_on();
+  target.carry_out();
   EXPECT_FALSE(memory->write(target.at(0), one(bytes)));
   EXPECT_TRUE(memory->read(target.at(0), one(bytes)));
 }
@@ -133,9 +133,9 @@ TEST(PeerMemory, OwnMemoryThatIsUnmappedIsAnError) {
   const Target target;
   const auto memory = target.open();
   void* const page = ::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  const std::span nothing(static_cast<std::byte*>(page), 8);
-  EXPECT_FALSE(memory->write(target.at(0), one(nothing)));
-  EXPECT_FALSE(memory->read(target.at(0), one(nothing)));
+  const std::span inaccessible(static_cast<std::byte*>(page), 8);
+  EXPECT_FALSE(memory->write(target.at(0), one(inaccessible)));
+  EXPECT_FALSE(memory->read(target.at(0), one(inaccessible)));
   ::munmap(page, kPage);
 }
 
@@ -143,9 +143,9 @@ TEST(PeerMemory, AddressesNearTheTopOfTheAddressSpaceAreErrors) {
   const Target target;
   const auto memory = target.open();
   std::array<std::byte, 16> bytes{};
-  for (const std::uint64_t back : {1, 8, 15, 16, 17, 4096}) {
-    EXPECT_FALSE(memory->write(~std::uint64_t{0} - back + 1, one(bytes)));
-    EXPECT_FALSE(memory->read(~std::uint64_t{0} - back + 1, one(bytes)));
+  for (const std::uint64_t distance : {1, 8, 15, 16, 17, 4096}) {
+    EXPECT_FALSE(memory->write(~std::uint64_t{0} - distance + 1, one(bytes)));
+    EXPECT_FALSE(memory->read(~std::uint64_t{0} - distance + 1, one(bytes)));
   }
 }
 
@@ -155,15 +155,15 @@ TEST(PeerMemory, AnotherProcessOrAnotherProgramIsNotAccessed) {
   std::array<std::byte, 8> bytes{};
   EXPECT_TRUE(memory->read(target.at(0), one(bytes)));
   EXPECT_TRUE(memory->is_there());
-  target.go_on();
+  target.carry_out();
   EXPECT_FALSE(memory->write(target.at(0), one(bytes)));
   EXPECT_FALSE(memory->read(target.at(0), one(bytes)));
   EXPECT_FALSE(memory->is_there());
 
   const Target other;
-  auto wrong = other.place();
-  wrong.value ^= 1;
-  EXPECT_EQ(other.open(wrong).error().code, Errc::kPermission);
+  auto wrong_value = other.place();
+  wrong_value.value ^= 1;
+  EXPECT_EQ(other.open(wrong_value).error().code, Errc::kPermission);
   EXPECT_EQ(other.open(target.place()).error().code, Errc::kPermission);
   EXPECT_EQ(other.open({}).error().code, Errc::kPermission);
 }

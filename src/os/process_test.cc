@@ -89,7 +89,7 @@ TEST_F(Memory, IsMappedOnlyWhereMappingsAllowTheAccess) {
   EXPECT_FALSE(memory_is_mapped(page(5), 1, false));
 }
 
-TEST_F(Memory, BringPagesFailsWhereATouchWouldRaiseASignal) {
+TEST_F(Memory, PopulatePagesFailsWhereATouchWouldRaiseASignal) {
   EXPECT_TRUE(populate_pages(page(0) + 1, 2 * kPage - 1, true));
   EXPECT_TRUE(populate_pages(page(2), kPage, false));
   EXPECT_FALSE(populate_pages(page(2), 1, true));   // page 2 may only be read

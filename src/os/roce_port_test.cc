@@ -40,17 +40,17 @@ int packets_in(int fd) {
   return packets;
 }
 
-struct Opened {
+struct OpenResult {
   std::string problem;
   std::unique_ptr<RocePort> port;
 };
 
-Opened open_port(const RocePort::Options& options = {}) {
-  Opened opened;
-  auto port = RocePort::open(options, opened.problem);
-  EXPECT_TRUE(port.has_value()) << opened.problem;
-  if (port.has_value()) opened.port = std::move(*port);
-  return opened;
+OpenResult open_port(const RocePort::Options& options = {}) {
+  OpenResult result;
+  auto port = RocePort::open(options, result.problem);
+  EXPECT_TRUE(port.has_value()) << result.problem;
+  if (port.has_value()) result.port = std::move(*port);
+  return result;
 }
 
 TEST(RocePort, SteersEachRangeToItsSocketsAndTheRestToTheAgent) {
@@ -163,9 +163,9 @@ TEST(RocePort, FailedLeaseDoesNotMixUpTheSockets) {
     rlimit limit{};
     ::getrlimit(RLIMIT_NOFILE, &limit);
     // Leaves a descriptor for the IPv4 socket of the next lease, but none for the IPv6 one.
-    const rlimit tight{.rlim_cur = static_cast<rlim_t>(first.ipv6.get() + 2),
-                       .rlim_max = limit.rlim_max};
-    ::setrlimit(RLIMIT_NOFILE, &tight);
+    const rlimit low_limit{.rlim_cur = static_cast<rlim_t>(first.ipv6.get() + 2),
+                           .rlim_max = limit.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &low_limit);
     EXPECT_EQ(port->lease(random).error().code, Errc::kSystem);
     ::setrlimit(RLIMIT_NOFILE, &limit);
     auto second = *port->lease(random);
@@ -199,7 +199,7 @@ TEST(RocePort, NamesTheProcessThatHoldsThePort) {
   });
 }
 
-TEST(RocePort, BindsToOneAddressIfAsked) {
+TEST(RocePort, BindsOnlyToTheAddressInItsOptions) {
   in_network_namespace([] {
     auto [problem, port] = open_port({.address = kIpv4Loopback});
     EXPECT_GE(port->ipv4(), 0);
@@ -223,9 +223,9 @@ TEST(RocePort, OnlyMembersGetMulticastUntilTheirLeaseEnds) {
     for (auto& lease : leases) lease = *port->lease(random);
     const std::uint32_t loopback = ::if_nametoindex("lo");
     const Gid group = wire::ipv4_gid(0xef4d0105);
-    const std::array on{loopback};
+    const std::array loopback_only{loopback};
     for (int i : {0, 1, 0}) {  // joining twice is allowed
-      ASSERT_TRUE(port->set_members(leases[i].range, group, on).has_value());
+      ASSERT_TRUE(port->set_members(leases[i].range, group, loopback_only).has_value());
     }
 
     const auto send_to_group = [&] {
@@ -249,7 +249,8 @@ TEST(RocePort, OnlyMembersGetMulticastUntilTheirLeaseEnds) {
     ASSERT_TRUE(port->release(leases[0].range).has_value());
     ASSERT_TRUE(port->set_members(leases[1].range, group, {}).has_value());
     ASSERT_TRUE(port->set_members(leases[1].range, group, {}).has_value());
-    EXPECT_EQ(port->set_members(leases[0].range, group, on).error().code, Errc::kBadHandle);
+    EXPECT_EQ(port->set_members(leases[0].range, group, loopback_only).error().code,
+              Errc::kBadHandle);
     send_to_group();
     EXPECT_EQ(packets_in(leases[0].ipv4.get()), 0);
     EXPECT_EQ(packets_in(leases[1].ipv4.get()), 0);
@@ -262,10 +263,10 @@ TEST(RocePort, JoiningSucceedsIfOneInterfaceSucceeds) {
     Random random(14);
     const std::uint16_t range = port->lease(random)->range;
     const Gid group = wire::ipv4_gid(0xef4d0105);
-    const std::array<std::uint32_t, 2> one_good{::if_nametoindex("lo"), 4711};
-    EXPECT_TRUE(port->set_members(range, group, one_good).has_value());
-    const std::array<std::uint32_t, 1> bad{4711};
-    EXPECT_EQ(port->set_members(range, group, bad).error().code, Errc::kSystem);
+    const std::array<std::uint32_t, 2> one_valid{::if_nametoindex("lo"), 4711};
+    EXPECT_TRUE(port->set_members(range, group, one_valid).has_value());
+    const std::array<std::uint32_t, 1> invalid{4711};
+    EXPECT_EQ(port->set_members(range, group, invalid).error().code, Errc::kSystem);
   });
 }
 
@@ -274,11 +275,11 @@ TEST(RocePort, ErrorNamesTheKernelsLimitOfGroups) {
     auto [problem, port] = open_port();
     Random random(15);
     const std::uint16_t range = port->lease(random)->range;
-    const std::array on{::if_nametoindex("lo")};
+    const std::array loopback_only{::if_nametoindex("lo")};
     Result<void> joined;
     std::uint32_t count = 0;
     for (; joined && count < 100'000; ++count) {
-      joined = port->set_members(range, wire::ipv4_gid(0xef000001 + count), on);
+      joined = port->set_members(range, wire::ipv4_gid(0xef000001 + count), loopback_only);
     }
     ASSERT_FALSE(joined);
     EXPECT_EQ(joined.error().code, Errc::kNoResources);
@@ -286,7 +287,8 @@ TEST(RocePort, ErrorNamesTheKernelsLimitOfGroups) {
                  "the host's limit of multicast groups per socket is reached");
     // Leaving one group makes room for another.
     ASSERT_TRUE(port->set_members(range, wire::ipv4_gid(0xef000001), {}).has_value());
-    EXPECT_TRUE(port->set_members(range, wire::ipv4_gid(0xef000000 + count), on).has_value());
+    EXPECT_TRUE(
+        port->set_members(range, wire::ipv4_gid(0xef000000 + count), loopback_only).has_value());
   });
 }
 

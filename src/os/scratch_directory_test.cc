@@ -37,8 +37,8 @@ class ScratchDirectoryTest : public ::testing::Test {
   }
   bool parent_is_empty() const { return fs::is_empty(parent_); }
 
-  // Makes a directory with a file in a child, which then sleeps.  Returns the pid of the child.
-  // `with_child`: a child of the owner holds the directory as well, and sleeps.
+  // Starts the owner: a child that makes a directory with a file, and sleeps.  Returns its pid.
+  // `with_child`: the owner has a child, which holds the directory as well and sleeps.
   pid_t start_owner(bool with_child = false) {
     std::array<int, 2> ends{};
     EXPECT_EQ(::pipe(ends.data()), 0);
@@ -68,7 +68,7 @@ class ScratchDirectoryTest : public ::testing::Test {
   pid_t child_ = 0;
 };
 
-TEST_F(ScratchDirectoryTest, DirectoryAndItsFilesAreGoneAfterTheDestructor) {
+TEST_F(ScratchDirectoryTest, DestructorRemovesTheDirectoryAndItsFiles) {
   {
     const auto directory = ScratchDirectory::create(parent_, "it-");
     ASSERT_TRUE(directory.has_value());

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 
-TEST(SharedMemory, IsSeenThroughBothMappings) {
+TEST(SharedMemory, ChangesAreVisibleInBothMappings) {
   const SharedMemory ours = *create_shared_memory("test", 2 * kPageBytes);
   const Mapping theirs = *map_shared(ours.fd.get(), kPageBytes, 4 * kPageBytes, false);
   ASSERT_EQ(theirs.bytes().size(), 2 * kPageBytes);
@@ -30,9 +30,9 @@ TEST(SharedMemory, FailsWithoutASignalBeyondTheFileSizeLimit) {
               const auto large = create_shared_memory("test", 2 * kPageBytes);
               const auto small = create_shared_memory("test", kPageBytes);
               const auto own = map_private(2 * kPageBytes);
-              const bool right = !large && large.error().detail == EFBIG && small && own &&
-                                 own->bytes().size() == 2 * kPageBytes;
-              ::_exit(right ? 0 : 1);
+              const bool ok = !large && large.error().detail == EFBIG && small && own &&
+                              own->bytes().size() == 2 * kPageBytes;
+              ::_exit(ok ? 0 : 1);
             }),
             0);
 }
@@ -45,9 +45,9 @@ TEST(SharedMemory, SizeCannotChange) {
 }
 
 TEST(SharedMemory, RefusesFilesThatCouldShrinkOrHaveAWrongSize) {
-  const Fd loose(::memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  ASSERT_EQ(::ftruncate(loose.get(), kPageBytes), 0);
-  EXPECT_EQ(map_shared(loose.get(), 1, kPageBytes, true).error().code, Errc::kMalformed);
+  const Fd unsealed(::memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(unsealed.get(), kPageBytes), 0);
+  EXPECT_EQ(map_shared(unsealed.get(), 1, kPageBytes, true).error().code, Errc::kMalformed);
   const Fd file(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
   EXPECT_EQ(map_shared(file.get(), 1, SIZE_MAX, false).error().code, Errc::kMalformed);
   const SharedMemory ours = *create_shared_memory("test", kPageBytes);

@@ -8,35 +8,36 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Yields `count` times, each for this time, and returns how often the thread should have slept.
-int sleeps(SharedProcessor& processor, Time& now, int count, Duration each) {
+// Yields `count` times, each time for `yield_time`.  Returns how often the thread should sleep.
+int count_sleeps(SharedProcessor& processor, Time& now, int count, Duration yield_time) {
   int slept = 0;
-  for (int i = 0; i < count; ++i, now += each) slept += processor.yielded(now, now + each) ? 1 : 0;
+  for (int i = 0; i < count; ++i, now += yield_time)
+    slept += processor.yielded(now, now + yield_time) ? 1 : 0;
   return slept;
 }
 
-TEST(SharedProcessor, AThreadThatIsAloneNeverSleeps) {
+TEST(SharedProcessor, NeverSleepsIfNoOtherThreadRuns) {
   SharedProcessor processor;
   Time now{std::chrono::seconds(1)};
-  EXPECT_EQ(sleeps(processor, now, 100'000, microseconds(1)), 0);
+  EXPECT_EQ(count_sleeps(processor, now, 100'000, microseconds(1)), 0);
 }
 
-TEST(SharedProcessor, AThreadWhosePeerSharesItsProcessorSleepsSoonAndThenRarely) {
+TEST(SharedProcessor, SleepsSoonAndThenRarelyIfAnotherThreadRuns) {
   SharedProcessor processor;
   Time now{std::chrono::seconds(1)};
-  EXPECT_EQ(sleeps(processor, now, 7, microseconds(6)), 0);
-  EXPECT_EQ(sleeps(processor, now, 1, microseconds(6)), 1);
+  EXPECT_EQ(count_sleeps(processor, now, 7, microseconds(6)), 0);
+  EXPECT_EQ(count_sleeps(processor, now, 1, microseconds(6)), 1);
   const Time begin = now;
-  EXPECT_EQ(sleeps(processor, now, 1000, microseconds(100)), 20);
+  EXPECT_EQ(count_sleeps(processor, now, 1000, microseconds(100)), 20);
   EXPECT_EQ(now - begin, milliseconds(100));
 }
 
-TEST(SharedProcessor, AThreadThatRunsOnceChangesNothing) {
+TEST(SharedProcessor, OneShortYieldStartsTheCountAgain) {
   SharedProcessor processor;
   Time now{std::chrono::seconds(1)};
   for (int i = 0; i < 100; ++i) {
-    EXPECT_EQ(sleeps(processor, now, 7, microseconds(50)), 0);
-    EXPECT_EQ(sleeps(processor, now, 1, microseconds(1)), 0);
+    EXPECT_EQ(count_sleeps(processor, now, 7, microseconds(50)), 0);
+    EXPECT_EQ(count_sleeps(processor, now, 1, microseconds(1)), 0);
   }
 }
 

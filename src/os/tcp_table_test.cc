@@ -34,7 +34,7 @@ ConnectedPair connected_pair() {
   return pair;
 }
 
-TcpTable::Name mapped(const sockaddr_in& from) {
+TcpTable::Name table_name(const sockaddr_in& from) {
   TcpTable::Name name{.port = ntohs(from.sin_port)};
   name.address[10] = name.address[11] = 0xff;
   std::memcpy(name.address.data() + 12, &from.sin_addr, 4);
@@ -52,31 +52,31 @@ TEST(TcpTable, EachEndOfAConnectionIsFoundWithItsCookie) {
   const ConnectedPair pair = connected_pair();
   auto table = TcpTable::open();
   ASSERT_TRUE(table);
-  const auto client = table->find(mapped(pair.client_name), mapped(pair.server_name));
-  const auto server = table->find(mapped(pair.server_name), mapped(pair.client_name));
+  const auto client = table->find(table_name(pair.client_name), table_name(pair.server_name));
+  const auto server = table->find(table_name(pair.server_name), table_name(pair.client_name));
   ASSERT_TRUE(client && server);
   EXPECT_EQ(client->cookie, cookie_of(pair.client));
   EXPECT_EQ(server->cookie, cookie_of(pair.server));
   EXPECT_TRUE(client->held);
 }
 
-TEST(TcpTable, ClosedSocketIsNotHeldAnyMore) {
+TEST(TcpTable, AClosedSocketIsNotReportedAsHeld) {
   ConnectedPair pair = connected_pair();
   const std::uint64_t cookie = cookie_of(pair.client);
   pair.client.reset();
   auto table = TcpTable::open();
   ASSERT_TRUE(table);
-  const auto found = table->find(mapped(pair.client_name), mapped(pair.server_name));
+  const auto found = table->find(table_name(pair.client_name), table_name(pair.server_name));
   EXPECT_FALSE(found && found->cookie == cookie && found->held);
 }
 
-TEST(TcpTable, ListenerIsNotTakenForAConnection) {
+TEST(TcpTable, AListenerIsNotReportedAsAConnection) {
   const ConnectedPair pair = connected_pair();
   auto table = TcpTable::open();
   ASSERT_TRUE(table);
-  auto stranger = mapped(pair.client_name);
-  stranger.port = 1;
-  const auto found = table->find(mapped(pair.server_name), stranger);
+  auto unconnected_peer = table_name(pair.client_name);
+  unconnected_peer.port = 1;
+  const auto found = table->find(table_name(pair.server_name), unconnected_peer);
   ASSERT_FALSE(found);
   EXPECT_EQ(found.error().code, Errc::kAddressNotFound);
 }

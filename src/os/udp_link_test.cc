@@ -84,11 +84,11 @@ struct Bench {
 };
 
 struct Recorder : PacketObserver {
-  std::vector<std::pair<link::Address, std::uint16_t>> seen;
+  std::vector<std::pair<link::Address, std::uint16_t>> packets;
   void sent(const link::Address& address, std::span<const std::byte> datagram,
             std::uint16_t identification) override {
     EXPECT_TRUE(link::open(address, datagram).has_value());
-    seen.emplace_back(address, identification);
+    packets.emplace_back(address, identification);
   }
 };
 
@@ -115,18 +115,20 @@ TEST(UdpLink, CarriesASealedPacketWithAddressesTrafficClassAndHopLimit) {
 
 // Returns how many UDP packets to the address have left through the link.
 std::size_t packets_on(const Fd& tap, const Gid& destination) {
-  constexpr std::size_t kIpAt = 14, kProtocolAt = kIpAt + 9, kDestinationAt = kIpAt + 16;
+  constexpr std::size_t kIpOffset = 14, kProtocolOffset = kIpOffset + 9,
+                        kDestinationOffset = kIpOffset + 16;
   std::size_t packets = 0;
   std::array<std::byte, 2048> frame;
   while (const auto bytes = read_some(tap.get(), frame)) {
-    if (*bytes < kDestinationAt + 4 || frame[kProtocolAt] != std::byte{IPPROTO_UDP}) continue;
-    packets += std::ranges::equal(std::span(frame).subspan(kDestinationAt, 4),
+    if (*bytes < kDestinationOffset + 4 || frame[kProtocolOffset] != std::byte{IPPROTO_UDP})
+      continue;
+    packets += std::ranges::equal(std::span(frame).subspan(kDestinationOffset, 4),
                                   std::span(destination.bytes).last(4));
   }
   return packets;
 }
 
-TEST(UdpLink, MulticastThatIsForThisHostAloneDoesNotLeaveIt) {
+TEST(UdpLink, MulticastLimitedToThisHostDoesNotLeaveIt) {
   in_network_namespace([] {
     const Fd tap = make_link();
     if (!tap) return;  // this host has no TUN
@@ -134,9 +136,10 @@ TEST(UdpLink, MulticastThatIsForThisHostAloneDoesNotLeaveIt) {
     constexpr Gid kGroup = wire::ipv4_gid(0xef010203);
     Bench bench;
     ASSERT_TRUE(join_group(bench.port->ipv4(), kGroup, interface).has_value());
-    for (const bool host_alone : {false, true}) {
+    for (const bool this_host_only : {false, true}) {
       UdpSender sender;
-      if (host_alone) sender.set_destination(wire::kRoceUdpPort, [](const Gid&) { return false; });
+      if (this_host_only)
+        sender.set_destination(wire::kRoceUdpPort, [](const Gid&) { return false; });
       for (const auto traffic_class : {std::uint8_t{0}, std::uint8_t{0x6a}}) {
         add_packet(bench.burst,
                    {.source = kSelf,
@@ -147,13 +150,13 @@ TEST(UdpLink, MulticastThatIsForThisHostAloneDoesNotLeaveIt) {
                    Qpn{0xffffff}, 5, 4);
         sender.send(bench.burst);
         EXPECT_EQ(bench.receive_all().size(), 1u);
-        EXPECT_EQ(packets_on(tap, kGroup), host_alone ? 0u : 1u);
+        EXPECT_EQ(packets_on(tap, kGroup), this_host_only ? 0u : 1u);
       }
     }
   });
 }
 
-TEST(UdpLink, PacketsToOtherHostsAreCountedIfOnlyThisHostIsReached) {
+TEST(UdpLink, SenderLimitedToThisHostCountsPacketsToOtherHosts) {
   in_network_namespace([] {
     Bench bench;
     UdpSender sender(
@@ -183,7 +186,7 @@ TEST(UdpLink, SendsFromTheFlowsSourceAddress) {
   });
 }
 
-TEST(UdpLink, SealsForTheNextFreePortIfThePortIsTaken) {
+TEST(UdpLink, UsesTheNextFreeSourcePortIfThePortIsTaken) {
   in_network_namespace([] {
     Bench bench;
     const Fd other = *open_udp_socket(false);
@@ -199,8 +202,8 @@ TEST(UdpLink, SealsForTheNextFreePortIfThePortIsTaken) {
     ASSERT_EQ(received.size(), 2u);
     EXPECT_EQ(received[0].address.source_port, 0xc000);  // the source port wraps within its range
     EXPECT_EQ(received[1].address.source_port, 0xc000);
-    ASSERT_EQ(recorder.seen.size(), 2u);
-    EXPECT_EQ(recorder.seen[0].first, received[0].address);
+    ASSERT_EQ(recorder.packets.size(), 2u);
+    EXPECT_EQ(recorder.packets[0].first, received[0].address);
   });
 }
 
@@ -239,9 +242,9 @@ TEST(UdpLink, BatchArrivesCompleteInOrderWithAscendingIdentifications) {
         for (std::uint32_t psn = 0; psn < 40; ++psn) EXPECT_EQ(received[psn].psn, psn);
       }
       EXPECT_EQ(sender.counters().batches, 2u);
-      ASSERT_EQ(recorder.seen.size(), 80u);
-      EXPECT_EQ(recorder.seen[38].second, 38);  // in the batch
-      EXPECT_EQ(recorder.seen[39].second, 39);  // shorter, so it ends the batch
+      ASSERT_EQ(recorder.packets.size(), 80u);
+      EXPECT_EQ(recorder.packets[38].second, 38);  // in the batch
+      EXPECT_EQ(recorder.packets[39].second, 39);  // shorter, so it ends the batch
     }
   });
 }
@@ -250,7 +253,7 @@ TEST(UdpLink, BatchArrivesAsSinglePacketsAfterStopJoining) {
   in_network_namespace([] {
     Bench bench(true);
     UdpSender sender;
-    const auto taken_at_once = [&] {
+    const auto count_first_receive = [&] {
       for (std::uint32_t psn = 0; psn < 40; ++psn) {
         add_packet(bench.burst, flow_to(kIpv4Loopback), Qpn{0x77}, psn, 1024);
       }
@@ -259,9 +262,9 @@ TEST(UdpLink, BatchArrivesAsSinglePacketsAfterStopJoining) {
       EXPECT_EQ(first + bench.receive_all().size(), 40u);
       return first;
     };
-    EXPECT_EQ(taken_at_once(), 40u);
+    EXPECT_EQ(count_first_receive(), 40u);
     bench.receiver->stop_joining();
-    EXPECT_EQ(taken_at_once(), UdpReceiver::kMessagesMax);
+    EXPECT_EQ(count_first_receive(), UdpReceiver::kMessagesMax);
   });
 }
 
@@ -307,7 +310,7 @@ void allow_one_segment_on_loopback() {
   EXPECT_EQ(netlink.ask(request.header()).error().detail, 0);  // an acknowledgement is "error" 0
 }
 
-TEST(UdpLink, IcrcFitsTheHeadersThatTheKernelWrote) {
+TEST(UdpLink, IcrcMatchesTheHeadersThatTheKernelWrote) {
   in_network_namespace([] {
     Bench bench;
     allow_one_segment_on_loopback();
@@ -336,16 +339,16 @@ TEST(UdpLink, PacketsForDifferentQpsAreNotBatched) {
     Bench bench;
     Random random(3);
     const auto lease = *bench.port->lease(random);
-    const auto leased = *UdpReceiver::create(lease.ipv4.get(), lease.ipv6.get());
+    const auto lease_receiver = *UdpReceiver::create(lease.ipv4.get(), lease.ipv6.get());
     UdpSender sender;
-    const Qpn other{std::uint32_t{lease.range} << 12};
+    const Qpn leased_qpn{std::uint32_t{lease.range} << 12};
     for (std::uint32_t psn = 0; psn < 30; ++psn) {
-      add_packet(bench.burst, flow_to(kIpv4Loopback), psn < 10 || psn >= 20 ? Qpn{1} : other, psn,
-                 64);
+      add_packet(bench.burst, flow_to(kIpv4Loopback), psn < 10 || psn >= 20 ? Qpn{1} : leased_qpn,
+                 psn, 64);
     }
     sender.send(bench.burst);
     EXPECT_EQ(bench.receive_all().size(), 20u);
-    EXPECT_EQ(leased->receive().size(), 10u);
+    EXPECT_EQ(lease_receiver->receive().size(), 10u);
     EXPECT_EQ(sender.counters().batches, 3u);
   });
 }
@@ -380,28 +383,28 @@ TEST(UdpLink, PollsASilentIpVersionLessOften) {
       add_packet(bench.burst, flow_to(address), Qpn{1}, 1, 4);
       sender.send(bench.burst);
     };
-    const auto looks_until_found = [&](UdpReceiver::Poll look) {
-      std::uint64_t looks = 1;
-      while (bench.receiver->receive(look).empty() && looks < 1000) ++looks;
-      return looks;
+    const auto polls_until_received = [&](UdpReceiver::Poll poll) {
+      std::uint64_t polls = 1;
+      while (bench.receiver->receive(poll).empty() && polls < 1000) ++polls;
+      return polls;
     };
     using enum UdpReceiver::Poll;
     for (std::uint64_t i = 0; i <= UdpReceiver::kEmptyPollsMax; ++i) {
       ASSERT_TRUE(bench.receiver->receive(kLikely).empty());
     }
     send_to(kIpv4Loopback);
-    EXPECT_LE(looks_until_found(kLikely), 2u);  // both were silent equally long: they take turns
+    EXPECT_LE(polls_until_received(kLikely), 2u);  // both were silent equally long: they take turns
     send_to(kIpv6Loopback);
-    const std::uint64_t looks = looks_until_found(kLikely);
-    EXPECT_GT(looks, 1u);
-    EXPECT_LE(looks, UdpReceiver::kPollAllEvery);
+    const std::uint64_t polls = polls_until_received(kLikely);
+    EXPECT_GT(polls, 1u);
+    EXPECT_LE(polls, UdpReceiver::kPollAllEvery);
     send_to(kIpv6Loopback);
-    EXPECT_EQ(looks_until_found(kLikely), 1u);
+    EXPECT_EQ(polls_until_received(kLikely), 1u);
     for (std::uint64_t i = 0; i <= UdpReceiver::kEmptyPollsMax; ++i) {
       ASSERT_TRUE(bench.receiver->receive(kLikely).empty());
     }
     send_to(kIpv4Loopback);
-    EXPECT_EQ(looks_until_found(kAll), 1u);  // kAll polls both
+    EXPECT_EQ(polls_until_received(kAll), 1u);  // kAll polls both
   });
 }
 
@@ -476,7 +479,7 @@ TEST(UdpLink, BatchesOfPacketsThatFitASmallMtuArrive) {
   });
 }
 
-TEST(UdpLink, SendingWithoutAListenerDoesNoHarm) {
+TEST(UdpLink, SendingWithoutAListenerIsNotAnError) {
   in_network_namespace([] {
     link::Burst burst;
     UdpSender sender;

@@ -76,7 +76,7 @@ TEST(UnixChannel, ReportsThatNobodyListensOrThatTheNameIsTaken) {
             Errc::kInvalidArgument);
 }
 
-TEST(UnixChannel, KnowsWhoIsAtTheOtherEnd) {
+TEST(UnixChannel, ReportsTheProcessAtTheOtherEnd) {
   auto listener = UnixListener::listen(test_name("c"));
   UnixChannel client = *UnixChannel::connect(test_name("c"), kNever);
   UnixChannel server = *listener->accept();
@@ -110,7 +110,7 @@ TEST(UnixChannel, PeerPidfdBecomesReadableWhenThePeerDies) {
   ::waitpid(child, nullptr, 0);
 }
 
-TEST(UnixChannel, AfterThePeerClosesReceiveGivesZeroBytesAndSendFails) {
+TEST(UnixChannel, AfterThePeerClosesReceiveReturnsZeroBytesAndSendFails) {
   auto [a, b] = *UnixChannel::pair();
   ASSERT_TRUE(a.send(bytes_of("last")).has_value());
   a.close();
@@ -140,7 +140,7 @@ TEST(UnixChannel, CarriesMessagesOfAtMost64KiB) {
   EXPECT_EQ(a.send({}).error().code, Errc::kInvalidArgument);
 }
 
-// Receives at this process's limit of descriptors.
+// The receiver may have no more descriptors.
 TEST(UnixChannel, ReceiverCanGetAMessageWithoutItsDescriptors) {
   auto [a, b] = *UnixChannel::pair();
   EventFd event = *EventFd::create();
