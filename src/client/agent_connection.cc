@@ -29,7 +29,7 @@ std::string error_text(const Error& error) {
   return *error.context != '\0' ? error.context : to_string(error.code);
 }
 
-std::string not_answering(pid_t pid) {
+std::string no_answer_text(pid_t pid) {
   return fmt::format("the agent (pid {}) does not answer; if it hangs: kill {}", pid, pid);
 }
 
@@ -55,27 +55,27 @@ Answer<AgentConnection::Outcome> AgentConnection::greet(const Place& place, Role
   std::array<int, 1> fds{pidfd ? pidfd->get() : -1};
   const auto sent = out.channel_.send(ipc::encode(out.next_request_, hello),
                                       std::span<const int>(fds).first(pidfd ? 1 : 0), deadline);
-  if (!sent) return Outcome::kGone;
+  if (!sent) return Outcome::kConnectionLost;
   ++out.next_request_;
 
   std::vector<std::byte> buffer(ipc::kMessageBytesMax);
-  std::vector<os::Fd> received;
-  const auto bytes = out.channel_.receive(buffer, received, deadline);
+  std::vector<os::Fd> received_fds;
+  const auto bytes = out.channel_.receive(buffer, received_fds, deadline);
   if (!bytes && bytes.error().code == Errc::kTimedOut) {
-    return std::unexpected(not_answering(out.pid_));
+    return std::unexpected(no_answer_text(out.pid_));
   }
-  if (!bytes || *bytes == 0) return Outcome::kGone;
+  if (!bytes || *bytes == 0) return Outcome::kConnectionLost;
   const auto envelope = ipc::open(std::span(buffer).first(*bytes));
   const auto welcome = envelope ? ipc::decode<ipc::Welcome>(*envelope)
                                 : Result<ipc::Welcome>(std::unexpected(envelope.error()));
   if (welcome && welcome->refusal.empty()) {
     out.welcome_ = *welcome;
-    return Outcome::kServed;
+    return Outcome::kConnected;
   }
   text =
       welcome ? welcome->refusal : fmt::format("the agent (pid {}) is of another build", out.pid_);
   // Waits until the agent closes the connection.  An idle agent then ends, and its name is free.
-  (void)out.channel_.receive(buffer, received, deadline);
+  (void)out.channel_.receive(buffer, received_fds, deadline);
   return Outcome::kRefused;
 }
 
@@ -88,13 +88,13 @@ Answer<std::optional<AgentConnection>> AgentConnection::find(const Place& place,
     const Answer<Outcome> outcome = greet(place, role, connection, text, deadline);
     if (!outcome) return std::unexpected(outcome.error());
     switch (*outcome) {
-      case Outcome::kServed: return std::optional(std::move(connection));
+      case Outcome::kConnected: return std::optional(std::move(connection));
       case Outcome::kNoAgent: return std::nullopt;
       case Outcome::kRefused:  // tries once more, because an idle agent ends after it has refused
         if (++refusals == 2) return std::unexpected(text);
         break;
-      case Outcome::kGone:
-        if (os::now() >= deadline) return std::unexpected(not_answering(connection.pid_));
+      case Outcome::kConnectionLost:
+        if (os::now() >= deadline) return std::unexpected(no_answer_text(connection.pid_));
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         break;
     }
@@ -123,9 +123,9 @@ Answer<std::optional<AgentConnection>> AgentConnection::find_fabric(const std::s
 Answer<AgentConnection> AgentConnection::find_or_start(const std::string& library_directory) {
   const Time deadline = os::now() + kConnectTimeout;
   std::string path = library_directory + "/verbenad";
-  if (const char* named = ::secure_getenv("VERBENA_AGENT");
-      ::access(path.c_str(), X_OK) != 0 && named != nullptr) {
-    path = named;
+  if (const char* agent_path = ::secure_getenv("VERBENA_AGENT");
+      ::access(path.c_str(), X_OK) != 0 && agent_path != nullptr) {
+    path = agent_path;
   }
   for (;;) {
     auto found = find_any(Role::kTool, deadline);
@@ -155,22 +155,23 @@ Answer<AgentConnection> AgentConnection::find_or_start(const std::string& librar
 }
 
 Answer<AgentConnection::Bytes> AgentConnection::exchange(Bytes message, std::span<const int> fds,
-                                                         std::vector<os::Fd>* received) {
+                                                         std::vector<os::Fd>* received_fds) {
   const Time deadline = os::now() + timeout_;
   const std::uint64_t request = next_request_++;
-  const std::string gone = fmt::format("the agent (pid {}) has ended", pid_);
+  const std::string ended_text = fmt::format("the agent (pid {}) has ended", pid_);
   if (const auto sent = channel_.send(message, fds, deadline); !sent) {
-    return std::unexpected(sent.error().code == Errc::kTimedOut ? not_answering(pid_) : gone);
+    return std::unexpected(sent.error().code == Errc::kTimedOut ? no_answer_text(pid_)
+                                                                : ended_text);
   }
-  std::vector<os::Fd> unwanted;
-  std::vector<os::Fd>& descriptors = received != nullptr ? *received : unwanted;
+  std::vector<os::Fd> discarded_fds;
+  std::vector<os::Fd>& descriptors = received_fds != nullptr ? *received_fds : discarded_fds;
   for (;;) {
     Bytes buffer(ipc::kMessageBytesMax);
     const auto bytes = channel_.receive(buffer, descriptors, deadline);
     if (!bytes && bytes.error().code == Errc::kTimedOut) {
-      return std::unexpected(not_answering(pid_));
+      return std::unexpected(no_answer_text(pid_));
     }
-    if (!bytes || *bytes == 0) return std::unexpected(gone);
+    if (!bytes || *bytes == 0) return std::unexpected(ended_text);
     buffer.resize(*bytes);
     const auto envelope = ipc::open(buffer);
     if (envelope && envelope->request == request) return buffer;
@@ -178,10 +179,10 @@ Answer<AgentConnection::Bytes> AgentConnection::exchange(Bytes message, std::spa
 }
 
 Answer<std::string> AgentConnection::wait_for_remark() {
-  std::vector<os::Fd> unwanted;
+  std::vector<os::Fd> discarded_fds;
   for (;;) {
     Bytes buffer(ipc::kMessageBytesMax);
-    const auto bytes = channel_.receive(buffer, unwanted, kNever);
+    const auto bytes = channel_.receive(buffer, discarded_fds, kNever);
     if (!bytes || *bytes == 0) {
       return std::unexpected(fmt::format("the agent (pid {}) has ended", pid_));
     }

@@ -43,15 +43,15 @@ class AgentConnection {
   // Limits the time of each later request.  The default is 10 s.
   void set_timeout(Duration timeout) { timeout_ = timeout; }
 
-  // Waits until the agent sends a message for this program's user, and returns it.  Fails when the
-  // agent ends.  REQUIRES: our role is kProgram.
+  // Waits until the agent sends a remark for this program's user, and returns its text.  Fails when
+  // the agent ends.  REQUIRES: our role is kProgram.
   Answer<std::string> wait_for_remark();
 
-  // Sends a request and waits for its reply.  `received` gets the descriptors of the reply.
+  // Sends a request and waits for its reply.  `received_fds` gets the descriptors of the reply.
   template <class Reply, class Request>
   Answer<Reply> ask(const Request& request, std::span<const int> fds = {},
-                    std::vector<os::Fd>* received = nullptr) {
-    Answer<Bytes> message = exchange(ipc::encode(next_request_, request), fds, received);
+                    std::vector<os::Fd>* received_fds = nullptr) {
+    Answer<Bytes> message = exchange(ipc::encode(next_request_, request), fds, received_fds);
     if (!message) return std::unexpected(message.error());
     const auto envelope = ipc::open(*message);
     if (envelope->type == ipc::Type::kDone && Reply::kType != ipc::Type::kDone) {
@@ -67,7 +67,7 @@ class AgentConnection {
 
  private:
   using Bytes = std::vector<std::byte>;
-  enum class Outcome : std::uint8_t { kServed, kNoAgent, kGone, kRefused };
+  enum class Outcome : std::uint8_t { kConnected, kNoAgent, kConnectionLost, kRefused };
 
   AgentConnection() = default;
 
@@ -77,14 +77,16 @@ class AgentConnection {
     uid_t holder;
   };
 
-  // Connects once to the socket and says Hello.  `text` is the reason if the agent refuses.
+  // Connects once to the socket and sends Hello.  `text` is the reason if the agent refuses.
   static Answer<Outcome> greet(const Place& place, Role role, AgentConnection& out,
                                std::string& text, Time deadline);
-  // Tries until it is clear whether there is an agent.  Waits for an agent that is about to end.
+  // Tries until it is clear whether there is an agent.  If an agent is about to end, waits for
+  // that.
   static Answer<std::optional<AgentConnection>> find(const Place& place, Role role, Time deadline);
   // Looks for root's agent for all users, and then for the one of this user or virtual host.
   static Answer<std::optional<AgentConnection>> find_any(Role role, Time deadline);
-  Answer<Bytes> exchange(Bytes message, std::span<const int> fds, std::vector<os::Fd>* received);
+  Answer<Bytes> exchange(Bytes message, std::span<const int> fds,
+                         std::vector<os::Fd>* received_fds);
   static std::string problem_in(const ipc::Envelope& done);
 
   os::UnixChannel channel_{};

@@ -18,7 +18,7 @@ constexpr std::uint32_t kListensOften = 4;
 
 }  // namespace
 
-constinit thread_local bool AgentLink::comes_back_ = false;
+constinit thread_local bool AgentLink::will_take_more_events_ = false;
 
 AgentLink::AgentLink(process::Process& process, Watches& watches)
     : process_(process), watches_(watches), buffer_(os::kMessageBytesMax) {}
@@ -60,17 +60,17 @@ void AgentLink::reap_ended_agents() {
 
 void AgentLink::flush(std::span<const int> tables) {
   const bool holds = may_hold();
-  held_messages_ |= holds;
+  held_since_turn_ |= holds;
   holds_messages_.store(holds);
   if (!holds) send_all(tables);
 }
 
-// Holds only a few messages, so that the agent is not idle meanwhile.
+// Returns true if the messages may be held.  The limit keeps the agent from being idle meanwhile.
 bool AgentLink::may_hold() const {
-  constexpr std::size_t kHeldMax = 16;
+  constexpr std::size_t kHeldMessagesMax = 16;
   const std::size_t count = process_.messages();
-  return comes_back_ && looks_soon_ && !unsent_ && count > 0 && count < kHeldMax &&
-         process_.messages_may_wait();
+  return will_take_more_events_ && next_turn_is_soon_ && !unsent_ && count > 0 &&
+         count < kHeldMessagesMax && process_.messages_may_wait();
 }
 
 void AgentLink::send_all(std::span<const int> tables) {
@@ -137,15 +137,15 @@ bool AgentLink::is_time_to_listen() {
 
 AgentLink::AwaitedAnswer::AwaitedAnswer(AgentLink& link) : link_(&link) {
   ++link.answers_awaited_;
-  link.listen_again();
-  if (link.messages_left_.exchange(false)) link.watches_.wake();
+  link.let_progress_thread_listen();
+  if (link.messages_delegated_.exchange(false)) link.watches_.wake();
 }
 
 AgentLink::AwaitedAnswer::~AwaitedAnswer() {
   if (link_ != nullptr) --link_->answers_awaited_;
 }
 
-void AgentLink::listened(Time now) {
+void AgentLink::program_listened(Time now) {
   ++times_listened_;
   if (!channel_ || answers_awaited_ != 0 || program_listens_.exchange(true)) return;
   program_listens_since_ = now;
@@ -153,7 +153,7 @@ void AgentLink::listened(Time now) {
   watches_.wake();  // the progress thread checks from now on whether the program still listens
 }
 
-void AgentLink::listen_again() {
+void AgentLink::let_progress_thread_listen() {
   recent_listening_ = kListensOften;  // the next check finds a program that listens often
   if (program_listens_.exchange(false)) update_watch();
 }
@@ -170,11 +170,11 @@ bool AgentLink::end_turn(bool events_wait, Time now) {
   if (program_listens_.load() && now - program_listens_since_ >= PollPolicy::kCheckEvery) {
     const std::uint32_t times = std::exchange(times_listened_, 0);
     recent_listening_ = recent_listening_ / 2 + times;
-    if (times == 0 || recent_listening_ < kListensOften) listen_again();
+    if (times == 0 || recent_listening_ < kListensOften) let_progress_thread_listen();
   }
-  const bool held = std::exchange(held_messages_, false);
-  looks_soon_ = events_wait || held || program_listens_.load();
-  return looks_soon_;
+  const bool held = std::exchange(held_since_turn_, false);
+  next_turn_is_soon_ = events_wait || held || program_listens_.load();
+  return next_turn_is_soon_;
 }
 
 void AgentLink::update_watch() {

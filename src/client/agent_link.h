@@ -19,16 +19,16 @@
 namespace verbena::client {
 
 // Owns a program's connection with its agent.  It sends the messages of the Process, receives those
-// of the agent, and decides which thread listens.
+// of the agent, and decides which thread listens (waits for the agent's messages).
 //
 // Usually the progress thread waits for messages, and notes each for the next thread that drives
 // (note_message()).  While threads of the program poll for events of the RDMA CM, they listen
 // themselves, and messages do not wake the progress thread.  The progress thread checks every
-// kCheckEvery whether they still poll.
+// PollPolicy::kCheckEvery whether those threads still poll.
 //
 // Messages that a thread sends between two events travel together.  A thread that took an event
-// while more were waiting will come back for them, so its messages are held until then.  If the
-// thread does not come back within kCheckEvery, the progress thread sends the messages.
+// while more events were waiting will take those too, so its messages are held until then.  If the
+// thread takes no event within kCheckEvery, the progress thread sends the messages.
 //
 // The drive lock guards it, except for the functions marked "any thread".
 class AgentLink {
@@ -62,14 +62,14 @@ class AgentLink {
   struct Datagram {
     std::span<const std::byte> messages{};  // valid until the next call
     std::vector<os::Fd> fds{};
-    bool complete = true;  // all its descriptors came
+    bool complete = true;  // false: descriptors of the datagram were lost
   };
-  // Returns the next datagram, or none for now.  After an error the agent is gone.
+  // Returns the next datagram, or nothing if none has come.  After an error the agent is gone.
   Result<std::optional<Datagram>> receive();
   // Notes that a message may be there.  Any thread.
   void note_message() { message_noted_.store(true); }
   // Returns true once for each note.  Any thread.
-  bool take_note() { return message_noted_.load() && message_noted_.exchange(false); }
+  bool take_message_note() { return message_noted_.load() && message_noted_.exchange(false); }
   // Returns true if it is time to receive.  Call it at the end of each command: a program that
   // makes many commands without waiting must still receive messages, even if the progress thread
   // does not get the lock.
@@ -91,13 +91,13 @@ class AgentLink {
     AgentLink* link_;
   };
   // Notes that a thread that polls for events has received the agent's messages.
-  void listened(Time now);
+  void program_listened(Time now);
   // Makes the progress thread listen again.
-  void listen_again();
+  void let_progress_thread_listen();
   // Implements Driver::Work.  Any thread may call it.
-  bool leave_messages() {
-    messages_left_.store(true);  // stored before answers_awaited_ is read: later calls see it
-    return answers_awaited_.load() == 0 || !messages_left_.exchange(false);
+  bool delegate_messages() {
+    messages_delegated_.store(true);  // stored before answers_awaited_ is read: later calls see it
+    return answers_awaited_.load() == 0 || !messages_delegated_.exchange(false);
   }
   // Returns true if threads of the program listen.  Any thread.
   bool program_listens() const { return program_listens_.load(); }
@@ -111,13 +111,16 @@ class AgentLink {
   bool may_be_answering(Time now) const;
 
   // The progress thread calls these two around its turn.  end_turn() returns true if the thread
-  // must look again within kCheckEvery.  `events_wait`: events were delivered since the last turn.
+  // needs its next turn within kCheckEvery.  `events_wait`: events were delivered since the last
+  // turn.
   void begin_turn();
   bool end_turn(bool events_wait, Time now);
 
-  // Notes that this thread took an event while more were waiting, so that it will come back for
-  // them.
-  static void set_comes_back(bool comes_back) { comes_back_ = comes_back; }
+  // Notes whether this thread took an event while more events were waiting, so that it will take
+  // those too.
+  static void set_will_take_more_events(bool will_take_more_events) {
+    will_take_more_events_ = will_take_more_events;
+  }
 
  private:
   bool may_hold() const;
@@ -134,16 +137,16 @@ class AgentLink {
   std::uint32_t commands_ = 0;  // commands since messages were last received
   std::atomic<std::uint32_t> answers_awaited_{0};
   Time last_sent_at_{};                 // when the agent last got a message; 0: it has answered
-  bool held_messages_ = false;          // messages were held since the last turn
-  bool looks_soon_ = false;             // the progress thread looks within kCheckEvery
+  bool held_since_turn_ = false;        // messages were held since the last turn
+  bool next_turn_is_soon_ = false;      // the next turn comes within kCheckEvery
   std::uint32_t times_listened_ = 0;    // how often the program listened since the last check
   std::uint32_t recent_listening_ = 0;  // sums times_listened_ and halves the sum at each check
   Time program_listens_since_{};
   std::atomic<bool> message_noted_{true};
   std::atomic<bool> holds_messages_{false};
   std::atomic<bool> program_listens_{false};
-  std::atomic<bool> messages_left_{false};  // the progress thread does not wait for messages
-  static constinit thread_local bool comes_back_;
+  std::atomic<bool> messages_delegated_{false};  // the progress thread does not wait for messages
+  static constinit thread_local bool will_take_more_events_;
 };
 
 }  // namespace verbena::client

@@ -28,17 +28,17 @@ using Poll = os::UdpReceiver::Poll;
 
 // A wait gives the role back after this many packets that brought no event.  The limit for
 // completions is larger, because each may need several packets.
-constexpr int kWakesInVainMax = 64;
-constexpr int kWakesInVainMaxForConnections = 8;
+constexpr int kUselessWakesMax = 64;
+constexpr int kUselessWakesMaxForConnections = 8;
 // A thread asks the kernel for its signal handlers and processors at most once in this time, since
 // that takes some microseconds.
-constexpr Duration kKnowledgeValidFor = std::chrono::milliseconds(10);
+constexpr Duration kKernelCheckEvery = std::chrono::milliseconds(10);
 
 // Records how this thread has waited recently.
 struct RecentWaits {
   SpinThenSleep spin{};
   ReceiverRole::Wait wait = 0;  // the wait for which it has the role
-  Time asked_kernel{};
+  Time kernel_checked_at{};
   os::Interruption handlers{};
   bool has_one_processor = false;
 };
@@ -47,22 +47,22 @@ constinit thread_local RecentWaits recent_waits;
 // Returns what signals do to a wait of this thread.  `mask` is its signal mask.
 os::Interruption interruption(const sigset_t& mask) {
   const Time now = os::now();
-  if (now - recent_waits.asked_kernel >= kKnowledgeValidFor) {
+  if (now - recent_waits.kernel_checked_at >= kKernelCheckEvery) {
     recent_waits.handlers = os::interruption_by_handlers(mask);
     recent_waits.has_one_processor = os::has_one_processor();
-    recent_waits.asked_kernel = now;
+    recent_waits.kernel_checked_at = now;
   }
   return recent_waits.handlers;
 }
 
 }  // namespace
 
-// Holds the role of the receiver for one wait.  A thread that unwinds gives it back, because it
-// does not wait again.
+// Holds the role of the receiver for one wait.  A thread that unwinds gives the role back, because
+// it does not wait again.
 class BlockedWait::Role {
  public:
   Role(Driver& driver, ReceiverRole::For events) : driver_(driver) {
-    // A wait that is still recorded was left by a signal handler that jumped.
+    // If a wait is still recorded, a signal handler has jumped out of it.
     if (recent_waits.wait != 0) driver_.leave_role(recent_waits.wait);
     recent_waits.wait = driver_.take_role(events);
   }
@@ -79,7 +79,7 @@ class BlockedWait::Role {
     const NoCancellation whole_call;
     driver_.give_role_back(std::exchange(recent_waits.wait, 0));
   }
-  // Forgets the role without giving it back, because this is a forked copy.
+  // Forgets the role without giving it back, because this process is a forked copy.
   static void abandon() { recent_waits.wait = 0; }
 
  private:
@@ -89,10 +89,10 @@ class BlockedWait::Role {
 // Counts a wait without the role.
 class BlockedWait::WithoutRole {
  public:
-  explicit WithoutRole(Driver& driver) : driver_(driver) { driver_.wait_without_role(); }
+  explicit WithoutRole(Driver& driver) : driver_(driver) { driver_.begin_wait_without_role(); }
   WithoutRole(const WithoutRole&) = delete;
   WithoutRole& operator=(const WithoutRole&) = delete;
-  ~WithoutRole() { driver_.waited_without_role(); }
+  ~WithoutRole() { driver_.end_wait_without_role(); }
 
  private:
   Driver& driver_;
@@ -100,16 +100,16 @@ class BlockedWait::WithoutRole {
 
 // Waits with the role.
 template <class Queue, class Entry>
-class BlockedWait::Attempt {
+class BlockedWait::WaitWithRole {
  public:
-  Attempt(BlockedWait& owner, Queue& channel, Entry& event, Role& role,
-          const os::SignalHold& signals)
+  WaitWithRole(BlockedWait& owner, Queue& channel, Entry& event, Role& role,
+               const os::SignalHold& signals)
       : owner_(owner), channel_(channel), event_(event), role_(role), signals_(signals) {}
 
   // Returns the result of next(); or nothing, if the thread must wait without the role.
   std::optional<int> run(ReceiverRole::For events) {
     const bool completions = events == ReceiverRole::For::kCompletions;
-    const int wakes_max = completions ? kWakesInVainMax : kWakesInVainMaxForConnections;
+    const int wakes_max = completions ? kUselessWakesMax : kUselessWakesMaxForConnections;
     for (int wakes = 0; wakes < wakes_max && !result_; ++wakes) {
       (void)receive(Poll::kAll);
       if (result_ || !has_role_) break;
@@ -129,14 +129,14 @@ class BlockedWait::Attempt {
 
  private:
   // Returns true if packets came.
-  bool receive(Poll look) {
+  bool receive(Poll poll_mode) {
     const NoCancellation whole_call;
     Driver::Received received;
     bool packets = false;
     do {
       channel_.will_receive();
       received = owner_.driver_.receive_for_event(
-          role_.wait(), look, [this] { return channel_.take_received(event_); });
+          role_.wait(), poll_mode, [this] { return channel_.take_received(event_); });
       // The event may also come from another thread, or from a delivery that once lacked memory.
       if (received.event || channel_.take_received(event_)) result_ = 0;
       packets = packets || received.packets;
@@ -159,8 +159,8 @@ class BlockedWait::Attempt {
     }
     waits.back() = {.fd = channel_.fd(), .events = POLLIN, .revents = 0};
     const int ready = ::ppoll(waits.data(), waits.size(), nullptr, &signals_.mask_before());
-    if (ready < 0 || ran_pending_handler()) {
-      interrupted();
+    if (ready < 0 || run_pending_handlers()) {
+      handle_interruption();
       return false;
     }
     owner_.driver_.count_receiver_wake();
@@ -171,21 +171,21 @@ class BlockedWait::Attempt {
   // Runs the handlers of signals that came together with the event that ended the sleep.  Returns
   // true if a handler has run.  A handler that jumps away must do so before the event is taken, or
   // the event would be lost.
-  bool ran_pending_handler() {
+  bool run_pending_handlers() {
     if (recent_waits.handlers == os::Interruption::kNone || !signals_.is_pending()) return false;
     constexpr timespec kAtOnce{};
     return ::ppoll(nullptr, 0, &kAtOnce, &signals_.mask_before()) < 0;
   }
 
   // Decides whether the signal handler that has run ends the wait.
-  void interrupted() {
-    if (owner_.fork_mark_.in_copy()) {  // it called fork(), and this is the child
+  void handle_interruption() {
+    if (owner_.fork_mark_.in_copy()) {  // the handler called fork(), and this is the child
       Role::abandon();
       has_role_ = false;
       return;
     }
     const os::Interruption before = recent_waits.handlers;
-    recent_waits.asked_kernel = {};
+    recent_waits.kernel_checked_at = {};
     const os::Interruption now = interruption(signals_.mask_before());
     using os::Interruption;
     if (before == Interruption::kEnds || now == Interruption::kEnds || now == Interruption::kBoth) {
@@ -215,7 +215,7 @@ int BlockedWait::next_of(Queue& queue, Entry& entry, ReceiverRole::For events) {
     if (handlers != os::Interruption::kBoth) {
       Role role(driver_, events);
       if (role.wait() != 0) {
-        result = Attempt<Queue, Entry>(*this, queue, entry, role, signals).run(events);
+        result = WaitWithRole<Queue, Entry>(*this, queue, entry, role, signals).run(events);
       }
       if (result) role.leave();
     }
@@ -223,7 +223,7 @@ int BlockedWait::next_of(Queue& queue, Entry& entry, ReceiverRole::For events) {
   }
   if (result) return *result;
   if (events == ReceiverRole::For::kConnections) return queue.next(entry);
-  const WithoutRole counted(driver_);
+  const WithoutRole wait_without_role(driver_);
   return queue.next(entry);
 }
 

@@ -21,7 +21,7 @@ class BlockedWait {
       : driver_(driver), fork_mark_(fork_mark) {}
 
   // Takes the next event of the channel.  Waits as read(2) on its descriptor does, and returns 0 or
-  // the errno.  Any thread.  It is a cancellation point, which may unwind.
+  // the errno.  Any thread.  The function is a cancellation point, and may unwind.
   int next(CompletionChannel& channel, CqEvent& event);
   int next(CmChannel& channel, process::CmNotice& notice);
 
@@ -29,7 +29,7 @@ class BlockedWait {
   class Role;
   class WithoutRole;
   template <class Queue, class Entry>
-  class Attempt;
+  class WaitWithRole;
 
   template <class Queue, class Entry>
   int next_of(Queue& queue, Entry& entry, ReceiverRole::For events);

@@ -25,10 +25,10 @@
 namespace verbena::client {
 namespace {
 
-constexpr std::uint8_t kForNobody = 0xff;
+constexpr std::uint8_t kNoChannel = 0xff;
 
 // Simulates a program's engine with a socket, a lane and an agent.  A packet is one byte: the
-// channel that gets an event for it, or kForNobody.  Each message of the agent brings an event of a
+// channel that gets an event for it, or kNoChannel.  Each message of the agent brings an event of a
 // connection.
 struct Engine final : Driver::Work {
   explicit Engine(Watches& watches) : watches_(watches) {
@@ -41,40 +41,40 @@ struct Engine final : Driver::Work {
     to_agent = os::Fd(pair[0]);
     agent = os::Fd(pair[1]);
     VB_CHECK(watches.add_agent(to_agent.get()).has_value());
-    auto bell = *os::WakeFd::create();
-    peers_bell = ::dup(bell.fd());
-    VB_CHECK(watches.add_lanes(std::move(bell)).has_value());
+    auto wake = *os::WakeFd::create();
+    doorbell = ::dup(wake.fd());
+    VB_CHECK(watches.add_lanes(std::move(wake)).has_value());
   }
-  ~Engine() { ::close(peers_bell); }
+  ~Engine() { ::close(doorbell); }
 
   // ---- the peer ----
   void send_by_udp(std::uint8_t channel) { ASSERT_EQ(::send(peer.get(), &channel, 1, 0), 1); }
   void send_by_lane(std::uint8_t channel) {
     in_lane = channel + 1;
     if (!is_parked.exchange(false)) return;
-    ++bells;
+    ++doorbell_rings;
     const std::uint64_t one = 1;
-    ASSERT_EQ(::write(peers_bell, &one, sizeof one), 8);
+    ASSERT_EQ(::write(doorbell, &one, sizeof one), 8);
   }
 
   void send_by_agent() { ASSERT_EQ(::send(agent.get(), "", 1, 0), 1); }
 
   // ---- Driver::Work ----
-  bool receive(Time, std::optional<os::UdpReceiver::Poll> look) override {
+  bool receive(Time, std::optional<os::UdpReceiver::Poll> poll_mode) override {
     std::uint8_t channel = 0;
     if (message_noted.exchange(false)) {
       while (::recv(to_agent.get(), &channel, 1, MSG_DONTWAIT) == 1) connections.push({});
     }
-    if (!look) return false;
-    bool some = false;
-    while (::recv(socket.get(), &channel, 1, MSG_DONTWAIT) == 1) some = take(channel);
+    if (!poll_mode) return false;
+    bool any_packets = false;
+    while (::recv(socket.get(), &channel, 1, MSG_DONTWAIT) == 1) any_packets = take(channel);
     if (const int packet = in_lane.exchange(0); packet != 0) {
-      some = take(static_cast<std::uint8_t>(packet - 1));
+      any_packets = take(static_cast<std::uint8_t>(packet - 1));
     }
-    return some;
+    return any_packets;
   }
   bool take(std::uint8_t channel) {
-    if (channel != kForNobody) channels[channel].push({.object = channel + 1u});
+    if (channel != kNoChannel) channels[channel].push({.object = channel + 1u});
     ++received;
     received.notify_all();
     return true;
@@ -102,14 +102,14 @@ struct Engine final : Driver::Work {
   bool acknowledgements_can_wait() const override { return true; }
   bool needs_flush() const override { return false; }
   bool needs_turn() const override { return message_noted; }
-  bool leave_messages() override { return !answer_awaited; }
+  bool delegate_messages() override { return !answer_awaited; }
   void after_turn() override {}
   void ready(Watches::Kind kind) override {
     if (kind == Watches::Kind::kAgent) message_noted = true;
   }
 
   os::Fd socket, peer, to_agent, agent;
-  int peers_bell = -1;
+  int doorbell = -1;
   std::array<CompletionChannel, 2> channels{CompletionChannel(*os::EventFd::create()),
                                             CompletionChannel(*os::EventFd::create())};
   CmChannel connections{*os::EventFd::create()};
@@ -118,7 +118,7 @@ struct Engine final : Driver::Work {
   std::atomic<int> in_lane{0};  // 1 + the packet's byte
   std::atomic<bool> is_parked{false};
   std::atomic<bool> lane_is_full{false};
-  std::atomic<int> bells{0};
+  std::atomic<int> doorbell_rings{0};
   std::atomic<int> received{0};
   std::atomic<int> flushes{0};
 
@@ -128,7 +128,7 @@ struct Engine final : Driver::Work {
 
 // Waits until the thread sleeps in one of the system calls, and returns that call.  `id` is 0 until
 // the thread has started.
-long until_thread_sleeps(const std::atomic<int>& id, std::initializer_list<long> calls) {
+long until_thread_is_sleeping(const std::atomic<int>& id, std::initializer_list<long> calls) {
   id.wait(0);
   for (;;) {
     std::string text;
@@ -153,7 +153,7 @@ struct Waiter {
           id.notify_all();
           Entry event;
           while (events < events_max && (error = wait.next(channel, event)) == 0) {
-            if (ends) return;
+            if (stops) return;
             ++events;
             events.notify_all();
           }
@@ -163,15 +163,15 @@ struct Waiter {
     for (int now = events; now < count; now = events) events.wait(now);
   }
   // Returns when the thread sleeps in this system call.
-  void until_it_sleeps(long call = SYS_ppoll) { until_thread_sleeps(id, {call}); }
+  void until_sleeping(long call = SYS_ppoll) { until_thread_is_sleeping(id, {call}); }
   // Waits until the thread sleeps.  Returns true if it has the role of the receiver.
-  bool has_role() { return until_thread_sleeps(id, {SYS_ppoll, SYS_read}) == SYS_ppoll; }
+  bool has_role() { return until_thread_is_sleeping(id, {SYS_ppoll, SYS_read}) == SYS_ppoll; }
   void cancel() {
     ::pthread_cancel(thread.native_handle());
     thread.join();
   }
   void stop() {
-    ends = true;
+    stops = true;
     push_event();
     thread.join();
   }
@@ -179,7 +179,7 @@ struct Waiter {
 
   std::atomic<int> id{0};
   std::atomic<int> events{0};
-  std::atomic<bool> ends{false};
+  std::atomic<bool> stops{false};
   int error = 0;
   std::function<void()> push_event;
   std::jthread thread;
@@ -210,7 +210,7 @@ void exchange(BlockedWaitTest& test, Waiter& waiter, Send send) {
   constexpr std::uint64_t kSlack = kMessages / 4;
   int sent = 0;
   std::uint64_t progress_wakes = 0;
-  for (int checked = 0; checked < kMessages;) {
+  for (int checked_messages = 0; checked_messages < kMessages;) {
     const bool has_role = waiter.has_role();
     const std::uint64_t before = test.driver.progress_wakes();
     for (int i = 0; i < kBatch; ++i) {
@@ -218,12 +218,12 @@ void exchange(BlockedWaitTest& test, Waiter& waiter, Send send) {
       waiter.until_events(++sent);
     }
     if (!has_role) continue;
-    checked += kBatch;
+    checked_messages += kBatch;
     progress_wakes += test.driver.progress_wakes() - before;
   }
   EXPECT_LE(progress_wakes, kSlack);
   EXPECT_LE(test.driver.receiver_wakes(), static_cast<std::uint64_t>(sent) + kSlack);
-  EXPECT_LE(test.client.bells, sent);
+  EXPECT_LE(test.client.doorbell_rings, sent);
   waiter.stop();
 }
 
@@ -246,7 +246,7 @@ TEST_F(BlockedWaitTest, AMessageOfTheAgentWakesTheBlockedThreadAndNotTheProgress
 TEST_F(BlockedWaitTest,
        AThreadThatWaitsForConnectionsLeavesThePacketsToOneThatWaitsForCompletions) {
   Waiter connections(wait, client.connections);
-  connections.until_it_sleeps();
+  connections.until_sleeping();
   Waiter waiter(wait, client.channels[0]);
   exchange(*this, waiter, [&] { client.send_by_udp(0); });
   client.send_by_agent();
@@ -256,7 +256,7 @@ TEST_F(BlockedWaitTest,
 
 TEST_F(BlockedWaitTest, TheProgressThreadListensWhileACallWaitsForAnAnswer) {
   Waiter waiter(wait, client.channels[0], 1);
-  waiter.until_it_sleeps();
+  waiter.until_sleeping();
   client.answer_awaited = true;
   driver.wake();
   client.send_by_udp(0);
@@ -272,7 +272,7 @@ TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatIsCancelled) {
   GTEST_SKIP() << "AddressSanitizer keeps the stack of a cancelled thread poisoned";
 #endif
   Waiter waiter(wait, client.channels[0]);
-  waiter.until_it_sleeps();
+  waiter.until_sleeping();
   waiter.cancel();
   client.send_by_udp(0);
   client.received.wait(0);
@@ -284,7 +284,7 @@ TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatIsCancelled) {
 
 TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatDoesNotComeBack) {
   Waiter waiter(wait, client.channels[0], 1);
-  waiter.until_it_sleeps();
+  waiter.until_sleeping();
   client.send_by_lane(0);
   waiter.until_events(1);
   for (int i = 1; i <= 10; ++i) {
@@ -297,7 +297,7 @@ TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatDoesNotComeBack
 TEST_F(BlockedWaitTest, AThreadGetsItsEventAfterTheProgressThreadTookOver) {
   {
     Waiter once(wait, client.channels[0], 1);
-    once.until_it_sleeps();
+    once.until_sleeping();
     client.send_by_udp(0);
   }
   Waiter waiter(wait, client.channels[1]);
@@ -327,7 +327,7 @@ TEST_F(BlockedWaitTest, TwoThreadsOnOneChannelTakeEachEventOnce) {
   constexpr int kMessages = 1000;
   for (int i = 0; i < kMessages; ++i) client.send_by_udp(0);
   while (first.events + second.events < kMessages) std::this_thread::yield();
-  first.ends = second.ends = true;
+  first.stops = second.stops = true;
   for (Waiter* waiter : {&first, &second}) waiter->push_event();
   first.thread.join();
   second.thread.join();
@@ -337,7 +337,7 @@ TEST_F(BlockedWaitTest, TwoThreadsOnOneChannelTakeEachEventOnce) {
 TEST_F(BlockedWaitTest, AThreadThatGetsOnlyPacketsForOthersGivesTheRoleBack) {
   Waiter waiter(wait, client.channels[0]);
   for (int sent = 0; waiter.has_role(); ++sent) {
-    client.send_by_udp(kForNobody);
+    client.send_by_udp(kNoChannel);
     client.received.wait(sent);
   }
   client.send_by_udp(0);
@@ -347,7 +347,7 @@ TEST_F(BlockedWaitTest, AThreadThatGetsOnlyPacketsForOthersGivesTheRoleBack) {
 
 TEST_F(BlockedWaitTest, APostOfAnotherThreadWakesNobody) {
   Waiter waiter(wait, client.channels[0]);
-  waiter.until_it_sleeps();
+  waiter.until_sleeping();
   const auto wakes = driver.receiver_wakes();
   // A kick that finds the lock held leaves its flush to the holder, so expect only one flush.
   const int flushes = client.flushes;
@@ -359,7 +359,7 @@ TEST_F(BlockedWaitTest, APostOfAnotherThreadWakesNobody) {
 
 TEST_F(BlockedWaitTest, AThreadThatFillsALaneWakesTheBlockedThreadWhichAsksForRoom) {
   Waiter waiter(wait, client.channels[0]);
-  waiter.until_it_sleeps();
+  waiter.until_sleeping();
   const auto wakes = driver.receiver_wakes();
   client.lane_is_full = true;
   driver.kick();
@@ -379,11 +379,11 @@ TEST_F(BlockedWaitTest, AChannelThatDoesNotBlockIsServedByTheProgressThread) {
 
 // ---- signals
 
-std::atomic<int> handled{0};
-thread_local sigjmp_buf out_of_the_wait;
+std::atomic<int> handler_calls{0};
+thread_local sigjmp_buf jump_target;
 
-void count(int) { ++handled; }
-void jump(int) { siglongjmp(out_of_the_wait, 1); }
+void count(int) { ++handler_calls; }
+void jump(int) { siglongjmp(jump_target, 1); }
 
 // Installs a handler for a scope.
 struct Handler {
@@ -398,18 +398,18 @@ struct Handler {
   struct sigaction before {};
 };
 
-void until_handled(int count) {
-  while (handled < count) std::this_thread::yield();
+void until_handler_calls(int count) {
+  while (handler_calls < count) std::this_thread::yield();
 }
 
 TEST_F(BlockedWaitTest, AHandlerWithSaRestartDoesNotEndTheWait) {
   const Handler handler(SIGUSR1, count, SA_RESTART);
   Waiter waiter(wait, client.channels[0]);
-  waiter.until_it_sleeps();
+  waiter.until_sleeping();
   for (int i = 0; i < 20; ++i) {
-    const int before = handled;
+    const int before = handler_calls;
     waiter.interrupt(SIGUSR1);
-    until_handled(before + 1);
+    until_handler_calls(before + 1);
   }
   client.send_by_udp(0);
   waiter.until_events(1);
@@ -419,7 +419,7 @@ TEST_F(BlockedWaitTest, AHandlerWithSaRestartDoesNotEndTheWait) {
 TEST_F(BlockedWaitTest, AHandlerWithoutSaRestartEndsTheWait) {
   const Handler handler(SIGUSR1, count, 0);
   Waiter waiter(wait, client.channels[0]);
-  waiter.until_it_sleeps();
+  waiter.until_sleeping();
   waiter.interrupt(SIGUSR1);
   waiter.thread.join();
   EXPECT_EQ(waiter.error, EINTR);
@@ -433,15 +433,15 @@ TEST_F(BlockedWaitTest, HandlersWithAndWithoutSaRestartBothHaveTheirEffect) {
       << "ThreadSanitizer delays a handler until read(2) returns, which SA_RESTART prevents";
 #endif
   const Handler restarts(SIGUSR1, count, SA_RESTART);
-  const Handler ends(SIGUSR2, count, 0);
+  const Handler stops(SIGUSR2, count, 0);
   Waiter waiter(wait, client.channels[0]);
-  waiter.until_it_sleeps(SYS_read);
-  const int before = handled;
+  waiter.until_sleeping(SYS_read);
+  const int before = handler_calls;
   waiter.interrupt(SIGUSR1);
-  until_handled(before + 1);
+  until_handler_calls(before + 1);
   client.send_by_udp(0);
   waiter.until_events(1);
-  waiter.until_it_sleeps(SYS_read);
+  waiter.until_sleeping(SYS_read);
   waiter.interrupt(SIGUSR2);
   waiter.thread.join();
   EXPECT_EQ(waiter.error, EINTR);
@@ -454,29 +454,29 @@ TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatJumpedOutOfItsW
 #endif
   const Handler handler(SIGUSR1, jump, 0);
   std::atomic<int> id{0};
-  std::atomic<bool> jumped{false}, ends{false};
+  std::atomic<bool> has_jumped{false}, stops{false};
   std::thread thread([&] {
     CqEvent event;
-    if (sigsetjmp(out_of_the_wait, 1) == 0) {
+    if (sigsetjmp(jump_target, 1) == 0) {
       id = static_cast<int>(::syscall(SYS_gettid));
       id.notify_all();
       (void)wait.next(client.channels[0], event);
     }
-    jumped = true;
-    jumped.notify_all();
-    ends.wait(false);
+    has_jumped = true;
+    has_jumped.notify_all();
+    stops.wait(false);
   });
-  until_thread_sleeps(id, {SYS_ppoll});  // it waits for packets
-  client.send_by_udp(kForNobody);
+  until_thread_is_sleeping(id, {SYS_ppoll});  // it waits for packets
+  client.send_by_udp(kNoChannel);
   client.received.wait(0);
-  while (!jumped) {
+  while (!has_jumped) {
     ::pthread_kill(thread.native_handle(), SIGUSR1);
     std::this_thread::yield();
   }
   client.send_by_udp(1);
   until_readable(client.channels[1].fd());
-  ends = true;
-  ends.notify_all();
+  stops = true;
+  stops.notify_all();
   thread.join();
 }
 

@@ -25,13 +25,13 @@ using verbena::process::Process;
 
 namespace {
 
-vb_cm_args about(vb_handle id) {
+vb_cm_args args_for(vb_handle id) {
   vb_cm_args args{};
   args.id = id;
   return args;
 }
 
-vb_cm_event converted(const CmNotice& notice) {
+vb_cm_event to_vb_event(const CmNotice& notice) {
   const rdmacm::Event& event = notice.event;
   const rdmacm::ConnParam& param = event.param;
   vb_cm_event out{};
@@ -55,9 +55,9 @@ vb_cm_event converted(const CmNotice& notice) {
   out.ece_vendor_id = param.ece_vendor_id;
   out.ece_options = param.ece_options;
   if (notice.group != 0) {
-    put_path({.address = event.path.address,
-              .sgid_index = static_cast<std::uint8_t>(event.path.sgid_index)},
-             event.path.address.port.number, out.group);
+    convert_path({.address = event.path.address,
+                  .sgid_index = static_cast<std::uint8_t>(event.path.sgid_index)},
+                 event.path.address.port.number, out.group);
     out.group_rate = notice.group_rate;
     out.group_cookie = notice.group;
   }
@@ -84,10 +84,10 @@ extern "C" {
 
 int vb_cm_channel_create(vb_handle* channel, int* fd) {
   return on_client([&](Client& client) {
-    const auto made = client.channels().create_cm();
-    if (!made) return failed(made.error());
-    *channel = made->value;
-    *fd = client.channels().cm(*made)->fd();
+    const auto handle = client.channels().create_cm();
+    if (!handle) return failed(handle.error());
+    *channel = handle->value;
+    *fd = client.channels().cm(*handle)->fd();
     return 0;
   });
 }
@@ -112,7 +112,7 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   if (queue == nullptr) return EINVAL;
   CmNotice notice;
   if (const int error = client->next_event(*queue, notice); error != 0) return error;
-  *event = converted(notice);
+  *event = to_vb_event(notice);
   if (!notice.why.empty()) set_last_error(notice.why);
   // Uses the current cookie: the program may have set it after the event came.
   client->command([&](Process& process, Time) {
@@ -139,17 +139,17 @@ int vb_cm_id_write_event(vb_handle id, uint32_t type, int32_t status, uint64_t a
 int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t cookie,
                     vb_handle* id) {
   return on_client([&](Client& client) {
-    const auto reports_to = as_handle<CmChannelHandle>(channel);
-    if (client.channels().cm(reports_to) == nullptr) {
+    const auto channel_handle = as_handle<CmChannelHandle>(channel);
+    if (client.channels().cm(channel_handle) == nullptr) {
       return failed({verbena::Errc::kBadHandle, 0, "no such event channel"});
     }
     return result_of(client.command([&](Process& process, Time) -> verbena::Result<void> {
-      const ConnectionHandle made = VB_TRY(process.create_id(ps, qp_type, cookie));
-      auto added = client.channels().add_id(made, reports_to);
+      const ConnectionHandle handle = VB_TRY(process.create_id(ps, qp_type, cookie));
+      auto added = client.channels().add_id(handle, channel_handle);
       if (added) {
-        *id = made.value;
+        *id = handle.value;
       } else {
-        (void)process.destroy_id(made).has_value();  // cannot fail: the id is new
+        (void)process.destroy_id(handle).has_value();  // cannot fail: the id is new
       }
       return added;
     }));
@@ -159,14 +159,14 @@ int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t c
 int vb_cm_id_destroy(vb_handle id) {
   return on_object([&](Client& client) {
     const ConnectionHandle handle{id};
-    const auto gone = client.command([&](Process& process, Time) {
+    const auto outcome = client.command([&](Process& process, Time) {
       auto result = process.destroy_id(handle);
       for (const CmNotice& notice : client.channels().remove_id(handle)) {
         if (notice.new_id) (void)process.destroy_id(notice.new_id).has_value();
       }
       return result;
     });
-    return result_of(gone);
+    return result_of(outcome);
   });
 }
 
@@ -217,14 +217,14 @@ int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses) {
 }
 
 int vb_cm_bind(vb_handle id, const struct sockaddr* addr) {
-  vb_cm_args args = about(id);
+  vb_cm_args args = args_for(id);
   args.src = addr;
   return cm_command(nullptr, VB_CM_BIND, args);
 }
 
 int vb_cm_resolve_addr(vb_handle id, const struct sockaddr* src, const struct sockaddr* dst,
                        int timeout_ms) {
-  vb_cm_args args = about(id);
+  vb_cm_args args = args_for(id);
   args.src = src;
   args.dst = dst;
   args.timeout_ms = timeout_ms;
@@ -232,13 +232,13 @@ int vb_cm_resolve_addr(vb_handle id, const struct sockaddr* src, const struct so
 }
 
 int vb_cm_resolve_route(vb_handle id, int timeout_ms) {
-  vb_cm_args args = about(id);
+  vb_cm_args args = args_for(id);
   args.timeout_ms = timeout_ms;
   return cm_command(nullptr, VB_CM_RESOLVE_ROUTE, args);
 }
 
 int vb_cm_listen(vb_handle id, int backlog) {
-  vb_cm_args args = about(id);
+  vb_cm_args args = args_for(id);
   args.backlog = backlog;
   return cm_command(nullptr, VB_CM_LISTEN, args);
 }
@@ -250,7 +250,7 @@ int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, si
   std::uint64_t number = 0;
   if (value == nullptr || bytes == 0 || bytes > sizeof number) return EINVAL;
   std::memcpy(&number, value, bytes);  // an int or a byte, in host order (little-endian)
-  return ask_about_id<ipc::Done>(
+  return call_or_submit_for_id<ipc::Done>(
       nullptr, id,
       [&](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
         return process.set_option(handle, static_cast<std::uint32_t>(level),
@@ -268,25 +268,26 @@ int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
 
 int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask) {
   return on_object([&](Client& client) {
-    const auto to = static_cast<hca::QpState>(attr->qp_state);
-    const auto move = client.command(
-        [&](Process& process, Time) { return process.transition(ConnectionHandle{id}, to); });
-    if (!move) return failed(move.error());
+    const auto new_state = static_cast<hca::QpState>(attr->qp_state);
+    const auto transition = client.command([&](Process& process, Time) {
+      return process.transition(ConnectionHandle{id}, new_state);
+    });
+    if (!transition) return failed(transition.error());
     *attr = {};
-    put_attributes(move->attributes, *attr);
-    *mask = move->mask;
+    convert_attributes(transition->attributes, *attr);
+    *mask = transition->mask;
     return 0;
   });
 }
 
 int vb_cm_connect(vb_handle id, const struct vb_conn_param* param) {
-  vb_cm_args args = about(id);
+  vb_cm_args args = args_for(id);
   args.param = param;
   return cm_command(nullptr, VB_CM_CONNECT, args);
 }
 
 int vb_cm_accept(vb_handle id, const struct vb_conn_param* param) {
-  vb_cm_args args = about(id);
+  vb_cm_args args = args_for(id);
   args.param = param;
   return cm_command(nullptr, VB_CM_ACCEPT, args);
 }
@@ -296,13 +297,13 @@ int vb_cm_reject(vb_handle id, uint32_t reason, const void* private_data,
   vb_conn_param param{};
   param.private_data = private_data;
   param.private_data_len = private_data_len;
-  vb_cm_args args = about(id);
+  vb_cm_args args = args_for(id);
   args.param = &param;
   args.reason = reason;
   return cm_command(nullptr, VB_CM_REJECT, args);
 }
 
-int vb_cm_establish(vb_handle id) { return cm_command(nullptr, VB_CM_ESTABLISH, about(id)); }
+int vb_cm_establish(vb_handle id) { return cm_command(nullptr, VB_CM_ESTABLISH, args_for(id)); }
 
 int vb_cm_notify(vb_handle id, uint32_t ibv_event_type) {
   constexpr std::uint32_t kCommEst = 4;  // IBV_EVENT_COMM_EST
@@ -328,17 +329,17 @@ int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64
 int vb_cm_leave(vb_handle id, uint64_t cookie) {
   return on_object([&](Client& client) {
     return result_of(client.command([&](Process& process, Time) {
-      auto left = process.leave_multicast(ConnectionHandle{id}, cookie);
+      auto result = process.leave_multicast(ConnectionHandle{id}, cookie);
       client.channels().remove_group(ConnectionHandle{id}, cookie);
-      return left;
+      return result;
     }));
   });
 }
 
-int vb_cm_disconnect(vb_handle id) { return cm_command(nullptr, VB_CM_DISCONNECT, about(id)); }
+int vb_cm_disconnect(vb_handle id) { return cm_command(nullptr, VB_CM_DISCONNECT, args_for(id)); }
 
 int vb_cm_listen_for(vb_handle id, int backlog, const struct vb_cm_filter* filter) {
-  vb_cm_args args = about(id);
+  vb_cm_args args = args_for(id);
   args.backlog = backlog;
   args.filter = filter;
   return cm_command(nullptr, VB_CM_LISTEN, args);
@@ -347,34 +348,34 @@ int vb_cm_listen_for(vb_handle id, int backlog, const struct vb_cm_filter* filte
 int vb_cm_reject_with(vb_handle id, uint32_t reason, const struct vb_cm_message_data* data) {
   constexpr vb_cm_message_data
       kNone{};  // null would mean vb_cm_reject(), which may omit the reason
-  vb_cm_args args = about(id);
+  vb_cm_args args = args_for(id);
   args.reason = reason;
   args.data = data != nullptr ? data : &kNone;
   return cm_command(nullptr, VB_CM_REJECT, args);
 }
 
 int vb_cm_establish_with(vb_handle id, const struct vb_cm_message_data* data) {
-  vb_cm_args args = about(id);
+  vb_cm_args args = args_for(id);
   args.data = data;
   return cm_command(nullptr, VB_CM_ESTABLISH, args);
 }
 
 int vb_cm_disconnect_with(vb_handle id, const struct vb_cm_message_data* data) {
-  vb_cm_args args = about(id);
+  vb_cm_args args = args_for(id);
   args.data = data;
   return cm_command(nullptr, VB_CM_DISCONNECT, args);
 }
 
 int vb_cm_load_path(vb_handle id, const struct vb_cm_path* path,
                     const struct vb_cm_message_data* data) {
-  vb_cm_args args = about(id);
+  vb_cm_args args = args_for(id);
   args.path = path;
   args.data = data;
   return cm_command(nullptr, VB_CM_LOAD_PATH, args);
 }
 
 int vb_cm_answer_path(vb_handle id, uint32_t status, const struct vb_cm_message_data* data) {
-  vb_cm_args args = about(id);
+  vb_cm_args args = args_for(id);
   args.reason = status;
   args.data = data;
   return cm_command(nullptr, VB_CM_ANSWER_PATH, args);

@@ -72,7 +72,7 @@ struct MessageData {
   std::span<const std::byte> additional_info{};
 };
 
-Result<std::span<const std::byte>> given(const void* bytes, std::uint8_t length) {
+Result<std::span<const std::byte>> bytes_of(const void* bytes, std::uint8_t length) {
   if (length > 0 && bytes == nullptr) {
     return verbena::fail(Errc::kInvalidArgument, "a length without an address");
   }
@@ -82,14 +82,14 @@ Result<std::span<const std::byte>> given(const void* bytes, std::uint8_t length)
 Result<MessageData> data_of(const vb_cm_message_data* data) {
   if (data == nullptr) return MessageData{};
   return MessageData{
-      .private_data = VB_TRY(given(data->private_data, data->private_data_len)),
-      .additional_info = VB_TRY(given(data->additional_info, data->additional_info_len))};
+      .private_data = VB_TRY(bytes_of(data->private_data, data->private_data_len)),
+      .additional_info = VB_TRY(bytes_of(data->additional_info, data->additional_info_len))};
 }
 
 Result<rdmacm::Filter> filter_of(const vb_cm_filter* filter) {
   if (filter == nullptr) return rdmacm::Filter{};
-  const auto data = VB_TRY(given(filter->data, filter->data_len));
-  const auto mask = VB_TRY(given(filter->data_mask, filter->data_len));
+  const auto data = VB_TRY(bytes_of(filter->data, filter->data_len));
+  const auto mask = VB_TRY(bytes_of(filter->data_mask, filter->data_len));
   return rdmacm::Filter{.mask = {filter->mask},
                         .data = {data.begin(), data.end()},
                         .data_mask = {mask.begin(), mask.end()}};
@@ -103,7 +103,7 @@ Duration timeout_of(const vb_cm_args& args) {
 int bind(const Submission* submission, const vb_cm_args& args) {
   const auto address = source_from_sockaddr(args.src);
   if (!address) return failed(address.error());
-  return ask_about_id<ipc::Bound>(
+  return call_or_submit_for_id<ipc::Bound>(
       submission, args.id,
       [&](Process& process, ConnectionHandle id, Time, Completion<ipc::Bound> done) {
         return process.bind(id, *address, std::move(done));
@@ -115,11 +115,11 @@ int resolve_addr(const Submission* submission, const vb_cm_args& args) {
   if (!destination) return failed(destination.error());
   rdmacm::SocketAddress source;
   if (args.src != nullptr) {
-    const auto given = source_from_sockaddr(args.src);
-    if (!given) return failed(given.error());
-    source = *given;
+    const auto address = source_from_sockaddr(args.src);
+    if (!address) return failed(address.error());
+    source = *address;
   }
-  return ask_about_id<ipc::Done>(
+  return call_or_submit_for_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
         process.step_begins(id, Connection::Step::kResolve, now);
         return process.resolve_address(id, source, *destination, timeout_of(args), std::move(done));
@@ -127,7 +127,7 @@ int resolve_addr(const Submission* submission, const vb_cm_args& args) {
 }
 
 int resolve_route(const Submission* submission, const vb_cm_args& args) {
-  return ask_about_id<ipc::Done>(
+  return call_or_submit_for_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
         process.step_begins(id, Connection::Step::kRoute, now);
         return process.resolve_route(id, timeout_of(args), std::move(done));
@@ -137,7 +137,7 @@ int resolve_route(const Submission* submission, const vb_cm_args& args) {
 int listen(const Submission* submission, const vb_cm_args& args) {
   const auto filter = filter_of(args.filter);
   if (!filter) return failed(filter.error());
-  return ask_about_id<ipc::Done>(
+  return call_or_submit_for_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time, Done done) {
         return process.listen(id, args.backlog, *filter, std::move(done));
       });
@@ -146,23 +146,23 @@ int listen(const Submission* submission, const vb_cm_args& args) {
 int connect(const Submission* submission, const vb_cm_args& args) {
   // Checks the largest limit.  The connection manager knows the type of the QP, and so checks the
   // limit of the message.
-  const auto wanted = param_of(args.param, rdmacm::kConnectDatagramByGidPrivateBytes);
-  if (!wanted) return failed(wanted.error());
-  return ask_about_id<ipc::Done>(submission, args.id,
-                                 [&](Process& process, ConnectionHandle id, Time now, Done done) {
-                                   process.step_begins(id, Connection::Step::kConnect, now);
-                                   return process.connect(id, *wanted, std::move(done));
-                                 });
+  const auto param = param_of(args.param, rdmacm::kConnectDatagramByGidPrivateBytes);
+  if (!param) return failed(param.error());
+  return call_or_submit_for_id<ipc::Done>(
+      submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
+        process.step_begins(id, Connection::Step::kConnect, now);
+        return process.connect(id, *param, std::move(done));
+      });
 }
 
 int accept(const Submission* submission, const vb_cm_args& args) {
-  const auto wanted = param_of(args.param, rdmacm::kAcceptPrivateBytes);
-  if (!wanted) return failed(wanted.error());
-  return ask_about_id<ipc::Done>(submission, args.id,
-                                 [&](Process& process, ConnectionHandle id, Time now, Done done) {
-                                   process.step_begins(id, Connection::Step::kAccept, now);
-                                   return process.accept(id, *wanted, now, std::move(done));
-                                 });
+  const auto param = param_of(args.param, rdmacm::kAcceptPrivateBytes);
+  if (!param) return failed(param.error());
+  return call_or_submit_for_id<ipc::Done>(
+      submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
+        process.step_begins(id, Connection::Step::kAccept, now);
+        return process.accept(id, *param, now, std::move(done));
+      });
 }
 
 // Rejects a request.  Without args.data this is rdma_reject(), which has only private data.  Then
@@ -170,31 +170,32 @@ int accept(const Submission* submission, const vb_cm_args& args) {
 int reject(const Submission* submission, const vb_cm_args& args) {
   MessageData data;
   if (args.data != nullptr) {
-    const auto said = data_of(args.data);
-    if (!said) return failed(said.error());
-    data = *said;
+    const auto message_data = data_of(args.data);
+    if (!message_data) return failed(message_data.error());
+    data = *message_data;
   } else if (args.param != nullptr) {
-    const auto said = given(args.param->private_data, args.param->private_data_len);
-    if (!said) return failed(said.error());
-    data.private_data = *said;
+    const auto bytes = bytes_of(args.param->private_data, args.param->private_data_len);
+    if (!bytes) return failed(bytes.error());
+    data.private_data = *bytes;
   }
-  const bool own = args.data == nullptr && args.reason == 0;
-  const auto reason =
-      own ? rdmacm::kRejectConsumer : static_cast<std::uint16_t>(std::min(args.reason, 0xffffU));
-  return ask_about_id<ipc::Done>(submission, args.id,
-                                 [&](Process& process, ConnectionHandle id, Time, Done done) {
-                                   return process.reject(id,
-                                                         {.reason = reason,
-                                                          .additional_info = data.additional_info,
-                                                          .private_data = data.private_data},
-                                                         std::move(done));
-                                 });
+  const bool is_default_reason = args.data == nullptr && args.reason == 0;
+  const auto reason = is_default_reason
+                          ? rdmacm::kRejectConsumer
+                          : static_cast<std::uint16_t>(std::min(args.reason, 0xffffU));
+  return call_or_submit_for_id<ipc::Done>(
+      submission, args.id, [&](Process& process, ConnectionHandle id, Time, Done done) {
+        return process.reject(id,
+                              {.reason = reason,
+                               .additional_info = data.additional_info,
+                               .private_data = data.private_data},
+                              std::move(done));
+      });
 }
 
 int establish(const Submission* submission, const vb_cm_args& args) {
   const auto data = data_of(args.data);
   if (!data) return failed(data.error());
-  return ask_about_id<ipc::Done>(
+  return call_or_submit_for_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
         return process.establish(id, data->private_data, now, std::move(done));
       });
@@ -203,7 +204,7 @@ int establish(const Submission* submission, const vb_cm_args& args) {
 int disconnect(const Submission* submission, const vb_cm_args& args) {
   const auto data = data_of(args.data);
   if (!data) return failed(data.error());
-  return ask_about_id<ipc::Done>(
+  return call_or_submit_for_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
         return process.disconnect(id, data->private_data, now, std::move(done));
       });
@@ -215,7 +216,7 @@ int load_path(const Submission* submission, const vb_cm_args& args) {
   if (!path) return failed(path.error());
   const auto data = data_of(args.data);
   if (!data) return failed(data.error());
-  return ask_about_id<ipc::Done>(
+  return call_or_submit_for_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time, Done done) {
         return process.load_path(id, *path, data->private_data, std::move(done));
       });
@@ -225,7 +226,7 @@ int answer_path(const Submission* submission, const vb_cm_args& args) {
   const auto data = data_of(args.data);
   if (!data) return failed(data.error());
   const auto status = static_cast<std::uint16_t>(std::min(args.reason, 0xffffU));
-  return ask_about_id<ipc::Done>(
+  return call_or_submit_for_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
         return process.answer_path(id,
                                    {.status = status,

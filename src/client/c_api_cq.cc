@@ -15,7 +15,7 @@ using verbena::process::Process;
 
 namespace {
 
-vb_wc converted(const hca::WorkCompletion& wc) {
+vb_wc to_vb_wc(const hca::WorkCompletion& wc) {
   return {.wr_id = wc.wr_id,
           .status = std::to_underlying(wc.status),
           .opcode = std::to_underlying(wc.opcode),
@@ -40,16 +40,17 @@ verbena::Error describe_cqe_error(const verbena::Error& error, const char* call,
 }
 
 // Returns how many completions were stored, or -errno.
-int take(hca::Engine& engine, hca::CqHandle cq, int max, vb_wc* out) {
-  UnsetArray<hca::WorkCompletion, 16> room;
-  const std::span some = room.all();
+int poll_into(hca::Engine& engine, hca::CqHandle cq, int max, vb_wc* out) {
+  UnsetArray<hca::WorkCompletion, 16> storage;
+  const std::span chunk = storage.all();
   int stored = 0;
   while (stored < max) {
-    const auto want = std::min<std::size_t>(some.size(), static_cast<std::size_t>(max - stored));
-    const auto got = engine.poll_cq(cq, some.first(want));
-    if (!got) return -failed(got.error());
-    for (unsigned i = 0; i < *got; ++i) out[stored++] = converted(some[i]);
-    if (*got < want) break;
+    const auto wanted_count =
+        std::min<std::size_t>(chunk.size(), static_cast<std::size_t>(max - stored));
+    const auto count = engine.poll_cq(cq, chunk.first(wanted_count));
+    if (!count) return -failed(count.error());
+    for (unsigned i = 0; i < *count; ++i) out[stored++] = to_vb_wc(chunk[i]);
+    if (*count < wanted_count) break;
   }
   return stored;
 }
@@ -60,10 +61,10 @@ extern "C" {
 
 int vb_channel_create(vb_handle* channel, int* fd) {
   return on_client([&](Client& client) {
-    const auto made = client.channels().create_completion();
-    if (!made) return failed(made.error());
-    *channel = made->value;
-    *fd = client.channels().completion(*made)->fd();
+    const auto handle = client.channels().create_completion();
+    if (!handle) return failed(handle.error());
+    *channel = handle->value;
+    *fd = client.channels().completion(*handle)->fd();
     return 0;
   });
 }
@@ -81,7 +82,7 @@ int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
   if (client == nullptr) return EINVAL;
   const auto queue = client->channels().completion(as_handle<CompletionChannelHandle>(channel));
   if (queue == nullptr) return EINVAL;
-  client->waits_elsewhere();
+  client->note_other_wait();
   CqEvent event;
   if (const int error = client->next_event(*queue, event); error != 0) return error;
   *cq_cookie = event.cookie;
@@ -91,30 +92,30 @@ int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
 int vb_cq_create(vb_handle context, uint32_t* entries, vb_handle channel, uint64_t cookie,
                  vb_handle* cq) {
   return on_client([&](Client& client) {
-    auto added = Registration::add(client.channels(),
-                                   {.channel = as_handle<CompletionChannelHandle>(channel),
-                                    .context = as_handle<ContextHandle>(context),
-                                    .cookie = cookie});
-    if (!added) return failed(added.error());
-    const auto made = client.command([&](Process& process, Time) -> Result<hca::CqHandle> {
-      const auto created = process.engine().create_cq(*entries, (*added)->object());
-      if (!created) {
+    auto registration = Registration::add(client.channels(),
+                                          {.channel = as_handle<CompletionChannelHandle>(channel),
+                                           .context = as_handle<ContextHandle>(context),
+                                           .cookie = cookie});
+    if (!registration) return failed(registration.error());
+    const auto handle = client.command([&](Process& process, Time) -> Result<hca::CqHandle> {
+      const auto result = process.engine().create_cq(*entries, (*registration)->object());
+      if (!result) {
         return std::unexpected(
-            describe_cqe_error(created.error(), "ibv_create_cq()", *entries, process));
+            describe_cqe_error(result.error(), "ibv_create_cq()", *entries, process));
       }
-      *entries = VB_TRY(process.engine().cq_capacity(*created));
-      return created;
+      *entries = VB_TRY(process.engine().cq_capacity(*result));
+      return result;
     });
-    if (!made) return failed(made.error());
-    (*added)->keep();
-    *cq = made->value;
+    if (!handle) return failed(handle.error());
+    (*registration)->keep();
+    *cq = handle->value;
     return 0;
   });
 }
 
 int vb_cq_resize(vb_handle cq, uint32_t* entries) {
   return on_object([&](Client& client) {
-    const auto given = client.command([&](Process& process, Time) -> Result<std::uint32_t> {
+    const auto capacity = client.command([&](Process& process, Time) -> Result<std::uint32_t> {
       const auto handle = as_handle<hca::CqHandle>(cq);
       if (const auto resized = process.engine().resize_cq(handle, *entries); !resized) {
         return std::unexpected(
@@ -122,8 +123,8 @@ int vb_cq_resize(vb_handle cq, uint32_t* entries) {
       }
       return process.engine().cq_capacity(handle);
     });
-    if (!given) return failed(given.error());
-    *entries = *given;
+    if (!capacity) return failed(capacity.error());
+    *entries = *capacity;
     return 0;
   });
 }
@@ -132,12 +133,12 @@ int vb_cq_destroy(vb_handle cq) {
   return on_object([&](Client& client) {
     const auto handle = as_handle<hca::CqHandle>(cq);
     std::uint64_t object = 0;
-    const auto gone = client.command([&](Process& process, Time) -> Result<void> {
+    const auto result = client.command([&](Process& process, Time) -> Result<void> {
       object = VB_TRY(process.engine().cq_cookie(handle));
       return process.engine().destroy_cq(handle);
     });
-    if (gone) client.channels().remove_object(object);
-    return result_of(gone);
+    if (result) client.channels().remove_object(object);
+    return result_of(result);
   });
 }
 
@@ -145,17 +146,17 @@ int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc) {
   Client* client = client_if_any();
   if (client == nullptr || max < 0) return -EINVAL;
   const auto handle = as_handle<hca::CqHandle>(cq);
-  const int stored = take(client->engine(), handle, max, wc);
+  const int stored = poll_into(client->engine(), handle, max, wc);
   if (stored != 0 || max == 0) return stored;
   client->poll();
-  return take(client->engine(), handle, max, wc);
+  return poll_into(client->engine(), handle, max, wc);
 }
 
 int vb_cq_arm(vb_handle cq, int solicited_only) {
   return on_object([&](Client& client) {
-    const auto armed = client.engine().arm_cq(as_handle<hca::CqHandle>(cq), solicited_only != 0);
-    if (armed) client.armed();
-    return result_of(armed);
+    const auto result = client.engine().arm_cq(as_handle<hca::CqHandle>(cq), solicited_only != 0);
+    if (result) client.cq_armed();
+    return result_of(result);
   });
 }
 

@@ -18,7 +18,7 @@ namespace {
 // Holds the only Client of the process.  It is never destroyed: threads of the program may use it
 // at exit.
 std::atomic<Client*> the_client{nullptr};
-std::mutex making;
+std::mutex creation_mutex;
 
 void before_fork() {
   if (Client* client = the_client.load()) client->before_fork();
@@ -30,35 +30,35 @@ void after_fork_in_parent() {
 
 // The child of a fork has copies of the descriptors, but none of the threads, and must not use the
 // parent's connections.  Its first call makes a Client of its own.
-void in_child() {
+void after_fork_in_child() {
   if (Client* inherited = the_client.exchange(nullptr)) inherited->abandon();
   first_generation.fetch_add(1u << 20);  // so that no inherited handle names an object of the child
-  new (&making) std::mutex;  // another thread of the parent may have held it at the fork
+  new (&creation_mutex) std::mutex;      // another thread may have held the mutex at the fork
 }
 
 // Registers the handlers before any caller registers its own, so that a fork takes our lock last: a
 // thread that waits for our lock may hold one of theirs.
-__attribute__((constructor)) void at_load() {
-  pthread_atfork(before_fork, after_fork_in_parent, in_child);
+__attribute__((constructor)) void register_fork_handlers() {
+  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 // Acknowledges packets that the program took just before its end, as an adapter would, and
 // completes the capture file of a program that exits normally.
-__attribute__((destructor)) void at_exit() {
+__attribute__((destructor)) void flush_at_exit() {
   Client* client = the_client.load();
   if (client == nullptr || client->in_copy()) return;
-  client->send_the_rest(std::chrono::milliseconds(100));
+  client->send_all_queued(std::chrono::milliseconds(100));
   if (client->capturing()) client->flush_capture(std::chrono::seconds(2));
 }
 
 // Writes a diagnostic line about a call that failed because of the program's mistake.
-void tell(const Error& error) {
+void report_program_fault(const Error& error) {
   const Errc code = error.code;
   if (!is_programs_fault(code)) return;
   Client* const client = the_client.load(std::memory_order_acquire);
   if (client == nullptr || client->in_copy()) return;
-  client->diagnostics().refused(*error.context != '\0' ? error.context : to_string(code),
-                                Client::os_now());
+  client->diagnostics().write_refusal(*error.context != '\0' ? error.context : to_string(code),
+                                      Client::os_now());
 }
 
 }  // namespace
@@ -72,14 +72,14 @@ int failed(Client& client, const Error& error) {
 Client* client_if_any() {
   Client* client = the_client.load(std::memory_order_acquire);
   if (client == nullptr || !client->in_copy()) return client;
-  in_child();  // a child of clone(), which runs no fork handlers
+  after_fork_in_child();  // a child of clone(), which runs no fork handlers
   return nullptr;
 }
 
 namespace {
 
-Client* refused(const Error& why, const std::string& problem, int& error) {
-  static Diagnostics diagnostics;  // not those of a Client: there may be none
+Client* fail_without_client(const Error& why, const std::string& problem, int& error) {
+  static Diagnostics diagnostics;  // there may be no Client, whose Diagnostics would serve
   const std::string& text = problem.empty() ? std::string(why.context) : problem;
   diagnostics.write(text, Client::os_now());
   error = to_errno(why);
@@ -93,16 +93,16 @@ Client* client_with_agent(int& error) {
   std::string problem;
   if (Client* client = client_if_any()) {
     const auto joined = client->join(problem);
-    return joined ? client : refused(joined.error(), problem, error);
+    return joined ? client : fail_without_client(joined.error(), problem, error);
   }
   const NoCancellation whole_call;
-  const std::lock_guard lock(making);
+  const std::lock_guard lock(creation_mutex);
   if (Client* client = client_if_any()) return client;
-  auto made = Client::connect(problem);
-  if (!made) return refused(made.error(), problem, error);
-  Client* client = made->release();
+  auto result = Client::connect(problem);
+  if (!result) return fail_without_client(result.error(), problem, error);
+  Client* client = result->release();
   the_client.store(client, std::memory_order_release);
-  if (client->diagnostics().wanted()) c_api::set_error_listener(tell);
+  if (client->diagnostics().enabled()) c_api::set_error_listener(report_program_fault);
   return client;
 }
 
@@ -118,7 +118,7 @@ using verbena::process::Process;
 
 namespace {
 
-constexpr verbena::Error kAgentGone{verbena::Errc::kDeviceFatal, 0, "the agent is gone"};
+constexpr verbena::Error kAgentLost{verbena::Errc::kDeviceFatal, 0, "the agent is gone"};
 
 // Sets the attributes of the port's link.  On InfiniBand the subnet has them; on Ethernet they are
 // nominal, since no link is measured.
@@ -149,7 +149,7 @@ void set_link(vb_port_attr& attr, const ipc::Port& port) {
 int on_port(std::uint32_t device, std::uint32_t number, auto&& body) {
   return on_client([&](Client& client) {
     return client.command([&](Process& process, Time) {
-      if (!process.connected()) return failed(kAgentGone);
+      if (!process.connected()) return failed(kAgentLost);
       if (device >= verbena::kDevicesMax || number > verbena::kPortsPerDeviceMax) return EINVAL;
       const ipc::Port* const port =
           process.find_port({static_cast<std::uint8_t>(device), static_cast<std::uint8_t>(number)});
@@ -169,7 +169,7 @@ const char* vb_build_id(void) { return build_id(); }
 int vb_device_query(uint32_t index, struct vb_device_attr* attr) {
   return on_client([&](Client& client) {
     return client.command([&](Process& process, Time) {
-      if (!process.connected()) return failed(kAgentGone);
+      if (!process.connected()) return failed(kAgentLost);
       if (index >= process.devices().size()) return ENOENT;
       const ipc::Device& device = process.devices()[index];
       const hca::Limits& limits = process.engine().limits();
@@ -251,10 +251,10 @@ int vb_pkey_query(uint32_t device, uint32_t number, uint32_t index, uint16_t* pk
 
 int vb_context_create(uint32_t device, vb_handle* context, int* fd) {
   return on_client([&](Client& client) {
-    const auto made = client.channels().create_context(device);
-    if (!made) return failed(made.error());
-    *context = made->value;
-    *fd = client.channels().context(*made)->fd();
+    const auto result = client.channels().create_context(device);
+    if (!result) return failed(result.error());
+    *context = result->value;
+    *fd = client.channels().context(*result)->fd();
     return 0;
   });
 }
@@ -283,10 +283,10 @@ int vb_async_next(vb_handle context, struct vb_async_event* event) {
 
 int vb_pd_create(vb_handle* pd) {
   return on_client([&](Client& client) {
-    const auto made =
+    const auto result =
         client.command([](Process& process, Time) { return process.engine().create_pd(); });
-    if (!made) return failed(made.error());
-    *pd = made->value;
+    if (!result) return failed(result.error());
+    *pd = result->value;
     return 0;
   });
 }

@@ -18,18 +18,18 @@ namespace verbena::client {
 namespace {
 
 // Sets vb_last_error(), and returns the errno.
-int refused(int error, const std::string& text) {
+int fail_with(int error, const std::string& text) {
   set_last_error(text);
   return error;
 }
 
-std::string wanted_fabric(const char* name) {
+std::string fabric_or_own(const char* name) {
   if (name != nullptr) return name;
   const auto host = os::fabric_host_of_environment();
   return host ? host->fabric : "";
 }
 
-void put_text(const std::string& from, char* text, std::size_t bytes) {
+void copy_text(const std::string& from, char* text, std::size_t bytes) {
   if (text == nullptr || bytes == 0) return;
   const std::size_t copied = std::min(from.size(), bytes - 1);
   std::memcpy(text, from.data(), copied);
@@ -48,21 +48,21 @@ int vb_fabric_fault(const char* fabric, const char* const* words, size_t count,
                     const uint64_t* seed, char* text, size_t text_bytes) {
   return guarded([&] {
     if (words == nullptr && count != 0)
-      return refused(EINVAL, "the words of the fault are missing");
+      return fail_with(EINVAL, "the words of the fault are missing");
     std::vector<std::string> all;
     for (const char* const word : std::span(words, count)) {
-      if (word == nullptr) return refused(EINVAL, "a word of the fault is missing");
+      if (word == nullptr) return fail_with(EINVAL, "a word of the fault is missing");
       all.emplace_back(word);
     }
     const auto fault =
         faults::parse_fault(all, seed == nullptr ? std::nullopt : std::optional(*seed));
-    if (!fault) return refused(EINVAL, fault.error());
-    const auto name = name_or_only_one(wanted_fabric(fabric));
-    if (!name) return refused(ENODEV, name.error());
-    const verbena::c_api::NoCancellation undisturbed;
+    if (!fault) return fail_with(EINVAL, fault.error());
+    const auto name = name_or_only_one(fabric_or_own(fabric));
+    if (!name) return fail_with(ENODEV, name.error());
+    const verbena::c_api::NoCancellation whole_call;
     const auto state = set_fault(*name, *fault);
-    if (!state) return refused(state.error().refused ? EINVAL : ENODEV, state.error().text);
-    put_text(*state, text, text_bytes);
+    if (!state) return fail_with(state.error().refused ? EINVAL : ENODEV, state.error().text);
+    copy_text(*state, text, text_bytes);
     return 0;
   });
 }

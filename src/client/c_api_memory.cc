@@ -18,35 +18,35 @@ namespace {
 
 constexpr std::uint32_t kOptionalAccess = 0x3ff00000;  // IBV_ACCESS_OPTIONAL_RANGE: may be ignored
 constexpr std::uint32_t kHugePages = 1u << 7;          // a hint about how the memory was allocated
-constexpr std::uint32_t kAccessBuilt = hca::access::kLocalWrite | hca::access::kRemoteWrite |
-                                       hca::access::kRemoteRead | hca::access::kRemoteAtomic |
-                                       hca::access::kWindowBind | hca::access::kZeroBased |
-                                       hca::access::kOnDemand;
+constexpr std::uint32_t kAccessSupported = hca::access::kLocalWrite | hca::access::kRemoteWrite |
+                                           hca::access::kRemoteRead | hca::access::kRemoteAtomic |
+                                           hca::access::kWindowBind | hca::access::kZeroBased |
+                                           hca::access::kOnDemand;
 constexpr std::uint32_t kAccessKnown = 0x1ff;
 
-// Returns the flags that the engine uses, without the optional ones and hints.
-Result<std::uint32_t> access_of(std::uint32_t asked) {
-  const std::uint32_t wanted = asked & ~(kOptionalAccess | kHugePages);
-  if ((wanted & ~kAccessKnown) != 0) {
+// Returns the flags that the engine uses, without optional flags and hints.
+Result<std::uint32_t> access_of(std::uint32_t requested) {
+  const std::uint32_t flags = requested & ~(kOptionalAccess | kHugePages);
+  if ((flags & ~kAccessKnown) != 0) {
     return verbena::fail(Errc::kInvalidArgument, "unknown access flags");
   }
-  if ((wanted & ~kAccessBuilt) != 0) {
+  if ((flags & ~kAccessSupported) != 0) {
     return verbena::fail(Errc::kNotSupported,
                          "only these access flags are supported: local, remote, window bind, zero "
                          "based, on demand");
   }
-  return wanted;
+  return flags;
 }
 
 // Returns true if the memory can be registered now.  For registration on demand the program may map
 // the memory later.
-bool is_there(const void* address, std::uint64_t length, std::uint32_t access) {
+bool is_accessible(const void* address, std::uint64_t length, std::uint32_t access) {
   return (access & hca::access::kOnDemand) != 0 ||
          os::memory_is_mapped(address, length, (access & hca::access::kLocalWrite) != 0);
 }
 
-constexpr verbena::Error kNotThere{Errc::kFault, 0,
-                                   "the memory is not mapped, or may not be written"};
+constexpr verbena::Error kNotAccessible{Errc::kFault, 0,
+                                        "the memory is not mapped, or may not be written"};
 
 }  // namespace
 
@@ -55,31 +55,31 @@ extern "C" {
 int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova, uint32_t access,
                    vb_handle* mr, uint32_t* lkey, uint32_t* rkey) {
   return on_object([&](Client& client) {
-    const auto wanted = access_of(access);
-    if (!wanted) return failed(wanted.error());
-    if (!is_there(address, length, *wanted)) return failed(kNotThere);
-    const bool zero_based = (*wanted & hca::access::kZeroBased) != 0;
-    const auto made = client.command([&](Process& process, Time) {
+    const auto flags = access_of(access);
+    if (!flags) return failed(flags.error());
+    if (!is_accessible(address, length, *flags)) return failed(kNotAccessible);
+    const bool zero_based = (*flags & hca::access::kZeroBased) != 0;
+    const auto result = client.command([&](Process& process, Time) {
       return process.engine().register_mr(as_handle<hca::PdHandle>(pd),
                                           std::bit_cast<std::uintptr_t>(address), length,
-                                          zero_based ? 0 : iova, *wanted);
+                                          zero_based ? 0 : iova, *flags);
     });
-    if (!made) return failed(made.error());
-    *mr = made->handle.value;
-    *lkey = made->lkey;
-    *rkey = made->rkey;
+    if (!result) return failed(result.error());
+    *mr = result->handle.value;
+    *lkey = result->lkey;
+    *rkey = result->rkey;
     return 0;
   });
 }
 
 int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey) {
   return on_object([&](Client& client) {
-    const auto made = client.command([&](Process& process, Time) {
+    const auto result = client.command([&](Process& process, Time) {
       return process.engine().register_null_mr(as_handle<hca::PdHandle>(pd));
     });
-    if (!made) return failed(made.error());
-    *mr = made->handle.value;
-    *lkey = made->lkey;
+    if (!result) return failed(result.error());
+    *mr = result->handle.value;
+    *lkey = result->lkey;
     return 0;
   });
 }
@@ -92,15 +92,15 @@ int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address, u
                                  .address = std::bit_cast<std::uintptr_t>(address),
                                  .length = length};
     if ((what & hca::Engine::MrChange::kAccess) != 0) {
-      const auto wanted = access_of(access);
-      if (!wanted) return failed(wanted.error());
-      change.access_flags = *wanted;
+      const auto flags = access_of(access);
+      if (!flags) return failed(flags.error());
+      change.access_flags = *flags;
     }
     // If the access rights stay, this checks for reading only.  If the rights include writing and
     // the memory is read-only, a later write faults.
     if ((what & hca::Engine::MrChange::kTranslation) != 0 &&
-        !is_there(address, length, change.access_flags)) {
-      return failed(kNotThere);
+        !is_accessible(address, length, change.access_flags)) {
+      return failed(kNotAccessible);
     }
     return result_of(client.revoke([&](Process& process, Time) {
       return process.engine().reregister_mr(as_handle<hca::MrHandle>(mr), change);
@@ -119,16 +119,16 @@ int vb_mr_deregister(vb_handle mr) {
 int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int write) {
   return on_object([&](Client& client) {
     const std::uint32_t needed = write != 0 ? hca::access::kLocalWrite : 0;
-    for (const bool checked : {false, true}) {  // check every element before the first prefetch
-      for (const vb_sge& one : std::span(list, count)) {
+    for (const bool all_checked : {false, true}) {  // check every element before the first prefetch
+      for (const vb_sge& sge : std::span(list, count)) {
         const auto memory = client.command([&](Process& process, Time) {
           return process.engine().find_memory(
               as_handle<hca::PdHandle>(pd),
-              {.address = one.addr, .length = one.length, .lkey = one.lkey}, needed);
+              {.address = sge.addr, .length = sge.length, .lkey = sge.lkey}, needed);
         });
         if (!memory) return failed(memory.error());
-        if (checked && !os::populate_pages(memory->data(), memory->size(), write != 0)) {
-          return failed(kNotThere);
+        if (all_checked && !os::populate_pages(memory->data(), memory->size(), write != 0)) {
+          return failed(kNotAccessible);
         }
       }
     }
@@ -142,13 +142,13 @@ int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey) {
         type != std::to_underlying(hca::WindowType::kTwo)) {
       return failed({verbena::Errc::kInvalidArgument, 0, "a memory window is of type 1 or 2"});
     }
-    const auto made = client.command([&](Process& process, Time) {
+    const auto result = client.command([&](Process& process, Time) {
       return process.engine().create_mw(as_handle<hca::PdHandle>(pd),
                                         static_cast<hca::WindowType>(type));
     });
-    if (!made) return failed(made.error());
-    *mw = made->handle.value;
-    *rkey = made->rkey;
+    if (!result) return failed(result.error());
+    *mw = result->handle.value;
+    *rkey = result->rkey;
     return 0;
   });
 }

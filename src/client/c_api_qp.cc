@@ -11,7 +11,7 @@
 
 namespace verbena::client {
 
-void put_path(const hca::Path& path, std::uint8_t port, vb_ah_attr& out) {
+void convert_path(const hca::Path& path, std::uint8_t port, vb_ah_attr& out) {
   const link::Address& address = path.address;
   std::memcpy(out.dgid, address.destination.bytes.data(), sizeof out.dgid);
   out.flow_label = address.flow_label;
@@ -25,7 +25,7 @@ void put_path(const hca::Path& path, std::uint8_t port, vb_ah_attr& out) {
   out.src_path_bits = path.source_path_bits;
 }
 
-void put_attributes(const hca::QpAttributes& a, vb_qp_attr& out) {
+void convert_attributes(const hca::QpAttributes& a, vb_qp_attr& out) {
   out.qp_state = std::to_underlying(a.state);
   out.cur_qp_state = std::to_underlying(a.current_state);
   out.path_mtu = std::to_underlying(a.path_mtu);
@@ -34,7 +34,7 @@ void put_attributes(const hca::QpAttributes& a, vb_qp_attr& out) {
   out.sq_psn = a.sq_psn.value;
   out.dest_qp_num = a.destination_qpn.value;
   out.qp_access_flags = a.access_flags;
-  put_path(a.path, a.port, out.ah);
+  convert_path(a.path, a.port, out.ah);
   out.pkey_index = a.pkey_index;
   out.port_num = a.port;
   out.max_rd_atomic = a.max_rd_atomic;
@@ -46,7 +46,7 @@ void put_attributes(const hca::QpAttributes& a, vb_qp_attr& out) {
   out.en_sqd_async_notify = a.sqd_notify ? 1 : 0;
   out.path_mig_state = std::to_underlying(a.migration);
   if (a.alternate_path.address == verbena::link::Address{}) return;
-  put_path(a.alternate_path, a.alternate_port, out.alt_ah);
+  convert_path(a.alternate_path, a.alternate_port, out.alt_ah);
   out.alt_port_num = a.alternate_port;
   out.alt_timeout = a.alternate_timeout;
   out.alt_pkey_index = a.alternate_pkey_index;
@@ -146,9 +146,10 @@ Result<hca::QpAttributes> attributes_of(Process& process, hca::QpHandle qp, cons
   }
   if ((mask & hca::attribute::kAlternatePath) != 0) {
     const auto info = VB_TRY(process.engine().query_qp(qp));
-    const bool now = (mask & hca::attribute::kDestinationQpn) != 0;
-    out.alternate_path = VB_TRY(connected_path(
-        process, qp, a.alt_ah, now ? out.destination_qpn : info.attributes.destination_qpn));
+    const bool sets_destination = (mask & hca::attribute::kDestinationQpn) != 0;
+    out.alternate_path = VB_TRY(
+        connected_path(process, qp, a.alt_ah,
+                       sets_destination ? out.destination_qpn : info.attributes.destination_qpn));
   }
   return out;
 }
@@ -209,7 +210,7 @@ Result<void> post_shared(hca::Engine& engine, vb_handle srq, const vb_recv_wr& w
 
 // Returns the errno of a post.  Stores no text for a full queue: that result is normal on the data
 // path, which should not pay for the copy.
-int posted(const Result<void>& result) {
+int errno_of_post(const Result<void>& result) {
   if (result) return 0;
   return result.error().code == Errc::kNoResources ? ENOMEM : failed(result.error());
 }
@@ -226,33 +227,33 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
     if (init->device >= verbena::kDevicesMax) {
       return failed({Errc::kInvalidArgument, 0, "the host has no such device"});
     }
-    auto added = Registration::add(
+    auto registration = Registration::add(
         client.channels(),
         {.context = as_handle<ContextHandle>(init->context), .cookie = init->cookie});
-    if (!added) return failed(added.error());
-    const hca::QpInit wanted{.type = static_cast<hca::QpType>(init->type),
-                             .pd = {init->pd},
-                             .send_cq = {init->send_cq},
-                             .recv_cq = {init->recv_cq},
-                             .srq = {init->srq},
-                             .caps = caps_of(init->cap),
-                             .signal_all = init->sq_sig_all != 0,
-                             .device = static_cast<std::uint8_t>(init->device),
-                             .cookie = (*added)->object()};
-    return ask<hca::QpHandle>(
+    if (!registration) return failed(registration.error());
+    const hca::QpInit qp_init{.type = static_cast<hca::QpType>(init->type),
+                              .pd = {init->pd},
+                              .send_cq = {init->send_cq},
+                              .recv_cq = {init->recv_cq},
+                              .srq = {init->srq},
+                              .caps = caps_of(init->cap),
+                              .signal_all = init->sq_sig_all != 0,
+                              .device = static_cast<std::uint8_t>(init->device),
+                              .cookie = (*registration)->object()};
+    return call_or_submit<hca::QpHandle>(
         client, submission,
         [&](Process& process, Time now, verbena::Completion<hca::QpHandle> done) {
-          return process.create_qp(wanted, now, std::move(done));
+          return process.create_qp(qp_init, now, std::move(done));
         },
-        [=, registration = *std::move(added)](Process& process,
-                                              const Result<hca::QpHandle>& made) -> Result<void> {
-          if (!made) {
+        [=, guard = *std::move(registration)](Process& process,
+                                              const Result<hca::QpHandle>& result) -> Result<void> {
+          if (!result) {
             const hca::Limits& limits = process.engine().limits();
             const vb_qp_cap& cap = init->cap;
             const std::uint32_t receives = init->srq == 0 ? cap.max_recv_wr : 0;
             const std::uint32_t receive_sge = init->srq == 0 ? cap.max_recv_sge : 0;
             return std::unexpected(
-                name_size(made.error(), "ibv_create_qp()",
+                name_size(result.error(), "ibv_create_qp()",
                           {{"max_send_wr", cap.max_send_wr, "max_qp_wr", limits.max_wr},
                            {"max_recv_wr", receives, "max_qp_wr", limits.max_wr},
                            {"max_send_sge", cap.max_send_sge, "max_sge", limits.max_sge},
@@ -260,8 +261,8 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
                            {"max_inline_data", cap.max_inline_data, "the device's",
                             limits.max_inline_bytes}}));
           }
-          registration->keep();
-          const hca::QpHandle handle = *made;
+          guard->keep();
+          const hca::QpHandle handle = *result;
           const auto info = VB_TRY(process.engine().query_qp(handle));
           init->cap = caps_of(info.init.caps);
           *qp = handle.value;
@@ -273,14 +274,14 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
 
 int verbena::client::qp_attach(const Submission* submission, const vb_group_args& args) {
   return on_agent([&](Client& client) {
-    return ask<verbena::ipc::Done>(
+    return call_or_submit<verbena::ipc::Done>(
         client, submission,
         [&](Process& process, Time, verbena::Completion<verbena::ipc::Done> done) {
           return process.attach_multicast(as_handle<hca::QpHandle>(args.qp), gid_of(args.group),
                                           args.interface_index, std::move(done));
         },
-        [](Process&, const Result<verbena::ipc::Done>& word) -> Result<void> {
-          if (!word) return std::unexpected(word.error());
+        [](Process&, const Result<verbena::ipc::Done>& reply) -> Result<void> {
+          if (!reply) return std::unexpected(reply.error());
           return {};
         });
   });
@@ -290,12 +291,12 @@ extern "C" {
 
 int vb_ah_create(uint32_t device, vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah) {
   return on_agent([&](Client& client) {
-    const auto made = client.command([&](Process& process, Time) -> Result<hca::AhHandle> {
+    const auto result = client.command([&](Process& process, Time) -> Result<hca::AhHandle> {
       const auto path = VB_TRY(path_of(process, device, *attr));
       return process.engine().create_ah(as_handle<hca::PdHandle>(pd), path);
     });
-    if (!made) return failed(made.error());
-    *ah = made->value;
+    if (!result) return failed(result.error());
+    *ah = result->value;
     return 0;
   });
 }
@@ -329,7 +330,7 @@ int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) 
     });
     if (!info) return failed(info.error());
     *attr = {};
-    put_attributes(info->attributes, *attr);
+    convert_attributes(info->attributes, *attr);
     attr->sq_draining = info->sq_draining ? 1 : 0;
     attr->cap = caps_of(info->init.caps);
     const EventTarget target = client.channels().target_of(info->init.cookie);
@@ -351,12 +352,12 @@ int vb_qp_destroy(vb_handle qp) {
   return on_object([&](Client& client) {
     const auto handle = as_handle<hca::QpHandle>(qp);
     std::uint64_t object = 0;
-    const auto gone = client.revoke([&](Process& process, Time now) -> Result<void> {
+    const auto result = client.revoke([&](Process& process, Time now) -> Result<void> {
       object = VB_TRY(process.engine().query_qp(handle)).init.cookie;
       return process.destroy_qp(handle, now);
     });
-    if (gone) client.channels().remove_object(object);
-    return result_of(gone);
+    if (result) client.channels().remove_object(object);
+    return result_of(result);
   });
 }
 
@@ -386,7 +387,7 @@ int vb_qp_send_room(vb_handle qp, uint32_t* room) {
 int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int more) {
   Client* client = client_if_any();
   if (client == nullptr) return EINVAL;
-  const int error = posted(post(client->engine(), qp, *wr));
+  const int error = errno_of_post(post(client->engine(), qp, *wr));
   // Kicks the driver also after an error, because earlier requests, posted with `more` set, must
   // not wait.
   if (more == 0 || error != 0) client->kick();
@@ -396,14 +397,14 @@ int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int more) {
 int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr) {
   Client* client = client_if_any();
   if (client == nullptr) return EINVAL;
-  const int error = posted(post(client->engine(), qp, *wr));
+  const int error = errno_of_post(post(client->engine(), qp, *wr));
   if (error == 0 && client->engine().has_work()) client->kick();  // a QP in error flushes receives
   return error;
 }
 
 int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr) {
   Client* client = client_if_any();
-  return client == nullptr ? EINVAL : posted(post_shared(client->engine(), srq, *wr));
+  return client == nullptr ? EINVAL : errno_of_post(post_shared(client->engine(), srq, *wr));
 }
 
 }  // extern "C"

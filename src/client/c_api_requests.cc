@@ -14,12 +14,13 @@ namespace {
 
 // The queues exist before the Client does: opening the device is a request, too.
 c_api::RequestQueues& queues() {
-  static auto* const made = new c_api::RequestQueues;  // never freed: threads may use it at exit
-  return *made;
+  static auto* const instance =
+      new c_api::RequestQueues;  // never freed: threads may use it at exit
+  return *instance;
 }
 
-// Describes one VB_OPEN command.  It may start the agent and waits for it, so each has a thread of
-// its own.  Most programs open the device once.
+// Describes one VB_OPEN command.  The command may start the agent and waits for it, so each such
+// command has a thread of its own.  Most programs open the device once.
 struct Opening {
   vb_open_args args{};  // a copy of the program's arguments
   std::mutex mutex;
@@ -34,7 +35,7 @@ class Openings {
     opening->request = &request;
     {
       const std::lock_guard lock(mutex_);
-      under_way_[&request] = opening;
+      pending_[&request] = opening;
     }
     queue.begin(request);
     auto thread = os::start_thread("verbena-open", [&queue, opening] { open(queue, *opening); });
@@ -59,17 +60,17 @@ class Openings {
 
   std::shared_ptr<Opening> forget(vb_request& request) {
     const std::lock_guard lock(mutex_);
-    auto node = under_way_.extract(&request);
+    auto node = pending_.extract(&request);
     return node ? std::move(node.mapped()) : nullptr;
   }
 
   std::mutex mutex_;
-  std::map<vb_request*, std::shared_ptr<Opening>> under_way_;
+  std::map<vb_request*, std::shared_ptr<Opening>> pending_;
 };
 
 Openings& openings() {
-  static auto* const made = new Openings;
-  return *made;
+  static auto* const instance = new Openings;
+  return *instance;
 }
 
 void Openings::open(RequestQueue& queue, Opening& opening) {
@@ -82,8 +83,8 @@ void Openings::open(RequestQueue& queue, Opening& opening) {
   queue.finish(*opening.request, error, text);
 }
 
-// Forgets everything about the completed request, which the program has taken.
-void drop(vb_request& request) {
+// Drops the record of a completed request, which the program has taken.
+void forget_request(vb_request& request) {
   if (request.command == VB_OPEN) return openings().end(request);
   if (Client* client = client_if_any()) client->forget(request);
 }
@@ -128,9 +129,9 @@ extern "C" {
 
 int vb_requests_create(vb_handle* queue, int* fd) {
   return guarded([&] {
-    const auto made = queues().create();
-    if (!made) return failed(made.error());
-    *queue = made->value;
+    const auto handle = queues().create();
+    if (!handle) return failed(handle.error());
+    *queue = handle->value;
     *fd = queues().find(*queue)->fd();
     return 0;
   });
@@ -153,7 +154,7 @@ int vb_submit(vb_handle queue, struct vb_request* request) {
 struct vb_request* vb_requests_next(vb_handle queue) {
   RequestQueue* const found = queues().find(queue);
   vb_request* const request = found == nullptr ? nullptr : found->next();
-  if (request != nullptr) drop(*request);
+  if (request != nullptr) forget_request(*request);
   return request;
 }
 
@@ -162,7 +163,7 @@ int vb_requests_wait(vb_handle queue, struct vb_request* request) {
   if (found == nullptr) return failed({verbena::Errc::kBadHandle, 0, "no such request queue"});
   const NoCancellation whole_call;
   found->wait(*request);
-  drop(*request);
+  forget_request(*request);
   return 0;
 }
 

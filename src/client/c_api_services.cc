@@ -21,7 +21,7 @@ using process::ConnectionHandle;
 using process::Process;
 
 // Linux takes the first record with exactly these flags, and ignores all others.
-constexpr std::uint32_t kBothWays =
+constexpr std::uint32_t kPrimaryBothWays =
     IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
 
 rdmacm::PathInfo path_of(const wire::PathRecord& record) {
@@ -37,12 +37,12 @@ PortId port_of(std::uint32_t device, std::uint8_t port) {
   return {static_cast<std::uint8_t>(std::min(device, kDeviceMax)), port};
 }
 
-Result<Process::ServiceWanted> wanted_by(const vb_service_query* query) {
+Result<Process::ServiceWanted> to_service_request(const vb_service_query* query) {
   if (query == nullptr || (query->name == nullptr && query->service_id == nullptr)) {
     return verbena::fail(Errc::kInvalidArgument, "the name or the id of a service is missing");
   }
-  Process::ServiceWanted wanted{.timeout =
-                                    std::chrono::milliseconds(std::max(query->timeout_ms, 0))};
+  Process::ServiceWanted request{.timeout =
+                                     std::chrono::milliseconds(std::max(query->timeout_ms, 0))};
   if (query->name != nullptr) {
     ipc::ServiceName name{};
     const std::size_t bytes = std::strlen(query->name);
@@ -50,13 +50,13 @@ Result<Process::ServiceWanted> wanted_by(const vb_service_query* query) {
       return verbena::fail(Errc::kInvalidArgument, "the name of a service has 64 bytes at most");
     }
     std::memcpy(name.data(), query->name, bytes);
-    wanted.name = name;
+    request.name = name;
   }
-  if (query->service_id != nullptr) wanted.service_id = ServiceId{*query->service_id};
-  return wanted;
+  if (query->service_id != nullptr) request.service_id = ServiceId{*query->service_id};
+  return request;
 }
 
-vb_service converted(const ipc::Service& service) {
+vb_service convert(const ipc::Service& service) {
   vb_service out{.service_id = service.service_id.value,
                  .gid = {},
                  .pkey = service.pkey.value,
@@ -69,7 +69,7 @@ vb_service converted(const ipc::Service& service) {
   return out;
 }
 
-ipc::Service converted(const vb_service& service) {
+ipc::Service convert(const vb_service& service) {
   ipc::Service out{.service_id = {service.service_id},
                    .pkey = {service.pkey},
                    .lease_seconds = service.lease_seconds};
@@ -79,12 +79,12 @@ ipc::Service converted(const vb_service& service) {
   return out;
 }
 
-void put(const std::vector<ipc::Service>& from, vb_service* to, std::uint32_t max,
-         std::uint32_t& count) {
+void copy_services(const std::vector<ipc::Service>& from, vb_service* to, std::uint32_t max,
+                   std::uint32_t& count) {
   count = static_cast<std::uint32_t>(from.size());
   const std::size_t copied = std::min<std::size_t>(max, from.size());
   std::ranges::transform(std::span(from).first(copied), to,
-                         [](const ipc::Service& service) { return converted(service); });
+                         [](const ipc::Service& service) { return convert(service); });
 }
 
 }  // namespace
@@ -96,10 +96,10 @@ int set_paths(vb_handle id, const void* value, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += sizeof(ibv_path_data)) {
     ibv_path_data data{};
     std::memcpy(&data, static_cast<const std::byte*>(value) + at, sizeof data);
-    if (data.flags != kBothWays) continue;
+    if (data.flags != kPrimaryBothWays) continue;
     const auto raw = std::as_bytes(std::span(&data.path, 1));
     const auto record = wire::decode_exact<wire::PathRecord>(raw.first<sizeof(ibv_path_record)>());
-    return ask_about_id<ipc::Done>(
+    return call_or_submit_for_id<ipc::Done>(
         nullptr, id,
         [&](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
           return process.set_path(handle, path_of(record), std::move(done));
@@ -121,12 +121,12 @@ using verbena::process::Process;
 extern "C" {
 
 int vb_cm_find_services(vb_handle id, const struct vb_service_query* query) {
-  const auto wanted = wanted_by(query);
-  if (!wanted) return failed(wanted.error());
-  return ask_about_id<ipc::Done>(nullptr, id,
-                                 [&](Process& process, ConnectionHandle handle, Time, const auto&) {
-                                   return process.find_services_for(handle, *wanted);
-                                 });
+  const auto request = to_service_request(query);
+  if (!request) return failed(request.error());
+  return call_or_submit_for_id<ipc::Done>(
+      nullptr, id, [&](Process& process, ConnectionHandle handle, Time, const auto&) {
+        return process.find_services_for(handle, *request);
+      });
 }
 
 int vb_cm_services(vb_handle id, struct vb_service* services, uint32_t max, uint32_t* count) {
@@ -134,7 +134,7 @@ int vb_cm_services(vb_handle id, struct vb_service* services, uint32_t max, uint
     return client.command([&](Process& process, Time) {
       const auto found = process.connection(ConnectionHandle{id});
       if (!found) return failed(found.error());
-      put((*found)->services, services, max, *count);
+      copy_services((*found)->services, services, max, *count);
       return 0;
     });
   });
@@ -142,17 +142,17 @@ int vb_cm_services(vb_handle id, struct vb_service* services, uint32_t max, uint
 
 int vb_services_find(uint32_t device, uint8_t port, const struct vb_service_query* query,
                      struct vb_service* services, uint32_t max, uint32_t* count) {
-  const auto wanted = wanted_by(query);
-  if (!wanted) return failed(wanted.error());
+  const auto request = to_service_request(query);
+  if (!request) return failed(request.error());
   return on_client([&](Client& client) {
-    return ask<ipc::ServicesFound>(
+    return call_or_submit<ipc::ServicesFound>(
         client, nullptr,
         [&](Process& process, Time, Completion<ipc::ServicesFound> done) {
-          return process.find_services(port_of(device, port), *wanted, std::move(done));
+          return process.find_services(port_of(device, port), *request, std::move(done));
         },
         [&](Process&, const Result<ipc::ServicesFound>& found) -> Result<void> {
           if (!found) return std::unexpected(found.error());
-          put(found->services, services, max, *count);
+          copy_services(found->services, services, max, *count);
           return {};
         });
   });
@@ -161,10 +161,10 @@ int vb_services_find(uint32_t device, uint8_t port, const struct vb_service_quer
 int vb_service_add(uint32_t device, uint8_t port, const struct vb_service* service,
                    uint64_t* registration) {
   return on_client([&](Client& client) {
-    return ask<ipc::ServiceAdded>(
+    return call_or_submit<ipc::ServiceAdded>(
         client, nullptr,
         [&](Process& process, Time, Completion<ipc::ServiceAdded> done) {
-          return process.add_service(port_of(device, port), converted(*service), std::move(done));
+          return process.add_service(port_of(device, port), convert(*service), std::move(done));
         },
         [&](Process&, const Result<ipc::ServiceAdded>& added) -> Result<void> {
           if (!added) return std::unexpected(added.error());
@@ -176,7 +176,7 @@ int vb_service_add(uint32_t device, uint8_t port, const struct vb_service* servi
 
 int vb_service_remove(uint64_t registration) {
   return on_object([&](Client& client) {
-    return ask<ipc::Done>(
+    return call_or_submit<ipc::Done>(
         client, nullptr,
         [&](Process& process, Time, Completion<ipc::Done> done) {
           return process.remove_service(registration, std::move(done));

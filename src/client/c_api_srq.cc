@@ -20,23 +20,23 @@ extern "C" {
 int vb_srq_create(vb_handle context, vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie,
                   vb_handle* srq) {
   return on_object([&](Client& client) {
-    auto added = Registration::add(
+    auto registration = Registration::add(
         client.channels(), {.context = as_handle<ContextHandle>(context), .cookie = cookie});
-    if (!added) return failed(added.error());
-    const auto made = client.command([&](Process& process, Time) -> Result<hca::SrqHandle> {
-      const auto created = process.engine().create_srq(
+    if (!registration) return failed(registration.error());
+    const auto handle = client.command([&](Process& process, Time) -> Result<hca::SrqHandle> {
+      const auto result = process.engine().create_srq(
           as_handle<hca::PdHandle>(pd), {.max_wr = attr->max_wr, .max_sge = attr->max_sge},
-          (*added)->object());
-      if (created) return created;
+          (*registration)->object());
+      if (result) return result;
       const hca::Limits& limits = process.engine().limits();
       return std::unexpected(
-          name_size(created.error(), "ibv_create_srq()",
+          name_size(result.error(), "ibv_create_srq()",
                     {{"max_wr", attr->max_wr, "max_srq_wr", limits.max_wr, 1},
                      {"max_sge", attr->max_sge, "max_srq_sge", limits.max_sge}}));
     });
-    if (!made) return failed(made.error());
-    (*added)->keep();
-    *srq = made->value;
+    if (!handle) return failed(handle.error());
+    (*registration)->keep();
+    *srq = handle->value;
     return vb_srq_query(*srq, attr);
   });
 }
@@ -48,24 +48,24 @@ int vb_srq_modify(vb_handle srq, const struct vb_srq_attr* attr, uint32_t mask) 
     }
     return result_of(client.command([&](Process& process, Time) -> Result<void> {
       const auto handle = as_handle<hca::SrqHandle>(srq);
-      hca::Engine& its = process.engine();
-      const hca::Engine::SrqInfo before = VB_TRY(its.query_srq(handle));
+      hca::Engine& engine = process.engine();
+      const hca::Engine::SrqInfo old_info = VB_TRY(engine.query_srq(handle));
       if ((mask & kMaxWr) != 0) {
-        const auto resized = its.resize_srq(handle, attr->max_wr);
+        const auto resized = engine.resize_srq(handle, attr->max_wr);
         if (!resized) {
           return std::unexpected(
               name_size(resized.error(), "ibv_modify_srq()",
-                        {{"max_wr", attr->max_wr, "max_srq_wr", its.limits().max_wr, 1}}));
+                        {{"max_wr", attr->max_wr, "max_srq_wr", engine.limits().max_wr, 1}}));
         }
       }
       if ((mask & kLimit) == 0) return {};
-      const auto armed = its.arm_srq(handle, attr->limit);
-      if (armed) return armed;
+      const auto limit_result = engine.arm_srq(handle, attr->limit);
+      if (limit_result) return limit_result;
       // Restores the old size: a call that fails changes nothing.
-      if ((mask & kMaxWr) != 0) VB_TRY_VOID(its.resize_srq(handle, before.caps.max_wr));
-      const std::uint32_t room = (mask & kMaxWr) != 0 ? attr->max_wr : before.caps.max_wr;
-      return std::unexpected(name_size(armed.error(), "ibv_modify_srq()",
-                                       {{"srq_limit", attr->limit, "the SRQ's max_wr", room}}));
+      if ((mask & kMaxWr) != 0) VB_TRY_VOID(engine.resize_srq(handle, old_info.caps.max_wr));
+      const std::uint32_t max_wr = (mask & kMaxWr) != 0 ? attr->max_wr : old_info.caps.max_wr;
+      return std::unexpected(name_size(limit_result.error(), "ibv_modify_srq()",
+                                       {{"srq_limit", attr->limit, "the SRQ's max_wr", max_wr}}));
     }));
   });
 }
@@ -85,12 +85,12 @@ int vb_srq_destroy(vb_handle srq) {
   return on_object([&](Client& client) {
     const auto handle = as_handle<hca::SrqHandle>(srq);
     std::uint64_t object = 0;
-    const auto gone = client.command([&](Process& process, Time) -> Result<void> {
+    const auto result = client.command([&](Process& process, Time) -> Result<void> {
       object = VB_TRY(process.engine().query_srq(handle)).cookie;
       return process.engine().destroy_srq(handle);
     });
-    if (gone) client.channels().remove_object(object);
-    return result_of(gone);
+    if (result) client.channels().remove_object(object);
+    return result_of(result);
   });
 }
 

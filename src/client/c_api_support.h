@@ -12,17 +12,17 @@
 // Provides helpers that the source files of the C API share.
 namespace verbena::client {
 
-// Returns the program's Client, made at first use and joined to an agent.  If the agent has died it
-// joins the next one.  nullptr: no agent can be reached; `error` is the errno, and vb_last_error()
-// gives the reason.
+// Returns the program's Client, made at first use and joined to an agent.  If the agent has died,
+// the Client joins the next agent.  nullptr: no agent can be reached; `error` is the errno, and
+// vb_last_error() gives the reason.
 Client* client_with_agent(int& error);
-// Returns the Client if there is one already; for calls that name one of its objects.
+// Returns the Client, or nullptr if there is none yet.  For calls that name one of its objects.
 Client* client_if_any();
 
 // Converts a path to the C API.  `port` is the number of the QP's or id's port.
-void put_path(const hca::Path& path, std::uint8_t port, vb_ah_attr& out);
+void convert_path(const hca::Path& path, std::uint8_t port, vb_ah_attr& out);
 // Converts the attributes of a transition or a query to the C API.
-void put_attributes(const hca::QpAttributes& attributes, vb_qp_attr& out);
+void convert_attributes(const hca::QpAttributes& attributes, vb_qp_attr& out);
 
 using c_api::failed;
 using c_api::guarded;
@@ -36,30 +36,30 @@ T as_handle(vb_handle handle) {
   return T{handle};
 }
 
-// Registers an object with the channels before it is made.  The destructor withdraws the
-// registration unless keep() was called, because the engine may refuse to make the object, or the
+// Registers an object with the channels before the engine creates it.  The destructor withdraws the
+// registration unless keep() was called, because the engine may refuse to create the object, or the
 // request may be cancelled.
 class Registration {
  public:
   static Result<std::shared_ptr<Registration>> add(Channels& channels, const EventTarget& target) {
-    auto made = std::make_shared<Registration>(channels);
-    made->object_ = VB_TRY(channels.add_object(target));
-    return made;
+    auto registration = std::make_shared<Registration>(channels);
+    registration->object_ = VB_TRY(channels.add_object(target));
+    return registration;
   }
   explicit Registration(Channels& channels) : channels_(channels) {}
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
   ~Registration() {
-    if (!kept_) channels_.remove_object(object_);
+    if (!is_kept_) channels_.remove_object(object_);
   }
 
   std::uint64_t object() const { return object_; }
-  void keep() { kept_ = true; }
+  void keep() { is_kept_ = true; }
 
  private:
   Channels& channels_;
   std::uint64_t object_ = 0;
-  bool kept_ = false;
+  bool is_kept_ = false;
 };
 
 // Runs the body of a call on an object: body(client).  Returns EINVAL if there is no Client, and so
@@ -84,7 +84,7 @@ int on_client(Body body) {
   });
 }
 
-// Runs the body of a call on an object that needs the agent: like on_object(), but it joins the
+// Runs the body of a call on an object that needs the agent.  Works as on_object(), but joins the
 // next agent if the last one has died.
 template <class Body>
 int on_agent(Body body) {
@@ -98,7 +98,7 @@ int on_agent(Body body) {
 // has ended, both under the drive lock.  Returns 0 or an errno; EINPROGRESS: `submission` ends
 // later.
 template <class T, class Start, class Finish>
-int ask(Client& client, const Submission* submission, Start start, Finish finish) {
+int call_or_submit(Client& client, const Submission* submission, Start start, Finish finish) {
   if (submission != nullptr) {
     return client.submit<T>(*submission, std::move(start), std::move(finish));
   }
@@ -108,12 +108,12 @@ int ask(Client& client, const Submission* submission, Start start, Finish finish
   return end ? 0 : failed(client, end.error());
 }
 
-// Works as ask() for an existing id, which it passes to `start(process, id, now, done)`.  Only the
-// success or failure of the reply counts.
+// Works as call_or_submit() for an existing id, which it passes to `start(process, id, now, done)`.
+// Only the success or failure of the reply counts.
 template <class Reply, class Start>
-int ask_about_id(const Submission* submission, vb_handle id, Start start) {
+int call_or_submit_for_id(const Submission* submission, vb_handle id, Start start) {
   return on_object([&](Client& client) {
-    return ask<Reply>(
+    return call_or_submit<Reply>(
         client, submission,
         [&](process::Process& process, Time now, Completion<Reply> done) {
           return start(process, process::ConnectionHandle{id}, now, std::move(done));
@@ -127,8 +127,8 @@ int ask_about_id(const Submission* submission, vb_handle id, Start start) {
 
 int qp_create(const Submission* submission, vb_qp_init* init, vb_handle* qp, std::uint32_t* qp_num);
 int qp_attach(const Submission* submission, const vb_group_args& args);
-// Sets the path of an id (RDMA_OPTION_IB_PATH).  `value` is an array of struct ibv_path_data; the
-// first path for both directions is used.
+// Sets the path of an id (RDMA_OPTION_IB_PATH).  `value` is an array of struct ibv_path_data.  Uses
+// the first primary path for both directions.
 int set_paths(vb_handle id, const void* value, std::size_t bytes);
 // Carries out a command, one of VB_CM_BIND to VB_CM_ANSWER_PATH.
 int cm_command(const Submission* submission, std::uint32_t command, const vb_cm_args& args);

@@ -32,11 +32,11 @@ template <class Queue>
 Result<Handle<Shared<Queue>>> Channels::create_in(Slots<Shared<Queue>>& slots) {
   auto fd = os::EventFd::create();
   if (!fd) return std::unexpected(fd.error());
-  auto made =
+  auto handle =
       slots.insert(std::make_unique<Shared<Queue>>(std::make_shared<Queue>(*std::move(fd))));
-  if (made) return made;
+  if (handle) return handle;
   limits_met_.fetch_add(1, std::memory_order_relaxed);
-  return fail(made.error().code,
+  return fail(handle.error().code,
               "a program's event channels or contexts are all in use (kChannelsMax)");
 }
 
@@ -68,9 +68,9 @@ Shared<CompletionChannel> Channels::completion(CompletionChannelHandle channel) 
 
 Result<ContextHandle> Channels::create_context(std::uint32_t device) {
   const std::lock_guard lock(mutex_);
-  const ContextHandle made = VB_TRY(create_in(contexts_));
-  find_in(contexts_, made)->device = device;
-  return made;
+  const ContextHandle handle = VB_TRY(create_in(contexts_));
+  find_in(contexts_, handle)->device = device;
+  return handle;
 }
 
 Result<void> Channels::destroy_context(ContextHandle context) {
@@ -170,13 +170,13 @@ Result<void> Channels::add_id(process::ConnectionHandle id, CmChannelHandle chan
 
 // Makes the id report to the channel.  REQUIRES: the caller holds the lock.
 void Channels::set_id(process::ConnectionHandle id, CmChannelHandle channel) {
-  CmChannelHandle& its = ids_[id];
-  if (CmChannel* before = find_in(cm_, its)) --before->users;
-  its = channel;
+  CmChannelHandle& id_channel = ids_[id];
+  if (CmChannel* old_channel = find_in(cm_, id_channel)) --old_channel->users;
+  id_channel = channel;
   if (CmChannel* now = find_in(cm_, channel)) ++now->users;
 }
 
-// Makes the id report nowhere.  Returns the channel it had.  REQUIRES: the caller holds the lock.
+// Removes the id from its channel, and returns the channel.  REQUIRES: the caller holds the lock.
 CmChannel* Channels::drop_id(process::ConnectionHandle id) {
   const auto found = ids_.extract(id);
   CmChannel* const channel = found ? find_in(cm_, found.mapped()) : nullptr;
@@ -188,13 +188,13 @@ std::vector<process::CmNotice> Channels::remove_id(process::ConnectionHandle id)
   const std::lock_guard lock(mutex_);
   CmChannel* const channel = drop_id(id);
   if (channel == nullptr) return {};
-  auto unseen = channel->withdraw(id.value);
-  for (const process::CmNotice& request : unseen) {
+  auto unread = channel->withdraw(id.value);
+  for (const process::CmNotice& request : unread) {
     if (!request.new_id) continue;
     (void)drop_id(request.new_id);
     (void)channel->withdraw(request.new_id.value);
   }
-  return unseen;
+  return unread;
 }
 
 void Channels::remove_group(process::ConnectionHandle id, std::uint64_t group) {
@@ -216,13 +216,13 @@ Result<void> Channels::migrate_id(process::ConnectionHandle id, CmChannelHandle 
   set_id(id, channel);
   if (from == nullptr || from == to) return {};
   // Also moves the unread requests of a listener, and the events that have come for them since.
-  std::set<process::ConnectionHandle> moves{id};
+  std::set<process::ConnectionHandle> moving_ids{id};
   const auto notices = from->withdraw_if([&](const process::CmNotice& one) {
-    if (!moves.contains(one.id)) return false;
-    if (one.new_id) moves.insert(one.new_id);
+    if (!moving_ids.contains(one.id)) return false;
+    if (one.new_id) moving_ids.insert(one.new_id);
     return true;
   });
-  for (const process::ConnectionHandle moved : moves) set_id(moved, channel);
+  for (const process::ConnectionHandle moving_id : moving_ids) set_id(moving_id, channel);
   for (const process::CmNotice& notice : notices) to->push(notice);
   return {};
 }
@@ -266,9 +266,10 @@ void Channels::dispatch_async(const process::AsyncNotice& notice) {
     return;
   }
   contexts_.for_each([&](ContextHandle, const Shared<Context>& context) {
-    const bool is_its = context->device == VB_ALL_DEVICES || context->device == notice.port.device;
-    if (is_of_a_port(notice.type) && !is_its) return;
-    // Only the last event of a type matters: unread ones must not pile up.
+    const bool is_of_its_device =
+        context->device == VB_ALL_DEVICES || context->device == notice.port.device;
+    if (is_of_a_port(notice.type) && !is_of_its_device) return;
+    // Only the last event of a type matters, so that unread events do not pile up.
     (void)context->withdraw(0, [&](const AsyncEvent& one) {
       return one.type == notice.type && one.port == notice.port;
     });

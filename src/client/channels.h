@@ -49,7 +49,7 @@ inline std::uint64_t owner_of(const process::CmNotice& notice) { return notice.i
 //
 // Invariant, under the lock: the descriptor is posted while there are entries, except while a
 // reader has taken the post but not yet the lock, or receives packets itself.  That reader posts
-// again if it leaves entries.  If another reader was quicker and left none, it waits again.
+// again if entries remain.  If another reader was quicker and no entry remains, it waits again.
 template <class Entry>
 class EventQueue {
  public:
@@ -59,10 +59,10 @@ class EventQueue {
 
   void push(Entry entry) {
     const std::lock_guard lock(mutex_);
-    List one;
-    one.push_back(std::move(entry));
-    by_owner_.emplace(owner_of(one.front()), one.begin());
-    entries_.splice(entries_.end(), one);
+    List entry_list;
+    entry_list.push_back(std::move(entry));
+    by_owner_.emplace(owner_of(entry_list.front()), entry_list.begin());
+    entries_.splice(entries_.end(), entry_list);
     if (entries_.size() != 1) return;
     if (reader_receives_) {
       withheld_ = true;
@@ -75,12 +75,12 @@ class EventQueue {
     const std::lock_guard lock(mutex_);
     if (entries_.empty()) return false;
     pop(entry);
-    quieten();
+    make_unreadable_if_empty();
     return true;
   }
 
   // Notes that a thread receives packets, and will call take_received() for the entries that they
-  // bring.  So the first of them need not make the descriptor readable.
+  // bring.  So the first such entry need not make the descriptor readable.
   void will_receive() {
     const std::lock_guard lock(mutex_);
     reader_receives_ = true;
@@ -92,7 +92,7 @@ class EventQueue {
     if (entries_.empty()) return false;
     pop(entry);
     if (!withheld) {
-      quieten();
+      make_unreadable_if_empty();
     } else if (!entries_.empty()) {
       post();
     }
@@ -105,19 +105,19 @@ class EventQueue {
   // read(2).  It is a cancellation point.
   int next(Entry& entry) {
     ::pthread_testcancel();
-    std::optional<std::uint64_t> waited_from;  // posts_ when the wait began
+    std::optional<std::uint64_t> posts_before_wait;  // posts_ when the wait began
     for (;;) {
       {
         const std::lock_guard lock(mutex_);
-        if (waited_from) --sleepers_;
+        if (posts_before_wait) --sleepers_;
         if (!entries_.empty()) {
           pop(entry);
-          const bool took_the_only = waited_from && *waited_from + 1 == posts_;
-          if (!took_the_only || !fd_.never_waits()) quieten();
-          if (waited_from && !entries_.empty()) post();
+          const bool took_only_post = posts_before_wait && *posts_before_wait + 1 == posts_;
+          if (!took_only_post || !fd_.never_waits()) make_unreadable_if_empty();
+          if (posts_before_wait && !entries_.empty()) post();
           return 0;
         }
-        waited_from = posts_;
+        posts_before_wait = posts_;
         ++sleepers_;
       }
       Sleep sleep{*this};
@@ -143,7 +143,7 @@ class EventQueue {
       entries_.erase(at->second);
       by_owner_.erase(at);
     }
-    if (!out.empty()) quieten();
+    if (!out.empty()) make_unreadable_if_empty();
     return out;
   }
   std::vector<Entry> withdraw(std::uint64_t owner) {
@@ -159,18 +159,19 @@ class EventQueue {
       if (!select(std::as_const(*at))) continue;
       const auto [first, last] = by_owner_.equal_range(owner_of(*at));
       out.push_back(std::move(*at));
-      by_owner_.erase(std::find_if(first, last, [&](const auto& one) { return one.second == at; }));
+      by_owner_.erase(
+          std::find_if(first, last, [&](const auto& item) { return item.second == at; }));
       entries_.erase(at);
     }
-    if (!out.empty()) quieten();
+    if (!out.empty()) make_unreadable_if_empty();
     return out;
   }
 
  private:
   using List = std::list<Entry>;
 
-  // Cleans up after a sleeping thread that a signal or a cancellation ends before it takes an
-  // entry.  Some C libraries cancel after read(2) has taken the post, so this posts again.
+  // Cleans up if a signal or a cancellation ends the sleep of a thread before it takes an entry.
+  // Some C libraries cancel after read(2) has taken the post, so the destructor posts again.
   struct Sleep {
     EventQueue& queue;
     bool has_taken = false;
@@ -178,7 +179,7 @@ class EventQueue {
       if (has_taken) return;
       const std::lock_guard lock(queue.mutex_);
       --queue.sleepers_;
-      queue.quieten();
+      queue.make_unreadable_if_empty();
       if (!queue.entries_.empty()) queue.post();
     }
   };
@@ -193,10 +194,10 @@ class EventQueue {
     ++posts_;
     fd_.post();
   }
-  // Makes the descriptor unreadable if the queue is empty.  Leaves the post to a sleeping reader if
-  // try_take() may wait: if both tried to take the one post, the loser would wait.  That reader
-  // finds no entry and sleeps again.
-  void quieten() {
+  // Makes the descriptor unreadable if the queue is empty.  If try_take() may wait, leaves the post
+  // to a sleeping reader, which finds no entry and sleeps again.  If both tried to take the post,
+  // the loser would wait.
+  void make_unreadable_if_empty() {
     if (entries_.empty() && (sleepers_ == 0 || fd_.never_waits())) (void)fd_.try_take();
   }
 
@@ -229,7 +230,7 @@ struct Context : EventQueue<AsyncEvent> {
 
 // Shares a channel between Channels and a thread that is about to wait on it, because some programs
 // destroy a channel while a thread waits on it (rping, at its end).  The thread then never gets an
-// event, and the descriptor stays open while it waits.
+// event, and the descriptor stays open while the thread waits.
 template <class Queue>
 using Shared = std::shared_ptr<Queue>;
 using CompletionChannelHandle = Handle<Shared<CompletionChannel>>;
@@ -294,7 +295,7 @@ class Channels {
   Result<void> write_event(process::CmNotice&& notice);
 
   // Queues an event in its channel or context.  Returns true if other events wait in the same event
-  // channel, so that its reader will come back.
+  // channel, so that its reader will take more events.
   bool dispatch(const process::Notice& notice);
 
  private:

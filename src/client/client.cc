@@ -23,9 +23,9 @@
 namespace verbena::client {
 namespace {
 
-// A flood of datagrams must not keep commands waiting, so the drive lock is released after this
-// many looks at the sockets.
-constexpr int kReceiveTurns = 16;
+// A flood of datagrams must not keep commands waiting, so the drive lock is released after polling
+// the sockets this many times.
+constexpr int kSocketPollsMax = 16;
 // The answer to a READ may be two million packets.  Neither commands nor received packets must wait
 // for all of them.
 constexpr int kBurstsOfFlush = 8;
@@ -160,36 +160,36 @@ Result<void> Client::try_join(std::string& problem, bool& again) {
   {
     const Driving lock(driver_);
     // An earlier attempt that ran out of memory may have left its connection open.
-    if (agent_loss_unfinished_ || agent_.is_open()) agent_gone(os::now());
+    if (agent_loss_unfinished_ || agent_.is_open()) handle_agent_loss(os::now());
     if (const auto opened = agent_.open(std::move(channel), std::move(daemon)); !opened) {
-      agent_gone(os::now());
+      handle_agent_loss(os::now());
       problem = std::string("cannot wait for the agent: ") + opened.error().context;
       return opened;
     }
-    started = process_.hello(
-        [&answer](Result<ipc::Welcome> welcome) { answer.give(std::move(welcome)); });
+    started =
+        process_.hello([&answer](Result<ipc::Welcome> welcome) { answer.set(std::move(welcome)); });
     awaited.emplace(agent_);
     driver_.try_flush();
   }
   {
     std::unique_lock waiting(answer.mutex);
-    answer.come.wait_for(waiting, kAgentTimeout, [&] { return answer.result.has_value(); });
+    answer.available.wait_for(waiting, kAgentTimeout, [&] { return answer.result.has_value(); });
   }
   const Driving lock(driver_);
   awaited.reset();
   started.emplace<Pending>();  // destroying a Pending needs the drive lock
-  auto joined = judge(answer.result, problem, again);
+  auto joined = check_welcome(answer.result, problem, again);
   if (joined) {
     joined_.store(true);
   } else if (agent_.is_open()) {
-    agent_gone(os::now());
+    handle_agent_loss(os::now());
   }
   return joined;
 }
 
-// Returns the result of Hello.  Sets `again` if another agent may give a better one.
-Result<void> Client::judge(const std::optional<Result<ipc::Welcome>>& welcome, std::string& problem,
-                           bool& again) {
+// Returns the result of Hello.  Sets `again` if another agent may give a better result.
+Result<void> Client::check_welcome(const std::optional<Result<ipc::Welcome>>& welcome,
+                                   std::string& problem, bool& again) {
   if (!welcome) {
     problem = "the agent does not answer (is it stopped? see 'verbena agent status')";
     return fail(Errc::kUnreachable, "no agent");
@@ -218,70 +218,70 @@ Result<void> Client::judge(const std::optional<Result<ipc::Welcome>>& welcome, s
 
 // Cleans up after the agent's death.  If memory runs out, this function throws in the middle, and
 // the next turn calls it again.
-void Client::agent_gone(Time now) {
+void Client::handle_agent_loss(Time now) {
   agent_loss_unfinished_ = true;
   needs_flush_ = true;
   joined_.store(false);
   agent_.close();
   data_.close();
   process_.on_agent_gone(now);
-  links_.carry_out();
+  links_.handle_wakes_and_closes();
   watches_.remove_lanes();
   agent_loss_unfinished_ = false;
 }
 
 // ---- Driver::Work
 
-bool Client::receive(Time now, std::optional<os::UdpReceiver::Poll> look) {
-  if (agent_loss_unfinished_) agent_gone(now);
-  if (agent_.take_note()) {
+bool Client::receive(Time now, std::optional<os::UdpReceiver::Poll> poll_mode) {
+  if (agent_loss_unfinished_) handle_agent_loss(now);
+  if (agent_.take_message_note()) {
     needs_flush_ = true;
     receive_messages(now);
   }
-  const bool some = look && receive_packets(now, *look);
+  const bool any_packets = poll_mode && receive_packets(now, *poll_mode);
   if (process_.deadline() <= now) {
     needs_flush_ = true;
     process_.on_timer(os::now());
   }
-  return some;
+  return any_packets;
 }
 
-// Looks at the lanes, and at the sockets.  A look at the sockets costs system calls.  So a program
-// that polls and has lanes looks only from time to time, unless packets have come by the sockets a
+// Polls the lanes and the sockets.  Polling the sockets costs system calls.  So a program that
+// polls and has lanes polls the sockets only from time to time, unless packets have come by them a
 // moment ago.
-bool Client::receive_packets(Time now, os::UdpReceiver::Poll look) {
-  constexpr Duration kLookEvery = std::chrono::microseconds(20);
+bool Client::receive_packets(Time now, os::UdpReceiver::Poll poll_mode) {
+  constexpr Duration kSocketPollEvery = std::chrono::microseconds(20);
   constexpr Duration kBusyFor = std::chrono::microseconds(200);
-  const bool by_lanes = process_.receive_lanes(now);
-  if (by_lanes) needs_flush_ = true;
-  if (look == os::UdpReceiver::Poll::kLikely && !process_.lanes().empty() &&
-      now < sockets_looked_ + kLookEvery && now >= sockets_had_packets_ + kBusyFor) {
-    return by_lanes;
+  const bool lane_packets = process_.receive_lanes(now);
+  if (lane_packets) needs_flush_ = true;
+  if (poll_mode == os::UdpReceiver::Poll::kLikely && !process_.lanes().empty() &&
+      now < sockets_polled_at_ + kSocketPollEvery && now >= sockets_had_packets_at_ + kBusyFor) {
+    return lane_packets;
   }
-  const bool by_sockets = receive_from_sockets(now, look);
-  sockets_looked_ = now;
-  if (by_sockets) sockets_had_packets_ = now;
-  return by_lanes || by_sockets;
+  const bool socket_packets = receive_from_sockets(now, poll_mode);
+  sockets_polled_at_ = now;
+  if (socket_packets) sockets_had_packets_at_ = now;
+  return lane_packets || socket_packets;
 }
 
-bool Client::receive_from_sockets(Time now, os::UdpReceiver::Poll look) {
-  bool some = false;
-  for (int turn = 0; turn < kReceiveTurns; ++turn) {
+bool Client::receive_from_sockets(Time now, os::UdpReceiver::Poll poll_mode) {
+  bool any_packets = false;
+  for (int turn = 0; turn < kSocketPollsMax; ++turn) {
     const auto take = [&](const link::Arrival& arrival) VB_NO_THREAD_SAFETY_ANALYSIS {
       needs_flush_ = true;
       process_.receive(arrival, now);
     };
     const auto send = [&]() VB_NO_THREAD_SAFETY_ANALYSIS { flush(); };
     const auto received = data_.receive(
-        now, look, take, [&] { return has_posts(); }, send);
+        now, poll_mode, take, [&] { return has_posts(); }, send);
     if (data_.take_dropped()) process_.show_soon();  // the next packet may come much later
-    some |= received.some;
-    if (!received.full) return some;
+    any_packets |= received.any_packets;
+    if (!received.full) return any_packets;
     flush();          // acknowledgements do not wait for the end of a flood
     now = os::now();  // flush() used a later time, and the engine's time must not go back
   }
   unfinished_ = true;
-  return some;
+  return any_packets;
 }
 
 void Client::flush() {
@@ -294,18 +294,18 @@ void Client::flush() {
     data_.send();
   }
   unfinished_ |= more;
-  hand_out(now);
+  send_and_deliver(now);
   needs_flush_ = more;
 }
 
 void Client::deliver(Time now) {
   process_.deliver(now);
-  hand_out(now);
+  send_and_deliver(now);
 }
 
 // Sends messages to the agent, delivers notices to the program, and writes counters to the table.
-void Client::hand_out(Time now) {
-  links_.carry_out();
+void Client::send_and_deliver(Time now) {
+  links_.handle_wakes_and_closes();
   const std::array tables{qp_table_.fd.get(), links_.access_table_fd()};
   const std::size_t count = !qp_table_.fd ? 0 : tables[1] < 0 ? 1 : 2;
   agent_.flush(std::span(tables).first(count));
@@ -324,7 +324,7 @@ void Client::deliver_notices(Time now) {
     undelivered_.reset();
   }
   while (const auto failure = process_.engine().poll_failure()) {
-    if (diagnostics_.wanted()) diagnostics_.write(text_of(*failure, now - failure->since), now);
+    if (diagnostics_.enabled()) diagnostics_.write(text_of(*failure, now - failure->since), now);
   }
 }
 
@@ -367,7 +367,7 @@ void Client::unpark() {
 bool Client::end_turn(Time now) { return agent_.end_turn(std::exchange(events_wait_, false), now); }
 
 void Client::after_turn() {
-  if (heap_is_to_be_trimmed_.load() && heap_is_to_be_trimmed_.exchange(false)) os::trim_heap();
+  if (trim_is_pending_.load() && trim_is_pending_.exchange(false)) os::trim_heap();
 }
 
 void Client::ready(Watches::Kind kind) VB_NO_THREAD_SAFETY_ANALYSIS {
@@ -383,19 +383,19 @@ void Client::ready(Watches::Kind kind) VB_NO_THREAD_SAFETY_ANALYSIS {
 void Client::receive_messages(Time now) {
   for (;;) {
     auto datagram = agent_.receive();
-    if (!datagram) return agent_gone(now);
+    if (!datagram) return handle_agent_loss(now);
     if (!*datagram) return;
     auto rest = (*datagram)->messages;
     auto fds = std::move((*datagram)->fds);
     try {
       while (!rest.empty()) {
         const auto message = ipc::take_message(rest);
-        if (!message) return agent_gone(now);
+        if (!message) return handle_agent_loss(now);
         if (is_remark(*message, now)) continue;
         // The descriptors come first: the completion of the request may use the sockets.
         const bool complete =
             take_descriptors(*message, std::exchange(fds, {})) && (*datagram)->complete;
-        if (!process_.on_message(*message, now, complete)) return agent_gone(now);
+        if (!process_.on_message(*message, now, complete)) return handle_agent_loss(now);
       }
     } catch (const std::bad_alloc&) {
       // The message is lost, and a thread may wait for it.  The end of the connection wakes that
@@ -435,7 +435,7 @@ bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os
   }
   if (envelope->type == ipc::Type::kLane) {
     if (const auto lane = ipc::decode<ipc::Lane>(*envelope)) {
-      if (lane->lane == ipc::Lane::kUplink) data_.send_nothing();
+      if (lane->lane == ipc::Lane::kUplink) data_.stop_sending();
       // If add() fails, the lane has no memory, and the process refuses it.
       (void)links_.add(*lane, std::move(fds)).has_value();
     }
@@ -450,8 +450,8 @@ bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os
 
 // ---- commands
 
-// Polls, because the end of an access wakes nobody: initiators should not have to look for waiting
-// threads.
+// Polls, because the end of an access wakes nobody: initiators should not have to search for
+// waiting threads.
 void Client::wait_for(std::vector<link::Lanes::Access> accesses) {
   constexpr int kShortWaits = 200;
   constexpr auto kPause = std::chrono::milliseconds(1);
@@ -481,8 +481,8 @@ void Client::finish_command() {
   }
   driver_.try_flush();
   // The progress thread trims the heap, so that the program need not wait for it.
-  if (heap_.is_due(process_.engine().qp_count())) {
-    heap_is_to_be_trimmed_.store(true);
+  if (heap_trim_.is_due(process_.engine().qp_count())) {
+    trim_is_pending_.store(true);
     watches_.wake();
   }
 }
@@ -495,14 +495,14 @@ void Client::forget(vb_request& request) {
 int Client::cancel(RequestQueue& queue, vb_request& request, bool* was_done) {
   // Completions run under the lock: if the request is not done now, it never will be.
   const Driving lock(driver_);
-  const bool known = queue.cancel(request, was_done);
+  const bool found = queue.cancel(request, was_done);
   submitted_.erase(&request);
-  return known ? 0 : EINVAL;
+  return found ? 0 : EINVAL;
 }
 
-void Client::send_the_rest(std::chrono::milliseconds timeout) {
+void Client::send_all_queued(std::chrono::milliseconds timeout) {
   const NoCancellation whole_call;
-  AgentLink::set_comes_back(false);
+  AgentLink::set_will_take_more_events(false);
   const Time deadline = os::now() + timeout;
   const Driving lock(driver_, timeout);
   if (!lock) return;
@@ -524,13 +524,13 @@ void Client::flush_capture(std::chrono::milliseconds timeout) {
     const Driving lock(driver_, timeout);
     if (!lock) return;
     started = process_.flush_capture(
-        [&answer](Result<ipc::Done> result) { answer.give(std::move(result)); });
+        [&answer](Result<ipc::Done> result) { answer.set(std::move(result)); });
     awaited.emplace(agent_);
     driver_.try_flush();
   }
   if (std::holds_alternative<Pending>(started)) {
     std::unique_lock waiting(answer.mutex);
-    answer.come.wait_for(waiting, timeout, [&] { return answer.result.has_value(); });
+    answer.available.wait_for(waiting, timeout, [&] { return answer.result.has_value(); });
   }
   const Driving lock(driver_);
   awaited.reset();
@@ -544,7 +544,7 @@ std::string Client::explain(const Error& error) {
     return agent;
   }
   std::string text = *error.context != '\0' ? error.context : to_string(error.code);
-  if (is_programs_fault(error.code)) diagnostics_.refused(text, os::now());
+  if (is_programs_fault(error.code)) diagnostics_.write_refusal(text, os::now());
   return text;
 }
 

@@ -39,16 +39,16 @@ using c_api::Submission;
 
 // Runs a program's half of the stack in real time: a process::Process between the program's
 // threads, its sockets (DataPath) and its agent (AgentLink).  The Driver decides which thread runs
-// it.
+// the Process.
 //
 // A thread locks joining_ before the drive lock, and the drive lock before the channels' locks.
 class Client final : private Driver::Work {
  public:
-  // Finds the user's agent, or starts one, and says Hello.  `problem` explains a failure in one
+  // Finds the user's agent, or starts one, and sends Hello.  `problem` explains a failure in one
   // line.
   static Result<std::unique_ptr<Client>> connect(std::string& problem);
   // Joins the next agent if the last one has died; see process::Process for the effects.  If many
-  // threads call it, one of them joins and the others wait.  Costs one atomic load if the agent
+  // threads call join(), one of them joins and the others wait.  Costs one atomic load if the agent
   // lives.
   Result<void> join(std::string& problem);
   ~Client();
@@ -77,8 +77,8 @@ class Client final : private Driver::Work {
     if (!accesses.empty()) wait_for(std::move(accesses));
     return result;
   }
-  // Starts an asynchronous command and waits for its end.  It waits for the agent's answer, never
-  // for a peer's.  Not a cancellation point.
+  // Starts an asynchronous command and waits for its end.  Waits for the agent's answer, but never
+  // for a peer's answer.  Not a cancellation point.
   template <class T, class Start>
   Result<T> call(Start start);
   // Starts an asynchronous command for `submission`.  Returns its status, or EINPROGRESS.
@@ -92,7 +92,7 @@ class Client final : private Driver::Work {
   int cancel(RequestQueue& queue, vb_request& request, bool* was_done);
   // Sends all that is queued, because the program exits, perhaps from a signal handler inside any
   // call.  Gives up after `timeout`, if another thread drives or the agent is slow to read.
-  void send_the_rest(std::chrono::milliseconds timeout);
+  void send_all_queued(std::chrono::milliseconds timeout);
   // Waits until all packets captured so far are in the file, because the program exits.
   void flush_capture(std::chrono::milliseconds timeout);
 
@@ -104,17 +104,17 @@ class Client final : private Driver::Work {
   int next_event(CmChannel& channel, process::CmNotice& notice) {
     return events_.next(channel, notice);
   }
-  void waits_elsewhere() { events_.waits_elsewhere(); }
+  void note_other_wait() { events_.note_other_wait(); }
 
   // Returns the engine, whose direct calls need no drive lock.
   hca::Engine& engine() VB_NO_THREAD_SAFETY_ANALYSIS { return process_.engine(); }
   // These three call the functions of the Driver.
   void kick() { driver_.kick(); }
   void poll() {
-    AgentLink::set_comes_back(false);
+    AgentLink::set_will_take_more_events(false);
     driver_.poll();
   }
-  void armed() { driver_.armed(); }
+  void cq_armed() { driver_.cq_armed(); }
   // Describes a failure.  If the agent refused, this is the agent's text, and a line for the user
   // (Diagnostics) has it as well.
   std::string explain(const Error& error) VB_REQUIRES(drive_lock);
@@ -141,19 +141,19 @@ class Client final : private Driver::Work {
   template <class T>
   struct Answer {
     std::mutex mutex;
-    std::condition_variable come;
+    std::condition_variable available;
     std::optional<Result<T>> result;
 
-    void give(Result<T> value) {
+    void set(Result<T> value) {
       // Notifies under the lock, since the waiting thread destroys this object once it has the
       // result.
       const std::lock_guard lock(mutex);
       result = std::move(value);
-      come.notify_all();
+      available.notify_all();
     }
   };
   // Holds a command that was submitted and waits for the agent.
-  struct Submitted {
+  struct SubmittedCommand {
     Pending pending{};
     std::optional<AgentLink::AwaitedAnswer> awaited{};
   };
@@ -163,11 +163,11 @@ class Client final : private Driver::Work {
   Result<void> begin(bool allows_direct_access);
   Result<void> make_qp_table() VB_REQUIRES(drive_lock);
   Result<void> try_join(std::string& problem, bool& again);
-  Result<void> judge(const std::optional<Result<ipc::Welcome>>& welcome, std::string& problem,
-                     bool& again) VB_REQUIRES(drive_lock);
+  Result<void> check_welcome(const std::optional<Result<ipc::Welcome>>& welcome,
+                             std::string& problem, bool& again) VB_REQUIRES(drive_lock);
 
   // ---- Driver::Work
-  bool receive(Time now, std::optional<os::UdpReceiver::Poll> look)
+  bool receive(Time now, std::optional<os::UdpReceiver::Poll> poll_mode)
       VB_REQUIRES(drive_lock) override;
   void flush() VB_REQUIRES(drive_lock) override;
   void deliver(Time now) VB_REQUIRES(drive_lock) override;
@@ -190,7 +190,9 @@ class Client final : private Driver::Work {
     return needs_flush_ || agent_.holds_messages() || process_.engine().waits_for_lane();
   }
   bool needs_turn() const override VB_NO_THREAD_SAFETY_ANALYSIS { return agent_.needs_turn(); }
-  bool leave_messages() override VB_NO_THREAD_SAFETY_ANALYSIS { return agent_.leave_messages(); }
+  bool delegate_messages() override VB_NO_THREAD_SAFETY_ANALYSIS {
+    return agent_.delegate_messages();
+  }
   void after_turn() override;
   void ready(Watches::Kind kind) override;
 
@@ -198,13 +200,13 @@ class Client final : private Driver::Work {
   void begin_command() VB_REQUIRES(drive_lock);
   void finish_command() VB_REQUIRES(drive_lock);
   void receive_messages(Time now) VB_REQUIRES(drive_lock);
-  bool receive_packets(Time now, os::UdpReceiver::Poll look) VB_REQUIRES(drive_lock);
-  bool receive_from_sockets(Time now, os::UdpReceiver::Poll look) VB_REQUIRES(drive_lock);
+  bool receive_packets(Time now, os::UdpReceiver::Poll poll_mode) VB_REQUIRES(drive_lock);
+  bool receive_from_sockets(Time now, os::UdpReceiver::Poll poll_mode) VB_REQUIRES(drive_lock);
   bool is_remark(std::span<const std::byte> message, Time now) VB_REQUIRES(drive_lock);
   bool take_descriptors(std::span<const std::byte> message, std::vector<os::Fd> fds)
       VB_REQUIRES(drive_lock);
-  void agent_gone(Time now) VB_REQUIRES(drive_lock);
-  void hand_out(Time now) VB_REQUIRES(drive_lock);
+  void handle_agent_loss(Time now) VB_REQUIRES(drive_lock);
+  void send_and_deliver(Time now) VB_REQUIRES(drive_lock);
   void deliver_notices(Time now) VB_REQUIRES(drive_lock);
   void describe(process::Notice& notice, Time now) VB_REQUIRES(drive_lock);
   void show_counters() VB_REQUIRES(drive_lock);
@@ -216,20 +218,20 @@ class Client final : private Driver::Work {
   AgentLink agent_ VB_GUARDED_BY(drive_lock);
   DataPath data_ VB_GUARDED_BY(drive_lock);
   LaneLinks links_ VB_GUARDED_BY(drive_lock);
-  Time sockets_looked_ VB_GUARDED_BY(drive_lock){};
-  Time sockets_had_packets_ VB_GUARDED_BY(drive_lock){};
+  Time sockets_polled_at_ VB_GUARDED_BY(drive_lock){};
+  Time sockets_had_packets_at_ VB_GUARDED_BY(drive_lock){};
   os::SharedMemory qp_table_ VB_GUARDED_BY(drive_lock);
-  // These two hold work that an earlier call could not finish because memory ran out.
+  // These two members hold work that an earlier call could not finish because memory ran out.
   std::optional<process::Notice> undelivered_ VB_GUARDED_BY(drive_lock);
   bool agent_loss_unfinished_ VB_GUARDED_BY(drive_lock) = false;
   bool events_wait_ VB_GUARDED_BY(drive_lock) = false;  // events came since the last turn
   bool needs_flush_ VB_GUARDED_BY(drive_lock) = false;  // something was received or is left over
   bool unfinished_ VB_GUARDED_BY(drive_lock) = false;   // see take_unfinished()
-  std::map<vb_request*, Submitted> submitted_ VB_GUARDED_BY(drive_lock);
+  std::map<vb_request*, SubmittedCommand> submitted_ VB_GUARDED_BY(drive_lock);
   Time counters_shown_ VB_GUARDED_BY(drive_lock){};
-  os::HeapTrim heap_ VB_GUARDED_BY(drive_lock);
+  os::HeapTrim heap_trim_ VB_GUARDED_BY(drive_lock);
   Diagnostics diagnostics_;
-  std::atomic<bool> heap_is_to_be_trimmed_{false};
+  std::atomic<bool> trim_is_pending_{false};
   std::atomic<bool> joined_{false};
   std::mutex joining_;  // held for a whole join()
   Driver driver_;       // its thread uses all members above
@@ -247,14 +249,14 @@ Result<T> Client::call(Start start) {
     const Driving lock(driver_);
     begin_command();
     started = start(process_, os_now(),
-                    Completion<T>([&answer](Result<T> result) { answer.give(std::move(result)); }));
+                    Completion<T>([&answer](Result<T> result) { answer.set(std::move(result)); }));
     finish_command();
     if (auto* at_once = std::get_if<Result<T>>(&started)) return std::move(*at_once);
     awaited.emplace(agent_);
   }
   {
     std::unique_lock waiting(answer.mutex);
-    answer.come.wait(waiting, [&] { return answer.result.has_value(); });
+    answer.available.wait(waiting, [&] { return answer.result.has_value(); });
   }
   const Driving lock(driver_);
   awaited.reset();
@@ -273,7 +275,7 @@ int Client::submit(const Submission& submission, Start start, Finish finish) {
                            };
   const Driving lock(driver_);
   begin_command();
-  submitted_[&request] = Submitted();  // allocates before the command starts
+  submitted_[&request] = SubmittedCommand();  // allocates before the command starts
   submission.queue.begin(request);
   Started<T> started =
       start(process_, os_now(),
@@ -289,7 +291,7 @@ int Client::submit(const Submission& submission, Start start, Finish finish) {
     if (ended != 0) c_api::set_last_error(text);  // vb_submit() takes it from there
     status = ended;
   } else {
-    Submitted& entry = submitted_[&request];
+    SubmittedCommand& entry = submitted_[&request];
     entry.pending = std::move(std::get<Pending>(started));
     entry.awaited.emplace(agent_);
   }

@@ -36,18 +36,18 @@ CompletionChannelHandle channel_with_cq(Channels& channels, std::uint64_t cookie
 TEST(Batch, PostsOfOtherThreadsAreSentWithinAFewPackets) {
   constexpr int kPackets = 2000, kPostedAt = 37;
   std::vector<int> packets(kPackets);
-  int taken = 0, sent_at = 0;
+  int packets_taken = 0, sent_at = 0;
   bool posted = false;
   take_batch(
-      packets, [&](int) { posted |= ++taken == kPostedAt; }, [&] { return posted; },
+      packets, [&](int) { posted |= ++packets_taken == kPostedAt; }, [&] { return posted; },
       [&] {
         EXPECT_EQ(sent_at, 0) << "sends, but nothing was posted";
-        sent_at = taken;
+        sent_at = packets_taken;
         posted = false;
       });
-  EXPECT_EQ(taken, kPackets);
+  EXPECT_EQ(packets_taken, kPackets);
   EXPECT_GE(sent_at, kPostedAt);
-  EXPECT_LE(sent_at, kPostedAt + static_cast<int>(kPacketsPerLook));
+  EXPECT_LE(sent_at, kPostedAt + static_cast<int>(kPacketsPerCheck));
 }
 
 TEST(Channels, TheDescriptorIsReadableExactlyWhileEventsWait) {
@@ -96,17 +96,17 @@ TEST(Channels, AWaitingReaderGetsTheEventOfAnotherThread) {
 
 // Several readers wait while writers push entries and withdraw some of them.
 TEST(Channels, ConcurrentReadersAndWritersLoseNoEvent) {
-  constexpr std::uint64_t kEach = 20000, kWithdrawn = 7, kLast = 0;
+  constexpr std::uint64_t kPushes = 20000, kWithdrawEvery = 7, kLast = 0;
   CompletionChannel channel(*os::EventFd::create());
-  std::atomic<std::uint64_t> came = 0;
+  std::atomic<std::uint64_t> events = 0;
   const auto read = [&] {
-    for (CqEvent event; channel.next(event) == 0 && event.object != kLast;) ++came;
+    for (CqEvent event; channel.next(event) == 0 && event.object != kLast;) ++events;
   };
   const auto push = [&] {
-    for (std::uint64_t i = 1; i <= kEach; ++i) {
+    for (std::uint64_t i = 1; i <= kPushes; ++i) {
       channel.push({.object = i});
-      if (i % kWithdrawn != 0) continue;
-      came += channel.withdraw(i).size();
+      if (i % kWithdrawEvery != 0) continue;
+      events += channel.withdraw(i).size();
     }
   };
   std::vector<std::thread> readers, writers;
@@ -115,7 +115,7 @@ TEST(Channels, ConcurrentReadersAndWritersLoseNoEvent) {
   for (std::thread& writer : writers) writer.join();
   for (std::size_t i = 0; i < readers.size(); ++i) channel.push({.object = kLast});
   for (std::thread& reader : readers) reader.join();
-  EXPECT_EQ(came, 2 * kEach);
+  EXPECT_EQ(events, 2 * kPushes);
   EXPECT_EQ(ready(channel.fd()), 0) << "readable, and nothing to give";
   channel.push({.object = 1});
   EXPECT_EQ(ready(channel.fd()), POLLIN);
@@ -124,18 +124,18 @@ TEST(Channels, ConcurrentReadersAndWritersLoseNoEvent) {
 TEST(Channels, AThreadThatReadsADestroyedChannelFindsNothing) {
   Channels channels;
   const auto handle = *channels.create_cm();
-  const auto taken = channels.cm(handle);
-  ASSERT_EQ(::fcntl(taken->fd(), F_SETFL, O_NONBLOCK), 0);
+  const auto channel_in_use = channels.cm(handle);
+  ASSERT_EQ(::fcntl(channel_in_use->fd(), F_SETFL, O_NONBLOCK), 0);
   ASSERT_TRUE(channels.destroy_cm(handle));
   EXPECT_EQ(channels.cm(handle), nullptr);
   process::CmNotice notice;
-  EXPECT_EQ(taken->next(notice), EAGAIN);
+  EXPECT_EQ(channel_in_use->next(notice), EAGAIN);
   const auto completions = *channels.create_completion();
-  const auto also_taken = channels.completion(completions);
-  ASSERT_EQ(::fcntl(also_taken->fd(), F_SETFL, O_NONBLOCK), 0);
+  const auto completions_in_use = channels.completion(completions);
+  ASSERT_EQ(::fcntl(completions_in_use->fd(), F_SETFL, O_NONBLOCK), 0);
   ASSERT_TRUE(channels.destroy_completion(completions));
   CqEvent event;
-  EXPECT_EQ(also_taken->next(event), EAGAIN);
+  EXPECT_EQ(completions_in_use->next(event), EAGAIN);
 }
 
 TEST(Channels, MigratingAnIdMovesItsEvents) {
@@ -156,21 +156,21 @@ TEST(Channels, MigratingAnIdMovesItsEvents) {
 
 TEST(Channels, AChannelMayHideEventsOfUnansweredRequests) {
   Channels channels;
-  const auto tells = *channels.create_cm();
-  const auto hides = *channels.create_cm();
-  ASSERT_TRUE(channels.hide_lost_requests(hides));
-  ASSERT_TRUE(channels.add_id({1}, tells));
-  ASSERT_TRUE(channels.add_id({2}, hides));
+  const auto other_channel = *channels.create_cm();
+  const auto hiding_channel = *channels.create_cm();
+  ASSERT_TRUE(channels.hide_lost_requests(hiding_channel));
+  ASSERT_TRUE(channels.add_id({1}, other_channel));
+  ASSERT_TRUE(channels.add_id({2}, hiding_channel));
   for (const process::ConnectionHandle listener : {process::ConnectionHandle{1}, {2}}) {
-    const process::ConnectionHandle brought{listener.value + 10};
-    channels.dispatch(process::CmNotice{.id = listener, .new_id = brought});
-    channels.dispatch(process::CmNotice{.id = brought, .unanswered = true});
+    const process::ConnectionHandle new_id{listener.value + 10};
+    channels.dispatch(process::CmNotice{.id = listener, .new_id = new_id});
+    channels.dispatch(process::CmNotice{.id = new_id, .unanswered = true});
   }
-  EXPECT_EQ(channels.cm(tells)->withdraw_if([](const auto&) { return true; }).size(), 2u);
-  EXPECT_EQ(channels.cm(hides)->withdraw_if([](const auto&) { return true; }).size(), 1u);
-  EXPECT_EQ(ready(channels.cm(hides)->fd()), 0);
+  EXPECT_EQ(channels.cm(other_channel)->withdraw_if([](const auto&) { return true; }).size(), 2u);
+  EXPECT_EQ(channels.cm(hiding_channel)->withdraw_if([](const auto&) { return true; }).size(), 1u);
+  EXPECT_EQ(ready(channels.cm(hiding_channel)->fd()), 0);
   channels.dispatch(process::CmNotice{.id = {12}});  // the program had answered this request
-  EXPECT_NE(ready(channels.cm(hides)->fd()), 0);
+  EXPECT_NE(ready(channels.cm(hiding_channel)->fd()), 0);
   EXPECT_EQ(channels.hide_lost_requests({99}).error().code, Errc::kBadHandle);
 }
 
@@ -199,9 +199,9 @@ TEST(Channels, RemovingAListenerReturnsItsUnreadRequests) {
   const auto channel = *channels.create_cm();
   ASSERT_TRUE(channels.add_id({1}, channel));
   channels.dispatch(process::CmNotice{.id = {1}, .new_id = {2}});
-  const auto unseen = channels.remove_id({1});
-  ASSERT_EQ(unseen.size(), 1u);
-  EXPECT_EQ(unseen[0].new_id, process::ConnectionHandle{2});
+  const auto unread = channels.remove_id({1});
+  ASSERT_EQ(unread.size(), 1u);
+  EXPECT_EQ(unread[0].new_id, process::ConnectionHandle{2});
   EXPECT_TRUE(channels.destroy_cm(channel)) << "neither id is there any more";
 }
 
@@ -228,13 +228,13 @@ std::vector<std::uint32_t> types_in(Channels& channels, ContextHandle context) {
 TEST(Channels, AnAsynchronousEventDoesNotOutliveItsQp) {
   Channels channels;
   const auto context = *channels.create_context();
-  const std::uint64_t gone = *channels.add_object({.context = context, .cookie = 9});
-  const std::uint64_t stays = *channels.add_object({.context = context, .cookie = 10});
-  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = gone});
-  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = stays});
+  const std::uint64_t removed = *channels.add_object({.context = context, .cookie = 9});
+  const std::uint64_t remaining = *channels.add_object({.context = context, .cookie = 10});
+  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = removed});
+  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = remaining});
   channels.dispatch(process::AsyncNotice{.type = kDeviceFatal});
-  channels.remove_object(gone);
-  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = gone});  // was under way
+  channels.remove_object(removed);
+  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = removed});  // was under way
   AsyncEvent event;
   EXPECT_EQ(channels.context(context)->next(event), 0);
   EXPECT_EQ(event.cookie, 10u);
@@ -283,14 +283,14 @@ TEST(Channels, PortEventsGoToTheContextsOfTheirDevice) {
 TEST(Channels, AClosedContextGetsNoEventsAndItsObjectsStay) {
   Channels channels;
   const auto context = *channels.create_context();
-  const auto taken = channels.context(context);  // like a thread that is about to wait
+  const auto channel_in_use = channels.context(context);  // like a thread that is about to wait
   const std::uint64_t qp = *channels.add_object({.context = context, .cookie = 5});
   ASSERT_TRUE(channels.destroy_context(context));
   EXPECT_EQ(channels.destroy_context(context).error().code, Errc::kBadHandle);
   const auto next = *channels.create_context();
   channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = qp});
   EXPECT_EQ(types_in(channels, next), std::vector<std::uint32_t>()) << "it is another's";
-  EXPECT_EQ(ready(taken->fd()), 0);
+  EXPECT_EQ(ready(channel_in_use->fd()), 0);
   EXPECT_EQ(channels.target_of(qp).cookie, 5u);
   channels.remove_object(qp);
   EXPECT_EQ(channels.target_of(qp).cookie, 0u);

@@ -34,11 +34,11 @@ Result<void> DataPath::add(std::vector<os::Fd> fds) {
 
 void DataPath::close() {
   for (const Sockets& sockets : sockets_) {
-    counters_.closing(*sockets.receiver);
+    counters_.add_closing(*sockets.receiver);
     unwatch(sockets);
   }
   sockets_.clear();
-  sends_ = true;
+  sends_packets_ = true;
   capture_.reset();  // the dead agent was its only reader
 }
 
@@ -84,15 +84,15 @@ void DataPath::sent(const link::Address& address, std::span<const std::byte> dat
     capture_->write(os::now(), link::Direction::kOut, address, identification, datagram);
 }
 
-// Packets of lanes have no ICRC, so this writes the one that they would have as a UDP datagram.
+// Packets of lanes have no ICRC, so this function computes the ICRC for the capture.
 void DataPath::passed(link::Direction direction, const link::Address& address,
                       std::span<const std::byte> transport) {
   if (!capture_) return;
   std::array<std::byte, link::Lane::kPacketBytesMax + link::Burst::kIcrcBytes> datagram;
-  const auto used = std::span(datagram).first(transport.size() + link::Burst::kIcrcBytes);
-  std::ranges::copy(transport, used.begin());
-  link::seal(address, used, 0);
-  capture_->write(os::now(), direction, address, 0, used);
+  const auto sealed = std::span(datagram).first(transport.size() + link::Burst::kIcrcBytes);
+  std::ranges::copy(transport, sealed.begin());
+  link::seal(address, sealed, 0);
+  capture_->write(os::now(), direction, address, 0, sealed);
 }
 
 }  // namespace verbena::client

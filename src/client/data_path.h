@@ -41,7 +41,7 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   // Discards packets that have no lane, from now on until close().  The program's own sockets are
   // of no use then: the kernel's network does not know the addresses of a virtual host, and if an
   // agent serves all users, other hosts expect packets from that agent's port.
-  void send_nothing() { sends_ = false; }
+  void stop_sending() { sends_packets_ = false; }
   // Sets where later packets go (os::UdpSender::Options).
   void set_destination(std::uint16_t port, std::function<bool(const Gid&)> is_of_this_host) {
     sender_.set_destination(port, std::move(is_of_this_host));
@@ -64,20 +64,21 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   // Copies the packets of lanes into the capture, too.
   link::LaneObserver& lane_observer() { return *this; }
 
-  // Receives packets and calls take(arrival) for each.  has_posts() and send() work as in
-  // take_batch().  `full`: there may be more.
   struct Received {
-    bool some = false;
-    bool full = false;
+    bool any_packets = false;
+    bool full = false;  // there may be more packets
   };
+  // Receives packets and calls take(arrival) for each.  has_posts() and send() work as in
+  // take_batch().
   template <class Take, class HasPosts, class Send>
-  Received receive(Time now, os::UdpReceiver::Poll look, Take take, HasPosts has_posts, Send send);
+  Received receive(Time now, os::UdpReceiver::Poll poll_mode, Take take, HasPosts has_posts,
+                   Send send);
 
   // Sends the packets in burst().
   link::Burst& burst() { return burst_; }
   void send() {
     if (burst_.empty()) return;
-    if (sends_) {
+    if (sends_packets_) {
       sender_.send(burst_);
     } else {
       burst_.clear();
@@ -106,7 +107,7 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   link::Burst burst_{};
   std::vector<Sockets> sockets_{};
   bool joins_ = true;
-  bool sends_ = true;
+  bool sends_packets_ = true;
   bool dropped_ = false;
   os::Mapping capture_memory_{};
   std::optional<link::CaptureRing> capture_{};
@@ -114,15 +115,15 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
 };
 
 template <class Take, class HasPosts, class Send>
-DataPath::Received DataPath::receive(Time now, os::UdpReceiver::Poll look, Take take,
+DataPath::Received DataPath::receive(Time now, os::UdpReceiver::Poll poll_mode, Take take,
                                      HasPosts has_posts, Send send) {
   Received received;
   for (Sockets& sockets : sockets_) {
-    const auto datagrams = sockets.receiver->receive(look);
+    const auto datagrams = sockets.receiver->receive(poll_mode);
     dropped_ |= sockets.receiver->dropped();
     received.full |= sockets.receiver->full();
     if (datagrams.empty()) continue;
-    received.some = true;
+    received.any_packets = true;
     const auto open = [&](const os::UdpReceiver::Datagram& datagram) {
       const auto& [address, payload, index] = datagram;
       if (capture_) {
@@ -132,7 +133,7 @@ DataPath::Received DataPath::receive(Time now, os::UdpReceiver::Poll look, Take 
       if (const auto arrival = link::open(address, payload, index)) {
         take(*arrival);
       } else {
-        counters_.dropped(arrival.error());
+        counters_.count_dropped(arrival.error());
         dropped_ = true;
       }
     };

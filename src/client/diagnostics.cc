@@ -48,7 +48,7 @@ const char* words(Step step) {
 
 // Returns true for events that may report a failure.  text_of() formats no text for the many
 // others.
-bool tells_of_failure(const rdmacm::Event& event) {
+bool may_report_failure(const rdmacm::Event& event) {
   switch (event.kind) {
     case EventKind::kRejected:
     case EventKind::kUnreachable:
@@ -85,19 +85,19 @@ const char* words(hca::WrOpcode opcode) {
 
 // ---- texts --------------------------------------------------------------------------------------
 
-std::string spent_text(Duration spent) {
+std::string duration_text(Duration spent) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(spent).count();
   return ms < 1000 ? fmt::format("{} ms", ms) : fmt::format("{}.{} s", ms / 1000, ms / 100 % 10);
 }
 
 std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Duration spent) {
-  if (!tells_of_failure(event)) return std::nullopt;
+  if (!may_report_failure(event)) return std::nullopt;
   const std::string peer = address_text(event.destination);
   // An event outside any step has no start time, so the text names no duration.
   const std::string failed =
       step == Step::kNone
           ? fmt::format("{} {} failed: ", words(step), peer)
-          : fmt::format("{} {} failed after {}: ", words(step), peer, spent_text(spent));
+          : fmt::format("{} {} failed after {}: ", words(step), peer, duration_text(spent));
   switch (event.kind) {
     case EventKind::kRejected:
       return fmt::format("{}rejected, {} (REJ reason {})", failed,
@@ -144,76 +144,77 @@ std::string text_of(const hca::RequestFailure& failure, Duration spent) {
       fmt::format("{} {}", failure.tries, failure.tries == 1 ? "try" : "tries");
   switch (failure.status) {
     case hca::WcStatus::kRetryExceeded:
-      return fmt::format("{}, no answer to {} in {}", failed, tries, spent_text(spent));
+      return fmt::format("{}, no answer to {} in {}", failed, tries, duration_text(spent));
     case hca::WcStatus::kRnrRetryExceeded:
       return failure.rnr_retry == 0
                  ? failed + ", the peer had no receive posted and rnr_retry 0 asks for no retries"
                  : fmt::format("{}, the peer had no receive posted in {} in {}", failed, tries,
-                               spent_text(spent));
-    default: return fmt::format("{}, {} in {}", failed, tries, spent_text(spent));
+                               duration_text(spent));
+    default: return fmt::format("{}, {} in {}", failed, tries, duration_text(spent));
   }
 }
 
 // ---- lines --------------------------------------------------------------------------------------
 
 bool LineBudget::take(Time now) {
-  if (left_ < kLinesMax && now > since_) {
-    const auto more = static_cast<std::uint64_t>((now - since_) / kOneMoreEvery);
-    if (more >= kLinesMax - left_) {
-      left_ = kLinesMax;
+  if (remaining_ < kLinesMax && now > since_) {
+    const auto refilled = static_cast<std::uint64_t>((now - since_) / kOneMoreEvery);
+    if (refilled >= kLinesMax - remaining_) {
+      remaining_ = kLinesMax;
     } else {
-      left_ += static_cast<std::uint32_t>(more);
-      since_ += kOneMoreEvery * static_cast<Duration::rep>(more);
+      remaining_ += static_cast<std::uint32_t>(refilled);
+      since_ += kOneMoreEvery * static_cast<Duration::rep>(refilled);
     }
   }
-  if (left_ == 0) return false;
-  if (left_-- == kLinesMax) since_ = now;
+  if (remaining_ == 0) return false;
+  if (remaining_-- == kLinesMax) since_ = now;
   return true;
 }
 
 Diagnostics::Diagnostics() {
   const char* value = ::secure_getenv("VERBENA_VERBOSE");
-  wanted_ = value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+  enabled_ = value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
 }
 
-std::optional<std::string> Repeats::take(const std::string& text, Time now) {
+std::optional<std::string> RepeatFilter::take(const std::string& text, Time now) {
   std::string kind;
   for (const char c : text) {
     if (c < '0' || c > '9') kind += c;
   }
-  const auto known = std::ranges::find(kinds_, kind, &Kind::text);
-  if (known != kinds_.end() && now - known->written < kWindow) {
-    ++known->more;
+  const auto entry = std::ranges::find(kinds_, kind, &Kind::text);
+  if (entry != kinds_.end() && now - entry->written < kWindow) {
+    ++entry->repeats;
     ++folded_;
     return std::nullopt;
   }
   // Replaces the kind that was written longest ago.
-  Kind& place =
-      known != kinds_.end() ? *known : *std::ranges::min_element(kinds_, {}, &Kind::written);
-  const std::uint64_t more = known != kinds_.end() ? place.more : 0;
-  place = {.text = std::move(kind), .first = text, .written = now};
-  return more == 0 ? text
-                   : fmt::format("{} (and {} times since the last line about it)", text, more);
+  Kind& slot =
+      entry != kinds_.end() ? *entry : *std::ranges::min_element(kinds_, {}, &Kind::written);
+  const std::uint64_t repeats = entry != kinds_.end() ? slot.repeats : 0;
+  slot = {.text = std::move(kind), .first = text, .written = now};
+  return repeats == 0
+             ? text
+             : fmt::format("{} (and {} times since the last line about it)", text, repeats);
 }
 
-std::string Repeats::left_out_note() {
+std::string RepeatFilter::left_out_note() {
   std::string text;
   for (Kind& kind : kinds_) {
-    if (kind.more == 0) continue;
-    text +=
-        fmt::format(" ({} repeats of '{}' were left out)", std::exchange(kind.more, 0), kind.first);
+    if (kind.repeats == 0) continue;
+    text += fmt::format(" ({} repeats of '{}' were left out)", std::exchange(kind.repeats, 0),
+                        kind.first);
   }
   return text;
 }
 
 void Diagnostics::write(const std::string& text, Time now) {
-  if (!wanted_) return;
+  if (!enabled_) return;
   const std::lock_guard lock(mutex_);
   write_line(text + repeats_.left_out_note(), now);
 }
 
-void Diagnostics::refused(const std::string& text, Time now) {
-  if (!wanted_) return;
+void Diagnostics::write_refusal(const std::string& text, Time now) {
+  if (!enabled_) return;
   const std::lock_guard lock(mutex_);
   if (const auto line = repeats_.take("refused: " + text, now)) write_line(*line, now);
 }

@@ -26,12 +26,12 @@ class LineBudget {
   bool take(Time now);
 
  private:
-  std::uint32_t left_ = kLinesMax;
+  std::uint32_t remaining_ = kLinesMax;
   Time since_{};
 };
 
 // Formats a time: "12 ms", "3.2 s".
-std::string spent_text(Duration spent);
+std::string duration_text(Duration spent);
 // Describes the failure that an event reports; nothing if it reports none.
 std::optional<std::string> text_of(const rdmacm::Event& event, process::Connection::Step step,
                                    Duration spent);
@@ -44,14 +44,14 @@ constexpr bool is_programs_fault(Errc code) {
 }
 
 // Folds repeated lines.  Programs probe the limits of a device by asking for more and more until it
-// refuses, or for less and less until it accepts.  Of lines that differ only in numbers, the first
-// is written, and those within a second after it are only counted.
-class Repeats {
+// refuses, or for less and less until it accepts.  Lines that differ only in numbers are of one
+// kind.  After a line was written, lines of its kind within one second are only counted.
+class RepeatFilter {
  public:
   static constexpr std::size_t kKindsMax = 8;
   static constexpr Duration kWindow = std::chrono::seconds(1);
 
-  // Returns the line to write, or nothing.  The line gives the number of lines left out before it.
+  // Returns the line to write, or nothing.  The line tells how many lines were left out before it.
   std::optional<std::string> take(const std::string& text, Time now);
   // Returns " (19 repeats of 'refused: ...' were left out)" for each kind with unreported
   // repeats, and resets their counts.  Empty if there are none.
@@ -63,7 +63,7 @@ class Repeats {
     std::string text{};  // without its numbers
     std::string first{};
     Time written{};
-    std::uint64_t more = 0;
+    std::uint64_t repeats = 0;
   };
   std::array<Kind, kKindsMax> kinds_{};
   std::uint64_t folded_ = 0;
@@ -75,12 +75,12 @@ class Diagnostics {
   // Reads VERBENA_VERBOSE from the environment.
   Diagnostics();
 
-  bool wanted() const { return wanted_; }
+  bool enabled() const { return enabled_; }
   // Writes "verbena: PROGRAM[PID]: TEXT" if the budget and standard error have room for it.  Never
   // waits.
   void write(const std::string& text, Time now);
   // Writes a line about a call that was refused, and folds repeats.
-  void refused(const std::string& text, Time now);
+  void write_refusal(const std::string& text, Time now);
   std::uint64_t written() const;
   std::uint64_t left_out() const;
   std::uint64_t folded() const;
@@ -88,10 +88,10 @@ class Diagnostics {
  private:
   void write_line(const std::string& text, Time now);
 
-  bool wanted_;
+  bool enabled_;
   mutable std::mutex mutex_;
   LineBudget budget_{};
-  Repeats repeats_{};
+  RepeatFilter repeats_{};
   std::uint64_t written_ = 0;
   std::uint64_t left_out_ = 0;
   std::uint64_t left_out_since_line_ = 0;  // lines left out since the last written one

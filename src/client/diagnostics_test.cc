@@ -20,35 +20,41 @@ rdmacm::Event event(EventKind kind, std::int32_t status) {
           .tries = 9};
 }
 
-std::string told(EventKind kind, std::int32_t status, Connection::Step step, milliseconds spent) {
+std::string failure_text(EventKind kind, std::int32_t status, Connection::Step step,
+                         milliseconds spent) {
   return text_of(event(kind, status), step, spent).value_or("nothing");
 }
 
 TEST(Diagnostics, FailuresNamePeerStepAndTime) {
-  EXPECT_EQ(told(EventKind::kRejected, 8, Connection::Step::kConnect, milliseconds(12)),
+  EXPECT_EQ(failure_text(EventKind::kRejected, 8, Connection::Step::kConnect, milliseconds(12)),
             "connect to 10.0.0.2:7174 failed after 12 ms: rejected, invalid service id: nobody "
             "listens there (REJ reason 8)");
-  EXPECT_EQ(
-      told(EventKind::kUnreachable, -ETIMEDOUT, Connection::Step::kConnect, milliseconds(30'050)),
-      "connect to 10.0.0.2:7174 failed after 30.0 s: unreachable, 9 messages without an "
-      "answer; is the peer there, and does UDP port 4791 reach it?");
-  rdmacm::Event never_asked = event(EventKind::kUnreachable, -ETIMEDOUT);
-  never_asked.tries = 0;
-  EXPECT_EQ(text_of(never_asked, Connection::Step::kConnect, milliseconds(2000)),
+  EXPECT_EQ(failure_text(EventKind::kUnreachable, -ETIMEDOUT, Connection::Step::kConnect,
+                         milliseconds(30'050)),
+            "connect to 10.0.0.2:7174 failed after 30.0 s: unreachable, 9 messages without an "
+            "answer; is the peer there, and does UDP port 4791 reach it?");
+  rdmacm::Event without_messages = event(EventKind::kUnreachable, -ETIMEDOUT);
+  without_messages.tries = 0;
+  EXPECT_EQ(text_of(without_messages, Connection::Step::kConnect, milliseconds(2000)),
             "connect to 10.0.0.2:7174 failed after 2.0 s: too many other connections are pending, "
             "and the peer is silent or slow");
-  EXPECT_EQ(told(EventKind::kUnreachable, 1, Connection::Step::kConnect, milliseconds(3)),
+  EXPECT_EQ(failure_text(EventKind::kUnreachable, 1, Connection::Step::kConnect, milliseconds(3)),
             "connect to 10.0.0.2:7174 failed after 3 ms: refused, nobody listens on the port "
             "(SIDR status 1)");
-  EXPECT_EQ(told(EventKind::kMulticastError, -ENOMEM, Connection::Step::kNone, milliseconds(0)),
-            "joining the group :: failed: Cannot allocate memory");
-  EXPECT_EQ(told(EventKind::kAddrError, -ENETUNREACH, Connection::Step::kResolve, milliseconds(0)),
+  EXPECT_EQ(
+      failure_text(EventKind::kMulticastError, -ENOMEM, Connection::Step::kNone, milliseconds(0)),
+      "joining the group :: failed: Cannot allocate memory");
+  EXPECT_EQ(failure_text(EventKind::kAddrError, -ENETUNREACH, Connection::Step::kResolve,
+                         milliseconds(0)),
             "resolving 10.0.0.2:7174 failed after 0 ms: Network is unreachable");
-  EXPECT_EQ(told(EventKind::kConnectError, -EINVAL, Connection::Step::kAccept, milliseconds(999)),
-            "accept of 10.0.0.2:7174 failed after 999 ms: Invalid argument");
-  EXPECT_EQ(told(EventKind::kDisconnected, -ETIMEDOUT, Connection::Step::kNone, milliseconds(0)),
-            "connection with 10.0.0.2:7174 ended: the peer does not answer");
-  EXPECT_EQ(told(EventKind::kPathUnanswered, -ETIMEDOUT, Connection::Step::kNone, milliseconds(0)),
+  EXPECT_EQ(
+      failure_text(EventKind::kConnectError, -EINVAL, Connection::Step::kAccept, milliseconds(999)),
+      "accept of 10.0.0.2:7174 failed after 999 ms: Invalid argument");
+  EXPECT_EQ(
+      failure_text(EventKind::kDisconnected, -ETIMEDOUT, Connection::Step::kNone, milliseconds(0)),
+      "connection with 10.0.0.2:7174 ended: the peer does not answer");
+  EXPECT_EQ(failure_text(EventKind::kPathUnanswered, -ETIMEDOUT, Connection::Step::kNone,
+                         milliseconds(0)),
             "offering an alternate path to 10.0.0.2:7174 failed: 9 messages without an answer");
   rdmacm::Event by_service = event(EventKind::kRejected, 8);
   by_service.destination.by_gid = true;
@@ -138,8 +144,8 @@ TEST(LineBudget, AllowsABurstAndThenTenLinesPerSecond) {
   EXPECT_FALSE(budget.take(now));
 }
 
-TEST(Repeats, LinesThatDifferOnlyInNumbersAreFolded) {
-  Repeats repeats;
+TEST(RepeatFilter, LinesThatDifferOnlyInNumbersAreFolded) {
+  RepeatFilter repeats;
   Time now{std::chrono::hours(1)};
   const auto probe = [](int bytes) {
     return "refused: ibv_create_qp(): max_inline_data is " + std::to_string(bytes) +
@@ -155,14 +161,14 @@ TEST(Repeats, LinesThatDifferOnlyInNumbersAreFolded) {
   EXPECT_EQ(repeats.left_out_note(), " (19 repeats of '" + probe(4096) + "' were left out)");
   EXPECT_EQ(repeats.left_out_note(), "");
   EXPECT_FALSE(repeats.take(probe(1), now));
-  now += Repeats::kWindow;
+  now += RepeatFilter::kWindow;
   EXPECT_EQ(repeats.take(probe(2), now), probe(2) + " (and 1 times since the last line about it)");
 }
 
-TEST(Repeats, TheOldestOfManyKindsIsForgotten) {
-  Repeats repeats;
+TEST(RepeatFilter, TheOldestOfManyKindsIsForgotten) {
+  RepeatFilter repeats;
   Time now{std::chrono::hours(1)};
-  for (std::size_t i = 0; i <= Repeats::kKindsMax; ++i) {
+  for (std::size_t i = 0; i <= RepeatFilter::kKindsMax; ++i) {
     EXPECT_TRUE(repeats.take(std::string(1, static_cast<char>('a' + i)), now += milliseconds(1)));
   }
   EXPECT_TRUE(repeats.take("a", now += milliseconds(1)));

@@ -20,7 +20,7 @@ constexpr Duration kForkWaitMax = std::chrono::seconds(1);
 constexpr Duration kDeferralMax = std::chrono::microseconds(50);
 
 // A program with signal handlers may lose the thread that waits for packets: a handler jumps out of
-// its wait.  The progress thread looks this often whether packets are left.
+// its wait.  The progress thread checks this often whether packets are left.
 constexpr Duration kReceiverCheckEvery = std::chrono::milliseconds(100);
 
 // Lets other threads run.  If another thread always wants this processor, sleeps for a moment, so
@@ -33,7 +33,7 @@ void let_others_run() {
 }
 
 // This is true while this thread holds the drive lock for a fork.
-thread_local bool held_for_fork = false;
+thread_local bool fork_holds_lock = false;
 
 }  // namespace
 
@@ -87,10 +87,11 @@ void Driver::turn() {
 
 // Does the progress thread's work, and returns the time of its next turn.
 Time Driver::take_turn(const PollPolicy::Turn& turn, bool expired) {
-  const Time began = os::now();
-  const bool rest = rest_is_left_.exchange(false);
-  bool looks_soon = turn.checks;
-  if (!turn.lent || expired || rest || work_.needs_turn() || work_.deadline() <= began) {
+  const Time turn_start = os::now();
+  const bool work_is_left = work_is_left_.exchange(false);
+  bool next_turn_is_soon = turn.checks_again;
+  if (!turn.lent || expired || work_is_left || work_.needs_turn() ||
+      work_.deadline() <= turn_start) {
     parks_ = !turn.left_to_program;
     if (expired && is_deferred()) {
       policy_.deferral_expired();
@@ -103,17 +104,18 @@ Time Driver::take_turn(const PollPolicy::Turn& turn, bool expired) {
     // Another thread may have taken the role meanwhile.  It may sleep now, and then needs the lanes
     // parked.
     if (!turn.left_to_program && !policy_.is_lent()) unpark();
-    // A timer that is due may wait for a packet that has already come, so look at the sockets too.
-    const bool looks = (!turn.lent && policy_.should_look()) || work_.deadline() <= now;
-    const bool found =
-        work_.receive(now, looks ? std::optional(os::UdpReceiver::Poll::kAll) : std::nullopt);
-    policy_.looked(turn, found, now);
+    // A timer that is due may wait for a packet that has already come, so poll the sockets too.
+    const bool polls_sockets =
+        (!turn.lent && policy_.should_poll_sockets()) || work_.deadline() <= now;
+    const bool found = work_.receive(
+        now, polls_sockets ? std::optional(os::UdpReceiver::Poll::kAll) : std::nullopt);
+    policy_.sockets_polled(turn, found, now);
     flush();
   }
-  looks_soon = work_.end_turn(os::now()) || looks_soon;
+  next_turn_is_soon = work_.end_turn(os::now()) || next_turn_is_soon;
   const Time due = work_.deadline();
-  if (looks_soon) return std::min(os::now() + PollPolicy::kCheckEvery, due);
-  return turn.lent && receiver_may_be_lost_.load() ? std::min(checks_receiver_at_, due) : due;
+  if (next_turn_is_soon) return std::min(os::now() + PollPolicy::kCheckEvery, due);
+  return turn.lent && receiver_may_be_lost_.load() ? std::min(next_receiver_check_, due) : due;
 }
 
 void Driver::sleep(const PollPolicy::Turn& turn, Time deadline) {
@@ -124,13 +126,13 @@ void Driver::sleep(const PollPolicy::Turn& turn, Time deadline) {
     if (woken) progress_wakes_.fetch_add(1, std::memory_order_relaxed);
   };
   if (turn.left_to_program) {
-    const bool rest = turn.lent && work_.leave_messages();
-    ready = watches_.wait(rest ? Watches::For::kRest : Watches::For::kAllButSockets, deadline);
+    const bool delegates = turn.lent && work_.delegate_messages();
+    ready = watches_.wait(delegates ? Watches::For::kRest : Watches::For::kAllButSockets, deadline);
     count();
   } else {
     const auto wait = [&](Time until) {
       const bool sleeps = until > Time{};
-      const bool in_lanes = sleeps ? !park_for_progress_thread() : look_at_lanes();
+      const bool in_lanes = sleeps ? !park_for_progress_thread() : poll_lanes();
       ready = watches_.wait(Watches::For::kAll, in_lanes ? Time{} : until);
       if (sleeps) count();
       const bool packets =
@@ -140,7 +142,7 @@ void Driver::sleep(const PollPolicy::Turn& turn, Time deadline) {
       return std::pair(ready.size() + (in_lanes ? 1 : 0), packets);
     };
     (void)spin_.wait(deadline, os::now, os::let_others_run, wait,
-                     [this] { return policy_.will_leave(os::now()); });
+                     [this] { return policy_.will_leave_sockets(os::now()); });
   }
   serve(ready);
 }
@@ -163,7 +165,7 @@ void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
   // for posts of other threads that try_flush() sends below, so later rounds wake a thread for it.
   bool asks_for_room = std::exchange(parks_, false);
   for (;;) {
-    // A new timer may be due before the progress thread would look.
+    // A new timer may be due before the progress thread would wake up.
     if (const Time due = work_.deadline(); due < sleeps_until_) {
       sleeps_until_ = due;
       wake();
@@ -173,11 +175,11 @@ void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
         !policy_.is_left_to_polls()) {
       watches_.wake_receiver();
     }
-    if (work_.take_unfinished()) leave_rest();
-    const auto left_posts = std::exchange(left_posts_, std::nullopt);
+    if (work_.take_unfinished()) leave_work();
+    const auto left_posts = std::exchange(deferring_kick_, std::nullopt);
     mutex_.unlock();
-    const bool only_left_posts = handover_.fetch_add(1) == left_posts;
-    if (!work_.has_posts() || only_left_posts || !mutex_.try_lock()) return;
+    const bool only_deferred_posts = handover_.fetch_add(1) == left_posts;
+    if (!work_.has_posts() || only_deferred_posts || !mutex_.try_lock()) return;
     try_flush();
   }
 }
@@ -188,7 +190,7 @@ void Driver::kick() {
   if (!lock) return;
   if (work_.posts_can_wait() && policy_.may_defer()) {
     defer();
-    left_posts_ = kick;
+    deferring_kick_ = kick;
   } else {
     try_flush();
   }
@@ -215,42 +217,42 @@ void Driver::poll() {
         flush();
       }
     } catch (const std::bad_alloc&) {
-      leave_rest();
+      leave_work();
     }
   }
   if (found) policy_.took_packets();
   if (policy_.should_yield(found)) let_others_run();
 }
 
-void Driver::armed() {
-  if (policy_.armed()) wake();
+void Driver::cq_armed() {
+  if (policy_.cq_armed()) wake();
 }
 
 void Driver::try_flush() {
   try {
     flush();
   } catch (const std::bad_alloc&) {
-    leave_rest();
+    leave_work();
   }
 }
 
 // Lets the progress thread finish the work, even if another thread has the role of the receiver.
-void Driver::leave_rest() {
-  rest_is_left_.store(true);
+void Driver::leave_work() {
+  work_is_left_.store(true);
   wake();
 }
 
 // ---- who waits for packets
 
 ReceiverRole::Wait Driver::take_role(ReceiverRole::For events) {
-  const ReceiverRole::Taken taken = policy_.take_role(events, os::now());
+  const ReceiverRole::TakenRole taken = policy_.take_role(events, os::now());
   if (taken.from_progress_thread) wake();
   if (taken.from_waiter) watches_.wake_receiver();
   return taken.wait;
 }
 
 void Driver::leave_role(ReceiverRole::Wait wait) {
-  if (policy_.role().others_wait()) {
+  if (policy_.role().another_waits()) {
     give_role_back(wait);
   } else if (policy_.role().leave(wait)) {
     watches_.check_at(os::now() + PollPolicy::kCheckEvery);
@@ -271,8 +273,8 @@ void Driver::expect_lost_receiver() {
 
 // Takes the role away from a waiter that has left packets for a whole interval of checks.
 void Driver::evict_lost_receiver(Time now) {
-  if (!policy_.is_lent() || !receiver_may_be_lost_.load() || now < checks_receiver_at_) return;
-  checks_receiver_at_ = now + kReceiverCheckEvery;
+  if (!policy_.is_lent() || !receiver_may_be_lost_.load() || now < next_receiver_check_) return;
+  next_receiver_check_ = now + kReceiverCheckEvery;
   const std::uint64_t wakes = receiver_wakes();
   if (std::exchange(wakes_checked_, wakes) != wakes) return;
   const Driving lock(*this);
@@ -290,9 +292,9 @@ bool Driver::park_for_progress_thread() {
   return false;
 }
 
-// Looks at the lanes while the progress thread spins, so that no peer must wake it.  Returns true
-// if packets came.
-bool Driver::look_at_lanes() {
+// Polls the lanes while the progress thread spins, so that no peer must wake it.  Returns true if
+// packets came.
+bool Driver::poll_lanes() {
   const Driving lock(*this, std::try_to_lock);
   if (!lock || policy_.is_lent() || !work_.has_lanes()) return false;
   parks_ = true;
@@ -301,7 +303,7 @@ bool Driver::look_at_lanes() {
     if (work_.needs_flush()) flush();
     return found;
   } catch (const std::bad_alloc&) {
-    leave_rest();
+    leave_work();
     return false;
   }
 }
@@ -331,14 +333,14 @@ void Driver::flush() {
   work_.flush();
 }
 
-void Driver::before_fork() { held_for_fork = mutex_.try_lock_for(kForkWaitMax); }
+void Driver::before_fork() { fork_holds_lock = mutex_.try_lock_for(kForkWaitMax); }
 
 void Driver::after_fork_in_parent() {
-  if (!std::exchange(held_for_fork, false)) return;
+  if (!std::exchange(fork_holds_lock, false)) return;
   mutex_.unlock();
   wake();  // the progress thread sends posts that came meanwhile
 }
 
-void Driver::after_fork_in_child() { held_for_fork = false; }
+void Driver::after_fork_in_child() { fork_holds_lock = false; }
 
 }  // namespace verbena::client

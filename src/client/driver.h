@@ -31,7 +31,8 @@ class Driving;
 //
 // A thread that posts takes the lock if it is free and sends its packets itself; if not, the holder
 // sees the work when it releases the lock.  A thread that polls an empty CQ takes the lock if it is
-// free, and receives.  When neither happens, the progress thread drives; it sleeps on the Watches.
+// free, and receives.  When no thread posts or polls, the progress thread drives; it sleeps on the
+// Watches.
 //
 // A poll that finds packets returns their completions first.  Packets that became ready meanwhile,
 // mostly acknowledgements, leave with the program's next post or at its next poll.  Small posts
@@ -45,27 +46,28 @@ class Driver {
   // A driving thread calls these functions.  Any thread may call those without REQUIRES.
   class Work {
    public:
-    // Takes messages of the agent and, with `look`, packets; runs timers.  Returns true if packets
-    // came.
-    virtual bool receive(Time now, std::optional<os::UdpReceiver::Poll> look)
+    // Takes messages of the agent and, with `poll_mode`, packets; runs timers.  Returns true if
+    // packets came.
+    virtual bool receive(Time now, std::optional<os::UdpReceiver::Poll> poll_mode)
         VB_REQUIRES(drive_lock) = 0;
     // Sends queued packets and messages, and delivers completions and events.
     virtual void flush() VB_REQUIRES(drive_lock) = 0;
-    // Returns true, once, if receive() or flush() ended early, to keep nobody waiting for long.
+    // Returns true, once, if receive() or flush() ended early so that nobody waits long for the
+    // lock.
     virtual bool take_unfinished() VB_REQUIRES(drive_lock) = 0;
     // Delivers completions and events only.
     virtual void deliver(Time now) VB_REQUIRES(drive_lock) = 0;
     virtual Time deadline() const VB_REQUIRES(drive_lock) = 0;
     // The progress thread calls begin_turn() before it receives, and end_turn() afterwards.
-    // end_turn() returns true if the thread must look again within PollPolicy::kCheckEvery.
+    // end_turn() returns true if the thread needs its next turn within PollPolicy::kCheckEvery.
     virtual void begin_turn() VB_REQUIRES(drive_lock) = 0;
     virtual bool end_turn(Time now) VB_REQUIRES(drive_lock) = 0;
     // Makes lanes wake the thread that waits for packets and is about to sleep (parks the lanes).
     // Returns false if there is something in a lane already: do not sleep.
     virtual bool park() VB_REQUIRES(drive_lock) = 0;
-    // Unparks the lanes: they wake the thread no more.  Look at the lanes after this call.
+    // Unparks the lanes: they wake the thread no more.  Poll the lanes after this call.
     virtual void unpark() VB_REQUIRES(drive_lock) = 0;
-    // Returns true if there is a lane.  Looking for packets in lanes costs no system call.
+    // Returns true if there is a lane.  Polling lanes costs no system call.
     virtual bool has_lanes() VB_REQUIRES(drive_lock) = 0;
     // Returns true if packets wait for room in a lane.
     virtual bool waits_for_room() VB_REQUIRES(drive_lock) = 0;
@@ -82,9 +84,9 @@ class Driver {
     // Returns true if the progress thread has work although the program polls.
     virtual bool needs_turn() const = 0;
     // Leaves the agent's messages to a thread that waits in place of the progress thread.  Returns
-    // false if the progress thread must wait for them, too.  After true, the progress thread is
-    // woken as soon as it must wait for them.
-    virtual bool leave_messages() = 0;
+    // false if the progress thread must wait for messages, too.  After true, the progress thread is
+    // woken as soon as it must wait for messages.
+    virtual bool delegate_messages() = 0;
     // The progress thread calls these two without the lock: after its turn, and when `kind` is
     // ready.  A thread that waits in its place also calls the second one.
     virtual void after_turn() = 0;
@@ -110,7 +112,7 @@ class Driver {
   // Receives, unless another thread does, because the program polls an empty CQ.
   void poll();
   // Lets the progress thread wait for packets from now on, because the program armed a CQ.
-  void armed();
+  void cq_armed();
   // Returns true while threads of the program poll CQs.
   bool program_polls() const { return policy_.is_left_to_polls(); }
   void wake() { watches_.wake(); }
@@ -124,18 +126,18 @@ class Driver {
   // Gives the role back to the progress thread.
   void give_role_back(ReceiverRole::Wait wait);
   // Call these two around a wait without the role.
-  void wait_without_role() { policy_.role().wait_without(); }
-  void waited_without_role() { policy_.role().waited_without(); }
-  // Receives packets.  Then calls take(), which returns true if it finds the event that the thread
-  // waits for.  If it does, packets to be sent may wait for the program's next post or poll.
+  void begin_wait_without_role() { policy_.role().begin_wait_without(); }
+  void end_wait_without_role() { policy_.role().end_wait_without(); }
   struct Received {
     bool event = false;
     bool packets = false;
-    bool more = false;  // call it again before a sleep
+    bool more = false;  // call receive_for_event() again before a sleep
     bool has_role = true;
   };
+  // Receives packets.  Then calls take(), which returns true if it finds the event that the thread
+  // waits for.  After true, packets to be sent may wait for the program's next post or poll.
   template <class Take>
-  Received receive_for_event(ReceiverRole::Wait wait, os::UdpReceiver::Poll look, Take take);
+  Received receive_for_event(ReceiverRole::Wait wait, os::UdpReceiver::Poll poll_mode, Take take);
   // Prepares a sleep, and returns the descriptors to sleep on.  Returns nothing if there is
   // something to receive already.
   std::optional<Watches::ForReceiver> prepare_sleep(ReceiverRole::Wait wait);
@@ -145,8 +147,8 @@ class Driver {
   void agent_is_ready() { work_.ready(Watches::Kind::kAgent); }
   void count_receiver_wake() { receiver_wakes_.fetch_add(1, std::memory_order_relaxed); }
 
-  // Count the wake-ups of the progress thread, without its regular checks and timers, and the
-  // wake-ups of threads that waited for packets in its place.
+  // These functions return the number of wake-ups of the progress thread, without its regular
+  // checks and timers, and of threads that waited for packets in its place.
   std::uint64_t progress_wakes() const { return progress_wakes_.load(std::memory_order_relaxed); }
   std::uint64_t receiver_wakes() const { return receiver_wakes_.load(std::memory_order_relaxed); }
 
@@ -170,7 +172,7 @@ class Driver {
  private:
   friend class Driving;
 
-  // Releases the lock.  First does the work that other threads posted while it was held.
+  // Releases the lock.  First does the work that other threads posted meanwhile.
   void release();
   void defer() VB_REQUIRES(drive_lock);
   bool is_deferred() const { return deferrals_.load(std::memory_order_relaxed) % 2 == 1; }
@@ -182,8 +184,8 @@ class Driver {
   void serve(std::span<const Watches::Kind> ready);
   void evict_lost_receiver(Time now);
   bool park_for_progress_thread();
-  bool look_at_lanes();
-  void leave_rest();
+  bool poll_lanes();
+  void leave_work();
   bool park() VB_REQUIRES(drive_lock);
   void unpark() VB_REQUIRES(drive_lock);
 
@@ -193,24 +195,24 @@ class Driver {
   PollPolicy policy_{};
   SpinThenSleep spin_{};
   // Makes the thread that releases the lock see all posts.  Each kick and each release increments
-  // it.
+  // this counter.
   std::atomic<std::uint32_t> handover_{0};
-  // Holds the value of handover_ at a kick that left its posts for later.  If handover_ is still
-  // the same at the release, no other thread has posted meanwhile.
-  std::optional<std::uint32_t> left_posts_ VB_GUARDED_BY(drive_lock){};
+  // Holds the value of handover_ at a kick that deferred its posts.  If handover_ is still the same
+  // at the release, no other thread has posted meanwhile.
+  std::optional<std::uint32_t> deferring_kick_ VB_GUARDED_BY(drive_lock){};
   Time sleeps_until_ VB_GUARDED_BY(drive_lock) = kNever;  // when the progress thread wakes up
   bool parks_ VB_GUARDED_BY(drive_lock) = false;  // the holder of the lock parks lanes later
-  // The lanes are parked, or the descriptor of their doorbell may be readable.
+  // This is true if the lanes are parked, or the descriptor of their doorbell may be readable.
   bool parked_ VB_GUARDED_BY(drive_lock) = false;
   // deferrals_ is odd while packets or posts wait for the next post or poll.  It is incremented at
   // the beginning and the end of each such wait.
   std::atomic<std::uint32_t> deferrals_{0};
-  std::atomic<bool> rest_is_left_{false};  // the progress thread has work, also without the role
+  std::atomic<bool> work_is_left_{false};  // the progress thread has work, also without the role
   std::atomic<std::uint64_t> progress_wakes_{0};
   std::atomic<std::uint64_t> receiver_wakes_{0};
   std::atomic<bool> receiver_may_be_lost_{false};
-  // The progress thread uses these two for its checks.
-  Time checks_receiver_at_{};
+  // The progress thread uses these two members for its checks.
+  Time next_receiver_check_{};
   std::optional<std::uint64_t> wakes_checked_{};  // receiver_wakes_ at the last check
   std::atomic<bool> stop_{false};
   std::thread thread_{};
@@ -241,7 +243,7 @@ class [[nodiscard]] VB_SCOPED_CAPABILITY Driving {
 };
 
 template <class Take>
-Driver::Received Driver::receive_for_event(ReceiverRole::Wait wait, os::UdpReceiver::Poll look,
+Driver::Received Driver::receive_for_event(ReceiverRole::Wait wait, os::UdpReceiver::Poll poll_mode,
                                            Take take) {
   const Driving lock(*this);
   Received received;
@@ -252,7 +254,7 @@ Driver::Received Driver::receive_for_event(ReceiverRole::Wait wait, os::UdpRecei
     unpark();
     if (is_deferred()) flush();
     const Time now = os::now();
-    received.packets = work_.receive(now, look);
+    received.packets = work_.receive(now, poll_mode);
     work_.deliver(now);
     received.event = take();
     if (received.event && !work_.has_posts() && work_.acknowledgements_can_wait() &&
@@ -264,7 +266,7 @@ Driver::Received Driver::receive_for_event(ReceiverRole::Wait wait, os::UdpRecei
     }
     if (!received.event) received.more = work_.take_unfinished();
   } catch (const std::bad_alloc&) {
-    leave_rest();
+    leave_work();
   }
   return received;
 }

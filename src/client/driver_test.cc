@@ -30,37 +30,37 @@ struct TestWork final : Driver::Work {
   bool has_posts() override { return posts.load() > 0; }
   bool posts_can_wait() const override {
     const bool can = can_wait.load();
-    if (meanwhile) std::exchange(meanwhile, nullptr)();
+    if (after_decision) std::exchange(after_decision, nullptr)();
     return can;
   }
   bool acknowledgements_can_wait() const override { return true; }
   bool needs_flush() const override { return false; }
   bool needs_turn() const override { return false; }
-  bool leave_messages() override { return true; }
+  bool delegate_messages() override { return true; }
   void after_turn() override {
-    if (!stops) return;
-    stopped = true;
-    stopped.notify_all();
-    stops.wait(true);
-    stopped = false;
+    if (!should_stop) return;
+    is_stopped = true;
+    is_stopped.notify_all();
+    should_stop.wait(true);
+    is_stopped = false;
   }
   void ready(Watches::Kind) override {}
 
   std::atomic<int> posts{0};
   std::atomic<int> flushes{0};
   std::atomic<bool> can_wait{false};
-  std::atomic<bool> lane_is_full{false};      // packets wait for room in a lane
-  mutable std::function<void()> meanwhile{};  // runs once, after posts_can_wait() has decided
-  std::atomic<bool> stops{false};             // the progress thread stops after its next turn
-  std::atomic<bool> stopped{false};           // the progress thread has stopped, without the lock
+  std::atomic<bool> lane_is_full{false};           // packets wait for room in a lane
+  mutable std::function<void()> after_decision{};  // runs once, after posts_can_wait() has decided
+  std::atomic<bool> should_stop{false};            // the progress thread stops after its next turn
+  std::atomic<bool> is_stopped{false};  // the progress thread has stopped, without the lock
 };
 
 struct DriverTest : testing::Test {
-  void TearDown() override { go_on(); }
+  void TearDown() override { let_progress_thread_continue(); }
 
-  void go_on() {
-    work.stops = false;
-    work.stops.notify_all();
+  void let_progress_thread_continue() {
+    work.should_stop = false;
+    work.should_stop.notify_all();
   }
   void post() {
     ++work.posts;
@@ -68,24 +68,24 @@ struct DriverTest : testing::Test {
   }
   // Lets the progress thread take its first turn, and stops it after that.
   void take_one_turn() {
-    work.stops = true;
+    work.should_stop = true;
     ASSERT_TRUE(driver.start());
-    work.stopped.wait(false);
+    work.is_stopped.wait(false);
   }
   // Returns true if the progress thread, which is stopped, will take another turn at once.
   bool will_take_a_turn() { return !watches.wait(Watches::For::kAll, Time{}).empty(); }
-  // Polls and posts until a post waits.  The progress thread is stopped then.
+  // Polls and posts until a post waits.  The progress thread is stopped when this returns.
   void post_one_that_waits() {
     work.can_wait = true;
     ASSERT_TRUE(driver.start());
     for (;;) {
-      work.stops = true;
+      work.should_stop = true;
       for (std::uint32_t i = 0; i < 2 * PollPolicy::kPollsBusy; ++i) driver.poll();
       driver.wake();
-      work.stopped.wait(false);
+      work.is_stopped.wait(false);
       post();
       if (work.has_posts()) return;
-      go_on();
+      let_progress_thread_continue();
     }
   }
 
@@ -119,7 +119,7 @@ TEST_F(DriverTest, APostThatWaitsIsSentWithTheFirstThatCannotWait) {
 // although its own could wait.
 TEST_F(DriverTest, APostOfAnotherThreadIsSentTogetherWithOneThatCouldWait) {
   post_one_that_waits();
-  work.meanwhile = [&] { std::thread([&] { post(); }).join(); };
+  work.after_decision = [&] { std::thread([&] { post(); }).join(); };
   post();
   EXPECT_FALSE(work.has_posts());
 }
@@ -133,7 +133,7 @@ TEST_F(DriverTest, ACommandSendsPostsThatWait) {
 
 TEST_F(DriverTest, TheProgressThreadSendsPostsIfTheProgramStopsPolling) {
   post_one_that_waits();
-  go_on();
+  let_progress_thread_continue();
   while (work.has_posts()) std::this_thread::yield();
 }
 
@@ -154,7 +154,7 @@ TEST_F(DriverTest, AThreadThatFillsALaneWakesTheProgressThreadWhichAsksForRoom) 
 // lock, or by a later poll.
 TEST_F(DriverTest, NoPostIsForgottenWhileThreadsPostTogether) {
   post_one_that_waits();
-  go_on();
+  let_progress_thread_continue();
   const auto run = [&] {
     for (int i = 0; i < 20'000; ++i) {
       if (i % 8 == 0) driver.poll();

@@ -21,11 +21,11 @@ namespace {
 using c_api::NoCancellation;
 
 // A thread counts as polling if it finds no event this often within PollPolicy::kCheckEvery.  A
-// thread that polls less often looks once more before it sleeps.
+// thread that polls less often polls once more before it sleeps.
 constexpr std::uint32_t kPollsBusy = 16;
 // A thread that polls sleeps for this time if the agent may need its processor to answer.  A yield
-// would not help: the scheduler shares a processor by sessions first, and the agent has one of its
-// own.
+// would not help: the scheduler shares a processor by sessions first, and the agent has its own
+// session.
 constexpr timespec kAnswerTime{.tv_sec = 0, .tv_nsec = 50'000};
 // A thread that polls listens to the agent at most once in this time.
 constexpr Duration kListenEvery = std::chrono::microseconds(5);
@@ -54,18 +54,18 @@ void await_agent(int fd) {
 
 int EventWait::next(CmChannel& channel, process::CmNotice& notice) {
   ::pthread_testcancel();
-  AgentLink::set_comes_back(false);
+  AgentLink::set_will_take_more_events(false);
   const int error = channel.try_next(notice) ? 0 : wait(channel, notice);
   if (error == 0 && recent.polls > 0) {
     recent.polls = 0;
     recent.spin.polled();
   }
-  AgentLink::set_comes_back(error == 0 && channel.size() > 0);
+  AgentLink::set_will_take_more_events(error == 0 && channel.size() > 0);
   return error;
 }
 
-void EventWait::waits_elsewhere() {
-  AgentLink::set_comes_back(false);
+void EventWait::note_other_wait() {
+  AgentLink::set_will_take_more_events(false);
   send_held_messages();
 }
 
@@ -107,7 +107,7 @@ bool EventWait::is_time_to_listen(Time now) const {
 
 // Returns 0, or EINTR as read(2) would, or nothing when it is time to sleep.
 std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice, Time began) {
-  os::SignalHold hold;  // signals stay pending, so that one that should end the wait can do so
+  os::SignalHold hold;  // keeps signals pending, so that ends_wait() sees them
   for (Time now = began; now - began < recent.spin.spin_time(); now = os::now()) {
     (void)listen();
     if (channel.try_next(notice)) {
@@ -120,7 +120,7 @@ std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice
   recent.spin.spin_failed();
   {
     const Driving lock(driver_);
-    agent_.listen_again();
+    agent_.let_progress_thread_listen();
   }
   std::optional<int> result;
   if (channel.try_next(notice)) {
@@ -146,7 +146,7 @@ std::optional<int> EventWait::listen() {
   } catch (const std::bad_alloc&) {
     driver_.wake();
   }
-  agent_.listened(now);
+  agent_.program_listened(now);
   driver_.try_flush();
   return agent_.may_be_answering(now) ? std::optional(agent_.fd()) : std::nullopt;
 }

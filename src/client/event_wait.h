@@ -22,11 +22,11 @@ class EventWait {
       : driver_(driver), agent_(agent), blocked_(blocked) {}
 
   // Takes the next event of the channel.  Waits as read(2) on its descriptor does, and returns 0 or
-  // the errno.  Any thread.  It is a cancellation point, which may unwind.
+  // the errno.  Any thread.  The function is a cancellation point, and may unwind.
   int next(CmChannel& channel, process::CmNotice& notice);
   // Notes that this thread may wait for something else, so that messages are no longer held for it.
   // Any thread.
-  void waits_elsewhere();
+  void note_other_wait();
 
  private:
   int wait(CmChannel& channel, process::CmNotice& notice);

@@ -14,20 +14,19 @@
 namespace verbena::client {
 namespace {
 
-std::string list_of(const std::vector<std::string>& names) {
+std::string joined(const std::vector<std::string>& names) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Returns true for the name of a fabric.  The other names with the same prefix are those of hosts.
+// Returns true for the name of a fabric.  Names of hosts have the same prefix.
 bool is_name_of_fabric(const std::string& name) {
   return os::mad_socket_name({.fabric = name, .host = "host"}).has_value();
 }
 
-std::string none_up(const std::string& name) {
+std::string not_up_text(const std::string& name) {
   const auto names = fabrics_that_are_up();
-  const std::string there_is =
-      names.empty() ? "no fabric is up" : "these are up: " + list_of(names);
-  return name.empty() ? there_is : fmt::format("the fabric '{}' is not up; {}", name, there_is);
+  const std::string state = names.empty() ? "no fabric is up" : "these are up: " + joined(names);
+  return name.empty() ? state : fmt::format("the fabric '{}' is not up; {}", name, state);
 }
 
 }  // namespace
@@ -51,17 +50,17 @@ Answer<std::string> name_or_only_one(const std::string& name) {
   const auto names = fabrics_that_are_up();
   if (!name.empty()) {
     if (std::ranges::find(names, name) != names.end()) return name;
-    return std::unexpected(none_up(name));
+    return std::unexpected(not_up_text(name));
   }
-  if (names.empty()) return std::unexpected(none_up(name));
+  if (names.empty()) return std::unexpected(not_up_text(name));
   if (names.size() == 1) return names[0];
-  return std::unexpected("there are several fabrics, so name one: " + list_of(names));
+  return std::unexpected("there are several fabrics, so name one: " + joined(names));
 }
 
 Answer<AgentConnection> connect_to_fabric(const std::string& name) {
   auto found = AgentConnection::find_fabric(name);
   if (!found) return std::unexpected(found.error());
-  if (!*found) return std::unexpected(none_up(name));
+  if (!*found) return std::unexpected(not_up_text(name));
   return std::move(**found);
 }
 

@@ -27,17 +27,18 @@ void LaneLinks::publish(process::Process& process) {
   auto table =
       os::create_shared_memory("verbena-access", link::AccessTable::kBytes, os::Writers::kCreator);
   if (!table) return;
-  const auto attached = link::AccessTable::attach(table->mapping.bytes());
-  if (!attached) return;
+  const auto access_table = link::AccessTable::attach(table->mapping.bytes());
+  if (!access_table) return;
   table_ = *std::move(table);
   mark_ = *std::move(mark);
-  access_table_ = *attached;
+  access_table_ = *access_table;
   process.publish(*access_table_,
                   {.mark_address = mark_.place().address, .mark_value = mark_.place().value});
 }
 
 // Opens the memory of the program at the other end of a lane.  Returns null unless both programs
-// allow direct access.  A program with a capture does not, because a capture cannot show it.
+// allow direct access.  A program with a capture does not, because a capture cannot show direct
+// accesses.
 std::unique_ptr<os::ProcessMemory> LaneLinks::open_memory(const ipc::DirectAccess& direct,
                                                           const os::Fd& table) const {
   if (direct.pid == 0 || !access_table_) return nullptr;
@@ -51,17 +52,18 @@ std::unique_ptr<os::ProcessMemory> LaneLinks::open_memory(const ipc::DirectAcces
 }
 
 Result<void> LaneLinks::add(const ipc::Lane& message, std::vector<os::Fd> fds) {
-  const std::size_t needed = message.other_user ? 2 : 3;
-  if (fds.size() < needed) return fail(Errc::kMalformed, "the descriptors of a lane are missing");
-  // A new agent may reuse the number of a lane of the last agent that is not closed yet.
+  const std::size_t fds_min = message.other_user ? 2 : 3;
+  if (fds.size() < fds_min) return fail(Errc::kMalformed, "the descriptors of a lane are missing");
+  // A lane of the last agent may not be closed yet, and a new agent may reuse its number.
   if (links_.contains(message.lane)) return fail(Errc::kMalformed, "the lane exists already");
   constexpr std::size_t kBytes = link::Lane::kBytes;
   auto memory = VB_TRY(os::map_shared(fds[0].get(), kBytes, kBytes, true));
-  auto other = VB_TRY(watch(message, fds));
+  auto peer_wake = VB_TRY(watch(message, fds));
   const auto bytes = memory.bytes();
-  auto peer = fds.size() > needed ? open_memory(message.direct, fds[needed]) : nullptr;
+  auto peer = fds.size() > fds_min ? open_memory(message.direct, fds[fds_min]) : nullptr;
   lanes_.offer_memory(message.lane, bytes, peer.get());
-  links_.insert_or_assign(message.lane, Link{std::move(memory), std::move(other), std::move(peer)});
+  links_.insert_or_assign(message.lane,
+                          Link{std::move(memory), std::move(peer_wake), std::move(peer)});
   watches_.wake_receiver();  // a thread that already sleeps must wake up to park the new lane
   return {};
 }
@@ -75,41 +77,41 @@ Result<LaneLinks::Wake> LaneLinks::watch(const ipc::Lane& message, std::vector<o
   }
   auto socket = VB_TRY(os::WakeSocket::adopt(std::move(fds[1])));
   VB_TRY_VOID(watches_.add_lane_of_other_user(socket.fd()));
-  ++of_other_users_;
+  ++other_user_links_;
   return Wake(std::move(socket));
 }
 
-void LaneLinks::carry_out() {
+void LaneLinks::handle_wakes_and_closes() {
   while (const auto lane = lanes_.poll_wake()) {
     if (process::LaneManager::is_own(*lane)) {
       watches_.wake_receiver();
     } else if (const auto found = links_.find(*lane); found != links_.end()) {
-      std::visit([](auto& other) { other.wake(); }, found->second.other);
+      std::visit([](auto& peer_wake) { peer_wake.wake(); }, found->second.peer_wake);
       ++wakes_sent_;
     }
   }
   while (const auto lane = lanes_.poll_closed()) {
     const auto link = links_.extract(*lane);
     if (!link) continue;
-    if (const auto* const socket = std::get_if<os::WakeSocket>(&link.mapped().other)) {
+    if (const auto* const socket = std::get_if<os::WakeSocket>(&link.mapped().peer_wake)) {
       watches_.remove_lane_of_other_user(socket->fd());
-      --of_other_users_;
+      --other_user_links_;
     }
   }
 }
 
 void LaneLinks::clear_wakes() {
-  if (of_other_users_ == 0) return;
+  if (other_user_links_ == 0) return;
   for (auto& [lane, link] : links_) {
-    if (auto* const socket = std::get_if<os::WakeSocket>(&link.other)) socket->clear();
+    if (auto* const socket = std::get_if<os::WakeSocket>(&link.peer_wake)) socket->clear();
   }
 }
 
 void LaneLinks::abandon() {
   for (auto& [lane, link] : links_) {
     link.memory.abandon();
-    std::visit([](auto& other) { other.close(); }, link.other);
-    if (link.other_memory) link.other_memory->abandon();
+    std::visit([](auto& peer_wake) { peer_wake.close(); }, link.peer_wake);
+    if (link.peer_memory) link.peer_memory->abandon();
   }
   table_.fd.reset();
   table_.mapping.abandon();

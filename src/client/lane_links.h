@@ -27,19 +27,20 @@ class LaneLinks {
   // REQUIRES: both outlive this object.
   LaneLinks(process::LaneManager& lanes, Watches& watches) : lanes_(lanes), watches_(watches) {}
 
-  // Lets other programs access this program's memory.  If the system does not allow that, they send
-  // packets.  REQUIRES: the process outlives this object, and has no lanes yet.
+  // Lets other programs access this program's memory.  If the system does not allow such accesses,
+  // the other programs send packets.  REQUIRES: the process outlives this object, and has no lanes
+  // yet.
   void publish(process::Process& process);
   // Returns the descriptor of the table that publish() has made, or -1.
   int access_table_fd() const { return table_.fd.get(); }
 
-  // Takes the descriptors of ipc::Lane.  The manager gets the memory.  kMalformed, kSystem: the
-  // lane cannot be used.
+  // Takes the descriptors of ipc::Lane, and gives the memory to the LaneManager.  kMalformed,
+  // kSystem: the lane cannot be used.
   Result<void> add(const ipc::Lane& message, std::vector<os::Fd> fds);
   // Wakes the programs that must be woken, and unmaps the memory of closed lanes.
-  void carry_out();
-  // Makes the sockets unreadable by which programs of other users wake this one.  It goes together
-  // with Watches::clear_lanes().
+  void handle_wakes_and_closes();
+  // Clears the sockets by which programs of other users wake this program.  Call it together with
+  // Watches::clear_lanes().
   void clear_wakes();
   // Returns how often another program was woken.
   std::uint64_t wakes_sent() const { return wakes_sent_; }
@@ -50,8 +51,8 @@ class LaneLinks {
   using Wake = std::variant<os::WakeFd, os::WakeSocket>;
   struct Link {
     os::Mapping memory{};
-    Wake other;                                         // wakes the program at the other end
-    std::unique_ptr<os::ProcessMemory> other_memory{};  // null: not accessible
+    Wake peer_wake;                                    // wakes the program at the other end
+    std::unique_ptr<os::ProcessMemory> peer_memory{};  // null: not accessible
   };
 
   Result<Wake> watch(const ipc::Lane& message, std::vector<os::Fd>& fds);
@@ -61,7 +62,7 @@ class LaneLinks {
   process::LaneManager& lanes_;
   Watches& watches_;
   std::map<process::LaneManager::Id, Link> links_{};
-  std::size_t of_other_users_ = 0;  // links whose `other` is a socket
+  std::size_t other_user_links_ = 0;  // links whose peer_wake is a socket
   std::uint64_t wakes_sent_ = 0;
   os::SharedMemory table_{};
   os::MemoryMark mark_{};

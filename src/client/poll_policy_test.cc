@@ -25,7 +25,7 @@ struct Scene {
   Time now{microseconds(1000)};
   Program program = Program::kSleeps;
   bool packet_waits = false;
-  Time packet_came{};
+  Time packet_arrived_at{};
   bool left_to_program = false;
   Time wakes_at{};
   ReceiverRole::Wait wait = 0;
@@ -38,11 +38,11 @@ struct Scene {
     leave();
     program = next;
     // A program that sleeps has armed its CQ before.
-    if (next >= Program::kSleeps && policy.armed()) wakes_at = now;
+    if (next >= Program::kSleeps && policy.cq_armed()) wakes_at = now;
     if (next != Program::kWaits) return;
-    const ReceiverRole::Taken taken = policy.take_role(ReceiverRole::For::kCompletions, now);
-    wait = taken.wait;
-    if (taken.from_progress_thread) wakes_at = now;
+    const ReceiverRole::TakenRole role = policy.take_role(ReceiverRole::For::kCompletions, now);
+    wait = role.wait;
+    if (role.from_progress_thread) wakes_at = now;
     if (wait != 0 && packet_waits) take_as_waiter();
   }
   // Ends the program's wait: it has its event, or does something else.
@@ -53,13 +53,13 @@ struct Scene {
   }
   void take_as_waiter() {
     ++packets_of_waiter;
-    taken();
+    packet_taken();
     leave();
   }
   void packet() {
     if (packet_waits) return;
     packet_waits = true;
-    packet_came = now;
+    packet_arrived_at = now;
     ++packets;
     if (wait != 0) take_as_waiter();
     if (packet_waits && !left_to_program) {
@@ -67,8 +67,8 @@ struct Scene {
       wakes_at = now;
     }
   }
-  void taken() {
-    longest_wait = std::max(longest_wait, now - packet_came);
+  void packet_taken() {
+    longest_wait = std::max(longest_wait, now - packet_arrived_at);
     packet_waits = false;
   }
   void turn() {
@@ -77,13 +77,13 @@ struct Scene {
     if (!turn.left_to_program) {
       // A wait ends at once if the sockets have packets, so no packet is overlooked.
       if (packet_waits) policy.packets_came();
-      const bool found = policy.should_look() && packet_waits;
-      if (found) taken();
-      policy.looked(turn, found, now);
+      const bool found = policy.should_poll_sockets() && packet_waits;
+      if (found) packet_taken();
+      policy.sockets_polled(turn, found, now);
     }
     policy.end_turn(turn);
     left_to_program = turn.left_to_program;
-    wakes_at = turn.checks ? now + PollPolicy::kCheckEvery : kNever;
+    wakes_at = turn.checks_again ? now + PollPolicy::kCheckEvery : kNever;
   }
   // Advances the time by one microsecond, which a poll takes.
   void step() {
@@ -91,7 +91,7 @@ struct Scene {
     if (program == Program::kPolls) {
       policy.polled();
       const bool found = packet_waits;
-      if (found) taken();
+      if (found) packet_taken();
       (void)policy.should_yield(found);
     }
     if (now >= wakes_at) turn();
@@ -131,7 +131,7 @@ TEST(PollPolicy, TheProgressThreadOnlyChecksOnAProgramThatPolls) {
   EXPECT_LE(scene.longest_wait, microseconds(1));
 }
 
-// Waits as a program does that answers each message: it is back after a few microseconds.
+// The program answers each message: it waits again after a few microseconds.
 TEST(PollPolicy, AProgramThatWaitsForEachEventTakesItsPacketsItself) {
   Scene scene;
   scene.turn();
@@ -190,7 +190,7 @@ TEST(PollPolicy, AProgramThatComputesWhilePacketsComeIsServedByTheProgressThread
   EXPECT_LE(slow, 20);
 }
 
-// A program whose polls always find packets polls in vain seldom or never.
+// A program whose polls always find packets makes few or no empty polls.
 TEST(PollPolicy, AProgramWhosePollsFindBatchesOfPacketsTakesThemItself) {
   PollPolicy policy;
   Time now(milliseconds(10));
@@ -234,7 +234,7 @@ TEST(PollPolicy, AProgramThatWatchesItsMemoryIsServedByTheProgressThread) {
   EXPECT_LE(slow, 20);
 }
 
-TEST(PollPolicy, AThreadThatPollsInVainYieldsUntilAPacketComes) {
+TEST(PollPolicy, AThreadWhosePollsFindNothingYieldsUntilAPacketComes) {
   PollPolicy policy;
   for (std::uint32_t i = 0; i < PollPolicy::kPollsUntilYield; ++i) {
     EXPECT_FALSE(policy.should_yield(false));
@@ -246,7 +246,7 @@ TEST(PollPolicy, AThreadThatPollsInVainYieldsUntilAPacketComes) {
 }
 
 // A program that computes for long after its polls would keep its peers waiting each time.
-TEST(PollPolicy, ProgramsThatComputeAfterAPollAreSeldomDeferred) {
+TEST(PollPolicy, PacketsOfProgramsThatComputeAfterAPollAreSeldomDeferred) {
   Scene scene;
   scene.set(Scene::Program::kPolls);
   scene.turn();

@@ -47,7 +47,7 @@ TEST(ReceiverRole, AThreadThatWaitsForConnectionsLeavesTheRoleToOneThatWaitsForC
   EXPECT_TRUE(role.has(completions.wait));
 }
 
-TEST(ReceiverRole, TheProgressThreadIsToldOnceThatTheWaiterHasLeft) {
+TEST(ReceiverRole, LeaveReturnsTrueOnceIfTheProgressThreadMustCheck) {
   ReceiverRole role;
   const auto first = role.take(For::kCompletions);
   EXPECT_EQ(role.check(), Holder::kWaiter);

@@ -4,44 +4,44 @@
 
 namespace verbena::client {
 
-void SocketCounters::dropped(const Error& why) {
-  const auto reason = std::to_underlying(wire::drop_reason(why));
+void SocketCounters::count_dropped(const Error& error) {
+  const auto reason = std::to_underlying(wire::drop_reason(error));
   if (reason < dropped_.size()) ++dropped_[reason];
 }
 
 void SocketCounters::set_table(ipc::QpTable table) {
   table_ = table;
-  places_.clear();
-  const auto place = [&](const char* name) { places_.push_back(table_->add_counter(name)); };
-  place("udp_in_wrong_icrc");
-  place("udp_in_too_short");
-  for (const auto& [name, value] : os::named(In{})) place(name);
-  for (const auto& [name, value] : os::named(os::UdpSender::Counters{})) place(name);
-  place("capture_dropped");
-  place("verbose_lines");
-  place("limit_verbose_lines");
-  place("verbose_repeats");
-  place("limit_channels");
-  place("wakes_sent");
-  place("wakes_of_receiver");
-  place("wakes_of_progress_thread");
+  indexes_.clear();
+  const auto add_counter = [&](const char* name) { indexes_.push_back(table_->add_counter(name)); };
+  add_counter("udp_in_wrong_icrc");
+  add_counter("udp_in_too_short");
+  for (const auto& [name, value] : os::named(Received{})) add_counter(name);
+  for (const auto& [name, value] : os::named(os::UdpSender::Counters{})) add_counter(name);
+  add_counter("capture_dropped");
+  add_counter("verbose_lines");
+  add_counter("limit_verbose_lines");
+  add_counter("verbose_repeats");
+  add_counter("limit_channels");
+  add_counter("wakes_sent");
+  add_counter("wakes_of_receiver");
+  add_counter("wakes_of_progress_thread");
 }
 
 void SocketCounters::show(std::span<const os::UdpReceiver* const> receivers,
                           const os::UdpSender& sender, const Diagnostics& diagnostics,
                           const Channels& channels, const WakeCounters& wakes,
-                          std::uint64_t captured_not) const {
+                          std::uint64_t capture_drops) const {
   if (!table_) return;
   ipc::QpTable table = *table_;
-  auto at = places_.begin();
-  const auto show = [&](std::uint64_t value) { table.set_counter(*at++, value); };
+  auto index = indexes_.begin();
+  const auto show = [&](std::uint64_t value) { table.set_counter(*index++, value); };
   show(dropped_[std::to_underlying(wire::Drop::kIcrc)]);
   show(dropped_[std::to_underlying(wire::Drop::kTooShort)]);
-  In in = closed_;
+  Received in = closed_sum_;
   for (const os::UdpReceiver* receiver : receivers) add(in, receiver->counters());
   for (const auto& [name, value] : os::named(in)) show(value);
   for (const auto& [name, value] : os::named(sender.counters())) show(value);
-  show(captured_not);
+  show(capture_drops);
   show(diagnostics.written());
   show(diagnostics.left_out());
   show(diagnostics.folded());
@@ -51,12 +51,12 @@ void SocketCounters::show(std::span<const os::UdpReceiver* const> receivers,
   show(wakes.progress);
 }
 
-void SocketCounters::add(In& sum, const In& more) {
-  sum.datagrams += more.datagrams;
-  sum.bytes += more.bytes;
-  sum.too_long += more.too_long;
-  sum.errors += more.errors;
-  sum.lost += more.lost;
+void SocketCounters::add(Received& sum, const Received& other) {
+  sum.datagrams += other.datagrams;
+  sum.bytes += other.bytes;
+  sum.too_long += other.too_long;
+  sum.errors += other.errors;
+  sum.lost += other.lost;
 }
 
 }  // namespace verbena::client

@@ -29,25 +29,25 @@ struct WakeCounters {
 class SocketCounters {
  public:
   // Counts a datagram that is not a valid packet; `why` is the error from wire::drop().
-  void dropped(const Error& why);
+  void count_dropped(const Error& error);
   // Adds the counters of a receiver that is about to close, so that they are not lost.
-  void closing(const os::UdpReceiver& receiver) { add(closed_, receiver.counters()); }
+  void add_closing(const os::UdpReceiver& receiver) { add(closed_sum_, receiver.counters()); }
 
   // Sets the table that show() writes to.  REQUIRES: it outlives this object.
   void set_table(ipc::QpTable table);
   // Writes all counters to the table.  `receivers` are the open ones; closing() added the others.
   void show(std::span<const os::UdpReceiver* const> receivers, const os::UdpSender& sender,
             const Diagnostics& diagnostics, const Channels& channels, const WakeCounters& wakes,
-            std::uint64_t captured_not) const;
+            std::uint64_t capture_drops) const;
 
  private:
-  using In = os::UdpReceiver::Counters;
-  static void add(In& sum, const In& more);
+  using Received = os::UdpReceiver::Counters;
+  static void add(Received& sum, const Received& other);
 
   std::array<std::uint64_t, static_cast<std::size_t>(wire::Drop::kCount)> dropped_{};
-  In closed_{};
+  Received closed_sum_{};
   std::optional<ipc::QpTable> table_{};
-  std::vector<std::uint32_t> places_{};  // the counters' indexes in the table, in show()'s order
+  std::vector<std::uint32_t> indexes_{};  // the counters' indexes in the table, in show()'s order
 };
 
 }  // namespace verbena::client

@@ -17,7 +17,7 @@ struct Host {
   Duration others_compute_for{};
   bool program_polls = false;
   int sleeps = 0;
-  int looks = 0;
+  int polls = 0;
 
   std::size_t wait(Time deadline = kNever) {
     return waits.wait(
@@ -26,7 +26,7 @@ struct Host {
           now += microseconds(1);
           const Time next = std::min(next_packet, next_wake);
           if (until <= now) {
-            ++looks;
+            ++polls;
           } else {
             ++sleeps;
             now = std::max(now, std::min(next, until));
@@ -57,19 +57,19 @@ TEST(SpinThenSleep, PacketsFarApartCauseNoSpin) {
   Host host;
   host.packets(1000, microseconds(500));
   EXPECT_EQ(host.sleeps, 1000);
-  EXPECT_EQ(host.looks, 0);
+  EXPECT_EQ(host.polls, 0);
 }
 
 TEST(SpinThenSleep, ItSleepsAfterTheEndOfAStream) {
   Host host;
   host.packets(100, microseconds(20));
-  host.looks = host.sleeps = 0;
+  host.polls = host.sleeps = 0;
   EXPECT_EQ(host.wait(host.now + microseconds(10'000)), 0u);
   EXPECT_EQ(host.sleeps, 1);
-  EXPECT_LE(host.looks, 100);
-  host.looks = 0;
+  EXPECT_LE(host.polls, 100);
+  host.polls = 0;
   EXPECT_EQ(host.wait(host.now + microseconds(10'000)), 0u);
-  EXPECT_EQ(host.looks, 0);
+  EXPECT_EQ(host.polls, 0);
 }
 
 TEST(SpinThenSleep, ItSleepsIfOtherThreadsShareTheProcessor) {
@@ -77,9 +77,9 @@ TEST(SpinThenSleep, ItSleepsIfOtherThreadsShareTheProcessor) {
     Host host;
     host.packets(100, microseconds(20));
     host.others_compute_for = turn;
-    host.looks = host.sleeps = 0;
+    host.polls = host.sleeps = 0;
     host.packets(10'000, microseconds(20));
-    EXPECT_LE(host.looks, 10);
+    EXPECT_LE(host.polls, 10);
     EXPECT_GE(host.sleeps, 9'990);
   }
 }
@@ -106,7 +106,7 @@ TEST(SpinThenSleep, ItSleepsIfTheProgramPolls) {
   Host host;
   host.packets(100, microseconds(20));
   host.program_polls = true;
-  host.looks = host.sleeps = 0;
+  host.polls = host.sleeps = 0;
   host.packets(100, microseconds(20));
   EXPECT_EQ(host.sleeps, 100);
 }
@@ -117,7 +117,7 @@ TEST(SpinThenSleep, AWakeForATimerDoesNotCountAsAPacket) {
     host.next_wake = host.now + microseconds(20);
     EXPECT_EQ(host.wait(), 1u);
   }
-  EXPECT_EQ(host.looks, 0);
+  EXPECT_EQ(host.polls, 0);
 }
 
 TEST(SpinThenSleep, ASpinNeverExceedsTheDeadline) {

@@ -8,9 +8,9 @@
 
 namespace verbena::client {
 
-// Holds room for N objects on the stack and leaves it unset.  Posting and polling convert few
-// objects at a time, and setting room for the most would cost more than the conversion.  Read an
-// object only after it was assigned.
+// Holds memory for N objects on the stack and leaves it unset.  Posting and polling convert few
+// objects at a time, and setting all N objects would cost more than the conversion.  Read an object
+// only after it was assigned.
 template <class T, std::size_t N>
 class UnsetArray {
   // C++ creates objects of implicit-lifetime types in an array of bytes.

@@ -18,8 +18,8 @@ namespace verbena::client {
 // its place (for_receiver()).  Then that thread sleeps on the descriptors that report packets and
 // on the agent's, and the progress thread on the rest.
 //
-// Only the progress thread calls wait().  Other threads may call the other functions, as far as
-// these allow it.
+// Only the progress thread calls wait().  Other threads may call the other functions, under the
+// lock that each function names.
 class Watches {
  public:
   enum class Kind : std::uint8_t { kAgent = 1, kWake, kSockets, kReaper, kLanes, kCheck };
@@ -31,11 +31,11 @@ class Watches {
   Result<void> add_socket(int fd);
   void remove_socket(int fd);
   // Adds the descriptor by which other programs report packets in a lane.  One descriptor serves
-  // all lanes, so later ones are closed.  The drive lock guards this group of functions.
+  // all lanes, so later descriptors are closed.  The drive lock guards this group of functions.
   Result<void> add_lanes(os::WakeFd wake);
-  // Makes this descriptor, and that of wake_receiver(), unreadable again.  Look at the lanes after
-  // this call, not before it.  Only the thread that waits for packets may call it, or it would take
-  // away that thread's wake-up.
+  // Makes this descriptor, and that of wake_receiver(), unreadable again.  Poll the lanes after
+  // this call, not before it.  Only the thread that waits for packets may call it: any other caller
+  // would take away that thread's wake-up.
   void clear_lanes();
   void remove_lanes();
   // Adds the descriptor by which one program of another user reports packets in its lane.
@@ -52,8 +52,8 @@ class Watches {
   void remove_reaper(int pidfd);
 
   // Returns the descriptors of the agent, and those that report packets and room in lanes; -1:
-  // there is none.  After a new descriptor was added, wake_receiver() lets the thread call this
-  // again.  The drive lock guards this and the next function.
+  // there is none.  After adding a descriptor, call wake_receiver(), so that the thread calls this
+  // function again.  The drive lock guards this and the next function.
   using ForReceiver = std::array<int, 4>;
   static constexpr std::size_t kAgentForReceiver = 0;
   ForReceiver for_receiver() const {
@@ -65,11 +65,11 @@ class Watches {
 
   // Ends the current wait, or the next one.
   void wake() { wake_.wake(); }
-  // Ends a wait at that time (kCheck).  Each call replaces the last one.
+  // Ends a wait at that time (kCheck).  Each call replaces the time of the last call.
   void check_at(Time time) { check_.set(time); }
   // Wakes the thread that waits for packets, or else the next thread that waits for them.
   void wake_receiver() { receiver_wake_.wake(); }
-  // Returns the ready kinds, valid until the next call.  It returns none when the deadline comes
+  // Returns the ready kinds, valid until the next call.  Returns none when the deadline comes
   // first.
   std::span<const Kind> wait(For what, Time deadline);
 
@@ -91,7 +91,7 @@ class Watches {
   os::Poller all_;
   os::Poller all_but_sockets_;
   os::Poller rest_;
-  os::Poller sockets_;  // also lanes to other users; only its descriptor is used
+  os::Poller sockets_;  // watches sockets and lanes to other users; only its descriptor is used
   int agent_ = -1;
   std::array<Kind, kReadyMax> ready_{};
 };
