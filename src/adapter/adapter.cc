@@ -16,27 +16,27 @@ namespace {
 
 // The adapter is never destroyed: threads of the program may use it when it exits.
 std::atomic<Adapter*> the_adapter{nullptr};
-std::mutex opening;
-std::atomic<bool> is_copy{false};
+std::mutex open_mutex;
+std::atomic<bool> in_forked_child{false};
 
-void in_child() {
-  is_copy = is_copy || the_adapter.exchange(nullptr) != nullptr;
-  new (&opening) std::mutex;  // another thread of the parent may have held the lock at the fork
+void after_fork_in_child() {
+  in_forked_child = in_forked_child || the_adapter.exchange(nullptr) != nullptr;
+  new (&open_mutex) std::mutex;  // another thread may have held the mutex at the fork
 }
 
 template <class T>
-using Found = std::expected<T, std::string>;
+using OrProblem = std::expected<T, std::string>;
 
-struct Wanted {
+struct AdapterChoice {
   std::string name;       // empty: the first adapter with an active port
   std::uint8_t port = 0;  // 0: the first active port
 };
 
-Found<Wanted> wanted() {
-  const char* const given = ::secure_getenv("VERBENA_ADAPTER");
-  const std::string_view text = given == nullptr ? "" : given;
+OrProblem<AdapterChoice> choice_of_environment() {
+  const char* const variable = ::secure_getenv("VERBENA_ADAPTER");
+  const std::string_view text = variable == nullptr ? "" : variable;
   const std::size_t slash = text.find('/');
-  Wanted out{.name = std::string(text.substr(0, slash))};
+  AdapterChoice out{.name = std::string(text.substr(0, slash))};
   if (out.name == "any") out.name.clear();
   if (slash == std::string_view::npos) return out;
   const std::string_view number = text.substr(slash + 1);
@@ -53,13 +53,13 @@ Found<Wanted> wanted() {
 std::vector<ibv_context*> contexts(const Libraries& system) {
   int count = 0;
   std::vector<ibv_context*> all;
-  if (ibv_context** const theirs = system.get_devices(&count)) {
-    all.assign(theirs, theirs + count);  // not freed: librdmacm keeps the contexts open
+  if (ibv_context** const cm_contexts = system.get_devices(&count)) {
+    all.assign(cm_contexts, cm_contexts + count);  // not freed: librdmacm keeps the contexts open
     return all;
   }
   ibv_device** const list = system.get_device_list(&count);
   for (int i = 0; list != nullptr && i < count; ++i) {
-    if (ibv_context* const opened = system.open_device(list[i])) all.push_back(opened);
+    if (ibv_context* const context = system.open_device(list[i])) all.push_back(context);
   }
   if (list != nullptr) system.free_device_list(list);
   return all;
@@ -71,43 +71,43 @@ bool is_active(const Libraries& system, ibv_context* context, std::uint8_t port)
          attr.state == IBV_PORT_ACTIVE;
 }
 
-Found<std::uint8_t> choose_port(const Libraries& system, ibv_context* context,
-                                std::uint8_t wanted) {
+OrProblem<std::uint8_t> choose_port(const Libraries& system, ibv_context* context,
+                                    std::uint8_t wanted_port) {
   ibv_device_attr attr{};
   if (const int error = system.query_device(context, &attr); error != 0) {
     return std::unexpected(std::string("cannot be queried: ") + std::strerror(error));
   }
-  if (wanted > attr.phys_port_cnt) {
+  if (wanted_port > attr.phys_port_cnt) {
     return std::unexpected(
-        fmt::format("has no port {} (its last port is {})", wanted, attr.phys_port_cnt));
+        fmt::format("has no port {} (its last port is {})", wanted_port, attr.phys_port_cnt));
   }
-  if (wanted != 0) return wanted;
+  if (wanted_port != 0) return wanted_port;
   for (std::uint8_t port = 1; port <= attr.phys_port_cnt; ++port) {
     if (is_active(system, context, port)) return port;
   }
   return std::unexpected("has no port that is up");
 }
 
-Found<Adapter*> open_adapter() {
-  const auto asked = wanted();
-  if (!asked) return std::unexpected(asked.error());
+OrProblem<Adapter*> open_adapter() {
+  const auto choice = choice_of_environment();
+  if (!choice) return std::unexpected(choice.error());
   const auto system = load_libraries();
   if (!system) return std::unexpected(system.error());
-  std::string others;
+  std::string problems;
   for (ibv_context* context : contexts(*system)) {
     const std::string name = system->get_device_name(context->device);
-    const bool meant = asked->name.empty() || asked->name == name;
-    const auto port = meant ? choose_port(*system, context, asked->port) : std::uint8_t{0};
-    if (meant && port) return new Adapter(*system, context, *port);
-    others +=
-        fmt::format("{}{}{}", others.empty() ? "" : "; ", name, meant ? " " + port.error() : "");
+    const bool matches = choice->name.empty() || choice->name == name;
+    const auto port = matches ? choose_port(*system, context, choice->port) : std::uint8_t{0};
+    if (matches && port) return new Adapter(*system, context, *port);
+    problems += fmt::format("{}{}{}", problems.empty() ? "" : "; ", name,
+                            matches ? " " + port.error() : "");
   }
-  return std::unexpected(
-      fmt::format("no RDMA adapter{} here: {}", asked->name.empty() ? "" : " '" + asked->name + "'",
-                  others.empty() ? "this host has none, or this user may not open it" : others));
+  return std::unexpected(fmt::format(
+      "no RDMA adapter{} here: {}", choice->name.empty() ? "" : " '" + choice->name + "'",
+      problems.empty() ? "this host has none, or this user may not open it" : problems));
 }
 
-Adapter* none(const std::string& text, int& error) {
+Adapter* fail_without_adapter(const std::string& text, int& error) {
   c_api::set_last_error(text);
   error = ENODEV;
   return nullptr;
@@ -117,7 +117,7 @@ Adapter* none(const std::string& text, int& error) {
 
 int no_such_object() { return c_api::failed({Errc::kBadHandle, 0, "no such object"}); }
 
-int refused(const char* what, int error) {
+int fail_with_errno(const char* what, int error) {
   if (error == 0) error = ENOMEM;
   c_api::set_last_error(fmt::format("cannot {}: {}", what, std::strerror(error)));
   return error;
@@ -127,16 +127,17 @@ Adapter* Adapter::if_any() { return the_adapter.load(std::memory_order_acquire);
 
 Adapter* Adapter::get(int& error) {
   if (Adapter* adapter = if_any()) return adapter;
-  if (is_copy) return none("an adapter is not shared with forked children of its user", error);
+  if (in_forked_child)
+    return fail_without_adapter("an adapter is not shared with forked children of its user", error);
   const c_api::NoCancellation whole_call;
-  const std::lock_guard lock(opening);
+  const std::lock_guard lock(open_mutex);
   if (Adapter* adapter = if_any()) return adapter;
-  static const int registered = pthread_atfork(nullptr, nullptr, in_child);
+  static const int registered = pthread_atfork(nullptr, nullptr, after_fork_in_child);
   (void)registered;
-  const auto opened = open_adapter();
-  if (!opened) return none(opened.error(), error);
-  the_adapter.store(*opened, std::memory_order_release);
-  return *opened;
+  const auto result = open_adapter();
+  if (!result) return fail_without_adapter(result.error(), error);
+  the_adapter.store(*result, std::memory_order_release);
+  return *result;
 }
 
 }  // namespace verbena::adapter

@@ -17,9 +17,9 @@
 // object of the system's libraries.  Events and their descriptors are those of the kernel.
 namespace verbena::adapter {
 
-// Stores the refusal of the call `what` as the last error, and returns its errno.  0 becomes
-// ENOMEM: some functions fail without setting errno.
-int refused(const char* what, int error);
+// Stores "cannot `what`: ..." as the last error, and returns the errno.  0 becomes ENOMEM, because
+// some functions fail without setting errno.
+int fail_with_errno(const char* what, int error);
 // Stores the last error for a handle without an object, and returns EINVAL.
 int no_such_object();
 
@@ -71,17 +71,18 @@ class Adapter {
   // Returns the adapter of this process, and opens it on first use; VERBENA_ADAPTER chooses it.  If
   // there is none, returns nullptr and an errno, and vb_last_error() gives the reason.
   static Adapter* get(int& error);
+  // Returns the adapter if it is open, else nullptr.
   static Adapter* if_any();
 
-  Adapter(const Libraries& libraries, ibv_context* its, std::uint8_t port_number)
-      : system(libraries), context(its), port(port_number) {}
+  Adapter(const Libraries& libraries, ibv_context* device_context, std::uint8_t port_number)
+      : system(libraries), context(device_context), port(port_number) {}
 
   const Libraries system;
   ibv_context* const context;
   const std::uint8_t port;
 
   // Serializes commands.  A command looks up its handle under this lock, so that no other thread
-  // destroys the object meanwhile.  It stays locked during system calls.  Lock it before `mutex`.
+  // destroys the object meanwhile.  The lock is held during system calls.  Lock it before `mutex`.
   std::mutex commands;
   std::map<ibv_qp*, rdma_cm_id*> users{};  // the ids that use the queue pairs
   std::multimap<ibv_qp*, Membership> memberships{};
@@ -142,18 +143,18 @@ int on_command(Table<T> Adapter::*table, vb_handle handle, Body body) {
 }
 
 // Gives a handle to an object that the system has created.  nullptr means that the system failed
-// with errno.  If the table is full, it destroys the object with `end`.
+// with errno.  If the table is full, destroys the object with `end`.
 template <class T, class End>
-int add(Adapter& adapter, Table<T> Adapter::*table, const char* what, T* made, vb_handle* handle,
+int add(Adapter& adapter, Table<T> Adapter::*table, const char* what, T* object, vb_handle* handle,
         End end) {
-  if (made == nullptr) return refused(what, errno);
+  if (object == nullptr) return fail_with_errno(what, errno);
   const std::lock_guard lock(adapter.mutex);
-  const auto place = (adapter.*table).insert(made);
-  if (!place) {
-    end(made);
-    return c_api::failed(place.error());
+  const auto slot = (adapter.*table).insert(object);
+  if (!slot) {
+    end(object);
+    return c_api::failed(slot.error());
   }
-  *handle = place->value;
+  *handle = slot->value;
   return 0;
 }
 
@@ -161,7 +162,7 @@ int add(Adapter& adapter, Table<T> Adapter::*table, const char* what, T* made, v
 template <class T, class End>
 int remove(Table<T> Adapter::*table, const char* what, vb_handle handle, End end) {
   return on_command(table, handle, [&](Adapter& adapter, T& object) {
-    if (const int error = end(adapter, object); error != 0) return refused(what, error);
+    if (const int error = end(adapter, object); error != 0) return fail_with_errno(what, error);
     const std::lock_guard lock(adapter.mutex);
     (adapter.*table).remove(handle);
     return 0;

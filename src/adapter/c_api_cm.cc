@@ -18,8 +18,8 @@ namespace {
 // Calls a function of librdmacm on an id.  An error is -1 with errno.
 template <class Call>
 int on_id(const char* what, vb_handle id, Call call) {
-  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
-    return call(adapter.system, its.raw) == 0 ? 0 : refused(what, errno);
+  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& object) {
+    return call(adapter.system, object.raw) == 0 ? 0 : fail_with_errno(what, errno);
   });
 }
 
@@ -51,29 +51,29 @@ int no_ib_cm() {
 }
 
 // Creates an Id with a handle for an id of the system, and makes it that id's context.
-int keep(Adapter& adapter, rdma_cm_id* raw, Channel* channel, std::uint64_t cookie,
-         vb_handle* handle) {
-  auto made = std::make_unique<Id>();
-  made->raw = raw;
-  made->channel = channel;
-  made->cookie = cookie;
+int add_id(Adapter& adapter, rdma_cm_id* raw, Channel* channel, std::uint64_t cookie,
+           vb_handle* handle) {
+  auto entry = std::make_unique<Id>();
+  entry->raw = raw;
+  entry->channel = channel;
+  entry->cookie = cookie;
   const std::lock_guard lock(adapter.mutex);
-  const auto place = adapter.ids.insert(made.get());
-  if (!place) return c_api::failed(place.error());
+  const auto slot = adapter.ids.insert(entry.get());
+  if (!slot) return c_api::failed(slot.error());
   ++channel->ids;
-  made->handle = place->value;
-  *handle = place->value;
-  raw->context = made.release();
+  entry->handle = slot->value;
+  *handle = slot->value;
+  raw->context = entry.release();
   return 0;
 }
 
-// Takes the queue pair away from the id.
-void give_back(Adapter& adapter, Id& its) {
-  const auto user = adapter.users.find(std::exchange(its.raw->qp, nullptr));
-  if (user != adapter.users.end() && user->second == its.raw) adapter.users.erase(user);
+// Detaches the queue pair from the id.
+void detach_qp(Adapter& adapter, Id& object) {
+  const auto user = adapter.users.find(std::exchange(object.raw->qp, nullptr));
+  if (user != adapter.users.end() && user->second == object.raw) adapter.users.erase(user);
 }
 
-int of_another_device(Adapter& adapter, const rdma_cm_id& id) {
+int fail_wrong_device(Adapter& adapter, const rdma_cm_id& id) {
   const auto name = [&](ibv_context* context) {
     return context == nullptr ? "none" : adapter.system.get_device_name(context->device);
   };
@@ -82,17 +82,17 @@ int of_another_device(Adapter& adapter, const rdma_cm_id& id) {
   return EINVAL;
 }
 
-// Like on_id(), but fails with EINVAL if the id has no device: librdmacm does not check that.
+// Works as on_id(), but fails with EINVAL if the id has no device, which librdmacm does not check.
 template <class Call>
-int on_device(const char* what, vb_handle id, Call call) {
-  return on_id(what, id, [&](const Libraries& system, rdma_cm_id* its) {
-    if (its->verbs != nullptr) return call(system, its);
+int on_bound_id(const char* what, vb_handle id, Call call) {
+  return on_id(what, id, [&](const Libraries& system, rdma_cm_id* object) {
+    if (object->verbs != nullptr) return call(system, object);
     errno = EINVAL;
     return -1;
   });
 }
 
-// Moves a datagram queue pair to RTS: it has no peer to wait for.
+// Moves a datagram queue pair to RTS, because it has no peer to wait for.
 int start_datagrams(Adapter& adapter, ibv_qp& qp) {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
@@ -144,7 +144,7 @@ void convert(const rdma_cm_event& event, vb_cm_event& out) {
   out.qp_num = param.qp_num;
 }
 
-void take_ece(const Libraries& system, const rdma_cm_event& from, vb_cm_event& out) {
+void read_ece(const Libraries& system, const rdma_cm_event& from, vb_cm_event& out) {
   const bool may_have = from.event == RDMA_CM_EVENT_CONNECT_REQUEST ||
                         from.event == RDMA_CM_EVENT_CONNECT_RESPONSE ||
                         from.event == RDMA_CM_EVENT_ESTABLISHED;
@@ -161,12 +161,12 @@ extern "C" {
 int vb_cm_channel_create(vb_handle* channel, int* fd) {
   return on_adapter([&](Adapter& adapter) {
     rdma_event_channel* const raw = adapter.system.create_event_channel();
-    if (raw == nullptr) return refused("make an event channel", errno);
+    if (raw == nullptr) return fail_with_errno("make an event channel", errno);
     // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): the table has it
     const int error = add(adapter, &Adapter::channels, "make an event channel", new Channel{raw},
-                          channel, [&](Channel* made) {
-                            adapter.system.destroy_event_channel(made->raw);
-                            delete made;
+                          channel, [&](Channel* object) {
+                            adapter.system.destroy_event_channel(object->raw);
+                            delete object;
                           });
     if (error == 0) *fd = raw->fd;
     return error;
@@ -177,7 +177,8 @@ int vb_cm_channel_hide_lost_requests(vb_handle) { return 0; }  // the kernel hid
 
 int vb_cm_id_write_event(vb_handle, uint32_t, int32_t, uint64_t) { return EOPNOTSUPP; }
 
-// These fail: the system's library finds services only from rdma-core 60 on, and registers none.
+// These functions fail: the system's library finds services only from rdma-core 60 on, and cannot
+// register any.
 int vb_cm_find_services(vb_handle, const struct vb_service_query*) { return EOPNOTSUPP; }
 int vb_cm_services(vb_handle, struct vb_service*, uint32_t, uint32_t*) { return EOPNOTSUPP; }
 int vb_services_find(uint32_t, uint8_t, const struct vb_service_query*, struct vb_service*,
@@ -193,13 +194,13 @@ int vb_fabric_fault(const char*, const char* const*, size_t, const uint64_t*, ch
 
 int vb_cm_channel_destroy(vb_handle channel) {
   return remove(&Adapter::channels, "end the event channel", channel,
-                [](Adapter& adapter, Channel& its) {
+                [](Adapter& adapter, Channel& object) {
                   {
                     const std::lock_guard lock(adapter.mutex);  // a request may add an id
-                    if (its.ids > 0) return EBUSY;
+                    if (object.ids > 0) return EBUSY;
                   }
-                  adapter.system.destroy_event_channel(its.raw);
-                  delete &its;
+                  adapter.system.destroy_event_channel(object.raw);
+                  delete &object;
                   return 0;
                 });
 }
@@ -207,98 +208,101 @@ int vb_cm_channel_destroy(vb_handle channel) {
 // The body does not run in guarded(), because thread cancellation may unwind it.
 int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   Adapter* const adapter = Adapter::if_any();
-  Channel* const its = adapter == nullptr ? nullptr : adapter->channels.find(channel);
-  if (its == nullptr) return EINVAL;
-  rdma_cm_event* came = nullptr;
+  Channel* const object = adapter == nullptr ? nullptr : adapter->channels.find(channel);
+  if (object == nullptr) return EINVAL;
+  rdma_cm_event* raw_event = nullptr;
   for (;;) {
-    if (adapter->system.get_cm_event(its->raw, &came) != 0) return errno;
-    // Until the event is acknowledged, vb_cm_id_destroy() of its id waits.
-    convert(*came, *event);
-    take_ece(adapter->system, *came, *event);
+    if (adapter->system.get_cm_event(object->raw, &raw_event) != 0) return errno;
+    // vb_cm_id_destroy() waits until the events of the id are acknowledged.
+    convert(*raw_event, *event);
+    read_ece(adapter->system, *raw_event, *event);
     c_api::set_last_error("");  // the system's library gives no text for events
     int error = 0;
-    const bool asks = came->event == RDMA_CM_EVENT_CONNECT_REQUEST;
-    rdma_cm_id* const asked = asks ? came->id : nullptr;
-    const Id& about = *static_cast<Id*>((asks ? came->listen_id : came->id)->context);
-    if (asks) {
-      error = c_api::guarded([&] { return keep(*adapter, asked, its, 0, &event->new_id); });
+    const bool is_request = raw_event->event == RDMA_CM_EVENT_CONNECT_REQUEST;
+    rdma_cm_id* const new_id = is_request ? raw_event->id : nullptr;
+    const Id& reporting_id =
+        *static_cast<Id*>((is_request ? raw_event->listen_id : raw_event->id)->context);
+    if (is_request) {
+      error = c_api::guarded([&] { return add_id(*adapter, new_id, object, 0, &event->new_id); });
     }
-    event->id = about.handle;
+    event->id = reporting_id.handle;
     {
       const std::lock_guard lock(adapter->mutex);
-      event->cookie = about.cookie;
+      event->cookie = reporting_id.cookie;
     }
-    adapter->system.ack_cm_event(came);
+    adapter->system.ack_cm_event(raw_event);
     if (error == 0) return 0;
     // Rejects the peer and returns the next event, because the table of ids is full.
-    adapter->system.reject(asked, nullptr, 0);
-    adapter->system.destroy_id(asked);
+    adapter->system.reject(new_id, nullptr, 0);
+    adapter->system.destroy_id(new_id);
   }
 }
 
 int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t cookie,
                     vb_handle* id) {
-  return on_command(&Adapter::channels, channel, [&](Adapter& adapter, Channel& its) {
+  return on_command(&Adapter::channels, channel, [&](Adapter& adapter, Channel& object) {
     if (ps == VB_PS_NONE) return no_ib_cm();
-    rdma_cm_id* made = nullptr;
+    rdma_cm_id* raw_id = nullptr;
     const auto space = static_cast<rdma_port_space>(ps);
-    if (adapter.system.create_id(its.raw, &made, nullptr, space) != 0) {
-      return refused("make an id", errno);
+    if (adapter.system.create_id(object.raw, &raw_id, nullptr, space) != 0) {
+      return fail_with_errno("make an id", errno);
     }
-    if (static_cast<std::uint32_t>(made->qp_type) != qp_type) {
-      adapter.system.destroy_id(made);
+    if (static_cast<std::uint32_t>(raw_id->qp_type) != qp_type) {
+      adapter.system.destroy_id(raw_id);
       return c_api::failed({Errc::kNotSupported, 0, "no such queue pairs in this port space"});
     }
-    const int error = keep(adapter, made, &its, cookie, id);
-    if (error != 0) adapter.system.destroy_id(made);
+    const int error = add_id(adapter, raw_id, &object, cookie, id);
+    if (error != 0) adapter.system.destroy_id(raw_id);
     return error;
   });
 }
 
 int vb_cm_id_destroy(vb_handle id) {
-  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
-    for (auto& [cookie, group] : its.joins) {  // otherwise its queue pair stays attached
-      adapter.system.leave_multicast(its.raw, reinterpret_cast<sockaddr*>(&group));
+  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& object) {
+    for (auto& [cookie, group] : object.joins) {  // otherwise the queue pair would stay attached
+      adapter.system.leave_multicast(object.raw, reinterpret_cast<sockaddr*>(&group));
     }
-    give_back(adapter, its);
+    detach_qp(adapter, object);
     {
       const std::lock_guard lock(adapter.mutex);
       adapter.ids.remove(id);
     }
     const int result =
-        adapter.system.destroy_id(its.raw);  // waits until its events are acknowledged
-    if (result != 0) return refused("end the id", errno);  // `its` stays, as librdmacm may use it
+        adapter.system.destroy_id(object.raw);  // waits until its events are acknowledged
+    // After an error `object` stays, as librdmacm may use it.
+    if (result != 0) return fail_with_errno("end the id", errno);
     const std::lock_guard lock(adapter.mutex);
-    --its.channel->ids;
-    delete &its;
+    --object.channel->ids;
+    delete &object;
     return 0;
   });
 }
 
 int vb_cm_id_set_cookie(vb_handle id, uint64_t cookie) {
-  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& object) {
     const std::lock_guard lock(adapter.mutex);
-    its.cookie = cookie;
+    object.cookie = cookie;
     return 0;
   });
 }
 
 int vb_cm_id_migrate(vb_handle id, vb_handle channel) {
-  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
-    Channel* const to = adapter.channels.find(channel);
-    if (to == nullptr) return no_such_object();
-    if (adapter.system.migrate_id(its.raw, to->raw) != 0) return refused("move the id", errno);
+  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& object) {
+    Channel* const new_channel = adapter.channels.find(channel);
+    if (new_channel == nullptr) return no_such_object();
+    if (adapter.system.migrate_id(object.raw, new_channel->raw) != 0)
+      return fail_with_errno("move the id", errno);
     const std::lock_guard lock(adapter.mutex);
-    --its.channel->ids;
-    ++to->ids;
-    its.channel = to;
+    --object.channel->ids;
+    ++new_channel->ids;
+    object.channel = new_channel;
     return 0;
   });
 }
 
 int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses) {
-  return on_command(&Adapter::ids, id, [&](Adapter&, Id& its) {
-    const rdma_cm_id& raw = *its.raw;
+  return on_command(&Adapter::ids, id, [&](Adapter&, Id& object) {
+    const rdma_cm_id& raw = *object.raw;
     *addresses = {};
     addresses->src = raw.route.addr.src_storage;
     addresses->dst = raw.route.addr.dst_storage;
@@ -332,121 +336,123 @@ int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses) {
 }
 
 int vb_cm_bind(vb_handle id, const struct sockaddr* addr) {
-  return on_id("bind the id", id, [&](const Libraries& system, rdma_cm_id* its) {
-    return system.bind_addr(its, raw(addr));
+  return on_id("bind the id", id, [&](const Libraries& system, rdma_cm_id* object) {
+    return system.bind_addr(object, raw(addr));
   });
 }
 
 int vb_cm_resolve_addr(vb_handle id, const struct sockaddr* src, const struct sockaddr* dst,
                        int timeout_ms) {
-  return on_id("resolve the address", id, [&](const Libraries& system, rdma_cm_id* its) {
-    return system.resolve_addr(its, raw(src), raw(dst), timeout_ms);
+  return on_id("resolve the address", id, [&](const Libraries& system, rdma_cm_id* object) {
+    return system.resolve_addr(object, raw(src), raw(dst), timeout_ms);
   });
 }
 
 int vb_cm_resolve_route(vb_handle id, int timeout_ms) {
-  return on_id("resolve the route", id, [&](const Libraries& system, rdma_cm_id* its) {
-    return system.resolve_route(its, timeout_ms);
+  return on_id("resolve the route", id, [&](const Libraries& system, rdma_cm_id* object) {
+    return system.resolve_route(object, timeout_ms);
   });
 }
 
 int vb_cm_listen(vb_handle id, int backlog) {
-  return on_id("listen", id, [&](const Libraries& system, rdma_cm_id* its) {
-    return system.listen(its, backlog);
+  return on_id("listen", id, [&](const Libraries& system, rdma_cm_id* object) {
+    return system.listen(object, backlog);
   });
 }
 
 int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, size_t bytes) {
-  return on_id("set the option", id, [&](const Libraries& system, rdma_cm_id* its) {
-    return system.set_option(its, level, optname, const_cast<void*>(value), bytes);
+  return on_id("set the option", id, [&](const Libraries& system, rdma_cm_id* object) {
+    return system.set_option(object, level, optname, const_cast<void*>(value), bytes);
   });
 }
 
-// librdmacm changes the state of an id's queue pair with the connection.  Only the first change is
-// made here.
+// Moves the queue pair to INIT, and a datagram queue pair to RTS.  librdmacm makes all later
+// changes of its state with the connection.
 int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
-  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& object) {
     if (qp == 0) {
-      give_back(adapter, its);
+      detach_qp(adapter, object);
       return 0;
     }
     ibv_qp* const pair = adapter.qps.find(qp);
     if (pair == nullptr) return no_such_object();
-    if (its.raw->verbs != adapter.context) return of_another_device(adapter, *its.raw);
+    if (object.raw->verbs != adapter.context) return fail_wrong_device(adapter, *object.raw);
     ibv_qp_attr attr{};
     int mask = 0;
     attr.qp_state = IBV_QPS_INIT;
-    if (adapter.system.init_qp_attr(its.raw, &attr, &mask) != 0) {
-      return refused("find the queue pair's attributes", errno);
+    if (adapter.system.init_qp_attr(object.raw, &attr, &mask) != 0) {
+      return fail_with_errno("find the queue pair's attributes", errno);
     }
     int error = adapter.system.modify_qp(pair, &attr, mask);
     if (error == 0 && pair->qp_type == IBV_QPT_UD) error = start_datagrams(adapter, *pair);
-    if (error != 0) return refused("start the queue pair", error);
-    give_back(adapter, its);
-    if (const auto before = adapter.users.extract(pair)) before.mapped()->qp = nullptr;
-    adapter.users[pair] = its.raw;
-    its.raw->qp = pair;
+    if (error != 0) return fail_with_errno("start the queue pair", error);
+    detach_qp(adapter, object);
+    if (const auto old_user = adapter.users.extract(pair)) old_user.mapped()->qp = nullptr;
+    adapter.users[pair] = object.raw;
+    object.raw->qp = pair;
     return 0;
   });
 }
 
 int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask) {
-  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
-    ibv_qp_attr found = c_api::from_c_api(*attr);
+  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& object) {
+    ibv_qp_attr attributes = c_api::from_c_api(*attr);
     int bits = 0;
-    if (adapter.system.init_qp_attr(its.raw, &found, &bits) != 0) {
-      return refused("find the queue pair's attributes", errno);
+    if (adapter.system.init_qp_attr(object.raw, &attributes, &bits) != 0) {
+      return fail_with_errno("find the queue pair's attributes", errno);
     }
-    *attr = c_api::to_c_api(found, bits);
+    *attr = c_api::to_c_api(attributes, bits);
     *mask = static_cast<std::uint32_t>(bits);
     return 0;
   });
 }
 
 int vb_cm_connect(vb_handle id, const struct vb_conn_param* param) {
-  return on_device("connect", id, [&](const Libraries& system, rdma_cm_id* its) {
-    const vb_conn_param given = param != nullptr ? *param : vb_conn_param{};
-    if (const int error = set_ece(system, its, given)) return error;
-    rdma_conn_param wanted = from_c_api(given);
-    return system.connect(its, &wanted);
+  return on_bound_id("connect", id, [&](const Libraries& system, rdma_cm_id* object) {
+    const vb_conn_param c_api_param = param != nullptr ? *param : vb_conn_param{};
+    if (const int error = set_ece(system, object, c_api_param)) return error;
+    rdma_conn_param conn_param = from_c_api(c_api_param);
+    return system.connect(object, &conn_param);
   });
 }
 
 int vb_cm_accept(vb_handle id, const struct vb_conn_param* param) {
-  return on_device("accept", id, [&](const Libraries& system, rdma_cm_id* its) {
-    const vb_conn_param given = param != nullptr ? *param : vb_conn_param{};
-    if (const int error = set_ece(system, its, given)) return error;
-    rdma_conn_param wanted = from_c_api(given);
-    return system.accept(its, &wanted);
+  return on_bound_id("accept", id, [&](const Libraries& system, rdma_cm_id* object) {
+    const vb_conn_param c_api_param = param != nullptr ? *param : vb_conn_param{};
+    if (const int error = set_ece(system, object, c_api_param)) return error;
+    rdma_conn_param conn_param = from_c_api(c_api_param);
+    return system.accept(object, &conn_param);
   });
 }
 
 int vb_cm_reject(vb_handle id, uint32_t reason, const void* private_data,
                  uint8_t private_data_len) {
-  return on_id("reject", id, [&](const Libraries& system, rdma_cm_id* its) {
+  return on_id("reject", id, [&](const Libraries& system, rdma_cm_id* object) {
     constexpr std::uint32_t kConsumer = 28, kVendorOption = 35;
-    if (reason == kVendorOption) return system.reject_ece(its, private_data, private_data_len);
+    if (reason == kVendorOption) return system.reject_ece(object, private_data, private_data_len);
     if (reason == 0 || reason == kConsumer)
-      return system.reject(its, private_data, private_data_len);
+      return system.reject(object, private_data, private_data_len);
     errno = EINVAL;
     return -1;
   });
 }
 
 int vb_cm_establish(vb_handle id) {
-  return on_id("establish", id,
-               [](const Libraries& system, rdma_cm_id* its) { return system.establish(its); });
+  return on_id("establish", id, [](const Libraries& system, rdma_cm_id* object) {
+    return system.establish(object);
+  });
 }
 
 int vb_cm_notify(vb_handle id, uint32_t ibv_event_type) {
-  return on_id("notify", id, [&](const Libraries& system, rdma_cm_id* its) {
-    return system.notify(its, static_cast<enum ibv_event_type>(ibv_event_type));
+  return on_id("notify", id, [&](const Libraries& system, rdma_cm_id* object) {
+    return system.notify(object, static_cast<enum ibv_event_type>(ibv_event_type));
   });
 }
 
 int vb_cm_disconnect(vb_handle id) {
-  return on_id("disconnect", id,
-               [](const Libraries& system, rdma_cm_id* its) { return system.disconnect(its); });
+  return on_id("disconnect", id, [](const Libraries& system, rdma_cm_id* object) {
+    return system.disconnect(object);
+  });
 }
 
 int vb_cm_listen_for(vb_handle, int, const struct vb_cm_filter*) { return no_ib_cm(); }
@@ -459,29 +465,30 @@ int vb_cm_load_path(vb_handle, const struct vb_cm_path*, const struct vb_cm_mess
 int vb_cm_answer_path(vb_handle, uint32_t, const struct vb_cm_message_data*) { return no_ib_cm(); }
 
 int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64_t cookie) {
-  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
-    rdma_cm_join_mc_attr_ex wanted{};
-    wanted.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
-    wanted.join_flags =
+  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& object) {
+    rdma_cm_join_mc_attr_ex attributes{};
+    attributes.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+    attributes.join_flags =
         send_only != 0 ? RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER : RDMA_MC_JOIN_FLAG_FULLMEMBER;
-    wanted.addr = raw(group);
+    attributes.addr = raw(group);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): cookies of the C API are numbers
     auto* const context = reinterpret_cast<void*>(static_cast<std::uintptr_t>(cookie));
-    if (adapter.system.join_multicast(its.raw, &wanted, context) != 0) {
-      return refused("join the group", errno);
+    if (adapter.system.join_multicast(object.raw, &attributes, context) != 0) {
+      return fail_with_errno("join the group", errno);
     }
-    std::memcpy(&its.joins[cookie], group, c_api::bytes_of(*group));
+    std::memcpy(&object.joins[cookie], group, c_api::bytes_of(*group));
     return 0;
   });
 }
 
 int vb_cm_leave(vb_handle id, uint64_t cookie) {
-  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
-    const auto join = its.joins.extract(cookie);
+  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& object) {
+    const auto join = object.joins.extract(cookie);
     if (!join) return c_api::failed({Errc::kInvalidArgument, 0, "no such join"});
     sockaddr_storage group = join.mapped();
-    const int result = adapter.system.leave_multicast(its.raw, reinterpret_cast<sockaddr*>(&group));
-    return result == 0 ? 0 : refused("leave the group", errno);
+    const int result =
+        adapter.system.leave_multicast(object.raw, reinterpret_cast<sockaddr*>(&group));
+    return result == 0 ? 0 : fail_with_errno("leave the group", errno);
   });
 }
 

@@ -58,7 +58,7 @@ int query_port(const Adapter& adapter, ibv_port_attr& attr) {
 
 constexpr vb_handle kTheContext = 1;
 
-// VERBENA_ADAPTER chooses one port of one device.  The C API shows it as the only one.
+// VERBENA_ADAPTER chooses one port of one device.  The C API shows it as the only port.
 constexpr std::uint32_t kTheDevice = 0, kThePort = 1;
 bool is_the_port(std::uint32_t device, std::uint32_t port) {
   return device == kTheDevice && port == kThePort;
@@ -80,12 +80,12 @@ bool is_of_a_port(ibv_event_type type) {
 // The upper bits of a key do not change, and identify the window or region.
 std::uint32_t index_of(std::uint32_t key) { return key >> 8; }
 
-int keep_region(Adapter& adapter, ibv_mr* made, vb_handle* mr) {
-  const auto end = [&](ibv_mr* its) { adapter.system.dereg_mr(its); };
-  const int error = add(adapter, &Adapter::mrs, "register memory", made, mr, end);
+int add_region(Adapter& adapter, ibv_mr* raw, vb_handle* mr) {
+  const auto end = [&](ibv_mr* object) { adapter.system.dereg_mr(object); };
+  const int error = add(adapter, &Adapter::mrs, "register memory", raw, mr, end);
   if (error != 0) return error;
   const std::lock_guard lock(adapter.mutex);
-  adapter.regions[made->lkey] = made;
+  adapter.regions[raw->lkey] = raw;
   return 0;
 }
 
@@ -100,11 +100,11 @@ const char* vb_build_id(void) { return VB_BUILD_ID; }
 int vb_device_query(uint32_t device, struct vb_device_attr* attr) {
   if (device != kTheDevice) return ENOENT;
   return on_adapter([&](Adapter& adapter) {
-    ibv_device_attr found{};
-    if (const int error = adapter.system.query_device(adapter.context, &found)) {
-      return refused("query the adapter", error);
+    ibv_device_attr attributes{};
+    if (const int error = adapter.system.query_device(adapter.context, &attributes)) {
+      return fail_with_errno("query the adapter", error);
     }
-    *attr = to_c_api(found, adapter.system.get_device_name(adapter.context->device));
+    *attr = to_c_api(attributes, adapter.system.get_device_name(adapter.context->device));
     return 0;
   });
 }
@@ -112,26 +112,27 @@ int vb_device_query(uint32_t device, struct vb_device_attr* attr) {
 int vb_port_query(uint32_t device, uint32_t port, struct vb_port_attr* attr) {
   if (!is_the_port(device, port)) return EINVAL;
   return on_adapter([&](Adapter& adapter) {
-    ibv_port_attr found;
-    if (const int error = query_port(adapter, found)) return refused("query the port", error);
+    ibv_port_attr attributes;
+    if (const int error = query_port(adapter, attributes))
+      return fail_with_errno("query the port", error);
     *attr = {};
-    attr->state = static_cast<std::uint8_t>(found.state);
-    attr->phys_state = found.phys_state;
-    attr->max_mtu = static_cast<std::uint8_t>(found.max_mtu);
-    attr->active_mtu = static_cast<std::uint8_t>(found.active_mtu);
-    attr->active_width = found.active_width;
-    attr->active_speed = found.active_speed;
-    attr->link_layer = found.link_layer;
-    attr->lid = found.lid;
-    attr->lmc = found.lmc;
-    attr->sm_lid = found.sm_lid;
-    attr->sm_sl = found.sm_sl;
-    attr->gid_tbl_len = static_cast<std::uint32_t>(found.gid_tbl_len);
-    attr->pkey_tbl_len = found.pkey_tbl_len;
-    attr->max_msg_bytes = found.max_msg_sz;
-    attr->port_cap_flags = found.port_cap_flags;
-    attr->max_vl_num = found.max_vl_num;
-    attr->subnet_timeout = found.subnet_timeout;
+    attr->state = static_cast<std::uint8_t>(attributes.state);
+    attr->phys_state = attributes.phys_state;
+    attr->max_mtu = static_cast<std::uint8_t>(attributes.max_mtu);
+    attr->active_mtu = static_cast<std::uint8_t>(attributes.active_mtu);
+    attr->active_width = attributes.active_width;
+    attr->active_speed = attributes.active_speed;
+    attr->link_layer = attributes.link_layer;
+    attr->lid = attributes.lid;
+    attr->lmc = attributes.lmc;
+    attr->sm_lid = attributes.sm_lid;
+    attr->sm_sl = attributes.sm_sl;
+    attr->gid_tbl_len = static_cast<std::uint32_t>(attributes.gid_tbl_len);
+    attr->pkey_tbl_len = attributes.pkey_tbl_len;
+    attr->max_msg_bytes = attributes.max_msg_sz;
+    attr->port_cap_flags = attributes.port_cap_flags;
+    attr->max_vl_num = attributes.max_vl_num;
+    attr->subnet_timeout = attributes.subnet_timeout;
     return 0;
   });
 }
@@ -141,19 +142,20 @@ int vb_gid_query(uint32_t device, uint32_t port_num, uint32_t index, struct vb_g
   if (!is_the_port(device, port_num)) return EINVAL;
   return on_adapter([&](Adapter& adapter) {
     ibv_port_attr port;
-    if (const int error = query_port(adapter, port)) return refused("query the port", error);
+    if (const int error = query_port(adapter, port))
+      return fail_with_errno("query the port", error);
     if (index >= static_cast<std::uint32_t>(port.gid_tbl_len)) {
-      return refused("query an address of the port", ENOENT);
+      return fail_with_errno("query an address of the port", ENOENT);
     }
     *entry = {.raw = {}, .index = index, .interface_index = 0, .in_use = 0};
-    ibv_gid_entry found{};
-    const int error =
-        adapter.system.query_gid_ex(adapter.context, adapter.port, index, &found, 0, sizeof found);
+    ibv_gid_entry raw_entry{};
+    const int error = adapter.system.query_gid_ex(adapter.context, adapter.port, index, &raw_entry,
+                                                  0, sizeof raw_entry);
     if (error == ENODATA) return 0;
-    if (error != 0) return refused("query an address of the port", error);
-    if (found.gid_type == IBV_GID_TYPE_ROCE_V1) return 0;
-    std::memcpy(entry->raw, found.gid.raw, sizeof entry->raw);
-    entry->interface_index = found.ndev_ifindex;
+    if (error != 0) return fail_with_errno("query an address of the port", error);
+    if (raw_entry.gid_type == IBV_GID_TYPE_ROCE_V1) return 0;
+    std::memcpy(entry->raw, raw_entry.gid.raw, sizeof entry->raw);
+    entry->interface_index = raw_entry.ndev_ifindex;
     entry->in_use = 1;
     return 0;
   });
@@ -162,17 +164,17 @@ int vb_gid_query(uint32_t device, uint32_t port_num, uint32_t index, struct vb_g
 int vb_pkey_query(uint32_t device, uint32_t port, uint32_t index, uint16_t* pkey) {
   if (!is_the_port(device, port)) return EINVAL;
   return on_adapter([&](Adapter& adapter) {
-    __be16 found = 0;
-    const int error =
-        adapter.system.query_pkey(adapter.context, adapter.port, static_cast<int>(index), &found);
-    if (error != 0) return refused("query a P_Key", EINVAL);
-    *pkey = be16toh(found);
+    __be16 raw_pkey = 0;
+    const int error = adapter.system.query_pkey(adapter.context, adapter.port,
+                                                static_cast<int>(index), &raw_pkey);
+    if (error != 0) return fail_with_errno("query a P_Key", EINVAL);
+    *pkey = be16toh(raw_pkey);
     return 0;
   });
 }
 
-// The device is opened once, with one descriptor.  One context is enough: C++ programs create one
-// for all their loops.
+// The device is opened once, with one descriptor, so the process has only one context.  That is
+// enough, because C++ programs create one context for all their loops.
 int vb_context_create(uint32_t /*device*/, vb_handle* context, int* fd) {
   return on_adapter([&](Adapter& adapter) {
     *context = kTheContext;
@@ -187,17 +189,17 @@ int vb_context_destroy(vb_handle context) { return context == kTheContext ? 0 : 
 int vb_async_next(vb_handle context, struct vb_async_event* event) {
   Adapter* const adapter = Adapter::if_any();
   if (adapter == nullptr || context != kTheContext) return EINVAL;
-  ibv_async_event came;
+  ibv_async_event raw_event;
   for (;;) {
-    if (adapter->system.get_async_event(adapter->context, &came) != 0) return errno;
-    if (!is_of_a_port(came.event_type) || came.element.port_num == adapter->port) break;
-    adapter->system.ack_async_event(&came);  // the C API has only one port
+    if (adapter->system.get_async_event(adapter->context, &raw_event) != 0) return errno;
+    if (!is_of_a_port(raw_event.event_type) || raw_event.element.port_num == adapter->port) break;
+    adapter->system.ack_async_event(&raw_event);  // the C API has only one port
   }
   const void* cookie = nullptr;
-  switch (came.event_type) {
-    case IBV_EVENT_CQ_ERR: cookie = came.element.cq->cq_context; break;
+  switch (raw_event.event_type) {
+    case IBV_EVENT_CQ_ERR: cookie = raw_event.element.cq->cq_context; break;
     case IBV_EVENT_SRQ_ERR:
-    case IBV_EVENT_SRQ_LIMIT_REACHED: cookie = came.element.srq->srq_context; break;
+    case IBV_EVENT_SRQ_LIMIT_REACHED: cookie = raw_event.element.srq->srq_context; break;
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
@@ -205,14 +207,14 @@ int vb_async_next(vb_handle context, struct vb_async_event* event) {
     case IBV_EVENT_COMM_EST:
     case IBV_EVENT_SQ_DRAINED:
     case IBV_EVENT_PATH_MIG:
-    case IBV_EVENT_PATH_MIG_ERR: cookie = came.element.qp->qp_context; break;
+    case IBV_EVENT_PATH_MIG_ERR: cookie = raw_event.element.qp->qp_context; break;
     default: break;
   }
-  *event = {.type = static_cast<std::uint32_t>(came.event_type),
+  *event = {.type = static_cast<std::uint32_t>(raw_event.event_type),
             .cookie = reinterpret_cast<std::uintptr_t>(cookie),
             .device = kTheDevice,
-            .port = is_of_a_port(came.event_type) ? kThePort : 0};
-  adapter->system.ack_async_event(&came);
+            .port = is_of_a_port(raw_event.event_type) ? kThePort : 0};
+  adapter->system.ack_async_event(&raw_event);
   return 0;
 }
 
@@ -220,32 +222,33 @@ int vb_pd_create(vb_handle* pd) {
   return on_adapter([&](Adapter& adapter) {
     return add(adapter, &Adapter::pds, "make a protection domain",
                adapter.system.alloc_pd(adapter.context), pd,
-               [&](ibv_pd* made) { adapter.system.dealloc_pd(made); });
+               [&](ibv_pd* object) { adapter.system.dealloc_pd(object); });
   });
 }
 
 int vb_pd_destroy(vb_handle pd) {
-  return remove(&Adapter::pds, "end the protection domain", pd,
-                [](Adapter& adapter, ibv_pd& its) { return adapter.system.dealloc_pd(&its); });
+  return remove(
+      &Adapter::pds, "end the protection domain", pd,
+      [](Adapter& adapter, ibv_pd& domain) { return adapter.system.dealloc_pd(&domain); });
 }
 
 int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova, uint32_t access,
                    vb_handle* mr, uint32_t* lkey, uint32_t* rkey) {
-  return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
-    ibv_mr* const made = adapter.system.reg_mr(&its, address, length, iova, access);
-    const int error = keep_region(adapter, made, mr);
+  return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& domain) {
+    ibv_mr* const raw = adapter.system.reg_mr(&domain, address, length, iova, access);
+    const int error = add_region(adapter, raw, mr);
     if (error != 0) return error;
-    *lkey = made->lkey;
-    *rkey = made->rkey;
+    *lkey = raw->lkey;
+    *rkey = raw->rkey;
     return 0;
   });
 }
 
 int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey) {
-  return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
-    ibv_mr* const made = ibv_alloc_null_mr(&its);
-    const int error = keep_region(adapter, made, mr);
-    if (error == 0) *lkey = made->lkey;
+  return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& domain) {
+    ibv_mr* const raw = ibv_alloc_null_mr(&domain);
+    const int error = add_region(adapter, raw, mr);
+    if (error == 0) *lkey = raw->lkey;
     return error;
   });
 }
@@ -260,9 +263,9 @@ int vb_mr_reregister(vb_handle mr, uint32_t /*what*/, vb_handle /*pd*/, void* /*
 }
 
 int vb_mr_deregister(vb_handle mr) {
-  return remove(&Adapter::mrs, "end the region", mr, [](Adapter& adapter, ibv_mr& its) {
-    const std::uint32_t key = its.lkey;
-    if (const int error = adapter.system.dereg_mr(&its)) return error;
+  return remove(&Adapter::mrs, "end the region", mr, [](Adapter& adapter, ibv_mr& object) {
+    const std::uint32_t key = object.lkey;
+    if (const int error = adapter.system.dereg_mr(&object)) return error;
     const std::lock_guard lock(adapter.mutex);
     adapter.regions.erase(key);
     return 0;
@@ -270,37 +273,37 @@ int vb_mr_deregister(vb_handle mr) {
 }
 
 int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int write) {
-  return on_command(&Adapter::pds, pd, [&](Adapter&, ibv_pd& its) {
+  return on_command(&Adapter::pds, pd, [&](Adapter&, ibv_pd& domain) {
     auto* const segments = reinterpret_cast<ibv_sge*>(const_cast<vb_sge*>(list));
     const auto advice =
         write != 0 ? IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE : IBV_ADVISE_MR_ADVICE_PREFETCH;
-    const int error = ibv_advise_mr(&its, advice, IBV_ADVISE_MR_FLAG_FLUSH, segments, count);
-    return error == 0 ? 0 : refused("prefetch memory", error);
+    const int error = ibv_advise_mr(&domain, advice, IBV_ADVISE_MR_FLAG_FLUSH, segments, count);
+    return error == 0 ? 0 : fail_with_errno("prefetch memory", error);
   });
 }
 
 // Windows of type 1 are not supported: the adapter chooses their key in a call, while the C API
 // binds windows with requests.
 int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey) {
-  return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
+  return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& domain) {
     if (type != IBV_MW_TYPE_2) {
       return c_api::failed(
           {Errc::kNotSupported, 0, "an adapter supports only memory windows of type 2"});
     }
-    ibv_mw* const made = ibv_alloc_mw(&its, IBV_MW_TYPE_2);
-    const int error = add(adapter, &Adapter::mws, "make a memory window", made, mw, ibv_dealloc_mw);
+    ibv_mw* const raw = ibv_alloc_mw(&domain, IBV_MW_TYPE_2);
+    const int error = add(adapter, &Adapter::mws, "make a memory window", raw, mw, ibv_dealloc_mw);
     if (error != 0) return error;
-    *rkey = made->rkey;
+    *rkey = raw->rkey;
     const std::lock_guard lock(adapter.mutex);
-    adapter.windows[index_of(made->rkey)] = made;
+    adapter.windows[index_of(raw->rkey)] = raw;
     return 0;
   });
 }
 
 int vb_mw_destroy(vb_handle mw) {
-  return remove(&Adapter::mws, "end the memory window", mw, [](Adapter& adapter, ibv_mw& its) {
-    const std::uint32_t index = index_of(its.rkey);
-    if (const int error = ibv_dealloc_mw(&its)) return error;
+  return remove(&Adapter::mws, "end the memory window", mw, [](Adapter& adapter, ibv_mw& object) {
+    const std::uint32_t index = index_of(object.rkey);
+    if (const int error = ibv_dealloc_mw(&object)) return error;
     const std::lock_guard lock(adapter.mutex);
     adapter.windows.erase(index);
     return 0;

@@ -145,11 +145,11 @@ Result<void> join(const os::Fd& socket, const ibv_gid& group, std::uint32_t inte
     if (entry.in_use != 0) interfaces.insert(entry.interface_index);
   }
   Result<void> joined = verbena::fail(Errc::kAddressNotFound, "the port has no address");
-  for (const std::uint32_t one : interfaces) {
+  for (const std::uint32_t index : interfaces) {
     if (joined) {
-      static_cast<void>(os::join_group(socket.get(), address, one).has_value());
+      static_cast<void>(os::join_group(socket.get(), address, index).has_value());
     } else {
-      joined = os::join_group(socket.get(), address, one);
+      joined = os::join_group(socket.get(), address, index);
     }
   }
   return joined;
@@ -163,7 +163,9 @@ auto find_membership(Adapter& adapter, ibv_qp& qp, const ibv_gid& group) {
   return at == last ? adapter.memberships.end() : at;
 }
 
-int posted(int error) { return error == 0 ? 0 : refused("post the request", error); }
+int result_of_post(int error) {
+  return error == 0 ? 0 : fail_with_errno("post the request", error);
+}
 
 }  // namespace
 
@@ -173,30 +175,31 @@ extern "C" {
 
 int vb_channel_create(vb_handle* channel, int* fd) {
   return on_adapter([&](Adapter& adapter) {
-    ibv_comp_channel* const made = adapter.system.create_comp_channel(adapter.context);
+    ibv_comp_channel* const raw = adapter.system.create_comp_channel(adapter.context);
     const int error =
-        add(adapter, &Adapter::comp_channels, "make a completion channel", made, channel,
-            [&](ibv_comp_channel* its) { adapter.system.destroy_comp_channel(its); });
-    if (error == 0) *fd = made->fd;
+        add(adapter, &Adapter::comp_channels, "make a completion channel", raw, channel,
+            [&](ibv_comp_channel* object) { adapter.system.destroy_comp_channel(object); });
+    if (error == 0) *fd = raw->fd;
     return error;
   });
 }
 
 int vb_channel_destroy(vb_handle channel) {
   return remove(&Adapter::comp_channels, "end the completion channel", channel,
-                [](Adapter& adapter, ibv_comp_channel& its) {
-                  return adapter.system.destroy_comp_channel(&its);
+                [](Adapter& adapter, ibv_comp_channel& object) {
+                  return adapter.system.destroy_comp_channel(&object);
                 });
 }
 
 // The body does not run in guarded(), because thread cancellation may unwind it.
 int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
   Adapter* const adapter = Adapter::if_any();
-  ibv_comp_channel* const its = adapter == nullptr ? nullptr : adapter->comp_channels.find(channel);
-  if (its == nullptr) return EINVAL;
+  ibv_comp_channel* const object =
+      adapter == nullptr ? nullptr : adapter->comp_channels.find(channel);
+  if (object == nullptr) return EINVAL;
   ibv_cq* cq = nullptr;
   void* context = nullptr;
-  if (adapter->system.get_cq_event(its, &cq, &context) != 0) return errno;
+  if (adapter->system.get_cq_event(object, &cq, &context) != 0) return errno;
   *cq_cookie = number(context);
   adapter->system.ack_cq_events(cq, 1);
   return 0;
@@ -208,253 +211,257 @@ int vb_cq_create(vb_handle /*context*/, uint32_t* entries, vb_handle channel, ui
     const std::lock_guard lock(adapter.commands);
     ibv_comp_channel* const events = adapter.comp_channels.find(channel);
     if (events == nullptr && channel != 0) return no_such_object();
-    ibv_cq* const made = adapter.system.create_cq(adapter.context, static_cast<int>(*entries),
-                                                  pointer(cookie), events, 0);
-    const int error = add(adapter, &Adapter::cqs, "make a completion queue", made, cq,
-                          [&](ibv_cq* its) { adapter.system.destroy_cq(its); });
-    if (error == 0) *entries = static_cast<std::uint32_t>(made->cqe);
+    ibv_cq* const raw = adapter.system.create_cq(adapter.context, static_cast<int>(*entries),
+                                                 pointer(cookie), events, 0);
+    const int error = add(adapter, &Adapter::cqs, "make a completion queue", raw, cq,
+                          [&](ibv_cq* object) { adapter.system.destroy_cq(object); });
+    if (error == 0) *entries = static_cast<std::uint32_t>(raw->cqe);
     return error;
   });
 }
 
 int vb_cq_resize(vb_handle cq, uint32_t* entries) {
-  return on_command(&Adapter::cqs, cq, [&](Adapter& adapter, ibv_cq& its) {
-    if (const int error = adapter.system.resize_cq(&its, static_cast<int>(*entries))) {
-      return refused("resize the completion queue", error);
+  return on_command(&Adapter::cqs, cq, [&](Adapter& adapter, ibv_cq& object) {
+    if (const int error = adapter.system.resize_cq(&object, static_cast<int>(*entries))) {
+      return fail_with_errno("resize the completion queue", error);
     }
-    *entries = static_cast<std::uint32_t>(its.cqe);
+    *entries = static_cast<std::uint32_t>(object.cqe);
     return 0;
   });
 }
 
 int vb_cq_destroy(vb_handle cq) {
-  return remove(&Adapter::cqs, "end the completion queue", cq,
-                [](Adapter& adapter, ibv_cq& its) { return adapter.system.destroy_cq(&its); });
+  return remove(
+      &Adapter::cqs, "end the completion queue", cq,
+      [](Adapter& adapter, ibv_cq& object) { return adapter.system.destroy_cq(&object); });
 }
 
 int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc) {
   Adapter* const adapter = Adapter::if_any();
-  ibv_cq* const its = adapter == nullptr ? nullptr : adapter->cqs.find(cq);
-  if (its == nullptr) return -EINVAL;
-  std::array<ibv_wc, 16> some;
+  ibv_cq* const object = adapter == nullptr ? nullptr : adapter->cqs.find(cq);
+  if (object == nullptr) return -EINVAL;
+  std::array<ibv_wc, 16> completions;
   int count = 0;
   std::uint64_t now = 0;
   while (count < max) {
-    const int wanted = std::min(max - count, static_cast<int>(some.size()));
-    const int got = ibv_poll_cq(its, wanted, some.data());
-    if (got < 0) return count > 0 ? count : -EIO;
-    if (got > 0 && now == 0) now = now_ns();
-    for (int i = 0; i < got; ++i) wc[count++] = to_c_api(some[static_cast<std::size_t>(i)], now);
-    if (got < wanted) break;
+    const int chunk = std::min(max - count, static_cast<int>(completions.size()));
+    const int received = ibv_poll_cq(object, chunk, completions.data());
+    if (received < 0) return count > 0 ? count : -EIO;
+    if (received > 0 && now == 0) now = now_ns();
+    for (int i = 0; i < received; ++i)
+      wc[count++] = to_c_api(completions[static_cast<std::size_t>(i)], now);
+    if (received < chunk) break;
   }
   return count;
 }
 
 int vb_cq_arm(vb_handle cq, int solicited_only) {
   Adapter* const adapter = Adapter::if_any();
-  ibv_cq* const its = adapter == nullptr ? nullptr : adapter->cqs.find(cq);
-  return its == nullptr ? no_such_object() : ibv_req_notify_cq(its, solicited_only);
+  ibv_cq* const object = adapter == nullptr ? nullptr : adapter->cqs.find(cq);
+  return object == nullptr ? no_such_object() : ibv_req_notify_cq(object, solicited_only);
 }
 
 // ---- address handles, shared receive queues
 
 int vb_ah_create(uint32_t /*device*/, vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah) {
-  return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
-    ibv_ah_attr wanted = c_api::from_c_api(*attr);
-    wanted.port_num = adapter.port;
+  return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& domain) {
+    ibv_ah_attr attributes = c_api::from_c_api(*attr);
+    attributes.port_num = adapter.port;
     return add(adapter, &Adapter::ahs, "make an address handle",
-               adapter.system.create_ah(&its, &wanted), ah,
-               [&](ibv_ah* made) { adapter.system.destroy_ah(made); });
+               adapter.system.create_ah(&domain, &attributes), ah,
+               [&](ibv_ah* object) { adapter.system.destroy_ah(object); });
   });
 }
 
 int vb_ah_destroy(vb_handle ah) {
-  return remove(&Adapter::ahs, "end the address handle", ah,
-                [](Adapter& adapter, ibv_ah& its) { return adapter.system.destroy_ah(&its); });
+  return remove(&Adapter::ahs, "end the address handle", ah, [](Adapter& adapter, ibv_ah& object) {
+    return adapter.system.destroy_ah(&object);
+  });
 }
 
 int vb_srq_create(vb_handle /*context*/, vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie,
                   vb_handle* srq) {
-  return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
+  return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& domain) {
     ibv_srq_init_attr init{};
     init.srq_context = pointer(cookie);
     init.attr = {.max_wr = attr->max_wr, .max_sge = attr->max_sge, .srq_limit = 0};
     const int error = add(adapter, &Adapter::srqs, "make a shared receive queue",
-                          adapter.system.create_srq(&its, &init), srq,
-                          [&](ibv_srq* made) { adapter.system.destroy_srq(made); });
+                          adapter.system.create_srq(&domain, &init), srq,
+                          [&](ibv_srq* object) { adapter.system.destroy_srq(object); });
     if (error == 0) *attr = {init.attr.max_wr, init.attr.max_sge, 0};
     return error;
   });
 }
 
 int vb_srq_modify(vb_handle srq, const struct vb_srq_attr* attr, uint32_t mask) {
-  return on_command(&Adapter::srqs, srq, [&](Adapter& adapter, ibv_srq& its) {
-    ibv_srq_attr wanted{attr->max_wr, attr->max_sge, attr->limit};
-    const int error = adapter.system.modify_srq(&its, &wanted, static_cast<int>(mask));
-    return error == 0 ? 0 : refused("change the shared receive queue", error);
+  return on_command(&Adapter::srqs, srq, [&](Adapter& adapter, ibv_srq& object) {
+    ibv_srq_attr attributes{attr->max_wr, attr->max_sge, attr->limit};
+    const int error = adapter.system.modify_srq(&object, &attributes, static_cast<int>(mask));
+    return error == 0 ? 0 : fail_with_errno("change the shared receive queue", error);
   });
 }
 
 int vb_srq_query(vb_handle srq, struct vb_srq_attr* attr) {
-  return on_command(&Adapter::srqs, srq, [&](Adapter& adapter, ibv_srq& its) {
-    ibv_srq_attr found{};
-    if (const int error = adapter.system.query_srq(&its, &found)) {
-      return refused("query the shared receive queue", error);
+  return on_command(&Adapter::srqs, srq, [&](Adapter& adapter, ibv_srq& object) {
+    ibv_srq_attr attributes{};
+    if (const int error = adapter.system.query_srq(&object, &attributes)) {
+      return fail_with_errno("query the shared receive queue", error);
     }
-    *attr = {found.max_wr, found.max_sge, found.srq_limit};
+    *attr = {attributes.max_wr, attributes.max_sge, attributes.srq_limit};
     return 0;
   });
 }
 
 int vb_srq_destroy(vb_handle srq) {
-  return remove(&Adapter::srqs, "end the shared receive queue", srq,
-                [](Adapter& adapter, ibv_srq& its) { return adapter.system.destroy_srq(&its); });
+  return remove(
+      &Adapter::srqs, "end the shared receive queue", srq,
+      [](Adapter& adapter, ibv_srq& object) { return adapter.system.destroy_srq(&object); });
 }
 
 // ---- queue pairs
 
 int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
-  return on_command(&Adapter::pds, init->pd, [&](Adapter& adapter, ibv_pd& its) {
-    ibv_qp_init_attr wanted{};
-    wanted.qp_context = pointer(init->cookie);
-    wanted.send_cq = adapter.cqs.find(init->send_cq);
-    wanted.recv_cq = adapter.cqs.find(init->recv_cq);
-    wanted.srq = adapter.srqs.find(init->srq);
-    wanted.cap = c_api::from_c_api(init->cap);
-    wanted.qp_type = static_cast<ibv_qp_type>(init->type);
-    wanted.sq_sig_all = static_cast<int>(init->sq_sig_all);
+  return on_command(&Adapter::pds, init->pd, [&](Adapter& adapter, ibv_pd& domain) {
+    ibv_qp_init_attr init_attr{};
+    init_attr.qp_context = pointer(init->cookie);
+    init_attr.send_cq = adapter.cqs.find(init->send_cq);
+    init_attr.recv_cq = adapter.cqs.find(init->recv_cq);
+    init_attr.srq = adapter.srqs.find(init->srq);
+    init_attr.cap = c_api::from_c_api(init->cap);
+    init_attr.qp_type = static_cast<ibv_qp_type>(init->type);
+    init_attr.sq_sig_all = static_cast<int>(init->sq_sig_all);
     if (init->type != IBV_QPT_RC && init->type != IBV_QPT_UC && init->type != IBV_QPT_UD) {
       return c_api::failed(
           {Errc::kNotSupported, 0, "only the QP types RC, UC and UD are supported"});
     }
-    const bool known = wanted.send_cq != nullptr && wanted.recv_cq != nullptr &&
-                       (wanted.srq != nullptr || init->srq == 0);
-    if (!known) return no_such_object();
-    ibv_qp* const made = adapter.system.create_qp(&its, &wanted);
-    const int error = add(adapter, &Adapter::qps, "make a queue pair", made, qp,
-                          [&](ibv_qp* one) { adapter.system.destroy_qp(one); });
+    const bool all_exist = init_attr.send_cq != nullptr && init_attr.recv_cq != nullptr &&
+                           (init_attr.srq != nullptr || init->srq == 0);
+    if (!all_exist) return no_such_object();
+    ibv_qp* const raw = adapter.system.create_qp(&domain, &init_attr);
+    const int error = add(adapter, &Adapter::qps, "make a queue pair", raw, qp,
+                          [&](ibv_qp* object) { adapter.system.destroy_qp(object); });
     if (error != 0) return error;
-    init->cap = c_api::to_c_api(wanted.cap);
-    *qp_num = made->qp_num;
+    init->cap = c_api::to_c_api(init_attr.cap);
+    *qp_num = raw->qp_num;
     return 0;
   });
 }
 
 int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t mask) {
-  return on_command(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
-    if ((mask & IBV_QP_ALT_PATH) != 0 && its.qp_type != IBV_QPT_UD) {
+  return on_command(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& object) {
+    if ((mask & IBV_QP_ALT_PATH) != 0 && object.qp_type != IBV_QPT_UD) {
       // Linux has no alternate paths between Ethernet ports, and would return EINVAL.
       return c_api::failed({Errc::kNotSupported, 0, "adapters do not support alternate paths"});
     }
-    ibv_qp_attr wanted = c_api::from_c_api(*attr);
-    wanted.port_num = wanted.ah_attr.port_num = adapter.port;
-    const int error = adapter.system.modify_qp(&its, &wanted, static_cast<int>(mask));
-    return error == 0 ? 0 : refused("change the queue pair", error);
+    ibv_qp_attr attributes = c_api::from_c_api(*attr);
+    attributes.port_num = attributes.ah_attr.port_num = adapter.port;
+    const int error = adapter.system.modify_qp(&object, &attributes, static_cast<int>(mask));
+    return error == 0 ? 0 : fail_with_errno("change the queue pair", error);
   });
 }
 
 int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) {
-  return on_command(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
+  return on_command(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& object) {
     constexpr int kAll = IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_PATH_MTU | IBV_QP_PATH_MIG_STATE |
                          IBV_QP_QKEY | IBV_QP_RQ_PSN | IBV_QP_SQ_PSN | IBV_QP_DEST_QPN |
                          IBV_QP_ACCESS_FLAGS | IBV_QP_CAP | IBV_QP_AV | IBV_QP_ALT_PATH |
                          IBV_QP_PKEY_INDEX | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC |
                          IBV_QP_MIN_RNR_TIMER | IBV_QP_PORT | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                          IBV_QP_RNR_RETRY;
-    ibv_qp_attr found{};
-    ibv_qp_init_attr its_init{};
-    if (const int error = adapter.system.query_qp(&its, &found, kAll, &its_init)) {
-      return refused("query the queue pair", error);
+    ibv_qp_attr attributes{};
+    ibv_qp_init_attr init_attr{};
+    if (const int error = adapter.system.query_qp(&object, &attributes, kAll, &init_attr)) {
+      return fail_with_errno("query the queue pair", error);
     }
-    *attr = c_api::to_c_api(found, kAll);
-    attr->sq_draining = found.sq_draining;
-    init->cap = c_api::to_c_api(its_init.cap);
-    init->type = static_cast<std::uint32_t>(its.qp_type);
-    init->sq_sig_all = static_cast<std::uint32_t>(its_init.sq_sig_all);
-    init->cookie = number(its.qp_context);
+    *attr = c_api::to_c_api(attributes, kAll);
+    attr->sq_draining = attributes.sq_draining;
+    init->cap = c_api::to_c_api(init_attr.cap);
+    init->type = static_cast<std::uint32_t>(object.qp_type);
+    init->sq_sig_all = static_cast<std::uint32_t>(init_attr.sq_sig_all);
+    init->cookie = number(object.qp_context);
     return 0;
   });
 }
 
 int vb_qp_destroy(vb_handle qp) {
-  return remove(&Adapter::qps, "end the queue pair", qp, [](Adapter& adapter, ibv_qp& its) {
-    if (adapter.memberships.contains(&its)) return EBUSY;
-    if (const int error = adapter.system.destroy_qp(&its)) return error;
-    if (const auto user = adapter.users.extract(&its)) user.mapped()->qp = nullptr;
+  return remove(&Adapter::qps, "end the queue pair", qp, [](Adapter& adapter, ibv_qp& object) {
+    if (adapter.memberships.contains(&object)) return EBUSY;
+    if (const int error = adapter.system.destroy_qp(&object)) return error;
+    if (const auto user = adapter.users.extract(&object)) user.mapped()->qp = nullptr;
     return 0;
   });
 }
 
 int vb_qp_attach(vb_handle qp, const uint8_t group[16], uint32_t interface_index) {
-  return on_command(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
-    Membership made{};
-    std::memcpy(made.group.raw, group, sizeof made.group.raw);
-    const auto before = find_membership(adapter, its, made.group);
-    if (before != adapter.memberships.end()) {
-      return c_api::result_of(join(before->second.socket, made.group, interface_index));
+  return on_command(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& object) {
+    Membership membership{};
+    std::memcpy(membership.group.raw, group, sizeof membership.group.raw);
+    const auto existing = find_membership(adapter, object, membership.group);
+    if (existing != adapter.memberships.end()) {
+      return c_api::result_of(join(existing->second.socket, membership.group, interface_index));
     }
-    auto socket = socket_of(made.group);
+    auto socket = socket_of(membership.group);
     if (!socket) return c_api::failed(socket.error());
-    if (const auto joined = join(*socket, made.group, interface_index); !joined) {
+    if (const auto joined = join(*socket, membership.group, interface_index); !joined) {
       return c_api::failed(joined.error());
     }
-    made.socket = *std::move(socket);
-    if (const int error = adapter.system.attach_mcast(&its, &made.group, 0)) {
-      return refused("attach the queue pair to the group", error);
+    membership.socket = *std::move(socket);
+    if (const int error = adapter.system.attach_mcast(&object, &membership.group, 0)) {
+      return fail_with_errno("attach the queue pair to the group", error);
     }
-    adapter.memberships.emplace(&its, std::move(made));
+    adapter.memberships.emplace(&object, std::move(membership));
     return 0;
   });
 }
 
 int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
-  return on_command(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
-    ibv_gid wanted;
-    std::memcpy(wanted.raw, group, sizeof wanted.raw);
-    const auto at = find_membership(adapter, its, wanted);
+  return on_command(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& object) {
+    ibv_gid gid;
+    std::memcpy(gid.raw, group, sizeof gid.raw);
+    const auto at = find_membership(adapter, object, gid);
     if (at == adapter.memberships.end()) {
       return c_api::failed({Errc::kInvalidArgument, 0, "not attached to the group"});
     }
-    const int error = adapter.system.detach_mcast(&its, &wanted, 0);
-    if (error != 0) return refused("detach the queue pair from the group", error);
+    const int error = adapter.system.detach_mcast(&object, &gid, 0);
+    if (error != 0) return fail_with_errno("detach the queue pair from the group", error);
     adapter.memberships.erase(at);
     return 0;
   });
 }
 
-// This is not supported: an adapter only reports that a queue is full.
+// Not supported, because an adapter only reports that a queue is full.
 int vb_qp_send_room(vb_handle, uint32_t*) {
   return c_api::failed(
       {Errc::kNotSupported, 0, "an adapter does not report how much room is left"});
 }
 
 int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int /*more*/) {
-  return on_object(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
+  return on_object(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& object) {
     ibv_send_wr request{};
-    if (const int error = from_c_api(adapter, *wr, its.qp_type, request)) return error;
+    if (const int error = from_c_api(adapter, *wr, object.qp_type, request)) return error;
     ibv_send_wr* bad = nullptr;
-    const int error = ibv_post_send(&its, &request, &bad);
+    const int error = ibv_post_send(&object, &request, &bad);
     if (error == 0 && request.opcode == IBV_WR_BIND_MW) {
       const std::lock_guard lock(adapter.mutex);
-      request.bind_mw.mw->rkey = wr->rkey;  // requests to bind it again need its current key
+      request.bind_mw.mw->rkey = wr->rkey;  // later bind requests need the window's current key
     }
-    return posted(error);
+    return result_of_post(error);
   });
 }
 
 int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr) {
-  return on_object(&Adapter::qps, qp, [&](Adapter&, ibv_qp& its) {
+  return on_object(&Adapter::qps, qp, [&](Adapter&, ibv_qp& object) {
     ibv_recv_wr request = from_c_api(*wr);
     ibv_recv_wr* bad = nullptr;
-    return posted(ibv_post_recv(&its, &request, &bad));
+    return result_of_post(ibv_post_recv(&object, &request, &bad));
   });
 }
 
 int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr) {
-  return on_object(&Adapter::srqs, srq, [&](Adapter&, ibv_srq& its) {
+  return on_object(&Adapter::srqs, srq, [&](Adapter&, ibv_srq& object) {
     ibv_recv_wr request = from_c_api(*wr);
     ibv_recv_wr* bad = nullptr;
-    return posted(ibv_post_srq_recv(&its, &request, &bad));
+    return result_of_post(ibv_post_srq_recv(&object, &request, &bad));
   });
 }
 

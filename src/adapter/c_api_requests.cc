@@ -33,9 +33,9 @@ extern "C" {
 
 int vb_requests_create(vb_handle* queue, int* fd) {
   return c_api::guarded([&] {
-    const auto made = queues().create();
-    if (!made) return c_api::failed(made.error());
-    *queue = made->value;
+    const auto handle = queues().create();
+    if (!handle) return c_api::failed(handle.error());
+    *queue = handle->value;
     *fd = queues().find(*queue)->fd();
     return 0;
   });
@@ -46,8 +46,8 @@ int vb_requests_destroy(vb_handle queue) { return c_api::result_of(queues().dest
 int vb_submit(vb_handle queue, struct vb_request* request) {
   request->next = nullptr;
   request->state = 0;
-  const int status = on_queue(queue, [&](c_api::RequestQueue& its, Worker& worker) {
-    worker.submit(its, *request);
+  const int status = on_queue(queue, [&](c_api::RequestQueue& request_queue, Worker& worker) {
+    worker.submit(request_queue, *request);
     return EINPROGRESS;
   });
   if (status != EINPROGRESS) c_api::settle(*request, status, c_api::last_error());
@@ -60,17 +60,17 @@ struct vb_request* vb_requests_next(vb_handle queue) {
 }
 
 int vb_requests_wait(vb_handle queue, struct vb_request* request) {
-  return on_queue(queue, [&](c_api::RequestQueue& its, Worker&) {
+  return on_queue(queue, [&](c_api::RequestQueue& request_queue, Worker&) {
     const c_api::NoCancellation whole_call;
-    its.wait(*request);
+    request_queue.wait(*request);
     return 0;
   });
 }
 
 int vb_requests_cancel(vb_handle queue, struct vb_request* request) {
-  return on_queue(queue, [&](c_api::RequestQueue& its, Worker& worker) {
+  return on_queue(queue, [&](c_api::RequestQueue& request_queue, Worker& worker) {
     const c_api::NoCancellation whole_call;
-    return c_api::result_of(worker.cancel(its, *request));
+    return c_api::result_of(worker.cancel(request_queue, *request));
   });
 }
 

@@ -35,17 +35,17 @@ struct Worker::Copies {
     address = reinterpret_cast<const sockaddr*>(&to);
   }
   template <class T>
-  static void copy(const T*& given, T& to) {
-    if (given == nullptr) return;
-    to = *given;
-    given = &to;
+  static void copy(const T*& pointer, T& to) {
+    if (pointer == nullptr) return;
+    to = *pointer;
+    pointer = &to;
   }
-  void copy_bytes(const void*& given, std::uint8_t length) {
-    if (given == nullptr) return;
-    const auto* const first = static_cast<const std::byte*>(given);
-    given = bytes.emplace_back(first, first + length).data();
+  void copy_bytes(const void*& pointer, std::uint8_t length) {
+    if (pointer == nullptr) return;
+    const auto* const first = static_cast<const std::byte*>(pointer);
+    pointer = bytes.emplace_back(first, first + length).data();
   }
-  void take_cm(vb_request& from) {
+  void copy_cm_arguments(vb_request& from) {
     cm = c_api::args_of<vb_cm_args>(from);
     copy(cm.src, src);
     copy(cm.dst, dst);
@@ -61,7 +61,7 @@ struct Worker::Copies {
     copy(cm.path, path);
     request.arguments = &cm;
   }
-  void take_prefetch(vb_request& from) {
+  void copy_prefetch_arguments(vb_request& from) {
     prefetch = c_api::args_of<vb_prefetch_args>(from);
     segments.assign(prefetch.list, prefetch.list + prefetch.count);
     prefetch.list = segments.data();
@@ -71,20 +71,20 @@ struct Worker::Copies {
 
 namespace {
 
-std::mutex making;
-Worker* the_worker = nullptr;  // never destroyed, like the adapter
+std::mutex worker_mutex;
+Worker* the_worker = nullptr;  // never destroyed: its thread never ends
 
-// A forked child does not have its parent's threads: its first command starts a new one.
-void in_child() {
-  new (&making) std::mutex;
+// A forked child does not have its parent's threads.  Its first command starts a new worker.
+void forget_worker_in_child() {
+  new (&worker_mutex) std::mutex;
   the_worker = nullptr;
 }
 
 }  // namespace
 
 Result<Worker*> Worker::get() {
-  const std::lock_guard lock(making);
-  static const int registered = pthread_atfork(nullptr, nullptr, in_child);
+  const std::lock_guard lock(worker_mutex);
+  static const int registered = pthread_atfork(nullptr, nullptr, forget_worker_in_child);
   (void)registered;
   if (the_worker == nullptr) {
     the_worker = VB_TRY(start({.call = c_api::call, .undo = c_api::undo}));
@@ -93,19 +93,21 @@ Result<Worker*> Worker::get() {
 }
 
 Result<Worker*> Worker::start(const Functions& functions) {
-  auto made = std::make_unique<Worker>(functions);
-  auto thread = VB_TRY(os::start_thread("verbena-adapter", [its = made.get()] { its->run(); }));
+  auto worker = std::make_unique<Worker>(functions);
+  auto thread = VB_TRY(
+      os::start_thread("verbena-adapter", [raw_worker = worker.get()] { raw_worker->run(); }));
   thread.detach();
-  return made.release();
+  return worker.release();
 }
 
 void Worker::submit(c_api::RequestQueue& queue, vb_request& request) {
   Job job{&queue, &request, {nullptr, [](Copies* copies) { delete copies; }}};
-  const bool of_cm = request.command >= VB_CM_BIND && request.command <= VB_CM_ANSWER_PATH;
-  if (of_cm || request.command == VB_MR_PREFETCH) {
+  const bool is_cm_command = request.command >= VB_CM_BIND && request.command <= VB_CM_ANSWER_PATH;
+  if (is_cm_command || request.command == VB_MR_PREFETCH) {
     job.copies.reset(new Copies);
     job.copies->request.command = request.command;
-    of_cm ? job.copies->take_cm(request) : job.copies->take_prefetch(request);
+    is_cm_command ? job.copies->copy_cm_arguments(request)
+                  : job.copies->copy_prefetch_arguments(request);
   }
   const std::lock_guard lock(mutex_);
   jobs_.push_back(std::move(job));

@@ -20,8 +20,8 @@ namespace {
 struct Kernel {
   std::mutex mutex;
   std::condition_variable change;
-  int allowed = 0;  // commands that it may carry out
-  bool inside = false;
+  int allowed = 0;  // the number of commands that the kernel may still carry out
+  bool is_running = false;
   std::vector<std::string> log{};
 
   void allow(int count) {
@@ -29,9 +29,9 @@ struct Kernel {
     allowed += count;
     change.notify_all();
   }
-  void wait_inside() {
+  void wait_until_running() {
     std::unique_lock lock(mutex);
-    change.wait(lock, [this] { return inside; });
+    change.wait(lock, [this] { return is_running; });
   }
 };
 Kernel* kernel = nullptr;
@@ -65,11 +65,11 @@ std::string text_of(vb_request& request) {
 
 int call(vb_request& request) {
   std::unique_lock lock(kernel->mutex);
-  kernel->inside = true;
+  kernel->is_running = true;
   kernel->change.notify_all();
   kernel->change.wait(lock, [] { return kernel->allowed > 0; });
   --kernel->allowed;
-  kernel->inside = false;
+  kernel->is_running = false;
   kernel->log.push_back(text_of(request));
   return request.command == VB_PD_DESTROY ? c_api::failed({Errc::kBusy, 0, "other objects use it"})
                                           : 0;
@@ -79,25 +79,25 @@ void undo(vb_request& request) { kernel->log.push_back("undo " + text_of(request
 
 class WorkerTest : public testing::Test {
  protected:
-  WorkerTest() { kernel = &its_kernel; }
+  WorkerTest() { kernel = &test_kernel; }
 
   struct Command {
     vb_pd_args arguments{};
     vb_request request{};
   };
-  void submit(Command& command, vb_handle pd, std::uint32_t what = VB_PD_CREATE) {
+  void submit(Command& command, vb_handle pd, std::uint32_t command_number = VB_PD_CREATE) {
     command.arguments.pd = pd;
-    command.request.command = what;
+    command.request.command = command_number;
     command.request.arguments = &command.arguments;
     worker.submit(*queue, command.request);
   }
   // All tests share one worker, because its thread never ends.
   static Worker& the_worker() {
-    static Worker* const made = *Worker::start({.call = call, .undo = undo});
-    return *made;
+    static Worker* const instance = *Worker::start({.call = call, .undo = undo});
+    return *instance;
   }
 
-  Kernel its_kernel;
+  Kernel test_kernel;
   Worker& worker = the_worker();
   std::unique_ptr<c_api::RequestQueue> queue = *c_api::RequestQueue::create();
 };
@@ -106,41 +106,41 @@ TEST_F(WorkerTest, CarriesOutEachCommandOnceInOrder) {
   std::array<Command, 8> commands;
   for (vb_handle i = 0; i < 8; ++i) submit(commands[i], i, i == 3 ? VB_PD_DESTROY : VB_PD_CREATE);
   EXPECT_EQ(queue->next(), nullptr) << "submit() does not wait";
-  its_kernel.allow(8);
+  test_kernel.allow(8);
   for (vb_handle i = 0; i < 8; ++i) {
     queue->wait(commands[i].request);
     EXPECT_EQ(commands[i].request.status, i == 3 ? EBUSY : 0);
     EXPECT_STREQ(commands[i].request.text, i == 3 ? "other objects use it" : "");
   }
-  ASSERT_EQ(its_kernel.log.size(), 8u);
-  for (vb_handle i = 0; i < 8; ++i) EXPECT_EQ(its_kernel.log[i], "pd " + std::to_string(i));
+  ASSERT_EQ(test_kernel.log.size(), 8u);
+  for (vb_handle i = 0; i < 8; ++i) EXPECT_EQ(test_kernel.log[i], "pd " + std::to_string(i));
   EXPECT_FALSE(queue->busy());
 }
 
 TEST_F(WorkerTest, ACommandCancelledInTimeIsNotCarriedOut) {
   std::array<Command, 3> commands;
   for (vb_handle i = 0; i < 3; ++i) submit(commands[i], i);
-  its_kernel.wait_inside();
+  test_kernel.wait_until_running();
   EXPECT_TRUE(worker.cancel(*queue, commands[1].request).has_value());
   EXPECT_EQ(worker.cancel(*queue, commands[1].request).error().code, Errc::kBadHandle);
-  its_kernel.allow(2);
+  test_kernel.allow(2);
   queue->wait(commands[2].request);
-  EXPECT_EQ(its_kernel.log, (std::vector<std::string>{"pd 0", "pd 2"}));
+  EXPECT_EQ(test_kernel.log, (std::vector<std::string>{"pd 0", "pd 2"}));
   EXPECT_EQ(queue->next(), &commands[0].request);
 }
 
 TEST_F(WorkerTest, ACommandCancelledTooLateIsUndone) {
   std::array<Command, 2> commands;
   submit(commands[0], 1);
-  its_kernel.allow(1);
+  test_kernel.allow(1);
   queue->wait(commands[0].request);
   submit(commands[0], 2);
-  its_kernel.wait_inside();
+  test_kernel.wait_until_running();
   // The kernel is carrying out the command, so cancel() waits until it has ended.
-  std::thread later([&] { its_kernel.allow(1); });
+  std::thread later([&] { test_kernel.allow(1); });
   EXPECT_TRUE(worker.cancel(*queue, commands[0].request).has_value());
   later.join();
-  EXPECT_EQ(its_kernel.log, (std::vector<std::string>{"pd 1", "pd 2", "undo pd 2"}));
+  EXPECT_EQ(test_kernel.log, (std::vector<std::string>{"pd 1", "pd 2", "undo pd 2"}));
   EXPECT_FALSE(queue->busy());
 }
 
@@ -189,10 +189,10 @@ TEST_F(WorkerTest, CopiesTheMemoryOfItsArguments) {
     filter = {};
     path = alternate = {};
   }
-  its_kernel.allow(4);
+  test_kernel.allow(4);
   for (vb_request& request : requests) queue->wait(request);
-  EXPECT_EQ(its_kernel.log, (std::vector<std::string>{"connect hello", "bind 7471", "prefetch 42",
-                                                      "reject he hel 9 8"}));
+  EXPECT_EQ(test_kernel.log, (std::vector<std::string>{"connect hello", "bind 7471", "prefetch 42",
+                                                       "reject he hel 9 8"}));
 }
 
 }  // namespace

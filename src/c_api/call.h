@@ -29,7 +29,7 @@ int guarded(Body body) {
   }
 }
 
-// Waiting for the agent is not a cancellation point.
+// Calls that wait for the agent need this class, because they are no cancellation points.
 using os::NoCancellation;
 
 }  // namespace verbena::c_api

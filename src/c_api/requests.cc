@@ -20,13 +20,13 @@ void RequestQueue::begin(vb_request& request) {
   const std::lock_guard lock(mutex_);
   request.state = kPending;
   request.next = nullptr;
-  ++known_;
+  ++request_count_;
 }
 
 void RequestQueue::end(vb_request& request) {
   const std::lock_guard lock(mutex_);
   request.state = kNone;
-  --known_;
+  --request_count_;
 }
 
 void RequestQueue::finish(vb_request& request, int status, std::string_view text) {
@@ -39,14 +39,14 @@ void RequestQueue::finish(vb_request& request, int status, std::string_view text
   done_.notify_all();
 }
 
-void RequestQueue::take(vb_request& request) {
-  vb_request** at = &first_;
-  while (*at != &request) at = &(*at)->next;
-  *at = request.next;
-  if (last_ == &request.next) last_ = at;
+void RequestQueue::remove_completed(vb_request& request) {
+  vb_request** link = &first_;
+  while (*link != &request) link = &(*link)->next;
+  *link = request.next;
+  if (last_ == &request.next) last_ = link;
   request.next = nullptr;
   request.state = kNone;
-  --known_;
+  --request_count_;
   if (first_ == nullptr) (void)fd_.try_take();
 }
 
@@ -54,14 +54,14 @@ vb_request* RequestQueue::next() {
   const std::lock_guard lock(mutex_);
   if (first_ == nullptr) return nullptr;
   vb_request& request = *first_;
-  take(request);
+  remove_completed(request);
   return &request;
 }
 
 void RequestQueue::wait(vb_request& request) {
   std::unique_lock lock(mutex_);
   done_.wait(lock, [&] { return request.state != kPending; });
-  if (request.state == kDone) take(request);
+  if (request.state == kDone) remove_completed(request);
 }
 
 bool RequestQueue::cancel(vb_request& request, bool* was_done) {
@@ -69,23 +69,23 @@ bool RequestQueue::cancel(vb_request& request, bool* was_done) {
   *was_done = request.state == kDone;
   if (request.state == kNone) return false;
   if (*was_done) {
-    take(request);
+    remove_completed(request);
   } else {
     request.state = kNone;
-    --known_;
+    --request_count_;
   }
   return true;
 }
 
 bool RequestQueue::busy() const {
   const std::lock_guard lock(mutex_);
-  return known_ > 0;
+  return request_count_ > 0;
 }
 
 Result<Handle<RequestQueue>> RequestQueues::create() {
-  auto made = VB_TRY(RequestQueue::create());
+  auto queue = VB_TRY(RequestQueue::create());
   const std::lock_guard lock(mutex_);
-  return all_.insert(std::move(made));
+  return all_.insert(std::move(queue));
 }
 
 Result<void> RequestQueues::destroy(vb_handle queue) {

@@ -15,8 +15,8 @@ namespace verbena::c_api {
 
 // Holds the submitted commands: pending ones, and completed ones that the caller has not taken yet.
 //
-// The requests are memory of the caller and form a list, so that the queue allocates nothing.
-// Threads: any.
+// The requests are memory of the caller and form a list, so that the queue allocates nothing.  Any
+// thread may call any function.
 class RequestQueue {
  public:
   static Result<std::unique_ptr<RequestQueue>> create();
@@ -29,15 +29,15 @@ class RequestQueue {
   void begin(vb_request& request);
   // Withdraws a request that was done at once or refused.
   void end(vb_request& request);
-  // Completes the command: next() and wait() return it from now on.
+  // Completes the command: next() and wait() find the request from now on.
   void finish(vb_request& request, int status, std::string_view text);
 
   // Takes the next completed request; returns null if there is none.
   vb_request* next();
   // Waits until the request is done, and takes it.
   void wait(vb_request& request);
-  // Removes a request.  Returns false if it is not in the queue.  Sets `was_done` if the command
-  // was carried out.
+  // Removes a request.  Returns false if the request is not in the queue.  `was_done` tells whether
+  // the command was carried out.
   bool cancel(vb_request& request, bool* was_done);
   // Returns true while the queue holds requests.
   bool busy() const;
@@ -45,14 +45,14 @@ class RequestQueue {
  private:
   enum State : std::uint32_t { kNone, kPending, kDone };
 
-  void take(vb_request& request);
+  void remove_completed(vb_request& request);
 
   os::EventFd fd_;
   mutable std::mutex mutex_;
   std::condition_variable done_;
   vb_request* first_ = nullptr;  // the list of completed requests, oldest first
   vb_request** last_ = &first_;
-  std::size_t known_ = 0;  // the number of pending and completed requests
+  std::size_t request_count_ = 0;  // the number of pending and completed requests
 };
 
 // Names a submitted command.  Functions that take a pointer to a Submission wait for the result if
@@ -62,8 +62,8 @@ struct Submission {
   vb_request& request;
 };
 
-// Owns the queues of a program.  Threads: any.  REQUIRES: no thread uses a queue while it is
-// destroyed.
+// Owns the queues of a program.  Any thread may call any function.  REQUIRES: no thread uses a
+// queue while the queue is destroyed.
 class RequestQueues {
  public:
   Result<Handle<RequestQueue>> create();

@@ -176,9 +176,9 @@ void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
       watches_.wake_receiver();
     }
     if (work_.take_unfinished()) leave_work();
-    const auto left_posts = std::exchange(deferring_kick_, std::nullopt);
+    const auto deferring_kick = std::exchange(deferring_kick_, std::nullopt);
     mutex_.unlock();
-    const bool only_deferred_posts = handover_.fetch_add(1) == left_posts;
+    const bool only_deferred_posts = handover_.fetch_add(1) == deferring_kick;
     if (!work_.has_posts() || only_deferred_posts || !mutex_.try_lock()) return;
     try_flush();
   }
@@ -245,10 +245,10 @@ void Driver::leave_work() {
 // ---- who waits for packets
 
 ReceiverRole::Wait Driver::take_role(ReceiverRole::For events) {
-  const ReceiverRole::TakenRole taken = policy_.take_role(events, os::now());
-  if (taken.from_progress_thread) wake();
-  if (taken.from_waiter) watches_.wake_receiver();
-  return taken.wait;
+  const ReceiverRole::TakenRole role = policy_.take_role(events, os::now());
+  if (role.from_progress_thread) wake();
+  if (role.from_waiter) watches_.wake_receiver();
+  return role.wait;
 }
 
 void Driver::leave_role(ReceiverRole::Wait wait) {

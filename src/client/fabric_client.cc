@@ -14,7 +14,7 @@
 namespace verbena::client {
 namespace {
 
-std::string joined(const std::vector<std::string>& names) {
+std::string comma_list(const std::vector<std::string>& names) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
@@ -25,7 +25,8 @@ bool is_name_of_fabric(const std::string& name) {
 
 std::string not_up_text(const std::string& name) {
   const auto names = fabrics_that_are_up();
-  const std::string state = names.empty() ? "no fabric is up" : "these are up: " + joined(names);
+  const std::string state =
+      names.empty() ? "no fabric is up" : "these are up: " + comma_list(names);
   return name.empty() ? state : fmt::format("the fabric '{}' is not up; {}", name, state);
 }
 
@@ -54,7 +55,7 @@ Answer<std::string> name_or_only_one(const std::string& name) {
   }
   if (names.empty()) return std::unexpected(not_up_text(name));
   if (names.size() == 1) return names[0];
-  return std::unexpected("there are several fabrics, so name one: " + joined(names));
+  return std::unexpected("there are several fabrics, so name one: " + comma_list(names));
 }
 
 Answer<AgentConnection> connect_to_fabric(const std::string& name) {

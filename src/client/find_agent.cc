@@ -34,7 +34,7 @@ std::string agent_path() {
       if (access(path.c_str(), X_OK) == 0) return path;
     }
   }
-  if (const char* named = ::secure_getenv("VERBENA_AGENT")) return named;
+  if (const char* path = ::secure_getenv("VERBENA_AGENT")) return path;
   return {};
 }
 
@@ -50,12 +50,12 @@ std::optional<os::UnixChannel> find_all_users_agent(Time deadline) {
 
 Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon) {
   if (auto all = find_all_users_agent(os::now() + kAgentTimeout)) return *std::move(all);
-  const auto named = os::name_of_own_agent();
-  if (!named) {
-    problem = std::string("VERBENA_FABRIC and VERBENA_NODE: ") + named.error().context;
-    return std::unexpected(named.error());
+  const auto own_name = os::name_of_own_agent();
+  if (!own_name) {
+    problem = std::string("VERBENA_FABRIC and VERBENA_NODE: ") + own_name.error().context;
+    return std::unexpected(own_name.error());
   }
-  const std::string& name = *named;
+  const std::string& name = *own_name;
   const auto host = os::fabric_host_of_environment();
   const Time deadline = os::now() + kAgentTimeout;
   auto agent = os::UnixChannel::connect(name, deadline);
