@@ -90,7 +90,7 @@ Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon) {
   }
   if (const auto trusted = agent->check_peer_uid(geteuid()); !trusted) {
     problem = "the name of this user's agent ('" + name + "') is held by " +
-              os::name_holder(*agent) + ": end that, or see 'verbena doctor'";
+              os::name_holder(*agent) + ": end that process, or see 'verbena doctor'";
     return std::unexpected(trusted.error());
   }
   return agent;

@@ -35,10 +35,10 @@ struct FabricHost {
   std::string host{};
 };
 // Returns the abstract socket name of the agent for a host of a fabric.  It consists of
-// `user_agent`, the name of the user's agent on this machine, and of the two names in `host`.
-// kInvalidArgument: a name is empty, is longer than 32 characters, or has characters other than
-// letters, digits, '_' and '-'.
-Result<std::string> agent_socket_name(const std::string& user_agent, const FabricHost& host);
+// `user_agent`, the name of the user's agent on this machine, and of the two names in
+// `fabric_host`. kInvalidArgument: a name is empty, is longer than 32 characters, or has characters
+// other than letters, digits, '_' and '-'.
+Result<std::string> agent_socket_name(const std::string& user_agent, const FabricHost& fabric_host);
 
 // Returns the host in VERBENA_FABRIC and VERBENA_NODE, which `verbena run --node` sets; none if
 // they are not set, or if this program is privileged.
@@ -52,7 +52,7 @@ std::string fabric_socket_name(const std::string& fabric);
 
 // Returns the abstract socket name on which programs of a host of a fabric find the service of
 // libibumad.  Fails as agent_socket_name() does.
-Result<std::string> mad_socket_name(const FabricHost& host);
+Result<std::string> mad_socket_name(const FabricHost& fabric_host);
 
 // The two functions below are parts of agent_socket_name(); the header declares them for tests.
 
