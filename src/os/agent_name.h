@@ -36,8 +36,8 @@ struct FabricHost {
 };
 // Returns the abstract socket name of the agent for a host of a fabric.  It consists of
 // `user_agent`, the name of the user's agent on this machine, and of the two names in
-// `fabric_host`. kInvalidArgument: a name is empty, is longer than 32 characters, or has characters
-// other than letters, digits, '_' and '-'.
+// `fabric_host`.  kInvalidArgument: a name is empty, is longer than 32 characters, or has
+// characters other than letters, digits, '_' and '-'.
 Result<std::string> agent_socket_name(const std::string& user_agent, const FabricHost& fabric_host);
 
 // Returns the host in VERBENA_FABRIC and VERBENA_NODE, which `verbena run --node` sets; none if
