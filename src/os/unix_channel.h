@@ -60,7 +60,7 @@ class UnixChannel {
 
   // Receives one message into `out` and its descriptors into `fds` (cleared first).  Returns the
   // message's size, or 0 if the peer has closed.  would_block() and kTimedOut mean the same as for
-  // send(). kMalformed: the message was longer than `out`, had more descriptors than
+  // send().  kMalformed: the message was longer than `out`, had more descriptors than
   // kMessageFdsMax, or its descriptors could not be kept (this process may have no more); the
   // message and its descriptors are lost.  If `fds_lost` is given, a message whose descriptors
   // could not be kept is returned without them, and *fds_lost is true.
