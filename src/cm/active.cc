@@ -85,8 +85,8 @@ bool Endpoint::wins_against(const Req& req) const {
 // came too early, the peer is ready now, so this function repeats the REQ at once.
 void Endpoint::on_losing_req() {
   ignore(Ignored::kPeerIsPassive);
-  if (state_ != State::kReqSent || !peer_was_away_) return;
-  peer_was_away_ = false;
+  if (state_ != State::kReqSent || !peer_not_ready_) return;
+  peer_not_ready_ = false;
   send(request_, Outbox::Kind::kRepeat);
 }
 
@@ -110,20 +110,20 @@ void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
                                 .rep = rep,
                                 .ece = {rep.vendor_id(), mad.header.attribute_modifier}});
     case State::kRepReceived: {  // our consumer has not answered: ask the peer for time
-      duplicate(AttributeId::kRep);
+      count_duplicate(AttributeId::kRep);
       const bool again = answer_.id() == AttributeId::kMra;
       answer_ = store(mra_of(MraSubject::kRep));
       return send(answer_, again ? Outbox::Kind::kRepeat : Outbox::Kind::kFirst);
     }
     case State::kEstablished:
     case State::kDreqSent:  // our RTU got lost (12.9.7.1)
-      duplicate(AttributeId::kRep);
+      count_duplicate(AttributeId::kRep);
       // A connection that another manager has established has no RTU to repeat; its DREQ tells the
       // peer enough.
       if (answer_.id() != AttributeId::kRtu) return;
       return send(answer_, Outbox::Kind::kRepeat);
     case State::kTimewait:  // our REJ or all our DREQs got lost
-      duplicate(AttributeId::kRep);
+      count_duplicate(AttributeId::kRep);
       if (answer_.id() == AttributeId::kRej) return send(answer_, Outbox::Kind::kRepeat);
       return send_rej(wire::cm::RejSubject::kRep, {.reason = wire::cm::RejReason::kInvalidCommId});
     case State::kReqReceived:

@@ -75,7 +75,7 @@ bool Endpoint::waits_for_apr() const {
 void Endpoint::on_apr(const Apr& apr, std::uint64_t tid) {
   // An APR with another transaction id answers a LAP that was given up.
   if (!waits_for_apr() || alternate_->tid != tid) {
-    return active_ ? duplicate(AttributeId::kApr) : ignore(Ignored::kWrongState);
+    return active_ ? count_duplicate(AttributeId::kApr) : ignore(Ignored::kWrongState);
   }
   retry_.stop();
   alternate_->step = Step::kIdle;
@@ -115,17 +115,17 @@ void Endpoint::on_lap(const Lap& lap, std::uint64_t tid) {
   auto& step = alternate.step;
   // Linux uses one transaction id for all LAPs of a connection, so the contents are compared as
   // well.
-  const bool known = alternate.tid == tid && alternate.lap == lap;
+  const bool is_duplicate = alternate.tid == tid && alternate.lap == lap;
   const bool undecided = step == Step::kLapReceived || step == Step::kMraSent;
-  if (undecided && !known) return ignore(Ignored::kWrongState);  // one LAP at a time
-  if (!known) {
+  if (undecided && !is_duplicate) return ignore(Ignored::kWrongState);  // one LAP at a time
+  if (!is_duplicate) {
     step = Step::kLapReceived;
     alternate.tid = tid;
     alternate.lap = lap;
     alternate.proposed = address_of(lap.alternate_path(), address_);
     return report(LapReceived{.endpoint = handle_, .cookie = cookie_, .lap = lap});
   }
-  duplicate(AttributeId::kLap);
+  count_duplicate(AttributeId::kLap);
   if (step == Step::kLapReceived) {  // our consumer has not answered: ask the peer for time
     step = Step::kMraSent;
     alternate.sent = store(mra_of(MraSubject::kLap), tid);

@@ -86,7 +86,7 @@ TEST_F(AlternatePathTest, LostAprIsRepeatedWithoutTheConsumer) {
 }
 
 TEST_F(AlternatePathTest, RejectedOfferKeepsThePath) {
-  net.p.on_lap = Host::Do::kReject;
+  net.p.on_lap = Host::Reaction::kReject;
   ASSERT_TRUE(offer().has_value());
   net.run(1s);
   EXPECT_NE(net.text().find("A AprReceived 3"), std::string::npos) << net.text();
@@ -96,7 +96,7 @@ TEST_F(AlternatePathTest, RejectedOfferKeepsThePath) {
 }
 
 TEST_F(AlternatePathTest, WaitsForASlowConsumer) {
-  net.p.on_lap = Host::Do::kHold;
+  net.p.on_lap = Host::Reaction::kHold;
   ASSERT_TRUE(offer(2s).has_value());
   net.run(15s);
   EXPECT_EQ(net.a.outcomes[a].laps_unanswered, 0) << net.text();
@@ -128,12 +128,12 @@ TEST_F(AlternatePathTest, LateAprIsIgnored) {
   net.delay_of = [&](const std::string&, const std::string& name) -> Duration {
     return name == "APR" ? 3s : 1ms;
   };
-  net.p.on_lap = Host::Do::kReject;
+  net.p.on_lap = Host::Reaction::kReject;
   ASSERT_TRUE(offer(2s).has_value());
   net.run(2500ms);
   ASSERT_EQ(net.a.outcomes[a].laps_unanswered, 1) << net.text();
   net.delay_of = {};
-  net.p.on_lap = Host::Do::kHold;
+  net.p.on_lap = Host::Reaction::kHold;
   ASSERT_TRUE(offer(2s).has_value());
   net.run(1s);
   EXPECT_EQ(net.a.outcomes[a].aprs, 0) << net.text();
@@ -150,19 +150,19 @@ TEST_F(AlternatePathTest, OnlyTheActiveSideOffers) {
 }
 
 TEST_F(AlternatePathTest, ArgumentsAreChecked) {
-  const std::array<std::byte, 169> much{};
+  const std::array<std::byte, 169> too_much{};
   net.a.call([&](Manager& m) {
     AlternatePath path = net.a.alternate_to(net.p.gid2());
     const auto offer = [&](std::span<const std::byte> data, Duration give_up_after) {
       return m.load_alternate_path(a, path, data, give_up_after, net.world.now()).error().code;
     };
-    EXPECT_EQ(offer(much, 1s), Errc::kInvalidArgument);
+    EXPECT_EQ(offer(too_much, 1s), Errc::kInvalidArgument);
     EXPECT_EQ(offer({}, 0s), Errc::kInvalidArgument);
     path.address.path.flow_label = 0x100000;
     EXPECT_EQ(offer({}, 1s), Errc::kInvalidArgument);
     path = {.local_ack_timeout = 32};
     EXPECT_EQ(offer({}, 1s), Errc::kInvalidArgument);
-    EXPECT_EQ(m.answer_alternate_path(a, {.private_data = much}).error().code,
+    EXPECT_EQ(m.answer_alternate_path(a, {.private_data = too_much}).error().code,
               Errc::kInvalidArgument);
     EXPECT_EQ(m.answer_alternate_path({}, {}).error().code, Errc::kBadHandle);
   });

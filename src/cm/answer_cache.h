@@ -13,8 +13,8 @@
 namespace verbena::cm {
 
 // Stores the last answers.  A peer that did not get its answer repeats the request, and then gets
-// the same answer again.  The consumer, which has decided already, is not asked again.  There is no
-// timer: find() ignores expired answers.  The key tells requests apart.
+// the same answer again.  The consumer does not get the request again.  There is no timer:
+// find() ignores expired answers.  The key tells requests apart.
 //
 // Invariants: there are at most kMax answers; a new one replaces the oldest.
 template <class K>
@@ -24,8 +24,8 @@ class AnswerCache {
   using Key = K;
 
   void remember(const Key& request, const mad::Mad& answer, Time until) {
-    const auto [at, fresh] = answers_.try_emplace(request);
-    if (fresh) order_.push_back(request);
+    const auto [at, is_new] = answers_.try_emplace(request);
+    if (is_new) order_.push_back(request);
     at->second = {answer, until};
     if (order_.size() > kMax) {
       answers_.erase(order_.front());

@@ -13,12 +13,12 @@ using namespace std::chrono_literals;
 
 constexpr std::uint32_t kConnections = 6;
 
-Host::Do any_answer(Random& random) {
+Host::Reaction random_reaction(Random& random) {
   switch (random.below(8)) {
-    case 0: return Host::Do::kReject;
-    case 1: return Host::Do::kDestroy;
-    case 2: return Host::Do::kHold;
-    default: return Host::Do::kGoOn;
+    case 0: return Host::Reaction::kReject;
+    case 1: return Host::Reaction::kDestroy;
+    case 2: return Host::Reaction::kHold;
+    default: return Host::Reaction::kProceed;
   }
 }
 
@@ -27,10 +27,10 @@ void random_call(Net& net, Host& host, Random& random) {
   if (host.endpoints.empty()) return;
   const EndpointHandle endpoint = host.endpoints[random.below(host.endpoints.size())];
   const Time now = net.world.now();
-  const auto what = random.below(6);
-  if (what == 3) return host.reject(endpoint);
+  const auto call = random.below(6);
+  if (call == 3) return host.reject(endpoint);
   host.call([&](Manager& m) {
-    switch (what) {
+    switch (call) {
       case 0: return (void)m.disconnect(endpoint, {}, now);
       case 1: return (void)m.destroy(endpoint, now);
       case 2: return (void)m.establish(endpoint, {}, now);
@@ -60,8 +60,8 @@ TEST(ConnectionSim, EveryConnectEndsExactlyOnce) {
     const bool random_calls = random.chance({1, 2});
     for (std::uint32_t i = 0; i < kConnections; ++i) {
       net.world.after(Duration(static_cast<std::int64_t>(random.below(2'000'000'000))), [&, i] {
-        net.p.on_req = any_answer(random);
-        net.a.on_rep = any_answer(random);
+        net.p.on_req = random_reaction(random);
+        net.a.on_rep = random_reaction(random);
         net.a.connect({0x11 + i}, net.p.gid(), i + 1);
       });
     }
@@ -105,7 +105,7 @@ TEST(ConnectionSim, BothSidesAgree) {
                               .loss = {1, 5},
                               .duplicate = {1, 5},
                               .corrupt = {}});
-    if (random.chance({1, 3})) net.p.on_req = Host::Do::kReject;
+    if (random.chance({1, 3})) net.p.on_req = Host::Reaction::kReject;
     const EndpointHandle active = net.a.connect({0x11}, net.p.gid());
     net.run(35s);
     const auto& outcome = net.a.outcomes[active];

@@ -33,9 +33,9 @@ class CommIds {
     for (const std::uint64_t key : keys_) {
       std::uint64_t mixed = (right ^ key) * 0x9e3779b97f4a7c15;
       mixed = (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9;
-      const auto fresh = static_cast<std::uint16_t>(left ^ (mixed >> 40));
+      const auto new_right = static_cast<std::uint16_t>(left ^ (mixed >> 40));
       left = right;
-      right = fresh;
+      right = new_right;
     }
     return std::uint32_t{left} << 16 | right;
   }

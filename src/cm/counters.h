@@ -22,7 +22,7 @@ enum class Ignored : std::uint8_t {
   kWrongQpn,       // a DREQ for another QP
   kWrongState,     // too late or too early
   kNoRoom,         // a limit was reached; the peer repeats the message
-  kNotYet,         // nobody listens yet (Listeners::expect()); the peer repeats the message
+  kNotYet,         // no listener yet, see Listeners::expect(); the peer repeats the message
   kCount,
 };
 const char* to_string(Ignored reason);
@@ -37,7 +37,7 @@ struct EventCounters {
   std::uint64_t replies_held = 0;         // queued by the SendThrottle
   std::uint64_t disconnects_held = 0;     // queued by the SendThrottle
   std::uint64_t inherited = 0;            // connections taken over from a dead manager
-  std::uint64_t inherited_refused = 0;    // inherit() or its caller refused them
+  std::uint64_t inherited_refused = 0;    // connections that inherit() or its caller refused
   std::uint64_t endpoints_refused = 0;    // there were endpoints_max already
   std::uint64_t resolutions_refused = 0;  // there were resolutions_max already
   std::uint64_t listeners_refused = 0;    // listeners_max or a limit of Listeners was reached
@@ -74,7 +74,7 @@ struct Counters : EventCounters {
   // These count REJs by reason; reasons above kRejectReasonsMax count as 0.
   std::map<std::uint16_t, std::uint64_t> rejects_sent{};
   std::map<std::uint16_t, std::uint64_t> rejects_received{};
-  // Records how long endpoints stay in each State.  An endpoint is recorded when it leaves the
+  // Records how long endpoints stay in each State.  The time is added when the endpoint leaves the
   // state.
   static constexpr std::size_t kStates = static_cast<std::size_t>(State::kClosed);
   std::array<TimeHistogram, kStates> times{};

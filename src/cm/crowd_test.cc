@@ -26,16 +26,16 @@ class Crowd {
     }
   }
 
-  // Runs `acts` random acts of random hosts within the time.
-  void act(int acts, Duration within) {
-    for (int i = 0; i < acts; ++i) {
+  // Runs `calls` random calls of random hosts within this time.
+  void make_random_calls(int calls, Duration within) {
+    for (int i = 0; i < calls; ++i) {
       const auto when = random_.below(static_cast<std::uint64_t>(within.count()));
-      net.world.after(Duration(static_cast<std::int64_t>(when)), [this] { one_act(); });
+      net.world.after(Duration(static_cast<std::int64_t>(when)), [this] { random_call(); });
     }
     net.run(within);
   }
-  // Ends the faults, answers all open requests, and lets the timers run out.
-  void calm() {
+  // Ends the faults, answers all open requests, and runs until the timers have expired.
+  void stop_faults() {
     net.set_faults({.delay_min = 1ms, .delay_max = 1ms});
     for (std::size_t i = 0; i < net.hosts(); ++i) answer_all(net.host(i));
     net.run(70s);
@@ -95,8 +95,8 @@ class Crowd {
     return ends;
   }
   static sim::Faults faults(Random& random) {
-    const auto percent = [&](std::uint32_t most) {
-      return Ratio{static_cast<std::uint32_t>(random.below(most + 1)), 100};
+    const auto percent = [&](std::uint32_t max) {
+      return Ratio{static_cast<std::uint32_t>(random.below(max + 1)), 100};
     };
     return {.delay_min = 100us,
             .delay_max = Duration(1ms) * static_cast<int>(1 + random.below(100)),
@@ -108,10 +108,11 @@ class Crowd {
   static void listen(Host& host) {
     host.call([](Manager& m) { (void)m.listen({.id = kService}, kListenerCookie); });
   }
-  Host::Do any() {
-    constexpr std::array kAll = {Host::Do::kReject, Host::Do::kDestroy, Host::Do::kHold,
-                                 Host::Do::kDrop};
-    return random_.chance({2, 3}) ? Host::Do::kGoOn : kAll[random_.below(kAll.size())];
+  Host::Reaction random_reaction() {
+    constexpr std::array kOthers = {Host::Reaction::kReject, Host::Reaction::kDestroy,
+                                    Host::Reaction::kHold, Host::Reaction::kDrop};
+    return random_.chance({2, 3}) ? Host::Reaction::kProceed
+                                  : kOthers[random_.below(kOthers.size())];
   }
   // Answers all requests that were left without an answer.
   void answer_all(Host& host) {
@@ -125,7 +126,7 @@ class Crowd {
       }
     }
   }
-  std::pair<Host&, Host&> any_two() {
+  std::pair<Host&, Host&> random_hosts() {
     const std::size_t one = random_.below(net.hosts());
     const std::size_t other = (one + 1 + random_.below(net.hosts() - 1)) % net.hosts();
     return {net.host(one), net.host(other)};
@@ -135,9 +136,10 @@ class Crowd {
       if (&net.host(i) == &host) peer_to_peer_.emplace(i, endpoint);
     }
   }
-  void one_act() {
-    auto [host, other] = any_two();
-    host.on_req = any(), host.on_rep = any(), host.on_lap = any();
+  void random_call() {
+    auto [host, other] = random_hosts();
+    host.on_req = random_reaction(), host.on_rep = random_reaction(),
+    host.on_lap = random_reaction();
     const Qpn qpn{next_qpn_++};
     const Time now = net.world.now();
     const EndpointHandle endpoint = host.endpoints.empty()
@@ -158,14 +160,14 @@ class Crowd {
       case 9: return host.call([&](Manager& m) { m.path_migrated(endpoint); });
       case 10: return host.call([&](Manager& m) { (void)m.disconnect(endpoint, {}, now); });
       case 11: return host.call([&](Manager& m) { (void)m.destroy(endpoint, now); });
-      case 12: return data(host, endpoint);
+      case 12: return deliver_data(host, endpoint);
       case 13: return host.call([&](Manager& m) { (void)m.unlisten({.id = kService}); });
       case 14: return listen(host);
       default: return restart(host);
     }
   }
-  // Delivers the first data, if the peer is established and so may send data.
-  void data(Host& host, EndpointHandle endpoint) {
+  // Reports the peer's first data, if the peer is established.  Other peers send no data.
+  void deliver_data(Host& host, EndpointHandle endpoint) {
     const auto view = host.cm.view(endpoint);
     if (!view || !established_ends().contains({view->remote_comm_id, view->local_comm_id})) return;
     host.call([&](Manager& m) { m.comm_established(endpoint, net.world.now()); });
@@ -214,8 +216,8 @@ TEST(CrowdSim, EveryEndpointEndsAndBothSidesAgree) {
   for (const std::uint64_t seed : seeds) {
     SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
     Crowd crowd(seed);
-    crowd.act(60, 30s);
-    crowd.calm();
+    crowd.make_random_calls(60, 30s);
+    crowd.stop_faults();
     crowd.check_agreement();
     crowd.check_outcomes();
     crowd.destroy_all();

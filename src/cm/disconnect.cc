@@ -16,7 +16,7 @@ using wire::cm::RejSubject;
 Endpoint::Endpoint(Services& services, const Inherited& inherited, std::uint64_t tid)
     : services_(services),
       cookie_(0),
-      active_(true),  // not known, but a connection that only ends does not need it
+      active_(true),  // unknown here, but a connection that only ends does not need it
       state_(State::kEstablished),
       was_established_(true),
       address_(inherited.address),
@@ -89,7 +89,7 @@ void Endpoint::on_dreq(const Dreq& dreq, Time now) {
     case State::kDreqSent:  // two DREQs crossed
       break;
     case State::kTimewait:
-      duplicate(AttributeId::kDreq);
+      count_duplicate(AttributeId::kDreq);
       if (answer_.id() == AttributeId::kDrep) return send(answer_, Outbox::Kind::kRepeat);
       answer_ = store(Drep{.local_comm_id = local_id_, .remote_comm_id = remote_id_});
       return send(answer_);
@@ -107,7 +107,7 @@ void Endpoint::on_dreq(const Dreq& dreq, Time now) {
 
 void Endpoint::on_drep(Time now) {
   if (state_ != State::kDreqSent) {
-    if (state_ == State::kTimewait) return duplicate(AttributeId::kDrep);
+    if (state_ == State::kTimewait) return count_duplicate(AttributeId::kDrep);
     return ignore(Ignored::kWrongState);
   }
   if (is_queued()) return ignore(Ignored::kWrongState);

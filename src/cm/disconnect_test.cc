@@ -26,8 +26,8 @@ class Disconnect : public testing::Test {
     host.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now()).has_value()); });
     EXPECT_EQ(host.cm.destroy(endpoint, net.world.now()).error().code, Errc::kBadHandle);
   }
-  // Makes the next accept() of P use a QP that is in timewait for 134 ms.
-  void make_a_qp_quiesce() {
+  // Makes P use a QP in its next accept() that is in timewait for 134 ms.
+  void put_a_qp_in_timewait() {
     net.p.packet_life = net.a.packet_life = 14;
     connect();
     disconnect(net.a, active);
@@ -35,8 +35,8 @@ class Disconnect : public testing::Test {
     net.clear();
     net.p.next_qpn = net.p.cm.view(passive)->local_qpn;
   }
-  void accept_with_a_quiescing_qp() {
-    make_a_qp_quiesce();
+  void accept_with_a_qp_in_timewait() {
+    put_a_qp_in_timewait();
     active = net.a.connect({0x12}, net.p.gid(), 3);
     net.run(5ms);
     passive = net.p.last();
@@ -151,7 +151,7 @@ TEST_F(Disconnect, DreqReplacesALostRtu) {
 }
 
 TEST_F(Disconnect, QpInTimewaitIsNotReusedBeforeItEnds) {
-  make_a_qp_quiesce();
+  put_a_qp_in_timewait();
   net.a.connect({0x11}, net.p.gid(), 2);
   net.a.connect({0x12}, net.p.gid(), 3);
   net.run(1s);
@@ -218,7 +218,7 @@ TEST_F(Disconnect, RestartedPeerConnectsDespiteAnUnansweredDreq) {
 }
 
 TEST_F(Disconnect, DestroyBeforeTheQueuedRepRejectsTheReq) {
-  accept_with_a_quiescing_qp();
+  accept_with_a_qp_in_timewait();
   destroy(net.p, passive);
   net.run(20ms);
 
@@ -230,7 +230,7 @@ TEST_F(Disconnect, DestroyBeforeTheQueuedRepRejectsTheReq) {
 }
 
 TEST_F(Disconnect, DisconnectBeforeTheQueuedRepRejectsTheReq) {
-  accept_with_a_quiescing_qp();
+  accept_with_a_qp_in_timewait();
   disconnect(net.p, passive);
   net.run(20ms);
 
@@ -244,7 +244,7 @@ TEST_F(Disconnect, DisconnectBeforeTheQueuedRepRejectsTheReq) {
 
 // The peer may connect again at once, because there is no timewait without a REP.
 TEST_F(Disconnect, RejBeforeTheQueuedRepNeedsNoTimewait) {
-  accept_with_a_quiescing_qp();
+  accept_with_a_qp_in_timewait();
   destroy(net.a, active);
   net.run(5ms);
   net.a.connect({0x12}, net.p.gid(), 4);
@@ -266,7 +266,7 @@ TEST_F(Disconnect, RejBeforeTheQueuedRepNeedsNoTimewait) {
 // ---- The owner destroys the endpoint, in every state.
 
 TEST_F(Disconnect, DestroyedInReqSent) {
-  net.p.on_req = Host::Do::kHold;
+  net.p.on_req = Host::Reaction::kHold;
   active = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
   destroy(net.a, active);
@@ -280,7 +280,7 @@ TEST_F(Disconnect, DestroyedInReqSent) {
 }
 
 TEST_F(Disconnect, DestroyedInReqReceived) {
-  net.p.on_req = Host::Do::kHold;
+  net.p.on_req = Host::Reaction::kHold;
   active = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
   destroy(net.p, net.p.last());
@@ -294,7 +294,7 @@ TEST_F(Disconnect, DestroyedInReqReceived) {
 }
 
 TEST_F(Disconnect, DestroyedInRepReceived) {
-  net.a.on_rep = Host::Do::kHold;
+  net.a.on_rep = Host::Reaction::kHold;
   active = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
   net.lose("REJ");
@@ -398,10 +398,10 @@ Inherited inherited(Host& from, EndpointHandle endpoint, const Host& to) {
 
 TEST_F(Disconnect, NextManagerEndsTheConnection) {
   connect();
-  const Inherited left = inherited(net.a, active, net.p);
+  const Inherited connection = inherited(net.a, active, net.p);
   net.a.restart();
   net.lose("DREQ", 2);
-  net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(left, net.world.now()).has_value()); });
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(connection, net.world.now()).has_value()); });
   EXPECT_FALSE(net.a.cm.idle());
   net.run(1s);
 
@@ -439,14 +439,14 @@ TEST_F(Disconnect, NextManagersOfBothSidesEndTheConnection) {
 
 // The peer waits for an RTU, which the new manager does not have, and repeats its REP.
 TEST_F(Disconnect, NextManagerEndsAConnectionWithoutRtu) {
-  net.a.on_rep = Host::Do::kHold;
+  net.a.on_rep = Host::Reaction::kHold;
   active = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
   passive = net.p.endpoints.at(0);
-  const Inherited left = inherited(net.a, active, net.p);
+  const Inherited connection = inherited(net.a, active, net.p);
   net.a.restart();
   net.lose("DREQ", 2);
-  net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(left, net.world.now()).has_value()); });
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(connection, net.world.now()).has_value()); });
   net.run(5s);
   EXPECT_GT(net.a.cm.counters().of(wire::cm::AttributeId::kRep).duplicate, 0u);
   EXPECT_EQ(net.p.outcomes[passive].disconnected, 1);
@@ -455,10 +455,10 @@ TEST_F(Disconnect, NextManagerEndsAConnectionWithoutRtu) {
 
 TEST_F(Disconnect, NextManagerGivesUpOnASilentPeer) {
   connect();
-  const Inherited left = inherited(net.a, active, net.p);
+  const Inherited connection = inherited(net.a, active, net.p);
   net.a.restart();
   net.lose("DREQ", -1);
-  net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(left, net.world.now()).has_value()); });
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(connection, net.world.now()).has_value()); });
   net.run(Endpoint::kDisconnectTimeout + 1s);
   EXPECT_GT(net.a.cm.counters().of(wire::cm::AttributeId::kDreq).repeated, 4u);
   EXPECT_TRUE(net.a.cm.idle());
@@ -467,28 +467,28 @@ TEST_F(Disconnect, NextManagerGivesUpOnASilentPeer) {
 
 TEST(Inherited, AcceptsValidConnectionsUpToTheLimit) {
   Manager manager({.inherited_max = 2}, Random(1));
-  const auto some = [](std::uint32_t id) {
+  const auto with_id = [](std::uint32_t id) {
     return Inherited{
         .local_id = {id}, .remote_id = {9}, .local_qpn = {0x1000}, .remote_qpn = {0x2000}};
   };
-  const auto code = [&](const Inherited& one) {
-    const auto taken = manager.inherit(one, Time{});
-    return taken ? std::nullopt : std::optional(taken.error().code);
+  const auto code = [&](const Inherited& connection) {
+    const auto result = manager.inherit(connection, Time{});
+    return result ? std::nullopt : std::optional(result.error().code);
   };
-  EXPECT_EQ(code(some(0)), Errc::kInvalidArgument);
-  Inherited wide = some(1);
-  wide.remote_qpn = {1 << 24};
-  EXPECT_EQ(code(wide), Errc::kInvalidArgument);
-  EXPECT_EQ(code(some(1)), std::nullopt);
-  EXPECT_EQ(code(some(1)), Errc::kBusy);
-  EXPECT_EQ(code(some(2)), std::nullopt);
-  EXPECT_EQ(code(some(3)), Errc::kNoResources);
+  EXPECT_EQ(code(with_id(0)), Errc::kInvalidArgument);
+  Inherited bad_qpn = with_id(1);
+  bad_qpn.remote_qpn = {1 << 24};
+  EXPECT_EQ(code(bad_qpn), Errc::kInvalidArgument);
+  EXPECT_EQ(code(with_id(1)), std::nullopt);
+  EXPECT_EQ(code(with_id(1)), Errc::kBusy);
+  EXPECT_EQ(code(with_id(2)), std::nullopt);
+  EXPECT_EQ(code(with_id(3)), Errc::kNoResources);
   EXPECT_EQ(manager.counters().inherited, 2u);
   EXPECT_EQ(manager.counters().inherited_refused, 4u);
   EXPECT_EQ(manager.endpoints(), 2u);
   while (manager.deadline() != kNever) manager.on_timer(manager.deadline());
   EXPECT_EQ(manager.endpoints(), 0u);
-  EXPECT_EQ(code(some(3)), std::nullopt);
+  EXPECT_EQ(code(with_id(3)), std::nullopt);
 }
 
 }  // namespace

@@ -90,31 +90,31 @@ void Endpoint::on_mra(const Mra& mra, Time now) {
 }
 
 void Endpoint::on_rej(const Rej& rej, Time now) {
-  const auto rejected = [&] {
+  const auto report_rej = [&] {
     report(Rejected{.endpoint = handle_, .cookie = cookie_, .rej = rej});
   };
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
-      // The REJ of a consumer would name an endpoint of the peer.  This REJ names none, so the peer
-      // has not called connect() yet.
+      // The REJ of a consumer names an endpoint of the peer.  This REJ names no endpoint, so the
+      // peer has not called connect() yet.
       if (peer_to_peer_ && rej.reason == RejReason::kInvalidServiceId &&
           rej.local_comm_id == CommId{}) {
-        peer_was_away_ = true;
+        peer_not_ready_ = true;
         return;
       }
-      rejected();
+      report_rej();
       // The peer may still hold our QP's last connection (vol1 12.10.8.3).
       if (rej.reason == RejReason::kStaleConnection) {
         return enter_timewait(now);
       }
       return close();
     case State::kReqReceived:
-    case State::kMraReqSent: rejected(); return close();
+    case State::kMraReqSent: report_rej(); return close();
     case State::kRepReceived:
     case State::kRepSent:
     case State::kMraRepReceived:
-      rejected();
+      report_rej();
       // A QP whose REP was never sent needs no timewait.
       return is_queued() && !active_ ? close() : enter_timewait(now);
     case State::kEstablished:
@@ -122,7 +122,7 @@ void Endpoint::on_rej(const Rej& rej, Time now) {
       report_disconnected(Disconnected::Cause::kReset, nullptr);
       return enter_timewait(now);
     case State::kTimewait:
-    case State::kClosed: return duplicate(AttributeId::kRej);
+    case State::kClosed: return count_duplicate(AttributeId::kRej);
   }
 }
 
@@ -190,19 +190,19 @@ void Endpoint::send_request(Time now) {
   send(request_);
   sending_ = Sending::kSent;
   retry_.set_round_trip(round_trip());
-  retry_.go(now, services_.random);
+  retry_.note_sent(now, services_.random);
 }
 
 void Endpoint::quiesce(Time until) {
   VB_CHECK(is_queued());
   sending_ = Sending::kQuiescing;
-  retry_.make_due(until);
+  retry_.set_due(until);
 }
 
 void Endpoint::end_quiesce() {
   VB_CHECK(is_quiescing());
   sending_ = Sending::kQueued;
-  retry_.hold();
+  retry_.postpone_to_timeout();
 }
 
 StoredMad Endpoint::store(const wire::cm::Message& message, std::uint64_t tid,
@@ -232,8 +232,8 @@ void Endpoint::send_rej(RejSubject subject, const RejectParameters& parameters) 
   send(answer_);
 }
 
-// Names our CA GUID in the REJ, so that the peer finds its endpoint even if one side does not know
-// the other's id (vol1 12.6.7.2).
+// Names our CA GUID in the REJ, so that the peer finds its endpoint even if one side has not
+// learned the other's id yet (vol1 12.6.7.2).
 void Endpoint::send_timeout_rej(RejSubject subject) {
   const auto guid = wire::encode(CaGuidInfo{services_.config.ca_guid});
   send_rej(subject, {.reason = RejReason::kTimeout, .additional_info = guid});

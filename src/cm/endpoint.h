@@ -73,8 +73,8 @@ using PeerToPeerKey = std::tuple<ServiceId, Gid, Gid>;
 //    is the end of timewait.
 //  * An endpoint without an owner (no handle) reports nothing.
 //
-// A REQ, REP or DREQ may be sent later than its state begins.  The member sending_ tells how far
-// that one message is, and only the endpoint changes it:
+// A REQ, REP or DREQ may be sent later than its state begins.  The member sending_ is the state of
+// this message, and only the endpoint changes it:
 //
 //   start(), accept(), disconnect() ...  kQueued <-> kQuiescing     quiesce(), end_quiesce()
 //   send_request(), or on_timer()           +-> kSent
@@ -126,7 +126,7 @@ class Endpoint {
   Result<void> accept(const AcceptParameters& parameters, Time now);
   // These send the queued REQ, REP or DREQ now, or let on_timer() send it at that time.
   void send_request(Time now);
-  void send_at(Time at) { retry_.make_due(at); }
+  void send_at(Time at) { retry_.set_due(at); }
   // Keeps the queued message until `until`, when the last timewait of its QP is over.  Then
   // deadline() is that time or the timeout, whichever is earlier.
   void quiesce(Time until);
@@ -189,7 +189,7 @@ class Endpoint {
   // long as the peer is silent and repeats are left.
   std::optional<SendThrottle::Target> throttled_target() const {
     const bool answered = state_ == State::kMraReqReceived || state_ == State::kMraRepReceived ||
-                          (state_ == State::kReqSent && peer_was_away_);
+                          (state_ == State::kReqSent && peer_not_ready_);
     const bool exhausted = sending_ == Sending::kSent && retry_.is_exhausted();
     return answered || exhausted ? std::nullopt : send_target();
   }
@@ -216,15 +216,15 @@ class Endpoint {
     return {state_, local_id_, remote_id_, local_qpn_, remote_qpn_, retry_.tries()};
   }
 
-  // Records where the Manager has put the endpoint: in its Tables, and in the SendThrottle.
+  // Records the endpoint's entries in the Manager's Tables and in its SendThrottle.
   struct Places {
     Time deadline = kNever;
-    Time since{};  // when the endpoint entered `state`
+    Time state_since{};  // when the endpoint entered `state`
     State state = State::kClosed;
     std::optional<SendThrottle::Ticket> ticket{};
     std::optional<Qpn> local_qpn{};
-    bool remote_qpn = false;
-    bool request = false;
+    bool in_remote_qpns = false;
+    bool in_requests = false;
     bool inherited = false;
     std::unique_ptr<PeerToPeerKey> peer_to_peer_key{};  // few endpoints have one
     std::optional<std::list<std::unique_ptr<Endpoint>>::iterator> orphan{};
@@ -240,13 +240,13 @@ class Endpoint {
   void send(const StoredMad& stored, Outbox::Kind kind = Outbox::Kind::kFirst);
   // Queues request_ and starts its timeout, at the beginning of its state.
   void queue_request(Time now, Duration give_up_after, std::uint32_t repeats_max);
-  // Ends the exchange of request_.
+  // Stops the repeats of request_.
   void finish_request() {
     retry_.stop();
     sending_ = Sending::kNone;
   }
   void report(const Event& event);
-  void duplicate(wire::cm::AttributeId id) { ++services_.counters.of(id).duplicate; }
+  void count_duplicate(wire::cm::AttributeId id) { ++services_.counters.of(id).duplicate; }
   void ignore(Ignored reason) { ++services_.counters.of(reason); }
 
   // Sends a REJ, and stores it as the answer to duplicates.
@@ -270,7 +270,7 @@ class Endpoint {
             .service_timeout = kMraServiceTimeout};
   }
   Duration round_trip() const {
-    return services_.round_trips.of(address_.remote()).value_or(round_trip_);
+    return services_.round_trips.find(address_.remote()).value_or(round_trip_);
   }
   void note_answer(Time now) { services_.round_trips.record(address_.remote(), retry_, now); }
   Duration timewait() const;
@@ -282,7 +282,7 @@ class Endpoint {
   std::uint64_t cookie_;
   bool active_ = false;
   bool peer_to_peer_ = false;
-  bool peer_was_away_ = false;  // peer to peer: the peer rejected our REQ, which came too early
+  bool peer_not_ready_ = false;  // peer to peer: the peer rejected our REQ as too early
   State state_ = State::kReqReceived;
   bool was_established_ = false;
   bool reported_disconnected_ = false;

@@ -7,10 +7,10 @@ namespace verbena::cm {
 namespace {
 
 // Returns true if there is private data that both listeners match.
-bool overlap(const auto& one, const Service& other) {
-  for (std::size_t i = 0; i < std::min(one.data.size(), other.data.size()); ++i) {
-    const auto both = one.data_mask[i] & other.data_mask[i];
-    if (((one.data[i] ^ other.data[i]) & both) != std::byte{}) return false;
+bool overlap(const auto& listener, const Service& other) {
+  for (std::size_t i = 0; i < std::min(listener.data.size(), other.data.size()); ++i) {
+    const auto both = listener.data_mask[i] & other.data_mask[i];
+    if (((listener.data[i] ^ other.data[i]) & both) != std::byte{}) return false;
   }
   return true;
 }

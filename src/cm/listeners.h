@@ -13,7 +13,7 @@
 
 namespace verbena::cm {
 
-// Selects the requests that a listener wants.  The service id must equal `id` where `mask` is set.
+// Selects the requests for a listener.  The service id must equal `id` where `mask` is set.
 // The private data must equal `data` where `data_mask` is set, from the first byte on.
 struct Service {
   static constexpr ServiceId kWholeId{~std::uint64_t{0}};
@@ -48,7 +48,7 @@ class Listeners {
   // Announces that a program will probably listen for the service before `until`.  At most
   // kExpectedMax services are remembered at a time.
   void expect(ServiceId id, Time now, Time until);
-  void expect_no_more(ServiceId id) { expected_.erase(id.value); }
+  void stop_expecting(ServiceId id) { expected_.erase(id.value); }
   bool expects(ServiceId id, Time now) const;
   // Returns true if add() would fail with kAddressInUse.
   bool is_taken(const Service& service) const;
@@ -65,7 +65,7 @@ class Listeners {
 
   std::map<std::uint64_t, Group> groups_;  // by mask; there are few masks
   std::size_t size_ = 0;
-  std::map<std::uint64_t, Time> expected_;  // by service id; each is expected until its time
+  std::map<std::uint64_t, Time> expected_;  // by service id: until when it is expected
 };
 
 }  // namespace verbena::cm

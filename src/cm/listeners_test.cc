@@ -14,7 +14,7 @@ namespace {
 
 std::vector<std::byte> bytes(std::initializer_list<int> list) {
   std::vector<std::byte> out;
-  for (const int one : list) out.push_back(static_cast<std::byte>(one));
+  for (const int value : list) out.push_back(static_cast<std::byte>(value));
   return out;
 }
 
@@ -37,7 +37,7 @@ TEST(ListenersTest, ExpectationsExpire) {
   listeners.expect({7}, now, until);
   EXPECT_TRUE(listeners.expects({7}, now));
   EXPECT_FALSE(listeners.expects({7}, until));
-  listeners.expect_no_more({7});
+  listeners.stop_expecting({7});
   EXPECT_FALSE(listeners.expects({7}, now));
   for (std::uint64_t id = 0; id <= Listeners::kExpectedMax; ++id) {
     listeners.expect({id}, now, until);
@@ -84,8 +84,8 @@ TEST(ListenersTest, AreSelectedByPrivateData) {
 TEST(ListenersTest, NeedAMaskAsLongAsTheirData) {
   Listeners listeners;
   EXPECT_EQ(listeners.add({.data = bytes({1})}, 1).error().code, Errc::kInvalidArgument);
-  const std::vector<std::byte> long_one(Service::kDataBytesMax + 1);
-  EXPECT_EQ(listeners.add({.data = long_one, .data_mask = long_one}, 1).error().code,
+  const std::vector<std::byte> too_long(Service::kDataBytesMax + 1);
+  EXPECT_EQ(listeners.add({.data = too_long, .data_mask = too_long}, 1).error().code,
             Errc::kInvalidArgument);
 }
 
@@ -101,10 +101,10 @@ bool matches(const Service& service, std::uint64_t id, int data) {
   return differs == std::byte{};
 }
 
-bool overlap(const Service& one, const Service& other) {
+bool overlap(const Service& a, const Service& b) {
   for (std::uint64_t id = 0; id < kIds; ++id) {
     for (int data = 0; data < kDatas; ++data) {
-      if (matches(one, id, data) && matches(other, id, data)) return true;
+      if (matches(a, id, data) && matches(b, id, data)) return true;
     }
   }
   return false;
@@ -139,11 +139,11 @@ TEST_P(ListenersModel, EveryRequestFindsItsListener) {
     ASSERT_EQ(listeners.size(), model.size());
     for (std::uint64_t id = 0; id < kIds; ++id) {
       for (int data = 0; data < kDatas; ++data) {
-        const auto who = std::ranges::find_if(
+        const auto match = std::ranges::find_if(
             model, [&](const auto& other) { return matches(other.first, id, data); });
         const auto found = listeners.find({id}, bytes({data}));
-        ASSERT_EQ(found.has_value(), who != model.end()) << id << " " << data;
-        ASSERT_EQ(found.value_or(0), who != model.end() ? who->second : 0);
+        ASSERT_EQ(found.has_value(), match != model.end()) << id << " " << data;
+        ASSERT_EQ(found.value_or(0), match != model.end() ? match->second : 0);
       }
     }
   }
@@ -169,16 +169,17 @@ TEST(ListenersTest, HaveLimitsForMasksAndForOneService) {
                          .data_mask = {std::byte{0xff}}};
   EXPECT_EQ(listeners.add(one_more, 1).error().code, Errc::kNoResources);
 
-  Listeners of_one;
+  Listeners same_service;
   const auto with = [](std::size_t number) {
     return Service{.id = {7},
                    .data = {static_cast<std::byte>(number), static_cast<std::byte>(number >> 8)},
                    .data_mask = {std::byte{0xff}, std::byte{0xff}}};
   };
-  for (std::size_t i = 0; i < Listeners::kOfServiceMax; ++i) ASSERT_TRUE(of_one.add(with(i), i));
-  EXPECT_EQ(of_one.add(with(Listeners::kOfServiceMax), 1).error().code, Errc::kNoResources);
-  ASSERT_TRUE(of_one.remove(with(5)));
-  EXPECT_TRUE(of_one.add(with(Listeners::kOfServiceMax), 1));
+  for (std::size_t i = 0; i < Listeners::kOfServiceMax; ++i)
+    ASSERT_TRUE(same_service.add(with(i), i));
+  EXPECT_EQ(same_service.add(with(Listeners::kOfServiceMax), 1).error().code, Errc::kNoResources);
+  ASSERT_TRUE(same_service.remove(with(5)));
+  EXPECT_TRUE(same_service.add(with(Listeners::kOfServiceMax), 1));
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ Manager::~Manager() = default;
 Result<EndpointHandle> Manager::connect(const ConnectRequest& request, std::uint64_t cookie,
                                         Time now) {
   if (!is_sane(request)) return fail(Errc::kInvalidArgument, "a value of the REQ is out of range");
-  const EndpointHandle handle = VB_TRY(adopt(
+  const EndpointHandle handle = VB_TRY(add_endpoint(
       std::make_unique<Endpoint>(services_, request, new_id(), transaction_ids_.next(), cookie),
       now));
   Endpoint& endpoint = *slots_.find(handle);
@@ -124,7 +124,7 @@ Result<void> Manager::drop(EndpointHandle handle) {
   Endpoint* endpoint = VB_TRY(find(handle));
   VB_TRY_VOID(endpoint->drop());
   ++counters_.requests_dropped;
-  settle(*endpoint, endpoint->places.since);
+  settle(*endpoint, endpoint->places.state_since);
   slots_.remove(handle);
   return {};
 }
@@ -196,7 +196,7 @@ Result<void> Manager::answer_alternate_path(EndpointHandle handle, const PathAns
     return fail(Errc::kInvalidArgument, "too much private data");
   }
   VB_TRY_VOID(endpoint->answer_alternate_path(answer));
-  settle(*endpoint, endpoint->places.since);
+  settle(*endpoint, endpoint->places.state_since);
   return {};
 }
 
@@ -223,18 +223,19 @@ Result<void> Manager::destroy(EndpointHandle handle, Time now) {
 }
 
 Result<void> Manager::inherit(const Inherited& inherited, Time now) {
-  const auto refused = [&](Errc code, const char* why) {
+  const auto fail_inherit = [&](Errc code, const char* why) {
     ++counters_.inherited_refused;
     return fail(code, why);
   };
   if (!is_sane(inherited))
-    return refused(Errc::kInvalidArgument, "a value of the inherited connection is out of range");
+    return fail_inherit(Errc::kInvalidArgument,
+                        "a value of the inherited connection is out of range");
   if (tables_->by_local_id(inherited.local_id) != nullptr) {
-    return refused(Errc::kBusy, "the communication id is in use");
+    return fail_inherit(Errc::kBusy, "the communication id is in use");
   }
-  if (inherited_ >= config_.inherited_max) return refused(Errc::kNoResources, "inherited_max");
+  if (inherited_ >= config_.inherited_max) return fail_inherit(Errc::kNoResources, "inherited_max");
   if (slots_.size() + orphans_.size() >= config_.endpoints_max) {
-    return refused(Errc::kNoResources, "endpoints_max");
+    return fail_inherit(Errc::kNoResources, "endpoints_max");
   }
   ++counters_.inherited;
   auto owned = std::make_unique<Endpoint>(services_, inherited, transaction_ids_.next());
@@ -249,7 +250,8 @@ Result<void> Manager::inherit(const Inherited& inherited, Time now) {
 }
 
 bool Manager::flush_disconnects(Time now) {
-  constexpr std::size_t kAtOnce = 4096;  // the caller sends these before more are queued
+  // Bounds the outbox: the caller sends these DREQs before it calls again.
+  constexpr std::size_t kAtOnce = 4096;
   std::vector<CommId> pending;
   tables_->visit([&](const Endpoint& endpoint) {
     if (has_pending_disconnect(endpoint)) pending.push_back(endpoint.local_id());
@@ -259,7 +261,7 @@ bool Manager::flush_disconnects(Time now) {
   return !pending.empty();
 }
 
-// Sends the queued DREQ of a QP at once, because the QP is wanted for another connection.
+// Sends the queued DREQ of a QP at once, because another connection is going to use the QP.
 void Manager::flush_disconnect_of(Qpn local, Time now) {
   if (local == Qpn{}) return;
   Endpoint* pending = nullptr;
@@ -282,14 +284,14 @@ void Manager::flush_disconnect(Endpoint& endpoint, Time now) {
 
 // Returns the time before which a QP must not be used again: the end of its timewait (vol1 12.9.8).
 // While a DREQ of the QP is not answered, returns the time of the next check instead, at least
-// kFirstMin from now.  QP number 0 stands for "no QP".
+// kFirstIntervalMin from now.  QP number 0 stands for "no QP".
 Time Manager::quiesce_until(Qpn local, Time now) const {
   Time end = now;
   if (local == Qpn{}) return end;
   tables_->any_with_local_qpn(local, [&](const Endpoint& endpoint) {
     if (endpoint.state() == State::kTimewait) end = std::max(end, endpoint.deadline());
     if (endpoint.state() == State::kDreqSent) {
-      end = std::max({end, endpoint.deadline(), now + Retry::kFirstMin});
+      end = std::max({end, endpoint.deadline(), now + Retry::kFirstIntervalMin});
     }
     return false;
   });
@@ -324,16 +326,16 @@ CommId Manager::new_id() {
   return id;
 }
 
-Result<EndpointHandle> Manager::adopt(std::unique_ptr<Endpoint> endpoint, Time now) {
+Result<EndpointHandle> Manager::add_endpoint(std::unique_ptr<Endpoint> endpoint, Time now) {
   if (slots_.size() + orphans_.size() >= config_.endpoints_max) {
     ++counters_.endpoints_refused;
     return fail(Errc::kNoResources, "the host has too many connections (endpoints_max)");
   }
-  Endpoint& adopted = *endpoint;
+  Endpoint& added = *endpoint;
   const EndpointHandle handle = VB_TRY(slots_.insert(std::move(endpoint)));
-  adopted.set_handle(handle);
-  tables_->add(adopted);
-  note_state(adopted, now);
+  added.set_handle(handle);
+  tables_->add(added);
+  note_state(added, now);
   return handle;
 }
 
@@ -341,10 +343,10 @@ void Manager::note_state(Endpoint& endpoint, Time now) {
   auto& places = endpoint.places;
   const State from = places.state, to = endpoint.state();
   if (from == to) return;
-  const Duration after = from == State::kClosed ? Duration(0) : now - places.since;
+  const Duration after = from == State::kClosed ? Duration(0) : now - places.state_since;
   if (from != State::kClosed) counters_.times[static_cast<std::size_t>(from)].add(after);
   places.state = to;
-  places.since = now;
+  places.state_since = now;
   if (!config_.trace) return;
   outbox_.report(StateChanged{.local_id = endpoint.local_id(),
                               .remote_id = endpoint.remote_id(),
@@ -361,7 +363,7 @@ void Manager::quiesce_or_request_send(Endpoint& endpoint, Time until, Time now) 
   endpoint.quiesce(until);
 }
 
-// Requests the send after timewait, unless the message has timed out.
+// Requests a permit of the SendThrottle after timewait, unless the message has timed out.
 void Manager::on_quiesced(Endpoint& endpoint, Time now) {
   endpoint.end_quiesce();
   if (endpoint.deadline() <= now) return endpoint.on_timer(now);

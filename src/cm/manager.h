@@ -57,8 +57,8 @@ class Tables;
 // Invariants:
 //  * A repeated request gets the same answer again, for as long as the peer may repeat it.  (A REJ
 //    is repeated for twice the peer's repeat interval, see RejCache.)
-//  * Between connect() or accept() and Closed, either a deadline is armed or the endpoint waits for
-//    its consumer.
+//  * Between connect() or accept() and kClosed, either a deadline is armed or the endpoint waits
+//    for its consumer.
 //  * An endpoint whose owner is gone ends by itself, and reports nothing any more.
 //  * Every exit from kRepSent or a later state passes kTimewait, unless the REP is still queued.
 class Manager {
@@ -83,7 +83,7 @@ class Manager {
   // requests for the service stay unanswered instead of being rejected, so that their peers repeat
   // them.
   void expect(ServiceId id, Time now, Time until) { listeners_.expect(id, now, until); }
-  void expect_no_more(ServiceId id) { listeners_.expect_no_more(id); }
+  void stop_expecting(ServiceId id) { listeners_.stop_expecting(id); }
 
   Result<void> set_cookie(EndpointHandle endpoint, std::uint64_t cookie);
   // Answers ReqReceived with a REP.
@@ -144,15 +144,15 @@ class Manager {
   std::optional<Output> poll() { return outbox_.poll(); }
 
   // ---- Queries
-  // Returns true if all endpoints still have an owner (there are no orphans), so that the process
-  // may end.
+  // Returns true if all endpoints have an owner (there are no orphans), so that the process may
+  // end.
   bool idle() const { return orphans_.empty(); }
   std::optional<View> view(EndpointHandle endpoint) const;
   std::size_t endpoints() const;
   const Counters& counters() const { return counters_; }
   // Counts an inherited connection that the caller has refused itself.
   void count_inherited_refused() { ++counters_.inherited_refused; }
-  // Visits every endpoint, those without owners included, in order of their comm ids.
+  // Calls f for every endpoint, also for those without an owner, in the order of their comm ids.
   void visit(const std::function<void(const View&)>& f) const;
 
  private:
@@ -181,7 +181,7 @@ class Manager {
   std::vector<CommId> connected_with(Qpn qpn, Guid guid, const Gid& from) const;
   void reset(const std::vector<CommId>& ids, Time now);
   CommId new_id();
-  Result<EndpointHandle> adopt(std::unique_ptr<Endpoint> endpoint, Time now);
+  Result<EndpointHandle> add_endpoint(std::unique_ptr<Endpoint> endpoint, Time now);
   // Updates counters and the trace if the state changed.
   void note_state(Endpoint& endpoint, Time now);
   void quiesce_or_request_send(Endpoint& endpoint, Time until, Time now);
@@ -194,7 +194,7 @@ class Manager {
   // Updates the endpoint's ticket, its deadline and its places in the tables, and removes it if it
   // has closed.  Every input to an endpoint must be followed by this call.
   void settle(Endpoint& endpoint, Time now);
-  // Sends a DREQ of this QP that is still queued.
+  // Sends the queued DREQ of this QP, if there is one.
   void flush_disconnect_of(Qpn local, Time now);
   void flush_disconnect(Endpoint& endpoint, Time now);
   // Keeps an endpoint without an owner until it ends.

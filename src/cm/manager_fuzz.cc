@@ -25,9 +25,9 @@ using wire::cm::Req;
 constexpr ServiceId kService{0x1061c06};
 constexpr Guid kPeer{0xbeef};
 
-class Victim {
+class TestedManager {
  public:
-  Victim() : cm_({.ca_guid = {0x5054}, .endpoints_max = 64}, Random(1)) {
+  TestedManager() : cm_({.ca_guid = {0x5054}, .endpoints_max = 64}, Random(1)) {
     (void)cm_.listen({.id = kService}, 1);
     for (std::uint32_t stage = 0; stage < 5; ++stage) passive(stage);
     for (std::uint32_t stage = 0; stage < 6; ++stage) active(stage);
@@ -41,24 +41,24 @@ class Victim {
     return static_cast<std::byte>(0x10 + std::to_integer<unsigned>(chosen) % 11);
   }
   // Makes the addresses in the message match: here both ends of every MAD are all zeros.
-  static void for_us(mad::Mad& mad) {
+  static void match_addresses(mad::Mad& mad) {
     const auto message = std::span(mad).subspan(wire::kMadHeaderBytes);
     if (mad[17] == std::byte{0x17}) std::ranges::fill(message.subspan(4, 2), std::byte{0xff});
     if (mad[17] != std::byte{0x10}) return;
     std::ranges::fill(message.subspan(48, 2), std::byte{0xff});  // the P_Key
     std::ranges::fill(message.subspan(56, 32), std::byte{});     // the primary path's GIDs
   }
-  void receive(std::uint8_t how, mad::Mad mad) {
-    if (how & 1) mad[0] = std::byte{1}, mad[1] = std::byte{7}, mad[3] = std::byte{3};
-    if (how & 2) mad[2] = std::byte{2};
-    if (how & 4) mad[16] = std::byte{0}, mad[17] = attribute(mad[15]);
-    if ((how & 24) == 16) for_us(mad);
+  void receive(std::uint8_t flags, mad::Mad mad) {
+    if (flags & 1) mad[0] = std::byte{1}, mad[1] = std::byte{7}, mad[3] = std::byte{3};
+    if (flags & 2) mad[2] = std::byte{2};
+    if (flags & 4) mad[16] = std::byte{0}, mad[17] = attribute(mad[15]);
+    if ((flags & 24) == 16) match_addresses(mad);
     std::vector<View> views;
     cm_.visit([&](const View& view) { views.push_back(view); });
-    if ((how & 8) && !views.empty()) {
-      const View& view = views[(how >> 4) % views.size()];
-      put(mad, 24, view.remote_comm_id.value);
-      put(mad, 28, view.local_comm_id.value);
+    if ((flags & 8) && !views.empty()) {
+      const View& view = views[(flags >> 4) % views.size()];
+      write_u32(mad, 24, view.remote_comm_id.value);
+      write_u32(mad, 28, view.local_comm_id.value);
     }
     deliver(mad);
     now_ += 7ms;
@@ -68,8 +68,9 @@ class Victim {
 
   // Destroys everything: all endpoints must end, whatever was received.
   void finish() {
-    for (const EndpointHandle endpoint : all_) (void)cm_.destroy(endpoint, now_);
-    for (const ResolutionHandle one : resolutions_) (void)cm_.sidr().destroy(one, now_);
+    for (const EndpointHandle endpoint : endpoints_) (void)cm_.destroy(endpoint, now_);
+    for (const ResolutionHandle resolution : resolutions_)
+      (void)cm_.sidr().destroy(resolution, now_);
     drain();
     while (cm_.deadline() != kNever) {
       now_ = cm_.deadline();
@@ -80,7 +81,7 @@ class Victim {
   }
 
  private:
-  static void put(mad::Mad& mad, std::size_t at, std::uint32_t value) {
+  static void write_u32(mad::Mad& mad, std::size_t at, std::uint32_t value) {
     for (std::size_t i = 0; i < 4; ++i) mad[at + i] = static_cast<std::byte>(value >> 8 * (3 - i));
   }
   void deliver(const mad::Mad& mad) {
@@ -97,7 +98,8 @@ class Victim {
     while (auto output = cm_.poll()) {
       const auto* event = std::get_if<Event>(&*output);
       if (event == nullptr) continue;
-      if (const auto* request = std::get_if<ReqReceived>(event)) all_.push_back(request->endpoint);
+      if (const auto* request = std::get_if<ReqReceived>(event))
+        endpoints_.push_back(request->endpoint);
       const auto* lap = std::get_if<LapReceived>(event);
       if (lap != nullptr && lap->lap.private_data[0] == std::byte{}) {
         (void)cm_.answer_alternate_path(lap->endpoint, {});
@@ -118,7 +120,7 @@ class Victim {
                   .path_mtu = 3,
                   .max_cm_retries = 15};
     receive_valid(req);
-    const EndpointHandle endpoint = all_.back();
+    const EndpointHandle endpoint = endpoints_.back();
     if (stage == 1) receive_valid(req);  // MRA
     if (stage >= 2) (void)cm_.accept(endpoint, {.qpn = {300 + stage}}, now_);
     if (stage >= 3) cm_.comm_established(endpoint, now_);
@@ -128,7 +130,7 @@ class Victim {
   void active(std::uint32_t stage) {
     const EndpointHandle endpoint = *cm_.connect(
         {.service_id = {1}, .qpn = {400 + stage}, .path_mtu = 3, .packet_life = 8}, stage, now_);
-    all_.push_back(endpoint);
+    endpoints_.push_back(endpoint);
     const View view = *cm_.view(endpoint);
     if (stage >= 1) {
       receive_valid(Rep{.local_comm_id = {500 + stage},
@@ -144,7 +146,7 @@ class Victim {
   }
   // Makes an endpoint that waits for its peer, which may have the larger or the smaller CA GUID.
   void peer_to_peer() {
-    all_.push_back(*cm_.connect(
+    endpoints_.push_back(*cm_.connect(
         {.service_id = {2}, .qpn = {700}, .path_mtu = 3, .peer_to_peer = true}, 9, now_));
     drain();
   }
@@ -152,7 +154,7 @@ class Victim {
   mad::Dispatcher dispatcher_;
   Manager cm_;
   Time now_{};
-  std::vector<EndpointHandle> all_;
+  std::vector<EndpointHandle> endpoints_;
   std::vector<ResolutionHandle> resolutions_;
 };
 
@@ -160,17 +162,17 @@ class Victim {
 }  // namespace verbena::cm
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using verbena::cm::Victim;
-  Victim victim;
+  using verbena::cm::TestedManager;
+  TestedManager manager;
   while (size > 0) {
     verbena::mad::Mad mad{};
-    const std::uint8_t how = data[0];
+    const std::uint8_t flags = data[0];
     const std::size_t bytes = std::min(size - 1, mad.size());
     std::memcpy(mad.data(), data + 1, bytes);
-    victim.receive(how, mad);
+    manager.receive(flags, mad);
     data += 1 + bytes;
     size -= 1 + bytes;
   }
-  victim.finish();
+  manager.finish();
   return 0;
 }

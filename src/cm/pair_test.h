@@ -22,8 +22,8 @@
 #include "wire/cm.h"
 #include "wire/ip.h"
 
-// Provides for tests: two hosts, the active A and the passive P, or more of them, and a network
-// that loses the messages that the test names.  It records everything that happens as a diagram.
+// Provides two hosts or more for tests: the active A and the passive P, and others.  Their network
+// loses the messages that the test names, and records everything that happens as a diagram.
 namespace verbena::cm {
 
 inline constexpr ServiceId kService{0x0000000001061c06};
@@ -38,11 +38,11 @@ inline std::string message_name(const mad::Mad& mad) {
 
 class Net;
 
-// Simulates a host and its consumer, which reacts to each event as the test chose (on_req, on_rep,
-// on_lap).
+// Simulates a host and its consumer.  The test chooses how the consumer reacts to each event
+// (on_req, on_rep, on_lap).
 class Host {
  public:
-  enum class Do { kGoOn, kReject, kDestroy, kHold, kDrop };
+  enum class Reaction { kProceed, kReject, kDestroy, kHold, kDrop };
 
   Host(Net& net, std::string name, std::uint8_t number, std::uint64_t seed);
 
@@ -61,10 +61,10 @@ class Host {
   // Connects peer to peer: the peer connects to us as well.  Both use the same service, which has
   // no listener.
   EndpointHandle connect_peer_to_peer(Qpn qpn, Gid to, std::uint64_t cookie = 1) {
-    ConnectRequest made = request(qpn, to);
-    made.service_id = kPeerToPeerService;
-    made.peer_to_peer = true;
-    return connect(made, cookie);
+    ConnectRequest peer_request = request(qpn, to);
+    peer_request.service_id = kPeerToPeerService;
+    peer_request.peer_to_peer = true;
+    return connect(peer_request, cookie);
   }
   EndpointHandle connect(const ConnectRequest& request, std::uint64_t cookie);
   ConnectRequest request(Qpn qpn, Gid to) const;
@@ -80,9 +80,9 @@ class Host {
   void reject(EndpointHandle endpoint, const RejectParameters& parameters = {});
   void receive(const mad::Address& from, const mad::Mad& mad);
 
-  Do on_req = Do::kGoOn;
-  Do on_rep = Do::kGoOn;
-  Do on_lap = Do::kGoOn;
+  Reaction on_req = Reaction::kProceed;
+  Reaction on_rep = Reaction::kProceed;
+  Reaction on_lap = Reaction::kProceed;
   Qpn next_qpn{0x900};
   std::uint8_t packet_life = 8;  // timeout code; packets must not be in flight for longer
   std::vector<std::byte> reject_data{};
@@ -99,16 +99,16 @@ class Host {
     int laps_unanswered = 0;
     int timewait_exits = 0;
     std::uint16_t reason = 0;
-    bool refused = false;  // rejected by its own consumer, which gets no event
+    bool rejected_here = false;  // its own consumer rejected it, and gets no event
 
     int ends() const { return failed + disconnected; }
   };
-  // Returns true if the end of the endpoint was reported exactly once.
+  // Returns true if the end of the endpoint was reported once, or not at all for an open endpoint.
   bool reported_once(EndpointHandle endpoint) const {
     const auto view = cm.view(endpoint);
     const bool over = view && (view->state == State::kClosed || view->state == State::kTimewait);
     const Outcome& outcome = outcomes.at(endpoint);
-    return over && !outcome.refused ? outcome.ends() == 1 : outcome.ends() <= (view ? 0 : 1);
+    return over && !outcome.rejected_here ? outcome.ends() == 1 : outcome.ends() <= (view ? 0 : 1);
   }
   std::map<EndpointHandle, Outcome> outcomes;
   std::vector<EndpointHandle> endpoints;  // in order of creation
@@ -146,7 +146,7 @@ class Net {
                std::size_t hosts = 2);
 
   // Loses the next `count` messages of this name; -1: all.
-  void lose(const std::string& message, int count = 1) { losing_[message] = count; }
+  void lose(const std::string& message, int count = 1) { losses_left_[message] = count; }
   // If set, replaces the random delay of each message; a negative delay loses the message.
   std::function<Duration(const std::string& from, const std::string& message)> delay_of{};
   mad::Address last_to{};  // the destination of the last message
@@ -173,7 +173,7 @@ class Net {
  private:
   sim::Faults faults_;
   sim::FaultyWire wire_;
-  std::map<std::string, int> losing_;
+  std::map<std::string, int> losses_left_;
   std::string text_;
 };
 
@@ -199,16 +199,16 @@ inline ConnectRequest Host::request(Qpn qpn, Gid to) const {
 }
 
 inline EndpointHandle Host::connect(const ConnectRequest& request, std::uint64_t cookie) {
-  EndpointHandle made{};
-  call([&](Manager& m) { made = *m.connect(request, cookie, net_.world.now()); });
-  endpoints.push_back(made);
-  return made;
+  EndpointHandle endpoint{};
+  call([&](Manager& m) { endpoint = *m.connect(request, cookie, net_.world.now()); });
+  endpoints.push_back(endpoint);
+  return endpoint;
 }
 
 inline void Host::accept(EndpointHandle endpoint) {
   AcceptParameters parameters{.qpn = next_qpn, .starting_psn = {9}, .target_ack_delay = 8};
   next_qpn.value += 1;
-  // The call fails if the peer went away before, which is not the consumer's fault.
+  // The call fails if the peer has ended the connection before; the consumer cannot know that.
   call([&](Manager& m) { (void)m.accept(endpoint, parameters, net_.world.now()); });
 }
 
@@ -221,7 +221,7 @@ inline void Host::receive(const mad::Address& from, const mad::Mad& mad) {
 
 inline void Host::reject(EndpointHandle endpoint, const RejectParameters& parameters) {
   call([&](Manager& m) {
-    if (m.reject(endpoint, parameters, net_.world.now())) outcomes[endpoint].refused = true;
+    if (m.reject(endpoint, parameters, net_.world.now())) outcomes[endpoint].rejected_here = true;
   });
 }
 
@@ -248,12 +248,12 @@ inline void Host::on(const ReqReceived& e) {
   if (std::ranges::find(endpoints, e.endpoint) == endpoints.end()) endpoints.push_back(e.endpoint);
   const Time now = net_.world.now();
   switch (on_req) {
-    case Do::kGoOn: return accept(e.endpoint);
-    case Do::kReject:
+    case Reaction::kProceed: return accept(e.endpoint);
+    case Reaction::kReject:
       return reject(e.endpoint, {.reason = reject_reason, .private_data = reject_data});
-    case Do::kDestroy: return call([&](Manager& m) { (void)m.destroy(e.endpoint, now); });
-    case Do::kDrop: return call([&](Manager& m) { (void)m.drop(e.endpoint); });
-    case Do::kHold: return;
+    case Reaction::kDestroy: return call([&](Manager& m) { (void)m.destroy(e.endpoint, now); });
+    case Reaction::kDrop: return call([&](Manager& m) { (void)m.drop(e.endpoint); });
+    case Reaction::kHold: return;
   }
 }
 
@@ -262,11 +262,12 @@ inline void Host::on(const RepReceived& e) {
   ++outcomes[e.endpoint].responses;
   const Time now = net_.world.now();
   switch (on_rep) {
-    case Do::kGoOn: return call([&](Manager& m) { (void)m.establish(e.endpoint, {}, now); });
-    case Do::kReject: return reject(e.endpoint);
-    case Do::kDestroy: return call([&](Manager& m) { (void)m.destroy(e.endpoint, now); });
-    case Do::kDrop:
-    case Do::kHold: return;
+    case Reaction::kProceed:
+      return call([&](Manager& m) { (void)m.establish(e.endpoint, {}, now); });
+    case Reaction::kReject: return reject(e.endpoint);
+    case Reaction::kDestroy: return call([&](Manager& m) { (void)m.destroy(e.endpoint, now); });
+    case Reaction::kDrop:
+    case Reaction::kHold: return;
   }
 }
 
@@ -300,9 +301,9 @@ inline void Host::on(const Disconnected& e) {
 inline void Host::on(const LapReceived& e) {
   net_.note(name_ + " LapReceived");
   ++outcomes[e.endpoint].laps;
-  if (on_lap == Do::kHold) return;
-  const auto status =
-      on_lap == Do::kGoOn ? wire::cm::AprStatus::kAccepted : wire::cm::AprStatus::kRejected;
+  if (on_lap == Reaction::kHold) return;
+  const auto status = on_lap == Reaction::kProceed ? wire::cm::AprStatus::kAccepted
+                                                   : wire::cm::AprStatus::kRejected;
   call([&](Manager& m) { (void)m.answer_alternate_path(e.endpoint, {.status = status}); });
 }
 
@@ -360,9 +361,9 @@ inline void Net::transmit(const std::string& from, const mad::SendMad& send) {
     fate.arrivals.clear();
     if (delay >= Duration(0)) fate.arrivals.push_back(delay);
   }
-  if (auto& left = losing_[name]; left != 0 || fate.corrupt) {
+  if (auto& count = losses_left_[name]; count != 0 || fate.corrupt) {
     fate.arrivals.clear();
-    if (left > 0) --left;
+    if (count > 0) --count;
   }
   std::string line = from == "P" && &to == &a ? "A <-- " + name + " --- P"
                                               : from + " --- " + name + " --> " + to.name();

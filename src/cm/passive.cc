@@ -33,7 +33,7 @@ void Endpoint::become_passive(const mad::Delivered& mad, const Req& req) {
   remote_id_ = req.local_comm_id;
   remote_guid_ = req.local_ca_guid;
   remote_qpn_ = req.local_qpn;
-  repeats_max_ = req.max_cm_retries;  // repeats of the REP for each copy of the REQ
+  repeats_max_ = req.max_cm_retries;  // for the REP, after each copy of the REQ
   peer_response_timeout_ = req.local_cm_response_timeout;
   // The timeout is 2 x packet life + the peer's ACK delay (vol1 12.7.34), so the code minus one
   // estimates the packet life.
@@ -52,7 +52,7 @@ void Endpoint::report_req(const mad::Delivered& mad, const Req& req) {
 }
 
 void Endpoint::on_duplicate_req(Time now) {
-  duplicate(AttributeId::kReq);
+  count_duplicate(AttributeId::kReq);
   switch (state_) {
     case State::kReqReceived:  // our consumer has not answered: ask the peer for time
       state_ = State::kMraReqSent;
@@ -131,9 +131,9 @@ void Endpoint::on_rtu(const Rtu& rtu, Time now) {
         ++services_.counters.late_rtu;
         return;
       }
-      return duplicate(AttributeId::kRtu);
+      return count_duplicate(AttributeId::kRtu);
     case State::kDreqSent:
-    case State::kTimewait: return duplicate(AttributeId::kRtu);
+    case State::kTimewait: return count_duplicate(AttributeId::kRtu);
     case State::kReqSent:
     case State::kMraReqReceived:
     case State::kRepReceived:

@@ -4,8 +4,8 @@
 #include "cm/peer_test.h"
 #include "cm/reject_info.h"
 
-// Tests messages that may come from another peer than the connection's, and connections that a
-// restarted peer has forgotten.
+// Tests messages that another peer may have sent, and connections that a restarted peer has
+// forgotten.
 
 namespace verbena::cm {
 namespace {
@@ -85,8 +85,8 @@ TEST_F(PeerIdentityTest, RepOfAConnectedQpEndsItsOldConnection) {
 class OtherAddressTest : public PeerIdentityTest {
  protected:
   OtherAddressTest() { peer_moves = true; }
-  // Connects with the peer's QP 0x77, whose REQ may name an alternate path.
-  EndpointHandle connected(const wire::cm::Path& other) {
+  // Connects with the peer's QP 0x77.  The REQ has this alternate path, which may be empty.
+  EndpointHandle connect_with(const wire::cm::Path& other) {
     Req request = req();
     request.alternate_path = other;
     receive(request);
@@ -98,7 +98,7 @@ class OtherAddressTest : public PeerIdentityTest {
   }
   // Returns true if the connection ends when a REQ with the same QP and CA GUID arrives from this
   // address.
-  bool ends_by_req_from(EndpointHandle endpoint, const Gid& remote) {
+  bool req_ends_connection(EndpointHandle endpoint, const Gid& remote) {
     address.path.destination = remote;
     receive(req(++next_id));  // its primary path begins at `remote` as well
     return cm.view(endpoint)->state != State::kEstablished;
@@ -112,23 +112,23 @@ class OtherAddressTest : public PeerIdentityTest {
 };
 
 TEST_F(OtherAddressTest, ReqFromAnotherHostDoesNotEndAConnection) {
-  const EndpointHandle endpoint = connected({});
-  EXPECT_FALSE(ends_by_req_from(endpoint, elsewhere));
-  EXPECT_FALSE(ends_by_req_from(endpoint, alternate));
+  const EndpointHandle endpoint = connect_with({});
+  EXPECT_FALSE(req_ends_connection(endpoint, elsewhere));
+  EXPECT_FALSE(req_ends_connection(endpoint, alternate));
   EXPECT_EQ(cm.counters().rejects_sent.count(10), 0u);
-  EXPECT_TRUE(ends_by_req_from(endpoint, primary));
+  EXPECT_TRUE(req_ends_connection(endpoint, primary));
   EXPECT_EQ(cm.counters().rejects_sent.at(10), 1u);
 }
 
 TEST_F(OtherAddressTest, ReqFromTheAlternatePathEndsAConnection) {
-  EXPECT_TRUE(ends_by_req_from(connected(other_path), alternate));
+  EXPECT_TRUE(req_ends_connection(connect_with(other_path), alternate));
 }
 
 TEST_F(OtherAddressTest, BothPathsBelongToThePeerAfterMigration) {
-  const EndpointHandle endpoint = connected(other_path);
+  const EndpointHandle endpoint = connect_with(other_path);
   cm.path_migrated(endpoint);
-  EXPECT_FALSE(ends_by_req_from(endpoint, elsewhere));
-  EXPECT_TRUE(ends_by_req_from(endpoint, primary));
+  EXPECT_FALSE(req_ends_connection(endpoint, elsewhere));
+  EXPECT_TRUE(req_ends_connection(endpoint, primary));
 }
 
 // The peer gave up before our REP, so its REJ names no id of ours, only its own id and CA GUID.

@@ -13,7 +13,7 @@
 #include "wire/cm.h"
 #include "wire/ip.h"
 
-// Provides for tests: one manager, and a peer whose messages the test makes itself.
+// Provides one manager for tests.  The test itself makes the messages of the peer.
 namespace verbena::cm {
 
 inline constexpr Guid kPeerGuid{0xbeef};

@@ -18,7 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // Expects exactly one connection, with A as the active side.
-void expect_one(Net& net, EndpointHandle a, EndpointHandle p) {
+void expect_one_connection(Net& net, EndpointHandle a, EndpointHandle p) {
   const auto active = net.a.cm.view(a);
   const auto passive = net.p.cm.view(p);
   ASSERT_TRUE(active && passive) << net.text();
@@ -35,7 +35,7 @@ void expect_one(Net& net, EndpointHandle a, EndpointHandle p) {
   EXPECT_EQ(net.p.cm.endpoints(), 1u);
 }
 
-void expect_ends(Net& net, EndpointHandle a, EndpointHandle p) {
+void disconnect_and_expect_end(Net& net, EndpointHandle a, EndpointHandle p) {
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
   net.run(10s);
   EXPECT_EQ(net.a.outcomes[a].disconnected + net.p.outcomes[p].disconnected, 2) << net.text();
@@ -57,9 +57,9 @@ TEST(PeerToPeer, TwoReqsThatCrossBecomeOneConnection) {
      2 ms  A RepReceived
      2 ms  A --- RTU --> P
      3 ms  P Established by RTU)");
-  expect_one(net, a, p);
+  expect_one_connection(net, a, p);
   EXPECT_EQ(net.a.cm.counters().of(Ignored::kPeerIsPassive), 1u);
-  expect_ends(net, a, p);
+  disconnect_and_expect_end(net, a, p);
 }
 
 TEST(PeerToPeer, ActiveSideThatBeginsFirstWaits) {
@@ -79,7 +79,7 @@ TEST(PeerToPeer, ActiveSideThatBeginsFirstWaits) {
     13 ms  A RepReceived
     13 ms  A --- RTU --> P
     14 ms  P Established by RTU)");
-  expect_one(net, a, p);
+  expect_one_connection(net, a, p);
 }
 
 TEST(PeerToPeer, PassiveSideThatBeginsFirstWaits) {
@@ -98,11 +98,11 @@ TEST(PeerToPeer, PassiveSideThatBeginsFirstWaits) {
     12 ms  A RepReceived
     12 ms  A --- RTU --> P
     13 ms  P Established by RTU)");
-  expect_one(net, a, p);
+  expect_one_connection(net, a, p);
 }
 
-// Tries all combinations of who begins and by how much, and of the delay or loss of each side's
-// first REQ and of its answer.
+// Tries all combinations of which side begins and how much earlier, and of the delay or loss of
+// each side's first REQ, of the first REP and of the first RTU.
 TEST(PeerToPeer, EveryOrderOfArrivalMakesOneConnection) {
   constexpr std::array kBegins = {-40ms, -9ms, -2ms, 0ms, 2ms, 9ms, 40ms};  // of P, after A begins
   constexpr std::array kDelays = {Duration(-1), Duration(1ms), Duration(7ms), Duration(45ms)};
@@ -124,8 +124,8 @@ TEST(PeerToPeer, EveryOrderOfArrivalMakesOneConnection) {
             net.world.after(50ms + begin,
                             [&] { p = net.p.connect_peer_to_peer({0x900}, net.a.gid()); });
             net.run(10s);
-            expect_one(net, a, p);
-            expect_ends(net, a, p);
+            expect_one_connection(net, a, p);
+            disconnect_and_expect_end(net, a, p);
             if (testing::Test::HasFailure()) FAIL() << net.text();
           }
         }
@@ -146,7 +146,7 @@ TEST(PeerToPeer, ALateReqOfThePassiveSideChangesNothing) {
   const EndpointHandle p = net.p.connect_peer_to_peer({0x900}, net.a.gid());
   const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
   net.run(1s);
-  expect_one(net, a, p);
+  expect_one_connection(net, a, p);
   EXPECT_EQ(net.a.cm.counters().of(wire::cm::AttributeId::kReq).duplicate, 1u) << net.text();
   EXPECT_EQ(net.a.cm.counters().of(Ignored::kPeerIsPassive), 0u);
 }
@@ -183,12 +183,12 @@ TEST(PeerToPeer, ListenerAcceptsAPeerToPeerReq) {
   });
   const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
   net.run(1s);
-  expect_one(net, a, net.p.last());
+  expect_one_connection(net, a, net.p.last());
 }
 
 TEST(PeerToPeer, PassiveSideMayReject) {
   Net net;
-  net.p.on_req = Host::Do::kReject;
+  net.p.on_req = Host::Reaction::kReject;
   const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
   const EndpointHandle p = net.p.connect_peer_to_peer({0x900}, net.a.gid());
   net.run(10s);
@@ -202,7 +202,7 @@ TEST(PeerToPeer, PassiveSideMayReject) {
 // consumer's endpoint.
 TEST(PeerToPeer, RejOfTheConsumerIsFinalForAnyReason) {
   Net net;
-  net.p.on_req = Host::Do::kReject;
+  net.p.on_req = Host::Reaction::kReject;
   net.p.reject_reason = wire::cm::RejReason::kInvalidServiceId;
   const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
   net.p.connect_peer_to_peer({0x900}, net.a.gid());
@@ -213,7 +213,7 @@ TEST(PeerToPeer, RejOfTheConsumerIsFinalForAnyReason) {
 
 TEST(PeerToPeer, ActiveSideMayBeDestroyedBeforeTheAnswer) {
   Net net;
-  net.p.on_req = Host::Do::kHold;
+  net.p.on_req = Host::Reaction::kHold;
   const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
   const EndpointHandle p = net.p.connect_peer_to_peer({0x900}, net.a.gid());
   net.run(10ms);
@@ -250,13 +250,13 @@ TEST(PeerToPeerSim, AllPairsConnectOverABadLine) {
     constexpr std::uint32_t kPairs = 4;
     std::set<EndpointHandle> a;
     std::set<EndpointHandle> p;
-    const auto soon = [&] {
+    const auto random_delay = [&] {
       return Duration(static_cast<std::int64_t>(random.below(2'000'000'000)));
     };
     for (std::uint32_t i = 0; i < kPairs; ++i) {
-      net.world.after(soon(),
+      net.world.after(random_delay(),
                       [&, i] { a.insert(net.a.connect_peer_to_peer({0x11 + i}, net.p.gid())); });
-      net.world.after(soon(),
+      net.world.after(random_delay(),
                       [&, i] { p.insert(net.p.connect_peer_to_peer({0x800 + i}, net.a.gid())); });
     }
     net.run(40s);

@@ -33,7 +33,7 @@ using wire::cm::TransportService;
 
 namespace {
 
-// Returns the reason why this host rejects the REQ for any service; empty if it does not.
+// Returns the reason why this host rejects the REQ, whatever its service; empty if the REQ is good.
 std::optional<RejReason> reason_to_reject(const mad::Delivered& mad, const Req& req,
                                           bool is_our_partition) {
   if (req.transport_service != TransportService::kRc) return RejReason::kInvalidTransportType;
@@ -146,14 +146,14 @@ Endpoint* Manager::by_ids(CommId ours, CommId theirs, Time now) {
 void Manager::receive_req(const mad::Delivered& received, const Req& req, Time now) {
   const mad::Delivered mad = with_gids(received, req.primary_path);
   if (repeat_rej(mad, AttributeId::kReq, {req.local_comm_id, req.local_ca_guid}, now)) return;
-  if (Endpoint* known = tables_->by_request(req.local_comm_id, req.local_ca_guid)) {
-    known->on_duplicate_req(now);
-    return settle(*known, now);
+  if (Endpoint* endpoint = tables_->by_request(req.local_comm_id, req.local_ca_guid)) {
+    endpoint->on_duplicate_req(now);
+    return settle(*endpoint, now);
   }
-  if (const auto old = connected_with(req.local_qpn, req.local_ca_guid, mad.from.remote());
-      !old.empty()) {
+  if (const auto old_ids = connected_with(req.local_qpn, req.local_ca_guid, mad.from.remote());
+      !old_ids.empty()) {
     refuse(mad, req.local_comm_id, RejSubject::kReq, RejReason::kStaleConnection);
-    return reset(old, now);
+    return reset(old_ids, now);
   }
   const auto refuse_req = [&](RejReason reason) {
     refuse(mad, req.local_comm_id, RejSubject::kReq, reason);
@@ -167,7 +167,7 @@ void Manager::receive_req(const mad::Delivered& received, const Req& req, Time n
   if (!listener) return refuse_req(RejReason::kInvalidServiceId);
 
   const auto handle =
-      adopt(std::make_unique<Endpoint>(services_, mad, req, new_id(), *listener), now);
+      add_endpoint(std::make_unique<Endpoint>(services_, mad, req, new_id(), *listener), now);
   if (!handle) return ignore(Ignored::kNoRoom);
   slots_.find(*handle)->report_req(mad, req);
 }
@@ -225,10 +225,10 @@ void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
   }
   if (endpoint->waits_for_rep()) {
     const mad::Address& from = mad.from.path.carries_gids() ? mad.from : endpoint->address();
-    auto old = connected_with(rep.local_qpn, rep.local_ca_guid, from.remote());
+    auto old_ids = connected_with(rep.local_qpn, rep.local_ca_guid, from.remote());
     if (rep.local_ca_guid == config_.ca_guid)
-      std::erase(old, rep.local_comm_id);  // on loopback this is our own other end
-    if (!old.empty()) {
+      std::erase(old_ids, rep.local_comm_id);  // on loopback the other end is on this host
+    if (!old_ids.empty()) {
       refuse(mad, rep.local_comm_id, RejSubject::kRep, RejReason::kStaleConnection,
              rep.remote_comm_id);
       endpoint->on_rej({.local_comm_id = rep.local_comm_id,
@@ -236,7 +236,7 @@ void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
                         .reason = RejReason::kStaleConnection},
                        now);
       settle(*endpoint, now);
-      return reset(old, now);
+      return reset(old_ids, now);
     }
   }
   endpoint->on_rep(mad, rep, now);
@@ -289,8 +289,8 @@ void Manager::receive_dreq(const mad::Delivered& mad, const Dreq& dreq, Time now
   settle(*endpoint, now);
 }
 
-// Rejects requests of another class version: so far all versions have the ids at the same place.
-// Other messages get no answer.
+// Rejects requests of another class version, which so far have their ids at the same place.  Other
+// messages get no answer.
 void Manager::receive_wrong_version(const mad::Delivered& mad, const Message& message) {
   std::visit(Overloaded{
                  [&](const Req& m) {

@@ -12,21 +12,22 @@ namespace verbena::cm {
 // number of repeats is limited, the intervals may grow so that the repeats last for the whole
 // timeout.
 //
-// A message that has to wait before it is sent is prepared first, so that its timeout includes the
-// wait.  The owner remembers whether the message was sent.
+// If a message has to wait before it is sent, prepare() starts its timeout, so that the timeout
+// includes the wait.  The owner remembers whether the message was sent.
 //
 // Invariants:
-//  * The deadline is never later than `until_`, except after set_deadline().
-//  * `until_` moves only when the peer asks for time (extend()) or answers others (renew()), at
-//    most to kExtensionMax after the start.  After extend() repeats are not counted any more.
+//  * The deadline is never later than `timeout_end_`, except after set_deadline().
+//  * `timeout_end_` moves only when the peer asks for time (extend()) or answers another request
+//    (renew()), at most to kExtensionMax after the start.  After extend() the number of repeats has
+//    no limit.
 class Retry {
  public:
-  static constexpr Duration kFirstMin = std::chrono::milliseconds(20);
-  static constexpr Duration kFirstMax = std::chrono::seconds(1);
+  static constexpr Duration kFirstIntervalMin = std::chrono::milliseconds(20);
+  static constexpr Duration kFirstIntervalMax = std::chrono::seconds(1);
   // Limits the interval while the peer is silent, so that a repeat gets through even if the network
   // works for only half a second at a time.  The interval may be longer if a limited number of
   // repeats must last until the timeout.
-  static constexpr Duration kSilentMax = std::chrono::milliseconds(500);
+  static constexpr Duration kSilentIntervalMax = std::chrono::milliseconds(500);
   // Limits the interval once the peer has asked for time: at most one repeat a second, so that a
   // slow peer is not flooded, but often enough even if three of four answers get lost.
   static constexpr Duration kIntervalMax = std::chrono::seconds(1);
@@ -34,8 +35,8 @@ class Retry {
 
   // Max CM Retries (vol1 12.7.27) has four bits.  With 15 repeats, on a line that loses half of all
   // packets in bursts, one connection of 100 failed.  So 15 stands for no limit, for the LAPs and
-  // DREQs of the active side.  Its REQ never has a limit but the timeout.  The passive side keeps
-  // to the number that the REQ names.
+  // DREQs of the active side.  Only the timeout limits the repeats of its REQ.  The passive side
+  // repeats its messages as often as the REQ allows.
   static constexpr std::uint32_t kNoLimit = ~0u;
   static constexpr std::uint32_t repeats_of(std::uint8_t max_cm_retries) {
     return max_cm_retries < 15 ? max_cm_retries : kNoLimit;
@@ -44,41 +45,41 @@ class Retry {
   enum class Due : std::uint8_t { kNotYet, kRepeat, kGiveUp };
 
   // Starts the timers of a message that is sent now.  The first repeat comes after about four round
-  // trips (vol1 12.9.8.1 asks for a sound estimate, no more).
+  // trips (vol1 12.9.8.1 asks only for a sound estimate).
   void start(Time now, Duration round_trip, Duration give_up_after, std::uint32_t repeats_max,
              Random& random) {
     prepare(now, round_trip, give_up_after, repeats_max);
-    go(now, random);
+    note_sent(now, random);
   }
-  // Begins the timeout of a message that is sent later, by go().
+  // Starts the timeout of a message that will be sent later.  Call note_sent() then.
   void prepare(Time now, Duration round_trip, Duration give_up_after, std::uint32_t repeats_max) {
     started_ = since_ = now;
-    deadline_ = until_ = now + give_up_after;
+    deadline_ = timeout_end_ = now + give_up_after;
     set_round_trip(round_trip);
     repeats_left_ = repeats_max;
     tries_ = 0;
     extended_ = false;
   }
-  void go(Time now, Random& random) {
+  void note_sent(Time now, Random& random) {
     tries_ = 1;
     since_ = now;
     arm(now, random);
   }
-  // Uses a better estimate of the round trip.  REQUIRES: go() was not called yet.
+  // Uses a better estimate of the round trip.  REQUIRES: note_sent() was not called yet.
   void set_round_trip(Duration round_trip) {
-    interval_ = first_ = std::clamp(4 * round_trip, kFirstMin, kFirstMax);
+    interval_ = first_interval_ = std::clamp(4 * round_trip, kFirstIntervalMin, kFirstIntervalMax);
   }
-  // The next three functions REQUIRE: go() was not called yet.
-  void make_due(Time at) { deadline_ = std::min(at, until_); }
+  // The next three functions REQUIRE: note_sent() was not called yet.
+  void set_due(Time at) { deadline_ = std::min(at, timeout_end_); }
   // Postpones the sending until the timeout.
-  void hold() { deadline_ = until_; }
+  void postpone_to_timeout() { deadline_ = timeout_end_; }
   // Restarts the timeout at `answered`, when the peer answered another request.  The timeout ends
   // at the latest kExtensionMax after the start.
   void renew(Time answered) {
-    const Time until = std::min(answered + (until_ - since_), started_ + kExtensionMax);
-    if (answered <= since_ || until <= until_) return;
+    const Time until = std::min(answered + (timeout_end_ - since_), started_ + kExtensionMax);
+    if (answered <= since_ || until <= timeout_end_) return;
     since_ = answered;
-    deadline_ = until_ = until;
+    deadline_ = timeout_end_ = until;
   }
   void stop() { deadline_ = kNever; }
   // Uses the deadline as a plain timer of the owner, without repeats.
@@ -87,12 +88,12 @@ class Retry {
   // Decides what to do with a message that was sent, at or after the deadline.
   Due due(Time now, Random& random) {
     if (now < deadline_) return Due::kNotYet;
-    if (now >= until_) {
+    if (now >= timeout_end_) {
       stop();
       return Due::kGiveUp;
     }
     if (repeats_left_ == 0 && !extended_) {
-      deadline_ = until_;
+      deadline_ = timeout_end_;
       return Due::kNotYet;
     }
     if (!extended_) --repeats_left_;
@@ -108,8 +109,8 @@ class Retry {
     if (deadline_ == kNever) return;
     extended_ = true;
     interval_ = kIntervalMax;
-    until_ =
-        std::clamp(now + wanted + kIntervalMax, until_, std::max(until_, started_ + kExtensionMax));
+    timeout_end_ = std::clamp(now + wanted + kIntervalMax, timeout_end_,
+                              std::max(timeout_end_, started_ + kExtensionMax));
     arm(now, random);
   }
 
@@ -123,33 +124,33 @@ class Retry {
   }
 
   Time deadline() const { return deadline_; }
-  bool has_timed_out(Time now) const { return now >= until_; }
+  bool has_timed_out(Time now) const { return now >= timeout_end_; }
   // Returns how often the message was sent.
   std::uint32_t tries() const { return tries_; }
   // Returns true if all repeats were sent, and the time for an answer to the last one is over.
-  bool is_exhausted() const { return repeats_left_ == 0 && deadline_ == until_; }
+  bool is_exhausted() const { return repeats_left_ == 0 && deadline_ == timeout_end_; }
   Duration spent(Time now) const { return now - started_; }
   // Returns the time since the first send.
   Duration since_first_send(Time now) const { return now - since_; }
 
  private:
   Duration interval_max(Time now) const {
-    const Duration spread = (until_ - now) / (std::int64_t{repeats_left_} + 1);
-    return std::max({kSilentMax, first_, spread});
+    const Duration spread = (timeout_end_ - now) / (std::int64_t{repeats_left_} + 1);
+    return std::max({kSilentIntervalMax, first_interval_, spread});
   }
   // Sets the deadline after 7/8 to 9/8 of the interval.
   void arm(Time now, Random& random) {
     const auto eighth = interval_.count() / 8;
     const auto jitter =
         static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(2 * eighth) + 1));
-    deadline_ = std::min(now + interval_ - Duration(eighth) + Duration(jitter), until_);
+    deadline_ = std::min(now + interval_ - Duration(eighth) + Duration(jitter), timeout_end_);
   }
 
   Time started_{};
   Time since_{};  // when the message was first sent; before that, when its timeout began
-  Time until_{};
+  Time timeout_end_{};
   Time deadline_ = kNever;
-  Duration first_{};
+  Duration first_interval_{};
   Duration interval_{};
   std::uint32_t repeats_left_ = 0;
   std::uint32_t tries_ = 0;

@@ -17,31 +17,32 @@ namespace verbena::cm {
 // of that is the time that the peer's consumer needs, so a shorter measurement replaces the value,
 // and a longer one raises it by an eighth of the difference.
 //
-// An answer that comes after a repeat may belong to the first message or to the repeat (Karn).  The
-// answer is taken as that to the first message, but its time is limited to twice the known value
-// (`kGuessMax` if there is none).  So a few answers suffice to learn that a peer is distant, and
-// one lost message has little effect.
+// An answer that comes after a repeat may belong to the first message or to the repeat (Karn).  It
+// counts as the answer to the first message, but for at most twice the remembered time (`kGuessMax`
+// if no time is remembered).  So a few answers show that a peer is distant, and one lost message
+// has little effect.
 class RoundTrips {
  public:
-  void record(const Gid& peer, Duration took, bool after_repeats) {
-    Entry& known = entries_[slot(peer)];
-    if (known.peer != peer || known.took == Duration{}) {
-      known = {peer, std::clamp(took, kMin, after_repeats ? kGuessMax : Duration::max())};
+  void record(const Gid& peer, Duration sample, bool after_repeats) {
+    Entry& entry = entries_[slot(peer)];
+    if (entry.peer != peer || entry.round_trip == Duration{}) {
+      entry = {peer, std::clamp(sample, kMin, after_repeats ? kGuessMax : Duration::max())};
       return;
     }
-    if (after_repeats) took = std::min(took, 2 * known.took);
-    const Duration longer = known.took + (took - known.took) / 8;
-    known.took = std::max(std::min(took, longer), kMin);
+    if (after_repeats) sample = std::min(sample, 2 * entry.round_trip);
+    const Duration raised = entry.round_trip + (sample - entry.round_trip) / 8;
+    entry.round_trip = std::max(std::min(sample, raised), kMin);
   }
 
   void record(const Gid& peer, const Retry& retry, Time now) {
     record(peer, retry.since_first_send(now), retry.tries() > 1);
   }
 
-  std::optional<Duration> of(const Gid& peer) const {
-    const Entry& known = entries_[slot(peer)];
-    if (known.peer != peer || known.took == Duration{}) return std::nullopt;
-    return known.took;
+  // Returns nothing for a peer without a measurement.
+  std::optional<Duration> find(const Gid& peer) const {
+    const Entry& entry = entries_[slot(peer)];
+    if (entry.peer != peer || entry.round_trip == Duration{}) return std::nullopt;
+    return entry.round_trip;
   }
 
  private:
@@ -50,7 +51,7 @@ class RoundTrips {
   static constexpr Duration kGuessMax = std::chrono::milliseconds(100);
   struct Entry {
     Gid peer{};
-    Duration took{};
+    Duration round_trip{};
   };
 
   // Two peers with the same slot overwrite each other.

@@ -71,7 +71,7 @@ class SendThrottle {
     queue.waiting.pop_front();
     return next;
   }
-  // Records that the target answered one of its requests, which may have lost its permit before.
+  // Records that the target answered a request, which may have no permit any more.
   void note_answer(const Target& target, Time now) {
     if (const auto at = queues_.find(target); at != queues_.end()) at->second.last_answer = now;
   }

@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 using wire::cm::AttributeId;
 
-constexpr std::uint32_t kMost = SendThrottle::kInFlightMax;
+constexpr std::uint32_t kLimit = SendThrottle::kInFlightMax;
 
 class SendThrottleTest : public testing::Test {
  protected:
@@ -23,10 +23,10 @@ class SendThrottleTest : public testing::Test {
   void connect(std::uint32_t count, const Gid& target) {
     for (std::uint32_t i = 0; i < count; ++i) net.a.connect(Qpn{next_qpn++}, target);
   }
-  std::uint64_t sent() const { return net.a.cm.counters().of(AttributeId::kReq).sent; }
-  std::uint64_t repeated() const { return net.a.cm.counters().of(AttributeId::kReq).repeated; }
-  std::uint64_t held() const { return net.a.cm.counters().requests_held; }
-  std::size_t connected() const {
+  std::uint64_t reqs_sent() const { return net.a.cm.counters().of(AttributeId::kReq).sent; }
+  std::uint64_t reqs_repeated() const { return net.a.cm.counters().of(AttributeId::kReq).repeated; }
+  std::uint64_t reqs_held() const { return net.a.cm.counters().requests_held; }
+  std::size_t connections() const {
     return static_cast<std::size_t>(std::ranges::count_if(
         net.p.outcomes, [](const auto& one) { return one.second.established == 1; }));
   }
@@ -36,53 +36,53 @@ class SendThrottleTest : public testing::Test {
 };
 
 TEST_F(SendThrottleTest, AnswerReleasesTheNextRequest) {
-  connect(3 * kMost, net.p.gid());
-  EXPECT_EQ(sent(), kMost);
-  EXPECT_EQ(held(), 2 * kMost);
+  connect(3 * kLimit, net.p.gid());
+  EXPECT_EQ(reqs_sent(), kLimit);
+  EXPECT_EQ(reqs_held(), 2 * kLimit);
   net.run(500ms);
-  EXPECT_EQ(connected(), 3 * kMost);
-  EXPECT_EQ(sent(), 3 * kMost);
-  EXPECT_EQ(repeated(), 0u);
-  connect(kMost, net.p.gid());
-  EXPECT_EQ(sent(), 4 * kMost) << "all permits are free again";
-  EXPECT_EQ(held(), 2 * kMost);
+  EXPECT_EQ(connections(), 3 * kLimit);
+  EXPECT_EQ(reqs_sent(), 3 * kLimit);
+  EXPECT_EQ(reqs_repeated(), 0u);
+  connect(kLimit, net.p.gid());
+  EXPECT_EQ(reqs_sent(), 4 * kLimit) << "all permits are free again";
+  EXPECT_EQ(reqs_held(), 2 * kLimit);
 }
 
 TEST_F(SendThrottleTest, EachHostAndServiceHasItsOwnLimit) {
-  connect(kMost + 1, net.p.gid());
+  connect(kLimit + 1, net.p.gid());
   connect(1, net.host(2).gid());
-  EXPECT_EQ(sent(), kMost + 1);
+  EXPECT_EQ(reqs_sent(), kLimit + 1);
   ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
   request.service_id.value += 1;
   net.a.connect(request, 1);
-  EXPECT_EQ(sent(), kMost + 2);
+  EXPECT_EQ(reqs_sent(), kLimit + 2);
 }
 
 TEST_F(SendThrottleTest, EmptyQueueSendsNoRequest) {
-  connect(3 * kMost, net.p.gid());
+  connect(3 * kLimit, net.p.gid());
   for (const EndpointHandle endpoint : net.a.endpoints) {
     net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now())); });
   }
-  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kRej).sent, kMost);
+  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kRej).sent, kLimit);
   EXPECT_EQ(net.a.cm.endpoints(), 0u);
   net.run(500ms);
-  EXPECT_EQ(sent(), kMost);
+  EXPECT_EQ(reqs_sent(), kLimit);
 }
 
 TEST_F(SendThrottleTest, RejOfAnAbsentPeerReleasesThePermit) {
-  for (std::uint32_t i = 0; i < kMost; ++i)
+  for (std::uint32_t i = 0; i < kLimit; ++i)
     net.a.connect_peer_to_peer(Qpn{next_qpn++}, net.p.gid(), i);
   net.run(5ms);
-  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kRej).received, kMost);
-  net.a.connect_peer_to_peer(Qpn{next_qpn++}, net.p.gid(), kMost);
-  EXPECT_EQ(sent(), kMost + 1);
+  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kRej).received, kLimit);
+  net.a.connect_peer_to_peer(Qpn{next_qpn++}, net.p.gid(), kLimit);
+  EXPECT_EQ(reqs_sent(), kLimit + 1);
 }
 
 // The queued REQ was never sent when the REQ of the peer arrives.
 TEST_F(SendThrottleTest, QueuedPeerToPeerReqBecomesPassive) {
   Host &weak = net.p, &strong = net.a;  // by CA GUID
-  net.lose("REQ", static_cast<int>(kMost));
-  for (std::uint32_t i = 0; i < kMost; ++i) {
+  net.lose("REQ", static_cast<int>(kLimit));
+  for (std::uint32_t i = 0; i < kLimit; ++i) {
     ConnectRequest request = weak.request(Qpn{next_qpn++}, strong.gid());
     request.service_id = kPeerToPeerService;
     weak.connect(request, i);
@@ -91,7 +91,7 @@ TEST_F(SendThrottleTest, QueuedPeerToPeerReqBecomesPassive) {
   EXPECT_EQ(weak.cm.view(queued)->tries, 0u);
   strong.connect_peer_to_peer({0x22}, weak.gid());
   net.run(10ms);
-  EXPECT_EQ(weak.cm.counters().of(AttributeId::kReq).sent, kMost);
+  EXPECT_EQ(weak.cm.counters().of(AttributeId::kReq).sent, kLimit);
   EXPECT_EQ(weak.outcomes[queued].requests, 1) << net.text();
   EXPECT_EQ(weak.outcomes[queued].established, 1) << net.text();
 }
@@ -99,27 +99,27 @@ TEST_F(SendThrottleTest, QueuedPeerToPeerReqBecomesPassive) {
 // More requests would not help a host that may be overloaded already.
 TEST_F(SendThrottleTest, SilentHostGetsNoMoreRequests) {
   net.lose("REQ", -1);
-  connect(2 * kMost, net.p.gid());
+  connect(2 * kLimit, net.p.gid());
   net.run(10s);
-  EXPECT_EQ(sent(), kMost);
-  EXPECT_GT(repeated(), 10 * kMost);
+  EXPECT_EQ(reqs_sent(), kLimit);
+  EXPECT_GT(reqs_repeated(), 10 * kLimit);
   net.lose("REQ", 0);
   net.run(2s);
-  EXPECT_EQ(connected(), 2 * kMost);
+  EXPECT_EQ(connections(), 2 * kLimit);
 }
 
 // After an MRA the peer's consumer has the REQ, and may be waiting for the next ones.
 TEST_F(SendThrottleTest, MraReleasesTheNextRequest) {
-  net.p.on_req = Host::Do::kHold;
-  connect(3 * kMost, net.p.gid());
+  net.p.on_req = Host::Reaction::kHold;
+  connect(3 * kLimit, net.p.gid());
   net.run(1s);
-  EXPECT_EQ(sent(), 3 * kMost);
+  EXPECT_EQ(reqs_sent(), 3 * kLimit);
 }
 
 TEST_F(SendThrottleTest, LimitsDreqsInFlight) {
-  connect(3 * kMost, net.p.gid());
+  connect(3 * kLimit, net.p.gid());
   net.run(500ms);
-  ASSERT_EQ(connected(), 3 * kMost);
+  ASSERT_EQ(connections(), 3 * kLimit);
   const auto& dreqs = net.a.cm.counters().of(AttributeId::kDreq);
   const auto disconnect_all = [&] {
     for (const EndpointHandle endpoint : net.a.endpoints) {
@@ -127,10 +127,10 @@ TEST_F(SendThrottleTest, LimitsDreqsInFlight) {
     }
   };
   disconnect_all();
-  EXPECT_EQ(dreqs.sent, kMost);
-  EXPECT_EQ(net.a.cm.counters().disconnects_held, 2 * kMost);
+  EXPECT_EQ(dreqs.sent, kLimit);
+  EXPECT_EQ(net.a.cm.counters().disconnects_held, 2 * kLimit);
   net.run(30ms);
-  EXPECT_EQ(dreqs.sent, 3 * kMost);
+  EXPECT_EQ(dreqs.sent, 3 * kLimit);
   EXPECT_EQ(dreqs.repeated, 0u);
   for (const EndpointHandle endpoint : net.a.endpoints) {
     EXPECT_EQ(net.a.outcomes[endpoint].disconnected, 1);
@@ -139,16 +139,16 @@ TEST_F(SendThrottleTest, LimitsDreqsInFlight) {
 
 // The host is probably gone.  If not, the last DREQ tells it of the disconnect.
 TEST_F(SendThrottleTest, QueuedDreqIsSentOnceAtItsTimeout) {
-  connect(2 * kMost, net.p.gid());
+  connect(2 * kLimit, net.p.gid());
   net.run(500ms);
   net.lose("DREP", -1);
   for (const EndpointHandle endpoint : net.a.endpoints) {
     net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now())); });
   }
   net.run(Endpoint::kDisconnectTimeout - 1s);
-  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, kMost);
+  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, kLimit);
   net.run(5s);
-  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, 2 * kMost);
+  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, 2 * kLimit);
   EXPECT_EQ(net.a.cm.endpoints(), 0u);
   for (const auto& [endpoint, outcome] : net.p.outcomes) EXPECT_EQ(outcome.disconnected, 1);
 }
@@ -156,7 +156,7 @@ TEST_F(SendThrottleTest, QueuedDreqIsSentOnceAtItsTimeout) {
 // If the REQ came before the DREQ, the peer would see two connections with one QP, and reject the
 // second.
 TEST_F(SendThrottleTest, ReusedQpSendsItsQueuedDreqFirst) {
-  connect(kMost + 1, net.p.gid());
+  connect(kLimit + 1, net.p.gid());
   net.run(500ms);
   const Qpn last{next_qpn - 1};
   for (const EndpointHandle endpoint : net.a.endpoints) {
@@ -164,14 +164,14 @@ TEST_F(SendThrottleTest, ReusedQpSendsItsQueuedDreqFirst) {
   }
   ASSERT_EQ(net.a.cm.counters().disconnects_held, 1u);
   net.a.connect(last, net.p.gid());
-  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, kMost + 1);
+  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, kLimit + 1);
   net.run(500ms);
-  EXPECT_EQ(connected(), kMost + 2);
+  EXPECT_EQ(connections(), kLimit + 2);
   EXPECT_EQ(net.p.cm.counters().rejects_sent.count(10), 0u);
 }
 
 TEST_F(SendThrottleTest, FlushSendsAllQueuedDreqs) {
-  connect(3 * kMost, net.p.gid());
+  connect(3 * kLimit, net.p.gid());
   net.run(500ms);
   net.lose("DREP", -1);
   for (const EndpointHandle endpoint : net.a.endpoints) {
@@ -181,7 +181,7 @@ TEST_F(SendThrottleTest, FlushSendsAllQueuedDreqs) {
     EXPECT_TRUE(m.flush_disconnects(net.world.now()));
     EXPECT_FALSE(m.flush_disconnects(net.world.now()));
   });
-  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, 3 * kMost);
+  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, 3 * kLimit);
   net.run(60s);
   EXPECT_EQ(net.a.cm.endpoints(), 0u);
   EXPECT_TRUE(net.world.idle());
@@ -189,24 +189,24 @@ TEST_F(SendThrottleTest, FlushSendsAllQueuedDreqs) {
 
 // The passive side limits its replies as well, whatever the active side does.
 TEST_F(SendThrottleTest, LimitsRepsInFlight) {
-  net.p.on_req = Host::Do::kHold;
-  connect(3 * kMost, net.p.gid());
+  net.p.on_req = Host::Reaction::kHold;
+  connect(3 * kLimit, net.p.gid());
   net.run(300ms);
-  ASSERT_EQ(net.p.endpoints.size(), 3 * kMost);
+  ASSERT_EQ(net.p.endpoints.size(), 3 * kLimit);
   for (const EndpointHandle request : net.p.endpoints) net.p.accept(request);
   const auto& replies = net.p.cm.counters().of(AttributeId::kRep);
-  EXPECT_EQ(replies.sent, kMost);
-  EXPECT_EQ(net.p.cm.counters().replies_held, 2 * kMost);
+  EXPECT_EQ(replies.sent, kLimit);
+  EXPECT_EQ(net.p.cm.counters().replies_held, 2 * kLimit);
   net.run(20ms);
-  EXPECT_EQ(connected(), 3 * kMost);
-  EXPECT_EQ(replies.sent, 3 * kMost);
+  EXPECT_EQ(connections(), 3 * kLimit);
+  EXPECT_EQ(replies.sent, 3 * kLimit);
   EXPECT_EQ(replies.repeated, 0u);
 }
 
 // The peer gets a REJ for its REQ, because no REP was sent yet.
 TEST_F(SendThrottleTest, DestroyWithAQueuedRepRejectsTheReq) {
-  net.p.on_req = Host::Do::kHold;
-  connect(kMost + 1, net.p.gid());
+  net.p.on_req = Host::Reaction::kHold;
+  connect(kLimit + 1, net.p.gid());
   net.run(1s);
   for (const EndpointHandle request : net.p.endpoints) net.p.accept(request);
   ASSERT_EQ(net.p.cm.counters().replies_held, 1u);
@@ -214,54 +214,55 @@ TEST_F(SendThrottleTest, DestroyWithAQueuedRepRejectsTheReq) {
   ASSERT_EQ(net.p.cm.view(queued)->tries, 0u);
   net.p.call([&](Manager& m) { EXPECT_TRUE(m.destroy(queued, net.world.now())); });
   net.run(1s);
-  EXPECT_EQ(connected(), kMost);
+  EXPECT_EQ(connections(), kLimit);
   EXPECT_EQ(net.a.cm.counters().rejects_received.at(28), 1u);
-  EXPECT_EQ(net.p.cm.counters().of(AttributeId::kRep).sent, kMost);
+  EXPECT_EQ(net.p.cm.counters().of(AttributeId::kRep).sent, kLimit);
 }
 
 TEST_F(SendThrottleTest, RequestsQueueAfterTimewait) {
   net.a.packet_life = 14;  // timewait: twice 67 ms
-  connect(kMost + 1, net.p.gid());
+  connect(kLimit + 1, net.p.gid());
   net.run(100ms);
-  ASSERT_EQ(connected(), kMost + 1);
+  ASSERT_EQ(connections(), kLimit + 1);
   for (const EndpointHandle endpoint : net.a.endpoints) {
     net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(endpoint, {}, net.world.now())); });
   }
   net.run(10ms);
-  const std::uint64_t before = held();
+  const std::uint64_t before = reqs_held();
   net.lose("REQ", -1);
-  next_qpn -= kMost + 1;
-  connect(kMost + 1, net.p.gid());
-  EXPECT_EQ(sent(), kMost + 1) << "none of the new requests is sent";
-  EXPECT_EQ(held(), before);
-  for (int ms = 0; ms < 500 && sent() < 2 * kMost + 1; ++ms) net.run(1ms);
+  next_qpn -= kLimit + 1;
+  connect(kLimit + 1, net.p.gid());
+  EXPECT_EQ(reqs_sent(), kLimit + 1) << "none of the new requests is sent";
+  EXPECT_EQ(reqs_held(), before);
+  for (int ms = 0; ms < 500 && reqs_sent() < 2 * kLimit + 1; ++ms) net.run(1ms);
   net.run(5ms);
-  EXPECT_EQ(sent(), 2 * kMost + 1) << "one of the new requests is still queued";
-  EXPECT_EQ(held(), before + 1);
+  EXPECT_EQ(reqs_sent(), 2 * kLimit + 1) << "one of the new requests is still queued";
+  EXPECT_EQ(reqs_held(), before + 1);
   net.lose("REQ", 0);
   net.run(2s);
-  EXPECT_EQ(connected(), 2 * (kMost + 1));
+  EXPECT_EQ(connections(), 2 * (kLimit + 1));
 }
 
 TEST_F(SendThrottleTest, DestroyedWhileQueuedSendsNothing) {
-  connect(kMost + 2, net.p.gid());
-  const EndpointHandle gone = net.a.endpoints[kMost];
-  net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(gone, net.world.now())); });
+  connect(kLimit + 2, net.p.gid());
+  const EndpointHandle destroyed = net.a.endpoints[kLimit];
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(destroyed, net.world.now())); });
   EXPECT_EQ(net.a.cm.counters().of(AttributeId::kRej).sent, 0u);
   net.run(500ms);
-  EXPECT_EQ(connected(), kMost + 1);
-  EXPECT_EQ(sent(), kMost + 1);
+  EXPECT_EQ(connections(), kLimit + 1);
+  EXPECT_EQ(reqs_sent(), kLimit + 1);
 }
 
 TEST_F(SendThrottleTest, QueuedRequestTimesOut) {
   net.lose("REQ", -1);
-  for (std::uint32_t i = 0; i < 3 * kMost; ++i) {
+  for (std::uint32_t i = 0; i < 3 * kLimit; ++i) {
     ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
-    request.give_up_after = i < kMost ? 500ms : i < 2 * kMost ? 1s : 4 * Retry::kFirstMin;
+    request.give_up_after = i < kLimit ? 500ms : i < 2 * kLimit ? 1s : 4 * Retry::kFirstIntervalMin;
     net.a.connect(request, i);
   }
   net.run(5s);
-  EXPECT_EQ(sent(), 2 * kMost);  // the second batch goes when the first times out after 500 ms
+  // The second batch is sent when the first batch times out, after 500 ms.
+  EXPECT_EQ(reqs_sent(), 2 * kLimit);
   for (const EndpointHandle endpoint : net.a.endpoints) {
     EXPECT_EQ(net.a.outcomes[endpoint].failed, 1);
   }
@@ -272,32 +273,32 @@ TEST_F(SendThrottleTest, QueuedRequestTimesOut) {
 // The timeout restarts because the answers show that the peer is alive, but slow.
 TEST_F(SendThrottleTest, AnswersToOthersRestartTheTimeout) {
   net.delay_of = [](const std::string&, const std::string&) { return 100ms; };
-  constexpr std::uint32_t kCount = 16 * kMost;
+  constexpr std::uint32_t kCount = 16 * kLimit;
   for (std::uint32_t i = 0; i < kCount; ++i) {
     ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
     request.give_up_after = 600ms;
     net.a.connect(request, i);
   }
   net.run(2s);
-  EXPECT_GT(connected(), 4 * kMost);
-  EXPECT_LT(sent(), kCount);
+  EXPECT_GT(connections(), 4 * kLimit);
+  EXPECT_LT(reqs_sent(), kCount);
   net.run(3s);
-  EXPECT_EQ(connected(), kCount);
+  EXPECT_EQ(connections(), kCount);
 }
 
 TEST_F(SendThrottleTest, QueuedRequestTimesOutWhenAnswersStop) {
   net.delay_of = [](const std::string&, const std::string&) { return 100ms; };
-  constexpr std::uint32_t kCount = 16 * kMost;
+  constexpr std::uint32_t kCount = 16 * kLimit;
   for (std::uint32_t i = 0; i < kCount; ++i) {
     ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
     request.give_up_after = 600ms;
     net.a.connect(request, i);
   }
   net.run(1s);
-  for (const char* one : {"REP", "MRA"}) net.lose(one, -1);
+  for (const char* name : {"REP", "MRA"}) net.lose(name, -1);
   net.run(200ms);  // time for the messages in flight, and their RTUs
-  const std::size_t answered = connected();
-  EXPECT_GT(answered, kMost);
+  const std::size_t answered = connections();
+  EXPECT_GT(answered, kLimit);
   net.run(200ms);
   EXPECT_EQ(net.a.cm.endpoints(), kCount);
   net.run(500ms);
@@ -305,24 +306,25 @@ TEST_F(SendThrottleTest, QueuedRequestTimesOutWhenAnswersStop) {
   for (const auto& [endpoint, outcome] : net.a.outcomes) failed += outcome.failed == 1 ? 1 : 0;
   EXPECT_EQ(failed, kCount - answered);
   EXPECT_EQ(net.a.cm.endpoints(), answered);
-  EXPECT_EQ(connected(), answered);
+  EXPECT_EQ(connections(), answered);
 }
 
 // A permit that is released twice or never would change the limit for ever.
 TEST_F(SendThrottleTest, EveryEndOfAConnectReleasesItsPermitOnce) {
   const auto expect_all_permits_free = [&](const char* after) {
-    const std::uint64_t before = held();
-    net.p.on_req = Host::Do::kReject;
-    connect(kMost, net.p.gid());
-    EXPECT_EQ(held(), before) << after;
+    const std::uint64_t before = reqs_held();
+    net.p.on_req = Host::Reaction::kReject;
+    connect(kLimit, net.p.gid());
+    EXPECT_EQ(reqs_held(), before) << after;
     connect(1, net.p.gid());
-    EXPECT_EQ(held(), before + 1) << after;
+    EXPECT_EQ(reqs_held(), before + 1) << after;
     net.run(10s);
   };
-  for (const auto act :
-       {Host::Do::kGoOn, Host::Do::kReject, Host::Do::kDestroy, Host::Do::kDrop, Host::Do::kHold}) {
-    net.p.on_req = act;
-    connect(2 * kMost, net.p.gid());
+  for (const auto reaction :
+       {Host::Reaction::kProceed, Host::Reaction::kReject, Host::Reaction::kDestroy,
+        Host::Reaction::kDrop, Host::Reaction::kHold}) {
+    net.p.on_req = reaction;
+    connect(2 * kLimit, net.p.gid());
     net.run(100ms);
     for (const EndpointHandle endpoint : net.a.endpoints) {
       net.a.call([&](Manager& m) { (void)m.destroy(endpoint, net.world.now()); });
@@ -331,14 +333,14 @@ TEST_F(SendThrottleTest, EveryEndOfAConnectReleasesItsPermitOnce) {
     expect_all_permits_free("an answer");
   }
   net.lose("REQ", -1);
-  connect(2 * kMost, net.p.gid());
+  connect(2 * kLimit, net.p.gid());
   net.run(60s);
   net.lose("REQ", 0);
   expect_all_permits_free("silence");
 }
 
 TEST_F(SendThrottleTest, EveryEndOfAnAcceptReleasesItsPermitOnce) {
-  net.p.on_req = Host::Do::kHold;
+  net.p.on_req = Host::Reaction::kHold;
   const auto& replies_held = net.p.cm.counters().replies_held;
   const auto connect_and_hold = [&](std::uint32_t count) {
     net.p.endpoints.clear();
@@ -350,8 +352,8 @@ TEST_F(SendThrottleTest, EveryEndOfAnAcceptReleasesItsPermitOnce) {
     for (const EndpointHandle request : net.p.endpoints) net.p.accept(request);
   };
   const auto expect_all_permits_free = [&](const std::string& after) {
-    net.a.on_rep = Host::Do::kGoOn;
-    connect_and_hold(kMost + 1);
+    net.a.on_rep = Host::Reaction::kProceed;
+    connect_and_hold(kLimit + 1);
     const std::uint64_t before = replies_held;
     const EndpointHandle last = net.p.endpoints.back();
     net.p.endpoints.pop_back();
@@ -361,18 +363,19 @@ TEST_F(SendThrottleTest, EveryEndOfAnAcceptReleasesItsPermitOnce) {
     EXPECT_EQ(replies_held, before + 1) << after;
     net.run(100s);
   };
-  for (const auto act : {Host::Do::kGoOn, Host::Do::kReject, Host::Do::kDestroy, Host::Do::kHold}) {
-    net.a.on_rep = act;
-    connect_and_hold(2 * kMost);
+  for (const auto reaction : {Host::Reaction::kProceed, Host::Reaction::kReject,
+                              Host::Reaction::kDestroy, Host::Reaction::kHold}) {
+    net.a.on_rep = reaction;
+    connect_and_hold(2 * kLimit);
     accept_all();
     net.run(100ms);
     for (const EndpointHandle request : net.p.endpoints) {
       net.p.call([&](Manager& m) { (void)m.destroy(request, net.world.now()); });
     }
     net.run(100s);
-    expect_all_permits_free("an answer " + std::to_string(static_cast<int>(act)));
+    expect_all_permits_free("an answer " + std::to_string(static_cast<int>(reaction)));
   }
-  connect_and_hold(2 * kMost);
+  connect_and_hold(2 * kLimit);
   net.lose("RTU", -1);
   net.lose("MRA", -1);
   accept_all();
@@ -384,10 +387,10 @@ TEST_F(SendThrottleTest, EveryEndOfAnAcceptReleasesItsPermitOnce) {
 
 // The first interval must end the permit if there are no repeats.
 TEST_F(SendThrottleTest, RepWithoutRepeatsReleasesItsPermitSoon) {
-  net.p.on_req = net.a.on_rep = Host::Do::kHold;
+  net.p.on_req = net.a.on_rep = Host::Reaction::kHold;
   for (const std::uint8_t repeats : {std::uint8_t{0}, std::uint8_t{1}}) {
     net.p.endpoints.clear();
-    for (std::uint32_t i = 0; i < kMost + 1; ++i) {
+    for (std::uint32_t i = 0; i < kLimit + 1; ++i) {
       ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
       request.max_cm_retries = repeats;
       net.a.connect(request, i);
@@ -395,9 +398,9 @@ TEST_F(SendThrottleTest, RepWithoutRepeatsReleasesItsPermitSoon) {
     net.run(1s);
     const std::uint64_t before = net.p.cm.counters().of(AttributeId::kRep).sent;
     for (const EndpointHandle request : net.p.endpoints) net.p.accept(request);
-    EXPECT_EQ(net.p.cm.counters().of(AttributeId::kRep).sent, before + kMost);
+    EXPECT_EQ(net.p.cm.counters().of(AttributeId::kRep).sent, before + kLimit);
     net.run(200ms);
-    EXPECT_EQ(net.p.cm.counters().of(AttributeId::kRep).sent, before + kMost + 1) << int{repeats};
+    EXPECT_EQ(net.p.cm.counters().of(AttributeId::kRep).sent, before + kLimit + 1) << int{repeats};
     net.run(100s);
   }
 }
@@ -406,10 +409,10 @@ TEST_F(SendThrottleTest, RepWithoutRepeatsReleasesItsPermitSoon) {
 // often.
 TEST_F(SendThrottleTest, QueuedRequestsUseTheMeasuredRoundTrip) {
   net.delay_of = [](const std::string&, const std::string&) { return 30ms; };
-  connect(8 * kMost, net.p.gid());
+  connect(8 * kLimit, net.p.gid());
   net.run(2s);
-  EXPECT_EQ(connected(), 8 * kMost);
-  EXPECT_LE(repeated(), 4 * kMost);
+  EXPECT_EQ(connections(), 8 * kLimit);
+  EXPECT_LE(reqs_repeated(), 4 * kLimit);
 }
 
 }  // namespace

@@ -31,24 +31,24 @@ Result<ResolutionHandle> Sidr::resolve(const ResolveRequest& request, std::uint6
                     .service_id = request.service_id,
                     .private_data = request.private_data};
   const auto header = wire::cm::mad_header(AttributeId::kSidrReq, transaction_ids_.next());
-  auto made = slots_.insert(
+  auto handle = slots_.insert(
       std::make_unique<Resolution>(Resolution{.cookie = cookie,
                                               .address = request.address,
                                               .active = true,
                                               .id = id,
                                               .request = wire::cm::encode_mad(header, req)}));
-  if (!made) {
+  if (!handle) {
     ++counters_.resolutions_refused;
     return fail(Errc::kNoResources, "the host resolves too many services (resolutions_max)");
   }
-  Resolution& resolution = *slots_.find(*made);
-  active_.emplace(id, *made);
+  Resolution& resolution = *slots_.find(*handle);
+  active_.emplace(id, *handle);
   const Duration round_trip =
-      round_trips_.of(request.address.remote()).value_or(request.round_trip);
+      round_trips_.find(request.address.remote()).value_or(request.round_trip);
   resolution.retry.start(now, round_trip, request.give_up_after, kRepeatsMax, random_);
-  arm(*made, resolution);
+  arm(*handle, resolution);
   outbox_.send(resolution.address, AttributeId::kSidrReq, resolution.request);
-  return made;
+  return handle;
 }
 
 Result<void> Sidr::set_cookie(ResolutionHandle handle, std::uint64_t cookie) {
@@ -76,7 +76,7 @@ Result<void> Sidr::answer(ResolutionHandle handle, const ResolveAnswer& answer, 
   const auto header = wire::cm::mad_header(AttributeId::kSidrRep, resolution.key.transaction_id,
                                            answer.ece.options);
   const mad::Mad mad = wire::cm::encode_mad(header, rep);
-  answers_.remember(resolution.key, mad, now + kRemembered);
+  answers_.remember(resolution.key, mad, now + kAnswerLifetime);
   outbox_.send(resolution.address, AttributeId::kSidrRep, mad);
   end(handle, resolution);
   return {};
@@ -116,15 +116,15 @@ void Sidr::receive(const mad::Delivered& mad, const SidrReq& req,
                   .status = SidrStatus::kServiceIdNotSupported,
                   .service_id = req.service_id});
   }
-  const auto made = slots_.insert(std::make_unique<Resolution>(
+  const auto handle = slots_.insert(std::make_unique<Resolution>(
       Resolution{.cookie = *listener, .address = mad.from, .active = false, .key = key}));
-  if (!made) {
+  if (!handle) {
     ++counters_.resolutions_refused;
     return void(++counters_.of(Ignored::kNoRoom));
   }
-  passive_.emplace(key, *made);
+  passive_.emplace(key, *handle);
   outbox_.report(
-      SidrReqReceived{.resolution = *made, .cookie = *listener, .req = req, .address = mad.from});
+      SidrReqReceived{.resolution = *handle, .cookie = *listener, .req = req, .address = mad.from});
 }
 
 void Sidr::receive(const mad::Delivered& mad, const SidrRep& rep, Time now) {

@@ -39,7 +39,7 @@ struct SidrRequestKey {
   friend auto operator<=>(const SidrRequestKey&, const SidrRequestKey&) = default;
 };
 
-// Holds one SIDR exchange: on the active side our SIDR_REQ, on the passive side a peer's.
+// Holds one SIDR exchange: on the active side our SIDR_REQ, on the passive side a peer's SIDR_REQ.
 class Resolution {
  public:
   std::uint64_t cookie = 0;
@@ -64,13 +64,14 @@ class Resolution {
 //   answer() ------------------->              --- SIDR_REP --------->
 //
 // There is nothing to establish and nothing to disconnect: the answer ends a resolution, and its
-// handle is stale from then on.  The answer is stored for kRemembered: if it gets lost, the peer
-// repeats its request and gets it again.  A repeated request that the consumer has not answered yet
-// gets no reply, because SIDR has no MRA.
+// handle is stale from then on.  The answer is stored for kAnswerLifetime: if it gets lost, the
+// peer repeats its request and gets it again.  A repeated request that the consumer has not
+// answered yet gets no reply, because SIDR has no MRA.
 class Sidr {
  public:
-  // Peers repeat a SIDR_REQ after about 4 s; the message does not name an interval.
-  static constexpr Duration kRemembered = std::chrono::seconds(20);
+  // Stored answers expire after this time.  Peers repeat a SIDR_REQ after about 4 s; the message
+  // does not name an interval.
+  static constexpr Duration kAnswerLifetime = std::chrono::seconds(20);
 
   Sidr(const Config& config, Random& random, Counters& counters, Outbox& outbox,
        RoundTrips& round_trips, mad::TransactionIds& transaction_ids, CommIds& comm_ids)
@@ -92,7 +93,8 @@ class Sidr {
   // Forgets the request as if it had been lost: its repeat counts as a new request.  kBadState: the
   // handle belongs to the active side.
   Result<void> drop(ResolutionHandle handle);
-  // Ends the resolution.  The active side just stops; the passive side answers with kRejected.
+  // Ends the resolution.  The active side stops its repeats; the passive side answers with
+  // kRejected.
   Result<void> destroy(ResolutionHandle handle, Time now);
 
   // ---- Wire and time

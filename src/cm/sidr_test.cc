@@ -30,7 +30,7 @@ class SidrTest : public PeerTest {
     return *cm.sidr().resolve({.address = address, .service_id = {0x1110001}}, cookie, now);
   }
   // Runs all timers; returns how many messages were sent.
-  std::uint32_t run_out() {
+  std::uint32_t run_all_timers() {
     std::uint32_t sent = 0;
     while (cm.deadline() != kNever) {
       now = cm.deadline();
@@ -64,9 +64,10 @@ TEST_F(SidrTest, RequestIsAnsweredOnce) {
 }
 
 TEST_F(SidrTest, OtherPartitionHasNoService) {
-  SidrReq elsewhere = kRequest;
-  elsewhere.pkey = {0x8001};
-  EXPECT_EQ(std::get<SidrRep>(*receive(elsewhere)).status, SidrStatus::kServiceIdNotSupported);
+  SidrReq other_partition = kRequest;
+  other_partition.pkey = {0x8001};
+  EXPECT_EQ(std::get<SidrRep>(*receive(other_partition)).status,
+            SidrStatus::kServiceIdNotSupported);
   EXPECT_TRUE(events.empty());
   EXPECT_FALSE(receive(kRequest).has_value());  // the consumer has to answer it
   EXPECT_EQ(events.size(), 1u);
@@ -78,7 +79,7 @@ TEST_F(SidrTest, RequestIsRepeatedUnchangedUntilTheTimeout) {
   now = cm.deadline();
   cm.on_timer(now);
   EXPECT_EQ(drain(), first);
-  const std::uint32_t sent = 2 + run_out();
+  const std::uint32_t sent = 2 + run_all_timers();
   ASSERT_EQ(events.size(), 1u);
   const auto& event = std::get<SidrUnreachable>(events[0]);
   EXPECT_EQ(event.tries, sent);
@@ -104,7 +105,7 @@ TEST_F(SidrTest, DestroyedRequestReportsNothing) {
   ASSERT_TRUE(cm.sidr().destroy(active, now).has_value());
   EXPECT_FALSE(drain().has_value());
   receive(SidrRep{.request_id = req.request_id});
-  EXPECT_EQ(run_out(), 0u);
+  EXPECT_EQ(run_all_timers(), 0u);
   EXPECT_TRUE(events.empty());
 }
 
@@ -130,7 +131,7 @@ TEST_F(SidrTest, DuplicateGetsTheSameAnswer) {
   EXPECT_EQ(count(AttributeId::kSidrReq).duplicate, 2u);
   EXPECT_EQ(count(AttributeId::kSidrRep).repeated, 1u);
   EXPECT_EQ(events.size(), 1u);
-  now += Sidr::kRemembered + 1ms;
+  now += Sidr::kAnswerLifetime + 1ms;
   EXPECT_FALSE(receive(kRequest).has_value());  // the repeat counts as a new request
   EXPECT_EQ(events.size(), 2u);
 }
@@ -153,9 +154,9 @@ TEST_F(SidrTest, RequestWithoutAnAnswerGetsAStatus) {
   const auto status = [](const std::optional<Message>& message) {
     return std::get<SidrRep>(*message).status;
   };
-  SidrReq nobody = kRequest;
-  nobody.service_id.value += 1;
-  EXPECT_EQ(status(receive(nobody)), SidrStatus::kServiceIdNotSupported);
+  SidrReq no_listener = kRequest;
+  no_listener.service_id.value += 1;
+  EXPECT_EQ(status(receive(no_listener)), SidrStatus::kServiceIdNotSupported);
   EXPECT_EQ(status(receive(kRequest, 1)), SidrStatus::kVersionNotSupported);
   EXPECT_TRUE(events.empty());
   receive(kRequest);
@@ -180,8 +181,8 @@ TEST_F(SidrTest, CallsOfTheOtherSideFail) {
   EXPECT_EQ(cm.sidr().set_cookie({}, 1).error().code, Errc::kBadHandle);
   receive(kRequest);
   const ResolutionHandle passive = std::get<SidrReqReceived>(events.at(0)).resolution;
-  const std::array<std::byte, 137> much{};
-  EXPECT_EQ(cm.sidr().answer(passive, {.private_data = much}, now).error().code,
+  const std::array<std::byte, 137> too_much{};
+  EXPECT_EQ(cm.sidr().answer(passive, {.private_data = too_much}, now).error().code,
             Errc::kInvalidArgument);
   EXPECT_EQ(cm.sidr().answer(passive, {.qpn = {1 << 24}}, now).error().code,
             Errc::kInvalidArgument);

@@ -26,7 +26,7 @@ bool uses_remote_qpn(const Endpoint& endpoint) {
     case State::kEstablished:
     case State::kDreqSent: return true;
     case State::kTimewait:
-      return endpoint.remote_qpn() != Qpn{};  // it is 0 if our REQ was rejected as stale
+      return endpoint.remote_qpn() != Qpn{};  // 0 if our REQ was rejected as stale
   }
   return false;
 }
@@ -50,9 +50,9 @@ void Tables::update(Endpoint& endpoint) {
     places.local_qpn = endpoint.local_qpn();
     local_qpns_.emplace(*places.local_qpn, endpoint.local_id());
   }
-  if (!places.remote_qpn && uses_remote_qpn(endpoint)) {
+  if (!places.in_remote_qpns && uses_remote_qpn(endpoint)) {
     remote_qpns_.emplace(endpoint.remote_qpn(), endpoint.remote_guid(), endpoint.local_id());
-    places.remote_qpn = true;
+    places.in_remote_qpns = true;
   }
   const auto key = endpoint.peer_to_peer_key();
   if (places.peer_to_peer_key && key != *places.peer_to_peer_key) {
@@ -64,8 +64,8 @@ void Tables::update(Endpoint& endpoint) {
     peer_to_peer_.emplace(*key, endpoint.local_id());
   }
   const bool crossed = endpoint.peer_to_peer() && endpoint.remote_id() != CommId{};
-  if (!places.request && (!endpoint.active() || crossed)) {
-    places.request =
+  if (!places.in_requests && (!endpoint.active() || crossed)) {
+    places.in_requests =
         requests_.try_emplace({endpoint.remote_id(), endpoint.remote_guid()}, &endpoint).second;
   }
 }
@@ -74,13 +74,13 @@ void Tables::remove(Endpoint& endpoint) {
   auto& places = endpoint.places;
   if (places.deadline != kNever) deadlines_.erase({places.deadline, endpoint.local_id()});
   if (places.local_qpn) local_qpns_.erase({*places.local_qpn, endpoint.local_id()});
-  if (places.remote_qpn) {
+  if (places.in_remote_qpns) {
     remote_qpns_.erase({endpoint.remote_qpn(), endpoint.remote_guid(), endpoint.local_id()});
   }
-  if (places.request) requests_.erase({endpoint.remote_id(), endpoint.remote_guid()});
+  if (places.in_requests) requests_.erase({endpoint.remote_id(), endpoint.remote_guid()});
   if (places.peer_to_peer_key) peer_to_peer_.erase({*places.peer_to_peer_key, endpoint.local_id()});
   local_ids_.erase(endpoint.local_id());
-  places = {.since = places.since,
+  places = {.state_since = places.state_since,
             .state = places.state,
             .inherited = places.inherited,
             .orphan = places.orphan};

@@ -70,7 +70,7 @@ struct Entry {
 };
 
 // Counts rare cases, to see that the test covers them.
-struct Tally {
+struct CaseCounts {
   int taken_requests = 0;  // the REQ already belonged to another endpoint
   int next_requests = 0;   // the REQ passed to the next endpoint
   int shared_qpns = 0;
@@ -82,9 +82,9 @@ struct Tally {
 
 using Found = std::vector<const Endpoint*>;
 
-class Scene {
+class TablesRun {
  public:
-  Scene(std::uint64_t seed, Tally& tally) : tally_(tally), random_(seed) {}
+  TablesRun(std::uint64_t seed, CaseCounts& counts) : counts_(counts), random_(seed) {}
 
   void step() {
     if (entries_.empty() || (entries_.size() < kEntriesMax && random_.chance({1, 4})))
@@ -100,9 +100,10 @@ class Scene {
     ASSERT_EQ(tables_.size(), entries_.size());
     Found visited;
     tables_.visit([&](const Endpoint& endpoint) { visited.push_back(&endpoint); });
-    ASSERT_EQ(visited, all([](const Entry&) { return true; }));
+    ASSERT_EQ(visited, find_all([](const Entry&) { return true; }));
     for (std::uint32_t id = 0; id <= kIds + 1; ++id) {
-      ASSERT_EQ(tables_.by_local_id({id}), only([&](const Entry& e) { return e.id.value == id; }))
+      ASSERT_EQ(tables_.by_local_id({id}),
+                find_only([&](const Entry& e) { return e.id.value == id; }))
           << "id " << id;
     }
     for (std::uint32_t guid = 0; guid <= kGuids; ++guid) {
@@ -124,16 +125,16 @@ class Scene {
  private:
   // ---- Random steps
 
-  std::uint32_t any_of(std::uint32_t count) {
+  std::uint32_t random_below(std::uint32_t count) {
     return static_cast<std::uint32_t>(random_.below(count));
   }
-  std::uint32_t from_one(std::uint32_t count) { return 1 + any_of(count); }
-  Peer any_peer() { return {{from_one(kPeerIds)}, {from_one(kGuids)}, {from_one(kPeerQpns)}}; }
+  std::uint32_t one_to(std::uint32_t count) { return 1 + random_below(count); }
+  Peer any_peer() { return {{one_to(kPeerIds)}, {one_to(kGuids)}, {one_to(kPeerQpns)}}; }
   static mad::Address address(std::uint32_t hosts) {
     return {.path = {.source = wire::ipv4_gid(0x0a000000 + hosts % kHosts),
                      .destination = wire::ipv4_gid(0x0a000000 + hosts / kHosts)}};
   }
-  mad::Address any_address() { return address(any_of(kHosts * kHosts)); }
+  mad::Address any_address() { return address(random_below(kHosts * kHosts)); }
   static mad::Delivered delivered(const mad::Address& from) {
     static constexpr mad::Mad kMad{};
     return {.mgmt_class = wire::MgmtClass::kCommunication, .from = from, .header = {}, .mad = kMad};
@@ -143,18 +144,18 @@ class Scene {
             .local_ca_guid = peer.guid,
             .local_qpn = peer.qpn,
             .max_cm_retries = 3,
-            .primary_path = {.local_ack_timeout = static_cast<std::uint8_t>(12 + any_of(6))}};
+            .primary_path = {.local_ack_timeout = static_cast<std::uint8_t>(12 + random_below(6))}};
   }
 
   void begin() {
     Entry entry;
     do {
-      entry.id.value = from_one(kIds);
-    } while (only([&](const Entry& other) { return other.id == entry.id; }) != nullptr);
-    switch (any_of(8)) {
+      entry.id.value = one_to(kIds);
+    } while (find_only([&](const Entry& other) { return other.id == entry.id; }) != nullptr);
+    switch (random_below(8)) {
       case 0: {  // The CA GUID of an inherited connection's peer is not known.
-        entry.peer = Peer{{from_one(kPeerIds)}, {}, {from_one(kPeerQpns)}};
-        entry.qpn.value = from_one(kQpns);
+        entry.peer = Peer{{one_to(kPeerIds)}, {}, {one_to(kPeerQpns)}};
+        entry.qpn.value = one_to(kQpns);
         const Inherited inherited{.address = any_address(),
                                   .local_id = entry.id,
                                   .remote_id = entry.peer->id,
@@ -172,11 +173,11 @@ class Scene {
                                                     req_of(*entry.peer), entry.id, 0);
         break;
       default: {
-        entry.qpn.value = from_one(kQpns);
+        entry.qpn.value = one_to(kQpns);
         const ConnectRequest request{.address = any_address(),
-                                     .service_id = {any_of(kServices)},
+                                     .service_id = {random_below(kServices)},
                                      .qpn = entry.qpn,
-                                     .packet_life = static_cast<std::uint8_t>(12 + any_of(6)),
+                                     .packet_life = static_cast<std::uint8_t>(12 + random_below(6)),
                                      .peer_to_peer = random_.chance({2, 3}),
                                      .give_up_after = 2s};
         if (request.peer_to_peer) {
@@ -187,13 +188,13 @@ class Scene {
       }
     }
     tables_.add(*entry.endpoint);
-    note(entries_.emplace_back(std::move(entry)));
+    update_model(entries_.emplace_back(std::move(entry)));
   }
 
   void input(Entry& entry) {
     Endpoint& endpoint = *entry.endpoint;
     const State state = endpoint.state();
-    switch (any_of(20)) {
+    switch (random_below(20)) {
       case 0:
         if (endpoint.send_target() && endpoint.is_queued()) endpoint.send_request(now_);
         return;
@@ -211,7 +212,7 @@ class Scene {
              .service_timeout = 16},
             now_);
       case 8:
-        if (entry.waits_for_rep()) ++tally_.stale;
+        if (entry.waits_for_rep()) ++counts_.stale;
         return endpoint.on_rej({.reason = RejReason::kStaleConnection}, now_);
       case 9: return endpoint.on_rej({.reason = RejReason::kConsumer}, now_);
       case 10:
@@ -219,7 +220,7 @@ class Scene {
         return;
       case 11:
       case 12: {
-        const Qpn qpn{from_one(kQpns)};
+        const Qpn qpn{one_to(kQpns)};
         if (!endpoint.accept({.qpn = qpn, .give_up_after = 2s}, now_)) return;
         entry.qpn = qpn;
         return endpoint.send_request(now_);
@@ -241,7 +242,7 @@ class Scene {
         delivered(any_address()),
         {.local_comm_id = peer.id, .local_qpn = peer.qpn, .local_ca_guid = peer.guid}, now_);
     entry.peer = peer;
-    if (entry.key) ++tally_.crossed;
+    if (entry.key) ++counts_.crossed;
   }
   // Gives the endpoint a REQ that it loses against.
   void lose_peer_to_peer(Entry& entry) {
@@ -250,17 +251,17 @@ class Scene {
     entry.endpoint->become_passive(delivered(any_address()), req_of(peer));
     entry.peer = peer;
     entry.passive = true;
-    ++tally_.turned_passive;
+    ++counts_.turned_passive;
   }
 
   // Removes the endpoint; sometimes adds it again, and checks that it is not found in between.
   void remove(Entry& entry) {
     tables_.remove(*entry.endpoint);
-    Entry removed = take(entry);
+    Entry removed = erase(entry);
     if (random_.chance({1, 2})) return;
     compare();
     tables_.add(*removed.endpoint);
-    note(entries_.emplace_back(std::move(removed)));
+    update_model(entries_.emplace_back(std::move(removed)));
   }
 
   void pass_time() {
@@ -279,28 +280,28 @@ class Scene {
     }
     if (entry.endpoint->state() == State::kClosed) {
       tables_.remove(*entry.endpoint);
-      (void)take(entry);
+      (void)erase(entry);
       return;
     }
     tables_.update(*entry.endpoint);
-    note(entry);
+    update_model(entry);
   }
 
   // ---- The model
 
-  void note(Entry& entry) {
+  void update_model(Entry& entry) {
     if (entry.knows_request() && entry.by_request != Place::kFound) {
       const bool free = by_request(entry.peer->id, entry.peer->guid) == nullptr;
-      put(entry.by_request, free, tally_.taken_requests, tally_.next_requests);
+      update_place(entry.by_request, free, counts_.taken_requests, counts_.next_requests);
     }
   }
-  static void put(Place& place, bool free, int& taken, int& next) {
+  static void update_place(Place& place, bool free, int& taken, int& next) {
     if (!free && place == Place::kNone) ++taken;
     if (free && place == Place::kTaken) ++next;
     place = free ? Place::kFound : Place::kTaken;
   }
 
-  Entry take(Entry& entry) {
+  Entry erase(Entry& entry) {
     const auto at = entries_.begin() + (&entry - entries_.data());
     Entry taken = std::move(*at);
     entries_.erase(at);
@@ -309,7 +310,7 @@ class Scene {
   }
 
   // Returns the endpoints that match, in order of their ids.
-  Found all(const std::function<bool(const Entry&)>& f) const {
+  Found find_all(const std::function<bool(const Entry&)>& f) const {
     Found found;
     for (const Entry& entry : entries_) {
       if (f(entry)) found.push_back(entry.endpoint.get());
@@ -317,21 +318,21 @@ class Scene {
     std::ranges::sort(found, {}, &Endpoint::local_id);
     return found;
   }
-  const Endpoint* only(const std::function<bool(const Entry&)>& f) const {
-    const Found found = all(f);
+  const Endpoint* find_only(const std::function<bool(const Entry&)>& f) const {
+    const Found found = find_all(f);
     EXPECT_LE(found.size(), 1u);
     return found.empty() ? nullptr : found.front();
   }
   const Endpoint* by_request(CommId id, Guid guid) const {
-    return only([&](const Entry& entry) {
+    return find_only([&](const Entry& entry) {
       return entry.by_request == Place::kFound && entry.peer->id == id && entry.peer->guid == guid;
     });
   }
   // Returns the first endpoint whose deadline has come; of equal deadlines, the one with the lowest
   // id.
   const Endpoint* due(Time now) const {
-    const Found found =
-        all([&](const Entry& entry) { return entry.endpoint->deadline() <= now && now != kNever; });
+    const Found found = find_all(
+        [&](const Entry& entry) { return entry.endpoint->deadline() <= now && now != kNever; });
     const auto first = std::ranges::min_element(found, {}, &Endpoint::deadline);
     return first == found.end() ? nullptr : *first;
   }
@@ -346,13 +347,13 @@ class Scene {
   }
 
   void compare_local(Qpn qpn) {
-    const CommId wanted{any_of(2 * kIds)};
+    const CommId wanted{random_below(2 * kIds)};
     Found visited;
     const bool any = tables_.any_with_local_qpn(qpn, [&](Endpoint& endpoint) {
       visited.push_back(&endpoint);
       return endpoint.local_id() >= wanted;
     });
-    Found expected = all([&](const Entry& entry) { return entry.qpn == qpn; });
+    Found expected = find_all([&](const Entry& entry) { return entry.qpn == qpn; });
     cut(expected, wanted);
     ASSERT_EQ(visited, expected) << "our QP " << qpn.value;
     ASSERT_EQ(any, !expected.empty() && expected.back()->local_id() >= wanted);
@@ -362,21 +363,21 @@ class Scene {
     Found visited;
     tables_.each_with_remote_qpn(qpn, guid,
                                  [&](Endpoint& endpoint) { visited.push_back(&endpoint); });
-    const Found expected = all([&](const Entry& entry) {
+    const Found expected = find_all([&](const Entry& entry) {
       return entry.peer && entry.peer->qpn == qpn && entry.peer->guid == guid;
     });
     ASSERT_EQ(visited, expected) << "QP " << qpn.value << " of " << guid.value;
-    if (visited.size() > 1) ++tally_.shared_qpns;
+    if (visited.size() > 1) ++counts_.shared_qpns;
   }
 
   void compare_peer_to_peer(ServiceId service, const mad::Address& from) {
-    const CommId wanted{any_of(2 * kIds)};
+    const CommId wanted{random_below(2 * kIds)};
     Found visited;
     const Endpoint* found = tables_.find_peer(service, from, [&](Endpoint& endpoint) {
       visited.push_back(&endpoint);
       return endpoint.local_id() >= wanted;
     });
-    Found expected = all([&](const Entry& entry) {
+    Found expected = find_all([&](const Entry& entry) {
       return entry.waits_for_req({service, from.remote(), from.local()});
     });
     cut(expected, wanted);
@@ -393,12 +394,13 @@ class Scene {
     if (first == kNever) return;
     ASSERT_EQ(tables_.due(first - 1ns), nullptr);
     ASSERT_EQ(tables_.due(first), due(first));
-    if (all([&](const Entry& entry) { return entry.endpoint->deadline() == first; }).size() > 1) {
-      ++tally_.due_together;
+    if (find_all([&](const Entry& entry) { return entry.endpoint->deadline() == first; }).size() >
+        1) {
+      ++counts_.due_together;
     }
   }
 
-  Tally& tally_;
+  CaseCounts& counts_;
   Random random_;
   Config config_{.ca_guid = {1}};  // peers with the same GUID are on this host
   Counters counters_;
@@ -412,26 +414,26 @@ class Scene {
 };
 
 TEST(TablesModel, EveryLookUpAgreesWithALinearSearch) {
-  Tally tally;
+  CaseCounts counts;
   const auto seeds = sim::seeds(50);
   for (const std::uint64_t seed : seeds) {
     SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
-    Scene scene(seed, tally);
+    TablesRun run(seed, counts);
     for (int step = 0; step < 300; ++step) {
       SCOPED_TRACE(testing::Message() << "step " << step);
-      scene.step();
-      scene.compare();
+      run.step();
+      run.compare();
       if (testing::Test::HasFailure()) return;
     }
   }
   if (seeds.size() < 10) return;
-  EXPECT_GT(tally.shared_qpns, 0);
-  EXPECT_GT(tally.taken_requests, 0);
-  EXPECT_GT(tally.next_requests, 0);
-  EXPECT_GT(tally.crossed, 0);
-  EXPECT_GT(tally.turned_passive, 0);
-  EXPECT_GT(tally.stale, 0);
-  EXPECT_GT(tally.due_together, 0);
+  EXPECT_GT(counts.shared_qpns, 0);
+  EXPECT_GT(counts.taken_requests, 0);
+  EXPECT_GT(counts.next_requests, 0);
+  EXPECT_GT(counts.crossed, 0);
+  EXPECT_GT(counts.turned_passive, 0);
+  EXPECT_GT(counts.stale, 0);
+  EXPECT_GT(counts.due_together, 0);
 }
 
 }  // namespace

@@ -111,12 +111,12 @@ TEST_F(TimeoutTest, TimewaitFollowsThePathAndHasALimit) {
     EXPECT_TRUE(cm.accept(endpoint, {.qpn = {id}, .target_ack_delay = 15}, now).has_value());
     const Rep rep = std::get<Rep>(*drain());
     receive(Dreq{.local_comm_id = {id}, .remote_comm_id = rep.local_comm_id, .remote_qpn = {id}});
-    const Duration left = cm.deadline() - now;
+    const Duration remaining = cm.deadline() - now;
     now = cm.deadline();
     cm.on_timer(now);
     drain();
     EXPECT_TRUE(std::holds_alternative<TimewaitExit>(events.back()));
-    return left;
+    return remaining;
   };
   EXPECT_EQ(timewait(1, 19, kPeerGuid), 2 * timeout_of_code(18) + timeout_of_code(15));
   EXPECT_EQ(timewait(2, 31, kPeerGuid), Endpoint::kTimewaitMax);

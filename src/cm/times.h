@@ -19,9 +19,9 @@ class TimeHistogram {
     return std::chrono::microseconds(std::int64_t{64} << (2 * bucket));
   }
 
-  void add(Duration took) {
+  void add(Duration duration) {
     std::size_t bucket = 0;
-    while (bucket + 1 < kBuckets && took > limit(bucket)) ++bucket;
+    while (bucket + 1 < kBuckets && duration > limit(bucket)) ++bucket;
     ++counts_[bucket];
   }
   // Returns the number of durations in a bucket.

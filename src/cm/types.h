@@ -30,8 +30,9 @@ struct Config {
   std::uint32_t listeners_max = 65536;
   std::uint32_t resolutions_max = 16384;  // SIDR requests without an answer yet, both directions
   std::uint32_t inherited_max = 16384;    // connections of dead managers that are still ending
-  // A loopback connection (both CA GUIDs are the same) has this packet life, as a timeout code (8:
-  // 1 ms).  Its timewait lasts twice this, whatever packet life and ack delay its messages name.
+  // Loopback connections (both CA GUIDs are the same) have this packet life, a timeout code (8:
+  // 1 ms).  Their timewait lasts twice as long, whatever packet life and ack delay their messages
+  // name.
   std::uint8_t local_packet_life{8};
   bool trace = false;  // report StateChanged
 
@@ -39,8 +40,8 @@ struct Config {
 };
 
 // Carries the options of enhanced connection establishment, which adapters of one vendor exchange
-// in REQ, REP and SIDR_REP.  The options travel as the MAD's attribute modifier.  Zeros: no
-// options.
+// in REQ, REP and SIDR_REP.  The MAD's attribute modifier carries the options.  If both members are
+// 0, there are no options.
 struct Ece {
   std::uint32_t vendor_id{};  // 24 bits
   std::uint32_t options{};
@@ -106,7 +107,7 @@ struct ResolveRequest {
   ServiceId service_id{};
   Pkey pkey{kDefaultPkey};
   std::array<std::byte, 216> private_data{};
-  // These two work as in ConnectRequest, but without a limit to the number of repeats.
+  // These two work as in ConnectRequest, but the number of repeats has no limit.
   Duration give_up_after = std::chrono::seconds(30);
   Duration round_trip{};
 };
@@ -186,7 +187,7 @@ struct RepReceived {
   Ece ece{};
 };
 
-// Passive: the peer is connected, too.  `cause` tells how we know.
+// Passive: the peer is connected, too.  `cause` tells how this side learned that.
 struct Established {
   enum class Cause : std::uint8_t { kRtu, kData, kDreq, kLap };
   EndpointHandle endpoint{};
@@ -215,7 +216,7 @@ struct Unreachable {
 // Either side: an established connection is over.
 struct Disconnected {
   enum class Cause : std::uint8_t {
-    kPeer,     // DREQ from the peer
+    kPeer,     // the peer sent a DREQ
     kLocal,    // our DREQ was answered
     kSilence,  // our DREQ was never answered
     kReset,    // the peer said that it has no such connection (REJ, or a new REQ of its QP)

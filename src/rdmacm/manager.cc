@@ -83,7 +83,7 @@ void Manager::release_port(IdHandle handle, Id& id) {
   }
   if (!id.holds_port) return;
   id.holds_port = false;
-  if (id.state == IdState::kBound) cm_.expect_no_more(service_id(id.port_space, id.source.port));
+  if (id.state == IdState::kBound) cm_.stop_expecting(service_id(id.port_space, id.source.port));
   if (ports_.release(id.port_space, id.source.port, handle)) {
     VB_CHECK(cm_.unlisten({.id = service_id(id.port_space, id.source.port)}).has_value());
   }
