@@ -16,7 +16,7 @@ constexpr std::uint32_t kBacklogDefault = 128;
 constexpr std::uint32_t kBacklogMax = 1024;
 
 // Normalizes an address: IPv4-mapped IPv6 becomes IPv4, and only link-local addresses keep a scope.
-Result<SocketAddress> normal(SocketAddress address) {
+Result<SocketAddress> normalize(SocketAddress address) {
   if (address.family != 4 && address.family != 6) {
     return fail(Errc::kInvalidArgument, "address family");
   }
@@ -44,10 +44,10 @@ SocketAddress wildcard(std::uint8_t family, bool by_gid = false) {
 // Returns the port space of a service id (AF_IB).  An id of RDMA_PS_IB may also use RDMA_PS_TCP, or
 // RDMA_PS_UDP if it is for datagrams.
 Result<std::uint16_t> space_of(ServiceId service, std::uint16_t port_space, bool datagrams) {
-  const std::uint64_t wanted = service.value >> 16;
-  const std::uint16_t also = datagrams ? kPortSpaceUdp : kPortSpaceTcp;
-  if (wanted == 0 || wanted == port_space) return port_space;
-  if (port_space == kPortSpaceIb && wanted == also) return also;
+  const std::uint64_t space = service.value >> 16;
+  const std::uint16_t alternative = datagrams ? kPortSpaceUdp : kPortSpaceTcp;
+  if (space == 0 || space == port_space) return port_space;
+  if (port_space == kPortSpaceIb && space == alternative) return alternative;
   return fail(Errc::kNotSupported, "a service id of another port space");
 }
 
@@ -73,7 +73,7 @@ Result<const Interface*> Manager::local_interface(const SocketAddress& address) 
 Result<void> Manager::bind(Owner owner, IdHandle handle, const SocketAddress& address, Time now) {
   Id* id = VB_TRY(find(owner, handle));
   if (id->state != IdState::kIdle) return fail(Errc::kBadState, "bound already");
-  const SocketAddress at = VB_TRY(normal(address));
+  const SocketAddress at = VB_TRY(normalize(address));
   VB_TRY_VOID(bind_id(handle, *id, at));
   if (id->holds_port) {
     cm_.expect(service_id(id->port_space, id->source.port), now, now + kListenGrace);
@@ -94,9 +94,9 @@ Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
   if (space != kPortSpaceNone) {
     const Ports::Holder holder = holder_of(id, address, false);
     if (address.port != 0) {
-      VB_TRY_VOID(ports_.take(space, handle, holder));
+      VB_TRY_VOID(ports_.bind(space, handle, holder));
     } else {
-      address.port = VB_TRY(ports_.take_any(space, handle, holder, random_));
+      address.port = VB_TRY(ports_.bind_ephemeral(space, handle, holder, random_));
     }
     if (address.by_gid) address.service = service_id(space, address.port);
     id.holds_port = true;
@@ -125,12 +125,12 @@ std::optional<Row> Manager::find_conflict(Owner owner, IdHandle handle,
   const auto id = find(owner, handle);
   if (!id) return std::nullopt;
   const Result<SocketAddress> wanted =
-      address == nullptr ? Result<SocketAddress>((*id)->source) : normal(*address);
+      address == nullptr ? Result<SocketAddress>((*id)->source) : normalize(*address);
   if (!wanted) return std::nullopt;
   const auto other =
       ports_.find_conflict((*id)->port_space, handle, holder_of(**id, *wanted, address == nullptr));
-  const Id* const its = other ? ids_.find(*other) : nullptr;
-  return its == nullptr ? std::nullopt : std::optional(row(*other, *its));
+  const Id* const other_id = other ? ids_.find(*other) : nullptr;
+  return other_id == nullptr ? std::nullopt : std::optional(row(*other, *other_id));
 }
 
 Result<void> Manager::resolve_addr(Owner owner, IdHandle handle, const SocketAddress* source,
@@ -139,13 +139,13 @@ Result<void> Manager::resolve_addr(Owner owner, IdHandle handle, const SocketAdd
   if (id.state != IdState::kIdle && id.state != IdState::kBound) {
     return fail(Errc::kBadState, "resolved already");
   }
-  SocketAddress to = VB_TRY(normal(destination));
+  SocketAddress to = VB_TRY(normalize(destination));
   if (is_wildcard(to)) to.ip = loopback(to.family);
   if (timeout < Duration(0)) return fail(Errc::kInvalidArgument, "timeout");
   if (id.state == IdState::kIdle) {
     SocketAddress from = wildcard(to.family, to.by_gid);
     if (source != nullptr && source->family != 0) {
-      from = VB_TRY(normal(*source));
+      from = VB_TRY(normalize(*source));
       if (from.by_gid && is_wildcard(from))
         from.family = to.family;  // a wildcard GID fits either family
     }
@@ -231,18 +231,18 @@ PathInfo Manager::path_of(const Id& id, const Route& route) const {
 Result<void> Manager::set_path(Owner owner, IdHandle handle, const PathInfo& path) {
   Id& id = *VB_TRY(find(owner, handle));
   if (id.state != IdState::kResolved) return fail(Errc::kBadState, "no address resolved");
-  const link::Address& own = id.path.address;
-  const link::Address& given = path.address;
-  if (!own.is_infiniband()) {
+  const link::Address& current = id.path.address;
+  const link::Address& wanted = path.address;
+  if (!current.is_infiniband()) {
     return fail(Errc::kNotSupported, "the path of RoCE is that of the host's route");
   }
-  if (!given.is_infiniband() || given.source != own.source || given.port != own.port) {
+  if (!wanted.is_infiniband() || wanted.source != current.source || wanted.port != current.port) {
     return fail(Errc::kInvalidArgument, "the path does not begin at the id's port");
   }
   constexpr std::uint8_t kMtuCodeMax = 5;
   constexpr std::uint8_t kTimeoutCodeMax = 31;
   if (path.mtu < 1 || path.mtu > kMtuCodeMax || path.packet_life_time > kTimeoutCodeMax ||
-      given.destination_lid == Lid{}) {
+      wanted.destination_lid == Lid{}) {
     return fail(Errc::kInvalidArgument, "the path has an invalid MTU, packet life time or LID");
   }
   id.path = path;

@@ -106,9 +106,10 @@ TEST_F(AddressTest, EphemeralPortsRunOut) {
   Ports ports;
   Random random(1);
   for (int i = 0; i < kAll; ++i) {
-    ASSERT_TRUE(ports.take_any(6, {static_cast<std::uint64_t>(i)}, {.address = any4()}, random));
+    ASSERT_TRUE(
+        ports.bind_ephemeral(6, {static_cast<std::uint64_t>(i)}, {.address = any4()}, random));
   }
-  EXPECT_EQ(ports.take_any(6, {1u << 20}, {.address = any4()}, random).error().code,
+  EXPECT_EQ(ports.bind_ephemeral(6, {1u << 20}, {.address = any4()}, random).error().code,
             Errc::kAddressInUse);
 }
 
@@ -137,12 +138,12 @@ TEST_F(AddressTest, SpecificListenerPrecedesAWildcard) {
 }
 
 TEST_F(AddressTest, ALoopbackAddressNamesNoDevice) {
-  const SocketAddress places[] = {address(localhost, kPort), address(wire::ipv4_gid(0x7f123456)),
-                                  address(localhost6)};
-  for (const SocketAddress& place : places) {
+  const SocketAddress addresses[] = {address(localhost, kPort), address(wire::ipv4_gid(0x7f123456)),
+                                     address(localhost6)};
+  for (const SocketAddress& at : addresses) {
     const IdHandle id = hosts.p.id();
-    ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, place, hosts.world.now()).has_value());
-    EXPECT_EQ(hosts.p.cm.info(kProgram, id)->source.ip, place.ip) << "the address must not change";
+    ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, at, hosts.world.now()).has_value());
+    EXPECT_EQ(hosts.p.cm.info(kProgram, id)->source.ip, at.ip) << "the address must not change";
     EXPECT_EQ(hosts.p.cm.info(kProgram, id)->bound_to_device, 0);
   }
 }
@@ -155,11 +156,11 @@ TEST_F(AddressTest, LoopbackListenerAcceptsForAllAddresses) {
     hosts.run(5s);
     return hosts.p.count(EventKind::kConnectRequest) == 1;
   };
-  const IdHandle four = hosts.p.listener(address(localhost, kPort));
+  const IdHandle ipv4_listener = hosts.p.listener(address(localhost, kPort));
   EXPECT_TRUE(connects(hosts.a, hosts.p.ip4()));
   EXPECT_TRUE(connects(hosts.p, localhost));
   EXPECT_FALSE(connects(hosts.a, hosts.p.ip6())) << "the IPv4 wildcard does not include IPv6";
-  EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, four, hosts.world.now()).has_value());
+  EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, ipv4_listener, hosts.world.now()).has_value());
 
   hosts.p.listener(address(localhost6, kPort));
   EXPECT_TRUE(connects(hosts.a, hosts.p.ip6()));
@@ -167,22 +168,22 @@ TEST_F(AddressTest, LoopbackListenerAcceptsForAllAddresses) {
 }
 
 TEST_F(AddressTest, ListenersShareAPortOnDifferentAddresses) {
-  const IdHandle four = hosts.p.listener(address(hosts.p.ip4(), kPort));
-  const IdHandle six = hosts.p.listener(address(hosts.p.ip6(), kPort));
+  const IdHandle ipv4_listener = hosts.p.listener(address(hosts.p.ip4(), kPort));
+  const IdHandle ipv6_listener = hosts.p.listener(address(hosts.p.ip6(), kPort));
   hosts.a.connect(address(hosts.p.ip6(), kPort));
   hosts.run(5s);
-  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->listen_id, six);
-  EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, six, hosts.world.now()).has_value());
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->listen_id, ipv6_listener);
+  EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, ipv6_listener, hosts.world.now()).has_value());
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(5s);
-  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->listen_id, four);
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->listen_id, ipv4_listener);
   // The second REQ names the same QP 0x11, but comes from another address, so the first connection
   // stays.
   EXPECT_EQ(hosts.p.last(EventKind::kDisconnected), nullptr);
 }
 
 TEST_F(AddressTest, ResolveAsksForARoute) {
-  hosts.a.go_on = false;
+  hosts.a.auto_continue = false;
   const IdHandle id = hosts.a.connect(address(hosts.p.ip4(), kPort));
   ASSERT_EQ(hosts.a.queries.size(), 1u);
   EXPECT_EQ(hosts.a.queries[0].destination, address(hosts.p.ip4(), kPort));
@@ -196,7 +197,7 @@ TEST_F(AddressTest, ResolveAsksForARoute) {
 }
 
 TEST_F(AddressTest, RouteQueryNamesTheSource) {
-  hosts.a.go_on = false;
+  hosts.a.auto_continue = false;
   const SocketAddress from = address(ip4, 999);
   const IdHandle id = hosts.a.id();
   hosts.a.call([&](Manager& m) {
@@ -205,15 +206,16 @@ TEST_F(AddressTest, RouteQueryNamesTheSource) {
   });
   EXPECT_EQ(hosts.a.queries[0].source, from);
   EXPECT_EQ(cm.info(kProgram, id)->source, from);
-  const SocketAddress six = address(ip6);
-  EXPECT_EQ(cm.resolve_addr(kProgram, hosts.a.id(), &six, address(hosts.p.ip4(), kPort), 1s, {})
-                .error()
-                .code,
-            Errc::kInvalidArgument);
+  const SocketAddress ipv6_source = address(ip6);
+  EXPECT_EQ(
+      cm.resolve_addr(kProgram, hosts.a.id(), &ipv6_source, address(hosts.p.ip4(), kPort), 1s, {})
+          .error()
+          .code,
+      Errc::kInvalidArgument);
 }
 
 TEST_F(AddressTest, ResolveMayBeRetriedAfterAnError) {
-  hosts.a.go_on = false;
+  hosts.a.auto_continue = false;
   hosts.a.route = [](const RouteQuery&) -> Result<Route> {
     return fail(Errc::kSystem, "netlink", ENETUNREACH);
   };
@@ -252,11 +254,11 @@ TEST_F(AddressTest, RouteOfADestroyedIdIsIgnored) {
 }
 
 TEST_F(AddressTest, CallsInTheWrongStateFail) {
-  hosts.a.go_on = false;
+  hosts.a.auto_continue = false;
   const IdHandle id = hosts.a.id();
-  const ConnParam some = param(1);
-  EXPECT_EQ(cm.connect(kProgram, id, some, {}).error().code, Errc::kBadState);
-  EXPECT_EQ(cm.accept(kProgram, id, some, {}).error().code, Errc::kBadState);
+  const ConnParam valid = param(1);
+  EXPECT_EQ(cm.connect(kProgram, id, valid, {}).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.accept(kProgram, id, valid, {}).error().code, Errc::kBadState);
   EXPECT_EQ(cm.reject(kProgram, id, {}, {}).error().code, Errc::kBadState);
   EXPECT_EQ(cm.establish(kProgram, id, {}).error().code, Errc::kBadState);
   EXPECT_EQ(cm.disconnect(kProgram, id, {}).error().code, Errc::kBadState);
@@ -266,8 +268,8 @@ TEST_F(AddressTest, CallsInTheWrongStateFail) {
   EXPECT_EQ(cm.resolve_addr(kProgram, id, nullptr, any4(1), 1s, {}).error().code, Errc::kBadState);
 
   const IdHandle udp = hosts.a.id(kProgram, kPortSpaceUdp);
-  EXPECT_EQ(cm.connect(kProgram, udp, some, {}).error().code, Errc::kBadState);
-  EXPECT_EQ(cm.accept(kProgram, udp, some, {}).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.connect(kProgram, udp, valid, {}).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.accept(kProgram, udp, valid, {}).error().code, Errc::kBadState);
   EXPECT_EQ(cm.set_option(kProgram, id, Option::kTos, 256).error().code, Errc::kInvalidArgument);
   EXPECT_EQ(cm.set_option(kProgram, id, Option::kAckTimeout, 32).error().code,
             Errc::kInvalidArgument);
@@ -280,9 +282,9 @@ TEST_F(AddressTest, CallsInTheWrongStateFail) {
 
 TEST_F(AddressTest, ForgedAndForeignIdsAreErrors) {
   const IdHandle mine = hosts.a.id();
-  const IdHandle gone = hosts.a.id();
-  EXPECT_TRUE(cm.destroy_id(kProgram, gone, {}).has_value());
-  const auto refused = [&](Owner owner, IdHandle id) {
+  const IdHandle destroyed = hosts.a.id();
+  EXPECT_TRUE(cm.destroy_id(kProgram, destroyed, {}).has_value());
+  const auto is_bad_handle = [&](Owner owner, IdHandle id) {
     return cm.bind(owner, id, any4(), hosts.world.now()).error().code == Errc::kBadHandle &&
            cm.listen(owner, id, 0).error().code == Errc::kBadHandle &&
            cm.connect(owner, id, {}, {}).error().code == Errc::kBadHandle &&
@@ -295,11 +297,11 @@ TEST_F(AddressTest, ForgedAndForeignIdsAreErrors) {
            cm.info(owner, id).error().code == Errc::kBadHandle &&
            cm.destroy_id(owner, id, {}).error().code == Errc::kBadHandle;
   };
-  EXPECT_TRUE(refused(kOther, mine));
-  EXPECT_TRUE(refused(kProgram, gone));
-  EXPECT_TRUE(refused(kProgram, {0}));
-  EXPECT_TRUE(refused(kProgram, {~std::uint64_t{0}}));
-  EXPECT_TRUE(refused(kProgram, {mine.value + 1}));
+  EXPECT_TRUE(is_bad_handle(kOther, mine));
+  EXPECT_TRUE(is_bad_handle(kProgram, destroyed));
+  EXPECT_TRUE(is_bad_handle(kProgram, {0}));
+  EXPECT_TRUE(is_bad_handle(kProgram, {~std::uint64_t{0}}));
+  EXPECT_TRUE(is_bad_handle(kProgram, {mine.value + 1}));
 }
 
 TEST_F(AddressTest, LimitsIdsPerHostAndOwner) {

@@ -3,7 +3,7 @@
 #include "rdmacm/hosts_test.h"
 
 // Tests alternate paths that come with the route on InfiniBand.  The RDMA CM has no events for
-// alternate paths: the REQ offers a path, and accept() takes it or not.
+// alternate paths: the REQ offers a path, and accept() accepts or declines it.
 namespace verbena::rdmacm {
 namespace {
 
@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 class AlternatePathsTest : public testing::Test {
  protected:
   static constexpr Lid kLidOfA{3}, kLidOfP{2};
-  static constexpr std::uint16_t kLmcDistance = 16;  // to the other LID of each port
+  static constexpr std::uint16_t kLmcDistance = 16;  // between the two LIDs of a port
 
   // Gives the route a second path, by the other LIDs of both ports.
   void use_infiniband(bool with_alternate) {
@@ -37,7 +37,7 @@ class AlternatePathsTest : public testing::Test {
     };
   }
   void connect() {
-    ++hosts.a.qpn;  // with the same QP, the old connection would be stale
+    ++hosts.a.qpn;  // a REQ with the same QP would end the old connection as stale
     ++hosts.p.accepting_qpn;
     hosts.a.connect(address(hosts.p.ip4(), kPort));
     hosts.run(100ms);
@@ -83,15 +83,15 @@ TEST_F(AlternatePathsTest, RouteWithOnePathOffersNone) {
 
 TEST_F(AlternatePathsTest, RefusedAcceptOnEthernetChangesNothing) {
   hosts.p.listener(any4(kPort));
-  hosts.p.go_on = false;
+  hosts.p.auto_continue = false;
   connect();
   const Event request = last(hosts.p, EventKind::kConnectRequest);
   ConnParam sent = param(0x22);
   sent.alternate_accepted = true;
   hosts.p.call([&](Manager& m) {
-    const auto refused = m.accept(kProgram, request.id, sent, hosts.p.now());
-    ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().code, Errc::kNotSupported);
+    const auto result = m.accept(kProgram, request.id, sent, hosts.p.now());
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().code, Errc::kNotSupported);
     sent.alternate_accepted = false;
     EXPECT_TRUE(m.accept(kProgram, request.id, sent, hosts.p.now()));
   });

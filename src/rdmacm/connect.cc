@@ -51,7 +51,7 @@ Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& par
   id.qp.ack_timeout = ack_timeout(id);
   id.endpoint = VB_TRY(cm_.connect(connect_request(id, param, data), handle.value, now));
   id.state = IdState::kConnecting;
-  pump(now);
+  drain_cm(now);
   return {};
 }
 
@@ -80,8 +80,8 @@ ServiceId Manager::service_of(const Id& id) const {
 
 // Writes the private data of a request: the header with the addresses, unless the id is bound by
 // GID, and then the data of the program.
-void Manager::put_private_data(const Id& id, std::span<const std::byte> data,
-                               std::span<std::byte> to) const {
+void Manager::write_private_data(const Id& id, std::span<const std::byte> data,
+                                 std::span<std::byte> to) const {
   if (id.has_header()) {
     wire::encode_to(to, wire::rdma_ip_cm_header(id.source.ip, id.destination.ip, id.source.port));
     to = to.subspan(wire::kRdmaIpCmHeaderBytes);
@@ -117,7 +117,7 @@ cm::ConnectRequest Manager::connect_request(const Id& id, const ConnParam& param
       request.alternate_path = alternate_path(id, *id.options.alternate, **source);
     }
   }
-  put_private_data(id, data, request.private_data);
+  write_private_data(id, data, request.private_data);
   return request;
 }
 
@@ -150,7 +150,7 @@ Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& para
   VB_TRY_VOID(cm_.accept(id.endpoint, parameters, now));
   leave_backlog(id);
   id.state = IdState::kAccepting;
-  pump(now);
+  drain_cm(now);
   return {};
 }
 
@@ -168,7 +168,7 @@ Result<void> Manager::reject(Owner owner, IdHandle handle, const Refusal& refusa
                          now));
   leave_backlog(id);
   id.state = IdState::kFailed;
-  pump(now);
+  drain_cm(now);
   return {};
 }
 
@@ -178,14 +178,14 @@ Result<void> Manager::establish(Owner owner, IdHandle handle, Time now,
   if (id.state != IdState::kResponded) return fail(Errc::kBadState, "no response to establish");
   VB_TRY_VOID(cm_.establish(id.endpoint, private_data, now));
   id.state = IdState::kConnected;
-  pump(now);
+  drain_cm(now);
   return {};
 }
 
 Result<void> Manager::disconnect(Owner owner, IdHandle handle, Time now,
                                  std::span<const std::byte> private_data) {
   Id& id = *VB_TRY(find(owner, handle));
-  if (id.is_datagram() && id.state == IdState::kConnected) {  // there is no peer to tell
+  if (id.is_datagram() && id.state == IdState::kConnected) {  // SIDR has no disconnect message
     id.state = IdState::kDisconnected;
     return {};
   }
@@ -194,7 +194,7 @@ Result<void> Manager::disconnect(Owner owner, IdHandle handle, Time now,
     case IdState::kAccepting:
       VB_TRY_VOID(cm_.disconnect(id.endpoint, private_data, now));
       id.state = IdState::kDisconnecting;
-      pump(now);
+      drain_cm(now);
       return {};
     case IdState::kResponded: return reject(owner, handle, {.private_data = private_data}, now);
     case IdState::kDisconnecting:
@@ -226,7 +226,7 @@ Result<void> Manager::inherit_disconnect(const PendingDisconnect& pending, Time 
                            .remote_qpn = pending.remote_qpn,
                            .packet_life = pending.packet_life_time},
                           now));
-  pump(now);
+  drain_cm(now);
   return {};
 }
 

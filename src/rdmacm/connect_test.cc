@@ -64,13 +64,13 @@ TEST_F(ConnectTest, IdsByGidGiveTheProgramAllPrivateData) {
   ASSERT_TRUE(
       hosts.p.cm.bind(kProgram, listener, by_gid({.port = kPort, .family = 6}), hosts.world.now()));
   ASSERT_TRUE(hosts.p.cm.listen(kProgram, listener, 0));
-  const std::string most(kConnectByGidPrivateBytes, 'x');
-  active = hosts.a.connect(by_gid(address(hosts.p.ip4(), kPort)), most);
+  const std::string max_data(kConnectByGidPrivateBytes, 'x');
+  active = hosts.a.connect(by_gid(address(hosts.p.ip4(), kPort)), max_data);
   hosts.run(100ms);
   const Event* request = hosts.p.last(EventKind::kConnectRequest);
   ASSERT_NE(request, nullptr) << hosts.text();
-  EXPECT_EQ(request->param.private_data_bytes, most.size());
-  EXPECT_EQ(request->param.private_data.at(most.size() - 1), std::byte{'x'});
+  EXPECT_EQ(request->param.private_data_bytes, max_data.size());
+  EXPECT_EQ(request->param.private_data.at(max_data.size() - 1), std::byte{'x'});
   EXPECT_EQ(request->source, by_gid(address(hosts.p.ip4(), kPort)));
   EXPECT_EQ(request->destination.ip, hosts.a.ip4());
   EXPECT_TRUE(request->destination.by_gid);
@@ -104,9 +104,9 @@ TEST_F(ConnectTest, GidsAndAddressesShareThePorts) {
   ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, by_gid({.family = 6}), hosts.world.now()));
   // Ids of RDMA_PS_IB may use service ids of TCP's port space.
   other.service = service_id(kPortSpaceTcp, other.port);
-  const auto either = hosts.p.cm.create_id(kProgram, kPortSpaceIb, kQpTypeRc, hosts.world.now());
-  ASSERT_TRUE(hosts.p.cm.bind(kProgram, *either, other, hosts.world.now()));
-  EXPECT_EQ(hosts.p.cm.info(kProgram, *either)->port_space, kPortSpaceTcp);
+  const auto ib_id = hosts.p.cm.create_id(kProgram, kPortSpaceIb, kQpTypeRc, hosts.world.now());
+  ASSERT_TRUE(hosts.p.cm.bind(kProgram, *ib_id, other, hosts.world.now()));
+  EXPECT_EQ(hosts.p.cm.info(kProgram, *ib_id)->port_space, kPortSpaceTcp);
   EXPECT_FALSE(hosts.p.listener(any4(kPort + 2)));
   EXPECT_EQ(
       hosts.p.cm
@@ -141,7 +141,7 @@ TEST_F(ConnectTest, VendorOptionsReachThePeer) {
 
 TEST_F(ConnectTest, ProgramRejectsWithTheVendorReason) {
   listener = hosts.p.listener(any4(kPort));
-  hosts.p.go_on = false;
+  hosts.p.auto_continue = false;
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(100ms);
   passive = hosts.p.last(EventKind::kConnectRequest)->id;
@@ -196,7 +196,7 @@ TEST_F(ConnectTest, EventsCarryAllThatAQpNeeds) {
 
 TEST_F(ConnectTest, TheProgramMayChoosePsnAndAckTimeout) {
   listener = hosts.p.listener(any4(kPort));
-  hosts.a.go_on = false;
+  hosts.a.auto_continue = false;
   active = hosts.a.connect(address(hosts.p.ip4(), kPort));
   EXPECT_TRUE(hosts.a.cm.set_option(kProgram, active, Option::kAckTimeout, 20).has_value());
   EXPECT_TRUE(hosts.a.cm.set_option(kProgram, active, Option::kTos, 0x28).has_value());
@@ -302,7 +302,7 @@ TEST_F(ConnectTest, SilentPeerIsUnreachable) {
 }
 
 TEST_F(ConnectTest, RejectCarriesPrivateData) {
-  hosts.p.go_on = false;
+  hosts.p.auto_continue = false;
   connect("ping");
   hosts.p.call([&](Manager& m) {
     const std::string no = "no";
@@ -321,7 +321,7 @@ A REJECTED 28 'no')");
 }
 
 TEST_F(ConnectTest, DestroyBeforeTheAnswerRejectsAtThePeer) {
-  hosts.p.go_on = false;
+  hosts.p.auto_continue = false;
   connect();
   hosts.a.call([&](Manager& m) {
     EXPECT_TRUE(m.destroy_id(kProgram, active, hosts.world.now()).has_value());
@@ -350,7 +350,7 @@ P TIMEWAIT_EXIT)");
 }
 
 TEST_F(ConnectTest, DisconnectBeforeEstablished) {
-  hosts.a.go_on = false;
+  hosts.a.auto_continue = false;
   listener = hosts.p.listener(any4(kPort));
   active = hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.a.call([&](Manager& m) { (void)m.connect(kProgram, active, param(1), hosts.world.now()); });
@@ -378,11 +378,11 @@ TEST_F(ConnectTest, FirstDataEstablishes) {
 }
 
 TEST_F(ConnectTest, RequestsOverTheBacklogAreRepeated) {
-  hosts.p.go_on = false;
+  hosts.p.auto_continue = false;
   listener = hosts.p.listener(any4(kPort), 2);
   for (int i = 0; i < 3; ++i) {
     // Each request needs its own QP; otherwise the third one would be stale.
-    hosts.a.go_on = false;
+    hosts.a.auto_continue = false;
     const IdHandle id = hosts.a.connect(address(hosts.p.ip4(), kPort));
     hosts.a.call([&](Manager& m) {
       (void)m.connect(kProgram, id, param(0x11 + static_cast<std::uint32_t>(i)), hosts.world.now());
@@ -428,7 +428,7 @@ TEST_F(ConnectTest, ProgramsDeathDestroysItsIds) {
   connect();
   const IdHandle second = hosts.p.id(kOther);
   hosts.clear();
-  hosts.p.go_on = false;
+  hosts.p.auto_continue = false;
   // The QP number is the same, so the old connection is stale.
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(1ms);

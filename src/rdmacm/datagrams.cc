@@ -24,11 +24,11 @@ Result<void> Manager::connect_datagrams(IdHandle handle, Id& id, const ConnParam
                              .pkey = {id.path.pkey},
                              .give_up_after = give_up_after(param),
                              .round_trip = round_trip(id)};
-  put_private_data(id, data, request.private_data);
+  write_private_data(id, data, request.private_data);
   id.resolution = VB_TRY(cm_.sidr().resolve(request, handle.value, now));
   id.qpn = param.qpn;
   id.state = IdState::kConnecting;
-  pump(now);
+  drain_cm(now);
   return {};
 }
 
@@ -44,7 +44,7 @@ Result<void> Manager::accept_datagrams(Id& id, const ConnParam& param, Time now)
   id.qpn = param.qpn;
   leave_backlog(id);
   id.state = IdState::kConnected;
-  pump(now);
+  drain_cm(now);
   return {};
 }
 
@@ -53,7 +53,7 @@ Result<void> Manager::reject_datagrams(Id& id, std::span<const std::byte> privat
       id.resolution, {.status = SidrStatus::kRejected, .private_data = private_data}, now));
   leave_backlog(id);
   id.state = IdState::kFailed;
-  pump(now);
+  drain_cm(now);
   return {};
 }
 

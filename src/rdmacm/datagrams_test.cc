@@ -76,15 +76,14 @@ TEST_F(DatagramsTest, IpoibPortSpaceGetsTheQkeyOfThePassiveId) {
 }
 
 TEST_F(DatagramsTest, RejectIsUnreachableWithAStatus) {
-  hosts.p.go_on = false;
+  hosts.p.auto_continue = false;
   listen();
   connect();
   hosts.run(10ms);
   const IdHandle passive = hosts.p.last(EventKind::kConnectRequest)->id;
   hosts.p.call([&](Manager& m) {
-    const std::array<std::byte, 2> sorry{std::byte{'n'}, std::byte{'o'}};
-    EXPECT_TRUE(
-        m.reject(kProgram, passive, {.private_data = sorry}, hosts.world.now()).has_value());
+    const std::array<std::byte, 2> no{std::byte{'n'}, std::byte{'o'}};
+    EXPECT_TRUE(m.reject(kProgram, passive, {.private_data = no}, hosts.world.now()).has_value());
     EXPECT_EQ(m.accept(kProgram, passive, param(1), hosts.world.now()).error().code,
               Errc::kBadState);
   });
@@ -118,7 +117,7 @@ TEST_F(DatagramsTest, NoAnswerIsUnreachable) {
 }
 
 TEST_F(DatagramsTest, AnswerMakesRoomInTheBacklog) {
-  hosts.p.go_on = false;
+  hosts.p.auto_continue = false;
   listen(1);
   connect("one");
   connect("two");
@@ -134,7 +133,7 @@ TEST_F(DatagramsTest, AnswerMakesRoomInTheBacklog) {
 }
 
 TEST_F(DatagramsTest, DestroyedIdRejectsItsRequest) {
-  hosts.p.go_on = false;
+  hosts.p.auto_continue = false;
   listen();
   const IdHandle destroyed = connect("one");
   connect("two");
@@ -151,7 +150,7 @@ TEST_F(DatagramsTest, DestroyedIdRejectsItsRequest) {
 }
 
 TEST_F(DatagramsTest, PrivateDataHasLimits) {
-  hosts.a.go_on = hosts.p.go_on = false;
+  hosts.a.auto_continue = hosts.p.auto_continue = false;
   listen();
   const IdHandle active = connect();
   const Time now = hosts.world.now();
@@ -175,18 +174,18 @@ TEST_F(DatagramsTest, PrivateDataHasLimits) {
 
 TEST_F(DatagramsTest, PortSpaceDecidesTheQpTypes) {
   Manager& cm = hosts.a.cm;
-  const auto made = [&](std::uint16_t space, std::uint8_t type) {
+  const auto creates = [&](std::uint16_t space, std::uint8_t type) {
     return cm.create_id(kProgram, space, type, Time{}).has_value();
   };
-  EXPECT_TRUE(made(kPortSpaceTcp, kQpTypeRc));
-  EXPECT_TRUE(made(kPortSpaceUdp, kQpTypeUd));
-  EXPECT_TRUE(made(kPortSpaceIb, kQpTypeRc));
-  EXPECT_TRUE(made(kPortSpaceIb, kQpTypeUd));
-  EXPECT_FALSE(made(kPortSpaceTcp, kQpTypeUd));
-  EXPECT_FALSE(made(kPortSpaceUdp, kQpTypeRc));
-  EXPECT_FALSE(made(kPortSpaceIb, 3));  // UC
-  EXPECT_TRUE(made(kPortSpaceIpoib, kQpTypeUd));
-  EXPECT_FALSE(made(kPortSpaceIpoib, kQpTypeRc));
+  EXPECT_TRUE(creates(kPortSpaceTcp, kQpTypeRc));
+  EXPECT_TRUE(creates(kPortSpaceUdp, kQpTypeUd));
+  EXPECT_TRUE(creates(kPortSpaceIb, kQpTypeRc));
+  EXPECT_TRUE(creates(kPortSpaceIb, kQpTypeUd));
+  EXPECT_FALSE(creates(kPortSpaceTcp, kQpTypeUd));
+  EXPECT_FALSE(creates(kPortSpaceUdp, kQpTypeRc));
+  EXPECT_FALSE(creates(kPortSpaceIb, 3));  // UC
+  EXPECT_TRUE(creates(kPortSpaceIpoib, kQpTypeUd));
+  EXPECT_FALSE(creates(kPortSpaceIpoib, kQpTypeRc));
 }
 
 TEST_F(DatagramsTest, RequestBeforeListenIsReportedAfterwards) {
@@ -204,9 +203,9 @@ TEST_F(DatagramsTest, RequestBeforeListenIsReportedAfterwards) {
 TEST_F(DatagramsTest, IbPortSpaceConnectsBothQpTypes) {
   for (const std::uint8_t type : {kQpTypeUd, kQpTypeRc}) {
     const SocketAddress at = any4(type);
-    const IdHandle listening = *hosts.p.cm.create_id(kProgram, kPortSpaceIb, type, Time{});
-    ASSERT_TRUE(hosts.p.cm.bind(kProgram, listening, at, hosts.world.now()).has_value());
-    ASSERT_TRUE(hosts.p.cm.listen(kProgram, listening, 0).has_value());
+    const IdHandle listening_id = *hosts.p.cm.create_id(kProgram, kPortSpaceIb, type, Time{});
+    ASSERT_TRUE(hosts.p.cm.bind(kProgram, listening_id, at, hosts.world.now()).has_value());
+    ASSERT_TRUE(hosts.p.cm.listen(kProgram, listening_id, 0).has_value());
     const IdHandle active = *hosts.a.cm.create_id(kProgram, kPortSpaceIb, type, Time{});
     hosts.a.call([&](Manager& m) {
       const SocketAddress to = address(hosts.p.ip4(), type);
@@ -214,7 +213,7 @@ TEST_F(DatagramsTest, IbPortSpaceConnectsBothQpTypes) {
     });
     hosts.run(100ms);
     const Event& request = *hosts.p.last(EventKind::kConnectRequest);
-    EXPECT_EQ(request.listen_id, listening);
+    EXPECT_EQ(request.listen_id, listening_id);
     EXPECT_EQ(request.qp_type, type);
     EXPECT_EQ(request.port_space, kPortSpaceIb);
     const EventKind answer =

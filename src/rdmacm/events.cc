@@ -20,7 +20,7 @@ IdHandle id_of(std::uint64_t cookie) { return {cookie}; }
 
 }  // namespace
 
-void Manager::pump(Time now) {
+void Manager::drain_cm(Time now) {
   while (auto output = cm_.poll()) {
     if (const auto* send = std::get_if<mad::SendMad>(&*output)) {
       outputs_.push_back(*send);
@@ -30,8 +30,8 @@ void Manager::pump(Time now) {
   }
 }
 
-// Finds the listener of a request: by its service id (then cm has found the listener), by its GID,
-// or by the address in its header.
+// Finds the listener of a request: by its service id (then cm has found the listener already), by
+// its GID, or by the address in its header.
 std::expected<Manager::ListenerMatch, Manager::NoChild> Manager::find_listener(
     const IncomingRequest& request) const {
   const auto space = static_cast<std::uint16_t>(request.service_id.value >> 16);
@@ -104,7 +104,7 @@ std::expected<IdHandle, Manager::NoChild> Manager::make_child(const IncomingRequ
   Id::Listening* const listening = listener.listening.get();
   if (listening == nullptr || listening->requested >= listening->backlog)
     return std::unexpected(NoChild::kNoRoom);
-  const auto added = add(listener.owner, listener.port_space, listener.qp_type);
+  const auto added = add_id(listener.owner, listener.port_space, listener.qp_type);
   if (!added) return std::unexpected(NoChild::kNoRoom);
 
   Id& id = *ids_.find(*added);
@@ -160,7 +160,7 @@ void Manager::report_request(IdHandle handle, const Id& id, IdHandle listener,
   Event connect = event(handle, id, EventKind::kConnectRequest);
   connect.listen_id = listener;
   if (connect.source.by_gid)
-    connect.source.service = req.service_id;  // a peer-to-peer id is not bound to this service id
+    connect.source.service = req.service_id;  // a peer-to-peer id is not bound to a service id
   connect.param = {.responder_resources = id.qp.responder_resources,
                    .initiator_depth = id.qp.initiator_depth,
                    .flow_control = req.end_to_end_flow_control,
@@ -193,7 +193,7 @@ std::uint32_t Manager::sgid_index(const mad::Address& address) const {
   return found == interfaces_.end() ? 0 : found->sgid_index;
 }
 
-// Sets the path and the QP's values of an id as the REQ asks for them.
+// Sets the path of an id and the values of its QP to those of the REQ.
 void Manager::apply_request(Id& id, const cm::ReqReceived& request) {
   const auto& req = request.req;
   const auto& address = request.address;

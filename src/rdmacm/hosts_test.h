@@ -18,9 +18,9 @@
 #include "wire/cm.h"
 #include "wire/ip.h"
 
-// Provides for tests: two hosts, A and P, with one program each.  Unless told otherwise, the
-// programs answer each event with the next step of a connection.  Everything that happens is
-// recorded as text.
+// Provides two hosts for tests, A and P, with one program each.  Unless auto_continue is false, the
+// programs answer each event with the next step of a connection.  Hosts::text() has everything that
+// has happened.
 namespace verbena::rdmacm {
 
 inline constexpr Owner kProgram = 7;
@@ -83,7 +83,7 @@ class Host {
   }
   IdHandle listener(const SocketAddress& at, std::uint32_t backlog = 0, Owner owner = kProgram,
                     std::uint16_t space = kPortSpaceTcp);
-  // Takes the first step of a connect; its events lead to the other steps.
+  // Calls resolve_addr().  If auto_continue is set, the next steps follow the events.
   IdHandle connect(const SocketAddress& to, const std::string& data = "",
                    std::uint16_t space = kPortSpaceTcp);
   void call(const std::function<void(Manager&)>& f) {
@@ -95,12 +95,12 @@ class Host {
 
   std::function<Result<Route>(const RouteQuery&)> route;
   bool answer_routes = true;
-  bool go_on = true;  // continues with accept() and establish()
+  bool auto_continue = true;  // calls connect(), accept() and establish() after events
   std::string connect_data{};
   std::uint32_t qpn = 0x11;            // for connect()
   std::uint32_t accepting_qpn = 0x22;  // for accept()
   std::uint32_t vendor = 0;            // for ECE in REQ and REP
-  // This function changes the parameters of connect() and accept().
+  // Changes the parameters of connect() and accept().
   std::function<void(ConnParam&)> adjust = [](ConnParam&) {};
   std::vector<Event> events;
   const Event* last(EventKind kind) const {
@@ -236,7 +236,7 @@ inline void Host::on(const Event& event) {
   if (event.status != 0) line += " " + std::to_string(event.status);
   if (const auto text = text_of(event.param); !text.empty()) line += " '" + text + "'";
   hosts_.note(line);
-  if (!go_on) return;
+  if (!auto_continue) return;
   const Owner owner = event.owner;
   switch (event.kind) {
     case EventKind::kAddrResolved:

@@ -35,7 +35,7 @@ const char* to_string(IdState state);
 class Id {
  public:
   Owner owner{};
-  std::uint64_t name = 0;  // given by the owner
+  std::uint64_t name = 0;  // the owner chose it
   std::uint16_t port_space{};
   std::uint8_t qp_type{};
   IdState state = IdState::kIdle;
@@ -67,7 +67,7 @@ class Id {
   IdHandle listener{};                     // the listener of a child in kRequested
 
   cm::EndpointHandle endpoint{};
-  cm::ResolutionHandle resolution{};  // datagrams: instead of `endpoint`, until answered
+  cm::ResolutionHandle resolution{};  // datagrams: replaces `endpoint` until the answer
   // Stores parameters of connect() that later steps need.
   struct ConnectOptions {
     std::uint8_t responder_resources{};
@@ -75,7 +75,7 @@ class Id {
     std::uint8_t retry_count{};
     std::uint8_t rnr_retry_count{};
     std::chrono::duration<std::uint32_t, std::milli> give_up_after{};  // at most an hour
-    // The alternate path came with the route (InfiniBand), from the program, or by load_path().
+    // The alternate path comes from the route (InfiniBand), from connect() or from load_path().
     std::unique_ptr<PathInfo> alternate{};
   };
   ConnectOptions options{};

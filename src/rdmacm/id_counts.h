@@ -11,32 +11,33 @@ namespace verbena::rdmacm {
 // together.
 class IdCounts {
  public:
-  // Lets the ids of this program count for a user, from before its first id on.
+  // Counts the ids of this program for a user, too.  REQUIRES: the program has no ids yet.
   void set_user(Owner owner, std::uint32_t user) { user_of_[owner] = user; }
-  // Forgets a program that has no ids any more.
+  // Forgets the user of a program that has no ids any more.
   void forget(Owner owner) { user_of_.erase(owner); }
 
   void add(Owner owner) {
-    ++of_owner_[owner];
-    if (const auto user = user_of_.find(owner); user != user_of_.end()) ++of_user_[user->second];
+    ++owner_counts_[owner];
+    if (const auto user = user_of_.find(owner); user != user_of_.end())
+      ++user_counts_[user->second];
   }
   void remove(Owner owner) {
-    decrease(of_owner_, owner);
+    decrease(owner_counts_, owner);
     if (const auto user = user_of_.find(owner); user != user_of_.end()) {
-      decrease(of_user_, user->second);
+      decrease(user_counts_, user->second);
     }
   }
 
-  std::uint32_t of_owner(Owner owner) const { return count(of_owner_, owner); }
-  // Returns the ids of all programs of this program's user; 0 if the user has no limit.
-  std::uint32_t of_user_of(Owner owner) const {
+  std::uint32_t count_of_owner(Owner owner) const { return look_up(owner_counts_, owner); }
+  // Returns the number of ids of all programs of this program's user; 0 if the user has no limit.
+  std::uint32_t count_of_user(Owner owner) const {
     const auto user = user_of_.find(owner);
-    return user == user_of_.end() ? 0 : count(of_user_, user->second);
+    return user == user_of_.end() ? 0 : look_up(user_counts_, user->second);
   }
 
  private:
   template <class Key>
-  static std::uint32_t count(const std::map<Key, std::uint32_t>& counts, Key key) {
+  static std::uint32_t look_up(const std::map<Key, std::uint32_t>& counts, Key key) {
     const auto at = counts.find(key);
     return at == counts.end() ? 0 : at->second;
   }
@@ -46,9 +47,9 @@ class IdCounts {
     if (--at->second == 0) counts.erase(at);
   }
 
-  std::map<Owner, std::uint32_t> of_owner_{};
+  std::map<Owner, std::uint32_t> owner_counts_{};
   std::map<Owner, std::uint32_t> user_of_{};
-  std::map<std::uint32_t, std::uint32_t> of_user_{};  // only users with programs in user_of_
+  std::map<std::uint32_t, std::uint32_t> user_counts_{};  // only users with programs in user_of_
 };
 
 }  // namespace verbena::rdmacm

@@ -5,9 +5,8 @@
 
 #include "rdmacm/hosts_test.h"
 
-// Compares with Linux: replays a capture of rping between two kernels
-// (tests/captures/rxe-rping.pcap, frames 3, 4, 5, 42, 43), with this stack in the place of one of
-// them.
+// Compares this stack with Linux: replays a capture of rping between two kernels
+// (tests/captures/rxe-rping.pcap, frames 3, 4, 5, 42, 43), with this stack in place of one kernel.
 
 namespace verbena::rdmacm {
 namespace {
@@ -53,7 +52,7 @@ M message(const mad::Mad& mad) {
   return *wire::decode<M>(std::span(mad).subspan(wire::kMadHeaderBytes));
 }
 
-// Returns the MAD with Linux's comm id replaced by ours, at byte 24 or 28.
+// Replaces the comm id of Linux, at byte 24 or 28 of the MAD, by ours.
 mad::Mad with_id(mad::Mad mad, std::size_t at, CommId id) {
   for (std::size_t i = 0; i < 4; ++i) mad[at + i] = static_cast<std::byte>(id.value >> 8 * (3 - i));
   return mad;
@@ -128,7 +127,7 @@ TEST_F(LinuxTest, AnswersLinuxAsLinuxDoes) {
   EXPECT_EQ(sent, with_id(kDrep, 24, ours));
 }
 
-// The header says 10.77.0.3 to 10.77.0.2, but the packet comes from or goes to another address.
+// The header has the addresses 10.77.0.3 and 10.77.0.2, but one address of the packet differs.
 TEST_F(LinuxTest, RequestInTheNameOfAnotherHostIsRejected) {
   const IdHandle listener = *cm.create_id(kProgram, kPortSpaceTcp, kQpTypeRc, now);
   ASSERT_TRUE(cm.bind(kProgram, listener, any4(kPort), now).has_value());

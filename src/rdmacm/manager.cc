@@ -14,7 +14,7 @@ Manager::Manager(const Config& config, Random random)
 Result<IdHandle> Manager::create_id(Owner owner, std::uint16_t port_space, std::uint8_t qp_type,
                                     Time, std::uint64_t name) {
   VB_TRY_VOID(check_kind(port_space, qp_type));
-  const IdHandle made = VB_TRY(add(owner, port_space, qp_type));
+  const IdHandle made = VB_TRY(add_id(owner, port_space, qp_type));
   ids_.find(made)->name = name;
   return made;
 }
@@ -24,12 +24,12 @@ std::uint64_t Manager::name(IdHandle handle) const {
   return id == nullptr ? 0 : id->name;
 }
 
-Result<IdHandle> Manager::add(Owner owner, std::uint16_t port_space, std::uint8_t qp_type) {
-  if (counts_.of_owner(owner) >= config_.ids_per_owner_max) {
+Result<IdHandle> Manager::add_id(Owner owner, std::uint16_t port_space, std::uint8_t qp_type) {
+  if (counts_.count_of_owner(owner) >= config_.ids_per_owner_max) {
     ++limits_met_.ids_per_owner;
     return fail(Errc::kNoResources, "a program's RDMA CM ids are all in use (ids_per_owner_max)");
   }
-  if (counts_.of_user_of(owner) >= config_.ids_per_user_max) {
+  if (counts_.count_of_user(owner) >= config_.ids_per_user_max) {
     ++limits_met_.ids_per_user;
     return fail(Errc::kNoResources, "a user's RDMA CM ids are all in use (ids_per_user_max)");
   }
@@ -48,24 +48,24 @@ Result<IdHandle> Manager::add(Owner owner, std::uint16_t port_space, std::uint8_
 
 Result<void> Manager::destroy_id(Owner owner, IdHandle handle, Time now) {
   Id* id = VB_TRY(find(owner, handle));
-  retire(handle, *id, now);
-  pump(now);
+  remove_id(handle, *id, now);
+  drain_cm(now);
   return {};
 }
 
 void Manager::client_gone(Owner owner, Time now) {
-  if (counts_.of_owner(owner) > 0) {
+  if (counts_.count_of_owner(owner) > 0) {
     std::vector<IdHandle> handles;
     ids_.for_each([&](IdHandle handle, const Id& id) {
       if (id.owner == owner) handles.push_back(handle);
     });
-    for (const IdHandle handle : handles) retire(handle, *ids_.find(handle), now);
-    pump(now);
+    for (const IdHandle handle : handles) remove_id(handle, *ids_.find(handle), now);
+    drain_cm(now);
   }
   counts_.forget(owner);
 }
 
-void Manager::retire(IdHandle handle, Id& id, Time now) {
+void Manager::remove_id(IdHandle handle, Id& id, Time now) {
   cancel_query(id);
   leave_backlog(id);
   // The endpoint disconnects without its id, and reports nothing more.
@@ -151,7 +151,7 @@ Row Manager::row(IdHandle handle, const Id& id) const {
 
 void Manager::receive(const mad::Delivered& mad, Time now) {
   cm_.receive(mad, now);
-  pump(now);
+  drain_cm(now);
 }
 
 void Manager::on_timer(Time now) {
@@ -160,7 +160,7 @@ void Manager::on_timer(Time now) {
     const IdHandle handle = query_deadlines_.begin()->second;
     finish_resolve(handle, *ids_.find(handle), fail(Errc::kTimedOut, "no route in time"));
   }
-  pump(now);
+  drain_cm(now);
 }
 
 Time Manager::deadline() const {

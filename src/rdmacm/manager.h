@@ -36,10 +36,11 @@ struct Config {
   std::uint32_t ids_max = 65536;
   std::uint32_t ids_per_owner_max = kIdsPerOwnerMax;  // keeps one program from taking all ids
   std::uint32_t ids_per_user_max = kIdsPerOwnerMax;   // for users that set_user() names
-  std::uint8_t loopback_packet_life{8};               // 1 ms
-  std::uint8_t network_packet_life{14};               // 67 ms
-  // The default is 2.1 s, as on Linux: with 7 retries a connection survives 15 s without network or
-  // with a stopped peer.  A lost packet costs less, because the requester probes much earlier.
+  std::uint8_t loopback_packet_life{8};               // timeout code: 1 ms
+  std::uint8_t network_packet_life{14};               // timeout code: 67 ms
+  // This is a timeout code.  The default is 2.1 s, as on Linux: with 7 retries a connection
+  // survives 15 s without network or with a stopped peer.  A lost packet costs less time, because
+  // the requester probes much earlier.
   std::uint8_t ack_timeout_min{19};
   std::uint8_t depth_max{16};  // outstanding READs and atomics of a QP, in either direction
   Duration connect_timeout = std::chrono::seconds(30);
@@ -64,16 +65,16 @@ struct Config {
 // Spec: annex A11 (RDMA IP CM service).  Events and their order follow rdma_cm(7), with these
 // differences:
 //  * ADDR_RESOLVED has the whole path except the traffic class, which is the id's TOS at the time
-//    of connect().  RoCE has nobody to ask for a route, so the program's side answers
+//    of connect().  RoCE has no SA that knows routes, so the program's side answers
 //    rdma_resolve_route() itself.
 //  * An active id with a QP gets CONNECT_RESPONSE, too: the program's side moves the QP, calls
 //    establish() and turns the event into ESTABLISHED.
 //  * DISCONNECTED comes once on each side, and the peer's DREQ is answered at once.
-//  * The backlog is a limit: requests over it are dropped, and the peer repeats them.
+//  * The backlog is a limit: further requests are dropped, and the peer repeats them.
 //
 // It does no I/O itself, like cm::Manager: drain poll(), then ask for deadline().  Calls check the
-// owner: the id of another owner counts as forged, kBadHandle.  A valid call in the wrong state
-// fails with kBadState (librdmacm: EINVAL).
+// owner: a call for another owner's id fails with kBadHandle, as for a forged id.  A valid call in
+// the wrong state fails with kBadState (librdmacm: EINVAL).
 class Manager {
  public:
   // Requests wait for listen() for this time after bind().
@@ -92,9 +93,8 @@ class Manager {
   Result<void> destroy_id(Owner owner, IdHandle id, Time now);
   // Binds an id to an address; port 0 takes a free one of 32768 .. 60999.  kAddressNotFound: the
   // address is not one of this host.  kAddressInUse: the port is taken, maybe by a wildcard.
-  // For kListenGrace after this call requests stay unanswered instead of being rejected.  The
-  // reason: a program may tell its peers the port before it listens there (qperf does), and be
-  // interrupted in between.
+  // For kListenGrace after this call, requests are neither answered nor rejected, because a program
+  // may tell its peers the port before it listens (qperf does).
   Result<void> bind(Owner owner, IdHandle id, const SocketAddress& address, Time now);
   // Emits a RouteQuery, later ADDR_RESOLVED or ADDR_ERROR.  `source` may be null.
   Result<void> resolve_addr(Owner owner, IdHandle id, const SocketAddress* source,
@@ -124,15 +124,15 @@ class Manager {
   Result<void> answer_path(Owner owner, IdHandle id, const PathAnswer& answer, Time now);
   Result<void> set_option(Owner owner, IdHandle id, Option option, std::uint32_t value);
   Result<IdInfo> info(Owner owner, IdHandle id) const;
-  // Returns the id that makes bind() to the address fail with kAddressInUse; if the address is
-  // null, the id that makes listen() fail so.
+  // Returns the id because of which bind() to the address would fail with kAddressInUse.  If the
+  // address is null, returns the id because of which listen() would fail.
   std::optional<Row> find_conflict(Owner owner, IdHandle id, const SocketAddress* address) const;
   // Returns 0 if the id has no name, or if there is no such id.
   std::uint64_t name(IdHandle id) const;
 
-  // Tells that this QP of this host received its first packet.
-  void comm_established(Qpn local, Time now) { cm_.comm_established(local, now), pump(now); }
-  // Tells that the QP migrated to the alternate path that both sides accepted.
+  // Reports that this QP of this host received its first packet.
+  void comm_established(Qpn local, Time now) { cm_.comm_established(local, now), drain_cm(now); }
+  // Reports that the QP migrated to the alternate path that both sides accepted.
   void path_migrated(Qpn local) { cm_.path_migrated(local); }
   // Counts the ids of a program for its user.  All programs of a user together may have
   // ids_per_user_max ids.  Call this before the program has ids.
@@ -181,7 +181,7 @@ class Manager {
   }
 
  private:
-  Result<IdHandle> add(Owner owner, std::uint16_t port_space, std::uint8_t qp_type);
+  Result<IdHandle> add_id(Owner owner, std::uint16_t port_space, std::uint8_t qp_type);
   Result<Id*> find(Owner owner, IdHandle handle) const;
   Row row(IdHandle handle, const Id& id) const;
 
@@ -199,23 +199,24 @@ class Manager {
   mad::Address mad_address(const Id& id) const;
   Duration round_trip(const Id& id) const;
   ServiceId service_of(const Id& id) const;
-  void put_private_data(const Id& id, std::span<const std::byte> data,
-                        std::span<std::byte> to) const;
+  void write_private_data(const Id& id, std::span<const std::byte> data,
+                          std::span<std::byte> to) const;
   cm::ConnectRequest connect_request(const Id& id, const ConnParam& param,
                                      std::span<const std::byte> data) const;
   // These replace connect(), accept() and reject() for ids with a datagram QP.
   Result<void> connect_datagrams(IdHandle handle, Id& id, const ConnParam& param, Time now);
   Result<void> accept_datagrams(Id& id, const ConnParam& param, Time now);
   Result<void> reject_datagrams(Id& id, std::span<const std::byte> private_data, Time now);
-  void retire(IdHandle handle, Id& id, Time now);
+  void remove_id(IdHandle handle, Id& id, Time now);
   void release_port(IdHandle handle, Id& id);
   PendingDisconnect pending_disconnect_of(const Id& id) const;
 
-  // A listener of cm::Manager has a cookie: the handle of its id, or kByPort if Ports knows the id.
+  // A listener of cm::Manager has a cookie: the handle of its id, or kByPort if Ports finds the id.
   static constexpr std::uint64_t kByPort = 0;
 
   // ---- Events of the connection manager
-  void pump(Time now);
+  // Handles the outputs of cm_.  Call this after each input to cm_.
+  void drain_cm(Time now);
   void on(const cm::ReqReceived& event, Time now);
   void on(const cm::RepReceived& event, Time now);
   void on(const cm::Established& event, Time now);
@@ -230,7 +231,7 @@ class Manager {
   void on(const cm::SidrRepReceived& event, Time now);
   void on(const cm::SidrUnreachable& event, Time now);
   void on(const cm::StateChanged& event, Time) { outputs_.emplace_back(event); }
-  // Tells why a request gets no child.
+  // Tells why a request gets no new id.
   enum class NoChild : std::uint8_t { kNotForUs, kNoListener, kNoRoom };
   struct IncomingRequest {
     IdHandle listener{};  // set without a port space; otherwise the service id selects the listener

@@ -17,8 +17,8 @@ bool overlap(const Ports::Holder& a, const Ports::Holder& b) {
     return names_no_device(a.address) || names_no_device(b.address) ||
            same_address(a.address, b.address);
   }
-  const Ports::Holder& six = a.address.family == 6 ? a : b;
-  return names_no_device(six.address) && !six.af_only;
+  const Ports::Holder& ipv6 = a.address.family == 6 ? a : b;
+  return names_no_device(ipv6.address) && !ipv6.af_only;
 }
 
 }  // namespace
@@ -51,16 +51,16 @@ std::optional<IdHandle> Ports::find_conflict(std::uint16_t space, IdHandle id,
   return std::nullopt;
 }
 
-Result<void> Ports::take(std::uint16_t space, IdHandle id, const Holder& holder) {
+Result<void> Ports::bind(std::uint16_t space, IdHandle id, const Holder& holder) {
   VB_CHECK(holder.address.port != 0);
   const Key key{space, holder.address.port};
   if (find_conflict(space, id, holder)) return fail(Errc::kAddressInUse, "the port is in use");
-  holders_.insert_or_assign(Place{key, id}, holder);
+  holders_.insert_or_assign(HolderKey{key, id}, holder);
   return {};
 }
 
-Result<std::uint16_t> Ports::take_any(std::uint16_t space, IdHandle id, Holder holder,
-                                      Random& random) {
+Result<std::uint16_t> Ports::bind_ephemeral(std::uint16_t space, IdHandle id, Holder holder,
+                                            Random& random) {
   constexpr std::uint32_t kCount = kEphemeralLast - kEphemeralFirst + 1;
   const auto start = static_cast<std::uint32_t>(random.below(kCount));
   for (std::uint32_t i = 0; i < kCount; ++i) {
@@ -70,7 +70,7 @@ Result<std::uint16_t> Ports::take_any(std::uint16_t space, IdHandle id, Holder h
     const auto at = holders_.lower_bound({key, IdHandle{}});
     if (at != holders_.end() && at->first.key == key) continue;
     holder.address.port = port;
-    holders_.emplace(Place{key, id}, holder);
+    holders_.emplace(HolderKey{key, id}, holder);
     return port;
   }
   return fail(Errc::kAddressInUse, "all ephemeral ports are taken");
@@ -78,27 +78,28 @@ Result<std::uint16_t> Ports::take_any(std::uint16_t space, IdHandle id, Holder h
 
 Result<bool> Ports::listen(std::uint16_t space, std::uint16_t port, IdHandle id) {
   const Key key{space, port};
-  const auto mine = holders_.find(Place{key, id});
-  VB_CHECK(mine != holders_.end());
-  Holder wanted = mine->second;
-  wanted.listening = true;
-  if (find_conflict(space, id, wanted)) return fail(Errc::kAddressInUse, "the port is in use");
+  const auto entry = holders_.find(HolderKey{key, id});
+  VB_CHECK(entry != holders_.end());
+  Holder listener_entry = entry->second;
+  listener_entry.listening = true;
+  if (find_conflict(space, id, listener_entry))
+    return fail(Errc::kAddressInUse, "the port is in use");
   const bool first = !anyone_listens(key);
-  mine->second = wanted;
+  entry->second = listener_entry;
   return first;
 }
 
 void Ports::unlisten(std::uint16_t space, std::uint16_t port, IdHandle id) {
-  const auto mine = holders_.find(Place{{space, port}, id});
-  if (mine != holders_.end()) mine->second.listening = false;
+  const auto entry = holders_.find(HolderKey{{space, port}, id});
+  if (entry != holders_.end()) entry->second.listening = false;
 }
 
 bool Ports::release(std::uint16_t space, std::uint16_t port, IdHandle id) {
   const Key key{space, port};
-  const auto mine = holders_.find(Place{key, id});
-  if (mine == holders_.end()) return false;
-  const bool listened = mine->second.listening;
-  holders_.erase(mine);
+  const auto entry = holders_.find(HolderKey{key, id});
+  if (entry == holders_.end()) return false;
+  const bool listened = entry->second.listening;
+  holders_.erase(entry);
   return listened && !anyone_listens(key);
 }
 
@@ -112,7 +113,7 @@ bool Ports::anyone_listens(Key key) const {
 
 std::optional<IdHandle> Ports::listener(std::uint16_t space, std::uint16_t port, const Gid& ip,
                                         std::uint32_t interface) const {
-  const SocketAddress wanted{
+  const SocketAddress address{
       .ip = ip, .scope = interface, .family = static_cast<std::uint8_t>(wire::is_ipv4(ip) ? 4 : 6)};
   const Key key{space, port};
   std::optional<IdHandle> found;
@@ -123,8 +124,8 @@ std::optional<IdHandle> Ports::listener(std::uint16_t space, std::uint16_t port,
     if (!holder.listening) continue;
     int rank = 0;
     if (!names_no_device(holder.address)) {
-      rank = same_address(holder.address, wanted) ? 3 : 0;
-    } else if (holder.address.family == wanted.family) {
+      rank = same_address(holder.address, address) ? 3 : 0;
+    } else if (holder.address.family == address.family) {
       rank = 2;
     } else if (holder.address.family == 6 && !holder.af_only) {
       rank = 1;

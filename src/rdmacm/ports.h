@@ -44,23 +44,24 @@ class Ports {
     bool listening = false;
   };
 
-  // Takes a port for an id.  kAddressInUse: another id conflicts.  REQUIRES: port != 0.
-  Result<void> take(std::uint16_t space, IdHandle id, const Holder& holder);
-  // Takes a free port of the ephemeral range, searched from a random start, and returns it.
-  Result<std::uint16_t> take_any(std::uint16_t space, IdHandle id, Holder holder, Random& random);
-  // Makes a holder a listener.  Returns true if it is the first listener on this port.
+  // Reserves a port for an id.  kAddressInUse: another id conflicts.  REQUIRES: port != 0.
+  Result<void> bind(std::uint16_t space, IdHandle id, const Holder& holder);
+  // Reserves a free port of the ephemeral range and returns it.  The search begins at random.
+  Result<std::uint16_t> bind_ephemeral(std::uint16_t space, IdHandle id, Holder holder,
+                                       Random& random);
+  // Makes a holder listen.  Returns true if it is the first listener on this port.
   // kAddressInUse: another id conflicts.
   Result<bool> listen(std::uint16_t space, std::uint16_t port, IdHandle id);
   void unlisten(std::uint16_t space, std::uint16_t port, IdHandle id);
-  // Gives up the port.  Returns true if the id was the last listener of this port.
+  // Frees the port.  Returns true if the id was the last listener of this port.
   bool release(std::uint16_t space, std::uint16_t port, IdHandle id);
 
   // Returns the listener for a request to this port and address, or nullopt if there is none.
   std::optional<IdHandle> listener(std::uint16_t space, std::uint16_t port, const Gid& ip,
                                    std::uint32_t interface) const;
 
-  // Returns the id because of which take() or listen() would fail with kAddressInUse, or nullopt if
-  // they would not.
+  // Returns the id because of which bind() or listen() would fail with kAddressInUse; nullopt
+  // if there is no such id.
   std::optional<IdHandle> find_conflict(std::uint16_t space, IdHandle id,
                                         const Holder& holder) const;
 
@@ -68,14 +69,14 @@ class Ports {
 
  private:
   using Key = std::pair<std::uint16_t, std::uint16_t>;  // space, port
-  struct Place {
+  struct HolderKey {
     Key key{};
     IdHandle id{};
-    friend auto operator<=>(const Place&, const Place&) = default;
+    friend auto operator<=>(const HolderKey&, const HolderKey&) = default;
   };
   bool anyone_listens(Key key) const;
 
-  std::map<Place, Holder> holders_;
+  std::map<HolderKey, Holder> holders_;
 };
 
 }  // namespace verbena::rdmacm

@@ -15,11 +15,11 @@ Result<void> check_kind(std::uint32_t port_space, std::uint32_t qp_type) {
 }
 
 Result<void> check_reason(std::uint32_t port_space, std::uint16_t reason) {
-  const bool without = port_space == kPortSpaceNone;
+  const bool no_port_space = port_space == kPortSpaceNone;
   if (reason == kRejectConsumer || reason == kRejectVendorOption) return {};
-  if (without && reason >= 1 && reason <= kRejectReasonMax) return {};
+  if (no_port_space && reason >= 1 && reason <= kRejectReasonMax) return {};
   return fail(Errc::kInvalidArgument,
-              without ? "reasons are 1 to 33 and 35" : "reasons for programs are 28 and 35");
+              no_port_space ? "reasons are 1 to 33 and 35" : "reasons for programs are 28 and 35");
 }
 
 }  // namespace verbena::rdmacm

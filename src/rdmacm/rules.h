@@ -24,7 +24,7 @@ constexpr Qkey default_qkey(std::uint32_t port_space) {
   return {port_space == kPortSpaceIpoib ? 0 : kDatagramQkey};
 }
 
-// Checks the reason of a program for a REJ.  kInvalidArgument: programs may not use this reason.
+// Checks the reason that a program gives for a REJ.  kInvalidArgument: programs may not use it.
 Result<void> check_reason(std::uint32_t port_space, std::uint16_t reason);
 
 // Returns how much private data a program may give to connect().

@@ -17,7 +17,7 @@ TEST(Rules, PortSpacesHaveTheirQpTypes) {
   EXPECT_FALSE(check_kind(0x0107, kQpTypeRc));
 }
 
-TEST(Rules, OnlyIpoibHasNoQkeyOfItsOwn) {
+TEST(Rules, OnlyIpoibHasNoDefaultQkey) {
   EXPECT_EQ(default_qkey(kPortSpaceUdp).value, kDatagramQkey);
   EXPECT_EQ(default_qkey(kPortSpaceIb).value, kDatagramQkey);
   EXPECT_EQ(default_qkey(kPortSpaceIpoib).value, 0u);
@@ -25,10 +25,10 @@ TEST(Rules, OnlyIpoibHasNoQkeyOfItsOwn) {
 
 TEST(Rules, OnlyIdsWithoutAPortSpaceUseTheReasonsOfTheSpecification) {
   for (std::uint16_t reason = 0; reason < 64; ++reason) {
-    const bool of_programs = reason == 28 || reason == 35;
-    EXPECT_EQ(check_reason(kPortSpaceTcp, reason).has_value(), of_programs) << reason;
+    const bool for_all_ids = reason == 28 || reason == 35;
+    EXPECT_EQ(check_reason(kPortSpaceTcp, reason).has_value(), for_all_ids) << reason;
     EXPECT_EQ(check_reason(kPortSpaceNone, reason).has_value(),
-              of_programs || (reason >= 1 && reason <= 33))
+              for_all_ids || (reason >= 1 && reason <= 33))
         << reason;
   }
 }

@@ -20,7 +20,7 @@ constexpr auto kAprStatusMax = std::to_underlying(AprStatus::kSlRejected);
 
 // Returns true if the mask covers more than one of the service ids of the RDMA CM's ports (annex
 // A11.2).
-bool takes_ports(ServiceId service, ServiceId mask) {
+bool covers_several_ports(ServiceId service, ServiceId mask) {
   constexpr std::uint64_t kFirst = 0x0000'0000'0100'0000, kPorts = 0x0000'0000'00ff'ffff;
   const bool overlaps = ((service.value ^ kFirst) & mask.value & ~kPorts) == 0;
   return overlaps && (mask.value & kPorts) != kPorts;
@@ -37,7 +37,7 @@ Result<void> Manager::listen_for(Owner owner, IdHandle handle, const Filter& fil
     return fail(Errc::kNotSupported, "ids with a port space listen on a port");
   }
   if (id.state != IdState::kBound) return fail(Errc::kBadState, "not bound");
-  if (takes_ports(id.source.service, filter.mask)) {
+  if (covers_several_ports(id.source.service, filter.mask)) {
     return fail(Errc::kInvalidArgument, "a mask must not cover several ports of the RDMA CM");
   }
   const cm::Service service{.id = id.source.service,
@@ -94,7 +94,7 @@ Result<void> Manager::load_path(Owner owner, IdHandle handle, const PathInfo& pa
   VB_TRY_VOID(cm_.load_alternate_path(id.endpoint, alternate_path(id, path, source), private_data,
                                       timeout, now));
   id.options.alternate = std::make_unique<PathInfo>(path);
-  pump(now);
+  drain_cm(now);
   return {};
 }
 
@@ -108,12 +108,12 @@ Result<void> Manager::answer_path(Owner owner, IdHandle handle, const PathAnswer
       cm_.answer_alternate_path(id.endpoint, {.status = static_cast<AprStatus>(answer.status),
                                               .additional_info = answer.additional_info,
                                               .private_data = answer.private_data}));
-  pump(now);
+  drain_cm(now);
   return {};
 }
 
-// Refuses at once if the id has a port space, because the RDMA CM has no events for alternate
-// paths.
+// Rejects the path at once if the id has a port space, because the RDMA CM has no events for
+// alternate paths.
 void Manager::on(const cm::LapReceived& request, Time) {
   const IdHandle handle{request.cookie};
   const Id* id = ids_.find(handle);

@@ -7,8 +7,8 @@
 
 #include "rdmacm/hosts_test.h"
 
-// Tests ids without a port space: any service ids, peer to peer, alternate paths, and all fields of
-// the InfiniBand CM's messages.
+// Tests ids without a port space: arbitrary service ids, peer to peer, alternate paths, and all
+// fields of the InfiniBand CM's messages.
 
 namespace verbena::rdmacm {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr ServiceId kService{0x1000'0000'abcd'0042};
-constexpr std::uint16_t kPathIsRefused = 3;
+constexpr std::uint16_t kPathRejected = 3;
 
 std::vector<std::byte> bytes(const std::string& text) {
   const auto raw = std::as_bytes(std::span(text));
@@ -32,14 +32,14 @@ SocketAddress service_at(const Gid& gid, ServiceId service = kService) {
 
 class ServiceTest : public testing::Test {
  protected:
-  // Returns an id that is bound to all GIDs, or to one.
-  IdHandle bound(Host& host, const SocketAddress& at = service_at({})) {
+  // Returns an id that is bound to all GIDs or to one GID.
+  IdHandle bound_id(Host& host, const SocketAddress& at = service_at({})) {
     const IdHandle made = host.id(kProgram, kPortSpaceNone);
     EXPECT_TRUE(host.cm.bind(kProgram, made, at, hosts.world.now()));
     return made;
   }
   IdHandle listener(const Filter& filter = {}, const SocketAddress& at = service_at({})) {
-    const IdHandle made = bound(hosts.p, at);
+    const IdHandle made = bound_id(hosts.p, at);
     EXPECT_TRUE(hosts.p.cm.listen_for(kProgram, made, filter, 0));
     return made;
   }
@@ -49,8 +49,8 @@ class ServiceTest : public testing::Test {
     ++hosts.a.qpn, ++hosts.p.accepting_qpn;  // each QP is connected once
     return made;
   }
-  void connected() {
-    listens = listener();
+  void establish_connection() {
+    listener_id = listener();
     active = connect();
     passive = hosts.p.last(EventKind::kConnectRequest)->id;
     ASSERT_EQ(hosts.p.count(EventKind::kEstablished), 1u) << hosts.text();
@@ -59,18 +59,18 @@ class ServiceTest : public testing::Test {
   Time now() const { return hosts.world.now(); }
 
   Hosts hosts;
-  IdHandle listens{};
+  IdHandle listener_id{};
   IdHandle active{};
   IdHandle passive{};
 };
 
 TEST_F(ServiceTest, EachMessageCarriesPrivateData) {
-  listens = listener();
-  hosts.a.go_on = false;
+  listener_id = listener();
+  hosts.a.auto_continue = false;
   active = connect();
-  const std::string most(kConnectByGidPrivateBytes, 'q');
+  const std::string max_data(kConnectByGidPrivateBytes, 'q');
   hosts.a.call(
-      [&](Manager& m) { EXPECT_TRUE(m.connect(kProgram, active, param(0x11, most), now())); });
+      [&](Manager& m) { EXPECT_TRUE(m.connect(kProgram, active, param(0x11, max_data), now())); });
   hosts.run(100ms);
   hosts.a.call([&](Manager& m) {
     EXPECT_EQ(m.establish(kProgram, active, now(), bytes(std::string(225, 'x'))).error().code,
@@ -79,8 +79,8 @@ TEST_F(ServiceTest, EachMessageCarriesPrivateData) {
   });
   hosts.run(100ms);
   const Event& request = *hosts.p.last(EventKind::kConnectRequest);
-  EXPECT_EQ(text_of(request.param), most);
-  EXPECT_EQ(request.listen_id, listens);
+  EXPECT_EQ(text_of(request.param), max_data);
+  EXPECT_EQ(request.listen_id, listener_id);
   EXPECT_EQ(request.source, service_at(hosts.p.ip4()));
   EXPECT_EQ(request.port_space, kPortSpaceNone);
   ASSERT_EQ(hosts.p.count(EventKind::kEstablished), 1u) << hosts.text();
@@ -110,7 +110,7 @@ TEST_F(ServiceTest, MasksAndDataSelectTheListener) {
   connect("red", {kService.value + 0x100});
   EXPECT_EQ(hosts.a.count(EventKind::kRejected), 2u);
 
-  const IdHandle greedy = bound(hosts.p);
+  const IdHandle greedy = bound_id(hosts.p);
   EXPECT_EQ(hosts.p.cm.listen_for(kProgram, greedy, {}, 0).error().code, Errc::kAddressInUse);
   EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, red, now()));
   EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, blue, now()));
@@ -120,12 +120,12 @@ TEST_F(ServiceTest, MasksAndDataSelectTheListener) {
 // Ports are service ids, so a listener that overlaps with a port is refused.
 TEST_F(ServiceTest, PortsConflictWithServiceIds) {
   ASSERT_TRUE(hosts.p.listener(any4(kPort)));
-  const IdHandle all_ports = bound(hosts.p, service_at({}, service_id(kPortSpaceTcp, 0)));
+  const IdHandle all_ports = bound_id(hosts.p, service_at({}, service_id(kPortSpaceTcp, 0)));
   for (const std::uint64_t free : {std::uint64_t{0xffff}, ~std::uint64_t{0}, std::uint64_t{2}}) {
     EXPECT_EQ(hosts.p.cm.listen_for(kProgram, all_ports, {.mask = {~free}}, 0).error().code,
               Errc::kInvalidArgument);
   }
-  const IdHandle one = bound(hosts.p, service_at({}, service_id(kPortSpaceTcp, kPort)));
+  const IdHandle one = bound_id(hosts.p, service_at({}, service_id(kPortSpaceTcp, kPort)));
   EXPECT_EQ(hosts.p.cm.listen_for(kProgram, one, {}, 0).error().code, Errc::kAddressInUse);
   listener({}, service_at({}, service_id(kPortSpaceTcp, kPort + 1)));
   EXPECT_FALSE(hosts.p.listener(any4(kPort + 1)));
@@ -146,8 +146,8 @@ TEST_F(ServiceTest, ListenerAtOneGidIgnoresOtherGids) {
 }
 
 TEST_F(ServiceTest, EveryRejectReasonCarriesInfoAndData) {
-  listens = listener();
-  hosts.p.go_on = false;
+  listener_id = listener();
+  hosts.p.auto_continue = false;
   std::vector<std::uint16_t> reasons{kRejectVendorOption};
   for (std::uint16_t reason = 1; reason <= kRejectReasonMax; ++reason) reasons.push_back(reason);
   for (const std::uint16_t reason : reasons) {
@@ -183,19 +183,19 @@ TEST_F(ServiceTest, PeerToPeerMakesOneConnection) {
   const IdHandle p = hosts.p.connect(service_at(hosts.a.ip4()), "from p", kPortSpaceNone);
   hosts.run(100ms);
   // One id has become the passive side, although it called connect().
-  Host& accepted = hosts.a.count(EventKind::kConnectRequest) == 1 ? hosts.a : hosts.p;
-  Host& other = &accepted == &hosts.a ? hosts.p : hosts.a;
-  const IdHandle own = &accepted == &hosts.a ? a : p;
-  ASSERT_EQ(accepted.count(EventKind::kConnectRequest), 1u) << hosts.text();
-  EXPECT_EQ(other.count(EventKind::kConnectRequest), 0u);
-  EXPECT_EQ(accepted.last(EventKind::kConnectRequest)->id, own);
-  EXPECT_EQ(accepted.last(EventKind::kConnectRequest)->listen_id, own);
-  EXPECT_EQ(accepted.last(EventKind::kConnectRequest)->source.service, kService);
-  EXPECT_EQ(accepted.last(EventKind::kEstablished)->id, own);
-  EXPECT_EQ(other.count(EventKind::kConnectResponse), 1u);
+  Host& passive_host = hosts.a.count(EventKind::kConnectRequest) == 1 ? hosts.a : hosts.p;
+  Host& active_host = &passive_host == &hosts.a ? hosts.p : hosts.a;
+  const IdHandle passive_id = &passive_host == &hosts.a ? a : p;
+  ASSERT_EQ(passive_host.count(EventKind::kConnectRequest), 1u) << hosts.text();
+  EXPECT_EQ(active_host.count(EventKind::kConnectRequest), 0u);
+  EXPECT_EQ(passive_host.last(EventKind::kConnectRequest)->id, passive_id);
+  EXPECT_EQ(passive_host.last(EventKind::kConnectRequest)->listen_id, passive_id);
+  EXPECT_EQ(passive_host.last(EventKind::kConnectRequest)->source.service, kService);
+  EXPECT_EQ(passive_host.last(EventKind::kEstablished)->id, passive_id);
+  EXPECT_EQ(active_host.count(EventKind::kConnectResponse), 1u);
   EXPECT_EQ(hosts.a.cm.ids() + hosts.p.cm.ids(), 2u);
-  EXPECT_EQ(text_of(accepted.last(EventKind::kConnectRequest)->param),
-            &accepted == &hosts.a ? "from p" : "from a");
+  EXPECT_EQ(text_of(passive_host.last(EventKind::kConnectRequest)->param),
+            &passive_host == &hosts.a ? "from p" : "from a");
   hosts.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(kProgram, a, now())); });
   hosts.run(5s);
   EXPECT_EQ(hosts.p.count(EventKind::kDisconnected), 1u);
@@ -224,7 +224,7 @@ TEST_F(ServiceTest, ProgramChoosesTheTimeout) {
 }
 
 TEST_F(ServiceTest, ReqOffersAnAlternatePath) {
-  listens = listener();
+  listener_id = listener();
   const PathInfo other{.address = {.source = hosts.a.ip6(),
                                    .destination = hosts.p.ip6(),
                                    .flow_label = 0x12345,
@@ -251,7 +251,7 @@ TEST_F(ServiceTest, ReqOffersAnAlternatePath) {
 }
 
 TEST_F(ServiceTest, LoadedPathIsAnsweredAndMigratedTo) {
-  connected();
+  establish_connection();
   const PathInfo other{.address = {.source = hosts.a.ip6(), .destination = hosts.p.ip6()}};
   hosts.a.call([&](Manager& m) {
     EXPECT_TRUE(m.load_path(kProgram, active, other, bytes("or so?"), now()));
@@ -275,12 +275,12 @@ TEST_F(ServiceTest, LoadedPathIsAnsweredAndMigratedTo) {
   hosts.p.call([&](Manager& m) {
     EXPECT_EQ(m.answer_path(kProgram, passive, {.status = 14}, now()).error().code,
               Errc::kInvalidArgument);
-    EXPECT_TRUE(m.answer_path(kProgram, passive,
-                              {.status = kPathIsRefused, .additional_info = info}, now()));
+    EXPECT_TRUE(m.answer_path(kProgram, passive, {.status = kPathRejected, .additional_info = info},
+                              now()));
     EXPECT_EQ(m.answer_path(kProgram, passive, {}, now()).error().code, Errc::kBadState);
   });
   hosts.run(100ms);
-  EXPECT_EQ(hosts.a.last(EventKind::kPathAnswered)->status, kPathIsRefused);
+  EXPECT_EQ(hosts.a.last(EventKind::kPathAnswered)->status, kPathRejected);
   EXPECT_EQ(hosts.a.last(EventKind::kPathAnswered)->additional_info, info);
 
   hosts.a.call([&](Manager& m) { EXPECT_TRUE(m.load_path(kProgram, active, other, {}, now())); });
@@ -302,7 +302,7 @@ TEST_F(ServiceTest, LoadedPathIsAnsweredAndMigratedTo) {
 }
 
 TEST_F(ServiceTest, UnansweredPathIsGivenUp) {
-  connected();
+  establish_connection();
   hosts.a.call([&](Manager& m) {
     EXPECT_TRUE(m.load_path(kProgram, active,
                             {.address = {.source = hosts.a.ip6(), .destination = hosts.p.ip6()}},

@@ -21,7 +21,7 @@ namespace verbena::rdmacm {
 
 class Id;
 using IdHandle = Handle<Id>;
-using Owner = std::uint64_t;  // names a client of the host; node chooses the number
+using Owner = std::uint64_t;  // the number that node has given to a client of the host
 
 // ---- Values that ipc carries
 
@@ -80,7 +80,7 @@ inline constexpr std::uint16_t kRejectConsumer = 28;
 inline constexpr std::uint16_t kRejectVendorOption = 35;
 inline constexpr std::uint16_t kRejectReasonMax = 33;  // without a port space: 1 to 33, and 35
 
-// Holds the contents of a path record.  On RoCE they are computed, because there is no SA.
+// Holds the contents of a path record.  On RoCE this stack computes them, because there is no SA.
 struct PathInfo {
   link::Address address{};  // from this host to the peer; the UDP source port is not set
   std::uint32_t sgid_index{};
@@ -92,7 +92,7 @@ struct PathInfo {
 };
 
 // Corresponds to struct rdma_conn_param.  An event holds the peer's values from our point of view:
-// the initiator depth of the peer is in responder_resources, because we need as many.
+// the peer's initiator depth is in responder_resources, because we need that many resources.
 struct ConnParam {
   std::array<std::byte, 224> private_data{};
   std::uint8_t private_data_bytes{};
@@ -103,17 +103,17 @@ struct ConnParam {
   std::uint8_t rnr_retry_count{};
   std::uint8_t srq{};
   std::uint32_t qpn{};
-  std::uint32_t psn{kChoosePsn};  // our starting PSN; in an event the peer's
-  std::uint32_t qkey{};           // datagrams; in an event the peer's
+  std::uint32_t psn{kChoosePsn};  // our starting PSN; in an event the peer's starting PSN
+  std::uint32_t qkey{};           // for datagrams; in an event the peer's Q_Key
   // These carry the options of enhanced connection establishment, see cm::Ece; in an event the
   // peer's options.
   std::uint32_t ece_vendor_id{};
   std::uint32_t ece_options{};
   // ---- Only without a port space
-  // The QP may migrate to this alternate path; there is none if it has no source.  Only its address
-  // is used.  In CONNECT_REQUEST it is the path that the peer offers.
+  // The QP may migrate to this alternate path.  If its source is empty, there is no alternate path.
+  // Only the member `address` is used.  CONNECT_REQUEST has the path that the peer offers.
   PathInfo alternate{};
-  bool alternate_accepted{};  // accept(): our QP has loaded it; CONNECT_RESPONSE: the peer's has
+  bool alternate_accepted{};  // accept(): our QP has loaded it; CONNECT_RESPONSE: the peer's QP has
   bool peer_to_peer{};        // connect(): see cm::ConnectRequest
   Duration timeout{};         // of connect() and accept(); 0: the default of the host
 
@@ -142,8 +142,8 @@ enum class EventKind : std::uint8_t {
   kAddrInfoError = 17,
   kUser = 18,
   kInternal = 19,
-  // These come only without a port space: the peer offers an alternate path; the peer answered
-  // ours; the peer did not answer ours.
+  // Only ids without a port space get these.  The peer offers an alternate path, or answered our
+  // offer, or did not answer our offer.
   kPathOffered = 32,
   kPathAnswered = 33,
   kPathUnanswered = 34,
@@ -186,10 +186,10 @@ struct PendingDisconnect {
   friend bool operator==(const PendingDisconnect&, const PendingDisconnect&) = default;
 };
 
-// Returns the timer code for a peer that retries this often after an RNR NAK (vol1 table 45); 0.64
-// ms for a peer that retries for ever.  Linux uses code 0, which is 655 ms for each retry.
-// Programs rely on that time, but none needs more, so here all retries together take about that
-// long.
+// Returns the timer code for a peer that retries this often after an RNR NAK (vol1 table 45).  For
+// a peer that retries for ever, returns the code of 0.64 ms.  Linux uses code 0, which is 655 ms
+// for each retry.  Programs need a wait of 655 ms, but not more, so here all retries together take
+// about 655 ms.
 constexpr std::uint8_t min_rnr_timer(std::uint8_t peer_retries) {
   constexpr std::array<std::uint8_t, 7> kCodes{0, 0, 30, 29, 28, 28, 27};
   return peer_retries < kCodes.size() ? kCodes[peer_retries] : std::uint8_t{12};
@@ -198,8 +198,8 @@ constexpr std::uint8_t min_rnr_timer(std::uint8_t peer_retries) {
 struct Event {
   Owner owner{};
   IdHandle id{};  // CONNECT_REQUEST: the new id
-  // CONNECT_REQUEST: this is the listener; or it is `id` itself, which connects peer to peer and
-  // has become the passive side.
+  // CONNECT_REQUEST: the listener.  If the id connects peer to peer and has become the passive
+  // side, the listener is `id` itself.
   IdHandle listen_id{};
   EventKind kind{};
   // The status is 0 or -errno; REJECTED: the reason of the REJ; UNREACHABLE of datagrams: the
@@ -207,7 +207,7 @@ struct Event {
   std::int32_t status{};
   std::uint16_t port_space{};
   std::uint8_t qp_type{};  // enum ibv_qp_type
-  SocketAddress source{};  // ours
+  SocketAddress source{};  // on this host
   SocketAddress destination{};
   PathInfo path{};
   ConnParam param{};
@@ -219,7 +219,7 @@ struct Event {
   friend bool operator==(const Event&, const Event&) = default;
 };
 
-// Without a port space: selects the requests that a listener wants, see cm::Service.
+// Selects the requests for a listener without a port space, see cm::Service.
 struct Filter {
   ServiceId mask{~std::uint64_t{0}};
   std::vector<std::byte> data{};
@@ -251,7 +251,7 @@ struct IdInfo {
   std::uint8_t qp_type{};
   SocketAddress source{};
   SocketAddress destination{};
-  PathInfo path{};  // has sgid_index etc. even if the id is only bound to an address
+  PathInfo path{};  // an id that is only bound to an address has sgid_index, pkey and mtu
   std::uint8_t bound_to_device{};
 
   friend bool operator==(const IdInfo&, const IdInfo&) = default;
@@ -279,7 +279,7 @@ struct Interface {
 // Asks for the route to a destination.  on_route() answers it, with the same token.
 struct RouteQuery {
   std::uint64_t token{};
-  Owner owner{};  // of the id that asks
+  Owner owner{};  // the owner of the id
   SocketAddress destination{};
   SocketAddress source{};  // family 0: any source
 
@@ -288,13 +288,13 @@ struct RouteQuery {
 
 struct Route {
   Gid source{};             // the address of this host from which the route leads
-  link::Address address{};  // on Ethernet without a destination, which the id knows
+  link::Address address{};  // on Ethernet the destination is empty, because the id has it
   std::uint32_t sgid_index{};
   std::uint16_t pkey{0xffff};
   std::uint8_t mtu{};               // 1 = 256 bytes .. 5 = 4096
   std::uint8_t packet_life_time{};  // InfiniBand: timeout code of the path record
   bool is_loopback{};               // true: both ends are on this host
-  // InfiniBand: another path of the same ports, to which a connection may migrate.
+  // InfiniBand: another path between the same ports.  A connection may migrate to it.
   std::optional<link::Address> alternate{};
 
   friend bool operator==(const Route&, const Route&) = default;
