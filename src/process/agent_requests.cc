@@ -8,7 +8,7 @@ void AgentRequests::on_reply(const ipc::Envelope& envelope) {
   if (auto found = waiting_.extract(envelope.request)) found.mapped()(&envelope);
 }
 
-Result<void> AgentRequests::refuse(std::uint64_t request, std::string text) {
+Result<void> AgentRequests::fail_request(std::uint64_t request, std::string text) {
   auto found = waiting_.extract(request);
   if (!found) return {};
   const auto reply = ipc::encode(

@@ -23,15 +23,15 @@ inline constexpr const char* kAgentGone = "the agent is gone";
 // agent's reply.  Each request gets exactly one reply, or kDeviceFatal if the agent dies.
 class AgentRequests {
  public:
-  // Carries a message for the agent.  The descriptor of the QP table goes with the message if
-  // `qp_table` is set, and the program's pidfd if `hello` is set.
+  // Carries a message for the agent.  If `qp_table` is set, the owner sends the descriptor of the
+  // QP table with it.  If `hello` is set, the owner sends the program's pidfd with it.
   struct Outgoing {
     ipc::Bytes message{};
     bool wants_reply = false;
     bool hello = false;
     bool qp_table = false;
   };
-  // Tells whether a message of say(), which gets no reply, may wait for other messages.
+  // Tells whether a message of send(), which gets no reply, may wait for other messages.
   enum class Urgency : bool { kMayWait, kUrgent };
 
   // ---- requests
@@ -40,7 +40,7 @@ class AgentRequests {
   Pending ask(Message message, Completion<Reply> done, bool qp_table = false);
   // Queues a message that gets no reply.
   template <class Message>
-  void say(Message message, Urgency urgency = Urgency::kUrgent);
+  void send(Message message, Urgency urgency = Urgency::kUrgent);
   // Returns the number that the next request will get.
   std::uint64_t next() const { return next_; }
   // Returns true while the request with this number waits for its reply.
@@ -49,7 +49,7 @@ class AgentRequests {
   const std::string& last_text() const { return last_text_; }
 
   // ---- the connection
-  // While the connection is closed, say() drops messages, because the next agent does not know the
+  // While the connection is closed, send() drops messages, because the next agent does not know the
   // objects that they name.
   void open() { open_ = true; }
   void close() { open_ = false; }
@@ -57,8 +57,8 @@ class AgentRequests {
   void on_reply(const ipc::Envelope& envelope);
   // Fails the request with kSystem, EMFILE and this text, as if the agent had refused it.  Ignores
   // a request that does not wait for a reply.
-  Result<void> refuse(std::uint64_t request, std::string text);
-  // Fails the requests that were made before this call.
+  Result<void> fail_request(std::uint64_t request, std::string text);
+  // Fails the requests that wait now, but not those that their completions make.
   void fail_all();
 
   // ---- messages to be sent
@@ -66,12 +66,12 @@ class AgentRequests {
   // Returns true if no unsent message is urgent.
   bool may_wait() const { return !urgent_; }
   std::optional<Outgoing> poll();
-  // Appends the next message to this one and returns true, if one datagram may carry both.
+  // Appends the next message to `message` and returns true, if one datagram may carry both.
   bool poll_another(Outgoing& message);
   void drop_unsent();
 
  private:
-  // Handles the agent's reply; nullptr if the agent died before it replied.
+  // Handles the agent's reply.  The argument is null if the agent died before it replied.
   using ReplyHandler = std::move_only_function<void(const ipc::Envelope*)>;
 
   bool open_ = false;
@@ -110,7 +110,7 @@ Pending AgentRequests::ask(Message message, Completion<Reply> done, bool qp_tabl
 }
 
 template <class Message>
-void AgentRequests::say(Message message, Urgency urgency) {
+void AgentRequests::send(Message message, Urgency urgency) {
   if (!open_) return;
   static_assert(ipc::may_go_unanswered(Message::kType));
   urgent_ |= urgency == Urgency::kUrgent;

@@ -19,27 +19,28 @@ inline Started<ipc::Done> failed(const Error& error) {
   return Result<ipc::Done>(std::unexpected(error));
 }
 
-inline ipc::Bytes bytes(std::span<const std::byte> given) { return {given.begin(), given.end()}; }
+inline ipc::Bytes bytes(std::span<const std::byte> span) { return {span.begin(), span.end()}; }
 
 template <class Reply, class Message>
-Started<Reply> Process::ask_for(ConnectionHandle id, Message message, Completion<Reply> done) {
+Started<Reply> Process::ask_about(ConnectionHandle id, Message message, Completion<Reply> done) {
   const auto connection = find_alive(id);
   if (!connection) return Result<Reply>(std::unexpected(connection.error()));
-  make(**connection);
+  create_in_agent(**connection);
   message.id = (*connection)->agent_id;
   return requests_.ask<Reply>(std::move(message), std::move(done));
 }
 
 template <class Message>
-Started<ipc::Done> Process::tell(Connection& connection, Connection::Stage next, Message message) {
-  make(connection);
+Started<ipc::Done> Process::send_without_reply(Connection& connection, Connection::Stage next,
+                                               Message message) {
+  create_in_agent(connection);
   message.id = connection.agent_id;
   // If the program dies before this message leaves, the agent ends the connection itself, but
   // without the program's reason or private data.  So a message with data is sent at once.
   bool carries_data = std::is_same_v<Message, ipc::Reject>;
   if constexpr (requires { message.private_data; }) carries_data |= !message.private_data.empty();
-  requests_.say(std::move(message), carries_data ? Urgency::kUrgent : Urgency::kMayWait);
-  connection.stage = next;  // set last, because say() may throw std::bad_alloc
+  requests_.send(std::move(message), carries_data ? Urgency::kUrgent : Urgency::kMayWait);
+  connection.stage = next;  // set last, because send() may throw std::bad_alloc
   return Result<ipc::Done>(ipc::Done{});
 }
 

@@ -39,15 +39,16 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
   }
   if (connection.qp) {
     message.param.qpn = connection.qpn.value;
-    message.param.ece_vendor_id = message.param.ece_options = 0;  // our QPs have no ECE options
+    message.param.ece_vendor_id = message.param.ece_options = 0;  // QPs of this stack have no ECE
   }
-  const std::uint8_t most = config_.limits.max_rd_atomic;
-  message.param.responder_resources = std::min(param.responder_resources, most);
-  message.param.initiator_depth = std::min(param.initiator_depth, most);
+  const std::uint8_t depth_max = config_.limits.max_rd_atomic;
+  message.param.responder_resources = std::min(param.responder_resources, depth_max);
+  message.param.initiator_depth = std::min(param.initiator_depth, depth_max);
   if (!is_rdma_cm_connection(connection) || param.alternate.address.source != Gid{} ||
       param.peer_to_peer) {
-    if (!connection.is_datagram()) leases_.numbers().mark_known(Qpn{message.param.qpn});
-    return ask_for(id, std::move(message), then(id, Stage::kConnecting, std::move(done)));
+    if (!connection.is_datagram()) leases_.numbers().mark_known_to_peer(Qpn{message.param.qpn});
+    return ask_about(id, std::move(message),
+                     move_when_agreed(id, Stage::kConnecting, std::move(done)));
   }
   if (const auto fits =
           check_private_data(param.private_data_bytes,
@@ -56,8 +57,8 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
     return failed(fits.error());
   }
   if (const auto ours = check_qp({message.param.qpn}); !ours) return failed(ours.error());
-  leases_.numbers().mark_known(Qpn{message.param.qpn});
-  return tell(connection, Stage::kConnecting, std::move(message));
+  leases_.numbers().mark_known_to_peer(Qpn{message.param.qpn});
+  return send_without_reply(connection, Stage::kConnecting, std::move(message));
 }
 
 // Refuses a QP of another program, as the node does.
@@ -66,7 +67,7 @@ Result<void> Process::check_qp(Qpn qpn) const {
   return fail(Errc::kInvalidArgument, "not a QP of this program");
 }
 
-Completion<ipc::Done> Process::answered(ConnectionHandle id, Completion<ipc::Done> done) {
+Completion<ipc::Done> Process::mark_answered(ConnectionHandle id, Completion<ipc::Done> done) {
   return [this, id, done = std::move(done)](Result<ipc::Done> result) mutable {
     Connection* const accepted = connections_.find(id);
     if (result && accepted != nullptr) accepted->unanswered = false;
@@ -83,8 +84,8 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   if (connection.is_datagram()) {
     if (connection.qp) message.param.qpn = connection.qpn.value;
     message.param.qkey = connection.qkey.value;
-    return ask_for(id, std::move(message),
-                   then(id, Stage::kConnected, answered(id, std::move(done))));
+    return ask_about(id, std::move(message),
+                     move_when_agreed(id, Stage::kConnected, mark_answered(id, std::move(done))));
   }
   if (connection.stage != Stage::kRequested || connection.qp_transition.valid == 0) {
     return failed({Errc::kBadState, 0, "nothing to accept"});
@@ -97,10 +98,10 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   if (const auto ours = check_qp(qpn); !ours) return failed(ours.error());
   AlternatePath alternate;
   if (param.alternate_accepted) {
-    if (!connection.is_without_port_space() || connection.offered.address.source == Gid{}) {
+    if (!connection.is_without_port_space() || connection.offered_path.address.source == Gid{}) {
       return failed({Errc::kInvalidArgument, 0, "the request offers no alternate path"});
     }
-    auto offered = alternate_path(connection, connection.offered);
+    auto offered = alternate_path(connection, connection.offered_path);
     if (!offered) return failed(offered.error());
     alternate = *offered;
   } else if (auto offered = acceptable_alternate(connection)) {
@@ -125,21 +126,21 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   connection.pending_disconnect.local_qpn = qpn;
   connection.peer_may_be_connected = true;
   if (!is_rdma_cm_connection(connection)) {
-    return ask_for(
+    return ask_about(
         id, std::move(message),
         Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> result) mutable {
           Connection* const accepted = connections_.find(id);
           if (result && accepted != nullptr) {
             accepted->unanswered = false;
             accepted->stage = Stage::kAccepting;
-            accepted->offered = {};
+            accepted->offered_path = {};
           }
           done(std::move(result));
         }));
   }
-  connection.offered = {};
+  connection.offered_path = {};
   connection.unanswered = false;
-  return tell(connection, Stage::kAccepting, std::move(message));
+  return send_without_reply(connection, Stage::kAccepting, std::move(message));
 }
 
 Started<ipc::Done> Process::reject(ConnectionHandle id, const rdmacm::Refusal& refusal,
@@ -147,8 +148,8 @@ Started<ipc::Done> Process::reject(ConnectionHandle id, const rdmacm::Refusal& r
   const auto found = find_alive(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
-  if (const auto right = rdmacm::check_reason(connection.port_space, refusal.reason); !right) {
-    return failed(right.error());
+  if (const auto valid = rdmacm::check_reason(connection.port_space, refusal.reason); !valid) {
+    return failed(valid.error());
   }
   if (connection.stage != Stage::kRequested && connection.stage != Stage::kResponded) {
     return failed({Errc::kBadState, 0, "nothing to reject"});
@@ -156,7 +157,7 @@ Started<ipc::Done> Process::reject(ConnectionHandle id, const rdmacm::Refusal& r
   ipc::Reject message{
       {}, refusal.reason, bytes(refusal.additional_info), bytes(refusal.private_data)};
   if (!is_rdma_cm_connection(connection)) {
-    return ask_for(
+    return ask_about(
         id, std::move(message),
         Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> result) mutable {
           Connection* const rejected = connections_.find(id);
@@ -173,7 +174,7 @@ Started<ipc::Done> Process::reject(ConnectionHandle id, const rdmacm::Refusal& r
     return failed(
         {Errc::kInvalidArgument, 0, "a reject of the RDMA CM carries no additional information"});
   }
-  auto result = tell(connection, Stage::kOver, std::move(message));
+  auto result = send_without_reply(connection, Stage::kOver, std::move(message));
   connection.end();
   return result;
 }
@@ -191,8 +192,8 @@ Started<ipc::Done> Process::establish(ConnectionHandle id, std::span<const std::
     return failed(fits.error());
   }
   AlternatePath alternate;
-  if (connection.agreed.address.source != Gid{}) {
-    auto agreed = alternate_path(connection, connection.agreed);
+  if (connection.accepted_path.address.source != Gid{}) {
+    auto agreed = alternate_path(connection, connection.accepted_path);
     if (!agreed) return failed(agreed.error());
     alternate = *agreed;
   }
@@ -203,7 +204,8 @@ Started<ipc::Done> Process::establish(ConnectionHandle id, std::span<const std::
     return failed(loaded.error());
   }
   if (connection.qp) (void)engine_.mark_established(connection.qp).has_value();
-  auto result = tell(connection, Stage::kConnected, ipc::Establish{{}, bytes(private_data)});
+  auto result =
+      send_without_reply(connection, Stage::kConnected, ipc::Establish{{}, bytes(private_data)});
   connection.established = true;
   return result;
 }
@@ -213,20 +215,23 @@ Started<ipc::Done> Process::disconnect(ConnectionHandle id, std::span<const std:
   const auto found = find(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
-  // If the program has not answered the peer's response, a disconnection rejects the response.
+  // If the program has not answered the peer's response, disconnect() rejects the response.
   const bool rejects = connection.stage == Stage::kResponded;
-  const std::size_t most = rejects ? rdmacm::kRejectPrivateBytes : rdmacm::kDisconnectPrivateBytes;
-  if (const auto fits = check_private_data(private_data.size(), most); !fits) {
+  const std::size_t bytes_max =
+      rejects ? rdmacm::kRejectPrivateBytes : rdmacm::kDisconnectPrivateBytes;
+  if (const auto fits = check_private_data(private_data.size(), bytes_max); !fits) {
     return failed(fits.error());
   }
-  (void)to_error(connection, now).has_value();  // the CM disconnects even if the QP cannot move
+  // The CM disconnects even if the QP cannot move.
+  (void)move_to_error(connection, now).has_value();
   if (const auto alive = find_alive(id); !alive) return failed(alive.error());
   if (connection.stage == Stage::kOver) return Result<ipc::Done>(ipc::Done{});
   if (connection.stage < Stage::kResponded || connection.stage == Stage::kRequested) {
     return failed({Errc::kBadState, 0, "not connected"});
   }
-  // `peer_may_be_connected` stays set until the DREP comes, which shows that the peer knows.
-  auto result = tell(connection, Stage::kOver, ipc::Disconnect{{}, bytes(private_data)});
+  // `peer_may_be_connected` stays set until the DREP shows that the peer has disconnected.
+  auto result =
+      send_without_reply(connection, Stage::kOver, ipc::Disconnect{{}, bytes(private_data)});
   if (rejects) connection.end();
   return result;
 }

@@ -1,7 +1,7 @@
-#include "process/test_played.h"
+#include "process/fixture_test.h"
 
-// Tests the steps of a connection: which ones do not wait for the agent, which calls are refused at
-// once, and what happens if the agent refuses one later.
+// Tests the steps of a connection: which steps do not wait for the agent, which calls fail at once,
+// and what happens if the agent refuses a step later.
 namespace verbena::process {
 namespace {
 
@@ -13,16 +13,16 @@ using ::testing::SizeIs;
 
 TEST_F(ProcessTest, AConnectionWaitsOnlyForEvents) {
   const ConnectionHandle id = create_resolved_id();
-  EXPECT_THAT(made_, ElementsAre(kFirstId));
+  EXPECT_THAT(created_ids_, ElementsAre(kFirstId));
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
   EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
   EXPECT_EQ(next<ipc::Connect>().first, 0u);
-  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
+  deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
   EXPECT_EQ(next<ipc::Establish>().first, 0u);
   EXPECT_TRUE(is_done(process_.disconnect(id, kNow, {})));
   EXPECT_EQ(next<ipc::Disconnect>().first, 0u);
   EXPECT_TRUE(is_done(process_.disconnect(id, kNow, {})));
-  tell(kFirstId, EventKind::kDisconnected);
+  deliver(kFirstId, EventKind::kDisconnected);
   EXPECT_TRUE(is_done(process_.disconnect(id, kNow, {})));
   EXPECT_FALSE(process_.poll_message());
 }
@@ -30,12 +30,12 @@ TEST_F(ProcessTest, AConnectionWaitsOnlyForEvents) {
 TEST_F(ProcessTest, TheRouteIsResolvedWithTheAddress) {
   const ConnectionHandle id = create_id();
   EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
-  tell(rdmacm::Event{
+  deliver(rdmacm::Event{
       .id = kFirstId,
       .kind = EventKind::kAddrResolved,
       .source = {.ip = kHere, .family = 4},
       .path = {.address = {.source = kHere, .destination = kThere, .flow_label = 5}}});
-  pass_over_messages();
+  drop_messages();
   keep(process_.set_option(id, 0, 0, 0x28,
                            [](const auto& result) { EXPECT_TRUE(result.has_value()); }));
   answer<ipc::SetOption>(ipc::Done{});
@@ -70,23 +70,23 @@ TEST_F(ProcessTest, OnlyMessagesWithoutDataMayWait) {
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
   ASSERT_TRUE(is_done(process_.connect(id, {}, {})));
   EXPECT_TRUE(process_.messages_may_wait());
-  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
+  deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
   EXPECT_TRUE(process_.messages_may_wait()) << "the report of ESTABLISHED has no data";
   ASSERT_TRUE(is_done(process_.disconnect(id, kNow, {})));
   ASSERT_TRUE(process_.destroy_id(id).has_value());
   EXPECT_TRUE(process_.messages_may_wait()) << "the end of a connection has no data";
   EXPECT_EQ(process_.messages(), 4u);
-  pass_over_messages();
+  drop_messages();
 
   const ConnectionHandle listener = create_id();
   keep(process_.listen(listener, 1, [](const auto&) {}));
   EXPECT_FALSE(process_.messages_may_wait()) << "the program waits for the reply";
-  const auto named = next<ipc::Listen>().second.id;
+  const auto listener_name = next<ipc::Listen>().second.id;
   EXPECT_TRUE(process_.messages_may_wait());
-  const ConnectionHandle asked = request(named);
-  ASSERT_TRUE(is_done(process_.reject(asked, {}, {})));
+  const ConnectionHandle child = request(listener_name);
+  ASSERT_TRUE(is_done(process_.reject(child, {}, {})));
   EXPECT_FALSE(process_.messages_may_wait()) << "a reject has a reason for the peer";
-  pass_over_messages();
+  drop_messages();
   ASSERT_TRUE(process_.destroy_id(listener).has_value());
   EXPECT_FALSE(process_.messages_may_wait()) << "others may wait for the listener's port";
 }
@@ -94,7 +94,7 @@ TEST_F(ProcessTest, OnlyMessagesWithoutDataMayWait) {
 TEST_F(ProcessTest, MessagesAreJoinedUpToTheFirstReply) {
   std::vector<std::uint64_t> memory(ipc::QpTable::kBytes / 8 + 1);
   process_.set_qp_table(std::as_writable_bytes(std::span(memory)));
-  pass_over_messages();
+  drop_messages();
   const auto resolve = [&] {
     const ConnectionHandle id = create_id();
     EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
@@ -125,14 +125,14 @@ TEST_F(ProcessTest, MessagesAreJoinedUpToTheFirstReply) {
   EXPECT_THAT(datagram(), ElementsAre(kCreateId, kResolveAddress));
   // A datagram has a limited size.
   for (int i = 0; i < 500; ++i) (void)resolve();
-  std::size_t all = 0, most = 0;
-  while (all < 1000) {
-    const std::size_t some = datagram().size();
-    all += some;
-    most = std::max(most, some);
+  std::size_t total = 0, max = 0;
+  while (total < 1000) {
+    const std::size_t count = datagram().size();
+    total += count;
+    max = std::max(max, count);
   }
-  EXPECT_GT(most, 100u);
-  EXPECT_LT(most, 1000u);
+  EXPECT_GT(max, 100u);
+  EXPECT_LT(max, 1000u);
   EXPECT_FALSE(process_.poll_message());
 }
 
@@ -144,8 +144,8 @@ TEST_F(ProcessTest, ThePassiveSideDoesNotWaitForTheAgent) {
   EXPECT_EQ(next<ipc::Accept>().first, 0u);
   EXPECT_EQ(error_of(process_.accept(child, {}, kNow, {})), Errc::kBadState);
   EXPECT_EQ(error_of(process_.reject(child, {}, {})), Errc::kBadState);
-  tell(kChildId, EventKind::kEstablished);
-  tell(kChildId, EventKind::kDisconnected);
+  deliver(kChildId, EventKind::kEstablished);
+  deliver(kChildId, EventKind::kDisconnected);
   EXPECT_TRUE(is_done(process_.disconnect(child, kNow, {})));
   EXPECT_FALSE(process_.poll_message()) << "the agent knows that the connection is over";
 
@@ -170,22 +170,22 @@ TEST_F(ProcessTest, WrongCallsFailAtOnce) {
   EXPECT_EQ(error_of(process_.reject(id, {}, {})), Errc::kBadState);
   EXPECT_TRUE(is_done(resolve()));
   EXPECT_EQ(error_of(resolve()), Errc::kBadState);
-  tell(kFirstId, EventKind::kAddrResolved);
+  deliver(kFirstId, EventKind::kAddrResolved);
   EXPECT_TRUE(is_done(process_.resolve_route(id, std::chrono::seconds(1), {})));
   EXPECT_EQ(error_of(process_.resolve_route(id, std::chrono::seconds(1), {})), Errc::kBadState);
   EXPECT_EQ(error_of(process_.connect(id, {.qpn = 0x999999}, {})), Errc::kInvalidArgument);
-  pass_over_messages();
+  drop_messages();
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
-  rdmacm::ConnParam much{};
-  much.private_data_bytes = rdmacm::kConnectPrivateBytes + 1;
-  EXPECT_EQ(error_of(process_.connect(id, much, {})), Errc::kInvalidArgument);
+  rdmacm::ConnParam too_much{};
+  too_much.private_data_bytes = rdmacm::kConnectPrivateBytes + 1;
+  EXPECT_EQ(error_of(process_.connect(id, too_much, {})), Errc::kInvalidArgument);
   EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
   EXPECT_EQ(error_of(process_.connect(id, {}, {})), Errc::kBadState);
 }
 
 TEST_F(ProcessTest, ALaterRefusalRaisesTheEventOfTheStep) {
   const auto refuse = [&](ipc::Type request, rdmacm::IdHandle id) {
-    tell(ipc::encode(
+    deliver(ipc::encode(
         0,
         ipc::Refused{
             .request = request, .id = id, .code = Errc::kNoResources, .text = "the host is full"}));
@@ -204,12 +204,12 @@ TEST_F(ProcessTest, ALaterRefusalRaisesTheEventOfTheStep) {
   EXPECT_TRUE(is_done(resolve()));
   expect_failed(refuse(ipc::Type::kResolveAddress, kFirstId), EventKind::kAddrError);
   EXPECT_TRUE(is_done(resolve())) << "the program may resolve the address again";
-  tell(kFirstId, EventKind::kAddrResolved);
+  deliver(kFirstId, EventKind::kAddrResolved);
   EXPECT_TRUE(is_done(process_.resolve_route(id, std::chrono::seconds(1), {})));
   (void)cm_notices();
   EXPECT_THAT(refuse(ipc::Type::kResolveAddress, kFirstId), IsEmpty())
       << "the address is resolved already";
-  pass_over_messages();
+  drop_messages();
   const hca::QpHandle qp = create_qp();
   ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
   EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
@@ -221,11 +221,11 @@ TEST_F(ProcessTest, ALaterRefusalRaisesTheEventOfTheStep) {
   EXPECT_TRUE(is_done(process_.connect(id, {}, {}))) << "the program may connect again";
 
   const ConnectionHandle child = request(kFirstId);
-  const hca::QpHandle of_child = create_qp_after_messages();
-  ASSERT_TRUE(process_.set_qp(child, of_child, kNow).has_value());
+  const hca::QpHandle child_qp = create_qp_after_messages();
+  ASSERT_TRUE(process_.set_qp(child, child_qp, kNow).has_value());
   EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
   expect_failed(refuse(ipc::Type::kAccept, kChildId), EventKind::kConnectError);
-  EXPECT_EQ(state(of_child), QpState::kError);
+  EXPECT_EQ(state(child_qp), QpState::kError);
 }
 
 TEST_F(ProcessTest, ARetryCreatesAnIdThatTheAgentRefused) {
@@ -235,7 +235,7 @@ TEST_F(ProcessTest, ARetryCreatesAnIdThatTheAgentRefused) {
     EXPECT_EQ(next<ipc::CreateId>().second.id, kFirstId);
     (void)next<ipc::ResolveAddress>();
     for (const ipc::Type request : {ipc::Type::kCreateId, ipc::Type::kResolveAddress}) {
-      tell(ipc::encode(
+      deliver(ipc::encode(
           0, ipc::Refused{.request = request, .id = kFirstId, .code = Errc::kNoResources}));
     }
     EXPECT_THAT(cm_notices(), SizeIs(1));
@@ -265,10 +265,10 @@ TEST_F(ProcessTest, ALateReplyDoesNotMoveAnIdBack) {
   keep(process_.bind(id, {.ip = kHere, .family = 4}, [](const auto&) {}));
   const auto bind = next<ipc::Bind>().first;
   EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
-  tell(ipc::encode(bind, ipc::Bound{.source = {.ip = kHere, .family = 4}}));
-  tell(ipc::encode(0, ipc::Refused{.request = ipc::Type::kResolveAddress,
-                                   .id = kFirstId,
-                                   .code = Errc::kInvalidArgument}));
+  deliver(ipc::encode(bind, ipc::Bound{.source = {.ip = kHere, .family = 4}}));
+  deliver(ipc::encode(0, ipc::Refused{.request = ipc::Type::kResolveAddress,
+                                      .id = kFirstId,
+                                      .code = Errc::kInvalidArgument}));
   EXPECT_THAT(cm_notices(), SizeIs(1));
 }
 
@@ -279,7 +279,7 @@ TEST_F(ProcessTest, MessagesForAStuckAgentAreLimited) {
   }
   EXPECT_EQ(error_of(process_.reject(child, {}, {})), Errc::kNoResources);
   EXPECT_TRUE(process_.destroy_id(child).has_value());
-  pass_over_messages();
+  drop_messages();
   const ConnectionHandle other = request(kFirstId);
   EXPECT_TRUE(is_done(process_.reject(other, {}, {})));
 }
@@ -290,8 +290,8 @@ TEST_F(ProcessTest, ARefusalAfterTheEndRaisesNoSecondEvent) {
   const ConnectionHandle child = request(kFirstId);
   ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
   EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
-  tell(kChildId, EventKind::kRejected);
-  tell(ipc::encode(
+  deliver(kChildId, EventKind::kRejected);
+  deliver(ipc::encode(
       0, ipc::Refused{.request = ipc::Type::kAccept, .id = kChildId, .code = Errc::kBadState}));
   EXPECT_THAT(cm_notices(), SizeIs(1));
 }
@@ -300,15 +300,15 @@ TEST_F(ProcessTest, ARefusalAfterTheEndRaisesNoSecondEvent) {
 TEST_F(ProcessTest, EventsOfAnUnacceptedIdAreMarked) {
   create_id();
   const ConnectionHandle child = request(kFirstId);
-  tell(kChildId, EventKind::kRejected);
-  tell(kChildId, EventKind::kTimewaitExit);
+  deliver(kChildId, EventKind::kRejected);
+  deliver(kChildId, EventKind::kTimewaitExit);
   EXPECT_THAT(cm_notices(), Each(Field(&CmNotice::unanswered, true)));
   EXPECT_EQ(error_of(process_.accept(child, {}, kNow, {})), Errc::kBadState);
   EXPECT_TRUE(process_.destroy_id(child).has_value());
   const ConnectionHandle other = request(kFirstId);
   ASSERT_TRUE(process_.set_qp(other, create_qp_after_messages(), kNow).has_value());
   EXPECT_TRUE(is_done(process_.accept(other, {}, kNow, {})));
-  tell(kChildId, EventKind::kRejected);
+  deliver(kChildId, EventKind::kRejected);
   EXPECT_THAT(cm_notices(), ElementsAre(Field(&CmNotice::unanswered, false)));
 }
 

@@ -40,7 +40,7 @@ class Connection {
     kOver,  // disconnected, rejected or failed
   };
 
-  rdmacm::IdHandle agent_id{};  // names the id in messages; empty if its agent is gone
+  rdmacm::IdHandle agent_id{};  // the id's name in messages; empty if its agent is gone
   bool create_sent = false;     // the agent has been asked to create the id
   bool create_refused = false;  // the agent could not create the id, and must be asked again
   bool unanswered = false;      // CONNECT_REQUEST created the id, which is not accepted yet
@@ -48,23 +48,23 @@ class Connection {
   std::uint64_t cookie = 0;
   std::uint32_t port_space = 0;
   std::uint32_t qp_type = 0;
-  Qkey qkey{};  // of datagrams; 0: the first joined group will set it (RDMA_PS_IPOIB)
+  Qkey qkey{};  // for datagrams; 0: the first group that is joined sets it (RDMA_PS_IPOIB)
   rdmacm::SocketAddress source{};
   rdmacm::SocketAddress destination{};
   rdmacm::PathInfo path{};
-  bool was_bound = false;  // the program chose the port, and may reuse it after the id ends
-  bool bound = false;      // bound to the device: the source is a specific address
-  bool resolved = false;   // the path is known
-  std::uint8_t tos = 0;    // becomes the traffic class of the path
+  bool program_chose_port = false;  // the program may use the port again after destroy_id()
+  bool bound = false;               // bound to a device: the source is a specific address
+  bool resolved = false;            // the path is known
+  std::uint8_t tos = 0;             // becomes the traffic class of the path
   rdmacm::QpTransition qp_transition{};
   hca::QpHandle qp{};
   Qpn qpn{};
   Step step = Step::kNone;
   Time step_began{};
   // The next three members are alternate paths.  A path without a source GID is empty.
-  rdmacm::PathInfo offered{};  // the peer offers this path and waits for our answer
-  rdmacm::PathInfo agreed{};   // the peer has accepted this path, but the QP has not loaded it yet
-  rdmacm::PathInfo loaded{};   // the QP has loaded this path and may migrate to it
+  rdmacm::PathInfo offered_path{};   // the peer offers this path and waits for our answer
+  rdmacm::PathInfo accepted_path{};  // the peer has accepted this path; the QP must load it
+  rdmacm::PathInfo loaded_path{};    // the QP has loaded this path and may migrate to it
   bool is_datagram() const { return rdmacm::is_datagram(qp_type); }
   bool is_without_port_space() const { return port_space == rdmacm::kPortSpaceNone; }
 
@@ -75,7 +75,7 @@ class Connection {
     hca::QpHandle qp{};  // the QP to attach, if any
     bool attached = false;
     Pending pending{};  // the request to the agent: to join the group, or to attach the QP
-    // Only InfiniBand uses the next members.
+    // The next members are only for InfiniBand.
     std::uint64_t membership = 0;  // the number of the join; 0: the agent has not answered
     std::uint8_t rate = 0;
     rdmacm::PathInfo path{};  // the path to the group
@@ -84,19 +84,20 @@ class Connection {
 
   // The next members are for ids on InfiniBand that look for services.
   std::vector<ipc::Service> services{};     // found services; not empty after a success
-  std::optional<Pending> service_lookup{};  // set as soon as the program has asked
-  bool route_alone = false;  // resolve_route() also resolves the address (services.cc)
+  std::optional<Pending> service_lookup{};  // set once the program has looked up services
+  // resolve_route() also resolves the address, and the program gets only the event of the route.
+  bool reports_only_route = false;
 
   // If this agent dies, the next agent disconnects the peer with these values.
   rdmacm::PendingDisconnect pending_disconnect{};
-  bool established = false;            // the program has got ESTABLISHED
-  bool peer_may_be_connected = false;  // the peer may know of a connection that has to be ended
+  bool established = false;            // ESTABLISHED was reported to the program
+  bool peer_may_be_connected = false;  // if the agent dies, the peer needs a DREQ
 
-  // Notes that the connection is over or was refused, so that the peer expects no answer.
+  // Call this when the connection is over or was refused: the peer expects no answer any more.
   void end() {
     stage = Stage::kOver;
     peer_may_be_connected = false;
-    offered = agreed = {};
+    offered_path = accepted_path = {};
   }
 };
 

@@ -16,7 +16,7 @@ Result<ConnectionHandle> Connections::insert(std::unique_ptr<Connection> connect
 std::unique_ptr<Connection> Connections::remove(ConnectionHandle id) {
   auto connection = slots_.remove(id);
   if (!connection) return connection;
-  take_qp_from(*connection);
+  remove_qp(*connection);
   by_agent_id_.erase(connection->agent_id);
   return connection;
 }
@@ -25,8 +25,8 @@ Connection* Connections::find_by_agent_id(rdmacm::IdHandle agent_id,
                                           ConnectionHandle& handle) const {
   if (ipc::is_name(agent_id)) {
     handle = {agent_id.value & ~ipc::kNamed};
-  } else if (const auto known = by_agent_id_.find(agent_id); known != by_agent_id_.end()) {
-    handle = known->second;
+  } else if (const auto found = by_agent_id_.find(agent_id); found != by_agent_id_.end()) {
+    handle = found->second;
   } else {
     return nullptr;
   }
@@ -41,14 +41,14 @@ Connection* Connections::find_by_qpn(Qpn qpn) const {
 
 void Connections::set_qp(ConnectionHandle id, hca::QpHandle qp, Qpn qpn) {
   Connection& connection = *slots_.find(id);
-  take_qp_from(connection);
-  if (Connection* const other = find_by_qpn(qpn)) take_qp_from(*other);
+  remove_qp(connection);
+  if (Connection* const other = find_by_qpn(qpn)) remove_qp(*other);
   connection.qp = qp;
   connection.qpn = qpn;
   by_qpn_[qpn.value] = id;
 }
 
-void Connections::take_qp_from(Connection& connection) {
+void Connections::remove_qp(Connection& connection) {
   if (connection.qp) by_qpn_.erase(connection.qpn.value);
   connection.qp = {};
   connection.qpn = {};

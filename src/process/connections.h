@@ -27,21 +27,21 @@ class Connections {
   Connection* find_by_qpn(Qpn qpn) const;
   void for_each(auto&& f) const { slots_.for_each(f); }
 
-  // Notes the name that the agent has given to the id of a CONNECT_REQUEST.
+  // Records the name that the agent has given to the id of a CONNECT_REQUEST.
   void set_agent_id(rdmacm::IdHandle agent_id, ConnectionHandle id) { by_agent_id_[agent_id] = id; }
   // Forgets all names of an agent that is gone.
   void forget_agent_ids() { by_agent_id_.clear(); }
 
   // Gives the id this QP instead of its old one.  If another id has this QP, that id loses it.
   void set_qp(ConnectionHandle id, hca::QpHandle qp, Qpn qpn);
-  void take_qp_from(Connection& connection);
+  void remove_qp(Connection& connection);
 
   // Counts the ids that insert() has refused.
   std::uint64_t refused() const { return refused_; }
 
  private:
   Slots<Connection> slots_;
-  std::map<rdmacm::IdHandle, ConnectionHandle> by_agent_id_{};  // ids that the agent has named
+  std::map<rdmacm::IdHandle, ConnectionHandle> by_agent_id_{};  // only ids that the agent named
   std::map<std::uint32_t, ConnectionHandle> by_qpn_{};
   std::uint64_t refused_ = 0;
 };

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "process/async_type.h"
-#include "process/test_played.h"
+#include "process/fixture_test.h"
 
 // Tests a program on a host with an Ethernet device and an InfiniBand device of two ports.
 namespace verbena::process {
@@ -34,7 +34,7 @@ class Devices : public ProcessTest {
     second.lid = kLid;
     second.lmc = 2;
     devices_ = {device(), {.name = "hca0", .node_guid = {7}, .ports = {first, second}}};
-    tell_devices(devices_);
+    report_devices(devices_);
     (void)async_notices();
   }
   std::vector<AsyncNotice> async_notices() {
@@ -100,13 +100,13 @@ TEST_F(Devices, PathsThatThePortDoesNotAllowAreRefused) {
 TEST_F(Devices, PortChangesRaiseEventsOfThatPort) {
   ipc::Port& port = devices_[1].ports[1];
   port.lid = {0x80};
-  tell_devices(devices_);
+  report_devices(devices_);
   port.sm_lid = {5};
-  tell_devices(devices_);
+  report_devices(devices_);
   port.link.reregistrations = 1;
-  tell_devices(devices_);
+  report_devices(devices_);
   port.active = false;
-  tell_devices(devices_);
+  report_devices(devices_);
   const auto notices = async_notices();
   ASSERT_EQ(notices.size(), 4u);
   EXPECT_EQ(notices[0].type, std::to_underlying(AsyncType::kLidChange));

@@ -1,8 +1,8 @@
-#include "process/test_played.h"
+#include "process/fixture_test.h"
 #include "wire/headers.h"
 
-// The peer's first packet raises an event for the program where the specification requires it.  The
-// connection manager gets an event whenever that packet comes before the RTU.
+// Tests the peer's first packet.  It raises an event for the program where the specification
+// requires that.  If it comes before the RTU, the connection manager is notified.
 namespace verbena::process {
 namespace {
 
@@ -23,7 +23,7 @@ class FirstPacket : public ProcessTest {
     ASSERT_TRUE(process_.set_qp(child_, qp_, kNow).has_value());
     keep(process_.accept(child_, {}, kNow, [](auto) {}));
     ASSERT_EQ(state(qp_), QpState::kRts);
-    pass_over_messages();
+    drop_messages();
   }
   void move_to(QpState to) {
     using namespace hca::attribute;
@@ -32,18 +32,18 @@ class FirstPacket : public ProcessTest {
         kState | kPath | kPathMtu | kDestinationQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer;
     constexpr std::uint32_t kRts =
         kState | kSqPsn | kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic;
-    hca::QpAttributes wanted;
-    wanted.state = to;
-    wanted.access_flags = hca::access::kRemoteWrite;
-    wanted.path.address = {.source = kHere, .destination = kThere, .source_port = 0xc123};
-    wanted.destination_qpn = Qpn{transition().remote_qpn};
-    wanted.rq_psn = Psn{transition().rq_psn};
-    wanted.path_mtu = hca::Mtu::k1024;
+    hca::QpAttributes attributes;
+    attributes.state = to;
+    attributes.access_flags = hca::access::kRemoteWrite;
+    attributes.path.address = {.source = kHere, .destination = kThere, .source_port = 0xc123};
+    attributes.destination_qpn = Qpn{transition().remote_qpn};
+    attributes.rq_psn = Psn{transition().rq_psn};
+    attributes.path_mtu = hca::Mtu::k1024;
     const std::uint32_t mask = to == QpState::kInit ? kInit : to == QpState::kRtr ? kRtr : kRts;
-    ASSERT_TRUE(process_.engine().modify_qp(qp_, wanted, mask, kNow).has_value());
+    ASSERT_TRUE(process_.engine().modify_qp(qp_, attributes, mask, kNow).has_value());
   }
   // Receives a WRITE of zero bytes, which needs no posted receive.
-  void packet(std::uint32_t number) {
+  void receive_packet(std::uint32_t number) {
     wire::TransportPacket packet{.bth = {.opcode = wire::Opcode::kRcWriteOnly,
                                          .destination_qpn = qpn_,
                                          .psn = {transition().rq_psn + number}}};
@@ -61,7 +61,7 @@ class FirstPacket : public ProcessTest {
     return all;
   }
   // Returns the QPs that the agent was notified of.
-  std::vector<std::uint32_t> notified() {
+  std::vector<std::uint32_t> notified_qpns() {
     std::vector<std::uint32_t> all;
     while (const auto out = process_.poll_message()) {
       const auto envelope = ipc::open(out->message).value();
@@ -79,22 +79,22 @@ class FirstPacket : public ProcessTest {
 
 TEST_F(FirstPacket, InRtsOnlyTheConnectionManagerIsNotified) {
   accept();
-  packet(0);
-  packet(1);
-  EXPECT_THAT(notified(), ElementsAre(qpn_.value));
+  receive_packet(0);
+  receive_packet(1);
+  EXPECT_THAT(notified_qpns(), ElementsAre(qpn_.value));
   EXPECT_THAT(events(), IsEmpty());
 }
 
 TEST_F(FirstPacket, InRtrTheProgramGetsAnEventToo) {
   move_to(QpState::kInit);
   move_to(QpState::kRtr);
-  packet(0);
-  packet(1);
-  EXPECT_THAT(notified(), ElementsAre(qpn_.value));
+  receive_packet(0);
+  receive_packet(1);
+  EXPECT_THAT(notified_qpns(), ElementsAre(qpn_.value));
   EXPECT_THAT(events(), ElementsAre(kCommEst));
   move_to(QpState::kRts);
-  packet(2);
-  EXPECT_THAT(notified(), IsEmpty());
+  receive_packet(2);
+  EXPECT_THAT(notified_qpns(), IsEmpty());
   EXPECT_THAT(events(), IsEmpty());
 }
 
@@ -102,16 +102,16 @@ TEST_F(FirstPacket, InRtsAProgramThatMovesItsOwnQpGetsNoEvent) {
   move_to(QpState::kInit);
   move_to(QpState::kRtr);
   move_to(QpState::kRts);
-  packet(0);
-  EXPECT_THAT(notified(), ElementsAre(qpn_.value));
+  receive_packet(0);
+  EXPECT_THAT(notified_qpns(), ElementsAre(qpn_.value));
   EXPECT_THAT(events(), IsEmpty());
 }
 
 TEST_F(FirstPacket, AfterEstablishmentNobodyIsNotified) {
   accept();
-  tell(kChildId, EventKind::kEstablished);
-  packet(0);
-  EXPECT_THAT(notified(), IsEmpty());
+  deliver(kChildId, EventKind::kEstablished);
+  receive_packet(0);
+  EXPECT_THAT(notified_qpns(), IsEmpty());
   EXPECT_THAT(events(), IsEmpty());
 }
 

@@ -12,7 +12,7 @@ Result<Pending> GroupJoins::join(const ipc::JoinMulticast& message,
   }
   const std::uint64_t number = requests_.next();
   Waiting& waiting = waiting_[number];
-  waiting.asked = requests_.ask<ipc::MulticastJoined>(
+  waiting.request = requests_.ask<ipc::MulticastJoined>(
       message, Completion<ipc::MulticastJoined>([this, number](Result<ipc::MulticastJoined> reply) {
         on_reply(number, std::move(reply));
       }));
@@ -28,10 +28,10 @@ void GroupJoins::on_reply(std::uint64_t number, Result<ipc::MulticastJoined> rep
   auto waiting = waiting_.extract(number);
   if (!waiting) return;
   if (auto& done = waiting.mapped().done) return done(std::move(reply));
-  if (reply && hold(reply->membership, {})) leave(reply->membership);
+  if (reply && set_holder(reply->membership, {})) leave(reply->membership);
 }
 
-Result<void> GroupJoins::hold(std::uint64_t membership, const Holder& holder) {
+Result<void> GroupJoins::set_holder(std::uint64_t membership, const Holder& holder) {
   if (membership == 0 || !holders_.try_emplace(membership, holder).second) {
     return fail(Errc::kMalformed, "the agent has given an invalid membership");
   }
@@ -39,12 +39,12 @@ Result<void> GroupJoins::hold(std::uint64_t membership, const Holder& holder) {
 }
 
 void GroupJoins::leave(std::uint64_t membership) {
-  if (holders_.erase(membership) != 0) requests_.say(ipc::LeaveMulticast{membership});
+  if (holders_.erase(membership) != 0) requests_.send(ipc::LeaveMulticast{membership});
 }
 
-std::optional<GroupJoins::Holder> GroupJoins::lose(std::uint64_t membership) {
-  const auto held = holders_.extract(membership);
-  return held ? std::optional(held.mapped()) : std::nullopt;
+std::optional<GroupJoins::Holder> GroupJoins::forget(std::uint64_t membership) {
+  const auto entry = holders_.extract(membership);
+  return entry ? std::optional(entry.mapped()) : std::nullopt;
 }
 
 }  // namespace verbena::process

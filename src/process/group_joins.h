@@ -14,8 +14,8 @@
 
 namespace verbena::process {
 
-// Joins groups of an InfiniBand subnet.  The agent asks the subnet administration.  The agent's
-// reply to a successful join has a number, which is called the membership.
+// Joins groups of an InfiniBand subnet.  The agent asks the subnet administration.  If a join
+// succeeds, the agent's reply has the number of the membership.
 //
 // Invariants: each membership is left exactly once, unless it was lost or the agent died.  If a
 // join is cancelled before the reply has come, it is left when the reply comes, because only the
@@ -26,7 +26,7 @@ class GroupJoins {
   // may take seconds for each.
   static constexpr std::size_t kWaitingMax = 4096;
 
-  // Identifies the join that has a membership: the id and the cookie of the join.
+  // Names the join to which a membership belongs, by its id and cookie.
   struct Holder {
     ConnectionHandle id{};
     std::uint64_t cookie = 0;
@@ -39,12 +39,12 @@ class GroupJoins {
 
   // Asks the agent to join a group.  kNoResources: kWaitingMax joins wait already.
   Result<Pending> join(const ipc::JoinMulticast& message, Completion<ipc::MulticastJoined> done);
-  // Notes the holder of a membership. kMalformed: the membership is 0, or another join has it.
-  Result<void> hold(std::uint64_t membership, const Holder& holder);
-  // Leaves the group of a membership.  Does nothing if the membership is not held any more.
+  // Records the holder of a membership.  kMalformed: the membership is 0, or another join has it.
+  Result<void> set_holder(std::uint64_t membership, const Holder& holder);
+  // Leaves the group of a membership.  Does nothing if the membership has no holder.
   void leave(std::uint64_t membership);
-  // Ends a membership that the agent has already left.  Returns its holder, if there is one.
-  std::optional<Holder> lose(std::uint64_t membership);
+  // Forgets a membership that the agent has ended.  Returns its holder, if there is one.
+  std::optional<Holder> forget(std::uint64_t membership);
   // Forgets all memberships, because the agent is gone.
   void clear() { holders_.clear(); }
 
@@ -56,7 +56,7 @@ class GroupJoins {
   void on_reply(std::uint64_t number, Result<ipc::MulticastJoined> reply);
 
   struct Waiting {
-    Pending asked{};
+    Pending request{};
     Completion<ipc::MulticastJoined> done{};  // empty: the join was cancelled
   };
 

@@ -27,7 +27,7 @@ Result<void> check_group(const rdmacm::SocketAddress& group, bool on_subnet) {
 }
 
 // Makes an error with this errno, or with EIO if the agent has sent an invalid one.
-std::unexpected<Error> lost(std::int32_t error) {
+std::unexpected<Error> group_lost(std::int32_t error) {
   constexpr std::int32_t kErrnoMax = 4095;  // MAX_ERRNO of Linux
   const bool valid = error > 0 && error <= kErrnoMax;
   return fail(Errc::kSystem, "the multicast group has ended or changed: join it again",
@@ -73,7 +73,7 @@ Result<void> Process::join_multicast(ConnectionHandle id, const rdmacm::SocketAd
 Result<void> Process::join_on_subnet(ConnectionHandle id, const rdmacm::SocketAddress& group,
                                      bool receives, std::uint64_t cookie) {
   Connection& connection = *VB_TRY(find_alive(id));
-  Pending asked =
+  Pending request =
       VB_TRY(group_joins_.join({.port = connection.path.address.port,
                                 .port_space = static_cast<std::uint16_t>(connection.port_space),
                                 .pkey = {connection.path.pkey},
@@ -81,23 +81,23 @@ Result<void> Process::join_on_subnet(ConnectionHandle id, const rdmacm::SocketAd
                                 .is_mgid = group.by_gid,
                                 .join_state = receives ? kFullMember : kSendOnlyFullMember},
                                [this, id, cookie](const Result<ipc::MulticastJoined>& joined) {
-                                 const Result<void> taken = joined
-                                                                ? on_joined(id, cookie, *joined)
-                                                                : std::unexpected(joined.error());
-                                 if (!taken)
-                                   report_join(id, cookie, std::unexpected(taken.error()));
+                                 const Result<void> result = joined
+                                                                 ? on_joined(id, cookie, *joined)
+                                                                 : std::unexpected(joined.error());
+                                 if (!result)
+                                   report_join(id, cookie, std::unexpected(result.error()));
                                }));
   connection.groups[cookie] = {
-      .address = group.ip, .receives = receives, .pending = std::move(asked)};
+      .address = group.ip, .receives = receives, .pending = std::move(request)};
   return {};
 }
 
-// Reports the join if it succeeds.  The caller reports an error.
+// Reports the join if it succeeds.  If it fails, the caller reports the error.
 Result<void> Process::on_joined(ConnectionHandle id, std::uint64_t cookie,
                                 const ipc::MulticastJoined& joined) {
   Connection& connection = *connections_.find(id);
   Connection::Group& group = connection.groups.at(cookie);
-  VB_TRY_VOID(group_joins_.hold(joined.membership, {id, cookie}));
+  VB_TRY_VOID(group_joins_.set_holder(joined.membership, {id, cookie}));
   group.membership = joined.membership;
   const PortId port = connection.path.address.port;
   const hca::Path path =
@@ -108,7 +108,7 @@ Result<void> Process::on_joined(ConnectionHandle id, std::uint64_t cookie,
                                                      .service_level = joined.service_level,
                                                      .has_grh = true,
                                                      .port = port}));
-  VB_TRY_VOID(take_qkey(connection, joined.qkey));
+  VB_TRY_VOID(apply_qkey(connection, joined.qkey));
   group.address = joined.mgid;
   group.rate = joined.rate;
   group.path = {.address = path.address,
@@ -123,7 +123,7 @@ Result<void> Process::on_joined(ConnectionHandle id, std::uint64_t cookie,
 
 // An id has one Q_Key.  The first join sets the Q_Key of an RDMA_PS_IPOIB id, whose QP may exist
 // already.
-Result<void> Process::take_qkey(Connection& connection, Qkey qkey) {
+Result<void> Process::apply_qkey(Connection& connection, Qkey qkey) {
   if (qkey.value == 0 || (connection.qkey.value != 0 && connection.qkey != qkey)) {
     return fail(Errc::kInvalidArgument, "the group has another Q_Key than the id");
   }
@@ -131,7 +131,7 @@ Result<void> Process::take_qkey(Connection& connection, Qkey qkey) {
   connection.qkey = qkey;
   if (!connection.qp) return {};
   const auto info = engine_.query_qp(connection.qp);
-  // Another Q_Key than the default was set by the program, and stays.
+  // If the QP has another Q_Key than the default, the program has set it, and it stays.
   if (!info || info->attributes.qkey.value != rdmacm::kDatagramQkey) return {};
   // Fails if the program has moved the QP to a state in which the Q_Key does not matter.
   (void)engine_.modify_qp(connection.qp, {.qkey = qkey}, hca::attribute::kQkey, message_time_)
@@ -147,10 +147,10 @@ Result<Qkey> Process::qkey_of(const Connection& connection) const {
               "RDMA_PS_IPOIB uses the Q_Key of IPoIB, which Ethernet does not have");
 }
 
-void Process::on_lost(const ipc::MulticastLost& message) {
-  const auto holder = group_joins_.lose(message.membership);
+void Process::on_multicast_lost(const ipc::MulticastLost& message) {
+  const auto holder = group_joins_.forget(message.membership);
   if (!holder) return;  // the program left the group while the message was under way
-  report_join(holder->id, holder->cookie, lost(message.error));
+  report_join(holder->id, holder->cookie, group_lost(message.error));
 }
 
 // ---- attaching, reporting and leaving -----------------------------------------------------------

@@ -1,6 +1,6 @@
 #include <cerrno>
 
-#include "process/test_played.h"
+#include "process/fixture_test.h"
 
 namespace verbena::process {
 namespace {
@@ -15,15 +15,15 @@ class Groups : public ProcessTest {
 
   void attach(hca::QpHandle qp, std::uint32_t interface = 0) {
     keep(process_.attach_multicast(qp, kGroup, interface, [this](const Result<ipc::Done>& done) {
-      ends_.push_back(done.has_value());
+      results_.push_back(done.has_value());
     }));
   }
-  bool attached(hca::QpHandle qp) {
-    const bool was = process_.engine().detach_multicast(qp, kGroup).has_value();
-    if (was) process_.engine().attach_multicast(qp, kGroup).value();
-    return was;
+  bool is_attached(hca::QpHandle qp) {
+    const bool attached = process_.engine().detach_multicast(qp, kGroup).has_value();
+    if (attached) process_.engine().attach_multicast(qp, kGroup).value();
+    return attached;
   }
-  std::vector<bool> ends_;
+  std::vector<bool> results_;
 };
 
 TEST_F(Groups, AttachingAsksTheAgentToJoinAndTheLastDetachToLeave) {
@@ -36,16 +36,16 @@ TEST_F(Groups, AttachingAsksTheAgentToJoinAndTheLastDetachToLeave) {
     EXPECT_EQ(join.range, kRange);
     EXPECT_EQ(join.group, kGroup);
     EXPECT_EQ(join.interface, 0u);
-    tell(ipc::encode(number, ipc::Done{}));
+    deliver(ipc::encode(number, ipc::Done{}));
   }
-  EXPECT_THAT(ends_, ::testing::ElementsAre(true, true));
+  EXPECT_THAT(results_, ::testing::ElementsAre(true, true));
   EXPECT_EQ(process_.destroy_qp(one, kNow).error().code, Errc::kBusy);
   ASSERT_TRUE(process_.detach_multicast(one, kGroup).has_value());
   EXPECT_FALSE(process_.poll_message());
   ASSERT_TRUE(process_.detach_multicast(two, kGroup).has_value());
-  const auto left = next<ipc::LeaveGroup>().second;
-  EXPECT_EQ(left.range, kRange);
-  EXPECT_EQ(left.group, kGroup);
+  const auto leave = next<ipc::LeaveGroup>().second;
+  EXPECT_EQ(leave.range, kRange);
+  EXPECT_EQ(leave.group, kGroup);
   EXPECT_TRUE(process_.destroy_qp(one, kNow).has_value());
 }
 
@@ -53,8 +53,8 @@ TEST_F(Groups, ARefusedJoinDetachesTheQp) {
   const auto qp = create_qp();
   attach(qp);
   answer<ipc::JoinGroup>(ipc::Done{.failed = true, .code = Errc::kNoResources, .text = "full"});
-  EXPECT_THAT(ends_, ::testing::ElementsAre(false));
-  EXPECT_FALSE(attached(qp));
+  EXPECT_THAT(results_, ::testing::ElementsAre(false));
+  EXPECT_FALSE(is_attached(qp));
   next<ipc::LeaveGroup>();
   EXPECT_TRUE(process_.destroy_qp(qp, kNow).has_value());
 }
@@ -65,7 +65,7 @@ TEST_F(Groups, OneOfTwoInterfacesMayBeRefused) {
   answer<ipc::JoinGroup>(ipc::Done{});
   attach(qp, 3);
   answer<ipc::JoinGroup>(ipc::Done{.failed = true, .code = Errc::kSystem});
-  EXPECT_TRUE(attached(qp));
+  EXPECT_TRUE(is_attached(qp));
   EXPECT_EQ(next<ipc::LeaveGroup>().second.interface, 3u);
   ASSERT_TRUE(process_.detach_multicast(qp, kGroup).has_value());
   EXPECT_EQ(next<ipc::LeaveGroup>().second.interface, 2u);
@@ -76,10 +76,10 @@ TEST_F(Groups, DroppingAPendingRequestDetachesTheQp) {
   attach(qp);
   const auto number = next<ipc::JoinGroup>().first;
   pending_.clear();
-  EXPECT_FALSE(attached(qp));
+  EXPECT_FALSE(is_attached(qp));
   next<ipc::LeaveGroup>();
-  tell(ipc::encode(number, ipc::Done{}));
-  EXPECT_THAT(ends_, SizeIs(0));
+  deliver(ipc::encode(number, ipc::Done{}));
+  EXPECT_THAT(results_, SizeIs(0));
 }
 
 TEST_F(Groups, DroppingASecondRequestKeepsTheFirstAttachment) {
@@ -89,7 +89,7 @@ TEST_F(Groups, DroppingASecondRequestKeepsTheFirstAttachment) {
   attach(qp);
   next<ipc::JoinGroup>();
   pending_.pop_back();
-  EXPECT_TRUE(attached(qp));
+  EXPECT_TRUE(is_attached(qp));
   EXPECT_FALSE(process_.poll_message());
 }
 
@@ -98,7 +98,7 @@ TEST_F(Groups, DroppingACompletedRequestDoesNothing) {
   attach(qp);
   answer<ipc::JoinGroup>(ipc::Done{});
   pending_.clear();
-  EXPECT_TRUE(attached(qp));
+  EXPECT_TRUE(is_attached(qp));
   EXPECT_FALSE(process_.poll_message());
 }
 
@@ -116,10 +116,10 @@ TEST_F(Groups, QpOfADeadAgentHasNoGroups) {
   attach(qp);
   answer<ipc::JoinGroup>(ipc::Done{});
   process_.on_agent_gone(kNow);
-  join();
+  join_agent();
   next<ipc::HandOver>();
   attach(qp);  // fails: the QP belongs to the dead agent
-  EXPECT_THAT(ends_, SizeIs(1));
+  EXPECT_THAT(results_, SizeIs(1));
   ASSERT_TRUE(process_.detach_multicast(qp, kGroup).has_value());
   EXPECT_FALSE(process_.poll_message());
   EXPECT_TRUE(process_.destroy_qp(qp, kNow).has_value());
@@ -150,10 +150,10 @@ TEST_F(IdGroups, JoinAttachesOnTheInterfaceOfTheIdAndReportsTheAddress) {
   EXPECT_EQ(state(qp), QpState::kRts);
   ASSERT_TRUE(join(id, 9).has_value());
   EXPECT_TRUE(cm_notices().empty());
-  const auto [number, asked] = next<ipc::JoinGroup>();
-  EXPECT_EQ(asked.group, kGroup);
-  EXPECT_EQ(asked.interface, 2u);
-  tell(ipc::encode(number, ipc::Done{}));
+  const auto [number, request] = next<ipc::JoinGroup>();
+  EXPECT_EQ(request.group, kGroup);
+  EXPECT_EQ(request.interface, 2u);
+  deliver(ipc::encode(number, ipc::Done{}));
   const auto notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(1));
   EXPECT_EQ(notices[0].id, id);
@@ -176,7 +176,7 @@ TEST_F(IdGroups, JoinWithoutAQpOrOnlyToSendNeedsNoAgent) {
   ASSERT_TRUE(join(id, 2, false).has_value());
   EXPECT_THAT(cm_notices(), SizeIs(2));
   EXPECT_FALSE(process_.poll_message());
-  EXPECT_FALSE(attached(qp));
+  EXPECT_FALSE(is_attached(qp));
   EXPECT_TRUE(process_.leave_multicast(id, 1).has_value());
   EXPECT_TRUE(process_.leave_multicast(id, 2).has_value());
 }
@@ -191,7 +191,7 @@ TEST_F(IdGroups, ARefusedJoinRaisesAnEventAndDetachesTheQp) {
   ASSERT_THAT(notices, SizeIs(1));
   EXPECT_EQ(notices[0].event.kind, EventKind::kMulticastError);
   EXPECT_EQ(notices[0].event.status, -ENOMEM);
-  EXPECT_FALSE(attached(qp));
+  EXPECT_FALSE(is_attached(qp));
   EXPECT_FALSE(process_.leave_multicast(id, 1).has_value());
 }
 
@@ -203,9 +203,9 @@ TEST_F(IdGroups, LeavingBeforeTheReplyDetachesTheQp) {
   const auto number = next<ipc::JoinGroup>().first;
   ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
   next<ipc::LeaveGroup>();
-  tell(ipc::encode(number, ipc::Done{}));
+  deliver(ipc::encode(number, ipc::Done{}));
   EXPECT_TRUE(cm_notices().empty());
-  EXPECT_FALSE(attached(qp));
+  EXPECT_FALSE(is_attached(qp));
 }
 
 TEST_F(IdGroups, ADestroyedIdLeavesItsGroups) {

@@ -58,10 +58,10 @@ Result<ConnectionHandle> Process::create_id(std::uint32_t port_space, std::uint3
 }
 
 // The agent must know the id before any other message names it.
-void Process::make(Connection& connection) {
+void Process::create_in_agent(Connection& connection) {
   if (connection.create_sent && !connection.create_refused) return;
-  requests_.say(ipc::CreateId{connection.agent_id, connection.port_space, connection.qp_type},
-                Urgency::kMayWait);
+  requests_.send(ipc::CreateId{connection.agent_id, connection.port_space, connection.qp_type},
+                 Urgency::kMayWait);
   connection.create_sent = true;
   connection.create_refused = false;
 }
@@ -70,10 +70,10 @@ Result<void> Process::destroy_id(ConnectionHandle id) {
   const auto connection = connections_.remove(id);
   if (!connection) return fail(Errc::kBadHandle, "no such id");
   for (auto& [cookie, group] : connection->groups) leave(group);
-  const bool frees = connection->stage != Stage::kOver || connection->was_bound;
+  const bool frees_resources = connection->stage != Stage::kOver || connection->program_chose_port;
   if (connection->agent_id && connection->create_sent)
-    requests_.say(ipc::DestroyId{connection->agent_id},
-                  frees ? Urgency::kUrgent : Urgency::kMayWait);
+    requests_.send(ipc::DestroyId{connection->agent_id},
+                   frees_resources ? Urgency::kUrgent : Urgency::kMayWait);
   // Requests that the program has not seen are destroyed with their listener.
   std::vector<ConnectionHandle> unseen;
   std::erase_if(notices_, [&](const Notice& notice) {
@@ -100,16 +100,16 @@ Result<void> Process::set_cookie(ConnectionHandle id, std::uint64_t cookie) {
 
 Started<ipc::Bound> Process::bind(ConnectionHandle id, const rdmacm::SocketAddress& address,
                                   Completion<ipc::Bound> done) {
-  return ask_for(
+  return ask_about(
       id, ipc::Bind{{}, address},
       Completion<ipc::Bound>([this, id, done = std::move(done)](Result<ipc::Bound> bound) mutable {
-        Connection* bound_one = connections_.find(id);
-        if (bound && bound_one != nullptr) {
-          if (bound_one->stage == Stage::kNew) bound_one->stage = Stage::kBound;
-          bound_one->was_bound = true;
-          bound_one->source = bound->source;
-          bound_one->bound = bound->on_device;
-          if (bound->on_device) bound_one->path = bound->path;
+        Connection* connection = connections_.find(id);
+        if (bound && connection != nullptr) {
+          if (connection->stage == Stage::kNew) connection->stage = Stage::kBound;
+          connection->program_chose_port = true;
+          connection->source = bound->source;
+          connection->bound = bound->on_device;
+          if (bound->on_device) connection->path = bound->path;
         }
         done(std::move(bound));
       }));
@@ -124,18 +124,19 @@ Started<ipc::Done> Process::resolve_address(ConnectionHandle id,
   Connection& connection = **found;
   if (connection.stage > Stage::kBound) return failed({Errc::kBadState, 0, "resolved already"});
   ipc::ResolveAddress message{{}, source, destination, timeout};
-  connection.was_bound |= source.family != 0;
+  connection.program_chose_port |= source.family != 0;
   // The program expects the errors of these calls at once: a source address may be invalid or in
   // use, and a service id may not belong to the port space.
   if (connection.stage != Stage::kNew || source.family != 0 || destination.by_gid ||
       connection.is_without_port_space()) {
-    return ask_for(id, std::move(message), then(id, Stage::kResolving, std::move(done)));
+    return ask_about(id, std::move(message),
+                     move_when_agreed(id, Stage::kResolving, std::move(done)));
   }
   connection.destination = destination;
-  return tell(connection, Stage::kResolving, std::move(message));
+  return send_without_reply(connection, Stage::kResolving, std::move(message));
 }
 
-// The path came with the address, except for an id that has found a service.
+// The path comes with the address, except for an id that has found a service.
 Started<ipc::Done> Process::resolve_route(ConnectionHandle id, Duration timeout,
                                           Completion<ipc::Done> done) {
   const auto found = find_alive(id);
@@ -168,10 +169,10 @@ void Process::report_route(ConnectionHandle id, Connection& connection) {
 }
 
 // Moves the id to `stage` when the agent has agreed, unless another request has moved it meanwhile.
-Completion<ipc::Done> Process::then(ConnectionHandle id, Stage stage,
-                                    Completion<ipc::Done> done) const {
-  const Connection* const asked = connections_.find(id);
-  const Stage before = asked == nullptr ? stage : asked->stage;
+Completion<ipc::Done> Process::move_when_agreed(ConnectionHandle id, Stage stage,
+                                                Completion<ipc::Done> done) const {
+  const Connection* const requester = connections_.find(id);
+  const Stage before = requester == nullptr ? stage : requester->stage;
   return [this, id, before, stage, done = std::move(done)](Result<ipc::Done> result) mutable {
     Connection* const connection = connections_.find(id);
     if (result && connection != nullptr && connection->stage == before) connection->stage = stage;
@@ -181,15 +182,15 @@ Completion<ipc::Done> Process::then(ConnectionHandle id, Stage stage,
 
 Started<ipc::Done> Process::listen(ConnectionHandle id, int backlog, const rdmacm::Filter& filter,
                                    Completion<ipc::Done> done) {
-  return ask_for(id, ipc::Listen{{}, backlog, filter},
-                 then(id, Stage::kListening, std::move(done)));
+  return ask_about(id, ipc::Listen{{}, backlog, filter},
+                   move_when_agreed(id, Stage::kListening, std::move(done)));
 }
 
 Result<void> Process::notify(ConnectionHandle id) {
   const Connection& connection = *VB_TRY(find_alive(id));
   // If the program created the QP itself, the id does not know the QP.  on_qp_event() notifies the
   // agent of the first packet anyway.
-  if (connection.qp) requests_.say(ipc::Notify{connection.qpn});
+  if (connection.qp) requests_.send(ipc::Notify{connection.qpn});
   return {};
 }
 
@@ -197,15 +198,15 @@ Started<ipc::Done> Process::set_option(ConnectionHandle id, std::uint32_t level,
                                        std::uint32_t option, std::uint64_t value,
                                        Completion<ipc::Done> done) {
   const bool is_tos = level == 0 && option == std::to_underlying(rdmacm::Option::kTos);
-  return ask_for(id, ipc::SetOption{{}, level, option, value},
-                 Completion<ipc::Done>([this, id, is_tos, value,
-                                        done = std::move(done)](Result<ipc::Done> result) mutable {
-                   Connection* const connection = connections_.find(id);
-                   if (result && is_tos && connection != nullptr) {
-                     connection->tos = static_cast<std::uint8_t>(value);
-                   }
-                   done(std::move(result));
-                 }));
+  return ask_about(id, ipc::SetOption{{}, level, option, value},
+                   Completion<ipc::Done>([this, id, is_tos, value, done = std::move(done)](
+                                             Result<ipc::Done> result) mutable {
+                     Connection* const connection = connections_.find(id);
+                     if (result && is_tos && connection != nullptr) {
+                       connection->tos = static_cast<std::uint8_t>(value);
+                     }
+                     done(std::move(result));
+                   }));
 }
 
 Started<ipc::Done> Process::flush_capture(Completion<ipc::Done> done) {
@@ -218,7 +219,7 @@ Started<ipc::Done> Process::flush_capture(Completion<ipc::Done> done) {
 Result<void> Process::set_qp(ConnectionHandle id, hca::QpHandle qp, Time now) {
   Connection& connection = *VB_TRY(find(id));
   if (!qp) {
-    connections_.take_qp_from(connection);
+    connections_.remove_qp(connection);
     return {};
   }
   VB_TRY_VOID(check_alive(qp));
@@ -233,7 +234,7 @@ Result<void> Process::set_qp(ConnectionHandle id, hca::QpHandle qp, Time now) {
   return {};
 }
 
-// Moves a new QP to INIT.  A datagram QP has no peer to wait for, and goes on to RTS.
+// Moves a new QP to INIT.  A datagram QP needs no values of a peer, so it goes on to RTS.
 Result<void> Process::prepare_qp(ConnectionHandle id, const hca::Engine::QpInfo& info, Time now) {
   const hca::QpHandle qp = VB_TRY(engine_.find_qp(info.qpn));
   const Transition init = VB_TRY(transition(id, QpState::kInit));
@@ -244,8 +245,8 @@ Result<void> Process::prepare_qp(ConnectionHandle id, const hca::Engine::QpInfo&
                            now);
 }
 
-// Converts a path of the CM's messages to the path of a QP.  path() takes the path bits in place of
-// the source LID.
+// Converts a path of the CM's messages to the path of a QP.  path() expects the path bits in place
+// of the source LID.
 Result<hca::Path> Process::path_of(const rdmacm::PathInfo& from) const {
   link::Address to = from.address;
   if (to.is_infiniband()) {
@@ -316,7 +317,7 @@ Result<void> Process::connect_qp(ConnectionHandle id, Time now) {
   return {};
 }
 
-Result<void> Process::to_error(Connection& connection, Time now) {
+Result<void> Process::move_to_error(Connection& connection, Time now) {
   if (!connection.qp) return {};
   table_.mark_outdated();
   return engine_.modify_qp(connection.qp, {.state = QpState::kError}, attribute::kState, now);
@@ -330,9 +331,9 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
     return on_request_event(event);
   }
   ConnectionHandle handle;
-  Connection* const known = connections_.find_by_agent_id(event.id, handle);
-  if (known == nullptr) return;  // the program destroyed the id while the event was under way
-  Connection& connection = *known;
+  Connection* const found = connections_.find_by_agent_id(event.id, handle);
+  if (found == nullptr) return;  // the program destroyed the id while the event was under way
+  Connection& connection = *found;
   CmNotice notice{.id = handle,
                   .cookie = connection.cookie,
                   .unanswered = connection.unanswered,
@@ -347,24 +348,24 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
       connection.bound = true;
       // The agent may know the Q_Key of IPoIB before a group is joined.
       if (connection.qkey.value == 0) connection.qkey = {event.param.qkey};
-      if (connection.route_alone) on_route_alone(connection, notice);
+      if (connection.reports_only_route) report_address_as_route(connection, notice);
       break;
     case EventKind::kAddrError:
       connection.stage = Stage::kBound;  // the program may try again
-      if (connection.route_alone) on_route_alone(connection, notice);
+      if (connection.reports_only_route) report_address_as_route(connection, notice);
       break;
     case EventKind::kConnectRequest:  // peer to peer: this side has become the passive one
       connection.qp_transition = event.qp;
       connection.pending_disconnect = event.pending_disconnect;
-      connection.offered = event.param.alternate;
+      connection.offered_path = event.param.alternate;
       connection.stage = Stage::kRequested;
       break;
     case EventKind::kConnectResponse:
       connection.qp_transition = event.qp;
       connection.pending_disconnect = event.pending_disconnect;
       connection.peer_may_be_connected = true;
-      connection.agreed = {};
-      if (event.param.alternate_accepted) connection.agreed = event.param.alternate;
+      connection.accepted_path = {};
+      if (event.param.alternate_accepted) connection.accepted_path = event.param.alternate;
       // A program that has created its QP itself, or uses an id without a port space, calls
       // establish() itself.
       if (connection.qp && !connection.is_without_port_space()) {
@@ -373,7 +374,7 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
         connection.stage = Stage::kResponded;
       }
       break;
-    case EventKind::kPathOffered: connection.offered = event.param.alternate; break;
+    case EventKind::kPathOffered: connection.offered_path = event.param.alternate; break;
     case EventKind::kPathAnswered: on_path_answered(connection, notice, now); break;
     case EventKind::kEstablished:
       connection.established = true;
@@ -392,7 +393,7 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
         break;
       }
       // A datagram QP stays usable: it may serve other peers.
-      if (!connection.is_datagram()) (void)to_error(connection, now).has_value();
+      if (!connection.is_datagram()) (void)move_to_error(connection, now).has_value();
       break;
     case EventKind::kDisconnected: connection.end(); break;
     default: break;
@@ -403,14 +404,14 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
 // Handles the peer's acceptance: moves the QP to RTS, and turns CONNECT_RESPONSE into ESTABLISHED.
 void Process::establish_id(Connection& connection, CmNotice& notice, Time now) {
   if (const auto moved = connect_qp(notice.id, now); !moved) {
-    requests_.say(ipc::Reject{.id = connection.agent_id});
+    requests_.send(ipc::Reject{.id = connection.agent_id});
     connection.end();
     notice.event.kind = rdmacm::EventKind::kConnectError;
     notice.event.status = -to_errno(moved.error());
     return;
   }
   load_accepted_alternate(connection, now);
-  requests_.say(ipc::Establish{connection.agent_id, {}}, Urgency::kMayWait);
+  requests_.send(ipc::Establish{connection.agent_id, {}}, Urgency::kMayWait);
   (void)engine_.mark_established(connection.qp).has_value();
   notice.event.kind = rdmacm::EventKind::kEstablished;
   connection.established = true;
@@ -418,7 +419,7 @@ void Process::establish_id(Connection& connection, CmNotice& notice, Time now) {
 }
 
 // Reports the failure of a request as an event, because the program did not wait for the reply.
-// Reports nothing if the connection is already over, because an earlier event has told that.
+// Reports nothing if the connection is already over, because an earlier event has reported the end.
 void Process::on_refused(const ipc::Refused& refused, Time now) {
   using rdmacm::EventKind;
   ConnectionHandle handle;
@@ -430,8 +431,8 @@ void Process::on_refused(const ipc::Refused& refused, Time now) {
                       .destination = connection->destination};
   // The refused request has not changed the agent's id.  So this id returns to the state before the
   // request, and the program may try again.
-  const auto back = [&](Stage asked, EventKind kind, Stage before) {
-    if (connection->stage != asked) return;
+  const auto return_from = [&](Stage requested, EventKind kind, Stage before) {
+    if (connection->stage != requested) return;
     event.kind = kind;
     notices_.push_back(
         CmNotice{.id = handle, .cookie = connection->cookie, .why = refused.text, .event = event});
@@ -440,14 +441,14 @@ void Process::on_refused(const ipc::Refused& refused, Time now) {
   switch (refused.request) {
     case ipc::Type::kCreateId: connection->create_refused = true; return;
     case ipc::Type::kResolveAddress:
-      return back(Stage::kResolving, EventKind::kAddrError, Stage::kNew);
+      return return_from(Stage::kResolving, EventKind::kAddrError, Stage::kNew);
     case ipc::Type::kConnect:
-      return back(Stage::kConnecting, EventKind::kConnectError, Stage::kRouteResolved);
+      return return_from(Stage::kConnecting, EventKind::kConnectError, Stage::kRouteResolved);
     case ipc::Type::kAccept:  // the QP is in RTS already: on_event() moves it to the error state
       if (connection->stage != Stage::kAccepting) return;
       event.kind = EventKind::kConnectError;
       return on_event(event, now, refused.text);
-    default: return;  // the other requests end a connection, which is over already
+    default: return;  // the other requests end a connection that is over already
   }
 }
 
@@ -455,7 +456,7 @@ void Process::on_request_event(const rdmacm::Event& event) {
   ConnectionHandle listener;
   const Connection* const listening = connections_.find_by_agent_id(event.listen_id, listener);
   if (listening == nullptr) {
-    requests_.say(ipc::DestroyId{event.id});
+    requests_.send(ipc::DestroyId{event.id});
     return;
   }
   const std::uint64_t cookie = listening->cookie;
@@ -473,10 +474,10 @@ void Process::on_request_event(const rdmacm::Event& event) {
   connection->bound = connection->resolved = true;
   connection->qp_transition = event.qp;
   connection->pending_disconnect = event.pending_disconnect;
-  connection->offered = event.param.alternate;
+  connection->offered_path = event.param.alternate;
   const auto handle = connections_.insert(std::move(connection));
   if (!handle) {
-    requests_.say(ipc::DestroyId{event.id});  // the agent then rejects the peer
+    requests_.send(ipc::DestroyId{event.id});  // the agent then rejects the peer
     return;
   }
   connections_.set_agent_id(event.id, *handle);

@@ -24,7 +24,7 @@ struct Peer final : link::PeerMemory {
   bool lives = true;
 };
 
-// Owns one end of a lane as a program has it, and the other end as its peer has it.
+// Holds both ends of a lane: lanes_ has the program's end, and peer_ is the peer's end.
 class LaneAccess : public ::testing::Test {
  protected:
   LaneAccess() {
@@ -126,14 +126,14 @@ TEST_F(LaneAccess, PeerWhoseEndCannotBeSeenMayNotAccessTheMemory) {
 }
 
 TEST_F(LaneAccess, ProgramOfAnotherUserCannotSendFromAnotherHost) {
-  constexpr Gid kOwn{.bytes = {std::byte{1}}}, kElsewhere{.bytes = {std::byte{2}}};
-  lanes_.on_devices({{.ports = {{.gids = {{.gid = kOwn}}}}}});
+  constexpr Gid kOwnAddress{.bytes = {std::byte{1}}}, kOtherHost{.bytes = {std::byte{2}}};
+  lanes_.on_devices({{.ports = {{.gids = {{.gid = kOwnAddress}}}}}});
   for (const bool other_user : {false, true}) {
     agent_closes();
     EXPECT_EQ(lanes_.poll_closed(), kLane);
     attach(nullptr, other_user);
-    for (const Gid& source : {kElsewhere, kOwn}) {
-      ASSERT_TRUE(peer_->prepare({.source = source, .destination = kOwn}));
+    for (const Gid& source : {kOtherHost, kOwnAddress}) {
+      ASSERT_TRUE(peer_->prepare({.source = source, .destination = kOwnAddress}));
       peer_->commit(link::Lane::kPacketBytesMin);
     }
     std::vector<Gid> sources;
@@ -143,7 +143,7 @@ TEST_F(LaneAccess, ProgramOfAnotherUserCannotSendFromAnotherHost) {
       }
     });
     EXPECT_EQ(sources.size(), other_user ? 1U : 2U);
-    EXPECT_EQ(sources.back(), kOwn);
+    EXPECT_EQ(sources.back(), kOwnAddress);
   }
   EXPECT_EQ(lanes_.counters().foreign_sources, 1U);
 }

@@ -28,7 +28,8 @@ void LaneManager::on_devices(const std::vector<ipc::Device>& devices) {
   lanes_.set_addresses(std::move(addresses));
 }
 
-// Lets packets to this program's own range enter one end of a lane; they arrive at the other end.
+// Sends packets for this program's own range through a lane to itself: they enter at one end and
+// arrive at the other end.
 void LaneManager::attach_own(std::uint16_t range) {
   if (own_memory_) return lanes_.add_range(kOwnFirst, range);
   constexpr std::size_t kPages = link::Lane::kBytes / sizeof(Page);
@@ -49,7 +50,7 @@ void LaneManager::attach_own(std::uint16_t range) {
 }
 
 void LaneManager::on(const ipc::Lane& message) {
-  const auto offered = offered_.extract(message.lane);
+  const auto offered = offered_memory_.extract(message.lane);
   Result<void> added = fail(Errc::kSystem, "the lane's memory is missing");
   if (offered) {
     const auto side = message.side == 0 ? link::Lane::Side::kFirst : link::Lane::Side::kSecond;
@@ -69,7 +70,7 @@ void LaneManager::on(const ipc::Lane& message) {
       lanes_.set_uplink(message.lane);
       enable();  // even without Config::lanes, because this program has no sockets
     } else if (message.other_user) {
-      of_other_users_.insert(message.lane);
+      lanes_of_other_users_.insert(message.lane);
     }
     return;
   }
@@ -94,17 +95,17 @@ void LaneManager::on_agent_gone() {
   lanes_.for_each([this](Id id, link::Lane& lane) {
     if (!is_own(id)) release(id, lane);
   });
-  for (const auto& [id, memory] : offered_) closed_.push_back(id);
+  for (const auto& [id, memory] : offered_memory_) closed_.push_back(id);
   lanes_.clear();
-  offered_.clear();
+  offered_memory_.clear();
   close_requests_.clear();
   own_memory_.reset();
 }
 
 void LaneManager::close(Id lane) {
   engine_.forget_lanes();
-  lanes_.for_each([&](Id id, link::Lane& it) {
-    if (id == lane) release(id, it);
+  lanes_.for_each([&](Id id, link::Lane& closing) {
+    if (id == lane) release(id, closing);
   });
   lanes_.remove(lane);
 }
@@ -112,7 +113,7 @@ void LaneManager::close(Id lane) {
 // Gives the memory of a lane back to the owner, or keeps it while an access is under way.
 void LaneManager::release(Id id, link::Lane& lane) {
   lane.allow_access(false);
-  of_other_users_.erase(id);
+  lanes_of_other_users_.erase(id);
   lingering_.insert_or_assign(id, lane);
   end_lingering();
 }
@@ -140,15 +141,15 @@ std::vector<link::Lanes::Access> LaneManager::accesses() const {
 
 bool LaneManager::are_over(std::vector<link::Lanes::Access>& accesses) {
   end_lingering();
-  std::vector<link::Lanes::Access> go_on;
+  std::vector<link::Lanes::Access> unfinished;
   for (const auto& access : accesses) {
     const auto found = lingering_.find(access.lane);
     if (found != lingering_.end() && found->second.peer_is_inside() == access.number) {
-      go_on.push_back(access);
+      unfinished.push_back(access);
     }
   }
   lanes_.are_over(accesses);
-  accesses.insert(accesses.end(), go_on.begin(), go_on.end());
+  accesses.insert(accesses.end(), unfinished.begin(), unfinished.end());
   return accesses.empty();
 }
 

@@ -21,22 +21,22 @@
 
 namespace verbena::process {
 
-// Keeps the lanes of a program (link/lane.h): notices which programs of its host it sends to, asks
-// the agent for lanes to them, and moves the packets that the lanes bring to the engine.  A lane to
-// the program itself needs no agent.
+// Manages the lanes of a program (link/lane.h): notices to which programs of its host it sends,
+// asks the agent for lanes to these programs, and passes packets from the lanes to the engine.  A
+// lane to the program itself needs no agent.
 //
 // Programs may access each other's memory directly (link/lane.h).  A command that revokes rights
 // waits for the end of the accesses that began before it: accesses() and are_over().  So the memory
-// of a closed lane is kept until the other program has ended its access to this one's memory, or
+// of a closed lane stays until the other program has ended its access to this program's memory, or
 // has died.
 //
-// The owner maps the memory of a lane and calls offer_memory() before it passes on the agent's
-// message about the lane; it unmaps the memory when poll_closed() names the lane.
+// The owner maps the memory of a lane and calls offer_memory(), before it passes on the agent's
+// message about the lane.  It unmaps the memory when poll_closed() returns the lane.
 class LaneManager {
  public:
   using Id = link::Lanes::Id;
-  // Limits how many records, which are packets and addresses, receive() takes out of a lane before
-  // it looks at the next one.
+  // Limits how many records (packets and addresses) receive() takes out of a lane before it looks
+  // at the next lane.
   static constexpr std::size_t kRecordsPerLook = 64;
 
   struct Counters {
@@ -72,10 +72,10 @@ class LaneManager {
 
   // ---- the agent ----
   void on_devices(const std::vector<ipc::Device>& devices);
-  // Takes the memory that the owner has mapped for a lane.  `peer` accesses the memory of the other
-  // program; it may be null.
+  // Stores the memory that the owner has mapped for a lane.  `peer`, which may be null, accesses
+  // the memory of the other program.
   void offer_memory(Id lane, std::span<std::byte> memory, link::PeerMemory* peer = nullptr) {
-    offered_[lane] = {memory, peer};
+    offered_memory_[lane] = {memory, peer};
   }
   void on(const ipc::Lane& message);
   void on(const ipc::LaneRange& message);
@@ -91,7 +91,7 @@ class LaneManager {
   // Returns the next request for the agent.  `own_ranges` are the QPN ranges of this program.
   std::optional<ipc::AttachLane> poll_request(std::span<const std::uint16_t> own_ranges);
   std::optional<ipc::CloseLane> poll_close_request();
-  // Returns the accesses to this program's memory that are under way.
+  // Returns the accesses of other programs to this program's memory that have not ended.
   std::vector<link::Lanes::Access> accesses() const;
   // Removes the accesses that have ended.  Returns true if none is left.
   bool are_over(std::vector<link::Lanes::Access>& accesses);
@@ -105,14 +105,15 @@ class LaneManager {
   bool receive(Take take);
   // Ends a batch of sent packets.
   void flush();
-  // Returns a lane whose other program must be woken; it may be this program, see is_own().
+  // Returns a lane whose other program must be woken.  The other program may be this program, see
+  // is_own().
   std::optional<Id> poll_wake() { return lanes_.poll_wake(); }
   // Returns true for both ends of the program's lane to itself.
   static constexpr bool is_own(Id id) { return id >= kOwnSecond; }
 
   // ---- sleeping ----
-  // Asks the peers to wake this program.  Returns false if packets or room wait already: do not
-  // sleep.
+  // Asks the peers to wake this program.  Returns false if a lane already has a packet, or the room
+  // that this program waits for: do not sleep.
   bool park();
   void unpark();
 
@@ -133,8 +134,8 @@ class LaneManager {
   // does not know the receiver's ports.  The interface of a multicast packet determines its port.
   // Passes on the records of direct accesses as they are.
   template <class Take>
-  auto at_its_port(Id id, Take& take) {
-    const bool of_other_user = !of_other_users_.empty() && of_other_users_.contains(id);
+  auto with_port(Id id, Take& take) {
+    const bool of_other_user = !lanes_of_other_users_.empty() && lanes_of_other_users_.contains(id);
     return [this, of_other_user, &take](const auto& record) {
       if constexpr (std::is_same_v<decltype(record), const link::Arrival&>) {
         if (of_other_user && !lanes_.has_address(record.address.source)) {
@@ -146,15 +147,15 @@ class LaneManager {
           take(record);
           return;
         }
-        link::Arrival placed = record;
-        if (const auto found = port_of_gid_.find(record.address.destination);
-            found != port_of_gid_.end()) {
-          placed.address.port = found->second;
-        } else if (const auto its = port_of_interface_.find(record.address.interface);
-                   its != port_of_interface_.end()) {
-          placed.address.port = its->second;
+        link::Arrival arrival = record;
+        if (const auto by_gid = port_of_gid_.find(record.address.destination);
+            by_gid != port_of_gid_.end()) {
+          arrival.address.port = by_gid->second;
+        } else if (const auto by_interface = port_of_interface_.find(record.address.interface);
+                   by_interface != port_of_interface_.end()) {
+          arrival.address.port = by_interface->second;
         }
-        take(placed);
+        take(arrival);
       } else {
         take(record);
       }
@@ -171,14 +172,14 @@ class LaneManager {
   std::map<Gid, PortId> port_of_gid_{};  // empty on a host with one port
   std::map<std::uint32_t, PortId> port_of_interface_{};
   std::unique_ptr<Page[]> own_memory_{};
-  struct Offered {
+  struct OfferedMemory {
     std::span<std::byte> memory{};
     link::PeerMemory* peer = nullptr;
   };
-  std::map<Id, Offered> offered_{};
+  std::map<Id, OfferedMemory> offered_memory_{};
   bool allows_access_ = false;
-  std::set<Id> of_other_users_{};
-  // Holds lanes that are closed while their other programs still access this one's memory.
+  std::set<Id> lanes_of_other_users_{};
+  // Holds closed lanes whose other programs still access this program's memory.
   std::map<Id, link::Lane> lingering_{};
   std::deque<Id> closed_{};
   std::deque<ipc::CloseLane> close_requests_{};
@@ -187,26 +188,25 @@ class LaneManager {
 
 template <class Take>
 bool LaneManager::receive(Take take) {
-  bool some = false;
+  bool received = false;
   bool broken = false;
   lanes_.note_wakes([&](Id id, link::Lane& lane) {
-    const std::size_t packets = lane.receive(kRecordsPerLook, at_its_port(id, take));
+    const std::size_t packets = lane.receive(kRecordsPerLook, with_port(id, take));
     counters_.packets_in += packets;
-    some = some || packets != 0;
+    received = received || packets != 0;
     const bool peer_waits_for_room = lane.finish();
     broken = broken || lane.ended();
     return peer_waits_for_room && !is_own(id);
   });
   if (broken) close_broken();
-  return some;
+  return received;
 }
 
 template <class Take>
 void LaneManager::on(const ipc::LaneClosed& message, Take take) {
   constexpr std::size_t kRecordsMax = link::Lane::kRingBytes / ring::kRecordAlignment;
   lanes_.for_each([&](Id id, link::Lane& lane) {
-    if (id == message.lane)
-      counters_.packets_in += lane.receive(kRecordsMax, at_its_port(id, take));
+    if (id == message.lane) counters_.packets_in += lane.receive(kRecordsMax, with_port(id, take));
   });
   close(message.lane);
 }

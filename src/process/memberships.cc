@@ -28,15 +28,15 @@ Started<ipc::Done> Memberships::attach(hca::QpHandle qp, const Gid& group, std::
     (void)engine_.detach_multicast(qp, membership.group).has_value();
   };
   const std::uint64_t number = requests_.next();
-  Pending asked = requests_.ask<ipc::Done>(
+  Pending request = requests_.ask<ipc::Done>(
       ipc::JoinGroup{membership.range, group, interface},
       Completion<ipc::Done>([undo, done = std::move(done)](Result<ipc::Done> result) mutable {
         if (!result) undo();
         done(std::move(result));
       }));
-  return Pending([this, number, undo, asked = std::move(asked)]() mutable {
+  return Pending([this, number, undo, request = std::move(request)]() mutable {
     if (!requests_.waits_for(number)) return;  // the join is complete
-    asked.cancel();
+    request.cancel();
     undo();
   });
 }
@@ -44,20 +44,21 @@ Started<ipc::Done> Memberships::attach(hca::QpHandle qp, const Gid& group, std::
 Result<void> Memberships::detach(hca::QpHandle qp, const Gid& group) {
   const Qpn qpn = VB_TRY(engine_.query_qp(qp)).qpn;
   VB_TRY_VOID(engine_.detach_multicast(qp, group));
-  std::vector<Membership> left;
+  std::vector<Membership> unneeded;
   for (const auto& [membership, qps] : qps_) {
-    if (membership.group == group && qps.contains(qpn)) left.push_back(membership);
+    if (membership.group == group && qps.contains(qpn)) unneeded.push_back(membership);
   }
-  for (const Membership& membership : left) forget(membership, qpn);
+  for (const Membership& membership : unneeded) forget(membership, qpn);
   return {};
 }
 
-// Forgets that the QP needs the membership.  When no QP needs it, the sockets leave the group.
+// Records that the QP does not need the membership any more.  If no QP needs it, the sockets leave
+// the group.
 void Memberships::forget(const Membership& membership, Qpn qpn) {
   const auto found = qps_.find(membership);
   if (found == qps_.end() || found->second.erase(qpn) == 0 || !found->second.empty()) return;
   qps_.erase(found);
-  requests_.say(ipc::LeaveGroup{membership.range, membership.group, membership.interface});
+  requests_.send(ipc::LeaveGroup{membership.range, membership.group, membership.interface});
 }
 
 }  // namespace verbena::process

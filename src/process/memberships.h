@@ -18,7 +18,7 @@ namespace verbena::process {
 // members.
 //
 // Invariants: the sockets of a range are members of a group on an interface as long as a QP of the
-// range needs that.
+// range is attached to the group there.
 class Memberships {
  public:
   // REQUIRES: both outlive this object.

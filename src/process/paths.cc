@@ -61,7 +61,7 @@ Result<void> Process::load(Connection& connection, const AlternatePath& alternat
     VB_TRY_VOID(move_qp(connection.qp, alternate.attributes,
                         attribute::kAlternatePath | attribute::kMigrationState, now));
   }
-  connection.loaded = alternate.path;
+  connection.loaded_path = alternate.path;
   return {};
 }
 
@@ -72,7 +72,7 @@ Started<ipc::Done> Process::load_path(ConnectionHandle id, const rdmacm::PathInf
   if (!found) return failed(found.error());
   const auto alternate = alternate_path(**found, path);
   if (!alternate) return failed(alternate.error());
-  return ask_for(id, ipc::LoadPath{{}, alternate->path, bytes(private_data)}, std::move(done));
+  return ask_about(id, ipc::LoadPath{{}, alternate->path, bytes(private_data)}, std::move(done));
 }
 
 // The QP loads an accepted path before the answer is sent, because the peer may then use the path.
@@ -82,7 +82,7 @@ Started<ipc::Done> Process::answer_path(ConnectionHandle id, const rdmacm::PathA
   if (!found) return failed(found.error());
   Connection& connection = **found;
   if (!connection.agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
-  if (connection.offered.address.source == Gid{}) {
+  if (connection.offered_path.address.source == Gid{}) {
     return failed({Errc::kBadState, 0, "the peer has not offered a path"});
   }
   if (answer.additional_info.size() > rdmacm::kAdditionalInfoBytes ||
@@ -90,40 +90,40 @@ Started<ipc::Done> Process::answer_path(ConnectionHandle id, const rdmacm::PathA
     return failed({Errc::kInvalidArgument, 0, "too much private data or additional information"});
   }
   if (answer.status == 0) {
-    const auto alternate = alternate_path(connection, connection.offered);
+    const auto alternate = alternate_path(connection, connection.offered_path);
     if (!alternate) return failed(alternate.error());
     if (const auto loaded = load(connection, *alternate, now); !loaded) {
       return failed(loaded.error());
     }
   }
-  return ask_for(
+  return ask_about(
       id,
       ipc::AnswerPath{{}, answer.status, bytes(answer.additional_info), bytes(answer.private_data)},
       Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> result) mutable {
-        Connection* const known = connections_.find(id);
-        if (result && known != nullptr) known->offered = {};
+        Connection* const current = connections_.find(id);
+        if (result && current != nullptr) current->offered_path = {};
         done(std::move(result));
       }));
 }
 
 // Returns the alternate path of the peer's request, if the QP of the id can load it.  The RDMA CM
-// has no events for alternate paths, so accept() accepts this one without asking the program.
+// has no events for alternate paths, so accept() accepts this path without asking the program.
 std::optional<Process::AlternatePath> Process::acceptable_alternate(
     const Connection& connection) const {
-  const link::Address& offered = connection.offered.address;
+  const link::Address& offered = connection.offered_path.address;
   if (connection.is_without_port_space() || !connection.qp || !offered.is_infiniband() ||
       offered.source == Gid{}) {
     return std::nullopt;
   }
-  auto alternate = alternate_path(connection, connection.offered);
+  auto alternate = alternate_path(connection, connection.offered_path);
   return alternate ? std::optional(*std::move(alternate)) : std::nullopt;
 }
 
 // Loads the alternate path of the route after the peer has accepted it.  Ignores errors, because
 // the connection also works without an alternate path.
 void Process::load_accepted_alternate(Connection& connection, Time now) {
-  if (connection.agreed.address.source == Gid{}) return;
-  if (const auto alternate = alternate_path(connection, connection.agreed)) {
+  if (connection.accepted_path.address.source == Gid{}) return;
+  if (const auto alternate = alternate_path(connection, connection.accepted_path)) {
     (void)load(connection, *alternate, now).has_value();
   }
 }
@@ -141,16 +141,17 @@ void Process::on_path_answered(Connection& connection, CmNotice& notice, Time no
 // Handles the migration of a QP to its alternate path.  CM messages of the connection then take
 // this path, too.
 void Process::on_migrated(Qpn qpn) {
-  requests_.say(ipc::Migrated{qpn});
+  requests_.send(ipc::Migrated{qpn});
   Connection* connection = connections_.find_by_qpn(qpn);
-  if (connection == nullptr) {  // the program created the QP itself: search by the QP's number
-    connections_.for_each([&](ConnectionHandle, Connection& one) {
-      if (one.pending_disconnect.local_qpn == qpn && one.loaded.address.source != Gid{})
-        connection = &one;
+  if (connection == nullptr) {  // the program created the QP itself, so no id has it
+    connections_.for_each([&](ConnectionHandle, Connection& candidate) {
+      if (candidate.pending_disconnect.local_qpn == qpn &&
+          candidate.loaded_path.address.source != Gid{})
+        connection = &candidate;
     });
   }
-  if (connection == nullptr || connection->loaded.address.source == Gid{}) return;
-  const rdmacm::PathInfo alternate = std::exchange(connection->loaded, {});
+  if (connection == nullptr || connection->loaded_path.address.source == Gid{}) return;
+  const rdmacm::PathInfo alternate = std::exchange(connection->loaded_path, {});
   rdmacm::PathInfo& path = connection->path;
   path.address = alternate.address;
   path.sgid_index = alternate.sgid_index;

@@ -1,7 +1,7 @@
 #include <array>
 #include <cerrno>
 
-#include "process/test_played.h"
+#include "process/fixture_test.h"
 #include "wire/headers.h"
 
 // Tests ids without a port space: the program calls establish(), and alternate paths are loaded
@@ -22,7 +22,7 @@ class Paths : public ProcessTest {
   }
   void SetUp() override {
     ProcessTest::SetUp();
-    tell_port(here_);
+    report_port(here_);
     id_ = create_id(rdmacm::kPortSpaceNone);
     qp_ = create_qp();
     ASSERT_TRUE(process_.set_qp(id_, qp_, kNow).has_value());
@@ -45,10 +45,10 @@ class Paths : public ProcessTest {
   static Errc code_of(const Started<ipc::Done>& refused) {
     return std::get<Result<ipc::Done>>(refused).error().code;
   }
-  void responded(bool accepted) {
+  void deliver_response(bool accepted) {
     rdmacm::Event response = event(EventKind::kConnectResponse);
     response.param.alternate_accepted = accepted;
-    tell(response);
+    deliver(response);
   }
   void establish() {
     keep(process_.establish(id_, {}, kNow, [](auto) {}));
@@ -74,7 +74,7 @@ class Paths : public ProcessTest {
 };
 
 TEST_F(Paths, TheQpMovesToRtsWhenTheProgramEstablishes) {
-  responded(false);
+  deliver_response(false);
   ASSERT_EQ(cm_notices().at(0).event.kind, EventKind::kConnectResponse);
   EXPECT_FALSE(process_.poll_message());
   EXPECT_EQ(state(qp_), QpState::kInit);
@@ -86,7 +86,7 @@ TEST_F(Paths, TheQpMovesToRtsWhenTheProgramEstablishes) {
 }
 
 TEST_F(Paths, APathAcceptedInTheRepIsLoaded) {
-  responded(true);
+  deliver_response(true);
   establish();
   expect_alternate_path(true);
   EXPECT_EQ(attributes().alternate_path.address.source, kHereToo);
@@ -94,25 +94,25 @@ TEST_F(Paths, APathAcceptedInTheRepIsLoaded) {
 }
 
 TEST_F(Paths, AcceptLoadsTheAlternatePathBeforeTheRepIsSent) {
-  for (const bool takes : {true, false}) {
+  for (const bool accepts : {true, false}) {
     rdmacm::Event request = event(EventKind::kConnectRequest);
     request.listen_id = kFirstId;  // peer to peer: the id itself accepts
-    tell(request);
+    deliver(request);
     ASSERT_FALSE(cm_notices().at(0).new_id);
     rdmacm::ConnParam param{.responder_resources = 1, .initiator_depth = 1};
-    param.alternate_accepted = takes;
+    param.alternate_accepted = accepts;
     keep(process_.accept(id_, param, kNow, [](auto) {}));
-    EXPECT_EQ(next<ipc::Accept>().second.param.alternate_accepted, takes);
+    EXPECT_EQ(next<ipc::Accept>().second.param.alternate_accepted, accepts);
     EXPECT_EQ(state(qp_), QpState::kRts);
-    expect_alternate_path(takes);
-    if (!takes) continue;
+    expect_alternate_path(accepts);
+    if (!accepts) continue;
     qp_ = create_qp();  // for the next round
     ASSERT_TRUE(process_.set_qp(id_, qp_, kNow).has_value());
   }
 }
 
 TEST_F(Paths, AnOfferedPathIsLoadedOnlyWhenThePeerAcceptsIt) {
-  responded(false);
+  deliver_response(false);
   establish();
   (void)cm_notices();
   const rdmacm::PathInfo path{.address = {.source = kHereToo, .destination = kThereToo}};
@@ -123,22 +123,22 @@ TEST_F(Paths, AnOfferedPathIsLoadedOnlyWhenThePeerAcceptsIt) {
   EXPECT_EQ(code_of(foreign), Errc::kAddressNotFound);
   rdmacm::Event reply = event(EventKind::kPathAnswered);
   reply.status = 3;
-  tell(reply);
+  deliver(reply);
   expect_alternate_path(false);
   reply.status = 0;
-  tell(reply);
+  deliver(reply);
   expect_alternate_path(true);
   reply.param.alternate.address.source = kThereToo;  // not an address of this host
-  tell(reply);
+  deliver(reply);
   EXPECT_EQ(cm_notices().back().event.status, -EADDRNOTAVAIL);
 }
 
 TEST_F(Paths, AnAcceptedOfferIsLoadedBeforeTheAnswerIsSent) {
-  responded(false);
+  deliver_response(false);
   establish();
   const auto never = [](auto) { FAIL(); };
   EXPECT_EQ(code_of(process_.answer_path(id_, {}, kNow, never)), Errc::kBadState);
-  tell(event(EventKind::kPathOffered));
+  deliver(event(EventKind::kPathOffered));
   const std::vector<std::byte> too_much(149);
   EXPECT_EQ(code_of(process_.answer_path(id_, {.private_data = too_much}, kNow, never)),
             Errc::kInvalidArgument);
@@ -146,7 +146,7 @@ TEST_F(Paths, AnAcceptedOfferIsLoadedBeforeTheAnswerIsSent) {
   answer<ipc::AnswerPath>(ipc::Done{});
   expect_alternate_path(false);
   EXPECT_EQ(code_of(process_.answer_path(id_, {}, kNow, never)), Errc::kBadState);
-  tell(event(EventKind::kPathOffered));
+  deliver(event(EventKind::kPathOffered));
   keep(process_.answer_path(id_, {}, kNow, [](auto) {}));
   expect_alternate_path(true);
   EXPECT_EQ(next<ipc::AnswerPath>().second.status, 0);
@@ -159,16 +159,16 @@ TEST_F(Paths, ARefusedCallDoesNotMoveTheQp) {
   rdmacm::Event request = event(EventKind::kConnectRequest);
   request.listen_id = kFirstId;
   request.param.alternate = {};
-  tell(request);
+  deliver(request);
   EXPECT_EQ(code_of(process_.establish(id_, {}, kNow, never)), Errc::kBadState);
   rdmacm::ConnParam param{};
   param.alternate_accepted = true;
   EXPECT_EQ(code_of(process_.accept(id_, param, kNow, never)), Errc::kInvalidArgument);
   request.param.alternate.address = {.source = kThereToo, .destination = kHereToo};
-  tell(request);
+  deliver(request);
   EXPECT_EQ(code_of(process_.accept(id_, param, kNow, never)), Errc::kAddressNotFound);
   EXPECT_EQ(state(qp_), QpState::kInit);
-  responded(false);
+  deliver_response(false);
   const std::vector<std::byte> too_much(225);
   EXPECT_EQ(code_of(process_.establish(id_, too_much, kNow, never)), Errc::kInvalidArgument);
   EXPECT_EQ(state(qp_), QpState::kInit);
@@ -180,11 +180,11 @@ TEST_F(Paths, ARefusedCallDoesNotMoveTheQp) {
 
 TEST_F(Paths, AcceptAfterAResponseAndEstablishAfterTheEndAreRefused) {
   const auto never = [](auto) { FAIL(); };
-  responded(true);
+  deliver_response(true);
   EXPECT_EQ(code_of(process_.accept(id_, {}, kNow, never)), Errc::kBadState);
   const std::vector<std::byte> for_a_dreq(149);  // a REJ has less room
   EXPECT_EQ(code_of(process_.disconnect(id_, for_a_dreq, kNow, never)), Errc::kInvalidArgument);
-  tell(event(EventKind::kDisconnected));
+  deliver(event(EventKind::kDisconnected));
   EXPECT_EQ(code_of(process_.establish(id_, {}, kNow, never)), Errc::kBadState);
   EXPECT_EQ(code_of(process_.answer_path(id_, {}, kNow, never)), Errc::kBadState);
   EXPECT_EQ(state(qp_), QpState::kInit);
@@ -195,7 +195,7 @@ TEST_F(Paths, ARefusedAcceptLeavesTheOffer) {
   ASSERT_TRUE(process_.set_qp(id_, {}, kNow).has_value());  // the QP belongs to the program
   rdmacm::Event request = event(EventKind::kConnectRequest);
   request.listen_id = kFirstId;
-  tell(request);
+  deliver(request);
   rdmacm::ConnParam param{};
   param.alternate_accepted = true;
   param.qpn = qpn_.value;
@@ -208,7 +208,7 @@ TEST_F(Paths, ARefusedAcceptLeavesTheOffer) {
 }
 
 TEST_F(Paths, AMigratedQpMovesItsPendingDisconnectToo) {
-  responded(true);
+  deliver_response(true);
   establish();
   // A packet of the peer arms the migration; then the program migrates.
   link::Burst burst;
@@ -222,7 +222,7 @@ TEST_F(Paths, AMigratedQpMovesItsPendingDisconnectToo) {
   ASSERT_EQ(attributes().migration, hca::MigrationState::kArmed);
   while (process_.poll_message()) {
   }
-  tell(event(EventKind::kPathOffered));  // is declined, so the QP does not migrate to it
+  deliver(event(EventKind::kPathOffered));  // the program declines it
   keep(process_.answer_path(id_, {.status = 3}, kNow, [](auto) {}));
   answer<ipc::AnswerPath>(ipc::Done{});
   migrate();
@@ -243,7 +243,7 @@ TEST_F(Paths, RejectAcceptsTheReasonsOfTheCm) {
   }
   rdmacm::Event request = event(EventKind::kConnectRequest);
   request.listen_id = kFirstId;
-  tell(request);
+  deliver(request);
   keep(process_.reject(id_, {.reason = 12}, [](auto) {}));
   EXPECT_EQ(next<ipc::Reject>().second.reason, 12);
 }

@@ -47,8 +47,8 @@ Started<ipc::Welcome> Process::hello(Completion<ipc::Welcome> done) {
       Completion<ipc::Welcome>(
           [this, done = std::move(done)](Result<ipc::Welcome> welcome) mutable {
             if (welcome && welcome->refusal.empty()) {
-              if (auto known = on_devices(std::move(welcome->devices)); !known) {
-                return done(std::unexpected(known.error()));
+              if (auto result = on_devices(std::move(welcome->devices)); !result) {
+                return done(std::unexpected(result.error()));
               }
               requests_.open();
               hand_over();
@@ -58,16 +58,16 @@ Started<ipc::Welcome> Process::hello(Completion<ipc::Welcome> done) {
 }
 
 // Sends one message at a time, and forgets its contents when the agent has replied.  If the agent
-// dies before, the next agent gets them.
+// dies before it replies, the next agent gets them.
 void Process::hand_over() {
   const std::size_t count = std::min(pending_disconnects_.size(), ipc::HandOver::kDisconnectsMax);
   ipc::HandOver message{.ranges = ranges_in_use()};
   if (count == 0 && message.ranges.empty()) return;
   message.disconnects.assign(pending_disconnects_.begin(),
                              pending_disconnects_.begin() + static_cast<std::ptrdiff_t>(count));
-  handing_over_ = requests_.ask<ipc::Done>(
-      std::move(message), Completion<ipc::Done>([this, count](const Result<ipc::Done>& taken) {
-        if (!taken && taken.error().code == Errc::kDeviceFatal) return;
+  hand_over_request_ = requests_.ask<ipc::Done>(
+      std::move(message), Completion<ipc::Done>([this, count](const Result<ipc::Done>& reply) {
+        if (!reply && reply.error().code == Errc::kDeviceFatal) return;
         pending_disconnects_.erase(
             pending_disconnects_.begin(),
             pending_disconnects_.begin() + static_cast<std::ptrdiff_t>(count));
@@ -108,15 +108,15 @@ Result<void> Process::on_message(std::span<const std::byte> message, Time now, b
       drain_engine(now);
       return {};
     case ipc::Type::kMulticastLost:
-      on_lost(VB_TRY(ipc::decode<ipc::MulticastLost>(envelope)));
+      on_multicast_lost(VB_TRY(ipc::decode<ipc::MulticastLost>(envelope)));
       return {};
     case ipc::Type::kNoLane: lanes_.on(VB_TRY(ipc::decode<ipc::NoLane>(envelope))); return {};
     default: return fail(Errc::kMalformed, "ipc: not an event");
   }
 }
 
-// Takes a new description of the devices.  Notices report what has changed since the last one; the
-// first description of an agent raises none.
+// Stores a new description of the devices.  Notices report the changes since the last description.
+// The first description of an agent raises no notices.
 Result<void> Process::on_devices(std::vector<ipc::Device> devices) {
   VB_TRY_VOID(ipc::check_devices(devices));
   const std::vector<ipc::Device> before = std::exchange(devices_, std::move(devices));
@@ -177,9 +177,9 @@ std::uint16_t Process::pkey_index_of(const rdmacm::PathInfo& path) const {
 Result<void> Process::on_reply(const ipc::Envelope& envelope, bool complete) {
   const auto leased = ipc::decode<ipc::Leased>(envelope);
   if (leased && !complete) {
-    requests_.say(ipc::ReturnRange{leased->range});
-    return requests_.refuse(envelope.request,
-                            "no descriptor is free for the data sockets (see 'ulimit -n')");
+    requests_.send(ipc::ReturnRange{leased->range});
+    return requests_.fail_request(envelope.request,
+                                  "no descriptor is free for the data sockets (see 'ulimit -n')");
   }
   requests_.on_reply(envelope);
   return {};
@@ -187,21 +187,21 @@ Result<void> Process::on_reply(const ipc::Envelope& envelope, bool complete) {
 
 Result<void> Process::on_unsent(const ToAgent& message) {
   const ipc::Envelope envelope = VB_TRY(ipc::open(message.message));
-  return requests_.refuse(
+  return requests_.fail_request(
       envelope.request,
       "too many descriptors of this user are on their way to other processes, for this "
       "program's limit (see 'ulimit -n')");
 }
 
-// If this throws std::bad_alloc, the owner calls it again.  Each step records last that it is done,
-// so that it is not repeated.
+// If this throws std::bad_alloc, the owner calls it again.  The last action of each step records
+// that the step is done, so that it is not repeated.
 void Process::on_agent_gone(Time now) {
   leases_.numbers().clear();
   requests_.drop_unsent();
   lanes_.on_agent_gone();
   const bool was_connected = connected();
   if (was_connected) {
-    all_to_error(now);
+    move_all_to_error(now);
     connections_.forget_agent_ids();
     memberships_.clear();
     group_joins_.clear();
@@ -228,7 +228,7 @@ void Process::on_agent_gone(Time now) {
 
 // ---- queue pairs --------------------------------------------------------------------------------
 
-void Process::all_to_error(Time now) {
+void Process::move_all_to_error(Time now) {
   std::vector<hca::QpRow> rows(engine_.qp_count());
   rows.resize(engine_.rows(rows));
   for (const hca::QpRow& row : rows) {
@@ -275,16 +275,17 @@ Result<void> Process::move_qp(hca::QpHandle qp, const hca::QpAttributes& attribu
       VB_TRY(engine_.query_qp(qp)).init.type == hca::QpType::kUd) {
     hears_others_ = true;
   }
-  if ((mask & kDestinationQpn) != 0) leases_.numbers().mark_known(VB_TRY(engine_.query_qp(qp)).qpn);
+  if ((mask & kDestinationQpn) != 0)
+    leases_.numbers().mark_known_to_peer(VB_TRY(engine_.query_qp(qp)).qpn);
   return engine_.modify_qp(qp, attributes, mask, now);
 }
 
 Result<void> Process::destroy_qp(hca::QpHandle qp, Time now) {
   const auto info = VB_TRY(engine_.query_qp(qp));
   VB_TRY_VOID(engine_.destroy_qp(qp));
-  leases_.numbers().give_back(info.qpn, now);
+  leases_.numbers().release(info.qpn, now);
   table_.mark_outdated();
-  if (Connection* const user = connections_.find_by_qpn(info.qpn)) connections_.take_qp_from(*user);
+  if (Connection* const user = connections_.find_by_qpn(info.qpn)) connections_.remove_qp(*user);
   return {};
 }
 
@@ -348,7 +349,7 @@ Result<hca::Path> Process::path(std::uint32_t sgid_index, link::Address to) cons
   }
   if (to.hop_limit == 0) to.hop_limit = link::Address{}.hop_limit;
   if (!to.is_infiniband()) {
-    to.has_grh = false;  // link::Address uses has_grh on InfiniBand only
+    to.has_grh = false;  // link::Address uses has_grh only on InfiniBand
     return ethernet_path(*entry, to);
   }
   to.source = entry->gid;
@@ -384,9 +385,9 @@ bool Process::transmit(link::Burst& burst, Time now) {
   if (!burst.empty()) table_.mark_outdated();
   lanes_.flush();
   while (const auto request = lanes_.poll_request(leases_.numbers().ranges())) {
-    requests_.say(*request);
+    requests_.send(*request);
   }
-  while (const auto request = lanes_.poll_close_request()) requests_.say(*request);
+  while (const auto request = lanes_.poll_close_request()) requests_.send(*request);
   drain_engine(now);
   return more;
 }
@@ -432,7 +433,7 @@ void Process::on_qp_event(const hca::QpEvent& event) {
   using Kind = hca::QpEvent::Kind;
   table_.mark_outdated();
   if (event.kind == Kind::kCommEst || event.kind == Kind::kFirstPacket)
-    requests_.say(ipc::Notify{event.qpn});
+    requests_.send(ipc::Notify{event.qpn});
   if (event.kind == Kind::kFirstPacket) return;
   if (event.kind == Kind::kPathMigrated) on_migrated(event.qpn);
   notices_.push_back(AsyncNotice{.type = std::to_underlying(event.kind), .cookie = event.cookie});

@@ -57,7 +57,7 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 // Pure: packets, messages and time come in; the owner pulls packets, messages and notices.  A
 // program runs it between real sockets (client), a simulation between simulated ones (fabric).
 //
-// A command is an asynchronous request.  It is either done at once, or Pending until the agent has
+// A command is an asynchronous request.  It is done at once, or is Pending until the agent has
 // answered.  A completion runs inside on_message(), never inside the call that started it.  QPs,
 // CQs and MRs are created, changed and destroyed without the agent.  The exception is a QP for
 // which no number is free, such as the first one: it waits for the lease of a range.
@@ -67,8 +67,8 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 // calls itself.  Failures that only the agent can see, such as a limit of the host, come as the
 // event of that step.
 //
-// If the agent dies, the program joins the next one with hello().  To the program it looks like an
-// adapter that was unplugged and plugged in again.
+// If the agent dies, the program joins the next agent with hello().  To the program this looks like
+// an adapter that was unplugged and plugged in again.
 //   * Until then, commands for the agent fail with kDeviceFatal.
 //   * Old QPs stay in the error state, and no new QP has their numbers; they can be queried and
 //     destroyed.  Old ids can be destroyed; other calls on them fail with kDeviceFatal.
@@ -85,8 +85,8 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 // Threads: one at a time (under the owner's lock), except for the engine's direct calls.
 class Process {
  public:
-  // Limits the messages for an agent that does not read.  At this limit, requests for ids fail with
-  // kNoResources.
+  // Limits the unsent messages for an agent that does not read.  At this limit, requests about ids
+  // fail with kNoResources.
   static constexpr std::size_t kUnreadMax = std::size_t{4} * rdmacm::kIdsPerOwnerMax;
 
   struct Config {
@@ -116,17 +116,18 @@ class Process {
   // Sends Hello, the first message of a new connection.  REQUIRES: not connected().
   Started<ipc::Welcome> hello(Completion<ipc::Welcome> done);
   // Handles a message of the agent.  After an error (the message is malformed) treat the agent as
-  // gone.  `complete`: the message came with its descriptors.  If a range comes without its
-  // sockets, it is returned to the agent, and the request for it fails with kSystem, EMFILE.
+  // gone.  `complete` is true if the message came with its descriptors.  If a range comes without
+  // its sockets, this function returns the range to the agent, and the request for it fails with
+  // kSystem, EMFILE.
   Result<void> on_message(std::span<const std::byte> message, Time now, bool complete = true);
   std::optional<ToAgent> poll_message() { return requests_.poll(); }
   // Returns the number of unsent messages.
   std::size_t messages() const { return requests_.unsent(); }
   // Returns true if all messages may wait a moment, so that the owner can send several together.
-  // None of them expects a reply.  If the program dies before it sends them, the agent ends its
+  // These messages expect no reply.  If the program dies before it sends them, the agent ends its
   // connections.
   bool messages_may_wait() const { return requests_.may_wait(); }
-  // Appends the next message to this one and returns true, if one datagram may carry both.
+  // Appends the next message to `message` and returns true, if one datagram may carry both.
   bool poll_another(ToAgent& message) { return requests_.poll_another(message); }
   // Reports that the kernel refused the descriptors of the message (ETOOMANYREFS): its request
   // fails with kSystem, EMFILE.
@@ -192,7 +193,7 @@ class Process {
                                      std::uint64_t cookie);
   // Destroys the id at once; waits neither for the peer nor for the agent.
   Result<void> destroy_id(ConnectionHandle id);
-  // Notes which step the program has begun, for diagnostics.
+  // Records which step the program has begun, for diagnostics.
   void step_begins(ConnectionHandle id, Connection::Step step, Time now);
   Result<void> set_cookie(ConnectionHandle id, std::uint64_t cookie);
   Started<ipc::Bound> bind(ConnectionHandle id, const rdmacm::SocketAddress& address,
@@ -251,14 +252,14 @@ class Process {
                                std::span<const std::byte> private_data, Completion<ipc::Done> done);
   Started<ipc::Done> answer_path(ConnectionHandle id, const rdmacm::PathAnswer& answer, Time now,
                                  Completion<ipc::Done> done);
-  // Notes the program's report that it has seen COMM_EST (rdma_notify).
+  // Handles the program's report that it has seen COMM_EST (rdma_notify).
   Result<void> notify(ConnectionHandle id);
   Started<ipc::Done> set_option(ConnectionHandle id, std::uint32_t level, std::uint32_t option,
                                 std::uint64_t value, Completion<ipc::Done> done);
   Started<ipc::Done> flush_capture(Completion<ipc::Done> done);
 
-  // Gives the id a QP, or takes it away if `qp` is empty.  A new QP goes to INIT.  If another id
-  // had the QP, that id loses it.
+  // Gives the id a QP, or removes its QP if `qp` is empty.  A new QP goes to INIT.  If another id
+  // has the QP, that id loses it.
   Result<void> set_qp(ConnectionHandle id, hca::QpHandle qp, Time now);
   // Holds the attributes for a state change of a QP that belongs to the program.
   struct Transition {
@@ -270,9 +271,9 @@ class Process {
   // Returns the time of the last update of the table for `verbena ps`.  The owner updates its own
   // counters at the same time.
   Time shown() const { return table_.updated(); }
-  // Notes that the owner's counters have changed, so that the table has to be updated.
+  // Call this when the owner's counters have changed.  The table is then updated soon.
   void show_soon() { table_.mark_outdated(); }
-  // Updates the table at once, for example for the last time.
+  // Updates the table at once, for example before the program ends.
   void show_now(Time now) {
     if (table_.has_memory()) table_.update(engine_, counts(), now);
   }
@@ -293,7 +294,7 @@ class Process {
   LaneManager& lanes() { return lanes_; }
   // Adds packets to the burst.  Returns true if the caller must send the burst and call again.
   bool transmit(link::Burst& burst, Time now);
-  // Makes completions and notices available as transmit() does, but sends nothing.
+  // Makes completions and notices available, as transmit() does, but sends no packets.
   void deliver(Time now);
   void on_timer(Time now);
   Time deadline() const;
@@ -302,20 +303,21 @@ class Process {
  private:
   // Sends the agent a request about an id.  Fails as find_alive() does.
   template <class Reply, class Message>
-  Started<Reply> ask_for(ConnectionHandle id, Message message, Completion<Reply> done);
+  Started<Reply> ask_about(ConnectionHandle id, Message message, Completion<Reply> done);
   // Sends the request without waiting for a reply, and moves the id to `next`.  If the agent
   // refuses, an event follows.
   template <class Message>
-  Started<ipc::Done> tell(Connection& connection, Connection::Stage next, Message message);
+  Started<ipc::Done> send_without_reply(Connection& connection, Connection::Stage next,
+                                        Message message);
   Result<Connection*> find(ConnectionHandle id) const;
-  // Fails if the handle is stale, if the agent of the id is dead, or if the agent does not read.
+  // Fails if the handle is stale, if the agent of the id is dead, or if kUnreadMax messages wait.
   Result<Connection*> find_alive(ConnectionHandle id);
-  // Asks the agent to create the id, unless the agent has done so.
-  void make(Connection& connection);
-  // Wraps `done` so that it also clears `unanswered` of the id when the agent has agreed.
-  Completion<ipc::Done> answered(ConnectionHandle id, Completion<ipc::Done> done);
-  Completion<ipc::Done> then(ConnectionHandle id, Connection::Stage stage,
-                             Completion<ipc::Done> done) const;
+  // Asks the agent to create the id, unless it was asked before and has not refused.
+  void create_in_agent(Connection& connection);
+  // Wraps `done`, so that it also clears `unanswered` of the id if the agent has agreed.
+  Completion<ipc::Done> mark_answered(ConnectionHandle id, Completion<ipc::Done> done);
+  Completion<ipc::Done> move_when_agreed(ConnectionHandle id, Connection::Stage stage,
+                                         Completion<ipc::Done> done) const;
   Result<void> check_qp(Qpn qpn) const;
   Result<void> move_qp(hca::QpHandle qp, const hca::QpAttributes& attributes, std::uint32_t mask,
                        Time now);
@@ -331,7 +333,7 @@ class Process {
   void drain_engine(Time now);
   void on_qp_event(const hca::QpEvent& event);
   StatusTable::Counts counts() const;
-  void all_to_error(Time now);
+  void move_all_to_error(Time now);
   void on_event(const rdmacm::Event& event, Time now, std::string why = {});
   void on_refused(const ipc::Refused& refused, Time now);
   void on_request_event(const rdmacm::Event& event);
@@ -355,20 +357,20 @@ class Process {
   void on_services(ConnectionHandle id, Result<ipc::ServicesFound> reply);
   Started<ipc::Done> resolve_service(ConnectionHandle id, Duration timeout,
                                      Completion<ipc::Done> done);
-  static void on_route_alone(Connection& connection, CmNotice& notice);
+  static void report_address_as_route(Connection& connection, CmNotice& notice);
   Result<void> join_on_subnet(ConnectionHandle id, const rdmacm::SocketAddress& group,
                               bool receives, std::uint64_t cookie);
   Result<void> on_joined(ConnectionHandle id, std::uint64_t cookie,
                          const ipc::MulticastJoined& joined);
-  void on_lost(const ipc::MulticastLost& message);
-  Result<void> take_qkey(Connection& connection, Qkey qkey);
+  void on_multicast_lost(const ipc::MulticastLost& message);
+  Result<void> apply_qkey(Connection& connection, Qkey qkey);
   Result<Qkey> qkey_of(const Connection& connection) const;
   void attach_or_report(ConnectionHandle id, std::uint64_t cookie, const Gid& group,
                         std::uint32_t interface);
   void report_join(ConnectionHandle id, std::uint64_t cookie, const Result<ipc::Done>& attached);
   void leave(Connection::Group& group);
   Result<void> prepare_qp(ConnectionHandle id, const hca::Engine::QpInfo& info, Time now);
-  Result<void> to_error(Connection& connection, Time now);
+  Result<void> move_to_error(Connection& connection, Time now);
 
   // The order of the members matters: those that hold a Pending are destroyed before requests_.
   Config config_;
@@ -382,12 +384,12 @@ class Process {
   bool hears_others_ = false;
   // Holds connections of dead agents that have to be disconnected; at most ids_max.
   std::vector<rdmacm::PendingDisconnect> pending_disconnects_{};
-  Pending handing_over_{};
+  Pending hand_over_request_{};
   Connections connections_;
   std::deque<Notice> notices_{};
   StatusTable table_{};
   std::uint64_t messages_refused_ = 0;
-  Time message_time_{};  // when the last message of the agent came
+  Time message_time_{};  // when the last message of the agent arrived
 };
 
 }  // namespace verbena::process

@@ -1,5 +1,5 @@
 #include "ipc/counters.h"
-#include "process/test_played.h"
+#include "process/fixture_test.h"
 
 namespace verbena::process {
 namespace {
@@ -27,7 +27,7 @@ TEST_F(ProcessTest, ManyShortConnectionsLeaseMoreRanges) {
   const ConnectionHandle id = create_id(rdmacm::kPortSpaceNone);
   keep(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, [](const auto&) {}));
   answer<ipc::ResolveAddress>(ipc::Done{});
-  tell(kFirstId, EventKind::kAddrResolved);
+  deliver(kFirstId, EventKind::kAddrResolved);
   ASSERT_TRUE(is_done(process_.resolve_route(id, std::chrono::seconds(1), {})));
   const auto use = [&] {
     const auto qp = create_qp();
@@ -75,10 +75,10 @@ TEST_F(ProcessTest, APathBetweenAddressFamiliesIsRefusedWithAHint) {
   ipv6.bytes[0] = std::byte{0x20};
   link_local.bytes[0] = std::byte{0xfe};
   link_local.bytes[1] = std::byte{0x80};
-  ipc::Port both = port();
-  both.gids.push_back({.gid = ipv6, .interface = 2, .index = 1});
-  both.gids.push_back({.gid = link_local, .interface = 2, .index = 2});
-  tell_port(both);
+  ipc::Port two_families = port();
+  two_families.gids.push_back({.gid = ipv6, .interface = 2, .index = 1});
+  two_families.gids.push_back({.gid = link_local, .interface = 2, .index = 2});
+  report_port(two_families);
   const auto path = [&](std::uint32_t index, const Gid& to) {
     return process_.path(index, {.destination = to, .has_grh = true});
   };
@@ -159,7 +159,7 @@ TEST_F(ProcessTest, TheFirstRequestForAnIdCreatesItInTheAgent) {
   const auto listen = next<ipc::Listen>();
   EXPECT_NE(listen.first, 0u);
   EXPECT_EQ(listen.second.id, made.id);
-  tell(kFirstId, EventKind::kAddrResolved);  // this event is for the destroyed id
+  deliver(kFirstId, EventKind::kAddrResolved);  // this event is for the destroyed id
   EXPECT_THAT(cm_notices(), IsEmpty());
   ASSERT_TRUE(process_.destroy_id(id).has_value());
   EXPECT_EQ(next<ipc::DestroyId>().second.id, made.id);
@@ -209,7 +209,7 @@ TEST_F(ProcessTest, AResponseMovesTheQpToRtsAndEstablishes) {
   const hca::QpHandle qp = create_qp();
   ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
   EXPECT_EQ(state(qp), QpState::kInit);
-  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
+  deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
   EXPECT_EQ(state(qp), QpState::kRts);
   // Each side sends from the PSN that the other one expects (vol1 12.7.31).
   const auto moved = process_.engine().query_qp(qp).value().attributes;
@@ -229,8 +229,8 @@ TEST_F(ProcessTest, ARejectAfterEstablishmentIsADisconnection) {
   const ConnectionHandle id = create_id();
   const hca::QpHandle qp = create_qp();
   ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
-  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
-  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kRejected, .status = 28});
+  deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
+  deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kRejected, .status = 28});
   const auto notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(2));
   EXPECT_EQ(notices[0].event.kind, EventKind::kEstablished);
@@ -245,7 +245,7 @@ TEST_F(ProcessTest, AResponseThatTheQpCannotTakeIsRejected) {
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
   auto nonsense = transition();
   nonsense.path_mtu = 9;
-  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = nonsense});
+  deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = nonsense});
   EXPECT_EQ(next<ipc::Reject>().second.id, kFirstId);
   EXPECT_EQ(cm_notices().at(0).event.kind, EventKind::kConnectError);
 }
@@ -269,7 +269,7 @@ TEST_F(ProcessTest, DestroyingAListenerDestroysUnseenRequests) {
   const ConnectionHandle listener = create_id();
   keep(process_.listen(listener, 1, [](const auto&) {}));
   answer<ipc::Listen>(ipc::Done{});
-  tell(rdmacm::Event{.id = kChildId, .listen_id = kFirstId, .kind = EventKind::kConnectRequest});
+  deliver(rdmacm::Event{.id = kChildId, .listen_id = kFirstId, .kind = EventKind::kConnectRequest});
   ASSERT_TRUE(process_.destroy_id(listener).has_value());
   EXPECT_EQ(next<ipc::DestroyId>().second.id, kFirstId);
   EXPECT_EQ(next<ipc::DestroyId>().second.id, kChildId);
@@ -277,9 +277,9 @@ TEST_F(ProcessTest, DestroyingAListenerDestroysUnseenRequests) {
 }
 
 TEST_F(ProcessTest, ARequestForADestroyedListenerIsRefused) {
-  tell(rdmacm::Event{.id = kChildId, .listen_id = kFirstId, .kind = EventKind::kConnectRequest});
+  deliver(rdmacm::Event{.id = kChildId, .listen_id = kFirstId, .kind = EventKind::kConnectRequest});
   EXPECT_EQ(next<ipc::DestroyId>().second.id, kChildId);
-  tell(kFirstId, EventKind::kEstablished);  // this event is for an id that does not exist
+  deliver(kFirstId, EventKind::kEstablished);  // this event is for an id that does not exist
   EXPECT_THAT(cm_notices(), IsEmpty());
 }
 
@@ -332,19 +332,19 @@ TEST_F(ProcessTest, TheTimerUpdatesTheTableAfterTheLastPacket) {
   std::vector<std::uint64_t> memory(ipc::QpTable::kBytes / 8 + 1);
   const auto bytes = std::as_writable_bytes(std::span(memory));
   process_.set_qp_table(bytes);
-  const auto shown = [&](const std::string& name) {
+  const auto counter_in_table = [&](const std::string& name) {
     const auto all = ipc::QpTable(bytes).counters();
     const auto found = std::ranges::find(all, name, &ipc::NamedCount::name);
     return found == all.end() ? ~std::uint64_t{0} : found->value;
   };
   const std::vector<std::byte> stray(16);
   process_.receive({link::Address{}, stray}, kNow);
-  EXPECT_EQ(shown("packets_in"), 1u);
+  EXPECT_EQ(counter_in_table("packets_in"), 1u);
   process_.receive({link::Address{}, stray}, kNow);  // too soon for another update of the table
-  EXPECT_EQ(shown("packets_in"), 1u);
+  EXPECT_EQ(counter_in_table("packets_in"), 1u);
   ASSERT_LT(process_.deadline(), kNever);
   process_.on_timer(process_.deadline());
-  EXPECT_EQ(shown("packets_in"), 2u);
+  EXPECT_EQ(counter_in_table("packets_in"), 2u);
   EXPECT_EQ(process_.deadline(), kNever);
   process_.show_soon();  // the counters of the sockets have changed
   const Time before = process_.shown();
@@ -411,11 +411,11 @@ TEST_F(ProcessTest, TheLimitOfIdsHasACounter) {
   const auto bytes = std::as_writable_bytes(std::span(memory));
   small.set_qp_table(bytes);
   const auto next = [&] { return ipc::open(small.poll_message().value().message).value().request; };
-  const auto tell = [&](const ipc::Bytes& message) {
+  const auto deliver = [&](const ipc::Bytes& message) {
     ASSERT_TRUE(small.on_message(message, kNow).has_value());
   };
   auto hello = small.hello([](auto) {});
-  tell(ipc::encode(next(), ipc::Welcome{.devices = {device()}}));
+  deliver(ipc::encode(next(), ipc::Welcome{.devices = {device()}}));
   EXPECT_TRUE(small.create_id(rdmacm::kPortSpaceTcp, 2, 0).has_value());
   EXPECT_EQ(small.create_id(rdmacm::kPortSpaceTcp, 2, 0).error().code, Errc::kNoResources);
   small.on_timer(kNow);
@@ -429,15 +429,15 @@ TEST_F(ProcessTest, TheLimitOfIdsHasACounter) {
 
 TEST_F(ProcessTest, WhenTheAgentDiesRequestsFailAndQpsFlush) {
   const ConnectionHandle id = create_id();
-  const hca::QpHandle of_id = create_qp();
-  const hca::QpHandle alone = create_qp();  // a QP without an id
-  ASSERT_TRUE(process_.set_qp(id, of_id, kNow).has_value());
+  const hca::QpHandle id_qp = create_qp();
+  const hca::QpHandle lone_qp = create_qp();  // a QP without an id
+  ASSERT_TRUE(process_.set_qp(id, id_qp, kNow).has_value());
   using namespace hca::attribute;
   ASSERT_TRUE(process_
-                  .modify_qp(alone, {.state = QpState::kInit},
+                  .modify_qp(lone_qp, {.state = QpState::kInit},
                              kState | kPkeyIndex | kPort | kAccessFlags, kNow)
                   .has_value());
-  for (const auto qp : {of_id, alone}) {
+  for (const auto qp : {id_qp, lone_qp}) {
     ASSERT_TRUE(process_.engine().post_recv(qp, {.wr_id = 9}).has_value());
   }
   std::vector<Errc> codes;
@@ -446,8 +446,8 @@ TEST_F(ProcessTest, WhenTheAgentDiesRequestsFailAndQpsFlush) {
   process_.on_agent_gone(kNow);
   process_.on_agent_gone(kNow);  // a second call does nothing
   EXPECT_THAT(codes, ::testing::ElementsAre(Errc::kDeviceFatal, Errc::kDeviceFatal));
-  EXPECT_EQ(state(of_id), QpState::kError);
-  EXPECT_EQ(state(alone), QpState::kError);
+  EXPECT_EQ(state(id_qp), QpState::kError);
+  EXPECT_EQ(state(lone_qp), QpState::kError);
   std::vector<hca::WorkCompletion> done(4);
   EXPECT_EQ(process_.engine().poll_cq(init_.recv_cq, done).value(), 2u);
   EXPECT_EQ(done[0].status, hca::WcStatus::kFlushed);
@@ -490,11 +490,11 @@ TEST_F(ProcessTest, WithoutAnAgentEveryRequestFailsAtOnce) {
 TEST_F(ProcessTest, ACompletionMayDropAnotherRequestWhenTheAgentGoes) {
   const ConnectionHandle id = create_id();
   std::optional<Pending> second;
-  bool told = false;
+  bool completed = false;
   auto first = process_.listen(id, 1, [&](auto) { second.reset(); });
-  second = std::get<Pending>(process_.set_option(id, 0, 0, 0, [&](auto) { told = true; }));
+  second = std::get<Pending>(process_.set_option(id, 0, 0, 0, [&](auto) { completed = true; }));
   process_.on_agent_gone(kNow);
-  EXPECT_FALSE(told);
+  EXPECT_FALSE(completed);
 }
 
 // ---- random messages ----------------------------------------------------------------------------

@@ -29,17 +29,17 @@ class QpLeases {
   void set_direct_access(const ipc::DirectAccess& direct) { direct_ = direct; }
   QpNumbers& numbers() { return numbers_; }
   const QpNumbers& numbers() const { return numbers_; }
-  // Counts requests for QPs that got no number.
+  // Returns how many requests for QPs failed because no number was free.
   std::uint64_t refused() const { return refused_; }
 
  private:
   // Holds a request for a QP that waits for a lease.  One lease serves all waiting requests.
-  struct Wanted {
+  struct WaitingQp {
     hca::QpInit init{};
     Completion<hca::QpHandle> done{};
   };
 
-  // Returns a predicate that is true if a QP uses the number, even a QP of a dead agent.
+  // Returns a predicate that is true if a QP has the number, even a QP of a dead agent.
   auto in_use() const {
     return [this](Qpn qpn) { return engine_.find_qp(qpn).has_value(); };
   }
@@ -51,9 +51,9 @@ class QpLeases {
   Random random_;
   ipc::DirectAccess direct_{};
   QpNumbers numbers_{};
-  std::map<std::uint64_t, Wanted> wanted_{};
-  std::uint64_t next_wanted_ = 1;
-  bool leasing_ = false;
+  std::map<std::uint64_t, WaitingQp> waiting_{};
+  std::uint64_t next_number_ = 1;
+  bool lease_pending_ = false;
   Pending lease_{};
   std::uint64_t refused_ = 0;
 };

@@ -21,10 +21,10 @@ namespace verbena::process {
 // Chooses numbers for new QPs from the ranges that the program has leased.  A number that a peer
 // may know is quarantined after use: while the peer's end of the connection is in timewait (vol1
 // 12.9.8.4), the peer may refuse a new connection of the same number as stale, and old packets may
-// be under way.
+// still arrive.
 //
-// Invariants: fresh_ holds only numbers of the last range.  ready_ and quarantined_ hold only
-// numbers that were given back.
+// Invariants: unused_ holds only numbers of the last range.  reusable_ and quarantined_ hold only
+// numbers that were released.
 class QpNumbers {
  public:
   // Our REQs have an ACK timeout of 2.1 s, so the peer assumes a packet lifetime of half of that.
@@ -33,45 +33,45 @@ class QpNumbers {
   // number after this time.)
   static constexpr Duration kQuarantine = std::chrono::seconds(4);
 
-  // Adds a range of new numbers.  They are given out in random order, so that one QP's number does
-  // not reveal others.
+  // Adds a range of new numbers.  Their order is random, so that one QP's number does not reveal
+  // the numbers of other QPs.
   void add_range(std::uint16_t range, Random& random) {
     ranges_.push_back(range);
-    known_.emplace_back();
-    fresh_.resize(ipc::kLeaseQpns);
-    std::iota(fresh_.begin(), fresh_.end(), range * ipc::kLeaseQpns);
-    for (std::size_t left = fresh_.size(); left > 1; --left) {
-      std::swap(fresh_[left - 1], fresh_[random.below(left)]);
+    known_to_peer_.emplace_back();
+    unused_.resize(ipc::kLeaseQpns);
+    std::iota(unused_.begin(), unused_.end(), range * ipc::kLeaseQpns);
+    for (std::size_t count = unused_.size(); count > 1; --count) {
+      std::swap(unused_[count - 1], unused_[random.below(count)]);
     }
   }
   void clear() {
     ranges_.clear();
-    known_.clear();
-    ready_.clear();
+    known_to_peer_.clear();
+    reusable_.clear();
     quarantined_.clear();
-    fresh_.clear();
+    unused_.clear();
   }
   std::span<const std::uint16_t> ranges() const { return ranges_; }
   bool has_leased(Qpn qpn) const { return index_of_range(qpn) < ranges_.size(); }
 
-  // Returns a number that may be used now: a new one, or the one that was given back first.
-  // `in_use(Qpn)` tells whether a QP has the number.
-  std::optional<Qpn> take(Time now, auto&& in_use) {
-    while (!fresh_.empty()) {
-      const Qpn qpn{fresh_.back()};
-      fresh_.pop_back();
+  // Returns a number that may be used now: a new number, or else the number that was released
+  // first.  `in_use(Qpn)` tells whether a QP has the number.
+  std::optional<Qpn> choose(Time now, auto&& in_use) {
+    while (!unused_.empty()) {
+      const Qpn qpn{unused_.back()};
+      unused_.pop_back();
       if (!in_use(qpn)) return qpn;
     }
-    while (!ready_.empty()) {
-      const Qpn qpn = ready_.front();
-      ready_.pop_front();
+    while (!reusable_.empty()) {
+      const Qpn qpn = reusable_.front();
+      reusable_.pop_front();
       if (!in_use(qpn)) return qpn;
     }
     if (quarantined_.empty() || quarantined_.front().until > now) return std::nullopt;
-    return take_quarantined(in_use);
+    return choose_quarantined(in_use);
   }
   // Returns the number that was quarantined first, even if its time is not over.
-  std::optional<Qpn> take_quarantined(auto&& in_use) {
+  std::optional<Qpn> choose_quarantined(auto&& in_use) {
     while (!quarantined_.empty()) {
       const Qpn qpn = quarantined_.front().qpn;
       quarantined_.pop_front();
@@ -79,22 +79,22 @@ class QpNumbers {
     }
     return std::nullopt;
   }
-  // Notes that a peer may know the number from now on.
-  void mark_known(Qpn qpn) {
+  // Records that a peer may know the number from now on.
+  void mark_known_to_peer(Qpn qpn) {
     const std::size_t index = index_of_range(qpn);
-    if (index < ranges_.size()) known_[index].set(qpn.value % ipc::kLeaseQpns);
+    if (index < ranges_.size()) known_to_peer_[index].set(qpn.value % ipc::kLeaseQpns);
   }
-  // Takes back the number of a destroyed QP.  Ignores numbers of a dead agent's ranges.
-  void give_back(Qpn qpn, Time now) {
+  // Releases the number of a destroyed QP.  Ignores numbers of a dead agent's ranges.
+  void release(Qpn qpn, Time now) {
     const std::size_t index = index_of_range(qpn);
     if (index == ranges_.size()) return;
-    auto known = known_[index][qpn.value % ipc::kLeaseQpns];
-    if (known) {
+    auto is_known = known_to_peer_[index][qpn.value % ipc::kLeaseQpns];
+    if (is_known) {
       quarantined_.push_back({qpn, now + kQuarantine});
     } else {
-      ready_.push_back(qpn);
+      reusable_.push_back(qpn);
     }
-    known = false;
+    is_known = false;
   }
 
  private:
@@ -110,10 +110,10 @@ class QpNumbers {
   }
 
   std::vector<std::uint16_t> ranges_;
-  // known_ holds, for each range, the numbers that a peer may know.
-  std::vector<std::bitset<ipc::kLeaseQpns>> known_;
-  std::vector<std::uint32_t> fresh_;  // numbers of the last range, taken from the end
-  std::deque<Qpn> ready_;             // numbers that were given back and that no peer knows
+  // known_to_peer_ holds, for each range, the numbers that a peer may know.
+  std::vector<std::bitset<ipc::kLeaseQpns>> known_to_peer_;
+  std::vector<std::uint32_t> unused_;  // numbers of the last range, taken from the end
+  std::deque<Qpn> reusable_;           // released numbers that no peer knows
   std::deque<Quarantined> quarantined_;
 };
 

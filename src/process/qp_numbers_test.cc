@@ -12,19 +12,19 @@ namespace {
 constexpr std::uint16_t kOnlyRange = 0x25d;
 constexpr std::uint32_t kAll = ipc::kLeaseQpns;
 constexpr Time kFirstUse{std::chrono::seconds(100)};
-constexpr auto kNobody = [](Qpn) { return false; };
+constexpr auto kNotInUse = [](Qpn) { return false; };
 
 class QpNumbersTest : public testing::Test {
  protected:
   QpNumbersTest() { numbers.add_range(kOnlyRange, random); }
-  std::optional<Qpn> take(Time now = kFirstUse) { return numbers.take(now, kNobody); }
+  std::optional<Qpn> choose(Time now = kFirstUse) { return numbers.choose(now, kNotInUse); }
   // Takes every number, lets a peer know it, and gives it back.  Returns the numbers in order.
   std::vector<Qpn> use_all() {
     std::vector<Qpn> used;
     for (std::uint32_t i = 0; i < kAll; ++i) {
-      used.push_back(*take());
-      numbers.mark_known(used.back());
-      numbers.give_back(used.back(), kFirstUse);
+      used.push_back(*choose());
+      numbers.mark_known_to_peer(used.back());
+      numbers.release(used.back(), kFirstUse);
     }
     return used;
   }
@@ -34,23 +34,23 @@ class QpNumbersTest : public testing::Test {
 };
 
 TEST_F(QpNumbersTest, EachNumberOfARangeIsGivenOnce) {
-  std::set<Qpn> given;
+  std::set<Qpn> seen;
   for (std::uint32_t i = 0; i < kAll; ++i) {
-    const auto one = take();
-    ASSERT_TRUE(one.has_value());
-    EXPECT_TRUE(numbers.has_leased(*one));
-    EXPECT_TRUE(given.insert(*one).second);
+    const auto qpn = choose();
+    ASSERT_TRUE(qpn.has_value());
+    EXPECT_TRUE(numbers.has_leased(*qpn));
+    EXPECT_TRUE(seen.insert(*qpn).second);
   }
-  EXPECT_EQ(given.begin()->value, kOnlyRange * kAll);
-  EXPECT_FALSE(take().has_value());
+  EXPECT_EQ(seen.begin()->value, kOnlyRange * kAll);
+  EXPECT_FALSE(choose().has_value());
 }
 
 // In a random order, one pair of neighbours in 2,048 has adjacent numbers by chance.
 TEST_F(QpNumbersTest, NumbersAreGivenInRandomOrder) {
   int neighbours = 0;
-  Qpn last = *take();
+  Qpn last = *choose();
   for (std::uint32_t i = 1; i < kAll; ++i) {
-    const Qpn next = *take();
+    const Qpn next = *choose();
     if (next.value == last.value + 1 || next.value + 1 == last.value) ++neighbours;
     last = next;
   }
@@ -59,55 +59,55 @@ TEST_F(QpNumbersTest, NumbersAreGivenInRandomOrder) {
 
 TEST_F(QpNumbersTest, NumbersKnownToAPeerAreQuarantinedInOrder) {
   const std::vector<Qpn> used = use_all();
-  EXPECT_FALSE(take(kFirstUse + QpNumbers::kQuarantine - Duration(1)).has_value());
-  EXPECT_EQ(take(kFirstUse + QpNumbers::kQuarantine), used[0]);
-  EXPECT_EQ(take(kFirstUse + QpNumbers::kQuarantine), used[1]);
+  EXPECT_FALSE(choose(kFirstUse + QpNumbers::kQuarantine - Duration(1)).has_value());
+  EXPECT_EQ(choose(kFirstUse + QpNumbers::kQuarantine), used[0]);
+  EXPECT_EQ(choose(kFirstUse + QpNumbers::kQuarantine), used[1]);
 }
 
 TEST_F(QpNumbersTest, NumbersUnknownToPeersAreNotQuarantined) {
   use_all();
   numbers.add_range(kOnlyRange + 1, random);
-  const Qpn known = *take();
-  numbers.mark_known(known);
-  numbers.give_back(known, kFirstUse);
+  const Qpn known = *choose();
+  numbers.mark_known_to_peer(known);
+  numbers.release(known, kFirstUse);
   for (std::uint32_t i = 0; i < 3 * kAll; ++i) {
-    const Qpn one = *take();
-    EXPECT_NE(one, known);
-    numbers.give_back(one, kFirstUse);
+    const Qpn qpn = *choose();
+    EXPECT_NE(qpn, known);
+    numbers.release(qpn, kFirstUse);
   }
 }
 
 TEST_F(QpNumbersTest, ANewRangeIsUsedBeforeQuarantinedNumbers) {
   use_all();
   numbers.add_range(kOnlyRange + 1, random);
-  EXPECT_EQ(take()->value / kAll, kOnlyRange + 1u);
+  EXPECT_EQ(choose()->value / kAll, kOnlyRange + 1u);
   EXPECT_THAT(numbers.ranges(), testing::ElementsAre(kOnlyRange, kOnlyRange + 1));
 }
 
 TEST_F(QpNumbersTest, TheOldestQuarantinedNumberMayBeTakenEarly) {
   const std::vector<Qpn> used = use_all();
-  EXPECT_EQ(numbers.take_quarantined(kNobody), used[0]);
-  EXPECT_FALSE(take().has_value());
+  EXPECT_EQ(numbers.choose_quarantined(kNotInUse), used[0]);
+  EXPECT_FALSE(choose().has_value());
 }
 
 TEST_F(QpNumbersTest, NumbersInUseAreNotGiven) {
   Random same_order{1};
   QpNumbers copy;
   copy.add_range(kOnlyRange, same_order);
-  const Qpn first = *copy.take(kFirstUse, kNobody);
+  const Qpn first = *copy.choose(kFirstUse, kNotInUse);
   const auto in_use = [&](Qpn qpn) { return qpn == first; };
-  EXPECT_NE(numbers.take(kFirstUse, in_use), first);
-  numbers.give_back(first, kFirstUse);
-  numbers.give_back(first, kFirstUse);
-  for (std::uint32_t i = 0; i < kAll - 2; ++i) take();
-  EXPECT_FALSE(numbers.take(kFirstUse, in_use).has_value());
+  EXPECT_NE(numbers.choose(kFirstUse, in_use), first);
+  numbers.release(first, kFirstUse);
+  numbers.release(first, kFirstUse);
+  for (std::uint32_t i = 0; i < kAll - 2; ++i) choose();
+  EXPECT_FALSE(numbers.choose(kFirstUse, in_use).has_value());
 }
 
 TEST_F(QpNumbersTest, NumbersOfADeadAgentsRangeAreForgotten) {
-  const Qpn old = *take();
+  const Qpn old = *choose();
   numbers.clear();
-  numbers.give_back(old, kFirstUse);
-  EXPECT_FALSE(take().has_value());
+  numbers.release(old, kFirstUse);
+  EXPECT_FALSE(choose().has_value());
   EXPECT_FALSE(numbers.has_leased(old));
 }
 

@@ -1,8 +1,8 @@
 #include <cerrno>
 
-#include "process/test_played.h"
+#include "process/fixture_test.h"
 
-// Tests programs whose agent dies, and that join the next agent.
+// Tests programs that join the next agent after their agent has died.
 namespace verbena::process {
 namespace {
 
@@ -14,20 +14,20 @@ constexpr std::uint16_t kNextRange = 0x456;
 class Rejoin : public ProcessTest {
  protected:
   // Accepts a connection, which is then established.
-  ConnectionHandle accepted(hca::QpHandle qp) {
+  ConnectionHandle accept_connection(hca::QpHandle qp) {
     const ConnectionHandle listener = create_id();
-    tell(rdmacm::Event{.id = kChildId,
-                       .listen_id = kFirstId,
-                       .kind = EventKind::kConnectRequest,
-                       .port_space = rdmacm::kPortSpaceTcp,
-                       .qp_type = 2,
-                       .qp = transition(),
-                       .pending_disconnect = pending_disconnect()});
+    deliver(rdmacm::Event{.id = kChildId,
+                          .listen_id = kFirstId,
+                          .kind = EventKind::kConnectRequest,
+                          .port_space = rdmacm::kPortSpaceTcp,
+                          .qp_type = 2,
+                          .qp = transition(),
+                          .pending_disconnect = pending_disconnect()});
     const ConnectionHandle child = cm_notices().at(0).new_id;
     EXPECT_TRUE(process_.set_qp(child, qp, kNow));
     keep(process_.accept(child, {}, kNow, [](auto done) { EXPECT_TRUE(done); }));
     (void)next<ipc::Accept>();
-    tell(kChildId, EventKind::kEstablished);
+    deliver(kChildId, EventKind::kEstablished);
     (void)listener;
     return child;
   }
@@ -55,41 +55,41 @@ class Rejoin : public ProcessTest {
 
 TEST_F(Rejoin, ConnectionsOfADeadAgentAreHandedToTheNextOne) {
   const hca::QpHandle qp = create_qp();
-  accepted(qp);
+  accept_connection(qp);
   agent_dies();
-  join();
+  join_agent();
   const auto message = next<ipc::HandOver>();
   EXPECT_THAT(message.second.ranges, ElementsAre(kRange));
   rdmacm::PendingDisconnect expected = pending_disconnect();
   expected.local_qpn = qpn(qp);
   EXPECT_THAT(message.second.disconnects, ElementsAre(expected));
-  tell(ipc::encode(message.first, ipc::Done{}));
+  deliver(ipc::encode(message.first, ipc::Done{}));
 
   // That agent has taken over, so the program hands nothing over to a third agent.
   EXPECT_TRUE(process_.destroy_qp(qp, kNow));
   agent_dies();
-  join();
+  join_agent();
   EXPECT_FALSE(process_.poll_message());
 }
 
 TEST_F(Rejoin, HandOverIsRepeatedIfTheNextAgentDiesToo) {
   const hca::QpHandle qp = create_qp();
-  accepted(qp);
+  accept_connection(qp);
   agent_dies();
-  join();
+  join_agent();
   EXPECT_THAT(next<ipc::HandOver>().second.disconnects, ::testing::SizeIs(1));
   agent_dies();
-  join();
+  join_agent();
   EXPECT_THAT(next<ipc::HandOver>().second.disconnects, ::testing::SizeIs(1));
 }
 
 TEST_F(Rejoin, ConnectionOfADestroyedIdIsHandedOver) {
   const hca::QpHandle qp = create_qp();
-  const ConnectionHandle id = accepted(qp);
+  const ConnectionHandle id = accept_connection(qp);
   agent_dies();
   EXPECT_TRUE(process_.destroy_id(id));
   EXPECT_TRUE(process_.destroy_qp(qp, kNow));
-  join();
+  join_agent();
   const auto message = next<ipc::HandOver>().second;
   EXPECT_THAT(message.disconnects, ::testing::SizeIs(1));
   EXPECT_THAT(message.ranges, IsEmpty());
@@ -97,20 +97,20 @@ TEST_F(Rejoin, ConnectionOfADestroyedIdIsHandedOver) {
 
 TEST_F(Rejoin, DisconnectedConnectionIsNotHandedOver) {
   const hca::QpHandle qp = create_qp();
-  accepted(qp);
-  tell(kChildId, EventKind::kDisconnected);
+  accept_connection(qp);
+  deliver(kChildId, EventKind::kDisconnected);
   EXPECT_TRUE(process_.destroy_qp(qp, kNow));
   agent_dies();
-  join();
+  join_agent();
   EXPECT_FALSE(process_.poll_message());
 }
 
 TEST_F(Rejoin, OldObjectsFailAndNewOnesWork) {
   const hca::QpHandle old = create_qp();
-  const ConnectionHandle old_id = accepted(old);
+  const ConnectionHandle old_id = accept_connection(old);
   agent_dies();
   EXPECT_EQ(state(old), QpState::kError);
-  join();
+  join_agent();
   (void)next<ipc::HandOver>();
 
   const auto code = [](const Result<void>& result) {
@@ -120,9 +120,9 @@ TEST_F(Rejoin, OldObjectsFailAndNewOnesWork) {
             Errc::kDeviceFatal);
   EXPECT_EQ(code(process_.modify_qp(old, {.state = QpState::kError}, hca::attribute::kState, kNow)),
             std::nullopt);
-  const auto answered =
+  const auto result =
       process_.disconnect(old_id, kNow, [](auto) { FAIL() << "the call fails at once"; });
-  EXPECT_EQ(std::get<Result<ipc::Done>>(answered).error().code, Errc::kDeviceFatal);
+  EXPECT_EQ(std::get<Result<ipc::Done>>(result).error().code, Errc::kDeviceFatal);
 
   hca::QpHandle made{};
   keep(process_.create_qp(init_, kNow, [&](auto qp) { made = qp.value(); }));
@@ -136,14 +136,15 @@ TEST_F(Rejoin, OldObjectsFailAndNewOnesWork) {
   EXPECT_FALSE(process_.poll_message()) << "the new agent does not know the old objects";
 }
 
-// The new agent may lease the same range again.  New QPs get no numbers that old QPs still have.
+// The new agent may lease the same range to the program again.  New QPs get no numbers that old QPs
+// still have.
 TEST_F(Rejoin, NumbersOfOldQpsAreNotGivenAgain) {
   std::vector<hca::QpHandle> qps;
   for (int i = 0; i < 4000; ++i) qps.push_back(create_qp());
   std::set<std::uint32_t> numbers;
   for (const auto qp : qps) numbers.insert(qpn(qp).value);
   agent_dies();
-  join();
+  join_agent();
   (void)next<ipc::HandOver>();
   for (int i = 0; i < 96; ++i) EXPECT_TRUE(numbers.insert(qpn(create_qp()).value).second);
 }
@@ -152,7 +153,7 @@ TEST_F(Rejoin, HelloIsTheFirstMessageToTheNextAgent) {
   const ConnectionHandle id = create_id();
   agent_dies();
   EXPECT_TRUE(process_.destroy_id(id));
-  join();  // checks the first message
+  join_agent();  // checks the first message
   EXPECT_FALSE(process_.poll_message());
 }
 
@@ -162,25 +163,25 @@ TEST_F(Rejoin, ManyConnectionsAreHandedOverInSeveralMessages) {
   (void)listener;
   const Qpn own = qpn(create_qp());
   for (std::uint32_t i = 0; i < kMany; ++i) {
-    rdmacm::PendingDisconnect one = pending_disconnect();
-    one.local_comm_id = {100 + i};
-    tell(rdmacm::Event{.id = {std::uint64_t{0x200000000} + i},
-                       .listen_id = kFirstId,
-                       .kind = EventKind::kConnectRequest,
-                       .port_space = rdmacm::kPortSpaceTcp,
-                       .qp_type = 2,
-                       .qp = transition(),
-                       .pending_disconnect = one});
+    rdmacm::PendingDisconnect pending = pending_disconnect();
+    pending.local_comm_id = {100 + i};
+    deliver(rdmacm::Event{.id = {std::uint64_t{0x200000000} + i},
+                          .listen_id = kFirstId,
+                          .kind = EventKind::kConnectRequest,
+                          .port_space = rdmacm::kPortSpaceTcp,
+                          .qp_type = 2,
+                          .qp = transition(),
+                          .pending_disconnect = pending});
     keep(process_.accept(cm_notices().at(0).new_id, {.qpn = own.value}, kNow, [](auto) {}));
     (void)next<ipc::Accept>();
   }
   agent_dies();
-  join();
+  join_agent();
   const auto first = next<ipc::HandOver>();
   EXPECT_EQ(first.second.disconnects.size(), ipc::HandOver::kDisconnectsMax);
   EXPECT_LE(ipc::encode(1, first.second).size(), ipc::kMessageBytesMax);
   EXPECT_FALSE(process_.poll_message()) << "the second message waits for the first reply";
-  tell(ipc::encode(first.first, ipc::Done{}));
+  deliver(ipc::encode(first.first, ipc::Done{}));
   const auto second = next<ipc::HandOver>();
   EXPECT_EQ(second.second.disconnects.size(), 3u);
   EXPECT_EQ(second.second.disconnects[2].local_comm_id, CommId{100 + kMany - 1});
@@ -199,7 +200,7 @@ TEST_F(Rejoin, ManyFirstQpsAtOnceLeaseOneRange) {
   }
   const auto request = next<ipc::Lease>();
   EXPECT_FALSE(process_.poll_message()) << "one lease for all";
-  tell(ipc::encode(request.first, ipc::Leased{kRange}));
+  deliver(ipc::encode(request.first, ipc::Leased{kRange}));
   ASSERT_EQ(made.size(), 3u);
   EXPECT_NE(qpn(made[0]), qpn(made[1]));
   EXPECT_THAT(process_.ranges(), ElementsAre(kRange));
@@ -249,25 +250,25 @@ TEST_F(Rejoin, ARequestWithARefusedDescriptorFailsAndTheAgentStays) {
 TEST_F(Rejoin, PortChangesRaiseEvents) {
   ipc::Port down = port();
   down.active = false;
-  tell_port(port());
+  report_port(port());
   EXPECT_THAT(async_events(), IsEmpty());
-  tell_port(down);
+  report_port(down);
   EXPECT_THAT(async_events(), ElementsAre(10u));  // IBV_EVENT_PORT_ERR
-  tell_port(port());
+  report_port(port());
   EXPECT_THAT(async_events(), ElementsAre(9u));  // IBV_EVENT_PORT_ACTIVE
 }
 
 TEST_F(Rejoin, GidTableChangesRaiseEvents) {
   ipc::Port more = port();
   more.gids.push_back({.gid = kThere, .interface = 2, .index = 1});
-  tell_port(more);
+  report_port(more);
   EXPECT_THAT(async_events(), ElementsAre(18u));  // IBV_EVENT_GID_CHANGE
   more.gids[1].mtu_bytes = 9000;                  // does not change the GID table
-  tell_port(more);
+  report_port(more);
   EXPECT_THAT(async_events(), IsEmpty());
   more.gids.pop_back();
   more.active = false;
-  tell_port(more);
+  report_port(more);
   EXPECT_THAT(async_events(), ElementsAre(10u, 18u));
 }
 

@@ -19,19 +19,20 @@ Started<ipc::Done> Process::set_path(ConnectionHandle id, const rdmacm::PathInfo
   if (connection.stage != Stage::kAddressResolved) {
     return failed({Errc::kBadState, 0, "no address resolved"});
   }
-  rdmacm::PathInfo given = path;
-  given.address.port = connection.path.address.port;
-  given.sgid_index = connection.path.sgid_index;
-  return ask_for(id, ipc::SetPath{{}, given},
-                 Completion<ipc::Done>(
-                     [this, id, given, done = std::move(done)](Result<ipc::Done> result) mutable {
-                       Connection* const its = connections_.find(id);
-                       if (result && its != nullptr && its->stage == Stage::kAddressResolved) {
-                         its->path = given;
-                         report_route(id, *its);
-                       }
-                       done(std::move(result));
-                     }));
+  rdmacm::PathInfo full_path = path;
+  full_path.address.port = connection.path.address.port;
+  full_path.sgid_index = connection.path.sgid_index;
+  return ask_about(
+      id, ipc::SetPath{{}, full_path},
+      Completion<ipc::Done>(
+          [this, id, full_path, done = std::move(done)](Result<ipc::Done> result) mutable {
+            Connection* const current = connections_.find(id);
+            if (result && current != nullptr && current->stage == Stage::kAddressResolved) {
+              current->path = full_path;
+              report_route(id, *current);
+            }
+            done(std::move(result));
+          }));
 }
 
 // Each id looks up services once, as on Linux, because the answer decides the id's destination.
@@ -105,20 +106,20 @@ Started<ipc::Done> Process::resolve_service(ConnectionHandle id, Duration timeou
                                             Completion<ipc::Done> done) {
   Connection& connection = *connections_.find(id);
   const ipc::Service& service = connection.services.front();
-  connection.route_alone = true;
-  return ask_for(
+  connection.reports_only_route = true;
+  return ask_about(
       id,
       ipc::ResolveAddress{
           {},
           {},
           {.ip = service.gid, .family = 6, .by_gid = true, .service = service.service_id},
           timeout},
-      then(id, Stage::kResolving, std::move(done)));
+      move_when_agreed(id, Stage::kResolving, std::move(done)));
 }
 
 // Turns an event about the address into an event about the route.
-void Process::on_route_alone(Connection& connection, CmNotice& notice) {
-  connection.route_alone = false;
+void Process::report_address_as_route(Connection& connection, CmNotice& notice) {
+  connection.reports_only_route = false;
   if (notice.event.kind == EventKind::kAddrError) {
     notice.event.kind = EventKind::kRouteError;
     return;

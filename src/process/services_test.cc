@@ -1,6 +1,6 @@
 #include <cerrno>
 
-#include "process/test_played.h"
+#include "process/fixture_test.h"
 
 // Tests paths and services of ids on InfiniBand.  The test acts as the agent, and so as the subnet
 // administration.
@@ -28,11 +28,11 @@ class IdsOnInfiniband : public ProcessTest {
  protected:
   void SetUp() override {
     ProcessTest::SetUp();
-    tell_devices({{.ports = {{.link_layer = LinkLayer::kInfiniband,
-                              .active = true,
-                              .active_mtu = 4,
-                              .gids = {{.gid = kOwnGid, .index = 0}},
-                              .lid = {5}}}}});
+    report_devices({{.ports = {{.link_layer = LinkLayer::kInfiniband,
+                                .active = true,
+                                .active_mtu = 4,
+                                .gids = {{.gid = kOwnGid, .index = 0}},
+                                .lid = {5}}}}});
   }
   static rdmacm::PathInfo path(Lid lid) {
     return {.address = {.link_layer = LinkLayer::kInfiniband,
@@ -60,8 +60,8 @@ TEST_F(IdsOnInfiniband, AGivenPathReplacesTheOneThatTheAgentHasFound) {
   const ConnectionHandle id = create_id();
   EXPECT_EQ(error_of(process_.set_path(id, path({9}), {})), Errc::kBadState);
   EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
-  pass_over_messages();
-  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kAddrResolved, .path = path({6})});
+  drop_messages();
+  deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kAddrResolved, .path = path({6})});
   EXPECT_THAT(cm_notices(), SizeIs(1));
 
   keep(process_.set_path(id, path({9}), [](auto) {}));
@@ -86,14 +86,15 @@ TEST_F(IdsOnInfiniband, TheFirstServiceThatIsFoundIsTheDestination) {
   const ConnectionHandle id = bound_id();
   EXPECT_TRUE(is_done(find(id)));
   EXPECT_EQ(error_of(find(id)), Errc::kBadState) << "a lookup is under way";
-  const auto [number, asked] = next<ipc::FindServices>();
-  EXPECT_FALSE(asked.by_name);
-  EXPECT_TRUE(asked.by_id);
-  EXPECT_EQ(asked.service_id, ServiceId{7});
-  EXPECT_EQ(asked.timeout, 3s);
+  const auto [number, find_request] = next<ipc::FindServices>();
+  EXPECT_FALSE(find_request.by_name);
+  EXPECT_TRUE(find_request.by_id);
+  EXPECT_EQ(find_request.service_id, ServiceId{7});
+  EXPECT_EQ(find_request.timeout, 3s);
   EXPECT_EQ(error_of(process_.resolve_route(id, 1s, {})), Errc::kBadState);
-  tell(ipc::encode(number, ipc::ServicesFound{.services = {{.service_id = {7}, .gid = kServiceGid},
-                                                           {.service_id = {7}, .gid = kOwnGid}}}));
+  deliver(
+      ipc::encode(number, ipc::ServicesFound{.services = {{.service_id = {7}, .gid = kServiceGid},
+                                                          {.service_id = {7}, .gid = kOwnGid}}}));
   auto notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(1));
   EXPECT_EQ(notices[0].event.kind, EventKind::kAddrInfoResolved);
@@ -106,8 +107,8 @@ TEST_F(IdsOnInfiniband, TheFirstServiceThatIsFoundIsTheDestination) {
   EXPECT_TRUE(resolve.destination.by_gid);
   EXPECT_EQ(resolve.destination.service, ServiceId{7});
   EXPECT_EQ(resolve.timeout, 4s);
-  tell(ipc::encode(request, ipc::Done{}));
-  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kAddrResolved, .path = path({6})});
+  deliver(ipc::encode(request, ipc::Done{}));
+  deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kAddrResolved, .path = path({6})});
   notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(1));
   EXPECT_EQ(notices[0].event.kind, EventKind::kRouteResolved);
@@ -120,7 +121,7 @@ TEST_F(IdsOnInfiniband, AServiceThatCannotBeReachedIsARouteError) {
   answer<ipc::FindServices>(ipc::ServicesFound{.services = {{.gid = kServiceGid}}});
   keep(process_.resolve_route(id, 4s, [](auto) {}));
   answer<ipc::ResolveAddress>(ipc::Done{});
-  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kAddrError, .status = -EHOSTUNREACH});
+  deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kAddrError, .status = -EHOSTUNREACH});
   const auto notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(2));
   EXPECT_EQ(notices[1].event.kind, EventKind::kRouteError);
@@ -150,7 +151,7 @@ TEST_F(IdsOnInfiniband, TheProgramMayAskAgainAfterNoServiceWasFound) {
 TEST_F(IdsOnInfiniband, ServicesNeedAnIdThatIsBoundToAnInfinibandPort) {
   EXPECT_EQ(error_of(find(create_id())), Errc::kBadState);
   const ConnectionHandle id = bound_id();
-  tell_devices({{.ports = {{.active = true}}}});
+  report_devices({{.ports = {{.active = true}}}});
   EXPECT_EQ(error_of(find(id)), Errc::kNotSupported);
 }
 
@@ -159,7 +160,7 @@ TEST_F(IdsOnInfiniband, AnAnswerForADestroyedIdIsDropped) {
   EXPECT_TRUE(is_done(find(id)));
   const auto number = next<ipc::FindServices>().first;
   ASSERT_TRUE(process_.destroy_id(id));
-  tell(ipc::encode(number, ipc::ServicesFound{.services = {{.gid = kServiceGid}}}));
+  deliver(ipc::encode(number, ipc::ServicesFound{.services = {{.gid = kServiceGid}}}));
   EXPECT_THAT(cm_notices(), SizeIs(0));
 }
 
@@ -188,7 +189,7 @@ class AlternatePathsOfRoutes : public IdsOnInfiniband {
     answer<ipc::Listen>(ipc::Done{});
     request.id = kChildId;
     request.listen_id = kFirstId;
-    tell(request);
+    deliver(request);
     const ConnectionHandle child = cm_notices().at(0).new_id;
     const auto qp = give_qp(child);
     EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
@@ -196,10 +197,11 @@ class AlternatePathsOfRoutes : public IdsOnInfiniband {
     expect_alternate(qp, with_its_path);
   }
   void expect_alternate(hca::QpHandle qp, bool loaded) {
-    const auto its = process_.engine().query_qp(qp).value().attributes;
-    EXPECT_EQ(its.state, QpState::kRts);
-    EXPECT_EQ(its.alternate_path.address.destination_lid, loaded ? kOtherLid : Lid{});
-    EXPECT_EQ(its.migration, loaded ? hca::MigrationState::kRearm : hca::MigrationState::kMigrated);
+    const auto attributes = process_.engine().query_qp(qp).value().attributes;
+    EXPECT_EQ(attributes.state, QpState::kRts);
+    EXPECT_EQ(attributes.alternate_path.address.destination_lid, loaded ? kOtherLid : Lid{});
+    EXPECT_EQ(attributes.migration,
+              loaded ? hca::MigrationState::kRearm : hca::MigrationState::kMigrated);
   }
 };
 
@@ -207,17 +209,17 @@ TEST_F(AlternatePathsOfRoutes, AreLoadedWhenThePeerHasAcceptedThem) {
   for (const bool accepted : {false, true}) {
     const ConnectionHandle id = create_id();
     EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
-    pass_over_messages();
+    drop_messages();
     rdmacm::Event resolved = event(EventKind::kAddrResolved);
     rdmacm::Event response = event(EventKind::kConnectResponse);
     resolved.id = response.id = accepted ? kSecondId : kFirstId;
     response.param.alternate_accepted = accepted;
-    tell(resolved);
+    deliver(resolved);
     EXPECT_TRUE(is_done(process_.resolve_route(id, 1s, {})));
     const auto qp = give_qp(id);
     EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
     (void)next<ipc::Connect>();
-    tell(response);
+    deliver(response);
     (void)next<ipc::Establish>();
     expect_alternate(qp, accepted);
   }

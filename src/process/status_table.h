@@ -18,7 +18,7 @@ class StatusTable {
  public:
   // Holds the counters of the parts of a Process.
   struct Counts {
-    // The next four count what was refused because of a limit.
+    // The next four members count refusals because of a limit.
     std::uint64_t ids_refused = 0;
     std::uint64_t qpns_refused = 0;
     std::uint64_t messages_refused = 0;

@@ -2,7 +2,7 @@
 #include <memory>
 
 #include "ipc/counters.h"
-#include "process/test_played.h"
+#include "process/fixture_test.h"
 #include "wire/mgid.h"
 
 // Tests joins of ids on InfiniBand.  The test acts as the agent, and so as the subnet
@@ -32,17 +32,17 @@ class SubnetGroups : public ProcessTest {
   SubnetGroups() { init_.type = hca::QpType::kUd; }
   void SetUp() override {
     ProcessTest::SetUp();
-    tell_subnet_port();
+    report_subnet_port();
   }
   // Makes the device an HCA whose second port is on a subnet.
-  void tell_subnet_port() {
+  void report_subnet_port() {
     const ipc::Port port{.link_layer = LinkLayer::kInfiniband,
                          .active = true,
                          .active_mtu = 4,
                          .gids = {{.gid = kPortGid, .index = 0}},
                          .pkeys = {wire::kDefaultPkey, kPartition},
                          .lid = {5}};
-    tell_devices({{.ports = {port, port}}});
+    report_devices({{.ports = {port, port}}});
   }
   ConnectionHandle bound_id(std::uint32_t port_space = rdmacm::kPortSpaceUdp) {
     const ConnectionHandle id = create_id(port_space);
@@ -64,8 +64,7 @@ class SubnetGroups : public ProcessTest {
   Result<void> join(ConnectionHandle id, std::uint64_t cookie, bool receives = true) {
     return process_.join_multicast(id, {.ip = kIpGroup, .family = 4}, receives, cookie);
   }
-  using ProcessTest::join;
-  static ipc::MulticastJoined joined(std::uint64_t membership, Qkey qkey = kUdpQkey) {
+  static ipc::MulticastJoined join_reply(std::uint64_t membership, Qkey qkey = kUdpQkey) {
     return {.membership = membership,
             .mgid = kMgid,
             .mlid = {0xc007},
@@ -78,7 +77,7 @@ class SubnetGroups : public ProcessTest {
             .hop_limit = 0,
             .flow_label = 0x12345};
   }
-  // Joins with an id that has no QP, or whose QP this join attaches.
+  // Joins a group and delivers all replies.  If the id has a QP, the join must attach it.
   void complete_join(ConnectionHandle id, std::uint64_t cookie, const ipc::MulticastJoined& reply) {
     ASSERT_TRUE(join(id, cookie).has_value());
     answer<ipc::JoinMulticast>(reply);
@@ -87,14 +86,14 @@ class SubnetGroups : public ProcessTest {
     ASSERT_THAT(notices, SizeIs(1));
     ASSERT_EQ(notices[0].event.kind, EventKind::kMulticastJoin);
   }
-  bool attached(hca::QpHandle qp) {
-    const bool was = process_.engine().detach_multicast(qp, kMgid).has_value();
-    if (was) process_.engine().attach_multicast(qp, kMgid).value();
-    return was;
+  bool is_attached(hca::QpHandle qp) {
+    const bool attached = process_.engine().detach_multicast(qp, kMgid).has_value();
+    if (attached) process_.engine().attach_multicast(qp, kMgid).value();
+    return attached;
   }
   Qkey qkey(hca::QpHandle qp) { return process_.engine().query_qp(qp).value().attributes.qkey; }
-  // REQUIRES: exactly one event has come, a MULTICAST_ERROR.  Returns its errno.
-  int error() {
+  // Returns the errno of the next event.  REQUIRES: there is one event, a MULTICAST_ERROR.
+  int next_error() {
     const auto notices = cm_notices();
     EXPECT_THAT(notices, SizeIs(1));
     if (notices.size() != 1) return 0;
@@ -109,24 +108,24 @@ TEST_F(SubnetGroups, AJoinAsksTheSubnetAttachesTheQpAndReportsTheGroupsParameter
   const auto id = bound_id();
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 9).has_value());
-  const auto [number, asked] = next<ipc::JoinMulticast>();
-  EXPECT_EQ(asked.port, (PortId{0, kPortNumber}));
-  EXPECT_EQ(asked.port_space, rdmacm::kPortSpaceUdp);
-  EXPECT_EQ(asked.pkey, kPartition);
-  EXPECT_EQ(asked.group, kIpGroup);
-  EXPECT_FALSE(asked.is_mgid);
-  EXPECT_EQ(asked.join_state, 1);
+  const auto [number, request] = next<ipc::JoinMulticast>();
+  EXPECT_EQ(request.port, (PortId{0, kPortNumber}));
+  EXPECT_EQ(request.port_space, rdmacm::kPortSpaceUdp);
+  EXPECT_EQ(request.pkey, kPartition);
+  EXPECT_EQ(request.group, kIpGroup);
+  EXPECT_FALSE(request.is_mgid);
+  EXPECT_EQ(request.join_state, 1);
   EXPECT_TRUE(nothing_to_send());
-  EXPECT_FALSE(attached(qp));
+  EXPECT_FALSE(is_attached(qp));
 
-  tell(ipc::encode(number, joined(33)));
+  deliver(ipc::encode(number, join_reply(33)));
   EXPECT_TRUE(cm_notices().empty()) << "the sockets are no members yet";
   const auto [attach_number, attach] = next<ipc::JoinGroup>();
   EXPECT_EQ(attach.range, kRange);
   EXPECT_EQ(attach.group, kMgid);
   EXPECT_EQ(attach.interface, kPortNumber);
-  tell(ipc::encode(attach_number, ipc::Done{}));
-  EXPECT_TRUE(attached(qp));
+  deliver(ipc::encode(attach_number, ipc::Done{}));
+  EXPECT_TRUE(is_attached(qp));
 
   const auto notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(1));
@@ -157,7 +156,7 @@ TEST_F(SubnetGroups, AJoinAsksTheSubnetAttachesTheQpAndReportsTheGroupsParameter
   ASSERT_TRUE(process_.leave_multicast(id, 9).has_value());
   EXPECT_EQ(next<ipc::LeaveGroup>().second.group, kMgid);
   EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 33u);
-  EXPECT_FALSE(attached(qp));
+  EXPECT_FALSE(is_attached(qp));
   EXPECT_FALSE(process_.leave_multicast(id, 9).has_value());
   EXPECT_TRUE(nothing_to_send());
 }
@@ -165,7 +164,7 @@ TEST_F(SubnetGroups, AJoinAsksTheSubnetAttachesTheQpAndReportsTheGroupsParameter
 TEST_F(SubnetGroups, AnIdWithoutAQpJoinsTheSubnetsGroupToo) {
   const auto id = bound_id();
   ASSERT_TRUE(join(id, 1).has_value());
-  answer<ipc::JoinMulticast>(joined(4));
+  answer<ipc::JoinMulticast>(join_reply(4));
   EXPECT_EQ(cm_notices().at(0).event.kind, EventKind::kMulticastJoin);
   EXPECT_TRUE(nothing_to_send());
   ASSERT_TRUE(process_.destroy_id(id).has_value());
@@ -176,18 +175,18 @@ TEST_F(SubnetGroups, ASendOnlyJoinAttachesNoQp) {
   const auto id = bound_id();
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 1, false).has_value());
-  const auto [number, asked] = next<ipc::JoinMulticast>();
-  EXPECT_EQ(asked.join_state, 8);
-  tell(ipc::encode(number, joined(4)));
+  const auto [number, request] = next<ipc::JoinMulticast>();
+  EXPECT_EQ(request.join_state, 8);
+  deliver(ipc::encode(number, join_reply(4)));
   EXPECT_EQ(cm_notices().at(0).event.path.address.destination_lid, Lid{0xc007});
-  EXPECT_FALSE(attached(qp));
+  EXPECT_FALSE(is_attached(qp));
   EXPECT_TRUE(nothing_to_send());
 }
 
 TEST_F(SubnetGroups, TwoJoinsOfAnIdAreLeftSeparately) {
   const auto id = bound_id();
-  complete_join(id, 1, joined(4));
-  complete_join(id, 2, joined(5));
+  complete_join(id, 1, join_reply(4));
+  complete_join(id, 2, join_reply(5));
   ASSERT_TRUE(process_.leave_multicast(id, 2).has_value());
   EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 5u);
   ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
@@ -205,13 +204,13 @@ TEST_F(SubnetGroups, LeavingBeforeTheReplyLeavesWhenTheReplyComes) {
   EXPECT_TRUE(nothing_to_send()) << "the membership has no number yet";
   ASSERT_TRUE(join(id, 1).has_value()) << "the cookie is free again";
   const auto again = next<ipc::JoinMulticast>().first;
-  tell(ipc::encode(number, joined(4)));
+  deliver(ipc::encode(number, join_reply(4)));
   EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
   EXPECT_TRUE(cm_notices().empty());
-  EXPECT_FALSE(attached(qp));
-  tell(ipc::encode(again, joined(5)));
+  EXPECT_FALSE(is_attached(qp));
+  deliver(ipc::encode(again, join_reply(5)));
   next<ipc::JoinGroup>();
-  EXPECT_TRUE(attached(qp));
+  EXPECT_TRUE(is_attached(qp));
 }
 
 TEST_F(SubnetGroups, ADestroyedIdLeavesItsJoinsAfterTheirReplies) {
@@ -223,9 +222,9 @@ TEST_F(SubnetGroups, ADestroyedIdLeavesItsJoinsAfterTheirReplies) {
   ASSERT_TRUE(process_.destroy_id(id).has_value());
   next<ipc::DestroyId>();
   EXPECT_TRUE(nothing_to_send());
-  tell(ipc::encode(refused, ipc::Done{.failed = true, .code = Errc::kTimedOut}));
+  deliver(ipc::encode(refused, ipc::Done{.failed = true, .code = Errc::kTimedOut}));
   EXPECT_TRUE(nothing_to_send()) << "a join that failed is not left";
-  tell(ipc::encode(number, joined(4)));
+  deliver(ipc::encode(number, join_reply(4)));
   EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
   EXPECT_TRUE(cm_notices().empty());
 }
@@ -234,13 +233,13 @@ TEST_F(SubnetGroups, LeavingWhileTheQpIsBeingAttachedUndoesBoth) {
   const auto id = bound_id();
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 1).has_value());
-  answer<ipc::JoinMulticast>(joined(4));
+  answer<ipc::JoinMulticast>(join_reply(4));
   const auto number = next<ipc::JoinGroup>().first;
   ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
   next<ipc::LeaveGroup>();
   EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
-  EXPECT_FALSE(attached(qp));
-  tell(ipc::encode(number, ipc::Done{}));
+  EXPECT_FALSE(is_attached(qp));
+  deliver(ipc::encode(number, ipc::Done{}));
   EXPECT_TRUE(cm_notices().empty());
 }
 
@@ -256,7 +255,7 @@ TEST_F(SubnetGroups, ARefusedJoinIsReportedWithTheReasonAndNotLeft) {
   EXPECT_EQ(notices[0].event.status, -ETIMEDOUT);
   EXPECT_EQ(notices[0].why, "the SA does not answer");
   EXPECT_EQ(notices[0].group, 1u);
-  EXPECT_FALSE(attached(qp));
+  EXPECT_FALSE(is_attached(qp));
   EXPECT_TRUE(nothing_to_send());
   EXPECT_FALSE(process_.leave_multicast(id, 1).has_value());
 }
@@ -265,10 +264,10 @@ TEST_F(SubnetGroups, AQpThatCannotBeAttachedLeavesTheGroup) {
   const auto id = bound_id();
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 1).has_value());
-  answer<ipc::JoinMulticast>(joined(4));
+  answer<ipc::JoinMulticast>(join_reply(4));
   answer<ipc::JoinGroup>(ipc::Done{.failed = true, .code = Errc::kNoResources, .text = "full"});
-  EXPECT_EQ(error(), ENOMEM);
-  EXPECT_FALSE(attached(qp));
+  EXPECT_EQ(next_error(), ENOMEM);
+  EXPECT_FALSE(is_attached(qp));
   next<ipc::LeaveGroup>();
   EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
 }
@@ -276,45 +275,45 @@ TEST_F(SubnetGroups, AQpThatCannotBeAttachedLeavesTheGroup) {
 TEST_F(SubnetGroups, ALostGroupIsAnErrorAndIsNotLeftAgain) {
   const auto id = bound_id();
   const auto qp = give_qp(id);
-  complete_join(id, 1, joined(4));
-  ASSERT_TRUE(attached(qp));
-  tell(ipc::encode(0, ipc::MulticastLost{99, ENETRESET}));  // an unknown membership
+  complete_join(id, 1, join_reply(4));
+  ASSERT_TRUE(is_attached(qp));
+  deliver(ipc::encode(0, ipc::MulticastLost{99, ENETRESET}));  // an unknown membership
   EXPECT_TRUE(cm_notices().empty());
-  tell(ipc::encode(0, ipc::MulticastLost{4, ENETRESET}));
+  deliver(ipc::encode(0, ipc::MulticastLost{4, ENETRESET}));
   const auto notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(1));
   EXPECT_EQ(notices[0].event.kind, EventKind::kMulticastError);
   EXPECT_EQ(notices[0].event.status, -ENETRESET);
   EXPECT_EQ(notices[0].group, 1u);
   EXPECT_EQ(notices[0].event.path.address.destination, kMgid);
-  EXPECT_FALSE(attached(qp));
+  EXPECT_FALSE(is_attached(qp));
   next<ipc::LeaveGroup>();
   EXPECT_TRUE(nothing_to_send());
   EXPECT_FALSE(process_.leave_multicast(id, 1).has_value());
-  tell(ipc::encode(0, ipc::MulticastLost{4, ENETRESET}));
+  deliver(ipc::encode(0, ipc::MulticastLost{4, ENETRESET}));
   EXPECT_TRUE(cm_notices().empty());
-  complete_join(id, 1, joined(5));  // the program joins anew
-  EXPECT_TRUE(attached(qp));
+  complete_join(id, 1, join_reply(5));  // the program joins anew
+  EXPECT_TRUE(is_attached(qp));
 }
 
 TEST_F(SubnetGroups, AGroupMayBeLostWhileTheQpIsBeingAttached) {
   const auto id = bound_id();
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 1).has_value());
-  answer<ipc::JoinMulticast>(joined(4));
+  answer<ipc::JoinMulticast>(join_reply(4));
   const auto number = next<ipc::JoinGroup>().first;
-  tell(ipc::encode(0, ipc::MulticastLost{4, -1}));
-  EXPECT_EQ(error(), EIO) << "an invalid errno becomes EIO";
+  deliver(ipc::encode(0, ipc::MulticastLost{4, -1}));
+  EXPECT_EQ(next_error(), EIO) << "an invalid errno becomes EIO";
   next<ipc::LeaveGroup>();
-  tell(ipc::encode(number, ipc::Done{}));
+  deliver(ipc::encode(number, ipc::Done{}));
   EXPECT_TRUE(cm_notices().empty());
-  EXPECT_FALSE(attached(qp));
+  EXPECT_FALSE(is_attached(qp));
   EXPECT_TRUE(nothing_to_send());
 }
 
 TEST_F(SubnetGroups, MembershipsEndWithTheirAgent) {
   const auto old = bound_id();
-  complete_join(old, 1, joined(4));
+  complete_join(old, 1, join_reply(4));
   ASSERT_TRUE(join(old, 2).has_value());
   next<ipc::JoinMulticast>();
   process_.on_agent_gone(kNow);
@@ -322,10 +321,10 @@ TEST_F(SubnetGroups, MembershipsEndWithTheirAgent) {
   ASSERT_THAT(notices, SizeIs(2));
   EXPECT_EQ(notices[0].event.kind, EventKind::kDeviceRemoval);
   EXPECT_EQ(notices[1].event.kind, EventKind::kMulticastError);
-  join();
-  tell_subnet_port();
+  join_agent();
+  report_subnet_port();
   const auto id = bound_id();
-  complete_join(id, 1, joined(4));  // the next agent uses the same number
+  complete_join(id, 1, join_reply(4));  // the next agent uses the same number
   ASSERT_TRUE(process_.destroy_id(old).has_value());
   EXPECT_TRUE(nothing_to_send()) << "the membership of the old id is over";
   ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
@@ -339,9 +338,9 @@ TEST_F(SubnetGroups, TheSubnetChoosesAGroupForAWildcard) {
   std::uint64_t cookie = 0;
   for (const Gid& group : {wire::ipv4_gid(0), Gid{}}) {
     ASSERT_TRUE(process_.join_multicast(id, {.ip = group}, true, ++cookie).has_value());
-    const auto [number, asked] = next<ipc::JoinMulticast>();
-    EXPECT_EQ(asked.group, group);
-    tell(ipc::encode(number, joined(cookie)));
+    const auto [number, request] = next<ipc::JoinMulticast>();
+    EXPECT_EQ(request.group, group);
+    deliver(ipc::encode(number, join_reply(cookie)));
     EXPECT_EQ(cm_notices().at(0).event.path.address.destination, kMgid);
   }
 }
@@ -350,9 +349,9 @@ TEST_F(SubnetGroups, AnMgidIsUsedAsItIs) {
   const auto id = bound_id();
   const rdmacm::SocketAddress group{.ip = kMgid, .family = 6, .by_gid = true};
   ASSERT_TRUE(process_.join_multicast(id, group, true, 1).has_value());
-  const auto asked = next<ipc::JoinMulticast>().second;
-  EXPECT_EQ(asked.group, kMgid);
-  EXPECT_TRUE(asked.is_mgid);
+  const auto request = next<ipc::JoinMulticast>().second;
+  EXPECT_EQ(request.group, kMgid);
+  EXPECT_TRUE(request.is_mgid);
 }
 
 TEST_F(SubnetGroups, AnAddressThatIsNotAGroupIsRefused) {
@@ -366,25 +365,25 @@ TEST_F(SubnetGroups, AnAddressThatIsNotAGroupIsRefused) {
 TEST_F(SubnetGroups, AReplyWithoutAnMlidIsAnErrorAndIsLeft) {
   const auto id = bound_id();
   ASSERT_TRUE(join(id, 1).has_value());
-  ipc::MulticastJoined reply = joined(4);
+  ipc::MulticastJoined reply = join_reply(4);
   reply.mlid = {};
   answer<ipc::JoinMulticast>(reply);
-  EXPECT_EQ(error(), EINVAL);
+  EXPECT_EQ(next_error(), EINVAL);
   EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
 }
 
 // If the agent repeats a membership's number, leaving it would end the membership of another join.
 TEST_F(SubnetGroups, AReplyWithAnotherJoinsMembershipIsAnErrorAndIsNotLeft) {
   const auto id = bound_id();
-  complete_join(id, 1, joined(4));
+  complete_join(id, 1, join_reply(4));
   for (const std::uint64_t membership : {4U, 0U}) {
     ASSERT_TRUE(join(id, 2).has_value());
-    answer<ipc::JoinMulticast>(joined(membership));
-    EXPECT_EQ(error(), EPROTO);
+    answer<ipc::JoinMulticast>(join_reply(membership));
+    EXPECT_EQ(next_error(), EPROTO);
     ASSERT_TRUE(join(id, 2).has_value());
     const auto number = next<ipc::JoinMulticast>().first;
     ASSERT_TRUE(process_.leave_multicast(id, 2).has_value());
-    tell(ipc::encode(number, joined(membership)));
+    deliver(ipc::encode(number, join_reply(membership)));
     EXPECT_TRUE(nothing_to_send());
   }
 }
@@ -393,15 +392,15 @@ TEST_F(SubnetGroups, AReplyWithAnotherJoinsMembershipIsAnErrorAndIsNotLeft) {
 
 TEST_F(SubnetGroups, AnIpoibIdTakesTheQkeyOfItsFirstGroup) {
   const auto id = bound_id(rdmacm::kPortSpaceIpoib);
-  const auto early = give_qp(id);
+  const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 1).has_value());
-  const auto [number, asked] = next<ipc::JoinMulticast>();
-  EXPECT_EQ(asked.port_space, rdmacm::kPortSpaceIpoib);
-  tell(ipc::encode(number, joined(4, kIpoibQkey)));
+  const auto [number, request] = next<ipc::JoinMulticast>();
+  EXPECT_EQ(request.port_space, rdmacm::kPortSpaceIpoib);
+  deliver(ipc::encode(number, join_reply(4, kIpoibQkey)));
   answer<ipc::JoinGroup>(ipc::Done{});
   EXPECT_EQ(cm_notices().at(0).event.param.qkey, kIpoibQkey.value);
-  EXPECT_EQ(qkey(early), kIpoibQkey) << "the QP was there before the Q_Key was known";
-  EXPECT_EQ(state(early), QpState::kRts);
+  EXPECT_EQ(qkey(qp), kIpoibQkey) << "the QP was there before the Q_Key was known";
+  EXPECT_EQ(state(qp), QpState::kRts);
   const auto init = process_.transition(id, QpState::kInit);
   ASSERT_TRUE(init.has_value());
   EXPECT_EQ(init->attributes.qkey, kIpoibQkey);
@@ -413,11 +412,11 @@ TEST_F(SubnetGroups, AGroupWithAnotherQkeyIsRefusedAndLeft) {
   for (const std::uint32_t space : {rdmacm::kPortSpaceIpoib, rdmacm::kPortSpaceUdp}) {
     const auto id = bound_id(space);
     const bool ipoib = space == rdmacm::kPortSpaceIpoib;
-    complete_join(id, 1, joined(4, ipoib ? kIpoibQkey : kUdpQkey));
+    complete_join(id, 1, join_reply(4, ipoib ? kIpoibQkey : kUdpQkey));
     for (const Qkey other : {ipoib ? kUdpQkey : kIpoibQkey, Qkey{}}) {
       ASSERT_TRUE(join(id, 2).has_value());
-      answer<ipc::JoinMulticast>(joined(5, other));
-      EXPECT_EQ(error(), EINVAL);
+      answer<ipc::JoinMulticast>(join_reply(5, other));
+      EXPECT_EQ(next_error(), EINVAL);
       EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 5u);
     }
     EXPECT_TRUE(process_.leave_multicast(id, 1).has_value()) << "the first join goes on";
@@ -429,7 +428,7 @@ TEST_F(SubnetGroups, AQkeyOfTheProgramIsNotChanged) {
   const auto id = bound_id(rdmacm::kPortSpaceIpoib);
   const auto qp = give_qp(id);
   ASSERT_TRUE(process_.modify_qp(qp, {.qkey = {0x777}}, hca::attribute::kQkey, kNow).has_value());
-  complete_join(id, 1, joined(4, kIpoibQkey));
+  complete_join(id, 1, join_reply(4, kIpoibQkey));
   EXPECT_EQ(qkey(qp), Qkey{0x777});
 }
 
@@ -437,21 +436,21 @@ TEST_F(SubnetGroups, TheResolvedAddressMayCarryTheQkeyOfIpoib) {
   const auto id = create_id(rdmacm::kPortSpaceIpoib);
   EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
   next<ipc::ResolveAddress>();
-  tell(rdmacm::Event{.id = kFirstId,
-                     .kind = EventKind::kAddrResolved,
-                     .path = {.address = {.port = {0, kPortNumber}}},
-                     .param = {.qkey = kIpoibQkey.value}});
+  deliver(rdmacm::Event{.id = kFirstId,
+                        .kind = EventKind::kAddrResolved,
+                        .path = {.address = {.port = {0, kPortNumber}}},
+                        .param = {.qkey = kIpoibQkey.value}});
   EXPECT_EQ(qkey(give_qp(id)), kIpoibQkey);
 }
 
 TEST_F(SubnetGroups, AnAcceptedDatagramRequestCarriesTheQkeyOfTheListener) {
   const auto id = bound_id(rdmacm::kPortSpaceIpoib);
-  complete_join(id, 1, joined(4, kIpoibQkey));
-  tell(rdmacm::Event{.id = kChildId,
-                     .listen_id = kFirstId,
-                     .kind = EventKind::kConnectRequest,
-                     .port_space = rdmacm::kPortSpaceIpoib,
-                     .qp_type = rdmacm::kQpTypeUd});
+  complete_join(id, 1, join_reply(4, kIpoibQkey));
+  deliver(rdmacm::Event{.id = kChildId,
+                        .listen_id = kFirstId,
+                        .kind = EventKind::kConnectRequest,
+                        .port_space = rdmacm::kPortSpaceIpoib,
+                        .qp_type = rdmacm::kQpTypeUd});
   const auto child = cm_notices().at(0).new_id;
   keep(process_.accept(child, {.qpn = 7}, kNow, [](const auto&) {}));
   EXPECT_EQ(next<ipc::Accept>().second.param.qkey, kIpoibQkey.value);
@@ -492,7 +491,7 @@ TEST_F(SubnetGroups, JoinsThatWaitForTheSubnetAreLimitedAndCounted) {
   const auto counter = std::ranges::find(counters, "limit_joins", &ipc::NamedCount::name);
   ASSERT_NE(counter, counters.end());
   EXPECT_EQ(counter->value, 1u);
-  tell(ipc::encode(numbers[0], ipc::Done{.failed = true, .code = Errc::kTimedOut}));
+  deliver(ipc::encode(numbers[0], ipc::Done{.failed = true, .code = Errc::kTimedOut}));
   EXPECT_TRUE(join(id, 1).has_value());
 }
 

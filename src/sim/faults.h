@@ -24,11 +24,11 @@ struct Faults {
 struct Fate {
   std::vector<Duration> arrivals{};  // the delay of each copy; empty if the packet is lost
   bool corrupt = false;
-  std::uint64_t bit = 0;  // take it modulo the number of bits in the packet
+  std::uint64_t bit = 0;  // the bit to flip, modulo the number of bits in the packet
 };
 
 // Draws the fates of packets from a seed.  For tests of a single loss, drop(n) loses packet n,
-// whatever the seed decides; packets count from 0.
+// whatever the seed decides.  The first packet has number 0.
 class FaultyWire {
  public:
   FaultyWire(Random random, Faults faults) : random_(random), faults_(faults) {}
@@ -42,21 +42,24 @@ class FaultyWire {
 
   Fate next() {
     Fate fate;
-    const bool lost = unlucky(faults_.loss, losses_left_);
-    const bool named = dropped_.contains(count_++);
-    if (lost || named) return fate;
+    const bool lost = draw_fault(faults_.loss, losses_left_);
+    const bool dropped = dropped_.contains(count_++);
+    if (lost || dropped) return fate;
     const int copies = random_.chance(faults_.duplicate) ? 2 : 1;
     for (int i = 0; i < copies; ++i) fate.arrivals.push_back(delay());
-    fate.corrupt = unlucky(faults_.corrupt, corruptions_left_);
+    fate.corrupt = draw_fault(faults_.corrupt, corruptions_left_);
     fate.bit = random_.next();
     return fate;
   }
 
  private:
-  bool unlucky(Ratio ratio, unsigned& left) {
-    if (left == 0 && random_.chance(run_begins(ratio, faults_.burst))) left = faults_.burst;
-    if (left == 0) return false;
-    --left;
+  // Returns true if the next packet has this fault.  `burst_left` counts the rest of a burst.
+  bool draw_fault(Ratio ratio, unsigned& burst_left) {
+    if (burst_left == 0 && random_.chance(run_begins(ratio, faults_.burst))) {
+      burst_left = faults_.burst;
+    }
+    if (burst_left == 0) return false;
+    --burst_left;
     return true;
   }
   Duration delay() {

@@ -7,8 +7,8 @@
 
 namespace verbena::sim {
 
-// Tells whether a sanitizer is in this build.  A sanitizer makes a simulation several times slower
-// and finds errors in a few runs, so tests may do less in such a build.
+// Tells whether this build has a sanitizer.  A sanitizer makes a simulation several times slower,
+// but finds errors in a few runs, so tests may do less in such a build.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
 #else
@@ -20,7 +20,7 @@ inline constexpr bool kSanitized = false;
 // number of seeds (the soak test uses more than CI).  Only tests may call this function, because it
 // reads the environment.
 inline std::vector<std::uint64_t> seeds(std::uint64_t batch) {
-  if (const char* one = std::getenv("VB_SEED")) return {std::strtoull(one, nullptr, 0)};
+  if (const char* seed = std::getenv("VB_SEED")) return {std::strtoull(seed, nullptr, 0)};
   if (kSanitized) batch = std::max<std::uint64_t>(batch / 4, 1);
   if (const char* count = std::getenv("VB_SEEDS")) batch = std::strtoull(count, nullptr, 0);
   std::vector<std::uint64_t> all(batch);

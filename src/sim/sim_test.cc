@@ -32,19 +32,19 @@ TEST(FaultyWire, ASeedDecidesEveryFate) {
   FaultyWire a(Random(5), faults);
   FaultyWire b(Random(5), faults);
   int lost = 0;
-  int doubled = 0;
+  int duplicated = 0;
   for (int i = 0; i < 3000; ++i) {
     const Fate fate = a.next();
     EXPECT_EQ(fate.arrivals, b.next().arrivals);
     if (fate.arrivals.empty()) ++lost;
-    if (fate.arrivals.size() == 2) ++doubled;
+    if (fate.arrivals.size() == 2) ++duplicated;
     for (const Duration delay : fate.arrivals) EXPECT_TRUE(delay >= 1us && delay <= 9us);
   }
   EXPECT_NEAR(lost, 1000, 150);
-  EXPECT_NEAR(doubled, 500, 100);
+  EXPECT_NEAR(duplicated, 500, 100);
 }
 
-TEST(FaultyWire, NamedPacketsAreLost) {
+TEST(FaultyWire, DroppedPacketsAreLost) {
   FaultyWire wire(Random(0), {});
   wire.drop(1);
   EXPECT_EQ(wire.next().arrivals.size(), 1u);

@@ -10,7 +10,7 @@
 #include "process/process.h"
 #include "wire/ip.h"
 
-// Provides the fixture of this layer's tests: a Process, and the test acts as its agent.
+// Provides the fixture of this layer's tests: a Process.  The test acts as its agent.
 namespace verbena::process {
 
 using hca::QpState;
@@ -18,23 +18,23 @@ using rdmacm::EventKind;
 
 inline constexpr Time kNow{std::chrono::seconds(1)};
 inline constexpr std::uint16_t kRange = 0x123;
-inline constexpr rdmacm::IdHandle kFirstId{
-    0x180000001};  // the name of the first id that the Process creates
+// The Process gives these names to the first two ids that it creates.
+inline constexpr rdmacm::IdHandle kFirstId{0x180000001};
 inline constexpr rdmacm::IdHandle kSecondId{0x180000002};
-inline constexpr rdmacm::IdHandle kChildId{
-    0x100000002};  // the agent's name for the id of a CONNECT_REQUEST
+// The agent gives this name to the id of a CONNECT_REQUEST.
+inline constexpr rdmacm::IdHandle kChildId{0x100000002};
 inline const Gid kHere = wire::ipv4_gid(0x0a000001);
 inline const Gid kThere = wire::ipv4_gid(0x0a000002);
 
 class ProcessTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    join();
+    join_agent();
     init_.pd = process_.engine().create_pd().value();
     init_.send_cq = init_.recv_cq = process_.engine().create_cq(64, 5).value();
   }
-  // Joins an agent, the first or the next one.
-  void join() {
+  // Connects the Process to the first agent or to the next agent.
+  void join_agent() {
     keep(process_.hello([](Result<ipc::Welcome> welcome) { ASSERT_TRUE(welcome.has_value()); }));
     answer<ipc::Hello>(ipc::Welcome{.devices = {device()}});
   }
@@ -42,13 +42,13 @@ class ProcessTest : public ::testing::Test {
     return {.active = true, .active_mtu = 3, .gids = {{.gid = kHere, .interface = 2}}};
   }
   static ipc::Device device() { return {.ports = {port()}}; }
-  void tell_devices(const std::vector<ipc::Device>& devices) {
-    tell(ipc::encode(0, ipc::DevicesChanged{devices}));
+  void report_devices(const std::vector<ipc::Device>& devices) {
+    deliver(ipc::encode(0, ipc::DevicesChanged{devices}));
   }
   // Reports the new state of the only port.
-  void tell_port(const ipc::Port& port) { tell_devices({{.ports = {port}}}); }
+  void report_port(const ipc::Port& port) { report_devices({{.ports = {port}}}); }
 
-  // Returns the next message for the agent.  REQUIRES: it has this type, after any CreateId.
+  // Returns the next message for the agent, after any CreateId.  REQUIRES: it has this type.
   template <class Message>
   std::pair<std::uint64_t, Message> next() {
     for (;;) {
@@ -56,7 +56,7 @@ class ProcessTest : public ::testing::Test {
       VB_CHECK(out.has_value());
       const auto envelope = ipc::open(out->message).value();
       if (envelope.type == ipc::Type::kCreateId && Message::kType != ipc::Type::kCreateId) {
-        made_.push_back(ipc::decode<ipc::CreateId>(envelope).value().id);
+        created_ids_.push_back(ipc::decode<ipc::CreateId>(envelope).value().id);
         continue;
       }
       return {envelope.request, ipc::decode<Message>(envelope).value()};
@@ -64,11 +64,15 @@ class ProcessTest : public ::testing::Test {
   }
   template <class Message, class Reply>
   void answer(const Reply& reply) {
-    tell(ipc::encode(next<Message>().first, reply));
+    deliver(ipc::encode(next<Message>().first, reply));
   }
-  void tell(const ipc::Bytes& bytes) { ASSERT_TRUE(process_.on_message(bytes, kNow).has_value()); }
-  void tell(const rdmacm::Event& event) { tell(ipc::encode(0, ipc::CmEvent{event})); }
-  void tell(rdmacm::IdHandle id, EventKind kind) { tell(rdmacm::Event{.id = id, .kind = kind}); }
+  void deliver(const ipc::Bytes& bytes) {
+    ASSERT_TRUE(process_.on_message(bytes, kNow).has_value());
+  }
+  void deliver(const rdmacm::Event& event) { deliver(ipc::encode(0, ipc::CmEvent{event})); }
+  void deliver(rdmacm::IdHandle id, EventKind kind) {
+    deliver(rdmacm::Event{.id = id, .kind = kind});
+  }
 
   template <class T>
   void keep(Started<T> started) {
@@ -85,7 +89,7 @@ class ProcessTest : public ::testing::Test {
     const ConnectionHandle id = create_id();
     EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
     EXPECT_EQ(next<ipc::ResolveAddress>().second.id, name);
-    tell(name, EventKind::kAddrResolved);
+    deliver(name, EventKind::kAddrResolved);
     EXPECT_TRUE(is_done(process_.resolve_route(id, std::chrono::seconds(1), {})));
     EXPECT_THAT(cm_notices(), ::testing::SizeIs(2));
     return id;
@@ -99,20 +103,20 @@ class ProcessTest : public ::testing::Test {
     if (result == nullptr || *result) return std::nullopt;
     return result->error().code;
   }
-  void pass_over_messages() {
+  void drop_messages() {
     while (process_.poll_message()) {
     }
   }
   hca::QpHandle create_qp() {
-    hca::QpHandle made{};
-    auto started = process_.create_qp(init_, kNow, [&](auto qp) { made = qp.value(); });
-    if (auto* now = std::get_if<Result<hca::QpHandle>>(&started)) return now->value();
+    hca::QpHandle qp{};
+    auto started = process_.create_qp(init_, kNow, [&](auto result) { qp = result.value(); });
+    if (auto* done = std::get_if<Result<hca::QpHandle>>(&started)) return done->value();
     keep(std::move(started));
     answer<ipc::Lease>(ipc::Leased{kRange});
-    return made;
+    return qp;
   }
   hca::QpHandle create_qp_after_messages() {
-    pass_over_messages();
+    drop_messages();
     return create_qp();
   }
   QpState state(hca::QpHandle qp) {
@@ -141,19 +145,19 @@ class ProcessTest : public ::testing::Test {
   }
   // Reports CONNECT_REQUEST for a listener, as the agent.  Returns the new id.
   ConnectionHandle request(rdmacm::IdHandle listener) {
-    tell(rdmacm::Event{.id = kChildId,
-                       .listen_id = listener,
-                       .kind = EventKind::kConnectRequest,
-                       .port_space = rdmacm::kPortSpaceTcp,
-                       .qp_type = 2,
-                       .qp = transition()});
+    deliver(rdmacm::Event{.id = kChildId,
+                          .listen_id = listener,
+                          .kind = EventKind::kConnectRequest,
+                          .port_space = rdmacm::kPortSpaceTcp,
+                          .qp_type = 2,
+                          .qp = transition()});
     return cm_notices().at(0).new_id;
   }
 
   Process process_{{.build = "test"}, Random(1)};
   hca::QpInit init_{.caps = {.max_send_wr = 4, .max_recv_wr = 4, .max_recv_sge = 1}};
   std::vector<Pending> pending_{};
-  std::vector<rdmacm::IdHandle> made_{};
+  std::vector<rdmacm::IdHandle> created_ids_{};
 };
 
 }  // namespace verbena::process
