@@ -165,7 +165,7 @@ class Manager {
   void receive_lap(const mad::Delivered& mad, const wire::cm::Lap& lap, Time now);
   void receive_dreq(const mad::Delivered& mad, const wire::cm::Dreq& dreq, Time now);
   void receive_wrong_version(const mad::Delivered& mad, const wire::cm::Message& message);
-  Endpoint* by_ids(CommId ours, CommId theirs, Time now);
+  Endpoint* find_by_ids(CommId ours, CommId theirs, Time now);
 
   // Repeats the REJ that answered this REQ or REP before.  Returns false if there was none.
   bool repeat_rej(const mad::Delivered& mad, wire::cm::AttributeId request, RejCache::Key key,
@@ -178,8 +178,8 @@ class Manager {
 
   Result<Endpoint*> find(EndpointHandle handle) const;
   Time quiesce_until(Qpn local, Time now) const;
-  std::vector<CommId> connected_with(Qpn qpn, Guid guid, const Gid& from) const;
-  void reset(const std::vector<CommId>& ids, Time now);
+  std::vector<CommId> connections_of_qp(Qpn qpn, Guid guid, const Gid& from) const;
+  void reset_endpoints(const std::vector<CommId>& ids, Time now);
   CommId new_id();
   Result<EndpointHandle> add_endpoint(std::unique_ptr<Endpoint> endpoint, Time now);
   // Updates counters and the trace if the state changed.

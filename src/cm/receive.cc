@@ -80,7 +80,7 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
   if (!mad.class_version_known) return receive_wrong_version(mad, *message);
 
   const auto for_endpoint = [&](const auto& m, auto&& handle) {
-    Endpoint* endpoint = by_ids(m.remote_comm_id, m.local_comm_id, now);
+    Endpoint* endpoint = find_by_ids(m.remote_comm_id, m.local_comm_id, now);
     if (endpoint == nullptr) return;
     handle(*endpoint);
     settle(*endpoint, now);
@@ -129,7 +129,7 @@ void Manager::on_timer(Time now) {
 
 // Finds the endpoint by our id, and records that the peer has answered.  The peer's id must match
 // as well, unless this side is active and has not got it from a REP yet.
-Endpoint* Manager::by_ids(CommId ours, CommId theirs, Time now) {
+Endpoint* Manager::find_by_ids(CommId ours, CommId theirs, Time now) {
   Endpoint* endpoint = tables_->by_local_id(ours);
   if (endpoint == nullptr) {
     ignore(Ignored::kUnknownId);
@@ -150,10 +150,10 @@ void Manager::receive_req(const mad::Delivered& received, const Req& req, Time n
     endpoint->on_duplicate_req(now);
     return settle(*endpoint, now);
   }
-  if (const auto old_ids = connected_with(req.local_qpn, req.local_ca_guid, mad.from.remote());
+  if (const auto old_ids = connections_of_qp(req.local_qpn, req.local_ca_guid, mad.from.remote());
       !old_ids.empty()) {
     refuse(mad, req.local_comm_id, RejSubject::kReq, RejReason::kStaleConnection);
-    return reset(old_ids, now);
+    return reset_endpoints(old_ids, now);
   }
   const auto refuse_req = [&](RejReason reason) {
     refuse(mad, req.local_comm_id, RejSubject::kReq, reason);
@@ -177,7 +177,7 @@ void Manager::receive_req(const mad::Delivered& received, const Req& req, Time n
 // ending do not count: for the peer they may have ended, because its timewait may be shorter than
 // ours.  Only a host at the peer's address may end a connection like this, because CA GUIDs and
 // QPNs are easy to guess.
-std::vector<CommId> Manager::connected_with(Qpn qpn, Guid guid, const Gid& from) const {
+std::vector<CommId> Manager::connections_of_qp(Qpn qpn, Guid guid, const Gid& from) const {
   std::vector<CommId> found;
   if (qpn == Qpn{}) return found;  // the peer has no QP
   tables_->each_with_remote_qpn(qpn, guid, [&](const Endpoint& endpoint) {
@@ -187,7 +187,7 @@ std::vector<CommId> Manager::connected_with(Qpn qpn, Guid guid, const Gid& from)
   return found;
 }
 
-void Manager::reset(const std::vector<CommId>& ids, Time now) {
+void Manager::reset_endpoints(const std::vector<CommId>& ids, Time now) {
   for (const CommId id : ids) {
     Endpoint* const endpoint = tables_->by_local_id(id);
     if (endpoint == nullptr) continue;
@@ -217,7 +217,7 @@ bool Manager::match_peer_to_peer(const mad::Delivered& mad, const Req& req, Time
 
 void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
   if (repeat_rej(mad, AttributeId::kRep, {rep.local_comm_id, rep.local_ca_guid}, now)) return;
-  Endpoint* endpoint = by_ids(rep.remote_comm_id, rep.local_comm_id, now);
+  Endpoint* endpoint = find_by_ids(rep.remote_comm_id, rep.local_comm_id, now);
   if (endpoint == nullptr) {
     // The peer waits for an RTU, which no endpoint here can send.
     return refuse(mad, rep.local_comm_id, RejSubject::kRep, RejReason::kInvalidCommId,
@@ -225,7 +225,7 @@ void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
   }
   if (endpoint->waits_for_rep()) {
     const mad::Address& from = mad.from.path.carries_gids() ? mad.from : endpoint->address();
-    auto old_ids = connected_with(rep.local_qpn, rep.local_ca_guid, from.remote());
+    auto old_ids = connections_of_qp(rep.local_qpn, rep.local_ca_guid, from.remote());
     if (rep.local_ca_guid == config_.ca_guid)
       std::erase(old_ids, rep.local_comm_id);  // on loopback the other end is on this host
     if (!old_ids.empty()) {
@@ -236,7 +236,7 @@ void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
                         .reason = RejReason::kStaleConnection},
                        now);
       settle(*endpoint, now);
-      return reset(old_ids, now);
+      return reset_endpoints(old_ids, now);
     }
   }
   endpoint->on_rep(mad, rep, now);
@@ -247,7 +247,7 @@ void Manager::receive_rej(const Rej& rej, Time now) {
   counters_.count_reject_received(rej.reason);
   Endpoint* endpoint = nullptr;
   if (rej.remote_comm_id != CommId{}) {
-    endpoint = by_ids(rej.remote_comm_id, rej.local_comm_id, now);
+    endpoint = find_by_ids(rej.remote_comm_id, rej.local_comm_id, now);
   } else if (const auto guid = timeout_ca_guid(rej)) {
     // The peer gave up before it learned our id, so our endpoint cannot be connected.
     endpoint = tables_->by_request(rej.local_comm_id, *guid);
@@ -263,7 +263,7 @@ void Manager::receive_rej(const Rej& rej, Time now) {
 }
 
 void Manager::receive_lap(const mad::Delivered& mad, const Lap& lap, Time now) {
-  Endpoint* endpoint = by_ids(lap.remote_comm_id, lap.local_comm_id, now);
+  Endpoint* endpoint = find_by_ids(lap.remote_comm_id, lap.local_comm_id, now);
   if (endpoint == nullptr) {
     const Apr apr{.local_comm_id = lap.remote_comm_id,
                   .remote_comm_id = lap.local_comm_id,

@@ -26,7 +26,7 @@ class Groups : public ProcessTest {
   std::vector<bool> results_;
 };
 
-TEST_F(Groups, AttachingAsksTheAgentToJoinAndTheLastDetachToLeave) {
+TEST_F(Groups, AttachSendsAJoinAndTheLastDetachSendsALeave) {
   const auto one = create_qp();
   const auto two = create_qp();
   attach(one);

@@ -56,7 +56,7 @@ class IdsOnInfiniband : public ProcessTest {
   const Connection& connection(ConnectionHandle id) { return *process_.connection(id).value(); }
 };
 
-TEST_F(IdsOnInfiniband, AGivenPathReplacesTheOneThatTheAgentHasFound) {
+TEST_F(IdsOnInfiniband, SetPathReplacesThePathThatTheAgentHasFound) {
   const ConnectionHandle id = create_id();
   EXPECT_EQ(error_of(process_.set_path(id, path({9}), {})), Errc::kBadState);
   EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));

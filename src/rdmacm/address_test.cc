@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 class AddressTest : public testing::Test {
  protected:
   Errc bind(const SocketAddress& at, bool reuse = false, bool af_only = false) {
-    const IdHandle id = hosts.a.id();
+    const IdHandle id = hosts.a.create_id();
     if (reuse) (void)cm.set_option(kProgram, id, Option::kReuseAddr, 1);
     if (af_only) (void)cm.set_option(kProgram, id, Option::kAfOnly, 1);
     const auto bound = cm.bind(kProgram, id, at, hosts.world.now());
@@ -54,8 +54,8 @@ TEST_F(AddressTest, AddressConflicts) {
 TEST_F(AddressTest, ReuseAddrAllowsTwoBindsAndOneListener) {
   EXPECT_EQ(bind(address(ip4, kPort), true), kOk);
   EXPECT_EQ(bind(address(ip4, kPort), false), Errc::kAddressInUse);
-  const IdHandle one = hosts.a.id();
-  const IdHandle two = hosts.a.id();
+  const IdHandle one = hosts.a.create_id();
+  const IdHandle two = hosts.a.create_id();
   for (const IdHandle id : {one, two}) {
     EXPECT_TRUE(cm.set_option(kProgram, id, Option::kReuseAddr, 1).has_value());
     EXPECT_TRUE(cm.bind(kProgram, id, address(ip4, kPort), hosts.world.now()).has_value());
@@ -81,10 +81,10 @@ TEST_F(AddressTest, BindsOnlyToOwnAddresses) {
 
 TEST_F(AddressTest, PortSpacesDoNotConflict) {
   EXPECT_EQ(bind(any4(kPort)), kOk);
-  const IdHandle udp = hosts.a.id(kProgram, kPortSpaceUdp);
+  const IdHandle udp = hosts.a.create_id(kProgram, kPortSpaceUdp);
   EXPECT_TRUE(cm.bind(kProgram, udp, any4(kPort), hosts.world.now()).has_value());
   EXPECT_TRUE(cm.listen(kProgram, udp, 0).has_value());
-  const IdHandle ipoib = hosts.a.id(kProgram, kPortSpaceIpoib);
+  const IdHandle ipoib = hosts.a.create_id(kProgram, kPortSpaceIpoib);
   EXPECT_TRUE(cm.bind(kProgram, ipoib, any4(kPort), hosts.world.now()).has_value());
   EXPECT_EQ(cm.create_id(kProgram, 0x0003, 4, {}).error().code, Errc::kNotSupported);
 }
@@ -92,7 +92,7 @@ TEST_F(AddressTest, PortSpacesDoNotConflict) {
 TEST_F(AddressTest, EphemeralPortsAreUniqueAndInRange) {
   std::set<std::uint16_t> seen;
   for (int i = 0; i < 1000; ++i) {
-    const IdHandle id = hosts.a.id();
+    const IdHandle id = hosts.a.create_id();
     ASSERT_TRUE(cm.bind(kProgram, id, any4(), hosts.world.now()).has_value());
     const std::uint16_t port = cm.info(kProgram, id)->source.port;
     EXPECT_GE(port, kEphemeralFirst);
@@ -114,15 +114,15 @@ TEST_F(AddressTest, EphemeralPortsRunOut) {
 }
 
 TEST_F(AddressTest, SpecificListenerPrecedesAWildcard) {
-  const auto listener = [&](const SocketAddress& at) {
-    const IdHandle id = hosts.p.id();
+  const auto create_listener = [&](const SocketAddress& at) {
+    const IdHandle id = hosts.p.create_id();
     EXPECT_TRUE(hosts.p.cm.set_option(kProgram, id, Option::kReuseAddr, 1).has_value());
     EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, at, hosts.world.now()).has_value());
     EXPECT_TRUE(hosts.p.cm.listen(kProgram, id, 0).has_value());
     return id;
   };
-  const IdHandle wildcard = listener(any6(kPort));
-  const IdHandle specific = listener(address(hosts.p.ip4(), kPort));
+  const IdHandle wildcard = create_listener(any6(kPort));
+  const IdHandle specific = create_listener(address(hosts.p.ip4(), kPort));
   const auto listener_of = [&](const Gid& to) {
     hosts.a.connect(address(to, kPort));
     hosts.run(5s);
@@ -141,7 +141,7 @@ TEST_F(AddressTest, ALoopbackAddressNamesNoDevice) {
   const SocketAddress addresses[] = {address(localhost, kPort), address(wire::ipv4_gid(0x7f123456)),
                                      address(localhost6)};
   for (const SocketAddress& at : addresses) {
-    const IdHandle id = hosts.p.id();
+    const IdHandle id = hosts.p.create_id();
     ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, at, hosts.world.now()).has_value());
     EXPECT_EQ(hosts.p.cm.info(kProgram, id)->source.ip, at.ip) << "the address must not change";
     EXPECT_EQ(hosts.p.cm.info(kProgram, id)->bound_to_device, 0);
@@ -156,20 +156,20 @@ TEST_F(AddressTest, LoopbackListenerAcceptsForAllAddresses) {
     hosts.run(5s);
     return hosts.p.count(EventKind::kConnectRequest) == 1;
   };
-  const IdHandle ipv4_listener = hosts.p.listener(address(localhost, kPort));
+  const IdHandle ipv4_listener = hosts.p.create_listener(address(localhost, kPort));
   EXPECT_TRUE(connects(hosts.a, hosts.p.ip4()));
   EXPECT_TRUE(connects(hosts.p, localhost));
   EXPECT_FALSE(connects(hosts.a, hosts.p.ip6())) << "the IPv4 wildcard does not include IPv6";
   EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, ipv4_listener, hosts.world.now()).has_value());
 
-  hosts.p.listener(address(localhost6, kPort));
+  hosts.p.create_listener(address(localhost6, kPort));
   EXPECT_TRUE(connects(hosts.a, hosts.p.ip6()));
   EXPECT_TRUE(connects(hosts.a, hosts.p.ip4())) << "the IPv6 wildcard includes IPv4";
 }
 
 TEST_F(AddressTest, ListenersShareAPortOnDifferentAddresses) {
-  const IdHandle ipv4_listener = hosts.p.listener(address(hosts.p.ip4(), kPort));
-  const IdHandle ipv6_listener = hosts.p.listener(address(hosts.p.ip6(), kPort));
+  const IdHandle ipv4_listener = hosts.p.create_listener(address(hosts.p.ip4(), kPort));
+  const IdHandle ipv6_listener = hosts.p.create_listener(address(hosts.p.ip6(), kPort));
   hosts.a.connect(address(hosts.p.ip6(), kPort));
   hosts.run(5s);
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->listen_id, ipv6_listener);
@@ -199,7 +199,7 @@ TEST_F(AddressTest, ResolveAsksForARoute) {
 TEST_F(AddressTest, RouteQueryNamesTheSource) {
   hosts.a.auto_continue = false;
   const SocketAddress from = address(ip4, 999);
-  const IdHandle id = hosts.a.id();
+  const IdHandle id = hosts.a.create_id();
   hosts.a.call([&](Manager& m) {
     EXPECT_TRUE(
         m.resolve_addr(kProgram, id, &from, address(hosts.p.ip4(), kPort), 1s, {}).has_value());
@@ -207,11 +207,11 @@ TEST_F(AddressTest, RouteQueryNamesTheSource) {
   EXPECT_EQ(hosts.a.queries[0].source, from);
   EXPECT_EQ(cm.info(kProgram, id)->source, from);
   const SocketAddress ipv6_source = address(ip6);
-  EXPECT_EQ(
-      cm.resolve_addr(kProgram, hosts.a.id(), &ipv6_source, address(hosts.p.ip4(), kPort), 1s, {})
-          .error()
-          .code,
-      Errc::kInvalidArgument);
+  EXPECT_EQ(cm.resolve_addr(kProgram, hosts.a.create_id(), &ipv6_source,
+                            address(hosts.p.ip4(), kPort), 1s, {})
+                .error()
+                .code,
+            Errc::kInvalidArgument);
 }
 
 TEST_F(AddressTest, ResolveMayBeRetriedAfterAnError) {
@@ -255,7 +255,7 @@ TEST_F(AddressTest, RouteOfADestroyedIdIsIgnored) {
 
 TEST_F(AddressTest, CallsInTheWrongStateFail) {
   hosts.a.auto_continue = false;
-  const IdHandle id = hosts.a.id();
+  const IdHandle id = hosts.a.create_id();
   const ConnParam valid = param(1);
   EXPECT_EQ(cm.connect(kProgram, id, valid, {}).error().code, Errc::kBadState);
   EXPECT_EQ(cm.accept(kProgram, id, valid, {}).error().code, Errc::kBadState);
@@ -267,7 +267,7 @@ TEST_F(AddressTest, CallsInTheWrongStateFail) {
   EXPECT_EQ(cm.bind(kProgram, id, any4(), hosts.world.now()).error().code, Errc::kBadState);
   EXPECT_EQ(cm.resolve_addr(kProgram, id, nullptr, any4(1), 1s, {}).error().code, Errc::kBadState);
 
-  const IdHandle udp = hosts.a.id(kProgram, kPortSpaceUdp);
+  const IdHandle udp = hosts.a.create_id(kProgram, kPortSpaceUdp);
   EXPECT_EQ(cm.connect(kProgram, udp, valid, {}).error().code, Errc::kBadState);
   EXPECT_EQ(cm.accept(kProgram, udp, valid, {}).error().code, Errc::kBadState);
   EXPECT_EQ(cm.set_option(kProgram, id, Option::kTos, 256).error().code, Errc::kInvalidArgument);
@@ -281,8 +281,8 @@ TEST_F(AddressTest, CallsInTheWrongStateFail) {
 }
 
 TEST_F(AddressTest, ForgedAndForeignIdsAreErrors) {
-  const IdHandle mine = hosts.a.id();
-  const IdHandle destroyed = hosts.a.id();
+  const IdHandle mine = hosts.a.create_id();
+  const IdHandle destroyed = hosts.a.create_id();
   EXPECT_TRUE(cm.destroy_id(kProgram, destroyed, {}).has_value());
   const auto is_bad_handle = [&](Owner owner, IdHandle id) {
     return cm.bind(owner, id, any4(), hosts.world.now()).error().code == Errc::kBadHandle &&
@@ -315,7 +315,7 @@ TEST_F(AddressTest, LimitsIdsPerHostAndOwner) {
 }
 
 TEST_F(AddressTest, RowsShowTheStatesOfIds) {
-  hosts.p.listener(any4(kPort));
+  hosts.p.create_listener(any4(kPort));
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(5s);
   std::string text;

@@ -54,7 +54,7 @@ class AlternatePathsTest : public testing::Test {
 
 TEST_F(AlternatePathsTest, AcceptMayTakeOrDeclineTheOfferedPath) {
   use_infiniband(true);
-  hosts.p.listener(any4(kPort));
+  hosts.p.create_listener(any4(kPort));
   for (const bool accepts : {true, false}) {
     hosts.p.adjust = [&](ConnParam& sent) { sent.alternate_accepted = accepts; };
     connect();
@@ -74,7 +74,7 @@ TEST_F(AlternatePathsTest, AcceptMayTakeOrDeclineTheOfferedPath) {
 
 TEST_F(AlternatePathsTest, RouteWithOnePathOffersNone) {
   use_infiniband(false);
-  hosts.p.listener(any4(kPort));
+  hosts.p.create_listener(any4(kPort));
   hosts.p.adjust = [&](ConnParam& sent) { sent.alternate_accepted = true; };
   connect();
   EXPECT_EQ(last(hosts.p, EventKind::kConnectRequest).param.alternate.address.source, Gid{});
@@ -82,7 +82,7 @@ TEST_F(AlternatePathsTest, RouteWithOnePathOffersNone) {
 }
 
 TEST_F(AlternatePathsTest, RefusedAcceptOnEthernetChangesNothing) {
-  hosts.p.listener(any4(kPort));
+  hosts.p.create_listener(any4(kPort));
   hosts.p.auto_continue = false;
   connect();
   const Event request = last(hosts.p, EventKind::kConnectRequest);

@@ -244,7 +244,7 @@ PendingDisconnect Manager::pending_disconnect_of(const Id& id) const {
 // Frees the place of a child in the backlog of its listener.
 void Manager::leave_backlog(Id& child) {
   if (child.state != IdState::kRequested) return;
-  if (Id* listener = ids_.find(child.listener)) --listener->listening->requested;
+  if (Id* listener = ids_.find(child.listener)) --listener->listening->children;
   child.listener = {};
 }
 

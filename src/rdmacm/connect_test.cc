@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 class ConnectTest : public testing::Test {
  protected:
   void connect(const std::string& data = "") {
-    listener = hosts.p.listener(any4(kPort));
+    listener = hosts.p.create_listener(any4(kPort));
     active = hosts.a.connect(address(hosts.p.ip4(), kPort), data);
     hosts.run(100ms);
     passive = hosts.p.last(EventKind::kConnectRequest)->id;
@@ -58,7 +58,7 @@ SocketAddress by_gid(SocketAddress address) {
 
 // Tests ids of AF_IB.
 TEST_F(ConnectTest, IdsByGidGiveTheProgramAllPrivateData) {
-  listener = hosts.p.id();
+  listener = hosts.p.create_id();
   // Family-only affects IPv6 addresses, and not GIDs.
   EXPECT_TRUE(hosts.p.cm.set_option(kProgram, listener, Option::kAfOnly, 1));
   ASSERT_TRUE(
@@ -82,21 +82,21 @@ TEST_F(ConnectTest, IdsByGidGiveTheProgramAllPrivateData) {
 // A listener at a GID gets all requests, with or without a header; a listener at an IP address
 // needs the header.
 TEST_F(ConnectTest, GidsAndAddressesShareThePorts) {
-  listener = hosts.p.listener(by_gid({.port = kPort, .family = 6}));
-  EXPECT_FALSE(hosts.p.listener(any4(kPort)));
+  listener = hosts.p.create_listener(by_gid({.port = kPort, .family = 6}));
+  EXPECT_FALSE(hosts.p.create_listener(any4(kPort)));
   hosts.a.connect(address(hosts.p.ip4(), kPort), "ping");
   hosts.run(100ms);
   const Event* request = hosts.p.last(EventKind::kConnectRequest);
   ASSERT_NE(request, nullptr) << hosts.text();
   EXPECT_EQ(request->param.private_data.at(wire::kRdmaIpCmHeaderBytes), std::byte{'p'});
 
-  ASSERT_TRUE(hosts.p.listener(any4(kPort + 1)));
+  ASSERT_TRUE(hosts.p.create_listener(any4(kPort + 1)));
   hosts.a.connect(by_gid(address(hosts.p.ip4(), kPort + 1)), "no header");
   hosts.run(100ms);
   ASSERT_EQ(hosts.a.count(EventKind::kRejected), 1u) << hosts.text();
   EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 1u);
 
-  const IdHandle id = hosts.p.id();
+  const IdHandle id = hosts.p.create_id();
   SocketAddress other = by_gid({.port = kPort + 2, .family = 6});
   other.service = service_id(kPortSpaceUdp, other.port);
   EXPECT_EQ(hosts.p.cm.bind(kProgram, id, other, hosts.world.now()).error().code,
@@ -107,7 +107,7 @@ TEST_F(ConnectTest, GidsAndAddressesShareThePorts) {
   const auto ib_id = hosts.p.cm.create_id(kProgram, kPortSpaceIb, kQpTypeRc, hosts.world.now());
   ASSERT_TRUE(hosts.p.cm.bind(kProgram, *ib_id, other, hosts.world.now()));
   EXPECT_EQ(hosts.p.cm.info(kProgram, *ib_id)->port_space, kPortSpaceTcp);
-  EXPECT_FALSE(hosts.p.listener(any4(kPort + 2)));
+  EXPECT_FALSE(hosts.p.create_listener(any4(kPort + 2)));
   EXPECT_EQ(
       hosts.p.cm
           .resolve_addr(kProgram, id, nullptr, address(hosts.a.ip4(), kPort), 1s, hosts.world.now())
@@ -126,7 +126,7 @@ TEST_F(ConnectTest, IdsByGidConnectToAnyServiceId) {
 }
 
 TEST_F(ConnectTest, VendorOptionsReachThePeer) {
-  listener = hosts.p.listener(any4(kPort));
+  listener = hosts.p.create_listener(any4(kPort));
   hosts.a.vendor = 0x123456;
   hosts.p.vendor = 0x654321;
   hosts.a.connect(address(hosts.p.ip4(), kPort));
@@ -140,7 +140,7 @@ TEST_F(ConnectTest, VendorOptionsReachThePeer) {
 }
 
 TEST_F(ConnectTest, ProgramRejectsWithTheVendorReason) {
-  listener = hosts.p.listener(any4(kPort));
+  listener = hosts.p.create_listener(any4(kPort));
   hosts.p.auto_continue = false;
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(100ms);
@@ -195,7 +195,7 @@ TEST_F(ConnectTest, EventsCarryAllThatAQpNeeds) {
 }
 
 TEST_F(ConnectTest, TheProgramMayChoosePsnAndAckTimeout) {
-  listener = hosts.p.listener(any4(kPort));
+  listener = hosts.p.create_listener(any4(kPort));
   hosts.a.auto_continue = false;
   active = hosts.a.connect(address(hosts.p.ip4(), kPort));
   EXPECT_TRUE(hosts.a.cm.set_option(kProgram, active, Option::kAckTimeout, 20).has_value());
@@ -211,7 +211,7 @@ TEST_F(ConnectTest, TheProgramMayChoosePsnAndAckTimeout) {
 }
 
 TEST_F(ConnectTest, ConnectsOverIpv6) {
-  listener = hosts.p.listener(any6(kPort));
+  listener = hosts.p.create_listener(any6(kPort));
   hosts.a.connect(address(hosts.p.ip6(), kPort));
   hosts.run(100ms);
   const Event& request = *hosts.p.last(EventKind::kConnectRequest);
@@ -221,14 +221,14 @@ TEST_F(ConnectTest, ConnectsOverIpv6) {
 }
 
 TEST_F(ConnectTest, Ipv6WildcardAcceptsIpv4) {
-  listener = hosts.p.listener(any6(kPort));
+  listener = hosts.p.create_listener(any6(kPort));
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(100ms);
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->source, address(hosts.p.ip4(), kPort));
 }
 
 TEST_F(ConnectTest, FamilyOnlyListenerRejectsIpv4) {
-  const IdHandle id = hosts.p.id();
+  const IdHandle id = hosts.p.create_id();
   EXPECT_TRUE(hosts.p.cm.set_option(kProgram, id, Option::kAfOnly, 1).has_value());
   EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, any6(kPort), hosts.world.now()).has_value());
   EXPECT_TRUE(hosts.p.cm.listen(kProgram, id, 0).has_value());
@@ -239,7 +239,7 @@ TEST_F(ConnectTest, FamilyOnlyListenerRejectsIpv4) {
 
 // The program has announced its port, but does not listen yet.
 TEST_F(ConnectTest, RequestBeforeListenIsReportedAfterwards) {
-  const IdHandle id = hosts.p.id();
+  const IdHandle id = hosts.p.create_id();
   EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, any4(kPort), hosts.world.now()).has_value());
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(300ms);
@@ -251,7 +251,7 @@ TEST_F(ConnectTest, RequestBeforeListenIsReportedAfterwards) {
 }
 
 TEST_F(ConnectTest, BoundPortWithoutListenerRejectsSoon) {
-  const IdHandle id = hosts.p.id();
+  const IdHandle id = hosts.p.create_id();
   EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, any4(kPort), hosts.world.now()).has_value());
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(Manager::kListenGrace / 2);
@@ -259,7 +259,7 @@ TEST_F(ConnectTest, BoundPortWithoutListenerRejectsSoon) {
   hosts.run(3 * Manager::kListenGrace);
   EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 8);
 
-  const IdHandle other = hosts.p.id();
+  const IdHandle other = hosts.p.create_id();
   EXPECT_TRUE(hosts.p.cm.bind(kProgram, other, any4(kPort + 1), hosts.world.now()).has_value());
   EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, other, hosts.world.now()).has_value());
   hosts.a.connect(address(hosts.p.ip4(), kPort + 1));
@@ -268,7 +268,7 @@ TEST_F(ConnectTest, BoundPortWithoutListenerRejectsSoon) {
 }
 
 TEST_F(ConnectTest, ConnectsOverLoopback) {
-  hosts.a.listener(any4(kPort));
+  hosts.a.create_listener(any4(kPort));
   hosts.a.connect(address(wire::ipv4_gid(kLocalhost), kPort));
   hosts.run(100ms);
   EXPECT_EQ(hosts.a.count(EventKind::kEstablished), 1u);
@@ -351,7 +351,7 @@ P TIMEWAIT_EXIT)");
 
 TEST_F(ConnectTest, DisconnectBeforeEstablished) {
   hosts.a.auto_continue = false;
-  listener = hosts.p.listener(any4(kPort));
+  listener = hosts.p.create_listener(any4(kPort));
   active = hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.a.call([&](Manager& m) { (void)m.connect(kProgram, active, param(1), hosts.world.now()); });
   hosts.run(3ms);
@@ -367,7 +367,7 @@ TEST_F(ConnectTest, DisconnectBeforeEstablished) {
 }
 
 TEST_F(ConnectTest, FirstDataEstablishes) {
-  listener = hosts.p.listener(any4(kPort));
+  listener = hosts.p.create_listener(any4(kPort));
   active = hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(2ms);  // the REP is in flight
   EXPECT_EQ(hosts.p.count(EventKind::kEstablished), 0u);
@@ -379,7 +379,7 @@ TEST_F(ConnectTest, FirstDataEstablishes) {
 
 TEST_F(ConnectTest, RequestsOverTheBacklogAreRepeated) {
   hosts.p.auto_continue = false;
-  listener = hosts.p.listener(any4(kPort), 2);
+  listener = hosts.p.create_listener(any4(kPort), 2);
   for (int i = 0; i < 3; ++i) {
     // Each request needs its own QP; otherwise the third one would be stale.
     hosts.a.auto_continue = false;
@@ -400,7 +400,7 @@ TEST_F(ConnectTest, RequestsOverTheBacklogAreRepeated) {
 }
 
 TEST_F(ConnectTest, AnUnreadableHeaderIsRejected) {
-  listener = hosts.p.listener(any4(kPort));
+  listener = hosts.p.create_listener(any4(kPort));
   const auto receive_req = [&](std::byte version, std::byte ip_version) {
     const mad::Address from{.path = {.source = hosts.p.ip4(), .destination = hosts.a.ip4()}};
     wire::cm::Req req{.local_comm_id = {std::to_integer<std::uint32_t>(version) + 1},
@@ -426,7 +426,7 @@ TEST_F(ConnectTest, AnUnreadableHeaderIsRejected) {
 
 TEST_F(ConnectTest, ProgramsDeathDestroysItsIds) {
   connect();
-  const IdHandle second = hosts.p.id(kOther);
+  const IdHandle second = hosts.p.create_id(kOther);
   hosts.clear();
   hosts.p.auto_continue = false;
   // The QP number is the same, so the old connection is stale.

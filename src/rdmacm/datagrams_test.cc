@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 class DatagramsTest : public testing::Test {
  protected:
   void listen(std::uint32_t backlog = 0) {
-    listener = hosts.p.listener(any4(kPort), backlog, kProgram, kPortSpaceUdp);
+    listener = hosts.p.create_listener(any4(kPort), backlog, kProgram, kPortSpaceUdp);
   }
   IdHandle connect(const std::string& data = "", std::uint16_t port = kPort) {
     return hosts.a.connect(address(hosts.p.ip4(), port), data, kPortSpaceUdp);
@@ -67,7 +67,7 @@ A ESTABLISHED 'hello')");
 
 // The Q_Key is that of IPoIB, so the passive side sends it in its answer.
 TEST_F(DatagramsTest, IpoibPortSpaceGetsTheQkeyOfThePassiveId) {
-  hosts.p.listener(any4(kPort), 0, kProgram, kPortSpaceIpoib);
+  hosts.p.create_listener(any4(kPort), 0, kProgram, kPortSpaceIpoib);
   hosts.p.adjust = [](ConnParam& param) { param.qkey = 0x0b1b; };
   hosts.a.connect(address(hosts.p.ip4(), kPort), "", kPortSpaceIpoib);
   hosts.run(100ms);
@@ -75,7 +75,7 @@ TEST_F(DatagramsTest, IpoibPortSpaceGetsTheQkeyOfThePassiveId) {
   EXPECT_EQ(hosts.a.last(EventKind::kEstablished)->param.qkey, 0x0b1bu);
 }
 
-TEST_F(DatagramsTest, RejectIsUnreachableWithAStatus) {
+TEST_F(DatagramsTest, RejectIsReportedAsUnreachableWithAStatus) {
   hosts.p.auto_continue = false;
   listen();
   connect();
@@ -100,13 +100,13 @@ TEST_F(DatagramsTest, MissingListenerIsReportedAtOnce) {
   hosts.run(10ms);
   EXPECT_EQ(hosts.a.last(EventKind::kUnreachable)->status, 1);
   // Ports of connections and of datagrams are independent.
-  EXPECT_TRUE(hosts.p.listener(any4(kPort)));
+  EXPECT_TRUE(hosts.p.create_listener(any4(kPort)));
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(10ms);
   EXPECT_EQ(hosts.a.count(EventKind::kConnectResponse), 1u);
 }
 
-TEST_F(DatagramsTest, NoAnswerIsUnreachable) {
+TEST_F(DatagramsTest, MissingAnswerIsReportedAsUnreachable) {
   hosts.lose_all = true;
   connect();
   hosts.run(1min);
@@ -189,7 +189,7 @@ TEST_F(DatagramsTest, PortSpaceDecidesTheQpTypes) {
 }
 
 TEST_F(DatagramsTest, RequestBeforeListenIsReportedAfterwards) {
-  const IdHandle id = hosts.p.id(kProgram, kPortSpaceUdp);
+  const IdHandle id = hosts.p.create_id(kProgram, kPortSpaceUdp);
   ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, any4(7175), hosts.world.now()).has_value());
   hosts.a.connect(address(hosts.p.ip4(), 7175), "", kPortSpaceUdp);
   hosts.run(300ms);

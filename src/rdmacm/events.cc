@@ -102,7 +102,7 @@ std::expected<IdHandle, Manager::NoChild> Manager::make_child(const IncomingRequ
   Id& listener = *ids_.find(match->listener);
   if (listener.qp_type != request.qp_type) return std::unexpected(NoChild::kNoListener);
   Id::Listening* const listening = listener.listening.get();
-  if (listening == nullptr || listening->requested >= listening->backlog)
+  if (listening == nullptr || listening->children >= listening->backlog)
     return std::unexpected(NoChild::kNoRoom);
   const auto added = add_id(listener.owner, listener.port_space, listener.qp_type);
   if (!added) return std::unexpected(NoChild::kNoRoom);
@@ -110,7 +110,7 @@ std::expected<IdHandle, Manager::NoChild> Manager::make_child(const IncomingRequ
   Id& id = *ids_.find(*added);
   id.state = IdState::kRequested;
   id.listener = match->listener;
-  ++listening->requested;
+  ++listening->children;
   id.source = match->source;
   id.destination = match->destination;
   id.source.scope = id.destination.scope = listener.source.scope;

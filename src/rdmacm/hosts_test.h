@@ -77,12 +77,12 @@ class Host {
   Gid ip6() const { return ipv6(number_); }
   Gid link_local() const { return ipv6(number_, 0xfe80); }
 
-  IdHandle id(Owner owner = kProgram, std::uint16_t space = kPortSpaceTcp) {
+  IdHandle create_id(Owner owner = kProgram, std::uint16_t space = kPortSpaceTcp) {
     const bool datagrams = space == kPortSpaceUdp || space == kPortSpaceIpoib;
     return *cm.create_id(owner, space, datagrams ? kQpTypeUd : kQpTypeRc, now());
   }
-  IdHandle listener(const SocketAddress& at, std::uint32_t backlog = 0, Owner owner = kProgram,
-                    std::uint16_t space = kPortSpaceTcp);
+  IdHandle create_listener(const SocketAddress& at, std::uint32_t backlog = 0,
+                           Owner owner = kProgram, std::uint16_t space = kPortSpaceTcp);
   // Calls resolve_addr().  If auto_continue is set, the next steps follow the events.
   IdHandle connect(const SocketAddress& to, const std::string& data = "",
                    std::uint16_t space = kPortSpaceTcp);
@@ -186,16 +186,16 @@ inline Host::Host(Hosts& hosts, std::string name, std::uint8_t number)
 
 inline Time Host::now() const { return hosts_.world.now(); }
 
-inline IdHandle Host::listener(const SocketAddress& at, std::uint32_t backlog, Owner owner,
-                               std::uint16_t space) {
-  const IdHandle made = id(owner, space);
+inline IdHandle Host::create_listener(const SocketAddress& at, std::uint32_t backlog, Owner owner,
+                                      std::uint16_t space) {
+  const IdHandle made = create_id(owner, space);
   if (!cm.bind(owner, made, at, now()) || !cm.listen(owner, made, backlog)) return {};
   return made;
 }
 
 inline IdHandle Host::connect(const SocketAddress& to, const std::string& data,
                               std::uint16_t space) {
-  const IdHandle made = id(kProgram, space);
+  const IdHandle made = create_id(kProgram, space);
   connect_data = data;
   call([&](Manager& m) {
     (void)m.resolve_addr(kProgram, made, nullptr, to, std::chrono::seconds(2), now());

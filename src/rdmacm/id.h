@@ -60,7 +60,7 @@ class Id {
 
   struct Listening {
     std::uint32_t backlog = 0;
-    std::uint32_t requested = 0;           // children in kRequested
+    std::uint32_t children = 0;            // only those in kRequested
     std::optional<cm::Service> service{};  // set if the id has no port space
   };
   std::unique_ptr<Listening> listening{};  // set in kListening

@@ -34,11 +34,11 @@ class ServiceTest : public testing::Test {
  protected:
   // Returns an id that is bound to all GIDs or to one GID.
   IdHandle bound_id(Host& host, const SocketAddress& at = service_at({})) {
-    const IdHandle made = host.id(kProgram, kPortSpaceNone);
+    const IdHandle made = host.create_id(kProgram, kPortSpaceNone);
     EXPECT_TRUE(host.cm.bind(kProgram, made, at, hosts.world.now()));
     return made;
   }
-  IdHandle listener(const Filter& filter = {}, const SocketAddress& at = service_at({})) {
+  IdHandle create_listener(const Filter& filter = {}, const SocketAddress& at = service_at({})) {
     const IdHandle made = bound_id(hosts.p, at);
     EXPECT_TRUE(hosts.p.cm.listen_for(kProgram, made, filter, 0));
     return made;
@@ -50,7 +50,7 @@ class ServiceTest : public testing::Test {
     return made;
   }
   void establish_connection() {
-    listener_id = listener();
+    listener_id = create_listener();
     active = connect();
     passive = hosts.p.last(EventKind::kConnectRequest)->id;
     ASSERT_EQ(hosts.p.count(EventKind::kEstablished), 1u) << hosts.text();
@@ -65,7 +65,7 @@ class ServiceTest : public testing::Test {
 };
 
 TEST_F(ServiceTest, EachMessageCarriesPrivateData) {
-  listener_id = listener();
+  listener_id = create_listener();
   hosts.a.auto_continue = false;
   active = connect();
   const std::string max_data(kConnectByGidPrivateBytes, 'q');
@@ -98,8 +98,8 @@ TEST_F(ServiceTest, MasksAndDataSelectTheListener) {
   const Filter other{.mask = {~std::uint64_t{0xff}},
                      .data = bytes("blu"),
                      .data_mask = std::vector(3, std::byte{0xff})};
-  const IdHandle red = listener(family);
-  const IdHandle blue = listener(other);
+  const IdHandle red = create_listener(family);
+  const IdHandle blue = create_listener(other);
   connect("blue", {kService.value + 1});
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->listen_id, blue) << hosts.text();
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->source.service.value, kService.value + 1);
@@ -119,7 +119,7 @@ TEST_F(ServiceTest, MasksAndDataSelectTheListener) {
 
 // Ports are service ids, so a listener that overlaps with a port is refused.
 TEST_F(ServiceTest, PortsConflictWithServiceIds) {
-  ASSERT_TRUE(hosts.p.listener(any4(kPort)));
+  ASSERT_TRUE(hosts.p.create_listener(any4(kPort)));
   const IdHandle all_ports = bound_id(hosts.p, service_at({}, service_id(kPortSpaceTcp, 0)));
   for (const std::uint64_t free : {std::uint64_t{0xffff}, ~std::uint64_t{0}, std::uint64_t{2}}) {
     EXPECT_EQ(hosts.p.cm.listen_for(kProgram, all_ports, {.mask = {~free}}, 0).error().code,
@@ -127,8 +127,8 @@ TEST_F(ServiceTest, PortsConflictWithServiceIds) {
   }
   const IdHandle one = bound_id(hosts.p, service_at({}, service_id(kPortSpaceTcp, kPort)));
   EXPECT_EQ(hosts.p.cm.listen_for(kProgram, one, {}, 0).error().code, Errc::kAddressInUse);
-  listener({}, service_at({}, service_id(kPortSpaceTcp, kPort + 1)));
-  EXPECT_FALSE(hosts.p.listener(any4(kPort + 1)));
+  create_listener({}, service_at({}, service_id(kPortSpaceTcp, kPort + 1)));
+  EXPECT_FALSE(hosts.p.create_listener(any4(kPort + 1)));
   // The listener gets the request with its header.
   hosts.a.connect(address(hosts.p.ip4(), kPort + 1), "ping");
   hosts.run(100ms);
@@ -137,7 +137,7 @@ TEST_F(ServiceTest, PortsConflictWithServiceIds) {
 }
 
 TEST_F(ServiceTest, ListenerAtOneGidIgnoresOtherGids) {
-  listener({}, service_at(hosts.p.ip6()));
+  create_listener({}, service_at(hosts.p.ip6()));
   connect();
   EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 8) << hosts.text();
   hosts.a.connect(service_at(hosts.p.ip6()), "", kPortSpaceNone);
@@ -146,7 +146,7 @@ TEST_F(ServiceTest, ListenerAtOneGidIgnoresOtherGids) {
 }
 
 TEST_F(ServiceTest, EveryRejectReasonCarriesInfoAndData) {
-  listener_id = listener();
+  listener_id = create_listener();
   hosts.p.auto_continue = false;
   std::vector<std::uint16_t> reasons{kRejectVendorOption};
   for (std::uint16_t reason = 1; reason <= kRejectReasonMax; ++reason) reasons.push_back(reason);
@@ -224,7 +224,7 @@ TEST_F(ServiceTest, ProgramChoosesTheTimeout) {
 }
 
 TEST_F(ServiceTest, ReqOffersAnAlternatePath) {
-  listener_id = listener();
+  listener_id = create_listener();
   const PathInfo other{.address = {.source = hosts.a.ip6(),
                                    .destination = hosts.p.ip6(),
                                    .flow_label = 0x12345,
@@ -333,7 +333,7 @@ TEST_F(ServiceTest, DatagramsConnectByServiceId) {
 }
 
 TEST_F(ServiceTest, RdmaCmIdsRejectInfinibandCmCalls) {
-  const IdHandle by_port = hosts.p.id();
+  const IdHandle by_port = hosts.p.create_id();
   ASSERT_TRUE(hosts.p.cm.bind(kProgram, by_port, any4(7174), hosts.world.now()));
   EXPECT_EQ(hosts.p.cm.listen_for(kProgram, by_port, {}, 0).error().code, Errc::kNotSupported);
   EXPECT_EQ(hosts.p.cm.load_path(kProgram, by_port, {}, {}, now()).error().code,
@@ -343,7 +343,7 @@ TEST_F(ServiceTest, RdmaCmIdsRejectInfinibandCmCalls) {
   hosts.run(1s);
   EXPECT_FALSE(hosts.text().contains("REQ")) << hosts.text();
 
-  const IdHandle id = hosts.p.id(kProgram, kPortSpaceNone);
+  const IdHandle id = hosts.p.create_id(kProgram, kPortSpaceNone);
   EXPECT_EQ(hosts.p.cm.bind(kProgram, id, any4(7175), hosts.world.now()).error().code,
             Errc::kInvalidArgument);
   EXPECT_EQ(hosts.p.cm.listen_for(kProgram, id, {}, 0).error().code, Errc::kBadState);
