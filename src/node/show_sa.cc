@@ -44,7 +44,7 @@ std::string text_of(const Error& error) {
 ipc::SaPathRow unknown_path(PortId port, const sa::PathCache::View& view) {
   const sa::PathQuery& query = view.query;
   ipc::SaPathRow row{.port = port,
-                     .state = view.absent ? "absent" : "asked",
+                     .state = view.negative_answer ? "absent" : "asked",
                      .destination = query.destination,
                      .source = query.source,
                      .destination_lid = query.destination_lid.value_or(Lid{}),
@@ -53,7 +53,7 @@ ipc::SaPathRow unknown_path(PortId port, const sa::PathCache::View& view) {
                      .service_level = query.service_level.value_or(0),
                      .age = view.age,
                      .waiters = static_cast<std::uint32_t>(view.waiters)};
-  if (view.absent) row.error = text_of(*view.absent);
+  if (view.negative_answer) row.error = text_of(*view.negative_answer);
   return row;
 }
 
@@ -81,7 +81,7 @@ ipc::SaGroupRow group_row(PortId port, const sa::Memberships::View& view) {
           .join_state = view.join_state,
           .wanted = view.wanted,
           .members = static_cast<std::uint32_t>(view.members),
-          .busy = view.is_busy,
+          .busy = view.has_request,
           .mlid = record.mlid,
           .qkey = record.qkey,
           .pkey = record.pkey,

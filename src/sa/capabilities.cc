@@ -13,17 +13,17 @@ void Capabilities::ask(Time now) {
   ask_again_ = kNever;
   if (query_ || !port_is_ready_) return;
   may_be_stale_ = false;
-  const auto asked = queries_.ask(
+  const auto query_id = queries_.ask(
       Query::of(wire::Method::kGet, wire::SaAttribute::kClassPortInfo, 0, wire::ClassPortInfo{}),
       QueryOwner::kCapabilities, 0, now);
-  if (!asked) return wait(now);
+  if (!query_id) return ask_later(now);
   ++counters_.asked;
-  query_ = *asked;
+  query_ = *query_id;
 }
 
-void Capabilities::wait(Time now) {
-  const auto jitter = random_.below(static_cast<std::uint64_t>(kPause.count()));
-  ask_again_ = now + kPause + Duration(static_cast<std::int64_t>(jitter));
+void Capabilities::ask_later(Time now) {
+  const auto jitter = random_.below(static_cast<std::uint64_t>(kRetryPause.count()));
+  ask_again_ = now + kRetryPause + Duration(static_cast<std::int64_t>(jitter));
 }
 
 void Capabilities::set_port(const PortState& state, const PortChange& change, Time now) {
@@ -47,12 +47,12 @@ void Capabilities::receive(const QueryEnd& end, Time now) {
   if (may_be_stale_) return ask(now);
   if (end.how != QueryEnd::How::kAnswered) {
     ++counters_.failed;
-    return wait(now);
+    return ask_later(now);
   }
   const auto records = end.records<wire::ClassPortInfo>(1);
   if (!records || records->empty()) {
     ++counters_.failed;
-    return wait(now);
+    return ask_later(now);
   }
   ++counters_.answered;
   info_ = records->front();

@@ -25,7 +25,7 @@ struct CapabilityCounters {
 // reregistration.
 class Capabilities {
  public:
-  static constexpr Duration kPause = std::chrono::seconds(15);  // after a query that has failed
+  static constexpr Duration kRetryPause = std::chrono::seconds(15);  // after a failed query
 
   Capabilities(Queries& queries, Random random) : queries_(queries), random_(random) {}
 
@@ -46,7 +46,7 @@ class Capabilities {
   const CapabilityCounters& counters() const { return counters_; }
 
  private:
-  void wait(Time now);
+  void ask_later(Time now);
 
   Queries& queries_;
   Random random_;

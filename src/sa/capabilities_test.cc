@@ -13,7 +13,7 @@ using wire::ClassPortInfo;
 class CapabilitiesTest : public ManualSaTest {
  protected:
   CapabilitiesTest() { set_port(port); }
-  void take(const QueryEnd& end) override { capabilities.receive(end, now); }
+  void on_query_end(const QueryEnd& end) override { capabilities.receive(end, now); }
   void on_timer() override { capabilities.on_timer(now); }
   Time deadline() override { return capabilities.deadline(); }
 
@@ -34,11 +34,11 @@ class CapabilitiesTest : public ManualSaTest {
 };
 
 TEST_F(CapabilitiesTest, ManagerIsAskedOnceAndItsAnswerIsStored) {
-  const auto asked = request();
-  EXPECT_EQ(header_in(asked).mad.method, wire::Method::kGet);
-  EXPECT_EQ(header_in(asked).mad.attribute_id, wire::kAttributeClassPortInfo);
+  const auto packet = request();
+  EXPECT_EQ(header_in(packet).mad.method, wire::Method::kGet);
+  EXPECT_EQ(header_in(packet).mad.attribute_id, wire::kAttributeClassPortInfo);
   EXPECT_FALSE(capabilities.has_send_only_full_members().has_value());
-  answer(asked, info(true));
+  answer(packet, info(true));
   EXPECT_EQ(capabilities.has_send_only_full_members(), true);
   PortState moved = port;
   moved.lid = {6};
@@ -47,7 +47,7 @@ TEST_F(CapabilitiesTest, ManagerIsAskedOnceAndItsAnswerIsStored) {
   EXPECT_EQ(capabilities.has_send_only_full_members(), true);
 }
 
-TEST_F(CapabilitiesTest, NewManagerAndReregistrationAreAskedAgain) {
+TEST_F(CapabilitiesTest, CapabilitiesAreQueriedAgainAfterANewManagerOrAReregistration) {
   answer(request(), info(true));
   PortState other = port;
   other.sm_lid = {2};
@@ -62,7 +62,7 @@ TEST_F(CapabilitiesTest, NewManagerAndReregistrationAreAskedAgain) {
   EXPECT_EQ(capabilities.has_send_only_full_members(), true);
 }
 
-TEST_F(CapabilitiesTest, AnswerFromBeforeAReregistrationIsAskedAgain) {
+TEST_F(CapabilitiesTest, QueryIsSentAgainIfAReregistrationCameBeforeItsAnswer) {
   const auto before = request();
   capabilities.reregister(now);
   EXPECT_TRUE(sent().empty()) << "only one query is pending at a time";
@@ -86,7 +86,7 @@ TEST_F(CapabilitiesTest, PendingQueryIsSentToTheNewManager) {
 
 TEST_F(CapabilitiesTest, RefusedQueryIsRepeatedLater) {
   refuse(request(), wire::SaStatus::kNoResources);
-  EXPECT_TRUE(run_for(Capabilities::kPause - 1ms).empty());
+  EXPECT_TRUE(run_for(Capabilities::kRetryPause - 1ms).empty());
   const auto again = run_until(capabilities.deadline());
   ASSERT_EQ(again.size(), 1U);
   answer(again[0], info(true));
@@ -99,7 +99,7 @@ TEST_F(CapabilitiesTest, PortThatIsDownHasNoTimer) {
   PortState down = port;
   down.active = false;
   set_port(down);
-  EXPECT_TRUE(run_for(2 * Capabilities::kPause).empty());
+  EXPECT_TRUE(run_for(2 * Capabilities::kRetryPause).empty());
   EXPECT_EQ(capabilities.deadline(), kNever);
   set_port(port);
   answer(request(), info(true));

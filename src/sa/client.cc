@@ -8,9 +8,9 @@ using wire::TrapNumber;
 
 namespace {
 
-// Returns the number before that of the client's MAD agent.  It is random and at least 2^31,
-// because the agents of other programs are numbered from 1.
-mad::AgentNumber number_before(Random& random) {
+// Returns the number before the number of the client's MAD agent.  The number is random and at
+// least 2^31, because the agents of other programs are numbered from 1.
+mad::AgentNumber agent_number_before(Random& random) {
   return {0x80000000 | (random.next32() & 0x7ffffff0)};
 }
 
@@ -33,7 +33,7 @@ std::unique_ptr<Client> Client::create(PortId port, const Config& config, Random
 
 Client::Client(PortId port, const Config& config, Random& random, Time now)
     : port_(port),
-      mads_(number_before(random)),
+      mads_(agent_number_before(random)),
       agent_(add_agent(mads_)),
       queries_(mads_, agent_, random.fork()),
       paths_(config.paths, queries_, random.fork()),
@@ -53,7 +53,7 @@ void Client::set_port(const PortState& state, Time now) {
   if (state == state_) return;
   const PortChange change = PortChange::between(state_, state);
   state_ = state;
-  if (change.asks_anew()) memberships_.hold_new_groups(now);
+  if (change.resends_queries()) memberships_.hold_new_groups(now);
   queries_.set_port(port_, state, now);
   subscriptions_.set_port(state, change, now);
   paths_.set_port(state, change, now);
@@ -112,7 +112,7 @@ void Client::pump(Time now) {
     if (message->timed_out || mad::is_response(header)) {
       queries_.receive(*message, now);
     } else if (const auto notice = subscriptions_.receive_report(*message, now)) {
-      take_notice(*notice, now);
+      handle_notice(*notice, now);
     }
   }
   // Every SA answers a query for its ClassPortInfo, so the answer shows whether there is an SA.
@@ -128,16 +128,16 @@ void Client::dispatch(const QueryEnd& end, Time now) {
     case QueryOwner::kMemberships: return memberships_.receive(end, now);
     case QueryOwner::kSubscriptions: return subscriptions_.receive(end, now);
     case QueryOwner::kServices: return services_.receive(end, now);
-    case QueryOwner::kCapabilities: return take_capabilities(end, now);
+    case QueryOwner::kCapabilities: return receive_capabilities(end, now);
   }
 }
 
-void Client::take_capabilities(const QueryEnd& end, Time now) {
+void Client::receive_capabilities(const QueryEnd& end, Time now) {
   capabilities_.receive(end, now);
   memberships_.set_send_only_full_members(capabilities_.has_send_only_full_members(), now);
 }
 
-void Client::take_notice(const wire::SaNotice& notice, Time now) {
+void Client::handle_notice(const wire::SaNotice& notice, Time now) {
   const Gid gid = wire::decode_exact<wire::GidChange>(notice.notice.details).gid;
   switch (notice.notice.trap_number) {
     case TrapNumber::kGidInService: return paths_.gid_in_service(gid, now);

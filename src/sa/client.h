@@ -73,8 +73,8 @@ class Client {
   Client(PortId port, const Config& config, Random& random, Time now);
 
   void pump(Time now);
-  void take_notice(const wire::SaNotice& notice, Time now);
-  void take_capabilities(const QueryEnd& end, Time now);
+  void handle_notice(const wire::SaNotice& notice, Time now);
+  void receive_capabilities(const QueryEnd& end, Time now);
   void dispatch(const QueryEnd& end, Time now);
 
   PortId port_;

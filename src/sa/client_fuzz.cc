@@ -1,5 +1,5 @@
-// Interprets bytes as what happens to a client: MADs from anywhere, answers with any content, calls
-// of its users, changes of its port, and time that passes.  Checks that the client answers each MAD
+// Interprets bytes as events of a client: MADs from anywhere, answers with any content, calls of
+// its users, changes of its port, and time that passes.  Checks that the client answers each MAD
 // with few MADs, that each query ends once, and that the deadline advances.
 //
 // fuzz: runs 2000
@@ -17,7 +17,7 @@ namespace {
 using namespace verbena;
 using namespace verbena::sa;
 
-constexpr std::size_t kPacketsMax = 4096;  // that the client may send in one step
+constexpr std::size_t kPacketsMax = 4096;  // limits what the client sends in one step
 
 Gid gid_of(std::uint8_t number) {
   Gid gid{};
@@ -26,9 +26,9 @@ Gid gid_of(std::uint8_t number) {
   return gid;
 }
 
-class Life {
+class ClientRun {
  public:
-  explicit Life(sim::FuzzInput input)
+  explicit ClientRun(sim::FuzzInput input)
       : input_(input),
         client_(Client::create(
             {},
@@ -49,7 +49,7 @@ class Life {
     while (!input_.empty()) step();
     // Without a manager, all queries end by timeout.
     std::size_t steps = 0;
-    while (!asked_.empty()) {
+    while (!pending_.empty()) {
       VB_CHECK(client_->deadline() != kNever && ++steps < 100'000);
       now_ = std::max(now_, client_->deadline());
       client_->on_timer(now_);
@@ -74,9 +74,9 @@ class Life {
       default: now_ += std::chrono::milliseconds(take() * 16); client_->on_timer(now_);
     }
     drain();
-    VB_CHECK(client_->deadline() > now_ || take_due());
+    VB_CHECK(client_->deadline() > now_ || run_due_timers());
   }
-  bool take_due() {
+  bool run_due_timers() {
     client_->on_timer(now_);
     drain();
     return client_->deadline() > now_;
@@ -113,10 +113,10 @@ class Life {
     const std::uint64_t cookie = ++last_cookie_;
     const auto found = client_->paths().find(query, cookie, std::chrono::seconds(10), now_);
     if (!found || std::holds_alternative<KnownPaths>(*found)) return;
-    asked_.insert(cookie);
+    pending_.insert(cookie);
     if (take() % 4 == 0) {
       VB_CHECK(client_->paths().cancel(std::get<PathTicket>(*found), now_));
-      asked_.erase(cookie);
+      pending_.erase(cookie);
     }
   }
   void join_or_leave() {
@@ -160,7 +160,7 @@ class Life {
     }
     while (const auto event = client_->next_event()) {
       if (const auto* path = std::get_if<PathEvent>(&*event)) {
-        VB_CHECK(asked_.erase(path->cookie) == 1);
+        VB_CHECK(pending_.erase(path->cookie) == 1);
       }
     }
   }
@@ -171,13 +171,13 @@ class Life {
   PortState port_{};
   std::vector<mad::SendMad> sent_{};
   std::vector<MemberId> members_{};
-  std::set<std::uint64_t> asked_{};
+  std::set<std::uint64_t> pending_{};
   std::uint64_t last_cookie_ = 0;
 };
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  Life(sim::FuzzInput(std::span(data, size))).run();
+  ClientRun(sim::FuzzInput(std::span(data, size))).run();
   return 0;
 }

@@ -29,12 +29,12 @@ class ClientSim {
   void run() {
     const Time end = net_.world.now() + 150s;
     while (net_.world.now() < end && !testing::Test::HasFatalFailure()) {
-      act();
-      net_.run_for(between(1ms, 2s));
-      take_events();
+      do_random_action();
+      net_.run_for(random_between(1ms, 2s));
+      check_events();
     }
-    become_quiet();
-    check_quiet();
+    end_faults_and_wait();
+    check_final_state();
   }
 
  private:
@@ -51,7 +51,7 @@ class ClientSim {
     return {
         .delay_min = 10us, .delay_max = 400ms, .loss = {1, 6}, .duplicate = {1, 8}, .corrupt = {}};
   }
-  Duration between(Duration from, Duration to) {
+  Duration random_between(Duration from, Duration to) {
     return from + Duration(static_cast<std::int64_t>(
                       random_.below(static_cast<std::uint64_t>((to - from).count()))));
   }
@@ -64,7 +64,7 @@ class ClientSim {
 
   // ---- load and faults
 
-  void act() {
+  void do_random_action() {
     switch (random_.below(12)) {
       case 0:
       case 1:
@@ -77,7 +77,7 @@ class ClientSim {
       case 8: return change_host(any_host());
       case 9: return change_manager();
       case 10: return break_manager();
-      case 11: return service(any_host());
+      case 11: return add_service(any_host());
       default: return;
     }
   }
@@ -86,23 +86,23 @@ class ClientSim {
     const PathQuery query{.destination = Net::gid(to), .source = Net::gid(from)};
     const Time now = net_.world.now();
     const std::uint64_t cookie = ++last_cookie_;
-    const auto found = net_.client(from).paths().find(query, cookie, between(1s, 40s), now);
+    const auto found = net_.client(from).paths().find(query, cookie, random_between(1s, 40s), now);
     if (found && std::holds_alternative<KnownPaths>(*found)) {
       const Lid lid = std::get<KnownPaths>(*found).path.destination_lid;
       EXPECT_TRUE(net_.had_lid_since(to, lid, now - age_)) << "the path is older than its age";
     } else if (found) {
-      asked_.emplace(cookie, std::pair(from, std::get<PathTicket>(*found)));
+      pending_.emplace(cookie, std::pair(from, std::get<PathTicket>(*found)));
     }
     net_.pump();
   }
   void cancel_any() {
-    if (asked_.empty()) return;
-    const auto one = asked_.begin();
-    const auto [host, ticket] = one->second;
-    take_events();
-    if (!asked_.contains(one->first)) return;
+    if (pending_.empty()) return;
+    const auto query = pending_.begin();
+    const auto [host, ticket] = query->second;
+    check_events();
+    if (!pending_.contains(query->first)) return;
     EXPECT_TRUE(net_.client(host).paths().cancel(ticket, net_.world.now()));
-    asked_.erase(one);
+    pending_.erase(query);
     net_.pump();
   }
 
@@ -118,7 +118,7 @@ class ClientSim {
     const auto state = static_cast<std::uint8_t>(1 + random_.below(15));
     const Gid mgid = any_group();
     const auto id = net_.client(host).memberships().join(
-        {.mgid = mgid, .join_state = state, .give_up_after = between(1s, 60s)}, cookie,
+        {.mgid = mgid, .join_state = state, .give_up_after = random_between(1s, 60s)}, cookie,
         net_.world.now());
     ASSERT_TRUE(id);
     users_.emplace(cookie, User{.host = host, .id = *id, .mgid = mgid, .state = state});
@@ -126,26 +126,26 @@ class ClientSim {
   }
   void leave_any() {
     if (users_.empty()) return;
-    auto one = users_.begin();
-    std::advance(one, static_cast<std::ptrdiff_t>(random_.below(users_.size())));
-    const std::uint64_t cookie = one->first;
-    take_events();
-    const auto still = users_.find(cookie);
-    if (still == users_.end()) return;
+    auto chosen = users_.begin();
+    std::advance(chosen, static_cast<std::ptrdiff_t>(random_.below(users_.size())));
+    const std::uint64_t cookie = chosen->first;
+    check_events();
+    const auto user = users_.find(cookie);
+    if (user == users_.end()) return;
     EXPECT_TRUE(
-        net_.client(still->second.host).memberships().leave(still->second.id, net_.world.now()));
-    users_.erase(still);
+        net_.client(user->second.host).memberships().leave(user->second.id, net_.world.now()));
+    users_.erase(user);
     net_.pump();
   }
-  void service(unsigned host) {
+  void add_service(unsigned host) {
     const std::uint64_t id = ++last_cookie_;
     ASSERT_TRUE(net_.client(host).services().add({.service_id = {id}, .lease_seconds = 3600}, id,
                                                  net_.world.now()));
     net_.pump();
   }
   void change_host(unsigned host) {
-    if (!net_.host(host).port.active) return net_.set_up(host, true);
-    if (random_.chance({1, 2})) return net_.set_up(host, false);
+    if (!net_.host(host).port.active) return net_.set_port_active(host, true);
+    if (random_.chance({1, 2})) return net_.set_port_active(host, false);
     net_.change_lid(host, {next_lid_++});
   }
   void change_manager() {
@@ -155,7 +155,7 @@ class ClientSim {
   void break_manager() {
     auto& faults = net_.master().faults;
     faults = {};
-    if (random_.chance({1, 3})) faults.deaf = {1, 3};
+    if (random_.chance({1, 3})) faults.loss = {1, 3};
     if (random_.chance({1, 3})) faults.silent = {1, 3};
     if (random_.chance({1, 3})) faults.busy = {1, 2};
     if (random_.chance({1, 3})) faults.delay_max = 2s;
@@ -163,15 +163,15 @@ class ClientSim {
 
   // ---- checks
 
-  void take_events() {
+  void check_events() {
     net_.pump();
     for (unsigned i = 0; i < kHosts; ++i) {
       for (const Event& event : std::exchange(net_.host(i).events, {})) {
         if (const auto* path = std::get_if<PathEvent>(&event)) {
-          EXPECT_EQ(asked_.erase(path->cookie), 1U) << "a query was answered twice";
+          EXPECT_EQ(pending_.erase(path->cookie), 1U) << "a query was answered twice";
           EXPECT_NE(path->paths.empty(), !path->error.has_value());
         } else if (const auto* member = std::get_if<MemberEvent>(&event)) {
-          take_member(*member);
+          check_member_event(*member);
         } else if (const auto* service = std::get_if<ServiceEvent>(&event)) {
           if (service->what == ServiceEvent::What::kRegistered) {
             EXPECT_TRUE(registered_.insert(service->cookie).second);
@@ -182,7 +182,7 @@ class ClientSim {
       }
     }
   }
-  void take_member(const MemberEvent& event) {
+  void check_member_event(const MemberEvent& event) {
     const auto user = users_.find(event.cookie);
     ASSERT_NE(user, users_.end()) << "a user that has left gets an event";
     EXPECT_EQ(user->second.has_joined,
@@ -192,16 +192,16 @@ class ClientSim {
     if (event.what == MemberEvent::What::kFailed) users_.erase(user);
   }
 
-  void become_quiet() {
+  void end_faults_and_wait() {
     net_.set_faults({});
     for (unsigned i = 0; i < 2; ++i) net_.manager(i).faults = {};
     if (!net_.master().is_alive()) net_.change_master(0);
-    for (unsigned i = 0; i < kHosts; ++i) net_.set_up(i, true);
+    for (unsigned i = 0; i < kHosts; ++i) net_.set_port_active(i, true);
     net_.run_for(5min);
-    take_events();
+    check_events();
   }
-  void check_quiet() {
-    EXPECT_TRUE(asked_.empty()) << "a query has not ended";
+  void check_final_state() {
+    EXPECT_TRUE(pending_.empty()) << "a query has not ended";
     std::map<Gid, std::map<Gid, std::uint8_t>> wanted;
     for (const auto& [cookie, user] : users_) {
       EXPECT_TRUE(user.has_joined);
@@ -250,7 +250,7 @@ class ClientSim {
   Net net_;
   Duration age_{};
   std::uint64_t last_cookie_ = 0;
-  std::map<std::uint64_t, std::pair<unsigned, PathTicket>> asked_{};
+  std::map<std::uint64_t, std::pair<unsigned, PathTicket>> pending_{};
   std::map<std::uint64_t, User> users_{};
   std::set<std::uint64_t> registered_{};
   std::uint16_t next_lid_ = 500;

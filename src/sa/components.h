@@ -11,13 +11,14 @@ namespace verbena::sa {
 
 // Sets a field of a record, and its bits in the component mask, if there is a value.
 template <class Field, class Value>
-void put(Field& field, const std::optional<Value>& value, std::uint64_t bits, std::uint64_t& mask) {
+void set_component(Field& field, const std::optional<Value>& value, std::uint64_t bits,
+                   std::uint64_t& mask) {
   if (!value) return;
   field = *value;
   mask |= bits;
 }
 
-inline void put_limit(wire::Selector& selector, std::uint8_t& field,
+inline void set_limit(wire::Selector& selector, std::uint8_t& field,
                       const std::optional<PathQuery::Limit>& limit, std::uint64_t bits,
                       std::uint64_t& mask) {
   if (!limit) return;

@@ -124,24 +124,24 @@ class JobManager {
       ++counters_.others;
       return answer(message, header, 0, {});
     }
-    const auto asked = wire::decode_exact<wire::PathRecord>(
+    const auto request = wire::decode_exact<wire::PathRecord>(
         std::span(message.mad).subspan(wire::kSaHeaderBytes).first<kRecordBytes>());
     std::vector<wire::PathRecord> paths;
     if (is_table(header)) {
       ++counters_.tables;
-      for (unsigned to = 0; to < config_.hosts; ++to) paths.push_back(path_to(to, asked));
+      for (unsigned to = 0; to < config_.hosts; ++to) paths.push_back(path_to(to, request));
     } else {
       ++counters_.paths;
-      paths.push_back(path_to(job_host(asked.destination_gid), asked));
+      paths.push_back(path_to(job_host(request.destination_gid), request));
     }
     answer(message, header, 0, paths);
   }
 
-  static wire::PathRecord path_to(unsigned to, const wire::PathRecord& asked) {
+  static wire::PathRecord path_to(unsigned to, const wire::PathRecord& request) {
     return {.destination_gid = job_gid(to),
-            .source_gid = asked.source_gid,
+            .source_gid = request.source_gid,
             .destination_lid = job_lid(to),
-            .source_lid = job_lid(job_host(asked.source_gid)),
+            .source_lid = job_lid(job_host(request.source_gid)),
             .reversible = true,
             .numb_path = 1,
             .pkey = wire::kDefaultPkey,

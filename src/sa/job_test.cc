@@ -52,7 +52,7 @@ TEST(JobTest, TheManagerDeterminesTheTime) {
 }
 
 // The manager loses requests, so only repeats that arrive cost it time.
-TEST(JobTest, DeafManagerServesNoMoreThanEachModeNeeds) {
+TEST(JobTest, ManagerThatLosesRequestsServesFewRepeats) {
   for (const Mode mode : {Mode::kGet, Mode::kTable}) {
     SCOPED_TRACE(static_cast<int>(mode));
     auto plan = plan_of(mode);

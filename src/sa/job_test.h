@@ -25,8 +25,8 @@ class Job {
  public:
   struct Plan {
     PathCache::Mode mode = PathCache::Mode::kGet;
-    unsigned processes = 1;                           // of each host
-    unsigned window = 16;                             // paths that a process waits for at once
+    unsigned processes = 1;                           // processes of each host
+    unsigned window = 16;                             // queries of a process that may be pending
     Duration one_way = std::chrono::microseconds(5);  // from a host to the manager, or back
     Duration route_timeout = std::chrono::seconds(60);
     bool notices = true;
@@ -36,11 +36,11 @@ class Job {
   struct Result {
     std::uint64_t routes = 0;  // routes that were found
     std::uint64_t failed = 0;
-    std::uint64_t queries = 0;  // about paths, each counted once
+    std::uint64_t queries = 0;  // queries for paths, without repeats
     std::uint64_t subscriptions = 0;
     std::uint64_t sent = 0;  // requests, including subscriptions and repeats
     std::uint64_t repeated = 0;
-    Duration took{};  // until the last route was found
+    Duration took{};  // from the start until the last route was found
   };
 
   explicit Job(const Plan& plan)
@@ -72,12 +72,13 @@ class Job {
       for (unsigned process = 0; process < plan_.processes; ++process) connect(i, process);
       pump(i);
     }
-    const std::uint64_t all = std::uint64_t{hosts_.size()} * (hosts_.size() - 1) * plan_.processes;
-    while (routes_ + failed_ < all && world_.step()) {
+    const std::uint64_t expected =
+        std::uint64_t{hosts_.size()} * (hosts_.size() - 1) * plan_.processes;
+    while (routes_ + failed_ < expected && world_.step()) {
     }
     result.routes = routes_;
     result.failed = failed_;
-    result.took = last_ - Time{};
+    result.took = last_route_at_ - Time{};
     for (const Host& host : hosts_) {
       const Queries::Counters& counters = host.client->queries().counters();
       result.queries += counters.asked;
@@ -94,7 +95,7 @@ class Job {
  private:
   struct Process {
     unsigned next = 1;  // the distance to the host that it connects to next
-    unsigned under_way = 0;
+    unsigned pending = 0;
   };
   struct Host {
     std::unique_ptr<Client> client{};
@@ -104,38 +105,39 @@ class Job {
 
   // Begins as many connections of a process as its window allows.
   void connect(unsigned from, unsigned process) {
-    Process& one = hosts_[from].processes[process];
-    while (one.next < hosts_.size() && one.under_way < plan_.window) {
-      const unsigned to = (from + one.next++) % static_cast<unsigned>(hosts_.size());
+    Process& state = hosts_[from].processes[process];
+    while (state.next < hosts_.size() && state.pending < plan_.window) {
+      const unsigned to = (from + state.next++) % static_cast<unsigned>(hosts_.size());
       const auto found = hosts_[from].client->paths().find_for_connection(
           {.destination = job_gid(to), .source = job_gid(from), .pkey = wire::kDefaultPkey},
           process, plan_.route_timeout, world_.now());
       if (!found) {
-        note(failed_);
+        count_route(failed_);
       } else if (std::holds_alternative<KnownPaths>(*found)) {
-        note(std::get<KnownPaths>(*found).path.destination_lid == job_lid(to) ? routes_ : failed_);
+        count_route(std::get<KnownPaths>(*found).path.destination_lid == job_lid(to) ? routes_
+                                                                                     : failed_);
       } else {
-        ++one.under_way;
+        ++state.pending;
       }
     }
   }
-  void note(std::uint64_t& counter) {
+  void count_route(std::uint64_t& counter) {
     ++counter;
-    last_ = world_.now();
+    last_route_at_ = world_.now();
   }
-  void take(unsigned host, const Event& event) {
+  void handle_event(unsigned host, const Event& event) {
     const auto* path = std::get_if<PathEvent>(&event);
     if (path == nullptr) return;
-    note(path->error ? failed_ : routes_);
+    count_route(path->error ? failed_ : routes_);
     const auto process = static_cast<unsigned>(path->cookie);
-    --hosts_[host].processes[process].under_way;
+    --hosts_[host].processes[process].pending;
     connect(host, process);
   }
 
   // Delivers packets and events of a host, and sets its timer.
   void pump(unsigned i) {
     Client& client = *hosts_[i].client;
-    while (const auto event = client.next_event()) take(i, *event);
+    while (const auto event = client.next_event()) handle_event(i, *event);
     while (const auto packet = client.next_packet()) {
       world_.after(plan_.one_way, [this, packet = *packet] {
         manager_.receive(packet);
@@ -164,7 +166,7 @@ class Job {
         {.destination_qpn = wire::kGsiQpn, .from = from, .mad = packet.mad}, world_.now());
     pump(host);
   }
-  // Sets a timer to an earlier time.  The action for the later time then does nothing.
+  // Moves a timer to an earlier time.  When the later time comes, its action does nothing.
   void set_timer(Time& timer, Time due, auto action) {
     if (due >= timer) return;
     timer = due;
@@ -183,7 +185,7 @@ class Job {
   std::vector<Host> hosts_{};
   std::uint64_t routes_ = 0;
   std::uint64_t failed_ = 0;
-  Time last_{};
+  Time last_route_at_{};
 };
 
 }  // namespace verbena::sa

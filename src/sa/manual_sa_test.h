@@ -36,13 +36,13 @@ class ManualSaTest : public testing::Test {
   mad::AgentNumber agent{*mads.add_agent({.mgmt_class = 3, .class_version = 2, .rmpp_version = 1})};
   Queries queries{mads, agent, Random(7)};
 
-  // The next three functions pass results of queries and the time to the part under test.
-  virtual void take(const QueryEnd&) { FAIL() << "nobody asked"; }
+  // Subclasses pass results of queries, and the time, to the part of the client that they test.
+  virtual void on_query_end(const QueryEnd&) { FAIL() << "no query was sent"; }
   virtual void on_timer() {}
   virtual Time deadline() { return kNever; }
 
   std::vector<mad::SendMad> sent() {
-    std::vector<mad::SendMad> all = std::exchange(held_, {});
+    std::vector<mad::SendMad> all = std::exchange(requests_during_table_, {});
     while (auto packet = mads.next_packet()) all.push_back(*packet);
     return all;
   }
@@ -97,7 +97,7 @@ class ManualSaTest : public testing::Test {
 
   void pump() {
     while (const auto message = mads.next_message()) queries.receive(*message, now);
-    take_ends();
+    deliver_ends();
   }
   // Lets time pass until `end`, and returns the requests that were sent.
   std::vector<mad::SendMad> run_until(Time end) {
@@ -110,7 +110,7 @@ class ManualSaTest : public testing::Test {
       mads.on_timer(now);
       pump();
       queries.on_timer(now);
-      take_ends();
+      deliver_ends();
       on_timer();
     }
     now = end;
@@ -119,9 +119,9 @@ class ManualSaTest : public testing::Test {
   std::vector<mad::SendMad> run_for(Duration duration) { return run_until(now + duration); }
 
  private:
-  void take_ends() {
-    if (takes_ends_itself) return;
-    while (const auto end = queries.next_end()) take(*end);
+  void deliver_ends() {
+    if (test_reads_ends) return;
+    while (const auto end = queries.next_end()) on_query_end(*end);
   }
   // Sends an answer as the manager does, a table by RMPP.
   void deliver(const mad::SendMad& to, const wire::SaHeader& header,
@@ -142,7 +142,7 @@ class ManualSaTest : public testing::Test {
       if (!header.rmpp.active || !moved) continue;
       while (const auto packet = mads.next_packet()) {
         if (header_in(*packet).rmpp.type != wire::RmppType::kAck) {
-          held_.push_back(*packet);
+          requests_during_table_.push_back(*packet);
           continue;
         }
         manager.receive({.destination_qpn = wire::kGsiQpn, .from = packet->to, .mad = packet->mad},
@@ -152,10 +152,10 @@ class ManualSaTest : public testing::Test {
     pump();
   }
 
-  std::vector<mad::SendMad> held_{};  // requests that were sent while a table arrived
+  std::vector<mad::SendMad> requests_during_table_{};  // sent while a table arrived
 
  protected:
-  bool takes_ends_itself = false;
+  bool test_reads_ends = false;
 };
 
 }  // namespace verbena::sa

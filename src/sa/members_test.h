@@ -27,11 +27,11 @@ class MembershipsTest : public ManualSaTest {
   void change_port(const PortState& state) {
     const auto change = PortChange::between(port, state);
     port = state;
-    if (change.asks_anew()) memberships.hold_new_groups(now);
+    if (change.resends_queries()) memberships.hold_new_groups(now);
     queries.set_port({}, state, now);
     memberships.set_port(state, change, now);
   }
-  void take(const QueryEnd& end) override { memberships.receive(end, now); }
+  void on_query_end(const QueryEnd& end) override { memberships.receive(end, now); }
   void on_timer() override { memberships.on_timer(now); }
   Time deadline() override { return memberships.deadline(); }
 

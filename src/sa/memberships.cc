@@ -28,7 +28,7 @@ bool is_send_only_full(const JoinRequest& request) {
 
 Result<MemberId> Memberships::join(const JoinRequest& request, std::uint64_t cookie, Time now) {
   if (request.mgid != Gid{} && request.mgid.bytes[0] != kMulticastPrefix) {
-    return fail(Errc::kInvalidArgument, "the GID is not one of a multicast group");
+    return fail(Errc::kInvalidArgument, "the GID is not a multicast GID");
   }
   if (request.join_state == 0 || (request.join_state & ~wire::join_state::kAll) != 0) {
     return fail(Errc::kInvalidArgument, "the join state is unknown");
@@ -42,7 +42,8 @@ Result<MemberId> Memberships::join(const JoinRequest& request, std::uint64_t coo
     return fail(Errc::kNoResources, "members of multicast groups");
   }
   GroupKey key = 0;
-  if (const auto known = by_mgid_.find(request.mgid); known != by_mgid_.end()) key = known->second;
+  if (const auto existing = by_mgid_.find(request.mgid); existing != by_mgid_.end())
+    key = existing->second;
   if (key == 0) {
     key = ++last_group_;
     groups_.emplace(key, Group{.mgid = request.mgid});
@@ -74,7 +75,7 @@ void Memberships::remove_member(MemberId id) {
   joins_due_.erase({found->second.until, id});
   Group& group = groups_.at(found->second.group);
   group.waiting.erase(id);
-  if (group.joined.erase(id) != 0) group.count(found->second.request.join_state, ~0U);
+  if (group.joined.erase(id) != 0) group.add_users(found->second.request.join_state, ~0U);
   members_.erase(found);
 }
 
@@ -107,9 +108,9 @@ std::uint8_t Memberships::Group::wanted() const {
   return static_cast<std::uint8_t>(all);
 }
 
-void Memberships::Group::count(std::uint8_t join_state, std::uint32_t one) {
+void Memberships::Group::add_users(std::uint8_t join_state, std::uint32_t difference) {
   for (std::size_t i = 0; i < users.size(); ++i) {
-    if ((join_state >> i & 1) != 0) users[i] += one;
+    if ((join_state >> i & 1) != 0) users[i] += difference;
   }
 }
 
@@ -118,7 +119,7 @@ void Memberships::note_joined(Group& group, MemberId id, const McMemberRecord& r
   joins_due_.erase({member.until, id});
   group.waiting.erase(id);
   group.joined.insert(id);
-  group.count(member.request.join_state, 1);
+  group.add_users(member.request.join_state, 1);
   ++counters_.joined;
   report(id, {.what = MemberEvent::What::kJoined, .group = record});
 }
@@ -129,7 +130,7 @@ void Memberships::step(Groups::iterator found, Time now) {
   while (group.request == Request::kNone) {
     const std::uint8_t users = group.wanted();
     if ((users & ~group.confirmed) != 0) {
-      if (now < group.not_before) return wait(key, group, group.not_before);
+      if (now < group.not_before) return set_timer(key, group, group.not_before);
       if (!port_.is_ready()) return;
       ++counters_.rejoins;
       return send_join(found, Request::kRejoin, rejoin_parameters(group), users,
@@ -137,33 +138,34 @@ void Memberships::step(Groups::iterator found, Time now) {
     }
     if (!group.waiting.empty()) {
       const MemberId first = *group.waiting.begin();
-      if (settle_waiting(group, first)) continue;
-      if (!group.record && now < new_groups_from_) return wait(key, group, new_groups_from_);
+      if (finish_join_without_request(group, first)) continue;
+      if (!group.record && now < new_groups_allowed_at_)
+        return set_timer(key, group, new_groups_allowed_at_);
       const Member& member = members_.at(first);
-      group.joins_for = first;
+      group.joining_member = first;
       return send_join(found, Request::kJoin, member.request, member.request.join_state,
                        member.until - now, now);
     }
-    const auto rest = static_cast<std::uint8_t>(group.at_sa & ~users);
-    if (rest == 0 || group.mgid == Gid{}) break;
-    if (now < group.not_before) return wait(key, group, group.not_before);
-    return send_leave(found, rest, now);
+    const auto surplus = static_cast<std::uint8_t>(group.at_sa & ~users);
+    if (surplus == 0 || group.mgid == Gid{}) break;
+    if (now < group.not_before) return set_timer(key, group, group.not_before);
+    return send_leave(found, surplus, now);
   }
   if (group.request != Request::kNone || !group.is_empty() || group.is_asserted_again) return;
-  // Keeps the group, because the next join must be repeated if a stray leave arrives after it.
-  if (now < group.stray_until) return wait(key, group, group.stray_until);
+  // Keeps the group, because a stray leave may arrive after the next join, which then is repeated.
+  if (now < group.stray_until) return set_timer(key, group, group.stray_until);
   if (group.mgid != Gid{}) by_mgid_.erase(group.mgid);
-  wait(key, group, kNever);
+  set_timer(key, group, kNever);
   groups_.erase(found);
 }
 
-void Memberships::wait(GroupKey key, Group& group, Time until) {
-  waits_.erase({group.not_before, key});
+void Memberships::set_timer(GroupKey key, Group& group, Time until) {
+  timers_.erase({group.not_before, key});
   group.not_before = until == kNever ? Time{} : until;
-  if (until != kNever) waits_.emplace(until, key);
+  if (until != kNever) timers_.emplace(until, key);
 }
 
-bool Memberships::settle_waiting(Group& group, MemberId id) {
+bool Memberships::finish_join_without_request(Group& group, MemberId id) {
   const Member& member = members_.at(id);
   if (group.confirmed == 0 || !group.record) return false;
   if (!satisfies(*group.record, member.request)) {
@@ -201,21 +203,21 @@ void Memberships::send_leave(Groups::iterator found, std::uint8_t bits, Time now
 void Memberships::ask(Groups::iterator found, Request request, const Query& query,
                       std::uint8_t bits, Time now) {
   Group& group = found->second;
-  const auto asked = queries_.ask(query, QueryOwner::kMemberships, found->first, now);
-  if (!asked) {
+  const auto query_id = queries_.ask(query, QueryOwner::kMemberships, found->first, now);
+  if (!query_id) {
     // Too many queries wait.  A user's join fails, but other requests are tried again.
     if (request == Request::kJoin) {
-      fail_member(group.joins_for, asked.error());
+      fail_member(group.joining_member, query_id.error());
       return step(found, now);
     }
-    return wait(found->first, group, now + kRejoinPauseMin);
+    return set_timer(found->first, group, now + kRejoinPauseMin);
   }
-  wait(found->first, group, kNever);
+  set_timer(found->first, group, kNever);
   group.request = request;
   group.bits = bits;
-  group.query = *asked;
+  group.query = *query_id;
   group.may_be_lost = false;
-  by_query_.emplace(*asked, found->first);
+  by_query_.emplace(*query_id, found->first);
   note_request_after_strays(found->first, group, now);
 }
 
@@ -262,10 +264,10 @@ const JoinRequest& Memberships::rejoin_parameters(const Group& group) const {
 // ---- answers ------------------------------------------------------------------------------------
 
 void Memberships::receive(const QueryEnd& end, Time now) {
-  const auto asked = by_query_.find(end.id);
-  if (asked == by_query_.end()) return;
-  const auto found = groups_.find(asked->second);
-  by_query_.erase(asked);
+  const auto pending = by_query_.find(end.id);
+  if (pending == by_query_.end()) return;
+  const auto found = groups_.find(pending->second);
+  by_query_.erase(pending);
   note_strays(found->second, end, now);
   if (found->second.request == Request::kLeave) return receive_leave(found, end, now);
   receive_join(found, end, now);
@@ -285,15 +287,15 @@ void Memberships::receive_join(Groups::iterator found, const QueryEnd& end, Time
                        true, now);
   }
   const std::uint8_t bits = found->second.bits;
-  const MemberId joined = found->second.joins_for;
+  const MemberId joined = found->second.joining_member;
   const Request request = std::exchange(found->second.request, Request::kNone);
   const bool may_be_lost = found->second.may_be_lost;
   const bool is_merged = mgid == Gid{} && by_mgid_.contains(records->front().mgid);
-  if (mgid == Gid{}) found = name(found, records->front().mgid);
+  if (mgid == Gid{}) found = set_mgid(found, records->front().mgid);
   Group& group = found->second;
   group.at_sa |= bits;
-  // A group that was merged into another may have joined while that one was leaving, so its bits
-  // are not certain.
+  // A join that was merged into another group may have reached the SA before a leave of that group,
+  // so its bits are not certain.
   if (!may_be_lost && !is_merged) group.confirmed |= bits;
   group.rejoin_refusals = 0;
   if (request == Request::kJoin) {
@@ -308,33 +310,33 @@ void Memberships::receive_join(Groups::iterator found, const QueryEnd& end, Time
 
 // Stores the parameters of a group, and reports changes to its members.
 void Memberships::set_record(Group& group, const McMemberRecord& record) {
-  const auto old = std::exchange(group.record, record);
-  const bool is_changed = old && differ_for_members(*old, record);
+  const auto old_record = std::exchange(group.record, record);
+  const bool is_changed = old_record && differ_for_members(*old_record, record);
   if (!is_changed) return;
   ++counters_.changed;
   const auto members = group.joined;
   for (const MemberId id : members) {
     const Member& member = members_.at(id);
     // The user that has just joined knows the record already.
-    const bool knows = !events_.empty() && events_.back().member == id &&
-                       events_.back().what == MemberEvent::What::kJoined;
+    const bool has_just_joined = !events_.empty() && events_.back().member == id &&
+                                 events_.back().what == MemberEvent::What::kJoined;
     if (!satisfies(record, member.request)) {
       fail_member(id, {.code = Errc::kRejected,
                        .context = "the multicast group's new parameters do not match the request"});
-    } else if (!knows) {
+    } else if (!has_just_joined) {
       report(id, {.what = MemberEvent::What::kChanged, .group = record});
     }
   }
 }
 
-Memberships::Groups::iterator Memberships::name(Groups::iterator found, const Gid& mgid) {
-  const auto [known, is_new] = by_mgid_.emplace(mgid, found->first);
+Memberships::Groups::iterator Memberships::set_mgid(Groups::iterator found, const Gid& mgid) {
+  const auto [existing, is_new] = by_mgid_.emplace(mgid, found->first);
   if (is_new) {
     found->second.mgid = mgid;
     return found;
   }
   // The SA has chosen the MGID of a group that has users already.
-  const auto target = groups_.find(known->second);
+  const auto target = groups_.find(existing->second);
   VB_CHECK(found->second.joined.empty());
   for (const MemberId id : found->second.waiting) {
     members_.at(id).group = target->first;
@@ -350,7 +352,7 @@ void Memberships::join_failed(Groups::iterator found, const Error& error, bool m
   const Request request = std::exchange(group.request, Request::kNone);
   if (may_be_at_sa) group.at_sa |= group.bits;
   if (request == Request::kJoin) {
-    if (members_.contains(group.joins_for)) fail_member(group.joins_for, error);
+    if (members_.contains(group.joining_member)) fail_member(group.joining_member, error);
     return step(found, now);
   }
   const bool is_refused = error.code != Errc::kTimedOut;
@@ -364,7 +366,7 @@ void Memberships::join_failed(Groups::iterator found, const Error& error, bool m
   const Duration pause = std::min<Duration>(
       kRejoinPauseMax, kRejoinPauseMin * (1 << std::min(group.rejoin_refusals, 8U)) / 2);
   const auto jitter = random_.below(static_cast<std::uint64_t>(pause.count() / 2));
-  wait(found->first, group, now + pause + Duration(static_cast<std::int64_t>(jitter)));
+  set_timer(found->first, group, now + pause + Duration(static_cast<std::int64_t>(jitter)));
 }
 
 void Memberships::receive_leave(Groups::iterator found, const QueryEnd& end, Time now) {
@@ -373,7 +375,7 @@ void Memberships::receive_leave(Groups::iterator found, const QueryEnd& end, Tim
   if (end.how == QueryEnd::How::kTimedOut && ++group.leave_rounds < kLeaveRounds) {
     // Users that need the group do not wait for the pause.
     const bool is_wanted = !group.waiting.empty() || (group.wanted() & ~group.confirmed) != 0;
-    wait(found->first, group, is_wanted ? kNever : now + kLeavePause);
+    set_timer(found->first, group, is_wanted ? kNever : now + kLeavePause);
     return step(found, now);
   }
   if (end.how == QueryEnd::How::kTimedOut) ++counters_.leaves_given_up;
@@ -390,24 +392,24 @@ void Memberships::receive_leave(Groups::iterator found, const QueryEnd& end, Tim
 
 // ---- changes and time ---------------------------------------------------------------------------
 
-// Joins a group again, because the SA has lost the membership.
-void Memberships::lose(Groups::iterator found, Time now) {
+void Memberships::note_lost(Groups::iterator found, Time now) {
   Group& group = found->second;
   group.confirmed = 0;
   group.may_be_lost = true;
   group.rejoin_refusals = 0;
-  if (group.request == Request::kNone) wait(found->first, group, kNever);
+  if (group.request == Request::kNone) set_timer(found->first, group, kNever);
   step(found, now);
 }
 
-void Memberships::lose_all(Time now) {
-  for (auto found = groups_.begin(); found != groups_.end();) lose(found++, now);
+void Memberships::note_all_lost(Time now) {
+  for (auto found = groups_.begin(); found != groups_.end();) note_lost(found++, now);
 }
 
 void Memberships::hold_new_groups(Time now) {
-  if (std::ranges::none_of(groups_, [](const auto& one) { return one.second.record.has_value(); }))
+  if (std::ranges::none_of(groups_,
+                           [](const auto& entry) { return entry.second.record.has_value(); }))
     return;
-  new_groups_from_ = now + kRejoinsFirst;
+  new_groups_allowed_at_ = now + kRejoinsFirst;
   for (auto& [key, group] : groups_) {
     if (group.record || group.request != Request::kJoin) continue;
     by_query_.erase(group.query);
@@ -417,25 +419,26 @@ void Memberships::hold_new_groups(Time now) {
     group.at_sa |= group.bits;
     group.stray_joins |= group.bits;
     group.stray_until = now + kStrayTime;
-    wait(key, group, new_groups_from_);
+    set_timer(key, group, new_groups_allowed_at_);
   }
 }
 
 void Memberships::set_port(const PortState& state, const PortChange& change, Time now) {
-  const PortState old = std::exchange(port_, state);
+  const PortState old_port = std::exchange(port_, state);
   if (change.lid || change.manager || change.stopped || change.became_ready || change.gids) {
-    lose_all(now);
+    note_all_lost(now);
     // Pending queries are sent to the manager again after these changes, so their answers count.
-    const bool asks_anew = change.lid || change.manager || change.stopped || change.became_ready;
-    for (auto& [key, group] : groups_) group.may_be_lost = group.may_be_lost && !asks_anew;
+    const bool resends_queries =
+        change.lid || change.manager || change.stopped || change.became_ready;
+    for (auto& [key, group] : groups_) group.may_be_lost = group.may_be_lost && !resends_queries;
     return;
   }
   if (!change.pkeys) return;
   for (auto found = groups_.begin(); found != groups_.end();) {
-    const auto here = found++;
-    const auto& record = here->second.record;
-    if (!record || old.pkey_index(record->pkey) == state.pkey_index(record->pkey)) continue;
-    lose(here, now);
+    const auto current = found++;
+    const auto& record = current->second.record;
+    if (!record || old_port.pkey_index(record->pkey) == state.pkey_index(record->pkey)) continue;
+    note_lost(current, now);
   }
 }
 
@@ -447,8 +450,8 @@ void Memberships::set_send_only_full_members(std::optional<bool> are_supported, 
     const auto& [id, member] = *it++;
     const Group& group = groups_.at(member.group);
     // A join that was sent is not failed here, because the SA answers it.
-    const bool is_asked = group.request == Request::kJoin && group.joins_for == id;
-    if (!is_send_only_full(member.request) || is_asked) continue;
+    const bool is_pending = group.request == Request::kJoin && group.joining_member == id;
+    if (!is_send_only_full(member.request) || is_pending) continue;
     ++counters_.unsupported;
     changed.insert(member.group);
     fail_member(id, kNoSendOnlyFullMembers);
@@ -458,12 +461,12 @@ void Memberships::set_send_only_full_members(std::optional<bool> are_supported, 
 
 void Memberships::reregister(Time now) {
   hold_new_groups(now);
-  lose_all(now);
+  note_all_lost(now);
 }
 
 void Memberships::group_deleted(const Gid& mgid, Time now) {
-  const auto known = by_mgid_.find(mgid);
-  if (known != by_mgid_.end()) lose(groups_.find(known->second), now);
+  const auto existing = by_mgid_.find(mgid);
+  if (existing != by_mgid_.end()) note_lost(groups_.find(existing->second), now);
 }
 
 void Memberships::on_timer(Time now) {
@@ -471,8 +474,8 @@ void Memberships::on_timer(Time now) {
     const MemberId id = joins_due_.begin()->second;
     const GroupKey key = members_.at(id).group;
     const Group& group = groups_.at(key);
-    const bool is_asked = group.request == Request::kJoin && group.joins_for == id;
-    fail_member(id, timed_out(is_asked ? queries_.tries(group.query) : 0));
+    const bool is_pending = group.request == Request::kJoin && group.joining_member == id;
+    fail_member(id, timed_out(is_pending ? queries_.tries(group.query) : 0));
     step(groups_.find(key), now);
   }
   while (!asserts_.empty() && asserts_.begin()->first <= now) {
@@ -480,9 +483,9 @@ void Memberships::on_timer(Time now) {
     asserts_.erase(asserts_.begin());
     assert_again(groups_.find(key), now);
   }
-  while (!waits_.empty() && waits_.begin()->first <= now) {
-    const GroupKey key = waits_.begin()->second;
-    waits_.erase(waits_.begin());
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    const GroupKey key = timers_.begin()->second;
+    timers_.erase(timers_.begin());
     step(groups_.find(key), now);
   }
 }
@@ -490,7 +493,7 @@ void Memberships::on_timer(Time now) {
 Time Memberships::deadline() const {
   Time next = kNever;
   if (!joins_due_.empty()) next = joins_due_.begin()->first;
-  if (!waits_.empty()) next = std::min(next, waits_.begin()->first);
+  if (!timers_.empty()) next = std::min(next, timers_.begin()->first);
   if (!asserts_.empty()) next = std::min(next, asserts_.begin()->first);
   return next;
 }
@@ -502,7 +505,7 @@ void Memberships::visit(const std::function<void(const View&)>& f) const {
        .wanted = group.wanted(),
        .members = group.joined.size() + group.waiting.size(),
        .record = group.record,
-       .is_busy = group.request != Request::kNone});
+       .has_request = group.request != Request::kNone});
   }
 }
 

@@ -53,7 +53,7 @@ struct MembershipCounters {
   friend bool operator==(const MembershipCounters&, const MembershipCounters&) = default;
 };
 
-// Keeps the port a member of a multicast group as long as one of its users needs that.  The SA does
+// Keeps the port a member of a multicast group as long as one of its users needs it.  The SA does
 // not count users.  It stores a port's membership of a group as four bits, the join state (vol1
 // 15.2.5.17).
 //
@@ -76,8 +76,8 @@ class Memberships {
  public:
   static constexpr std::size_t kMembersMax = 65536;  // limits groups as well
   static constexpr std::uint32_t kLeaveTries = 6;    // in each of kLeaveRounds
-  // A leave that got no answer is tried again after this time, in case the manager was away.
-  // Otherwise the manager would keep the membership.
+  // A leave that got no answer is tried again after this time, because the manager may have been
+  // away.  Without this leave, the manager would keep the membership.
   static constexpr Duration kLeavePause = std::chrono::seconds(60);
   static constexpr unsigned kLeaveRounds = 3;
   // A stray is a repeated request that reaches the SA after the answer, at most this much later.  A
@@ -126,7 +126,7 @@ class Memberships {
     std::uint8_t wanted = 0;
     std::size_t members = 0;
     std::optional<wire::McMemberRecord> record{};
-    bool is_busy = false;
+    bool has_request = false;
   };
   void visit(const std::function<void(const View&)>& f) const;
   std::size_t groups() const { return groups_.size(); }
@@ -152,10 +152,10 @@ class Memberships {
     std::uint8_t at_sa = 0;
     Request request = Request::kNone;
     QueryId query{};
-    std::uint8_t bits = 0;     // the join state in the request
-    MemberId joins_for{};      // the user of a kJoin
-    bool may_be_lost = false;  // the SA may have lost the effect of the request
-    Time not_before{};         // the earliest time of the next rejoin or leave
+    std::uint8_t bits = 0;      // the join state in the request
+    MemberId joining_member{};  // the user of a kJoin
+    bool may_be_lost = false;   // the SA may have lost the effect of the request
+    Time not_before{};          // the earliest time of the next rejoin or leave
     unsigned rejoin_refusals = 0;
     unsigned leave_rounds = 0;
     // Bits of joins and leaves that were repeated, or had no answer.  Strays may still arrive.
@@ -166,24 +166,24 @@ class Memberships {
 
     // Returns the union of the join states of all users that have joined.
     std::uint8_t wanted() const;
-    // Adds `one`, which is 1 or -1 (~0U), to the users of each bit of the join state.
-    void count(std::uint8_t join_state, std::uint32_t one);
+    // Adds `difference`, which is 1 or -1 (~0U), to the users of each bit of the join state.
+    void add_users(std::uint8_t join_state, std::uint32_t difference);
     bool is_empty() const { return joined.empty() && waiting.empty(); }
   };
   using Groups = std::map<GroupKey, Group>;
 
   // Begins the next request of a group, if there is one, or forgets the group.
   void step(Groups::iterator found, Time now);
-  // Ends the join of a user if that needs no request.  Returns false if it needs one.
-  bool settle_waiting(Group& group, MemberId member);
+  // Ends the join of a user if the SA need not be asked.  Returns false if a request is needed.
+  bool finish_join_without_request(Group& group, MemberId member);
   void note_joined(Group& group, MemberId id, const wire::McMemberRecord& record);
   void send_join(Groups::iterator found, Request request, const JoinRequest& parameters,
                  std::uint8_t bits, Duration give_up_after, Time now);
   void send_leave(Groups::iterator found, std::uint8_t bits, Time now);
   void ask(Groups::iterator found, Request request, const Query& query, std::uint8_t bits,
            Time now);
-  // Sets the time at which the group takes its next step.
-  void wait(GroupKey key, Group& group, Time until);
+  // Sets the earliest time of the next step of the group.  kNever: the next step is not delayed.
+  void set_timer(GroupKey key, Group& group, Time until);
 
   void receive_join(Groups::iterator found, const QueryEnd& end, Time now);
   void receive_leave(Groups::iterator found, const QueryEnd& end, Time now);
@@ -191,13 +191,14 @@ class Memberships {
   void note_request_after_strays(GroupKey key, Group& group, Time now);
   void assert_again(Groups::iterator found, Time now);
   void join_failed(Groups::iterator found, const Error& error, bool may_be_at_sa, Time now);
-  // Gives the group the MGID that the SA has chosen.  Moves its users if the MGID is that of
-  // another group.  Returns the group with the MGID.
-  Groups::iterator name(Groups::iterator found, const Gid& mgid);
+  // Gives the group the MGID that the SA has chosen.  If another group has this MGID, moves the
+  // users to it.  Returns the group with the MGID.
+  Groups::iterator set_mgid(Groups::iterator found, const Gid& mgid);
   void set_record(Group& group, const wire::McMemberRecord& record);
   const JoinRequest& rejoin_parameters(const Group& group) const;
-  void lose(Groups::iterator found, Time now);
-  void lose_all(Time now);
+  // Records that the SA has lost the membership, and begins a rejoin if users need the group.
+  void note_lost(Groups::iterator found, Time now);
+  void note_all_lost(Time now);
 
   void report(MemberId member, MemberEvent event);
   void fail_member(MemberId member, const Error& error);
@@ -210,10 +211,10 @@ class Memberships {
   std::map<Gid, GroupKey> by_mgid_{};
   std::map<MemberId, Member> members_{};
   std::map<QueryId, GroupKey> by_query_{};
-  std::set<std::pair<Time, MemberId>> joins_due_{};  // when the joins of waiting users fail
-  std::set<std::pair<Time, GroupKey>> waits_{};
+  std::set<std::pair<Time, MemberId>> joins_due_{};  // when joins of waiting users time out
+  std::set<std::pair<Time, GroupKey>> timers_{};
   std::set<std::pair<Time, GroupKey>> asserts_{};  // when assert_again() is due
-  Time new_groups_from_{};                         // joins of new groups wait until then
+  Time new_groups_allowed_at_{};                   // joins of new groups wait for this time
   bool lacks_send_only_full_ = false;
   GroupKey last_group_ = 0;
   std::uint64_t last_member_ = 0;

@@ -44,8 +44,8 @@ TEST_F(MembershipsTest, RejoinAsksForTheFormerMlidOfTheGroup) {
   EXPECT_EQ(header_in(again).component_mask & McMemberRecord::Mask::kMlid, 0U);
 }
 
-// If the parameters were forgotten, the group could get another MLID, and members would not be
-// told.
+// If the parameters were forgotten, the group could get another MLID, and members would get no
+// event.
 TEST_F(MembershipsTest, ALeaveThatReachesTheNewManagerFirstKeepsTheParametersOfTheGroup) {
   become_member();
   const MemberId sender = join(join_state::kSendOnlyFullMember);
@@ -58,7 +58,7 @@ TEST_F(MembershipsTest, ALeaveThatReachesTheNewManagerFirstKeepsTheParametersOfT
   auto other = port;
   other.sm_lid = {2};
   change_port(other);
-  refuse(request(), SaStatus::kRequestInvalid);  // refuses the leave, which the new manager got
+  refuse(request(), SaStatus::kRequestInvalid);  // the new manager refuses the leave
   const auto rejoin = request();
   EXPECT_EQ(text_of(rejoin), "join 1");
   EXPECT_EQ(record_in<McMemberRecord>(rejoin).mlid, Lid{0xc006});
@@ -67,7 +67,7 @@ TEST_F(MembershipsTest, ALeaveThatReachesTheNewManagerFirstKeepsTheParametersOfT
   EXPECT_EQ(events(), "changed ");
 }
 
-// Otherwise a new group could get the MLID of a group that rejoins.
+// If a new group joined first, it could get the MLID of a group that rejoins.
 TEST_F(MembershipsTest, NewManagerGetsRejoinsBeforeJoinsOfNewGroups) {
   become_member();
   join(join_state::kSendOnlyFullMember, 0, test_mgid(2));

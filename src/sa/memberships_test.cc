@@ -44,7 +44,7 @@ TEST_F(MembershipsTest, RequestNamesThePortAndTheWantedParameters) {
   EXPECT_EQ(record.service_level, 2);
 }
 
-TEST_F(MembershipsTest, JoinStatesAreMergedAndLeftOneByOne) {
+TEST_F(MembershipsTest, JoinStatesAreMergedAndLeftWithTheLastUser) {
   const MemberId full = become_member(join_state::kFullMember);
   const MemberId non = join(join_state::kNonMember);
   const auto second = request();

@@ -24,7 +24,7 @@ using Subnet = std::map<Gid, Lid>;
 class ModelSa {
  public:
   struct Faults {
-    Ratio deaf{};    // the SA loses a request
+    Ratio loss{};    // the SA loses a request
     Ratio silent{};  // the SA carries out a request, but does not answer
     Ratio busy{};
     Duration delay_max{};
@@ -33,15 +33,15 @@ class ModelSa {
 
   ModelSa(sim::World& world, const Subnet& subnet, Lid lid, Random random)
       : subnet_(subnet), lid_(lid), world_(world), random_(random) {
-    begin();
+    start();
   }
 
   Lid lid() const { return lid_; }
   bool is_alive() const { return mads_.has_value(); }
   void die() { mads_.reset(); }
   // Restarts with empty memory.
-  void begin() {
-    ++life_;
+  void start() {
+    ++generation_;
     mads_.emplace();
     agent_ = *mads_->add_agent({.mgmt_class = 3,
                                 .class_version = 2,
@@ -56,10 +56,10 @@ class ModelSa {
 
   Faults faults{};
   std::uint8_t path_mtu = 4;        // the MTU of all paths
-  std::uint16_t lids_per_port = 1;  // the number of LIDs of a port; a path leads to each
+  std::uint16_t lids_per_port = 1;  // the number of LIDs of each port; a path leads to each LID
   std::uint32_t capability_mask2 = wire::sa_capability2::kSendOnlyFullMember;
-  std::optional<wire::SaAttribute> unknown{};  // this attribute is refused as not supported
-  std::map<Gid, std::map<Gid, std::uint8_t>> members{};  // join states by MGID and port GID
+  std::optional<wire::SaAttribute> unsupported_attribute{};  // requests for it are refused
+  std::map<Gid, std::map<Gid, std::uint8_t>> members{};      // join states by MGID and port GID
   std::set<Trap> subscriptions{};
   std::map<std::pair<Gid, std::uint64_t>, wire::ServiceRecord> services{};
   std::map<std::pair<wire::Method, wire::SaAttribute>, std::uint64_t> requests{};
@@ -74,14 +74,14 @@ class ModelSa {
       if (message->timed_out || message->mad.size() < wire::kMadBytes) continue;
       const auto header = header_in(message->mad);
       if (header.mad.response) continue;  // the client has answered a report
-      if (random_.chance(faults.deaf)) continue;
+      if (random_.chance(faults.loss)) continue;
       const Duration delay(static_cast<std::int64_t>(
           random_.below(static_cast<std::uint64_t>(faults.delay_max.count()) + 1)));
       if (delay == Duration{}) {
         serve(*message);
       } else {
-        world_.after(delay, [this, message = *message, life = life_] {
-          if (is_alive() && life == life_) serve(message);
+        world_.after(delay, [this, message = *message, generation = generation_] {
+          if (is_alive() && generation == generation_) serve(message);
         });
       }
     }
@@ -145,7 +145,7 @@ class ModelSa {
     if (random_.chance(faults.busy)) {
       return answer<wire::PathRecord>(message, wire::mad_status::kBusy, {{}});
     }
-    if (attribute == unknown) return answer<wire::PathRecord>(message, 0x0c, {{}});
+    if (attribute == unsupported_attribute) return answer<wire::PathRecord>(message, 0x0c, {{}});
     switch (attribute) {
       case wire::SaAttribute::kPathRecord: return serve_path(message, header);
       case wire::SaAttribute::kMcMemberRecord: return serve_member(message, header);
@@ -159,16 +159,16 @@ class ModelSa {
   }
 
   void serve_path(const Message& message, const wire::SaHeader& header) {
-    const auto asked = record_in<wire::PathRecord>(message);
+    const auto request = record_in<wire::PathRecord>(message);
     std::vector<wire::PathRecord> paths;
     const bool is_to_one = (header.component_mask & wire::PathRecord::Mask::kDestinationGid) != 0;
-    const auto from = subnet_.find(asked.source_gid);
+    const auto from = subnet_.find(request.source_gid);
     for (const auto& [gid, lid] : subnet_) {
-      if ((is_to_one && gid != asked.destination_gid) || from == subnet_.end()) continue;
-      const auto wanted = std::max<std::uint8_t>(asked.numb_path, 1);
+      if ((is_to_one && gid != request.destination_gid) || from == subnet_.end()) continue;
+      const auto wanted = std::max<std::uint8_t>(request.numb_path, 1);
       for (std::uint16_t i = 0; i < std::min<std::uint16_t>(wanted, lids_per_port); ++i) {
         paths.push_back({.destination_gid = gid,
-                         .source_gid = asked.source_gid,
+                         .source_gid = request.source_gid,
                          .destination_lid = {static_cast<std::uint16_t>(lid.value + i)},
                          .source_lid = {static_cast<std::uint16_t>(from->second.value + i)},
                          .reversible = true,
@@ -279,7 +279,7 @@ class ModelSa {
   }
 
  public:
-  std::function<void()> pump{};  // called after an answer, to move packets
+  std::function<void()> pump{};  // called after an answer, to deliver packets
 
  private:
   const Subnet& subnet_;
@@ -288,7 +288,7 @@ class ModelSa {
   Random random_;
   std::optional<mad::ManagementPort> mads_{};
   mad::AgentNumber agent_{};
-  std::uint64_t life_ = 0;
+  std::uint64_t generation_ = 0;
   std::map<Gid, Lid> mlids_{};
   std::uint16_t next_mlid_ = 0xc000;
   unsigned next_mgid_ = 0;

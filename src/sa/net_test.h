@@ -42,7 +42,7 @@ class Net {
       subnet[gid(i)] = host.port.lid;
       hosts_.push_back(std::move(host));
     }
-    for (unsigned i = 0; i < hosts; ++i) tell_port(i);
+    for (unsigned i = 0; i < hosts; ++i) report_port_state(i);
   }
   Net(const Net&) = delete;
   Net& operator=(const Net&) = delete;
@@ -60,28 +60,28 @@ class Net {
   Random& random() { return random_; }
 
   // Tells a client the state of its port.
-  void tell_port(unsigned i) {
+  void report_port_state(unsigned i) {
     client(i).set_port(hosts_[i].port, world.now());
     pump();
   }
-  void set_up(unsigned i, bool up) {
-    Host& one = hosts_.at(i);
-    if (one.port.active == up) return;
-    one.port.active = up;
-    if (up) {
-      subnet[gid(i)] = one.port.lid;
+  void set_port_active(unsigned i, bool active) {
+    Host& host_state = hosts_.at(i);
+    if (host_state.port.active == active) return;
+    host_state.port.active = active;
+    if (active) {
+      subnet[gid(i)] = host_state.port.lid;
     } else {
       subnet.erase(gid(i));
-      master().forget_port(gid(i), one.port.lid);
+      master().forget_port(gid(i), host_state.port.lid);
     }
-    note(i);
-    tell_port(i);
-    report(up ? wire::TrapNumber::kGidInService : wire::TrapNumber::kGidOutOfService, gid(i));
+    record_lid(i);
+    report_port_state(i);
+    report(active ? wire::TrapNumber::kGidInService : wire::TrapNumber::kGidOutOfService, gid(i));
   }
   void change_lid(unsigned i, Lid lid) {
-    set_up(i, false);
+    set_port_active(i, false);
     hosts_.at(i).port.lid = lid;
-    set_up(i, true);
+    set_port_active(i, true);
   }
   void report(wire::TrapNumber trap, const Gid& gid) {
     master().report(trap, gid);
@@ -91,38 +91,38 @@ class Net {
   void change_master(unsigned master) {
     manager(master_).die();
     master_ = master;
-    manager(master).begin();
+    manager(master).start();
     for (unsigned i = 0; i < hosts(); ++i) {
       hosts_[i].port.sm_lid = manager(master).lid();
-      if (hosts_[i].port.active) tell_port(i);
+      if (hosts_[i].port.active) report_port_state(i);
       client(i).reregister(world.now());
     }
     pump();
   }
 
-  // Records the LID that a port had since a time.
-  struct Past {
+  // Describes a time in which a port had a LID.
+  struct LidPeriod {
     Time since{};
     Lid lid{};  // 0: down
   };
   // Returns true if the port had the LID at some time after `since`.
   bool had_lid_since(unsigned i, Lid lid, Time since) {
-    const auto& past = past_[i];
-    if (past.empty()) return lid == hosts_.at(i).port.lid;
-    for (std::size_t at = 0; at < past.size(); ++at) {
-      const Time end = at + 1 < past.size() ? past[at + 1].since : kNever;
-      if (past[at].lid == lid && end >= since) return true;
+    const auto& periods = lid_periods_[i];
+    if (periods.empty()) return lid == hosts_.at(i).port.lid;
+    for (std::size_t at = 0; at < periods.size(); ++at) {
+      const Time end = at + 1 < periods.size() ? periods[at + 1].since : kNever;
+      if (periods[at].lid == lid && end >= since) return true;
     }
     const Lid first{static_cast<std::uint16_t>(100 + i)};
-    return lid == first && past.front().since >= since;
+    return lid == first && periods.front().since >= since;
   }
 
   // Delivers packets and events, and sets timers.
   void pump() {
     for (std::size_t i = 0; i < managers_.size(); ++i) {
-      ModelSa& one = *managers_[i];
-      while (const auto packet = one.next_packet()) transmit(*packet, true);
-      const Time due = one.deadline();
+      ModelSa& manager = *managers_[i];
+      while (const auto packet = manager.next_packet()) transmit(*packet, true);
+      const Time due = manager.deadline();
       if (due == kNever || due >= manager_timers_[i]) continue;
       manager_timers_[i] = due;
       world.at(due, [this, i] {
@@ -132,12 +132,13 @@ class Net {
       });
     }
     for (unsigned i = 0; i < hosts(); ++i) {
-      Host& one = hosts_[i];
-      while (const auto packet = one.client->next_packet()) transmit(*packet, false);
-      while (auto event = one.client->next_event()) one.events.push_back(*std::move(event));
-      const Time due = one.client->deadline();
-      if (due == kNever || due >= one.timer) continue;
-      one.timer = due;
+      Host& host_state = hosts_[i];
+      while (const auto packet = host_state.client->next_packet()) transmit(*packet, false);
+      while (auto event = host_state.client->next_event())
+        host_state.events.push_back(*std::move(event));
+      const Time due = host_state.client->deadline();
+      if (due == kNever || due >= host_state.timer) continue;
+      host_state.timer = due;
       world.at(due, [this, i] {
         hosts_[i].timer = kNever;
         client(i).on_timer(world.now());
@@ -151,8 +152,9 @@ class Net {
   }
 
  private:
-  void note(unsigned i) {
-    past_[i].push_back({world.now(), hosts_.at(i).port.active ? hosts_.at(i).port.lid : Lid{}});
+  void record_lid(unsigned i) {
+    lid_periods_[i].push_back(
+        {world.now(), hosts_.at(i).port.active ? hosts_.at(i).port.lid : Lid{}});
   }
   void transmit(const mad::SendMad& packet, bool may_repeat) {
     auto arrivals = wire_.next().arrivals;
@@ -167,12 +169,12 @@ class Net {
     for (auto& manager : managers_) {
       if (manager->lid() == to) manager->receive(packet);
     }
-    for (Host& one : hosts_) {
-      if (one.port.lid != to || !one.port.active) continue;
+    for (Host& host_state : hosts_) {
+      if (host_state.port.lid != to || !host_state.port.active) continue;
       mad::Address from = packet.to;
       from.path = packet.to.path.reversed();
-      one.client->receive({.destination_qpn = wire::kGsiQpn, .from = from, .mad = packet.mad},
-                          world.now());
+      host_state.client->receive(
+          {.destination_qpn = wire::kGsiQpn, .from = from, .mad = packet.mad}, world.now());
     }
     pump();
   }
@@ -183,7 +185,7 @@ class Net {
   std::array<Time, 2> manager_timers_{kNever, kNever};
   unsigned master_ = 0;
   std::vector<Host> hosts_{};
-  std::map<unsigned, std::vector<Past>> past_{};
+  std::map<unsigned, std::vector<LidPeriod>> lid_periods_{};
 };
 
 }  // namespace verbena::sa

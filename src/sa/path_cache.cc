@@ -25,12 +25,12 @@ Result<PathCache::Lookup> PathCache::find(const PathQuery& query, std::uint64_t 
                                           Duration give_up_after, Time now) {
   VB_TRY_VOID(check(query));
   auto found = entries_.find(query);
-  if (found != entries_.end() && !found->second.is_asked()) {
+  if (found != entries_.end() && !found->second.is_pending()) {
     Entry& entry = found->second;
     if (is_fresh(entry, now)) {
       note_use(found);
-      ++(entry.absent ? counters_.negative_hits : counters_.hits);
-      if (entry.absent) return std::unexpected(*entry.absent);
+      ++(entry.negative_answer ? counters_.negative_hits : counters_.hits);
+      if (entry.negative_answer) return std::unexpected(*entry.negative_answer);
       return Lookup(choose(entry));
     }
     ++counters_.expired;
@@ -63,8 +63,9 @@ Result<PathCache::Lookup> PathCache::find(const PathQuery& query, std::uint64_t 
 }
 
 bool PathCache::is_fresh(const Entry& entry, Time now) const {
-  const Duration old = now - entry.learned;
-  return entry.absent ? old < config_.negative_age : !entry.paths.empty() && old < age();
+  const Duration answer_age = now - entry.asked_at;
+  return entry.negative_answer ? answer_age < config_.negative_age
+                               : !entry.paths.empty() && answer_age < age();
 }
 
 KnownPaths PathCache::choose(Entry& entry) {
@@ -78,7 +79,7 @@ std::optional<KnownPaths> PathCache::find_in_table(const PathQuery& query, Time 
   if (!is_answered_by_table(query)) return std::nullopt;
   if (query.numb_path != 1 && table_ != Table::kLoaded) return std::nullopt;
   const auto found = entries_.find({.destination = query.destination, .source = query.source});
-  if (found == entries_.end() || found->second.is_asked() || found->second.absent ||
+  if (found == entries_.end() || found->second.is_pending() || found->second.negative_answer ||
       !is_fresh(found->second, now)) {
     return std::nullopt;
   }
@@ -94,12 +95,12 @@ std::optional<KnownPaths> PathCache::find_in_table(const PathQuery& query, Time 
 
 void PathCache::note_use(Entries::iterator found) {
   Entry& entry = found->second;
-  if (entry.use) {
-    by_use_.splice(by_use_.begin(), by_use_, *entry.use);
+  if (entry.use_position) {
+    by_use_.splice(by_use_.begin(), by_use_, *entry.use_position);
   } else {
     by_use_.push_front(&found->first);
   }
-  entry.use = by_use_.begin();
+  entry.use_position = by_use_.begin();
 }
 
 Result<PathCache::Entries::iterator> PathCache::add(const PathQuery& query) {
@@ -116,7 +117,7 @@ Result<PathCache::Entries::iterator> PathCache::add(const PathQuery& query) {
 
 // REQUIRES: the entry has no waiters.
 PathCache::Entries::iterator PathCache::erase(Entries::iterator found) {
-  if (found->second.use) by_use_.erase(*found->second.use);
+  if (found->second.use_position) by_use_.erase(*found->second.use_position);
   return entries_.erase(found);
 }
 
@@ -129,10 +130,10 @@ bool PathCache::ask(Entries::iterator found, Time until, Time now) {
   }
   Query query = query_of(found->first);
   query.give_up_after = until - now;
-  const auto asked = queries_.ask(query, QueryOwner::kPaths, 0, now);
-  if (!asked) return false;
-  entry.query_id = *asked;
-  asked_.emplace(*asked, &found->first);
+  const auto query_id = queries_.ask(query, QueryOwner::kPaths, 0, now);
+  if (!query_id) return false;
+  entry.query_id = *query_id;
+  by_query_id_.emplace(*query_id, &found->first);
   return true;
 }
 
@@ -141,8 +142,8 @@ bool PathCache::ask(Entries::iterator found, Time until, Time now) {
 PathTicket PathCache::add_waiter(Entries::iterator found, std::uint64_t cookie, Time until,
                                  Time now) {
   const PathTicket ticket{++last_ticket_};
-  waiters_.emplace(ticket,
-                   Waiter{.query = &found->first, .cookie = cookie, .asked = now, .until = until});
+  waiters_.emplace(
+      ticket, Waiter{.query = &found->first, .cookie = cookie, .asked_at = now, .until = until});
   waiters_due_.emplace(until, ticket);
   found->second.waiters.push_back(ticket);
   return ticket;
@@ -158,7 +159,7 @@ void PathCache::remove_waiter(PathTicket ticket, Time now) {
   std::erase(entry.waiters, ticket);
   if (!entry.waiters.empty()) return;
   if (entry.query_id) {
-    asked_.erase(*entry.query_id);
+    by_query_id_.erase(*entry.query_id);
     queries_.cancel(*entry.query_id, now);
   }
   erase(found);
@@ -187,7 +188,7 @@ void PathCache::answer_waiters(Entry& entry, const std::vector<PathRecord>& path
                     .cookie = waiter.mapped().cookie,
                     .paths = paths,
                     .error = error,
-                    .waited = now - waiter.mapped().asked,
+                    .waited = now - waiter.mapped().asked_at,
                     .tries = tries};
     if (!paths.empty()) {
       const auto choice = static_cast<std::ptrdiff_t>(entry.next_choice++ % paths.size());
@@ -209,10 +210,10 @@ std::optional<PathEvent> PathCache::next_event() {
 void PathCache::receive(const QueryEnd& end, Time now) {
   if (table_query_ == end.id) return receive_table(end, now);
   if (end.cookie != 0) return receive_uncached(end, now);
-  const auto asked = asked_.find(end.id);
-  if (asked == asked_.end()) return;
-  const auto found = entries_.find(*asked->second);
-  asked_.erase(asked);
+  const auto pending = by_query_id_.find(end.id);
+  if (pending == by_query_id_.end()) return;
+  const auto found = entries_.find(*pending->second);
+  by_query_id_.erase(pending);
   found->second.query_id.reset();
   receive_path(found, end, now);
 }
@@ -232,15 +233,15 @@ void PathCache::receive_path(Entries::iterator found, const QueryEnd& end, Time 
     }
   }
   auto paths = paths_in(found->first, end);
-  entry.learned = end.first_sent;
+  entry.asked_at = end.first_sent;
   if (paths) {
     answer_waiters(entry, *paths, std::nullopt, end.tries, now);
     entry.paths = *std::move(paths);
   } else {
     answer_waiters(entry, {}, paths.error(), end.tries, now);
-    if (paths.error().code == Errc::kUnreachable) entry.absent = paths.error();
+    if (paths.error().code == Errc::kUnreachable) entry.negative_answer = paths.error();
   }
-  if (may_be_stale || (entry.paths.empty() && !entry.absent)) {
+  if (may_be_stale || (entry.paths.empty() && !entry.negative_answer)) {
     erase(found);
     return;
   }
@@ -281,7 +282,7 @@ void PathCache::on_timer(Time now) {
     events_.push_back({.ticket = ticket,
                        .cookie = waiter.cookie,
                        .error = end.error(),
-                       .waited = now - waiter.asked,
+                       .waited = now - waiter.asked_at,
                        .tries = tries});
     remove_waiter(ticket, now);
   }
@@ -298,9 +299,9 @@ void PathCache::visit(const std::function<void(const View&)>& f, Time now) const
   for (const auto& [query, entry] : entries_) {
     f({.query = query,
        .paths = entry.paths,
-       .absent = entry.absent,
-       .age = entry.is_asked() ? Duration{} : now - entry.learned,
-       .is_asked = entry.is_asked(),
+       .negative_answer = entry.negative_answer,
+       .age = entry.is_pending() ? Duration{} : now - entry.asked_at,
+       .is_pending = entry.is_pending(),
        .waiters = entry.waiters.size()});
   }
 }

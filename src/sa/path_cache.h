@@ -56,7 +56,7 @@ struct PathEvent {
 // A path is forgotten when it is known to be wrong, when it is older than age(), or when it is the
 // least recently used of entries_max.  After a change during a query, its answer may be
 // stale, so the query is sent again, at most kReasksMax times.  After that the waiters get the
-// answer, but it is not stored.  So many changes in a row do not block the waiters.
+// answer, but it is not stored.  Therefore a long series of changes does not block the waiters.
 //
 // Mode kTable loads all paths of the port by one query.  Queries that come while it is loading
 // wait for the table.
@@ -102,8 +102,8 @@ class PathCache {
   // such path; kNoResources: entries_max, waiters_max or Queries::kWaitingMax.
   Result<Lookup> find(const PathQuery& query, std::uint64_t cookie, Duration give_up_after,
                       Time now);
-  // Finds a path for a connection, with the errors of find().  In mode kUncached it asks the SA
-  // each time.  In other modes it works as find().
+  // Finds a path for a connection, with the errors of find().  Mode kUncached asks the SA each
+  // time.  In other modes the function works as find().
   Result<Lookup> find_for_connection(const PathQuery& query, std::uint64_t cookie,
                                      Duration give_up_after, Time now);
   // Forgets a waiter, and cancels its query if no other waiter shares it.  Returns false if
@@ -133,9 +133,9 @@ class PathCache {
   struct View {
     const PathQuery& query;
     std::span<const wire::PathRecord> paths;
-    std::optional<Error> absent;
-    Duration age;  // of the answer
-    bool is_asked;
+    std::optional<Error> negative_answer;
+    Duration age;  // the time since the SA was asked; 0 if a query is pending
+    bool is_pending;
     std::size_t waiters;
   };
   void visit(const std::function<void(const View&)>& f, Time now) const;
@@ -145,8 +145,8 @@ class PathCache {
  private:
   struct Entry {
     std::vector<wire::PathRecord> paths{};
-    std::optional<Error> absent{};
-    Time learned{};  // when the SA was asked, so its answer is not older
+    std::optional<Error> negative_answer{};
+    Time asked_at{};  // when the SA was asked, so its answer is not older
     std::size_t next_choice = 0;
     std::optional<QueryId> query_id{};
     bool waits_for_table = false;
@@ -154,15 +154,15 @@ class PathCache {
     std::uint8_t reasks = 0;
     std::vector<PathTicket> waiters{};
     // Points into by_use_.  It is empty while the entry must not be evicted.
-    std::optional<std::list<const PathQuery*>::iterator> use{};
+    std::optional<std::list<const PathQuery*>::iterator> use_position{};
 
-    bool is_asked() const { return query_id.has_value() || waits_for_table; }
+    bool is_pending() const { return query_id.has_value() || waits_for_table; }
   };
   using Entries = std::map<PathQuery, Entry>;
   struct Waiter {
     const PathQuery* query = nullptr;  // points to the key in entries_
     std::uint64_t cookie = 0;
-    Time asked{};
+    Time asked_at{};
     Time until{};
   };
   // Holds a query of find_for_connection() in mode kUncached.
@@ -170,7 +170,7 @@ class PathCache {
     PathQuery query{};
     QueryId query_id{};
     std::uint64_t cookie = 0;
-    Time asked{};
+    Time asked_at{};
   };
   enum class Table : std::uint8_t { kNone, kDue, kLoading, kLoaded };
 
@@ -202,7 +202,7 @@ class PathCache {
   void schedule_table(Time due, Time now);
   void load_table(Time now);
   void receive_table(const QueryEnd& end, Time now);
-  void store_table(const std::vector<wire::PathRecord>& paths, Time asked, Time now);
+  void store_table(const std::vector<wire::PathRecord>& paths, Time asked_at, Time now);
   void end_table(Table state, Time now);
 
   Config config_;
@@ -212,9 +212,9 @@ class PathCache {
   bool has_notices_ = false;
   Entries entries_{};
   std::list<const PathQuery*> by_use_{};  // the most recently used first
-  std::map<QueryId, const PathQuery*> asked_{};
+  std::map<QueryId, const PathQuery*> by_query_id_{};
   std::map<PathTicket, Waiter> waiters_{};
-  std::set<std::pair<Time, PathTicket>> waiters_due_{};
+  std::set<std::pair<Time, PathTicket>> waiters_due_{};  // when waiters time out
   std::map<PathTicket, Uncached> uncached_{};
   std::uint64_t last_ticket_ = 0;
   std::deque<PathEvent> events_{};

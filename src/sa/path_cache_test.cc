@@ -30,7 +30,7 @@ class PathCacheTest : public ManualSaTest {
     queries.set_port({}, state, now);
     cache->set_port(state, change, now);
   }
-  void take(const QueryEnd& end) override { cache->receive(end, now); }
+  void on_query_end(const QueryEnd& end) override { cache->receive(end, now); }
   void on_timer() override { cache->on_timer(now); }
   Time deadline() override { return cache->deadline(); }
 
@@ -69,15 +69,15 @@ class PathCacheTest : public ManualSaTest {
   }
 };
 
-TEST_F(PathCacheTest, MissAsksAndHitDoesNot) {
-  const auto asked = find(to(9), 42);
-  ASSERT_TRUE(asked);
+TEST_F(PathCacheTest, MissSendsAQueryAndHitDoesNot) {
+  const auto ticket = find(to(9), 42);
+  ASSERT_TRUE(ticket);
   now += 2ms;
   answer(request(), path_to(9));
   const auto event = cache->next_event();
   ASSERT_TRUE(event);
   EXPECT_EQ(event->cookie, 42U);
-  EXPECT_EQ(event->ticket, std::get<PathTicket>(*asked));
+  EXPECT_EQ(event->ticket, std::get<PathTicket>(*ticket));
   EXPECT_EQ(event->paths, std::vector{path_to(9)});
   EXPECT_EQ(event->waited, 2ms);
   EXPECT_EQ(lid_of(to(9)), Lid{9});
@@ -97,7 +97,7 @@ TEST_F(PathCacheTest, IdenticalQueriesInFlightAreSentOnce) {
 }
 
 // OFED's local_sa ignored the service ID and the QoS class when it compared queries.
-TEST_F(PathCacheTest, EveryFieldOfTheQueryCounts) {
+TEST_F(PathCacheTest, EveryFieldOfTheQueryIsCompared) {
   learn(9);
   std::vector<PathQuery> others(15, to(9));
   others[0].source_lid = Lid{4};
@@ -141,10 +141,10 @@ TEST_F(PathCacheTest, SeveralPathsAreChosenInTurn) {
   PathQuery query = to(9);
   query.numb_path = 3;
   EXPECT_FALSE(is_known(query));
-  const auto asked = request();
-  EXPECT_EQ(header_in(asked).mad.method, Method::kGetTable);
-  EXPECT_EQ(record_in<PathRecord>(asked).numb_path, 3);
-  answer(asked, 0, std::vector{path_to(9, {90}), path_to(9, {91}), path_to(9, {92})},
+  const auto packet = request();
+  EXPECT_EQ(header_in(packet).mad.method, Method::kGetTable);
+  EXPECT_EQ(record_in<PathRecord>(packet).numb_path, 3);
+  answer(packet, 0, std::vector{path_to(9, {90}), path_to(9, {91}), path_to(9, {92})},
          wire::SaAttribute::kPathRecord);
   EXPECT_EQ(cache->next_event()->paths.size(), 3U);
   std::map<Lid, int> chosen;
@@ -218,13 +218,13 @@ TEST_F(PathCacheTest, EachWaiterHasItsOwnDeadline) {
 TEST_F(PathCacheTest, QueryIsCancelledWhenItsLastWaiterIsCancelled) {
   const auto a = std::get<PathTicket>(*find(to(9)));
   const auto b = std::get<PathTicket>(*find(to(9)));
-  const auto asked = request();
+  const auto packet = request();
   EXPECT_TRUE(cache->cancel(a, now));
   EXPECT_EQ(queries.outstanding(), 1U);
   EXPECT_TRUE(cache->cancel(b, now));
   EXPECT_FALSE(cache->cancel(b, now));
   EXPECT_EQ(queries.outstanding(), 0U);
-  answer(asked, path_to(9));
+  answer(packet, path_to(9));
   EXPECT_FALSE(cache->next_event());
 }
 
@@ -339,7 +339,7 @@ TEST_F(PathCacheTest, GidInServiceEndsAbsenceAndRefreshesPaths) {
   ASSERT_TRUE(find(to(9)));
   answer(request(), path_to(9));
   ASSERT_TRUE(is_known(to(9)));
-  // The host was away, but the report of that was lost.  The old path is not used any more.
+  // The host was away, but the report was lost.  The old path is not used any more.
   cache->gid_in_service(test_gid(9), now);
   EXPECT_FALSE(is_known(to(9)));
   answer(request(), path_to(9, {19}));
@@ -360,7 +360,7 @@ TEST_F(PathCacheTest, RepathAndReregistrationAndFlushForgetAllPaths) {
   EXPECT_EQ(cache->counters().flushed, 1U);
 }
 
-TEST_F(PathCacheTest, AnswerFromBeforeAChangeIsAskedAgain) {
+TEST_F(PathCacheTest, QueryIsSentAgainAfterAChangeThatMayMakeItsAnswerStale) {
   ASSERT_TRUE(find(to(9), 1));
   const auto old = request();
   cache->gid_out_of_service(test_gid(9), now);
@@ -376,13 +376,13 @@ TEST_F(PathCacheTest, AnswerFromBeforeAChangeIsAskedAgain) {
 // many notices came.
 TEST_F(PathCacheTest, QueriesSucceedDuringAStormOfNotices) {
   ASSERT_TRUE(find(to(9), 1));
-  unsigned asked = 0;
+  unsigned queries_sent = 0;
   for (auto requests = sent(); !requests.empty(); requests = sent()) {
-    ++asked;
+    ++queries_sent;
     cache->gid_in_service(test_gid(9), now);
     answer(requests.at(0), path_to(9));
   }
-  EXPECT_EQ(asked, 1U + PathCache::kReasksMax);
+  EXPECT_EQ(queries_sent, 1U + PathCache::kReasksMax);
   EXPECT_EQ(cache->next_event()->paths.size(), 1U);
   EXPECT_EQ(cache->size(), 0U) << "a path that may be stale is not stored";
 }
@@ -423,7 +423,7 @@ class PathTableTest : public PathCacheTest {
   }
 };
 
-TEST_F(PathTableTest, OneQueryBringsAllPathsOfThePort) {
+TEST_F(PathTableTest, OneQueryLoadsAllPathsOfThePort) {
   std::vector<PathRecord> paths;
   for (unsigned i = 10; i < 1010; ++i) paths.push_back(path_to(i));
   paths.push_back(path_to(10, {2000}));
@@ -453,10 +453,10 @@ TEST_F(PathTableTest, QueryForAServiceOrAQosClassIsNotAnsweredByTheTable) {
        {std::pair(for_service, std::uint64_t{PathRecord::Mask::kServiceId}),
         std::pair(for_class, std::uint64_t{PathRecord::Mask::kQosClass})}) {
     EXPECT_FALSE(is_known(query));
-    const auto asked = request();
-    EXPECT_EQ(header_in(asked).mad.method, Method::kGet);
-    EXPECT_EQ(header_in(asked).component_mask & mask, mask);
-    answer(asked, path_to(9, {19}));
+    const auto packet = request();
+    EXPECT_EQ(header_in(packet).mad.method, Method::kGet);
+    EXPECT_EQ(header_in(packet).component_mask & mask, mask);
+    answer(packet, path_to(9, {19}));
     EXPECT_EQ(lid_of(query), Lid{19});
   }
   EXPECT_EQ(lid_of(to(9)), Lid{9});
@@ -475,9 +475,9 @@ TEST_F(PathTableTest, QueriesWaitForTheTable) {
     cookies.insert(event->cookie);
   }
   EXPECT_EQ(cookies, (std::set<std::uint64_t>{1, 3}));
-  const auto asked = request();
-  EXPECT_EQ(record_in<PathRecord>(asked).destination_gid, test_gid(10));
-  answer(asked, path_to(10));
+  const auto packet = request();
+  EXPECT_EQ(record_in<PathRecord>(packet).destination_gid, test_gid(10));
+  answer(packet, path_to(10));
   EXPECT_EQ(cache->next_event()->cookie, 2U);
 }
 
@@ -489,10 +489,10 @@ TEST_F(PathTableTest, QueriesAreSentOneByOneAfterARefusedTable) {
   EXPECT_EQ(cache->counters().table_failures, 1U);
 }
 
-TEST_F(PathTableTest, PathsThatChangeWhileTheTableLoadsAreNotTakenFromIt) {
-  const auto asked = load();
+TEST_F(PathTableTest, PathsThatChangeWhileTheTableLoadsAreNotStored) {
+  const auto packet = load();
   cache->gid_out_of_service(test_gid(9), now);
-  answer_table(asked, {path_to(9), path_to(10)});
+  answer_table(packet, {path_to(9), path_to(10)});
   EXPECT_TRUE(is_known(to(10)));
   EXPECT_FALSE(is_known(to(9)));
 }
@@ -506,7 +506,7 @@ TEST_F(PathTableTest, NewManagerIsAskedForItsTable) {
   EXPECT_EQ(load().to.path.destination_lid, Lid{2});
 }
 
-TEST_F(PathTableTest, TableLargerThanTheCacheIsCut) {
+TEST_F(PathTableTest, TableLargerThanTheCacheIsTruncated) {
   make({.mode = PathCache::Mode::kTable, .entries_max = 5});
   std::vector<PathRecord> paths;
   for (unsigned i = 10; i < 20; ++i) paths.push_back(path_to(i));

@@ -29,7 +29,7 @@ void PathCache::set_port(const PortState& state, const PortChange& change, Time 
   }
   if (change.pkeys) {
     drop_if(&PathCounters::pkeys_changed, [&](const PathQuery&, const Entry& entry) {
-      return entry.absent || entry.query_id ||
+      return entry.negative_answer || entry.query_id ||
              std::ranges::any_of(entry.paths,
                                  [&](const auto& path) { return !port_.pkey_index(path.pkey); });
     });
@@ -59,7 +59,7 @@ void PathCache::flush(Time now) {
 void PathCache::drop_all(std::uint64_t PathCounters::*cause, bool answers_may_be_stale, Time) {
   if (answers_may_be_stale && table_ == Table::kLoading) table_may_be_stale_ = true;
   for (auto found = entries_.begin(); found != entries_.end();) {
-    if (found->second.is_asked()) {
+    if (found->second.is_pending()) {
       if (answers_may_be_stale && found->second.query_id) found->second.may_be_stale = true;
       ++found;
     } else {
@@ -112,9 +112,9 @@ void PathCache::gid_out_of_service(const Gid& gid, Time) {
   visit_paths_to(gid, [&](Entries::iterator found) {
     Entry& entry = found->second;
     if (entry.query_id) entry.may_be_stale = true;
-    const bool leads_there = std::ranges::any_of(
+    const bool leads_to_gid = std::ranges::any_of(
         entry.paths, [&](const PathRecord& path) { return path.destination_gid == gid; });
-    if (entry.is_asked() || !leads_there) return ++found;
+    if (entry.is_pending() || !leads_to_gid) return ++found;
     ++counters_.gid_out;
     return erase(found);
   });
@@ -125,12 +125,12 @@ void PathCache::gid_in_service(const Gid& gid, Time now) {
   visit_paths_to(gid, [&](Entries::iterator found) {
     Entry& entry = found->second;
     if (entry.query_id) entry.may_be_stale = true;
-    if (entry.is_asked()) return ++found;
-    const bool leads_there = std::ranges::any_of(
+    if (entry.is_pending()) return ++found;
+    const bool leads_to_gid = std::ranges::any_of(
         entry.paths, [&](const PathRecord& path) { return path.destination_gid == gid; });
-    if (!entry.absent && !leads_there) return ++found;
+    if (!entry.negative_answer && !leads_to_gid) return ++found;
     ++counters_.gid_in;
-    if (entry.absent || queries_.waiting() >= kRefreshWaitingMax) return erase(found);
+    if (entry.negative_answer || queries_.waiting() >= kRefreshWaitingMax) return erase(found);
     return refresh(found, now);
   });
 }
@@ -139,8 +139,8 @@ void PathCache::gid_in_service(const Gid& gid, Time now) {
 PathCache::Entries::iterator PathCache::refresh(Entries::iterator found, Time now) {
   Entry& entry = found->second;
   entry.paths.clear();
-  if (entry.use) by_use_.erase(*entry.use);
-  entry.use.reset();
+  if (entry.use_position) by_use_.erase(*entry.use_position);
+  entry.use_position.reset();
   if (!ask(found, now + Query{}.give_up_after, now)) return erase(found);
   ++counters_.refreshed;
   return ++found;

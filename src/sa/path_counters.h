@@ -33,7 +33,7 @@ struct PathCounters {
   std::uint64_t gid_in = 0;
   std::uint64_t repathed = 0;
   std::uint64_t flushed = 0;
-  // These count what a limit refused:
+  // These count entries and queries that a limit refused:
   std::uint64_t limit_entries = 0;
   std::uint64_t limit_waiters = 0;
   std::uint64_t limit_table = 0;  // paths of a table beyond entries_max

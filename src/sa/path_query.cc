@@ -13,19 +13,19 @@ Query query_of(const PathQuery& query) {
   if (query.destination != Gid{}) mask |= PathMask::kDestinationGid;
   record.reversible = query.reversible;
   record.numb_path = query.numb_path;
-  put(record.destination_lid, query.destination_lid, PathMask::kDestinationLid, mask);
-  put(record.source_lid, query.source_lid, PathMask::kSourceLid, mask);
-  put(record.pkey, query.pkey, PathMask::kPkey, mask);
-  put(record.service_id, query.service_id, PathMask::kServiceId, mask);
-  put(record.qos_class, query.qos_class, PathMask::kQosClass, mask);
-  put(record.service_level, query.service_level, PathMask::kServiceLevel, mask);
-  put(record.traffic_class, query.traffic_class, PathMask::kTrafficClass, mask);
-  put(record.flow_label, query.flow_label, PathMask::kFlowLabel, mask);
-  put(record.raw_traffic, query.raw_traffic, PathMask::kRawTraffic, mask);
-  put(record.hop_limit, query.hop_limit, PathMask::kHopLimit, mask);
-  put_limit(record.mtu_selector, record.mtu, query.mtu, PathMask::kMtu, mask);
-  put_limit(record.rate_selector, record.rate, query.rate, PathMask::kRate, mask);
-  put_limit(record.packet_life_selector, record.packet_life, query.packet_life,
+  set_component(record.destination_lid, query.destination_lid, PathMask::kDestinationLid, mask);
+  set_component(record.source_lid, query.source_lid, PathMask::kSourceLid, mask);
+  set_component(record.pkey, query.pkey, PathMask::kPkey, mask);
+  set_component(record.service_id, query.service_id, PathMask::kServiceId, mask);
+  set_component(record.qos_class, query.qos_class, PathMask::kQosClass, mask);
+  set_component(record.service_level, query.service_level, PathMask::kServiceLevel, mask);
+  set_component(record.traffic_class, query.traffic_class, PathMask::kTrafficClass, mask);
+  set_component(record.flow_label, query.flow_label, PathMask::kFlowLabel, mask);
+  set_component(record.raw_traffic, query.raw_traffic, PathMask::kRawTraffic, mask);
+  set_component(record.hop_limit, query.hop_limit, PathMask::kHopLimit, mask);
+  set_limit(record.mtu_selector, record.mtu, query.mtu, PathMask::kMtu, mask);
+  set_limit(record.rate_selector, record.rate, query.rate, PathMask::kRate, mask);
+  set_limit(record.packet_life_selector, record.packet_life, query.packet_life,
             PathMask::kPacketLife, mask);
   const auto method = query.numb_path == 1 ? wire::Method::kGet : wire::Method::kGetTable;
   return Query::of(method, wire::SaAttribute::kPathRecord, mask, record);

@@ -24,14 +24,14 @@ void PathCache::load_table(Time now) {
   const PathRecord record{
       .source_gid = port_.gids.front(), .reversible = true, .numb_path = config_.table_paths};
   using TableMask = PathRecord::Mask;
-  const auto asked = queries_.ask(
+  const auto query_id = queries_.ask(
       Query::of(wire::Method::kGetTable, wire::SaAttribute::kPathRecord,
                 TableMask::kSourceGid | TableMask::kReversible | TableMask::kNumbPath, record),
       QueryOwner::kPaths, 0, now);
   table_may_be_stale_ = false;
   changed_gids_.clear();
-  if (!asked) return end_table(Table::kNone, now);
-  table_query_ = *asked;
+  if (!query_id) return end_table(Table::kNone, now);
+  table_query_ = *query_id;
   table_ = Table::kLoading;
 }
 
@@ -53,7 +53,7 @@ void PathCache::receive_table(const QueryEnd& end, Time now) {
   end_table(Table::kLoaded, now);
 }
 
-void PathCache::store_table(const std::vector<PathRecord>& paths, Time asked, Time now) {
+void PathCache::store_table(const std::vector<PathRecord>& paths, Time asked_at, Time now) {
   const Gid& source = port_.gids.front();
   std::map<Gid, std::vector<PathRecord>> by_destination;
   for (const PathRecord& path : paths) {
@@ -61,10 +61,10 @@ void PathCache::store_table(const std::vector<PathRecord>& paths, Time asked, Ti
         changed_gids_.contains(path.destination_gid)) {
       continue;
     }
-    auto& known = by_destination[path.destination_gid];
-    if (known.size() < kPathsPerQueryMax) known.push_back(path);
+    auto& records = by_destination[path.destination_gid];
+    if (records.size() < kPathsPerQueryMax) records.push_back(path);
   }
-  for (auto& [destination, known] : by_destination) {
+  for (auto& [destination, records] : by_destination) {
     const PathQuery query{.destination = destination, .source = source};
     auto found = entries_.find(query);
     if (found == entries_.end()) {
@@ -76,11 +76,11 @@ void PathCache::store_table(const std::vector<PathRecord>& paths, Time asked, Ti
     }
     Entry& entry = found->second;
     if (entry.query_id) continue;  // this query began later, so its answer is newer
-    counters_.table_paths += known.size();
+    counters_.table_paths += records.size();
     entry.waits_for_table = false;
-    entry.absent.reset();
-    entry.learned = asked;
-    entry.paths = std::move(known);
+    entry.negative_answer.reset();
+    entry.asked_at = asked_at;
+    entry.paths = std::move(records);
     answer_waiters(entry, entry.paths, std::nullopt, 1, now);
     note_use(found);
   }
@@ -95,8 +95,9 @@ void PathCache::end_table(Table state, Time now) {
       ++found;
       continue;
     }
-    if (const auto known = find_in_table(found->first, now)) {
-      answer_waiters(entry, {known->all.begin(), known->all.end()}, std::nullopt, 1, now);
+    if (const auto known_paths = find_in_table(found->first, now)) {
+      answer_waiters(entry, {known_paths->all.begin(), known_paths->all.end()}, std::nullopt, 1,
+                     now);
       found = erase(found);
       continue;
     }

@@ -3,7 +3,7 @@
 // Asks the SA for each connection, as Linux does (mode kUncached).
 namespace verbena::sa {
 
-// The cookie of a query without the cache is its ticket.  Queries of the cache have the cookie 0.
+// A query that bypasses the cache has its ticket as its cookie.  Queries of the cache have 0.
 Result<PathCache::Lookup> PathCache::find_for_connection(const PathQuery& query,
                                                          std::uint64_t cookie,
                                                          Duration give_up_after, Time now) {
@@ -16,21 +16,21 @@ Result<PathCache::Lookup> PathCache::find_for_connection(const PathQuery& query,
   Query request = query_of(query);
   request.give_up_after = give_up_after;
   const PathTicket ticket{++last_ticket_};
-  const QueryId asked = VB_TRY(queries_.ask(request, QueryOwner::kPaths, ticket.value, now));
+  const QueryId query_id = VB_TRY(queries_.ask(request, QueryOwner::kPaths, ticket.value, now));
   ++counters_.uncached;
-  uncached_.emplace(ticket,
-                    Uncached{.query = query, .query_id = asked, .cookie = cookie, .asked = now});
+  uncached_.emplace(
+      ticket, Uncached{.query = query, .query_id = query_id, .cookie = cookie, .asked_at = now});
   return Lookup(ticket);
 }
 
 void PathCache::receive_uncached(const QueryEnd& end, Time now) {
-  const auto asked = uncached_.extract(PathTicket{end.cookie});
-  if (!asked) return;
-  PathEvent event{.ticket = asked.key(),
-                  .cookie = asked.mapped().cookie,
-                  .waited = now - asked.mapped().asked,
+  const auto uncached = uncached_.extract(PathTicket{end.cookie});
+  if (!uncached) return;
+  PathEvent event{.ticket = uncached.key(),
+                  .cookie = uncached.mapped().cookie,
+                  .waited = now - uncached.mapped().asked_at,
                   .tries = end.tries};
-  if (auto paths = paths_in(asked.mapped().query, end)) {
+  if (auto paths = paths_in(uncached.mapped().query, end)) {
     event.paths = *std::move(paths);
   } else {
     event.error = paths.error();

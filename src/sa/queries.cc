@@ -15,8 +15,8 @@ SaHeader sa_header_of(std::span<const std::byte> mad) {
   return wire::decode_exact<SaHeader>(mad.first<wire::kSaHeaderBytes>());
 }
 
-// Returns true if the header is that of a response to the query.  A redirection contains a
-// ClassPortInfo, and may have the attribute ID of that.
+// Returns true if the header belongs to a response to the query.  A redirection contains a
+// ClassPortInfo, and may have the attribute ID of ClassPortInfo.
 bool answers(const SaHeader& header, const Query& query) {
   // GetResp answers both Get and Set.
   const auto method = query.method == wire::Method::kSet ? wire::Method::kGet : query.method;
@@ -27,8 +27,9 @@ bool answers(const SaHeader& header, const Query& query) {
           (redirected && header.mad.attribute_id == wire::kAttributeClassPortInfo));
 }
 
-// Returns true for the status that a node without an SA answers: it does not know the class, or the
-// method (vol1 13.4.7).  An SA answers the same if it lacks an optional attribute.
+// Returns true if the status says that the node does not know the class or the method (vol1
+// 13.4.7).  A node without an SA answers with such a status, but so does an SA that lacks an
+// optional attribute.
 bool is_unserved(std::uint16_t status) {
   constexpr std::uint16_t kCode = 0x001c;  // the bits of the status that tell what is invalid
   switch (status & kCode) {
@@ -77,9 +78,9 @@ Result<QueryId> Queries::ask(const Query& query, QueryOwner owner, std::uint64_t
   const QueryId id{++last_id_};
   const Time until = now + query.give_up_after;
   entries_.emplace(
-      id, Entry{.query = query, .owner = owner, .cookie = cookie, .asked = now, .until = until});
+      id, Entry{.query = query, .owner = owner, .cookie = cookie, .asked_at = now, .until = until});
   waiting_.insert(id);
-  ends_.emplace(until, id);
+  deadlines_.emplace(until, id);
   start_waiting(now);
   return id;
 }
@@ -88,13 +89,13 @@ bool Queries::cancel(QueryId id, Time now) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
     // The query may have ended, but next_end() may not have returned its result yet.
-    const auto dropped = std::erase_if(ended_, [&](const QueryEnd& end) { return end.id == id; });
+    const auto dropped = std::erase_if(results_, [&](const QueryEnd& end) { return end.id == id; });
     return dropped != 0;
   }
   ++counters_.cancelled;
   unsend(id, found->second);
   waiting_.erase(id);
-  ends_.erase({found->second.until, id});
+  deadlines_.erase({found->second.until, id});
   entries_.erase(found);
   start_waiting(now);
   return true;
@@ -103,9 +104,9 @@ bool Queries::cancel(QueryId id, Time now) {
 void Queries::extend(QueryId id, Time until) {
   const auto found = entries_.find(id);
   if (found == entries_.end() || until <= found->second.until) return;
-  ends_.erase({found->second.until, id});
+  deadlines_.erase({found->second.until, id});
   found->second.until = until;
-  ends_.emplace(until, id);
+  deadlines_.emplace(until, id);
 }
 
 std::uint32_t Queries::tries(QueryId id) const {
@@ -129,7 +130,7 @@ void Queries::set_port(PortId port, const PortState& state, Time now) {
   manager_ = manager;
   first_interval_ = kFirstInterval;
   round_trip_ = {};
-  confirmed_ = shrunk_ = {};
+  last_confirmed_ = window_shrunk_at_ = {};
   window_ = kOutstandingMax;
   for (auto& [id, entry] : entries_) {
     if (entry.state == State::kWaiting) continue;
@@ -203,14 +204,14 @@ void Queries::send(QueryId id, Entry& entry, Time now) {
 void Queries::pause(QueryId id, Entry& entry, Time now) {
   entry.state = State::kPaused;
   entry.may_measure = false;
-  entry.resume = now + with_jitter(entry.interval);
+  entry.resume_at = now + with_jitter(entry.interval);
   entry.interval = grown(entry.interval);
-  resumes_.emplace(entry.resume, id);
+  resumes_.emplace(entry.resume_at, id);
 }
 
 void Queries::unsend(QueryId id, Entry& entry) {
   if (entry.state == State::kWaiting) return;
-  if (entry.state == State::kPaused) resumes_.erase({entry.resume, id});
+  if (entry.state == State::kPaused) resumes_.erase({entry.resume_at, id});
   if (entry.state == State::kSent) {
     mads_.cancel(agent_, MgmtClass::kSubnetAdministration, entry.transaction);
   }
@@ -222,13 +223,13 @@ void Queries::unsend(QueryId id, Entry& entry) {
 void Queries::receive(const mad::ManagementPort::Message& message, Time now) {
   const auto header =
       wire::decode_exact<wire::MadHeader>(std::span(message.mad).first<wire::kMadHeaderBytes>());
-  const auto known = by_transaction_.find(static_cast<std::uint32_t>(header.transaction_id));
-  if (known == by_transaction_.end()) return;
-  const auto found = entries_.find(known->second);
+  const auto match = by_transaction_.find(static_cast<std::uint32_t>(header.transaction_id));
+  if (match == by_transaction_.end()) return;
+  const auto found = entries_.find(match->second);
   if (found->second.state != State::kSent) return;
   // The message ends the request in mads_, so unsend() must not cancel it.
   found->second.state = State::kPaused;
-  found->second.resume = kNever;
+  found->second.resume_at = kNever;
   if (message.timed_out) return expire(found, now);
   receive_answer(found, message, now);
 }
@@ -256,21 +257,21 @@ Duration Queries::first_interval_of(Duration round_trip) {
 }
 
 bool Queries::was_lost(const Entry& entry) const {
-  return confirmed_ > entry.last_sent && entry.interval >= round_trip_ * 4;
+  return last_confirmed_ > entry.last_sent && entry.interval >= round_trip_ * 4;
 }
 
 // Shrinks the window at most once in an interval, because queries that were sent together time out
 // together.
 void Queries::shrink_window(Time now) {
-  if (shrunk_ != Time{} && now - shrunk_ < first_interval_) return;
-  shrunk_ = now;
+  if (window_shrunk_at_ != Time{} && now - window_shrunk_at_ < first_interval_) return;
+  window_shrunk_at_ = now;
   window_ = std::max(window_ / 2, kWindowMin);
 }
 
 Duration Queries::grown(Duration interval) const {
-  const Duration together = kRepeatGap * static_cast<std::int64_t>(outstanding());
+  const Duration spread_interval = kRepeatGap * static_cast<std::int64_t>(outstanding());
   const Duration max =
-      std::clamp(std::max(together, round_trip_ * 4), kLoneIntervalMax, kIntervalMax);
+      std::clamp(std::max(spread_interval, round_trip_ * 4), kLoneIntervalMax, kIntervalMax);
   return std::max(interval, std::min(interval * 2, max));
 }
 
@@ -356,12 +357,12 @@ void Queries::measure(const Entry& entry, Time now) {
   if (!entry.may_measure) {
     // An answer this soon after a repeat most likely answers the repeat, not an earlier try.
     if (round_trip_ == Duration{} || now - entry.last_sent > round_trip_ * 4) return;
-    confirmed_ = now;
+    last_confirmed_ = now;
     first_interval_ = first_interval_of(round_trip_);
     return;
   }
   const Duration sample = now - entry.first_sent;
-  confirmed_ = now;
+  last_confirmed_ = now;
   round_trip_ = round_trip_ == Duration{} ? sample : (round_trip_ * 7 + sample) / 8;
   first_interval_ = first_interval_of(round_trip_);
   if (sample > kRoundTripMax) {
@@ -382,20 +383,20 @@ void Queries::end(Entries::iterator found, QueryEnd end, Time now) {
   end.id = id;
   end.owner = entry.owner;
   end.cookie = entry.cookie;
-  end.waited = now - entry.asked;
+  end.waited = now - entry.asked_at;
   end.first_sent = entry.first_sent;
   end.tries = entry.tries;
   unsend(id, entry);
   waiting_.erase(id);
-  ends_.erase({entry.until, id});
+  deadlines_.erase({entry.until, id});
   entries_.erase(found);
-  ended_.push_back(std::move(end));
+  results_.push_back(std::move(end));
   start_waiting(now);
 }
 
 void Queries::on_timer(Time now) {
-  while (!ends_.empty() && ends_.begin()->first <= now) {
-    end(entries_.find(ends_.begin()->second), {.how = QueryEnd::How::kTimedOut}, now);
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    end(entries_.find(deadlines_.begin()->second), {.how = QueryEnd::How::kTimedOut}, now);
   }
   while (!resumes_.empty() && resumes_.begin()->first <= now) {
     const QueryId id = resumes_.begin()->second;
@@ -406,15 +407,15 @@ void Queries::on_timer(Time now) {
 
 Time Queries::deadline() const {
   Time next = kNever;
-  if (!ends_.empty()) next = ends_.begin()->first;
+  if (!deadlines_.empty()) next = deadlines_.begin()->first;
   if (!resumes_.empty()) next = std::min(next, resumes_.begin()->first);
   return next;
 }
 
 std::optional<QueryEnd> Queries::next_end() {
-  if (ended_.empty()) return std::nullopt;
-  QueryEnd end = std::move(ended_.front());
-  ended_.pop_front();
+  if (results_.empty()) return std::nullopt;
+  QueryEnd end = std::move(results_.front());
+  results_.pop_front();
   return end;
 }
 

@@ -61,7 +61,7 @@ struct QueryEnd {
   How how{};
   std::uint16_t mad_status = 0;  // kRefused: the status in the answer
   Duration waited{};
-  Time first_sent{};  // at this manager; the answer is not older
+  Time first_sent{};  // to this manager; the answer is from a later time
   std::uint32_t tries = 0;
   std::uint16_t attribute_offset = 0;
   std::vector<std::byte> data{};  // kAnswered: the records
@@ -171,7 +171,7 @@ class Queries {
     std::uint64_t timed_out = 0;
     std::uint64_t cancelled = 0;
     std::uint64_t busy = 0;
-    std::uint64_t unserved = 0;     // answers that a node without an SA gives
+    std::uint64_t unserved = 0;     // refusals as by a node without an SA
     std::uint64_t unsupported = 0;  // queries that ended because the SA does not know such requests
     std::uint64_t redirected = 0;
     std::uint64_t mismatched = 0;  // answers with the wrong attribute or method
@@ -190,18 +190,18 @@ class Queries {
     State state = State::kWaiting;
     std::uint32_t transaction = 0;
     std::uint32_t tries = 0;
-    std::uint32_t busy = 0;
+    std::uint32_t busy = 0;  // answers with BUSY
     std::uint8_t redirects = 0;
     // The value of answers_ when the query was last refused as unserved.
     std::optional<std::uint64_t> unserved_at{};
     std::optional<mad::Address> redirected_to{};
     Duration interval{};
-    Time asked{};
+    Time asked_at{};
     Time first_sent{};  // to this manager
     Time last_sent{};
     bool may_measure = false;  // the answer measures the round trip
     Time until{};
-    Time resume = kNever;  // when a paused query is sent again
+    Time resume_at = kNever;  // when a paused query is sent again
   };
   using Entries = std::map<QueryId, Entry>;
 
@@ -219,8 +219,8 @@ class Queries {
   bool redirect(QueryId id, Entry& entry, std::span<const std::byte> data, Time now);
   void measure(const Entry& entry, Time now);
   static Duration first_interval_of(Duration round_trip);
-  // Returns true if the SA has answered another query in time since this one was last sent, and
-  // this one has waited long enough.
+  // Returns true if another query was answered in time after the last try of this query, and the
+  // interval of this query is at least four round trips.
   bool was_lost(const Entry& entry) const;
   void shrink_window(Time now);
   Duration grown(Duration interval) const;
@@ -235,18 +235,18 @@ class Queries {
   std::optional<mad::Address> manager_{};
   Duration first_interval_ = kFirstInterval;
   Duration round_trip_{};  // smoothed; 0: not known
-  Time confirmed_{};       // when an answer last came within the usual round trip
+  Time last_confirmed_{};  // when an answer last came within the usual round trip
   std::size_t window_ = kOutstandingMax;
-  Time shrunk_{};
+  Time window_shrunk_at_{};
   std::uint64_t answers_ = 0;  // answers that only an SA gives
   bool was_refused_ = false;   // a query was refused as unserved, see take_refusal()
   std::uint64_t last_id_ = 0;
   Entries entries_{};
   std::set<QueryId> waiting_{};  // the oldest first
   std::unordered_map<std::uint32_t, QueryId> by_transaction_{};
-  std::set<std::pair<Time, QueryId>> ends_{};     // the total deadlines
-  std::set<std::pair<Time, QueryId>> resumes_{};  // of paused queries
-  std::deque<QueryEnd> ended_{};
+  std::set<std::pair<Time, QueryId>> deadlines_{};  // when queries time out
+  std::set<std::pair<Time, QueryId>> resumes_{};    // when paused queries are sent again
+  std::deque<QueryEnd> results_{};
   Counters counters_{};
 };
 

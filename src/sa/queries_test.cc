@@ -20,7 +20,7 @@ using wire::SaStatus;
 
 class QueriesTest : public ManualSaTest {
  protected:
-  QueriesTest() { takes_ends_itself = true; }
+  QueriesTest() { test_reads_ends = true; }
 
   static Query path_query(std::uint8_t to = 9) {
     return Query::of(Method::kGet, SaAttribute::kPathRecord, PathRecord::Mask::kDestinationGid,
@@ -199,11 +199,11 @@ TEST_F(QueriesTest, RefusalsOfTwoManagersAreNotCountedTogether) {
   PortState other = port;
   other.sm_lid = {2};
   queries.set_port({}, other, now);
-  const auto anew = request();
+  const auto resent = request();
   ask(7);
   answer(request(), 0);
   EXPECT_EQ(queries.next_end()->cookie, 7U);
-  answer(anew, wire::mad_status::kMethodAttributeNotSupported);
+  answer(resent, wire::mad_status::kMethodAttributeNotSupported);
   EXPECT_FALSE(queries.next_end());
 }
 
@@ -270,13 +270,13 @@ TEST_F(QueriesTest, QueriesAreSentToTheNewManagerAndTheOldOneCannotAnswer) {
   PortState other = port;
   other.sm_lid = {2};
   queries.set_port({}, other, now);
-  const auto anew = sent();
-  ASSERT_EQ(anew.size(), 1U);
-  EXPECT_EQ(anew[0].to.path.destination_lid, Lid{2});
-  EXPECT_NE(header_in(anew[0]).mad.transaction_id, header_in(old).mad.transaction_id);
+  const auto resent = sent();
+  ASSERT_EQ(resent.size(), 1U);
+  EXPECT_EQ(resent[0].to.path.destination_lid, Lid{2});
+  EXPECT_NE(header_in(resent[0]).mad.transaction_id, header_in(old).mad.transaction_id);
   answer(old, 0);
   EXPECT_FALSE(queries.next_end());
-  answer(anew[0], 0);
+  answer(resent[0], 0);
   EXPECT_TRUE(queries.next_end());
   EXPECT_EQ(queries.counters().asked_anew, 1U);
 }
@@ -305,7 +305,7 @@ TEST_F(QueriesTest, RedirectionIsFollowedAndHasALimit) {
   EXPECT_EQ(end->mad_status, wire::mad_status::kRedirect);
 }
 
-TEST_F(QueriesTest, RedirectionThatLeadsNowhereIsAnError) {
+TEST_F(QueriesTest, RedirectionWithoutALidIsAnError) {
   ask();
   answer(sent().at(0), wire::mad_status::kRedirect, wire::ClassPortInfo{});
   ASSERT_TRUE(queries.next_end());
@@ -354,7 +354,7 @@ TEST_F(QueriesTest, IntervalsAdaptToASlowManager) {
   EXPECT_LE(queries.counters().sent, 2 * 160U);
 }
 
-TEST_F(QueriesTest, TableArrivesWholeAndItsRecordsAreBounded) {
+TEST_F(QueriesTest, TableArrivesCompleteAndItsRecordsHaveALimit) {
   ask(0, Query::of(Method::kGetTable, SaAttribute::kPathRecord, 0, PathRecord{}));
   const auto request = sent().at(0);
   constexpr std::size_t kPaths = 100;

@@ -15,7 +15,7 @@ using wire::SaAttribute;
 
 class RepeatsTest : public ManualSaTest {
  protected:
-  RepeatsTest() { takes_ends_itself = true; }
+  RepeatsTest() { test_reads_ends = true; }
 
   void ask(std::size_t count) {
     Query query =
@@ -26,10 +26,10 @@ class RepeatsTest : public ManualSaTest {
       ASSERT_TRUE(queries.ask(query, QueryOwner::kPaths, 0, now));
     }
   }
-  void answer_well(const mad::SendMad& request) { answer(request, PathRecord{}); }
+  void answer_with_path(const mad::SendMad& request) { answer(request, PathRecord{}); }
 
   // Returns the times at which a request is sent again.
-  std::vector<Time> times_of(const mad::SendMad& request, Duration duration) {
+  std::vector<Time> repeat_times(const mad::SendMad& request, Duration duration) {
     std::vector<Time> times;
     const Time end = now + duration;
     while (std::min(mads.deadline(), queries.deadline()) <= end) {
@@ -46,7 +46,7 @@ class RepeatsTest : public ManualSaTest {
 TEST_F(RepeatsTest, RepeatsBackOffWithJitterAndKeepTheTransactionId) {
   ask(Queries::kOutstandingMax);
   Time before = now;
-  const auto times = times_of(sent().at(0), 60s);
+  const auto times = repeat_times(sent().at(0), 60s);
   Duration interval = Queries::kFirstInterval;
   bool jitter = false;
   for (const Time time : times) {
@@ -64,10 +64,10 @@ TEST_F(RepeatsTest, RepeatsBackOffWithJitterAndKeepTheTransactionId) {
 
 // An SA that loses two of three requests leaves 17 of 1,000 queries unanswered if each is sent ten
 // times.  If each is sent every second for a minute, nearly all are answered.
-TEST_F(RepeatsTest, LastQueriesAreRepeatedEachSecond) {
+TEST_F(RepeatsTest, LastQueriesAreRepeatedEverySecond) {
   ask(2);
   Time before = now;
-  for (const Time time : times_of(sent().at(0), 60s)) {
+  for (const Time time : repeat_times(sent().at(0), 60s)) {
     EXPECT_LE(time - before, Queries::kLoneIntervalMax * 5 / 4);
     before = time;
   }
@@ -80,7 +80,7 @@ TEST_F(RepeatsTest, LostQueriesAreRepeatedSoonWhileOthersAreAnswered) {
   std::size_t tries = 0;
   for (int i = 0; i < 200; ++i) {
     ask(1);
-    answer_well(request());
+    answer_with_path(request());
     ASSERT_TRUE(queries.next_end());
     for (const auto& repeated : run_for(100ms)) tries += repeated == lost[0] ? 1 : 0;
   }
@@ -94,14 +94,14 @@ TEST_F(RepeatsTest, WindowShrinksWithoutAnswersAndGrowsAgain) {
   ASSERT_EQ(first.size(), Queries::kOutstandingMax);
   run_for(60s);
   EXPECT_EQ(queries.window(), Queries::kWindowMin);
-  for (const auto& request : first) answer_well(request);
+  for (const auto& request : first) answer_with_path(request);
   EXPECT_EQ(queries.window(), Queries::kWindowMin)
       << "answers to repeats do not measure the round trip";
   EXPECT_EQ(queries.outstanding(), Queries::kWindowMin);
   for (std::size_t window = Queries::kWindowMin; window < Queries::kOutstandingMax;) {
     for (const auto& request : sent()) {
       now += 1ms;
-      answer_well(request);
+      answer_with_path(request);
       window = std::min(window + 1, Queries::kOutstandingMax);
       ASSERT_EQ(queries.window(), window);
     }
@@ -112,15 +112,15 @@ TEST_F(RepeatsTest, SlowAnswersShrinkTheWindowOnceInAnInterval) {
   // The client has learned that the SA takes 3 s, so it waits long enough for an answer.
   for (int i = 0; i < 20; ++i) {
     ask(1);
-    const auto one = request();
+    const auto packet = request();
     run_for(3s);
-    answer_well(one);
+    answer_with_path(packet);
   }
   ask(Queries::kOutstandingMax);
   const auto slow = sent();
   ASSERT_EQ(slow.size(), Queries::kOutstandingMax);
   EXPECT_TRUE(run_for(Queries::kRoundTripMax + 1ms).empty());
-  for (const auto& request : slow) answer_well(request);
+  for (const auto& request : slow) answer_with_path(request);
   EXPECT_EQ(queries.window(), Queries::kOutstandingMax / 2);
 }
 

@@ -36,20 +36,20 @@ Result<ServiceTicket> Services::find(const ServiceQuery& query, std::uint64_t co
   }
   ServiceRecord record;
   std::uint64_t mask = 0;
-  put(record.name, query.name, ServiceMask::kName, mask);
-  put(record.service_id, query.service_id, ServiceMask::kServiceId, mask);
-  put(record.service_gid, query.gid, ServiceMask::kServiceGid, mask);
-  put(record.service_pkey, query.pkey, ServiceMask::kPkey, mask);
+  set_component(record.name, query.name, ServiceMask::kName, mask);
+  set_component(record.service_id, query.service_id, ServiceMask::kServiceId, mask);
+  set_component(record.service_gid, query.gid, ServiceMask::kServiceGid, mask);
+  set_component(record.service_pkey, query.pkey, ServiceMask::kPkey, mask);
   Query request =
       Query::of(wire::Method::kGetTable, wire::SaAttribute::kServiceRecord, mask, record);
   request.give_up_after = give_up_after;
-  const auto asked = VB_TRY(queries_.ask(request, QueryOwner::kServices, 0, now));
+  const auto query_id = VB_TRY(queries_.ask(request, QueryOwner::kServices, 0, now));
   ++counters_.asked;
   const ServiceTicket ticket{++last_ticket_};
   entries_.emplace(
       ticket,
-      Entry{.cookie = cookie, .is_search = true, .request = Request::kFind, .query = asked});
-  by_query_.emplace(asked, ticket);
+      Entry{.cookie = cookie, .is_search = true, .request = Request::kFind, .query = query_id});
+  by_query_.emplace(query_id, ticket);
   return ticket;
 }
 
@@ -66,7 +66,7 @@ bool Services::remove(ServiceTicket ticket, Time now) {
   }
   ++counters_.removed;
   found->second.is_removed = true;
-  wait(found, kNever);
+  set_timer(found, kNever);
   step(found, now);
   return true;
 }
@@ -90,8 +90,8 @@ void Services::step(Entries::iterator found, Time now) {
   Entry& entry = found->second;
   if (entry.is_search || entry.request != Request::kNone) return;
   if (!entry.is_removed) {
-    if (now < entry.next) return wait(found, entry.next);
-    if (!entry.was_registered || !entry.is_registered || entry.next != Time{}) {
+    if (now < entry.due) return set_timer(found, entry.due);
+    if (!entry.was_registered || !entry.is_registered || entry.due != Time{}) {
       // Without a manager, a first registration waits in `queries_`, and fails at the deadline
       // there.
       if (entry.was_registered && !port_.is_ready()) return;
@@ -114,31 +114,31 @@ void Services::step(Entries::iterator found, Time now) {
     query.give_up_after = std::chrono::minutes(1);
     return ask(found, Request::kDelete, query, now);
   }
-  wait(found, kNever);
+  set_timer(found, kNever);
   entries_.erase(found);
 }
 
 void Services::ask(Entries::iterator found, Request request, const Query& query, Time now) {
-  const auto asked = queries_.ask(query, QueryOwner::kServices, 0, now);
-  if (!asked) return wait(found, now + kRefusalPause);
-  wait(found, kNever);
+  const auto query_id = queries_.ask(query, QueryOwner::kServices, 0, now);
+  if (!query_id) return set_timer(found, now + kRefusalPause);
+  set_timer(found, kNever);
   found->second.request = request;
-  found->second.query = *asked;
+  found->second.query = *query_id;
   found->second.may_be_lost = false;
-  by_query_.emplace(*asked, found->first);
+  by_query_.emplace(*query_id, found->first);
 }
 
-void Services::wait(Entries::iterator found, Time until) {
-  waits_.erase({found->second.next, found->first});
-  found->second.next = until == kNever ? Time{} : until;
-  if (until != kNever) waits_.emplace(until, found->first);
+void Services::set_timer(Entries::iterator found, Time until) {
+  timers_.erase({found->second.due, found->first});
+  found->second.due = until == kNever ? Time{} : until;
+  if (until != kNever) timers_.emplace(until, found->first);
 }
 
 void Services::receive(const QueryEnd& end, Time now) {
-  const auto asked = by_query_.find(end.id);
-  if (asked == by_query_.end()) return;
-  const auto found = entries_.find(asked->second);
-  by_query_.erase(asked);
+  const auto pending = by_query_.find(end.id);
+  if (pending == by_query_.end()) return;
+  const auto found = entries_.find(pending->second);
+  by_query_.erase(pending);
   switch (std::exchange(found->second.request, Request::kNone)) {
     case Request::kFind: return receive_found(found, end);
     case Request::kSet: return receive_set(found, end, now);
@@ -192,7 +192,7 @@ void Services::receive_set(Entries::iterator found, const QueryEnd& end, Time no
       // Renews after 3/8 to 4/8 of the lease, which leaves time for repeats.
       const Duration eighth = Duration(std::chrono::seconds(entry.record.lease_seconds)) / 8;
       const auto jitter = random_.below(static_cast<std::uint64_t>(eighth.count()));
-      wait(found, now + eighth * 3 + Duration(static_cast<std::int64_t>(jitter)));
+      set_timer(found, now + eighth * 3 + Duration(static_cast<std::int64_t>(jitter)));
     }
     return step(found, now);
   }
@@ -203,18 +203,18 @@ void Services::receive_set(Entries::iterator found, const QueryEnd& end, Time no
     return step(found, now);
   }
   entry.is_registered = false;
-  if (is_refused) wait(found, now + kRefusalPause);
+  if (is_refused) set_timer(found, now + kRefusalPause);
   step(found, now);
 }
 
 void Services::register_again(bool requests_may_be_lost, Time now) {
   for (auto found = entries_.begin(); found != entries_.end();) {
-    const auto here = found++;
-    Entry& entry = here->second;
+    const auto current = found++;
+    Entry& entry = current->second;
     entry.is_registered = false;
     entry.may_be_lost = requests_may_be_lost;
-    if (entry.request == Request::kNone) wait(here, kNever);
-    step(here, now);
+    if (entry.request == Request::kNone) set_timer(current, kNever);
+    step(current, now);
   }
 }
 
@@ -226,9 +226,9 @@ void Services::set_port(const PortState& state, const PortChange& change, Time n
 }
 
 void Services::on_timer(Time now) {
-  while (!waits_.empty() && waits_.begin()->first <= now) {
-    const ServiceTicket ticket = waits_.begin()->second;
-    waits_.erase(waits_.begin());
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    const ServiceTicket ticket = timers_.begin()->second;
+    timers_.erase(timers_.begin());
     step(entries_.find(ticket), now);
   }
 }

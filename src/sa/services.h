@@ -59,9 +59,8 @@ struct ServiceCounters {
   friend bool operator==(const ServiceCounters&, const ServiceCounters&) = default;
 };
 
-// Registers services with the SA, and finds registered services (vol1 15.2.5.14).  A registration
-// ends with its lease, so it is renewed before that.  It is made again when the SA has forgotten
-// it.
+// Registers services with the SA, and finds registered services (vol1 15.2.5.14).  Renews each
+// registration before its lease ends.  Registers a service again when the SA may have forgotten it.
 class Services {
  public:
   static constexpr std::size_t kServicesMax = 4096;  // registrations and queries
@@ -78,7 +77,7 @@ class Services {
   // Asks the SA for services.  kFound or kFailed follows.  Fails with kNoResources.
   Result<ServiceTicket> find(const ServiceQuery& query, std::uint64_t cookie,
                              Duration give_up_after, Time now);
-  // Ends a registration, or cancels a query.  Returns false if it has ended already.
+  // Ends a registration, or cancels a query.  Returns false if the registration or query has ended.
   bool remove(ServiceTicket ticket, Time now);
   std::optional<ServiceEvent> next_event();
 
@@ -87,7 +86,7 @@ class Services {
 
   void receive(const QueryEnd& end, Time now);
   void on_timer(Time now);
-  Time deadline() const { return waits_.empty() ? kNever : waits_.begin()->first; }
+  Time deadline() const { return timers_.empty() ? kNever : timers_.begin()->first; }
 
   std::size_t size() const { return entries_.size(); }
   const ServiceCounters& counters() const { return counters_; }
@@ -106,13 +105,13 @@ class Services {
     Request request = Request::kNone;
     QueryId query{};
     unsigned refusals = 0;
-    Time next{};  // when to renew or to try again; 0: no time is set
+    Time due{};  // when to renew or to try again; 0: no time is set
   };
   using Entries = std::map<ServiceTicket, Entry>;
 
   void step(Entries::iterator found, Time now);
   void ask(Entries::iterator found, Request request, const Query& query, Time now);
-  void wait(Entries::iterator found, Time until);
+  void set_timer(Entries::iterator found, Time until);
   void receive_set(Entries::iterator found, const QueryEnd& end, Time now);
   void receive_found(Entries::iterator found, const QueryEnd& end);
   void fail_entry(Entries::iterator found, const Error& error);
@@ -124,7 +123,7 @@ class Services {
   PortState port_{};
   Entries entries_{};
   std::map<QueryId, ServiceTicket> by_query_{};
-  std::set<std::pair<Time, ServiceTicket>> waits_{};
+  std::set<std::pair<Time, ServiceTicket>> timers_{};
   std::uint64_t last_ticket_ = 0;
   std::deque<ServiceEvent> events_{};
   ServiceCounters counters_{};

@@ -30,7 +30,7 @@ class ServicesTest : public ManualSaTest {
     queries.set_port({}, state, now);
     services.set_port(state, change, now);
   }
-  void take(const QueryEnd& end) override { services.receive(end, now); }
+  void on_query_end(const QueryEnd& end) override { services.receive(end, now); }
   void on_timer() override { services.on_timer(now); }
   Time deadline() override { return services.deadline(); }
 
@@ -130,10 +130,10 @@ TEST_F(ServicesTest, RenewalThatIsRefusedTooOftenEndsTheRegistration) {
 
 TEST_F(ServicesTest, QueryIsAnsweredWithAllRecords) {
   const auto ticket = *services.find({.name = ServiceQuery::name_of("files")}, 9, 10s, now);
-  const auto asked = request();
-  EXPECT_EQ(header_in(asked).mad.method, Method::kGetTable);
-  EXPECT_EQ(header_in(asked).component_mask, ServiceRecord::Mask::kName);
-  answer(asked, 0, std::vector{record, record}, wire::SaAttribute::kServiceRecord);
+  const auto packet = request();
+  EXPECT_EQ(header_in(packet).mad.method, Method::kGetTable);
+  EXPECT_EQ(header_in(packet).component_mask, ServiceRecord::Mask::kName);
+  answer(packet, 0, std::vector{record, record}, wire::SaAttribute::kServiceRecord);
   const auto event = services.next_event();
   ASSERT_TRUE(event);
   EXPECT_EQ(event->ticket, ticket);

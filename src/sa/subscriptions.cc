@@ -57,20 +57,20 @@ void Subscriptions::step(Traps::iterator found, Time now) {
   if (trap.request != Request::kNone) return;
   const bool is_wanted = !trap.subscribers.empty();
   if (is_wanted && !trap.is_registered) {
-    if (now < trap.not_before) return wait(found, trap.not_before);
+    if (now < trap.not_before) return set_timer(found, trap.not_before);
     if (port_.is_ready()) ask(found, true, now);
     return;
   }
   if (is_wanted) return;
   if (trap.may_be_at_sa) return ask(found, false, now);
-  wait(found, kNever);
+  set_timer(found, kNever);
   traps_.erase(found);
 }
 
-void Subscriptions::wait(Traps::iterator found, Time until) {
-  waits_.erase({found->second.not_before, found->first});
+void Subscriptions::set_timer(Traps::iterator found, Time until) {
+  timers_.erase({found->second.not_before, found->first});
   found->second.not_before = until == kNever ? Time{} : until;
-  if (until != kNever) waits_.emplace(until, found->first);
+  if (until != kNever) timers_.emplace(until, found->first);
 }
 
 void Subscriptions::ask(Traps::iterator found, bool subscribe, Time now) {
@@ -84,21 +84,21 @@ void Subscriptions::ask(Traps::iterator found, bool subscribe, Time now) {
                           .producer_type = InformInfo::kAnyProducer};
   Query query = Query::of(wire::Method::kSet, wire::SaAttribute::kInformInfo, 0, inform);
   if (!subscribe) query.tries_max = kUnsubscribeTries;
-  const auto asked = queries_.ask(query, QueryOwner::kSubscriptions, 0, now);
-  if (!asked) return wait(found, now + kPause);
-  wait(found, kNever);
+  const auto query_id = queries_.ask(query, QueryOwner::kSubscriptions, 0, now);
+  if (!query_id) return set_timer(found, now + kRetryPause);
+  set_timer(found, kNever);
   trap.request = subscribe ? Request::kSubscribe : Request::kUnsubscribe;
   if (subscribe) trap.may_be_at_sa = true;
   if (!subscribe) trap.is_registered = false;
   trap.may_be_lost = false;
-  by_query_.emplace(*asked, found->first);
+  by_query_.emplace(*query_id, found->first);
 }
 
 void Subscriptions::receive(const QueryEnd& end, Time now) {
-  const auto asked = by_query_.find(end.id);
-  if (asked == by_query_.end()) return;
-  const auto found = traps_.find(asked->second);
-  by_query_.erase(asked);
+  const auto pending = by_query_.find(end.id);
+  if (pending == by_query_.end()) return;
+  const auto found = traps_.find(pending->second);
+  by_query_.erase(pending);
   Trap& trap = found->second;
   const Request request = std::exchange(trap.request, Request::kNone);
   if (request == Request::kUnsubscribe) {
@@ -113,22 +113,22 @@ void Subscriptions::receive(const QueryEnd& end, Time now) {
   if (end.how == QueryEnd::How::kRefused) {
     ++counters_.refused;
     trap.may_be_at_sa = false;
-    const auto jitter = random_.below(static_cast<std::uint64_t>(kPause.count()));
-    wait(found, now + kPause + Duration(static_cast<std::int64_t>(jitter)));
+    const auto jitter = random_.below(static_cast<std::uint64_t>(kRetryPause.count()));
+    set_timer(found, now + kRetryPause + Duration(static_cast<std::int64_t>(jitter)));
   }
   step(found, now);
 }
 
 void Subscriptions::register_again(bool requests_may_be_lost, Time now) {
   // A restarted manager may use the same transaction IDs for new reports.
-  recent_.clear();
-  recent_order_.clear();
+  recent_reports_.clear();
+  recent_reports_order_.clear();
   for (auto found = traps_.begin(); found != traps_.end();) {
-    const auto here = found++;
-    here->second.is_registered = false;
-    here->second.may_be_lost = requests_may_be_lost;
-    if (here->second.request == Request::kNone) wait(here, kNever);
-    step(here, now);
+    const auto current = found++;
+    current->second.is_registered = false;
+    current->second.may_be_lost = requests_may_be_lost;
+    if (current->second.request == Request::kNone) set_timer(current, kNever);
+    step(current, now);
   }
 }
 
@@ -136,21 +136,22 @@ void Subscriptions::set_port(const PortState& state, const PortChange& change, T
   port_ = state;
   if (change.stopped || change.became_ready || change.lid || change.manager || change.gids) {
     // Pending queries are sent to the manager again, except after a change of the GIDs alone.
-    const bool asks_anew = change.stopped || change.became_ready || change.lid || change.manager;
-    register_again(!asks_anew, now);
+    const bool resends_queries =
+        change.stopped || change.became_ready || change.lid || change.manager;
+    register_again(!resends_queries, now);
   }
 }
 
 // ---- reports ------------------------------------------------------------------------------------
 
-bool Subscriptions::is_repeated(const mad::ManagementPort::Message& message,
-                                const wire::MadHeader& header) {
+bool Subscriptions::remember_report(const mad::ManagementPort::Message& message,
+                                    const wire::MadHeader& header) {
   const ReportKey key{message.from.path.destination_lid, header.transaction_id};
-  if (!recent_.insert(key).second) return true;
-  recent_order_.push_back(key);
-  if (recent_order_.size() > kReportsRemembered) {
-    recent_.erase(recent_order_.front());
-    recent_order_.pop_front();
+  if (!recent_reports_.insert(key).second) return true;
+  recent_reports_order_.push_back(key);
+  if (recent_reports_order_.size() > kReportsRemembered) {
+    recent_reports_.erase(recent_reports_order_.front());
+    recent_reports_order_.pop_front();
   }
   return false;
 }
@@ -168,7 +169,7 @@ std::optional<SaNotice> Subscriptions::receive_report(const mad::ManagementPort:
   ++counters_.reports;
   const auto notice = wire::decode_exact<SaNotice>(
       std::span(message.mad).subspan<wire::kSaHeaderBytes, wire::kSize<SaNotice>>());
-  const bool was_there = is_repeated(message, header);
+  const bool is_repeat = remember_report(message, header);
   header.response = true;
   header.status = 0;
   std::vector<std::byte> response = message.mad;
@@ -176,7 +177,7 @@ std::optional<SaNotice> Subscriptions::receive_report(const mad::ManagementPort:
   wire::encode_to(response, header);
   // If send() fails, the SA repeats the report.
   (void)mads_.send(agent_, {.to = message.from, .mad = std::move(response)}, now);
-  if (was_there) {
+  if (is_repeat) {
     ++counters_.repeated;
     return std::nullopt;
   }
@@ -195,9 +196,9 @@ std::optional<SaNotice> Subscriptions::receive_report(const mad::ManagementPort:
 }
 
 void Subscriptions::on_timer(Time now) {
-  while (!waits_.empty() && waits_.begin()->first <= now) {
-    const TrapNumber trap = waits_.begin()->second;
-    waits_.erase(waits_.begin());
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    const TrapNumber trap = timers_.begin()->second;
+    timers_.erase(timers_.begin());
     step(traps_.find(trap), now);
   }
 }

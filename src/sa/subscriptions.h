@@ -36,7 +36,7 @@ struct SubscriptionCounters {
   std::uint64_t registered = 0;
   std::uint64_t refused = 0;
   std::uint64_t limit_subscribers = 0;
-  std::uint64_t limit_events = 0;  // notices that were dropped because kEventsMax were not taken
+  std::uint64_t limit_events = 0;  // notices dropped because kEventsMax notices were waiting
   friend bool operator==(const SubscriptionCounters&, const SubscriptionCounters&) = default;
 };
 
@@ -49,7 +49,7 @@ class Subscriptions {
   static constexpr std::size_t kSubscribersMax = 4096;
   static constexpr std::size_t kEventsMax = 65536;
   static constexpr std::size_t kReportsRemembered = 1024;
-  static constexpr Duration kPause = std::chrono::seconds(15);  // after the SA has refused
+  static constexpr Duration kRetryPause = std::chrono::seconds(15);  // after the SA has refused
   static constexpr std::uint32_t kUnsubscribeTries = 4;
 
   // REQUIRES: `agent` receives reports.
@@ -80,7 +80,7 @@ class Subscriptions {
                                                Time now);
   void receive(const QueryEnd& end, Time now);
   void on_timer(Time now);
-  Time deadline() const { return waits_.empty() ? kNever : waits_.begin()->first; }
+  Time deadline() const { return timers_.empty() ? kNever : timers_.begin()->first; }
 
   const SubscriptionCounters& counters() const { return counters_; }
 
@@ -104,9 +104,10 @@ class Subscriptions {
   Result<SubscriptionId> add(wire::TrapNumber trap, Subscriber subscriber, Time now);
   void step(Traps::iterator found, Time now);
   void ask(Traps::iterator found, bool subscribe, Time now);
-  void wait(Traps::iterator found, Time until);
+  void set_timer(Traps::iterator found, Time until);
   void register_again(bool requests_may_be_lost, Time now);
-  bool is_repeated(const mad::ManagementPort::Message& message, const wire::MadHeader& header);
+  // Remembers a report.  Returns true if the report is a repeat of one that is remembered already.
+  bool remember_report(const mad::ManagementPort::Message& message, const wire::MadHeader& header);
 
   Queries& queries_;
   mad::ManagementPort& mads_;
@@ -116,10 +117,10 @@ class Subscriptions {
   Traps traps_{};
   std::map<SubscriptionId, Subscriber> subscribers_{};
   std::map<QueryId, wire::TrapNumber> by_query_{};
-  std::set<std::pair<Time, wire::TrapNumber>> waits_{};
-  using ReportKey = std::pair<Lid, std::uint64_t>;  // the sender and its transaction id
-  std::set<ReportKey> recent_{};
-  std::deque<ReportKey> recent_order_{};
+  std::set<std::pair<Time, wire::TrapNumber>> timers_{};
+  using ReportKey = std::pair<Lid, std::uint64_t>;  // the sender, and the transaction ID
+  std::set<ReportKey> recent_reports_{};
+  std::deque<ReportKey> recent_reports_order_{};
   std::uint64_t last_id_ = 0;
   std::deque<NoticeEvent> events_{};
   SubscriptionCounters counters_{};

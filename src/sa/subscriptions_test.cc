@@ -26,7 +26,7 @@ class SubscriptionsTest : public ManualSaTest {
     queries.set_port({}, state, now);
     subscriptions.set_port(state, change, now);
   }
-  void take(const QueryEnd& end) override { subscriptions.receive(end, now); }
+  void on_query_end(const QueryEnd& end) override { subscriptions.receive(end, now); }
   void on_timer() override { subscriptions.on_timer(now); }
   Time deadline() override { return subscriptions.deadline(); }
 
@@ -140,8 +140,8 @@ TEST_F(SubscriptionsTest, NewManagerAndReregistrationGetTheSubscriptionAgain) {
 TEST_F(SubscriptionsTest, RefusedSubscriptionIsTriedAgainLater) {
   subscribe();
   refuse(request(), wire::SaStatus::kNoResources);
-  EXPECT_TRUE(run_for(Subscriptions::kPause - 1ms).empty());
-  EXPECT_FALSE(run_for(Subscriptions::kPause + 1ms).empty());
+  EXPECT_TRUE(run_for(Subscriptions::kRetryPause - 1ms).empty());
+  EXPECT_FALSE(run_for(Subscriptions::kRetryPause + 1ms).empty());
 }
 
 TEST_F(SubscriptionsTest, SilentSubscriberGetsNoEvents) {

@@ -50,8 +50,8 @@ struct PortChange {
   bool gids = false;
   bool pkeys = false;
 
-  // Returns true if the change makes Queries send all pending queries again.
-  bool asks_anew() const { return became_ready || stopped || lid || manager; }
+  // Returns true if Queries sends all pending queries again after the change.
+  bool resends_queries() const { return became_ready || stopped || lid || manager; }
 
   static PortChange between(const PortState& old, const PortState& now) {
     return {.became_ready = now.is_ready() && !old.is_ready(),
