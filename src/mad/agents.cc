@@ -13,21 +13,24 @@ constexpr std::uint8_t kFirstClassWithoutAgents = 80;
 constexpr std::uint32_t kOuiMax = 0xffffff;
 constexpr std::size_t kVendorOuiOffset = 37;  // vol1 16.5.1
 
-const char* problem(const Registration& wanted) {
-  if (wanted.qpn != wire::kSmiQpn && wanted.qpn != wire::kGsiQpn) return "neither QP0 nor QP1";
-  if (wanted.rmpp_version > wire::kRmppVersion) return "an unknown version of RMPP";
-  if (wanted.mgmt_class == 0) return nullptr;
-  const auto mgmt_class = MgmtClass{wanted.mgmt_class};
-  if (wanted.class_version >= AgentTable::kClassVersionsMax) return "an unknown class version";
-  if (wanted.mgmt_class >= kFirstClassWithoutAgents &&
+const char* problem(const Registration& registration) {
+  if (registration.qpn != wire::kSmiQpn && registration.qpn != wire::kGsiQpn)
+    return "the QP is neither QP0 nor QP1";
+  if (registration.rmpp_version > wire::kRmppVersion) return "the version of RMPP is unknown";
+  if (registration.mgmt_class == 0) return nullptr;
+  const auto mgmt_class = MgmtClass{registration.mgmt_class};
+  if (registration.class_version >= AgentTable::kClassVersionsMax)
+    return "the class version is unknown";
+  if (registration.mgmt_class >= kFirstClassWithoutAgents &&
       mgmt_class != MgmtClass::kSubnetManagementDirected) {
-    return "a class that cannot have agents";
+    return "the class cannot have agents";
   }
-  if (wanted.oui > kOuiMax) return "an OUI of more than 24 bits";
-  if (is_vendor_class_with_oui(mgmt_class) && wanted.oui == 0) return "a vendor class without OUI";
-  if (wanted.rmpp_version != 0 && !wire::has_rmpp(mgmt_class)) return "a class without RMPP";
-  if (is_subnet_management(mgmt_class) != (wanted.qpn == wire::kSmiQpn)) {
-    return "a class of the other QP";
+  if (registration.oui > kOuiMax) return "the OUI has more than 24 bits";
+  if (is_vendor_class_with_oui(mgmt_class) && registration.oui == 0)
+    return "the vendor class needs an OUI";
+  if (registration.rmpp_version != 0 && !wire::has_rmpp(mgmt_class)) return "the class has no RMPP";
+  if (is_subnet_management(mgmt_class) != (registration.qpn == wire::kSmiQpn)) {
+    return "the class belongs to the other QP";
   }
   return nullptr;
 }
@@ -72,10 +75,11 @@ Result<AgentNumber> AgentTable::add(const Registration& registration) {
 bool AgentTable::remove(AgentNumber agent) {
   const auto found = agents_.find(agent);
   if (found == agents_.end()) return false;
-  const Registration& old = found->second;
-  for (unsigned method = 0; old.mgmt_class != 0 && method < kMethods; ++method) {
-    if (old.wants(method)) {
-      by_request_.erase(key(old.mgmt_class, old.class_version, method, oui_of(old)));
+  const Registration& registration = found->second;
+  for (unsigned method = 0; registration.mgmt_class != 0 && method < kMethods; ++method) {
+    if (registration.wants(method)) {
+      by_request_.erase(
+          key(registration.mgmt_class, registration.class_version, method, oui_of(registration)));
     }
   }
   agents_.erase(found);

@@ -23,9 +23,9 @@ struct Registration {
   std::uint8_t mgmt_class = 0;  // 0: no requests, only responses to the agent's own requests
   std::uint8_t class_version = 1;
   std::uint32_t oui = 0;  // distinguishes agents of the vendor classes 0x30 to 0x4f
-  std::array<std::uint64_t, 2> methods{};  // bit n of the 128: requests of method n
-  std::uint8_t rmpp_version = 0;           // 1: messages of several MADs are joined and split here
-  bool rmpp_by_agent = false;              // the agent does RMPP itself, whatever rmpp_version says
+  std::array<std::uint64_t, 2> methods{};  // bit n: the agent wants requests of method n
+  std::uint8_t rmpp_version = 0;           // 1: the port joins and splits messages of several MADs
+  bool rmpp_by_agent = false;              // the agent does RMPP itself, even if rmpp_version is 1
 
   bool wants(unsigned method) const { return (methods[method / 64] >> (method % 64) & 1) != 0; }
   bool joins_segments() const { return rmpp_version != 0 && !rmpp_by_agent; }
@@ -47,8 +47,9 @@ class AgentTable {
   explicit AgentTable(AgentNumber last) : last_(last.value) {}
   AgentTable() = default;
 
-  // kInvalidArgument: the class does not go with the QP, has no RMPP, or lacks its OUI.
-  // kAddressInUse: another agent has one of the methods.  kNoResources: kAgentsMax.
+  // Fails with kInvalidArgument: the registration contradicts itself, for example by a class that
+  // the QP does not have; kAddressInUse: another agent has one of the methods; kNoResources:
+  // kAgentsMax.
   Result<AgentNumber> add(const Registration& registration);
   // Returns false if there is no such agent.
   bool remove(AgentNumber agent);
@@ -69,7 +70,7 @@ class AgentTable {
   std::uint32_t last_ = 0;
 };
 
-// Returns true if the MAD answers a request: its transaction id is then the requester's (vol1
+// Returns true if the MAD answers a request, so that the requester chose its transaction id (vol1
 // 13.4.6.4).
 constexpr bool is_response(const wire::MadHeader& header) {
   return header.response || header.method == wire::Method::kTrapRepress ||

@@ -37,7 +37,7 @@ using Received = std::variant<Dropped, Delivered, SendMad>;
 //
 // A Get or Set with the right length and base version always gets an answer, since its sender
 // waits: a Get of the CM class's ClassPortInfo gets the attribute, all others get an error status.
-// Responses and Sends get no answer.  So far only communication management is implemented.
+// Responses and Sends get no answer.  Only the communication management (CM) class is delivered.
 class Dispatcher {
  public:
   // Each received MAD counts as exactly one of: delivered, wrong_length, wrong_base_version,

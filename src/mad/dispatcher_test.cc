@@ -29,8 +29,8 @@ class DispatcherTest : public testing::Test {
     bytes[100] = std::byte{0xee};
     return dispatcher.receive(from, bytes);
   }
-  // Returns the header of the answer that receive() returned.
-  static MadHeader answered(const Received& received) {
+  // Returns the header of the answer in the result of receive().
+  static MadHeader answer_header(const Received& received) {
     const auto& send = std::get<SendMad>(received);
     return wire::decode_exact<MadHeader>(std::span(send.mad).first<wire::kMadHeaderBytes>());
   }
@@ -94,7 +94,7 @@ TEST_F(DispatcherTest, AnswersClassPortInfo) {
   const auto& send = std::get<SendMad>(received);
   EXPECT_EQ(send.to, from);
   header.response = true;
-  EXPECT_EQ(answered(received), header);
+  EXPECT_EQ(answer_header(received), header);
   const auto info =
       wire::decode<wire::ClassPortInfo>(std::span(send.mad).subspan(wire::kMadHeaderBytes));
   ASSERT_TRUE(info.has_value());
@@ -107,26 +107,26 @@ TEST_F(DispatcherTest, AnswersOtherRequestsWithAStatus) {
   MadHeader header = kCmSend;
   header.method = Method::kGet;
   header.attribute_id = 0x99;
-  EXPECT_EQ(answered(receive(header)).status, wire::mad_status::kMethodAttributeNotSupported);
+  EXPECT_EQ(answer_header(receive(header)).status, wire::mad_status::kMethodAttributeNotSupported);
   header.method = Method::kSet;
-  EXPECT_EQ(answered(receive(header)).status, wire::mad_status::kMethodAttributeNotSupported);
-  EXPECT_EQ(answered(receive(header)).method, Method::kGet);  // GetResp answers a Set, too
+  EXPECT_EQ(answer_header(receive(header)).status, wire::mad_status::kMethodAttributeNotSupported);
+  EXPECT_EQ(answer_header(receive(header)).method, Method::kGet);  // GetResp answers a Set, too
   header.class_version = 9;
-  EXPECT_EQ(answered(receive(header)).status, wire::mad_status::kBadVersion);
+  EXPECT_EQ(answer_header(receive(header)).status, wire::mad_status::kBadVersion);
   header = {.mgmt_class = MgmtClass::kPerformance, .class_version = 1, .method = Method::kGet};
-  EXPECT_EQ(answered(receive(header)).status, wire::mad_status::kMethodAttributeNotSupported);
-  EXPECT_TRUE(answered(receive(header)).response);
+  EXPECT_EQ(answer_header(receive(header)).status, wire::mad_status::kMethodAttributeNotSupported);
+  EXPECT_TRUE(answer_header(receive(header)).response);
 }
 
 TEST_F(DispatcherTest, CountsEachMadOnce) {
   const auto& c = dispatcher.counters();
-  const auto counted = [&] {
+  const auto outcomes = [&] {
     return c.delivered + c.wrong_length + c.wrong_base_version + c.unknown_class + c.wrong_method +
            c.class_port_info + c.request_of_other_version;
   };
   std::uint64_t received = 0;
   dispatcher.receive(from, {});
-  EXPECT_EQ(counted(), ++received);
+  EXPECT_EQ(outcomes(), ++received);
   for (const std::uint8_t base : std::array<std::uint8_t, 2>{1, 2}) {
     for (const auto mgmt_class : {MgmtClass::kCommunication, MgmtClass::kPerformance}) {
       for (const std::uint8_t version : std::array<std::uint8_t, 2>{1, 2}) {
@@ -139,7 +139,7 @@ TEST_F(DispatcherTest, CountsEachMadOnce) {
                        .response = response,
                        .method = method,
                        .attribute_id = attribute});
-              ASSERT_EQ(counted(), ++received);
+              ASSERT_EQ(outcomes(), ++received);
             }
           }
         }

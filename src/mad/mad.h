@@ -36,17 +36,18 @@ struct SendMad {
   friend bool operator==(const SendMad&, const SendMad&) = default;
 };
 
-// Makes ids for our own requests (vol1 13.4.6.4).  The upper half stays the same, the lower half
-// counts.  Both begin at random, so that an answer to a request of an earlier process matches
-// nothing.
+// Makes ids for our own requests (vol1 13.4.6.4).  The upper half is the same in all ids, and the
+// lower half counts.  Both begin at random, so that an answer to a request of an earlier process
+// matches no request.
 class TransactionIds {
  public:
-  explicit TransactionIds(Random& random) : run_(random.next() << 32), next_(random.next32()) {}
+  explicit TransactionIds(Random& random)
+      : upper_half_(random.next() << 32), next_(random.next32()) {}
 
-  std::uint64_t next() { return run_ | next_++; }
+  std::uint64_t next() { return upper_half_ | next_++; }
 
  private:
-  std::uint64_t run_;
+  std::uint64_t upper_half_;
   std::uint32_t next_;
 };
 

@@ -56,7 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Time now{std::chrono::seconds(1)};
   add_agents(port);
   send_requests(port, now);
-  constexpr std::size_t kRecord = 40;  // the headers of a MAD, the rest is zero
+  constexpr std::size_t kRecord = 40;  // has the headers of a MAD, whose other bytes are zero
   for (std::size_t at = 0; at + kRecord <= size; at += kRecord) {
     Mad mad{};
     std::memcpy(mad.data(), data + at, kRecord);

@@ -179,7 +179,7 @@ bool ManagementPort::cancel(AgentNumber agent, MgmtClass mgmt_class, std::uint32
     ++counters_.cancelled;
     return true;
   }
-  // The request is over, but its agent may not know yet.
+  // The request may have ended, but next_message() may not have returned its end yet.
   const auto dropped = std::erase_if(messages_, [&](const Message& message) {
     if (message.agent != agent) return false;
     const MadHeader header = header_of(message.mad);
@@ -199,7 +199,7 @@ ManagementPort::Receiver* ManagementPort::arriving_response(const Transaction& t
 
 void ManagementPort::drop_response(Transaction& transaction) {
   if (const Receiver* receiver = arriving_response(transaction)) {
-    send_abort(receiver->from, receiver->first, wire::RmppStatus::kTotalTimeTooLong);
+    send_abort(receiver->from, receiver->first_segment, wire::RmppStatus::kTotalTimeTooLong);
     erase(ReceiverKey(*transaction.response));
   }
   transaction.response.reset();
@@ -229,7 +229,7 @@ void ManagementPort::expire(const TransactionKey& key, Time now) {
 }
 
 // Reports a message that got no answer.  On Linux, if the receiver aborts a message, the program
-// gets no report and waits for ever.  Here the program gets the timeout.
+// gets no report and waits forever.  Here the program gets the timeout.
 void ManagementPort::fail_transaction(const TransactionKey& key) {
   Request& request = transactions_.at(key).request;
   request.mad.resize(wire::kMadHeaderBytes);
@@ -244,7 +244,7 @@ void ManagementPort::fail_transaction(const TransactionKey& key) {
 void ManagementPort::expire(const ReceiverKey& key) {
   const Receiver& receiver = receivers_.at(key);
   if (!receiver.segments.complete()) {
-    send_abort(receiver.from, receiver.first, wire::RmppStatus::kTotalTimeTooLong);
+    send_abort(receiver.from, receiver.first_segment, wire::RmppStatus::kTotalTimeTooLong);
   }
   erase(key);
 }
@@ -312,8 +312,8 @@ void ManagementPort::receive(const Arrival& arrival, Time now) {
   deliver(agent, header, arrival.from, std::move(mad));
 }
 
-// Answers a Get or Set that no agent wants, because its sender waits (vol1 13.4.5).  For QP0 that
-// is the duty of the SMA.
+// Answers a Get or Set that no agent wants, because its sender waits (vol1 13.4.5).  On QP0 the SMA
+// answers such requests.
 void ManagementPort::refuse(const Arrival& arrival, const MadHeader& header) {
   if (is_response(header)) {
     ++counters_.without_request;
@@ -351,7 +351,7 @@ void ManagementPort::receive_segment(AgentNumber agent, const MadHeader& header,
   using wire::RmppStatus;
   const auto rmpp = rmpp_of(arrival.mad);
   if (rmpp.version != wire::kRmppVersion) {
-    return abort_both(agent, header, arrival, RmppStatus::kUnsupportedVersion);
+    return abort_transaction(agent, header, arrival, RmppStatus::kUnsupportedVersion);
   }
   switch (rmpp.type) {
     case wire::RmppType::kData: return receive_data(agent, header, arrival, now);
@@ -368,7 +368,7 @@ void ManagementPort::receive_segment(AgentNumber agent, const MadHeader& header,
     }
     case wire::RmppType::kNone: break;
   }
-  abort_both(agent, header, arrival, RmppStatus::kBadType);
+  abort_transaction(agent, header, arrival, RmppStatus::kBadType);
 }
 
 void ManagementPort::receive_data(AgentNumber agent, const MadHeader& header,
@@ -396,28 +396,28 @@ void ManagementPort::receive_data(AgentNumber agent, const MadHeader& header,
   const auto accepted = receiver->segments.accept(rmpp, arrival.mad);
   receiver_bytes_ += receiver->segments.memory_bytes() - receiver->memory_bytes;
   receiver->memory_bytes = receiver->segments.memory_bytes();
-  if (accepted == RmppReceiver::Accepted::kTooLong || receiver_bytes_ > kReceiverBytesMax) {
+  if (accepted == RmppReceiver::Outcome::kTooLong || receiver_bytes_ > kReceiverBytesMax) {
     send_abort(arrival.from, arrival.mad, wire::RmppStatus::kResourcesExhausted);
     return erase(key);
   }
-  if (accepted == RmppReceiver::Accepted::kDropped) {
+  if (accepted == RmppReceiver::Outcome::kDropped) {
     ++counters_.segments_dropped;
     return;
   }
   if (is_response(header)) {
     const TransactionKey request = key_answered_by(agent, header, arrival.from);
-    if (const auto waits = transactions_.find(request); waits != transactions_.end()) {
+    if (const auto pending = transactions_.find(request); pending != transactions_.end()) {
       // The request has arrived, so it need not be repeated while segments come.
-      waits->second.retries_left = waits->second.request.retries;
-      waits->second.response = key;
-      set_due(request, waits->second, now + waits->second.request.timeout);
+      pending->second.retries_left = pending->second.request.retries;
+      pending->second.response = key;
+      set_due(request, pending->second, now + pending->second.request.timeout);
     }
   }
-  if (accepted == RmppReceiver::Accepted::kStored) return;
+  if (accepted == RmppReceiver::Outcome::kStored) return;
   send_ack(arrival.from, arrival.mad, receiver->segments.last_segment(),
            receiver->segments.window());
-  if (accepted != RmppReceiver::Accepted::kComplete) return;
-  std::vector<std::byte> message = receiver->segments.take();
+  if (accepted != RmppReceiver::Outcome::kComplete) return;
+  std::vector<std::byte> message = receiver->segments.take_message();
   receiver_bytes_ -= receiver->memory_bytes;
   receiver->memory_bytes = 0;
   set_due(key, *receiver, now + kReceiverLinger);
@@ -429,31 +429,31 @@ ManagementPort::Receiver* ManagementPort::find_or_add_receiver(const ReceiverKey
                                                                const Arrival& arrival, Time now) {
   if (const auto found = receivers_.find(key); found != receivers_.end()) return &found->second;
   const MadHeader header = header_of(arrival.mad);
-  const bool wanted = !is_response(header) ||
-                      transactions_.contains(key_answered_by(key.agent, header, arrival.from));
-  if (!wanted) ++counters_.without_request;
-  if (!wanted || rmpp.segment != 1) {
+  const bool is_expected = !is_response(header) ||
+                           transactions_.contains(key_answered_by(key.agent, header, arrival.from));
+  if (!is_expected) ++counters_.without_request;
+  if (!is_expected || rmpp.segment != 1) {
     ++counters_.segments_dropped;
     return nullptr;
   }
   if (receivers_.size() >= kReceiversMax) {
-    // Makes room by removing receivers that only repeat their last ACK, those with the oldest
-    // message first.
-    const auto complete = std::ranges::find_if(receivers_due_, [&](const auto& due) {
+    // Makes room: of the receivers that only repeat their last ACK, removes the one with the oldest
+    // message.
+    const auto complete_receiver = std::ranges::find_if(receivers_due_, [&](const auto& due) {
       return receivers_.at(due.second).segments.complete();
     });
-    if (complete == receivers_due_.end()) {
+    if (complete_receiver == receivers_due_.end()) {
       send_abort(arrival.from, arrival.mad, wire::RmppStatus::kResourcesExhausted);
       return nullptr;
     }
-    erase(ReceiverKey(complete->second));
+    erase(ReceiverKey(complete_receiver->second));
   }
   Receiver& receiver =
       receivers_
           .emplace(key, Receiver{.segments = RmppReceiver(wire::class_header_bytes(key.mgmt_class),
                                                           kMessageBytesMax),
                                  .from = arrival.from,
-                                 .first = padded(arrival.mad)})
+                                 .first_segment = padded(arrival.mad)})
           .first->second;
   set_due(key, receiver, now + kReceiverTimeout);
   return &receiver;
@@ -463,7 +463,7 @@ void ManagementPort::receive_ack(AgentNumber agent, const MadHeader& header, con
                                  Time now) {
   const auto rmpp = rmpp_of(arrival.mad);
   if (rmpp.status != wire::RmppStatus::kNormal) {
-    return abort_both(agent, header, arrival, wire::RmppStatus::kBadStatus);
+    return abort_transaction(agent, header, arrival, wire::RmppStatus::kBadStatus);
   }
   const TransactionKey key = key_answered_by(agent, header, arrival.from);
   const auto found = transactions_.find(key);
@@ -472,60 +472,64 @@ void ManagementPort::receive_ack(AgentNumber agent, const MadHeader& header, con
   switch (transaction.segments->acknowledge(rmpp.segment, rmpp.length_or_window)) {
     case RmppSender::Ack::kOld: return;
     case RmppSender::Ack::kBadWindow:
-      return abort_both(agent, header, arrival, wire::RmppStatus::kWindowTooSmall);
+      return abort_transaction(agent, header, arrival, wire::RmppStatus::kWindowTooSmall);
     case RmppSender::Ack::kBeyond:
-      return abort_both(agent, header, arrival, wire::RmppStatus::kSegmentTooBig);
+      return abort_transaction(agent, header, arrival, wire::RmppStatus::kSegmentTooBig);
     case RmppSender::Ack::kProgress:
       transaction.retries_left = transaction.request.retries;
       return send_segments(key, transaction, now);
     case RmppSender::Ack::kComplete: break;
   }
   if (transaction.request.timeout <= Duration{} || key.response) return erase(key);
-  // The request has arrived; now its response is due.  The ACK of segment 0 lets the peer send it
-  // (vol1 13.6.6.3).
+  // The request has arrived; now its response is due.  The ACK of segment 0 lets the peer
+  // send the response (vol1 13.6.6.3).
   transaction.segments.reset();
   transaction.retries_left = 0;
   set_due(key, transaction, now + transaction.request.timeout);
   send_ack(arrival.from, arrival.mad, 0, 1);
 }
 
-// Sends the peer a MAD of RMPP without data.  The headers are those of `of`, a MAD of the peer.
-void ManagementPort::send_rmpp(const Address& to, std::span<const std::byte, wire::kMadBytes> of,
+// Sends the peer a MAD of RMPP without data.  Copies the headers of `peer_mad`, which the peer has
+// sent.
+void ManagementPort::send_rmpp(const Address& to,
+                               std::span<const std::byte, wire::kMadBytes> peer_mad,
                                wire::RmppHeader rmpp) {
-  MadHeader header = header_of(of);
+  MadHeader header = header_of(peer_mad);
   header.response = !header.response;
   rmpp.first = rmpp.last = false;
-  Mad mad = padded(of.first(wire::class_header_bytes(header.mgmt_class)));
+  Mad mad = padded(peer_mad.first(wire::class_header_bytes(header.mgmt_class)));
   wire::encode_to(std::span(mad).first<wire::kMadHeaderBytes>(), header);
   wire::encode_to(std::span(mad).subspan<wire::kMadHeaderBytes, wire::kRmppHeaderBytes>(), rmpp);
   send_packet(to, mad);
 }
 
-void ManagementPort::send_ack(const Address& to, std::span<const std::byte, wire::kMadBytes> of,
+void ManagementPort::send_ack(const Address& to,
+                              std::span<const std::byte, wire::kMadBytes> peer_mad,
                               std::uint32_t segment, std::uint32_t window) {
-  wire::RmppHeader rmpp = rmpp_of(of);
+  wire::RmppHeader rmpp = rmpp_of(peer_mad);
   rmpp.type = wire::RmppType::kAck;
   rmpp.segment = segment;
   rmpp.length_or_window = window;
-  send_rmpp(to, of, rmpp);
+  send_rmpp(to, peer_mad, rmpp);
 }
 
-void ManagementPort::send_abort(const Address& to, std::span<const std::byte, wire::kMadBytes> of,
+void ManagementPort::send_abort(const Address& to,
+                                std::span<const std::byte, wire::kMadBytes> peer_mad,
                                 wire::RmppStatus reason) {
   ++counters_.aborts_sent;
-  wire::RmppHeader rmpp = rmpp_of(of);
+  wire::RmppHeader rmpp = rmpp_of(peer_mad);
   rmpp.version = wire::kRmppVersion;
   rmpp.type = reason == wire::RmppStatus::kResourcesExhausted ? wire::RmppType::kStop
                                                               : wire::RmppType::kAbort;
   rmpp.status = reason;
   rmpp.segment = 0;
   rmpp.length_or_window = 0;
-  send_rmpp(to, of, rmpp);
+  send_rmpp(to, peer_mad, rmpp);
 }
 
-// Ends the message that we send in this transaction, and tells the peer.
-void ManagementPort::abort_both(AgentNumber agent, const MadHeader& header, const Arrival& arrival,
-                                wire::RmppStatus reason) {
+// Ends the message that we send in this transaction, and sends the peer an Abort.
+void ManagementPort::abort_transaction(AgentNumber agent, const MadHeader& header,
+                                       const Arrival& arrival, wire::RmppStatus reason) {
   const TransactionKey key = key_answered_by(agent, header, arrival.from);
   if (const auto found = transactions_.find(key);
       found != transactions_.end() && found->second.segments) {

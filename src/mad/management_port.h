@@ -33,12 +33,12 @@ namespace verbena::mad {
 class ManagementPort {
  public:
   static constexpr std::size_t kTransactionsMax = 65536;  // requests and RMPP messages under way
-  static constexpr std::size_t kReceiversMax = 1024;      // arriving or complete messages
+  static constexpr std::size_t kReceiversMax = 1024;  // messages that are arriving, or have arrived
   static constexpr std::size_t kMessageBytesMax = std::size_t{64} << 20;
-  static constexpr std::size_t kReceiverBytesMax = std::size_t{256} << 20;  // of all receivers
+  static constexpr std::size_t kReceiverBytesMax = std::size_t{256} << 20;  // in all receivers
   // These are the times of Linux, which does not know the packet lifetime either (vol1 13.6.3).
   static constexpr Duration kReceiverTimeout = std::chrono::seconds(40);
-  static constexpr Duration kReceiverLinger = std::chrono::seconds(10);  // to repeat the last ACK
+  static constexpr Duration kReceiverLinger = std::chrono::seconds(10);  // repeats the last ACK
   static constexpr Duration kAckTimeoutMax = std::chrono::seconds(2);
   // A request is repeated only when no segment of its response has arrived for this long, so that
   // the sender can repeat a segment twice.
@@ -63,11 +63,11 @@ class ManagementPort {
     std::vector<std::byte> mad{};  // from the MAD header on; with RMPP the whole message
   };
   // Sends a request, a response or another MAD.  The upper half of a request's transaction id
-  // becomes the agent's number.  kBadHandle: no such agent.  kInvalidArgument: the length is wrong.
-  // kBusy: the transaction id is in use.  kNoResources: kTransactionsMax.
+  // becomes the agent's number.  Fails with kBadHandle: no such agent; kInvalidArgument: the length
+  // is wrong; kBusy: the transaction id is in use; kNoResources: kTransactionsMax.
   Result<void> send(AgentNumber agent, Request request, Time now);
-  // Forgets the agent's request with this transaction id, of which the lower half counts.  No
-  // report follows: a response that waits in next_message() is dropped, and the sender of a
+  // Forgets the agent's request whose transaction id has the lower half `transaction`.  No report
+  // follows: a response that waits in next_message() is dropped, and the sender of a
   // response that is still arriving is told to stop.  Returns false if there is no such request.
   bool cancel(AgentNumber agent, wire::MgmtClass mgmt_class, std::uint32_t transaction);
 
@@ -123,7 +123,7 @@ class ManagementPort {
     AgentNumber agent{};
     wire::MgmtClass mgmt_class{};
     bool response = false;
-    Lid peer{};  // of a response
+    Lid peer{};  // the receiver of a response; 0 for a request
     Gid peer_gid{};
     friend auto operator<=>(const TransactionKey&, const TransactionKey&) = default;
   };
@@ -146,7 +146,7 @@ class ManagementPort {
     Request request{};
     std::uint32_t retries_left = 0;
     Time due = kNever;
-    std::optional<RmppSender> segments{};   // until all are acknowledged
+    std::optional<RmppSender> segments{};   // empty when all segments are acknowledged
     std::optional<ReceiverKey> response{};  // the response whose first segment has arrived
   };
   struct Receiver {
@@ -155,7 +155,7 @@ class ManagementPort {
     Time last_arrival{};
     std::size_t memory_bytes = 0;
     Address from{};
-    Mad first{};
+    Mad first_segment{};
   };
 
   static TransactionKey key_of(AgentNumber agent, const wire::MadHeader& header,
@@ -189,14 +189,14 @@ class ManagementPort {
                    Time now);
   Receiver* find_or_add_receiver(const ReceiverKey& key, const wire::RmppHeader& rmpp,
                                  const Arrival& arrival, Time now);
-  void send_rmpp(const Address& to, std::span<const std::byte, wire::kMadBytes> of,
+  void send_rmpp(const Address& to, std::span<const std::byte, wire::kMadBytes> peer_mad,
                  wire::RmppHeader rmpp);
-  void send_ack(const Address& to, std::span<const std::byte, wire::kMadBytes> of,
+  void send_ack(const Address& to, std::span<const std::byte, wire::kMadBytes> peer_mad,
                 std::uint32_t segment, std::uint32_t window);
-  void send_abort(const Address& to, std::span<const std::byte, wire::kMadBytes> of,
+  void send_abort(const Address& to, std::span<const std::byte, wire::kMadBytes> peer_mad,
                   wire::RmppStatus reason);
-  void abort_both(AgentNumber agent, const wire::MadHeader& header, const Arrival& arrival,
-                  wire::RmppStatus reason);
+  void abort_transaction(AgentNumber agent, const wire::MadHeader& header, const Arrival& arrival,
+                         wire::RmppStatus reason);
 
   AgentTable agents_{};
   std::unordered_map<TransactionKey, Transaction, KeyHash> transactions_{};

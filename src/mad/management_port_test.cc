@@ -57,7 +57,7 @@ class TwoPorts {
   Random random{1};
 
   // Delivers MADs until none is under way.
-  void settle() {
+  void deliver_all() {
     for (bool moved = true; moved;) {
       moved = false;
       for (std::uint16_t lid = 1; lid <= 2; ++lid) {
@@ -74,13 +74,13 @@ class TwoPorts {
       }
     }
   }
-  // Advances the time to the next deadline; false if there is none.
+  // Advances the time to the next deadline.  Returns false if there is none.
   bool advance() {
     const Time next = std::min(ports_[0].deadline(), ports_[1].deadline());
     if (next == kNever) return false;
     now = std::max(now, next);
-    for (auto& one : ports_) one.on_timer(now);
-    settle();
+    for (auto& one_port : ports_) one_port.on_timer(now);
+    deliver_all();
     return true;
   }
 
@@ -105,17 +105,17 @@ TEST_F(ManagementPortTest, ResponseReachesTheAgentOfTheRequestAndEndsItsTimer) {
   const auto server = net.port(2).add_agent(kPerformanceServer);
   ASSERT_TRUE(net.port(1).send(
       *client, {.to = lid_address(1, 2), .timeout = 1s, .mad = mad_of(get)}, net.now));
-  net.settle();
+  net.deliver_all();
   const auto request = net.port(2).next_message();
   ASSERT_TRUE(request);
   EXPECT_EQ(request->agent, *server);
-  // The upper half of the id is the agent's number, whatever the program has put there.
-  const MadHeader got = header_in(request->mad);
-  EXPECT_EQ(got.transaction_id, std::uint64_t{client->value} << 32 | 7);
-  MadHeader answer = got;
+  // The upper half of the id is the agent's number, although the program has set another value.
+  const MadHeader arrived_header = header_in(request->mad);
+  EXPECT_EQ(arrived_header.transaction_id, std::uint64_t{client->value} << 32 | 7);
+  MadHeader answer = arrived_header;
   answer.response = true;
   ASSERT_TRUE(net.port(2).send(*server, {.to = request->from, .mad = mad_of(answer)}, net.now));
-  net.settle();
+  net.deliver_all();
   const auto response = net.port(1).next_message();
   ASSERT_TRUE(response);
   EXPECT_EQ(response->agent, *client);
@@ -124,25 +124,25 @@ TEST_F(ManagementPortTest, ResponseReachesTheAgentOfTheRequestAndEndsItsTimer) {
   EXPECT_EQ(net.port(1).deadline(), kNever);
 }
 
-TEST_F(ManagementPortTest, RequestIsRepeatedAndThenComesBackAsTimedOut) {
+TEST_F(ManagementPortTest, RequestIsRepeatedAndThenReportedAsTimedOut) {
   const auto client = net.port(1).add_agent(kPerformanceClient);
   net.loss = {1, 1};
   ASSERT_TRUE(net.port(1).send(
       *client,
       {.to = lid_address(1, 2), .timeout = 100ms, .retries = 2, .cookie = 99, .mad = mad_of(get)},
       net.now));
-  net.settle();
+  net.deliver_all();
   const Time began = net.now;
   while (net.advance()) {
   }
   EXPECT_EQ(net.now - began, 300ms);
   EXPECT_EQ(net.packets, 3U);
-  const auto back = net.port(1).next_message();
-  ASSERT_TRUE(back);
-  EXPECT_TRUE(back->timed_out);
-  EXPECT_EQ(back->cookie, 99U);
-  EXPECT_EQ(back->mad.size(), wire::kMadHeaderBytes);
-  EXPECT_EQ(header_in(back->mad).attribute_id, 0x12);
+  const auto timeout = net.port(1).next_message();
+  ASSERT_TRUE(timeout);
+  EXPECT_TRUE(timeout->timed_out);
+  EXPECT_EQ(timeout->cookie, 99U);
+  EXPECT_EQ(timeout->mad.size(), wire::kMadHeaderBytes);
+  EXPECT_EQ(header_in(timeout->mad).attribute_id, 0x12);
   EXPECT_FALSE(net.port(1).next_message());
 }
 
@@ -171,7 +171,7 @@ TEST_F(ManagementPortTest, RequestThatNoAgentWantsGetsAnErrorStatus) {
   const auto client = net.port(1).add_agent(kPerformanceClient);
   ASSERT_TRUE(net.port(1).send(
       *client, {.to = lid_address(1, 2), .timeout = 1s, .mad = mad_of(get)}, net.now));
-  net.settle();
+  net.deliver_all();
   const auto response = net.port(1).next_message();
   ASSERT_TRUE(response);
   EXPECT_EQ(header_in(response->mad).status, wire::mad_status::kMethodAttributeNotSupported);
@@ -184,7 +184,7 @@ TEST_F(ManagementPortTest, RemovedAgentGetsNothingMore) {
   EXPECT_TRUE(net.port(1).remove_agent(*client));
   EXPECT_FALSE(net.port(1).remove_agent(*client));
   EXPECT_EQ(net.port(1).deadline(), kNever);
-  net.settle();
+  net.deliver_all();
   EXPECT_FALSE(net.port(1).next_message());
   EXPECT_EQ(net.port(1).send(*client, {.mad = mad_of(get)}, net.now).error().code,
             Errc::kBadHandle);
@@ -196,7 +196,7 @@ TEST_F(ManagementPortTest, CancelledRequestIsNotRepeatedAndItsResponseIsDropped)
   const ManagementPort::Request request{
       .to = lid_address(1, 2), .timeout = 1s, .retries = 3, .mad = mad_of(get)};
   ASSERT_TRUE(net.port(1).send(*client, request, net.now));
-  net.settle();
+  net.deliver_all();
   EXPECT_TRUE(net.port(1).cancel(*client, MgmtClass::kPerformance, 7));
   EXPECT_FALSE(net.port(1).cancel(*client, MgmtClass::kPerformance, 7));
   EXPECT_EQ(net.port(1).deadline(), kNever);
@@ -204,7 +204,7 @@ TEST_F(ManagementPortTest, CancelledRequestIsNotRepeatedAndItsResponseIsDropped)
   MadHeader answer = header_in(arrived->mad);
   answer.response = true;
   ASSERT_TRUE(net.port(2).send(*server, {.to = arrived->from, .mad = mad_of(answer)}, net.now));
-  net.settle();
+  net.deliver_all();
   EXPECT_FALSE(net.port(1).next_message());
   EXPECT_EQ(net.port(1).counters().cancelled, 1U);
   // The id is free again at once.
@@ -228,15 +228,15 @@ TEST_F(ManagementPortTest, CancelDropsOnlyTheMessagesOfItsRequest) {
   EXPECT_FALSE(net.port(1).next_message());
 }
 
-TEST_F(ManagementPortTest, AgentsGetTheNumbersAfterTheGivenOne) {
+TEST_F(ManagementPortTest, AgentNumbersBeginAfterTheNumberThatTheConstructorGets) {
   ManagementPort port(AgentNumber{0x9000});
   EXPECT_EQ(*port.add_agent(kPerformanceClient), AgentNumber{0x9001});
 }
 
 TEST_F(ManagementPortTest, RegistrationsThatContradictThemselvesAreRefused) {
   auto& port = net.port(1);
-  const auto refused = [&](Registration wanted) {
-    const auto added = port.add_agent(wanted);
+  const auto refused = [&](Registration registration) {
+    const auto added = port.add_agent(registration);
     return !added && added.error().code == Errc::kInvalidArgument;
   };
   EXPECT_TRUE(refused({.qpn = {2}, .mgmt_class = 4}));
@@ -281,7 +281,7 @@ class RmppTest : public ManagementPortTest {
     ASSERT_TRUE(net.port(1).send(
         client, {.to = lid_address(1, 2), .timeout = 1s, .retries = 20, .mad = mad_of(get_table)},
         net.now));
-    net.settle();
+    net.deliver_all();
   }
   std::vector<std::byte> table(const MadHeader& request, std::size_t data_bytes) {
     MadHeader header = request;
@@ -301,13 +301,13 @@ class RmppTest : public ManagementPortTest {
       (void)net.port(2).send(server, {.to = request->from, .retries = 20, .mad = std::move(mad)},
                              net.now);
     }
-    net.settle();
+    net.deliver_all();
   }
   AgentNumber client;
   AgentNumber server;
 };
 
-TEST_F(RmppTest, TableOfAnyLengthArrivesWhole) {
+TEST_F(RmppTest, TableOfAnyLengthArrivesComplete) {
   for (const std::size_t bytes : {0U, 1U, 199U, 200U, 201U, 400U, 12'999U, 13'000U, 500'000U}) {
     ++get_table.transaction_id;
     ask();
@@ -315,9 +315,10 @@ TEST_F(RmppTest, TableOfAnyLengthArrivesWhole) {
     const auto message = net.port(1).next_message();
     ASSERT_TRUE(message) << bytes;
     ASSERT_FALSE(message->timed_out) << bytes;
-    auto wanted = table(header_in(message->mad), bytes);
-    ASSERT_EQ(message->mad.size(), wanted.size()) << bytes;
-    EXPECT_TRUE(std::equal(wanted.begin() + 56, wanted.end(), message->mad.begin() + 56)) << bytes;
+    auto expected = table(header_in(message->mad), bytes);
+    ASSERT_EQ(message->mad.size(), expected.size()) << bytes;
+    EXPECT_TRUE(std::equal(expected.begin() + 56, expected.end(), message->mad.begin() + 56))
+        << bytes;
   }
 }
 
@@ -328,8 +329,8 @@ TEST_F(RmppTest, FirstSegmentTellsTheLengthOfTheMessage) {
       server, {.to = request->from, .mad = table(header_in(request->mad), 401)}, net.now));
   const auto first = net.port(2).next_packet();
   ASSERT_TRUE(first);
-  // The length is that of three segments, each with the 20 bytes of the SA's header (vol1
-  // 15.2.1.1), and of 401 bytes of data.
+  // The length counts the 20 bytes of the SA's header (vol1 15.2.1.1) in each of three segments,
+  // and 401 bytes of data.
   EXPECT_EQ(rmpp_in(first->mad).length_or_window, 3U * 20 + 401);
   EXPECT_TRUE(rmpp_in(first->mad).first);
   EXPECT_FALSE(net.port(2).next_packet()) << "only one segment before the first ACK";
@@ -347,9 +348,9 @@ TEST_F(RmppTest, LossDelaysATableAndDamagesNothing) {
     while (!(message = net.port(1).next_message()) && net.advance()) answer(bytes);
     ASSERT_TRUE(message) << "seed " << seed;
     ASSERT_FALSE(message->timed_out) << "seed " << seed;
-    const auto wanted = table(header_in(message->mad), bytes);
-    ASSERT_EQ(message->mad.size(), wanted.size()) << "seed " << seed;
-    ASSERT_TRUE(std::equal(wanted.begin() + 56, wanted.end(), message->mad.begin() + 56))
+    const auto expected = table(header_in(message->mad), bytes);
+    ASSERT_EQ(message->mad.size(), expected.size()) << "seed " << seed;
+    ASSERT_TRUE(std::equal(expected.begin() + 56, expected.end(), message->mad.begin() + 56))
         << "seed " << seed;
     net.loss = {};
     while (net.advance()) answer(bytes);
@@ -368,13 +369,13 @@ class StalledTableTest : public RmppTest {
         server,
         {.to = request->from, .retries = 20, .mad = table(header_in(request->mad), 100'000)},
         net.now));
-    pass_one(2);
-    pass_one(1);  // the ACK opens the window
-    pass_one(2);
+    deliver_one(2);
+    deliver_one(1);  // the ACK opens the window
+    deliver_one(2);
     while (net.port(2).next_packet()) {
     }
   }
-  void pass_one(std::uint16_t from) {
+  void deliver_one(std::uint16_t from) {
     const auto other = static_cast<std::uint16_t>(3 - from);
     const auto packet = net.port(from).next_packet();
     ASSERT_TRUE(packet);
@@ -402,7 +403,7 @@ TEST_F(StalledTableTest, RequestIsNotRepeatedWhileItsResponseArrives) {
   // The sender goes on, and the table arrives whole.
   std::optional<ManagementPort::Message> message;
   net.port(2).on_timer(net.now);
-  net.settle();
+  net.deliver_all();
   while (!(message = net.port(1).next_message()) && net.advance()) {
   }
   ASSERT_TRUE(message);
@@ -420,7 +421,7 @@ TEST_F(StalledTableTest, RepeatedRequestBeginsANewResponse) {
   // A late segment of the old response finds no receiver.
   const std::uint64_t dropped = net.port(1).counters().segments_dropped;
   net.port(2).on_timer(net.now);
-  pass_one(2);
+  deliver_one(2);
   EXPECT_EQ(net.port(1).counters().segments_dropped, dropped + 1);
 }
 
@@ -428,7 +429,7 @@ TEST_F(StalledTableTest, CancelTellsTheSenderToStop) {
   stall();
   EXPECT_TRUE(net.port(1).cancel(client, MgmtClass::kSubnetAdministration, 5));
   EXPECT_EQ(net.port(1).deadline(), kNever);
-  net.settle();
+  net.deliver_all();
   const auto message = net.port(2).next_message();
   ASSERT_TRUE(message);
   EXPECT_TRUE(message->timed_out);
@@ -475,7 +476,7 @@ TEST_F(RmppTest, SegmentOfAnUnexpectedResponseTakesNoMemory) {
 }
 
 TEST_F(RmppTest, SenderThatStopsIsAbortedAfterFortySeconds) {
-  // Send a request of several segments from LID 1, of which only the first arrives.
+  // LID 1 sends a request of several segments, of which only the first arrives.
   MadHeader header = get_table;
   header.transaction_id = 9;
   auto mad = mad_of(header);
@@ -506,7 +507,7 @@ TEST_F(RmppTest, RequestAndAnswerOfOneTransactionMayBothHaveSegments) {
   for (std::size_t i = 56; i < request.size(); ++i) request[i] = static_cast<std::byte>(i);
   ASSERT_TRUE(net.port(1).send(
       client, {.to = lid_address(1, 2), .timeout = 1s, .retries = 3, .mad = request}, net.now));
-  net.settle();
+  net.deliver_all();
   const auto arrived = net.port(2).next_message();
   ASSERT_TRUE(arrived);
   ASSERT_EQ(arrived->mad.size(), request.size());
@@ -514,7 +515,7 @@ TEST_F(RmppTest, RequestAndAnswerOfOneTransactionMayBothHaveSegments) {
   ASSERT_TRUE(net.port(2).send(
       server, {.to = arrived->from, .retries = 3, .mad = table(header_in(arrived->mad), 3000)},
       net.now));
-  net.settle();
+  net.deliver_all();
   const auto message = net.port(1).next_message();
   ASSERT_TRUE(message);
   EXPECT_FALSE(message->timed_out);
@@ -522,7 +523,7 @@ TEST_F(RmppTest, RequestAndAnswerOfOneTransactionMayBothHaveSegments) {
   EXPECT_EQ(net.port(1).counters().timeouts, 0u);
 }
 
-TEST_F(RmppTest, RequestsUnderWayAreLimited) {
+TEST_F(RmppTest, PendingRequestsAreLimited) {
   ManagementPort& port = net.port(1);
   for (std::size_t i = 0; i < ManagementPort::kTransactionsMax; ++i) {
     get_table.transaction_id = i + 1;
@@ -562,7 +563,8 @@ TEST_F(RmppTest, MessagesThatArriveAtOnceAreLimited) {
   }
   ASSERT_EQ(segment(10'000, 1, true).type, wire::RmppType::kAck);
   EXPECT_TRUE(port.next_message());
-  EXPECT_EQ(segment(10'001, 1, false).type, wire::RmppType::kAck) << "in place of the complete one";
+  EXPECT_EQ(segment(10'001, 1, false).type, wire::RmppType::kAck)
+      << "replaces the complete message";
   const auto refused = segment(10'002, 1, false);
   EXPECT_EQ(refused.type, wire::RmppType::kStop);
   EXPECT_EQ(refused.status, wire::RmppStatus::kResourcesExhausted);
@@ -583,13 +585,13 @@ TEST(RmppReceiverTest, WindowThatArrivesInReverseOrderIsJoined) {
                             .length_or_window = segment == kSegments ? 220U : 0},
                            mad);
   };
-  EXPECT_EQ(accept(1), RmppReceiver::Accepted::kAck);
-  EXPECT_EQ(accept(kSegments + 1), RmppReceiver::Accepted::kDropped) << "beyond the window";
+  EXPECT_EQ(accept(1), RmppReceiver::Outcome::kAck);
+  EXPECT_EQ(accept(kSegments + 1), RmppReceiver::Outcome::kDropped) << "beyond the window";
   for (std::uint32_t segment = kSegments; segment > 2; --segment) {
-    EXPECT_EQ(accept(segment), RmppReceiver::Accepted::kStored);
+    EXPECT_EQ(accept(segment), RmppReceiver::Outcome::kStored);
   }
-  ASSERT_EQ(accept(2), RmppReceiver::Accepted::kComplete);
-  const auto message = receiver.take();
+  ASSERT_EQ(accept(2), RmppReceiver::Outcome::kComplete);
+  const auto message = receiver.take_message();
   ASSERT_EQ(message.size(), 56 + kSegments * 200U);
   for (std::uint32_t segment = 1; segment <= kSegments; ++segment) {
     EXPECT_EQ(message[56 + (segment - 1) * 200], static_cast<std::byte>(segment));
@@ -600,8 +602,8 @@ TEST(RmppReceiverTest, MessageThatIsTooLongIsRefused) {
   RmppReceiver receiver(56, 1000);
   Mad mad{};
   wire::RmppHeader header{.type = wire::RmppType::kData, .first = true, .active = true};
-  auto accepted = RmppReceiver::Accepted::kStored;
-  while (accepted != RmppReceiver::Accepted::kTooLong) {
+  auto accepted = RmppReceiver::Outcome::kStored;
+  while (accepted != RmppReceiver::Outcome::kTooLong) {
     ++header.segment;
     ASSERT_LE(header.segment, 5u);
     accepted = receiver.accept(header, mad);

@@ -6,38 +6,38 @@
 
 namespace verbena::mad {
 
-RmppReceiver::Accepted RmppReceiver::accept(const wire::RmppHeader& header,
-                                            std::span<const std::byte, wire::kMadBytes> mad) {
+RmppReceiver::Outcome RmppReceiver::accept(const wire::RmppHeader& header,
+                                           std::span<const std::byte, wire::kMadBytes> mad) {
   const std::uint32_t segment = header.segment;
-  if (complete_ || (segment != 0 && segment <= received_)) return Accepted::kAck;
+  if (complete_ || (segment != 0 && segment <= received_)) return Outcome::kAck;
   if (segment == 0 || segment > window_ || (last_ != 0 && segment > last_)) {
-    return Accepted::kDropped;
+    return Outcome::kDropped;
   }
   const std::uint64_t bit = std::uint64_t{1} << (segment - received_ - 1);
-  if ((ahead_ & bit) != 0) return Accepted::kStored;
-  if (!store(segment, mad)) return Accepted::kTooLong;
+  if ((ahead_ & bit) != 0) return Outcome::kStored;
+  if (!store(segment, mad)) return Outcome::kTooLong;
   ahead_ |= bit;
   if (header.last) {
     last_ = segment;
-    // A length that cannot be right is taken as that of a full segment, as Linux does.
+    // If the length is impossible, the segment counts as full, as on Linux.
     const std::size_t padding = header.length_or_window <= wire::kRmppPayloadBytes
                                     ? wire::kRmppPayloadBytes - header.length_or_window
                                     : 0;
     last_data_bytes_ = padding <= data_bytes() ? data_bytes() - padding : data_bytes();
   }
-  const int run = std::countr_one(ahead_);
-  received_ += static_cast<std::uint32_t>(run);
-  ahead_ = run == 64 ? 0 : ahead_ >> run;
+  const int contiguous = std::countr_one(ahead_);
+  received_ += static_cast<std::uint32_t>(contiguous);
+  ahead_ = contiguous == 64 ? 0 : ahead_ >> contiguous;
   if (last_ != 0 && received_ >= last_) {
     received_ = last_;
     complete_ = true;
     message_.resize(header_bytes_ + (last_ - std::size_t{1}) * data_bytes() + last_data_bytes_);
     window_ = std::max(window_, received_);
-    return Accepted::kComplete;
+    return Outcome::kComplete;
   }
-  if (received_ < window_) return Accepted::kStored;
+  if (received_ < window_) return Outcome::kStored;
   window_ = received_ + kWindow;
-  return Accepted::kAck;
+  return Outcome::kAck;
 }
 
 bool RmppReceiver::store(std::uint32_t segment, std::span<const std::byte, wire::kMadBytes> mad) {
@@ -55,7 +55,7 @@ bool RmppReceiver::store(std::uint32_t segment, std::span<const std::byte, wire:
   return true;
 }
 
-std::vector<std::byte> RmppReceiver::take() {
+std::vector<std::byte> RmppReceiver::take_message() {
   VB_CHECK(complete_);
   return std::exchange(message_, {});
 }

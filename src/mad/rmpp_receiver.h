@@ -11,7 +11,7 @@
 namespace verbena::mad {
 
 // Joins the segments of one message (vol1 13.6.3.2).  Segments may arrive in any order within the
-// window, and more than once.  A segment takes the same time in any order.
+// window, and more than once.  Storing a segment takes the same time in any order.
 class RmppReceiver {
  public:
   // Limits how many segments a sender may send beyond those that the last ACK acknowledges.
@@ -21,14 +21,14 @@ class RmppReceiver {
   RmppReceiver(std::size_t header_bytes, std::size_t message_bytes_max)
       : header_bytes_(header_bytes), bytes_max_(message_bytes_max) {}
 
-  enum class Accepted {
-    kStored,    // there is nothing to do
+  enum class Outcome {
+    kStored,    // the owner has nothing to do
     kDropped,   // the segment is beyond the window or the end
     kAck,       // an ACK has to be sent: the window is used up, or the segment is a repetition
-    kComplete,  // an ACK has to be sent, and take() gives the message
+    kComplete,  // an ACK has to be sent, and take_message() gives the message
     kTooLong,   // the message has more than `message_bytes_max` bytes
   };
-  Accepted accept(const wire::RmppHeader& header, std::span<const std::byte, wire::kMadBytes> mad);
+  Outcome accept(const wire::RmppHeader& header, std::span<const std::byte, wire::kMadBytes> mad);
 
   bool complete() const { return complete_; }
   // Returns the values for an ACK: the last segment before a gap, and the last one that may be
@@ -37,9 +37,9 @@ class RmppReceiver {
   std::uint32_t window() const { return window_; }
   std::size_t memory_bytes() const { return message_.capacity(); }
 
-  // Returns the message: the headers of the first segment and the data of all.  REQUIRES:
+  // Returns the message: the headers of the first segment, and the data of all segments.  REQUIRES:
   // complete().
-  std::vector<std::byte> take();
+  std::vector<std::byte> take_message();
 
  private:
   std::size_t data_bytes() const { return wire::kMadBytes - header_bytes_; }

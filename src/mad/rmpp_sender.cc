@@ -13,17 +13,17 @@ RmppSender::RmppSender(std::vector<std::byte> message, std::size_t header_bytes)
     : message_(std::move(message)), header_bytes_(header_bytes) {
   VB_CHECK(message_.size() >= header_bytes_ && header_bytes_ < wire::kMadBytes);
   const std::size_t data = message_.size() - header_bytes_;
-  const std::size_t of_segment = wire::kMadBytes - header_bytes_;
-  segments_ =
-      static_cast<std::uint32_t>(std::max<std::size_t>(1, (data + of_segment - 1) / of_segment));
+  const std::size_t segment_data_bytes = wire::kMadBytes - header_bytes_;
+  segments_ = static_cast<std::uint32_t>(
+      std::max<std::size_t>(1, (data + segment_data_bytes - 1) / segment_data_bytes));
 }
 
 Mad RmppSender::next_segment() {
   VB_CHECK(may_send());
-  const std::size_t of_segment = wire::kMadBytes - header_bytes_;
+  const std::size_t segment_data_bytes = wire::kMadBytes - header_bytes_;
   const std::size_t data = message_.size() - header_bytes_;
-  const std::size_t begin = sent_ * of_segment;
-  const std::size_t bytes = std::min(of_segment, data - begin);
+  const std::size_t begin = sent_ * segment_data_bytes;
+  const std::size_t bytes = std::min(segment_data_bytes, data - begin);
   ++sent_;
   Mad mad{};
   std::copy_n(message_.begin(), header_bytes_, mad.begin());
@@ -39,8 +39,8 @@ Mad RmppSender::next_segment() {
   header.status = wire::RmppStatus::kNormal;
   header.segment = sent_;
   // The lengths count the class's own header in each segment (vol1 13.6.2.4).
-  const std::size_t class_bytes = wire::kRmppPayloadBytes - of_segment;
-  const std::size_t padding = segments_ * of_segment - data;
+  const std::size_t class_bytes = wire::kRmppPayloadBytes - segment_data_bytes;
+  const std::size_t padding = segments_ * segment_data_bytes - data;
   header.length_or_window = 0;
   if (header.first) {
     header.length_or_window =
@@ -56,12 +56,12 @@ RmppSender::Ack RmppSender::acknowledge(std::uint32_t segment, std::uint32_t win
   if (complete()) return Ack::kOld;
   if (segment > segments_ || segment > window_) return Ack::kBeyond;
   if (window < window_ || segment < acknowledged_) return Ack::kOld;
-  const bool more = segment > acknowledged_ || window > window_;
+  const bool has_progress = segment > acknowledged_ || window > window_;
   acknowledged_ = segment;
   window_ = window;
   sent_ = std::max(sent_, acknowledged_);
   if (complete()) return Ack::kComplete;
-  return more ? Ack::kProgress : Ack::kOld;
+  return has_progress ? Ack::kProgress : Ack::kOld;
 }
 
 std::vector<std::byte> RmppSender::headers() const {

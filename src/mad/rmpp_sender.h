@@ -29,7 +29,7 @@ class RmppSender {
     kProgress,   // acknowledges more segments, or opens the window further
     kComplete,   // acknowledges the last segment
     kBadWindow,  // the window ends before the acknowledged segment
-    kBeyond,     // acknowledges what was not sent yet
+    kBeyond,     // acknowledges a segment beyond the window or the message
   };
   Ack acknowledge(std::uint32_t segment, std::uint32_t window);
   // Sends again from the first segment that is not acknowledged.
