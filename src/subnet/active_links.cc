@@ -13,30 +13,30 @@ ActiveLinks::ActiveLinks(const Subnet& subnet, std::span<const PortRef> managers
     link_at[topology.links[i].a] = i;
     link_at[topology.links[i].b] = i;
   }
-  std::vector<bool> is_in(topology.links.size());
-  std::vector<PortRef> next(managers.begin(), managers.end());
-  while (!next.empty()) {
-    const PortRef port = next.back();
-    next.pop_back();
+  std::vector<bool> is_reachable(topology.links.size());
+  std::vector<PortRef> to_visit(managers.begin(), managers.end());
+  while (!to_visit.empty()) {
+    const PortRef port = to_visit.back();
+    to_visit.pop_back();
     const auto found = link_at.find(port);
-    if (found == link_at.end() || is_in[found->second]) continue;
-    is_in[found->second] = true;
+    if (found == link_at.end() || is_reachable[found->second]) continue;
+    is_reachable[found->second] = true;
     const Link& link = topology.links[found->second];
     const std::uint32_t other = link.a == port ? link.b.node : link.a.node;
     if (!topology.nodes[other].is_switch()) continue;  // an HCA does not forward SMPs
     for (unsigned number = 1; number <= topology.nodes[other].ports; ++number) {
-      next.push_back({.node = other, .port = static_cast<std::uint8_t>(number)});
+      to_visit.push_back({.node = other, .port = static_cast<std::uint8_t>(number)});
     }
   }
-  for (std::size_t i = 0; i < is_in.size(); ++i) {
-    if (is_in[i]) links_.push_back(i);
+  for (std::size_t i = 0; i < is_reachable.size(); ++i) {
+    if (is_reachable[i]) links_.push_back(i);
   }
 }
 
 bool ActiveLinks::is_active(std::size_t link) const {
-  const Link& its = subnet_.topology().links[link];
-  return !subnet_.link_is_up(link) ||
-         (subnet_.state(its.a) == PortState::kActive && subnet_.state(its.b) == PortState::kActive);
+  const Link& ends = subnet_.topology().links[link];
+  return !subnet_.link_is_up(link) || (subnet_.state(ends.a) == PortState::kActive &&
+                                       subnet_.state(ends.b) == PortState::kActive);
 }
 
 bool ActiveLinks::all_active() {
@@ -52,8 +52,8 @@ std::vector<PortRef> ActiveLinks::inactive_ports(std::size_t limit) const {
   std::vector<PortRef> ports;
   for (const std::size_t link : links_) {
     if (!subnet_.link_is_up(link)) continue;
-    const Link& its = subnet_.topology().links[link];
-    for (const PortRef port : {its.a, its.b}) {
+    const Link& ends = subnet_.topology().links[link];
+    for (const PortRef port : {ends.a, ends.b}) {
       if (ports.size() < limit && subnet_.state(port) != PortState::kActive) ports.push_back(port);
     }
   }

@@ -16,8 +16,8 @@ class ActiveLinks {
   // REQUIRES: the subnet outlives this object; the ports are of HCAs.
   ActiveLinks(const Subnet& subnet, std::span<const PortRef> managers);
 
-  // Returns true if all ports with a link are active.  Otherwise a call costs little, so it may be
-  // made after each change.
+  // Returns true if all ports with a link are active.  A call that returns false costs little, so
+  // it may be made after each change.
   bool all_active();
   // Returns up to `limit` ports that have a link but are not active.
   std::vector<PortRef> inactive_ports(std::size_t limit) const;
@@ -28,7 +28,7 @@ class ActiveLinks {
 
   const Subnet& subnet_;
   std::vector<std::size_t> links_{};  // indexes in Topology::links
-  std::size_t first_inactive_ = 0;    // where all_active() begins: the links before were active
+  std::size_t first_inactive_ = 0;    // all_active() begins at this index of links_
 };
 
 }  // namespace verbena::subnet

@@ -20,9 +20,9 @@ std::optional<std::string> problem_with(const Topology& topology, const faults::
   }
   const auto node = find_node(topology, fault.a);
   if (!node) return node.error();
-  const bool is_of_pkey =
+  const bool changes_pkeys =
       fault.kind == faults::Kind::kPkeyAdded || fault.kind == faults::Kind::kPkeyRemoved;
-  if (!is_of_pkey || !topology.nodes[*node].is_switch()) return std::nullopt;
+  if (!changes_pkeys || !topology.nodes[*node].is_switch()) return std::nullopt;
   return fault.a + " is a switch, and P_Keys are changed at HCAs only";
 }
 

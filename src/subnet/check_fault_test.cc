@@ -7,7 +7,7 @@
 namespace verbena::subnet {
 namespace {
 
-TEST(CheckFault, FaultsOfThingsThatDoNotExistAreRefused) {
+TEST(CheckFault, FaultsThatTheSubnetCannotHaveAreRefused) {
   const Topology hosts = *make_hosts(2);
   const std::string& sw = hosts.nodes[0].name;
   const std::string& hca = hosts.nodes[1].name;

@@ -45,11 +45,11 @@ enum class Count : std::uint8_t {
   kCount,  // the number of counters
 };
 
-// Names the two views of the counters that PMA attributes give: those with narrow fields, and
+// Names the two views of the counters: the PMA attributes with narrow fields, and
 // PortCountersExtended.  The method Set() on one view does not change the other.
 enum class CountView : std::uint8_t { kNarrow, kExtended, kCount };
 
-// Counts the packets of a port.  The totals only rise.  A Set changes the base of a view, which is
+// Holds the counters of a port.  The totals only rise.  A Set changes the base of a view, which is
 // subtracted from the total.
 class Counts {
  public:
@@ -66,14 +66,14 @@ class Counts {
 
  private:
   static constexpr std::size_t kCounts = std::to_underlying(Count::kCount);
-  using All = std::array<std::uint64_t, kCounts>;
+  using Values = std::array<std::uint64_t, kCounts>;
 
   std::uint64_t base(CountView view, Count count) const {
     return bases_[std::to_underlying(view)][std::to_underlying(count)];
   }
 
-  All totals_{};
-  std::array<All, std::to_underlying(CountView::kCount)> bases_{};
+  Values totals_{};
+  std::array<Values, std::to_underlying(CountView::kCount)> bases_{};
 };
 
 }  // namespace verbena::subnet

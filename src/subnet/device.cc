@@ -20,10 +20,10 @@ constexpr std::uint8_t kDefaultRespTime = 16;       // 268 ms
 
 std::uint32_t endport_capabilities(bool is_switch) {
   using namespace wire::port_capability;
-  const std::uint32_t both = kTrap | kSlMapping | kSystemImageGuid | kExtendedSpeeds |
-                             kCapabilityMask2 | kCapabilityMaskNotice;
-  if (is_switch) return both | kPkeySwitchExternalPortTrap;
-  return both | kAutomaticMigration | kCommunicationManagement | kClientReregistration;
+  const std::uint32_t common = kTrap | kSlMapping | kSystemImageGuid | kExtendedSpeeds |
+                               kCapabilityMask2 | kCapabilityMaskNotice;
+  if (is_switch) return common | kPkeySwitchExternalPortTrap;
+  return common | kAutomaticMigration | kCommunicationManagement | kClientReregistration;
 }
 
 wire::SlToVl default_sl_to_vl() {
@@ -102,7 +102,7 @@ std::uint8_t lanes_of_code(std::uint8_t code) {
 
 Pkey DevicePort::own_pkey(Pkey packet) const {
   const auto own =
-      std::ranges::find_if(pkeys, [&](Pkey one) { return wire::pkeys_match(one, packet); });
+      std::ranges::find_if(pkeys, [&](Pkey entry) { return wire::pkeys_match(entry, packet); });
   return own == pkeys.end() ? Pkey{} : *own;
 }
 

@@ -88,7 +88,7 @@ class Device {
   wire::NodeInfo node_info_at(std::uint8_t in_port) const;
 
  private:
-  std::vector<std::uint8_t> lft_{};   // has the blocks up to the last one written
+  std::vector<std::uint8_t> lft_{};   // has the blocks up to the last block that was written
   std::vector<std::uint16_t> mft_{};  // by LID and position; empty until a block is written
 };
 

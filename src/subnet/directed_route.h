@@ -12,7 +12,9 @@ struct RoutePoint {
   bool is_switch = false;
   std::uint8_t ports = 1;    // the number of external ports
   std::uint8_t in_port = 0;  // where the SMP arrived, or the port of the HCA that sends it
-  bool begins_here = false;  // this node sends the SMP, or the part by LID ends here
+  // The directed part of the route begins at this node: the node sends the SMP, or the SMP came to
+  // it by LID.
+  bool begins_here = false;
 };
 
 // Tells what a node does with an SMP that has a directed route.
@@ -30,6 +32,6 @@ struct RouteStep {
 
 // Decides the next step of a directed route, and updates the hop pointer and return path of the SMP
 // (vol1 14.2.2).
-RouteStep directed_route_step(wire::Smp& smp, const RoutePoint& at);
+RouteStep directed_route_step(wire::Smp& smp, const RoutePoint& node);
 
 }  // namespace verbena::subnet

@@ -22,7 +22,7 @@ void Subnet::set_power(std::uint32_t node, bool on, Time now) {
   (void)impl_->impairments.resume(node);  // the packets that the node holds are lost
   impl_->links.set_power(node, on, changed);
   impl_->report_changes(changed);
-  impl_->forget(node);
+  impl_->reset_reports(node);
   impl_->run(now);
 }
 
@@ -30,7 +30,7 @@ void Subnet::set_paused(std::uint32_t node, bool paused, Time now) {
   if (paused) {
     if (impl_->links.has_power(node)) impl_->impairments.pause(node);
   } else if (auto held = impl_->impairments.resume(node)) {
-    impl_->go_on(std::move(*held));
+    impl_->release_held(std::move(*held));
   }
   impl_->run(now);
 }
@@ -90,7 +90,7 @@ void Subnet::Impl::cross(PortRef out, InFlight packet) {
   }
   if (!impairments.is_slow(out)) return in_flight_.push_back(std::move(packet));
   if (impairments.delay(out, std::move(packet), now_)) return;
-  // Counts a packet for which a slow link has no room as one that waited too long for credits.
+  // A packet for which a slow link has no room counts as a packet that waited too long for credits.
   Counts& counts = at(out).counts;
   counts.add(Count::kXmitDiscards);
   counts.add(Count::kSwitchHoqLifetimeDiscards);
@@ -98,7 +98,7 @@ void Subnet::Impl::cross(PortRef out, InFlight packet) {
 
 // Stores or drops a packet that arrives at a paused node.  Returns false if the node is not paused.
 bool Subnet::Impl::hold_arrived(InFlight& packet, bool is_management) {
-  Impairments::Line* const line = impairments.arrived(packet.at.node);
+  Impairments::Line* const line = impairments.arrived_line(packet.at.node);
   if (line == nullptr) return false;
   const PortRef port = packet.at;
   if (line->push(std::move(packet), now_)) return true;
@@ -115,13 +115,13 @@ bool Subnet::Impl::hold_arrived(InFlight& packet, bool is_management) {
 
 // Stores or drops a packet that a paused node sends.  Returns false if the node is not paused.
 bool Subnet::Impl::hold_sent(PortRef from, Packet& packet) {
-  Impairments::Line* const line = impairments.sent(from.node);
+  Impairments::Line* const line = impairments.sent_line(from.node);
   if (line == nullptr) return false;
   if (!line->push({.at = from, .packet = std::move(packet)}, now_)) ++counters.paused_full;
   return true;
 }
 
-void Subnet::Impl::go_on(Impairments::Held held) {
+void Subnet::Impl::release_held(Impairments::HeldPackets held) {
   while (!held.arrived.empty()) in_flight_.push_back(held.arrived.pop());
   while (!held.sent.empty()) {
     InFlight next = held.sent.pop();
@@ -130,7 +130,7 @@ void Subnet::Impl::go_on(Impairments::Held held) {
 }
 
 // Drops and counts the packets that a port has sent over a slow link that goes down.
-void Subnet::Impl::lose_packets_on(PortRef out) {
+void Subnet::Impl::drop_packets_on(PortRef out) {
   const std::size_t lost = impairments.drop(out);
   if (lost == 0) return;
   at(out).counts.add(Count::kXmitDiscards, lost);

@@ -12,7 +12,7 @@ namespace verbena::subnet {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr std::size_t kFull = faults::DelayLine<InFlight>::kPacketsMax;
+constexpr std::size_t kHeldMax = faults::DelayLine<InFlight>::kPacketsMax;
 
 class FaultyHosts : public testing::Test {
  protected:
@@ -123,12 +123,12 @@ TEST_F(FaultyHosts, APausedNodeReportsNothingAndHasNoTimer) {
 
 TEST_F(FaultyHosts, PacketsForAPausedHostAreLimited) {
   subnet().set_paused(kTwo.node, true, world_.now);
-  for (std::size_t i = 0; i < kFull + 3; ++i) send(kOne, kTwo);
+  for (std::size_t i = 0; i < kHeldMax + 3; ++i) send(kOne, kTwo);
   subnet().set_paused(kTwo.node, false, world_.now);
-  EXPECT_EQ(arrived(kTwo).size(), kFull);
-  const auto counted = counters(kTwo);
-  EXPECT_EQ(counted.rcv_errors, 3u);
-  EXPECT_EQ(counted.excessive_buffer_overrun_errors, 3u);
+  EXPECT_EQ(arrived(kTwo).size(), kHeldMax);
+  const auto port_counters = counters(kTwo);
+  EXPECT_EQ(port_counters.rcv_errors, 3u);
+  EXPECT_EQ(port_counters.excessive_buffer_overrun_errors, 3u);
 }
 
 TEST_F(FaultyHosts, ManagementPacketsForAPausedHostAreLimited) {
@@ -137,7 +137,7 @@ TEST_F(FaultyHosts, ManagementPacketsForAPausedHostAreLimited) {
                                ? subnet().topology().links[link_of(kTwo)].b.port
                                : subnet().topology().links[link_of(kTwo)].a.port;
   const auto smp = directed_smp(wire::Method::kGet, wire::SmpAttribute::kNodeInfo, 0, {1, out});
-  for (std::size_t i = 0; i < kFull + 2; ++i) EXPECT_FALSE(world_.ask(kOne, smp).has_value());
+  for (std::size_t i = 0; i < kHeldMax + 2; ++i) EXPECT_FALSE(world_.ask(kOne, smp).has_value());
   subnet().set_paused(kTwo.node, false, world_.now);
   EXPECT_TRUE(arrived(kTwo).empty());  // removes the answers from the deliveries
   EXPECT_EQ(counters(kTwo).vl15_dropped, 2u);
@@ -145,10 +145,10 @@ TEST_F(FaultyHosts, ManagementPacketsForAPausedHostAreLimited) {
 
 TEST_F(FaultyHosts, PacketsOfAPausedHostAreLimited) {
   subnet().set_paused(kTwo.node, true, world_.now);
-  for (std::size_t i = 0; i < kFull + 3; ++i) send(kTwo, kOne);
+  for (std::size_t i = 0; i < kHeldMax + 3; ++i) send(kTwo, kOne);
   EXPECT_EQ(subnet().counters().paused_full, 3u);
   subnet().set_paused(kTwo.node, false, world_.now);
-  EXPECT_EQ(arrived(kOne).size(), kFull);
+  EXPECT_EQ(arrived(kOne).size(), kHeldMax);
 }
 
 TEST_F(FaultyHosts, APauseEndsWhenTheNodeIsSwitchedOff) {
@@ -176,12 +176,12 @@ TEST_F(FaultyHosts, TheSeedDecidesWhichPacketsALossyLinkLoses) {
   }
   EXPECT_GT(lost, 0u);
   subnet().set_loss(link_of(kTwo), {});
-  const auto counted = counters(kTwo);
-  EXPECT_EQ(counted.symbol_errors, lost);
-  EXPECT_EQ(counted.rcv_errors, lost);
+  const auto port_counters = counters(kTwo);
+  EXPECT_EQ(port_counters.symbol_errors, lost);
+  EXPECT_EQ(port_counters.rcv_errors, lost);
 }
 
-TEST_F(FaultyHosts, OtherLinksThanTheLossyOneLoseNothing) {
+TEST_F(FaultyHosts, OnlyTheLossyLinkLosesPackets) {
   subnet().set_loss(link_of(kTwo), {.per_million = faults::Loss::kAll});
   send(kOne, kThree);
   EXPECT_EQ(arrived(kThree).size(), 1u);
@@ -203,7 +203,7 @@ TEST_F(FaultyHosts, PacketsOfASlowLinkAreLateAndInOrder) {
   EXPECT_EQ(arrived_after(kTwo, 1ms), (std::vector<std::size_t>{4, 8}));
 }
 
-TEST_F(FaultyHosts, ADelayThatEndsLetsNoPacketOvertake) {
+TEST_F(FaultyHosts, NoPacketOvertakesWhenADelayEnds) {
   subnet().set_delay(link_of(kTwo), 5ms);
   send(kOne, kTwo, 4);
   subnet().set_delay(link_of(kTwo), {});
@@ -227,8 +227,8 @@ TEST_F(FaultyHosts, PacketsOnALinkThatGoesDownAreLost) {
 
 TEST_F(FaultyHosts, PacketsOnASlowLinkAreLimited) {
   subnet().set_delay(link_of(kTwo), 5ms);
-  for (std::size_t i = 0; i < kFull + 3; ++i) send(kTwo, kOne);
-  EXPECT_EQ(arrived_after(kOne, 5ms).size(), kFull);
+  for (std::size_t i = 0; i < kHeldMax + 3; ++i) send(kTwo, kOne);
+  EXPECT_EQ(arrived_after(kOne, 5ms).size(), kHeldMax);
   subnet().set_delay(link_of(kTwo), {});
   EXPECT_EQ(counters(kTwo).xmit_discards, 3u);
 }

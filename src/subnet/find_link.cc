@@ -15,7 +15,7 @@ struct LinkEnd {
 };
 
 std::expected<LinkEnd, std::string> parse_end(const Topology& topology, std::string_view text) {
-  if (const auto whole = topology.find(text)) return LinkEnd{.node = *whole};
+  if (const auto named_node = topology.find(text)) return LinkEnd{.node = *named_node};
   const auto colon = text.rfind(':');  // the last colon, because a name may contain colons
   if (colon == std::string_view::npos) {
     return std::unexpected("there is no node '" + std::string(text) + "'");
@@ -33,7 +33,7 @@ std::expected<LinkEnd, std::string> parse_end(const Topology& topology, std::str
   return LinkEnd{.node = *node, .port = static_cast<std::uint8_t>(port)};
 }
 
-std::string texts_of(const Topology& topology, const std::vector<std::size_t>& links) {
+std::string link_texts(const Topology& topology, const std::vector<std::size_t>& links) {
   std::string text;
   for (std::size_t i = 0; i < links.size() && i <= kLinksNamedMax; ++i) {
     if (i > 0) text += ", ";
@@ -44,16 +44,16 @@ std::string texts_of(const Topology& topology, const std::vector<std::size_t>& l
 
 std::string no_link_text(const Topology& topology, std::string_view a, const LinkEnd& end_a,
                          std::string_view b) {
-  std::vector<std::size_t> of_a;
+  std::vector<std::size_t> links_of_a;
   for (std::size_t i = 0; i < topology.links.size(); ++i) {
     const Link& link = topology.links[i];
-    if (link.a.node == end_a.node || link.b.node == end_a.node) of_a.push_back(i);
+    if (link.a.node == end_a.node || link.b.node == end_a.node) links_of_a.push_back(i);
   }
   const std::string beginning =
       "no link joins '" + std::string(a) + "' and '" + std::string(b) + "'";
   const std::string& name = topology.nodes[end_a.node].name;
-  if (of_a.empty()) return beginning + "; '" + name + "' has no links";
-  return beginning + "; '" + name + "' has: " + texts_of(topology, of_a);
+  if (links_of_a.empty()) return beginning + "; '" + name + "' has no links";
+  return beginning + "; '" + name + "' has: " + link_texts(topology, links_of_a);
 }
 
 }  // namespace
@@ -81,15 +81,15 @@ std::expected<std::size_t, std::string> find_link(const Topology& topology, std:
   if (found.empty()) return std::unexpected(no_link_text(topology, a, *end_a, b));
   if (found.size() == 1) return found[0];
   return std::unexpected("several links join '" + std::string(a) + "' and '" + std::string(b) +
-                         "', so name a port (NAME:PORT): " + texts_of(topology, found));
+                         "', so name a port (NAME:PORT): " + link_texts(topology, found));
 }
 
 std::string link_text(const Topology& topology, std::size_t link) {
-  const auto end = [&](PortRef port) {
+  const auto end_text = [&](PortRef port) {
     return topology.nodes[port.node].name + ":" + std::to_string(port.port);
   };
-  const Link& its = topology.links[link];
-  return end(its.a) + " - " + end(its.b);
+  const Link& ends = topology.links[link];
+  return end_text(ends.a) + " - " + end_text(ends.b);
 }
 
 }  // namespace verbena::subnet

@@ -48,7 +48,7 @@ void Subnet::Impl::run(Time now) {
   now_ = now;
   end_due_leases();
   send_due_traps();
-  while (!in_flight_.empty() || impairments.take_due(now, in_flight_, kInFlightMax)) {
+  while (!in_flight_.empty() || impairments.move_due(now, in_flight_, kInFlightMax)) {
     InFlight next = std::move(in_flight_.front());
     in_flight_.pop_front();
     arrive(next);
@@ -78,8 +78,8 @@ void Subnet::Impl::arrive(InFlight& in_flight) {
   const auto view = view_packet(in_flight.packet);
   VB_CHECK(view.has_value());
   if (hold_arrived(in_flight, view->is_management())) return;
-  const Here here{in_flight.at, in_flight.packet, *view, in_flight.hops};
-  DevicePort& port = at(here.port);
+  const LocalPacket local{in_flight.at, in_flight.packet, *view, in_flight.hops};
+  DevicePort& port = at(local.port);
   if (in_flight.hops > kHopsMax) {
     ++counters.too_many_hops;
     return count_discard(port.counts, Count::kSwitchLifetimeDiscards);
@@ -89,146 +89,146 @@ void Subnet::Impl::arrive(InFlight& in_flight) {
     if (!port.accepts_data()) return;
     if (port.info.port_state == PortState::kArmed) {  // vol1 7.2.7: data activates the port
       port.info.port_state = PortState::kActive;
-      report(here.port);
+      report(local.port);
     }
   }
-  if (devices[here.port.node].is_switch()) {
-    arrive_at_switch(here);
+  if (devices[local.port.node].is_switch()) {
+    arrive_at_switch(local);
   } else {
-    arrive_at_hca(here);
+    arrive_at_hca(local);
   }
 }
 
-void Subnet::Impl::arrive_at_hca(const Here& here) {
-  DevicePort& port = at(here.port);
-  const Lid destination = here.view.lrh.destination;
-  const bool is_permissive = destination == wire::kPermissiveLid && here.view.is_management();
-  if (!is_permissive && !here.view.is_multicast() && !port.has_lid(destination)) {
+void Subnet::Impl::arrive_at_hca(const LocalPacket& local) {
+  DevicePort& port = at(local.port);
+  const Lid destination = local.view.lrh.destination;
+  const bool is_permissive = destination == wire::kPermissiveLid && local.view.is_management();
+  if (!is_permissive && !local.view.is_multicast() && !port.has_lid(destination)) {
     return port.counts.add(Count::kRcvErrors);
   }
-  if (here.view.is_management() != (here.view.destination_qpn == wire::kSmiQpn)) {
+  if (local.view.is_management() != (local.view.destination_qpn == wire::kSmiQpn)) {
     port.counts.add(Count::kRcvErrors);
     return port.counts.add(Count::kMalformedPackets);
   }
-  if (here.view.is_management()) return receive_smp(here, false);
-  if (!port.accepts_pkey(here.view.pkey)) {
-    return add_key_violation(here.port, Violation::kPkey, here.packet, here.view);
+  if (local.view.is_management()) return receive_smp(local, false);
+  if (!port.accepts_pkey(local.view.pkey)) {
+    return add_key_violation(local.port, Violation::kPkey, local.packet, local.view);
   }
-  if (here.view.destination_qpn == wire::kGsiQpn) return receive_gmp(here);
-  deliver(here.port, here.view.destination_qpn, std::move(here.packet));
+  if (local.view.destination_qpn == wire::kGsiQpn) return receive_gmp(local);
+  deliver(local.port, local.view.destination_qpn, std::move(local.packet));
 }
 
-void Subnet::Impl::arrive_at_switch(const Here& here) {
-  if (here.view.is_management() && here.view.lrh.destination == wire::kPermissiveLid) {
-    return receive_smp(here, false);
+void Subnet::Impl::arrive_at_switch(const LocalPacket& local) {
+  if (local.view.is_management() && local.view.lrh.destination == wire::kPermissiveLid) {
+    return receive_smp(local, false);
   }
-  if (!passes_inbound_enforcement(here)) return;
-  forward(here);
+  if (!passes_inbound_enforcement(local)) return;
+  forward(local);
 }
 
-bool Subnet::Impl::passes_inbound_enforcement(const Here& here) {
-  DevicePort& port = at(here.port);
-  if (here.view.is_management() || !port.info.partition_enforcement_inbound) return true;
-  if (may_enter(port, here.view.pkey)) return true;
+bool Subnet::Impl::passes_inbound_enforcement(const LocalPacket& local) {
+  DevicePort& port = at(local.port);
+  if (local.view.is_management() || !port.info.partition_enforcement_inbound) return true;
+  if (may_enter(port, local.view.pkey)) return true;
   port.counts.add(Count::kRcvConstraintErrors);
-  add_switch_violation(here.port.port, here);
+  add_switch_violation(local.port.port, local);
   return false;
 }
 
-bool Subnet::Impl::passes_outbound_enforcement(PortRef out, const Here& here) {
+bool Subnet::Impl::passes_outbound_enforcement(PortRef out, const LocalPacket& local) {
   DevicePort& port = at(out);
-  if (here.view.is_management() || !port.info.partition_enforcement_outbound) return true;
-  if (port.accepts_pkey(here.view.pkey)) return true;
+  if (local.view.is_management() || !port.info.partition_enforcement_outbound) return true;
+  if (port.accepts_pkey(local.view.pkey)) return true;
   port.counts.add(Count::kXmitConstraintErrors);
-  add_switch_violation(out.port, here);
+  add_switch_violation(out.port, local);
   return false;
 }
 
-void Subnet::Impl::forward(const Here& here) {
-  Device& device = devices[here.port.node];
-  if (!device.is_switch()) return send_from_hca(here);
-  if (here.view.is_multicast()) return forward_multicast(here);
-  if (!device.ports[0].has_lid(here.view.lrh.destination)) return forward_unicast(here);
-  if (here.view.is_management()) return receive_smp(here, false);
-  if (!device.ports[0].accepts_pkey(here.view.pkey)) {
-    return add_key_violation({here.port.node, 0}, Violation::kPkey, here.packet, here.view);
+void Subnet::Impl::forward(const LocalPacket& local) {
+  Device& device = devices[local.port.node];
+  if (!device.is_switch()) return send_from_hca(local);
+  if (local.view.is_multicast()) return forward_multicast(local);
+  if (!device.ports[0].has_lid(local.view.lrh.destination)) return forward_unicast(local);
+  if (local.view.is_management()) return receive_smp(local, false);
+  if (!device.ports[0].accepts_pkey(local.view.pkey)) {
+    return add_key_violation({local.port.node, 0}, Violation::kPkey, local.packet, local.view);
   }
-  if (here.view.destination_qpn == wire::kGsiQpn) return receive_gmp(here);
-  at(here.port).counts.add(Count::kRcvErrors);  // a switch has no other QPs
+  if (local.view.destination_qpn == wire::kGsiQpn) return receive_gmp(local);
+  at(local.port).counts.add(Count::kRcvErrors);  // a switch has no other QPs
 }
 
-void Subnet::Impl::forward_unicast(const Here& here) {
-  const std::uint8_t egress = devices[here.port.node].egress(here.view.lrh.destination);
-  Counts& counts = at(here.port).counts;
+void Subnet::Impl::forward_unicast(const LocalPacket& local) {
+  const std::uint8_t egress = devices[local.port.node].egress(local.view.lrh.destination);
+  Counts& counts = at(local.port).counts;
   if (egress == wire::kLftNoPort || egress == 0) {
     return count_relay_error(counts, Count::kDlidMappingErrors);
   }
-  if (egress == here.port.port) return count_relay_error(counts, Count::kLoopingErrors);
-  const PortRef out{here.port.node, egress};
-  if (!set_lane(out, here.port.port, here)) {
+  if (egress == local.port.port) return count_relay_error(counts, Count::kLoopingErrors);
+  const PortRef out{local.port.node, egress};
+  if (!set_lane(out, local.port.port, local)) {
     return count_relay_error(counts, Count::kVlMappingErrors);
   }
-  leave(out, std::move(here.packet), here);
+  leave(out, std::move(local.packet), local);
 }
 
-void Subnet::Impl::forward_multicast(const Here& here) {
+void Subnet::Impl::forward_multicast(const LocalPacket& local) {
   multicast_ports_.clear();
-  devices[here.port.node].multicast_egress(here.view.lrh.destination, here.port.port,
-                                           multicast_ports_);
+  devices[local.port.node].multicast_egress(local.view.lrh.destination, local.port.port,
+                                            multicast_ports_);
   std::erase(multicast_ports_, std::uint8_t{0});  // port 0 is in no group
   for (const std::uint8_t egress : multicast_ports_) {
-    const PortRef out{here.port.node, egress};
-    if (set_lane(out, here.port.port, here)) {
-      leave(out, here.packet, here);
+    const PortRef out{local.port.node, egress};
+    if (set_lane(out, local.port.port, local)) {
+      leave(out, local.packet, local);
     } else {
-      count_relay_error(at(here.port).counts, Count::kVlMappingErrors);
+      count_relay_error(at(local.port).counts, Count::kVlMappingErrors);
     }
   }
 }
 
 // Sends a packet from an HCA.  A packet to one of the port's own LIDs returns to the port, and so
 // does a copy of a multicast packet.
-void Subnet::Impl::send_from_hca(const Here& here) {
-  DevicePort& port = at(here.port);
-  if (!here.view.is_management() && (!port.is_active() || !set_lane(here.port, 0, here))) {
+void Subnet::Impl::send_from_hca(const LocalPacket& local) {
+  DevicePort& port = at(local.port);
+  if (!local.view.is_management() && (!port.is_active() || !set_lane(local.port, 0, local))) {
     return count_discard(port.counts, Count::kInactiveDiscards);
   }
-  const bool is_own = port.has_lid(here.view.lrh.destination);
-  if (is_own || here.view.is_multicast()) {
-    in_flight_.push_back({here.port, here.packet, here.hops + 1, true});
+  const bool is_own = port.has_lid(local.view.lrh.destination);
+  if (is_own || local.view.is_multicast()) {
+    in_flight_.push_back({local.port, local.packet, local.hops + 1, true});
   }
-  if (!is_own) leave(here.port, std::move(here.packet), here);
+  if (!is_own) leave(local.port, std::move(local.packet), local);
 }
 
 // Sets the virtual lane of the packet for the egress port.  Returns false if the port does not
 // operate that lane.
-bool Subnet::Impl::set_lane(PortRef out, std::uint8_t ingress, const Here& here) {
-  if (here.view.is_management()) return true;
+bool Subnet::Impl::set_lane(PortRef out, std::uint8_t ingress, const LocalPacket& local) {
+  if (local.view.is_management()) return true;
   const DevicePort& port = at(out);
-  const std::uint8_t lane = port.sl_to_vl[ingress][here.view.lrh.service_level];
+  const std::uint8_t lane = port.sl_to_vl[ingress][local.view.lrh.service_level];
   if (!port.operates_lane(lane)) return false;
-  set_virtual_lane(here.packet, lane);
+  set_virtual_lane(local.packet, lane);
   return true;
 }
 
-void Subnet::Impl::leave(PortRef out, Packet packet, const Here& here) {
+void Subnet::Impl::leave(PortRef out, Packet packet, const LocalPacket& local) {
   DevicePort& port = at(out);
   const auto peer = links.peer(out);
-  const bool is_data = !here.view.is_management();
+  const bool is_data = !local.view.is_management();
   if (!peer || (is_data && !port.is_active())) {
     return count_discard(port.counts, Count::kInactiveDiscards);
   }
-  if (is_data && here.view.payload_bytes > mtu_bytes(Mtu{port.info.neighbor_mtu})) {
+  if (is_data && local.view.payload_bytes > mtu_bytes(Mtu{port.info.neighbor_mtu})) {
     return count_discard(port.counts, Count::kNeighborMtuDiscards);
   }
-  const Here leaving{here.port, packet, here.view, here.hops};
+  const LocalPacket leaving{local.port, packet, local.view, local.hops};
   if (devices[out.node].is_switch() && !passes_outbound_enforcement(out, leaving)) return;
   if (in_flight_.size() >= kInFlightMax) {
     ++counters.too_many_hops;
     return count_discard(port.counts, Count::kSwitchLifetimeDiscards);
   }
-  count_sent(port.counts, here.view, packet.size());
-  cross(out, {*peer, std::move(packet), here.hops + 1, false});
+  count_sent(port.counts, local.view, packet.size());
+  cross(out, {*peer, std::move(packet), local.hops + 1, false});
 }
 
 void Subnet::Impl::deliver(PortRef port, Qpn destination_qpn, Packet packet) {

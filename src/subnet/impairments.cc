@@ -30,7 +30,7 @@ void Impairments::set_delay(PortRef out, Duration delay) {
 }
 
 bool Impairments::delay(PortRef out, InFlight packet, Time now) {
-  Slow& slow = lines_.at(out);
+  SlowPort& slow = lines_.at(out);
   return slow.line.push(std::move(packet), now + slow.delay);
 }
 
@@ -42,18 +42,18 @@ std::size_t Impairments::drop(PortRef out) {
   return dropped;
 }
 
-bool Impairments::take_due(Time now, std::deque<InFlight>& out, std::size_t max) {
-  bool some = false;
+bool Impairments::move_due(Time now, std::deque<InFlight>& out, std::size_t max) {
+  bool has_appended = false;
   for (auto it = lines_.begin(); it != lines_.end();) {
-    Slow& slow = it->second;
+    SlowPort& slow = it->second;
     while (out.size() < max && slow.line.due(now) != nullptr) {
       out.push_back(slow.line.pop());
-      some = true;
+      has_appended = true;
     }
     const bool has_ended = slow.delay == Duration{} && slow.line.empty();
     it = has_ended ? lines_.erase(it) : std::next(it);
   }
-  return some;
+  return has_appended;
 }
 
 Time Impairments::next_deadline() const {
@@ -62,12 +62,12 @@ Time Impairments::next_deadline() const {
   return next;
 }
 
-Impairments::Line* Impairments::arrived(std::uint32_t node) {
+Impairments::Line* Impairments::arrived_line(std::uint32_t node) {
   const auto found = paused_.find(node);
   return found == paused_.end() ? nullptr : &found->second.arrived;
 }
 
-Impairments::Line* Impairments::sent(std::uint32_t node) {
+Impairments::Line* Impairments::sent_line(std::uint32_t node) {
   const auto found = paused_.find(node);
   return found == paused_.end() ? nullptr : &found->second.sent;
 }
@@ -79,7 +79,7 @@ std::size_t Impairments::late() const {
   return packets;
 }
 
-std::optional<Impairments::Held> Impairments::resume(std::uint32_t node) {
+std::optional<Impairments::HeldPackets> Impairments::resume(std::uint32_t node) {
   auto found = paused_.extract(node);
   if (found.empty()) return std::nullopt;
   return std::move(found.mapped());

@@ -18,7 +18,7 @@ struct InFlight {
   PortRef at{};
   Packet packet{};
   unsigned hops = 0;
-  bool is_loopback = false;  // stays in the HCA, and does not cross a link
+  bool is_loopback = false;  // the packet stays in the HCA, and crosses no link
 };
 
 // Holds the lossy links, slow links and paused nodes of a subnet, and the packets that they delay.
@@ -26,9 +26,9 @@ class Impairments {
  public:
   using Line = faults::DelayLine<InFlight>;
   // Holds the packets of a paused node: those that have arrived, and those that it has sent.
-  struct Held {
+  struct HeldPackets {
     Line arrived{};
-    Line sent{};  // `at` is the port that sends
+    Line sent{};  // InFlight::at is the port that sends
   };
 
   // ---- links: `link` is an index in Topology::links, and `out` the port that sends
@@ -41,35 +41,35 @@ class Impairments {
   // Returns true if packets that this port sends must pass through delay().  After the end of a
   // delay this stays true until its last packet has left, so that no packet overtakes another.
   bool is_slow(PortRef out) const { return lines_.contains(out); }
-  // Delays a packet.  Returns false if too many wait already.  REQUIRES: is_slow(out).
+  // Delays a packet.  Returns false if too many packets wait already.  REQUIRES: is_slow(out).
   bool delay(PortRef out, InFlight packet, Time now);
   // Drops the delayed packets of this port, and returns their number.
   std::size_t drop(PortRef out);
-  // Appends the packets that are due to `out`, until `out` has `max` packets.  Returns true if it
-  // has appended a packet.
-  bool take_due(Time now, std::deque<InFlight>& out, std::size_t max);
-  // Returns the time at which take_due() has something to do.
+  // Moves packets that are due from slow links to the end of `out`, until `out` has `max` packets.
+  // Returns true if at least one packet was moved.
+  bool move_due(Time now, std::deque<InFlight>& out, std::size_t max);
+  // Returns the time at which move_due() has something to do.
   Time next_deadline() const;
 
   // ---- nodes
   void pause(std::uint32_t node) { paused_.try_emplace(node); }
   bool is_paused(std::uint32_t node) const { return paused_.contains(node); }
-  // arrived() and sent() return a line of a paused node, or null if the node is not paused.
-  Line* arrived(std::uint32_t node);
-  Line* sent(std::uint32_t node);
+  // arrived_line() and sent_line() return null if the node is not paused.
+  Line* arrived_line(std::uint32_t node);
+  Line* sent_line(std::uint32_t node);
   // Returns the number of packets on slow links and at paused nodes.
   std::size_t late() const;
   // Ends the pause of a node.  Returns the packets that waited; nothing if the node was not paused.
-  std::optional<Held> resume(std::uint32_t node);
+  std::optional<HeldPackets> resume(std::uint32_t node);
 
  private:
-  struct Slow {
+  struct SlowPort {
     Duration delay{};
     Line line{};
   };
   std::map<std::size_t, faults::LossyLink> lossy_{};
-  std::map<PortRef, Slow> lines_{};
-  std::map<std::uint32_t, Held> paused_{};
+  std::map<PortRef, SlowPort> lines_{};
+  std::map<std::uint32_t, HeldPackets> paused_{};
 };
 
 }  // namespace verbena::subnet

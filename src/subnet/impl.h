@@ -19,8 +19,8 @@ namespace verbena::subnet {
 // reports.cc sends traps, and faults.cc implements the faults that a user orders.
 //
 // All packets on their way are in one queue.  Each public call takes packets out of the queue until
-// it is empty.  Each time, a packet makes one hop, and is put into the queue again.  So packets of
-// one path keep their order, and long chains of packets need no recursion.
+// it is empty.  Each time, a packet makes one hop, and is put into the queue again.  Therefore
+// packets of one path keep their order, and long chains of packets need no recursion.
 class Subnet::Impl {
  public:
   enum class Violation : std::uint8_t { kPkey, kQkey };
@@ -43,14 +43,14 @@ class Subnet::Impl {
   // Moves all packets that are on their way, and sends packets and traps that are due.
   void run(Time now);
   void send(PortRef from, Packet packet);
-  // Releases the packets that waited for the end of a pause: received ones and sent ones.
-  void go_on(Impairments::Held held);
+  // Releases the packets that waited for the end of a pause: received packets and sent packets.
+  void release_held(Impairments::HeldPackets held);
   // Handles links that have come up or gone down at these ports.
   void report_changes(const std::vector<PortRef>& changed);
   // Adds a PortEvent.
   void report(PortRef port, bool client_reregister = false);
   // Ends the traps and leases of a node whose power has changed, and reports its ports.
-  void forget(std::uint32_t node);
+  void reset_reports(std::uint32_t node);
   void add_trap(std::uint32_t node, std::uint8_t port, wire::NoticeType type,
                 wire::TrapNumber number,
                 const std::array<std::byte, wire::kNoticeDetailsBytes>& details);
@@ -62,7 +62,7 @@ class Subnet::Impl {
  private:
   // Describes a packet that is at a node.  `port` is where it arrived, or port 0 of the switch that
   // sends it.
-  struct Here {
+  struct LocalPacket {
     PortRef port{};
     Packet& packet;
     PacketView view{};
@@ -70,33 +70,33 @@ class Subnet::Impl {
   };
 
   void arrive(InFlight& in_flight);
-  void arrive_at_hca(const Here& here);
-  void arrive_at_switch(const Here& here);
-  bool passes_inbound_enforcement(const Here& here);
-  bool passes_outbound_enforcement(PortRef out, const Here& here);
-  void add_switch_violation(std::uint8_t port, const Here& here);
+  void arrive_at_hca(const LocalPacket& local);
+  void arrive_at_switch(const LocalPacket& local);
+  bool passes_inbound_enforcement(const LocalPacket& local);
+  bool passes_outbound_enforcement(PortRef out, const LocalPacket& local);
+  void add_switch_violation(std::uint8_t port, const LocalPacket& local);
   // Sends a packet on its way, from a switch by the forwarding tables, from an HCA by the port.
-  void forward(const Here& here);
-  void forward_unicast(const Here& here);
-  void forward_multicast(const Here& here);
-  void send_from_hca(const Here& here);
-  bool set_lane(PortRef out, std::uint8_t ingress, const Here& here);
-  void leave(PortRef out, Packet packet, const Here& here);
+  void forward(const LocalPacket& local);
+  void forward_unicast(const LocalPacket& local);
+  void forward_multicast(const LocalPacket& local);
+  void send_from_hca(const LocalPacket& local);
+  bool set_lane(PortRef out, std::uint8_t ingress, const LocalPacket& local);
+  void leave(PortRef out, Packet packet, const LocalPacket& local);
   void deliver(PortRef port, Qpn destination_qpn, Packet packet);
   void cross(PortRef out, InFlight packet);
   bool hold_arrived(InFlight& packet, bool is_management);
   bool hold_sent(PortRef from, Packet& packet);
-  void lose_packets_on(PortRef out);
+  void drop_packets_on(PortRef out);
 
-  void receive_smp(const Here& here, bool begins_here);
-  void step_directed(const Here& here, wire::Smp& smp, bool begins_here);
-  void receive_local_smp(const Here& here, wire::Smp& smp);
-  void answer_smp(const Here& here, wire::Smp& smp);
-  std::uint16_t carry_out(const Here& here, wire::Smp& smp, SmaEffects& effects);
-  void return_smp(const Here& here, wire::Smp& smp, std::uint16_t status);
-  bool check_m_key(const Here& here, const wire::Smp& smp);
-  void receive_gmp(const Here& here);
-  void answer_gmp(const Here& here, OpenMad& mad, std::uint16_t status);
+  void receive_smp(const LocalPacket& local, bool begins_here);
+  void step_directed(const LocalPacket& local, wire::Smp& smp, bool begins_here);
+  void receive_local_smp(const LocalPacket& local, wire::Smp& smp);
+  void answer_smp(const LocalPacket& local, wire::Smp& smp);
+  std::uint16_t execute(const LocalPacket& local, wire::Smp& smp, SmaEffects& effects);
+  void return_smp(const LocalPacket& local, wire::Smp& smp, std::uint16_t status);
+  bool check_m_key(const LocalPacket& local, const wire::Smp& smp);
+  void receive_gmp(const LocalPacket& local);
+  void answer_gmp(const LocalPacket& local, OpenMad& mad, std::uint16_t status);
   void send_due_traps();
   void end_due_leases();
 

@@ -45,12 +45,12 @@ void Links::set_power(std::uint32_t node, bool on, std::vector<PortRef>& changed
   if (powered_[node] == on) return;
   powered_[node] = on;
   if (on) {
-    Device fresh(topology_.nodes[node]);
-    for (std::size_t port = 0; port < fresh.ports.size(); ++port) {
-      fresh.ports[port].info.capability_mask |=
+    Device new_device(topology_.nodes[node]);
+    for (std::size_t port = 0; port < new_device.ports.size(); ++port) {
+      new_device.ports[port].info.capability_mask |=
           devices_[node].ports[port].info.capability_mask & wire::port_capability::kIsSm;
     }
-    devices_[node] = std::move(fresh);
+    devices_[node] = std::move(new_device);
   }
   for (std::size_t port = 1; port < links_[node].size(); ++port) {
     const std::uint32_t link = links_[node][port];
@@ -64,7 +64,7 @@ void Links::set_power(std::uint32_t node, bool on, std::vector<PortRef>& changed
   }
 }
 
-void Links::change(PortRef port, PortPhysicalState to, std::vector<PortRef>& changed) {
+void Links::set_physical_state(PortRef port, PortPhysicalState to, std::vector<PortRef>& changed) {
   const std::uint32_t link = link_of(port);
   if (link != kNoLink) take_down(link, changed);
   at(port).info.port_physical_state = to;
@@ -91,11 +91,11 @@ void Links::set_mtu(std::size_t link, Mtu mtu, std::vector<PortRef>& changed) {
 }
 
 bool Links::can_train(std::size_t link) const {
-  const auto may = [&](PortRef end) {
+  const auto may_train = [&](PortRef end) {
     return powered_[end.node] && at(end).info.port_physical_state == PortPhysicalState::kPolling;
   };
   const Link& ends = topology_.links[link];
-  return plugged_[link] && may(ends.a) && may(ends.b);
+  return plugged_[link] && may_train(ends.a) && may_train(ends.b);
 }
 
 void Links::train(std::size_t link, std::vector<PortRef>& changed) {

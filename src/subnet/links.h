@@ -22,15 +22,16 @@ class Links {
   // Returns the port at the other end of the link; nothing if the link is not up.
   std::optional<PortRef> peer(PortRef port) const;
 
-  // plug(), set_power(), change() and set_mtu() append the ports whose state has changed.
+  // plug(), set_power(), set_physical_state() and set_mtu() append the ports whose state has
+  // changed.
   void plug(std::size_t link, bool plugged, std::vector<PortRef>& changed);
   // Switches a node on or off.  A node that is switched on has lost all settings except IsSM,
   // because the managers on it still run.
   void set_power(std::uint32_t node, bool on, std::vector<PortRef>& changed);
   bool has_power(std::uint32_t node) const { return powered_[node]; }
   // Takes the link of a port down.  The link trains again at once if `to` is kPolling.
-  void change(PortRef port, wire::PortPhysicalState to, std::vector<PortRef>& changed);
-  // Trains the link again with this MTU as the largest one of both ports.
+  void set_physical_state(PortRef port, wire::PortPhysicalState to, std::vector<PortRef>& changed);
+  // Trains the link again.  The MTU becomes the largest MTU that both ports support.
   void set_mtu(std::size_t link, Mtu mtu, std::vector<PortRef>& changed);
   // Returns the index of the cable at a port.  REQUIRES: the port has a cable.
   std::uint32_t link_of(PortRef port) const { return links_[port.node][port.port]; }

@@ -39,20 +39,21 @@ class ManagedFabric {
   const Node& operator[](std::size_t node) const { return nodes_[node]; }
 
   // Adds a node that was found by this path, unless the node is known.  Returns its index.
-  struct Found {
+  struct AddResult {
     std::size_t node = 0;
     bool is_new = false;
   };
-  Found add(const wire::NodeInfo& info, const std::vector<std::uint8_t>& path);
+  AddResult add(const wire::NodeInfo& info, const std::vector<std::uint8_t>& path);
   void connect(std::size_t a, std::uint8_t port_a, std::size_t b, std::uint8_t port_b);
 
   // Counts the hops between all nodes.  REQUIRES: all nodes and connections are known.
   void count_hops();
   // REQUIRES: count_hops() was called.
   bool reaches(std::size_t from, std::size_t to) const;
-  // Returns the linear forwarding table of a switch, by LID.  The egress port is one with the
-  // fewest hops; the LIDs are spread over such ports.  REQUIRES: count_hops() was called.
-  std::vector<std::uint8_t> table(std::size_t of_switch) const;
+  // Returns the linear forwarding table of a switch, by LID.  Each egress port is on a path with
+  // the fewest hops.  If several ports are, the LIDs are spread over them.  REQUIRES: count_hops()
+  // was called.
+  std::vector<std::uint8_t> table(std::size_t switch_node) const;
 
  private:
   std::vector<std::uint16_t> hops_to(std::size_t node) const;

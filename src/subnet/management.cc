@@ -22,103 +22,104 @@ constexpr bool is_request(const wire::MadHeader& header) {
 
 }  // namespace
 
-void Subnet::Impl::receive_smp(const Here& here, bool begins_here) {
-  const auto mad = open_mad(here.packet, here.view);
+void Subnet::Impl::receive_smp(const LocalPacket& local, bool begins_here) {
+  const auto mad = open_mad(local.packet, local.view);
   if (!mad) {
-    at(here.port).counts.add(Count::kRcvErrors);
-    return at(here.port).counts.add(Count::kMalformedPackets);
+    at(local.port).counts.add(Count::kRcvErrors);
+    return at(local.port).counts.add(Count::kMalformedPackets);
   }
   Smp smp = wire::decode_exact<Smp>(mad->mad);
   if (smp.is_directed()) {
     // The part by LID ends here, so the directed part begins here.
-    const bool came_by_lid = here.view.lrh.destination != wire::kPermissiveLid;
-    return step_directed(here, smp, begins_here || came_by_lid);
+    const bool came_by_lid = local.view.lrh.destination != wire::kPermissiveLid;
+    return step_directed(local, smp, begins_here || came_by_lid);
   }
-  const bool leaves = begins_here && !devices[here.port.node].is_switch() &&
-                      !at(here.port).has_lid(here.view.lrh.destination);
-  if (leaves) return leave(here.port, std::move(here.packet), here);
-  receive_local_smp(here, smp);
+  const bool leaves = begins_here && !devices[local.port.node].is_switch() &&
+                      !at(local.port).has_lid(local.view.lrh.destination);
+  if (leaves) return leave(local.port, std::move(local.packet), local);
+  receive_local_smp(local, smp);
 }
 
-void Subnet::Impl::step_directed(const Here& here, Smp& smp, bool begins_here) {
-  const Device& device = devices[here.port.node];
+void Subnet::Impl::step_directed(const LocalPacket& local, Smp& smp, bool begins_here) {
+  const Device& device = devices[local.port.node];
   const bool goes_to_other = begins_here && !device.is_switch() &&
-                             here.view.lrh.destination != wire::kPermissiveLid &&
-                             !at(here.port).has_lid(here.view.lrh.destination);
+                             local.view.lrh.destination != wire::kPermissiveLid &&
+                             !at(local.port).has_lid(local.view.lrh.destination);
   // A route may begin with a part by LID, before the directed part.
-  if (goes_to_other) return leave(here.port, std::move(here.packet), here);
+  if (goes_to_other) return leave(local.port, std::move(local.packet), local);
 
   const RouteStep step = directed_route_step(smp, {.is_switch = device.is_switch(),
                                                    .ports = device.port_count(),
-                                                   .in_port = here.port.port,
+                                                   .in_port = local.port.port,
                                                    .begins_here = begins_here});
-  replace_smp(here.packet, here.view, smp);
+  replace_smp(local.packet, local.view, smp);
   switch (step.kind) {
     case RouteStep::Kind::kDiscard: return;
-    case RouteStep::Kind::kLocal: return receive_local_smp(here, smp);
+    case RouteStep::Kind::kLocal: return receive_local_smp(local, smp);
     case RouteStep::Kind::kOut:
-      set_lids(here.packet, wire::kPermissiveLid, wire::kPermissiveLid);
-      return leave({here.port.node, step.port}, std::move(here.packet), here);
+      set_lids(local.packet, wire::kPermissiveLid, wire::kPermissiveLid);
+      return leave({local.port.node, step.port}, std::move(local.packet), local);
     case RouteStep::Kind::kToLid: {
-      set_lids(here.packet, device.management(here.port.port).info.lid, step.lid);
-      Here there = here;
-      there.view.lrh.destination = step.lid;
-      if (device.is_switch()) there.port.port = 0;
-      return forward(there);
+      set_lids(local.packet, device.management(local.port.port).info.lid, step.lid);
+      LocalPacket forwarded = local;
+      forwarded.view.lrh.destination = step.lid;
+      if (device.is_switch()) forwarded.port.port = 0;
+      return forward(forwarded);
     }
   }
 }
 
-void Subnet::Impl::receive_local_smp(const Here& here, Smp& smp) {
-  const bool is_switch = devices[here.port.node].is_switch();
+void Subnet::Impl::receive_local_smp(const LocalPacket& local, Smp& smp) {
+  const bool is_switch = devices[local.port.node].is_switch();
   const bool is_sm =
-      !is_switch && (at(here.port).info.capability_mask & wire::port_capability::kIsSm) != 0;
+      !is_switch && (at(local.port).info.capability_mask & wire::port_capability::kIsSm) != 0;
   const bool is_for_sm =
       smp.header.attribute_id == std::to_underlying(SmpAttribute::kSmInfo) && is_sm;
   const bool is_for_agent =
       is_request(smp.header) || (!smp.header.response && smp.header.method == Method::kTrapRepress);
   if (is_for_sm || !is_for_agent) {
     if (is_switch) return;  // no manager runs on a switch
-    refresh_icrc(here.packet);
-    return deliver(here.port, wire::kSmiQpn, std::move(here.packet));
+    refresh_icrc(local.packet);
+    return deliver(local.port, wire::kSmiQpn, std::move(local.packet));
   }
   if (smp.header.base_version != wire::kMadBaseVersion ||
       smp.header.class_version != kSmClassVersion) {
-    return return_smp(here, smp, kBadVersion);
+    return return_smp(local, smp, kBadVersion);
   }
-  if (!check_m_key(here, smp)) return;
+  if (!check_m_key(local, smp)) return;
   if (smp.header.method == Method::kTrapRepress) {
-    const auto found = traps_.find(here.port.node);
+    const auto found = traps_.find(local.port.node);
     if (found == traps_.end()) return;
     found->second.repress(smp.header.transaction_id);
     if (found->second.next_deadline() == kNever) traps_.erase(found);
     return;
   }
-  answer_smp(here, smp);
+  answer_smp(local, smp);
 }
 
 // Answers a request.  The answer shows the state after a link change, but is sent before the
 // change, which may take down the link that the answer uses.
-void Subnet::Impl::answer_smp(const Here& here, Smp& smp) {
+void Subnet::Impl::answer_smp(const LocalPacket& local, Smp& smp) {
   SmaEffects effects;
-  const std::uint16_t status = carry_out(here, smp, effects);
-  return_smp(here, smp, status);
+  const std::uint16_t status = execute(local, smp, effects);
+  return_smp(local, smp, status);
   if (status != 0) return;
   if (effects.link_change) {
     std::vector<PortRef> changed;
-    links.change({here.port.node, effects.link_change->port}, effects.link_change->to, changed);
+    links.set_physical_state({local.port.node, effects.link_change->port}, effects.link_change->to,
+                             changed);
     report_changes(changed);
   }
   if (effects.changed_port) {
-    report({here.port.node, *effects.changed_port}, effects.client_reregister);
+    report({local.port.node, *effects.changed_port}, effects.client_reregister);
   }
 }
 
 // Carries out a Get or Set, and replaces the data of the SMP with the answer's.  Returns the
 // status.
-std::uint16_t Subnet::Impl::carry_out(const Here& here, Smp& smp, SmaEffects& effects) {
-  Device& device = devices[here.port.node];
-  const SmaRequest request{.in_port = here.port.port,
+std::uint16_t Subnet::Impl::execute(const LocalPacket& local, Smp& smp, SmaEffects& effects) {
+  Device& device = devices[local.port.node];
+  const SmaRequest request{.in_port = local.port.port,
                            .attribute_id = smp.header.attribute_id,
                            .modifier = smp.header.attribute_modifier};
   if (smp.header.method == Method::kSet) {
@@ -130,24 +131,24 @@ std::uint16_t Subnet::Impl::carry_out(const Here& here, Smp& smp, SmaEffects& ef
     if (status == 0 && request.attribute_id == std::to_underlying(SmpAttribute::kPortInfo)) {
       auto info = wire::from_smp_data<wire::PortInfo>(smp.data);
       info.client_reregister = effects.client_reregister;
-      const auto& own = device.management(here.port.port).info;
+      const auto& own = device.management(local.port.port).info;
       if (own.m_key_protect_bits == 1 && own.m_key != smp.m_key) info.m_key = 0;
       smp.data = wire::smp_data(info);
     }
     return status;
   }
   wire::PortInfo& info = device.ports[effects.link_change->port].info;
-  const wire::PortInfo before = info;
+  const wire::PortInfo saved_info = info;
   info.port_state = PortState::kDown;
   info.port_physical_state = effects.link_change->to;
   const std::uint16_t status = sma_get(device, request, smp.data);
-  info = before;
+  info = saved_info;
   return status;
 }
 
 // Sends an SMP back as the answer.
-void Subnet::Impl::return_smp(const Here& here, Smp& smp, std::uint16_t status) {
-  auto mad = open_mad(here.packet, here.view);
+void Subnet::Impl::return_smp(const LocalPacket& local, Smp& smp, std::uint16_t status) {
+  auto mad = open_mad(local.packet, local.view);
   VB_CHECK(mad.has_value());
   smp.header.response = true;
   smp.header.method = Method::kGet;
@@ -160,19 +161,19 @@ void Subnet::Impl::return_smp(const Here& here, Smp& smp, std::uint16_t status) 
   Packet packet = seal_mad(*mad);
   const auto view = view_packet(packet);
   VB_CHECK(view.has_value());
-  const Here answer{here.port, packet, *view, here.hops};
+  const LocalPacket answer{local.port, packet, *view, local.hops};
   if (smp.is_directed()) return step_directed(answer, smp, true);
-  if (!devices[here.port.node].is_switch()) return send_from_hca(answer);
-  Here from_port_0 = answer;
+  if (!devices[local.port.node].is_switch()) return send_from_hca(answer);
+  LocalPacket from_port_0 = answer;
   from_port_0.port.port = 0;
   forward(from_port_0);
 }
 
 // Returns true if the M_Key of an SMP allows it.  A wrong M_Key is counted and reported by a trap,
 // and the SMP gets no answer (vol1 14.2.4).
-bool Subnet::Impl::check_m_key(const Here& here, const Smp& smp) {
-  const Device& device = devices[here.port.node];
-  const PortRef owner{here.port.node, device.management_port(here.port.port)};
+bool Subnet::Impl::check_m_key(const LocalPacket& local, const Smp& smp) {
+  const Device& device = devices[local.port.node];
+  const PortRef owner{local.port.node, device.management_port(local.port.port)};
   DevicePort& port = at(owner);
   if (m_key_allows(port.info, smp.header.method, smp.m_key)) {
     if (port.info.m_key == smp.m_key && leases_.erase(owner) != 0) port.m_key_lease_end = kNever;
@@ -183,7 +184,7 @@ bool Subnet::Impl::check_m_key(const Here& here, const Smp& smp) {
     port.m_key_lease_end = now_ + std::chrono::seconds(port.info.m_key_lease_period);
     leases_.insert(owner);
   }
-  wire::BadMkey details{.lid = here.view.lrh.source,
+  wire::BadMkey details{.lid = local.view.lrh.source,
                         .method = std::to_underlying(smp.header.method),
                         .attribute_id = smp.header.attribute_id,
                         .attribute_modifier = smp.header.attribute_modifier,
@@ -202,28 +203,28 @@ bool Subnet::Impl::check_m_key(const Here& here, const Smp& smp) {
   return false;
 }
 
-void Subnet::Impl::receive_gmp(const Here& here) {
-  const Device& device = devices[here.port.node];
-  auto mad = open_mad(here.packet, here.view);
+void Subnet::Impl::receive_gmp(const LocalPacket& local) {
+  const Device& device = devices[local.port.node];
+  auto mad = open_mad(local.packet, local.view);
   if (!mad) {
-    if (!device.is_switch()) deliver(here.port, wire::kGsiQpn, std::move(here.packet));
+    if (!device.is_switch()) deliver(local.port, wire::kGsiQpn, std::move(local.packet));
     return;
   }
-  const PortRef owner{here.port.node, device.management_port(here.port.port)};
+  const PortRef owner{local.port.node, device.management_port(local.port.port)};
   if (mad->qkey != wire::kGsiQkey) {
-    return add_key_violation(owner, Violation::kQkey, here.packet, here.view);
+    return add_key_violation(owner, Violation::kQkey, local.packet, local.view);
   }
   const auto header =
       wire::decode_exact<wire::MadHeader>(std::span(mad->mad).first<wire::kMadHeaderBytes>());
   if (is_request(header) && header.mgmt_class == MgmtClass::kPerformance) {
     const auto data = std::span(mad->mad).last<wire::kPerformanceDataBytes>();
-    return answer_gmp(here, *mad, pma_answer(devices[here.port.node], header, data));
+    return answer_gmp(local, *mad, pma_answer(devices[local.port.node], header, data));
   }
-  if (!device.is_switch()) return deliver(here.port, wire::kGsiQpn, std::move(here.packet));
-  if (is_request(header)) answer_gmp(here, *mad, kMethodAttributeNotSupported);
+  if (!device.is_switch()) return deliver(local.port, wire::kGsiQpn, std::move(local.packet));
+  if (is_request(header)) answer_gmp(local, *mad, kMethodAttributeNotSupported);
 }
 
-void Subnet::Impl::answer_gmp(const Here& here, OpenMad& mad, std::uint16_t status) {
+void Subnet::Impl::answer_gmp(const LocalPacket& local, OpenMad& mad, std::uint16_t status) {
   const auto header_bytes = std::span(mad.mad).first<wire::kMadHeaderBytes>();
   auto header = wire::decode_exact<wire::MadHeader>(header_bytes);
   header.response = true;
@@ -232,13 +233,13 @@ void Subnet::Impl::answer_gmp(const Here& here, OpenMad& mad, std::uint16_t stat
   wire::encode_to(header_bytes, header);
   mad.address = mad.address.reversed();
   mad.qkey = wire::kGsiQkey;
-  mad.pkey = devices[here.port.node].management(here.port.port).own_pkey(mad.pkey);
+  mad.pkey = devices[local.port.node].management(local.port.port).own_pkey(mad.pkey);
   std::swap(mad.source_qpn, mad.destination_qpn);
   Packet packet = seal_mad(mad);
   const auto view = view_packet(packet);
   VB_CHECK(view.has_value());
-  Here answer{here.port, packet, *view, here.hops};
-  if (devices[here.port.node].is_switch()) answer.port.port = 0;
+  LocalPacket answer{local.port, packet, *view, local.hops};
+  if (devices[local.port.node].is_switch()) answer.port.port = 0;
   forward(answer);
 }
 

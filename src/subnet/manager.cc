@@ -18,7 +18,7 @@ using wire::SmpAttribute;
 constexpr std::uint8_t kSubnetTimeoutCode = 18;
 constexpr std::size_t kOwnNode = 0;
 
-mad::SendMad directed(const Smp& smp) {
+mad::SendMad directed_mad(const Smp& smp) {
   return {.to = {.path = {.link_layer = LinkLayer::kInfiniband,
                           .source_lid = wire::kPermissiveLid,
                           .destination_lid = wire::kPermissiveLid},
@@ -38,8 +38,8 @@ void Manager::begin_sweep(Time now) {
   fabric_.clear();
   phase_ = Phase::kDiscover;
   // The manager asks its own node first, by a path without hops.
-  push({.smp = {.header = {.method = Method::kGet,
-                           .attribute_id = std::to_underlying(SmpAttribute::kNodeInfo)}}});
+  queue_request({.smp = {.header = {.method = Method::kGet,
+                                    .attribute_id = std::to_underlying(SmpAttribute::kNodeInfo)}}});
 }
 
 void Manager::end_phase(Time now) {
@@ -90,7 +90,7 @@ void Manager::ask(std::size_t node, Method method, SmpAttribute attribute, std::
   for (std::size_t i = 0; i < path.size(); ++i) {
     request.smp.initial_path[i + 1] = static_cast<std::byte>(path[i]);
   }
-  push(std::move(request));
+  queue_request(std::move(request));
 }
 
 // Asks the node at the other end of a port's link for its NodeInfo.
@@ -102,7 +102,7 @@ void Manager::probe(std::size_t node, std::uint8_t port) {
   smp.initial_path[smp.hop_count()] = static_cast<std::byte>(port);
 }
 
-void Manager::push(Request request) {
+void Manager::queue_request(Request request) {
   request.smp.header.mgmt_class = wire::MgmtClass::kSubnetManagementDirected;
   request.smp.header.class_version = 1;
   request.smp.dr_source = request.smp.dr_destination = wire::kPermissiveLid;
@@ -113,7 +113,7 @@ void Manager::send(std::uint64_t transaction_id, Request& request, Time now) {
   ++request.tries;
   request.deadline = now + config_.response_timeout;
   request.smp.header.transaction_id = transaction_id;
-  sends_.push_back(directed(request.smp));
+  sends_.push_back(directed_mad(request.smp));
 }
 
 void Manager::send_queued(Time now) {

@@ -17,8 +17,8 @@ namespace verbena::subnet {
 // Manages a subnet in a simulation.  It finds all nodes by directed routes, assigns LIDs, writes
 // linear forwarding tables with the fewest hops, and brings ports to the state Active (vol1 14.4).
 //
-// It is not a complete subnet manager.  It has no partitions but the default one, no multicast, no
-// LMC and no SA, and must be the only manager.  Use OpenSM outside simulations in virtual time.
+// It is not a complete subnet manager.  It has only the default partition, and no multicast, LMC or
+// SA.  It must be the only manager.  Use OpenSM outside simulations in virtual time.
 //
 // It sweeps the subnet at the beginning, after a trap about a change, and each sweep_interval.  A
 // sweep starts again if a node does not respond.  The owner sends the MADs of next_send() from QP0
@@ -29,12 +29,12 @@ class Manager {
     Duration sweep_interval = std::chrono::seconds(10);
     Duration response_timeout = std::chrono::milliseconds(100);
     unsigned tries = 3;
-    unsigned requests_max = 32;  // sent and not answered
+    unsigned requests_max = 32;  // limits the requests that wait for their answers
   };
 
   explicit Manager(const Config& config) : config_(config) {}
 
-  // Takes a MAD that has arrived at QP0.  Ignores MADs other than answers and traps.
+  // Handles a MAD that has arrived at QP0.  Ignores MADs other than answers and traps.
   void receive(const mad::Address& from, const mad::Mad& mad, Time now);
   std::optional<mad::SendMad> next_send();
   Time next_deadline() const;
@@ -52,7 +52,7 @@ class Manager {
   struct Request {
     wire::Smp smp{};
     std::size_t node = 0;   // the node that the request is for, as an index in fabric_
-    std::uint8_t port = 0;  // of PortInfo, or the port behind which NodeInfo is asked
+    std::uint8_t port = 0;  // the port for PortInfo; for NodeInfo, the port that leads to the node
     unsigned tries = 0;
     Time deadline{};
   };
@@ -65,7 +65,7 @@ class Manager {
   void ask(std::size_t node, wire::Method method, wire::SmpAttribute attribute,
            std::uint32_t modifier, std::uint8_t port, const wire::SmpData& data = {});
   void probe(std::size_t node, std::uint8_t port);
-  void push(Request request);
+  void queue_request(Request request);
   void send(std::uint64_t transaction_id, Request& request, Time now);
   void send_queued(Time now);
 

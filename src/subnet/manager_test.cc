@@ -42,8 +42,9 @@ std::vector<bool> connected_nodes(const Subnet& subnet, std::uint32_t from) {
   return reached;
 }
 
-// Returns a problem as text: a pair of hosts that cannot talk, or a loop.  Empty if all is well.
-std::string broken_guarantee(ManagedSubnet& world, PortRef manager_port) {
+// Returns a problem as text: a pair of hosts that cannot talk, or a loop.  Returns an empty text if
+// there is no problem.
+std::string first_problem(ManagedSubnet& world, PortRef manager_port) {
   const auto ports = host_ports(world.subnet.topology());
   const auto reached = connected_nodes(world.subnet, manager_port.node);
   const std::uint64_t loops = world.subnet.counters().too_many_hops;
@@ -73,7 +74,7 @@ TEST(Manager, ThreeHostsAtOneSwitchCanTalk) {
   EXPECT_EQ(world.subnet.status({3, 1}).state, PortState::kActive);
   EXPECT_EQ(world.subnet.status({3, 1}).sm_lid, Lid{1});
   EXPECT_EQ(world.subnet.status({0, 2}).state, PortState::kActive);
-  EXPECT_EQ(broken_guarantee(world, {1, 1}), "");
+  EXPECT_EQ(first_problem(world, {1, 1}), "");
 }
 
 TEST(Manager, SixteenHostsOfAFatTreeCanTalk) {
@@ -81,7 +82,7 @@ TEST(Manager, SixteenHostsOfAFatTreeCanTalk) {
   const PortRef manager_port{topology.find("host1").value(), 1};
   ManagedSubnet world(topology, manager_port);
   ASSERT_TRUE(world.settle());
-  EXPECT_EQ(broken_guarantee(world, manager_port), "");
+  EXPECT_EQ(first_problem(world, manager_port), "");
 }
 
 TEST(Manager, RoutesAvoidALinkThatHasDied) {
@@ -92,7 +93,7 @@ TEST(Manager, RoutesAvoidALinkThatHasDied) {
   const PortRef leaf_uplink{topology.find("leaf1").value(), 3};
   world.subnet.set_link(topology.link_at(leaf_uplink).value(), false, world.now);
   ASSERT_TRUE(world.settle());
-  EXPECT_EQ(broken_guarantee(world, manager_port), "");
+  EXPECT_EQ(first_problem(world, manager_port), "");
   // A trap that was lost on the dead link is repeated, and then the manager represses it.
   world.now += std::chrono::seconds(5);
   world.subnet.advance(world.now);
@@ -113,15 +114,15 @@ class SubnetRun {
 
   std::string run() {
     for (int round = 0; round < 3; ++round) {
-      for (int i = 0; i < 4; ++i) disturb();
-      mend();
+      for (int i = 0; i < 4; ++i) add_fault();
+      end_impairments();
       if (!world_.settle()) return "the manager does not bring the subnet up";
       // No trap may have reported a change at the manager's own link or behind a dead switch.  The
       // next periodic sweep finds such a change.
       world_.now = world_.manager.next_deadline();
       world_.manager.advance(world_.now);
       if (!world_.settle()) return "the manager does not finish its periodic sweep";
-      if (auto what = broken_guarantee(world_, manager_port_); !what.empty()) return what;
+      if (auto what = first_problem(world_, manager_port_); !what.empty()) return what;
     }
     return "";
   }
@@ -151,7 +152,7 @@ class SubnetRun {
   }
 
   // Makes a node hang, or a link lose or delay packets.
-  void hurt() {
+  void add_impairment() {
     const auto node = static_cast<std::uint32_t>(random_.below(topology_.nodes.size()));
     const std::size_t link = random_.below(topology_.links.size());
     switch (random_.below(3)) {
@@ -163,8 +164,8 @@ class SubnetRun {
     }
   }
 
-  // Ends the faults of hurt().  Delayed packets still arrive.
-  void mend() {
+  // Ends the faults of add_impairment().  Delayed packets still arrive later.
+  void end_impairments() {
     for (std::uint32_t node = 0; node < topology_.nodes.size(); ++node) {
       world_.subnet.set_paused(node, false, world_.now);
     }
@@ -175,8 +176,8 @@ class SubnetRun {
   }
 
   // Makes a random fault.  The manager's host is never switched off, so that there is a manager.
-  void disturb() {
-    if (random_.below(3) == 0) hurt();
+  void add_fault() {
+    if (random_.below(3) == 0) add_impairment();
     if (random_.below(4) == 0) {
       const auto node = static_cast<std::uint32_t>(random_.below(topology_.nodes.size()));
       if (topology_.nodes[node].is_switch()) {
@@ -197,7 +198,7 @@ class SubnetRun {
   ManagedSubnet world_;
 };
 
-TEST(ManagerSim, LiveLinksCarryTrafficAfterEachQuietTime) {
+TEST(ManagerSim, ConnectedHostsCanTalkWhenTheFaultsHaveEnded) {
   for (const std::uint64_t seed : sim::seeds(1000)) {
     ASSERT_EQ(SubnetRun(seed).run(), "") << "VB_SEED=" << seed;
   }

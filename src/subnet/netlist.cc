@@ -44,51 +44,52 @@ unsigned lanes_of(LinkWidth width) {
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
-// Reads one line from the left.  A failed read leaves the position at the error.
+// Reads one line from the left.  Each read skips blanks first.  A failed read leaves the position
+// at the error.
 class LineReader {
  public:
   explicit LineReader(std::string_view line) : line_(line) {}
 
-  std::size_t column() const { return at_ + 1; }
+  std::size_t column() const { return position_ + 1; }
   void skip_blanks() {
-    while (at_ < line_.size() && is_blank(line_[at_])) ++at_;
+    while (position_ < line_.size() && is_blank(line_[position_])) ++position_;
   }
   bool at_end() {
     skip_blanks();
-    return at_ == line_.size();
+    return position_ == line_.size();
   }
-  char next() const { return at_ < line_.size() ? line_[at_] : '\0'; }
-  bool take(char wanted) {
+  char next() const { return position_ < line_.size() ? line_[position_] : '\0'; }
+  bool read_char(char expected) {
     skip_blanks();
-    if (next() != wanted) return false;
-    ++at_;
+    if (next() != expected) return false;
+    ++position_;
     return true;
   }
-  std::string_view take_word() {
+  std::string_view read_word() {
     skip_blanks();
-    const std::size_t begin = at_;
-    while (at_ < line_.size() && is_word(line_[at_])) ++at_;
-    return line_.substr(begin, at_ - begin);
+    const std::size_t begin = position_;
+    while (position_ < line_.size() && is_word(line_[position_])) ++position_;
+    return line_.substr(begin, position_ - begin);
   }
-  std::optional<std::uint64_t> take_number(int base) {
+  std::optional<std::uint64_t> read_number(int base) {
     skip_blanks();
-    if (base == 16 && line_.substr(at_).starts_with("0x")) at_ += 2;
+    if (base == 16 && line_.substr(position_).starts_with("0x")) position_ += 2;
     std::uint64_t number = 0;
-    const char* const begin = line_.data() + at_;
+    const char* const begin = line_.data() + position_;
     const auto [end, error] = std::from_chars(begin, line_.data() + line_.size(), number, base);
     if (error != std::errc{}) return std::nullopt;
-    at_ += static_cast<std::size_t>(end - begin);
+    position_ += static_cast<std::size_t>(end - begin);
     return number;
   }
-  std::optional<std::string_view> take_quoted() {
-    if (!take('"')) return std::nullopt;
-    const std::size_t end = line_.find('"', at_);
+  std::optional<std::string_view> read_quoted() {
+    if (!read_char('"')) return std::nullopt;
+    const std::size_t end = line_.find('"', position_);
     if (end == std::string_view::npos) return std::nullopt;
-    const std::string_view text = line_.substr(at_, end - at_);
-    at_ = end + 1;
+    const std::string_view text = line_.substr(position_, end - position_);
+    position_ = end + 1;
     return text;
   }
-  std::string_view rest() const { return line_.substr(at_); }
+  std::string_view rest() const { return line_.substr(position_); }
 
  private:
   static bool is_word(char c) {
@@ -96,7 +97,7 @@ class LineReader {
   }
 
   std::string_view line_;
-  std::size_t at_ = 0;
+  std::size_t position_ = 0;
 };
 
 // Returns the GUID in an ID like "H-0002c90300000001".
@@ -129,7 +130,7 @@ class NetlistParser {
   // Holds the contents of a line about a port.
   struct Connection {
     std::size_t line = 0;
-    std::size_t column = 0;  // of the other node's ID
+    std::size_t column = 0;  // where the other node's ID begins
     PortRef port{};
     std::string remote_id{};
     std::uint8_t remote_port = 0;
@@ -151,30 +152,30 @@ class NetlistParser {
     if (reader.at_end() || reader.next() == '#') return;
     if (reader.next() == '[') return parse_port(reader);
     const LineReader start = reader;
-    const std::string_view word = reader.take_word();
+    const std::string_view word = reader.read_word();
     if (word == "Switch") return parse_node(reader, NodeType::kSwitch);
     if (word == "Hca" || word == "Ca") return parse_node(reader, NodeType::kHca);
     if (word == "Rt") return fail(start, "routers are not supported");
     if (word == "include" || word == "do") {
       return fail(start, "'" + std::string(word) + "' of ibsim is not supported");
     }
-    if (!word.empty() && reader.take('=')) return parse_property(reader, word);
+    if (!word.empty() && reader.read_char('=')) return parse_property(reader, word);
     fail(start, "this line is neither a node, a port nor a GUID");
   }
 
   void parse_property(LineReader& reader, std::string_view name) {
-    const auto number = reader.take_number(16);
+    const auto number = reader.read_number(16);
     if (!number) return fail(reader, "a hexadecimal number must follow");
-    if (name == "vendid") next_.vendor_id = static_cast<std::uint32_t>(*number) & kMask24;
-    if (name == "devid") next_.device_id = static_cast<std::uint16_t>(*number);
-    if (name == "sysimgguid") next_.system_guid = {*number};
-    if (name == "switchguid" || name == "caguid") next_.node_guid = {*number};
+    if (name == "vendid") next_node_.vendor_id = static_cast<std::uint32_t>(*number) & kMask24;
+    if (name == "devid") next_node_.device_id = static_cast<std::uint16_t>(*number);
+    if (name == "sysimgguid") next_node_.system_guid = {*number};
+    if (name == "switchguid" || name == "caguid") next_node_.node_guid = {*number};
   }
 
   void parse_node(LineReader& reader, NodeType type) {
     reader.skip_blanks();
     const LineReader number_at = reader;
-    const auto ports = reader.take_number(10);
+    const auto ports = reader.read_number(10);
     if (!ports) return fail(number_at, "the number of ports must follow");
     const std::uint8_t max = type == NodeType::kSwitch ? kSwitchPortsMax : kHcaPortsMax;
     if (*ports < 1 || *ports > max) {
@@ -183,7 +184,7 @@ class NetlistParser {
     }
     reader.skip_blanks();
     const LineReader id_at = reader;
-    const auto id = reader.take_quoted();
+    const auto id = reader.read_quoted();
     if (!id || id->empty()) return fail(id_at, "the node's id in quotes must follow");
     if (topology_.nodes.size() >= kNodesMax) {
       return fail(id_at, "there are more than " + std::to_string(kNodesMax) + " nodes");
@@ -191,7 +192,7 @@ class NetlistParser {
     if (!nodes_.emplace(*id, static_cast<std::uint32_t>(topology_.nodes.size())).second) {
       return fail(id_at, "there are two nodes \"" + printable_name(*id) + '"');
     }
-    Node node = std::exchange(next_, {});
+    Node node = std::exchange(next_node_, {});
     node.type = type;
     node.name = *id;
     node.ports = static_cast<std::uint8_t>(*ports);
@@ -199,10 +200,10 @@ class NetlistParser {
     if (const auto guid = guid_in_id(*id); guid && node.node_guid.value == 0) {
       node.node_guid = *guid;
     }
-    if (!reader.at_end() && !reader.take('#')) {
+    if (!reader.at_end() && !reader.read_char('#')) {
       return fail(reader, "only a comment may follow the node's id");
     }
-    node.description = reader.take_quoted().value_or("");
+    node.description = reader.read_quoted().value_or("");
     topology_.nodes.push_back(std::move(node));
   }
 
@@ -212,18 +213,19 @@ class NetlistParser {
     Guid guid{};
   };
   std::optional<PortNumber> parse_port_number(LineReader& reader) {
-    if (!reader.take('[')) return fail(reader, "a port like [1] must follow"), std::nullopt;
+    if (!reader.read_char('[')) return fail(reader, "a port like [1] must follow"), std::nullopt;
     const LineReader number_at = reader;
-    const auto number = reader.take_number(10);
+    const auto number = reader.read_number(10);
     if (!number || *number < 1 || *number > kSwitchPortsMax) {
       return fail(number_at, "a port has a number from 1 to " + std::to_string(kSwitchPortsMax)),
              std::nullopt;
     }
-    if (!reader.take(']')) return fail(reader, "']' must follow"), std::nullopt;
+    if (!reader.read_char(']')) return fail(reader, "']' must follow"), std::nullopt;
     PortNumber port{.number = static_cast<std::uint8_t>(*number)};
-    if (!reader.take('(')) return port;
-    const auto guid = reader.take_number(16);
-    if (!guid || !reader.take(')')) return fail(reader, "a GUID and ')' must follow"), std::nullopt;
+    if (!reader.read_char('(')) return port;
+    const auto guid = reader.read_number(16);
+    if (!guid || !reader.read_char(')'))
+      return fail(reader, "a GUID and ')' must follow"), std::nullopt;
     port.guid = {*guid};
     return port;
   }
@@ -246,7 +248,7 @@ class NetlistParser {
         .line = line_,
         .column = reader.column(),
         .port = {static_cast<std::uint32_t>(topology_.nodes.size() - 1), local->number}};
-    const auto id = reader.take_quoted();
+    const auto id = reader.read_quoted();
     if (!id) return fail(reader, "the id of the other node in quotes must follow");
     connection.remote_id = *id;
     const auto remote = parse_port_number(reader);
@@ -260,10 +262,10 @@ class NetlistParser {
   void parse_link_options(LineReader& reader, Connection& connection) {
     while (!reader.at_end() && reader.next() != '#') {
       const LineReader option_at = reader;
-      if (reader.take_word() != "w" || !reader.take('=')) {
+      if (reader.read_word() != "w" || !reader.read_char('=')) {
         return fail(option_at, "only w=LANES or a comment may follow");
       }
-      const auto lanes = reader.take_number(10);
+      const auto lanes = reader.read_number(10);
       const auto width = lanes ? width_of(*lanes) : std::nullopt;
       if (!width) return fail(option_at, "a link has 1, 2, 4, 8 or 12 lanes");
       connection.width = *width;
@@ -278,11 +280,11 @@ class NetlistParser {
       comment.remove_prefix(quote + 1);
     }
     for (LineReader reader(comment); !reader.at_end();) {
-      const std::string_view word = reader.take_word();
+      const std::string_view word = reader.read_word();
       if (word.empty()) {
-        reader.take(reader.next());
+        reader.read_char(reader.next());
       } else if (word == "mtu") {
-        const auto bytes = reader.take_number(10);
+        const auto bytes = reader.read_number(10);
         for (unsigned code = 1; code <= 5; ++code) {
           if (bytes == mtu_bytes(Mtu{static_cast<std::uint8_t>(code)})) {
             connection.mtu = Mtu{static_cast<std::uint8_t>(code)};
@@ -296,9 +298,9 @@ class NetlistParser {
 
   static void parse_width_and_speed(std::string_view word, Connection& connection) {
     LineReader reader(word);
-    const auto lanes = reader.take_number(10);
+    const auto lanes = reader.read_number(10);
     const auto width = lanes ? width_of(*lanes) : std::nullopt;
-    if (!width || !reader.take('x')) return;
+    if (!width || !reader.read_char('x')) return;
     const auto speed =
         std::ranges::find(kSpeedNames, reader.rest(), [](const auto& name) { return name.first; });
     if (speed == kSpeedNames.end()) return;
@@ -326,12 +328,12 @@ class NetlistParser {
       if (a == b) {
         return fail_at(connection.line, connection.column, "a port cannot be connected to itself");
       }
-      const auto known_a = peers.find(a), known_b = peers.find(b);
-      if (known_a == peers.end() && known_b == peers.end()) {
+      const auto peer_of_a = peers.find(a), peer_of_b = peers.find(b);
+      if (peer_of_a == peers.end() && peer_of_b == peers.end()) {
         peers.emplace(a, b);
         peers.emplace(b, a);
         topology_.links.push_back({a, b, connection.width, connection.speed, connection.mtu});
-      } else if (known_a == peers.end() || known_b == peers.end() || known_a->second != b) {
+      } else if (peer_of_a == peers.end() || peer_of_b == peers.end() || peer_of_a->second != b) {
         return fail_at(connection.line, connection.column,
                        "one of the two ports is already connected to another port");
       }
@@ -356,7 +358,7 @@ class NetlistParser {
   }
 
   std::size_t line_ = 0;
-  Node next_{};  // has the properties from the lines before the next node
+  Node next_node_{};  // has the properties that precede the next node
   Topology topology_{};
   std::map<std::string, std::uint32_t, std::less<>> nodes_{};  // by ID
   std::vector<Connection> connections_{};

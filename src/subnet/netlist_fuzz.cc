@@ -1,5 +1,5 @@
-// Parses any bytes as a netlist.  Checks that each topology that was read has no problem, and that
-// it is written as a text which is read as the same topology.
+// Parses any bytes as a netlist.  Checks that a parsed topology has no problem, and that writing
+// and parsing it again gives the same topology.
 
 #include <cstdint>
 #include <string_view>

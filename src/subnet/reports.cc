@@ -46,7 +46,7 @@ void Subnet::Impl::report(PortRef port, bool client_reregister) {
   events[port] |= client_reregister;
 }
 
-void Subnet::Impl::forget(std::uint32_t node) {
+void Subnet::Impl::reset_reports(std::uint32_t node) {
   traps_.erase(node);
   std::erase_if(leases_, [&](PortRef port) { return port.node == node; });
   for (unsigned port = 1; port <= devices[node].port_count(); ++port) {
@@ -58,7 +58,7 @@ void Subnet::Impl::forget(std::uint32_t node) {
 // 14.2.5.4).
 void Subnet::Impl::report_changes(const std::vector<PortRef>& changed) {
   for (const PortRef port : changed) {
-    lose_packets_on(port);
+    drop_packets_on(port);
     report(port);
     Device& device = devices[port.node];
     if (!device.is_switch() || !links.has_power(port.node)) continue;
@@ -102,25 +102,25 @@ void Subnet::Impl::add_key_violation(PortRef port, Violation kind,
                             .destination_gid = details.destination}));
 }
 
-void Subnet::Impl::add_switch_violation(std::uint8_t port, const Here& here) {
+void Subnet::Impl::add_switch_violation(std::uint8_t port, const LocalPacket& local) {
   using wire::BadPkeyAtSwitch;
-  const KeyDetails details = key_details(here.packet, here.view);
+  const KeyDetails details = key_details(local.packet, local.view);
   BadPkeyAtSwitch bad{.data_valid = BadPkeyAtSwitch::kLidsValid | BadPkeyAtSwitch::kPkeyValid |
                                     BadPkeyAtSwitch::kServiceLevelValid |
                                     BadPkeyAtSwitch::kDestinationQpnValid,
-                      .source = here.view.lrh.source,
-                      .destination = here.view.lrh.destination,
-                      .pkey = here.view.pkey,
-                      .service_level = here.view.lrh.service_level,
+                      .source = local.view.lrh.source,
+                      .destination = local.view.lrh.destination,
+                      .pkey = local.view.pkey,
+                      .service_level = local.view.lrh.service_level,
                       .source_qpn = details.source_qpn,
-                      .destination_qpn = here.view.destination_qpn,
+                      .destination_qpn = local.view.destination_qpn,
                       .source_gid = details.source,
                       .destination_gid = details.destination,
-                      .switch_lid = devices[here.port.node].ports[0].info.lid,
+                      .switch_lid = devices[local.port.node].ports[0].info.lid,
                       .port = port};
   if (details.has_deth) bad.data_valid |= BadPkeyAtSwitch::kSourceQpnValid;
   if (details.has_gids) bad.data_valid |= BadPkeyAtSwitch::kGidsValid;
-  add_trap(here.port.node, 0, wire::NoticeType::kSecurity, wire::TrapNumber::kBadPkeyAtSwitch,
+  add_trap(local.port.node, 0, wire::NoticeType::kSecurity, wire::TrapNumber::kBadPkeyAtSwitch,
            wire::encode(bad));
 }
 

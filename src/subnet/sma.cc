@@ -135,21 +135,21 @@ struct MftPlace {
 };
 std::optional<MftPlace> mft_place(const Device& device, std::uint32_t modifier) {
   const MftPlace place{.block = modifier & 0x1ff, .position = modifier >> 28};
-  const bool is_there = place.block < kMulticastFdbCap / wire::kMftMasksPerBlock &&
-                        place.position < device.mft_positions();
-  return is_there ? std::optional(place) : std::nullopt;
+  const bool exists = place.block < kMulticastFdbCap / wire::kMftMasksPerBlock &&
+                      place.position < device.mft_positions();
+  return exists ? std::optional(place) : std::nullopt;
 }
 
 std::uint16_t set_switch_info(Device& device, const SmpData& data) {
-  const auto wanted = wire::from_smp_data<wire::SwitchInfo>(data);
+  const auto requested = wire::from_smp_data<wire::SwitchInfo>(data);
   wire::SwitchInfo& info = device.switch_info;
-  if (wanted.linear_fdb_top >= info.linear_fdb_cap) return kInvalidValue;
-  info.linear_fdb_top = wanted.linear_fdb_top;
-  info.default_port = wanted.default_port;
-  info.default_multicast_primary_port = wanted.default_multicast_primary_port;
-  info.default_multicast_not_primary_port = wanted.default_multicast_not_primary_port;
-  info.life_time_value = wanted.life_time_value;
-  if (wanted.port_state_change) info.port_state_change = false;  // writing 1 clears the bit
+  if (requested.linear_fdb_top >= info.linear_fdb_cap) return kInvalidValue;
+  info.linear_fdb_top = requested.linear_fdb_top;
+  info.default_port = requested.default_port;
+  info.default_multicast_primary_port = requested.default_multicast_primary_port;
+  info.default_multicast_not_primary_port = requested.default_multicast_not_primary_port;
+  info.life_time_value = requested.life_time_value;
+  if (requested.port_state_change) info.port_state_change = false;  // writing 1 clears the bit
   return kSuccess;
 }
 

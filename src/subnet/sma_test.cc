@@ -80,9 +80,9 @@ TEST_F(Sma, NodeInfoNamesThePortWhereTheRequestArrived) {
   EXPECT_EQ(sw.num_ports, 2);
   EXPECT_EQ(sw.local_port_num, 1);
   EXPECT_EQ(sw.node_guid, sw.port_guid);
-  const auto far = wire::from_smp_data<wire::NodeInfo>(
+  const auto host2_info = wire::from_smp_data<wire::NodeInfo>(
       ask(Method::kGet, SmpAttribute::kNodeInfo, 0, host2_)->data);
-  EXPECT_EQ(far.port_guid, world_.subnet.topology().nodes[2].port_guid(1));
+  EXPECT_EQ(host2_info.port_guid, world_.subnet.topology().nodes[2].port_guid(1));
 }
 
 TEST_F(Sma, NodeDescriptionIsTheName) {
@@ -102,7 +102,7 @@ TEST_F(Sma, AnswerReturnsByTheDirectedRouteOfTheRequest) {
   EXPECT_EQ(answer->return_path[2], std::byte{1});
 }
 
-TEST_F(Sma, ADirectedRouteToNowhereHasNoAnswer) {
+TEST_F(Sma, ADirectedRouteThatCannotBeFollowedHasNoAnswer) {
   EXPECT_EQ(status(Method::kGet, SmpAttribute::kNodeInfo, 0, {1, 3}), kNoAnswer);
   EXPECT_EQ(status(Method::kGet, SmpAttribute::kNodeInfo, 0, {2}), kNoAnswer);
   EXPECT_EQ(status(Method::kGet, SmpAttribute::kNodeInfo, 0, {1, 2, 1}), kNoAnswer);
@@ -144,23 +144,25 @@ TEST_F(Sma, AnotherClassVersionIsRefused) {
   EXPECT_EQ(answer->header.status, wire::kSmpReturning | kBadVersion);
 }
 
-TEST_F(Sma, TablesKeepWhatWasWritten) {
-  const auto keeps = [&](SmpAttribute attribute, std::uint32_t modifier, const Path& path,
-                         const SmpData& data) {
+TEST_F(Sma, TablesStoreWhatTheManagerWrites) {
+  const auto expect_stored = [&](SmpAttribute attribute, std::uint32_t modifier, const Path& path,
+                                 const SmpData& data) {
     EXPECT_EQ(status(Method::kSet, attribute, modifier, path, data), 0);
     const auto answer = ask(Method::kGet, attribute, modifier, path);
     ASSERT_TRUE(answer.has_value());
     EXPECT_EQ(answer->data, data) << std::to_underlying(attribute);
   };
-  keeps(SmpAttribute::kLinearForwardingTable, 767, switch_, wire::encode_lft({1, 2, 0, 255}));
-  keeps(SmpAttribute::kMulticastForwardingTable, 31, switch_, wire::encode_mft({3, 0, 1}));
-  keeps(SmpAttribute::kPkeyTable, 1, host2_, wire::encode_pkeys({Pkey{0x8001}, Pkey{2}}));
-  keeps(SmpAttribute::kPkeyTable, 0x00020000, switch_, wire::encode_pkeys({Pkey{0x8001}}));
-  keeps(SmpAttribute::kGuidInfo, 1, host2_, wire::encode_guids({Guid{5}, Guid{6}}));
-  keeps(SmpAttribute::kSlToVlMappingTable, 0, host2_, wire::encode_sl_to_vl({1, 2, 3, 15}));
-  keeps(SmpAttribute::kSlToVlMappingTable, 0x0102, switch_, wire::encode_sl_to_vl({1, 2, 3}));
-  keeps(SmpAttribute::kVlArbitrationTable, 0x30001, switch_,
-        wire::encode_vl_arbitration({wire::VlWeight{1, 2}}));
+  expect_stored(SmpAttribute::kLinearForwardingTable, 767, switch_,
+                wire::encode_lft({1, 2, 0, 255}));
+  expect_stored(SmpAttribute::kMulticastForwardingTable, 31, switch_, wire::encode_mft({3, 0, 1}));
+  expect_stored(SmpAttribute::kPkeyTable, 1, host2_, wire::encode_pkeys({Pkey{0x8001}, Pkey{2}}));
+  expect_stored(SmpAttribute::kPkeyTable, 0x00020000, switch_, wire::encode_pkeys({Pkey{0x8001}}));
+  expect_stored(SmpAttribute::kGuidInfo, 1, host2_, wire::encode_guids({Guid{5}, Guid{6}}));
+  expect_stored(SmpAttribute::kSlToVlMappingTable, 0, host2_, wire::encode_sl_to_vl({1, 2, 3, 15}));
+  expect_stored(SmpAttribute::kSlToVlMappingTable, 0x0102, switch_,
+                wire::encode_sl_to_vl({1, 2, 3}));
+  expect_stored(SmpAttribute::kVlArbitrationTable, 0x30001, switch_,
+                wire::encode_vl_arbitration({wire::VlWeight{1, 2}}));
   EXPECT_EQ(world_.subnet.status(kHost2).pkeys[32], Pkey{0x8001});
   EXPECT_EQ(world_.subnet.status(kHost2).guids[8], Guid{5});
 }
@@ -175,12 +177,12 @@ TEST_F(Sma, TheFirstGuidCannotBeChanged) {
 
 TEST_F(Sma, PortInfoRefusesValuesThatThePortDoesNotHave) {
   const auto refuses = [&](const std::function<void(PortInfo&)>& change) {
-    const auto both = [&](PortInfo& info) {
+    const auto configure_and_change = [&](PortInfo& info) {
       configure(info, 2);
       change(info);
     };
     const PortInfo before = port_info(1, host2_);
-    const std::uint16_t result = set(1, host2_, both);
+    const std::uint16_t result = set(1, host2_, configure_and_change);
     EXPECT_EQ(port_info(1, host2_), before);
     return result == kInvalidValue;
   };
@@ -208,7 +210,7 @@ TEST_F(Sma, TheTopBitOfThePortInfoModifierIsIgnored) {
   EXPECT_EQ(set(0x80000001, host2_, [](PortInfo& info) { configure(info, 2); }), 0);
 }
 
-TEST_F(Sma, APortBecomesActiveByWayOfArmed) {
+TEST_F(Sma, APortMustBeArmedBeforeItBecomesActive) {
   const auto move_to = [&](wire::PortState state) {
     return set(1, host2_, [&](PortInfo& info) {
       configure(info, 2);

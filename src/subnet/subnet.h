@@ -42,8 +42,8 @@ struct Delivery {
 struct MadDelivery {
   PortRef port{};
   Qpn destination_qpn{};  // 0 or 1
-  // The address for an answer to the sender.  Both LIDs of an SMP with a directed route may be the
-  // permissive LID.
+  // This is the address for an answer to the sender.  Both LIDs of an SMP with a directed route may
+  // be the permissive LID.
   mad::Address from{};
   mad::Mad mad{};
 };
@@ -87,7 +87,7 @@ struct PortEvent {
 
 // Simulates an InfiniBand subnet: HCAs, switches and the links between them.
 //
-// The nodes have an SMA and a PMA, which answer by themselves (vol1 14.2, 16.1).  A subnet manager
+// The nodes have an SMA and a PMA, which answer requests (vol1 14.2, 16.1).  A subnet manager
 // is a program at an HCA that sends SMPs; without one, all ports stay in the state Init, and no
 // data moves.  Packets are forwarded by the tables that the manager has written: LFT, MFT, SL to
 // VL, LMC, P_Keys of switches.
@@ -130,7 +130,7 @@ class Subnet {
   // Returns PortStatus::state, at little cost.
   PortState state(PortRef port) const;
 
-  // Tells whether a subnet manager runs at this port (PortInfo.CapabilityMask IsSM).  The manager
+  // Sets whether a subnet manager runs at this port (PortInfo.CapabilityMask IsSM).  The manager
   // gets the requests for SMInfo.  Without a manager they are answered with an error status.
   void set_is_sm(PortRef port, bool is_sm, Time now);
   // Pulls or plugs the cable with this index in Topology::links.
@@ -144,13 +144,13 @@ class Subnet {
   // direction are lost and counted.  set_power() ends a pause as well.
   void set_paused(std::uint32_t node, bool paused, Time now);
   bool is_paused(std::uint32_t node) const;
-  // Makes a link lose packets in both directions; a loss of 0 ends that.
+  // Makes a link lose packets in both directions; a loss of 0 means that no packet is lost.
   void set_loss(std::size_t link, const faults::Loss& loss);
   // Delays each packet on the link by this time; 0 ends the delay.  Packets keep their order.  A
   // link that goes down loses the packets on it.
   void set_delay(std::size_t link, Duration delay);
-  // Trains the link again with this MTU as the largest one (PortInfo.MTUCap) of both ports; without
-  // a value, uses the MTU of the topology.
+  // Trains the link again with this MTU as PortInfo.MTUCap of both ports; without a value, uses the
+  // MTU of the topology.
   void set_mtu(std::size_t link, std::optional<Mtu> mtu, Time now);
   // Removes a P_Key from the table of a port.  The manager may write it again.  Returns false if
   // the table does not have the P_Key.
@@ -159,8 +159,8 @@ class Subnet {
   // full.
   bool add_pkey(PortRef port, Pkey pkey);
 
-  // Returns the time at which advance() must be called.  It repeats traps, ends M_Key leases, and
-  // delivers the packets of slow links.
+  // Returns the time at which advance() must be called.  advance() repeats traps, ends M_Key
+  // leases, and delivers the packets of slow links.
   Time next_deadline() const;
   void advance(Time now);
 

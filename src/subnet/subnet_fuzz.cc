@@ -36,24 +36,25 @@ mad::Mad take_mad(sim::FuzzInput& input, std::uint8_t kind) {
   return wire::encode(smp);
 }
 
-void break_link(ManagedSubnet& world, std::uint8_t what, std::uint8_t how) {
-  const std::size_t link = what % 2;
-  switch (what / 2 % 4) {
-    case 0: return world.subnet.set_link(link, how % 2 == 0, world.now);
-    case 1: return world.subnet.set_loss(link, {.per_million = how % 4 * 300'000u, .seed = how});
-    case 2: return world.subnet.set_delay(link, std::chrono::milliseconds(how));
-    default: return world.subnet.set_mtu(link, Mtu(1 + how % 5), world.now);
+void break_link(ManagedSubnet& world, std::uint8_t kind, std::uint8_t value) {
+  const std::size_t link = kind % 2;
+  switch (kind / 2 % 4) {
+    case 0: return world.subnet.set_link(link, value % 2 == 0, world.now);
+    case 1:
+      return world.subnet.set_loss(link, {.per_million = value % 4 * 300'000u, .seed = value});
+    case 2: return world.subnet.set_delay(link, std::chrono::milliseconds(value));
+    default: return world.subnet.set_mtu(link, Mtu(1 + value % 5), world.now);
   }
 }
 
-void break_node(ManagedSubnet& world, std::uint8_t what, std::uint8_t how) {
-  const std::uint32_t node = what % 3u;
+void break_node(ManagedSubnet& world, std::uint8_t kind, std::uint8_t value) {
+  const std::uint32_t node = kind % 3u;
   const bool is_hca = !world.subnet.topology().nodes[node].is_switch();
-  switch (what / 3 % 4) {
-    case 0: return world.subnet.set_power(node, how % 2 == 0, world.now);
-    case 1: return world.subnet.set_paused(node, how % 2 == 0, world.now);
+  switch (kind / 3 % 4) {
+    case 0: return world.subnet.set_power(node, value % 2 == 0, world.now);
+    case 1: return world.subnet.set_paused(node, value % 2 == 0, world.now);
     case 2: return void(is_hca && world.subnet.remove_pkey({node, 1}, wire::kDefaultPkey));
-    default: return void(is_hca && world.subnet.add_pkey({node, 1}, Pkey{how}));
+    default: return void(is_hca && world.subnet.add_pkey({node, 1}, Pkey{value}));
   }
 }
 

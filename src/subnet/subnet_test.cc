@@ -27,10 +27,11 @@ class ManagedHosts : public testing::Test {
   static constexpr PortRef kHost3{3, 1};
   using Ports = std::vector<PortRef>;
 
-  // The manager stops after the set-up, so that it does not change what the tests set.
+  // The manager stops after it has configured the subnet, so that it does not undo changes of
+  // tests.
   void SetUp() override {
     ASSERT_TRUE(world_.settle());
-    world_.manager_listens = false;
+    world_.manager_is_connected = false;
   }
 
   std::optional<Smp> ask(Method method, SmpAttribute attribute, std::uint32_t modifier,
@@ -150,17 +151,17 @@ TEST_F(ManagedHosts, APacketLargerThanTheMtuIsLostAndCounted) {
   EXPECT_EQ(details.neighbor_mtu_discards, 1);
 }
 
-TEST_F(ManagedHosts, DataNeedsActivePortsAndActivatesAnArmedOne) {
-  const auto put_port_in = [&](wire::PortState state) {
+TEST_F(ManagedHosts, DataNeedsActivePortsAndActivatesAnArmedPort) {
+  const auto bring_port_to = [&](wire::PortState state) {
     change_port(1, {1, 2}, [](PortInfo& info) { info.port_state = wire::PortState::kDown; });
     change_port(2, {1}, [](PortInfo& info) { info.port_state = wire::PortState::kArmed; });
     change_port(2, {1}, [](PortInfo& info) { info.port_state = wire::PortState::kActive; });
     if (state == wire::PortState::kInit) return;
     change_port(1, {1, 2}, [&](PortInfo& info) { info.port_state = state; });
   };
-  put_port_in(wire::PortState::kInit);
+  bring_port_to(wire::PortState::kInit);
   EXPECT_EQ(world_.send_data(kHost1, lid(kHost2)), Ports{});
-  put_port_in(wire::PortState::kArmed);
+  bring_port_to(wire::PortState::kArmed);
   EXPECT_EQ(world_.subnet.status(kHost2).state, PortState::kArmed);
   EXPECT_EQ(world_.send_data(kHost2, lid(kHost1)), Ports{});
   EXPECT_EQ(world_.send_data(kHost1, lid(kHost2)), Ports{kHost2});
@@ -327,7 +328,7 @@ TEST_F(ManagedHosts, CountersMoveWithTrafficAndCanBeReset) {
   const auto before = counters(lid(kHost2), 1);
   EXPECT_EQ(world_.send_data(kHost1, lid(kHost2), wire::kDefaultPkey, 256), Ports{kHost2});
   const auto after = counters(lid(kHost2), 1);
-  // The request for the counters itself is a packet of the same size.
+  // The request for the counters is a packet of the same size, and is counted as well.
   constexpr std::uint32_t kWords = (8 + 12 + 8 + 256 + 4) / 4;
   EXPECT_EQ(after.rcv_packets - before.rcv_packets, 2u);
   EXPECT_EQ(after.rcv_data - before.rcv_data, 2 * kWords);
@@ -345,7 +346,7 @@ TEST_F(ManagedHosts, CountersMoveWithTrafficAndCanBeReset) {
       << "a Set of PortCounters does not change PortCountersExtended";
 }
 
-TEST_F(ManagedHosts, AllPortsOfASwitchAreSummedUp) {
+TEST_F(ManagedHosts, SelectingAllPortsReturnsTheSumOfTheirCounters) {
   const auto all = counters(lid({0, 0}), wire::kAllPorts);
   const auto one = counters(lid({0, 0}), 1);
   EXPECT_GT(all.rcv_packets, one.rcv_packets);
@@ -366,7 +367,7 @@ TEST_F(ManagedHosts, ManagementClassesWithoutAnAgentAreRefused) {
   EXPECT_EQ(status(of_switch, wire::MgmtClass::kPerformance, 0x10), kMethodAttributeNotSupported);
   EXPECT_EQ(status(lid(kHost2), wire::MgmtClass::kPerformance, 0x11), kMethodAttributeNotSupported);
   EXPECT_EQ(status(lid(kHost2), wire::MgmtClass::kPerformance, 0x1), 0);
-  // At an HCA, the owner of the subnet passes such MADs to its programs, and there are none here.
+  // At an HCA, the owner of the subnet passes such MADs to programs, but this test has no programs.
   EXPECT_EQ(status(lid(kHost2), wire::MgmtClass::kVendorOuiFirst, 1), 0xdead);
 }
 
@@ -397,7 +398,7 @@ TEST_F(ManagedHosts, ARouteMayBeginWithAPartByLid) {
             world_.subnet.topology().nodes[2].node_guid);
 }
 
-TEST_F(ManagedHosts, TablesWithALoopLoseThePacket) {
+TEST_F(ManagedHosts, APacketInALoopIsLost) {
   Topology ring;
   const auto a = ring.add_switch("a", 3), b = ring.add_switch("b", 3), h = ring.add_hca("h");
   ring.connect({h, 1}, {a, 1});
@@ -423,7 +424,7 @@ TEST_F(ManagedHosts, TablesWithALoopLoseThePacket) {
 }
 
 // Three cables join two switches.  Each switch copies a packet from one cable to the other two.
-TEST_F(ManagedHosts, MulticastTablesWithALoopEnd) {
+TEST_F(ManagedHosts, AMulticastPacketInALoopIsLost) {
   Topology ring;
   const auto a = ring.add_switch("a", 4), b = ring.add_switch("b", 4), h = ring.add_hca("h");
   ring.connect({h, 1}, {a, 1});
@@ -471,7 +472,7 @@ TEST_F(ManagedHosts, ASwitchThatWasOffHasForgottenItsTables) {
   world_.subnet.set_power(0, true, world_.now);
   EXPECT_EQ(world_.subnet.status(kHost2).state, PortState::kInit);
   EXPECT_EQ(world_.lid({0, 0}), Lid{});
-  world_.manager_listens = true;
+  world_.manager_is_connected = true;
   world_.now = world_.manager.next_deadline();
   world_.manager.advance(world_.now);
   ASSERT_TRUE(world_.settle());
@@ -492,7 +493,7 @@ TEST_F(ManagedHosts, InvalidPacketsAreCountedAndLost) {
   EXPECT_FALSE(world_.subnet.next_delivery().has_value());
 }
 
-TEST_F(ManagedHosts, UntakenDeliveriesAreLimited) {
+TEST_F(ManagedHosts, PendingDeliveriesAreLimited) {
   const Packet packet = world_.data_packet(kHost1, lid(kHost2), wire::kDefaultPkey, 4);
   for (std::size_t i = 0; i < kDeliveriesMax + 5; ++i) {
     world_.subnet.send(kHost1, packet, world_.now);

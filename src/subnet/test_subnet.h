@@ -23,8 +23,8 @@ class ManagedSubnet {
   Subnet subnet;
   Manager manager;
   Time now{};
-  bool manager_listens = true;   // false: the manager neither sends nor receives
-  std::vector<Delivery> data{};  // deliveries that were not for the manager
+  bool manager_is_connected = true;  // false: the manager neither sends nor receives
+  std::vector<Delivery> data{};      // deliveries that were not for the manager
 
   // Runs the manager until the subnet is up.  Returns false if that takes longer than the limit.
   bool settle(Duration limit = std::chrono::seconds(60)) {
@@ -95,13 +95,13 @@ class ManagedSubnet {
     bool moved = true;
     while (moved) {
       moved = false;
-      while (auto send = manager_listens ? manager.next_send() : std::nullopt) {
+      while (auto send = manager_is_connected ? manager.next_send() : std::nullopt) {
         moved = true;
         (void)subnet.send_mad(manager_port_, *send, now);
       }
       while (auto delivery = subnet.next_delivery()) {
         const auto mad = subnet.as_mad(*delivery);
-        if (manager_listens && delivery->port == manager_port_ &&
+        if (manager_is_connected && delivery->port == manager_port_ &&
             delivery->destination_qpn == wire::kSmiQpn && mad && is_for_manager(*mad)) {
           moved = true;
           manager.receive(mad->from, mad->mad, now);

@@ -40,16 +40,16 @@ std::optional<std::string> problem_of(const Node& node) {
 }
 
 std::optional<std::string> problem_of(const Topology& topology, const Link& link,
-                                      std::set<PortRef>& taken) {
+                                      std::set<PortRef>& linked_ports) {
   for (const PortRef end : {link.a, link.b}) {
     const std::string port = port_text(topology, end);
     if (end.node >= topology.nodes.size())
-      return "a link leads to " + port + ", which is not there";
+      return "a link leads to " + port + ", which does not exist";
     if (end.port == 0 || end.port > topology.nodes[end.node].ports) {
       return "a link leads to " + port + ", which has ports 1 to " +
              std::to_string(topology.nodes[end.node].ports);
     }
-    if (!taken.insert(end).second) return "two links lead to " + port;
+    if (!linked_ports.insert(end).second) return "two links lead to " + port;
   }
   return std::nullopt;
 }
@@ -88,21 +88,22 @@ std::optional<std::size_t> Topology::link_at(PortRef port) const {
 }
 
 void set_missing_guids(Topology& topology) {
-  std::unordered_set<std::uint64_t> taken;
+  std::unordered_set<std::uint64_t> used_guids;
   for (const Node& node : topology.nodes) {
-    taken.insert(node.node_guid.value);
-    for (const Guid guid : node.port_guids) taken.insert(guid.value);
+    used_guids.insert(node.node_guid.value);
+    for (const Guid guid : node.port_guids) used_guids.insert(guid.value);
   }
   std::uint64_t next_hca = kFirstHcaGuid, next_switch = kFirstSwitchGuid;
   for (Node& node : topology.nodes) {
     std::uint64_t& next = node.is_switch() ? next_switch : next_hca;
     const std::uint64_t first = next;
     next += node.ports + std::uint64_t{1};
-    const auto fill = [&](Guid& guid, std::uint64_t wanted) {
+    const auto fill = [&](Guid& guid, std::uint64_t candidate) {
       if (guid.value != 0) return;
-      while (wanted != node.node_guid.value && taken.contains(wanted)) ++next, ++wanted;
-      guid.value = wanted;
-      taken.insert(wanted);
+      while (candidate != node.node_guid.value && used_guids.contains(candidate))
+        ++next, ++candidate;
+      guid.value = candidate;
+      used_guids.insert(candidate);
     };
     fill(node.node_guid, first);
     if (node.system_guid.value == 0) node.system_guid = node.node_guid;
@@ -142,9 +143,9 @@ std::optional<std::string> problem(const Topology& topology) {
     }
     if (!unique) return name + " has a GUID that is 0 or that occurs twice";
   }
-  std::set<PortRef> taken;
+  std::set<PortRef> linked_ports;
   for (const Link& link : topology.links) {
-    if (auto what = problem_of(topology, link, taken)) return what;
+    if (auto what = problem_of(topology, link, linked_ports)) return what;
   }
   return std::nullopt;
 }

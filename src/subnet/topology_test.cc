@@ -72,7 +72,7 @@ TEST(Topology, ProblemsNameTheNodeOrThePort) {
   EXPECT_EQ(with([](Topology& t) {
               t.connect({0, 3}, {7, 1});
             }),
-            "a link leads to node 7, which is not there");
+            "a link leads to node 7, which does not exist");
 }
 
 TEST(Topology, ThePortsOfAllNodesAreLimited) {

@@ -5,11 +5,11 @@
 namespace verbena::subnet {
 
 void Traps::add(const wire::Notice& notice, std::uint8_t port, Time now) {
-  const bool waits = std::ranges::any_of(waiting_, [&](const Trap& trap) {
+  const bool is_waiting = std::ranges::any_of(waiting_, [&](const Trap& trap) {
     return trap.port == port && trap.notice.trap_number == notice.trap_number &&
            trap.notice.details == notice.details;
   });
-  if (waits || waiting_.size() >= kTrapsMax) return;
+  if (is_waiting || waiting_.size() >= kTrapsMax) return;
   waiting_.push_back({next_transaction_id_++, port, notice, now});
 }
 

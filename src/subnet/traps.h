@@ -9,7 +9,7 @@
 
 namespace verbena::subnet {
 
-// Limits the different traps of a node that wait for an answer.  Further traps are lost.
+// Limits the traps of a node that wait for a TrapRepress.  Further traps are lost.
 inline constexpr std::size_t kTrapsMax = 32;
 
 // Repeats the traps of a node until the manager represses them (vol1 13.4.9, 14.3.1).  A trap that
