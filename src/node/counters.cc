@@ -13,44 +13,44 @@ namespace verbena::node {
 namespace {
 
 // Collects counters with their names.
-class Names {
+class CounterList {
  public:
-  void add(const std::string& words, std::uint64_t value) {
-    all_.push_back({ipc::counter_name(words), value});
+  void add(const std::string& name, std::uint64_t value) {
+    all_.push_back({ipc::counter_name(name), value});
   }
-  std::vector<ipc::NamedCount> take() { return std::move(all_); }
+  std::vector<ipc::NamedCount> release() { return std::move(all_); }
 
  private:
   std::vector<ipc::NamedCount> all_{};
 };
 
-void add_qp1(Names& names, const hca::Counters& qp1) {
+void add_qp1(CounterList& list, const hca::Counters& qp1) {
   for (std::size_t i = 0; i < qp1.values.size(); ++i) {
-    names.add(std::string("qp1_") + hca::to_string(static_cast<hca::Counter>(i)), qp1.values[i]);
+    list.add(std::string("qp1_") + hca::to_string(static_cast<hca::Counter>(i)), qp1.values[i]);
   }
   for (std::size_t i = 1; i < qp1.malformed.size(); ++i) {
-    names.add(std::string("qp1_drop_") + wire::to_string(static_cast<wire::Drop>(i)),
-              qp1.malformed[i]);
+    list.add(std::string("qp1_drop_") + wire::to_string(static_cast<wire::Drop>(i)),
+             qp1.malformed[i]);
   }
 }
 
 template <class Counters>
-void add_members(Names& names, const auto& table, const Counters& counters) {
-  for (const auto& [member, name] : table) names.add(name, counters.*member);
+void add_members(CounterList& list, const auto& table, const Counters& counters) {
+  for (const auto& [member, name] : table) list.add(name, counters.*member);
 }
 
-// Lists REJs only by the reasons that have occurred, since there are some thirty reasons.
-void add_rejects(Names& names, const std::string& what,
+// Lists REJs only by the reasons that have occurred, because there are about thirty reasons.
+void add_rejects(CounterList& list, const std::string& prefix,
                  const std::map<std::uint16_t, std::uint64_t>& by_reason) {
   for (const auto& [reason, count] : by_reason) {
     const std::string name = wire::cm::to_string(static_cast<wire::cm::RejReason>(reason));
     // The text after a colon explains the reason; it is not part of the name.
-    names.add(what + "_" + std::to_string(reason) + "_" + name.substr(0, name.find(':')), count);
+    list.add(prefix + "_" + std::to_string(reason) + "_" + name.substr(0, name.find(':')), count);
   }
 }
 
 // Lists the times spent in each state in which one side waits for the other, if they have occurred.
-void add_times(Names& names, const cm::Counters& cm) {
+void add_times(CounterList& list, const cm::Counters& cm) {
   for (std::size_t i = 0; i < cm::Counters::kStates; ++i) {
     const auto state = static_cast<cm::State>(i);
     if (state == cm::State::kEstablished || state == cm::State::kTimewait) continue;
@@ -61,52 +61,52 @@ void add_times(Names& names, const cm::Counters& cm) {
       const auto us = std::chrono::duration_cast<std::chrono::microseconds>(
                           cm::TimeHistogram::limit(last ? bucket - 1 : bucket))
                           .count();
-      names.add(std::string("cm_time_in_") + cm::to_string(state) + (last ? "_over_" : "_up_to_") +
-                    std::to_string(us) + "_us",
-                count);
+      list.add(std::string("cm_time_in_") + cm::to_string(state) + (last ? "_over_" : "_up_to_") +
+                   std::to_string(us) + "_us",
+               count);
     }
   }
 }
 
-void add_cm(Names& names, const cm::Counters& cm) {
+void add_cm(CounterList& list, const cm::Counters& cm) {
   for (std::size_t i = 0; i < cm::Counters::kMessages; ++i) {
     const auto id = static_cast<wire::cm::AttributeId>(cm::Counters::kFirst + i);
     const std::string name = std::string("cm_") + wire::cm::to_string(id);
     const auto& message = cm.of(id);
-    names.add(name + "_sent", message.sent);
-    names.add(name + "_repeated", message.repeated);
-    names.add(name + "_received", message.received);
-    names.add(name + "_duplicate", message.duplicate);
+    list.add(name + "_sent", message.sent);
+    list.add(name + "_repeated", message.repeated);
+    list.add(name + "_received", message.received);
+    list.add(name + "_duplicate", message.duplicate);
   }
   for (std::size_t i = 0; i < cm.ignored.size(); ++i) {
-    names.add(std::string("cm_ignored_") + cm::to_string(static_cast<cm::Ignored>(i)),
-              cm.ignored[i]);
+    list.add(std::string("cm_ignored_") + cm::to_string(static_cast<cm::Ignored>(i)),
+             cm.ignored[i]);
   }
-  add_rejects(names, "cm_rej_sent", cm.rejects_sent);
-  add_rejects(names, "cm_rej_received", cm.rejects_received);
-  add_times(names, cm);
-  add_members(names, cm::kEventNames, cm);
+  add_rejects(list, "cm_rej_sent", cm.rejects_sent);
+  add_rejects(list, "cm_rej_received", cm.rejects_received);
+  add_times(list, cm);
+  add_members(list, cm::kEventNames, cm);
 }
 
 std::vector<ipc::NamedCount> counters_of(const InfinibandPort& port) {
-  Names names;
+  CounterList list;
   const sa::Client& client = port.client();
-  add_members(names, sa::kQueryCounterNames, client.queries().counters());
-  add_members(names, sa::kPathCounterNames, client.paths().counters());
-  add_members(names, sa::kMembershipCounterNames, client.memberships().counters());
-  add_members(names, sa::kSubscriptionCounterNames, client.subscriptions().counters());
-  add_members(names, sa::kServiceCounterNames, client.services().counters());
-  add_members(names, sa::kCapabilityCounterNames, client.capabilities().counters());
-  names.add("sa_send_only_full_members",
-            client.capabilities().has_send_only_full_members().value_or(false) ? 1 : 0);
+  add_members(list, sa::kQueryCounterNames, client.queries().counters());
+  add_members(list, sa::kPathCounterNames, client.paths().counters());
+  add_members(list, sa::kMembershipCounterNames, client.memberships().counters());
+  add_members(list, sa::kSubscriptionCounterNames, client.subscriptions().counters());
+  add_members(list, sa::kServiceCounterNames, client.services().counters());
+  add_members(list, sa::kCapabilityCounterNames, client.capabilities().counters());
+  list.add("sa_send_only_full_members",
+           client.capabilities().has_send_only_full_members().value_or(false) ? 1 : 0);
   const ipoib::Counters& ipoib = port.neighbours().counters();
-  add_members(names, ipoib::kEventNames, ipoib);
+  add_members(list, ipoib::kEventNames, ipoib);
   for (std::size_t i = 0; i < ipoib.ignored.size(); ++i) {
-    names.add(std::string("ipoib_ignored_") + ipoib::to_string(static_cast<ipoib::Ignored>(i)),
-              ipoib.ignored[i]);
+    list.add(std::string("ipoib_ignored_") + ipoib::to_string(static_cast<ipoib::Ignored>(i)),
+             ipoib.ignored[i]);
   }
-  add_members(names, kInfinibandCounterNames, port.counters());
-  return names.take();
+  add_members(list, kInfinibandCounterNames, port.counters());
+  return list.release();
 }
 
 }  // namespace
@@ -115,32 +115,32 @@ std::vector<ipc::NamedCount> counters_of(const InfinibandPort& port) {
 void Node::add_infiniband_counters(std::vector<ipc::NamedCount>& all) const {
   std::vector<ipc::NamedCount> sum;
   for (const auto& [id, port] : infiniband_) {
-    std::vector<ipc::NamedCount> its = counters_of(port);
-    for (std::size_t i = 0; i < sum.size(); ++i) its[i].value += sum[i].value;
-    sum = std::move(its);
+    std::vector<ipc::NamedCount> port_counters = counters_of(port);
+    for (std::size_t i = 0; i < sum.size(); ++i) port_counters[i].value += sum[i].value;
+    sum = std::move(port_counters);
   }
   all.insert(all.end(), sum.begin(), sum.end());
 }
 
 std::vector<ipc::NamedCount> Node::counters() const {
-  Names names;
-  add_qp1(names, qp1_.counters());
-  add_members(names, mad::kCounterNames, mads_.counters());
-  names.add("limit_qp1_sends", qp1_.sends_dropped());
-  add_cm(names, rdmacm_.cm_counters());
-  names.add("limit_ids", rdmacm_.limits_met().ids);
-  names.add("limit_ids_of_client", rdmacm_.limits_met().ids_per_owner);
-  names.add("limit_ids_of_user", rdmacm_.limits_met().ids_per_user);
-  names.add("limit_leases", leases_over_limit_);
-  names.add("limit_leases_of_client", leases_over_client_limit_);
-  names.add("limit_leases_of_user", leases_over_user_limit_);
-  names.add("leases_held", leases_held_);
-  names.add("limit_groups", joins_over_hosts_limit_);
-  names.add("limit_groups_of_client", joins_over_limit_);
-  names.add("limit_gids", ports_.gids_left_out());
-  names.add("limit_services_of_client", services_.limits_met());
-  add_members(names, kLaneCounterNames, lanes_.counters());
-  std::vector<ipc::NamedCount> all = names.take();
+  CounterList list;
+  add_qp1(list, qp1_.counters());
+  add_members(list, mad::kCounterNames, mads_.counters());
+  list.add("limit_qp1_sends", qp1_.sends_dropped());
+  add_cm(list, rdmacm_.cm_counters());
+  list.add("limit_ids", rdmacm_.limits_met().ids);
+  list.add("limit_ids_of_client", rdmacm_.limits_met().ids_per_owner);
+  list.add("limit_ids_of_user", rdmacm_.limits_met().ids_per_user);
+  list.add("limit_leases", leases_over_limit_);
+  list.add("limit_leases_of_client", leases_over_client_limit_);
+  list.add("limit_leases_of_user", leases_over_user_limit_);
+  list.add("leases_held", leases_held_);
+  list.add("limit_groups", joins_over_hosts_limit_);
+  list.add("limit_groups_of_client", joins_over_limit_);
+  list.add("limit_gids", ports_.gids_left_out());
+  list.add("limit_services_of_client", services_.limits_met());
+  add_members(list, kLaneCounterNames, lanes_.counters());
+  std::vector<ipc::NamedCount> all = list.release();
   add_infiniband_counters(all);
   return all;
 }

@@ -13,7 +13,7 @@ namespace {
 
 // Returns the value of a result that can be an error only because of our own bug.
 template <class T>
-T sure(Result<T> result) {
+T expect_value(Result<T> result) {
   VB_CHECK(result.has_value());
   if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
@@ -37,57 +37,57 @@ GeneralServices::GeneralServices(Random random)
     : engine_(kLimits, random), buffers_(std::make_unique<std::byte[]>(kReceives * kBufferBytes)) {
   using hca::QpState;
   namespace attribute = hca::attribute;
-  pd_ = sure(engine_.create_pd());
+  pd_ = expect_value(engine_.create_pd());
   const auto address = std::bit_cast<std::uintptr_t>(buffers_.get());
-  lkey_ = sure(engine_.register_mr(pd_, address, kReceives * kBufferBytes, address,
-                                   hca::access::kLocalWrite))
+  lkey_ = expect_value(engine_.register_mr(pd_, address, kReceives * kBufferBytes, address,
+                                           hca::access::kLocalWrite))
               .lkey;
-  cq_ = sure(engine_.create_cq(kReceives + kInQueuePair, 0));
-  qp_ = sure(engine_.create_qp({.type = hca::QpType::kUd,
-                                .pd = pd_,
-                                .send_cq = cq_,
-                                .recv_cq = cq_,
-                                .caps = {.max_send_wr = kInQueuePair,
-                                         .max_recv_wr = kReceives,
-                                         .max_send_sge = 1,
-                                         .max_recv_sge = 1,
-                                         .max_inline_bytes = wire::kMadBytes}},
-                               wire::kGsiQpn));
-  sure(engine_.modify_qp(
+  cq_ = expect_value(engine_.create_cq(kReceives + kPostedMax, 0));
+  qp_ = expect_value(engine_.create_qp({.type = hca::QpType::kUd,
+                                        .pd = pd_,
+                                        .send_cq = cq_,
+                                        .recv_cq = cq_,
+                                        .caps = {.max_send_wr = kPostedMax,
+                                                 .max_recv_wr = kReceives,
+                                                 .max_send_sge = 1,
+                                                 .max_recv_sge = 1,
+                                                 .max_inline_bytes = wire::kMadBytes}},
+                                       wire::kGsiQpn));
+  expect_value(engine_.modify_qp(
       qp_, {.state = QpState::kInit, .qkey = wire::kGsiQkey},
       attribute::kState | attribute::kPkeyIndex | attribute::kPort | attribute::kQkey, Time{}));
-  sure(engine_.modify_qp(qp_, {.state = QpState::kRtr}, attribute::kState, Time{}));
-  sure(engine_.modify_qp(qp_, {.state = QpState::kRts}, attribute::kState | attribute::kSqPsn,
-                         Time{}));
+  expect_value(engine_.modify_qp(qp_, {.state = QpState::kRtr}, attribute::kState, Time{}));
+  expect_value(engine_.modify_qp(qp_, {.state = QpState::kRts},
+                                 attribute::kState | attribute::kSqPsn, Time{}));
   for (std::uint64_t slot = 0; slot < kReceives; ++slot) post_receive(slot);
 }
 
 void GeneralServices::set_pkeys(PortId port, std::span<const Pkey> pkeys) {
-  (void)engine_.set_pkeys(pkeys, port);  // the old table stays if this one is invalid
+  (void)engine_.set_pkeys(pkeys, port);  // if the new table is invalid, the old one stays
 }
 
 void GeneralServices::post_receive(std::uint64_t slot) {
   const hca::Sge sge{.address = std::bit_cast<std::uintptr_t>(buffers_.get() + slot * kBufferBytes),
                      .length = kBufferBytes,
                      .lkey = lkey_};
-  sure(engine_.post_recv(qp_, {.wr_id = slot, .sges = std::span(&sge, 1)}));
+  expect_value(engine_.post_recv(qp_, {.wr_id = slot, .sges = std::span(&sge, 1)}));
 }
 
 std::optional<std::span<const std::byte>> GeneralServices::receive(const link::Arrival& arrival,
                                                                    Time now) {
   engine_.receive(arrival, now);
-  return take();
+  return poll_completions();
 }
 
 // Polls completions, and returns the MAD of a receive.  Posts the receive again at once, because
 // its bytes stay unchanged until the next packet, and the caller has used them by then.
-std::optional<std::span<const std::byte>> GeneralServices::take() {
+std::optional<std::span<const std::byte>> GeneralServices::poll_completions() {
   std::optional<std::span<const std::byte>> mad;
   std::array<hca::WorkCompletion, 4> done{};
-  while (const unsigned count = sure(engine_.poll_cq(cq_, done))) {
+  while (const unsigned count = expect_value(engine_.poll_cq(cq_, done))) {
     for (const hca::WorkCompletion& wc : std::span(done).first(count)) {
       if (wc.wr_id == kSendId) {
-        --in_queue_pair_;
+        --posted_;
         continue;
       }
       if (wc.status != hca::WcStatus::kSuccess) continue;
@@ -102,8 +102,8 @@ std::optional<std::span<const std::byte>> GeneralServices::take() {
 }
 
 void GeneralServices::send(const mad::SendMad& out, Time /*now*/) {
-  if (in_queue_pair_ < kInQueuePair && waiting() == 0) return post(out);
-  if (in_queue_pair_ + waiting() >= kSends) {
+  if (posted_ < kPostedMax && waiting() == 0) return post(out);
+  if (posted_ + waiting() >= kSends) {
     ++sends_dropped_;
     return;
   }
@@ -111,7 +111,7 @@ void GeneralServices::send(const mad::SendMad& out, Time /*now*/) {
 }
 
 void GeneralServices::post_waiting() {
-  while (in_queue_pair_ < kInQueuePair && waiting() > 0) {
+  while (posted_ < kPostedMax && waiting() > 0) {
     auto& queue = replies_.empty() ? new_exchanges_ : replies_;
     post(queue.front());
     queue.pop_front();
@@ -125,26 +125,26 @@ void GeneralServices::post(const mad::SendMad& out) {
     path.address.source_port =
         wire::source_port(wire::default_flow_label(wire::kGsiQpn, wire::kGsiQpn));
   }
-  const hca::AhHandle ah = sure(engine_.create_ah(pd_, path));
+  const hca::AhHandle ah = expect_value(engine_.create_ah(pd_, path));
   const hca::Sge sge{.address = std::bit_cast<std::uintptr_t>(out.mad.data()),
                      .length = wire::kMadBytes};
   // The request is signalled, because its slot in the send queue becomes free when transmit() polls
   // its completion.
-  sure(engine_.post_send(qp_, {.wr_id = kSendId,
-                               .flags = hca::send_flag::kInline | hca::send_flag::kSignaled,
-                               .sges = std::span(&sge, 1),
-                               .remote_qpn = to.remote_qpn,
-                               .remote_qkey = wire::kGsiQkey,
-                               .ah = ah}));
-  ++in_queue_pair_;
-  sure(engine_.destroy_ah(ah));
+  expect_value(engine_.post_send(qp_, {.wr_id = kSendId,
+                                       .flags = hca::send_flag::kInline | hca::send_flag::kSignaled,
+                                       .sges = std::span(&sge, 1),
+                                       .remote_qpn = to.remote_qpn,
+                                       .remote_qkey = wire::kGsiQkey,
+                                       .ah = ah}));
+  ++posted_;
+  expect_value(engine_.destroy_ah(ah));
 }
 
 bool GeneralServices::transmit(link::Burst& burst, Time now) {
   const bool more = engine_.transmit(burst, now);
-  (void)take();
+  (void)poll_completions();
   post_waiting();
-  return more || in_queue_pair_ > 0;
+  return more || posted_ > 0;
 }
 
 }  // namespace verbena::node

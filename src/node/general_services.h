@@ -25,9 +25,9 @@ namespace verbena::node {
 // many REQs.
 class GeneralServices {
  public:
-  static constexpr std::uint32_t kReceives = 8;      // a used receive is posted again at once
-  static constexpr std::uint32_t kSends = 8192;      // limits MADs that wait for transmit()
-  static constexpr std::uint32_t kInQueuePair = 64;  // of kSends, posted MADs; none overtakes them
+  static constexpr std::uint32_t kReceives = 8;    // used receives are posted again at once
+  static constexpr std::uint32_t kSends = 8192;    // limits MADs that wait for transmit()
+  static constexpr std::uint32_t kPostedMax = 64;  // limits posted MADs, which no MAD overtakes
 
   explicit GeneralServices(Random random);
 
@@ -51,7 +51,7 @@ class GeneralServices {
   void post(const mad::SendMad& mad);
   void post_waiting();
   std::size_t waiting() const { return replies_.size() + new_exchanges_.size(); }
-  std::optional<std::span<const std::byte>> take();
+  std::optional<std::span<const std::byte>> poll_completions();
 
   hca::Engine engine_;
   std::unique_ptr<std::byte[]> buffers_;
@@ -59,7 +59,7 @@ class GeneralServices {
   hca::PdHandle pd_{};
   hca::CqHandle cq_{};
   hca::QpHandle qp_{};
-  std::uint32_t in_queue_pair_ = 0;
+  std::uint32_t posted_ = 0;
   std::deque<mad::SendMad> replies_{};
   std::deque<mad::SendMad> new_exchanges_{};
   std::uint64_t sends_dropped_ = 0;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Time kNow{std::chrono::seconds(1)};
 
-mad::SendMad some_mad() {
+mad::SendMad loopback_mad() {
   mad::SendMad out{};
   out.to.path.source = wire::ipv4_gid(0x7f000001);
   out.to.path.destination = wire::ipv4_gid(0x7f000001);
@@ -28,7 +28,7 @@ TEST(GeneralServices, SendsMoreThanItsQueueHolds) {
   link::Burst burst;
   std::size_t packets = 0;
   for (std::uint32_t i = 0; i < 3 * GeneralServices::kSends; ++i) {
-    qp1.send(some_mad(), kNow);
+    qp1.send(loopback_mad(), kNow);
     while (qp1.transmit(burst, kNow)) {
     }
     packets += burst.packets().size();
@@ -40,7 +40,7 @@ TEST(GeneralServices, SendsMoreThanItsQueueHolds) {
 
 TEST(GeneralServices, DropsAndCountsMadsThatTheQueueCannotHold) {
   GeneralServices qp1(Random(1));
-  for (std::uint32_t i = 0; i < GeneralServices::kSends + 3; ++i) qp1.send(some_mad(), kNow);
+  for (std::uint32_t i = 0; i < GeneralServices::kSends + 3; ++i) qp1.send(loopback_mad(), kNow);
   EXPECT_EQ(qp1.sends_dropped(), 3u);
   link::Burst burst;
   std::size_t packets = 0;
@@ -55,16 +55,16 @@ TEST(GeneralServices, DropsAndCountsMadsThatTheQueueCannotHold) {
 // Queues thousands of REQs and then one REP.
 TEST(GeneralServices, RepliesOvertakeNewRequests) {
   GeneralServices qp1(Random(1));
-  const auto of_kind = [](wire::cm::AttributeId id) {
-    mad::SendMad out = some_mad();
+  const auto mad_of_kind = [](wire::cm::AttributeId id) {
+    mad::SendMad out = loopback_mad();
     out.mad =
         wire::cm::encode_mad(wire::cm::mad_header(id, 1), id == wire::cm::AttributeId::kReq
                                                               ? wire::cm::Message(wire::cm::Req{})
                                                               : wire::cm::Message(wire::cm::Rep{}));
     return out;
   };
-  for (int i = 0; i < 5000; ++i) qp1.send(of_kind(wire::cm::AttributeId::kReq), kNow);
-  qp1.send(of_kind(wire::cm::AttributeId::kRep), kNow);
+  for (int i = 0; i < 5000; ++i) qp1.send(mad_of_kind(wire::cm::AttributeId::kReq), kNow);
+  qp1.send(mad_of_kind(wire::cm::AttributeId::kRep), kNow);
   link::Burst burst;
   std::size_t before = 0, packets = 0;
   bool found = false;
@@ -80,7 +80,7 @@ TEST(GeneralServices, RepliesOvertakeNewRequests) {
     burst.clear();
   }
   EXPECT_TRUE(found);
-  EXPECT_LE(before, GeneralServices::kInQueuePair);
+  EXPECT_LE(before, GeneralServices::kPostedMax);
   EXPECT_EQ(packets, 5001u);
 }
 

@@ -6,8 +6,8 @@
 namespace verbena::node {
 namespace {
 
-// Room for the IP and UDP headers, the largest transport headers and the ICRC, as Linux soft-RoCE
-// counts them.
+// Reserves room for the IP and UDP headers, the largest transport headers and the ICRC, as Linux
+// soft-RoCE does.
 constexpr std::uint32_t kHeaderRoom = 80;
 constexpr std::uint8_t kMtu4096 = 5;
 
@@ -33,21 +33,21 @@ std::uint8_t rdma_mtu(std::uint32_t interface_mtu_bytes) {
 
 void GidTable::update(const std::vector<HostAddress>& addresses) {
   for (Slot& slot : slots_) slot.present = false;
-  std::vector<HostAddress> fresh;
+  std::vector<HostAddress> new_addresses;
   for (const HostAddress& address : addresses) {
     if (address.port != port_) continue;
-    const auto known = std::ranges::find_if(
+    const auto existing = std::ranges::find_if(
         slots_, [&](const Slot& slot) { return is_same_address(slot.address, address); });
-    if (known == slots_.end()) {
-      fresh.push_back(address);
+    if (existing == slots_.end()) {
+      new_addresses.push_back(address);
     } else {
-      *known = {address, true};
+      *existing = {address, true};
     }
     had_network_ = had_network_ || (address.up && !address.loopback);
   }
-  std::ranges::stable_sort(fresh, {}, rank);
+  std::ranges::stable_sort(new_addresses, {}, rank);
   left_out_ = 0;
-  for (const HostAddress& address : fresh) {
+  for (const HostAddress& address : new_addresses) {
     if (slots_.size() < entries_max_) {
       slots_.push_back({address});
       continue;
@@ -79,17 +79,17 @@ void GidTable::append_interfaces(std::vector<rdmacm::Interface>& all, Pkey pkey)
   for (std::uint32_t i = 0; i < slots_.size(); ++i) {
     const auto& [address, present] = slots_[i];
     if (!present) continue;
-    rdmacm::Interface one{.port = port_,
-                          .address = address.gid,
-                          .gid = address.gid,
-                          .index = address.interface,
-                          .mtu = rdma_mtu(address.mtu_bytes),
-                          .is_loopback = address.loopback,
-                          .sgid_index = i,
-                          .pkey = pkey.value,
-                          .up = address.up};
-    address.interface_name.copy(one.name.data(), one.name.size() - 1);
-    all.push_back(one);
+    rdmacm::Interface entry{.port = port_,
+                            .address = address.gid,
+                            .gid = address.gid,
+                            .index = address.interface,
+                            .mtu = rdma_mtu(address.mtu_bytes),
+                            .is_loopback = address.loopback,
+                            .sgid_index = i,
+                            .pkey = pkey.value,
+                            .up = address.up};
+    address.interface_name.copy(entry.name.data(), entry.name.size() - 1);
+    all.push_back(entry);
   }
 }
 

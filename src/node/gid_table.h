@@ -58,8 +58,8 @@ class GidTable {
   // Returns true if the port has an address, even on an interface that is down.
   bool has_address() const;
   // Returns true if an interface that is up has an address.  Loopback counts only until another
-  // interface has been up.  So the port of a host without a network is up, but the port goes down
-  // when a host loses its network.
+  // interface has been up.  Therefore the port of a host that never had a network is up, but the
+  // port goes down when a host loses its network.
   bool is_up() const;
   // Returns the number of addresses of the last update that found no room in the table.
   std::size_t left_out() const { return left_out_; }

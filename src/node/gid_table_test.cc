@@ -24,10 +24,10 @@ TEST(GidTable, OrdersTheDefaultRouteFirstAndLoopbackLast) {
   HostAddress loopback = address(wire::ipv4_gid(0x7f000001), 1);
   loopback.loopback = true;
   GidTable table;
-  table.update({loopback, address(kThere, 3), address(kHere, 2, true), local});
+  table.update({loopback, address(kRemoteIp, 3), address(kLocalIp, 2, true), local});
   std::vector<Gid> order;
   for (const auto& entry : table.entries()) order.push_back(entry.gid);
-  EXPECT_THAT(order, ElementsAre(link_local, kHere, kThere, loopback.gid));
+  EXPECT_THAT(order, ElementsAre(link_local, kLocalIp, kRemoteIp, loopback.gid));
   EXPECT_EQ(table.active_mtu(), 3);  // 1024 bytes, as the interfaces have 1,500
 }
 
@@ -46,9 +46,9 @@ TEST(GidTable, IndexNeverChanges) {
     const auto entries = table.entries();
     ASSERT_EQ(entries.size(), now.size());
     for (const auto& entry : entries) {
-      const auto [known, is_new] =
+      const auto [existing, is_new] =
           index_of.emplace(std::pair(entry.gid, entry.interface), entry.index);
-      ASSERT_EQ(known->second, entry.index);
+      ASSERT_EQ(existing->second, entry.index);
       ASSERT_EQ(table.index_of(entry.gid, entry.interface), entry.index);
     }
   }
@@ -58,19 +58,19 @@ TEST(GidTable, IndexNeverChanges) {
 TEST(GidTable, IsUpWithANetworkOrIfItNeverHadANetwork) {
   HostAddress loopback = address(wire::ipv4_gid(0x7f000001), 1);
   loopback.loopback = true;
-  HostAddress unplugged = address(kHere, 2);  // as docker0 is without a container
+  HostAddress unplugged = address(kLocalIp, 2);  // as docker0 is without a container
   unplugged.up = false;
   GidTable table;
   EXPECT_FALSE(table.is_up());
   table.update({loopback, unplugged});
   EXPECT_TRUE(table.is_up());
-  table.update({loopback, address(kHere, 2)});
+  table.update({loopback, address(kLocalIp, 2)});
   EXPECT_TRUE(table.is_up());
   table.update({loopback, unplugged});
   EXPECT_FALSE(table.is_up());
   table.update({loopback});  // IPv6 addresses disappear when their interface goes down
   EXPECT_FALSE(table.is_up());
-  table.update({loopback, unplugged, address(kThere, 3)});
+  table.update({loopback, unplugged, address(kRemoteIp, 3)});
   EXPECT_TRUE(table.is_up());
 }
 
@@ -88,8 +88,8 @@ TEST(GidTable, CountsAddressesBeyondItsLimit) {
 TEST(GidTable, ReusesUnusedEntriesWhenItIsFull) {
   GidTable table;
   for (std::uint32_t interface = 1; interface < 2 * ipc::Port::kGidsMax; ++interface) {
-    table.update({address(kHere, interface)});  // as if a tunnel were made again and again
-    ASSERT_TRUE(table.index_of(kHere, interface)) << interface;
+    table.update({address(kLocalIp, interface)});  // as if a tunnel were made again and again
+    ASSERT_TRUE(table.index_of(kLocalIp, interface)) << interface;
     ASSERT_EQ(table.left_out(), 0u);
   }
 }

@@ -9,46 +9,47 @@
 
 namespace verbena::node {
 
-// Returns true if the call has changed the set of interfaces.
-bool Node::Interfaces::set(std::uint32_t interface, bool wanted) {
-  if (interface == 0) return std::exchange(all, wanted) != wanted;
-  return wanted ? named.insert(interface).second : named.erase(interface) != 0;
+bool Node::Interfaces::set(std::uint32_t interface, bool is_member) {
+  if (interface == 0) return std::exchange(all, is_member) != is_member;
+  return is_member ? indexes.insert(interface).second : indexes.erase(interface) != 0;
 }
 
 std::size_t Node::groups_of(ClientId client) const {
   return static_cast<std::size_t>(std::ranges::count_if(
-      groups_, [&](const auto& one) { return has_range(client, one.first.first); }));
+      groups_, [&](const auto& entry) { return has_range(client, entry.first.first); }));
 }
 
-// Tells the owner on which interfaces the sockets of the range must be members of the group now.
-void Node::output_membership(const GroupOfRange& what, std::uint64_t token) {
-  const auto& [range, group] = what;
-  std::set<std::uint32_t> on;
-  if (const auto found = groups_.find(what); found != groups_.end()) {
-    on = found->second.named;
+// Reports to the owner on which interfaces the sockets of the range must be members of the group.
+void Node::output_membership(const GroupOfRange& group_of_range, std::uint64_t token) {
+  const auto& [range, group] = group_of_range;
+  std::set<std::uint32_t> interfaces;
+  if (const auto found = groups_.find(group_of_range); found != groups_.end()) {
+    interfaces = found->second.indexes;
     for (const ipc::GidEntry& entry : ports_.gids()) {
       const bool same_family = wire::is_ipv4(entry.gid) == wire::is_ipv4(group);
-      if (found->second.all && same_family) on.insert(entry.interface);
+      if (found->second.all && same_family) interfaces.insert(entry.interface);
     }
   }
-  outputs_.emplace_back(Membership{
-      .token = token, .range = range, .group = group, .interfaces = {on.begin(), on.end()}});
+  outputs_.emplace_back(Membership{.token = token,
+                                   .range = range,
+                                   .group = group,
+                                   .interfaces = {interfaces.begin(), interfaces.end()}});
 }
 
-void Node::drop_membership(const GroupOfRange& what, std::uint32_t interface) {
-  const auto found = groups_.find(what);
+void Node::drop_membership(const GroupOfRange& group_of_range, std::uint32_t interface) {
+  const auto found = groups_.find(group_of_range);
   if (found == groups_.end() || !found->second.set(interface, false)) return;
   if (found->second.empty()) groups_.erase(found);
-  output_membership(what);
+  output_membership(group_of_range);
 }
 
 void Node::leave_groups(std::uint16_t range) {
   const auto first = groups_.lower_bound({range, Gid{}});
   auto last = first;
-  std::vector<GroupOfRange> left;
-  for (; last != groups_.end() && last->first.first == range; ++last) left.push_back(last->first);
+  std::vector<GroupOfRange> groups;
+  for (; last != groups_.end() && last->first.first == range; ++last) groups.push_back(last->first);
   groups_.erase(first, last);
-  for (const GroupOfRange& what : left) output_membership(what);
+  for (const GroupOfRange& group_of_range : groups) output_membership(group_of_range);
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::JoinGroup& m, Time) {
@@ -58,16 +59,16 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::JoinGro
   if (!wire::is_multicast(m.group)) {
     return fail(Errc::kInvalidArgument, "not the address of a multicast group");
   }
-  const GroupOfRange what{m.range, m.group};
-  if (!groups_.contains(what) && groups_of(client) >= config_.groups_per_client_max) {
+  const GroupOfRange group_of_range{m.range, m.group};
+  if (!groups_.contains(group_of_range) && groups_of(client) >= config_.groups_per_client_max) {
     ++joins_over_limit_;
     return fail(Errc::kNoResources,
                 "the limit of multicast groups (groups_per_client_max) is reached");
   }
-  groups_[what].set(m.interface, true);
+  groups_[group_of_range].set(m.interface, true);
   const std::uint64_t token = next_token_++;
-  join_requests_[token] = {client, request, what, m.interface};
-  output_membership(what, token);
+  join_requests_[token] = {client, request, group_of_range, m.interface};
+  output_membership(group_of_range, token);
   return true;
 }
 
@@ -90,9 +91,9 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::JoinMul
   if ((m.join_state & ~wire::join_state::kAll) != 0 || m.join_state == 0) {
     return fail(Errc::kInvalidArgument, "not a join state");
   }
-  const auto its = std::ranges::count_if(
-      subnet_groups_, [&](const auto& one) { return one.second.client == client; });
-  if (static_cast<std::size_t>(its) >= config_.groups_per_client_max) {
+  const auto group_count = std::ranges::count_if(
+      subnet_groups_, [&](const auto& entry) { return entry.second.client == client; });
+  if (static_cast<std::size_t>(group_count) >= config_.groups_per_client_max) {
     ++joins_over_limit_;
     return fail(Errc::kNoResources,
                 "the limit of multicast groups (groups_per_client_max) is reached");
@@ -119,26 +120,26 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::LeaveMulticast&
   return false;
 }
 
-void Node::tell_joined(const InfinibandPort::GroupJoined& joined) {
+void Node::report_joined(const InfinibandPort::GroupJoined& joined) {
   const auto found = subnet_groups_.find(joined.token);
   if (found == subnet_groups_.end()) return;
   const auto [client, port, request] = found->second;
   if (!joined.group) {
     subnet_groups_.erase(found);
-    return tell(client, ipc::encode(request, ipc::refusal(joined.group.error())));
+    return send_to(client, ipc::encode(request, ipc::refusal(joined.group.error())));
   }
   const wire::McMemberRecord& group = *joined.group;
-  tell(client, ipc::encode(request, ipc::MulticastJoined{.membership = joined.token,
-                                                         .mgid = group.mgid,
-                                                         .mlid = group.mlid,
-                                                         .qkey = group.qkey,
-                                                         .pkey = group.pkey,
-                                                         .mtu = group.mtu,
-                                                         .rate = group.rate,
-                                                         .service_level = group.service_level,
-                                                         .traffic_class = group.traffic_class,
-                                                         .hop_limit = group.hop_limit,
-                                                         .flow_label = group.flow_label}));
+  send_to(client, ipc::encode(request, ipc::MulticastJoined{.membership = joined.token,
+                                                            .mgid = group.mgid,
+                                                            .mlid = group.mlid,
+                                                            .qkey = group.qkey,
+                                                            .pkey = group.pkey,
+                                                            .mtu = group.mtu,
+                                                            .rate = group.rate,
+                                                            .service_level = group.service_level,
+                                                            .traffic_class = group.traffic_class,
+                                                            .hop_limit = group.hop_limit,
+                                                            .flow_label = group.flow_label}));
 }
 
 void Node::leave_subnet_groups(ClientId client, Time now) {
@@ -158,9 +159,10 @@ void Node::joined(std::uint64_t token, const Result<void>& result) {
   const JoinRequest& join = pending.mapped();
   if (!result) {
     if (result.error().code == Errc::kNoResources) ++joins_over_hosts_limit_;
-    drop_membership(join.what, join.interface);
+    drop_membership(join.group_of_range, join.interface);
   }
-  tell(join.client, ipc::encode(join.request, result ? ipc::Done{} : ipc::refusal(result.error())));
+  send_to(join.client,
+          ipc::encode(join.request, result ? ipc::Done{} : ipc::refusal(result.error())));
 }
 
 }  // namespace verbena::node

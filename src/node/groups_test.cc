@@ -99,8 +99,8 @@ TEST_F(Groups, JoinOfAllInterfacesIncludesLaterInterfaces) {
 }
 
 TEST_F(Groups, JoinThatTheHostRefusesIsReportedAndUndone) {
-  const Result<void> no = fail(Errc::kNoResources, "the host's limit");
-  EXPECT_THAT(ask(0, ipc::JoinGroup{1, kGroup, 0}, no),
+  const Result<void> refusal = fail(Errc::kNoResources, "the host's limit");
+  EXPECT_THAT(ask(0, ipc::JoinGroup{1, kGroup, 0}, refusal),
               ElementsAre("1: 2", "1:", "the host's limit"));
   EXPECT_EQ(counter("limit_groups"), 1u);
   node_.on_addresses({ipv4_address(1, 2), ipv4_address(3, 4)}, now_);

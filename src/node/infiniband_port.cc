@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint32_t kPsnMask = 0xffffff;
 
-sa::PortState for_sa(const PortState& state) {
+sa::PortState sa_state_of(const PortState& state) {
   return {.active = !state.why_down.has_value(),
           .lid = state.lid,
           .lmc = state.lmc,
@@ -25,17 +25,18 @@ sa::PortState for_sa(const PortState& state) {
           .pkeys = state.pkeys};
 }
 
-// Returns true if the client sends all requests again because of this change.  A reregistration in
-// the same PortInfo, as a new manager sends it, must then not send them twice.
-bool asks_anew(const PortState& old, const PortState& state) {
-  return sa::PortChange::between(for_sa(old), for_sa(state)).asks_anew();
+// Returns true if the SA client sends all requests again because of this change.  A new manager
+// asks for a reregistration in the same PortInfo, which must not send the requests twice.
+bool resends_queries(const PortState& old_state, const PortState& state) {
+  return sa::PortChange::between(sa_state_of(old_state), sa_state_of(state)).resends_queries();
 }
 
-// Returns a path that differs from `path` in a LID, because it may lead over other switches.
-std::optional<wire::PathRecord> other_than(const wire::PathRecord& path,
-                                           std::span<const wire::PathRecord> all) {
-  const auto found = std::ranges::find_if(all, [&](const wire::PathRecord& one) {
-    return one.source_lid != path.source_lid || one.destination_lid != path.destination_lid;
+// Returns a path that differs from `path` in a LID, because such a path may use other switches.
+std::optional<wire::PathRecord> find_alternate(const wire::PathRecord& path,
+                                               std::span<const wire::PathRecord> all) {
+  const auto found = std::ranges::find_if(all, [&](const wire::PathRecord& candidate) {
+    return candidate.source_lid != path.source_lid ||
+           candidate.destination_lid != path.destination_lid;
   });
   return found == all.end() ? std::nullopt : std::optional(*found);
 }
@@ -60,18 +61,20 @@ ipoib::Interface InfinibandPort::interface() const {
 }
 
 void InfinibandPort::set_state(const PortState& state, Time now) {
-  const PortState old = std::exchange(state_, state);
+  const PortState old_state = std::exchange(state_, state);
   const Pkey old_pkey = std::exchange(pkey_, connection_pkey(state));
-  client_->set_port(for_sa(state), now);
-  if (old.link.reregistrations != state.link.reregistrations && !asks_anew(old, state)) {
+  client_->set_port(sa_state_of(state), now);
+  if (old_state.link.reregistrations != state.link.reregistrations &&
+      !resends_queries(old_state, state)) {
     client_->reregister(now);
   }
-  if (old.lid != state.lid || old.sm_lid != state.sm_lid || old.why_down != state.why_down) {
+  if (old_state.lid != state.lid || old_state.sm_lid != state.sm_lid ||
+      old_state.why_down != state.why_down) {
     neighbours_.forget_all();
   }
-  if (old_pkey != pkey_ || old.gids != state.gids) leave_broadcast_group(now);
+  if (old_pkey != pkey_ || old_state.gids != state.gids) leave_broadcast_group(now);
   neighbours_.set_interface(interface(), now);
-  if (!state.why_down && !broadcast_) join_broadcast_group(now);
+  if (!state.why_down && !broadcast_member_) join_broadcast_group(now);
   run(now);
 }
 
@@ -84,23 +87,23 @@ void InfinibandPort::set_addresses(std::vector<ipoib::OwnAddress> addresses, Tim
 // ---- the broadcast group ------------------------------------------------------------------------
 
 void InfinibandPort::join_broadcast_group(Time now) {
-  join_again_ = kNever;
+  join_again_at_ = kNever;
   if (pkey_ == Pkey{} || first_gid() == Gid{}) return;
   const auto member = client_->memberships().join(
       {.mgid = wire::broadcast_mgid(pkey_), .pkey = Pkey(pkey_.value | wire::kFullMember)}, 0, now);
   if (member) {
-    broadcast_ = *member;
+    broadcast_member_ = *member;
   } else {
-    join_again_ = now + join_pause_;
+    join_again_at_ = now + join_pause_;
   }
 }
 
 void InfinibandPort::leave_broadcast_group(Time now) {
-  join_again_ = kNever;
-  if (const auto member = std::exchange(broadcast_, std::nullopt)) {
+  join_again_at_ = kNever;
+  if (const auto member = std::exchange(broadcast_member_, std::nullopt)) {
     client_->memberships().leave(*member, now);
   }
-  if (const auto group = std::exchange(group_, std::nullopt)) {
+  if (const auto group = std::exchange(broadcast_group_, std::nullopt)) {
     outputs_.emplace_back(GroupChanged{group->mgid});
     neighbours_.set_joined(false, now);
   }
@@ -108,72 +111,72 @@ void InfinibandPort::leave_broadcast_group(Time now) {
 
 void InfinibandPort::on_broadcast_group(const sa::MemberEvent& event, Time now) {
   if (event.what == sa::MemberEvent::What::kFailed) {
-    broadcast_.reset();
+    broadcast_member_.reset();
     leave_broadcast_group(now);
-    join_again_ = now + join_pause_;
+    join_again_at_ = now + join_pause_;
     join_pause_ = std::min(2 * join_pause_, kJoinPauseMax);
     return;
   }
   join_pause_ = kJoinPauseMin;
-  const bool is_new = !group_;
-  group_ = event.group;
+  const bool is_new = !broadcast_group_;
+  broadcast_group_ = event.group;
   if (!is_new) return;
-  outputs_.emplace_back(GroupChanged{group_->mgid});
+  outputs_.emplace_back(GroupChanged{broadcast_group_->mgid});
   neighbours_.set_joined(true, now);
-  for (const auto& [token, join] : std::exchange(waiting_joins_, {})) join_at_sa(join.wanted, now);
+  for (const auto& [token, join] : std::exchange(waiting_joins_, {})) join_at_sa(join.request, now);
 }
 
 // ---- multicast groups of programs ---------------------------------------------------------------
 
-void InfinibandPort::join(const GroupWanted& wanted, Time now) {
+void InfinibandPort::join(const GroupRequest& request, Time now) {
   if (waiting_joins_.size() + groups_.size() >= kJoinsMax) {
     ++counters_.limit_joins;
-    return fail_join(wanted.token, {Errc::kNoResources, 0, "too many joins (kJoinsMax)"});
+    return fail_join(request.token, {Errc::kNoResources, 0, "too many joins (kJoinsMax)"});
   }
-  if (group_) {
-    join_at_sa(wanted, now);
+  if (broadcast_group_) {
+    join_at_sa(request, now);
   } else {
-    waiting_joins_[wanted.token] = {.wanted = wanted, .until = now + kGroupTimeout};
+    waiting_joins_[request.token] = {.request = request, .until = now + kGroupTimeout};
   }
   run(now);
 }
 
 void InfinibandPort::leave(std::uint64_t token, Time now) {
   waiting_joins_.erase(token);
-  const auto left = groups_.extract(token);
-  if (!left) return;
-  token_of_member_.erase(left.mapped().member);
-  client_->memberships().leave(left.mapped().member, now);
+  const auto group = groups_.extract(token);
+  if (!group) return;
+  token_of_member_.erase(group.mapped().member);
+  client_->memberships().leave(group.mapped().member, now);
   run(now);
 }
 
 // Uses the values of Linux's RDMA CM (cma_join_ib_multicast()), so that members on Linux hosts and
 // Verbena hosts agree about the group.
-void InfinibandPort::join_at_sa(const GroupWanted& wanted, Time now) {
-  if (((wanted.pkey.value ^ group_->pkey.value) & ~wire::kFullMember) != 0) {
-    return fail_join(wanted.token,
+void InfinibandPort::join_at_sa(const GroupRequest& request, Time now) {
+  if (((request.pkey.value ^ broadcast_group_->pkey.value) & ~wire::kFullMember) != 0) {
+    return fail_join(request.token,
                      {Errc::kInvalidArgument, 0, "the P_Key is not that of the IPoIB interface"});
   }
-  const bool is_ipoib = wanted.port_space == rdmacm::kPortSpaceIpoib;
+  const bool is_ipoib = request.port_space == rdmacm::kPortSpaceIpoib;
   const auto user = is_ipoib ? wire::MgidUser::kIpoib : wire::MgidUser::kRdmaCm;
-  sa::JoinRequest request{.mgid = wanted.is_mgid
-                                      ? wanted.group
-                                      : wire::multicast_mgid(wanted.group, user, group_->pkey),
-                          .join_state = wanted.join_state,
-                          .qkey = is_ipoib ? group_->qkey : Qkey{rdmacm::kDatagramQkey},
-                          .pkey = group_->pkey,
-                          .traffic_class = group_->traffic_class,
-                          .service_level = group_->service_level,
-                          .flow_label = group_->flow_label};
+  sa::JoinRequest sa_join{
+      .mgid = request.is_mgid ? request.group
+                              : wire::multicast_mgid(request.group, user, broadcast_group_->pkey),
+      .join_state = request.join_state,
+      .qkey = is_ipoib ? broadcast_group_->qkey : Qkey{rdmacm::kDatagramQkey},
+      .pkey = broadcast_group_->pkey,
+      .traffic_class = broadcast_group_->traffic_class,
+      .service_level = broadcast_group_->service_level,
+      .flow_label = broadcast_group_->flow_label};
   if (is_ipoib) {
-    request.mtu = {.selector = wire::Selector::kExactly, .value = group_->mtu};
-    request.rate = {.selector = wire::Selector::kExactly, .value = group_->rate};
-    request.hop_limit = group_->hop_limit;
+    sa_join.mtu = {.selector = wire::Selector::kExactly, .value = broadcast_group_->mtu};
+    sa_join.rate = {.selector = wire::Selector::kExactly, .value = broadcast_group_->rate};
+    sa_join.hop_limit = broadcast_group_->hop_limit;
   }
-  const auto member = client_->memberships().join(request, 0, now);
-  if (!member) return fail_join(wanted.token, member.error());
-  groups_[wanted.token] = {.member = *member};
-  token_of_member_[*member] = wanted.token;
+  const auto member = client_->memberships().join(sa_join, 0, now);
+  if (!member) return fail_join(request.token, member.error());
+  groups_[request.token] = {.member = *member};
+  token_of_member_[*member] = request.token;
 }
 
 void InfinibandPort::fail_join(std::uint64_t token, const Error& error) {
@@ -191,7 +194,8 @@ void InfinibandPort::expire_joins(Time now) {
 }
 
 void InfinibandPort::on(const sa::MemberEvent& event, Time now) {
-  if (broadcast_ && event.member == *broadcast_) return on_broadcast_group(event, now);
+  if (broadcast_member_ && event.member == *broadcast_member_)
+    return on_broadcast_group(event, now);
   const auto found = token_of_member_.find(event.member);
   if (found == token_of_member_.end()) return;
   const std::uint64_t token = found->second;
@@ -227,23 +231,23 @@ std::optional<Gid> InfinibandPort::source_for(const Gid& ip) const {
   return std::nullopt;
 }
 
-void InfinibandPort::find_route(const Wanted& wanted, Time now) {
+void InfinibandPort::find_route(const RouteRequest& request, Time now) {
   const auto refuse = [&](Error error) {
-    outputs_.emplace_back(RouteFound{wanted.token, std::unexpected(std::move(error))});
+    outputs_.emplace_back(RouteFound{request.token, std::unexpected(std::move(error))});
   };
   if (state_.why_down) return refuse({Errc::kUnreachable, 0, "the port is down"});
-  if (!wanted.by_gid && wire::is_loopback(wanted.destination)) {
-    outputs_.emplace_back(RouteFound{wanted.token, loopback_route(wanted)});
+  if (!request.by_gid && wire::is_loopback(request.destination)) {
+    outputs_.emplace_back(RouteFound{request.token, loopback_route(request)});
     return;
   }
-  if (!wanted.by_gid && wire::is_multicast(wanted.destination)) {
+  if (!request.by_gid && wire::is_multicast(request.destination)) {
     // No request is needed, because a program learns the group's LID from the SA when it joins.
-    rdmacm::Route route = loopback_route(wanted);
+    rdmacm::Route route = loopback_route(request);
     route.address.destination =
-        wire::multicast_mgid(wanted.destination, wire::MgidUser::kIpoib, pkey_);
+        wire::multicast_mgid(request.destination, wire::MgidUser::kIpoib, pkey_);
     route.address.destination_lid = {};
     route.is_loopback = false;
-    outputs_.emplace_back(RouteFound{wanted.token, route});
+    outputs_.emplace_back(RouteFound{request.token, route});
     return;
   }
   if (routes_.size() >= kRoutesMax) {
@@ -251,15 +255,15 @@ void InfinibandPort::find_route(const Wanted& wanted, Time now) {
     return refuse({Errc::kNoResources, 0, "too many routes are being resolved (kRoutesMax)"});
   }
   const auto added = routes_.emplace(
-      wanted.token, Route{.wanted = wanted, .ticket = {}, .until = now + kRouteTimeout});
+      request.token, Route{.request = request, .ticket = {}, .until = now + kRouteTimeout});
   Route& route = added.first->second;
-  if (wanted.by_gid) {
-    find_path(route, wanted.destination, now);
+  if (request.by_gid) {
+    find_path(route, request.destination, now);
     return run(now);
   }
-  const auto neighbour = neighbours_.resolve(wanted.destination, wanted.token, now);
+  const auto neighbour = neighbours_.resolve(request.destination, request.token, now);
   if (!neighbour) {
-    end_route(wanted.token, std::unexpected(neighbour.error()));
+    end_route(request.token, std::unexpected(neighbour.error()));
   } else if (*neighbour) {
     find_path(route, (*neighbour)->gid, now);
   }
@@ -275,9 +279,9 @@ void InfinibandPort::act(const ipoib::Resolved& resolved, Time now) {
 }
 
 void InfinibandPort::find_path(Route& route, const Gid& destination, Time now) {
-  const std::uint64_t token = route.wanted.token;
+  const std::uint64_t token = route.request.token;
   if (is_own(destination)) {
-    outputs_.emplace_back(RouteFound{token, loopback_route(route.wanted)});
+    outputs_.emplace_back(RouteFound{token, loopback_route(route.request)});
     routes_.erase(token);
     return;
   }
@@ -288,8 +292,9 @@ void InfinibandPort::find_path(Route& route, const Gid& destination, Time now) {
        .numb_path = state_.lmc == 0 ? std::uint8_t{1} : kPathsPerRoute},
       token, route.until - now, now);
   if (!lookup) return end_route(token, std::unexpected(lookup.error()));
-  if (const auto* known = std::get_if<sa::KnownPaths>(&*lookup))
-    return end_route(token, PathsOfRoute{known->path, other_than(known->path, known->all)});
+  if (const auto* known_paths = std::get_if<sa::KnownPaths>(&*lookup))
+    return end_route(token, PathsOfRoute{known_paths->path,
+                                         find_alternate(known_paths->path, known_paths->all)});
   route.ticket = std::get<sa::PathTicket>(*lookup);
 }
 
@@ -298,22 +303,23 @@ void InfinibandPort::on(const sa::PathEvent& event) {
   if (found == routes_.end() || found->second.ticket != event.ticket) return;
   if (event.error) return end_route(event.cookie, std::unexpected(*event.error));
   const wire::PathRecord& first = event.paths.front();
-  end_route(event.cookie, PathsOfRoute{first, other_than(first, event.paths)});
+  end_route(event.cookie, PathsOfRoute{first, find_alternate(first, event.paths)});
 }
 
 void InfinibandPort::end_route(std::uint64_t token, const Result<PathsOfRoute>& paths) {
-  const auto ended = routes_.extract(token);
+  const auto pending = routes_.extract(token);
   if (!paths) {
     outputs_.emplace_back(RouteFound{token, std::unexpected(paths.error())});
     return;
   }
-  rdmacm::Route route = route_of(ended.mapped().wanted, paths->path);
+  rdmacm::Route route = route_of(pending.mapped().request, paths->path);
   if (paths->alternate) route.alternate = link::address_of(*paths->alternate, port_);
   outputs_.emplace_back(RouteFound{token, std::move(route)});
 }
 
-rdmacm::Route InfinibandPort::route_of(const Wanted& wanted, const wire::PathRecord& path) const {
-  return {.source = wanted.source,
+rdmacm::Route InfinibandPort::route_of(const RouteRequest& request,
+                                       const wire::PathRecord& path) const {
+  return {.source = request.source,
           .address = link::address_of(path, port_),
           .pkey = pkey_.value,
           .mtu = path.mtu,
@@ -321,8 +327,8 @@ rdmacm::Route InfinibandPort::route_of(const Wanted& wanted, const wire::PathRec
 }
 
 // Returns a route from the port to itself, which needs no path record.
-rdmacm::Route InfinibandPort::loopback_route(const Wanted& wanted) const {
-  return {.source = wanted.source,
+rdmacm::Route InfinibandPort::loopback_route(const RouteRequest& request) const {
+  return {.source = request.source,
           .address = {.link_layer = LinkLayer::kInfiniband,
                       .source = first_gid(),
                       .destination = first_gid(),
@@ -335,15 +341,15 @@ rdmacm::Route InfinibandPort::loopback_route(const Wanted& wanted) const {
           .is_loopback = true};
 }
 
-InfinibandPort::Flushed InfinibandPort::flush(Time now) {
-  const auto forgotten = [this] {
-    return Flushed{.paths = client_->paths().counters().flushed,
-                   .addresses = neighbours_.counters().forgotten};
+InfinibandPort::FlushCounts InfinibandPort::flush(Time now) {
+  const auto counts = [this] {
+    return FlushCounts{.paths = client_->paths().counters().flushed,
+                       .addresses = neighbours_.counters().forgotten};
   };
-  const Flushed before = forgotten();
+  const FlushCounts before = counts();
   client_->paths().flush(now);
   neighbours_.forget_all();
-  const Flushed after = forgotten();
+  const FlushCounts after = counts();
   run(now);
   return {.paths = after.paths - before.paths, .addresses = after.addresses - before.addresses};
 }
@@ -367,10 +373,10 @@ void InfinibandPort::receive_mad(const mad::Address& from, std::span<const std::
 
 void InfinibandPort::receive(const link::Arrival& arrival, Time now) {
   const auto packet = wire::parse_transport(arrival.transport, arrival.headers);
-  if (!packet || packet->bth.opcode != wire::Opcode::kUdSendOnly || !group_) return;
+  if (!packet || packet->bth.opcode != wire::Opcode::kUdSendOnly || !broadcast_group_) return;
   const bool is_group = packet->bth.destination_qpn == wire::kMulticastQpn;
   if (!is_group && packet->bth.destination_qpn != kIpoibQpn) return;
-  if (packet->deth.qkey != group_->qkey) return;
+  if (packet->deth.qkey != broadcast_group_->qkey) return;
   neighbours_.receive(arrival.address, packet->deth.source_qpn, packet->payload, now);
   run(now);
 }
@@ -379,17 +385,17 @@ void InfinibandPort::receive(const link::Arrival& arrival, Time now) {
 // frame is lost then, but Neighbours repeats the request, and the repeats go to the group.
 std::optional<link::Address> InfinibandPort::address_to(const ipoib::SendFrame& frame, Time now) {
   if (frame.is_multicast()) {
-    // All groups use the broadcast group, because no host joins solicited-node groups.  Its members
-    // check the IP address in the frame.
+    // Frames for all groups go to the broadcast group, because no host joins solicited-node groups.
+    // Members of the broadcast group check the IP address in the frame.
     return link::Address{.link_layer = LinkLayer::kInfiniband,
                          .source = first_gid(),
-                         .destination = group_->mgid,
-                         .flow_label = group_->flow_label,
-                         .traffic_class = group_->traffic_class,
-                         .hop_limit = group_->hop_limit,
+                         .destination = broadcast_group_->mgid,
+                         .flow_label = broadcast_group_->flow_label,
+                         .traffic_class = broadcast_group_->traffic_class,
+                         .hop_limit = broadcast_group_->hop_limit,
                          .source_lid = state_.lid,
-                         .destination_lid = group_->mlid,
-                         .service_level = group_->service_level,
+                         .destination_lid = broadcast_group_->mlid,
+                         .service_level = broadcast_group_->service_level,
                          .has_grh = true,
                          .port = port_};
   }
@@ -406,15 +412,15 @@ std::optional<link::Address> InfinibandPort::address_to(const ipoib::SendFrame& 
       client_->paths().find({.destination = frame.to.gid, .source = first_gid(), .pkey = pkey_}, 0,
                             ipoib::kRequestInterval, now);
   if (!lookup) return std::nullopt;
-  const auto* known = std::get_if<sa::KnownPaths>(&*lookup);
-  if (known == nullptr) return std::nullopt;
-  link::Address address = route_of({}, known->path).address;
+  const auto* known_paths = std::get_if<sa::KnownPaths>(&*lookup);
+  if (known_paths == nullptr) return std::nullopt;
+  link::Address address = route_of({}, known_paths->path).address;
   address.has_grh = true;
   return address;
 }
 
 void InfinibandPort::act(const ipoib::SendFrame& frame, Time now) {
-  if (!group_) return;
+  if (!broadcast_group_) return;
   const auto address = address_to(frame, now);
   if (!address || frames_.size() >= kFramesMax) {
     ++counters_.frames_dropped;
@@ -424,7 +430,7 @@ void InfinibandPort::act(const ipoib::SendFrame& frame, Time now) {
 }
 
 bool InfinibandPort::transmit(link::Burst& burst) {
-  while (!frames_.empty() && !burst.full() && group_) {
+  while (!frames_.empty() && !burst.full() && broadcast_group_) {
     const Frame& frame = frames_.front();
     const std::size_t headers = wire::header_bytes(wire::Opcode::kUdSendOnly);
     const std::uint8_t pad = wire::pad_count(frame.bytes.size());
@@ -434,7 +440,7 @@ bool InfinibandPort::transmit(link::Burst& burst) {
                                       .pkey = pkey_,
                                       .destination_qpn = frame.qpn,
                                       .psn = {psn_++ & kPsnMask}},
-                              .deth = {.qkey = group_->qkey, .source_qpn = kIpoibQpn}});
+                              .deth = {.qkey = broadcast_group_->qkey, .source_qpn = kIpoibQpn}});
     const auto payload = out.subspan(headers);
     std::ranges::copy(frame.bytes, payload.begin());
     std::ranges::fill(payload.subspan(frame.bytes.size(), pad), std::byte{0});
@@ -442,29 +448,29 @@ bool InfinibandPort::transmit(link::Burst& burst) {
     frames_.pop_front();
     ++counters_.frames_sent;
   }
-  if (!group_) frames_.clear();
+  if (!broadcast_group_) frames_.clear();
   return !frames_.empty();
 }
 
 void InfinibandPort::on_timer(Time now) {
   client_->on_timer(now);
   neighbours_.on_timer(now);
-  if (join_again_ <= now) join_broadcast_group(now);
+  if (join_again_at_ <= now) join_broadcast_group(now);
   expire_joins(now);
   run(now);
 }
 
 Time InfinibandPort::deadline() const {
   const Time waiting = waiting_joins_.empty() ? kNever : waiting_joins_.begin()->second.until;
-  return std::min({client_->deadline(), neighbours_.deadline(), join_again_, waiting});
+  return std::min({client_->deadline(), neighbours_.deadline(), join_again_at_, waiting});
 }
 
 // Carries out the outputs of the SA client, the caches and the interface until there are no more.
 void InfinibandPort::run(Time now) {
-  for (bool some = true; some;) {
-    some = false;
+  for (bool has_output = true; has_output;) {
+    has_output = false;
     while (const auto event = client_->next_event()) {
-      some = true;
+      has_output = true;
       if (const auto* path = std::get_if<sa::PathEvent>(&*event)) on(*path);
       if (const auto* member = std::get_if<sa::MemberEvent>(&*event)) on(*member, now);
       if (const auto* notice = std::get_if<sa::NoticeEvent>(&*event)) on(*notice);
@@ -472,8 +478,8 @@ void InfinibandPort::run(Time now) {
         outputs_.emplace_back(*service);
     }
     while (const auto output = neighbours_.poll()) {
-      some = true;
-      std::visit([&](const auto& what) { act(what, now); }, *output);
+      has_output = true;
+      std::visit([&](const auto& item) { act(item, now); }, *output);
     }
   }
   while (const auto packet = client_->next_packet()) outputs_.emplace_back(*packet);

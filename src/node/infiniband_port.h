@@ -38,7 +38,7 @@ class InfinibandPort {
   // The queue pair of the IPoIB interface.  Programs never have QP numbers of the first range.
   static constexpr Qpn kIpoibQpn{2};
   static constexpr Duration kRouteTimeout = std::chrono::seconds(60);
-  static constexpr std::size_t kRoutesMax = 65536;  // calls of find_route() without an answer yet
+  static constexpr std::size_t kRoutesMax = 65536;  // pending calls of find_route()
   // A route of a port with several LIDs (LMC > 0) also has an alternate path.
   static constexpr std::uint8_t kPathsPerRoute = 2;
   static constexpr std::size_t kFramesMax = 1024;  // frames that wait for transmit()
@@ -66,24 +66,25 @@ class InfinibandPort {
   }
   // Returns the P_Key of the interface's partition.
   Pkey pkey() const { return pkey_; }
-  struct Wanted {
+  struct RouteRequest {
     std::uint64_t token = 0;
     Gid destination{};
     bool by_gid = false;  // the destination is a GID, not an IP address
     Gid source{};         // the IP address of this host that the route starts from
   };
   // Finds a route.  A RouteFound follows.
-  void find_route(const Wanted& wanted, Time now);
+  void find_route(const RouteRequest& request, Time now);
 
-  struct Flushed {
+  struct FlushCounts {
     std::uint64_t paths = 0;
     std::uint64_t addresses = 0;
   };
-  // Forgets all paths and addresses, so that the next route asks for them again.  Returns how many.
-  Flushed flush(Time now);
+  // Forgets all paths and addresses, so that the next route asks for them again.  Returns the
+  // numbers of forgotten paths and addresses.
+  FlushCounts flush(Time now);
 
   // ---- multicast groups of programs
-  struct GroupWanted {
+  struct GroupRequest {
     std::uint64_t token = 0;
     std::uint16_t port_space = 0;  // selects the kind of MGID and the Q_Key
     Pkey pkey{};                   // must be of the interface's partition
@@ -93,9 +94,9 @@ class InfinibandPort {
   };
   // Joins a group at the SA.  GroupJoined follows, and after a success GroupLost at most once.  As
   // on Linux, the partition's broadcast group provides the parameters that a program cannot give.
-  // So a join waits up to kGroupTimeout until the port is a member of the broadcast group.
+  // Therefore a join waits up to kGroupTimeout until the port is a member of the broadcast group.
   // REQUIRES: tokens increase from call to call.
-  void join(const GroupWanted& wanted, Time now);
+  void join(const GroupRequest& request, Time now);
   // Leaves a group, or ends a pending join.  No output about the token follows.
   void leave(std::uint64_t token, Time now);
 
@@ -105,7 +106,9 @@ class InfinibandPort {
   // Takes a packet for the interface's queue pair, or for one of its groups.
   void receive(const link::Arrival& arrival, Time now);
   // Returns true if the interface wants the packets for this group.
-  bool is_member(const Gid& mgid) const { return group_ && group_->mgid == mgid; }
+  bool is_member(const Gid& mgid) const {
+    return broadcast_group_ && broadcast_group_->mgid == mgid;
+  }
   void on_timer(Time now);
   Time deadline() const;
   // Appends packets of the interface to `burst`.  Returns true if more remain.
@@ -115,8 +118,8 @@ class InfinibandPort {
     std::uint64_t token = 0;
     Result<rdmacm::Route> route{};
   };
-  // Asks the owner to pass packets for the group to receive() if is_member(), and else to stop
-  // that.
+  // Asks the owner to pass packets for the group to receive(), or to stop passing them.
+  // is_member() returns what the port wants now.
   struct GroupChanged {
     Gid mgid{};
   };
@@ -139,7 +142,7 @@ class InfinibandPort {
   const ipoib::Neighbours& neighbours() const { return neighbours_; }
   struct Counters {
     std::uint64_t frames_sent = 0;
-    std::uint64_t frames_dropped = 0;  // over kFramesMax, or without a known path to the receiver
+    std::uint64_t frames_dropped = 0;  // because of kFramesMax, or because no path is known
     std::uint64_t limit_routes = 0;
     std::uint64_t limit_joins = 0;
   };
@@ -147,7 +150,7 @@ class InfinibandPort {
 
  private:
   struct Route {
-    Wanted wanted{};
+    RouteRequest request{};
     std::optional<sa::PathTicket> ticket{};  // empty: the neighbour is being resolved
     Time until{};
   };
@@ -157,7 +160,7 @@ class InfinibandPort {
     std::vector<std::byte> bytes{};
   };
   struct WaitingJoin {
-    GroupWanted wanted{};
+    GroupRequest request{};
     Time until{};
   };
   struct Group {
@@ -176,12 +179,12 @@ class InfinibandPort {
     std::optional<wire::PathRecord> alternate{};
   };
   void end_route(std::uint64_t token, const Result<PathsOfRoute>& paths);
-  rdmacm::Route route_of(const Wanted& wanted, const wire::PathRecord& path) const;
-  rdmacm::Route loopback_route(const Wanted& wanted) const;
+  rdmacm::Route route_of(const RouteRequest& request, const wire::PathRecord& path) const;
+  rdmacm::Route loopback_route(const RouteRequest& request) const;
   void join_broadcast_group(Time now);
   void leave_broadcast_group(Time now);
   void on_broadcast_group(const sa::MemberEvent& event, Time now);
-  void join_at_sa(const GroupWanted& wanted, Time now);
+  void join_at_sa(const GroupRequest& request, Time now);
   void fail_join(std::uint64_t token, const Error& error);
   void expire_joins(Time now);
   ipoib::Interface interface() const;
@@ -195,10 +198,10 @@ class InfinibandPort {
   std::vector<ipoib::OwnAddress> addresses_{};
   std::unique_ptr<sa::Client> client_;
   ipoib::Neighbours neighbours_;
-  std::map<std::uint64_t, Route> routes_{};      // by token
-  std::optional<sa::MemberId> broadcast_{};      // the join or membership of the broadcast group
-  std::optional<wire::McMemberRecord> group_{};  // the broadcast group, once it is joined
-  Time join_again_ = kNever;
+  std::map<std::uint64_t, Route> routes_{};         // by token
+  std::optional<sa::MemberId> broadcast_member_{};  // the join or membership of the broadcast group
+  std::optional<wire::McMemberRecord> broadcast_group_{};  // the broadcast group, once it is joined
+  Time join_again_at_ = kNever;
   Duration join_pause_ = kJoinPauseMin;
   // Joins that wait for the broadcast group, by token.  The first join has waited longest.
   std::map<std::uint64_t, WaitingJoin> waiting_joins_{};

@@ -17,7 +17,7 @@ namespace verbena::node {
 namespace {
 
 using namespace std::chrono_literals;
-using Found = InfinibandPort::RouteFound;
+using RouteFound = InfinibandPort::RouteFound;
 
 class SubnetPortTest : public testing::Test {
  protected:
@@ -54,13 +54,13 @@ class SubnetPortTest : public testing::Test {
 
   // Delivers packets until there are no more, and stores the other outputs.
   void pump() {
-    for (bool some = true; some;) {
-      some = false;
+    for (bool has_output = true; has_output;) {
+      has_output = false;
       while (const auto packet = manager.next_packet()) {
-        some = true;
+        has_output = true;
         deliver(*packet);
       }
-      for (unsigned i = 0; i < 2; ++i) some = take(i) || some;
+      for (unsigned i = 0; i < 2; ++i) has_output = take_outputs(i) || has_output;
     }
   }
   // Lets time pass, and runs the timers that are due.
@@ -76,7 +76,7 @@ class SubnetPortTest : public testing::Test {
       if (next >= end) return;
     }
   }
-  std::optional<Found> route(unsigned from, const Gid& to, bool by_gid = false) {
+  std::optional<RouteFound> route(unsigned from, const Gid& to, bool by_gid = false) {
     port(from).find_route({.token = 7,
                            .destination = to,
                            .by_gid = by_gid,
@@ -90,7 +90,7 @@ class SubnetPortTest : public testing::Test {
   sa::Subnet subnet_{};
   sa::ModelSa manager{world_, subnet_, kSaLid, Random(9)};
   std::array<std::optional<InfinibandPort>, 2> ports_{};
-  std::array<std::optional<Found>, 2> found_{};
+  std::array<std::optional<RouteFound>, 2> found_{};
   std::array<std::vector<InfinibandPort::GroupJoined>, 2> joined_{};
   std::array<std::vector<std::uint64_t>, 2> lost_{};
   bool loses_frames_ = false;
@@ -104,12 +104,12 @@ class SubnetPortTest : public testing::Test {
       port(i).receive_mad(from, packet.mad, world_.now());
     }
   }
-  bool take(unsigned i) {
-    bool some = false;
+  bool take_outputs(unsigned i) {
+    bool has_output = false;
     while (auto output = port(i).poll()) {
-      some = true;
+      has_output = true;
       if (const auto* mad = std::get_if<mad::SendMad>(&*output)) manager.receive(*mad);
-      if (const auto* found = std::get_if<Found>(&*output)) found_[i] = *found;
+      if (const auto* found = std::get_if<RouteFound>(&*output)) found_[i] = *found;
       if (const auto* joined = std::get_if<InfinibandPort::GroupJoined>(&*output)) {
         joined_[i].push_back(*joined);
       }
@@ -120,7 +120,7 @@ class SubnetPortTest : public testing::Test {
     link::Burst burst;
     port(i).transmit(burst);
     for (const link::Burst::Packet& packet : burst.packets()) {
-      some = true;
+      has_output = true;
       const unsigned other = 1 - i;
       const bool is_group = packet.address.destination_lid.value >= 0xc000;
       if (loses_frames_ || (!is_group && packet.address.destination_lid != lid(other))) continue;
@@ -128,7 +128,7 @@ class SubnetPortTest : public testing::Test {
       from.port = {};
       port(other).receive({from, burst.transport(packet)}, world_.now());
     }
-    return some;
+    return has_output;
   }
 };
 
@@ -191,11 +191,11 @@ TEST_F(SubnetPortTest, RouteOfPortsWithSeveralLidsHasAnAlternatePath) {
 TEST_F(SubnetPortTest, SecondRouteNeedsNeitherTheSaNorTheNeighbour) {
   start();
   ASSERT_TRUE(route(0, kIps[1]));
-  const auto asked = port(0).client().queries().counters().asked;
+  const auto queries_before = port(0).client().queries().counters().asked;
   loses_frames_ = true;
   const auto again = route(0, kIps[1]);
   ASSERT_TRUE(again && again->route);
-  EXPECT_EQ(port(0).client().queries().counters().asked, asked);
+  EXPECT_EQ(port(0).client().queries().counters().asked, queries_before);
 }
 
 TEST_F(SubnetPortTest, RouteToAGidNeedsNoAddress) {
@@ -222,15 +222,15 @@ TEST_F(SubnetPortTest, FailedRoutesHaveAReason) {
   ASSERT_TRUE(down && !down->route);
   EXPECT_EQ(down->route.error().code, Errc::kUnreachable);
   start();
-  const auto nobody = route(0, wire::ipv4_gid(0x0a000009));
-  ASSERT_TRUE(nobody && !nobody->route);
-  EXPECT_EQ(nobody->route.error().code, Errc::kAddressNotFound);
-  const auto elsewhere = route(0, wire::ipv4_gid(0xc0a80001));
-  ASSERT_TRUE(elsewhere && !elsewhere->route);
-  EXPECT_EQ(elsewhere->route.error().code, Errc::kAddressNotFound);
-  const auto unknown = route(0, gid(40), true);
-  ASSERT_TRUE(unknown && !unknown->route);
-  EXPECT_EQ(unknown->route.error().code, Errc::kUnreachable);
+  const auto no_host = route(0, wire::ipv4_gid(0x0a000009));
+  ASSERT_TRUE(no_host && !no_host->route);
+  EXPECT_EQ(no_host->route.error().code, Errc::kAddressNotFound);
+  const auto other_subnet = route(0, wire::ipv4_gid(0xc0a80001));
+  ASSERT_TRUE(other_subnet && !other_subnet->route);
+  EXPECT_EQ(other_subnet->route.error().code, Errc::kAddressNotFound);
+  const auto unknown_gid = route(0, gid(40), true);
+  ASSERT_TRUE(unknown_gid && !unknown_gid->route);
+  EXPECT_EQ(unknown_gid->route.error().code, Errc::kUnreachable);
 }
 
 TEST_F(SubnetPortTest, RouteIsFoundWhenAManagerHasStarted) {
@@ -239,7 +239,7 @@ TEST_F(SubnetPortTest, RouteIsFoundWhenAManagerHasStarted) {
   port(0).find_route({.token = 7, .destination = kIps[1], .source = kIps[0]}, world_.now());
   run_for(2s);
   EXPECT_FALSE(found_[0]);
-  manager.begin();
+  manager.start();
   run_for(5s);
   ASSERT_TRUE(found_[0]);
   EXPECT_TRUE(found_[0]->route.has_value());
@@ -340,9 +340,8 @@ TEST_F(SubnetPortTest, SendOnlyJoinIsRefusedIfTheSaDoesNotSupportIt) {
   EXPECT_TRUE(joined_[0][1].group);
 }
 
-// A restarted manager may give the group another MLID.  Then members are told that they have lost
-// their membership.
-TEST_F(SubnetPortTest, MembersJoinAgainUnderANewManagerOrAreToldOfTheLoss) {
+// A restarted manager may give the group another MLID.  Members then get GroupLost.
+TEST_F(SubnetPortTest, MembersRejoinAtANewManagerOrLoseTheirMembership) {
   start();
   port(0).join({.token = 3,
                 .port_space = rdmacm::kPortSpaceIpoib,
@@ -353,7 +352,7 @@ TEST_F(SubnetPortTest, MembersJoinAgainUnderANewManagerOrAreToldOfTheLoss) {
   run_for(1s);
   ASSERT_EQ(joined_[0].size(), 1u);
   const Gid mgid = joined_[0][0].group.value().mgid;
-  manager.begin();
+  manager.start();
   ASSERT_TRUE(manager.members.empty());
   PortState again = state(0);
   ++again.link.reregistrations;
@@ -377,10 +376,10 @@ TEST_F(SubnetPortTest, NewManagerGetsRejoinsBeforeJoinsOfNewGroups) {
                 .join_state = 1},
                world_.now());
   run_for(1s);
-  manager.begin();
-  PortState taken_over = state(0);
-  taken_over.sm_lid = Lid{2};
-  set_state(0, taken_over);
+  manager.start();
+  PortState new_state = state(0);
+  new_state.sm_lid = Lid{2};
+  set_state(0, new_state);
   EXPECT_TRUE(manager.members.contains(old_mgid));
   EXPECT_FALSE(manager.members.contains(new_mgid));
   run_for(sa::Memberships::kRejoinsFirst);
@@ -391,14 +390,14 @@ TEST_F(SubnetPortTest, NewManagerGetsRejoinsBeforeJoinsOfNewGroups) {
 TEST_F(SubnetPortTest, NewManagerGetsEachRegistrationOnce) {
   start();
   run_for(1s);
-  const auto asked = port(0).client().queries().counters().asked;
-  manager.begin();
-  PortState taken_over = state(0);
-  taken_over.sm_lid = Lid{2};
-  ++taken_over.link.reregistrations;
-  set_state(0, taken_over);
+  const auto queries_before = port(0).client().queries().counters().asked;
+  manager.start();
+  PortState new_state = state(0);
+  new_state.sm_lid = Lid{2};
+  ++new_state.link.reregistrations;
+  set_state(0, new_state);
   run_for(30s);
-  EXPECT_EQ(port(0).client().queries().counters().asked - asked, asked);
+  EXPECT_EQ(port(0).client().queries().counters().asked - queries_before, queries_before);
   EXPECT_EQ(manager.subscriptions.size(), 5u);
   EXPECT_TRUE(manager.members.contains(wire::broadcast_mgid({0xffff})));
 }

@@ -31,13 +31,13 @@ class LaneTable {
   struct Lane {
     ClientId first = 0;
     ClientId second = 0;
-    bool ready = false;  // its memory has been made
+    bool ready = false;  // the memory of the lane has been made
 
     ClientId other(ClientId client) const { return client == first ? second : first; }
   };
   struct Counters {
     std::uint64_t opened = 0;
-    std::uint64_t failed = 0;         // their memory could not be made
+    std::uint64_t failed = 0;         // lanes whose memory could not be made
     std::uint64_t broken = 0;         // a program has reported that its peer broke the lane
     std::uint64_t unusable = 0;       // a program has reported that it could not map the memory
     std::uint64_t limit_program = 0;  // refused because of kPerProgramMax
@@ -46,21 +46,23 @@ class LaneTable {
 
   // Adds a lane.  Fails with kNoResources at a limit.  REQUIRES: the two programs have no lane.
   Result<LaneId> open(ClientId first, ClientId second);
-  // Notes whether the memory of the lane could be made.  Returns the lane, or null if the lane was
-  // closed meanwhile.
-  const Lane* made(LaneId lane, bool good);
+  // Records whether the owner could make the memory of the lane.  Returns the lane, or null if the
+  // lane was closed meanwhile.
+  const Lane* note_memory(LaneId lane, bool is_ready);
   // Removes a lane and returns it; nothing if it does not exist.
   std::optional<Lane> close(LaneId lane);
-  // Removes a lane that a program has broken (`broken`) or could not use, and returns it; nothing
-  // if it does not exist.  The two programs cannot open another lane.
-  std::optional<Lane> close_and_bar(LaneId lane, bool broken);
-  bool may_open(ClientId one, ClientId other) const { return !barred_.contains(key(one, other)); }
+  // Removes a lane that a program has broken (`broken` is true) or could not use, and returns it;
+  // nothing if it does not exist.  The two programs cannot open another lane.
+  std::optional<Lane> close_and_forbid(LaneId lane, bool broken);
+  bool may_open(ClientId one, ClientId other) const {
+    return !forbidden_pairs_.contains(key(one, other));
+  }
   // Forgets a program that has gone.  REQUIRES: its lanes are closed.
   void forget(ClientId client);
 
   const Lane* find(LaneId lane) const;
   std::optional<LaneId> between(ClientId one, ClientId other) const;
-  std::vector<LaneId> of(ClientId client) const;
+  std::vector<LaneId> lanes_of(ClientId client) const;
   const Counters& counters() const { return counters_; }
   std::size_t size() const { return lanes_.size(); }
 
@@ -68,12 +70,12 @@ class LaneTable {
   static std::pair<ClientId, ClientId> key(ClientId one, ClientId other) {
     return std::minmax(one, other);
   }
-  std::size_t count_of(ClientId client) const;
+  std::size_t lane_count(ClientId client) const;
 
   std::map<LaneId, Lane> lanes_{};
-  std::map<std::pair<ClientId, ClientId>, LaneId> between_{};
-  std::map<ClientId, std::vector<LaneId>> of_{};
-  std::set<std::pair<ClientId, ClientId>> barred_{};  // the pairs that cannot open a lane
+  std::map<std::pair<ClientId, ClientId>, LaneId> by_pair_{};
+  std::map<ClientId, std::vector<LaneId>> by_client_{};
+  std::set<std::pair<ClientId, ClientId>> forbidden_pairs_{};  // the pairs that cannot open a lane
   LaneId next_ = 1;
   Counters counters_{};
 };

@@ -12,42 +12,42 @@ namespace verbena::node {
 // Asks the owner for the memory of a new lane.  If the programs have a lane already, tells the
 // program again that the lane serves the range.
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::AttachLane& m, Time) {
-  const auto has_it = [&](const auto& other) {
+  const auto owns_range = [&](const auto& other) {
     return std::ranges::find(other.second.ranges, m.range) != other.second.ranges.end();
   };
-  const auto found = std::ranges::find_if(clients_, has_it);
+  const auto found = std::ranges::find_if(clients_, owns_range);
   const bool allowed = found != clients_.end() && found->first != client &&
                        found->second.program.lanes && clients_.at(client).program.lanes &&
                        lanes_.may_open(client, found->first);
   if (!allowed) {
-    tell(client, ipc::encode(0, ipc::NoLane{m.range}));
+    send_to(client, ipc::encode(0, ipc::NoLane{m.range}));
     return true;
   }
   const ClientId peer = found->first;
   if (const auto lane = lanes_.between(client, peer)) {
     if (lanes_.find(*lane)->ready) {
-      tell(client, ipc::encode(0, ipc::LaneRange{*lane, m.range, true}));
+      send_to(client, ipc::encode(0, ipc::LaneRange{*lane, m.range, true}));
     }
     return true;
   }
   if (const auto lane = lanes_.open(client, peer)) {
     outputs_.emplace_back(LaneWanted{*lane});
   } else {
-    tell(client, ipc::encode(0, ipc::NoLane{m.range}));
+    send_to(client, ipc::encode(0, ipc::NoLane{m.range}));
   }
   return true;
 }
 
 void Node::lane_made(LaneId lane, const Result<void>& made) {
-  const LaneTable::Lane* const its = lanes_.made(lane, made.has_value());
-  if (its == nullptr) {  // one of the programs has died
+  const LaneTable::Lane* const entry = lanes_.note_memory(lane, made.has_value());
+  if (entry == nullptr) {  // one of the programs has died
     outputs_.emplace_back(LaneHandedOver{lane});
     return;
   }
-  const auto [first, second, ready] = *its;
+  const auto [first, second, ready] = *entry;
   // Programs of two users get no access to each other's memory.
-  const bool one_user = clients_.at(first).program.user == clients_.at(second).program.user;
-  const auto tell_one = [&](ClientId client, ClientId peer, link::Lane::Side side) {
+  const bool is_same_user = clients_.at(first).program.user == clients_.at(second).program.user;
+  const auto send_lane = [&](ClientId client, ClientId peer, link::Lane::Side side) {
     const auto& [ranges, direct] = std::tie(clients_.at(peer).ranges, clients_.at(peer).direct);
     if (ready) {
       ToClient output{
@@ -55,17 +55,17 @@ void Node::lane_made(LaneId lane, const Result<void>& made) {
           .message = ipc::encode(0, ipc::Lane{.lane = lane,
                                               .side = std::to_underlying(side),
                                               .ranges = ranges,
-                                              .direct = one_user ? direct : ipc::DirectAccess{},
-                                              .other_user = !one_user}),
+                                              .direct = is_same_user ? direct : ipc::DirectAccess{},
+                                              .other_user = !is_same_user}),
           .lane = lane,
           .peer = peer};
       outputs_.emplace_back(std::move(output));
       return;
     }
-    for (const std::uint16_t range : ranges) tell(client, ipc::encode(0, ipc::NoLane{range}));
+    for (const std::uint16_t range : ranges) send_to(client, ipc::encode(0, ipc::NoLane{range}));
   };
-  tell_one(first, second, link::Lane::Side::kFirst);
-  tell_one(second, first, link::Lane::Side::kSecond);
+  send_lane(first, second, link::Lane::Side::kFirst);
+  send_lane(second, first, link::Lane::Side::kSecond);
   if (!ready) lanes_.close(lane);
   outputs_.emplace_back(LaneHandedOver{lane});
 }
@@ -75,28 +75,29 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::CloseLane& m, T
   if (lane == nullptr || (lane->first != client && lane->second != client)) {
     return fail(Errc::kBadHandle, "not a lane of this program");
   }
-  tell_lane_closed(m.lane, *lanes_.close_and_bar(m.lane, m.broken), client);
+  report_lane_closed(m.lane, *lanes_.close_and_forbid(m.lane, m.broken), client);
   return false;
 }
 
 // Closes the lanes of a program that has gone.
 void Node::close_lanes(ClientId client) {
-  for (const LaneId lane : lanes_.of(client)) {
-    tell_lane_closed(lane, *lanes_.close(lane), client);
+  for (const LaneId lane : lanes_.lanes_of(client)) {
+    report_lane_closed(lane, *lanes_.close(lane), client);
   }
   lanes_.forget(client);
 }
 
-void Node::tell_lane_closed(LaneId lane, const LaneTable::Lane& closed, ClientId leaving) {
-  if (!closed.ready) return;  // the peer does not know it yet
-  tell(closed.other(leaving), ipc::encode(0, ipc::LaneClosed{lane}));
+void Node::report_lane_closed(LaneId lane, const LaneTable::Lane& closed, ClientId leaving) {
+  if (!closed.ready) return;  // the peer does not know the lane yet
+  send_to(closed.other(leaving), ipc::encode(0, ipc::LaneClosed{lane}));
 }
 
 // Tells the programs with a lane to `owner` that it has leased a range, or has returned the range.
-void Node::tell_lane_range(ClientId owner, std::uint16_t range, bool taken) {
-  for (const LaneId lane : lanes_.of(owner)) {
-    const LaneTable::Lane& its = *lanes_.find(lane);
-    if (its.ready) tell(its.other(owner), ipc::encode(0, ipc::LaneRange{lane, range, taken}));
+void Node::report_lane_range(ClientId owner, std::uint16_t range, bool taken) {
+  for (const LaneId lane : lanes_.lanes_of(owner)) {
+    const LaneTable::Lane& entry = *lanes_.find(lane);
+    if (entry.ready)
+      send_to(entry.other(owner), ipc::encode(0, ipc::LaneRange{lane, range, taken}));
   }
 }
 

@@ -38,33 +38,33 @@ class NodeLanes : public ::testing::Test {
       if (const auto* lease = std::get_if<Node::LeaseWanted>(&*output)) {
         node_.leased(lease->token, range, now_);
       } else {
-        note(*output);
+        record(*output);
       }
     }
   }
   // Sends a request, and returns the outputs of the node as text.
   template <class Message>
-  std::vector<std::string> tell(ClientId client, const Message& message) {
+  std::vector<std::string> send(ClientId client, const Message& message) {
     node_.on_message(client, ipc::encode(0, message), now_);
-    return take();
+    return take_texts();
   }
-  std::vector<std::string> take() {
-    while (auto output = node_.poll()) note(*output);
-    return std::exchange(done_, {});
+  std::vector<std::string> take_texts() {
+    while (auto output = node_.poll()) record(*output);
+    return std::exchange(texts_, {});
   }
-  void note(const Node::Output& output) {
+  void record(const Node::Output& output) {
     if (const auto* wanted = std::get_if<Node::LaneWanted>(&output)) {
-      wanted_ = wanted->lane;
-      if (makes_lanes_ == Makes::kLater) return done_.push_back("wanted");
-      const bool good = makes_lanes_ == Makes::kAtOnce;
-      node_.lane_made(wanted->lane, good ? Result<void>() : fail(Errc::kSystem, "no memory"));
+      requested_lane_ = wanted->lane;
+      if (lane_memory_ == LaneMemory::kLater) return texts_.push_back("wanted");
+      const bool is_made = lane_memory_ == LaneMemory::kAtOnce;
+      node_.lane_made(wanted->lane, is_made ? Result<void>() : fail(Errc::kSystem, "no memory"));
     } else if (std::holds_alternative<Node::LaneHandedOver>(output)) {
-      done_.push_back("handed over");
+      texts_.push_back("handed over");
     } else if (const auto* to = std::get_if<Node::ToClient>(&output)) {
-      note(*to);
+      record(*to);
     }
   }
-  void note(const Node::ToClient& to) {
+  void record(const Node::ToClient& to) {
     const auto envelope = *ipc::open(to.message);
     const std::string who = std::to_string(to.client) + ": ";
     if (const auto lane = ipc::decode<ipc::Lane>(envelope)) {
@@ -73,87 +73,87 @@ class NodeLanes : public ::testing::Test {
       for (const auto range : lane->ranges) text += " " + std::to_string(range);
       if (lane->other_user) text += " of another user";
       if (lane->direct.pid == 0) text += " without access";
-      done_.push_back(text + (to.lane == lane->lane ? "" : " without memory"));
+      texts_.push_back(text + (to.lane == lane->lane ? "" : " without memory"));
     } else if (const auto closed = ipc::decode<ipc::LaneClosed>(envelope)) {
-      done_.push_back(who + "closed");
+      texts_.push_back(who + "closed");
     } else if (const auto none = ipc::decode<ipc::NoLane>(envelope)) {
-      done_.push_back(who + "no lane to " + std::to_string(none->range));
+      texts_.push_back(who + "no lane to " + std::to_string(none->range));
     } else if (const auto range = ipc::decode<ipc::LaneRange>(envelope)) {
-      done_.push_back(who + (range->taken ? "also " : "not ") + std::to_string(range->range));
+      texts_.push_back(who + (range->taken ? "also " : "not ") + std::to_string(range->range));
     }
   }
   std::uint64_t counter(const std::string& name) const {
-    for (const auto& one : node_.counters()) {
-      if (one.name == name) return one.value;
+    for (const auto& entry : node_.counters()) {
+      if (entry.name == name) return entry.value;
     }
     ADD_FAILURE() << "no counter " << name;
     return 0;
   }
 
-  enum class Makes { kAtOnce, kNot, kLater };
+  enum class LaneMemory { kAtOnce, kNever, kLater };
 
   Time now_{1s};
   Node node_{{.node_guid = {5}, .build = "test"}, Random(1)};
-  Makes makes_lanes_ = Makes::kAtOnce;
-  LaneId wanted_ = 0;
-  std::vector<std::string> done_;
+  LaneMemory lane_memory_ = LaneMemory::kAtOnce;
+  LaneId requested_lane_ = 0;
+  std::vector<std::string> texts_;
 };
 
 TEST_F(NodeLanes, BothProgramsGetALaneIfOneAsksForIt) {
   const ClientId one = program(11);
   const ClientId two = program(22);
   lease(two, 23);
-  EXPECT_THAT(tell(one, ipc::AttachLane{23}),
+  EXPECT_THAT(send(one, ipc::AttachLane{23}),
               ElementsAre("1: lane to 2 side 0 ranges 22 23", "2: lane to 1 side 1 ranges 11",
                           "handed over"));
-  EXPECT_THAT(tell(two, ipc::AttachLane{11}), ElementsAre("2: also 11"));
+  EXPECT_THAT(send(two, ipc::AttachLane{11}), ElementsAre("2: also 11"));
   EXPECT_EQ(counter("lanes_opened"), 1U);
 }
 
 TEST_F(NodeLanes, NoLaneToFreeRangesOwnRangesOrProgramsWithoutLanes) {
   const ClientId one = program(11);
   const ClientId without = program(22, false);
-  EXPECT_THAT(tell(one, ipc::AttachLane{99}), ElementsAre("1: no lane to 99"));
-  EXPECT_THAT(tell(one, ipc::AttachLane{11}), ElementsAre("1: no lane to 11"));
-  EXPECT_THAT(tell(one, ipc::AttachLane{22}), ElementsAre("1: no lane to 22"));
-  EXPECT_THAT(tell(without, ipc::AttachLane{11}), ElementsAre("2: no lane to 11"));
+  EXPECT_THAT(send(one, ipc::AttachLane{99}), ElementsAre("1: no lane to 99"));
+  EXPECT_THAT(send(one, ipc::AttachLane{11}), ElementsAre("1: no lane to 11"));
+  EXPECT_THAT(send(one, ipc::AttachLane{22}), ElementsAre("1: no lane to 22"));
+  EXPECT_THAT(send(without, ipc::AttachLane{11}), ElementsAre("2: no lane to 11"));
 }
 
 TEST_F(NodeLanes, LaterAndReturnedRangesAreReportedToThePeers) {
   const ClientId one = program(11);
   const ClientId two = program(22);
-  tell(one, ipc::AttachLane{22});
+  send(one, ipc::AttachLane{22});
   lease(two, 23);
-  EXPECT_THAT(take(), ElementsAre("1: also 23"));
-  EXPECT_THAT(tell(two, ipc::ReturnRange{23}), ElementsAre("1: not 23"));
+  EXPECT_THAT(take_texts(), ElementsAre("1: also 23"));
+  EXPECT_THAT(send(two, ipc::ReturnRange{23}), ElementsAre("1: not 23"));
 }
 
 TEST_F(NodeLanes, TheOtherProgramIsToldWhenItsPeerDies) {
   const ClientId one = program(11);
   const ClientId two = program(22);
-  tell(one, ipc::AttachLane{22});
+  send(one, ipc::AttachLane{22});
   node_.gone(two, now_);
-  EXPECT_THAT(take(), ElementsAre("1: closed"));
-  EXPECT_THAT(tell(one, ipc::AttachLane{22}), ElementsAre("1: no lane to 22"));
+  EXPECT_THAT(take_texts(), ElementsAre("1: closed"));
+  EXPECT_THAT(send(one, ipc::AttachLane{22}), ElementsAre("1: no lane to 22"));
 }
 
 TEST_F(NodeLanes, AProgramThatDiesBeforeItsLaneIsMadeGetsNone) {
-  makes_lanes_ = Makes::kLater;
+  lane_memory_ = LaneMemory::kLater;
   const ClientId one = program(11);
   const ClientId two = program(22);
-  EXPECT_THAT(tell(one, ipc::AttachLane{22}), ElementsAre("wanted"));
-  EXPECT_THAT(tell(two, ipc::AttachLane{11}), IsEmpty()) << "the lane is being made";
+  EXPECT_THAT(send(one, ipc::AttachLane{22}), ElementsAre("wanted"));
+  EXPECT_THAT(send(two, ipc::AttachLane{11}), IsEmpty()) << "the lane is being made";
   node_.gone(two, now_);
-  EXPECT_THAT(take(), IsEmpty());
-  node_.lane_made(wanted_, {});
-  EXPECT_THAT(take(), ElementsAre("handed over"));
+  EXPECT_THAT(take_texts(), IsEmpty());
+  node_.lane_made(requested_lane_, {});
+  EXPECT_THAT(take_texts(), ElementsAre("handed over"));
 }
 
 TEST_F(NodeLanes, WithoutMemoryBothProgramsAreToldThatThereIsNoLane) {
-  makes_lanes_ = Makes::kNot;
+  lane_memory_ = LaneMemory::kNever;
   const ClientId one = program(11);
   program(22);
-  EXPECT_THAT(tell(one, ipc::AttachLane{22}),
+  EXPECT_THAT(send(one, ipc::AttachLane{22}),
               ElementsAre("1: no lane to 22", "2: no lane to 11", "handed over"));
   EXPECT_EQ(counter("lanes_failed"), 1U);
 }
@@ -161,10 +161,10 @@ TEST_F(NodeLanes, WithoutMemoryBothProgramsAreToldThatThereIsNoLane) {
 TEST_F(NodeLanes, TwoProgramsGetNoSecondLaneIfOneCannotUseTheFirst) {
   const ClientId one = program(11);
   const ClientId two = program(22);
-  tell(one, ipc::AttachLane{22});
-  EXPECT_THAT(tell(one, ipc::CloseLane{.lane = wanted_, .broken = false}),
+  send(one, ipc::AttachLane{22});
+  EXPECT_THAT(send(one, ipc::CloseLane{.lane = requested_lane_, .broken = false}),
               ElementsAre("2: closed"));
-  EXPECT_THAT(tell(two, ipc::AttachLane{11}), ElementsAre("2: no lane to 11"));
+  EXPECT_THAT(send(two, ipc::AttachLane{11}), ElementsAre("2: no lane to 11"));
   EXPECT_EQ(counter("lanes_unusable"), 1U);
   EXPECT_EQ(counter("lanes_broken"), 0U);
 }
@@ -172,11 +172,11 @@ TEST_F(NodeLanes, TwoProgramsGetNoSecondLaneIfOneCannotUseTheFirst) {
 TEST_F(NodeLanes, TwoProgramsGetNoSecondLaneIfTheFirstIsBroken) {
   const ClientId one = program(11);
   const ClientId two = program(22);
-  tell(one, ipc::AttachLane{22});
-  EXPECT_THAT(tell(program(33), ipc::CloseLane{wanted_, true}), IsEmpty())
+  send(one, ipc::AttachLane{22});
+  EXPECT_THAT(send(program(33), ipc::CloseLane{requested_lane_, true}), IsEmpty())
       << "the lane is not that of this program";
-  EXPECT_THAT(tell(one, ipc::CloseLane{wanted_, true}), ElementsAre("2: closed"));
-  EXPECT_THAT(tell(two, ipc::AttachLane{11}), ElementsAre("2: no lane to 11"));
+  EXPECT_THAT(send(one, ipc::CloseLane{requested_lane_, true}), ElementsAre("2: closed"));
+  EXPECT_THAT(send(two, ipc::AttachLane{11}), ElementsAre("2: no lane to 11"));
   EXPECT_EQ(counter("lanes_broken"), 1U);
 }
 
@@ -185,10 +185,10 @@ TEST_F(NodeLanes, TheLanesOfAProgramAreLimited) {
   for (std::size_t i = 0; i < LaneTable::kPerProgramMax; ++i) {
     const auto range = static_cast<std::uint16_t>(100 + i);
     program(range);
-    ASSERT_EQ(tell(one, ipc::AttachLane{range}).size(), 3U);
+    ASSERT_EQ(send(one, ipc::AttachLane{range}).size(), 3U);
   }
   program(99);
-  EXPECT_THAT(tell(one, ipc::AttachLane{99}), ElementsAre("1: no lane to 99"));
+  EXPECT_THAT(send(one, ipc::AttachLane{99}), ElementsAre("1: no lane to 99"));
   EXPECT_EQ(counter("limit_lanes_of_client"), 1U);
 }
 
@@ -205,12 +205,12 @@ TEST_F(NodeLanes, ProgramsOfTwoUsersGetNoAccessToEachOthersMemory) {
   const ClientId one = program(11, true, 1000);
   program(22, true, 1001);
   EXPECT_THAT(
-      tell(one, ipc::AttachLane{22}),
+      send(one, ipc::AttachLane{22}),
       ElementsAre("1: lane to 2 side 0 ranges 22 of another user without access",
                   "2: lane to 1 side 1 ranges 11 of another user without access", "handed over"));
   program(33, true, 1000);
   EXPECT_THAT(
-      tell(one, ipc::AttachLane{33}),
+      send(one, ipc::AttachLane{33}),
       ElementsAre("1: lane to 3 side 0 ranges 33", "3: lane to 1 side 1 ranges 11", "handed over"));
 }
 

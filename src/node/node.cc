@@ -47,9 +47,9 @@ void Node::on_addresses(const std::vector<HostAddress>& addresses, Time now) {
     }
     port.set_addresses(std::move(own), now);
   }
-  tell_devices();
-  for (const auto& [what, interfaces] : groups_) {
-    if (interfaces.all) output_membership(what);
+  report_devices();
+  for (const auto& [group_of_range, interfaces] : groups_) {
+    if (interfaces.all) output_membership(group_of_range);
   }
   run(now);
 }
@@ -57,13 +57,13 @@ void Node::on_addresses(const std::vector<HostAddress>& addresses, Time now) {
 void Node::set_port(std::optional<std::string> why_down, Time /*now*/, const ipc::Reach& reach) {
   ports_.set_reach(reach);
   ports_.set_why_all_down(std::move(why_down));
-  tell_devices();
+  report_devices();
 }
 
 Result<void> Node::set_port_state(PortId port, const PortState& state, Time now) {
   VB_TRY_VOID(ports_.set_state(port, state));
   apply_ports(now);
-  tell_devices();
+  report_devices();
   if (const auto found = infiniband_.find(port); found != infiniband_.end()) {
     found->second.set_state(state, now);
     run(now);
@@ -84,10 +84,10 @@ ipc::Welcome Node::welcome() const {
   return {.agent_pid = config_.pid, .build = config_.build, .devices = devices()};
 }
 
-void Node::tell_devices() {
+void Node::report_devices() {
   const std::vector<ipc::Device> devices = this->devices();
   for (const auto& [client, state] : clients_) {
-    tell(client, ipc::encode(0, ipc::DevicesChanged{devices}));
+    send_to(client, ipc::encode(0, ipc::DevicesChanged{devices}));
   }
 }
 
@@ -101,15 +101,15 @@ ClientId Node::connected(Time /*now*/, const Program& program) {
 }
 
 void Node::gone(ClientId client, Time now) {
-  const auto leaving = clients_.extract(client);
-  if (!leaving) return;
-  for (const std::uint16_t range : leaving.mapped().ranges) {
+  const auto removed = clients_.extract(client);
+  if (!removed) return;
+  for (const std::uint16_t range : removed.mapped().ranges) {
     leave_groups(range);
     quiescing_.push_back({now + config_.range_quiesce_time, range, client});
   }
-  std::erase_if(leases_waiting_, [&](const auto& one) { return one.client == client; });
-  std::erase_if(lease_requests_, [&](const auto& one) { return one.second.client == client; });
-  std::erase_if(join_requests_, [&](const auto& one) { return one.second.client == client; });
+  std::erase_if(leases_waiting_, [&](const auto& entry) { return entry.client == client; });
+  std::erase_if(lease_requests_, [&](const auto& entry) { return entry.second.client == client; });
+  std::erase_if(join_requests_, [&](const auto& entry) { return entry.second.client == client; });
   close_lanes(client);
   leave_subnet_groups(client, now);
   services_.client_gone(client, now);
@@ -122,9 +122,9 @@ void Node::gone(ClientId client, Time now) {
 }
 
 bool Node::flush_disconnects(Time now) {
-  const bool some = rdmacm_.flush_disconnects(now);
+  const bool has_sent = rdmacm_.flush_disconnects(now);
   run(now);
-  return some;
+  return has_sent;
 }
 
 void Node::leased(std::uint64_t token, const Result<std::uint16_t>& range, Time now) {
@@ -142,13 +142,13 @@ void Node::leased(std::uint64_t token, const Result<std::uint16_t>& range, Time 
       return;
     }
     if (all_in_use) ++leases_over_limit_;
-    tell(client, ipc::encode(request, ipc::refusal(range.error())));
+    send_to(client, ipc::encode(request, ipc::refusal(range.error())));
     return;
   }
   clients_[client].ranges.push_back(*range);
-  tell(client, ipc::encode(request, ipc::Leased{*range}),
-       sockets ? std::optional(*range) : std::nullopt);
-  tell_lane_range(client, *range, true);
+  send_to(client, ipc::encode(request, ipc::Leased{*range}),
+          sockets ? std::optional(*range) : std::nullopt);
+  report_lane_range(client, *range, true);
 }
 
 void Node::routed(std::uint64_t token, const Result<HostRoute>& route, Time now) {
@@ -273,20 +273,21 @@ void Node::act(PortId port, InfinibandPort::Output output, Time now) {
   } else if (const auto* changed = std::get_if<InfinibandPort::GroupChanged>(&output)) {
     // Several ports of a device may be in the group, so the membership names all of them.
     std::vector<std::uint32_t> interfaces;
-    for (const auto& [id, one] : infiniband_) {
-      if (id.device == port.device && one.is_member(changed->mgid)) interfaces.push_back(id.number);
+    for (const auto& [id, other] : infiniband_) {
+      if (id.device == port.device && other.is_member(changed->mgid))
+        interfaces.push_back(id.number);
     }
     outputs_.emplace_back(Membership{
         .range = kOwnRange, .group = changed->mgid, .interfaces = std::move(interfaces)});
   } else if (const auto* joined = std::get_if<InfinibandPort::GroupJoined>(&output)) {
-    tell_joined(*joined);
+    report_joined(*joined);
   } else if (const auto* service = std::get_if<sa::ServiceEvent>(&output)) {
-    if (auto reply = services_.on(*service)) tell(reply->client, std::move(reply->message));
+    if (auto reply = services_.on(*service)) send_to(reply->client, std::move(reply->message));
   } else if (const auto* lost = std::get_if<InfinibandPort::GroupLost>(&output)) {
-    const auto ended = subnet_groups_.extract(lost->token);
-    if (!ended) return;
-    tell(ended.mapped().client,
-         ipc::encode(0, ipc::MulticastLost{.membership = lost->token, .error = ENETRESET}));
+    const auto lost_group = subnet_groups_.extract(lost->token);
+    if (!lost_group) return;
+    send_to(lost_group.mapped().client,
+            ipc::encode(0, ipc::MulticastLost{.membership = lost->token, .error = ENETRESET}));
   }
 }
 
@@ -298,8 +299,8 @@ void Node::find_route(const rdmacm::RouteQuery& query, Time now) {
   for (auto& [id, port] : infiniband_) {
     Gid source;
     if (has_source) {
-      const auto at = ports_.find_interface(query.source.ip, by_gid);
-      if (!at || *at != id) continue;
+      const auto source_port = ports_.find_interface(query.source.ip, by_gid);
+      if (!source_port || *source_port != id) continue;
       source = query.source.ip;
     } else if (const auto chosen = by_gid ? port.gid() : port.source_for(query.destination.ip)) {
       source = *chosen;
@@ -322,7 +323,7 @@ void Node::act(rdmacm::Event event) {
   event.id = name_of(event.id);
   event.listen_id = name_of(event.listen_id);
   const rdmacm::Owner owner = event.owner;
-  tell(owner, ipc::encode(0, ipc::CmEvent{std::move(event)}));
+  send_to(owner, ipc::encode(0, ipc::CmEvent{std::move(event)}));
 }
 
 // Returns the name that the program has given the id, or the id itself.
@@ -334,13 +335,14 @@ rdmacm::IdHandle Node::name_of(rdmacm::IdHandle id) const {
 // Returns the id to which the program has given this name.
 Result<rdmacm::IdHandle> Node::find_named(ClientId client, rdmacm::IdHandle name) const {
   if (!ipc::is_name(name)) return name;
-  const Client& its = clients_.at(client);
-  if (const auto unmade = its.unmade.find(name); unmade != its.unmade.end()) {
-    return std::unexpected(unmade->second);
+  const Client& program = clients_.at(client);
+  if (const auto failed_id = program.failed_ids.find(name); failed_id != program.failed_ids.end()) {
+    return std::unexpected(failed_id->second);
   }
   const std::uint32_t index = ipc::index_of_name(name);
-  if (index < its.named.size() && rdmacm_.name(its.named[index]) == name.value) {
-    return its.named[index];
+  if (index < program.ids_by_index.size() &&
+      rdmacm_.name(program.ids_by_index[index]) == name.value) {
+    return program.ids_by_index[index];
   }
   return fail(Errc::kBadHandle, "no such id");
 }
@@ -356,7 +358,7 @@ void Node::act(const rdmacm::RouteQuery& query) {
   outputs_.emplace_back(wanted);
 }
 
-void Node::tell(ClientId client, ipc::Bytes message, std::optional<std::uint16_t> sockets) {
+void Node::send_to(ClientId client, ipc::Bytes message, std::optional<std::uint16_t> sockets) {
   if (!clients_.contains(client)) return;
   outputs_.emplace_back(
       ToClient{.client = client, .message = std::move(message), .sockets = sockets});

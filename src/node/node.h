@@ -59,8 +59,8 @@ class Node {
   struct Config {
     // Identifies this host to its peers' connection managers.
     Guid node_guid{};
-    // Lists the host's devices.  If it is empty, there is one, verbena0 with the GUID of the host
-    // and one Ethernet port.
+    // Lists the host's devices.  If the list is empty, the host has one device: verbena0, with the
+    // GUID of the host and one Ethernet port.
     std::vector<DeviceConfig> devices{};
     // Limits the QPN ranges of a program.  The default suffices for all QPs of one engine.
     std::uint32_t leases_per_client_max = hca::Limits{}.qps / ipc::kLeaseQpns;
@@ -76,7 +76,7 @@ class Node {
     // Users other than 0 may not bind ports below this one, as with TCP (ip(7),
     // ip_unprivileged_port_start).
     std::uint16_t unprivileged_port_start = 0;
-    // Limits the QPN ranges that all programs of one user have together; not for `own_user`.
+    // Limits the QPN ranges that all programs of one user have together.  `own_user` has no limit.
     std::uint32_t leases_per_user_max = 256;
     // Limits the RDMA CM ids in the same way.
     std::uint32_t ids_per_user_max = rdmacm::kIdsPerOwnerMax;
@@ -95,7 +95,8 @@ class Node {
     std::optional<LaneId> lane{};
     ClientId peer = 0;
   };
-  // The owner answers the four requests below with leased(), lane_made(), routed() and joined().
+  // The owner answers LeaseWanted, LaneWanted, RouteWanted and Membership with leased(),
+  // lane_made(), routed() and joined().
   struct LeaseWanted {
     std::uint64_t token = 0;
     ClientId client = 0;
@@ -147,24 +148,24 @@ class Node {
   // Sets the reason why all ports are down, for example that another process holds UDP port 4791;
   // nothing if UDP port 4791 is open.  `reach` tells which peers the host's programs can reach.
   void set_port(std::optional<std::string> why_down, Time now, const ipc::Reach& reach = {});
-  // Sets the state of one port.  kAddressNotFound, kInvalidArgument: see PortTable.
+  // Sets the state of one port.  Fails like PortTable::set_state().
   Result<void> set_port_state(PortId port, const PortState& state, Time now);
 
   // Describes a program.  Messages to other programs mention `pid`; 0: unknown.
   struct Program {
     std::uint32_t pid = 0;
     std::uint32_t user = 0;
-    bool lanes = false;  // it uses lanes
+    bool lanes = false;  // the program uses lanes
   };
-  // Adds a program, which has said Hello and is served.
+  // Adds a program that has sent Hello.
   ClientId connected(Time now, const Program& program);
   ClientId connected(Time now) { return connected(now, {}); }
-  // Removes a program, which has died, has closed the connection, or has called exec.
+  // Removes a program that has died, has closed the connection, or has called exec().
   void gone(ClientId client, Time now);
   // Sends some of the pending disconnects now instead of later, because the agent ends.  Returns
   // false if there are no more.
   bool flush_disconnects(Time now);
-  // Handles a request of a program, one for which ipc::is_for_node() is true.
+  // Handles a request of a program.  REQUIRES: ipc::is_for_node() is true for the request.
   void on_message(ClientId client, std::span<const std::byte> message, Time now);
   void leased(std::uint64_t token, const Result<std::uint16_t>& range, Time now);
   void lane_made(LaneId lane, const Result<void>& made);
@@ -189,11 +190,12 @@ class Node {
   std::vector<ipc::NamedCount> counters() const;
   std::size_t ids() const;
   std::size_t endpoints() const { return rdmacm_.endpoints(); }
-  // Returns a page of the paths, groups or addresses that the InfiniBand ports know. kNotSupported:
-  // the host has no such port.
-  Result<ipc::SaReply> show_sa(const ipc::ShowSa& wanted, Time now) const;
+  // Returns a page of the paths, groups or addresses that the InfiniBand ports know.  Fails with
+  // kNotSupported if the host has no InfiniBand port.
+  Result<ipc::SaReply> show_sa(const ipc::ShowSa& request, Time now) const;
   // Forgets all paths and addresses of the InfiniBand ports, and returns their numbers.
-  // Memberships and pending queries stay. kNotSupported: the host has no such port.
+  // Memberships and pending queries stay.  Fails with kNotSupported if the host has no InfiniBand
+  // port.
   Result<ipc::SaFlushed> flush_sa(Time now);
   // Returns true if there is no program, no quiescing range and no pending disconnect: the agent
   // may exit.
@@ -205,10 +207,10 @@ class Node {
     ipc::DirectAccess direct{};
     std::vector<std::uint16_t> ranges{};
     std::vector<std::uint16_t> old_ranges{};  // ranges leased from an earlier agent
-    // Holds the ids that the program has named, by the index in the name; includes destroyed ids.
-    std::vector<rdmacm::IdHandle> named{};
+    // Holds the ids that the program has created, by the index in their names.  Destroyed ids stay.
+    std::vector<rdmacm::IdHandle> ids_by_index{};
     // Holds the names of ids that could not be created, with the reasons.
-    std::map<rdmacm::IdHandle, Error> unmade{};
+    std::map<rdmacm::IdHandle, Error> failed_ids{};
   };
   struct LeaseRequest {
     ClientId client = 0;
@@ -218,20 +220,23 @@ class Node {
   struct QuiescingRange {
     Time until{};
     std::uint16_t range = 0;
-    ClientId owner = 0;  // the range counts towards this program's limit, if it still lives
+    ClientId owner = 0;  // the range counts towards the limit of this program
   };
-  // Lists the interfaces on which a range's sockets are to be members of a group.
+  // Names a range and a group of which the range's sockets are members.
   using GroupOfRange = std::pair<std::uint16_t, Gid>;
+  // Lists the interfaces on which a range's sockets are to be members of a group.
   struct Interfaces {
     bool all = false;
-    std::set<std::uint32_t> named{};
-    bool empty() const { return !all && named.empty(); }
-    bool set(std::uint32_t interface, bool wanted);
+    std::set<std::uint32_t> indexes{};
+    bool empty() const { return !all && indexes.empty(); }
+    // Adds or removes an interface; 0 stands for all interfaces.  Returns true if that changed the
+    // list.
+    bool set(std::uint32_t interface, bool is_member);
   };
   struct JoinRequest {
     ClientId client = 0;
     std::uint64_t request = 0;
-    GroupOfRange what{};
+    GroupOfRange group_of_range{};
     std::uint32_t interface = 0;
   };
 
@@ -242,16 +247,16 @@ class Node {
   void find_route(const rdmacm::RouteQuery& query, Time now);
   void run_infiniband(Time now);
   void act(PortId port, InfinibandPort::Output output, Time now);
-  void tell_joined(const InfinibandPort::GroupJoined& joined);
+  void report_joined(const InfinibandPort::GroupJoined& joined);
   void leave_subnet_groups(ClientId client, Time now);
   void add_infiniband_counters(std::vector<ipc::NamedCount>& all) const;
   Result<rdmacm::IdHandle> find_named(ClientId client, rdmacm::IdHandle name) const;
   rdmacm::IdHandle name_of(rdmacm::IdHandle id) const;
   Result<rdmacm::IdHandle> create_id(ClientId client, const ipc::CreateId& m, Time now);
-  void tell(ClientId client, ipc::Bytes message, std::optional<std::uint16_t> sockets = {});
-  void tell_devices();
+  void send_to(ClientId client, ipc::Bytes message, std::optional<std::uint16_t> sockets = {});
+  void report_devices();
   void apply_ports(Time now);
-  Result<void> want_lease(const LeaseRequest& lease);
+  Result<void> request_lease(const LeaseRequest& lease);
   std::size_t ranges_of_user(std::uint32_t user) const;
   Result<void> check_port(ClientId client, const rdmacm::SocketAddress& address) const;
   void retry_leases();
@@ -259,12 +264,13 @@ class Node {
   bool has_range(ClientId client, std::uint16_t range) const;
   std::vector<std::uint16_t> old_ranges() const;
   std::size_t groups_of(ClientId client) const;
-  void output_membership(const GroupOfRange& what, std::uint64_t token = 0);
-  void drop_membership(const GroupOfRange& what, std::uint32_t interface);
+  void output_membership(const GroupOfRange& group_of_range, std::uint64_t token = 0);
+  void drop_membership(const GroupOfRange& group_of_range, std::uint32_t interface);
   void leave_groups(std::uint16_t range);
 
   template <class Message>
-  Result<bool> carry_out(ClientId client, std::uint64_t request, const Message& message, Time now);
+  Result<bool> call_handler(ClientId client, std::uint64_t request, const Message& message,
+                            Time now);
   template <class Message>
   Result<void> serve(ClientId client, const ipc::Envelope& envelope, Time now);
   Result<void> handle(ClientId client, const ipc::Envelope& envelope, Time now);
@@ -300,13 +306,13 @@ class Node {
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::AttachLane& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::CloseLane& m, Time now);
   void close_lanes(ClientId client);
-  void tell_lane_closed(LaneId lane, const LaneTable::Lane& closed, ClientId leaving);
-  void tell_lane_range(ClientId owner, std::uint16_t range, bool taken);
-  // Returns the reason why an id cannot be bound to the address `wanted`; if `wanted` is null, the
-  // reason why it cannot listen on its own address.  For example "port 7000 is in use, by PID 17".
-  // Empty if the reason is unknown.
+  void report_lane_closed(LaneId lane, const LaneTable::Lane& closed, ClientId leaving);
+  void report_lane_range(ClientId owner, std::uint16_t range, bool taken);
+  // Returns the reason why an id cannot be bound to `address`, or cannot listen on its own address
+  // if `address` is null: for example "port 7000 is in use, by PID 17".  Returns an empty text if
+  // the reason is unknown.
   std::string holder_of_port(ClientId client, rdmacm::IdHandle name,
-                             const rdmacm::SocketAddress* wanted) const;
+                             const rdmacm::SocketAddress* address) const;
 
   Config config_;
   GeneralServices qp1_;

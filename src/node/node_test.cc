@@ -27,7 +27,7 @@ constexpr std::uint16_t kRange = 0x123;
 class NodeTest : public ::testing::Test {
  protected:
   NodeTest() {
-    node_.on_addresses({address(kHere, 2, true)}, now_);
+    node_.on_addresses({address(kLocalIp, 2, true)}, now_);
     node_.set_port(std::nullopt, now_);
     one_ = node_.connected(now_);
     two_ = node_.connected(now_);
@@ -49,7 +49,7 @@ class NodeTest : public ::testing::Test {
     for (auto all = outputs(); !all.empty(); all = outputs()) {
       for (const Node::Output& output : all) {
         if (const auto* route = std::get_if<Node::RouteWanted>(&output)) {
-          node_.routed(route->token, HostRoute{kHere, 2, 1500, false}, now_);
+          node_.routed(route->token, HostRoute{kLocalIp, 2, 1500, false}, now_);
         } else if (const auto* lease = std::get_if<Node::LeaseWanted>(&output)) {
           node_.leased(lease->token, kRange, now_);
         } else if (const auto* to = std::get_if<Node::ToClient>(&output)) {
@@ -78,13 +78,13 @@ class NodeTest : public ::testing::Test {
   }
   // Sends a request without a number and returns the messages to programs that it causes.
   template <class Message>
-  std::vector<ipc::Bytes> tell(ClientId client, const Message& message) {
+  std::vector<ipc::Bytes> send(ClientId client, const Message& message) {
     node_.on_message(client, ipc::encode(0, message), now_);
     std::vector<ipc::Bytes> all;
     for (const Node::Output& output : outputs()) {
       if (const auto* to = std::get_if<Node::ToClient>(&output)) all.push_back(to->message);
       if (const auto* route = std::get_if<Node::RouteWanted>(&output)) {
-        node_.routed(route->token, HostRoute{kHere, 2, 1500, false}, now_);
+        node_.routed(route->token, HostRoute{kLocalIp, 2, 1500, false}, now_);
       }
     }
     for (const Node::Output& output : outputs()) {
@@ -93,16 +93,17 @@ class NodeTest : public ::testing::Test {
     return all;
   }
   std::uint64_t counter(const std::string& name) const {
-    for (const auto& one : node_.counters()) {
-      if (one.name == name) return one.value;
+    for (const auto& entry : node_.counters()) {
+      if (entry.name == name) return entry.value;
     }
     ADD_FAILURE() << "no counter " << name;
     return 0;
   }
   // Sends all kinds of requests that name this id and returns their errors.
-  std::vector<Errc> all_of(ClientId client, rdmacm::IdHandle id, std::uint32_t qpn) {
-    return {refused(client, ipc::Bind{id, {.ip = kHere, .family = 4}}),
-            refused(client, ipc::ResolveAddress{id, {}, {.ip = kThere, .family = 4}, 1s}),
+  std::vector<Errc> errors_of_all_requests(ClientId client, rdmacm::IdHandle id,
+                                           std::uint32_t qpn) {
+    return {refused(client, ipc::Bind{id, {.ip = kLocalIp, .family = 4}}),
+            refused(client, ipc::ResolveAddress{id, {}, {.ip = kRemoteIp, .family = 4}, 1s}),
             refused(client, ipc::Listen{id, 1}),
             refused(client, ipc::Connect{id, {.qpn = qpn}}),
             refused(client, ipc::Accept{id, {.qpn = qpn}}),
@@ -124,28 +125,29 @@ class NodeTest : public ::testing::Test {
 TEST_F(NodeTest, ProgramCannotUseIdsOfAnother) {
   const rdmacm::IdHandle id = create_id(one_);
   ASSERT_EQ(ask<ipc::Leased>(two_, ipc::Lease{}).range, kRange);
-  EXPECT_THAT(all_of(two_, id, kRange << 12), ::testing::Each(Errc::kBadHandle));
-  constexpr rdmacm::IdHandle kOurs{0x100000001};  // the first id of the host
-  EXPECT_THAT(all_of(two_, kOurs, kRange << 12), ::testing::Each(Errc::kBadHandle));
+  EXPECT_THAT(errors_of_all_requests(two_, id, kRange << 12), ::testing::Each(Errc::kBadHandle));
+  constexpr rdmacm::IdHandle kHandleOfOne{0x100000001};  // the handle of the first id of the host
+  EXPECT_THAT(errors_of_all_requests(two_, kHandleOfOne, kRange << 12),
+              ::testing::Each(Errc::kBadHandle));
   EXPECT_FALSE(ask(one_, ipc::DestroyId{id}).failed);
 }
 
 TEST_F(NodeTest, EventsUseTheNamesThatAProgramGaveItsIds) {
   const ipc::CreateId create{name(7), rdmacm::kPortSpaceTcp, 2};
-  EXPECT_THAT(tell(one_, create), ::testing::IsEmpty()) << "a request without a number";
-  EXPECT_THAT(tell(two_, create), ::testing::IsEmpty()) << "each program has its own names";
+  EXPECT_THAT(send(one_, create), ::testing::IsEmpty()) << "a request without a number";
+  EXPECT_THAT(send(two_, create), ::testing::IsEmpty()) << "each program has its own names";
   EXPECT_EQ(refused(one_, create), Errc::kInvalidArgument) << "another id has this name";
   EXPECT_EQ(refused(one_, ipc::CreateId{name(7, 2), rdmacm::kPortSpaceTcp, 2}),
             Errc::kInvalidArgument);
-  const auto heard =
-      tell(one_, ipc::ResolveAddress{name(7), {}, {.ip = kThere, .port = 9, .family = 4}, 1s});
-  ASSERT_EQ(heard.size(), 1u);
-  const auto event = ipc::decode<ipc::CmEvent>(ipc::open(heard[0]).value()).value().event;
+  const auto messages =
+      send(one_, ipc::ResolveAddress{name(7), {}, {.ip = kRemoteIp, .port = 9, .family = 4}, 1s});
+  ASSERT_EQ(messages.size(), 1u);
+  const auto event = ipc::decode<ipc::CmEvent>(ipc::open(messages[0]).value()).value().event;
   EXPECT_EQ(event.kind, rdmacm::EventKind::kAddrResolved);
   EXPECT_EQ(event.id, name(7));
   // The index can be used again.  The old name does not refer to the new id.
-  EXPECT_THAT(tell(one_, ipc::DestroyId{name(7)}), ::testing::IsEmpty());
-  EXPECT_THAT(tell(one_, ipc::CreateId{name(7, 2), rdmacm::kPortSpaceTcp, 2}),
+  EXPECT_THAT(send(one_, ipc::DestroyId{name(7)}), ::testing::IsEmpty());
+  EXPECT_THAT(send(one_, ipc::CreateId{name(7, 2), rdmacm::kPortSpaceTcp, 2}),
               ::testing::IsEmpty());
   EXPECT_EQ(refused(one_, ipc::Disconnect{name(7)}), Errc::kBadHandle);
   EXPECT_EQ(refused(one_, ipc::Disconnect{name(7, 2)}), Errc::kBadState);
@@ -162,14 +164,14 @@ TEST_F(NodeTest, RefusesInvalidNames) {
 
 TEST_F(NodeTest, RequestWithoutANumberIsAnsweredOnlyIfItFails) {
   const rdmacm::IdHandle id = create_id(one_);
-  const auto heard = tell(one_, ipc::Connect{id, {.qpn = kRange << 12}});
-  ASSERT_EQ(heard.size(), 1u);
-  const auto no = ipc::decode<ipc::Refused>(ipc::open(heard[0]).value()).value();
-  EXPECT_EQ(no.request, ipc::Type::kConnect);
-  EXPECT_EQ(no.id, id);
-  EXPECT_EQ(no.code, Errc::kInvalidArgument);
-  EXPECT_EQ(no.text, "not a QP of this program");
-  EXPECT_THAT(tell(one_, ipc::Notify{{7}}), ::testing::IsEmpty())
+  const auto messages = send(one_, ipc::Connect{id, {.qpn = kRange << 12}});
+  ASSERT_EQ(messages.size(), 1u);
+  const auto refusal = ipc::decode<ipc::Refused>(ipc::open(messages[0]).value()).value();
+  EXPECT_EQ(refusal.request, ipc::Type::kConnect);
+  EXPECT_EQ(refusal.id, id);
+  EXPECT_EQ(refusal.code, Errc::kInvalidArgument);
+  EXPECT_EQ(refusal.text, "not a QP of this program");
+  EXPECT_THAT(send(one_, ipc::Notify{{7}}), ::testing::IsEmpty())
       << "an error is reported only for an id";
 }
 
@@ -183,14 +185,14 @@ TEST_F(NodeTest, RequestsForAnIdThatCouldNotBeCreatedGetTheReason) {
     }
   }
   EXPECT_TRUE(outputs().empty());
-  EXPECT_EQ(tell(three, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}).size(), 1u);
+  EXPECT_EQ(send(three, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}).size(), 1u);
   EXPECT_EQ(refused(three, ipc::Listen{name(1), 1}), Errc::kNoResources);
   EXPECT_FALSE(ask(one_, ipc::DestroyId{name(1)}).failed);
   EXPECT_EQ(refused(three, ipc::Listen{name(1), 1}), Errc::kNoResources)
       << "the id was not created again";
-  EXPECT_THAT(tell(three, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}), ::testing::IsEmpty());
+  EXPECT_THAT(send(three, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}), ::testing::IsEmpty());
   EXPECT_FALSE(ask(three, ipc::Listen{name(1), 1}).failed);
-  EXPECT_EQ(tell(three, ipc::CreateId{name(2), rdmacm::kPortSpaceTcp, 2}).size(), 1u);
+  EXPECT_EQ(send(three, ipc::CreateId{name(2), rdmacm::kPortSpaceTcp, 2}).size(), 1u);
   EXPECT_FALSE(ask(three, ipc::DestroyId{name(2)}).failed);
   EXPECT_EQ(refused(three, ipc::Listen{name(2), 1}), Errc::kBadHandle);
 }
@@ -201,7 +203,7 @@ TEST_F(NodeTest, RefusesAStaleId) {
   ASSERT_FALSE(ask(one_, ipc::DestroyId{id}).failed);
   const rdmacm::IdHandle next = create_id(one_);
   EXPECT_NE(next, id);
-  EXPECT_THAT(all_of(one_, id, kRange << 12), ::testing::Each(Errc::kBadHandle));
+  EXPECT_THAT(errors_of_all_requests(one_, id, kRange << 12), ::testing::Each(Errc::kBadHandle));
 }
 
 TEST_F(NodeTest, ProgramCannotUseAQpnOfAnother) {
@@ -217,10 +219,10 @@ TEST_F(NodeTest, ProgramCannotUseAQpnOfAnother) {
 }
 
 TEST_F(NodeTest, LimitsTheRangesOfAProgram) {
-  const std::uint32_t most = Node::Config{}.leases_per_client_max;
-  EXPECT_EQ(most, 64u);
+  const std::uint32_t limit = Node::Config{}.leases_per_client_max;
+  EXPECT_EQ(limit, 64u);
   // Requests that the owner has not answered yet count towards the limit.
-  for (std::uint32_t i = 0; i < most; ++i) {
+  for (std::uint32_t i = 0; i < limit; ++i) {
     node_.on_message(one_, ipc::encode(i + 1, ipc::Lease{}), now_);
   }
   (void)outputs();  // drops the LeaseWanted outputs without an answer
@@ -248,10 +250,10 @@ TEST_F(NodeTest, RangeOfADeadProgramQuiesces) {
 
 TEST_F(NodeTest, RangeLeasedAfterItsProgramDiedQuiesces) {
   node_.on_message(one_, ipc::encode(1, ipc::Lease{}), now_);
-  const auto asked = outputs();
-  ASSERT_EQ(asked.size(), 1u);
+  const auto requests = outputs();
+  ASSERT_EQ(requests.size(), 1u);
   node_.gone(one_, now_);
-  node_.leased(std::get<Node::LeaseWanted>(asked[0]).token, kRange, now_);
+  node_.leased(std::get<Node::LeaseWanted>(requests[0]).token, kRange, now_);
   EXPECT_THAT(outputs(), IsEmpty());
   node_.on_timer(now_ + 1s);
   ASSERT_EQ(outputs().size(), 1u);
@@ -272,23 +274,23 @@ TEST_F(NodeTest, LeasesWithoutSocketsNeedNoPort) {
   node_.set_port("UDP port 4791 is taken by rdma_rxe", now_);
   (void)outputs();
   node_.on_message(one_, ipc::encode(1, ipc::Lease{.sockets = false}), now_);
-  const auto asked = outputs();
-  ASSERT_EQ(asked.size(), 1u);
-  const auto& wanted = std::get<Node::LeaseWanted>(asked[0]);
+  const auto requests = outputs();
+  ASSERT_EQ(requests.size(), 1u);
+  const auto& wanted = std::get<Node::LeaseWanted>(requests[0]);
   EXPECT_FALSE(wanted.sockets);
   node_.leased(wanted.token, kRange, now_);
-  const auto answered = outputs();
-  ASSERT_EQ(answered.size(), 1u);
-  const auto& answer = std::get<Node::ToClient>(answered[0]);
-  EXPECT_EQ(ipc::decode<ipc::Leased>(ipc::open(answer.message).value())->range, kRange);
-  EXPECT_FALSE(answer.sockets.has_value());
+  const auto replies = outputs();
+  ASSERT_EQ(replies.size(), 1u);
+  const auto& reply = std::get<Node::ToClient>(replies[0]);
+  EXPECT_EQ(ipc::decode<ipc::Leased>(ipc::open(reply.message).value())->range, kRange);
+  EXPECT_FALSE(reply.sockets.has_value());
   EXPECT_THAT(node_.ranges_of(one_), ElementsAre(kRange));
 }
 
 // ---- after the death of an earlier agent --------------------------------------------------------
 
 rdmacm::PendingDisconnect pending_disconnect(std::uint32_t id) {
-  return {.address = {.source = kHere, .destination = kThere},
+  return {.address = {.source = kLocalIp, .destination = kRemoteIp},
           .local_comm_id = {id},
           .remote_comm_id = {9},
           .local_qpn = {0x777001},
@@ -297,7 +299,7 @@ rdmacm::PendingDisconnect pending_disconnect(std::uint32_t id) {
 
 TEST_F(NodeTest, DisconnectsConnectionsThatAProgramHandsOver) {
   rdmacm::PendingDisconnect foreign = pending_disconnect(3);
-  foreign.address.source = kThere;
+  foreign.address.source = kRemoteIp;
   EXPECT_FALSE(
       ask(one_, ipc::HandOver{{0x777}, {pending_disconnect(1), pending_disconnect(2), foreign}})
           .failed);
@@ -343,8 +345,8 @@ TEST_F(NodeTest, ReturnedRangeQuiescesAndNoLongerBelongsToTheProgram) {
 }
 
 TEST_F(NodeTest, QuiescingRangesCountTowardsTheProgramsLimit) {
-  const std::uint32_t most = Node::Config{}.leases_per_client_max;
-  for (std::uint32_t i = 0; i < most; ++i) {
+  const std::uint32_t limit = Node::Config{}.leases_per_client_max;
+  for (std::uint32_t i = 0; i < limit; ++i) {
     ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
     ASSERT_FALSE(ask(one_, ipc::ReturnRange{kRange}).failed);
   }
@@ -356,11 +358,11 @@ TEST_F(NodeTest, QuiescingRangesCountTowardsTheProgramsLimit) {
   EXPECT_EQ(now_ - returned, 1s);
   node_.on_timer(now_);
   const auto all = outputs();
-  ASSERT_EQ(all.size(), most + 1);
-  for (std::uint32_t i = 0; i < most; ++i) {
+  ASSERT_EQ(all.size(), limit + 1);
+  for (std::uint32_t i = 0; i < limit; ++i) {
     EXPECT_TRUE(std::holds_alternative<Node::RangeFree>(all[i]));
   }
-  EXPECT_EQ(std::get<Node::LeaseWanted>(all[most]).client, one_);
+  EXPECT_EQ(std::get<Node::LeaseWanted>(all[limit]).client, one_);
 }
 
 TEST_F(NodeTest, LeaseWaitsForAQuiescingRangeWhenNoneIsFree) {
@@ -383,9 +385,9 @@ TEST_F(NodeTest, LeaseWaitsForAQuiescingRangeWhenNoneIsFree) {
   EXPECT_EQ(std::get<Node::RangeFree>(again[0]).range, kRange);
   // No range is quiescing now, so the lease fails.
   no_range_is_free(again[1]);
-  const auto answer = outputs();
-  ASSERT_EQ(answer.size(), 1u);
-  const auto envelope = ipc::open(std::get<Node::ToClient>(answer[0]).message).value();
+  const auto reply = outputs();
+  ASSERT_EQ(reply.size(), 1u);
+  const auto envelope = ipc::open(std::get<Node::ToClient>(reply[0]).message).value();
   EXPECT_EQ(envelope.request, request_);
   EXPECT_EQ(ipc::decode<ipc::Done>(envelope).value().code, Errc::kNoResources);
   EXPECT_EQ(counter("limit_leases"), 1u);
@@ -403,7 +405,7 @@ TEST_F(NodeTest, ForgetsAWaitingLeaseWhenItsProgramDies) {
   EXPECT_TRUE(node_.idle());
 }
 
-TEST_F(NodeTest, RefusesOptionsThatDoNotFit) {
+TEST_F(NodeTest, RefusesUnknownOptionsAndLargeValues) {
   const rdmacm::IdHandle id = create_id(one_);
   EXPECT_FALSE(ask(one_, ipc::SetOption{id, 0, 0, 16}).failed);
   EXPECT_EQ(refused(one_, ipc::SetOption{id, 0, 0, 0x100000010}), Errc::kInvalidArgument);
@@ -431,12 +433,12 @@ TEST_F(NodeTest, AnswersAMalformedRequestIfItHasANumber) {
 TEST_F(NodeTest, SurvivesRandomMessages) {
   Random random(4);
   const rdmacm::IdHandle id = create_id(one_);
-  const rdmacm::SocketAddress there{.ip = kThere, .port = 9, .family = 4};
+  const rdmacm::SocketAddress there{.ip = kRemoteIp, .port = 9, .family = 4};
   const std::vector<ipc::Bytes> good = {
       ipc::encode(1, ipc::Lease{}),
       ipc::encode(0, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}),
       ipc::encode(0, ipc::DestroyId{id}),
-      ipc::encode(1, ipc::Bind{id, {.ip = kHere, .port = 9, .family = 4}}),
+      ipc::encode(1, ipc::Bind{id, {.ip = kLocalIp, .port = 9, .family = 4}}),
       ipc::encode(1, ipc::ResolveAddress{id, {}, there, 1s}),
       ipc::encode(1, ipc::Listen{id, 1}),
       ipc::encode(1, ipc::Connect{id, {.qpn = kRange << 12}}),
@@ -448,7 +450,8 @@ TEST_F(NodeTest, SurvivesRandomMessages) {
       ipc::encode(1, ipc::SetOption{id, 0, 1, 1}),
       ipc::encode(1, ipc::CreateId{name(2), rdmacm::kPortSpaceNone, 2}),
       ipc::encode(1, ipc::Listen{id, 1, {.data = {std::byte{1}}, .data_mask = {std::byte{1}}}}),
-      ipc::encode(1, ipc::LoadPath{id, {.address = {.source = kHere, .destination = kThere}}, {}}),
+      ipc::encode(
+          1, ipc::LoadPath{id, {.address = {.source = kLocalIp, .destination = kRemoteIp}}, {}}),
       ipc::encode(1, ipc::AnswerPath{id, 0, {}, {}}),
       ipc::encode(1, ipc::Migrated{{kRange << 12}}),
   };
@@ -463,7 +466,7 @@ TEST_F(NodeTest, SurvivesRandomMessages) {
     for (std::uint64_t n = 0; n < wrong; ++n) {
       bytes[random.below(bytes.size())] = static_cast<std::byte>(random.next());
     }
-    // The right length gets the message past the first check.
+    // With the right length, the message passes the first check.
     if (bytes.size() >= 4 && random.chance({3, 4})) {
       const auto size = static_cast<std::uint32_t>(bytes.size());
       std::memcpy(bytes.data(), &size, sizeof(size));
@@ -471,7 +474,7 @@ TEST_F(NodeTest, SurvivesRandomMessages) {
     node_.on_message(random.chance({1, 2}) ? one_ : two_, bytes, now_);
     for (const Node::Output& output : outputs()) {
       if (const auto* route = std::get_if<Node::RouteWanted>(&output)) {
-        node_.routed(route->token, HostRoute{kHere, 2, 1500, false}, now_);
+        node_.routed(route->token, HostRoute{kLocalIp, 2, 1500, false}, now_);
       } else if (const auto* lease = std::get_if<Node::LeaseWanted>(&output)) {
         node_.leased(lease->token, kRange, now_);
       }
@@ -517,7 +520,8 @@ TEST_F(NodeTest, SurvivesRandomMads) {
     wire::write_headers(bytes, packet);
     bytes.insert(bytes.end(), mad.begin(), mad.end());
     bytes.resize(bytes.size() + packet.bth.pad_count);
-    node_.receive({.address = {.source = kThere, .destination = kHere}, .transport = bytes}, now_);
+    node_.receive({.address = {.source = kRemoteIp, .destination = kLocalIp}, .transport = bytes},
+                  now_);
     (void)outputs();
     (void)node_.transmit(burst, now_);
     burst.clear();
@@ -536,14 +540,14 @@ TEST_F(NodeTest, SurvivesRandomMads) {
 TEST_F(NodeTest, ErrorForAPortInUseNamesItsHolder) {
   const ClientId server = node_.connected(now_, {.pid = 4711});
   const auto bind = [](rdmacm::IdHandle id) {
-    return ipc::Bind{id, {.ip = kHere, .port = 7000, .family = 4}};
+    return ipc::Bind{id, {.ip = kLocalIp, .port = 7000, .family = 4}};
   };
   ASSERT_FALSE(ask(server, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}).failed);
   ASSERT_FALSE(ask<ipc::Bound>(server, bind(name(1))).source.port == 0);
   ASSERT_FALSE(ask(one_, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}).failed);
-  const auto said = ask(one_, bind(name(1)));
-  EXPECT_EQ(said.code, Errc::kAddressInUse);
-  EXPECT_EQ(said.text, "port 7000 is in use, by PID 4711");
+  const auto reply = ask(one_, bind(name(1)));
+  EXPECT_EQ(reply.code, Errc::kAddressInUse);
+  EXPECT_EQ(reply.text, "port 7000 is in use, by PID 4711");
   // 127.0.0.1 counts as a wildcard, so it conflicts with every address.
   const auto on_loopback =
       ask(one_, ipc::Bind{name(1), {.ip = wire::ipv4_gid(0x7f000001), .port = 7000, .family = 4}});

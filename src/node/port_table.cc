@@ -114,19 +114,19 @@ std::vector<rdmacm::Interface> PortTable::interfaces() const {
     const std::size_t first = all.size();
     port.gids.append_interfaces(all, connection_pkey(port.state));
     if (port.link_layer != LinkLayer::kInfiniband) continue;
-    for (rdmacm::Interface& one : std::span(all).subspan(first)) {
-      one.link_layer = port.link_layer;
-      one.gid = port.state.gids.empty() ? Gid{} : port.state.gids.front();
-      one.sgid_index = 0;
-      one.mtu = port.state.active_mtu;
+    for (rdmacm::Interface& entry : std::span(all).subspan(first)) {
+      entry.link_layer = port.link_layer;
+      entry.gid = port.state.gids.empty() ? Gid{} : port.state.gids.front();
+      entry.sgid_index = 0;
+      entry.mtu = port.state.active_mtu;
     }
   }
   return all;
 }
 
 std::optional<PortId> PortTable::find_interface(const Gid& address, bool by_gid) const {
-  for (const rdmacm::Interface& one : interfaces()) {
-    if ((by_gid ? one.gid : one.address) == address) return one.port;
+  for (const rdmacm::Interface& entry : interfaces()) {
+    if ((by_gid ? entry.gid : entry.address) == address) return entry.port;
   }
   return {};
 }
@@ -134,8 +134,8 @@ std::optional<PortId> PortTable::find_interface(const Gid& address, bool by_gid)
 std::vector<ipc::GidEntry> PortTable::gids() const {
   std::vector<ipc::GidEntry> all;
   for (const Port& port : ports_) {
-    const auto its = port.gid_entries();
-    all.insert(all.end(), its.begin(), its.end());
+    const auto entries = port.gid_entries();
+    all.insert(all.end(), entries.begin(), entries.end());
   }
   return all;
 }

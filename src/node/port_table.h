@@ -72,11 +72,11 @@ class PortTable {
   };
   // Returns the port with an interface that has this IP address, or this GID if `by_gid`.
   std::optional<PortId> find_interface(const Gid& address, bool by_gid) const;
-  // Finds the port that has the address.  `interface` matters only for link-local addresses.
+  // Finds the port that has the address.  For `interface`, see GidTable::index_of().
   std::optional<Source> find(const Gid& gid, std::uint32_t interface) const;
-  // Calls take(port, P_Keys) for each port.
-  void for_each_pkey_table(auto&& take) const {
-    for (const Port& port : ports_) take(port.id, port.state.pkeys);
+  // Calls f(port, P_Keys) for each port.
+  void for_each_pkey_table(auto&& f) const {
+    for (const Port& port : ports_) f(port.id, port.state.pkeys);
   }
   // Returns the number of addresses of the last update that found no room in the GID tables.
   std::size_t gids_left_out() const;

@@ -19,14 +19,14 @@ constexpr std::uint32_t kNamesMax = rdmacm::kIdsPerOwnerMax;
 
 // Calls the handler of a request.  Replaces the program's name for an id with the RDMA CM's handle.
 template <class Message>
-Result<bool> Node::carry_out(ClientId client, std::uint64_t request, const Message& message,
-                             Time now) {
+Result<bool> Node::call_handler(ClientId client, std::uint64_t request, const Message& message,
+                                Time now) {
   constexpr bool kByName =
       std::is_same_v<Message, ipc::CreateId> || std::is_same_v<Message, ipc::DestroyId>;
   if constexpr (requires { message.id; } && !kByName) {
-    Message meant = message;
-    meant.id = VB_TRY(find_named(client, message.id));
-    return on(client, request, meant, now);
+    Message resolved = message;
+    resolved.id = VB_TRY(find_named(client, message.id));
+    return on(client, request, resolved, now);
   } else {
     return on(client, request, message, now);
   }
@@ -36,9 +36,9 @@ Result<bool> Node::carry_out(ClientId client, std::uint64_t request, const Messa
 template <class Message>
 Result<void> Node::serve(ClientId client, const ipc::Envelope& envelope, Time now) {
   const Message message = VB_TRY(ipc::decode<Message>(envelope));
-  const auto answered = carry_out(client, envelope.request, message, now);
+  const auto result = call_handler(client, envelope.request, message, now);
   std::string holder;
-  if (!answered && answered.error().code == Errc::kAddressInUse) {
+  if (!result && result.error().code == Errc::kAddressInUse) {
     if constexpr (std::is_same_v<Message, ipc::Bind>) {
       holder = holder_of_port(client, message.id, &message.address);
     } else if constexpr (std::is_same_v<Message, ipc::Listen>) {
@@ -46,25 +46,26 @@ Result<void> Node::serve(ClientId client, const ipc::Envelope& envelope, Time no
     }
   }
   if (envelope.request != 0) {
-    if (!answered && !holder.empty()) {
-      ipc::Done refused = ipc::refusal(answered.error());
+    if (!result && !holder.empty()) {
+      ipc::Done refused = ipc::refusal(result.error());
       refused.text = std::move(holder);
-      tell(client, ipc::encode(envelope.request, refused));
+      send_to(client, ipc::encode(envelope.request, refused));
       return {};
     }
-    if (!answered) return std::unexpected(answered.error());
-    if (!*answered) tell(client, ipc::encode(envelope.request, ipc::Done{}));
+    if (!result) return std::unexpected(result.error());
+    if (!*result) send_to(client, ipc::encode(envelope.request, ipc::Done{}));
     return {};
   }
   // The request wants no reply, but an error about an id is reported as Refused.
   if constexpr (requires { message.id; }) {
-    if (!answered) {
-      const Error& error = answered.error();
-      tell(client, ipc::encode(0, ipc::Refused{.request = envelope.type,
-                                               .id = message.id,
-                                               .code = error.code,
-                                               .detail = error.detail,
-                                               .text = holder.empty() ? error.context : holder}));
+    if (!result) {
+      const Error& error = result.error();
+      send_to(client,
+              ipc::encode(0, ipc::Refused{.request = envelope.type,
+                                          .id = message.id,
+                                          .code = error.code,
+                                          .detail = error.detail,
+                                          .text = holder.empty() ? error.context : holder}));
     }
   }
   return {};
@@ -110,35 +111,37 @@ void Node::on_message(ClientId client, std::span<const std::byte> message, Time 
   if (!envelope) return;  // the request has no readable number, so there is no way to reply
   const auto served = handle(client, *envelope, now);
   if (!served && envelope->request != 0) {
-    tell(client, ipc::encode(envelope->request, ipc::refusal(served.error())));
+    send_to(client, ipc::encode(envelope->request, ipc::refusal(served.error())));
   }
   run(now);
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Lease& m, Time) {
   if (ports_.why_all_down() && m.sockets) {
-    tell(client,
-         ipc::encode(request, ipc::Done{.failed = true,
-                                        .code = Errc::kUnreachable,
-                                        .text = "the port is down: " + *ports_.why_all_down()}));
+    send_to(client,
+            ipc::encode(request, ipc::Done{.failed = true,
+                                           .code = Errc::kUnreachable,
+                                           .text = "the port is down: " + *ports_.why_all_down()}));
     return true;
   }
   ipc::DirectAccess& direct = clients_.at(client).direct;
   direct = m.direct;
   direct.pid = m.direct.mark_address == 0 ? 0 : clients_.at(client).program.pid;
-  VB_TRY_VOID(want_lease({client, request, m.sockets}));
+  VB_TRY_VOID(request_lease({client, request, m.sockets}));
   return true;
 }
 
 // Outputs a LeaseWanted, or makes the lease wait.  A range that quiesces counts towards the limit
-// of the program that has returned it.  Otherwise one program could lease and return all ranges,
-// and others would get none.
-Result<void> Node::want_lease(const LeaseRequest& lease) {
-  const auto its = [&](const auto& request) { return request.second.client == lease.client; };
-  const auto under_way = std::ranges::count_if(lease_requests_, its);
+// of the program that has returned it.  Without this rule, one program could lease and return all
+// ranges, and other programs would get none.
+Result<void> Node::request_lease(const LeaseRequest& lease) {
+  const auto is_of_client = [&](const auto& request) {
+    return request.second.client == lease.client;
+  };
+  const auto pending = std::ranges::count_if(lease_requests_, is_of_client);
   const auto quiescing = std::ranges::count(quiescing_, lease.client, &QuiescingRange::owner);
   const std::size_t in_use =
-      clients_.at(lease.client).ranges.size() + static_cast<std::size_t>(under_way);
+      clients_.at(lease.client).ranges.size() + static_cast<std::size_t>(pending);
   if (in_use >= config_.leases_per_client_max) {
     ++leases_over_client_limit_;
     return fail(Errc::kNoResources,
@@ -184,8 +187,8 @@ Result<void> Node::check_port(ClientId client, const rdmacm::SocketAddress& addr
 
 void Node::retry_leases() {
   for (const LeaseRequest& lease : std::exchange(leases_waiting_, {})) {
-    if (const auto wanted = want_lease(lease); !wanted) {
-      tell(lease.client, ipc::encode(lease.request, ipc::refusal(wanted.error())));
+    if (const auto result = request_lease(lease); !result) {
+      send_to(lease.client, ipc::encode(lease.request, ipc::refusal(result.error())));
     }
   }
 }
@@ -207,7 +210,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ReturnRange& m,
   if (std::erase(clients_.at(client).ranges, m.range) == 0) {
     return fail(Errc::kInvalidArgument, "not a range of this program");
   }
-  tell_lane_range(client, m.range, false);
+  report_lane_range(client, m.range, false);
   quiescing_.push_back({now + config_.range_quiesce_time, m.range, client});
   return false;
 }
@@ -227,23 +230,23 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::HandOver& m, Ti
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::CreateId& m, Time now) {
-  Client& its = clients_.at(client);
+  Client& program = clients_.at(client);
   const std::uint32_t index = ipc::index_of_name(m.id);
   if (!ipc::is_name(m.id) || index >= kNamesMax) {
     return fail(Errc::kInvalidArgument, "not a name for an id");
   }
-  if (index < its.named.size() && rdmacm_.name(its.named[index]) != 0) {
+  if (index < program.ids_by_index.size() && rdmacm_.name(program.ids_by_index[index]) != 0) {
     return fail(Errc::kInvalidArgument, "another id has this name");
   }
-  its.unmade.erase(m.id);
+  program.failed_ids.erase(m.id);
   const auto made = create_id(client, m, now);
   if (!made) {
     // The error is stored, because later requests that name the id get the same error.
-    if (its.unmade.size() < kNamesMax) its.unmade.emplace(m.id, made.error());
+    if (program.failed_ids.size() < kNamesMax) program.failed_ids.emplace(m.id, made.error());
     return std::unexpected(made.error());
   }
-  if (index >= its.named.size()) its.named.resize(index + 1);
-  its.named[index] = *made;
+  if (index >= program.ids_by_index.size()) program.ids_by_index.resize(index + 1);
+  program.ids_by_index[index] = *made;
   return false;
 }
 
@@ -254,16 +257,16 @@ Result<rdmacm::IdHandle> Node::create_id(ClientId client, const ipc::CreateId& m
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::DestroyId& m, Time now) {
-  if (clients_.at(client).unmade.erase(m.id) != 0) return false;
+  if (clients_.at(client).failed_ids.erase(m.id) != 0) return false;
   const rdmacm::IdHandle id = VB_TRY(find_named(client, m.id));
   VB_TRY_VOID(rdmacm_.destroy_id(client, id, now));
   return false;
 }
 
 std::string Node::holder_of_port(ClientId client, rdmacm::IdHandle name,
-                                 const rdmacm::SocketAddress* wanted) const {
+                                 const rdmacm::SocketAddress* address) const {
   const auto id = find_named(client, name);
-  const auto other = id ? rdmacm_.find_conflict(client, *id, wanted) : std::nullopt;
+  const auto other = id ? rdmacm_.find_conflict(client, *id, address) : std::nullopt;
   const auto holder = other ? clients_.find(other->owner) : clients_.end();
   if (holder == clients_.end()) return {};
   return "port " + std::to_string(other->source.port) + " is in use, by " +
@@ -275,9 +278,9 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Bind& m
   VB_TRY_VOID(check_port(client, m.address));
   VB_TRY_VOID(rdmacm_.bind(client, m.id, m.address, now));
   const rdmacm::IdInfo info = VB_TRY(rdmacm_.info(client, m.id));
-  tell(client, ipc::encode(request, ipc::Bound{.source = info.source,
-                                               .on_device = info.bound_to_device != 0,
-                                               .path = info.path}));
+  send_to(client, ipc::encode(request, ipc::Bound{.source = info.source,
+                                                  .on_device = info.bound_to_device != 0,
+                                                  .path = info.path}));
   return true;
 }
 

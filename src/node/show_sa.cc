@@ -19,7 +19,7 @@ class Page {
  public:
   Page(std::uint32_t skip, bool& more) : skip_(skip), more_(more) {}
 
-  // Adds a row, which make() returns, if the row belongs to this reply.
+  // Adds the row that make() returns, if the row belongs to this reply.
   template <class Row>
   void add(std::vector<Row>& rows, auto&& make) {
     if (skip_ != 0) {
@@ -103,17 +103,17 @@ ipc::SaAddressRow address_row(PortId port, const ipoib::Row& row) {
 
 }  // namespace
 
-Result<ipc::SaReply> Node::show_sa(const ipc::ShowSa& wanted, Time now) const {
+Result<ipc::SaReply> Node::show_sa(const ipc::ShowSa& request, Time now) const {
   if (infiniband_.empty()) return fail(Errc::kNotSupported, kNoPort);
   ipc::SaReply reply;
-  Page page(wanted.skip, reply.more);
+  Page page(request.skip, reply.more);
   const auto add_paths = [&](PortId id, const sa::PathCache::View& view) {
     if (view.paths.empty()) page.add(reply.paths, [&] { return unknown_path(id, view); });
     for (const wire::PathRecord& path : view.paths) {
       page.add(reply.paths, [&] { return known_path(id, view, path); });
     }
   };
-  switch (wanted.topic) {
+  switch (request.topic) {
     case ipc::SaTopic::kPaths:
       for (const auto& [id, port] : infiniband_) {
         port.client().paths().visit([&](const auto& view) { add_paths(id, view); }, now);
@@ -148,7 +148,7 @@ Result<ipc::SaFlushed> Node::flush_sa(Time now) {
   if (infiniband_.empty()) return fail(Errc::kNotSupported, kNoPort);
   ipc::SaFlushed all;
   for (auto& [id, port] : infiniband_) {
-    const InfinibandPort::Flushed flushed = port.flush(now);
+    const InfinibandPort::FlushCounts flushed = port.flush(now);
     all.paths += flushed.paths;
     all.addresses += flushed.addresses;
   }

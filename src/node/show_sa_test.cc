@@ -61,10 +61,10 @@ TEST_F(ShowSaTest, PendingQueriesAreShownInSeveralReplies) {
   for (unsigned i = 0; i < all; ++i) resolve_gid(1000 + i);
   std::set<Gid> seen;
   for (const unsigned rows : {unsigned{ipc::kSaRowsPerReply}, unsigned{ipc::kSaRowsPerReply}, 3u}) {
-    const auto one = page(ipc::SaTopic::kPaths, static_cast<std::uint32_t>(seen.size()));
-    ASSERT_EQ(one.paths.size(), rows);
-    EXPECT_EQ(one.more, rows != 3);
-    for (const ipc::SaPathRow& row : one.paths) {
+    const auto reply = page(ipc::SaTopic::kPaths, static_cast<std::uint32_t>(seen.size()));
+    ASSERT_EQ(reply.paths.size(), rows);
+    EXPECT_EQ(reply.more, rows != 3);
+    for (const ipc::SaPathRow& row : reply.paths) {
       EXPECT_EQ(row.state, "asked");
       EXPECT_EQ(row.waiters, 1u);
       EXPECT_TRUE(seen.insert(row.destination).second);
@@ -102,14 +102,14 @@ TEST_F(ShowSaTest, AddressesThatAreBeingResolvedHaveWaiters) {
 TEST_F(ShowSaTest, FlushMakesTheNextRouteAskAgainAndKeepsGroups) {
   resolve_gid(2);
   resolve_gid(40);
-  const std::uint64_t asked = counter("sa_queries");
+  const std::uint64_t queries_before = counter("sa_queries");
   resolve_gid(2);
-  EXPECT_EQ(counter("sa_queries"), asked);
+  EXPECT_EQ(counter("sa_queries"), queries_before);
   EXPECT_EQ(node_.flush_sa(now()).value(), (ipc::SaFlushed{.paths = 2, .addresses = 0}));
   EXPECT_TRUE(page(ipc::SaTopic::kPaths).paths.empty());
   EXPECT_EQ(page(ipc::SaTopic::kGroups).groups.size(), 1u);
   resolve_gid(2);
-  EXPECT_EQ(counter("sa_queries"), asked + 1);
+  EXPECT_EQ(counter("sa_queries"), queries_before + 1);
   EXPECT_EQ(page(ipc::SaTopic::kPaths).paths.size(), 1u);
 }
 
@@ -119,7 +119,7 @@ TEST_F(ShowSaTest, UnknownTopicIsRefused) {
   EXPECT_EQ(reply.error().code, Errc::kInvalidArgument);
 }
 
-TEST(ShowSa, HostWithoutInfinibandPortsSaysSo) {
+TEST(ShowSa, HostWithoutInfinibandPortsGetsAnError) {
   Node node({.node_guid = {5}, .build = "test"}, Random(1));
   const auto reply = node.show_sa({}, Time{});
   ASSERT_FALSE(reply);

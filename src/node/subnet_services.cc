@@ -43,11 +43,11 @@ ipc::Service service_of(const wire::ServiceRecord& record) {
 
 ipc::ServicesFound reply_of(const std::vector<wire::ServiceRecord>& records) {
   ipc::ServicesFound found;
-  const std::size_t told = std::min(records.size(), ipc::kServicesPerReply);
-  for (const wire::ServiceRecord& record : std::span(records).first(told)) {
+  const std::size_t returned = std::min(records.size(), ipc::kServicesPerReply);
+  for (const wire::ServiceRecord& record : std::span(records).first(returned)) {
     found.services.push_back(service_of(record));
   }
-  found.left_out = static_cast<std::uint32_t>(records.size() - told);
+  found.left_out = static_cast<std::uint32_t>(records.size() - returned);
   return found;
 }
 
@@ -58,9 +58,9 @@ Result<InfinibandPort*> SubnetServices::port_of(ClientId client, PortId port) {
   if (found == ports_.end()) {
     return fail(Errc::kInvalidArgument, "services need an InfiniBand port of this host");
   }
-  const auto its =
-      std::ranges::count_if(entries_, [&](const auto& one) { return one.second.client == client; });
-  if (static_cast<std::size_t>(its) >= kPerClientMax) {
+  const auto count = std::ranges::count_if(
+      entries_, [&](const auto& entry) { return entry.second.client == client; });
+  if (static_cast<std::size_t>(count) >= kPerClientMax) {
     ++limits_met_;
     return fail(Errc::kNoResources,
                 "the limit of services of a program (kPerClientMax) is reached");
@@ -69,42 +69,43 @@ Result<InfinibandPort*> SubnetServices::port_of(ClientId client, PortId port) {
 }
 
 Result<void> SubnetServices::find(ClientId client, std::uint64_t request,
-                                  const ipc::FindServices& wanted, Time now) {
-  InfinibandPort& port = *VB_TRY(port_of(client, wanted.port));
-  if (wanted.timeout < Duration(0)) return fail(Errc::kInvalidArgument, "the timeout is negative");
+                                  const ipc::FindServices& message, Time now) {
+  InfinibandPort& port = *VB_TRY(port_of(client, message.port));
+  if (message.timeout < Duration(0)) return fail(Errc::kInvalidArgument, "the timeout is negative");
   sa::ServiceQuery query;
-  if (wanted.by_name) query.name = wanted.name;
-  if (wanted.by_id) query.service_id = wanted.service_id;
+  if (message.by_name) query.name = message.name;
+  if (message.by_id) query.service_id = message.service_id;
   const std::uint64_t number = ++last_number_;
   const auto ticket = VB_TRY(
-      port.client().services().find(query, number, std::min(wanted.timeout, kTimeoutMax), now));
-  entries_[number] = {.client = client, .request = request, .port = wanted.port, .ticket = ticket};
+      port.client().services().find(query, number, std::min(message.timeout, kTimeoutMax), now));
+  entries_[number] = {.client = client, .request = request, .port = message.port, .ticket = ticket};
   port.run(now);
   return {};
 }
 
 bool SubnetServices::is_registered(PortId port, const wire::ServiceRecord& record) const {
-  return std::ranges::any_of(entries_, [&](const auto& one) {
-    const auto& its = one.second.record;
-    return its && one.second.port == port && its->service_id == record.service_id &&
-           its->service_gid == record.service_gid && its->service_pkey == record.service_pkey;
+  return std::ranges::any_of(entries_, [&](const auto& entry) {
+    const auto& registered = entry.second.record;
+    return registered && entry.second.port == port && registered->service_id == record.service_id &&
+           registered->service_gid == record.service_gid &&
+           registered->service_pkey == record.service_pkey;
   });
 }
 
 Result<void> SubnetServices::add(ClientId client, std::uint64_t request,
-                                 const ipc::AddService& wanted, Time now) {
-  InfinibandPort& port = *VB_TRY(port_of(client, wanted.port));
-  wire::ServiceRecord record = record_of(wanted.service);
+                                 const ipc::AddService& message, Time now) {
+  InfinibandPort& port = *VB_TRY(port_of(client, message.port));
+  wire::ServiceRecord record = record_of(message.service);
   if (record.service_gid == port.gid()) record.service_gid = {};
   if (record.service_pkey == Pkey{}) record.service_pkey = port.pkey();
-  if (is_registered(wanted.port, record)) {
+  if (is_registered(message.port, record)) {
     return fail(Errc::kAddressInUse, "a program of this host has registered the service");
   }
   const std::uint64_t number = ++last_number_;
   const auto ticket = VB_TRY(port.client().services().add(record, number, now));
   entries_[number] = {.client = client,
                       .request = request,
-                      .port = wanted.port,
+                      .port = message.port,
                       .ticket = ticket,
                       .record = record};
   port.run(now);

@@ -32,11 +32,12 @@ class SubnetServices {
   // Asks the SA for services.  A Reply to the request follows.  Fails with kInvalidArgument: the
   // port does not exist, or the timeout is negative; kNoResources: kPerClientMax, or a limit of the
   // port.
-  Result<void> find(ClientId client, std::uint64_t request, const ipc::FindServices& wanted,
+  Result<void> find(ClientId client, std::uint64_t request, const ipc::FindServices& message,
                     Time now);
   // Registers a service.  A Reply to the request follows.  Fails with kAddressInUse if a program of
   // this node has registered the service, or with an error of find().
-  Result<void> add(ClientId client, std::uint64_t request, const ipc::AddService& wanted, Time now);
+  Result<void> add(ClientId client, std::uint64_t request, const ipc::AddService& message,
+                   Time now);
   // Ends a registration.  Fails with kInvalidArgument if the program has no such registration.
   Result<void> remove(ClientId client, std::uint64_t registration, Time now);
   void client_gone(ClientId client, Time now);
@@ -45,7 +46,7 @@ class SubnetServices {
     ClientId client = 0;
     ipc::Bytes message{};
   };
-  // Returns the message that tells a program about the event; nothing if it needs none.
+  // Returns the message about the event to a program; nothing if no message is needed.
   std::optional<Reply> on(const sa::ServiceEvent& event);
 
   std::uint64_t limits_met() const { return limits_met_; }
@@ -56,7 +57,7 @@ class SubnetServices {
     std::uint64_t request = 0;  // 0: the request was answered
     PortId port{};
     sa::ServiceTicket ticket{};
-    std::optional<wire::ServiceRecord> record{};  // of a registration
+    std::optional<wire::ServiceRecord> record{};  // only of a registration
   };
 
   Result<InfinibandPort*> port_of(ClientId client, PortId port);

@@ -9,8 +9,8 @@
 // Provides addresses of a host for tests.
 namespace verbena::node {
 
-inline const Gid kHere = wire::ipv4_gid(0x0a000001);
-inline const Gid kThere = wire::ipv4_gid(0x0a000002);
+inline const Gid kLocalIp = wire::ipv4_gid(0x0a000001);
+inline const Gid kRemoteIp = wire::ipv4_gid(0x0a000002);
 
 inline HostAddress address(const Gid& gid, std::uint32_t interface, bool default_route = false) {
   return {.gid = gid,

@@ -65,8 +65,8 @@ class SubnetNodeTest : public testing::Test {
 
   // Moves MADs between the node and the manager until there are no more.
   void exchange() {
-    for (bool some = true; some;) {
-      some = false;
+    for (bool has_output = true; has_output;) {
+      has_output = false;
       while (auto output = node_.poll()) {
         if (auto* message = std::get_if<Node::ToClient>(&*output)) {
           messages_[message->client].push_back(std::move(message->message));
@@ -78,14 +78,14 @@ class SubnetNodeTest : public testing::Test {
       node_.transmit(burst, now());
       for (const link::Burst::Packet& packet : burst.packets()) {
         if (packet.address.destination_lid != kSaLid) continue;
-        some = true;
+        has_output = true;
         const auto bytes = burst.transport(packet);
         mad::SendMad request{.to = {.path = packet.address}};
         std::ranges::copy(bytes.last(wire::kMadBytes), request.mad.begin());
         manager_.receive(request);
       }
       while (const auto answer = manager_.next_packet()) {
-        some = true;
+        has_output = true;
         receive(*answer);
       }
     }
@@ -111,8 +111,8 @@ class SubnetNodeTest : public testing::Test {
   Node node_;
   ClientId client_ = 0;
   std::uint32_t ids_ = 0;
-  std::map<ClientId, std::deque<ipc::Bytes>> messages_{};  // the messages that exchange() has taken
-  std::vector<Node::Membership> memberships_{};  // the memberships that exchange() has taken
+  std::map<ClientId, std::deque<ipc::Bytes>> messages_{};  // messages from exchange()
+  std::vector<Node::Membership> memberships_{};            // memberships from exchange()
 };
 
 }  // namespace verbena::node
