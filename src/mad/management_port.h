@@ -59,8 +59,8 @@ class ManagementPort {
     Address to{};
     Duration timeout{};  // 0: no response is expected
     std::uint32_t retries = 0;
-    std::uint64_t cookie = 0;      // comes back with the timeout
-    std::vector<std::byte> mad{};  // from the MAD header on; with RMPP the whole message
+    std::uint64_t cookie = 0;      // returned with the report of a timeout
+    std::vector<std::byte> mad{};  // begins with the MAD header; with RMPP, the whole message
   };
   // Sends a request, a response or another MAD.  The upper half of a request's transaction id
   // becomes the agent's number.  Fails with kBadHandle: no such agent; kInvalidArgument: the length

@@ -32,7 +32,7 @@ class GeneralServices {
   explicit GeneralServices(Random random);
 
   void set_pkeys(PortId port, std::span<const Pkey> pkeys);
-  // Returns the MAD in the packet, if the packet is for QP1.  It is valid until the next call.
+  // Returns the MAD in the packet, if the packet is for QP1.  The MAD is valid until the next call.
   std::optional<std::span<const std::byte>> receive(const link::Arrival& arrival, Time now);
   // Queues a MAD for transmit(), or drops and counts it if kSends MADs wait.
   void send(const mad::SendMad& mad, Time now);

@@ -28,7 +28,7 @@ TEST(GidTable, OrdersTheDefaultRouteFirstAndLoopbackLast) {
   std::vector<Gid> order;
   for (const auto& entry : table.entries()) order.push_back(entry.gid);
   EXPECT_THAT(order, ElementsAre(link_local, kLocalIp, kRemoteIp, loopback.gid));
-  EXPECT_EQ(table.active_mtu(), 3);  // 1024 bytes, as the interfaces have 1,500
+  EXPECT_EQ(table.active_mtu(), 3);  // 1024 bytes, because the interfaces have an MTU of 1,500
 }
 
 TEST(GidTable, IndexNeverChanges) {
@@ -58,7 +58,7 @@ TEST(GidTable, IndexNeverChanges) {
 TEST(GidTable, IsUpWithANetworkOrIfItNeverHadANetwork) {
   HostAddress loopback = address(wire::ipv4_gid(0x7f000001), 1);
   loopback.loopback = true;
-  HostAddress unplugged = address(kLocalIp, 2);  // as docker0 is without a container
+  HostAddress unplugged = address(kLocalIp, 2);  // like docker0 without a container
   unplugged.up = false;
   GidTable table;
   EXPECT_FALSE(table.is_up());

@@ -47,7 +47,7 @@ class InfinibandPort {
   // maximum.
   static constexpr Duration kJoinPauseMin = std::chrono::seconds(1);
   static constexpr Duration kJoinPauseMax = std::chrono::seconds(16);
-  static constexpr Duration kGroupTimeout = std::chrono::seconds(10);  // see join()
+  static constexpr Duration kGroupTimeout = std::chrono::seconds(10);  // limits waiting, see join()
 
   InfinibandPort(PortId port, const sa::Client::Config& config, Random random);
 
@@ -70,7 +70,7 @@ class InfinibandPort {
     std::uint64_t token = 0;
     Gid destination{};
     bool by_gid = false;  // the destination is a GID, not an IP address
-    Gid source{};         // the IP address of this host that the route starts from
+    Gid source{};         // the IP address, or the GID if by_gid, at which the route begins
   };
   // Finds a route.  A RouteFound follows.
   void find_route(const RouteRequest& request, Time now);
@@ -88,7 +88,7 @@ class InfinibandPort {
     std::uint64_t token = 0;
     std::uint16_t port_space = 0;  // selects the kind of MGID and the Q_Key
     Pkey pkey{};                   // must be of the interface's partition
-    Gid group{};                   // an IP address, or zeros or 0.0.0.0: the SA chooses an MGID
+    Gid group{};                   // an IP address; for zeros or 0.0.0.0 the SA chooses an MGID
     bool is_mgid = false;          // `group` is an MGID
     std::uint8_t join_state = 0;   // bits of MCMemberRecord
   };

@@ -170,7 +170,7 @@ TEST_F(SubnetPortTest, RouteOfPortsWithSeveralLidsHasAnAlternatePath) {
   PortState with_two_lids = state(0);
   with_two_lids.lmc = 1;
   set_state(0, with_two_lids);
-  for (int times = 0; times < 2; ++times) {  // first from the SA, then from the cache
+  for (int times = 0; times < 2; ++times) {  // the SA answers first, and then the cache
     const auto found = route(0, gid(1), true);
     ASSERT_TRUE(found && found->route);
     ASSERT_TRUE(found->route->alternate);

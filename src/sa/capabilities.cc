@@ -45,7 +45,7 @@ void Capabilities::receive(const QueryEnd& end, Time now) {
   if (query_ != end.id) return;
   query_.reset();
   if (may_be_stale_) return ask(now);
-  if (end.how != QueryEnd::How::kAnswered) {
+  if (end.outcome != QueryEnd::Outcome::kAnswered) {
     ++counters_.failed;
     return ask_later(now);
   }

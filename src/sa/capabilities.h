@@ -52,7 +52,7 @@ class Capabilities {
   Random random_;
   bool port_is_ready_ = false;
   std::optional<QueryId> query_{};
-  bool may_be_stale_ = false;  // the pending query may get the answer of an earlier manager
+  bool may_be_stale_ = false;  // the answer to the pending query may be out of date
   std::optional<wire::ClassPortInfo> info_{};
   Time ask_again_ = kNever;
   CapabilityCounters counters_{};

@@ -37,7 +37,7 @@ class Client {
     friend bool operator==(const Config&, const Config&) = default;
   };
 
-  // `port` names the port in the addresses of MADs.  The client asks nothing before set_port().
+  // `port` names the port in the addresses of MADs.  The client sends nothing before set_port().
   static std::unique_ptr<Client> create(PortId port, const Config& config, Random random, Time now);
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;

@@ -189,9 +189,9 @@ TEST(ClientTest, JoinOfASendOnlyFullMemberNeedsAManagerThatSupportsIt) {
   net.change_master(1);
   net.run_for(1s);
   ASSERT_FALSE(net.host(0).events.empty());
-  const auto& over = std::get<MemberEvent>(net.host(0).events.back());
-  EXPECT_EQ(over.what, MemberEvent::What::kFailed);
-  EXPECT_EQ(over.error->code, Errc::kNotSupported);
+  const auto& event = std::get<MemberEvent>(net.host(0).events.back());
+  EXPECT_EQ(event.what, MemberEvent::What::kFailed);
+  EXPECT_EQ(event.error->code, Errc::kNotSupported);
   const auto refused = net.client(0).memberships().join(request, 0, net.world.now());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Errc::kNotSupported);

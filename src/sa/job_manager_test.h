@@ -43,7 +43,7 @@ class JobManager {
   struct Config {
     unsigned hosts = 0;
     Duration per_request = std::chrono::microseconds(50);
-    Duration per_record = std::chrono::nanoseconds(500);  // in an answer with a table
+    Duration per_record = std::chrono::nanoseconds(500);  // added for each record of a table
     Ratio deaf{};                                         // the fraction of requests that are lost
     Ratio busy{};                                         // the fraction of requests that get BUSY
   };
@@ -51,7 +51,7 @@ class JobManager {
     std::uint64_t unseen = 0;
     std::uint64_t paths = 0;   // requests for one path that were served, including repeats
     std::uint64_t tables = 0;  // requests for a table that were served, including repeats
-    std::uint64_t others = 0;  // subscriptions
+    std::uint64_t others = 0;  // requests that are not for paths, for example subscriptions
     std::uint64_t busy = 0;
     std::size_t queue_max = 0;
   };
@@ -164,8 +164,8 @@ class JobManager {
     for (std::size_t i = 0; i < paths.size(); ++i) {
       wire::encode_to(std::span(mad).subspan(wire::kSaHeaderBytes + i * kRecordBytes), paths[i]);
     }
-    // Fails if the request is the repeat of one whose table is still being sent.  The client gets
-    // that table.
+    // If the request is a repeat, the table for its first try may still be on its way.  Then send()
+    // fails, and the client gets the first table.
     (void)mads_.send(agent_, {.to = message.from, .retries = 5, .mad = std::move(mad)},
                      world_.now());
   }

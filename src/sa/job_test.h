@@ -36,9 +36,9 @@ class Job {
   struct Result {
     std::uint64_t routes = 0;  // routes that were found
     std::uint64_t failed = 0;
-    std::uint64_t queries = 0;  // queries for paths, without repeats
-    std::uint64_t subscriptions = 0;
-    std::uint64_t sent = 0;  // requests, including subscriptions and repeats
+    std::uint64_t queries = 0;        // queries for paths, without repeats
+    std::uint64_t subscriptions = 0;  // queries that are not for paths, without repeats
+    std::uint64_t sent = 0;           // requests, including subscriptions and repeats
     std::uint64_t repeated = 0;
     Duration took{};  // from the start until the last route was found
   };
@@ -94,7 +94,7 @@ class Job {
 
  private:
   struct Process {
-    unsigned next = 1;  // the distance to the host that it connects to next
+    unsigned next = 1;  // the distance to the next host that it connects to
     unsigned pending = 0;
   };
   struct Host {

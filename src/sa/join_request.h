@@ -16,7 +16,7 @@ namespace verbena::sa {
 struct JoinRequest {
   using Limit = PathQuery::Limit;
 
-  Gid mgid{};  // 0: the SA chooses one
+  Gid mgid{};  // 0: the SA chooses an MGID
   std::uint8_t join_state{wire::join_state::kFullMember};
   std::optional<Qkey> qkey{};
   std::optional<Pkey> pkey{};

@@ -12,7 +12,7 @@ namespace {
 constexpr std::byte kMulticastPrefix{0xff};  // vol1 4.1.1
 
 Error timed_out(std::uint32_t tries) {
-  return QueryEnd{.how = QueryEnd::How::kTimedOut, .tries = tries}.error();
+  return QueryEnd{.outcome = QueryEnd::Outcome::kTimedOut, .tries = tries}.error();
 }
 
 constexpr Error kNoSendOnlyFullMembers{
@@ -222,7 +222,7 @@ void Memberships::ask(Groups::iterator found, Request request, const Query& quer
 }
 
 void Memberships::note_strays(Group& group, const QueryEnd& end, Time now) {
-  if (end.tries <= 1 && end.how != QueryEnd::How::kTimedOut) return;
+  if (end.tries <= 1 && end.outcome != QueryEnd::Outcome::kTimedOut) return;
   auto& strays = group.request == Request::kLeave ? group.stray_leaves : group.stray_joins;
   strays |= group.bits;
   group.stray_until = now + kStrayTime;
@@ -274,8 +274,8 @@ void Memberships::receive(const QueryEnd& end, Time now) {
 }
 
 void Memberships::receive_join(Groups::iterator found, const QueryEnd& end, Time now) {
-  if (end.how != QueryEnd::How::kAnswered) {
-    return join_failed(found, end.error(), end.how == QueryEnd::How::kTimedOut, now);
+  if (end.outcome != QueryEnd::Outcome::kAnswered) {
+    return join_failed(found, end.error(), end.outcome == QueryEnd::Outcome::kTimedOut, now);
   }
   const auto records = end.records<McMemberRecord>(1);
   const Gid mgid = found->second.mgid;
@@ -372,13 +372,13 @@ void Memberships::join_failed(Groups::iterator found, const Error& error, bool m
 void Memberships::receive_leave(Groups::iterator found, const QueryEnd& end, Time now) {
   Group& group = found->second;
   group.request = Request::kNone;
-  if (end.how == QueryEnd::How::kTimedOut && ++group.leave_rounds < kLeaveRounds) {
+  if (end.outcome == QueryEnd::Outcome::kTimedOut && ++group.leave_rounds < kLeaveRounds) {
     // Users that need the group do not wait for the pause.
     const bool is_wanted = !group.waiting.empty() || (group.wanted() & ~group.confirmed) != 0;
     set_timer(found->first, group, is_wanted ? kNever : now + kLeavePause);
     return step(found, now);
   }
-  if (end.how == QueryEnd::How::kTimedOut) ++counters_.leaves_given_up;
+  if (end.outcome == QueryEnd::Outcome::kTimedOut) ++counters_.leaves_given_up;
   group.leave_rounds = 0;
   group.at_sa = static_cast<std::uint8_t>(group.at_sa & ~group.bits);
   // OpenSM 3.3.23 removes the port entirely if it was the last full member, so a join confirms the

@@ -41,9 +41,9 @@ struct MemberEvent {
 struct MembershipCounters {
   std::uint64_t joins_sent = 0;
   std::uint64_t leaves_sent = 0;
-  std::uint64_t joined = 0;  // users
-  std::uint64_t failed = 0;  // users
-  std::uint64_t left = 0;    // users
+  std::uint64_t joined = 0;  // users that have joined
+  std::uint64_t failed = 0;  // users that got kFailed
+  std::uint64_t left = 0;    // users that have left
   std::uint64_t rejoins = 0;
   std::uint64_t asserted_again = 0;
   std::uint64_t changed = 0;
@@ -75,7 +75,7 @@ struct MembershipCounters {
 class Memberships {
  public:
   static constexpr std::size_t kMembersMax = 65536;  // limits groups as well
-  static constexpr std::uint32_t kLeaveTries = 6;    // in each of kLeaveRounds
+  static constexpr std::uint32_t kLeaveTries = 6;    // in each of kLeaveRounds rounds
   // A leave that got no answer is tried again after this time, because the manager may have been
   // away.  Without this leave, the manager would keep the membership.
   static constexpr Duration kLeavePause = std::chrono::seconds(60);
@@ -146,14 +146,14 @@ class Memberships {
     Gid mgid{};  // 0: the SA has not chosen it yet
     std::optional<wire::McMemberRecord> record{};
     std::set<MemberId> joined{};
-    std::set<MemberId> waiting{};          // in the order of their joins
+    std::set<MemberId> waiting{};          // users that wait, in the order of their joins
     std::array<std::uint32_t, 4> users{};  // counts `joined` for each bit of the join state
     std::uint8_t confirmed = 0;
     std::uint8_t at_sa = 0;
     Request request = Request::kNone;
     QueryId query{};
     std::uint8_t bits = 0;      // the join state in the request
-    MemberId joining_member{};  // the user of a kJoin
+    MemberId joining_member{};  // the user for whom kJoin was sent
     bool may_be_lost = false;   // the SA may have lost the effect of the request
     Time not_before{};          // the earliest time of the next rejoin or leave
     unsigned rejoin_refusals = 0;

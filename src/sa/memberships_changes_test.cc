@@ -248,20 +248,20 @@ TEST_F(MembershipsTest, ManagerWithoutSendOnlyFullMembersEndsOnlyThoseMembership
   become_member();
   const MemberId sender = join(join_state::kSendOnlyFullMember);
   answer(request(), record_of(kGroup));
-  const MemberId waits = join(join_state::kNonMember);
-  const MemberId waits_too = join(join_state::kSendOnlyFullMember);
+  const MemberId waiting_member = join(join_state::kNonMember);
+  const MemberId waiting_sender = join(join_state::kSendOnlyFullMember);
   EXPECT_EQ(events(), "joined ");
-  const auto under_way = request();
+  const auto pending_join = request();
   memberships.set_send_only_full_members(false, now);
   const auto first = memberships.next_event();
   const auto second = memberships.next_event();
   ASSERT_TRUE(first && second);
   EXPECT_EQ(first->member, sender);
   EXPECT_EQ(first->error->code, Errc::kNotSupported);
-  EXPECT_EQ(second->member, waits_too);
+  EXPECT_EQ(second->member, waiting_sender);
   EXPECT_EQ(second->error->code, Errc::kNotSupported);
-  answer(under_way, record_of(kGroup));
-  EXPECT_EQ(memberships.next_event()->member, waits);
+  answer(pending_join, record_of(kGroup));
+  EXPECT_EQ(memberships.next_event()->member, waiting_member);
   EXPECT_EQ(events(), "");
   EXPECT_EQ(sent_text(), "leave 8; ");
   memberships.set_send_only_full_members(false, now);
@@ -271,10 +271,10 @@ TEST_F(MembershipsTest, ManagerWithoutSendOnlyFullMembersEndsOnlyThoseMembership
 // The SA itself decides about a join that was sent.
 TEST_F(MembershipsTest, PendingJoinIsNotEndedByTheManagersCapabilities) {
   join(join_state::kSendOnlyFullMember);
-  const auto under_way = request();
+  const auto pending_join = request();
   memberships.set_send_only_full_members(false, now);
   EXPECT_EQ(events(), "");
-  refuse(under_way, SaStatus::kRequestInvalid);
+  refuse(pending_join, SaStatus::kRequestInvalid);
   EXPECT_EQ(events(), "failed ");
 }
 

@@ -67,13 +67,13 @@ TEST_F(MembershipsTest, OtherJoinStatesAreConfirmedAfterTheFullMemberHasLeft) {
   answer(request(), record_of(kGroup));
   events();
   memberships.leave(full, now);
-  const auto left = request();
-  EXPECT_EQ(text_of(left), "leave 1");
-  answer(left, record_of(kGroup));
-  const auto rest = request();
-  EXPECT_EQ(text_of(rest), "join 8");
-  EXPECT_EQ(record_in<McMemberRecord>(rest).mlid, record_of(kGroup).mlid);
-  answer(rest, record_of(kGroup));
+  const auto leave_request = request();
+  EXPECT_EQ(text_of(leave_request), "leave 1");
+  answer(leave_request, record_of(kGroup));
+  const auto rejoin = request();
+  EXPECT_EQ(text_of(rejoin), "join 8");
+  EXPECT_EQ(record_in<McMemberRecord>(rejoin).mlid, record_of(kGroup).mlid);
+  answer(rejoin, record_of(kGroup));
   EXPECT_EQ(sent_text() + events(), "");
 }
 
@@ -82,9 +82,9 @@ TEST_F(MembershipsTest, FullMemberNeedsNoConfirmationAfterASenderHasLeft) {
   const MemberId sender = join(join_state::kSendOnlyFullMember);
   answer(request(), record_of(kGroup));
   memberships.leave(sender, now);
-  const auto left = request();
-  EXPECT_EQ(text_of(left), "leave 8");
-  answer(left, record_of(kGroup));
+  const auto leave_request = request();
+  EXPECT_EQ(text_of(leave_request), "leave 8");
+  answer(leave_request, record_of(kGroup));
   EXPECT_EQ(sent_text(), "");
 }
 
@@ -105,9 +105,9 @@ TEST_F(MembershipsTest, UserThatLeavesBeforeItsJoinEndsLeavesNothingBehind) {
   EXPECT_TRUE(memberships.leave(id, now));
   EXPECT_EQ(sent_text(), "") << "the leave must not overtake the join";
   answer(sent_join, record_of(kGroup));
-  const auto left = request();
-  EXPECT_EQ(text_of(left), "leave 1");
-  answer(left, record_of(kGroup));
+  const auto leave_request = request();
+  EXPECT_EQ(text_of(leave_request), "leave 1");
+  answer(leave_request, record_of(kGroup));
   EXPECT_EQ(events(), "");
   EXPECT_EQ(memberships.groups(), 0U);
 }
@@ -115,11 +115,11 @@ TEST_F(MembershipsTest, UserThatLeavesBeforeItsJoinEndsLeavesNothingBehind) {
 TEST_F(MembershipsTest, JoinDuringALeaveIsSentAfterTheLeave) {
   const MemberId id = become_member();
   memberships.leave(id, now);
-  const auto left = request();
+  const auto leave_request = request();
   join();
   EXPECT_EQ(sent_text(), "");
   EXPECT_EQ(events(), "");
-  answer(left, record_of(kGroup));
+  answer(leave_request, record_of(kGroup));
   const auto again = request();
   EXPECT_EQ(text_of(again), "join 1");
   answer(again, record_of(kGroup));

@@ -271,8 +271,8 @@ class ModelSa {
     for (std::size_t i = 0; i < records.size(); ++i) {
       wire::encode_to(std::span(mad).subspan(wire::kSaHeaderBytes + i * kStep), records[i]);
     }
-    // Fails if the request is the repeat of one whose table is still being sent.  The client gets
-    // that table.
+    // If the request is a repeat, the table for its first try may still be on its way.  Then send()
+    // fails, and the client gets the first table.
     (void)mads_->send(agent_, {.to = message.from, .retries = 5, .mad = std::move(mad)},
                       world_.now());
     if (pump) pump();

@@ -103,7 +103,7 @@ class Net {
   // Describes a time in which a port had a LID.
   struct LidPeriod {
     Time since{};
-    Lid lid{};  // 0: down
+    Lid lid{};  // 0: the port was down
   };
   // Returns true if the port had the LID at some time after `since`.
   bool had_lid_since(unsigned i, Lid lid, Time since) {

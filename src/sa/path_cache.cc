@@ -221,7 +221,7 @@ void PathCache::receive(const QueryEnd& end, Time now) {
 void PathCache::receive_path(Entries::iterator found, const QueryEnd& end, Time now) {
   Entry& entry = found->second;
   const bool may_be_stale = std::exchange(entry.may_be_stale, false);
-  if (may_be_stale && end.how != QueryEnd::How::kTimedOut) {
+  if (may_be_stale && end.outcome != QueryEnd::Outcome::kTimedOut) {
     ++counters_.stale;
     Time until = now;
     for (const PathTicket ticket : entry.waiters) {
@@ -250,7 +250,7 @@ void PathCache::receive_path(Entries::iterator found, const QueryEnd& end, Time 
 }
 
 Result<std::vector<PathRecord>> PathCache::paths_in(const PathQuery& query, const QueryEnd& end) {
-  if (end.how != QueryEnd::How::kAnswered) return std::unexpected(end.error());
+  if (end.outcome != QueryEnd::Outcome::kAnswered) return std::unexpected(end.error());
   auto paths = end.records<PathRecord>(kTableRecordsMax);
   if (!paths) {
     ++counters_.malformed;
@@ -278,7 +278,7 @@ void PathCache::on_timer(Time now) {
     const Waiter& waiter = waiters_.at(ticket);
     const Entry& entry = entries_.at(*waiter.query);
     const std::uint32_t tries = entry.query_id ? queries_.tries(*entry.query_id) : 0;
-    const QueryEnd end{.how = QueryEnd::How::kTimedOut, .tries = tries};
+    const QueryEnd end{.outcome = QueryEnd::Outcome::kTimedOut, .tries = tries};
     events_.push_back({.ticket = ticket,
                        .cookie = waiter.cookie,
                        .error = end.error(),

@@ -32,7 +32,7 @@ using PathTicket = Strong<struct PathTicketTag, std::uint64_t>;
 
 // Holds the paths that answer a query at once.  The span is valid until the next call.
 struct KnownPaths {
-  wire::PathRecord path{};  // the path to use, chosen in turn
+  wire::PathRecord path{};  // the path to use; paths are used in turn
   std::span<const wire::PathRecord> all{};
 };
 
@@ -74,7 +74,7 @@ class PathCache {
     Mode mode = Mode::kGet;
     std::size_t entries_max = 16384;
     std::size_t waiters_max = 65536;
-    Duration age = std::chrono::seconds(60);  // while the SA does not report changes
+    Duration age = std::chrono::seconds(60);  // limits the age while the SA does not report changes
     // Limits the age while the SA reports changes, because a report may get lost.
     Duration age_with_notices = std::chrono::minutes(10);
     Duration negative_age = std::chrono::seconds(5);

@@ -41,7 +41,7 @@ void PathCache::receive_table(const QueryEnd& end, Time now) {
     ++counters_.stale;
     return end_table(Table::kNone, now);
   }
-  const auto paths = end.how == QueryEnd::How::kAnswered
+  const auto paths = end.outcome == QueryEnd::Outcome::kAnswered
                          ? end.records<PathRecord>(kTableRecordsMax)
                          : Result<std::vector<PathRecord>>(std::unexpected(end.error()));
   if (!paths) {

@@ -43,7 +43,7 @@ bool is_unserved(std::uint16_t status) {
 }  // namespace
 
 Error QueryEnd::error() const {
-  if (how == How::kTimedOut) {
+  if (outcome == Outcome::kTimedOut) {
     return {.code = Errc::kTimedOut,
             .detail = static_cast<std::uint16_t>(std::min<std::uint32_t>(tries, 0xffff)),
             .context = tries == 0 ? "no subnet manager could be asked"
@@ -238,7 +238,7 @@ void Queries::expire(Entries::iterator found, Time now) {
   Entry& entry = found->second;
   entry.may_measure = false;
   if (entry.tries - entry.busy >= entry.query.tries_max) {
-    return end(found, {.how = QueryEnd::How::kTimedOut}, now);
+    return end(found, {.outcome = QueryEnd::Outcome::kTimedOut}, now);
   }
   if (was_lost(entry)) {
     entry.interval = std::min(entry.interval, first_interval_);
@@ -301,10 +301,11 @@ void Queries::receive_answer(Entries::iterator found, const mad::ManagementPort:
   }
   measure(entry, now);
   if (header.mad.status != 0) {
-    return end(found, {.how = QueryEnd::How::kRefused, .mad_status = header.mad.status}, now);
+    return end(found, {.outcome = QueryEnd::Outcome::kRefused, .mad_status = header.mad.status},
+               now);
   }
   end(found,
-      {.how = QueryEnd::How::kAnswered,
+      {.outcome = QueryEnd::Outcome::kAnswered,
        .attribute_offset = header.attribute_offset,
        .data = {data.begin(), data.end()},
        // Without RMPP the MAD does not tell its number of records, so it has exactly one.
@@ -317,12 +318,12 @@ void Queries::receive_unserved(Entries::iterator found, std::uint16_t status, Ti
   ++counters_.unserved;
   if (entry.unserved_at && *entry.unserved_at != answers_) {
     ++counters_.unsupported;
-    return end(found, {.how = QueryEnd::How::kRefused, .mad_status = status}, now);
+    return end(found, {.outcome = QueryEnd::Outcome::kRefused, .mad_status = status}, now);
   }
   was_refused_ = was_refused_ || !entry.unserved_at;
   entry.unserved_at = answers_;
   if (entry.tries - entry.busy < entry.query.tries_max) return pause(found->first, entry, now);
-  end(found, {.how = QueryEnd::How::kTimedOut}, now);
+  end(found, {.outcome = QueryEnd::Outcome::kTimedOut}, now);
 }
 
 bool Queries::redirect(QueryId id, Entry& entry, std::span<const std::byte> data, Time now) {
@@ -375,10 +376,10 @@ void Queries::measure(const Entry& entry, Time now) {
 void Queries::end(Entries::iterator found, QueryEnd end, Time now) {
   Entry& entry = found->second;
   const QueryId id = found->first;
-  switch (end.how) {
-    case QueryEnd::How::kAnswered: ++counters_.answered; break;
-    case QueryEnd::How::kRefused: ++counters_.refused; break;
-    case QueryEnd::How::kTimedOut: ++counters_.timed_out; break;
+  switch (end.outcome) {
+    case QueryEnd::Outcome::kAnswered: ++counters_.answered; break;
+    case QueryEnd::Outcome::kRefused: ++counters_.refused; break;
+    case QueryEnd::Outcome::kTimedOut: ++counters_.timed_out; break;
   }
   end.id = id;
   end.owner = entry.owner;
@@ -396,7 +397,7 @@ void Queries::end(Entries::iterator found, QueryEnd end, Time now) {
 
 void Queries::on_timer(Time now) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    end(entries_.find(deadlines_.begin()->second), {.how = QueryEnd::How::kTimedOut}, now);
+    end(entries_.find(deadlines_.begin()->second), {.outcome = QueryEnd::Outcome::kTimedOut}, now);
   }
   while (!resumes_.empty() && resumes_.begin()->first <= now) {
     const QueryId id = resumes_.begin()->second;

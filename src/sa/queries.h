@@ -53,15 +53,15 @@ struct Query {
 
 // Tells how a query ended.
 struct QueryEnd {
-  enum class How : std::uint8_t { kAnswered, kRefused, kTimedOut };
+  enum class Outcome : std::uint8_t { kAnswered, kRefused, kTimedOut };
 
   QueryId id{};
   QueryOwner owner{};
   std::uint64_t cookie = 0;
-  How how{};
+  Outcome outcome{};
   std::uint16_t mad_status = 0;  // kRefused: the status in the answer
   Duration waited{};
-  Time first_sent{};  // to this manager; the answer is from a later time
+  Time first_sent{};  // when the query was first sent to this manager
   std::uint32_t tries = 0;
   std::uint16_t attribute_offset = 0;
   std::vector<std::byte> data{};  // kAnswered: the records
@@ -124,7 +124,7 @@ class Queries {
   static constexpr std::size_t kOutstandingMax = 16;
   static constexpr std::size_t kWindowMin = 2;
   static constexpr std::size_t kWaitingMax = 65536;
-  static constexpr std::uint8_t kRedirectsMax = 4;  // for one query
+  static constexpr std::uint8_t kRedirectsMax = 4;  // redirections of one query
   static constexpr Duration kFirstIntervalMin = std::chrono::milliseconds(250);
   static constexpr Duration kFirstInterval = std::chrono::seconds(1);  // until the SA has answered
   static constexpr Duration kFirstIntervalMax = std::chrono::seconds(8);
@@ -171,7 +171,7 @@ class Queries {
     std::uint64_t timed_out = 0;
     std::uint64_t cancelled = 0;
     std::uint64_t busy = 0;
-    std::uint64_t unserved = 0;     // refusals as by a node without an SA
+    std::uint64_t unserved = 0;     // refusals that a node without an SA gives, too
     std::uint64_t unsupported = 0;  // queries that ended because the SA does not know such requests
     std::uint64_t redirected = 0;
     std::uint64_t mismatched = 0;  // answers with the wrong attribute or method
@@ -197,7 +197,7 @@ class Queries {
     std::optional<mad::Address> redirected_to{};
     Duration interval{};
     Time asked_at{};
-    Time first_sent{};  // to this manager
+    Time first_sent{};  // when the query was first sent to this manager
     Time last_sent{};
     bool may_measure = false;  // the answer measures the round trip
     Time until{};

@@ -57,7 +57,7 @@ TEST_F(QueriesTest, RequestGoesToTheManagerAndItsAnswerComesBackOnce) {
   ASSERT_TRUE(end);
   EXPECT_EQ(end->id, id);
   EXPECT_EQ(end->cookie, 77U);
-  EXPECT_EQ(end->how, QueryEnd::How::kAnswered);
+  EXPECT_EQ(end->outcome, QueryEnd::Outcome::kAnswered);
   EXPECT_EQ(end->waited, 3ms);
   EXPECT_EQ(end->tries, 1U);
   EXPECT_EQ(end->records<PathRecord>(1)->at(0).destination_lid, Lid{9});
@@ -71,7 +71,7 @@ TEST_F(QueriesTest, ErrorStatusEndsTheQuery) {
   answer(sent().at(0), wire::mad_status_of(SaStatus::kNoRecords));
   const auto end = queries.next_end();
   ASSERT_TRUE(end);
-  EXPECT_EQ(end->how, QueryEnd::How::kRefused);
+  EXPECT_EQ(end->outcome, QueryEnd::Outcome::kRefused);
   EXPECT_EQ(end->sa_status(), SaStatus::kNoRecords);
   EXPECT_EQ(end->error().code, Errc::kUnreachable);
 }
@@ -84,7 +84,7 @@ TEST_F(QueriesTest, TotalDeadlineEndsTheQueryAndReportsTimeAndTries) {
   const auto requests = run_until(now + 60s);
   const auto end = queries.next_end();
   ASSERT_TRUE(end);
-  EXPECT_EQ(end->how, QueryEnd::How::kTimedOut);
+  EXPECT_EQ(end->outcome, QueryEnd::Outcome::kTimedOut);
   EXPECT_EQ(end->waited, 10s);
   EXPECT_EQ(end->tries, requests.size());
   EXPECT_EQ(end->error().code, Errc::kTimedOut);
@@ -118,7 +118,7 @@ TEST_F(QueriesTest, BusyKeepsTheRequestPendingAndWaits) {
   ASSERT_EQ(repeated.size(), 1U);
   EXPECT_EQ(repeated[0], first);
   answer(repeated[0], 0);
-  EXPECT_EQ(queries.next_end()->how, QueryEnd::How::kAnswered);
+  EXPECT_EQ(queries.next_end()->outcome, QueryEnd::Outcome::kAnswered);
   EXPECT_EQ(queries.counters().busy, 1U);
 }
 
@@ -148,7 +148,7 @@ TEST_F(QueriesTest, QueryOutlivesTheRefusalsOfANodeWithoutAnSa) {
   }
   EXPECT_EQ(queries.counters().unserved, 3U);
   answer(last, 0);
-  EXPECT_EQ(queries.next_end()->how, QueryEnd::How::kAnswered);
+  EXPECT_EQ(queries.next_end()->outcome, QueryEnd::Outcome::kAnswered);
 }
 
 // An SA answers other queries, so it refuses this query because it does not know such queries.
@@ -167,7 +167,7 @@ TEST_F(QueriesTest, UnknownQueryEndsAtItsNextRefusalIfTheSaAnswersOthers) {
     answer(run_until(queries.deadline()).at(0), status);
     const auto end = queries.next_end();
     ASSERT_TRUE(end);
-    EXPECT_EQ(end->how, QueryEnd::How::kRefused);
+    EXPECT_EQ(end->outcome, QueryEnd::Outcome::kRefused);
     EXPECT_EQ(end->error().code, Errc::kNotSupported);
     EXPECT_EQ(end->error().detail, status);
     EXPECT_LE(now - began, 2s);
@@ -188,7 +188,7 @@ TEST_F(QueriesTest, AnswersFromBeforeTheRefusalsDoNotProveThatTheSaLives) {
     last = run_until(queries.deadline()).at(0);
   }
   answer(last, 0);
-  EXPECT_EQ(queries.next_end()->how, QueryEnd::How::kAnswered);
+  EXPECT_EQ(queries.next_end()->outcome, QueryEnd::Outcome::kAnswered);
 }
 
 // The node of the old manager has refused the query.  The first refusal of the new manager does not
@@ -214,7 +214,7 @@ TEST_F(QueriesTest, TriesThatANodeWithoutAnSaRefusesCount) {
   answer(request(), wire::mad_status::kMethodAttributeNotSupported);
   const auto end = queries.next_end();
   ASSERT_TRUE(end);
-  EXPECT_EQ(end->how, QueryEnd::How::kTimedOut);
+  EXPECT_EQ(end->outcome, QueryEnd::Outcome::kTimedOut);
 }
 
 TEST_F(QueriesTest, SixteenQueriesAreOutstandingAndOthersWaitInOrder) {
@@ -301,7 +301,7 @@ TEST_F(QueriesTest, RedirectionIsFollowedAndHasALimit) {
   answer(last[0], wire::mad_status::kRedirect, info, SaAttribute::kClassPortInfo);
   const auto end = queries.next_end();
   ASSERT_TRUE(end);
-  EXPECT_EQ(end->how, QueryEnd::How::kRefused);
+  EXPECT_EQ(end->outcome, QueryEnd::Outcome::kRefused);
   EXPECT_EQ(end->mad_status, wire::mad_status::kRedirect);
 }
 
@@ -347,7 +347,7 @@ TEST_F(QueriesTest, IntervalsAdaptToASlowManager) {
     pump();
     queries.on_timer(now);
     while (const auto end = queries.next_end()) {
-      EXPECT_EQ(end->how, QueryEnd::How::kAnswered);
+      EXPECT_EQ(end->outcome, QueryEnd::Outcome::kAnswered);
       ++ended;
     }
   }

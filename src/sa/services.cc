@@ -143,7 +143,7 @@ void Services::receive(const QueryEnd& end, Time now) {
     case Request::kFind: return receive_found(found, end);
     case Request::kSet: return receive_set(found, end, now);
     case Request::kDelete:
-      found->second.may_be_at_sa = false;  // if the SA still has it, the lease ends it
+      found->second.may_be_at_sa = false;  // if the SA still has the service, its lease will end
       return step(found, now);
     case Request::kNone: return;
   }
@@ -152,7 +152,7 @@ void Services::receive(const QueryEnd& end, Time now) {
 void Services::receive_found(Entries::iterator found, const QueryEnd& end) {
   ServiceEvent event{.ticket = found->first, .cookie = found->second.cookie};
   Result<std::vector<ServiceRecord>> records = std::unexpected(end.error());
-  if (end.how == QueryEnd::How::kAnswered) {
+  if (end.outcome == QueryEnd::Outcome::kAnswered) {
     records = end.records<ServiceRecord>(kRecordsMax);
   } else if (end.sa_status() == wire::SaStatus::kNoRecords) {
     records = std::vector<ServiceRecord>{};
@@ -179,7 +179,7 @@ void Services::fail_entry(Entries::iterator found, const Error& error) {
 void Services::receive_set(Entries::iterator found, const QueryEnd& end, Time now) {
   Entry& entry = found->second;
   if (entry.is_removed) return step(found, now);
-  if (end.how == QueryEnd::How::kAnswered) {
+  if (end.outcome == QueryEnd::Outcome::kAnswered) {
     entry.refusals = 0;
     entry.is_registered = !entry.may_be_lost;
     ++(entry.was_registered ? counters_.renewed : counters_.registered);
@@ -196,7 +196,7 @@ void Services::receive_set(Entries::iterator found, const QueryEnd& end, Time no
     }
     return step(found, now);
   }
-  const bool is_refused = end.how == QueryEnd::How::kRefused;
+  const bool is_refused = end.outcome == QueryEnd::Outcome::kRefused;
   if (!entry.was_registered || (is_refused && ++entry.refusals >= kRefusalsMax)) {
     if (is_refused) entry.may_be_at_sa = entry.was_registered;
     fail_entry(found, end.error());

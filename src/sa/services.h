@@ -63,10 +63,10 @@ struct ServiceCounters {
 // registration before its lease ends.  Registers a service again when the SA may have forgotten it.
 class Services {
  public:
-  static constexpr std::size_t kServicesMax = 4096;  // registrations and queries
+  static constexpr std::size_t kServicesMax = 4096;  // limits registrations and queries together
   static constexpr std::size_t kRecordsMax = 65536;  // in one answer
   static constexpr std::uint32_t kRemoveTries = 6;
-  static constexpr unsigned kRefusalsMax = 6;  // for a renewal
+  static constexpr unsigned kRefusalsMax = 6;  // of a renewal, before the registration fails
   static constexpr Duration kRefusalPause = std::chrono::seconds(2);
 
   Services(Queries& queries, Random random) : queries_(queries), random_(random) {}
@@ -97,10 +97,10 @@ class Services {
     wire::ServiceRecord record{};
     std::uint64_t cookie = 0;
     bool is_search = false;
-    bool is_registered = false;   // the SA has it now
+    bool is_registered = false;   // the SA has the service now
     bool was_registered = false;  // kRegistered was reported
     bool may_be_at_sa = false;
-    bool is_removed = false;   // the user has removed it, or it has failed
+    bool is_removed = false;   // the user has removed the service, or the registration has failed
     bool may_be_lost = false;  // the SA may have lost the effect of the request
     Request request = Request::kNone;
     QueryId query{};

@@ -102,15 +102,15 @@ void Subscriptions::receive(const QueryEnd& end, Time now) {
   Trap& trap = found->second;
   const Request request = std::exchange(trap.request, Request::kNone);
   if (request == Request::kUnsubscribe) {
-    trap.may_be_at_sa = false;  // if the SA still has it, its reports are ignored
+    trap.may_be_at_sa = false;  // if the SA still has the subscription, reports are ignored
     return step(found, now);
   }
-  if (end.how == QueryEnd::How::kAnswered) {
+  if (end.outcome == QueryEnd::Outcome::kAnswered) {
     trap.is_registered = !trap.may_be_lost;
     ++counters_.registered;
     return step(found, now);
   }
-  if (end.how == QueryEnd::How::kRefused) {
+  if (end.outcome == QueryEnd::Outcome::kRefused) {
     ++counters_.refused;
     trap.may_be_at_sa = false;
     const auto jitter = random_.below(static_cast<std::uint64_t>(kRetryPause.count()));

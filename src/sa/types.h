@@ -45,8 +45,8 @@ struct PortState {
 struct PortChange {
   bool became_ready = false;  // is_ready() has become true
   bool stopped = false;       // is_ready() has become false
-  bool lid = false;           // LID or LMC
-  bool manager = false;       // the LID of the manager
+  bool lid = false;           // the LID or the LMC has changed
+  bool manager = false;       // the LID of the manager has changed
   bool gids = false;
   bool pkeys = false;
 

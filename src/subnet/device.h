@@ -34,7 +34,7 @@ struct DevicePort {
   std::vector<Pkey> pkeys{};
   std::vector<Guid> guids{};
   std::vector<wire::SlToVl> sl_to_vl{};           // by ingress port; an HCA has one table
-  std::array<wire::SmpData, 2> vl_arbitration{};  // low and high priority
+  std::array<wire::SmpData, 2> vl_arbitration{};  // the tables of low and high priority
   Counts counts{};
   Time m_key_lease_end = kNever;
 

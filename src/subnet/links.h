@@ -48,7 +48,7 @@ class Links {
 
   const Topology& topology_;
   std::vector<Device>& devices_;
-  std::vector<std::vector<std::uint32_t>> links_{};  // by node and port
+  std::vector<std::vector<std::uint32_t>> links_{};  // the cable at each port, by node and port
   std::vector<bool> plugged_{};
   std::vector<bool> powered_{};
   std::vector<bool> up_{};

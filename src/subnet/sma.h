@@ -7,12 +7,12 @@
 #include "wire/smp.h"
 
 // Implements the subnet management agent (SMA) of a node: Get and Set of each attribute (vol1
-// 14.2.5).  It knows only one node, so the caller carries out the effects on links.
+// 14.2.5).  The agent knows only its node, so the caller carries out the effects on links.
 namespace verbena::subnet {
 
 // Names the attribute that a request is about.
 struct SmaRequest {
-  std::uint8_t in_port = 0;  // where the SMP arrived
+  std::uint8_t in_port = 0;  // the port where the SMP arrived
   std::uint16_t attribute_id = 0;
   std::uint32_t modifier = 0;
 };
