@@ -62,8 +62,8 @@ ManagementPort::TransactionKey ManagementPort::key_of(AgentNumber agent, const M
   return key;
 }
 
-// Returns the key of our message that an arrived MAD answers.  The addresses of an arrived MAD are
-// those of the way back to its sender.
+// Returns the key of our message that an arrived MAD answers.  The addresses of an arrived MAD lead
+// back to its sender.
 ManagementPort::TransactionKey ManagementPort::key_answered_by(AgentNumber agent,
                                                                const MadHeader& header,
                                                                const Address& from) {

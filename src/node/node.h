@@ -73,7 +73,7 @@ class Node {
     // another program gets it.  If there is no other free range, or the program has reached its
     // limit, a lease waits for a quiescing range.
     Duration range_quiesce_time = std::chrono::seconds(1);
-    // Users other than 0 may not bind ports below this one, as with TCP (ip(7),
+    // Users other than 0 may not bind lower port numbers, as with TCP (ip(7),
     // ip_unprivileged_port_start).
     std::uint16_t unprivileged_port_start = 0;
     // Limits the QPN ranges that all programs of one user have together.  `own_user` has no limit.

@@ -103,7 +103,7 @@ class Memberships {
   std::optional<MemberEvent> next_event();
 
   // Delays joins of new groups by kRejoinsFirst, if other groups must rejoin.  REQUIRES: Queries
-  // does not know the new manager yet.  Otherwise it would send the pending joins to it.
+  // does not know the new manager yet, to which it would send the pending joins.
   void hold_new_groups(Time now);
   // Reports changes of the port.  REQUIRES: Queries::set_port() was called before.
   void set_port(const PortState& state, const PortChange& change, Time now);

@@ -106,15 +106,15 @@ struct QueryEnd {
 // queries are left, they are repeated often enough to reach a lossy SA.
 //
 // The window limits the queries that are sent and not answered.  It is halved if round trips or
-// intervals get longer than kRoundTripMax, and grows with each answer that comes sooner.  So a slow
-// SA that thousands of hosts ask at once gets few repeats.
+// intervals get longer than kRoundTripMax, and grows with each answer that comes sooner.
+// Therefore a slow SA that thousands of hosts ask at once gets few repeats.
 //
 // If the manager changes, all pending queries are sent to the new manager.  They get new
 // transaction IDs, because the old manager may still answer.  Without a manager, queries wait.
 //
 // A node whose manager has died refuses MADs for the SA ("unserved").  The query continues, because
 // the next manager will answer it.  But an SA refuses requests that it does not know in the same
-// way.  So the query ends if it is refused again after an SA has answered another query.
+// way.  Therefore the query ends if it is refused again after an SA has answered another query.
 //
 // Invariants:
 //  * Each query ends exactly once: by next_end(), or by cancel().

@@ -18,8 +18,8 @@ inline constexpr std::uint32_t kHostsOfFatTreeMax = 4096;
 std::optional<Topology> make_hosts(std::uint32_t hosts, std::uint8_t ports = 1);
 
 // Returns a fat tree of two levels.  Each leaf switch has as many spine switches as hosts, and one
-// link to each spine.  So no link needs to carry the traffic of two hosts.  Returns nothing for 0
-// or too many hosts.
+// link to each spine.  Therefore no link needs to carry the traffic of two hosts.  Returns nothing
+// for 0 or too many hosts.
 std::optional<Topology> make_fat_tree(std::uint32_t hosts);
 
 }  // namespace verbena::subnet
