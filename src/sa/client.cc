@@ -116,7 +116,7 @@ void Client::pump(Time now) {
     }
   }
   // Every SA answers a query for its ClassPortInfo, so the answer shows whether there is an SA.
-  if (queries_.take_refusal()) capabilities_.ask(now);
+  if (queries_.was_refused_since_last_call()) capabilities_.ask(now);
   while (const auto end = queries_.next_end()) dispatch(*end, now);
   paths_.set_notices(subscriptions_.is_registered(TrapNumber::kGidInService) &&
                      subscriptions_.is_registered(TrapNumber::kGidOutOfService));

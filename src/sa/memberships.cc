@@ -151,7 +151,7 @@ void Memberships::step(Groups::iterator found, Time now) {
     if (now < group.not_before) return set_timer(key, group, group.not_before);
     return send_leave(found, surplus, now);
   }
-  if (group.request != Request::kNone || !group.is_empty() || group.is_asserted_again) return;
+  if (group.request != Request::kNone || !group.is_empty() || group.is_repeat_due) return;
   // Keeps the group, because a stray leave may arrive after the next join, which then is repeated.
   if (now < group.stray_until) return set_timer(key, group, group.stray_until);
   if (group.mgid != Gid{}) by_mgid_.erase(group.mgid);
@@ -214,7 +214,7 @@ void Memberships::ask(Groups::iterator found, Request request, const Query& quer
   }
   set_timer(found->first, group, kNever);
   group.request = request;
-  group.bits = bits;
+  group.request_join_state = bits;
   group.query = *query_id;
   group.may_be_lost = false;
   by_query_.emplace(*query_id, found->first);
@@ -224,30 +224,30 @@ void Memberships::ask(Groups::iterator found, Request request, const Query& quer
 void Memberships::note_strays(Group& group, const QueryEnd& end, Time now) {
   if (end.tries <= 1 && end.outcome != QueryEnd::Outcome::kTimedOut) return;
   auto& strays = group.request == Request::kLeave ? group.stray_leaves : group.stray_joins;
-  strays |= group.bits;
+  strays |= group.request_join_state;
   group.stray_until = now + kStrayTime;
 }
 
 void Memberships::note_request_after_strays(GroupKey key, Group& group, Time now) {
-  if (group.is_asserted_again) return;
+  if (group.is_repeat_due) return;
   if (now >= group.stray_until) group.stray_joins = group.stray_leaves = 0;
   const bool is_leave = group.request == Request::kLeave;
-  if ((group.bits & (is_leave ? group.stray_joins : group.stray_leaves)) == 0) return;
-  group.is_asserted_again = true;
-  asserts_.emplace(group.stray_until, key);
+  if ((group.request_join_state & (is_leave ? group.stray_joins : group.stray_leaves)) == 0) return;
+  group.is_repeat_due = true;
+  repeats_due_.emplace(group.stray_until, key);
 }
 
 // Repeats the last request, because strays of earlier requests may have undone it.
-void Memberships::assert_again(Groups::iterator found, Time now) {
+void Memberships::repeat_last_request(Groups::iterator found, Time now) {
   Group& group = found->second;
-  ++counters_.asserted_again;
+  ++counters_.repeated_after_strays;
   group.may_be_lost = true;
   group.at_sa |= group.stray_joins;
   group.confirmed = static_cast<std::uint8_t>(group.confirmed & ~group.stray_leaves);
   // The time of strays may have been extended meanwhile.
-  group.is_asserted_again = now < group.stray_until;
-  if (group.is_asserted_again) {
-    asserts_.emplace(group.stray_until, found->first);
+  group.is_repeat_due = now < group.stray_until;
+  if (group.is_repeat_due) {
+    repeats_due_.emplace(group.stray_until, found->first);
   } else {
     group.stray_joins = group.stray_leaves = 0;
   }
@@ -286,7 +286,7 @@ void Memberships::receive_join(Groups::iterator found, const QueryEnd& end, Time
                         .context = "the subnet manager answered for another multicast group"},
                        true, now);
   }
-  const std::uint8_t bits = found->second.bits;
+  const std::uint8_t bits = found->second.request_join_state;
   const MemberId joined = found->second.joining_member;
   const Request request = std::exchange(found->second.request, Request::kNone);
   const bool may_be_lost = found->second.may_be_lost;
@@ -350,7 +350,7 @@ void Memberships::join_failed(Groups::iterator found, const Error& error, bool m
                               Time now) {
   Group& group = found->second;
   const Request request = std::exchange(group.request, Request::kNone);
-  if (may_be_at_sa) group.at_sa |= group.bits;
+  if (may_be_at_sa) group.at_sa |= group.request_join_state;
   if (request == Request::kJoin) {
     if (members_.contains(group.joining_member)) fail_member(group.joining_member, error);
     return step(found, now);
@@ -380,12 +380,12 @@ void Memberships::receive_leave(Groups::iterator found, const QueryEnd& end, Tim
   }
   if (end.outcome == QueryEnd::Outcome::kTimedOut) ++counters_.leaves_given_up;
   group.leave_rounds = 0;
-  group.at_sa = static_cast<std::uint8_t>(group.at_sa & ~group.bits);
+  group.at_sa = static_cast<std::uint8_t>(group.at_sa & ~group.request_join_state);
   // OpenSM 3.3.23 removes the port entirely if it was the last full member, so a join confirms the
   // other bits again.  The record stays if there are members, because they still use its
   // parameters.
   const bool keeps_record = group.confirmed != 0 || !group.joined.empty();
-  if ((group.bits & wire::join_state::kFullMember) != 0) group.confirmed = 0;
+  if ((group.request_join_state & wire::join_state::kFullMember) != 0) group.confirmed = 0;
   if (!keeps_record) group.record.reset();
   step(found, now);
 }
@@ -416,8 +416,8 @@ void Memberships::hold_new_groups(Time now) {
     queries_.cancel(group.query, now);
     group.request = Request::kNone;
     // The manager may have received the cancelled join, or may still receive it.
-    group.at_sa |= group.bits;
-    group.stray_joins |= group.bits;
+    group.at_sa |= group.request_join_state;
+    group.stray_joins |= group.request_join_state;
     group.stray_until = now + kStrayTime;
     set_timer(key, group, new_groups_allowed_at_);
   }
@@ -478,10 +478,10 @@ void Memberships::on_timer(Time now) {
     fail_member(id, timed_out(is_pending ? queries_.tries(group.query) : 0));
     step(groups_.find(key), now);
   }
-  while (!asserts_.empty() && asserts_.begin()->first <= now) {
-    const GroupKey key = asserts_.begin()->second;
-    asserts_.erase(asserts_.begin());
-    assert_again(groups_.find(key), now);
+  while (!repeats_due_.empty() && repeats_due_.begin()->first <= now) {
+    const GroupKey key = repeats_due_.begin()->second;
+    repeats_due_.erase(repeats_due_.begin());
+    repeat_last_request(groups_.find(key), now);
   }
   while (!timers_.empty() && timers_.begin()->first <= now) {
     const GroupKey key = timers_.begin()->second;
@@ -494,7 +494,7 @@ Time Memberships::deadline() const {
   Time next = kNever;
   if (!joins_due_.empty()) next = joins_due_.begin()->first;
   if (!timers_.empty()) next = std::min(next, timers_.begin()->first);
-  if (!asserts_.empty()) next = std::min(next, asserts_.begin()->first);
+  if (!repeats_due_.empty()) next = std::min(next, repeats_due_.begin()->first);
   return next;
 }
 

@@ -45,7 +45,7 @@ struct MembershipCounters {
   std::uint64_t failed = 0;  // users that got kFailed
   std::uint64_t left = 0;    // users that have left
   std::uint64_t rejoins = 0;
-  std::uint64_t asserted_again = 0;
+  std::uint64_t repeated_after_strays = 0;
   std::uint64_t changed = 0;
   std::uint64_t leaves_given_up = 0;
   std::uint64_t unsupported = 0;  // users whose join state the SA does not support
@@ -152,17 +152,17 @@ class Memberships {
     std::uint8_t at_sa = 0;
     Request request = Request::kNone;
     QueryId query{};
-    std::uint8_t bits = 0;      // the join state in the request
-    MemberId joining_member{};  // the user for whom kJoin was sent
-    bool may_be_lost = false;   // the SA may have lost the effect of the request
-    Time not_before{};          // the earliest time of the next rejoin or leave
+    std::uint8_t request_join_state = 0;  // sent in the request
+    MemberId joining_member{};            // the user for whom kJoin was sent
+    bool may_be_lost = false;             // the SA may have lost the effect of the request
+    Time not_before{};                    // the earliest time of the next rejoin or leave
     unsigned rejoin_refusals = 0;
     unsigned leave_rounds = 0;
     // Bits of joins and leaves that were repeated, or had no answer.  Strays may still arrive.
     std::uint8_t stray_joins = 0;
     std::uint8_t stray_leaves = 0;
     Time stray_until{};
-    bool is_asserted_again = false;  // the last request is repeated at stray_until
+    bool is_repeat_due = false;  // repeat_last_request() is due at stray_until
 
     // Returns the union of the join states of all users that have joined.
     std::uint8_t wanted() const;
@@ -189,7 +189,7 @@ class Memberships {
   void receive_leave(Groups::iterator found, const QueryEnd& end, Time now);
   void note_strays(Group& group, const QueryEnd& end, Time now);
   void note_request_after_strays(GroupKey key, Group& group, Time now);
-  void assert_again(Groups::iterator found, Time now);
+  void repeat_last_request(Groups::iterator found, Time now);
   void join_failed(Groups::iterator found, const Error& error, bool may_be_at_sa, Time now);
   // Gives the group the MGID that the SA has chosen.  If another group has this MGID, moves the
   // users to it.  Returns the group with the MGID.
@@ -213,8 +213,8 @@ class Memberships {
   std::map<QueryId, GroupKey> by_query_{};
   std::set<std::pair<Time, MemberId>> joins_due_{};  // when joins of waiting users time out
   std::set<std::pair<Time, GroupKey>> timers_{};
-  std::set<std::pair<Time, GroupKey>> asserts_{};  // when assert_again() is due
-  Time new_groups_allowed_at_{};                   // joins of new groups wait for this time
+  std::set<std::pair<Time, GroupKey>> repeats_due_{};  // when repeat_last_request() is due
+  Time new_groups_allowed_at_{};                       // joins of new groups wait for this time
   bool lacks_send_only_full_ = false;
   GroupKey last_group_ = 0;
   std::uint64_t last_member_ = 0;
@@ -229,7 +229,7 @@ inline constexpr auto kMembershipCounterNames = std::to_array<MemberName<Members
     {&MembershipCounters::failed, "sa_members_failed"},
     {&MembershipCounters::left, "sa_members_left"},
     {&MembershipCounters::rejoins, "sa_rejoins"},
-    {&MembershipCounters::asserted_again, "sa_memberships_asserted_again"},
+    {&MembershipCounters::repeated_after_strays, "sa_requests_repeated_after_strays"},
     {&MembershipCounters::changed, "sa_groups_changed"},
     {&MembershipCounters::leaves_given_up, "sa_leaves_given_up"},
     {&MembershipCounters::unsupported, "sa_joins_unsupported"},

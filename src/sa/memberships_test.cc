@@ -190,7 +190,7 @@ TEST_F(MembershipsTest, LateRepeatOfAJoinCannotUndoALeave) {
   ASSERT_FALSE(again.empty());
   EXPECT_EQ(text_of(again[0]), "leave 1");
   refuse(again.back(), SaStatus::kRequestInvalid);
-  EXPECT_EQ(memberships.counters().asserted_again, 1U);
+  EXPECT_EQ(memberships.counters().repeated_after_strays, 1U);
 }
 
 TEST_F(MembershipsTest, LateRepeatOfALeaveCannotUndoAJoin) {

@@ -38,7 +38,7 @@ Result<PathCache::Lookup> PathCache::find(const PathQuery& query, std::uint64_t 
     found = entries_.end();
   }
   if (found == entries_.end()) {
-    if (const auto known = find_in_table(query, now)) {
+    if (const auto known = find_in_general_entry(query, now)) {
       ++counters_.hits;
       return Lookup(*known);
     }
@@ -75,7 +75,7 @@ KnownPaths PathCache::choose(Entry& entry) {
 
 // Answers a query from the entry that names only source and destination, if its paths have all
 // values that the query names.
-std::optional<KnownPaths> PathCache::find_in_table(const PathQuery& query, Time now) {
+std::optional<KnownPaths> PathCache::find_in_general_entry(const PathQuery& query, Time now) {
   if (!is_answered_by_table(query)) return std::nullopt;
   if (query.numb_path != 1 && table_ != Table::kLoaded) return std::nullopt;
   const auto found = entries_.find({.destination = query.destination, .source = query.source});
@@ -83,14 +83,14 @@ std::optional<KnownPaths> PathCache::find_in_table(const PathQuery& query, Time 
       !is_fresh(found->second, now)) {
     return std::nullopt;
   }
-  from_table_.clear();
+  matching_paths_.clear();
   for (const PathRecord& path : found->second.paths) {
-    if (satisfies(path, query)) from_table_.push_back(path);
+    if (satisfies(path, query)) matching_paths_.push_back(path);
   }
-  if (from_table_.empty()) return std::nullopt;
+  if (matching_paths_.empty()) return std::nullopt;
   note_use(found);
-  const std::size_t choice = found->second.next_choice++ % from_table_.size();
-  return KnownPaths{.path = from_table_[choice], .all = from_table_};
+  const std::size_t choice = found->second.next_choice++ % matching_paths_.size();
+  return KnownPaths{.path = matching_paths_[choice], .all = matching_paths_};
 }
 
 void PathCache::note_use(Entries::iterator found) {

@@ -178,7 +178,7 @@ class PathCache {
   bool is_fresh(const Entry& entry, Time now) const;
   void note_use(Entries::iterator found);
   KnownPaths choose(Entry& entry);
-  std::optional<KnownPaths> find_in_table(const PathQuery& query, Time now);
+  std::optional<KnownPaths> find_in_general_entry(const PathQuery& query, Time now);
   Result<Entries::iterator> add(const PathQuery& query);
   Entries::iterator erase(Entries::iterator found);
   PathTicket add_waiter(Entries::iterator found, std::uint64_t cookie, Time until, Time now);
@@ -218,7 +218,7 @@ class PathCache {
   std::map<PathTicket, Uncached> uncached_{};
   std::uint64_t last_ticket_ = 0;
   std::deque<PathEvent> events_{};
-  std::vector<wire::PathRecord> from_table_{};  // the result of find_in_table()
+  std::vector<wire::PathRecord> matching_paths_{};  // the result of find_in_general_entry()
 
   Table table_;
   Time table_due_ = kNever;

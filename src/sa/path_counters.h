@@ -44,8 +44,8 @@ struct PathCounters {
 inline constexpr auto kPathCounterNames = std::to_array<MemberName<PathCounters>>({
     {&PathCounters::hits, "sa_path_hits"},
     {&PathCounters::misses, "sa_path_misses"},
-    {&PathCounters::shared, "sa_path_querys_shared"},
-    {&PathCounters::uncached, "sa_path_querys_uncached"},
+    {&PathCounters::shared, "sa_path_queries_shared"},
+    {&PathCounters::uncached, "sa_path_queries_uncached"},
     {&PathCounters::negative_hits, "sa_path_negative_hits"},
     {&PathCounters::expired, "sa_paths_expired"},
     {&PathCounters::evicted, "sa_paths_evicted"},

@@ -95,7 +95,7 @@ void PathCache::end_table(Table state, Time now) {
       ++found;
       continue;
     }
-    if (const auto known_paths = find_in_table(found->first, now)) {
+    if (const auto known_paths = find_in_general_entry(found->first, now)) {
       answer_waiters(entry, {known_paths->all.begin(), known_paths->all.end()}, std::nullopt, 1,
                      now);
       found = erase(found);

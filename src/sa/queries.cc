@@ -93,7 +93,7 @@ bool Queries::cancel(QueryId id, Time now) {
     return dropped != 0;
   }
   ++counters_.cancelled;
-  unsend(id, found->second);
+  cancel_request(id, found->second);
   waiting_.erase(id);
   deadlines_.erase({found->second.until, id});
   entries_.erase(found);
@@ -134,12 +134,12 @@ void Queries::set_port(PortId port, const PortState& state, Time now) {
   window_ = kOutstandingMax;
   for (auto& [id, entry] : entries_) {
     if (entry.state == State::kWaiting) continue;
-    unsend(id, entry);
+    cancel_request(id, entry);
     entry.redirected_to.reset();
     entry.unserved_at.reset();
     entry.state = State::kWaiting;
     waiting_.insert(id);
-    if (manager_) ++counters_.asked_anew;
+    if (manager_) ++counters_.sent_to_new_manager;
   }
   start_waiting(now);
 }
@@ -205,11 +205,11 @@ void Queries::pause(QueryId id, Entry& entry, Time now) {
   entry.state = State::kPaused;
   entry.may_measure = false;
   entry.resume_at = now + with_jitter(entry.interval);
-  entry.interval = grown(entry.interval);
+  entry.interval = longer_interval(entry.interval);
   resumes_.emplace(entry.resume_at, id);
 }
 
-void Queries::unsend(QueryId id, Entry& entry) {
+void Queries::cancel_request(QueryId id, Entry& entry) {
   if (entry.state == State::kWaiting) return;
   if (entry.state == State::kPaused) resumes_.erase({entry.resume_at, id});
   if (entry.state == State::kSent) {
@@ -227,7 +227,7 @@ void Queries::receive(const mad::ManagementPort::Message& message, Time now) {
   if (match == by_transaction_.end()) return;
   const auto found = entries_.find(match->second);
   if (found->second.state != State::kSent) return;
-  // The message ends the request in mads_, so unsend() must not cancel it.
+  // The message ends the request in mads_, so cancel_request() must not cancel it.
   found->second.state = State::kPaused;
   found->second.resume_at = kNever;
   if (message.timed_out) return expire(found, now);
@@ -247,7 +247,7 @@ void Queries::expire(Entries::iterator found, Time now) {
     // and measures the round trip (Karn's algorithm).
     first_interval_ = std::clamp((now - entry.first_sent) * 2, first_interval_, kFirstIntervalMax);
     if (entry.interval >= kRoundTripMax) shrink_window(now);
-    entry.interval = grown(entry.interval);
+    entry.interval = longer_interval(entry.interval);
   }
   send(found->first, entry, now);
 }
@@ -268,7 +268,7 @@ void Queries::shrink_window(Time now) {
   window_ = std::max(window_ / 2, kWindowMin);
 }
 
-Duration Queries::grown(Duration interval) const {
+Duration Queries::longer_interval(Duration interval) const {
   const Duration spread_interval = kRepeatGap * static_cast<std::int64_t>(outstanding());
   const Duration max =
       std::clamp(std::max(spread_interval, round_trip_ * 4), kLoneIntervalMax, kIntervalMax);
@@ -387,7 +387,7 @@ void Queries::end(Entries::iterator found, QueryEnd end, Time now) {
   end.waited = now - entry.asked_at;
   end.first_sent = entry.first_sent;
   end.tries = entry.tries;
-  unsend(id, entry);
+  cancel_request(id, entry);
   waiting_.erase(id);
   deadlines_.erase({entry.until, id});
   entries_.erase(found);

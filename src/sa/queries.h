@@ -156,7 +156,7 @@ class Queries {
   std::optional<QueryEnd> next_end();
   // Returns true if a query was refused as unserved since the last call.  The answer to another
   // query then tells whether there is an SA.
-  bool take_refusal() { return std::exchange(was_refused_, false); }
+  bool was_refused_since_last_call() { return std::exchange(was_refused_, false); }
 
   std::size_t outstanding() const { return entries_.size() - waiting_.size(); }
   std::size_t waiting() const { return waiting_.size(); }
@@ -174,8 +174,8 @@ class Queries {
     std::uint64_t unserved = 0;     // refusals that a node without an SA gives, too
     std::uint64_t unsupported = 0;  // queries that ended because the SA does not know such requests
     std::uint64_t redirected = 0;
-    std::uint64_t mismatched = 0;  // answers with the wrong attribute or method
-    std::uint64_t asked_anew = 0;  // sent again to another manager
+    std::uint64_t mismatched = 0;           // answers with the wrong attribute or method
+    std::uint64_t sent_to_new_manager = 0;  // sent again to another manager
     std::uint64_t limit_waiting = 0;
     friend bool operator==(const Counters&, const Counters&) = default;
   };
@@ -209,7 +209,7 @@ class Queries {
   void send(QueryId id, Entry& entry, Time now);
   void pause(QueryId id, Entry& entry, Time now);
   // Cancels the request that was sent, so that no response or timeout follows.
-  void unsend(QueryId id, Entry& entry);
+  void cancel_request(QueryId id, Entry& entry);
   void end(Entries::iterator found, QueryEnd end, Time now);
   void expire(Entries::iterator found, Time now);
   void receive_answer(Entries::iterator found, const mad::ManagementPort::Message& message,
@@ -223,7 +223,7 @@ class Queries {
   // interval of this query is at least four round trips.
   bool was_lost(const Entry& entry) const;
   void shrink_window(Time now);
-  Duration grown(Duration interval) const;
+  Duration longer_interval(Duration interval) const;
   Duration with_jitter(Duration interval);
   std::uint32_t new_transaction();
 
@@ -239,7 +239,7 @@ class Queries {
   std::size_t window_ = kOutstandingMax;
   Time window_shrunk_at_{};
   std::uint64_t answers_ = 0;  // answers that only an SA gives
-  bool was_refused_ = false;   // a query was refused as unserved, see take_refusal()
+  bool was_refused_ = false;   // a query was refused as unserved, see was_refused_since_last_call()
   std::uint64_t last_id_ = 0;
   Entries entries_{};
   std::set<QueryId> waiting_{};  // the oldest first
@@ -263,7 +263,7 @@ inline constexpr auto kQueryCounterNames = std::to_array<MemberName<Queries::Cou
     {&Queries::Counters::unsupported, "sa_queries_unsupported"},
     {&Queries::Counters::redirected, "sa_redirected"},
     {&Queries::Counters::mismatched, "sa_answers_mismatched"},
-    {&Queries::Counters::asked_anew, "sa_queries_asked_anew"},
+    {&Queries::Counters::sent_to_new_manager, "sa_queries_sent_to_new_manager"},
     {&Queries::Counters::limit_waiting, "limit_sa_queries"},
 });
 static_assert(names_all(kQueryCounterNames));

@@ -157,7 +157,7 @@ TEST_F(QueriesTest, UnknownQueryEndsAtItsNextRefusalIfTheSaAnswersOthers) {
                             wire::mad_status::kMethodNotSupported, wire::mad_status::kBadVersion}) {
     ask();
     answer(request(), status);
-    EXPECT_TRUE(queries.take_refusal());
+    EXPECT_TRUE(queries.was_refused_since_last_call());
     EXPECT_FALSE(queries.next_end());
     ask(7);
     answer(request(), wire::mad_status_of(SaStatus::kNoRecords));  // only an SA gives this answer
@@ -171,7 +171,7 @@ TEST_F(QueriesTest, UnknownQueryEndsAtItsNextRefusalIfTheSaAnswersOthers) {
     EXPECT_EQ(end->error().code, Errc::kNotSupported);
     EXPECT_EQ(end->error().detail, status);
     EXPECT_LE(now - began, 2s);
-    EXPECT_FALSE(queries.take_refusal());
+    EXPECT_FALSE(queries.was_refused_since_last_call());
   }
   EXPECT_EQ(queries.counters().unsupported, 3U);
 }
@@ -278,7 +278,7 @@ TEST_F(QueriesTest, QueriesAreSentToTheNewManagerAndTheOldOneCannotAnswer) {
   EXPECT_FALSE(queries.next_end());
   answer(resent[0], 0);
   EXPECT_TRUE(queries.next_end());
-  EXPECT_EQ(queries.counters().asked_anew, 1U);
+  EXPECT_EQ(queries.counters().sent_to_new_manager, 1U);
 }
 
 // No other implementation follows a redirection.

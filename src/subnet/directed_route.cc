@@ -11,7 +11,7 @@ using Kind = RouteStep::Kind;
 RouteStep leave_by(std::byte path_entry, const RoutePoint& node) {
   const auto port = std::to_integer<std::uint8_t>(path_entry);
   const bool has_port = node.is_switch ? port >= 1 && port <= node.ports : port == node.in_port;
-  return has_port ? RouteStep{.kind = Kind::kOut, .port = port} : RouteStep{};
+  return has_port ? RouteStep{.kind = Kind::kForward, .port = port} : RouteStep{};
 }
 
 RouteStep end_of_directed_part(Lid next) {

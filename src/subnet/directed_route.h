@@ -21,9 +21,9 @@ struct RoutePoint {
 struct RouteStep {
   enum class Kind : std::uint8_t {
     kDiscard,
-    kOut,    // the SMP leaves by `port`
-    kLocal,  // the SMP is for this node's SMA or manager
-    kToLid,  // the directed part has ended, and the SMP continues to `lid`
+    kForward,  // the SMP leaves by `port`
+    kLocal,    // the SMP is for this node's SMA or manager
+    kToLid,    // the directed part has ended, and the SMP continues to `lid`
   };
   Kind kind = Kind::kDiscard;
   std::uint8_t port = 0;

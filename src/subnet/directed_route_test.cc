@@ -27,10 +27,10 @@ constexpr RoutePoint kTarget{.ports = 2, .in_port = 2};
 TEST(DirectedRoute, FollowsThePathAndReturnsByTheSamePorts) {
   wire::Smp smp = two_hops();
   RouteStep step = directed_route_step(smp, kSource);
-  EXPECT_EQ(step.kind, Kind::kOut);
+  EXPECT_EQ(step.kind, Kind::kForward);
   EXPECT_EQ(step.port, 1);
   step = directed_route_step(smp, kSwitch);
-  EXPECT_EQ(step.kind, Kind::kOut);
+  EXPECT_EQ(step.kind, Kind::kForward);
   EXPECT_EQ(step.port, 5);
   EXPECT_EQ(directed_route_step(smp, kTarget).kind, Kind::kLocal);
   EXPECT_EQ(smp.hop_pointer(), 3);
@@ -39,12 +39,12 @@ TEST(DirectedRoute, FollowsThePathAndReturnsByTheSamePorts) {
   RoutePoint target = kTarget;
   target.begins_here = true;
   step = directed_route_step(smp, target);
-  EXPECT_EQ(step.kind, Kind::kOut);
+  EXPECT_EQ(step.kind, Kind::kForward);
   EXPECT_EQ(step.port, 2);
   RoutePoint on_the_way_back = kSwitch;
   on_the_way_back.in_port = 5;
   step = directed_route_step(smp, on_the_way_back);
-  EXPECT_EQ(step.kind, Kind::kOut);
+  EXPECT_EQ(step.kind, Kind::kForward);
   EXPECT_EQ(step.port, 3);
   EXPECT_EQ(directed_route_step(smp, {.ports = 1, .in_port = 1}).kind, Kind::kLocal);
   EXPECT_EQ(smp.hop_pointer(), 0);
@@ -54,7 +54,7 @@ TEST(DirectedRoute, DirectedPartMayEndBeforeTheDestinationAndContinueByLid) {
   wire::Smp smp = two_hops();
   smp.set_hop_count(1);
   smp.dr_destination = Lid{7};
-  EXPECT_EQ(directed_route_step(smp, kSource).kind, Kind::kOut);
+  EXPECT_EQ(directed_route_step(smp, kSource).kind, Kind::kForward);
   const RouteStep step = directed_route_step(smp, kSwitch);
   EXPECT_EQ(step.kind, Kind::kToLid);
   EXPECT_EQ(step.lid, Lid{7});

@@ -22,7 +22,7 @@ void Subnet::set_power(std::uint32_t node, bool on, Time now) {
   (void)impl_->impairments.resume(node);  // the packets that the node holds are lost
   impl_->links.set_power(node, on, changed);
   impl_->report_changes(changed);
-  impl_->reset_reports(node);
+  impl_->on_power_change(node);
   impl_->run(now);
 }
 
@@ -81,7 +81,7 @@ std::size_t Subnet::late() const { return impl_->impairments.late(); }
 
 // Sends a packet over the link at this port.  The port at the other end counts a packet that the
 // link loses, as if the packet had arrived damaged (vol1 16.1.3.5).
-void Subnet::Impl::cross(PortRef out, InFlight packet) {
+void Subnet::Impl::send_over_link(PortRef out, InFlight packet) {
   if (impairments.loses_next(links.link_of(out))) {
     Counts& counts = at(packet.at).counts;
     counts.add(Count::kSymbolErrors);

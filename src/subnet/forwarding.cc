@@ -168,7 +168,7 @@ void Subnet::Impl::forward_unicast(const LocalPacket& local) {
   if (!set_lane(out, local.port.port, local)) {
     return count_relay_error(counts, Count::kVlMappingErrors);
   }
-  leave(out, std::move(local.packet), local);
+  send_out(out, std::move(local.packet), local);
 }
 
 void Subnet::Impl::forward_multicast(const LocalPacket& local) {
@@ -179,7 +179,7 @@ void Subnet::Impl::forward_multicast(const LocalPacket& local) {
   for (const std::uint8_t egress : multicast_ports_) {
     const PortRef out{local.port.node, egress};
     if (set_lane(out, local.port.port, local)) {
-      leave(out, local.packet, local);
+      send_out(out, local.packet, local);
     } else {
       count_relay_error(at(local.port).counts, Count::kVlMappingErrors);
     }
@@ -197,7 +197,7 @@ void Subnet::Impl::send_from_hca(const LocalPacket& local) {
   if (is_own || local.view.is_multicast()) {
     in_flight_.push_back({local.port, local.packet, local.hops + 1, true});
   }
-  if (!is_own) leave(local.port, std::move(local.packet), local);
+  if (!is_own) send_out(local.port, std::move(local.packet), local);
 }
 
 // Sets the virtual lane of the packet for the egress port.  Returns false if the port does not
@@ -211,7 +211,7 @@ bool Subnet::Impl::set_lane(PortRef out, std::uint8_t ingress, const LocalPacket
   return true;
 }
 
-void Subnet::Impl::leave(PortRef out, Packet packet, const LocalPacket& local) {
+void Subnet::Impl::send_out(PortRef out, Packet packet, const LocalPacket& local) {
   DevicePort& port = at(out);
   const auto peer = links.peer(out);
   const bool is_data = !local.view.is_management();
@@ -228,7 +228,7 @@ void Subnet::Impl::leave(PortRef out, Packet packet, const LocalPacket& local) {
     return count_discard(port.counts, Count::kSwitchLifetimeDiscards);
   }
   count_sent(port.counts, local.view, packet.size());
-  cross(out, {*peer, std::move(packet), local.hops + 1, false});
+  send_over_link(out, {*peer, std::move(packet), local.hops + 1, false});
 }
 
 void Subnet::Impl::deliver(PortRef port, Qpn destination_qpn, Packet packet) {

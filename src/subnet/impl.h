@@ -50,7 +50,7 @@ class Subnet::Impl {
   // Adds a PortEvent.
   void report(PortRef port, bool client_reregister = false);
   // Ends the traps and leases of a node whose power has changed, and reports its ports.
-  void reset_reports(std::uint32_t node);
+  void on_power_change(std::uint32_t node);
   void add_trap(std::uint32_t node, std::uint8_t port, wire::NoticeType type,
                 wire::TrapNumber number,
                 const std::array<std::byte, wire::kNoticeDetailsBytes>& details);
@@ -81,9 +81,9 @@ class Subnet::Impl {
   void forward_multicast(const LocalPacket& local);
   void send_from_hca(const LocalPacket& local);
   bool set_lane(PortRef out, std::uint8_t ingress, const LocalPacket& local);
-  void leave(PortRef out, Packet packet, const LocalPacket& local);
+  void send_out(PortRef out, Packet packet, const LocalPacket& local);
   void deliver(PortRef port, Qpn destination_qpn, Packet packet);
-  void cross(PortRef out, InFlight packet);
+  void send_over_link(PortRef out, InFlight packet);
   bool hold_arrived(InFlight& packet, bool is_management);
   bool hold_sent(PortRef from, Packet& packet);
   void drop_packets_on(PortRef out);

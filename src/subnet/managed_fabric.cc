@@ -56,7 +56,7 @@ bool ManagedFabric::reaches(std::size_t from, std::size_t to) const {
   return hops_[to][from] != kUnreachable;
 }
 
-std::vector<std::uint8_t> ManagedFabric::table(std::size_t switch_node) const {
+std::vector<std::uint8_t> ManagedFabric::forwarding_table(std::size_t switch_node) const {
   std::uint16_t last = 0;
   for (const Node& node : nodes_) last = std::max(last, node.lid.value);
   std::vector<std::uint8_t> ports_of_lids(last + std::size_t{1}, wire::kLftNoPort);

@@ -53,7 +53,7 @@ class ManagedFabric {
   // Returns the linear forwarding table of a switch, by LID.  Each egress port is on a path with
   // the fewest hops.  If several ports are, the LIDs are spread over them.  REQUIRES: count_hops()
   // was called.
-  std::vector<std::uint8_t> table(std::size_t switch_node) const;
+  std::vector<std::uint8_t> forwarding_table(std::size_t switch_node) const;
 
  private:
   std::vector<std::uint16_t> hops_to(std::size_t node) const;

@@ -36,7 +36,7 @@ void Subnet::Impl::receive_smp(const LocalPacket& local, bool begins_here) {
   }
   const bool leaves = begins_here && !devices[local.port.node].is_switch() &&
                       !at(local.port).has_lid(local.view.lrh.destination);
-  if (leaves) return leave(local.port, std::move(local.packet), local);
+  if (leaves) return send_out(local.port, std::move(local.packet), local);
   receive_local_smp(local, smp);
 }
 
@@ -46,7 +46,7 @@ void Subnet::Impl::step_directed(const LocalPacket& local, Smp& smp, bool begins
                              local.view.lrh.destination != wire::kPermissiveLid &&
                              !at(local.port).has_lid(local.view.lrh.destination);
   // A route may begin with a part by LID, before the directed part.
-  if (goes_to_other) return leave(local.port, std::move(local.packet), local);
+  if (goes_to_other) return send_out(local.port, std::move(local.packet), local);
 
   const RouteStep step = directed_route_step(smp, {.is_switch = device.is_switch(),
                                                    .ports = device.port_count(),
@@ -56,9 +56,9 @@ void Subnet::Impl::step_directed(const LocalPacket& local, Smp& smp, bool begins
   switch (step.kind) {
     case RouteStep::Kind::kDiscard: return;
     case RouteStep::Kind::kLocal: return receive_local_smp(local, smp);
-    case RouteStep::Kind::kOut:
+    case RouteStep::Kind::kForward:
       set_lids(local.packet, wire::kPermissiveLid, wire::kPermissiveLid);
-      return leave({local.port.node, step.port}, std::move(local.packet), local);
+      return send_out({local.port.node, step.port}, std::move(local.packet), local);
     case RouteStep::Kind::kToLid: {
       set_lids(local.packet, device.management(local.port.port).info.lid, step.lid);
       LocalPacket forwarded = local;

@@ -251,7 +251,7 @@ void Manager::route() {
   fabric_.count_hops();
   for (std::size_t i = 0; i < fabric_.size(); ++i) {
     if (!fabric_[i].is_switch) continue;
-    std::vector<std::uint8_t> table = fabric_.table(i);
+    std::vector<std::uint8_t> table = fabric_.forwarding_table(i);
     const auto top = static_cast<std::uint16_t>(table.size() - 1);
     ask(i, Method::kSet, SmpAttribute::kSwitchInfo, 0, 0,
         wire::smp_data(wire::SwitchInfo{.linear_fdb_top = top, .port_state_change = true}));

@@ -46,7 +46,7 @@ void Subnet::Impl::report(PortRef port, bool client_reregister) {
   events[port] |= client_reregister;
 }
 
-void Subnet::Impl::reset_reports(std::uint32_t node) {
+void Subnet::Impl::on_power_change(std::uint32_t node) {
   traps_.erase(node);
   std::erase_if(leases_, [&](PortRef port) { return port.node == node; });
   for (unsigned port = 1; port <= devices[node].port_count(); ++port) {
