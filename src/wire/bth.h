@@ -235,8 +235,8 @@ struct XrcEth {
 };
 // clang-format on
 
-// Names the kinds of an AETH (vol1 9.7.5.2.2 to 9.7.5.2.4), which the upper three bits of the
-// syndrome tell.
+// Names the kinds of an AETH (vol1 9.7.5.2.2 to 9.7.5.2.4).  The upper three bits of the syndrome
+// contain the kind.
 enum class AethKind : std::uint8_t { kAck, kRnrNak, kNak, kReserved };
 
 // Names the lower five bits of a NAK's syndrome (vol1 9.7.5.2.8).

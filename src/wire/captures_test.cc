@@ -45,9 +45,9 @@ struct Counts {
   int padded = 0;
   int mads = 0;
   int ip_cm_headers = 0;
-  int connection_ports = 0;
+  int from_req_ports = 0;
   std::set<Opcode> opcodes;
-  std::map<Drop, int> others;
+  std::map<Drop, int> dropped;
 };
 
 // Holds the source ports that follow from the flow labels of REQs.
@@ -108,11 +108,13 @@ void check_icrc(const Frame& frame, const IcrcSplit& split) {
   const IcrcInputs inputs = icrc_inputs(frame.headers);
   EXPECT_EQ(icrc(inputs, split.bth_to_pad), split.icrc);
 
-  // A UDP socket does not see the identification.
-  IcrcInputs seen = inputs;
-  seen.identification = 0;
-  EXPECT_EQ(find_identification(seen, split.bth_to_pad, split.icrc), inputs.identification);
-  EXPECT_EQ(find_identification(seen, split.bth_to_pad, split.icrc ^ 0x10000), std::nullopt);
+  // A UDP socket does not show the identification.
+  IcrcInputs socket_inputs = inputs;
+  socket_inputs.identification = 0;
+  EXPECT_EQ(find_identification(socket_inputs, split.bth_to_pad, split.icrc),
+            inputs.identification);
+  EXPECT_EQ(find_identification(socket_inputs, split.bth_to_pad, split.icrc ^ 0x10000),
+            std::nullopt);
 }
 
 // Encodes the frame again from the parsed values.
@@ -148,7 +150,7 @@ void check_roce(const Bytes& bytes, const Frame& frame, Counts& counts, Ports& p
     EXPECT_EQ(packet->deth.qkey, kGsiQkey);
     check_mad(packet->payload, frame, counts, ports);
   } else if (transport_of(packet->bth.opcode) == Transport::kRc) {
-    counts.connection_ports += ports.contains(frame.headers.source_port) ? 1 : 0;
+    counts.from_req_ports += ports.contains(frame.headers.source_port) ? 1 : 0;
   }
 }
 
@@ -159,7 +161,7 @@ Counts check_capture(const std::filesystem::path& file) {
     SCOPED_TRACE(file.filename().string() + " frame " + std::to_string(++counts.frames));
     const auto frame = parse_frame(bytes);
     if (!frame) {
-      ++counts.others[drop_reason(frame.error())];
+      ++counts.dropped[drop_reason(frame.error())];
     } else if (frame->headers.destination_port == kRoceUdpPort) {
       check_roce(bytes, *frame, counts, ports);
     }
@@ -169,38 +171,39 @@ Counts check_capture(const std::filesystem::path& file) {
 }
 
 TEST(Captures, LinuxFramesAreParsedAndReproducedByteForByte) {
-  Counts all;
+  Counts total;
   int files = 0;
   for (const auto& file : capture_files()) {
-    const Counts one = check_capture(file);
+    const Counts counts = check_capture(file);
     ASSERT_FALSE(HasFailure());
     ++files;
-    all.frames += one.frames;
-    all.roce += one.roce;
-    all.ipv6 += one.ipv6;
-    all.padded += one.padded;
-    all.mads += one.mads;
-    all.ip_cm_headers += one.ip_cm_headers;
-    all.connection_ports += one.connection_ports;
-    all.opcodes.insert(one.opcodes.begin(), one.opcodes.end());
-    for (const auto& [reason, count] : one.others) all.others[reason] += count;
+    total.frames += counts.frames;
+    total.roce += counts.roce;
+    total.ipv6 += counts.ipv6;
+    total.padded += counts.padded;
+    total.mads += counts.mads;
+    total.ip_cm_headers += counts.ip_cm_headers;
+    total.from_req_ports += counts.from_req_ports;
+    total.opcodes.insert(counts.opcodes.begin(), counts.opcodes.end());
+    for (const auto& [reason, count] : counts.dropped) total.dropped[reason] += count;
   }
   std::printf(
-      "%d captures, %d frames: %d RoCEv2 (%d IPv6, %d padded, %d from an announced port),\n"
+      "%d captures, %d frames: %d RoCEv2 (%d IPv6, %d padded, %d from a REQ's port),\n"
       "%d CM MADs, %d RDMA IP CM headers, %zu opcodes\n",
-      files, all.frames, all.roce, all.ipv6, all.padded, all.connection_ports, all.mads,
-      all.ip_cm_headers, all.opcodes.size());
-  for (const auto& [reason, count] : all.others) std::printf("  %d %s\n", count, to_string(reason));
+      files, total.frames, total.roce, total.ipv6, total.padded, total.from_req_ports, total.mads,
+      total.ip_cm_headers, total.opcodes.size());
+  for (const auto& [reason, count] : total.dropped)
+    std::printf("  %d %s\n", count, to_string(reason));
 
   // The test must not pass if it finds no frames.  tshark counted the first two numbers.
-  EXPECT_GE(all.roce, 1939);
-  EXPECT_GE(all.mads, 160);
+  EXPECT_GE(total.roce, 1939);
+  EXPECT_GE(total.mads, 160);
   EXPECT_GE(files, 28);
-  EXPECT_GE(all.ipv6, 29);
-  EXPECT_GE(all.padded, 16);
-  EXPECT_GE(all.ip_cm_headers, 45);
-  EXPECT_GE(all.connection_ports, 1164);
-  EXPECT_GE(all.opcodes.size(), 25u);
+  EXPECT_GE(total.ipv6, 29);
+  EXPECT_GE(total.padded, 16);
+  EXPECT_GE(total.ip_cm_headers, 45);
+  EXPECT_GE(total.from_req_ports, 1164);
+  EXPECT_GE(total.opcodes.size(), 25u);
 }
 
 }  // namespace

@@ -50,11 +50,11 @@ Result<Message> decode_message(std::uint16_t attribute_id, std::span<const std::
 }
 
 std::array<std::byte, kMadBytes> encode_mad(const MadHeader& header, const Message& message) {
-  MadHeader as_sent = header;
-  as_sent.attribute_id = std::to_underlying(attribute_id(message));
+  MadHeader message_header = header;
+  message_header.attribute_id = std::to_underlying(attribute_id(message));
   std::array<std::byte, kMadBytes> mad;
   const std::span<std::byte> out = mad;
-  encode_to(out, as_sent);
+  encode_to(out, message_header);
   std::visit([&](const auto& m) { encode_to(out.subspan<kMadHeaderBytes>(), m); }, message);
   return mad;
 }

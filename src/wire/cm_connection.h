@@ -20,7 +20,7 @@ struct Req {
   static constexpr AttributeId kAttributeId = AttributeId::kReq;
 
   CommId local_comm_id{};
-  std::uint32_t vendor_id{};  // 24 bits; enhanced connection establishment
+  std::uint32_t vendor_id{};  // 24 bits, for enhanced connection establishment
   ServiceId service_id{};
   Guid local_ca_guid{};
   Qkey local_qkey{};
@@ -43,7 +43,7 @@ struct Req {
   bool srq{};
   std::uint8_t extended_transport{};  // 1 = XRC, if transport_service is kExtended
   Path primary_path{};
-  Path alternate_path{};  // absent if all zero; on InfiniBand, if the local LID is zero
+  Path alternate_path{};  // none if all bytes are zero, or on InfiniBand if its local_lid is zero
   bool sap_supported{};
   std::array<std::byte, 92> private_data{};
 

@@ -16,7 +16,7 @@ namespace {
 
 // Counts the bits of a message that have a field: all except those that the specification reserves.
 template <wire::Message M>
-constexpr std::size_t named_bits() {
+constexpr std::size_t field_bits() {
   std::array<std::byte, kSize<M>> ones;
   ones.fill(std::byte{0xff});
   std::size_t bits = 0;
@@ -26,20 +26,20 @@ constexpr std::size_t named_bits() {
   return bits;
 }
 
-constexpr std::size_t kAll = kMessageBytes * 8;
+constexpr std::size_t kMessageBits = kMessageBytes * 8;
 
-static_assert(kSize<Path> == 44 && named_bits<Path>() == 44 * 8 - 6 - 3 - 3);
-static_assert(named_bits<Req>() == kAll - 8 - 32 - 2 * (6 + 3) - 3 - 2);
-static_assert(named_bits<Mra>() == kAll - 6 - 3);
-static_assert(named_bits<Rej>() == kAll - 6 - 1);
-static_assert(named_bits<Rep>() == kAll - 4);
-static_assert(named_bits<Rtu>() == kAll);
-static_assert(named_bits<Dreq>() == kAll - 8);
-static_assert(named_bits<Drep>() == kAll);
-static_assert(named_bits<SidrReq>() == kAll - 16);
-static_assert(named_bits<SidrRep>() == kAll);
-static_assert(named_bits<Lap>() == kAll - 32 - 3 - 32 - 4 - 2 - 3 - 3);
-static_assert(named_bits<Apr>() == kAll - 16);
+static_assert(kSize<Path> == 44 && field_bits<Path>() == 44 * 8 - 6 - 3 - 3);
+static_assert(field_bits<Req>() == kMessageBits - 8 - 32 - 2 * (6 + 3) - 3 - 2);
+static_assert(field_bits<Mra>() == kMessageBits - 6 - 3);
+static_assert(field_bits<Rej>() == kMessageBits - 6 - 1);
+static_assert(field_bits<Rep>() == kMessageBits - 4);
+static_assert(field_bits<Rtu>() == kMessageBits);
+static_assert(field_bits<Dreq>() == kMessageBits - 8);
+static_assert(field_bits<Drep>() == kMessageBits);
+static_assert(field_bits<SidrReq>() == kMessageBits - 16);
+static_assert(field_bits<SidrRep>() == kMessageBits);
+static_assert(field_bits<Lap>() == kMessageBits - 32 - 3 - 32 - 4 - 2 - 3 - 3);
+static_assert(field_bits<Apr>() == kMessageBits - 16);
 
 constexpr std::byte at(const auto& message, std::size_t i) { return encode(message)[i]; }
 

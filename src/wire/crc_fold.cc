@@ -49,45 +49,48 @@ __m128i constants(MoveConstants by) {
 
 __m128i load(const std::byte* in) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(in)); }
 
-// Returns `a`, moved forward by the constants `by`, plus the 16 bytes `onto` at its new position.
-__attribute__((target("pclmul"))) inline __m128i moved(__m128i a, __m128i by, __m128i onto) {
+// Moves the 16 bytes `a` forward by the constants `by`, and adds the 16 bytes `addend` at the new
+// position.
+__attribute__((target("pclmul"))) inline __m128i move_forward(__m128i a, __m128i by,
+                                                              __m128i addend) {
   const __m128i first = _mm_clmulepi64_si128(a, by, 0x00);
   const __m128i second = _mm_clmulepi64_si128(a, by, 0x11);
-  return _mm_xor_si128(_mm_xor_si128(first, second), onto);
+  return _mm_xor_si128(_mm_xor_si128(first, second), addend);
 }
 
 }  // namespace
 
 bool can_fold() {
-  static const bool can = [] {
+  static const bool supported = [] {
     unsigned a = 0, b = 0, c = 0, d = 0;
     return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_PCLMUL) != 0;
   }();
-  return can;
+  return supported;
 }
 
 __attribute__((target("pclmul"))) std::array<std::byte, kFoldStep> fold(
     std::uint32_t reg, std::span<const std::byte> bytes) {
   VB_CHECK(bytes.size() >= kFoldBytesMin && bytes.size() % kFoldStep == 0);
   const std::byte* in = bytes.data();
-  std::size_t left = bytes.size() - 16;
+  std::size_t remaining = bytes.size() - 16;
   __m128i a = _mm_xor_si128(load(in), _mm_cvtsi32_si128(static_cast<int>(reg)));
   in += 16;
   const __m128i by16 = constants(kBy16Bytes);
-  if (left >= 112) {
+  if (remaining >= 112) {
     __m128i b = load(in), c = load(in + 16), d = load(in + 32);
     in += 48;
-    left -= 48;
+    remaining -= 48;
     const __m128i by64 = constants(kBy64Bytes);
-    for (; left >= 64; in += 64, left -= 64) {  // four chains hide the latency of a multiplication
-      a = moved(a, by64, load(in));
-      b = moved(b, by64, load(in + 16));
-      c = moved(c, by64, load(in + 32));
-      d = moved(d, by64, load(in + 48));
+    // Four independent chains hide the latency of a multiplication.
+    for (; remaining >= 64; in += 64, remaining -= 64) {
+      a = move_forward(a, by64, load(in));
+      b = move_forward(b, by64, load(in + 16));
+      c = move_forward(c, by64, load(in + 32));
+      d = move_forward(d, by64, load(in + 48));
     }
-    a = moved(moved(moved(a, by16, b), by16, c), by16, d);
+    a = move_forward(move_forward(move_forward(a, by16, b), by16, c), by16, d);
   }
-  for (; left > 0; in += 16, left -= 16) a = moved(a, by16, load(in));
+  for (; remaining > 0; in += 16, remaining -= 16) a = move_forward(a, by16, load(in));
   std::array<std::byte, kFoldStep> out;
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out.data()), a);
   return out;

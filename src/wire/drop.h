@@ -15,7 +15,7 @@ enum class Drop : std::uint16_t {
   kNotWords,            // BTH to pad is not a multiple of 4 bytes (vol1 9.1)
   kUnknownOpcode,       // BTH opcode that this stack does not know
   kTransportVersion,    // BTH TVer is not 0 (vol1 9.2.5)
-  kPadTooLong,          // more pad than bytes after the headers
+  kPadTooLong,          // the pad is longer than the bytes after the headers
   kPayloadNotAllowed,   // payload on an acknowledgement, a READ request or an atomic
   kIcrc,                // the invariant CRC does not match
   kNotIp,               // neither IPv4 nor IPv6, or an invalid header

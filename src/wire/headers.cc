@@ -9,7 +9,7 @@ class Reader {
   explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}
 
   template <Message M>
-  M take() {
+  M read() {
     const M message = decode_exact<M>(rest_.first<kSize<M>>());
     rest_ = rest_.subspan<kSize<M>>();
     return message;
@@ -24,7 +24,7 @@ class Writer {
   explicit Writer(std::span<std::byte> out) : rest_(out) {}
 
   template <Message M>
-  void put(const M& message) {
+  void write(const M& message) {
     encode_to(rest_, message);
     rest_ = rest_.subspan<kSize<M>>();
   }
@@ -33,21 +33,22 @@ class Writer {
   std::span<std::byte> rest_;
 };
 
-// REQUIRES: the reader contains the headers of `bits`.  The function has a single return variable,
-// so that the compiler constructs it directly in the memory of the caller.
+// Decodes the headers that `bits` names (shape::Entry).  REQUIRES: the reader holds all of them.
+// The function has a single return variable, so that the compiler constructs it directly in the
+// memory of the caller.
 Result<TransportPacket> decode_headers(const Bth& bth, std::uint32_t bits, Reader reader,
                                        std::span<const std::byte> payload) {
   Result<TransportPacket> result(std::in_place);
   TransportPacket& packet = *result;
   packet.bth = bth;
-  if (bits & shape::kXrcEth) packet.xrc = reader.take<XrcEth>();
-  if (bits & shape::kDeth) packet.deth = reader.take<Deth>();
-  if (bits & shape::kReth) packet.reth = reader.take<Reth>();
-  if (bits & shape::kAtomicEth) packet.atomic = reader.take<AtomicEth>();
-  if (bits & shape::kAeth) packet.aeth = reader.take<Aeth>();
-  if (bits & shape::kAtomicAckEth) packet.atomic_ack = reader.take<AtomicAckEth>();
-  if (bits & shape::kImmDt) packet.immediate = reader.take<ImmDt>().immediate;
-  if (bits & shape::kIeth) packet.invalidate_r_key = reader.take<Ieth>().r_key;
+  if (bits & shape::kXrcEth) packet.xrc = reader.read<XrcEth>();
+  if (bits & shape::kDeth) packet.deth = reader.read<Deth>();
+  if (bits & shape::kReth) packet.reth = reader.read<Reth>();
+  if (bits & shape::kAtomicEth) packet.atomic = reader.read<AtomicEth>();
+  if (bits & shape::kAeth) packet.aeth = reader.read<Aeth>();
+  if (bits & shape::kAtomicAckEth) packet.atomic_ack = reader.read<AtomicAckEth>();
+  if (bits & shape::kImmDt) packet.immediate = reader.read<ImmDt>().immediate;
+  if (bits & shape::kIeth) packet.invalidate_r_key = reader.read<Ieth>().r_key;
   packet.payload = payload;
   return result;
 }
@@ -64,7 +65,7 @@ Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad,
   if (bth_to_pad.size() % 4 != 0) return drop(Drop::kNotWords);
 
   Reader reader(headers);
-  const Bth bth = reader.take<Bth>();
+  const Bth bth = reader.read<Bth>();
   const shape::Entry entry = shape::of(bth.opcode);
   if (entry.bits == 0) return drop(Drop::kUnknownOpcode);
   if (bth.transport_version != 0) return drop(Drop::kTransportVersion);
@@ -81,15 +82,15 @@ std::size_t write_headers(std::span<std::byte> out, const TransportPacket& packe
   VB_CHECK(entry.bits != 0 && out.size() >= entry.header_bytes);
 
   Writer writer(out);
-  writer.put(packet.bth);
-  if (entry.bits & shape::kXrcEth) writer.put(packet.xrc);
-  if (entry.bits & shape::kDeth) writer.put(packet.deth);
-  if (entry.bits & shape::kReth) writer.put(packet.reth);
-  if (entry.bits & shape::kAtomicEth) writer.put(packet.atomic);
-  if (entry.bits & shape::kAeth) writer.put(packet.aeth);
-  if (entry.bits & shape::kAtomicAckEth) writer.put(packet.atomic_ack);
-  if (entry.bits & shape::kImmDt) writer.put(ImmDt{packet.immediate});
-  if (entry.bits & shape::kIeth) writer.put(Ieth{packet.invalidate_r_key});
+  writer.write(packet.bth);
+  if (entry.bits & shape::kXrcEth) writer.write(packet.xrc);
+  if (entry.bits & shape::kDeth) writer.write(packet.deth);
+  if (entry.bits & shape::kReth) writer.write(packet.reth);
+  if (entry.bits & shape::kAtomicEth) writer.write(packet.atomic);
+  if (entry.bits & shape::kAeth) writer.write(packet.aeth);
+  if (entry.bits & shape::kAtomicAckEth) writer.write(packet.atomic_ack);
+  if (entry.bits & shape::kImmDt) writer.write(ImmDt{packet.immediate});
+  if (entry.bits & shape::kIeth) writer.write(Ieth{packet.invalidate_r_key});
   return entry.header_bytes;
 }
 

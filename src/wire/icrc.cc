@@ -53,41 +53,41 @@ constexpr Slices kSlices = [] {
 
 template <std::size_t Bytes>
 constexpr std::uint64_t load_little(const std::byte* in) {
-  std::array<std::byte, 8> piece{};
-  std::copy_n(in, Bytes, piece.begin());
-  const auto word = std::bit_cast<std::uint64_t>(piece);
+  std::array<std::byte, 8> buffer{};
+  std::copy_n(in, Bytes, buffer.begin());
+  const auto word = std::bit_cast<std::uint64_t>(buffer);
   return std::endian::native == std::endian::little ? word : std::byteswap(word);
 }
 
-// Returns the effect of eight bytes that are followed by `Behind` other bytes in the same step.
-template <std::size_t Behind>
+// Returns the effect of eight bytes that are followed by `BytesAfter` other bytes in the same step.
+template <std::size_t BytesAfter>
 constexpr std::uint32_t slice(std::uint64_t bytes) {
-  return kSlices[Behind + 7][bytes & 0xff] ^ kSlices[Behind + 6][bytes >> 8 & 0xff] ^
-         kSlices[Behind + 5][bytes >> 16 & 0xff] ^ kSlices[Behind + 4][bytes >> 24 & 0xff] ^
-         kSlices[Behind + 3][bytes >> 32 & 0xff] ^ kSlices[Behind + 2][bytes >> 40 & 0xff] ^
-         kSlices[Behind + 1][bytes >> 48 & 0xff] ^ kSlices[Behind][bytes >> 56];
+  return kSlices[BytesAfter + 7][bytes & 0xff] ^ kSlices[BytesAfter + 6][bytes >> 8 & 0xff] ^
+         kSlices[BytesAfter + 5][bytes >> 16 & 0xff] ^ kSlices[BytesAfter + 4][bytes >> 24 & 0xff] ^
+         kSlices[BytesAfter + 3][bytes >> 32 & 0xff] ^ kSlices[BytesAfter + 2][bytes >> 40 & 0xff] ^
+         kSlices[BytesAfter + 1][bytes >> 48 & 0xff] ^ kSlices[BytesAfter][bytes >> 56];
 }
 
 // Returns the register after `bytes`, without the complements at the start and end of a CRC.
 constexpr std::uint32_t feed(std::uint32_t reg, std::span<const std::byte> bytes) {
   const std::byte* in = bytes.data();
-  std::size_t left = bytes.size();
-  for (; left >= 16; in += 16, left -= 16) {
+  std::size_t remaining = bytes.size();
+  for (; remaining >= 16; in += 16, remaining -= 16) {
     reg = slice<8>(load_little<8>(in) ^ reg) ^ slice<0>(load_little<8>(in + 8));
   }
-  if (left >= 8) {
+  if (remaining >= 8) {
     reg = slice<0>(load_little<8>(in) ^ reg);
     in += 8;
-    left -= 8;
+    remaining -= 8;
   }
-  if (left >= 4) {
+  if (remaining >= 4) {
     reg ^= static_cast<std::uint32_t>(load_little<4>(in));
     reg = kSlices[3][reg & 0xff] ^ kSlices[2][reg >> 8 & 0xff] ^ kSlices[1][reg >> 16 & 0xff] ^
           kSlices[0][reg >> 24];
     in += 4;
-    left -= 4;
+    remaining -= 4;
   }
-  for (; left > 0; ++in, --left) {
+  for (; remaining > 0; ++in, --remaining) {
     reg = reg >> 8 ^ kSlices[0][(reg ^ std::to_integer<std::uint32_t>(*in)) & 0xff];
   }
   return reg;
@@ -119,8 +119,8 @@ void store_big(std::byte* out, std::uint64_t word) {
 
 // Writes the masked headers in four stores, because this runs for every packet.  The 28 bytes are
 // not a multiple of eight, so the last two stores overlap in the UDP ports.
-void put_headers(std::span<std::byte, kSize<Ipv4Header> + kSize<UdpHeader>> out,
-                 const IcrcInputs& inputs, std::size_t udp_bytes) {
+void write_masked_headers(std::span<std::byte, kSize<Ipv4Header> + kSize<UdpHeader>> out,
+                          const IcrcInputs& inputs, std::size_t udp_bytes) {
   const std::uint64_t length = udp_bytes, id = inputs.identification;
   const std::uint64_t source = ipv4_address(inputs.source);
   const std::uint64_t destination = ipv4_address(inputs.destination);
@@ -131,8 +131,8 @@ void put_headers(std::span<std::byte, kSize<Ipv4Header> + kSize<UdpHeader>> out,
   store_big(&out[16], destination << 32 | ports);
 }
 
-void put_headers(std::span<std::byte, kSize<Ipv6Header> + kSize<UdpHeader>> out,
-                 const IcrcInputs& inputs, std::size_t udp_bytes) {
+void write_masked_headers(std::span<std::byte, kSize<Ipv6Header> + kSize<UdpHeader>> out,
+                          const IcrcInputs& inputs, std::size_t udp_bytes) {
   const auto length = static_cast<std::uint16_t>(udp_bytes);
   const Ipv6Header ip{.traffic_class = 0xff,
                       .flow_label = 0xfffff,
@@ -148,16 +148,16 @@ void put_headers(std::span<std::byte, kSize<Ipv6Header> + kSize<UdpHeader>> out,
   encode_to(out.subspan(kSize<Ipv6Header>), udp);
 }
 
-// A short packet is copied behind its headers, because one long piece is fed faster than two.
+// A short packet is copied after its headers, because one long run of bytes is fed faster than two.
 constexpr std::size_t kCopiedBytesMax = 256;
 
 template <Message Ip>
-std::uint32_t sum(const IcrcInputs& inputs, std::span<const std::byte> bth_to_pad) {
+std::uint32_t compute_icrc(const IcrcInputs& inputs, std::span<const std::byte> bth_to_pad) {
   constexpr std::size_t kBthAt = kSize<Ip> + kSize<UdpHeader>;
   std::array<std::byte, kBthAt + kCopiedBytesMax> front;
   const std::span out = front;
-  put_headers(out.template first<kBthAt>(), inputs,
-              kSize<UdpHeader> + bth_to_pad.size() + kIcrcBytes);
+  write_masked_headers(out.template first<kBthAt>(), inputs,
+                       kSize<UdpHeader> + bth_to_pad.size() + kIcrcBytes);
   const std::size_t copied = bth_to_pad.size() <= kCopiedBytesMax ? bth_to_pad.size() : kSize<Bth>;
   std::memcpy(front.data() + kBthAt, bth_to_pad.data(), copied);
   front[kBthAt + 4] = std::byte{0xff};  // FECN, BECN, reserved
@@ -165,11 +165,11 @@ std::uint32_t sum(const IcrcInputs& inputs, std::span<const std::byte> bth_to_pa
   return ~(copied == bth_to_pad.size() ? reg : feed_quickly(reg, bth_to_pad.subspan(copied)));
 }
 
-// kBack[i] is x^(-32 i), which undoes i words of zeros.  The table is large enough for every path
-// MTU, so that a check needs one multiplication.
-constexpr std::size_t kBackWords = (4096 + 128) / 4;
-constexpr auto kBack = [] {
-  std::array<std::uint32_t, kBackWords + 1> table{};
+// kInversePowers[i] is x^(-32 i).  Multiplication by it undoes i words of four zero bytes.  The
+// table is large enough for every path MTU, so that a check needs one multiplication.
+constexpr std::size_t kInversePowersMax = (4096 + 128) / 4;
+constexpr auto kInversePowers = [] {
+  std::array<std::uint32_t, kInversePowersMax + 1> table{};
   table[0] = kOne;
   for (std::size_t i = 1; i < table.size(); ++i) {
     std::uint32_t a = table[i - 1];
@@ -180,13 +180,14 @@ constexpr auto kBack = [] {
 }();
 
 // Returns the register that `zeros` zero bytes would change to `reg`.
-std::uint32_t go_back(std::uint32_t reg, std::size_t zeros) {
+std::uint32_t undo_zeros(std::uint32_t reg, std::size_t zeros) {
   for (; zeros % 4 != 0; --zeros) {
     for (int i = 0; i < 8; ++i) reg = divided_by_x(reg);
   }
   std::size_t words = zeros / 4;
-  for (; words > kBackWords; words -= kBackWords) reg = times(reg, kBack[kBackWords]);
-  return times(reg, kBack[words]);
+  for (; words > kInversePowersMax; words -= kInversePowersMax)
+    reg = times(reg, kInversePowers[kInversePowersMax]);
+  return times(reg, kInversePowers[words]);
 }
 
 }  // namespace
@@ -197,8 +198,8 @@ std::uint32_t crc32(std::uint32_t crc, std::span<const std::byte> bytes) {
 
 std::uint32_t icrc(const IcrcInputs& inputs, std::span<const std::byte> bth_to_pad) {
   VB_CHECK(bth_to_pad.size() >= kSize<Bth>);
-  return is_ipv4(inputs.destination) ? sum<Ipv4Header>(inputs, bth_to_pad)
-                                     : sum<Ipv6Header>(inputs, bth_to_pad);
+  return is_ipv4(inputs.destination) ? compute_icrc<Ipv4Header>(inputs, bth_to_pad)
+                                     : compute_icrc<Ipv6Header>(inputs, bth_to_pad);
 }
 
 std::optional<std::uint16_t> find_identification(const IcrcInputs& inputs,
@@ -214,7 +215,7 @@ std::optional<std::uint16_t> find_identification(const IcrcInputs& inputs,
   // identification.  After it the registers differ by exactly its two bytes: the first byte in the
   // lowest bits, and nothing above 16 bits.
   constexpr std::size_t kFromIdentification = kSize<Ipv4Header> - 4 + kSize<UdpHeader>;
-  const std::uint32_t bytes = go_back(difference, kFromIdentification + bth_to_pad.size());
+  const std::uint32_t bytes = undo_zeros(difference, kFromIdentification + bth_to_pad.size());
   if (bytes >> 16 != 0) return std::nullopt;
   return static_cast<std::uint16_t>(inputs.identification ^
                                     std::byteswap(static_cast<std::uint16_t>(bytes)));

@@ -17,8 +17,8 @@ namespace verbena::wire {
 inline constexpr std::size_t kIcrcBytes = 4;
 
 // Holds the IP and UDP fields that the ICRC covers and that are not in the transport packet.  Both
-// GIDs have the same family.  IPv4 packets are assumed to be as our sockets and rxe send them: no
-// options, DF set, no fragment.
+// GIDs have the same family.  Assumes IPv4 packets as our sockets and Linux's rxe driver send them:
+// no options, DF set, no fragment.
 struct IcrcInputs {
   Gid source{};
   Gid destination{};
@@ -34,10 +34,10 @@ std::uint32_t icrc(const IcrcInputs& inputs, std::span<const std::byte> bth_to_p
 
 // Checks an ICRC without knowing the IPv4 identification, which a UDP socket does not show.  A CRC
 // is linear, so each identification changes the ICRC by a known value.  Returns the identification
-// with which the ICRC is right: inputs.identification, if that fits already.  Returns nullopt if
-// other bits are wrong, except with a probability of 2^-16.  For IPv6 the ICRC must match, and the
-// result is 0.  Costs one icrc() and one multiplication in GF(2).  REQUIRES: `bth_to_pad` has at
-// least 12 bytes.
+// for which the ICRC matches, and inputs.identification if the ICRC matches that one.  If other
+// bits are wrong, returns nullopt, or with a probability of 2^-16 a wrong identification.  For IPv6
+// the ICRC must match, and the result is 0.  Costs one icrc() and one multiplication in GF(2).
+// REQUIRES: `bth_to_pad` has at least 12 bytes.
 std::optional<std::uint16_t> find_identification(const IcrcInputs& inputs,
                                                  std::span<const std::byte> bth_to_pad,
                                                  std::uint32_t received_icrc);

@@ -47,7 +47,8 @@ TEST(Crc32, IsCorrectForEveryLengthAndSplit) {
   }
 }
 
-// fold() takes 64 bytes at a time if there are 128 or more, else 16.  Tables handle the rest.
+// fold() takes 64 bytes at a time if there are at least 128 bytes, else 16 at a time.  Tables
+// handle the rest.
 TEST(Crc32, IsCorrectForLongDataAtEveryAlignment) {
   Random random(2);
   const auto bytes = random_bytes(random, 4400);
@@ -93,7 +94,7 @@ TEST(Icrc, MasksFieldsThatRoutersMayChange) {
   EXPECT_EQ(icrc(kFlow, marked), icrc(kFlow, kAck));
 }
 
-// Short packets are summed in one piece with their headers, longer ones in two.
+// Short packets are copied after their headers and summed in one step, longer packets in two steps.
 TEST(Icrc, IsCorrectForPacketsOfEveryShortLength) {
   Random random(4);
   for (std::size_t size = kAck.size(); size <= 600; ++size) {
@@ -135,9 +136,9 @@ TEST(Icrc, FindsEveryIdentification) {
   for (unsigned id = 0; id < 0x10000; ++id) {
     IcrcInputs sent = kFlow;
     sent.identification = static_cast<std::uint16_t>(id);
-    IcrcInputs seen = kFlow;
-    seen.identification = 0;
-    ASSERT_EQ(find_identification(seen, kAck, icrc(sent, kAck)), id);
+    IcrcInputs guess = kFlow;
+    guess.identification = 0;
+    ASSERT_EQ(find_identification(guess, kAck, icrc(sent, kAck)), id);
   }
 }
 
@@ -147,9 +148,9 @@ TEST(Icrc, FindsTheIdentificationForEveryLength) {
     const auto packet = random_bytes(random, size);
     IcrcInputs sent = kFlow;
     sent.identification = static_cast<std::uint16_t>(random.next());
-    IcrcInputs seen = kFlow;
-    seen.identification = static_cast<std::uint16_t>(random.next());  // a wrong guess
-    EXPECT_EQ(find_identification(seen, packet, icrc(sent, packet)), sent.identification) << size;
+    IcrcInputs guess = kFlow;
+    guess.identification = static_cast<std::uint16_t>(random.next());  // a wrong guess
+    EXPECT_EQ(find_identification(guess, packet, icrc(sent, packet)), sent.identification) << size;
     EXPECT_EQ(find_identification(sent, packet, icrc(sent, packet)), sent.identification) << size;
   }
 }
@@ -157,21 +158,21 @@ TEST(Icrc, FindsTheIdentificationForEveryLength) {
 TEST(Icrc, ADamagedPacketHasNoIdentification) {
   Random random(3);
   const auto packet = random_bytes(random, 1036);
-  IcrcInputs seen = kFlow;
-  seen.identification = 0;
+  IcrcInputs guess = kFlow;
+  guess.identification = 0;
   const std::uint32_t sum = icrc(kFlow, packet);
-  int explained = 0;
+  int accepted = 0;
   for (std::size_t bit = 0; bit < packet.size() * 8; ++bit) {
     auto damaged = packet;
     damaged[bit / 8] ^= std::byte{1} << bit % 8;
     if (bit / 8 == 4) continue;  // the ICRC does not cover this byte
-    explained += find_identification(seen, damaged, sum).has_value() ? 1 : 0;
+    accepted += find_identification(guess, damaged, sum).has_value() ? 1 : 0;
   }
-  EXPECT_EQ(explained, 0);
+  EXPECT_EQ(accepted, 0);
   for (int i = 0; i < 32; ++i) {
-    explained += find_identification(seen, packet, sum ^ 1u << i).has_value() ? 1 : 0;
+    accepted += find_identification(guess, packet, sum ^ 1u << i).has_value() ? 1 : 0;
   }
-  EXPECT_EQ(explained, 0);
+  EXPECT_EQ(accepted, 0);
 }
 
 TEST(Icrc, IsStoredLeastSignificantByteFirst) {

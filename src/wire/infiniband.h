@@ -63,14 +63,16 @@ constexpr std::size_t route_header_bytes(bool has_grh) {
   return kSize<Lrh> + (has_grh ? kSize<Ipv6Header> : 0);
 }
 
-// Writes the headers, in which it sets the lengths and the next header of the GRH, and returns
-// route_header_bytes().  REQUIRES: `out` has room, and the packet is shorter than 8 KiB.
+// Writes the headers, and returns route_header_bytes().  Computes both lengths and the GRH's next
+// header instead of using those in `headers`.  REQUIRES: `out` has room, and the packet is shorter
+// than 8 KiB.
 std::size_t write_route_headers(std::span<std::byte> out, RouteHeaders headers,
                                 std::size_t bth_to_pad_bytes);
 
 // Computes the ICRC of a packet from LRH to pad (vol1 7.8.1).  A router changes the LRH of a packet
-// with a GRH, so the ICRC covers none of the LRH then.  Without a GRH it covers all of the LRH but
-// the virtual lane.  REQUIRES: the packet has its route headers and at least a BTH.
+// with a GRH, so the ICRC of such a packet does not cover the LRH.  The ICRC of a packet without a
+// GRH covers the LRH except the virtual lane.  REQUIRES: the packet has its route headers and at
+// least a BTH.
 std::uint32_t infiniband_icrc(std::span<const std::byte> lrh_to_pad);
 
 // Holds a parsed packet; `bth_to_pad` points into its bytes.

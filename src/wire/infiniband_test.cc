@@ -42,7 +42,7 @@ std::vector<std::byte> packet_of(const RouteHeaders& headers, std::size_t transp
   return packet;
 }
 
-RouteHeaders global() {
+RouteHeaders global_headers() {
   return {.lrh = {.service_level = 3,
                   .next_header = LinkNextHeader::kGrh,
                   .destination = {9},
@@ -60,7 +60,7 @@ Drop reason(std::span<const std::byte> packet) {
 }
 
 TEST(InfinibandPackets, ExampleOfTheSpecificationIsParsed) {
-  const auto packet = parse_routed_packet(kExample);
+  const auto packet = parse_routed_packet(kExamplePacket);
   ASSERT_TRUE(packet.has_value());
   EXPECT_EQ(packet->headers.lrh, kLrh);
   const auto transport = parse_transport(packet->bth_to_pad);
@@ -73,7 +73,7 @@ TEST(InfinibandPackets, ExampleOfTheSpecificationIsParsed) {
 
 TEST(InfinibandPackets, WrittenHeadersAreParsedAgain) {
   for (const std::size_t bytes : {12u, 16u, 300u, 4096u + 60u}) {
-    const RouteHeaders headers = global();
+    const RouteHeaders headers = global_headers();
     const auto bytes_of_packet = packet_of(headers, bytes);
     const auto packet = parse_routed_packet(bytes_of_packet);
     ASSERT_TRUE(packet.has_value());
@@ -100,25 +100,26 @@ TEST(InfinibandPackets, IcrcOfALocalPacketIgnoresOnlyTheVirtualLaneAndBthByteFou
 
 // A router replaces the LRH, and changes traffic class, flow label and hop limit.
 TEST(InfinibandPackets, IcrcOfAGlobalPacketIgnoresFieldsThatARouterChanges) {
-  const auto packet = packet_of(global(), 20);
-  const auto with = [&](auto change) {
+  const auto packet = packet_of(global_headers(), 20);
+  const auto reason_after = [&](auto change) {
     auto routed = packet;
-    RouteHeaders headers = global();
+    RouteHeaders headers = global_headers();
     change(headers);
     write_route_headers(routed, headers, 20);
     return reason(routed);
   };
-  EXPECT_EQ(with([](RouteHeaders& h) { h.lrh.source = h.lrh.destination = {77}; }), Drop::kNone);
-  EXPECT_EQ(with([](RouteHeaders& h) { h.lrh.service_level = 9; }), Drop::kNone);
-  EXPECT_EQ(with([](RouteHeaders& h) { h.grh.traffic_class = 9; }), Drop::kNone);
-  EXPECT_EQ(with([](RouteHeaders& h) { h.grh.flow_label = 9; }), Drop::kNone);
-  EXPECT_EQ(with([](RouteHeaders& h) { h.grh.hop_limit = 9; }), Drop::kNone);
-  EXPECT_EQ(with([](RouteHeaders& h) { h.grh.source = {}; }), Drop::kIcrc);
-  EXPECT_EQ(with([](RouteHeaders& h) { h.grh.destination = {}; }), Drop::kIcrc);
+  EXPECT_EQ(reason_after([](RouteHeaders& h) { h.lrh.source = h.lrh.destination = {77}; }),
+            Drop::kNone);
+  EXPECT_EQ(reason_after([](RouteHeaders& h) { h.lrh.service_level = 9; }), Drop::kNone);
+  EXPECT_EQ(reason_after([](RouteHeaders& h) { h.grh.traffic_class = 9; }), Drop::kNone);
+  EXPECT_EQ(reason_after([](RouteHeaders& h) { h.grh.flow_label = 9; }), Drop::kNone);
+  EXPECT_EQ(reason_after([](RouteHeaders& h) { h.grh.hop_limit = 9; }), Drop::kNone);
+  EXPECT_EQ(reason_after([](RouteHeaders& h) { h.grh.source = {}; }), Drop::kIcrc);
+  EXPECT_EQ(reason_after([](RouteHeaders& h) { h.grh.destination = {}; }), Drop::kIcrc);
 }
 
 TEST(InfinibandPackets, OtherProtocolsAndWrongLengthsAreDropped) {
-  auto packet = packet_of(global(), 20);
+  auto packet = packet_of(global_headers(), 20);
   for (std::size_t size = 0; size < packet.size(); ++size) {
     EXPECT_NE(reason(std::span(packet).first(size)), Drop::kNone) << size;
   }
@@ -129,7 +130,7 @@ TEST(InfinibandPackets, OtherProtocolsAndWrongLengthsAreDropped) {
   }
   packet[8 + 6] = std::byte{kIpProtocolUdp};
   EXPECT_EQ(reason(packet), Drop::kNotInfiniband);
-  auto longer = packet_of(global(), 20);
+  auto longer = packet_of(global_headers(), 20);
   longer.insert(longer.end(), 4, std::byte{0});
   EXPECT_EQ(reason(longer), Drop::kLength);
 }

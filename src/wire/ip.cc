@@ -8,7 +8,7 @@ namespace {
 constexpr std::uint16_t kUdpLengthMax = 0xffff - kSize<Ipv4Header>;
 
 // Reads the IPv4 header and returns its payload, limited to the length in the header.
-Result<std::span<const std::byte>> take_ipv4(std::span<const std::byte> datagram, Frame& frame) {
+Result<std::span<const std::byte>> parse_ipv4(std::span<const std::byte> datagram, Frame& frame) {
   const auto ip = VB_TRY(decode<Ipv4Header>(datagram));
   if (ip.version != 4) return drop(Drop::kNotIp);
   if (ip.header_words != 5) return drop(ip.header_words < 5 ? Drop::kNotIp : Drop::kIpOptions);
@@ -39,7 +39,7 @@ constexpr Drop why_not_udp(std::uint8_t next_header) {
   }
 }
 
-Result<std::span<const std::byte>> take_ipv6(std::span<const std::byte> datagram, Frame& frame) {
+Result<std::span<const std::byte>> parse_ipv6(std::span<const std::byte> datagram, Frame& frame) {
   const auto ip = VB_TRY(decode<Ipv6Header>(datagram));
   if (ip.version != 6) return drop(Drop::kNotIp);
   if (ip.payload_length > datagram.size() - kSize<Ipv6Header>) return drop(Drop::kLength);
@@ -111,9 +111,9 @@ Result<Frame> parse_frame(std::span<const std::byte> ethernet) {
 
   std::span<const std::byte> datagram = ethernet.subspan<kSize<EthernetHeader>>();
   if (link.ether_type == kEtherTypeIpv4) {
-    datagram = VB_TRY(take_ipv4(datagram, frame));
+    datagram = VB_TRY(parse_ipv4(datagram, frame));
   } else if (link.ether_type == kEtherTypeIpv6) {
-    datagram = VB_TRY(take_ipv6(datagram, frame));
+    datagram = VB_TRY(parse_ipv6(datagram, frame));
   } else {
     return drop(Drop::kNotIp);
   }

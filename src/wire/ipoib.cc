@@ -57,14 +57,14 @@ std::vector<std::byte> frame_of(const NeighbourAdvertisement& message) {
                          NeighbourOption::kTargetLinkAddress, message.target_link_address);
 }
 
-Result<ResolutionFrame> take_arp(std::span<const std::byte> bytes) {
+Result<ResolutionFrame> parse_arp(std::span<const std::byte> bytes) {
   const auto arp = VB_TRY(decode<IpoibArp>(bytes));
   const bool infiniband = arp.hardware_type == kArpHardwareInfiniband &&
                           arp.hardware_bytes == kSize<IpoibAddress> &&
                           arp.protocol_type == kEtherTypeIpv4 && arp.protocol_bytes == 4;
-  const bool known =
+  const bool known_operation =
       arp.operation == ArpOperation::kRequest || arp.operation == ArpOperation::kReply;
-  if (!infiniband || !known) return drop(Drop::kArp);
+  if (!infiniband || !known_operation) return drop(Drop::kArp);
   return arp;
 }
 
@@ -88,22 +88,23 @@ Result<std::optional<IpoibAddress>> find_link_address(std::span<const std::byte>
 }
 
 // RFC 4861 section 7.1.1
-Result<ResolutionFrame> take_solicitation(const Ipv6Header& ip, const NeighbourHeader& header,
-                                          std::span<const std::byte> options) {
+Result<ResolutionFrame> parse_solicitation(const Ipv6Header& ip, const NeighbourHeader& header,
+                                           std::span<const std::byte> options) {
   NeighbourSolicitation message{
       .source = ip.source, .destination = ip.destination, .target = header.target};
   message.source_link_address =
       VB_TRY(find_link_address(options, NeighbourOption::kSourceLinkAddress));
-  const bool is_test = ip.source == Gid{};
-  if (is_test && (message.source_link_address || !is_solicited_node_group(ip.destination))) {
+  const bool is_duplicate_detection = ip.source == Gid{};
+  if (is_duplicate_detection &&
+      (message.source_link_address || !is_solicited_node_group(ip.destination))) {
     return drop(Drop::kNeighbourDiscovery);
   }
   return message;
 }
 
 // RFC 4861 section 7.1.2
-Result<ResolutionFrame> take_advertisement(const Ipv6Header& ip, const NeighbourHeader& header,
-                                           std::span<const std::byte> options) {
+Result<ResolutionFrame> parse_advertisement(const Ipv6Header& ip, const NeighbourHeader& header,
+                                            std::span<const std::byte> options) {
   NeighbourAdvertisement message{.source = ip.source,
                                  .destination = ip.destination,
                                  .target = header.target,
@@ -116,7 +117,7 @@ Result<ResolutionFrame> take_advertisement(const Ipv6Header& ip, const Neighbour
   return message;
 }
 
-Result<ResolutionFrame> take_ipv6(std::span<const std::byte> bytes) {
+Result<ResolutionFrame> parse_neighbour_discovery(std::span<const std::byte> bytes) {
   const auto ip = VB_TRY(decode<Ipv6Header>(bytes));
   if (ip.version != 6) return drop(Drop::kNotIp);
   bytes = bytes.subspan<kSize<Ipv6Header>>();
@@ -139,8 +140,8 @@ Result<ResolutionFrame> take_ipv6(std::span<const std::byte> bytes) {
   // not affect them.
   if (is_ipv4(ip.source) || is_ipv4(header.target)) return drop(Drop::kNeighbourDiscovery);
   const auto options = message.subspan<kSize<NeighbourHeader>>();
-  return type == Icmpv6Type::kNeighbourSolicitation ? take_solicitation(ip, header, options)
-                                                    : take_advertisement(ip, header, options);
+  return type == Icmpv6Type::kNeighbourSolicitation ? parse_solicitation(ip, header, options)
+                                                    : parse_advertisement(ip, header, options);
 }
 
 }  // namespace
@@ -161,15 +162,15 @@ std::uint16_t icmpv6_checksum(const Gid& source, const Gid& destination,
 }
 
 std::vector<std::byte> write_ipoib_frame(const ResolutionFrame& message) {
-  return std::visit([](const auto& one) { return frame_of(one); }, message);
+  return std::visit([](const auto& alternative) { return frame_of(alternative); }, message);
 }
 
 Result<ResolutionFrame> parse_ipoib_frame(std::span<const std::byte> frame) {
   const auto header = VB_TRY(decode<IpoibHeader>(frame));
   const auto rest = frame.subspan<kSize<IpoibHeader>>();
   switch (header.ether_type) {
-    case kEtherTypeArp: return take_arp(rest);
-    case kEtherTypeIpv6: return take_ipv6(rest);
+    case kEtherTypeArp: return parse_arp(rest);
+    case kEtherTypeIpv6: return parse_neighbour_discovery(rest);
     default: return drop(Drop::kNotResolution);
   }
 }

@@ -135,8 +135,8 @@ struct LinkAddressOption {
 
 // Asks for the link-layer address of an IPv6 address.
 struct NeighbourSolicitation {
-  Gid source{};       // of the IPv6 header; unspecified (zero) in a test for duplicate addresses
-  Gid destination{};  // of the IPv6 header
+  Gid source{};       // in the IPv6 header; zero during duplicate address detection
+  Gid destination{};  // in the IPv6 header
   Gid target{};
   std::optional<IpoibAddress> source_link_address{};
 
@@ -161,8 +161,8 @@ using ResolutionFrame = std::variant<IpoibArp, NeighbourSolicitation, NeighbourA
 // Makes the frame of a message, with its headers and checksum.
 std::vector<std::byte> write_ipoib_frame(const ResolutionFrame& message);
 
-// Parses a frame of address resolution.  It may be followed by padding.  Fails with kMalformed and
-// a Drop:
+// Parses a frame of address resolution.  Padding may follow the frame.  Fails with kMalformed and a
+// Drop:
 //  * kNotResolution: a valid frame of another kind, such as a datagram.
 //  * kArp, kNeighbourDiscovery, kIcmpChecksum: a violation of RFC 826, of RFC 4861 sections 7.1.1
 //    and 7.1.2, or a wrong checksum.
@@ -174,7 +174,7 @@ Result<ResolutionFrame> parse_ipoib_frame(std::span<const std::byte> frame);
 std::uint16_t icmpv6_checksum(const Gid& source, const Gid& destination,
                               std::span<const std::byte> message);
 
-// ff02::1, the group of all IPv6 interfaces.
+// All IPv6 interfaces of a link are members of this group, ff02::1.
 inline constexpr Gid kAllNodes = [] {
   Gid gid;
   gid.bytes[0] = std::byte{0xff};

@@ -14,13 +14,13 @@ namespace {
 using namespace verbena;
 using namespace verbena::wire;
 
-constexpr std::size_t kMessage = kSize<IpoibHeader> + kSize<Ipv6Header>;
+constexpr std::size_t kMessageOffset = kSize<IpoibHeader> + kSize<Ipv6Header>;
 
 void correct(std::span<std::byte> frame) {
-  if (frame.size() < kMessage + 4) return;
+  if (frame.size() < kMessageOffset + 4) return;
   const auto ip = decode_exact<Ipv6Header>(frame.subspan<kSize<IpoibHeader>, kSize<Ipv6Header>>());
-  const auto message =
-      frame.subspan(kMessage, std::min<std::size_t>(ip.payload_length, frame.size() - kMessage));
+  const auto message = frame.subspan(
+      kMessageOffset, std::min<std::size_t>(ip.payload_length, frame.size() - kMessageOffset));
   if (message.size() < 4) return;
   message[2] = message[3] = std::byte{0};
   const std::uint16_t sum = icmpv6_checksum(ip.source, ip.destination, message);

@@ -155,26 +155,27 @@ TEST(Ipoib, ArpOfOtherHardwareIsDropped) {
 }
 
 TEST(Ipoib, NeighbourDiscoveryIsChecked) {
-  const char* const ask = "neighbour solicitation";
-  const char* const tell = "neighbour advertisement";
-  EXPECT_EQ(ipoib_reason(ask, 4, 0x50), Drop::kNotIp);
-  EXPECT_EQ(ipoib_reason(ask, 67, 0x03), Drop::kIcmpChecksum);
-  EXPECT_EQ(ipoib_reason(ask, 27, 0x02), Drop::kIcmpChecksum);       // covers the IPv6 addresses
-  EXPECT_EQ(ipoib_reason(ask, 11, 254), Drop::kNeighbourDiscovery);  // came through a router
-  EXPECT_EQ(ipoib_reason(ask, 45, 1, true), Drop::kNeighbourDiscovery);      // code
-  EXPECT_EQ(ipoib_reason(ask, 12, 0xff, true), Drop::kNeighbourDiscovery);   // multicast source
-  EXPECT_EQ(ipoib_reason(ask, 52, 0xff, true), Drop::kNeighbourDiscovery);   // multicast target
-  EXPECT_EQ(ipoib_reason(tell, 28, 0xff, true), Drop::kNeighbourDiscovery);  // solicited by a group
-  EXPECT_EQ(ipoib_reason(tell, 48, 0xa0, true), Drop::kNone);                // a router
+  const char* const solicit = "neighbour solicitation";
+  const char* const advert = "neighbour advertisement";
+  EXPECT_EQ(ipoib_reason(solicit, 4, 0x50), Drop::kNotIp);
+  EXPECT_EQ(ipoib_reason(solicit, 67, 0x03), Drop::kIcmpChecksum);
+  EXPECT_EQ(ipoib_reason(solicit, 27, 0x02), Drop::kIcmpChecksum);       // another IPv6 source
+  EXPECT_EQ(ipoib_reason(solicit, 11, 254), Drop::kNeighbourDiscovery);  // came through a router
+  EXPECT_EQ(ipoib_reason(solicit, 45, 1, true), Drop::kNeighbourDiscovery);     // code
+  EXPECT_EQ(ipoib_reason(solicit, 12, 0xff, true), Drop::kNeighbourDiscovery);  // multicast source
+  EXPECT_EQ(ipoib_reason(solicit, 52, 0xff, true), Drop::kNeighbourDiscovery);  // multicast target
+  // An advertisement to a group must not have the solicited flag.
+  EXPECT_EQ(ipoib_reason(advert, 28, 0xff, true), Drop::kNeighbourDiscovery);
+  EXPECT_EQ(ipoib_reason(advert, 48, 0xa0, true), Drop::kNone);  // router flag
 }
 
 TEST(Ipoib, OptionsAreChecked) {
-  const char* const ask = "neighbour solicitation";
-  EXPECT_EQ(ipoib_reason(ask, 69, 0, true), Drop::kNeighbourDiscovery);  // no length
-  EXPECT_EQ(ipoib_reason(ask, 69, 1, true), Drop::kNeighbourDiscovery);  // as on Ethernet
-  EXPECT_EQ(ipoib_reason(ask, 69, 4, true), Drop::kNeighbourDiscovery);  // past the end
-  EXPECT_EQ(ipoib_reason(ask, 68, 14, true), Drop::kNone);               // an unknown option
-  EXPECT_EQ(ipoib_reason(ask, 71, 0xff, true), Drop::kNone);             // padding
+  const char* const solicit = "neighbour solicitation";
+  EXPECT_EQ(ipoib_reason(solicit, 69, 0, true), Drop::kNeighbourDiscovery);  // length 0
+  EXPECT_EQ(ipoib_reason(solicit, 69, 1, true), Drop::kNeighbourDiscovery);  // an Ethernet address
+  EXPECT_EQ(ipoib_reason(solicit, 69, 4, true), Drop::kNeighbourDiscovery);  // past the end
+  EXPECT_EQ(ipoib_reason(solicit, 68, 14, true), Drop::kNone);               // an unknown option
+  EXPECT_EQ(ipoib_reason(solicit, 71, 0xff, true), Drop::kNone);             // padding
 }
 
 TEST(Ipoib, OtherOptionsAreSkippedAndTheFirstAddressCounts) {
@@ -200,12 +201,12 @@ TEST(Ipoib, TestForDuplicatesHasNoAddressAndGoesToTheGroup) {
   NeighbourSolicitation with_address = valid;
   with_address.source_link_address = kAlice;
   EXPECT_FALSE(parse_ipoib_frame(write_ipoib_frame(with_address)).has_value());
-  NeighbourSolicitation to_one = valid;
-  to_one.destination = kBobIpv6;
-  EXPECT_FALSE(parse_ipoib_frame(write_ipoib_frame(to_one)).has_value());
+  NeighbourSolicitation unicast = valid;
+  unicast.destination = kBobIpv6;
+  EXPECT_FALSE(parse_ipoib_frame(write_ipoib_frame(unicast)).has_value());
 }
 
-// An entry for ::ffff:10.0.0.2 would replace that of 10.0.0.2.
+// An entry for ::ffff:10.0.0.2 would replace the entry for 10.0.0.2.
 TEST(Ipoib, NeighbourDiscoveryDoesNotAffectIpv4) {
   EXPECT_FALSE(parse_ipoib_frame(
                    write_ipoib_frame(NeighbourAdvertisement{.source = kBobIpv6,
@@ -223,13 +224,13 @@ TEST(Ipoib, SolicitedNodeGroupHasTheLast24Bits) {
   EXPECT_EQ(address_text(kAllNodes), "ff02::1");
 }
 
-// A message with an odd length is summed as if a zero byte followed (RFC 1071).  Only the length in
-// the sum differs.
+// A message with an odd length is summed as if a zero byte followed (RFC 1071).  The sums of the
+// two messages differ only by the length, which they contain.
 TEST(Ipoib, ChecksumCoversAnOddLastByte) {
   const FrameBytes odd = bytes_of<"8800 0000 01">();
   const FrameBytes even = bytes_of<"8800 0000 0100">();
-  const std::uint16_t one = icmpv6_checksum(kAliceIpv6, kBobIpv6, odd);
-  EXPECT_EQ(one, icmpv6_checksum(kAliceIpv6, kBobIpv6, even) + 1);  // the sum contains the length
+  const std::uint16_t odd_sum = icmpv6_checksum(kAliceIpv6, kBobIpv6, odd);
+  EXPECT_EQ(odd_sum, icmpv6_checksum(kAliceIpv6, kBobIpv6, even) + 1);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@
 //   };
 //
 // Members may be unsigned numbers, bool, enums, the types of base/strong.h, arrays of std::byte,
-// and other messages.  A table does not compile if fields overlap, leave the message or do not fit
+// and other messages.  A table does not compile if fields overlap, exceed the message or do not fit
 // their members.  Bits without a field are reserved: sent as zero, ignored when received.
 namespace verbena::wire {
 
@@ -103,7 +103,7 @@ consteval std::size_t width_max() {
 }
 
 template <class T>
-inline constexpr bool kWhole = Message<T> || WrappedBytes<T> || ByteArray<T>;
+inline constexpr bool kFixedWidth = Message<T> || WrappedBytes<T> || ByteArray<T>;
 
 // Marks the bits of every field of a table, including the fields of nested messages.
 template <std::size_t Bits, std::size_t Bytes, auto... Members>
@@ -115,7 +115,7 @@ consteval void claim_field(std::array<bool, Bits>& taken, std::size_t base, Plac
   const std::size_t begin = base + place.first_bit();
   if (place.bits == 0 || begin + place.bits > Bits) throw "field outside the message";
   if (place.bits > width_max<T>()) throw "field wider than its member";
-  if (kWhole<T> && (place.bits != width_max<T>() || place.bit != 0)) throw "field cut short";
+  if (kFixedWidth<T> && (place.bits != width_max<T>() || place.bit != 0)) throw "field cut short";
   if constexpr (Message<T>) {
     claim(taken, begin, T::layout());
   } else {
@@ -147,9 +147,9 @@ template <std::size_t Bytes>
 constexpr Words<Bytes> words_of(const std::byte* in) {
   Words<Bytes> words{};
   for (std::size_t i = 0; i < words.size(); ++i) {
-    std::array<std::byte, 8> piece{};
-    std::copy_n(in + i * 8, std::min<std::size_t>(8, Bytes - i * 8), piece.begin());
-    words[i] = swap_to_wire(std::bit_cast<std::uint64_t>(piece));
+    std::array<std::byte, 8> bytes{};
+    std::copy_n(in + i * 8, std::min<std::size_t>(8, Bytes - i * 8), bytes.begin());
+    words[i] = swap_to_wire(std::bit_cast<std::uint64_t>(bytes));
   }
   return words;
 }
@@ -157,32 +157,32 @@ constexpr Words<Bytes> words_of(const std::byte* in) {
 template <std::size_t Bytes>
 constexpr void store_words(std::byte* out, const Words<Bytes>& words) {
   for (std::size_t i = 0; i < words.size(); ++i) {
-    const auto piece = std::bit_cast<std::array<std::byte, 8>>(swap_to_wire(words[i]));
-    std::copy_n(piece.begin(), std::min<std::size_t>(8, Bytes - i * 8), out + i * 8);
+    const auto bytes = std::bit_cast<std::array<std::byte, 8>>(swap_to_wire(words[i]));
+    std::copy_n(bytes.begin(), std::min<std::size_t>(8, Bytes - i * 8), out + i * 8);
   }
 }
 
 // Accesses up to 64 consecutive bits, in one word or across two.
 template <std::size_t Begin, std::size_t Bits>
-struct Run {
+struct BitRange {
   static constexpr std::size_t kWord = Begin / 64;
-  static constexpr std::size_t kEnd = Begin % 64 + Bits;           // from the top of the first word
-  static constexpr std::size_t kOver = kEnd > 64 ? kEnd - 64 : 0;  // bits in the second word
+  static constexpr std::size_t kEnd = Begin % 64 + Bits;  // from the top of the first word
+  static constexpr std::size_t kSecondBits = kEnd > 64 ? kEnd - 64 : 0;  // bits in the second word
   static constexpr std::uint64_t kMask = ~std::uint64_t{0} >> (64 - Bits);
 
   static constexpr std::uint64_t get(const auto& words) {
-    if constexpr (kOver != 0) {
-      return (words[kWord] << kOver | words[kWord + 1] >> (64 - kOver)) & kMask;
+    if constexpr (kSecondBits != 0) {
+      return (words[kWord] << kSecondBits | words[kWord + 1] >> (64 - kSecondBits)) & kMask;
     } else {
       return words[kWord] >> (64 - kEnd) & kMask;
     }
   }
   // REQUIRES: the bits are zero.
-  static constexpr void put(auto& words, std::uint64_t value) {
+  static constexpr void set(auto& words, std::uint64_t value) {
     const std::uint64_t v = value & kMask;
-    if constexpr (kOver != 0) {
-      words[kWord] |= v >> kOver;
-      words[kWord + 1] |= v << (64 - kOver);
+    if constexpr (kSecondBits != 0) {
+      words[kWord] |= v >> kSecondBits;
+      words[kWord + 1] |= v << (64 - kSecondBits);
     } else {
       words[kWord] |= v << (64 - kEnd);
     }
@@ -223,10 +223,10 @@ constexpr void visit_leaf(T& member, auto& visit) {
 // Creates the table of a message with this size, and checks it at compile time.
 template <std::size_t Bytes, auto... Members>
 consteval auto layout(Field<Members>... fields) {
-  const Table<Bytes, Members...> made{.places = {fields.place...}};
+  const Table<Bytes, Members...> result{.places = {fields.place...}};
   std::array<bool, Bytes * 8> taken{};
-  table::claim(taken, 0, made);
-  return made;
+  table::claim(taken, 0, result);
+  return result;
 }
 
 // Encodes a message.  If a member has more bits than its place, the upper bits are discarded.
@@ -234,19 +234,19 @@ template <Message M>
 constexpr std::array<std::byte, kSize<M>> encode(const M& message) {
   table::Words<kSize<M>> words{};
   std::array<std::byte, kSize<M>> out;
-  const auto numbers = [&]<std::size_t Begin, std::size_t Bits>(const auto& member) {
+  const auto encode_number = [&]<std::size_t Begin, std::size_t Bits>(const auto& member) {
     if constexpr (!table::ByteArray<decltype(member)>) {
-      table::Run<Begin, Bits>::put(words, static_cast<std::uint64_t>(member));
+      table::BitRange<Begin, Bits>::set(words, static_cast<std::uint64_t>(member));
     }
   };
-  const auto arrays = [&]<std::size_t Begin, std::size_t Bits>(const auto& member) {
+  const auto copy_array = [&]<std::size_t Begin, std::size_t Bits>(const auto& member) {
     if constexpr (table::ByteArray<decltype(member)>) {
       std::copy_n(member.begin(), Bits / 8, out.begin() + Begin / 8);
     }
   };
-  table::visit_leaves<0, M>(message, numbers);
+  table::visit_leaves<0, M>(message, encode_number);
   table::store_words<kSize<M>>(out.data(), words);
-  table::visit_leaves<0, M>(message, arrays);
+  table::visit_leaves<0, M>(message, copy_array);
   return out;
 }
 
@@ -263,15 +263,15 @@ template <Message M>
 constexpr M decode_exact(std::span<const std::byte, kSize<M>> in) {
   M message{};
   const auto words = table::words_of<kSize<M>>(in.data());
-  const auto take = [&]<std::size_t Begin, std::size_t Bits>(auto& member) {
+  const auto decode_member = [&]<std::size_t Begin, std::size_t Bits>(auto& member) {
     using T = std::remove_reference_t<decltype(member)>;
     if constexpr (table::ByteArray<T>) {
       std::copy_n(in.begin() + Begin / 8, Bits / 8, member.begin());
     } else {
-      member = static_cast<T>(table::Run<Begin, Bits>::get(words));
+      member = static_cast<T>(table::BitRange<Begin, Bits>::get(words));
     }
   };
-  table::visit_leaves<0, M>(message, take);
+  table::visit_leaves<0, M>(message, decode_member);
   return message;
 }
 

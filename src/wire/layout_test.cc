@@ -21,7 +21,7 @@
 namespace verbena::wire {
 namespace {
 
-// Messages with a field of each kind, at inconvenient places.
+// These messages have a field of each kind, at places that do not fit bytes and words.
 struct Inner {
   std::uint8_t five{};
   std::uint16_t nine{};
@@ -36,7 +36,7 @@ struct Inner {
 struct Odd {
   bool flag{};
   Qpn qpn{};
-  std::uint64_t across{};  // bytes 5 to 12: two words
+  std::uint64_t across{};  // bytes 5 to 12 are in two words
   Opcode opcode{};
   Inner inner{};
   std::array<std::byte, 2> tail{};
@@ -104,7 +104,7 @@ TYPED_TEST(EveryMessage, RoundTripsThroughDecodeAndEncode) {
   using M = TypeParam;
   std::array<std::byte, kSize<M>> ones;
   ones.fill(std::byte{0xff});
-  const auto named = encode(decode_exact<M>(ones));
+  const auto field_mask = encode(decode_exact<M>(ones));
 
   Random random(17);
   for (int round = 0; round < 200; ++round) {
@@ -113,7 +113,7 @@ TYPED_TEST(EveryMessage, RoundTripsThroughDecodeAndEncode) {
     const auto again = encode(message);
     EXPECT_EQ(decode_exact<M>(again), message);
     for (std::size_t i = 0; i < bytes.size(); ++i) {
-      ASSERT_EQ(again[i], bytes[i] & named[i]) << "byte " << i;
+      ASSERT_EQ(again[i], bytes[i] & field_mask[i]) << "byte " << i;
     }
   }
 }

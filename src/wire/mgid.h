@@ -35,7 +35,7 @@ inline constexpr std::uint8_t kMgidScopeLinkLocal = 2;
 inline constexpr std::uint16_t kFullMember = 0x8000;  // bit of a P_Key
 
 namespace mgid {
-constexpr Gid front(MgidSignature signature, Pkey pkey, std::uint8_t scope) {
+constexpr Gid prefix(MgidSignature signature, Pkey pkey, std::uint8_t scope) {
   const auto number = std::to_underlying(signature);
   const auto partition = static_cast<std::uint16_t>(pkey.value | kFullMember);
   Gid gid;
@@ -52,7 +52,7 @@ constexpr Gid front(MgidSignature signature, Pkey pkey, std::uint8_t scope) {
 // Returns the MGID of the group that all IPoIB interfaces of a partition join.  Its parameters
 // (Q_Key, MTU, rate, SL) are those of the whole partition.
 constexpr Gid broadcast_mgid(Pkey pkey, std::uint8_t scope = kMgidScopeLinkLocal) {
-  Gid gid = mgid::front(MgidSignature::kIpoibIpv4, pkey, scope);
+  Gid gid = mgid::prefix(MgidSignature::kIpoibIpv4, pkey, scope);
   std::fill(gid.bytes.begin() + 12, gid.bytes.end(), std::byte{0xff});
   return gid;
 }
@@ -66,8 +66,8 @@ constexpr bool is_sa_assigned(const Gid& gid) {
 // Returns the MGID for the address of a group.  `pkey` and `scope` are those of the partition's
 // broadcast group; limited membership has the MGID of full membership.  As in Linux
 // (cma_set_mgid()), these groups are special:
-//  * A wildcard gives MGID 0, with which a join lets the SA choose.
-//  * An MGID that the SA has chosen stands for itself, in calls of the RDMA CM.
+//  * A wildcard address gives MGID 0.  A join with MGID 0 lets the SA choose the MGID.
+//  * An MGID that the SA has chosen is returned unchanged, for MgidUser::kRdmaCm only.
 //  * 255.255.255.255 gives an MGID that ends with the last bits of the broadcast group's MGID.
 constexpr Gid multicast_mgid(const Gid& group, MgidUser user, Pkey pkey,
                              std::uint8_t scope = kMgidScopeLinkLocal) {
@@ -80,9 +80,9 @@ constexpr Gid multicast_mgid(const Gid& group, MgidUser user, Pkey pkey,
     if (rdma_cm) gid.bytes[3] = std::byte{0x01};
     return gid;
   }
-  Gid gid = mgid::front(ipv4 ? (rdma_cm ? MgidSignature::kRdmaCmIpv4 : MgidSignature::kIpoibIpv4)
-                             : (rdma_cm ? MgidSignature::kRdmaCmIpv6 : MgidSignature::kIpoibIpv6),
-                        pkey, scope);
+  Gid gid = mgid::prefix(ipv4 ? (rdma_cm ? MgidSignature::kRdmaCmIpv4 : MgidSignature::kIpoibIpv4)
+                              : (rdma_cm ? MgidSignature::kRdmaCmIpv6 : MgidSignature::kIpoibIpv6),
+                         pkey, scope);
   const std::size_t first = ipv4 ? 12 : 6;
   std::copy(group.bytes.begin() + static_cast<std::ptrdiff_t>(first), group.bytes.end(),
             gid.bytes.begin() + static_cast<std::ptrdiff_t>(first));

@@ -43,7 +43,7 @@ TEST(Mgid, WildcardLetsTheSaChoose) {
   EXPECT_EQ(multicast_mgid(ipv4_gid(0), MgidUser::kIpoib, kPartition), Gid{});
 }
 
-TEST(Mgid, MgidThatTheSaHasChosenStandsForItself) {
+TEST(Mgid, MgidThatTheSaHasChosenIsReturnedUnchanged) {
   const Gid chosen{hex<"ff1e a01b 8001 0000 0000 0000 0000 0007">()};
   EXPECT_TRUE(is_sa_assigned(chosen));
   EXPECT_EQ(multicast_mgid(chosen, MgidUser::kRdmaCm, kPartition), chosen);

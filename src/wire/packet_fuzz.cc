@@ -50,8 +50,8 @@ void check_packet(std::span<const std::byte> bytes) {
   VB_CHECK(write(*again) == written);
 }
 
-// find_identification() must find the identification in any ICRC, even if inputs.identification is
-// another one.
+// find_identification() must find the identification from any ICRC, even if inputs.identification
+// is a different number.
 void check_icrc(std::span<const std::byte> bytes) {
   const auto split = split_icrc(bytes);
   if (!split || bytes.size() > 0xff00) return;

@@ -58,7 +58,7 @@ struct PortCounters {
   std::uint8_t excessive_buffer_overrun_errors{};  // 4 bits
   std::uint16_t qp1_dropped{};
   std::uint16_t vl15_dropped{};
-  std::uint32_t xmit_data{};  // in words of 4 bytes, as rcv_data
+  std::uint32_t xmit_data{};  // in words of 4 bytes; so is rcv_data
   std::uint32_t rcv_data{};
   std::uint32_t xmit_packets{};
   std::uint32_t rcv_packets{};
@@ -97,7 +97,7 @@ struct PortCountersExtended {
   std::uint8_t port_select{};
   std::uint16_t counter_select{};
   std::uint32_t counter_select2{};
-  std::uint64_t xmit_data{};  // in words of 4 bytes, as rcv_data
+  std::uint64_t xmit_data{};  // in words of 4 bytes; so is rcv_data
   std::uint64_t rcv_data{};
   std::uint64_t xmit_packets{};
   std::uint64_t rcv_packets{};
@@ -152,8 +152,7 @@ struct PortCountersExtended {
   }
 };
 
-// vol1 16.1.4.3: tells why the packets were discarded that rcv_errors or rcv_switch_relay_errors
-// counts.
+// vol1 16.1.4.3: divides the counts of rcv_errors and rcv_switch_relay_errors by their reasons.
 struct PortRcvErrorDetails {
   std::uint8_t port_select{};
   std::uint16_t counter_select{};
@@ -179,7 +178,7 @@ struct PortRcvErrorDetails {
   }
 };
 
-// vol1 16.1.4.4: tells why the packets were discarded that xmit_discards counts.
+// vol1 16.1.4.4: divides the count of xmit_discards by its reasons.
 struct PortXmitDiscardDetails {
   std::uint8_t port_select{};
   std::uint16_t counter_select{};

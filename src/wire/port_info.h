@@ -75,7 +75,7 @@ struct PortInfo {
   std::uint8_t mtu_cap{};          // 4 bits, an MTU code
   std::uint8_t vl_stall_count{};   // 3 bits
   std::uint8_t hoq_life{};         // 5 bits, a timeout code
-  std::uint8_t operational_vls{};  // 4 bits, as vl_cap
+  std::uint8_t operational_vls{};  // 4 bits, coded like vl_cap
   bool partition_enforcement_inbound{};
   bool partition_enforcement_outbound{};
   bool filter_raw_inbound{};

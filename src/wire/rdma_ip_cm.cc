@@ -8,8 +8,8 @@ namespace {
 constexpr std::uint8_t kIpv4 = 4;
 constexpr std::uint8_t kIpv6 = 6;
 
-// These convert between the header's form of an address and a GID.
-std::array<std::byte, 16> to_header(const Gid& gid) {
+// The next two functions convert between a GID and the header's form of an address.
+std::array<std::byte, 16> to_header_address(const Gid& gid) {
   if (!is_ipv4(gid)) return gid.bytes;
   std::array<std::byte, 16> address{};
   std::copy(gid.bytes.begin() + 12, gid.bytes.end(), address.begin() + 12);
@@ -26,8 +26,8 @@ RdmaIpCmHeader rdma_ip_cm_header(const Gid& source, const Gid& destination,
                                  std::uint16_t source_port) {
   return {.ip_version = is_ipv4(destination) ? kIpv4 : kIpv6,
           .source_port = source_port,
-          .source_address = to_header(source),
-          .destination_address = to_header(destination)};
+          .source_address = to_header_address(source),
+          .destination_address = to_header_address(destination)};
 }
 
 std::optional<RdmaIpCmAddresses> addresses(const RdmaIpCmHeader& header) {

@@ -11,9 +11,9 @@
 namespace verbena::wire {
 
 inline constexpr std::uint8_t kRmppVersion = 1;
-inline constexpr std::size_t kRmppHeaderBytes = 12;  // behind the MAD header
-// Is the number of bytes in a segment after the RMPP header.  The payload length in RmppHeader
-// counts these bytes, the header of the class included.
+inline constexpr std::size_t kRmppHeaderBytes = 12;  // after the MAD header
+// A segment has this many bytes after the RMPP header.  The payload length in RmppHeader counts
+// these bytes, which include the header of the class.
 inline constexpr std::size_t kRmppPayloadBytes = kMadDataBytes - kRmppHeaderBytes;
 
 // vol1 13.6.2.1

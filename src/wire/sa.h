@@ -231,7 +231,7 @@ struct McMemberRecord {
 // vol1 13.4.8.3: subscribes to notices, or ends a subscription.
 struct InformInfo {
   Gid gid{};                         // the port whose notices are wanted; 0: see lid_begin
-  Lid lid_begin{};                   // the first LID of these ports; kAnyLid: all ports
+  Lid lid_begin{};                   // if gid is 0: first LID of the ports, or kAnyLid for all
   Lid lid_end{};
   bool is_generic{true};             // fills a whole byte
   bool subscribe{};                  // fills a whole byte

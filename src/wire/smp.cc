@@ -15,7 +15,7 @@ Number number_at(const SmpData& data, std::size_t index) {
 }
 
 template <class Number>
-void put_number(SmpData& data, std::size_t index, Number value) {
+void set_number(SmpData& data, std::size_t index, Number value) {
   for (std::size_t i = 0; i < sizeof(Number); ++i) {
     data[index * sizeof(Number) + i] =
         static_cast<std::byte>(value >> 8 * (sizeof(Number) - 1 - i) & 0xff);
@@ -31,7 +31,7 @@ GuidBlock decode_guids(const SmpData& data) {
 }
 SmpData encode_guids(const GuidBlock& block) {
   SmpData data{};
-  for (std::size_t i = 0; i < block.size(); ++i) put_number(data, i, block[i].value);
+  for (std::size_t i = 0; i < block.size(); ++i) set_number(data, i, block[i].value);
   return data;
 }
 
@@ -42,7 +42,7 @@ PkeyBlock decode_pkeys(const SmpData& data) {
 }
 SmpData encode_pkeys(const PkeyBlock& block) {
   SmpData data{};
-  for (std::size_t i = 0; i < block.size(); ++i) put_number(data, i, block[i].value);
+  for (std::size_t i = 0; i < block.size(); ++i) set_number(data, i, block[i].value);
   return data;
 }
 
@@ -86,7 +86,7 @@ LftBlock decode_lft(const SmpData& data) {
 }
 SmpData encode_lft(const LftBlock& block) {
   SmpData data{};
-  for (std::size_t i = 0; i < block.size(); ++i) put_number(data, i, block[i]);
+  for (std::size_t i = 0; i < block.size(); ++i) set_number(data, i, block[i]);
   return data;
 }
 
@@ -97,7 +97,7 @@ MftBlock decode_mft(const SmpData& data) {
 }
 SmpData encode_mft(const MftBlock& block) {
   SmpData data{};
-  for (std::size_t i = 0; i < block.size(); ++i) put_number(data, i, block[i]);
+  for (std::size_t i = 0; i < block.size(); ++i) set_number(data, i, block[i]);
   return data;
 }
 

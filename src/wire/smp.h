@@ -43,7 +43,7 @@ using SmpPath = std::array<std::byte, kSmpPathBytes>;
 
 // clang-format off
 // vol1 14.2.1.1 and 14.2.1.2.  LID routed SMPs do not use dr_source, dr_destination and the two
-// paths; there these bytes are zero.
+// paths, whose bytes are zero in them.
 struct Smp {
   MadHeader header{};
   std::uint64_t m_key{};

@@ -202,16 +202,17 @@ TEST(Notice, HasTheBytesOfTheSpec) {
 }
 
 TEST(Notice, DetailsOfTrapsHaveTheBytesOfTheSpec) {
-  const auto front = []<std::size_t Bytes>(const std::array<std::byte, kNoticeDetailsBytes>& all,
-                                           const std::array<std::byte, Bytes>& wanted) {
-    return std::equal(wanted.begin(), wanted.end(), all.begin());
+  const auto starts_with = []<std::size_t Bytes>(
+                               const std::array<std::byte, kNoticeDetailsBytes>& all,
+                               const std::array<std::byte, Bytes>& expected) {
+    return std::equal(expected.begin(), expected.end(), all.begin());
   };
-  EXPECT_TRUE(front(encode(LocalChange{.lid = Lid{3},
-                                       .other_local_changes = true,
-                                       .capability_mask = 0x01020304,
-                                       .change_flags = 5,
-                                       .capability_mask2 = 6}),
-                    hex<"0000 0003 00 01 01020304 0005 0006">()));
+  EXPECT_TRUE(starts_with(encode(LocalChange{.lid = Lid{3},
+                                             .other_local_changes = true,
+                                             .capability_mask = 0x01020304,
+                                             .change_flags = 5,
+                                             .capability_mask2 = 6}),
+                          hex<"0000 0003 00 01 01020304 0005 0006">()));
   BadMkey bad_mkey{.lid = Lid{3},
                    .dr_source = Lid{0xffff},
                    .method = 2,
@@ -221,30 +222,30 @@ TEST(Notice, DetailsOfTrapsHaveTheBytesOfTheSpec) {
                    .is_directed = true,
                    .hop_count = 2};
   bad_mkey.return_path[0] = std::byte{9};
-  EXPECT_TRUE(front(encode(bad_mkey),
-                    hex<"0000 0003 ffff 02 00 0015 00000004 0000000000001122 00 82 09">()));
-  EXPECT_TRUE(front(encode(BadKey{.source = Lid{1},
-                                  .destination = Lid{2},
-                                  .key = 0x8001,
-                                  .service_level = 3,
-                                  .source_qpn = Qpn{4},
-                                  .destination_qpn = Qpn{5},
-                                  .source_gid = {{std::byte{6}}},
-                                  .destination_gid = {{std::byte{7}}}}),
-                    hex<"0000 0001 0002 00008001 30 000004 00 000005"
-                        "06000000000000000000000000000000 07">()));
-  EXPECT_TRUE(front(encode(BadPkeyAtSwitch{.data_valid = 0x3f,
-                                           .source = Lid{1},
-                                           .destination = Lid{2},
-                                           .pkey = Pkey{0x8001},
-                                           .service_level = 3,
-                                           .source_qpn = Qpn{4},
-                                           .destination_qpn = Qpn{5},
-                                           .switch_lid = Lid{6},
-                                           .port = 7}),
-                    hex<"003f 0001 0002 8001 30 000004 00 000005"
-                        "00000000000000000000000000000000 00000000000000000000000000000000"
-                        "0006 07">()));
+  EXPECT_TRUE(starts_with(encode(bad_mkey),
+                          hex<"0000 0003 ffff 02 00 0015 00000004 0000000000001122 00 82 09">()));
+  EXPECT_TRUE(starts_with(encode(BadKey{.source = Lid{1},
+                                        .destination = Lid{2},
+                                        .key = 0x8001,
+                                        .service_level = 3,
+                                        .source_qpn = Qpn{4},
+                                        .destination_qpn = Qpn{5},
+                                        .source_gid = {{std::byte{6}}},
+                                        .destination_gid = {{std::byte{7}}}}),
+                          hex<"0000 0001 0002 00008001 30 000004 00 000005"
+                              "06000000000000000000000000000000 07">()));
+  EXPECT_TRUE(starts_with(encode(BadPkeyAtSwitch{.data_valid = 0x3f,
+                                                 .source = Lid{1},
+                                                 .destination = Lid{2},
+                                                 .pkey = Pkey{0x8001},
+                                                 .service_level = 3,
+                                                 .source_qpn = Qpn{4},
+                                                 .destination_qpn = Qpn{5},
+                                                 .switch_lid = Lid{6},
+                                                 .port = 7}),
+                          hex<"003f 0001 0002 8001 30 000004 00 000005"
+                              "00000000000000000000000000000000 00000000000000000000000000000000"
+                              "0006 07">()));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-// Reads the captures of another implementation in tests/captures, for tests.
+// Reads the captures of another implementation, which are in tests/captures.
 namespace verbena::wire::testing {
 
 // Returns the directory of the captures in the source tree.  If the build does not define
@@ -17,16 +17,17 @@ namespace verbena::wire::testing {
 // tree must contain the current directory.  __FILE__ does not help, because the build makes it
 // relative.
 inline std::filesystem::path captures() {
-  const std::filesystem::path inside = "tests/captures";
+  const std::filesystem::path relative_path = "tests/captures";
 #ifdef VB_SOURCE_DIR
-  return VB_SOURCE_DIR / inside;
+  return VB_SOURCE_DIR / relative_path;
 #else
-  if (const char* source = std::getenv("VB_SOURCE")) return source / inside;
-  std::filesystem::path above = std::filesystem::current_path();
-  while (!std::filesystem::is_directory(above / inside) && above.has_relative_path()) {
-    above = above.parent_path();
+  if (const char* source = std::getenv("VB_SOURCE")) return source / relative_path;
+  std::filesystem::path directory = std::filesystem::current_path();
+  while (!std::filesystem::is_directory(directory / relative_path) &&
+         directory.has_relative_path()) {
+    directory = directory.parent_path();
   }
-  return above / inside;
+  return directory / relative_path;
 #endif
 }
 
@@ -50,9 +51,9 @@ inline std::vector<std::vector<std::byte>> read_pcap(const std::filesystem::path
   rest = rest.subspan(24);
   while (rest.size() >= 16) {
     const std::uint32_t captured = little32(rest.subspan(8));
-    const bool whole = captured == little32(rest.subspan(12));
+    const bool complete = captured == little32(rest.subspan(12));
     rest = rest.subspan(16);
-    if (!whole || captured > rest.size()) break;
+    if (!complete || captured > rest.size()) break;
     frames.emplace_back(rest.begin(), rest.begin() + captured);
     rest = rest.subspan(captured);
   }

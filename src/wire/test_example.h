@@ -6,7 +6,7 @@ namespace verbena::wire {
 
 // Contains the example of the specification (vol1 7.8.3) from LRH to ICRC: a WRITE of 14 bytes in a
 // local packet.
-inline constexpr auto kExample =
+inline constexpr auto kExamplePacket =
     hex<"7012375c 000e17d2"
         "0a202487 0087b1b3 000dec2a"
         "01710a1c 015d4002 38f27a05 0000000e"

@@ -33,10 +33,10 @@ std::uint16_t reversed(std::uint16_t value) {
   return out;
 }
 
-// The bytes on the wire are 45 fa.  An independent program of two lines gives the same.
+// The bytes on the wire are 45 fa.  An independent program computes the same VCRC.
 TEST(Vcrc, MatchesTheExampleOfTheSpecification) {
   std::array<std::byte, kVcrcBytes> stored{};
-  store_vcrc(stored, vcrc(kExample));
+  store_vcrc(stored, vcrc(kExamplePacket));
   EXPECT_EQ(stored, hex<"45fa">());
 }
 
@@ -55,16 +55,16 @@ TEST(Vcrc, IsTheRemainderOfADivisionOfPolynomials) {
 
 // A receiver divides packet and VCRC together, and finds the same remainder for every good packet.
 TEST(Vcrc, LeavesAFixedRemainderIfItIsCorrect) {
-  std::vector<std::byte> packet(kExample.begin(), kExample.end());
-  const auto good = [](std::vector<std::byte> bytes) {
+  std::vector<std::byte> packet(kExamplePacket.begin(), kExamplePacket.end());
+  const auto with_vcrc = [](std::vector<std::byte> bytes) {
     bytes.resize(bytes.size() + kVcrcBytes);
     store_vcrc(std::span(bytes).last(kVcrcBytes),
                vcrc(std::span(bytes).first(bytes.size() - kVcrcBytes)));
     return bytes;
   };
-  const std::uint16_t remainder = vcrc(good(packet));
-  EXPECT_EQ(vcrc(good({packet.begin(), packet.begin() + 20})), remainder);
-  std::vector<std::byte> damaged = good(packet);
+  const std::uint16_t remainder = vcrc(with_vcrc(packet));
+  EXPECT_EQ(vcrc(with_vcrc({packet.begin(), packet.begin() + 20})), remainder);
+  std::vector<std::byte> damaged = with_vcrc(packet);
   for (std::size_t bit = 0; bit < damaged.size() * 8; ++bit) {
     damaged[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
     EXPECT_NE(vcrc(damaged), remainder) << bit;
