@@ -39,7 +39,8 @@ class Writer {
   // Reserves room for `bytes` bytes.  The buffer grows if it needs more.
   explicit Writer(std::size_t bytes = 0) : bytes_(bytes) {}
 
-  void operator()(auto&... values) { (put(values), ...); }
+  void operator()(auto&... values) { (write(values), ...); }
+  // Moves the encoded bytes out of the writer.
   std::vector<std::byte> take() {
     bytes_.resize(std::exchange(size_, 0));
     return std::move(bytes_);
@@ -53,36 +54,36 @@ class Writer {
     size_ += raw.size();
   }
   template <class T>
-  void put(T& value) {
+  void write(T& value) {
     if constexpr (requires { value.fields(*this); }) {
       value.fields(*this);
     } else if constexpr (std::is_enum_v<T>) {
       auto number = static_cast<std::underlying_type_t<T>>(value);
-      put(number);
+      write(number);
     } else if constexpr (std::is_integral_v<T>) {
       append(std::as_bytes(std::span(&value, 1)));
     } else if constexpr (requires { value.value; }) {  // Strong, Psn, Handle
-      put(value.value);
+      write(value.value);
     } else if constexpr (std::is_same_v<T, Gid>) {
-      put(value.bytes);
+      write(value.bytes);
     } else if constexpr (std::is_same_v<T, Duration>) {
       auto count = value.count();
-      put(count);
+      write(count);
     } else if constexpr (requires { value.push_back(value[0]); }) {  // string, vector
       auto count = static_cast<std::uint32_t>(value.size());
-      put(count);
-      put_all(value);
+      write(count);
+      write_all(value);
     } else if constexpr (requires { std::tuple_size<T>::value; }) {  // array
-      put_all(value);
+      write_all(value);
     } else {
       fields(*this, value);  // rdmacm's types, in values.h
     }
   }
-  void put_all(auto& values) {
+  void write_all(auto& values) {
     if constexpr (is_bytes<decltype(values)>) {
       append(std::as_bytes(std::span(values)));
     } else {
-      for (auto& element : values) put(element);
+      for (auto& element : values) write(element);
     }
   }
 
@@ -95,7 +96,7 @@ class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
-  void operator()(auto&... values) { (get(values), ...); }
+  void operator()(auto&... values) { (read(values), ...); }
   // Returns true if all values were there and no bytes are left over.
   bool complete() const { return good_ && bytes_.empty(); }
   // Returns false if a value was missing or too long.
@@ -103,52 +104,52 @@ class Reader {
 
  private:
   template <class T>
-  void get(T& value) {
+  void read(T& value) {
     if constexpr (requires { value.fields(*this); }) {
       value.fields(*this);
     } else if constexpr (std::is_same_v<T, bool>) {
       std::uint8_t number = 0;
-      get(number);
+      read(number);
       value = number != 0;
     } else if constexpr (std::is_enum_v<T>) {
       std::underlying_type_t<T> number{};
-      get(number);
+      read(number);
       value = static_cast<T>(number);
     } else if constexpr (std::is_integral_v<T>) {
       const auto raw = std::as_writable_bytes(std::span(&value, 1));
-      take(raw);
+      read_raw(raw);
     } else if constexpr (requires { value.value; }) {
-      get(value.value);
+      read(value.value);
     } else if constexpr (std::is_same_v<T, Gid>) {
-      get(value.bytes);
+      read(value.bytes);
     } else if constexpr (std::is_same_v<T, Duration>) {
       Duration::rep count{};
-      get(count);
+      read(count);
       value = Duration(count);
     } else if constexpr (requires { value.push_back(value[0]); }) {
       std::uint32_t count = 0;
-      get(count);
+      read(count);
       const std::size_t limit = std::is_same_v<T, std::string> ? kTextBytesMax : kListMax;
       if (count > limit || count > bytes_.size())
         good_ = false;  // each element needs at least one byte
       if (!good_) return;
       value.resize(count);
-      get_all(value);
+      read_all(value);
     } else if constexpr (requires { std::tuple_size<T>::value; }) {
-      get_all(value);
+      read_all(value);
     } else {
       fields(*this, value);
     }
   }
-  void get_all(auto& values) {
+  void read_all(auto& values) {
     if constexpr (is_bytes<decltype(values)>) {
-      take(std::as_writable_bytes(std::span(values)));
+      read_raw(std::as_writable_bytes(std::span(values)));
     } else {
-      for (auto& element : values) get(element);
+      for (auto& element : values) read(element);
     }
   }
 
-  void take(std::span<std::byte> out) {
+  void read_raw(std::span<std::byte> out) {
     if (!good_ || bytes_.size() < out.size()) {
       good_ = false;
       return;

@@ -29,9 +29,9 @@ TEST(Message, FieldsSurviveARoundTrip) {
   ASSERT_TRUE(envelope);
   EXPECT_EQ(envelope->type, Type::kCmEvent);
   EXPECT_EQ(envelope->request, 42u);
-  const auto back = decode<CmEvent>(*envelope);
-  ASSERT_TRUE(back);
-  EXPECT_EQ(back->event, some_event());
+  const auto decoded = decode<CmEvent>(*envelope);
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->event, some_event());
 }
 
 TEST(Message, ListsAndTextsSurviveARoundTrip) {
@@ -41,20 +41,20 @@ TEST(Message, ListsAndTextsSurviveARoundTrip) {
                   .lid = {7}};
   welcome.devices = {Device{}, {.name = "hca0", .ports = {Port{}, port}}};
   const Bytes bytes = encode(1, welcome);
-  const auto back = decode<Welcome>(*open(bytes));
-  ASSERT_TRUE(back);
-  EXPECT_EQ(back->refusal, "no");
-  ASSERT_EQ(back->devices.size(), 2u);
-  const Port* const found = find_port(back->devices, {1, 2});
+  const auto decoded = decode<Welcome>(*open(bytes));
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->refusal, "no");
+  ASSERT_EQ(decoded->devices.size(), 2u);
+  const Port* const found = find_port(decoded->devices, {1, 2});
   ASSERT_NE(found, nullptr);
   ASSERT_EQ(found->gids.size(), 2u);
   EXPECT_EQ(found->gids[0].mtu_bytes, 1500u);
   EXPECT_EQ(found->link_layer, LinkLayer::kInfiniband);
   EXPECT_EQ(found->lid, Lid{7});
-  EXPECT_EQ(back->devices[1].name, "hca0");
-  EXPECT_EQ(find_port(back->devices, {0, 2}), nullptr);
-  EXPECT_EQ(find_port(back->devices, {1, 0}), nullptr);
-  EXPECT_EQ(find_port(back->devices, {2, 1}), nullptr);
+  EXPECT_EQ(decoded->devices[1].name, "hca0");
+  EXPECT_EQ(find_port(decoded->devices, {0, 2}), nullptr);
+  EXPECT_EQ(find_port(decoded->devices, {1, 0}), nullptr);
+  EXPECT_EQ(find_port(decoded->devices, {2, 1}), nullptr);
 }
 
 TEST(Message, MulticastMessagesSurviveARoundTrip) {
@@ -67,14 +67,14 @@ TEST(Message, MulticastMessagesSurviveARoundTrip) {
                                              .group = group,
                                              .is_mgid = true,
                                              .join_state = 8});
-  const auto asked = decode<JoinMulticast>(*open(join));
-  ASSERT_TRUE(asked);
-  EXPECT_EQ(asked->port, (PortId{1, 2}));
-  EXPECT_EQ(asked->port_space, 0x0002);
-  EXPECT_EQ(asked->pkey, Pkey{0x8001});
-  EXPECT_EQ(asked->group, group);
-  EXPECT_TRUE(asked->is_mgid);
-  EXPECT_EQ(asked->join_state, 8);
+  const auto request = decode<JoinMulticast>(*open(join));
+  ASSERT_TRUE(request);
+  EXPECT_EQ(request->port, (PortId{1, 2}));
+  EXPECT_EQ(request->port_space, 0x0002);
+  EXPECT_EQ(request->pkey, Pkey{0x8001});
+  EXPECT_EQ(request->group, group);
+  EXPECT_TRUE(request->is_mgid);
+  EXPECT_EQ(request->join_state, 8);
 
   const MulticastJoined joined{.membership = 0x100000003,
                                .mgid = group,
@@ -119,10 +119,10 @@ SaPathRow some_sa_path() {
 
 TEST(Message, SaMessagesSurviveARoundTrip) {
   const Bytes show = encode(4, ShowSa{.topic = SaTopic::kAddresses, .skip = 512});
-  const auto asked = decode<ShowSa>(*open(show));
-  ASSERT_TRUE(asked);
-  EXPECT_EQ(asked->topic, SaTopic::kAddresses);
-  EXPECT_EQ(asked->skip, 512u);
+  const auto request = decode<ShowSa>(*open(show));
+  ASSERT_TRUE(request);
+  EXPECT_EQ(request->topic, SaTopic::kAddresses);
+  EXPECT_EQ(request->skip, 512u);
 
   const SaGroupRow group{.port = {1, 2},
                          .mgid = some_sa_path().destination,
@@ -149,14 +149,14 @@ TEST(Message, SaMessagesSurviveARoundTrip) {
                       .addresses = {address},
                       .counters = {{"sa_queries", 7}},
                       .more = true};
-  const auto back = decode<SaReply>(*open(encode(4, reply)));
-  ASSERT_TRUE(back);
-  EXPECT_EQ(back->paths, reply.paths);
-  EXPECT_EQ(back->groups, reply.groups);
-  EXPECT_EQ(back->addresses, reply.addresses);
-  ASSERT_EQ(back->counters.size(), 1u);
-  EXPECT_EQ(back->counters[0].value, 7u);
-  EXPECT_TRUE(back->more);
+  const auto decoded = decode<SaReply>(*open(encode(4, reply)));
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->paths, reply.paths);
+  EXPECT_EQ(decoded->groups, reply.groups);
+  EXPECT_EQ(decoded->addresses, reply.addresses);
+  ASSERT_EQ(decoded->counters.size(), 1u);
+  EXPECT_EQ(decoded->counters[0].value, 7u);
+  EXPECT_TRUE(decoded->more);
 
   const SaFlushed flushed{.paths = 3, .addresses = 0x100000002};
   EXPECT_EQ(decode<SaFlushed>(*open(encode(4, flushed))), flushed);
@@ -172,7 +172,7 @@ TEST(Message, PageOfTheLargestSaRowsFits) {
 }
 
 // The reply to a join carries the group's parameters, so a join needs a request number.
-TEST(Message, LeavingMayGoUnansweredAndJoiningMayNot) {
+TEST(Message, LeaveMayHaveNoReplyAndJoinMustHaveOne) {
   EXPECT_TRUE(is_for_node(Type::kJoinMulticast));
   EXPECT_TRUE(is_for_node(Type::kLeaveMulticast));
   EXPECT_FALSE(is_for_node(Type::kFlushCapture));
@@ -180,30 +180,30 @@ TEST(Message, LeavingMayGoUnansweredAndJoiningMayNot) {
   EXPECT_TRUE(may_go_unanswered(Type::kLeaveMulticast));
 }
 
-// Types such as Qpn are encoded by their member `value`.  NamedCount has such a member too, but all
-// of its members must be encoded.
+// Types such as Qpn are encoded by their member `value`.  NamedCount has such a member too,
+// but all of its members must be encoded.
 TEST(Message, NamedCountsKeepTheirNames) {
   StatusReply status{.pid = 4, .counters = {{"data_packets", 7}}};
   const Bytes bytes = encode(1, status);
-  const auto back = decode<StatusReply>(*open(bytes));
-  ASSERT_TRUE(back);
-  ASSERT_EQ(back->counters.size(), 1u);
-  EXPECT_EQ(back->counters[0].name, "data_packets");
-  EXPECT_EQ(back->counters[0].value, 7u);
+  const auto decoded = decode<StatusReply>(*open(bytes));
+  ASSERT_TRUE(decoded);
+  ASSERT_EQ(decoded->counters.size(), 1u);
+  EXPECT_EQ(decoded->counters[0].name, "data_packets");
+  EXPECT_EQ(decoded->counters[0].value, 7u);
 }
 
 TEST(Message, IsMalformedIfTooShortOrTooLong) {
   const Bytes bytes = encode(1, CmEvent{some_event()});
-  const Envelope whole = open(bytes).value();
+  const Envelope envelope = open(bytes).value();
   for (std::size_t n = 0; n < bytes.size(); ++n) EXPECT_FALSE(open(std::span(bytes).first(n)));
-  for (std::size_t n = 0; n < whole.body.size(); ++n) {
-    EXPECT_FALSE(decode<CmEvent>({whole.type, whole.request, whole.body.first(n)}));
+  for (std::size_t n = 0; n < envelope.body.size(); ++n) {
+    EXPECT_FALSE(decode<CmEvent>({envelope.type, envelope.request, envelope.body.first(n)}));
   }
   Bytes longer = bytes;
   longer.push_back(std::byte{});
   EXPECT_FALSE(open(longer));
-  const auto longer_body = std::span(longer).last(whole.body.size() + 1);
-  EXPECT_FALSE(decode<CmEvent>({whole.type, whole.request, longer_body}));
+  const auto longer_body = std::span(longer).last(envelope.body.size() + 1);
+  EXPECT_FALSE(decode<CmEvent>({envelope.type, envelope.request, longer_body}));
 }
 
 TEST(Datagram, GivesItsMessagesInOrder) {
@@ -250,16 +250,16 @@ TEST(Message, RandomBytesNeverDoHarm) {
     for (const Type type : {Type::kCmEvent, Type::kWelcome, Type::kReject, Type::kProcessesReply,
                             Type::kJoinMulticast, Type::kMulticastJoined, Type::kMulticastLost,
                             Type::kShowSa, Type::kSaReply}) {
-      const Envelope as{type, 1, bytes};
-      (void)decode<CmEvent>(as).has_value();
-      (void)decode<Welcome>(as).has_value();
-      (void)decode<Reject>(as).has_value();
-      (void)decode<ProcessesReply>(as).has_value();
-      (void)decode<JoinMulticast>(as).has_value();
-      (void)decode<MulticastJoined>(as).has_value();
-      (void)decode<MulticastLost>(as).has_value();
-      (void)decode<ShowSa>(as).has_value();
-      (void)decode<SaReply>(as).has_value();
+      const Envelope envelope{type, 1, bytes};
+      (void)decode<CmEvent>(envelope).has_value();
+      (void)decode<Welcome>(envelope).has_value();
+      (void)decode<Reject>(envelope).has_value();
+      (void)decode<ProcessesReply>(envelope).has_value();
+      (void)decode<JoinMulticast>(envelope).has_value();
+      (void)decode<MulticastJoined>(envelope).has_value();
+      (void)decode<MulticastLost>(envelope).has_value();
+      (void)decode<ShowSa>(envelope).has_value();
+      (void)decode<SaReply>(envelope).has_value();
     }
   }
 }

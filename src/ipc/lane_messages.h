@@ -21,7 +21,7 @@ struct AttachLane {
 struct CloseLane {
   static constexpr Type kType = Type::kCloseLane;
   std::uint32_t lane = 0;
-  bool broken = false;
+  bool broken = false;  // the peer has written invalid data
   void fields(auto& a) { a(lane, broken); }
 };
 
@@ -49,7 +49,7 @@ struct LaneRange {
   static constexpr Type kType = Type::kLaneRange;
   std::uint32_t lane = 0;
   std::uint16_t range = 0;
-  bool taken = false;
+  bool taken = false;  // false: the program has given the range back
   void fields(auto& a) { a(lane, range, taken); }
 };
 

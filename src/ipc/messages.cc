@@ -3,20 +3,20 @@
 namespace verbena::ipc {
 namespace {
 
-constexpr std::size_t kHeader = sizeof(std::uint32_t) + sizeof(Type) + sizeof(std::uint64_t);
+constexpr std::size_t kHeaderBytes = sizeof(std::uint32_t) + sizeof(Type) + sizeof(std::uint64_t);
 
 }  // namespace
 
 Result<Envelope> open(std::span<const std::byte> message) {
-  if (message.size() < kHeader || message.size() > kMessageBytesMax) {
+  if (message.size() < kHeaderBytes || message.size() > kMessageBytesMax) {
     return fail(Errc::kMalformed, "ipc: a message of a wrong length");
   }
-  Reader reader(message.first(kHeader));
+  Reader reader(message.first(kHeaderBytes));
   std::uint32_t size = 0;
   Envelope envelope;
   reader(size, envelope.type, envelope.request);
   if (size != message.size()) return fail(Errc::kMalformed, "ipc: a message of a wrong length");
-  envelope.body = message.subspan(kHeader);
+  envelope.body = message.subspan(kHeaderBytes);
   return envelope;
 }
 
@@ -24,7 +24,7 @@ Result<std::span<const std::byte>> take_message(std::span<const std::byte>& data
   std::uint32_t size = 0;
   Reader reader(datagram);
   reader(size);
-  if (!reader.good() || size < kHeader || size > datagram.size()) {
+  if (!reader.good() || size < kHeaderBytes || size > datagram.size()) {
     return fail(Errc::kMalformed, "ipc: a datagram ends within a message");
   }
   const auto message = datagram.first(size);

@@ -355,7 +355,7 @@ struct Leased {
 struct Bound {
   static constexpr Type kType = Type::kBound;
   rdmacm::SocketAddress source{};  // has the chosen port
-  bool on_device = false;          // the address is no wildcard, so the path's source is known
+  bool on_device = false;  // the address is not a wildcard, so the source of the path is known
   rdmacm::PathInfo path{};
   void fields(auto& a) { a(source, on_device, path); }
 };
@@ -433,8 +433,8 @@ struct Envelope {
 
 // Reads the header of one complete message.
 Result<Envelope> open(std::span<const std::byte> message);
-// Takes the first message off a datagram.  kMalformed: the message is not complete.  REQUIRES: the
-// datagram is not empty.
+// Removes the first message from a datagram, and returns it.  kMalformed: the message is not
+// complete.  REQUIRES: the datagram is not empty.
 Result<std::span<const std::byte>> take_message(std::span<const std::byte>& datagram);
 
 template <class Message>

@@ -38,7 +38,7 @@ struct QpTableRow {
   std::uint32_t recv_queued = 0;
   Gid source{};
   Gid destination{};
-  Lid source_lid{};  // 0 on Ethernet, as destination_lid
+  Lid source_lid{};  // 0 on Ethernet; so is destination_lid
   Lid destination_lid{};
   std::uint32_t reserved = 0;
   std::uint64_t packets_in = 0;
@@ -81,11 +81,11 @@ class QpTable {
 
   void write(std::uint32_t index, const QpTableRow& row) {
     const auto words = std::bit_cast<Words>(row);
-    auto sequence = word(at(index));
+    auto sequence = word(row_offset(index));
     const std::uint32_t before = sequence.load(std::memory_order_relaxed) & ~1u;
     sequence.store(before + 1, std::memory_order_relaxed);
-    for (std::size_t i = 0; i < words.size(); ++i) {  // released after the odd sequence number
-      word(at(index) + 8 + 4 * i).store(words[i], std::memory_order_release);
+    for (std::size_t i = 0; i < words.size(); ++i) {  // visible after the odd sequence number
+      word(row_offset(index) + 8 + 4 * i).store(words[i], std::memory_order_release);
     }
     sequence.store(before + 2, std::memory_order_release);
   }
@@ -94,12 +94,13 @@ class QpTable {
   // while it wrote the row, the row stays unreadable.
   std::optional<QpTableRow> read(std::uint32_t index) const {
     for (int attempt = 0; attempt < 100; ++attempt) {
-      const std::uint32_t before = word(at(index)).load(std::memory_order_acquire);
+      const std::uint32_t before = word(row_offset(index)).load(std::memory_order_acquire);
       Words words{};
       for (std::size_t i = 0; i < words.size(); ++i) {
-        words[i] = word(at(index) + 8 + 4 * i).load(std::memory_order_acquire);
+        words[i] = word(row_offset(index) + 8 + 4 * i).load(std::memory_order_acquire);
       }
-      if (before % 2 != 0 || word(at(index)).load(std::memory_order_relaxed) != before) continue;
+      if (before % 2 != 0 || word(row_offset(index)).load(std::memory_order_relaxed) != before)
+        continue;
       const auto row = std::bit_cast<QpTableRow>(words);
       if (row.qpn == 0) return std::nullopt;
       return row;
@@ -110,28 +111,29 @@ class QpTable {
   // Returns the index of the counter with this name.  Adds the counter if there is none.
   std::uint32_t add_counter(std::string_view name) {
     VB_CHECK(name.size() <= kCounterNameBytes);
-    const std::uint32_t known = word(4).load(std::memory_order_relaxed);
-    for (std::uint32_t i = 0; i < known && i < kCounters; ++i) {
+    const std::uint32_t number = word(4).load(std::memory_order_relaxed);
+    for (std::uint32_t i = 0; i < number && i < kCounters; ++i) {
       if (counter_name(i) == name) return i;
     }
-    VB_CHECK(known < kCounters);
+    VB_CHECK(number < kCounters);
     std::array<char, kCounterNameBytes> text{};
     std::ranges::copy(name, text.begin());
     const auto words = std::bit_cast<NameWords>(text);
     for (std::size_t i = 0; i < words.size(); ++i) {
-      word(counter_at(known) + 8 + 4 * i).store(words[i], std::memory_order_relaxed);
+      word(counter_offset(number) + 8 + 4 * i).store(words[i], std::memory_order_relaxed);
     }
-    word(4).store(known + 1, std::memory_order_release);
-    return known;
+    word(4).store(number + 1, std::memory_order_release);
+    return number;
   }
   void set_counter(std::uint32_t index, std::uint64_t value) {
-    long_word(counter_at(index)).store(value, std::memory_order_relaxed);
+    long_word(counter_offset(index)).store(value, std::memory_order_relaxed);
   }
   std::vector<NamedCount> counters() const {
     std::vector<NamedCount> all;
-    const std::uint32_t known = word(4).load(std::memory_order_acquire);
-    for (std::uint32_t i = 0; i < known && i < kCounters; ++i) {
-      all.push_back({counter_name(i), long_word(counter_at(i)).load(std::memory_order_relaxed)});
+    const std::uint32_t number = word(4).load(std::memory_order_acquire);
+    for (std::uint32_t i = 0; i < number && i < kCounters; ++i) {
+      all.push_back(
+          {counter_name(i), long_word(counter_offset(i)).load(std::memory_order_relaxed)});
     }
     return all;
   }
@@ -140,13 +142,13 @@ class QpTable {
   using NameWords = std::array<std::uint32_t, kCounterNameBytes / 4>;
   using Words = std::array<std::uint32_t, sizeof(QpTableRow) / 4>;
 
-  static constexpr std::size_t at(std::uint32_t index) { return 64 + index * kRowBytes; }
+  static constexpr std::size_t row_offset(std::uint32_t index) { return 64 + index * kRowBytes; }
   std::atomic_ref<std::uint32_t> word(std::size_t offset) const {
     return std::atomic_ref<std::uint32_t>(
         *reinterpret_cast<std::uint32_t*>(memory_.data() + offset));
   }
 
-  static constexpr std::size_t counter_at(std::uint32_t index) {
+  static constexpr std::size_t counter_offset(std::uint32_t index) {
     return 64 + kRows * kRowBytes + index * kCounterBytes;
   }
   std::atomic_ref<std::uint64_t> long_word(std::size_t offset) const {
@@ -156,7 +158,7 @@ class QpTable {
   std::string counter_name(std::uint32_t index) const {
     NameWords words{};
     for (std::size_t i = 0; i < words.size(); ++i) {
-      words[i] = word(counter_at(index) + 8 + 4 * i).load(std::memory_order_relaxed);
+      words[i] = word(counter_offset(index) + 8 + 4 * i).load(std::memory_order_relaxed);
     }
     const auto text = std::bit_cast<std::array<char, kCounterNameBytes>>(words);
     return {text.begin(), std::ranges::find(text, '\0')};

@@ -40,8 +40,8 @@ struct SaPathRow {
   Lid source_lid{};
   Pkey pkey{};  // 0: the query names none
   std::uint8_t service_level = 0;
-  std::uint8_t mtu = 0;          // 1 = 256 bytes .. 5 = 4096; 0: unknown, also in the next two
-  std::uint8_t rate = 0;         // enum ibv_rate
+  std::uint8_t mtu = 0;   // 1 = 256 bytes .. 5 = 4096; mtu, rate and packet_life: 0 is unknown
+  std::uint8_t rate = 0;  // enum ibv_rate
   std::uint8_t packet_life = 0;  // a timeout code
   Duration age{};                // since the SA was asked; 0 in the state `asked`
   std::uint32_t waiters = 0;

@@ -66,7 +66,7 @@ struct MulticastJoined {
 };
 
 // Reports that a join has ended: the group is gone, or its parameters have changed.  The agent has
-// left it, and the program has to join anew.
+// left the group, and the program has to join again.
 struct MulticastLost {
   static constexpr Type kType = Type::kMulticastLost;
   std::uint64_t membership = 0;

@@ -1,5 +1,5 @@
-// Takes any bytes as a message between libibumad and the service of a node.  A message that decodes
-// must encode to bytes that decode, and encode, to the same.
+// Decodes any bytes as each kind of message between libibumad and the service of a node.  A decoded
+// message must give the same bytes when it is encoded, decoded and encoded again.
 
 #include <algorithm>
 #include <cstdint>
