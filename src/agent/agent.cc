@@ -62,7 +62,7 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, std::unique_ptr<
       accept_timer_(loop, [this] { listening_.read(true); }),
       hello_timer_(loop, [this] { on_hello_timer(); }),
       port_files_timer_(loop, [this] { refresh_port_files(); }),
-      again_(loop, [this] { pump(); }) {
+      pump_later_(loop, [this] { pump(); }) {
   if (!options_.of_fabric) {
     for (const int signal : {SIGTERM, SIGINT, SIGHUP}) signals_.add(signal);
     signals_.async_wait([this](const asio::error_code& failed, int) {
@@ -116,7 +116,7 @@ void Agent::remark(node::ClientId client, const std::string& text) {
 // ---- the node's outputs ------------------------------------------------------------------------
 
 void Agent::pump() {
-  if (pump_some()) again_.schedule();
+  if (pump_some()) pump_later_.schedule();
   node_timer_.at(node_.deadline());
   update_idle();
 }
@@ -172,9 +172,9 @@ void Agent::give_uplink(node::ClientId client, std::uint16_t range) {
   const bool guest = is_guest(session);
   std::optional<int> wake;
   if (!guest) {
-    const auto its = wake_of(client);
-    if (!its) return;
-    wake = *its;
+    const auto wake_fd = wake_of(client);
+    if (!wake_fd) return;
+    wake = *wake_fd;
   }
   const auto fds = network_->attach(client, range, wake);
   if (!fds) return log_.line(fmt::format("cannot make an uplink: {}", fds.error().context));
@@ -229,15 +229,15 @@ std::vector<int> Agent::lane_descriptors(const node::Node::ToClient& output) {
   return fds;
 }
 
-// Returns the descriptors for one of the two programs.  The second call returns those for the
-// other.
+// Returns the descriptors for the first of the two programs, and in the second call those for the
+// other program.
 Result<std::vector<int>> Agent::lane_to_other_user(LaneParts& parts) {
   if (!parts.ends.empty()) {  // the first program has got the other end
     return std::vector{parts.memory.get(), parts.ends.back().fd()};
   }
-  auto [one, other] = VB_TRY(os::WakeSocket::create_pair());
-  parts.ends.push_back(std::move(one));
-  parts.ends.push_back(std::move(other));
+  auto [first, second] = VB_TRY(os::WakeSocket::create_pair());
+  parts.ends.push_back(std::move(first));
+  parts.ends.push_back(std::move(second));
   return std::vector{parts.memory.get(), parts.ends.front().fd()};
 }
 
@@ -267,10 +267,10 @@ void Agent::act(node::Node::RangeFree&& output) { network_->release(output.range
 // Returns true if the agent must not end.  Tools do not count, nor do new connections, which may be
 // tools: somebody who runs `verbena ps` every second must not keep the agent alive.  Tools and new
 // connections only delay the end of the agent, see may_end_at().
-bool Agent::needed() const {
-  const bool somebody = std::ranges::any_of(
+bool Agent::is_needed() const {
+  const bool has_program = std::ranges::any_of(
       sessions_, [](const auto& s) { return s.second->role == Role::kProgram; });
-  return somebody || !captures_.empty() || !port_files_.empty() || !node_.idle();
+  return has_program || !captures_.empty() || !port_files_.empty() || !node_.idle();
 }
 
 // Returns the time at which the agent may end if nobody needs it.  A new connection prevents it
@@ -290,14 +290,14 @@ Time Agent::may_end_at(Time now) const {
 
 void Agent::update_idle() {
   if (!options_.idle) return;
-  if (needed()) {
-    served_ = true;
+  if (is_needed()) {
+    was_needed_ = true;
     idle_expired_ = false;
     idle_timer_.cancel();
   } else if (idle_expired_) {
     idle_timer_.at(may_end_at(os::now()));
   } else if (idle_timer_.deadline() == kNever) {
-    const Duration wait = served_ ? *options_.idle : std::max(*options_.idle, kFirstIdleMin);
+    const Duration wait = was_needed_ ? *options_.idle : std::max(*options_.idle, kFirstIdleMin);
     idle_timer_.at(os::now() + wait);
   }
 }
@@ -306,7 +306,7 @@ void Agent::on_idle() {
   idle_expired_ = true;
   on_listener();  // accept connections that have just come
   const Time now = os::now();
-  if (needed() || may_end_at(now) > now) return update_idle();
+  if (is_needed() || may_end_at(now) > now) return update_idle();
   stop("nobody needs it");
 }
 

@@ -42,10 +42,10 @@ namespace verbena::agent {
 // rest to a later turn of the loop, so that it does not delay others or produce events faster than
 // programs can read them.
 //
-// Usually it serves one user.  The agent that root starts for all users (Options::all_users) trusts
-// programs of the others less than its own: they get no sockets of the port (relay.h), see only
-// their own programs, cannot stop it, and cannot make it write to files that they could not write
-// themselves.
+// Usually the agent serves one user.  The agent that root starts for all users (Options::all_users)
+// trusts programs of other users less than root's: they get no sockets of the port (relay.h), see
+// only programs of their own user, cannot stop the agent, and cannot make it write to files that
+// they could not write themselves.
 //
 // The agent ends when nobody has needed it for a while: there is no program, no capture and no
 // directory with the port's counters, the node is idle, and every tool that it has welcomed has had
@@ -76,7 +76,8 @@ class Agent final : public Connection::Owner, private Network::User {
 
   struct Options {
     std::string build{};
-    // The agent ends after this time without anybody who needs it.  None: not by itself.
+    // The agent ends when nobody has needed it for this time.  Without a time, it does not end
+    // by itself.
     std::optional<Duration> idle = std::chrono::seconds(10);
     bool of_fabric = false;  // only its fabric ends it, with stop(); signals and programs do not
     bool all_users = false;
@@ -97,13 +98,13 @@ class Agent final : public Connection::Owner, private Network::User {
   enum class Role : std::uint8_t { kNew, kProgram, kTool };
   struct Session {
     Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Agent& agent)
-        : connection(loop, std::move(channel), id, agent, agent.limits_met_) {}
+        : connection(loop, std::move(channel), id, agent, agent.limit_counters_) {}
 
     Connection connection;
     Role role = Role::kNew;
-    Time hello_by = kNever;
-    Time served_until{};        // the agent does not end before this while the tool is connected
-    std::uint32_t pid = 0;      // as the agent sees it
+    Time hello_deadline = kNever;
+    Time served_until{};    // the agent does not end before this time while the tool is connected
+    std::uint32_t pid = 0;  // as the agent sees it
     std::uint32_t own_pid = 0;  // as the process sees itself, maybe in its own process namespace
     os::Peer user{};            // the process's user; the pid may be 0
     std::string name{};
@@ -139,14 +140,15 @@ class Agent final : public Connection::Owner, private Network::User {
   void give_uplink(node::ClientId client, std::uint16_t range);
   void update_idle();
   void on_idle();
-  bool needed() const;
+  bool is_needed() const;
   Time may_end_at(Time now) const;
   void send_all();
   void release_port_and_name();
 
   struct LaneParts {
     os::Fd memory;
-    std::vector<os::WakeSocket> ends{};  // two, to be passed on, between programs of two users
+    // Holds the two ends of a socket, if the programs have different users.
+    std::vector<os::WakeSocket> ends{};
   };
 
   std::vector<int> lane_descriptors(const node::Node::ToClient& output);
@@ -179,7 +181,7 @@ class Agent final : public Connection::Owner, private Network::User {
   void show_sa(Session& session, const ipc::Envelope& envelope);
   void flush_sa(Session& session, const ipc::Envelope& envelope);
   Result<os::Fd> process_named(const Session& session, std::uint32_t pid) const;
-  std::size_t welcomed() const;
+  std::size_t welcomed_sessions() const;
 
   // ---- report.cc: requests of tools
   ipc::StatusReply status() const;
@@ -200,7 +202,7 @@ class Agent final : public Connection::Owner, private Network::User {
   link::Burst burst_{};
   Captures captures_;
   PortFiles port_files_;
-  CounterSums gone_programs_{};  // the counters of programs that have left, added up
+  CounterSums ended_program_counters_{};  // added up over all programs that have ended
   bool port_was_active_ = false;
   std::uint64_t times_down_ = 0;
   std::uint64_t port_files_refused_ = 0;
@@ -212,11 +214,11 @@ class Agent final : public Connection::Owner, private Network::User {
   // Holds the first few sessions to which messages were sent since the last input.
   std::vector<std::uint64_t> sessions_sent_to_{};
   std::uint64_t next_session_ = 1;
-  bool served_ = false;        // the agent has been needed at least once
+  bool was_needed_ = false;    // the agent has been needed at least once
   bool idle_expired_ = false;  // the agent was idle long enough, and ends at may_end_at()
   std::uint64_t clients_refused_ = 0;
   std::uint64_t captures_refused_ = 0;
-  Connection::LimitsMet limits_met_{};
+  Connection::LimitCounters limit_counters_{};
 
   asio::signal_set signals_;
   Timer node_timer_;
@@ -225,7 +227,7 @@ class Agent final : public Connection::Owner, private Network::User {
   Timer accept_timer_;
   Timer hello_timer_;
   Timer port_files_timer_;
-  DeferredCall again_;
+  DeferredCall pump_later_;
   Watch listening_{};
 };
 

@@ -82,7 +82,7 @@ class AgentTest : public testing::Test {
 };
 
 TEST_F(AgentTest, SilentConnectionsDoNotKeepProgramsOut) {
-  const auto others = join(false);  // keeps the agent from ending
+  const auto first_program = join(false);  // keeps the agent from ending
   std::vector<os::UnixChannel> silent;
   for (std::size_t i = 0; i < Agent::kClientsMax + Agent::kNewSessionsMax + 100; ++i) {
     auto channel = os::UnixChannel::connect(name_, os::now() + kTimeout);

@@ -14,14 +14,14 @@ void CaptureMerge::add(link::CaptureRecord record) {
 }
 
 std::vector<link::CaptureRecord> CaptureMerge::take(Time until) {
-  std::vector<link::CaptureRecord> taken;
+  std::vector<link::CaptureRecord> records;
   const auto end = waiting_.upper_bound(until);
   for (auto at = waiting_.begin(); at != end; ++at) {
     waiting_bytes_ -= at->second.frame.size();
-    taken.push_back(std::move(at->second));
+    records.push_back(std::move(at->second));
   }
   waiting_.erase(waiting_.begin(), end);
-  return taken;
+  return records;
 }
 
 CaptureFile::CaptureFile(os::Fd file, std::uint64_t wall_clock_offset_ns, Time start)
@@ -96,8 +96,8 @@ Result<int> Capture::join(Program program) {
 void Capture::leave(Program program, Time now) {
   const auto found = rings_.find(program);
   if (found == rings_.end()) return;
-  take(found->second, now);
-  dropped_by_gone_ += found->second.ring.dropped();
+  read_ring(found->second, now);
+  dropped_by_ended_programs_ += found->second.ring.dropped();
   rings_.erase(found);
 }
 
@@ -109,7 +109,7 @@ void Capture::add(link::CaptureRecord record, Time now) {
   if (merge_.waiting_bytes() > kWaitingBytesMax) write(kNever);
 }
 
-bool Capture::take(Ring& ring, Time now) {
+bool Capture::read_ring(Ring& ring, Time now) {
   const bool filling = ring.ring.filling();
   for (std::size_t i = 0; i < kRecordsPerTurn && !ring.broken; ++i) {
     auto record = ring.ring.read();
@@ -126,21 +126,21 @@ bool Capture::take(Ring& ring, Time now) {
 
 bool Capture::tick(Time now) {
   bool filling = false;
-  for (auto& [program, ring] : rings_) filling |= take(ring, now);
+  for (auto& [program, ring] : rings_) filling |= read_ring(ring, now);
   write(now - kSettle);
   file_.flush();
   return filling;
 }
 
 void Capture::flush(Time now) {
-  for (auto& [program, ring] : rings_) take(ring, now);
+  for (auto& [program, ring] : rings_) read_ring(ring, now);
   // If several programs record, one of them may be writing a record that is older than `now`.
   write(rings_.size() > 1 ? now - kSettle : kNever);
   file_.flush();
 }
 
 void Capture::flush_all(Time now) {
-  for (auto& [program, ring] : rings_) take(ring, now);
+  for (auto& [program, ring] : rings_) read_ring(ring, now);
   write(kNever);
   file_.flush();
 }
@@ -151,7 +151,7 @@ void Capture::finish(Time now) {
 }
 
 std::uint64_t Capture::dropped() const {
-  std::uint64_t sum = dropped_by_gone_;
+  std::uint64_t sum = dropped_by_ended_programs_;
   for (const auto& [program, ring] : rings_) sum += ring.ring.dropped();
   return sum;
 }

@@ -120,14 +120,14 @@ class Capture {
     bool broken = false;
   };
 
-  bool take(Ring& ring, Time now);
+  bool read_ring(Ring& ring, Time now);
   void write(Time until);
 
   Time start_;
   CaptureMerge merge_{};
   CaptureFile file_;
   std::map<Program, Ring> rings_{};
-  std::uint64_t dropped_by_gone_ = 0;
+  std::uint64_t dropped_by_ended_programs_ = 0;
 };
 
 }  // namespace verbena::agent

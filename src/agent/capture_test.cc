@@ -35,7 +35,7 @@ TEST(CaptureMerge, SortsByTimeAndKeepsTheOrderOfEqualTimes) {
   merge.add(record(3ms, 'd'));
   merge.add(record(2ms, 'b'));
   EXPECT_EQ(marks(merge.take(kStart + 2ms)), "ab");
-  merge.add(record(1ms, 'l'));  // later records are taken already, so this one comes next
+  merge.add(record(1ms, 'l'));  // older than 'c' and 'd', so it comes next
   EXPECT_EQ(marks(merge.take(kNever)), "lcd");
   EXPECT_EQ(merge.waiting_bytes(), 0u);
 }
@@ -202,13 +202,13 @@ TEST_F(CaptureTest, CapinfosReadsTheFile) {
   std::FILE* pipe = popen(("capinfos -Mcta " + path).c_str(), "r");
   ASSERT_NE(pipe, nullptr);
   std::array<char, 4096> text{};
-  const std::size_t got = std::fread(text.data(), 1, text.size() - 1, pipe);
+  const std::size_t bytes_read = std::fread(text.data(), 1, text.size() - 1, pipe);
   pclose(pipe);
   std::remove(path.c_str());
-  const std::string said(text.data(), got);
-  EXPECT_NE(said.find("pcapng"), std::string::npos) << said;
-  EXPECT_NE(said.find("Number of packets:   2"), std::string::npos) << said;
-  EXPECT_NE(said.find("2023-11-14"), std::string::npos) << said;
+  const std::string output(text.data(), bytes_read);
+  EXPECT_NE(output.find("pcapng"), std::string::npos) << output;
+  EXPECT_NE(output.find("Number of packets:   2"), std::string::npos) << output;
+  EXPECT_NE(output.find("2023-11-14"), std::string::npos) << output;
 }
 
 }  // namespace

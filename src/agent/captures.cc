@@ -12,10 +12,10 @@
 
 namespace verbena::agent {
 
-Captures::Captures(asio::io_context& loop, Random random, Ended ended)
-    : loop_(loop), random_(random), ended_(std::move(ended)), timer_(loop, [this] { tick(); }) {}
+Captures::Captures(asio::io_context& loop, Random random, EndCallback on_end)
+    : loop_(loop), random_(random), on_end_(std::move(on_end)), timer_(loop, [this] { tick(); }) {}
 
-Result<std::uint64_t> Captures::start(os::Fd file, os::Fd process, Time now, Whose whose) {
+Result<std::uint64_t> Captures::start(os::Fd file, os::Fd process, Time now, Sources sources) {
   if (running_.size() >= kCapturesMax)
     return fail(Errc::kNoResources, "too many captures at a time (kCapturesMax)");
   struct stat status {};
@@ -31,7 +31,7 @@ Result<std::uint64_t> Captures::start(os::Fd file, os::Fd process, Time now, Who
 
   auto running = std::make_unique<Running>(
       std::move(process), Capture(std::move(file), os::wall_clock_offset_ns(), now));
-  running->whose = whose;
+  running->sources = sources;
   running->death = Watch(loop_, running->process.get(), [this, id] { died(id); });
   running_.emplace(id, std::move(running));
   if (timer_.deadline() == kNever) timer_.at(now + kTick);
@@ -50,8 +50,9 @@ void Captures::leave(Capture::Program program, Time now) {
   for (auto& [id, running] : running_) {
     if (!running->capture.has(program)) continue;
     running->capture.leave(program, now);
-    end_if_over(id, now);
-    return;  // a program is in at most one capture, and end_if_over() may have changed `running_`
+    finish_if_over(id, now);
+    // A program is in at most one capture, and finish_if_over() may have changed `running_`.
+    return;
   }
 }
 
@@ -68,7 +69,7 @@ void Captures::add(link::Direction direction, const link::Address& address,
   if (link::frame_bytes(address, datagram.size()) > frame.size()) return;
   const std::size_t bytes = link::write_frame(frame, address, identification, datagram);
   for (auto& [id, running] : running_) {
-    if (running->whose != Whose::kAll) continue;
+    if (running->sources != Sources::kAll) continue;
     running->capture.add(
         {now, direction, {frame.begin(), frame.begin() + bytes}, address.link_layer}, now);
   }
@@ -81,7 +82,7 @@ std::uint64_t Captures::dropped() const {
 }
 
 void Captures::finish_all(Time now) {
-  while (!running_.empty()) (void)finish(running_.begin()->first, now);  // ended_ gets the result
+  while (!running_.empty()) (void)finish(running_.begin()->first, now);  // on_end_ gets the result
 }
 
 Result<void> Captures::conclude(std::uint64_t capture, Time now) {
@@ -117,10 +118,10 @@ void Captures::died(std::uint64_t id) {
   if (found == running_.end()) return;
   found->second->dead = true;
   found->second->death.read(false);  // the pidfd stays readable for ever
-  end_if_over(id, os::now());
+  finish_if_over(id, os::now());
 }
 
-void Captures::end_if_over(std::uint64_t id, Time now) {
+void Captures::finish_if_over(std::uint64_t id, Time now) {
   const Running& running = *running_.at(id);
   if (running.dead && running.capture.programs() == 0) (void)finish(id, now);
 }
@@ -142,7 +143,7 @@ Result<void> Captures::finish(std::uint64_t id, Time now) {
   dropped_before_ += capture.dropped();
   running_.erase(found);
   if (running_.empty()) timer_.cancel();
-  ended_(std::move(text));
+  on_end_(std::move(text));
   return result;
 }
 

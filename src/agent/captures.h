@@ -24,18 +24,19 @@ class Captures {
   static constexpr Duration kTick = std::chrono::milliseconds(20);
   static constexpr Duration kTickWhileFilling = std::chrono::milliseconds(1);
 
-  // Receives a text that says how a capture ended.
-  using Ended = std::move_only_function<void(std::string)>;
+  // Receives a line for the log that tells how a capture ended.
+  using EndCallback = std::move_only_function<void(std::string)>;
 
-  Captures(asio::io_context& loop, Random random, Ended ended);
+  Captures(asio::io_context& loop, Random random, EndCallback on_end);
 
-  enum class Whose : std::uint8_t { kAll, kPrograms };
+  enum class Sources : std::uint8_t { kAll, kPrograms };
 
   // Starts a capture.  `file` is an open regular file; `process` is the pidfd of the process that
   // the capture is for.  With kPrograms, the capture has the packets of the programs that join it,
   // and not those of the agent itself.  kInvalidArgument: the file or the process is not usable.
   // kNoResources: there are kCapturesMax captures.
-  Result<std::uint64_t> start(os::Fd file, os::Fd process, Time now, Whose whose = Whose::kAll);
+  Result<std::uint64_t> start(os::Fd file, os::Fd process, Time now,
+                              Sources sources = Sources::kAll);
   // Makes a ring for a program and returns its descriptor, to be passed on.  kBadHandle: there is
   // no such capture.
   Result<int> join(std::uint64_t capture, Capture::Program program);
@@ -67,20 +68,20 @@ class Captures {
     os::Fd process;
     Watch death{};
     bool dead = false;
-    Whose whose = Whose::kAll;
+    Sources sources = Sources::kAll;
     std::uint64_t left_out = 0;  // programs that could not be recorded
     Capture capture;
   };
 
   void tick();
   void died(std::uint64_t id);
-  void end_if_over(std::uint64_t id, Time now);
+  void finish_if_over(std::uint64_t id, Time now);
   Result<void> finish(std::uint64_t id, Time now);
   static Result<void> outcome(const Running& running);
 
   asio::io_context& loop_;
   Random random_;
-  Ended ended_;
+  EndCallback on_end_;
   std::map<std::uint64_t, std::unique_ptr<Running>> running_{};
   std::uint64_t incomplete_ = 0;
   std::uint64_t dropped_before_ = 0;  // packets that captures had dropped when they ended

@@ -16,12 +16,12 @@ constinit std::array<std::byte, ipc::kMessageBytesMax> datagram_memory{};
 }  // namespace
 
 Connection::Connection(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id,
-                       Owner& owner, LimitsMet& limits_met)
+                       Owner& owner, LimitCounters& limit_counters)
     : loop_(loop),
       channel_(std::move(channel)),
       id_(id),
       owner_(owner),
-      limits_met_(limits_met),
+      limit_counters_(limit_counters),
       flush_(loop, [this] { flush(); }),
       end_(loop, [this] { owner_.ended(*this, why_); }) {
   readable_ = Watch(loop_, channel_.fd(), [this] { on_readable(); });
@@ -29,9 +29,9 @@ Connection::Connection(asio::io_context& loop, os::UnixChannel channel, std::uin
 
 // The watches are declared after the descriptors that they watch, so they are destroyed first.
 Connection::~Connection() {
-  const bool more = !joined_.empty() && !ended_ && !peer_closed_ && queue_.empty();
+  const bool has_unsent = !next_datagram_.empty() && !ended_ && !peer_closed_ && queue_.empty();
   // Sends the last messages, because the loop may have ended.  Nobody could handle an error now.
-  if (more) (void)channel_.send(joined_).has_value();
+  if (has_unsent) (void)channel_.send(next_datagram_).has_value();
 }
 
 void Connection::send(ipc::Bytes message, std::span<const int> fds) {
@@ -40,19 +40,19 @@ void Connection::send(ipc::Bytes message, std::span<const int> fds) {
     if (outstanding_ > 0) --outstanding_;
     update_reading();
   }
-  if (!fds.empty() || joined_.size() + message.size() > ipc::kJoinedBytesMax) flush();
+  if (!fds.empty() || next_datagram_.size() + message.size() > ipc::kJoinedBytesMax) flush();
   if (!fds.empty()) return send_datagram(message, 1, fds);
-  joined_.insert(joined_.end(), message.begin(), message.end());
-  ++joined_messages_;
+  next_datagram_.insert(next_datagram_.end(), message.begin(), message.end());
+  ++next_datagram_messages_;
   flush_.schedule();
 }
 
 void Connection::flush() {
-  if (joined_.empty() || ended_) return;
-  ipc::Bytes datagram = std::exchange(joined_, {});
-  send_datagram(datagram, std::exchange(joined_messages_, 0), {});
+  if (next_datagram_.empty() || ended_) return;
+  ipc::Bytes datagram = std::exchange(next_datagram_, {});
+  send_datagram(datagram, std::exchange(next_datagram_messages_, 0), {});
   datagram.clear();
-  joined_ = std::move(datagram);  // keeps the memory for the next datagram
+  next_datagram_ = std::move(datagram);  // keeps the memory for the next datagram
 }
 
 void Connection::send_datagram(const ipc::Bytes& datagram, std::size_t messages,
@@ -93,7 +93,7 @@ void Connection::on_send_error(const Error& error) {
 
 void Connection::enqueue(ipc::Bytes datagram, std::size_t messages, std::span<const int> fds) {
   if (queued_ + messages > kQueueMax || queued_bytes_ + datagram.size() > kQueueBytesMax) {
-    ++limits_met_.queue;
+    ++limit_counters_.queue;
     return end(fmt::format("it has left {} messages of {} bytes unread", queued_, queued_bytes_));
   }
   queued_ += messages;
@@ -126,16 +126,16 @@ void Connection::on_readable() {
   std::size_t messages = 0;
   while (messages < kMessagesPerTurn) {
     if (ended_ || finishing_ || outstanding_ >= kRequestsMax) break;
-    const std::size_t some = receive(datagram_memory);
-    if (some == 0) break;
-    messages += some;
+    const std::size_t received = receive(datagram_memory);
+    if (received == 0) break;
+    messages += received;
   }
   owner_.received_all(*this, messages);
   update_reading();
 }
 
-// Receives one datagram and returns the number of its messages.  It returns 0 if there is none now,
-// or if the connection has ended.
+// Receives one datagram and returns the number of its messages.  Returns 0 if no datagram has
+// arrived, or if the connection has ended.
 std::size_t Connection::receive(std::span<std::byte> buffer) {
   std::vector<os::Fd> fds;
   const auto received = channel_.receive(buffer, fds);
@@ -149,9 +149,9 @@ std::size_t Connection::receive(std::span<std::byte> buffer) {
   for (; !ended_ && !finishing_ && !datagram.empty(); ++messages) {
     const bool is_short = datagram.size() <= ipc::kJoinedBytesMax;
     const auto message = ipc::take_message(datagram);
-    const bool right = message && (is_short || datagram.empty()) &&
+    const bool valid = message && (is_short || datagram.empty()) &&
                        deliver(*message, datagram.empty(), std::exchange(fds, {}));
-    if (!right) end("it sent an invalid request");
+    if (!valid) end("it sent an invalid request");
   }
   return ended_ ? 0 : messages;
 }
@@ -165,7 +165,7 @@ bool Connection::deliver(std::span<const std::byte> message, bool is_last,
   if (!envelope) return false;
   const bool needs_reply = envelope->request != 0;
   if (needs_reply ? !is_last : !ipc::may_go_unanswered(envelope->type)) return false;
-  if (needs_reply && ++outstanding_ == kRequestsMax) ++limits_met_.requests;
+  if (needs_reply && ++outstanding_ == kRequestsMax) ++limit_counters_.requests;
   owner_.received(*this, *envelope, message, std::move(fds));
   return true;
 }

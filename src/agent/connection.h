@@ -44,13 +44,13 @@ class Connection {
     virtual void ended(Connection& connection, const std::string& why) = 0;
   };
   // Counts how often connections have reached a limit.  Several connections share one object.
-  struct LimitsMet {
+  struct LimitCounters {
     std::uint64_t queue = 0;
     std::uint64_t requests = 0;
   };
 
   Connection(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Owner& owner,
-             LimitsMet& limits_met);
+             LimitCounters& limit_counters);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
   ~Connection();
@@ -77,6 +77,7 @@ class Connection {
   const os::UnixChannel& channel() const { return channel_; }
   // Returns the number of messages that wait for room in the socket.
   std::size_t queued() const { return queued_; }
+  // Returns the number of requests without a reply.
   std::size_t outstanding() const { return outstanding_; }
 
  private:
@@ -102,9 +103,9 @@ class Connection {
   os::Fd pidfd_{};
   std::uint64_t id_;
   Owner& owner_;
-  LimitsMet& limits_met_;
-  ipc::Bytes joined_{};  // messages for the next datagram
-  std::size_t joined_messages_ = 0;
+  LimitCounters& limit_counters_;
+  ipc::Bytes next_datagram_{};  // messages that will be sent together
+  std::size_t next_datagram_messages_ = 0;
   DeferredCall flush_;
   std::deque<Outgoing> queue_{};
   std::size_t queued_ = 0;  // messages

@@ -22,7 +22,7 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
   void SetUp() override {
     auto [ours, theirs] = os::UnixChannel::pair().value();
     program_ = std::move(theirs);
-    connection_ = std::make_unique<Connection>(loop_, std::move(ours), 7, *this, limits_met_);
+    connection_ = std::make_unique<Connection>(loop_, std::move(ours), 7, *this, limit_counters_);
   }
 
   void received(Connection& from, const ipc::Envelope& envelope, std::span<const std::byte>,
@@ -30,7 +30,7 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
     EXPECT_EQ(from.id(), 7u);
     requests_.push_back(envelope.request);
     fds_ += fds.size();
-    if (answer_ && envelope.request != 0) connection_->done(envelope.request, {});
+    if (reply_to_requests_ && envelope.request != 0) connection_->done(envelope.request, {});
   }
   void received_all(Connection&, std::size_t) override {}
   void ended(Connection&, const std::string& why) override {
@@ -46,7 +46,7 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
     return program_.send(ipc::encode(number, ipc::Status{})).has_value();
   }
   // Sends a message in a datagram of its own.
-  void say(const ipc::Bytes& message, std::span<const int> fds = {}) {
+  void send_alone(const ipc::Bytes& message, std::span<const int> fds = {}) {
     connection_->send(message, fds);
     run();
   }
@@ -66,9 +66,9 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
 
   asio::io_context loop_{1};
   os::UnixChannel program_{};
-  Connection::LimitsMet limits_met_{};
+  Connection::LimitCounters limit_counters_{};
   std::unique_ptr<Connection> connection_{};
-  bool answer_ = true;
+  bool reply_to_requests_ = true;
   std::vector<std::uint64_t> requests_{};
   std::size_t fds_ = 0;
   std::size_t datagrams_ = 0;
@@ -159,15 +159,15 @@ TEST_F(ConnectionTest, TooLongDatagramOfSeveralMessagesEndsTheConnection) {
 }
 
 TEST_F(ConnectionTest, LimitsOutstandingRequests) {
-  answer_ = false;
+  reply_to_requests_ = false;
   std::uint64_t sent = 0;
   for (int turn = 0; turn < 20; ++turn) {
     while (sent < Connection::kRequestsMax + 10 && request(sent + 1)) ++sent;
     run();
   }
   EXPECT_EQ(requests_.size(), Connection::kRequestsMax);
-  EXPECT_EQ(limits_met_.requests, 1u);
-  answer_ = true;
+  EXPECT_EQ(limit_counters_.requests, 1u);
+  reply_to_requests_ = true;
   connection_->done(requests_.front(), {});
   for (int turn = 0; turn < 20; ++turn) run();
   EXPECT_EQ(requests_.size(), Connection::kRequestsMax + 10) << "the rest waited in the socket";
@@ -177,7 +177,7 @@ TEST_F(ConnectionTest, LimitsOutstandingRequests) {
 TEST_F(ConnectionTest, EndsIfThePeerLeavesTooManyMessagesUnread) {
   const int fd = memfd_create("fd", MFD_CLOEXEC);
   for (std::size_t i = 0; i < 2 * Connection::kQueueMax && connection_->queued() == 0; ++i) {
-    say(ipc::encode(0, ipc::Done{}));
+    send_alone(ipc::encode(0, ipc::Done{}));
   }
   ASSERT_EQ(connection_->queued(), 1u) << "the socket is full";
   for (std::size_t more = 1; more < Connection::kQueueMax; ++more) {
@@ -190,24 +190,24 @@ TEST_F(ConnectionTest, EndsIfThePeerLeavesTooManyMessagesUnread) {
   EXPECT_EQ(why_, "") << "ended() is never called from inside send()";
   run();
   EXPECT_EQ(why_.substr(0, 25), "it has left 4096 messages");
-  EXPECT_EQ(limits_met_.queue, 1u);
+  EXPECT_EQ(limit_counters_.queue, 1u);
   close(fd);
 }
 
 TEST_F(ConnectionTest, EndsIfThePeerLeavesTooManyBytesUnread) {
   const ipc::Bytes large = ipc::encode(0, ipc::Reject{{}, 28, ipc::Bytes(1000)});
-  while (connection_->queued() == 0) say(large);
+  while (connection_->queued() == 0) send_alone(large);
   ipc::DevicesChanged many;
   many.devices.resize(1);
   many.devices[0].ports[0].gids.resize(ipc::kListMax);
   const ipc::Bytes larger = ipc::encode(0, many);
   const std::size_t fit = (Connection::kQueueBytesMax - large.size()) / larger.size();
   ASSERT_LT(fit, Connection::kQueueMax);
-  for (std::size_t i = 0; i < fit; ++i) say(larger);
+  for (std::size_t i = 0; i < fit; ++i) send_alone(larger);
   EXPECT_EQ(why_, "") << "the limit itself is allowed";
-  say(larger);
+  send_alone(larger);
   EXPECT_EQ(why_.substr(0, 11), "it has left");
-  EXPECT_EQ(limits_met_.queue, 1u);
+  EXPECT_EQ(limit_counters_.queue, 1u);
 }
 
 TEST_F(ConnectionTest, SendsQueuedMessagesInOrderWithTheirDescriptors) {
@@ -218,16 +218,16 @@ TEST_F(ConnectionTest, SendsQueuedMessagesInOrderWithTheirDescriptors) {
     ++sent;
   }
   close(fd);
-  std::size_t got = 0;
-  for (int turn = 0; turn < 50 && got < sent; ++turn) {
-    got += replies();
+  std::size_t received_messages = 0;
+  for (int turn = 0; turn < 50 && received_messages < sent; ++turn) {
+    received_messages += replies();
     run();
   }
-  EXPECT_EQ(got, sent);
+  EXPECT_EQ(received_messages, sent);
   EXPECT_EQ(fds_, sent);
 }
 
-TEST_F(ConnectionTest, EndOfFileEndsIt) {
+TEST_F(ConnectionTest, EndOfFileEndsTheConnection) {
   program_.close();
   run();
   EXPECT_EQ(why_, "end of file");
@@ -246,19 +246,19 @@ TEST_F(ConnectionTest, RequestThatNeedsAReplyButHasNoNumberEndsTheConnection) {
 }
 
 TEST_F(ConnectionTest, RequestsWithoutANumberAreNotOutstanding) {
-  answer_ = false;
-  std::size_t said = 0;
-  while (said < 2 * Connection::kRequestsMax) {
+  reply_to_requests_ = false;
+  std::size_t sent = 0;
+  while (sent < 2 * Connection::kRequestsMax) {
     if (program_.send(ipc::encode(0, ipc::Establish{}))) {
-      ++said;
+      ++sent;
     } else {
       run();
     }
   }
   for (int turn = 0; turn < 50; ++turn) run();
-  EXPECT_EQ(requests_, std::vector<std::uint64_t>(said, 0));
+  EXPECT_EQ(requests_, std::vector<std::uint64_t>(sent, 0));
   EXPECT_EQ(connection_->outstanding(), 0u);
-  EXPECT_EQ(limits_met_.requests, 0u);
+  EXPECT_EQ(limit_counters_.requests, 0u);
 }
 
 TEST_F(ConnectionTest, ReceivesMessagesThatADeadProcessHasSent) {
@@ -267,29 +267,29 @@ TEST_F(ConnectionTest, ReceivesMessagesThatADeadProcessHasSent) {
   auto pidfd = os::open_pidfd(child).value();
   siginfo_t ended{};
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
-  std::size_t said = 0;
-  while (said < 2 * Connection::kMessagesPerTurn &&
+  std::size_t sent = 0;
+  while (sent < 2 * Connection::kMessagesPerTurn &&
          program_.send(ipc::encode(0, ipc::Establish{}))) {
-    ++said;
+    ++sent;
   }
-  ASSERT_GT(said, Connection::kMessagesPerTurn);
+  ASSERT_GT(sent, Connection::kMessagesPerTurn);
   connection_->watch_death(std::move(pidfd));
   while (why_.empty()) loop_.run_one();
   EXPECT_EQ(why_, "the process has ended");
-  EXPECT_EQ(requests_.size(), said);
+  EXPECT_EQ(requests_.size(), sent);
   waitpid(child, nullptr, 0);
 }
 
 // The agent notices that the program has closed the connection when it sends a message.
 TEST_F(ConnectionTest, ReceivesMessagesSentBeforeThePeerClosed) {
-  answer_ = false;
+  reply_to_requests_ = false;
   const int fd = memfd_create("fd", MFD_CLOEXEC);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(program_.send(ipc::encode(0, ipc::Establish{})));
   connection_->send(ipc::encode(0, ipc::Done{}));
   connection_->send(ipc::encode(0, ipc::Done{}), std::span(&fd, 1));  // sends both; nobody reads
   close(fd);
   program_ = {};
-  say(ipc::encode(0, ipc::Done{}));
+  send_alone(ipc::encode(0, ipc::Done{}));
   EXPECT_EQ(requests_.size(), 3u);
   EXPECT_EQ(why_, "end of file");
 }
@@ -312,7 +312,7 @@ TEST_F(ConnectionTest, DeathOfTheProcessEndsTheConnectionAlthoughTheSocketIsOpen
 TEST_F(ConnectionTest, FinishSendsQueuedMessagesAndThenEnds) {
   std::size_t sent = 0;
   while (connection_->queued() < 3) {
-    say(ipc::encode(0, ipc::Done{}));
+    send_alone(ipc::encode(0, ipc::Done{}));
     ++sent;
   }
   connection_->send(ipc::encode(0, ipc::Done{}));
@@ -320,12 +320,12 @@ TEST_F(ConnectionTest, FinishSendsQueuedMessagesAndThenEnds) {
   connection_->finish();
   run();
   EXPECT_EQ(why_, "");
-  std::size_t got = 0;
+  std::size_t received_messages = 0;
   for (int turn = 0; turn < 50 && connection_; ++turn) {
-    got += replies();
+    received_messages += replies();
     run();
   }
-  EXPECT_EQ(got + replies(), sent);
+  EXPECT_EQ(received_messages + replies(), sent);
   EXPECT_EQ(why_, "finished");
 }
 

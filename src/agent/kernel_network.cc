@@ -28,7 +28,7 @@ std::vector<os::Interface> interfaces_at_start() {
 KernelNetwork::KernelNetwork(asio::io_context& loop, std::optional<BindAddress> bind)
     : loop_(loop),
       bind_(bind),
-      port_timer_(loop, [this] { look_again(); }),
+      port_timer_(loop, [this] { retry_port(); }),
       routes_(loop, [this](std::uint64_t token, const Result<node::HostRoute>& route) {
         if (user_ != nullptr) user_->routed(token, reachable(route));
       }) {}
@@ -64,7 +64,7 @@ std::string KernelNetwork::state() const {
   return why_host_alone_.empty() ? "port 4791 is open" : "no port 4791: " + why_host_alone_;
 }
 
-void KernelNetwork::look_again() {
+void KernelNetwork::retry_port() {
   open_port();
   open_other_port(true);
 }
@@ -81,10 +81,10 @@ Result<std::unique_ptr<Port>> KernelNetwork::try_port(std::uint16_t number, std:
   return Port::open(loop_, options, user_->captures(), readable, problem);
 }
 
-void KernelNetwork::took_port(std::unique_ptr<Port> port) {
+void KernelNetwork::use_port(std::unique_ptr<Port> port) {
   port_ = std::move(port);
   why_no_port_.clear();
-  tell_port();
+  update_port_addresses();
   user_->port_changed(std::nullopt,
                       {.udp_port = port_->number(), .why_host_alone = why_host_alone_});
 }
@@ -101,7 +101,7 @@ void KernelNetwork::open_port() {
     if (!why_no_port_.empty() || port_) user_->log("port 4791 is open now");
     port_timer_.cancel();
     why_host_alone_.clear();
-    return took_port(std::move(*port));
+    return use_port(std::move(*port));
   }
   port_taken_ = port.error().code == Errc::kAddressInUse;
   port_timer_.at(os::now() + kPortRetry);  // no event tells when the holder closes the port
@@ -128,7 +128,7 @@ void KernelNetwork::open_other_port(bool not_if_ours) {
     if (!port) continue;
     why_host_alone_ = why_no_port_;
     user_->log("only programs of this host are reached: " + why_host_alone_);
-    return took_port(std::move(*port));
+    return use_port(std::move(*port));
   }
 }
 
@@ -161,12 +161,12 @@ void KernelNetwork::refresh_addresses() {
   for (const auto& address : addresses) own_addresses_.push_back(address.gid);
   loopback_up_ =
       std::ranges::any_of(*interfaces, [](const os::Interface& i) { return i.loopback && i.up; });
-  tell_port();
+  update_port_addresses();
   user_->addresses_changed(addresses);
-  look_again();  // the host may now have the address to bind
+  retry_port();  // the host may now have the address to bind
 }
 
-void KernelNetwork::tell_port() {
+void KernelNetwork::update_port_addresses() {
   if (port_) port_->set_own_addresses(own_addresses_, loopback_up_);
 }
 

@@ -22,8 +22,9 @@ namespace verbena::agent {
 // with the kernel's addresses and routes.
 //
 // If somebody else holds the port, for example the kernel's soft-RoCE or the agent of another user,
-// it opens another one.  Other hosts cannot reach the other port, but programs of this host reach
-// each other.  The network goes back to port 4791 when that is free and no program has a socket.
+// this class opens another port.  Other hosts cannot reach the other port, but programs of this
+// host reach each other.  The network goes back to port 4791 when that is free and no program has a
+// socket.
 class KernelNetwork final : public Network {
  public:
   // Programs that have lost an earlier agent must close their sockets within this time.
@@ -40,7 +41,7 @@ class KernelNetwork final : public Network {
   // Returns true if other hosts can be reached.
   bool has_roce_port() const { return port_ && why_host_alone_.empty(); }
   std::string state() const override;
-  void look_again() override;
+  void retry_port() override;
   std::span<const link::Arrival> send(link::Burst& burst, Time now) override;
   Answer route(const node::Node::RouteWanted& wanted) override;
   Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& wanted) override;
@@ -61,11 +62,11 @@ class KernelNetwork final : public Network {
   void open_port();
   Result<std::unique_ptr<Port>> try_port(std::uint16_t number, std::string& problem);
   void open_other_port(bool not_if_ours);
-  void took_port(std::unique_ptr<Port> port);
+  void use_port(std::unique_ptr<Port> port);
   Result<node::HostRoute> reachable(Result<node::HostRoute> route) const;
   void await_port();
   void refresh_addresses();
-  void tell_port();
+  void update_port_addresses();
 
   asio::io_context& loop_;
   std::optional<BindAddress> bind_;

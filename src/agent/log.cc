@@ -33,19 +33,20 @@ Log Log::named(const std::string& part) const {
   return log;
 }
 
-void Log::keep(std::size_t lines) {
+void Log::store_lines(std::size_t count) {
   memory_ = std::make_shared<Memory>();
-  memory_->limit = lines;
+  memory_->limit = count;
 }
 
-Log::Kept Log::kept(std::uint64_t first, std::size_t limit) const {
+Log::StoredLines Log::stored_lines(std::uint64_t first, std::size_t limit) const {
   if (!memory_) return {.next = first};
   const std::uint64_t end = memory_->first + memory_->lines.size();
   first = std::clamp(first, memory_->first, end);
-  Kept kept{.next = std::min(end, first + limit)};
-  kept.more = kept.next < end;
-  for (; first < kept.next; ++first) kept.lines.push_back(memory_->lines[first - memory_->first]);
-  return kept;
+  StoredLines stored{.next = std::min(end, first + limit)};
+  stored.more = stored.next < end;
+  for (; first < stored.next; ++first)
+    stored.lines.push_back(memory_->lines[first - memory_->first]);
+  return stored;
 }
 
 void Log::line(std::string_view text) {
@@ -53,14 +54,14 @@ void Log::line(std::string_view text) {
   const std::time_t seconds = std::time(nullptr);
   std::tm local{};
   localtime_r(&seconds, &local);
-  std::string whole =
+  std::string entry =
       fmt::format("{:%Y-%m-%d %H:%M:%S} {}[{}] {}{}\n", local, program_invocation_short_name,
                   ::getpid(), part_, printable(text));
   // Ignore errors: the agent must work even if it cannot write its log.
-  if (file_) (void)os::write_some(file_->get(), std::as_bytes(std::span(whole)));
+  if (file_) (void)os::write_some(file_->get(), std::as_bytes(std::span(entry)));
   if (!memory_) return;
-  whole.resize(std::min(whole.size() - 1, kKeptBytesMax));  // without the end of the line
-  memory_->lines.push_back(std::move(whole));
+  entry.resize(std::min(entry.size() - 1, kStoredLineBytesMax));  // without the end of the line
+  memory_->lines.push_back(std::move(entry));
   if (memory_->lines.size() <= memory_->limit) return;
   memory_->lines.pop_front();
   ++memory_->first;

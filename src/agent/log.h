@@ -16,24 +16,23 @@ namespace verbena::agent {
 // escaped.  A default-constructed log writes nothing.
 class Log {
  public:
-  // Limits the bytes of a line that is kept in memory.
-  static constexpr std::size_t kKeptBytesMax = 1000;
+  // Limits the bytes of a line that is stored in memory.
+  static constexpr std::size_t kStoredLineBytesMax = 1000;
 
   Log() = default;
   // Opens a log that appends to the file.  Fails with kSystem if the file cannot be opened.
   static Result<Log> open(const std::string& path);
 
-  // Also keeps the last lines in memory: those of this log, and of all logs that named() makes from
-  // it.
-  void keep(std::size_t lines);
-  struct Kept {
+  // Also stores the last `count` lines in memory: those of this log, and of all logs that named()
+  // makes from it.
+  void store_lines(std::size_t count);
+  struct StoredLines {
     std::uint64_t next = 0;  // the number of the line after `lines`
     bool more = false;
     std::vector<std::string> lines{};
   };
-  // Returns up to `limit` of the lines that are kept, beginning with number `first`.  Lines count
-  // from 0.
-  Kept kept(std::uint64_t first, std::size_t limit) const;
+  // Returns up to `limit` stored lines, beginning with number `first`.  Lines count from 0.
+  StoredLines stored_lines(std::uint64_t first, std::size_t limit) const;
 
   // Returns a log that writes to the same file in the name of a part of this process, such as a
   // virtual host.

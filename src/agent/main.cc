@@ -48,35 +48,36 @@ int failed(const Arguments& arguments, const std::string& text) {
 
 void prepare_process() {
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a capture beyond the file size limit is only a failed write
+  // Writing a capture beyond the file size limit then fails, but does not end the process.
+  std::signal(SIGXFSZ, SIG_IGN);
   os::set_daemon_limits();
 }
 
 // Polls the loop for a moment instead of sleeping.  Returns true if there was something to do.
-bool spin_for_event(asio::io_context& loop, os::AdaptiveSpin& waits) {
+bool spin_for_event(asio::io_context& loop, os::AdaptiveSpin& spin) {
   const Time began = os::now();
-  for (Time now = began; now - began < waits.spin_time();) {
+  for (Time now = began; now - began < spin.spin_time();) {
     os::let_others_run();
     if (loop.poll() > 0) {
-      waits.spin_succeeded();
+      spin.spin_succeeded();
       return true;
     }
     const Time before = std::exchange(now, os::now());
-    if (!waits.yielded(now - before)) break;
+    if (!spin.yielded(now - before)) break;
   }
-  waits.spin_failed();
+  spin.spin_failed();
   return false;
 }
 
 // Runs the loop.  Setting up a connection takes several messages in quick succession, so the loop
 // spins for the next message before it sleeps.
 void run_until_it_ends(asio::io_context& loop) {
-  os::AdaptiveSpin waits(std::chrono::microseconds(200));
+  os::AdaptiveSpin spin(std::chrono::microseconds(200));
   while (!loop.stopped()) {
-    if (loop.poll() > 0 || (waits.should_spin() && spin_for_event(loop, waits))) continue;
+    if (loop.poll() > 0 || (spin.should_spin() && spin_for_event(loop, spin))) continue;
     const Time began = os::now();
     loop.run_one();
-    waits.slept(os::now() - began);
+    spin.slept(os::now() - began);
   }
 }
 
@@ -113,13 +114,13 @@ int run(const Arguments& arguments) {
   }
   asio::io_context loop(1);
   auto network = std::make_unique<KernelNetwork>(loop, bind);
-  const KernelNetwork& its_network = *network;
+  const KernelNetwork& kernel_network = *network;
   auto agent = std::make_unique<Agent>(loop, std::move(**listener), std::move(network),
                                        std::move(options), std::move(log));
   // Without port 4791 this agent could not reach other hosts.  The agents that users start
   // themselves might be able to.
-  if (arguments.all_users && !its_network.has_roce_port()) {
-    const std::string why = its_network.state();
+  if (arguments.all_users && !kernel_network.has_roce_port()) {
+    const std::string why = kernel_network.state();
     agent.reset();  // frees the agent's name before the failure is reported
     return failed(arguments, why);
   }

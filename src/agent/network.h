@@ -72,7 +72,7 @@ class Network {
   // Describes the state of the port for the log.
   virtual std::string state() const = 0;
   // Tries at once to open a port that is down.
-  virtual void look_again() {}
+  virtual void retry_port() {}
 
   // Sends the burst, except for packets to this host itself.  Returns these packets, which are
   // valid until the burst is cleared.
@@ -80,7 +80,8 @@ class Network {
   // Answers a query now, or returns nothing and answers later by User::routed().
   virtual Answer route(const node::Node::RouteWanted& wanted) = 0;
 
-  // Leases a range of QP numbers for a program; `wanted.avoid` has others that must not be leased.
+  // Leases a range of QP numbers for a program; `wanted.avoid` lists ranges that must not be
+  // leased.
   virtual Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& wanted) = 0;
   // Frees a range whose quiesce time is over.
   virtual void release(std::uint16_t range) = 0;
@@ -90,9 +91,9 @@ class Network {
   virtual void passed_on(std::uint16_t range) = 0;
   // Lets packets for the range reach the program.  If the program needs an uplink for that and has
   // none, the result is the descriptors of a new uplink, as for ipc::Lane: memory, `wake`, which
-  // wakes the program, and the eventfd that wakes the other end.  Without `wake` the program is of
-  // another user than this process; then the result is memory, and a socket that wakes in both
-  // directions.  The descriptors are valid until passed_on().
+  // wakes the program, and the eventfd that wakes the other end.  Without `wake`, the program
+  // belongs to another user than this process does; then the result is the memory, and a socket
+  // that wakes in both directions.  The descriptors are valid until passed_on().
   virtual Result<std::vector<int>> attach(node::ClientId /*client*/, std::uint16_t /*range*/,
                                           std::optional<int> /*wake*/) {
     return std::vector<int>();

@@ -22,9 +22,9 @@ TEST(PlainRanges, LeasesEachRangeOnceAndNoneThatIsTaken) {
     EXPECT_EQ(ranges.leased().size(), i + 1);
   }
   EXPECT_EQ(ranges.lease(random, avoid, is_odd).error().code, Errc::kNoResources);
-  const std::uint16_t one = *ranges.leased().begin();
-  EXPECT_TRUE(ranges.release(one));
-  EXPECT_FALSE(ranges.release(one));
+  const std::uint16_t leased = *ranges.leased().begin();
+  EXPECT_TRUE(ranges.release(leased));
+  EXPECT_FALSE(ranges.release(leased));
   EXPECT_TRUE(ranges.lease(random, avoid, is_odd).has_value());
 }
 

@@ -81,12 +81,12 @@ void Port::accept(const os::UdpReceiver::Datagram& datagram, Time now) {
   }
   ++qp1_packets_;
   if (!captures_.empty() && !is_own(datagram.address.source)) {
-    const auto sum = wire::split_icrc(datagram.payload);
+    const auto split = wire::split_icrc(datagram.payload);
     const auto identification =
         wire::find_identification({.source = datagram.address.source,
                                    .destination = datagram.address.destination,
                                    .source_port = datagram.address.source_port},
-                                  sum->bth_to_pad, sum->icrc);
+                                  split->bth_to_pad, split->icrc);
     captures_.add(link::Direction::kIn, datagram.address, identification.value_or(0),
                   datagram.payload, now);
   }
@@ -109,11 +109,11 @@ std::span<const link::Arrival> Port::send(link::Burst& burst, Time now) {
   } else if (own_arrivals_.size() < burst.size()) {
     for (const link::Burst::Packet& packet : burst.packets()) {
       if (stays_here(packet.address)) continue;
-      std::ranges::copy(burst.transport(packet), leaving_.prepare().begin());
-      leaving_.commit(packet.address, packet.bytes);
+      std::ranges::copy(burst.transport(packet), kernel_burst_.prepare().begin());
+      kernel_burst_.commit(packet.address, packet.bytes);
     }
-    sender_.send(leaving_);
-    leaving_.clear();
+    sender_.send(kernel_burst_);
+    kernel_burst_.clear();
   }
   return own_arrivals_;
 }
@@ -167,8 +167,8 @@ void Port::add_counters(std::vector<ipc::NamedCount>& out) const {
   out.push_back({"qp1_packets", qp1_packets_});
   out.push_back({"drained_packets", port_->drained()});
   for (std::size_t i = 1; i < dropped_.size(); ++i) {
-    // Always list the reasons that can occur behind a socket; list the others only if they
-    // occurred.
+    // Always list the reasons that packets from a socket can have; list the other reasons only if
+    // they occurred.
     const auto reason = static_cast<wire::Drop>(i);
     const bool usual = reason == wire::Drop::kTooShort || reason == wire::Drop::kIcrc;
     if (!usual && dropped_[i] == 0) continue;

@@ -110,7 +110,7 @@ class Port {
   std::array<Watch, 2> watches_{};
   std::vector<link::Arrival> arrivals_{};
   std::vector<link::Arrival> own_arrivals_{};
-  link::Burst leaving_{};
+  link::Burst kernel_burst_{};
   std::vector<Gid> own_addresses_{};
   bool loopback_up_ = false;
   std::map<std::uint16_t, os::RocePort::Lease> leased_{};  // leases with sockets to pass on

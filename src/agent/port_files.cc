@@ -34,9 +34,9 @@ Result<os::Fd> make_directory(const os::Fd& parent, const char* name) {
   if (::mkdirat(parent.get(), name, 0755) != 0 && errno != EEXIST) {
     return failed("cannot make a directory of counters");
   }
-  os::Fd made(::openat(parent.get(), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!made) return failed("cannot open a directory of counters");
-  return made;
+  os::Fd directory(::openat(parent.get(), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!directory) return failed("cannot open a directory of counters");
+  return directory;
 }
 
 // Writes in place, because a reader may keep the file open.  Truncates the file if the old value
@@ -63,14 +63,14 @@ std::vector<ipc::NamedCount> port_counters(const CounterSums& programs, const Co
                                            std::uint64_t times_down) {
   const auto of_programs = [&](std::string_view name) { return value_of(programs, name); };
   // The agent's QP1 counts as well, since it is a queue pair of the port.
-  const auto both = [&](const std::string& name) {
+  const auto with_qp1 = [&](const std::string& name) {
     return of_programs(name) + value_of(agent, "qp1_" + name);
   };
   const auto of_sockets = [&](std::string_view name) {
     return of_programs(name) + value_of(agent, name);
   };
-  const std::uint64_t sent = both("packets_out"), received = both("packets_in");
-  const std::uint64_t bytes_sent = both("bytes_out"), bytes_received = both("bytes_in");
+  const std::uint64_t sent = with_qp1("packets_out"), received = with_qp1("packets_in");
+  const std::uint64_t bytes_sent = with_qp1("bytes_out"), bytes_received = with_qp1("bytes_in");
   const std::uint64_t damaged = of_programs("udp_in_wrong_icrc") + of_programs("udp_in_too_short") +
                                 value_of(agent, "dropped_bad_icrc") +
                                 value_of(agent, "dropped_too_short");
@@ -100,21 +100,21 @@ std::vector<ipc::NamedCount> port_counters(const CounterSums& programs, const Co
       {"hw_counters/rcvd_pkts", received},
       {"hw_counters/sent_bytes", bytes_sent},
       {"hw_counters/rcvd_bytes", bytes_received},
-      {"hw_counters/duplicate_request", both("duplicates")},
-      {"hw_counters/out_of_seq_request", both("out_of_order")},
-      {"hw_counters/rcvd_rnr_err", both("rnr_naks_in")},
-      {"hw_counters/send_rnr_err", both("rnr_naks_out")},
-      {"hw_counters/rcvd_seq_err", both("sequence_naks_in")},
+      {"hw_counters/duplicate_request", with_qp1("duplicates")},
+      {"hw_counters/out_of_seq_request", with_qp1("out_of_order")},
+      {"hw_counters/rcvd_rnr_err", with_qp1("rnr_naks_in")},
+      {"hw_counters/send_rnr_err", with_qp1("rnr_naks_out")},
+      {"hw_counters/rcvd_seq_err", with_qp1("sequence_naks_in")},
       // soft-RoCE counts how often its completer thread was deferred; Verbena has no such thread.
       {"hw_counters/ack_deferred", 0},
-      {"hw_counters/retry_exceeded_err", both("retries_exceeded")},
-      {"hw_counters/retry_rnr_exceeded_err", both("rnr_retries_exceeded")},
-      {"hw_counters/completer_retry_err",
-       both("timeouts") + both("probes") + both("sequence_naks_in") + both("read_gaps")},
+      {"hw_counters/retry_exceeded_err", with_qp1("retries_exceeded")},
+      {"hw_counters/retry_rnr_exceeded_err", with_qp1("rnr_retries_exceeded")},
+      {"hw_counters/completer_retry_err", with_qp1("timeouts") + with_qp1("probes") +
+                                              with_qp1("sequence_naks_in") + with_qp1("read_gaps")},
       {"hw_counters/send_err", not_sent},
       {"hw_counters/link_downed", times_down},
-      {"hw_counters/rdma_sends", both("sends")},
-      {"hw_counters/rdma_recvs", both("receives")},
+      {"hw_counters/rdma_sends", with_qp1("sends")},
+      {"hw_counters/rdma_recvs", with_qp1("receives")},
   };
 }
 
@@ -131,14 +131,14 @@ Result<void> PortFiles::add(const os::Fd& port, os::Fd process, const os::Peer& 
   if (!process) return fail(Errc::kInvalidArgument, "the port's files need a living process");
   const os::FileRightsOf rights(user.uid, user.gid);
   if (!rights.taken()) return fail(Errc::kPermission, "the agent cannot act for this user");
-  Directory made;
-  made.counters = VB_TRY(make_directory(port, "counters"));
-  made.hw_counters = VB_TRY(make_directory(port, "hw_counters"));
+  Directory directory;
+  directory.counters = VB_TRY(make_directory(port, "counters"));
+  directory.hw_counters = VB_TRY(make_directory(port, "hw_counters"));
   const auto lifespan = std::chrono::duration_cast<std::chrono::milliseconds>(kLifespan).count();
-  VB_TRY_VOID(write_file(made.hw_counters, "lifespan", std::to_string(lifespan) + "\n"));
-  made.process = std::move(process);
-  made.user = user;
-  const auto at = directories_.insert(directories_.end(), std::move(made));
+  VB_TRY_VOID(write_file(directory.hw_counters, "lifespan", std::to_string(lifespan) + "\n"));
+  directory.process = std::move(process);
+  directory.user = user;
+  const auto at = directories_.insert(directories_.end(), std::move(directory));
   at->death = Watch(loop_, at->process.get(), [this, at] { directories_.erase(at); });
   refresh(values);
   return {};
@@ -149,12 +149,12 @@ void PortFiles::refresh(const std::vector<ipc::NamedCount>& values) {
     const os::FileRightsOf rights(directory.user.uid, directory.user.gid);
     if (!rights.taken()) continue;
     for (const ipc::NamedCount& counter : values) {
-      const auto known = directory.written.find(counter.name);
-      if (known != directory.written.end() && known->second == counter.value) continue;
+      const auto last = directory.written.find(counter.name);
+      if (last != directory.written.end() && last->second == counter.value) continue;
       const bool hw = counter.name.starts_with(kHwCounters);
       const std::string file = counter.name.substr(hw ? kHwCounters.size() : kCounters.size());
-      const os::Fd& where = hw ? directory.hw_counters : directory.counters;
-      (void)write_file(where, file, std::to_string(counter.value) + "\n").has_value();
+      const os::Fd& parent = hw ? directory.hw_counters : directory.counters;
+      (void)write_file(parent, file, std::to_string(counter.value) + "\n").has_value();
       directory.written.insert_or_assign(counter.name, counter.value);
     }
   }

@@ -42,7 +42,7 @@ class PortFiles {
   // Adds a directory and writes the files with these values.  All files are written with the rights
   // of `user`.  `port` is an open directory in memory (tmpfs); `process` is a pidfd.
   // kInvalidArgument: the directory or the process is not usable.  kNoResources: there are
-  // kDirectoriesMax.  kPermission, kSystem: the files cannot be written.
+  // kDirectoriesMax directories.  kPermission, kSystem: the files cannot be written.
   Result<void> add(const os::Fd& port, os::Fd process, const os::Peer& user,
                    const std::vector<ipc::NamedCount>& values);
   // Writes the values that have changed.  A file that cannot be written any more keeps its value.

@@ -103,13 +103,13 @@ TEST_F(PortFilesTest, WritesValuesWhenTheyChange) {
   EXPECT_EQ(text("counters/a"), "9\n");
   EXPECT_EQ(text("hw_counters/b"), "1\n");
   EXPECT_EQ(text("hw_counters/lifespan"), "200\n");
-  std::ifstream held(directory_ + "/counters/a");  // a reader that keeps its file open
+  std::ifstream open_file(directory_ + "/counters/a");  // a reader that keeps its file open
   files.refresh({{"counters/a", 12345}, {"hw_counters/b", 1}});
   EXPECT_EQ(text("counters/a"), "12345\n");
   EXPECT_EQ(text("hw_counters/b"), "1\n");
-  std::uint64_t seen = 0;
-  held >> seen;
-  EXPECT_EQ(seen, 12345u);
+  std::uint64_t number = 0;
+  open_file >> number;
+  EXPECT_EQ(number, 12345u);
 }
 
 TEST_F(PortFilesTest, ReplacesALongerValueOfAnEarlierAgent) {

@@ -29,7 +29,7 @@ class Scene {
     port_->set_own_addresses({kHere, kAlsoHere}, true);
   }
   Port& port() { return *port_; }
-  void put(const Gid& from, const Gid& to, std::uint8_t mark) {
+  void add(const Gid& from, const Gid& to, std::uint8_t mark) {
     const wire::Bth bth{.opcode = wire::Opcode::kUdSendOnly, .destination_qpn = {1}};
     const auto place = burst_.prepare();
     std::ranges::fill(place.first(kBytes), std::byte{mark});
@@ -38,7 +38,7 @@ class Scene {
                   kBytes);
   }
   // Sends the burst and returns the marks of the packets that the port did not send.
-  std::string staying() {
+  std::string send_and_get_returned() {
     std::string marks;
     for (const link::Arrival& arrival : port_->send(burst_, os::now())) {
       EXPECT_EQ(arrival.transport.size(), kBytes);
@@ -66,9 +66,9 @@ class Scene {
 TEST(Port, ReturnsPacketsForThisHostInsteadOfSendingThem) {
   os::in_network_namespace([] {
     Scene scene;
-    scene.put(kHere, kHere, 'a');
-    scene.put(kHere, kAlsoHere, 'b');
-    EXPECT_EQ(scene.staying(), "ab");
+    scene.add(kHere, kHere, 'a');
+    scene.add(kHere, kAlsoHere, 'b');
+    EXPECT_EQ(scene.send_and_get_returned(), "ab");
     EXPECT_EQ(scene.counter("own_packets"), 2u);
     EXPECT_EQ(scene.counter("udp_out_packets"), 0u);
   });
@@ -77,10 +77,10 @@ TEST(Port, ReturnsPacketsForThisHostInsteadOfSendingThem) {
 TEST(Port, SendsTheOtherPacketsOfAMixedBurst) {
   os::in_network_namespace([] {
     Scene scene;
-    scene.put(kHere, kElsewhere, 'a');
-    scene.put(kHere, kHere, 'b');
-    scene.put(kHere, kElsewhere, 'c');
-    EXPECT_EQ(scene.staying(), "b");
+    scene.add(kHere, kElsewhere, 'a');
+    scene.add(kHere, kHere, 'b');
+    scene.add(kHere, kElsewhere, 'c');
+    EXPECT_EQ(scene.send_and_get_returned(), "b");
     EXPECT_EQ(scene.counter("udp_out_packets"), 2u);
   });
 }
@@ -88,17 +88,18 @@ TEST(Port, SendsTheOtherPacketsOfAMixedBurst) {
 TEST(Port, ReturnsOnlyPacketsThatTheKernelWouldDeliver) {
   os::in_network_namespace([] {
     Scene scene;
-    scene.put(kElsewhere, kHere, 'a');
-    EXPECT_EQ(scene.staying(), "") << "the source is no address of ours";
+    scene.add(kElsewhere, kHere, 'a');
+    EXPECT_EQ(scene.send_and_get_returned(), "") << "the source is not an address of this host";
     Gid link_local;
     link_local.bytes[0] = std::byte{0xfe};
     link_local.bytes[1] = std::byte{0x80};
     scene.port().set_own_addresses({kHere, link_local}, true);
-    scene.put(link_local, link_local, 'b');
-    EXPECT_EQ(scene.staying(), "") << "a link-local address may belong to another host";
+    scene.add(link_local, link_local, 'b');
+    EXPECT_EQ(scene.send_and_get_returned(), "")
+        << "a link-local address may belong to another host";
     scene.port().set_own_addresses({kHere}, false);
-    scene.put(kHere, kHere, 'c');
-    EXPECT_EQ(scene.staying(), "") << "the loopback interface is down";
+    scene.add(kHere, kHere, 'c');
+    EXPECT_EQ(scene.send_and_get_returned(), "") << "the loopback interface is down";
   });
 }
 

@@ -10,9 +10,9 @@
 namespace verbena::agent {
 
 Result<std::unique_ptr<Relay>> Relay::create(asio::io_context& loop) {
-  std::unique_ptr<Relay> made(new Relay(loop));
-  made->uplinks_ = VB_TRY(Uplinks::create(loop, *made, [raw = made.get()] { raw->turn(); }));
-  return made;
+  std::unique_ptr<Relay> relay(new Relay(loop));
+  relay->uplinks_ = VB_TRY(Uplinks::create(loop, *relay, [raw = relay.get()] { raw->turn(); }));
+  return relay;
 }
 
 Result<std::vector<int>> Relay::attach(node::ClientId client, os::RocePort::Lease sockets) {
@@ -26,7 +26,7 @@ Result<std::vector<int>> Relay::attach(node::ClientId client, os::RocePort::Leas
   for (const int fd : {ipv4, ipv6}) {
     if (fd >= 0) range.watches[watch++] = Watch(loop_, fd, [this, &range] { receive(range); });
   }
-  again_.schedule();  // the new lane is not parked yet
+  turn_later_.schedule();  // the new lane is not parked yet
   return fds;
 }
 
@@ -42,13 +42,13 @@ void Relay::release(std::uint16_t range) {
 
 // ---- packets ------------------------------------------------------------------------------------
 
-// Sends some of the packets of programs, and comes back soon for more.  If there are none, waits
-// until a program wakes this process.
+// Sends some of the packets of programs, and schedules the next turn.  If there were no packets,
+// waits until a program wakes this process.
 void Relay::turn() {
   uplinks_->unpark();
-  const bool some = uplinks_->read(os::now());
+  const bool has_read = uplinks_->read(os::now());
   send();
-  if (some || !uplinks_->park()) again_.schedule();
+  if (has_read || !uplinks_->park()) turn_later_.schedule();
 }
 
 bool Relay::pass(const ProgramId& /*from*/, const link::Arrival& arrival, Time /*now*/,
@@ -81,7 +81,7 @@ void Relay::receive(Range& range) {
     } else if (!program) {
       ++counters_.to_nobody;
     } else {
-      (void)uplinks_->put(*uplinks_->find(*program), arrival->address, *arrival, now, false);
+      (void)uplinks_->deliver(*uplinks_->find(*program), arrival->address, *arrival, now, false);
     }
   }
   uplinks_->flush();

@@ -22,7 +22,8 @@ namespace verbena::agent {
 // Carries the packets of programs of other users between their uplinks and UDP.  Such a program
 // gets no socket of port 4791, with which it could take away the packets of others
 // (SO_DETACH_REUSEPORT_BPF).  The agent keeps the sockets of its range, and copies each packet.
-// Programs of this host use a lane as soon as it is set up.  Then their packets do not come here.
+// Programs of this host use a lane as soon as it is set up.  Then their packets do not pass through
+// the relay.
 //
 // Only the loop's thread uses it.
 class Relay final : private Uplinks::Reader {
@@ -59,7 +60,7 @@ class Relay final : private Uplinks::Reader {
     std::uint64_t to_nobody = 0;  // packets for a program that has gone
   };
 
-  explicit Relay(asio::io_context& loop) : loop_(loop), again_(loop, [this] { turn(); }) {}
+  explicit Relay(asio::io_context& loop) : loop_(loop), turn_later_(loop, [this] { turn(); }) {}
 
   static ProgramId program_of(node::ClientId client) { return {0, client}; }
   bool pass(const ProgramId& from, const link::Arrival& arrival, Time now, bool may_wait) override;
@@ -73,7 +74,7 @@ class Relay final : private Uplinks::Reader {
   os::UdpSender sender_{};
   link::Burst burst_{};
   Counters counters_{};
-  DeferredCall again_;
+  DeferredCall turn_later_;
 };
 
 }  // namespace verbena::agent

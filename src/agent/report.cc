@@ -46,8 +46,8 @@ std::vector<ipc::NamedCount> Agent::counters() const {
   network_->add_counters(all);
   all.push_back({"port_downs", times_down_});
   all.push_back({"clients_refused", clients_refused_});
-  all.push_back({"limit_client_requests", limits_met_.requests});
-  all.push_back({"limit_client_queue", limits_met_.queue});
+  all.push_back({"limit_client_requests", limit_counters_.requests});
+  all.push_back({"limit_client_queue", limit_counters_.queue});
   all.push_back({"captures", captures_.size()});
   all.push_back({"captures_refused", captures_refused_});
   all.push_back({"captures_incomplete", captures_.incomplete()});
@@ -73,7 +73,7 @@ void Agent::add_counters(Session& session, CounterSums& sums) {
 }
 
 std::vector<ipc::NamedCount> Agent::port_values() {
-  CounterSums programs = gone_programs_, own;
+  CounterSums programs = ended_program_counters_, own;
   for (const auto& [id, session] : sessions_) add_counters(*session, programs);
   for (const auto& counter : counters()) own[counter.name] += counter.value;
   return port_counters(programs, own, times_down_);
@@ -96,8 +96,8 @@ void Agent::refresh_port_files() {
   }
 }
 
-// Replies with a page of the list: first programs, then connections.  A page has as many as fit
-// into a message, which can carry only a few tables.
+// Replies with a page of the list: first programs, then connections.  A page has as many entries as
+// fit into one message, which can carry only a few tables.
 void Agent::processes(Session& session, const ipc::Envelope& envelope) {
   const auto request = ipc::decode<ipc::Processes>(envelope);
   if (!request) {
@@ -126,9 +126,9 @@ void Agent::processes(Session& session, const ipc::Envelope& envelope) {
       reply.more = true;
       break;
     }
-    const Session* const its = session_of(client);
-    if (is_guest(session) && (its == nullptr || !may_see(session, *its))) continue;
-    if (its != nullptr) info.pid = its->pid;
+    const Session* const owner = session_of(client);
+    if (is_guest(session) && (owner == nullptr || !may_see(session, *owner))) continue;
+    if (owner != nullptr) info.pid = owner->pid;
     reply.connections.push_back(std::move(info));
   }
   session.connection.reply(envelope.request, reply, tables);

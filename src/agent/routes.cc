@@ -16,22 +16,22 @@ Routes::Routes(asio::io_context& loop, Later later) : later_(std::move(later)) {
   monitoring_ = Watch(loop, monitor_->fd(), [this] {
     monitor_->drain();
     forget_next_hops();
-    look_again();
+    answer_waiting();
   });
 }
 
-// Clears known_ if routes may have changed.  Returns false if there is no monitor, so that nothing
-// may be remembered.  The kernel notifies the monitor before a change takes effect.
-bool Routes::knows_of_changes() {
-  if (changes_ && changes_->drain()) known_.clear();
+// Clears cache_ if routes may have changed.  Returns false if there is no monitor, so that no route
+// may be cached.  The kernel notifies the monitor before a change takes effect.
+bool Routes::refresh_cache() {
+  if (changes_ && changes_->drain()) cache_.clear();
   return changes_.has_value();
 }
 
 Routes::Answer Routes::ask(const node::Node::RouteWanted& wanted) {
   const Query query{wanted.destination, wanted.source, wanted.scope};
-  const bool remembers = knows_of_changes();
-  if (const auto known = known_.find(query); known != known_.end()) {
-    return known->second.route;
+  const bool may_cache = refresh_cache();
+  if (const auto cached = cache_.find(query); cached != cache_.end()) {
+    return cached->second.route;
   }
   const auto found = os::route_to(wanted.destination, wanted.source, wanted.scope);
   if (!found) return std::unexpected(found.error());
@@ -39,7 +39,7 @@ Routes::Answer Routes::ask(const node::Node::RouteWanted& wanted) {
                               .interface = found->interface,
                               .mtu_bytes = found->mtu,
                               .loopback = found->loopback};
-  if (route.loopback && remembers) remember(query, {.route = route});
+  if (route.loopback && may_cache) cache_route(query, {.route = route});
   // A multicast group has no next hop that could answer.
   const bool to_group = wire::is_multicast(wanted.destination);
   if (route.loopback || to_group || !monitor_ || waiting_.size() >= kWaitingMax) return route;
@@ -48,25 +48,26 @@ Routes::Answer Routes::ask(const node::Node::RouteWanted& wanted) {
                         .next_hop = {.address = found->gateway.value_or(wanted.destination),
                                      .interface = found->interface},
                         .route = route};
-  const auto known = os::neighbour_state(waiting.next_hop);
-  if (known &&
-      (*known == os::NeighbourState::kUnknown || *known == os::NeighbourState::kUnreachable)) {
+  const auto state = os::neighbour_state(waiting.next_hop);
+  if (state &&
+      (*state == os::NeighbourState::kUnknown || *state == os::NeighbourState::kUnreachable)) {
     // If the neighbour cannot be resolved now, packets to it will show whether it is there.
     if (!os::resolve_neighbour(wanted.destination, route.source, route.interface)) return route;
   }
-  auto now = answer(waiting);
-  if (!now) waiting_.push_back(waiting);
-  if (now && *now && remembers) remember(query, {.route = route, .by_next_hop = true});
-  return now;
+  auto immediate = answer(waiting);
+  if (!immediate) waiting_.push_back(waiting);
+  if (immediate && *immediate && may_cache)
+    cache_route(query, {.route = route, .by_next_hop = true});
+  return immediate;
 }
 
-void Routes::remember(const Query& query, const Known& known) {
-  if (known_.size() >= kKnownMax) known_.clear();
-  known_.emplace(query, known);
+void Routes::cache_route(const Query& query, const CachedRoute& route) {
+  if (cache_.size() >= kCachedRoutesMax) cache_.clear();
+  cache_.emplace(query, route);
 }
 
 void Routes::forget_next_hops() {
-  std::erase_if(known_, [](const auto& one) { return one.second.by_next_hop; });
+  std::erase_if(cache_, [](const auto& entry) { return entry.second.by_next_hop; });
 }
 
 Routes::Answer Routes::answer(const Waiting& waiting) {
@@ -81,7 +82,7 @@ Routes::Answer Routes::answer(const Waiting& waiting) {
   std::unreachable();
 }
 
-void Routes::look_again() {
+void Routes::answer_waiting() {
   // Take waiting_ first, because later_() may cause the next query.
   for (const Waiting& waiting : std::exchange(waiting_, {})) {
     if (const auto now = answer(waiting)) {

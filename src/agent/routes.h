@@ -28,7 +28,7 @@ class Routes {
  public:
   // Limits the queries that may wait for a next hop.  At this limit, queries are answered at once.
   static constexpr std::size_t kWaitingMax = 4096;
-  static constexpr std::size_t kKnownMax = 256;
+  static constexpr std::size_t kCachedRoutesMax = 256;
 
   using Answer = std::optional<Result<node::HostRoute>>;
   using Later = std::function<void(std::uint64_t token, const Result<node::HostRoute>& route)>;
@@ -45,24 +45,24 @@ class Routes {
     os::Neighbour next_hop{};
     node::HostRoute route{};
   };
-  struct Known {
+  struct CachedRoute {
     node::HostRoute route{};
     bool by_next_hop = false;  // the route is valid until the state of a neighbour changes
   };
   using Query = std::tuple<Gid, std::optional<Gid>, std::uint32_t>;
 
   static Answer answer(const Waiting& waiting);
-  bool knows_of_changes();
-  void remember(const Query& query, const Known& known);
+  bool refresh_cache();
+  void cache_route(const Query& query, const CachedRoute& route);
   void forget_next_hops();
-  void look_again();
+  void answer_waiting();
 
   Later later_;
   std::optional<os::NeighbourMonitor> monitor_{};
   Watch monitoring_{};
   std::vector<Waiting> waiting_{};
   std::optional<os::InterfaceMonitor> changes_{};
-  std::map<Query, Known> known_{};
+  std::map<Query, CachedRoute> cache_{};
 };
 
 }  // namespace verbena::agent

@@ -33,10 +33,10 @@ constexpr std::size_t kBuildTextMax = 64;
 // Makes room for another new connection by closing the oldest silent one, if needed.  Returns false
 // if all new connections have sent something that must be read first.
 bool Agent::make_room() {
-  if (sessions_.size() - welcomed() < kNewSessionsMax) return true;
-  const auto is_silent = [](const auto& one) {
-    const Session& session = *one.second;
-    if (session.role != Role::kNew || session.hello_by == kNever) return false;
+  if (sessions_.size() - welcomed_sessions() < kNewSessionsMax) return true;
+  const auto is_silent = [](const auto& entry) {
+    const Session& session = *entry.second;
+    if (session.role != Role::kNew || session.hello_deadline == kNever) return false;
     const auto ready = os::wait_for(session.connection.channel().fd(), POLLIN, os::kNoWait);
     return ready && *ready == 0;
   };
@@ -68,8 +68,8 @@ void Agent::on_listener() {
     const std::uint64_t id = next_session_++;
     auto session = std::make_unique<Session>(loop_, std::move(*channel), id, *this);
     session->user = *peer;
-    session->hello_by = os::now() + kHelloTimeout;
-    if (hello_timer_.deadline() == kNever) hello_timer_.at(session->hello_by);
+    session->hello_deadline = os::now() + kHelloTimeout;
+    if (hello_timer_.deadline() == kNever) hello_timer_.at(session->hello_deadline);
     sessions_.emplace(id, std::move(session));
   }
   update_idle();
@@ -78,9 +78,9 @@ void Agent::on_listener() {
 // Returns true if this process may connect.
 bool Agent::serves(const os::Peer& peer) const {
   if (peer.uid == ::geteuid()) return true;
-  const auto its = [&](const auto& one) { return one.second->user.uid == peer.uid; };
-  return options_.all_users &&
-         std::ranges::count_if(sessions_, its) < static_cast<std::ptrdiff_t>(kClientsOfUserMax);
+  const auto is_of_user = [&](const auto& entry) { return entry.second->user.uid == peer.uid; };
+  return options_.all_users && std::ranges::count_if(sessions_, is_of_user) <
+                                   static_cast<std::ptrdiff_t>(kClientsOfUserMax);
 }
 
 bool Agent::is_guest(const Session& session) { return session.user.uid != ::geteuid(); }
@@ -96,11 +96,11 @@ void Agent::received_all(Connection&, std::size_t messages) { pump_after(message
 void Agent::on_hello_timer() {
   Time next = kNever;
   for (const auto& [id, session] : sessions_) {
-    if (session->hello_by > os::now()) {
-      next = std::min(next, session->hello_by);
+    if (session->hello_deadline > os::now()) {
+      next = std::min(next, session->hello_deadline);
       continue;
     }
-    session->hello_by = kNever;
+    session->hello_deadline = kNever;
     ++clients_refused_;
     log_.line("somebody connected and did not say Hello");
     session->connection.finish();
@@ -116,7 +116,7 @@ void Agent::ended(Connection& connection, const std::string& why) {
         fmt::format("{} (pid {}) is gone: {}", printable_name(session.name), session.pid, why));
   }
   captures_.leave(connection.id(), os::now());
-  add_counters(session, gone_programs_);
+  add_counters(session, ended_program_counters_);
   if (session.client) {
     session_of_client_.erase(*session.client);
     network_->detach(*session.client);
@@ -130,7 +130,7 @@ void Agent::ended(Connection& connection, const std::string& why) {
 void Agent::received(Connection& from, const ipc::Envelope& envelope,
                      std::span<const std::byte> message, std::vector<os::Fd> fds) {
   Session& session = *sessions_.at(from.id());
-  session.hello_by = kNever;
+  session.hello_deadline = kNever;
   if (session.role == Role::kNew) {
     hello(session, envelope, std::move(fds));
   } else if (session.client && ipc::is_for_node(envelope.type)) {
@@ -154,8 +154,8 @@ void Agent::hello(Session& session, const ipc::Envelope& envelope, std::vector<o
   // Only the first field of a Hello from another build can be decoded.
   std::string build;
   ipc::Reader(envelope.body)(build);
-  std::string no = refusal(session, build);
-  if (!no.empty()) return refuse(session, envelope.request, std::move(no));
+  std::string reason = refusal(session, build);
+  if (!reason.empty()) return refuse(session, envelope.request, std::move(reason));
 
   const auto hello = ipc::decode<ipc::Hello>(envelope);
   if (!hello) return refuse(session, envelope.request, "the agent cannot read this Hello");
@@ -177,15 +177,15 @@ std::string Agent::refusal(const Session& session, const std::string& build) {
     return fmt::format("this agent (pid {}) serves only user id {}", ::getpid(), ::geteuid());
   }
   if (build != options_.build) {
-    const std::string both = fmt::format(
+    const std::string builds = fmt::format(
         "the agent (pid {}) is of build {}, the program of build {}", ::getpid(), options_.build,
         build.empty() ? "unknown" : printable_name(build.substr(0, kBuildTextMax)));
     if (options_.of_fabric) {
-      return both + "; it belongs to a fabric: end it with 'verbena fabric down'";
+      return builds + "; it belongs to a fabric: end it with 'verbena fabric down'";
     }
-    if (options_.all_users) return both + "; it serves all users: root can stop and start it";
+    if (options_.all_users) return builds + "; it serves all users: root can stop and start it";
     if (programs() != 0 || !captures_.empty()) {
-      return fmt::format("{}, and {} programs use it: end them, or 'verbena agent stop'", both,
+      return fmt::format("{}, and {} programs use it: end them, or 'verbena agent stop'", builds,
                          programs());
     }
     // Send the pending disconnects of programs that have ended.
@@ -193,9 +193,9 @@ std::string Agent::refusal(const Session& session, const std::string& build) {
     // Release the port and the name before the reply is sent, because the program may start the
     // right agent as soon as it has read the reply.
     release_port_and_name();
-    return both + "; it was idle and ends now";
+    return builds + "; it was idle and ends now";
   }
-  if (welcomed() >= kClientsMax) {
+  if (welcomed_sessions() >= kClientsMax) {
     return fmt::format("the agent serves {} programs already", kClientsMax);
   }
   return {};
@@ -216,7 +216,7 @@ Result<os::Fd> Agent::pidfd_of(const Session& session, std::vector<os::Fd>& fds)
 }
 
 void Agent::welcome(Session& session, std::uint64_t request, const ipc::Hello& hello) {
-  if (!hello.tool) network_->look_again();  // the holder of the port may have ended by now
+  if (!hello.tool) network_->retry_port();  // the holder of the port may have ended by now
   session.role = hello.tool ? Role::kTool : Role::kProgram;
   ipc::Welcome reply = node_.welcome();
   std::vector<int> fds;
@@ -308,14 +308,14 @@ void Agent::start_capture(Session& session, const ipc::Envelope& envelope,
     return session.connection.done(envelope.request, std::unexpected(process.error()));
   }
   if (is_guest(session) && !os::is_on_local_filesystem(fds[0].get())) {
-    return session.connection.done(envelope.request,
-                                   fail(Errc::kInvalidArgument,
-                                        "this agent serves all users: it writes captures to local "
-                                        "filesystems alone, for example to /tmp"));
+    return session.connection.done(
+        envelope.request, fail(Errc::kInvalidArgument,
+                               "this agent serves all users: it writes captures only to local "
+                               "filesystems, for example to /tmp"));
   }
   // A guest's capture has no packets of QP1, because they belong to all users.
-  const auto whose = is_guest(session) ? Captures::Whose::kPrograms : Captures::Whose::kAll;
-  const auto id = captures_.start(std::move(fds[0]), std::move(*process), os::now(), whose);
+  const auto sources = is_guest(session) ? Captures::Sources::kPrograms : Captures::Sources::kAll;
+  const auto id = captures_.start(std::move(fds[0]), std::move(*process), os::now(), sources);
   if (!id) return session.connection.done(envelope.request, std::unexpected(id.error()));
   log_.line(fmt::format("capture for {} (pid {})", printable_name(session.name), session.pid));
   session.capture = *id;
@@ -362,7 +362,7 @@ Result<os::Fd> Agent::process_named(const Session& session, std::uint32_t pid) c
                                 : os::open_pidfd(static_cast<pid_t>(pid));
 }
 
-std::size_t Agent::welcomed() const {
+std::size_t Agent::welcomed_sessions() const {
   return static_cast<std::size_t>(
       std::ranges::count_if(sessions_, [](const auto& s) { return s.second->role != Role::kNew; }));
 }

@@ -13,20 +13,20 @@ void copy_packet(const link::Arrival& arrival, std::span<std::byte> out) {
 }
 
 Result<std::unique_ptr<Uplinks>> Uplinks::create(asio::io_context& loop, Reader& reader,
-                                                 Woken woken) {
+                                                 WakeCallback on_wake) {
   auto wake = VB_TRY(os::WakeFd::create());
-  return std::unique_ptr<Uplinks>(new Uplinks(loop, reader, std::move(wake), std::move(woken)));
+  return std::unique_ptr<Uplinks>(new Uplinks(loop, reader, std::move(wake), std::move(on_wake)));
 }
 
-Uplinks::Uplinks(asio::io_context& loop, Reader& reader, os::WakeFd wake, Woken woken)
+Uplinks::Uplinks(asio::io_context& loop, Reader& reader, os::WakeFd wake, WakeCallback on_wake)
     : loop_(loop),
       reader_(reader),
       wake_(std::move(wake)),
-      woken_(std::move(woken)),
-      full_lane_timer_(loop, [this] { woken_(); }) {
+      on_wake_(std::move(on_wake)),
+      full_lane_timer_(loop, [this] { on_wake_(); }) {
   watch_ = Watch(loop, wake_.fd(), [this] {
     wake_.clear();
-    woken_();
+    on_wake_();
   });
 }
 
@@ -47,8 +47,8 @@ void Uplinks::release(std::uint16_t range) {
 }
 
 std::size_t Uplinks::leases(HostIndex host) const {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(host_of_range_, [&](const auto& one) { return one.second == host; }));
+  return static_cast<std::size_t>(std::ranges::count_if(
+      host_of_range_, [&](const auto& entry) { return entry.second == host; }));
 }
 
 Result<std::vector<int>> Uplinks::attach(const ProgramId& program, std::uint16_t range,
@@ -65,40 +65,40 @@ Result<std::vector<int>> Uplinks::attach(const ProgramId& program, std::uint16_t
   const auto lane = VB_TRY(link::Lane::attach(memory.mapping.bytes(), link::Lane::Side::kSecond));
   std::vector<int> fds{memory.fd.get()};
   if (wake) {
-    auto its = os::WakeFd::adopt(VB_TRY(os::duplicate_fd(*wake)));
-    uplinks_.try_emplace(program, std::move(memory.mapping), lane, std::move(its));
+    auto program_wake = os::WakeFd::adopt(VB_TRY(os::duplicate_fd(*wake)));
+    uplinks_.try_emplace(program, std::move(memory.mapping), lane, std::move(program_wake));
     fds.insert(fds.end(), {*wake, wake_.fd()});
   } else {
-    auto [own, its] = VB_TRY(os::WakeSocket::create_pair());
-    to_pass_.push_back(VB_TRY(os::duplicate_fd(its.fd())));
-    fds.push_back(to_pass_.back().get());
+    auto [own_end, program_end] = VB_TRY(os::WakeSocket::create_pair());
+    fds_to_pass_.push_back(VB_TRY(os::duplicate_fd(program_end.fd())));
+    fds.push_back(fds_to_pass_.back().get());
     const auto added =
-        uplinks_.try_emplace(program, std::move(memory.mapping), lane, std::move(own));
+        uplinks_.try_emplace(program, std::move(memory.mapping), lane, std::move(own_end));
     Uplink& uplink = added.first->second;
     auto& socket = std::get<os::WakeSocket>(uplink.wake_);
-    uplink.woken_ = Watch(loop_, socket.fd(), [this, &socket] {
+    uplink.socket_watch_ = Watch(loop_, socket.fd(), [this, &socket] {
       socket.clear();
-      woken_();
+      on_wake_();
     });
   }
-  to_pass_.push_back(std::move(memory.fd));
+  fds_to_pass_.push_back(std::move(memory.fd));
   program_of_range_[range] = program;
   return fds;
 }
 
-void Uplinks::passed_on() { to_pass_.clear(); }
+void Uplinks::passed_on() { fds_to_pass_.clear(); }
 
 void Uplinks::detach(const ProgramId& program) {
-  const auto leaving = uplinks_.find(program);
-  if (leaving == uplinks_.end()) return;
+  const auto found = uplinks_.find(program);
+  if (found == uplinks_.end()) return;
   constexpr std::size_t kRecordsMax = link::Lane::kRingBytes / ring::kRecordAlignment;
   const Time now = os::now();
-  leaving->second.lane_.receive(kRecordsMax, [&](const link::Arrival& arrival) {
+  found->second.lane_.receive(kRecordsMax, [&](const link::Arrival& arrival) {
     return reader_.pass(program, arrival, now, false);
   });
   flush();
-  uplinks_.erase(leaving);
-  std::erase_if(program_of_range_, [&](const auto& one) { return one.second == program; });
+  uplinks_.erase(found);
+  std::erase_if(program_of_range_, [&](const auto& entry) { return entry.second == program; });
 }
 
 Uplinks::Uplink* Uplinks::find(const ProgramId& program) {
@@ -115,14 +115,14 @@ std::optional<ProgramId> Uplinks::program_of(HostIndex host, std::uint16_t range
 // ---- packets ------------------------------------------------------------------------------------
 
 bool Uplinks::read(Time now) {
-  bool some = false;
+  bool has_read = false;
   for (auto& [id, uplink] : uplinks_) {
     uplink.held_up_ = false;
-    const auto take = [&](const link::Arrival& arrival) {
+    const auto pass = [&](const link::Arrival& arrival) {
       uplink.held_up_ = !reader_.pass(id, arrival, now, true);
       return !uplink.held_up_;
     };
-    some |= uplink.lane_.receive(kRecordsPerLook, take) != 0;
+    has_read |= uplink.lane_.receive(kRecordsPerRead, pass) != 0;
     if (uplink.lane_.finish()) uplink.wake();
     if (uplink.lane_.ended()) broken_.push_back(id);
   }
@@ -131,7 +131,7 @@ bool Uplinks::read(Time now) {
     ++counters_.broken;
     detach(id);
   }
-  return some;
+  return has_read;
 }
 
 void Uplinks::flush() {
@@ -144,8 +144,8 @@ void Uplinks::flush() {
   full_lane_timer_.at(deadline);
 }
 
-bool Uplinks::put(Uplink& to, const link::Address& address, const link::Arrival& arrival, Time now,
-                  bool may_wait) {
+bool Uplinks::deliver(Uplink& to, const link::Address& address, const link::Arrival& arrival,
+                      Time now, bool may_wait) {
   if (!to.lane_.prepare(address)) {
     if (to.full_since_ == kNever) to.full_since_ = now;
     if (may_wait && !to.lane_.ended() && now < to.full_since_ + kFullLaneTimeout) return false;

@@ -50,7 +50,7 @@ class Uplinks {
  public:
   static constexpr std::size_t kUplinksMax = 1024;  // each has half a megabyte
   static constexpr std::size_t kLeasesMax = 2048;   // ranges of QP numbers, of all hosts
-  static constexpr std::size_t kRecordsPerLook = 64;
+  static constexpr std::size_t kRecordsPerRead = 64;
   static constexpr Duration kFullLaneTimeout = std::chrono::milliseconds(100);
 
   // Takes the packets that programs send.
@@ -66,13 +66,13 @@ class Uplinks {
   };
   class Uplink;
 
-  using Woken = std::move_only_function<void()>;
+  using WakeCallback = std::move_only_function<void()>;
 
-  // Calls `woken` after park() when a program has sent something, or when a lane has been full for
-  // kFullLaneTimeout.  kSystem: there is no descriptor left.  REQUIRES: the reader outlives this
-  // object.
+  // Calls `on_wake` after park() when a program has sent something, or when a lane has been full
+  // for kFullLaneTimeout.  kSystem: there is no descriptor left.  REQUIRES: the reader outlives
+  // this object.
   static Result<std::unique_ptr<Uplinks>> create(asio::io_context& loop, Reader& reader,
-                                                 Woken woken);
+                                                 WakeCallback on_wake);
 
   // Leases a range of QP numbers that no program of the fabric has.
   Result<std::uint16_t> lease(HostIndex host, Random& random, std::span<const std::uint16_t> avoid);
@@ -94,10 +94,10 @@ class Uplinks {
   std::optional<ProgramId> program_of(HostIndex host, std::uint16_t range) const;
   // Copies a packet to a program.  Returns false if the packet must wait for room.  A packet that
   // may not wait is dropped and counted instead.
-  bool put(Uplink& to, const link::Address& address, const link::Arrival& arrival, Time now,
-           bool may_wait);
+  bool deliver(Uplink& to, const link::Address& address, const link::Arrival& arrival, Time now,
+               bool may_wait);
 
-  // Passes some packets of each uplink to the reader.  Returns true if there were some.
+  // Passes some packets of each uplink to the reader.  Returns true if it passed a packet.
   bool read(Time now);
   // Wakes the programs that got packets.  read() calls it, too.
   void flush();
@@ -116,12 +116,12 @@ class Uplinks {
     std::uint64_t sleeps = 0;
   };
 
-  Uplinks(asio::io_context& loop, Reader& reader, os::WakeFd wake, Woken woken);
+  Uplinks(asio::io_context& loop, Reader& reader, os::WakeFd wake, WakeCallback on_wake);
 
   asio::io_context& loop_;
   Reader& reader_;
   os::WakeFd wake_;
-  Woken woken_;
+  WakeCallback on_wake_;
   Watch watch_{};
   Timer full_lane_timer_;
   PlainRanges ranges_{kLeasesMax};
@@ -129,7 +129,7 @@ class Uplinks {
   std::map<ProgramId, Uplink> uplinks_;
   std::map<std::uint16_t, ProgramId> program_of_range_{};
   std::vector<ProgramId> broken_{};
-  std::vector<os::Fd> to_pass_{};
+  std::vector<os::Fd> fds_to_pass_{};
   Counters counters_{};
 };
 
@@ -149,8 +149,8 @@ class Uplinks::Uplink {
 
   os::Mapping memory_;
   link::Lane lane_;
-  Wake wake_;      // wakes the program; a socket also wakes this process
-  Watch woken_{};  // watches the socket
+  Wake wake_;  // wakes the program; a socket also wakes this process
+  Watch socket_watch_{};
   Time full_since_ = kNever;
   bool held_up_ = false;  // its next packet waits for room in another lane
 };

@@ -13,13 +13,13 @@
 namespace verbena::agent {
 namespace {
 
-// Returns true if a read would not block.  asio may report a descriptor that has just been assigned
-// as readable, because of an event of the one before: it keeps the states of descriptors in a pool.
-// Many owners take "readable" for the end of a program.
+// Returns true if a read would not block.  asio keeps the states of descriptors in a pool.  So it
+// may report a newly assigned descriptor as readable because of an event of the descriptor that had
+// the state before.  Many owners treat "readable" as the end of a program.
 bool is_readable(int fd) {
-  pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+  pollfd request{.fd = fd, .events = POLLIN, .revents = 0};
   const timespec at_once{};
-  return os::repeat_call(SYS_ppoll, &one, 1, &at_once, nullptr, 0) != 0;
+  return os::repeat_call(SYS_ppoll, &request, 1, &at_once, nullptr, 0) != 0;
 }
 
 }  // namespace
@@ -111,7 +111,7 @@ struct Timer::State {
   asio::steady_timer timer;
   std::move_only_function<void()> expired{};
   Time deadline = kNever;
-  Time set = kNever;            // asio's timer expires then, at the deadline or before it
+  Time expiry = kNever;         // of asio's timer: the deadline or an earlier time
   std::uint64_t times_set = 0;  // tells handlers of an earlier setting that they are obsolete
 };
 
@@ -132,17 +132,17 @@ Time Timer::deadline() const { return state_->deadline; }
 // still expires at the earlier time, and is then set again.
 void Timer::at(Time deadline) {
   state_->deadline = deadline;
-  if (deadline < state_->set) set(state_);
+  if (deadline < state_->expiry) set(state_);
 }
 
 void Timer::set(const std::shared_ptr<State>& state) {
-  state->set = state->deadline;
-  const std::uint64_t mine = ++state->times_set;
+  state->expiry = state->deadline;
+  const std::uint64_t setting = ++state->times_set;
   // Our Time and steady_clock are both CLOCK_MONOTONIC.
-  state->timer.expires_at(std::chrono::steady_clock::time_point(state->set.time_since_epoch()));
-  state->timer.async_wait([state, mine](const asio::error_code& failed) {
-    if (failed || state->times_set != mine) return;
-    state->set = kNever;
+  state->timer.expires_at(std::chrono::steady_clock::time_point(state->expiry.time_since_epoch()));
+  state->timer.async_wait([state, setting](const asio::error_code& failed) {
+    if (failed || state->times_set != setting) return;
+    state->expiry = kNever;
     if (state->deadline == kNever) return;
     if (state->deadline > os::now()) return set(state);
     state->deadline = kNever;

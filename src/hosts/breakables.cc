@@ -57,13 +57,13 @@ void BreakableSubnet::set_mtu(Link link, std::uint32_t bytes) {
 }
 
 Answer<void> BreakableSubnet::set_pkey(Node node, Pkey pkey, bool present) {
-  const subnet::Node& its = topology().nodes[node];
+  const subnet::Node& hca = topology().nodes[node];
   bool changed = false;
-  for (std::uint8_t port = 1; port <= its.ports; ++port) {
+  for (std::uint8_t port = 1; port <= hca.ports; ++port) {
     changed |= nodes_.set_pkey({.node = node, .port = port}, pkey, present);
   }
   if (changed) return {};
-  return std::unexpected(present ? full_table(its.name) : no_pkey(its.name, pkey));
+  return std::unexpected(present ? full_table(hca.name) : no_pkey(hca.name, pkey));
 }
 
 bool BreakableSubnet::has_pkey(Node node, Pkey pkey) const {
@@ -134,9 +134,9 @@ Answer<void> BreakableHosts::set_pkey(Node node, Pkey pkey, bool present) {
   for (std::uint8_t device = 0; device < rails_of(node); ++device) {
     const ethernet::RailId rail{.host = node, .device = device};
     std::vector<Pkey> pkeys = network_.pkeys(rail);
-    const bool has = std::ranges::find(pkeys, pkey) != pkeys.end();
-    changed |= has && present;  // a P_Key that the table has counts as added
-    if (has == present) continue;
+    const bool has_it = std::ranges::find(pkeys, pkey) != pkeys.end();
+    changed |= has_it && present;  // a P_Key that the table has counts as added
+    if (has_it == present) continue;
     // Each P_Key keeps its index in the table, because programs name it by its index.
     const auto entry = std::ranges::find(pkeys, present ? Pkey{} : pkey);
     if (entry != pkeys.end()) {

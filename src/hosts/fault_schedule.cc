@@ -12,10 +12,10 @@ namespace verbena::hosts {
 FaultSchedule::FaultSchedule(asio::io_context& loop, Faults& faults,
                              std::vector<plan::ScheduledFault> scheduled, const agent::Log& log)
     : faults_(faults), log_(log), began_(os::now()), timer_(loop, [this] { on_timer(); }) {
-  for (plan::ScheduledFault& one : scheduled) {
+  for (plan::ScheduledFault& fault : scheduled) {
     const auto place =
-        std::ranges::upper_bound(scheduled_, one.after, {}, &plan::ScheduledFault::after);
-    scheduled_.insert(place, std::move(one));
+        std::ranges::upper_bound(scheduled_, fault.after, {}, &plan::ScheduledFault::after);
+    scheduled_.insert(place, std::move(fault));
   }
   if (!scheduled_.empty()) timer_.at(began_ + scheduled_.front().after);
 }

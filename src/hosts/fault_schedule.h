@@ -22,7 +22,7 @@ class FaultSchedule {
                 const agent::Log& log);
 
   // Returns the number of faults that have not happened.
-  std::size_t left() const { return scheduled_.size() - next_; }
+  std::size_t remaining() const { return scheduled_.size() - next_; }
 
  private:
   void on_timer();

@@ -42,38 +42,37 @@ std::string pkey_text(Pkey pkey, bool present) {
 Faults::Faults(asio::io_context& loop, Breakable& fabric)
     : fabric_(fabric), flap_timer_(loop, [this] { flap_due_links(); }) {}
 
-Faults::Set Faults::set(const Fault& wanted) {
-  if (auto problem = fabric_.problem_with(wanted)) return std::unexpected(std::move(*problem));
-  if (!faults::is_of_link(wanted.kind)) return set_node(fabric_.find_node(wanted.a), wanted);
-  return set_link(fabric_.find_link(wanted.a, wanted.b), wanted);
+Faults::SetResult Faults::set(const Fault& fault) {
+  if (auto problem = fabric_.problem_with(fault)) return std::unexpected(std::move(*problem));
+  if (!faults::is_of_link(fault.kind)) return set_node(fabric_.find_node(fault.a), fault);
+  return set_link(fabric_.find_link(fault.a, fault.b), fault);
 }
 
 // ---- links --------------------------------------------------------------------------------------
 
-std::string Faults::set_link(Breakable::Link link, const Fault& wanted) {
+std::string Faults::set_link(Breakable::Link link, const Fault& fault) {
   const std::string text = "link " + fabric_.link_text(link) + " ";
-  switch (wanted.kind) {
+  switch (fault.kind) {
     case Kind::kLinkDown:
-    case Kind::kLinkUp: return text + plug(link, wanted.kind == Kind::kLinkUp);
+    case Kind::kLinkUp: return text + plug(link, fault.kind == Kind::kLinkUp);
     case Kind::kLinkFlapping:
-      return text +
-             flap(link, {.down = wanted.down,
-                         .up = wanted.up,
-                         .seed = wanted.has_seed ? std::optional(wanted.seed) : std::nullopt});
+      return text + flap(link, {.down = fault.down,
+                                .up = fault.up,
+                                .seed = fault.has_seed ? std::optional(fault.seed) : std::nullopt});
     case Kind::kLinkLossy: {
-      const faults::Loss loss{.per_million = wanted.lost_per_million, .seed = wanted.seed};
+      const faults::Loss loss{.per_million = fault.lost_per_million, .seed = fault.seed};
       links_[link].loss = loss;
       fabric_.set_loss(link, loss);
       return text + loss_text(loss);
     }
     case Kind::kLinkSlow:
-      links_[link].delay = wanted.delay;
-      fabric_.set_delay(link, wanted.delay);
-      return text + delay_text(wanted.delay);
+      links_[link].delay = fault.delay;
+      fabric_.set_delay(link, fault.delay);
+      return text + delay_text(fault.delay);
     case Kind::kLinkMtu:
-      links_[link].mtu_bytes = wanted.mtu_bytes;
-      fabric_.set_mtu(link, wanted.mtu_bytes);
-      return text + mtu_text(wanted.mtu_bytes);
+      links_[link].mtu_bytes = fault.mtu_bytes;
+      fabric_.set_mtu(link, fault.mtu_bytes);
+      return text + mtu_text(fault.mtu_bytes);
     default: return "";  // set_node() carries out the other faults
   }
 }
@@ -81,7 +80,7 @@ std::string Faults::set_link(Breakable::Link link, const Fault& wanted) {
 std::string Faults::plug(Breakable::Link link, bool up) {
   LinkState& state = links_[link];
   state.flaps.reset();
-  state.pulled = !up;
+  state.cable_pulled = !up;
   set_timer();
   fabric_.set_link(link, up);
   return up ? fabric_.up_text(link) : "is down";
@@ -90,7 +89,7 @@ std::string Faults::plug(Breakable::Link link, bool up) {
 std::string Faults::flap(Breakable::Link link, const faults::Periods& periods) {
   LinkState& state = links_[link];
   state.flaps.emplace(periods, os::now());
-  state.pulled = false;
+  state.cable_pulled = false;
   set_timer();
   fabric_.set_link(link, false);
   return flaps_text(periods);
@@ -114,15 +113,15 @@ void Faults::set_timer() {
 
 // ---- nodes --------------------------------------------------------------------------------------
 
-Faults::Set Faults::set_node(Breakable::Node node, const Fault& wanted) {
-  switch (wanted.kind) {
+Faults::SetResult Faults::set_node(Breakable::Node node, const Fault& fault) {
+  switch (fault.kind) {
     case Kind::kPkeyRemoved:
-    case Kind::kPkeyAdded: return set_pkey(node, wanted.pkey, wanted.kind == Kind::kPkeyAdded);
-    default: return set_power(node, wanted.kind);
+    case Kind::kPkeyAdded: return set_pkey(node, fault.pkey, fault.kind == Kind::kPkeyAdded);
+    default: return set_power(node, fault.kind);
   }
 }
 
-Faults::Set Faults::set_power(Breakable::Node node, Kind kind) {
+Faults::SetResult Faults::set_power(Breakable::Node node, Kind kind) {
   const std::string name = "node " + fabric_.node_name(node) + " ";
   NodeState& state = nodes_[node];
   const bool off = kind == Kind::kNodeOff;
@@ -136,7 +135,7 @@ Faults::Set Faults::set_power(Breakable::Node node, Kind kind) {
   return name + (off ? fabric_.off_text() : "is on");
 }
 
-Faults::Set Faults::set_pkey(Breakable::Node node, Pkey pkey, bool present) {
+Faults::SetResult Faults::set_pkey(Breakable::Node node, Pkey pkey, bool present) {
   const auto set = fabric_.set_pkey(node, pkey, present);
   if (!set) return std::unexpected(set.error());
   nodes_[node].pkeys[pkey] = present;
@@ -155,13 +154,13 @@ std::vector<ipc::FaultStatus> Faults::status() const {
     if (state.off) add(what, "is off");
     if (state.paused) add(what, "is paused");
     for (const auto& [pkey, present] : state.pkeys) {
-      // The manager may have written the table meanwhile.
+      // The subnet manager may have written the table since then.
       if (fabric_.has_pkey(node, pkey) == present) add(what, pkey_text(pkey, present));
     }
   }
   for (const auto& [link, state] : links_) {
     const std::string what = "link " + fabric_.link_text(link);
-    if (state.pulled) add(what, "is down");
+    if (state.cable_pulled) add(what, "is down");
     if (state.flaps) add(what, flaps_text(state.flaps->periods()));
     if (state.loss.per_million != 0) add(what, loss_text(state.loss));
     if (state.delay != Duration{}) add(what, delay_text(state.delay));

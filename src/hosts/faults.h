@@ -44,7 +44,7 @@ class Breakable {
   virtual std::string node_name(Node node) const = 0;
 
   virtual void set_link(Link link, bool up) = 0;
-  // Returns the state of a link that is not pulled, as text: "is up".
+  // Returns the state of a link whose cable is not pulled, as text: "is up".
   virtual std::string up_text(Link link) const = 0;
   virtual void set_loss(Link link, const faults::Loss& loss) = 0;
   // Delays each packet on the link; 0 ends the delay.
@@ -71,14 +71,14 @@ class Faults {
   Faults(asio::io_context& loop, Breakable& fabric);
 
   // Returns the new state as a line for the user, or what is wrong with the request.
-  std::expected<std::string, std::string> set(const faults::Fault& wanted);
+  std::expected<std::string, std::string> set(const faults::Fault& fault);
   // Returns everything that is broken now.
   std::vector<ipc::FaultStatus> status() const;
 
  private:
-  using Set = std::expected<std::string, std::string>;
+  using SetResult = std::expected<std::string, std::string>;
   struct LinkState {
-    bool pulled = false;
+    bool cable_pulled = false;
     std::optional<faults::Flaps> flaps{};
     faults::Loss loss{};
     Duration delay{};
@@ -90,12 +90,12 @@ class Faults {
     std::map<Pkey, bool> pkeys{};  // true: the user's last command added it; false: removed it
   };
 
-  std::string set_link(Breakable::Link link, const faults::Fault& wanted);
+  std::string set_link(Breakable::Link link, const faults::Fault& fault);
   std::string plug(Breakable::Link link, bool up);
   std::string flap(Breakable::Link link, const faults::Periods& periods);
-  Set set_node(Breakable::Node node, const faults::Fault& wanted);
-  Set set_power(Breakable::Node node, faults::Kind kind);
-  Set set_pkey(Breakable::Node node, Pkey pkey, bool present);
+  SetResult set_node(Breakable::Node node, const faults::Fault& fault);
+  SetResult set_power(Breakable::Node node, faults::Kind kind);
+  SetResult set_pkey(Breakable::Node node, Pkey pkey, bool present);
   void flap_due_links();
   void set_timer();
 

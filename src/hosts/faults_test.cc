@@ -15,10 +15,10 @@ namespace {
 
 using faults::Fault;
 
-// Simulates a fabric with the link 7, "a - b", and the node 3, "n".  `done` records the calls.
+// Simulates a fabric with the link 7, "a - b", and the node 3, "n".  `calls` records the calls.
 class FakeFabric final : public Breakable {
  public:
-  std::vector<std::string> done{};
+  std::vector<std::string> calls{};
   std::set<Pkey> pkeys{Pkey{0xffff}, Pkey{0x8001}};
 
   std::optional<std::string> problem_with(const Fault& fault) const override {
@@ -29,18 +29,18 @@ class FakeFabric final : public Breakable {
   Node find_node(const std::string&) const override { return 3; }
   std::string link_text(Link) const override { return "a - b"; }
   std::string node_name(Node) const override { return "n"; }
-  void set_link(Link link, bool up) override { note("link", link, up); }
+  void set_link(Link link, bool up) override { record("link", link, up); }
   std::string up_text(Link) const override { return "is up"; }
   void set_loss(Link link, const faults::Loss& loss) override {
-    note("loss", link, loss.per_million);
+    record("loss", link, loss.per_million);
   }
   void set_delay(Link link, Duration delay) override {
-    note("delay", link, static_cast<std::uint64_t>(delay.count()));
+    record("delay", link, static_cast<std::uint64_t>(delay.count()));
   }
-  void set_mtu(Link link, std::uint32_t mtu_bytes) override { note("mtu", link, mtu_bytes); }
-  void set_power(Node node, bool on) override { note("power", node, on); }
+  void set_mtu(Link link, std::uint32_t mtu_bytes) override { record("mtu", link, mtu_bytes); }
+  void set_power(Node node, bool on) override { record("power", node, on); }
   std::string off_text() const override { return "is off"; }
-  void set_paused(Node node, bool paused) override { note("paused", node, paused); }
+  void set_paused(Node node, bool paused) override { record("paused", node, paused); }
   Answer<void> set_pkey(Node, Pkey pkey, bool present) override {
     if (present) {
       pkeys.insert(pkey);
@@ -52,8 +52,8 @@ class FakeFabric final : public Breakable {
   bool has_pkey(Node, Pkey pkey) const override { return pkeys.contains(pkey); }
 
  private:
-  void note(const std::string& what, std::uint64_t which, std::uint64_t value) {
-    done.push_back(what + " " + std::to_string(which) + " " + std::to_string(value));
+  void record(const std::string& what, std::uint64_t which, std::uint64_t value) {
+    calls.push_back(what + " " + std::to_string(which) + " " + std::to_string(value));
   }
 };
 
@@ -68,10 +68,11 @@ class FaultsTest : public testing::Test {
   }
   std::vector<std::string> status() const {
     std::vector<std::string> all;
-    for (const ipc::FaultStatus& one : faults_.status()) all.push_back(one.what + " " + one.state);
+    for (const ipc::FaultStatus& fault : faults_.status())
+      all.push_back(fault.what + " " + fault.state);
     return all;
   }
-  std::vector<std::string> done() { return std::exchange(fabric_.done, {}); }
+  std::vector<std::string> calls() { return std::exchange(fabric_.calls, {}); }
 
   using Texts = std::vector<std::string>;
   asio::io_context loop_{1};
@@ -84,7 +85,7 @@ TEST_F(FaultsTest, FaultsAreShownUntilTheyAreMended) {
   EXPECT_EQ(change("link a b lossy 2", 7), "link a - b loses 2 % of its packets (seed 7)");
   EXPECT_EQ(change("link a b slow 5ms"), "link a - b delays packets by 5ms");
   EXPECT_EQ(change("link a b mtu 1500"), "link a - b has an MTU of 1500 bytes");
-  EXPECT_EQ(done(), (Texts{"link 7 0", "loss 7 20000", "delay 7 5000000", "mtu 7 1500"}));
+  EXPECT_EQ(calls(), (Texts{"link 7 0", "loss 7 20000", "delay 7 5000000", "mtu 7 1500"}));
   EXPECT_EQ(status(),
             (Texts{"link a - b is down", "link a - b loses 2 % of its packets (seed 7)",
                    "link a - b delays packets by 5ms", "link a - b has an MTU of 1500 bytes"}));
@@ -92,17 +93,17 @@ TEST_F(FaultsTest, FaultsAreShownUntilTheyAreMended) {
   EXPECT_EQ(change("link a b lossy 0"), "link a - b loses nothing");
   EXPECT_EQ(change("link a b slow 0"), "link a - b is not slow");
   EXPECT_EQ(change("link a b mtu default"), "link a - b has its own MTU");
-  EXPECT_EQ(done(), (Texts{"link 7 1", "loss 7 0", "delay 7 0", "mtu 7 0"}));
+  EXPECT_EQ(calls(), (Texts{"link 7 1", "loss 7 0", "delay 7 0", "mtu 7 0"}));
   EXPECT_EQ(status(), Texts{});
 }
 
 TEST_F(FaultsTest, ANodeIsOffPausedOrOn) {
   EXPECT_EQ(change("node n paused"), "node n is paused");
   EXPECT_EQ(status(), Texts{"node n is paused"});
-  EXPECT_EQ(done(), Texts{"paused 3 1"});
+  EXPECT_EQ(calls(), Texts{"paused 3 1"});
   EXPECT_EQ(change("node n off"), "node n is off");
   EXPECT_EQ(status(), Texts{"node n is off"});
-  EXPECT_EQ(done(), (Texts{"paused 3 0", "power 3 0"}));
+  EXPECT_EQ(calls(), (Texts{"paused 3 0", "power 3 0"}));
   EXPECT_EQ(change("node n paused"), "refused: node n is off, so it cannot be paused");
   EXPECT_EQ(change("node n on"), "node n is on");
   EXPECT_EQ(status(), Texts{});
@@ -120,15 +121,15 @@ TEST_F(FaultsTest, PkeyFaultsAreShownAsLongAsTheTableHasThem) {
 TEST_F(FaultsTest, AFlappingLinkGoesDownAndComesUpByItself) {
   EXPECT_EQ(change("link a b flapping 5ms 1ms"), "link a - b flaps: 5ms down, 1ms up");
   EXPECT_EQ(status(), Texts{"link a - b flaps: 5ms down, 1ms up"});
-  EXPECT_EQ(fabric_.done, Texts{"link 7 0"});
-  while (fabric_.done.size() < 3) loop_.run_one();
-  EXPECT_EQ(done(), (Texts{"link 7 0", "link 7 1", "link 7 0"}));
+  EXPECT_EQ(fabric_.calls, Texts{"link 7 0"});
+  while (fabric_.calls.size() < 3) loop_.run_one();
+  EXPECT_EQ(calls(), (Texts{"link 7 0", "link 7 1", "link 7 0"}));
   EXPECT_EQ(change("link a b up"), "link a - b is up");
   EXPECT_EQ(status(), Texts{});
-  EXPECT_EQ(done(), Texts{"link 7 1"});
+  EXPECT_EQ(calls(), Texts{"link 7 1"});
   loop_.restart();
   loop_.run_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(done(), Texts{}) << "the link flaps no longer";
+  EXPECT_EQ(calls(), Texts{}) << "the link flaps no longer";
   EXPECT_EQ(change("link a b flapping 50ms 2s", 9),
             "link a - b flaps: 50ms down, 2s up, at random (seed 9)");
 }
@@ -136,7 +137,7 @@ TEST_F(FaultsTest, AFlappingLinkGoesDownAndComesUpByItself) {
 TEST_F(FaultsTest, RefusedFaultsChangeNothing) {
   EXPECT_EQ(change("link c b down"), "refused: there is no c");
   EXPECT_EQ(change("node m off"), "refused: there is no m");
-  EXPECT_EQ(done(), Texts{});
+  EXPECT_EQ(calls(), Texts{});
   EXPECT_EQ(status(), Texts{});
 }
 
@@ -147,19 +148,19 @@ TEST_F(FaultsTest, FaultsOfAFileHappenAtTheirTimes) {
   };
   constexpr Duration kLater = std::chrono::milliseconds(20);
   agent::Log log;
-  log.keep(10);
+  log.store_lines(10);
   const Time began = os::now();
   const FaultSchedule schedule(loop_, faults_,
                                {scheduled(kLater, "link a b up"), scheduled({}, "link a b down"),
                                 scheduled({}, "node m off"), scheduled({}, "node n off")},
                                log);
-  while (schedule.left() > 1) loop_.run_one();
+  while (schedule.remaining() > 1) loop_.run_one();
   EXPECT_EQ(status(), (Texts{"node n is off", "link a - b is down"}));
-  while (schedule.left() > 0) loop_.run_one();
+  while (schedule.remaining() > 0) loop_.run_one();
   EXPECT_GE(os::now() - began, kLater);
   EXPECT_EQ(status(), Texts{"node n is off"});
   std::string lines;
-  for (const std::string& line : log.kept(0, 10).lines) lines += line + "\n";
+  for (const std::string& line : log.stored_lines(0, 10).lines) lines += line + "\n";
   EXPECT_NE(lines.find("link a - b is down\n"), std::string::npos) << lines;
   EXPECT_NE(lines.find("the fault 'node m off' of the file does not happen: there is no m\n"),
             std::string::npos)

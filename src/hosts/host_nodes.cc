@@ -47,12 +47,12 @@ std::expected<std::unique_ptr<HostNodes>, std::string> HostNodes::create(asio::i
 }
 
 ipc::HostStatus HostNodes::status(std::size_t host) const {
-  const plan::Host& its = switch_->network().fabric().hosts[host];
-  ipc::HostStatus status{.name = its.name,
+  const plan::Host& planned_host = switch_->network().fabric().hosts[host];
+  ipc::HostStatus status{.name = planned_host.name,
                          .programs = static_cast<std::uint32_t>(agents_[host]->programs())};
   const ethernet::Network& network = switch_->network();
   RailId id{.host = static_cast<HostIndex>(host)};
-  for (const plan::Rail& rail : its.rails) {
+  for (const plan::Rail& rail : planned_host.rails) {
     status.rails.push_back({.device = rail.device,
                             .network = rail.network,
                             .vlan = rail.vlan,
@@ -72,15 +72,17 @@ std::vector<interfaces::Interface> HostNodes::interfaces(std::size_t host) const
   std::vector<interfaces::Interface> all;
   for (const plan::Rail& rail : network.fabric().hosts[host].rails) {
     const auto device = static_cast<std::uint8_t>(all.size());
-    interfaces::Interface one{.name = interfaces::name_for(rail.device, device),
-                              .index = ethernet::Network::interface_of(device),
-                              .mtu_bytes = network.mtu_bytes({.host = index, .device = device}),
-                              .running = !network.why_down({.host = index, .device = device}),
-                              .hardware_address = mac_of(devices[device].guid)};
+    interfaces::Interface rail_interface{
+        .name = interfaces::name_for(rail.device, device),
+        .index = ethernet::Network::interface_of(device),
+        .mtu_bytes = network.mtu_bytes({.host = index, .device = device}),
+        .running = !network.why_down({.host = index, .device = device}),
+        .hardware_address = mac_of(devices[device].guid)};
     for (const Gid& ip : rail.addresses) {
-      one.addresses.push_back({ip, wire::is_ipv4(ip) ? kRailIpv4PrefixBits : kRailIpv6PrefixBits});
+      rail_interface.addresses.push_back(
+          {ip, wire::is_ipv4(ip) ? kRailIpv4PrefixBits : kRailIpv6PrefixBits});
     }
-    all.push_back(std::move(one));
+    all.push_back(std::move(rail_interface));
   }
   return all;
 }

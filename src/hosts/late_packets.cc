@@ -6,15 +6,15 @@ namespace verbena::hosts {
 
 std::size_t LatePackets::size() const {
   std::size_t packets = 0;
-  for (const auto& [way, waiting] : lines_) packets += waiting.line.size();
+  for (const auto& [key, waiting] : queues_) packets += waiting.queue.size();
   return packets;
 }
 
 Time LatePackets::next_deadline(const ethernet::LinkFaults& faults) const {
   Time next = kNever;
-  for (const auto& [way, waiting] : lines_) {
-    if (waiting.needs_room || faults.is_paused(way.rail.host)) continue;
-    next = std::min(next, waiting.line.next_due());
+  for (const auto& [key, waiting] : queues_) {
+    if (waiting.needs_room || faults.is_paused(key.rail.host)) continue;
+    next = std::min(next, waiting.queue.next_due());
   }
   return next;
 }

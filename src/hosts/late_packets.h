@@ -31,49 +31,49 @@ struct LatePacket {
   std::optional<std::uint16_t> member{};
 };
 
-// Holds the packets of an Ethernet fabric that are late.  Each link has a queue (Line) for each
-// direction.  Packets that a host sends to itself have queues of their own.
+// Holds the packets of an Ethernet fabric that are late.  Each link has a queue for each direction.
+// Packets that a host sends to itself have queues of their own.
 class LatePackets {
  public:
-  using Line = faults::DelayLine<LatePacket>;
+  using Queue = faults::DelayLine<LatePacket>;
 
-  struct Way {
+  struct QueueKey {
     bool arrives = false;  // true: towards the host of the rail; false: from that host
     bool stays = false;    // the host sends the packet to itself
     ethernet::RailId rail{};
-    friend constexpr auto operator<=>(const Way&, const Way&) = default;
+    friend constexpr auto operator<=>(const QueueKey&, const QueueKey&) = default;
   };
 
-  // Returns true if packets wait on this way.  A further packet must then wait behind them.
-  bool has(const Way& way) const { return lines_.contains(way); }
-  bool empty() const { return lines_.empty(); }
+  // Returns true if packets wait in this queue.  A further packet must then wait behind them.
+  bool has(const QueueKey& key) const { return queues_.contains(key); }
+  bool empty() const { return queues_.empty(); }
   // Returns the number of packets.
   std::size_t size() const;
 
-  // Returns false if the line is full.
-  bool hold(const Way& way, LatePacket packet, Time due) {
-    return lines_[way].line.push(std::move(packet), due);
+  // Adds a packet to a queue.  Returns false if the queue is full.
+  bool hold(const QueueKey& key, LatePacket packet, Time due) {
+    return queues_[key].queue.push(std::move(packet), due);
   }
 
-  // Calls pass(way, packet) for the packets that are due, in their order.  pass() returns false if
-  // the packet must wait for room at its receiver, and may itself call hold().  Packets of paused
-  // hosts stay.  Returns true if a packet has left.
+  // Calls pass(key, packet) for the packets that are due, in the order of their queue.  pass()
+  // returns false if the packet must wait for room at its receiver, and may itself call hold().
+  // Packets of paused hosts stay.  Returns true if a packet has left.
   bool release(Time now, const ethernet::LinkFaults& faults, auto pass) {
-    bool some = false;
-    for (auto it = lines_.begin(); it != lines_.end();) {
-      auto& [way, waiting] = *it;
+    bool passed = false;
+    for (auto it = queues_.begin(); it != queues_.end();) {
+      auto& [key, waiting] = *it;
       waiting.needs_room = false;
-      while (!faults.is_paused(way.rail.host) && waiting.line.due(now) != nullptr) {
-        if (!pass(way, *waiting.line.due(now))) {
+      while (!faults.is_paused(key.rail.host) && waiting.queue.due(now) != nullptr) {
+        if (!pass(key, *waiting.queue.due(now))) {
           waiting.needs_room = true;
           break;
         }
-        (void)waiting.line.pop();
-        some = true;
+        (void)waiting.queue.pop();
+        passed = true;
       }
-      it = waiting.line.empty() ? lines_.erase(it) : std::next(it);
+      it = waiting.queue.empty() ? queues_.erase(it) : std::next(it);
     }
-    return some;
+    return passed;
   }
   // Returns the time at which release() has something to do, unless a full receiver gets room
   // earlier.
@@ -81,10 +81,10 @@ class LatePackets {
 
  private:
   struct Waiting {
-    Line line{};
+    Queue queue{};
     bool needs_room = false;  // the receiver of the first packet is full
   };
-  std::map<Way, Waiting> lines_{};
+  std::map<QueueKey, Waiting> queues_{};
 };
 
 }  // namespace verbena::hosts

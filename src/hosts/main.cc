@@ -32,7 +32,7 @@ namespace verbena::hosts {
 namespace {
 
 constexpr Duration kClaimTimeout = std::chrono::seconds(5);
-constexpr std::size_t kLogLinesKept = 1000;  // `verbena fabric log` prints them
+constexpr std::size_t kStoredLogLines = 1000;  // `verbena fabric log` prints them
 
 struct Arguments {
   int ready_fd = -1;
@@ -60,37 +60,37 @@ int failed(const Arguments& arguments, const std::string& text) {
 }
 
 // Forwards for a moment instead of sleeping.  Returns true if there was something to forward.
-bool spin_for_packet(Forwarder& packets, os::AdaptiveSpin& waits) {
+bool spin_for_packet(Forwarder& packets, os::AdaptiveSpin& spin) {
   const Time began = os::now();
-  for (Time now = began; now - began < waits.spin_time();) {
+  for (Time now = began; now - began < spin.spin_time();) {
     os::let_others_run();
     if (packets.forward(os::now())) {
-      waits.spin_succeeded();
+      spin.spin_succeeded();
       return true;
     }
     const Time before = std::exchange(now, os::now());
-    if (!waits.yielded(now - before)) break;
+    if (!spin.yielded(now - before)) break;
   }
-  waits.spin_failed();
+  spin.spin_failed();
   return false;
 }
 
 // Runs the loop.  While there are packets to forward, it polls the descriptors only after every
-// kLooksPerPoll calls of forward().
+// kForwardsPerPoll calls of forward().
 void run_until_it_ends(asio::io_context& loop, Forwarder& packets) {
-  constexpr int kLooksPerPoll = 16;
-  os::AdaptiveSpin waits(std::chrono::microseconds(50));
-  int looks = 0;
+  constexpr int kForwardsPerPoll = 16;
+  os::AdaptiveSpin spin(std::chrono::microseconds(50));
+  int forwards = 0;
   while (!loop.stopped()) {
-    const bool some = packets.forward(os::now());
-    if (some && ++looks < kLooksPerPoll) continue;
-    looks = 0;
-    if (loop.poll() > 0 || some) continue;
-    if (waits.should_spin() && spin_for_packet(packets, waits)) continue;
+    const bool forwarded = packets.forward(os::now());
+    if (forwarded && ++forwards < kForwardsPerPoll) continue;
+    forwards = 0;
+    if (loop.poll() > 0 || forwarded) continue;
+    if (spin.should_spin() && spin_for_packet(packets, spin)) continue;
     const Time began = os::now();
     if (packets.park()) loop.run_one();
     packets.unpark();
-    waits.slept(os::now() - began);
+    spin.slept(os::now() - began);
   }
 }
 
@@ -124,7 +124,7 @@ int run(const Arguments& arguments) {
     if (!opened) return failed(arguments, "--log " + arguments.log + ": cannot be written");
     log = std::move(*opened);
   }
-  log.keep(kLogLinesKept);
+  log.store_lines(kStoredLogLines);
   auto listener = agent::claim_name(os::fabric_socket_name(arguments.name), ::geteuid(),
                                     os::now() + kClaimTimeout);
   if (!listener) return failed(arguments, listener.error());
@@ -168,15 +168,15 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
       ->expected(0, static_cast<int>(verbena::hosts::Managers::kManagersMax));
   app.add_option("--opensm", arguments.opensm, "Executable of OpenSM");
   app.add_option("--scratch", arguments.scratch,
-                 "Directory in which to make one for OpenSM's files");
+                 "Directory in which to create a directory for OpenSM's files");
   const auto or_variable = [](CLI::Option* option, const char* name) {
     if (::getauxval(AT_SECURE) == 0) option->envname(name);  // CLI11 calls plain getenv()
   };
   or_variable(app.add_option("--log", arguments.log, "File to append a log to"),
               "VERBENA_FABRIC_LOG");
   or_variable(app.add_option("--sa", arguments.sa,
-                             "How nodes of a subnet learn paths: by a query for each destination "
-                             "(get), by one for all of them (table), or by one for each "
+                             "How nodes of a subnet learn paths: one query for each destination "
+                             "(get), one for all destinations (table), or one for each "
                              "connection (uncached)")
                   ->check(CLI::IsMember({"get", "table", "uncached"})),
               "VERBENA_SA");
@@ -185,7 +185,8 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   CLI11_PARSE(app, argc, argv);
 
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a capture beyond the file size limit is only a failed write
+  // Writing a capture beyond the file size limit then fails, but does not end the process.
+  std::signal(SIGXFSZ, SIG_IGN);
   verbena::os::set_daemon_limits();
   try {
     return verbena::hosts::run(arguments);

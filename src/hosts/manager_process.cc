@@ -33,7 +33,7 @@ std::vector<std::string> arguments(const ManagerProcess::Options& options) {
           "2"};
 }
 
-// Returns this process's environment, with the variables by which a program belongs to the node.
+// Returns this process's environment, with the variables that make a program belong to the node.
 std::vector<std::string> environment(const ManagerProcess::Options& options) {
   std::error_code error;
   const auto libraries = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
@@ -43,12 +43,12 @@ std::vector<std::string> environment(const ManagerProcess::Options& options) {
                                "VERBENA_FABRIC=" + options.fabric, "VERBENA_NODE=" + options.node,
                                "OSM_TMP_DIR=" + options.directory,
                                "OSM_CACHE_DIR=" + options.directory};
-  const std::size_t own = all.size();
+  const std::size_t own_count = all.size();
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view variable(*entry);
     const std::string_view name = variable.substr(0, variable.find('=') + 1);
     bool is_new = true;
-    for (std::size_t i = 0; i < own; ++i) is_new = is_new && !all[i].starts_with(name);
+    for (std::size_t i = 0; i < own_count; ++i) is_new = is_new && !all[i].starts_with(name);
     if (is_new) all.emplace_back(variable);
   }
   return all;
@@ -62,8 +62,8 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }
 
 // Runs OpenSM in the child process.
-[[noreturn]] void become(const char* program, char* const* argv, char* const* envp, pid_t parent,
-                         int output, int held_fd) {
+[[noreturn]] void execute_opensm(const char* program, char* const* argv, char* const* envp,
+                                 pid_t parent, int output, int held_fd) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(0);  // the parent died before the prctl()
   for (const int signal : {SIGPIPE, SIGXFSZ}) ::signal(signal, SIG_DFL);
@@ -83,24 +83,26 @@ std::string end_text(int status) {
 }  // namespace
 
 std::expected<std::unique_ptr<ManagerProcess>, std::string> ManagerProcess::start(
-    asio::io_context& loop, Options options, std::move_only_function<void()> ended) {
-  std::unique_ptr<ManagerProcess> manager(new ManagerProcess(std::move(options), std::move(ended)));
-  const Options& its = manager->options_;
+    asio::io_context& loop, Options options, std::move_only_function<void()> on_opensm_end) {
+  std::unique_ptr<ManagerProcess> manager(
+      new ManagerProcess(std::move(options), std::move(on_opensm_end)));
+  const Options& start_options = manager->options_;
   const auto failed = [&](const char* what, int error) {
     return std::unexpected(
-        fmt::format("OpenSM on '{}': {}: {}", its.node, what, std::strerror(error)));
+        fmt::format("OpenSM on '{}': {}: {}", start_options.node, what, std::strerror(error)));
   };
-  const os::Fd output(::open((its.directory + "/" + kOutputName).c_str(),
+  const os::Fd output(::open((start_options.directory + "/" + kOutputName).c_str(),
                              O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!output) return failed("cannot make a file for its output", errno);
-  auto argument_texts = arguments(its);
-  auto environment_texts = environment(its);
+  auto argument_texts = arguments(start_options);
+  auto environment_texts = environment(start_options);
   const auto argv = pointers(argument_texts);
   const auto envp = pointers(environment_texts);
   const pid_t parent = ::getpid();
   manager->pid_ = ::fork();
   if (manager->pid_ == 0) {
-    become(its.program.c_str(), argv.data(), envp.data(), parent, output.get(), its.held_fd);
+    execute_opensm(start_options.program.c_str(), argv.data(), envp.data(), parent, output.get(),
+                   start_options.held_fd);
   }
   if (manager->pid_ < 0) return failed("cannot make a process", errno);
   auto pidfd = os::open_pidfd(manager->pid_);
@@ -123,7 +125,7 @@ void ManagerProcess::on_end() {
   if (::waitpid(pid_, &status, WNOHANG) != pid_) return;
   end_ = end_text(status);
   watch_.read(false);  // the pidfd stays readable
-  ended_();
+  on_end_();
 }
 
 }  // namespace verbena::hosts

@@ -36,10 +36,10 @@ class ManagerProcess {
     int held_fd = -1;         // os::ScratchDirectory::held_fd(), for the child
   };
 
-  // Starts OpenSM.  `ended` is called when OpenSM has ended by itself.  The error is a line for the
-  // user.
+  // Starts OpenSM.  `on_opensm_end` is called when OpenSM has ended by itself.  The error is a line
+  // for the user.
   static std::expected<std::unique_ptr<ManagerProcess>, std::string> start(
-      asio::io_context& loop, Options options, std::move_only_function<void()> ended);
+      asio::io_context& loop, Options options, std::move_only_function<void()> on_opensm_end);
   ManagerProcess(const ManagerProcess&) = delete;
   ManagerProcess& operator=(const ManagerProcess&) = delete;
   // Kills OpenSM.  Its files are lost, because its directory is removed as well.
@@ -53,13 +53,13 @@ class ManagerProcess {
   const std::string& end() const { return end_; }
 
  private:
-  ManagerProcess(Options options, std::move_only_function<void()> ended)
-      : options_(std::move(options)), ended_(std::move(ended)) {}
+  ManagerProcess(Options options, std::move_only_function<void()> on_opensm_end)
+      : options_(std::move(options)), on_end_(std::move(on_opensm_end)) {}
 
   void on_end();
 
   Options options_;
-  std::move_only_function<void()> ended_;
+  std::move_only_function<void()> on_end_;
   pid_t pid_ = 0;
   os::Fd pidfd_{};
   agent::Watch watch_{};

@@ -73,10 +73,10 @@ Managers::Managers(asio::io_context& loop, const subnet::Subnet& subnet, Options
 std::string Managers::start(asio::io_context& loop) {
   for (std::size_t i = 0; i < options_.nodes.size(); ++i) {
     const std::string& node = options_.nodes[i];
-    const std::string own = directory_.path() + "/" + node;
+    const std::string node_directory = directory_.path() + "/" + node;
     std::error_code error;
-    if (!std::filesystem::create_directory(own, error)) {
-      return fmt::format("cannot make {}: {}", own, error.message());
+    if (!std::filesystem::create_directory(node_directory, error)) {
+      return fmt::format("cannot make {}: {}", node_directory, error.message());
     }
     const subnet::PortRef port = ports_[i];
     auto process = ManagerProcess::start(
@@ -85,7 +85,7 @@ std::string Managers::start(asio::io_context& loop) {
          .fabric = options_.fabric,
          .node = node,
          .port_guid = subnet_.topology().nodes[port.node].port_guid(port.port),
-         .directory = own,
+         .directory = node_directory,
          .held_fd = directory_.held_fd()},
         [this, i] { on_end(i); });
     if (!process) return process.error();
@@ -97,13 +97,14 @@ std::string Managers::start(asio::io_context& loop) {
 }
 
 void Managers::on_end(std::size_t manager) {
-  const ManagerProcess& its = *processes_[manager];
-  log_.line(fmt::format("OpenSM (pid {}) on '{}' has ended: {}", its.pid(), its.node(), its.end()));
-  if (all_ended()) answer_all(why_not_up(ends()));
+  const ManagerProcess& process = *processes_[manager];
+  log_.line(fmt::format("OpenSM (pid {}) on '{}' has ended: {}", process.pid(), process.node(),
+                        process.end()));
+  if (all_ended()) answer_all(why_not_up(end_texts()));
 }
 
 // Returns how the managers have ended, as text.
-std::string Managers::ends() const {
+std::string Managers::end_texts() const {
   std::vector<std::string> texts;
   for (const auto& process : processes_) {
     texts.push_back(fmt::format("OpenSM on '{}' has ended: {}", process->node(), process->end()));
@@ -124,7 +125,7 @@ void Managers::ports_changed() {
 
 void Managers::await_subnet(Time deadline, Done done) {
   if (links_.all_active()) return done("");
-  if (all_ended()) return done(why_not_up(ends()));
+  if (all_ended()) return done(why_not_up(end_texts()));
   if (waiters_.size() == kWaitersMax) return done("too many commands wait for the subnet already");
   waiters_.push_back({.deadline = deadline, .done = std::move(done)});
   timer_.at(std::min(timer_.deadline(), deadline));
@@ -132,14 +133,14 @@ void Managers::await_subnet(Time deadline, Done done) {
 
 void Managers::on_timer() {
   const Time now = os::now();
-  std::vector<Waiter> late;
+  std::vector<Waiter> expired;
   Time next = kNever;
   for (Waiter& waiter : std::exchange(waiters_, {})) {
     if (waiter.deadline > now) next = std::min(next, waiter.deadline);
-    (waiter.deadline > now ? waiters_ : late).push_back(std::move(waiter));
+    (waiter.deadline > now ? waiters_ : expired).push_back(std::move(waiter));
   }
   timer_.at(next);
-  for (Waiter& waiter : late) waiter.done(why_not_up("it takes too long"));
+  for (Waiter& waiter : expired) waiter.done(why_not_up("it takes too long"));
 }
 
 void Managers::answer_all(const std::string& problem) {

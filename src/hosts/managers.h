@@ -34,7 +34,7 @@ class Managers {
     std::string program{};             // the path of opensm
     std::vector<std::string> nodes{};  // 1 to kManagersMax
     std::string fabric{};
-    std::string scratch{};  // the directory in which to make the one for the files
+    std::string scratch{};  // a directory for the files is created in this directory
   };
 
   // Starts the managers.  The error is a line for the user.  REQUIRES: the subnet outlives this
@@ -44,10 +44,10 @@ class Managers {
                                                                       Options options,
                                                                       const agent::Log& log);
 
-  // Must be called when ports of the subnet may have changed.
+  // Call this when ports of the subnet may have changed.
   void ports_changed();
   // Calls `done` with an empty text when the subnet is up.  Calls it with a line for the user at
-  // the deadline, when no manager is left, or at once if kWaitersMax wait already.
+  // the deadline, when no manager is left, or at once if kWaitersMax callers wait already.
   using Done = std::move_only_function<void(std::string problem)>;
   void await_subnet(Time deadline, Done done);
   std::vector<ipc::ManagerStatus> status() const;
@@ -66,7 +66,7 @@ class Managers {
   void on_timer();
   void answer_all(const std::string& problem);
   bool all_ended() const;
-  std::string ends() const;
+  std::string end_texts() const;
   std::string state_of(std::size_t manager) const;
   std::string why_not_up(const std::string& beginning) const;
 

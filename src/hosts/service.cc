@@ -58,11 +58,13 @@ std::expected<std::unique_ptr<Service>, std::string> Service::create(asio::io_co
   service->breakable_ = std::make_unique<BreakableSubnet>(hcas);
   service->faults_ = std::make_unique<Faults>(loop, *service->breakable_);
   service->nodes_ = std::move(*nodes);
-  if (const Options& its = service->options_; !its.managers.empty()) {
-    auto managers = Managers::create(
-        loop, hcas.subnet(),
-        {.program = its.opensm, .nodes = its.managers, .fabric = its.name, .scratch = its.scratch},
-        service->log_);
+  if (const Options& own_options = service->options_; !own_options.managers.empty()) {
+    auto managers = Managers::create(loop, hcas.subnet(),
+                                     {.program = own_options.opensm,
+                                      .nodes = own_options.managers,
+                                      .fabric = own_options.name,
+                                      .scratch = own_options.scratch},
+                                     service->log_);
     if (!managers) return std::unexpected(managers.error());
     service->managers_ = std::move(*managers);
     hcas.when_ports_change([raw = service.get()] { raw->managers_->ports_changed(); });
@@ -90,8 +92,8 @@ void Service::on_listener() {
     if (!channel->check_peer_uid(::geteuid()) || tools_.size() >= kToolsMax) continue;
     const std::uint64_t id = next_tool_++;
     auto tool = std::make_unique<Tool>(loop_, std::move(*channel), id, *this);
-    tool->until = os::now() + kToolTimeout;
-    if (tool_timer_.deadline() == kNever) tool_timer_.at(tool->until);
+    tool->close_at = os::now() + kToolTimeout;
+    if (tool_timer_.deadline() == kNever) tool_timer_.at(tool->close_at);
     tools_.emplace(id, std::move(tool));
   }
 }
@@ -100,10 +102,10 @@ void Service::on_listener() {
 void Service::end_slow_tools() {
   Time next = kNever;
   for (const auto& [id, tool] : tools_) {
-    if (tool->until <= os::now()) {
+    if (tool->close_at <= os::now()) {
       tool->connection.finish();
     } else {
-      next = std::min(next, tool->until);
+      next = std::min(next, tool->close_at);
     }
   }
   tool_timer_.at(next);
@@ -118,7 +120,7 @@ void Service::received(agent::Connection& from, const ipc::Envelope& envelope,
   Tool& tool = *tools_.at(from.id());
   if (!tool.welcomed) return hello(tool, envelope);
   switch (envelope.type) {
-    case ipc::Type::kShowFabric: return show(tool, envelope);
+    case ipc::Type::kShowFabric: return show_fabric(tool, envelope);
     case ipc::Type::kAwaitSubnet: return await_subnet(tool, envelope);
     case ipc::Type::kShowLog: return show_log(tool, envelope);
     case ipc::Type::kSetFault: return set_fault(tool, envelope);
@@ -143,7 +145,7 @@ void Service::hello(Tool& tool, const ipc::Envelope& envelope) {
   if (!tool.welcomed) tool.connection.finish();
 }
 
-void Service::show(Tool& tool, const ipc::Envelope& envelope) {
+void Service::show_fabric(Tool& tool, const ipc::Envelope& envelope) {
   const auto request = ipc::decode<ipc::ShowFabric>(envelope);
   if (!request) return tool.connection.done(envelope.request, std::unexpected(request.error()));
   ipc::FabricReply reply{.pid = static_cast<std::uint32_t>(::getpid()),
@@ -184,7 +186,7 @@ void Service::await_subnet(Tool& tool, const ipc::Envelope& envelope) {
                                 fail(Errc::kNotSupported, "the fabric runs no subnet manager"));
   }
   const Duration limit = std::clamp(request->limit, Duration{}, ipc::kAwaitSubnetMax);
-  tool.until = std::max(tool.until, os::now() + limit + kToolTimeout);
+  tool.close_at = std::max(tool.close_at, os::now() + limit + kToolTimeout);
   managers_->await_subnet(
       os::now() + limit,
       [this, id = tool.connection.id(), number = envelope.request](const std::string& problem) {
@@ -197,10 +199,10 @@ void Service::await_subnet(Tool& tool, const ipc::Envelope& envelope) {
 void Service::show_log(Tool& tool, const ipc::Envelope& envelope) {
   const auto request = ipc::decode<ipc::ShowLog>(envelope);
   if (!request) return tool.connection.done(envelope.request, std::unexpected(request.error()));
-  agent::Log::Kept kept = log_.kept(request->first_line, ipc::kLinesPerReply);
-  tool.connection.reply(
-      envelope.request,
-      ipc::LogReply{.next_line = kept.next, .more = kept.more, .lines = std::move(kept.lines)});
+  agent::Log::StoredLines stored = log_.stored_lines(request->first_line, ipc::kLinesPerReply);
+  tool.connection.reply(envelope.request, ipc::LogReply{.next_line = stored.next,
+                                                        .more = stored.more,
+                                                        .lines = std::move(stored.lines)});
 }
 
 void Service::set_fault(Tool& tool, const ipc::Envelope& envelope) {

@@ -41,7 +41,7 @@ class Service final : public agent::Connection::Owner {
     // The options below are for an InfiniBand fabric.
     std::vector<std::string> managers{};  // names of the nodes on which OpenSM runs
     std::string opensm{};                 // path of the program
-    std::string scratch{};                // directory in which to make one for OpenSM's files
+    std::string scratch{};                // a directory for its files is created in this one
     sa::Client::Config sa{};
   };
 
@@ -66,10 +66,10 @@ class Service final : public agent::Connection::Owner {
   // Represents a connection from a command such as `verbena fabric show`.
   struct Tool {
     Tool(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Service& service)
-        : connection(loop, std::move(channel), id, service, service.limits_met_) {}
+        : connection(loop, std::move(channel), id, service, service.limit_counters_) {}
     agent::Connection connection;
     bool welcomed = false;
-    Time until{};  // the connection is closed at this time
+    Time close_at{};  // the time at which the connection is closed
   };
 
   Service(asio::io_context& loop, os::UnixListener listener, Options options,
@@ -87,7 +87,7 @@ class Service final : public agent::Connection::Owner {
   void received_all(agent::Connection&, std::size_t) override {}
   void ended(agent::Connection& connection, const std::string& why) override;
   void hello(Tool& tool, const ipc::Envelope& envelope);
-  void show(Tool& tool, const ipc::Envelope& envelope);
+  void show_fabric(Tool& tool, const ipc::Envelope& envelope);
   void show_interfaces(Tool& tool, const ipc::Envelope& envelope);
   void await_subnet(Tool& tool, const ipc::Envelope& envelope);
   void show_log(Tool& tool, const ipc::Envelope& envelope);
@@ -110,7 +110,7 @@ class Service final : public agent::Connection::Owner {
   std::unique_ptr<FaultSchedule> schedule_{};  // null until begin_faults() has started it
   std::map<std::uint64_t, std::unique_ptr<Tool>> tools_{};
   std::uint64_t next_tool_ = 1;
-  agent::Connection::LimitsMet limits_met_{};
+  agent::Connection::LimitCounters limit_counters_{};
   asio::signal_set signals_;
   agent::Timer tool_timer_;
   agent::Watch listening_{};

@@ -16,7 +16,7 @@ namespace verbena::hosts {
 using agent::HostIndex;
 
 // Records which ranges of QP numbers are members of which multicast groups at which ports, so that
-// an HCA knows to whom it copies a multicast packet (vol1 10.5.2).
+// an HCA knows for which ranges it copies a multicast packet (vol1 10.5.2).
 class SubnetGroups {
  public:
   static constexpr std::size_t kMembersMax = 65536;
@@ -38,11 +38,11 @@ class SubnetGroups {
     return true;
   }
 
-  // Calls take(range) for each range that is a member of the group at this port.
-  void visit(HostIndex hca, std::uint8_t port, const Gid& group, auto&& take) const {
+  // Calls visit_range(range) for each range that is a member of the group at this port.
+  void visit(HostIndex hca, std::uint8_t port, const Gid& group, auto&& visit_range) const {
     for (auto at = members_.lower_bound({hca, group, 0, 0});
          at != members_.end() && std::get<0>(*at) == hca && std::get<1>(*at) == group; ++at) {
-      if (std::get<3>(*at) == port) take(std::get<2>(*at));
+      if (std::get<3>(*at) == port) visit_range(std::get<2>(*at));
     }
   }
 

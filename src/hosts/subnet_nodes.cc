@@ -23,8 +23,8 @@ std::expected<std::unique_ptr<SubnetNodes>, std::string> SubnetNodes::create(
   if (!packets) return std::unexpected(std::string(packets.error().context));
   std::unique_ptr<SubnetNodes> nodes(new SubnetNodes(loop, std::move(*packets), options.build));
   for (const std::uint32_t node : nodes->hcas_) {
-    if (auto served = nodes->serve(loop, node, options, log); !served) {
-      return std::unexpected(std::move(served.error()));
+    if (auto result = nodes->serve(loop, node, options, log); !result) {
+      return std::unexpected(std::move(result.error()));
     }
   }
   return nodes;
@@ -46,9 +46,9 @@ std::expected<void, std::string> SubnetNodes::serve(asio::io_context& loop, std:
   const std::string& host = switch_->subnet().topology().nodes[node].name;
   const auto name = os::mad_socket_name({.fabric = options.fabric, .host = host});
   if (!name) return std::unexpected(fmt::format("host '{}': {}", host, name.error().context));
-  if (const auto served = mads_.serve(*name, node, SubnetNetwork::kDevice); !served) {
+  if (const auto result = mads_.serve(*name, node, SubnetNetwork::kDevice); !result) {
     return std::unexpected(fmt::format("cannot listen on the name '{}' of host '{}': {}", *name,
-                                       host, served.error().context));
+                                       host, result.error().context));
   }
   auto agent = start_agent(loop, host, std::make_unique<SubnetNetwork>(*switch_, node, options.sa),
                            options, log);
@@ -87,26 +87,26 @@ void SubnetNodes::set_mtu(std::size_t link, std::optional<subnet::Mtu> mtu) {
 
 bool SubnetNodes::set_pkey(subnet::PortRef port, Pkey pkey, bool present) {
   subnet::Subnet& subnet = switch_->subnet();
-  const bool done = present ? subnet.add_pkey(port, pkey) : subnet.remove_pkey(port, pkey);
+  const bool changed = present ? subnet.add_pkey(port, pkey) : subnet.remove_pkey(port, pkey);
   switch_->pump(os::now());
-  return done;
+  return changed;
 }
 
 ipc::HostStatus SubnetNodes::status(std::size_t host) const {
   const std::uint32_t node = hcas_[host];
-  const subnet::Node& its = switch_->subnet().topology().nodes[node];
+  const subnet::Node& hca = switch_->subnet().topology().nodes[node];
   ipc::HostStatus status{
-      .name = its.name,
+      .name = hca.name,
       .programs = static_cast<std::uint32_t>(mads_.programs(node) + agents_[host]->programs())};
   ipc::RailStatus rail{.device = SubnetNetwork::kDevice, .network = "InfiniBand"};
-  for (std::uint8_t number = 1; number <= its.ports; ++number) {
+  for (std::uint8_t number = 1; number <= hca.ports; ++number) {
     const subnet::PortStatus& port = switch_->status({.node = node, .port = number});
     rail.mtu_bytes = static_cast<std::uint32_t>(subnet::mtu_bytes(port.mtu_active));
     const auto addresses =
         ipoib_addresses(switch_->subnet().topology(), {.node = node, .port = number});
     for (const ipoib::OwnAddress& own : addresses) rail.addresses.push_back(own.ip);
     rail.addresses.push_back(port.gid(0));
-    if (number > 1) continue;  // the P_Keys of the first port stand for all
+    if (number > 1) continue;  // only the P_Keys of the first port are shown
     std::ranges::copy_if(port.pkeys, std::back_inserter(rail.pkeys),
                          [](Pkey pkey) { return pkey.value != 0; });  // skips empty entries
   }
@@ -125,16 +125,17 @@ std::vector<interfaces::Interface> SubnetNodes::interfaces(std::size_t host) con
     const subnet::PortStatus& port = switch_->status(ref);
     const wire::IpoibAddress address{.qpn = node::InfinibandPort::kIpoibQpn, .gid = port.gid(0)};
     const auto bytes = wire::encode(address);
-    interfaces::Interface one{.name = SubnetNetwork::interface_name(number),
-                              .index = kLoopbackIndex + number,
-                              .mtu_bytes = static_cast<std::uint32_t>(
-                                  subnet::mtu_bytes(port.mtu_active) - kIpoibHeaderBytes),
-                              .running = port.state == subnet::PortState::kActive,
-                              .hardware_address = {bytes.begin(), bytes.end()}};
+    interfaces::Interface port_interface{
+        .name = SubnetNetwork::interface_name(number),
+        .index = kLoopbackIndex + number,
+        .mtu_bytes =
+            static_cast<std::uint32_t>(subnet::mtu_bytes(port.mtu_active) - kIpoibHeaderBytes),
+        .running = port.state == subnet::PortState::kActive,
+        .hardware_address = {bytes.begin(), bytes.end()}};
     for (const ipoib::OwnAddress& own : ipoib_addresses(topology, ref)) {
-      one.addresses.push_back({own.ip, own.prefix_bits});
+      port_interface.addresses.push_back({own.ip, own.prefix_bits});
     }
-    all.push_back(std::move(one));
+    all.push_back(std::move(port_interface));
   }
   return all;
 }

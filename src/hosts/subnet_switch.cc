@@ -32,7 +32,7 @@ bool has_gid(const subnet::PortStatus& port, const Gid& gid) {
   return false;
 }
 
-// Decides who gets a MAD: the agent of the HCA, the programs that use libibumad, or both.
+// Tells who gets a MAD: the agent of the HCA, the programs that use libibumad, or both.
 struct MadReceivers {
   bool agent = false;
   bool programs = true;
@@ -47,17 +47,17 @@ MadReceivers receivers_of(const subnet::MadDelivery& mad) {
   if (header.mgmt_class != wire::MgmtClass::kSubnetAdministration) return {};
   if (header.method == wire::Method::kReport && !header.response) return {.agent = true};
   // Transaction IDs of the SA client have their highest bit set; those of programs do not.
-  const bool agents = mad::is_response(header) && header.transaction_id >> 63 != 0;
-  return {.agent = agents, .programs = !agents};
+  const bool for_agent = mad::is_response(header) && header.transaction_id >> 63 != 0;
+  return {.agent = for_agent, .programs = !for_agent};
 }
 
 }  // namespace
 
 Result<std::unique_ptr<SubnetSwitch>> SubnetSwitch::create(asio::io_context& loop,
                                                            subnet::Topology topology) {
-  std::unique_ptr<SubnetSwitch> made(new SubnetSwitch(loop, std::move(topology)));
-  made->uplinks_ = VB_TRY(agent::Uplinks::create(loop, *made, [] {}));
-  return made;
+  std::unique_ptr<SubnetSwitch> result(new SubnetSwitch(loop, std::move(topology)));
+  result->uplinks_ = VB_TRY(agent::Uplinks::create(loop, *result, [] {}));
+  return result;
 }
 
 SubnetSwitch::SubnetSwitch(asio::io_context& loop, subnet::Topology topology)
@@ -68,7 +68,7 @@ SubnetSwitch::SubnetSwitch(asio::io_context& loop, subnet::Topology topology)
                subnet_.advance(now);
                pump(now);
              }),
-      delivery_(loop, [this] { tell_stations(); }) {
+      delivery_(loop, [this] { notify_stations(); }) {
   const auto& nodes = subnet_.topology().nodes;
   ports_.resize(nodes.size());
   for (std::uint32_t node = 0; node < nodes.size(); ++node) {
@@ -117,7 +117,7 @@ std::optional<SubnetSwitch::Drop> SubnetSwitch::send_from(HostIndex hca,
 
 bool SubnetSwitch::pass(const agent::ProgramId& from, const link::Arrival& arrival, Time now,
                         bool may_wait) {
-  if (may_wait && is_held(from)) return false;
+  if (may_wait && is_held_up(from)) return false;
   if (may_wait) sender_ = from;
   const auto why = send_from(from.first, arrival, now);
   pump(now);
@@ -126,11 +126,11 @@ bool SubnetSwitch::pass(const agent::ProgramId& from, const link::Arrival& arriv
   return true;
 }
 
-bool SubnetSwitch::is_held(const agent::ProgramId& sender) {
-  const auto held = held_.find(sender);
-  if (held == held_.end()) return false;
-  if (waiting_.contains(held->second)) return true;
-  held_.erase(held);
+bool SubnetSwitch::is_held_up(const agent::ProgramId& sender) {
+  const auto entry = held_up_.find(sender);
+  if (entry == held_up_.end()) return false;
+  if (waiting_.contains(entry->second)) return true;
+  held_up_.erase(entry);
   return false;
 }
 
@@ -196,7 +196,7 @@ void SubnetSwitch::deliver_mad(subnet::Delivery delivery) {
   const auto mad = subnet_.as_mad(delivery);
   if (!mad) return;
   const MadReceivers receivers = receivers_of(*mad);
-  if (receivers.programs) mads_(*mad);
+  if (receivers.programs) mad_receiver_(*mad);
   if (receivers.agent) deliver_to_agent(std::move(delivery));
 }
 
@@ -224,11 +224,11 @@ void SubnetSwitch::deliver_to_range(std::uint16_t range, subnet::Delivery delive
   // The packet waits for room even if no sender is held up, because the sender may have ended
   // meanwhile.
   const bool must_queue = waiting_.contains(*receiver);
-  if (!must_queue && put(*receiver, delivery, now)) return;
+  if (!must_queue && try_deliver(*receiver, delivery, now)) return;
   auto& queue = waiting_[*receiver];
   if (queue.size() == kWaitingMax) return void(++counters_.waiting_full);
   queue.push_back(std::move(delivery));
-  if (sender_) held_[*sender_] = *receiver;
+  if (sender_) held_up_[*sender_] = *receiver;
 }
 
 Result<void> SubnetSwitch::set_members(HostIndex hca, std::uint16_t range, const Gid& group,
@@ -241,7 +241,7 @@ Result<void> SubnetSwitch::set_members(HostIndex hca, std::uint16_t range, const
 
 // Returns the packet without its link headers, or nothing if the destination GID is not the port's.
 // The result points into the delivery.
-std::optional<link::Arrival> SubnetSwitch::opened(const subnet::Delivery& delivery) {
+std::optional<link::Arrival> SubnetSwitch::open_delivery(const subnet::Delivery& delivery) {
   auto arrival = link::open_infiniband(delivery.packet);
   if (!arrival) return {};
   const bool is_group = delivery.destination_qpn == wire::kMulticastQpn;
@@ -254,52 +254,53 @@ std::optional<link::Arrival> SubnetSwitch::opened(const subnet::Delivery& delive
   return *arrival;
 }
 
-bool SubnetSwitch::put(const agent::ProgramId& to, const subnet::Delivery& delivery, Time now) {
+bool SubnetSwitch::try_deliver(const agent::ProgramId& to, const subnet::Delivery& delivery,
+                               Time now) {
   agent::Uplinks::Uplink* const uplink = uplinks_->find(to);
-  const auto arrival = opened(delivery);
+  const auto arrival = open_delivery(delivery);
   if (uplink == nullptr || !arrival) return true;
-  return uplinks_->put(*uplink, arrival->address, *arrival, now, true);
+  return uplinks_->deliver(*uplink, arrival->address, *arrival, now, true);
 }
 
-bool SubnetSwitch::put_waiting(Time now) {
-  bool some = false;
+bool SubnetSwitch::deliver_waiting(Time now) {
+  bool delivered = false;
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     auto& [receiver, queue] = *it;
-    while (!queue.empty() && put(receiver, queue.front(), now)) {
+    while (!queue.empty() && try_deliver(receiver, queue.front(), now)) {
       queue.pop_front();
-      some = true;
+      delivered = true;
     }
     it = queue.empty() ? waiting_.erase(it) : std::next(it);
   }
-  return some;
+  return delivered;
 }
 
 bool SubnetSwitch::forward(Time now) {
-  const bool some = put_waiting(now);
-  return uplinks_->read(now) || some;
+  const bool delivered = deliver_waiting(now);
+  return uplinks_->read(now) || delivered;
 }
 
 void SubnetSwitch::detach(const agent::ProgramId& program) {
   uplinks_->detach(program);
   waiting_.erase(program);
-  held_.erase(program);
+  held_up_.erase(program);
   reported_drops_.erase(program);
 }
 
 // Reports changed ports to the agents, and passes them the packets that have arrived so far.
 // Packets that these cause wait for the next call.
-void SubnetSwitch::tell_stations() {
+void SubnetSwitch::notify_stations() {
   const auto changed = std::exchange(changed_ports_, {});
   for (const auto& [port, reregister] : changed) {
     const auto station = stations_.find(port.node);
     if (station != stations_.end()) station->second->port_changed(port.port, reregister);
   }
   if (!changed.empty()) ports_changed_();
-  for (std::size_t left = agent_packets_.size(); left > 0; --left) {
+  for (std::size_t remaining = agent_packets_.size(); remaining > 0; --remaining) {
     const subnet::Delivery packet = std::move(agent_packets_.front());
     agent_packets_.pop_front();
     const auto station = stations_.find(packet.port.node);
-    const auto arrival = opened(packet);
+    const auto arrival = open_delivery(packet);
     if (station != stations_.end() && arrival) station->second->arrived(*arrival);
   }
 }

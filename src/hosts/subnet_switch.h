@@ -68,7 +68,7 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
 
   subnet::Subnet& subnet() { return subnet_; }
   // Sets the function that gets the MADs for programs.
-  void set_mad_receiver(MadReceiver receiver) { mads_ = std::move(receiver); }
+  void set_mad_receiver(MadReceiver receiver) { mad_receiver_ = std::move(receiver); }
   // Sets a function that is called soon after the state of ports has changed.
   void when_ports_change(std::move_only_function<void()> call) { ports_changed_ = std::move(call); }
   // Delivers the packets and port events that the subnet has ready, until it has no more.
@@ -120,7 +120,7 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
 
   bool pass(const agent::ProgramId& from, const link::Arrival& arrival, Time now,
             bool may_wait) override;
-  bool is_held(const agent::ProgramId& sender);
+  bool is_held_up(const agent::ProgramId& sender);
   std::optional<Drop> send_from(HostIndex hca, const link::Arrival& packet, Time now);
   void drop(const agent::ProgramId& from, const link::Arrival& arrival, Drop why);
   std::string reason(Drop why, HostIndex hca, const link::Arrival& packet) const;
@@ -131,14 +131,14 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   void deliver_to_group(const subnet::Delivery& delivery, Time now);
   void deliver_to_range(std::uint16_t range, subnet::Delivery delivery, Time now);
   // Returns false if the packet has to wait for room.
-  bool put(const agent::ProgramId& to, const subnet::Delivery& delivery, Time now);
-  bool put_waiting(Time now);
-  std::optional<link::Arrival> opened(const subnet::Delivery& delivery);
-  void tell_stations();
+  bool try_deliver(const agent::ProgramId& to, const subnet::Delivery& delivery, Time now);
+  bool deliver_waiting(Time now);
+  std::optional<link::Arrival> open_delivery(const subnet::Delivery& delivery);
+  void notify_stations();
 
   subnet::Subnet subnet_;
   std::vector<std::vector<subnet::PortStatus>> ports_{};  // by node; a switch has none
-  MadReceiver mads_{};
+  MadReceiver mad_receiver_{};
   std::move_only_function<void()> ports_changed_ = [] {};
   agent::Timer timer_;
   agent::DeferredCall delivery_;
@@ -151,7 +151,7 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   std::optional<agent::ProgramId> sender_{};
   std::map<agent::ProgramId, std::deque<subnet::Delivery>> waiting_{};  // by receiver
   // Maps each program that is held up to the receiver whose uplink is full.
-  std::map<agent::ProgramId, agent::ProgramId> held_{};
+  std::map<agent::ProgramId, agent::ProgramId> held_up_{};
   // Marks the reasons for dropped packets that each program has been told.
   std::map<agent::ProgramId, std::array<bool, kDrops>> reported_drops_{};
 

@@ -62,7 +62,7 @@ class SubnetSwitchTest : public testing::Test {
       if (mad.destination_qpn == wire::kSmiQpn && mad.port.node == kHcaA) {
         manager_.receive(mad.from, mad.mad, now_);
       } else {
-        others_.push_back(mad.port.node);
+        mad_hcas_.push_back(mad.port.node);
       }
     });
   }
@@ -122,7 +122,8 @@ class SubnetSwitchTest : public testing::Test {
   std::unique_ptr<SubnetSwitch> switch_ = SubnetSwitch::create(loop_, two_hcas()).value();
   subnet::Manager manager_{{}};
   std::array<Agent, 2> agents_{};
-  std::vector<std::uint32_t> others_{};  // the HCAs where MADs arrived that are not for the manager
+  // Holds the HCAs at which MADs arrived that are not for the manager.
+  std::vector<std::uint32_t> mad_hcas_{};
   std::vector<link::Address> arrived_{};
 };
 
@@ -212,11 +213,11 @@ TEST_F(SubnetSwitchTest, PacketForAnotherGidOfThePortIsDropped) {
 TEST_F(SubnetSwitchTest, ProgramsCannotSendToQp0) {
   manage();
   const auto a = program(kHcaA, 1);
-  others_.clear();
+  mad_hcas_.clear();
   ASSERT_TRUE(a->send(to_b(), ud_packet(wire::kSmiQpn, kPkey, wire::kMadBytes)));
   EXPECT_TRUE(switch_->forward(now_));
   EXPECT_EQ(counter("dropped_malformed"), 1u);
-  EXPECT_TRUE(others_.empty());
+  EXPECT_TRUE(mad_hcas_.empty());
 }
 
 TEST_F(SubnetSwitchTest, PacketForTheQueuePairOfAnotherHcaReachesNobody) {
@@ -245,26 +246,26 @@ void send_mad(SubnetSwitch& packets, const link::Address& to, wire::MgmtClass mg
 
 TEST_F(SubnetSwitchTest, CmMadsGoToTheAgentAndVendorMadsToPrograms) {
   manage();
-  others_.clear();
+  mad_hcas_.clear();
   send_mad(*switch_, to_b(), wire::MgmtClass::kCommunication);
   loop_.poll();
   ASSERT_EQ(agents_[kHcaB].mads.size(), 1u);
   EXPECT_EQ(agents_[kHcaB].mads[0].source_lid, lid(kHcaA));
-  EXPECT_TRUE(others_.empty());
+  EXPECT_TRUE(mad_hcas_.empty());
   send_mad(*switch_, to_b(), wire::MgmtClass{0x32});
   loop_.poll();
   EXPECT_EQ(agents_[kHcaB].mads.size(), 1u);
-  EXPECT_EQ(others_, std::vector<std::uint32_t>{kHcaB});
+  EXPECT_EQ(mad_hcas_, std::vector<std::uint32_t>{kHcaB});
 }
 
 TEST_F(SubnetSwitchTest, FullUplinkHoldsItsSenderUpForALimitedTime) {
   manage();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1), c = program(kHcaB, 2),
              d = program(kHcaA, 2);
-  const auto big = ud_packet(b->qpn(), kPkey, 4096);
+  const auto large = ud_packet(b->qpn(), kPkey, 4096);
   std::size_t sent = 0;
   do {
-    while (a->send(to_b(), big)) ++sent;
+    while (a->send(to_b(), large)) ++sent;
   } while (switch_->forward(now_));
   EXPECT_EQ(counter("dropped_receiver_full"), 0u);
   EXPECT_TRUE(arrives(*d, *c, to_b())) << "programs that send to other receivers are not held up";
@@ -277,7 +278,7 @@ TEST_F(SubnetSwitchTest, FullUplinkHoldsItsSenderUpForALimitedTime) {
   EXPECT_EQ(received, sent);
 
   do {
-    while (a->send(to_b(), big)) {
+    while (a->send(to_b(), large)) {
     }
   } while (switch_->forward(now_));
   while (switch_->forward(now_ + agent::Uplinks::kFullLaneTimeout)) {
@@ -290,12 +291,13 @@ TEST_F(SubnetSwitchTest, FullUplinkHoldsItsSenderUpForALimitedTime) {
 TEST_F(SubnetSwitchTest, PacketsOfAProgramThatLeavesWaitForRoom) {
   manage();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1);
-  const auto big = ud_packet(b->qpn(), kPkey, 4096);
+  const auto large = ud_packet(b->qpn(), kPkey, 4096);
   std::size_t sent = 0;
-  while (a->send(to_b(), big)) ++sent;
+  while (a->send(to_b(), large)) ++sent;
   while (switch_->forward(now_)) {
   }
-  while (a->send(to_b(), big)) ++sent;  // both uplinks are full now, and no packet is between them
+  // After this loop both uplinks are full, and no packet is between them.
+  while (a->send(to_b(), large)) ++sent;
   switch_->detach({kHcaA, 1});
   std::size_t received = b->receive().size();
   EXPECT_LT(received, sent);

@@ -20,7 +20,7 @@ std::size_t ip_bytes(const link::Arrival& arrival) {
          arrival.transport.size() + kIcrcBytes;
 }
 
-std::vector<std::byte> copied(const link::Arrival& arrival) {
+std::vector<std::byte> copy_transport(const link::Arrival& arrival) {
   std::vector<std::byte> transport(arrival.transport.size());
   agent::copy_packet(arrival, transport);
   return transport;
@@ -29,9 +29,9 @@ std::vector<std::byte> copied(const link::Arrival& arrival) {
 }  // namespace
 
 Result<std::unique_ptr<Switch>> Switch::create(asio::io_context& loop, plan::Fabric fabric) {
-  std::unique_ptr<Switch> made(new Switch(loop, std::move(fabric)));
-  made->uplinks_ = VB_TRY(agent::Uplinks::create(loop, *made, [] {}));
-  return made;
+  std::unique_ptr<Switch> result(new Switch(loop, std::move(fabric)));
+  result->uplinks_ = VB_TRY(agent::Uplinks::create(loop, *result, [] {}));
+  return result;
 }
 
 Switch::Switch(asio::io_context& loop, plan::Fabric fabric)
@@ -64,7 +64,7 @@ void Switch::to_node(RailId rail, const link::Arrival& arrival) {
 
 // Delivers the packets that wait now.  Packets that result from them wait for the next call.
 void Switch::deliver_to_nodes() {
-  for (std::size_t left = node_packets_.size(); left > 0; --left) {
+  for (std::size_t remaining = node_packets_.size(); remaining > 0; --remaining) {
     const NodePacket packet = std::move(node_packets_.front());
     node_packets_.pop_front();
     const auto station = stations_.find(packet.host);
@@ -81,17 +81,17 @@ void Switch::detach(const agent::ProgramId& program) {
 }
 
 bool Switch::forward(Time now) {
-  const auto pass_on = [&](const LatePackets::Way& way, const LatePacket& packet) {
+  const auto pass_on = [&](const LatePackets::QueueKey& key, const LatePacket& packet) {
     const link::Arrival arrival{packet.address, packet.transport};
-    if (!way.arrives) return transmit(packet.from, arrival, now, true);
-    if (!packet.member) return deliver(way.rail, arrival, now, true);
-    to_member(way.rail, *packet.member, arrival, now);
+    if (!key.arrives) return transmit(packet.from, arrival, now, true);
+    if (!packet.member) return deliver(key.rail, arrival, now, true);
+    to_member(key.rail, *packet.member, arrival, now);
     return true;
   };
-  const bool some = !late_.empty() && late_.release(now, network_.faults(), pass_on);
+  const bool released = !late_.empty() && late_.release(now, network_.faults(), pass_on);
   const bool read = uplinks_->read(now);
   late_timer_.at(late_.next_deadline(network_.faults()));
-  return read || some;
+  return read || released;
 }
 
 bool Switch::pass(const agent::ProgramId& from, const link::Arrival& arrival, Time now,
@@ -106,10 +106,10 @@ bool Switch::leave(const Sender& from, const link::Arrival& arrival, Time now, b
   }
   const link::Address& address = arrival.address;
   const auto use = network_.link_use(from.host, address.source, address.destination);
-  const auto way = use ? LatePackets::Way{.stays = use->stays, .rail = use->rail}
-                       : LatePackets::Way{.stays = true, .rail = {.host = from.host}};
-  if (!must_wait(way)) return transmit(from, arrival, now, may_wait);
-  hold(way, {.from = from, .address = address, .transport = copied(arrival)}, now);
+  const auto key = use ? LatePackets::QueueKey{.stays = use->stays, .rail = use->rail}
+                       : LatePackets::QueueKey{.stays = true, .rail = {.host = from.host}};
+  if (!must_wait(key)) return transmit(from, arrival, now, may_wait);
+  hold(key, {.from = from, .address = address, .transport = copy_transport(arrival)}, now);
   return true;
 }
 
@@ -134,9 +134,9 @@ bool Switch::transmit(const Sender& from, const link::Arrival& arrival, Time now
 
 bool Switch::arrive(RailId rail, const Sender& from, const link::Arrival& arrival, Time now,
                     bool may_wait) {
-  const LatePackets::Way way{.arrives = true, .rail = rail};
-  if (rail.host == from.host || !must_wait(way)) return deliver(rail, arrival, now, may_wait);
-  hold(way, {.from = from, .address = arrival.address, .transport = copied(arrival)}, now);
+  const LatePackets::QueueKey key{.arrives = true, .rail = rail};
+  if (rail.host == from.host || !must_wait(key)) return deliver(rail, arrival, now, may_wait);
+  hold(key, {.from = from, .address = arrival.address, .transport = copy_transport(arrival)}, now);
   return true;
 }
 
@@ -152,20 +152,20 @@ bool Switch::deliver(RailId rail, const link::Arrival& arrival, Time now, bool m
     ++counters_.to_nobody;
     return true;
   }
-  return uplinks_->put(*uplinks_->find(*receiver), arrival.address, arrival, now, may_wait);
+  return uplinks_->deliver(*uplinks_->find(*receiver), arrival.address, arrival, now, may_wait);
 }
 
 void Switch::to_members(const Sender& from, const link::Arrival& arrival, Time now) {
   for (const auto& member : network_.receivers(from.host, arrival.address.source,
                                                arrival.address.destination, ip_bytes(arrival))) {
-    const LatePackets::Way way{.arrives = true, .rail = member.rail};
-    if (member.rail.host == from.host || !must_wait(way)) {
+    const LatePackets::QueueKey key{.arrives = true, .rail = member.rail};
+    if (member.rail.host == from.host || !must_wait(key)) {
       to_member(member.rail, member.range, arrival, now);
     } else {
-      hold(way,
+      hold(key,
            {.from = from,
             .address = arrival.address,
-            .transport = copied(arrival),
+            .transport = copy_transport(arrival),
             .member = member.range},
            now);
     }
@@ -179,20 +179,20 @@ void Switch::to_member(RailId rail, std::uint16_t range, const link::Arrival& ar
   link::Address address = arrival.address;
   address.interface = ethernet::Network::interface_of(rail.device);
   ++counters_.copies;
-  (void)uplinks_->put(*uplinks_->find(*receiver), address, arrival, now, false);
+  (void)uplinks_->deliver(*uplinks_->find(*receiver), address, arrival, now, false);
 }
 
 // ---- late packets -------------------------------------------------------------------------------
 
-bool Switch::must_wait(const LatePackets::Way& way) const {
+bool Switch::must_wait(const LatePackets::QueueKey& key) const {
   const ethernet::LinkFaults& faults = network_.faults();
-  return faults.is_paused(way.rail.host) || late_.has(way) ||
-         (!way.stays && faults.delay(way.rail) != Duration{});
+  return faults.is_paused(key.rail.host) || late_.has(key) ||
+         (!key.stays && faults.delay(key.rail) != Duration{});
 }
 
-void Switch::hold(const LatePackets::Way& way, LatePacket packet, Time now) {
-  const Duration delay = way.stays ? Duration{} : network_.faults().delay(way.rail);
-  if (!late_.hold(way, std::move(packet), now + delay)) ++counters_.late_full;
+void Switch::hold(const LatePackets::QueueKey& key, LatePacket packet, Time now) {
+  const Duration delay = key.stays ? Duration{} : network_.faults().delay(key.rail);
+  if (!late_.hold(key, std::move(packet), now + delay)) ++counters_.late_full;
 }
 
 void Switch::drop(const Sender& from, const link::Arrival& arrival, ethernet::Network::Drop why) {

@@ -32,8 +32,8 @@ using ethernet::RailId;
 
 // Forwards the packets of an Ethernet fabric.  Each program has an uplink (uplinks.h).  The switch
 // reads a packet from the sender's uplink, asks ethernet::Network where it goes, and copies it
-// once, to the uplink of the program that has its QP number.  Packets for QP1 go to the node of the
-// host.
+// once, to the uplink of the program that has the packet's QP number.  Packets for QP1 go to the
+// node of the host.
 //
 //   program --uplink--> forward() --uplink--> program
 //                          |  '------------> Station (node of a host)
@@ -112,8 +112,8 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
   bool deliver(RailId rail, const link::Arrival& arrival, Time now, bool may_wait);
   void to_members(const Sender& from, const link::Arrival& arrival, Time now);
   void to_member(RailId rail, std::uint16_t range, const link::Arrival& arrival, Time now);
-  bool must_wait(const LatePackets::Way& way) const;
-  void hold(const LatePackets::Way& way, LatePacket packet, Time now);
+  bool must_wait(const LatePackets::QueueKey& key) const;
+  void hold(const LatePackets::QueueKey& key, LatePacket packet, Time now);
   void to_node(RailId rail, const link::Arrival& arrival);
   void deliver_to_nodes();
   void drop(const Sender& from, const link::Arrival& arrival, ethernet::Network::Drop why);

@@ -229,12 +229,12 @@ TEST_F(SwitchTest, APausedHostSendsItsPacketsAfterThePause) {
 TEST_F(SwitchTest, PacketsForAPausedHostAreLimited) {
   const auto a = program(kA, 1), b = program(kB, 1);
   switch_->network().faults().set_paused(kB, true);
-  for (std::size_t i = 0; i < LatePackets::Line::kPacketsMax + 2; ++i) {
+  for (std::size_t i = 0; i < LatePackets::Queue::kPacketsMax + 2; ++i) {
     while (!send(*a, "10.0.0.1", "10.0.0.2", b->qpn())) (void)switch_->forward(kStart);
   }
   while (switch_->forward(kStart)) {
   }
-  EXPECT_EQ(counter("late"), LatePackets::Line::kPacketsMax);
+  EXPECT_EQ(counter("late"), LatePackets::Queue::kPacketsMax);
   EXPECT_EQ(counter("dropped_late_full"), 2u);
 }
 
