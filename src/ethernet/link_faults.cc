@@ -5,38 +5,40 @@ namespace {
 
 // Inserts or erases an element of a set.
 template <class Element>
-void put(std::set<Element>& all, const Element& one, bool present) {
+void set_presence(std::set<Element>& elements, const Element& element, bool present) {
   if (present) {
-    all.insert(one);
+    elements.insert(element);
   } else {
-    all.erase(one);
+    elements.erase(element);
   }
 }
 
 }  // namespace
 
-void LinkFaults::set_link(RailId rail, bool up) { put(pulled_, rail, !up); }
+void LinkFaults::set_link(RailId rail, bool up) { set_presence(pulled_links_, rail, !up); }
 
-void LinkFaults::set_host(HostIndex host, bool on) { put(off_, host, !on); }
+void LinkFaults::set_host(HostIndex host, bool on) { set_presence(hosts_off_, host, !on); }
 
-void LinkFaults::set_paused(HostIndex host, bool paused) { put(paused_, host, paused); }
+void LinkFaults::set_paused(HostIndex host, bool paused) {
+  set_presence(paused_hosts_, host, paused);
+}
 
 void LinkFaults::set_loss(RailId rail, const Loss& loss) {
   if (loss.per_million == 0) {
-    lossy_.erase(rail);
+    lossy_links_.erase(rail);
   } else {
-    lossy_.insert_or_assign(rail, faults::LossyLink(loss));
+    lossy_links_.insert_or_assign(rail, faults::LossyLink(loss));
   }
 }
 
 Loss LinkFaults::loss(RailId rail) const {
-  const auto found = lossy_.find(rail);
-  return found == lossy_.end() ? Loss{} : found->second.loss();
+  const auto found = lossy_links_.find(rail);
+  return found == lossy_links_.end() ? Loss{} : found->second.loss();
 }
 
 bool LinkFaults::loses_next(RailId rail) {
-  const auto found = lossy_.find(rail);
-  return found != lossy_.end() && found->second.loses_next();
+  const auto found = lossy_links_.find(rail);
+  return found != lossy_links_.end() && found->second.loses_next();
 }
 
 void LinkFaults::set_delay(RailId rail, Duration delay) {

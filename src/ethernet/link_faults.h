@@ -36,26 +36,27 @@ class LinkFaults {
   // Replaces the table of P_Keys that the fabric's file gives to the rail.
   void set_pkeys(RailId rail, std::vector<Pkey> pkeys) { pkeys_[rail] = std::move(pkeys); }
 
-  bool link_is_pulled(RailId rail) const { return pulled_.contains(rail); }
-  bool is_off(HostIndex host) const { return off_.contains(host); }
-  // Returns false if the link is pulled or the host is off.
+  bool link_is_pulled(RailId rail) const { return pulled_links_.contains(rail); }
+  bool is_off(HostIndex host) const { return hosts_off_.contains(host); }
+  // Returns false if the cable of the link is pulled, or if the host is off.
   bool is_up(RailId rail) const { return !link_is_pulled(rail) && !is_off(rail.host); }
   // Returns true if a fault can make packets late: a host is paused, or a link has a delay.
-  bool makes_late() const { return !paused_.empty() || !delays_.empty(); }
-  bool is_paused(HostIndex host) const { return paused_.contains(host); }
+  bool makes_late() const { return !paused_hosts_.empty() || !delays_.empty(); }
+  bool is_paused(HostIndex host) const { return paused_hosts_.contains(host); }
   Loss loss(RailId rail) const;
   Duration delay(RailId rail) const;
-  // Return the value that a fault has set; nothing or null if the value of the file applies.
+  // mtu_bytes() and pkeys() return the value that a fault has set, and nothing or null if the value
+  // of the file applies.
   std::optional<std::uint32_t> mtu_bytes(RailId rail) const;
   const std::vector<Pkey>* pkeys(RailId rail) const;
   // Counts a packet of the link.  Returns true if it is lost.
   bool loses_next(RailId rail);
 
  private:
-  std::set<RailId> pulled_{};
-  std::set<HostIndex> off_{};
-  std::set<HostIndex> paused_{};
-  std::map<RailId, faults::LossyLink> lossy_{};
+  std::set<RailId> pulled_links_{};
+  std::set<HostIndex> hosts_off_{};
+  std::set<HostIndex> paused_hosts_{};
+  std::map<RailId, faults::LossyLink> lossy_links_{};
   std::map<RailId, Duration> delays_{};
   std::map<RailId, std::uint32_t> mtus_{};
   std::map<RailId, std::vector<Pkey>> pkeys_{};

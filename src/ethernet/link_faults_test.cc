@@ -17,9 +17,9 @@ TEST(LinkFaults, ANewLossCountsPacketsFromZero) {
     faults.set_loss(kRail, half);
     std::vector<bool> lost;
     for (int i = 0; i < 100; ++i) lost.push_back(faults.loses_next(kRail));
-    std::vector<bool> wanted;
-    for (std::uint64_t i = 0; i < 100; ++i) wanted.push_back(faults::is_lost(half, i));
-    EXPECT_EQ(lost, wanted);
+    std::vector<bool> expected;
+    for (std::uint64_t i = 0; i < 100; ++i) expected.push_back(faults::is_lost(half, i));
+    EXPECT_EQ(lost, expected);
   }
   EXPECT_FALSE(faults.loses_next({.host = 0, .device = 0}));
   faults.set_loss(kRail, {});

@@ -58,7 +58,7 @@ bool Network::on_one_link(RailId one, RailId other) const {
   return rail(one).network == rail(other).network && rail(one).vlan == rail(other).vlan;
 }
 
-bool Network::reach(RailId one, RailId other) const {
+bool Network::can_reach(RailId one, RailId other) const {
   if (one.host == other.host || on_one_link(one, other)) return true;
   if (rail(one).vlan != rail(other).vlan) return false;
   const auto has = [](const plan::Router& router, const std::string& network) {
@@ -75,11 +75,13 @@ std::expected<Network::Route, std::string> Network::route(HostIndex host, const 
   if (source && !rail_of(host, *source)) {
     return std::unexpected("the host " + name + " has no address " + wire::address_text(*source));
   }
-  const auto own = rail_of(host, destination);
-  if (own) {  // a packet to its own host uses loopback and has its destination as source (Linux)
+  const auto own_rail = rail_of(host, destination);
+  // As on Linux, a packet to its own host uses loopback, and its source is its destination.
+  if (own_rail) {
     return Route{.source = source.value_or(destination),
-                 .interface = is_loopback(source.value_or(destination)) ? kLoopbackInterface
-                                                                        : interface_of(own->device),
+                 .interface = is_loopback(source.value_or(destination))
+                                  ? kLoopbackInterface
+                                  : interface_of(own_rail->device),
                  .mtu_bytes = kLoopbackMtu,
                  .loopback = true};
   }
@@ -95,7 +97,7 @@ std::expected<Network::Route, std::string> Network::route(HostIndex host, const 
     const RailId from{host, device};
     const RailId to = to_group ? from : peer->second;
     if (source && rail_of(host, *source) != from) continue;
-    if (!reach(from, to)) {
+    if (!can_reach(from, to)) {
       why += (why.empty() ? "" : "; ") + reach_text(from, to);
       continue;
     }
@@ -129,7 +131,8 @@ std::expected<RailId, Network::Drop> Network::forward(HostIndex host, const Gid&
   if (const auto own = rail_of(host, destination)) return *own;
   const auto peer = rail_of_address_.find(destination);
   if (peer == rail_of_address_.end()) return std::unexpected(Drop::kNoSuchAddress);
-  if (is_loopback(source) || !reach(*from, peer->second)) return std::unexpected(Drop::kNoRoute);
+  if (is_loopback(source) || !can_reach(*from, peer->second))
+    return std::unexpected(Drop::kNoRoute);
   if (ip_bytes > std::min(mtu_bytes(*from), mtu_bytes(peer->second))) {
     return std::unexpected(Drop::kTooLong);
   }
@@ -143,10 +146,10 @@ std::expected<RailId, Network::Drop> Network::forward(HostIndex host, const Gid&
 }
 
 std::string Network::rail_text(RailId id) const {
-  const plan::Rail& its = rail(id);
-  std::string text =
-      "rail " + its.device + " of host " + fabric_.hosts[id.host].name + " (network " + its.network;
-  if (its.vlan != 0) text += ", VLAN " + std::to_string(its.vlan);
+  const plan::Rail& named = rail(id);
+  std::string text = "rail " + named.device + " of host " + fabric_.hosts[id.host].name +
+                     " (network " + named.network;
+  if (named.vlan != 0) text += ", VLAN " + std::to_string(named.vlan);
   return text + ", MTU " + std::to_string(mtu_bytes(id)) + ")";
 }
 
@@ -163,7 +166,7 @@ std::string Network::reason(Drop drop, HostIndex host, const Gid& source, const 
   const auto from = rail_of(host, source);
   const auto peer = rail_of_address_.find(destination);
   if (drop == Drop::kForeignSource || !from) {
-    return wire::address_text(source) + " is no address of host " + fabric_.hosts[host].name;
+    return wire::address_text(source) + " is not an address of host " + fabric_.hosts[host].name;
   }
   if (drop == Drop::kNoSuchAddress || peer == rail_of_address_.end()) {
     return "no host of the fabric has the address " + wire::address_text(destination);
@@ -179,7 +182,7 @@ std::string Network::reason(Drop drop, HostIndex host, const Gid& source, const 
     return rail_text(is_own ? *from : peer->second) +
            " is lossy, because 'verbena fabric fault' has made it so";
   }
-  return "packets of " + std::to_string(ip_bytes) + " bytes are too long on the way from " +
+  return "packets of " + std::to_string(ip_bytes) + " bytes are too long for the route from " +
          rail_text(*from) + " to " + rail_text(peer->second);
 }
 
@@ -213,7 +216,7 @@ bool Network::set_members(HostIndex host, std::uint16_t range, const Gid& group,
 
 std::size_t Network::members() const {
   std::size_t members = 0;
-  for (const auto& [group, its] : groups_) members += its.size();
+  for (const auto& [group, group_members] : groups_) members += group_members.size();
   return members;
 }
 

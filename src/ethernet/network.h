@@ -64,7 +64,7 @@ class Network {
   // Returns the addresses of a host, loopback last.  The interface of device n is n + 2.
   std::vector<node::HostAddress> addresses(HostIndex host) const;
 
-  // Finds the way from a host to an address, which may be a multicast group.  Without a source,
+  // Finds the route from a host to an address, which may be a multicast group.  Without a source,
   // takes the first rail that reaches the destination's rail.  The error is a line for the user,
   // which names the rails.
   std::expected<Route, std::string> route(HostIndex host, const Gid& destination,
@@ -100,7 +100,8 @@ class Network {
   // Changes of the faults take effect with the next packet.
   LinkFaults& faults() { return faults_; }
   const LinkFaults& faults() const { return faults_; }
-  // Return the current values of a rail: those of the fabric's file, or those that a fault has set.
+  // mtu_bytes() and pkeys() return the current values of a rail: those of the fabric's file, or
+  // those that a fault has set.
   std::uint32_t mtu_bytes(RailId rail) const;
   const std::vector<Pkey>& pkeys(RailId rail) const;
   // Returns the reason why the port of a rail is down; nothing if it is up.
@@ -111,7 +112,7 @@ class Network {
  private:
   const plan::Rail& rail(RailId id) const { return fabric_.hosts[id.host].rails[id.device]; }
   std::string rail_text(RailId id) const;
-  bool reach(RailId one, RailId other) const;
+  bool can_reach(RailId one, RailId other) const;
   bool on_one_link(RailId one, RailId other) const;
   std::optional<RailId> rail_of(HostIndex host, const Gid& address) const;
   static bool is_loopback(const Gid& address);

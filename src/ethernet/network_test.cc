@@ -59,7 +59,7 @@ TEST(Network, RouteThroughARouterHasTheSmallerMtu) {
             "green, MTU 9000) does not reach rail verbena0 of host c (network blue, MTU 1500)");
 }
 
-TEST(Network, GivenSourceDecidesTheRail) {
+TEST(Network, SourceAddressDecidesTheRail) {
   Network n = network();
   EXPECT_EQ(
       n.route(kA, ip("10.0.0.2"), ip("10.0.9.1")).error(),
@@ -100,12 +100,13 @@ TEST(Network, DropsPacketsThatNoNetworkWouldDeliver) {
   EXPECT_EQ(why(kA, "127.0.0.1", "10.0.0.2", 100), Drop::kNoRoute);
   EXPECT_EQ(why(kA, "10.0.0.1", "10.0.0.2", 9001), Drop::kTooLong);
   EXPECT_EQ(why(kA, "10.0.0.1", "10.0.1.3", 1501), Drop::kTooLong);
-  EXPECT_EQ(n.reason(Drop::kTooLong, kA, ip("10.0.0.1"), ip("10.0.1.3"), 1501),
-            "packets of 1501 bytes are too long on the way from rail verbena0 of host a (network "
-            "red, MTU 9000) to rail verbena0 of host c (network blue, MTU 1500)");
+  EXPECT_EQ(
+      n.reason(Drop::kTooLong, kA, ip("10.0.0.1"), ip("10.0.1.3"), 1501),
+      "packets of 1501 bytes are too long for the route from rail verbena0 of host a (network "
+      "red, MTU 9000) to rail verbena0 of host c (network blue, MTU 1500)");
 }
 
-TEST(Network, NamesTheHostsAddressesWithTheirInterfacesAndPorts) {
+TEST(Network, ListsTheHostsAddressesWithTheirInterfacesAndPorts) {
   const auto all = network().addresses(kA);
   ASSERT_EQ(all.size(), 5u);
   EXPECT_EQ(all[2].gid, ip("10.0.9.1"));

@@ -30,7 +30,7 @@ struct Crowd {
         &b.run<Server>("server", Server::Config{.address = any(true), .clients = kConnections});
   }
   // Starts each client at its own random moment within this time.
-  void begin(Duration within) {
+  void start_clients(Duration within) {
     for (std::uint32_t i = 0; i < kConnections; ++i) {
       const auto moment = random.below(static_cast<std::uint64_t>(within.count()));
       network.world.at(Time(1ms + Duration(static_cast<Duration::rep>(moment))), [this, i] {
@@ -48,11 +48,11 @@ struct Crowd {
         },
         limit);
   }
-  std::uint32_t made() const {
+  std::uint32_t established_count() const {
     return static_cast<std::uint32_t>(std::ranges::count_if(
         clients, [](Client* client) { return client->outcome().established == 1; }));
   }
-  std::uint32_t succeeded() const {
+  std::uint32_t succeeded_count() const {
     return static_cast<std::uint32_t>(
         std::ranges::count_if(clients, [](Client* client) { return client->succeeded(); }));
   }
@@ -76,32 +76,34 @@ struct Crowd {
 };
 
 TEST(BadLine, AllConnectionsSucceedDespiteBurstsOfLossAndCorruption) {
-  std::uint32_t runs = 0, broken = 0;
+  std::uint32_t runs = 0, broken_connections = 0;
   for (const std::uint64_t seed : sim::seeds(20)) {
     Crowd crowd(seed, {.loss = {30, 100}, .corrupt = {30, 100}, .burst = 3});
-    crowd.begin(1s);
+    crowd.start_clients(1s);
     EXPECT_TRUE(crowd.finish(120s)) << "VB_SEED=" << seed;
-    EXPECT_EQ(crowd.made(), kConnections) << "VB_SEED=" << seed << ": " << crowd.failures();
+    EXPECT_EQ(crowd.established_count(), kConnections)
+        << "VB_SEED=" << seed << ": " << crowd.failures();
     ASSERT_THAT(crowd.network.violations(), ::testing::IsEmpty()) << "VB_SEED=" << seed;
-    broken += kConnections - crowd.succeeded();
+    broken_connections += kConnections - crowd.succeeded_count();
     ++runs;
   }
   // Half of all packets are lost or corrupt, so now and then a request runs out of retries.
-  EXPECT_LE(broken * 200, runs * kConnections);
+  EXPECT_LE(broken_connections * 200, runs * kConnections);
 }
 
 TEST(BadLine, AllConnectionsSucceedAlthoughTheLineIsDeadForFiveSecondsOfSeven) {
   for (const std::uint64_t seed : sim::seeds(20)) {
     Crowd crowd(seed, {});
-    std::function<void(bool)> cut = [&](bool dead) {
+    std::function<void(bool)> set_dead = [&](bool dead) {
       crowd.network.wire().set_faults({.loss = {dead ? 1u : 0u, 1}});
       if (crowd.network.now() > Time(60s)) return;
-      crowd.network.world.after(dead ? 5s : 2s, [&cut, dead] { cut(!dead); });
+      crowd.network.world.after(dead ? 5s : 2s, [&set_dead, dead] { set_dead(!dead); });
     };
-    cut(seed % 2 == 1);
-    crowd.begin(14s);
+    set_dead(seed % 2 == 1);
+    crowd.start_clients(14s);
     EXPECT_TRUE(crowd.finish(120s)) << "VB_SEED=" << seed;
-    ASSERT_EQ(crowd.succeeded(), kConnections) << "VB_SEED=" << seed << ": " << crowd.failures();
+    ASSERT_EQ(crowd.succeeded_count(), kConnections)
+        << "VB_SEED=" << seed << ": " << crowd.failures();
     ASSERT_THAT(crowd.network.violations(), ::testing::IsEmpty()) << "VB_SEED=" << seed;
   }
 }

@@ -21,14 +21,14 @@ void Client::start() {
   const auto id = sim_process_.process().create_id(rdmacm::kPortSpaceTcp,
                                                    std::to_underlying(hca::QpType::kRc), kEndpoint);
   if (!id) {
-    sim_process_.refused("create_id", id.error());
+    sim_process_.add_refusal("create_id", id.error());
     return finish();
   }
   id_ = *id;
   state_ = State::kResolvingAddress;
   sim_process_.expect("resolve_address", sim_process_.process().resolve_address(
                                              id_, config_.source, config_.server, kTimeout,
-                                             sim_process_.answer("resolve_address")));
+                                             sim_process_.completion_for("resolve_address")));
 }
 
 void Client::on_notice(const process::Notice& notice) {
@@ -41,7 +41,7 @@ void Client::on_notice(const process::Notice& notice) {
       port_events_.push_back(*async);
     }
   } else if (std::holds_alternative<process::CqNotice>(notice) && verbs_.is_open()) {
-    verbs_.poll([this](const hca::WorkCompletion& done) { on_completion(done); });
+    verbs_.poll([this](const hca::WorkCompletion& completion) { on_completion(completion); });
   }
   if (state_ == State::kDisconnecting && outcome_.over() && (!endpoint_ || endpoint_->drained()))
     finish();
@@ -81,15 +81,15 @@ void Client::make_qp() {
   port_ = sim_process_.process().connection(id_).value()->path.address.port;
   verbs_.open();
   endpoint_.emplace(sim_process_, verbs_.pd, kEndpoint);
-  auto made = [this](Result<hca::QpHandle> qp) {
+  auto on_created = [this](Result<hca::QpHandle> qp) {
     if (qp) return connect(*qp);
-    sim_process_.refused("create_qp", qp.error());
+    sim_process_.add_refusal("create_qp", qp.error());
     disconnect();
   };
   auto started = sim_process_.process().create_qp(
-      endpoint_->qp_init(verbs_.pd, verbs_.cq, port_.device), sim_process_.now(), made);
-  if (auto* now = std::get_if<Result<hca::QpHandle>>(&started)) {
-    made(*now);
+      endpoint_->qp_init(verbs_.pd, verbs_.cq, port_.device), sim_process_.now(), on_created);
+  if (auto* result = std::get_if<Result<hca::QpHandle>>(&started)) {
+    on_created(*result);
   } else {
     sim_process_.expect("create_qp", std::move(started));
   }
@@ -97,7 +97,7 @@ void Client::make_qp() {
 
 void Client::connect(hca::QpHandle qp) {
   endpoint_->attach(qp);
-  sim_process_.sure("set_qp", sim_process_.process().set_qp(id_, qp, sim_process_.now()));
+  sim_process_.require("set_qp", sim_process_.process().set_qp(id_, qp, sim_process_.now()));
   endpoint_->post_receives();
   rdmacm::ConnParam param{
       .responder_resources = 4, .initiator_depth = 4, .retry_count = 7, .rnr_retry_count = 7};
@@ -107,8 +107,8 @@ void Client::connect(hca::QpHandle qp) {
                      .server_disconnects = config_.server_disconnects});
   state_ = State::kConnecting;
   connect_called_ = sim_process_.now();
-  sim_process_.expect("connect",
-                      sim_process_.process().connect(id_, param, sim_process_.answer("connect")));
+  sim_process_.expect("connect", sim_process_.process().connect(
+                                     id_, param, sim_process_.completion_for("connect")));
 }
 
 // ---- operations ---------------------------------------------------------------------------------
@@ -145,9 +145,9 @@ void Client::begin(std::uint32_t operation) {
 }
 
 void Client::on_completion(const hca::WorkCompletion& completion) {
-  const auto done = endpoint_->take(completion);
-  if (!done) return;
-  if (!done->good) {
+  const auto request = endpoint_->find_completed(completion);
+  if (!request) return;
+  if (!request->succeeded) {
     // Flushed requests and exceeded retries are allowed: the network may have broken the
     // connection.
     const bool allowed = completion.status == hca::WcStatus::kFlushed ||
@@ -157,26 +157,27 @@ void Client::on_completion(const hca::WorkCompletion& completion) {
                                     hca::to_string(completion.status));
     // The peer received a SEND whose echo arrived, even if it failed here: the ACK was lost, and
     // the server disconnected before it could repeat the ACK.
-    const bool sent = !done->receive && done->opcode == hca::WrOpcode::kSend;
-    if (sent && std::ranges::find(echoes_, done->index) == echoes_.end()) part_done(done->index);
+    const bool sent = !request->is_receive && request->opcode == hca::WrOpcode::kSend;
+    if (sent && std::ranges::find(echoes_, request->index) == echoes_.end())
+      part_done(request->index);
     if (state_ == State::kWorking) disconnect();
     return;
   }
-  if (done->receive) return on_echo(*done);
-  if (done->opcode == hca::WrOpcode::kRead) check_read(done->index);
-  part_done(done->index);
+  if (request->is_receive) return on_echo(*request);
+  if (request->opcode == hca::WrOpcode::kRead) check_read(request->index);
+  part_done(request->index);
 }
 
-void Client::on_echo(const RcEndpoint::Done& done) {
+void Client::on_echo(const RcEndpoint::CompletedRequest& request) {
   if (echoes_.empty()) return sim_process_.report_violation("a message that nobody sent");
   const std::uint32_t operation = echoes_.front();
   echoes_.pop_front();
   const auto bytes = config_.operations[operation].bytes;
-  const auto received = endpoint_->slot(RcEndpoint::Area::kIn, done.index).first(done.bytes);
-  if (done.bytes != bytes || !RcEndpoint::is_filled(received, salt_of(operation))) {
+  const auto received = endpoint_->slot(RcEndpoint::Area::kIn, request.index).first(request.bytes);
+  if (request.bytes != bytes || !RcEndpoint::is_filled(received, salt_of(operation))) {
     sim_process_.report_violation("an echo with wrong data");
   }
-  endpoint_->post_receive(done.index);
+  endpoint_->post_receive(request.index);
   part_done(operation);
 }
 
@@ -185,7 +186,7 @@ void Client::check_read(std::uint32_t operation) {
   while (from > 0 && config_.operations[from].kind != Operation::Kind::kWrite) --from;
   const std::uint32_t length =
       std::min(config_.operations[operation].bytes, config_.operations[from].bytes);
-  if (!RcEndpoint::is_filled(endpoint_->slot(RcEndpoint::Area::kBack, operation).first(length),
+  if (!RcEndpoint::is_filled(endpoint_->slot(RcEndpoint::Area::kReadBack, operation).first(length),
                              salt_of(from))) {
     sim_process_.report_violation("a READ with wrong data");
   }
@@ -207,9 +208,9 @@ void Client::disconnect() {
   const bool connected = state_ == State::kWorking;
   state_ = State::kDisconnecting;
   if (connected) {
-    sim_process_.expect("disconnect",
-                        sim_process_.process().disconnect(id_, sim_process_.now(),
-                                                          sim_process_.answer("disconnect")));
+    sim_process_.expect(
+        "disconnect", sim_process_.process().disconnect(id_, sim_process_.now(),
+                                                        sim_process_.completion_for("disconnect")));
   } else if (!outcome_.over()) {
     finish();  // the connection was never requested
   }
@@ -218,7 +219,7 @@ void Client::disconnect() {
 void Client::finish() {
   if (endpoint_) endpoint_->close();
   endpoint_.reset();
-  if (id_) sim_process_.sure("destroy_id", sim_process_.process().destroy_id(id_));
+  if (id_) sim_process_.require("destroy_id", sim_process_.process().destroy_id(id_));
   verbs_.close();
   state_ = State::kDone;
 }

@@ -15,7 +15,7 @@ using namespace testing;
 // Implements a program that does nothing by itself, and stores the last event.
 class Bystander final : public Program {
  public:
-  explicit Bystander(SimProcess& of) : sim_process(of) {}
+  explicit Bystander(SimProcess& owner) : sim_process(owner) {}
   void start() override {}
   void on_notice(const process::Notice& notice) override {
     if (const auto* cm = std::get_if<process::CmNotice>(&notice)) last = *cm;
@@ -40,12 +40,12 @@ class Cost : public ::testing::Test {
            std::to_string(after.replies - before.replies) + " back, " +
            std::to_string(after.events - before.events) + " events";
   }
-  void row(const char* what, Bystander& by, const std::function<void()>& call) {
+  void add_row(const char* what, Bystander& by, const std::function<void()>& call) {
     table_ += '\n';
     table_ += std::string(what) + ": " + cost(by, call);
   }
   template <class T>
-  Completion<T> into(T& value) {
+  Completion<T> store_in(T& value) {
     return [&value](Result<T> result) {
       ASSERT_TRUE(result.has_value()) << result.error().context;
       value = *result;
@@ -55,8 +55,8 @@ class Cost : public ::testing::Test {
     id = by.process().create_id(rdmacm::kPortSpaceTcp, 2, 0).value();
   }
   void create_qp(Bystander& by, hca::QpHandle& qp) {
-    auto started = by.process().create_qp(init_, by.sim_process.now(), into(qp));
-    if (auto* now = std::get_if<Result<hca::QpHandle>>(&started)) qp = now->value();
+    auto started = by.process().create_qp(init_, by.sim_process.now(), store_in(qp));
+    if (auto* result = std::get_if<Result<hca::QpHandle>>(&started)) qp = result->value();
     by.sim_process.expect("", std::move(started));
   }
 
@@ -83,38 +83,44 @@ TEST_F(Cost, ConnectingWaitsForNoReplies) {
   const rdmacm::ConnParam param{};
   auto& pa = a_.process();
   auto& pb = b_.process();
-  row("create_id", b_, [&] { create_id(b_, listener_); });
-  row("bind", b_, [&] {
+  add_row("create_id", b_, [&] { create_id(b_, listener_); });
+  add_row("bind", b_, [&] {
     b_.sim_process.expect("",
                           pb.bind(listener_, any(), [](auto r) { EXPECT_TRUE(r.has_value()); }));
   });
-  row("set_option", b_,
-      [&] { b_.sim_process.expect("", pb.set_option(listener_, 0, 0, 16, ok("set_option"))); });
-  row("listen", b_, [&] { b_.sim_process.expect("", pb.listen(listener_, 1, ok("listen"))); });
-  row("create_id", a_, [&] { create_id(a_, active_); });
-  row("resolve_address", a_, [&] {
+  add_row("set_option", b_,
+          [&] { b_.sim_process.expect("", pb.set_option(listener_, 0, 0, 16, ok("set_option"))); });
+  add_row("listen", b_, [&] { b_.sim_process.expect("", pb.listen(listener_, 1, ok("listen"))); });
+  add_row("create_id", a_, [&] { create_id(a_, active_); });
+  add_row("resolve_address", a_, [&] {
     a_.sim_process.expect("", pa.resolve_address(active_, {}, at(2), 1s, ok("resolve_address")));
   });
-  row("resolve_route", a_,
-      [&] { a_.sim_process.expect("", pa.resolve_route(active_, std::chrono::seconds(1), {})); });
-  row("create_qp, the first", a_, [&] { verbs(a_), create_qp(a_, first_); });
-  row("set_qp", a_, [&] { EXPECT_TRUE(pa.set_qp(active_, first_, network_.now()).has_value()); });
-  row("connect", a_, [&] { a_.sim_process.expect("", pa.connect(active_, param, ok("connect"))); });
+  add_row("resolve_route", a_, [&] {
+    a_.sim_process.expect("", pa.resolve_route(active_, std::chrono::seconds(1), {}));
+  });
+  add_row("create_qp, the first", a_, [&] { verbs(a_), create_qp(a_, first_); });
+  add_row("set_qp", a_,
+          [&] { EXPECT_TRUE(pa.set_qp(active_, first_, network_.now()).has_value()); });
+  add_row("connect", a_,
+          [&] { a_.sim_process.expect("", pa.connect(active_, param, ok("connect"))); });
   passive_ = b_.last.new_id;
-  row("create_qp, the first", b_, [&] { verbs(b_), create_qp(b_, second_); });
-  row("set_qp", b_, [&] { EXPECT_TRUE(pb.set_qp(passive_, second_, network_.now()).has_value()); });
+  add_row("create_qp, the first", b_, [&] { verbs(b_), create_qp(b_, second_); });
+  add_row("set_qp", b_,
+          [&] { EXPECT_TRUE(pb.set_qp(passive_, second_, network_.now()).has_value()); });
   const SimProcess::Traffic before = a_.sim_process.traffic;
-  row("accept", b_,
-      [&] { b_.sim_process.expect("", pb.accept(passive_, param, network_.now(), ok("accept"))); });
+  add_row("accept", b_, [&] {
+    b_.sim_process.expect("", pb.accept(passive_, param, network_.now(), ok("accept")));
+  });
   EXPECT_EQ(a_.last.event.kind, rdmacm::EventKind::kEstablished);
   EXPECT_EQ(a_.sim_process.traffic.requests - before.requests, 1u);  // Establish
   EXPECT_EQ(a_.sim_process.traffic.replies - before.replies, 0u);
-  row("disconnect", a_,
-      [&] { a_.sim_process.expect("", pa.disconnect(active_, network_.now(), ok("disconnect"))); });
-  row("disconnect, second", b_, [&] {
+  add_row("disconnect", a_, [&] {
+    a_.sim_process.expect("", pa.disconnect(active_, network_.now(), ok("disconnect")));
+  });
+  add_row("disconnect, second", b_, [&] {
     b_.sim_process.expect("", pb.disconnect(passive_, network_.now(), ok("disconnect")));
   });
-  row("destroy_id", a_, [&] { EXPECT_TRUE(pa.destroy_id(active_).has_value()); });
+  add_row("destroy_id", a_, [&] { EXPECT_TRUE(pa.destroy_id(active_).has_value()); });
   EXPECT_EQ(table_, R"(
 create_id: 0 to the agent, 0 back, 0 events
 bind: 2 to the agent, 1 back, 0 events
@@ -139,18 +145,18 @@ TEST_F(Cost, QueuePairsQueuesAndMemoryNeedNoMessages) {
   auto& engine = a_.process().engine();
   init_.pd = engine.create_pd().value();
   init_.send_cq = init_.recv_cq = engine.create_cq(16, 0).value();
-  row("the first create_qp", a_, [&] { create_qp(a_, first_); });
-  row("create_qp", a_, [&] { create_qp(a_, second_); });
-  row("modify_qp", a_, [&] {
+  add_row("the first create_qp", a_, [&] { create_qp(a_, first_); });
+  add_row("create_qp", a_, [&] { create_qp(a_, second_); });
+  add_row("modify_qp", a_, [&] {
     using namespace hca::attribute;
-    const auto moved = a_.process().modify_qp(
+    const auto result = a_.process().modify_qp(
         second_, {.state = hca::QpState::kInit},
         kState | kPkeyIndex | hca::attribute::kPort | kAccessFlags, network_.now());
-    EXPECT_TRUE(moved.has_value()) << moved.error().context;
+    EXPECT_TRUE(result.has_value()) << result.error().context;
   });
   hca::QpHandle datagrams{};
   const Gid group = wire::ipv4_gid(0xef4d0105);
-  row("attach_multicast", a_, [&] {
+  add_row("attach_multicast", a_, [&] {
     auto init = init_;
     init.type = hca::QpType::kUd;
     datagrams =
@@ -160,15 +166,15 @@ TEST_F(Cost, QueuePairsQueuesAndMemoryNeedNoMessages) {
         "", a_.process().attach_multicast(datagrams, group, 0,
                                           [](const auto& done) { EXPECT_TRUE(done.has_value()); }));
   });
-  row("detach_multicast", a_, [&] {
+  add_row("detach_multicast", a_, [&] {
     EXPECT_TRUE(a_.process().detach_multicast(datagrams, group).has_value());
     EXPECT_TRUE(a_.process().destroy_qp(datagrams, a_.sim_process.now()).has_value());
   });
-  row("destroy_qp", a_, [&] {
+  add_row("destroy_qp", a_, [&] {
     EXPECT_TRUE(a_.process().destroy_qp(first_, a_.sim_process.now()).has_value());
     EXPECT_TRUE(a_.process().destroy_qp(second_, a_.sim_process.now()).has_value());
   });
-  row("1,000 times create_qp, register_mr, create_cq and back", a_, [&] {
+  add_row("1,000 times create_qp, register_mr, create_cq and back", a_, [&] {
     std::vector<std::byte> memory(4096);
     for (int i = 0; i < 1000; ++i) {
       create_qp(a_, first_);

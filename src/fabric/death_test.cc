@@ -13,23 +13,24 @@ namespace {
 using namespace testing;
 
 constexpr Duration kStep = 3us;
-constexpr Duration kWhole = 240us;  // longer than an exchange without faults
-constexpr Duration kTimeout = 45s;  // longer than the 30 s for which a client tries to connect
+constexpr Duration kExchange = 240us;  // longer than an exchange without faults
+constexpr Duration kTimeout = 45s;     // longer than the 30 s for which a client tries to connect
 
 Client::Config config(bool server_disconnects) {
-  Client::Config made{.operations = kRping, .window = 2, .server_disconnects = server_disconnects};
-  made.operations.push_back({Operation::Kind::kSend, 2500});
-  return made;
+  Client::Config client_config{
+      .operations = kRping, .window = 2, .server_disconnects = server_disconnects};
+  client_config.operations.push_back({Operation::Kind::kSend, 2500});
+  return client_config;
 }
 
 class Death : public ::testing::TestWithParam<bool> {};
 
 INSTANTIATE_TEST_SUITE_P(WhoDisconnects, Death, ::testing::Bool(),
-                         [](const auto& of) { return of.param ? "TheServer" : "TheClient"; });
+                         [](const auto& test) { return test.param ? "TheServer" : "TheClient"; });
 
 TEST_P(Death, ServerNoticesTheClientsDeathInEachState) {
   std::set<Client::State> states;
-  for (Duration moment{}; moment < kWhole; moment += kStep) {
+  for (Duration moment{}; moment < kExchange; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
     scene.listen();
@@ -52,14 +53,14 @@ TEST_P(Death, ServerNoticesTheClientsDeathInEachState) {
       return;
     }
   }
-  EXPECT_EQ(states.size(),
-            GetParam() ? 6u : 7u);  // the side that disconnects second skips kDisconnecting
+  // The side that disconnects second skips kDisconnecting.
+  EXPECT_EQ(states.size(), GetParam() ? 6u : 7u);
 }
 
 TEST_P(Death, ClientNoticesTheServersDeathInEachState) {
   std::set<Server::State> states;
   std::set<Server::PeerState> peer_states;
-  for (Duration moment{}; moment < kWhole; moment += kStep) {
+  for (Duration moment{}; moment < kExchange; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
     scene.listen();
@@ -79,11 +80,12 @@ TEST_P(Death, ClientNoticesTheServersDeathInEachState) {
     }
   }
   EXPECT_EQ(states.size(), 4u);
-  EXPECT_EQ(peer_states.size(), GetParam() ? 4u : 3u);  // the second one skips kDisconnecting
+  // The side that disconnects second skips kDisconnecting.
+  EXPECT_EQ(peer_states.size(), GetParam() ? 4u : 3u);
 }
 
 TEST_P(Death, ClientEndsWhenItsAgentDies) {
-  for (Duration moment{}; moment < kWhole; moment += kStep) {
+  for (Duration moment{}; moment < kExchange; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
     scene.listen();
@@ -115,7 +117,7 @@ TEST_P(Death, ClientEndsWhenItsAgentDies) {
 
 // The client notices the death because its operations fail or its DREQ gets no reply.
 TEST(AgentDeath, ClientNoticesTheDeathOfTheServersAgent) {
-  for (Duration moment{}; moment < kWhole; moment += kStep) {
+  for (Duration moment{}; moment < kExchange; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
     scene.listen();
@@ -138,7 +140,7 @@ TEST(AgentDeath, ClientNoticesTheDeathOfTheServersAgent) {
 // connection from the server, even if its first DREQs are lost.
 TEST_P(Death, ClientGoesOnWithTheNextAgent) {
   constexpr Duration kNoticesWithin = 2s;
-  for (Duration moment = 6us; moment < kWhole; moment += kStep) {
+  for (Duration moment = 6us; moment < kExchange; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
     scene.listen("server", 100);
@@ -167,7 +169,7 @@ TEST_P(Death, ClientGoesOnWithTheNextAgent) {
 
 TEST(AgentDeath, ServerGoesOnWithTheNextAgent) {
   constexpr Duration kNoticesWithin = 2s;
-  for (Duration moment{}; moment < kWhole; moment += kStep) {
+  for (Duration moment{}; moment < kExchange; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
     scene.listen();
@@ -188,7 +190,7 @@ TEST(AgentDeath, ServerGoesOnWithTheNextAgent) {
 
 // Both programs lose their agents at the same time.
 TEST(AgentDeath, BothProgramsGoOnWithNewAgents) {
-  for (Duration moment = 6us; moment < kWhole; moment += kStep) {
+  for (Duration moment = 6us; moment < kExchange; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
     scene.listen();
@@ -217,12 +219,12 @@ TEST(Ranges, QuiesceBeforeTheyAreLeasedAgain) {
   scene.network.run(100us);
   scene.connect();
   scene.network.run(100us);
-  ASSERT_EQ(scene.a.ranges_taken(), 1u);
+  ASSERT_EQ(scene.a.used_range_count(), 1u);
   scene.a.kill(scene.client_id);
   scene.network.run(999ms);
-  EXPECT_EQ(scene.a.ranges_taken(), 1u);
+  EXPECT_EQ(scene.a.used_range_count(), 1u);
   scene.network.run(2ms);
-  EXPECT_EQ(scene.a.ranges_taken(), 0u);
+  EXPECT_EQ(scene.a.used_range_count(), 0u);
   scene.end();
 }
 

@@ -87,7 +87,7 @@ TEST_P(DevicesTest, ConnectionWithinAHostEndsAtThePortOfItsAddress) {
   EXPECT_THAT(network.violations(), IsEmpty());
 }
 
-TEST_P(DevicesTest, ListenerAtAnAddressHearsNoOtherPort) {
+TEST_P(DevicesTest, ListenerAtAnAddressGetsNoRequestsOfOtherPorts) {
   listen(server_at(kThird));
   Client& wrong = connect(kSecond);
   finish(wrong);

@@ -13,8 +13,9 @@ namespace {
 
 using namespace testing;
 
-// Starts a server, then a client that does what rping does.  Loses the first packet named `lost`.
-std::string picture(const std::string& lost = {}) {
+// Starts a server, then a client that does what rping does, and returns the diagram.  Loses the
+// first packet named `lost`.
+std::string exchange_diagram(const std::string& lost = {}) {
   Scene scene;
   scene.listen();
   scene.network.run(1ms);
@@ -32,7 +33,7 @@ std::string picture(const std::string& lost = {}) {
 }
 
 TEST(Fabric, ConnectsMovesDataAndDisconnects) {
-  EXPECT_EQ(picture(), R"(
+  EXPECT_EQ(exchange_diagram(), R"(
     1025 us  client: ADDR_RESOLVED
     1025 us  client: ROUTE_RESOLVED
     1045 us  a -- ConnectRequest --> b
@@ -56,7 +57,7 @@ TEST(Fabric, ConnectsMovesDataAndDisconnects) {
 }
 
 TEST(Fabric, RepeatsALostConnectReply) {
-  EXPECT_EQ(picture("ConnectReply"), R"(
+  EXPECT_EQ(exchange_diagram("ConnectReply"), R"(
     1025 us  client: ADDR_RESOLVED
     1025 us  client: ROUTE_RESOLVED
     1045 us  a -- ConnectRequest --> b
@@ -82,7 +83,7 @@ TEST(Fabric, RepeatsALostConnectReply) {
 
 // The passive side learns from the data that the active side is connected.
 TEST(Fabric, DataReplacesALostReadyToUse) {
-  EXPECT_EQ(picture("ReadyToUse"), R"(
+  EXPECT_EQ(exchange_diagram("ReadyToUse"), R"(
     1025 us  client: ADDR_RESOLVED
     1025 us  client: ROUTE_RESOLVED
     1045 us  a -- ConnectRequest --> b
@@ -106,7 +107,7 @@ TEST(Fabric, DataReplacesALostReadyToUse) {
 }
 
 TEST(Fabric, RepeatsAReadAfterALostResponse) {
-  EXPECT_EQ(picture("READ response only"), R"(
+  EXPECT_EQ(exchange_diagram("READ response only"), R"(
     1025 us  client: ADDR_RESOLVED
     1025 us  client: ROUTE_RESOLVED
     1045 us  a -- ConnectRequest --> b
@@ -134,7 +135,7 @@ TEST(Fabric, RepeatsAReadAfterALostResponse) {
 TEST(Fabric, SurvivesTheLossOfAnySinglePacket) {
   for (const char* name : {"ConnectRequest", "SEND only", "ACK", "RDMA WRITE only", "READ request",
                            "DisconnectRequest", "DisconnectReply"}) {
-    EXPECT_NE(picture(name).find(std::string("-- ") + name), std::string::npos);
+    EXPECT_NE(exchange_diagram(name).find(std::string("-- ") + name), std::string::npos);
   }
 }
 

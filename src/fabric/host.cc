@@ -42,9 +42,9 @@ void SimProcess::note(const rdmacm::Event& event) {
   host_.network().diagram.note(now(), name_ + ": " + rdmacm::to_string(event.kind));
 }
 
-Completion<ipc::Done> SimProcess::answer(const char* what) {
+Completion<ipc::Done> SimProcess::completion_for(const char* what) {
   return [this, what](Result<ipc::Done> result) {
-    if (!result) refused(what, result.error());
+    if (!result) add_refusal(what, result.error());
   };
 }
 
@@ -96,10 +96,10 @@ SimProcess& Host::add_process(const std::string& name) {
 }
 
 void Host::say_hello(SimProcess& sim_process) {
-  sim_process.expect("hello", sim_process.process().hello(
-                                  [this, id = sim_process.id()](const Result<ipc::Welcome>& word) {
-                                    if (word) sim_processes_.at(id)->program()->start();
-                                  }));
+  sim_process.expect("hello", sim_process.process().hello([this, id = sim_process.id()](
+                                                              const Result<ipc::Welcome>& welcome) {
+    if (welcome) sim_processes_.at(id)->program()->start();
+  }));
   pump(sim_process);
 }
 
@@ -109,7 +109,7 @@ void Host::join(SimProcess& sim_process) {
 }
 
 void Host::close_sockets(SimProcess::Id id) {
-  std::erase_if(process_of_range_, [id](const auto& one) { return one.second == id; });
+  std::erase_if(process_of_range_, [id](const auto& entry) { return entry.second == id; });
 }
 
 void Host::kill(SimProcess::Id id) {
@@ -120,10 +120,10 @@ void Host::kill(SimProcess::Id id) {
   Session& session = sessions_.at(id);
   session.last_to_agent = std::max(session.last_to_agent, network_.now() + ipc_delay());
   network_.world.at(session.last_to_agent, [this, id] {
-    const auto leaving = sessions_.extract(id);
-    if (!node_ || !leaving || !leaving.mapped().client) return;
-    process_of_client_.erase(*leaving.mapped().client);
-    node_->gone(*leaving.mapped().client, network_.now());
+    const auto ended_session = sessions_.extract(id);
+    if (!node_ || !ended_session || !ended_session.mapped().client) return;
+    process_of_client_.erase(*ended_session.mapped().client);
+    node_->gone(*ended_session.mapped().client, network_.now());
     pump_node();
   });
 }
@@ -151,13 +151,13 @@ void Host::pump(SimProcess& sim_process) {
   }
   pump_lanes(sim_process);
   const Time deadline = process.deadline();
-  if (deadline >= sim_process.armed) return;
-  sim_process.armed = deadline;
+  if (deadline >= sim_process.timer_deadline) return;
+  sim_process.timer_deadline = deadline;
   network_.world.at(deadline, [this, id = sim_process.id(), deadline] {
     const auto found = sim_processes_.find(id);
-    if (found == sim_processes_.end() || found->second->armed != deadline) return;
+    if (found == sim_processes_.end() || found->second->timer_deadline != deadline) return;
     SimProcess& due = *found->second;
-    due.armed = kNever;
+    due.timer_deadline = kNever;
     if (due.process().deadline() <= network_.now()) due.process().on_timer(network_.now());
     pump(due);
   });
@@ -168,25 +168,25 @@ void Host::pump_lanes(SimProcess& sim_process) {
   process::LaneManager& lanes = sim_process.process().lanes();
   while (const auto lane = lanes.poll_wake()) {
     for (const auto& [id, other] : sim_processes_) {
-      if (id != sim_process.id() && other->lanes.contains(*lane)) look_at_lanes(id);
+      if (id != sim_process.id() && other->lanes.contains(*lane)) schedule_lane_receive(id);
     }
   }
   while (const auto lane = lanes.poll_closed()) sim_process.lanes.erase(*lane);
-  if (!lanes.park()) look_at_lanes(sim_process.id());
+  if (!lanes.park()) schedule_lane_receive(sim_process.id());
 }
 
-// Lets a program take the packets out of its lanes, after a moment.
-void Host::look_at_lanes(SimProcess::Id id) {
+// Makes a program receive the packets in its lanes, after a short delay.
+void Host::schedule_lane_receive(SimProcess::Id id) {
   SimProcess& sim_process = *sim_processes_.at(id);
-  if (std::exchange(sim_process.looks_at_lanes, true)) return;
+  if (std::exchange(sim_process.lane_receive_is_scheduled, true)) return;
   network_.world.after(ipc_delay(), [this, id] {
     const auto found = sim_processes_.find(id);
     if (found == sim_processes_.end()) return;
-    SimProcess& looking = *found->second;
-    looking.looks_at_lanes = false;
-    looking.process().lanes().unpark();
-    (void)looking.process().receive_lanes(network_.now());
-    pump(looking);
+    SimProcess& receiver = *found->second;
+    receiver.lane_receive_is_scheduled = false;
+    receiver.process().lanes().unpark();
+    (void)receiver.process().receive_lanes(network_.now());
+    pump(receiver);
   });
 }
 
@@ -247,13 +247,13 @@ void Host::program_receives(SimProcess::Id id, const ipc::Bytes& message, const 
       process_of_range_[leased->range] = id;
   }
   if (envelope && envelope->type == ipc::Type::kLane && lane) {
-    if (const auto given = ipc::decode<ipc::Lane>(*envelope)) {
-      sim_process.lanes[given->lane] = lane;
-      sim_process.process().lanes().offer_memory(given->lane, lane->bytes);
+    if (const auto message_lane = ipc::decode<ipc::Lane>(*envelope)) {
+      sim_process.lanes[message_lane->lane] = lane;
+      sim_process.process().lanes().offer_memory(message_lane->lane, lane->bytes);
     }
   }
-  if (const auto taken = sim_process.process().on_message(message, network_.now()); !taken) {
-    sim_process.report_violation(std::string("cannot read the agent: ") + taken.error().context);
+  if (const auto result = sim_process.process().on_message(message, network_.now()); !result) {
+    sim_process.report_violation(std::string("cannot read the agent: ") + result.error().context);
   }
   pump(sim_process);
 }
@@ -262,13 +262,13 @@ void Host::program_receives(SimProcess::Id id, const ipc::Bytes& message, const 
 
 void Host::kill_agent() {
   node_.reset();
-  node_armed_ = kNever;
-  taken_.clear();  // the port closes, too, and its ranges are free
+  node_timer_deadline_ = kNever;
+  used_ranges_.clear();  // the port closes, too, and its ranges are free
   members_.clear();
   process_of_client_.clear();
   for (auto& [id, session] : std::exchange(sessions_, {})) {
-    const Time heard = std::max(session.last_to_program, network_.now() + ipc_delay());
-    network_.world.at(heard, [this, id = id] {
+    const Time notice_time = std::max(session.last_to_program, network_.now() + ipc_delay());
+    network_.world.at(notice_time, [this, id = id] {
       const auto found = sim_processes_.find(id);
       if (found == sim_processes_.end()) return;
       close_sockets(id);
@@ -288,11 +288,11 @@ void Host::pump_node() {
     std::visit([this](const auto& out) { act(out); }, *output);
   }
   const Time deadline = node_->deadline();
-  if (deadline >= node_armed_) return;
-  node_armed_ = deadline;
+  if (deadline >= node_timer_deadline_) return;
+  node_timer_deadline_ = deadline;
   network_.world.at(deadline, [this, deadline] {
-    if (!node_ || node_armed_ != deadline) return;
-    node_armed_ = kNever;
+    if (!node_ || node_timer_deadline_ != deadline) return;
+    node_timer_deadline_ = kNever;
     node_->on_timer(network_.now());
     pump_node();
   });
@@ -312,16 +312,17 @@ void Host::act(const node::Node::LaneWanted& out) {
 
 void Host::act(const node::Node::LeaseWanted& out) {
   network_.world.after(ipc_delay(), [this, out] {
-    if (node_) give_range(out);
+    if (node_) lease_range(out);
   });
 }
 
-void Host::give_range(const node::Node::LeaseWanted& wanted) {
+void Host::lease_range(const node::Node::LeaseWanted& wanted) {
   std::uint16_t range = 0;
   do {
     range = static_cast<std::uint16_t>(1 + random_.below(kRangeLast));
-  } while (taken_.contains(range) || std::ranges::find(wanted.avoid, range) != wanted.avoid.end());
-  taken_.insert(range);
+  } while (used_ranges_.contains(range) ||
+           std::ranges::find(wanted.avoid, range) != wanted.avoid.end());
+  used_ranges_.insert(range);
   node_->leased(wanted.token, range, network_.now());
   pump_node();
 }
@@ -337,7 +338,7 @@ void Host::act(const node::Node::Membership& out) {
 }
 
 void Host::act(const node::Node::RangeFree& out) {
-  if (taken_.erase(out.range) == 0)
+  if (used_ranges_.erase(out.range) == 0)
     network_.report_violation(name(), "a range is free that was not leased");
 }
 
@@ -361,19 +362,20 @@ Result<node::HostRoute> Host::route(const node::Node::RouteWanted& wanted) const
                            .loopback = true};
   }
   // The address that has the most leading bytes in common with the destination is on its network.
-  const auto common_bytes = [&](const node::HostAddress& one) {
-    return std::ranges::mismatch(one.gid.bytes, wanted.destination.bytes).in1 -
-           one.gid.bytes.begin();
+  const auto common_bytes = [&](const node::HostAddress& candidate) {
+    return std::ranges::mismatch(candidate.gid.bytes, wanted.destination.bytes).in1 -
+           candidate.gid.bytes.begin();
   };
-  const node::HostAddress* out = nullptr;
-  for (const node::HostAddress& one : *own) {
-    const bool fits = !one.loopback && (!wanted.source || *wanted.source == one.gid) &&
-                      wire::is_ipv4(one.gid) == wire::is_ipv4(wanted.destination);
-    if (fits && (out == nullptr || common_bytes(one) > common_bytes(*out))) out = &one;
+  const node::HostAddress* best = nullptr;
+  for (const node::HostAddress& candidate : *own) {
+    const bool fits = !candidate.loopback && (!wanted.source || *wanted.source == candidate.gid) &&
+                      wire::is_ipv4(candidate.gid) == wire::is_ipv4(wanted.destination);
+    if (fits && (best == nullptr || common_bytes(candidate) > common_bytes(*best)))
+      best = &candidate;
   }
-  if (out == nullptr) return fail(Errc::kAddressNotFound, "no route");
+  if (best == nullptr) return fail(Errc::kAddressNotFound, "no route");
   return node::HostRoute{
-      .source = out->gid, .interface = out->interface, .mtu_bytes = out->mtu_bytes};
+      .source = best->gid, .interface = best->interface, .mtu_bytes = best->mtu_bytes};
 }
 
 // ---- the port -----------------------------------------------------------------------------------

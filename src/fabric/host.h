@@ -91,7 +91,7 @@ class Host {
   std::optional<PortId> port_of(const Gid& gid) const;
   void set_port_state(PortId port, const node::PortState& state);
   // Returns the number of ranges that are leased or quiescing.
-  std::size_t ranges_taken() const { return taken_.size(); }
+  std::size_t used_range_count() const { return used_ranges_.size(); }
   void receive(const link::Address& address, std::span<const std::byte> datagram);
   bool is_member(const Gid& group) const { return members_.contains(group); }
   // Returns the name of the receiver of packets for this QP.
@@ -114,7 +114,7 @@ class Host {
   void agent_receives(SimProcess::Id id, const ipc::Bytes& message);
   void program_receives(SimProcess::Id id, const ipc::Bytes& message, const LaneMemory& lane);
   void pump_lanes(SimProcess& sim_process);
-  void look_at_lanes(SimProcess::Id id);
+  void schedule_lane_receive(SimProcess::Id id);
 
   void pump_node();
   void act(const node::Node::ToClient& out);
@@ -126,7 +126,7 @@ class Host {
   void act(const node::Node::RangeFree& out);
   void act(const node::Node::StateChanged&) {}  // only a real agent logs it
   Result<node::HostRoute> route(const node::Node::RouteWanted& wanted) const;
-  void give_range(const node::Node::LeaseWanted& wanted);
+  void lease_range(const node::Node::LeaseWanted& wanted);
   void close_sockets(SimProcess::Id id);
   SimProcess* process_of(std::uint16_t range);
   void receive(SimProcess& sim_process, const link::Arrival& arrival);
@@ -139,13 +139,13 @@ class Host {
   Guid guid_;
 
   std::optional<node::Node> node_;
-  Time node_armed_ = kNever;
+  Time node_timer_deadline_ = kNever;
   std::map<SimProcess::Id, Session> sessions_{};
   std::map<node::ClientId, SimProcess::Id> process_of_client_{};
 
   std::map<SimProcess::Id, std::unique_ptr<SimProcess>> sim_processes_{};
   SimProcess::Id next_process_ = 1;
-  std::set<std::uint16_t> taken_{};  // leased or quiescing ranges
+  std::set<std::uint16_t> used_ranges_{};  // leased or quiescing ranges
   // process_of_range_ names the process that gets the packets of a range.
   std::map<std::uint16_t, SimProcess::Id> process_of_range_{};
   std::map<Gid, std::set<std::uint16_t>> members_{};  // ranges in multicast groups

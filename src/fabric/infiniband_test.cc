@@ -257,7 +257,7 @@ TEST_P(InfinibandTest, RcMessageArrivesOnItsPath) {
   }
 }
 
-// A port may have many LIDs, but a QP listens to only one of its peer.
+// A port may have many LIDs, but a QP accepts packets from only one LID of its peer.
 TEST_P(InfinibandTest, RcPacketFromAnotherLidIsDropped) {
   const auto from = a.create_qp(hca::QpType::kRc, Qpn{0x11});
   const auto to = b.create_qp(hca::QpType::kRc, Qpn{0x22});
@@ -271,7 +271,7 @@ TEST_P(InfinibandTest, RcPacketFromAnotherLidIsDropped) {
   EXPECT_GT(b.engine().counters()[hca::Counter::kDropWrongSource], 0u);
 }
 
-TEST_P(InfinibandTest, UdReceiverLearnsTheWayBack) {
+TEST_P(InfinibandTest, UdReceiverLearnsTheSendersAddress) {
   const auto from = a.create_ud(Qpn{0x11});
   const auto to = b.create_ud(Qpn{0x22});
   const hca::AhHandle ah = a.create_ah(to_b());

@@ -21,11 +21,11 @@ const Gid kGroup = wire::ipv4_gid(0xef4d0105);
 // Attaches to the group and stores the messages that it receives.
 class Member final : public Program {
  public:
-  explicit Member(SimProcess& of) : sim_process(of), verbs_(of) {}
+  explicit Member(SimProcess& owner) : sim_process(owner), verbs_(owner) {}
 
   void start() override {
     verbs_.open();
-    region_ = sim_process.sure(
+    region_ = sim_process.require(
         "register_mr",
         sim_process.engine().register_mr(
             verbs_.pd, reinterpret_cast<std::uintptr_t>(memory_.data()), memory_.size(),
@@ -37,42 +37,43 @@ class Member final : public Program {
         .recv_cq = verbs_.cq,
         .caps = {.max_send_wr = 8, .max_recv_wr = kReceives, .max_send_sge = 1, .max_recv_sge = 1}};
     sim_process.expect("create_qp",
-                       sim_process.process().create_qp(init, sim_process.now(),
-                                                       [this](Result<hca::QpHandle> made) {
-                                                         ready(sim_process.sure("create_qp", made));
-                                                       }));
+                       sim_process.process().create_qp(
+                           init, sim_process.now(), [this](Result<hca::QpHandle> created) {
+                             ready(sim_process.require("create_qp", created));
+                           }));
   }
   void on_notice(const process::Notice& notice) override {
     if (!std::holds_alternative<process::CqNotice>(notice)) return;
     verbs_.poll([this](const hca::WorkCompletion& wc) {
       if (wc.status != hca::WcStatus::kSuccess || wc.opcode != hca::WcOpcode::kReceive) return;
-      heard.emplace_back(reinterpret_cast<const char*>(slot(wc.wr_id) + kGrhBytes),
-                         wc.byte_len - kGrhBytes);
+      messages.emplace_back(reinterpret_cast<const char*>(slot(wc.wr_id) + kGrhBytes),
+                            wc.byte_len - kGrhBytes);
       receive(wc.wr_id);
     });
   }
-  void say(const std::string& text) {
+  void send_text(const std::string& text) {
     std::memcpy(slot(kReceives), text.data(), text.size());
-    const auto path = sim_process.sure(
+    const auto path = sim_process.require(
         "path",
         sim_process.process().path(0, {.destination = kGroup, .hop_limit = 1, .has_grh = true}));
-    const auto ah = sim_process.sure("create_ah", sim_process.engine().create_ah(verbs_.pd, path));
+    const auto ah =
+        sim_process.require("create_ah", sim_process.engine().create_ah(verbs_.pd, path));
     const hca::Sge sge{reinterpret_cast<std::uintptr_t>(slot(kReceives)),
                        static_cast<std::uint32_t>(text.size()), region_.lkey};
-    sim_process.sure(
+    sim_process.require(
         "post_send",
         sim_process.engine().post_send(
             qp, {.sges = {&sge, 1}, .remote_qpn = Qpn{0xffffff}, .remote_qkey = kQkey, .ah = ah}));
     sim_process.host().pump(sim_process);
   }
   void leave() {
-    sim_process.sure("detach", sim_process.process().detach_multicast(qp, kGroup));
+    sim_process.require("detach", sim_process.process().detach_multicast(qp, kGroup));
     sim_process.host().pump(sim_process);
   }
 
   SimProcess& sim_process;
   hca::QpHandle qp{};
-  std::vector<std::string> heard;
+  std::vector<std::string> messages;
 
  private:
   static constexpr std::uint32_t kReceives = 8;
@@ -81,12 +82,12 @@ class Member final : public Program {
   std::byte* slot(std::uint64_t number) { return memory_.data() + number * kSlotBytes; }
   void receive(std::uint64_t number) {
     const hca::Sge sge{reinterpret_cast<std::uintptr_t>(slot(number)), kSlotBytes, region_.lkey};
-    sim_process.sure("post_recv",
-                     sim_process.engine().post_recv(qp, {.wr_id = number, .sges = {&sge, 1}}));
+    sim_process.require("post_recv",
+                        sim_process.engine().post_recv(qp, {.wr_id = number, .sges = {&sge, 1}}));
   }
-  void ready(hca::QpHandle made) {
+  void ready(hca::QpHandle created) {
     using namespace hca::attribute;
-    qp = made;
+    qp = created;
     hca::QpAttributes a;
     a.qkey = kQkey;
     for (const auto& [to, mask] :
@@ -94,13 +95,13 @@ class Member final : public Program {
                     kPkeyIndex | hca::attribute::kPort | hca::attribute::kQkey),
           std::pair(hca::QpState::kRtr, 0u), std::pair(hca::QpState::kRts, kSqPsn)}) {
       a.state = to;
-      sim_process.sure("modify_qp",
-                       sim_process.process().modify_qp(qp, a, kState | mask, sim_process.now()));
+      sim_process.require("modify_qp",
+                          sim_process.process().modify_qp(qp, a, kState | mask, sim_process.now()));
     }
     for (std::uint32_t i = 0; i < kReceives; ++i) receive(i);
-    sim_process.sure("arm_cq", sim_process.engine().arm_cq(verbs_.cq, false));
+    sim_process.require("arm_cq", sim_process.engine().arm_cq(verbs_.cq, false));
     sim_process.expect("attach", sim_process.process().attach_multicast(
-                                     qp, kGroup, 0, sim_process.answer("attach")));
+                                     qp, kGroup, 0, sim_process.completion_for("attach")));
   }
 
   Verbs verbs_;
@@ -111,8 +112,8 @@ class Member final : public Program {
 class Multicast : public ::testing::Test {
  protected:
   Multicast() { network_.run(1ms); }
-  void say(Member& by, const std::string& text) {
-    by.say(text);
+  void send_text(Member& by, const std::string& text) {
+    by.send_text(text);
     network_.run(1ms);
   }
 
@@ -125,10 +126,10 @@ class Multicast : public ::testing::Test {
 };
 
 TEST_F(Multicast, ReachesEveryMemberIncludingTheSender) {
-  say(a_, "hello");
-  say(b1_, "good day");
+  send_text(a_, "hello");
+  send_text(b1_, "good day");
   for (const Member* member : {&a_, &b1_, &b2_}) {
-    EXPECT_THAT(member->heard, ElementsAre("hello", "good day"));
+    EXPECT_THAT(member->messages, ElementsAre("hello", "good day"));
   }
   EXPECT_THAT(network_.violations(), IsEmpty());
 }
@@ -136,12 +137,12 @@ TEST_F(Multicast, ReachesEveryMemberIncludingTheSender) {
 TEST_F(Multicast, DoesNotReachAMemberThatHasLeft) {
   b1_.leave();
   network_.run(1ms);
-  say(a_, "hello");
-  EXPECT_THAT(b1_.heard, IsEmpty());
-  EXPECT_THAT(b2_.heard, ElementsAre("hello"));
+  send_text(a_, "hello");
+  EXPECT_THAT(b1_.messages, IsEmpty());
+  EXPECT_THAT(b2_.messages, ElementsAre("hello"));
   // A sender need not be a member.
-  say(b1_, "farewell");
-  EXPECT_THAT(a_.heard, ElementsAre("hello", "farewell"));
+  send_text(b1_, "farewell");
+  EXPECT_THAT(a_.messages, ElementsAre("hello", "farewell"));
 }
 
 TEST_F(Multicast, DeathOfAProgramEndsItsMembership) {
@@ -151,8 +152,8 @@ TEST_F(Multicast, DeathOfAProgramEndsItsMembership) {
   host_b_.kill(b1_.sim_process.id());
   network_.run(1ms);
   EXPECT_FALSE(host_b_.is_member(kGroup));
-  say(a_, "is anybody there?");
-  EXPECT_THAT(a_.heard, ElementsAre("is anybody there?"));
+  send_text(a_, "is anybody there?");
+  EXPECT_THAT(a_.messages, ElementsAre("is anybody there?"));
   EXPECT_EQ(host_b_.counters().to_programs, 0u);
 }
 

@@ -18,7 +18,8 @@ constexpr std::uint32_t kFirstIpv4 = 0x0a000000;
 
 }  // namespace
 
-Network::Network(const Config& of) : config(of), random_(of.seed), wire_(random_.fork(), of.wire) {}
+Network::Network(const Config& settings)
+    : config(settings), random_(settings.seed), wire_(random_.fork(), settings.wire) {}
 
 Gid Network::address(std::uint32_t number, bool ipv6) {
   if (!ipv6) return wire::ipv4_gid(kFirstIpv4 + number);
@@ -50,12 +51,12 @@ Host& Network::add_host(const Host::Config& host) {
 }
 
 void Network::stop_faults() {
-  const auto calm = [](sim::Faults faults) {
+  const auto without_faults = [](sim::Faults faults) {
     return sim::Faults{.delay_min = faults.delay_min, .delay_max = faults.delay_min};
   };
-  wire_.set_faults(calm(config.wire));
-  for (auto& host : hosts_) host->loopback().set_faults(calm(config.loopback));
-  losing_.clear();
+  wire_.set_faults(without_faults(config.wire));
+  for (auto& host : hosts_) host->loopback().set_faults(without_faults(config.loopback));
+  packets_to_lose_.clear();
 }
 
 void Network::report_violation(const std::string& who, const std::string& what) {
@@ -69,9 +70,9 @@ Host* Network::host_with(const Gid& gid) {
   return found == hosts_.end() ? nullptr : found->get();
 }
 
-bool Network::is_to_lose(const std::string& name) {
-  const auto found = losing_.find(name);
-  if (found == losing_.end() || found->second == 0) return false;
+bool Network::must_lose(const std::string& name) {
+  const auto found = packets_to_lose_.find(name);
+  if (found == packets_to_lose_.end() || found->second == 0) return false;
   --found->second;
   return true;
 }
@@ -92,23 +93,23 @@ void Network::send(Host& from, const std::string& who, const link::Address& addr
   }
   link::seal(address, datagram, 0);
   const auto transport = datagram.first(datagram.size() - link::Burst::kIcrcBytes);
-  const Passing packet{.who = who,
-                       .name = packet_name(transport),
-                       .lost = is_to_lose(packet_name(transport)),
-                       .address = address,
-                       .datagram = datagram};
+  const PacketInFlight packet{.who = who,
+                              .name = packet_name(transport),
+                              .lost = must_lose(packet_name(transport)),
+                              .address = address,
+                              .datagram = datagram};
   if (wire::is_multicast(address.destination)) {
     for (const auto& host : hosts_) {
-      if (host->is_member(address.destination)) pass(packet, from, host.get());
+      if (host->is_member(address.destination)) deliver(packet, from, host.get());
     }
     return;
   }
   // Every host has the loopback address, so look for the address on the sender first.
-  pass(packet, from,
-       from.has_address(address.destination) ? &from : host_with(address.destination));
+  deliver(packet, from,
+          from.has_address(address.destination) ? &from : host_with(address.destination));
 }
 
-void Network::pass(const Passing& packet, Host& from, Host* to) {
+void Network::deliver(const PacketInFlight& packet, Host& from, Host* to) {
   const auto bth = wire::decode_exact<wire::Bth>(packet.datagram.first<12>());
   sim::Fate fate = (to == &from ? from.loopback() : wire_).next();
   if (packet.lost || to == nullptr) fate.arrivals.clear();

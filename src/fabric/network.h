@@ -59,7 +59,7 @@ class Network {
   }
 
   // Loses the next `count` packets with this name (packet_name.h), whoever sends them.
-  void lose(const std::string& name, int count = 1) { losing_[name] += count; }
+  void lose(const std::string& name, int count = 1) { packets_to_lose_[name] += count; }
   // Stops all faults, on the wire and within hosts.
   void stop_faults();
   sim::FaultyWire& wire() { return wire_; }
@@ -80,22 +80,22 @@ class Network {
  private:
   void send(Host& from, const std::string& who, const link::Address& address,
             std::span<std::byte> datagram);
-  struct Passing {
+  struct PacketInFlight {
     const std::string& who;
     std::string name;
     bool lost;
     const link::Address& address;
     std::span<const std::byte> datagram;
   };
-  void pass(const Passing& packet, Host& from, Host* to);
+  void deliver(const PacketInFlight& packet, Host& from, Host* to);
   Host* host_with(const Gid& gid);
-  bool is_to_lose(const std::string& name);
+  bool must_lose(const std::string& name);
 
   Random random_;
   sim::FaultyWire wire_;
   std::vector<std::unique_ptr<Host>> hosts_{};
   link::Burst burst_{};
-  std::map<std::string, int> losing_{};
+  std::map<std::string, int> packets_to_lose_{};
   std::vector<std::string> violations_{};
 };
 

@@ -34,7 +34,7 @@ std::string mad_name(std::span<const std::byte> payload) {
   return cm_name(static_cast<wire::cm::AttributeId>(header.attribute_id));
 }
 
-const char* answer_name(const wire::Aeth& aeth) {
+const char* ack_name(const wire::Aeth& aeth) {
   switch (wire::kind(aeth)) {
     case wire::AethKind::kAck: return "ACK";
     case wire::AethKind::kRnrNak: return "RNR NAK";
@@ -45,7 +45,7 @@ const char* answer_name(const wire::Aeth& aeth) {
   return "reserved AETH";
 }
 
-const char* part_name(wire::Opcode op) {
+const char* position_name(wire::Opcode op) {
   if (wire::is_first(op)) return " first";
   if (wire::is_middle(op)) return " middle";
   return wire::is_last(op) ? " last" : " only";
@@ -61,11 +61,11 @@ std::string packet_name(std::span<const std::byte> transport) {
     return packet->bth.destination_qpn == wire::kGsiQpn ? mad_name(packet->payload)
                                                         : "UD SEND only";
   }
-  if (wire::is_send(op)) return std::string("SEND") + part_name(op);
-  if (wire::is_write(op)) return std::string("RDMA WRITE") + part_name(op);
-  if (wire::is_read_response(op)) return std::string("READ response") + part_name(op);
+  if (wire::is_send(op)) return std::string("SEND") + position_name(op);
+  if (wire::is_write(op)) return std::string("RDMA WRITE") + position_name(op);
+  if (wire::is_read_response(op)) return std::string("READ response") + position_name(op);
   if (op == wire::Opcode::kRcReadRequest) return "READ request";
-  if (op == wire::Opcode::kRcAcknowledge) return answer_name(packet->aeth);
+  if (op == wire::Opcode::kRcAcknowledge) return ack_name(packet->aeth);
   return "packet";
 }
 

@@ -6,16 +6,16 @@ Verbs::Verbs(SimProcess& sim_process) : sim_process_(sim_process) {}
 
 void Verbs::open() {
   constexpr std::uint32_t kEntries = 1024;
-  pd = sim_process_.sure("create_pd", sim_process_.engine().create_pd());
-  cq = sim_process_.sure("create_cq", sim_process_.engine().create_cq(kEntries, 0));
-  sim_process_.sure("arm_cq", sim_process_.engine().arm_cq(cq, false));
+  pd = sim_process_.require("create_pd", sim_process_.engine().create_pd());
+  cq = sim_process_.require("create_cq", sim_process_.engine().create_cq(kEntries, 0));
+  sim_process_.require("arm_cq", sim_process_.engine().arm_cq(cq, false));
 }
 
 // Nothing uses these objects any more; otherwise the calls would fail with kBusy.
 void Verbs::close() {
   if (!is_open()) return;
-  sim_process_.sure("destroy_cq", sim_process_.engine().destroy_cq(cq));
-  sim_process_.sure("destroy_pd", sim_process_.engine().destroy_pd(pd));
+  sim_process_.require("destroy_cq", sim_process_.engine().destroy_cq(cq));
+  sim_process_.require("destroy_pd", sim_process_.engine().destroy_pd(pd));
   pd = {};
   cq = {};
 }

@@ -24,16 +24,17 @@ class Verbs {
   void open();
   void close();
   bool is_open() const { return static_cast<bool>(pd); }
-  // Calls take() for every completion and arms the CQ again.
-  void poll(auto&& take) {
+  // Calls on_completion() for every completion, and arms the CQ again.
+  void poll(auto&& on_completion) {
     bool armed = false;
     for (;;) {
-      std::array<hca::WorkCompletion, 16> done{};
-      const unsigned count = sim_process_.sure("poll_cq", sim_process_.engine().poll_cq(cq, done));
-      for (unsigned i = 0; i < count; ++i) take(done[i]);
+      std::array<hca::WorkCompletion, 16> completions{};
+      const unsigned count =
+          sim_process_.require("poll_cq", sim_process_.engine().poll_cq(cq, completions));
+      for (unsigned i = 0; i < count; ++i) on_completion(completions[i]);
       if (count != 0) continue;
       if (armed) return;
-      sim_process_.sure("arm_cq", sim_process_.engine().arm_cq(cq, false));
+      sim_process_.require("arm_cq", sim_process_.engine().arm_cq(cq, false));
       armed = true;
     }
   }
@@ -112,7 +113,7 @@ class Client final : public Program {
   void advance();
   void begin(std::uint32_t operation);
   void on_completion(const hca::WorkCompletion& completion);
-  void on_echo(const RcEndpoint::Done& done);
+  void on_echo(const RcEndpoint::CompletedRequest& request);
   void check_read(std::uint32_t operation);
   void part_done(std::uint32_t operation);
   void disconnect();
@@ -170,9 +171,9 @@ class Server final : public Program {
   struct Peer {
     PeerState state = PeerState::kMakingQp;
     std::unique_ptr<RcEndpoint> endpoint{};
-    std::uint32_t sends_left = 0;     // SENDs of the client that are still to come
-    bool server_disconnects = false;  // disconnect after the last SEND
-    std::uint32_t echoes = 0;         // echoes that were posted but have not completed
+    std::uint32_t remaining_sends = 0;  // SENDs of the client that are still to come
+    bool server_disconnects = false;    // disconnect after the last SEND
+    std::uint32_t echoes = 0;           // echoes that were posted but have not completed
     std::uint32_t next_out = 0;
     bool making_qp = true;
     Outcome outcome{};
@@ -182,9 +183,9 @@ class Server final : public Program {
   void accept(process::ConnectionHandle id, hca::QpHandle qp);
   void on_peer(process::ConnectionHandle id, const rdmacm::Event& event);
   void on_completion(const hca::WorkCompletion& completion);
-  void echo(Peer& peer, const RcEndpoint::Done& done);
+  void echo(Peer& peer, const RcEndpoint::CompletedRequest& request);
   void disconnect(process::ConnectionHandle id, Peer& peer);
-  void settle();
+  void destroy_finished_peers();
   void finish();
 
   SimProcess& sim_process_;

@@ -26,7 +26,7 @@ RcEndpoint::RcEndpoint(SimProcess& sim_process, hca::PdHandle pd, std::uint32_t 
       memory_(std::size_t{kAreas} * kSlots * kSlotBytes) {
   using namespace hca::access;
   const auto address = std::bit_cast<std::uintptr_t>(memory_.data());
-  region_ = sim_process.sure(
+  region_ = sim_process.require(
       "register_mr", sim_process.engine().register_mr(pd, address, memory_.size(), 0,
                                                       kLocalWrite | kRemoteWrite | kRemoteRead));
 }
@@ -47,10 +47,10 @@ hca::QpInit RcEndpoint::qp_init(hca::PdHandle pd, hca::CqHandle cq, std::uint8_t
 void RcEndpoint::close() {
   if (!drained()) sim_process_.report_violation("requests that never completed");
   if (qp_) {
-    if (const auto gone = sim_process_.process().destroy_qp(qp_, sim_process_.now()); !gone)
+    if (const auto result = sim_process_.process().destroy_qp(qp_, sim_process_.now()); !result)
       sim_process_.report_violation("destroy_qp");
   }
-  if (const auto gone = sim_process_.engine().deregister_mr(region_.handle); !gone) {
+  if (const auto result = sim_process_.engine().deregister_mr(region_.handle); !result) {
     sim_process_.report_violation("deregister_mr");
   }
   qp_ = {};
@@ -61,7 +61,7 @@ std::span<std::byte> RcEndpoint::slot(Area area, std::uint32_t index) {
 }
 
 // The peer addresses the region from 0.
-RemoteMemory RcEndpoint::open_memory() const { return {.address = 0, .r_key = region_.rkey}; }
+RemoteMemory RcEndpoint::exposed_memory() const { return {.address = 0, .r_key = region_.rkey}; }
 
 std::uint64_t RcEndpoint::slot_address(std::uint64_t base, Area area, std::uint32_t index) {
   return base + offset_of(area, index);
@@ -77,57 +77,59 @@ void RcEndpoint::post_receives() {
 
 void RcEndpoint::post_receive(std::uint32_t index) {
   const std::uint64_t wr_id = std::uint64_t{number_} << 32 | kReceiveBit | next_wr_++;
-  const hca::Sge one = sge(Area::kIn, index, kSlotBytes);
-  const auto posted = sim_process_.engine().post_recv(qp_, {.wr_id = wr_id, .sges = {&one, 1}});
-  if (!posted)
-    return sim_process_.report_violation(std::string("post_recv: ") + posted.error().context);
+  const hca::Sge memory_sge = sge(Area::kIn, index, kSlotBytes);
+  const auto result =
+      sim_process_.engine().post_recv(qp_, {.wr_id = wr_id, .sges = {&memory_sge, 1}});
+  if (!result)
+    return sim_process_.report_violation(std::string("post_recv: ") + result.error().context);
   receives_.push_back({.wr_id = wr_id, .index = index});
 }
 
 void RcEndpoint::post_send(std::uint32_t index, std::uint32_t bytes) {
-  const hca::Sge one = sge(Area::kOut, index, bytes);
-  post({.opcode = hca::WrOpcode::kSend, .sges = {&one, 1}}, index, bytes);
+  const hca::Sge memory_sge = sge(Area::kOut, index, bytes);
+  post({.opcode = hca::WrOpcode::kSend, .sges = {&memory_sge, 1}}, index, bytes);
 }
 
 void RcEndpoint::post_rdma(hca::WrOpcode opcode, std::uint32_t index, std::uint32_t remote,
                            std::uint32_t bytes, const RemoteMemory& memory) {
-  const Area area = opcode == hca::WrOpcode::kRead ? Area::kBack : Area::kOut;
-  const hca::Sge one = sge(area, index, bytes);
+  const Area area = opcode == hca::WrOpcode::kRead ? Area::kReadBack : Area::kOut;
+  const hca::Sge memory_sge = sge(area, index, bytes);
   post({.opcode = opcode,
-        .sges = {&one, 1},
-        .remote_address = slot_address(memory.address, Area::kOpen, remote),
+        .sges = {&memory_sge, 1},
+        .remote_address = slot_address(memory.address, Area::kExposed, remote),
         .r_key = memory.r_key},
        index, bytes);
 }
 
 void RcEndpoint::post(const hca::SendRequest& request, std::uint32_t index, std::uint32_t bytes) {
-  hca::SendRequest numbered = request;
-  numbered.wr_id = std::uint64_t{number_} << 32 | next_wr_++;
-  numbered.flags = hca::send_flag::kSignaled;
-  const auto posted = sim_process_.engine().post_send(qp_, numbered);
-  if (!posted)
-    return sim_process_.report_violation(std::string("post_send: ") + posted.error().context);
-  sends_.push_back({numbered.wr_id, request.opcode, index, bytes});
+  hca::SendRequest request_with_id = request;
+  request_with_id.wr_id = std::uint64_t{number_} << 32 | next_wr_++;
+  request_with_id.flags = hca::send_flag::kSignaled;
+  const auto result = sim_process_.engine().post_send(qp_, request_with_id);
+  if (!result)
+    return sim_process_.report_violation(std::string("post_send: ") + result.error().context);
+  sends_.push_back({request_with_id.wr_id, request.opcode, index, bytes});
 }
 
-std::optional<RcEndpoint::Done> RcEndpoint::take(const hca::WorkCompletion& completion) {
-  const bool receive = (completion.wr_id & kReceiveBit) != 0;
-  auto& queue = receive ? receives_ : sends_;
+std::optional<RcEndpoint::CompletedRequest> RcEndpoint::find_completed(
+    const hca::WorkCompletion& completion) {
+  const bool is_receive = (completion.wr_id & kReceiveBit) != 0;
+  auto& queue = is_receive ? receives_ : sends_;
   if (queue.empty() || queue.front().wr_id != completion.wr_id) {
     sim_process_.report_violation("a completion out of order, or twice: " +
                                   std::to_string(completion.wr_id));
     return std::nullopt;
   }
-  const Posted posted = queue.front();
+  const PostedRequest posted = queue.front();
   queue.pop_front();
-  const bool good = completion.status == hca::WcStatus::kSuccess;
-  if (good && failed_) sim_process_.report_violation("success after an error");
-  if (!good) failed_ = true;
-  return Done{.opcode = posted.opcode,
-              .receive = receive,
-              .good = good,
-              .index = posted.index,
-              .bytes = receive ? completion.byte_len : posted.bytes};
+  const bool succeeded = completion.status == hca::WcStatus::kSuccess;
+  if (succeeded && failed_) sim_process_.report_violation("success after an error");
+  if (!succeeded) failed_ = true;
+  return CompletedRequest{.opcode = posted.opcode,
+                          .is_receive = is_receive,
+                          .succeeded = succeeded,
+                          .index = posted.index,
+                          .bytes = is_receive ? completion.byte_len : posted.bytes};
 }
 
 void RcEndpoint::fill(std::span<std::byte> bytes, std::uint64_t salt) {

@@ -22,16 +22,16 @@ struct RemoteMemory {
 // but have not completed.
 //
 // The memory has four areas of kSlots slots: kIn for receives, kOut for data to send or write,
-// kBack for data read from the peer, kOpen for the peer to read and write.
+// kReadBack for data read from the peer, kExposed for the peer to read and write.
 //
 // Invariant: each request completes exactly once, in the order of its queue, and fails only after
 // the connection is broken.  If that does not hold, the endpoint reports a violation.
 class RcEndpoint {
  public:
-  enum class Area : std::uint8_t { kIn, kOut, kBack, kOpen };
+  enum class Area : std::uint8_t { kIn, kOut, kReadBack, kExposed };
   static constexpr std::uint32_t kSlots = 24;
   static constexpr std::uint32_t kSlotBytes = 4096;
-  static constexpr std::uint32_t kReceives = 4;  // so many receives are always posted
+  static constexpr std::uint32_t kReceives = 4;  // this number of receives is always posted
 
   // `number` identifies the endpoint within its program; wr_ids contain it.
   RcEndpoint(SimProcess& sim_process, hca::PdHandle pd, std::uint32_t number);
@@ -46,30 +46,31 @@ class RcEndpoint {
   void close();
 
   std::span<std::byte> slot(Area area, std::uint32_t index);
-  RemoteMemory open_memory() const;
+  RemoteMemory exposed_memory() const;
   static std::uint64_t slot_address(std::uint64_t base, Area area, std::uint32_t index);
 
   void post_receives();
   void post_receive(std::uint32_t index);
   void post_send(std::uint32_t index, std::uint32_t bytes);
-  // Transfers between slot `index` of kOut or kBack here and slot `remote` of the peer's kOpen.
+  // Transfers between slot `index` of kOut or kReadBack here and slot `remote` of the peer's
+  // kExposed.
   void post_rdma(hca::WrOpcode opcode, std::uint32_t index, std::uint32_t remote,
                  std::uint32_t bytes, const RemoteMemory& memory);
 
   // Describes a completed request.
-  struct Done {
+  struct CompletedRequest {
     hca::WrOpcode opcode{};  // of the posted request; receives have none
-    bool receive = false;
-    bool good = false;
+    bool is_receive = false;
+    bool succeeded = false;
     std::uint32_t index = 0;
     std::uint32_t bytes = 0;  // for a receive, the length of the message
   };
   static std::uint32_t endpoint_of(std::uint64_t wr_id) {
     return static_cast<std::uint32_t>(wr_id >> 32);
   }
-  // Finds the request that has completed.  If there is none, reports a violation and returns
-  // nothing.
-  std::optional<Done> take(const hca::WorkCompletion& completion);
+  // Finds and removes the request that has completed.  If there is none, reports a violation and
+  // returns nothing.
+  std::optional<CompletedRequest> find_completed(const hca::WorkCompletion& completion);
   bool drained() const { return sends_.empty() && receives_.empty(); }
 
   // Fills a message with a pattern, or checks for it.  The salt differs for each message.
@@ -77,7 +78,7 @@ class RcEndpoint {
   static bool is_filled(std::span<const std::byte> bytes, std::uint64_t salt);
 
  private:
-  struct Posted {
+  struct PostedRequest {
     std::uint64_t wr_id = 0;
     hca::WrOpcode opcode{};
     std::uint32_t index = 0;
@@ -92,8 +93,8 @@ class RcEndpoint {
   hca::MrInfo region_{};
   hca::QpHandle qp_{};
   std::uint32_t next_wr_ = 0;
-  std::deque<Posted> sends_{};
-  std::deque<Posted> receives_{};
+  std::deque<PostedRequest> sends_{};
+  std::deque<PostedRequest> receives_{};
   bool failed_ = false;  // a request has failed, so all later ones must fail
 };
 

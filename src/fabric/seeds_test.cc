@@ -25,30 +25,31 @@ struct Plan {
   std::uint32_t hosts = 2;
   struct PlannedClient {
     std::uint32_t host = 0;  // the index of its host; the server is on the first one
-    Duration begins{};
+    Duration start_delay{};
     Client::Config config{};
   };
   std::vector<PlannedClient> clients{};
-  Duration faults_last{};
+  Duration fault_duration{};
 };
 
 std::vector<Operation> operations(Random& random) {
   std::vector<Operation> all(1 + random.below(RcEndpoint::kSlots));
   bool written = false;
-  for (Operation& one : all) {
-    one.kind = static_cast<Operation::Kind>(random.below(3));
-    if (one.kind == Operation::Kind::kRead && !written) one.kind = Operation::Kind::kWrite;
-    written = written || one.kind == Operation::Kind::kWrite;
-    const std::uint64_t most = random.chance({1, 3}) ? RcEndpoint::kSlotBytes : 600;
-    one.bytes = static_cast<std::uint32_t>(1 + random.below(most));
+  for (Operation& operation : all) {
+    operation.kind = static_cast<Operation::Kind>(random.below(3));
+    if (operation.kind == Operation::Kind::kRead && !written)
+      operation.kind = Operation::Kind::kWrite;
+    written = written || operation.kind == Operation::Kind::kWrite;
+    const std::uint64_t max = random.chance({1, 3}) ? RcEndpoint::kSlotBytes : 600;
+    operation.bytes = static_cast<std::uint32_t>(1 + random.below(max));
   }
   return all;
 }
 
 sim::Faults faults(Random& random, bool corrupt) {
   using std::chrono::microseconds;
-  const auto percent = [&](std::uint64_t most) {
-    return Ratio{static_cast<std::uint32_t>(random.below(most + 1)), 100};
+  const auto percent = [&](std::uint64_t max) {
+    return Ratio{static_cast<std::uint32_t>(random.below(max + 1)), 100};
   };
   return {.delay_min = 5us,
           .delay_max = 5us + microseconds(random.below(80)),
@@ -60,24 +61,24 @@ sim::Faults faults(Random& random, bool corrupt) {
 Plan plan(std::uint64_t seed) {
   using std::chrono::microseconds;
   Random random(seed);
-  Plan made{.network = {.seed = seed}};
-  made.faulty = !random.chance({1, 10});
-  made.ipv6 = random.chance({1, 2});
-  if (made.faulty) {
+  Plan new_plan{.network = {.seed = seed}};
+  new_plan.faulty = !random.chance({1, 10});
+  new_plan.ipv6 = random.chance({1, 2});
+  if (new_plan.faulty) {
     // Only the packets of IPv6 are corrupted.  With IPv4 one in 65,536 would pass, because the
     // receiver's socket does not report the identification, which the ICRC covers.
-    made.network.wire = faults(random, made.ipv6);
-    if (random.chance({1, 2})) made.network.loopback = faults(random, made.ipv6);
+    new_plan.network.wire = faults(random, new_plan.ipv6);
+    if (random.chance({1, 2})) new_plan.network.loopback = faults(random, new_plan.ipv6);
   }
-  made.network.ipc_min = 1us;
-  made.network.ipc_max = 1us + microseconds(random.below(50));
-  made.hosts = static_cast<std::uint32_t>(2 + random.below(2));
-  made.faults_last = microseconds(1000 + random.below(3'000'000));
-  made.clients.resize(1 + random.below(3));
-  for (Plan::PlannedClient& client : made.clients) {
-    client.host = static_cast<std::uint32_t>(random.below(made.hosts));
-    client.begins = microseconds(100 + random.below(500));
-    client.config = {.server = at(1, made.ipv6),
+  new_plan.network.ipc_min = 1us;
+  new_plan.network.ipc_max = 1us + microseconds(random.below(50));
+  new_plan.hosts = static_cast<std::uint32_t>(2 + random.below(2));
+  new_plan.fault_duration = microseconds(1000 + random.below(3'000'000));
+  new_plan.clients.resize(1 + random.below(3));
+  for (Plan::PlannedClient& client : new_plan.clients) {
+    client.host = static_cast<std::uint32_t>(random.below(new_plan.hosts));
+    client.start_delay = microseconds(100 + random.below(500));
+    client.config = {.server = at(1, new_plan.ipv6),
                      .operations = operations(random),
                      .window = static_cast<std::uint32_t>(1 + random.below(6)),
                      .salt = random.next32()};
@@ -87,8 +88,8 @@ Plan plan(std::uint64_t seed) {
       all.back().kind = Operation::Kind::kSend;
     }
   }
-  made.network.lanes = random.chance({2, 3});
-  return made;
+  new_plan.network.lanes = random.chance({2, 3});
+  return new_plan;
 }
 
 struct Totals {
@@ -100,29 +101,29 @@ class OneRun {
   explicit OneRun(std::uint64_t seed) : plan_(plan(seed)), network_(plan_.network) {}
 
   // Runs the simulation and returns all errors.
-  std::vector<std::string> go(Totals& totals) {
-    begin();
-    work();
-    if (wrong_.empty()) check_outcomes();
-    if (wrong_.empty()) kill_programs();
-    for (const std::string& one : network_.violations()) wrong_.push_back(one);
+  std::vector<std::string> run_all(Totals& totals) {
+    add_programs();
+    run_clients();
+    if (errors_.empty()) check_outcomes();
+    if (errors_.empty()) kill_programs();
+    for (const std::string& violation : network_.violations()) errors_.push_back(violation);
     ++totals.runs;
     totals.packets += network_.packets;
     totals.clients += clients_.size();
     totals.broken += broken_;
     totals.longest_us =
-        std::max(totals.longest_us, static_cast<std::uint64_t>(finished_.count() / 1000));
+        std::max(totals.longest_us, static_cast<std::uint64_t>(finish_time_.count() / 1000));
     for (const auto& host : network_.hosts()) totals.corrupt += host->counters().wrong_icrc;
-    return wrong_;
+    return errors_;
   }
   const std::string& diagram() const { return network_.diagram.text(); }
 
  private:
   void check(bool good, const char* what) {
-    if (!good) wrong_.push_back(what);
+    if (!good) errors_.push_back(what);
   }
 
-  void begin() {
+  void add_programs() {
     constexpr const char* kNames[] = {"a", "b", "c"};
     for (std::uint32_t i = 0; i < plan_.hosts; ++i) network_.add_host(kNames[i], plan_.ipv6);
     server_ = &network_.hosts()[0]->run<Server>(
@@ -131,7 +132,7 @@ class OneRun {
     int number = 0;
     for (const Plan::PlannedClient& client : plan_.clients) {
       const std::string name = "client" + std::to_string(++number);
-      network_.world.at(Time(client.begins), [this, &client, name] {
+      network_.world.at(Time(client.start_delay), [this, &client, name] {
         clients_.push_back(&network_.hosts()[client.host]->run<Client>(name, client.config));
       });
     }
@@ -145,36 +146,37 @@ class OneRun {
     return clients && server_->peers().empty();
   }
 
-  void work() {
+  void run_clients() {
     constexpr Duration kLimit = 90s;
-    if (!network_.run_until([&] { return over(); }, plan_.faults_last)) {
+    if (!network_.run_until([&] { return over(); }, plan_.fault_duration)) {
       network_.stop_faults();
       check(network_.run_until([&] { return over(); }, kLimit), "not all clients finish");
     }
     network_.stop_faults();
-    finished_ = network_.now().time_since_epoch();
+    finish_time_ = network_.now().time_since_epoch();
     network_.run(kLimit);  // lets late repeats and duplicates arrive
   }
 
   void check_outcomes() {
     for (Client* client : clients_) {
       const Outcome& outcome = client->outcome();
-      const bool whole = client->succeeded() && outcome.established == 1 &&
-                         outcome.disconnected == 1 && outcome.rejected + outcome.unreachable == 0;
-      if (!whole) ++broken_;
-      check(whole || plan_.faulty, "a client failed without a fault");
+      const bool complete = client->succeeded() && outcome.established == 1 &&
+                            outcome.disconnected == 1 &&
+                            outcome.rejected + outcome.unreachable == 0;
+      if (!complete) ++broken_;
+      check(complete || plan_.faulty, "a client failed without a fault");
       check(outcome.established == 0 || outcome.disconnected == 1, "ESTABLISHED, not DISCONNECTED");
       check(client->sim_process().engine().qp_count() == 0, "a client's QP is left");
     }
     for (const Outcome& outcome : server_->outcomes()) {
-      const bool whole = outcome.established == 1 && outcome.disconnected == 1;
-      check(whole || plan_.faulty, "a connection of the server failed without a fault");
+      const bool complete = outcome.established == 1 && outcome.disconnected == 1;
+      check(complete || plan_.faulty, "a connection of the server failed without a fault");
       check(outcome.established == outcome.disconnected,
             "the server: ESTABLISHED, not DISCONNECTED");
     }
     check(server_->sim_process().engine().qp_count() == 0, "a server's QP is left");
     for (const auto& host : network_.hosts()) {
-      check(host->node_counter("qp1_drop_unknown_qp") == 0, "a node was given a data packet");
+      check(host->node_counter("qp1_drop_unknown_qp") == 0, "a node received a data packet");
       check(host->counters().to_nobody == 0 || plan_.faulty, "packets to nobody without a fault");
       const bool listens = host == network_.hosts()[0] && !server_->finished();
       check(host->node().ids() == (listens ? 1u : 0u), "ids are left");
@@ -187,7 +189,7 @@ class OneRun {
     network_.run(90s);
     for (const auto& host : network_.hosts()) {
       check(host->node().idle(), "a node is not idle");
-      check(host->ranges_taken() == 0, "ranges are not free");
+      check(host->used_range_count() == 0, "ranges are not free");
     }
     check(network_.world.idle(), "events are still pending");
   }
@@ -196,18 +198,18 @@ class OneRun {
   Network network_;
   Server* server_ = nullptr;
   std::vector<Client*> clients_{};
-  std::vector<std::string> wrong_{};
+  std::vector<std::string> errors_{};
   std::uint64_t broken_ = 0;
-  Duration finished_{};
+  Duration finish_time_{};
 };
 
 TEST(FabricSim, KeepsItsGuaranteesDespiteAnyNetworkFaults) {
   Totals totals;
   for (const std::uint64_t seed : sim::seeds(1000)) {
     OneRun run(seed);
-    const std::vector<std::string> wrong = run.go(totals);
-    ASSERT_THAT(wrong, ::testing::IsEmpty()) << "replay with VB_SEED=" << seed << "\n"
-                                             << run.diagram();
+    const std::vector<std::string> errors = run.run_all(totals);
+    ASSERT_THAT(errors, ::testing::IsEmpty()) << "replay with VB_SEED=" << seed << "\n"
+                                              << run.diagram();
   }
   std::printf(
       "%llu runs, %llu packets, %llu corrupt, %llu clients, %llu broken by the network, "
@@ -226,8 +228,8 @@ TEST(FabricSim, SameSeedGivesTheSameRun) {
     Totals totals;
     OneRun first(seed);
     OneRun second(seed);
-    (void)first.go(totals);
-    (void)second.go(totals);
+    (void)first.run_all(totals);
+    (void)second.run_all(totals);
     ASSERT_EQ(first.diagram(), second.diagram()) << "VB_SEED=" << seed;
     ASSERT_GT(first.diagram().size(), 200u);
   }

@@ -16,20 +16,21 @@ Server::Server(SimProcess& sim_process, const Config& config)
 
 void Server::start() {
   verbs_.open();
-  const auto bound = [this](Result<ipc::Bound> result) {
-    if (!result) return sim_process_.refused("bind", result.error());
+  const auto on_bound = [this](Result<ipc::Bound> result) {
+    if (!result) return sim_process_.add_refusal("bind", result.error());
     sim_process_.expect("listen",
                         sim_process_.process().listen(listener_, kBacklog, [this](auto listening) {
-                          if (!listening) return sim_process_.refused("listen", listening.error());
+                          if (!listening)
+                            return sim_process_.add_refusal("listen", listening.error());
                           state_ = State::kListening;
                         }));
   };
   const auto id = sim_process_.process().create_id(rdmacm::kPortSpaceTcp,
                                                    std::to_underlying(hca::QpType::kRc), 0);
-  if (!id) return sim_process_.refused("create_id", id.error());
+  if (!id) return sim_process_.add_refusal("create_id", id.error());
   listener_ = *id;
   state_ = State::kBinding;
-  sim_process_.expect("bind", sim_process_.process().bind(listener_, config_.address, bound));
+  sim_process_.expect("bind", sim_process_.process().bind(listener_, config_.address, on_bound));
 }
 
 std::vector<Server::PeerState> Server::peers() const {
@@ -48,9 +49,9 @@ void Server::on_notice(const process::Notice& notice) {
       on_peer(cm->id, cm->event);
     }
   } else if (std::holds_alternative<process::CqNotice>(notice) && verbs_.is_open()) {
-    verbs_.poll([this](const hca::WorkCompletion& done) { on_completion(done); });
+    verbs_.poll([this](const hca::WorkCompletion& completion) { on_completion(completion); });
   }
-  settle();
+  destroy_finished_peers();
 }
 
 void Server::on_request(const process::CmNotice& notice) {
@@ -59,21 +60,21 @@ void Server::on_request(const process::CmNotice& notice) {
   Peer& peer = peers_[id];
   const std::uint32_t number = next_endpoint_++;
   const ClientPlan plan = read_plan(notice.event.param);
-  peer.sends_left = plan.sends;
+  peer.remaining_sends = plan.sends;
   peer.server_disconnects = plan.server_disconnects != 0;
   peer.endpoint = std::make_unique<RcEndpoint>(sim_process_, verbs_.pd, number);
   peer_of_endpoint_[number] = id;
-  auto made = [this, id](Result<hca::QpHandle> qp) {
+  auto on_created = [this, id](Result<hca::QpHandle> qp) {
     peers_.at(id).making_qp = false;
     if (qp) return accept(id, *qp);
-    sim_process_.refused("create_qp", qp.error());
+    sim_process_.add_refusal("create_qp", qp.error());
   };
   const PortId port = notice.event.path.address.port;
   ports_.push_back(port);
   auto started = sim_process_.process().create_qp(
-      peer.endpoint->qp_init(verbs_.pd, verbs_.cq, port.device), sim_process_.now(), made);
-  if (auto* now = std::get_if<Result<hca::QpHandle>>(&started)) {
-    made(*now);
+      peer.endpoint->qp_init(verbs_.pd, verbs_.cq, port.device), sim_process_.now(), on_created);
+  if (auto* result = std::get_if<Result<hca::QpHandle>>(&started)) {
+    on_created(*result);
   } else {
     sim_process_.expect("create_qp", std::move(started));
   }
@@ -82,15 +83,16 @@ void Server::on_request(const process::CmNotice& notice) {
 void Server::accept(process::ConnectionHandle id, hca::QpHandle qp) {
   Peer& peer = peers_.at(id);
   peer.endpoint->attach(qp);
-  if (peer.outcome.over()) return settle();  // the client has given up meanwhile
-  sim_process_.sure("set_qp", sim_process_.process().set_qp(id, qp, sim_process_.now()));
+  if (peer.outcome.over()) return destroy_finished_peers();  // the client has given up meanwhile
+  sim_process_.require("set_qp", sim_process_.process().set_qp(id, qp, sim_process_.now()));
   peer.endpoint->post_receives();
   rdmacm::ConnParam param{
       .responder_resources = 0xff, .initiator_depth = 0xff, .rnr_retry_count = 7};
-  write_memory(param, peer.endpoint->open_memory());
+  write_memory(param, peer.endpoint->exposed_memory());
   peer.state = PeerState::kAccepting;
-  sim_process_.expect("accept", sim_process_.process().accept(id, param, sim_process_.now(),
-                                                              sim_process_.answer("accept")));
+  sim_process_.expect("accept",
+                      sim_process_.process().accept(id, param, sim_process_.now(),
+                                                    sim_process_.completion_for("accept")));
 }
 
 void Server::on_peer(process::ConnectionHandle id, const rdmacm::Event& event) {
@@ -115,9 +117,9 @@ void Server::on_completion(const hca::WorkCompletion& completion) {
   if (owner == peer_of_endpoint_.end())
     return sim_process_.report_violation("a completion without a request");
   Peer& peer = peers_.at(owner->second);
-  const auto done = peer.endpoint->take(completion);
-  if (!done) return;
-  if (!done->good) {
+  const auto request = peer.endpoint->find_completed(completion);
+  if (!request) return;
+  if (!request->succeeded) {
     const bool allowed = completion.status == hca::WcStatus::kFlushed ||
                          completion.status == hca::WcStatus::kRetryExceeded;
     if (!allowed)
@@ -125,19 +127,20 @@ void Server::on_completion(const hca::WorkCompletion& completion) {
                                     hca::to_string(completion.status));
     return disconnect(owner->second, peer);
   }
-  if (done->receive) return echo(peer, *done);
+  if (request->is_receive) return echo(peer, *request);
   --peer.echoes;
-  const bool last = peer.server_disconnects && peer.sends_left == 0 && peer.echoes == 0;
+  const bool last = peer.server_disconnects && peer.remaining_sends == 0 && peer.echoes == 0;
   if (last) disconnect(owner->second, peer);
 }
 
-void Server::echo(Peer& peer, const RcEndpoint::Done& done) {
-  if (peer.sends_left == 0) return sim_process_.report_violation("more messages than were sent");
-  --peer.sends_left;
-  const auto in = peer.endpoint->slot(RcEndpoint::Area::kIn, done.index).first(done.bytes);
+void Server::echo(Peer& peer, const RcEndpoint::CompletedRequest& request) {
+  if (peer.remaining_sends == 0)
+    return sim_process_.report_violation("more messages than were sent");
+  --peer.remaining_sends;
+  const auto in = peer.endpoint->slot(RcEndpoint::Area::kIn, request.index).first(request.bytes);
   std::ranges::copy(in, peer.endpoint->slot(RcEndpoint::Area::kOut, peer.next_out).begin());
-  peer.endpoint->post_receive(done.index);
-  peer.endpoint->post_send(peer.next_out++, done.bytes);
+  peer.endpoint->post_receive(request.index);
+  peer.endpoint->post_send(peer.next_out++, request.bytes);
   ++peer.echoes;
 }
 
@@ -148,12 +151,13 @@ void Server::disconnect(process::ConnectionHandle id, Peer& peer) {
   // A connection that was never established needs no disconnect.
   if (peer.outcome.over() && peer.outcome.disconnected == 0) return;
   peer.state = PeerState::kDisconnecting;
-  sim_process_.expect("disconnect", sim_process_.process().disconnect(
-                                        id, sim_process_.now(), sim_process_.answer("disconnect")));
+  sim_process_.expect("disconnect",
+                      sim_process_.process().disconnect(id, sim_process_.now(),
+                                                        sim_process_.completion_for("disconnect")));
 }
 
 // Destroys connections that are over and whose requests have all completed.
-void Server::settle() {
+void Server::destroy_finished_peers() {
   for (auto at = peers_.begin(); at != peers_.end();) {
     auto& [id, peer] = *at;
     if (!peer.outcome.over() || peer.making_qp || !peer.endpoint->drained()) {
@@ -162,7 +166,7 @@ void Server::settle() {
     }
     peer.endpoint->close();
     std::erase_if(peer_of_endpoint_, [id = id](const auto& one) { return one.second == id; });
-    sim_process_.sure("destroy_id", sim_process_.process().destroy_id(id));
+    sim_process_.require("destroy_id", sim_process_.process().destroy_id(id));
     outcomes_.push_back(peer.outcome);
     at = peers_.erase(at);
   }
@@ -170,7 +174,7 @@ void Server::settle() {
 }
 
 void Server::finish() {
-  if (listener_) sim_process_.sure("destroy_id", sim_process_.process().destroy_id(listener_));
+  if (listener_) sim_process_.require("destroy_id", sim_process_.process().destroy_id(listener_));
   verbs_.close();
   state_ = State::kDone;
 }

@@ -74,9 +74,9 @@ class SimProcess {
   void report_violation(const std::string& what);
   // Adds an event that the program received to the diagram.
   void note(const rdmacm::Event& event);
-  // Takes the value of a call that must not fail; a failure is a violation.
+  // Returns the value of a call that must not fail.  A failure is a violation.
   template <class T>
-  T sure(const char* what, Result<T> result) {
+  T require(const char* what, Result<T> result) {
     if (!result) report_violation(std::string(what) + ": " + result.error().context);
     VB_CHECK(result.has_value());
     if constexpr (!std::is_void_v<T>) return *std::move(result);
@@ -84,16 +84,16 @@ class SimProcess {
 
   // The next two functions handle the result of a request, which may come later.  A failure is
   // stored as a Refusal.
-  Completion<ipc::Done> answer(const char* what);
+  Completion<ipc::Done> completion_for(const char* what);
   template <class T>
   void expect(const char* what, Started<T> started) {
     if (auto* result = std::get_if<Result<T>>(&started)) {
-      if (!*result) refused(what, result->error());
+      if (!*result) add_refusal(what, result->error());
     } else {
       pending_.push_back(std::move(std::get<Pending>(started)));
     }
   }
-  void refused(const char* what, const Error& error) { refusals.push_back({what, error.code}); }
+  void add_refusal(const char* what, const Error& error) { refusals.push_back({what, error.code}); }
 
   // Replaces the program by P(process, arguments...).
   template <class P, class... Arguments>
@@ -108,8 +108,8 @@ class SimProcess {
   Traffic traffic{};
   std::vector<Refusal> refusals{};
   std::map<process::LaneManager::Id, LaneMemory> lanes{};
-  bool looks_at_lanes = false;  // the host will look at the lanes in a moment
-  Time armed = kNever;          // the host's timer for the next deadline of this process
+  bool lane_receive_is_scheduled = false;  // the host will receive from the lanes soon
+  Time timer_deadline = kNever;            // of the timer that the host has set for this process
 
  private:
   Host& host_;

@@ -72,7 +72,7 @@ struct Scene {
     b.kill(server_id);
     network.run(70s);
     for (const auto& host : network.hosts()) {
-      EXPECT_EQ(host->ranges_taken(), 0u);
+      EXPECT_EQ(host->used_range_count(), 0u);
       if (!host->has_agent()) continue;
       EXPECT_TRUE(host->node().idle());
       EXPECT_EQ(host->node().ids(), 0u);

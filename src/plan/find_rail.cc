@@ -23,8 +23,8 @@ std::expected<RailId, std::string> find_rail(const Fabric& fabric, std::string_v
   std::vector<RailId> found;
   std::string all;
   RailId id{.host = *host};
-  for (const Rail& its : fabric.hosts[*host].rails) {
-    if (its.network == network && (!has_device || its.device == device)) found.push_back(id);
+  for (const Rail& rail : fabric.hosts[*host].rails) {
+    if (rail.network == network && (!has_device || rail.device == device)) found.push_back(id);
     all += (all.empty() ? "" : ", ") + link_text(fabric, id);
     ++id.device;
   }

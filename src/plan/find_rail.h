@@ -27,7 +27,7 @@ std::expected<HostIndex, std::string> find_host(const Fabric& fabric, std::strin
 // only if several rails of the host are in the network.
 std::expected<RailId, std::string> find_rail(const Fabric& fabric, std::string_view host_and_device,
                                              std::string_view network);
-// Works as find_rail(), but takes the two ends in any order.
+// Works like find_rail(), but takes the two ends in any order.
 std::expected<RailId, std::string> find_link(const Fabric& fabric, std::string_view a,
                                              std::string_view b);
 // Returns "a:verbena0 - red".

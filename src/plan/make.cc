@@ -9,7 +9,7 @@
 namespace verbena::plan {
 namespace {
 
-constexpr std::uint32_t kNet10 = 0x0a1f0000;  // 10.31.0.0
+constexpr std::uint32_t kBaseAddress = 0x0a1f0000;  // 10.31.0.0
 constexpr std::size_t kLetters = 26;
 
 std::string quoted(const std::string& text) { return '"' + text + '"'; }
@@ -59,10 +59,10 @@ Fabric make(std::size_t hosts, std::size_t rails) {
       // addresses 10.31.(RAIL + 128).(HOST - 250).
       const std::size_t block = h < 250 ? r : r + 128;
       const std::size_t last = h < 250 ? h + 1 : h - 249;
-      host.rails.push_back(
-          {.device = "verbena" + std::to_string(r),
-           .network = "net" + std::to_string(r),
-           .addresses = {wire::ipv4_gid(kNet10 | static_cast<std::uint32_t>(block << 8 | last))}});
+      host.rails.push_back({.device = "verbena" + std::to_string(r),
+                            .network = "net" + std::to_string(r),
+                            .addresses = {wire::ipv4_gid(
+                                kBaseAddress | static_cast<std::uint32_t>(block << 8 | last))}});
     }
     fabric.hosts.push_back(std::move(host));
   }
@@ -80,10 +80,10 @@ std::string to_text(const Fabric& fabric) {
   for (const Router& router : fabric.routers) {
     text += "[[routers]]\nnetworks = " + list(router.networks, quoted) + "\n\n";
   }
-  for (const ScheduledFault& one : fabric.faults) {
-    text += "[[faults]]\nafter = " + seconds(one.after) +
-            "\nfault = " + quoted(faults::text_of(one.fault)) + "\n";
-    if (one.fault.has_seed) text += "seed = " + std::to_string(one.fault.seed) + "\n";
+  for (const ScheduledFault& scheduled : fabric.faults) {
+    text += "[[faults]]\nafter = " + seconds(scheduled.after) +
+            "\nfault = " + quoted(faults::text_of(scheduled.fault)) + "\n";
+    if (scheduled.fault.has_seed) text += "seed = " + std::to_string(scheduled.fault.seed) + "\n";
     text += "\n";
   }
   text.pop_back();

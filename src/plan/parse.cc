@@ -68,10 +68,10 @@ class Parser {
   void report(const toml::source_region& where, std::string text);
   // Reports unknown keys, most of which are misspelt.
   void check_keys(const toml::table& table, std::string_view what,
-                  std::initializer_list<std::string_view> known);
+                  std::initializer_list<std::string_view> known_keys);
   std::string name(const toml::node& node, std::string_view what);
   std::string required_name(const toml::table& table, std::string_view key, std::string_view what);
-  std::int64_t number(const toml::table& table, std::string_view key, std::int64_t preset,
+  std::int64_t number(const toml::table& table, std::string_view key, std::int64_t default_value,
                       std::int64_t min, std::int64_t max);
   // Calls read(node) for each element of the list, which must have 1 to `max` elements.  The list
   // may be missing unless it is required.
@@ -100,12 +100,12 @@ void Parser::report(const toml::source_region& where, std::string text) {
 }
 
 void Parser::check_keys(const toml::table& table, std::string_view what,
-                        std::initializer_list<std::string_view> known) {
+                        std::initializer_list<std::string_view> known_keys) {
   for (const auto& [key, value] : table) {
-    if (std::ranges::find(known, key.str()) != known.end()) continue;
+    if (std::ranges::find(known_keys, key.str()) != known_keys.end()) continue;
     std::string text = std::string(what) + " has no " + in_quotes(key.str()) + "; it has";
-    for (const std::string_view one : known) {
-      text += (one == *known.begin() ? " " : ", ") + std::string(one);
+    for (const std::string_view known_key : known_keys) {
+      text += (known_key == *known_keys.begin() ? " " : ", ") + std::string(known_key);
     }
     report(key.source(), std::move(text));
   }
@@ -129,15 +129,15 @@ std::string Parser::required_name(const toml::table& table, std::string_view key
   return {};
 }
 
-std::int64_t Parser::number(const toml::table& table, std::string_view key, std::int64_t preset,
-                            std::int64_t min, std::int64_t max) {
+std::int64_t Parser::number(const toml::table& table, std::string_view key,
+                            std::int64_t default_value, std::int64_t min, std::int64_t max) {
   const toml::node* const node = table.get(key);
-  if (node == nullptr) return preset;
+  if (node == nullptr) return default_value;
   const auto value = node->value_exact<std::int64_t>();
   if (value && *value >= min && *value <= max) return *value;
   report(node->source(), in_quotes(key) + " is a number from " + std::to_string(min) + " to " +
                              std::to_string(max));
-  return preset;
+  return default_value;
 }
 
 void Parser::for_each(const toml::table& table, std::string_view key, std::size_t max,
@@ -174,7 +174,7 @@ void Parser::address(const toml::node& node, Rail& rail) {
   if (wire::is_multicast(*gid) || wire::is_link_local(*gid) || is_loopback || *gid == Gid{} ||
       *gid == wire::ipv4_gid(0)) {
     return report(node.source(), in_quotes(*text) +
-                                     " is no address for a rail: it is unspecified, "
+                                     " is not an address for a rail: it is unspecified, "
                                      "loopback, link-local or multicast");
   }
   if (!addresses_.insert(*gid).second) {
@@ -218,7 +218,7 @@ void Parser::host(const toml::table& table) {
     report(table.source(), "there are two hosts " + in_quotes(host.name));
   }
   for_each_table(table, "rails", kDevicesMax, true,
-                 [&](const toml::table& one) { host.rails.push_back(rail(one, host)); });
+                 [&](const toml::table& element) { host.rails.push_back(rail(element, host)); });
   fabric_.hosts.push_back(std::move(host));
 }
 
@@ -281,15 +281,16 @@ void Parser::fault(const toml::table& table) {
 }
 
 void Parser::check_faults() {
-  for (const ScheduledFault& one : fabric_.faults) {
-    const auto problem = problem_with(fabric_, one.fault);
-    if (problem && !problem_) problem_ = Problem{one.line, one.column, *problem};
+  for (const ScheduledFault& scheduled : fabric_.faults) {
+    const auto problem = problem_with(fabric_, scheduled.fault);
+    if (problem && !problem_) problem_ = Problem{scheduled.line, scheduled.column, *problem};
   }
 }
 
 std::expected<std::vector<ScheduledFault>, Problem> Parser::faults(const toml::table& file) {
   check_keys(file, "a file of faults", {"faults"});
-  for_each_table(file, "faults", kFaultsMax, true, [&](const toml::table& one) { fault(one); });
+  for_each_table(file, "faults", kFaultsMax, true,
+                 [&](const toml::table& element) { fault(element); });
   if (problem_) return std::unexpected(*problem_);
   return std::move(fabric_.faults);
 }
@@ -297,9 +298,12 @@ std::expected<std::vector<ScheduledFault>, Problem> Parser::faults(const toml::t
 std::expected<Fabric, Problem> Parser::fabric(const toml::table& file) {
   check_keys(file, "a fabric", {"name", "hosts", "routers", "faults"});
   if (const toml::node* const node = file.get("name")) fabric_.name = name(*node, "the name");
-  for_each_table(file, "hosts", kHostsMax, true, [&](const toml::table& one) { host(one); });
-  for_each_table(file, "routers", kRoutersMax, false, [&](const toml::table& one) { router(one); });
-  for_each_table(file, "faults", kFaultsMax, false, [&](const toml::table& one) { fault(one); });
+  for_each_table(file, "hosts", kHostsMax, true,
+                 [&](const toml::table& element) { host(element); });
+  for_each_table(file, "routers", kRoutersMax, false,
+                 [&](const toml::table& element) { router(element); });
+  for_each_table(file, "faults", kFaultsMax, false,
+                 [&](const toml::table& element) { fault(element); });
   check_faults();
   if (problem_) return std::unexpected(*problem_);
   return std::move(fabric_);

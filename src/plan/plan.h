@@ -33,7 +33,7 @@
 //   seed = 7
 //
 // A rail is a device with one Ethernet port.  Rails with the same network and VLAN reach each
-// other; rails with the same VLAN also do if a router joins their networks.
+// other.  Rails with the same VLAN also reach each other if a router joins their networks.
 namespace verbena::plan {
 
 inline constexpr std::size_t kTextBytesMax = std::size_t{1} << 20;
@@ -68,7 +68,7 @@ struct Host {
   friend bool operator==(const Host&, const Host&) = default;
 };
 
-// Joins networks, so that rails of one reach those of the others.
+// Joins networks, so that rails of one network reach rails of the others.
 struct Router {
   std::vector<std::string> networks{};
 

@@ -1,4 +1,4 @@
-// Takes any bytes as the file of a fabric, and as a file of faults.  If parse() reads a fabric, it
+// Parses any bytes as the file of a fabric, and as a file of faults.  If parse() reads a fabric, it
 // must also read the same fabric from the text of to_text().
 
 #include <cstdint>

@@ -61,12 +61,12 @@ TEST(Plan, WrittenTextReadsAsTheSameFabric) {
   EXPECT_EQ(parse(to_text(*fabric)).value(), *fabric);
   for (const auto& [hosts, rails] :
        {std::pair<std::size_t, std::size_t>{1, 1}, {3, 2}, {kHostsMax, 8}}) {
-    const Fabric made = make(hosts, rails);
-    const auto read = parse(to_text(made));
-    ASSERT_TRUE(read.has_value()) << read.error().line << ": " << read.error().text;
-    EXPECT_EQ(*read, made);
-    EXPECT_EQ(made.hosts.size(), hosts);
-    EXPECT_EQ(made.hosts.back().rails.size(), rails);
+    const Fabric generated = make(hosts, rails);
+    const auto parsed = parse(to_text(generated));
+    ASSERT_TRUE(parsed.has_value()) << parsed.error().line << ": " << parsed.error().text;
+    EXPECT_EQ(*parsed, generated);
+    EXPECT_EQ(generated.hosts.size(), hosts);
+    EXPECT_EQ(generated.hosts.back().rails.size(), rails);
   }
 }
 
@@ -89,7 +89,7 @@ TEST(Plan, ReportsThePlaceAndReasonOfAnError) {
       {with_rail("network = \"n\", addresses = [\"10.0.0.1/24\"]"),
        "4:33: an address is an IPv4 or IPv6 address in quotes, without a prefix length"},
       {with_rail("network = \"n\", addresses = [\"127.0.0.1\"]"),
-       "4:33: '127.0.0.1' is no address for a rail: it is unspecified, loopback, link-local or "
+       "4:33: '127.0.0.1' is not an address for a rail: it is unspecified, loopback, link-local or "
        "multicast"},
       {with_rail("network = \"n\", addresses = [\"10.0.0.1\", \"10.0.0.1\"]"),
        "4:45: the address '10.0.0.1' is given twice"},
