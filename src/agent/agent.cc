@@ -59,7 +59,7 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, std::unique_ptr<
                     heap_.trim_if_due(node_.endpoints());
                   }),
       idle_timer_(loop, [this] { on_idle(); }),
-      accept_timer_(loop, [this] { listening_.read(true); }),
+      accept_timer_(loop, [this] { listener_watch_.read(true); }),
       hello_timer_(loop, [this] { on_hello_timer(); }),
       port_files_timer_(loop, [this] { refresh_port_files(); }),
       pump_later_(loop, [this] { pump(); }) {
@@ -70,7 +70,7 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, std::unique_ptr<
     });
   }
   network_->open(*this);
-  listening_ = Watch(loop_, listener_->fd(), [this] { on_listener(); });
+  listener_watch_ = Watch(loop_, listener_->fd(), [this] { on_listener(); });
   log_.line(fmt::format("build {} serves; {}", options_.build, network_->state()));
 }
 
@@ -318,7 +318,7 @@ void Agent::send_all() {
 void Agent::release_port_and_name() {
   send_all();
   network_->close();
-  listening_ = Watch();
+  listener_watch_ = Watch();
   accept_timer_.cancel();
   listener_.reset();
 }

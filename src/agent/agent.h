@@ -159,10 +159,10 @@ class Agent final : public Connection::Owner, private Network::User {
   // ---- sessions.cc: programs and tools
   void on_listener();
   bool make_room();
-  bool serves(const os::Peer& peer) const;
+  bool may_connect(const os::Peer& peer) const;
   // Returns true for another user's session, which has fewer rights than the agent's own user.
   static bool is_guest(const Session& session);
-  // Returns true if the session's user may hear of a program of another session.
+  // Returns true if the session's user may see the program of another session.
   static bool may_see(const Session& session, const Session& other);
   void received(Connection& from, const ipc::Envelope& envelope, std::span<const std::byte> message,
                 std::vector<os::Fd> fds) override;
@@ -228,7 +228,7 @@ class Agent final : public Connection::Owner, private Network::User {
   Timer hello_timer_;
   Timer port_files_timer_;
   DeferredCall pump_later_;
-  Watch listening_{};
+  Watch listener_watch_{};
 };
 
 }  // namespace verbena::agent

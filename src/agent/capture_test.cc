@@ -103,25 +103,25 @@ class CaptureTest : public testing::Test {
 
 TEST_F(CaptureTest, TickWritesSettledRecordsInOrder) {
   Capture capture = start();
-  Program one = join(capture, 1);
-  Program two = join(capture, 2);
-  one.send(2ms, 'b');
-  two.send(1ms, 'a');
-  one.send(30ms, 'd');
+  Program first = join(capture, 1);
+  Program second = join(capture, 2);
+  first.send(2ms, 'b');
+  second.send(1ms, 'a');
+  first.send(30ms, 'd');
   capture.tick(kStart + 35ms);
   EXPECT_EQ(packets(), "ab");
-  two.send(29ms, 'c');  // written late, though its time is earlier
+  second.send(29ms, 'c');  // written late, though its time is earlier
   capture.tick(kStart + 60ms);
   EXPECT_EQ(packets(), "abcd");
 }
 
 TEST_F(CaptureTest, FlushWritesAllRecords) {
   Capture capture = start();
-  Program one = join(capture, 1);
-  one.send(1ms, 'a');
+  Program first = join(capture, 1);
+  first.send(1ms, 'a');
   capture.add({kStart + 2ms, link::Direction::kIn, std::vector<std::byte>(82, std::byte{'m'})},
               kStart + 2ms);
-  one.send(3ms, 'b');
+  first.send(3ms, 'b');
   capture.flush(kStart + 3ms);
   EXPECT_EQ(packets(), "amb");
   EXPECT_EQ(dropped(), -1) << "the statistics are written at the end";
@@ -129,11 +129,11 @@ TEST_F(CaptureTest, FlushWritesAllRecords) {
 
 TEST_F(CaptureTest, FlushKeepsTheOrderWhileOthersRecord) {
   Capture capture = start();
-  Program one = join(capture, 1);
-  Program two = join(capture, 2);
-  one.send(10ms, 'b');
-  capture.flush(kStart + 10ms);  // `one` is about to end
-  two.send(9ms, 'a');            // `two` read the clock before the flush
+  Program first = join(capture, 1);
+  Program second = join(capture, 2);
+  first.send(10ms, 'b');
+  capture.flush(kStart + 10ms);  // `first` is about to end
+  second.send(9ms, 'a');         // `second` read the clock before the flush
   capture.leave(1, kStart + 11ms);
   capture.flush(kStart + 12ms);
   EXPECT_EQ(packets(), "ab");
@@ -141,8 +141,8 @@ TEST_F(CaptureTest, FlushKeepsTheOrderWhileOthersRecord) {
 
 TEST_F(CaptureTest, LeaveTakesTheRecordsThatAreInTheRing) {
   Capture capture = start();
-  Program one = join(capture, 1);
-  one.send(1ms, 'a');
+  Program first = join(capture, 1);
+  first.send(1ms, 'a');
   capture.leave(1, kStart + 1ms);
   EXPECT_FALSE(capture.has(1));
   capture.finish(kStart + 1ms);
@@ -152,11 +152,11 @@ TEST_F(CaptureTest, LeaveTakesTheRecordsThatAreInTheRing) {
 
 TEST_F(CaptureTest, CountsDropsOfAFullRingAlsoAfterItsProgramLeft) {
   Capture capture = start();
-  Program one = join(capture, 1);
+  Program first = join(capture, 1);
   const std::size_t more_than_fits = link::CaptureRing::kBytes / 96;
-  for (std::size_t i = 0; i < more_than_fits; ++i) one.send(1ms, 'x');
-  EXPECT_TRUE(one.ring.filling());
-  const auto lost = one.ring.dropped();
+  for (std::size_t i = 0; i < more_than_fits; ++i) first.send(1ms, 'x');
+  EXPECT_TRUE(first.ring.filling());
+  const auto lost = first.ring.dropped();
   EXPECT_GT(lost, 0u);
   EXPECT_TRUE(capture.tick(kStart + 1ms)) << "the caller must call tick() again soon";
   capture.leave(1, kStart + 2ms);
@@ -167,9 +167,9 @@ TEST_F(CaptureTest, CountsDropsOfAFullRingAlsoAfterItsProgramLeft) {
 
 TEST_F(CaptureTest, ClampsImpossibleTimes) {
   Capture capture = start();
-  Program one = join(capture, 1);
-  one.send(-5s, 'a');
-  one.send(std::chrono::hours(1000), 'b');
+  Program first = join(capture, 1);
+  first.send(-5s, 'a');
+  first.send(std::chrono::hours(1000), 'b');
   capture.tick(kStart + 1ms);
   capture.tick(kStart + 50ms);
   EXPECT_EQ(packets(), "ab");
@@ -189,9 +189,9 @@ TEST_F(CaptureTest, CorruptRingDoesNotAffectOthers) {
 TEST_F(CaptureTest, CapinfosReadsTheFile) {
   if (std::system("capinfos --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "no capinfos";
   Capture capture = start(1'700'000'000'000'000'000);
-  Program one = join(capture, 1);
-  one.send(1ms, 'a');
-  one.send(2ms, 'b');
+  Program first = join(capture, 1);
+  first.send(1ms, 'a');
+  first.send(2ms, 'b');
   capture.finish(kStart + 3ms);
   const std::string path = testing::TempDir() + "verbena_capture_test.pcapng";
   std::FILE* file = std::fopen(path.c_str(), "wb");

@@ -29,10 +29,10 @@ Result<std::uint64_t> Captures::start(os::Fd file, os::Fd process, Time now, Sou
   std::uint64_t id = 0;
   while (id == 0 || running_.contains(id)) id = random_.next();
 
-  auto running = std::make_unique<Running>(
+  auto running = std::make_unique<RunningCapture>(
       std::move(process), Capture(std::move(file), os::wall_clock_offset_ns(), now));
   running->sources = sources;
-  running->death = Watch(loop_, running->process.get(), [this, id] { died(id); });
+  running->process_watch = Watch(loop_, running->process.get(), [this, id] { died(id); });
   running_.emplace(id, std::move(running));
   if (timer_.deadline() == kNever) timer_.at(now + kTick);
   return id;
@@ -42,7 +42,7 @@ Result<int> Captures::join(std::uint64_t capture, Capture::Program program) {
   const auto found = running_.find(capture);
   if (found == running_.end()) return fail(Errc::kBadHandle, "no such capture");
   auto joined = found->second->capture.join(program);
-  if (!joined) ++found->second->left_out;
+  if (!joined) ++found->second->programs_left_out;
   return joined;
 }
 
@@ -88,19 +88,19 @@ void Captures::finish_all(Time now) {
 Result<void> Captures::conclude(std::uint64_t capture, Time now) {
   const auto found = running_.find(capture);
   if (found == running_.end()) return fail(Errc::kBadHandle, "no such capture");
-  Running& running = *found->second;
-  running.dead = true;
-  running.death.read(false);
+  RunningCapture& running = *found->second;
+  running.process_has_ended = true;
+  running.process_watch.read(false);
   if (running.capture.programs() == 0) return finish(capture, now);
   running.capture.flush_all(now);
   return outcome(running);
 }
 
-Result<void> Captures::outcome(const Running& running) {
+Result<void> Captures::outcome(const RunningCapture& running) {
   if (running.capture.failure()) {
     return fail(Errc::kSystem, "the capture is incomplete", running.capture.failure()->detail);
   }
-  if (running.left_out > 0) {
+  if (running.programs_left_out > 0) {
     return fail(Errc::kNoResources, "the capture is incomplete: a program could not be recorded");
   }
   return {};
@@ -116,14 +116,14 @@ void Captures::tick() {
 void Captures::died(std::uint64_t id) {
   const auto found = running_.find(id);
   if (found == running_.end()) return;
-  found->second->dead = true;
-  found->second->death.read(false);  // the pidfd stays readable for ever
+  found->second->process_has_ended = true;
+  found->second->process_watch.read(false);  // the pidfd stays readable for ever
   finish_if_over(id, os::now());
 }
 
 void Captures::finish_if_over(std::uint64_t id, Time now) {
-  const Running& running = *running_.at(id);
-  if (running.dead && running.capture.programs() == 0) (void)finish(id, now);
+  const RunningCapture& running = *running_.at(id);
+  if (running.process_has_ended && running.capture.programs() == 0) (void)finish(id, now);
 }
 
 Result<void> Captures::finish(std::uint64_t id, Time now) {
@@ -135,8 +135,8 @@ Result<void> Captures::finish(std::uint64_t id, Time now) {
   if (capture.failure()) {
     text += fmt::format("; the file is incomplete: {}", std::strerror(capture.failure()->detail));
   }
-  if (found->second->left_out > 0) {
-    text += fmt::format("; {} programs could not be recorded", found->second->left_out);
+  if (found->second->programs_left_out > 0) {
+    text += fmt::format("; {} programs could not be recorded", found->second->programs_left_out);
   }
   const auto result = outcome(*found->second);
   if (!result) ++incomplete_;

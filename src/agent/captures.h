@@ -62,14 +62,14 @@ class Captures {
   void finish_all(Time now);
 
  private:
-  struct Running {
-    Running(os::Fd pidfd, Capture started)
+  struct RunningCapture {
+    RunningCapture(os::Fd pidfd, Capture started)
         : process(std::move(pidfd)), capture(std::move(started)) {}
     os::Fd process;
-    Watch death{};
-    bool dead = false;
+    Watch process_watch{};
+    bool process_has_ended = false;
     Sources sources = Sources::kAll;
-    std::uint64_t left_out = 0;  // programs that could not be recorded
+    std::uint64_t programs_left_out = 0;  // programs that could not be recorded
     Capture capture;
   };
 
@@ -77,12 +77,12 @@ class Captures {
   void died(std::uint64_t id);
   void finish_if_over(std::uint64_t id, Time now);
   Result<void> finish(std::uint64_t id, Time now);
-  static Result<void> outcome(const Running& running);
+  static Result<void> outcome(const RunningCapture& running);
 
   asio::io_context& loop_;
   Random random_;
   EndCallback on_end_;
-  std::map<std::uint64_t, std::unique_ptr<Running>> running_{};
+  std::map<std::uint64_t, std::unique_ptr<RunningCapture>> running_{};
   std::uint64_t incomplete_ = 0;
   std::uint64_t dropped_before_ = 0;  // packets that captures had dropped when they ended
   Timer timer_;

@@ -24,7 +24,7 @@ Connection::Connection(asio::io_context& loop, os::UnixChannel channel, std::uin
       limit_counters_(limit_counters),
       flush_(loop, [this] { flush(); }),
       end_(loop, [this] { owner_.ended(*this, why_); }) {
-  readable_ = Watch(loop_, channel_.fd(), [this] { on_readable(); });
+  socket_watch_ = Watch(loop_, channel_.fd(), [this] { on_readable(); });
 }
 
 // The watches are declared after the descriptors that they watch, so they are destroyed first.
@@ -63,10 +63,10 @@ void Connection::send_datagram(const ipc::Bytes& datagram, std::size_t messages,
   if (sent) return;
   if (!os::would_block(sent.error())) return on_send_error(sent.error());
   enqueue(datagram, messages, fds);
-  readable_.when_writable([this] { on_writable(); });
+  socket_watch_.when_writable([this] { on_writable(); });
 }
 
-void Connection::done(std::uint64_t request, const Result<void>& result) {
+void Connection::reply_result(std::uint64_t request, const Result<void>& result) {
   ipc::Done message;
   if (!result) {
     message = {.failed = true,
@@ -113,7 +113,7 @@ void Connection::on_writable() {
     for (const os::Fd& fd : queue_.front().fds) fds.push_back(fd.get());
     if (const auto sent = channel_.send(queue_.front().datagram, fds); !sent) {
       if (!os::would_block(sent.error())) return on_send_error(sent.error());
-      return readable_.when_writable([this] { on_writable(); });
+      return socket_watch_.when_writable([this] { on_writable(); });
     }
     queued_ -= queue_.front().messages;
     queued_bytes_ -= queue_.front().datagram.size();
@@ -174,8 +174,8 @@ bool Connection::deliver(std::span<const std::byte> message, bool is_last,
 // for which it did not wait.  The number is limited, because another process may have a copy of the
 // socket and go on sending.
 void Connection::on_death() {
-  death_.read(false);  // the pidfd stays readable for ever
-  dead_ = true;
+  process_watch_.read(false);  // the pidfd stays readable for ever
+  process_has_ended_ = true;
   for (std::size_t i = 0; i < kQueueMax && !ended_ && !finishing_; ++i) {
     if (receive(datagram_memory) == 0) break;
   }
@@ -184,12 +184,12 @@ void Connection::on_death() {
 
 void Connection::update_reading() {
   // A connection that is about to end receives nothing more.
-  readable_.read(!ended_ && !finishing_ && outstanding_ < kRequestsMax);
+  socket_watch_.read(!ended_ && !finishing_ && outstanding_ < kRequestsMax);
 }
 
 void Connection::watch_death(os::Fd pidfd) {
   pidfd_ = std::move(pidfd);
-  death_ = Watch(loop_, pidfd_.get(), [this] { on_death(); });
+  process_watch_ = Watch(loop_, pidfd_.get(), [this] { on_death(); });
 }
 
 void Connection::finish() {
@@ -202,7 +202,7 @@ void Connection::finish() {
 void Connection::end(std::string why) {
   if (queue_.empty()) flush();
   if (std::exchange(ended_, true)) return;
-  why_ = dead_ ? "the process has ended" : std::move(why);
+  why_ = process_has_ended_ ? "the process has ended" : std::move(why);
   queue_.clear();
   queued_ = queued_bytes_ = 0;
   update_reading();

@@ -67,7 +67,7 @@ class Connection {
     send(ipc::encode(request, reply), fds);
   }
   // Replies to a request that returns nothing but success or an error.
-  void done(std::uint64_t request, const Result<void>& result);
+  void reply_result(std::uint64_t request, const Result<void>& result);
 
   // Ends the connection when the process of `pidfd` ends.
   void watch_death(os::Fd pidfd);
@@ -113,12 +113,12 @@ class Connection {
   std::size_t outstanding_ = 0;
   bool finishing_ = false;
   bool peer_closed_ = false;  // the program reads no more, but the socket may hold messages from it
-  bool dead_ = false;
+  bool process_has_ended_ = false;
   bool ended_ = false;
   std::string why_{};
   DeferredCall end_;  // calls ended() from the loop
-  Watch readable_{};
-  Watch death_{};
+  Watch socket_watch_{};
+  Watch process_watch_{};
 };
 
 }  // namespace verbena::agent

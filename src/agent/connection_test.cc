@@ -30,7 +30,8 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
     EXPECT_EQ(from.id(), 7u);
     requests_.push_back(envelope.request);
     fds_ += fds.size();
-    if (reply_to_requests_ && envelope.request != 0) connection_->done(envelope.request, {});
+    if (reply_to_requests_ && envelope.request != 0)
+      connection_->reply_result(envelope.request, {});
   }
   void received_all(Connection&, std::size_t) override {}
   void ended(Connection&, const std::string& why) override {
@@ -168,7 +169,7 @@ TEST_F(ConnectionTest, LimitsOutstandingRequests) {
   EXPECT_EQ(requests_.size(), Connection::kRequestsMax);
   EXPECT_EQ(limit_counters_.requests, 1u);
   reply_to_requests_ = true;
-  connection_->done(requests_.front(), {});
+  connection_->reply_result(requests_.front(), {});
   for (int turn = 0; turn < 20; ++turn) run();
   EXPECT_EQ(requests_.size(), Connection::kRequestsMax + 10) << "the rest waited in the socket";
   EXPECT_EQ(why_, "");

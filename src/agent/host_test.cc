@@ -22,11 +22,11 @@ TEST(NodeGuid, IsTheEui64OfTheFirstMac) {
 }
 
 TEST(NodeGuid, IsLocallyAdministeredIfThereIsOnlyLoopback) {
-  const Guid one = node_guid({interface(1, 0)}, "one");
-  EXPECT_EQ(one, node_guid({}, "one"))
+  const Guid guid = node_guid({interface(1, 0)}, "one");
+  EXPECT_EQ(guid, node_guid({}, "one"))
       << "node_guid() must return the same GUID for the same host id";
-  EXPECT_NE(one, node_guid({}, "two"));
-  EXPECT_EQ(one.value >> 56 & 3, 2u);
+  EXPECT_NE(guid, node_guid({}, "two"));
+  EXPECT_EQ(guid.value >> 56 & 3, 2u);
 }
 
 TEST(HostAddresses, BindOptionLimitsThemToOneAddress) {

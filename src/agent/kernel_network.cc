@@ -42,7 +42,7 @@ void KernelNetwork::open(User& user) {
   // Create the monitor before reading the addresses, so that no change is missed in between.
   if (auto monitor = os::InterfaceMonitor::create()) {
     monitor_ = std::move(*monitor);
-    monitoring_ = Watch(loop_, monitor_->fd(), [this] {
+    monitor_watch_ = Watch(loop_, monitor_->fd(), [this] {
       if (monitor_->drain()) refresh_addresses();
     });
   }
@@ -181,26 +181,27 @@ Result<node::HostRoute> KernelNetwork::reachable(Result<node::HostRoute> route) 
   return fail(Errc::kAddressNotFound, "another program has UDP port 4791", ENETUNREACH);
 }
 
-Network::Answer KernelNetwork::route(const node::Node::RouteWanted& wanted) {
-  node::Node::RouteWanted bound = wanted;
-  if (!wanted.source && bind_) bound.source = bind_->address;
+Network::Answer KernelNetwork::route(const node::Node::RouteWanted& request) {
+  node::Node::RouteWanted bound = request;
+  if (!request.source && bind_) bound.source = bind_->address;
   auto answer = routes_.ask(bound);
-  if (!answer || wire::is_multicast(wanted.destination)) return answer;
+  if (!answer || wire::is_multicast(request.destination)) return answer;
   answer = reachable(std::move(*answer));
   if (!*answer && !why_host_alone_.empty()) {
-    user_->remark(wanted.client, "only programs of this host are reached: " + why_host_alone_);
+    user_->remark(request.client, "only programs of this host are reached: " + why_host_alone_);
   }
   return answer;
 }
 
-Result<std::uint16_t> KernelNetwork::lease(Random& random, const node::Node::LeaseWanted& wanted) {
-  if (!wanted.sockets) {
+Result<std::uint16_t> KernelNetwork::lease(Random& random, const node::Node::LeaseWanted& request) {
+  if (!request.sockets) {
     const auto with_sockets = [&](std::uint16_t range) { return port_ && port_->has_range(range); };
-    return plain_ranges_.lease(random, wanted.avoid, with_sockets);
+    return plain_ranges_.lease(random, request.avoid, with_sockets);
   }
   if (!port_) return fail(Errc::kBadState, "the port is down");
-  std::vector<std::uint16_t> avoid = wanted.avoid;
-  avoid.insert(avoid.end(), plain_ranges_.leased().begin(), plain_ranges_.leased().end());
+  std::vector<std::uint16_t> avoid = request.avoid;
+  avoid.insert(avoid.end(), plain_ranges_.leased_ranges().begin(),
+               plain_ranges_.leased_ranges().end());
   return port_->lease(random, avoid);
 }
 

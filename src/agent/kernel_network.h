@@ -43,8 +43,8 @@ class KernelNetwork final : public Network {
   std::string state() const override;
   void retry_port() override;
   std::span<const link::Arrival> send(link::Burst& burst, Time now) override;
-  Answer route(const node::Node::RouteWanted& wanted) override;
-  Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& wanted) override;
+  Answer route(const node::Node::RouteWanted& request) override;
+  Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& request) override;
   void release(std::uint16_t range) override;
   std::vector<int> sockets_of(std::uint16_t range) const override;
   void passed_on(std::uint16_t range) override;
@@ -81,7 +81,7 @@ class KernelNetwork final : public Network {
   bool port_taken_ = false;       // port_ is null because another socket has the port
   std::optional<os::InterfaceMonitor> monitor_{};
   Timer port_timer_;
-  Watch monitoring_{};
+  Watch monitor_watch_{};
   Routes routes_;
 };
 

@@ -78,11 +78,11 @@ class Network {
   // valid until the burst is cleared.
   virtual std::span<const link::Arrival> send(link::Burst& burst, Time now) = 0;
   // Answers a query now, or returns nothing and answers later by User::routed().
-  virtual Answer route(const node::Node::RouteWanted& wanted) = 0;
+  virtual Answer route(const node::Node::RouteWanted& request) = 0;
 
-  // Leases a range of QP numbers for a program; `wanted.avoid` lists ranges that must not be
+  // Leases a range of QP numbers for a program; `request.avoid` lists ranges that must not be
   // leased.
-  virtual Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& wanted) = 0;
+  virtual Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& request) = 0;
   // Frees a range whose quiesce time is over.
   virtual void release(std::uint16_t range) = 0;
   // Returns the data sockets of a range, to be passed to its program before passed_on().

@@ -40,7 +40,7 @@ class PlainRanges {
   // Returns false if the range is not leased here.
   bool release(std::uint16_t range) { return leased_.erase(range) != 0; }
 
-  const std::set<std::uint16_t>& leased() const { return leased_; }
+  const std::set<std::uint16_t>& leased_ranges() const { return leased_; }
 
  private:
   std::size_t leases_max_;

@@ -19,12 +19,12 @@ TEST(PlainRanges, LeasesEachRangeOnceAndNoneThatIsTaken) {
     EXPECT_EQ(*range % 2, 0);
     EXPECT_GE(*range, 2000);
     EXPECT_LT(*range, 0xfff);
-    EXPECT_EQ(ranges.leased().size(), i + 1);
+    EXPECT_EQ(ranges.leased_ranges().size(), i + 1);
   }
   EXPECT_EQ(ranges.lease(random, avoid, is_odd).error().code, Errc::kNoResources);
-  const std::uint16_t leased = *ranges.leased().begin();
-  EXPECT_TRUE(ranges.release(leased));
-  EXPECT_FALSE(ranges.release(leased));
+  const std::uint16_t leased_range = *ranges.leased_ranges().begin();
+  EXPECT_TRUE(ranges.release(leased_range));
+  EXPECT_FALSE(ranges.release(leased_range));
   EXPECT_TRUE(ranges.lease(random, avoid, is_odd).has_value());
 }
 

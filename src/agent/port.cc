@@ -133,13 +133,13 @@ Result<std::uint16_t> Port::lease(Random& random, std::span<const std::uint16_t>
   os::RocePort::Lease lease = VB_TRY(port_->lease(random, avoid));
   const std::uint16_t range = lease.range;
   ranges_.insert(range);
-  leased_.insert_or_assign(range, std::move(lease));
+  leases_to_pass_on_.insert_or_assign(range, std::move(lease));
   return range;
 }
 
 std::vector<int> Port::sockets_of(std::uint16_t range) const {
   std::vector<int> fds;
-  if (const auto found = leased_.find(range); found != leased_.end()) {
+  if (const auto found = leases_to_pass_on_.find(range); found != leases_to_pass_on_.end()) {
     for (const os::Fd* fd : {&found->second.ipv4, &found->second.ipv6}) {
       if (*fd) fds.push_back(fd->get());
     }
@@ -148,13 +148,13 @@ std::vector<int> Port::sockets_of(std::uint16_t range) const {
 }
 
 os::RocePort::Lease Port::take_sockets(std::uint16_t range) {
-  auto found = leased_.extract(range);
+  auto found = leases_to_pass_on_.extract(range);
   return found ? std::move(found.mapped())
                : os::RocePort::Lease{.range = range, .ipv4 = {}, .ipv6 = {}};
 }
 
 void Port::release(std::uint16_t range) {
-  leased_.erase(range);
+  leases_to_pass_on_.erase(range);
   ranges_.erase(range);
   // This fails only if the range is not leased; then there is nothing to release.
   (void)port_->release(range);

@@ -66,7 +66,7 @@ class Port {
   // are empty if there are none.
   os::RocePort::Lease take_sockets(std::uint16_t range);
   // Closes the copies of the range's sockets after they were passed on.  RocePort keeps its own.
-  void passed_on(std::uint16_t range) { leased_.erase(range); }
+  void passed_on(std::uint16_t range) { leases_to_pass_on_.erase(range); }
   // Calls os::RocePort::set_members().
   Result<void> set_members(std::uint16_t range, const Gid& group,
                            std::span<const std::uint32_t> interfaces) {
@@ -113,8 +113,8 @@ class Port {
   link::Burst kernel_burst_{};
   std::vector<Gid> own_addresses_{};
   bool loopback_up_ = false;
-  std::map<std::uint16_t, os::RocePort::Lease> leased_{};  // leases with sockets to pass on
-  std::set<std::uint16_t> ranges_{};                       // all leased ranges
+  std::map<std::uint16_t, os::RocePort::Lease> leases_to_pass_on_{};
+  std::set<std::uint16_t> ranges_{};  // all leased ranges
 
   std::uint64_t qp1_packets_ = 0;
   std::uint64_t own_packets_ = 0;

@@ -149,13 +149,13 @@ void PortFiles::refresh(const std::vector<ipc::NamedCount>& values) {
     const os::FileRightsOf rights(directory.user.uid, directory.user.gid);
     if (!rights.taken()) continue;
     for (const ipc::NamedCount& counter : values) {
-      const auto last = directory.written.find(counter.name);
-      if (last != directory.written.end() && last->second == counter.value) continue;
+      const auto last = directory.last_values.find(counter.name);
+      if (last != directory.last_values.end() && last->second == counter.value) continue;
       const bool hw = counter.name.starts_with(kHwCounters);
       const std::string file = counter.name.substr(hw ? kHwCounters.size() : kCounters.size());
       const os::Fd& parent = hw ? directory.hw_counters : directory.counters;
       (void)write_file(parent, file, std::to_string(counter.value) + "\n").has_value();
-      directory.written.insert_or_assign(counter.name, counter.value);
+      directory.last_values.insert_or_assign(counter.name, counter.value);
     }
   }
 }

@@ -57,7 +57,7 @@ class PortFiles {
     os::Peer user{};
     Watch death{};
     os::Fd counters{}, hw_counters{};
-    std::map<std::string, std::uint64_t, std::less<>> written{};
+    std::map<std::string, std::uint64_t, std::less<>> last_values{};
   };
 
   asio::io_context& loop_;

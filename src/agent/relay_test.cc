@@ -63,7 +63,7 @@ link::Address to_relay_host() {
   return {.source = kRelayHost, .destination = kRelayHost, .source_port = 0xc001};
 }
 
-struct RelayBench {
+struct RelayScene {
   std::string problem;
   asio::io_context loop{1};
   Random random{1};
@@ -82,8 +82,8 @@ struct RelayBench {
   std::uint64_t counter(const std::string& name) const {
     std::vector<ipc::NamedCount> all;
     relay->add_counters(all);
-    for (const auto& one : all) {
-      if (one.name == name) return one.value;
+    for (const auto& entry : all) {
+      if (entry.name == name) return entry.value;
     }
     ADD_FAILURE() << "no counter " << name;
     return 0;
@@ -92,46 +92,46 @@ struct RelayBench {
 
 TEST(Relay, CarriesPacketsOfProgramsOfOtherUsersByUdp) {
   os::in_network_namespace([] {
-    RelayBench bench;
-    Guest one(*bench.port, *bench.relay, 1, bench.random);
-    Guest two(*bench.port, *bench.relay, 2, bench.random);
-    one.send(to_relay_host(), two.range(), 100);
-    EXPECT_EQ(bench.run_until_received(two), 1u);
-    two.send(to_relay_host(), one.range(), 4096);
-    EXPECT_EQ(bench.run_until_received(one), 1u);
-    EXPECT_EQ(bench.counter("relayed_to_udp"), 2u);
-    EXPECT_EQ(bench.counter("forwarded"), 2u);
+    RelayScene scene;
+    Guest first(*scene.port, *scene.relay, 1, scene.random);
+    Guest second(*scene.port, *scene.relay, 2, scene.random);
+    first.send(to_relay_host(), second.range(), 100);
+    EXPECT_EQ(scene.run_until_received(second), 1u);
+    second.send(to_relay_host(), first.range(), 4096);
+    EXPECT_EQ(scene.run_until_received(first), 1u);
+    EXPECT_EQ(scene.counter("relayed_to_udp"), 2u);
+    EXPECT_EQ(scene.counter("forwarded"), 2u);
   });
 }
 
 TEST(Relay, DropsPacketsThatAreNotOfEthernet) {
   os::in_network_namespace([] {
-    RelayBench bench;
-    Guest one(*bench.port, *bench.relay, 1, bench.random);
+    RelayScene scene;
+    Guest first(*scene.port, *scene.relay, 1, scene.random);
     link::Address address = to_relay_host();
     address.link_layer = LinkLayer::kInfiniband;
-    one.send(address, one.range(), 4);
-    one.send(to_relay_host(), one.range(), 4);
-    EXPECT_EQ(bench.run_until_received(one), 1u);
-    EXPECT_EQ(bench.counter("dropped_relay_malformed"), 1u);
+    first.send(address, first.range(), 4);
+    first.send(to_relay_host(), first.range(), 4);
+    EXPECT_EQ(scene.run_until_received(first), 1u);
+    EXPECT_EQ(scene.counter("dropped_relay_malformed"), 1u);
   });
 }
 
 TEST(Relay, PacketsForAProgramThatHasGoneAreCounted) {
   os::in_network_namespace([] {
-    RelayBench bench;
-    Guest one(*bench.port, *bench.relay, 1, bench.random);
-    Guest gone(*bench.port, *bench.relay, 2, bench.random);
-    bench.relay->detach(gone.client());
-    one.send(to_relay_host(), gone.range(), 4);
-    one.send(to_relay_host(), one.range(), 4);
-    EXPECT_EQ(bench.run_until_received(one), 1u);
-    for (int i = 0; i < 1000 && bench.counter("dropped_relay_no_program") == 0; ++i) {
-      bench.loop.poll();
-      bench.loop.restart();
+    RelayScene scene;
+    Guest first(*scene.port, *scene.relay, 1, scene.random);
+    Guest ended(*scene.port, *scene.relay, 2, scene.random);
+    scene.relay->detach(ended.client());
+    first.send(to_relay_host(), ended.range(), 4);
+    first.send(to_relay_host(), first.range(), 4);
+    EXPECT_EQ(scene.run_until_received(first), 1u);
+    for (int i = 0; i < 1000 && scene.counter("dropped_relay_no_program") == 0; ++i) {
+      scene.loop.poll();
+      scene.loop.restart();
     }
-    EXPECT_EQ(bench.counter("dropped_relay_no_program"), 1u);
-    bench.relay->release(gone.range());
+    EXPECT_EQ(scene.counter("dropped_relay_no_program"), 1u);
+    scene.relay->release(ended.range());
   });
 }
 

@@ -73,10 +73,10 @@ void Agent::add_counters(Session& session, CounterSums& sums) {
 }
 
 std::vector<ipc::NamedCount> Agent::port_values() {
-  CounterSums programs = ended_program_counters_, own;
+  CounterSums programs = ended_program_counters_, agent_counters;
   for (const auto& [id, session] : sessions_) add_counters(*session, programs);
-  for (const auto& counter : counters()) own[counter.name] += counter.value;
-  return port_counters(programs, own, times_down_);
+  for (const auto& counter : counters()) agent_counters[counter.name] += counter.value;
+  return port_counters(programs, agent_counters, times_down_);
 }
 
 // Counts when the host's port goes down.  Call it wherever the port's state may have changed.
@@ -101,7 +101,7 @@ void Agent::refresh_port_files() {
 void Agent::processes(Session& session, const ipc::Envelope& envelope) {
   const auto request = ipc::decode<ipc::Processes>(envelope);
   if (!request) {
-    return session.connection.done(envelope.request, std::unexpected(request.error()));
+    return session.connection.reply_result(envelope.request, std::unexpected(request.error()));
   }
   ipc::ProcessesReply reply;
   std::vector<int> tables;

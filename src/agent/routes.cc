@@ -8,12 +8,13 @@
 
 namespace verbena::agent {
 
-Routes::Routes(asio::io_context& loop, Later later) : later_(std::move(later)) {
+Routes::Routes(asio::io_context& loop, AnswerCallback on_answer)
+    : on_answer_(std::move(on_answer)) {
   if (auto changes = os::InterfaceMonitor::create()) changes_ = std::move(*changes);
   auto monitor = os::NeighbourMonitor::create();
   if (!monitor) return;
   monitor_ = std::move(*monitor);
-  monitoring_ = Watch(loop, monitor_->fd(), [this] {
+  monitor_watch_ = Watch(loop, monitor_->fd(), [this] {
     monitor_->drain();
     forget_next_hops();
     answer_waiting();
@@ -27,13 +28,13 @@ bool Routes::refresh_cache() {
   return changes_.has_value();
 }
 
-Routes::Answer Routes::ask(const node::Node::RouteWanted& wanted) {
-  const Query query{wanted.destination, wanted.source, wanted.scope};
+Routes::Answer Routes::ask(const node::Node::RouteWanted& request) {
+  const Query query{request.destination, request.source, request.scope};
   const bool may_cache = refresh_cache();
   if (const auto cached = cache_.find(query); cached != cache_.end()) {
     return cached->second.route;
   }
-  const auto found = os::route_to(wanted.destination, wanted.source, wanted.scope);
+  const auto found = os::route_to(request.destination, request.source, request.scope);
   if (!found) return std::unexpected(found.error());
   const node::HostRoute route{.source = found->source,
                               .interface = found->interface,
@@ -41,18 +42,18 @@ Routes::Answer Routes::ask(const node::Node::RouteWanted& wanted) {
                               .loopback = found->loopback};
   if (route.loopback && may_cache) cache_route(query, {.route = route});
   // A multicast group has no next hop that could answer.
-  const bool to_group = wire::is_multicast(wanted.destination);
+  const bool to_group = wire::is_multicast(request.destination);
   if (route.loopback || to_group || !monitor_ || waiting_.size() >= kWaitingMax) return route;
 
-  const Waiting waiting{.token = wanted.token,
-                        .next_hop = {.address = found->gateway.value_or(wanted.destination),
+  const Waiting waiting{.token = request.token,
+                        .next_hop = {.address = found->gateway.value_or(request.destination),
                                      .interface = found->interface},
                         .route = route};
   const auto state = os::neighbour_state(waiting.next_hop);
   if (state &&
       (*state == os::NeighbourState::kUnknown || *state == os::NeighbourState::kUnreachable)) {
     // If the neighbour cannot be resolved now, packets to it will show whether it is there.
-    if (!os::resolve_neighbour(wanted.destination, route.source, route.interface)) return route;
+    if (!os::resolve_neighbour(request.destination, route.source, route.interface)) return route;
   }
   auto immediate = answer(waiting);
   if (!immediate) waiting_.push_back(waiting);
@@ -83,10 +84,10 @@ Routes::Answer Routes::answer(const Waiting& waiting) {
 }
 
 void Routes::answer_waiting() {
-  // Take waiting_ first, because later_() may cause the next query.
+  // Take waiting_ first, because on_answer_() may cause the next query.
   for (const Waiting& waiting : std::exchange(waiting_, {})) {
     if (const auto now = answer(waiting)) {
-      later_(waiting.token, *now);
+      on_answer_(waiting.token, *now);
     } else {
       waiting_.push_back(waiting);
     }

@@ -31,13 +31,14 @@ class Routes {
   static constexpr std::size_t kCachedRoutesMax = 256;
 
   using Answer = std::optional<Result<node::HostRoute>>;
-  using Later = std::function<void(std::uint64_t token, const Result<node::HostRoute>& route)>;
+  using AnswerCallback =
+      std::function<void(std::uint64_t token, const Result<node::HostRoute>& route)>;
 
   // If the kernel refuses a monitor of neighbours, all queries are answered at once.
-  Routes(asio::io_context& loop, Later later);
+  Routes(asio::io_context& loop, AnswerCallback on_answer);
 
-  // Answers a query.  Returns nothing if the answer comes later, through `later`.
-  Answer ask(const node::Node::RouteWanted& wanted);
+  // Answers a query.  Returns nothing if the answer comes later, through `on_answer`.
+  Answer ask(const node::Node::RouteWanted& request);
 
  private:
   struct Waiting {
@@ -57,9 +58,9 @@ class Routes {
   void forget_next_hops();
   void answer_waiting();
 
-  Later later_;
+  AnswerCallback on_answer_;
   std::optional<os::NeighbourMonitor> monitor_{};
-  Watch monitoring_{};
+  Watch monitor_watch_{};
   std::vector<Waiting> waiting_{};
   std::optional<os::InterfaceMonitor> changes_{};
   std::map<Query, CachedRoute> cache_{};

@@ -48,14 +48,15 @@ TEST(Routes, ForgetsRoutesWhenAddressesChange) {
     Routes routes(loop, [](std::uint64_t, const auto&) {});
     os::answer();
     EXPECT_TRUE(is_route(routes.ask(kWanted)));
-    const node::Node::RouteWanted own{.token = 2, .destination = os::kSelf};
-    EXPECT_TRUE(is_route(routes.ask(own)));
-    EXPECT_TRUE((*routes.ask(own))->loopback);
+    const node::Node::RouteWanted own_query{.token = 2, .destination = os::kSelf};
+    EXPECT_TRUE(is_route(routes.ask(own_query)));
+    EXPECT_TRUE((*routes.ask(own_query))->loopback);
     os::set_address(0x0a000002);
     const auto other = routes.ask(kWanted);
     EXPECT_FALSE(is_route(other));
-    const auto gone = routes.ask(own);
-    EXPECT_FALSE(gone && gone->has_value() && (*gone)->loopback) << "no longer our address";
+    const auto after_change = routes.ask(own_query);
+    EXPECT_FALSE(after_change && after_change->has_value() && (*after_change)->loopback)
+        << "no longer our address";
   });
 }
 

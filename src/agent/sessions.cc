@@ -55,13 +55,13 @@ void Agent::on_listener() {
       if (os::would_block(channel.error())) return;
       // Probably there are no descriptors left.  Pause, or the loop would spin on the connection.
       log_.line(fmt::format("accept: {}", std::strerror(channel.error().detail)));
-      listening_.read(false);
+      listener_watch_.read(false);
       accept_timer_.at(os::now() + kAcceptPause);
       return;
     }
     // Anybody may connect to an abstract name.  Close connections of other users at once.
     const auto peer = channel->peer();
-    if (!peer || !serves(*peer)) {
+    if (!peer || !may_connect(*peer)) {
       ++clients_refused_;
       continue;
     }
@@ -76,7 +76,7 @@ void Agent::on_listener() {
 }
 
 // Returns true if this process may connect.
-bool Agent::serves(const os::Peer& peer) const {
+bool Agent::may_connect(const os::Peer& peer) const {
   if (peer.uid == ::geteuid()) return true;
   const auto is_of_user = [&](const auto& entry) { return entry.second->user.uid == peer.uid; };
   return options_.all_users && std::ranges::count_if(sessions_, is_of_user) <
@@ -147,7 +147,7 @@ void Agent::received(Connection& from, const ipc::Envelope& envelope,
 
 void Agent::hello(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds) {
   if (envelope.type != ipc::Type::kHello) {
-    session.connection.done(envelope.request, fail(Errc::kBadState, "Hello comes first"));
+    session.connection.reply_result(envelope.request, fail(Errc::kBadState, "Hello comes first"));
     session.connection.finish();
     return;
   }
@@ -262,25 +262,27 @@ void Agent::serve(Session& session, const ipc::Envelope& envelope, std::vector<o
   switch (envelope.type) {
     case ipc::Type::kFlushCapture:
       if (session.capture) {
-        return connection.done(envelope.request, captures_.conclude(*session.capture, os::now()));
+        return connection.reply_result(envelope.request,
+                                       captures_.conclude(*session.capture, os::now()));
       }
       captures_.flush(connection.id(), os::now());
-      return connection.done(envelope.request, {});
+      return connection.reply_result(envelope.request, {});
     case ipc::Type::kStatus: return connection.reply(envelope.request, status());
     case ipc::Type::kProcesses: return processes(session, envelope);
     case ipc::Type::kStop:
       if (is_guest(session)) {
-        return connection.done(envelope.request, fail(Errc::kPermission,
-                                                      "the agent serves all users: only root may "
-                                                      "stop it"));
+        return connection.reply_result(envelope.request,
+                                       fail(Errc::kPermission,
+                                            "the agent serves all users: only root may "
+                                            "stop it"));
       }
       if (options_.of_fabric) {
-        return connection.done(envelope.request,
-                               fail(Errc::kNotSupported,
-                                    "this agent belongs to a fabric: use 'verbena "
-                                    "fabric down'"));
+        return connection.reply_result(envelope.request,
+                                       fail(Errc::kNotSupported,
+                                            "this agent belongs to a fabric: use 'verbena "
+                                            "fabric down'"));
       }
-      connection.done(envelope.request, {});
+      connection.reply_result(envelope.request, {});
       return stop("stopped by 'verbena agent stop'");
     case ipc::Type::kCapture: return start_capture(session, envelope, std::move(fds));
     case ipc::Type::kShowPort: return show_port(session, envelope, std::move(fds));
@@ -292,23 +294,23 @@ void Agent::serve(Session& session, const ipc::Envelope& envelope, std::vector<o
       break;
     default: break;  // a program may send a message of any type
   }
-  connection.done(envelope.request,
-                  fail(Errc::kNotSupported, "the agent does not accept this request here"));
+  connection.reply_result(envelope.request,
+                          fail(Errc::kNotSupported, "the agent does not accept this request here"));
 }
 
 void Agent::start_capture(Session& session, const ipc::Envelope& envelope,
                           std::vector<os::Fd> fds) {
   const auto request = ipc::decode<ipc::Capture>(envelope);
   if (!request || fds.size() != 1) {
-    return session.connection.done(envelope.request,
-                                   fail(Errc::kMalformed, "a capture needs one file"));
+    return session.connection.reply_result(envelope.request,
+                                           fail(Errc::kMalformed, "a capture needs one file"));
   }
   auto process = process_named(session, request->pid);
   if (!process) {
-    return session.connection.done(envelope.request, std::unexpected(process.error()));
+    return session.connection.reply_result(envelope.request, std::unexpected(process.error()));
   }
   if (is_guest(session) && !os::is_on_local_filesystem(fds[0].get())) {
-    return session.connection.done(
+    return session.connection.reply_result(
         envelope.request, fail(Errc::kInvalidArgument,
                                "this agent serves all users: it writes captures only to local "
                                "filesystems, for example to /tmp"));
@@ -316,7 +318,7 @@ void Agent::start_capture(Session& session, const ipc::Envelope& envelope,
   // A guest's capture has no packets of QP1, because they belong to all users.
   const auto sources = is_guest(session) ? Captures::Sources::kPrograms : Captures::Sources::kAll;
   const auto id = captures_.start(std::move(fds[0]), std::move(*process), os::now(), sources);
-  if (!id) return session.connection.done(envelope.request, std::unexpected(id.error()));
+  if (!id) return session.connection.reply_result(envelope.request, std::unexpected(id.error()));
   log_.line(fmt::format("capture for {} (pid {})", printable_name(session.name), session.pid));
   session.capture = *id;
   session.connection.reply(envelope.request, ipc::CaptureStarted{*id});
@@ -325,15 +327,15 @@ void Agent::start_capture(Session& session, const ipc::Envelope& envelope,
 void Agent::show_port(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds) {
   const auto request = ipc::decode<ipc::ShowPort>(envelope);
   if (!request || fds.size() != 1) {
-    return session.connection.done(envelope.request,
-                                   fail(Errc::kMalformed, "the port's files need one directory"));
+    return session.connection.reply_result(
+        envelope.request, fail(Errc::kMalformed, "the port's files need one directory"));
   }
   auto process = process_named(session, request->pid);
   const Result<void> added =
       process ? port_files_.add(fds[0], *std::move(process), session.user, port_values())
               : std::unexpected(process.error());
   if (!added) ++port_files_refused_;
-  session.connection.done(envelope.request, added);
+  session.connection.reply_result(envelope.request, added);
   if (added) refresh_port_files();
 }
 
@@ -341,14 +343,15 @@ void Agent::show_sa(Session& session, const ipc::Envelope& envelope) {
   const auto request = ipc::decode<ipc::ShowSa>(envelope);
   const Result<ipc::SaReply> page =
       request ? node_.show_sa(*request, os::now()) : std::unexpected(request.error());
-  if (!page) return session.connection.done(envelope.request, std::unexpected(page.error()));
+  if (!page)
+    return session.connection.reply_result(envelope.request, std::unexpected(page.error()));
   session.connection.reply(envelope.request, *page);
 }
 
 void Agent::flush_sa(Session& session, const ipc::Envelope& envelope) {
   const auto flushed = node_.flush_sa(os::now());
   if (!flushed) {
-    return session.connection.done(envelope.request, std::unexpected(flushed.error()));
+    return session.connection.reply_result(envelope.request, std::unexpected(flushed.error()));
   }
   log_.line(fmt::format("{} paths and {} addresses are forgotten, as 'verbena sa flush' asks",
                         flushed->paths, flushed->addresses));

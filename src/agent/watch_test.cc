@@ -24,11 +24,11 @@ TEST(WatchTest, AnEventOfAClosedDescriptorIsNotDeliveredToANewOne) {
     std::array<std::unique_ptr<Watch>, 2> watches;
     std::optional<Watch> later;
     int spurious = 0, events = 0;
-    for (std::size_t one = 0; one < 2; ++one) {
-      watches[one] = std::make_unique<Watch>(loop, pairs[one].first.fd(), [&, one] {
+    for (std::size_t index = 0; index < 2; ++index) {
+      watches[index] = std::make_unique<Watch>(loop, pairs[index].first.fd(), [&, index] {
         ++events;
-        watches[1 - one].reset();
-        watches[one]->read(false);
+        watches[1 - index].reset();
+        watches[index]->read(false);
         later.emplace(loop, silent.first.fd(), [&] { ++spurious; });
       });
     }

@@ -54,18 +54,18 @@ std::optional<RailId> Network::rail_of(HostIndex host, const Gid& address) const
   return found->second;
 }
 
-bool Network::on_one_link(RailId one, RailId other) const {
-  return rail(one).network == rail(other).network && rail(one).vlan == rail(other).vlan;
+bool Network::on_same_link(RailId a, RailId b) const {
+  return rail(a).network == rail(b).network && rail(a).vlan == rail(b).vlan;
 }
 
-bool Network::can_reach(RailId one, RailId other) const {
-  if (one.host == other.host || on_one_link(one, other)) return true;
-  if (rail(one).vlan != rail(other).vlan) return false;
+bool Network::can_reach(RailId a, RailId b) const {
+  if (a.host == b.host || on_same_link(a, b)) return true;
+  if (rail(a).vlan != rail(b).vlan) return false;
   const auto has = [](const plan::Router& router, const std::string& network) {
     return std::ranges::find(router.networks, network) != router.networks.end();
   };
   return std::ranges::any_of(fabric_.routers, [&](const plan::Router& router) {
-    return has(router, rail(one).network) && has(router, rail(other).network);
+    return has(router, rail(a).network) && has(router, rail(b).network);
   });
 }
 
@@ -229,7 +229,7 @@ std::vector<Network::Member> Network::receivers(HostIndex host, const Gid& sourc
   const bool leaves = !is_loopback(source) && faults_.is_up(*from) && !faults_.loses_next(*from);
   std::vector<Member> all;
   for (const Member& member : found->second) {
-    if (!on_one_link(*from, member.rail) || ip_bytes > mtu_bytes(member.rail)) continue;
+    if (!on_same_link(*from, member.rail) || ip_bytes > mtu_bytes(member.rail)) continue;
     const bool arrives = member.rail == *from ||
                          (leaves && faults_.is_up(member.rail) && !faults_.loses_next(member.rail));
     if (arrives) all.push_back(member);

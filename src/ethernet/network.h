@@ -112,8 +112,8 @@ class Network {
  private:
   const plan::Rail& rail(RailId id) const { return fabric_.hosts[id.host].rails[id.device]; }
   std::string rail_text(RailId id) const;
-  bool can_reach(RailId one, RailId other) const;
-  bool on_one_link(RailId one, RailId other) const;
+  bool can_reach(RailId a, RailId b) const;
+  bool on_same_link(RailId a, RailId b) const;
   std::optional<RailId> rail_of(HostIndex host, const Gid& address) const;
   static bool is_loopback(const Gid& address);
   std::string reach_text(RailId from, RailId to) const;

@@ -89,12 +89,12 @@ TEST_P(DevicesTest, ConnectionWithinAHostEndsAtThePortOfItsAddress) {
 
 TEST_P(DevicesTest, ListenerAtAnAddressGetsNoRequestsOfOtherPorts) {
   listen(server_at(kThird));
-  Client& wrong = connect(kSecond);
-  finish(wrong);
-  EXPECT_EQ(wrong.outcome().rejected, 1u);
-  Client& right = connect(kThird);
-  finish(right);
-  EXPECT_TRUE(right.succeeded());
+  Client& rejected_client = connect(kSecond);
+  finish(rejected_client);
+  EXPECT_EQ(rejected_client.outcome().rejected, 1u);
+  Client& accepted_client = connect(kThird);
+  finish(accepted_client);
+  EXPECT_TRUE(accepted_client.succeeded());
   EXPECT_THAT(server->ports(), ElementsAre(kThird));
 }
 

@@ -316,14 +316,14 @@ void Host::act(const node::Node::LeaseWanted& out) {
   });
 }
 
-void Host::lease_range(const node::Node::LeaseWanted& wanted) {
+void Host::lease_range(const node::Node::LeaseWanted& request) {
   std::uint16_t range = 0;
   do {
     range = static_cast<std::uint16_t>(1 + random_.below(kRangeLast));
   } while (used_ranges_.contains(range) ||
-           std::ranges::find(wanted.avoid, range) != wanted.avoid.end());
+           std::ranges::find(request.avoid, range) != request.avoid.end());
   used_ranges_.insert(range);
-  node_->leased(wanted.token, range, network_.now());
+  node_->leased(request.token, range, network_.now());
   pump_node();
 }
 
@@ -352,10 +352,10 @@ void Host::act(const node::Node::RouteWanted& out) {
 
 // Acts as the kernel's routing table: packets to an own address use loopback; all others use the
 // interface that has an address of the same IP version.
-Result<node::HostRoute> Host::route(const node::Node::RouteWanted& wanted) const {
-  const auto* const own = &config_.addresses;
-  const auto self = std::ranges::find(*own, wanted.destination, &node::HostAddress::gid);
-  if (self != own->end()) {
+Result<node::HostRoute> Host::route(const node::Node::RouteWanted& request) const {
+  const auto* const own_addresses = &config_.addresses;
+  const auto self = std::ranges::find(*own_addresses, request.destination, &node::HostAddress::gid);
+  if (self != own_addresses->end()) {
     return node::HostRoute{.source = self->gid,
                            .interface = self->interface,
                            .mtu_bytes = self->mtu_bytes,
@@ -363,13 +363,14 @@ Result<node::HostRoute> Host::route(const node::Node::RouteWanted& wanted) const
   }
   // The address that has the most leading bytes in common with the destination is on its network.
   const auto common_bytes = [&](const node::HostAddress& candidate) {
-    return std::ranges::mismatch(candidate.gid.bytes, wanted.destination.bytes).in1 -
+    return std::ranges::mismatch(candidate.gid.bytes, request.destination.bytes).in1 -
            candidate.gid.bytes.begin();
   };
   const node::HostAddress* best = nullptr;
-  for (const node::HostAddress& candidate : *own) {
-    const bool fits = !candidate.loopback && (!wanted.source || *wanted.source == candidate.gid) &&
-                      wire::is_ipv4(candidate.gid) == wire::is_ipv4(wanted.destination);
+  for (const node::HostAddress& candidate : *own_addresses) {
+    const bool fits = !candidate.loopback &&
+                      (!request.source || *request.source == candidate.gid) &&
+                      wire::is_ipv4(candidate.gid) == wire::is_ipv4(request.destination);
     if (fits && (best == nullptr || common_bytes(candidate) > common_bytes(*best)))
       best = &candidate;
   }

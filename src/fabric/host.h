@@ -125,8 +125,8 @@ class Host {
   void act(const node::Node::Membership& out);
   void act(const node::Node::RangeFree& out);
   void act(const node::Node::StateChanged&) {}  // only a real agent logs it
-  Result<node::HostRoute> route(const node::Node::RouteWanted& wanted) const;
-  void lease_range(const node::Node::LeaseWanted& wanted);
+  Result<node::HostRoute> route(const node::Node::RouteWanted& request) const;
+  void lease_range(const node::Node::LeaseWanted& request);
   void close_sockets(SimProcess::Id id);
   SimProcess* process_of(std::uint16_t range);
   void receive(SimProcess& sim_process, const link::Arrival& arrival);

@@ -165,7 +165,7 @@ void Server::destroy_finished_peers() {
       continue;
     }
     peer.endpoint->close();
-    std::erase_if(peer_of_endpoint_, [id = id](const auto& one) { return one.second == id; });
+    std::erase_if(peer_of_endpoint_, [id = id](const auto& entry) { return entry.second == id; });
     sim_process_.require("destroy_id", sim_process_.process().destroy_id(id));
     outcomes_.push_back(peer.outcome);
     at = peers_.erase(at);

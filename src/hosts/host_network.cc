@@ -78,10 +78,10 @@ void HostNetwork::remark(node::ClientId client, const std::string& text) {
   user_->remark(client, text);
 }
 
-agent::Network::Answer HostNetwork::route(const node::Node::RouteWanted& wanted) {
-  const auto route = switch_.network().route(host_, wanted.destination, wanted.source);
+agent::Network::Answer HostNetwork::route(const node::Node::RouteWanted& request) {
+  const auto route = switch_.network().route(host_, request.destination, request.source);
   if (!route) {
-    user_->remark(wanted.client, route.error());
+    user_->remark(request.client, route.error());
     return fail(Errc::kAddressNotFound, "the fabric has no route to this address", ENETUNREACH);
   }
   return node::HostRoute{.source = route->source,

@@ -26,9 +26,9 @@ class HostNetwork final : public agent::Network, private Switch::Station {
   bool is_open() const override { return user_ != nullptr; }
   std::string state() const override { return "a virtual host"; }
   std::span<const link::Arrival> send(link::Burst& burst, Time now) override;
-  Answer route(const node::Node::RouteWanted& wanted) override;
-  Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& wanted) override {
-    return switch_.uplinks().lease(host_, random, wanted.avoid);
+  Answer route(const node::Node::RouteWanted& request) override;
+  Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& request) override {
+    return switch_.uplinks().lease(host_, random, request.avoid);
   }
   void release(std::uint16_t range) override { switch_.uplinks().release(range); }
   std::vector<int> sockets_of(std::uint16_t) const override { return {}; }

@@ -113,7 +113,7 @@ std::string Managers::end_texts() const {
 }
 
 bool Managers::all_ended() const {
-  return std::ranges::all_of(processes_, [](const auto& one) { return one->has_ended(); });
+  return std::ranges::all_of(processes_, [](const auto& process) { return process->has_ended(); });
 }
 
 void Managers::ports_changed() {

@@ -24,7 +24,7 @@ Service::Service(asio::io_context& loop, os::UnixListener listener, Options opti
   signals_.async_wait([this](const asio::error_code& failed, int) {
     if (!failed) stop("stopped by a signal");
   });
-  listening_ = agent::Watch(loop_, listener_.fd(), [this] { on_listener(); });
+  listener_watch_ = agent::Watch(loop_, listener_.fd(), [this] { on_listener(); });
 }
 
 Service::~Service() = default;
@@ -126,11 +126,11 @@ void Service::received(agent::Connection& from, const ipc::Envelope& envelope,
     case ipc::Type::kSetFault: return set_fault(tool, envelope);
     case ipc::Type::kShowInterfaces: return show_interfaces(tool, envelope);
     case ipc::Type::kStop:
-      from.done(envelope.request, {});
+      from.reply_result(envelope.request, {});
       return stop("stopped by 'verbena fabric down'");
     default:
-      return from.done(envelope.request,
-                       fail(Errc::kNotSupported, "a fabric does not know this request"));
+      return from.reply_result(envelope.request,
+                               fail(Errc::kNotSupported, "a fabric does not know this request"));
   }
 }
 
@@ -147,7 +147,8 @@ void Service::hello(Tool& tool, const ipc::Envelope& envelope) {
 
 void Service::show_fabric(Tool& tool, const ipc::Envelope& envelope) {
   const auto request = ipc::decode<ipc::ShowFabric>(envelope);
-  if (!request) return tool.connection.done(envelope.request, std::unexpected(request.error()));
+  if (!request)
+    return tool.connection.reply_result(envelope.request, std::unexpected(request.error()));
   ipc::FabricReply reply{.pid = static_cast<std::uint32_t>(::getpid()),
                          .name = options_.name,
                          .file = options_.file,
@@ -169,21 +170,24 @@ void Service::show_fabric(Tool& tool, const ipc::Envelope& envelope) {
 
 void Service::show_interfaces(Tool& tool, const ipc::Envelope& envelope) {
   const auto request = ipc::decode<ipc::ShowInterfaces>(envelope);
-  if (!request) return tool.connection.done(envelope.request, std::unexpected(request.error()));
+  if (!request)
+    return tool.connection.reply_result(envelope.request, std::unexpected(request.error()));
   for (std::size_t host = 0; host < nodes_->size(); ++host) {
     if (nodes_->name(host) != request->host) continue;
     return tool.connection.reply(
         envelope.request, ipc::InterfacesReply{interfaces::to_text(nodes_->interfaces(host))});
   }
-  tool.connection.done(envelope.request, fail(Errc::kAddressNotFound, "no host has this name"));
+  tool.connection.reply_result(envelope.request,
+                               fail(Errc::kAddressNotFound, "no host has this name"));
 }
 
 void Service::await_subnet(Tool& tool, const ipc::Envelope& envelope) {
   const auto request = ipc::decode<ipc::AwaitSubnet>(envelope);
-  if (!request) return tool.connection.done(envelope.request, std::unexpected(request.error()));
+  if (!request)
+    return tool.connection.reply_result(envelope.request, std::unexpected(request.error()));
   if (!managers_) {
-    return tool.connection.done(envelope.request,
-                                fail(Errc::kNotSupported, "the fabric runs no subnet manager"));
+    return tool.connection.reply_result(
+        envelope.request, fail(Errc::kNotSupported, "the fabric runs no subnet manager"));
   }
   const Duration limit = std::clamp(request->limit, Duration{}, ipc::kAwaitSubnetMax);
   tool.close_at = std::max(tool.close_at, os::now() + limit + kToolTimeout);
@@ -198,7 +202,8 @@ void Service::await_subnet(Tool& tool, const ipc::Envelope& envelope) {
 
 void Service::show_log(Tool& tool, const ipc::Envelope& envelope) {
   const auto request = ipc::decode<ipc::ShowLog>(envelope);
-  if (!request) return tool.connection.done(envelope.request, std::unexpected(request.error()));
+  if (!request)
+    return tool.connection.reply_result(envelope.request, std::unexpected(request.error()));
   agent::Log::StoredLines stored = log_.stored_lines(request->first_line, ipc::kLinesPerReply);
   tool.connection.reply(envelope.request, ipc::LogReply{.next_line = stored.next,
                                                         .more = stored.more,
@@ -207,7 +212,8 @@ void Service::show_log(Tool& tool, const ipc::Envelope& envelope) {
 
 void Service::set_fault(Tool& tool, const ipc::Envelope& envelope) {
   const auto request = ipc::decode<ipc::SetFault>(envelope);
-  if (!request) return tool.connection.done(envelope.request, std::unexpected(request.error()));
+  if (!request)
+    return tool.connection.reply_result(envelope.request, std::unexpected(request.error()));
   const auto state = faults_->set(request->fault);
   if (!state) {
     return tool.connection.reply(envelope.request, ipc::FaultReply{.problem = state.error()});

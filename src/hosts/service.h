@@ -113,7 +113,7 @@ class Service final : public agent::Connection::Owner {
   agent::Connection::LimitCounters limit_counters_{};
   asio::signal_set signals_;
   agent::Timer tool_timer_;
-  agent::Watch listening_{};
+  agent::Watch listener_watch_{};
 };
 
 }  // namespace verbena::hosts

@@ -35,9 +35,9 @@ class SubnetNetwork final : public agent::Network, private SubnetSwitch::Station
   bool is_open() const override { return user_ != nullptr; }
   std::string state() const override { return "an HCA of a simulated subnet"; }
   std::span<const link::Arrival> send(link::Burst& burst, Time now) override;
-  Answer route(const node::Node::RouteWanted& wanted) override;
-  Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& wanted) override {
-    return switch_.uplinks().lease(hca_, random, wanted.avoid);
+  Answer route(const node::Node::RouteWanted& request) override;
+  Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& request) override {
+    return switch_.uplinks().lease(hca_, random, request.avoid);
   }
   void release(std::uint16_t range) override { switch_.uplinks().release(range); }
   std::vector<int> sockets_of(std::uint16_t) const override { return {}; }

@@ -163,11 +163,11 @@ std::string SubnetSwitch::reason(Drop why, HostIndex hca, const link::Arrival& p
 
 void SubnetSwitch::pump(Time now) {
   if (std::exchange(pumping_, true)) return;
-  for (bool some = true; some;) {
-    some = false;
+  for (bool has_more = true; has_more;) {
+    has_more = false;
     while (auto delivery = subnet_.next_delivery()) {
       deliver(std::move(*delivery), now);
-      some = true;
+      has_more = true;
     }
     while (const auto event = subnet_.next_event()) {
       if (auto& ports = ports_[event->port.node]; !ports.empty()) {

@@ -43,7 +43,7 @@ Switch::Switch(asio::io_context& loop, plan::Fabric fabric)
 
 void Switch::send(HostIndex host, const link::Burst& burst, Time now) {
   for (const link::Burst::Packet& packet : burst.packets()) {
-    (void)leave({.host = host}, {packet.address, burst.transport(packet)}, now, false);
+    (void)send_from_host({.host = host}, {packet.address, burst.transport(packet)}, now, false);
   }
 }
 
@@ -96,11 +96,12 @@ bool Switch::forward(Time now) {
 
 bool Switch::pass(const agent::ProgramId& from, const link::Arrival& arrival, Time now,
                   bool may_wait) {
-  return leave({.host = from.first, .program = from.second}, arrival, now, may_wait);
+  return send_from_host({.host = from.first, .program = from.second}, arrival, now, may_wait);
 }
 
 // Takes a packet that a host sends.  Holds it if the host's link is slow or the host is paused.
-bool Switch::leave(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait) {
+bool Switch::send_from_host(const Sender& from, const link::Arrival& arrival, Time now,
+                            bool may_wait) {
   if (!network_.faults().makes_late() && late_.empty()) {
     return transmit(from, arrival, now, may_wait);
   }

@@ -40,7 +40,7 @@ using ethernet::RailId;
 //   Station --send()-------'
 //
 // Packets of slow links and of paused hosts wait in LatePackets, when they leave their host and
-// when they arrive at another one.
+// when they arrive at another host.
 //
 // Only the loop's thread uses it.
 class Switch final : public Forwarder, private agent::Uplinks::Reader {
@@ -103,9 +103,9 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
 
   bool pass(const agent::ProgramId& from, const link::Arrival& arrival, Time now,
             bool may_wait) override;
-  // leave(), transmit(), arrive() and deliver() return false if the packet must wait for room at
-  // its receiver.  A packet that may not wait is dropped instead.
-  bool leave(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait);
+  // send_from_host(), transmit(), arrive() and deliver() return false if the packet must wait for
+  // room at its receiver.  A packet that may not wait is dropped instead.
+  bool send_from_host(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait);
   bool transmit(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait);
   bool arrive(RailId rail, const Sender& from, const link::Arrival& arrival, Time now,
               bool may_wait);

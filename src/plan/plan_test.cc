@@ -192,10 +192,10 @@ TEST(Plan, ReportsThePlaceWhereTextIsNotToml) {
 TEST(Plan, CharactersOutsideAsciiAreAllowedOnlyInComments) {
   const std::string commented = "\xef\xbb\xbf# Z\xc3\xbcrich\n" + std::string(kTwoHosts);
   EXPECT_EQ(parse(commented).value(), parse(kTwoHosts).value());
-  const auto wrong = parse("# a\n  \xef\xbc\x80 = 1");
-  ASSERT_FALSE(wrong);
-  EXPECT_EQ(std::pair(wrong.error().line, wrong.error().column), std::pair(2u, 3u));
-  EXPECT_EQ(wrong.error().text, "a character that is not ASCII; comments may have some");
+  const auto result = parse("# a\n  \xef\xbc\x80 = 1");
+  ASSERT_FALSE(result);
+  EXPECT_EQ(std::pair(result.error().line, result.error().column), std::pair(2u, 3u));
+  EXPECT_EQ(result.error().text, "a character that is not ASCII; comments may have some");
 }
 
 // An assertion of toml++ would end the process at this text.

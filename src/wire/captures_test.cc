@@ -76,11 +76,12 @@ void check_ip_cm_header(const cm::Message& message, const Frame& frame, Counts& 
   const auto header = decode<RdmaIpCmHeader>(private_data);
   ASSERT_TRUE(header.has_value());
   EXPECT_TRUE(std::ranges::equal(encode(*header), private_data.first(kRdmaIpCmHeaderBytes)));
-  const auto both = addresses(*header);
-  ASSERT_TRUE(both.has_value());
-  EXPECT_EQ(both->source, frame.headers.source);
-  EXPECT_EQ(both->destination, frame.headers.destination);
-  EXPECT_EQ(rdma_ip_cm_header(both->source, both->destination, header->source_port), *header);
+  const auto ip_addresses = addresses(*header);
+  ASSERT_TRUE(ip_addresses.has_value());
+  EXPECT_EQ(ip_addresses->source, frame.headers.source);
+  EXPECT_EQ(ip_addresses->destination, frame.headers.destination);
+  EXPECT_EQ(rdma_ip_cm_header(ip_addresses->source, ip_addresses->destination, header->source_port),
+            *header);
   ++counts.ip_cm_headers;
 
   if (const auto* req = std::get_if<cm::Req>(&message)) {

@@ -84,18 +84,18 @@ static_assert(Lap{.alternate_flow_label = 0xfffff, .alternate_packet_rate = 3}.a
 
 TEST(CmMessage, EveryAttributeHasItsMessage) {
   const std::vector<std::byte> data(kMessageBytes, std::byte{0xff});
-  std::size_t known = 0;
+  std::size_t decoded_count = 0;
   for (unsigned id = 0; id <= 0xffff; ++id) {
     const auto message = decode_message(static_cast<std::uint16_t>(id), data);
     if (message) {
-      ++known;
+      ++decoded_count;
       EXPECT_EQ(static_cast<unsigned>(attribute_id(*message)), id);
       EXPECT_STRNE(to_string(attribute_id(*message)), "unknown");
     } else {
       EXPECT_EQ(drop_reason(message.error()), Drop::kUnknownAttribute);
     }
   }
-  EXPECT_EQ(known, std::variant_size_v<wire::cm::Message>);
+  EXPECT_EQ(decoded_count, std::variant_size_v<wire::cm::Message>);
 }
 
 TEST(CmMessage, AShortMadIsMalformed) {

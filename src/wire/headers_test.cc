@@ -145,10 +145,10 @@ TEST(Headers, ExtensionHeadersHaveTheOrderOfTheSpec) {
 TEST(Headers, NothingIsReadPastTheEnd) {
   Random random(6);
   for (Opcode op : known_opcodes()) {
-    const auto whole = to_bytes(random_packet(random, op, {}));
-    for (std::size_t size = 0; size < whole.size(); ++size) {
-      const std::vector<std::byte> truncated(whole.begin(),
-                                             whole.begin() + static_cast<std::ptrdiff_t>(size));
+    const auto bytes = to_bytes(random_packet(random, op, {}));
+    for (std::size_t size = 0; size < bytes.size(); ++size) {
+      const std::vector<std::byte> truncated(bytes.begin(),
+                                             bytes.begin() + static_cast<std::ptrdiff_t>(size));
       const Drop why = reason(parse_transport(truncated));
       EXPECT_TRUE(why == Drop::kTooShort || (size > 12 && why == Drop::kNotWords))
           << int(op) << ' ' << size << ' ' << to_string(why);

@@ -40,10 +40,10 @@ TEST(Crc32, IsCorrectForEveryLengthAndSplit) {
   const auto bytes = random_bytes(random, 200);
   for (std::size_t size = 0; size <= bytes.size(); ++size) {
     const auto part = std::span(bytes).first(size);
-    const std::uint32_t whole = crc_bit_by_bit(part);
-    ASSERT_EQ(crc32(0, part), whole) << size;
+    const std::uint32_t expected = crc_bit_by_bit(part);
+    ASSERT_EQ(crc32(0, part), expected) << size;
     const std::size_t cut = random.below(size + 1);
-    ASSERT_EQ(crc32(crc32(0, part.first(cut)), part.subspan(cut)), whole) << size << ' ' << cut;
+    ASSERT_EQ(crc32(crc32(0, part.first(cut)), part.subspan(cut)), expected) << size << ' ' << cut;
   }
 }
 

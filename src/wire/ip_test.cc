@@ -86,9 +86,10 @@ TEST(Frame, EthernetPaddingIsNotPayload) {
 
 TEST(Frame, EveryTruncatedFrameIsDropped) {
   for (const FrameHeaders& headers : {kIpv4Headers, kIpv6Headers}) {
-    const auto whole = frame_of(headers, 4);
-    for (std::size_t size = 0; size < whole.size(); ++size) {
-      const Drop why = reason({whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size)});
+    const auto complete_frame = frame_of(headers, 4);
+    for (std::size_t size = 0; size < complete_frame.size(); ++size) {
+      const Drop why = reason(
+          {complete_frame.begin(), complete_frame.begin() + static_cast<std::ptrdiff_t>(size)});
       EXPECT_TRUE(why == Drop::kTooShort || why == Drop::kLength) << size << to_string(why);
     }
   }

@@ -71,13 +71,13 @@ Result<ResolutionFrame> parse_arp(std::span<const std::byte> bytes) {
 // Finds the option of this type, and skips those of other types.  If there are several, the first
 // one counts.
 Result<std::optional<IpoibAddress>> find_link_address(std::span<const std::byte> options,
-                                                      NeighbourOption wanted) {
+                                                      NeighbourOption option_type) {
   std::optional<IpoibAddress> found;
   while (!options.empty()) {
     if (options.size() < 2) return drop(Drop::kNeighbourDiscovery);
     const std::size_t bytes = std::to_integer<std::size_t>(options[1]) * 8;
     if (bytes == 0 || bytes > options.size()) return drop(Drop::kNeighbourDiscovery);
-    if (static_cast<NeighbourOption>(options[0]) == wanted) {
+    if (static_cast<NeighbourOption>(options[0]) == option_type) {
       if (bytes != kSize<LinkAddressOption>) return drop(Drop::kNeighbourDiscovery);
       const auto option = VB_TRY(decode<LinkAddressOption>(options));
       if (!found) found = option.address;

@@ -119,8 +119,9 @@ TEST(Ipoib, EveryTruncatedFrameIsDropped) {
 // Parses the frame of an example after a change of its bytes.
 Drop ipoib_reason(const char* name, std::size_t at, std::uint8_t value, bool new_checksum = false) {
   auto examples = ipoib_examples();
-  const auto found = std::ranges::find_if(
-      examples, [&](const IpoibExample& one) { return one.name == std::string_view(name); });
+  const auto found = std::ranges::find_if(examples, [&](const IpoibExample& example) {
+    return example.name == std::string_view(name);
+  });
   FrameBytes& frame = found->frame;
   frame.at(at) = std::byte{value};
   if (new_checksum) {

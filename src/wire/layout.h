@@ -107,30 +107,30 @@ inline constexpr bool kFixedWidth = Message<T> || WrappedBytes<T> || ByteArray<T
 
 // Marks the bits of every field of a table, including the fields of nested messages.
 template <std::size_t Bits, std::size_t Bytes, auto... Members>
-consteval void claim(std::array<bool, Bits>& taken, std::size_t base,
-                     const Table<Bytes, Members...>& fields);
+consteval void mark_bits(std::array<bool, Bits>& used_bits, std::size_t base,
+                         const Table<Bytes, Members...>& fields);
 
 template <class T, std::size_t Bits>
-consteval void claim_field(std::array<bool, Bits>& taken, std::size_t base, Place place) {
+consteval void mark_field(std::array<bool, Bits>& used_bits, std::size_t base, Place place) {
   const std::size_t begin = base + place.first_bit();
   if (place.bits == 0 || begin + place.bits > Bits) throw "field outside the message";
   if (place.bits > width_max<T>()) throw "field wider than its member";
   if (kFixedWidth<T> && (place.bits != width_max<T>() || place.bit != 0)) throw "field cut short";
   if constexpr (Message<T>) {
-    claim(taken, begin, T::layout());
+    mark_bits(used_bits, begin, T::layout());
   } else {
     for (std::size_t i = begin; i < begin + place.bits; ++i) {
-      if (taken[i]) throw "fields overlap";
-      taken[i] = true;
+      if (used_bits[i]) throw "fields overlap";
+      used_bits[i] = true;
     }
   }
 }
 
 template <std::size_t Bits, std::size_t Bytes, auto... Members>
-consteval void claim(std::array<bool, Bits>& taken, std::size_t base,
-                     const Table<Bytes, Members...>& fields) {
+consteval void mark_bits(std::array<bool, Bits>& used_bits, std::size_t base,
+                         const Table<Bytes, Members...>& fields) {
   std::size_t i = 0;
-  (claim_field<MemberType<Members>>(taken, base, fields.places[i++]), ...);
+  (mark_field<MemberType<Members>>(used_bits, base, fields.places[i++]), ...);
 }
 
 // Messages are encoded and decoded in 64-bit words, whose most significant byte is the first.
@@ -224,8 +224,8 @@ constexpr void visit_leaf(T& member, auto& visit) {
 template <std::size_t Bytes, auto... Members>
 consteval auto layout(Field<Members>... fields) {
   const Table<Bytes, Members...> result{.places = {fields.place...}};
-  std::array<bool, Bytes * 8> taken{};
-  table::claim(taken, 0, result);
+  std::array<bool, Bytes * 8> used_bits{};
+  table::mark_bits(used_bits, 0, result);
   return result;
 }
 

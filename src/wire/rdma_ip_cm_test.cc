@@ -19,18 +19,18 @@ constexpr auto kIpv4Header =
     hex<"0040cd45 00000000 00000000 00000000 0a4d0003 00000000 00000000 00000000 0a4d0002">();
 
 TEST(RdmaIpCmHeader, HoldsIpv4AddressesWithoutThePrefixOfGids) {
-  const RdmaIpCmAddresses both{ipv4_gid(0x0a4d0003), ipv4_gid(0x0a4d0002)};
-  const RdmaIpCmHeader header = rdma_ip_cm_header(both.source, both.destination, 0xcd45);
+  const RdmaIpCmAddresses expected{ipv4_gid(0x0a4d0003), ipv4_gid(0x0a4d0002)};
+  const RdmaIpCmHeader header = rdma_ip_cm_header(expected.source, expected.destination, 0xcd45);
   EXPECT_EQ(encode(header), kIpv4Header);
-  EXPECT_EQ(addresses(header), both);
+  EXPECT_EQ(addresses(header), expected);
 }
 
 TEST(RdmaIpCmHeader, HoldsIpv6AddressesUnchanged) {
-  const RdmaIpCmAddresses both{{hex<"fd770000 00000000 00000000 00000003">()},
-                               {hex<"fd770000 00000000 00000000 00000002">()}};
-  const RdmaIpCmHeader header = rdma_ip_cm_header(both.source, both.destination, 1);
+  const RdmaIpCmAddresses expected{{hex<"fd770000 00000000 00000000 00000003">()},
+                                   {hex<"fd770000 00000000 00000000 00000002">()}};
+  const RdmaIpCmHeader header = rdma_ip_cm_header(expected.source, expected.destination, 1);
   EXPECT_EQ(header.ip_version, 6);
-  EXPECT_EQ(addresses(header), both);
+  EXPECT_EQ(addresses(header), expected);
 }
 
 TEST(RdmaIpCmHeader, RejectsOtherVersions) {

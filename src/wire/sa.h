@@ -360,10 +360,10 @@ class SaTable {
     if (data.empty()) return SaTable(data, kSize<Record>, 0);
     if (step < kSize<Record>) return drop(Drop::kTooShort);
     // The padding behind the last record may be missing.
-    const std::size_t whole = data.size() / step;
-    const std::size_t rest = data.size() - whole * step;
+    const std::size_t complete = data.size() / step;
+    const std::size_t rest = data.size() - complete * step;
     if (rest != 0 && rest < kSize<Record>) return drop(Drop::kTooShort);
-    return SaTable(data, step, whole + (rest == 0 ? 0 : 1));
+    return SaTable(data, step, complete + (rest == 0 ? 0 : 1));
   }
 
   std::size_t size() const { return size_; }

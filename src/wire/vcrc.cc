@@ -12,8 +12,8 @@ constexpr std::array<std::uint16_t, 256> kVariantTable = [] {
   for (std::size_t i = 0; i < table.size(); ++i) {
     auto value = static_cast<std::uint16_t>(i);
     for (int bit = 0; bit < 8; ++bit) {
-      const bool one = (value & 1) != 0;
-      value = static_cast<std::uint16_t>((value >> 1) ^ (one ? kVariantPolynomial : 0));
+      const bool low_bit = (value & 1) != 0;
+      value = static_cast<std::uint16_t>((value >> 1) ^ (low_bit ? kVariantPolynomial : 0));
     }
     table[i] = value;
   }
