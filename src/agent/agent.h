@@ -114,7 +114,7 @@ class Agent final : public Connection::Owner, private Network::User {
     os::Fd access_table{};                   // lets other programs access the memory of this one
     std::optional<std::uint64_t> capture{};  // the capture that this tool has started
     os::Mapping mapped_table{};              // qp_table, mapped when its counters are first read
-    std::optional<os::WakeFd> wake{};        // other programs wake this one, for its lanes
+    std::optional<os::WakeFd> wake{};        // wakes this program when a lane has packets for it
   };
 
   // ---- agent.cc: start, end, and the node's outputs

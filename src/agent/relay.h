@@ -55,7 +55,7 @@ class Relay final : private Uplinks::Reader {
   };
   struct Counters {
     std::uint64_t to_udp = 0;
-    std::uint64_t malformed = 0;  // programs wrote something that is no packet
+    std::uint64_t malformed = 0;  // programs wrote something that is not a packet
     std::uint64_t damaged = 0;    // datagrams with a wrong length or ICRC
     std::uint64_t to_nobody = 0;  // packets for a program that has gone
   };

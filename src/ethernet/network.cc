@@ -76,7 +76,7 @@ std::expected<Network::Route, std::string> Network::route(HostIndex host, const 
     return std::unexpected("the host " + name + " has no address " + wire::address_text(*source));
   }
   const auto own_rail = rail_of(host, destination);
-  // As on Linux, a packet to its own host uses loopback, and its source is its destination.
+  // As on Linux, a packet to its own host uses loopback.  Its default source is its destination.
   if (own_rail) {
     return Route{.source = source.value_or(destination),
                  .interface = is_loopback(source.value_or(destination))

@@ -129,10 +129,12 @@ void Client::begin(std::uint32_t operation) {
   pending_[operation] = kind == Operation::Kind::kSend ? 2 : 1;
   if (kind == Operation::Kind::kRead) {
     // Read the slot of the last WRITE.
-    std::uint32_t from = operation;
-    while (from > 0 && config_.operations[from].kind != Operation::Kind::kWrite) --from;
-    const std::uint32_t length = std::min(bytes, config_.operations[from].bytes);
-    return endpoint_->post_rdma(hca::WrOpcode::kRead, operation, from, length, server_memory_);
+    std::uint32_t last_write = operation;
+    while (last_write > 0 && config_.operations[last_write].kind != Operation::Kind::kWrite)
+      --last_write;
+    const std::uint32_t length = std::min(bytes, config_.operations[last_write].bytes);
+    return endpoint_->post_rdma(hca::WrOpcode::kRead, operation, last_write, length,
+                                server_memory_);
   }
   RcEndpoint::fill(endpoint_->slot(RcEndpoint::Area::kOut, operation).first(bytes),
                    salt_of(operation));
@@ -182,12 +184,13 @@ void Client::on_echo(const RcEndpoint::CompletedRequest& request) {
 }
 
 void Client::check_read(std::uint32_t operation) {
-  std::uint32_t from = operation;
-  while (from > 0 && config_.operations[from].kind != Operation::Kind::kWrite) --from;
+  std::uint32_t last_write = operation;
+  while (last_write > 0 && config_.operations[last_write].kind != Operation::Kind::kWrite)
+    --last_write;
   const std::uint32_t length =
-      std::min(config_.operations[operation].bytes, config_.operations[from].bytes);
+      std::min(config_.operations[operation].bytes, config_.operations[last_write].bytes);
   if (!RcEndpoint::is_filled(endpoint_->slot(RcEndpoint::Area::kReadBack, operation).first(length),
-                             salt_of(from))) {
+                             salt_of(last_write))) {
     sim_process_.report_violation("a READ with wrong data");
   }
 }

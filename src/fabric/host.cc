@@ -118,8 +118,9 @@ void Host::kill(SimProcess::Id id) {
   if (!sessions_.contains(id)) return;
   // The agent reads messages that the program has sent before it reads the end of file.
   Session& session = sessions_.at(id);
-  session.last_to_agent = std::max(session.last_to_agent, network_.now() + ipc_delay());
-  network_.world.at(session.last_to_agent, [this, id] {
+  session.last_arrival_at_agent =
+      std::max(session.last_arrival_at_agent, network_.now() + ipc_delay());
+  network_.world.at(session.last_arrival_at_agent, [this, id] {
     const auto ended_session = sessions_.extract(id);
     if (!node_ || !ended_session || !ended_session.mapped().client) return;
     process_of_client_.erase(*ended_session.mapped().client);
@@ -201,7 +202,7 @@ Duration Host::ipc_delay() {
 void Host::to_agent(SimProcess::Id id, ipc::Bytes message) {
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;  // the agent is dead
-  Time& last = session->second.last_to_agent;
+  Time& last = session->second.last_arrival_at_agent;
   last = std::max(last, network_.now() + ipc_delay());
   network_.world.at(last, [this, id, bytes = std::move(message)] { agent_receives(id, bytes); });
 }
@@ -209,7 +210,7 @@ void Host::to_agent(SimProcess::Id id, ipc::Bytes message) {
 void Host::to_program(SimProcess::Id id, ipc::Bytes message, LaneMemory lane) {
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;
-  Time& last = session->second.last_to_program;
+  Time& last = session->second.last_arrival_at_program;
   last = std::max(last, network_.now() + ipc_delay());
   network_.world.at(last, [this, id, bytes = std::move(message), memory = std::move(lane)] {
     program_receives(id, bytes, memory);
@@ -267,7 +268,8 @@ void Host::kill_agent() {
   members_.clear();
   process_of_client_.clear();
   for (auto& [id, session] : std::exchange(sessions_, {})) {
-    const Time notice_time = std::max(session.last_to_program, network_.now() + ipc_delay());
+    const Time notice_time =
+        std::max(session.last_arrival_at_program, network_.now() + ipc_delay());
     network_.world.at(notice_time, [this, id = id] {
       const auto found = sim_processes_.find(id);
       if (found == sim_processes_.end()) return;

@@ -102,8 +102,8 @@ class Host {
   // Describes the connection between a process and the agent.  Messages arrive in order.
   struct Session {
     std::optional<node::ClientId> client{};
-    Time last_to_agent{};
-    Time last_to_program{};
+    Time last_arrival_at_agent{};
+    Time last_arrival_at_program{};
   };
 
   SimProcess& add_process(const std::string& name);

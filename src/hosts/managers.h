@@ -34,7 +34,7 @@ class Managers {
     std::string program{};             // the path of opensm
     std::vector<std::string> nodes{};  // 1 to kManagersMax
     std::string fabric{};
-    std::string scratch{};  // a directory for the files is created in this directory
+    std::string scratch{};  // OpenSM's directory is created in this directory
   };
 
   // Starts the managers.  The error is a line for the user.  REQUIRES: the subnet outlives this

@@ -41,7 +41,7 @@ class Service final : public agent::Connection::Owner {
     // The options below are for an InfiniBand fabric.
     std::vector<std::string> managers{};  // names of the nodes on which OpenSM runs
     std::string opensm{};                 // path of the program
-    std::string scratch{};                // a directory for its files is created in this one
+    std::string scratch{};                // OpenSM's directory is created in this directory
     sa::Client::Config sa{};
   };
 

@@ -152,7 +152,7 @@ struct PortCountersExtended {
   }
 };
 
-// vol1 16.1.4.3: divides the counts of rcv_errors and rcv_switch_relay_errors by their reasons.
+// vol1 16.1.4.3: splits the counts of rcv_errors and rcv_switch_relay_errors by reason.
 struct PortRcvErrorDetails {
   std::uint8_t port_select{};
   std::uint16_t counter_select{};
@@ -178,7 +178,7 @@ struct PortRcvErrorDetails {
   }
 };
 
-// vol1 16.1.4.4: divides the count of xmit_discards by its reasons.
+// vol1 16.1.4.4: splits the count of xmit_discards by reason.
 struct PortXmitDiscardDetails {
   std::uint8_t port_select{};
   std::uint16_t counter_select{};
