@@ -32,7 +32,7 @@ namespace verbena::hosts {
 namespace {
 
 constexpr Duration kClaimTimeout = std::chrono::seconds(5);
-constexpr std::size_t kStoredLogLines = 1000;  // `verbena fabric log` prints them
+constexpr std::size_t kLogLinesKept = 1000;  // `verbena fabric log` prints them
 
 struct Arguments {
   int ready_fd = -1;
@@ -124,7 +124,7 @@ int run(const Arguments& arguments) {
     if (!opened) return failed(arguments, "--log " + arguments.log + ": cannot be written");
     log = std::move(*opened);
   }
-  log.store_lines(kStoredLogLines);
+  log.store_lines(kLogLinesKept);
   auto listener = agent::claim_name(os::fabric_socket_name(arguments.name), ::geteuid(),
                                     os::now() + kClaimTimeout);
   if (!listener) return failed(arguments, listener.error());
