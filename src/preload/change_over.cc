@@ -21,12 +21,13 @@ namespace verbena::preload::change_over {
 namespace {
 
 // A connection is offered to the service when it has carried kOfferBytes, or when it has lived for
-// kOfferAfter and had kOfferCalls calls.  For shorter ones an offer costs more than the ring saves.
+// kOfferAfter and had kOfferCalls calls.  For shorter connections an offer costs more than the ring
+// saves.
 constexpr std::uint64_t kOfferBytes = 4096;
 constexpr Duration kOfferAfter = std::chrono::milliseconds(2);
 constexpr std::uint32_t kOfferCalls = 3;
-// This is the wait that set_early() has set.
-constinit Duration early_wait{};
+// set_first_call_wait() sets this wait.
+constinit Duration first_call_wait{};
 // An offered connection checks once in this many calls whether the service still lives.
 constexpr std::uint32_t kThoroughEvery = 64;
 
@@ -43,7 +44,7 @@ bool is_worth_an_offer(Socket& socket, std::uint32_t calls) {
 
 // Returns true if SO_RCVLOWAT is above 1.  The kernel counts only its own bytes for that limit, so
 // the connection stays on TCP, unless it must use the ring.
-bool waits_for_many(int fd, const Socket& socket) {
+bool has_low_water_mark(int fd, const Socket& socket) {
   int low = 0;
   socklen_t bytes = sizeof(low);
   return !socket.must_switch.load(std::memory_order_relaxed) &&
@@ -53,7 +54,7 @@ bool waits_for_many(int fd, const Socket& socket) {
 // Keeps TCP from holding bytes back, without a change that the program can see.  Nagle's algorithm
 // would wait for acknowledgements of bytes that go by the ring now, and a corked socket would wait
 // for further bytes, which also go by the ring.
-void take_over_delays(int fd, Socket& socket) {
+void take_over_delay_options(int fd, Socket& socket) {
   for (const int option : {TCP_CORK, TCP_NODELAY}) {
     int value = 0;
     socklen_t bytes = sizeof(value);
@@ -64,8 +65,8 @@ void take_over_delays(int fd, Socket& socket) {
   }
 }
 
-// Returns true if the program has ended its sending direction.
-bool is_shut(int fd) {
+// Returns true if the program has ended its sending direction, by shutdown().
+bool has_ended_sending(int fd) {
   tcp_info info{};
   socklen_t bytes = sizeof(info);
   if (next().getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
@@ -73,7 +74,7 @@ bool is_shut(int fd) {
 }
 
 // Returns the counts of the connection if no other call and no other process uses it by TCP.  Else
-// returns nullptr.  A call may move the counts, so this looks for calls first.
+// returns nullptr.  A call may move the counts, so this function looks for calls first.
 const TcpCounts* counts_to_switch(const Socket& socket) {
   if (socket.calls_on_tcp.load() != 0) return nullptr;
   const TcpCounts* counts = socket.counts.load();
@@ -86,22 +87,22 @@ void try_to_switch(int fd, Socket& socket) {
   using State = Socket::State;
   if (counts_to_switch(socket) == nullptr) return;
   auto state = State::kOffered;
-  if (!socket.state.compare_exchange_strong(state, State::kBusy)) return;
-  // A fork in another thread moves no counts while the state is kBusy.
+  if (!socket.state.compare_exchange_strong(state, State::kSwitching)) return;
+  // A fork in another thread moves no counts while the state is kSwitching.
   const TcpCounts* counts = counts_to_switch(socket);
   if (counts == nullptr) return socket.state.store(State::kOffered);
   stream::Sender sender = socket.sender();
   stream::Receiver receiver = socket.receiver();
   // If the program before exec() has used this memory already, the connection stays on TCP.
   if (!sender.started() && !receiver.started()) {
-    take_over_delays(fd, socket);
+    take_over_delay_options(fd, socket);
     sender.start(counts->sent.load());
     waits::start(socket, [&](std::uint32_t sleepers) {
       receiver.start(counts->received.load(), sleepers);
       socket.holders().store(1);
       socket.state.store(State::kSwitched, std::memory_order_seq_cst);
     });
-    if (is_shut(fd)) leaving::end_outgoing(fd, socket);
+    if (has_ended_sending(fd)) leaving::end_outgoing(fd, socket);
     if (socket.reads_no_more.load()) leaving::end_incoming(socket);
   } else {
     socket.state.store(State::kPlain);
@@ -110,7 +111,7 @@ void try_to_switch(int fd, Socket& socket) {
 
 // Looks for the service's answer to an offer.
 void look_for_answer(int fd, Socket& socket, bool thorough) {
-  service_link::look(thorough);
+  service_link::receive_answers(thorough);
   if (socket.has_memory.load(std::memory_order_acquire)) {
     try_to_switch(fd, socket);
   } else if (!service_link::has_offer(socket)) {
@@ -120,14 +121,14 @@ void look_for_answer(int fd, Socket& socket, bool thorough) {
 }
 
 // Offers the connection, and waits in its first call for the answer.
-void advance_early(int fd, Socket& socket, bool is_first_call) {
+void advance_with_wait(int fd, Socket& socket, bool is_first_call) {
   constexpr Duration kLookInterval = std::chrono::milliseconds(1);
   const int error = errno;
-  if (socket.state.load() == Socket::State::kNew && waits_for_many(fd, socket)) {
+  if (socket.state.load() == Socket::State::kNew && has_low_water_mark(fd, socket)) {
     socket.keep_on_tcp();
   }
   if (!socket.counts.load()->stays_on_tcp.load()) {
-    const Time until = os::now() + (is_first_call ? early_wait : Duration{});
+    const Time until = os::now() + (is_first_call ? first_call_wait : Duration{});
     for (;;) {
       advance_at_once(fd, socket);
       if (socket.state.load() != Socket::State::kOffered || os::now() >= until) break;
@@ -140,11 +141,11 @@ void advance_early(int fd, Socket& socket, bool is_first_call) {
 // Does the next step of a connection's change from TCP to the stream, if it can be done now.
 void advance(int fd, Socket& socket) {
   const std::uint32_t calls = socket.calls.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (is_early()) return advance_early(fd, socket, calls == 1);
+  if (has_first_call_wait()) return advance_with_wait(fd, socket, calls == 1);
   switch (socket.state.load(std::memory_order_relaxed)) {
     case Socket::State::kNew:
       if (!is_worth_an_offer(socket, calls)) return;
-      if (!waits_for_many(fd, socket)) return service_link::offer(fd, socket);
+      if (!has_low_water_mark(fd, socket)) return service_link::offer(fd, socket);
       return socket.keep_on_tcp();
     case Socket::State::kOffered: return look_for_answer(fd, socket, calls % kThoroughEvery == 0);
     default: return;
@@ -153,8 +154,8 @@ void advance(int fd, Socket& socket) {
 
 }  // namespace
 
-void set_early(Duration wait) { early_wait = wait; }
-bool is_early() { return early_wait > Duration{}; }
+void set_first_call_wait(Duration wait) { first_call_wait = wait; }
+bool has_first_call_wait() { return first_call_wait > Duration{}; }
 
 void advance_at_once(int fd, Socket& socket) {
   switch (socket.state.load(std::memory_order_relaxed)) {
@@ -174,7 +175,7 @@ bool begin(int fd, Socket& socket) {
     // the other.
     socket.calls_on_tcp.fetch_add(1, std::memory_order_seq_cst);
     const State state = socket.state.load(std::memory_order_seq_cst);
-    if (state != State::kBusy && state != State::kSwitched) return false;
+    if (state != State::kSwitching && state != State::kSwitched) return false;
     socket.calls_on_tcp.fetch_sub(1, std::memory_order_release);
     if (state == State::kSwitched) return true;
   }
@@ -193,7 +194,7 @@ ssize_t TcpCall::received(ssize_t bytes) {
 namespace {
 
 // Maps the memory for the socket.  Returns false if the memory does not hold a stream.
-bool map(Socket& socket, int memory, std::uint32_t side) {
+bool map_stream(Socket& socket, int memory, std::uint32_t side) {
   auto mapping = os::map_shared(memory, stream::memory_bytes(stream::kRingBytesMin),
                                 stream::memory_bytes(stream::kRingBytesMax), true);
   if (side > 1 || !mapping || !stream::place_of(mapping->bytes(), 0)) return false;
@@ -208,13 +209,13 @@ bool map(Socket& socket, int memory, std::uint32_t side) {
 
 }  // namespace
 
-void prepare(Socket& socket, int memory, std::uint32_t side) {
+void map_memory(Socket& socket, int memory, std::uint32_t side) {
   if (socket.has_memory.load() || socket.state.load() != Socket::State::kOffered) return;
-  map(socket, memory, side);
+  map_stream(socket, memory, side);
 }
 
-bool continue_with(Socket& socket, int memory, std::uint32_t side) {
-  if (!map(socket, memory, side)) return false;
+bool continue_stream(Socket& socket, int memory, std::uint32_t side) {
+  if (!map_stream(socket, memory, side)) return false;
   if (!socket.sender().started() || !socket.receiver().started()) return false;
   socket.is_shared.store(true);
   socket.state.store(Socket::State::kSwitched);
@@ -245,7 +246,7 @@ void leave_end(int fd, Socket& socket) {
 
 }  // namespace
 
-linger leave_by_exec(int fd, Socket& socket) {
+linger leave_before_exec(int fd, Socket& socket) {
   linger before{};
   socklen_t bytes = sizeof(before);
   next().getsockopt(fd, SOL_SOCKET, SO_LINGER, &before, &bytes);
@@ -253,7 +254,7 @@ linger leave_by_exec(int fd, Socket& socket) {
   return before;
 }
 
-void stay_after_exec(int fd, Socket& socket, const linger& before) {
+void rejoin_after_failed_exec(int fd, Socket& socket, const linger& before) {
   next().setsockopt(fd, SOL_SOCKET, SO_LINGER, &before, sizeof(before));
   if (socket.holders().fetch_add(1) == 0) socket.receiver().promise();
 }
@@ -271,20 +272,21 @@ void close(int fd, Socket& socket) {
   errno = error;
 }
 
-void disconnected(int fd) {
-  const auto socket = SocketTable::take(fd);
+void after_disconnect(int fd) {
+  const auto socket = SocketTable::remove(fd);
   if (!socket) return;
-  constexpr int kNoDescriptor = -1;  // its next connection shall not end with a reset
+  // close() must not set SO_LINGER, which the next connection of the descriptor would inherit.
+  constexpr int kNoDescriptor = -1;
   close(kNoDescriptor, *socket);
   socket->state.store(Socket::State::kPlain);  // for copies of the descriptor
 }
 
 void forget(int fd) {
-  epolls::is_closed(fd);
-  const auto socket = SocketTable::take(fd);
+  epolls::on_close(fd);
+  const auto socket = SocketTable::remove(fd);
   if (!socket) return;
-  // Another reference is that of a copy, or of a call of another thread.  The last one ends the use
-  // of the socket (SocketTable::release()).
+  // Other references belong to copies of the descriptor, or to calls of other threads.  The last
+  // one to go ends the use of the socket (SocketTable::release()).
   if (socket->references.load() == 1) close(fd, *socket);
 }
 

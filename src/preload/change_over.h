@@ -16,9 +16,9 @@ bool begin(int fd, Socket& socket);
 
 // Makes the first call of every connection wait for the ring, at most for `wait`.  Tests use it for
 // short connections, which would otherwise stay on TCP.  Zero switches it off.
-void set_early(Duration wait);
-// Returns true if set_early() has switched it on.
-bool is_early();
+void set_first_call_wait(Duration wait);
+// Returns true if set_first_call_wait() has set a wait above zero.
+bool has_first_call_wait();
 
 // Does the next step of a connection's change to the stream at once, even if it has carried few
 // bytes so far.
@@ -41,24 +41,25 @@ class TcpCall {
   Socket& socket_;
 };
 
-// Maps the memory that the service has made for the two ends, if the socket still waits for it.
-void prepare(Socket& socket, int memory, std::uint32_t side);
+// Maps the memory that the service has made for the two ends, if the socket still waits for this
+// memory.
+void map_memory(Socket& socket, int memory, std::uint32_t side);
 
 // Continues a stream that the program before exec() has begun.  Returns false if the memory does
 // not hold a stream.
-bool continue_with(Socket& socket, int memory, std::uint32_t side);
+bool continue_stream(Socket& socket, int memory, std::uint32_t side);
 
-// Ends the use of a connection that exec() will close.  Returns what stay_after_exec() needs if
-// exec() has failed.
-linger leave_by_exec(int fd, Socket& socket);
-void stay_after_exec(int fd, Socket& socket, const linger& before);
+// Ends the use of a connection that exec() will close.  Returns the previous SO_LINGER option,
+// which rejoin_after_failed_exec() needs if exec() fails.
+linger leave_before_exec(int fd, Socket& socket);
+void rejoin_after_failed_exec(int fd, Socket& socket, const linger& before);
 
 // Stops tracking a descriptor that is about to be closed, if it is tracked.
 void forget(int fd);
 
 // Ends the use of a connection that the program has taken away from its descriptor (AF_UNSPEC). The
 // descriptor stays open, and stays in its epoll sets.
-void disconnected(int fd);
+void after_disconnect(int fd);
 
 // Ends the process's use of a connection whose last descriptor is about to be closed.  `fd` is -1
 // if the descriptor is closed already.

@@ -36,7 +36,7 @@ bool is_tcp(int fd) {
 void offer_at_once(int fd) {
   const auto socket = SocketTable::find(fd);
   if (!socket) return;
-  if (change_over::is_early()) change_over::advance_at_once(fd, *socket);
+  if (change_over::has_first_call_wait()) change_over::advance_at_once(fd, *socket);
   required::offer(fd, *socket);
 }
 
@@ -47,7 +47,7 @@ void track(int fd, const sockaddr* to = nullptr, socklen_t bytes = 0) {
   if (choice != policy::Choice::kTcp) {
     if (Socket* socket = SocketTable::add(fd)) {
       socket->nonblocking.store((next().fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
-      epolls::is_tracked(fd, *socket);
+      epolls::on_track(fd, *socket);
       socket->must_switch.store(choice == policy::Choice::kSdp);
     }
     service_link::start();
@@ -61,8 +61,9 @@ using change_over::forget;
 void forget_range(unsigned first, unsigned last) {
   const int highest = static_cast<int>(std::min<unsigned>(last, INT_MAX));
   if (first > static_cast<unsigned>(highest)) return;
-  for (int fd = static_cast<int>(first); fd <= std::min(highest, epolls::highest()); ++fd) {
-    epolls::is_closed(fd);
+  for (int fd = static_cast<int>(first); fd <= std::min(highest, epolls::highest_descriptor());
+       ++fd) {
+    epolls::on_close(fd);
   }
   SocketTable::for_each_descriptor(static_cast<int>(first), highest, forget);
 }
@@ -70,9 +71,9 @@ void forget_range(unsigned first, unsigned last) {
 // Records that `to` is a copy of `from`.  A copy as standard input, output or error goes back to
 // TCP, because the C library uses these descriptors by calls that this library does not see.  Bytes
 // in the ring stay there for read(), or for the program after exec().
-void copied(int from, int to) {
+void after_copy(int from, int to) {
   if (to < 0) return;
-  epolls::is_copied(from, to);
+  epolls::on_copy(from, to);
   const auto socket = SocketTable::find(from);
   if (!socket) return;
   SocketTable::add_copy(*socket, to);
@@ -102,9 +103,9 @@ namespace own_descriptors = verbena::preload::own_descriptors;
 VB_EXPORT int connect(int fd, const sockaddr* to, socklen_t bytes) {
   const int result = next().connect(fd, to, bytes);
   if (to == nullptr || bytes < sizeof(sa_family_t)) return result;
-  // This call has ended the connection.  The descriptor may get another one.
+  // A connect() to AF_UNSPEC has ended the connection.  The descriptor may get another one.
   if (result == 0 && to->sa_family == AF_UNSPEC && SocketTable::has(fd)) {
-    preload::change_over::disconnected(fd);
+    preload::change_over::after_disconnect(fd);
   }
   if (to->sa_family != AF_INET && to->sa_family != AF_INET6) return result;
   // The descriptor may be tracked already, because a program may call connect() again to ask
@@ -148,7 +149,7 @@ VB_EXPORT void closefrom(int first) noexcept {
 
 VB_EXPORT int dup(int fd) noexcept {
   const int copy = next().dup(fd);
-  preload::copied(fd, copy);
+  preload::after_copy(fd, copy);
   return copy;
 }
 
@@ -159,7 +160,7 @@ VB_EXPORT int dup3(int fd, int to, int flags) noexcept {
   }
   if (fd != to && next().fcntl(fd, F_GETFD) >= 0) preload::forget(to);
   const int copy = next().dup3(fd, to, flags);
-  if (fd != to) preload::copied(fd, copy);
+  if (fd != to) preload::after_copy(fd, copy);
   return copy;
 }
 
@@ -170,10 +171,10 @@ VB_EXPORT int dup2(int fd, int to) noexcept {
 
 namespace {
 
-int control(int (*call)(int, int, ...), int fd, int command, void* argument) {
+int call_fcntl(int (*call)(int, int, ...), int fd, int command, void* argument) {
   const int result = call(fd, command, argument);
   if ((command == F_DUPFD || command == F_DUPFD_CLOEXEC) && result >= 0) {
-    preload::copied(fd, result);
+    preload::after_copy(fd, result);
   } else if (command == F_SETFL && result == 0 && SocketTable::has(fd)) {
     if (const auto socket = SocketTable::find(fd)) {
       const auto flags = reinterpret_cast<std::intptr_t>(argument);
@@ -192,7 +193,7 @@ VB_EXPORT int fcntl(int fd, int command, ...) {
   va_start(arguments, command);
   void* argument = va_arg(arguments, void*);
   va_end(arguments);
-  return control(next().fcntl, fd, command, argument);
+  return call_fcntl(next().fcntl, fd, command, argument);
 }
 
 VB_EXPORT int fcntl64(int fd, int command, ...) {
@@ -200,5 +201,5 @@ VB_EXPORT int fcntl64(int fd, int command, ...) {
   va_start(arguments, command);
   void* argument = va_arg(arguments, void*);
   va_end(arguments);
-  return control(next().fcntl64, fd, command, argument);
+  return call_fcntl(next().fcntl64, fd, command, argument);
 }

@@ -17,7 +17,7 @@ constexpr std::uint32_t kOwnerMask = 0x3fffffff;
 constexpr std::uint32_t kWaiters = 0x80000000;  // somebody may sleep for the lock
 constexpr int kSpins = 200;
 // A thread that sleeps for the lock checks this often whether the owner still lives.
-constexpr timespec kLookEvery{.tv_sec = 0, .tv_nsec = 20'000'000};
+constexpr timespec kCheckOwnerEvery{.tv_sec = 0, .tv_nsec = 20'000'000};
 
 constinit thread_local std::uint32_t thread_number = 0;
 
@@ -49,17 +49,17 @@ EndLock::EndLock(std::span<std::byte> memory)
 }
 
 void EndLock::lock_again() {
-  std::uint32_t own = own_number();
-  const std::uint32_t number = own;
+  std::uint32_t word_to_set = own_number();
+  const std::uint32_t number = word_to_set;
   for (int tries = 0;; ++tries) {
     std::uint32_t word = 0;
-    if (word_.compare_exchange_strong(word, own, std::memory_order_seq_cst)) {
-      taken_ = Taken::kTaken;
+    if (word_.compare_exchange_strong(word, word_to_set, std::memory_order_seq_cst)) {
+      outcome_ = Outcome::kTaken;
       return;
     }
     const std::uint32_t owner = word & kOwnerMask;
     if (owner == number) {
-      taken_ = Taken::kOwn;
+      outcome_ = Outcome::kNotTaken;
       return;
     }
     if (tries < kSpins) {
@@ -69,22 +69,22 @@ void EndLock::lock_again() {
     // If the owner is 0 and the bit of waiters is set, the lock has just been released.
     if (owner == 0 || is_dead(owner)) {
       if (word_.compare_exchange_strong(word, number | kWaiters, std::memory_order_seq_cst)) {
-        taken_ = owner == 0 ? Taken::kTaken : Taken::kOwnerDied;
+        outcome_ = owner == 0 ? Outcome::kTaken : Outcome::kOwnerDied;
         return;
       }
       continue;
     }
     if ((word & kWaiters) == 0 && !word_.compare_exchange_strong(word, word | kWaiters)) continue;
-    own = number | kWaiters;  // keeps the bit, because other threads may sleep, too
+    word_to_set = number | kWaiters;  // keeps the bit, because other threads may sleep, too
     const int error = errno;
-    os::system_call(SYS_futex, &word_, FUTEX_WAIT, owner | kWaiters, &kLookEvery, nullptr, 0);
+    os::system_call(SYS_futex, &word_, FUTEX_WAIT, owner | kWaiters, &kCheckOwnerEvery, nullptr, 0);
     errno = error;
   }
 }
 
 void EndLock::unlock() {
-  if (taken_ == Taken::kOwn) return;
-  taken_ = Taken::kOwn;
+  if (outcome_ == Outcome::kNotTaken) return;
+  outcome_ = Outcome::kNotTaken;
   if ((word_.exchange(0, std::memory_order_release) & kWaiters) == 0) return;
   const int error = errno;
   os::system_call(SYS_futex, &word_, FUTEX_WAKE, 1, nullptr, nullptr, 0);

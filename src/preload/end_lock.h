@@ -5,16 +5,16 @@
 #include <span>
 
 // Locks one direction of a stream for one of its ends, among all threads and processes that hold
-// the end.  The lock lies in the stream's memory.  If its owner dies, the next one gets the lock,
-// and its taken() returns kOwnerDied.
+// the end.  The lock lies in the stream's memory.  If the owner dies, the next thread gets the
+// lock, and its outcome() is kOwnerDied.
 namespace verbena::preload {
 
 class EndLock {
  public:
-  enum class Taken : std::uint8_t {
+  enum class Outcome : std::uint8_t {
     kTaken,
     kOwnerDied,  // taken; the previous owner has died while it held the lock
-    kOwn,        // not taken: this thread holds it already, and is now in a signal handler
+    kNotTaken,   // this thread holds the lock already, and is now in a signal handler
   };
 
   // Takes the lock.  `memory` is a lock's place in stream::Direction.
@@ -23,9 +23,9 @@ class EndLock {
   EndLock& operator=(const EndLock&) = delete;
   ~EndLock() { unlock(); }
 
-  Taken taken() const { return taken_; }
+  Outcome outcome() const { return outcome_; }
   void unlock();
-  // Takes the lock after unlock().  Look at taken() again afterwards.
+  // Takes the lock after unlock().  Look at outcome() again afterwards.
   void lock_again();
 
   // Forgets the thread's number, which differs in the child of a fork.
@@ -33,7 +33,7 @@ class EndLock {
 
  private:
   std::atomic<std::uint32_t>& word_;
-  Taken taken_ = Taken::kOwn;
+  Outcome outcome_ = Outcome::kNotTaken;
 };
 
 }  // namespace verbena::preload

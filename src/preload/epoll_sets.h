@@ -22,7 +22,7 @@ struct Entry {
   int fd = -1;
   std::uint32_t events = 0;
   epoll_data_t data{};
-  std::uint64_t seen = kNothingSeen;  // for EPOLLET: the last report, see is_to_report()
+  std::uint64_t seen = kNothingSeen;  // for EPOLLET: Look::seen or edges_of() at the last report
   std::uint64_t reported_at = 0;      // when its ring was reported last, in processor::ticks()
   bool is_armed = true;               // false after a report with EPOLLONESHOT
 
@@ -35,23 +35,23 @@ struct Entry {
 // unmapped.
 struct Set {
   std::atomic<bool> lock;
-  std::atomic<std::uint32_t> descriptors;
+  std::atomic<std::uint32_t> descriptor_count;  // 0 if the set is free
   std::uint32_t sleepers;  // threads that sleep for this set, or for a set that contains it
-  std::uint32_t count;
-  std::uint32_t one_shots;        // entries with EPOLLONESHOT
+  std::uint32_t entry_count;
+  std::uint32_t one_shot_count;   // entries with EPOLLONESHOT
   std::uint32_t first_looked_at;  // the entry with which the next look at the rings begins
   std::uint64_t edges;            // for EPOLLET in a set that contains this one, see edges_of()
-  bool kernels_turn;  // if a wait has room for one event only, kernel and rings take turns
+  bool was_kernels_turn;  // kernel and rings take turns if a wait has room for one event only
   std::array<Entry, kEntriesMax> entries;
   std::array<std::uint32_t, kDescriptorsMax> place;  // 1 + index of a descriptor's entry, or 0
 };
 
-inline bool has_number(int fd) { return fd >= 0 && fd < kDescriptorsMax; }
+inline bool is_in_range(int fd) { return fd >= 0 && fd < kDescriptorsMax; }
 inline std::size_t at(int fd) { return static_cast<std::size_t>(fd); }
 
 // Counts the sets that this thread holds.  A signal handler may interrupt the thread and close a
 // descriptor.  The handler must not wait for the held sets, so it only notes the descriptor here.
-// The thread takes noted descriptors out of all sets as soon as it holds no set.
+// The thread removes the noted descriptors from all sets as soon as it holds no set.
 struct HeldSets {
   int count = 0;
   std::size_t closed_count = 0;
@@ -66,8 +66,8 @@ struct HeldSets {
   }
 };
 extern constinit thread_local HeldSets held_sets;
-// Takes the noted descriptors out of all sets.
-void forget_noted();
+// Removes the noted descriptors from all sets.
+void remove_noted();
 
 // Locks a set.
 class Hold {
@@ -82,7 +82,7 @@ class Hold {
   ~Hold() {
     set_.lock.store(false, std::memory_order_release);
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (--held_sets.count == 0 && held_sets.closed_count > 0) forget_noted();
+    if (--held_sets.count == 0 && held_sets.closed_count > 0) remove_noted();
   }
 
  private:
@@ -99,15 +99,16 @@ std::uint64_t kick_data();
 
 // Returns true if the ring has bytes to report for the entry.  With EPOLLET it compares the
 // position in the ring with the one that was reported last.
-inline bool is_to_report(const stream::Receiver::Look& look, const Entry& entry) {
+inline bool has_bytes_to_report(const stream::Receiver::Look& look, const Entry& entry) {
   return look.bytes > 0 && ((entry.events & EPOLLET) == 0 || look.seen != entry.seen);
 }
-// Returns true if the set of an entry has bytes in rings to report.  With EPOLLET, anything that is
-// ready there counts after an edge.  Sets `seen` to its edges_of().
-bool is_ready_beyond(Set& inner, const Entry& entry, std::uint64_t& seen);
-// Works as is_ready_beyond(), for a wait.  If the inner set is not ready, an earlier edge of it has
-// no effect on later waits, as in the kernel.
-bool takes_edge(Set& inner, Entry& entry, std::uint64_t& seen);
+// Returns true if `inner`, the set that `entry` refers to, has bytes in rings to report.  With
+// EPOLLET and after an edge, it also returns true if the kernel has something to report for
+// `inner`. Sets `seen` to edges_of(inner).
+bool is_inner_ready(Set& inner, const Entry& entry, std::uint64_t& seen);
+// Works as is_inner_ready(), for a wait.  If the inner set is not ready, its earlier edges have no
+// effect on later waits, as in the kernel.
+bool is_inner_ready_else_drop_edge(Set& inner, Entry& entry, std::uint64_t& seen);
 // Returns true if an entry that waits for input has bytes in a ring to report.
 bool is_ready(const Entry& entry);
 // Finds the entry that an event of the kernel is for.  Returns nullptr if it was removed.

@@ -35,9 +35,9 @@ std::uint32_t output_of(const Entry& entry) {
 }
 
 // Returns true if bytes have come into the entry's ring and were read before a wait has reported
-// them.  As in the kernel, that edge then reports output, if the entry asks for it and there is
-// room.  If not, the edge has no effect on later waits.
-bool takes_output_edge(const stream::Receiver::Look& look, Entry& entry) {
+// them, and if the entry asks for output and there is room.  As in the kernel, the edge of such
+// bytes then reports output.  Otherwise the edge has no effect on later waits.
+bool has_output_edge_else_drop(const stream::Receiver::Look& look, Entry& entry) {
   if ((entry.events & EPOLLET) == 0 || look.bytes > 0 || look.seen == entry.seen) return false;
   const bool is_known = entry.seen != kNothingSeen;  // otherwise the kernel reports the entry
   if (is_known && output_of(entry) != 0) return true;
@@ -62,7 +62,7 @@ std::uint32_t unread_input(Entry& entry) {
 // gets its turn even if a wait has room for few events.
 class ReadyRings {
  public:
-  struct One {
+  struct Item {
     std::uint64_t since;  // in processor::ticks()
     Entry* entry;
     std::uint64_t seen;
@@ -72,16 +72,16 @@ class ReadyRings {
   // REQUIRES: the caller holds the set, and keeps it while it uses all().
   explicit ReadyRings(Set& set) {
     std::uint32_t place = set.first_looked_at;
-    for (std::uint32_t i = 0; i < set.count && count_ < all_.size(); ++i, ++place) {
-      if (place >= set.count) place = 0;
+    for (std::uint32_t i = 0; i < set.entry_count && count_ < all_.size(); ++i, ++place) {
+      if (place >= set.entry_count) place = 0;
       Entry& entry = set.entries[place];
       if (entry.wants_input()) add(entry);
     }
     // If some entries were not looked at, the next wait begins with them.
     if (count_ == all_.size()) set.first_looked_at = place;
-    std::ranges::sort(all(), {}, &One::since);
+    std::ranges::sort(all(), {}, &Item::since);
   }
-  std::span<One> all() { return std::span(all_).first(count_); }
+  std::span<Item> all() { return std::span(all_).first(count_); }
 
  private:
   void add(Entry& entry) {
@@ -92,28 +92,28 @@ class ReadyRings {
       if (!socket->is_switched()) return;
       const auto look = socket->receiver().look();
       seen = look.seen;
-      has_input = is_to_report(look, entry);
-      if (!has_input && !takes_output_edge(look, entry)) return;
+      has_input = has_bytes_to_report(look, entry);
+      if (!has_input && !has_output_edge_else_drop(look, entry)) return;
       since = socket->receiver().ready_at();
     } else {
       Set* inner = set_at(entry.fd);
-      if (inner == nullptr || !takes_edge(*inner, entry, seen)) return;
+      if (inner == nullptr || !is_inner_ready_else_drop_edge(*inner, entry, seen)) return;
     }
     all_[count_++] = {std::max(since, entry.reported_at), &entry, seen, has_input};
   }
 
-  static constexpr std::size_t kMost = 128;  // entries that one wait reports
-  std::array<One, kMost> all_;
+  static constexpr std::size_t kCapacity = 128;  // entries that one wait can report
+  std::array<Item, kCapacity> all_;
   std::size_t count_ = 0;
 };
 
 class Wait {
  public:
-  Wait(int fd, Set& set, epoll_event* events, int room)
-      : fd_(fd), set_(set), events_(events), room_(room) {}
+  Wait(int fd, Set& set, epoll_event* events, int max_events)
+      : fd_(fd), set_(set), events_(events), max_events_(max_events) {}
   Wait(const Wait&) = delete;
   Wait& operator=(const Wait&) = delete;
-  ~Wait() { leave_all(); }
+  ~Wait() { end_sleep(); }
 
   // Returns the result of the program's call.  `sleep(elapsed)` makes the kernel's call with the
   // rest of the timeout.
@@ -129,17 +129,18 @@ class Wait {
         const int found = spin(mask);
         if (found != 0) return found;
       }
-      if (!at_once && !enter_all()) continue;
-      const processor::Sleep slept;
+      if (!at_once && !begin_sleep()) continue;
+      const processor::SleepTimer timer;
       const int found = sleep(elapsed);
       const int error = errno;
-      if (!at_once) slept.ended(found > 0);
-      // Another thread may have added or armed an entry with unread bytes meanwhile.
+      if (!at_once) timer.ended(found > 0);
+      // Another thread may have added or armed an entry with unread bytes meanwhile.  So set
+      // has_unread_ again.
       if (!at_once && reports_no_input(found)) (void)any_ready();
-      const int taken = found > 0 ? finish(take(found)) : found;
-      leave_all();
+      const int result = found > 0 ? pass_on_kick(filter_events(found)) : found;
+      end_sleep();
       errno = error;
-      if (found <= 0 || taken > 0 || (at_once && !kicked_)) return taken;
+      if (found <= 0 || result > 0 || (at_once && !kicked_)) return result;
       kicked_ = false;
       // The program may have closed the set meanwhile, and its number may have another use by now.
       if (set_at(fd_) != &set_) {
@@ -150,7 +151,8 @@ class Wait {
   }
 
  private:
-  // Returns true if one of the kernel's `found` events has no input, to which take() may add some.
+  // Returns true if one of the kernel's `found` events has no input.  Then filter_events() may add
+  // input.
   bool reports_no_input(int found) const {
     return std::any_of(events_, events_ + std::max(found, 0),
                        [](const epoll_event& event) { return (event.events & kInput) == 0; });
@@ -161,7 +163,7 @@ class Wait {
     const Hold hold(set_);
     has_switched_ = false;
     has_unread_ = false;
-    for (std::uint32_t i = 0; i < set_.count; ++i) {
+    for (std::uint32_t i = 0; i < set_.entry_count; ++i) {
       Entry& entry = set_.entries[i];
       if ((entry.events & kInput) == 0) continue;
       if (!SocketTable::has(entry.fd)) {
@@ -169,7 +171,7 @@ class Wait {
         if (inner == nullptr) continue;
         has_switched_ = true;
         std::uint64_t seen = kNothingSeen;
-        if (takes_edge(*inner, entry, seen)) return true;
+        if (is_inner_ready_else_drop_edge(*inner, entry, seen)) return true;
       } else {
         const auto socket = SocketTable::find(entry.fd);
         if (!socket || !socket->is_switched()) continue;
@@ -177,29 +179,31 @@ class Wait {
         has_unread_ |= look.bytes > 0;
         if (!entry.wants_input()) continue;
         has_switched_ = true;
-        if (is_to_report(look, entry) || takes_output_edge(look, entry)) return true;
+        if (has_bytes_to_report(look, entry) || has_output_edge_else_drop(look, entry)) return true;
       }
     }
     return false;
   }
 
-  // Reports what the kernel and the rings have now.  The kernel's events come first: most are
-  // older, since bytes go by TCP while the thread sleeps, and by the ring when it is awake.  One
-  // place is kept for the rings.  If there is only one place, rings and kernel take turns.
+  // Reports what the kernel and the rings have now.  The kernel's events come first: most of them
+  // are older, since bytes go by TCP while the thread sleeps, and by the ring while the thread is
+  // awake.  One place in the array is kept for the rings.  If there is only one place, rings and
+  // kernel take turns.
   int report(const sigset_t* mask) {
-    const bool asks_kernel = room_ > 1 || is_kernels_turn();
+    const bool asks_kernel = max_events_ > 1 || take_turns();
     int found = 0;
     if (asks_kernel) {
-      found = next().epoll_pwait(fd_, events_, std::max(room_ - 1, 1), 0, mask);
-      found = found > 0 ? take(found) : 0;
+      found = next().epoll_pwait(fd_, events_, std::max(max_events_ - 1, 1), 0, mask);
+      found = found > 0 ? filter_events(found) : 0;
     }
-    return finish(add_rings(found, !asks_kernel));
+    return pass_on_kick(add_rings(found, !asks_kernel));
   }
 
-  bool is_kernels_turn() {
+  // Returns true at every second call for the set.
+  bool take_turns() {
     const Hold hold(set_);
-    set_.kernels_turn = !set_.kernels_turn;
-    return set_.kernels_turn;
+    set_.was_kernels_turn = !set_.was_kernels_turn;
+    return set_.was_kernels_turn;
   }
 
   // Adds the events of the rings to the `found` events of the kernel.  `with_output` is set if the
@@ -215,13 +219,13 @@ class Wait {
         return e.data.u64 == entry->data.u64;
       });
       if (same == events_ + found) {
-        if (end == room_) continue;
+        if (end == max_events_) continue;
         same = events_ + end++;
         *same = {.events = 0, .data = entry->data};
       }
       if (has_input) same->events |= entry->events & kInput;
       if (with_output || (entry->events & EPOLLET) != 0) same->events |= output_of(*entry);
-      if (same->events == 0) --end;  // there is no room any more
+      if (same->events == 0) --end;  // the room for output is gone
       if (seen != kNothingSeen) entry->seen = seen;
       entry->reported_at = now;
       if (entry->is_one_shot()) entry->is_armed = false;
@@ -231,18 +235,18 @@ class Wait {
 
   // Looks through `count` events of the kernel, and drops those that the program must not see.
   // Returns the number of the others.
-  int take(int count) {
+  int filter_events(int count) {
     const Hold hold(set_);
     int end = 0;
-    for (int i = 0; i < count; ++i) end = take_one(end, events_[i]);
+    for (int i = 0; i < count; ++i) end = filter_event(end, events_[i]);
     return end;
   }
-  int take_one(int end, epoll_event event) {
+  int filter_event(int end, epoll_event event) {
     if (event.data.u64 == kick_data()) {
       kicked_ = true;
       return end;
     }
-    if (set_.one_shots > 0) {
+    if (set_.one_shot_count > 0) {
       Entry* entry = entry_of(set_, event.data);
       if (entry != nullptr && entry->is_one_shot()) {
         // An entry with EPOLLONESHOT was reported for bytes in its ring, so this event of the
@@ -261,59 +265,62 @@ class Wait {
     return end + 1;
   }
 
-  // Wakes another thread if this one was woken for a ring, but reports other events.
-  int finish(int found) {
+  // Wakes another thread for the set if kick() has woken this one, and if a ring still has bytes.
+  int pass_on_kick(int found) {
     if (kicked_ && found > 0 && has_ready(set_)) kick(fd_);
     return found;
   }
 
-  // Looks at rings and kernel for a moment.  Returns the number of events that it found, or 0.
+  // Looks at rings and kernel for a moment.  Returns the number of events, 0 if there are none, or
+  // -1 for an error.
   int spin(const sigset_t* mask) {
     int from_kernel = 0;
     const auto kernel_has_news = [&] {
-      from_kernel = next().epoll_pwait(fd_, events_, room_, 0, mask);
+      from_kernel = next().epoll_pwait(fd_, events_, max_events_, 0, mask);
       return from_kernel != 0;
     };
     switch (processor::spin([&] { return any_ready(); }, kernel_has_news)) {
-      case processor::Found::kBytes: return report(mask);
-      case processor::Found::kKernel: return from_kernel > 0 ? finish(take(from_kernel)) : -1;
-      case processor::Found::kNothing: break;
+      case processor::SpinResult::kBytes: return report(mask);
+      case processor::SpinResult::kKernel:
+        return from_kernel > 0 ? pass_on_kick(filter_events(from_kernel)) : -1;
+      case processor::SpinResult::kNothing: break;
     }
     return 0;
   }
 
-  bool enter_all() {
-    entered_ = epolls::enter(set_, false);
-    return entered_;
+  bool begin_sleep() {
+    is_sleeping_ = epolls::begin_sleep(set_, false);
+    return is_sleeping_;
   }
-  void leave_all() {
-    if (std::exchange(entered_, false)) epolls::leave(set_);
+  void end_sleep() {
+    if (std::exchange(is_sleeping_, false)) epolls::end_sleep(set_);
   }
 
   int fd_;
   Set& set_;
   epoll_event* events_;
-  int room_;
+  int max_events_;
   bool has_switched_ = false;  // a connection that waits for input uses a ring, so a spin may help
   bool has_unread_ = false;    // a ring has bytes, even if they were reported before
-  bool entered_ = false;
+  bool is_sleeping_ = false;
   bool kicked_ = false;  // the kernel has reported kick()
 };
 
 template <class Sleep>
-int wait(int fd, epoll_event* events, int room, bool at_once, const sigset_t* mask, Sleep sleep) {
+int wait(int fd, epoll_event* events, int max_events, bool at_once, const sigset_t* mask,
+         Sleep sleep) {
   Set* set = set_at(fd);
-  if (set == nullptr || events == nullptr || room <= 0) return sleep(Duration{});
-  return Wait(fd, *set, events, room).run(at_once, mask, sleep);
+  if (set == nullptr || events == nullptr || max_events <= 0) return sleep(Duration{});
+  return Wait(fd, *set, events, max_events).run(at_once, mask, sleep);
 }
 
-// Returns the rest of a timeout in milliseconds.  A negative timeout never ends.
-int left_of(int timeout, Duration elapsed) {
+// Returns the rest of a timeout in milliseconds.  A negative or zero timeout stays the same.
+int remaining(int timeout, Duration elapsed) {
   if (timeout <= 0) return timeout;
-  const auto gone = std::chrono::floor<std::chrono::milliseconds>(elapsed).count();
-  return static_cast<int>(std::max<std::int64_t>(timeout - gone, 0));
+  const auto elapsed_ms = std::chrono::floor<std::chrono::milliseconds>(elapsed).count();
+  return static_cast<int>(std::max<std::int64_t>(timeout - elapsed_ms, 0));
 }
-timespec left_of(const timespec& timeout, Duration elapsed) {
+timespec remaining(const timespec& timeout, Duration elapsed) {
   const std::chrono::nanoseconds all =
       std::chrono::seconds(timeout.tv_sec) + std::chrono::nanoseconds(timeout.tv_nsec);
   const std::chrono::nanoseconds left = std::max(all - elapsed, std::chrono::nanoseconds(0));
@@ -328,23 +335,23 @@ using verbena::Duration;
 using verbena::preload::next;
 namespace epolls = verbena::preload::epolls;
 
-VB_EXPORT int epoll_wait(int fd, epoll_event* events, int room, int timeout) {
-  return epolls::wait(fd, events, room, timeout == 0, nullptr, [&](Duration elapsed) {
-    return next().epoll_wait(fd, events, room, epolls::left_of(timeout, elapsed));
+VB_EXPORT int epoll_wait(int fd, epoll_event* events, int max_events, int timeout) {
+  return epolls::wait(fd, events, max_events, timeout == 0, nullptr, [&](Duration elapsed) {
+    return next().epoll_wait(fd, events, max_events, epolls::remaining(timeout, elapsed));
   });
 }
-VB_EXPORT int epoll_pwait(int fd, epoll_event* events, int room, int timeout,
+VB_EXPORT int epoll_pwait(int fd, epoll_event* events, int max_events, int timeout,
                           const sigset_t* mask) {
-  return epolls::wait(fd, events, room, timeout == 0, mask, [&](Duration elapsed) {
-    return next().epoll_pwait(fd, events, room, epolls::left_of(timeout, elapsed), mask);
+  return epolls::wait(fd, events, max_events, timeout == 0, mask, [&](Duration elapsed) {
+    return next().epoll_pwait(fd, events, max_events, epolls::remaining(timeout, elapsed), mask);
   });
 }
-VB_EXPORT int epoll_pwait2(int fd, epoll_event* events, int room, const timespec* timeout,
+VB_EXPORT int epoll_pwait2(int fd, epoll_event* events, int max_events, const timespec* timeout,
                            const sigset_t* mask) {
   const bool at_once = timeout != nullptr && timeout->tv_sec == 0 && timeout->tv_nsec == 0;
-  return epolls::wait(fd, events, room, at_once, mask, [&](Duration elapsed) {
-    if (timeout == nullptr) return next().epoll_pwait2(fd, events, room, nullptr, mask);
-    const timespec left = epolls::left_of(*timeout, elapsed);
-    return next().epoll_pwait2(fd, events, room, &left, mask);
+  return epolls::wait(fd, events, max_events, at_once, mask, [&](Duration elapsed) {
+    if (timeout == nullptr) return next().epoll_pwait2(fd, events, max_events, nullptr, mask);
+    const timespec left = epolls::remaining(*timeout, elapsed);
+    return next().epoll_pwait2(fd, events, max_events, &left, mask);
   });
 }

@@ -50,24 +50,25 @@ std::set<std::uint64_t> parse(std::string_view value) {
 
 void continue_connection(int fd, Socket& socket) {
   socket.nonblocking.store((next().fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
-  const auto memory = service_link::ask(fd, socket);
-  if (memory && change_over::continue_with(socket, memory->fd.get(), memory->side)) return;
+  const auto memory = service_link::request_memory(fd, socket);
+  if (memory && change_over::continue_stream(socket, memory->fd.get(), memory->side)) return;
   socket.state.store(Socket::State::kPlain);
   leaving::reset(fd);
 }
 
-// Tracks the descriptor if its cookie is one of `cookies`.  `known` has the first descriptor of
-// each connection.
-void look_at(int fd, const std::set<std::uint64_t>& cookies, std::map<std::uint64_t, int>& known) {
+// Tracks the descriptor if its cookie is one of `cookies`.  `first_descriptors` has the first
+// descriptor of each connection.
+void continue_if_named(int fd, const std::set<std::uint64_t>& cookies,
+                       std::map<std::uint64_t, int>& first_descriptors) {
   std::uint64_t cookie = 0;
   socklen_t bytes = sizeof(cookie);
   if (next().getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &bytes) != 0) return;
   if (!cookies.contains(cookie)) return;
-  if (const auto first = known.find(cookie); first != known.end()) {
+  if (const auto first = first_descriptors.find(cookie); first != first_descriptors.end()) {
     if (const auto socket = SocketTable::find(first->second)) SocketTable::add_copy(*socket, fd);
     return;
   }
-  known[cookie] = fd;
+  first_descriptors[cookie] = fd;
   if (Socket* socket = SocketTable::add(fd)) {
     continue_connection(fd, *socket);
   } else {
@@ -78,7 +79,7 @@ void look_at(int fd, const std::set<std::uint64_t>& cookies, std::map<std::uint6
 }  // namespace
 
 bool is_inherited(int fd, const Socket& socket) {
-  return socket.is_spawned.load(std::memory_order_relaxed) ||
+  return socket.is_passed_to_spawned.load(std::memory_order_relaxed) ||
          (next().fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0;
 }
 
@@ -107,10 +108,10 @@ void prepare(os::ProgramKind next_program, Names& names) {
     if (!is_inherited(fd, socket)) return;
     const bool keeps_ring = has_library && socket.must_switch.load() && socket.is_switched();
     if (!keeps_ring && leaving::stay_on_tcp(fd, socket, stream::Reason::kExec)) return;
-    bool is_known = false;
-    names.for_each([&](const Socket& one) { is_known |= &one == &socket; });
-    if (is_known) return;
-    if (has_library && service_link::ask(fd, socket) && names.add(socket)) return;
+    bool is_named = false;
+    names.for_each([&](const Socket& one) { is_named |= &one == &socket; });
+    if (is_named) return;
+    if (has_library && service_link::request_memory(fd, socket) && names.add(socket)) return;
     if (has_library || fd == STDIN_FILENO) leaving::reset(fd);
   });
   errno = error;
@@ -143,8 +144,8 @@ void continue_connections() {
     std::from_chars(name.data(), name.data() + name.size(), fd);
     if (fd >= 0 && fd != ::dirfd(list.get())) descriptors.insert(fd);
   }
-  std::map<std::uint64_t, int> known;
-  for (const int fd : descriptors) look_at(fd, cookies, known);
+  std::map<std::uint64_t, int> first_descriptors;
+  for (const int fd : descriptors) continue_if_named(fd, cookies, first_descriptors);
 }
 
 }  // namespace verbena::preload::inheritance

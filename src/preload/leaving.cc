@@ -20,7 +20,7 @@
 
 namespace verbena::preload::leaving {
 
-void give_delays_back(int fd, Socket& socket) {
+void restore_delay_options(int fd, Socket& socket) {
   for (const int option : {TCP_NODELAY, TCP_CORK}) {
     const int value = socket.shown_option(IPPROTO_TCP, option)->load() ? 1 : 0;
     next().setsockopt(fd, IPPROTO_TCP, option, &value, sizeof(value));
@@ -29,30 +29,30 @@ void give_delays_back(int fd, Socket& socket) {
 
 namespace {
 
-enum class Left : std::uint8_t { kPlain, kUnread, kBroken };
+enum class Incoming : std::uint8_t { kPlain, kUnread, kBroken };
 
-// Opens the last TCP segment.  Returns false if the stream's memory holds nonsense.
+// Opens the last TCP segment.  Returns false if the stream's memory holds invalid values.
 bool leave_outgoing(int fd, Socket& socket, stream::Reason reason) {
   stream::Sender sender = socket.sender();
   const EndLock lock(stream::place_of(socket.memory, socket.side)->direction->send_lock);
   if (sender.has_left()) return true;
   const auto left = sender.leave(reason);
   if (left && *left) wake_peer(sender);
-  give_delays_back(fd, socket);
+  restore_delay_options(fd, socket);
   return left.has_value();
 }
 
-Left leave_incoming(Socket& socket, stream::Reason reason) {
+Incoming leave_incoming(Socket& socket, stream::Reason reason) {
   stream::Receiver receiver = socket.receiver();
   const EndLock lock(stream::place_of(socket.memory, 1 - socket.side)->direction->receive_lock);
   const auto left = receiver.leave(reason);
-  if (!left) return Left::kBroken;
-  return *left == stream::Receiver::Left::kPlain ? Left::kPlain : Left::kUnread;
+  if (!left) return Incoming::kBroken;
+  return *left == stream::Receiver::Left::kPlain ? Incoming::kPlain : Incoming::kUnread;
 }
 
 // Withdraws the promise for ever, so that the peer puts nothing more into the ring.
 void withdraw_for_ever(Socket& socket) {
-  if (!socket.never_promises.exchange(true)) waits::enter_always(socket);
+  if (!socket.never_promises.exchange(true)) waits::begin_sleep_always(socket);
 }
 
 // Returns true if the connection has changed over.  Else it also makes sure that it never will.
@@ -62,7 +62,7 @@ bool is_switched_or_stays(Socket& socket, stream::Reason reason) {
     auto state = socket.state.load();
     if (state == Socket::State::kSwitched) return true;
     if (state == Socket::State::kPlain) return false;
-    if (state == Socket::State::kBusy) continue;
+    if (state == Socket::State::kSwitching) continue;
     if (!socket.state.compare_exchange_weak(state, Socket::State::kPlain)) continue;
     if (state == Socket::State::kOffered) service_link::forget(socket, reason);
     return false;
@@ -78,9 +78,9 @@ bool stay_on_tcp(int fd, Socket& socket, stream::Reason reason) {
     required::fail(fd, socket, reason);
   } else if (is_switched_or_stays(socket, reason)) {
     const bool is_whole = leave_outgoing(fd, socket, reason);
-    const Left incoming = leave_incoming(socket, reason);
-    if (!is_whole || incoming == Left::kBroken) reset(fd);
-    is_plain = incoming != Left::kUnread;
+    const Incoming incoming = leave_incoming(socket, reason);
+    if (!is_whole || incoming == Incoming::kBroken) reset(fd);
+    is_plain = incoming != Incoming::kUnread;
   }
   errno = error;
   return is_plain;
@@ -111,15 +111,15 @@ std::string drain(int fd, Socket& socket, stream::Reason reason) {
   if (!stay_on_tcp(fd, socket, reason)) {
     // While this thread counts as a sleeper, the peer puts nothing more into the ring.  So the loop
     // below empties it.
-    waits::enter_always(socket);
-    while (leave_incoming(socket, reason) == Left::kUnread) {
+    waits::begin_sleep_always(socket);
+    while (leave_incoming(socket, reason) == Incoming::kUnread) {
       std::array<char, 65536> piece;
       const iovec part{.iov_base = piece.data(), .iov_len = piece.size()};
       const ssize_t n = stream_calls::receive(fd, socket, &part, 1, MSG_DONTWAIT);
       if (n <= 0) break;
       bytes.append(piece.data(), static_cast<std::size_t>(n));
     }
-    waits::leave(socket);
+    waits::end_sleep(socket);
   }
   errno = error;
   return bytes;
@@ -129,10 +129,10 @@ void reset(int fd) {
   const int error = errno;
   // A connect() to the address family AF_UNSPEC resets a connection at once (tcp(7), RFC 9293,
   // ABORT).
-  const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
-  os::system_call(SYS_connect, fd, &nobody, sizeof(nobody));  // no cancellation point
-  // A peer's reset ends both directions, which poll() shows by POLLRDHUP.  The call above does not
-  // end them, and this one does, although it fails with ENOTCONN.
+  const sockaddr unspecified{.sa_family = AF_UNSPEC, .sa_data = {}};
+  os::system_call(SYS_connect, fd, &unspecified, sizeof(unspecified));  // no cancellation point
+  // A peer's reset ends both directions, which poll() shows by POLLRDHUP.  The connect() above does
+  // not end them.  The shutdown() below does, although it fails with ENOTCONN.
   os::system_call(SYS_shutdown, fd, SHUT_RDWR);
   errno = error;
 }

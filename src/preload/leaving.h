@@ -8,7 +8,7 @@
 // not know the ring (ARCHITECTURE.md, "Going back to TCP").
 namespace verbena::preload::leaving {
 
-// Lets all bytes of the connection go by TCP from now on, in both directions.  Returns false if
+// Makes all bytes of the connection go by TCP from now on, in both directions.  Returns false if
 // bytes of the peer lie unread in the ring.  Then only the outgoing direction has changed, and this
 // library must read the incoming one until the ring is empty.
 bool stay_on_tcp(int fd, Socket& socket, stream::Reason reason);
@@ -25,11 +25,11 @@ void end_incoming(Socket& socket);
 
 // Sets TCP_NODELAY and TCP_CORK in the kernel again, as the program wants them.  The library has
 // managed them since the change to the stream.  Call it when the sender has left the ring.
-void give_delays_back(int fd, Socket& socket);
+void restore_delay_options(int fd, Socket& socket);
 
-// Makes all later bytes come by TCP, because the program asks the kernel to tell it of them: by a
-// signal (O_ASYNC), or when there are enough (SO_RCVLOWAT).  Bytes that lie in the ring can still
-// be read.
+// Makes all later bytes come by TCP, because the kernel must report them to the program: by a
+// signal (O_ASYNC), or when there are enough bytes (SO_RCVLOWAT).  Bytes that lie in the ring can
+// still be read.
 void receive_by_tcp(int fd, Socket& socket);
 
 // Takes the incoming direction back to plain TCP.  Returns the bytes that the program must read

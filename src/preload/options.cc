@@ -35,7 +35,7 @@ std::optional<preload::ShownOption> shown_option(preload::Socket& socket, int le
 
 // Returns true if the option lets the kernel see or change the bytes of a connection past this
 // library: kTLS (TCP_ULP), and receiving by mapping the kernel's pages (TCP_ZEROCOPY_RECEIVE).
-bool is_past_the_stream(const verbena::preload::Socket& socket, int level, int option) {
+bool bypasses_stream(const verbena::preload::Socket& socket, int level, int option) {
   return level == IPPROTO_TCP && (option == TCP_ULP || option == TCP_ZEROCOPY_RECEIVE) &&
          socket.state.load() != verbena::preload::Socket::State::kPlain;
 }
@@ -44,7 +44,7 @@ bool is_past_the_stream(const verbena::preload::Socket& socket, int level, int o
 // TCP_DEFER_ACCEPT, a listener would wait for their first bytes before it accepts them, so they
 // would not get the ring.
 bool peers_may_wait_for_ring() {
-  return preload::required::has_rules() || preload::change_over::is_early();
+  return preload::required::has_rules() || preload::change_over::has_first_call_wait();
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ bool peers_may_wait_for_ring() {
 VB_EXPORT int getsockopt(int fd, int level, int option, void* value, socklen_t* bytes) noexcept {
   if (level == IPPROTO_TCP && option == TCP_ZEROCOPY_RECEIVE) {
     const auto socket = SocketTable::find(fd);
-    if (socket && is_past_the_stream(*socket, level, option)) {
+    if (socket && bypasses_stream(*socket, level, option)) {
       errno = ENOPROTOOPT;  // the error of a kernel that does not know the option
       return -1;
     }
@@ -78,11 +78,11 @@ VB_EXPORT int getsockopt(int fd, int level, int option, void* value, socklen_t* 
 VB_EXPORT int setsockopt(int fd, int level, int option, const void* value,
                          socklen_t bytes) noexcept {
   if (level == IPPROTO_TCP && option == TCP_DEFER_ACCEPT && peers_may_wait_for_ring()) {
-    const int no = 0;
-    return next().setsockopt(fd, level, option, &no, sizeof(no));
+    const int off = 0;
+    return next().setsockopt(fd, level, option, &off, sizeof(off));
   }
   const auto socket = SocketTable::find(fd);
-  if (socket && is_past_the_stream(*socket, level, option)) {
+  if (socket && bypasses_stream(*socket, level, option)) {
     errno = ENOENT;  // the error of a kernel without kTLS
     return -1;
   }

@@ -34,28 +34,29 @@
 namespace verbena::preload {
 namespace {
 
-// Holds the counts of connections that several processes have.  The pages are shared with all
-// descendants of the process that has mapped them.
+// Holds the counts of connections that several processes have.  All descendants of the process that
+// has mapped the pages share them.
 constexpr std::size_t kSharedMax = kSocketsMax;
-struct Shared {
+struct SharedCounts {
   std::atomic<std::uint32_t> next{0};
   std::array<TcpCounts, kSharedMax> counts{};
 };
-constinit Shared* shared = nullptr;
+constinit SharedCounts* shared_counts = nullptr;
 
 // Takes counts that no process uses.  Returns nullptr if it finds none.
 TcpCounts* take_shared_counts() {
   constexpr int kTries = 256;
-  for (int i = 0; shared != nullptr && i < kTries; ++i) {
-    TcpCounts& one = shared->counts[shared->next.fetch_add(1) % kSharedMax];
-    std::uint32_t nobody = 0;
-    if (one.processes.compare_exchange_strong(nobody, 1)) return &one;
+  for (int i = 0; shared_counts != nullptr && i < kTries; ++i) {
+    TcpCounts& one = shared_counts->counts[shared_counts->next.fetch_add(1) % kSharedMax];
+    std::uint32_t none = 0;
+    if (one.processes.compare_exchange_strong(none, 1)) return &one;
   }
   return nullptr;
 }
 
-// Counts the child among the processes that hold a connection.  Lets the connection be counted in
-// memory that the child will share, if it is not yet.  Returns false if there is no room.
+// Counts the child among the processes that hold a connection.  Moves the connection's counts to
+// memory that the child will share, unless they are there already.  Returns false if there is no
+// room.
 bool share_counts(Socket& socket) {
   TcpCounts* counts = socket.counts.load();
   if (counts == &socket.own_counts) {
@@ -81,7 +82,7 @@ void share(int fd, Socket& socket) {
     if (!share_counts(socket)) (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kOther);
     // If another thread changes the connection over now, either it sees that the child holds the
     // socket as well, or this thread sees the change.
-    while (socket.state.load() == Socket::State::kBusy) {
+    while (socket.state.load() == Socket::State::kSwitching) {
     }
     if (!socket.is_switched()) socket.move_own_counts();
   }
@@ -114,9 +115,9 @@ void in_child() {
   epolls::after_fork_in_child();
   service_link::after_fork_in_child();
   for_each_socket([](int fd, Socket& socket) {
-    // In the parent, another thread may be between kBusy and the check that the connection has one
-    // process only.  That thread does not exist in the child.
-    for (auto state : {Socket::State::kOffered, Socket::State::kBusy}) {
+    // In the parent, another thread may be between kSwitching and the check that only one process
+    // holds the connection.  That thread does not exist in the child.
+    for (auto state : {Socket::State::kOffered, Socket::State::kSwitching}) {
       socket.state.compare_exchange_strong(state, Socket::State::kNew);
     }
     socket.calls_on_tcp.store(0);
@@ -125,7 +126,7 @@ void in_child() {
 }
 
 // Undoes share() for all sockets, because there is no child.
-void fork_failed() {
+void after_failed_fork() {
   for_each_socket([](int, Socket& socket) {
     if (socket.state.load() == Socket::State::kPlain) return;
     if (socket.is_switched()) {
@@ -140,16 +141,16 @@ pid_t fork() {
   const pid_t pid = next().fork();
   if (pid < 0) {
     const int error = errno;
-    fork_failed();
+    after_failed_fork();
     errno = error;
   }
   return pid;
 }
 
 void map_shared_counts() {
-  void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
+  void* memory = ::mmap(nullptr, sizeof(SharedCounts), PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory != MAP_FAILED) shared = static_cast<Shared*>(memory);
+  if (memory != MAP_FAILED) shared_counts = static_cast<SharedCounts*>(memory);
 }
 
 void leave_shared_counts(Socket& socket) {
@@ -176,15 +177,15 @@ class Exec {
   ~Exec() {
     for_each_socket([](int, Socket& socket) { join_shared_counts(socket); });
     while (closed_count_ > 0) {
-      const Closed& one = closed_[--closed_count_];
-      change_over::stay_after_exec(one.fd, *one.socket, one.before);
+      const ClosedConnection& one = closed_[--closed_count_];
+      change_over::rejoin_after_failed_exec(one.fd, *one.socket, one.before);
     }
   }
 
   const inheritance::Names& names() const { return names_; }
 
  private:
-  struct Closed {
+  struct ClosedConnection {
     int fd;
     Socket* socket;
     linger before;
@@ -203,12 +204,12 @@ class Exec {
     for_each_socket([this](int fd, Socket& socket) {
       if (socket.survives_exec.load() || !socket.is_switched() || closed_count_ == kClosedMax)
         return;
-      closed_[closed_count_++] = {fd, &socket, change_over::leave_by_exec(fd, socket)};
+      closed_[closed_count_++] = {fd, &socket, change_over::leave_before_exec(fd, socket)};
     });
   }
 
   inheritance::Names names_{};
-  std::array<Closed, kClosedMax> closed_;
+  std::array<ClosedConnection, kClosedMax> closed_;
   std::size_t closed_count_ = 0;
 };
 
@@ -260,7 +261,7 @@ namespace preload = verbena::preload;
 
 namespace {
 
-using Words = char* const*;
+using Strings = char* const*;
 
 // Counts the arguments of an execl() function, up to the null pointer.
 std::size_t count_of(const char* first, va_list arguments) {
@@ -269,7 +270,7 @@ std::size_t count_of(const char* first, va_list arguments) {
   return count;
 }
 
-// Gives the call an environment that names the connections to continue.
+// Replaces the environment of the call by a copy that names the connections to continue.
 #define VB_WITH_NAMES(names, environment)                                               \
   if (!(names).empty()) {                                                               \
     const std::size_t entries = preload::inheritance::environment_entries(environment); \
@@ -280,21 +281,23 @@ std::size_t count_of(const char* first, va_list arguments) {
 
 }  // namespace
 
-VB_EXPORT int execve(const char* path, Words argv, Words environment) noexcept {
+VB_EXPORT int execve(const char* path, Strings argv, Strings environment) noexcept {
   const preload::Exec exec(
       verbena::os::program_kind(path, environment, preload::inheritance::kLibrary));
   VB_WITH_NAMES(exec.names(), environment)
   return next().execve(path, argv, environment);
 }
-VB_EXPORT int execv(const char* path, Words argv) noexcept { return execve(path, argv, environ); }
-VB_EXPORT int execvpe(const char* file, Words argv, Words environment) noexcept {
+VB_EXPORT int execv(const char* path, Strings argv) noexcept { return execve(path, argv, environ); }
+VB_EXPORT int execvpe(const char* file, Strings argv, Strings environment) noexcept {
   const preload::Exec exec(
       verbena::os::search_program_kind(file, environment, preload::inheritance::kLibrary));
   VB_WITH_NAMES(exec.names(), environment)
   return next().execvpe(file, argv, environment);
 }
-VB_EXPORT int execvp(const char* file, Words argv) noexcept { return execvpe(file, argv, environ); }
-VB_EXPORT int fexecve(int fd, Words argv, Words environment) noexcept {
+VB_EXPORT int execvp(const char* file, Strings argv) noexcept {
+  return execvpe(file, argv, environ);
+}
+VB_EXPORT int fexecve(int fd, Strings argv, Strings environment) noexcept {
   std::array<char, 32> path{"/proc/self/fd/"};
   *std::to_chars(path.data() + 14, path.data() + 31, fd).ptr = '\0';
   const preload::Exec exec(
@@ -303,35 +306,35 @@ VB_EXPORT int fexecve(int fd, Words argv, Words environment) noexcept {
   return next().fexecve(fd, argv, environment);
 }
 
-VB_EXPORT int execveat(int directory, const char* path, Words argv, Words environment,
+VB_EXPORT int execveat(int directory, const char* path, Strings argv, Strings environment,
                        int flags) noexcept {
   if (*path == '\0' && (flags & AT_EMPTY_PATH) != 0) return fexecve(directory, argv, environment);
   std::array<char, PATH_MAX> from_directory;
-  const char* whole = path;
+  const char* full_path = path;
   if (*path != '/' && directory != AT_FDCWD) {
     ::snprintf(from_directory.data(), from_directory.size(), "/proc/self/fd/%d/%s", directory,
                path);
-    whole = from_directory.data();
+    full_path = from_directory.data();
   }
   const preload::Exec exec(
-      verbena::os::program_kind(whole, environment, preload::inheritance::kLibrary));
+      verbena::os::program_kind(full_path, environment, preload::inheritance::kLibrary));
   VB_WITH_NAMES(exec.names(), environment)
   return next().execveat(directory, path, argv, environment, flags);
 }
 
 // The execl() functions do the same as the execv() functions, but take the program's arguments as
 // arguments of their own.
-#define VB_EXECL(call, with_environment)                                       \
-  va_list arguments;                                                           \
-  va_start(arguments, first);                                                  \
-  const std::size_t count = count_of(first, arguments);                        \
-  va_end(arguments);                                                           \
-  auto** argv = static_cast<char**>(alloca((count + 1) * sizeof(char*)));      \
-  va_start(arguments, first);                                                  \
-  argv[0] = const_cast<char*>(first);                                          \
-  for (std::size_t i = 1; i <= count; ++i) argv[i] = va_arg(arguments, char*); \
-  Words environment = (with_environment) ? va_arg(arguments, Words) : environ; \
-  va_end(arguments);                                                           \
+#define VB_EXECL(call, with_environment)                                           \
+  va_list arguments;                                                               \
+  va_start(arguments, first);                                                      \
+  const std::size_t count = count_of(first, arguments);                            \
+  va_end(arguments);                                                               \
+  auto** argv = static_cast<char**>(alloca((count + 1) * sizeof(char*)));          \
+  va_start(arguments, first);                                                      \
+  argv[0] = const_cast<char*>(first);                                              \
+  for (std::size_t i = 1; i <= count; ++i) argv[i] = va_arg(arguments, char*);     \
+  Strings environment = (with_environment) ? va_arg(arguments, Strings) : environ; \
+  va_end(arguments);                                                               \
   return call(path, argv, environment)
 
 VB_EXPORT int execl(const char* path, const char* first, ...) noexcept { VB_EXECL(execve, false); }
@@ -341,14 +344,14 @@ VB_EXPORT int execlp(const char* path, const char* first, ...) noexcept {
 }
 
 VB_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
-                          const posix_spawnattr_t* attributes, Words argv, Words environment) {
+                          const posix_spawnattr_t* attributes, Strings argv, Strings environment) {
   const preload::Spawn spawn(
       verbena::os::program_kind(path, environment, preload::inheritance::kLibrary));
   VB_WITH_NAMES(spawn.names(), environment)
   return spawn.ended(next().posix_spawn(pid, path, actions, attributes, argv, environment));
 }
 VB_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
-                           const posix_spawnattr_t* attributes, Words argv, Words environment) {
+                           const posix_spawnattr_t* attributes, Strings argv, Strings environment) {
   const preload::Spawn spawn(
       verbena::os::search_program_kind(file, environment, preload::inheritance::kLibrary));
   VB_WITH_NAMES(spawn.names(), environment)
@@ -357,7 +360,7 @@ VB_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_
 // The new process gets the copy, even if the original descriptor would be closed by exec().
 VB_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd,
                                                int copy) noexcept {
-  if (const auto socket = SocketTable::find(fd)) socket->is_spawned.store(true);
+  if (const auto socket = SocketTable::find(fd)) socket->is_passed_to_spawned.store(true);
   return next().posix_spawn_file_actions_adddup2(actions, fd, copy);
 }
 

@@ -6,19 +6,20 @@
 
 namespace verbena::preload::processor {
 
-os::AdaptiveSpin& waits() {
-  static constinit thread_local os::AdaptiveSpin mine{kSpin};
-  return mine;
+os::AdaptiveSpin& adaptive_spin() {
+  static constinit thread_local os::AdaptiveSpin adaptive{kSpin};
+  return adaptive;
 }
 
-bool has_others() {
-  static constinit std::atomic<int> known{0};  // number of processors; 0 before the first call
-  int count = known.load(std::memory_order_relaxed);
+bool has_several_processors() {
+  static constinit std::atomic<int> processor_count{
+      0};  // number of processors; 0 before the first call
+  int count = processor_count.load(std::memory_order_relaxed);
   if (count == 0) {
     cpu_set_t set;
     CPU_ZERO(&set);
     count = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 2;
-    known.store(count, std::memory_order_relaxed);
+    processor_count.store(count, std::memory_order_relaxed);
   }
   return count > 1;
 }

@@ -13,12 +13,12 @@ namespace verbena::preload::processor {
 
 inline constexpr Duration kSpin = std::chrono::microseconds(50);
 inline constexpr Duration kShortSpin = std::chrono::microseconds(20);
-// During a spin the kernel is asked this often, because it reports ends and errors.
+// A spin asks the kernel this often, because only the kernel reports ends and errors.
 inline constexpr Duration kAskKernelEvery = std::chrono::microseconds(8);
 
-// Returns false if this process may run on one processor only, because then a peer there could not
-// run during the spin.
-bool has_others();
+// Returns true if this process may run on several processors.  With one processor, no peer could
+// run during a spin.
+bool has_several_processors();
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -36,50 +36,50 @@ inline std::uint64_t ticks() {
 #endif
 }
 
-enum class Found : std::uint8_t { kNothing, kBytes, kKernel };
+enum class SpinResult : std::uint8_t { kNothing, kBytes, kKernel };
 
-// Returns the calling thread's record of its last waits.
-os::AdaptiveSpin& waits();
+// Returns the predictor of the calling thread's waits.
+os::AdaptiveSpin& adaptive_spin();
 
-// Spins until `found()` returns true, or until `kernel_has_news()` does, which is called now and
-// then.  Does not spin if the thread's last waits were long, or if others need its processor
-// (os/adaptive_spin.h).
+// Spins until `found()` or `kernel_has_news()` returns true.  Calls `kernel_has_news()` only now
+// and then.  Does not spin if the thread's last waits were long, or if other threads need its
+// processor (os/adaptive_spin.h).
 template <class Look, class News>
-Found spin(Look found, News kernel_has_news) {
-  os::AdaptiveSpin& mine = waits();
-  if (!has_others() || !mine.should_spin()) return Found::kNothing;
+SpinResult spin(Look found, News kernel_has_news) {
+  os::AdaptiveSpin& adaptive = adaptive_spin();
+  if (!has_several_processors() || !adaptive.should_spin()) return SpinResult::kNothing;
   const Time began = os::now();
   Time ask_at = began + kAskKernelEvery;
   for (;;) {
     if (found()) {
-      mine.spin_succeeded();
-      return Found::kBytes;
+      adaptive.spin_succeeded();
+      return SpinResult::kBytes;
     }
     const Time now = os::now();
     if (now - began >= kSpin) break;
     if (now >= ask_at) {
       if (kernel_has_news()) {
-        mine.spin_succeeded();
-        return Found::kKernel;
+        adaptive.spin_succeeded();
+        return SpinResult::kKernel;
       }
       const Time before = os::now();
       ::sched_yield();
       const Time after = os::now();
-      if (!mine.yielded(after - before)) return Found::kNothing;
+      if (!adaptive.yielded(after - before)) return SpinResult::kNothing;
       ask_at = after + kAskKernelEvery;
     }
     pause();
   }
-  mine.spin_failed();
-  return Found::kNothing;
+  adaptive.spin_failed();
+  return SpinResult::kNothing;
 }
 
 // Records how long the thread slept in the kernel, if the sleep ended with an event.
-class Sleep {
+class SleepTimer {
  public:
-  Sleep() : began_(os::now()) {}
+  SleepTimer() : began_(os::now()) {}
   void ended(bool with_event) const {
-    if (with_event) waits().slept(os::now() - began_);
+    if (with_event) adaptive_spin().slept(os::now() - began_);
   }
 
  private:
@@ -89,7 +89,7 @@ class Sleep {
 // Spins until `found()` returns true, at most for kShortSpin.  Returns false if it did not.
 template <class Look>
 bool spin_short(Look found) {
-  if (!has_others()) return false;
+  if (!has_several_processors()) return false;
   const Time began = os::now();
   while (!found()) {
     if (os::now() - began >= kShortSpin) return false;

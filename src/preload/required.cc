@@ -49,27 +49,27 @@ bool is_own_address(const broker::SocketName& name) {
   std::copy(name.address.begin(), name.address.end(), to.sin6_addr.s6_addr);
   const long fd = os::system_call(SYS_socket, AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return true;
-  const int no = 0;
-  os::system_call(SYS_setsockopt, fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
-  const bool own = os::system_call(SYS_bind, fd, &to, sizeof(to)) == 0 || errno != EADDRNOTAVAIL;
+  const int off = 0;
+  os::system_call(SYS_setsockopt, fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  const bool is_own = os::system_call(SYS_bind, fd, &to, sizeof(to)) == 0 || errno != EADDRNOTAVAIL;
   os::system_call(SYS_close, fd);
-  return own;
+  return is_own;
 }
 
 const char* text_of(stream::Reason reason) {
   switch (reason) {
-    case stream::Reason::kExec: return "a program inherits it that does not know the ring";
+    case stream::Reason::kExec: return "a program that does not know the ring inherits it";
     case stream::Reason::kPassed: return "its descriptor goes to another process";
-    case stream::Reason::kKernelCall: return "a call reaches the socket past the ring";
-    case stream::Reason::kUrgent: return "urgent data goes by TCP alone";
+    case stream::Reason::kKernelCall: return "a call bypasses the ring";
+    case stream::Reason::kUrgent: return "urgent data goes only by TCP";
     case stream::Reason::kNone: return "its peer takes no part (verbena run --sockets=only)";
     case stream::Reason::kEnd:
     case stream::Reason::kOther: break;
   }
-  return "something uses its descriptor that does not know the ring";
+  return "something that does not know the ring uses its descriptor";
 }
 
-void say(const char* why, int fd) {
+void report_reset(const char* why, int fd) {
   if (SocketTable::has(STDERR_FILENO)) return;
   std::array<char, 512> line{};
   const auto local = name_of(fd, SYS_getsockname);
@@ -91,8 +91,8 @@ Event event_of(int fd) {
   pollfd one{.fd = fd, .events = POLLRDHUP, .revents = 0};
   const timespec at_once{};
   if (next().ppoll(&one, 1, &at_once, nullptr) <= 0) return Event::kNone;
-  // A peer may end its direction right after its last bytes.  It may have changed over for these
-  // before this end has heard of the ring.
+  // A peer may end its direction right after its last bytes.  It may have changed over before it
+  // sent them, while this end does not know of the ring yet.
   int unread = 0;
   os::system_call(SYS_ioctl, fd, FIONREAD, &unread);
   return unread > 0 ? Event::kNone : Event::kEnded;
@@ -111,10 +111,10 @@ void prepare() {
               parsed.error().line, parsed.error().text.c_str());
     parsed = policy::Rules(Choice::kTcp);
   }
-  static const policy::Rules made = *std::move(parsed);
-  if (!made.decide_nothing()) rules = &made;
+  static const policy::Rules process_rules = *std::move(parsed);
+  if (!process_rules.decide_nothing()) rules = &process_rules;
   const char* const early = ::secure_getenv("VERBENA_SOCKETS_EARLY");
-  if (early != nullptr) change_over::set_early(std::chrono::milliseconds(::atoi(early)));
+  if (early != nullptr) change_over::set_first_call_wait(std::chrono::milliseconds(::atoi(early)));
 }
 
 bool has_rules() { return rules != nullptr; }
@@ -124,10 +124,11 @@ Choice choose(int fd, const sockaddr* to, socklen_t bytes) {
   std::optional<broker::SocketName> peer;
   std::optional<broker::SocketName> local;
   if (to != nullptr) {
-    sockaddr_storage given{};
-    std::copy_n(reinterpret_cast<const std::byte*>(to), std::min<std::size_t>(bytes, sizeof(given)),
-                reinterpret_cast<std::byte*>(&given));
-    peer = service_link::name_from(given);
+    sockaddr_storage address{};
+    std::copy_n(reinterpret_cast<const std::byte*>(to),
+                std::min<std::size_t>(bytes, sizeof(address)),
+                reinterpret_cast<std::byte*>(&address));
+    peer = service_link::name_from(address);
   } else {
     peer = name_of(fd, SYS_getpeername);
     local = name_of(fd, SYS_getsockname);
@@ -175,7 +176,7 @@ void fail(int fd, Socket& socket, stream::Reason reason) {
   const int error = errno;
   const auto before = socket.state.exchange(Socket::State::kPlain);
   if (before != Socket::State::kPlain) {
-    say(text_of(reason), fd);
+    report_reset(text_of(reason), fd);
     leaving::reset(fd);
     if (before == Socket::State::kOffered || before == Socket::State::kSwitched) {
       service_link::forget(socket, reason);

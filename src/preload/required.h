@@ -17,8 +17,9 @@
 // memory.
 namespace verbena::preload::required {
 
-// Reads the rules in the environment, and for tests VERBENA_SOCKETS_EARLY (change_over::set_early),
-// in milliseconds.  The library's constructor calls it once.
+// Reads the rules in the environment.  For tests, it also reads VERBENA_SOCKETS_EARLY, which is the
+// time for change_over::set_first_call_wait() in milliseconds.  The library's constructor calls
+// prepare() once.
 void prepare();
 
 // Returns true if there are rules, so that some connections may have to use the ring.
@@ -29,9 +30,9 @@ bool has_rules();
 policy::Choice choose(int fd, const sockaddr* to, socklen_t bytes);
 
 // Offers a connection that must use the ring to the service at once, and tries again while another
-// thread talks to the service.  The peer sends nothing before that, so a program that waits in
-// poll() would wait for ever.  Does nothing for other connections, or before connect() has
-// succeeded.
+// thread talks to the service.  The peer sends nothing before it has the ring, so without the offer
+// a program that waits in poll() would wait for ever.  Does nothing for other connections, or
+// before connect() has succeeded.
 void offer(int fd, Socket& socket);
 
 // Waits until the connection, which must use the ring, has changed over.  Returns false after it

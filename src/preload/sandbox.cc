@@ -13,7 +13,7 @@
 namespace verbena::preload::sandbox {
 namespace {
 
-void begin() {
+void stop_using_rings() {
   SocketTable::for_each(0, kDescriptorsMax - 1, [](int fd, Socket& socket) {
     (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kOther);
   });
@@ -24,12 +24,12 @@ void begin() {
 
 void before_seccomp(unsigned long operation, bool has_filter) {
   const bool installs = operation == SECCOMP_SET_MODE_FILTER && has_filter;
-  if (installs || operation == SECCOMP_SET_MODE_STRICT) begin();
+  if (installs || operation == SECCOMP_SET_MODE_STRICT) stop_using_rings();
 }
 
 void before_prctl(unsigned long mode, bool has_filter) {
   const bool installs = mode == SECCOMP_MODE_FILTER && has_filter;
-  if (installs || mode == SECCOMP_MODE_STRICT) begin();
+  if (installs || mode == SECCOMP_MODE_STRICT) stop_using_rings();
 }
 
 }  // namespace verbena::preload::sandbox

@@ -36,7 +36,7 @@ namespace {
 using os::repeat_call;
 using os::system_call;
 
-// Limits how often a process tries to reach or start a service.  If one listens and does not
+// Limits how often a process tries to reach or start a service.  If a service listens and does not
 // answer, each try costs kAnswerTimeout, so the pause doubles.
 constexpr Duration kRetryEvery = std::chrono::seconds(1);
 constexpr Duration kRetryEveryMax = std::chrono::minutes(1);
@@ -64,14 +64,15 @@ struct Link {
   std::atomic<bool> busy{false};
   std::atomic<bool> retired{false};
   std::atomic<int> fd{-1};
-  std::uint64_t fd_cookie = 0;           // differs if the program has reused the number of `fd`
-  std::atomic<std::uint64_t> taken{0};   // received messages; the mailbox counts those sent
-  std::atomic<std::uint32_t> number{0};  // connections that this process has had so far
-  Time tried{};
+  std::uint64_t fd_cookie = 0;  // cookie of `fd`, to notice that the program has reused its number
+  std::atomic<std::uint64_t> received_count{0};  // received messages; the mailbox counts those sent
+  std::atomic<std::uint32_t> number{0};          // connections that this process has had so far
+  Time last_try{};
   Duration retry_every = kRetryEvery;
-  std::atomic<bool> may_improve{false};  // root's service should replace the user's own
-  Name own{};
-  Name root{};
+  std::atomic<bool> may_change_to_root{
+      false};  // the service is the user's own, and root's would be better
+  Name own_service{};
+  Name root_service{};
 };
 constinit Link link{};
 
@@ -98,15 +99,15 @@ struct Starter {
 };
 constinit Starter* starter = nullptr;
 
-bool send_noted();
+bool send_pending_forgets();
 
-// Holds the cookies of connections that the service shall forget, which a thread could not tell it
-// because another one had the link.  0 is a free place.
-struct Noted {
+// Holds the cookies of connections that the service must forget, if a thread could not send Forget
+// because another thread held the link.  A free place is 0.
+struct PendingForgets {
   std::atomic<std::uint32_t> count{0};
   std::array<std::atomic<std::uint64_t>, 1024> cookies{};
 };
-constinit Noted noted{};
+constinit PendingForgets pending_forgets{};
 
 // Reserves the link for one thread.  It does not wait if the link is busy: a signal handler would
 // wait for ever for the thread that it has interrupted.
@@ -115,15 +116,15 @@ class Hold {
   Hold() : held_(!link.busy.exchange(true)) {}
   Hold(const Hold&) = delete;
   Hold& operator=(const Hold&) = delete;
-  // A thread that notes a cookie looks at `busy` afterwards, and this one at the count after it has
-  // freed the link.  So at least one of the two sends the message.
+  // A thread first notes a cookie, and then looks at `busy`.  The holder first frees the link, and
+  // then looks at the count.  So at least one of the two sends the message.
   ~Hold() {
     if (!held_) return;
     bool is_sent = true;
     do {
-      is_sent = noted.count.load() == 0 || send_noted();
+      is_sent = pending_forgets.count.load() == 0 || send_pending_forgets();
       link.busy.store(false);
-    } while (is_sent && noted.count.load() > 0 && !link.busy.exchange(true));
+    } while (is_sent && pending_forgets.count.load() > 0 && !link.busy.exchange(true));
   }
   explicit operator bool() const { return held_; }
 
@@ -140,12 +141,13 @@ std::uint64_t cookie_of(int fd) {
 
 void close_descriptor(int fd) { system_call(SYS_close, fd); }
 
-// Does nothing if there is no free place: the service then learns of the end with the program's.
-void note(std::uint64_t cookie) {
-  for (auto& place : noted.cookies) {
+// Notes the cookie of a connection that the service must forget.  If there is no free place, the
+// service forgets the connection only when the program ends.
+void note_forget(std::uint64_t cookie) {
+  for (auto& place : pending_forgets.cookies) {
     std::uint64_t none = 0;
     if (place.load() != none || !place.compare_exchange_strong(none, cookie)) continue;
-    noted.count.fetch_add(1);
+    pending_forgets.count.fetch_add(1);
     return;
   }
 }
@@ -165,42 +167,42 @@ int connection() {
 }
 
 template <class Message>
-bool send(int fd, const Message& message, int passed = -1) {
+bool send(int fd, const Message& message, int passed_fd = -1) {
   const auto bytes = broker::bytes_of(message);
   iovec vector{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
   msghdr header{};
   header.msg_iov = &vector;
   header.msg_iovlen = 1;
-  if (passed >= 0) {
+  if (passed_fd >= 0) {
     header.msg_control = control.data();
     header.msg_controllen = control.size();
     cmsghdr* c = CMSG_FIRSTHDR(&header);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
     c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), &passed, sizeof(int));
+    memcpy(CMSG_DATA(c), &passed_fd, sizeof(int));
   }
   return repeat_call(SYS_sendmsg, fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 
-// Sends the messages that were noted.  Returns false if the service is too busy to take them; then
+// Sends the pending Forget messages.  Returns false if the service is too busy to take them; then
 // the next thread that frees the link tries again.  REQUIRES: the caller holds the link.
-bool send_noted() {
+bool send_pending_forgets() {
   const int fd = connection();
-  for (auto& place : noted.cookies) {
+  for (auto& place : pending_forgets.cookies) {
     const std::uint64_t cookie = place.load();
     if (cookie == 0) continue;
     if (fd >= 0 && !send(fd, broker::Forget{.cookie = cookie}) && errno == EAGAIN) return false;
     place.store(0);
-    noted.count.fetch_sub(1);
+    pending_forgets.count.fetch_sub(1);
   }
   return true;
 }
 
 // Receives one message, and the descriptor that came with it, or -1.  Returns the message's bytes;
 // 0 at the end of the connection; a negative number for an error.
-long receive(int fd, std::span<std::byte> out, int& passed, int flags) {
+long receive(int fd, std::span<std::byte> out, int& passed_fd, int flags) {
   iovec vector{.iov_base = out.data(), .iov_len = out.size()};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
   msghdr header{};
@@ -208,15 +210,16 @@ long receive(int fd, std::span<std::byte> out, int& passed, int flags) {
   header.msg_iovlen = 1;
   header.msg_control = control.data();
   header.msg_controllen = control.size();
-  passed = -1;
+  passed_fd = -1;
   const long bytes = repeat_call(SYS_recvmsg, fd, &header, flags | MSG_CMSG_CLOEXEC);
   if (bytes <= 0) return bytes;
   const cmsghdr* c = CMSG_FIRSTHDR(&header);
-  if (c != nullptr && c->cmsg_type == SCM_RIGHTS) memcpy(&passed, CMSG_DATA(c), sizeof(int));
+  if (c != nullptr && c->cmsg_type == SCM_RIGHTS) memcpy(&passed_fd, CMSG_DATA(c), sizeof(int));
   return bytes;
 }
 
-// This process gives its data only to a service of its own user or of root.
+// Returns true if the service runs as this process's user, or as root.  Only such a service gets
+// the process's data.
 bool is_trusted(int fd) {
   ucred peer{};
   socklen_t bytes = sizeof(peer);
@@ -228,91 +231,96 @@ std::array<char, broker::kNameBytes> program_name() {
   return broker::text_field<broker::kNameBytes>(program_invocation_short_name);
 }
 
-enum class Found : std::uint8_t {
-  kNobody,  // no service listens, or it refuses this program
-  kSilent,  // a service listens, but does not answer
+enum class ConnectResult : std::uint8_t {
+  kNoService,  // no service listens, or it refuses this program
+  kNoAnswer,   // a service listens, but does not answer
   kConnected,
 };
 
 // Makes the mailbox, sends Hello, and waits for Welcome.
-Found introduce(int fd) {
+ConnectResult handshake(int fd) {
   auto memory = os::create_shared_memory("verbena-mailbox", broker::MailboxMemory::kBytes);
-  if (!memory) return Found::kNobody;
+  if (!memory) return ConnectResult::kNoService;
   const broker::Hello hello{.build = broker::text_field<broker::kBuildBytes>(VB_BUILD_ID),
                             .pid = static_cast<std::uint32_t>(::getpid()),
                             .program = program_name()};
-  if (!send(fd, hello, memory->fd.get())) return Found::kSilent;
+  if (!send(fd, hello, memory->fd.get())) return ConnectResult::kNoAnswer;
   std::array<std::byte, broker::kMessageBytesMax> buffer;
-  int passed = -1;
-  const long bytes = receive(fd, buffer, passed, 0);
-  if (passed >= 0) close_descriptor(passed);
-  if (bytes <= 0) return bytes < 0 ? Found::kSilent : Found::kNobody;
+  int passed_fd = -1;
+  const long bytes = receive(fd, buffer, passed_fd, 0);
+  if (passed_fd >= 0) close_descriptor(passed_fd);
+  if (bytes <= 0) return bytes < 0 ? ConnectResult::kNoAnswer : ConnectResult::kNoService;
   const auto welcome =
       broker::decode<broker::Welcome>(std::span(buffer).first(static_cast<std::size_t>(bytes)));
-  if (!welcome || welcome->refused != 0) return Found::kNobody;
-  link.taken = 0;
-  return map_mailbox(memory->fd.get()) ? Found::kConnected : Found::kNobody;
+  if (!welcome || welcome->refused != 0) return ConnectResult::kNoService;
+  link.received_count = 0;
+  return map_mailbox(memory->fd.get()) ? ConnectResult::kConnected : ConnectResult::kNoService;
 }
 
 // Connects to a service, if somebody listens.  The link then owns the descriptor.
-Found connect_to(const Name& name) {
+ConnectResult connect_to(const Name& name) {
   long fd = system_call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (fd < 0) return Found::kNobody;
+  if (fd < 0) return ConnectResult::kNoService;
   fd = own_descriptors::move_away(static_cast<int>(fd));
-  // A service that is stopped must not stop the program.
+  // A suspended service (SIGSTOP) must not block the program.
   const timeval timeout{.tv_sec = 1, .tv_usec = 0};
   system_call(SYS_setsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   system_call(SYS_setsockopt, fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
   const long connected = repeat_call(SYS_connect, fd, &name.address, name.bytes);
-  // A service that does not accept connections for long has no room for more of them.
-  Found found = connected != 0 && errno == EAGAIN ? Found::kSilent : Found::kNobody;
-  if (connected == 0 && is_trusted(static_cast<int>(fd))) found = introduce(static_cast<int>(fd));
-  if (found != Found::kConnected) {
+  // EAGAIN means that the service has not accepted connections for a long time, so its queue is
+  // full.
+  ConnectResult result =
+      connected != 0 && errno == EAGAIN ? ConnectResult::kNoAnswer : ConnectResult::kNoService;
+  if (connected == 0 && is_trusted(static_cast<int>(fd))) result = handshake(static_cast<int>(fd));
+  if (result != ConnectResult::kConnected) {
     close_descriptor(static_cast<int>(fd));
-    return found;
+    return result;
   }
   disconnect();
   link.fd_cookie = cookie_of(static_cast<int>(fd));
   link.fd.store(static_cast<int>(fd));
   link.number.fetch_add(1);
-  link.may_improve.store(name == link.own && !(link.own == link.root));
-  return Found::kConnected;
+  link.may_change_to_root.store(name == link.own_service &&
+                                !(link.own_service == link.root_service));
+  return ConnectResult::kConnected;
 }
 
 // Notes when a try to reach a service has ended, and how long to wait before the next one.
-void note_try(bool was_silent) {
-  link.tried = os::now();
-  link.retry_every = was_silent ? std::min(2 * link.retry_every, kRetryEveryMax) : kRetryEvery;
+void note_try(bool had_no_answer) {
+  link.last_try = os::now();
+  link.retry_every = had_no_answer ? std::min(2 * link.retry_every, kRetryEveryMax) : kRetryEvery;
 }
 
-// Connects to root's service, because it introduces programs of all users, or else to the user's
-// own.  Returns the result for the service that was tried last.
-Found connect_to_service() {
-  const Found root = connect_to(link.root);
-  const bool is_own = link.own == link.root;
-  const Found found = root == Found::kConnected || is_own ? root : connect_to(link.own);
-  note_try(found != Found::kConnected && (root == Found::kSilent || found == Found::kSilent));
-  return found;
+// Connects to root's service, which can connect programs of all users, or else to the user's own
+// service.  Returns the result for the service that was tried last.
+ConnectResult connect_to_service() {
+  const ConnectResult root = connect_to(link.root_service);
+  const bool is_own = link.own_service == link.root_service;
+  const ConnectResult result =
+      root == ConnectResult::kConnected || is_own ? root : connect_to(link.own_service);
+  note_try(result != ConnectResult::kConnected &&
+           (root == ConnectResult::kNoAnswer || result == ConnectResult::kNoAnswer));
+  return result;
 }
 
 // Changes from the user's own service to root's, if root's has started by now.
-void improve() {
-  if (os::now() - link.tried < link.retry_every) return;
-  note_try(connect_to(link.root) == Found::kSilent);
+void change_to_root() {
+  if (os::now() - link.last_try < link.retry_every) return;
+  note_try(connect_to(link.root_service) == ConnectResult::kNoAnswer);
 }
 
-// Returns true if the last try to reach a service is long enough ago, and notes a new one.
+// Returns true if the last try to reach a service is long enough ago.  Then a new try begins.
 bool may_try() {
   if (link.retired.load()) return false;
   const Time now = os::now();
-  if (link.tried != Time{} && now - link.tried < link.retry_every) return false;
-  link.tried = now;
+  if (link.last_try != Time{} && now - link.last_try < link.retry_every) return false;
+  link.last_try = now;
   return true;
 }
 
 // Returns true if there is a connection.  If there is none, tries to make one.
-bool connected() {
-  return connection() >= 0 || (may_try() && connect_to_service() == Found::kConnected);
+bool ensure_connected() {
+  return connection() >= 0 || (may_try() && connect_to_service() == ConnectResult::kConnected);
 }
 
 // verbena-sockets is in the directory of this library's file.
@@ -339,13 +347,13 @@ std::optional<broker::Connection> connection_of(int fd) {
   return broker::Connection{.local = *from, .peer = *to};
 }
 
-void take(std::span<const std::byte> message, int memory) {
+void handle_message(std::span<const std::byte> message, int memory) {
   const auto pair = broker::decode<broker::Pair>(message);
   if (!pair || memory < 0) return;
   // The program may have closed the socket since the report.
   const SocketUse socket = SocketTable::find_number(pair->number);
   if (!socket || socket->cookie != pair->cookie) return;
-  change_over::prepare(*socket, memory, pair->side);
+  change_over::map_memory(*socket, memory, pair->side);
 }
 
 // Reports the socket to the service.  Returns false if there is no connection to the service, or if
@@ -384,19 +392,19 @@ std::optional<broker::SocketName> name_from(const sockaddr_storage& from) {
 }
 
 void prepare() {
-  link.own.set(os::socket_service_name());
-  link.root.set(os::root_socket_service_name());
-  static Starter made{.path = service_path(), .uid = ::geteuid()};
-  starter = &made;
+  link.own_service.set(os::socket_service_name());
+  link.root_service.set(os::root_socket_service_name());
+  static Starter process_starter{.path = service_path(), .uid = ::geteuid()};
+  starter = &process_starter;
 }
 
 void start() {
   const bool has_link = link.fd.load(std::memory_order_relaxed) >= 0;
-  if (has_link && !link.may_improve.load(std::memory_order_relaxed)) return;
+  if (has_link && !link.may_change_to_root.load(std::memory_order_relaxed)) return;
   const Hold hold;
   if (!hold) return;
-  if (connection() >= 0) return link.may_improve.load() ? improve() : void();
-  if (!may_try() || starter == nullptr || connect_to_service() != Found::kNobody) return;
+  if (connection() >= 0) return link.may_change_to_root.load() ? change_to_root() : void();
+  if (!may_try() || starter == nullptr || connect_to_service() != ConnectResult::kNoService) return;
   if (::geteuid() != starter->uid) return;
   std::string problem;
   auto daemon =
@@ -407,21 +415,22 @@ void start() {
   if (!daemon) return;
   if (starter->daemon.reaper_pidfd) (void)os::collect_reaper(starter->daemon);
   starter->daemon = std::move(*daemon);
-  (void)connect_to(link.own);
+  (void)connect_to(link.own_service);
 }
 
 void offer(int fd, Socket& socket) {
   const Hold hold;
-  if (!hold || !connected()) return;
+  if (!hold || !ensure_connected()) return;
   const int channel = connection();
   if (channel < 0 || !report(channel, fd, socket)) return;
   auto expected = Socket::State::kNew;
   socket.state.compare_exchange_strong(expected, Socket::State::kOffered);
 }
 
-void look(bool thorough) {
+void receive_answers(bool is_thorough) {
   if (link.fd.load(std::memory_order_relaxed) < 0) return;
-  if (!thorough && messages_sent() == link.taken.load(std::memory_order_relaxed)) return;
+  if (!is_thorough && messages_sent() == link.received_count.load(std::memory_order_relaxed))
+    return;
   const Hold hold;
   const int fd = hold ? connection() : -1;
   if (fd < 0) return;
@@ -431,31 +440,31 @@ void look(bool thorough) {
     const long bytes = receive(fd, buffer, memory, MSG_DONTWAIT);
     if (bytes == 0 || (bytes < 0 && errno != EAGAIN)) return disconnect();
     if (bytes < 0) return;
-    ++link.taken;
-    take(std::span(buffer).first(static_cast<std::size_t>(bytes)), memory);
+    ++link.received_count;
+    handle_message(std::span(buffer).first(static_cast<std::size_t>(bytes)), memory);
     if (memory >= 0) close_descriptor(memory);
   }
 }
 
-std::optional<Memory> ask(int fd, Socket& socket) {
+std::optional<Memory> request_memory(int fd, Socket& socket) {
   const Hold hold;
-  if (!hold || !connected()) return std::nullopt;
+  if (!hold || !ensure_connected()) return std::nullopt;
   const int channel = connection();
   if (channel < 0 || !report(channel, fd, socket)) return std::nullopt;
   const Time until = os::now() + kAnswerTimeout;
   while (os::now() < until) {
     std::array<std::byte, broker::kMessageBytesMax> buffer;
-    int passed = -1;
-    const long bytes = receive(channel, buffer, passed, 0);
-    os::Fd memory(passed);
+    int passed_fd = -1;
+    const long bytes = receive(channel, buffer, passed_fd, 0);
+    os::Fd memory(passed_fd);
     if (bytes <= 0) break;
-    ++link.taken;
+    ++link.received_count;
     const auto message = std::span(buffer).first(static_cast<std::size_t>(bytes));
     const auto pair = broker::decode<broker::Pair>(message);
     if (memory && pair && pair->number == socket.number() && pair->cookie == socket.cookie) {
       return Memory{std::move(memory), pair->side};
     }
-    take(message, memory.get());
+    handle_message(message, memory.get());
   }
   disconnect();
   return std::nullopt;
@@ -479,8 +488,8 @@ void forget(Socket& socket, stream::Reason reason) {
                                  .cookie = socket.cookie};
     if (hold && send(fd, message)) return;
   }
-  note(socket.cookie);
-  const Hold again;  // its end sends the message, unless another thread does
+  note_forget(socket.cookie);
+  const Hold again;  // its destructor sends the message, unless another thread does
 }
 
 void retire() {
@@ -491,11 +500,11 @@ void retire() {
 
 void after_fork_in_child() {
   link.busy.store(false);
-  noted.count.store(0);
-  for (auto& place : noted.cookies) place.store(0);
+  pending_forgets.count.store(0);
+  for (auto& place : pending_forgets.cookies) place.store(0);
   disconnect();
   map_mailbox(-1);
-  link.tried = Time{};
+  link.last_try = Time{};
   link.retry_every = kRetryEvery;
 }
 

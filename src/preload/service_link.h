@@ -12,11 +12,11 @@
 
 // Connects this process with the socket service, for all of its sockets.
 //
-// Without a service, connections stay on TCP.  A function that has to connect to the service first
-// (start(), offer() and ask()) waits for its answer, at most for a second for each service that it
-// tries, and seldom tries again.  Otherwise functions return at once, unless their comment says
-// more.  One thread at a time uses the link.  Other threads, and signal handlers that interrupt it,
-// continue without it.  Only prepare() and start() allocate memory.
+// Without a service, connections stay on TCP.  start(), offer() and request_memory() may have to
+// connect to the service first.  Then they wait for its answer, at most a second for each service
+// that they try, and they seldom try again.  The other functions return at once, unless their
+// comments say otherwise.  One thread at a time uses the link.  Other threads, and signal handlers
+// that interrupt it, continue without it.  Only prepare() and start() allocate memory.
 namespace verbena::preload::service_link {
 
 // Allocates all memory that is needed later.  The library's constructor calls it once.
@@ -30,8 +30,9 @@ void start();
 void offer(int fd, Socket& socket);
 
 // Takes the answers of the service that have come, and gives each to its socket.  If no message has
-// come, it costs two loads.  A thorough look also notices that the service has ended.
-void look(bool thorough);
+// come, the call costs two loads.  If `is_thorough` is set, the call also notices that the service
+// has ended.
+void receive_answers(bool is_thorough);
 
 // Sleeps until the service has sent something, at most for `time`.  May return earlier.
 void wait(Duration time);
@@ -39,7 +40,7 @@ void wait(Duration time);
 // Converts a socket address to its form in messages.  Returns nothing if it is not an IP address.
 std::optional<broker::SocketName> name_from(const sockaddr_storage& from);
 
-// Returns true if the service that now runs has been offered the socket.
+// Returns true if the socket was offered to the service that runs now.
 bool has_offer(const Socket& socket);
 
 // Holds the memory of a stream, and which side of it a socket is.
@@ -50,7 +51,7 @@ struct Memory {
 // Asks the service for the memory of a connection that has changed over.  Waits for the answer, at
 // most a second.  Returns nothing if the service does not know the connection, or is busy or
 // absent.
-std::optional<Memory> ask(int fd, Socket& socket);
+std::optional<Memory> request_memory(int fd, Socket& socket);
 
 // Tells the service that this process has closed the socket, or that the socket stays on TCP.
 void forget(Socket& socket, stream::Reason reason = stream::Reason::kNone);

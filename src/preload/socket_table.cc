@@ -13,7 +13,8 @@ static_assert(kSocketsMax == std::size_t{1} << kIndexBits);
 
 // A free socket is all zeros.  SocketTable::add() sets the members that must not be zero.
 constinit ZeroedArray<Socket, kSocketsMax> pool{};
-// The head of the list of free sockets: a tag that changes with each removal, and index + 1.
+// Heads the list of free sockets: a tag that changes with each removal, and the index + 1 of a
+// socket.
 constinit std::atomic<std::uint64_t> free_head{0};
 constinit std::atomic<std::uint32_t> never_used{0};
 
@@ -39,7 +40,7 @@ SocketUse SocketTable::find_number(std::uint32_t number) {
 }
 
 // Makes the table lead from the descriptor to the socket.  The caller has taken a reference for it.
-void SocketTable::enter(int fd, Socket& socket) {
+void SocketTable::set_slot(int fd, Socket& socket) {
   int highest = highest_.load(std::memory_order_relaxed);
   while (highest < fd && !highest_.compare_exchange_weak(highest, fd)) {
   }
@@ -50,7 +51,7 @@ void SocketTable::enter(int fd, Socket& socket) {
 }
 
 // Returns a free socket; nullptr if there is none.
-Socket* SocketTable::make() {
+Socket* SocketTable::allocate() {
   std::uint64_t head = free_head.load(std::memory_order_acquire);
   while (const auto index = static_cast<std::uint32_t>(head)) {
     const std::uint32_t after = pool[index - 1].next_free_.load(std::memory_order_relaxed);
@@ -67,7 +68,7 @@ Socket* SocketTable::make() {
 
 Socket* SocketTable::add(int fd) {
   if (fd < 0 || fd >= kDescriptorsMax) return nullptr;
-  Socket* socket = make();
+  Socket* socket = allocate();
   if (socket == nullptr) return nullptr;
   socket->state.store(Socket::State::kNew, std::memory_order_relaxed);
   socket->calls_on_tcp.store(0, std::memory_order_relaxed);
@@ -84,27 +85,27 @@ Socket* SocketTable::add(int fd) {
   socket->nonblocking.store(false, std::memory_order_relaxed);
   socket->is_shared.store(false, std::memory_order_relaxed);
   socket->must_switch.store(false, std::memory_order_relaxed);
-  socket->is_spawned.store(false, std::memory_order_relaxed);
+  socket->is_passed_to_spawned.store(false, std::memory_order_relaxed);
   socket->pending_error.store(0, std::memory_order_relaxed);
   socket->reads_no_more.store(false, std::memory_order_relaxed);
   socket->never_promises.store(false, std::memory_order_relaxed);
   socket->is_closed.store(false, std::memory_order_relaxed);
-  socket->peer_looked_at.store(0, std::memory_order_relaxed);
+  socket->peer_checked_at.store(0, std::memory_order_relaxed);
   socket->sleepers = 0;
   socket->references.store(1, std::memory_order_release);
-  enter(fd, *socket);
+  set_slot(fd, *socket);
   return socket;
 }
 
-void SocketTable::add_copy(Socket& of, int copy) {
+void SocketTable::add_copy(Socket& original, int copy) {
   if (copy < 0 || copy >= kDescriptorsMax) {
-    return of.keep_on_tcp();
+    return original.keep_on_tcp();
   }
-  of.references.fetch_add(1, std::memory_order_relaxed);
-  enter(copy, of);
+  original.references.fetch_add(1, std::memory_order_relaxed);
+  set_slot(copy, original);
 }
 
-SocketUse SocketTable::take(int fd) {
+SocketUse SocketTable::remove(int fd) {
   if (!has(fd)) return {};
   return SocketUse(
       slots_[static_cast<std::size_t>(fd)].exchange(nullptr, std::memory_order_acq_rel));

@@ -29,8 +29,8 @@ inline constexpr int kDescriptorsMax = 1 << 20;
 // Further connections of a process are not tracked.
 inline constexpr std::size_t kSocketsMax = 65536;
 
-// Counts what has gone by TCP before the change over, from the first byte on.  After fork(), the
-// processes that hold the socket share the counts, in memory that they inherit.
+// Counts the bytes that went by TCP before the change over.  After fork(), the processes that hold
+// the socket share the counts, in memory that they inherit.
 struct TcpCounts {
   std::atomic<std::uint32_t> processes{1};  // processes that hold the socket, with this library
   std::atomic<bool> stays_on_tcp{false};    // the connection must never change over
@@ -38,8 +38,8 @@ struct TcpCounts {
   std::atomic<std::uint64_t> received{0};   // bytes
 };
 
-// Accesses a socket option as the program sees it, in memory that all processes with the socket
-// share, while the kernel's socket has another value.
+// Accesses the value of a socket option that the program sees, while the kernel's socket has
+// another value.  All processes that hold the socket share the memory of this value.
 class ShownOption {
  public:
   ShownOption(std::uint32_t& options, std::uint32_t bit) : options_(options), bit_(bit) {}
@@ -55,11 +55,11 @@ class ShownOption {
 class Socket {
  public:
   enum class State : std::uint8_t {
-    kNew,       // on TCP; to be offered to the service after some use
-    kOffered,   // on TCP; the service knows it
-    kBusy,      // one thread is changing the connection over
-    kSwitched,  // the stream chooses TCP or the ring for each byte
-    kPlain,     // on TCP for ever
+    kNew,        // on TCP; to be offered to the service after some use
+    kOffered,    // on TCP; the service knows it
+    kSwitching,  // one thread is changing the connection over
+    kSwitched,   // the stream chooses TCP or the ring for each byte
+    kPlain,      // on TCP for ever
   };
 
   std::atomic<State> state{State::kNew};
@@ -69,10 +69,10 @@ class Socket {
   std::atomic<std::uint32_t> calls_on_tcp{0};
   std::atomic<std::uint32_t> calls{0};       // all calls so far, until the change over
   std::atomic<std::uint16_t> generation{0};  // grows when the object is used for another socket
-  std::atomic<std::uint32_t> last_walk{0};   // number of the last walk over all sockets that met it
-  std::atomic<std::uint32_t> service{0};     // number of the service connection with the offer
+  std::atomic<std::uint32_t> last_walk{0};   // number of the last walk that visited the socket
+  std::atomic<std::uint32_t> service{0};     // number of the service connection that has the offer
   std::uint64_t cookie = 0;                  // SO_COOKIE, after the first report to the service
-  Time since{};                              // when this library began to track it
+  Time since{};                              // when this library began to track the socket
   TcpCounts own_counts{};
   std::atomic<TcpCounts*> counts{nullptr};
 
@@ -80,19 +80,21 @@ class Socket {
   std::span<std::byte> memory{};
   std::uint32_t side = 0;
   std::atomic<bool> has_memory{false};
-  std::atomic<bool> nonblocking{false};     // O_NONBLOCK, as far as this process knows
-  std::atomic<bool> is_shared{false};       // other processes have it, and may change O_NONBLOCK
-  std::atomic<bool> must_switch{false};     // the rules forbid TCP; see required.h
-  std::atomic<bool> is_spawned{false};      // a program that this process will start gets a copy
+  std::atomic<bool> nonblocking{false};  // O_NONBLOCK, as this process has set it last
+  std::atomic<bool> is_shared{false};    // with other processes, which may change O_NONBLOCK
+  std::atomic<bool> must_switch{false};  // the rules forbid TCP; see required.h
+  std::atomic<bool> is_passed_to_spawned{
+      false};                               // a program that this process will start gets a copy
   std::atomic<int> pending_error{0};        // an errno that the next call reports, see take_error()
   std::atomic<bool> reads_no_more{false};   // after shutdown(SHUT_RD)
   std::atomic<bool> never_promises{false};  // see leaving::receive_by_tcp()
   std::atomic<bool> is_closed{false};       // this process has given up its share of the end
-  std::atomic<bool> survives_exec{false};   // the next program inherits a descriptor of it
+  std::atomic<bool> survives_exec{false};   // the next program inherits a descriptor of the socket
   std::atomic<bool> wait_lock{false};       // see waits.h
-  std::uint32_t sleepers = 0;  // threads that wait for it in the kernel; wait_lock guards it
-  // This is the time at which the sender last checked that the peer lives, in nanoseconds.
-  std::atomic<std::int64_t> peer_looked_at{0};
+  std::uint32_t sleepers =
+      0;  // threads that wait for the socket in the kernel; wait_lock guards this count
+  // The sender last checked at this time, in nanoseconds, that the peer lives.
+  std::atomic<std::int64_t> peer_checked_at{0};
 
   stream::Sender sender() const { return stream::Sender(*stream::place_of(memory, side)); }
   stream::Receiver receiver() const {
@@ -102,7 +104,7 @@ class Socket {
   std::atomic_ref<std::uint32_t> holders() const {
     return std::atomic_ref(reinterpret_cast<stream::Control*>(memory.data())->holders[side]);
   }
-  // Returns true if the stream carries bytes to this process.
+  // Returns true if the stream carries the connection's bytes.
   bool is_switched() const { return state.load(std::memory_order_acquire) == State::kSwitched; }
 
   // Returns the place of a socket option that this library has managed since the change to the
@@ -148,7 +150,7 @@ class Socket {
   std::atomic<std::uint32_t> next_free_{0};  // index + 1
 };
 
-// Keeps a Socket during a call, even if another thread closes the descriptor.
+// Keeps a Socket alive during a call, even if another thread closes the descriptor.
 class SocketUse {
  public:
   SocketUse() = default;
@@ -174,15 +176,15 @@ class SocketTable {
            slots_[static_cast<std::size_t>(fd)].load(std::memory_order_relaxed) != nullptr;
   }
 
-  // Returns the tracked socket that Socket::number() names, if it is still that one.
+  // Returns the socket that has this Socket::number(), if it is still tracked.
   static SocketUse find_number(std::uint32_t number);
 
   // Begins to track a connection.  Returns nullptr if there is no room.
   static Socket* add(int fd);
   // Records that the descriptor `copy` refers to the same socket from now on.
-  static void add_copy(Socket& of, int copy);
+  static void add_copy(Socket& original, int copy);
   // Stops tracking the descriptor, before the kernel closes it.  Returns the socket that it had.
-  static SocketUse take(int fd);
+  static SocketUse remove(int fd);
 
   // Calls visit(fd) for each tracked descriptor from `first` to `last`.  It holds no reference to
   // the socket meanwhile, so visit() may end the socket's last use.
@@ -201,14 +203,14 @@ class SocketTable {
     });
   }
   // Returns the highest descriptor that was ever tracked; -1 if there was none yet.
-  static int highest() { return highest_.load(std::memory_order_relaxed); }
+  static int highest_descriptor() { return highest_.load(std::memory_order_relaxed); }
   // Frees a socket whose last reference is gone.  SocketUse calls it.
   static void release(Socket& socket);
 
  private:
-  static Socket* make();
+  static Socket* allocate();
   static bool try_use(Socket& socket);
-  static void enter(int fd, Socket& socket);
+  static void set_slot(int fd, Socket& socket);
 
   static ZeroedArray<std::atomic<Socket*>, kDescriptorsMax> slots_;
   static std::atomic<int> highest_;

@@ -51,8 +51,8 @@ void forget(FILE* file) {
 }
 
 // Writes a text that the C library has allocated, and frees it.
-int write_all(int fd, int bytes, char* made) {
-  const std::unique_ptr<char, decltype(&::free)> text(bytes < 0 ? nullptr : made, ::free);
+int write_all(int fd, int bytes, char* allocated) {
+  const std::unique_ptr<char, decltype(&::free)> text(bytes < 0 ? nullptr : allocated, ::free);
   for (int done = 0; done < bytes;) {
     const ssize_t n = ::write(fd, text.get() + done, static_cast<std::size_t>(bytes - done));
     if (n < 0) return -1;

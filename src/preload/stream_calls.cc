@@ -34,15 +34,15 @@ class Send {
         blocks_(blocks(fd, socket, flags)) {}
 
   ssize_t run() {
-    if (lock_.taken() == EndLock::Taken::kOwn) return failed(EINTR);
-    if (lock_.taken() == EndLock::Taken::kOwnerDied && !sender_.recover()) return reset(fd_);
+    if (lock_.outcome() == EndLock::Outcome::kNotTaken) return failed(EINTR);
+    if (lock_.outcome() == EndLock::Outcome::kOwnerDied && !sender_.recover()) return reset(fd_);
     if (const int error = socket_.take_error()) return failed(error);
     // The kernel knows whether the program may still send.
     if (from_.at_end()) return kernel_call(next().sendmsg, fd_, from_, flags_);
-    look_for_peer();
+    check_peer();
     while (!from_.at_end()) {
       auto step = sender_.write(from_.part(), stream::Sender::Depth::kCached);
-      if (step && step->kind == stream::WriteStep::Kind::kFull) step = when_full();
+      if (step && step->kind == stream::WriteStep::Kind::kFull) step = write_when_full();
       if (!step) return reset(fd_);
       switch (step->kind) {
         case stream::WriteStep::Kind::kCopied:
@@ -65,10 +65,10 @@ class Send {
   // Sends the rest in calls of at most kPartsMax parts, until one of them ends early.
   ssize_t by_tcp_alone() {
     while (!from_.at_end()) {
-      const int quiet = from_.done() > 0 ? MSG_NOSIGNAL : 0;
+      const int no_signal = from_.done() > 0 ? MSG_NOSIGNAL : 0;
       const std::size_t wanted = from_.bytes_of_parts(kPartsMax);
-      const ssize_t n =
-          kernel_call(next().sendmsg, fd_, from_, flags_ | quiet | (blocks_ ? 0 : MSG_DONTWAIT));
+      const ssize_t n = kernel_call(next().sendmsg, fd_, from_,
+                                    flags_ | no_signal | (blocks_ ? 0 : MSG_DONTWAIT));
       if (n < 0) return fails_with(errno);
       from_.advance(static_cast<std::size_t>(n));
       if (static_cast<std::size_t>(n) < wanted) break;
@@ -87,32 +87,32 @@ class Send {
 
   // The promise of a killed peer stays in the memory.  So if bytes stay unread, the sender asks the
   // kernel whether there is still a peer.  If not, the rest goes by TCP, where the kernel gives the
-  // right error.  If no bytes are unread, the sender notes when it sends the next ones, for
+  // right error.  If no bytes are unread, the sender notes when it sends the next bytes, for
   // Receiver::ready_at().
-  void look_for_peer() {
-    constexpr std::int64_t kLookEvery = 1'000'000;  // nanoseconds
+  void check_peer() {
+    constexpr std::int64_t kCheckPeerEvery = 1'000'000;  // nanoseconds
     if (sender_.has_left()) return;
     if (sender_.unread() == 0) return sender_.set_ready_at(processor::ticks());
     const std::int64_t now = os::now().time_since_epoch().count();
-    const std::int64_t before = socket_.peer_looked_at.load(std::memory_order_relaxed);
-    if (now - before < kLookEvery) return;
-    socket_.peer_looked_at.store(now, std::memory_order_relaxed);
+    const std::int64_t before = socket_.peer_checked_at.load(std::memory_order_relaxed);
+    if (now - before < kCheckPeerEvery) return;
+    socket_.peer_checked_at.store(now, std::memory_order_relaxed);
     pollfd one{.fd = fd_, .events = POLLRDHUP, .revents = 0};
     const timespec at_once{};
     if (next().ppoll(&one, 1, &at_once, nullptr) > 0) {
-      // If the memory holds nonsense, the next write() reports it.
+      // If the memory holds invalid values, the next write() reports an error.
       (void)sender_.leave(stream::Reason::kOther).has_value();
-      leaving::give_delays_back(fd_, socket_);
+      leaving::restore_delay_options(fd_, socket_);
     }
   }
 
   // A receiver that takes nothing for a moment probably waits for a processor.  Then the sender
   // uses the whole ring, so that less has to go by TCP.
-  Result<stream::WriteStep> when_full() {
+  Result<stream::WriteStep> write_when_full() {
     using Depth = stream::Sender::Depth;
     const std::size_t unread = sender_.unread();
-    const bool takes = processor::spin_short([&] { return sender_.unread() < unread; });
-    auto step = sender_.write(from_.part(), takes ? Depth::kCached : Depth::kWhole);
+    const bool peer_reads = processor::spin_short([&] { return sender_.unread() < unread; });
+    auto step = sender_.write(from_.part(), peer_reads ? Depth::kCached : Depth::kWhole);
     if (step && step->kind == stream::WriteStep::Kind::kFull) {
       return sender_.write_by_tcp(from_.part().size());
     }
@@ -122,8 +122,8 @@ class Send {
   // All parts go in one call.  So if the peer resets the connection because of the first one, the
   // program sees the same as by TCP alone.
   std::optional<ssize_t> by_tcp() {
-    const int quiet = from_.done() > 0 ? MSG_NOSIGNAL : 0;
-    const ssize_t n = kernel_call(next().sendmsg, fd_, from_, flags_ | MSG_DONTWAIT | quiet,
+    const int no_signal = from_.done() > 0 ? MSG_NOSIGNAL : 0;
+    const ssize_t n = kernel_call(next().sendmsg, fd_, from_, flags_ | MSG_DONTWAIT | no_signal,
                                   stream::Sender::kTcpBytesMax);
     const int error = errno;
     if (sender_.sent(n > 0 ? static_cast<std::size_t>(n) : 0)) leaving::wake_peer(sender_);
@@ -140,8 +140,9 @@ class Send {
     // and SO_ERROR show it.
     if (from_.done() > 0 && has_error(fd_)) return done();
     lock_.lock_again();
-    if (lock_.taken() == EndLock::Taken::kOwn) return from_.done() > 0 ? done() : failed(EINTR);
-    if (lock_.taken() == EndLock::Taken::kOwnerDied && !sender_.recover()) return reset(fd_);
+    if (lock_.outcome() == EndLock::Outcome::kNotTaken)
+      return from_.done() > 0 ? done() : failed(EINTR);
+    if (lock_.outcome() == EndLock::Outcome::kOwnerDied && !sender_.recover()) return reset(fd_);
     return std::nullopt;
   }
 
@@ -197,9 +198,9 @@ ssize_t splice(int fd, Socket& socket, int pipe, std::size_t count, unsigned fla
   }
   // The bytes leave the stream only when they are in the pipe.
   iovec part{.iov_base = page.data(), .iov_len = std::min(count, page.size())};
-  const ssize_t seen = receive(fd, socket, &part, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (seen <= 0) return seen;
-  const ssize_t written = next().write(pipe, page.data(), static_cast<std::size_t>(seen));
+  const ssize_t peeked = receive(fd, socket, &part, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (peeked <= 0) return peeked;
+  const ssize_t written = next().write(pipe, page.data(), static_cast<std::size_t>(peeked));
   if (written <= 0) return written;
   part.iov_len = static_cast<std::size_t>(written);
   return receive(fd, socket, &part, 1, MSG_WAITALL);

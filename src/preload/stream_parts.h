@@ -24,10 +24,11 @@ class Cursor {
   Cursor(const iovec* parts, std::size_t count) : parts_(parts), count_(count) { skip_empty(); }
 
   bool at_end() const { return index_ == count_; }
-  // Returns the rest of the current part, at most `most` bytes.
-  std::span<std::byte> part(std::size_t most = SSIZE_MAX) const {
-    const iovec& now = parts_[index_];
-    return {static_cast<std::byte*>(now.iov_base) + offset_, std::min(now.iov_len - offset_, most)};
+  // Returns the rest of the current part, at most `bytes_max` bytes.
+  std::span<std::byte> part(std::size_t bytes_max = SSIZE_MAX) const {
+    const iovec& current = parts_[index_];
+    return {static_cast<std::byte*>(current.iov_base) + offset_,
+            std::min(current.iov_len - offset_, bytes_max)};
   }
   // Advances by this number of bytes, which may span several parts.
   void advance(std::size_t bytes) {
@@ -41,24 +42,24 @@ class Cursor {
   }
   std::size_t done() const { return done_; }
 
-  // Returns the bytes of the next `most` parts.
-  std::size_t bytes_of_parts(std::size_t most) const {
+  // Returns how many bytes the next `parts_max` parts have.
+  std::size_t bytes_of_parts(std::size_t parts_max) const {
     std::size_t bytes = 0;
-    for (std::size_t i = index_; i < count_ && most > 0; ++i, --most) {
+    for (std::size_t i = index_; i < count_ && parts_max > 0; ++i, --parts_max) {
       bytes += parts_[i].iov_len - (i == index_ ? offset_ : 0);
     }
     return bytes;
   }
 
-  // Fills `out` with parts that describe the rest: as many as fit, and at most `most` bytes.
+  // Fills `out` with parts that describe the rest: as many as fit, and at most `bytes_max` bytes.
   // Returns their number.
-  std::size_t rest(std::span<iovec> out, std::size_t most = SSIZE_MAX) const {
+  std::size_t rest(std::span<iovec> out, std::size_t bytes_max = SSIZE_MAX) const {
     std::size_t n = 0;
     std::size_t skipped = offset_;
-    for (std::size_t i = index_; i < count_ && n < out.size() && most > 0; ++i, ++n) {
+    for (std::size_t i = index_; i < count_ && n < out.size() && bytes_max > 0; ++i, ++n) {
       out[n] = {.iov_base = static_cast<std::byte*>(parts_[i].iov_base) + skipped,
-                .iov_len = std::min(parts_[i].iov_len - skipped, most)};
-      most -= out[n].iov_len;
+                .iov_len = std::min(parts_[i].iov_len - skipped, bytes_max)};
+      bytes_max -= out[n].iov_len;
       skipped = 0;
     }
     return n;
@@ -87,14 +88,15 @@ inline std::size_t bytes_of(const iovec* parts, std::size_t count) {
 
 inline constexpr std::size_t kPartsMax = 64;
 
-// Calls recvmsg() or sendmsg() of the kernel for the rest of a message, at most for `most` bytes.
+// Calls recvmsg() or sendmsg() of the kernel for the rest of a message, for at most `bytes_max`
+// bytes.
 template <class Call>
 ssize_t kernel_call(Call call, int fd, const Cursor& cursor, int flags,
-                    std::size_t most = SSIZE_MAX) {
+                    std::size_t bytes_max = SSIZE_MAX) {
   std::array<iovec, kPartsMax> parts;
   msghdr message{};
   message.msg_iov = parts.data();
-  message.msg_iovlen = cursor.rest(parts, most);
+  message.msg_iovlen = cursor.rest(parts, bytes_max);
   return call(fd, &message, flags);
 }
 
@@ -104,8 +106,8 @@ bool blocks(int fd, const Socket& socket, int flags);
 // Returns SO_RCVTIMEO or SO_SNDTIMEO, if the program has set it.
 std::optional<timespec> timeout_of(int fd, int timeout_option);
 
-// Waits until the kernel reports `events`, at most as long as the socket's timeout says.
-// Returns false and sets errno if the caller must return.
+// Waits until the kernel reports `events`, at most as long as the socket's timeout says.  Returns
+// false and sets errno if the caller must return.
 bool wait_in_kernel(int fd, short events, int timeout_option);
 
 // Returns true if the socket has an error (POLLERR) that the kernel's next call would return.

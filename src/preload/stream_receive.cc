@@ -52,8 +52,8 @@ class Receive {
         blocks_(blocks(fd, socket, flags)) {}
 
   ssize_t run() {
-    if (lock_.taken() == EndLock::Taken::kOwn) return failed(EINTR);
-    if (lock_.taken() == EndLock::Taken::kOwnerDied && !receiver_.recover()) return reset(fd_);
+    if (lock_.outcome() == EndLock::Outcome::kNotTaken) return failed(EINTR);
+    if (lock_.outcome() == EndLock::Outcome::kOwnerDied && !receiver_.recover()) return reset(fd_);
     if (const int error = socket_.take_error()) return failed(error);
     while (!to_.at_end()) {
       const auto step = receiver_.read(to_.part(), peeks_);
@@ -62,7 +62,7 @@ class Receive {
       switch (step->kind) {
         case stream::ReadStep::Kind::kCopied:
           to_.advance(step->bytes);
-          if (peeks_) return look_further(0, step->bytes);
+          if (peeks_) return peek_further(0, step->bytes);
           continue;
         case stream::ReadStep::Kind::kTcp: result = from_tcp(step->bytes, true); break;
         case stream::ReadStep::Kind::kOpen:
@@ -91,8 +91,9 @@ class Receive {
     return done();
   }
 
-  // If the sender has gone back to TCP, and its last bytes were read from the ring, the kernel's
-  // own answers are right from now on.  That matters for urgent data.
+  // Follows the sender back to TCP, if it has gone there, and if its last bytes were read from the
+  // ring.  Then only the kernel receives, which knows the place of urgent data.  Returns true if
+  // this end uses plain TCP now.
   bool follows_sender() {
     const stream::Reason reason = receiver_.sender_left();
     if (reason == stream::Reason::kNone) return false;
@@ -124,16 +125,16 @@ class Receive {
     return done();
   }
 
-  // Reads at most `most` bytes from TCP.  If they belong to a segment whose end is known, the peer
-  // has sent them, so the call may wait for them.
-  std::optional<ssize_t> from_tcp(std::size_t most, bool is_sure) {
-    const auto room = to_.part(most);
+  // Reads at most `bytes_max` bytes from TCP.  Set `is_sent` if the bytes belong to a segment whose
+  // end is known: the peer has sent them, so the call may wait for them.
+  std::optional<ssize_t> from_tcp(std::size_t bytes_max, bool is_sent) {
+    const auto room = to_.part(bytes_max);
     const ssize_t n = next().recv(fd_, room.data(), room.size(), flags_ | MSG_DONTWAIT);
     const int error = errno;
     receiver_.received(n > 0 && !peeks_ ? static_cast<std::size_t>(n) : 0);
     if (n > 0) {
       to_.advance(static_cast<std::size_t>(n));
-      if (peeks_) return look_further(static_cast<std::size_t>(n), 0);
+      if (peeks_) return peek_further(static_cast<std::size_t>(n), 0);
       return std::nullopt;
     }
     if (n == 0) {
@@ -142,63 +143,64 @@ class Receive {
       if (*is_end) return done();
       return std::nullopt;
     }
-    if (error == EAGAIN && is_sure && !may_wait() && to_.done() == 0 && !has_awaited_) {
+    if (error == EAGAIN && is_sent && !may_wait() && to_.done() == 0 && !has_waited_for_delivery_) {
       return await_delivery();
     }
     if (error != EAGAIN || !may_wait()) return fails_with(error);
-    if (!is_sure) return std::nullopt;
+    if (!is_sent) return std::nullopt;
     lock_.unlock();
-    // Another reader may have taken these bytes just now.  So nothing may enter the ring meanwhile.
-    waits::enter_always(socket_);
+    // Another reader may have taken these bytes just now.  So no bytes may enter the ring during
+    // the wait.
+    waits::begin_sleep_always(socket_);
     const bool is_ready = wait_in_kernel(fd_, POLLIN, SO_RCVTIMEO);
-    waits::leave(socket_);
+    waits::end_sleep(socket_);
     if (!is_ready) return fails_with(errno);
-    return again();
+    return relock();
   }
 
-  // Continues MSG_PEEK behind the bytes that it has copied so far: `of_tcp` ones from TCP, and
-  // `of_ring` ones from the ring.
-  ssize_t look_further(std::size_t of_tcp, std::size_t of_ring) {
+  // Continues MSG_PEEK behind the bytes that were copied so far: `tcp_bytes` from TCP, and
+  // `ring_bytes` from the ring.
+  ssize_t peek_further(std::size_t tcp_bytes, std::size_t ring_bytes) {
     while (!to_.at_end()) {
-      auto step = receiver_.look_beyond(to_.part(), of_tcp, of_ring);
+      auto step = receiver_.look_beyond(to_.part(), tcp_bytes, ring_bytes);
       if (!step) return reset(fd_);
       std::size_t more = step->bytes;
       if (step->kind == stream::ReadStep::Kind::kCopied) {
-        of_ring += more;
+        ring_bytes += more;
         to_.advance(more);
         continue;
       }
       if (step->kind == stream::ReadStep::Kind::kOpen && !step->only_end) {
         int queued = 0;
         system_call(SYS_ioctl, fd_, FIONREAD, &queued);
-        const auto there = static_cast<std::size_t>(queued);
-        more = there - std::min(of_tcp, there);
-        // Look again: if a segment has begun since, some of these bytes may stand behind bytes in
-        // the ring.
-        step = receiver_.look_beyond(to_.part(), of_tcp, of_ring);
+        const auto queued_bytes = static_cast<std::size_t>(queued);
+        more = queued_bytes - std::min(tcp_bytes, queued_bytes);
+        // Look again: if a new segment has begun meanwhile, some of these bytes may stand behind
+        // bytes in the ring.
+        step = receiver_.look_beyond(to_.part(), tcp_bytes, ring_bytes);
         if (!step || step->kind != stream::ReadStep::Kind::kOpen) continue;
         if (step->only_end) break;
       }
-      const std::size_t n = more > 0 ? peek_at_tcp(of_tcp, more) : 0;
+      const std::size_t n = more > 0 ? peek_at_tcp(tcp_bytes, more) : 0;
       if (n == 0) break;
-      of_tcp += n;
+      tcp_bytes += n;
       to_.advance(n);
     }
     return done();
   }
 
-  // Copies the bytes that TCP has after the first `skipped` ones, at most `most`.  Returns 0 if
-  // there are none, or if the skipped ones are too many.
-  std::size_t peek_at_tcp(std::size_t skipped, std::size_t most) const {
-    std::array<std::byte, 8192> nowhere;
+  // Copies at most `bytes_max` bytes of TCP after the first `skipped` bytes.  Returns 0 if there
+  // are none, or if too many bytes must be skipped.
+  std::size_t peek_at_tcp(std::size_t skipped, std::size_t bytes_max) const {
+    std::array<std::byte, 8192> discarded;
     std::array<iovec, kPartsMax> parts;
     std::size_t count = 0;
     for (std::size_t left = skipped; left > 0; ++count) {
       if (count + 1 == parts.size()) return 0;
-      parts[count] = {.iov_base = nowhere.data(), .iov_len = std::min(left, nowhere.size())};
+      parts[count] = {.iov_base = discarded.data(), .iov_len = std::min(left, discarded.size())};
       left -= parts[count].iov_len;
     }
-    const auto room = to_.part(most);
+    const auto room = to_.part(bytes_max);
     parts[count] = {.iov_base = room.data(), .iov_len = room.size()};
     msghdr message{};
     message.msg_iov = parts.data();
@@ -208,15 +210,15 @@ class Receive {
                                                           : 0;
   }
 
-  // The kernel delivers what TCP has accepted within microseconds, but epoll may have reported the
-  // bytes in the ring behind it already.  So a call that does not block waits for the delivery.
+  // The kernel delivers accepted bytes of TCP within microseconds, but epoll may have reported
+  // later bytes in the ring already.  So a call that does not block waits for the delivery.
   std::optional<ssize_t> await_delivery() {
     constexpr timespec kDelivery{.tv_sec = 0, .tv_nsec = 20'000'000};
-    has_awaited_ = true;
+    has_waited_for_delivery_ = true;
     lock_.unlock();
     pollfd one{.fd = fd_, .events = POLLIN, .revents = 0};
     next().ppoll(&one, 1, &kDelivery, nullptr);
-    return again();
+    return relock();
   }
 
   // Continues with an empty ring.  TCP may have bytes, an end, or nothing.
@@ -225,27 +227,27 @@ class Receive {
     if (!step.only_end || kernel_has_news_ || (to_.done() == 0 && !may_wait)) {
       kernel_has_news_ = false;
       if (const auto result = look_at_tcp(step)) {
-        if (*result == kGoOn) return std::nullopt;
+        if (*result == kReadAgain) return std::nullopt;
         return result;
       }
     }
     if (!may_wait) return to_.done() > 0 ? done() : failed(EAGAIN);
     if (!has_spun_ && spin_for_bytes()) return std::nullopt;
-    if (lock_.taken() == EndLock::Taken::kOwn) return fails_with(EINTR);
+    if (lock_.outcome() == EndLock::Outcome::kNotTaken) return fails_with(EINTR);
     return sleep_in_kernel(step.seen);
   }
 
-  // Takes the bytes that TCP has, and does not withdraw the promise.  Returns nothing if TCP has
-  // none, and kGoOn if the caller must read again.
+  // Takes the bytes that TCP has, without withdrawing the promise.  Returns nothing if TCP has
+  // none, and kReadAgain if the caller must read again.
   std::optional<ssize_t> look_at_tcp(const stream::ReadStep& step) {
     int queued = 0;
     if (!step.only_end) system_call(SYS_ioctl, fd_, FIONREAD, &queued);
     if (queued > 0) {
       const auto bound = receiver_.queued_bound(static_cast<std::size_t>(queued));
       if (!bound) return reset(fd_);
-      if (*bound == 0) return kGoOn;
+      if (*bound == 0) return kReadAgain;
       const auto result = from_tcp(*bound, false);
-      return result ? *result : kGoOn;
+      return result ? *result : kReadAgain;
     }
     // The program gets its bytes first.  To look further would take an error from the kernel, where
     // poll() and SO_ERROR show it until the next call.
@@ -255,40 +257,40 @@ class Receive {
     if (n > 0) {
       // A TCP segment must have begun.  Otherwise a program that does not know the stream has
       // written to TCP.
-      const auto again = receiver_.read(to_.part(), true);
-      if (!again || (again->kind == stream::ReadStep::Kind::kOpen && again->only_end)) {
+      const auto next_step = receiver_.read(to_.part(), true);
+      if (!next_step || (next_step->kind == stream::ReadStep::Kind::kOpen && next_step->only_end)) {
         return reset(fd_);
       }
-      if (again->kind == stream::ReadStep::Kind::kTcp) receiver_.received(0);
-      // FIONREAD counts only up to urgent data, and only the kernel knows the place of that.
-      if (again->kind == stream::ReadStep::Kind::kOpen && is_at_mark()) {
+      if (next_step->kind == stream::ReadStep::Kind::kTcp) receiver_.received(0);
+      // FIONREAD counts only the bytes before urgent data, and only the kernel knows where that is.
+      if (next_step->kind == stream::ReadStep::Kind::kOpen && is_at_mark()) {
         if (!receiver_.leave(stream::Reason::kUrgent)) return reset(fd_);
       }
-      return kGoOn;
+      return kReadAgain;
     }
     if (n < 0) {
       if (errno == EAGAIN) return std::nullopt;
       return fails_with(errno);
     }
     // The bytes in the ring are older than the end.
-    if (receiver_.look().bytes > 0) return kGoOn;
-    const auto again = receiver_.read(to_.part(), peeks_);
-    if (!again) return reset(fd_);
-    if (again->kind == stream::ReadStep::Kind::kOpen) return done();
-    if (again->kind == stream::ReadStep::Kind::kCopied) {
-      to_.advance(again->bytes);
-      if (peeks_) return look_further(0, again->bytes);
-    } else if (again->kind == stream::ReadStep::Kind::kTcp) {
-      const auto result = from_tcp(again->bytes, true);
-      return result ? *result : kGoOn;
+    if (receiver_.look().bytes > 0) return kReadAgain;
+    const auto next_step = receiver_.read(to_.part(), peeks_);
+    if (!next_step) return reset(fd_);
+    if (next_step->kind == stream::ReadStep::Kind::kOpen) return done();
+    if (next_step->kind == stream::ReadStep::Kind::kCopied) {
+      to_.advance(next_step->bytes);
+      if (peeks_) return peek_further(0, next_step->bytes);
+    } else if (next_step->kind == stream::ReadStep::Kind::kTcp) {
+      const auto result = from_tcp(next_step->bytes, true);
+      return result ? *result : kReadAgain;
     }
-    return kGoOn;
+    return kReadAgain;
   }
 
   bool is_at_mark() const {
-    int is_there = 0;
-    system_call(SYS_ioctl, fd_, SIOCATMARK, &is_there);
-    return is_there != 0;
+    int at_mark = 0;
+    system_call(SYS_ioctl, fd_, SIOCATMARK, &at_mark);
+    return at_mark != 0;
   }
 
   // Spins for a moment until bytes come.  Returns true if the caller must read again.
@@ -305,8 +307,9 @@ class Receive {
     const auto found =
         processor::spin([&] { return receiver_.look().seen != before.seen; }, kernel_has_news);
     lock_.lock_again();
-    kernel_has_news_ = found == processor::Found::kKernel;
-    return found != processor::Found::kNothing && lock_.taken() != EndLock::Taken::kOwn;
+    kernel_has_news_ = found == processor::SpinResult::kKernel;
+    return found != processor::SpinResult::kNothing &&
+           lock_.outcome() != EndLock::Outcome::kNotTaken;
   }
 
   // Sleeps in recv().  All bytes that come during the sleep come by TCP.
@@ -320,14 +323,14 @@ class Receive {
     if (to_.done() > 0) {
       if (!wait_in_kernel(fd_, POLLIN | POLLRDHUP, SO_RCVTIMEO)) return fails_with(errno);
       kernel_has_news_ = true;
-      return again();
+      return relock();
     }
     std::array<iovec, kPartsMax> parts;
     const std::size_t room = bytes_of(parts.data(), to_.rest(parts));
-    const processor::Sleep sleep;
+    const processor::SleepTimer timer;
     const ssize_t n =
         kernel_call(next().recvmsg, fd_, to_, flags_ | (wants_all_ ? MSG_WAITALL : 0));
-    sleep.ended(n >= 0);
+    timer.ended(n >= 0);
     if (n <= 0) {
       if (n == 0) return done();
       return fails_with(errno);
@@ -339,18 +342,18 @@ class Receive {
     to_.advance(static_cast<std::size_t>(n));
     if (to_.at_end() || !wants_all_ || is_cut_short) return done();
     has_spun_ = false;
-    return again();
+    return relock();
   }
 
-  // Takes the lock again.  Returns the result of the call if that fails.
-  std::optional<ssize_t> again() {
+  // Takes the lock again.  Returns the result of the program's call if this fails.
+  std::optional<ssize_t> relock() {
     lock_.lock_again();
-    if (lock_.taken() == EndLock::Taken::kOwn) return fails_with(EINTR);
-    if (lock_.taken() == EndLock::Taken::kOwnerDied && !receiver_.recover()) return reset(fd_);
+    if (lock_.outcome() == EndLock::Outcome::kNotTaken) return fails_with(EINTR);
+    if (lock_.outcome() == EndLock::Outcome::kOwnerDied && !receiver_.recover()) return reset(fd_);
     return std::nullopt;
   }
 
-  static constexpr ssize_t kGoOn = -2;  // not a result of a call: the caller must read again
+  static constexpr ssize_t kReadAgain = -2;  // no program's call returns this value
 
   int fd_;
   Socket& socket_;
@@ -362,7 +365,7 @@ class Receive {
   bool wants_all_;
   bool blocks_;
   bool has_spun_ = false;
-  bool has_awaited_ = false;
+  bool has_waited_for_delivery_ = false;
   bool kernel_has_news_ = false;
 };
 
@@ -392,9 +395,9 @@ ssize_t receive(int fd, Socket& socket, const iovec* parts, std::size_t count, i
   const std::size_t wanted = bytes_of(parts, count);
   if (wanted == 0) return receive_nothing(fd, socket, flags);
   if ((flags & MSG_TRUNC) == 0) return Receive(fd, socket, parts, count, flags).run();
-  // The bytes are thrown away, and the program's buffer may not exist.
-  std::array<std::byte, 16384> nowhere;
-  const iovec part{.iov_base = nowhere.data(), .iov_len = std::min(wanted, nowhere.size())};
+  // With MSG_TRUNC, the bytes are thrown away, and the program's buffer may not exist.
+  std::array<std::byte, 16384> discarded;
+  const iovec part{.iov_base = discarded.data(), .iov_len = std::min(wanted, discarded.size())};
   return Receive(fd, socket, &part, 1, flags & ~MSG_TRUNC).run();
 }
 

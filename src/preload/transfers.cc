@@ -24,7 +24,7 @@
 namespace verbena::preload {
 namespace {
 
-constexpr int kNotOfTheStream = MSG_OOB | MSG_ERRQUEUE;
+constexpr int kKernelOnlyFlags = MSG_OOB | MSG_ERRQUEUE;
 
 // Returns false and sets errno if the connection must use the ring but cannot use it.
 bool may_begin(int fd, Socket& socket) {
@@ -41,7 +41,7 @@ ssize_t receive(int fd, Socket& socket, const iovec* parts, std::size_t count, i
                 ByTcp by_tcp) {
   // The stream cannot count a byte that is read out of band, so the connection goes back to TCP.
   if ((flags & MSG_OOB) != 0) (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kUrgent);
-  if ((flags & kNotOfTheStream) != 0) return by_tcp();
+  if ((flags & kKernelOnlyFlags) != 0) return by_tcp();
   if (!may_begin(fd, socket)) return -1;
   if (change_over::begin(fd, socket)) {
     return stream_calls::receive(fd, socket, parts, count, flags);
@@ -73,22 +73,22 @@ iovec part(const void* bytes, std::size_t count) {
 
 // Returns true if all parts are empty.  Then readv() and writev() return at once, unlike recv() and
 // send().
-bool has_no_room(const iovec* parts, int count) {
+bool are_all_empty(const iovec* parts, int count) {
   return std::all_of(parts, parts + count, [](const iovec& one) { return one.iov_len == 0; });
 }
 
 // Returns the flags of recvmsg() and sendmsg() for those of preadv2() and pwritev2().
 int message_flags(int flags) { return (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0; }
 
-std::size_t parts_of(int count) { return count < 0 ? 0 : static_cast<std::size_t>(count); }
+std::size_t part_count(int count) { return count < 0 ? 0 : static_cast<std::size_t>(count); }
 
 ssize_t receive_message(int fd, Socket& socket, msghdr* message, int flags) {
-  bool is_told = false;
+  bool is_by_kernel = false;
   const ssize_t bytes = receive(fd, socket, message->msg_iov, message->msg_iovlen, flags, [&] {
-    is_told = true;
+    is_by_kernel = true;
     return next().recvmsg(fd, message, flags);
   });
-  if (bytes < 0 || is_told) return bytes;
+  if (bytes < 0 || is_by_kernel) return bytes;
   // The bytes of a stream come without a sender's name and without control data.
   if (message->msg_name != nullptr) message->msg_namelen = 0;
   message->msg_controllen = 0;
@@ -99,7 +99,7 @@ ssize_t receive_message(int fd, Socket& socket, msghdr* message, int flags) {
 // Does what recvmmsg(2) does.  As in the kernel, the timeout is checked only after each message.
 int receive_messages(int fd, Socket& socket, std::span<mmsghdr> messages, int flags,
                      timespec* timeout) {
-  // Unlike the other calls, it reports an error before the bytes that came before it.
+  // Unlike the other calls, recvmmsg() reports an error first, even if bytes came before the error.
   int error = 0;
   socklen_t bytes_of_error = sizeof(error);
   ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes_of_error);
@@ -135,7 +135,7 @@ ssize_t send_message(int fd, Socket& socket, const msghdr* message, int flags) {
 
 // Takes connections back to TCP before they are passed to another process (SCM_RIGHTS), which may
 // not have this library.
-void watch_passed_descriptors(const msghdr& message) {
+void move_passed_to_tcp(const msghdr& message) {
   if (message.msg_control == nullptr || message.msg_controllen < sizeof(cmsghdr)) return;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr;
        c = CMSG_NXTHDR(const_cast<msghdr*>(&message), c)) {
@@ -157,7 +157,7 @@ void watch_passed_descriptors(const msghdr& message) {
 
 using verbena::preload::next;
 using verbena::preload::part;
-using verbena::preload::parts_of;
+using verbena::preload::part_count;
 using verbena::preload::SocketTable;
 namespace change_over = verbena::preload::change_over;
 namespace leaving = verbena::preload::leaving;
@@ -181,20 +181,20 @@ VB_EXPORT ssize_t __read_chk(int fd, void* buffer, size_t bytes, size_t room) {
 
 VB_EXPORT ssize_t readv(int fd, const iovec* parts, int count) {
   const auto socket = SocketTable::find(fd);
-  if (!socket || count <= 0 || preload::has_no_room(parts, count)) {
+  if (!socket || count <= 0 || preload::are_all_empty(parts, count)) {
     return next().readv(fd, parts, count);
   }
-  return preload::receive(fd, *socket, parts, parts_of(count), 0,
+  return preload::receive(fd, *socket, parts, part_count(count), 0,
                           [&] { return next().readv(fd, parts, count); });
 }
 
 // Programs give the offset -1 for sockets, which have none.
 VB_EXPORT ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) {
   const auto socket = SocketTable::find(fd);
-  if (!socket || count <= 0 || offset != -1 || preload::has_no_room(parts, count)) {
+  if (!socket || count <= 0 || offset != -1 || preload::are_all_empty(parts, count)) {
     return next().preadv2(fd, parts, count, offset, flags);
   }
-  return preload::receive(fd, *socket, parts, parts_of(count), preload::message_flags(flags),
+  return preload::receive(fd, *socket, parts, part_count(count), preload::message_flags(flags),
                           [&] { return next().preadv2(fd, parts, count, offset, flags); });
 }
 VB_EXPORT ssize_t preadv64v2(int fd, const iovec* parts, int count, off64_t offset, int flags) {
@@ -261,19 +261,19 @@ VB_EXPORT ssize_t write(int fd, const void* bytes, size_t count) {
 
 VB_EXPORT ssize_t writev(int fd, const iovec* parts, int count) {
   const auto socket = SocketTable::find(fd);
-  if (!socket || count <= 0 || preload::has_no_room(parts, count)) {
+  if (!socket || count <= 0 || preload::are_all_empty(parts, count)) {
     return next().writev(fd, parts, count);
   }
-  return preload::send(fd, *socket, parts, parts_of(count), 0,
+  return preload::send(fd, *socket, parts, part_count(count), 0,
                        [&] { return next().writev(fd, parts, count); });
 }
 
 VB_EXPORT ssize_t pwritev2(int fd, const iovec* parts, int count, off_t offset, int flags) {
   const auto socket = SocketTable::find(fd);
-  if (!socket || count <= 0 || offset != -1 || preload::has_no_room(parts, count)) {
+  if (!socket || count <= 0 || offset != -1 || preload::are_all_empty(parts, count)) {
     return next().pwritev2(fd, parts, count, offset, flags);
   }
-  return preload::send(fd, *socket, parts, parts_of(count), preload::message_flags(flags),
+  return preload::send(fd, *socket, parts, part_count(count), preload::message_flags(flags),
                        [&] { return next().pwritev2(fd, parts, count, offset, flags); });
 }
 VB_EXPORT ssize_t pwritev64v2(int fd, const iovec* parts, int count, off64_t offset, int flags) {
@@ -300,7 +300,7 @@ VB_EXPORT ssize_t sendto(int fd, const void* bytes, size_t count, int flags, con
 VB_EXPORT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   const auto socket = SocketTable::find(fd);
   if (!socket || message == nullptr) {
-    if (message != nullptr) preload::watch_passed_descriptors(*message);
+    if (message != nullptr) preload::move_passed_to_tcp(*message);
     return next().sendmsg(fd, message, flags);
   }
   return preload::send_message(fd, *socket, message, flags);
@@ -310,7 +310,7 @@ VB_EXPORT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
   const auto socket = SocketTable::find(fd);
   if (!socket || messages == nullptr) {
     for (unsigned i = 0; messages != nullptr && i < count; ++i) {
-      preload::watch_passed_descriptors(messages[i].msg_hdr);
+      preload::move_passed_to_tcp(messages[i].msg_hdr);
     }
     return next().sendmmsg(fd, messages, count, flags);
   }

@@ -23,7 +23,7 @@
 
 namespace verbena::preload {
 namespace waits {
-bool enter_beyond(Socket& socket, std::uint64_t known) {
+bool begin_sleep_beyond(Socket& socket, std::uint64_t last_seen) {
   const WaitLock lock(socket);
   if (!socket.is_switched()) {
     ++socket.sleepers;
@@ -31,25 +31,25 @@ bool enter_beyond(Socket& socket, std::uint64_t known) {
   }
   stream::Receiver receiver = socket.receiver();
   const auto look = receiver.look();
-  if (look.bytes > 0 && look.seen != known) return false;
+  if (look.bytes > 0 && look.seen != last_seen) return false;
   const auto withdrawn = receiver.withdraw(look.seen);
-  // If the memory holds nonsense, the next call that reads ends the connection.
+  // If the memory holds invalid values, the next call that reads resets the connection.
   return !withdrawn || *withdrawn;
 }
 
-bool enter(Socket& socket) {
+bool begin_sleep(Socket& socket) {
   constexpr std::uint64_t kNothing = ~std::uint64_t{0};
-  return enter_beyond(socket, kNothing);
+  return begin_sleep_beyond(socket, kNothing);
 }
 
-void enter_always(Socket& socket) {
+void begin_sleep_always(Socket& socket) {
   for (;;) {
     const std::uint64_t now = socket.is_switched() ? socket.receiver().look().seen : 0;
-    if (enter_beyond(socket, now)) return;
+    if (begin_sleep_beyond(socket, now)) return;
   }
 }
 
-void leave(Socket& socket) {
+void end_sleep(Socket& socket) {
   const WaitLock lock(socket);
   if (socket.is_switched()) {
     socket.receiver().promise();
@@ -60,24 +60,23 @@ void leave(Socket& socket) {
 
 namespace {
 
-// Holds those descriptors of a call that are connections or known epoll sets.
-class Waited {
+// Holds the descriptors of a poll() or select() call that are connections or known epoll sets.
+class WaitList {
  public:
-  // Makes room for `most` connections.  Test the object before use: there may be no memory for
-  // many.
-  explicit Waited(std::size_t most) : most_(most) {
-    if (most > kFew) {
-      void* memory = ::mmap(nullptr, most * sizeof(One), PROT_READ | PROT_WRITE,
+  // Makes room for `capacity` descriptors.  Converts to false if there is no memory for so many.
+  explicit WaitList(std::size_t capacity) : capacity_(capacity) {
+    if (capacity > kFew) {
+      void* memory = ::mmap(nullptr, capacity * sizeof(Item), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      all_ = memory == MAP_FAILED ? nullptr : static_cast<One*>(memory);
+      all_ = memory == MAP_FAILED ? nullptr : static_cast<Item*>(memory);
     }
   }
-  Waited(const Waited&) = delete;
-  Waited& operator=(const Waited&) = delete;
-  ~Waited() {
-    leave_all();
+  WaitList(const WaitList&) = delete;
+  WaitList& operator=(const WaitList&) = delete;
+  ~WaitList() {
+    end_all();
     std::destroy_n(all_, count_);
-    if (all_ != few() && all_ != nullptr) ::munmap(all_, most_ * sizeof(One));
+    if (all_ != few() && all_ != nullptr) ::munmap(all_, capacity_ * sizeof(Item));
   }
   explicit operator bool() const { return all_ != nullptr; }
 
@@ -91,13 +90,13 @@ class Waited {
   // Finds the connections whose rings have bytes.  Returns true if there are some.
   bool find_ready() {
     bool any = false;
-    for (One& one : all()) any |= one.is_ready = has_bytes(one);
+    for (Item& one : all()) any |= one.is_ready = has_bytes(one);
     return any;
   }
   // Calls visit(fd) for each connection that the last find_ready() has found.
   template <class Visit>
   void for_each_ready(Visit visit) const {
-    for (const One& one : all()) {
+    for (const Item& one : all()) {
       if (one.is_ready) visit(one.fd);
     }
   }
@@ -107,32 +106,32 @@ class Waited {
   void spin(News kernel_has_news) const {
     const auto ring_has_bytes = [this] { return std::ranges::any_of(all(), has_bytes); };
     const bool any_switched = std::ranges::any_of(
-        all(), [](const One& one) { return one.set != nullptr || one.socket->is_switched(); });
+        all(), [](const Item& one) { return one.set != nullptr || one.socket->is_switched(); });
     if (any_switched) processor::spin(ring_has_bytes, kernel_has_news);
   }
 
-  // Withdraws all promises.  Returns false if a ring has bytes; then none is withdrawn.
-  bool enter_all() {
-    for (; entered_ < count_; ++entered_) {
-      if (enter(all_[entered_])) continue;
-      leave_all();
+  // Withdraws all promises.  Returns false, and withdraws none, if a ring has bytes.
+  bool begin_all() {
+    for (; sleep_count_ < count_; ++sleep_count_) {
+      if (begin_sleep(all_[sleep_count_])) continue;
+      end_all();
       return false;
     }
     return true;
   }
-  void leave_all() {
-    while (entered_ > 0) {
-      const One& one = all_[--entered_];
+  void end_all() {
+    while (sleep_count_ > 0) {
+      const Item& one = all_[--sleep_count_];
       if (one.set != nullptr) {
-        epolls::leave(*one.set);
+        epolls::end_sleep(*one.set);
       } else {
-        waits::leave(*one.socket);
+        waits::end_sleep(*one.socket);
       }
     }
   }
 
  private:
-  struct One {
+  struct Item {
     SocketUse socket;
     epolls::Set* set;  // null for a connection
     int fd;
@@ -140,41 +139,43 @@ class Waited {
   };
   static constexpr std::size_t kFew = 128;  // this many need no mmap()
 
-  static bool has_bytes(const One& one) {
+  static bool has_bytes(const Item& one) {
     if (one.set != nullptr) return epolls::has_ready(*one.set);
     return one.socket->is_switched() && one.socket->receiver().look().bytes > 0;
   }
-  static bool enter(const One& one) {
-    return one.set != nullptr ? epolls::enter(*one.set, false) : waits::enter(*one.socket);
+  static bool begin_sleep(const Item& one) {
+    return one.set != nullptr ? epolls::begin_sleep(*one.set, false)
+                              : waits::begin_sleep(*one.socket);
   }
-  std::span<One> all() const { return {all_, count_}; }
-  One* few() { return reinterpret_cast<One*>(few_.data()); }
+  std::span<Item> all() const { return {all_, count_}; }
+  Item* few() { return reinterpret_cast<Item*>(few_.data()); }
 
-  alignas(One) std::array<std::byte, kFew * sizeof(One)> few_;
-  One* all_ = few();
-  std::size_t most_;
+  alignas(Item) std::array<std::byte, kFew * sizeof(Item)> few_;
+  Item* all_ = few();
+  std::size_t capacity_;
   std::size_t count_ = 0;
-  std::size_t entered_ = 0;
+  std::size_t sleep_count_ = 0;
 };
 
-// Waits for the connections and for the kernel.  `sleep()` is the kernel's call with the program's
-// timeout.  `now()` is the same call with timeout zero, and adds the connections that are ready.
-template <class News, class Now, class Sleep>
-int wait_for(Waited& waited, bool at_once, News kernel_has_news, Now now, Sleep sleep) {
-  if (waited.empty()) return sleep();
-  while (!waited.find_ready()) {
+// Waits for the connections and for the kernel.  `sleep()` makes the kernel's call with the
+// program's timeout.  `report()` makes it with timeout zero, and adds the connections that are
+// ready.
+template <class News, class Report, class Sleep>
+int wait_for(WaitList& list, bool at_once, News kernel_has_news, Report report, Sleep sleep) {
+  if (list.empty()) return sleep();
+  while (!list.find_ready()) {
     if (at_once) return sleep();
-    waited.spin(kernel_has_news);
-    if (!waited.enter_all()) continue;
-    const processor::Sleep slept;
+    list.spin(kernel_has_news);
+    if (!list.begin_all()) continue;
+    const processor::SleepTimer timer;
     const int ready = sleep();
     const int error = errno;
-    slept.ended(ready > 0);
-    waited.leave_all();
+    timer.ended(ready > 0);
+    list.end_all();
     errno = error;
     return ready;
   }
-  return now();
+  return report();
 }
 
 // Returns true if the descriptor is a connection or a known epoll set.
@@ -188,11 +189,11 @@ int no_memory() {
 constexpr timespec kAtOnce{};
 constexpr short kInput = POLLIN | POLLRDNORM;
 
-// Polls at once, and adds what the rings have.
-int poll_now(pollfd* fds, nfds_t count, const Waited& waited) {
+// Polls with timeout zero, and adds input events for connections whose rings have bytes.
+int poll_now(pollfd* fds, nfds_t count, const WaitList& list) {
   int ready = next().ppoll(fds, count, &kAtOnce, nullptr);
   if (ready < 0) return ready;
-  waited.for_each_ready([&](int fd) {
+  list.for_each_ready([&](int fd) {
     for (nfds_t i = 0; i < count; ++i) {
       const auto input = static_cast<short>(fds[i].events & kInput);
       if (fds[i].fd != fd || input == 0) continue;
@@ -205,18 +206,18 @@ int poll_now(pollfd* fds, nfds_t count, const Waited& waited) {
 
 template <class Sleep>
 int poll_all(pollfd* fds, nfds_t count, bool at_once, Sleep sleep) {
-  const auto is_waited = [](const pollfd& one) {
+  const auto needs_wait = [](const pollfd& one) {
     return (one.events & kInput) != 0 && may_have_ring(one.fd);
   };
   const std::span all(fds, fds != nullptr ? count : 0);
-  Waited waited(static_cast<std::size_t>(std::ranges::count_if(all, is_waited)));
-  if (!waited) return no_memory();
+  WaitList list(static_cast<std::size_t>(std::ranges::count_if(all, needs_wait)));
+  if (!list) return no_memory();
   for (const pollfd& one : all) {
-    if (is_waited(one)) waited.add(one.fd);
+    if (needs_wait(one)) list.add(one.fd);
   }
   return wait_for(
-      waited, at_once, [&] { return next().ppoll(fds, count, &kAtOnce, nullptr) != 0; },
-      [&] { return poll_now(fds, count, waited); }, sleep);
+      list, at_once, [&] { return next().ppoll(fds, count, &kAtOnce, nullptr) != 0; },
+      [&] { return poll_now(fds, count, list); }, sleep);
 }
 
 // Reads and changes a set of descriptors, which may be longer than fd_set.
@@ -230,24 +231,25 @@ void add(fd_set* set, int fd) {
 // Returns the highest count of descriptors that select() has to look at.  Some programs pass
 // getdtablesize() as the count, with an fd_set of the usual size.  So beyond FD_SETSIZE this
 // library looks no further than the highest descriptor that may have a ring.
-int looks_up_to() {
-  return std::max({FD_SETSIZE, SocketTable::highest() + 1, epolls::highest() + 1});
+int checked_count_max() {
+  return std::max(
+      {FD_SETSIZE, SocketTable::highest_descriptor() + 1, epolls::highest_descriptor() + 1});
 }
 
 template <class Sleep>
 int select_all(int count, fd_set* in, fd_set* out, fd_set* except, bool at_once, Sleep sleep) {
-  const auto is_waited = [in](int fd) { return has(in, fd) && may_have_ring(fd); };
-  const int looked_at = std::min(count, looks_up_to());
-  const auto all = std::views::iota(0, std::max(in != nullptr ? looked_at : 0, 0));
-  Waited waited(static_cast<std::size_t>(std::ranges::count_if(all, is_waited)));
-  if (!waited) return no_memory();
+  const auto needs_wait = [in](int fd) { return has(in, fd) && may_have_ring(fd); };
+  const int checked_count = std::min(count, checked_count_max());
+  const auto all = std::views::iota(0, std::max(in != nullptr ? checked_count : 0, 0));
+  WaitList list(static_cast<std::size_t>(std::ranges::count_if(all, needs_wait)));
+  if (!list) return no_memory();
   for (const int fd : all) {
-    if (is_waited(fd)) waited.add(fd);
+    if (needs_wait(fd)) list.add(fd);
   }
   const auto kernel_has_news = [&] {
     std::array<pollfd, 128> fds{};  // further descriptors are not looked at during the spin
     nfds_t n = 0;
-    for (int fd = 0; fd < looked_at && n < fds.size(); ++fd) {
+    for (int fd = 0; fd < checked_count && n < fds.size(); ++fd) {
       const int events = (has(in, fd) ? POLLIN : 0) | (has(out, fd) ? POLLOUT : 0) |
                          (has(except, fd) ? POLLPRI : 0);
       if (events != 0) fds[n++] = {.fd = fd, .events = static_cast<short>(events), .revents = 0};
@@ -258,14 +260,14 @@ int select_all(int count, fd_set* in, fd_set* out, fd_set* except, bool at_once,
     timeval zero{};
     int ready = next().select(count, in, out, except, &zero);
     if (ready < 0) return ready;
-    waited.for_each_ready([&](int fd) {
+    list.for_each_ready([&](int fd) {
       if (has(in, fd)) return;
       add(in, fd);
       ++ready;
     });
     return ready;
   };
-  return wait_for(waited, at_once, kernel_has_news, select_now, sleep);
+  return wait_for(list, at_once, kernel_has_news, select_now, sleep);
 }
 
 }  // namespace

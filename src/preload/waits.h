@@ -19,16 +19,16 @@ namespace verbena::preload::waits {
 template <class Begin>
 void start(Socket& socket, Begin begin);
 
-// Call this before the thread sleeps for the socket.  Returns false if the ring has bytes; then the
-// thread must not sleep.
-bool enter(Socket& socket);
-// Works as enter(), but also returns true if only bytes up to `known` (Receiver::Look::seen) lie in
-// the ring.
-bool enter_beyond(Socket& socket, std::uint64_t known);
-// Works as enter(), but allows the sleep even if bytes lie in the ring.
-void enter_always(Socket& socket);
+// Call this before the thread sleeps in the kernel for the socket.  Returns false if the ring has
+// bytes; then the thread must not sleep.
+bool begin_sleep(Socket& socket);
+// Works as begin_sleep(), but also returns true if only bytes up to `last_seen`
+// (Receiver::Look::seen) lie in the ring.
+bool begin_sleep_beyond(Socket& socket, std::uint64_t last_seen);
+// Works as begin_sleep(), but allows the sleep even if bytes lie in the ring.
+void begin_sleep_always(Socket& socket);
 // Call this after the thread has slept.
-void leave(Socket& socket);
+void end_sleep(Socket& socket);
 
 // Ends the waits and locks of the parent's other threads, which the child does not have.
 void after_fork_in_child();
