@@ -47,7 +47,7 @@ Incoming leave_incoming(Socket& socket, stream::Reason reason) {
   const EndLock lock(stream::place_of(socket.memory, 1 - socket.side)->direction->receive_lock);
   const auto left = receiver.leave(reason);
   if (!left) return Incoming::kBroken;
-  return *left == stream::Receiver::Left::kPlain ? Incoming::kPlain : Incoming::kUnread;
+  return *left == stream::Receiver::LeaveResult::kPlain ? Incoming::kPlain : Incoming::kUnread;
 }
 
 // Withdraws the promise for ever, so that the peer puts nothing more into the ring.

@@ -98,7 +98,7 @@ class Receive {
     const stream::Reason reason = receiver_.sender_left();
     if (reason == stream::Reason::kNone) return false;
     const auto left = receiver_.leave(reason);
-    return left && *left == stream::Receiver::Left::kPlain;
+    return left && *left == stream::Receiver::LeaveResult::kPlain;
   }
 
   ssize_t by_tcp_alone() {
@@ -162,7 +162,7 @@ class Receive {
   // `ring_bytes` from the ring.
   ssize_t peek_further(std::size_t tcp_bytes, std::size_t ring_bytes) {
     while (!to_.at_end()) {
-      auto step = receiver_.look_beyond(to_.part(), tcp_bytes, ring_bytes);
+      auto step = receiver_.peek_beyond(to_.part(), tcp_bytes, ring_bytes);
       if (!step) return reset(fd_);
       std::size_t more = step->bytes;
       if (step->kind == stream::ReadStep::Kind::kCopied) {
@@ -177,7 +177,7 @@ class Receive {
         more = queued_bytes - std::min(tcp_bytes, queued_bytes);
         // Look again: if a new segment has begun meanwhile, some of these bytes may stand behind
         // bytes in the ring.
-        step = receiver_.look_beyond(to_.part(), tcp_bytes, ring_bytes);
+        step = receiver_.peek_beyond(to_.part(), tcp_bytes, ring_bytes);
         if (!step || step->kind != stream::ReadStep::Kind::kOpen) continue;
         if (step->only_end) break;
       }

@@ -31,11 +31,11 @@ NewEvents events_between(const stream::Counters& before, const stream::Counters&
     events.senders.push_back({.what = What::kChangedOver});
   }
   if (now.changes != 0 && before.changes == 0) {
-    events.senders.push_back({.what = What::kRing, .offset = now.ring_since});
+    events.senders.push_back({.what = What::kRing, .offset = now.ring_start});
   }
   if (now.sender_left != before.sender_left) {
     events.senders.push_back({.what = What::kSendsByTcp,
-                              .offset = now.segment_since,
+                              .offset = now.segment_start,
                               .reason = number_of(now.sender_left)});
   }
   if (now.receiver_left != before.receiver_left) {

@@ -112,7 +112,7 @@ TEST_F(TracingTest, AToolSeesEachStepFromTcpToTheRingAndBack) {
   ASSERT_TRUE(sender.leave(stream::Reason::kUrgent));
   std::vector<std::byte> buffer(100);
   ASSERT_EQ(receiver.read(buffer)->bytes, 100U);
-  ASSERT_EQ(receiver.leave(stream::Reason::kUrgent), stream::Receiver::Left::kPlain);
+  ASSERT_EQ(receiver.leave(stream::Reason::kUrgent), stream::Receiver::LeaveResult::kPlain);
   look();
   EXPECT_EQ(events_of(tool_), "server 8 at 4196 reason 4 peer 20\nclient 9 reason 4 peer 10\n");
   look();

@@ -1,4 +1,4 @@
-// Lets a process die at each of its accesses to the memory.  Checks that another process of the
+// Makes a process die at each of its accesses to the memory.  Checks that another process of the
 // same end continues without an error, or finds that the stream is lost.
 #include <gtest/gtest.h>
 
@@ -111,7 +111,7 @@ struct Scene {
   }
   // Writes by the ring, then by TCP because the receiver may sleep, then by the ring again.
   template <class Memory>
-  void converse(BasicSender<Memory>& sender) {
+  void write_by_both_ways(BasicSender<Memory>& sender) {
     Receiver receiver(place);
     write(sender, "abcdefgh");
     ASSERT_TRUE(*receiver.withdraw(receiver.look().seen));
@@ -133,24 +133,24 @@ TEST(StreamDeaths, AnotherProcessContinuesWhereADeadSenderStopped) {
     bool died = false;
     try {
       BasicSender<MortalMemory> mortal(scene.place);
-      scene.converse(mortal);
+      scene.write_by_both_ways(mortal);
     } catch (const Death&) {
       died = true;
     }
     if (!died) break;
     // The receiver may have been asleep at the death; it wakes now.
     reader.promise();
-    Sender heir(scene.place);
-    if (const auto recovered = heir.recover(); !recovered.has_value()) {
+    Sender successor(scene.place);
+    if (const auto recovered = successor.recover(); !recovered.has_value()) {
       EXPECT_EQ(recovered.error().detail, static_cast<std::uint16_t>(Fault::kOwnerDied));
       ++lost;
       continue;
     }
     const Counters before = counters_of(*scene.place.direction);
     const std::size_t written = before.by_ring + before.by_tcp;
-    scene.write(heir, "HEIR");
+    scene.write(successor, "more");
     scene.receive(reader);
-    EXPECT_EQ(scene.read, std::string("abcdefghijklmnop").substr(0, written) + "HEIR");
+    EXPECT_EQ(scene.read, std::string("abcdefghijklmnop").substr(0, written) + "more");
     ++continued;
   }
   EXPECT_GT(continued, 10);
@@ -164,9 +164,9 @@ TEST(StreamDeaths, AnotherProcessReadsWhatADeadReceiverDidNotCommit) {
     Scene scene;
     Sender sender(scene.place);
     sender.start(0);
-    Receiver heir(scene.place);
-    heir.start(0, 0);
-    scene.converse(sender);
+    Receiver successor(scene.place);
+    successor.start(0, 0);
+    scene.write_by_both_ways(sender);
     accesses_left = death;
     bool died = false;
     try {
@@ -176,14 +176,14 @@ TEST(StreamDeaths, AnotherProcessReadsWhatADeadReceiverDidNotCommit) {
       died = true;
     }
     if (!died) break;
-    if (!heir.recover().has_value()) {
+    if (!successor.recover().has_value()) {
       ++lost;
       continue;
     }
     const std::uint64_t taken = scene.place.direction->head + scene.place.direction->tcp_received;
     const std::string before = std::string("abcdefghijklmnop").substr(0, taken);
     scene.read.clear();
-    scene.receive(heir);
+    scene.receive(successor);
     EXPECT_EQ(before + scene.read, "abcdefghijklmnop");
     ++continued;
   }

@@ -3,18 +3,18 @@
 #include "stream/memory.h"
 
 // Keeps a direction's empty ring out of use, so that the caller can give its pages back to the
-// system (a hole in the file, which reads as zeroes).  Only the socket service does that: it has
-// the descriptor of each memory, and both ends trust it.
+// system (a hole in the file, which reads as zeroes).  Only the socket service gives pages back: it
+// has the descriptor of each memory, and both ends trust it.
 //
 //   if (ring.begin()) { punch a hole; ring.end(); }
 //
-// It acts as one more receiver that sleeps: begin() withdraws the promise, so nothing enters the
-// ring, and end() gives it back.  Bytes go by TCP meanwhile, as for any receiver that sleeps.
+// The class acts as one more receiver that sleeps: begin() withdraws the promise, so no bytes enter
+// the ring, and end() promises again.  Bytes go by TCP meanwhile, as for any receiver that sleeps.
 //
-// A sender copies its bytes before it publishes them.  If the promise was withdrawn and given back
-// in between, its compare and exchange would succeed, and publish a hole.  But a sender holds its
-// lock from before it reads the state.  So begin() looks at the lock after it has withdrawn, and a
-// sender reads the state after it has locked: one of the two sees the other.
+// A sender copies its bytes before it publishes them.  If the promise was withdrawn and given again
+// in between, the sender's compare and exchange would succeed, and publish a hole.  But a sender
+// holds its lock from before it reads the state.  So begin() looks at the lock after it has
+// withdrawn, and a sender reads the state after it has locked: one of the two sees the other.
 //
 // A process that dies between begin() and end() leaves the direction on TCP.
 namespace verbena::stream {

@@ -36,13 +36,13 @@
 // accesses; see recover() for the time between a system call and its report.
 //
 // Neither end trusts the other.  The other end can write anything anywhere in the memory at any
-// time, and so garble the bytes that it sends or that it gets, as it can without this.  Each number
-// from the memory is copied, checked and then used as an index within the ring or the table.  An
-// invalid number ends the stream: kMalformed, where Error::detail is a Fault.  The caller then
-// resets the connection (ECONNRESET).
+// time, and so garble the bytes that it sends or that it gets, as it can do on any connection.
+// Each number from the memory is copied, checked and then used as an index within the ring or the
+// table.  An invalid number ends the stream: kMalformed, where Error::detail is a Fault.  The
+// caller then resets the connection (ECONNRESET).
 //
-// No function calls the operating system, waits, allocates or locks.  The locks in the memory are
-// space for the caller's.
+// No function calls the operating system, waits, allocates or locks.  The memory only has space for
+// the caller's locks.
 namespace verbena::stream {
 
 // Tells what was wrong in the memory.
@@ -50,12 +50,12 @@ enum class Fault : std::uint16_t {
   kTail = 1,       // more bytes in the ring than it holds, or the tail moved by itself
   kHead = 2,       // the receiver took bytes that were not in the ring
   kTable = 3,      // the table of segments is longer than it can be, or contradicts the ring
-  kOverrun = 4,    // bytes came by TCP that the table puts into the ring
-  kCut = 5,        // TCP ended before bytes that the table says it carries
+  kOverrun = 4,    // TCP carried bytes that belong to the ring by the table
+  kEarlyEnd = 5,   // TCP ended before it carried all bytes that the table assigns to TCP
   kOwnerDied = 6,  // a process died during a TCP call, so the offset is lost; see recover()
   kSleepers = 7,   // more sleepers than can be counted
 };
-constexpr std::unexpected<Error> nonsense(Fault fault, const char* text) {
+constexpr std::unexpected<Error> malformed(Fault fault, const char* text) {
   return fail(Errc::kMalformed, text, static_cast<std::uint16_t>(fault));
 }
 
@@ -93,13 +93,13 @@ class State {
   explicit constexpr State(std::uint64_t word) : word_(word) {}
   constexpr std::uint64_t tail() const { return word_ >> kTailShift; }
   constexpr std::uint64_t sleepers() const { return word_ & kSleepersMask; }
-  constexpr bool waiting() const { return (word_ & kWaiting) != 0; }
-  constexpr bool open() const { return (word_ & kOpen) != 0; }
+  constexpr bool has_waiter() const { return (word_ & kWaiting) != 0; }
+  constexpr bool is_open() const { return (word_ & kOpen) != 0; }
   // Returns true if each receiver looks at the ring before it sleeps in the kernel.
-  constexpr bool promised() const { return open() && sleepers() == 0; }
+  constexpr bool is_promised() const { return is_open() && sleepers() == 0; }
   // Returns the word after `bytes` more were published.  It has no kWaiting, because the publisher
   // wakes the receivers that wait.
-  constexpr std::uint64_t published(std::uint64_t bytes) const {
+  constexpr std::uint64_t after_publishing(std::uint64_t bytes) const {
     return (word_ & ~kWaiting) + (bytes << kTailShift);
   }
 
@@ -116,27 +116,28 @@ struct Direction {
   // The sender writes this line; the receiver changes only the flags of `state`.
   alignas(64) std::uint64_t state;  // see State
   std::uint64_t base;               // a position p lies at (p + base) modulo the ring's size
-  std::uint32_t last;               // the newest segment; even ones are TCP's, odd ones the ring's
-  std::uint32_t sending;            // 1: a TCP call is not yet reported to sent()
+  std::uint32_t newest_segment;     // number of the newest segment; even: by TCP, odd: by the ring
+  std::uint32_t is_sending;         // 1: a send() is not yet reported to sent()
   std::uint32_t sender_started;
   std::uint32_t sender_left;  // a Reason
-  std::uint64_t tcp_sent;     // bytes of this direction that TCP has accepted, from the first one
-  std::uint64_t wakes;        // times that bytes went by TCP because no promise stood
-  std::uint64_t overflows;    // times that bytes went by TCP because the ring was full
-  std::uint64_t ready_at;     // when the ring got its first unread byte, by the callers' clock
+  std::uint64_t
+      tcp_sent;         // bytes of this direction that TCP has accepted since the connection began
+  std::uint64_t wakes;  // times that bytes went by TCP because there was no promise
+  std::uint64_t overflows;  // times that bytes went by TCP because the ring was full
+  std::uint64_t ready_at;   // when the ring got its first unread byte, by the callers' clock
 
   // The receiver writes this line.
-  alignas(64) std::uint64_t head;  // the position up to which the ring's bytes were taken
+  alignas(64) std::uint64_t head;  // the position up to which the ring's bytes were read
   std::uint64_t tcp_received;      // bytes of this direction that were read from TCP
-  std::uint32_t current;           // the segment of the next byte to read
-  std::uint32_t reading;           // 1: a TCP call under the lock is not yet reported
+  std::uint32_t read_segment;      // number of the segment of the next byte to read
+  std::uint32_t is_receiving;      // 1: a recv() under the lock is not yet reported to received()
   std::uint32_t receiver_started;
   std::uint32_t receiver_left;  // a Reason
 
   // The sender writes these lines.  Element i modulo kSegments is the offset at which segment i
   // begins.
-  alignas(64) std::array<std::uint64_t, kSegments> starts;
-  std::uint64_t ring_since;  // the offset of the first byte that the ring has carried
+  alignas(64) std::array<std::uint64_t, kSegments> segment_starts;
+  std::uint64_t ring_start;  // the offset of the first byte that the ring has carried
 
   // The caller's locks, one for the processes and threads of each end.  The first 32 bits of
   // send_lock are not zero while somebody holds it, and taking it is sequentially consistent.
@@ -150,20 +151,20 @@ static_assert(std::endian::native == std::endian::little, "futex_word() is the s
 // the ring of direction 1.  Side 0 sends by direction 0, side 1 by direction 1.
 struct Control {
   std::array<Direction, 2> directions;
-  // Counts the processes that hold each side's end.  This layer uses neither it, nor the options
-  // below, nor the locks.
+  // Counts the processes that hold each side's end.  This layer does not use this count, the
+  // options below, or the locks.
   alignas(64) std::array<std::uint32_t, 2> holders;
   // Holds the socket options of each side that all its processes must see: those that the program
-  // has set, while the kernel's socket has other ones.
+  // has set, while the kernel's socket has other values.
   std::array<std::uint32_t, 2> shown_options;
 };
 inline constexpr std::size_t kControlBytes = 4096;
 static_assert(sizeof(Control) <= kControlBytes);
 
-// A ring smaller than 16 KiB gains nothing over TCP; the layer takes smaller ones for tests.  A
+// A ring smaller than 16 KiB gains nothing over TCP; the layer accepts smaller rings for tests.  A
 // ring costs memory only where it was written, and an empty ring is filled from its beginning
-// again: so its size can be that of the socket's buffers.  The pages of a ring that is empty for a
-// while can be given back to the system (idle_ring.h).
+// again.  So a ring can be as large as the socket's buffers.  The pages of a ring that is empty for
+// a while can be given back to the system (idle_ring.h).
 inline constexpr std::size_t kRingBytesMin = 16;
 inline constexpr std::size_t kRingBytesMax = std::size_t{1} << 30;
 
@@ -181,33 +182,33 @@ struct Place {
   std::span<std::byte> ring;
 };
 
-// Returns the memory of a direction (0 or 1).  The length of `memory` comes from the file.  The
-// file must be sealed against shrinking (F_SEAL_SHRINK): otherwise the peer could end this process
-// by SIGBUS.  kInvalidArgument: the memory is too small, not aligned, or has another length than
-// memory_bytes() of a power of two.
+// Returns the memory of a direction (0 or 1).  The length of `memory` comes from the mapped file.
+// The file must be sealed against shrinking (F_SEAL_SHRINK): otherwise the peer could end this
+// process by SIGBUS.  kInvalidArgument: the memory is too small, not aligned, or has another length
+// than memory_bytes() of a power of two.
 inline Result<Place> place_of(std::span<std::byte> memory, std::size_t direction) {
   VB_CHECK(direction < 2);
   if (memory.size() < memory_bytes(kRingBytesMin) || memory.size() > memory_bytes(kRingBytesMax) ||
       !std::has_single_bit(memory.size() - kControlBytes) ||
       std::bit_cast<std::uintptr_t>(memory.data()) % alignof(Direction) != 0) {
-    return fail(Errc::kInvalidArgument, "stream: the memory has not the size of two rings");
+    return fail(Errc::kInvalidArgument, "stream: the size of the memory does not fit two rings");
   }
   const std::size_t ring_bytes = (memory.size() - kControlBytes) / 2;
   return Place{&reinterpret_cast<Control*>(memory.data())->directions[direction],
                memory.subspan(kControlBytes + direction * ring_bytes, ring_bytes)};
 }
 
-// Describes a direction for listings.  Any process that maps the memory may ask, without a lock.
-// The programs write these numbers, so they may be wrong.
+// Describes a direction for listings.  Any process that maps the memory may call counters_of(),
+// without a lock.  The programs write these numbers, so they may be wrong.
 struct Counters {
   std::uint64_t by_ring = 0;        // bytes, modulo 2^48
-  std::uint64_t by_tcp = 0;         // bytes, from the first one of the connection
+  std::uint64_t by_tcp = 0;         // bytes since the connection began
   std::uint64_t unread = 0;         // bytes that lie in the ring
-  std::uint64_t wakes = 0;          // times that bytes went by TCP because no promise stood
+  std::uint64_t wakes = 0;          // times that bytes went by TCP because there was no promise
   std::uint64_t overflows = 0;      // times that bytes went by TCP because the ring was full
-  std::uint32_t changes = 0;        // times that the way changed between TCP and ring
-  std::uint64_t ring_since = 0;     // the offset of the first byte that the ring has carried
-  std::uint64_t segment_since = 0;  // the offset at which the newest segment begins
+  std::uint32_t changes = 0;        // times that the bytes changed between TCP and ring
+  std::uint64_t ring_start = 0;     // the offset of the first byte that the ring has carried
+  std::uint64_t segment_start = 0;  // the offset at which the newest segment begins
   bool sender_started = false;
   Reason sender_left = Reason::kNone;
   Reason receiver_left = Reason::kNone;
@@ -221,18 +222,18 @@ inline Counters counters_of(const Direction& direction) {
   using Memory = ring::SharedMemory;
   const State state(Memory::load_acquire(direction.state));
   const std::uint64_t head = Memory::load_relaxed(direction.head);
-  const std::uint32_t last = Memory::load_acquire(direction.last);
+  const std::uint32_t last = Memory::load_acquire(direction.newest_segment);
   return {.by_ring = state.tail(),
           .by_tcp = Memory::load_relaxed(direction.tcp_sent),
           .unread = (state.tail() - head) & kOffsetMask,
           .wakes = Memory::load_relaxed(direction.wakes),
           .overflows = Memory::load_relaxed(direction.overflows),
           .changes = last,
-          .ring_since = Memory::load_relaxed(direction.ring_since) & kOffsetMask,
-          .segment_since =
-              last == 0 ? 0
-                        : Memory::load_relaxed(direction.starts[last % Direction::kSegments]) &
-                              kOffsetMask,
+          .ring_start = Memory::load_relaxed(direction.ring_start) & kOffsetMask,
+          .segment_start = last == 0 ? 0
+                                     : Memory::load_relaxed(
+                                           direction.segment_starts[last % Direction::kSegments]) &
+                                           kOffsetMask,
           .sender_started = Memory::load_relaxed(direction.sender_started) != 0,
           .sender_left = reason_of(Memory::load_relaxed(direction.sender_left)),
           .receiver_left = reason_of(Memory::load_relaxed(direction.receiver_left))};

@@ -32,7 +32,7 @@ constexpr std::size_t kTcpBuffer = 12;
 // Plays the kernel's TCP of one direction.  Each call is a point where the other side may run.
 class Tcp {
  public:
-  // Accepts fewer bytes than asked for if its buffer is full, or by choice.
+  // Accepts fewer bytes than requested if the buffer is full, or if choose() says so.
   std::size_t send(std::span<const std::byte> bytes) {
     current->fence();
     std::size_t n = std::min(bytes.size(), kTcpBuffer - queue_.size());
@@ -40,7 +40,7 @@ class Tcp {
     queue_.insert(queue_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
     return n;
   }
-  // Gives fewer bytes than are there by choice, and none if they come late.
+  // Returns all bytes, or one byte fewer if choose() says so, as if that byte came late.
   std::size_t receive(std::span<std::byte> buffer) {
     current->fence();
     std::size_t n = std::min(buffer.size(), queue_.size());
@@ -76,8 +76,8 @@ struct Program {
   std::size_t sender_leaves_at = ~std::size_t{0};
   // The receiver leaves as soon as it can after this many bytes.
   std::size_t receiver_leaves_at = ~std::size_t{0};
-  bool closes_at_once = false;  // if false, the sender waits until the reader has all bytes
-  bool gives_back = false;      // gives the ring's pages back when the reader finds it empty
+  bool closes_at_once = false;    // if false, the sender waits until the reader has all bytes
+  bool gives_pages_back = false;  // gives the ring's pages back when the reader finds it empty
 };
 
 template <class Memory>
@@ -96,14 +96,14 @@ class Conversation {
           return Explorer::Scenario{{[&] { send(); }, [&] { receive(); }},
                                     [&] { check(explorer); }};
         },
-        [&] { return lost_wake_ || wrong_bytes_ || refused_; });
+        [&] { return lost_wake_ || wrong_bytes_ || has_error_; });
   }
   bool lost_wake() const { return lost_wake_; }
   bool wrong_bytes() const { return wrong_bytes_; }
-  bool refused() const { return refused_; }
+  bool has_error() const { return has_error_; }
   std::uint64_t by_ring() const { return by_ring_; }
   std::uint64_t by_tcp() const { return by_tcp_; }
-  std::uint64_t given_back() const { return given_back_; }
+  std::uint64_t pages_given_back() const { return pages_given_back_; }
 
  private:
   struct alignas(64) Bytes : std::array<std::byte, memory_bytes(kRing)> {};
@@ -121,7 +121,7 @@ class Conversation {
     for (std::size_t i = 0; i < program_.writes.size(); ++i) {
       if (i == program_.sender_leaves_at) {
         const Result<bool> left = sender.leave(Reason::kExec);
-        refused_ |= !left.has_value();
+        has_error_ |= !left.has_value();
         if (left.has_value() && *left) woken_ = true;
       }
       std::vector<std::byte> bytes(program_.writes[i]);
@@ -135,26 +135,26 @@ class Conversation {
     if (sender.wake_needed()) woken_ = true;
   }
   void write(BasicSender<Memory>& sender, std::span<const std::byte> bytes) {
-    while (!bytes.empty() && !refused_) {
+    while (!bytes.empty() && !has_error_) {
       // Only one process sends, so it need not wait for the lock.
-      if (program_.gives_back) Memory::fetch_or(send_lock(), 1U);
+      if (program_.gives_pages_back) Memory::fetch_or(send_lock(), 1U);
       const std::size_t n = write_step(sender, bytes);
-      if (program_.gives_back) Memory::exchange(send_lock(), 0U);
+      if (program_.gives_pages_back) Memory::exchange(send_lock(), 0U);
       bytes = bytes.subspan(n);
-      if (n == 0 && !refused_) wait([&] { return tcp_.writable(); });
+      if (n == 0 && !has_error_) wait([&] { return tcp_.writable(); });
     }
   }
   std::uint32_t& send_lock() {
     return const_cast<std::uint32_t&>(send_lock_of(*place_of(*memory_, 0)->direction));
   }
-  // Returns how many bytes it has written; 0: TCP is full.
+  // Returns how many bytes were written; 0: TCP is full.
   std::size_t write_step(BasicSender<Memory>& sender, std::span<const std::byte> bytes) {
     Result<WriteStep> step = sender.write(bytes);
     if (step.has_value() && step->kind == WriteStep::Kind::kFull) {
       step = sender.write_by_tcp(bytes.size());
     }
     if (!step.has_value()) {
-      refused_ = true;
+      has_error_ = true;
       return 0;
     }
     if (step->kind == WriteStep::Kind::kCopied) {
@@ -173,22 +173,22 @@ class Conversation {
   void receive() {
     BasicReceiver<Memory> receiver(*place_of(*memory_, 0));
     receiver.start(0, 0);
-    while (!ended_ && !refused_) {
+    while (!ended_ && !has_error_) {
       if (read_.size() >= program_.receiver_leaves_at) {
-        refused_ |= !receiver.leave(Reason::kPassed).has_value();
+        has_error_ |= !receiver.leave(Reason::kPassed).has_value();
       }
       std::array<std::byte, 7> buffer{};
       const Result<ReadStep> step = receiver.read(buffer);
       if (!step.has_value()) {
-        refused_ = true;
+        has_error_ = true;
         return;
       }
       switch (step->kind) {
-        case ReadStep::Kind::kCopied: take(std::span(buffer).first(step->bytes)); break;
+        case ReadStep::Kind::kCopied: append_read(std::span(buffer).first(step->bytes)); break;
         case ReadStep::Kind::kTcp: read_tcp(receiver, std::span(buffer).first(step->bytes)); break;
         case ReadStep::Kind::kPlain: {
           const std::size_t n = tcp_.receive(buffer);
-          take(std::span(buffer).first(n));
+          append_read(std::span(buffer).first(n));
           if (n == 0) wait_for_tcp();
           ended_ = n == 0 && tcp_.ended();
           break;
@@ -200,11 +200,11 @@ class Conversation {
   void read_tcp(BasicReceiver<Memory>& receiver, std::span<std::byte> buffer) {
     const std::size_t n = tcp_.receive(buffer);
     const bool end = n == 0 && tcp_.ended();
-    take(buffer.first(n));
+    append_read(buffer.first(n));
     receiver.received(n);
     if (end) {
       const Result<bool> ended = receiver.ended();
-      refused_ |= !ended.has_value();
+      has_error_ |= !ended.has_value();
       ended_ = ended.has_value() && *ended;
     } else if (n == 0) {
       wait_for_tcp();
@@ -212,11 +212,11 @@ class Conversation {
   }
   void read_open(BasicReceiver<Memory>& receiver, const ReadStep& step,
                  std::span<std::byte> buffer) {
-    if (program_.gives_back && current->choose()) return give_back();
+    if (program_.gives_pages_back && current->choose()) return give_pages_back();
     if (program_.wait != Wait::kRecv) {
       const Result<std::size_t> bound = receiver.queued_bound(tcp_.queued());
-      refused_ |= !bound.has_value();
-      if (refused_) return;
+      has_error_ |= !bound.has_value();
+      if (has_error_) return;
       if (*bound != 0) return read_tcp(receiver, buffer.first(std::min(*bound, buffer.size())));
     }
     if (program_.wait == Wait::kFutex && !tcp_.ended()) {
@@ -229,25 +229,25 @@ class Conversation {
     sleep_in_kernel(receiver, step, buffer);
   }
   // Plays the service, which makes a hole in the ring.
-  void give_back() {
+  void give_pages_back() {
     const Place place = *place_of(*memory_, 0);
     BasicIdleRing<Memory> ring(*place.direction);
     if (!ring.begin()) return;
     current->fence();
     std::ranges::fill(place.ring, std::byte{0xee});
-    ++given_back_;
+    ++pages_given_back_;
     ring.end();
   }
   void sleep_in_kernel(BasicReceiver<Memory>& receiver, const ReadStep& step,
                        std::span<std::byte> buffer) {
     const Result<bool> may_sleep = receiver.withdraw(step.seen);
-    refused_ |= !may_sleep.has_value();
-    if (refused_ || !*may_sleep) return;
+    has_error_ |= !may_sleep.has_value();
+    if (has_error_ || !*may_sleep) return;
     wait_for_tcp();
     if (program_.wait != Wait::kPoll || tcp_.ended()) {
       const std::size_t n = tcp_.receive(buffer);
       ended_ = n == 0 && tcp_.ended();
-      take(buffer.first(n));
+      append_read(buffer.first(n));
       receiver.received_open(n);
     }
     receiver.promise();
@@ -267,12 +267,12 @@ class Conversation {
       return woken_;
     });
   }
-  void take(std::span<const std::byte> bytes) {
+  void append_read(std::span<const std::byte> bytes) {
     read_.insert(read_.end(), bytes.begin(), bytes.end());
   }
 
   void check(const Explorer& explorer) {
-    lost_wake_ |= explorer.deadlocked() && !refused_;
+    lost_wake_ |= explorer.deadlocked() && !has_error_;
     for (std::size_t i = 0; i < read_.size(); ++i) {
       wrong_bytes_ |= read_[i] != static_cast<std::byte>(i);
     }
@@ -287,15 +287,15 @@ class Conversation {
   bool woken_ = false;
   bool lost_wake_ = false;
   bool wrong_bytes_ = false;
-  bool refused_ = false;
+  bool has_error_ = false;
   std::uint64_t by_ring_ = 0;
   std::uint64_t by_tcp_ = 0;
-  std::uint64_t given_back_ = 0;
+  std::uint64_t pages_given_back_ = 0;
 };
 
 int budget() {
-  const char* given = std::getenv("VB_MODEL_BUDGET");
-  return given != nullptr ? std::atoi(given) : 2;
+  const char* text = std::getenv("VB_MODEL_BUDGET");
+  return text != nullptr ? std::atoi(text) : 2;
 }
 
 void expect_right(const Program& program) {
@@ -303,7 +303,7 @@ void expect_right(const Program& program) {
   const std::uint64_t runs = conversation.explore(budget());
   EXPECT_FALSE(conversation.lost_wake());
   EXPECT_FALSE(conversation.wrong_bytes());
-  EXPECT_FALSE(conversation.refused());
+  EXPECT_FALSE(conversation.has_error());
   EXPECT_GT(runs, 500U);
   EXPECT_GT(conversation.by_ring(), 0U);
   EXPECT_GT(conversation.by_tcp(), 0U);
@@ -341,12 +341,12 @@ TEST(StreamModel, TheReceiverGoesBackToTcpWhenTheRingIsEmpty) {
 TEST(StreamModel, GivingTheRingsPagesBackLosesNoByteAndNoWake) {
   for (const Wait wait : {Wait::kRecv, Wait::kPoll, Wait::kFutex}) {
     Conversation<ModelMemory<>> conversation(
-        {.wait = wait, .writes = {3, 9, 5}, .gives_back = true});
+        {.wait = wait, .writes = {3, 9, 5}, .gives_pages_back = true});
     conversation.explore(budget() + 1);
     EXPECT_FALSE(conversation.lost_wake());
     EXPECT_FALSE(conversation.wrong_bytes());
-    EXPECT_FALSE(conversation.refused());
-    EXPECT_GT(conversation.given_back(), 100U);
+    EXPECT_FALSE(conversation.has_error());
+    EXPECT_GT(conversation.pages_given_back(), 100U);
   }
 }
 
@@ -358,7 +358,7 @@ struct LocklessMemory : ModelMemory<> {
 
 TEST(StreamModel, DetectsWrongBytesIfPagesAreGivenBackWhileSomebodySends) {
   Conversation<LocklessMemory> conversation(
-      {.wait = Wait::kFutex, .writes = {3, 9, 5}, .gives_back = true});
+      {.wait = Wait::kFutex, .writes = {3, 9, 5}, .gives_pages_back = true});
   conversation.explore(3);
   EXPECT_TRUE(conversation.wrong_bytes());
 }
@@ -391,7 +391,7 @@ TEST(StreamModel, DetectsALostWakeIfPromiseAndTailAreTwoWords) {
 TEST(StreamModel, DetectsWrongBytesIfStoresMayOvertakeEachOther) {
   Conversation<ModelMemory<true, false>> conversation({.wait = Wait::kPoll});
   conversation.explore(3);
-  EXPECT_TRUE(conversation.wrong_bytes() || conversation.refused());
+  EXPECT_TRUE(conversation.wrong_bytes() || conversation.has_error());
 }
 
 TEST(StreamModel, DetectsALostWakeWithoutFences) {

@@ -11,8 +11,8 @@
 //
 //   lock
 //   step = read(buffer)
-//     kCopied  step.bytes were copied from the ring; go on with the rest of the buffer, and if
-//              that gives kOpen, return what there is
+//     kCopied  step.bytes were copied from the ring; go on with the rest of the buffer, and
+//              return the bytes so far if the next step is kOpen
 //     kTcp     n = recv(socket, at most step.bytes, MSG_DONTWAIT), then received(n), where n is 0
 //              after an error or an end of file; after an end of file ask ended().  Bytes of a
 //              later segment are behind these, so never read more.  A blocking caller that got
@@ -22,28 +22,29 @@
 //                n = recv(socket, any number, and it may block); received_open(n); promise().
 //                An end of file is the end of the stream
 //              - or, without withdrawing: queued = FIONREAD, bound = queued_bound(queued), and if
-//                bound is not 0, continue as in kTcp with it
+//                bound is not 0, continue as in kTcp with at most bound bytes
 //              - if step.only_end, TCP has at most an end: a caller that does not block may return
 //                EAGAIN without a system call, unless the kernel has reported an event since the
 //                last recv() that gave EAGAIN
 //     kPlain   unlock, and do what the program asked, by TCP alone; report nothing
 //   unlock
 //
-// How to wait in poll, select or epoll, without a lock: look() at each socket; if none has news,
-// withdraw(look.seen) each; if all succeed, sleep; then promise() for each.  If one fails,
-// promise() for those that succeeded, and look again.  A waiter that does not look at a socket for
-// long leaves its withdrawal standing, so that it costs nothing: the bytes then come by TCP and
-// wake it.  An edge-triggered report is due when look.seen has changed since the last report.
+// How to wait in poll, select or epoll, without a lock: look() at each socket; if no ring has bytes,
+// withdraw(look.seen) for each; if all succeed, sleep; then promise() for each.  If one withdraw()
+// fails, promise() for those that succeeded, and look again.  A waiter that does not look at a socket for
+// a long time keeps its withdrawal, which costs nothing: the bytes then come by TCP and wake the
+// waiter.  An edge-triggered report is due when look.seen has changed since the last report.
 //
 // How to block without TCP, without a lock: wait_value(seen), then poll the socket once without
-// waiting, then FUTEX_WAIT for that value at futex_word().  The kernel does not wake this for a
-// reset or a killed peer, so the wait needs a limit, or somebody who watches for deaths.
+// waiting, then FUTEX_WAIT for that value at futex_word().  The kernel does not end this wait when
+// the peer resets the connection or is killed.  So the wait needs a limit, or another thread that
+// watches for this.
 //
 // A process that ends or calls exec() first calls promise() for each of its withdrawals.  The
 // withdrawals of a killed process stand, and the direction stays on TCP.
 //
-// A lock is never held while the thread sleeps.  All readers of this end follow these rules: one
-// that sleeps in the kernel without withdraw() may sleep for ever.
+// A lock is never held while the thread sleeps.  All readers of this end follow these rules: a
+// reader that sleeps in the kernel without withdraw() may sleep for ever.
 namespace verbena::stream {
 
 struct ReadStep {
@@ -64,7 +65,7 @@ class BasicReceiver {
     std::size_t bytes = 0;   // bytes that can be read from the ring now
     std::uint64_t seen = 0;  // the tail: for withdraw(), wait_value(), and to notice new bytes
   };
-  enum class Left : std::uint8_t {
+  enum class LeaveResult : std::uint8_t {
     kPlain,   // all bytes come by TCP from now on
     kUnread,  // bytes lie in the ring: nothing has changed
   };
@@ -85,9 +86,10 @@ class BasicReceiver {
   }
   bool started() const { return Memory::load_acquire(d_->receiver_started) != 0; }
 
-  // Takes bytes from the ring, or tells what to do instead.  With `peek` they stay (MSG_PEEK; read
-  // TCP with MSG_PEEK then, and report 0).  Hold the lock.  REQUIRES: buffer is not empty, and a
-  // step kTcp before it was reported to received().  kMalformed: end the connection.
+  // Takes bytes from the ring, or tells what to do instead.  With `peek`, the bytes stay in the
+  // ring (MSG_PEEK); then read TCP with MSG_PEEK as well, and report 0.  Hold the lock.  REQUIRES:
+  // buffer is not empty, and an earlier step kTcp was reported to received().  kMalformed: end the
+  // connection.
   Result<ReadStep> read(std::span<std::byte> buffer, bool peek = false) {
     VB_CHECK(!buffer.empty());
     if (plain()) return ReadStep{};
@@ -99,7 +101,7 @@ class BasicReceiver {
       const Segment segment = VB_TRY(advance());
       if (!segment.in_ring) {
         if (segment.ends) return by_tcp(std::min<std::uint64_t>(segment.rest, buffer.size()));
-        if (used != 0) return nonsense(Fault::kTable, "stream: bytes in the ring, no segment");
+        if (used != 0) return malformed(Fault::kTable, "stream: bytes in the ring, no segment");
         return ReadStep{.kind = ReadStep::Kind::kOpen, .seen = tail};
       }
       if (segment.ends && segment.rest > used) continue;
@@ -111,19 +113,19 @@ class BasicReceiver {
       copy_out(buffer.first(n), peek);
       return ReadStep{.kind = ReadStep::Kind::kCopied, .bytes = n};
     }
-    return nonsense(Fault::kTable, "stream: a segment is longer than the ring's bytes");
+    return malformed(Fault::kTable, "stream: a segment is longer than the ring's bytes");
   }
 
-  // Does the same as read() with `peek`, behind the bytes that the caller has looked at already:
-  // `of_tcp` bytes from TCP and `of_ring` bytes from the ring.  Report nothing after kTcp.  Hold
-  // the lock.
-  Result<ReadStep> look_beyond(std::span<std::byte> buffer, std::size_t of_tcp,
-                               std::size_t of_ring) const {
+  // Does the same as read() with `peek`, behind the bytes that the caller has peeked at already:
+  // `tcp_bytes` from TCP and `ring_bytes` from the ring.  Report nothing after kTcp.  Hold the
+  // lock.
+  Result<ReadStep> peek_beyond(std::span<std::byte> buffer, std::size_t tcp_bytes,
+                               std::size_t ring_bytes) const {
     VB_CHECK(!buffer.empty());
     if (plain()) return ReadStep{};
     const std::uint64_t tail = State(Memory::load_acquire(d_->state)).tail();
     const std::size_t used = VB_TRY(used_of(tail));
-    const std::uint64_t offset = offset_add(next_offset(), of_tcp + of_ring);
+    const std::uint64_t offset = offset_add(next_offset(), tcp_bytes + ring_bytes);
     const Segment segment = VB_TRY(segment_at(offset)).second;
     if (!segment.in_ring) {
       if (!segment.ends) return ReadStep{.kind = ReadStep::Kind::kOpen, .seen = tail};
@@ -131,31 +133,32 @@ class BasicReceiver {
           .kind = ReadStep::Kind::kTcp,
           .bytes = static_cast<std::size_t>(std::min<std::uint64_t>(segment.rest, buffer.size()))};
     }
-    const std::size_t there = used - std::min(used, of_ring);
+    const std::size_t available = used - std::min(used, ring_bytes);
     const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(
-        std::min(there, buffer.size()), segment.ends ? segment.rest : there));
+        std::min(available, buffer.size()), segment.ends ? segment.rest : available));
     if (n == 0) return ReadStep{.kind = ReadStep::Kind::kOpen, .seen = tail, .only_end = true};
-    return ReadStep{
-        .kind = ReadStep::Kind::kCopied,
-        .bytes = copy_piece(offset_add(Memory::load_relaxed(d_->head), of_ring), buffer.first(n))};
+    return ReadStep{.kind = ReadStep::Kind::kCopied,
+                    .bytes = copy_piece(offset_add(Memory::load_relaxed(d_->head), ring_bytes),
+                                        buffer.first(n))};
   }
 
   // Reports what recv() gave after a step kTcp, 0 if nothing.  Hold the lock since the step.
   void received(std::size_t tcp_bytes) {
     count_received(tcp_bytes);
-    Memory::store_release(d_->reading, 0U);
+    Memory::store_release(d_->is_receiving, 0U);
   }
-  // Tells what an end of file after a step kTcp means; call it after received(0).  True: it is the
-  // end of the stream.  False: bytes lie in the ring; read() again.  Hold the lock since the step.
-  // kMalformed: TCP ended before bytes that the table names; end the connection.
+  // Returns true if an end of file after a step kTcp is the end of the stream.  Returns false if
+  // bytes lie in the ring: then read() again.  Call it after received(0).  Hold the lock since the
+  // step.  kMalformed: TCP ended before it carried all bytes that the table names; end the
+  // connection.
   Result<bool> ended() {
     const State state(Memory::load_acquire(d_->state));
     const std::size_t used = VB_TRY(used_of(state.tail()));
     const Segment segment = VB_TRY(advance());
-    // If the ring is empty, a reader that withdrew may have taken the bytes, and reports them
-    // later.
+    // If the ring is empty, a reader that has withdrawn the promise may have read the bytes from
+    // TCP, and reports them later.
     if (!segment.in_ring && segment.ends && (used != 0 || state.sleepers() == 0)) {
-      return nonsense(Fault::kCut, "stream: TCP ended before its segment");
+      return malformed(Fault::kEarlyEnd, "stream: TCP ended before its segment");
     }
     return used == 0;
   }
@@ -166,14 +169,14 @@ class BasicReceiver {
     const std::uint64_t tail = State(Memory::load_acquire(d_->state)).tail();
     const Segment segment = VB_TRY(advance());
     if (queued == 0 || segment.in_ring || segment.ends || VB_TRY(used_of(tail)) != 0) return 0U;
-    Memory::store_relaxed(d_->reading, 1U);
+    Memory::store_relaxed(d_->is_receiving, 1U);
     return queued;
   }
 
   // Reports what recv() gave between withdraw() and promise().  No lock.
   void received_open(std::size_t tcp_bytes) { count_received(tcp_bytes); }
 
-  // Looks at the ring.  No lock; nonsense counts as bytes, and read() reports it.
+  // Looks at the ring.  No lock.  Invalid values count as bytes, and read() reports them.
   Look look() const {
     const std::uint64_t tail = State(Memory::load_acquire(d_->state)).tail();
     const std::uint64_t used = (tail - Memory::load_acquire(d_->head)) & kOffsetMask;
@@ -185,30 +188,31 @@ class BasicReceiver {
   std::uint64_t ready_at() const { return Memory::load_relaxed(d_->ready_at); }
 
   // Announces that the caller may sleep in the kernel.  Returns false if bytes have come into the
-  // ring since `seen`: do not sleep.  If true, all that comes later goes by TCP, until the caller
-  // and all other sleepers called promise().  No lock.  kMalformed: more than 8,191 sleepers.
+  // ring since `seen`: do not sleep.  After true, all later bytes come by TCP, until the caller and
+  // all other sleepers have called promise().  No lock.  kMalformed: more than 8,191 sleepers.
   Result<bool> withdraw(std::uint64_t seen) {
     std::uint64_t word = Memory::load_acquire(d_->state);
     while (State(word).tail() == seen) {
       if (State(word).sleepers() == State::kSleepersMask) {
-        return nonsense(Fault::kSleepers, "stream: too many sleepers");
+        return malformed(Fault::kSleepers, "stream: too many sleepers");
       }
       if (Memory::compare_exchange(d_->state, word, word + 1)) return true;
     }
     return false;
   }
 
-  // Promises that the caller looks at the ring before it sleeps again: the end of one withdraw().
-  // No lock.
+  // Ends one withdraw(): promises that the caller looks at the ring before it sleeps again.  No
+  // lock.
   void promise() {
     std::uint64_t word = Memory::load_relaxed(d_->state);
     while (State(word).sleepers() != 0 && !Memory::compare_exchange(d_->state, word, word - 1)) {
     }
   }
 
-  // Announces that the caller will wait at futex_word().  Returns the value to wait for, or none if
-  // bytes have come since `seen`, or if the sender has left, so that nobody would wake the caller:
-  // withdraw() then.  The promise stands meanwhile.  No lock.
+  // Announces that the caller will wait at futex_word().  Returns the value for FUTEX_WAIT.
+  // Returns nothing if bytes have come since `seen`, or if the sender has left, so that nobody
+  // would wake the caller: then call withdraw().  The promise stays valid during the wait.  No
+  // lock.
   std::optional<std::uint32_t> wait_value(std::uint64_t seen) {
     std::uint64_t word = Memory::load_acquire(d_->state);
     while (State(word).tail() == seen) {
@@ -223,20 +227,19 @@ class BasicReceiver {
   // Returns the word for FUTEX_WAIT.  It is shared between processes.
   std::uint32_t* futex_word() { return reinterpret_cast<std::uint32_t*>(&d_->state); }
 
-  // Goes back to TCP for ever if nothing lies in the ring.  Call it under the lock, before anything
-  // may read from the descriptor that does not use this class.  kUnread: the caller must let
-  // somebody read the rest through this class (ARCHITECTURE.md, "Going back to TCP").  After kPlain
-  // the ring is not used again; read() returns kPlain in all processes of this end.
-  // REQUIRES: reason is not kNone.
-  Result<Left> leave(Reason reason) {
+  // Goes back to TCP for ever if nothing lies in the ring.  Call it under the lock, before a reader
+  // that does not use this class may read from the descriptor.  kUnread: the rest must first be
+  // read through this class (ARCHITECTURE.md, "Going back to TCP").  After kPlain the ring is not
+  // used again; read() returns kPlain in all processes of this end.  REQUIRES: reason is not kNone.
+  Result<LeaveResult> leave(Reason reason) {
     VB_CHECK(reason != Reason::kNone);
-    if (plain()) return Left::kPlain;
+    if (plain()) return LeaveResult::kPlain;
     std::uint64_t word = Memory::load_acquire(d_->state);
     do {
-      if (VB_TRY(used_of(State(word).tail())) != 0) return Left::kUnread;
+      if (VB_TRY(used_of(State(word).tail())) != 0) return LeaveResult::kUnread;
     } while (!Memory::compare_exchange(d_->state, word, word & ~State::kOpen));
     Memory::store_release(d_->receiver_left, static_cast<std::uint32_t>(reason));
-    return Left::kPlain;
+    return LeaveResult::kPlain;
   }
 
   // Returns true after leave().  No lock.
@@ -249,8 +252,8 @@ class BasicReceiver {
   // kMalformed with Fault::kOwnerDied: the owner died in a TCP call, so that nobody knows how many
   // bytes it took.  End the connection then; otherwise continue.
   Result<void> recover() {
-    if (Memory::load_relaxed(d_->reading) == 0 || plain()) return {};
-    return nonsense(Fault::kOwnerDied, "stream: a process died while it read from TCP");
+    if (Memory::load_relaxed(d_->is_receiving) == 0 || plain()) return {};
+    return malformed(Fault::kOwnerDied, "stream: a process died while it read from TCP");
   }
 
  private:
@@ -264,7 +267,7 @@ class BasicReceiver {
 
   Result<std::size_t> used_of(std::uint64_t tail) const {
     const std::uint64_t used = (tail - Memory::load_relaxed(d_->head)) & kOffsetMask;
-    if (used > ring_.size()) return nonsense(Fault::kTail, "stream: the tail is impossible");
+    if (used > ring_.size()) return malformed(Fault::kTail, "stream: the tail is impossible");
     return static_cast<std::size_t>(used);
   }
 
@@ -276,22 +279,22 @@ class BasicReceiver {
   // Finds the segment of the next byte.
   Result<Segment> advance() {
     const std::uint64_t offset = next_offset();
-    const std::uint32_t before = Memory::load_relaxed(d_->current);
+    const std::uint32_t before = Memory::load_relaxed(d_->read_segment);
     const auto [current, segment] = VB_TRY(segment_at(offset));
     if (current != before) {
       if ((current & 1) != 0 && start_of(current) != offset) {
-        return nonsense(Fault::kOverrun, "stream: TCP carried bytes of the ring");
+        return malformed(Fault::kOverrun, "stream: TCP carried bytes of the ring");
       }
-      Memory::store_release(d_->current, current);
+      Memory::store_release(d_->read_segment, current);
     }
     return segment;
   }
   // Finds the segment of a byte that is not read yet, and its number.
   Result<std::pair<std::uint32_t, Segment>> segment_at(std::uint64_t offset) const {
-    const std::uint32_t last = Memory::load_acquire(d_->last);
-    std::uint32_t current = Memory::load_relaxed(d_->current);
+    const std::uint32_t last = Memory::load_acquire(d_->newest_segment);
+    std::uint32_t current = Memory::load_relaxed(d_->read_segment);
     if (last - current >= Direction::kSegments) {
-      return nonsense(Fault::kTable, "stream: the table of segments is too long");
+      return malformed(Fault::kTable, "stream: the table of segments is too long");
     }
     std::int64_t rest = 0;
     while (current != last) {
@@ -304,11 +307,11 @@ class BasicReceiver {
                                       .rest = static_cast<std::uint64_t>(rest)});
   }
   std::uint64_t start_of(std::uint32_t segment) const {
-    return Memory::load_relaxed(d_->starts[segment % Direction::kSegments]) & kOffsetMask;
+    return Memory::load_relaxed(d_->segment_starts[segment % Direction::kSegments]) & kOffsetMask;
   }
 
   ReadStep by_tcp(std::uint64_t bytes) {
-    Memory::store_relaxed(d_->reading, 1U);
+    Memory::store_relaxed(d_->is_receiving, 1U);
     return {.kind = ReadStep::Kind::kTcp, .bytes = static_cast<std::size_t>(bytes)};
   }
   void count_received(std::size_t bytes) {

@@ -33,7 +33,7 @@ class World {
     const std::uint64_t tcp_bytes =
         chance(2) ? random_.below(100) : kOffsetMask - random_.below(99);
     senders_[0].start(tcp_bytes);
-    // The first reader was in recv() when the ring came.
+    // The first reader was in recv() when the receiver started to use the ring.
     readers_[0].state = Reader::kInRecv;
     receivers_[0].start(tcp_bytes, 1);
   }
@@ -52,12 +52,12 @@ class World {
 
  private:
   struct Reader {
-    enum State : std::uint8_t { kAwake, kInRecv, kTookBytes, kInPoll, kInFutex };
+    enum State : std::uint8_t { kAwake, kInRecv, kAfterRecv, kInPoll, kInFutex };
     State state = kAwake;
-    std::size_t took = 0;  // bytes that recv() gave and that are not reported yet
+    std::size_t unreported = 0;  // bytes that recv() returned, without a report to the receiver yet
   };
 
-  bool chance(std::uint64_t of) { return random_.below(of) == 0; }
+  bool chance(std::uint64_t n) { return random_.below(n) == 0; }
   std::size_t size() { return 1 + static_cast<std::size_t>(random_.below(kBytesPerCall)); }
 
   void step() {
@@ -101,18 +101,18 @@ class World {
       case Reader::kAwake: read(reader, receiver); break;
       case Reader::kInRecv: {
         if (tcp_.empty() && !finished_) break;
-        reader.took = take_tcp(size());
-        ended_ |= reader.took == 0 && tcp_.empty();
-        reader.state = Reader::kTookBytes;
+        reader.unreported = take_tcp(size());
+        ended_ |= reader.unreported == 0 && tcp_.empty();
+        reader.state = Reader::kAfterRecv;
         break;
       }
-      case Reader::kTookBytes:
-        receiver.received_open(reader.took);
+      case Reader::kAfterRecv:
+        receiver.received_open(reader.unreported);
         receiver.promise();
         reader.state = Reader::kAwake;
         break;
       case Reader::kInPoll:
-        if (tcp_.empty() && !finished_ && !chance(4)) break;  // a timeout may end it, too
+        if (tcp_.empty() && !finished_ && !chance(4)) break;  // a timeout may end the poll, too
         receiver.promise();
         reader.state = Reader::kAwake;
         break;
@@ -159,7 +159,7 @@ class World {
       reader.state = Reader::kInRecv;
     }
   }
-  // Sleeps as an edge-triggered epoll does: what is there now was reported before.
+  // Sleeps as an edge-triggered epoll does: the bytes that are there now were reported before.
   void sleep_on_edge(Reader& reader, Receiver& receiver) {
     if (*receiver.withdraw(receiver.look().seen)) reader.state = Reader::kInPoll;
   }
@@ -171,15 +171,16 @@ class World {
       if (*left) woken_ = true;
     } else {
       const std::size_t unread = senders_[0].unread();
-      const Result<Receiver::Left> left = receivers_[random_.below(2)].leave(Reason::kPassed);
+      const Result<Receiver::LeaveResult> left =
+          receivers_[random_.below(2)].leave(Reason::kPassed);
       ASSERT_TRUE(left.has_value());
-      EXPECT_EQ(*left == Receiver::Left::kUnread, unread != 0);
+      EXPECT_EQ(*left == Receiver::LeaveResult::kUnread, unread != 0);
     }
   }
 
-  // Takes up to `most` bytes from TCP, and fewer at random.
-  std::size_t take_tcp(std::size_t most) {
-    std::size_t n = std::min(most, tcp_.size());
+  // Takes up to `limit` bytes from TCP, and fewer at random.
+  std::size_t take_tcp(std::size_t limit) {
+    std::size_t n = std::min(limit, tcp_.size());
     if (n > 1 && chance(3)) n = 1 + static_cast<std::size_t>(random_.below(n));
     std::vector<std::byte> bytes(tcp_.begin(), tcp_.begin() + static_cast<std::ptrdiff_t>(n));
     tcp_.erase(tcp_.begin(), tcp_.begin() + static_cast<std::ptrdiff_t>(n));
@@ -191,7 +192,7 @@ class World {
     if (!peek) read_ += bytes.size();
   }
 
-  // Checks that no reader sleeps while bytes wait that will not wake it.
+  // Checks that no reader sleeps while there are bytes that will not wake it.
   void check() {
     const bool waiting = senders_[0].unread() != 0;
     for (const Reader& reader : readers_) {
@@ -216,7 +217,7 @@ class World {
   std::uint64_t by_ring_ = 0;
 };
 
-TEST(StreamSeeds, ManyProcessesAtBothEndsLoseNoByteAndSleepOnlyWhenNothingWaits) {
+TEST(StreamSeeds, ManyProcessesAtBothEndsLoseNoByteAndSleepOnlyWithoutUnreadBytes) {
   std::uint64_t by_ring = 0;
   for (const std::uint64_t seed : sim::seeds(1000)) {
     SCOPED_TRACE(testing::Message() << "VB_SEED=" << seed);

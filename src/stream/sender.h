@@ -58,32 +58,32 @@ class BasicSender {
 
   // Copies the first bytes into the ring, or tells what to do instead.  After kCopied, fewer bytes
   // than requested may have been copied: write the rest.  Hold the lock.  REQUIRES: bytes is not
-  // empty, and a step kTcp before it was reported to sent().  kMalformed: end the connection.
+  // empty, and an earlier step kTcp was reported to sent().  kMalformed: end the connection.
   Result<WriteStep> write(std::span<const std::byte> bytes, Depth depth = Depth::kWhole) {
     VB_CHECK(!bytes.empty());
     if (plain()) return WriteStep{};
     // The lock was taken before this; see idle_ring.h.
     std::uint64_t word = Memory::load_seq_cst(d_->state);
-    if (!State(word).promised()) return by_tcp(bytes.size(), d_->wakes);
+    if (!State(word).is_promised()) return by_tcp(bytes.size(), d_->wakes);
     const std::uint64_t tail = State(word).tail();
     const std::size_t used = VB_TRY(used_of(tail));
-    const std::size_t most =
+    const std::size_t limit =
         depth == Depth::kWhole ? ring_.size() : std::min(ring_.size(), kCachedBytes);
-    if (used >= most) return WriteStep{.kind = WriteStep::Kind::kFull};
+    if (used >= limit) return WriteStep{.kind = WriteStep::Kind::kFull};
     if (!in_ring()) {
       // A segment of the ring must leave room in the table for the TCP segment after it.
       if (VB_TRY(segments_free()) < 2) return by_tcp(bytes.size(), d_->overflows);
       open_segment(tail);
     }
     if (used == 0) rewind(tail);
-    const std::size_t n = std::min({bytes.size(), most - used, kCopyBytesMax});
+    const std::size_t n = std::min({bytes.size(), limit - used, kCopyBytesMax});
     copy_in(tail, bytes.first(n));
     // Another thread of the receiver may change the flags meanwhile; only senders move the tail.
-    while (State(word).promised()) {
-      if (Memory::compare_exchange(d_->state, word, State(word).published(n))) {
-        return WriteStep{WriteStep::Kind::kCopied, n, State(word).waiting()};
+    while (State(word).is_promised()) {
+      if (Memory::compare_exchange(d_->state, word, State(word).after_publishing(n))) {
+        return WriteStep{WriteStep::Kind::kCopied, n, State(word).has_waiter()};
       }
-      if (State(word).tail() != tail) return nonsense(Fault::kTail, "stream: the tail has moved");
+      if (State(word).tail() != tail) return malformed(Fault::kTail, "stream: the tail has moved");
     }
     return by_tcp(bytes.size(), d_->wakes);
   }
@@ -99,7 +99,7 @@ class BasicSender {
   bool sent(std::size_t tcp_bytes) {
     const std::uint64_t before = Memory::load_relaxed(d_->tcp_sent);
     Memory::store_relaxed(d_->tcp_sent, before + tcp_bytes);
-    Memory::store_release(d_->sending, 0U);
+    Memory::store_release(d_->is_sending, 0U);
     return wake_needed();
   }
 
@@ -108,29 +108,28 @@ class BasicSender {
   // close() of the socket.  No lock.
   bool wake_needed() {
     Memory::fence();
-    if (!State(Memory::load_relaxed(d_->state)).waiting()) return false;
-    return State(Memory::fetch_and(d_->state, ~State::kWaiting)).waiting();
+    if (!State(Memory::load_relaxed(d_->state)).has_waiter()) return false;
+    return State(Memory::fetch_and(d_->state, ~State::kWaiting)).has_waiter();
   }
 
   // Returns true if write() would copy at least one byte into the ring now.  No lock.  A poll for
   // POLLOUT reports this or the kernel's answer.
   bool writable() const {
     const State state(Memory::load_acquire(d_->state));
-    return !plain() && state.promised() && unread_at(state.tail()) < ring_.size();
+    return !plain() && state.is_promised() && unread_at(state.tail()) < ring_.size();
   }
 
-  // Returns the bytes that the receiver has not taken from the ring yet.  No lock.  If they stay
-  // for a millisecond, look for POLLRDHUP: a killed receiver leaves its promise.
+  // Returns how many bytes the receiver has not read from the ring yet.  No lock.  If they stay
+  // unread for a millisecond, poll for POLLRDHUP: the promise of a killed receiver stays valid.
   std::size_t unread() const { return unread_at(State(Memory::load_acquire(d_->state)).tail()); }
 
   // Sets when the ring got its first unread byte, by a clock that the processes of the host share.
   // Call it under the lock before a write(), if nothing is unread.
   void set_ready_at(std::uint64_t time) { Memory::store_relaxed(d_->ready_at, time); }
 
-  // Goes back to TCP for ever, at once: what lies in the ring can still be read, and all that comes
-  // later goes by TCP, whoever sends it.  Call it under the lock before anything may write to the
-  // descriptor that does not use this class.  write() then returns kPlain in all processes of this
-  // end.
+  // Goes back to TCP for ever, at once: bytes in the ring can still be read, and all later bytes go
+  // by TCP, whoever sends them.  Call it under the lock, before a writer that does not use this
+  // class may write to the descriptor.  write() then returns kPlain in all processes of this end.
   // Returns true if a receiver waits: FUTEX_WAKE all at futex_word().  kMalformed: end the
   // connection.  REQUIRES: reason is not kNone.
   Result<bool> leave(Reason reason) {
@@ -148,8 +147,8 @@ class BasicSender {
   // kMalformed with Fault::kOwnerDied: the owner died in a TCP call, so that nobody knows how many
   // bytes TCP has accepted.  End the connection then; otherwise continue.
   Result<void> recover() {
-    if (Memory::load_relaxed(d_->sending) == 0 || plain()) return {};
-    return nonsense(Fault::kOwnerDied, "stream: a process died while it sent by TCP");
+    if (Memory::load_relaxed(d_->is_sending) == 0 || plain()) return {};
+    return malformed(Fault::kOwnerDied, "stream: a process died while it sent by TCP");
   }
 
   // Returns the word for FUTEX_WAKE.  It is shared between processes.
@@ -157,7 +156,7 @@ class BasicSender {
 
  private:
   bool plain() const { return Memory::load_relaxed(d_->sender_left) != 0; }
-  bool in_ring() const { return (Memory::load_relaxed(d_->last) & 1) != 0; }
+  bool in_ring() const { return (Memory::load_relaxed(d_->newest_segment) & 1) != 0; }
 
   std::size_t unread_at(std::uint64_t tail) const {
     const std::uint64_t used = (tail - Memory::load_acquire(d_->head)) & kOffsetMask;
@@ -165,42 +164,43 @@ class BasicSender {
   }
   Result<std::size_t> used_of(std::uint64_t tail) const {
     const std::uint64_t used = (tail - Memory::load_acquire(d_->head)) & kOffsetMask;
-    if (used > ring_.size()) return nonsense(Fault::kHead, "stream: the head is impossible");
+    if (used > ring_.size()) return malformed(Fault::kHead, "stream: the head is impossible");
     return static_cast<std::size_t>(used);
   }
 
   Result<std::size_t> segments_free() const {
     const std::uint32_t used =
-        Memory::load_relaxed(d_->last) - Memory::load_acquire(d_->current) + 1;
+        Memory::load_relaxed(d_->newest_segment) - Memory::load_acquire(d_->read_segment) + 1;
     if (used == 0 || used > Direction::kSegments) {
-      return nonsense(Fault::kTable, "stream: the receiver's segment is impossible");
+      return malformed(Fault::kTable, "stream: the receiver's segment is impossible");
     }
     return Direction::kSegments - used;
   }
   void open_segment(std::uint64_t tail) {
-    const std::uint32_t next = Memory::load_relaxed(d_->last) + 1;
+    const std::uint32_t next = Memory::load_relaxed(d_->newest_segment) + 1;
     const std::uint64_t start = offset_add(Memory::load_relaxed(d_->tcp_sent), tail);
-    Memory::store_relaxed(d_->starts[next % Direction::kSegments], start);
-    if (next == 1) Memory::store_relaxed(d_->ring_since, start);
-    Memory::store_release(d_->last, next);
+    Memory::store_relaxed(d_->segment_starts[next % Direction::kSegments], start);
+    if (next == 1) Memory::store_relaxed(d_->ring_start, start);
+    Memory::store_release(d_->newest_segment, next);
   }
   Result<void> open_tcp_segment() {
-    if (VB_TRY(segments_free()) == 0) return nonsense(Fault::kTable, "stream: the table is full");
+    if (VB_TRY(segments_free()) == 0) return malformed(Fault::kTable, "stream: the table is full");
     open_segment(State(Memory::load_relaxed(d_->state)).tail());
     return {};
   }
 
-  // `counter` counts the reason, if the bytes before these went by the ring.
+  // Chooses TCP.  Increments `counter`, which counts one reason for TCP, if the last bytes went by
+  // the ring.
   Result<WriteStep> by_tcp(std::size_t bytes, std::uint64_t& counter) {
     if (in_ring()) {
       VB_TRY_VOID(open_tcp_segment());
       Memory::store_relaxed(counter, Memory::load_relaxed(counter) + 1);
     }
-    Memory::store_relaxed(d_->sending, 1U);
+    Memory::store_relaxed(d_->is_sending, 1U);
     return WriteStep{WriteStep::Kind::kTcp, std::min(bytes, kTcpBytesMax), false};
   }
 
-  // Lets the next bytes begin at the ring's first byte, which is in the cache.
+  // Makes the next bytes begin at the ring's first byte, which is in the cache.
   void rewind(std::uint64_t tail) { Memory::store_relaxed(d_->base, std::uint64_t{0} - tail); }
 
   void copy_in(std::uint64_t position, std::span<const std::byte> bytes) {

@@ -1,6 +1,6 @@
 // The input contains writes of a hostile peer to the shared memory, and calls of both ends.  Checks
-// that no call touches memory outside of the ring, loops, or returns more bytes than were asked
-// for.
+// that no call touches memory outside of the ring, loops, or returns more bytes than were
+// requested.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -28,10 +28,10 @@ struct Guarded {
     ring_before.fill(kGuard);
   }
   ~Guarded() {
-    const auto whole = [](const auto& guard) {
+    const auto is_intact = [](const auto& guard) {
       return std::ranges::all_of(guard, [](std::byte byte) { return byte == kGuard; });
     };
-    VB_CHECK(whole(before) && whole(ring_before) && whole(after));
+    VB_CHECK(is_intact(before) && is_intact(ring_before) && is_intact(after));
   }
   alignas(64) std::array<std::byte, 64> before{};
   Direction direction{};
@@ -59,9 +59,9 @@ class Ends {
 
  private:
   void send(std::size_t bytes, bool by_tcp) {
-    const std::span asked = std::span(buffer_).first(bytes);
-    std::ranges::fill(asked, std::byte{0x5a});
-    const Result<WriteStep> step = by_tcp ? sender_.write_by_tcp(bytes) : sender_.write(asked);
+    const std::span requested = std::span(buffer_).first(bytes);
+    std::ranges::fill(requested, std::byte{0x5a});
+    const Result<WriteStep> step = by_tcp ? sender_.write_by_tcp(bytes) : sender_.write(requested);
     if (!step.has_value()) return;
     VB_CHECK(step->bytes <= bytes);
     VB_CHECK(step->kind != WriteStep::Kind::kCopied || step->bytes > 0);

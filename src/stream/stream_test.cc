@@ -31,9 +31,9 @@ class StreamTest : public testing::Test {
   }
   // Reads as a program's call that does not block, without withdrawing the promise.
   std::string read(std::size_t bytes = 1000) {
-    std::string got;
-    while (got.size() < bytes) {
-      std::string piece(bytes - got.size(), '\0');
+    std::string text_read;
+    while (text_read.size() < bytes) {
+      std::string piece(bytes - text_read.size(), '\0');
       ReadStep step = *receiver_.read(std::as_writable_bytes(std::span(piece)));
       if (step.kind == ReadStep::Kind::kOpen) {
         step.bytes = *receiver_.queued_bound(tcp_.size());
@@ -48,9 +48,9 @@ class StreamTest : public testing::Test {
       } else {
         piece.resize(step.bytes);
       }
-      got += piece;
+      text_read += piece;
     }
-    return got;
+    return text_read;
   }
   Direction& direction() { return *place_.direction; }
 
@@ -82,20 +82,20 @@ TEST_F(StreamTest, APeekSeesTheBytesOfAllSegmentsAndTakesNone) {
   ASSERT_TRUE(*receiver_.withdraw(seen));
   write("two");  // by TCP
   receiver_.promise();
-  write("three");  // by the ring, behind them
+  write("three");  // by the ring again
   std::array<std::byte, 100> buffer;
   ASSERT_EQ(receiver_.read(buffer, true)->bytes, 3U);
-  const auto in_tcp = receiver_.look_beyond(buffer, 0, 3);
+  const auto in_tcp = receiver_.peek_beyond(buffer, 0, 3);
   EXPECT_EQ(in_tcp->kind, ReadStep::Kind::kTcp);
   EXPECT_EQ(in_tcp->bytes, 3U);
-  const auto rest = receiver_.look_beyond(buffer, 3, 3);
+  const auto rest = receiver_.peek_beyond(buffer, 3, 3);
   EXPECT_EQ(rest->kind, ReadStep::Kind::kCopied);
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(buffer.data()), rest->bytes), "three");
-  EXPECT_EQ(receiver_.look_beyond(buffer, 3, 8)->kind, ReadStep::Kind::kOpen);
+  EXPECT_EQ(receiver_.peek_beyond(buffer, 3, 8)->kind, ReadStep::Kind::kOpen);
   EXPECT_EQ(read(), "onetwothree");
 }
 
-TEST_F(StreamTest, TheReceiverIsToldWhyTheSenderHasLeft) {
+TEST_F(StreamTest, TheReceiverSeesWhyTheSenderHasLeft) {
   start();
   EXPECT_EQ(receiver_.sender_left(), Reason::kNone);
   ASSERT_TRUE(sender_.leave(Reason::kEnd).has_value());
@@ -156,9 +156,9 @@ TEST_F(StreamTest, AReaderTakesNoTcpByteBehindTheRing) {
   EXPECT_EQ(read(), "abc");
 }
 
-// By default the sender fills only a part of a large ring.  It uses the rest while the receiver
+// With kCached, the sender fills only a part of a large ring.  It uses the rest while the receiver
 // waits for a processor.
-TEST(StreamSender, FillsTheWholeRingOnlyIfItIsToldTo) {
+TEST(StreamSender, FillsTheWholeRingOnlyWithDepthWhole) {
   constexpr std::size_t kBytes = 2 * Sender::kCachedBytes;
   const auto memory = std::make_unique<std::array<std::byte, memory_bytes(kBytes) + 64>>();
   void* at = memory->data();
@@ -251,16 +251,16 @@ TEST_F(StreamTest, AnEndBeforeTheBytesThatTheTableNamesEndsTheStream) {
   EXPECT_EQ(read(2), "tc");
   const Result<bool> ended = receiver_.ended();
   ASSERT_FALSE(ended.has_value());
-  EXPECT_EQ(ended.error().detail, static_cast<std::uint16_t>(Fault::kCut));
+  EXPECT_EQ(ended.error().detail, static_cast<std::uint16_t>(Fault::kEarlyEnd));
 }
 
 TEST_F(StreamTest, AReceiverWithUnreadBytesInTheRingCannotLeave) {
   start();
   write("unread");
-  EXPECT_EQ(*receiver_.leave(Reason::kExec), Receiver::Left::kUnread);
+  EXPECT_EQ(*receiver_.leave(Reason::kExec), Receiver::LeaveResult::kUnread);
   EXPECT_EQ(write("more"), WriteStep::Kind::kCopied);
   EXPECT_EQ(read(), "unreadmore");
-  EXPECT_EQ(*receiver_.leave(Reason::kExec), Receiver::Left::kPlain);
+  EXPECT_EQ(*receiver_.leave(Reason::kExec), Receiver::LeaveResult::kPlain);
   EXPECT_EQ(write("tcp"), WriteStep::Kind::kTcp);
   std::array<std::byte, 10> buffer{};
   EXPECT_EQ(receiver_.read(buffer)->kind, ReadStep::Kind::kPlain);
@@ -276,7 +276,7 @@ TEST_F(StreamTest, AProcessThatTakesOverReadsWhatLiesInTheRing) {
   EXPECT_EQ(read(), "exec");
 }
 
-TEST_F(StreamTest, BytesThatAnotherProgramWritesToTcpAreReadAfterThoseInTheRing) {
+TEST_F(StreamTest, BytesThatAnotherProgramWritesToTcpAreReadAfterBytesInTheRing) {
   start();
   write("ring ");
   EXPECT_FALSE(*sender_.leave(Reason::kExec));
@@ -327,7 +327,7 @@ TEST_F(StreamTest, ImpossibleNumbersOfThePeerEndTheStreamWithAReason) {
   EXPECT_EQ(fault(receiver_.read(buffer)), Fault::kTail);
   EXPECT_EQ(fault(sender_.write(std::as_bytes(std::span(text)))), Fault::kHead);
   direction().head = State(direction().state).tail();
-  direction().current = 7;
+  direction().read_segment = 7;
   EXPECT_EQ(fault(receiver_.read(buffer)), Fault::kTable);
   EXPECT_EQ(fault(sender_.write(std::as_bytes(std::span(text)))), Fault::kTable);
   direction().state |= State::kSleepersMask;

@@ -95,25 +95,25 @@ bool read_all(Shared& shared, std::uint64_t seed) {
   Receiver receiver(*place_of(shared.memory, 0));
   receiver.start(0, 0);
   std::vector<std::byte> buffer(5000);
-  std::uint64_t got = 0;
-  while (got < kBytes) {
-    const std::span asked = std::span(buffer).first(1 + random.below(buffer.size()));
-    const ReadStep step = *receiver.read(asked);
+  std::uint64_t received = 0;
+  while (received < kBytes) {
+    const std::span requested = std::span(buffer).first(1 + random.below(buffer.size()));
+    const ReadStep step = *receiver.read(requested);
     std::size_t n = step.bytes;
     if (step.kind == ReadStep::Kind::kTcp) {
-      n = shared.tcp.receive(asked.first(n));
+      n = shared.tcp.receive(requested.first(n));
       receiver.received(n);
       if (n == 0) shared.tcp.wait_readable();
     } else if (step.kind == ReadStep::Kind::kOpen && *receiver.withdraw(step.seen)) {
       shared.tcp.wait_readable();
-      n = shared.tcp.receive(asked);
+      n = shared.tcp.receive(requested);
       receiver.received_open(n);
       receiver.promise();
     }
     for (std::size_t i = 0; i < n; ++i) {
-      if (asked[i] != byte_at(got + i)) return false;
+      if (requested[i] != byte_at(received + i)) return false;
     }
-    got += n;
+    received += n;
   }
   return true;
 }
