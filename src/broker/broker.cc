@@ -7,8 +7,8 @@ namespace verbena::broker {
 
 void Broker::report(ProgramId program, const Report& report) {
   ++counters_.reports;
-  auto& held = held_[program];
-  if (!held.contains(report.cookie) && held.size() >= limits_.ends_per_program) {
+  auto& cookies = cookies_of_[program];
+  if (!cookies.contains(report.cookie) && cookies.size() >= limits_.ends_per_program) {
     ++counters_.limits_met;
     return;
   }
@@ -16,41 +16,41 @@ void Broker::report(ProgramId program, const Report& report) {
   Socket& socket = found->second;
   if (!is_new && socket.connection != report.connection) detach(report.cookie);
   socket.connection = report.connection;
-  held.insert(report.cookie);
+  cookies.insert(report.cookie);
   socket.holders[program] = report.number;
   without_holder_.erase(report.cookie);
   if (socket.pair) {
     if (pairs_.at(*socket.pair).memory == Memory::kMade) {
-      hand(program, report.number, report.cookie, socket);
+      send_memory(program, report.number, report.cookie, socket);
     }
     return;
   }
-  const auto peer = waiting_.find(socket.connection.mirrored());
-  if (peer != waiting_.end() && peer->second != report.cookie) {
+  const auto peer = without_pair_.find(socket.connection.mirrored());
+  if (peer != without_pair_.end() && peer->second != report.cookie) {
     return introduce(report.cookie, peer->second);
   }
   // This may replace an older socket with the same name, if that was closed and its holder has not
   // reported this yet.
-  waiting_[socket.connection] = report.cookie;
+  without_pair_[socket.connection] = report.cookie;
 }
 
-// Takes a socket out of its pair, and away from its holders, because it has another connection now
+// Removes a socket from its pair and from its holders, because it has another connection now
 // (connect() to AF_UNSPEC, and then to another peer).
 void Broker::detach(std::uint64_t cookie) {
   Socket& socket = ends_.at(cookie);
-  if (const auto waiting = waiting_.find(socket.connection);
-      waiting != waiting_.end() && waiting->second == cookie) {
-    waiting_.erase(waiting);
+  if (const auto waiting = without_pair_.find(socket.connection);
+      waiting != without_pair_.end() && waiting->second == cookie) {
+    without_pair_.erase(waiting);
   }
   for (const auto& [program, number] : std::exchange(socket.holders, {})) {
-    held_[program].erase(cookie);
+    cookies_of_[program].erase(cookie);
   }
   if (!socket.pair) return;
   leave_pair(*std::exchange(socket.pair, std::nullopt), cookie);
 }
 
-// Removes an end from its pair, and ends a pair without ends.  The same cookie may come back with
-// another connection.
+// Removes an end from its pair, and removes a pair that has no ends left.  The same cookie may come
+// back with another connection.
 void Broker::leave_pair(PairId id, std::uint64_t cookie) {
   constexpr std::uint64_t kNoCookie = 0;
   auto& cookies = pairs_.at(id).cookies;
@@ -65,20 +65,20 @@ void Broker::introduce(std::uint64_t cookie, std::uint64_t peer) {
   Socket& first = ends_.at(peer);
   if (pairs_.size() >= limits_.pairs) {
     ++counters_.limits_met;
-    waiting_[second.connection] = cookie;  // a later report tries again
+    without_pair_[second.connection] = cookie;  // a later report tries again
     return;
   }
-  waiting_.erase(first.connection);
-  if (const auto stale = waiting_.find(second.connection);
-      stale != waiting_.end() && stale->second == cookie) {
-    waiting_.erase(stale);
+  without_pair_.erase(first.connection);
+  if (const auto stale = without_pair_.find(second.connection);
+      stale != without_pair_.end() && stale->second == cookie) {
+    without_pair_.erase(stale);
   }
   const PairId pair = next_pair_++;
   pairs_[pair] = {.cookies = {peer, cookie}};
   first.pair = second.pair = pair;
   first.side = 0;
   second.side = 1;
-  outputs_.emplace_back(MemoryWanted{pair});
+  outputs_.emplace_back(MakeMemory{pair});
 }
 
 void Broker::memory_made(PairId pair, bool made) {
@@ -94,55 +94,57 @@ void Broker::memory_made(PairId pair, bool made) {
     const auto end = ends_.find(cookie);
     if (end == ends_.end()) continue;
     for (const auto& [program, number] : end->second.holders) {
-      hand(program, number, cookie, end->second);
+      send_memory(program, number, cookie, end->second);
     }
   }
 }
 
-void Broker::hand(ProgramId program, std::uint32_t number, std::uint64_t cookie,
-                  const Socket& socket) {
-  outputs_.emplace_back(Hand{.program = program,
-                             .pair = *socket.pair,
-                             .message = {.number = number, .cookie = cookie, .side = socket.side}});
+void Broker::send_memory(ProgramId program, std::uint32_t number, std::uint64_t cookie,
+                         const Socket& socket) {
+  outputs_.emplace_back(
+      SendMemory{.program = program,
+                 .pair = *socket.pair,
+                 .message = {.number = number, .cookie = cookie, .side = socket.side}});
 }
 
 void Broker::forget(ProgramId program, const Forget& forget, Time now) {
   remove_holder(program, forget.cookie, now);
 }
 
-void Broker::gone(ProgramId program, Time now) {
-  const auto found = held_.find(program);
-  if (found == held_.end()) return;
+void Broker::program_ended(ProgramId program, Time now) {
+  const auto found = cookies_of_.find(program);
+  if (found == cookies_of_.end()) return;
   const std::set<std::uint64_t> cookies = std::move(found->second);
-  held_.erase(found);
+  cookies_of_.erase(found);
   for (const std::uint64_t cookie : cookies) remove_holder(program, cookie, now);
 }
 
 void Broker::remove_holder(ProgramId program, std::uint64_t cookie, Time now) {
-  if (const auto held = held_.find(program); held != held_.end()) held->second.erase(cookie);
+  if (const auto cookies = cookies_of_.find(program); cookies != cookies_of_.end())
+    cookies->second.erase(cookie);
   const auto found = ends_.find(cookie);
   if (found == ends_.end() || found->second.holders.erase(program) == 0) return;
   if (!found->second.holders.empty()) return;
   if (!found->second.pair) return erase(cookie);
   without_holder_.insert(cookie);
-  outputs_.emplace_back(Look{cookie, found->second.connection});
-  if (look_at_ == kNever) look_at_ = now + kLookEvery;
+  outputs_.emplace_back(CheckSocket{cookie, found->second.connection});
+  if (next_check_ == kNever) next_check_ = now + kCheckEvery;
 }
 
-void Broker::looked(std::uint64_t cookie, bool exists, Time now) {
+void Broker::socket_checked(std::uint64_t cookie, bool exists, Time now) {
   if (!without_holder_.contains(cookie)) return;
   if (!exists) {
     without_holder_.erase(cookie);
     erase(cookie);
   }
-  look_at_ = without_holder_.empty() ? kNever : std::min(look_at_, now + kLookEvery);
+  next_check_ = without_holder_.empty() ? kNever : std::min(next_check_, now + kCheckEvery);
 }
 
 void Broker::on_timer(Time now) {
-  if (now < look_at_) return;
-  look_at_ = without_holder_.empty() ? kNever : now + kLookEvery;
+  if (now < next_check_) return;
+  next_check_ = without_holder_.empty() ? kNever : now + kCheckEvery;
   for (const std::uint64_t cookie : without_holder_) {
-    outputs_.emplace_back(Look{cookie, ends_.at(cookie).connection});
+    outputs_.emplace_back(CheckSocket{cookie, ends_.at(cookie).connection});
   }
 }
 
@@ -151,8 +153,8 @@ void Broker::erase(std::uint64_t cookie) {
   const Socket socket = std::move(found->second);
   ends_.erase(found);
   if (!socket.pair) {
-    const auto waiting = waiting_.find(socket.connection);
-    if (waiting != waiting_.end() && waiting->second == cookie) waiting_.erase(waiting);
+    const auto waiting = without_pair_.find(socket.connection);
+    if (waiting != without_pair_.end() && waiting->second == cookie) without_pair_.erase(waiting);
     return;
   }
   leave_pair(*socket.pair, cookie);
@@ -192,8 +194,8 @@ std::vector<std::uint64_t> Broker::cookies_of_pair(PairId pair) const {
 }
 
 std::vector<std::uint64_t> Broker::cookies_of_program(ProgramId program) const {
-  const auto found = held_.find(program);
-  if (found == held_.end()) return {};
+  const auto found = cookies_of_.find(program);
+  if (found == cookies_of_.end()) return {};
   return {found->second.begin(), found->second.end()};
 }
 

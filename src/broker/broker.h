@@ -21,35 +21,36 @@ using PairId = std::uint64_t;
 //
 //   program A --> report(): "I hold the end with this cookie, from here to there"
 //   program B --> report(): the mirrored connection
-//   MemoryWanted --> owner makes the memory of the pair --> memory_made()
-//   Hand, for each process that holds one of the ends
+//   MakeMemory --> owner makes the memory of the pair --> memory_made()
+//   SendMemory, for each process that holds one of the ends
 //
 // A socket may have several holders, after fork() or a passed descriptor; each gets the same memory
 // and the same side.  A process that reports an end of an existing pair (after exec, or a forked
-// child) is handed the memory at once.  When the last holder of an end has ended without a report,
-// the socket may still exist in a process that has not reported yet.  So the broker asks the owner
-// to look (Look) until the socket is gone.
+// child) gets the memory at once.  When the last holder of an end has ended without a report, the
+// socket may still exist in a process that has not reported yet.  So the broker asks the owner to
+// look (CheckSocket) until the socket is gone.
 //
 // The broker forgets an end that nobody holds, and a pair when nobody holds any of its ends.  The
 // memory stays in the processes that have mapped it.
 //
 // The owner checks claims before report(): the kernel must know a socket with this cookie and
-// connection.  One thread.  Outputs are pulled with poll() after each call.
+// connection.  Only one thread may use the broker.  The owner calls poll() after each call, until
+// it returns nothing.
 class Broker {
  public:
   struct Limits {
     std::size_t ends_per_program = 65536;
     std::size_t pairs = 16384;
   };
-  // While a socket has no holder, the broker asks the owner to look at it this often.
-  static constexpr Duration kLookEvery = std::chrono::seconds(1);
+  // The broker asks the owner this often whether a socket without holder still exists.
+  static constexpr Duration kCheckEvery = std::chrono::seconds(1);
 
   // Asks for the memory of a pair; answer with memory_made().
-  struct MemoryWanted {
+  struct MakeMemory {
     PairId pair = 0;
   };
   // Asks the owner to send the message with the pair's memory to the program.
-  struct Hand {
+  struct SendMemory {
     ProgramId program = 0;
     PairId pair = 0;
     Pair message{};
@@ -59,11 +60,11 @@ class Broker {
     PairId pair = 0;
   };
   // Asks whether the socket still exists; answer with looked().
-  struct Look {
+  struct CheckSocket {
     std::uint64_t cookie = 0;
     Connection connection{};
   };
-  using Output = std::variant<MemoryWanted, Hand, Release, Look>;
+  using Output = std::variant<MakeMemory, SendMemory, Release, CheckSocket>;
 
   // Describes an end for listings.
   struct End {
@@ -85,14 +86,14 @@ class Broker {
   void report(ProgramId program, const Report& report);
   void forget(ProgramId program, const Forget& forget, Time now);
   // Call this when the program's connection to the service has ended.
-  void gone(ProgramId program, Time now);
+  void program_ended(ProgramId program, Time now);
   // Reports whether the owner could make the memory of a pair.  Without memory both ends stay on
   // TCP.
   void memory_made(PairId pair, bool made);
-  // Answers Look.
-  void looked(std::uint64_t cookie, bool exists, Time now);
+  // Answers CheckSocket.
+  void socket_checked(std::uint64_t cookie, bool exists, Time now);
 
-  Time deadline() const { return look_at_; }
+  Time deadline() const { return next_check_; }
   void on_timer(Time now);
 
   std::optional<Output> poll();
@@ -110,7 +111,7 @@ class Broker {
  private:
   struct Socket {
     Connection connection{};
-    std::map<ProgramId, std::uint32_t> holders{};  // with the number of their report
+    std::map<ProgramId, std::uint32_t> holders{};  // with the Report::number of each
     std::optional<PairId> pair{};
     std::uint32_t side = 0;
   };
@@ -124,19 +125,20 @@ class Broker {
   void detach(std::uint64_t cookie);
   void leave_pair(PairId id, std::uint64_t cookie);
   void introduce(std::uint64_t cookie, std::uint64_t peer);
-  void hand(ProgramId program, std::uint32_t number, std::uint64_t cookie, const Socket& socket);
+  void send_memory(ProgramId program, std::uint32_t number, std::uint64_t cookie,
+                   const Socket& socket);
   void remove_holder(ProgramId program, std::uint64_t cookie, Time now);
   void erase(std::uint64_t cookie);
 
   Limits limits_;
-  std::map<std::uint64_t, Socket> ends_{};         // by cookie
-  std::map<Connection, std::uint64_t> waiting_{};  // cookies of ends without a pair
+  std::map<std::uint64_t, Socket> ends_{};              // by cookie
+  std::map<Connection, std::uint64_t> without_pair_{};  // cookies of ends without a pair
   std::map<PairId, PairOfEnds> pairs_{};
-  std::map<ProgramId, std::set<std::uint64_t>> held_{};  // cookies of each program
+  std::map<ProgramId, std::set<std::uint64_t>> cookies_of_{};  // cookies of each program
   std::set<std::uint64_t> without_holder_{};
   std::deque<Output> outputs_{};
   PairId next_pair_ = 1;
-  Time look_at_ = kNever;
+  Time next_check_ = kNever;
   Counters counters_{};
 };
 

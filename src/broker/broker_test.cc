@@ -34,11 +34,11 @@ class BrokerTest : public testing::Test {
     }
     return found;
   }
-  // Lets the programs 1 and 2 hold the ends 10 and 20 of one connection.
+  // Makes the programs 1 and 2 report the ends 10 and 20 of one connection.
   void make_pair() {
     report(1, 10, connection(5000, 80));
     report(2, 20, connection(80, 5000));
-    const auto wanted = outputs<Broker::MemoryWanted>();
+    const auto wanted = outputs<Broker::MakeMemory>();
     ASSERT_EQ(wanted.size(), 1U);
     broker.memory_made(wanted[0].pair, true);
   }
@@ -52,19 +52,19 @@ class BrokerTest : public testing::Test {
 // first connection does not exist any more.
 void BrokerTest::connect_again(bool is_gone) {
   make_pair();
-  const auto old = outputs<Broker::Hand>();
+  const auto old = outputs<Broker::SendMemory>();
   broker.forget(1, {.reason = 0, .cookie = 10}, kNow);
-  if (is_gone) broker.looked(10, false, kNow);
+  if (is_gone) broker.socket_checked(10, false, kNow);
   report(1, 10, connection(5000, 81), 8);
   report(3, 30, connection(81, 5000));
-  const auto wanted = outputs<Broker::MemoryWanted>();
+  const auto wanted = outputs<Broker::MakeMemory>();
   ASSERT_EQ(wanted.size(), 1U);
   broker.memory_made(wanted[0].pair, true);
-  const auto hands = outputs<Broker::Hand>();
-  ASSERT_EQ(hands.size(), 2U);
-  EXPECT_NE(hands[0].pair, old[0].pair);
-  broker.gone(2, kNow);
-  broker.looked(20, false, kNow);
+  const auto messages = outputs<Broker::SendMemory>();
+  ASSERT_EQ(messages.size(), 2U);
+  EXPECT_NE(messages[0].pair, old[0].pair);
+  broker.program_ended(2, kNow);
+  broker.socket_checked(20, false, kNow);
   const auto released = outputs<Broker::Release>();
   ASSERT_EQ(released.size(), 1U);
   EXPECT_EQ(released[0].pair, old[0].pair);
@@ -74,30 +74,30 @@ TEST_F(BrokerTest, ASocketWithAnotherConnectionGetsAnotherPair) { connect_again(
 
 TEST_F(BrokerTest, ASocketWhoseConnectionIsGoneGetsAnotherPair) { connect_again(true); }
 
-TEST_F(BrokerTest, BothEndsOfAConnectionAreHandedOneMemoryAndDifferentSides) {
+TEST_F(BrokerTest, BothEndsOfAConnectionGetOneMemoryAndDifferentSides) {
   make_pair();
-  const auto hands = outputs<Broker::Hand>();
-  ASSERT_EQ(hands.size(), 2U);
-  EXPECT_EQ(hands[0].program, 1U);
-  EXPECT_EQ(hands[1].program, 2U);
-  EXPECT_EQ(hands[0].pair, hands[1].pair);
-  EXPECT_EQ(hands[0].message.cookie, 10U);
-  EXPECT_EQ(hands[0].message.side, 0U);
-  EXPECT_EQ(hands[1].message.side, 1U);
-  EXPECT_EQ(hands[1].message.number, 7U);
+  const auto messages = outputs<Broker::SendMemory>();
+  ASSERT_EQ(messages.size(), 2U);
+  EXPECT_EQ(messages[0].program, 1U);
+  EXPECT_EQ(messages[1].program, 2U);
+  EXPECT_EQ(messages[0].pair, messages[1].pair);
+  EXPECT_EQ(messages[0].message.cookie, 10U);
+  EXPECT_EQ(messages[0].message.side, 0U);
+  EXPECT_EQ(messages[1].message.side, 1U);
+  EXPECT_EQ(messages[1].message.number, 7U);
 }
 
 TEST_F(BrokerTest, EndsOfDifferentConnectionsAreNotIntroduced) {
   report(1, 10, connection(5000, 80));
   report(2, 20, connection(80, 5001));
   report(3, 30, connection(5000, 80));
-  EXPECT_THAT(outputs<Broker::MemoryWanted>(), IsEmpty());
+  EXPECT_THAT(outputs<Broker::MakeMemory>(), IsEmpty());
 }
 
 TEST_F(BrokerTest, SocketThatIsConnectedToItselfIsNotIntroducedToItself) {
   report(1, 10, connection(5000, 5000));
   report(1, 10, connection(5000, 5000));
-  EXPECT_THAT(outputs<Broker::MemoryWanted>(), IsEmpty());
+  EXPECT_THAT(outputs<Broker::MakeMemory>(), IsEmpty());
 }
 
 TEST_F(BrokerTest, ANewSocketReplacesAClosedOneThatHadTheSameName) {
@@ -105,51 +105,51 @@ TEST_F(BrokerTest, ANewSocketReplacesAClosedOneThatHadTheSameName) {
   report(1, 11, connection(5000, 80));
   broker.forget(1, {.cookie = 10}, kNow);
   report(2, 20, connection(80, 5000));
-  broker.memory_made(outputs<Broker::MemoryWanted>().at(0).pair, true);
-  EXPECT_EQ(outputs<Broker::Hand>().at(0).message.cookie, 11U);
+  broker.memory_made(outputs<Broker::MakeMemory>().at(0).pair, true);
+  EXPECT_EQ(outputs<Broker::SendMemory>().at(0).message.cookie, 11U);
 }
 
-TEST_F(BrokerTest, ProcessThatReportsLaterIsHandedTheSameMemory) {
+TEST_F(BrokerTest, ProcessThatReportsLaterGetsTheSameMemory) {
   make_pair();
-  outputs<Broker::Hand>();
+  outputs<Broker::SendMemory>();
   report(3, 20, connection(80, 5000), 1);
-  const auto hands = outputs<Broker::Hand>();
-  ASSERT_EQ(hands.size(), 1U);
-  EXPECT_EQ(hands[0].program, 3U);
-  EXPECT_EQ(hands[0].message.side, 1U);
+  const auto messages = outputs<Broker::SendMemory>();
+  ASSERT_EQ(messages.size(), 1U);
+  EXPECT_EQ(messages[0].program, 3U);
+  EXPECT_EQ(messages[0].message.side, 1U);
 }
 
 TEST_F(BrokerTest, ProcessAfterExecFindsThePairWhileTheSocketExists) {
   make_pair();
-  outputs<Broker::Hand>();
-  broker.gone(1, kNow);
-  const auto looks = outputs<Broker::Look>();
+  outputs<Broker::SendMemory>();
+  broker.program_ended(1, kNow);
+  const auto looks = outputs<Broker::CheckSocket>();
   ASSERT_EQ(looks.size(), 1U);
   EXPECT_EQ(looks[0].cookie, 10U);
-  broker.looked(10, true, kNow);
+  broker.socket_checked(10, true, kNow);
   report(4, 10, connection(5000, 80));
-  EXPECT_EQ(outputs<Broker::Hand>().at(0).program, 4U);
+  EXPECT_EQ(outputs<Broker::SendMemory>().at(0).program, 4U);
 }
 
-TEST_F(BrokerTest, SocketWithoutHolderIsLookedAtUntilItIsGone) {
+TEST_F(BrokerTest, SocketWithoutHolderIsCheckedUntilItIsGone) {
   make_pair();
-  broker.gone(1, kNow);
-  outputs<Broker::Look>();
-  broker.looked(10, true, kNow);
-  EXPECT_EQ(broker.deadline(), kNow + Broker::kLookEvery);
-  broker.on_timer(kNow + Broker::kLookEvery);
-  EXPECT_EQ(outputs<Broker::Look>().size(), 1U);
-  broker.looked(10, false, kNow + Broker::kLookEvery);
+  broker.program_ended(1, kNow);
+  outputs<Broker::CheckSocket>();
+  broker.socket_checked(10, true, kNow);
+  EXPECT_EQ(broker.deadline(), kNow + Broker::kCheckEvery);
+  broker.on_timer(kNow + Broker::kCheckEvery);
+  EXPECT_EQ(outputs<Broker::CheckSocket>().size(), 1U);
+  broker.socket_checked(10, false, kNow + Broker::kCheckEvery);
   EXPECT_EQ(broker.deadline(), kNever);
 }
 
 TEST_F(BrokerTest, PairIsReleasedWhenBothSocketsAreGone) {
   make_pair();
-  broker.gone(1, kNow);
-  broker.looked(10, false, kNow);
+  broker.program_ended(1, kNow);
+  broker.socket_checked(10, false, kNow);
   EXPECT_THAT(outputs<Broker::Release>(), IsEmpty());
   broker.forget(2, {.cookie = 20}, kNow);
-  broker.looked(20, false, kNow);
+  broker.socket_checked(20, false, kNow);
   EXPECT_EQ(outputs<Broker::Release>().size(), 1U);
   EXPECT_TRUE(broker.idle());
   EXPECT_EQ(broker.pairs(), 0U);
@@ -157,10 +157,10 @@ TEST_F(BrokerTest, PairIsReleasedWhenBothSocketsAreGone) {
 
 TEST_F(BrokerTest, EndpointWithoutPeerIsForgottenWhenItsProgramEnds) {
   report(1, 10, connection(5000, 80));
-  broker.gone(1, kNow);
+  broker.program_ended(1, kNow);
   EXPECT_TRUE(broker.idle());
   report(2, 20, connection(80, 5000));
-  EXPECT_THAT(outputs<Broker::MemoryWanted>(), IsEmpty());
+  EXPECT_THAT(outputs<Broker::MakeMemory>(), IsEmpty());
 }
 
 TEST_F(BrokerTest, EndpointsBeyondTheLimitOfAProgramGetNoPair) {
@@ -168,7 +168,7 @@ TEST_F(BrokerTest, EndpointsBeyondTheLimitOfAProgramGetNoPair) {
   report(1, 10, connection(5000, 80));
   report(1, 11, connection(5001, 80));
   report(2, 21, connection(80, 5001));
-  EXPECT_THAT(outputs<Broker::MemoryWanted>(), IsEmpty());
+  EXPECT_THAT(outputs<Broker::MakeMemory>(), IsEmpty());
   EXPECT_EQ(broker.counters().limits_met, 1U);
 }
 
@@ -177,15 +177,15 @@ TEST_F(BrokerTest, ReportsBeyondTheLimitOfPairsStayOnTcp) {
   make_pair();
   report(1, 11, connection(5001, 80));
   report(2, 21, connection(80, 5001));
-  EXPECT_THAT(outputs<Broker::MemoryWanted>(), IsEmpty());
+  EXPECT_THAT(outputs<Broker::MakeMemory>(), IsEmpty());
   EXPECT_EQ(broker.counters().limits_met, 1U);
 }
 
 TEST_F(BrokerTest, IfTheMemoryCannotBeMadeNeitherEndGetsAny) {
   report(1, 10, connection(5000, 80));
   report(2, 20, connection(80, 5000));
-  broker.memory_made(outputs<Broker::MemoryWanted>().at(0).pair, false);
-  EXPECT_THAT(outputs<Broker::Hand>(), IsEmpty());
+  broker.memory_made(outputs<Broker::MakeMemory>().at(0).pair, false);
+  EXPECT_THAT(outputs<Broker::SendMemory>(), IsEmpty());
 }
 
 TEST(Messages, MessageOfAnotherSizeOrTypeIsNotDecoded) {

@@ -14,11 +14,10 @@
 // Defines the messages between a program under `verbena run --sockets`, the socket service of its
 // host and the command line tool, over one SOCK_SEQPACKET connection.
 //
-// A message is one structure of fixed size, copied as it is, so that the library in the program
-// neither allocates nor locks to send or receive one: a signal handler may be the sender.  Both
-// sides come from one build, which they check in Hello, so the structures have no version.  The
-// type, and the build in Hello and Welcome, must never move.  Neither side trusts the other's
-// numbers.
+// A message is one structure of fixed size, copied as it is, so that the library in the program can
+// send or receive a message without allocating or locking: a signal handler may do so.  Both sides
+// come from one build, which they check in Hello, so the structures have no version.  The type, and
+// the build in Hello and Welcome, must never move.  Neither side trusts the other's numbers.
 namespace verbena::broker {
 
 enum class Type : std::uint32_t {
@@ -29,7 +28,7 @@ enum class Type : std::uint32_t {
   // The command line tool sends these to the service; the comments name the replies.
   kList = 16,   // Row for each end that is known, then EndOfRows
   kStop = 17,   // no reply; the service closes the connection
-  kTrace = 18,  // Event for each thing that happens, until the tool closes the connection
+  kTrace = 18,  // an Event for whatever happens, until the tool closes the connection
   // The service sends these.
   kWelcome = 32,
   kPair = 33,
@@ -41,7 +40,7 @@ enum class Type : std::uint32_t {
 inline constexpr std::size_t kBuildBytes = 72;
 inline constexpr std::size_t kNameBytes = 16;  // the size of the kernel's "comm"
 
-// Holds an IP address and a port in host order.  IPv4 addresses are mapped ones (::ffff:a.b.c.d),
+// Holds an IP address and a port in host order.  IPv4 addresses are IPv4-mapped (::ffff:a.b.c.d),
 // so that the two ends of a dual-stack connection compare as equal.
 struct SocketName {
   std::array<std::uint8_t, 16> address{};
@@ -125,7 +124,7 @@ struct Trace {
 // Counts the bytes of one direction of a stream, and how it changed between ring and TCP.
 struct Traffic {
   std::uint64_t by_ring = 0;      // bytes
-  std::uint64_t by_tcp = 0;       // bytes, from the first one of the connection
+  std::uint64_t by_tcp = 0;       // bytes since the connection began
   std::uint64_t wakes = 0;        // times that bytes went by TCP because the reader might sleep
   std::uint64_t overflows = 0;    // times that bytes went by TCP because the ring was full
   std::uint64_t times_back = 0;   // times that the direction went from the ring to TCP
@@ -160,7 +159,7 @@ struct EndOfRows {
   Traffic total{};                     // all pairs so far, in both directions
 };
 
-// Says what an event is.  "The program" is Event::program.
+// Says what has happened.  "The program" is Event::program.
 enum class What : std::uint32_t {
   kOffered = 1,        // the program has reported its end
   kAlone = 2,          // the peer's program has not reported its end for a while
@@ -168,7 +167,7 @@ enum class What : std::uint32_t {
   kLimit = 4,          // there is no ring because of a limit
   kIntroduced = 5,     // both ends have got the memory
   kChangedOver = 6,    // the program looks at the ring with each call
-  kRing = 7,           // the program's first byte in the ring is the one at `offset`
+  kRing = 7,           // the program's first byte in the ring has this `offset`
   kSendsByTcp = 8,     // the program sends by TCP for ever, from `offset` on, because of `reason`
   kReadsFromTcp = 9,   // the program reads from TCP for ever, because of `reason`
   kStaysOnTcp = 10,    // the program has taken its report back, because of `reason`
@@ -176,20 +175,20 @@ enum class What : std::uint32_t {
   kProgramEnded = 12,  // the program has ended, or has replaced itself by exec
 };
 
-// Tells a tool what has become of one end of a connection.
+// Tells a tool what has happened to one end of a connection.
 struct Event {
   Type type = Type::kEvent;
   What what = What::kOffered;
-  std::uint64_t wall_ns = 0;  // when the service saw it, in nanoseconds since 1970
+  std::uint64_t wall_ns = 0;  // when the service noticed the event, in nanoseconds since 1970
   std::uint64_t cookie = 0;
   Connection connection{};
   std::uint32_t pid = 0;  // PID of the program; 0: nobody holds the end now
   std::array<char, kNameBytes> program{};
   std::uint32_t peer_pid = 0;  // PID of one process at the other end; 0: not known
   std::array<char, kNameBytes> peer_program{};
-  std::uint64_t offset = 0;      // offset of a byte, from the connection's first byte on
+  std::uint64_t offset = 0;      // offset of a byte from the connection's first byte
   std::uint32_t reason = 0;      // a stream::Reason
-  std::uint32_t is_earlier = 0;  // 1: it happened before the trace began
+  std::uint32_t is_earlier = 0;  // 1: the event happened before the trace began
   std::uint32_t paired = 0;      // for kClosed and kProgramEnded: 1 if `out` is valid
   std::uint32_t reserved = 0;
   Traffic out{};

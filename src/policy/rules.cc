@@ -28,10 +28,10 @@ std::vector<std::string> words_of(std::string_view line) {
   }
 }
 
-std::optional<unsigned> number_of(std::string_view text, unsigned most) {
+std::optional<unsigned> number_of(std::string_view text, unsigned max) {
   unsigned number = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (failed != std::errc{} || end != text.data() + text.size() || number > most) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size() || number > max) {
     return std::nullopt;
   }
   return number;
@@ -39,28 +39,28 @@ std::optional<unsigned> number_of(std::string_view text, unsigned most) {
 
 bool has_prefix(const std::array<std::uint8_t, 16>& address,
                 const std::array<std::uint8_t, 16>& prefix, unsigned bits) {
-  const std::size_t whole = bits / 8;
-  if (!std::equal(prefix.begin(), prefix.begin() + whole, address.begin())) return false;
+  const std::size_t whole_bytes = bits / 8;
+  if (!std::equal(prefix.begin(), prefix.begin() + whole_bytes, address.begin())) return false;
   if (bits % 8 == 0) return true;
   const unsigned mask = 0xffU << (8 - bits % 8) & 0xffU;
-  return ((address[whole] ^ prefix[whole]) & mask) == 0;
+  return ((address[whole_bytes] ^ prefix[whole_bytes]) & mask) == 0;
 }
 
 }  // namespace
 
-std::expected<Rules, Problem> Rules::parse(std::string_view text, Choice otherwise) {
+std::expected<Rules, Problem> Rules::parse(std::string_view text, Choice default_choice) {
   if (text.size() > kTextMax) {
     return std::unexpected(Problem{1, fmt::format("the rules are longer than {} bytes", kTextMax)});
   }
-  Rules rules(otherwise);
+  Rules rules(default_choice);
   for (std::size_t line = 1; !text.empty(); ++line) {
     const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view now = text.substr(0, end);
+    const std::string_view current = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
-    if (now.find('\0') != std::string_view::npos) {
+    if (current.find('\0') != std::string_view::npos) {
       return std::unexpected(Problem{line, "there is a zero byte"});
     }
-    const std::vector<std::string> words = words_of(now);
+    const std::vector<std::string> words = words_of(current);
     if (words.empty() || words[0] == "log") continue;
     auto rule = parse_rule(words);
     if (!rule) return std::unexpected(Problem{line, rule.error()});
@@ -75,7 +75,7 @@ std::expected<Rules, Problem> Rules::parse(std::string_view text, Choice otherwi
 std::expected<Rules::Rule, std::string> Rules::parse_rule(const std::vector<std::string>& words) {
   if (words[0] != "use") {
     return std::unexpected(
-        fmt::format("'{}' is no directive; the directives are use and log", words[0]));
+        fmt::format("'{}' is not a directive; the directives are use and log", words[0]));
   }
   if (words.size() != 5) {
     return std::unexpected(
@@ -101,7 +101,7 @@ std::expected<Rules::Rule, std::string> Rules::parse_rule(const std::vector<std:
     return std::unexpected(fmt::format("'{}' has no port; write {}:*", name, name));
   }
   if (!parse_address(name.substr(0, colon), rule)) {
-    return std::unexpected(fmt::format("'{}' is no address; write *, 10.0.0.0/8 or [fe80::]/10",
+    return std::unexpected(fmt::format("'{}' is not an address; write *, 10.0.0.0/8 or [fe80::]/10",
                                        name.substr(0, colon)));
   }
   if (!parse_ports(std::string_view(name).substr(colon + 1), rule)) {
@@ -150,7 +150,7 @@ Choice Rules::choose(Role role, const char* program, const broker::SocketName& n
       return rule.choice;
     }
   }
-  return otherwise_;
+  return default_choice_;
 }
 
 }  // namespace verbena::policy

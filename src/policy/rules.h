@@ -16,9 +16,9 @@
 //
 //   use sdp|tcp|both  server|client  PROGRAM  ADDRESS:PORT
 //
-//   both     by a ring if the peer can, else by TCP
+//   both     by a ring if the peer can use one, else by TCP
 //   tcp      by TCP
-//   sdp      by a ring; the connection fails if the peer cannot
+//   sdp      by a ring; the connection fails if the peer cannot use one
 //   server   (or listen) connections that the program accepts; the name is the local one
 //   client   (or connect) connections that the program makes; the name is the peer's
 //   PROGRAM  its name without directories, where * ? and [] match as in file names
@@ -32,7 +32,7 @@ namespace verbena::policy {
 enum class Choice : std::uint8_t { kBoth, kTcp, kSdp };
 enum class Role : std::uint8_t { kServer, kClient };
 
-// Describes an error in a line.
+// Describes an error in a line of the rules.
 struct Problem {
   std::size_t line = 0;  // from 1
   std::string text{};
@@ -43,17 +43,17 @@ class Rules {
   static constexpr std::size_t kTextMax = 64 << 10;  // bytes, so that an environment can hold it
   static constexpr std::size_t kRulesMax = 1024;
 
-  // Without rules, `otherwise` applies to every connection.
-  explicit Rules(Choice otherwise = Choice::kBoth) : otherwise_(otherwise) {}
+  // `default_choice` applies to each connection that no rule fits.
+  explicit Rules(Choice default_choice = Choice::kBoth) : default_choice_(default_choice) {}
 
   static std::expected<Rules, Problem> parse(std::string_view text,
-                                             Choice otherwise = Choice::kBoth);
+                                             Choice default_choice = Choice::kBoth);
 
   // Returns the choice for a connection of a program.  `name` is the local name for a server and
   // the peer's name for a client.  Does not allocate.
   Choice choose(Role role, const char* program, const broker::SocketName& name) const;
   // Returns true if every connection is Choice::kBoth.
-  bool decide_nothing() const { return rules_.empty() && otherwise_ == Choice::kBoth; }
+  bool decide_nothing() const { return rules_.empty() && default_choice_ == Choice::kBoth; }
 
  private:
   struct Rule {
@@ -71,7 +71,7 @@ class Rules {
   static bool parse_ports(std::string_view text, Rule& rule);
 
   std::vector<Rule> rules_{};
-  Choice otherwise_;
+  Choice default_choice_;
 };
 
 }  // namespace verbena::policy

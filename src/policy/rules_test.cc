@@ -68,7 +68,7 @@ TEST(Rules, APortMayBeARange) {
 
 TEST(Rules, AProblemNamesItsLineAndTheError) {
   EXPECT_EQ(problem_with("use tcp client * *:22\nmatch all"),
-            "2: 'match' is no directive; the directives are use and log");
+            "2: 'match' is not a directive; the directives are use and log");
   EXPECT_EQ(problem_with("use tcp client *"),
             "1: a rule is: use sdp|tcp|both server|client PROGRAM ADDRESS:PORT, with * for any");
   EXPECT_EQ(problem_with("use udp client * *:1"), "1: 'udp' is none of sdp, tcp and both");
@@ -78,7 +78,7 @@ TEST(Rules, AProblemNamesItsLineAndTheError) {
   for (const char* address : {"10.1.1", "10.0.0.0/33", "[::1/64", "::1", "", "[::1]/129", "host"}) {
     EXPECT_EQ(
         problem_with("use tcp client * " + std::string(address) + ":1"),
-        "1: '" + std::string(address) + "' is no address; write *, 10.0.0.0/8 or [fe80::]/10");
+        "1: '" + std::string(address) + "' is not an address; write *, 10.0.0.0/8 or [fe80::]/10");
   }
   for (const char* ports : {"65536", "2-1", "1-", "-", "x", "1-2-3", ""}) {
     EXPECT_EQ(problem_with("use tcp client * *:" + std::string(ports)),
@@ -87,7 +87,7 @@ TEST(Rules, AProblemNamesItsLineAndTheError) {
   EXPECT_EQ(problem_with(std::string("use tcp\0", 8)), "1: there is a zero byte");
 }
 
-TEST(Rules, TooManyAreRefused) {
+TEST(Rules, TooManyRulesAreRefused) {
   std::string many;
   for (std::size_t i = 0; i <= Rules::kRulesMax; ++i) many += "use tcp client a *:1\n";
   EXPECT_EQ(problem_with(many), "1025: there are more than 1024 rules");

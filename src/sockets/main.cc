@@ -46,9 +46,9 @@ int run(const Arguments& arguments) {
       std::chrono::duration<double>(arguments.ring_idle_seconds));
   agent::Log log;
   if (!arguments.log.empty()) {
-    auto opened = agent::Log::open(arguments.log);
-    if (!opened) return failed(arguments, "--log " + arguments.log + ": cannot be written");
-    log = std::move(*opened);
+    auto file_log = agent::Log::open(arguments.log);
+    if (!file_log) return failed(arguments, "--log " + arguments.log + ": cannot be written");
+    log = std::move(*file_log);
   }
   auto listener =
       agent::claim_name(os::socket_service_name(), ::geteuid(), os::now() + kClaimTimeout);
@@ -68,31 +68,30 @@ int run(const Arguments& arguments) {
 }  // namespace
 }  // namespace verbena::sockets
 
-// An exception at start-up ends the process and is reported.
+// An exception at start-up is reported, and ends the process.
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   verbena::sockets::Arguments arguments;
   CLI::App app(
-      "Verbena's socket service: introduces the two ends of TCP connections between programs of "
-      "one user under 'verbena run --sockets'. It is started by the first such program and ends "
-      "by itself.");
+      "Verbena's socket service: lets programs under 'verbena run --sockets' use shared memory for "
+      "their TCP connections. The first such program starts the service. It ends by itself.");
   app.set_version_flag("--version", "verbena-sockets " VB_BUILD_ID);
   app.add_option("--ready-fd", arguments.ready_fd,
                  "Descriptor on which the service reports that it listens");
-  const auto or_variable = [](CLI::Option* option, const char* name) {
+  const auto or_from_variable = [](CLI::Option* option, const char* name) {
     if (::getauxval(AT_SECURE) == 0) option->envname(name);  // CLI11 calls plain getenv()
   };
-  or_variable(
-      app.add_option("--idle", arguments.idle_seconds, "Seconds without a program until it ends")
-          ->check(CLI::Range(0.0, 1e6))
-          ->capture_default_str(),
-      "VERBENA_IDLE");
-  or_variable(app.add_option("--ring-idle", arguments.ring_idle_seconds,
-                             "Seconds without a byte until the memory of a ring is given back")
-                  ->check(CLI::Range(0.001, 1e6))
-                  ->capture_default_str(),
-              "VERBENA_SOCKETS_RING_IDLE");
-  or_variable(app.add_option("--log", arguments.log, "File to append a log to"),
-              "VERBENA_SOCKETS_LOG");
+  or_from_variable(app.add_option("--idle", arguments.idle_seconds,
+                                  "Seconds without a program until the service ends")
+                       ->check(CLI::Range(0.0, 1e6))
+                       ->capture_default_str(),
+                   "VERBENA_IDLE");
+  or_from_variable(app.add_option("--ring-idle", arguments.ring_idle_seconds,
+                                  "Seconds without a byte until the memory of a ring is given back")
+                       ->check(CLI::Range(0.001, 1e6))
+                       ->capture_default_str(),
+                   "VERBENA_SOCKETS_RING_IDLE");
+  or_from_variable(app.add_option("--log", arguments.log, "File to append a log to"),
+                   "VERBENA_SOCKETS_LOG");
   CLI11_PARSE(app, argc, argv);
 
   std::signal(SIGPIPE, SIG_IGN);

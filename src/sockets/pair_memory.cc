@@ -10,8 +10,8 @@ namespace verbena::sockets {
 namespace {
 
 // Returns true if the direction went back to TCP.  A direction that has ended does not count.
-bool went_back(stream::Reason left) {
-  return left != stream::Reason::kNone && left != stream::Reason::kEnd;
+bool went_back(stream::Reason reason) {
+  return reason != stream::Reason::kNone && reason != stream::Reason::kEnd;
 }
 
 }  // namespace
@@ -24,13 +24,14 @@ Result<PairMemory> PairMemory::create(std::size_t ring_bytes) {
 
 broker::Traffic PairMemory::traffic(std::uint32_t side) const {
   const stream::Counters counters = this->counters(side);
-  const auto left = went_back(counters.sender_left) ? counters.sender_left : counters.receiver_left;
+  const auto reason =
+      went_back(counters.sender_left) ? counters.sender_left : counters.receiver_left;
   return {.by_ring = counters.by_ring,
           .by_tcp = counters.by_tcp,
           .wakes = counters.wakes,
           .overflows = counters.overflows,
-          .times_back = went_back(left) ? 1U : 0U,
-          .reason_back = went_back(left) ? static_cast<std::uint32_t>(left) : 0};
+          .times_back = went_back(reason) ? 1U : 0U,
+          .reason_back = went_back(reason) ? static_cast<std::uint32_t>(reason) : 0};
 }
 
 PairMemory::Look PairMemory::look_for_idle_rings() {
@@ -38,8 +39,8 @@ PairMemory::Look PairMemory::look_for_idle_rings() {
   std::array<bool, 2> is_idle{};
   for (const std::uint32_t side : {0U, 1U}) {
     const std::uint64_t position = stream::IdleRing(direction(side)).position();
-    is_idle[side] = std::exchange(seen_[side], position) == position;
-    if (!is_idle[side]) ++look.moved;
+    is_idle[side] = std::exchange(last_positions_[side], position) == position;
+    if (!is_idle[side]) ++look.active_rings;
   }
   const std::size_t before = resident_bytes();
   if (before <= stream::kControlBytes) return look;

@@ -22,7 +22,7 @@ class PairMemory {
 
   const os::Fd& fd() const { return memory_.fd; }
   std::size_t bytes() const { return stream::memory_bytes(ring_bytes_); }
-  // Returns how many bytes of memory it occupies now.
+  // Returns how many bytes of the memory are resident now.
   std::size_t resident_bytes() const { return os::resident_bytes(memory_.fd); }
   std::size_t ring_bytes() const { return ring_bytes_; }
   // Returns the traffic that the end of this side (0 or 1) has sent.  The programs write these
@@ -33,7 +33,7 @@ class PairMemory {
   }
 
   struct Look {
-    std::uint32_t moved = 0;           // rings that bytes have entered since the last look
+    std::uint32_t active_rings = 0;    // rings that bytes have entered since the last look
     std::size_t given_back_bytes = 0;  // bytes of pages that were given back
   };
   // Gives the pages of each idle ring back to the system.  A ring is idle if it is empty and no
@@ -49,7 +49,8 @@ class PairMemory {
 
   os::SharedMemory memory_;
   std::size_t ring_bytes_;
-  std::array<std::uint64_t, 2> seen_{};  // IdleRing::position() of each ring at the last look
+  // Each ring had this IdleRing::position() at the last look.
+  std::array<std::uint64_t, 2> last_positions_{};
 };
 
 }  // namespace verbena::sockets

@@ -49,10 +49,10 @@ TEST_F(PairMemoryTest, AnIdleRingKeepsNoPages) {
   write(0, 300'000);
   ASSERT_TRUE(read(0, 300'000));
   EXPECT_GT(memory_.resident_bytes(), 300'000U);
-  EXPECT_EQ(memory_.look_for_idle_rings().moved, 1U);
+  EXPECT_EQ(memory_.look_for_idle_rings().active_rings, 1U);
   EXPECT_GT(memory_.resident_bytes(), 300'000U);
   const auto look = memory_.look_for_idle_rings();
-  EXPECT_EQ(look.moved, 0U);
+  EXPECT_EQ(look.active_rings, 0U);
   EXPECT_GE(look.given_back_bytes, 300'000U);
   EXPECT_EQ(memory_.resident_bytes(), kPage);
   EXPECT_EQ(memory_.look_for_idle_rings().given_back_bytes, 0U);
@@ -84,7 +84,7 @@ TEST_F(PairMemoryTest, ARingInUseKeepsItsPages) {
 }
 
 TEST_F(PairMemoryTest, APageWhoseBytesWereNeverPublishedIsGivenBack) {
-  place(0).ring[5] = std::byte{1};  // as by a sender whose receiver has withdrawn the promise
+  place(0).ring[5] = std::byte{1};  // as if the receiver had withdrawn its promise during the copy
   EXPECT_EQ(memory_.look_for_idle_rings().given_back_bytes, kPage);
 }
 

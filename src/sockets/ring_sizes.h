@@ -17,8 +17,8 @@ namespace verbena::sockets {
 class RingSizes {
  public:
   struct Class {
-    std::size_t ring_bytes;  // size of the ring of each direction
-    std::size_t most;        // most connections that may have this size at a time
+    std::size_t ring_bytes;       // size of the ring of each direction
+    std::size_t connections_max;  // connections that may have this size at the same time
   };
   static constexpr std::size_t kLargeRingBytes = std::size_t{8} << 20;
   static constexpr std::size_t kLargeMax = 16;
@@ -26,26 +26,26 @@ class RingSizes {
   static constexpr std::size_t kRingMax = 512;
   static constexpr std::size_t kSmallRingBytes = std::size_t{128} << 10;
 
-  // Returns the largest size that one more connection may have, but at most `limit`; 0 if there is
+  // Returns the largest size that the next connection may have, at most `limit`; 0 if there is
   // none.
   std::size_t choose(std::size_t limit = kLargeRingBytes) const {
     for (std::size_t i = 0; i < kClasses.size(); ++i) {
-      if (kClasses[i].ring_bytes <= limit && count_[i] < kClasses[i].most) {
+      if (kClasses[i].ring_bytes <= limit && count_[i] < kClasses[i].connections_max) {
         return kClasses[i].ring_bytes;
       }
     }
     return 0;
   }
-  // Call these when the rings of a connection were made or released.
-  void made(std::size_t ring_bytes) { ++count_[index_of(ring_bytes)]; }
-  void released(std::size_t ring_bytes) { --count_[index_of(ring_bytes)]; }
+  // Call add() when the rings of a connection were made, and remove() when they were released.
+  void add(std::size_t ring_bytes) { ++count_[index_of(ring_bytes)]; }
+  void remove(std::size_t ring_bytes) { --count_[index_of(ring_bytes)]; }
 
  private:
   static constexpr std::array<Class, 3> kClasses = {
       {{kLargeRingBytes, kLargeMax}, {kRingBytes, kRingMax}, {kSmallRingBytes, SIZE_MAX}}};
   static std::size_t index_of(std::size_t ring_bytes) {
-    const auto* const found = std::ranges::find(kClasses, ring_bytes, &Class::ring_bytes);
-    return static_cast<std::size_t>(found - kClasses.begin());
+    const auto* const entry = std::ranges::find(kClasses, ring_bytes, &Class::ring_bytes);
+    return static_cast<std::size_t>(entry - kClasses.begin());
   }
 
   std::array<std::size_t, kClasses.size()> count_{};

@@ -7,7 +7,7 @@ namespace {
 
 // Makes rings for `count` more connections.
 void make(RingSizes& sizes, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) sizes.made(sizes.choose());
+  for (std::size_t i = 0; i < count; ++i) sizes.add(sizes.choose());
 }
 
 TEST(RingSizes, TheFirstConnectionsHaveLargeRings) {
@@ -28,12 +28,12 @@ TEST(RingSizes, TheRingsOfManyConnectionsAreSmall) {
   EXPECT_EQ(sizes.choose(), RingSizes::kSmallRingBytes);
 }
 
-TEST(RingSizes, TheNextConnectionGetsTheSizeOfOneThatEnded) {
+TEST(RingSizes, TheNextConnectionGetsTheSizeOfAConnectionThatEnded) {
   RingSizes sizes;
   make(sizes, RingSizes::kLargeMax + RingSizes::kRingMax + 5);
-  sizes.released(RingSizes::kRingBytes);
+  sizes.remove(RingSizes::kRingBytes);
   EXPECT_EQ(sizes.choose(), RingSizes::kRingBytes);
-  sizes.released(RingSizes::kLargeRingBytes);
+  sizes.remove(RingSizes::kLargeRingBytes);
   EXPECT_EQ(sizes.choose(), RingSizes::kLargeRingBytes);
 }
 

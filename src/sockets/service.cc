@@ -85,8 +85,8 @@ void Service::on_listener() {
     const std::uint64_t id = next_session_++;
     auto session = std::make_unique<Session>(loop_, std::move(*channel), id, *this);
     session->uid = peer->uid;
-    session->hello_by = os::now() + kHelloTimeout;
-    if (hello_timer_.deadline() == kNever) hello_timer_.at(session->hello_by);
+    session->hello_deadline = os::now() + kHelloTimeout;
+    if (hello_timer_.deadline() == kNever) hello_timer_.at(session->hello_deadline);
     sessions_.emplace(id, std::move(session));
   }
   update_idle();
@@ -105,17 +105,18 @@ bool Service::has_room_for(std::uint32_t uid) const {
 void Service::on_hello_timer() {
   Time next = kNever;
   for (const auto& [id, session] : sessions_) {
-    if (session->hello_by > os::now()) {
-      next = std::min(next, session->hello_by);
+    if (session->hello_deadline > os::now()) {
+      next = std::min(next, session->hello_deadline);
     } else {
-      session->hello_by = kNever;
+      session->hello_deadline = kNever;
       session->finish();
     }
   }
   hello_timer_.at(next);
 }
 
-void Service::received(Session& from, std::span<const std::byte> message, std::vector<os::Fd> fds) {
+void Service::on_message(Session& from, std::span<const std::byte> message,
+                         std::vector<os::Fd> fds) {
   switch (from.role) {
     case Session::Role::kNew: return hello(from, message, std::move(fds));
     case Session::Role::kProgram: return serve_program(from, message);
@@ -126,7 +127,7 @@ void Service::received(Session& from, std::span<const std::byte> message, std::v
 void Service::hello(Session& session, std::span<const std::byte> message, std::vector<os::Fd> fds) {
   const auto hello = broker::decode<broker::Hello>(message);
   if (!hello) return session.finish();
-  session.hello_by = kNever;
+  session.hello_deadline = kNever;
   broker::Welcome welcome{.build = broker::text_field<broker::kBuildBytes>(options_.build)};
   if (broker::text_of(hello->build) != options_.build) {
     log_.line(fmt::format("{} (pid {}) is of another build",
@@ -153,11 +154,11 @@ void Service::hello(Session& session, std::span<const std::byte> message, std::v
 
 void Service::serve_program(Session& session, std::span<const std::byte> message) {
   if (const auto report = broker::decode<broker::Report>(message)) {
-    if (is_true(session, *report)) return take_report(session, *report);
+    if (is_valid_claim(session, *report)) return accept_report(session, *report);
     ++claims_refused_;
-    tracing_.refused(session, *report);
+    tracing_.on_refusal(session, *report);
   } else if (const auto forget = broker::decode<broker::Forget>(message)) {
-    tracing_.forgotten(session, *forget);
+    tracing_.on_forget(session, *forget);
     broker_.forget(session.id(), *forget, os::now());
   } else {
     log_.line(fmt::format("{} (pid {}) sent an invalid message", session.program, session.pid));
@@ -165,25 +166,26 @@ void Service::serve_program(Session& session, std::span<const std::byte> message
   }
 }
 
-void Service::take_report(const Session& session, const broker::Report& report) {
+void Service::accept_report(const Session& session, const broker::Report& report) {
   const std::uint64_t limits_met = broker_.counters().limits_met;
   broker_.report(session.id(), report);
-  tracing_.offered(session, report, broker_.counters().limits_met == limits_met);
+  tracing_.on_offer(session, report, broker_.counters().limits_met == limits_met);
 }
 
-bool Service::is_true(const Session& session, const broker::Report& report) {
+bool Service::is_valid_claim(const Session& session, const broker::Report& report) {
   const auto found =
       tcp_.find(table_name(report.connection.local), table_name(report.connection.peer));
-  return found && found->cookie == report.cookie && (may_all(session) || found->uid == session.uid);
+  return found && found->cookie == report.cookie &&
+         (may_use_all_sockets(session) || found->uid == session.uid);
 }
 
 void Service::serve_tool(Session& session, std::span<const std::byte> message) {
   if (broker::decode<broker::List>(message)) return list(session);
   if (broker::decode<broker::Trace>(message)) {
-    tracing_.add(session, may_all(session));
+    tracing_.add(session, may_use_all_sockets(session));
     return trace_timer_.at(tracing_.deadline());
   }
-  if (may_all(session) && broker::decode<broker::Stop>(message))
+  if (may_use_all_sockets(session) && broker::decode<broker::Stop>(message))
     return stop("stopped by the command line tool");
   session.finish();
 }
@@ -210,7 +212,7 @@ void Service::list(Session& tool) {
     return sessions_.at(program)->uid == tool.uid;
   };
   for (const auto& end : broker_.ends()) {
-    if (may_all(tool) || std::ranges::any_of(end.holders, is_of_tools_user)) {
+    if (may_use_all_sockets(tool) || std::ranges::any_of(end.holders, is_of_tools_user)) {
       tool.send(row_of(end));
     }
   }
@@ -230,11 +232,11 @@ void Service::list(Session& tool) {
   tool.send(last);
 }
 
-void Service::ended(Session& session) {
+void Service::on_session_end(Session& session) {
   const std::uint64_t id = session.id();
-  tracing_.ended(session);
+  tracing_.on_program_end(session);
   tracing_.remove(id);
-  broker_.gone(id, os::now());
+  broker_.program_ended(id, os::now());
   sessions_.erase(id);
   pump();
 }
@@ -257,20 +259,20 @@ std::optional<PairMemory> Service::make_memory() {
   return std::nullopt;
 }
 
-void Service::act(const broker::Broker::MemoryWanted& output) {
+void Service::act(const broker::Broker::MakeMemory& output) {
   auto memory = make_memory();
   const bool made = memory.has_value();
   if (made) {
-    ring_sizes_.made(memory->ring_bytes());
+    ring_sizes_.add(memory->ring_bytes());
     memory_.emplace(output.pair, std::move(*memory));
     ring_pause_ = options_.ring_idle;
     ring_timer_.at(std::min(ring_timer_.deadline(), os::now() + ring_pause_));
   }
   broker_.memory_made(output.pair, made);
-  tracing_.introduced(output.pair, made);
+  tracing_.on_introduction(output.pair, made);
 }
 
-void Service::act(const broker::Broker::Hand& output) {
+void Service::act(const broker::Broker::SendMemory& output) {
   const auto session = sessions_.find(output.program);
   const auto memory = memory_.find(output.pair);
   if (session == sessions_.end() || memory == memory_.end()) return;
@@ -281,31 +283,32 @@ void Service::act(const broker::Broker::Release& output) {
   const auto memory = memory_.find(output.pair);
   if (memory == memory_.end()) return;
   for (const std::uint32_t side : {0U, 1U}) add(ended_traffic_, memory->second.traffic(side));
-  ring_sizes_.released(memory->second.ring_bytes());
+  ring_sizes_.remove(memory->second.ring_bytes());
   memory_.erase(memory);
-  tracing_.released(output.pair);
+  tracing_.on_release(output.pair);
 }
 
-void Service::act(const broker::Broker::Look& output) {
+void Service::act(const broker::Broker::CheckSocket& output) {
   const auto found =
       tcp_.find(table_name(output.connection.local), table_name(output.connection.peer));
-  broker_.looked(output.cookie, found && found->cookie == output.cookie && found->held, os::now());
+  broker_.socket_checked(output.cookie, found && found->cookie == output.cookie && found->held,
+                         os::now());
 }
 
 // Looks at the next few connections, and continues with the others after other work.  While no
 // connection moves bytes, the pause between rounds grows.
 void Service::on_ring_timer() {
-  auto next = memory_.upper_bound(last_ring_looked_at_);
+  auto next = memory_.upper_bound(last_checked_pair_);
   for (std::size_t i = 0; i < kRingsPerTurn && next != memory_.end(); ++i, ++next) {
     const PairMemory::Look look = next->second.look_for_idle_rings();
-    rings_moved_ += look.moved;
+    active_rings_ += look.active_rings;
     given_back_bytes_ += look.given_back_bytes;
-    last_ring_looked_at_ = next->first;
+    last_checked_pair_ = next->first;
   }
   if (next != memory_.end()) return ring_timer_.at(os::now());
-  last_ring_looked_at_ = 0;
+  last_checked_pair_ = 0;
   if (memory_.empty()) return;
-  ring_pause_ = std::exchange(rings_moved_, 0) > 0
+  ring_pause_ = std::exchange(active_rings_, 0) > 0
                     ? options_.ring_idle
                     : std::min(2 * ring_pause_, kRingPausesMax * options_.ring_idle);
   ring_timer_.at(os::now() + ring_pause_);
@@ -323,10 +326,11 @@ bool Service::is_needed() const {
 
 void Service::update_idle() {
   if (is_needed()) {
-    served_ = true;
+    has_served_ = true;
     idle_timer_.cancel();
   } else if (idle_timer_.deadline() == kNever) {
-    idle_timer_.at(os::now() + (served_ ? options_.idle : std::max(options_.idle, kFirstIdleMin)));
+    idle_timer_.at(os::now() +
+                   (has_served_ ? options_.idle : std::max(options_.idle, kFirstIdleMin)));
   }
 }
 

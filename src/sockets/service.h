@@ -36,7 +36,7 @@ namespace verbena::sockets {
 // the memory belongs to the programs that have mapped it, and new connections stay on TCP until a
 // program has started another service.
 //
-// Only the loop's thread uses it.
+// Only the loop's thread uses the service.
 class Service final : public Session::Owner {
  public:
   static constexpr std::size_t kSessionsMax = 4096;
@@ -46,8 +46,8 @@ class Service final : public Session::Owner {
   static constexpr Duration kHelloTimeout = std::chrono::seconds(5);
   // The service looks for idle rings in at most this many connections before it does other work.
   static constexpr std::size_t kRingsPerTurn = 64;
-  // While no connection moves bytes, the pause between looks grows up to this many times the first
-  // pause.
+  // While no connection moves bytes, the pause between looks grows, up to this many times
+  // ring_idle.
   static constexpr int kRingPausesMax = 12;
   // The service waits at least this long for the first program, which may be slow.
   static constexpr Duration kFirstIdleMin = std::chrono::seconds(2);
@@ -59,35 +59,35 @@ class Service final : public Session::Owner {
     Duration ring_idle = std::chrono::seconds(5);
   };
 
-  // Throws std::runtime_error if the kernel's table of sockets cannot be asked.
+  // Throws std::runtime_error if the kernel's table of sockets cannot be queried.
   Service(asio::io_context& loop, os::UnixListener listener, Options options, agent::Log log);
   ~Service() override;
 
  private:
   void on_listener();
-  void received(Session& from, std::span<const std::byte> message,
-                std::vector<os::Fd> fds) override;
-  void received_all() override { pump(); }
-  void ended(Session& session) override;
+  void on_message(Session& from, std::span<const std::byte> message,
+                  std::vector<os::Fd> fds) override;
+  void on_turn_end() override { pump(); }
+  void on_session_end(Session& session) override;
 
   void hello(Session& session, std::span<const std::byte> message, std::vector<os::Fd> fds);
   void serve_program(Session& session, std::span<const std::byte> message);
   void serve_tool(Session& session, std::span<const std::byte> message);
   void list(Session& tool);
   broker::Row row_of(const broker::Broker::End& end);
-  // Returns true if the session may use sockets of other users.
-  bool may_all(const Session& session) const { return session.uid == uid_; }
+  // Returns true if the session may see and claim sockets of all users.
+  bool may_use_all_sockets(const Session& session) const { return session.uid == uid_; }
   bool has_room_for(std::uint32_t uid) const;
-  void take_report(const Session& session, const broker::Report& report);
+  void accept_report(const Session& session, const broker::Report& report);
   // Returns true if the kernel knows the socket, and if the session's user may claim it.
-  bool is_true(const Session& session, const broker::Report& report);
+  bool is_valid_claim(const Session& session, const broker::Report& report);
 
   void pump();
   std::optional<PairMemory> make_memory();
-  void act(const broker::Broker::MemoryWanted& output);
-  void act(const broker::Broker::Hand& output);
+  void act(const broker::Broker::MakeMemory& output);
+  void act(const broker::Broker::SendMemory& output);
   void act(const broker::Broker::Release& output);
-  void act(const broker::Broker::Look& output);
+  void act(const broker::Broker::CheckSocket& output);
 
   void on_ring_timer();
   void on_trace_timer();
@@ -105,8 +105,8 @@ class Service final : public Session::Owner {
   broker::Broker broker_{};
   Tracing::Memories memory_{};
   RingSizes ring_sizes_{};
-  broker::PairId last_ring_looked_at_ = 0;
-  std::uint64_t rings_moved_ = 0;  // rings that were in use, in this round of looks
+  broker::PairId last_checked_pair_ = 0;
+  std::uint64_t active_rings_ = 0;  // rings that bytes have entered, in this round of looks
   std::uint64_t given_back_bytes_ = 0;
   Tracing::Sessions sessions_{};
   Tracing tracing_{broker_, memory_, sessions_};
@@ -122,7 +122,7 @@ class Service final : public Session::Owner {
   std::uint64_t next_session_ = 1;
   std::uint64_t claims_refused_ = 0;
   broker::Traffic ended_traffic_{};  // traffic of released pairs, in both directions
-  bool served_ = false;              // a program was connected before
+  bool has_served_ = false;          // a program is or was connected
   std::uint32_t uid_;
 };
 

@@ -10,7 +10,7 @@ Session::Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t 
     : channel_(std::move(channel)),
       id_(id),
       owner_(owner),
-      end_(loop, [this] { owner_.ended(*this); }),
+      end_(loop, [this] { owner_.on_session_end(*this); }),
       readable_(loop, channel_.fd(), [this] { on_readable(); }) {}
 
 void Session::send_bytes(std::span<const std::byte> message, int fd) {
@@ -61,9 +61,9 @@ void Session::on_readable() {
       end();
       break;
     }
-    owner_.received(*this, std::span(buffer).first(*received), std::exchange(fds, {}));
+    owner_.on_message(*this, std::span(buffer).first(*received), std::exchange(fds, {}));
   }
-  owner_.received_all();
+  owner_.on_turn_end();
 }
 
 void Session::finish() {

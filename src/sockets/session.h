@@ -19,8 +19,9 @@ namespace verbena::sockets {
 // Carries messages between the service and one program or tool, until either side ends it.
 //
 // A session ends by end of file, which exec causes as well, by an invalid message, or when
-// kQueueMax messages wait to be read.  Then ended() is called once, from the loop and never from
-// inside another call; the owner destroys the session.  One thread.
+// kQueueMax messages wait to be read.  Then on_session_end() is called once, from the loop and
+// never from inside another call; the owner destroys the session.  Only one thread may use a
+// session.
 class Session {
  public:
   static constexpr std::size_t kQueueMax = 200'000;    // more than the rows of the largest listing
@@ -31,11 +32,11 @@ class Session {
   class Owner {
    public:
     virtual ~Owner() = default;
-    virtual void received(Session& from, std::span<const std::byte> message,
-                          std::vector<os::Fd> fds) = 0;
-    // All messages of this turn were passed to received().
-    virtual void received_all() = 0;
-    virtual void ended(Session& session) = 0;
+    virtual void on_message(Session& from, std::span<const std::byte> message,
+                            std::vector<os::Fd> fds) = 0;
+    // All messages of this turn were passed to on_message().
+    virtual void on_turn_end() = 0;
+    virtual void on_session_end(Session& session) = 0;
   };
 
   Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Owner& owner);
@@ -60,7 +61,7 @@ class Session {
   std::uint32_t uid = 0;
   std::uint32_t pid = 0;
   std::string program{};
-  Time hello_by = kNever;
+  Time hello_deadline = kNever;
 
  private:
   struct Outgoing {

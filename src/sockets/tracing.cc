@@ -55,124 +55,124 @@ void name_actor(Event& event, const Session& actor) {
 void Tracing::add(Session& tool, bool sees_all) {
   look(os::now());
   const bool is_first = tools_.empty();
-  Tool& added =
+  Tool& new_tool =
       tools_.emplace(tool.id(), Tool{.session = tool, .sees_all = sees_all}).first->second;
   for (const auto& end : broker_.ends()) {
     for (const broker::ProgramId program : end.holders) {
-      tell_end(end.cookie, {.what = What::kOffered, .is_earlier = 1}, sessions_.at(program).get(),
-               &added);
+      send_event(end.cookie, {.what = What::kOffered, .is_earlier = 1}, sessions_.at(program).get(),
+                 &new_tool);
     }
-    if (!end.pair && is_first) alone_[end.cookie] = os::now() + kAloneAfter;
+    if (!end.pair && is_first) alone_deadlines_[end.cookie] = os::now() + kAloneAfter;
     if (!end.pair || !memories_.contains(*end.pair)) continue;
-    tell_end(end.cookie, {.what = What::kIntroduced, .is_earlier = 1}, nullptr, &added);
+    send_event(end.cookie, {.what = What::kIntroduced, .is_earlier = 1}, nullptr, &new_tool);
   }
   for (const auto& [pair, memory] : memories_) {
-    Known nothing{};
-    look_at(pair, nothing, &added);
-    if (is_first) known_[pair] = nothing;
+    LastCounters counters{};
+    report_changes(pair, counters, &new_tool);
+    if (is_first) last_counters_[pair] = counters;
   }
-  look_at_ = os::now() + kLookEvery;
+  next_look_ = os::now() + kLookEvery;
 }
 
 void Tracing::remove(std::uint64_t session) {
   tools_.erase(session);
   if (active()) return;
-  known_.clear();
-  alone_.clear();
+  last_counters_.clear();
+  alone_deadlines_.clear();
 }
 
-void Tracing::offered(const Session& program, const broker::Report& report, bool in_limits) {
+void Tracing::on_offer(const Session& program, const broker::Report& report, bool in_limits) {
   if (!active()) return;
-  tell_end(report.cookie, {.what = in_limits ? What::kOffered : What::kLimit}, &program, nullptr);
+  send_event(report.cookie, {.what = in_limits ? What::kOffered : What::kLimit}, &program, nullptr);
   const auto end = broker_.end(report.cookie);
-  if (end && !end->pair) alone_[report.cookie] = os::now() + kAloneAfter;
+  if (end && !end->pair) alone_deadlines_[report.cookie] = os::now() + kAloneAfter;
 }
 
-void Tracing::refused(const Session& program, const broker::Report& report) {
+void Tracing::on_refusal(const Session& program, const broker::Report& report) {
   if (!active()) return;
   Event event{.what = What::kRefused, .wall_ns = wall_ns(), .connection = report.connection};
   name_actor(event, program);
   for (const auto& [id, tool] : tools_) send(tool, event, {program.uid});
 }
 
-void Tracing::introduced(broker::PairId pair, bool made) {
+void Tracing::on_introduction(broker::PairId pair, bool made) {
   if (!active()) return;
   for (const std::uint64_t cookie : broker_.cookies_of_pair(pair)) {
-    alone_.erase(cookie);
-    tell_end(cookie, {.what = made ? What::kIntroduced : What::kLimit}, nullptr, nullptr);
+    alone_deadlines_.erase(cookie);
+    send_event(cookie, {.what = made ? What::kIntroduced : What::kLimit}, nullptr, nullptr);
   }
 }
 
-void Tracing::forgotten(const Session& program, const broker::Forget& forget) {
+void Tracing::on_forget(const Session& program, const broker::Forget& forget) {
   if (!active()) return;
   const auto end = broker_.end(forget.cookie);
   if (!end || std::ranges::find(end->holders, program.id()) == end->holders.end()) return;
   const auto what = forget.reason != 0 ? What::kStaysOnTcp : What::kClosed;
-  tell_leaving(program, forget.cookie, what, forget.reason);
+  send_leave_event(program, forget.cookie, what, forget.reason);
 }
 
-void Tracing::ended(const Session& program) {
+void Tracing::on_program_end(const Session& program) {
   if (!active()) return;
   for (const std::uint64_t cookie : broker_.cookies_of_program(program.id())) {
-    tell_leaving(program, cookie, What::kProgramEnded, 0);
+    send_leave_event(program, cookie, What::kProgramEnded, 0);
   }
 }
 
-void Tracing::tell_leaving(const Session& program, std::uint64_t cookie, What what,
-                           std::uint32_t reason) {
+void Tracing::send_leave_event(const Session& program, std::uint64_t cookie, What what,
+                               std::uint32_t reason) {
   const auto end = broker_.end(cookie);
   if (!end) return;
   Event event{.what = what, .reason = reason};
   if (end->pair && memories_.contains(*end->pair)) {
-    look_at(*end->pair, known_[*end->pair], nullptr);
+    report_changes(*end->pair, last_counters_[*end->pair], nullptr);
     event.paired = 1;
     event.out = memories_.at(*end->pair).traffic(end->side);
   }
-  if (end->holders.size() == 1) alone_.erase(cookie);
-  tell_end(cookie, event, &program, nullptr);
+  if (end->holders.size() == 1) alone_deadlines_.erase(cookie);
+  send_event(cookie, event, &program, nullptr);
 }
 
 void Tracing::look(Time now) {
   if (!active()) return;
-  look_at_ = now + kLookEvery;
-  for (const auto& [pair, memory] : memories_) look_at(pair, known_[pair], nullptr);
-  for (auto one = alone_.begin(); one != alone_.end();) {
+  next_look_ = now + kLookEvery;
+  for (const auto& [pair, memory] : memories_) report_changes(pair, last_counters_[pair], nullptr);
+  for (auto one = alone_deadlines_.begin(); one != alone_deadlines_.end();) {
     if (one->second > now) {
       ++one;
       continue;
     }
-    tell_end(one->first, {.what = What::kAlone}, nullptr, nullptr);
-    one = alone_.erase(one);
+    send_event(one->first, {.what = What::kAlone}, nullptr, nullptr);
+    one = alone_deadlines_.erase(one);
   }
 }
 
-// Tells what is new since `known`, and updates `known`.
-void Tracing::look_at(broker::PairId pair, Known& known, Tool* only) {
+// Reports the changes since `last`, and updates `last`.
+void Tracing::report_changes(broker::PairId pair, LastCounters& last, Tool* only_tool) {
   const auto memory = memories_.find(pair);
   if (memory == memories_.end()) return;
   const auto cookies = broker_.cookies_of_pair(pair);
   if (cookies.size() != 2) return;
   for (const std::uint32_t side : {0U, 1U}) {
     const stream::Counters now = memory->second.counters(side);
-    const NewEvents events = events_between(std::exchange(known[side], now), now);
+    const NewEvents events = events_between(std::exchange(last[side], now), now);
     for (Event event : events.senders) {
-      event.is_earlier = only != nullptr ? 1 : 0;
-      tell_end(cookies[side], event, nullptr, only);
+      event.is_earlier = only_tool != nullptr ? 1 : 0;
+      send_event(cookies[side], event, nullptr, only_tool);
     }
     for (Event event : events.receivers) {
-      event.is_earlier = only != nullptr ? 1 : 0;
-      tell_end(cookies[1 - side], event, nullptr, only);
+      event.is_earlier = only_tool != nullptr ? 1 : 0;
+      send_event(cookies[1 - side], event, nullptr, only_tool);
     }
   }
 }
 
-// Completes an event of an end, and sends it to all tools that may see it, or only to `only`.  If
-// `actor` is null, the event names the end's first holder as the actor.
-void Tracing::tell_end(std::uint64_t cookie, Event event, const Session* actor, Tool* only) {
+// Completes an event of an end, and sends it to all tools that may see it, or only to `only_tool`.
+// If `actor` is null, the event names the end's first holder as the actor.
+void Tracing::send_event(std::uint64_t cookie, Event event, const Session* actor, Tool* only_tool) {
   const auto end = broker_.end(cookie);
   if (!end) return;
-  const auto first_holder = [this](const broker::Broker::End& of) -> const Session* {
-    return of.holders.empty() ? nullptr : sessions_.at(of.holders.front()).get();
+  const auto first_holder = [this](const broker::Broker::End& holders_end) -> const Session* {
+    return holders_end.holders.empty() ? nullptr : sessions_.at(holders_end.holders.front()).get();
   };
   if (actor == nullptr) actor = first_holder(*end);
   event.wall_ns = wall_ns();
@@ -193,7 +193,8 @@ void Tracing::tell_end(std::uint64_t cookie, Event event, const Session* actor, 
     return one != nullptr ? std::optional(one->uid) : std::nullopt;
   };
   for (const auto& [id, tool] : tools_) {
-    if (only == nullptr || only == &tool) send(tool, event, {user_of(actor), user_of(peer)});
+    if (only_tool == nullptr || only_tool == &tool)
+      send(tool, event, {user_of(actor), user_of(peer)});
   }
 }
 

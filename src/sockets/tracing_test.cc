@@ -20,7 +20,7 @@ using broker::What;
 constexpr std::uint64_t kServerCookie = 1;
 constexpr std::uint64_t kClientCookie = 2;
 
-// Has a service's state without its loop: a server and a client of user 1000, and a tool.
+// Holds a service's state without its loop: a server and a client of user 1000, and a tool.
 class TracingTest : public testing::Test, public Session::Owner {
  protected:
   TracingTest()
@@ -28,16 +28,16 @@ class TracingTest : public testing::Test, public Session::Owner {
 
   Session& add(const char* program, std::uint32_t pid, std::uint32_t uid) {
     auto [mine, theirs] = *os::UnixChannel::pair();
-    auto session = std::make_unique<Session>(loop_, std::move(mine), ++last_, *this);
+    auto session = std::make_unique<Session>(loop_, std::move(mine), ++last_id_, *this);
     session->program = program;
     session->pid = pid;
     session->uid = uid;
-    channels_.emplace(last_, std::move(theirs));
-    return *sessions_.emplace(last_, std::move(session)).first->second;
+    channels_.emplace(last_id_, std::move(theirs));
+    return *sessions_.emplace(last_id_, std::move(session)).first->second;
   }
-  void received(Session&, std::span<const std::byte>, std::vector<os::Fd>) override {}
-  void received_all() override {}
-  void ended(Session&) override {}
+  void on_message(Session&, std::span<const std::byte>, std::vector<os::Fd>) override {}
+  void on_turn_end() override {}
+  void on_session_end(Session&) override {}
 
   static broker::Report report_of(std::uint64_t cookie) {
     const broker::Connection connection{.local = {.port = 80}, .peer = {.port = 5000}};
@@ -46,13 +46,13 @@ class TracingTest : public testing::Test, public Session::Owner {
   }
   void report(const Session& program, std::uint64_t cookie) {
     broker_.report(program.id(), report_of(cookie));
-    tracing_.offered(program, report_of(cookie), true);
+    tracing_.on_offer(program, report_of(cookie), true);
     while (const auto output = broker_.poll()) {
-      const auto* wanted = std::get_if<broker::Broker::MemoryWanted>(&*output);
+      const auto* wanted = std::get_if<broker::Broker::MakeMemory>(&*output);
       if (wanted == nullptr) continue;
       memories_.emplace(wanted->pair, *PairMemory::create(RingSizes::kRingBytes));
       broker_.memory_made(wanted->pair, true);
-      tracing_.introduced(wanted->pair, true);
+      tracing_.on_introduction(wanted->pair, true);
     }
   }
   void introduce() {
@@ -64,8 +64,8 @@ class TracingTest : public testing::Test, public Session::Owner {
   stream::Place place(std::size_t side) { return *stream::place_of(program_memory_.bytes(), side); }
   void look() { tracing_.look(os::now()); }
 
-  // Returns a line for each event that the tool was told: the program, and the number of its kind
-  // (broker::What).
+  // Returns a line for each event that the tool has got: the program, and the event's number in
+  // broker::What.
   std::string events_of(Session& tool) {
     std::string text;
     std::array<std::byte, broker::kMessageBytesMax> buffer;
@@ -88,7 +88,7 @@ class TracingTest : public testing::Test, public Session::Owner {
   Tracing::Memories memories_;
   Tracing::Sessions sessions_;
   std::map<std::uint64_t, os::UnixChannel> channels_;
-  std::uint64_t last_ = 0;
+  std::uint64_t last_id_ = 0;
   Tracing tracing_{broker_, memories_, sessions_};
   Session& server_;
   Session& client_;
@@ -119,18 +119,18 @@ TEST_F(TracingTest, AToolSeesEachStepFromTcpToTheRingAndBack) {
   EXPECT_EQ(events_of(tool_), "");
 }
 
-TEST_F(TracingTest, UnseenEventsAreToldBeforeTheEndOfAConnection) {
+TEST_F(TracingTest, UnseenEventsAreReportedBeforeTheEndOfAConnection) {
   tracing_.add(tool_, true);
   introduce();
   events_of(tool_);
   stream::Sender(place(1)).start(7);
-  tracing_.forgotten(client_, {.cookie = kClientCookie});
+  tracing_.on_forget(client_, {.cookie = kClientCookie});
   EXPECT_EQ(events_of(tool_), "client 6 peer 10\nclient 11 peer 10\n");
-  tracing_.ended(server_);
+  tracing_.on_program_end(server_);
   EXPECT_EQ(events_of(tool_), "server 12 peer 20\n");
 }
 
-TEST_F(TracingTest, AToolThatComesLaterIsToldEarlierEvents) {
+TEST_F(TracingTest, AToolThatComesLaterGetsEarlierEvents) {
   introduce();
   stream::Sender(place(0)).start(7);
   tracing_.add(tool_, true);
@@ -161,14 +161,14 @@ TEST_F(TracingTest, AnEndpointWithoutPeerBeforeTheTraceIsReportedAsWell) {
   EXPECT_EQ(events_of(tool_), "server 1 earlier\nserver 2\n");
 }
 
-TEST_F(TracingTest, AProgramThatStaysOnTcpSaysWhy) {
+TEST_F(TracingTest, TheReasonWhyAProgramStaysOnTcpIsReported) {
   tracing_.add(tool_, true);
   report(server_, kServerCookie);
-  tracing_.forgotten(server_, {.reason = 3, .cookie = kServerCookie});
-  tracing_.forgotten(
+  tracing_.on_forget(server_, {.reason = 3, .cookie = kServerCookie});
+  tracing_.on_forget(
       client_,
       {.reason = 3, .cookie = kServerCookie});  // ignored: this endpoint belongs to the server
-  tracing_.refused(client_, report_of(kClientCookie));
+  tracing_.on_refusal(client_, report_of(kClientCookie));
   EXPECT_EQ(events_of(tool_), "server 1\nserver 10 reason 3\nclient 3\n");
 }
 
@@ -178,12 +178,12 @@ TEST_F(TracingTest, AToolOfAnotherUserSeesNothing) {
   tracing_.add(stranger, false);
   tracing_.add(colleague, false);
   report(server_, kServerCookie);
-  tracing_.refused(client_, report_of(kClientCookie));
+  tracing_.on_refusal(client_, report_of(kClientCookie));
   EXPECT_EQ(events_of(stranger), "");
   EXPECT_EQ(events_of(colleague), "server 1\nclient 3\n");
 }
 
-TEST_F(TracingTest, NothingIsKeptWhenTheLastToolHasGone) {
+TEST_F(TracingTest, NothingIsKeptAfterTheLastToolHasGone) {
   tracing_.add(tool_, true);
   EXPECT_NE(tracing_.deadline(), kNever);
   tracing_.remove(tool_.id());

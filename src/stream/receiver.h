@@ -29,11 +29,12 @@
 //     kPlain   unlock, and do what the program asked, by TCP alone; report nothing
 //   unlock
 //
-// How to wait in poll, select or epoll, without a lock: look() at each socket; if no ring has bytes,
-// withdraw(look.seen) for each; if all succeed, sleep; then promise() for each.  If one withdraw()
-// fails, promise() for those that succeeded, and look again.  A waiter that does not look at a socket for
-// a long time keeps its withdrawal, which costs nothing: the bytes then come by TCP and wake the
-// waiter.  An edge-triggered report is due when look.seen has changed since the last report.
+// How to wait in poll, select or epoll, without a lock: look() at each socket; if no ring has
+// bytes, withdraw(look.seen) for each; if all succeed, sleep; then promise() for each.  If one
+// withdraw() fails, promise() for those that succeeded, and look again.  A waiter that does not
+// look at a socket for a long time keeps its withdrawal, which costs nothing: the bytes then come
+// by TCP and wake the waiter.  An edge-triggered report is due when look.seen has changed since the
+// last report.
 //
 // How to block without TCP, without a lock: wait_value(seen), then poll the socket once without
 // waiting, then FUTEX_WAIT for that value at futex_word().  The kernel does not end this wait when
