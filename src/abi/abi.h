@@ -12,19 +12,19 @@
 // here catches all exceptions, and no function that waits is noexcept.
 
 // The headers declare the C functions without a visibility, so each definition exports itself.  The
-// version script gives it a version.
+// version script gives the function a version.
 #define VB_EXPORT extern "C" [[gnu::visibility("default")]]
 
 namespace verbena::abi {
 
-// Sets errno, for rdma_*() and those ibv_*() that return -1.
+// Sets errno and returns -1, as rdma_*() and some ibv_*() functions do.
 inline int failed(int error) {
   errno = error;
   return -1;
 }
 
-// Sets errno and returns it, for those ibv_*() that return an error number.  rdma-core sets errno,
-// too, and programs rely on it when they call perror().
+// Sets errno and returns it, for the ibv_*() functions that return an error number.  rdma-core also
+// sets errno, and programs rely on this when they call perror().
 inline int with_errno(int error) {
   if (error != 0) errno = error;
   return error;
@@ -42,7 +42,7 @@ struct NullWith {
 };
 inline NullWith null_with(int error) { return NullWith{error}; }
 
-// Returns the positive errno of `body`; std::bad_alloc becomes ENOMEM.
+// Returns the result of `body`, 0 or a positive errno; std::bad_alloc becomes ENOMEM.
 int guarded(auto&& body) {
   try {
     return body();

@@ -12,8 +12,8 @@ namespace verbena::abi {
 
 // Holds the objects that can have events.  libverbena stores a 64-bit cookie for each, and returns
 // it with the object's events.  The cookie is a handle, not a pointer: one thread may take an event
-// from libverbena while another one destroys the object.  Then the cookie is stale, and the event
-// is dropped.
+// from libverbena while another thread destroys the object.  Then the cookie is stale, and the
+// event is dropped.
 //
 // Threads: any.  The table has no static destructor, so it lives until the process ends.
 template <class T>
@@ -28,15 +28,16 @@ class EventTargets {
     return cookie ? cookie->value : 0;
   }
 
-  // Counts one event as given to the program, and returns its object; null if it was removed.
-  T* give(std::uint64_t cookie, std::uint32_t T::*events_given) {
+  // Counts one event as delivered to the program, and returns its object; null if the object was
+  // removed.
+  T* count_event(std::uint64_t cookie, std::uint32_t T::*events_delivered) {
     std::scoped_lock lock(mutex_);
     T* object = objects_ != nullptr ? objects_->find(Handle<T>{cookie}) : nullptr;
-    if (object != nullptr) ++(object->*events_given);
+    if (object != nullptr) ++(object->*events_delivered);
     return object;
   }
 
-  // Calls `use(object)` if the object exists.  The object cannot be removed meanwhile.
+  // Calls `use(object)` if the object exists.  The object cannot be removed during the call.
   void with(std::uint64_t cookie, auto&& use) {
     std::scoped_lock lock(mutex_);
     T* object = objects_ != nullptr ? objects_->find(Handle<T>{cookie}) : nullptr;
@@ -44,7 +45,7 @@ class EventTargets {
   }
 
   // Returns true if the object exists and its flag is set.
-  bool is(std::uint64_t cookie, std::atomic<bool> T::*flag) {
+  bool is_set(std::uint64_t cookie, std::atomic<bool> T::*flag) {
     std::scoped_lock lock(mutex_);
     T* object = objects_ != nullptr ? objects_->find(Handle<T>{cookie}) : nullptr;
     return object != nullptr && (object->*flag).load();
@@ -60,10 +61,10 @@ class EventTargets {
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
 
-  // Returns the number of events that were given to the program until now.
-  std::uint32_t given(const T& object, std::uint32_t T::*events_given) {
+  // Returns the number of events that were delivered to the program until now.
+  std::uint32_t delivered(const T& object, std::uint32_t T::*events_delivered) {
     std::scoped_lock lock(mutex_);
-    return object.*events_given;
+    return object.*events_delivered;
   }
 
  private:

@@ -11,7 +11,7 @@
 namespace verbena::abi {
 
 // Returns ELIBBAD if the loaded libverbena is not of the same build as this drop-in library, and
-// prints that once.  In that case only vb_build_id() may be called, because the two versions of the
+// prints this once.  In that case only vb_build_id() may be called, because the two versions of the
 // C API may differ.
 inline int check_library(const char* library, const char* build_id) {
   const char* loaded = vb_build_id();
@@ -24,11 +24,12 @@ inline int check_library(const char* library, const char* build_id) {
   return ELIBBAD;
 }
 
-// libibverbs and librdmacm make this check by these functions.
+// These functions call check_library() for libibverbs and librdmacm.
 int check_verbs_library();
 int check_cm_library();
 
-// Prints the reason of a failure to stderr, once: programs print strerror() at best.
+// Prints the reason of the last failure to stderr, but only once.  Programs print only strerror(),
+// if anything.
 inline void explain_once() {
   static std::atomic<bool> printed{false};
   if (*vb_last_error() != '\0' && !printed.exchange(true))

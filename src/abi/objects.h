@@ -23,7 +23,7 @@ struct Device {
   std::uint32_t index;  // its index in the host's list of devices
 };
 
-// Represents one opening of a device.
+// Represents an open device.
 struct Context : verbs_context {
   vb_handle library_handle;
 };
@@ -44,7 +44,8 @@ struct Td : ibv_td {
 struct Pd : ibv_pd {
   vb_handle library_handle;
   std::atomic<std::uint32_t> children;  // counts the parent domains that refer to this domain
-  // The next two are null except in a parent domain, which has the library_handle of its `parent`.
+  // Only a parent domain has these two; else they are null.  A parent domain has the library_handle
+  // of its `parent`.
   Pd* parent;
   Td* td;
 };
@@ -57,8 +58,8 @@ struct Mw : ibv_mw {
   vb_handle library_handle;
 };
 
-// Writes the new binding of a window and its R_Key into a request.
-void put_binding(const ibv_mw_bind_info& info, std::uint32_t rkey, vb_send_wr& to);
+// Fills the new binding of a window and its R_Key into a request.
+void fill_binding(const ibv_mw_bind_info& info, std::uint32_t rkey, vb_send_wr& to);
 
 struct CompChannel : ibv_comp_channel {
   vb_handle library_handle;
@@ -69,14 +70,14 @@ struct CompChannel : ibv_comp_channel {
 struct Cq : ibv_cq_ex {
   vb_handle library_handle;
   std::uint64_t cookie;
-  std::uint32_t comp_events_given;  // guarded by the lock of the EventTargets
-  std::uint32_t async_events_given;
-  Pd* domain;            // the parent domain in which it was created, or null
-  bool single_threaded;  // the program allows only one thread between start_poll() and end_poll()
-  bool polling;          // start_poll() was called, and end_poll() was not yet
-  std::mutex pollers;    // held while `polling`, unless single_threaded
-  vb_wc current;         // the completion for read_*()
-  WallClock wall_clock;  // measured by start_poll(), if the program reads wall-clock times
+  std::uint32_t comp_events_delivered;  // guarded by the lock of the EventTargets
+  std::uint32_t async_events_delivered;
+  Pd* domain;             // the parent domain in which the CQ was created, or null
+  bool single_threaded;   // the program allows only one thread between start_poll() and end_poll()
+  bool is_polling;        // start_poll() was called, and end_poll() was not yet
+  std::mutex poll_mutex;  // held while `is_polling`, unless single_threaded
+  vb_wc current;          // the completion for read_*()
+  WallClock wall_clock;   // measured by start_poll(), if the program reads wall-clock times
 };
 
 inline Cq* cq_of(ibv_cq* cq) { return static_cast<Cq*>(reinterpret_cast<ibv_cq_ex*>(cq)); }
@@ -88,7 +89,7 @@ struct Ah : ibv_ah {
 struct Srq : ibv_srq {
   vb_handle library_handle;
   std::uint64_t cookie;
-  std::uint32_t async_events_given;  // guarded by the lock of the EventTargets
+  std::uint32_t async_events_delivered;  // guarded by the lock of the EventTargets
 };
 
 class WrBuilder;
@@ -102,7 +103,7 @@ struct Qp : ibv_qp_ex {
 
   vb_handle library_handle;
   std::uint64_t cookie;
-  std::uint32_t async_events_given;  // guarded by the lock of the EventTargets
+  std::uint32_t async_events_delivered;  // guarded by the lock of the EventTargets
   // Names the rdma_cm_id that owns this QP, because programs may destroy such a QP with
   // ibv_destroy_qp().
   vb_handle cm_id;

@@ -39,9 +39,9 @@ VB_EXPORT rdma_event_channel* rdma_create_event_channel() {
 // Destroying a channel cannot fail.  Ids that still use the channel keep it alive in libverbena,
 // and get no more events.
 VB_EXPORT void rdma_destroy_event_channel(rdma_event_channel* channel) {
-  auto* mine = static_cast<CmChannel*>(channel);
-  mine->blocking = (fcntl(mine->fd, F_GETFL) & O_NONBLOCK) == 0;
-  mine->destroyed = true;
-  vb_cm_channel_destroy(mine->library_handle);
-  delete destroyed_channels[next_destroyed++ % destroyed_channels.size()].exchange(mine);
+  auto* self = static_cast<CmChannel*>(channel);
+  self->was_blocking = (fcntl(self->fd, F_GETFL) & O_NONBLOCK) == 0;
+  self->is_destroyed = true;
+  vb_cm_channel_destroy(self->library_handle);
+  delete destroyed_channels[next_destroyed++ % destroyed_channels.size()].exchange(self);
 }

@@ -21,10 +21,10 @@ namespace verbena::abi {
 
 struct CmChannel : rdma_event_channel {
   vb_handle library_handle;
-  std::atomic<bool> destroyed{false};
-  bool blocking = true;  // the mode of the descriptor when the channel was destroyed
+  std::atomic<bool> is_destroyed{false};
+  bool was_blocking = true;  // the mode of the descriptor when the channel was destroyed
   std::atomic<std::uint64_t> last_request{0};  // cookie of the id that the last request created
-  std::atomic<bool> defers_requests{false};    // the program takes requests and uses them later
+  std::atomic<bool> defers_requests{false};  // the program takes requests, and uses their ids later
 };
 
 // Describes a multicast group that the id has joined and not left.
@@ -55,7 +55,7 @@ struct CmId : rdma_cm_id {
   vb_handle library_handle = 0;
   std::uint64_t cookie = 0;
   // A request created this id, and the program has not used it yet.
-  std::atomic<bool> unused{false};
+  std::atomic<bool> is_unused{false};
   // A synchronous id has its own channel.  Each call waits for its event and keeps it in `event`.
   bool sync = false;
   ibv_sa_path_rec path{};    // route.path_rec points here once the route is known
@@ -67,14 +67,14 @@ struct CmId : rdma_cm_id {
   // A listening id of rdma_create_ep() creates a QP with these attributes for each request.
   std::optional<ibv_qp_init_attr> request_qp;
 
-  std::uint32_t events_given = 0;  // guarded by the lock of the EventTargets
-  pthread_mutex_t mutex;           // guards the members below
+  std::uint32_t events_delivered = 0;  // guarded by the lock of the EventTargets
+  pthread_mutex_t mutex;               // guards the members below
   pthread_cond_t cond;
-  std::uint32_t events_filled = 0;     // how many of events_given are complete
-  std::uint32_t events_completed = 0;  // acknowledged
-  CmEvent* held = nullptr;             // the first event that the program has not acknowledged
-  bool named_by_request = false;       // its CONNECT_REQUEST is not acknowledged yet
-  bool destroyed = false;              // the id is kept only until its events are acknowledged
+  std::uint32_t events_filled = 0;     // how many of events_delivered are complete
+  std::uint32_t events_completed = 0;  // how many events the program has acknowledged
+  CmEvent* unacknowledged = nullptr;   // the first event that the program has not acknowledged
+  bool is_named_by_request = false;    // its CONNECT_REQUEST is not acknowledged yet
+  bool is_destroyed = false;           // the id is kept only until its events are acknowledged
   std::vector<CmGroup> groups;
   std::shared_ptr<CmLookup> lookup;  // the last rdma_resolve_addrinfo()
 };
@@ -83,9 +83,9 @@ struct CmId : rdma_cm_id {
 // ids that an event names stay in memory until the event is acknowledged, even if the program
 // destroys them.
 struct CmEvent : rdma_cm_event {
-  CmId* counted_for;
-  CmId* new_id;  // of a CONNECT_REQUEST; else null
-  pthread_t taker;
+  CmId* target;
+  CmId* new_id;  // the id that a CONNECT_REQUEST has created; else null
+  pthread_t receiver_thread;
   CmEvent* previous;
   CmEvent* next;
   std::uint8_t private_bytes[sizeof(vb_cm_event::private_data)];
@@ -100,17 +100,17 @@ inline bool is_datagram(const rdma_cm_id& id) { return id.qp_type == IBV_QPT_UD;
 // Creates an id.  If `library_handle` is not 0, it is the id of a CONNECT_REQUEST in libverbena.
 int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
                vb_handle library_handle, CmId*& id);
-// Frees an id that the program destroys.  First it waits until other threads have acknowledged
-// their events of the id, because the program may free memory that they use after this call.  It
-// does not wait for events of the calling thread.  It waits at most `kHandlerSeconds`, because
-// another thread may wait for this one.
+// Frees an id that the program destroys.  First waits until other threads have acknowledged their
+// events of the id, because the program may free memory that they use after this call.  Does not
+// wait for events of the calling thread.  Waits at most `kHandlerSeconds`, because another thread
+// may wait for this one.
 void cm_release(CmId& id);
 
-// Waits, for a limited time, until the program uses the last request.  Requests are given out one
-// at a time (see requests.cc).  It is a cancellation point.
-void cm_await_use(CmChannel& channel);
+// Waits, for a limited time, until the program uses the id of the last request.  Requests are
+// delivered one at a time (see requests.cc).  The function is a cancellation point.
+void cm_wait_until_used(CmChannel& channel);
 // Notes that the program gets the request with this id.
-void cm_request_given(CmChannel& channel, CmId& id);
+void cm_request_delivered(CmChannel& channel, CmId& id);
 // Notes that the program has begun to use the id, or has destroyed it.
 void cm_mark_used(CmId& id);
 
@@ -121,11 +121,11 @@ void cm_forget_device();
 void cm_forget_lookups();
 
 // Asks the subnet administration for the service of this name or number (RAI_SA).  The program gets
-// an event, for which a synchronous id waits.  EOPNOTSUPP: `node` is given, which rdma-core refuses
-// too, or the id is on no InfiniBand port.  EINVAL: the service is neither a name nor a number, or
-// the id is not bound to a port.
+// an event, for which a synchronous id waits.  EOPNOTSUPP: `node` is not null, which rdma-core
+// refuses too, or the id is not on an InfiniBand port.  EINVAL: the service is neither a name nor a
+// number, or the id is not bound to a port.
 int cm_find_services(CmId& id, const char* node, const char* service);
-// Lists the services that cm_find_services() has found.  ENOENT: it has found none.
+// Lists the services that cm_find_services() has found.  ENOENT: there are none.
 int cm_services(const CmId& id, rdma_addrinfo*& list);
 // Updates the public members: addresses, device, default PD, route.
 int cm_refresh(CmId& id);
@@ -142,14 +142,15 @@ int cm_device(std::uint32_t index, CmDevice& device);
 // ---- functions that return 0, or -1 with errno, as the public functions do
 
 // Lists the services of this name or number, for rdma_getaddrinfo(): it asks the subnet
-// administration of the first InfiniBand port that is active.  May also return an EAI_ error.
+// administration by each active InfiniBand port, until one has such a service.  May also return an
+// EAI_ error.
 int find_services(const char* service, const rdma_addrinfo& hints, rdma_addrinfo*& list);
 
 // Waits for the event of the call just made.  REQUIRES: the id is synchronous.  The caller checks
-// that before its own call, because after it another thread may have destroyed an id that is not
-// synchronous.
-int cm_complete(CmId& id);
-// Gets the next event of a synchronous id's steps.  It skips events of rdma_write_cm_event() and
+// `sync` before its own call: after that call, another thread may already have destroyed an id that
+// is not synchronous.
+int cm_wait_for_event(CmId& id);
+// Gets the next event of a synchronous id's steps.  Skips events of rdma_write_cm_event() and
 // rdma_resolve_addrinfo(), which may be left from before the id became synchronous.
 int cm_next_step(rdma_event_channel* channel, rdma_cm_event*& event);
 

@@ -17,15 +17,15 @@ constexpr std::uint8_t kRejectBytesMax = 148;
 constexpr std::uint32_t kRejectConsumer = 28;
 constexpr std::uint32_t kRejectVendorOption = 35;
 
-constexpr std::uint8_t kRetryMost = 7;
+constexpr std::uint8_t kRetryMax = 7;
 
 int to_c_api(const CmId& id, const rdma_conn_param* param, std::uint8_t bytes_max,
              vb_conn_param& out) {
   out = {};
   out.responder_resources = RDMA_MAX_RESP_RES;
   out.initiator_depth = RDMA_MAX_INIT_DEPTH;
-  out.retry_count = kRetryMost;
-  out.rnr_retry_count = kRetryMost;
+  out.retry_count = kRetryMax;
+  out.rnr_retry_count = kRetryMax;
   if (id.qp != nullptr) {
     out.qp_num = id.qp->qp_num;
     out.srq = id.qp->srq != nullptr ? 1 : 0;
@@ -53,9 +53,9 @@ int to_c_api(const CmId& id, const rdma_conn_param* param, std::uint8_t bytes_ma
 }
 
 std::uint8_t connect_bytes_max(const CmId& id) {
-  const std::uint8_t whole = is_datagram(id) ? kConnectDatagramBytesMax : kConnectBytesMax;
+  const std::uint8_t bytes_max = is_datagram(id) ? kConnectDatagramBytesMax : kConnectBytesMax;
   const bool has_header = id.route.addr.dst_addr.sa_family != AF_IB;
-  return static_cast<std::uint8_t>(whole - (has_header ? kHeaderBytes : 0));
+  return static_cast<std::uint8_t>(bytes_max - (has_header ? kHeaderBytes : 0));
 }
 
 int reject(CmId& id, std::uint32_t reason, const void* private_data, std::uint8_t bytes) {
@@ -80,32 +80,32 @@ void refresh_qp(std::uint64_t cookie) {
 using namespace verbena::abi;
 
 VB_EXPORT int rdma_connect(rdma_cm_id* id, rdma_conn_param* conn_param) {
-  auto& mine = *static_cast<CmId*>(id);
+  auto& self = *static_cast<CmId*>(id);
   vb_conn_param param{};
-  if (int error = to_c_api(mine, conn_param, connect_bytes_max(mine), param)) {
+  if (int error = to_c_api(self, conn_param, connect_bytes_max(self), param)) {
     return failed(error);
   }
-  if (int error = cm_follow_qp(mine)) return failed(error);
-  const bool waits = mine.sync;
-  if (int error = vb_cm_connect(mine.library_handle, &param)) return failed(error);
-  return waits ? cm_complete(mine) : 0;
+  if (int error = cm_follow_qp(self)) return failed(error);
+  const bool waits = self.sync;
+  if (int error = vb_cm_connect(self.library_handle, &param)) return failed(error);
+  return waits ? cm_wait_for_event(self) : 0;
 }
 
 VB_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
-  auto& mine = *static_cast<CmId*>(id);
-  cm_mark_used(mine);
+  auto& self = *static_cast<CmId*>(id);
+  cm_mark_used(self);
   vb_conn_param param{};
-  const auto bytes_max = is_datagram(mine) ? kAcceptDatagramBytesMax : kAcceptBytesMax;
-  if (int error = to_c_api(mine, conn_param, bytes_max, param)) return failed(error);
-  if (int error = cm_follow_qp(mine)) return failed(error);
-  const std::uint64_t cookie = mine.cookie;
-  const bool waits = mine.sync, expects_event = !is_datagram(mine);
-  if (int error = vb_cm_accept(mine.library_handle, &param)) return failed(error);
+  const auto bytes_max = is_datagram(self) ? kAcceptDatagramBytesMax : kAcceptBytesMax;
+  if (int error = to_c_api(self, conn_param, bytes_max, param)) return failed(error);
+  if (int error = cm_follow_qp(self)) return failed(error);
+  const std::uint64_t cookie = self.cookie;
+  const bool waits = self.sync, expects_event = !is_datagram(self);
+  if (int error = vb_cm_accept(self.library_handle, &param)) return failed(error);
   refresh_qp(cookie);
-  if (waits && expects_event) return cm_complete(mine);
-  if (waits && mine.event != nullptr) {  // the CONNECT_REQUEST, which is not needed any more
-    rdma_ack_cm_event(mine.event);
-    mine.event = nullptr;
+  if (waits && expects_event) return cm_wait_for_event(self);
+  if (waits && self.event != nullptr) {  // the CONNECT_REQUEST, which is not needed any more
+    rdma_ack_cm_event(self.event);
+    self.event = nullptr;
   }
   return 0;
 }
@@ -130,12 +130,12 @@ VB_EXPORT int rdma_notify(rdma_cm_id* id, ibv_event_type event) {
 }
 
 VB_EXPORT int rdma_disconnect(rdma_cm_id* id) {
-  auto& mine = *static_cast<CmId*>(id);
-  if (int error = cm_follow_qp(mine)) return failed(error);
-  const std::uint64_t cookie = mine.cookie;
+  auto& self = *static_cast<CmId*>(id);
+  if (int error = cm_follow_qp(self)) return failed(error);
+  const std::uint64_t cookie = self.cookie;
   // Datagram ids send no message and get no event.
-  const bool waits = mine.sync && !is_datagram(mine);
-  if (int error = vb_cm_disconnect(mine.library_handle)) return failed(error);
+  const bool waits = self.sync && !is_datagram(self);
+  if (int error = vb_cm_disconnect(self.library_handle)) return failed(error);
   refresh_qp(cookie);
-  return waits ? cm_complete(mine) : 0;
+  return waits ? cm_wait_for_event(self) : 0;
 }

@@ -15,9 +15,9 @@ namespace {
 
 constexpr std::uint32_t kDevicesMax = 64;
 
-std::mutex opened_mutex;
-constinit CmDevice opened[kDevicesMax]{};
-constinit pid_t opened_by = 0;
+std::mutex open_devices_mutex;
+constinit CmDevice open_devices[kDevicesMax]{};
+constinit pid_t opened_by_pid = 0;
 
 int open_device(std::uint32_t index, CmDevice& device) {
   int count = 0;
@@ -44,23 +44,23 @@ int open_device(std::uint32_t index, CmDevice& device) {
 // it cannot use the parent's objects of libverbena.
 int cm_device(std::uint32_t index, CmDevice& device) {
   if (index >= kDevicesMax) return ENODEV;
-  std::scoped_lock lock(opened_mutex);
-  if (opened_by != getpid()) {
-    for (CmDevice& one : opened) one = {};
-    opened_by = getpid();
+  std::scoped_lock lock(open_devices_mutex);
+  if (opened_by_pid != getpid()) {
+    for (CmDevice& one : open_devices) one = {};
+    opened_by_pid = getpid();
   }
-  if (opened[index].verbs == nullptr) {
-    if (int error = open_device(index, opened[index])) return error;
+  if (open_devices[index].verbs == nullptr) {
+    if (int error = open_device(index, open_devices[index])) return error;
   }
-  device = opened[index];
+  device = open_devices[index];
   return 0;
 }
 
 // Forgets the devices in a forked child.  Makes a new mutex, because the old one may be locked for
 // ever: another thread of the parent may have been waiting for an agent to start.
 void cm_forget_device() {
-  new (&opened_mutex) std::mutex;
-  opened_by = 0;
+  new (&open_devices_mutex) std::mutex;
+  opened_by_pid = 0;
 }
 
 }  // namespace verbena::abi
@@ -71,9 +71,9 @@ VB_EXPORT ibv_context** rdma_get_devices(int* num_devices) {
   if (num_devices != nullptr) *num_devices = 0;
   if (int error = check_cm_library()) return null_with(error);
   int count = 0;
-  ibv_device** const names = ibv_get_device_list(&count);
-  if (names == nullptr) return null_with(errno);
-  ibv_free_device_list(names);
+  ibv_device** const device_list = ibv_get_device_list(&count);
+  if (device_list == nullptr) return null_with(errno);
+  ibv_free_device_list(device_list);
   auto** list = static_cast<ibv_context**>(
       std::calloc(static_cast<std::size_t>(count) + 1, sizeof(ibv_context*)));
   if (list == nullptr) return null_with(ENOMEM);

@@ -18,16 +18,16 @@ VB_EXPORT int rdma_set_local_ece(rdma_cm_id* id, ibv_ece* ece) {
   if (ece->vendor_id == 0 || ece->vendor_id > kVendorIdMax || ece->comp_mask != 0) {
     return failed(EINVAL);
   }
-  auto& mine = *static_cast<CmId*>(id);
-  cm_mark_used(mine);
-  mine.local_ece = *ece;
+  auto& self = *static_cast<CmId*>(id);
+  cm_mark_used(self);
+  self.local_ece = *ece;
   return 0;
 }
 
 VB_EXPORT int rdma_get_remote_ece(rdma_cm_id* id, ibv_ece* ece) {
   if (id == nullptr || id->qp != nullptr || ece == nullptr) return failed(EINVAL);
-  auto& mine = *static_cast<CmId*>(id);
-  cm_mark_used(mine);
-  *ece = mine.remote_ece;
+  auto& self = *static_cast<CmId*>(id);
+  cm_mark_used(self);
+  *ece = self.remote_ece;
   return 0;
 }

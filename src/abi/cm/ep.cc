@@ -27,7 +27,7 @@ int prepare_connector(CmId& id, const rdma_addrinfo& res, ibv_pd* pd, ibv_qp_ini
         0) {
       return -1;
     }
-    if (id.sync && cm_complete(id) != 0) return -1;
+    if (id.sync && cm_wait_for_event(id) != 0) return -1;
   } else if (rdma_resolve_route(&id, kResolveMs) != 0) {
     return -1;
   }
@@ -45,22 +45,22 @@ VB_EXPORT int rdma_create_ep(rdma_cm_id** id, rdma_addrinfo* res, ibv_pd* pd,
                              ibv_qp_init_attr* qp_init_attr) {
   rdma_event_channel* channel = rdma_create_event_channel();
   if (channel == nullptr) return -1;
-  CmId* made = nullptr;
+  CmId* new_id = nullptr;
   if (int error = cm_make_id(channel, nullptr, static_cast<rdma_port_space>(res->ai_port_space),
-                             static_cast<ibv_qp_type>(res->ai_qp_type), 0, made)) {
+                             static_cast<ibv_qp_type>(res->ai_qp_type), 0, new_id)) {
     rdma_destroy_event_channel(channel);
     return failed(error);
   }
-  made->sync = true;
+  new_id->sync = true;
   const int result = (res->ai_flags & RAI_PASSIVE) != 0
-                         ? prepare_listener(*made, *res, pd, qp_init_attr)
-                         : prepare_connector(*made, *res, pd, qp_init_attr);
+                         ? prepare_listener(*new_id, *res, pd, qp_init_attr)
+                         : prepare_connector(*new_id, *res, pd, qp_init_attr);
   if (result != 0) {
     const int error = errno;
-    rdma_destroy_ep(made);
+    rdma_destroy_ep(new_id);
     return failed(error);
   }
-  *id = made;
+  *id = new_id;
   return 0;
 }
 

@@ -28,7 +28,7 @@ void fill_connection(const vb_cm_event& from, CmEvent& event) {
 }
 
 // Stores the peer's ECE options, if the event is of a message that can carry them.
-void take_ece(const vb_cm_event& from, const CmEvent& event) {
+void store_ece(const vb_cm_event& from, const CmEvent& event) {
   switch (event.event) {
     case RDMA_CM_EVENT_CONNECT_REQUEST:
     case RDMA_CM_EVENT_CONNECT_RESPONSE:
@@ -101,12 +101,12 @@ int adopt_request(const vb_cm_event& from, const CmId& listener, CmEvent& event)
   }
   {
     PthreadLock lock(id->mutex);
-    id->named_by_request = true;
+    id->is_named_by_request = true;
   }
   event.new_id = id;
   event.id = id;
-  event.listen_id = event.counted_for;
-  if (!listener.sync) cm_request_given(*static_cast<CmChannel*>(listener.channel), *id);
+  event.listen_id = event.target;
+  if (!listener.sync) cm_request_delivered(*static_cast<CmChannel*>(listener.channel), *id);
   return 0;
 }
 
@@ -145,7 +145,7 @@ void acknowledge(CmId& id, auto&& count) {
     PthreadLock lock(id.mutex);
     count();
     pthread_cond_broadcast(&id.cond);
-    last = id.destroyed && !id.named_by_request && id.events_completed == id.events_given;
+    last = id.is_destroyed && !id.is_named_by_request && id.events_completed == id.events_delivered;
   }
   if (last) delete &id;
 }
@@ -153,7 +153,7 @@ void acknowledge(CmId& id, auto&& count) {
 // Fills the public event.  Returns false if the program must not get the event.
 bool fill(const vb_cm_event& from, CmId& id, CmEvent& event) {
   static_cast<rdma_cm_event&>(event) = {};
-  event.counted_for = &id;
+  event.target = &id;
   event.new_id = nullptr;
   event.id = &id;
   if (from.type >= kAddrInfoResolved) {
@@ -174,34 +174,34 @@ bool fill(const vb_cm_event& from, CmId& id, CmEvent& event) {
   } else {
     fill_connection(from, event);
   }
-  take_ece(from, event);
+  store_ece(from, event);
   bring_up_to_date(id, event);
   return true;
 }
 
-void hold(CmId& id, CmEvent& event) {
-  event.taker = pthread_self();
+void link_event(CmId& id, CmEvent& event) {
+  event.receiver_thread = pthread_self();
   event.previous = nullptr;
-  event.next = id.held;
-  if (id.held != nullptr) id.held->previous = &event;
-  id.held = &event;
+  event.next = id.unacknowledged;
+  if (id.unacknowledged != nullptr) id.unacknowledged->previous = &event;
+  id.unacknowledged = &event;
 }
 
-void unhold(CmId& id, CmEvent& event) {
-  (event.previous != nullptr ? event.previous->next : id.held) = event.next;
+void unlink_event(CmId& id, CmEvent& event) {
+  (event.previous != nullptr ? event.previous->next : id.unacknowledged) = event.next;
   if (event.next != nullptr) event.next->previous = event.previous;
 }
 
 // Counts the event as filled on every exit: the thread may be cancelled.
 struct Filling {
-  Filling(CmId& its, CmEvent& filled) : id(its), event(filled) {}
+  Filling(CmId& target_id, CmEvent& filled) : id(target_id), event(filled) {}
   Filling(const Filling&) = delete;
   Filling& operator=(const Filling&) = delete;
   ~Filling() {
     acknowledge(id, [this] {
       ++id.events_filled;
-      if (given) {
-        hold(id, event);
+      if (is_delivered) {
+        link_event(id, event);
       } else {
         ++id.events_completed;
       }
@@ -210,19 +210,19 @@ struct Filling {
 
   CmId& id;
   CmEvent& event;
-  bool given = false;
+  bool is_delivered = false;
 };
 
 // Counts and fills the event.  Returns false if the id is destroyed, or if the program must not get
 // the event.
-bool give(const vb_cm_event& from, CmEvent& event) {
-  CmId* const id = cm_ids().give(from.cookie, &CmId::events_given);
+bool deliver(const vb_cm_event& from, CmEvent& event) {
+  CmId* const id = cm_ids().count_event(from.cookie, &CmId::events_delivered);
   if (id == nullptr) {  // the program has destroyed the id meanwhile
     if (from.type == RDMA_CM_EVENT_CONNECT_REQUEST) vb_cm_id_destroy(from.new_id);
     return false;
   }
   Filling filling(*id, event);
-  return filling.given = fill(from, *id, event);
+  return filling.is_delivered = fill(from, *id, event);
 }
 
 constexpr std::array kEventNames{
@@ -273,31 +273,31 @@ using namespace verbena::abi;
 VB_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
   if (event == nullptr) return failed(EINVAL);
   // Allocates first, so that an event taken from libverbena is not lost for lack of memory.
-  std::unique_ptr<CmEvent> made(new (std::nothrow) CmEvent);
-  if (!made) return failed(ENOMEM);
+  std::unique_ptr<CmEvent> new_event(new (std::nothrow) CmEvent);
+  if (!new_event) return failed(ENOMEM);
   vb_cm_event next;  // NOLINT: filled by vb_cm_next_event()
-  auto& mine = *static_cast<CmChannel*>(channel);
-  cm_await_use(mine);
+  auto& self = *static_cast<CmChannel*>(channel);
+  cm_wait_until_used(self);
   do {
-    if (int error = vb_cm_next_event(mine.library_handle, &next)) {
-      while (mine.destroyed && mine.blocking) pause();  // see rdma_destroy_event_channel()
+    if (int error = vb_cm_next_event(self.library_handle, &next)) {
+      while (self.is_destroyed && self.was_blocking) pause();  // see rdma_destroy_event_channel()
       return failed(error);
     }
-  } while (!give(next, *made));
-  *event = made.release();
+  } while (!deliver(next, *new_event));
+  *event = new_event.release();
   return 0;
 }
 
 VB_EXPORT int rdma_ack_cm_event(rdma_cm_event* event) {
   if (event == nullptr) return failed(EINVAL);
-  const std::unique_ptr<CmEvent> mine(static_cast<CmEvent*>(event));
-  if (CmId* const new_id = mine->new_id) {
-    acknowledge(*new_id, [&] { new_id->named_by_request = false; });
+  const std::unique_ptr<CmEvent> self(static_cast<CmEvent*>(event));
+  if (CmId* const new_id = self->new_id) {
+    acknowledge(*new_id, [&] { new_id->is_named_by_request = false; });
   }
-  CmId& of = *mine->counted_for;
-  acknowledge(of, [&] {
-    ++of.events_completed;
-    unhold(of, *mine);
+  CmId& target = *self->target;
+  acknowledge(target, [&] {
+    ++target.events_completed;
+    unlink_event(target, *self);
   });
   return 0;
 }

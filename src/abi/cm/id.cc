@@ -35,24 +35,24 @@ int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, i
   if (ps == VB_PS_NONE) return EOPNOTSUPP;  // only in the C API; librdmacm has no such port space
   return guarded([&] {
     auto owned = std::make_unique<CmId>();
-    CmId& made = *owned;
-    made.channel = channel;
-    made.context = context;
-    made.ps = ps;
-    made.qp_type = qp_type;
-    made.library_handle = library_handle;
+    CmId& new_id = *owned;
+    new_id.channel = channel;
+    new_id.context = context;
+    new_id.ps = ps;
+    new_id.qp_type = qp_type;
+    new_id.library_handle = library_handle;
     const std::uint64_t cookie = cm_ids().add(std::move(owned));
     if (cookie == 0) return ENOMEM;
-    made.cookie = cookie;
-    const vb_handle on = static_cast<CmChannel*>(channel)->library_handle;
-    const int error = library_handle != 0
-                          ? vb_cm_id_set_cookie(library_handle, cookie)
-                          : vb_cm_id_create(on, ps, qp_type, cookie, &made.library_handle);
+    new_id.cookie = cookie;
+    const vb_handle channel_handle = static_cast<CmChannel*>(channel)->library_handle;
+    const int error = library_handle != 0 ? vb_cm_id_set_cookie(library_handle, cookie)
+                                          : vb_cm_id_create(channel_handle, ps, qp_type, cookie,
+                                                            &new_id.library_handle);
     if (error != 0) {
       cm_ids().remove(cookie);
       return error;
     }
-    id = &made;
+    id = &new_id;
     return 0;
   });
 }
@@ -62,8 +62,8 @@ namespace {
 constexpr long kHandlerSeconds = 10;
 
 bool others_hold_events(const CmId& id) {
-  for (const CmEvent* event = id.held; event != nullptr; event = event->next) {
-    if (pthread_equal(event->taker, pthread_self()) == 0) return true;
+  for (const CmEvent* event = id.unacknowledged; event != nullptr; event = event->next) {
+    if (pthread_equal(event->receiver_thread, pthread_self()) == 0) return true;
   }
   return false;
 }
@@ -72,20 +72,20 @@ bool others_hold_events(const CmId& id) {
 
 void cm_release(CmId& id) {
   (void)cm_ids().remove(id.cookie).release();  // NOLINT(bugprone-unused-return-value): see below
-  bool needed = false;
+  bool is_needed = false;
   {
     PthreadLock lock(id.mutex);
-    while (id.events_filled != id.events_given) pthread_cond_wait(&id.cond, &id.mutex);
+    while (id.events_filled != id.events_delivered) pthread_cond_wait(&id.cond, &id.mutex);
     timespec deadline{};
     clock_gettime(CLOCK_MONOTONIC, &deadline);
     deadline.tv_sec += kHandlerSeconds;
     while (others_hold_events(id)) {
       if (pthread_cond_clockwait(&id.cond, &id.mutex, CLOCK_MONOTONIC, &deadline) != 0) break;
     }
-    id.destroyed = true;
-    needed = id.named_by_request || id.events_completed != id.events_given;
+    id.is_destroyed = true;
+    is_needed = id.is_named_by_request || id.events_completed != id.events_delivered;
   }
-  if (!needed) delete &id;  // else the last acknowledgement frees it
+  if (!is_needed) delete &id;  // otherwise the last acknowledgement frees the id
 }
 
 namespace {
@@ -151,34 +151,34 @@ __be16 port_of(const sockaddr& addr) {
 }  // namespace
 
 int cm_refresh(CmId& id) {
-  vb_cm_addresses found{};
-  if (int error = vb_cm_id_addresses(id.library_handle, &found)) return error;
+  vb_cm_addresses addresses{};
+  if (int error = vb_cm_id_addresses(id.library_handle, &addresses)) return error;
   rdma_addr& addr = id.route.addr;
-  std::memcpy(&addr.src_storage, &found.src, sizeof found.src);
-  if (found.dst.ss_family != AF_UNSPEC) {
-    std::memcpy(&addr.dst_storage, &found.dst, sizeof found.dst);
+  std::memcpy(&addr.src_storage, &addresses.src, sizeof addresses.src);
+  if (addresses.dst.ss_family != AF_UNSPEC) {
+    std::memcpy(&addr.dst_storage, &addresses.dst, sizeof addresses.dst);
   }
-  if (found.bound != 0) {
-    std::memcpy(addr.addr.ibaddr.sgid.raw, found.sgid, sizeof found.sgid);
-    std::memcpy(addr.addr.ibaddr.dgid.raw, found.dgid, sizeof found.dgid);
-    addr.addr.ibaddr.pkey = htobe16(found.pkey);
+  if (addresses.bound != 0) {
+    std::memcpy(addr.addr.ibaddr.sgid.raw, addresses.sgid, sizeof addresses.sgid);
+    std::memcpy(addr.addr.ibaddr.dgid.raw, addresses.dgid, sizeof addresses.dgid);
+    addr.addr.ibaddr.pkey = htobe16(addresses.pkey);
     if (id.verbs == nullptr) {
       CmDevice device{};
-      if (int error = cm_device(found.device, device)) return error;
+      if (int error = cm_device(addresses.device, device)) return error;
       id.verbs = device.verbs;
-      id.port_num = static_cast<std::uint8_t>(found.port_num);
+      id.port_num = static_cast<std::uint8_t>(addresses.port_num);
       if (id.pd == nullptr) id.pd = device.pd;
     }
   }
-  if (found.resolved_path != 0) {
-    id.path = path_record(found);
+  if (addresses.resolved_path != 0) {
+    id.path = path_record(addresses);
     id.route.path_rec = &id.path;
     id.route.num_paths = 1;
   }
   return 0;
 }
 
-int cm_complete(CmId& id) {
+int cm_wait_for_event(CmId& id) {
   if (id.event != nullptr) {
     rdma_ack_cm_event(id.event);
     id.event = nullptr;
@@ -203,88 +203,88 @@ VB_EXPORT int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** id, void*
   if (sync) channel = rdma_create_event_channel();
   if (channel == nullptr) return -1;
   const auto qp_type = ps == RDMA_PS_UDP || ps == RDMA_PS_IPOIB ? IBV_QPT_UD : IBV_QPT_RC;
-  CmId* made = nullptr;
-  if (int error = cm_make_id(channel, context, ps, qp_type, 0, made)) {
+  CmId* new_id = nullptr;
+  if (int error = cm_make_id(channel, context, ps, qp_type, 0, new_id)) {
     if (sync) rdma_destroy_event_channel(channel);
     return failed(error);
   }
-  made->sync = sync;
-  *id = made;
+  new_id->sync = sync;
+  *id = new_id;
   return 0;
 }
 
 VB_EXPORT int rdma_destroy_id(rdma_cm_id* id) {
-  auto& mine = *static_cast<CmId*>(id);
-  if (int error = vb_cm_id_destroy(mine.library_handle)) return failed(error);
-  if (mine.event != nullptr) rdma_ack_cm_event(mine.event);
-  cm_mark_used(mine);
-  rdma_event_channel* const own = mine.sync ? mine.channel : nullptr;
-  cm_release(mine);
-  if (own != nullptr) rdma_destroy_event_channel(own);
+  auto& self = *static_cast<CmId*>(id);
+  if (int error = vb_cm_id_destroy(self.library_handle)) return failed(error);
+  if (self.event != nullptr) rdma_ack_cm_event(self.event);
+  cm_mark_used(self);
+  rdma_event_channel* const own_channel = self.sync ? self.channel : nullptr;
+  cm_release(self);
+  if (own_channel != nullptr) rdma_destroy_event_channel(own_channel);
   return 0;
 }
 
 VB_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
-  auto& mine = *static_cast<CmId*>(id);
-  cm_mark_used(mine);
+  auto& self = *static_cast<CmId*>(id);
+  cm_mark_used(self);
   const bool sync = channel == nullptr;
-  if (sync && mine.sync) return failed(EINVAL);
+  if (sync && self.sync) return failed(EINVAL);
   if (sync) channel = rdma_create_event_channel();
   if (channel == nullptr) return -1;
   if (int error =
-          vb_cm_id_migrate(mine.library_handle, static_cast<CmChannel*>(channel)->library_handle)) {
+          vb_cm_id_migrate(self.library_handle, static_cast<CmChannel*>(channel)->library_handle)) {
     if (sync) rdma_destroy_event_channel(channel);
     return failed(error);
   }
-  if (mine.sync) {
-    if (mine.event != nullptr) {
-      rdma_ack_cm_event(mine.event);
-      mine.event = nullptr;
+  if (self.sync) {
+    if (self.event != nullptr) {
+      rdma_ack_cm_event(self.event);
+      self.event = nullptr;
     }
-    rdma_destroy_event_channel(mine.channel);
+    rdma_destroy_event_channel(self.channel);
   }
-  mine.channel = channel;
-  mine.sync = sync;
+  self.channel = channel;
+  self.sync = sync;
   // When rdma_migrate_id() returns, no thread handles an event of the old channel.
-  wait_acknowledged(mine.mutex, mine.cond, mine.events_completed,
-                    cm_ids().given(mine, &CmId::events_given));
+  wait_acknowledged(self.mutex, self.cond, self.events_completed,
+                    cm_ids().delivered(self, &CmId::events_delivered));
   return 0;
 }
 
 VB_EXPORT int rdma_bind_addr(rdma_cm_id* id, sockaddr* addr) {
-  auto& mine = *static_cast<CmId*>(id);
+  auto& self = *static_cast<CmId*>(id);
   if (addr == nullptr || verbena::c_api::bytes_of(*addr) == 0) return failed(EINVAL);
-  if (int error = vb_cm_bind(mine.library_handle, addr)) return failed(error);
-  if (int error = cm_refresh(mine)) return failed(error);
+  if (int error = vb_cm_bind(self.library_handle, addr)) return failed(error);
+  if (int error = cm_refresh(self)) return failed(error);
   return 0;
 }
 
 VB_EXPORT int rdma_resolve_addr(rdma_cm_id* id, sockaddr* src_addr, sockaddr* dst_addr,
                                 int timeout_ms) {
-  auto& mine = *static_cast<CmId*>(id);
+  auto& self = *static_cast<CmId*>(id);
   if (dst_addr == nullptr || verbena::c_api::bytes_of(*dst_addr) == 0) return failed(EINVAL);
   if (src_addr != nullptr && verbena::c_api::bytes_of(*src_addr) == 0) return failed(EINVAL);
   // Stores the address before the call, because another thread may take the event before the call
   // returns.
   std::memcpy(&id->route.addr.dst_storage, dst_addr, verbena::c_api::bytes_of(*dst_addr));
-  const bool waits = mine.sync;
-  if (int error = vb_cm_resolve_addr(mine.library_handle, src_addr, dst_addr, timeout_ms)) {
+  const bool waits = self.sync;
+  if (int error = vb_cm_resolve_addr(self.library_handle, src_addr, dst_addr, timeout_ms)) {
     return failed(error);
   }
-  return waits ? cm_complete(mine) : 0;
+  return waits ? cm_wait_for_event(self) : 0;
 }
 
 VB_EXPORT int rdma_resolve_route(rdma_cm_id* id, int timeout_ms) {
-  auto& mine = *static_cast<CmId*>(id);
-  const bool waits = mine.sync;
-  if (int error = vb_cm_resolve_route(mine.library_handle, timeout_ms)) return failed(error);
-  return waits ? cm_complete(mine) : 0;
+  auto& self = *static_cast<CmId*>(id);
+  const bool waits = self.sync;
+  if (int error = vb_cm_resolve_route(self.library_handle, timeout_ms)) return failed(error);
+  return waits ? cm_wait_for_event(self) : 0;
 }
 
 VB_EXPORT int rdma_listen(rdma_cm_id* id, int backlog) {
-  auto& mine = *static_cast<CmId*>(id);
-  if (int error = vb_cm_listen(mine.library_handle, backlog)) return failed(error);
-  if (int error = cm_refresh(mine)) return failed(error);  // vb_cm_listen() may choose the port
+  auto& self = *static_cast<CmId*>(id);
+  if (int error = vb_cm_listen(self.library_handle, backlog)) return failed(error);
+  if (int error = cm_refresh(self)) return failed(error);  // vb_cm_listen() may choose the port
   // If the port of the device is down, no request will come: print the reason.
   const std::uint32_t device = id->verbs != nullptr ? device_of(id->verbs) : 0;
   vb_port_attr port{};

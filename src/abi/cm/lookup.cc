@@ -39,7 +39,7 @@ struct CmLookup {
   ~CmLookup() { rdma_freeaddrinfo(found); }
 
   std::mutex mutex;
-  bool over = false;
+  bool is_over = false;
   rdma_addrinfo* found = nullptr;
 };
 
@@ -50,7 +50,7 @@ constexpr int kLookupsMax = 256;
 std::atomic<int> lookups_running{0};
 
 struct ReleaseSlot {
-  void operator()(std::atomic<int>* of) const { --*of; }
+  void operator()(std::atomic<int>* counter) const { --*counter; }
 };
 using Slot = std::unique_ptr<std::atomic<int>, ReleaseSlot>;
 
@@ -119,7 +119,7 @@ struct StoreResult {
   StoreResult& operator=(const StoreResult&) = delete;
   ~StoreResult() {
     const std::lock_guard lock(lookup.mutex);
-    lookup.over = true;
+    lookup.is_over = true;
     lookup.found = found;
   }
 
@@ -168,13 +168,13 @@ int start(std::unique_ptr<Task> task) {
 // Begins a lookup of the id.  EBUSY: a lookup is running, or its result was not taken.
 int begin(CmId& id, std::shared_ptr<CmLookup>& lookup) {
   return guarded([&] {
-    auto made = std::make_shared<CmLookup>();
+    auto new_lookup = std::make_shared<CmLookup>();
     PthreadLock lock(id.mutex);
     if (id.lookup) {
       const std::lock_guard of_lookup(id.lookup->mutex);
-      if (!id.lookup->over || id.lookup->found != nullptr) return EBUSY;
+      if (!id.lookup->is_over || id.lookup->found != nullptr) return EBUSY;
     }
-    lookup = id.lookup = std::move(made);
+    lookup = id.lookup = std::move(new_lookup);
     return 0;
   });
 }
@@ -197,24 +197,24 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
     return failed(EINVAL);
   }
   const int flags = hints == nullptr ? 0 : hints->ai_flags;
-  auto& mine = *static_cast<CmId*>(id);
+  auto& self = *static_cast<CmId*>(id);
   if ((flags & kResolveBySa) != 0) {
     if ((flags & kResolveByDns) != 0) return failed(EINVAL);
-    const int error = cm_find_services(mine, node, service);
+    const int error = cm_find_services(self, node, service);
     return error == 0 ? 0 : failed(error);
   }
   // The libverbena that uses a hardware adapter (src/adapter) cannot report the result.
-  if (!mine.sync && vb_cm_id_write_event(mine.library_handle, 0, 0, 0) == EOPNOTSUPP) {
+  if (!self.sync && vb_cm_id_write_event(self.library_handle, 0, 0, 0) == EOPNOTSUPP) {
     return failed(EOPNOTSUPP);
   }
   std::shared_ptr<CmLookup> lookup;
   std::unique_ptr<Task> task;
-  if (int error = begin(mine, lookup)) return failed(error);
+  if (int error = begin(self, lookup)) return failed(error);
   int error = guarded([&] {
-    task.reset(new Task{Arguments(node, service, hints), lookup, mine.library_handle});
+    task.reset(new Task{Arguments(node, service, hints), lookup, self.library_handle});
     return 0;
   });
-  if (error == 0) error = mine.sync ? run(*task) : start(std::move(task));
+  if (error == 0) error = self.sync ? run(*task) : start(std::move(task));
   if (error == 0) return 0;
   const StoreResult none(*lookup);  // ends the lookup without a result
   return failed(error);
@@ -224,14 +224,14 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
 // taken already.
 VB_EXPORT int rdma_query_addrinfo(rdma_cm_id* id, rdma_addrinfo** info) {
   if (id == nullptr || info == nullptr) return failed(EINVAL);
-  auto& mine = *static_cast<CmId*>(id);
-  PthreadLock lock(mine.mutex);
-  if (!mine.lookup) {
-    const int error = cm_services(mine, *info);
+  auto& self = *static_cast<CmId*>(id);
+  PthreadLock lock(self.mutex);
+  if (!self.lookup) {
+    const int error = cm_services(self, *info);
     return error == 0 ? 0 : failed(error);
   }
-  const std::lock_guard of_lookup(mine.lookup->mutex);
-  *info = std::exchange(mine.lookup->found, nullptr);
+  const std::lock_guard of_lookup(self.lookup->mutex);
+  *info = std::exchange(self.lookup->found, nullptr);
   return *info == nullptr ? failed(ENOENT) : 0;
 }
 
@@ -239,8 +239,8 @@ VB_EXPORT int rdma_query_addrinfo(rdma_cm_id* id, rdma_addrinfo** info) {
 VB_EXPORT int rdma_write_cm_event(rdma_cm_id* id, rdma_cm_event_type event, int status,
                                   uint64_t arg) {
   if (id == nullptr || static_cast<std::uint32_t>(event) != kUserEvent) return failed(EINVAL);
-  const auto& mine = *static_cast<CmId*>(id);
-  if (mine.sync) return failed(EINVAL);
-  const int error = vb_cm_id_write_event(mine.library_handle, kUserEvent, status, arg);
+  const auto& self = *static_cast<CmId*>(id);
+  if (self.sync) return failed(EINVAL);
+  const int error = vb_cm_id_write_event(self.library_handle, kUserEvent, status, arg);
   return error == 0 ? 0 : failed(error);
 }

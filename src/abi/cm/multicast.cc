@@ -29,17 +29,17 @@ int join(CmId& id, const sockaddr& address, bool send_only, void* context) {
     return 0;
   });
   if (error != 0) return error;
-  const int refused = vb_cm_join(id.library_handle, &address, send_only ? 1 : 0, group.cookie);
-  if (refused != 0) {
+  const int join_error = vb_cm_join(id.library_handle, &address, send_only ? 1 : 0, group.cookie);
+  if (join_error != 0) {
     PthreadLock lock(id.mutex);
     std::erase_if(id.groups, [&](const CmGroup& one) { return one.cookie == group.cookie; });
   }
-  return refused;
+  return join_error;
 }
 
 // Removes the first group that was joined with this address.  Returns its cookie, or 0 if there is
 // none.
-std::uint64_t take_group(CmId& id, const sockaddr& address) {
+std::uint64_t remove_group(CmId& id, const sockaddr& address) {
   PthreadLock lock(id.mutex);
   const auto found = std::ranges::find_if(id.groups, [&](const CmGroup& group) {
     return group.address_bytes == verbena::c_api::bytes_of(address) &&
@@ -63,28 +63,28 @@ VB_EXPORT int rdma_join_multicast_ex(rdma_cm_id* id, rdma_cm_join_mc_attr_ex* mc
   if ((mc_join_attr->comp_mask & ~kKnown) != 0) return failed(EOPNOTSUPP);
   if (mc_join_attr->comp_mask != kKnown) return failed(EINVAL);
   if (mc_join_attr->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED) return failed(EINVAL);
-  auto& mine = *static_cast<CmId*>(id);
+  auto& self = *static_cast<CmId*>(id);
   const bool send_only = mc_join_attr->join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
-  const bool waits = mine.sync;
-  if (int error = join(mine, *mc_join_attr->addr, send_only, context)) return failed(error);
-  return waits ? cm_complete(mine) : 0;
+  const bool waits = self.sync;
+  if (int error = join(self, *mc_join_attr->addr, send_only, context)) return failed(error);
+  return waits ? cm_wait_for_event(self) : 0;
 }
 
 VB_EXPORT int rdma_join_multicast(rdma_cm_id* id, sockaddr* addr, void* context) {
   if (addr == nullptr) return failed(EINVAL);
-  auto& mine = *static_cast<CmId*>(id);
-  const bool waits = mine.sync;
-  if (int error = join(mine, *addr, false, context)) return failed(error);
-  return waits ? cm_complete(mine) : 0;
+  auto& self = *static_cast<CmId*>(id);
+  const bool waits = self.sync;
+  if (int error = join(self, *addr, false, context)) return failed(error);
+  return waits ? cm_wait_for_event(self) : 0;
 }
 
 // Leaving does not wait for acknowledgements: an event stays valid until the program acknowledges
 // it.
 VB_EXPORT int rdma_leave_multicast(rdma_cm_id* id, sockaddr* addr) {
   if (addr == nullptr) return failed(EINVAL);
-  auto& mine = *static_cast<CmId*>(id);
-  const std::uint64_t cookie = take_group(mine, *addr);
+  auto& self = *static_cast<CmId*>(id);
+  const std::uint64_t cookie = remove_group(self, *addr);
   if (cookie == 0) return failed(EADDRNOTAVAIL);
-  if (int error = vb_cm_leave(mine.library_handle, cookie)) return failed(error);
+  if (int error = vb_cm_leave(self.library_handle, cookie)) return failed(error);
   return 0;
 }

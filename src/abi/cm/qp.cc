@@ -7,7 +7,7 @@
 #include "c_api/attributes.h"
 
 // Creates and destroys the QP of an id.  Completion queues and channels that the program does not
-// give are created too.
+// provide are created too.
 
 namespace verbena::abi {
 namespace {
@@ -50,7 +50,7 @@ int create_cqs(CmId& id, ibv_qp_init_attr_ex& attr) {
   return 0;
 }
 
-int move(Qp& qp, ibv_qp_state state, int mask) {
+int modify_state(Qp& qp, ibv_qp_state state, int mask) {
   vb_qp_attr attr{};
   attr.qp_state = state;
   return vb_qp_modify(qp.library_handle, &attr, static_cast<std::uint32_t>(mask | IBV_QP_STATE));
@@ -58,20 +58,20 @@ int move(Qp& qp, ibv_qp_state state, int mask) {
 
 // Moves a datagram QP to RTS at once: it has no connection to wait for.
 int make_ready(Qp& qp) {
-  vb_qp_attr now{};
+  vb_qp_attr current{};
   vb_qp_init init{};
-  if (int error = vb_qp_query(qp.library_handle, &now, &init)) return error;
-  if (now.qp_state == IBV_QPS_INIT) {
-    if (int error = move(qp, IBV_QPS_RTR, 0)) return error;
-    if (int error = move(qp, IBV_QPS_RTS, IBV_QP_SQ_PSN)) return error;
+  if (int error = vb_qp_query(qp.library_handle, &current, &init)) return error;
+  if (current.qp_state == IBV_QPS_INIT) {
+    if (int error = modify_state(qp, IBV_QPS_RTR, 0)) return error;
+    if (int error = modify_state(qp, IBV_QPS_RTS, IBV_QP_SQ_PSN)) return error;
   }
   return 0;
 }
 
-int give_to_id(CmId& id, Qp& qp) {
+int attach_to_id(CmId& id, Qp& qp) {
   if (int error = vb_cm_id_set_qp(id.library_handle, qp.library_handle)) return error;
   id.library_qp = qp.library_handle;
-  qp.cm_id = id.library_handle;  // so that ibv_destroy_qp() takes it away from the id first
+  qp.cm_id = id.library_handle;  // so that ibv_destroy_qp() detaches the QP from the id first
   if (qp.qp_base.qp_type == IBV_QPT_UD) {
     if (int error = make_ready(qp)) return error;
   }
@@ -100,7 +100,7 @@ int create_qp(CmId& id, ibv_qp_init_attr_ex& attr) {
     destroy_cqs(id);
     return error;
   }
-  if (int error = give_to_id(id, *qp_of(qp))) {
+  if (int error = attach_to_id(id, *qp_of(qp))) {
     ibv_destroy_qp(qp);
     destroy_cqs(id);
     return error;
@@ -116,7 +116,7 @@ int cm_follow_qp(CmId& id) {
   if (id.qp != nullptr) {
     auto* qp = qp_of(id.qp);
     const bool same = qp->library_handle == id.library_qp && qp->cm_id == id.library_handle;
-    return same ? 0 : give_to_id(id, *qp);
+    return same ? 0 : attach_to_id(id, *qp);
   }
   if (id.library_qp == 0) return 0;
   id.library_qp = 0;
@@ -128,9 +128,9 @@ int cm_follow_qp(CmId& id) {
 using namespace verbena::abi;
 
 VB_EXPORT int rdma_create_qp_ex(rdma_cm_id* id, ibv_qp_init_attr_ex* qp_init_attr) {
-  auto& mine = *static_cast<CmId*>(id);
-  cm_mark_used(mine);
-  if (int error = create_qp(mine, *qp_init_attr)) return failed(error);
+  auto& self = *static_cast<CmId*>(id);
+  cm_mark_used(self);
+  if (int error = create_qp(self, *qp_init_attr)) return failed(error);
   return 0;
 }
 
@@ -176,21 +176,21 @@ VB_EXPORT void rdma_destroy_srq(rdma_cm_id* id) {
 }
 
 VB_EXPORT void rdma_destroy_qp(rdma_cm_id* id) {
-  auto& mine = *static_cast<CmId*>(id);
+  auto& self = *static_cast<CmId*>(id);
   ibv_qp* qp = nullptr;
-  cm_ids().with(mine.cookie, [&](CmId& one) { qp = std::exchange(one.qp, nullptr); });
+  cm_ids().with(self.cookie, [&](CmId& one) { qp = std::exchange(one.qp, nullptr); });
   if (qp != nullptr) ibv_destroy_qp(qp);
-  mine.library_qp = 0;
-  destroy_cqs(mine);
+  self.library_qp = 0;
+  destroy_cqs(self);
 }
 
 VB_EXPORT int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* qp_attr, int* qp_attr_mask) {
-  auto& mine = *static_cast<CmId*>(id);
-  cm_mark_used(mine);
+  auto& self = *static_cast<CmId*>(id);
+  cm_mark_used(self);
   vb_qp_attr attr{};
   attr.qp_state = qp_attr->qp_state;
   std::uint32_t mask = 0;
-  if (int error = vb_cm_init_qp_attr(mine.library_handle, &attr, &mask)) {
+  if (int error = vb_cm_init_qp_attr(self.library_handle, &attr, &mask)) {
     return failed(error);
   }
   *qp_attr = verbena::c_api::from_c_api(attr);

@@ -29,7 +29,7 @@ struct FreeList {
 // Holds what a program asks for: a service id if all of the text is a number, else a name.
 struct Query {
   std::uint64_t service_id = 0;
-  vb_service_query asked{};
+  vb_service_query service_query{};
 
   // EINVAL: the text is empty or too long.
   static int parse(const char* text, Query& query) {
@@ -37,14 +37,14 @@ struct Query {
     char* end = nullptr;
     errno = 0;
     const std::uint64_t number = std::strtoull(text, &end, 0);
-    query.asked.timeout_ms = kTimeoutMs;
+    query.service_query.timeout_ms = kTimeoutMs;
     if (*end == '\0' && errno == 0 && *text != '-') {
       query.service_id = number;
-      query.asked.service_id = &query.service_id;
+      query.service_query.service_id = &query.service_id;
       return 0;
     }
     if (std::strlen(text) >= sizeof(vb_service::name)) return EINVAL;
-    query.asked.name = text;
+    query.service_query.name = text;
     return 0;
   }
 };
@@ -74,20 +74,20 @@ rdma_addrinfo* info_of(const vb_service& service, int port_space, int qp_type) {
 // Returns 0, ENOENT if there are no services, or ENOMEM.
 int list_of(std::span<const vb_service> services, int port_space, int qp_type,
             rdma_addrinfo*& list) {
-  std::unique_ptr<rdma_addrinfo, FreeList> made;
+  std::unique_ptr<rdma_addrinfo, FreeList> head;
   rdma_addrinfo* last = nullptr;
   for (const vb_service& service : services) {
     rdma_addrinfo* const next = info_of(service, port_space, qp_type);
     if (next == nullptr) return ENOMEM;
     if (last == nullptr) {
-      made.reset(next);
+      head.reset(next);
     } else {
       last->ai_next = next;
     }
     last = next;
   }
-  if (!made) return ENOENT;
-  list = made.release();
+  if (!head) return ENOENT;
+  list = head.release();
   return 0;
 }
 
@@ -108,7 +108,7 @@ int all_services(std::vector<vb_service>& services, auto&& get) {
 }
 
 // Waits for the event of a synchronous id, and returns its error.
-int await_services(CmId& id) {
+int wait_for_services(CmId& id) {
   for (;;) {
     rdma_cm_event* event = nullptr;
     if (rdma_get_cm_event(id.channel, &event) != 0) return errno;
@@ -145,8 +145,8 @@ int cm_find_services(CmId& id, const char* node, const char* service) {
   Query query;
   if (int error = Query::parse(service, query)) return error;
   const bool waits = id.sync;
-  if (int error = vb_cm_find_services(id.library_handle, &query.asked)) return error;
-  return waits ? await_services(id) : 0;
+  if (int error = vb_cm_find_services(id.library_handle, &query.service_query)) return error;
+  return waits ? wait_for_services(id) : 0;
 }
 
 int cm_services(const CmId& id, rdma_addrinfo*& list) {
@@ -169,15 +169,15 @@ int find_services(const char* service, const rdma_addrinfo& hints, rdma_addrinfo
   const int error = on_active_port([&](std::uint32_t device, std::uint8_t port) {
     const int failure =
         all_services(services, [&](vb_service* to, std::uint32_t max, std::uint32_t& count) {
-          return vb_services_find(device, port, &query.asked, to, max, &count);
+          return vb_services_find(device, port, &query.service_query, to, max, &count);
         });
     return failure == 0 && services.empty() ? ENOENT : failure;
   });
   const int port_space = hints.ai_port_space != 0 ? hints.ai_port_space : RDMA_PS_IB;
   const int qp_type = hints.ai_qp_type != 0 ? hints.ai_qp_type : IBV_QPT_RC;
-  const int end = error != 0 ? error : list_of(services, port_space, qp_type, list);
-  if (end == ENOENT) return EAI_NONAME;
-  return end == 0 ? 0 : failed(end);
+  const int result = error != 0 ? error : list_of(services, port_space, qp_type, list);
+  if (result == ENOENT) return EAI_NONAME;
+  return result == 0 ? 0 : failed(result);
 }
 
 }  // namespace verbena::abi

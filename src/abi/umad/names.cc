@@ -23,9 +23,9 @@ struct Name {
   const char* text;
 };
 
-const char* find(const auto& names, unsigned number, const char* otherwise) {
+const char* find(const auto& names, unsigned number, const char* default_text) {
   const auto found = std::ranges::find(names, number, &Name::number);
-  return found == std::end(names) ? otherwise : found->text;
+  return found == std::end(names) ? default_text : found->text;
 }
 
 constexpr Name kClasses[] = {

@@ -58,7 +58,7 @@ int OpenPort::open(const char* name, int number, bool enforce_smi) {
                                            .port = static_cast<std::uint8_t>(choice->port)},
                                           error, &mads);
   if (!requests) return error == ENODEV ? -EOPNOTSUPP : error == EINVAL ? -EINVAL : -EIO;
-  std::shared_ptr<OpenPort> left;  // destroyed after the lock is released
+  std::shared_ptr<OpenPort> old_port;  // destroyed after the lock is released
   const std::lock_guard guard(openings().lock);
   // A program may have closed the descriptor of an older port by close(), so that the new port got
   // the same number.  Destroying the older port closes that number once more, so the new port takes
@@ -68,7 +68,7 @@ int OpenPort::open(const char* name, int number, bool enforce_smi) {
     if (!other) return -EIO;
     (void)mads.release();
     mads = std::move(*other);
-    left = old.mapped();
+    old_port = old.mapped();
   }
   const int fd = mads.get();
   openings().by_fd[fd] =
@@ -96,38 +96,41 @@ um::Reply OpenPort::ask(std::span<const std::byte> request, std::span<const int>
   return requests_.ask_reply(request, passed);
 }
 
-OpenPort::Taken OpenPort::take(ib_user_mad& buffer, std::size_t capacity, std::size_t& mad_bytes) {
-  const std::lock_guard guard(take_lock_);
+OpenPort::ReceiveResult OpenPort::receive(ib_user_mad& buffer, std::size_t capacity,
+                                          std::size_t& mad_bytes) {
+  const std::lock_guard guard(receive_lock_);
   std::array<std::byte, um::kUserMadBytes + wire::kMadBytes> first{};
-  const long there = os::repeat_call(SYS_recvfrom, mads_.fd(), first.data(), first.size(),
-                                     MSG_PEEK | MSG_DONTWAIT | MSG_TRUNC, nullptr, nullptr);
-  if (there < 0) return errno == EAGAIN ? Taken::kNothing : Taken::kGone;
-  if (there < static_cast<long>(um::kUserMadBytes)) return Taken::kGone;
+  const long received_bytes =
+      os::repeat_call(SYS_recvfrom, mads_.fd(), first.data(), first.size(),
+                      MSG_PEEK | MSG_DONTWAIT | MSG_TRUNC, nullptr, nullptr);
+  if (received_bytes < 0) return errno == EAGAIN ? ReceiveResult::kNothing : ReceiveResult::kGone;
+  if (received_bytes < static_cast<long>(um::kUserMadBytes)) return ReceiveResult::kGone;
   um::UserMad header{};
   std::memcpy(&header, first.data(), um::kUserMadBytes);
   mad_bytes = header.length - um::kUserMadBytes;
-  const std::size_t whole = header.length;
-  if (capacity < std::min(whole, first.size())) return Taken::kInvalid;
+  const std::size_t message_bytes = header.length;
+  if (capacity < std::min(message_bytes, first.size())) return ReceiveResult::kInvalid;
   auto* out = reinterpret_cast<std::byte*>(&buffer);
-  if (capacity < whole) {
+  if (capacity < message_bytes) {
     std::ranges::copy(first, out);
-    return Taken::kTooShort;
+    return ReceiveResult::kTooShort;
   }
-  if (whole > static_cast<std::size_t>(there)) return take_from_memory(out, mad_bytes);
-  const long taken =
-      os::repeat_call(SYS_recvfrom, mads_.fd(), out, whole, MSG_DONTWAIT, nullptr, nullptr);
-  return taken == there ? Taken::kMad : Taken::kGone;
+  if (message_bytes > static_cast<std::size_t>(received_bytes))
+    return receive_from_memory(out, mad_bytes);
+  const long result =
+      os::repeat_call(SYS_recvfrom, mads_.fd(), out, message_bytes, MSG_DONTWAIT, nullptr, nullptr);
+  return result == received_bytes ? ReceiveResult::kMad : ReceiveResult::kGone;
 }
 
-OpenPort::Taken OpenPort::take_from_memory(std::byte* buffer, std::size_t mad_bytes) {
+OpenPort::ReceiveResult OpenPort::receive_from_memory(std::byte* buffer, std::size_t mad_bytes) {
   std::vector<os::Fd> fds;
   std::array<std::byte, um::kUserMadBytes + wire::kMadBytes> first{};
-  if (!mads_.receive(first, fds) || fds.empty()) return Taken::kGone;
+  if (!mads_.receive(first, fds) || fds.empty()) return ReceiveResult::kGone;
   const auto memory = os::map_shared(fds.front().get(), mad_bytes, mad_bytes, false);
-  if (!memory) return Taken::kGone;
+  if (!memory) return ReceiveResult::kGone;
   std::copy_n(first.begin(), um::kUserMadBytes, buffer);
   std::ranges::copy(memory->bytes(), buffer + um::kUserMadBytes);
-  return Taken::kMad;
+  return ReceiveResult::kMad;
 }
 
 namespace {
@@ -180,25 +183,25 @@ int receive(int fd, ib_user_mad& mad, int& length, int timeout_ms) {
   }
   std::size_t mad_bytes = 0;
   const std::size_t capacity = um::kUserMadBytes + static_cast<std::size_t>(std::max(length, 0));
-  OpenPort::Taken taken{};
+  OpenPort::ReceiveResult result{};
   if (guarded([&] {
-        taken = port->take(mad, capacity, mad_bytes);
+        result = port->receive(mad, capacity, mad_bytes);
         return 0;
       }) != 0) {
     errno = ENOMEM;
     return -ENOMEM;
   }
-  switch (taken) {
-    case OpenPort::Taken::kMad:
+  switch (result) {
+    case OpenPort::ReceiveResult::kMad:
       length = static_cast<int>(mad_bytes);
       return static_cast<int>(mad.agent_id);
-    case OpenPort::Taken::kNothing: errno = EAGAIN; break;
-    case OpenPort::Taken::kTooShort:
+    case OpenPort::ReceiveResult::kNothing: errno = EAGAIN; break;
+    case OpenPort::ReceiveResult::kTooShort:
       length = static_cast<int>(mad_bytes);
       errno = ENOSPC;
       break;
-    case OpenPort::Taken::kInvalid: errno = EINVAL; break;
-    case OpenPort::Taken::kGone: return wait_for_nothing(timeout_ms);
+    case OpenPort::ReceiveResult::kInvalid: errno = EINVAL; break;
+    case OpenPort::ReceiveResult::kGone: return wait_for_nothing(timeout_ms);
   }
   return -errno;
 }

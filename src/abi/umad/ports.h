@@ -24,21 +24,21 @@ class OpenPort {
   // Sends a request and waits for the answer.
   ipc::umad::Reply ask(std::span<const std::byte> request, std::span<const int> passed = {});
 
-  enum class Taken { kMad, kNothing, kTooShort, kInvalid, kGone };
-  // Takes the next MAD without waiting, with its header, into a buffer of `capacity` bytes.
+  enum class ReceiveResult { kMad, kNothing, kTooShort, kInvalid, kGone };
+  // Receives the next MAD without waiting, with its header, into a buffer of `capacity` bytes.
   // `mad_bytes` gets the length of the MAD.  kTooShort: the buffer got the header and the first
-  // segment of a longer message; the message stays.  kInvalid: the buffer cannot even hold those.
-  Taken take(ib_user_mad& buffer, std::size_t capacity, std::size_t& mad_bytes);
+  // segment of a longer message; the message stays.  kInvalid: the buffer is too small for them.
+  ReceiveResult receive(ib_user_mad& buffer, std::size_t capacity, std::size_t& mad_bytes);
 
  private:
   OpenPort(ServiceConnection requests, os::Fd mads)
       : requests_(std::move(requests)), mads_(os::UnixChannel::adopt(std::move(mads))) {}
 
-  Taken take_from_memory(std::byte* buffer, std::size_t mad_bytes);
+  ReceiveResult receive_from_memory(std::byte* buffer, std::size_t mad_bytes);
 
   std::mutex ask_lock_;
   ServiceConnection requests_;
-  std::mutex take_lock_;
+  std::mutex receive_lock_;
   os::UnixChannel mads_;
 };
 

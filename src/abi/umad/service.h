@@ -14,7 +14,7 @@
 #include "os/fd.h"
 #include "os/unix_channel.h"
 
-// Later versions of <infiniband/umad.h> declare these.
+// Debian's <infiniband/umad.h> lacks these declarations of later versions.
 extern "C" {
 struct umad_ca_pair {  // NOLINT(readability-identifier-naming): the name of the C library
   char smi_name[UMAD_CA_NAME_LEN];
@@ -43,8 +43,8 @@ class ServiceConnection {
   std::optional<std::vector<std::byte>> ask(std::span<const std::byte> request,
                                             std::vector<os::Fd>& fds,
                                             std::span<const int> passed = {});
-  // Works as ask() for requests that are answered by a Reply.  If the service is gone, the Reply
-  // has EIO.
+  // Works as ask(), for requests whose answer is a Reply.  If the service is gone, the Reply has
+  // EIO.
   ipc::umad::Reply ask_reply(std::span<const std::byte> request, std::span<const int> passed = {});
 
  private:
@@ -58,6 +58,7 @@ class ServiceConnection {
 std::optional<std::vector<ipc::umad::Device>> query_devices();
 // Returns the devices of the host itself, as libverbena reports them.
 std::optional<std::vector<ipc::umad::Device>> own_devices();
+// Returns true if this program runs on a node of a fabric (VERBENA_NODE).
 bool has_node();
 
 // Prints "verbena: " and the text to stderr.  Prints only the first text unless umad_debug() is
@@ -74,7 +75,7 @@ struct Choice {
 //   * If `name` is null, the first device with an active port is chosen, or else the first device
 //     with a port whose link is up.  If no device fits, the result is libibumad's default.
 //   * If `port` is 0, the first active port is chosen, or else the first port whose link is up.
-//   * If `wants_port` is false, a name is taken as it is.
+//   * If `wants_port` is false, a name is not checked.
 // Returns nothing if the named device has no such port.
 std::optional<Choice> choose(const char* name, int port, bool wants_port, bool enforce_smi = false);
 

@@ -35,7 +35,7 @@ std::optional<iphdr> ipv4_header(const ibv_grh& grh) {
   return header;
 }
 
-ibv_gid mapped(std::uint32_t address) {
+ibv_gid ipv4_mapped(std::uint32_t address) {
   ibv_gid gid{};
   gid.raw[10] = gid.raw[11] = 0xff;
   std::memcpy(gid.raw + 12, &address, sizeof address);
@@ -43,7 +43,8 @@ ibv_gid mapped(std::uint32_t address) {
 }
 
 // Sets the source of a reply: the GID to which the datagram was sent.
-int reply_from(ibv_context* context, std::uint8_t port_num, const ibv_gid& gid, ibv_ah_attr& attr) {
+int set_reply_source(ibv_context* context, std::uint8_t port_num, const ibv_gid& gid,
+                     ibv_ah_attr& attr) {
   for (std::uint32_t index = 0; index <= UINT8_MAX; ++index) {
     ibv_gid_entry entry{};
     const int error = ibv_query_gid_ex(context, port_num, index, &entry, 0);
@@ -63,9 +64,9 @@ int init_global(ibv_context* context, std::uint8_t port_num, const ibv_grh& grh,
   attr.grh.hop_limit = kReplyHopLimit;
   if (const auto ipv4 = ipv4_header(grh)) {
     if (IN_MULTICAST(ntohl(ipv4->daddr))) return EINVAL;
-    attr.grh.dgid = mapped(ipv4->saddr);
+    attr.grh.dgid = ipv4_mapped(ipv4->saddr);
     attr.grh.traffic_class = ipv4->tos;
-    return reply_from(context, port_num, mapped(ipv4->daddr), attr);
+    return set_reply_source(context, port_num, ipv4_mapped(ipv4->daddr), attr);
   }
   const std::uint32_t version_class_flow = be32toh(grh.version_tclass_flow);
   if (version_class_flow >> 28 != 6) return EPROTONOSUPPORT;
@@ -73,7 +74,7 @@ int init_global(ibv_context* context, std::uint8_t port_num, const ibv_grh& grh,
   attr.grh.dgid = grh.sgid;
   attr.grh.flow_label = version_class_flow & 0xfffff;
   attr.grh.traffic_class = static_cast<std::uint8_t>(version_class_flow >> 20);
-  return reply_from(context, port_num, grh.dgid, attr);
+  return set_reply_source(context, port_num, grh.dgid, attr);
 }
 
 }  // namespace
@@ -93,9 +94,9 @@ VB_EXPORT ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
 }
 
 VB_EXPORT int ibv_destroy_ah(ibv_ah* ah) {
-  auto* mine = static_cast<Ah*>(ah);
-  if (int error = vb_ah_destroy(mine->library_handle)) return with_errno(error);
-  delete mine;
+  auto* self = static_cast<Ah*>(ah);
+  if (int error = vb_ah_destroy(self->library_handle)) return with_errno(error);
+  delete self;
   return 0;
 }
 

@@ -10,11 +10,11 @@ using namespace verbena::abi;
 
 namespace {
 
-enum class About { kDevice, kCq, kQp, kSrq, kUnbuilt };
+enum class Subject { kDevice, kCq, kQp, kSrq, kUnimplemented };
 
-About about(std::uint32_t type) {
+Subject subject_of(std::uint32_t type) {
   switch (static_cast<ibv_event_type>(type)) {
-    case IBV_EVENT_CQ_ERR: return About::kCq;
+    case IBV_EVENT_CQ_ERR: return Subject::kCq;
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
@@ -22,10 +22,10 @@ About about(std::uint32_t type) {
     case IBV_EVENT_SQ_DRAINED:
     case IBV_EVENT_PATH_MIG:
     case IBV_EVENT_PATH_MIG_ERR:
-    case IBV_EVENT_QP_LAST_WQE_REACHED: return About::kQp;
+    case IBV_EVENT_QP_LAST_WQE_REACHED: return Subject::kQp;
     case IBV_EVENT_SRQ_ERR:
-    case IBV_EVENT_SRQ_LIMIT_REACHED: return About::kSrq;
-    case IBV_EVENT_WQ_FATAL: return About::kUnbuilt;
+    case IBV_EVENT_SRQ_LIMIT_REACHED: return Subject::kSrq;
+    case IBV_EVENT_WQ_FATAL: return Subject::kUnimplemented;
     case IBV_EVENT_DEVICE_FATAL:
     case IBV_EVENT_PORT_ACTIVE:
     case IBV_EVENT_PORT_ERR:
@@ -33,32 +33,32 @@ About about(std::uint32_t type) {
     case IBV_EVENT_PKEY_CHANGE:
     case IBV_EVENT_SM_CHANGE:
     case IBV_EVENT_CLIENT_REREGISTER:
-    case IBV_EVENT_GID_CHANGE: return About::kDevice;
+    case IBV_EVENT_GID_CHANGE: return Subject::kDevice;
   }
-  return About::kUnbuilt;
+  return Subject::kUnimplemented;
 }
 
-// Returns false if the object is destroyed, or if its kind is not implemented: then the program
-// must not get the event.
-bool name_object(const vb_async_event& from, ibv_async_event& event) {
-  switch (about(from.type)) {
-    case About::kCq:
-      if (Cq* cq = cqs().give(from.cookie, &Cq::async_events_given)) {
+// Sets the object of an event.  Returns false if the object is destroyed, or if its kind is not
+// implemented: then the program must not get the event.
+bool set_object(const vb_async_event& from, ibv_async_event& event) {
+  switch (subject_of(from.type)) {
+    case Subject::kCq:
+      if (Cq* cq = cqs().count_event(from.cookie, &Cq::async_events_delivered)) {
         event.element.cq = ibv_cq_ex_to_cq(cq);
         return true;
       }
       return false;
-    case About::kQp:
-      if (Qp* qp = qps().give(from.cookie, &Qp::async_events_given)) {
+    case Subject::kQp:
+      if (Qp* qp = qps().count_event(from.cookie, &Qp::async_events_delivered)) {
         event.element.qp = &qp->qp_base;
         return true;
       }
       return false;
-    case About::kSrq:
-      event.element.srq = srqs().give(from.cookie, &Srq::async_events_given);
+    case Subject::kSrq:
+      event.element.srq = srqs().count_event(from.cookie, &Srq::async_events_delivered);
       return event.element.srq != nullptr;
-    case About::kDevice: event.element.port_num = static_cast<int>(from.port); return true;
-    case About::kUnbuilt: break;
+    case Subject::kDevice: event.element.port_num = static_cast<int>(from.port); return true;
+    case Subject::kUnimplemented: break;
   }
   return false;
 }
@@ -72,28 +72,28 @@ VB_EXPORT int ibv_get_async_event(ibv_context* context, ibv_async_event* event) 
     if (int error = vb_async_next(library_handle, &next)) return failed(error);
     *event = {};
     event->event_type = static_cast<ibv_event_type>(next.type);
-    if (name_object(next, *event)) return 0;
+    if (set_object(next, *event)) return 0;
   }
 }
 
 VB_EXPORT void ibv_ack_async_event(ibv_async_event* event) {
-  switch (about(event->event_type)) {
-    case About::kCq: {
+  switch (subject_of(event->event_type)) {
+    case Subject::kCq: {
       ibv_cq& cq = *event->element.cq;
       acknowledge(cq.mutex, cq.cond, cq.async_events_completed, 1);
       return;
     }
-    case About::kQp: {
+    case Subject::kQp: {
       ibv_qp& qp = *event->element.qp;
       acknowledge(qp.mutex, qp.cond, qp.events_completed, 1);
       return;
     }
-    case About::kSrq: {
+    case Subject::kSrq: {
       ibv_srq& srq = *event->element.srq;
       acknowledge(srq.mutex, srq.cond, srq.events_completed, 1);
       return;
     }
-    case About::kDevice:
-    case About::kUnbuilt: return;
+    case Subject::kDevice:
+    case Subject::kUnimplemented: return;
   }
 }

@@ -49,10 +49,10 @@ int poll_cq(ibv_cq* cq, int num_entries, ibv_wc* wc) {
   int stored = 0;
   while (stored < num_entries) {
     const int wanted = std::min(kBatch, num_entries - stored);
-    const int got = vb_cq_poll(library_handle, wanted, batch);
-    if (got < 0) return stored > 0 ? stored : -with_errno(-got);
-    for (int i = 0; i < got; ++i) wc[stored++] = to_public(batch[i]);
-    if (got < wanted) break;
+    const int polled = vb_cq_poll(library_handle, wanted, batch);
+    if (polled < 0) return stored > 0 ? stored : -with_errno(-polled);
+    for (int i = 0; i < polled; ++i) wc[stored++] = to_public(batch[i]);
+    if (polled < wanted) break;
   }
   return stored;
 }
@@ -61,10 +61,10 @@ int req_notify_cq(ibv_cq* cq, int solicited_only) {
   return with_errno(vb_cq_arm(cq_of(cq)->library_handle, solicited_only));
 }
 
-void use_channel(ibv_comp_channel* channel, int more) {
+void change_refcnt(ibv_comp_channel* channel, int change) {
   if (channel == nullptr) return;
   PthreadLock lock(channel->context->mutex);
-  channel->refcnt += more;
+  channel->refcnt += change;
 }
 
 }  // namespace
@@ -82,12 +82,12 @@ Cq* make_cq(ibv_context* context, std::uint32_t entries, void* cq_context,
     const std::uint64_t cookie = cqs().add(std::move(owned));
     if (cookie == 0) return ENOMEM;
     cq->cookie = cookie;
-    const vb_handle on =
+    const vb_handle channel_handle =
         channel != nullptr ? static_cast<CompChannel*>(channel)->library_handle : 0;
-    if (int refused = vb_cq_create(context_of(context).library_handle, &entries, on, cookie,
-                                   &cq->library_handle)) {
+    if (int create_error = vb_cq_create(context_of(context).library_handle, &entries,
+                                        channel_handle, cookie, &cq->library_handle)) {
       cqs().remove(cookie);
-      return refused;
+      return create_error;
     }
     cq->cqe = static_cast<int>(entries);
     return 0;
@@ -99,7 +99,7 @@ Cq* make_cq(ibv_context* context, std::uint32_t entries, void* cq_context,
   cq->handle = low_bits(cq->library_handle);
   pthread_mutex_init(&cq->mutex, nullptr);
   pthread_cond_init(&cq->cond, nullptr);
-  use_channel(channel, 1);
+  change_refcnt(channel, 1);
   return cq;
 }
 
@@ -126,9 +126,9 @@ VB_EXPORT int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
     PthreadLock lock(channel->context->mutex);
     if (channel->refcnt != 0) return with_errno(EBUSY);
   }
-  auto* mine = static_cast<CompChannel*>(channel);
-  if (int error = vb_channel_destroy(mine->library_handle)) return with_errno(error);
-  delete mine;
+  auto* self = static_cast<CompChannel*>(channel);
+  if (int error = vb_channel_destroy(self->library_handle)) return with_errno(error);
+  delete self;
   return 0;
 }
 
@@ -149,15 +149,15 @@ VB_EXPORT int ibv_resize_cq(ibv_cq* cq, int cqe) {
 }
 
 VB_EXPORT int ibv_destroy_cq(ibv_cq* cq) {
-  auto* mine = cq_of(cq);
-  if (int error = vb_cq_destroy(mine->library_handle)) return with_errno(error);
-  const auto owned = cqs().remove(mine->cookie);
-  wait_acknowledged(cq->mutex, cq->cond, cq->comp_events_completed, mine->comp_events_given);
-  wait_acknowledged(cq->mutex, cq->cond, cq->async_events_completed, mine->async_events_given);
-  use_channel(cq->channel, -1);
+  auto* self = cq_of(cq);
+  if (int error = vb_cq_destroy(self->library_handle)) return with_errno(error);
+  const auto owned = cqs().remove(self->cookie);
+  wait_acknowledged(cq->mutex, cq->cond, cq->comp_events_completed, self->comp_events_delivered);
+  wait_acknowledged(cq->mutex, cq->cond, cq->async_events_completed, self->async_events_delivered);
+  change_refcnt(cq->channel, -1);
   pthread_cond_destroy(&cq->cond);
   pthread_mutex_destroy(&cq->mutex);
-  if (mine->domain != nullptr) --mine->domain->children;
+  if (self->domain != nullptr) --self->domain->children;
   return 0;
 }
 
@@ -167,7 +167,7 @@ VB_EXPORT int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq
     if (int error = vb_channel_next(static_cast<CompChannel*>(channel)->library_handle, &cookie)) {
       return failed(error);
     }
-    if (Cq* found = cqs().give(cookie, &Cq::comp_events_given)) {
+    if (Cq* found = cqs().count_event(cookie, &Cq::comp_events_delivered)) {
       *cq = ibv_cq_ex_to_cq(found);
       *cq_context = found->cq_context;
       return 0;

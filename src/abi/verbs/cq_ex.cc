@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kTimestamps =
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
-Cq& mine(ibv_cq_ex* cq) { return *static_cast<Cq*>(cq); }
+Cq& self_of(ibv_cq_ex* cq) { return *static_cast<Cq*>(cq); }
 
 std::uint64_t now_ns(clockid_t clock) {
   timespec now{};
@@ -27,7 +27,7 @@ std::uint64_t now_ns(clockid_t clock) {
 // Repeats the first measurement: the thread may lose its processor between reading the two clocks.
 void measure(WallClock& clock) {
   constexpr int kTries = 8;
-  constexpr std::uint64_t kGood = 2'000;  // ns
+  constexpr std::uint64_t kGoodNs = 2'000;
   std::uint64_t best[3] = {0, 0, ~std::uint64_t{0}};
   for (int i = 0; i < (clock.known() ? 1 : kTries); ++i) {
     const std::uint64_t before = now_ns(CLOCK_MONOTONIC);
@@ -37,33 +37,33 @@ void measure(WallClock& clock) {
     best[0] = before;
     best[1] = wall;
     best[2] = after;
-    if (after - before < kGood) break;
+    if (after - before < kGoodNs) break;
   }
   clock.measure(best[0], best[1], best[2]);
 }
 
 // Gets the next completion.  ENOENT: the queue is empty.
 int next_poll(ibv_cq_ex* cq) {
-  Cq& self = mine(cq);
-  const int got = vb_cq_poll(self.library_handle, 1, &self.current);
-  if (got <= 0) return got == 0 ? ENOENT : with_errno(-got);
+  Cq& self = self_of(cq);
+  const int polled = vb_cq_poll(self.library_handle, 1, &self.current);
+  if (polled <= 0) return polled == 0 ? ENOENT : with_errno(-polled);
   cq->status = static_cast<ibv_wc_status>(self.current.status);
   cq->wr_id = self.current.wr_id;
   return 0;
 }
 
 void end_poll(ibv_cq_ex* cq) {
-  Cq& self = mine(cq);
-  if (!self.polling) return;  // programs also call end_poll() after start_poll() has failed
-  self.polling = false;
-  if (!self.single_threaded) self.pollers.unlock();
+  Cq& self = self_of(cq);
+  if (!self.is_polling) return;  // programs also call end_poll() after start_poll() has failed
+  self.is_polling = false;
+  if (!self.single_threaded) self.poll_mutex.unlock();
 }
 
 int start_poll(ibv_cq_ex* cq, ibv_poll_cq_attr* attr) {
   if (attr->comp_mask != 0) return with_errno(EINVAL);
-  Cq& self = mine(cq);
-  if (!self.single_threaded) self.pollers.lock();
-  self.polling = true;
+  Cq& self = self_of(cq);
+  if (!self.single_threaded) self.poll_mutex.lock();
+  self.is_polling = true;
   if (cq->read_completion_wallclock_ns != nullptr) measure(self.wall_clock);
   const int error = next_poll(cq);
   if (error != 0) end_poll(cq);
@@ -71,24 +71,24 @@ int start_poll(ibv_cq_ex* cq, ibv_poll_cq_attr* attr) {
 }
 
 ibv_wc_opcode read_opcode(ibv_cq_ex* cq) {
-  return static_cast<ibv_wc_opcode>(mine(cq).current.opcode);
+  return static_cast<ibv_wc_opcode>(self_of(cq).current.opcode);
 }
-std::uint32_t read_vendor_err(ibv_cq_ex* cq) { return mine(cq).current.vendor_err; }
-std::uint32_t read_byte_len(ibv_cq_ex* cq) { return mine(cq).current.byte_len; }
+std::uint32_t read_vendor_err(ibv_cq_ex* cq) { return self_of(cq).current.vendor_err; }
+std::uint32_t read_byte_len(ibv_cq_ex* cq) { return self_of(cq).current.byte_len; }
 __be32 read_imm_data(ibv_cq_ex* cq) {
-  const vb_wc& wc = mine(cq).current;
+  const vb_wc& wc = self_of(cq).current;
   // ibv_wc_read_invalidated_rkey() of the headers calls this, and does not convert the value.
   return (wc.wc_flags & IBV_WC_WITH_INV) != 0 ? wc.invalidated_rkey : htobe32(wc.imm);
 }
-std::uint32_t read_qp_num(ibv_cq_ex* cq) { return mine(cq).current.qp_num; }
-std::uint32_t read_src_qp(ibv_cq_ex* cq) { return mine(cq).current.src_qp; }
-unsigned int read_wc_flags(ibv_cq_ex* cq) { return mine(cq).current.wc_flags; }
-std::uint8_t read_sl(ibv_cq_ex* cq) { return mine(cq).current.sl; }
-std::uint32_t read_slid(ibv_cq_ex* cq) { return mine(cq).current.slid; }
-std::uint8_t read_dlid_path_bits(ibv_cq_ex* cq) { return mine(cq).current.dlid_path_bits; }
-std::uint64_t read_completion_ts(ibv_cq_ex* cq) { return mine(cq).current.timestamp_ns; }
+std::uint32_t read_qp_num(ibv_cq_ex* cq) { return self_of(cq).current.qp_num; }
+std::uint32_t read_src_qp(ibv_cq_ex* cq) { return self_of(cq).current.src_qp; }
+unsigned int read_wc_flags(ibv_cq_ex* cq) { return self_of(cq).current.wc_flags; }
+std::uint8_t read_sl(ibv_cq_ex* cq) { return self_of(cq).current.sl; }
+std::uint32_t read_slid(ibv_cq_ex* cq) { return self_of(cq).current.slid; }
+std::uint8_t read_dlid_path_bits(ibv_cq_ex* cq) { return self_of(cq).current.dlid_path_bits; }
+std::uint64_t read_completion_ts(ibv_cq_ex* cq) { return self_of(cq).current.timestamp_ns; }
 std::uint64_t read_completion_wallclock_ns(ibv_cq_ex* cq) {
-  const Cq& self = mine(cq);
+  const Cq& self = self_of(cq);
   return self.wall_clock.at(self.current.timestamp_ns);
 }
 

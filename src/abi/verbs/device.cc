@@ -26,26 +26,26 @@ constexpr std::uint64_t kNoProviderOps[64] = {};
 std::mutex device_mutex;
 constexpr std::uint32_t kDevicesMax = 64;
 constinit Device devices[kDevicesMax]{};
-std::uint32_t devices_known = 0;
+std::uint32_t device_count = 0;
 
 // Fills in the next device.  A device is written only once, because other threads may read it.
 // REQUIRES: the caller holds the lock.
 void add_device(const vb_device_attr& attr) {
-  const std::uint32_t index = devices_known;
-  Device& added = devices[index];
-  ibv_device& shown = added.device;
-  shown.node_type = IBV_NODE_CA;
-  shown.transport_type = IBV_TRANSPORT_IB;
-  std::snprintf(shown.name, sizeof shown.name, "%.63s", attr.name);
-  std::snprintf(shown.dev_name, sizeof shown.dev_name, "uverbs%u", index);
-  std::snprintf(shown.dev_path, sizeof shown.dev_path, "/sys/class/infiniband_verbs/uverbs%u",
-                index);
-  std::snprintf(shown.ibdev_path, sizeof shown.ibdev_path, "/sys/class/infiniband/%.63s",
-                attr.name);
-  added.ops = kNoProviderOps;
-  added.node_guid = attr.node_guid;
-  added.index = index;
-  ++devices_known;
+  const std::uint32_t index = device_count;
+  Device& new_device = devices[index];
+  ibv_device& public_device = new_device.device;
+  public_device.node_type = IBV_NODE_CA;
+  public_device.transport_type = IBV_TRANSPORT_IB;
+  std::snprintf(public_device.name, sizeof public_device.name, "%.63s", attr.name);
+  std::snprintf(public_device.dev_name, sizeof public_device.dev_name, "uverbs%u", index);
+  std::snprintf(public_device.dev_path, sizeof public_device.dev_path,
+                "/sys/class/infiniband_verbs/uverbs%u", index);
+  std::snprintf(public_device.ibdev_path, sizeof public_device.ibdev_path,
+                "/sys/class/infiniband/%.63s", attr.name);
+  new_device.ops = kNoProviderOps;
+  new_device.node_guid = attr.node_guid;
+  new_device.index = index;
+  ++device_count;
 }
 
 // Finds how many devices the host has, and describes new ones.
@@ -60,7 +60,7 @@ int find_devices(std::uint32_t& count) {
       return error;
     }
     std::scoped_lock lock(device_mutex);
-    if (count == devices_known) add_device(attr);
+    if (count == device_count) add_device(attr);
   }
   return 0;
 }

@@ -25,9 +25,9 @@ ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* attr) {
 }
 
 int dealloc_td(ibv_td* td) {
-  auto* mine = static_cast<Td*>(td);
-  if (mine->users != 0) return with_errno(EBUSY);
-  delete mine;
+  auto* self = static_cast<Td*>(td);
+  if (self->users != 0) return with_errno(EBUSY);
+  delete self;
   return 0;
 }
 
@@ -36,18 +36,18 @@ ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* a
       IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
   if ((attr->comp_mask & ~kKnown) != 0) return null_with(EINVAL);
   if (attr->pd == nullptr || attr->pd->context != context) return null_with(EINVAL);
-  auto* of = static_cast<Pd*>(attr->pd);
-  if (of->parent != nullptr) return null_with(EINVAL);
+  auto* parent = static_cast<Pd*>(attr->pd);
+  if (parent->parent != nullptr) return null_with(EINVAL);
   const bool allocates = (attr->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) != 0;
   if (allocates && (attr->alloc == nullptr || attr->free == nullptr)) return null_with(EINVAL);
   auto* domain = new (std::nothrow) Pd{};
   if (domain == nullptr) return null_with(ENOMEM);
   domain->context = context;
-  domain->handle = of->handle;
-  domain->library_handle = of->library_handle;
-  domain->parent = of;
+  domain->handle = parent->handle;
+  domain->library_handle = parent->library_handle;
+  domain->parent = parent;
   domain->td = static_cast<Td*>(attr->td);
-  ++of->children;
+  ++parent->children;
   if (domain->td != nullptr) ++domain->td->users;
   return domain;
 }

@@ -26,9 +26,9 @@ ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
 }
 
 int dealloc_mw(ibv_mw* mw) {
-  auto* mine = static_cast<Mw*>(mw);
-  if (int error = vb_mw_destroy(mine->library_handle)) return with_errno(error);
-  delete mine;
+  auto* self = static_cast<Mw*>(mw);
+  if (int error = vb_mw_destroy(self->library_handle)) return with_errno(error);
+  delete self;
   return 0;
 }
 
@@ -44,7 +44,7 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
   request.wr_id = bind->wr_id;
   request.opcode = IBV_WR_BIND_MW;
   request.send_flags = bind->send_flags;
-  put_binding(info, rkey, request);
+  fill_binding(info, rkey, request);
   if (int error = vb_post_send(qp_of(qp)->library_handle, &request, 0)) return with_errno(error);
   mw->rkey = rkey;
   return 0;
@@ -52,7 +52,7 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
 
 }  // namespace
 
-void put_binding(const ibv_mw_bind_info& info, std::uint32_t rkey, vb_send_wr& to) {
+void fill_binding(const ibv_mw_bind_info& info, std::uint32_t rkey, vb_send_wr& to) {
   to.rkey = rkey;
   to.bind_addr = info.addr;
   to.bind_length = info.length;

@@ -86,15 +86,15 @@ VB_EXPORT ibv_pd* ibv_alloc_pd(ibv_context* context) {
 }
 
 VB_EXPORT int ibv_dealloc_pd(ibv_pd* pd) {
-  auto* mine = static_cast<Pd*>(pd);
-  if (mine->children != 0) return with_errno(EBUSY);
-  if (mine->parent != nullptr) {
-    --mine->parent->children;
-    if (mine->td != nullptr) --mine->td->users;
-  } else if (int error = vb_pd_destroy(mine->library_handle)) {
+  auto* self = static_cast<Pd*>(pd);
+  if (self->children != 0) return with_errno(EBUSY);
+  if (self->parent != nullptr) {
+    --self->parent->children;
+    if (self->td != nullptr) --self->td->users;
+  } else if (int error = vb_pd_destroy(self->library_handle)) {
     return with_errno(error);
   }
-  delete mine;
+  delete self;
   return 0;
 }
 
@@ -114,9 +114,9 @@ VB_EXPORT ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint64
 }
 
 VB_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
-  auto* mine = static_cast<Mr*>(mr);
-  if (int error = vb_mr_deregister(mine->library_handle)) return with_errno(error);
-  delete mine;
+  auto* self = static_cast<Mr*>(mr);
+  if (int error = vb_mr_deregister(self->library_handle)) return with_errno(error);
+  delete self;
   return 0;
 }
 

@@ -23,8 +23,8 @@ namespace {
 using c_api::from_c_api;
 using c_api::to_c_api;  // another overload is below
 
-// libverbena refuses these flags with EINVAL.
-constexpr std::uint32_t kRefusedFlags = ~0u;
+// libverbena refuses a request with these flags (EINVAL).
+constexpr std::uint32_t kInvalidFlags = ~0u;
 
 // Requests bind only windows of type 2: ibv_bind_mw() binds those of type 1.
 bool may_bind(const decltype(ibv_send_wr::bind_mw)& bind) {
@@ -34,11 +34,11 @@ bool may_bind(const decltype(ibv_send_wr::bind_mw)& bind) {
 // A program chooses the low 8 bits of a type 2 window's R_Key; the upper bits identify the window.
 // Drivers ignore the upper bits of the request, and programs may leave anything there.
 std::uint32_t bound_key(const decltype(ibv_send_wr::bind_mw)& bind) {
-  constexpr std::uint32_t kChosen = 0xff;
-  return (bind.mw->rkey & ~kChosen) | (bind.rkey & kChosen);
+  constexpr std::uint32_t kProgramBits = 0xff;
+  return (bind.mw->rkey & ~kProgramBits) | (bind.rkey & kProgramBits);
 }
 
-// Invalid requests are passed on: libverbena refuses them, and starts those that were posted
+// Invalid requests are passed on: libverbena refuses them, and starts the requests that were posted
 // before.
 vb_send_wr to_c_api(const ibv_send_wr& wr, bool is_ud) {
   vb_send_wr out{};
@@ -66,9 +66,9 @@ vb_send_wr to_c_api(const ibv_send_wr& wr, bool is_ud) {
     case IBV_WR_SEND_WITH_INV: out.rkey = wr.invalidate_rkey; break;
     case IBV_WR_BIND_MW:
       if (may_bind(wr.bind_mw)) {
-        put_binding(wr.bind_mw.bind_info, bound_key(wr.bind_mw), out);
+        fill_binding(wr.bind_mw.bind_info, bound_key(wr.bind_mw), out);
       } else {
-        out.send_flags = kRefusedFlags;
+        out.send_flags = kInvalidFlags;
       }
       break;
     default: out.remote_addr = wr.wr.rdma.remote_addr; out.rkey = wr.wr.rdma.rkey;
@@ -77,11 +77,11 @@ vb_send_wr to_c_api(const ibv_send_wr& wr, bool is_ud) {
 }
 
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
-  const auto& mine = *qp_of(qp);
+  const auto& self = *qp_of(qp);
   const bool is_ud = qp->qp_type == IBV_QPT_UD;
   for (; wr != nullptr; wr = wr->next) {
     const vb_send_wr request = to_c_api(*wr, is_ud);
-    if (int error = vb_post_send(mine.library_handle, &request, wr->next != nullptr ? 1 : 0)) {
+    if (int error = vb_post_send(self.library_handle, &request, wr->next != nullptr ? 1 : 0)) {
       *bad_wr = wr;
       return with_errno(error);
     }
@@ -114,13 +114,13 @@ using namespace verbena::abi;
 
 VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   if (attr->send_cq == nullptr || attr->recv_cq == nullptr) return null_with(EINVAL);
-  Qp* made = nullptr;
+  Qp* new_qp = nullptr;
   const int error = guarded([&] {
     auto owned = std::make_unique<Qp>();
-    made = owned.get();
+    new_qp = owned.get();
     const std::uint64_t cookie = qps().add(std::move(owned));
     if (cookie == 0) return ENOMEM;
-    made->cookie = cookie;
+    new_qp->cookie = cookie;
     vb_qp_init init{};
     init.context = context_of(pd->context).library_handle;
     init.cookie = cookie;
@@ -132,23 +132,23 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
     init.cap = to_c_api(attr->cap);
     init.type = attr->qp_type;
     init.sq_sig_all = attr->sq_sig_all != 0 ? 1 : 0;
-    if (int refused = vb_qp_create(&init, &made->library_handle, &made->qp_base.qp_num)) {
-      if (refused == EHOSTUNREACH) explain_once();  // the port is down
+    if (int create_error = vb_qp_create(&init, &new_qp->library_handle, &new_qp->qp_base.qp_num)) {
+      if (create_error == EHOSTUNREACH) explain_once();  // the port is down
       qps().remove(cookie);
-      return refused;
+      return create_error;
     }
     attr->cap = from_c_api(init.cap);
     return 0;
   });
   if (error != 0) return null_with(error);
-  ibv_qp* const qp = &made->qp_base;
+  ibv_qp* const qp = &new_qp->qp_base;
   qp->context = pd->context;
   qp->qp_context = attr->qp_context;
   qp->pd = pd;
   qp->send_cq = attr->send_cq;
   qp->recv_cq = attr->recv_cq;
   qp->srq = attr->srq;
-  qp->handle = low_bits(made->library_handle);
+  qp->handle = low_bits(new_qp->library_handle);
   qp->state = IBV_QPS_RESET;
   qp->qp_type = attr->qp_type;
   pthread_mutex_init(&qp->mutex, nullptr);
@@ -184,16 +184,16 @@ VB_EXPORT int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr*
 }
 
 VB_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
-  auto* mine = qp_of(qp);
-  if (mine->cm_id != 0) {
+  auto* self = qp_of(qp);
+  if (self->cm_id != 0) {
     // fio calls ibv_destroy_qp() for QPs of rdma_create_qp().  The id may be destroyed already, so
     // an error is ignored.
-    vb_cm_id_set_qp(mine->cm_id, 0);
-    mine->cm_id = 0;
+    vb_cm_id_set_qp(self->cm_id, 0);
+    self->cm_id = 0;
   }
-  if (int error = vb_qp_destroy(mine->library_handle)) return with_errno(error);
-  const auto owned = qps().remove(mine->cookie);
-  wait_acknowledged(qp->mutex, qp->cond, qp->events_completed, mine->async_events_given);
+  if (int error = vb_qp_destroy(self->library_handle)) return with_errno(error);
+  const auto owned = qps().remove(self->cookie);
+  wait_acknowledged(qp->mutex, qp->cond, qp->events_completed, self->async_events_delivered);
   pthread_cond_destroy(&qp->cond);
   pthread_mutex_destroy(&qp->mutex);
   return 0;

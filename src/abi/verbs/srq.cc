@@ -32,9 +32,9 @@ int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
 }
 
 ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr) {
-  constexpr std::uint32_t kBuilt = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+  constexpr std::uint32_t kSupported = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
   if ((attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) == 0) return null_with(EINVAL);
-  if ((attr->comp_mask & ~kBuilt) != 0) return null_with(EOPNOTSUPP);
+  if ((attr->comp_mask & ~kSupported) != 0) return null_with(EOPNOTSUPP);
   if ((attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0 && attr->srq_type != IBV_SRQT_BASIC) {
     return null_with(EOPNOTSUPP);
   }
@@ -65,11 +65,11 @@ VB_EXPORT ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
     if (cookie == 0) return ENOMEM;
     srq->cookie = cookie;
     vb_srq_attr wanted{.max_wr = attr->attr.max_wr, .max_sge = attr->attr.max_sge, .limit = 0};
-    if (int refused = vb_srq_create(context_of(pd->context).library_handle,
-                                    static_cast<Pd*>(pd)->library_handle, &wanted, cookie,
-                                    &srq->library_handle)) {
+    if (int create_error = vb_srq_create(context_of(pd->context).library_handle,
+                                         static_cast<Pd*>(pd)->library_handle, &wanted, cookie,
+                                         &srq->library_handle)) {
       srqs().remove(cookie);
-      return refused;
+      return create_error;
     }
     attr->attr.max_wr = wanted.max_wr;
     attr->attr.max_sge = wanted.max_sge;
@@ -102,10 +102,10 @@ VB_EXPORT int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attr) {
 }
 
 VB_EXPORT int ibv_destroy_srq(ibv_srq* srq) {
-  auto* mine = static_cast<Srq*>(srq);
-  if (int error = vb_srq_destroy(mine->library_handle)) return with_errno(error);
-  const auto owned = srqs().remove(mine->cookie);
-  wait_acknowledged(srq->mutex, srq->cond, srq->events_completed, mine->async_events_given);
+  auto* self = static_cast<Srq*>(srq);
+  if (int error = vb_srq_destroy(self->library_handle)) return with_errno(error);
+  const auto owned = srqs().remove(self->cookie);
+  wait_acknowledged(srq->mutex, srq->cond, srq->events_completed, self->async_events_delivered);
   pthread_cond_destroy(&srq->cond);
   pthread_mutex_destroy(&srq->mutex);
   return 0;

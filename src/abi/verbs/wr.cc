@@ -12,7 +12,7 @@
 
 namespace verbena::abi {
 
-Qp::Qp() : ibv_qp_ex{}, library_handle(0), cookie(0), async_events_given(0), cm_id(0) {}
+Qp::Qp() : ibv_qp_ex{}, library_handle(0), cookie(0), async_events_delivered(0), cm_id(0) {}
 Qp::~Qp() = default;
 
 void WrBuilder::start() {
@@ -197,12 +197,13 @@ std::uint64_t ops_of(ibv_qp_type type) {
   constexpr std::uint64_t kSends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
   constexpr std::uint64_t kWrites = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
   constexpr std::uint64_t kWindows = IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV;
-  constexpr std::uint64_t kAnswered = IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-                                      IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
-                                      IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_SEND_WITH_INV;
+  constexpr std::uint64_t kWithResponse =
+      IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+      IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_WRITE |
+      IBV_QP_EX_WITH_SEND_WITH_INV;
   if (type == IBV_QPT_UD) return kSends;
-  const std::uint64_t both = kSends | kWrites | kWindows;
-  return type == IBV_QPT_UC ? both : both | kAnswered;
+  const std::uint64_t uc_ops = kSends | kWrites | kWindows;
+  return type == IBV_QPT_UC ? uc_ops : uc_ops | kWithResponse;
 }
 
 void set_operations(ibv_qp_ex& qp, std::uint64_t wanted) {
@@ -246,15 +247,15 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
   if (qp == nullptr) return nullptr;
   attr->cap = basic.cap;
   if (!builds) return qp;
-  Qp& mine = *qp_of(qp);
+  Qp& self = *qp_of(qp);
   if (int error = guarded([&] {
-        mine.builder = std::make_unique<WrBuilder>(basic.cap);
+        self.builder = std::make_unique<WrBuilder>(basic.cap);
         return 0;
       })) {
     ibv_destroy_qp(qp);
     return null_with(error);
   }
-  set_operations(mine, attr->send_ops_flags);
+  set_operations(self, attr->send_ops_flags);
   return qp;
 }
 
@@ -267,6 +268,6 @@ void set_qp_ex_ops(verbs_context& verbs) { verbs.create_qp_ex = create_qp_ex; }
 using namespace verbena::abi;
 
 VB_EXPORT ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
-  Qp* const mine = qp_of(qp);
-  return mine->builder ? mine : nullptr;
+  Qp* const self = qp_of(qp);
+  return self->builder ? self : nullptr;
 }

@@ -20,7 +20,8 @@ class WrBuilder {
   explicit WrBuilder(const ibv_qp_cap& caps) : caps_(caps) {}
 
   void start();
-  // Adds a request with the wr_id and wr_flags of the QP.  The setters below change the newest one.
+  // Adds a request with the wr_id and wr_flags of the QP.  The setters below change the newest
+  // request.
   ibv_send_wr& add(const ibv_qp_ex& qp, ibv_wr_opcode opcode);
   ibv_send_wr* newest() { return items_.empty() ? nullptr : &items_.back().wr; }
   void set_sges(std::span<const ibv_sge> list);
@@ -28,7 +29,8 @@ class WrBuilder {
   void set_inline(std::span<const ibv_data_buf> buffers);
   // Notes that a request could not be collected.  complete() returns the first such error.
   void fail(int error);
-  // Posts all requests; after an error it posts none and returns the error.
+  // Posts all requests.  After an error, posts none and returns the error.  ENOMEM: there are more
+  // than `room` requests.
   int complete(ibv_qp& qp, std::uint32_t room);
   void abort();
 
