@@ -23,9 +23,9 @@ namespace {
 using Interfaces = std::vector<interfaces::Interface>;
 
 // Returns the interfaces of the virtual host, or null if this program does not run on a virtual
-// host.  They are read once, and live as long as the process, because other threads may use them
-// while it ends.
-const Interfaces* host() {
+// host.  The interfaces are parsed once, and live as long as the process, because other threads may
+// use them while the process ends.
+const Interfaces* host_interfaces() {
   static const Interfaces* const read = []() -> const Interfaces* {
     const char* text = ::secure_getenv(interfaces::kVariable);
     if (text == nullptr) return nullptr;
@@ -62,23 +62,23 @@ List machine() {
 using namespace verbena::ifaddrs;
 
 VB_EXPORT int getifaddrs(::ifaddrs** list) noexcept {
-  const Interfaces* const interfaces = host();
+  const Interfaces* const interfaces = host_interfaces();
   if (interfaces == nullptr) return next_getifaddrs(list);
   ::ifaddrs* all = nullptr;
   if (next_getifaddrs(&all) != 0) return -1;
   const List machine(all);
-  const auto made = make_list(machine.get(), *interfaces);
-  if (!made) {
+  const auto new_list = make_list(machine.get(), *interfaces);
+  if (!new_list) {
     errno = ENOMEM;
     return -1;
   }
-  *list = *made;
+  *list = *new_list;
   return 0;
 }
 
 VB_EXPORT struct if_nameindex* if_nameindex() noexcept {
   static const auto next_function = next<struct if_nameindex*()>("if_nameindex");
-  const Interfaces* const interfaces = host();
+  const Interfaces* const interfaces = host_interfaces();
   if (interfaces == nullptr) return next_function();
   const List all = machine();
   auto* const names = make_names(all.get(), *interfaces);
@@ -88,7 +88,7 @@ VB_EXPORT struct if_nameindex* if_nameindex() noexcept {
 
 VB_EXPORT unsigned if_nametoindex(const char* name) noexcept {
   static const auto next_function = next<unsigned(const char*)>("if_nametoindex");
-  const Interfaces* const interfaces = host();
+  const Interfaces* const interfaces = host_interfaces();
   if (interfaces == nullptr) return next_function(name);
   for (const auto& one : *interfaces) {
     if (one.name == name) return one.index;
@@ -100,7 +100,7 @@ VB_EXPORT unsigned if_nametoindex(const char* name) noexcept {
 
 VB_EXPORT char* if_indextoname(unsigned index, char* name) noexcept {
   static const auto next_function = next<char*(unsigned, char*)>("if_indextoname");
-  const Interfaces* const interfaces = host();
+  const Interfaces* const interfaces = host_interfaces();
   if (interfaces == nullptr) return next_function(index, name);
   for (const auto& one : *interfaces) {
     if (one.index == index) return ::strncpy(name, one.name.c_str(), IF_NAMESIZE);

@@ -98,12 +98,12 @@ class Writer {
 
   void write_packet(const Interface& from) {
     Entry& entry = next(from);
-    const bool infiniband = from.hardware_address.size() == interfaces::kInfinibandAddressBytes;
+    const bool is_infiniband = from.hardware_address.size() == interfaces::kInfinibandAddressBytes;
     const auto write = [&](AnyAddress& out, sockaddr*& pointer) -> PacketAddress& {
-      out.packet = {
-          .sll_ifindex = static_cast<std::int32_t>(from.index),
-          .sll_hatype = infiniband ? std::uint16_t{ARPHRD_INFINIBAND} : std::uint16_t{ARPHRD_ETHER},
-          .sll_halen = static_cast<std::uint8_t>(from.hardware_address.size())};
+      out.packet = {.sll_ifindex = static_cast<std::int32_t>(from.index),
+                    .sll_hatype = is_infiniband ? std::uint16_t{ARPHRD_INFINIBAND}
+                                                : std::uint16_t{ARPHRD_ETHER},
+                    .sll_halen = static_cast<std::uint8_t>(from.hardware_address.size())};
       pointer = &out.generic;
       return out.packet;
     };
@@ -147,8 +147,8 @@ class Writer {
  private:
   Entry& next(const Interface& from) {
     constexpr unsigned kLowerUp = 0x10000;  // IFF_LOWER_UP, which <net/if.h> lacks
-    constexpr unsigned kAlways = IFF_UP | IFF_BROADCAST | IFF_MULTICAST;
-    return next(from.name.c_str(), kAlways | (from.running ? IFF_RUNNING | kLowerUp : 0));
+    constexpr unsigned kCommonFlags = IFF_UP | IFF_BROADCAST | IFF_MULTICAST;
+    return next(from.name.c_str(), kCommonFlags | (from.running ? IFF_RUNNING | kLowerUp : 0));
   }
   Entry& next(const char* name, unsigned flags) {
     Entry& entry = *new (&entries_[used_]) Entry;
@@ -214,16 +214,16 @@ struct ::if_nameindex* make_names(const ::ifaddrs* machine, std::span<const Inte
       static_cast<struct ::if_nameindex*>(::calloc(count + 1, sizeof(struct ::if_nameindex)));
   if (names == nullptr) return nullptr;
   std::size_t used = 0;
-  bool whole = true;
+  bool is_complete = true;
   const auto add = [&](unsigned index, const char* name) {
-    if (!whole) return;
+    if (!is_complete) return;
     names[used] = {.if_index = index, .if_name = ::strdup(name)};
-    whole = names[used++].if_name != nullptr;
+    is_complete = names[used++].if_name != nullptr;
   };
   visit_loopback(machine, AF_PACKET,
                  [&](const ::ifaddrs& entry) { add(index_of(entry), entry.ifa_name); });
   for (const Interface& one : interfaces) add(one.index, one.name.c_str());
-  if (whole) return names;
+  if (is_complete) return names;
   ::if_freenameindex(names);
   return nullptr;
 }

@@ -111,7 +111,7 @@ const std::vector<Interface> kInterfaces{
      .hardware_address = std::vector<std::byte>(20, std::byte{7}),
      .addresses = {{*wire::parse_address("10.0.0.7"), 0}, {*wire::parse_address("fd00::7"), 65}}}};
 
-TEST(Ifaddrs, ListHasTheLoopbackInterfaceAndThoseOfTheHost) {
+TEST(Ifaddrs, ListHasTheLoopbackInterfaceAndTheInterfacesOfTheHost) {
   const Machine machine;
   const std::unique_ptr<::ifaddrs, FreeMemory> list(*make_list(machine.list(), kInterfaces));
   EXPECT_EQ(

@@ -17,7 +17,7 @@ constexpr std::uint8_t kIpv6Bits = 128;
 constexpr int kHex = 16;
 
 template <class Number>
-std::optional<Number> number(std::string_view text, int base = 10) {
+std::optional<Number> parse_number(std::string_view text, int base = 10) {
   Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
   if (error != std::errc{} || end != text.data() + text.size()) return {};
@@ -36,7 +36,7 @@ std::optional<std::vector<std::byte>> parse_hex(std::string_view text) {
   std::vector<std::byte> bytes;
   if (text.size() % 2 != 0) return {};
   for (std::size_t i = 0; i < text.size(); i += 2) {
-    const auto byte = number<std::uint8_t>(text.substr(i, 2), kHex);
+    const auto byte = parse_number<std::uint8_t>(text.substr(i, 2), kHex);
     if (!byte) return {};
     bytes.push_back(std::byte{*byte});
   }
@@ -47,17 +47,17 @@ std::optional<Address> parse_prefix(std::string_view text) {
   const auto slash = text.find('/');
   if (slash == std::string_view::npos) return {};
   const auto ip = wire::parse_address(std::string(text.substr(0, slash)));
-  const auto bits = number<std::uint8_t>(text.substr(slash + 1));
+  const auto bits = parse_number<std::uint8_t>(text.substr(slash + 1));
   if (!ip || !bits || *bits > (wire::is_ipv4(*ip) ? kIpv4Bits : kIpv6Bits)) return {};
   return Address{*ip, *bits};
 }
 
 std::optional<Interface> parse_one(std::string_view text) {
   const auto fields = split(text, ' ');
-  constexpr std::size_t kFixed = 5;
-  if (fields.size() < kFixed) return {};
-  const auto index = number<std::uint32_t>(fields[1]);
-  const auto mtu = number<std::uint32_t>(fields[2]);
+  constexpr std::size_t kFixedFields = 5;
+  if (fields.size() < kFixedFields) return {};
+  const auto index = parse_number<std::uint32_t>(fields[1]);
+  const auto mtu = parse_number<std::uint32_t>(fields[2]);
   auto hardware_address = parse_hex(fields[4]);
   if (fields[0].size() > kNameMax || !index || *index == 0 || !mtu || !hardware_address) return {};
   if (hardware_address->size() != kEthernetAddressBytes &&
@@ -69,7 +69,7 @@ std::optional<Interface> parse_one(std::string_view text) {
                 .mtu_bytes = *mtu,
                 .running = fields[3] == "running",
                 .hardware_address = *std::move(hardware_address)};
-  for (const std::string_view field : fields | std::views::drop(kFixed)) {
+  for (const std::string_view field : fields | std::views::drop(kFixedFields)) {
     const auto address = parse_prefix(field);
     if (!address) return {};
     one.addresses.push_back(*address);

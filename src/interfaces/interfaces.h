@@ -10,8 +10,8 @@
 #include "base/strong.h"
 
 // Describes the network interfaces of a virtual host for programs that look for them.  The kernel
-// has no such interfaces, so `verbena run --node` hands their description to the program, as a text
-// in its environment.
+// has no such interfaces, so `verbena run --node` passes their description to the program, as a
+// text in its environment.
 namespace verbena::interfaces {
 
 // Names the environment variable that holds the text.

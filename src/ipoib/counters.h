@@ -14,16 +14,16 @@ enum class Ignored : std::uint8_t {
   kOtherProtocol,     // the frame is valid, but not for address resolution
   kNotJoined,         // the interface is not in its broadcast group
   kOwnFrame,          // our own frame to a group has come back
-  kBadLinkAddress,    // no other interface can have the sender's GID or QPN
+  kBadLinkAddress,    // no other interface can have the GID or QPN of the sender
   kForged,            // the sender in the frame is not the sender of the packet
   kNoLinkAddress,     // the message has no link-layer address, and the packet no GRH
   kBadIp,             // no host on the link can have the sender's IP address
   kAddressConflict,   // another host has one of our IP addresses
   kNotForUs,          // a request for another host
-  kUnknownNeighbour,  // the message of a neighbour that has no entry
+  kUnknownNeighbour,  // the table has no entry for the sender
   kNoNews,            // the entry has this address already
-  kNoOverride,        // another address, but without the Override flag
-  kTooSoon,           // contradicts an answer that came within kLockTime before
+  kNoOverride,        // a new link address, but without the Override flag
+  kTooSoon,           // contradicts an answer that came less than kLockTime before
   kCount,
 };
 const char* to_string(Ignored reason);
@@ -33,17 +33,17 @@ struct EventCounters {
   std::uint64_t resolved = 0;  // calls of resolve() that got an answer
   std::uint64_t failed = 0;    // calls of resolve() that got no answer
   std::uint64_t failed_without_group = 0;
-  std::uint64_t requests = 0;  // sent for incomplete entries, including repeats
+  std::uint64_t requests = 0;  // requests sent for incomplete entries, including repeats
   std::uint64_t probes = 0;    // requests sent for entries with an address
-  std::uint64_t lost = 0;      // entries that did not answer probes
+  std::uint64_t lost = 0;      // entries removed because probes got no answer
   std::uint64_t answers = 0;
-  std::uint64_t announcements = 0;  // of our own addresses
-  std::uint64_t moved = 0;          // entries with a new link address
-  std::uint64_t forgotten = 0;      // by forget() and forget_all()
-  std::uint64_t evicted = 0;        // removed because of entries_max
+  std::uint64_t announcements = 0;  // frames that announce our own addresses
+  std::uint64_t moved = 0;          // entries whose link address has changed
+  std::uint64_t forgotten = 0;      // entries removed by forget() and forget_all()
+  std::uint64_t evicted = 0;        // entries removed because of entries_max
   std::uint64_t entries_refused = 0;
   std::uint64_t waiters_refused = 0;
-  std::uint64_t frames_dropped = 0;  // over frames_max
+  std::uint64_t frames_dropped = 0;  // frames not sent because of frames_max
 };
 inline constexpr auto kEventNames = std::to_array<MemberName<EventCounters>>({
     {&EventCounters::hits, "ipoib_hits"},

@@ -26,14 +26,15 @@ struct OwnAddress {
 struct Interface {
   PortId port{};
   Pkey pkey{};
-  std::uint8_t scope = wire::kMgidScopeLinkLocal;  // of the partition's broadcast group
+  std::uint8_t scope = wire::kMgidScopeLinkLocal;  // scope of the partition's broadcast group
   LinkAddress link_address{};
   std::vector<OwnAddress> addresses{};
 
   bool owns(const Gid& ip) const {
     return std::ranges::find(addresses, ip, &OwnAddress::ip) != addresses.end();
   }
-  // Returns the interface's address that is on the same link as `ip`, with the longest prefix.
+  // Returns the interface's address that is on the same link as `ip`.  If there are several,
+  // returns the one with the longest prefix.
   std::optional<Gid> source_for(const Gid& ip) const;
 
   Gid broadcast_group() const { return wire::broadcast_mgid(pkey, scope); }
@@ -54,7 +55,7 @@ struct Interface {
 bool names_one_host(const Gid& ip);
 
 // Makes a request for the link address of a host.  The request goes to `neighbour`, or to a group
-// if that is null.  REQUIRES: source_for(ip) has a value.
+// if `neighbour` is null.  REQUIRES: source_for(ip) has a value.
 SendFrame request(const Interface& interface, const Gid& ip, const LinkAddress* neighbour);
 
 // Makes a frame that tells all neighbours the link address for one IP address of the interface.

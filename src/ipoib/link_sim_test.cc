@@ -25,70 +25,70 @@ class Link {
   Link(std::uint64_t seed, const sim::Faults& faults) : wire_(Random(seed), faults) {
     for (std::uint32_t i = 0; i < kStations; ++i) {
       members_.push_back(std::make_unique<Member>(interface_of(i + 1)));
-      members_.back()->had.insert(port_gid(i + 1));
+      members_.back()->past_gids.insert(port_gid(i + 1));
     }
   }
 
   // ---- Events of interfaces
-  void set_joined(std::uint32_t who, bool joined) {
-    note(who, joined ? "joins" : "leaves");
-    members_[who]->station.neighbours.set_joined(joined, world.now());
-    drain(who);
+  void set_joined(std::uint32_t index, bool joined) {
+    note(index, joined ? "joins" : "leaves");
+    members_[index]->station.neighbours.set_joined(joined, world.now());
+    drain(index);
   }
-  void set_cable(std::uint32_t who, bool plugged) {
-    note(who, plugged ? "is plugged" : "is unplugged");
-    members_[who]->plugged = plugged;
+  void set_cable(std::uint32_t index, bool plugged) {
+    note(index, plugged ? "is plugged" : "is unplugged");
+    members_[index]->plugged = plugged;
   }
   // Gives the interface another port and queue pair, as if its addresses had moved to another HCA.
-  void move(std::uint32_t who) {
-    Interface interface = members_[who]->station.neighbours.interface();
+  void move(std::uint32_t index) {
+    Interface interface = members_[index]->station.neighbours.interface();
     const std::uint32_t number = next_port_++;
     interface.link_address = {.gid = port_gid(number), .qpn = {0x1000 + number}};
-    note(who, "moves to " + wire::address_text(interface.link_address.gid));
-    members_[who]->had.insert(interface.link_address.gid);
-    members_[who]->station.neighbours.set_interface(interface, world.now());
-    set_joined(who, true);
+    note(index, "moves to " + wire::address_text(interface.link_address.gid));
+    members_[index]->past_gids.insert(interface.link_address.gid);
+    members_[index]->station.neighbours.set_interface(interface, world.now());
+    set_joined(index, true);
   }
-  void forget(std::uint32_t who, std::uint32_t whom) {
-    Neighbours& neighbours = members_[who]->station.neighbours;
-    note(who, "forgets");
-    if (whom == who) {
+  void forget(std::uint32_t index, std::uint32_t peer) {
+    Neighbours& neighbours = members_[index]->station.neighbours;
+    note(index, "forgets");
+    if (peer == index) {
       neighbours.forget_all();
     } else {
-      neighbours.forget(address_of(whom).gid);
+      neighbours.forget(address_of(peer).gid);
     }
-    drain(who);
+    drain(index);
   }
 
   // ---- Calls of programs
-  std::uint64_t resolve(std::uint32_t who, std::uint32_t whom, bool ipv6) {
+  std::uint64_t resolve(std::uint32_t index, std::uint32_t peer, bool ipv6) {
     const std::uint64_t cookie = calls_.size();
-    const Gid ip = interface_of(whom + 1).addresses[ipv6 ? 1 : 0].ip;
-    note(who, "resolves " + wire::address_text(ip));
-    calls_.push_back({.who = who, .whom = whom, .ip = ip, .began = world.now()});
-    const auto answer = members_[who]->station.neighbours.resolve(ip, cookie, world.now());
+    const Gid ip = interface_of(peer + 1).addresses[ipv6 ? 1 : 0].ip;
+    note(index, "resolves " + wire::address_text(ip));
+    calls_.push_back({.caller = index, .peer = peer, .ip = ip, .began = world.now()});
+    const auto answer = members_[index]->station.neighbours.resolve(ip, cookie, world.now());
     if (!answer) {
       ADD_FAILURE() << answer.error().context << text();
     } else if (*answer) {
       end(cookie, **answer);
     }
-    drain(who);
+    drain(index);
     return cookie;
   }
   void cancel(std::uint64_t cookie) {
     Call& call = calls_[cookie];
     if (call.ends != 0) return;
-    note(call.who, "cancels");
-    EXPECT_TRUE(members_[call.who]->station.neighbours.cancel(call.ip, cookie)) << text();
+    note(call.caller, "cancels");
+    EXPECT_TRUE(members_[call.caller]->station.neighbours.cancel(call.ip, cookie)) << text();
     call.ends = 1;
     call.cancelled = true;
-    drain(call.who);
+    drain(call.caller);
   }
 
   // ---- Results for tests
   struct Call {
-    std::uint32_t who = 0;
-    std::uint32_t whom = 0;
+    std::uint32_t caller = 0;
+    std::uint32_t peer = 0;
     Gid ip{};
     Time began{};
     int ends = 0;
@@ -96,10 +96,10 @@ class Link {
     Result<LinkAddress> result = fail(Errc::kBadState, "not ended");
   };
   const std::vector<Call>& calls() const { return calls_; }
-  LinkAddress address_of(std::uint32_t who) const {
-    return members_[who]->station.neighbours.interface().link_address;
+  LinkAddress address_of(std::uint32_t index) const {
+    return members_[index]->station.neighbours.interface().link_address;
   }
-  Neighbours& neighbours(std::uint32_t who) { return members_[who]->station.neighbours; }
+  Neighbours& neighbours(std::uint32_t index) { return members_[index]->station.neighbours; }
   void set_faults(const sim::Faults& faults) { wire_.set_faults(faults); }
   void run(Duration time) { world.run_until(world.now() + time); }
   std::string text() const { return diagram_.text(); }
@@ -111,52 +111,52 @@ class Link {
     explicit Member(const Interface& interface) : station(interface) {}
     Station station;
     bool plugged = true;
-    std::set<Gid> had{};  // all GIDs that it has had
+    std::set<Gid> past_gids{};  // all GIDs that the interface has had
     Time timer = kNever;
   };
 
-  void note(std::uint32_t who, const std::string& what) {
-    diagram_.note(world.now(), std::to_string(who + 1) + " " + what);
+  void note(std::uint32_t index, const std::string& what) {
+    diagram_.note(world.now(), std::to_string(index + 1) + " " + what);
   }
 
-  // Notes the end of a call.  Checks that it ends only once, and that its answer was true at some
-  // time.
+  // Notes the end of a call.  Checks that the call ends only once, and that its answer was true at
+  // some time.
   void end(std::uint64_t cookie, const Result<LinkAddress>& result) {
     Call& call = calls_.at(cookie);
     ++call.ends;
     call.result = result;
     EXPECT_EQ(call.ends, 1) << text();
     EXPECT_LE(world.now() - call.began, kGroupTimeout + kAnswerTimeout) << text();
-    const bool is_true = !result || members_[call.whom]->had.contains(result->gid);
+    const bool is_true = !result || members_[call.peer]->past_gids.contains(result->gid);
     EXPECT_TRUE(is_true) << text();
   }
 
-  void drain(std::uint32_t who) {
-    Member& member = *members_[who];
+  void drain(std::uint32_t index) {
+    Member& member = *members_[index];
     while (auto output = member.station.neighbours.poll()) {
       if (const auto* frame = std::get_if<SendFrame>(&*output)) {
-        send(who, *frame);
+        send(index, *frame);
       } else {
         const auto& event = std::get<Resolved>(*output);
-        note(who, std::string("hears ") + (event.neighbour ? "an answer" : "of a failure"));
+        note(index, std::string("hears ") + (event.neighbour ? "an answer" : "of a failure"));
         end(event.cookie, event.neighbour);
       }
     }
     const Time deadline = member.station.neighbours.deadline();
     if (deadline == kNever || deadline == member.timer) return;
     member.timer = deadline;
-    world.at(deadline, [this, who] {
-      members_[who]->timer = kNever;
-      members_[who]->station.neighbours.on_timer(world.now());
-      drain(who);
+    world.at(deadline, [this, index] {
+      members_[index]->timer = kNever;
+      members_[index]->station.neighbours.on_timer(world.now());
+      drain(index);
     });
   }
 
   // Sends a frame to one interface, or to all interfaces including the sender.
-  void send(std::uint32_t who, const SendFrame& frame) {
-    note(who, "-- " + frame_text(frame));
-    if (!members_[who]->plugged) return;
-    const LinkAddress sender = address_of(who);
+  void send(std::uint32_t index, const SendFrame& frame) {
+    note(index, "-- " + frame_text(frame));
+    if (!members_[index]->plugged) return;
+    const LinkAddress sender = address_of(index);
     for (std::uint32_t to = 0; to < kStations; ++to) {
       if (!frame.is_multicast() && address_of(to) != frame.to) continue;
       const sim::Fate fate = wire_.next();
@@ -172,22 +172,23 @@ class Link {
     member.station.neighbours.receive(from_interface(sender, frame.to.gid), sender.qpn, frame.frame,
                                       world.now());
     drain(to);
-    check_heard(to, frame);
+    check_that_calls_end(to, frame);
   }
 
   // Checks that an answer ends all calls that wait for its address.
-  void check_heard(std::uint32_t who, const SendFrame& frame) {
-    if (frame.is_multicast() || !neighbours(who).is_joined()) return;
+  void check_that_calls_end(std::uint32_t index, const SendFrame& frame) {
+    if (frame.is_multicast() || !neighbours(index).is_joined()) return;
     const auto message = wire::parse_ipoib_frame(frame.frame);
     ASSERT_TRUE(message.has_value());
-    Gid told;
+    Gid answered_ip;
     if (const auto* arp = std::get_if<wire::IpoibArp>(&*message)) {
-      if (arp->operation == wire::ArpOperation::kReply) told = wire::ipv4_gid(arp->sender_ip);
+      if (arp->operation == wire::ArpOperation::kReply)
+        answered_ip = wire::ipv4_gid(arp->sender_ip);
     } else if (const auto* advertised = std::get_if<wire::NeighbourAdvertisement>(&*message)) {
-      told = advertised->target;
+      answered_ip = advertised->target;
     }
     for (const Call& call : calls_) {
-      const bool waits = call.who == who && call.ip == told && call.ends == 0;
+      const bool waits = call.caller == index && call.ip == answered_ip && call.ends == 0;
       EXPECT_FALSE(waits) << text();
     }
   }
@@ -212,58 +213,59 @@ TEST(IpoibLinkSim, EveryResolveEndsOnceWithATrueAnswer) {
     SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
     Random random(seed ^ 0x1b01b);
     Link link(seed, {.delay_min = 1us, .delay_max = 300ms, .loss = {1, 4}, .duplicate = {1, 4}});
-    for (std::uint32_t who = 0; who < kStations; ++who) {
-      link.world.after(within(5s, random), [&link, who] { link.set_joined(who, true); });
+    for (std::uint32_t index = 0; index < kStations; ++index) {
+      link.world.after(within(5s, random), [&link, index] { link.set_joined(index, true); });
     }
-    constexpr Duration kTrouble = 120s;
+    constexpr Duration kFaultTime = 120s;
     for (int i = 0; i < 60; ++i) {
-      link.world.after(within(kTrouble, random), [&] {
-        const std::uint32_t who = any_station(random);
-        const std::uint64_t cookie = link.resolve(who, any_station(random), random.chance({1, 2}));
+      link.world.after(within(kFaultTime, random), [&] {
+        const std::uint32_t index = any_station(random);
+        const std::uint64_t cookie =
+            link.resolve(index, any_station(random), random.chance({1, 2}));
         if (random.chance({1, 8})) {
           link.world.after(within(3s, random), [&link, cookie] { link.cancel(cookie); });
         }
       });
     }
     for (int i = 0; i < 15; ++i) {
-      link.world.after(within(kTrouble, random), [&] {
-        const std::uint32_t who = any_station(random);
+      link.world.after(within(kFaultTime, random), [&] {
+        const std::uint32_t index = any_station(random);
         switch (random.below(5)) {
-          case 0: return link.move(who);
-          case 1: return link.forget(who, any_station(random));
-          case 2: return link.set_joined(who, random.chance({1, 2}));
-          default: return link.set_cable(who, random.chance({1, 2}));
+          case 0: return link.move(index);
+          case 1: return link.forget(index, any_station(random));
+          case 2: return link.set_joined(index, random.chance({1, 2}));
+          default: return link.set_cable(index, random.chance({1, 2}));
         }
       });
     }
-    link.run(kTrouble + kGroupTimeout + kAnswerTimeout);
+    link.run(kFaultTime + kGroupTimeout + kAnswerTimeout);
     for (const Link::Call& call : link.calls()) ASSERT_EQ(call.ends, 1) << link.text();
 
     // The faults stop.  When all entries are stale, the first use finds out which neighbours have
     // moved.
     link.set_faults({.delay_min = 1ms, .delay_max = 1ms});
-    for (std::uint32_t who = 0; who < kStations; ++who) {
-      link.set_cable(who, true);
-      link.set_joined(who, true);
+    for (std::uint32_t index = 0; index < kStations; ++index) {
+      link.set_cable(index, true);
+      link.set_joined(index, true);
     }
     link.run(kReachableTime);
     for (const bool is_true : {false, true}) {
-      for (std::uint32_t who = 0; who < kStations; ++who) {
-        for (std::uint32_t whom = 0; whom < kStations; ++whom) {
-          const std::uint64_t cookie = link.resolve(who, whom, whom % 2 == 0);
+      for (std::uint32_t index = 0; index < kStations; ++index) {
+        for (std::uint32_t peer = 0; peer < kStations; ++peer) {
+          const std::uint64_t cookie = link.resolve(index, peer, peer % 2 == 0);
           link.run(100ms);
           const Link::Call& call = link.calls()[cookie];
           ASSERT_EQ(call.ends, 1) << link.text();
           if (is_true) {
-            ASSERT_EQ(call.result, link.address_of(whom)) << link.text();
+            ASSERT_EQ(call.result, link.address_of(peer)) << link.text();
           }
         }
       }
       link.run(kAnswerTimeout);
     }
     link.run(kGroupTimeout);
-    for (std::uint32_t who = 0; who < kStations; ++who) {
-      ASSERT_EQ(link.neighbours(who).deadline(), kNever) << link.text();
+    for (std::uint32_t index = 0; index < kStations; ++index) {
+      ASSERT_EQ(link.neighbours(index).deadline(), kNever) << link.text();
     }
     if (testing::Test::HasFailure()) FAIL() << link.text();
   }
@@ -276,7 +278,7 @@ TEST(IpoibLinkSim, LossyLinkFindsTheLivingNeighbours) {
   for (const std::uint64_t seed : sim::seeds(100)) {
     SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
     Link link(seed, {.delay_min = 1us, .delay_max = 1ms, .loss = {1, 10}, .duplicate = {1, 10}});
-    for (std::uint32_t who = 0; who < kStations; ++who) link.set_joined(who, true);
+    for (std::uint32_t index = 0; index < kStations; ++index) link.set_joined(index, true);
     for (std::uint32_t i = 0; i < kStations * kStations; ++i) {
       link.resolve(i % kStations, i / kStations, i % 2 == 0);
     }
@@ -284,7 +286,7 @@ TEST(IpoibLinkSim, LossyLinkFindsTheLivingNeighbours) {
     for (const Link::Call& call : link.calls()) {
       ASSERT_EQ(call.ends, 1) << link.text();
       if (call.result) {
-        ASSERT_EQ(call.result, link.address_of(call.whom)) << link.text();
+        ASSERT_EQ(call.result, link.address_of(call.peer)) << link.text();
       } else {
         ++failures;
       }
@@ -296,7 +298,7 @@ TEST(IpoibLinkSim, LossyLinkFindsTheLivingNeighbours) {
 
 TEST(IpoibLinkSim, PerfectLinkNeedsOneRequestAndOneAnswer) {
   Link link(1, {.delay_min = 1ms, .delay_max = 1ms});
-  for (std::uint32_t who = 0; who < kStations; ++who) link.set_joined(who, true);
+  for (std::uint32_t index = 0; index < kStations; ++index) link.set_joined(index, true);
   link.run(10ms);
   link.resolve(0, 1, false);
   link.resolve(0, 1, false);

@@ -59,11 +59,13 @@ inline std::string frame_text(const SendFrame& frame) {
     const std::string target = address_text(wire::ipv4_gid(arp->target_ip));
     text = arp->operation == wire::ArpOperation::kRequest ? "who has " + target + ", for " + sender
                                                           : sender + " is here, for " + target;
-  } else if (const auto* ask = std::get_if<wire::NeighbourSolicitation>(&*message)) {
-    text = "who has " + address_text(ask->target) + ", for " + address_text(ask->source);
+  } else if (const auto* solicitation = std::get_if<wire::NeighbourSolicitation>(&*message)) {
+    text = "who has " + address_text(solicitation->target) + ", for " +
+           address_text(solicitation->source);
   } else {
-    const auto& tell = std::get<wire::NeighbourAdvertisement>(*message);
-    text = address_text(tell.target) + " is here, for " + address_text(tell.destination);
+    const auto& advertisement = std::get<wire::NeighbourAdvertisement>(*message);
+    text = address_text(advertisement.target) + " is here, for " +
+           address_text(advertisement.destination);
   }
   return text + " -> " + (frame.is_multicast() ? "group" : address_text(frame.to.gid));
 }
@@ -99,7 +101,7 @@ class Station {
   }
   bool has_ended(std::uint64_t cookie) const { return results.contains(cookie); }
   // Receives a message in a packet of this sender.
-  void take(const wire::ResolutionFrame& message, const LinkAddress& sender, Time now) {
+  void receive(const wire::ResolutionFrame& message, const LinkAddress& sender, Time now) {
     neighbours.receive(from_interface(sender, neighbours.interface().link_address.gid), sender.qpn,
                        wire::write_ipoib_frame(message), now);
   }

@@ -58,7 +58,7 @@ Result<std::optional<LinkAddress>> Neighbours::resolve(const Gid& ip, std::uint6
     entry->next_request = kNever;
   }
   ++waiters_;
-  entry->waiters.push_back({.cookie = cookie, .asked = now});
+  entry->waiters.push_back({.cookie = cookie, .asked_at = now});
   if (joined_ && entry->tries == 0) ask(*entry, true, now);
   schedule(*entry);
   return std::nullopt;
@@ -80,7 +80,7 @@ bool Neighbours::cancel(const Gid& ip, std::uint64_t cookie) {
 }
 
 std::size_t Neighbours::forget(const Gid& gid) {
-  const std::vector<Gid> gone = table_.with_gid(gid);
+  const std::vector<Gid> gone = table_.addresses_with_gid(gid);
   for (const Gid& ip : gone) table_.erase(*table_.find(ip));
   counters_.forgotten += gone.size();
   return gone.size();
@@ -156,19 +156,19 @@ void Neighbours::ask(Entry& entry, bool by_group, Time now) {
        entry.is_incomplete() ? counters_.requests : counters_.probes);
 }
 
-// Returns the time at which a call of resolve() at `asked` fails.  The call waits for
+// Returns the time at which a call of resolve() at `asked_at` fails.  The call waits for
 // kAnswerTimeout in the broadcast group, but joins later than kGroupTimeout after the call do not
 // extend its wait.
-Time Neighbours::waiter_deadline(Time asked) const {
-  const Time in_group = asked + kGroupTimeout;
+Time Neighbours::waiter_deadline(Time asked_at) const {
+  const Time in_group = asked_at + kGroupTimeout;
   if (!joined_) return in_group;
-  return std::min(std::max(asked, joined_at_), in_group) + kAnswerTimeout;
+  return std::min(std::max(asked_at, joined_at_), in_group) + kAnswerTimeout;
 }
 
 void Neighbours::schedule(Entry& entry) {
   Time deadline = entry.next_request;
   if (!entry.waiters.empty()) {
-    deadline = std::min(deadline, waiter_deadline(entry.waiters.front().asked));
+    deadline = std::min(deadline, waiter_deadline(entry.waiters.front().asked_at));
   }
   table_.set_deadline(entry, deadline);
 }
@@ -184,7 +184,7 @@ void Neighbours::finish(Entry& entry, std::size_t waiters, const Result<LinkAddr
 }
 
 void Neighbours::fail_expired(Entry& entry, Time now) {
-  const auto waits = [&](const Waiter& waiter) { return waiter_deadline(waiter.asked) > now; };
+  const auto waits = [&](const Waiter& waiter) { return waiter_deadline(waiter.asked_at) > now; };
   const auto first = std::ranges::find_if(entry.waiters, waits);
   const auto expired = static_cast<std::size_t>(first - entry.waiters.begin());
   if (joined_) {
@@ -198,7 +198,7 @@ void Neighbours::fail_expired(Entry& entry, Time now) {
 }
 
 void Neighbours::on_timer(Time now) {
-  while (Entry* const entry = table_.due(now)) {
+  while (Entry* const entry = table_.first_due(now)) {
     fail_expired(*entry, now);
     if (entry->is_incomplete() && entry->waiters.empty()) {
       table_.erase(*entry);
@@ -220,7 +220,7 @@ void Neighbours::send(SendFrame frame, std::uint64_t& counter) {
 std::vector<Row> Neighbours::rows(Time now) const {
   std::vector<Row> all;
   for (const auto& [ip, entry] : table_.entries()) {
-    const Time since = entry.is_incomplete() ? entry.waiters.front().asked : entry.confirmed_at;
+    const Time since = entry.is_incomplete() ? entry.waiters.front().asked_at : entry.confirmed_at;
     all.push_back({.ip = ip,
                    .state = entry.state(now),
                    .neighbour = entry.address().value_or(LinkAddress{}),

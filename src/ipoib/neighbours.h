@@ -20,8 +20,8 @@
 namespace verbena::ipoib {
 
 // Finds the GID and the QPN of the hosts on the link of one IPoIB interface, by ARP for IPv4 (RFC
-// 826) and by neighbour discovery for IPv6 (RFC 4861), in the form of RFC 4391.  It also answers
-// for the interface's own addresses.
+// 826) and by neighbour discovery for IPv6 (RFC 4861), in the form of RFC 4391.  The class also
+// answers requests for the interface's own addresses.
 //
 //                 resolve()               an answer
 //   (no entry) --------------> INCOMPLETE ----------> REACHABLE
@@ -34,11 +34,11 @@ namespace verbena::ipoib {
 //                                    |   used: asks again    |
 //                                    '-----------------------'
 //
-// Calls of resolve() that wait for the same address are its waiters, and share its requests.  Each
-// waiter waits for kAnswerTimeout, and requests are repeated as long as a waiter waits.  A stale
-// entry is used while a request confirms it, so callers do not wait.  The first such request goes
-// to the neighbour, but repeats go to the group, because the neighbour may have moved.  Entries
-// without an answer are forgotten.
+// Calls of resolve() that wait for the same address are the waiters of its entry, and share its
+// requests.  Each waiter waits for kAnswerTimeout, and requests are repeated as long as a waiter
+// waits.  A stale entry is used while a request confirms it, so callers do not wait.  The first
+// such request goes to the neighbour, but repeats go to the group, because the neighbour may have
+// moved.  Entries without an answer are forgotten.
 //
 // The interface sends nothing before set_joined(), because all frames need the Q_Key of the
 // broadcast group.  Until then requests wait, but not longer than kGroupTimeout.
@@ -61,8 +61,8 @@ class Neighbours {
   //  * kAddressNotFound: not on the link.
   //  * kNoResources: a limit of Config.
   Result<std::optional<LinkAddress>> resolve(const Gid& ip, std::uint64_t cookie, Time now);
-  // Ends a call of resolve().  Returns false if no such call waits.  Its Resolved may be queued
-  // then.
+  // Ends a call of resolve().  Returns false if no such call waits; its Resolved may be in the
+  // queue already.
   bool cancel(const Gid& ip, std::uint64_t cookie);
 
   // Forgets entries with this GID, because its port has left the subnet.  Returns their number.
@@ -77,14 +77,14 @@ class Neighbours {
   // interface is not in its broadcast group any more.  Waiters continue to wait if their address is
   // still on the link.
   void set_interface(Interface interface, Time now);
-  // Tells whether the interface is a member of its broadcast group.  At the first join, the
+  // Reports whether the interface is a member of its broadcast group.  At the first join, the
   // interface announces its addresses.
   void set_joined(bool joined, Time now);
 
   // ---- Wire and time
 
-  // Takes the payload of a packet for the interface's queue pair or one of its groups.  `from` and
-  // `source_qpn` are the sender of the packet.
+  // Receives the payload of a packet for the interface's queue pair or one of its groups.  `from`
+  // and `source_qpn` are the sender of the packet.
   void receive(const link::Address& from, Qpn source_qpn, std::span<const std::byte> frame,
                Time now);
   void on_timer(Time now);
@@ -101,18 +101,18 @@ class Neighbours {
 
  private:
   // Holds the claims of a received frame about its sender.
-  struct News {
+  struct Claims {
     Gid ip{};
     LinkAddress link_address{};
     bool is_answer = false;    // the frame claims to answer a request of ours
-    bool may_override = true;  // it may replace a known link address
+    bool may_override = true;  // the frame may replace a known link address
   };
   struct Packet {
     const link::Address& from;
     Qpn source_qpn;
   };
 
-  Time waiter_deadline(Time asked) const;
+  Time waiter_deadline(Time asked_at) const;
   void schedule(Entry& entry);
   void ask(Entry& entry, bool by_group, Time now);
   void announce();
@@ -120,16 +120,16 @@ class Neighbours {
   void fail_expired(Entry& entry, Time now);
   void send(SendFrame frame, std::uint64_t& counter);
 
-  // receive.cc has the functions below.  take() and learn() return the reason if a frame was
+  // receive.cc has the functions below.  handle() and learn() return the reason if a frame was
   // ignored.
-  std::optional<Ignored> take(const Packet& packet, const wire::IpoibArp& arp, Time now);
-  std::optional<Ignored> take(const Packet& packet, const wire::NeighbourSolicitation& message,
-                              Time now);
-  std::optional<Ignored> take(const Packet& packet, const wire::NeighbourAdvertisement& message,
-                              Time now);
+  std::optional<Ignored> handle(const Packet& packet, const wire::IpoibArp& arp, Time now);
+  std::optional<Ignored> handle(const Packet& packet, const wire::NeighbourSolicitation& message,
+                                Time now);
+  std::optional<Ignored> handle(const Packet& packet, const wire::NeighbourAdvertisement& message,
+                                Time now);
   std::optional<Ignored> check_sender(const Packet& packet, const LinkAddress& claimed) const;
-  std::optional<Ignored> learn(const News& news, Time now);
-  std::optional<Ignored> learn_other_address(Entry& entry, const News& news, Time now);
+  std::optional<Ignored> learn(const Claims& claims, Time now);
+  std::optional<Ignored> learn_other_address(Entry& entry, const Claims& claims, Time now);
   void answer(const Packet& packet, const LinkAddress& to, const wire::ResolutionFrame& message);
 
   Interface interface_;
@@ -137,7 +137,7 @@ class Neighbours {
   Table table_;
   Counters counters_;
   Outbox outbox_;
-  std::size_t waiters_ = 0;  // of all entries
+  std::size_t waiters_ = 0;  // waiters of all entries
   bool joined_ = false;
   bool announced_ = false;
   Time joined_at_{};

@@ -1,6 +1,7 @@
-// Sends arbitrary frames to an interface with entries in all states.  The input is cut into frames;
-// three bytes before each one give its length, the fields to make valid, and the program's action
-// in between.  Frames may be arbitrary bytes, or messages with the addresses of the link.
+// Sends arbitrary frames to an interface with entries in all states.  The input is cut into frames.
+// The three bytes before each frame set its length, which fields are made valid, and what the
+// program does before it.  Frames may be arbitrary bytes, or messages with the addresses of the
+// link.
 //
 // fuzz: runs 20000
 
@@ -30,9 +31,9 @@ class FuzzedInterface {
   }
 
   // Makes a call that a program or the owner may make.
-  void act(std::uint8_t what) {
-    const std::uint32_t peer = 2 + what % 7;
-    switch (what >> 4) {
+  void act(std::uint8_t action) {
+    const std::uint32_t peer = 2 + action % 7;
+    switch (action >> 4) {
       case 0:
       case 1:
       case 2:
@@ -41,17 +42,17 @@ class FuzzedInterface {
       case 5: cancel(); break;
       case 6: (void)neighbours_.forget(interface_of(peer).link_address.gid); break;
       case 7: neighbours_.forget_all(); break;
-      case 8: neighbours_.set_joined(what % 2 == 0, now_); break;
+      case 8: neighbours_.set_joined(action % 2 == 0, now_); break;
       case 9: pass(kReachableTime); break;
       case 10: pass(kAgeMax); break;
-      case 11: readdress(what); break;
+      case 11: readdress(action); break;
       default: pass(300ms); break;
     }
   }
 
-  void receive(const LinkAddress& sender, std::span<const std::byte> frame, std::uint8_t how) {
+  void receive(const LinkAddress& sender, std::span<const std::byte> frame, std::uint8_t options) {
     link::Address from = from_interface(sender, interface_of(1).link_address.gid);
-    from.has_grh = (how & 2) != 0;
+    from.has_grh = (options & 2) != 0;
     neighbours_.receive(from, sender.qpn, frame, now_);
     drain();
   }
@@ -81,10 +82,10 @@ class FuzzedInterface {
     VB_CHECK(neighbours_.cancel(first->second, first->first));
     waiting_.erase(first);
   }
-  void readdress(std::uint8_t what) {
+  void readdress(std::uint8_t action) {
     Interface interface = interface_of(1);
-    if (what & 1) interface.link_address.qpn = {0x800u + what};
-    if (what & 2) interface.addresses.resize(1);
+    if (action & 1) interface.link_address.qpn = {0x800u + action};
+    if (action & 2) interface.addresses.resize(1);
     neighbours_.set_interface(interface, now_);
     neighbours_.set_joined(true, now_);
     drain();
@@ -160,12 +161,12 @@ wire::ResolutionFrame message_of(sim::FuzzInput& input) {
 }
 
 // Returns the sender that an ARP frame names, for a packet that agrees with a forged frame.
-LinkAddress named_sender(std::span<const std::byte> frame, const LinkAddress& otherwise) {
+LinkAddress named_sender(std::span<const std::byte> frame, const LinkAddress& default_sender) {
   constexpr std::size_t kAt = 4 + 8;
-  if (frame.size() < kAt + wire::kSize<wire::IpoibAddress>) return otherwise;
-  const auto named =
+  if (frame.size() < kAt + wire::kSize<wire::IpoibAddress>) return default_sender;
+  const auto address =
       wire::decode_exact<wire::IpoibAddress>(frame.subspan<kAt, wire::kSize<wire::IpoibAddress>>());
-  return {.gid = named.gid, .qpn = named.qpn};
+  return {.gid = address.gid, .qpn = address.qpn};
 }
 
 }  // namespace
@@ -176,21 +177,22 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace verbena::ipoib;
   FuzzedInterface fuzzed;
   while (size >= 3) {
-    const std::uint8_t how = data[1];
+    const std::uint8_t options = data[1];
     fuzzed.act(data[2]);
     const std::size_t bytes = std::min<std::size_t>(data[0] % 128, size - 3);
-    const std::span given(data + 3, bytes);
-    sim::FuzzInput input(given);
+    const std::span input_bytes(data + 3, bytes);
+    sim::FuzzInput input(input_bytes);
     const LinkAddress sender =
-        interface_of(1 + static_cast<std::uint32_t>(how >> 4) % 8).link_address;
-    if ((how & 1) != 0) {
-      const auto frame = std::as_bytes(given);
-      fuzzed.receive((how & 8) != 0 ? named_sender(frame, sender) : sender, frame, how);
+        interface_of(1 + static_cast<std::uint32_t>(options >> 4) % 8).link_address;
+    if ((options & 1) != 0) {
+      const auto frame = std::as_bytes(input_bytes);
+      fuzzed.receive((options & 8) != 0 ? named_sender(frame, sender) : sender, frame, options);
     } else {
       std::vector<std::byte> frame = wire::write_ipoib_frame(message_of(input));
       // Changes one byte, which gives a forged address, a wrong checksum or another message.
-      if ((how & 4) != 0) frame[input.take<std::uint16_t>() % frame.size()] ^= std::byte{how};
-      fuzzed.receive((how & 8) != 0 ? named_sender(frame, sender) : sender, frame, how);
+      if ((options & 4) != 0)
+        frame[input.take<std::uint16_t>() % frame.size()] ^= std::byte{options};
+      fuzzed.receive((options & 8) != 0 ? named_sender(frame, sender) : sender, frame, options);
     }
     data += 3 + bytes;
     size -= 3 + bytes;

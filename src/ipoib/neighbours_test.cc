@@ -47,7 +47,7 @@ struct NeighboursTest : ::testing::Test {
   // Makes the second interface known.
   void learn_two() {
     ask(kIp2, 100);
-    one.take(arp_answer(two, self), two.link_address, now);
+    one.receive(arp_answer(two, self), two.link_address, now);
     (void)one.frames();
     ASSERT_EQ(one.result(100), two.link_address);
   }
@@ -69,7 +69,7 @@ TEST_F(NeighboursTest, AsksTheBroadcastGroupForAnIpv4Address) {
   EXPECT_FALSE(frames[0].way_back.has_value());
 
   now += 1ms;
-  one.take(arp_answer(two, self), two.link_address, now);
+  one.receive(arp_answer(two, self), two.link_address, now);
   EXPECT_THAT(one.texts(), IsEmpty());
   EXPECT_EQ(one.result(7), two.link_address);
   EXPECT_EQ(known(kIp2), two.link_address);
@@ -82,13 +82,13 @@ TEST_F(NeighboursTest, AsksTheSolicitedNodeGroupForAnIpv6Address) {
   ASSERT_EQ(frames.size(), 1u);
   EXPECT_EQ(frame_text(frames[0]), "who has fd00::2, for fd00::1 -> group");
   EXPECT_EQ(frames[0].to.gid, ip_of("ff12:601b:8001::1:ff00:2"));
-  one.take(wire::NeighbourAdvertisement{.source = kIpv6,
-                                        .destination = self.addresses[1].ip,
-                                        .target = kIpv6,
-                                        .solicited = true,
-                                        .override_cache = true,
-                                        .target_link_address = two.wire_address()},
-           two.link_address, now);
+  one.receive(wire::NeighbourAdvertisement{.source = kIpv6,
+                                           .destination = self.addresses[1].ip,
+                                           .target = kIpv6,
+                                           .solicited = true,
+                                           .override_cache = true,
+                                           .target_link_address = two.wire_address()},
+              two.link_address, now);
   (void)one.frames();
   EXPECT_EQ(one.result(7), two.link_address);
   EXPECT_EQ(state_of_two(), State::kReachable);
@@ -97,7 +97,7 @@ TEST_F(NeighboursTest, AsksTheSolicitedNodeGroupForAnIpv6Address) {
 TEST_F(NeighboursTest, AllWaitersShareTheRequests) {
   for (std::uint64_t cookie = 0; cookie < 10; ++cookie) ask(kIp2, cookie);
   EXPECT_EQ(one.frames().size(), 1u);
-  one.take(arp_answer(two, self), two.link_address, now);
+  one.receive(arp_answer(two, self), two.link_address, now);
   EXPECT_EQ(one.frames().size(), 0u);
   for (std::uint64_t cookie = 0; cookie < 10; ++cookie) {
     EXPECT_EQ(one.result(cookie), two.link_address) << cookie;
@@ -124,7 +124,7 @@ TEST_F(NeighboursTest, AsksThreeTimesAndForgetsTheAddress) {
   EXPECT_EQ(one.neighbours.deadline(), kNever);
 }
 
-TEST_F(NeighboursTest, LateAskerAlsoHasThreeTries) {
+TEST_F(NeighboursTest, LateCallAlsoHasThreeTries) {
   ask(kIp2, 1);
   pass(2900ms);
   ask(kIp2, 2);
@@ -140,7 +140,7 @@ TEST_F(NeighboursTest, LateAskerAlsoHasThreeTries) {
   EXPECT_EQ(one.neighbours.counters().requests, 6u);
 }
 
-TEST_F(NeighboursTest, CancelledAskerGetsNoEvent) {
+TEST_F(NeighboursTest, CancelledCallGetsNoEvent) {
   ask(kIp2, 1);
   ask(kIp2, 2);
   EXPECT_TRUE(one.neighbours.cancel(kIp2, 1));
@@ -155,16 +155,16 @@ TEST_F(NeighboursTest, CancelledAskerGetsNoEvent) {
 }
 
 TEST_F(NeighboursTest, RefusesAddressesThatNoHostOnTheLinkCanHave) {
-  const auto refused = [&](const char* text) {
+  const auto error_for = [&](const char* text) {
     const auto answer = one.neighbours.resolve(ip_of(text), 1, now);
     return answer ? Errc::kBadState : answer.error().code;
   };
   for (const char* text :
        {"0.0.0.0", "::", "127.0.0.1", "::1", "224.0.0.1", "ff02::1", "255.255.255.255"}) {
-    EXPECT_EQ(refused(text), Errc::kInvalidArgument) << text;
+    EXPECT_EQ(error_for(text), Errc::kInvalidArgument) << text;
   }
   for (const char* text : {"10.0.1.1", "10.0.0.0", "10.0.0.255", "fd00:0:0:1::2", "fe80::2"}) {
-    EXPECT_EQ(refused(text), Errc::kAddressNotFound) << text;
+    EXPECT_EQ(error_for(text), Errc::kAddressNotFound) << text;
   }
   EXPECT_EQ(one.neighbours.size(), 0u);
 }
@@ -192,7 +192,7 @@ TEST_F(NeighboursTest, StaleEntryIsUsedWhileARequestConfirmsIt) {
   EXPECT_EQ(known(kIp2), two.link_address);
   EXPECT_THAT(one.texts(), IsEmpty()) << "a request is pending already";
 
-  one.take(arp_answer(two, self), two.link_address, now);
+  one.receive(arp_answer(two, self), two.link_address, now);
   EXPECT_EQ(state_of_two(), State::kReachable);
   EXPECT_EQ(one.neighbours.deadline(), kNever);
 }
@@ -206,7 +206,7 @@ TEST_F(NeighboursTest, NeighbourThatHasMovedIsFoundByRequestsToTheGroup) {
                                        "who has 10.0.0.2, for 10.0.0.1 -> group"));
   Interface moved = two;
   moved.link_address = {.gid = port_gid(77), .qpn = {0x300}};
-  one.take(arp_answer(moved, self), moved.link_address, now);
+  one.receive(arp_answer(moved, self), moved.link_address, now);
   EXPECT_EQ(known(kIp2), moved.link_address);
   EXPECT_EQ(state_of_two(), State::kReachable);
   EXPECT_EQ(one.neighbours.counters().moved, 1u);
@@ -234,7 +234,7 @@ TEST_F(NeighboursTest, EntryOlderThanAgeMaxIsNotUsed) {
   EXPECT_EQ(state_of_two(), State::kIncomplete);
   (void)one.frames();
   EXPECT_FALSE(one.has_ended(5));
-  one.take(arp_answer(two, self), two.link_address, now);
+  one.receive(arp_answer(two, self), two.link_address, now);
   (void)one.frames();
   EXPECT_EQ(one.result(5), two.link_address);
 }
@@ -247,13 +247,13 @@ TEST_F(NeighboursTest, NewEntryReplacesTheLeastRecentlyUsedEntry) {
   for (std::uint32_t i = 2; i <= 4; ++i) {
     const Interface peer = interface_of(i);
     ASSERT_TRUE(small.neighbours.resolve(peer.addresses[0].ip, i, now).has_value());
-    small.take(arp_answer(peer, self), peer.link_address, now);
+    small.receive(arp_answer(peer, self), peer.link_address, now);
   }
   (void)small.neighbours.resolve(kIp2, 0, now);  // now 10.0.0.3 is the least recently used
   ASSERT_TRUE(small.neighbours.resolve(ip_of("10.0.0.5"), 5, now).has_value());
-  std::vector<Gid> left;
-  for (const Row& row : small.neighbours.rows(now)) left.push_back(row.ip);
-  EXPECT_THAT(left, ElementsAre(kIp2, ip_of("10.0.0.4"), ip_of("10.0.0.5")));
+  std::vector<Gid> remaining_ips;
+  for (const Row& row : small.neighbours.rows(now)) remaining_ips.push_back(row.ip);
+  EXPECT_THAT(remaining_ips, ElementsAre(kIp2, ip_of("10.0.0.4"), ip_of("10.0.0.5")));
   EXPECT_EQ(small.neighbours.counters().evicted, 1u);
 }
 
@@ -275,7 +275,7 @@ TEST_F(NeighboursTest, WaitersCountTowardsTheLimitUntilTheirResultsAreTaken) {
   ASSERT_TRUE(small.neighbours.resolve(kIp2, 1, now).has_value());
   ASSERT_TRUE(small.neighbours.resolve(kIp2, 2, now).has_value());
   EXPECT_EQ(small.neighbours.resolve(kIp3, 3, now).error().code, Errc::kNoResources);
-  small.take(arp_answer(two, self), two.link_address, now);
+  small.receive(arp_answer(two, self), two.link_address, now);
   EXPECT_EQ(small.neighbours.resolve(kIp3, 3, now).error().code, Errc::kNoResources);
   EXPECT_EQ(small.neighbours.counters().waiters_refused, 2u);
   (void)small.frames();
@@ -364,7 +364,7 @@ TEST_F(NeighboursTest, StaleEntryIsUsedWithoutARequestOutsideTheGroup) {
   EXPECT_EQ(known(kIp2), two.link_address);
   pass(10s);
   EXPECT_THAT(one.texts(), IsEmpty());
-  one.take(arp_answer(two, self), two.link_address, now);
+  one.receive(arp_answer(two, self), two.link_address, now);
   EXPECT_EQ(ignored(Ignored::kNotJoined), 1u);
 }
 
@@ -396,7 +396,7 @@ TEST_F(NeighboursTest, ForgetsTheEntriesOfAGid) {
   learn_two();
   ask(kIp3, 1);
   const Interface three = interface_of(3);
-  one.take(arp_answer(three, self), three.link_address, now);
+  one.receive(arp_answer(three, self), three.link_address, now);
   ask(kIpv6, 2);
   EXPECT_EQ(one.neighbours.forget(two.link_address.gid), 1u);
   EXPECT_EQ(one.neighbours.forget(two.link_address.gid), 0u);
@@ -413,7 +413,7 @@ TEST_F(NeighboursTest, ForgettingAllKeepsWaiters) {
   (void)one.frames();
   EXPECT_FALSE(one.has_ended(1));
   const Interface three = interface_of(3);
-  one.take(arp_answer(three, self), three.link_address, now);
+  one.receive(arp_answer(three, self), three.link_address, now);
   (void)one.frames();
   EXPECT_EQ(one.result(1), three.link_address);
 }

@@ -35,6 +35,7 @@ class Outbox {
     if (std::holds_alternative<SendFrame>(*first)) --frames_;
     return first;
   }
+  // Returns the number of queued Resolved.
   std::size_t events() const { return outputs_.size() - frames_; }
 
  private:

@@ -26,13 +26,14 @@ void Neighbours::receive(const link::Address& from, Qpn source_qpn,
   const Packet packet{.from = from, .source_qpn = source_qpn};
   const std::optional<Ignored> ignored =
       !joined_ ? Ignored::kNotJoined
-               : std::visit([&](const auto& one) { return take(packet, one, now); }, *message);
+               : std::visit([&](const auto& one) { return handle(packet, one, now); }, *message);
   if (ignored) ++counters_.of(*ignored);
 }
 
-std::optional<Ignored> Neighbours::take(const Packet& packet, const wire::IpoibArp& arp, Time now) {
+std::optional<Ignored> Neighbours::handle(const Packet& packet, const wire::IpoibArp& arp,
+                                          Time now) {
   const LinkAddress sender = link_address_of(arp.sender);
-  if (const auto bad = check_sender(packet, sender)) return bad;
+  if (const auto reason = check_sender(packet, sender)) return reason;
   const Gid target = wire::ipv4_gid(arp.target_ip);
   const bool is_reply = arp.operation == wire::ArpOperation::kReply;
   std::optional<Ignored> ignored = Ignored::kNotForUs;
@@ -55,8 +56,8 @@ std::optional<Ignored> Neighbours::take(const Packet& packet, const wire::IpoibA
   return std::nullopt;
 }
 
-std::optional<Ignored> Neighbours::take(const Packet& packet,
-                                        const wire::NeighbourSolicitation& message, Time now) {
+std::optional<Ignored> Neighbours::handle(const Packet& packet,
+                                          const wire::NeighbourSolicitation& message, Time now) {
   const bool is_test = message.source == Gid{};  // tests whether an address is free (RFC 4862)
   LinkAddress sender{.gid = packet.from.source, .qpn = packet.source_qpn};
   if (message.source_link_address) {
@@ -64,7 +65,7 @@ std::optional<Ignored> Neighbours::take(const Packet& packet,
   } else if (!packet.from.carries_gids()) {
     return Ignored::kNoLinkAddress;
   }
-  if (const auto bad = check_sender(packet, sender)) return bad;
+  if (const auto reason = check_sender(packet, sender)) return reason;
   std::optional<Ignored> ignored = Ignored::kNotForUs;
   if (!is_test) {
     ignored = learn({.ip = message.source, .link_address = sender}, now);
@@ -83,15 +84,15 @@ std::optional<Ignored> Neighbours::take(const Packet& packet,
   return std::nullopt;
 }
 
-std::optional<Ignored> Neighbours::take(const Packet& packet,
-                                        const wire::NeighbourAdvertisement& message, Time now) {
+std::optional<Ignored> Neighbours::handle(const Packet& packet,
+                                          const wire::NeighbourAdvertisement& message, Time now) {
   LinkAddress sender{.gid = packet.from.source, .qpn = packet.source_qpn};
   if (message.target_link_address) {
     sender = link_address_of(*message.target_link_address);
   } else if (!packet.from.carries_gids()) {
     return Ignored::kNoLinkAddress;
   }
-  if (const auto bad = check_sender(packet, sender)) return bad;
+  if (const auto reason = check_sender(packet, sender)) return reason;
   return learn({.ip = message.target,
                 .link_address = sender,
                 .is_answer = message.solicited && interface_.owns(message.destination),
@@ -116,18 +117,18 @@ std::optional<Ignored> Neighbours::check_sender(const Packet& packet,
 
 // Updates a neighbour's entry from its message (RFC 4861 section 7.2.5).  The rules of ARP are the
 // same, except that each message may replace an address (RFC 826).
-std::optional<Ignored> Neighbours::learn(const News& news, Time now) {
-  if (interface_.owns(news.ip)) return Ignored::kAddressConflict;
-  if (!interface_.source_for(news.ip)) return Ignored::kBadIp;
-  Entry* const entry = table_.find(news.ip);
+std::optional<Ignored> Neighbours::learn(const Claims& claims, Time now) {
+  if (interface_.owns(claims.ip)) return Ignored::kAddressConflict;
+  if (!interface_.source_for(claims.ip)) return Ignored::kBadIp;
+  Entry* const entry = table_.find(claims.ip);
   if (entry == nullptr) return Ignored::kUnknownNeighbour;
 
-  const bool confirms = news.is_answer && entry->tries != 0;
-  if (!entry->is_incomplete() && entry->address() != news.link_address) {
-    if (const auto ignored = learn_other_address(*entry, news, now)) return ignored;
+  const bool confirms = claims.is_answer && entry->tries != 0;
+  if (!entry->is_incomplete() && entry->address() != claims.link_address) {
+    if (const auto ignored = learn_other_address(*entry, claims, now)) return ignored;
   } else if (entry->is_incomplete()) {
-    table_.set_address(*entry, news.link_address);
-    entry->changed = entry->reachable_until = now;
+    table_.set_address(*entry, claims.link_address);
+    entry->changed_at = entry->reachable_until = now;
   } else if (!confirms) {
     return Ignored::kNoNews;
   }
@@ -135,19 +136,20 @@ std::optional<Ignored> Neighbours::learn(const News& news, Time now) {
   if (confirms) entry->reachable_until = now + kReachableTime;
   entry->tries = 0;
   entry->next_request = kNever;
-  finish(*entry, entry->waiters.size(), news.link_address);
+  finish(*entry, entry->waiters.size(), claims.link_address);
   schedule(*entry);
   return std::nullopt;
 }
 
-std::optional<Ignored> Neighbours::learn_other_address(Entry& entry, const News& news, Time now) {
-  if (!news.may_override) {
+std::optional<Ignored> Neighbours::learn_other_address(Entry& entry, const Claims& claims,
+                                                       Time now) {
+  if (!claims.may_override) {
     entry.reachable_until = std::min(entry.reachable_until, now);
     return Ignored::kNoOverride;
   }
-  if (now - entry.changed < kLockTime) return Ignored::kTooSoon;
-  table_.set_address(entry, news.link_address);
-  entry.changed = entry.reachable_until = now;
+  if (now - entry.changed_at < kLockTime) return Ignored::kTooSoon;
+  table_.set_address(entry, claims.link_address);
+  entry.changed_at = entry.reachable_until = now;
   ++counters_.moved;
   return std::nullopt;
 }

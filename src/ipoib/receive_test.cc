@@ -25,7 +25,7 @@ struct IpoibReceiveTest : ::testing::Test {
   }
   void learn_two() {
     ask_for_two();
-    one.take(arp_answer(two, self), two.link_address, now);
+    one.receive(arp_answer(two, self), two.link_address, now);
     (void)one.frames();
   }
   Row row() { return one.neighbours.rows(now).at(0); }
@@ -55,7 +55,7 @@ struct IpoibReceiveTest : ::testing::Test {
 // ---- Requests of other hosts
 
 TEST_F(IpoibReceiveTest, AnswersArpToTheSenderOfThePacket) {
-  one.take(arp_request(two, self.addresses[0].ip), two.link_address, now);
+  one.receive(arp_request(two, self.addresses[0].ip), two.link_address, now);
   const auto frames = one.frames();
   ASSERT_EQ(frames.size(), 1u);
   EXPECT_EQ(frame_text(frames[0]), "10.0.0.1 is here, for 10.0.0.2 -> fe80::2:c903:0:2");
@@ -72,7 +72,7 @@ TEST_F(IpoibReceiveTest, AnswersArpToTheSenderOfThePacket) {
 }
 
 TEST_F(IpoibReceiveTest, AnswersNeighbourSolicitations) {
-  one.take(solicitation(), two.link_address, now);
+  one.receive(solicitation(), two.link_address, now);
   const auto frames = one.frames();
   ASSERT_EQ(frames.size(), 1u);
   EXPECT_EQ(frames[0].to, two.link_address);
@@ -89,12 +89,12 @@ TEST_F(IpoibReceiveTest, AnswersNeighbourSolicitations) {
 TEST_F(IpoibReceiveTest, DefendsItsAddressesAgainstDuplicates) {
   wire::IpoibArp probe = arp_request(two, self.addresses[0].ip);
   probe.sender_ip = 0;
-  one.take(probe, two.link_address, now);
+  one.receive(probe, two.link_address, now);
   EXPECT_THAT(one.texts(), ElementsAre("10.0.0.1 is here, for 0.0.0.0 -> fe80::2:c903:0:2"));
   wire::NeighbourSolicitation test = solicitation();
   test.source = {};
   test.source_link_address = {};
-  one.take(test, two.link_address, now);
+  one.receive(test, two.link_address, now);
   const auto frames = one.frames();
   ASSERT_EQ(frames.size(), 1u);
   EXPECT_EQ(frame_text(frames[0]), "fd00::1 is here, for ff02::1 -> group");
@@ -103,10 +103,10 @@ TEST_F(IpoibReceiveTest, DefendsItsAddressesAgainstDuplicates) {
 }
 
 TEST_F(IpoibReceiveTest, DoesNotAnswerForOthers) {
-  one.take(arp_request(two, three.addresses[0].ip), two.link_address, now);
+  one.receive(arp_request(two, three.addresses[0].ip), two.link_address, now);
   wire::NeighbourSolicitation for_three = solicitation();
   for_three.target = three.addresses[1].ip;
-  one.take(for_three, two.link_address, now);
+  one.receive(for_three, two.link_address, now);
   EXPECT_THAT(one.texts(), IsEmpty());
   EXPECT_EQ(ignored(Ignored::kNotForUs), 2u);
 }
@@ -114,9 +114,9 @@ TEST_F(IpoibReceiveTest, DoesNotAnswerForOthers) {
 // ---- Messages that change entries
 
 TEST_F(IpoibReceiveTest, AnnouncementsCreateNoEntries) {
-  one.take(arp_request(two, two.addresses[0].ip), two.link_address, now);
-  one.take(arp_answer(two, self), two.link_address, now);
-  one.take(advertisement(), two.link_address, now);
+  one.receive(arp_request(two, two.addresses[0].ip), two.link_address, now);
+  one.receive(arp_answer(two, self), two.link_address, now);
+  one.receive(advertisement(), two.link_address, now);
   EXPECT_EQ(one.neighbours.size(), 0u);
   EXPECT_EQ(ignored(Ignored::kUnknownNeighbour), 2u);
   EXPECT_EQ(ignored(Ignored::kNotForUs), 1u);
@@ -124,7 +124,7 @@ TEST_F(IpoibReceiveTest, AnnouncementsCreateNoEntries) {
 
 TEST_F(IpoibReceiveTest, RequestFromTheWantedNeighbourEndsTheWait) {
   ask_for_two();
-  one.take(arp_request(two, three.addresses[0].ip), two.link_address, now);
+  one.receive(arp_request(two, three.addresses[0].ip), two.link_address, now);
   (void)one.frames();
   EXPECT_EQ(one.result(1), two.link_address);
   EXPECT_EQ(row().state, State::kStale) << "a request does not confirm the entry";
@@ -135,7 +135,7 @@ TEST_F(IpoibReceiveTest, AnnouncementMovesAnEntry) {
   now += kLockTime;
   Interface moved = two;
   moved.link_address = {.gid = port_gid(50), .qpn = {0x400}};
-  one.take(arp_request(moved, moved.addresses[0].ip), moved.link_address, now);
+  one.receive(arp_request(moved, moved.addresses[0].ip), moved.link_address, now);
   EXPECT_EQ(row().neighbour, moved.link_address);
   EXPECT_EQ(row().state, State::kStale);
   EXPECT_EQ(one.neighbours.forget(two.link_address.gid), 0u);
@@ -146,7 +146,7 @@ TEST_F(IpoibReceiveTest, SecondOfTwoDifferentAnswersIsIgnored) {
   learn_two();
   Interface liar = three;
   liar.addresses = two.addresses;
-  one.take(arp_answer(liar, self), liar.link_address, now + kLockTime - 1ns);
+  one.receive(arp_answer(liar, self), liar.link_address, now + kLockTime - 1ns);
   EXPECT_EQ(row().neighbour, two.link_address);
   EXPECT_EQ(ignored(Ignored::kTooSoon), 1u);
 }
@@ -154,8 +154,8 @@ TEST_F(IpoibReceiveTest, SecondOfTwoDifferentAnswersIsIgnored) {
 TEST_F(IpoibReceiveTest, UnsolicitedAnswersDoNotConfirmAnEntry) {
   learn_two();
   now += kReachableTime;
-  one.take(arp_answer(two, self), two.link_address, now);
-  one.take(arp_request(two, two.addresses[0].ip), two.link_address, now);
+  one.receive(arp_answer(two, self), two.link_address, now);
+  one.receive(arp_request(two, two.addresses[0].ip), two.link_address, now);
   EXPECT_EQ(row().state, State::kStale);
   EXPECT_EQ(row().age, kReachableTime);
   EXPECT_EQ(ignored(Ignored::kNoNews), 1u);
@@ -166,16 +166,16 @@ TEST_F(IpoibReceiveTest, OnlyAnswersToUsConfirmAnEntry) {
   now += kReachableTime;
   EXPECT_TRUE(one.neighbours.resolve(two.addresses[0].ip, 2, now).has_value());
   EXPECT_EQ(row().state, State::kProbe);
-  one.take(arp_answer(two, three), two.link_address, now);
+  one.receive(arp_answer(two, three), two.link_address, now);
   wire::IpoibArp to_our_ip = arp_answer(two, self);
   to_our_ip.target = three.wire_address();
-  one.take(to_our_ip, two.link_address, now);
+  one.receive(to_our_ip, two.link_address, now);
   wire::IpoibArp to_our_port = arp_answer(two, self);
   to_our_port.target_ip = wire::ipv4_address(three.addresses[0].ip);
-  one.take(to_our_port, two.link_address, now);
+  one.receive(to_our_port, two.link_address, now);
   EXPECT_EQ(row().state, State::kProbe);
   EXPECT_EQ(ignored(Ignored::kNoNews), 3u);
-  one.take(arp_answer(two, self), two.link_address, now);
+  one.receive(arp_answer(two, self), two.link_address, now);
   EXPECT_EQ(row().state, State::kReachable);
 }
 
@@ -183,7 +183,7 @@ TEST_F(IpoibReceiveTest, UnsolicitedAdvertisementEndsTheWaitButConfirmsNothing) 
   ASSERT_TRUE(one.neighbours.resolve(two.addresses[1].ip, 1, now).has_value());
   wire::NeighbourAdvertisement unsolicited = advertisement();
   unsolicited.solicited = false;
-  one.take(unsolicited, two.link_address, now);
+  one.receive(unsolicited, two.link_address, now);
   (void)one.frames();
   EXPECT_EQ(one.result(1), two.link_address);
   EXPECT_EQ(row().state, State::kStale);
@@ -192,18 +192,18 @@ TEST_F(IpoibReceiveTest, UnsolicitedAdvertisementEndsTheWaitButConfirmsNothing) 
 // RFC 4861 section 7.2.5 describes this case.
 TEST_F(IpoibReceiveTest, AdvertisementWithoutOverrideOnlyMakesTheEntryStale) {
   ASSERT_TRUE(one.neighbours.resolve(two.addresses[1].ip, 1, now).has_value());
-  one.take(advertisement(), two.link_address, now);
+  one.receive(advertisement(), two.link_address, now);
   EXPECT_EQ(row().state, State::kReachable);
   now += kLockTime;
   wire::NeighbourAdvertisement other = advertisement();
   other.solicited = other.override_cache = false;
   other.target_link_address = three.wire_address();
-  one.take(other, three.link_address, now);
+  one.receive(other, three.link_address, now);
   EXPECT_EQ(row().neighbour, two.link_address);
   EXPECT_EQ(row().state, State::kStale);
   EXPECT_EQ(ignored(Ignored::kNoOverride), 1u);
   other.override_cache = true;
-  one.take(other, three.link_address, now);
+  one.receive(other, three.link_address, now);
   EXPECT_EQ(row().neighbour, three.link_address);
 }
 
@@ -216,13 +216,13 @@ TEST_F(IpoibReceiveTest, AdvertisementWithoutAddressIsAboutThePacketsSender) {
   from.has_grh = false;
   one.neighbours.receive(from, two.link_address.qpn, wire::write_ipoib_frame(bare), now);
   EXPECT_EQ(ignored(Ignored::kNoLinkAddress), 1u);
-  one.take(bare, two.link_address, now);
+  one.receive(bare, two.link_address, now);
   (void)one.frames();
   EXPECT_EQ(one.result(1), two.link_address);
 }
 
 // A packet within the subnet may have no GRH.  Then only the QPN of the sender can be compared.
-TEST_F(IpoibReceiveTest, AnswerWithoutGrhIsTaken) {
+TEST_F(IpoibReceiveTest, AnswerWithoutGrhIsAccepted) {
   ask_for_two();
   link::Address from = from_interface(two.link_address, self.link_address.gid);
   from.has_grh = false;
@@ -242,7 +242,7 @@ TEST_F(IpoibReceiveTest, ImpossibleLinkAddressesAreDropped) {
   const auto try_address = [&](const LinkAddress& address) {
     Interface liar = two;
     liar.link_address = address;
-    one.take(arp_answer(liar, self), address, now);
+    one.receive(arp_answer(liar, self), address, now);
   };
   const Gid gid = two.link_address.gid;
   for (const std::uint32_t qpn : {0u, 1u, 0xffffffu}) try_address({.gid = gid, .qpn = {qpn}});
@@ -260,10 +260,10 @@ TEST_F(IpoibReceiveTest, ImpossibleLinkAddressesAreDropped) {
 
 TEST_F(IpoibReceiveTest, FrameWithAnotherSenderThanItsPacketIsDropped) {
   ask_for_two();
-  one.take(arp_answer(two, self), three.link_address, now);
-  one.take(arp_answer(two, self), {.gid = two.link_address.gid, .qpn = {0x999}}, now);
-  one.take(arp_answer(two, self), {.gid = three.link_address.gid, .qpn = two.link_address.qpn},
-           now);
+  one.receive(arp_answer(two, self), three.link_address, now);
+  one.receive(arp_answer(two, self), {.gid = two.link_address.gid, .qpn = {0x999}}, now);
+  one.receive(arp_answer(two, self), {.gid = three.link_address.gid, .qpn = two.link_address.qpn},
+              now);
   (void)one.frames();
   EXPECT_FALSE(one.has_ended(1));
   EXPECT_EQ(ignored(Ignored::kForged), 3u);
@@ -271,8 +271,8 @@ TEST_F(IpoibReceiveTest, FrameWithAnotherSenderThanItsPacketIsDropped) {
 
 TEST_F(IpoibReceiveTest, OwnFramesFromGroupsAreIgnored) {
   ask_for_two();
-  one.take(arp_request(self, two.addresses[0].ip), self.link_address, now);
-  one.take(arp_request(self, self.addresses[0].ip), self.link_address, now);
+  one.receive(arp_request(self, two.addresses[0].ip), self.link_address, now);
+  one.receive(arp_request(self, self.addresses[0].ip), self.link_address, now);
   EXPECT_THAT(one.texts(), IsEmpty());
   EXPECT_EQ(ignored(Ignored::kOwnFrame), 2u);
 }
@@ -280,10 +280,10 @@ TEST_F(IpoibReceiveTest, OwnFramesFromGroupsAreIgnored) {
 TEST_F(IpoibReceiveTest, FramesOfAnotherHostWithOurAddressAreCountedAndIgnored) {
   Interface thief = two;
   thief.addresses = self.addresses;
-  one.take(arp_request(thief, self.addresses[0].ip), two.link_address, now);
+  one.receive(arp_request(thief, self.addresses[0].ip), two.link_address, now);
   wire::NeighbourAdvertisement claim = advertisement();
   claim.target = self.addresses[1].ip;
-  one.take(claim, two.link_address, now);
+  one.receive(claim, two.link_address, now);
   EXPECT_EQ(ignored(Ignored::kAddressConflict), 2u);
   EXPECT_THAT(one.texts(), IsEmpty());
   EXPECT_EQ(one.neighbours.resolve(self.addresses[0].ip, 1, now), self.link_address);
@@ -293,11 +293,11 @@ TEST_F(IpoibReceiveTest, SendersOfOtherLinksAreDropped) {
   for (const char* ip : {"10.0.0.255", "10.0.1.2", "224.0.0.1", "127.0.0.1", "255.255.255.255"}) {
     wire::IpoibArp request = arp_request(two, self.addresses[0].ip);
     request.sender_ip = wire::ipv4_address(ip_of(ip));
-    one.take(request, two.link_address, now);
+    one.receive(request, two.link_address, now);
   }
   wire::NeighbourSolicitation far = solicitation();
   far.source = ip_of("fd00:0:0:9::1");
-  one.take(far, two.link_address, now);
+  one.receive(far, two.link_address, now);
   EXPECT_THAT(one.texts(), IsEmpty());
   EXPECT_EQ(ignored(Ignored::kBadIp), 6u);
 }

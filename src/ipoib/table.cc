@@ -5,8 +5,8 @@
 namespace verbena::ipoib {
 
 Entry* Table::find(const Gid& ip) {
-  const auto at = entries_.find(ip);
-  return at == entries_.end() ? nullptr : &at->second;
+  const auto found = entries_.find(ip);
+  return found == entries_.end() ? nullptr : &found->second;
 }
 
 Entry* Table::insert(const Gid& ip, bool& evicted) {
@@ -16,9 +16,9 @@ Entry* Table::insert(const Gid& ip, bool& evicted) {
     erase(*by_use_.front());
     evicted = true;
   }
-  const auto [at, fresh] = entries_.try_emplace(ip, ip);
-  VB_CHECK(fresh);
-  return &at->second;
+  const auto [found, is_new] = entries_.try_emplace(ip, ip);
+  VB_CHECK(is_new);
+  return &found->second;
 }
 
 void Table::erase(Entry& entry) {
@@ -50,14 +50,15 @@ void Table::touch(Entry& entry) {
   if (entry.address_) by_use_.splice(by_use_.end(), by_use_, entry.use_);
 }
 
-Entry* Table::due(Time now) {
+Entry* Table::first_due(Time now) {
   return deadline() > now ? nullptr : find(deadlines_.begin()->second);
 }
 
-std::vector<Gid> Table::with_gid(const Gid& gid) const {
+std::vector<Gid> Table::addresses_with_gid(const Gid& gid) const {
   std::vector<Gid> all;
-  for (auto at = by_gid_.lower_bound({gid, Gid{}}); at != by_gid_.end() && at->first == gid; ++at) {
-    all.push_back(at->second);
+  for (auto found = by_gid_.lower_bound({gid, Gid{}});
+       found != by_gid_.end() && found->first == gid; ++found) {
+    all.push_back(found->second);
   }
   return all;
 }

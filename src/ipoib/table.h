@@ -19,7 +19,7 @@ namespace verbena::ipoib {
 // Represents a call of resolve() that waits for an address.
 struct Waiter {
   std::uint64_t cookie{};
-  Time asked{};
+  Time asked_at{};
 };
 
 // Holds an entry about one IP address.  An entry without a link address is incomplete.  Only
@@ -30,7 +30,7 @@ struct Entry {
   std::uint32_t tries = 0;       // requests since the last answer; 0: no request is pending
   Time next_request = kNever;    // when a pending request is repeated
   Time confirmed_at{};           // when the neighbour last told its address
-  Time changed{};                // when the neighbour last told a different address than before
+  Time changed_at{};             // when the neighbour last told a different address than before
   Time reachable_until{};        // the entry becomes stale at this time
 
   const std::optional<LinkAddress>& address() const { return address_; }
@@ -46,8 +46,8 @@ struct Entry {
  private:
   friend class Table;
   std::optional<LinkAddress> address_{};
-  std::list<Entry*>::iterator use_{};  // its element in Table::by_use_, if it has an address
-  Time deadline_ = kNever;             // its deadline in Table::deadlines_
+  std::list<Entry*>::iterator use_{};  // the entry's place in Table::by_use_, if it has an address
+  Time deadline_ = kNever;             // the entry's deadline in Table::deadlines_
 };
 
 // Stores the entries, and finds them by IP address, by GID, by deadline and by use.
@@ -66,13 +66,14 @@ class Table {
 
   void set_address(Entry& entry, const std::optional<LinkAddress>& address);
   void set_deadline(Entry& entry, Time deadline);
-  // Makes the entry the most recently used one.
+  // Makes the entry the most recently used.
   void touch(Entry& entry);
 
   Time deadline() const { return deadlines_.empty() ? kNever : deadlines_.begin()->first; }
-  // Returns an entry whose deadline has come, or null.
-  Entry* due(Time now);
-  std::vector<Gid> with_gid(const Gid& gid) const;
+  // Returns an entry whose deadline has passed, or null.
+  Entry* first_due(Time now);
+  // Returns the IP addresses of the entries with this GID.
+  std::vector<Gid> addresses_with_gid(const Gid& gid) const;
 
   std::size_t size() const { return entries_.size(); }
   const std::map<Gid, Entry>& entries() const { return entries_; }

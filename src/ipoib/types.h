@@ -52,7 +52,7 @@ enum class State : std::uint8_t {
   kIncomplete,  // a waiter waits for the first answer
   kReachable,   // confirmed within kReachableTime
   kStale,       // not confirmed since then; the next use sends a request
-  kProbe,       // a request is pending, and the entry is used meanwhile
+  kProbe,       // a request is pending, but the entry is still used
 };
 const char* to_string(State state);
 
@@ -65,8 +65,8 @@ struct SendFrame {
   // the SA.  The owner may then use the broadcast group, because all its members check the IP
   // address in the frame.
   LinkAddress to{};
-  // Only answers have this: the path of the request, reversed.  So an answer needs no path record.
-  // The source LID is not set.
+  // Only answers have this path, which is the reversed path of the request.  So an answer needs no
+  // path record.  The source LID is not set.
   std::optional<link::Address> way_back{};
   std::vector<std::byte> frame{};
 
@@ -90,7 +90,8 @@ struct Row {
   Gid ip{};
   State state{};
   LinkAddress neighbour{};  // not set if the entry is incomplete
-  Duration age{};  // since the last message of the neighbour; if incomplete, since the first waiter
+  // The time since the last message of the neighbour; if incomplete, since the first waiter.
+  Duration age{};
   std::size_t waiters = 0;
   std::uint32_t tries = 0;  // requests without an answer
 

@@ -17,19 +17,19 @@ using ipc::umad::Reply;
 
 namespace {
 
-Reply refused(const Error& error) { return {.error = to_errno(error), .text = error.context}; }
+Reply refusal_of(const Error& error) { return {.error = to_errno(error), .text = error.context}; }
 
 }  // namespace
 
 Service::Service(asio::io_context& loop, subnet::Subnet& subnet, std::string build,
-                 std::move_only_function<void()> sent)
+                 std::move_only_function<void()> on_sent)
     : loop_(loop),
       subnet_(subnet),
       build_(std::move(build)),
-      sent_(std::move(sent)),
+      on_sent_(std::move(on_sent)),
       timer_(loop, [this] { on_timer(); }),
       accept_timer_(loop, [this] {
-        for (auto& [hca, served] : served_) served->listening.read(true);
+        for (auto& [hca, served] : hcas_) served->listening.read(true);
       }) {}
 
 Service::~Service() = default;
@@ -37,14 +37,14 @@ Service::~Service() = default;
 Result<void> Service::serve(const std::string& socket_name, std::uint32_t hca, std::string device) {
   os::UnixListener listener = VB_TRY(os::UnixListener::listen(socket_name));
   auto served =
-      std::make_unique<Served>(umad::Node(subnet_, hca, std::move(device)), std::move(listener));
+      std::make_unique<ServedHca>(umad::Node(subnet_, hca, std::move(device)), std::move(listener));
   served->listening = agent::Watch(loop_, served->listener.fd(), [this, hca] { on_listener(hca); });
-  served_[hca] = std::move(served);
+  hcas_[hca] = std::move(served);
   return {};
 }
 
 void Service::on_listener(std::uint32_t hca) {
-  Served& served = *served_.at(hca);
+  ServedHca& served = *hcas_.at(hca);
   for (std::size_t i = 0; i < kAcceptsPerTurn; ++i) {
     auto channel = served.listener.accept();
     if (!channel) {
@@ -63,10 +63,11 @@ void Service::on_listener(std::uint32_t hca) {
   }
 }
 
-bool Service::received(Session& from, std::span<const std::byte> message, std::vector<os::Fd> fds) {
+bool Service::on_message(Session& from, std::span<const std::byte> message,
+                         std::vector<os::Fd> fds) {
   const auto type = ipc::umad::type_of(message);
   if (!type) return false;
-  if (!from.greeted) return *type == ipc::umad::Type::kHello && hello(from, message);
+  if (!from.has_said_hello) return *type == ipc::umad::Type::kHello && hello(from, message);
   umad::Node& node = node_of(from);
   switch (*type) {
     case ipc::umad::Type::kQuery:
@@ -102,7 +103,7 @@ bool Service::hello(Session& session, std::span<const std::byte> message) {
     session.answer(Reply{});
   } else if (hello->purpose == Hello::Purpose::kMads) {
     if (const auto opened = node.open(session.id(), hello->device, hello->port); !opened) {
-      session.answer(refused(opened.error()));
+      session.answer(refusal_of(opened.error()));
       return true;
     }
     auto mads = session.open_mads();
@@ -117,7 +118,7 @@ bool Service::hello(Session& session, std::span<const std::byte> message) {
     if (!file) return false;
     session.answer(Reply{}, *file);
   }
-  session.greeted = true;
+  session.has_said_hello = true;
   session.port = hello->port;
   return true;
 }
@@ -140,17 +141,17 @@ bool Service::send(Session& session, std::span<const std::byte> message, std::ve
   return true;
 }
 
-void Service::manager_file(Session& of, bool opened) {
-  if (of.holds_manager_file == opened) return;
-  of.holds_manager_file = opened;
-  umad::Node& node = node_of(of);
-  node.hold_manager_file(of.port, opened, os::now());
+void Service::on_manager_file(Session& session, bool opened) {
+  if (session.holds_manager_file == opened) return;
+  session.holds_manager_file = opened;
+  umad::Node& node = node_of(session);
+  node.set_manager_file_open(session.port, opened, os::now());
   pump(node);
 }
 
-void Service::ended(Session& session) {
+void Service::on_session_end(Session& session) {
   umad::Node& node = node_of(session);
-  if (session.holds_manager_file) node.hold_manager_file(session.port, false, os::now());
+  if (session.holds_manager_file) node.set_manager_file_open(session.port, false, os::now());
   node.close(session.id());
   mads_lost_ += session.lost();
   sessions_.erase(session.id());
@@ -164,7 +165,7 @@ std::size_t Service::programs(std::uint32_t hca) const {
 
 void Service::add_counters(std::vector<ipc::NamedCount>& out) const {
   mad::ManagementPort::Counters sum;
-  for (const auto& [hca, served] : served_) served->node.add_counters(sum);
+  for (const auto& [hca, served] : hcas_) served->node.add_counters(sum);
   for (const auto& [member, name] : mad::kManagementCounterNames) {
     out.push_back({name, sum.*member});
   }
@@ -174,27 +175,27 @@ void Service::add_counters(std::vector<ipc::NamedCount>& out) const {
 }
 
 void Service::receive(const subnet::MadDelivery& arrival) {
-  const auto served = served_.find(arrival.port.node);
-  if (served == served_.end()) return;
+  const auto served = hcas_.find(arrival.port.node);
+  if (served == hcas_.end()) return;
   served->second->node.receive(arrival, os::now());
-  pass_on(served->second->node);
+  deliver_mads(served->second->node);
 }
 
 void Service::on_timer() {
   const Time now = os::now();
-  for (auto& [hca, served] : served_) {
+  for (auto& [hca, served] : hcas_) {
     if (served->node.deadline() <= now) served->node.on_timer(now);
   }
-  sent_();
-  for (auto& [hca, served] : served_) pass_on(served->node);
+  on_sent_();
+  for (auto& [hca, served] : hcas_) deliver_mads(served->node);
 }
 
 void Service::pump(umad::Node& node) {
-  sent_();
-  pass_on(node);
+  on_sent_();
+  deliver_mads(node);
 }
 
-void Service::pass_on(umad::Node& node) {
+void Service::deliver_mads(umad::Node& node) {
   while (auto output = node.next()) {
     const auto session = sessions_.find(output->session);
     if (session == sessions_.end()) continue;

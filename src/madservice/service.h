@@ -22,27 +22,27 @@ namespace verbena::madservice {
 // of its own, whose name the programs know (os::mad_socket_name()).
 //
 // The owner pulls deliveries from the subnet, and passes those that are MADs to receive().
-// Whenever the service has sent something into the subnet, it calls `sent`, so that the owner pulls
-// again.
+// Whenever the service may have sent something into the subnet, it calls `on_sent`, so that the
+// owner pulls again.
 //
-// Only the loop's thread uses it.
+// Only the loop's thread uses the service.
 class Service final : public Session::Owner {
  public:
   static constexpr std::size_t kSessionsMax = 8192;
   static constexpr std::size_t kAcceptsPerTurn = 64;
   static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
-  // `build` is the build that programs must give in their Hello.  REQUIRES: the subnet outlives the
+  // `build` is the build that programs must name in their Hello.  REQUIRES: the subnet outlives the
   // service.
   Service(asio::io_context& loop, subnet::Subnet& subnet, std::string build,
-          std::move_only_function<void()> sent);
+          std::move_only_function<void()> on_sent);
   ~Service() override;
 
   // Serves the programs of an HCA at a socket with this name.  kAddressInUse: another process has
   // the name.
   Result<void> serve(const std::string& socket_name, std::uint32_t hca, std::string device);
 
-  // Takes a MAD that has arrived at one of the HCAs.
+  // Receives a MAD that has arrived at one of the HCAs.
   void receive(const subnet::MadDelivery& arrival);
 
   // Returns the number of connections of programs of an HCA.
@@ -50,35 +50,36 @@ class Service final : public Session::Owner {
   void add_counters(std::vector<ipc::NamedCount>& out) const;
 
  private:
-  struct Served {
+  struct ServedHca {
     umad::Node node;
     os::UnixListener listener;
     agent::Watch listening{};
   };
 
   void on_listener(std::uint32_t hca);
-  bool received(Session& from, std::span<const std::byte> message,
-                std::vector<os::Fd> fds) override;
-  void manager_file(Session& of, bool opened) override;
-  void ended(Session& session) override;
+  bool on_message(Session& from, std::span<const std::byte> message,
+                  std::vector<os::Fd> fds) override;
+  void on_manager_file(Session& session, bool opened) override;
+  void on_session_end(Session& session) override;
 
   bool hello(Session& session, std::span<const std::byte> message);
   bool send(Session& session, std::span<const std::byte> message, std::vector<os::Fd> fds);
-  umad::Node& node_of(const Session& session) { return served_.at(session.node)->node; }
+  umad::Node& node_of(const Session& session) { return hcas_.at(session.node)->node; }
   void on_timer();
-  // Tells the owner that a node may have sent something, and passes on what it has for programs.
+  // Tells the owner that the node may have sent something, and delivers the node's MADs for
+  // programs.
   void pump(umad::Node& node);
-  // Passes on what the node has for programs, and sets the timer.
-  void pass_on(umad::Node& node);
+  // Delivers the node's MADs for programs, and sets the timer.
+  void deliver_mads(umad::Node& node);
 
   asio::io_context& loop_;
   subnet::Subnet& subnet_;
   std::string build_;
-  std::move_only_function<void()> sent_;
-  std::map<std::uint32_t, std::unique_ptr<Served>> served_{};  // by HCA
+  std::move_only_function<void()> on_sent_;
+  std::map<std::uint32_t, std::unique_ptr<ServedHca>> hcas_{};  // by HCA
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};
   std::uint64_t next_session_ = 1;
-  std::uint64_t mads_lost_ = 0;  // of sessions that have ended
+  std::uint64_t mads_lost_ = 0;  // lost MADs of sessions that have ended
   agent::Timer timer_;
   agent::Timer accept_timer_;
 };

@@ -17,11 +17,11 @@ Session::Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t 
       channel_(std::move(channel)),
       id_(id),
       owner_(owner),
-      end_(loop, [this] { owner_.ended(*this); }),
+      end_(loop, [this] { owner_.on_session_end(*this); }),
       requests_(loop, channel_.fd(), [this] { on_request(); }) {}
 
-// A program that does not read its answers gets no more of them.  That is harmless, because each
-// thread of a program waits for its answer.
+// Ends the session if the program does not read its answers, so that the socket has no room.
+// Normal programs always read them, because each thread waits for its answer.
 void Session::answer_bytes(std::span<const std::byte> message, int fd) {
   if (ended_) return;
   if (!channel_.send(message, std::span<const int>(&fd, fd >= 0 ? 1 : 0))) end();
@@ -42,41 +42,41 @@ Result<int> Session::open_manager_file() {
 
 void Session::deliver(const UserMad& header, std::vector<std::byte> mad) {
   if (ended_ || !mads_) return;
-  const std::size_t bytes = sizeof(Waiting) + mad.size();
+  const std::size_t bytes = sizeof(QueuedMad) + mad.size();
   if (queue_.size() >= kQueueMax || queue_bytes_ + bytes > kQueueBytesMax) {
     ++lost_;
     return;
   }
   queue_.push_back({.header = header, .mad = std::move(mad)});
   queue_bytes_ += bytes;
-  if (queue_.size() == 1) send_waiting();
+  if (queue_.size() == 1) send_queued();
 }
 
-Result<void> Session::send_mad(const Waiting& waiting) {
-  const bool in_memory = waiting.mad.size() > ipc::umad::kInlineBytesMax;
-  const std::size_t inline_bytes = in_memory ? wire::kMadBytes : waiting.mad.size();
+Result<void> Session::send_mad(const QueuedMad& queued) {
+  const bool in_memory = queued.mad.size() > ipc::umad::kInlineBytesMax;
+  const std::size_t inline_bytes = in_memory ? wire::kMadBytes : queued.mad.size();
   std::vector<std::byte> datagram(ipc::umad::kUserMadBytes + inline_bytes);
-  std::memcpy(datagram.data(), &waiting.header, ipc::umad::kUserMadBytes);
-  std::copy_n(waiting.mad.begin(), inline_bytes,
+  std::memcpy(datagram.data(), &queued.header, ipc::umad::kUserMadBytes);
+  std::copy_n(queued.mad.begin(), inline_bytes,
               datagram.begin() + static_cast<std::ptrdiff_t>(ipc::umad::kUserMadBytes));
   if (!in_memory) return mads_.send(datagram);
-  const auto memory = VB_TRY(os::create_shared_memory("verbena-mad", waiting.mad.size()));
-  std::ranges::copy(waiting.mad, memory.mapping.bytes().begin());
+  const auto memory = VB_TRY(os::create_shared_memory("verbena-mad", queued.mad.size()));
+  std::ranges::copy(queued.mad, memory.mapping.bytes().begin());
   const int fd = memory.fd.get();
   return mads_.send(datagram, std::span(&fd, 1));
 }
 
-void Session::send_waiting() {
+void Session::send_queued() {
   while (!queue_.empty() && !ended_) {
-    const Waiting& first = queue_.front();
+    const QueuedMad& first = queue_.front();
     if (const auto sent = send_mad(first); !sent) {
       if (os::would_block(sent.error())) {
-        return mads_watch_.when_writable([this] { send_waiting(); });
+        return mads_watch_.when_writable([this] { send_queued(); });
       }
       if (sent.error().code == Errc::kDeviceFatal) return end();
       ++lost_;  // no memory or descriptor for a long message
     }
-    queue_bytes_ -= sizeof(Waiting) + first.mad.size();
+    queue_bytes_ -= sizeof(QueuedMad) + first.mad.size();
     queue_.pop_front();
   }
 }
@@ -88,7 +88,7 @@ void Session::on_request() {
     const auto received = channel_.receive(buffer, fds);
     if (!received && os::would_block(received.error())) return;
     if (!received || *received == 0 ||
-        !owner_.received(*this, std::span(buffer).first(*received), std::exchange(fds, {}))) {
+        !owner_.on_message(*this, std::span(buffer).first(*received), std::exchange(fds, {}))) {
       return end();
     }
   }
@@ -98,7 +98,7 @@ void Session::on_request() {
 void Session::on_mads_readable() { end(); }
 
 void Session::on_manager_file() {
-  for (const bool opened : manager_file_->next_events()) owner_.manager_file(*this, opened);
+  for (const bool opened : manager_file_->next_events()) owner_.on_manager_file(*this, opened);
 }
 
 void Session::end() {

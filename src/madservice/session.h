@@ -18,26 +18,26 @@ namespace verbena::madservice {
 
 // Serves one connection of a program's libibumad: its requests, and the MADs for it.
 //
-// The session ends when either connection is closed, or a message is invalid.  Then ended() is
-// called once, from the loop and never from inside another call; the owner destroys the session.
-// Only one thread may use it.
+// The session ends when either connection is closed, or a message is invalid.  Then
+// on_session_end() is called once, from the loop and never from inside another call; the owner
+// destroys the session.  Only one thread may use it.
 class Session {
  public:
   // Limits the MADs that a program has not read yet.  MADs beyond these limits are lost.  The first
   // limit is that of Linux.
   static constexpr std::size_t kQueueMax = 200'000;
   static constexpr std::size_t kQueueBytesMax = std::size_t{256} << 20;
-  static constexpr std::size_t kMessagesPerTurn = 64;  // after these, other sessions are served
+  static constexpr std::size_t kMessagesPerTurn = 64;  // then other sessions have their turn
 
   class Owner {
    public:
     virtual ~Owner() = default;
     // Handles a request.  Returns false if the message is invalid, which ends the session.
-    virtual bool received(Session& from, std::span<const std::byte> message,
-                          std::vector<os::Fd> fds) = 0;
+    virtual bool on_message(Session& from, std::span<const std::byte> message,
+                            std::vector<os::Fd> fds) = 0;
     // Reports that the program has opened or closed the subnet manager's file.
-    virtual void manager_file(Session& of, bool opened) = 0;
-    virtual void ended(Session& session) = 0;
+    virtual void on_manager_file(Session& session, bool opened) = 0;
+    virtual void on_session_end(Session& session) = 0;
   };
 
   Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Owner& owner);
@@ -45,8 +45,8 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   std::uint64_t id() const { return id_; }
-  // Counts the MADs that the program did not get, because it did not read the ones before them, or
-  // because there was no memory.
+  // Counts the MADs that the program did not get, because it had not read earlier MADs, or because
+  // there was no memory.
   std::uint64_t lost() const { return lost_; }
 
   template <class Message>
@@ -57,24 +57,24 @@ class Session {
   Result<os::UnixChannel> open_mads();
   // Makes the file of a subnet manager, and returns its descriptor, which the session still owns.
   Result<int> open_manager_file();
-  // Gives the program a MAD.
+  // Sends the program a MAD, or queues it.
   void deliver(const ipc::umad::UserMad& header, std::vector<std::byte> mad);
 
   // The owner stores its own data here.
-  bool greeted = false;
-  std::uint32_t node = 0;  // the index of its HCA in the topology
+  bool has_said_hello = false;
+  std::uint32_t node = 0;  // the index of the session's HCA in the topology
   std::uint8_t port = 0;
   bool holds_manager_file = false;
 
  private:
-  struct Waiting {
+  struct QueuedMad {
     ipc::umad::UserMad header{};
     std::vector<std::byte> mad{};
   };
 
   void answer_bytes(std::span<const std::byte> message, int fd);
-  Result<void> send_mad(const Waiting& waiting);
-  void send_waiting();
+  Result<void> send_mad(const QueuedMad& queued);
+  void send_queued();
   void on_request();
   void on_mads_readable();
   void on_manager_file();
@@ -86,7 +86,7 @@ class Session {
   Owner& owner_;
   os::UnixChannel mads_{};
   std::optional<os::HeldFile> manager_file_{};
-  std::deque<Waiting> queue_{};
+  std::deque<QueuedMad> queue_{};
   std::size_t queue_bytes_ = 0;
   std::uint64_t lost_ = 0;
   bool ended_ = false;

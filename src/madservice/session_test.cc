@@ -25,9 +25,11 @@ class SessionTest : public testing::Test, private Session::Owner {
   bool has_ended_ = false;
 
  private:
-  bool received(Session&, std::span<const std::byte>, std::vector<os::Fd>) override { return true; }
-  void manager_file(Session&, bool) override {}
-  void ended(Session&) override { has_ended_ = true; }
+  bool on_message(Session&, std::span<const std::byte>, std::vector<os::Fd>) override {
+    return true;
+  }
+  void on_manager_file(Session&, bool) override {}
+  void on_session_end(Session&) override { has_ended_ = true; }
 
   std::uint32_t next_ = 0;
 };

@@ -121,17 +121,17 @@ Reply Node::add_agent(SessionId session, const ipc::umad::Register& request) {
   if (slot == agents.end())
     return {.error = ENOMEM, .text = "an opening of a port has 32 agents at most"};
   Port& port = this->port(found->second.port);
-  const auto added = port.mads.add_agent({.qpn = Qpn{request.qpn},
-                                          .mgmt_class = request.mgmt_class,
-                                          .class_version = request.class_version,
-                                          .oui = request.oui,
-                                          .methods = request.methods,
-                                          .rmpp_version = request.rmpp_version,
-                                          .rmpp_by_agent = request.rmpp_by_agent});
-  if (!added) return refusal(added.error());
-  *slot = *added;
+  const auto new_agent = port.mads.add_agent({.qpn = Qpn{request.qpn},
+                                              .mgmt_class = request.mgmt_class,
+                                              .class_version = request.class_version,
+                                              .oui = request.oui,
+                                              .methods = request.methods,
+                                              .rmpp_version = request.rmpp_version,
+                                              .rmpp_by_agent = request.rmpp_by_agent});
+  if (!new_agent) return refusal(new_agent.error());
+  *slot = *new_agent;
   const auto id = static_cast<std::uint32_t>(slot - agents.begin());
-  port.owners.emplace(*added, AgentOwner{.session = session, .id = id});
+  port.owners.emplace(*new_agent, AgentOwner{.session = session, .id = id});
   return {.value = id};
 }
 
@@ -222,10 +222,10 @@ Reply Node::send(SessionId session, const UserMad& header, std::span<const std::
   return {};
 }
 
-void Node::hold_manager_file(std::uint8_t number, bool held, Time now) {
+void Node::set_manager_file_open(std::uint8_t number, bool is_open, Time now) {
   Port& port = this->port(number);
-  if (!held && port.managers == 0) return;
-  port.managers += held ? 1 : -1U;
+  if (!is_open && port.managers == 0) return;
+  port.managers += is_open ? 1 : -1U;
   subnet_.set_is_sm(ref(number), port.managers != 0, now);
 }
 

@@ -18,12 +18,12 @@
 
 namespace verbena::umad {
 
-// Identifies a program's opening of a port.
+// Identifies a port that a program has opened.
 using SessionId = std::uint64_t;
 
 // Serves the programs of one HCA of a simulated subnet that use libibumad, as Linux's ib_umad does:
-// each opening of a port has up to 32 agents, numbered from 0.  The agents belong to the opening,
-// so a program that dies leaves none.
+// each session (an open port of a program) has up to 32 agents, numbered from 0.  The agents end
+// with their session, so a program that dies leaves none.
 //
 // The class is pure: the owner passes in requests of programs and MADs of the subnet, and pulls
 // messages for programs.  MADs of programs go to the subnet at once.  Only one thread may use it.
@@ -40,10 +40,10 @@ class Node {
   const std::string& device() const { return device_; }
   ipc::umad::Device describe() const;
 
-  // Begins a program's opening of a port.  kInvalidArgument: there is no such device or port.
-  // kNoResources: kSessionsMax.
+  // Opens a port for a program.  kInvalidArgument: there is no such device or port.  kNoResources:
+  // kSessionsMax.
   Result<void> open(SessionId session, const std::string& device, std::uint8_t port);
-  // Unregisters the agents.  Unknown sessions are ignored.
+  // Ends a session, and unregisters its agents.  Ignores unknown sessions.
   void close(SessionId session);
 
   // The next functions handle requests of programs.  A reply has the errno that Linux would return.
@@ -54,10 +54,10 @@ class Node {
 
   // Reports that a program has opened or closed the subnet manager's file of a port.  REQUIRES:
   // has_port(port).
-  void hold_manager_file(std::uint8_t port, bool held, Time now);
+  void set_manager_file_open(std::uint8_t port, bool is_open, Time now);
   bool has_port(const std::string& device, std::uint8_t port) const;
 
-  // Takes a MAD that has arrived at one of the HCA's ports.
+  // Receives a MAD that has arrived at one of the HCA's ports.
   void receive(const subnet::MadDelivery& arrival, Time now);
 
   Time deadline() const;

@@ -138,13 +138,13 @@ TEST_F(UmadNodeTest, MadsOfUnknownSessionsAndWrongLengthsAreRefused) {
   EXPECT_EQ(node->send(7, without_pkey, mad, now).error, EINVAL);
 }
 
-TEST_F(UmadNodeTest, PortShowsAManagerAsLongAsItsFileIsHeld) {
+TEST_F(UmadNodeTest, PortShowsAManagerAsLongAsItsFileIsOpen) {
   constexpr std::uint32_t kIsSm = 2;
   const auto is_sm = [&] { return (node->describe().ports[0].capability_mask & kIsSm) != 0; };
   EXPECT_FALSE(is_sm());
-  node->hold_manager_file(1, true, now);
+  node->set_manager_file_open(1, true, now);
   EXPECT_TRUE(is_sm());
-  node->hold_manager_file(1, false, now);
+  node->set_manager_file_open(1, false, now);
   EXPECT_FALSE(is_sm());
 }
 
