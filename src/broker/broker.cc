@@ -81,11 +81,11 @@ void Broker::introduce(std::uint64_t cookie, std::uint64_t peer) {
   outputs_.emplace_back(MakeMemory{pair});
 }
 
-void Broker::memory_made(PairId pair, bool made) {
+void Broker::memory_made(PairId pair, bool success) {
   const auto found = pairs_.find(pair);
   if (found == pairs_.end()) return;
-  found->second.memory = made ? Memory::kMade : Memory::kNone;
-  if (!made) {
+  found->second.memory = success ? Memory::kMade : Memory::kNone;
+  if (!success) {
     ++counters_.limits_met;
     return;
   }

@@ -89,7 +89,7 @@ class Broker {
   void program_ended(ProgramId program, Time now);
   // Reports whether the owner could make the memory of a pair.  Without memory both ends stay on
   // TCP.
-  void memory_made(PairId pair, bool made);
+  void memory_made(PairId pair, bool success);
   // Answers CheckSocket.
   void socket_checked(std::uint64_t cookie, bool exists, Time now);
 

@@ -338,14 +338,14 @@ TEST_F(NeighboursTest, MissingGroupHasItsOwnError) {
 TEST_F(NeighboursTest, WaitersDoNotWaitForEverIfTheInterfaceKeepsLeavingTheGroup) {
   const auto wait_with = [&](std::uint64_t cookie, auto&& disturb) {
     ask(kIp2, cookie);
-    const Time asked = now;
+    const Time call_time = now;
     for (int i = 0; i < 100 && !one.has_ended(cookie); ++i) {
       pass(1s);
       disturb(i);
       (void)one.frames();
     }
     EXPECT_TRUE(one.has_ended(cookie));
-    EXPECT_LE(now - asked, kGroupTimeout + kAnswerTimeout);
+    EXPECT_LE(now - call_time, kGroupTimeout + kAnswerTimeout);
   };
   wait_with(1, [&](int i) { one.neighbours.set_joined(i % 2 != 0, now); });
   wait_with(2, [&](int) {

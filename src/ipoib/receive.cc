@@ -100,8 +100,8 @@ std::optional<Ignored> Neighbours::handle(const Packet& packet,
                now);
 }
 
-// Refuses link addresses that no other interface can have, or that are not those of the packet's
-// sender.  Otherwise a frame could redirect the packets for one host to another host.
+// Refuses link addresses that no other interface can have, or that differ from the address of the
+// packet's sender.  Otherwise a frame could redirect the packets for one host to another host.
 std::optional<Ignored> Neighbours::check_sender(const Packet& packet,
                                                 const LinkAddress& claimed) const {
   if (claimed == interface_.link_address) return Ignored::kOwnFrame;

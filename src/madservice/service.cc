@@ -102,8 +102,8 @@ bool Service::hello(Session& session, std::span<const std::byte> message) {
   if (hello->purpose == Hello::Purpose::kQuery) {
     session.answer(Reply{});
   } else if (hello->purpose == Hello::Purpose::kMads) {
-    if (const auto opened = node.open(session.id(), hello->device, hello->port); !opened) {
-      session.answer(refusal_of(opened.error()));
+    if (const auto result = node.open(session.id(), hello->device, hello->port); !result) {
+      session.answer(refusal_of(result.error()));
       return true;
     }
     auto mads = session.open_mads();
@@ -141,11 +141,11 @@ bool Service::send(Session& session, std::span<const std::byte> message, std::ve
   return true;
 }
 
-void Service::on_manager_file(Session& session, bool opened) {
-  if (session.holds_manager_file == opened) return;
-  session.holds_manager_file = opened;
+void Service::on_manager_file(Session& session, bool is_open) {
+  if (session.holds_manager_file == is_open) return;
+  session.holds_manager_file = is_open;
   umad::Node& node = node_of(session);
-  node.set_manager_file_open(session.port, opened, os::now());
+  node.set_manager_file_open(session.port, is_open, os::now());
   pump(node);
 }
 

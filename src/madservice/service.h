@@ -21,7 +21,7 @@ namespace verbena::madservice {
 // Connects programs that use libibumad with the HCAs of a simulated subnet.  Each HCA has a socket
 // of its own, whose name the programs know (os::mad_socket_name()).
 //
-// The owner pulls deliveries from the subnet, and passes those that are MADs to receive().
+// The owner pulls deliveries from the subnet, and passes the MADs among them to receive().
 // Whenever the service may have sent something into the subnet, it calls `on_sent`, so that the
 // owner pulls again.
 //
@@ -59,7 +59,7 @@ class Service final : public Session::Owner {
   void on_listener(std::uint32_t hca);
   bool on_message(Session& from, std::span<const std::byte> message,
                   std::vector<os::Fd> fds) override;
-  void on_manager_file(Session& session, bool opened) override;
+  void on_manager_file(Session& session, bool is_open) override;
   void on_session_end(Session& session) override;
 
   bool hello(Session& session, std::span<const std::byte> message);

@@ -98,7 +98,7 @@ void Session::on_request() {
 void Session::on_mads_readable() { end(); }
 
 void Session::on_manager_file() {
-  for (const bool opened : manager_file_->next_events()) owner_.on_manager_file(*this, opened);
+  for (const bool is_open : manager_file_->next_events()) owner_.on_manager_file(*this, is_open);
 }
 
 void Session::end() {

@@ -36,7 +36,7 @@ class Session {
     virtual bool on_message(Session& from, std::span<const std::byte> message,
                             std::vector<os::Fd> fds) = 0;
     // Reports that the program has opened or closed the subnet manager's file.
-    virtual void on_manager_file(Session& session, bool opened) = 0;
+    virtual void on_manager_file(Session& session, bool is_open) = 0;
     virtual void on_session_end(Session& session) = 0;
   };
 

@@ -202,7 +202,7 @@ bool map_stream(Socket& socket, int memory, std::uint32_t side) {
   ::madvise(mapping->bytes().data(), mapping->bytes().size(), MADV_DOFORK);
   socket.memory = mapping->bytes();
   socket.side = side;
-  mapping->abandon();  // the socket unmaps it
+  mapping->abandon();  // SocketTable::release() unmaps the memory
   socket.has_memory.store(true);
   return true;
 }
@@ -233,7 +233,7 @@ void leave_end(int fd, Socket& socket) {
   stream::Receiver receiver = socket.receiver();
   for (;;) {
     const auto look = receiver.look();
-    const auto withdrawn = receiver.withdraw(look.seen);
+    const auto withdrawn = receiver.withdraw(look.tail);
     if (withdrawn && !*withdrawn) continue;
     if (!withdrawn || look.bytes > 0) {
       const linger at_once{.l_onoff = 1, .l_linger = 0};

@@ -16,15 +16,15 @@
 namespace verbena::preload::epolls {
 
 inline constexpr std::uint32_t kInput = EPOLLIN | EPOLLRDNORM;
-inline constexpr std::uint64_t kNothingSeen = ~std::uint64_t{0};
+inline constexpr std::uint64_t kNothingReported = ~std::uint64_t{0};
 
 struct Entry {
   int fd = -1;
   std::uint32_t events = 0;
   epoll_data_t data{};
-  std::uint64_t seen = kNothingSeen;  // for EPOLLET: Look::seen or edges_of() at the last report
-  std::uint64_t reported_at = 0;      // when its ring was reported last, in processor::ticks()
-  bool is_armed = true;               // false after a report with EPOLLONESHOT
+  std::uint64_t last_reported = kNothingReported;  // for EPOLLET: Look::tail or edges_of()
+  std::uint64_t reported_at = 0;  // when its ring was reported last, in processor::ticks()
+  bool is_armed = true;           // false after a report with EPOLLONESHOT
 
   bool asks_for_input() const { return (events & kInput) != 0; }
   bool wants_input() const { return is_armed && asks_for_input(); }
@@ -100,15 +100,15 @@ std::uint64_t kick_data();
 // Returns true if the ring has bytes to report for the entry.  With EPOLLET it compares the
 // position in the ring with the one that was reported last.
 inline bool has_bytes_to_report(const stream::Receiver::Look& look, const Entry& entry) {
-  return look.bytes > 0 && ((entry.events & EPOLLET) == 0 || look.seen != entry.seen);
+  return look.bytes > 0 && ((entry.events & EPOLLET) == 0 || look.tail != entry.last_reported);
 }
 // Returns true if `inner`, the set that `entry` refers to, has bytes in rings to report.  With
 // EPOLLET and after an edge, it also returns true if the kernel has something to report for
-// `inner`. Sets `seen` to edges_of(inner).
-bool is_inner_ready(Set& inner, const Entry& entry, std::uint64_t& seen);
+// `inner`. Sets `edges` to edges_of(inner).
+bool is_inner_ready(Set& inner, const Entry& entry, std::uint64_t& edges);
 // Works as is_inner_ready(), for a wait.  If the inner set is not ready, its earlier edges have no
 // effect on later waits, as in the kernel.
-bool is_inner_ready_else_drop_edge(Set& inner, Entry& entry, std::uint64_t& seen);
+bool is_inner_ready_else_drop_edge(Set& inner, Entry& entry, std::uint64_t& edges);
 // Returns true if an entry that waits for input has bytes in a ring to report.
 bool is_ready(const Entry& entry);
 // Finds the entry that an event of the kernel is for.  Returns nullptr if it was removed.

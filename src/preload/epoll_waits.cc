@@ -38,10 +38,12 @@ std::uint32_t output_of(const Entry& entry) {
 // them, and if the entry asks for output and there is room.  As in the kernel, the edge of such
 // bytes then reports output.  Otherwise the edge has no effect on later waits.
 bool has_output_edge_else_drop(const stream::Receiver::Look& look, Entry& entry) {
-  if ((entry.events & EPOLLET) == 0 || look.bytes > 0 || look.seen == entry.seen) return false;
-  const bool is_known = entry.seen != kNothingSeen;  // otherwise the kernel reports the entry
+  if ((entry.events & EPOLLET) == 0 || look.bytes > 0 || look.tail == entry.last_reported)
+    return false;
+  // The kernel makes the first report of an entry.
+  const bool is_known = entry.last_reported != kNothingReported;
   if (is_known && output_of(entry) != 0) return true;
-  entry.seen = look.seen;
+  entry.last_reported = look.tail;
   return false;
 }
 
@@ -52,7 +54,7 @@ std::uint32_t unread_input(Entry& entry) {
   if (!socket || !socket->is_switched() || !entry.wants_input()) return 0;
   const auto look = socket->receiver().look();
   if (look.bytes == 0) return 0;
-  if ((entry.events & EPOLLET) != 0) entry.seen = look.seen;
+  if ((entry.events & EPOLLET) != 0) entry.last_reported = look.tail;
   return entry.events & kInput;
 }
 
@@ -65,7 +67,7 @@ class ReadyRings {
   struct Item {
     std::uint64_t since;  // in processor::ticks()
     Entry* entry;
-    std::uint64_t seen;
+    std::uint64_t position;
     bool has_input;  // false: the bytes of an edge have been read, so only output is reported
   };
 
@@ -86,20 +88,20 @@ class ReadyRings {
  private:
   void add(Entry& entry) {
     std::uint64_t since = 0;
-    std::uint64_t seen = kNothingSeen;
+    std::uint64_t position = kNothingReported;
     bool has_input = true;
     if (const auto socket = SocketTable::find(entry.fd)) {
       if (!socket->is_switched()) return;
       const auto look = socket->receiver().look();
-      seen = look.seen;
+      position = look.tail;
       has_input = has_bytes_to_report(look, entry);
       if (!has_input && !has_output_edge_else_drop(look, entry)) return;
       since = socket->receiver().ready_at();
     } else {
       Set* inner = set_at(entry.fd);
-      if (inner == nullptr || !is_inner_ready_else_drop_edge(*inner, entry, seen)) return;
+      if (inner == nullptr || !is_inner_ready_else_drop_edge(*inner, entry, position)) return;
     }
-    all_[count_++] = {std::max(since, entry.reported_at), &entry, seen, has_input};
+    all_[count_++] = {std::max(since, entry.reported_at), &entry, position, has_input};
   }
 
   static constexpr std::size_t kCapacity = 128;  // entries that one wait can report
@@ -123,24 +125,24 @@ class Wait {
     Duration elapsed{};
     for (;; elapsed = at_once ? Duration{} : os::now() - began) {
       if (any_ready()) {
-        if (const int found = report(mask); found > 0) return found;
+        if (const int count = report(mask); count > 0) return count;
       }
       if (!at_once && has_switched_) {
-        const int found = spin(mask);
-        if (found != 0) return found;
+        const int count = spin(mask);
+        if (count != 0) return count;
       }
       if (!at_once && !begin_sleep()) continue;
       const processor::SleepTimer timer;
-      const int found = sleep(elapsed);
+      const int count = sleep(elapsed);
       const int error = errno;
-      if (!at_once) timer.ended(found > 0);
+      if (!at_once) timer.ended(count > 0);
       // Another thread may have added or armed an entry with unread bytes meanwhile.  So set
       // has_unread_ again.
-      if (!at_once && reports_no_input(found)) (void)any_ready();
-      const int result = found > 0 ? pass_on_kick(filter_events(found)) : found;
+      if (!at_once && reports_no_input(count)) (void)any_ready();
+      const int result = count > 0 ? pass_on_kick(filter_events(count)) : count;
       end_sleep();
       errno = error;
-      if (found <= 0 || result > 0 || (at_once && !kicked_)) return result;
+      if (count <= 0 || result > 0 || (at_once && !kicked_)) return result;
       kicked_ = false;
       // The program may have closed the set meanwhile, and its number may have another use by now.
       if (set_at(fd_) != &set_) {
@@ -151,10 +153,10 @@ class Wait {
   }
 
  private:
-  // Returns true if one of the kernel's `found` events has no input.  Then filter_events() may add
+  // Returns true if one of the kernel's `count` events has no input.  Then filter_events() may add
   // input.
-  bool reports_no_input(int found) const {
-    return std::any_of(events_, events_ + std::max(found, 0),
+  bool reports_no_input(int count) const {
+    return std::any_of(events_, events_ + std::max(count, 0),
                        [](const epoll_event& event) { return (event.events & kInput) == 0; });
   }
 
@@ -170,8 +172,8 @@ class Wait {
         Set* inner = entry.wants_input() ? set_at(entry.fd) : nullptr;
         if (inner == nullptr) continue;
         has_switched_ = true;
-        std::uint64_t seen = kNothingSeen;
-        if (is_inner_ready_else_drop_edge(*inner, entry, seen)) return true;
+        std::uint64_t position = kNothingReported;
+        if (is_inner_ready_else_drop_edge(*inner, entry, position)) return true;
       } else {
         const auto socket = SocketTable::find(entry.fd);
         if (!socket || !socket->is_switched()) continue;
@@ -191,12 +193,12 @@ class Wait {
   // kernel take turns.
   int report(const sigset_t* mask) {
     const bool asks_kernel = max_events_ > 1 || take_turns();
-    int found = 0;
+    int count = 0;
     if (asks_kernel) {
-      found = next().epoll_pwait(fd_, events_, std::max(max_events_ - 1, 1), 0, mask);
-      found = found > 0 ? filter_events(found) : 0;
+      count = next().epoll_pwait(fd_, events_, std::max(max_events_ - 1, 1), 0, mask);
+      count = count > 0 ? filter_events(count) : 0;
     }
-    return pass_on_kick(add_rings(found, !asks_kernel));
+    return pass_on_kick(add_rings(count, !asks_kernel));
   }
 
   // Returns true at every second call for the set.
@@ -206,19 +208,19 @@ class Wait {
     return set_.was_kernels_turn;
   }
 
-  // Adds the events of the rings to the `found` events of the kernel.  `with_output` is set if the
+  // Adds the events of the rings to the `count` events of the kernel.  `with_output` is set if the
   // kernel was not asked, so that the output events are still missing.  Returns the number of all
   // events.
-  int add_rings(int found, bool with_output) {
+  int add_rings(int count, bool with_output) {
     const Hold hold(set_);
     const std::uint64_t now = processor::ticks();
-    int end = found;
+    int end = count;
     ReadyRings ready(set_);
-    for (const auto& [since, entry, seen, has_input] : ready.all()) {
-      epoll_event* same = std::find_if(events_, events_ + found, [&](const epoll_event& e) {
+    for (const auto& [since, entry, position, has_input] : ready.all()) {
+      epoll_event* same = std::find_if(events_, events_ + count, [&](const epoll_event& e) {
         return e.data.u64 == entry->data.u64;
       });
-      if (same == events_ + found) {
+      if (same == events_ + count) {
         if (end == max_events_) continue;
         same = events_ + end++;
         *same = {.events = 0, .data = entry->data};
@@ -226,7 +228,7 @@ class Wait {
       if (has_input) same->events |= entry->events & kInput;
       if (with_output || (entry->events & EPOLLET) != 0) same->events |= output_of(*entry);
       if (same->events == 0) --end;  // the room for output is gone
-      if (seen != kNothingSeen) entry->seen = seen;
+      if (position != kNothingReported) entry->last_reported = position;
       entry->reported_at = now;
       if (entry->is_one_shot()) entry->is_armed = false;
     }
@@ -234,7 +236,7 @@ class Wait {
   }
 
   // Looks through `count` events of the kernel, and drops those that the program must not see.
-  // Returns the number of the others.
+  // Returns how many events remain.
   int filter_events(int count) {
     const Hold hold(set_);
     int end = 0;
@@ -266,9 +268,9 @@ class Wait {
   }
 
   // Wakes another thread for the set if kick() has woken this one, and if a ring still has bytes.
-  int pass_on_kick(int found) {
-    if (kicked_ && found > 0 && has_ready(set_)) kick(fd_);
-    return found;
+  int pass_on_kick(int count) {
+    if (kicked_ && count > 0 && has_ready(set_)) kick(fd_);
+    return count;
   }
 
   // Looks at rings and kernel for a moment.  Returns the number of events, 0 if there are none, or

@@ -79,7 +79,8 @@ bool begin_sleep(const Entry& entry, bool always) {
   always |= !entry.wants_input();
   if (const auto socket = SocketTable::find(entry.fd)) {
     if (!always) {
-      const std::uint64_t known = (entry.events & EPOLLET) != 0 ? entry.seen : kNothingSeen;
+      const std::uint64_t known =
+          (entry.events & EPOLLET) != 0 ? entry.last_reported : kNothingReported;
       return waits::begin_sleep_beyond(*socket, known);
     }
     waits::begin_sleep_always(*socket);
@@ -125,7 +126,7 @@ bool any_is_ready(const Set& set) {
 std::uint64_t edges_of(const Entry& entry) {
   if (!entry.asks_for_input()) return 0;
   if (const auto socket = SocketTable::find(entry.fd)) {
-    return socket->is_switched() ? socket->receiver().look().seen : 0;
+    return socket->is_switched() ? socket->receiver().look().tail : 0;
   }
   Set* inner = set_at(entry.fd);
   if (inner == nullptr) return 0;
@@ -166,9 +167,9 @@ void change(int set_fd, Set& set, int fd, const epoll_event& event) {
   entry = {.fd = fd, .events = event.events, .data = event.data};
   // As in the kernel, this call makes an edge if the entry becomes ready by it.
   Set* inner = set_at(fd);
-  std::uint64_t seen = 0;
+  std::uint64_t edges = 0;
   const bool is_ready_now = inner != nullptr && entry.wants_input()
-                                ? is_inner_ready_else_drop_edge(*inner, entry, seen)
+                                ? is_inner_ready_else_drop_edge(*inner, entry, edges)
                                 : is_ready(entry);
   set.edges += (!was_ready && is_ready_now ? 1 : 0) - edges_of(entry);
   if (entry.is_one_shot()) ++set.one_shot_count;
@@ -254,19 +255,19 @@ bool is_ready(const Entry& entry) {
   if (const auto socket = SocketTable::find(entry.fd)) {
     return socket->is_switched() && has_bytes_to_report(socket->receiver().look(), entry);
   }
-  std::uint64_t seen = 0;
+  std::uint64_t edges = 0;
   Set* inner = set_at(entry.fd);
-  return inner != nullptr && is_inner_ready(*inner, entry, seen);
+  return inner != nullptr && is_inner_ready(*inner, entry, edges);
 }
 
-bool is_inner_ready(Set& inner, const Entry& entry, std::uint64_t& seen) {
+bool is_inner_ready(Set& inner, const Entry& entry, std::uint64_t& edges) {
   const bool has_edges = (entry.events & EPOLLET) != 0;
   {
     const Hold hold(inner);
     // Bytes may come at any moment, so the edges are counted before the rings are looked at.
-    seen = edges_of(inner);
-    if (any_is_ready(inner)) return !has_edges || seen != entry.seen;
-    if (!has_edges || seen == entry.seen) return false;
+    edges = edges_of(inner);
+    if (any_is_ready(inner)) return !has_edges || edges != entry.last_reported;
+    if (!has_edges || edges == entry.last_reported) return false;
   }
   // After an edge, the kernel reports the inner set for whatever is ready at the time of the wait,
   // even if the bytes that made the edge have been read.
@@ -275,9 +276,9 @@ bool is_inner_ready(Set& inner, const Entry& entry, std::uint64_t& seen) {
   return next().ppoll(&one, 1, &at_once, nullptr) > 0;
 }
 
-bool is_inner_ready_else_drop_edge(Set& inner, Entry& entry, std::uint64_t& seen) {
-  if (is_inner_ready(inner, entry, seen)) return true;
-  if ((entry.events & EPOLLET) != 0) entry.seen = seen;
+bool is_inner_ready_else_drop_edge(Set& inner, Entry& entry, std::uint64_t& edges) {
+  if (is_inner_ready(inner, entry, edges)) return true;
+  if ((entry.events & EPOLLET) != 0) entry.last_reported = edges;
   return false;
 }
 

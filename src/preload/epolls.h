@@ -18,9 +18,9 @@
 // whose ring has bytes is added or armed, one of the threads that sleep for the set is woken, so
 // that it looks at the ring.
 //
-// In some cases the library cannot know which thread must be told of bytes in a ring: sets that
-// were inherited over exec, and more than kSetsMax sets.  Then the receiver never promises to look
-// at the ring, so all bytes come by TCP.
+// In some cases the library cannot know which thread it must wake for bytes in a ring: for sets
+// that were inherited over exec, and for sets beyond kSetsMax.  Then the receiver never promises to
+// look at the ring, so all bytes come by TCP.
 namespace verbena::preload::epolls {
 
 inline constexpr std::size_t kSetsMax = 256;

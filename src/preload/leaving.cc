@@ -36,18 +36,18 @@ bool leave_outgoing(int fd, Socket& socket, stream::Reason reason) {
   stream::Sender sender = socket.sender();
   const EndLock lock(stream::place_of(socket.memory, socket.side)->direction->send_lock);
   if (sender.has_left()) return true;
-  const auto left = sender.leave(reason);
-  if (left && *left) wake_peer(sender);
+  const auto result = sender.leave(reason);
+  if (result && *result) wake_peer(sender);
   restore_delay_options(fd, socket);
-  return left.has_value();
+  return result.has_value();
 }
 
 Incoming leave_incoming(Socket& socket, stream::Reason reason) {
   stream::Receiver receiver = socket.receiver();
   const EndLock lock(stream::place_of(socket.memory, 1 - socket.side)->direction->receive_lock);
-  const auto left = receiver.leave(reason);
-  if (!left) return Incoming::kBroken;
-  return *left == stream::Receiver::LeaveResult::kPlain ? Incoming::kPlain : Incoming::kUnread;
+  const auto result = receiver.leave(reason);
+  if (!result) return Incoming::kBroken;
+  return *result == stream::Receiver::LeaveResult::kPlain ? Incoming::kPlain : Incoming::kUnread;
 }
 
 // Withdraws the promise for ever, so that the peer puts nothing more into the ring.

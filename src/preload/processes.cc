@@ -68,13 +68,13 @@ bool share_counts(Socket& socket) {
     // A connection of two processes does not change over before the bytes have been moved.
     common->processes.fetch_add(1);
     if (socket.counts.compare_exchange_strong(counts, common)) return true;
-    common->processes.store(0);  // another thread forks as well
+    common->processes.store(0);  // another thread, which also forks, was faster
   }
   counts->processes.fetch_add(1);
   return true;
 }
 
-// Counts the child that is about to be made among those that hold the connection.
+// Counts the child of the coming fork among the processes that hold the connection.
 void share(int fd, Socket& socket) {
   socket.is_shared.store(true);
   if (socket.state.load() == Socket::State::kPlain) return;
@@ -173,7 +173,7 @@ class Exec {
   }
   Exec(const Exec&) = delete;
   Exec& operator=(const Exec&) = delete;
-  // This destructor runs only if exec() has failed.
+  // The destructor runs only if exec() has failed.
   ~Exec() {
     for_each_socket([](int, Socket& socket) { join_shared_counts(socket); });
     while (closed_count_ > 0) {

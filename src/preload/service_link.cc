@@ -59,13 +59,13 @@ struct Name {
 };
 
 // Holds the process's one connection to the service.  Only the thread that has set `busy` uses the
-// other members, except for atomic ones.
+// other members, except for the atomic members.
 struct Link {
   std::atomic<bool> busy{false};
   std::atomic<bool> retired{false};
   std::atomic<int> fd{-1};
   std::uint64_t fd_cookie = 0;  // cookie of `fd`, to notice that the program has reused its number
-  std::atomic<std::uint64_t> received_count{0};  // received messages; the mailbox counts those sent
+  std::atomic<std::uint64_t> received_count{0};  // messages; the mailbox counts sent messages
   std::atomic<std::uint32_t> number{0};          // connections that this process has had so far
   Time last_try{};
   Duration retry_every = kRetryEvery;
@@ -76,7 +76,8 @@ struct Link {
 };
 constinit Link link{};
 
-// The mailbox is mapped over this page, so that a thread may look at it while another one connects.
+// The mailbox is mapped over this page, so that a thread may look at it while another thread
+// connects.
 constexpr std::size_t kPageBytes = broker::MailboxMemory::kBytes;
 alignas(kPageBytes) constinit std::array<std::byte, kPageBytes> mailbox_page{};
 

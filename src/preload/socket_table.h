@@ -56,7 +56,7 @@ class Socket {
  public:
   enum class State : std::uint8_t {
     kNew,        // on TCP; to be offered to the service after some use
-    kOffered,    // on TCP; the service knows it
+    kOffered,    // on TCP; the service knows the connection
     kSwitching,  // one thread is changing the connection over
     kSwitched,   // the stream chooses TCP or the ring for each byte
     kPlain,      // on TCP for ever
@@ -186,8 +186,8 @@ class SocketTable {
   // Stops tracking the descriptor, before the kernel closes it.  Returns the socket that it had.
   static SocketUse remove(int fd);
 
-  // Calls visit(fd) for each tracked descriptor from `first` to `last`.  It holds no reference to
-  // the socket meanwhile, so visit() may end the socket's last use.
+  // Calls visit(fd) for each tracked descriptor from `first` to `last`.  Holds no reference to the
+  // socket during visit(), which may end the socket's last use.
   template <class Visit>
   static void for_each_descriptor(int first, int last, Visit visit) {
     last = std::min(last, highest_.load(std::memory_order_relaxed));

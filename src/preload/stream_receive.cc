@@ -97,15 +97,15 @@ class Receive {
   bool follows_sender() {
     const stream::Reason reason = receiver_.sender_left();
     if (reason == stream::Reason::kNone) return false;
-    const auto left = receiver_.leave(reason);
-    return left && *left == stream::Receiver::LeaveResult::kPlain;
+    const auto result = receiver_.leave(reason);
+    return result && *result == stream::Receiver::LeaveResult::kPlain;
   }
 
   ssize_t by_tcp_alone() {
     lock_.unlock();
     if (to_.done() == 0) return kernel_call(next().recvmsg, fd_, to_, call_flags());
-    // A connection by TCP alone would return these bytes and those of the ring in one call, up to
-    // urgent data.  So go on reading.
+    // A connection by TCP alone would return these bytes and the bytes of the ring in one call, up
+    // to urgent data.  So go on reading.
     while (!to_.at_end()) {
       int queued = 0;
       system_call(SYS_ioctl, fd_, FIONREAD, &queued);
@@ -195,10 +195,11 @@ class Receive {
     std::array<std::byte, 8192> discarded;
     std::array<iovec, kPartsMax> parts;
     std::size_t count = 0;
-    for (std::size_t left = skipped; left > 0; ++count) {
+    for (std::size_t remaining = skipped; remaining > 0; ++count) {
       if (count + 1 == parts.size()) return 0;
-      parts[count] = {.iov_base = discarded.data(), .iov_len = std::min(left, discarded.size())};
-      left -= parts[count].iov_len;
+      parts[count] = {.iov_base = discarded.data(),
+                      .iov_len = std::min(remaining, discarded.size())};
+      remaining -= parts[count].iov_len;
     }
     const auto room = to_.part(bytes_max);
     parts[count] = {.iov_base = room.data(), .iov_len = room.size()};
@@ -234,7 +235,7 @@ class Receive {
     if (!may_wait) return to_.done() > 0 ? done() : failed(EAGAIN);
     if (!has_spun_ && spin_for_bytes()) return std::nullopt;
     if (lock_.outcome() == EndLock::Outcome::kNotTaken) return fails_with(EINTR);
-    return sleep_in_kernel(step.seen);
+    return sleep_in_kernel(step.tail);
   }
 
   // Takes the bytes that TCP has, without withdrawing the promise.  Returns nothing if TCP has
@@ -304,17 +305,17 @@ class Receive {
       const timespec at_once{};
       return next().ppoll(&one, 1, &at_once, nullptr) > 0;
     };
-    const auto found =
-        processor::spin([&] { return receiver_.look().seen != before.seen; }, kernel_has_news);
+    const auto spin_result =
+        processor::spin([&] { return receiver_.look().tail != before.tail; }, kernel_has_news);
     lock_.lock_again();
-    kernel_has_news_ = found == processor::SpinResult::kKernel;
-    return found != processor::SpinResult::kNothing &&
+    kernel_has_news_ = spin_result == processor::SpinResult::kKernel;
+    return spin_result != processor::SpinResult::kNothing &&
            lock_.outcome() != EndLock::Outcome::kNotTaken;
   }
 
   // Sleeps in recv().  All bytes that come during the sleep come by TCP.
-  std::optional<ssize_t> sleep_in_kernel(std::uint64_t seen) {
-    const auto withdrawn = receiver_.withdraw(seen);
+  std::optional<ssize_t> sleep_in_kernel(std::uint64_t tail) {
+    const auto withdrawn = receiver_.withdraw(tail);
     if (!withdrawn) return reset(fd_);
     if (!*withdrawn) return std::nullopt;
     const Withdrawal withdrawal(receiver_);

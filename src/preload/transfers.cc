@@ -77,7 +77,7 @@ bool are_all_empty(const iovec* parts, int count) {
   return std::all_of(parts, parts + count, [](const iovec& one) { return one.iov_len == 0; });
 }
 
-// Returns the flags of recvmsg() and sendmsg() for those of preadv2() and pwritev2().
+// Converts flags of preadv2() and pwritev2() to flags of recvmsg() and sendmsg().
 int message_flags(int flags) { return (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0; }
 
 std::size_t part_count(int count) { return count < 0 ? 0 : static_cast<std::size_t>(count); }

@@ -23,7 +23,7 @@
 
 namespace verbena::preload {
 namespace waits {
-bool begin_sleep_beyond(Socket& socket, std::uint64_t last_seen) {
+bool begin_sleep_beyond(Socket& socket, std::uint64_t known_tail) {
   const WaitLock lock(socket);
   if (!socket.is_switched()) {
     ++socket.sleepers;
@@ -31,8 +31,8 @@ bool begin_sleep_beyond(Socket& socket, std::uint64_t last_seen) {
   }
   stream::Receiver receiver = socket.receiver();
   const auto look = receiver.look();
-  if (look.bytes > 0 && look.seen != last_seen) return false;
-  const auto withdrawn = receiver.withdraw(look.seen);
+  if (look.bytes > 0 && look.tail != known_tail) return false;
+  const auto withdrawn = receiver.withdraw(look.tail);
   // If the memory holds invalid values, the next call that reads resets the connection.
   return !withdrawn || *withdrawn;
 }
@@ -44,7 +44,7 @@ bool begin_sleep(Socket& socket) {
 
 void begin_sleep_always(Socket& socket) {
   for (;;) {
-    const std::uint64_t now = socket.is_switched() ? socket.receiver().look().seen : 0;
+    const std::uint64_t now = socket.is_switched() ? socket.receiver().look().tail : 0;
     if (begin_sleep_beyond(socket, now)) return;
   }
 }

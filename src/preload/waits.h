@@ -22,9 +22,9 @@ void start(Socket& socket, Begin begin);
 // Call this before the thread sleeps in the kernel for the socket.  Returns false if the ring has
 // bytes; then the thread must not sleep.
 bool begin_sleep(Socket& socket);
-// Works as begin_sleep(), but also returns true if only bytes up to `last_seen`
-// (Receiver::Look::seen) lie in the ring.
-bool begin_sleep_beyond(Socket& socket, std::uint64_t last_seen);
+// Works as begin_sleep(), but also returns true if only bytes up to `known_tail`
+// (Receiver::Look::tail) lie in the ring.
+bool begin_sleep_beyond(Socket& socket, std::uint64_t known_tail);
 // Works as begin_sleep(), but allows the sleep even if bytes lie in the ring.
 void begin_sleep_always(Socket& socket);
 // Call this after the thread has slept.

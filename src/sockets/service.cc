@@ -249,7 +249,7 @@ void Service::pump() {
   update_idle();
 }
 
-// Makes rings of the next smaller size if the system refuses the memory for larger ones.
+// Makes rings of the next smaller size if the system refuses the memory for larger rings.
 std::optional<PairMemory> Service::make_memory() {
   for (std::size_t bytes = ring_sizes_.choose(); bytes > 0; bytes = ring_sizes_.choose(bytes - 1)) {
     auto memory = PairMemory::create(bytes);
@@ -261,15 +261,15 @@ std::optional<PairMemory> Service::make_memory() {
 
 void Service::act(const broker::Broker::MakeMemory& output) {
   auto memory = make_memory();
-  const bool made = memory.has_value();
-  if (made) {
+  const bool has_memory = memory.has_value();
+  if (has_memory) {
     ring_sizes_.add(memory->ring_bytes());
     memory_.emplace(output.pair, std::move(*memory));
     ring_pause_ = options_.ring_idle;
     ring_timer_.at(std::min(ring_timer_.deadline(), os::now() + ring_pause_));
   }
-  broker_.memory_made(output.pair, made);
-  tracing_.on_introduction(output.pair, made);
+  broker_.memory_made(output.pair, has_memory);
+  tracing_.on_introduction(output.pair, has_memory);
 }
 
 void Service::act(const broker::Broker::SendMemory& output) {

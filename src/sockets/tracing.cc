@@ -95,11 +95,11 @@ void Tracing::on_refusal(const Session& program, const broker::Report& report) {
   for (const auto& [id, tool] : tools_) send(tool, event, {program.uid});
 }
 
-void Tracing::on_introduction(broker::PairId pair, bool made) {
+void Tracing::on_introduction(broker::PairId pair, bool has_memory) {
   if (!active()) return;
   for (const std::uint64_t cookie : broker_.cookies_of_pair(pair)) {
     alone_deadlines_.erase(cookie);
-    send_event(cookie, {.what = made ? What::kIntroduced : What::kLimit}, nullptr, nullptr);
+    send_event(cookie, {.what = has_memory ? What::kIntroduced : What::kLimit}, nullptr, nullptr);
   }
 }
 

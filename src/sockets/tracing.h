@@ -48,8 +48,9 @@ class Tracing {
   // message, or that has ended.
   void on_offer(const Session& program, const broker::Report& report, bool in_limits);
   void on_refusal(const Session& program, const broker::Report& report);
-  // Reports that the pair has got its memory; if `made` is false, that a limit prevented this.
-  void on_introduction(broker::PairId pair, bool made);
+  // Reports that the pair has got its memory; if `has_memory` is false, that a limit prevented
+  // this.
+  void on_introduction(broker::PairId pair, bool has_memory);
   // Call these two before the broker learns of the event.
   void on_forget(const Session& program, const broker::Forget& forget);
   void on_program_end(const Session& program);

@@ -114,7 +114,7 @@ struct Scene {
   void write_by_both_ways(BasicSender<Memory>& sender) {
     Receiver receiver(place);
     write(sender, "abcdefgh");
-    ASSERT_TRUE(*receiver.withdraw(receiver.look().seen));
+    ASSERT_TRUE(*receiver.withdraw(receiver.look().tail));
     write(sender, "ijk");
     receiver.promise();
     write(sender, "lmnop");
@@ -180,8 +180,9 @@ TEST(StreamDeaths, AnotherProcessReadsWhatADeadReceiverDidNotCommit) {
       ++lost;
       continue;
     }
-    const std::uint64_t taken = scene.place.direction->head + scene.place.direction->tcp_received;
-    const std::string before = std::string("abcdefghijklmnop").substr(0, taken);
+    const std::uint64_t read_bytes =
+        scene.place.direction->head + scene.place.direction->tcp_received;
+    const std::string before = std::string("abcdefghijklmnop").substr(0, read_bytes);
     scene.read.clear();
     scene.receive(successor);
     EXPECT_EQ(before + scene.read, "abcdefghijklmnop");

@@ -66,7 +66,7 @@ TEST_F(IdleRingTest, ARingIsKeptWhileSomebodyHoldsTheSendersLock) {
 }
 
 TEST_F(IdleRingTest, PagesCanBeGivenBackWhileAReceiverSleeps) {
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
   ASSERT_TRUE(ring_.begin());
   ring_.end();
   EXPECT_EQ(write("by TCP"), WriteStep::Kind::kTcp);

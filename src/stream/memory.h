@@ -140,7 +140,7 @@ struct Direction {
   std::uint64_t ring_start;  // the offset of the first byte that the ring has carried
 
   // The caller's locks, one for the processes and threads of each end.  The first 32 bits of
-  // send_lock are not zero while somebody holds it, and taking it is sequentially consistent.
+  // send_lock are not zero while somebody holds it, and taking the lock is sequentially consistent.
   alignas(64) std::array<std::byte, kLockBytes> send_lock;
   alignas(64) std::array<std::byte, kLockBytes> receive_lock;
 };
@@ -154,8 +154,8 @@ struct Control {
   // Counts the processes that hold each side's end.  This layer does not use this count, the
   // options below, or the locks.
   alignas(64) std::array<std::uint32_t, 2> holders;
-  // Holds the socket options of each side that all its processes must see: those that the program
-  // has set, while the kernel's socket has other values.
+  // Holds socket options of each side, which all processes of the side must see: the values that
+  // the program has set, while the kernel's socket has other values.
   std::array<std::uint32_t, 2> shown_options;
 };
 inline constexpr std::size_t kControlBytes = 4096;

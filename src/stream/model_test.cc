@@ -220,7 +220,7 @@ class Conversation {
       if (*bound != 0) return read_tcp(receiver, buffer.first(std::min(*bound, buffer.size())));
     }
     if (program_.wait == Wait::kFutex && !tcp_.ended()) {
-      const std::optional<std::uint32_t> value = receiver.wait_value(step.seen);
+      const std::optional<std::uint32_t> value = receiver.wait_value(step.tail);
       current->fence();
       if (value && tcp_.readable()) return;
       if (value) return futex_wait(*receiver.futex_word(), *value);
@@ -240,7 +240,7 @@ class Conversation {
   }
   void sleep_in_kernel(BasicReceiver<Memory>& receiver, const ReadStep& step,
                        std::span<std::byte> buffer) {
-    const Result<bool> may_sleep = receiver.withdraw(step.seen);
+    const Result<bool> may_sleep = receiver.withdraw(step.tail);
     has_error_ |= !may_sleep.has_value();
     if (has_error_ || !*may_sleep) return;
     wait_for_tcp();

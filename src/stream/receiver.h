@@ -26,7 +26,7 @@
 //              - if step.only_end, TCP has at most an end: a caller that does not block may return
 //                EAGAIN without a system call, unless the kernel has reported an event since the
 //                last recv() that gave EAGAIN
-//     kPlain   unlock, and do what the program asked, by TCP alone; report nothing
+//     kPlain   unlock; make the program's call on the socket; report nothing
 //   unlock
 //
 // How to wait in poll, select or epoll, without a lock: look() at each socket; if no ring has
@@ -52,7 +52,7 @@ struct ReadStep {
   enum class Kind : std::uint8_t { kCopied, kTcp, kOpen, kPlain };
   Kind kind = Kind::kPlain;
   std::size_t bytes = 0;   // kCopied, kTcp
-  std::uint64_t seen = 0;  // kOpen: for withdraw() or wait_value()
+  std::uint64_t tail = 0;  // kOpen: for withdraw() or wait_value()
   bool only_end = false;   // kOpen: all bytes that were sent by TCP have been read
 };
 
@@ -64,7 +64,7 @@ class BasicReceiver {
 
   struct Look {
     std::size_t bytes = 0;   // bytes that can be read from the ring now
-    std::uint64_t seen = 0;  // the tail: for withdraw(), wait_value(), and to notice new bytes
+    std::uint64_t tail = 0;  // for withdraw(), wait_value(), and to notice new bytes
   };
   enum class LeaveResult : std::uint8_t {
     kPlain,   // all bytes come by TCP from now on
@@ -103,13 +103,13 @@ class BasicReceiver {
       if (!segment.in_ring) {
         if (segment.ends) return by_tcp(std::min<std::uint64_t>(segment.rest, buffer.size()));
         if (used != 0) return malformed(Fault::kTable, "stream: bytes in the ring, no segment");
-        return ReadStep{.kind = ReadStep::Kind::kOpen, .seen = tail};
+        return ReadStep{.kind = ReadStep::Kind::kOpen, .tail = tail};
       }
       if (segment.ends && segment.rest > used) continue;
       const auto n = static_cast<std::size_t>(
           std::min<std::uint64_t>(segment.ends ? segment.rest : used, buffer.size()));
       if (n == 0) {
-        return ReadStep{.kind = ReadStep::Kind::kOpen, .seen = tail, .only_end = true};
+        return ReadStep{.kind = ReadStep::Kind::kOpen, .tail = tail, .only_end = true};
       }
       copy_out(buffer.first(n), peek);
       return ReadStep{.kind = ReadStep::Kind::kCopied, .bytes = n};
@@ -129,7 +129,7 @@ class BasicReceiver {
     const std::uint64_t offset = offset_add(next_offset(), tcp_bytes + ring_bytes);
     const Segment segment = VB_TRY(segment_at(offset)).second;
     if (!segment.in_ring) {
-      if (!segment.ends) return ReadStep{.kind = ReadStep::Kind::kOpen, .seen = tail};
+      if (!segment.ends) return ReadStep{.kind = ReadStep::Kind::kOpen, .tail = tail};
       return ReadStep{
           .kind = ReadStep::Kind::kTcp,
           .bytes = static_cast<std::size_t>(std::min<std::uint64_t>(segment.rest, buffer.size()))};
@@ -137,7 +137,7 @@ class BasicReceiver {
     const std::size_t available = used - std::min(used, ring_bytes);
     const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(
         std::min(available, buffer.size()), segment.ends ? segment.rest : available));
-    if (n == 0) return ReadStep{.kind = ReadStep::Kind::kOpen, .seen = tail, .only_end = true};
+    if (n == 0) return ReadStep{.kind = ReadStep::Kind::kOpen, .tail = tail, .only_end = true};
     return ReadStep{.kind = ReadStep::Kind::kCopied,
                     .bytes = copy_piece(offset_add(Memory::load_relaxed(d_->head), ring_bytes),
                                         buffer.first(n))};
@@ -189,11 +189,11 @@ class BasicReceiver {
   std::uint64_t ready_at() const { return Memory::load_relaxed(d_->ready_at); }
 
   // Announces that the caller may sleep in the kernel.  Returns false if bytes have come into the
-  // ring since `seen`: do not sleep.  After true, all later bytes come by TCP, until the caller and
+  // ring since `tail`: do not sleep.  After true, all later bytes come by TCP, until the caller and
   // all other sleepers have called promise().  No lock.  kMalformed: more than 8,191 sleepers.
-  Result<bool> withdraw(std::uint64_t seen) {
+  Result<bool> withdraw(std::uint64_t tail) {
     std::uint64_t word = Memory::load_acquire(d_->state);
-    while (State(word).tail() == seen) {
+    while (State(word).tail() == tail) {
       if (State(word).sleepers() == State::kSleepersMask) {
         return malformed(Fault::kSleepers, "stream: too many sleepers");
       }
@@ -211,12 +211,12 @@ class BasicReceiver {
   }
 
   // Announces that the caller will wait at futex_word().  Returns the value for FUTEX_WAIT.
-  // Returns nothing if bytes have come since `seen`, or if the sender has left, so that nobody
+  // Returns nothing if bytes have come since `tail`, or if the sender has left, so that nobody
   // would wake the caller: then call withdraw().  The promise stays valid during the wait.  No
   // lock.
-  std::optional<std::uint32_t> wait_value(std::uint64_t seen) {
+  std::optional<std::uint32_t> wait_value(std::uint64_t tail) {
     std::uint64_t word = Memory::load_acquire(d_->state);
-    while (State(word).tail() == seen) {
+    while (State(word).tail() == tail) {
       const std::uint64_t waiting = word | State::kWaiting;
       if (Memory::compare_exchange(d_->state, word, waiting)) {
         if (Memory::load_acquire(d_->sender_left) != 0) break;

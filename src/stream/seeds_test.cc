@@ -151,17 +151,17 @@ class World {
       const Result<std::size_t> bound = receiver.queued_bound(tcp_.size());
       ASSERT_TRUE(bound.has_value()) << bound.error().context;
       if (*bound != 0) receiver.received(take_tcp(*bound));
-    } else if (how == 1 && receiver.wait_value(step.seen).has_value()) {
+    } else if (how == 1 && receiver.wait_value(step.tail).has_value()) {
       if (!tcp_.empty() || finished_) return;
       woken_ = false;
       reader.state = Reader::kInFutex;
-    } else if (*receiver.withdraw(step.seen)) {
+    } else if (*receiver.withdraw(step.tail)) {
       reader.state = Reader::kInRecv;
     }
   }
   // Sleeps as an edge-triggered epoll does: the bytes that are there now were reported before.
   void sleep_on_edge(Reader& reader, Receiver& receiver) {
-    if (*receiver.withdraw(receiver.look().seen)) reader.state = Reader::kInPoll;
+    if (*receiver.withdraw(receiver.look().tail)) reader.state = Reader::kInPoll;
   }
 
   void leave() {

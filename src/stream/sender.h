@@ -15,7 +15,7 @@
 //              If the caller has more bytes elsewhere, they may go in the same call, up to
 //              kTcpBytesMax in all
 //     kFull    spin a little and write() again, or write_by_tcp() and continue as in kTcp
-//     kPlain   unlock, and do what the program asked, by TCP alone; report nothing
+//     kPlain   unlock; make the program's call on the socket; report nothing
 //   unlock
 //
 // A lock is never held while the thread sleeps.  Urgent data (MSG_OOB): leave() first.

@@ -81,16 +81,16 @@ class Ends {
       const Result<std::size_t> bound = receiver_.queued_bound(queued);
       VB_CHECK(!bound.has_value() || *bound <= queued);
       if (bound.has_value() && *bound != 0) receiver_.received(*bound);
-      (void)receiver_.withdraw(step->seen);
+      (void)receiver_.withdraw(step->tail);
     }
   }
   void receiver_call(sim::FuzzInput& input) {
     switch (input.take<std::uint8_t>() % 8) {
       case 0: receiver_.promise(); break;
       case 1: receiver_.received_open(input.take<std::uint32_t>()); break;
-      case 2: (void)receiver_.wait_value(receiver_.look().seen); break;
+      case 2: (void)receiver_.wait_value(receiver_.look().tail); break;
       case 3: VB_CHECK(receiver_.look().bytes <= kRing); break;
-      case 4: (void)receiver_.withdraw(receiver_.look().seen); break;
+      case 4: (void)receiver_.withdraw(receiver_.look().tail); break;
       case 5: (void)receiver_.recover(); break;
       case 6: (void)receiver_.leave(Reason::kExec); break;
       default: receiver_.start(input.take<std::uint64_t>(), input.take<std::uint8_t>());

@@ -78,8 +78,8 @@ TEST_F(StreamTest, TheReceiverLearnsWhenTheFirstUnreadByteWasSent) {
 TEST_F(StreamTest, APeekSeesTheBytesOfAllSegmentsAndTakesNone) {
   start();
   write("one");  // by the ring
-  const std::uint64_t seen = receiver_.look().seen;
-  ASSERT_TRUE(*receiver_.withdraw(seen));
+  const std::uint64_t tail = receiver_.look().tail;
+  ASSERT_TRUE(*receiver_.withdraw(tail));
   write("two");  // by TCP
   receiver_.promise();
   write("three");  // by the ring again
@@ -112,7 +112,7 @@ TEST_F(StreamTest, BytesGoByTcpBeforeTheReceiverHasStarted) {
 
 TEST_F(StreamTest, BytesGoByTcpWhileTheReceiverMaySleepAndByTheRingAfterwards) {
   start();
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
   EXPECT_EQ(write("one"), WriteStep::Kind::kTcp);
   receiver_.promise();
   EXPECT_EQ(write("two"), WriteStep::Kind::kCopied);
@@ -122,8 +122,8 @@ TEST_F(StreamTest, BytesGoByTcpWhileTheReceiverMaySleepAndByTheRingAfterwards) {
 
 TEST_F(StreamTest, EachSleeperMustPromiseBeforeTheRingIsUsedAgain) {
   start();
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
   receiver_.promise();
   EXPECT_EQ(write("one"), WriteStep::Kind::kTcp);
   receiver_.promise();
@@ -132,20 +132,20 @@ TEST_F(StreamTest, EachSleeperMustPromiseBeforeTheRingIsUsedAgain) {
 
 TEST_F(StreamTest, AReceiverMayNotSleepIfBytesCameSinceItLooked) {
   start();
-  const std::uint64_t seen = receiver_.look().seen;
+  const std::uint64_t tail = receiver_.look().tail;
   write("new");
-  EXPECT_FALSE(*receiver_.withdraw(seen));
-  EXPECT_FALSE(receiver_.wait_value(seen).has_value());
+  EXPECT_FALSE(*receiver_.withdraw(tail));
+  EXPECT_FALSE(receiver_.wait_value(tail).has_value());
   EXPECT_EQ(receiver_.look().bytes, 3U);
 }
 
 TEST_F(StreamTest, AReaderTakesNoTcpByteBehindTheRing) {
   start();
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
   write("a");
   receiver_.promise();
   write("b");
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
   write("c");
   ASSERT_EQ(tcp_, "ac");
   std::array<std::byte, 10> buffer{};
@@ -208,12 +208,12 @@ TEST_F(StreamTest, AnEmptyRingIsFilledFromItsBeginningAgain) {
 
 TEST_F(StreamTest, AReceiverThatWaitsOnTheFutexIsWokenByBytesOfTheRingAndOfTcp) {
   start();
-  ASSERT_TRUE(receiver_.wait_value(receiver_.look().seen).has_value());
+  ASSERT_TRUE(receiver_.wait_value(receiver_.look().tail).has_value());
   WriteStep step = *sender_.write(std::as_bytes(std::span(std::string_view("x"))));
   EXPECT_TRUE(step.wake);
   read();
-  ASSERT_TRUE(receiver_.wait_value(receiver_.look().seen).has_value());
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+  ASSERT_TRUE(receiver_.wait_value(receiver_.look().tail).has_value());
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
   step = *sender_.write(std::as_bytes(std::span(std::string_view("x"))));
   ASSERT_EQ(step.kind, WriteStep::Kind::kTcp);
   EXPECT_TRUE(sender_.sent(1));
@@ -230,7 +230,7 @@ TEST_F(StreamTest, APeekLeavesTheBytesInTheRing) {
 
 TEST_F(StreamTest, BytesOfTheRingComeBeforeTheEndOfFile) {
   start();
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
   write("t");
   receiver_.promise();
   std::array<std::byte, 10> buffer{};
@@ -244,7 +244,7 @@ TEST_F(StreamTest, BytesOfTheRingComeBeforeTheEndOfFile) {
 
 TEST_F(StreamTest, AnEndBeforeTheBytesThatTheTableNamesEndsTheStream) {
   start();
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
   write("tcp");
   receiver_.promise();
   write("ring");
@@ -287,16 +287,16 @@ TEST_F(StreamTest, BytesThatAnotherProgramWritesToTcpAreReadAfterBytesInTheRing)
 
 TEST_F(StreamTest, ASenderThatLeavesWakesAReceiverOnTheFutexAndNoOneWaitsThereAgain) {
   start();
-  ASSERT_TRUE(receiver_.wait_value(receiver_.look().seen).has_value());
+  ASSERT_TRUE(receiver_.wait_value(receiver_.look().tail).has_value());
   EXPECT_TRUE(*sender_.leave(Reason::kPassed));
-  EXPECT_FALSE(receiver_.wait_value(receiver_.look().seen).has_value());
+  EXPECT_FALSE(receiver_.wait_value(receiver_.look().tail).has_value());
 }
 
 TEST_F(StreamTest, IfTheTableOfSegmentsIsFullBytesGoByTcpUntilItHasRoom) {
   start();
   std::string all;
   for (int i = 0; i < 100; ++i) {
-    ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+    ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
     write("t");
     receiver_.promise();
     write("r");
@@ -331,7 +331,7 @@ TEST_F(StreamTest, ImpossibleNumbersOfThePeerEndTheStreamWithAReason) {
   EXPECT_EQ(fault(receiver_.read(buffer)), Fault::kTable);
   EXPECT_EQ(fault(sender_.write(std::as_bytes(std::span(text)))), Fault::kTable);
   direction().state |= State::kSleepersMask;
-  EXPECT_EQ(fault(receiver_.withdraw(receiver_.look().seen)), Fault::kSleepers);
+  EXPECT_EQ(fault(receiver_.withdraw(receiver_.look().tail)), Fault::kSleepers);
 }
 
 TEST(StreamPlace, MemoryOfAnotherSizeIsRefused) {

@@ -104,7 +104,7 @@ bool read_all(Shared& shared, std::uint64_t seed) {
       n = shared.tcp.receive(requested.first(n));
       receiver.received(n);
       if (n == 0) shared.tcp.wait_readable();
-    } else if (step.kind == ReadStep::Kind::kOpen && *receiver.withdraw(step.seen)) {
+    } else if (step.kind == ReadStep::Kind::kOpen && *receiver.withdraw(step.tail)) {
       shared.tcp.wait_readable();
       n = shared.tcp.receive(requested);
       receiver.received_open(n);

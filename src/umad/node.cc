@@ -240,7 +240,8 @@ void Node::receive(const subnet::MadDelivery& arrival, Time now) {
 void Node::pump(std::uint8_t number, Time now) {
   Port& port = this->port(number);
   while (const auto packet = port.mads.next_packet()) {
-    // This fails only if the subnet manager has removed the P_Key since; the MAD is lost then.
+    // send_mad() fails only if the subnet manager has removed the P_Key since.  Then the MAD is
+    // lost.
     (void)subnet_.send_mad(ref(number), *packet, now);
   }
   while (auto message = port.mads.next_message()) {

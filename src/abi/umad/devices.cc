@@ -295,8 +295,8 @@ VB_EXPORT int umad_get_smi_gsi_pair_by_ca_name(const char* devname, std::uint8_t
       const auto fits = [&](const um::Port& port) {
         // A port that the program names with its device may be down.
         constexpr unsigned kDown = 1;
-        const bool named = devname != nullptr && portnum != 0;
-        return (portnum == 0 || port.number == portnum) && (named || port.state > kDown);
+        const bool is_named = devname != nullptr && portnum != 0;
+        return (portnum == 0 || port.number == portnum) && (is_named || port.state > kDown);
       };
       const auto port = std::ranges::find_if(device.ports, fits);
       if (port == device.ports.end() || (enforce_smi != 0 && !port->infiniband)) continue;

@@ -38,10 +38,10 @@ bool may_use(const um::Port& port, bool enforce_smi) {
 // Judges one port of a device, or chooses one if `port` is 0.
 Fitness fitness_of(const um::Device& device, int& port, bool enforce_smi) {
   if (port > 0) {
-    const um::Port* named = find_port(device, port);
-    if (named == nullptr || !may_use(*named, enforce_smi)) return Fitness::kUnusable;
-    if (named->state == kActive) return Fitness::kBest;
-    return named->physical_state == kDisabled ? Fitness::kUnusable : Fitness::kUp;
+    const um::Port* named_port = find_port(device, port);
+    if (named_port == nullptr || !may_use(*named_port, enforce_smi)) return Fitness::kUnusable;
+    if (named_port->state == kActive) return Fitness::kBest;
+    return named_port->physical_state == kDisabled ? Fitness::kUnusable : Fitness::kUp;
   }
   const auto first = [&](auto&& fits) {
     const auto found = std::ranges::find_if(

@@ -48,7 +48,7 @@ void add_device(const vb_device_attr& attr) {
   ++device_count;
 }
 
-// Finds how many devices the host has, and describes new ones.
+// Counts the devices of the host, and adds new devices to `devices`.
 int find_devices(std::uint32_t& count) {
   if (int error = check_verbs_library()) return error;
   for (count = 0; count < kDevicesMax; ++count) {

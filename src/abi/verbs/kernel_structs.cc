@@ -7,8 +7,8 @@
 
 #include "abi/abi.h"
 
-// Converts between the structures of the kernel and those of the library.  Verbena does not need
-// these functions, but Debian's librdmacm and libmlx5 import them.
+// Converts between the structures of the kernel and the structures of the library.  Verbena does
+// not need these functions, but Debian's librdmacm and libmlx5 import them.
 
 extern "C" {
 void ibv_copy_ah_attr_from_kern(ibv_ah_attr* dst, ib_uverbs_ah_attr* src);

@@ -26,7 +26,7 @@ using c_api::to_c_api;  // another overload is below
 // libverbena refuses a request with these flags (EINVAL).
 constexpr std::uint32_t kInvalidFlags = ~0u;
 
-// Requests bind only windows of type 2: ibv_bind_mw() binds those of type 1.
+// Requests bind only windows of type 2: ibv_bind_mw() binds windows of type 1.
 bool may_bind(const decltype(ibv_send_wr::bind_mw)& bind) {
   return bind.mw != nullptr && bind.mw->type == IBV_MW_TYPE_2 && bind.bind_info.mr != nullptr;
 }

@@ -8,7 +8,7 @@
 #include "abi/verbs/ops.h"
 #include "abi/verbs/wr_builder.h"
 
-// Implements posting with ibv_wr_*(): one call begins a request, and others fill it in.
+// Implements posting with ibv_wr_*(): one function begins a request, and other functions fill it.
 
 namespace verbena::abi {
 
