@@ -20,7 +20,7 @@ struct Device {
   ibv_device device;
   const void* ops;
   std::uint64_t node_guid;
-  std::uint32_t index;  // its index in the host's list of devices
+  std::uint32_t index;  // the device's index in the host's list
 };
 
 // Represents an open device.

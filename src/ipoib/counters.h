@@ -29,10 +29,10 @@ enum class Ignored : std::uint8_t {
 const char* to_string(Ignored reason);
 
 struct EventCounters {
-  std::uint64_t hits = 0;      // calls of resolve() that returned an address
-  std::uint64_t resolved = 0;  // calls of resolve() that got an answer
-  std::uint64_t failed = 0;    // calls of resolve() that got no answer
-  std::uint64_t failed_without_group = 0;
+  std::uint64_t hits = 0;                  // calls of resolve() that returned an address
+  std::uint64_t resolved = 0;              // calls of resolve() that got an answer
+  std::uint64_t failed = 0;                // calls of resolve() that got no answer
+  std::uint64_t failed_without_group = 0;  // failed outside the broadcast group
   std::uint64_t requests = 0;  // requests sent for incomplete entries, including repeats
   std::uint64_t probes = 0;    // requests sent for entries with an address
   std::uint64_t lost = 0;      // entries removed because probes got no answer

@@ -34,7 +34,7 @@ enum class Role : std::uint8_t { kServer, kClient };
 
 // Describes an error in a line of the rules.
 struct Problem {
-  std::size_t line = 0;  // from 1
+  std::size_t line = 0;  // counted from 1
   std::string text{};
 };
 

@@ -39,7 +39,7 @@ bool is_worth_an_offer(Socket& socket, std::uint32_t calls) {
       kOfferBytes) {
     return true;
   }
-  return calls >= kOfferCalls && os::now() - socket.since >= kOfferAfter;
+  return calls >= kOfferCalls && os::now() - socket.tracked_since >= kOfferAfter;
 }
 
 // Returns true if SO_RCVLOWAT is above 1.  The kernel counts only its own bytes for that limit, so
@@ -278,7 +278,7 @@ void after_disconnect(int fd) {
   // close() must not set SO_LINGER, which the next connection of the descriptor would inherit.
   constexpr int kNoDescriptor = -1;
   close(kNoDescriptor, *socket);
-  socket->state.store(Socket::State::kPlain);  // for copies of the descriptor
+  socket->state.store(Socket::State::kPlain);  // copies of the descriptor stay on TCP
 }
 
 void forget(int fd) {

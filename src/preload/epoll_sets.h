@@ -23,7 +23,7 @@ struct Entry {
   std::uint32_t events = 0;
   epoll_data_t data{};
   std::uint64_t last_reported = kNothingReported;  // for EPOLLET: Look::tail or edges_of()
-  std::uint64_t reported_at = 0;  // when its ring was reported last, in processor::ticks()
+  std::uint64_t reported_at = 0;  // when the entry was reported last, in processor::ticks()
   bool is_armed = true;           // false after a report with EPOLLONESHOT
 
   bool asks_for_input() const { return (events & kInput) != 0; }
@@ -38,10 +38,10 @@ struct Set {
   std::atomic<std::uint32_t> descriptor_count;  // 0 if the set is free
   std::uint32_t sleepers;  // threads that sleep for this set, or for a set that contains it
   std::uint32_t entry_count;
-  std::uint32_t one_shot_count;   // entries with EPOLLONESHOT
-  std::uint32_t first_looked_at;  // the entry with which the next look at the rings begins
-  std::uint64_t edges;            // for EPOLLET in a set that contains this one, see edges_of()
-  bool was_kernels_turn;  // kernel and rings take turns if a wait has room for one event only
+  std::uint32_t one_shot_count;  // entries with EPOLLONESHOT
+  std::uint32_t next_look;       // the entry with which the next look at the rings begins
+  std::uint64_t edges;           // for EPOLLET in a set that contains this one, see edges_of()
+  bool was_kernels_turn;         // see Wait::take_turns()
   std::array<Entry, kEntriesMax> entries;
   std::array<std::uint32_t, kDescriptorsMax> place;  // 1 + index of a descriptor's entry, or 0
 };

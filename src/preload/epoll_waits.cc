@@ -65,7 +65,7 @@ std::uint32_t unread_input(Entry& entry) {
 class ReadyRings {
  public:
   struct Item {
-    std::uint64_t since;  // in processor::ticks()
+    std::uint64_t since;  // when the entry began to wait, in processor::ticks()
     Entry* entry;
     std::uint64_t position;
     bool has_input;  // false: the bytes of an edge have been read, so only output is reported
@@ -73,14 +73,14 @@ class ReadyRings {
 
   // REQUIRES: the caller holds the set, and keeps it while it uses all().
   explicit ReadyRings(Set& set) {
-    std::uint32_t place = set.first_looked_at;
+    std::uint32_t place = set.next_look;
     for (std::uint32_t i = 0; i < set.entry_count && count_ < all_.size(); ++i, ++place) {
       if (place >= set.entry_count) place = 0;
       Entry& entry = set.entries[place];
       if (entry.wants_input()) add(entry);
     }
     // If some entries were not looked at, the next wait begins with them.
-    if (count_ == all_.size()) set.first_looked_at = place;
+    if (count_ == all_.size()) set.next_look = place;
     std::ranges::sort(all(), {}, &Item::since);
   }
   std::span<Item> all() { return std::span(all_).first(count_); }

@@ -34,7 +34,7 @@ enum Flag : std::uint8_t {
 constinit std::array<std::atomic<Set*>, kSetsMax> sets{};
 constinit ZeroedArray<std::atomic<Set*>, kDescriptorsMax> set_of{};
 constinit ZeroedArray<std::atomic<std::uint8_t>, kDescriptorsMax> flags{};
-constinit std::atomic<int> highest_known{-1};  // of the descriptors in set_of and flags
+constinit std::atomic<int> highest_known{-1};  // the highest descriptor in set_of and flags
 
 void note_descriptor(int fd) {
   int before = highest_known.load(std::memory_order_relaxed);

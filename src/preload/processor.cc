@@ -12,8 +12,7 @@ os::AdaptiveSpin& adaptive_spin() {
 }
 
 bool has_several_processors() {
-  static constinit std::atomic<int> processor_count{
-      0};  // number of processors; 0 before the first call
+  static constinit std::atomic<int> processor_count{0};  // 0 before the first call
   int count = processor_count.load(std::memory_order_relaxed);
   if (count == 0) {
     cpu_set_t set;

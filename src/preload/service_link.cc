@@ -69,8 +69,8 @@ struct Link {
   std::atomic<std::uint32_t> number{0};          // connections that this process has had so far
   Time last_try{};
   Duration retry_every = kRetryEvery;
-  std::atomic<bool> may_change_to_root{
-      false};  // the service is the user's own, and root's would be better
+  // The connection is to the user's own service, and root's would be better.
+  std::atomic<bool> may_change_to_root{false};
   Name own_service{};
   Name root_service{};
 };
@@ -369,7 +369,7 @@ bool report(int channel, int fd, Socket& socket) {
     if (errno != EAGAIN) disconnect();  // with EAGAIN the service is busy; a later call tries again
     return false;
   }
-  socket.service.store(link.number.load());
+  socket.service_number.store(link.number.load());
   return true;
 }
 
@@ -480,7 +480,7 @@ void wait(Duration time) {
 }
 
 void forget(Socket& socket, stream::Reason reason) {
-  if (socket.service.load() != link.number.load()) return;
+  if (socket.service_number.load() != link.number.load()) return;
   {
     const Hold hold;
     const int fd = hold ? connection() : -1;
@@ -511,7 +511,7 @@ void after_fork_in_child() {
 
 bool has_offer(const Socket& socket) {
   return link.fd.load(std::memory_order_relaxed) >= 0 &&
-         socket.service.load(std::memory_order_relaxed) == link.number.load();
+         socket.service_number.load(std::memory_order_relaxed) == link.number.load();
 }
 
 bool owns(int fd) { return fd >= 0 && fd == link.fd.load(std::memory_order_relaxed); }

@@ -75,7 +75,7 @@ Socket* SocketTable::add(int fd) {
   socket->calls.store(0, std::memory_order_relaxed);
   socket->generation.fetch_add(1, std::memory_order_relaxed);
   socket->cookie = 0;
-  socket->since = os::now();
+  socket->tracked_since = os::now();
   socket->own_counts.processes.store(1, std::memory_order_relaxed);
   socket->own_counts.stays_on_tcp.store(false, std::memory_order_relaxed);
   socket->own_counts.sent.store(0, std::memory_order_relaxed);

@@ -34,8 +34,8 @@ inline constexpr std::size_t kSocketsMax = 65536;
 struct TcpCounts {
   std::atomic<std::uint32_t> processes{1};  // processes that hold the socket, with this library
   std::atomic<bool> stays_on_tcp{false};    // the connection must never change over
-  std::atomic<std::uint64_t> sent{0};       // bytes
-  std::atomic<std::uint64_t> received{0};   // bytes
+  std::atomic<std::uint64_t> sent{0};       // bytes sent by TCP
+  std::atomic<std::uint64_t> received{0};   // bytes received by TCP
 };
 
 // Accesses the value of a socket option that the program sees, while the kernel's socket has
@@ -67,12 +67,12 @@ class Socket {
   // Counts the calls that go by TCP and have not ended yet.  The socket does not change over while
   // there are any.
   std::atomic<std::uint32_t> calls_on_tcp{0};
-  std::atomic<std::uint32_t> calls{0};       // all calls so far, until the change over
-  std::atomic<std::uint16_t> generation{0};  // grows when the object is used for another socket
-  std::atomic<std::uint32_t> last_walk{0};   // number of the last walk that visited the socket
-  std::atomic<std::uint32_t> service{0};     // number of the service connection that has the offer
-  std::uint64_t cookie = 0;                  // SO_COOKIE, after the first report to the service
-  Time since{};                              // when this library began to track the socket
+  std::atomic<std::uint32_t> calls{0};           // all calls so far, until the change over
+  std::atomic<std::uint16_t> generation{0};      // grows when the object is used for another socket
+  std::atomic<std::uint32_t> last_walk{0};       // number of the last walk that visited the socket
+  std::atomic<std::uint32_t> service_number{0};  // the service connection that has the offer
+  std::uint64_t cookie = 0;                      // SO_COOKIE, after the first report to the service
+  Time tracked_since{};                          // when this library began to track the socket
   TcpCounts own_counts{};
   std::atomic<TcpCounts*> counts{nullptr};
 
@@ -81,18 +81,16 @@ class Socket {
   std::uint32_t side = 0;
   std::atomic<bool> has_memory{false};
   std::atomic<bool> nonblocking{false};  // O_NONBLOCK, as this process has set it last
-  std::atomic<bool> is_shared{false};    // with other processes, which may change O_NONBLOCK
+  std::atomic<bool> is_shared{false};    // shared with other processes, which may change O_NONBLOCK
   std::atomic<bool> must_switch{false};  // the rules forbid TCP; see required.h
-  std::atomic<bool> is_passed_to_spawned{
-      false};                               // a program that this process will start gets a copy
+  std::atomic<bool> is_passed_to_spawned{false};  // see inheritance::is_inherited()
   std::atomic<int> pending_error{0};        // an errno that the next call reports, see take_error()
   std::atomic<bool> reads_no_more{false};   // after shutdown(SHUT_RD)
   std::atomic<bool> never_promises{false};  // see leaving::receive_by_tcp()
   std::atomic<bool> is_closed{false};       // this process has given up its share of the end
   std::atomic<bool> survives_exec{false};   // the next program inherits a descriptor of the socket
-  std::atomic<bool> wait_lock{false};       // see waits.h
-  std::uint32_t sleepers =
-      0;  // threads that wait for the socket in the kernel; wait_lock guards this count
+  std::atomic<bool> wait_lock{false};       // see waits::WaitLock
+  std::uint32_t sleepers = 0;  // threads that wait in the kernel; wait_lock guards this count
   // The sender last checked at this time, in nanoseconds, that the peer lives.
   std::atomic<std::int64_t> peer_checked_at{0};
 
@@ -147,7 +145,7 @@ class Socket {
 
  private:
   friend class SocketTable;
-  std::atomic<std::uint32_t> next_free_{0};  // index + 1
+  std::atomic<std::uint32_t> next_free_{0};  // index + 1 of the next free socket
 };
 
 // Keeps a Socket alive during a call, even if another thread closes the descriptor.

@@ -137,7 +137,7 @@ class WaitList {
     int fd;
     bool is_ready = false;
   };
-  static constexpr std::size_t kFew = 128;  // this many need no mmap()
+  static constexpr std::size_t kFew = 128;  // up to this many items need no mmap()
 
   static bool has_bytes(const Item& one) {
     if (one.set != nullptr) return epolls::has_ready(*one.set);

@@ -78,7 +78,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   app.add_option("--ready-fd", arguments.ready_fd,
                  "Descriptor on which the service reports that it listens");
   const auto or_from_variable = [](CLI::Option* option, const char* name) {
-    if (::getauxval(AT_SECURE) == 0) option->envname(name);  // CLI11 calls plain getenv()
+    if (::getauxval(AT_SECURE) == 0) option->envname(name);  // CLI11 does not use secure_getenv()
   };
   or_from_variable(app.add_option("--idle", arguments.idle_seconds,
                                   "Seconds without a program until the service ends")

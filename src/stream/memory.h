@@ -50,7 +50,7 @@ enum class Fault : std::uint16_t {
   kTail = 1,       // more bytes in the ring than it holds, or the tail moved by itself
   kHead = 2,       // the receiver took bytes that were not in the ring
   kTable = 3,      // the table of segments is longer than it can be, or contradicts the ring
-  kOverrun = 4,    // TCP carried bytes that belong to the ring by the table
+  kOverrun = 4,    // TCP carried bytes that the table assigns to the ring
   kEarlyEnd = 5,   // TCP ended before it carried all bytes that the table assigns to TCP
   kOwnerDied = 6,  // a process died during a TCP call, so the offset is lost; see recover()
   kSleepers = 7,   // more sleepers than can be counted
@@ -64,7 +64,7 @@ enum class Reason : std::uint32_t {
   kNone = 0,        // the direction has not gone back
   kExec = 1,        // a program that does not know the ring inherits the descriptor
   kPassed = 2,      // the descriptor went to a process that does not know the ring
-  kKernelCall = 3,  // the program uses a call that reaches the socket by itself (splice, io_uring)
+  kKernelCall = 3,  // the program uses a call that bypasses the library (splice, io_uring)
   kUrgent = 4,      // urgent data, whose place only the kernel knows
   kOther = 5,       // for example stdio, SIGIO or a seccomp filter
   kEnd = 6,         // the direction has ended: the program has called shutdown()
@@ -120,15 +120,14 @@ struct Direction {
   std::uint32_t is_sending;         // 1: a send() is not yet reported to sent()
   std::uint32_t sender_started;
   std::uint32_t sender_left;  // a Reason
-  std::uint64_t
-      tcp_sent;         // bytes of this direction that TCP has accepted since the connection began
-  std::uint64_t wakes;  // times that bytes went by TCP because there was no promise
-  std::uint64_t overflows;  // times that bytes went by TCP because the ring was full
-  std::uint64_t ready_at;   // when the ring got its first unread byte, by the callers' clock
+  std::uint64_t tcp_sent;     // bytes that TCP has accepted since the connection began
+  std::uint64_t wakes;        // times that bytes went by TCP because there was no promise
+  std::uint64_t overflows;    // times that bytes went by TCP because the ring was full
+  std::uint64_t ready_at;     // when the ring got its first unread byte, by the callers' clock
 
   // The receiver writes this line.
   alignas(64) std::uint64_t head;  // the position up to which the ring's bytes were read
-  std::uint64_t tcp_received;      // bytes of this direction that were read from TCP
+  std::uint64_t tcp_received;      // bytes that were read from TCP since the connection began
   std::uint32_t read_segment;      // number of the segment of the next byte to read
   std::uint32_t is_receiving;      // 1: a recv() under the lock is not yet reported to received()
   std::uint32_t receiver_started;
@@ -201,8 +200,8 @@ inline Result<Place> place_of(std::span<std::byte> memory, std::size_t direction
 // Describes a direction for listings.  Any process that maps the memory may call counters_of(),
 // without a lock.  The programs write these numbers, so they may be wrong.
 struct Counters {
-  std::uint64_t by_ring = 0;        // bytes, modulo 2^48
-  std::uint64_t by_tcp = 0;         // bytes since the connection began
+  std::uint64_t by_ring = 0;        // bytes that went by the ring, modulo 2^48
+  std::uint64_t by_tcp = 0;         // bytes that went by TCP since the connection began
   std::uint64_t unread = 0;         // bytes that lie in the ring
   std::uint64_t wakes = 0;          // times that bytes went by TCP because there was no promise
   std::uint64_t overflows = 0;      // times that bytes went by TCP because the ring was full

@@ -51,7 +51,7 @@ namespace verbena::stream {
 struct ReadStep {
   enum class Kind : std::uint8_t { kCopied, kTcp, kOpen, kPlain };
   Kind kind = Kind::kPlain;
-  std::size_t bytes = 0;   // kCopied, kTcp
+  std::size_t bytes = 0;   // kCopied, kTcp: how many bytes
   std::uint64_t tail = 0;  // kOpen: for withdraw() or wait_value()
   bool only_end = false;   // kOpen: all bytes that were sent by TCP have been read
 };

@@ -110,8 +110,8 @@ TEST_F(UmadNodeTest, RequestWithoutAnswerComesBackWithItsTimeoutAndStatus) {
   ASSERT_TRUE(node->open(7, "verbena0", 1));
   const std::uint32_t agent = node->add_agent(7, kSmpClient).value;
   auto nowhere = direct_get(2);
-  nowhere[7] = std::byte{1};        // HopCount 1
-  nowhere[128 + 1] = std::byte{9};  // by a port that does not exist
+  nowhere[7] = std::byte{1};        // HopCount is 1
+  nowhere[128 + 1] = std::byte{9};  // InitialPath[1] is a port that does not exist
   ASSERT_EQ(node->send(7, header(agent), nowhere, now).error, 0);
   settle();
   EXPECT_FALSE(node->next());

@@ -14,7 +14,8 @@ namespace um = ipc::umad;
 namespace {
 
 constexpr std::uint8_t kInfinibandLayer = 1;  // IBV_LINK_LAYER_INFINIBAND
-constexpr unsigned kLaneTenths[] = {25, 50, 100, 100, 140, 250, 500, 1000};  // by speed code
+// Holds the rate of a lane for each speed code, in units of 0.1 Gbit/s.
+constexpr unsigned kLaneTenths[] = {25, 50, 100, 100, 140, 250, 500, 1000};
 
 // Returns Gbit/s from the codes of width and speed (vol1 14.2.5.6).
 std::uint32_t rate_of(unsigned width, unsigned speed) {
