@@ -312,7 +312,7 @@ VB_API int vb_cm_channel_create(vb_handle* channel, int* fd);
 VB_API int vb_cm_channel_destroy(vb_handle channel);  // EBUSY while an id uses it
 // Suppresses the events of each id that a CONNECT_REQUEST created, until the program accepts it.
 // Accepting fails if the request is already over.  The kernel's RDMA CM does the same, and programs
-// rely on it: before they accept, the context of such an id is still their listener's (UCX).
+// such as UCX rely on it: before they accept, such an id still has their listener's context.
 VB_API int vb_cm_channel_hide_lost_requests(vb_handle channel);
 
 struct vb_cm_addresses {
@@ -329,7 +329,7 @@ struct vb_cm_addresses {
   // InfiniBand: the LIDs of the path; 0 on Ethernet.
   uint16_t slid, dlid;
   uint8_t sl;
-  uint8_t is_global;  // 1: packets to the peer have a GRH; always on Ethernet
+  uint8_t is_global;  // 1: packets to the peer have a GRH; always 1 on Ethernet
 };
 
 // Creates an id.  `ps` is enum rdma_port_space or VB_PS_NONE; `qp_type` is IBV_QPT_RC or
@@ -391,27 +391,28 @@ VB_API int vb_cm_accept(vb_handle id, const struct vb_conn_param* param);
 VB_API int vb_cm_reject(vb_handle id, uint32_t reason, const void* private_data,
                         uint8_t private_data_len);
 VB_API int vb_cm_establish(vb_handle id);  // after CONNECT_RESPONSE, for an id without a QP
-// Tells the CM that the id's QP got its first packet.  EOPNOTSUPP: not IBV_EVENT_COMM_EST.
+// Tells the CM that the id's QP got its first packet.  EOPNOTSUPP: the type is not
+// IBV_EVENT_COMM_EST.
 VB_API int vb_cm_notify(vb_handle id, uint32_t ibv_event_type);
 VB_API int vb_cm_disconnect(vb_handle id);
 
-// Joins a group with a datagram id that is bound to the device.  MULTICAST_JOIN tells the
-// destination for datagrams to the group; a failure is MULTICAST_ERROR.  If the id has a QP and
-// `send_only` is 0, the QP is attached to the group on the id's interface.  An id may join several
-// groups.  `group` is an IP multicast address; its port is ignored.  `cookie` must not be 0: events
-// carry it, and vb_cm_leave() takes it.
+// Joins a group with a datagram id that is bound to the device.  MULTICAST_JOIN carries the
+// destination for datagrams to the group; MULTICAST_ERROR reports a failure.  If the id has a QP
+// and `send_only` is 0, the QP is attached to the group on the id's interface.  An id may join
+// several groups.  `group` is an IP multicast address; its port is ignored.  `cookie` must not be
+// 0: events carry it, and vb_cm_leave() takes it.
 //
-// On InfiniBand the join also asks the subnet administration, with or without a QP.  There, `group`
-// may also be an MGID (AF_IB), or a wildcard: the subnet chooses a group.  MULTICAST_ERROR may
-// follow MULTICAST_JOIN: the group has ended or its parameters have changed, and the id has left
-// it.  EADDRNOTAVAIL: RDMA_PS_IPOIB has no groups on Ethernet.
+// On InfiniBand the join also asks the subnet administration, with or without a QP.  On InfiniBand
+// `group` may also be an MGID (AF_IB), or a wildcard: the subnet chooses a group.  MULTICAST_ERROR
+// may follow MULTICAST_JOIN: the group has ended or its parameters have changed, and the id has
+// left it.  EADDRNOTAVAIL: RDMA_PS_IPOIB has no groups on Ethernet.
 VB_API int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64_t cookie);
 // Leaves the group.  Events of the join that were not taken are dropped.
 VB_API int vb_cm_leave(vb_handle id, uint64_t cookie);
 
 struct vb_cm_event {
   uint32_t type;   // enum rdma_cm_event_type
-  int32_t status;  // REJECTED: the reason; UNREACHABLE: SIDR's status, if positive; else -errno
+  int32_t status;  // 0 or -errno; REJECTED: the reason; UNREACHABLE: SIDR's status if positive
   vb_handle id;
   uint64_t cookie;   // the cookie of `id`; CONNECT_REQUEST: of the listening id
   vb_handle new_id;  // CONNECT_REQUEST: the id for the new connection, with cookie 0
@@ -440,7 +441,7 @@ struct vb_cm_event {
 // reason is not known.
 VB_API int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event);
 // Adds an event of the program to the id's events: RDMA_CM_EVENT_ADDRINFO_RESOLVED or _ERROR, or
-// RDMA_CM_EVENT_USER (16, 17, 18), with the given status and arg.  EINVAL: the type is another one.
+// RDMA_CM_EVENT_USER (16, 17, 18), with the given status and arg.  EINVAL: `type` is another type.
 // ENOMEM: too many events of the channel are unread (kUnreadEventsMax; only for USER).  EOPNOTSUPP:
 // always over an adapter.
 VB_API int vb_cm_id_write_event(vb_handle id, uint32_t type, int32_t status, uint64_t arg);
@@ -456,7 +457,7 @@ struct vb_service {
   char name[64];     // UTF-8, padded with zeros; a name of 64 bytes has no zero at its end
   uint8_t data[64];  // the service defines its meaning
 };
-// Says which services are wanted: those with this name, with this service id, or with both.
+// Selects services by name, by service id, or by both.
 struct vb_service_query {
   const char* name;            // or null; at most 64 bytes
   const uint64_t* service_id;  // or null

@@ -136,8 +136,8 @@ struct vb_cm_args {
   int32_t timeout_ms, backlog;
   const struct vb_conn_param* param;  // reject: its private data
   uint32_t reason;                    // reject: the reason; answer_path: the status
-  // These are used only for VB_PS_NONE.  With `data`, VB_CM_REJECT is vb_cm_reject_with(), and so
-  // on.
+  // These are used only for VB_PS_NONE.  With `data`, VB_CM_REJECT works as vb_cm_reject_with();
+  // VB_CM_ESTABLISH and VB_CM_DISCONNECT work as their `_with` functions, too.
   const struct vb_cm_message_data* data;
   const struct vb_cm_filter* filter;
   const struct vb_cm_path* path;

@@ -42,11 +42,11 @@ class Address {
       const std::string text = "'" + name + "': " + ::gai_strerror(error);
       return failure(EADDRNOTAVAIL, text.c_str());
     }
-    Address found;
-    std::memcpy(&found.storage_, list->ai_addr,
-                std::min<std::size_t>(list->ai_addrlen, sizeof found.storage_));
+    Address address;
+    std::memcpy(&address.storage_, list->ai_addr,
+                std::min<std::size_t>(list->ai_addrlen, sizeof address.storage_));
     ::freeaddrinfo(list);
-    return found;
+    return address;
   }
   // Returns the GID of the IP address (of a host or a multicast group), without the port.
   Gid gid() const {
@@ -121,23 +121,23 @@ class IdSink final : public Sink {
 };
 
 inline void IdSink::on_cm_event(const vb_cm_event& event) {
-  IdEvent came;
-  static_cast<vb_cm_event&>(came) = event;
-  if (is_failure(event)) came.text = vb_last_error();  // set by vb_cm_next_event()
+  IdEvent id_event;
+  static_cast<vb_cm_event&>(id_event) = event;
+  if (is_failure(event)) id_event.text = vb_last_error();  // set by vb_cm_next_event()
   if (event.new_id != 0) {
-    came.incoming = std::make_unique<IdSink>();
-    came.incoming->loop = loop;
-    came.incoming->handle = Owned<vb_cm_id_destroy>(event.new_id);
-    vb_cm_id_set_cookie(event.new_id, cookie_of(*came.incoming));
+    id_event.incoming = std::make_unique<IdSink>();
+    id_event.incoming->loop = loop;
+    id_event.incoming->handle = Owned<vb_cm_id_destroy>(event.new_id);
+    vb_cm_id_set_cookie(event.new_id, cookie_of(*id_event.incoming));
   }
-  events.push(std::move(came));
+  events.push(std::move(id_event));
 }
 
 // Moves an id to another loop, with the requests that have come for it and were not taken yet.
 inline Outcome<void> move_id(IdSink& sink, Loop& loop) {
-  Loop* const before = std::exchange(sink.loop, &loop);
+  Loop* const old_loop = std::exchange(sink.loop, &loop);
   if (const int error = vb_cm_id_migrate(sink.handle.get(), loop.connections()); error != 0) {
-    sink.loop = before;
+    sink.loop = old_loop;
     return failure(error, vb_last_error());
   }
   Outcome<void> moved{};
@@ -164,14 +164,14 @@ Request<T> create_id(Loop& loop, std::uint32_t port_space, std::uint32_t qp_type
   args.value.qp_type = qp_type;
   args.value.cookie = cookie_of(*args.sink);
   return submit<T>(loop, VB_CM_ID_CREATE, std::move(args),
-                   [](Loop&, IdArguments& made) -> Outcome<T> {
-                     made.sink->handle = Owned<vb_cm_id_destroy>(made.value.id);
-                     return T(std::move(made.sink));
+                   [](Loop&, IdArguments& results) -> Outcome<T> {
+                     results.sink->handle = Owned<vb_cm_id_destroy>(results.value.id);
+                     return T(std::move(results.sink));
                    });
 }
 
 // Describes the failure of a step, with the text of the event if it has one.
-inline std::unexpected<Failure> ended(const char* step, const IdEvent& event) {
+inline std::unexpected<Failure> step_failure(const char* step, const IdEvent& event) {
   const auto type = static_cast<CmEventType>(event.type);
   std::string text = step;
   int code = event.status < 0 ? -event.status : ECONNABORTED;
@@ -273,7 +273,7 @@ namespace detail {
 // Waits for the next event.  If it is not `wanted`, the step has failed.
 inline Task<Outcome<vb_cm_event>> expect(ConnectionId& id, CmEventType wanted, const char* step) {
   const detail::IdEvent event = co_await id.event();
-  if (event.type != static_cast<std::uint32_t>(wanted)) co_return ended(step, event);
+  if (event.type != static_cast<std::uint32_t>(wanted)) co_return step_failure(step, event);
   co_return static_cast<const vb_cm_event&>(event);
 }
 
@@ -340,7 +340,8 @@ class Listener {
     auto id = co_await ConnectionId::create(loop);
     if (!id) co_return std::unexpected(id.error());
     if (auto bound = co_await id->bind(at); !bound) co_return std::unexpected(bound.error());
-    if (auto heard = co_await id->listen(backlog); !heard) co_return std::unexpected(heard.error());
+    if (auto listening = co_await id->listen(backlog); !listening)
+      co_return std::unexpected(listening.error());
     co_return Listener(std::move(*id));
   }
 
@@ -366,8 +367,8 @@ class Listener {
       co_return std::unexpected(set.error());
     }
     if (options.prepare) options.prepare(*qp);
-    if (auto said = co_await request.id.accept(options.private_data); !said) {
-      co_return std::unexpected(said.error());
+    if (auto accepted = co_await request.id.accept(options.private_data); !accepted) {
+      co_return std::unexpected(accepted.error());
     }
     auto event = co_await detail::expect(request.id, CmEventType::kEstablished, "accept");
     if (!event) co_return std::unexpected(event.error());

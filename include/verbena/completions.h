@@ -62,8 +62,8 @@ class CqSink final : public AsyncSink {
   using AsyncSink::AsyncSink;
   CqSink(const CqSink&) = delete;
   CqSink& operator=(const CqSink&) = delete;
-  ~CqSink() { forget(); }
-  void forget();
+  ~CqSink() { end_wait(); }
+  void end_wait();
   void on_completions() override;
   void on_async(std::uint32_t /*type*/) override { overrun_ = true; }
   std::size_t poll(std::span<Completion> out) const {
@@ -76,7 +76,7 @@ class CqSink final : public AsyncSink {
   Owned<vb_cq_destroy> handle{};
 
  private:
-  Next* waits_ = nullptr;
+  Next* waiter_ = nullptr;
   bool overrun_ = false;
 };
 
@@ -87,35 +87,35 @@ class CqSink::Next {
   Next(const Next&) = delete;
   Next& operator=(const Next&) = delete;
   ~Next() {
-    if (cq_ != nullptr && cq_->waits_ == this) cq_->waits_ = nullptr;
+    if (cq_ != nullptr && cq_->waiter_ == this) cq_->waiter_ = nullptr;
   }
 
-  bool await_ready() { return out_.empty() || look(); }
+  bool await_ready() { return out_.empty() || poll(); }
   bool await_suspend(std::coroutine_handle<> frame) {
-    if (arm_and_look()) return false;
+    if (arm_and_poll()) return false;
     frame_ = frame;
-    cq_->waits_ = this;
+    cq_->waiter_ = this;
     return true;
   }
   std::span<Completion> await_resume() const { return out_.first(count_); }
 
   void on_event() {
-    if (!look() && !arm_and_look()) return;
-    cq_->waits_ = nullptr;
+    if (!poll() && !arm_and_poll()) return;
+    cq_->waiter_ = nullptr;
     frame_.resume();
   }
   // Ends the wait because the queue is destroyed: the coroutine is never resumed.
-  void forget() { cq_ = nullptr; }
+  void end_wait() { cq_ = nullptr; }
 
  private:
-  bool look() {
+  bool poll() {
     count_ = cq_->poll(out_);
     return count_ > 0;
   }
   // Arms the queue and polls again, because completions that came before the arming raise no event.
-  bool arm_and_look() {
+  bool arm_and_poll() {
     cq_->arm(false);
-    return look();
+    return poll();
   }
 
   CqSink* cq_;
@@ -124,12 +124,12 @@ class CqSink::Next {
   std::coroutine_handle<> frame_{};
 };
 
-inline void CqSink::forget() {
-  if (waits_ != nullptr) std::exchange(waits_, nullptr)->forget();
+inline void CqSink::end_wait() {
+  if (waiter_ != nullptr) std::exchange(waiter_, nullptr)->end_wait();
 }
 
 inline void CqSink::on_completions() {
-  if (waits_ != nullptr) waits_->on_event();
+  if (waiter_ != nullptr) waiter_->on_event();
 }
 
 }  // namespace detail
@@ -159,7 +159,7 @@ class CompletionQueue {
     args.entries = entries;
     return detail::submit<std::uint32_t>(
         *loop_, VB_CQ_RESIZE, args,
-        [](Loop&, vb_cq_args& done) -> Outcome<std::uint32_t> { return done.entries; });
+        [](Loop&, vb_cq_args& results) -> Outcome<std::uint32_t> { return results.entries; });
   }
   // Destroys the queue.  Fails as busy while queue pairs use it.
   Request<void> destroy() {
@@ -191,9 +191,9 @@ inline Request<CompletionQueue> Device::create_cq(std::uint32_t entries) const {
   args.value.cookie = detail::cookie_of(*args.sink);
   return detail::submit<CompletionQueue>(
       *loop_, VB_CQ_CREATE, std::move(args),
-      [](Loop& loop, detail::CqArguments& made) -> Outcome<CompletionQueue> {
-        made.sink->handle = detail::Owned<vb_cq_destroy>(made.value.cq);
-        return CompletionQueue(loop, std::move(made.sink));
+      [](Loop& loop, detail::CqArguments& results) -> Outcome<CompletionQueue> {
+        results.sink->handle = detail::Owned<vb_cq_destroy>(results.value.cq);
+        return CompletionQueue(loop, std::move(results.sink));
       });
 }
 

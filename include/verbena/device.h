@@ -87,8 +87,8 @@ class MemoryRegion {
     args.value.iova = reinterpret_cast<std::uintptr_t>(memory.data());
     args.value.access = static_cast<std::uint32_t>(access);
     return detail::submit<void>(*loop_, VB_MR_REREGISTER, std::move(args),
-                                [](Loop&, Arguments& done) -> Outcome<void> {
-                                  *done.region = done.value;
+                                [](Loop&, Arguments& results) -> Outcome<void> {
+                                  *results.region = results.value;
                                   return {};
                                 });
   }
@@ -154,17 +154,17 @@ class ProtectionDomain {
     args.length = memory.size();
     args.iova = reinterpret_cast<std::uintptr_t>(memory.data());
     args.access = static_cast<std::uint32_t>(access);
-    return detail::submit<MemoryRegion>(*loop_, VB_MR_REGISTER, args,
-                                        [](Loop& loop, vb_mr_args& made) -> Outcome<MemoryRegion> {
-                                          return MemoryRegion(loop, made);
-                                        });
+    return detail::submit<MemoryRegion>(
+        *loop_, VB_MR_REGISTER, args, [](Loop& loop, vb_mr_args& results) -> Outcome<MemoryRegion> {
+          return MemoryRegion(loop, results);
+        });
   }
   Request<NullRegion> create_null_region() const {
     vb_mr_args args{};
     args.pd = handle_.get();
     return detail::submit<NullRegion>(
         *loop_, VB_MR_CREATE_NULL, args,
-        [](Loop&, vb_mr_args& made) -> Outcome<NullRegion> { return NullRegion(made); });
+        [](Loop&, vb_mr_args& results) -> Outcome<NullRegion> { return NullRegion(results); });
   }
   // Makes the pages present now, so that later accesses do not wait for the kernel.
   Request<void> prefetch(const Segments& segments, bool to_write) const {
@@ -207,14 +207,14 @@ class Device {
   // Opens the device with this index in the host's list; the first index is 0.  Fails with ENOENT
   // past the end of the list.
   static Request<Device> open(Loop& loop, std::uint32_t index = 0) {
-    vb_open_args wanted{};
-    wanted.index = index;
-    return detail::submit<Device>(loop, VB_OPEN, wanted,
-                                  [](Loop& its, vb_open_args& args) -> Outcome<Device> {
-                                    if (auto made = its.attach(); !made) {
-                                      return std::unexpected(std::move(made.error()));
+    vb_open_args open_args{};
+    open_args.index = index;
+    return detail::submit<Device>(loop, VB_OPEN, open_args,
+                                  [](Loop& same_loop, vb_open_args& args) -> Outcome<Device> {
+                                    if (auto attached = same_loop.attach(); !attached) {
+                                      return std::unexpected(std::move(attached.error()));
                                     }
-                                    return Device(its, args);
+                                    return Device(same_loop, args);
                                   });
   }
 
@@ -237,8 +237,8 @@ class Device {
     };
     return detail::submit<ProtectionDomain>(
         *loop_, VB_PD_CREATE, Arguments{.value = {}, .device = args_.index},
-        [](Loop& loop, Arguments& made) -> Outcome<ProtectionDomain> {
-          return ProtectionDomain(loop, made.device, made.value.pd);
+        [](Loop& loop, Arguments& results) -> Outcome<ProtectionDomain> {
+          return ProtectionDomain(loop, results.device, results.value.pd);
         });
   }
   // Returns the current addresses of a port.  Does not wait.

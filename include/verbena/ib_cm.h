@@ -178,16 +178,17 @@ class Endpoint {
   // Listens for requests.  Fails with address_in_use if another listener could get the same
   // request, even at another GID.
   Request<void> listen(int backlog = 128, const ServiceFilter& filter = {}) {
-    vb_cm_filter wanted{};
-    wanted.mask = filter.mask;
-    wanted.data = filter.data.data();
-    wanted.data_mask = filter.data_mask.data();
-    wanted.data_len = std::max(detail::length_of(filter.data), detail::length_of(filter.data_mask));
+    vb_cm_filter c_filter{};
+    c_filter.mask = filter.mask;
+    c_filter.data = filter.data.data();
+    c_filter.data_mask = filter.data_mask.data();
+    c_filter.data_len =
+        std::max(detail::length_of(filter.data), detail::length_of(filter.data_mask));
     // The C API refuses data without a mask.
-    if (filter.data.size() != filter.data_mask.size()) wanted.data_mask = nullptr;
+    if (filter.data.size() != filter.data_mask.size()) c_filter.data_mask = nullptr;
     return command(VB_CM_LISTEN, [&](vb_cm_args& args) {
       args.backlog = backlog;
-      args.filter = &wanted;
+      args.filter = &c_filter;
     });
   }
   Request<void> accept(const Parameters& parameters = {}) {
@@ -200,10 +201,10 @@ class Endpoint {
   Request<void> resolve(std::uint64_t service, const Gid& to, int timeout_ms,
                         const Gid& source = {}, std::uint32_t interface = 0) {
     const detail::ServiceAddress from(source, 0, interface);
-    const detail::ServiceAddress there(to, service, interface);
+    const detail::ServiceAddress destination(to, service, interface);
     return command(VB_CM_RESOLVE_ADDR, [&](vb_cm_args& args) {
       if (source != Gid{}) args.src = from.get();
-      args.dst = there.get();
+      args.dst = destination.get();
       args.timeout_ms = timeout_ms;
     });
   }
@@ -241,10 +242,10 @@ class Endpoint {
   // path; the next packets of both sides arm it.
   Request<void> offer_path(const AlternatePath& path,
                            std::span<const std::byte> private_data = {}) {
-    const vb_cm_path other = detail::c_api_of(path);
+    const vb_cm_path c_path = detail::c_api_of(path);
     const vb_cm_message_data data = data_of(private_data, {});
     return command(VB_CM_LOAD_PATH, [&](vb_cm_args& args) {
-      args.path = &other;
+      args.path = &c_path;
       args.data = &data;
     });
   }
@@ -284,24 +285,24 @@ class Endpoint {
       args.data = &data;
     });
   }
-  Request<void> with_parameters(vb_command code, const Parameters& given) const {
+  Request<void> with_parameters(vb_command code, const Parameters& parameters) const {
     vb_conn_param param{};
-    param.private_data = given.private_data.data();
-    param.private_data_len = detail::length_of(given.private_data);
-    param.responder_resources = given.responder_resources;
-    param.initiator_depth = given.initiator_depth;
-    param.retry_count = given.retry_count;
-    param.rnr_retry_count = given.rnr_retry_count;
-    param.qp_num = given.queue_pair;
+    param.private_data = parameters.private_data.data();
+    param.private_data_len = detail::length_of(parameters.private_data);
+    param.responder_resources = parameters.responder_resources;
+    param.initiator_depth = parameters.initiator_depth;
+    param.retry_count = parameters.retry_count;
+    param.rnr_retry_count = parameters.rnr_retry_count;
+    param.qp_num = parameters.queue_pair;
     vb_cm_path alternate{};
-    if (given.alternate) {
-      alternate = detail::c_api_of(*given.alternate);
+    if (parameters.alternate) {
+      alternate = detail::c_api_of(*parameters.alternate);
       param.alternate = &alternate;
     }
-    param.alternate_accepted = given.alternate_accepted ? 1 : 0;
-    param.peer_to_peer = given.peer_to_peer ? 1 : 0;
+    param.alternate_accepted = parameters.alternate_accepted ? 1 : 0;
+    param.peer_to_peer = parameters.peer_to_peer ? 1 : 0;
     param.timeout_ms = static_cast<std::uint32_t>(
-        std::clamp<std::chrono::milliseconds::rep>(given.timeout.count(), 0, 0xffffffff));
+        std::clamp<std::chrono::milliseconds::rep>(parameters.timeout.count(), 0, 0xffffffff));
     return command(code, [&](vb_cm_args& args) { args.param = &param; });
   }
 
@@ -310,11 +311,11 @@ class Endpoint {
 
 // Holds an event of an endpoint.
 struct Endpoint::Event {
-  explicit Event(detail::IdEvent came)
-      : type(static_cast<EventType>(came.type)),
-        raw(came),
-        incoming(std::move(came.incoming)),
-        text(std::move(came.text)) {}
+  explicit Event(detail::IdEvent id_event)
+      : type(static_cast<EventType>(id_event.type)),
+        raw(id_event),
+        incoming(std::move(id_event.incoming)),
+        text(std::move(id_event.text)) {}
 
   EventType type;
   // Returns the status.  kRejected: the reason.  kPathAnswered: a PathStatus, or -errno if the peer
@@ -331,8 +332,9 @@ struct Endpoint::Event {
   std::span<const std::byte> additional_info() const {
     return std::as_bytes(std::span(raw.additional_info).first(raw.additional_info_len));
   }
-  // These two are for kConnectRequest: the service id, and the new endpoint that has to answer.
-  // Peer to peer there is no new endpoint: the endpoint that got the event has to answer.
+  // kConnectRequest: service() returns the service id, and take_endpoint() the new endpoint that
+  // has to answer.  Peer to peer there is no new endpoint: the endpoint that got the event has to
+  // answer.
   std::uint64_t service() const { return raw.service; }
   std::optional<Endpoint> take_endpoint() {
     if (incoming == nullptr) return std::nullopt;

@@ -41,17 +41,17 @@ class Owned {
   Owned(Owned&& other) noexcept : handle_(std::exchange(other.handle_, 0)) {}
   Owned& operator=(Owned&& other) noexcept {
     if (this != &other) {
-      end();
+      reset();
       handle_ = std::exchange(other.handle_, 0);
     }
     return *this;
   }
-  ~Owned() { end(); }
+  ~Owned() { reset(); }
   vb_handle get() const { return handle_; }
 
  private:
-  void end() {
-    if (handle_ != 0) Destroy(handle_);  // has no effect after destroy(): the handle is stale
+  void reset() {
+    if (handle_ != 0) Destroy(handle_);  // no effect after destroy(): the handle is stale
   }
   vb_handle handle_ = 0;
 };
@@ -67,19 +67,19 @@ class SinkOwner {
   SinkOwner(SinkOwner&& other) noexcept = default;
   SinkOwner& operator=(SinkOwner&& other) noexcept {
     if (this != &other) {
-      end();
+      end_wait();
       sink_ = std::move(other.sink_);
     }
     return *this;
   }
-  ~SinkOwner() { end(); }
+  ~SinkOwner() { end_wait(); }
   S* operator->() const { return sink_.get(); }
   S& operator*() const { return *sink_; }
   std::shared_ptr<const void> share() const { return sink_; }
 
  private:
-  void end() const {
-    if (sink_ != nullptr) sink_->forget();
+  void end_wait() const {
+    if (sink_ != nullptr) sink_->end_wait();
   }
   std::shared_ptr<S> sink_{};
 };
@@ -115,7 +115,7 @@ class AsyncEvents {
 
   // Returns the only instance of the process, even if several of its libraries contain the API.
   [[gnu::visibility("default")]] static AsyncEvents& get() {
-    static auto* const all = make();  // never freed: objects may outlive static ones
+    static auto* const all = make();  // never freed: API objects may outlive static objects
     return *all;
   }
 
@@ -151,15 +151,15 @@ class AsyncEvents {
     const auto at = sinks_.find(cookie_of(sink));
     if (at == sinks_.end()) return;  // the object was created before a fork
     if (const auto loop = loops_.find(at->second); loop != loops_.end()) {
-      const auto gone =
-          std::erase_if(loop->second.come, [&](const Event& event) { return event.sink == &sink; });
-      if (gone > 0) settle(loop->second);
+      const auto removed = std::erase_if(loop->second.events,
+                                         [&](const Event& event) { return event.sink == &sink; });
+      if (removed > 0) clear_fd_if_empty(loop->second);
     }
     sinks_.erase(at);
   }
   // Takes an event from the library and passes it to the loop of its object.  Returns false if the
   // library has no event.
-  bool take() {
+  bool pass_on_next() {
     const std::lock_guard lock(mutex_);
     vb_async_event event{};
     if (vb_async_next(context_, &event) != 0) return false;
@@ -167,28 +167,28 @@ class AsyncEvents {
     if (sink == sinks_.end()) return true;  // an event of a port, or of a destroyed object
     const auto loop = loops_.find(sink->second);
     if (loop == loops_.end()) return true;
-    loop->second.come.push_back({sink_of(event.cookie), event.type});
-    if (loop->second.come.size() == 1) ::eventfd_write(loop->second.fd, 1);
+    loop->second.events.push_back({sink_of(event.cookie), event.type});
+    if (loop->second.events.size() == 1) ::eventfd_write(loop->second.fd, 1);
     return true;
   }
   std::optional<Event> next(const Loop& loop) {
     const std::lock_guard lock(mutex_);
     const auto at = loops_.find(&loop);
-    if (at == loops_.end() || at->second.come.empty()) return std::nullopt;
-    PerLoop& its = at->second;
-    const Event first = its.come.front();
-    its.come.pop_front();
-    settle(its);
+    if (at == loops_.end() || at->second.events.empty()) return std::nullopt;
+    PerLoop& per_loop = at->second;
+    const Event first = per_loop.events.front();
+    per_loop.events.pop_front();
+    clear_fd_if_empty(per_loop);
     return first;
   }
 
  private:
   struct PerLoop {
     int fd = -1;
-    std::deque<Event> come{};
+    std::deque<Event> events{};
   };
   static AsyncEvents* make() {
-    auto* const made = new AsyncEvents;
+    auto* const all = new AsyncEvents;
     // A forked child starts without loops and objects.  It cannot use those of its parent, because
     // it shares their descriptors with the parent.
     ::pthread_atfork([] { get().mutex_.lock(); }, [] { get().mutex_.unlock(); },
@@ -198,12 +198,12 @@ class AsyncEvents {
                        get().context_ = 0;
                        get().mutex_.unlock();
                      });
-    return made;
+    return all;
   }
   // Makes the loop's descriptor unreadable if no event waits for the loop.
-  static void settle(const PerLoop& its) {
+  static void clear_fd_if_empty(const PerLoop& per_loop) {
     eventfd_t count = 0;
-    if (its.come.empty()) ::eventfd_read(its.fd, &count);
+    if (per_loop.events.empty()) ::eventfd_read(per_loop.fd, &count);
   }
 
   std::mutex mutex_;
@@ -235,12 +235,12 @@ class Mailbox {
     Next(const Next&) = delete;
     Next& operator=(const Next&) = delete;
     ~Next() {
-      if (box_ != nullptr && box_->waits_ == this) box_->waits_ = nullptr;
+      if (box_ != nullptr && box_->waiter_ == this) box_->waiter_ = nullptr;
     }
     bool await_ready() const { return !box_->events_.empty(); }
     void await_suspend(std::coroutine_handle<> frame) {
       frame_ = frame;
-      box_->waits_ = this;
+      box_->waiter_ = this;
     }
     Event await_resume() {
       Event first = std::move(box_->events_.front());
@@ -257,14 +257,14 @@ class Mailbox {
   Mailbox() = default;
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
-  ~Mailbox() { forget(); }
+  ~Mailbox() { end_wait(); }
   // Ends the wait of the coroutine, which is never resumed.
-  void forget() {
-    if (waits_ != nullptr) std::exchange(waits_, nullptr)->box_ = nullptr;
+  void end_wait() {
+    if (waiter_ != nullptr) std::exchange(waiter_, nullptr)->box_ = nullptr;
   }
   void push(Event event) {
     events_.push_back(std::move(event));
-    if (waits_ != nullptr) std::exchange(waits_, nullptr)->frame_.resume();
+    if (waiter_ != nullptr) std::exchange(waiter_, nullptr)->frame_.resume();
   }
   void for_each(auto&& f) {
     for (Event& event : events_) f(event);
@@ -275,7 +275,7 @@ class Mailbox {
 
  private:
   std::deque<Event> events_;
-  Next* waits_ = nullptr;
+  Next* waiter_ = nullptr;
 };
 
 // Receives the asynchronous events of one API object.  It stores at most one event of each kind.
@@ -287,7 +287,7 @@ class EventSink final : public AsyncSink {
     const auto kind = static_cast<Kind>(type);
     if (!events.holds(kind)) events.push(kind);
   }
-  void forget() { events.forget(); }
+  void end_wait() { events.end_wait(); }
   Mailbox<Kind> events{};
   std::array<std::shared_ptr<const void>, 3> keep_alive{};
   Owned<Destroy> handle{};
@@ -299,9 +299,9 @@ struct Operation : vb_request {
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
   virtual ~Operation() = default;
-  // Ends a command that is done: calls the callback or resumes the coroutine.  That may destroy
-  // this object.
-  virtual void tell() = 0;
+  // Delivers the outcome: calls the callback or resumes the coroutine.  Either may destroy this
+  // object.
+  virtual void complete() = 0;
 };
 
 }  // namespace detail
@@ -330,7 +330,7 @@ class Loop {
     }
     made->async_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (made->async_fd_ < 0) return failure(errno, "eventfd");
-    if (const int error = made->watch(made->async_fd_, kAsyncCome); error != 0) {
+    if (const int error = made->watch(made->async_fd_, kAsyncEvents); error != 0) {
       return failure(error, "epoll_ctl");
     }
     detail::AsyncEvents::get().add_loop(*made, made->async_fd_);
@@ -357,20 +357,20 @@ class Loop {
   // Handles all that is ready, without waiting.  Returns false if nothing was ready.  Throws the
   // exception of a spawned task.
   bool run_ready() {
-    bool some = false;
+    bool any = false;
     std::array<epoll_event, 8> ready{};
     const int count = ::epoll_wait(poller_, ready.data(), static_cast<int>(ready.size()), 0);
-    for (int i = 0; i < count; ++i) some |= dispatch(ready[static_cast<std::size_t>(i)].data.u64);
+    for (int i = 0; i < count; ++i) any |= dispatch(ready[static_cast<std::size_t>(i)].data.u64);
     for (auto task = spawned_.begin(); task != spawned_.end();) {
       if (!task->done()) {
         ++task;
         continue;
       }
-      Task<void> ended = std::move(*task);
+      Task<void> done_task = std::move(*task);
       task = spawned_.erase(task);
-      ended.take();
+      done_task.take();
     }
-    return some;
+    return any;
   }
 
   // Runs the loop until the task is done, and returns its result.
@@ -383,8 +383,8 @@ class Loop {
   void run_until(auto&& done) {
     while (!done()) {
       if (run_ready() || done()) continue;
-      pollfd waits{.fd = poller_, .events = POLLIN, .revents = 0};
-      ::poll(&waits, 1, -1);
+      pollfd readable{.fd = poller_, .events = POLLIN, .revents = 0};
+      ::poll(&readable, 1, -1);
     }
   }
   // Starts a task, which the loop owns until it is done.  Its exception is thrown here, or by
@@ -402,14 +402,15 @@ class Loop {
   vb_handle requests() const { return requests_; }
   vb_handle completions() const { return completions_; }
   vb_handle connections() const { return connections_; }
-  // Queues a command that completed inside the call that started it.  run_ready() calls its tell().
+  // Queues a command that completed inside the call that started it.  run_ready() calls its
+  // complete().
   void finish_later(detail::Operation& operation) {
     if (finished_ == nullptr) ::eventfd_write(finished_fd_, 1);
     operation.next = nullptr;
     *finished_last_ = &operation;
     finished_last_ = &operation.next;
   }
-  void forget_finished(detail::Operation& operation) {
+  void remove_finished(detail::Operation& operation) {
     for (vb_request** at = &finished_; *at != nullptr; at = &(*at)->next) {
       if (*at != &operation) continue;
       *at = operation.next;
@@ -428,7 +429,7 @@ class Loop {
     if (error == 0) error = watch(fd, kConnections);
     int async = -1;
     if (error == 0) error = detail::AsyncEvents::get().open(async);
-    if (error == 0) error = watch(async, kAsync);
+    if (error == 0) error = watch(async, kAsyncContext);
     if (error != 0) return failure(error, vb_last_error());
     return {};
   }
@@ -439,8 +440,8 @@ class Loop {
     kRequests,
     kCompletions,
     kConnections,
-    kAsync,
-    kAsyncCome
+    kAsyncContext,
+    kAsyncEvents
   };
 
   Loop() = default;
@@ -459,7 +460,7 @@ class Loop {
       finished_last_ = &finished_;
       clear_finished_fd();
     }
-    operation->tell();
+    operation->complete();
     return true;
   }
   void clear_finished_fd() const {
@@ -472,7 +473,7 @@ class Loop {
       case kFinished: return run_finished();
       case kRequests:
         if (vb_request* const request = vb_requests_next(requests_)) {
-          static_cast<detail::Operation*>(request->user)->tell();
+          static_cast<detail::Operation*>(request->user)->complete();
           return true;
         }
         return false;
@@ -488,8 +489,8 @@ class Loop {
         detail::sink_of(event.cookie)->on_cm_event(event);
         return true;
       }
-      case kAsync: return detail::AsyncEvents::get().take();
-      case kAsyncCome: {
+      case kAsyncContext: return detail::AsyncEvents::get().pass_on_next();
+      case kAsyncEvents: {
         const auto event = detail::AsyncEvents::get().next(*this);
         if (!event) return false;
         event->sink->on_async(event->type);

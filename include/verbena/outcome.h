@@ -39,9 +39,9 @@ inline std::unexpected<Failure> failure(int error, const char* text) {
 }
 
 // Carries a failure as an exception, which value_of() throws.  what() returns the failure's text.
-class Refused : public std::runtime_error {
+class FailureError : public std::runtime_error {
  public:
-  explicit Refused(const Failure& failure)
+  explicit FailureError(const Failure& failure)
       : std::runtime_error(failure.text), code_(failure.code) {}
   std::errc code() const { return code_; }
 
@@ -49,10 +49,10 @@ class Refused : public std::runtime_error {
   std::errc code_;
 };
 
-// Returns the value, or throws the failure as Refused.
+// Returns the value, or throws the failure as FailureError.
 template <class T>
 T value_of(Outcome<T> outcome) {
-  if (!outcome) throw Refused(outcome.error());
+  if (!outcome) throw FailureError(outcome.error());
   if constexpr (!std::is_void_v<T>) return *std::move(outcome);
 }
 

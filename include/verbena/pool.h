@@ -54,7 +54,8 @@ class Pool {
     }
     try {
       for (auto& runner : made->runners_) {
-        runner->thread = std::thread([pool = made.get(), its = runner.get()] { pool->run(*its); });
+        runner->thread =
+            std::thread([pool = made.get(), own_runner = runner.get()] { pool->run(*own_runner); });
       }
     } catch (const std::system_error& error) {
       return failure(error.code().value(), "a thread of the pool");
@@ -67,7 +68,7 @@ class Pool {
   // the calling thread.
   ~Pool() {
     for (auto& runner : runners_) {
-      runner->ends = true;
+      runner->stop = true;
       ::eventfd_write(runner->wake, 1);
     }
     for (auto& runner : runners_) {
@@ -82,7 +83,7 @@ class Pool {
   Loop& loop(std::size_t number) const { return *runners_[number]->loop; }
 
   // Runs `work(loop)` in the next thread, or in the given one.  Any thread may call it.
-  void spawn(Work work) { spawn_on(turn_.fetch_add(1) % runners_.size(), std::move(work)); }
+  void spawn(Work work) { spawn_on(next_runner_.fetch_add(1) % runners_.size(), std::move(work)); }
   void spawn_on(std::size_t number, Work work) {
     Runner& runner = *runners_[number];
     {
@@ -96,15 +97,15 @@ class Pool {
   // caller is not a thread of the pool.
   void wait() {
     std::unique_lock lock(mutex_);
-    all_done_.wait(lock, [this] { return tasks_ == 0 || thrown_; });
-    if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+    all_done_.wait(lock, [this] { return tasks_ == 0 || first_exception_; });
+    if (first_exception_) std::rethrow_exception(std::exchange(first_exception_, nullptr));
   }
 
  private:
   struct Runner {
     std::unique_ptr<Loop> loop;
     int wake = -1;
-    std::atomic<bool> ends = false;
+    std::atomic<bool> stop = false;
     std::mutex mutex;
     std::deque<Work> work;
     std::thread thread;
@@ -120,21 +121,21 @@ class Pool {
   }
 
   void run(Runner& runner) {
-    while (!runner.ends) {
+    while (!runner.stop) {
       try {
-        start(runner);
-        if (runner.ends || runner.loop->run_ready()) continue;
+        start_new_work(runner);
+        if (runner.stop || runner.loop->run_ready()) continue;
       } catch (...) {  // a callback has thrown, or there is no memory
-        remember(std::current_exception());
+        store_exception(std::current_exception());
         continue;
       }
-      std::array<pollfd, 2> waits{{{.fd = runner.loop->fd(), .events = POLLIN, .revents = 0},
-                                   {.fd = runner.wake, .events = POLLIN, .revents = 0}}};
-      ::poll(waits.data(), waits.size(), -1);
+      std::array<pollfd, 2> readable{{{.fd = runner.loop->fd(), .events = POLLIN, .revents = 0},
+                                      {.fd = runner.wake, .events = POLLIN, .revents = 0}}};
+      ::poll(readable.data(), readable.size(), -1);
     }
     runner.loop->drop_spawned();
   }
-  void start(Runner& runner) {
+  void start_new_work(Runner& runner) {
     eventfd_t count = 0;
     ::eventfd_read(runner.wake, &count);
     for (;;) {
@@ -145,16 +146,16 @@ class Pool {
         work = std::move(runner.work.front());
         runner.work.pop_front();
       }
-      runner.loop->spawn(counted(Count(*this), *runner.loop, std::move(work)));
+      runner.loop->spawn(run_counted(TaskCount(*this), *runner.loop, std::move(work)));
     }
   }
   // Counts one task until its coroutine is destroyed.
-  class Count {
+  class TaskCount {
    public:
-    explicit Count(Pool& pool) : pool_(&pool) {}
-    Count(Count&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)) {}
-    Count& operator=(Count&&) = delete;
-    ~Count() {
+    explicit TaskCount(Pool& pool) : pool_(&pool) {}
+    TaskCount(TaskCount&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)) {}
+    TaskCount& operator=(TaskCount&&) = delete;
+    ~TaskCount() {
       if (pool_ == nullptr) return;
       const std::lock_guard lock(pool_->mutex_);
       if (--pool_->tasks_ == 0) pool_->all_done_.notify_all();
@@ -166,26 +167,27 @@ class Pool {
   };
   // Runs `work`.  The coroutine destroys its own copy of the work before `count`, so the task does
   // not count as done while the work still exists.
-  static Task<void> counted(Count count, Loop& loop, Work work) {
+  static Task<void> run_counted(TaskCount count, Loop& loop, Work work) {
     Work own = std::move(work);
     try {
       co_await own(loop);
     } catch (...) {
-      count.pool().remember(std::current_exception());
+      count.pool().store_exception(std::current_exception());
     }
   }
-  void remember(std::exception_ptr thrown) {
+  void store_exception(std::exception_ptr thrown) {
     const std::lock_guard lock(mutex_);
-    if (!thrown_) thrown_ = std::move(thrown);
+    if (!first_exception_) first_exception_ = std::move(thrown);
     all_done_.notify_all();
   }
 
-  std::atomic<std::size_t> turn_ = 0;
+  std::atomic<std::size_t> next_runner_ = 0;
   std::mutex mutex_;
   std::condition_variable all_done_;
   std::size_t tasks_ = 0;
-  std::exception_ptr thrown_{};
-  std::vector<std::unique_ptr<Runner>> runners_;  // destroyed before the members that tasks use
+  std::exception_ptr first_exception_{};
+  // Destroyed first, because tasks use the members above.
+  std::vector<std::unique_ptr<Runner>> runners_;
 };
 
 }  // namespace verbena

@@ -41,7 +41,7 @@ inline vb_recv_wr receive(std::uint64_t id, const Segments& segments,
 inline Outcome<void> too_many_segments() {
   return failure(EINVAL, "a request of more than 32 segments");
 }
-inline Outcome<void> posted(int error) {
+inline Outcome<void> outcome_of_post(int error) {
   if (error != 0) return failure(error, vb_last_error());
   return {};
 }
@@ -63,8 +63,8 @@ class SharedReceiveQueue {
   };
   using Sink = detail::EventSink<Event, vb_srq_destroy>;
 
-  SharedReceiveQueue(Loop& loop, detail::SinkOwner<Sink> sink, const vb_srq_attr& given)
-      : loop_(&loop), sink_(std::move(sink)), given_(given) {}
+  SharedReceiveQueue(Loop& loop, detail::SinkOwner<Sink> sink, const vb_srq_attr& attributes)
+      : loop_(&loop), sink_(std::move(sink)), capacities_(attributes) {}
 
   static Request<SharedReceiveQueue> create(const ProtectionDomain& pd, std::uint32_t requests,
                                             std::uint32_t segments = 1) {
@@ -81,18 +81,18 @@ class SharedReceiveQueue {
     args.value.cookie = detail::cookie_of(*args.sink);
     return detail::submit<SharedReceiveQueue>(
         pd.loop(), VB_SRQ_CREATE, std::move(args),
-        [](Loop& its, Arguments& made) -> Outcome<SharedReceiveQueue> {
-          made.sink->handle = detail::Owned<vb_srq_destroy>(made.value.srq);
-          return SharedReceiveQueue(its, std::move(made.sink), made.value.attr);
+        [](Loop& loop, Arguments& results) -> Outcome<SharedReceiveQueue> {
+          results.sink->handle = detail::Owned<vb_srq_destroy>(results.value.srq);
+          return SharedReceiveQueue(loop, std::move(results.sink), results.value.attr);
         });
   }
 
-  const vb_srq_attr& capacities() const { return given_; }  // resize() does not change these
+  const vb_srq_attr& capacities() const { return capacities_; }  // as they were at creation
   Outcome<void> post_receive(std::uint64_t id, const Segments& segments) const {
     if (segments.size() > detail::kSegmentsMax) return detail::too_many_segments();
     std::array<vb_sge, detail::kSegmentsMax> list{};
     const vb_recv_wr wr = detail::receive(id, segments, list);
-    return detail::posted(vb_post_srq_recv(sink_->handle.get(), &wr));
+    return detail::outcome_of_post(vb_post_srq_recv(sink_->handle.get(), &wr));
   }
   // Waits for the next event.  Only one coroutine may wait at a time.
   detail::Mailbox<Event>::Next event() { return detail::Mailbox<Event>::Next(sink_->events); }
@@ -109,7 +109,7 @@ class SharedReceiveQueue {
     args.srq = sink_->handle.get();
     return detail::submit<vb_srq_attr>(
         *loop_, VB_SRQ_QUERY, args,
-        [](Loop&, vb_srq_args& told) -> Outcome<vb_srq_attr> { return told.attr; });
+        [](Loop&, vb_srq_args& results) -> Outcome<vb_srq_attr> { return results.attr; });
   }
   // Destroys the queue.  Fails as busy while queue pairs use it.
   Request<void> destroy() {
@@ -130,7 +130,7 @@ class SharedReceiveQueue {
 
   Loop* loop_;
   detail::SinkOwner<Sink> sink_;
-  vb_srq_attr given_;
+  vb_srq_attr capacities_;
 };
 
 // Holds the capacities of a queue pair, and the objects that it uses.
@@ -185,10 +185,11 @@ class AddressHandle {
     std::copy(to.begin(), to.end(), args.attr.dgid);
     args.attr.sgid_index = static_cast<std::uint8_t>(source.index);
     args.attr.hop_limit = hop_limit;
-    return detail::submit<AddressHandle>(pd.loop(), VB_AH_CREATE, args,
-                                         [](Loop& its, vb_ah_args& made) -> Outcome<AddressHandle> {
-                                           return AddressHandle(its, made);
-                                         });
+    return detail::submit<AddressHandle>(
+        pd.loop(), VB_AH_CREATE, args,
+        [](Loop& loop, vb_ah_args& results) -> Outcome<AddressHandle> {
+          return AddressHandle(loop, results);
+        });
   }
   Request<void> destroy() {
     return detail::submit_plain<vb_ah_args>(*loop_, VB_AH_DESTROY,
@@ -305,12 +306,12 @@ class QueuePair {
     init.type = static_cast<std::uint32_t>(options.transport);
     init.cap = {options.send_requests, options.receive_requests, options.send_segments,
                 options.receive_segments, options.inline_bytes};
-    return detail::submit<QueuePair>(pd.loop(), VB_QP_CREATE, std::move(args),
-                                     [](Loop& its, Arguments& made) -> Outcome<QueuePair> {
-                                       made.sink->handle =
-                                           detail::Owned<vb_qp_destroy>(made.value.qp);
-                                       return QueuePair(its, std::move(made.sink), made.value);
-                                     });
+    return detail::submit<QueuePair>(
+        pd.loop(), VB_QP_CREATE, std::move(args),
+        [](Loop& loop, Arguments& results) -> Outcome<QueuePair> {
+          results.sink->handle = detail::Owned<vb_qp_destroy>(results.value.qp);
+          return QueuePair(loop, std::move(results.sink), results.value);
+        });
   }
 
   std::uint32_t number() const { return number_; }
@@ -340,13 +341,13 @@ class QueuePair {
     wr.ah = send.to == nullptr ? 0 : send.to->handle();
     wr.remote_qpn = send.queue_pair;
     wr.remote_qkey = send.qkey;
-    return detail::posted(vb_post_send(sink_->handle.get(), &wr, 0));
+    return detail::outcome_of_post(vb_post_send(sink_->handle.get(), &wr, 0));
   }
   Outcome<void> post_receive(std::uint64_t id, const Segments& segments) const {
     if (segments.size() > detail::kSegmentsMax) return detail::too_many_segments();
     std::array<vb_sge, detail::kSegmentsMax> list{};
     const vb_recv_wr wr = detail::receive(id, segments, list);
-    return detail::posted(vb_post_recv(sink_->handle.get(), &wr));
+    return detail::outcome_of_post(vb_post_recv(sink_->handle.get(), &wr));
   }
 
   // Changes the attributes that `mask` names (enum ibv_qp_attr_mask).  The table of vol1 11.2.5.2
@@ -383,9 +384,8 @@ class QueuePair {
     args.interface_index = interface;
     return detail::submit<GroupMembership>(
         *loop_, VB_QP_ATTACH, args,
-        [keeps = sink_.share()](Loop& its, vb_group_args& made) -> Outcome<GroupMembership> {
-          return GroupMembership(its, made, keeps);
-        });
+        [keep_alive = sink_.share()](Loop& loop, vb_group_args& results)
+            -> Outcome<GroupMembership> { return GroupMembership(loop, results, keep_alive); });
   }
 
   Request<vb_qp_attr> query() const {
@@ -393,7 +393,7 @@ class QueuePair {
     args.qp = sink_->handle.get();
     return detail::submit<vb_qp_attr>(
         *loop_, VB_QP_QUERY, args,
-        [](Loop&, vb_qp_args& told) -> Outcome<vb_qp_attr> { return told.attr; });
+        [](Loop&, vb_qp_args& results) -> Outcome<vb_qp_attr> { return results.attr; });
   }
   Request<void> destroy() {
     return detail::submit_plain<vb_qp_args>(

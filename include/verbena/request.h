@@ -16,46 +16,44 @@ namespace detail {
 
 // Represents a started command with a result of type T.
 template <class T>
-class Started : public Operation {
+class StartedCommand : public Operation {
  public:
-  explicit Started(Loop& loop) : loop_(loop) {}
+  explicit StartedCommand(Loop& loop) : loop_(loop) {}
 
-  void submit() {
-    const int now = vb_submit(loop_.requests(), this);
-    done_ = now != EINPROGRESS;
-  }
+  void submit() { done_ = vb_submit(loop_.requests(), this) != EINPROGRESS; }
   bool done() const { return done_; }
-  void tell() final {
+  void complete() final {
     done_ = true;
-    finishes_later_ = false;
-    if (resumes_) return std::exchange(resumes_, nullptr).resume();
-    if (!then_) return;
-    auto then = std::exchange(then_, nullptr);
-    then(take());  // may destroy this object
+    is_queued_ = false;
+    if (coroutine_) return std::exchange(coroutine_, nullptr).resume();
+    if (!callback_) return;
+    auto callback = std::exchange(callback_, nullptr);
+    callback(take());  // may destroy this object
   }
-  void call(std::move_only_function<void(Outcome<T>)> then) {
-    then_ = std::move(then);
-    if (!done_ || finishes_later_) return;
-    finishes_later_ = true;
+  // Sets the callback.  If the command is done already, the loop calls the callback later.
+  void set_callback(std::move_only_function<void(Outcome<T>)> callback) {
+    callback_ = std::move(callback);
+    if (!done_ || is_queued_) return;
+    is_queued_ = true;
     loop_.finish_later(*this);
   }
-  void resume(std::coroutine_handle<> frame) { resumes_ = frame; }
+  void set_coroutine(std::coroutine_handle<> frame) { coroutine_ = frame; }
   void wait() {
     if (done_) return;
     vb_requests_wait(loop_.requests(), this);
     done_ = true;
   }
   // Cancels the command.  If its result was not taken, the created object is destroyed.
-  void drop() {
-    if (finishes_later_) loop_.forget_finished(*this);
+  void cancel() {
+    if (is_queued_) loop_.remove_finished(*this);
     if (!done_) {
       vb_requests_cancel(loop_.requests(), this);
-    } else if (!taken_) {
+    } else if (!result_taken_) {
       static_cast<void>(take());
     }
   }
   Outcome<T> take() {
-    taken_ = true;
+    result_taken_ = true;
     if (status != 0) return failure(status, text);
     return result();
   }
@@ -66,14 +64,14 @@ class Started : public Operation {
 
  private:
   bool done_ = false;
-  bool finishes_later_ = false;
-  bool taken_ = false;
-  std::move_only_function<void(Outcome<T>)> then_{};
-  std::coroutine_handle<> resumes_{};
+  bool is_queued_ = false;  // the loop has queued this command, to complete it later
+  bool result_taken_ = false;
+  std::move_only_function<void(Outcome<T>)> callback_{};
+  std::coroutine_handle<> coroutine_{};
 };
 
-// Returns the arguments of a command for the C API.  They are `args` itself or its member `value`:
-// other members of `args` are objects that must live as long as the command.
+// Returns the arguments of a command for the C API: `args` itself, or its member `value`.  Other
+// members of `args` are objects that must live as long as the command.
 template <class Args>
 auto& c_api_of(Args& args) {
   if constexpr (requires { args.value; }) {
@@ -83,20 +81,20 @@ auto& c_api_of(Args& args) {
   }
 }
 
-template <class T, class Args, class Take>
-class StartedWith final : public Started<T> {
+template <class T, class Args, class MakeResult>
+class StartedCommandWith final : public StartedCommand<T> {
  public:
-  StartedWith(Loop& loop, vb_command code, Args args, Take take)
-      : Started<T>(loop), args_(std::move(args)), take_(std::move(take)) {
+  StartedCommandWith(Loop& loop, vb_command code, Args args, MakeResult make_result)
+      : StartedCommand<T>(loop), args_(std::move(args)), make_result_(std::move(make_result)) {
     this->command = code;
     this->arguments = &c_api_of(args_);
     this->submit();
   }
 
  private:
-  Outcome<T> result() override { return take_(this->loop_, args_); }
+  Outcome<T> result() override { return make_result_(this->loop_, args_); }
   Args args_;
-  Take take_;
+  MakeResult make_result_;
 };
 
 }  // namespace detail
@@ -115,55 +113,56 @@ class StartedWith final : public Started<T> {
 template <class T>
 class [[nodiscard]] Request {
  public:
-  explicit Request(std::unique_ptr<detail::Started<T>> started) : started_(std::move(started)) {}
+  explicit Request(std::unique_ptr<detail::StartedCommand<T>> command)
+      : command_(std::move(command)) {}
   Request(Request&&) noexcept = default;
   Request& operator=(Request&& other) noexcept {
     if (this != &other) {
-      drop();
-      started_ = std::move(other.started_);
+      cancel();
+      command_ = std::move(other.command_);
     }
     return *this;
   }
-  ~Request() { drop(); }
+  ~Request() { cancel(); }
 
   // Returns true if the command is done, so that wait() and co_await do not wait.
-  bool done() const { return started_->done(); }
+  bool done() const { return command_->done(); }
 
   // Passes the outcome to `callback`, which may do anything, even destroy this request.
   void then(std::move_only_function<void(Outcome<T>)> callback) {
-    started_->call(std::move(callback));
+    command_->set_callback(std::move(callback));
   }
 
   // Returns the outcome.  Waits for the agent or the adapter, never for a peer.
   Outcome<T> wait() && {
-    started_->wait();
-    return started_->take();
+    command_->wait();
+    return command_->take();
   }
 
   auto operator co_await() && {
     struct Awaiter {
-      detail::Started<T>& started;
-      bool await_ready() const { return started.done(); }
-      void await_suspend(std::coroutine_handle<> frame) { started.resume(frame); }
-      Outcome<T> await_resume() { return started.take(); }
+      detail::StartedCommand<T>& command;
+      bool await_ready() const { return command.done(); }
+      void await_suspend(std::coroutine_handle<> frame) { command.set_coroutine(frame); }
+      Outcome<T> await_resume() { return command.take(); }
     };
-    return Awaiter{*started_};
+    return Awaiter{*command_};
   }
 
  private:
-  void drop() {
-    if (started_) started_->drop();
+  void cancel() {
+    if (command_) command_->cancel();
   }
-  std::unique_ptr<detail::Started<T>> started_;
+  std::unique_ptr<detail::StartedCommand<T>> command_;
 };
 
 namespace detail {
 
-// Submits a command.  If it succeeds, `take(loop, arguments)` makes its Outcome<T>.
-template <class T, class Args, class Take>
-Request<T> submit(Loop& loop, vb_command code, Args args, Take take) {
-  return Request<T>(
-      std::make_unique<StartedWith<T, Args, Take>>(loop, code, std::move(args), std::move(take)));
+// Submits a command.  If it succeeds, `make_result(loop, arguments)` makes its Outcome<T>.
+template <class T, class Args, class MakeResult>
+Request<T> submit(Loop& loop, vb_command code, Args args, MakeResult make_result) {
+  return Request<T>(std::make_unique<StartedCommandWith<T, Args, MakeResult>>(
+      loop, code, std::move(args), std::move(make_result)));
 }
 
 // Submits a command without a result.

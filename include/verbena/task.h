@@ -14,19 +14,19 @@ class Task;
 namespace detail {
 
 struct PromiseBase {
-  std::coroutine_handle<> awaits_us = std::noop_coroutine();
+  std::coroutine_handle<> caller = std::noop_coroutine();
   std::exception_ptr thrown{};
 
   std::suspend_always initial_suspend() noexcept { return {}; }
-  struct Final {
+  struct FinalAwaiter {
     bool await_ready() noexcept { return false; }
     template <class Promise>
     std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> own) noexcept {
-      return own.promise().awaits_us;
+      return own.promise().caller;
     }
     void await_resume() noexcept {}
   };
-  Final final_suspend() noexcept { return {}; }
+  FinalAwaiter final_suspend() noexcept { return {}; }
   void unhandled_exception() { thrown = std::current_exception(); }
   void rethrow() const {
     if (thrown) std::rethrow_exception(thrown);
@@ -91,7 +91,7 @@ class [[nodiscard]] Task {
       std::coroutine_handle<promise_type> frame;
       bool await_ready() const { return frame.done(); }
       std::coroutine_handle<> await_suspend(std::coroutine_handle<> caller) {
-        frame.promise().awaits_us = caller;
+        frame.promise().caller = caller;
         return frame;
       }
       T await_resume() { return frame.promise().take(); }

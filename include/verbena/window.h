@@ -29,14 +29,15 @@ class MemoryWindow {
     vb_mw_args args{};
     args.pd = pd.handle();
     args.type = static_cast<std::uint32_t>(type);
-    return detail::submit<MemoryWindow>(pd.loop(), VB_MW_CREATE, args,
-                                        [](Loop& its, vb_mw_args& made) -> Outcome<MemoryWindow> {
-                                          return MemoryWindow(its, made);
-                                        });
+    return detail::submit<MemoryWindow>(
+        pd.loop(), VB_MW_CREATE, args,
+        [](Loop& loop, vb_mw_args& results) -> Outcome<MemoryWindow> {
+          return MemoryWindow(loop, results);
+        });
   }
 
-  // Returns the request that binds the window; post it.  Each binding changes the window's R_Key.
-  // Peers can use remote() when the request is complete.
+  // Returns the request that binds the window.  The program has to post it.  Each binding changes
+  // the window's R_Key.  Peers can use remote() when the request is complete.
   Send bind(const MemoryRegion& region, std::size_t offset, std::size_t bytes, Access access) {
     constexpr std::uint32_t kCounter = 0xff;  // the program chooses these bits (vol1 10.6.3.3)
     rkey_ = (rkey_ & ~kCounter) | ((rkey_ + 1) & kCounter);
