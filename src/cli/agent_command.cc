@@ -21,17 +21,17 @@ std::string as_text(const ipc::StatusReply& status) {
     // A host has one port, unless it is one of a fabric.
     const std::string name =
         status.ports.size() == 1 ? "port" : fmt::format("port {}/{}", port.device, port.number);
-    const std::string alone = port.why_host_alone.empty()
-                                  ? ""
-                                  : ", for programs of this host alone: " + port.why_host_alone;
-    rows.push_back({name, port.active ? "active" + alone : "DOWN: " + port.why_down});
+    const std::string host_alone =
+        port.why_host_alone.empty() ? ""
+                                    : ", for programs of this host alone: " + port.why_host_alone;
+    rows.push_back({name, port.active ? "active" + host_alone : "DOWN: " + port.why_down});
   }
   rows.push_back({"programs", std::to_string(status.programs)});
   rows.push_back({"leases", std::to_string(status.leases)});
   rows.push_back({"ids", std::to_string(status.ids)});
   for (const auto& counter : status.counters) {
-    // Leave out counters that are 0, as most of the hundred are.  But always show data_packets: if
-    // it is 0, no data has passed through the agent.
+    // Leave out counters that are 0; most of the hundred are.  Always show data_packets, because 0
+    // means that no data has passed through the agent.
     if (counter.value == 0 && counter.name != "data_packets") continue;
     rows.push_back({counter.name, std::to_string(counter.value)});
   }
@@ -88,9 +88,9 @@ int agent_start(bool all_users) {
 }
 
 int agent_stop() {
-  const auto done = stop_agent();
-  if (!done) return command_failed("agent", done.error());
-  std::puts(done->c_str());
+  const auto text = stop_agent();
+  if (!text) return command_failed("agent", text.error());
+  std::puts(text->c_str());
   return 0;
 }
 

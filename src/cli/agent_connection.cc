@@ -28,17 +28,17 @@ constexpr Duration kStopTimeout = std::chrono::seconds(10);
 }  // namespace
 
 Answer<std::string> library_directory() {
-  std::array<char, PATH_MAX> own{};
-  const ssize_t bytes = ::readlink("/proc/self/exe", own.data(), own.size() - 1);
+  std::array<char, PATH_MAX> self{};
+  const ssize_t bytes = ::readlink("/proc/self/exe", self.data(), self.size() - 1);
   if (bytes <= 0) return std::unexpected("/proc/self/exe cannot be read: is /proc mounted?");
-  const std::string path(own.data(), static_cast<std::size_t>(bytes));
-  const std::string wanted = path.substr(0, path.rfind('/')) + "/../lib/verbena";
+  const std::string path(self.data(), static_cast<std::size_t>(bytes));
+  const std::string libraries = path.substr(0, path.rfind('/')) + "/../lib/verbena";
   std::array<char, PATH_MAX> real{};
-  if (::realpath(wanted.c_str(), real.data()) == nullptr) {
+  if (::realpath(libraries.c_str(), real.data()) == nullptr) {
     return std::unexpected(
         fmt::format("Verbena's libraries are not at {}: {}; is the installation "
                     "complete?",
-                    wanted, std::strerror(errno)));
+                    libraries, std::strerror(errno)));
   }
   return std::string(real.data());
 }
@@ -52,10 +52,11 @@ Answer<std::string> start_agent(bool all_users) {
     return fmt::format("the agent (pid {}) runs", agent->pid());
   }
   if (::geteuid() != 0) return std::unexpected(std::string("only root can serve all users"));
-  if (auto own = os::UnixChannel::connect(os::agent_socket_name(), os::now() + kAgentTimeout)) {
+  if (auto root_agent =
+          os::UnixChannel::connect(os::agent_socket_name(), os::now() + kAgentTimeout)) {
     return std::unexpected(fmt::format(
         "an agent for root alone is running ({}): end its programs, then 'verbena agent stop'",
-        os::name_holder(*own)));
+        os::name_holder(*root_agent)));
   }
   const std::string path = *directory + "/verbenad";
   std::string problem;
@@ -81,14 +82,14 @@ Answer<std::string> stop_agent() {
                     "down {}",
                     host->host, host->fabric));
   }
-  // An agent of another build would refuse Hello, so the kernel is asked which process listens.
+  // An agent of another build would refuse Hello, so ask the kernel which process listens.
   const std::string name = os::agent_socket_name();
-  auto all = client::find_all_users_agent(os::now() + kAgentTimeout);
-  if (all && ::geteuid() != 0) {
+  auto all_users = client::find_all_users_agent(os::now() + kAgentTimeout);
+  if (all_users && ::geteuid() != 0) {
     return std::unexpected(std::string("the agent serves all users: only root can stop it"));
   }
-  auto channel = all ? Result<os::UnixChannel>(*std::move(all))
-                     : os::UnixChannel::connect(name, os::now() + kAgentTimeout);
+  auto channel = all_users ? Result<os::UnixChannel>(*std::move(all_users))
+                           : os::UnixChannel::connect(name, os::now() + kAgentTimeout);
   if (!channel) return "no agent is running";
   const auto peer = channel->peer();
   if (!peer || peer->uid != ::geteuid()) {
@@ -99,15 +100,15 @@ Answer<std::string> stop_agent() {
   if (!pidfd) return fmt::format("the agent (pid {}) has just ended", peer->pid);
 
   std::uint32_t programs = 0;
-  bool asked = false;
+  bool stop_accepted = false;
   if (auto agent = AgentConnection::find(); agent && *agent && (*agent)->pid() == peer->pid) {
     if (const auto status = (*agent)->ask<ipc::StatusReply>(ipc::Status{})) {
       programs = status->programs;
     }
-    asked = (*agent)->ask<ipc::Done>(ipc::Stop{}).has_value();
+    stop_accepted = (*agent)->ask<ipc::Done>(ipc::Stop{}).has_value();
   }
   // An agent that is of another build or hangs does not answer, so a signal stops it.
-  if (!asked && !os::has_ended(pidfd->get())) {
+  if (!stop_accepted && !os::has_ended(pidfd->get())) {
     (void)::syscall(SYS_pidfd_send_signal, pidfd->get(), SIGTERM, nullptr, 0);
   }
   const auto ended = os::wait_for(pidfd->get(), POLLIN, os::now() + kStopTimeout);

@@ -142,8 +142,8 @@ struct Grammar {
         "starts an agent.");
     define_sa();
     define_fabric();
-    for (CLI::App* one : {sockets_ls, sockets_stat}) {
-      one->add_flag("--json", command.sockets.json, "Print JSON");
+    for (CLI::App* subcommand : {sockets_ls, sockets_stat}) {
+      subcommand->add_flag("--json", command.sockets.json, "Print JSON");
     }
     sockets_trace->add_flag("--json", command.trace.json, "Print a JSON object for each event");
     sockets_trace->add_option("PID", command.trace.pids, "Only connections of these processes")
@@ -168,17 +168,21 @@ struct Grammar {
 
   void define_sa() {
     SaOptions& options = command.sa;
-    for (CLI::App* one : {paths, groups, addresses, sa_stats, flush, services, register_service}) {
-      if (one != register_service) one->add_flag("--json", options.json, "Print JSON");
-      one->add_option("--node", options.node,
-                      "The node NAME of a fabric (default: the one on which this command runs)")
+    for (CLI::App* subcommand :
+         {paths, groups, addresses, sa_stats, flush, services, register_service}) {
+      if (subcommand != register_service)
+        subcommand->add_flag("--json", options.json, "Print JSON");
+      subcommand
+          ->add_option("--node", options.node,
+                       "The node NAME of a fabric (default: the one on which this command runs)")
           ->type_name("NAME");
-      one->add_option("--fabric", options.fabric,
-                      "The fabric of that node (default: the one that is up)")
+      subcommand
+          ->add_option("--fabric", options.fabric,
+                       "The fabric of that node (default: the one that is up)")
           ->type_name("NAME")
           ->needs("--node");
-      if (one != services && one != register_service) continue;
-      one->add_option("--port", options.port, "The port of the node's first device")
+      if (subcommand != services && subcommand != register_service) continue;
+      subcommand->add_option("--port", options.port, "The port of the node's first device")
           ->check(CLI::Range(1, int{kPortsPerDeviceMax}))
           ->capture_default_str();
     }
@@ -205,14 +209,16 @@ struct Grammar {
 
   void define_fabric() {
     FabricOptions& options = command.fabric;
-    for (CLI::App* one : {up, check}) {
-      one->add_option("FILE", options.file,
-                      "File that describes the hosts (TOML), or an InfiniBand subnet (a netlist)")
+    for (CLI::App* subcommand : {up, check}) {
+      subcommand
+          ->add_option("FILE", options.file,
+                       "File that describes the hosts (TOML), or an InfiniBand subnet (a netlist)")
           ->required();
     }
-    for (CLI::App* one : {up, check}) {
-      one->add_option("--faults", options.faults,
-                      "File of faults (TOML) that happen by themselves when the fabric is up")
+    for (CLI::App* subcommand : {up, check}) {
+      subcommand
+          ->add_option("--faults", options.faults,
+                       "File of faults (TOML) that happen by themselves when the fabric is up")
           ->type_name("FILE");
     }
     up->add_option("--name", options.name,
@@ -223,10 +229,12 @@ struct Grammar {
         ->type_name("NODE")
         ->expected(1)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    for (CLI::App* one : {down, show, fabric_log}) {
-      one->add_option("NAME", options.name, "Name of the fabric (default: the one that is up)");
+    for (CLI::App* subcommand : {down, show, fabric_log}) {
+      subcommand->add_option("NAME", options.name,
+                             "Name of the fabric (default: the one that is up)");
     }
-    for (CLI::App* one : {fabric_ls, show}) one->add_flag("--json", options.json, "Print JSON");
+    for (CLI::App* subcommand : {fabric_ls, show})
+      subcommand->add_flag("--json", options.json, "Print JSON");
     make->add_option("--hosts", options.hosts, "Number of hosts")
         ->check(CLI::Range(std::size_t{1}, plan::kHostsMax))
         ->capture_default_str();
@@ -267,8 +275,9 @@ struct Grammar {
         "  verbena fabric fault node a paused                   lets a host hang; on ends it\n"
         "  verbena fabric fault node a pkey 0x8001 removed      takes a partition away\n"
         "'verbena fabric show' lists what is broken.");
-    for (CLI::App* one : {fault_link, fault_node}) {
-      one->add_option("--name", options.fabric, "Name of the fabric (default: the one that is up)");
+    for (CLI::App* subcommand : {fault_link, fault_node}) {
+      subcommand->add_option("--name", options.fabric,
+                             "Name of the fabric (default: the one that is up)");
     }
     fault_link
         ->add_option("A", options.a,
@@ -311,8 +320,8 @@ std::string help(const Grammar& g) {
 // Returns the names of an application's commands, in the order of their definition.
 Words commands_of(const CLI::App& app) {
   Words names;
-  for (const CLI::App* one : app.get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(one->get_name());
+  for (const CLI::App* subcommand : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(subcommand->get_name());
   }
   return names;
 }
@@ -327,11 +336,11 @@ std::string list_text(const Words& names) {
 }
 
 // Returns the command that was given, for messages: "agent status".
-std::string named_command(const Grammar& g) {
-  const auto given = g.app.get_subcommands();
-  if (given.empty()) return "";
-  const auto inner = given.front()->get_subcommands();
-  const std::string& name = given.front()->get_name();
+std::string command_name(const Grammar& g) {
+  const auto commands = g.app.get_subcommands();
+  if (commands.empty()) return "";
+  const auto inner = commands.front()->get_subcommands();
+  const std::string& name = commands.front()->get_name();
   return inner.empty() ? name : name + " " + inner.front()->get_name();
 }
 
@@ -377,7 +386,7 @@ std::unexpected<Message> usage_error(const Grammar& g, const CLI::ParseError& er
     what = fmt::format("unknown argument '{}'", what.substr(what.rfind(": ") + 2));
   }
   std::ranges::replace(what, '\n', ' ');
-  return usage_error(named_command(g), what);
+  return usage_error(command_name(g), what);
 }
 
 // Turns "help ps" into "ps --help".
@@ -422,19 +431,20 @@ Words::const_iterator first_of_program(const Words& arguments) {
   if (arguments.empty() || arguments[0] != "run") return arguments.end();
   auto at = arguments.begin() + 1;
   while (at != arguments.end() && at->starts_with('-') && *at != "--") {
-    constexpr std::array kTakeOne{"--pcap", "--personality", "--link",         "--adapter",
-                                  "--node", "--fabric",      "--socket-rules", "--interfaces"};
-    const bool takes_one = std::ranges::find(kTakeOne, *at) != kTakeOne.end();
+    constexpr std::array kOptionsWithValue{"--pcap",         "--personality", "--link",
+                                           "--adapter",      "--node",        "--fabric",
+                                           "--socket-rules", "--interfaces"};
+    const bool has_value = std::ranges::find(kOptionsWithValue, *at) != kOptionsWithValue.end();
     ++at;
-    if (takes_one && at != arguments.end() && *at != "--") ++at;
+    if (has_value && at != arguments.end() && *at != "--") ++at;
   }
   return at;
 }
 
 }  // namespace
 
-std::expected<Command, Message> parse(const Words& given) {
-  const Words arguments = with_help_as_option(given);
+std::expected<Command, Message> parse(const Words& command_line) {
+  const Words arguments = with_help_as_option(command_line);
   auto program = first_of_program(arguments);
   const Words words = with_mode_of_sockets(Words(arguments.begin(), program));
   if (program != arguments.end() && *program == "--") ++program;
@@ -458,9 +468,9 @@ std::expected<Command, Message> parse(const Words& given) {
     g.command.run.command.assign(program, arguments.end());
     if (program == arguments.end()) return usage_error("run", "no program given");
     const RunOptions& run = g.command.run;
-    const bool own = !run.pcap.empty() || !run.personality.empty() || !run.link.empty() ||
-                     !run.node.empty() || run.sysfs || run.verbose;
-    if (!run.adapter.empty() && own) {
+    const bool for_own_device = !run.pcap.empty() || !run.personality.empty() ||
+                                !run.link.empty() || !run.node.empty() || run.sysfs || run.verbose;
+    if (!run.adapter.empty() && for_own_device) {
       return usage_error("run",
                          "--adapter excludes other options, which are for Verbena's own device");
     }
@@ -472,10 +482,10 @@ std::expected<Command, Message> parse(const Words& given) {
   if (g.ps->parsed()) {
     g.command.kind = Command::Kind::kPs;
   } else if (g.sa->parsed()) {
-    const auto its = sa_action(g);
-    if (!its) return no_command(*g.sa, "sa");
+    const auto action = sa_action(g);
+    if (!action) return no_command(*g.sa, "sa");
     g.command.kind = Command::Kind::kSa;
-    g.command.sa.action = *its;
+    g.command.sa.action = *action;
   } else if (g.doctor->parsed()) {
     g.command.kind = Command::Kind::kDoctor;
   } else if (g.status->parsed()) {
@@ -492,8 +502,8 @@ std::expected<Command, Message> parse(const Words& given) {
     if (g.fault->parsed()) {
       FaultOptions& fault = g.command.fabric.fault;
       fault.has_seed = g.fault_link->count("--seed") != 0;
-      if (const auto read = fault_of(fault); !read) {
-        return usage_error("fabric fault", read.error());
+      if (const auto parsed = fault_of(fault); !parsed) {
+        return usage_error("fabric fault", parsed.error());
       }
     }
   } else if (g.fabric->parsed()) {

@@ -8,7 +8,7 @@ namespace {
 using Words = std::vector<std::string>;
 
 // Parses the words and returns "EXIT-CODE TEXT" of the message; empty if they name a command.
-std::string said(const Words& words) {
+std::string message_of(const Words& words) {
   const auto command = parse(words);
   if (command) return "";
   return std::to_string(command.error().exit_code) + " " + command.error().text;
@@ -16,7 +16,7 @@ std::string said(const Words& words) {
 
 Words program(const Words& words) {
   const auto command = parse(words);
-  return command ? command->run.command : Words{said(words)};
+  return command ? command->run.command : Words{message_of(words)};
 }
 
 TEST(Arguments, RunTakesAProgramWithOrWithoutDashes) {
@@ -72,7 +72,7 @@ TEST(Arguments, SocketsOptionOfRunHasADefaultMode) {
 
 TEST(Arguments, SocketRulesNeedSockets) {
   EXPECT_EQ(parse({"run", "--sockets", "--socket-rules", "f", "a"})->run.socket_rules, "f");
-  EXPECT_EQ(said({"run", "--socket-rules", "f", "a"}),
+  EXPECT_EQ(message_of({"run", "--socket-rules", "f", "a"}),
             "125 verbena run: --socket-rules goes with --sockets; see 'verbena run --help'");
 }
 
@@ -88,11 +88,11 @@ TEST(Arguments, SocketsAreListedOrCounted) {
   EXPECT_FALSE(parse({"sockets", "trace", "0"}));
   EXPECT_FALSE(parse({"sockets", "trace", "redis"}));
   EXPECT_EQ(
-      said({"sockets"}),
+      message_of({"sockets"}),
       "2 verbena sockets: no command given; there are ls, stat and trace; see 'verbena sockets "
       "--help'");
   EXPECT_EQ(
-      said({"sockets", "top"}),
+      message_of({"sockets", "top"}),
       "2 verbena sockets: there is no command 'top'; there are ls, stat and trace; see 'verbena "
       "sockets --help'");
 }
@@ -124,7 +124,7 @@ TEST(Arguments, FabricsHaveCommandsOfTheirOwn) {
   EXPECT_FALSE(parse({"fabric", "make", "--fat-tree", "16", "--hosts", "3"}));
   EXPECT_FALSE(parse({"fabric", "make", "--fat-tree", "16", "--infiniband"}));
   EXPECT_FALSE(parse({"fabric", "up"}));
-  EXPECT_EQ(said({"fabric", "top"}),
+  EXPECT_EQ(message_of({"fabric", "top"}),
             "2 verbena fabric: there is no command 'top'; there are up, down, ls, show, log, "
             "fault, check and "
             "make; see 'verbena fabric --help'");
@@ -156,10 +156,10 @@ TEST(Arguments, FaultsNameALinkOrANode) {
 }
 
 TEST(Arguments, MistakesInFaultsAreReported) {
-  EXPECT_EQ(said({"fabric", "fault", "link", "a", "b", "lossy"}),
+  EXPECT_EQ(message_of({"fabric", "fault", "link", "a", "b", "lossy"}),
             "2 verbena fabric fault: lossy needs the percentage of packets that are lost; see "
             "'verbena fabric fault --help'");
-  EXPECT_EQ(said({"fabric", "fault", "link", "a", "b", "down", "--seed", "5"}),
+  EXPECT_EQ(message_of({"fabric", "fault", "link", "a", "b", "down", "--seed", "5"}),
             "2 verbena fabric fault: a seed goes with lossy and flapping; see 'verbena fabric "
             "fault --help'");
   EXPECT_FALSE(parse({"fabric", "fault", "link", "a", "b", "down", "5"}));
@@ -215,10 +215,10 @@ TEST(Arguments, SaTakesATopicAndANode) {
   EXPECT_EQ(parse({"sa", "stats"})->sa.action, Action::kStats);
   EXPECT_EQ(parse({"sa", "flush", "--node=a"})->sa.action, Action::kFlush);
   EXPECT_FALSE(parse({"sa", "paths", "--fabric", "net"})) << "a fabric without a node";
-  EXPECT_EQ(said({"sa"}),
+  EXPECT_EQ(message_of({"sa"}),
             "2 verbena sa: no command given; there are paths, groups, addresses, stats, flush, "
             "services and register; see 'verbena sa --help'");
-  EXPECT_EQ(said({"sa", "path"}),
+  EXPECT_EQ(message_of({"sa", "path"}),
             "2 verbena sa: there is no command 'path'; there are paths, groups, addresses, stats, "
             "flush, services and register; see 'verbena sa --help'");
   const auto registers = parse({"sa", "register", "store", "0x1061bbd", "--lease", "30"});
@@ -237,57 +237,59 @@ TEST(Arguments, SaTakesATopicAndANode) {
   EXPECT_EQ(services->sa.service_name, "");
   EXPECT_EQ(services->sa.service_id, 7u);
   EXPECT_EQ(services->sa.port, 2u);
-  EXPECT_EQ(said({"sa", "stats", "x"}),
+  EXPECT_EQ(message_of({"sa", "stats", "x"}),
             "2 verbena sa stats: unknown argument 'x'; see 'verbena sa stats --help'");
 }
 
 TEST(Arguments, ReportsMistakesInOneLine) {
   EXPECT_EQ(
-      said({}),
+      message_of({}),
       "2 verbena: no command given; there are run, ps, sa, doctor, agent, fabric and sockets; see "
       "'verbena --help'");
   EXPECT_EQ(
-      said({"foo"}),
+      message_of({"foo"}),
       "2 verbena: there is no command 'foo'; there are run, ps, sa, doctor, agent, fabric and "
       "sockets; see "
       "'verbena --help'");
-  EXPECT_EQ(said({"agent"}),
+  EXPECT_EQ(message_of({"agent"}),
             "2 verbena agent: no command given; there are status, start and stop; see 'verbena "
             "agent --help'");
-  EXPECT_EQ(said({"agent", "restart"}),
+  EXPECT_EQ(message_of({"agent", "restart"}),
             "2 verbena agent: there is no command 'restart'; there are status, start and stop; see "
             "'verbena agent --help'");
-  EXPECT_EQ(said({"ps", "--jsn"}),
+  EXPECT_EQ(message_of({"ps", "--jsn"}),
             "2 verbena ps: unknown argument '--jsn'; see 'verbena ps --help'");
-  EXPECT_EQ(said({"ps", "x"}), "2 verbena ps: unknown argument 'x'; see 'verbena ps --help'");
-  EXPECT_EQ(said({"--foo"}).find('\n'), std::string::npos);
-  EXPECT_EQ(said({"--foo"}).substr(0, 10), "2 verbena:");
-  EXPECT_EQ(said({"ps", "--", "x"}), "2 verbena ps: unknown argument 'x'; see 'verbena ps --help'");
+  EXPECT_EQ(message_of({"ps", "x"}), "2 verbena ps: unknown argument 'x'; see 'verbena ps --help'");
+  EXPECT_EQ(message_of({"--foo"}).find('\n'), std::string::npos);
+  EXPECT_EQ(message_of({"--foo"}).substr(0, 10), "2 verbena:");
+  EXPECT_EQ(message_of({"ps", "--", "x"}),
+            "2 verbena ps: unknown argument 'x'; see 'verbena ps --help'");
 }
 
 TEST(Arguments, MistakesInRunHaveExitCode125) {
-  EXPECT_EQ(said({"run"}), "125 verbena run: no program given; see 'verbena run --help'");
-  EXPECT_EQ(said({"run", "--"}), "125 verbena run: no program given; see 'verbena run --help'");
-  EXPECT_EQ(said({"run", "--foo", "a"}),
+  EXPECT_EQ(message_of({"run"}), "125 verbena run: no program given; see 'verbena run --help'");
+  EXPECT_EQ(message_of({"run", "--"}),
+            "125 verbena run: no program given; see 'verbena run --help'");
+  EXPECT_EQ(message_of({"run", "--foo", "a"}),
             "125 verbena run: unknown argument '--foo'; see 'verbena run --help'");
-  EXPECT_EQ(said({"run", "--pcap"}).substr(0, 17), "125 verbena run: ");
-  EXPECT_EQ(said({"run", "--pcap"}).find('\n'), std::string::npos);
+  EXPECT_EQ(message_of({"run", "--pcap"}).substr(0, 17), "125 verbena run: ");
+  EXPECT_EQ(message_of({"run", "--pcap"}).find('\n'), std::string::npos);
 }
 
 TEST(Arguments, HelpAndVersionExitWithZero) {
-  EXPECT_EQ(said({"--help"}).substr(0, 2), "0 ");
-  EXPECT_NE(said({"--help"}).find("rping"), std::string::npos);
-  EXPECT_NE(said({"run", "--help"}).find("verbena run [OPTIONS] [--] PROGRAM [ARGUMENT...]"),
+  EXPECT_EQ(message_of({"--help"}).substr(0, 2), "0 ");
+  EXPECT_NE(message_of({"--help"}).find("rping"), std::string::npos);
+  EXPECT_NE(message_of({"run", "--help"}).find("verbena run [OPTIONS] [--] PROGRAM [ARGUMENT...]"),
             std::string::npos)
-      << said({"run", "--help"});
-  EXPECT_EQ(said({"agent", "stop", "--help"}).substr(0, 2), "0 ");
-  EXPECT_EQ(said({"--version"}).substr(0, 10), "0 verbena ");
-  EXPECT_EQ(said({"-V"}), said({"--version"}));
-  EXPECT_EQ(said({"help"}), said({"--help"}));
-  EXPECT_EQ(said({"help", "run"}), said({"run", "--help"}));
-  EXPECT_EQ(said({"help", "agent", "stop"}), said({"agent", "stop", "--help"}));
+      << message_of({"run", "--help"});
+  EXPECT_EQ(message_of({"agent", "stop", "--help"}).substr(0, 2), "0 ");
+  EXPECT_EQ(message_of({"--version"}).substr(0, 10), "0 verbena ");
+  EXPECT_EQ(message_of({"-V"}), message_of({"--version"}));
+  EXPECT_EQ(message_of({"help"}), message_of({"--help"}));
+  EXPECT_EQ(message_of({"help", "run"}), message_of({"run", "--help"}));
+  EXPECT_EQ(message_of({"help", "agent", "stop"}), message_of({"agent", "stop", "--help"}));
   EXPECT_EQ(
-      said({"help", "foo"}),
+      message_of({"help", "foo"}),
       "2 verbena: there is no command 'foo'; there are run, ps, sa, doctor, agent, fabric and "
       "sockets; see "
       "'verbena --help'");

@@ -26,7 +26,7 @@ using Level = Finding::Level;
 constexpr std::uint64_t kOpenFilesMin = 32;
 constexpr std::uint64_t kAgentFilesPerProgram = 7;
 constexpr std::uint64_t kAgentFiles = 32;
-constexpr std::uint64_t kProgramsComfortable = 100;
+constexpr std::uint64_t kProgramsRecommended = 100;
 
 constexpr const char* kReinstall = "install Verbena again: cmake --install build/release";
 
@@ -180,8 +180,9 @@ void add_port(Report& report, const HostFacts& facts) {
       "(verbenad --bind)";
   const ipc::PortStatus* const down = facts.agent ? facts.agent->find_down_port() : nullptr;
   if (facts.agent && down == nullptr) {
-    if (const std::string& alone = facts.agent->ports.front().why_host_alone; !alone.empty()) {
-      return report.problem(kWhat, "programs reach only this host: " + alone, port_fix(facts));
+    if (const std::string& host_alone = facts.agent->ports.front().why_host_alone;
+        !host_alone.empty()) {
+      return report.problem(kWhat, "programs reach only this host: " + host_alone, port_fix(facts));
     }
     if (facts.holder.held && !on_all_addresses(facts.holder)) {
       return report.ok(kWhat,
@@ -240,7 +241,7 @@ void add_limits(Report& report, const HostFacts& facts) {
   if (files.soft < kOpenFilesMin || files.hard < kAgentFiles + kAgentFilesPerProgram) {
     report.problem("open files", fact + "; a program and the agent need about 32 each",
                    "ulimit -n 1024 (or 'nofile' in /etc/security/limits.conf)");
-  } else if (programs < kProgramsComfortable) {
+  } else if (programs < kProgramsRecommended) {
     report.note("open files",
                 fmt::format("{}; the agent can serve about {}", fact, programs_text(programs)),
                 "ulimit -n 4096 before the first program (or 'nofile' in limits.conf)");

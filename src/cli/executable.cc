@@ -127,7 +127,7 @@ std::optional<Executable> read_script(std::string_view line) {
   return out;
 }
 
-Problem cannot(std::string text) { return {kExitOwnFailure, std::move(text)}; }
+Problem own_failure(std::string text) { return {kExitOwnFailure, std::move(text)}; }
 
 // Returns a problem if the program runs with more privileges than its user: the system ignores
 // LD_LIBRARY_PATH for it (ld.so(8)).
@@ -138,26 +138,26 @@ std::optional<Problem> why_privileged(const std::string& path) {
   constexpr const char* kAdvice =
       "so the system ignores LD_LIBRARY_PATH for it; run a copy of it, which has no such rights";
   if ((status.st_mode & S_ISUID) != 0 && status.st_uid != getuid()) {
-    return cannot(fmt::format("{} is setuid, {}", path, kAdvice));
+    return own_failure(fmt::format("{} is setuid, {}", path, kAdvice));
   }
   const bool setgid = (status.st_mode & S_ISGID) != 0 && (status.st_mode & S_IXGRP) != 0;
   if (setgid && status.st_gid != getgid()) {
-    return cannot(fmt::format("{} is setgid, {}", path, kAdvice));
+    return own_failure(fmt::format("{} is setgid, {}", path, kAdvice));
   }
   if (geteuid() != 0 && getxattr(path.c_str(), "security.capability", nullptr, 0) > 0) {
-    return cannot(fmt::format("{} has file capabilities, {}", path, kAdvice));
+    return own_failure(fmt::format("{} has file capabilities, {}", path, kAdvice));
   }
   return std::nullopt;
 }
 
 std::optional<Problem> why_not_elf(const std::string& path, const Executable& file) {
   if (!file.is_64_bit) {
-    return cannot(fmt::format(
+    return own_failure(fmt::format(
         "{} is a 32-bit program and Verbena's libraries are 64-bit; use a 64-bit build of it",
         path));
   }
   if (file.machine != kOurMachine) {
-    return cannot(
+    return own_failure(
         fmt::format("{} is for {}, and Verbena's libraries are for {}; use a build of it "
                     "for this machine",
                     path, machine_name(file.machine), machine_name(kOurMachine)));
@@ -165,13 +165,13 @@ std::optional<Problem> why_not_elf(const std::string& path, const Executable& fi
   const std::string_view name = std::string_view(path).substr(path.rfind('/') + 1);
   // ld-linux itself has no loader, but it loads other programs.
   if (file.loader.empty() && !name.starts_with("ld-linux")) {
-    return cannot(
+    return own_failure(
         fmt::format("{} is statically linked, so no library can take the place of its "
                     "own; use a dynamically linked build of it",
                     path));
   }
   if (file.loader.find("ld-musl") != std::string::npos) {
-    return cannot(fmt::format(
+    return own_failure(fmt::format(
         "{} is built for musl and Verbena's libraries for glibc; use a glibc build of it", path));
   }
   return why_privileged(path);
@@ -198,19 +198,20 @@ std::optional<Problem> check(const std::string& path, std::string_view search_pa
   }
   // For "#!/usr/bin/env python3", check the program that env will start.
   if (!interpreter.ends_with("/env") || file->interpreter.size() < 2) return std::nullopt;
-  std::string_view wanted = file->interpreter[1];
-  if (wanted.starts_with("-S ")) wanted.remove_prefix(3);
-  wanted = wanted.substr(0, wanted.find_first_of(" \t"));
-  if (wanted.empty() || wanted.starts_with('-') || wanted.find('=') != std::string_view::npos) {
+  std::string_view env_program = file->interpreter[1];
+  if (env_program.starts_with("-S ")) env_program.remove_prefix(3);
+  env_program = env_program.substr(0, env_program.find_first_of(" \t"));
+  if (env_program.empty() || env_program.starts_with('-') ||
+      env_program.find('=') != std::string_view::npos) {
     return std::nullopt;
   }
-  const Found found = find_program(std::string(wanted), search_path);
+  const FoundProgram found = find_program(std::string(env_program), search_path);
   return found.problem ? std::nullopt : check(found.path, search_path, depth + 1);
 }
 
 }  // namespace
 
-Found find_program(const std::string& program, std::string_view search_path) {
+FoundProgram find_program(const std::string& program, std::string_view search_path) {
   const auto try_path = [](const std::string& path) -> int {
     struct stat status {};
     if (stat(path.c_str(), &status) != 0) return errno;
@@ -219,16 +220,16 @@ Found find_program(const std::string& program, std::string_view search_path) {
   };
   const auto problem = [&](int error) {
     const bool missing = error == ENOENT || error == ENOTDIR;
-    return Found{{},
-                 Problem{missing ? kExitNotFound : kExitNotExecutable,
-                         fmt::format("cannot run '{}': {}", program, std::strerror(error))}};
+    return FoundProgram{{},
+                        Problem{missing ? kExitNotFound : kExitNotExecutable,
+                                fmt::format("cannot run '{}': {}", program, std::strerror(error))}};
   };
   if (program.empty()) return problem(ENOENT);
   if (program.find('/') != std::string::npos) {
     const int error = try_path(program);
-    return error == 0 ? Found{program, {}} : problem(error);
+    return error == 0 ? FoundProgram{program, {}} : problem(error);
   }
-  int remembered = ENOENT;
+  int reported_error = ENOENT;
   for (bool more = true; more;) {
     const auto end = search_path.find(':');
     const std::string_view directory = search_path.substr(0, end);
@@ -237,9 +238,9 @@ Found find_program(const std::string& program, std::string_view search_path) {
     std::string path = fmt::format("{}/{}", directory.empty() ? "." : directory, program);
     const int error = try_path(path);
     if (error == 0) return {std::move(path), {}};
-    if (error == EACCES) remembered = EACCES;
+    if (error == EACCES) reported_error = EACCES;
   }
-  return problem(remembered);
+  return problem(reported_error);
 }
 
 std::optional<Executable> read_executable(const std::string& path) {

@@ -23,22 +23,22 @@ inline constexpr int kExitOwnFailure = 125;
 inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNotFound = 127;
 
-struct Found {
+struct FoundProgram {
   std::string path{};                // empty if there is a problem
   std::optional<Problem> problem{};  // why the program cannot be run
 };
 
 // Finds a program as execvp(3) does; `search_path` is $PATH.
-Found find_program(const std::string& program, std::string_view search_path);
+FoundProgram find_program(const std::string& program, std::string_view search_path);
 
 // Holds the parts of an executable file that decide how the kernel will run it.
 struct Executable {
   enum class Kind : std::uint8_t { kElf, kScript, kOther } kind = Kind::kOther;
-  // The next three members are for ELF files.
+  // ELF files use the next three members.
   bool is_64_bit = false;
   std::uint16_t machine = 0;  // EM_...
   std::string loader{};       // PT_INTERP; empty: statically linked
-  // This member is for scripts: the interpreter and at most one argument.
+  // Scripts use this member: the interpreter and at most one argument.
   std::vector<std::string> interpreter{};
 };
 

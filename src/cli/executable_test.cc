@@ -49,9 +49,11 @@ class ExecutableTest : public testing::Test {
     bytes.append(reinterpret_cast<const char*>(&segment), sizeof segment);
     return bytes + loader + '\0';
   }
-  static std::string good() { return elf(ELFCLASS64, EM_X86_64, "/lib64/ld-linux-x86-64.so.2"); }
+  static std::string good_program() {
+    return elf(ELFCLASS64, EM_X86_64, "/lib64/ld-linux-x86-64.so.2");
+  }
   // Returns the message about a file, without the file's directory; empty if there is no problem.
-  std::string said(const std::string& path) {
+  std::string message_of(const std::string& path) {
     const auto problem = why_not_loadable(path, directory_);
     if (!problem) return "";
     std::string text = std::to_string(problem->exit_code) + " " + problem->text;
@@ -65,71 +67,74 @@ class ExecutableTest : public testing::Test {
 };
 
 #if defined(__x86_64__)
-TEST_F(ExecutableTest, AcceptsADynamicGlibcProgram) { EXPECT_EQ(said(file("a", good())), ""); }
+TEST_F(ExecutableTest, AcceptsADynamicGlibcProgram) {
+  EXPECT_EQ(message_of(file("a", good_program())), "");
+}
 
 TEST_F(ExecutableTest, RefusesAStaticProgram) {
-  EXPECT_EQ(said(file("a", elf(ELFCLASS64, EM_X86_64, ""))),
+  EXPECT_EQ(message_of(file("a", elf(ELFCLASS64, EM_X86_64, ""))),
             "125 a is statically linked, so no library can take the place of its own; use a "
             "dynamically linked build of it");
-  EXPECT_EQ(said(file("ld-linux-x86-64.so.2", elf(ELFCLASS64, EM_X86_64, ""))), "");
+  EXPECT_EQ(message_of(file("ld-linux-x86-64.so.2", elf(ELFCLASS64, EM_X86_64, ""))), "");
 }
 
 TEST_F(ExecutableTest, RefusesA32BitProgram) {
   EXPECT_EQ(
-      said(file("a", elf(ELFCLASS32, EM_386, "/lib/ld-linux.so.2"))),
+      message_of(file("a", elf(ELFCLASS32, EM_386, "/lib/ld-linux.so.2"))),
       "125 a is a 32-bit program and Verbena's libraries are 64-bit; use a 64-bit build of it");
 }
 
 TEST_F(ExecutableTest, RefusesAMuslProgram) {
-  EXPECT_EQ(said(file("a", elf(ELFCLASS64, EM_X86_64, "/lib/ld-musl-x86_64.so.1"))),
+  EXPECT_EQ(message_of(file("a", elf(ELFCLASS64, EM_X86_64, "/lib/ld-musl-x86_64.so.1"))),
             "125 a is built for musl and Verbena's libraries for glibc; use a glibc build of it");
 }
 
 TEST_F(ExecutableTest, RefusesAProgramForAnotherMachine) {
   EXPECT_EQ(
-      said(file("a", elf(ELFCLASS64, EM_AARCH64, "/lib/ld-linux-aarch64.so.1"))),
+      message_of(file("a", elf(ELFCLASS64, EM_AARCH64, "/lib/ld-linux-aarch64.so.1"))),
       "125 a is for 64-bit ARM, and Verbena's libraries are for x86-64; use a build of it for "
       "this machine");
 }
 
 TEST_F(ExecutableTest, RefusesASetuidProgramOfAnotherUser) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can make a setuid program of another user";
-  const std::string path = file("a", good());
+  const std::string path = file("a", good_program());
   if (chown(path.c_str(), 1, 1) != 0) GTEST_SKIP() << "only one user here";
   chmod(path.c_str(), 04755);
   EXPECT_EQ(
-      said(path),
+      message_of(path),
       "125 a is setuid, so the system ignores LD_LIBRARY_PATH for it; run a copy of it, which "
       "has no such rights");
   chmod(path.c_str(), 02755);
-  EXPECT_NE(said(path).find("a is setgid"), std::string::npos);
+  EXPECT_NE(message_of(path).find("a is setgid"), std::string::npos);
   chown(path.c_str(), 0, 0);
   chmod(path.c_str(), 06755);
-  EXPECT_EQ(said(path), "") << "our own program gains no privileges";
+  EXPECT_EQ(message_of(path), "") << "our own program gains no privileges";
 }
 
 TEST_F(ExecutableTest, ChecksTheInterpreterOfAScript) {
-  file("good", good());
+  file("good", good_program());
   file("static", elf(ELFCLASS64, EM_X86_64, ""));
-  EXPECT_EQ(said(file("s", "#!" + directory_ + "/good -x\n")), "");
-  EXPECT_EQ(said(file("s", "#! " + directory_ + "/static\n")),
+  EXPECT_EQ(message_of(file("s", "#!" + directory_ + "/good -x\n")), "");
+  EXPECT_EQ(message_of(file("s", "#! " + directory_ + "/static\n")),
             "125 s is a script, and its interpreter static is statically linked, so no library can "
             "take the place of its own; use a dynamically linked build of it");
-  EXPECT_EQ(said(file("s", "#!/nowhere/python\n")),
+  EXPECT_EQ(message_of(file("s", "#!/nowhere/python\n")),
             "127 s is a script for /nowhere/python, which does not exist; install it or correct "
             "the first line");
 }
 
 TEST_F(ExecutableTest, ChecksTheProgramThatEnvStarts) {
-  file("env", good());
+  file("env", good_program());
   file("static", elf(ELFCLASS64, EM_X86_64, ""));
-  file("good", good());
-  EXPECT_EQ(said(file("s", "#!" + directory_ + "/env good\n")), "");
-  EXPECT_NE(said(file("s", "#!" + directory_ + "/env static\n")).find("static is statically"),
+  file("good", good_program());
+  EXPECT_EQ(message_of(file("s", "#!" + directory_ + "/env good\n")), "");
+  EXPECT_NE(message_of(file("s", "#!" + directory_ + "/env static\n")).find("static is statically"),
             std::string::npos);
-  EXPECT_NE(said(file("s", "#!" + directory_ + "/env -S static -u\n")).find("static is statically"),
-            std::string::npos);
-  EXPECT_EQ(said(file("s", "#!" + directory_ + "/env -i static\n")), "")
+  EXPECT_NE(
+      message_of(file("s", "#!" + directory_ + "/env -S static -u\n")).find("static is statically"),
+      std::string::npos);
+  EXPECT_EQ(message_of(file("s", "#!" + directory_ + "/env -i static\n")), "")
       << "if env has other options, its program is not checked";
 }
 #endif
@@ -144,15 +149,15 @@ TEST_F(ExecutableTest, LeavesBrokenHeadersToExec) {
   header.e_phoff = ~0ull - 10;
   std::memcpy(bytes.data(), &header, sizeof header);
   EXPECT_FALSE(read_executable(file("a", bytes)));
-  EXPECT_EQ(said(file("s", "#!\n")), "");
-  EXPECT_EQ(said(file("s", "#!")), "");
-  EXPECT_EQ(said(file("s", "")), "");
+  EXPECT_EQ(message_of(file("s", "#!\n")), "");
+  EXPECT_EQ(message_of(file("s", "#!")), "");
+  EXPECT_EQ(message_of(file("s", "")), "");
   const std::string loop = file("loop", "#!" + directory_ + "/loop\n");
-  EXPECT_EQ(said(loop), "");
+  EXPECT_EQ(message_of(loop), "");
 }
 
 TEST_F(ExecutableTest, FindsProgramsLikeExecvp) {
-  const std::string a = file("a", good());
+  const std::string a = file("a", good_program());
   file("plain", "text", 0644);
   mkdir((directory_ + "/dir").c_str(), 0755);
   const std::string path = "/nowhere:" + directory_;
@@ -169,16 +174,16 @@ TEST_F(ExecutableTest, FindsProgramsLikeExecvp) {
 }
 
 TEST_F(ExecutableTest, AcceptsThisTestAndTheShell) {
-  EXPECT_EQ(said("/proc/self/exe"), "");
-  EXPECT_EQ(said("/bin/sh"), "");
+  EXPECT_EQ(message_of("/proc/self/exe"), "");
+  EXPECT_EQ(message_of("/bin/sh"), "");
 }
 
 TEST_F(ExecutableTest, ReadsTheNamesOfNeededLibraries) {
   const auto own = needed_libraries("/proc/self/exe");
   EXPECT_NE(std::ranges::find(own, "libc.so.6"), own.end());
   EXPECT_TRUE(needed_libraries(file("script", "#!/bin/sh\n")).empty());
-  EXPECT_TRUE(needed_libraries(file("elf", good())).empty());
-  EXPECT_TRUE(needed_libraries(file("cut", good().substr(0, 70))).empty());
+  EXPECT_TRUE(needed_libraries(file("elf", good_program())).empty());
+  EXPECT_TRUE(needed_libraries(file("cut", good_program().substr(0, 70))).empty());
   EXPECT_TRUE(needed_libraries(directory_ + "/nothing").empty());
 }
 

@@ -36,13 +36,13 @@ using Json = nlohmann::ordered_json;
 constexpr Duration kDownTimeout = std::chrono::seconds(10);
 
 int check(const FabricOptions& options) {
-  const auto from = read_fabric_file(options.file);
-  if (!from) return command_failed("fabric", from.error());
-  fmt::print("{}: {}\n", options.file, size_text(*from));
+  const auto fabric_file = read_fabric_file(options.file);
+  if (!fabric_file) return command_failed("fabric", fabric_file.error());
+  fmt::print("{}: {}\n", options.file, size_text(*fabric_file));
   if (options.faults.empty()) return 0;
-  const auto faults = read_faults_file(options.faults, *from);
+  const auto faults = read_faults_file(options.faults, *fabric_file);
   if (!faults) return command_failed("fabric", faults.error());
-  fmt::print("{}: {}\n", options.faults, counted(faults->faults.size(), "fault", "faults"));
+  fmt::print("{}: {}\n", options.faults, quantity_text(faults->faults.size(), "fault", "faults"));
   return 0;
 }
 
@@ -99,21 +99,21 @@ int list(const FabricOptions& options) {
   std::vector<std::vector<std::string>> rows{{"FABRIC", "PID", "HOSTS", "PROGRAMS", "UP", "FILE"}};
   Json fabrics = Json::array();
   for (const std::string& name : fabrics_that_are_up()) {
-    const auto one = ask_fabric(name);
-    if (!one) {
-      rows.push_back({name, "-", "-", "-", "-", one.error()});
-      fabrics.push_back({{"name", name}, {"problem", one.error()}});
+    const auto reply = ask_fabric(name);
+    if (!reply) {
+      rows.push_back({name, "-", "-", "-", "-", reply.error()});
+      fabrics.push_back({{"name", name}, {"problem", reply.error()}});
       continue;
     }
-    rows.push_back({name, std::to_string(one->pid), std::to_string(one->hosts.size()),
-                    std::to_string(programs_of(*one)), duration_text(whole_seconds(one->uptime)),
-                    printable(one->file)});
+    rows.push_back({name, std::to_string(reply->pid), std::to_string(reply->hosts.size()),
+                    std::to_string(programs_of(*reply)),
+                    duration_text(whole_seconds(reply->uptime)), printable(reply->file)});
     fabrics.push_back({{"name", name},
-                       {"pid", one->pid},
-                       {"hosts", one->hosts.size()},
-                       {"programs", programs_of(*one)},
-                       {"uptime_seconds", whole_seconds(one->uptime)},
-                       {"file", one->file}});
+                       {"pid", reply->pid},
+                       {"hosts", reply->hosts.size()},
+                       {"programs", programs_of(*reply)},
+                       {"uptime_seconds", whole_seconds(reply->uptime)},
+                       {"file", reply->file}});
   }
   if (options.json) {
     std::fputs(dump({{"fabrics", std::move(fabrics)}}).c_str(), stdout);
@@ -128,9 +128,9 @@ int list(const FabricOptions& options) {
 int show(const FabricOptions& options) {
   const auto name = name_or_only_one(options.name);
   if (!name) return command_failed("fabric", name.error());
-  const auto all = ask_fabric(*name);
-  if (!all) return command_failed("fabric", all.error());
-  std::fputs((options.json ? fabric_as_json(*all) : fabric_as_text(*all)).c_str(), stdout);
+  const auto reply = ask_fabric(*name);
+  if (!reply) return command_failed("fabric", reply.error());
+  std::fputs((options.json ? fabric_as_json(*reply) : fabric_as_text(*reply)).c_str(), stdout);
   return 0;
 }
 
@@ -139,17 +139,17 @@ void print_file(const std::string& heading, const std::string& path) {
   std::ifstream file(path);
   if (!file || file.peek() == std::ifstream::traits_type::eof()) return;
   fmt::print("==> {}: {} <==\n", heading, path);
-  std::array<char, 65536> piece{};
-  while (file.read(piece.data(), piece.size()), file.gcount() > 0) {
-    std::fwrite(piece.data(), 1, static_cast<std::size_t>(file.gcount()), stdout);
+  std::array<char, 65536> buffer{};
+  while (file.read(buffer.data(), buffer.size()), file.gcount() > 0) {
+    std::fwrite(buffer.data(), 1, static_cast<std::size_t>(file.gcount()), stdout);
   }
 }
 
 int show_logs(const FabricOptions& options) {
   const auto name = name_or_only_one(options.name);
   if (!name) return command_failed("fabric", name.error());
-  const auto all = ask_fabric(*name);
-  if (!all) return command_failed("fabric", all.error());
+  const auto reply = ask_fabric(*name);
+  if (!reply) return command_failed("fabric", reply.error());
   auto connection = connect_to_fabric(*name);
   if (!connection) return command_failed("fabric", connection.error());
   std::uint64_t next = 0;
@@ -160,7 +160,7 @@ int show_logs(const FabricOptions& options) {
     next = page->next_line;
     more = page->more;
   }
-  for (const ipc::ManagerStatus& manager : all->managers) {
+  for (const ipc::ManagerStatus& manager : reply->managers) {
     print_file(fmt::format("output of OpenSM on {}", manager.node),
                manager.directory + "/opensm.out");
     print_file(fmt::format("log of OpenSM on {}", manager.node), manager.directory + "/opensm.log");
@@ -265,12 +265,12 @@ std::string fabric_as_json(const ipc::FabricReply& fabric) {
 Answer<ipc::HostStatus> enter_host(const std::string& fabric, const std::string& host) {
   const auto name = name_or_only_one(fabric);
   if (!name) return std::unexpected(name.error());
-  const auto all = ask_fabric(*name);
-  if (!all) return std::unexpected(all.error());
-  const auto found = std::ranges::find(all->hosts, host, &ipc::HostStatus::name);
-  if (found == all->hosts.end()) {
+  const auto reply = ask_fabric(*name);
+  if (!reply) return std::unexpected(reply.error());
+  const auto found = std::ranges::find(reply->hosts, host, &ipc::HostStatus::name);
+  if (found == reply->hosts.end()) {
     std::vector<std::string> names;
-    for (const ipc::HostStatus& one : all->hosts) names.push_back(one.name);
+    for (const ipc::HostStatus& status : reply->hosts) names.push_back(status.name);
     return std::unexpected(
         fmt::format("the fabric '{}' has no host '{}'; it has: {}", *name, host, joined(names)));
   }

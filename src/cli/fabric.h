@@ -38,8 +38,8 @@ struct FabricOptions {
 int fabric(const FabricOptions& options);
 
 // Sets the environment, so that this process and its children are on a virtual host.  If `fabric`
-// is empty, takes the only fabric that is up.  Returns the devices and addresses of the host. Fails
-// if there is no such fabric or host.
+// is empty, takes the only fabric that is up.  Returns the devices and addresses of the host.
+// Fails if there is no such fabric or host.
 Answer<ipc::HostStatus> enter_host(const std::string& fabric, const std::string& host);
 
 // These two return what `verbena fabric show` prints.

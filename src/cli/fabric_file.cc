@@ -70,9 +70,9 @@ Answer<FileText> read_text(const std::string& file) {
 }  // namespace
 
 Answer<FabricFile> read_fabric_file(const std::string& file) {
-  const auto read = read_text(file);
-  if (!read) return std::unexpected(read.error());
-  const auto& [path, text] = *read;
+  const auto contents = read_text(file);
+  if (!contents) return std::unexpected(contents.error());
+  const auto& [path, text] = *contents;
   if (subnet::looks_like_netlist(text)) return read_netlist(file, path, text);
   auto fabric = plan::parse(text);
   if (!fabric) return std::unexpected(text_of(file, fabric.error()));
@@ -80,27 +80,27 @@ Answer<FabricFile> read_fabric_file(const std::string& file) {
 }
 
 Answer<FaultsFile> read_faults_file(const std::string& file, const FabricFile& fabric) {
-  const auto read = read_text(file);
-  if (!read) return std::unexpected(read.error());
-  auto faults = plan::parse_faults(read->text);
+  const auto contents = read_text(file);
+  if (!contents) return std::unexpected(contents.error());
+  auto faults = plan::parse_faults(contents->text);
   if (!faults) return std::unexpected(text_of(file, faults.error()));
-  for (const plan::ScheduledFault& one : *faults) {
-    auto problem = fabric.topology ? subnet::problem_with(*fabric.topology, one.fault)
-                                   : plan::problem_with(fabric.fabric, one.fault);
+  for (const plan::ScheduledFault& scheduled : *faults) {
+    auto problem = fabric.topology ? subnet::problem_with(*fabric.topology, scheduled.fault)
+                                   : plan::problem_with(fabric.fabric, scheduled.fault);
     if (!problem) continue;
-    return std::unexpected(text_of(file, {one.line, one.column, std::move(*problem)}));
+    return std::unexpected(text_of(file, {scheduled.line, scheduled.column, std::move(*problem)}));
   }
-  return FaultsFile{.path = read->path, .faults = std::move(*faults)};
+  return FaultsFile{.path = contents->path, .faults = std::move(*faults)};
 }
 
-std::string counted(std::size_t number, const char* one, const char* several) {
-  return fmt::format("{} {}", number, number == 1 ? one : several);
+std::string quantity_text(std::size_t number, const char* singular, const char* plural) {
+  return fmt::format("{} {}", number, number == 1 ? singular : plural);
 }
 
-Answer<std::string> fabric_name(const std::string& given, const FabricFile& from) {
-  std::string name = !given.empty() ? given : from.fabric.name;
+Answer<std::string> fabric_name(const std::string& name_option, const FabricFile& fabric_file) {
+  std::string name = !name_option.empty() ? name_option : fabric_file.fabric.name;
   if (name.empty()) {
-    name = from.path.substr(from.path.rfind('/') + 1);
+    name = fabric_file.path.substr(fabric_file.path.rfind('/') + 1);
     name.resize(std::min(name.find('.'), name.size()));
   }
   if (plan::is_name(name)) return name;
@@ -108,21 +108,21 @@ Answer<std::string> fabric_name(const std::string& given, const FabricFile& from
       "'{}' is no name for a fabric: use 1 to 32 letters, digits, '_' or '-' (see --name)", name));
 }
 
-std::string size_text(const FabricFile& from) {
-  if (from.topology) {
-    const auto& nodes = from.topology->nodes;
+std::string size_text(const FabricFile& fabric_file) {
+  if (fabric_file.topology) {
+    const auto& nodes = fabric_file.topology->nodes;
     const auto switches =
         static_cast<std::size_t>(std::ranges::count_if(nodes, &subnet::Node::is_switch));
-    return fmt::format("{}, {}, {}", counted(nodes.size() - switches, "HCA", "HCAs"),
-                       counted(switches, "switch", "switches"),
-                       counted(from.topology->links.size(), "link", "links"));
+    return fmt::format("{}, {}, {}", quantity_text(nodes.size() - switches, "HCA", "HCAs"),
+                       quantity_text(switches, "switch", "switches"),
+                       quantity_text(fabric_file.topology->links.size(), "link", "links"));
   }
-  const plan::Fabric& fabric = from.fabric;
+  const plan::Fabric& fabric = fabric_file.fabric;
   std::size_t rails = 0;
   for (const plan::Host& host : fabric.hosts) rails += host.rails.size();
-  std::string text = fmt::format("{}, {}", counted(fabric.hosts.size(), "host", "hosts"),
-                                 counted(rails, "rail", "rails"));
-  if (!fabric.faults.empty()) text += ", " + counted(fabric.faults.size(), "fault", "faults");
+  std::string text = fmt::format("{}, {}", quantity_text(fabric.hosts.size(), "host", "hosts"),
+                                 quantity_text(rails, "rail", "rails"));
+  if (!fabric.faults.empty()) text += ", " + quantity_text(fabric.faults.size(), "fault", "faults");
   return text;
 }
 

@@ -28,13 +28,14 @@ struct FaultsFile {
 // Reads a file of faults, and checks that the fabric has the nodes and links that the faults name.
 Answer<FaultsFile> read_faults_file(const std::string& path, const FabricFile& fabric);
 
-// Returns the name of a fabric: the given one, else the name in the file, else the file's own name.
-Answer<std::string> fabric_name(const std::string& given, const FabricFile& from);
+// Returns the name of a fabric: the value of --name, else the name in the file, else the file's own
+// name.
+Answer<std::string> fabric_name(const std::string& name_option, const FabricFile& fabric_file);
 
 // Returns "1 host" or "3 hosts".
-std::string counted(std::size_t number, const char* one, const char* several);
+std::string quantity_text(std::size_t number, const char* singular, const char* plural);
 
 // Returns the size of the fabric: "3 hosts, 6 rails".
-std::string size_text(const FabricFile& from);
+std::string size_text(const FabricFile& fabric_file);
 
 }  // namespace verbena::cli

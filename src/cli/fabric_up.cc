@@ -56,7 +56,7 @@ std::optional<std::string> find_opensm() {
   const char* path = ::secure_getenv("PATH");
   const std::string directories =
       fmt::format("{}:/usr/local/sbin:/usr/sbin:/sbin", path == nullptr ? "" : path);
-  Found found = find_program("opensm", directories);
+  FoundProgram found = find_program("opensm", directories);
   if (found.problem) return std::nullopt;
   return std::move(found.path);
 }
@@ -79,14 +79,14 @@ Answer<void> await_subnet(const std::string& name) {
 
 }  // namespace
 
-Answer<ManagerChoice> choose_managers(const FabricFile& from,
+Answer<ManagerChoice> choose_managers(const FabricFile& fabric_file,
                                       const std::vector<std::string>& wanted,
                                       const std::optional<std::string>& opensm) {
   const bool none = std::ranges::find(wanted, kNoManager) != wanted.end();
   if (none && wanted.size() > 1) {
     return std::unexpected("--sm none excludes another --sm");
   }
-  if (!from.topology) {
+  if (!fabric_file.topology) {
     if (wanted.empty()) return ManagerChoice{};
     return std::unexpected("--sm is for the InfiniBand subnet of a netlist");
   }
@@ -95,7 +95,8 @@ Answer<ManagerChoice> choose_managers(const FabricFile& from,
     return std::unexpected("--sm may be given at most twice, for a master and a standby");
   }
   for (const std::string& name : wanted) {
-    if (const auto problem = problem_with(*from.topology, name)) return std::unexpected(*problem);
+    if (const auto problem = problem_with(*fabric_file.topology, name))
+      return std::unexpected(*problem);
   }
   if (wanted.size() == 2 && wanted[0] == wanted[1]) {
     return std::unexpected(fmt::format("--sm names the node {} twice", wanted[0]));
@@ -109,20 +110,20 @@ Answer<ManagerChoice> choose_managers(const FabricFile& from,
                                kInstall)};
   }
   if (!wanted.empty()) return ManagerChoice{.nodes = wanted, .opensm = *opensm};
-  const auto first = first_hca_with_cable(*from.topology);
+  const auto first = first_hca_with_cable(*fabric_file.topology);
   if (!first) return ManagerChoice{.warning = "no HCA has a cable, so no subnet manager runs"};
   return ManagerChoice{.nodes = {*first}, .opensm = *opensm};
 }
 
 int fabric_up(const FabricOptions& options) {
-  const auto from = read_fabric_file(options.file);
-  if (!from) return command_failed("fabric", from.error());
+  const auto fabric_file = read_fabric_file(options.file);
+  if (!fabric_file) return command_failed("fabric", fabric_file.error());
   const auto faults = options.faults.empty() ? Answer<FaultsFile>(FaultsFile{})
-                                             : read_faults_file(options.faults, *from);
+                                             : read_faults_file(options.faults, *fabric_file);
   if (!faults) return command_failed("fabric", faults.error());
-  const auto name = fabric_name(options.name, *from);
+  const auto name = fabric_name(options.name, *fabric_file);
   if (!name) return command_failed("fabric", name.error());
-  const auto managers = choose_managers(*from, options.managers, find_opensm());
+  const auto managers = choose_managers(*fabric_file, options.managers, find_opensm());
   if (!managers) return command_failed("fabric", managers.error());
   const auto directory = library_directory();
   if (!directory) return command_failed("fabric", directory.error());
@@ -133,7 +134,7 @@ int fabric_up(const FabricOptions& options) {
   }
   std::vector<std::string> args{"verbena-fabric", "--ready-fd", std::to_string(os::kReadyFd),
                                 "--name",         *name,        "--file",
-                                from->path};
+                                fabric_file->path};
   for (const std::string& node : managers->nodes) {
     args.insert(args.end(), {"--manager", node});
   }
@@ -151,7 +152,7 @@ int fabric_up(const FabricOptions& options) {
   }
   if (!managers->warning.empty()) (void)command_failed("fabric", managers->warning);
   if (managers->nodes.empty()) {
-    fmt::print("fabric '{}' is up: {}\n", *name, size_text(*from));
+    fmt::print("fabric '{}' is up: {}\n", *name, size_text(*fabric_file));
     return 0;
   }
   if (const auto waited = await_subnet(*name); !waited) {
@@ -160,7 +161,7 @@ int fabric_up(const FabricOptions& options) {
         fmt::format("the fabric '{}' is up, but its subnet is not: {}; see 'verbena fabric log {}'",
                     *name, waited.error(), *name));
   }
-  fmt::print("fabric '{}' is up: {}; managed by OpenSM on {}\n", *name, size_text(*from),
+  fmt::print("fabric '{}' is up: {}; managed by OpenSM on {}\n", *name, size_text(*fabric_file),
              joined(managers->nodes));
   return 0;
 }

@@ -18,7 +18,7 @@ struct ManagerChoice {
 
 // Chooses the nodes of the managers.  `wanted` has the values of --sm; `opensm` is the path of
 // OpenSM, or nothing if it is not installed.  The error is a line for the user.
-Answer<ManagerChoice> choose_managers(const FabricFile& from,
+Answer<ManagerChoice> choose_managers(const FabricFile& fabric_file,
                                       const std::vector<std::string>& wanted,
                                       const std::optional<std::string>& opensm);
 

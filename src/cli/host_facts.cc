@@ -37,7 +37,7 @@ bool is_readable(const std::string& path) { return ::access(path.c_str(), R_OK) 
 std::vector<std::string> unresolved(const std::string& directory) {
   const auto self = read_executable("/proc/self/exe");
   if (!self || self->loader.empty()) return {};
-  std::vector<std::string> wrong;
+  std::vector<std::string> messages;
   for (const char* library : {"libibverbs.so.1", "librdmacm.so.1"}) {
     const auto output = os::run_program(
         {self->loader, "--list", directory + "/" + library},
@@ -47,15 +47,15 @@ std::vector<std::string> unresolved(const std::string& directory) {
     if (!output) continue;
     std::istringstream lines(output->text);
     for (std::string line; std::getline(lines, line);) {
-      const bool elsewhere = line.find("libverbena.so.0 =>") != std::string::npos &&
-                             line.find("=> " + directory + "/") == std::string::npos;
-      const bool faulty = line.find("not found") != std::string::npos ||
-                          line.find("undefined symbol") != std::string::npos ||
-                          line.find("error") != std::string::npos;
-      if (faulty || elsewhere) wrong.push_back(line.substr(line.find_first_not_of(" \t")));
+      const bool is_elsewhere = line.find("libverbena.so.0 =>") != std::string::npos &&
+                                line.find("=> " + directory + "/") == std::string::npos;
+      const bool is_error = line.find("not found") != std::string::npos ||
+                            line.find("undefined symbol") != std::string::npos ||
+                            line.find("error") != std::string::npos;
+      if (is_error || is_elsewhere) messages.push_back(line.substr(line.find_first_not_of(" \t")));
     }
   }
-  return wrong;
+  return messages;
 }
 
 // Returns other libraries that a program without `verbena run` would load in place of Verbena's.
@@ -87,8 +87,9 @@ void collect_files(HostFacts& facts) {
   facts.libraries_before = libraries_before(*directory);
   facts.preload = environment("LD_PRELOAD");
   facts.agent_path = *directory + "/verbenad";
-  const std::string named = environment("VERBENA_AGENT");
-  if (::access(facts.agent_path.c_str(), X_OK) != 0 && !named.empty()) facts.agent_path = named;
+  const std::string agent_variable = environment("VERBENA_AGENT");
+  if (::access(facts.agent_path.c_str(), X_OK) != 0 && !agent_variable.empty())
+    facts.agent_path = agent_variable;
   facts.agent_can_be_run = ::access(facts.agent_path.c_str(), X_OK) == 0;
 }
 
@@ -96,8 +97,9 @@ void collect_agent(HostFacts& facts) {
   auto agent = AgentConnection::find();
   if (!agent) {
     facts.agent_problem = agent.error();
-    const auto named = os::UnixChannel::connect(os::agent_socket_name(), os::now());
-    if (named && !named->check_peer_uid(::geteuid())) facts.name_holder = os::name_holder(*named);
+    const auto channel = os::UnixChannel::connect(os::agent_socket_name(), os::now());
+    if (channel && !channel->check_peer_uid(::geteuid()))
+      facts.name_holder = os::name_holder(*channel);
     return;
   }
   if (!*agent) return;
@@ -117,8 +119,9 @@ void collect_agent(HostFacts& facts) {
 void collect_port(HostFacts& facts) {
   facts.bind = environment("VERBENA_BIND");
   facts.bind_is_own =
-      facts.bind.empty() || std::ranges::any_of(facts.addresses, [&](const os::Interface& one) {
-        return address_text(one.address) == facts.bind.substr(0, facts.bind.find('%'));
+      facts.bind.empty() ||
+      std::ranges::any_of(facts.addresses, [&](const os::Interface& interface) {
+        return address_text(interface.address) == facts.bind.substr(0, facts.bind.find('%'));
       });
   facts.holder = os::udp_port_holder(wire::kRoceUdpPort);
   if (facts.holder.held) {

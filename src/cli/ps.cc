@@ -80,7 +80,7 @@ Json id_json(const ipc::ConnectionInfo& id) {
 
 }  // namespace
 
-Answer<Listing> take_listing(AgentConnection& agent) {
+Answer<Listing> read_listing(AgentConnection& agent) {
   Listing listing;
   ipc::Processes page;
   for (bool more = true; more;) {
@@ -207,7 +207,7 @@ int ps(const PsOptions& options) {
     return 0;
   }
   const Answer<Listing> listing =
-      agent ? take_listing(**agent) : Answer<Listing>(std::unexpected(agent.error()));
+      agent ? read_listing(**agent) : Answer<Listing>(std::unexpected(agent.error()));
   if (!listing) {
     std::fprintf(stderr, "verbena ps: %s\n", printable(listing.error()).c_str());
     return 1;

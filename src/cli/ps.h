@@ -29,7 +29,7 @@ struct Listing {
 };
 
 // Asks the agent for all programs and connections, and reads the programs' tables.
-Answer<Listing> take_listing(AgentConnection& agent);
+Answer<Listing> read_listing(AgentConnection& agent);
 
 // These two return what `verbena ps` prints.
 std::string as_text(const Listing& listing);

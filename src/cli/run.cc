@@ -31,7 +31,7 @@ namespace {
 // execvp(3) uses this search path if $PATH is not set.
 constexpr const char* kDefaultPath = "/bin:/usr/bin";
 
-int failed(int exit_code, const std::string& text) {
+int report_failure(int exit_code, const std::string& text) {
   std::fprintf(stderr, "verbena run: %s\n", printable(text).c_str());
   return exit_code;
 }
@@ -90,7 +90,7 @@ Answer<StartedCapture> start_capture(const std::string& path, const std::string&
   return StartedCapture{std::move(*agent), started->capture};
 }
 
-int become(const std::string& path, const std::vector<std::string>& command) {
+int exec_program(const std::string& path, const std::vector<std::string>& command) {
   std::vector<char*> argv;
   for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -103,22 +103,23 @@ int become(const std::string& path, const std::vector<std::string>& command) {
     ::execv(shell.c_str(), argv.data());
   }
   const int error = errno;
-  return failed(error == ENOENT ? kExitNotFound : kExitNotExecutable,
-                fmt::format("cannot run '{}': {}", command[0], std::strerror(error)));
+  return report_failure(error == ENOENT ? kExitNotFound : kExitNotExecutable,
+                        fmt::format("cannot run '{}': {}", command[0], std::strerror(error)));
 }
 
 // Runs the program in a child, so that this process can wait until all recorded packets are in the
 // file, and then end as the program did.  Returns only if it cannot make a child, or if the program
 // succeeded and the capture is incomplete.
-int become_captured(StartedCapture capture, const RunOptions& options, const std::string& path) {
-  const int status = supervise([&] { return become(path, options.command); });
+int run_captured(StartedCapture capture, const RunOptions& options, const std::string& path) {
+  const int status = supervise([&] { return exec_program(path, options.command); });
   if (status < 0) {
-    return failed(kExitOwnFailure, fmt::format("cannot make a process: {}", std::strerror(errno)));
+    return report_failure(kExitOwnFailure,
+                          fmt::format("cannot make a process: {}", std::strerror(errno)));
   }
-  const auto written = capture.agent.ask<ipc::Done>(ipc::FlushCapture{});
-  if (!written) {
-    failed(kExitOwnFailure,
-           fmt::format("'{}' does not hold all packets: {}", options.pcap, written.error()));
+  const auto flushed = capture.agent.ask<ipc::Done>(ipc::FlushCapture{});
+  if (!flushed) {
+    report_failure(kExitOwnFailure, fmt::format("'{}' does not hold all packets: {}", options.pcap,
+                                                flushed.error()));
     if (status == 0) return kExitOwnFailure;
   }
   end_as(status);
@@ -173,7 +174,7 @@ Answer<void> provide_socket_rules(const RunOptions& options) {
     text = *std::move(read);
   } else {
     source = "VERBENA_SOCKET_RULES";
-    if (const char* given = ::secure_getenv(source.c_str())) text = given;
+    if (const char* value = ::secure_getenv(source.c_str())) text = value;
   }
   if (const auto rules = policy::Rules::parse(text); !rules) {
     return std::unexpected(
@@ -187,38 +188,37 @@ Answer<void> provide_socket_rules(const RunOptions& options) {
 // Starts the socket service, and lets the program load the library that uses it.
 Answer<void> provide_sockets(const RunOptions& options) {
   if (const auto rules = provide_socket_rules(options); !rules) return rules;
-  const Answer<std::string> found = library_directory();
-  if (!found) return std::unexpected(found.error());
-  const std::string& directory = *found;
-  const auto started = start_socket_service(directory);
+  const Answer<std::string> directory = library_directory();
+  if (!directory) return std::unexpected(directory.error());
+  const auto started = start_socket_service(*directory);
   if (!started) return std::unexpected(started.error());
-  return preload(directory, "libverbena-sockets.so.0");
+  return preload(*directory, "libverbena-sockets.so.0");
 }
 
 }  // namespace
 
-std::string prepend_path(const std::string& directory, const char* now) {
-  if (now == nullptr || *now == '\0') return directory;
-  return fmt::format("{}:{}", directory, now);
+std::string prepend_path(const std::string& directory, const char* current) {
+  if (current == nullptr || *current == '\0') return directory;
+  return fmt::format("{}:{}", directory, current);
 }
 
 int run(const RunOptions& options) {
   const char* search_path = ::secure_getenv("PATH");
   if (search_path == nullptr) search_path = kDefaultPath;
-  const Found program = find_program(options.command[0], search_path);
-  if (program.problem) return failed(program.problem->exit_code, program.problem->text);
+  const FoundProgram program = find_program(options.command[0], search_path);
+  if (program.problem) return report_failure(program.problem->exit_code, program.problem->text);
   if (const auto problem = why_not_loadable(program.path, search_path)) {
-    return failed(problem->exit_code, problem->text);
+    return report_failure(problem->exit_code, problem->text);
   }
   const auto directory =
       options.adapter.empty() ? complete_library_directory() : adapter_directory();
-  if (!directory) return failed(kExitOwnFailure, directory.error());
+  if (!directory) return report_failure(kExitOwnFailure, directory.error());
   if (!options.node.empty()) {
     if (const auto entered = enter_host(options.fabric, options.node); !entered) {
-      return failed(kExitOwnFailure, entered.error());
+      return report_failure(kExitOwnFailure, entered.error());
     }
     if (const auto provided = provide_interfaces(options, *directory); !provided) {
-      return failed(kExitOwnFailure, provided.error());
+      return report_failure(kExitOwnFailure, provided.error());
     }
   }
   if (!options.adapter.empty()) ::setenv("VERBENA_ADAPTER", options.adapter.c_str(), 1);
@@ -226,17 +226,18 @@ int run(const RunOptions& options) {
   std::optional<StartedCapture> capture;
   if (!options.pcap.empty()) {
     auto started = start_capture(options.pcap, *directory);
-    if (!started) return failed(kExitOwnFailure, started.error());
+    if (!started) return report_failure(kExitOwnFailure, started.error());
     capture = *std::move(started);
     ::setenv("VERBENA_CAPTURE", std::to_string(capture->number).c_str(), 1);
   }
   if (options.sysfs) {
     auto agent = AgentConnection::find_or_start(*directory);
-    if (!agent) return failed(kExitOwnFailure, agent.error());
-    if (const auto problem = provide_sysfs(*agent)) return failed(kExitOwnFailure, *problem);
+    if (!agent) return report_failure(kExitOwnFailure, agent.error());
+    if (const auto problem = provide_sysfs(*agent))
+      return report_failure(kExitOwnFailure, *problem);
     // Few programs read the counters, so run the program even without them.
     if (const auto problem = provide_port_counters(*agent)) {
-      failed(0, fmt::format("--sysfs: the port has no counters: {}", *problem));
+      report_failure(0, fmt::format("--sysfs: the port has no counters: {}", *problem));
     }
   } else if (options.adapter.empty() && looks_in_sysfs(program.path) &&
              ::access("/sys/class/infiniband/verbena0", F_OK) != 0) {
@@ -252,12 +253,12 @@ int run(const RunOptions& options) {
   if (options.verbose) ::setenv("VERBENA_VERBOSE", "1", 1);
   if (options.sockets == "auto" || options.sockets == "only") {
     if (const auto provided = provide_sockets(options); !provided) {
-      return failed(kExitOwnFailure, provided.error());
+      return report_failure(kExitOwnFailure, provided.error());
     }
   }
   set_library_path(*directory);
-  if (capture) return become_captured(std::move(*capture), options, program.path);
-  return become(program.path, options.command);
+  if (capture) return run_captured(std::move(*capture), options, program.path);
+  return exec_program(program.path, options.command);
 }
 
 }  // namespace verbena::cli

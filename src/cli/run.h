@@ -20,13 +20,13 @@ struct RunOptions {
   std::vector<std::string> command{};  // the program and its arguments
 };
 
-// Becomes the program, so that pid, signals and exit code are the program's own.  With a capture,
-// this process stays as the program's parent and passes signals on.  It then ends as the program
-// does.  Returns only if the program cannot be run, or if the capture is incomplete: prints a line
-// on stderr and returns an exit code.
+// Replaces this process with the program (exec), so that pid, signals and exit code are the
+// program's own.  With a capture, this process stays as the program's parent and passes signals on.
+// It then ends as the program does.  Returns only if the program cannot be run, or if the capture
+// is incomplete: prints a line on stderr and returns an exit code.
 int run(const RunOptions& options);
 
-// Returns `now`, the current LD_LIBRARY_PATH (null: not set), with `directory` in front.
-std::string prepend_path(const std::string& directory, const char* now);
+// Returns `current`, the current LD_LIBRARY_PATH (null: not set), with `directory` in front.
+std::string prepend_path(const std::string& directory, const char* current);
 
 }  // namespace verbena::cli

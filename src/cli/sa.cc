@@ -195,7 +195,7 @@ std::size_t rows_in(const ipc::SaReply& reply) {
   return reply.paths.size() + reply.groups.size() + reply.addresses.size() + reply.counters.size();
 }
 
-Answer<SaListing> take_rows(AgentConnection& agent, ipc::SaTopic topic) {
+Answer<SaListing> read_rows(AgentConnection& agent, ipc::SaTopic topic) {
   SaListing listing{.agent_pid = static_cast<std::uint32_t>(agent.pid()), .topic = topic};
   for (const ipc::Device& device : agent.welcome().devices) listing.devices.push_back(device.name);
   for (std::size_t pages = 0; pages < kPagesMax; ++pages) {
@@ -222,14 +222,14 @@ ipc::SaTopic topic_of(SaOptions::Action action) {
 }
 
 // Asks the agent and returns the text to print.
-Answer<std::string> carry_out(AgentConnection& agent, const SaOptions& options) {
+Answer<std::string> ask_agent(AgentConnection& agent, const SaOptions& options) {
   if (options.action == SaOptions::Action::kFlush) {
     const auto flushed = agent.ask<ipc::SaFlushed>(ipc::FlushSa{});
     if (!flushed) return std::unexpected(flushed.error());
     const auto pid = static_cast<std::uint32_t>(agent.pid());
     return options.json ? as_json(pid, *flushed) : as_text(*flushed);
   }
-  const auto listing = take_rows(agent, topic_of(options.action));
+  const auto listing = read_rows(agent, topic_of(options.action));
   if (!listing) return std::unexpected(listing.error());
   return options.json ? as_json(*listing) : as_text(*listing);
 }
@@ -310,7 +310,7 @@ int sa(const SaOptions& options) {
     return 0;
   }
   if (uses_services) return sa_services(**agent, options);
-  const auto text = carry_out(**agent, options);
+  const auto text = ask_agent(**agent, options);
   if (!text) return command_failed("sa", text.error());
   std::fputs(text->c_str(), stdout);
   return 0;

@@ -15,8 +15,7 @@ namespace verbena::cli {
 namespace {
 
 constexpr Duration kSaTimeout = std::chrono::seconds(10);
-// This is longer than kSaTimeout, because the agent answers only when the SA has, or after
-// kSaTimeout.
+// The agent may answer only after kSaTimeout, so this tool waits longer.
 constexpr Duration kAnswerTimeout = std::chrono::seconds(20);
 
 std::string text_of(const ipc::ServiceName& name) {
@@ -31,13 +30,13 @@ std::string lease_text(std::uint32_t seconds) {
 }
 
 Answer<ipc::ServicesFound> find_services(AgentConnection& agent, const SaOptions& options) {
-  ipc::FindServices wanted{.port = {.number = static_cast<std::uint8_t>(options.port)},
-                           .timeout = kSaTimeout};
-  wanted.by_name = !options.service_name.empty();
-  wanted.name = sa::ServiceQuery::name_of(options.service_name);
-  wanted.by_id = options.service_id.has_value();
-  wanted.service_id = {options.service_id.value_or(0)};
-  return agent.ask<ipc::ServicesFound>(wanted);
+  ipc::FindServices query{.port = {.number = static_cast<std::uint8_t>(options.port)},
+                          .timeout = kSaTimeout};
+  query.by_name = !options.service_name.empty();
+  query.name = sa::ServiceQuery::name_of(options.service_name);
+  query.by_id = options.service_id.has_value();
+  query.service_id = {options.service_id.value_or(0)};
+  return agent.ask<ipc::ServicesFound>(query);
 }
 
 // Registers the service and keeps it registered.  Returns when the registration ends, with the

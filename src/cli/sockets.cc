@@ -60,7 +60,7 @@ std::string json_text(const Json& json) {
   return json.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
 }
 
-Answer<SocketListing> take_socket_listing(os::UnixChannel& service, Time deadline) {
+Answer<SocketListing> read_socket_listing(os::UnixChannel& service, Time deadline) {
   SocketListing listing;
   std::array<std::byte, broker::kMessageBytesMax> buffer;
   std::vector<os::Fd> fds;
@@ -82,26 +82,26 @@ Answer<SocketListing> take_socket_listing(os::UnixChannel& service, Time deadlin
   }
 }
 
-void add(broker::Traffic& sum, const broker::Traffic& one) {
-  sum.by_ring += one.by_ring;
-  sum.by_tcp += one.by_tcp;
-  sum.wakes += one.wakes;
-  sum.overflows += one.overflows;
-  sum.times_back += one.times_back;
+void add(broker::Traffic& sum, const broker::Traffic& other) {
+  sum.by_ring += other.by_ring;
+  sum.by_tcp += other.by_tcp;
+  sum.wakes += other.wakes;
+  sum.overflows += other.overflows;
+  sum.times_back += other.times_back;
 }
 
 // Adds the rows and totals of another service.  The pid stays that of the first service.
-void add(SocketListing& sum, SocketListing one) {
-  sum.rows.insert(sum.rows.end(), one.rows.begin(), one.rows.end());
-  sum.totals.pairs_now += one.totals.pairs_now;
-  sum.totals.pairs_made += one.totals.pairs_made;
-  sum.totals.reports += one.totals.reports;
-  sum.totals.claims_refused += one.totals.claims_refused;
-  sum.totals.limits_met += one.totals.limits_met;
-  sum.totals.memory_bytes += one.totals.memory_bytes;
-  sum.totals.resident_bytes += one.totals.resident_bytes;
-  sum.totals.given_back_bytes += one.totals.given_back_bytes;
-  add(sum.totals.total, one.totals.total);
+void add(SocketListing& sum, SocketListing other) {
+  sum.rows.insert(sum.rows.end(), other.rows.begin(), other.rows.end());
+  sum.totals.pairs_now += other.totals.pairs_now;
+  sum.totals.pairs_made += other.totals.pairs_made;
+  sum.totals.reports += other.totals.reports;
+  sum.totals.claims_refused += other.totals.claims_refused;
+  sum.totals.limits_met += other.totals.limits_met;
+  sum.totals.memory_bytes += other.totals.memory_bytes;
+  sum.totals.resident_bytes += other.totals.resident_bytes;
+  sum.totals.given_back_bytes += other.totals.given_back_bytes;
+  add(sum.totals.total, other.totals.total);
 }
 
 // Lists the sockets of all services.  Returns nothing if there is no service.
@@ -111,7 +111,7 @@ Answer<std::optional<SocketListing>> list_sockets(Time deadline) {
     auto service = find_socket_service(name, deadline);
     if (!service) return std::unexpected(service.error());
     if (!*service) continue;
-    auto listing = take_socket_listing(**service, deadline);
+    auto listing = read_socket_listing(**service, deadline);
     if (!listing) return std::unexpected(listing.error());
     if (all) {
       add(*all, *std::move(listing));

@@ -163,7 +163,7 @@ class Source {
       if (!bytes || *bytes == 0) return channel_.reset();
       const auto event = broker::decode<Event>(std::span(buffer).first(*bytes));
       if (!event) return channel_.reset();
-      if (!is_of(*event, options.pids)) continue;
+      if (!is_event_of(*event, options.pids)) continue;
       const std::string line = options.json ? event_as_json(*event) : event_as_text(*event);
       std::fputs(line.c_str(), stdout);
     }
@@ -189,7 +189,7 @@ bool wait_for_events(const std::vector<Source>& sources) {
 
 }  // namespace
 
-bool is_of(const Event& event, const std::vector<std::uint32_t>& pids) {
+bool is_event_of(const Event& event, const std::vector<std::uint32_t>& pids) {
   return pids.empty() || std::ranges::any_of(pids, [&](std::uint32_t pid) {
            return pid == event.pid || pid == event.peer_pid;
          });
@@ -228,7 +228,7 @@ std::string event_as_json(const Event& event) {
 int trace_sockets(const TraceOptions& options) {
   std::vector<Source> sources;
   for (std::string& name : socket_service_names()) sources.emplace_back(std::move(name));
-  bool has_said_so = false;
+  bool has_printed_hint = false;
   do {
     for (Source& source : sources) {
       if (!source.connected()) {
@@ -240,7 +240,7 @@ int trace_sockets(const TraceOptions& options) {
     }
     std::fflush(stdout);
     const bool any = std::ranges::any_of(sources, &Source::connected);
-    if (!any && !std::exchange(has_said_so, true)) {
+    if (!any && !std::exchange(has_printed_hint, true)) {
       std::fputs(
           "waits for a socket service (one starts with the first program under "
           "'verbena run --sockets')\n",

@@ -17,7 +17,7 @@ struct TraceOptions {
 int trace_sockets(const TraceOptions& options);
 
 // Returns true if one of the processes is at an end of the event's connection.
-bool is_of(const broker::Event& event, const std::vector<std::uint32_t>& pids);
+bool is_event_of(const broker::Event& event, const std::vector<std::uint32_t>& pids);
 
 // These return one line each.
 std::string event_as_text(const broker::Event& event);

@@ -99,10 +99,10 @@ TEST_F(SocketsTrace, JsonIsOneLine) {
 
 TEST_F(SocketsTrace, OnlyConnectionsOfTheGivenProcessesAreShown) {
   const Event event = event_of(What::kOffered);
-  EXPECT_TRUE(is_of(event, {}));
-  EXPECT_TRUE(is_of(event, {12}));
-  EXPECT_TRUE(is_of(event, {99, 34}));
-  EXPECT_FALSE(is_of(event, {99}));
+  EXPECT_TRUE(is_event_of(event, {}));
+  EXPECT_TRUE(is_event_of(event, {12}));
+  EXPECT_TRUE(is_event_of(event, {99, 34}));
+  EXPECT_FALSE(is_event_of(event, {99}));
 }
 
 }  // namespace

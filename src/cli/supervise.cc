@@ -11,12 +11,12 @@ namespace verbena::cli {
 namespace {
 
 // Holds the caller's signal mask and its action for SIGCHLD, which the program inherits.
-struct Inherited {
+struct InheritedSignals {
   sigset_t mask{};
   struct sigaction child_signal {};
 };
 
-[[noreturn]] void run_child(pid_t parent, const Inherited& inherited,
+[[noreturn]] void run_child(pid_t parent, const InheritedSignals& inherited,
                             const std::function<int()>& program) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(0);  // the parent died before the prctl()
@@ -38,14 +38,14 @@ bool on_child_signal(pid_t child, int& status) {
 
 int supervise(const std::function<int()>& program) {
   const pid_t parent = ::getpid();
-  Inherited inherited;
+  InheritedSignals inherited;
   sigset_t all;
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, &inherited.mask);
   // If SIGCHLD were ignored, the kernel would not keep the child's status.
-  struct sigaction by_default {};
-  by_default.sa_handler = SIG_DFL;
-  ::sigaction(SIGCHLD, &by_default, &inherited.child_signal);
+  struct sigaction default_action {};
+  default_action.sa_handler = SIG_DFL;
+  ::sigaction(SIGCHLD, &default_action, &inherited.child_signal);
   const pid_t child = ::fork();
   if (child == 0) run_child(parent, inherited, program);
   int status = -1;
@@ -68,13 +68,13 @@ void end_as(int status) {
   const int signal = WTERMSIG(status);
   const rlimit none{};
   ::setrlimit(RLIMIT_CORE, &none);  // the program has already left its own core file
-  struct sigaction by_default {};
-  by_default.sa_handler = SIG_DFL;
-  ::sigaction(signal, &by_default, nullptr);
-  sigset_t one;
-  sigemptyset(&one);
-  sigaddset(&one, signal);
-  ::sigprocmask(SIG_UNBLOCK, &one, nullptr);
+  struct sigaction default_action {};
+  default_action.sa_handler = SIG_DFL;
+  ::sigaction(signal, &default_action, nullptr);
+  sigset_t only_signal;
+  sigemptyset(&only_signal);
+  sigaddset(&only_signal, signal);
+  ::sigprocmask(SIG_UNBLOCK, &only_signal, nullptr);
   ::raise(signal);
   ::_exit(128 + signal);
 }

@@ -98,9 +98,11 @@ std::string rate_text(const ipc::InfinibandLink& link) {
                                           {"HDR", 500},
                                           {"NDR", 1000}}};
   constexpr std::array<unsigned, 5> kLanes{1, 4, 8, 12, 2};
-  const auto place = [](unsigned bits) { return static_cast<std::size_t>(std::countr_zero(bits)); };
-  const std::size_t speed = std::min(place(link.speed), kSpeeds.size() - 1);
-  const unsigned lanes = kLanes[std::min(place(link.width), kLanes.size() - 1)];
+  const auto bit_index = [](unsigned bits) {
+    return static_cast<std::size_t>(std::countr_zero(bits));
+  };
+  const std::size_t speed = std::min(bit_index(link.speed), kSpeeds.size() - 1);
+  const unsigned lanes = kLanes[std::min(bit_index(link.width), kLanes.size() - 1)];
   const unsigned tenths = lanes * kSpeeds[speed].lane_tenths;
   const std::string whole = std::to_string(tenths / 10);
   return fmt::format("{}{} Gb/sec ({}X {})", whole, tenths % 10 == 0 ? "" : ".5", lanes,
@@ -146,16 +148,16 @@ void write_port(const fs::path& path, const ipc::Port& port) {
 }
 
 // Writes the files that /sys/class/net would have for an interface that the kernel does not know.
-void write_interface(const fs::path& path, const interfaces::Interface& its) {
+void write_interface(const fs::path& path, const interfaces::Interface& interface) {
   std::string address;
-  for (const std::byte byte : its.hardware_address) {
+  for (const std::byte byte : interface.hardware_address) {
     address += fmt::format("{}{:02x}", address.empty() ? "" : ":", std::to_integer<unsigned>(byte));
   }
-  const bool infiniband = its.hardware_address.size() == interfaces::kInfinibandAddressBytes;
+  const bool infiniband = interface.hardware_address.size() == interfaces::kInfinibandAddressBytes;
   write(path / "address", address);
-  write(path / "ifindex", std::to_string(its.index));
-  write(path / "mtu", std::to_string(its.mtu_bytes));
-  write(path / "operstate", its.running ? "up" : "down");
+  write(path / "ifindex", std::to_string(interface.index));
+  write(path / "mtu", std::to_string(interface.mtu_bytes));
+  write(path / "operstate", interface.running ? "up" : "down");
   write(path / "type", std::to_string(infiniband ? ARPHRD_INFINIBAND : ARPHRD_ETHER));
 }
 
@@ -163,8 +165,8 @@ void write_interface(const fs::path& path, const interfaces::Interface& its) {
 void write_interfaces(const fs::path& path, const ipc::Device& device) {
   const auto& gids = device.ports.front().gids;
   const auto first = std::ranges::min_element(gids, {}, &ipc::GidEntry::index);
-  const auto of_node = interfaces_of_node();
-  if (!of_node) {
+  const auto node_interfaces = interfaces_of_node();
+  if (!node_interfaces) {
     if (first == gids.end()) return;
     // A RoCE adapter has one network interface, so only the interface of the first GID is shown.
     if (const std::string name = interface_name(first->interface); !name.empty()) {
@@ -175,10 +177,10 @@ void write_interfaces(const fs::path& path, const ipc::Device& device) {
   }
   const bool infiniband = device.ports.front().link_layer == LinkLayer::kInfiniband;
   std::uint32_t port = 0;
-  for (const interfaces::Interface& one : *of_node) {
-    if (!infiniband && (first == gids.end() || first->interface != one.index)) continue;
-    write_interface(path / one.name, one);
-    write(path / one.name / "dev_port", std::to_string(port++));
+  for (const interfaces::Interface& interface : *node_interfaces) {
+    if (!infiniband && (first == gids.end() || first->interface != interface.index)) continue;
+    write_interface(path / interface.name, interface);
+    write(path / interface.name / "dev_port", std::to_string(port++));
   }
 }
 
@@ -206,11 +208,11 @@ void write_verbs_device(const fs::path& root, const ipc::Device& device) {
   write(root / "abi_version", "1");
 }
 
-// Makes it possible to create files in `directory`.  If the directory does not exist, opens its
-// parent instead, so that the directory can be made.
-Result<void> make_room(const fs::path& directory) {
-  std::error_code none;
-  if (fs::is_directory(directory, none)) return os::open_private_directory(directory);
+// Lets this process create files in `directory`.  If the directory does not exist, opens its parent
+// instead, so that the directory can be made.
+Result<void> make_writable(const fs::path& directory) {
+  std::error_code ignored;
+  if (fs::is_directory(directory, ignored)) return os::open_private_directory(directory);
   return os::open_private_directory(directory.parent_path());
 }
 
@@ -230,19 +232,20 @@ bool looks_in_sysfs(const std::string& path) {
 
 std::optional<std::string> provide_sysfs(AgentConnection& agent) {
   const auto& devices = agent.welcome().devices;
-  const auto failed = [](const Error& error) {
+  const auto error_text = [](const Error& error) {
     std::string text = *error.context != '\0' ? error.context : to_string(error.code);
     if (error.detail != 0) text += fmt::format(" ({})", std::strerror(error.detail));
     return fmt::format("--sysfs: {}", text);
   };
-  if (const auto own = os::enter_private_files(); !own) return failed(own.error());
+  if (const auto entered = os::enter_private_files(); !entered) return error_text(entered.error());
   // If both directories are missing, their parent, /sys/class, must be opened only once.
   const bool has_class = fs::is_directory("/sys/class/infiniband");
   for (const fs::path path : {"/sys/class/infiniband", "/sys/class/infiniband_verbs"}) {
     if (!has_class && path != "/sys/class/infiniband") break;
-    if (const auto room = make_room(path); !room) return failed(room.error());
+    if (const auto opened = make_writable(path); !opened) return error_text(opened.error());
   }
-  if (const auto room = make_room("/dev/infiniband"); !room) return failed(room.error());
+  if (const auto opened = make_writable("/dev/infiniband"); !opened)
+    return error_text(opened.error());
   try {
     for (std::size_t i = 0; i < devices.size(); ++i) {
       write_device(fs::path("/sys/class/infiniband") / devices[i].name, devices[i]);
@@ -255,7 +258,7 @@ std::optional<std::string> provide_sysfs(AgentConnection& agent) {
   for (std::size_t i = 0; i < devices.size(); ++i) {
     const auto node =
         os::add_private_alias(fmt::format("/dev/infiniband/{}", verbs_name(i)), "/dev/null");
-    if (!node) return failed(node.error());
+    if (!node) return error_text(node.error());
   }
   return std::nullopt;
 }
@@ -266,10 +269,10 @@ std::optional<std::string> provide_port_counters(AgentConnection& agent) {
       fmt::format("/sys/class/infiniband/{}/ports/1", agent.welcome().devices.front().name).c_str(),
       O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!port) return std::string(std::strerror(errno));
-  const auto shown = agent.ask<ipc::Done>(
+  const auto reply = agent.ask<ipc::Done>(
       ipc::ShowPort{.pid = static_cast<std::uint32_t>(::getpid())}, std::array{port.get()});
-  if (!shown) return shown.error();
-  if (shown->failed) return shown->text;
+  if (!reply) return reply.error();
+  if (reply->failed) return reply->text;
   return std::nullopt;
 }
 

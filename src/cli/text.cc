@@ -19,8 +19,8 @@ std::string address_text(const Gid& gid) { return gid == Gid{} ? "-" : os::addre
 
 std::string address_text(const rdmacm::SocketAddress& address) {
   if (address.family == 0) return "-";
-  const bool any = address.ip == Gid{} || address.ip == wire::ipv4_gid(0);
-  std::string where = any ? "*" : address_text(address.ip);
+  const bool is_wildcard = address.ip == Gid{} || address.ip == wire::ipv4_gid(0);
+  std::string where = is_wildcard ? "*" : address_text(address.ip);
   switch (rdmacm::named_by(address)) {
     case rdmacm::NamedBy::kPort: break;
     case rdmacm::NamedBy::kService:
@@ -28,7 +28,7 @@ std::string address_text(const rdmacm::SocketAddress& address) {
     case rdmacm::NamedBy::kNothing: return where;
   }
   if (address.family == 4) {
-    return fmt::format("{}:{}", any ? "*" : address_text(address.ip), address.port);
+    return fmt::format("{}:{}", is_wildcard ? "*" : address_text(address.ip), address.port);
   }
   std::array<char, IF_NAMESIZE> name{};
   std::string scope;
@@ -37,7 +37,8 @@ std::string address_text(const rdmacm::SocketAddress& address) {
     scope += if_indextoname(address.scope, name.data()) != nullptr ? std::string(name.data())
                                                                    : std::to_string(address.scope);
   }
-  return fmt::format("[{}{}]:{}", any ? "::" : address_text(address.ip), scope, address.port);
+  return fmt::format("[{}{}]:{}", is_wildcard ? "::" : address_text(address.ip), scope,
+                     address.port);
 }
 
 std::string qpn_text(std::uint32_t qpn) { return qpn == 0 ? "-" : fmt::format("0x{:06x}", qpn); }
