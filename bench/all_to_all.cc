@@ -4,8 +4,8 @@
 // It prints "holding listening" and waits for a line, so that all hosts begin together.  When all
 // its connections are established, it prints
 //   holding ROUTES CONNECTIONS
-// Both are times in seconds of CLOCK_MONOTONIC: when it resolved its last route, and when the last
-// of its connections was established.  Then it waits for the end of its input.
+// Both are seconds of CLOCK_MONOTONIC: the time when it resolved its last route, and the time when
+// its last connection was established.  Then it waits for a line, or for the end of its input.
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
 
@@ -41,30 +41,31 @@ sockaddr_in address_of(const char* text) {
   address.sin_family = AF_INET;
   address.sin_port = htons(kPort);
   errno = EINVAL;
-  need(inet_pton(AF_INET, text, &address.sin_addr) == 1, text);
+  check(inet_pton(AF_INET, text, &address.sin_addr) == 1, text);
   return address;
 }
 
 class Host {
  public:
   // Makes `times` connections in each direction with each of the other hosts.
-  Host(int times, int window, std::size_t rank, std::vector<sockaddr_in> all)
-      : window_(window), rank_(rank), all_(std::move(all)) {
-    each_way_ = static_cast<std::size_t>(times) * (all_.size() - 1);
+  Host(int times, int window, std::size_t rank, std::vector<sockaddr_in> addresses)
+      : window_(window), rank_(rank), addresses_(std::move(addresses)) {
+    each_way_ = static_cast<std::size_t>(times) * (addresses_.size() - 1);
     channel_ = rdma_create_event_channel();
-    need(channel_ != nullptr, "rdma_create_event_channel");
+    check(channel_ != nullptr, "rdma_create_event_channel");
     rdma_cm_id* listener = nullptr;
-    need(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP) == 0, "rdma_create_id");
-    sockaddr_in own = all_[rank_];
-    need(rdma_bind_addr(listener, reinterpret_cast<sockaddr*>(&own)) == 0, "rdma_bind_addr");
-    need(rdma_listen(listener, kBacklog) == 0, "rdma_listen");
+    check(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP) == 0, "rdma_create_id");
+    sockaddr_in own_address = addresses_[rank_];
+    check(rdma_bind_addr(listener, reinterpret_cast<sockaddr*>(&own_address)) == 0,
+          "rdma_bind_addr");
+    check(rdma_listen(listener, kBacklog) == 0, "rdma_listen");
   }
 
   void run() {
     double routes = now();
     connect();
     while (active_ + passive_ < 2 * each_way_) {
-      if (step()) routes = now();
+      if (handle_event()) routes = now();
     }
     std::printf("holding %.6f %.6f\n", routes, now());
     std::fflush(stdout);
@@ -74,37 +75,38 @@ class Host {
   // Begins connections as the window allows.  Each host begins with the host after itself, so that
   // not all hosts connect to the same host at once.
   void connect() {
-    for (; begun_ < each_way_ && begun_ - active_ < static_cast<std::size_t>(window_); ++begun_) {
-      const std::size_t distance = 1 + begun_ % (all_.size() - 1);
-      sockaddr_in to = all_[(rank_ + distance) % all_.size()];
+    for (; started_ < each_way_ && started_ - active_ < static_cast<std::size_t>(window_);
+         ++started_) {
+      const std::size_t distance = 1 + started_ % (addresses_.size() - 1);
+      sockaddr_in to = addresses_[(rank_ + distance) % addresses_.size()];
       rdma_cm_id* id = nullptr;
-      need(rdma_create_id(channel_, &id, this, RDMA_PS_TCP) == 0, "rdma_create_id");
-      need(rdma_resolve_addr(id, nullptr, reinterpret_cast<sockaddr*>(&to), kResolveMs) == 0,
-           "rdma_resolve_addr");
+      check(rdma_create_id(channel_, &id, this, RDMA_PS_TCP) == 0, "rdma_create_id");
+      check(rdma_resolve_addr(id, nullptr, reinterpret_cast<sockaddr*>(&to), kResolveMs) == 0,
+            "rdma_resolve_addr");
     }
   }
 
   // Waits for an event and handles it.  Returns true if a route was resolved.
-  bool step() {
+  bool handle_event() {
     rdma_cm_event* event = nullptr;
-    need(rdma_get_cm_event(channel_, &event) == 0, "rdma_get_cm_event");
+    check(rdma_get_cm_event(channel_, &event) == 0, "rdma_get_cm_event");
     rdma_cm_id* id = event->id;
     const rdma_cm_event_type type = event->event;
     const int status = event->status;
-    need(rdma_ack_cm_event(event) == 0, "rdma_ack_cm_event");
+    check(rdma_ack_cm_event(event) == 0, "rdma_ack_cm_event");
     rdma_conn_param parameters{};
     parameters.retry_count = 7;
     switch (type) {
       case RDMA_CM_EVENT_ADDR_RESOLVED:
-        need(rdma_resolve_route(id, kResolveMs) == 0, "rdma_resolve_route");
+        check(rdma_resolve_route(id, kResolveMs) == 0, "rdma_resolve_route");
         return false;
       case RDMA_CM_EVENT_ROUTE_RESOLVED:
-        give_qp(id);
-        need(rdma_connect(id, &parameters) == 0, "rdma_connect");
+        create_qp(id);
+        check(rdma_connect(id, &parameters) == 0, "rdma_connect");
         return true;
       case RDMA_CM_EVENT_CONNECT_REQUEST:
-        give_qp(id);
-        need(rdma_accept(id, &parameters) == 0, "rdma_accept");
+        create_qp(id);
+        check(rdma_accept(id, &parameters) == 0, "rdma_accept");
         return false;
       case RDMA_CM_EVENT_ESTABLISHED:
         // An id of a request has the context of its listener, which is null.
@@ -118,32 +120,32 @@ class Host {
     }
   }
 
-  void give_qp(rdma_cm_id* id) {
+  void create_qp(rdma_cm_id* id) {
     if (pd_ == nullptr) {
       pd_ = ibv_alloc_pd(id->verbs);
-      need(pd_ != nullptr, "ibv_alloc_pd");
+      check(pd_ != nullptr, "ibv_alloc_pd");
       cq_ = ibv_create_cq(id->verbs, 16, nullptr, nullptr, 0);
-      need(cq_ != nullptr, "ibv_create_cq");
+      check(cq_ != nullptr, "ibv_create_cq");
     }
-    ibv_qp_init_attr wanted{};
-    wanted.send_cq = wanted.recv_cq = cq_;
-    wanted.qp_type = IBV_QPT_RC;
-    wanted.cap = {.max_send_wr = 1,
-                  .max_recv_wr = 1,
-                  .max_send_sge = 1,
-                  .max_recv_sge = 1,
-                  .max_inline_data = 0};
-    need(rdma_create_qp(id, pd_, &wanted) == 0, "rdma_create_qp");
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = cq_;
+    init.qp_type = IBV_QPT_RC;
+    init.cap = {.max_send_wr = 1,
+                .max_recv_wr = 1,
+                .max_send_sge = 1,
+                .max_recv_sge = 1,
+                .max_inline_data = 0};
+    check(rdma_create_qp(id, pd_, &init) == 0, "rdma_create_qp");
   }
 
   int window_;
   std::size_t rank_;
-  std::vector<sockaddr_in> all_;
+  std::vector<sockaddr_in> addresses_;
   std::size_t each_way_ = 0;
   rdma_event_channel* channel_ = nullptr;
   ibv_pd* pd_ = nullptr;
   ibv_cq* cq_ = nullptr;
-  std::size_t begun_ = 0, active_ = 0, passive_ = 0;
+  std::size_t started_ = 0, active_ = 0, passive_ = 0;
 };
 
 }  // namespace
@@ -155,8 +157,8 @@ int main(int argc, char** argv) {
     std::fputs(kUsage, stderr);
     return 2;
   }
-  const int times = number(argv[1], "TIMES");
-  const int window = number(argv[2], "WINDOW");
+  const int times = parse_number(argv[1], "TIMES");
+  const int window = parse_number(argv[2], "WINDOW");
   const std::size_t hosts = static_cast<std::size_t>(argc) - 4;
   char* end = nullptr;
   const auto rank = static_cast<std::size_t>(std::strtoul(argv[3], &end, 10));
@@ -164,12 +166,12 @@ int main(int argc, char** argv) {
     std::fputs(kUsage, stderr);
     return 2;
   }
-  std::vector<sockaddr_in> all;
-  for (int i = 4; i < argc; ++i) all.push_back(address_of(argv[i]));
-  Host host(times, window, rank, std::move(all));
+  std::vector<sockaddr_in> addresses;
+  for (int i = 4; i < argc; ++i) addresses.push_back(address_of(argv[i]));
+  Host host(times, window, rank, std::move(addresses));
   std::puts("holding listening");
   std::fflush(stdout);
-  wait_for_a_line();
+  wait_for_line();
   host.run();
-  wait_for_a_line();
+  wait_for_line();
 }

@@ -75,7 +75,7 @@ A peer is a program that does nearly the same without Verbena:
 """
 
 
-def described(arguments):
+def description_of(arguments):
     cpuinfo = pathlib.Path("/proc/cpuinfo").read_text()
     model = re.search(r"^model name\s*: (.*)$", cpuinfo, re.M)
     commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=SOURCE,
@@ -130,7 +130,7 @@ def main():
     except measure.Failed as problem:
         print(f"bench: {problem}", file=sys.stderr)
         return 1
-    text = described(arguments) + "\n" + table(rows)
+    text = description_of(arguments) + "\n" + table(rows)
     print(text + jobs)
     if arguments.picture:
         arguments.picture.write_text(picture.picture(rows))
@@ -141,8 +141,8 @@ def main():
         PAGE.write_text(f"{PREFACE}\n![Speed of Verbena as a multiple of its peer's.]({PICTURE.name})\n\n{text}")
         print(f"written: {PAGE.relative_to(SOURCE)} and {PICTURE.relative_to(SOURCE)}")
     if arguments.record or arguments.record_jobs:
-        jobs = jobs.replace("## Job start\n", f"## Job start\n\n{described(arguments)}\n", 1)
-        PAGE.write_text(job_section.put(PAGE.read_text(), jobs))
+        jobs = jobs.replace("## Job start\n", f"## Job start\n\n{description_of(arguments)}\n", 1)
+        PAGE.write_text(job_section.replace_section(PAGE.read_text(), jobs))
         JOB_PICTURE.write_text(job_picture)
         print(f"written: the section about jobs, and {JOB_PICTURE.relative_to(SOURCE)}")
     return 0

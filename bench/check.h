@@ -8,17 +8,17 @@
 // Helpers of the benchmark programs.  Any error ends the program, and its message names the step.
 namespace verbena::bench {
 
-[[noreturn]] inline void give_up(const char* what) {
+[[noreturn]] inline void exit_with_error(const char* what) {
   std::fprintf(stderr, "%s: %s\n", what, std::strerror(errno));
   std::exit(1);
 }
 
-inline void need(bool good, const char* what) {
-  if (!good) give_up(what);
+inline void check(bool succeeded, const char* what) {
+  if (!succeeded) exit_with_error(what);
 }
 
-// Parses a positive integer.  Exits if `text` is none; `what` is the name for the message.
-inline int number(const char* text, const char* what) {
+// Parses a positive integer.  Exits if `text` is not one; `what` names the argument in the message.
+inline int parse_number(const char* text, const char* what) {
   char* end = nullptr;
   const long value = std::strtol(text, &end, 10);
   if (*text == '\0' || *end != '\0' || value < 1 || value > 1'000'000'000) {
@@ -30,7 +30,7 @@ inline int number(const char* text, const char* what) {
 
 // Waits for a line of input, while another program measures this one.  Exits at the end of the
 // input.
-inline void wait_for_a_line() {
+inline void wait_for_line() {
   for (int c = std::getchar(); c != '\n'; c = std::getchar()) {
     if (c == EOF) std::exit(0);
   }

@@ -12,26 +12,26 @@
 
 namespace {
 
-using verbena::bench::need;
-using verbena::bench::number;
+using verbena::bench::check;
+using verbena::bench::measure;
+using verbena::bench::Measurement;
+using verbena::bench::parse_number;
 using verbena::bench::Place;
 using verbena::bench::place_of;
+using verbena::bench::print_medians;
 using verbena::bench::processes_named;
-using verbena::bench::say_medians;
 using verbena::bench::Server;
-using verbena::bench::time_of;
-using verbena::bench::Took;
-using verbena::bench::wait_for_a_line;
+using verbena::bench::wait_for_line;
 
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kUsage =
-    "usage: connections connect COUNT TOGETHER [PROCESSES [NETWORK ADDRESS]]\n"
+    "usage: connections connect COUNT WINDOW [PROCESSES [NETWORK ADDRESS]]\n"
     "       connections latency block|poll COUNT\n"
     "       connections hold STEP...\n"
     "\n"
     "connect  PROCESSES clients (default 1) together make and disconnect COUNT connections, with\n"
-    "         a QP at both ends.  Each client has TOGETHER of them under way.  Prints\n"
+    "         a QP at both ends.  Each client makes WINDOW of them at once.  Prints\n"
     "         connections per second, and the wake-ups of threads for each connection, including\n"
     "         those of the agents.  The server runs in this network namespace, or at ADDRESS in\n"
     "         NETWORK (/proc/PID/ns/net).\n"
@@ -47,22 +47,22 @@ constexpr int kBacklog = 1024;
 // Makes QPs.  All QPs of a process share its protection domain and its CQ.
 class Device {
  public:
-  void give_qp(rdma_cm_id* id) {
+  void create_qp(rdma_cm_id* id) {
     if (pd_ == nullptr) {
       pd_ = ibv_alloc_pd(id->verbs);
-      need(pd_ != nullptr, "ibv_alloc_pd");
+      check(pd_ != nullptr, "ibv_alloc_pd");
       cq_ = ibv_create_cq(id->verbs, kCqEntries, nullptr, nullptr, 0);
-      need(cq_ != nullptr, "ibv_create_cq");
+      check(cq_ != nullptr, "ibv_create_cq");
     }
-    ibv_qp_init_attr wanted{};
-    wanted.send_cq = wanted.recv_cq = cq_;
-    wanted.qp_type = IBV_QPT_RC;
-    wanted.cap = {.max_send_wr = 16,
-                  .max_recv_wr = 16,
-                  .max_send_sge = 1,
-                  .max_recv_sge = 1,
-                  .max_inline_data = 0};
-    need(rdma_create_qp(id, pd_, &wanted) == 0, "rdma_create_qp");
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = cq_;
+    init.qp_type = IBV_QPT_RC;
+    init.cap = {.max_send_wr = 16,
+                .max_recv_wr = 16,
+                .max_send_sge = 1,
+                .max_recv_sge = 1,
+                .max_inline_data = 0};
+    check(rdma_create_qp(id, pd_, &init) == 0, "rdma_create_qp");
   }
 
  private:
@@ -74,71 +74,71 @@ class Device {
 
 rdma_event_channel* make_channel() {
   rdma_event_channel* channel = rdma_create_event_channel();
-  need(channel != nullptr, "rdma_create_event_channel");
+  check(channel != nullptr, "rdma_create_event_channel");
   return channel;
 }
 
-void do_not_wait(rdma_event_channel* channel) {
-  need(fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0, "O_NONBLOCK");
+void set_non_blocking(rdma_event_channel* channel) {
+  check(fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0, "O_NONBLOCK");
 }
 
 rdma_cm_id* make_id(rdma_event_channel* channel) {
   rdma_cm_id* id = nullptr;
-  need(rdma_create_id(channel, &id, nullptr, RDMA_PS_TCP) == 0, "rdma_create_id");
+  check(rdma_create_id(channel, &id, nullptr, RDMA_PS_TCP) == 0, "rdma_create_id");
   return id;
 }
 
-struct Happened {
+struct CmEvent {
   rdma_cm_event_type type;
   rdma_cm_id* id;
   int status;
 };
 
-// Waits for an event; polls if the channel is non-blocking.
-Happened next_event(rdma_event_channel* channel) {
+// Waits for an event, or polls in a loop if the channel is non-blocking.
+CmEvent next_event(rdma_event_channel* channel) {
   rdma_cm_event* event = nullptr;
   int result = 0;
   do {
     result = rdma_get_cm_event(channel, &event);
   } while (result != 0 && errno == EAGAIN);
-  need(result == 0, "rdma_get_cm_event");
-  const Happened happened{.type = event->event, .id = event->id, .status = event->status};
-  need(rdma_ack_cm_event(event) == 0, "rdma_ack_cm_event");
-  return happened;
+  check(result == 0, "rdma_get_cm_event");
+  const CmEvent cm_event{.type = event->event, .id = event->id, .status = event->status};
+  check(rdma_ack_cm_event(event) == 0, "rdma_ack_cm_event");
+  return cm_event;
 }
 
 void destroy(rdma_cm_id* id) {
   rdma_destroy_qp(id);
-  need(rdma_destroy_id(id) == 0, "rdma_destroy_id");
+  check(rdma_destroy_id(id) == 0, "rdma_destroy_id");
 }
 
-[[noreturn]] void unexpected(const Happened& happened) {
-  std::fprintf(stderr, "unexpected %s, status %d\n", rdma_event_str(happened.type),
-               happened.status);
+[[noreturn]] void unexpected(const CmEvent& cm_event) {
+  std::fprintf(stderr, "unexpected %s, status %d\n", rdma_event_str(cm_event.type),
+               cm_event.status);
   std::exit(1);
 }
 
-// Accepts all requests until the process is killed.  Calls say_port(PORT) when it listens.
-template <class SayPort>
-[[noreturn]] void serve(bool polls, sockaddr_in any, SayPort say_port) {
+// Accepts all requests until the process is killed.  Calls report_port(PORT) when it listens.
+template <class ReportPort>
+[[noreturn]] void serve(bool polls, sockaddr_in any, ReportPort report_port) {
   rdma_event_channel* channel = make_channel();
-  if (polls) do_not_wait(channel);
+  if (polls) set_non_blocking(channel);
   rdma_cm_id* listener = make_id(channel);
-  need(rdma_bind_addr(listener, reinterpret_cast<sockaddr*>(&any)) == 0, "rdma_bind_addr");
-  need(rdma_listen(listener, kBacklog) == 0, "rdma_listen");
-  say_port(ntohs(rdma_get_src_port(listener)));
+  check(rdma_bind_addr(listener, reinterpret_cast<sockaddr*>(&any)) == 0, "rdma_bind_addr");
+  check(rdma_listen(listener, kBacklog) == 0, "rdma_listen");
+  report_port(ntohs(rdma_get_src_port(listener)));
   Device device;
   for (;;) {
-    const Happened happened = next_event(channel);
-    if (happened.type == RDMA_CM_EVENT_CONNECT_REQUEST) {
-      device.give_qp(happened.id);
+    const CmEvent cm_event = next_event(channel);
+    if (cm_event.type == RDMA_CM_EVENT_CONNECT_REQUEST) {
+      device.create_qp(cm_event.id);
       rdma_conn_param parameters{};
-      need(rdma_accept(happened.id, &parameters) == 0, "rdma_accept");
-    } else if (happened.type == RDMA_CM_EVENT_DISCONNECTED) {
-      destroy(happened.id);
-    } else if (happened.type != RDMA_CM_EVENT_ESTABLISHED &&
-               happened.type != RDMA_CM_EVENT_TIMEWAIT_EXIT) {
-      unexpected(happened);
+      check(rdma_accept(cm_event.id, &parameters) == 0, "rdma_accept");
+    } else if (cm_event.type == RDMA_CM_EVENT_DISCONNECTED) {
+      destroy(cm_event.id);
+    } else if (cm_event.type != RDMA_CM_EVENT_ESTABLISHED &&
+               cm_event.type != RDMA_CM_EVENT_TIMEWAIT_EXIT) {
+      unexpected(cm_event);
     }
   }
 }
@@ -147,47 +147,47 @@ class Client {
  public:
   explicit Client(const sockaddr_in& peer) : peer_(peer), channel_(make_channel()) {}
 
-  void poll() { do_not_wait(channel_); }
+  void poll() { set_non_blocking(channel_); }
   // Returns how long the last connection took from rdma_connect() to ESTABLISHED.
   Clock::duration connecting() const { return established_ - connect_; }
 
-  // Makes `count` connections, `together` at a time, and closes each if `and_close`.
-  void run(int count, int together, bool and_close) {
-    int begun = 0;
+  // Makes `count` connections, `window` at a time, and closes each if `close_each`.
+  void run(int count, int window, bool close_each) {
+    int started = 0;
     for (int ended = 0; ended < count;) {
-      for (; begun < count && begun - ended < together; ++begun) {
-        need(rdma_resolve_addr(make_id(channel_), nullptr, reinterpret_cast<sockaddr*>(&peer_),
-                               kResolveMs) == 0,
-             "rdma_resolve_addr");
+      for (; started < count && started - ended < window; ++started) {
+        check(rdma_resolve_addr(make_id(channel_), nullptr, reinterpret_cast<sockaddr*>(&peer_),
+                                kResolveMs) == 0,
+              "rdma_resolve_addr");
       }
-      if (step(next_event(channel_), and_close)) ++ended;
+      if (handle_event(next_event(channel_), close_each)) ++ended;
     }
   }
 
  private:
   // Handles an event.  Returns true if the connection needs no further event.
-  bool step(const Happened& happened, bool and_close) {
-    rdma_cm_id* id = happened.id;
-    switch (happened.type) {
+  bool handle_event(const CmEvent& cm_event, bool close_each) {
+    rdma_cm_id* id = cm_event.id;
+    switch (cm_event.type) {
       case RDMA_CM_EVENT_ADDR_RESOLVED:
-        need(rdma_resolve_route(id, kResolveMs) == 0, "rdma_resolve_route");
+        check(rdma_resolve_route(id, kResolveMs) == 0, "rdma_resolve_route");
         return false;
       case RDMA_CM_EVENT_ROUTE_RESOLVED: {
-        device_.give_qp(id);
+        device_.create_qp(id);
         rdma_conn_param parameters{};
         parameters.retry_count = 7;
         connect_ = Clock::now();
-        need(rdma_connect(id, &parameters) == 0, "rdma_connect");
+        check(rdma_connect(id, &parameters) == 0, "rdma_connect");
         return false;
       }
       case RDMA_CM_EVENT_ESTABLISHED:
         established_ = Clock::now();
-        if (!and_close) return true;
-        need(rdma_disconnect(id) == 0, "rdma_disconnect");
+        if (!close_each) return true;
+        check(rdma_disconnect(id) == 0, "rdma_disconnect");
         return false;
       case RDMA_CM_EVENT_DISCONNECTED: destroy(id); return true;
       case RDMA_CM_EVENT_TIMEWAIT_EXIT: return false;
-      default: unexpected(happened);
+      default: unexpected(cm_event);
     }
   }
 
@@ -197,7 +197,7 @@ class Client {
   Clock::time_point connect_{}, established_{};
 };
 
-void connect_and_close(int count, int together, int processes, const Place& place) {
+void connect_and_close(int count, int window, int processes, const Place& place) {
   const Server server(place, [](const auto&... to) { serve(false, to...); });
   const int each = std::max(1, count / processes);
   const auto prepare = [&] {
@@ -205,15 +205,15 @@ void connect_and_close(int count, int together, int processes, const Place& plac
     client.run(1, 1, true);  // so that both ends already have a lease of QPNs
     return client;
   };
-  const auto others = [&] {
-    std::vector<pid_t> all = processes_named("verbenad");
-    all.push_back(server.pid());
-    return all;
+  const auto other_processes = [&] {
+    std::vector<pid_t> pids = processes_named("verbenad");
+    pids.push_back(server.pid());
+    return pids;
   };
-  const Took took = time_of(processes, others, prepare,
-                            [&](Client& client) { client.run(each, together, true); });
-  const double all = each * processes;
-  std::printf("%.1f %.2f\n", all / took.seconds, static_cast<double>(took.sleeps) / all);
+  const Measurement result = measure(processes, other_processes, prepare,
+                                     [&](Client& client) { client.run(each, window, true); });
+  const double total = each * processes;
+  std::printf("%.1f %.2f\n", total / result.seconds, static_cast<double>(result.sleeps) / total);
 }
 
 void latency(bool polls, int count) {
@@ -224,36 +224,36 @@ void latency(bool polls, int count) {
     client.run(1, 1, true);
     return client;
   };
-  const auto others = [&] {
-    std::vector<pid_t> all = processes_named("verbenad");
-    all.push_back(server.pid());
-    return all;
+  const auto other_processes = [&] {
+    std::vector<pid_t> pids = processes_named("verbenad");
+    pids.push_back(server.pid());
+    return pids;
   };
   // The client runs in its own process, which prints the medians.
-  const Took took = time_of(1, others, prepare, [&](Client& client) {
-    std::vector<Clock::duration> connecting, whole;
+  const Measurement result = measure(1, other_processes, prepare, [&](Client& client) {
+    std::vector<Clock::duration> connecting, total;
     for (int i = 0; i < count; ++i) {
-      const Clock::time_point begun = Clock::now();
+      const Clock::time_point start = Clock::now();
       client.run(1, 1, true);
-      whole.push_back(Clock::now() - begun);
+      total.push_back(Clock::now() - start);
       connecting.push_back(client.connecting());
     }
-    say_medians(connecting, whole);
+    print_medians(connecting, total);
   });
-  std::printf("%.2f\n", static_cast<double>(took.sleeps) / count);
+  std::printf("%.2f\n", static_cast<double>(result.sleeps) / count);
 }
 
 void hold(const std::vector<int>& steps) {
-  constexpr int kTogether = 16;
+  constexpr int kWindow = 16;
   const Server server({}, [](const auto&... to) { serve(false, to...); });
   Client client(server.address());
-  int held = 0;
+  int count = 0;
   for (const int step : steps) {
-    if (step > held) client.run(step - held, kTogether, false);
-    held = std::max(held, step);
-    std::printf("holding %d client %d server %d\n", held, getpid(), server.pid());
+    if (step > count) client.run(step - count, kWindow, false);
+    count = std::max(count, step);
+    std::printf("holding %d client %d server %d\n", count, getpid(), server.pid());
     std::fflush(stdout);
-    wait_for_a_line();
+    wait_for_line();
   }
 }
 
@@ -261,27 +261,28 @@ void hold(const std::vector<int>& steps) {
 
 int main(int argc, char** argv) {
   const std::vector<std::string_view> words(argv + 1, argv + argc);
-  const bool elsewhere = words.size() == 6;
-  const bool counts =
+  const bool has_place = words.size() == 6;
+  const bool is_connect =
       words.size() > 2 && words.size() < 7 && words.size() != 5 && words[0] == "connect";
-  const bool steps = words.size() > 1 && words[0] == "hold";
+  const bool is_hold = words.size() > 1 && words[0] == "hold";
   const bool polls = words.size() == 3 && words[1] == "poll";
-  const bool one = words.size() == 3 && words[0] == "latency" && (polls || words[1] == "block");
-  if (!counts && !steps && !one) {
+  const bool is_latency =
+      words.size() == 3 && words[0] == "latency" && (polls || words[1] == "block");
+  if (!is_connect && !is_hold && !is_latency) {
     std::fputs(kUsage, stderr);
     return 2;
   }
-  if (one) {
-    latency(polls, number(argv[3], "COUNT"));
+  if (is_latency) {
+    latency(polls, parse_number(argv[3], "COUNT"));
     return 0;
   }
   std::vector<int> numbers;
-  const int last = elsewhere ? 5 : argc;
+  const int last = has_place ? 5 : argc;
   for (int i = 2; i < last; ++i) {
-    numbers.push_back(number(argv[i], "COUNT, TOGETHER, PROCESSES and STEP"));
+    numbers.push_back(parse_number(argv[i], "COUNT, WINDOW, PROCESSES and STEP"));
   }
-  if (counts) {
-    const Place place = elsewhere ? place_of(argv[5], argv[6]) : Place{};
+  if (is_connect) {
+    const Place place = has_place ? place_of(argv[5], argv[6]) : Place{};
     connect_and_close(numbers[0], numbers[1], numbers.size() > 2 ? numbers[2] : 1, place);
   } else {
     hold(numbers);

@@ -28,51 +28,52 @@
 // run in another network namespace.
 namespace verbena::bench {
 
-// The place of a server.
+// Tells in which network namespace a server runs, and its address.
 struct Place {
   const char* network = nullptr;  // "/proc/PID/ns/net"; null: the namespace of this process
   in_addr address{.s_addr = htonl(INADDR_LOOPBACK)};
 
   sockaddr_in with_port(std::uint16_t port) const {
-    sockaddr_in whole{};
-    whole.sin_family = AF_INET;
-    whole.sin_port = htons(port);
-    whole.sin_addr = address;
-    return whole;
+    sockaddr_in full{};
+    full.sin_family = AF_INET;
+    full.sin_port = htons(port);
+    full.sin_addr = address;
+    return full;
   }
 };
 
 inline Place place_of(const char* network, const char* address) {
   Place place{.network = network};
   errno = EINVAL;
-  need(inet_pton(AF_INET, address, &place.address) == 1, address);
+  check(inet_pton(AF_INET, address, &place.address) == 1, address);
   return place;
 }
 
 // Runs a server in a process of its own.  The destructor ends that process.
 class Server {
  public:
-  // Runs `serve(address, say_port)` in the new process.  `serve` must call say_port(PORT) when it
-  // listens, and must never return.
+  // Runs `serve(address, report_port)` in the new process.  `serve` must call report_port(PORT)
+  // when it listens, and must never return.
   template <class Serve>
   Server(const Place& place, Serve serve) : place_(place) {
-    int ends[2];
-    need(pipe(ends) == 0, "pipe");
+    int pipe_ends[2];
+    check(pipe(pipe_ends) == 0, "pipe");
     pid_ = fork();
-    need(pid_ >= 0, "fork");
+    check(pid_ >= 0, "fork");
     if (pid_ == 0) {
-      close(ends[0]);
-      need(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0, "PR_SET_PDEATHSIG");  // if the parent exits early
+      close(pipe_ends[0]);
+      // The parent may exit early.
+      check(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0, "PR_SET_PDEATHSIG");
       if (place.network != nullptr) enter(place.network);
       serve(place.with_port(0), [&](std::uint16_t port) {
-        need(write(ends[1], &port, sizeof(port)) == sizeof(port), "write");
-        close(ends[1]);
+        check(write(pipe_ends[1], &port, sizeof(port)) == sizeof(port), "write");
+        close(pipe_ends[1]);
       });
       _exit(1);
     }
-    close(ends[1]);
-    need(read(ends[0], &port_, sizeof(port_)) == sizeof(port_), "the server does not listen");
-    close(ends[0]);
+    close(pipe_ends[1]);
+    check(read(pipe_ends[0], &port_, sizeof(port_)) == sizeof(port_), "the server does not listen");
+    close(pipe_ends[0]);
   }
   ~Server() {
     kill(pid_, SIGKILL);
@@ -87,8 +88,8 @@ class Server {
  private:
   static void enter(const char* network) {
     const int fd = open(network, O_RDONLY | O_CLOEXEC);
-    need(fd >= 0, network);
-    need(setns(fd, CLONE_NEWNET) == 0, "setns");
+    check(fd >= 0, network);
+    check(setns(fd, CLONE_NEWNET) == 0, "setns");
     close(fd);
   }
 
@@ -100,16 +101,16 @@ class Server {
 // Returns how often threads of the process have slept and were woken until now.
 inline std::uint64_t sleeps_of(pid_t process) {
   constexpr std::string_view kField = "voluntary_ctxt_switches:";
-  std::uint64_t all = 0;
-  std::error_code gone;  // ignored: the process or a thread may end meanwhile
+  std::uint64_t total = 0;
+  std::error_code ignored;  // the process or a thread may end meanwhile
   const auto tasks = "/proc/" + std::to_string(process) + "/task";
-  for (const auto& task : std::filesystem::directory_iterator(tasks, gone)) {
+  for (const auto& task : std::filesystem::directory_iterator(tasks, ignored)) {
     std::ifstream status(task.path() / "status");
     for (std::string line; std::getline(status, line);) {
-      if (line.starts_with(kField)) all += std::stoull(line.substr(kField.size()));
+      if (line.starts_with(kField)) total += std::stoull(line.substr(kField.size()));
     }
   }
-  return all;
+  return total;
 }
 
 // Returns the processes with this name, in all network namespaces.
@@ -125,45 +126,46 @@ inline std::vector<pid_t> processes_named(std::string_view name) {
 
 using Durations = std::vector<std::chrono::steady_clock::duration>;
 
-inline double median_us(Durations all) {
-  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
-  std::ranges::nth_element(all, middle);
+inline double median_us(Durations durations) {
+  const auto middle = durations.begin() + static_cast<std::ptrdiff_t>(durations.size() / 2);
+  std::ranges::nth_element(durations, middle);
   return std::chrono::duration<double, std::micro>(*middle).count();
 }
 
-// Prints the medians.  Flushes the output, because the process ends with _exit().
-inline void say_medians(const Durations& first, const Durations& second) {
+// Prints the medians.  Flushes the output, because _exit(), which ends the process, does not.
+inline void print_medians(const Durations& first, const Durations& second) {
   std::printf("%.1f %.1f ", median_us(first), median_us(second));
   std::fflush(stdout);
 }
 
-struct Took {
+struct Measurement {
   double seconds = 0;
   std::uint64_t sleeps = 0;  // the number of sleeps of all processes
 };
 
 // Measures how long `processes` processes take for `work(client)`.  Each process first calls
 // `client = prepare()`.  The time starts when all processes are prepared.  Also counts how often
-// threads of these processes, and of the processes that `others()` returns, slept during that time.
-template <class Others, class Prepare, class Work>
-Took time_of(int processes, Others others, Prepare prepare, Work work) {
+// threads of these processes, and of the processes that `other_processes()` returns, slept during
+// that time.
+template <class OtherProcesses, class Prepare, class Work>
+Measurement measure(int processes, OtherProcesses other_processes, Prepare prepare, Work work) {
   int ready[2], go[2], slept[2];
-  need(pipe(ready) == 0 && pipe(go) == 0 && pipe(slept) == 0, "pipe");
+  check(pipe(ready) == 0 && pipe(go) == 0 && pipe(slept) == 0, "pipe");
   std::vector<pid_t> clients;
   for (int i = 0; i < processes; ++i) {
     const pid_t pid = fork();
-    need(pid >= 0, "fork");
+    check(pid >= 0, "fork");
     if (pid == 0) {
       close(go[1]);
       auto client = prepare();
       char byte = 0;
-      need(write(ready[1], &byte, 1) == 1, "write");
+      check(write(ready[1], &byte, 1) == 1, "write");
       close(ready[1]);  // so that the parent's read() fails if another client has failed
-      need(read(go[0], &byte, 1) == 0, "read");  // waits until the parent closes the pipe
+      check(read(go[0], &byte, 1) == 0, "read");  // waits until the parent closes the pipe
       const std::uint64_t before = sleeps_of(getpid());
       work(client);
       const std::uint64_t sleeps = sleeps_of(getpid()) - before;
-      need(write(slept[1], &sleeps, sizeof(sleeps)) == sizeof(sleeps), "write");
+      check(write(slept[1], &sleeps, sizeof(sleeps)) == sizeof(sleeps), "write");
       _exit(0);
     }
     clients.push_back(pid);
@@ -172,30 +174,30 @@ Took time_of(int processes, Others others, Prepare prepare, Work work) {
   close(slept[1]);
   for (int i = 0; i < processes; ++i) {
     char byte = 0;
-    need(read(ready[0], &byte, 1) == 1, "a client is not prepared");
+    check(read(ready[0], &byte, 1) == 1, "a client is not prepared");
   }
-  const std::vector<pid_t> all_others = others();
-  const auto others_sleeps = [&] {
-    return std::transform_reduce(all_others.begin(), all_others.end(), std::uint64_t{0},
-                                 std::plus(), sleeps_of);
+  const std::vector<pid_t> others = other_processes();
+  const auto sleeps_of_others = [&] {
+    return std::transform_reduce(others.begin(), others.end(), std::uint64_t{0}, std::plus(),
+                                 sleeps_of);
   };
-  const std::uint64_t before = others_sleeps();
-  const auto begun = std::chrono::steady_clock::now();
+  const std::uint64_t before = sleeps_of_others();
+  const auto start = std::chrono::steady_clock::now();
   close(go[1]);
-  bool good = true;
+  bool all_succeeded = true;
   for (const pid_t pid : clients) {
     int status = 0;
-    good = waitpid(pid, &status, 0) == pid && status == 0 && good;
+    all_succeeded = waitpid(pid, &status, 0) == pid && status == 0 && all_succeeded;
   }
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begun;
-  if (!good) std::exit(1);
-  Took took{.seconds = seconds.count(), .sleeps = others_sleeps() - before};
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  if (!all_succeeded) std::exit(1);
+  Measurement result{.seconds = seconds.count(), .sleeps = sleeps_of_others() - before};
   for (int i = 0; i < processes; ++i) {
     std::uint64_t sleeps = 0;
-    need(read(slept[0], &sleeps, sizeof(sleeps)) == sizeof(sleeps), "read");
-    took.sleeps += sleeps;
+    check(read(slept[0], &sleeps, sizeof(sleeps)) == sizeof(sleeps), "read");
+    result.sleeps += sleeps;
   }
-  return took;
+  return result;
 }
 
 }  // namespace verbena::bench

@@ -10,20 +10,20 @@ GROUP = "Simulated subnets under OpenSM"
 PORT = 18603
 
 
-class Measured(Fabric):
+class MeasuredFabric(Fabric):
     """Starts a fabric, and measures the time.  Unlike Fabric, does not wait until all SA clients are idle."""
 
     def __enter__(self):
-        begun = time.monotonic()
+        start = time.monotonic()
         self.command("fabric", "up", self.file.name, "--name", self.name)
-        self.seconds = time.monotonic() - begun
-        shown = json.loads(self.command("fabric", "show", self.name, "--json"))["fabric"]
-        self.nodes = [host["name"] for host in shown["hosts"]]
-        self.pid = shown["pid"]
+        self.seconds = time.monotonic() - start
+        status = json.loads(self.command("fabric", "show", self.name, "--json"))["fabric"]
+        self.nodes = [host["name"] for host in status["hosts"]]
+        self.pid = status["pid"]
         return self
 
 
-def said_by(fabric, server, client, command):
+def client_output(fabric, server, client, command):
     """Runs the two ends of a program on two nodes.  Returns the client's output."""
     def on(node):
         return [fabric.verbena, "run", "--fabric", fabric.name, "--node", node, "--", *command]
@@ -32,15 +32,15 @@ def said_by(fabric, server, client, command):
 
 
 def half_round_trip(fabric, server, client, count, *options):
-    said = said_by(fabric, server, client,
-                   ["ibv_rc_pingpong", "-p", str(PORT), "-s", "64", "-n", str(count), *options])
-    return measure.pingpong_us(said) / 2
+    output = client_output(fabric, server, client,
+                           ["ibv_rc_pingpong", "-p", str(PORT), "-s", "64", "-n", str(count), *options])
+    return measure.pingpong_us(output) / 2
 
 
 def bandwidth(fabric, server, client, count):
-    said = said_by(fabric, server, client,
-                   ["ib_write_bw", "-F", "-s", "65536", "-n", str(count), "-p", str(PORT), "--report_gbits"])
-    return measure.perftest_numbers(said, 1 << 16)[1]
+    output = client_output(fabric, server, client,
+                           ["ib_write_bw", "-F", "-s", "65536", "-n", str(count), "-p", str(PORT), "--report_gbits"])
+    return measure.perftest_numbers(output, 1 << 16)[1]
 
 
 def fabrics(bench):
@@ -49,12 +49,12 @@ def fabrics(bench):
             continue
         seconds, resident = [], []
         for _ in range(bench.rounds):
-            with Measured(bench, hosts) as fabric:
+            with MeasuredFabric(bench, hosts) as fabric:
                 seconds.append(fabric.seconds)
                 resident.append(memory_kib(fabric.pid)[1] / 1024)
         yield Row(GROUP, f"{hosts:,} hosts: from `fabric up` until all ports are active", "s", seconds)
         yield Row(GROUP, f"{hosts:,} hosts: memory of the fabric", "MiB RSS", resident)
-    with Measured(bench, 16) as fabric:
+    with MeasuredFabric(bench, 16) as fabric:
         ends = {"one switch": ("host1", "host2"), "three switches": ("host1", "host16")}
         for name, options in (("polling", ()), ("events", ("-e",))):
             count = bench.times(3000)

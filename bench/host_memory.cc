@@ -26,9 +26,9 @@
 
 namespace {
 
-using verbena::bench::give_up;
-using verbena::bench::need;
-using verbena::bench::number;
+using verbena::bench::check;
+using verbena::bench::exit_with_error;
+using verbena::bench::parse_number;
 using Clock = std::chrono::steady_clock;
 
 // The memory that the two processes share.
@@ -41,16 +41,16 @@ double microseconds_since(Clock::time_point begin) {
 }
 
 // Keeps this process on one processor, if there are several.
-void use_processor(int which) {
+void use_processor(int wanted_index) {
   cpu_set_t allowed;
-  need(sched_getaffinity(0, sizeof allowed, &allowed) == 0, "sched_getaffinity");
-  int seen = 0;
+  check(sched_getaffinity(0, sizeof allowed, &allowed) == 0, "sched_getaffinity");
+  int index = 0;
   for (int i = 0; i < CPU_SETSIZE; ++i) {
-    if (!CPU_ISSET(i, &allowed) || seen++ != which) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(i, &one);
-    need(sched_setaffinity(0, sizeof one, &one) == 0, "sched_setaffinity");
+    if (!CPU_ISSET(i, &allowed) || index++ != wanted_index) continue;
+    cpu_set_t only_processor;
+    CPU_ZERO(&only_processor);
+    CPU_SET(i, &only_processor);
+    check(sched_setaffinity(0, sizeof only_processor, &only_processor) == 0, "sched_setaffinity");
     return;
   }
 }
@@ -59,10 +59,10 @@ void use_processor(int which) {
 // same address in both.
 class Peer {
  public:
-  Peer(std::string_view how, pid_t pid) : pid_(pid), by_file_(how.starts_with("mem")) {
+  Peer(std::string_view method, pid_t pid) : pid_(pid), by_file_(method.starts_with("mem")) {
     if (!by_file_) return;
     fd_ = open(("/proc/" + std::to_string(pid) + "/mem").c_str(), O_RDWR | O_CLOEXEC);
-    need(fd_ >= 0, "/proc/PID/mem");
+    check(fd_ >= 0, "/proc/PID/mem");
   }
   ~Peer() {
     if (fd_ >= 0) close(fd_);
@@ -77,7 +77,7 @@ class Peer {
         by_file_
             ? pwrite(fd_, here, bytes, static_cast<off_t>(reinterpret_cast<std::intptr_t>(there)))
             : process_vm_writev(pid_, &from, 1, &to, 1, 0);
-    need(done == static_cast<ssize_t>(bytes), "write");
+    check(done == static_cast<ssize_t>(bytes), "write");
   }
   void read(void* here, const void* there, std::size_t bytes) const {
     iovec to{here, bytes};
@@ -86,7 +86,7 @@ class Peer {
         by_file_
             ? pread(fd_, here, bytes, static_cast<off_t>(reinterpret_cast<std::intptr_t>(there)))
             : process_vm_readv(pid_, &to, 1, &from, 1, 0);
-    need(done == static_cast<ssize_t>(bytes), "read");
+    check(done == static_cast<ssize_t>(bytes), "read");
   }
 
  private:
@@ -100,9 +100,9 @@ template <class Child, class Parent>
 void run_both(Child child, Parent parent) {
   const pid_t self = getpid();
   const pid_t pid = fork();
-  need(pid >= 0, "fork");
+  check(pid >= 0, "fork");
   if (pid == 0) {
-    need(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0, "prctl");
+    check(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0, "prctl");
     use_processor(1);
     child(self);
     _exit(0);
@@ -110,35 +110,35 @@ void run_both(Child child, Parent parent) {
   use_processor(0);
   parent(pid);
   int status = 0;
-  need(waitpid(pid, &status, 0) == pid, "waitpid");
-  if (status != 0) give_up("the other process");
+  check(waitpid(pid, &status, 0) == pid, "waitpid");
+  if (status != 0) exit_with_error("the other process");
 }
 
 // Both processes in turn write 8 bytes into each other's memory, and poll their own memory for the
 // bytes of the other.  Returns microseconds for half a round trip.
-double write_latency(std::string_view how, int rounds) {
-  alignas(64) static std::atomic<std::uint64_t> mine;
+double write_latency(std::string_view method, int rounds) {
+  alignas(64) static std::atomic<std::uint64_t> own_word;
   double result = 0;
-  const auto turn = [&](const Peer& peer, std::uint64_t round) {
-    peer.write(&mine, &round, sizeof round);
+  const auto write_round = [&](const Peer& peer, std::uint64_t round) {
+    peer.write(&own_word, &round, sizeof round);
   };
   const auto wait_for = [](std::uint64_t round) {
-    while (mine.load(std::memory_order_acquire) != round) {
+    while (own_word.load(std::memory_order_acquire) != round) {
     }
   };
   run_both(
       [&](pid_t parent) {
-        const Peer peer(how, parent);
+        const Peer peer(method, parent);
         for (int i = 1; i <= rounds; ++i) {
           wait_for(static_cast<std::uint64_t>(i));
-          turn(peer, static_cast<std::uint64_t>(i));
+          write_round(peer, static_cast<std::uint64_t>(i));
         }
       },
       [&](pid_t child) {
-        const Peer peer(how, child);
+        const Peer peer(method, child);
         const auto begin = Clock::now();
         for (int i = 1; i <= rounds; ++i) {
-          turn(peer, static_cast<std::uint64_t>(i));
+          write_round(peer, static_cast<std::uint64_t>(i));
           wait_for(static_cast<std::uint64_t>(i));
         }
         result = microseconds_since(begin) / rounds / 2;
@@ -147,12 +147,12 @@ double write_latency(std::string_view how, int rounds) {
 }
 
 // Copies a block to or from a process that sleeps.  Returns Gbit/s.
-double copy_rate(std::string_view how, std::size_t bytes, int rounds) {
+double copy_rate(std::string_view method, std::size_t bytes, int rounds) {
   std::vector<char> block(bytes, 'a');
   std::vector<char> other(bytes, 'b');
   double result = 0;
   int pipe_ends[2];
-  need(pipe(pipe_ends) == 0, "pipe");
+  check(pipe(pipe_ends) == 0, "pipe");
   run_both(
       [&](pid_t) {
         std::memset(other.data(), 'c', bytes);  // so that this process has its own pages
@@ -161,11 +161,11 @@ double copy_rate(std::string_view how, std::size_t bytes, int rounds) {
         (void)!::read(pipe_ends[0], &end, 1);
       },
       [&](pid_t child) {
-        const Peer peer(how, child);
+        const Peer peer(method, child);
         const auto copy = [&] {
-          if (how == "memcpy")
+          if (method == "memcpy")
             std::memcpy(other.data(), block.data(), bytes);
-          else if (how.ends_with("read"))
+          else if (method.ends_with("read"))
             peer.read(block.data(), other.data(), bytes);
           else
             peer.write(other.data(), block.data(), bytes);
@@ -181,8 +181,8 @@ double copy_rate(std::string_view how, std::size_t bytes, int rounds) {
 }
 
 void sleep_until(std::atomic<std::uint32_t>& word, std::uint32_t value) {
-  for (std::uint32_t seen = word.load(); seen != value; seen = word.load()) {
-    syscall(SYS_futex, &word, FUTEX_WAIT, seen, nullptr, nullptr, 0);
+  for (std::uint32_t value_now = word.load(); value_now != value; value_now = word.load()) {
+    syscall(SYS_futex, &word, FUTEX_WAIT, value_now, nullptr, nullptr, 0);
   }
 }
 
@@ -196,7 +196,7 @@ void wake(std::atomic<std::uint32_t>& word, std::uint32_t value) {
 double wake_latency(int rounds) {
   void* memory =
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  need(memory != MAP_FAILED, "mmap");
+  check(memory != MAP_FAILED, "mmap");
   Shared& shared = *new (memory) Shared{};
   double result = 0;
   run_both(
@@ -221,8 +221,8 @@ double wake_latency(int rounds) {
 
 int main(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "";
-  const int rounds = argc > 2 ? number(argv[2], "ROUNDS") : 1000;
-  const int bytes = argc > 3 ? number(argv[3], "BYTES") : 8;
+  const int rounds = argc > 2 ? parse_number(argv[2], "ROUNDS") : 1000;
+  const int bytes = argc > 3 ? parse_number(argv[3], "BYTES") : 8;
   if (what == "vm-latency" || what == "mem-latency") {
     std::printf("%.3f\n", write_latency(what, rounds));
   } else if (what == "vm-write" || what == "vm-read" || what == "mem-write" || what == "mem-read" ||

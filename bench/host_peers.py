@@ -13,31 +13,31 @@ UCX_PORT = 13337
 UCX = {"UCX_TLS": "posix,sysv,cma,self", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 
 
-def on(processor, command):
+def pinned_to(processor, command):
     return ["taskset", "--cpu-list", str(sorted(os.sched_getaffinity(0))[processor]), *command]
 
 
 def both_ends(command, environment, port):
     """Runs the command on the first processor as server, and on the second as client.  Returns the client's output."""
-    with measure.Server(on(0, command), environment, port):
-        return output_of(on(1, [*command, "127.0.0.1"]), env=environment)
+    with measure.Server(pinned_to(0, command), environment, port):
+        return output_of(pinned_to(1, [*command, "127.0.0.1"]), env=environment)
 
 
 def perftest(bench, program, size, count, *options):
     """Returns the first three numbers of perftest's line: min, max, typical (latency); or peak, average, rate."""
     command = bench.run(program, "-d", "verbena0", "-x", "0", "-F", "-s", str(size), "-n", str(count), "-p",
                         str(PORT), "--report_gbits", *options)
-    said = both_ends(command, bench.ours, PORT)
-    return measure.perftest_numbers(said, size)
+    output = both_ends(command, bench.verbena_environment, PORT)
+    return measure.perftest_numbers(output, size)
 
 
 def ucx(bench, test, size, count):
     """Returns the median in microseconds, and messages in a second."""
-    said = both_ends(["ucx_perftest", "-p", str(UCX_PORT), "-t", test, "-s", str(size), "-n", str(count)],
-                     {**bench.environment, **UCX}, UCX_PORT)
-    found = re.search(r"^Final: +\d+ +([\d.]+) +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +(\d+)", said, re.M)
+    output = both_ends(["ucx_perftest", "-p", str(UCX_PORT), "-t", test, "-s", str(size), "-n", str(count)],
+                       {**bench.environment, **UCX}, UCX_PORT)
+    found = re.search(r"^Final: +\d+ +([\d.]+) +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +(\d+)", output, re.M)
     if not found:
-        raise Failed(f"ucx_perftest did not say how fast it was: {said}")
+        raise Failed(f"ucx_perftest did not say how fast it was: {output}")
     return float(found.group(1)), float(found.group(2))
 
 
@@ -52,32 +52,32 @@ def host_peers(bench):
     def kernel(*words):
         return float(output_of([bench.program("host_memory"), *map(str, words)], env=bench.environment))
 
-    def compared(what, unit, ours, *peers):
-        own, *theirs = bench.in_turn(ours, *(run for _, run in peers))
+    def compare(what, unit, ours, *peers):
+        figures, *theirs = bench.in_turn(ours, *(run for _, run in peers))
         for (name, _), values in zip(peers, theirs):
-            yield Row(GROUP, what, unit, own, name, values)
+            yield Row(GROUP, what, unit, figures, name, values)
 
     many, few = bench.times(50_000), bench.times(3_000)
     for size in (64, 4096):
         peers = [("UCX tag_lat", lambda: ucx(bench, "tag_lat", size, many)[0])] if with_ucx else []
-        yield from compared(f"SEND of {size} B, half round trip, polling", "us, typical",
-                            lambda: perftest(bench, "ib_send_lat", size, many, "-m", "4096")[2],
-                            *peers, ("two futex wakes, half round trip", lambda: kernel("futex", few)))
-    yield from compared("WRITE of 8 B, half round trip, the target looks at its memory", "us, typical",
-                        lambda: perftest(bench, "ib_write_lat", 8, many)[2],
-                        ("process_vm_writev() of 8 B", lambda: kernel("vm-latency", many)),
-                        ("pwrite() to /proc/PID/mem of 8 B", lambda: kernel("mem-latency", many)))
-    yield from compared("SEND of 64 B, half round trip, both ends sleep", "us, typical",
-                        lambda: perftest(bench, "ib_send_lat", 64, few, "-e")[2],
-                        ("two futex wakes, half round trip", lambda: kernel("futex", few)))
+        yield from compare(f"SEND of {size} B, half round trip, polling", "us, typical",
+                           lambda: perftest(bench, "ib_send_lat", size, many, "-m", "4096")[2],
+                           *peers, ("two futex wakes, half round trip", lambda: kernel("futex", few)))
+    yield from compare("WRITE of 8 B, half round trip, the target looks at its memory", "us, typical",
+                       lambda: perftest(bench, "ib_write_lat", 8, many)[2],
+                       ("process_vm_writev() of 8 B", lambda: kernel("vm-latency", many)),
+                       ("pwrite() to /proc/PID/mem of 8 B", lambda: kernel("mem-latency", many)))
+    yield from compare("SEND of 64 B, half round trip, both ends sleep", "us, typical",
+                       lambda: perftest(bench, "ib_send_lat", 64, few, "-e")[2],
+                       ("two futex wakes, half round trip", lambda: kernel("futex", few)))
     if with_ucx:
-        yield from compared("SEND of 64 B, one queue pair", "million messages/s",
-                            lambda: perftest(bench, "ib_send_bw", 64, 20 * many)[2],
-                            ("UCX tag_bw", lambda: ucx(bench, "tag_bw", 64, 20 * many)[1] / 1e6))
+        yield from compare("SEND of 64 B, one queue pair", "million messages/s",
+                           lambda: perftest(bench, "ib_send_bw", 64, 20 * many)[2],
+                           ("UCX tag_bw", lambda: ucx(bench, "tag_bw", 64, 20 * many)[1] / 1e6))
     megabyte = 1 << 20
     for program, what, call in (("ib_write_bw", "WRITE", "write"), ("ib_read_bw", "READ", "read")):
-        yield from compared(f"{what} of 1 MiB", "Gbit/s",
-                            lambda: perftest(bench, program, megabyte, few, "-m", "4096")[1],
-                            (f"process_vm_{call}v()", lambda: kernel(f"vm-{call}", few, megabyte)),
-                            (f"p{call}() of /proc/PID/mem", lambda: kernel(f"mem-{call}", few, megabyte)),
-                            ("memcpy", lambda: kernel("memcpy", few, megabyte)))
+        yield from compare(f"{what} of 1 MiB", "Gbit/s",
+                           lambda: perftest(bench, program, megabyte, few, "-m", "4096")[1],
+                           (f"process_vm_{call}v()", lambda: kernel(f"vm-{call}", few, megabyte)),
+                           (f"p{call}() of /proc/PID/mem", lambda: kernel(f"mem-{call}", few, megabyte)),
+                           ("memcpy", lambda: kernel("memcpy", few, megabyte)))

@@ -14,9 +14,9 @@
 
 namespace {
 
-using verbena::bench::need;
-using verbena::bench::number;
-using verbena::bench::wait_for_a_line;
+using verbena::bench::check;
+using verbena::bench::parse_number;
+using verbena::bench::wait_for_line;
 
 constexpr const char* kUsage =
     "usage: idle_sockets COUNT BYTES\n"
@@ -24,39 +24,40 @@ constexpr const char* kUsage =
     "Prints their number and the pids of the two processes.  Moves BYTES again when it reads a\n"
     "line.\n";
 
-// First, kFew bytes are moved kRounds times over each connection.  In this time Verbena connects
-// the two ends by a ring.
+// First, this program moves kFewBytes kRounds times over each connection.  In this time Verbena
+// connects the two ends by a ring.
 constexpr int kRounds = 12;
-constexpr std::size_t kFew = 100;
+constexpr std::size_t kFewBytes = 100;
 
 void raise_descriptors() {
   rlimit limit{};
-  need(getrlimit(RLIMIT_NOFILE, &limit) == 0, "getrlimit");
+  check(getrlimit(RLIMIT_NOFILE, &limit) == 0, "getrlimit");
   limit.rlim_cur = limit.rlim_max;
-  need(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
+  check(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
 }
 
-const std::vector<char>& text() {
+const std::vector<char>& pattern() {
   static const std::vector<char> kText(65536, 'x');
   return kText;
 }
 
 void send_all(int fd, std::size_t bytes) {
   while (bytes > 0) {
-    const ssize_t n = send(fd, text().data(), std::min(bytes, text().size()), MSG_NOSIGNAL);
-    need(n > 0, "send");
+    const ssize_t n = send(fd, pattern().data(), std::min(bytes, pattern().size()), MSG_NOSIGNAL);
+    check(n > 0, "send");
     bytes -= static_cast<std::size_t>(n);
   }
 }
 
 void receive_all(int fd, std::size_t bytes) {
-  static std::vector<char> buffer(text().size());
+  static std::vector<char> buffer(pattern().size());
   while (bytes > 0) {
     const ssize_t n = recv(fd, buffer.data(), std::min(bytes, buffer.size()), 0);
     if (n == 0) errno = ECONNRESET;
-    need(n > 0, "recv");
+    check(n > 0, "recv");
     errno = EBADMSG;
-    need(std::equal(buffer.begin(), buffer.begin() + n, text().begin()), "the bytes");
+    check(std::equal(buffer.begin(), buffer.begin() + n, pattern().begin()),
+          "the received bytes are wrong");
     bytes -= static_cast<std::size_t>(n);
   }
 }
@@ -70,9 +71,9 @@ void move(const std::vector<int>& connections, bool is_client, std::size_t bytes
   }
 }
 
-void warm(const std::vector<int>& connections, bool is_client) {
+void exchange_few_bytes(const std::vector<int>& connections, bool is_client) {
   for (int i = 0; i < kRounds; ++i) {
-    move(connections, is_client, kFew);
+    move(connections, is_client, kFewBytes);
     if (is_client) usleep(5000);
   }
 }
@@ -84,16 +85,17 @@ sockaddr_in loopback() {
   return address;
 }
 
-// Serves until the client closes the pipe `orders`.  Each byte in the pipe asks for one more round.
-[[noreturn]] void serve(int listener, int orders, int count, std::size_t bytes) {
+// Serves until the client closes the pipe `rounds_pipe`.  Each byte in the pipe asks for one more
+// round.
+[[noreturn]] void serve(int listener, int rounds_pipe, int count, std::size_t bytes) {
   std::vector<int> connections;
   for (int i = 0; i < count; ++i) {
     const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-    need(fd >= 0, "accept");
+    check(fd >= 0, "accept");
     connections.push_back(fd);
   }
-  warm(connections, false);
-  for (char order = 0; read(orders, &order, 1) == 1;) {
+  exchange_few_bytes(connections, false);
+  for (char byte = 0; read(rounds_pipe, &byte, 1) == 1;) {
     move(connections, false, bytes);
   }
   std::exit(0);
@@ -106,37 +108,37 @@ int main(int argc, char** argv) {
     std::fputs(kUsage, stderr);
     return 2;
   }
-  const int count = number(argv[1], "COUNT");
-  const auto bytes = static_cast<std::size_t>(number(argv[2], "BYTES"));
+  const int count = parse_number(argv[1], "COUNT");
+  const auto bytes = static_cast<std::size_t>(parse_number(argv[2], "BYTES"));
   raise_descriptors();
   sockaddr_in address = loopback();
   socklen_t address_bytes = sizeof(address);
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  need(listener >= 0, "socket");
-  need(bind(listener, reinterpret_cast<sockaddr*>(&address), address_bytes) == 0, "bind");
-  need(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &address_bytes) == 0, "name");
-  need(listen(listener, 1024) == 0, "listen");
-  std::array<int, 2> orders{};
-  need(pipe2(orders.data(), O_CLOEXEC) == 0, "pipe");
+  check(listener >= 0, "socket");
+  check(bind(listener, reinterpret_cast<sockaddr*>(&address), address_bytes) == 0, "bind");
+  check(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &address_bytes) == 0, "name");
+  check(listen(listener, 1024) == 0, "listen");
+  std::array<int, 2> rounds_pipe{};
+  check(pipe2(rounds_pipe.data(), O_CLOEXEC) == 0, "pipe");
   const pid_t server = fork();
-  need(server >= 0, "fork");
+  check(server >= 0, "fork");
   if (server == 0) {
-    close(orders[1]);
-    serve(listener, orders[0], count, bytes);
+    close(rounds_pipe[1]);
+    serve(listener, rounds_pipe[0], count, bytes);
   }
   std::vector<int> connections;
   for (int i = 0; i < count; ++i) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    need(fd >= 0, "socket");
-    need(connect(fd, reinterpret_cast<const sockaddr*>(&address), address_bytes) == 0, "connect");
+    check(fd >= 0, "socket");
+    check(connect(fd, reinterpret_cast<const sockaddr*>(&address), address_bytes) == 0, "connect");
     connections.push_back(fd);
   }
-  warm(connections, true);
+  exchange_few_bytes(connections, true);
   for (;;) {
-    need(write(orders[1], "x", 1) == 1, "an order");
+    check(write(rounds_pipe[1], "x", 1) == 1, "write");
     move(connections, true, bytes);
     std::printf("holding %d client %d server %d\n", count, getpid(), server);
     std::fflush(stdout);
-    wait_for_a_line();
+    wait_for_line();
   }
 }

@@ -101,10 +101,10 @@ def cache_rows(bench):
     if not os.path.exists(bench.program("micro")):
         return
     found, memory = {}, []
-    said = output_of([bench.program("micro"), "--benchmark_format=json", "--benchmark_filter=path|system_call",
-                      f"--benchmark_repetitions={bench.rounds}", f"--benchmark_min_time={0.2 * bench.scale}"],
-                     env=bench.environment)
-    for run in json.loads(said)["benchmarks"]:
+    output = output_of([bench.program("micro"), "--benchmark_format=json", "--benchmark_filter=path|system_call",
+                        f"--benchmark_repetitions={bench.rounds}", f"--benchmark_min_time={0.2 * bench.scale}"],
+                       env=bench.environment)
+    for run in json.loads(output)["benchmarks"]:
         if run.get("error_occurred"):
             raise Failed(f"{run['name']}: {run['error_message']}")
         if run["run_type"] != "iteration":
@@ -126,7 +126,7 @@ def section(bench, table):
     return "\n".join(parts), job_picture.picture(jobs)
 
 
-def put(page, text):
+def replace_section(page, text):
     """Returns the page with this section.  An older section is replaced."""
     whole = f"{BEGIN}\n{text}{END}\n"
     if BEGIN in page:

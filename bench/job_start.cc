@@ -29,7 +29,7 @@ constexpr const char* kUsage =
     "  seed=N                   seed of the random generator\n";
 constexpr unsigned kHostsMax = 4096;
 
-[[noreturn]] void refuse(std::string_view word) {
+[[noreturn]] void exit_with_usage(std::string_view word) {
   std::fprintf(stderr, "job_start: cannot read '%.*s'\n%s", static_cast<int>(word.size()),
                word.data(), kUsage);
   std::exit(2);
@@ -40,7 +40,7 @@ std::uint32_t number_in(std::string_view word, std::string_view value, std::uint
   char* end = nullptr;
   const std::string text(value);
   const unsigned long long number = std::strtoull(text.c_str(), &end, 10);
-  if (text.empty() || *end != '\0' || number < low || number > high) refuse(word);
+  if (text.empty() || *end != '\0' || number < low || number > high) exit_with_usage(word);
   return static_cast<std::uint32_t>(number);
 }
 
@@ -57,13 +57,13 @@ Mode mode_in(std::string_view word, std::string_view value) {
   for (const Mode mode : {Mode::kGet, Mode::kTable, Mode::kUncached}) {
     if (value == name_of(mode)) return mode;
   }
-  refuse(word);
+  exit_with_usage(word);
 }
 
 void set(Job::Plan& plan, std::string_view word) {
   constexpr std::uint32_t kMillion = 1'000'000;
   const std::size_t at = word.find('=');
-  if (at == std::string_view::npos) refuse(word);
+  if (at == std::string_view::npos) exit_with_usage(word);
   const std::string_view name = word.substr(0, at);
   const std::string_view value = word.substr(at + 1);
   const auto number = [&](std::uint32_t low, std::uint32_t high) {
@@ -82,7 +82,7 @@ void set(Job::Plan& plan, std::string_view word) {
   if (name == "deaf") return void(plan.manager.deaf = {number(0, 99), 100});
   if (name == "busy") return void(plan.manager.busy = {number(0, 99), 100});
   if (name == "seed") return void(plan.seed = number(0, ~0u));
-  refuse(word);
+  exit_with_usage(word);
 }
 
 // Returns the peak memory of this process.  After fork() and exec(), ru_maxrss of getrusage() would
@@ -96,7 +96,8 @@ double peak_mib() {
   return 0;
 }
 
-void say(const Job::Plan& plan, const Job& job, const Job::Result& result, double real_seconds) {
+void print_result(const Job::Plan& plan, const Job& job, const Job::Result& result,
+                  double real_seconds) {
   const auto& manager = job.manager().counters();
   const double cpu_seconds = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
   const auto seconds = std::chrono::duration<double>(result.took).count();
@@ -124,6 +125,6 @@ int main(int argc, char** argv) {
   verbena::sa::Job job(plan);
   const auto result = job.run();
   const std::chrono::duration<double> real = std::chrono::steady_clock::now() - begun;
-  verbena::say(plan, job, result, real.count());
+  verbena::print_result(plan, job, result, real.count());
   return result.failed == 0 ? 0 : 1;
 }

@@ -66,20 +66,20 @@ def output_of(command, **options):
     return done.stdout
 
 
-def perftest_numbers(said, size):
+def perftest_numbers(output, size):
     """Returns the numbers of perftest's line for a size: min, max, typical, average; or peak, average, rate."""
-    found = re.search(rf"^ *{size}\s+\d+\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)", said, re.M)
-    if not found:
-        raise Failed(f"perftest did not say how fast it was: {said}")
-    return [float(word) for word in found.groups()]
+    fields = re.search(rf"^ *{size}\s+\d+\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)", output, re.M)
+    if not fields:
+        raise Failed(f"perftest did not say how fast it was: {output}")
+    return [float(word) for word in fields.groups()]
 
 
-def pingpong_us(said):
+def pingpong_us(output):
     """Returns the microseconds of a round trip that ibv_rc_pingpong has printed."""
-    found = re.search(r"= ([\d.]+) usec/iter", said)
-    if not found:
-        raise Failed(f"ibv_rc_pingpong did not say how long it took: {said}")
-    return float(found.group(1))
+    fields = re.search(r"= ([\d.]+) usec/iter", output)
+    if not fields:
+        raise Failed(f"ibv_rc_pingpong did not say how long it took: {output}")
+    return float(fields.group(1))
 
 
 def until_true(what, condition, seconds=30):
@@ -127,11 +127,11 @@ class Server:
 
 def memory_kib(pid):
     """Returns the PSS (shared pages count in parts) and the RSS (shared pages count fully) of a process, in KiB."""
-    found = {}
+    fields = {}
     for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, value = line.split(":")
-        found[name] = int(value.split()[0])
-    return found["Pss"], found["Rss"]
+        fields[name] = int(value.split()[0])
+    return fields["Pss"], fields["Rss"]
 
 
 def page_tables_kib(pid):

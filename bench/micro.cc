@@ -78,7 +78,7 @@ void empty_poll(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(pair.a.engine.poll_cq(pair.a.cq, {&wc, 1}));
 }
 
-void carry(hca::testing::Host& from, hca::testing::Host& to, link::Burst& burst, Time now) {
+void deliver(hca::testing::Host& from, hca::testing::Host& to, link::Burst& burst, Time now) {
   from.engine.transmit(burst, now);
   for (const auto& packet : burst.packets()) {
     to.engine.receive({packet.address, burst.transport(packet)}, now);
@@ -96,8 +96,8 @@ void message(benchmark::State& state) {
   for (auto _ : state) {
     (void)pair.receive(1, 0, bytes_of(state)).has_value();
     (void)pair.send(2, 0, bytes_of(state)).has_value();
-    carry(pair.a, pair.b, burst, now);
-    carry(pair.b, pair.a, burst, now);
+    deliver(pair.a, pair.b, burst, now);
+    deliver(pair.b, pair.a, burst, now);
     if (pair.a.engine.poll_cq(pair.a.cq, wc) != 1u || pair.b.engine.poll_cq(pair.b.cq, wc) != 1u) {
       state.SkipWithError("a message without its completions");
     }

@@ -37,7 +37,7 @@ class Hosts:
     """Makes the hosts a (10.77.0.1) and b (10.77.0.2), and ends them when the context ends."""
 
     def __init__(self, prefix, mtu):
-        self.prefix, self.mtu, self.ended = pathlib.Path(prefix), mtu, []
+        self.prefix, self.mtu, self.processes = pathlib.Path(prefix), mtu, []
 
     def __enter__(self):
         try:
@@ -57,11 +57,11 @@ class Hosts:
         self.line = subprocess.Popen(
             [str(self.prefix / "tests/wire/wire_line"), "--a", a, "--b", b],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.ended.append(self.line)
-        self._answer("ready")
+        self.processes.append(self.line)
+        self._read_answer("ready")
 
     def __exit__(self, *_):
-        for process in self.ended:
+        for process in self.processes:
             process.kill()
             process.communicate()
 
@@ -69,16 +69,16 @@ class Hosts:
         process = subprocess.Popen(["unshare", "--net", "sh", "-c",
                                     "ip link set lo up; echo up; exec sleep infinity"],
                                    stdout=subprocess.PIPE, text=True)
-        self.ended.append(process)
+        self.processes.append(process)
         if process.stdout.readline() != "up\n":
             raise Failed("no network namespaces here")
         return process.pid
 
-    def _answer(self, wanted):
-        said = self.line.stdout.readline().strip()
-        if wanted and said != wanted:
-            raise Failed(f"wire_line: '{said}'")
-        return said
+    def _read_answer(self, wanted):
+        output = self.line.stdout.readline().strip()
+        if wanted and output != wanted:
+            raise Failed(f"wire_line: '{output}'")
+        return output
 
     def on(self, host, *command):
         return ["nsenter", f"--net=/proc/{self.pids['ab'.index(host)]}/ns/net", *command]
@@ -86,44 +86,44 @@ class Hosts:
     def faults(self, text):
         for command in (f"seed 1", f"both {text}"):
             print(command, file=self.line.stdin, flush=True)
-            self._answer("ok")
+            self._read_answer("ok")
 
     def frames(self):
         """Returns the number of frames that faults may hit, in both directions."""
         print("counts", file=self.line.stdin, flush=True)
-        return sum(int(re.search(r"frames=(\d+)", self._answer("")).group(1)) for _ in "ab")
+        return sum(int(re.search(r"frames=(\d+)", self._read_answer("")).group(1)) for _ in "ab")
 
     def listens(self, port):
         return bool(output_of(self.on("b", "ss", "-tlnH", f"sport = :{port}")).strip())
 
     def exchange(self, port, server, client, environment):
         """Runs the server on b and the client on a.  Returns the client's output, and the number of frames."""
-        serving = subprocess.Popen(self.on("b", *server), env=environment,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        server_process = subprocess.Popen(self.on("b", *server), env=environment,
+                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
-            measure.until_true("a server", lambda: self.listens(port) or serving.poll() is not None)
+            measure.until_true("a server", lambda: self.listens(port) or server_process.poll() is not None)
             before = self.frames()
-            said = output_of(self.on("a", *client), env=environment)
-            serving.communicate(timeout=measure.TIMEOUT_SECONDS)
-            return said, self.frames() - before
+            output = output_of(self.on("a", *client), env=environment)
+            server_process.communicate(timeout=measure.TIMEOUT_SECONDS)
+            return output, self.frames() - before
         finally:
-            if serving.poll() is None:
-                serving.kill()
-                serving.communicate()
+            if server_process.poll() is None:
+                server_process.kill()
+                server_process.communicate()
 
 
 class KernelsHosts(Hosts):
-    """Makes hosts that are connected by the kernel's veth.  So faults() and frames() do not work."""
+    """Makes hosts that are connected by the kernel's veth, for which faults() and frames() do not work."""
 
     def _join(self, a, b):
         output_of(self.on("a", *f"ip link add eth0 type veth peer name eth0 netns {self.pids[1]}".split()))
 
 
 def gid_index(bench, hosts, host, address):
-    said = output_of(hosts.on(host, *bench.run("ibv_devinfo", "-v")), env=bench.ours)
-    found = re.search(rf"GID\[ *(\d+)\]:\s*::ffff:{re.escape(address)}\b", said)
+    output = output_of(hosts.on(host, *bench.run("ibv_devinfo", "-v")), env=bench.verbena_environment)
+    found = re.search(rf"GID\[ *(\d+)\]:\s*::ffff:{re.escape(address)}\b", output)
     if not found:
-        raise Failed(f"no GID for {address}: {said}")
+        raise Failed(f"no GID for {address}: {output}")
     return found.group(1)
 
 
@@ -132,13 +132,13 @@ def rdma(bench, hosts, size, rounds, *options):
     command = ["ibv_rc_pingpong", "-s", str(size), "-n", str(rounds), *options]
     server = bench.run(*command, "-g", gid_index(bench, hosts, "b", "10.77.0.2"))
     client = bench.run(*command, "-g", gid_index(bench, hosts, "a", "10.77.0.1"), "10.77.0.2")
-    said, frames = hosts.exchange(18515, server, client, bench.ours)
-    return measure.pingpong_us(said), frames / rounds
+    output, frames = hosts.exchange(18515, server, client, bench.verbena_environment)
+    return measure.pingpong_us(output), frames / rounds
 
 
 def tcp(bench, hosts, size, rounds):
     command = [sys.executable, "-c", TCP_PINGPONG]
     words = ["10.77.0.2", str(size), str(rounds)]
-    said, frames = hosts.exchange(18516, [*command, "server", *words], [*command, "client", *words],
-                                  bench.environment)
-    return float(said), frames / rounds
+    output, frames = hosts.exchange(18516, [*command, "server", *words], [*command, "client", *words],
+                                    bench.environment)
+    return float(output), frames / rounds

@@ -25,11 +25,11 @@ class Bench:
         self.scale = scale  # multiplies the numbers of messages and connections
         self.sanitized = bool(preload)
         self.environment = dict(os.environ)
-        self.ours = dict(self.environment)
+        self.verbena_environment = dict(self.environment)
         if preload:  # a sanitizer's runtime, which must be loaded before all other libraries
-            for environment in (self.environment, self.ours):
+            for environment in (self.environment, self.verbena_environment):
                 environment["ASAN_OPTIONS"] = "detect_leaks=0:verify_asan_link_order=0"
-            self.ours["LD_PRELOAD"] = preload
+            self.verbena_environment["LD_PRELOAD"] = preload
 
     def program(self, name):
         return str(self.prefix / "bench" / name)
@@ -42,15 +42,15 @@ class Bench:
 
     def agent(self, hosts=None, host=None):
         command = [str(self.prefix / "bin/verbena"), "agent", "status", "--json"]
-        status = output_of(hosts.on(host, *command) if hosts else command, env=self.ours)
+        status = output_of(hosts.on(host, *command) if hosts else command, env=self.verbena_environment)
         return json.loads(status)["agent"]["pid"]
 
     def stop_agent(self):
-        subprocess.run([str(self.prefix / "bin/verbena"), "agent", "stop"], env=self.ours,
+        subprocess.run([str(self.prefix / "bin/verbena"), "agent", "stop"], env=self.verbena_environment,
                        capture_output=True, timeout=measure.TIMEOUT_SECONDS)
 
     def in_turn(self, *runs):
-        """In every round calls each of `runs`, one after the other.  Returns a list of figures for each."""
+        """Calls each of `runs` once in every round.  Returns a list of figures for each of them."""
         figures = [[] for _ in runs]
         for _ in range(self.rounds):
             for values, run in zip(figures, runs):
@@ -60,8 +60,8 @@ class Bench:
 
 def client_of(bench, command, port):
     """Runs a program as server (without an address) and as client.  Returns the client's output."""
-    with measure.Server(command, bench.ours, port):
-        return output_of([*command, "127.0.0.1"], env=bench.ours)
+    with measure.Server(command, bench.verbena_environment, port):
+        return output_of([*command, "127.0.0.1"], env=bench.verbena_environment)
 
 
 # ---- ping-pong ----------------------------------------------------------------------------------
@@ -73,8 +73,8 @@ def rc_pingpong(bench, link, size, count, *options):
     """Returns microseconds for each round, as printed by ibv_rc_pingpong's client."""
     command = bench.run("ibv_rc_pingpong", "-g", "0", "-p", str(PINGPONG_PORT), "-s", str(size),
                         "-n", str(count), *options, link=link)
-    said = client_of(bench, command, PINGPONG_PORT)
-    return measure.pingpong_us(said)
+    output = client_of(bench, command, PINGPONG_PORT)
+    return measure.pingpong_us(output)
 
 
 def socket_pingpong(bench, kind, how, size, count):
@@ -149,8 +149,8 @@ def write_bandwidth(bench, qps, count):
     command = bench.run("ib_write_bw", "-d", "verbena0", "-x", "0", "-m", "4096", "-s", str(1 << 16),
                         "-q", str(qps), "-n", str(count), "-p", str(port), "--report_gbits",
                         link="udp")
-    said = client_of(bench, command, port)
-    return measure.perftest_numbers(said, 1 << 16)[1]
+    output = client_of(bench, command, port)
+    return measure.perftest_numbers(output, 1 << 16)[1]
 
 
 # ---- perftest ------------------------------------------------------------------------------------
@@ -168,17 +168,17 @@ def perftest_by(bench, link):
     group = f"perftest, {LINKS[link]}"
     port = 18601
 
-    def said_by(program, size, count, mtu):
+    def numbers_of(program, size, count, mtu):
         command = bench.run(program, "-d", "verbena0", "-x", "0", "-m", mtu, "-s", str(size), "-n",
                             str(count), "-F", "-p", str(port), "--report_gbits",
                             link=link)
-        said = client_of(bench, command, port)
-        return measure.perftest_numbers(said, size)
+        output = client_of(bench, command, port)
+        return measure.perftest_numbers(output, size)
 
     for program in ("ib_send_lat", "ib_write_lat", "ib_read_lat"):
         times = bench.times(3000)
         ours, tcp, udp = bench.in_turn(
-            lambda: said_by(program, 64, times, "1024")[2],
+            lambda: numbers_of(program, 64, times, "1024")[2],
             lambda: socket_pingpong(bench, "tcp", "poll", 64, times) / 2,
             lambda: socket_pingpong(bench, "udp", "poll", 64, times) / 2)
         what = f"{program}, 64 B" + ("" if program == "ib_read_lat" else ", half round trip")
@@ -190,7 +190,7 @@ def perftest_by(bench, link):
     for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw"):
         times = bench.times(3000)
         ours, tcp = bench.in_turn(
-            lambda: said_by(program, size, times, "4096")[1],
+            lambda: numbers_of(program, size, times, "4096")[1],
             lambda: 2 * size * 8 / 1000 / socket_pingpong(bench, "tcp", "poll", size, times))
         yield Row(group, f"{program}, 64 KiB, MTU 4096", "Gbit/s", ours,
                   "TCP, to and fro", tcp)
@@ -198,7 +198,7 @@ def perftest_by(bench, link):
     for program in ("ib_send_bw", "ib_write_bw"):
         times = bench.times(100_000)
         ours, udp = bench.in_turn(
-            lambda: said_by(program, small, times, "1024")[2],
+            lambda: numbers_of(program, small, times, "1024")[2],
             lambda: 2 / socket_pingpong(bench, "udp", "poll", small, bench.times(5000)))
         yield Row(group, f"{program}, 64 B", "million messages/s", ours,
                   "UDP, to and fro", udp)
@@ -253,7 +253,7 @@ def connect(bench):
         for what, count, together, processes in kinds:
             words = ["connect", str(bench.times(count)), str(together), str(processes), *server]
             ours, tcp = bench.in_turn(
-                lambda: numbers(on(bench.run(bench.program("connections"), *words)), bench.ours),
+                lambda: numbers(on(bench.run(bench.program("connections"), *words)), bench.verbena_environment),
                 lambda: numbers(on([bench.program("sockets"), *words]), bench.environment))
             for unit, *both in zip(("per second", "wake-ups for each"), zip(*ours), zip(*tcp)):
                 yield Row(f"Connections, {where}", what, unit, both[0], "TCP", both[1])
@@ -261,7 +261,7 @@ def connect(bench):
     def latency(ends, how):
         words = ["latency", how, str(bench.times(2000))]
         ours, tcp = bench.in_turn(
-            lambda: numbers(bench.run(bench.program("connections"), *words), bench.ours),
+            lambda: numbers(bench.run(bench.program("connections"), *words), bench.verbena_environment),
             lambda: numbers([bench.program("sockets"), *words], bench.environment))
         for what, unit, *both in zip(("connect alone", "all of it", "wake-ups for all of it"),
                                      ("us", "us", "wake-ups"), zip(*ours), zip(*tcp)):
@@ -290,12 +290,13 @@ def scaling(bench, kinds, numbers):
 
     def place_agents(hosts):  # taskset of a program does not affect its agent, so this moves the agents
         for host in "ab":
-            output_of(hosts.on(host, *bench.run(bench.program("connections"), "latency", "block", "1")), env=bench.ours)
+            output_of(hosts.on(host, *bench.run(bench.program("connections"), "latency", "block", "1")),
+                      env=bench.verbena_environment)
             output_of([only[0], "--all-tasks", "--pid", *only[1:], str(bench.agent(hosts, host))])
 
-    def run(hosts, words, program, *placed):
-        return numbers(hosts.on("a", *placed, *program, *words, f"/proc/{hosts.pids[1]}/ns/net", "10.77.0.2"),
-                       bench.ours)[0]
+    def run(hosts, words, program, *prefix):
+        return numbers(hosts.on("a", *prefix, *program, *words, f"/proc/{hosts.pids[1]}/ns/net", "10.77.0.2"),
+                       bench.verbena_environment)[0]
 
     def run_on_one(hosts, words, program):
         place_agents(hosts)
@@ -321,19 +322,19 @@ def cmtime(bench):
     count = bench.times(10_000)
     steps = {}
     for _ in range(bench.rounds):
-        server = subprocess.Popen(bench.run("cmtime", "-b", "127.0.0.1"), env=bench.ours,
+        server = subprocess.Popen(bench.run("cmtime", "-b", "127.0.0.1"), env=bench.verbena_environment,
                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             measure.until_true("cmtime's server", lambda: server.poll() is not None or re.search(
-                r"listening.*:7471\b", output_of([verbena, "ps"], env=bench.ours)))
-            said = output_of(bench.run("cmtime", "-s", "127.0.0.1", "-c", str(count)),
-                             env=bench.ours)
+                r"listening.*:7471\b", output_of([verbena, "ps"], env=bench.verbena_environment)))
+            output = output_of(bench.run("cmtime", "-s", "127.0.0.1", "-c", str(count)),
+                               env=bench.verbena_environment)
         finally:
             server.kill()
             server.wait()
-        found = re.findall(r"^(\w[\w ]*?) *:(?: +[\d.]+){3} +([\d.]+)$", said, re.M)
+        found = re.findall(r"^(\w[\w ]*?) *:(?: +[\d.]+){3} +([\d.]+)$", output, re.M)
         if not found:
-            raise Failed(f"cmtime did not say how long it took: {said}")
+            raise Failed(f"cmtime did not say how long it took: {output}")
         for step, each in found:
             steps.setdefault(step, []).append(float(each))
     for step, each in steps.items():
@@ -342,7 +343,7 @@ def cmtime(bench):
 
 # ---- start --------------------------------------------------------------------------------------
 
-def spawned(bench, command, environment=None):
+def spawn_time(bench, command, environment=None):
     return float(output_of([bench.program("spawn"), "1", *command],
                            env=environment or bench.environment))
 
@@ -352,25 +353,25 @@ def start(bench):
 
     def without_agent():
         bench.stop_agent()
-        return spawned(bench, ours, bench.ours)
+        return spawn_time(bench, ours, bench.verbena_environment)
 
     def debian():
-        return spawned(bench, [bench.program("first_device")])
+        return spawn_time(bench, [bench.program("first_device")])
 
     def true():
-        return spawned(bench, ["/bin/true"])
+        return spawn_time(bench, ["/bin/true"])
 
     rounds, bench.rounds = bench.rounds, bench.times(20)
     try:
         # The order matters: the second call uses the agent that the first call has started.
-        alone, second, same, nothing = bench.in_turn(
-            without_agent, lambda: spawned(bench, ours, bench.ours), debian, true)
+        own_agent, running_agent, debian_times, true_times = bench.in_turn(
+            without_agent, lambda: spawn_time(bench, ours, bench.verbena_environment), debian, true)
     finally:
         bench.rounds = rounds
     group = "Start of a program, its first ibv_get_device_list, and its end"
-    for what, values in (("agent running", second), ("agent started by it", alone)):
-        yield Row(group, what, "us", values, "Debian's libibverbs", same)
-        yield Row(group, what, "us", values, "/bin/true", nothing)
+    for what, values in (("agent running", running_agent), ("agent started by it", own_agent)):
+        yield Row(group, what, "us", values, "Debian's libibverbs", debian_times)
+        yield Row(group, what, "us", values, "/bin/true", true_times)
 
 
 # ---- memory -------------------------------------------------------------------------------------
@@ -381,14 +382,14 @@ def memory(bench):
     for _ in range(bench.rounds):
         bench.stop_agent()
         with measure.Holder(bench.run(bench.program("first_device"), "hold"),
-                            env=bench.ours) as held:
-            held.words()
-            programs.append(memory_kib(held.process.pid)[0])
+                            env=bench.verbena_environment) as holder:
+            holder.words()
+            programs.append(memory_kib(holder.process.pid)[0])
             agents.append(memory_kib(bench.agent())[0])
         with measure.Holder([bench.program("first_device"), "hold"],
-                            env=bench.environment) as held:
-            held.words()
-            plain.append(memory_kib(held.process.pid)[0])
+                            env=bench.environment) as holder:
+            holder.words()
+            plain.append(memory_kib(holder.process.pid)[0])
     yield Row(group, "program that has seen the device", "KiB PSS", programs,
               "Debian's libibverbs", plain)
     yield Row(group, "agent of one such program", "KiB PSS", agents)
@@ -404,9 +405,9 @@ def crowd(bench, group, count):
     for _ in range(bench.rounds):
         bench.stop_agent()
         with measure.Holder(bench.run(bench.program("queue_pairs"), str(count)),
-                            env=bench.ours) as held:
-            held.words()
-            programs.append(memory_kib(held.process.pid)[1] / 1024)
+                            env=bench.verbena_environment) as holder:
+            holder.words()
+            programs.append(memory_kib(holder.process.pid)[1] / 1024)
             agents.append(memory_kib(bench.agent())[1] / 1024)
     what = f"{count:,} QPs (RC, 16 + 16 requests)"
     yield Row(group, f"{what}: program, all of it", "MiB RSS", programs)
@@ -420,15 +421,15 @@ def growth(bench, group, what, program, steps, *how):
         points = {}
         bench.stop_agent()
         with measure.Holder(bench.run(bench.program(program), *how, *steps),
-                            env=bench.ours) as held:
+                            env=bench.verbena_environment) as holder:
             for _ in steps:
-                words = held.words()
+                words = holder.words()
                 count, pids = int(words[1]), dict(zip(words[2::2], map(int, words[3::2])))
                 for role, pid in (*pids.items(), ("agent", bench.agent())):
                     points.setdefault(role, []).append((count, memory_kib(pid)[1]))
-                held.go_on()
-        for role, seen in points.items():
-            slopes.setdefault(role, []).append(measure.slope(seen))
+                holder.go_on()
+        for role, role_points in points.items():
+            slopes.setdefault(role, []).append(measure.slope(role_points))
     for role, values in slopes.items():
         yield Row(group, f"each {what}: {role}", "KiB RSS", values)
 
@@ -440,11 +441,11 @@ def micro(bench):
         print("micro is not built: libbenchmark-dev is not installed (scripts/deps test)")
         return
     found = {}
-    said = output_of([bench.program("micro"), "--benchmark_format=json",
-                      f"--benchmark_repetitions={bench.rounds}",
-                      f"--benchmark_min_time={0.2 * bench.scale}",
-                      "--benchmark_enable_random_interleaving=true"], env=bench.environment)
-    for run in json.loads(said)["benchmarks"]:
+    output = output_of([bench.program("micro"), "--benchmark_format=json",
+                        f"--benchmark_repetitions={bench.rounds}",
+                        f"--benchmark_min_time={0.2 * bench.scale}",
+                        "--benchmark_enable_random_interleaving=true"], env=bench.environment)
+    for run in json.loads(output)["benchmarks"]:
         if run.get("error_occurred"):
             raise Failed(f"{run['name']}: {run['error_message']}")
         if run["run_type"] == "iteration":
@@ -472,14 +473,14 @@ def instructions(bench):
 
     def count(what, size):
         """Returns the instructions of one call, with all functions that it calls."""
-        said = subprocess.run(
+        done = subprocess.run(
             bench.run("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
                       "--toggle-collect=*counted*", bench.program("instructions"), what,
                       str(times), str(size)),
-            env=bench.ours, capture_output=True, text=True, timeout=measure.TIMEOUT_SECONDS)
-        found = re.search(r"Collected : (\d+)", said.stderr)
-        if said.returncode != 0 or not found:
-            raise Failed(f"callgrind did not count: {said.stdout} {said.stderr}")
+            env=bench.verbena_environment, capture_output=True, text=True, timeout=measure.TIMEOUT_SECONDS)
+        found = re.search(r"Collected : (\d+)", done.stderr)
+        if done.returncode != 0 or not found:
+            raise Failed(f"callgrind did not count: {done.stdout} {done.stderr}")
         return int(found.group(1)) / times
 
     group = "Instructions"

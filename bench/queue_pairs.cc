@@ -7,9 +7,9 @@
 
 namespace {
 
-using verbena::bench::need;
-using verbena::bench::number;
-using verbena::bench::wait_for_a_line;
+using verbena::bench::check;
+using verbena::bench::parse_number;
+using verbena::bench::wait_for_line;
 
 constexpr const char* kUsage =
     "usage: queue_pairs STEP...\n"
@@ -22,33 +22,33 @@ class Device {
  public:
   Device() {
     ibv_device** list = ibv_get_device_list(nullptr);
-    need(list != nullptr && list[0] != nullptr, "ibv_get_device_list");
+    check(list != nullptr && list[0] != nullptr, "ibv_get_device_list");
     context_ = ibv_open_device(list[0]);
-    need(context_ != nullptr, "ibv_open_device");
+    check(context_ != nullptr, "ibv_open_device");
     ibv_free_device_list(list);
-    need(ibv_query_gid(context_, 1, 0, &gid_) == 0, "ibv_query_gid");
+    check(ibv_query_gid(context_, 1, 0, &gid_) == 0, "ibv_query_gid");
     pd_ = ibv_alloc_pd(context_);
-    need(pd_ != nullptr, "ibv_alloc_pd");
+    check(pd_ != nullptr, "ibv_alloc_pd");
     cq_ = ibv_create_cq(context_, kCqEntries, nullptr, nullptr, 0);
-    need(cq_ != nullptr, "ibv_create_cq");
+    check(cq_ != nullptr, "ibv_create_cq");
   }
 
-  void make_one() const {
-    ibv_qp_init_attr wanted{};
-    wanted.send_cq = wanted.recv_cq = cq_;
-    wanted.qp_type = IBV_QPT_RC;
-    wanted.cap = {.max_send_wr = 16,
-                  .max_recv_wr = 16,
-                  .max_send_sge = 1,
-                  .max_recv_sge = 1,
-                  .max_inline_data = 0};
-    ibv_qp* qp = ibv_create_qp(pd_, &wanted);
-    need(qp != nullptr, "ibv_create_qp");
+  void create_queue_pair() const {
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = cq_;
+    init.qp_type = IBV_QPT_RC;
+    init.cap = {.max_send_wr = 16,
+                .max_recv_wr = 16,
+                .max_send_sge = 1,
+                .max_recv_sge = 1,
+                .max_inline_data = 0};
+    ibv_qp* qp = ibv_create_qp(pd_, &init);
+    check(qp != nullptr, "ibv_create_qp");
 
     ibv_qp_attr attr{};
     attr.qp_state = IBV_QPS_INIT;
     attr.port_num = 1;
-    move(qp, attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+    modify(qp, attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     attr.qp_state = IBV_QPS_RTR;
     attr.path_mtu = IBV_MTU_1024;
     attr.dest_qp_num = qp->qp_num;
@@ -57,21 +57,21 @@ class Device {
     attr.ah_attr.port_num = 1;
     attr.ah_attr.grh.dgid = gid_;
     attr.ah_attr.grh.hop_limit = 64;
-    move(qp, attr,
-         IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-             IBV_QP_MIN_RNR_TIMER);
+    modify(qp, attr,
+           IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+               IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
     attr.qp_state = IBV_QPS_RTS;
     attr.timeout = 14;
     attr.retry_cnt = 7;
-    move(qp, attr,
-         IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-             IBV_QP_MAX_QP_RD_ATOMIC);
+    modify(qp, attr,
+           IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+               IBV_QP_MAX_QP_RD_ATOMIC);
   }
 
  private:
-  static void move(ibv_qp* qp, ibv_qp_attr& attr, int mask) {
+  static void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) {
     errno = ibv_modify_qp(qp, &attr, IBV_QP_STATE | mask);
-    need(errno == 0, "ibv_modify_qp");
+    check(errno == 0, "ibv_modify_qp");
   }
 
   ibv_context* context_ = nullptr;
@@ -88,11 +88,12 @@ int main(int argc, char** argv) {
     return 2;
   }
   const Device device;
-  int held = 0;
+  int count = 0;
   for (int i = 1; i < argc; ++i) {
-    for (const int step = number(argv[i], "STEP"); held < step; ++held) device.make_one();
-    std::printf("holding %d program %d\n", held, getpid());
+    for (const int step = parse_number(argv[i], "STEP"); count < step; ++count)
+      device.create_queue_pair();
+    std::printf("holding %d program %d\n", count, getpid());
     std::fflush(stdout);
-    wait_for_a_line();
+    wait_for_line();
   }
 }

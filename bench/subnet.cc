@@ -1,6 +1,6 @@
-// Measures calls of the RDMA CM that may ask the subnet manager, one after the other.  It prints
+// Measures calls of the RDMA CM that may ask the subnet manager, one after the other.  Prints
 //   with "routes": the median microseconds of rdma_resolve_addr() and of rdma_resolve_route()
-//   with "groups": how many groups were joined and left in a second
+//   with "groups": the number of groups that were joined and left per second
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
 
@@ -26,30 +26,30 @@ sockaddr_in address_of(const char* text) {
   address.sin_family = AF_INET;
   address.sin_port = htons(7400);
   errno = EINVAL;
-  need(inet_pton(AF_INET, text, &address.sin_addr) == 1, text);
+  check(inet_pton(AF_INET, text, &address.sin_addr) == 1, text);
   return address;
 }
 
 rdma_event_channel* make_channel() {
   rdma_event_channel* channel = rdma_create_event_channel();
-  need(channel != nullptr, "rdma_create_event_channel");
+  check(channel != nullptr, "rdma_create_event_channel");
   return channel;
 }
 
 rdma_cm_id* make_id(rdma_event_channel* channel, rdma_port_space space) {
   rdma_cm_id* id = nullptr;
-  need(rdma_create_id(channel, &id, nullptr, space) == 0, "rdma_create_id");
+  check(rdma_create_id(channel, &id, nullptr, space) == 0, "rdma_create_id");
   return id;
 }
 
-void await(rdma_event_channel* channel, rdma_cm_event_type wanted) {
+void wait_for_event(rdma_event_channel* channel, rdma_cm_event_type wanted) {
   rdma_cm_event* event = nullptr;
-  need(rdma_get_cm_event(channel, &event) == 0, "rdma_get_cm_event");
+  check(rdma_get_cm_event(channel, &event) == 0, "rdma_get_cm_event");
   if (event->event != wanted) {
     std::fprintf(stderr, "unexpected %s, status %d\n", rdma_event_str(event->event), event->status);
     std::exit(1);
   }
-  need(rdma_ack_cm_event(event) == 0, "rdma_ack_cm_event");
+  check(rdma_ack_cm_event(event) == 0, "rdma_ack_cm_event");
 }
 
 void measure_routes(int count, sockaddr_in to) {
@@ -58,43 +58,43 @@ void measure_routes(int count, sockaddr_in to) {
   // The first round (-1) does not count, because it also resolves the neighbour.
   for (int i = -1; i < count; ++i) {
     rdma_cm_id* id = make_id(channel, RDMA_PS_TCP);
-    const auto begun = Clock::now();
-    need(rdma_resolve_addr(id, nullptr, reinterpret_cast<sockaddr*>(&to), kResolveMs) == 0,
-         "rdma_resolve_addr");
-    await(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+    const auto start = Clock::now();
+    check(rdma_resolve_addr(id, nullptr, reinterpret_cast<sockaddr*>(&to), kResolveMs) == 0,
+          "rdma_resolve_addr");
+    wait_for_event(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
     const auto resolved = Clock::now();
-    need(rdma_resolve_route(id, kResolveMs) == 0, "rdma_resolve_route");
-    await(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+    check(rdma_resolve_route(id, kResolveMs) == 0, "rdma_resolve_route");
+    wait_for_event(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
     const auto ended = Clock::now();
     if (i >= 0) {
-      addresses.push_back(resolved - begun);
+      addresses.push_back(resolved - start);
       routes.push_back(ended - resolved);
     }
-    need(rdma_destroy_id(id) == 0, "rdma_destroy_id");
+    check(rdma_destroy_id(id) == 0, "rdma_destroy_id");
   }
-  say_medians(addresses, routes);
+  print_medians(addresses, routes);
   std::puts("");
 }
 
 // Joins and leaves another group in each round.  The SA must make and remove each of these groups.
-void measure_groups(int count, sockaddr_in own) {
+void measure_groups(int count, sockaddr_in own_address) {
   constexpr std::uint32_t kGroups = 0xefc00000;  // 239.192.0.0, for use within an organisation
   rdma_event_channel* channel = make_channel();
   rdma_cm_id* id = make_id(channel, RDMA_PS_UDP);
-  need(rdma_bind_addr(id, reinterpret_cast<sockaddr*>(&own)) == 0, "rdma_bind_addr");
-  Clock::time_point begun{};
+  check(rdma_bind_addr(id, reinterpret_cast<sockaddr*>(&own_address)) == 0, "rdma_bind_addr");
+  Clock::time_point start{};
   for (int i = -1; i < count; ++i) {
-    if (i == 0) begun = Clock::now();
+    if (i == 0) start = Clock::now();
     sockaddr_in group{};
     group.sin_family = AF_INET;
     group.sin_addr.s_addr = htonl(kGroups + static_cast<std::uint32_t>(i + 1));
     auto* address = reinterpret_cast<sockaddr*>(&group);
-    need(rdma_join_multicast(id, address, nullptr) == 0, "rdma_join_multicast");
-    await(channel, RDMA_CM_EVENT_MULTICAST_JOIN);
-    need(rdma_leave_multicast(id, address) == 0, "rdma_leave_multicast");
+    check(rdma_join_multicast(id, address, nullptr) == 0, "rdma_join_multicast");
+    wait_for_event(channel, RDMA_CM_EVENT_MULTICAST_JOIN);
+    check(rdma_leave_multicast(id, address) == 0, "rdma_leave_multicast");
   }
-  const std::chrono::duration<double> took = Clock::now() - begun;
-  std::printf("%.1f\n", count / took.count());
+  const std::chrono::duration<double> duration = Clock::now() - start;
+  std::printf("%.1f\n", count / duration.count());
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ int main(int argc, char** argv) {
     std::fputs(kUsage, stderr);
     return 2;
   }
-  const int count = number(argv[2], "COUNT");
+  const int count = parse_number(argv[2], "COUNT");
   if (what == "routes") {
     measure_routes(count, address_of(argv[3]));
   } else {

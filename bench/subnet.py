@@ -21,7 +21,7 @@ class Fabric:
         self.bench = bench
         self.verbena = str(bench.prefix / "bin/verbena")
         self.name = name
-        self.environment = {**bench.ours, "VERBENA_SA": mode}
+        self.environment = {**bench.verbena_environment, "VERBENA_SA": mode}
         self.environment.pop("VERBENA_LINK", None)  # programs on a fabric need lanes
         self.mode = mode
         self.subnet = subnet
@@ -32,9 +32,9 @@ class Fabric:
 
     def __enter__(self):
         self.command("fabric", "up", self.file.name, "--name", self.name)
-        shown = json.loads(self.command("fabric", "show", self.name, "--json"))["fabric"]
-        self.nodes = [host["name"] for host in shown["hosts"]]
-        self.addresses = [host["rails"][0]["addresses"][0] for host in shown["hosts"]]
+        status = json.loads(self.command("fabric", "show", self.name, "--json"))["fabric"]
+        self.nodes = [host["name"] for host in status["hosts"]]
+        self.addresses = [host["rails"][0]["addresses"][0] for host in status["hosts"]]
         if self.subnet:
             measure.until_true("OpenSM to answer all nodes", self.is_quiet, 120)
         return self
@@ -59,8 +59,8 @@ class Fabric:
     def counters(self):
         """Returns the counters of the SA clients, summed over the nodes."""
         def of(node):
-            said = self.command("sa", "stats", "--json", "--fabric", self.name, "--node", node)
-            return json.loads(said)["counters"]
+            output = self.command("sa", "stats", "--json", "--fabric", self.name, "--node", node)
+            return json.loads(output)["counters"]
         total = {}
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             for stats in pool.map(of, self.nodes):
@@ -79,12 +79,12 @@ def all_to_all(fabric, times, window=ROUTE_WINDOW):
         for host in hosts:
             host.words()
         before = fabric.counters() if fabric.subnet else {}
-        begun = time.monotonic()
+        start = time.monotonic()
         for host in hosts:
             host.go_on()
         ends = [[float(word) for word in host.words()[1:]] for host in hosts]
         after = fabric.counters() if fabric.subnet else {}
-    return {"routes": max(end[0] for end in ends) - begun, "connected": max(end[1] for end in ends) - begun,
+    return {"routes": max(end[0] for end in ends) - start, "connected": max(end[1] for end in ends) - start,
             "tables": before.get("sa_path_tables", 0),
             "counters": {name: value - before.get(name, 0) for name, value in after.items()}}
 
@@ -116,18 +116,18 @@ def sa(bench):
     count = bench.times(1000)
     with contextlib.ExitStack() as stack:
         def routes(fabric):
-            said = output_of(fabric.on(fabric.nodes[0], "subnet", "routes", count, fabric.addresses[1]),
-                             env=fabric.environment)
-            return [float(word) for word in said.split()]
+            output = output_of(fabric.on(fabric.nodes[0], "subnet", "routes", count, fabric.addresses[1]),
+                               env=fabric.environment)
+            return [float(word) for word in output.split()]
 
         def connections(fabric):
             times = bench.times(1000)
             return 2 * times / all_to_all(fabric, times)["connected"]
 
         def groups(fabric):
-            said = output_of(fabric.on(fabric.nodes[1], "subnet", "groups", bench.times(200), fabric.addresses[1]),
-                             env=fabric.environment)
-            return float(said)
+            output = output_of(fabric.on(fabric.nodes[1], "subnet", "groups", bench.times(200), fabric.addresses[1]),
+                               env=fabric.environment)
+            return float(output)
 
         def of_program(fabric):
             return (*routes(fabric), connections(fabric))

@@ -23,7 +23,7 @@ def command_of(bench, ours, *command):
 @contextlib.contextmanager
 def server(bench, ours, *command):
     """Runs a server that listens on PORT, until the block ends."""
-    process = subprocess.Popen(command_of(bench, ours, *command), env=bench.ours,
+    process = subprocess.Popen(command_of(bench, ours, *command), env=bench.verbena_environment,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         measure.until_true(command[0], lambda: measure.listens(PORT) or process.poll() is not None)
@@ -34,33 +34,33 @@ def server(bench, ours, *command):
         measure.until_true(f"port {PORT} to be free", lambda: not measure.listens(PORT))
 
 
-def found(said, pattern):
-    numbers = re.findall(pattern, said.replace("\r", "\n"))
+def last_number(output, pattern):
+    numbers = re.findall(pattern, output.replace("\r", "\n"))
     if not numbers:
-        raise Failed(f"no figure in: {said[-500:]}")
+        raise Failed(f"no figure in: {output[-500:]}")
     return float(numbers[-1])
 
 
 def sockperf(bench, ours, seconds):
     """Returns microseconds for half a round trip of 64 B: the median."""
     with server(bench, ours, "sockperf", "server", "--tcp", "-i", "127.0.0.1", "-p", str(PORT)):
-        said = output_of(command_of(bench, ours, "sockperf", "ping-pong", "--tcp", "-i", "127.0.0.1",
-                                    "-p", str(PORT), "-m", "64", "-t", str(seconds)), env=bench.ours)
-    return found(said, r"percentile 50\.000 =\s*([\d.]+)")
+        output = output_of(command_of(bench, ours, "sockperf", "ping-pong", "--tcp", "-i", "127.0.0.1",
+                                      "-p", str(PORT), "-m", "64", "-t", str(seconds)), env=bench.verbena_environment)
+    return last_number(output, r"percentile 50\.000 =\s*([\d.]+)")
 
 
 def iperf3(bench, ours, seconds, *options):
     with server(bench, ours, "iperf3", "-s", "-p", str(PORT)):
-        said = output_of(command_of(bench, ours, "iperf3", "-c", "127.0.0.1", "-p", str(PORT), "-t",
-                                    str(seconds), "-f", "m", *options), env=bench.ours)
-    return found(said, r"([\d.]+) Mbits/sec.*receiver") / 1000
+        output = output_of(command_of(bench, ours, "iperf3", "-c", "127.0.0.1", "-p", str(PORT), "-t",
+                                      str(seconds), "-f", "m", *options), env=bench.verbena_environment)
+    return last_number(output, r"([\d.]+) Mbits/sec.*receiver") / 1000
 
 
 def redis(bench, ours, requests, *options):
     with server(bench, ours, "redis-server", "--port", str(PORT), "--save", ""):
-        said = output_of(command_of(bench, ours, "redis-benchmark", "-p", str(PORT), "-t", "get", "-q",
-                                    "-c", "50", "-n", str(requests), *options), env=bench.ours)
-    return found(said, r"([\d.]+) requests per second")
+        output = output_of(command_of(bench, ours, "redis-benchmark", "-p", str(PORT), "-t", "get", "-q",
+                                      "-c", "50", "-n", str(requests), *options), env=bench.verbena_environment)
+    return last_number(output, r"([\d.]+) requests per second")
 
 
 def nginx(bench, ours, seconds, size, *options):
@@ -75,9 +75,9 @@ def nginx(bench, ours, seconds, size, *options):
                     fastcgi_temp_path {root}; uwsgi_temp_path {root}; scgi_temp_path {root};
                     server {{ listen 127.0.0.1:{PORT}; root {root}; keepalive_requests 1000000; }} }}""")
         with server(bench, ours, "nginx", "-p", directory, "-c", str(root / "conf"), "-e", str(root / "error")):
-            said = output_of(command_of(bench, ours, "wrk", "-t1", "-c50", f"-d{seconds}", *options,
-                                        f"http://127.0.0.1:{PORT}/file"), env=bench.ours)
-    return found(said, r"Requests/sec:\s*([\d.]+)")
+            output = output_of(command_of(bench, ours, "wrk", "-t1", "-c50", f"-d{seconds}", *options,
+                                          f"http://127.0.0.1:{PORT}/file"), env=bench.verbena_environment)
+    return last_number(output, r"Requests/sec:\s*([\d.]+)")
 
 
 def idle_connections(bench):
@@ -87,8 +87,8 @@ def idle_connections(bench):
     for _ in range(bench.rounds):
         for has_ring, figures in ((True, ours), (False, theirs)):
             command = command_of(bench, has_ring, bench.program("idle_sockets"), str(count), "100000")
-            with measure.Holder(command, env=bench.ours | {"VERBENA_SOCKETS_RING_IDLE": "1"}) as held:
-                words = held.words()
+            with measure.Holder(command, env=bench.verbena_environment | {"VERBENA_SOCKETS_RING_IDLE": "1"}) as holder:
+                words = holder.words()
                 pids = [int(words[3]), int(words[5])]
                 if has_ring:
                     measure.until_true("the rings to be given back", lambda: is_given_back(bench), 60)
@@ -101,8 +101,8 @@ def idle_connections(bench):
 
 
 def service_of(bench):
-    said = output_of([str(bench.prefix / "bin/verbena"), "sockets", "stat", "--json"], env=bench.ours)
-    return json.loads(said)["service"]
+    output = output_of([str(bench.prefix / "bin/verbena"), "sockets", "stat", "--json"], env=bench.verbena_environment)
+    return json.loads(output)["service"]
 
 
 def is_given_back(bench):

@@ -24,7 +24,7 @@ constexpr std::uint32_t kQkey = 0x63686174;  // datagrams with another Q_Key are
 constexpr std::size_t kLineBytes = 512;
 constexpr std::size_t kSlotBytes = kDatagramHeaderBytes + kLineBytes;
 constexpr std::size_t kSlots = 64;       // number of posted receive requests
-constexpr std::uint64_t kSent = kSlots;  // the id of all send requests
+constexpr std::uint64_t kSendId = kSlots;  // the id of all send requests
 
 // Holds a queue pair in the group, and its receive buffers.
 struct Room {
@@ -41,21 +41,21 @@ struct Room {
         pd(value_of(device.create_pd().wait())),
         cq(value_of(device.create_cq(2 * kSlots).wait())),
         region(value_of(pd.register_memory(memory, Access::kLocalWrite).wait())),
-        qp(value_of(QueuePair::create(pd, cq, cq, options()).wait())) {
+        qp(value_of(QueuePair::create(pd, cq, cq, queue_pair_options()).wait())) {
     value_of(qp.start_datagrams(kQkey));
     for (std::size_t slot = 0; slot < kSlots; ++slot) receive(slot);
   }
-  static QueuePairOptions options() {
-    QueuePairOptions wanted;
-    wanted.transport = Transport::kUd;
-    wanted.receive_requests = kSlots;
-    wanted.inline_bytes = kLineBytes;
-    return wanted;
+  static QueuePairOptions queue_pair_options() {
+    QueuePairOptions options;
+    options.transport = Transport::kUd;
+    options.receive_requests = kSlots;
+    options.inline_bytes = kLineBytes;
+    return options;
   }
   void receive(std::size_t slot) {
     value_of(qp.post_receive(slot, region.segment(slot * kSlotBytes, kSlotBytes)));
   }
-  // The line is sent inline, so it need not live after the call.
+  // Sends the line inline, so it need not live after the call.
   void send(const AddressHandle& everybody, std::string line) {
     line.resize(std::min(line.size(), kLineBytes));
     const Segment bytes{reinterpret_cast<std::byte*>(line.data()),
@@ -64,7 +64,7 @@ struct Room {
     // requests ask for a completion.
     const bool signaled = ++sent % (kSlots / 2) == 0;
     value_of(
-        qp.post({.id = kSent,
+        qp.post({.id = kSendId,
                  .flags = signaled ? SendFlags::kInline | SendFlags::kSignaled : SendFlags::kInline,
                  .segments = bytes,
                  .to = &everybody,
@@ -74,11 +74,11 @@ struct Room {
 };
 
 Task<> print_lines(Room& room) {
-  std::array<Completion, 16> some{};
+  std::array<Completion, 16> buffer{};
   for (;;) {
-    for (const Completion& done : co_await room.cq.next(some)) {
+    for (const Completion& done : co_await room.cq.next(buffer)) {
       if (done.status != 0) throw std::runtime_error(status_text(done));
-      if (done.wr_id == kSent) continue;
+      if (done.wr_id == kSendId) continue;
       const std::byte* const datagram = room.memory.data() + done.wr_id * kSlotBytes;
       std::printf("%.*s\n", static_cast<int>(done.byte_len - kDatagramHeaderBytes),
                   reinterpret_cast<const char*>(datagram + kDatagramHeaderBytes));
@@ -88,8 +88,8 @@ Task<> print_lines(Room& room) {
   }
 }
 
-// Finds the address in the device's GID table.
-GidEntry own(const Device& device, const std::string& address) {
+// Finds the entry of the address in the device's GID table.
+GidEntry gid_entry_of(const Device& device, const std::string& address) {
   const Gid gid = value_of(Address::find(address, 0)).gid();
   const std::vector<GidEntry> all = device.gids();
   const auto found = std::ranges::find(all, gid, &GidEntry::gid);
@@ -100,7 +100,7 @@ GidEntry own(const Device& device, const std::string& address) {
 void chat(const std::string& group_name, const std::string& address, const std::string& name) {
   const auto loop = value_of(Loop::create());
   Room room(*loop);
-  const GidEntry from = own(room.device, address);
+  const GidEntry from = gid_entry_of(room.device, address);
   const Gid group = value_of(Address::find(group_name, 0)).gid();
   const AddressHandle everybody = value_of(AddressHandle::create(room.pd, from, group, 1).wait());
   const GroupMembership membership = value_of(room.qp.attach(group, from.interface).wait());
@@ -108,20 +108,20 @@ void chat(const std::string& group_name, const std::string& address, const std::
   std::printf("%s is here\n", name.c_str());
   std::fflush(stdout);
 
-  std::string typed;
-  std::array<char, 256> some{};
+  std::string input;
+  std::array<char, 256> buffer{};
   for (;;) {
     while (loop->run_ready()) {
     }
-    std::array<pollfd, 2> waits{{{STDIN_FILENO, POLLIN, 0}, {loop->fd(), POLLIN, 0}}};
-    ::poll(waits.data(), waits.size(), -1);
-    if (waits[0].revents == 0) continue;
-    const ssize_t count = ::read(STDIN_FILENO, some.data(), some.size());
+    std::array<pollfd, 2> fds{{{STDIN_FILENO, POLLIN, 0}, {loop->fd(), POLLIN, 0}}};
+    ::poll(fds.data(), fds.size(), -1);
+    if (fds[0].revents == 0) continue;
+    const ssize_t count = ::read(STDIN_FILENO, buffer.data(), buffer.size());
     if (count <= 0) break;
-    typed.append(some.data(), static_cast<std::size_t>(count));
-    for (std::size_t end = typed.find('\n'); end != std::string::npos; end = typed.find('\n')) {
-      room.send(everybody, name + ": " + typed.substr(0, end));
-      typed.erase(0, end + 1);
+    input.append(buffer.data(), static_cast<std::size_t>(count));
+    for (std::size_t end = input.find('\n'); end != std::string::npos; end = input.find('\n')) {
+      room.send(everybody, name + ": " + input.substr(0, end));
+      input.erase(0, end + 1);
     }
   }
 }

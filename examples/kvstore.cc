@@ -1,5 +1,5 @@
-// Runs a key-value store.  Clients read the table with RDMA READ, so the server has no work with a
-// look-up.
+// Runs a key-value store.  Clients read the table with RDMA READ, so a look-up takes no time of the
+// server's processor.
 //     kvstore serve PORT KEY=VALUE...         kvstore get SERVER PORT KEY...
 #include <verbena/verbena.h>
 
@@ -29,18 +29,18 @@ struct Slot {
 };
 constexpr std::size_t kSlots = 1024;
 
-std::size_t home_of(std::string_view key) {
+std::size_t first_slot_of(std::string_view key) {
   std::uint64_t hash = 14695981039346656037u;  // FNV-1a
   for (const char c : key) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
   return hash % kSlots;
 }
 
-void put(std::vector<Slot>& table, std::string_view key, std::string_view value) {
+void store_pair(std::vector<Slot>& table, std::string_view key, std::string_view value) {
   if (key.empty() || key.size() >= sizeof(Slot::key) || value.size() >= sizeof(Slot::value)) {
     throw std::runtime_error("a key has 1 to 47 bytes, a value up to 127");
   }
   for (std::size_t i = 0; i < kSlots; ++i) {
-    Slot& slot = table[(home_of(key) + i) % kSlots];
+    Slot& slot = table[(first_slot_of(key) + i) % kSlots];
     if (slot.key[0] != '\0' && key != slot.key.data()) continue;
     std::atomic_ref(slot.last).fetch_add(1, std::memory_order_acq_rel);
     key.copy(slot.key.data(), key.size());
@@ -53,9 +53,9 @@ void put(std::vector<Slot>& table, std::string_view key, std::string_view value)
 }
 
 // Serves one client until it disconnects.
-Task<> serve_one(const ProtectionDomain& pd, const CompletionQueue& cq, Listener::IncomingRequest request,
-                 ConnectOptions answer) {
-  auto peer = co_await Listener::accept(pd, cq, std::move(request), std::move(answer));
+Task<> serve_one(const ProtectionDomain& pd, const CompletionQueue& cq,
+                 Listener::IncomingRequest request, ConnectOptions options) {
+  auto peer = co_await Listener::accept(pd, cq, std::move(request), std::move(options));
   if (!peer) {
     std::fprintf(stderr, "kvstore: %s\n", peer.error().text.c_str());
     co_return;
@@ -68,22 +68,23 @@ Task<> serve(Loop& loop, std::uint16_t port, std::vector<std::string> pairs) {
   for (const std::string& pair : pairs) {
     const std::size_t equals = pair.find('=');
     if (equals == std::string::npos) throw std::runtime_error("'" + pair + "' has no '='");
-    put(table, std::string_view(pair).substr(0, equals), std::string_view(pair).substr(equals + 1));
+    store_pair(table, std::string_view(pair).substr(0, equals),
+               std::string_view(pair).substr(equals + 1));
   }
   const Device device = value_of(co_await Device::open(loop));
   const ProtectionDomain pd = value_of(co_await device.create_pd());
   const CompletionQueue cq = value_of(co_await device.create_cq(16));
   const MemoryRegion region = value_of(
       co_await pd.register_memory(std::as_writable_bytes(std::span(table)), Access::kRemoteRead));
-  const auto where = std::bit_cast<std::array<std::byte, sizeof(RemoteMemory)>>(region.remote());
+  const auto address = std::bit_cast<std::array<std::byte, sizeof(RemoteMemory)>>(region.remote());
   Listener listener = value_of(co_await Listener::create(loop, value_of(Address::find("", port))));
   std::printf("serving %zu pairs on port %u\n", pairs.size(), port);
   std::fflush(stdout);
-  ConnectOptions answer;
-  answer.private_data.assign(where.begin(), where.end());
+  ConnectOptions options;
+  options.private_data.assign(address.begin(), address.end());
   for (;;) {
     Listener::IncomingRequest request = co_await listener.next();
-    loop.spawn(serve_one(pd, cq, std::move(request), answer));
+    loop.spawn(serve_one(pd, cq, std::move(request), options));
   }
 }
 
@@ -95,17 +96,19 @@ Task<> get(Loop& loop, std::string server, std::uint16_t port, std::vector<std::
   const MemoryRegion region = value_of(co_await pd.register_memory(
       std::as_writable_bytes(std::span(&slot, 1)), Access::kLocalWrite));
   Connection peer = value_of(co_await connect(pd, cq, value_of(Address::find(server, port))));
-  RemoteMemory there;
-  if (peer.private_data.size() < sizeof there) throw std::runtime_error("the server is not a kvstore");
-  std::memcpy(&there, peer.private_data.data(), sizeof there);
+  RemoteMemory remote;
+  if (peer.private_data.size() < sizeof remote) {
+    throw std::runtime_error("the server is not a kvstore");
+  }
+  std::memcpy(&remote, peer.private_data.data(), sizeof remote);
 
   for (const std::string& key : keys) {
     for (std::size_t i = 0;;) {
       if (i == kSlots) throw std::runtime_error("no such key: " + key);
-      const std::size_t at = (home_of(key) + i) % kSlots;
+      const std::size_t at = (first_slot_of(key) + i) % kSlots;
       value_of(peer.qp.post({.opcode = Opcode::kRead,
                              .segments = region,
-                             .remote = there,
+                             .remote = remote,
                              .remote_offset = at * sizeof(Slot)}));
       std::array<Completion, 1> done{};
       co_await cq.next(done);

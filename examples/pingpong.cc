@@ -16,14 +16,16 @@ using namespace verbena;
 namespace {
 
 constexpr std::size_t kBytes = 64;
-enum Which : std::uint64_t { kSent, kReceived };
+enum RequestId : std::uint64_t { kSent, kReceived };
 
 // Waits for `count` completions.  A failed request ends the program.
-Task<> completed(CompletionQueue& cq, int count) {
-  std::array<Completion, 4> room{};
+Task<> await_completions(CompletionQueue& cq, int count) {
+  std::array<Completion, 4> batch{};
   while (count > 0) {
-    for (const Completion& done : co_await cq.next(std::span(room).first(
-             std::min<std::size_t>(room.size(), static_cast<std::size_t>(count))))) {
+    for (const Completion& done :
+         co_await cq.next(std::span(batch)
+                              .first(std::min<std::size_t>(batch.size(),
+                                                           static_cast<std::size_t>(count))))) {
       if (done.status != 0) {
         throw std::runtime_error(std::string("a request failed: ") + status_text(done));
       }
@@ -50,12 +52,12 @@ Task<> play(Loop& loop, std::uint16_t port, std::string server, int rounds) {
     Listener::IncomingRequest request = co_await listener.next();
     Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(request), options));
     for (int i = 0; i < rounds; ++i) {
-      co_await completed(cq, 1);
-      // A message has come.  The receive for the next one is posted first, since the answer may
-      // bring it at once.
+      co_await await_completions(cq, 1);
+      // Post the next receive before the answer, because the peer may send its next message as soon
+      // as it has the answer.
       value_of(peer.qp.post_receive(kReceived, in));
       value_of(peer.qp.post({.id = kSent, .segments = out}));
-      co_await completed(cq, 1);
+      co_await await_completions(cq, 1);
     }
     co_await disconnected(peer.id);
     std::printf("answered %d messages\n", rounds);
@@ -63,14 +65,15 @@ Task<> play(Loop& loop, std::uint16_t port, std::string server, int rounds) {
   }
 
   Connection peer = value_of(co_await connect(pd, cq, address, options));
-  const auto begun = std::chrono::steady_clock::now();
+  const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < rounds; ++i) {
     value_of(peer.qp.post({.id = kSent, .segments = out}));
-    co_await completed(cq, 2);
+    co_await await_completions(cq, 2);
     value_of(peer.qp.post_receive(kReceived, in));
   }
-  const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begun;
-  std::printf("%d rounds of %zu bytes, %.1f us each\n", rounds, kBytes, took.count() / rounds);
+  const std::chrono::duration<double, std::micro> duration =
+      std::chrono::steady_clock::now() - start;
+  std::printf("%d rounds of %zu bytes, %.1f us each\n", rounds, kBytes, duration.count() / rounds);
   value_of(co_await peer.id.disconnect());
 }
 

@@ -19,30 +19,30 @@ using namespace verbena;
 namespace {
 
 constexpr std::uint64_t kPartBytes = 1 << 20;
-constexpr unsigned kPartsUnderWay = 8;
+constexpr unsigned kPendingReadsMax = 8;
 
 // Maps a file into memory.
-class Mapped {
+class MappedFile {
  public:
-  Mapped(const std::string& path, bool make, std::uint64_t bytes) {
-    const int fd = ::open(path.c_str(), make ? O_RDWR | O_CREAT | O_TRUNC : O_RDONLY, 0644);
-    struct stat about {};
-    if (fd < 0 || (make && ::ftruncate(fd, static_cast<off_t>(bytes)) != 0) ||
-        ::fstat(fd, &about) != 0) {
+  MappedFile(const std::string& path, bool create, std::uint64_t bytes) {
+    const int fd = ::open(path.c_str(), create ? O_RDWR | O_CREAT | O_TRUNC : O_RDONLY, 0644);
+    struct stat status {};
+    if (fd < 0 || (create && ::ftruncate(fd, static_cast<off_t>(bytes)) != 0) ||
+        ::fstat(fd, &status) != 0) {
       throw std::runtime_error(path + ": " + std::strerror(errno));
     }
-    bytes_ = static_cast<std::size_t>(about.st_size);
+    bytes_ = static_cast<std::size_t>(status.st_size);
     if (bytes_ == 0) throw std::runtime_error(path + " is empty");
     // A file that is only read is mapped as private, because adapters need pinned pages, and Linux
     // does not pin shared pages of a file that the program cannot write to.
-    memory_ = make ? ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+    memory_ = create ? ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
                    : ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, fd, 0);
     ::close(fd);
     if (memory_ == MAP_FAILED) throw std::runtime_error(path + ": " + std::strerror(errno));
   }
-  Mapped(const Mapped&) = delete;
-  Mapped& operator=(const Mapped&) = delete;
-  ~Mapped() { ::munmap(memory_, bytes_); }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile() { ::munmap(memory_, bytes_); }
   std::span<std::byte> bytes() const { return {static_cast<std::byte*>(memory_), bytes_}; }
 
  private:
@@ -54,7 +54,7 @@ Task<> offer(Loop& loop, std::string path, std::uint16_t port) {
   const Device device = value_of(co_await Device::open(loop));
   const ProtectionDomain pd = value_of(co_await device.create_pd());
   CompletionQueue cq = value_of(co_await device.create_cq(16));
-  const Mapped file(path, false, 0);
+  const MappedFile file(path, false, 0);
   const MemoryRegion region =
       value_of(co_await pd.register_memory(file.bytes(), Access::kRemoteRead));
   Listener listener = value_of(co_await Listener::create(loop, value_of(Address::find("", port))));
@@ -63,11 +63,11 @@ Task<> offer(Loop& loop, std::string path, std::uint16_t port) {
 
   // The answer to the connection request carries the address and key of the memory.  From then on
   // the other side reads by itself, and this program only waits.
-  const auto where = std::bit_cast<std::array<std::byte, sizeof(RemoteMemory)>>(region.remote());
+  const auto address = std::bit_cast<std::array<std::byte, sizeof(RemoteMemory)>>(region.remote());
   Listener::IncomingRequest request = co_await listener.next();
-  ConnectOptions answer;
-  answer.private_data.assign(where.begin(), where.end());
-  Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(request), answer));
+  ConnectOptions options;
+  options.private_data.assign(address.begin(), address.end());
+  Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(request), options));
   co_await disconnected(peer.id);
 }
 
@@ -76,28 +76,30 @@ Task<> fetch(Loop& loop, std::string server, std::uint16_t port, std::string pat
   const ProtectionDomain pd = value_of(co_await device.create_pd());
   CompletionQueue cq = value_of(co_await device.create_cq(16));
   Connection peer = value_of(co_await connect(pd, cq, value_of(Address::find(server, port))));
-  RemoteMemory there;
-  if (peer.private_data.size() < sizeof there) throw std::runtime_error("the server is not an rcopy");
-  std::memcpy(&there, peer.private_data.data(), sizeof there);
-  const Mapped file(path, true, there.bytes);
+  RemoteMemory remote;
+  if (peer.private_data.size() < sizeof remote) {
+    throw std::runtime_error("the server is not an rcopy");
+  }
+  std::memcpy(&remote, peer.private_data.data(), sizeof remote);
+  const MappedFile file(path, true, remote.bytes);
   const MemoryRegion region =
       value_of(co_await pd.register_memory(file.bytes(), Access::kLocalWrite));
 
-  std::array<Completion, kPartsUnderWay> room{};
-  unsigned under_way = 0;
-  for (std::uint64_t next = 0; next < there.bytes || under_way > 0;) {
-    while (next < there.bytes && under_way < kPartsUnderWay) {
-      const std::uint64_t bytes = std::min(kPartBytes, there.bytes - next);
+  std::array<Completion, kPendingReadsMax> completions{};
+  unsigned pending = 0;
+  for (std::uint64_t next = 0; next < remote.bytes || pending > 0;) {
+    while (next < remote.bytes && pending < kPendingReadsMax) {
+      const std::uint64_t bytes = std::min(kPartBytes, remote.bytes - next);
       value_of(peer.qp.post({.opcode = Opcode::kRead,
                              .segments = region.segment(next, bytes),
-                             .remote = there,
+                             .remote = remote,
                              .remote_offset = next}));
       next += bytes;
-      ++under_way;
+      ++pending;
     }
-    for (const Completion& done : co_await cq.next(room)) {
+    for (const Completion& done : co_await cq.next(completions)) {
       if (done.status != 0) throw std::runtime_error(std::string("READ: ") + status_text(done));
-      --under_way;
+      --pending;
     }
   }
   std::printf("fetched %s, %zu bytes\n", path.c_str(), file.bytes().size());

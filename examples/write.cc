@@ -23,26 +23,27 @@ static Task<> play(Loop& loop, std::uint16_t port, std::string server, std::stri
   const Address address = value_of(Address::find(server, port));
 
   if (server.empty()) {  // tell the peer the address, and wait until it leaves
-    const auto where = std::bit_cast<std::array<std::byte, sizeof(RemoteMemory)>>(region.remote());
-    ConnectOptions answer;
-    answer.private_data.assign(where.begin(), where.end());
+    const auto remote_memory =
+        std::bit_cast<std::array<std::byte, sizeof(RemoteMemory)>>(region.remote());
+    ConnectOptions options;
+    options.private_data.assign(remote_memory.begin(), remote_memory.end());
     Listener listener = value_of(co_await Listener::create(loop, address));
     std::printf("listening on port %u\n", port);
     std::fflush(stdout);
     Listener::IncomingRequest request = co_await listener.next();
-    Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(request), answer));
+    Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(request), options));
     co_await disconnected(peer.id);
     std::printf("%.64s\n", reinterpret_cast<const char*>(memory.data()));
     co_return;
   }
 
   Connection peer = value_of(co_await connect(pd, cq, address));
-  RemoteMemory there;
-  if (peer.private_data.size() < sizeof there)
+  RemoteMemory remote;
+  if (peer.private_data.size() < sizeof remote)
     throw std::runtime_error("the peer offers no memory");
-  std::memcpy(&there, peer.private_data.data(), sizeof there);
+  std::memcpy(&remote, peer.private_data.data(), sizeof remote);
   text.copy(reinterpret_cast<char*>(memory.data()), memory.size());
-  value_of(peer.qp.post({.opcode = Opcode::kWrite, .segments = region, .remote = there}));
+  value_of(peer.qp.post({.opcode = Opcode::kWrite, .segments = region, .remote = remote}));
   std::array<Completion, 1> done{};
   co_await cq.next(done);
   if (done[0].status != 0) throw std::runtime_error(status_text(done[0]));
