@@ -7,10 +7,10 @@
 //
 // Prints a line for each event, and reads commands from its input:
 //   rounds N                sends and receives N messages
-//   cross                   does that until the queue pair has migrated
-//   offer OWN OTHER WORD    offers a path
-//   migrate                 migrates to it
-//   bye WORD                ends
+//   cross                   sends and receives messages until the queue pair has migrated
+//   offer OWN OTHER WORD    offers an alternate path
+//   migrate                 migrates to the alternate path
+//   bye WORD                disconnects and ends
 #include <arpa/inet.h>
 #include <verbena/verbena.h>
 
@@ -31,10 +31,10 @@ namespace {
 
 constexpr std::size_t kBytes = 64;
 constexpr int kTimeoutMs = 5000;
-constexpr std::uint64_t kFamily = ~std::uint64_t{0xff};  // a server has 256 services
-enum Which : std::uint64_t { kSent, kReceived };
+constexpr std::uint64_t kServiceMask = ~std::uint64_t{0xff};  // a server has 256 services
+enum RequestId : std::uint64_t { kSent, kReceived };
 
-void say(const std::string& line) {
+void print_line(const std::string& line) {
   std::puts(line.c_str());
   std::fflush(stdout);
 }
@@ -69,17 +69,17 @@ std::string hex(std::uint64_t number) {
 
 // ---- input, read in the same poll() as the loop
 
-class Orders {
+class CommandInput {
  public:
   bool open() const { return open_; }
   void read() {
-    std::array<char, 256> room{};
-    const ssize_t count = ::read(STDIN_FILENO, room.data(), room.size());
+    std::array<char, 256> buffer{};
+    const ssize_t count = ::read(STDIN_FILENO, buffer.data(), buffer.size());
     if (count <= 0) {
       open_ = false;
       return;
     }
-    for (const char letter : std::span(room).first(static_cast<std::size_t>(count))) {
+    for (const char letter : std::span(buffer).first(static_cast<std::size_t>(count))) {
       if (letter == '\n') {
         lines.push(std::exchange(line_, {}));
       } else {
@@ -94,15 +94,15 @@ class Orders {
   std::string line_{};
 };
 
-void run(Loop& loop, Orders& orders, Task<> task) {
+void run(Loop& loop, CommandInput& input, Task<> task) {
   task.start();
   while (!task.done()) {
     if (loop.run_ready()) continue;
-    std::array<pollfd, 2> waits{
+    std::array<pollfd, 2> fds{
         {{.fd = loop.fd(), .events = POLLIN, .revents = 0},
-         {.fd = orders.open() ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0}}};
-    ::poll(waits.data(), waits.size(), -1);
-    if (waits[1].revents != 0) orders.read();
+         {.fd = input.open() ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0}}};
+    ::poll(fds.data(), fds.size(), -1);
+    if (fds[1].revents != 0) input.read();
   }
   task.take();
 }
@@ -115,7 +115,7 @@ struct Host {
   ProtectionDomain pd;
 };
 
-struct Player {
+struct TestQp {
   std::vector<std::byte> bytes;
   MemoryRegion memory;
   CompletionQueue cq;
@@ -132,130 +132,134 @@ struct Player {
   }
 };
 
-Task<std::unique_ptr<Player>> player(const Host& host) {
+Task<std::unique_ptr<TestQp>> create_test_qp(const Host& host) {
   std::vector<std::byte> bytes(2 * kBytes);
   MemoryRegion memory = value_of(co_await host.pd.register_memory(bytes, Access::kLocalWrite));
   CompletionQueue cq = value_of(co_await host.device.create_cq(16));
   QueuePair qp = value_of(co_await QueuePair::create(host.pd, cq, cq));
-  co_return std::make_unique<Player>(std::move(bytes), std::move(memory), std::move(cq),
+  co_return std::make_unique<TestQp>(std::move(bytes), std::move(memory), std::move(cq),
                                      std::move(qp));
 }
 
 // Waits for completions.  Returns false if the connection is over.
-Task<bool> completed(Player& player, int count) {
-  std::array<Completion, 1> room{};
+Task<bool> await_completions(TestQp& test_qp, int count) {
+  std::array<Completion, 1> buffer{};
   for (; count > 0; --count) {
-    const std::span<Completion> done = co_await player.cq.next(room);
+    const std::span<Completion> done = co_await test_qp.cq.next(buffer);
     if (done[0].status != 0) co_return false;
   }
   co_return true;
 }
 
-Task<> echo(Player& player) {
+Task<> echo(TestQp& test_qp) {
   for (;;) {
-    const bool asked = co_await completed(player, 1);
-    if (!asked) co_return;
-    player.receive();
-    player.send();
-    const bool sent = co_await completed(player, 1);
+    const bool received = co_await await_completions(test_qp, 1);
+    if (!received) co_return;
+    test_qp.receive();
+    test_qp.send();
+    const bool sent = co_await await_completions(test_qp, 1);
     if (!sent) co_return;
   }
 }
 
-Task<> round(Player& player) {
-  player.send();
-  const bool answered = co_await completed(player, 2);
-  if (!answered) throw std::runtime_error("the connection is over");
-  player.receive();
+Task<> round(TestQp& test_qp) {
+  test_qp.send();
+  const bool succeeded = co_await await_completions(test_qp, 2);
+  if (!succeeded) throw std::runtime_error("the connection is over");
+  test_qp.receive();
 }
 
-Task<> rounds(Player& player, int count) {
-  for (int i = 0; i < count; ++i) co_await round(player);
-  say("rounds " + std::to_string(count));
+Task<> rounds(TestQp& test_qp, int count) {
+  for (int i = 0; i < count; ++i) co_await round(test_qp);
+  print_line("rounds " + std::to_string(count));
 }
 
-Task<> cross(Player& player) {
-  co_await round(player);
-  say("crossing");
-  while (!player.migrated) co_await round(player);
-  co_await round(player);
-  say("crossed");
+Task<> cross(TestQp& test_qp) {
+  co_await round(test_qp);
+  print_line("crossing");
+  while (!test_qp.migrated) co_await round(test_qp);
+  co_await round(test_qp);
+  print_line("crossed");
 }
 
-Task<> watch_paths(Player& player) {
+Task<> watch_paths(TestQp& test_qp) {
   for (;;) {
-    const QueuePair::Event event = co_await player.qp.event();
+    const QueuePair::Event event = co_await test_qp.qp.event();
     if (event == QueuePair::Event::kMigrated) {
-      player.migrated = true;
-      say("migrated");
+      test_qp.migrated = true;
+      print_line("migrated");
     }
-    if (event == QueuePair::Event::kMigrationError) say("migration error");
+    if (event == QueuePair::Event::kMigrationError) print_line("migration error");
   }
 }
 
 // ---- both sides
 
-// Prints the endpoint's events until it is over.
+// Prints the endpoint's events until the connection has ended.
 Task<> watch(Endpoint& endpoint) {
   for (;;) {
     Endpoint::Event event = co_await endpoint.event();
     switch (event.type) {
-      case Type::kEstablished: say("established " + quoted(event.private_data())); break;
+      case Type::kEstablished: print_line("established " + quoted(event.private_data())); break;
       case Type::kPathAnswered:
-        say("answered " + std::to_string(event.status()) + " " + quoted(event.additional_info()));
+        print_line("answered " + std::to_string(event.status()) + " " +
+                   quoted(event.additional_info()));
         break;
-      case Type::kPathUnanswered: say("unanswered"); break;
+      case Type::kPathUnanswered: print_line("unanswered"); break;
       case Type::kPathOffered: {
         const AlternatePath path = event.alternate_path().value();
         const std::string word = quoted(event.private_data());
-        say("offered " + name_of(path.source) + " " + name_of(path.destination) + " " + word);
-        const bool welcome = word != "'no'";
-        const std::string why = welcome ? "" : "no need";
+        print_line("offered " + name_of(path.source) + " " + name_of(path.destination) + " " +
+                   word);
+        const bool accepts = word != "'no'";
+        const std::string reason = accepts ? "" : "no need";
         value_of(co_await endpoint.answer_path(
-            welcome ? PathStatus::kAccepted : PathStatus::kRejected, {}, bytes_of(why)));
+            accepts ? PathStatus::kAccepted : PathStatus::kRejected, {}, bytes_of(reason)));
         break;
       }
       case Type::kDisconnected:
-        say("disconnected " + std::to_string(event.status()) + " " + quoted(event.private_data()));
+        print_line("disconnected " + std::to_string(event.status()) + " " +
+                   quoted(event.private_data()));
         co_return;
       default:
-        say("event " + std::to_string(event.raw.type) + " " + std::to_string(event.status()));
+        print_line("event " + std::to_string(event.raw.type) + " " +
+                   std::to_string(event.status()));
         co_return;
     }
   }
 }
 
-// Prints the events in a task of its own, and then notifies `over`.
-using Over = detail::Mailbox<bool>;
-Task<> watch_beside(Endpoint& endpoint, Over& over) {
+// Prints the events in a task of its own, and then notifies `ended`.
+using Ended = detail::Mailbox<bool>;
+Task<> watch_and_notify(Endpoint& endpoint, Ended& ended) {
   co_await watch(endpoint);
-  over.push(true);
+  ended.push(true);
 }
 
-Task<> obey(Orders& orders, Endpoint& endpoint, Player& player) {
+Task<> run_commands(CommandInput& input, Endpoint& endpoint, TestQp& test_qp) {
   for (;;) {
-    const std::string line = co_await detail::Mailbox<std::string>::Next(orders.lines);
+    const std::string line = co_await detail::Mailbox<std::string>::Next(input.lines);
     std::istringstream words(line);
-    std::string order, own, other, word;
-    words >> order;
-    if (order == "rounds") {
+    std::string command, own, other, word;
+    words >> command;
+    if (command == "rounds") {
       int count = 0;
       words >> count;
-      co_await rounds(player, count);
-    } else if (order == "cross") {
-      co_await cross(player);
-    } else if (order == "offer") {
+      co_await rounds(test_qp, count);
+    } else if (command == "cross") {
+      co_await cross(test_qp);
+    } else if (command == "offer") {
       words >> own >> other >> word;
       AlternatePath path;
       path.source = gid_of(own);
       path.destination = gid_of(other);
       const auto offered = co_await endpoint.offer_path(path, bytes_of(word));
-      say(offered ? "offering" : "no offer: " + std::string(offered.error().text));
-    } else if (order == "migrate") {
+      print_line(offered ? "offering" : "no offer: " + std::string(offered.error().text));
+    } else if (command == "migrate") {
       vb_qp_attr attributes{};
-      value_of(co_await player.qp.modify(attributes, 1 << 18));  // IBV_QP_PATH_MIG_STATE: MIGRATED
-      say("migrating");
-    } else if (order == "bye") {
+      value_of(co_await test_qp.qp.modify(attributes, 1 << 18));  // IBV_QP_PATH_MIG_STATE: MIGRATED
+      print_line("migrating");
+    } else if (command == "bye") {
       words >> word;
       value_of(co_await endpoint.disconnect(bytes_of(word)));
       co_return;
@@ -270,21 +274,21 @@ Task<> obey(Orders& orders, Endpoint& endpoint, Player& player) {
 // Answers one request, and then serves its connection.
 Task<> answer(Host& host, Endpoint endpoint, std::string word, bool has_alternate) {
   if (word == "'refuse'") {
-    const Gid instead = gid_of("10.99.99.99");
+    const Gid other_gid = gid_of("10.99.99.99");
     value_of(co_await endpoint.reject(RejectReason::kPrimaryGidRejected, bytes_of("not here"),
-                                      std::as_bytes(std::span(instead))));
+                                      std::as_bytes(std::span(other_gid))));
     co_return;
   }
-  const std::unique_ptr<Player> own = co_await player(host);
-  value_of(co_await endpoint.set_queue_pair(own->qp));
-  own->receive();
+  const std::unique_ptr<TestQp> test_qp = co_await create_test_qp(host);
+  value_of(co_await endpoint.set_queue_pair(test_qp->qp));
+  test_qp->receive();
   Endpoint::Parameters parameters;
   parameters.private_data = data_of("welcome");
   parameters.alternate_accepted = has_alternate && word != "'single'";
   value_of(co_await endpoint.accept(parameters));
-  Task<> echoes = echo(*own);
+  Task<> echoes = echo(*test_qp);
   echoes.start();
-  Task<> paths = watch_paths(*own);
+  Task<> paths = watch_paths(*test_qp);
   paths.start();
   co_await watch(endpoint);
 }
@@ -293,26 +297,27 @@ Task<> serve(Host& host, std::uint64_t service) {
   Endpoint listener = value_of(co_await Endpoint::create(host.loop));
   value_of(co_await listener.bind(service));
   ServiceFilter filter;
-  filter.mask = kFamily;
+  filter.mask = kServiceMask;
   value_of(co_await listener.listen(16, filter));
   Endpoint second = value_of(co_await Endpoint::create(host.loop));
   value_of(co_await second.bind(service + 1));
-  const auto taken = co_await second.listen();
-  if (taken || taken.error().code != std::errc::address_in_use) {
+  const auto second_listen = co_await second.listen();
+  if (second_listen || second_listen.error().code != std::errc::address_in_use) {
     throw std::runtime_error("two listen for one service");
   }
-  say("listening");
+  print_line("listening");
   for (;;) {
     Endpoint::Event event = co_await listener.event();
-    std::optional<Endpoint> asked = event.take_endpoint();
-    if (!asked) continue;
+    std::optional<Endpoint> new_endpoint = event.take_endpoint();
+    if (!new_endpoint) continue;
     const std::string word = quoted(event.private_data());
-    say("request " + hex(event.service()) + " " + word);
-    host.loop.spawn(answer(host, std::move(*asked), word, event.alternate_path().has_value()));
+    print_line("request " + hex(event.service()) + " " + word);
+    host.loop.spawn(
+        answer(host, std::move(*new_endpoint), word, event.alternate_path().has_value()));
   }
 }
 
-Task<> resolved(Endpoint& endpoint, std::uint64_t service, Gid to, Gid source) {
+Task<> resolve(Endpoint& endpoint, std::uint64_t service, Gid to, Gid source) {
   value_of(co_await endpoint.resolve(service, to, kTimeoutMs, source));
   const Endpoint::Event address = co_await endpoint.event();
   if (address.type != Type::kAddressResolved) throw std::runtime_error("no such address");
@@ -321,12 +326,12 @@ Task<> resolved(Endpoint& endpoint, std::uint64_t service, Gid to, Gid source) {
   if (route.type != Type::kRouteResolved) throw std::runtime_error("no route");
 }
 
-Task<> ask(Host& host, Orders& orders, std::vector<std::string> words) {
-  const std::unique_ptr<Player> own = co_await player(host);
+Task<> connect_to_server(Host& host, CommandInput& input, std::vector<std::string> words) {
+  const std::unique_ptr<TestQp> test_qp = co_await create_test_qp(host);
   Endpoint endpoint = value_of(co_await Endpoint::create(host.loop));
-  co_await resolved(endpoint, service_of(words[2]), gid_of(words[1]), Gid{});
-  value_of(co_await endpoint.set_queue_pair(own->qp));
-  own->receive();
+  co_await resolve(endpoint, service_of(words[2]), gid_of(words[1]), Gid{});
+  value_of(co_await endpoint.set_queue_pair(test_qp->qp));
+  test_qp->receive();
   Endpoint::Parameters parameters;
   parameters.private_data = data_of(words[3]);
   if (words.size() > 5) {
@@ -338,41 +343,42 @@ Task<> ask(Host& host, Orders& orders, std::vector<std::string> words) {
   value_of(co_await endpoint.connect(parameters));
   const Endpoint::Event event = co_await endpoint.event();
   if (event.type == Type::kRejected) {
-    Gid instead{};
-    std::copy_n(event.raw.additional_info, instead.size(), instead.begin());
-    say("rejected " + std::to_string(event.status()) + " " + quoted(event.private_data()) + " " +
-        name_of(instead));
+    Gid other_gid{};
+    std::copy_n(event.raw.additional_info, other_gid.size(), other_gid.begin());
+    print_line("rejected " + std::to_string(event.status()) + " " + quoted(event.private_data()) +
+               " " + name_of(other_gid));
     co_return;
   }
   if (event.type != Type::kConnectResponse) {
     throw std::runtime_error("connect: event " + std::to_string(event.raw.type) + ", status " +
                              std::to_string(event.status()));
   }
-  say("accepted " + quoted(event.private_data()) + (event.alternate_accepted() ? " both" : ""));
+  print_line("accepted " + quoted(event.private_data()) +
+             (event.alternate_accepted() ? " both" : ""));
   value_of(co_await endpoint.establish(bytes_of("ready")));
-  Task<> paths = watch_paths(*own);
+  Task<> paths = watch_paths(*test_qp);
   paths.start();
-  Over over;
-  host.loop.spawn(watch_beside(endpoint, over));
-  co_await obey(orders, endpoint, *own);
-  co_await Over::Next(over);
+  Ended ended;
+  host.loop.spawn(watch_and_notify(endpoint, ended));
+  co_await run_commands(input, endpoint, *test_qp);
+  co_await Ended::Next(ended);
 }
 
-Task<> meet(Host& host, Orders& orders, std::vector<std::string> words) {
-  const std::unique_ptr<Player> own = co_await player(host);
+Task<> connect_peer_to_peer(Host& host, CommandInput& input, std::vector<std::string> words) {
+  const std::unique_ptr<TestQp> test_qp = co_await create_test_qp(host);
   Endpoint endpoint = value_of(co_await Endpoint::create(host.loop));
-  co_await resolved(endpoint, service_of(words[3]), gid_of(words[2]), gid_of(words[1]));
-  value_of(co_await endpoint.set_queue_pair(own->qp));
-  own->receive();
+  co_await resolve(endpoint, service_of(words[3]), gid_of(words[2]), gid_of(words[1]));
+  value_of(co_await endpoint.set_queue_pair(test_qp->qp));
+  test_qp->receive();
   Endpoint::Parameters parameters;
   parameters.private_data = data_of(words[1]);
   parameters.peer_to_peer = true;
   value_of(co_await endpoint.connect(parameters));
-  say("connecting");
+  print_line("connecting");
   Endpoint::Event event = co_await endpoint.event();
   const std::string peer = quoted(event.private_data());
-  const bool passive = event.type == Type::kConnectRequest;
-  if (passive) {
+  const bool is_passive = event.type == Type::kConnectRequest;
+  if (is_passive) {
     if (event.take_endpoint()) throw std::runtime_error("a new endpoint");
     value_of(co_await endpoint.accept(parameters));
     const Endpoint::Event established = co_await endpoint.event();
@@ -382,25 +388,25 @@ Task<> meet(Host& host, Orders& orders, std::vector<std::string> words) {
   } else {
     throw std::runtime_error("event " + std::to_string(event.raw.type));
   }
-  say(std::string(passive ? "passive, met " : "active, met ") + peer);
-  Task<> echoes = echo(*own);
-  if (passive) {
+  print_line(std::string(is_passive ? "passive, met " : "active, met ") + peer);
+  Task<> echoes = echo(*test_qp);
+  if (is_passive) {
     echoes.start();
   } else {
-    co_await rounds(*own, 10);
+    co_await rounds(*test_qp, 10);
   }
-  Over over;
-  host.loop.spawn(watch_beside(endpoint, over));
-  if (!passive) co_await obey(orders, endpoint, *own);
-  co_await Over::Next(over);
+  Ended ended;
+  host.loop.spawn(watch_and_notify(endpoint, ended));
+  if (!is_passive) co_await run_commands(input, endpoint, *test_qp);
+  co_await Ended::Next(ended);
 }
 
-Task<> tell(Host& host, std::uint64_t service) {
+Task<> serve_datagrams(Host& host, std::uint64_t service) {
   Endpoint listener = value_of(co_await Endpoint::create(host.loop, Endpoint::Kind::kDatagrams));
   value_of(co_await listener.bind(service));
-  ServiceFilter lopsided;
-  lopsided.data_mask = data_of("x");
-  const auto refused = co_await listener.listen(16, lopsided);
+  ServiceFilter mask_without_data;
+  mask_without_data.data_mask = data_of("x");
+  const auto refused = co_await listener.listen(16, mask_without_data);
   if (refused || refused.error().code != std::errc::invalid_argument) {
     throw std::runtime_error("a mask without data");
   }
@@ -409,58 +415,58 @@ Task<> tell(Host& host, std::uint64_t service) {
   QueuePairOptions options;
   options.transport = Transport::kUd;
   QueuePair qp = value_of(co_await QueuePair::create(host.pd, cq, cq, options));
-  say("listening");
+  print_line("listening");
   for (;;) {
     Endpoint::Event event = co_await listener.event();
-    std::optional<Endpoint> asked = event.take_endpoint();
-    if (!asked) continue;
+    std::optional<Endpoint> new_endpoint = event.take_endpoint();
+    if (!new_endpoint) continue;
     const std::string word = quoted(event.private_data());
-    say("request " + hex(event.service()) + " " + word + " for " + hex(qp.number()));
+    print_line("request " + hex(event.service()) + " " + word + " for " + hex(qp.number()));
     if (word == "'refuse'") {
-      value_of(co_await asked->reject(RejectReason::kConsumer));
+      value_of(co_await new_endpoint->reject(RejectReason::kConsumer));
       continue;
     }
     Endpoint::Parameters parameters;
     parameters.private_data = data_of("welcome");
     parameters.queue_pair = qp.number();
-    value_of(co_await asked->accept(parameters));
+    value_of(co_await new_endpoint->accept(parameters));
   }
 }
 
-Task<> learn(Host& host, std::vector<std::string> words) {
+Task<> resolve_datagram_service(Host& host, std::vector<std::string> words) {
   Endpoint endpoint = value_of(co_await Endpoint::create(host.loop, Endpoint::Kind::kDatagrams));
-  co_await resolved(endpoint, service_of(words[2]), gid_of(words[1]), Gid{});
+  co_await resolve(endpoint, service_of(words[2]), gid_of(words[1]), Gid{});
   Endpoint::Parameters parameters;
   parameters.private_data = data_of(words[3]);
   value_of(co_await endpoint.connect(parameters));
   const Endpoint::Event event = co_await endpoint.event();
   if (event.type == Type::kEstablished) {
-    say("told " + hex(event.queue_pair()) + " " + hex(event.qkey()) + " " +
-        quoted(event.private_data()));
+    print_line("told " + hex(event.queue_pair()) + " " + hex(event.qkey()) + " " +
+               quoted(event.private_data()));
   } else {
-    say("event " + std::to_string(event.raw.type) + " " + std::to_string(event.status()));
+    print_line("event " + std::to_string(event.raw.type) + " " + std::to_string(event.status()));
   }
 }
 
-Task<> play(Loop& loop, Orders& orders, std::vector<std::string> words) {
+Task<> run_program(Loop& loop, CommandInput& input, std::vector<std::string> words) {
   Device device = value_of(co_await Device::open(loop));
   ProtectionDomain pd = value_of(co_await device.create_pd());
   Host host{loop, std::move(device), std::move(pd)};
   if (words[0] == "serve") co_await serve(host, service_of(words[1]));
-  if (words[0] == "ask") co_await ask(host, orders, words);
-  if (words[0] == "meet") co_await meet(host, orders, words);
-  if (words[0] == "tell") co_await tell(host, service_of(words[1]));
-  if (words[0] == "learn") co_await learn(host, words);
+  if (words[0] == "ask") co_await connect_to_server(host, input, words);
+  if (words[0] == "meet") co_await connect_peer_to_peer(host, input, words);
+  if (words[0] == "tell") co_await serve_datagrams(host, service_of(words[1]));
+  if (words[0] == "learn") co_await resolve_datagram_service(host, words);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
-  const bool right = (words.size() == 2 && (words[0] == "serve" || words[0] == "tell")) ||
-                     ((words.size() == 4 || words.size() == 6) && words[0] == "ask") ||
-                     (words.size() == 4 && (words[0] == "meet" || words[0] == "learn"));
-  if (!right) {
+  const bool is_valid = (words.size() == 2 && (words[0] == "serve" || words[0] == "tell")) ||
+                        ((words.size() == 4 || words.size() == 6) && words[0] == "ask") ||
+                        (words.size() == 4 && (words[0] == "meet" || words[0] == "learn"));
+  if (!is_valid) {
     std::fprintf(stderr,
                  "usage: endpoints serve SERVICE | ask GID SERVICE WORD [OWN OTHER] | "
                  "meet OWN PEER SERVICE | tell SERVICE | learn GID SERVICE WORD\n");
@@ -468,8 +474,8 @@ int main(int argc, char** argv) {
   }
   try {
     const auto loop = value_of(Loop::create());
-    Orders orders;
-    run(*loop, orders, play(*loop, orders, words));
+    CommandInput input;
+    run(*loop, input, run_program(*loop, input, words));
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "endpoints: %s\n", error.what());

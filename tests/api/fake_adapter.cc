@@ -20,24 +20,24 @@ namespace {
 struct Counter {
   int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
   ~Counter() { ::close(fd); }
-  void post() const {
+  void increment() const {
     const std::uint64_t one = 1;
     static_cast<void>(::write(fd, &one, sizeof one));
   }
-  void take() const {
+  void decrement() const {
     std::uint64_t value = 0;
     static_cast<void>(::read(fd, &value, sizeof value));
   }
 };
 
 struct Object {
-  std::uint32_t made_by = 0;  // enum vb_command
+  std::uint32_t created_by = 0;  // enum vb_command
   std::vector<vb_handle> depends_on{};
   std::uint64_t cookie = 0;
 };
 
-struct Held {
-  fake::Duration hold{};
+struct State {
+  fake::Duration command_time{};
   fake::Duration now{};
   std::uint64_t carried_out = 0;
   std::map<vb_handle, Object> objects{};
@@ -53,10 +53,10 @@ struct Held {
   std::set<vb_handle> armed{};
   std::string text{};
 };
-Held* held_state = nullptr;
-Held& state() { return *held_state; }
+State* global_state = nullptr;
+State& state() { return *global_state; }
 
-int failed(int error, const char* text) {
+int fail(int error, const char* text) {
   state().text = text;
   return error;
 }
@@ -67,16 +67,16 @@ vb_handle make(std::uint32_t command, std::vector<vb_handle> depends_on, std::ui
   return handle;
 }
 
-bool is(vb_handle handle, std::uint32_t made_by) {
+bool exists(vb_handle handle, std::uint32_t created_by) {
   const auto found = state().objects.find(handle);
-  return found != state().objects.end() && found->second.made_by == made_by;
+  return found != state().objects.end() && found->second.created_by == created_by;
 }
 
-int destroy(vb_handle handle, std::uint32_t made_by) {
-  if (!is(handle, made_by)) return failed(EINVAL, "no such object");
+int destroy(vb_handle handle, std::uint32_t created_by) {
+  if (!exists(handle, created_by)) return fail(EINVAL, "no such object");
   for (const auto& [other, object] : state().objects) {
-    for (const vb_handle below : object.depends_on) {
-      if (below == handle) return failed(EBUSY, "objects stand on it");
+    for (const vb_handle dependency : object.depends_on) {
+      if (dependency == handle) return fail(EBUSY, "other objects use it");
     }
   }
   state().objects.erase(handle);
@@ -92,12 +92,12 @@ Args& args_of(vb_request& request) {
 int carry_out(vb_request& request) {
   ++state().carried_out;
   switch (request.command) {
-    case VB_OPEN: std::strcpy(args_of<vb_open_args>(request).device.name, "held"); return 0;
+    case VB_OPEN: std::strcpy(args_of<vb_open_args>(request).device.name, "fake"); return 0;
     case VB_PD_CREATE: args_of<vb_pd_args>(request).pd = make(VB_PD_CREATE, {}); return 0;
     case VB_PD_DESTROY: return destroy(args_of<vb_pd_args>(request).pd, VB_PD_CREATE);
     case VB_MR_REGISTER: {
       auto& a = args_of<vb_mr_args>(request);
-      if (!is(a.pd, VB_PD_CREATE)) return failed(EINVAL, "no such protection domain");
+      if (!exists(a.pd, VB_PD_CREATE)) return fail(EINVAL, "no such protection domain");
       a.mr = make(VB_MR_REGISTER, {a.pd});
       a.lkey = a.rkey = static_cast<std::uint32_t>(a.mr);
       return 0;
@@ -107,9 +107,10 @@ int carry_out(vb_request& request) {
       a.mr = make(VB_MR_REGISTER, {a.pd});
       return 0;
     }
-    case VB_MR_REREGISTER: return is(args_of<vb_mr_args>(request).mr, VB_MR_REGISTER) ? 0 : EINVAL;
+    case VB_MR_REREGISTER:
+      return exists(args_of<vb_mr_args>(request).mr, VB_MR_REGISTER) ? 0 : EINVAL;
     case VB_MR_PREFETCH:
-      return is(args_of<vb_prefetch_args>(request).pd, VB_PD_CREATE) ? 0 : EINVAL;
+      return exists(args_of<vb_prefetch_args>(request).pd, VB_PD_CREATE) ? 0 : EINVAL;
     case VB_MR_DEREGISTER: return destroy(args_of<vb_mr_args>(request).mr, VB_MR_REGISTER);
     case VB_MW_CREATE: {
       auto& a = args_of<vb_mw_args>(request);
@@ -123,14 +124,14 @@ int carry_out(vb_request& request) {
       return 0;
     }
     case VB_SRQ_MODIFY:
-    case VB_SRQ_QUERY: return is(args_of<vb_srq_args>(request).srq, VB_SRQ_CREATE) ? 0 : EINVAL;
+    case VB_SRQ_QUERY: return exists(args_of<vb_srq_args>(request).srq, VB_SRQ_CREATE) ? 0 : EINVAL;
     case VB_SRQ_DESTROY: return destroy(args_of<vb_srq_args>(request).srq, VB_SRQ_CREATE);
     case VB_CQ_CREATE: {
       auto& a = args_of<vb_cq_args>(request);
       a.cq = make(VB_CQ_CREATE, {}, a.cookie);
       return 0;
     }
-    case VB_CQ_RESIZE: return is(args_of<vb_cq_args>(request).cq, VB_CQ_CREATE) ? 0 : EINVAL;
+    case VB_CQ_RESIZE: return exists(args_of<vb_cq_args>(request).cq, VB_CQ_CREATE) ? 0 : EINVAL;
     case VB_CQ_DESTROY: return destroy(args_of<vb_cq_args>(request).cq, VB_CQ_CREATE);
     case VB_QP_CREATE: {
       auto& a = args_of<vb_qp_args>(request);
@@ -146,27 +147,27 @@ int carry_out(vb_request& request) {
     }
     case VB_AH_DESTROY: return destroy(args_of<vb_ah_args>(request).ah, VB_AH_CREATE);
     case VB_QP_ATTACH:
-      if (!is(args_of<vb_group_args>(request).qp, VB_QP_CREATE)) return EINVAL;
+      if (!exists(args_of<vb_group_args>(request).qp, VB_QP_CREATE)) return EINVAL;
       state().attached = make(VB_QP_ATTACH, {args_of<vb_group_args>(request).qp});
       return 0;
     case VB_QP_DETACH: return vb_qp_detach(args_of<vb_group_args>(request).qp, nullptr);
     case VB_QP_MODIFY:
-    case VB_QP_QUERY: return is(args_of<vb_qp_args>(request).qp, VB_QP_CREATE) ? 0 : EINVAL;
+    case VB_QP_QUERY: return exists(args_of<vb_qp_args>(request).qp, VB_QP_CREATE) ? 0 : EINVAL;
     case VB_QP_DESTROY: return destroy(args_of<vb_qp_args>(request).qp, VB_QP_CREATE);
     case VB_CM_ID_CREATE:
       args_of<vb_cm_args>(request).id =
           make(VB_CM_ID_CREATE, {}, args_of<vb_cm_args>(request).cookie);
       return 0;
-    default: return is(args_of<vb_cm_args>(request).id, VB_CM_ID_CREATE) ? 0 : EINVAL;
+    default: return exists(args_of<vb_cm_args>(request).id, VB_CM_ID_CREATE) ? 0 : EINVAL;
   }
 }
 
-void end(vb_request& request) {
+void carry_out_request(vb_request& request) {
   request.status = carry_out(request);
   std::strcpy(request.text, request.status == 0 ? "" : state().text.c_str());
 }
 
-void undo(vb_request& request) {
+void undo_creation(vb_request& request) {
   if (request.status != 0) return;
   switch (request.command) {
     case VB_PD_CREATE: destroy(args_of<vb_pd_args>(request).pd, VB_PD_CREATE); break;
@@ -187,10 +188,10 @@ void undo(vb_request& request) {
 
 namespace fake {
 
-void reset(Duration hold) {
-  delete held_state;
-  held_state = new Held;
-  held_state->hold = hold;
+void reset(Duration command_time) {
+  delete global_state;
+  global_state = new State;
+  global_state->command_time = command_time;
 }
 
 void advance(Duration time) {
@@ -199,9 +200,9 @@ void advance(Duration time) {
     vb_request* const request = state().pending.begin()->second;
     state().now = state().pending.begin()->first;
     state().pending.erase(state().pending.begin());
-    end(*request);
+    carry_out_request(*request);
     state().done.push_back(request);
-    state().done_count.post();
+    state().done_count.increment();
   }
   state().now = until;
 }
@@ -211,33 +212,33 @@ std::uint64_t carried_out() { return state().carried_out; }
 std::uint64_t objects() { return state().objects.size(); }
 std::uint64_t requests() { return state().pending.size() + state().done.size(); }
 
-void ask_and_leave(std::uint64_t listener) {
-  vb_cm_event asks{};
-  asks.type = 4;  // RDMA_CM_EVENT_CONNECT_REQUEST
-  asks.id = listener;
-  asks.new_id = make(VB_CM_ID_CREATE, {});
-  vb_cm_event leaves{};
-  leaves.type = 6;  // RDMA_CM_EVENT_CONNECT_ERROR
-  leaves.id = asks.new_id;
-  for (const vb_cm_event& event : {asks, leaves}) {
+void connect_and_leave(std::uint64_t listener) {
+  vb_cm_event request{};
+  request.type = 4;  // RDMA_CM_EVENT_CONNECT_REQUEST
+  request.id = listener;
+  request.new_id = make(VB_CM_ID_CREATE, {});
+  vb_cm_event leave{};
+  leave.type = 6;  // RDMA_CM_EVENT_CONNECT_ERROR
+  leave.id = request.new_id;
+  for (const vb_cm_event& event : {request, leave}) {
     state().cm_events.push_back(event);
-    state().cm_count.post();
+    state().cm_count.increment();
   }
 }
 
-void tell(std::uint64_t object, std::uint32_t type) {
+void raise_event(std::uint64_t object, std::uint32_t type) {
   state().async_events.push_back(
       {.type = type, .cookie = state().objects.at(object).cookie, .device = 0, .port = 0});
-  state().async_count.post();
+  state().async_count.increment();
 }
 
-void complete(std::uint64_t cq, std::uint64_t wr_id) {
+void add_completion(std::uint64_t cq, std::uint64_t wr_id) {
   vb_wc wc{};
   wc.wr_id = wr_id;
   state().completions[cq].push_back(wc);
   if (state().armed.erase(cq) == 0) return;
   state().cq_events.push_back(state().objects.at(cq).cookie);
-  state().cq_count.post();
+  state().cq_count.increment();
 }
 
 }  // namespace fake
@@ -254,11 +255,11 @@ int vb_requests_create(vb_handle* queue, int* fd) {
 int vb_requests_destroy(vb_handle) { return fake::requests() > 0 ? EBUSY : 0; }
 
 int vb_submit(vb_handle, struct vb_request* request) {
-  if (state().hold == fake::Duration{}) {
-    end(*request);
+  if (state().command_time == fake::Duration{}) {
+    carry_out_request(*request);
     return request->status;
   }
-  state().pending.emplace(state().now + state().hold, request);
+  state().pending.emplace(state().now + state().command_time, request);
   return EINPROGRESS;
 }
 
@@ -266,7 +267,7 @@ struct vb_request* vb_requests_next(vb_handle) {
   if (state().done.empty()) return nullptr;
   vb_request* const first = state().done.front();
   state().done.pop_front();
-  state().done_count.take();
+  state().done_count.decrement();
   return first;
 }
 
@@ -274,17 +275,18 @@ int vb_requests_wait(vb_handle, struct vb_request* request) {
   while (std::erase(state().done, request) == 0) {
     fake::advance(state().pending.begin()->first - state().now);
   }
-  state().done_count.take();
+  state().done_count.decrement();
   return 0;
 }
 
 int vb_requests_cancel(vb_handle, struct vb_request* request) {
-  if (std::erase_if(state().pending, [&](const auto& one) { return one.second == request; }) > 0) {
+  if (std::erase_if(state().pending, [&](const auto& entry) { return entry.second == request; }) >
+      0) {
     return 0;
   }
   if (std::erase(state().done, request) == 0) return EINVAL;
-  state().done_count.take();
-  undo(*request);
+  state().done_count.decrement();
+  undo_creation(*request);
   return 0;
 }
 
@@ -298,7 +300,7 @@ int vb_channel_next(vb_handle, uint64_t* cookie) {
   if (state().cq_events.empty()) return EAGAIN;
   *cookie = state().cq_events.front();
   state().cq_events.pop_front();
-  state().cq_count.take();
+  state().cq_count.decrement();
   return 0;
 }
 int vb_cm_channel_create(vb_handle* channel, int* fd) {
@@ -311,7 +313,7 @@ int vb_cm_next_event(vb_handle, struct vb_cm_event* event) {
   if (state().cm_events.empty()) return EAGAIN;
   *event = state().cm_events.front();
   state().cm_events.pop_front();
-  state().cm_count.take();
+  state().cm_count.decrement();
   event->cookie = state().objects.at(event->id).cookie;  // the current cookie
   return 0;
 }
@@ -324,7 +326,7 @@ int vb_async_next(vb_handle, struct vb_async_event* event) {
   if (state().async_events.empty()) return EAGAIN;
   *event = state().async_events.front();
   state().async_events.pop_front();
-  state().async_count.take();
+  state().async_count.decrement();
   return 0;
 }
 
@@ -334,13 +336,13 @@ int vb_srq_destroy(vb_handle srq) { return destroy(srq, VB_SRQ_CREATE); }
 int vb_mr_deregister(vb_handle mr) { return destroy(mr, VB_MR_REGISTER); }
 int vb_qp_detach(vb_handle qp, const uint8_t*) {
   if (state().attached != 0) destroy(std::exchange(state().attached, 0), VB_QP_ATTACH);
-  return is(qp, VB_QP_CREATE) ? 0 : EINVAL;
+  return exists(qp, VB_QP_CREATE) ? 0 : EINVAL;
 }
 int vb_ah_destroy(vb_handle ah) { return destroy(ah, VB_AH_CREATE); }
 int vb_cq_destroy(vb_handle cq) { return destroy(cq, VB_CQ_CREATE); }
 int vb_qp_destroy(vb_handle qp) { return destroy(qp, VB_QP_CREATE); }
 int vb_cm_id_destroy(vb_handle id) { return destroy(id, VB_CM_ID_CREATE); }
-int vb_cm_id_migrate(vb_handle id, vb_handle) { return is(id, VB_CM_ID_CREATE) ? 0 : EINVAL; }
+int vb_cm_id_migrate(vb_handle id, vb_handle) { return exists(id, VB_CM_ID_CREATE) ? 0 : EINVAL; }
 int vb_cm_id_set_cookie(vb_handle id, uint64_t cookie) {
   state().objects.at(id).cookie = cookie;
   return 0;

@@ -8,8 +8,8 @@ namespace fake {
 
 using Duration = std::chrono::milliseconds;
 
-// Forgets everything.  From now on each command takes `hold`.
-void reset(Duration hold);
+// Removes all objects and requests.  From now on each command takes `command_time`.
+void reset(Duration command_time);
 // Advances the time, and carries out all due commands in the order of submission.
 void advance(Duration time);
 Duration now();
@@ -18,11 +18,11 @@ Duration now();
 std::uint64_t carried_out();
 std::uint64_t objects();
 std::uint64_t requests();
-// A peer requests a connection from the listener, which creates an id, and then leaves.
-void ask_and_leave(std::uint64_t listener);
+// Fakes a peer that requests a connection from the listener, which creates an id, and then leaves.
+void connect_and_leave(std::uint64_t listener);
 // Raises an asynchronous event (enum ibv_event_type) for the object with this handle.
-void tell(std::uint64_t object, std::uint32_t type);
+void raise_event(std::uint64_t object, std::uint32_t type);
 // Adds a completion to the CQ with this handle.
-void complete(std::uint64_t cq, std::uint64_t wr_id);
+void add_completion(std::uint64_t cq, std::uint64_t wr_id);
 
 }  // namespace fake

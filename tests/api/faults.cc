@@ -1,6 +1,8 @@
 // Tests verbena::Fabric on a fabric of two hosts, a and b, in the network red, or of two HCAs at a
-// switch: faults NAME A B NODE, with the two ends of a link.  It leaves the link slow and the node
-// paused.  Prints "all good"; a failure ends it with a line.
+// switch:
+//     faults NAME A B NODE
+// A and B are the ends of a link.  The test leaves the link slow and the node paused.  Prints "all
+// good"; a failure ends the test with one line.
 #include <verbena/fabric.h>
 
 #include <chrono>
@@ -15,42 +17,43 @@ using namespace std::chrono_literals;
 
 namespace {
 
-void says(const Fabric::State& state, const std::string& wanted,
-          const std::source_location& where = std::source_location::current()) {
+void expect_state(const Fabric::State& state, const std::string& wanted,
+                  const std::source_location& location = std::source_location::current()) {
   const std::string& text = state ? *state : state.error().text;
   if (state && text.ends_with(wanted)) return;
-  throw std::runtime_error("line " + std::to_string(where.line()) + ": " + text);
+  throw std::runtime_error("line " + std::to_string(location.line()) + ": " + text);
 }
 
-void fails(const Fabric::State& state, std::errc code, const std::string& wanted,
-           const std::source_location& where = std::source_location::current()) {
+void expect_failure(const Fabric::State& state, std::errc code, const std::string& wanted,
+                    const std::source_location& location = std::source_location::current()) {
   const std::string text = state ? *state : state.error().text;
   if (!state && state.error().code == code && text.find(wanted) != std::string::npos) return;
-  throw std::runtime_error("line " + std::to_string(where.line()) + ": " + text);
+  throw std::runtime_error("line " + std::to_string(location.line()) + ": " + text);
 }
 
 void test(const Fabric& fabric, const FabricLink& link, const std::string& node) {
-  says(fabric.take_down(link), " is down");
-  says(fabric.bring_up(link), " is up");
-  says(fabric.lose(link, 2.5, 7), " loses 2.5 % of its packets (seed 7)");
-  says(fabric.lose(link, 0), " loses nothing");
-  says(fabric.flap(link, 50ms, 1s, 3), " flaps: 50ms down, 1s up, at random (seed 3)");
-  says(fabric.bring_up(link), " is up");
-  says(fabric.set_mtu(link, 1024), " has an MTU of 1024 bytes");
-  says(fabric.set_mtu(link, {}), " has its own MTU");
-  says(fabric.slow_down(link, 1500us), " delays packets by 1500us");
-  says(fabric.add_pkey(node, 0x8123), " has got P_Key 0x8123");
-  says(fabric.remove_pkey(node, 0x8123), " has lost P_Key 0x8123");
-  says(fabric.switch_off(node), "");
-  says(fabric.switch_on(node), " is on");
-  says(fabric.pause(node), " is paused");
+  expect_state(fabric.take_down(link), " is down");
+  expect_state(fabric.bring_up(link), " is up");
+  expect_state(fabric.lose(link, 2.5, 7), " loses 2.5 % of its packets (seed 7)");
+  expect_state(fabric.lose(link, 0), " loses nothing");
+  expect_state(fabric.flap(link, 50ms, 1s, 3), " flaps: 50ms down, 1s up, at random (seed 3)");
+  expect_state(fabric.bring_up(link), " is up");
+  expect_state(fabric.set_mtu(link, 1024), " has an MTU of 1024 bytes");
+  expect_state(fabric.set_mtu(link, {}), " has its own MTU");
+  expect_state(fabric.slow_down(link, 1500us), " delays packets by 1500us");
+  expect_state(fabric.add_pkey(node, 0x8123), " has got P_Key 0x8123");
+  expect_state(fabric.remove_pkey(node, 0x8123), " has lost P_Key 0x8123");
+  expect_state(fabric.switch_off(node), "");
+  expect_state(fabric.switch_on(node), " is on");
+  expect_state(fabric.pause(node), " is paused");
 
-  fails(fabric.take_down({"nobody", link.b}), std::errc::invalid_argument, "there is no");
-  fails(fabric.slow_down(link, 11s), std::errc::invalid_argument, "is no delay");
-  fails(fabric.lose(link, 101), std::errc::invalid_argument, "0 to 100 percent");
-  fails(fabric.fault({"link", "a"}), std::errc::invalid_argument, "a fault of a link is");
-  fails(fabric.remove_pkey(node, 0x8124), std::errc::invalid_argument, "has no P_Key 0x8124");
-  fails(Fabric("nowhere").pause(node), std::errc::no_such_device, "'nowhere' is not up");
+  expect_failure(fabric.take_down({"nobody", link.b}), std::errc::invalid_argument, "there is no");
+  expect_failure(fabric.slow_down(link, 11s), std::errc::invalid_argument, "is no delay");
+  expect_failure(fabric.lose(link, 101), std::errc::invalid_argument, "0 to 100 percent");
+  expect_failure(fabric.fault({"link", "a"}), std::errc::invalid_argument, "a fault of a link is");
+  expect_failure(fabric.remove_pkey(node, 0x8124), std::errc::invalid_argument,
+                 "has no P_Key 0x8124");
+  expect_failure(Fabric("nowhere").pause(node), std::errc::no_such_device, "'nowhere' is not up");
 }
 
 }  // namespace

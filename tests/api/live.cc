@@ -1,6 +1,6 @@
 // Tests the C++ API with the real libverbena and two connected queue pairs of this program: shared
 // receive queues with their limit, memory windows, reregistering, resizing, and events such as
-// migration.  Prints "all good"; a failure ends it with a line.
+// migration.  Prints "all good"; a failure ends the test with one line.
 #include <verbena/verbena.h>
 
 #include <array>
@@ -23,11 +23,12 @@ constexpr std::size_t kBytes = 256;
 constexpr Access kAll =
     Access::kLocalWrite | Access::kRemoteWrite | Access::kRemoteRead | Access::kBindWindow;
 
-bool on_engine =
-    true;  // false: on an adapter with the system's libibverbs (tests/interop/linux/api.sh)
+// False: on an adapter with the system's libibverbs (tests/interop/linux/api.sh).
+bool on_engine = true;
 
-void check(bool good, const std::source_location& where = std::source_location::current()) {
-  if (!good) throw std::runtime_error("line " + std::to_string(where.line()) + " does not hold");
+void check(bool holds, const std::source_location& location = std::source_location::current()) {
+  if (!holds)
+    throw std::runtime_error("line " + std::to_string(location.line()) + " does not hold");
 }
 
 struct Side {
@@ -42,26 +43,26 @@ constexpr std::uint32_t kToRts = 1 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 <<
 constexpr std::uint32_t kAlternatePath = 1 << 14, kMigrationState = 1 << 18;
 constexpr std::uint32_t kMigrated = 0, kRearm = 1;
 
-vb_ah_attr path_of(const GidEntry& own) {
+vb_ah_attr path_of(const GidEntry& entry) {
   vb_ah_attr out{};
-  std::copy(own.gid.begin(), own.gid.end(), out.dgid);
-  out.sgid_index = static_cast<std::uint8_t>(own.index);
+  std::copy(entry.gid.begin(), entry.gid.end(), out.dgid);
+  out.sgid_index = static_cast<std::uint8_t>(entry.index);
   out.hop_limit = 64;
   out.is_global = 1;
-  out.port_num = own.port;
+  out.port_num = entry.port;
   return out;
 }
 
-// Returns an IPv4 address: an adapter also has GIDs that cannot be used here.
-GidEntry ipv4(const std::vector<GidEntry>& gids) {
-  const auto found = std::find_if(gids.begin(), gids.end(), [](const GidEntry& gid) {
-    return gid.gid[0] == 0 && gid.gid[10] == 0xff && gid.gid[11] == 0xff;
+// Returns the GID of an IPv4 address, because an adapter also has GIDs that cannot be used here.
+GidEntry first_ipv4_gid(const std::vector<GidEntry>& gids) {
+  const auto found = std::find_if(gids.begin(), gids.end(), [](const GidEntry& entry) {
+    return entry.gid[0] == 0 && entry.gid[10] == 0xff && entry.gid[11] == 0xff;
   });
   check(found != gids.end());
   return *found;
 }
 
-Task<> connect(QueuePair& qp, std::uint32_t peer, GidEntry own) {
+Task<> connect(QueuePair& qp, std::uint32_t peer, GidEntry gid) {
   vb_qp_attr attributes{};
   attributes.port_num = 1;
   attributes.qp_access_flags = 2 | 4 | 8;
@@ -72,20 +73,21 @@ Task<> connect(QueuePair& qp, std::uint32_t peer, GidEntry own) {
   attributes.min_rnr_timer = 1;
   attributes.timeout = 14;
   attributes.retry_cnt = attributes.rnr_retry = 7;
-  attributes.ah = path_of(own);
+  attributes.ah = path_of(gid);
   for (const std::uint32_t mask : {kToInit, kToRtr, kToRts}) {
     ++attributes.qp_state;
     value_of(co_await qp.modify(attributes, mask));
   }
 }
 
-Task<Completion> one(CompletionQueue& cq) {
-  std::array<Completion, 1> room{};
-  const std::span<Completion> done = co_await cq.next(room);
+Task<Completion> next_completion(CompletionQueue& cq) {
+  std::array<Completion, 1> completions{};
+  const std::span<Completion> done = co_await cq.next(completions);
   co_return done[0];
 }
 
-Task<Side> side(const Device& device, const ProtectionDomain& pd, const SharedReceiveQueue* srq) {
+Task<Side> create_side(const Device& device, const ProtectionDomain& pd,
+                       const SharedReceiveQueue* srq) {
   CompletionQueue cq = value_of(co_await device.create_cq(4));
   QueuePairOptions options;
   options.receives = srq;
@@ -102,8 +104,8 @@ Task<> shared_receives(Side& a, Side& b, SharedReceiveQueue& srq, const MemoryRe
   check(value_of(co_await srq.query()).limit == 2);
   for (std::uint64_t id = 1; id <= 2; ++id) {
     value_of(a.qp.post({.id = 10 + id, .segments = out}));
-    check((co_await one(a.cq)).wr_id == 10 + id);
-    check((co_await one(b.cq)).wr_id == id);
+    check((co_await next_completion(a.cq)).wr_id == 10 + id);
+    check((co_await next_completion(b.cq)).wr_id == id);
   }
   check(co_await srq.event() == SharedReceiveQueue::Event::kLimitReached);
   if (on_engine) {  // not every adapter can resize SRQs
@@ -114,8 +116,9 @@ Task<> shared_receives(Side& a, Side& b, SharedReceiveQueue& srq, const MemoryRe
 }
 
 Task<> migration(Side& a, Side& b, const std::vector<GidEntry>& gids, const MemoryRegion& memory) {
-  const auto other = std::find_if(gids.begin(), gids.end(),
-                                  [&](const GidEntry& gid) { return gid.gid != ipv4(gids).gid; });
+  const auto other = std::find_if(gids.begin(), gids.end(), [&](const GidEntry& entry) {
+    return entry.gid != first_ipv4_gid(gids).gid;
+  });
   check(other != gids.end());
   vb_qp_attr alternate{};
   alternate.alt_ah = path_of(*other);
@@ -128,7 +131,7 @@ Task<> migration(Side& a, Side& b, const std::vector<GidEntry>& gids, const Memo
   const std::array out{memory.segment(0, 64)};
   const auto exchange = [&](Side& from) -> Task<> {
     value_of(from.qp.post({.opcode = Opcode::kWrite, .segments = out, .remote = memory.remote()}));
-    check((co_await one(from.cq)).status == 0);
+    check((co_await next_completion(from.cq)).status == 0);
   };
   co_await exchange(a);
   co_await exchange(b);
@@ -137,60 +140,61 @@ Task<> migration(Side& a, Side& b, const std::vector<GidEntry>& gids, const Memo
   co_await exchange(a);
   check(co_await a.qp.event() == QueuePair::Event::kMigrated);
   check(co_await b.qp.event() == QueuePair::Event::kMigrated);
-  const vb_qp_attr now = value_of(co_await b.qp.query());
-  check(std::equal(other->gid.begin(), other->gid.end(), now.ah.dgid));
+  const vb_qp_attr attributes = value_of(co_await b.qp.query());
+  check(std::equal(other->gid.begin(), other->gid.end(), attributes.ah.dgid));
 }
 
 // b binds a window to a part of its memory; a writes through it until it is destroyed.
 Task<> windows(Side& a, Side& b, const ProtectionDomain& pd, const MemoryRegion& memory,
                MemoryWindow::Type type) {
   MemoryWindow window = value_of(co_await MemoryWindow::create(pd, type));
-  for (int times = 0; times < 2; ++times) {
-    if (times > 0 &&
-        type == MemoryWindow::Type::kTwo) {  // must be invalidated before binding again
+  for (int round = 0; round < 2; ++round) {
+    // A window of type 2 must be invalidated before it is bound again.
+    if (round > 0 && type == MemoryWindow::Type::kTwo) {
       value_of(b.qp.post(window.invalidate()));
-      check((co_await one(b.cq)).status == 0);
+      check((co_await next_completion(b.cq)).status == 0);
     }
     value_of(b.qp.post(window.bind(memory, 128, 64, Access::kRemoteWrite)));
-    check((co_await one(b.cq)).status == 0);
+    check((co_await next_completion(b.cq)).status == 0);
   }
   memory.bytes()[0] = std::byte{42};
   const std::array out{memory.segment(0, 8)};
   const Send write{.opcode = Opcode::kWrite, .segments = out, .remote = window.remote()};
   value_of(a.qp.post(write));
-  check((co_await one(a.cq)).status == 0);
+  check((co_await next_completion(a.cq)).status == 0);
   check(memory.bytes()[128] == std::byte{42});
   if (type == MemoryWindow::Type::kOne) co_return;
   value_of(b.qp.post(window.invalidate()));
-  check((co_await one(b.cq)).status == 0);
+  check((co_await next_completion(b.cq)).status == 0);
   value_of(a.qp.post(write));
-  check((co_await one(a.cq)).status == kRemoteAccessError);
+  check((co_await next_completion(a.cq)).status == kRemoteAccessError);
   if (on_engine) check(co_await b.qp.event() == QueuePair::Event::kAccessError);
 }
 
 // Changes a region's memory but not its keys, and uses a null region.
 Task<> regions(Side& a, const ProtectionDomain& pd, MemoryRegion& memory,
-               std::vector<std::byte>& more) {
-  const Segment before = memory.whole();
-  value_of(co_await memory.reregister(more, kAll));
-  check(memory.whole().lkey == before.lkey && memory.bytes().data() == more.data());
+               std::vector<std::byte>& new_memory) {
+  const Segment old_segment = memory.whole();
+  value_of(co_await memory.reregister(new_memory, kAll));
+  check(memory.whole().lkey == old_segment.lkey && memory.bytes().data() == new_memory.data());
   const std::array segments{memory.whole()};
   value_of(co_await pd.prefetch(segments, true));
-  check(!(co_await pd.prefetch(std::array{before}, true)));  // the old memory is not registered
+  // The old memory is not registered any more.
+  check(!(co_await pd.prefetch(std::array{old_segment}, true)));
   const NullRegion nothing = value_of(co_await pd.create_null_region());
-  more[7] = std::byte{1};
+  new_memory[7] = std::byte{1};
   const std::array zeros{nothing.segment(8)};
   value_of(a.qp.post({.opcode = Opcode::kWrite, .segments = zeros, .remote = memory.remote()}));
-  check((co_await one(a.cq)).status == 0);
-  check(more[7] == std::byte{0});
+  check((co_await next_completion(a.cq)).status == 0);
+  check(new_memory[7] == std::byte{0});
 }
 
 // Features that an adapter may lack fail with operation_not_supported.
-Task<> without(QueuePair& qp, const ProtectionDomain& pd, MemoryRegion& memory,
-               std::vector<std::byte>& more) {
+Task<> check_missing_features(QueuePair& qp, const ProtectionDomain& pd, MemoryRegion& memory,
+                              std::vector<std::byte>& new_memory) {
   const auto window = co_await MemoryWindow::create(pd, MemoryWindow::Type::kOne);
   check(!window && window.error().code == std::errc::operation_not_supported);
-  const auto changed = co_await memory.reregister(more, kAll);
+  const auto changed = co_await memory.reregister(new_memory, kAll);
   check(!changed && changed.error().code == std::errc::operation_not_supported);
   const auto path = co_await qp.modify({}, kAlternatePath);
   check(!path && path.error().code == std::errc::operation_not_supported);
@@ -198,27 +202,27 @@ Task<> without(QueuePair& qp, const ProtectionDomain& pd, MemoryRegion& memory,
   check(nothing || nothing.error().code == std::errc::operation_not_supported);
 }
 
-Task<> all(Loop& loop) {
+Task<> run_all(Loop& loop) {
   const Device device = value_of(co_await Device::open(loop));
   const ProtectionDomain pd = value_of(co_await device.create_pd());
   const std::vector<GidEntry> gids = device.gids();
-  const GidEntry own = ipv4(gids);
-  std::vector<std::byte> bytes(kBytes), more(kBytes);
+  const GidEntry gid = first_ipv4_gid(gids);
+  std::vector<std::byte> bytes(kBytes), new_memory(kBytes);
   MemoryRegion memory = value_of(co_await pd.register_memory(bytes, kAll));
   SharedReceiveQueue srq = value_of(co_await SharedReceiveQueue::create(pd, 8));
-  Side a = co_await side(device, pd, nullptr);
-  Side b = co_await side(device, pd, &srq);
-  co_await connect(a.qp, b.qp.number(), own);
-  co_await connect(b.qp, a.qp.number(), own);
+  Side a = co_await create_side(device, pd, nullptr);
+  Side b = co_await create_side(device, pd, &srq);
+  co_await connect(a.qp, b.qp.number(), gid);
+  co_await connect(b.qp, a.qp.number(), gid);
   check(value_of(co_await a.cq.resize(1000)) >= 1000);
 
   co_await shared_receives(a, b, srq, memory);
   if (on_engine) {
     co_await migration(a, b, gids, memory);
-    co_await regions(a, pd, memory, more);
+    co_await regions(a, pd, memory, new_memory);
     co_await windows(a, b, pd, memory, MemoryWindow::Type::kOne);
   } else {
-    co_await without(a.qp, pd, memory, more);
+    co_await check_missing_features(a.qp, pd, memory, new_memory);
   }
   co_await windows(a, b, pd, memory, MemoryWindow::Type::kTwo);  // ends the connection
 }
@@ -229,7 +233,7 @@ int main(int argc, char** argv) {
   on_engine = argc < 2 || std::string_view(argv[1]) != "adapter";
   try {
     auto loop = value_of(Loop::create());
-    loop->run(all(*loop));
+    loop->run(run_all(*loop));
     std::puts("all good");
     return 0;
   } catch (const std::exception& error) {

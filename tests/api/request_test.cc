@@ -19,7 +19,7 @@ namespace {
 using namespace verbena;
 using fake::Duration;
 constexpr Duration kSecond = std::chrono::seconds(1);
-constexpr Duration kNearly = kSecond - Duration(1);
+constexpr Duration kAlmostASecond = kSecond - Duration(1);
 
 // Holds the objects that commands need.
 struct Objects {
@@ -35,8 +35,8 @@ struct Objects {
   std::optional<SharedReceiveQueue> srq;
   std::optional<MemoryWindow> window;
 
-  explicit Objects(Duration hold) {
-    fake::reset(hold);
+  explicit Objects(Duration command_time) {
+    fake::reset(command_time);
     loop = value_of(Loop::create());
     device.emplace(value_of(Device::open(*loop).wait()));
     pd.emplace(value_of(device->create_pd().wait()));
@@ -48,134 +48,134 @@ struct Objects {
     srq.emplace(value_of(SharedReceiveQueue::create(*pd, 16).wait()));
     window.emplace(value_of(MemoryWindow::create(*pd, MemoryWindow::Type::kTwo).wait()));
   }
-  void turn() const {
+  void run_loop() const {
     while (loop->run_ready()) {
     }
   }
 };
 
-// A started command, with the three ways to get its outcome.
-struct Started {
+// Holds a started command, with the three ways to get its outcome.
+struct StartedCommand {
   std::function<void(std::function<void(bool)>)> then;  // true: it succeeded
   std::function<bool()> wait;
   std::function<Task<bool>()> await;
-  std::function<void()> drop;
+  std::function<void()> cancel;
 };
 
 template <class T>
-Task<bool> awaited(Request<T> request) {
+Task<bool> await_outcome(Request<T> request) {
   const Outcome<T> outcome = co_await std::move(request);
   co_return outcome.has_value();
 }
 
 template <class T>
-Started faces(Request<T> made) {
-  auto request = std::make_shared<std::optional<Request<T>>>(std::move(made));
+StartedCommand wrap(Request<T> new_request) {
+  auto request = std::make_shared<std::optional<Request<T>>>(std::move(new_request));
   return {.then =
-              [request](std::function<void(bool)> told) {
-                (*request)->then([told](Outcome<T> outcome) { told(outcome.has_value()); });
+              [request](std::function<void(bool)> callback) {
+                (*request)->then([callback](Outcome<T> outcome) { callback(outcome.has_value()); });
               },
           .wait = [request] { return std::move(**request).wait().has_value(); },
-          .await = [request] { return awaited(std::move(**request)); },
-          .drop = [request] { request->reset(); }};
+          .await = [request] { return await_outcome(std::move(**request)); },
+          .cancel = [request] { request->reset(); }};
 }
 
-using Command = std::function<Started(Objects&)>;
+using Command = std::function<StartedCommand(Objects&)>;
 const std::vector<std::pair<std::string, Command>>& commands() {
   static const std::vector<std::pair<std::string, Command>> all{
-      {"Open", [](Objects& o) { return faces(Device::open(*o.loop)); }},
-      {"CreatePd", [](Objects& o) { return faces(o.device->create_pd()); }},
+      {"Open", [](Objects& o) { return wrap(Device::open(*o.loop)); }},
+      {"CreatePd", [](Objects& o) { return wrap(o.device->create_pd()); }},
       {"RegisterMemory",
-       [](Objects& o) { return faces(o.pd->register_memory(o.memory, Access::kRead)); }},
-      {"Deregister", [](Objects& o) { return faces(o.mr->deregister()); }},
+       [](Objects& o) { return wrap(o.pd->register_memory(o.memory, Access::kRead)); }},
+      {"Deregister", [](Objects& o) { return wrap(o.mr->deregister()); }},
       {"Reregister",
-       [](Objects& o) { return faces(o.mr->reregister(o.memory, Access::kLocalWrite)); }},
-      {"CreateNullRegion", [](Objects& o) { return faces(o.pd->create_null_region()); }},
+       [](Objects& o) { return wrap(o.mr->reregister(o.memory, Access::kLocalWrite)); }},
+      {"CreateNullRegion", [](Objects& o) { return wrap(o.pd->create_null_region()); }},
       {"Prefetch",
        [](Objects& o) {
          const Segment segment = o.mr->whole();
-         return faces(o.pd->prefetch({&segment, 1}, true));
+         return wrap(o.pd->prefetch({&segment, 1}, true));
        }},
       {"CreateWindow",
-       [](Objects& o) { return faces(MemoryWindow::create(*o.pd, MemoryWindow::Type::kOne)); }},
-      {"DestroyWindow", [](Objects& o) { return faces(o.window->destroy()); }},
-      {"CreateSrq", [](Objects& o) { return faces(SharedReceiveQueue::create(*o.pd, 4)); }},
-      {"LimitSrq", [](Objects& o) { return faces(o.srq->set_limit(2)); }},
-      {"ResizeSrq", [](Objects& o) { return faces(o.srq->resize(32)); }},
-      {"QuerySrq", [](Objects& o) { return faces(o.srq->query()); }},
-      {"DestroySrq", [](Objects& o) { return faces(o.srq->destroy()); }},
-      {"ResizeCq", [](Objects& o) { return faces(o.cq->resize(32)); }},
-      {"CreateCq", [](Objects& o) { return faces(o.device->create_cq(4)); }},
-      {"CreateQp", [](Objects& o) { return faces(QueuePair::create(*o.pd, *o.cq, *o.cq)); }},
-      {"ModifyQp", [](Objects& o) { return faces(o.qp->modify({}, 1)); }},
-      {"QueryQp", [](Objects& o) { return faces(o.qp->query()); }},
-      {"Attach", [](Objects& o) { return faces(o.qp->attach({0xff})); }},
+       [](Objects& o) { return wrap(MemoryWindow::create(*o.pd, MemoryWindow::Type::kOne)); }},
+      {"DestroyWindow", [](Objects& o) { return wrap(o.window->destroy()); }},
+      {"CreateSrq", [](Objects& o) { return wrap(SharedReceiveQueue::create(*o.pd, 4)); }},
+      {"LimitSrq", [](Objects& o) { return wrap(o.srq->set_limit(2)); }},
+      {"ResizeSrq", [](Objects& o) { return wrap(o.srq->resize(32)); }},
+      {"QuerySrq", [](Objects& o) { return wrap(o.srq->query()); }},
+      {"DestroySrq", [](Objects& o) { return wrap(o.srq->destroy()); }},
+      {"ResizeCq", [](Objects& o) { return wrap(o.cq->resize(32)); }},
+      {"CreateCq", [](Objects& o) { return wrap(o.device->create_cq(4)); }},
+      {"CreateQp", [](Objects& o) { return wrap(QueuePair::create(*o.pd, *o.cq, *o.cq)); }},
+      {"ModifyQp", [](Objects& o) { return wrap(o.qp->modify({}, 1)); }},
+      {"QueryQp", [](Objects& o) { return wrap(o.qp->query()); }},
+      {"Attach", [](Objects& o) { return wrap(o.qp->attach({0xff})); }},
       {"Detach",
        [](Objects& o) {
-         return faces(GroupMembership(*o.loop, {o.qp->handle(), {0xff}, 0}, {}).detach());
+         return wrap(GroupMembership(*o.loop, {o.qp->handle(), {0xff}, 0}, {}).detach());
        }},
-      {"CreateAddress", [](Objects& o) { return faces(AddressHandle::create(*o.pd, {}, {})); }},
-      {"DestroyAddress", [](Objects& o) { return faces(o.ah->destroy()); }},
-      {"DestroyQp", [](Objects& o) { return faces(o.qp->destroy()); }},
-      {"CreateId", [](Objects& o) { return faces(ConnectionId::create(*o.loop)); }},
-      {"Bind", [](Objects& o) { return faces(o.id->bind(*Address::find("127.0.0.1", 1))); }},
-      {"Listen", [](Objects& o) { return faces(o.id->listen(1)); }},
+      {"CreateAddress", [](Objects& o) { return wrap(AddressHandle::create(*o.pd, {}, {})); }},
+      {"DestroyAddress", [](Objects& o) { return wrap(o.ah->destroy()); }},
+      {"DestroyQp", [](Objects& o) { return wrap(o.qp->destroy()); }},
+      {"CreateId", [](Objects& o) { return wrap(ConnectionId::create(*o.loop)); }},
+      {"Bind", [](Objects& o) { return wrap(o.id->bind(*Address::find("127.0.0.1", 1))); }},
+      {"Listen", [](Objects& o) { return wrap(o.id->listen(1)); }},
       {"Resolve",
-       [](Objects& o) { return faces(o.id->resolve_address(*Address::find("127.0.0.1", 1), 1)); }},
-      {"Connect", [](Objects& o) { return faces(o.id->connect()); }},
-      {"Accept", [](Objects& o) { return faces(o.id->accept()); }},
-      {"Reject", [](Objects& o) { return faces(o.id->reject()); }},
-      {"Disconnect", [](Objects& o) { return faces(o.id->disconnect()); }},
+       [](Objects& o) { return wrap(o.id->resolve_address(*Address::find("127.0.0.1", 1), 1)); }},
+      {"Connect", [](Objects& o) { return wrap(o.id->connect()); }},
+      {"Accept", [](Objects& o) { return wrap(o.id->accept()); }},
+      {"Reject", [](Objects& o) { return wrap(o.id->reject()); }},
+      {"Disconnect", [](Objects& o) { return wrap(o.id->disconnect()); }},
   };
   return all;
 }
 
 class EveryCommand : public testing::TestWithParam<std::size_t> {
  protected:
-  static Started start(Objects& objects) { return commands()[GetParam()].second(objects); }
+  static StartedCommand start(Objects& objects) { return commands()[GetParam()].second(objects); }
 };
 INSTANTIATE_TEST_SUITE_P(Requests, EveryCommand, testing::Range(std::size_t{0}, commands().size()),
-                         [](const auto& one) { return commands()[one.param].first; });
+                         [](const auto& instance) { return commands()[instance.param].first; });
 
 TEST_P(EveryCommand, CallsTheCallbackOnceWhenDone) {
   Objects o(kSecond);
-  Started command = start(o);
-  int told = 0;
-  command.then([&](bool good) { told += good ? 1 : 100; });
-  o.turn();
-  fake::advance(kNearly);
-  o.turn();
-  EXPECT_EQ(told, 0);
+  StartedCommand command = start(o);
+  int calls = 0;
+  command.then([&](bool succeeded) { calls += succeeded ? 1 : 100; });
+  o.run_loop();
+  fake::advance(kAlmostASecond);
+  o.run_loop();
+  EXPECT_EQ(calls, 0);
   fake::advance(Duration(1));
-  EXPECT_EQ(told, 0);  // only the loop calls the callback
-  o.turn();
-  EXPECT_EQ(told, 1);
+  EXPECT_EQ(calls, 0);  // only the loop calls the callback
+  o.run_loop();
+  EXPECT_EQ(calls, 1);
   fake::advance(10 * kSecond);
-  o.turn();
-  EXPECT_EQ(told, 1);
+  o.run_loop();
+  EXPECT_EQ(calls, 1);
 }
 
 TEST_P(EveryCommand, NeverCallsTheCallbackInsideTheStartingCall) {
   Objects o(Duration{});
-  Started command = start(o);
-  int told = 0;
-  command.then([&](bool good) { told += good ? 1 : 100; });
-  EXPECT_EQ(told, 0);
-  o.turn();
-  EXPECT_EQ(told, 1);
+  StartedCommand command = start(o);
+  int calls = 0;
+  command.then([&](bool succeeded) { calls += succeeded ? 1 : 100; });
+  EXPECT_EQ(calls, 0);
+  o.run_loop();
+  EXPECT_EQ(calls, 1);
 }
 
 TEST_P(EveryCommand, CanBeAwaited) {
-  for (const Duration hold : {Duration{}, kSecond}) {
-    Objects o(hold);
+  for (const Duration command_time : {Duration{}, kSecond}) {
+    Objects o(command_time);
     Task<bool> task = start(o).await();
     task.start();
-    EXPECT_EQ(task.done(), hold == Duration{});
-    fake::advance(kNearly);
-    o.turn();
-    EXPECT_EQ(task.done(), hold == Duration{});
+    EXPECT_EQ(task.done(), command_time == Duration{});
+    fake::advance(kAlmostASecond);
+    o.run_loop();
+    EXPECT_EQ(task.done(), command_time == Duration{});
     fake::advance(Duration(1));
-    o.turn();
+    o.run_loop();
     ASSERT_TRUE(task.done());
     EXPECT_TRUE(task.take());
   }
@@ -183,9 +183,9 @@ TEST_P(EveryCommand, CanBeAwaited) {
 
 TEST_P(EveryCommand, CanBeWaitedFor) {
   Objects o(kSecond);
-  const Duration begun = fake::now();
+  const Duration start_time = fake::now();
   EXPECT_TRUE(start(o).wait());
-  EXPECT_EQ(fake::now() - begun, kSecond);
+  EXPECT_EQ(fake::now() - start_time, kSecond);
   EXPECT_EQ(fake::requests(), 0u);
 }
 
@@ -193,14 +193,14 @@ TEST_P(EveryCommand, IsNotCarriedOutWhenDroppedBefore) {
   Objects o(kSecond);
   const std::uint64_t carried_out = fake::carried_out(), objects = fake::objects();
   {
-    Started command = start(o);
-    int told = 0;
-    command.then([&](bool) { ++told; });
-    fake::advance(kNearly);
-    command.drop();
+    StartedCommand command = start(o);
+    int calls = 0;
+    command.then([&](bool) { ++calls; });
+    fake::advance(kAlmostASecond);
+    command.cancel();
     fake::advance(kSecond);
-    o.turn();
-    EXPECT_EQ(told, 0);
+    o.run_loop();
+    EXPECT_EQ(calls, 0);
   }
   EXPECT_EQ(fake::carried_out(), carried_out);
   EXPECT_EQ(fake::objects(), objects);
@@ -208,16 +208,16 @@ TEST_P(EveryCommand, IsNotCarriedOutWhenDroppedBefore) {
 }
 
 TEST_P(EveryCommand, LeavesNoObjectWhenDroppedAfter) {
-  for (const Duration hold : {Duration{}, kSecond}) {
-    Objects o(hold);
+  for (const Duration command_time : {Duration{}, kSecond}) {
+    Objects o(command_time);
     const std::uint64_t objects = fake::objects();
-    Started command = start(o);
-    int told = 0;
-    command.then([&](bool) { ++told; });
+    StartedCommand command = start(o);
+    int calls = 0;
+    command.then([&](bool) { ++calls; });
     fake::advance(kSecond);  // done, but its outcome was not delivered
-    command.drop();
-    o.turn();
-    EXPECT_EQ(told, 0);
+    command.cancel();
+    o.run_loop();
+    EXPECT_EQ(calls, 0);
     EXPECT_LE(fake::objects(), objects);  // fewer if the command has destroyed one
     EXPECT_EQ(fake::requests(), 0u);
   }
@@ -229,10 +229,10 @@ TEST_P(EveryCommand, IsCancelledWithTheCoroutineThatAwaitsIt) {
   {
     const Task<bool> task = start(o).await();
     task.start();
-    o.turn();
+    o.run_loop();
   }
   fake::advance(kSecond);
-  o.turn();
+  o.run_loop();
   EXPECT_EQ(fake::carried_out(), carried_out);
   EXPECT_EQ(fake::requests(), 0u);
 }
@@ -240,27 +240,27 @@ TEST_P(EveryCommand, IsCancelledWithTheCoroutineThatAwaitsIt) {
 TEST_P(EveryCommand, CanBeStartedAndWaitedForInACallback) {
   Objects o(kSecond);
   auto first = o.device->create_pd();
-  bool good = false;
-  first.then([&](const Outcome<ProtectionDomain>&) { good = start(o).wait(); });
+  bool succeeded = false;
+  first.then([&](const Outcome<ProtectionDomain>&) { succeeded = start(o).wait(); });
   fake::advance(kSecond);
-  o.turn();
-  EXPECT_TRUE(good);
+  o.run_loop();
+  EXPECT_TRUE(succeeded);
 }
 
 TEST(Requests, ACallbackMayDropItsOwnRequestAndOthers) {
   Objects o(kSecond);
   std::vector<Request<ProtectionDomain>> requests;
-  int told = 0;
+  int calls = 0;
   for (int i = 0; i < 3; ++i) {
     requests.push_back(o.device->create_pd());
     requests.back().then([&](const Outcome<ProtectionDomain>&) {
-      ++told;
+      ++calls;
       requests.clear();
     });
   }
   fake::advance(kSecond);  // completes all three
-  o.turn();
-  EXPECT_EQ(told, 1);
+  o.run_loop();
+  EXPECT_EQ(calls, 1);
   EXPECT_EQ(fake::requests(), 0u);
 }
 
@@ -272,7 +272,7 @@ TEST(Requests, CompleteInTheOrderOfStarting) {
   b.then([&](const Outcome<ProtectionDomain>&) { order += "b"; });
   a.then([&](const Outcome<ProtectionDomain>&) { order += "a"; });
   fake::advance(kSecond);
-  o.turn();
+  o.run_loop();
   EXPECT_EQ(order, "ab");
 }
 
@@ -301,45 +301,45 @@ TEST(Requests, DestroyingAUsedObjectIsBusyAndChangesNothing) {
   EXPECT_FALSE(o.pd->destroy().wait());  // it is destroyed already
 }
 
-Task<> takes(CompletionQueue& cq, std::vector<std::uint64_t>& seen, std::size_t count) {
-  std::array<Completion, 2> room{};
-  while (seen.size() < count) {
-    for (const Completion& done : co_await cq.next(room)) seen.push_back(done.wr_id);
+Task<> store_completions(CompletionQueue& cq, std::vector<std::uint64_t>& ids, std::size_t count) {
+  std::array<Completion, 2> completions{};
+  while (ids.size() < count) {
+    for (const Completion& done : co_await cq.next(completions)) ids.push_back(done.wr_id);
   }
 }
 
 TEST(CompletionQueues, GiveACoroutineEachCompletionOnce) {
   Objects o(Duration{});
-  std::vector<std::uint64_t> seen;
-  fake::complete(o.cq->handle(), 1);  // comes before the coroutine waits
-  o.loop->spawn(takes(*o.cq, seen, 6));
-  EXPECT_EQ(seen, (std::vector<std::uint64_t>{1}));
-  for (std::uint64_t id = 2; id <= 4; ++id) fake::complete(o.cq->handle(), id);
-  o.turn();
-  EXPECT_EQ(seen, (std::vector<std::uint64_t>{1, 2, 3, 4}));
+  std::vector<std::uint64_t> ids;
+  fake::add_completion(o.cq->handle(), 1);  // comes before the coroutine waits
+  o.loop->spawn(store_completions(*o.cq, ids, 6));
+  EXPECT_EQ(ids, (std::vector<std::uint64_t>{1}));
+  for (std::uint64_t id = 2; id <= 4; ++id) fake::add_completion(o.cq->handle(), id);
+  o.run_loop();
+  EXPECT_EQ(ids, (std::vector<std::uint64_t>{1, 2, 3, 4}));
   for (std::uint64_t id = 5; id <= 6; ++id) {
-    fake::complete(o.cq->handle(), id);
-    o.turn();
+    fake::add_completion(o.cq->handle(), id);
+    o.run_loop();
   }
-  EXPECT_EQ(seen, (std::vector<std::uint64_t>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(ids, (std::vector<std::uint64_t>{1, 2, 3, 4, 5, 6}));
 }
 
 // These tasks end with the loop, after the objects that they wait for are destroyed.
-Task<> waits(CompletionQueue& cq) {
-  std::array<Completion, 1> room{};
-  co_await cq.next(room);
+Task<> await_event(CompletionQueue& cq) {
+  std::array<Completion, 1> completions{};
+  co_await cq.next(completions);
 }
-Task<> waits(ConnectionId& id) { co_await id.event(); }
+Task<> await_event(ConnectionId& id) { co_await id.event(); }
 
 TEST(CompletionQueues, MayBeDestroyedBeforeAWaitingCoroutine) {
   Objects o{Duration{}};
   auto cq = std::make_unique<CompletionQueue>(value_of(o.device->create_cq(4).wait()));
   auto id = std::make_unique<ConnectionId>(value_of(ConnectionId::create(*o.loop).wait()));
-  o.loop->spawn(waits(*cq));
-  o.loop->spawn(waits(*id));
+  o.loop->spawn(await_event(*cq));
+  o.loop->spawn(await_event(*id));
   cq.reset();
   id.reset();
-  o.turn();
+  o.run_loop();
 }
 
 // The queue pair keeps its queues, but their events are dropped.
@@ -352,56 +352,56 @@ TEST(CompletionQueues, MayBeDestroyedBeforeTheQueuePairsThatUseThem) {
   options.receives = srq.get();
   auto qp = value_of(QueuePair::create(*o.pd, *cq, *cq, options).wait());
   const vb_handle queue = cq->handle(), receives = srq->handle();
-  o.loop->spawn(waits(*cq));  // arms it
+  o.loop->spawn(await_event(*cq));  // arms it
   cq.reset();
   srq.reset();
-  fake::complete(queue, 1);
-  fake::tell(queue, 0);
-  fake::tell(receives, 15);
-  o.turn();
+  fake::add_completion(queue, 1);
+  fake::raise_event(queue, 0);
+  fake::raise_event(receives, 15);
+  o.run_loop();
   const std::size_t objects = fake::objects();
   { const QueuePair last = std::move(qp); }
   EXPECT_EQ(fake::objects(), objects - 3);
 }
 
-TEST(CompletionQueues, ForgetADestroyedCoroutine) {
+TEST(CompletionQueues, IgnoreADestroyedCoroutine) {
   Objects o(Duration{});
-  std::vector<std::uint64_t> seen;
+  std::vector<std::uint64_t> ids;
   {
-    const Task<> task = takes(*o.cq, seen, 1);
+    const Task<> task = store_completions(*o.cq, ids, 1);
     task.start();
   }
-  fake::complete(o.cq->handle(), 1);
-  o.turn();
-  EXPECT_TRUE(seen.empty());
+  fake::add_completion(o.cq->handle(), 1);
+  o.run_loop();
+  EXPECT_TRUE(ids.empty());
 }
 
 // ---- events of objects
 
-Task<> hears(QueuePair& qp, std::vector<QueuePair::Event>& heard, std::size_t count) {
-  while (heard.size() < count) heard.push_back(co_await qp.event());
+Task<> store_events(QueuePair& qp, std::vector<QueuePair::Event>& events, std::size_t count) {
+  while (events.size() < count) events.push_back(co_await qp.event());
 }
 
 TEST(Events, GoToTheirObject) {
   using Event = QueuePair::Event;
   Objects o{Duration{}};
   auto other = value_of(QueuePair::create(*o.pd, *o.cq, *o.cq).wait());
-  std::vector<Event> heard, of_other;
-  fake::tell(o.qp->handle(), 4);
-  fake::tell(o.qp->handle(), 6);
-  fake::tell(o.qp->handle(), 6);  // is dropped: the first one was not taken yet
-  fake::tell(other.handle(), 1);
-  o.turn();
-  o.loop->spawn(hears(*o.qp, heard, 3));
-  EXPECT_EQ(heard, (std::vector<Event>{Event::kEstablished, Event::kMigrated}));
-  fake::tell(o.qp->handle(), 6);
-  o.turn();
-  EXPECT_EQ(heard.size(), 3u);
-  o.loop->spawn(hears(other, of_other, 1));
-  EXPECT_EQ(of_other, (std::vector<Event>{Event::kFatal}));
+  std::vector<Event> events, other_events;
+  fake::raise_event(o.qp->handle(), 4);
+  fake::raise_event(o.qp->handle(), 6);
+  fake::raise_event(o.qp->handle(), 6);  // is dropped: the first one was not taken yet
+  fake::raise_event(other.handle(), 1);
+  o.run_loop();
+  o.loop->spawn(store_events(*o.qp, events, 3));
+  EXPECT_EQ(events, (std::vector<Event>{Event::kEstablished, Event::kMigrated}));
+  fake::raise_event(o.qp->handle(), 6);
+  o.run_loop();
+  EXPECT_EQ(events.size(), 3u);
+  o.loop->spawn(store_events(other, other_events, 1));
+  EXPECT_EQ(other_events, (std::vector<Event>{Event::kFatal}));
 }
 
-Task<> hears(SharedReceiveQueue& srq, int& limits) {
+Task<> store_events(SharedReceiveQueue& srq, int& limits) {
   for (;;) {
     const SharedReceiveQueue::Event event = co_await srq.event();
     if (event == SharedReceiveQueue::Event::kLimitReached) ++limits;
@@ -411,12 +411,12 @@ Task<> hears(SharedReceiveQueue& srq, int& limits) {
 TEST(Events, ASharedReceiveQueueMayBeDestroyedBeforeAWaitingCoroutine) {
   Objects o{Duration{}};
   int limits = 0;
-  o.loop->spawn(hears(*o.srq, limits));
-  fake::tell(o.srq->handle(), 15);
-  o.turn();
+  o.loop->spawn(store_events(*o.srq, limits));
+  fake::raise_event(o.srq->handle(), 15);
+  o.run_loop();
   EXPECT_EQ(limits, 1);
   o.srq.reset();
-  o.turn();
+  o.run_loop();
 }
 
 TEST(Windows, EachBindingHasAnotherKey) {
@@ -434,8 +434,8 @@ TEST(Windows, EachBindingHasAnotherKey) {
 }
 
 bool readable(int fd) {
-  pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
-  return ::poll(&one, 1, 0) == 1;
+  pollfd poll_fd{.fd = fd, .events = POLLIN, .revents = 0};
+  return ::poll(&poll_fd, 1, 0) == 1;
 }
 
 TEST(Loops, HaveAReadableDescriptorWhileThereIsWork) {
@@ -443,16 +443,16 @@ TEST(Loops, HaveAReadableDescriptorWhileThereIsWork) {
   EXPECT_FALSE(readable(o.loop->fd()));
   auto first = o.device->create_pd();
   auto second = o.device->create_pd();
-  int told = 0;
+  int calls = 0;
   for (auto* request : {&first, &second}) {
-    request->then([&](const Outcome<ProtectionDomain>&) { ++told; });
+    request->then([&](const Outcome<ProtectionDomain>&) { ++calls; });
   }
   EXPECT_TRUE(readable(o.loop->fd()));  // the commands are done, and their callbacks wait
   while (readable(o.loop->fd())) o.loop->run_ready();
-  EXPECT_EQ(told, 2);
+  EXPECT_EQ(calls, 2);
   {
     auto dropped = o.device->create_pd();
-    dropped.then([&](const Outcome<ProtectionDomain>&) { ++told; });
+    dropped.then([&](const Outcome<ProtectionDomain>&) { ++calls; });
   }
   EXPECT_FALSE(readable(o.loop->fd()));
 }
@@ -463,37 +463,37 @@ Task<> throws_when_it_is_done(const Device& device) {
 }
 
 TEST(Loops, RethrowExceptionsOfSpawnedTasks) {
-  for (const Duration hold : {Duration{}, kSecond}) {
-    Objects o(hold);
+  for (const Duration command_time : {Duration{}, kSecond}) {
+    Objects o(command_time);
     const auto spawn_and_run = [&] {
       o.loop->spawn(throws_when_it_is_done(*o.device));
       fake::advance(kSecond);
-      o.turn();
+      o.run_loop();
     };
     EXPECT_THROW(spawn_and_run(), std::runtime_error);
     EXPECT_FALSE(o.loop->run_ready());  // is thrown only once
   }
 }
 
-Task<> hears(ConnectionId& listener, std::vector<std::uint32_t>& types) {
+Task<> store_events(ConnectionId& listener, std::vector<std::uint32_t>& types) {
   detail::IdEvent request = co_await listener.event();
   types.push_back(request.type);
-  ConnectionId asked(std::move(request.incoming));
-  const vb_cm_event next = co_await asked.event();
+  ConnectionId incoming(std::move(request.incoming));
+  const vb_cm_event next = co_await incoming.event();
   types.push_back(next.type);
 }
 
 TEST(ConnectionIds, GetEventsOfAPeerThatLeftBeforeItsRequestWasTaken) {
-  for (const bool taken : {true, false}) {
+  for (const bool takes_request : {true, false}) {
     Objects o(Duration{});
     const std::uint64_t objects = fake::objects();
     {
       ConnectionId listener = value_of(ConnectionId::create(*o.loop).wait());
-      fake::ask_and_leave(listener.handle());
-      o.turn();
+      fake::connect_and_leave(listener.handle());
+      o.run_loop();
       std::vector<std::uint32_t> types;
-      if (taken) {
-        o.loop->run(hears(listener, types));
+      if (takes_request) {
+        o.loop->run(store_events(listener, types));
         EXPECT_EQ(types, (std::vector<std::uint32_t>{4, 6}));
       }
     }
@@ -501,7 +501,7 @@ TEST(ConnectionIds, GetEventsOfAPeerThatLeftBeforeItsRequestWasTaken) {
   }
 }
 
-Task<> takes(ConnectionId& listener, Loop*& loop) {
+Task<> store_loop_of_request(ConnectionId& listener, Loop*& loop) {
   const auto request = co_await listener.event();
   loop = request.incoming->loop;
 }
@@ -512,12 +512,12 @@ TEST(ConnectionIds, MoveToAnotherLoopWithTheirRequests) {
   auto other = value_of(Loop::create());
   value_of(Device::open(*other).wait());
   ConnectionId listener = value_of(ConnectionId::create(*o.loop).wait());
-  fake::ask_and_leave(listener.handle());
-  o.turn();
+  fake::connect_and_leave(listener.handle());
+  o.run_loop();
   value_of(listener.move_to(*other));
   EXPECT_EQ(&listener.loop(), other.get());
   Loop* loop = nullptr;
-  other->run(takes(listener, loop));
+  other->run(store_loop_of_request(listener, loop));
   EXPECT_EQ(loop, other.get());
 }
 

@@ -1,5 +1,6 @@
 // Tests the C++ API in several threads (Pool): one thread accepts connections and others use them,
-// and events come to the thread of their object.  Prints "all good"; a failure ends it with a line.
+// and events come to the thread of their object.  Prints "all good"; a failure ends the test with
+// one line.
 #include <verbena/verbena.h>
 
 #include <array>
@@ -23,8 +24,9 @@ constexpr int kRounds = 50;
 constexpr std::size_t kBytes = 64;
 constexpr std::uint16_t kPort = 7650;
 
-void check(bool good, const std::source_location& where = std::source_location::current()) {
-  if (!good) throw std::runtime_error("line " + std::to_string(where.line()) + " does not hold");
+void check(bool holds, const std::source_location& location = std::source_location::current()) {
+  if (!holds)
+    throw std::runtime_error("line " + std::to_string(location.line()) + " does not hold");
 }
 
 // Holds the objects that all tasks of a thread use.
@@ -54,45 +56,47 @@ Task<> close_device(ThreadState& thread) {
   co_return;
 }
 
-Task<> completed(const ThreadState& thread, CompletionQueue& cq, int count) {
-  std::array<Completion, 1> room{};
+Task<> await_completions(const ThreadState& thread, CompletionQueue& cq, int count) {
+  std::array<Completion, 1> completions{};
   for (; count > 0; --count) {
-    const std::span<Completion> done = co_await cq.next(room);
+    const std::span<Completion> done = co_await cq.next(completions);
     check(done[0].status == 0);
     thread.check_current();
   }
 }
 
 // Runs on both sides; the active side begins.
-Task<> talk(const ThreadState& thread, CompletionQueue& cq, QueuePair& qp,
-            SharedReceiveQueue& receives, const MemoryRegion& memory, bool begins) {
+Task<> exchange_messages(const ThreadState& thread, CompletionQueue& cq, QueuePair& qp,
+                         SharedReceiveQueue& receives, const MemoryRegion& memory, bool is_active) {
   const std::array in{memory.segment(0, kBytes)};
   const std::array out{memory.segment(kBytes, kBytes)};
   for (int round = 0; round < kRounds; ++round) {
-    if (begins) value_of(qp.post({.segments = out}));
-    co_await completed(thread, cq, begins ? 2 : 1);
+    if (is_active) value_of(qp.post({.segments = out}));
+    co_await await_completions(thread, cq, is_active ? 2 : 1);
     value_of(receives.post_receive(1, in));
-    if (begins) continue;
+    if (is_active) continue;
     value_of(qp.post({.segments = out}));
-    co_await completed(thread, cq, 1);
+    co_await await_completions(thread, cq, 1);
   }
 }
 
-// Creates a shared receive queue with one receive.  When that is used, the limit raises an event.
-Task<SharedReceiveQueue> one_receive(const ThreadState& thread, const MemoryRegion& memory) {
-  SharedReceiveQueue made = value_of(co_await SharedReceiveQueue::create(*thread.pd, 4));
+// Creates a shared receive queue with one receive.  When a message uses that receive, the limit
+// raises an event.
+Task<SharedReceiveQueue> create_srq_with_one_receive(const ThreadState& thread,
+                                                     const MemoryRegion& memory) {
+  SharedReceiveQueue srq = value_of(co_await SharedReceiveQueue::create(*thread.pd, 4));
   const std::array in{memory.segment(0, kBytes)};
-  value_of(made.post_receive(1, in));
-  value_of(co_await made.set_limit(1));
-  co_return made;
+  value_of(srq.post_receive(1, in));
+  value_of(co_await srq.set_limit(1));
+  co_return srq;
 }
-Task<> was_taken(const ThreadState& thread, SharedReceiveQueue& receives) {
+Task<> await_limit_event(const ThreadState& thread, SharedReceiveQueue& receives) {
   const SharedReceiveQueue::Event event = co_await receives.event();
   check(event == SharedReceiveQueue::Event::kLimitReached);
   thread.check_current();
 }
 
-Task<> until_over(const ThreadState& thread, ConnectionId& id) {
+Task<> await_disconnect(const ThreadState& thread, ConnectionId& id) {
   for (;;) {
     const auto event = co_await id.event();
     thread.check_current();
@@ -100,45 +104,46 @@ Task<> until_over(const ThreadState& thread, ConnectionId& id) {
   }
 }
 
-Task<> answer(const ThreadState& thread, Listener::IncomingRequest request) {
+Task<> accept_and_exchange(const ThreadState& thread, Listener::IncomingRequest request) {
   CompletionQueue cq = value_of(co_await thread.device->create_cq(8));
   std::vector<std::byte> bytes(2 * kBytes);
   const MemoryRegion memory =
       value_of(co_await thread.pd->register_memory(bytes, Access::kLocalWrite));
-  SharedReceiveQueue receives = co_await one_receive(thread, memory);
+  SharedReceiveQueue receives = co_await create_srq_with_one_receive(thread, memory);
   ConnectOptions options;
   options.queue_pair.receives = &receives;
   Connection peer =
       value_of(co_await Listener::accept(*thread.pd, cq, std::move(request), options));
   thread.check_current();
-  co_await talk(thread, cq, peer.qp, receives, memory, false);
-  co_await was_taken(thread, receives);
-  co_await until_over(thread, peer.id);
+  co_await exchange_messages(thread, cq, peer.qp, receives, memory, false);
+  co_await await_limit_event(thread, receives);
+  co_await await_disconnect(thread, peer.id);
 }
 
-Task<> ask(const ThreadState& thread, Address to) {
+Task<> connect_and_exchange(const ThreadState& thread, Address to) {
   CompletionQueue cq = value_of(co_await thread.device->create_cq(8));
   std::vector<std::byte> bytes(2 * kBytes);
   const MemoryRegion memory =
       value_of(co_await thread.pd->register_memory(bytes, Access::kLocalWrite));
-  SharedReceiveQueue receives = co_await one_receive(thread, memory);
+  SharedReceiveQueue receives = co_await create_srq_with_one_receive(thread, memory);
   ConnectOptions options;
   options.queue_pair.receives = &receives;
   Connection peer = value_of(co_await connect(*thread.pd, cq, to, options));
-  co_await talk(thread, cq, peer.qp, receives, memory, true);
-  co_await was_taken(thread, receives);
+  co_await exchange_messages(thread, cq, peer.qp, receives, memory, true);
+  co_await await_limit_event(thread, receives);
   value_of(co_await peer.id.disconnect());
-  co_await until_over(thread, peer.id);
+  co_await await_disconnect(thread, peer.id);
 }
 
-Task<> listen(State& state, Loop& loop, Address at) {
-  Listener listener = value_of(co_await Listener::create(loop, at));
+Task<> listen(State& state, Loop& loop, Address address) {
+  Listener listener = value_of(co_await Listener::create(loop, address));
   for (int i = 0; i < kConnections; ++i) {
     if (i == 0) {  // the listener exists now
-      for (int asks = 0; asks < kConnections; ++asks) {
-        const std::size_t number = static_cast<std::size_t>(asks) % kThreads;
-        state.pool->spawn_on(
-            number, [&state, number, at](Loop&) { return ask(state.threads[number], at); });
+      for (int connection = 0; connection < kConnections; ++connection) {
+        const std::size_t number = static_cast<std::size_t>(connection) % kThreads;
+        state.pool->spawn_on(number, [&state, number, address](Loop&) {
+          return connect_and_exchange(state.threads[number], address);
+        });
       }
     }
     auto request = std::make_shared<Listener::IncomingRequest>(co_await listener.next());
@@ -146,31 +151,32 @@ Task<> listen(State& state, Loop& loop, Address at) {
     const std::size_t number = static_cast<std::size_t>(i + 1) % kThreads;
     value_of(request->id.move_to(state.pool->loop(number)));
     state.pool->spawn_on(number, [&state, number, request](Loop&) {
-      return answer(state.threads[number], std::move(*request));
+      return accept_and_exchange(state.threads[number], std::move(*request));
     });
   }
 }
 
-Task<> throws() {
+Task<> throw_error() {
   throw std::runtime_error("thrown");
   co_return;
 }
 
-void all() {
+void run_all() {
   State state;  // outlives the tasks, even after an error
   const auto pool = value_of(Pool::create(kThreads));
   state.pool = pool.get();
   check(pool->size() == kThreads);
-  for (int i = 0; i < 100; ++i) check(value_of(Pool::create())->size() >= 1);  // destroyed at once
+  // Each of these pools is destroyed at once.
+  for (int i = 0; i < 100; ++i) check(value_of(Pool::create())->size() >= 1);
   for (std::size_t i = 0; i < kThreads; ++i) {
     pool->spawn_on(i, [&state, i](Loop& loop) { return open_device(loop, state.threads[i]); });
   }
   pool->wait();
-  const Address at = value_of(Address::find("127.0.0.1", kPort));
-  pool->spawn_on(0, [&state, at](Loop& loop) { return listen(state, loop, at); });
+  const Address address = value_of(Address::find("127.0.0.1", kPort));
+  pool->spawn_on(0, [&state, address](Loop& loop) { return listen(state, loop, address); });
   pool->wait();
 
-  pool->spawn([](Loop&) { return throws(); });
+  pool->spawn([](Loop&) { return throw_error(); });
   std::string caught;
   try {
     pool->wait();
@@ -189,7 +195,7 @@ void all() {
 
 int main() {
   try {
-    all();
+    run_all();
     std::puts("all good");
     return 0;
   } catch (const std::exception& error) {
