@@ -16,15 +16,15 @@ using wire::Transport;
 
 // The kinds of runs, in a cycle.
 constexpr std::array kSchedule{
-    Kind::kGrid, Kind::kTalk, Kind::kGrid, Kind::kMad,     Kind::kGrid,
-    Kind::kTalk, Kind::kGrid, Kind::kTalk, Kind::kCapture, Kind::kGrid,
-    Kind::kGrid, Kind::kMad,  Kind::kTalk, Kind::kGrid,    Kind::kCapture,
-    Kind::kTalk, Kind::kGrid, Kind::kMad,  Kind::kCapture, Kind::kFraming,
+    Kind::kGrid,    Kind::kTraffic, Kind::kGrid,    Kind::kMad,     Kind::kGrid,
+    Kind::kTraffic, Kind::kGrid,    Kind::kTraffic, Kind::kCapture, Kind::kGrid,
+    Kind::kGrid,    Kind::kMad,     Kind::kTraffic, Kind::kGrid,    Kind::kCapture,
+    Kind::kTraffic, Kind::kGrid,    Kind::kMad,     Kind::kCapture, Kind::kFraming,
 };
 constexpr std::uint64_t kGridRuns = 8;
 constexpr std::size_t kNoiseBytes = 256 * 1024;
-constexpr std::uint64_t kSmallMax = 96;       // the largest length in every other turn
-constexpr std::uint64_t kLengthStride = 619;  // coprime to the number of lengths, so all come up
+constexpr std::uint64_t kSmallMax = 96;       // the largest length in every second turn
+constexpr std::uint64_t kLengthStride = 619;  // coprime to the number of lengths: all are used
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   a ^= b * 0x9e3779b97f4a7c15u;
@@ -33,14 +33,15 @@ std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   return a ^ (a >> 31);
 }
 
-// Returns which packet of the grid has this number: counts only the runs of kind kGrid before it.
-std::uint64_t grid_place(std::uint64_t number) {
-  const std::uint64_t run = number / Barrage::kRun;
+// Returns the index of a packet in the grid.  It counts only the runs of kind kGrid before it.
+std::uint64_t grid_index(std::uint64_t number) {
+  const std::uint64_t run = number / Barrage::kPacketsPerRun;
   const std::uint64_t in_cycle = run % kSchedule.size();
   const auto before = std::count(
       kSchedule.begin(), kSchedule.begin() + static_cast<std::ptrdiff_t>(in_cycle), Kind::kGrid);
-  return (run / kSchedule.size() * kGridRuns + static_cast<std::uint64_t>(before)) * Barrage::kRun +
-         number % Barrage::kRun;
+  return (run / kSchedule.size() * kGridRuns + static_cast<std::uint64_t>(before)) *
+             Barrage::kPacketsPerRun +
+         number % Barrage::kPacketsPerRun;
 }
 
 std::uint64_t grid_length(std::uint64_t turn) {
@@ -73,7 +74,7 @@ std::uint16_t udp_checksum(std::span<const std::byte> addresses, std::span<const
 const char* to_string(Kind kind) {
   switch (kind) {
     case Kind::kGrid: return "grid";
-    case Kind::kTalk: return "talk";
+    case Kind::kTraffic: return "traffic";
     case Kind::kCapture: return "capture";
     case Kind::kMad: return "mad";
     case Kind::kFraming: return "framing";
@@ -91,23 +92,23 @@ Barrage::Barrage(std::uint64_t seed, const Target& target, std::vector<Bytes> ca
   }
   Random noise(mix(seed, ~std::uint64_t{0}));
   noise_.resize(kNoiseBytes);
-  for (std::byte& one : noise_) one = static_cast<std::byte>(noise.below(256));
+  for (std::byte& byte : noise_) byte = static_cast<std::byte>(noise.below(256));
   body_.reserve(kFrameBytesMax);
   frame_.reserve(kFrameBytesMax);
 }
 
-Barrage::Shot Barrage::shot(std::uint64_t number) {
+Barrage::Packet Barrage::packet_at(std::uint64_t number) {
   random_ = Random(mix(seed_, number));
-  Kind kind = kSchedule[number / kRun % kSchedule.size()];
+  Kind kind = kSchedule[number / kPacketsPerRun % kSchedule.size()];
   if (kind == Kind::kCapture && captured_.empty()) kind = Kind::kMad;
-  if (kind == Kind::kTalk && target_.qps.empty()) kind = Kind::kMad;
+  if (kind == Kind::kTraffic && target_.qps.empty()) kind = Kind::kMad;
   headers_ = {.source_mac = kPeerMac, .destination_mac = kVictimMac};
   body_.clear();
   intact_ = true;
-  from_peer(one_in(2));
+  set_peer_addresses(one_in(2));
   switch (kind) {
     case Kind::kGrid: grid(number); break;
-    case Kind::kTalk: talk(number); break;
+    case Kind::kTraffic: traffic(number); break;
     case Kind::kCapture: capture(); break;
     case Kind::kFraming: framing(); break;
     case Kind::kMad:
@@ -125,7 +126,7 @@ void Barrage::add_random(std::size_t bytes) {
 }
 
 // Writes the headers, a random payload and its pad into the body.  REQUIRES: a known opcode.
-void Barrage::put(const wire::TransportPacket& packet, std::size_t payload_bytes) {
+void Barrage::write_body(const wire::TransportPacket& packet, std::size_t payload_bytes) {
   wire::TransportPacket out = packet;
   out.bth.pad_count = wire::pad_count(payload_bytes);
   body_.resize(wire::header_bytes(out.bth.opcode));
@@ -138,17 +139,18 @@ void Barrage::flip_bits() {
   if (body_.empty()) return;
   for (std::uint64_t i = 1 + below(8); i > 0; --i) {
     // Mutates headers more often than payloads, because most checks are about headers.
-    const std::size_t reach = one_in(2) ? std::min<std::size_t>(body_.size(), 44) : body_.size();
-    body_[below(reach)] ^= static_cast<std::byte>(1u << below(8));
+    const std::size_t mutable_bytes =
+        one_in(2) ? std::min<std::size_t>(body_.size(), 44) : body_.size();
+    body_[below(mutable_bytes)] ^= static_cast<std::byte>(1u << below(8));
   }
 }
 
-std::uint32_t Barrage::some_id(bool theirs) {
+std::uint32_t Barrage::some_id(bool wants_target_id) {
   const auto slot = below(Target::kConnectionsMax);
   const auto anything = static_cast<std::uint32_t>(random_.next());
   if (target_.connections.empty() || anything % 8 == 0) return anything % 16;
-  const auto& one = target_.connections[slot % target_.connections.size()];
-  return theirs ? one.theirs.value : one.ours.value;
+  const auto& connection = target_.connections[slot % target_.connections.size()];
+  return wants_target_id ? connection.target_id.value : connection.our_id.value;
 }
 
 Target::Region Barrage::some_region() {
@@ -164,7 +166,7 @@ Target::Region Barrage::some_region() {
   return region;
 }
 
-Psn Barrage::near(Psn psn) {
+Psn Barrage::psn_near(Psn psn) {
   switch (below(16)) {
     case 0: return psn + 1;
     case 1: return psn - 1;
@@ -199,7 +201,7 @@ wire::TransportPacket Barrage::headers_for(const Target::Qp& qp, Opcode opcode) 
   return packet;
 }
 
-void Barrage::from_peer(bool ipv6) {
+void Barrage::set_peer_addresses(bool ipv6) {
   headers_.source = target_.peer.address(ipv6);
   headers_.destination = target_.victim.address(ipv6);
   headers_.source_port = static_cast<std::uint16_t>(0xc000 + below(0x4000));
@@ -208,7 +210,7 @@ void Barrage::from_peer(bool ipv6) {
 // Redirects a packet to a QP that does not exist, if it could reach a QP of another program
 // (Target::spared).  Packets from the peer's address stay: the other programs' QPs are connected to
 // the stranger's address, and so ignore them.
-void Barrage::spare() {
+void Barrage::redirect_from_spared() {
   if (body_.size() < 8) return;
   const Qpn to{std::to_integer<std::uint32_t>(body_[5]) << 16 |
                std::to_integer<std::uint32_t>(body_[6]) << 8 |
@@ -220,7 +222,7 @@ void Barrage::spare() {
 
 // Changes the port of a packet that could be a REQ for the listener of another program
 // (Target::spared_port).
-void Barrage::spare_listener() {
+void Barrage::avoid_spared_port() {
   for (const Opcode opcode : {Opcode::kUdSendOnly, Opcode::kUdSendOnlyImm}) {
     // The service id is in bytes 8 to 15 of a REQ, and its last two bytes are the port.
     const std::size_t at = wire::header_bytes(opcode) + wire::kMadHeaderBytes + 14;
@@ -231,9 +233,9 @@ void Barrage::spare_listener() {
   }
 }
 
-void Barrage::frame_it(bool right_icrc) {
-  spare();
-  spare_listener();
+void Barrage::write_frame(bool right_icrc) {
+  redirect_from_spared();
+  avoid_spared_port();
   const std::size_t before = wire::frame_header_bytes(headers_.destination);
   frame_.resize(before + body_.size() + wire::kIcrcBytes);
   wire::write_frame_headers(frame_, headers_, body_.size() + wire::kIcrcBytes);
@@ -249,9 +251,9 @@ void Barrage::frame_it(bool right_icrc) {
 void Barrage::grid(std::uint64_t number) {
   const std::array others{Qpn{0},        Qpn{1},        Qpn{2},
                           Qpn{0xfffffe}, Qpn{0xffffff}, Qpn{random_.next32() & kMask24}};
-  const std::uint64_t place = grid_place(number);
-  const auto opcode = static_cast<Opcode>(place % 256);
-  std::uint64_t slot = place / 256;
+  const std::uint64_t index = grid_index(number);
+  const auto opcode = static_cast<Opcode>(index % 256);
+  std::uint64_t slot = index / 256;
   const std::uint64_t slots =
       target_.qps.size() + target_.absent.size() + target_.spared.size() + others.size();
   std::uint64_t bytes = grid_length(slot / slots);
@@ -267,11 +269,11 @@ void Barrage::grid(std::uint64_t number) {
   } else {
     qp.qpn = others[slot - target_.spared.size()];
   }
-  from_peer(qp.ipv6);
+  set_peer_addresses(qp.ipv6);
   if (one_in(8)) headers_.source = target_.stranger.address(qp.ipv6);
 
   wire::TransportPacket packet = headers_for(qp, opcode);
-  packet.bth.psn = near(packet.bth.psn);
+  packet.bth.psn = psn_near(packet.bth.psn);
   if (one_in(16)) packet.bth.pkey = {static_cast<std::uint16_t>(one_in(2) ? 0x7fff : below(65536))};
   if (one_in(32)) packet.bth.transport_version = static_cast<std::uint8_t>(below(16));
   if (qp.qpn == wire::kGsiQpn && !one_in(4)) packet.deth.qkey = wire::kGsiQkey;
@@ -298,13 +300,13 @@ void Barrage::grid(std::uint64_t number) {
     body_.resize(body_.size() + packet.bth.pad_count);
   }
   std::ranges::copy(wire::encode(packet.bth), body_.begin());
-  frame_it(!one_in(16));
+  write_frame(!one_in(16));
 }
 
-// ---- talk ---------------------------------------------------------------------------------------
+// ---- traffic ------------------------------------------------------------------------------------
 
 // Describes a run of packets: messages, or answers to messages.
-struct Barrage::Talk {
+struct Barrage::Exchange {
   Target::Qp qp{};
   enum class Type : std::uint8_t { kSend, kWrite, kRead, kAnswers, kAtomic, kDatagrams } type{};
   std::uint32_t packets = 1;
@@ -312,99 +314,103 @@ struct Barrage::Talk {
   bool immediate = false;
   bool invalidates = false;
   Target::Region region{};
-  std::uint32_t wrong_at = 0;  // the index of the faulty packet
+  std::uint32_t faulty_index = 0;  // the index of the faulty packet
 };
 
-void Barrage::talk(std::uint64_t number) {
-  const std::uint64_t run = number / kRun;
+void Barrage::traffic(std::uint64_t number) {
+  const std::uint64_t run = number / kPacketsPerRun;
   Random plan(mix(seed_ ^ 0x7a1c, run));
-  Talk talk;
+  Exchange exchange;
   // These choices depend only on the run.  So all packets of a run go to the same QP and belong to
   // the same messages, although the target learns more between them.
-  talk.qp = target_.qps[plan.below(4096) % target_.qps.size()];
-  switch (talk.qp.transport) {
-    case Transport::kUd: talk.type = Talk::Type::kDatagrams; break;
-    case Transport::kUc: talk.type = static_cast<Talk::Type>(plan.below(2)); break;
-    default: talk.type = static_cast<Talk::Type>(plan.below(5)); break;
+  exchange.qp = target_.qps[plan.below(4096) % target_.qps.size()];
+  switch (exchange.qp.transport) {
+    case Transport::kUd: exchange.type = Exchange::Type::kDatagrams; break;
+    case Transport::kUc: exchange.type = static_cast<Exchange::Type>(plan.below(2)); break;
+    default: exchange.type = static_cast<Exchange::Type>(plan.below(5)); break;
   }
-  talk.packets = static_cast<std::uint32_t>(1 + plan.below(kRun));
-  talk.last_bytes = static_cast<std::uint32_t>(1 + plan.below(talk.qp.mtu));
-  talk.immediate = plan.below(4) == 0;
-  talk.invalidates = talk.qp.transport == Transport::kRc && plan.below(8) == 0;
+  exchange.packets = static_cast<std::uint32_t>(1 + plan.below(kPacketsPerRun));
+  exchange.last_bytes = static_cast<std::uint32_t>(1 + plan.below(exchange.qp.mtu));
+  exchange.immediate = plan.below(4) == 0;
+  exchange.invalidates = exchange.qp.transport == Transport::kRc && plan.below(8) == 0;
   std::swap(random_, plan);  // some_region() uses random_
-  talk.region = some_region();
+  exchange.region = some_region();
   std::swap(random_, plan);
-  talk.wrong_at = static_cast<std::uint32_t>(plan.below(2 * kRun));
-  from_peer(talk.qp.ipv6);
-  say(talk, static_cast<std::uint32_t>(number % kRun));
+  exchange.faulty_index = static_cast<std::uint32_t>(plan.below(2 * kPacketsPerRun));
+  set_peer_addresses(exchange.qp.ipv6);
+  make_message(exchange, static_cast<std::uint32_t>(number % kPacketsPerRun));
 }
 
-void Barrage::say(const Talk& talk, std::uint32_t index) {
+void Barrage::make_message(const Exchange& exchange, std::uint32_t index) {
   using enum wire::Operation;
-  if (talk.type == Talk::Type::kAnswers) return answer(talk.qp);
+  if (exchange.type == Exchange::Type::kAnswers) return make_answer(exchange.qp);
   // Messages follow one another until the run is over.  The PSN is the one that the QP expects as
   // far as the target has learned it.  Without an answer to the last packet, the PSN is the same
   // again.
-  const std::uint32_t at = index % talk.packets;
-  const bool first = at == 0, last = at + 1 == talk.packets;
-  std::size_t bytes = last ? talk.last_bytes : talk.qp.mtu;
+  const std::uint32_t at = index % exchange.packets;
+  const bool first = at == 0, last = at + 1 == exchange.packets;
+  std::size_t bytes = last ? exchange.last_bytes : exchange.qp.mtu;
   wire::Operation operation{};
-  switch (talk.type) {
-    case Talk::Type::kSend:
-    case Talk::Type::kAnswers:
-      operation = first && last ? (talk.immediate ? kSendOnlyImm : kSendOnly)
-                  : last        ? (talk.immediate ? kSendLastImm : kSendLast)
+  switch (exchange.type) {
+    case Exchange::Type::kSend:
+    case Exchange::Type::kAnswers:
+      operation = first && last ? (exchange.immediate ? kSendOnlyImm : kSendOnly)
+                  : last        ? (exchange.immediate ? kSendLastImm : kSendLast)
                                 : (first ? kSendFirst : kSendMiddle);
-      if (last && talk.invalidates) operation = first ? kSendOnlyInvalidate : kSendLastInvalidate;
+      if (last && exchange.invalidates)
+        operation = first ? kSendOnlyInvalidate : kSendLastInvalidate;
       break;
-    case Talk::Type::kAtomic:
+    case Exchange::Type::kAtomic:
       operation = std::array{kCompareSwap, kFetchAdd, kAtomicWrite}[below(3)];
       bytes = operation == kAtomicWrite ? 8 : 0;
       break;
-    case Talk::Type::kWrite:
-      operation = first && last ? (talk.immediate ? kWriteOnlyImm : kWriteOnly)
-                  : last        ? (talk.immediate ? kWriteLastImm : kWriteLast)
+    case Exchange::Type::kWrite:
+      operation = first && last ? (exchange.immediate ? kWriteOnlyImm : kWriteOnly)
+                  : last        ? (exchange.immediate ? kWriteLastImm : kWriteLast)
                                 : (first ? kWriteFirst : kWriteMiddle);
       break;
-    case Talk::Type::kRead:
+    case Exchange::Type::kRead:
       operation = kReadRequest;
       bytes = 0;
       break;
-    case Talk::Type::kDatagrams: operation = talk.immediate ? kSendOnlyImm : kSendOnly; break;
+    case Exchange::Type::kDatagrams:
+      operation = exchange.immediate ? kSendOnlyImm : kSendOnly;
+      break;
   }
   wire::TransportPacket packet =
-      headers_for(talk.qp, wire::opcode_of(talk.qp.transport, operation));
+      headers_for(exchange.qp, wire::opcode_of(exchange.qp.transport, operation));
   // UC has no acknowledgements to learn the PSN from, so the PSN is counted here.
-  if (talk.qp.transport == Transport::kUc) packet.bth.psn = packet.bth.psn + index;
-  if (talk.type == Talk::Type::kAtomic) packet.atomic.virtual_address &= ~std::uint64_t{7};
-  packet.reth = {talk.region.address, talk.region.r_key,
-                 talk.type == Talk::Type::kRead
-                     ? static_cast<std::uint32_t>(below(4) * talk.last_bytes)
-                 : operation == kAtomicWrite ? 8
-                                             : (talk.packets - 1) * talk.qp.mtu + talk.last_bytes};
+  if (exchange.qp.transport == Transport::kUc) packet.bth.psn = packet.bth.psn + index;
+  if (exchange.type == Exchange::Type::kAtomic) packet.atomic.virtual_address &= ~std::uint64_t{7};
+  packet.reth = {exchange.region.address, exchange.region.r_key,
+                 exchange.type == Exchange::Type::kRead
+                     ? static_cast<std::uint32_t>(below(4) * exchange.last_bytes)
+                 : operation == kAtomicWrite
+                     ? 8
+                     : (exchange.packets - 1) * exchange.qp.mtu + exchange.last_bytes};
   packet.bth.acknowledge_request = true;  // the expected PSN is learned from the acknowledgement
   packet.deth.qkey = target_.qkey;
-  const bool wrong = index == talk.wrong_at;
-  if (wrong) {
+  const bool faulty = index == exchange.faulty_index;
+  if (faulty) {
     switch (below(4)) {
-      case 0: packet.bth.psn = near(packet.bth.psn); break;
-      case 1: bytes = wire::has_payload(packet.bth.opcode) ? below(talk.qp.mtu + 1) : 0; break;
+      case 0: packet.bth.psn = psn_near(packet.bth.psn); break;
+      case 1: bytes = wire::has_payload(packet.bth.opcode) ? below(exchange.qp.mtu + 1) : 0; break;
       case 2: packet.reth.dma_length_bytes = random_.next32(); break;
       default: break;
     }
   }
-  put(packet, bytes);
-  if (wrong && one_in(4)) flip_bits();
-  frame_it(true);
+  write_body(packet, bytes);
+  if (faulty && one_in(4)) flip_bits();
+  write_frame(true);
 }
 
-void Barrage::answer(const Target::Qp& qp) {
+void Barrage::make_answer(const Target::Qp& qp) {
   constexpr std::array kAnswers{Opcode::kRcAcknowledge,        Opcode::kRcAcknowledge,
                                 Opcode::kRcAcknowledge,        Opcode::kRcReadResponseFirst,
                                 Opcode::kRcReadResponseMiddle, Opcode::kRcReadResponseLast,
                                 Opcode::kRcReadResponseOnly,   Opcode::kRcAtomicAcknowledge};
   wire::TransportPacket packet = headers_for(qp, kAnswers[below(kAnswers.size())]);
-  packet.bth.psn = near(packet.bth.psn + static_cast<std::uint32_t>(below(4)));
+  packet.bth.psn = psn_near(packet.bth.psn + static_cast<std::uint32_t>(below(4)));
   switch (below(4)) {
     case 0: packet.aeth = wire::rnr_nak(0, static_cast<std::uint8_t>(1 + below(4))); break;
     case 1: packet.aeth = wire::nak(0, wire::NakCode::kPsnSequenceError); break;
@@ -412,21 +418,21 @@ void Barrage::answer(const Target::Qp& qp) {
     default: packet.aeth = wire::ack(static_cast<std::uint32_t>(below(64))); break;
   }
   const bool data = wire::has_payload(packet.bth.opcode);
-  put(packet, !data ? 0 : one_in(4) ? below(qp.mtu + 1) : qp.mtu);
-  frame_it(true);
+  write_body(packet, !data ? 0 : one_in(4) ? below(qp.mtu + 1) : qp.mtu);
+  write_frame(true);
 }
 
 // ---- capture ------------------------------------------------------------------------------------
 
 void Barrage::capture() {
-  const Bytes& one = captured_[below(captured_.size())];
-  body_.assign(one.begin(), one.end() - wire::kIcrcBytes);
+  const Bytes& frame = captured_[below(captured_.size())];
+  body_.assign(frame.begin(), frame.end() - wire::kIcrcBytes);
   auto bth = wire::decode<wire::Bth>(body_);
   if (bth && bth->destination_qpn != wire::kGsiQpn && !target_.qps.empty()) {
     const Target::Qp& qp = target_.qps[below(4096) % target_.qps.size()];
-    from_peer(qp.ipv6);
+    set_peer_addresses(qp.ipv6);
     bth->destination_qpn = qp.qpn;
-    bth->psn = near(wire::is_request(bth->opcode) ? qp.expected : qp.unacked);
+    bth->psn = psn_near(wire::is_request(bth->opcode) ? qp.expected : qp.unacked);
     std::ranges::copy(wire::encode(*bth), body_.begin());
     if (wire::carries_reth(bth->opcode) && body_.size() >= 28 && one_in(2)) {
       const auto region = some_region();
@@ -443,7 +449,7 @@ void Barrage::capture() {
     case 1: body_.resize(below(body_.size() + 1)); break;
     case 2: {  // the beginning of one frame and the end of another
       const Bytes& other = captured_[below(captured_.size())];
-      const auto cut = static_cast<std::ptrdiff_t>(below(std::min(one.size(), other.size())));
+      const auto cut = static_cast<std::ptrdiff_t>(below(std::min(frame.size(), other.size())));
       body_.resize(std::min(body_.size(), static_cast<std::size_t>(cut)));
       body_.insert(body_.end(), other.begin() + cut, other.end());
       break;
@@ -452,7 +458,7 @@ void Barrage::capture() {
     default: flip_bits(); break;
   }
   if (one_in(8)) body_.resize(body_.size() & ~std::size_t{3});
-  frame_it(!one_in(8));
+  write_frame(!one_in(8));
 }
 
 // ---- framing ------------------------------------------------------------------------------------
@@ -462,7 +468,7 @@ void Barrage::framing() {
   Target::Qp qp{
       .transport = ud ? Transport::kUd : Transport::kRc, .qpn = wire::kGsiQpn, .ipv6 = one_in(2)};
   if (!target_.qps.empty() && !one_in(4)) qp = target_.qps[below(4096) % target_.qps.size()];
-  from_peer(qp.ipv6);
+  set_peer_addresses(qp.ipv6);
   headers_.tos = static_cast<std::uint8_t>(below(256));
   headers_.ttl = static_cast<std::uint8_t>(1 + below(255));
   headers_.identification = static_cast<std::uint16_t>(below(65536));
@@ -476,9 +482,9 @@ void Barrage::framing() {
     headers_.source = wire::ipv4_gid(change == 0 ? 0x7f000001 : 0xe0000001);
   }
   intact_ = change > 3;
-  put(headers_for(qp, wire::opcode_of(qp.transport, wire::Operation::kSendOnly)),
-      below(qp.mtu + 1));
-  frame_it(true);
+  write_body(headers_for(qp, wire::opcode_of(qp.transport, wire::Operation::kSendOnly)),
+             below(qp.mtu + 1));
+  write_frame(true);
   const std::size_t ip = wire::kSize<wire::EthernetHeader>;
   if (change == 4 && !qp.ipv6) break_ipv4(ip);
   const std::size_t udp = wire::frame_header_bytes(headers_.destination) - 8;

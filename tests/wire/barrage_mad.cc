@@ -50,7 +50,7 @@ void Barrage::mad() {
   }
   if (one_in(8)) flip_bits();
   if (one_in(32)) body_.resize(at + 4 * below(128));  // not 256 bytes
-  frame_it(!one_in(64));
+  write_frame(!one_in(64));
 }
 
 // Writes a CM message after the headers in the body: a good REQ, or any attribute with real ids and
@@ -91,11 +91,13 @@ void Barrage::cm_mad() {
     put32(mad.subspan(kLocalId), some_id(false));
     put32(mad.subspan(kRemoteId), some_id(true));
   } else {
-    const auto& one = target_.connections[slot % target_.connections.size()];
-    put32(mad.subspan(kLocalId),
-          one.ours.value != 0 ? one.ours.value : 0x700 + one.theirs.value % 64);
-    put32(mad.subspan(kRemoteId), one.theirs.value);
-    if (attribute == cm::AttributeId::kDreq) put32(mad.subspan(kDreqQpn), one.qpn.value << 8);
+    const auto& connection = target_.connections[slot % target_.connections.size()];
+    put32(mad.subspan(kLocalId), connection.our_id.value != 0
+                                     ? connection.our_id.value
+                                     : 0x700 + connection.target_id.value % 64);
+    put32(mad.subspan(kRemoteId), connection.target_id.value);
+    if (attribute == cm::AttributeId::kDreq)
+      put32(mad.subspan(kDreqQpn), connection.qpn.value << 8);
   }
 }
 

@@ -43,13 +43,13 @@ constexpr std::uint64_t kBatch = 64;  // frames between two looks at the target'
 // Waits while all sockets of the target together have more unread bytes than this.  The default
 // buffer of one socket is smaller.
 constexpr std::uint64_t kQueuedBytesMax = 512 * 1024;
-constexpr int kAnswersMax = 1024;  // the largest number of frames to read after a batch
+constexpr int kAnswersMax = 1024;  // number of frames to read after a batch, at most
 
 // Reads how many bytes are unread in the sockets of port 4791, from /proc/PID/net/udp or udp6.
 class Queues {
  public:
   explicit Queues(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
-  bool good() const { return static_cast<bool>(file_); }
+  bool is_open() const { return static_cast<bool>(file_); }
   std::uint64_t bytes() {
     const ssize_t size = ::pread(file_.get(), text_.data(), text_.size(), 0);
     if (size <= 0) return 0;
@@ -72,31 +72,31 @@ class Queues {
   std::array<char, 65536> text_{};
 };
 
-class Gun {
+class Sender {
  public:
-  Gun(std::unique_ptr<Port> tap, Queues& ipv4, Queues& ipv6, std::uint64_t seed,
-      std::vector<std::vector<std::byte>> captured)
+  Sender(std::unique_ptr<Port> tap, Queues& ipv4, Queues& ipv6, std::uint64_t seed,
+         std::vector<std::vector<std::byte>> captured)
       : tap_(std::move(tap)),
         ipv4_(ipv4),
         ipv6_(ipv6),
         seed_(seed),
         captured_(std::move(captured)) {}
 
-  std::string obey(const std::string& line) {
+  std::string run_command(const std::string& line) {
     std::istringstream words(line);
-    std::string what, how;
-    words >> what;
-    if (what == "target" && words >> how) return aim(how);
-    if (what == "from" && words >> next_) return "ok";
+    std::string command, argument;
+    words >> command;
+    if (command == "target" && words >> argument) return read_target(argument);
+    if (command == "from" && words >> next_) return "ok";
     std::uint64_t count = 0;
-    if (what != "fire" || !(words >> count)) return "error: no such command";
+    if (command != "fire" || !(words >> count)) return "error: no such command";
     if (!barrage_) return "error: no target";
-    words >> how;
-    return fire(count, how == "rush");
+    words >> argument;
+    return send_packets(count, argument == "rush");
   }
 
  private:
-  std::string aim(const std::string& path) {
+  std::string read_target(const std::string& path) {
     std::ifstream file(path);
     std::ostringstream text;
     text << file.rdbuf();
@@ -107,25 +107,26 @@ class Gun {
     return fmt::format("{} QPs, {} numbers without", target_.qps.size(), target_.absent.size());
   }
 
-  std::string fire(std::uint64_t count, bool rush) {
+  std::string send_packets(std::uint64_t count, bool rush) {
     std::uint64_t intact = 0, refused = 0, answers = 0, waits = 0;
-    const std::uint64_t first = next_;
+    const std::uint64_t first_number = next_;
     for (const std::uint64_t end = next_ + count; next_ < end; ++next_) {
-      const Barrage::Shot shot = barrage_->shot(next_);
-      const bool taken = tap_->write(shot.frame);
-      intact += taken && shot.intact ? 1 : 0;
-      refused += taken ? 0 : 1;
+      const Barrage::Packet packet = barrage_->packet_at(next_);
+      const bool sent = tap_->write(packet.frame);
+      intact += sent && packet.intact ? 1 : 0;
+      refused += sent ? 0 : 1;
       if (next_ % kBatch != 0) continue;
       answers += learn_answers();
       while (!rush && ipv4_.bytes() + ipv6_.bytes() > kQueuedBytesMax) {
         ++waits;
-        pollfd one{tap_->fd(), POLLIN, 0};
-        ::poll(&one, 1, 1);
+        pollfd poll_fd{tap_->fd(), POLLIN, 0};
+        ::poll(&poll_fd, 1, 1);
         answers += learn_answers();
       }
     }
     return fmt::format("fired={} first={} intact={} refused={} answers={} waits={} learned={}",
-                       count, first, intact, refused, answers, waits, target_.connections.size());
+                       count, first_number, intact, refused, answers, waits,
+                       target_.connections.size());
   }
 
   std::uint64_t learn_answers() {
@@ -178,15 +179,15 @@ int run(int argc, char** argv) {
   auto tap = open_tap("/proc/" + host + "/ns/net", interface, problem);
   Queues ipv4("/proc/" + host + "/net/udp");
   Queues ipv6("/proc/" + host + "/net/udp6");
-  if (!tap || !ipv4.good() || !ipv6.good()) {
+  if (!tap || !ipv4.is_open() || !ipv6.is_open()) {
     fmt::print(stderr, "wire_barrage: {}\n", tap ? "/proc/" + host + "/net/udp" : problem);
     return 1;
   }
-  Gun gun(std::move(tap), ipv4, ipv6, seed, read_captures(captures));
+  Sender sender(std::move(tap), ipv4, ipv6, seed, read_captures(captures));
   fmt::print("ready\n");
   std::fflush(stdout);
   for (std::string line; std::getline(std::cin, line);) {
-    fmt::print("{}\n", gun.obey(line));
+    fmt::print("{}\n", sender.run_command(line));
     std::fflush(stdout);
   }
   return 0;

@@ -13,7 +13,7 @@ import zlib
 
 ETHERNET = 14
 ROCE_PORT = 4791
-EXTRA = {  # bytes of the headers after the BTH, by opcode
+HEADER_BYTES = {  # bytes of the headers after the BTH, by opcode
     **{op: 0 for op in (0x00, 0x01, 0x02, 0x04, 0x07, 0x08, 0x0E)},
     **{op: 4 for op in (0x03, 0x05, 0x09, 0x0D, 0x0F, 0x10, 0x11, 0x16, 0x17)},
     **{op: 16 for op in (0x06, 0x0A, 0x0C)},
@@ -50,24 +50,24 @@ def parse(frame):
         ethertype = struct.unpack_from(">H", frame, 12)[0]
     ip = bytearray(frame[ETHERNET:])
     if ethertype == 0x0800 and ip[9] == 17:
-        udp, source, six = 4 * (ip[0] & 15), ipaddress.ip_address(bytes(ip[12:16])), False
+        udp, source, is_ipv6 = 4 * (ip[0] & 15), ipaddress.ip_address(bytes(ip[12:16])), False
         ip = ip[: struct.unpack_from(">H", ip, 2)[0]]
     elif ethertype == 0x86DD and ip[6] == 17:
-        udp, source, six = 40, ipaddress.ip_address(bytes(ip[8:24])), True
+        udp, source, is_ipv6 = 40, ipaddress.ip_address(bytes(ip[8:24])), True
         ip = ip[: 40 + struct.unpack_from(">H", ip, 4)[0]]
     else:
         return None
     if struct.unpack_from(">H", ip, udp + 2)[0] != ROCE_PORT:
         return None
-    return source, ip, udp, six
+    return source, ip, udp, is_ipv6
 
 
-def icrc(ip, udp, six):
+def icrc(ip, udp, is_ipv6):
     masked = bytearray(ip[:-4])
-    for at in (range(4) if six else (1, 8, 10, 11)):
+    for at in (range(4) if is_ipv6 else (1, 8, 10, 11)):
         # With IPv6 the traffic class and the flow label, with IPv4 the TOS, the TTL and the checksum.
-        masked[at] |= 0x0F if six and at == 0 else 0xFF
-    if six:
+        masked[at] |= 0x0F if is_ipv6 and at == 0 else 0xFF
+    if is_ipv6:
         masked[7] = 0xFF  # the hop limit
     masked[udp + 6] = masked[udp + 7] = 0xFF  # the UDP checksum
     masked[udp + 8 + 4] = 0xFF  # the byte of the BTH with FECN and BECN
@@ -75,24 +75,24 @@ def icrc(ip, udp, six):
 
 
 def main():
-    own = {ipaddress.ip_address(text) for text in sys.argv[2:]}
+    addresses = {ipaddress.ip_address(text) for text in sys.argv[2:]}
     checked = 0
     for number, frame in frames(sys.argv[1]):
         parsed = parse(frame)
-        if parsed is None or parsed[0] not in own:
+        if parsed is None or parsed[0] not in addresses:
             continue
-        _, ip, udp, six = parsed
-        where = f"{sys.argv[1]}: frame {number}"
+        _, ip, udp, is_ipv6 = parsed
+        location = f"{sys.argv[1]}: frame {number}"
         bth = ip[udp + 8 : -4]
-        if len(bth) < 12 or bth[0] not in EXTRA:
-            fail(f"{where}: unknown opcode, or shorter than a BTH")
+        if len(bth) < 12 or bth[0] not in HEADER_BYTES:
+            fail(f"{location}: unknown opcode, or shorter than a BTH")
         pad = bth[1] >> 4 & 3
-        if len(bth) < 12 + EXTRA[bth[0]] + pad or len(bth) % 4:
-            fail(f"{where}: opcode {bth[0]:#x} with {len(bth)} bytes")
+        if len(bth) < 12 + HEADER_BYTES[bth[0]] + pad or len(bth) % 4:
+            fail(f"{location}: opcode {bth[0]:#x} with {len(bth)} bytes")
         if any(bth[len(bth) - pad :]):
-            fail(f"{where}: padding is not zero")
-        if icrc(ip, udp, six) != int.from_bytes(ip[-4:], "little"):
-            fail(f"{where}: wrong ICRC")
+            fail(f"{location}: padding is not zero")
+        if icrc(ip, udp, is_ipv6) != int.from_bytes(ip[-4:], "little"):
+            fail(f"{location}: wrong ICRC")
         checked += 1
     print(checked)
 

@@ -16,7 +16,7 @@ std::uint16_t be16(std::span<const std::byte> bytes, std::size_t at) {
                                     std::to_integer<unsigned>(bytes[at + 1]));
 }
 
-std::optional<unsigned> whole(std::string_view text) {
+std::optional<unsigned> parse_unsigned(std::string_view text) {
   unsigned value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
@@ -24,47 +24,48 @@ std::optional<unsigned> whole(std::string_view text) {
 }
 
 // Parses a percentage such as "12.5".
-std::optional<Ratio> percent(std::string_view text) {
+std::optional<Ratio> parse_percent(std::string_view text) {
   const auto point = text.find('.');
-  const auto before = whole(text.substr(0, point));
-  if (!before || *before > 100) return std::nullopt;
-  unsigned hundredths = *before * 100;
+  const auto integer = parse_unsigned(text.substr(0, point));
+  if (!integer || *integer > 100) return std::nullopt;
+  unsigned hundredths = *integer * 100;
   if (point != std::string_view::npos) {
     const std::string_view digits = text.substr(point + 1);
-    const auto after = whole(digits);
-    if (!after || digits.size() > 2) return std::nullopt;
-    hundredths += digits.size() == 1 ? *after * 10 : *after;
+    const auto fraction = parse_unsigned(digits);
+    if (!fraction || digits.size() > 2) return std::nullopt;
+    hundredths += digits.size() == 1 ? *fraction * 10 : *fraction;
   }
   if (hundredths > 10'000) return std::nullopt;
   return Ratio{hundredths, 10'000};
 }
 
-std::optional<Duration> milliseconds(std::string_view text) {
-  const auto value = whole(text);
+std::optional<Duration> parse_milliseconds(std::string_view text) {
+  const auto value = parse_unsigned(text);
   if (!value || *value > 600'000) return std::nullopt;
   return std::chrono::milliseconds(*value);
 }
 
 bool parse_word(std::string_view key, std::string_view value, Faults& out) {
-  const auto into = [](auto parsed, auto& field) {
+  const auto store = [](auto parsed, auto& field) {
     if (parsed) field = *parsed;
     return parsed.has_value();
   };
-  if (key == "loss") return into(percent(value), out.loss);
-  if (key == "duplicate") return into(percent(value), out.duplicate);
-  if (key == "reorder") return into(percent(value), out.reorder);
-  if (key == "corrupt") return into(percent(value), out.corrupt);
-  if (key == "burst") return into(whole(value), out.burst) && out.burst > 0;
-  if (key == "delay") return into(milliseconds(value), out.delay);
-  if (key == "jitter") return into(milliseconds(value), out.jitter);
+  if (key == "loss") return store(parse_percent(value), out.loss);
+  if (key == "duplicate") return store(parse_percent(value), out.duplicate);
+  if (key == "reorder") return store(parse_percent(value), out.reorder);
+  if (key == "corrupt") return store(parse_percent(value), out.corrupt);
+  if (key == "burst") return store(parse_unsigned(value), out.burst) && out.burst > 0;
+  if (key == "delay") return store(parse_milliseconds(value), out.delay);
+  if (key == "jitter") return store(parse_milliseconds(value), out.jitter);
   if (key == "tcp") {
     out.tcp = value == "1";
     return out.tcp || value == "0";
   }
   if (key != "cut") return false;
   const auto slash = value.find('/');
-  return slash != std::string_view::npos && into(milliseconds(value.substr(0, slash)), out.cut) &&
-         into(milliseconds(value.substr(slash + 1)), out.uncut);
+  return slash != std::string_view::npos &&
+         store(parse_milliseconds(value.substr(0, slash)), out.cut) &&
+         store(parse_milliseconds(value.substr(slash + 1)), out.uncut);
 }
 
 }  // namespace
@@ -125,10 +126,10 @@ bool Direction::cut(Time now) const {
   return (now - cut_began_) % (faults_.cut + faults_.uncut) < faults_.cut;
 }
 
-bool Direction::unlucky(Ratio ratio, unsigned& left) {
-  if (left == 0 && random_.chance(run_begins(ratio, faults_.burst))) left = faults_.burst;
-  if (left == 0) return false;
-  --left;
+bool Direction::draw_fault(Ratio ratio, unsigned& remaining) {
+  if (remaining == 0 && random_.chance(run_begins(ratio, faults_.burst))) remaining = faults_.burst;
+  if (remaining == 0) return false;
+  --remaining;
   return true;
 }
 
@@ -137,34 +138,34 @@ bool Direction::unlucky(Ratio ratio, unsigned& left) {
 void Direction::corrupt(std::vector<std::byte>& frame, std::size_t payload) {
   frame[payload - 2] = frame[payload - 1] = std::byte{0};
   const std::uint64_t bits = (frame.size() - payload) * 8;
-  for (std::uint64_t left = 1 + random_.below(3); left > 0 && bits > 0; --left) {
+  for (std::uint64_t remaining = 1 + random_.below(3); remaining > 0 && bits > 0; --remaining) {
     const std::uint64_t bit = random_.below(bits);
     frame[payload + bit / 8] ^= std::byte{1} << static_cast<int>(bit % 8);
   }
 }
 
-void Direction::hold(std::vector<std::byte> frame, Time due) {
-  if (held_.size() >= kHeldMax) {
+void Direction::queue_frame(std::vector<std::byte> frame, Time due) {
+  if (delayed_.size() >= kDelayedMax) {
     ++counts_.overflowed;
     return;
   }
-  held_.emplace(std::pair(due, number_++), std::move(frame));
+  delayed_.emplace(std::pair(due, number_++), std::move(frame));
 }
 
-void Direction::frame(std::span<const std::byte> frame, Time now) {
+void Direction::accept(std::span<const std::byte> frame, Time now) {
   std::vector<std::byte> copy(frame.begin(), frame.end());
   const std::size_t payload = roce_payload(frame);
   if (payload == 0 && !(faults_.tcp && is_tcp(frame))) {
     ++counts_.others;
-    return hold(std::move(copy), now);
+    return queue_frame(std::move(copy), now);
   }
   ++counts_.frames;
   // Draws every fault for each frame, even if another fault loses the frame.  So the loss of a
   // frame does not change which faults hit the frames after it.
-  const bool lost = unlucky(faults_.loss, losses_left_);
-  const bool wrong = unlucky(faults_.corrupt, corruptions_left_);
-  const bool twice = random_.chance(faults_.duplicate);
-  const bool late = random_.chance(faults_.reorder);
+  const bool lost = draw_fault(faults_.loss, losses_left_);
+  const bool corrupted = draw_fault(faults_.corrupt, corruptions_left_);
+  const bool duplicated = random_.chance(faults_.duplicate);
+  const bool reordered = random_.chance(faults_.reorder);
   const auto jitter = static_cast<std::uint64_t>(faults_.jitter.count());
   const Duration delay =
       faults_.delay + Duration(static_cast<Duration::rep>(random_.below(jitter + 1)));
@@ -172,26 +173,27 @@ void Direction::frame(std::span<const std::byte> frame, Time now) {
     ++counts_.cut;
     return;
   }
-  if (lost || (wrong && payload == 0)) {  // a receiver drops a corrupt TCP segment by its checksum
+  // A receiver drops a corrupt TCP segment by its checksum, so that counts as a loss.
+  if (lost || (corrupted && payload == 0)) {
     ++counts_.lost;
     return;
   }
-  if (wrong) {
+  if (corrupted) {
     ++counts_.corrupted;
     corrupt(copy, payload);
   }
   last_due_ = std::max(last_due_, now + delay);
-  if (twice) {
+  if (duplicated) {
     ++counts_.duplicated;
-    hold(copy, last_due_);
+    queue_frame(copy, last_due_);
   }
-  if (late) ++counts_.reordered;
-  hold(std::move(copy), last_due_ + (late ? kReorderDelay : Duration{}));
+  if (reordered) ++counts_.reordered;
+  queue_frame(std::move(copy), last_due_ + (reordered ? kReorderDelay : Duration{}));
 }
 
-std::optional<std::vector<std::byte>> Direction::take(Time now) {
+std::optional<std::vector<std::byte>> Direction::next_due_frame(Time now) {
   if (deadline() > now) return std::nullopt;
-  return std::move(held_.extract(held_.begin()).mapped());
+  return std::move(delayed_.extract(delayed_.begin()).mapped());
 }
 
 }  // namespace verbena::wire_bench

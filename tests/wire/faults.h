@@ -13,7 +13,7 @@
 #include "base/random.h"
 #include "base/time.h"
 
-// The faults of a bad network.  Each direction has its own.
+// Models the faults of a bad network.  Each direction has its own faults.
 namespace verbena::wire_bench {
 
 // Describes the faults of a line.  If all are zero, the line is perfect.
@@ -25,8 +25,8 @@ struct Faults {
   unsigned burst = 1;  // the smallest number of losses or corruptions in a row
   Duration delay{};
   Duration jitter{};  // added to the delay, uniformly, without reordering
-  Duration cut{};     // all frames are lost for this time ...
-  Duration uncut{};   // ... and then none for this time; repeats
+  Duration cut{};     // a cut loses all frames for this time; cuts repeat
+  Duration uncut{};   // the time between two cuts
   bool tcp = false;   // faults also hit TCP, to compare it with Verbena
 };
 
@@ -51,7 +51,7 @@ struct Counts {
 // (UDP to port 4791), and TCP with `tcp`.  So the hosts can still resolve each other's addresses.
 class Direction {
  public:
-  static constexpr std::size_t kHeldMax = 100'000;  // the largest number of delayed frames
+  static constexpr std::size_t kDelayedMax = 100'000;  // the largest number of delayed frames
   // The additional delay of a reordered frame.
   static constexpr Duration kReorderDelay = std::chrono::milliseconds(1);
 
@@ -59,18 +59,18 @@ class Direction {
 
   void set(const Faults& faults, Time now);
   void reseed(Random random) { random_ = random; }
-  // Accepts a frame that a host has sent.
-  void frame(std::span<const std::byte> frame, Time now);
+  // Takes a frame that a host has sent, and draws its faults.
+  void accept(std::span<const std::byte> frame, Time now);
   // Takes out the next frame that is due; returns nothing if none is due yet.
-  std::optional<std::vector<std::byte>> take(Time now);
-  Time deadline() const { return held_.empty() ? kNever : held_.begin()->first.first; }
+  std::optional<std::vector<std::byte>> next_due_frame(Time now);
+  Time deadline() const { return delayed_.empty() ? kNever : delayed_.begin()->first.first; }
   const Counts& counts() const { return counts_; }
 
  private:
   bool cut(Time now) const;
-  bool unlucky(Ratio ratio, unsigned& left);
+  bool draw_fault(Ratio ratio, unsigned& remaining);
   void corrupt(std::vector<std::byte>& frame, std::size_t payload);
-  void hold(std::vector<std::byte> frame, Time due);
+  void queue_frame(std::vector<std::byte> frame, Time due);
 
   Random random_;
   Faults faults_{};
@@ -78,7 +78,7 @@ class Direction {
   Time last_due_{};
   unsigned losses_left_ = 0, corruptions_left_ = 0;
   std::uint64_t number_ = 0;  // of the next frame; orders frames that are due at the same time
-  std::map<std::pair<Time, std::uint64_t>, std::vector<std::byte>> held_;
+  std::map<std::pair<Time, std::uint64_t>, std::vector<std::byte>> delayed_;
   Counts counts_;
 };
 

@@ -38,14 +38,15 @@ struct Line {
     if (parsed) direction.set(*parsed, kStart);
   }
   // Sends `count` frames, one every 100 us.  Returns the frames that arrive, in their order.
-  std::vector<std::vector<std::byte>> carry(std::uint32_t count) {
+  std::vector<std::vector<std::byte>> send_frames(std::uint32_t count) {
     std::vector<std::vector<std::byte>> out;
     Time now = kStart;
     for (std::uint32_t i = 0; i < count; ++i, now += std::chrono::microseconds(100)) {
-      direction.frame(packet(i), now);
-      while (auto frame = direction.take(now)) out.push_back(*std::move(frame));
+      direction.accept(packet(i), now);
+      while (auto frame = direction.next_due_frame(now)) out.push_back(*std::move(frame));
     }
-    while (direction.deadline() != kNever) out.push_back(*direction.take(direction.deadline()));
+    while (direction.deadline() != kNever)
+      out.push_back(*direction.next_due_frame(direction.deadline()));
     return out;
   }
   Direction direction;
@@ -53,14 +54,14 @@ struct Line {
 
 TEST(Faults, APerfectLineCarriesAllFramesInOrder) {
   Line line("");
-  const auto got = line.carry(1000);
-  ASSERT_EQ(got.size(), 1000u);
-  for (std::uint32_t i = 0; i < 1000; ++i) EXPECT_EQ(got[i], packet(i));
+  const auto arrived = line.send_frames(1000);
+  ASSERT_EQ(arrived.size(), 1000u);
+  for (std::uint32_t i = 0; i < 1000; ++i) EXPECT_EQ(arrived[i], packet(i));
 }
 
 TEST(Faults, LossIsCloseToTheWantedRatio) {
   Line line("loss=10");
-  const auto lost = 10'000 - line.carry(10'000).size();
+  const auto lost = 10'000 - line.send_frames(10'000).size();
   EXPECT_GT(lost, 900u);
   EXPECT_LT(lost, 1100u);
   EXPECT_EQ(line.direction.counts().lost, lost);
@@ -68,16 +69,16 @@ TEST(Faults, LossIsCloseToTheWantedRatio) {
 
 TEST(Faults, LossInBurstsIsCloseToTheWantedRatio) {
   Line line("loss=30 burst=3");
-  const auto lost = 10'000 - line.carry(10'000).size();
+  const auto lost = 10'000 - line.send_frames(10'000).size();
   EXPECT_GT(lost, 2800u);
   EXPECT_LT(lost, 3200u);
 }
 
 TEST(Faults, LossesComeInBursts) {
   Line line("loss=2 burst=3");
-  const auto got = line.carry(10'000);
+  const auto arrived = line.send_frames(10'000);
   std::uint32_t expected = 0;
-  for (const auto& frame : got) {
+  for (const auto& frame : arrived) {
     const std::uint32_t gap = number_of(frame) - expected;
     EXPECT_TRUE(gap == 0 || gap >= 3) << gap;
     expected = number_of(frame) + 1;
@@ -86,7 +87,7 @@ TEST(Faults, LossesComeInBursts) {
 
 TEST(Faults, TheSameSeedGivesTheSameFaults) {
   const auto run = [](std::uint64_t seed) {
-    return Line("loss=5 duplicate=5 reorder=5 corrupt=5 jitter=1", seed).carry(500);
+    return Line("loss=5 duplicate=5 reorder=5 corrupt=5 jitter=1", seed).send_frames(500);
   };
   EXPECT_EQ(run(7), run(7));
   EXPECT_NE(run(7), run(8));
@@ -94,27 +95,27 @@ TEST(Faults, TheSameSeedGivesTheSameFaults) {
 
 TEST(Faults, ReorderedFramesComeLater) {
   Line line("reorder=20");
-  const auto got = line.carry(1000);
-  ASSERT_EQ(got.size(), 1000u);
-  unsigned behind = 0;
-  for (std::size_t i = 1; i < got.size(); ++i) {
-    behind += number_of(got[i]) < number_of(got[i - 1]) ? 1 : 0;
+  const auto arrived = line.send_frames(1000);
+  ASSERT_EQ(arrived.size(), 1000u);
+  unsigned out_of_order = 0;
+  for (std::size_t i = 1; i < arrived.size(); ++i) {
+    out_of_order += number_of(arrived[i]) < number_of(arrived[i - 1]) ? 1 : 0;
   }
-  EXPECT_GT(behind, 50u);
+  EXPECT_GT(out_of_order, 50u);
 }
 
 TEST(Faults, DelayAndJitterKeepTheOrder) {
   Line line("delay=100 jitter=20");
-  line.direction.frame(packet(0), kStart);
-  EXPECT_FALSE(line.direction.take(kStart + milliseconds(99)));
-  EXPECT_TRUE(line.direction.take(kStart + milliseconds(120)));
-  const auto got = line.carry(300);
-  for (std::uint32_t i = 0; i < 300; ++i) EXPECT_EQ(number_of(got[i]), i);
+  line.direction.accept(packet(0), kStart);
+  EXPECT_FALSE(line.direction.next_due_frame(kStart + milliseconds(99)));
+  EXPECT_TRUE(line.direction.next_due_frame(kStart + milliseconds(120)));
+  const auto arrived = line.send_frames(300);
+  for (std::uint32_t i = 0; i < 300; ++i) EXPECT_EQ(number_of(arrived[i]), i);
 }
 
 TEST(Faults, CorruptionRemovesTheUdpChecksum) {
   Line line("corrupt=100");
-  for (const auto& frame : line.carry(100)) {
+  for (const auto& frame : line.send_frames(100)) {
     EXPECT_EQ(frame[40], std::byte{0});
     EXPECT_EQ(frame[41], std::byte{0});
     EXPECT_TRUE(std::equal(frame.begin(), frame.begin() + 40, packet(0).begin()));
@@ -124,33 +125,33 @@ TEST(Faults, CorruptionRemovesTheUdpChecksum) {
 TEST(Faults, FaultsHitTcpOnlyIfWanted) {
   std::vector<std::byte> frame = packet(1);
   frame[14 + 9] = std::byte{6};
-  for (const bool too : {false, true}) {
-    Line line(too ? "loss=100 tcp=1" : "loss=100");
-    line.direction.frame(frame, kStart);
-    EXPECT_EQ(line.direction.take(kStart).has_value(), !too);
-    EXPECT_EQ(line.direction.counts().others, too ? 0u : 1u);
+  for (const bool hits_tcp : {false, true}) {
+    Line line(hits_tcp ? "loss=100 tcp=1" : "loss=100");
+    line.direction.accept(frame, kStart);
+    EXPECT_EQ(line.direction.next_due_frame(kStart).has_value(), !hits_tcp);
+    EXPECT_EQ(line.direction.counts().others, hits_tcp ? 0u : 1u);
   }
 }
 
 TEST(Faults, ACutRepeats) {
   Line line("cut=5/2");  // loses 50 frames, carries 20, loses 50, carries 20
-  EXPECT_EQ(line.carry(140).size(), 40u);
+  EXPECT_EQ(line.send_frames(140).size(), 40u);
   EXPECT_EQ(line.direction.counts().cut, 100u);
 }
 
 TEST(Faults, OtherTrafficHasNoFaults) {
   Line line("loss=100");
-  line.direction.frame(packet(1, 53), kStart);
-  line.direction.frame(packet(2), kStart);
-  ASSERT_TRUE(line.direction.take(kStart));
-  EXPECT_FALSE(line.direction.take(kStart));
+  line.direction.accept(packet(1, 53), kStart);
+  line.direction.accept(packet(2), kStart);
+  ASSERT_TRUE(line.direction.next_due_frame(kStart));
+  EXPECT_FALSE(line.direction.next_due_frame(kStart));
   EXPECT_EQ(line.direction.counts().others, 1u);
 }
 
 TEST(Faults, DelayedFramesAreLimited) {
   Line line("delay=1000");
-  for (std::uint32_t i = 0; i < Direction::kHeldMax + 5; ++i) {
-    line.direction.frame(packet(i), kStart);
+  for (std::uint32_t i = 0; i < Direction::kDelayedMax + 5; ++i) {
+    line.direction.accept(packet(i), kStart);
   }
   EXPECT_EQ(line.direction.counts().overflowed, 5u);
 }

@@ -32,14 +32,14 @@ class Guest final : public Port {
   std::span<const std::byte> read(std::span<std::byte> buffer) override {
     if (!stream_ && !accept()) return {};
     flush();
-    auto frame = take(buffer);
+    auto frame = take_frame(buffer);
     if (!frame.empty() || !stream_) return frame;
-    std::array<std::byte, kFrameBytesMax> more;
-    const ssize_t bytes = ::recv(stream_.get(), more.data(), more.size(), MSG_DONTWAIT);
-    if (bytes == 0 || (bytes < 0 && errno != EAGAIN && errno != EINTR)) return hang_up();
+    std::array<std::byte, kFrameBytesMax> received;
+    const ssize_t bytes = ::recv(stream_.get(), received.data(), received.size(), MSG_DONTWAIT);
+    if (bytes == 0 || (bytes < 0 && errno != EAGAIN && errno != EINTR)) return disconnect();
     if (bytes < 0) return {};
-    input_.insert(input_.end(), more.begin(), more.begin() + bytes);
-    return take(buffer);
+    input_.insert(input_.end(), received.begin(), received.begin() + bytes);
+    return take_frame(buffer);
   }
 
   bool write(std::span<const std::byte> frame) override {
@@ -59,7 +59,7 @@ class Guest final : public Port {
     return static_cast<bool>(stream_);
   }
 
-  std::span<const std::byte> hang_up() {
+  std::span<const std::byte> disconnect() {
     stream_ = os::Fd();
     input_.clear();
     output_.clear();
@@ -67,7 +67,7 @@ class Guest final : public Port {
   }
 
   // Returns the length of the next frame, or nothing if a part of the frame is missing.  A length
-  // above kFrameBytesMax is returned as it is, and take() refuses it.
+  // above kFrameBytesMax is returned as it is, and take_frame() refuses it.
   std::optional<std::size_t> frame_bytes() const {
     if (input_.size() < kLengthBytes) return std::nullopt;
     std::size_t length = 0;
@@ -78,10 +78,10 @@ class Guest final : public Port {
     return length;
   }
 
-  std::span<const std::byte> take(std::span<std::byte> buffer) {
+  std::span<const std::byte> take_frame(std::span<std::byte> buffer) {
     const auto length = frame_bytes();
     if (!length) return {};
-    if (*length > buffer.size()) return hang_up();  // QEMU sends no such frame
+    if (*length > buffer.size()) return disconnect();  // QEMU sends no such frame
     const auto begin = input_.begin() + kLengthBytes;
     const auto end = begin + static_cast<std::ptrdiff_t>(*length);
     std::copy(begin, end, buffer.begin());

@@ -19,14 +19,14 @@ line_seed=${VB_SEED:-1}
 end_hosts() { [ ${#host_pid[@]} -eq 0 ] || kill "${host_pid[@]}" 2>/dev/null || true; }
 trap 'end_hosts; rm -rf "$work"' EXIT
 
-# Makes a network namespace.  It exists as long as the process that is started in it.
-make_host() {  # make_host NAME
-  local said
+# make_host NAME: makes a network namespace.  It exists as long as the process that is started in it.
+make_host() {
+  local answer
   mkfifo "$work/host.$1"
   unshare --net bash -c 'ip link set lo up && echo up >"$1"; exec sleep infinity' host \
     "$work/host.$1" &
   host_pid[$1]=$!
-  read -r said <"$work/host.$1" || fail "host $1 did not start"
+  read -r answer <"$work/host.$1" || fail "host $1 did not start"
 }
 
 start_on() {
@@ -62,13 +62,13 @@ configure_host() {  # configure_host NAME MTU
 }
 
 make_line() {  # make_line HOST HOST, as wire_line (main.cc) names them
-  local said
+  local answer
   mkfifo "$work/line.in" "$work/line.out"
   "$VB_PREFIX/tests/wire/wire_line" --a "$1" --b "$2" --seed "$line_seed" --pcap "$work/line" \
     <"$work/line.in" >"$work/line.out" &
   line_pid=$!
   exec {line_in}>"$work/line.in" {line_out}<"$work/line.out"
-  read -r said <&$line_out || fail "the line did not start"
+  read -r answer <&$line_out || fail "the line did not start"
 }
 
 second_link() {
@@ -92,10 +92,10 @@ make_hosts() {
 }
 
 line() {
-  local said
+  local answer
   echo "$1" >&$line_in
-  read -r said <&$line_out || fail "the line has ended"
-  [ "$said" = ok ] || fail "line '$1': $said"
+  read -r answer <&$line_out || fail "the line has ended"
+  [ "$answer" = ok ] || fail "line '$1': $answer"
 }
 line_counts() {
   local ab ba

@@ -45,7 +45,7 @@ struct Side {
   Direction out;  // carries the frames that this host sends
 };
 
-std::string text(const char* name, const Counts& c) {
+std::string counts_text(const char* name, const Counts& c) {
   return fmt::format(
       "{} frames={} others={} lost={} duplicated={} reordered={} corrupted={} cut={} overflowed={}",
       name, c.frames, c.others, c.lost, c.duplicated, c.reordered, c.corrupted, c.cut,
@@ -53,8 +53,9 @@ std::string text(const char* name, const Counts& c) {
 }
 
 // Carries out a command, and returns the answer.
-std::string obey(std::string_view line, Side& a, Side& b, Time now) {
-  if (line == "counts") return text("a>b", a.out.counts()) + "\n" + text("b>a", b.out.counts());
+std::string run_command(std::string_view line, Side& a, Side& b, Time now) {
+  if (line == "counts")
+    return counts_text("a>b", a.out.counts()) + "\n" + counts_text("b>a", b.out.counts());
   if (unsigned seed = 0; line.starts_with("seed ")) {
     std::string_view digits = line;
     digits.remove_prefix(5);
@@ -66,45 +67,45 @@ std::string obey(std::string_view line, Side& a, Side& b, Time now) {
     return "ok";
   }
   const auto space = line.find(' ');
-  const std::string_view which = line.substr(0, space);
-  const bool both = which == "both";
-  if (!both && which != "a>b" && which != "b>a") return "error: no such command";
+  const std::string_view direction = line.substr(0, space);
+  const bool both = direction == "both";
+  if (!both && direction != "a>b" && direction != "b>a") return "error: no such command";
   std::string problem;
   const auto faults =
       parse_faults(space == std::string_view::npos ? "" : line.substr(space + 1), problem);
   if (!faults) return "error: " + problem;
-  if (both || which == "a>b") a.out.set(*faults, now);
-  if (both || which == "b>a") b.out.set(*faults, now);
+  if (both || direction == "a>b") a.out.set(*faults, now);
+  if (both || direction == "b>a") b.out.set(*faults, now);
   return "ok";
 }
 
 // Reads frames that this side has sent.
-void take_in(Side& from) {
+void read_frames(Side& from) {
   std::array<std::byte, kFrameBytesMax> buffer;
   for (int i = 0; i < kFramesPerTurn; ++i) {
     const auto frame = from.port->read(buffer);
     if (frame.empty()) return;
     const Time now = os::now();
     if (from.pcap) from.pcap->write(frame, now);
-    from.out.frame(frame, now);
+    from.out.accept(frame, now);
   }
 }
 
 void deliver(Side& from, Side& to) {
-  while (const auto frame = from.out.take(os::now())) {
+  while (const auto frame = from.out.next_due_frame(os::now())) {
     if (to.pcap) to.pcap->write(*frame, os::now());
     to.port->write(*frame);
   }
 }
 
 // Reads commands and answers them.  Returns false at the end of the input.
-bool take_commands(std::string& pending, Side& a, Side& b) {
+bool read_commands(std::string& pending, Side& a, Side& b) {
   std::array<char, 4096> buffer;
   const ssize_t bytes = ::read(STDIN_FILENO, buffer.data(), buffer.size());
   if (bytes <= 0) return false;
   pending.append(buffer.data(), static_cast<std::size_t>(bytes));
   for (auto end = pending.find('\n'); end != std::string::npos; end = pending.find('\n')) {
-    fmt::print("{}\n", obey(std::string_view(pending).substr(0, end), a, b, os::now()));
+    fmt::print("{}\n", run_command(std::string_view(pending).substr(0, end), a, b, os::now()));
     std::fflush(stdout);
     pending.erase(0, end + 1);
   }
@@ -115,25 +116,25 @@ pollfd poll_of(const Port& port) {
   return {port.fd(), static_cast<short>(POLLIN | (port.wants_output() ? POLLOUT : 0)), 0};
 }
 
-void carry(Side& a, Side& b) {
+void run_line(Side& a, Side& b) {
   std::string pending;
   for (;;) {
     const bool ready = a.port->has_input() || b.port->has_input();
     const Time due = ready ? Time{} : std::min(a.out.deadline(), b.out.deadline());
-    const Duration left = due == kNever ? Duration::max() : due - os::now();
+    const Duration remaining = due == kNever ? Duration::max() : due - os::now();
     timespec wait{};
-    if (left > Duration{}) {
-      wait.tv_sec = left / std::chrono::seconds(1);
-      wait.tv_nsec = (left % std::chrono::seconds(1)).count();
+    if (remaining > Duration{}) {
+      wait.tv_sec = remaining / std::chrono::seconds(1);
+      wait.tv_nsec = (remaining % std::chrono::seconds(1)).count();
     }
     std::array<pollfd, 3> fds{{poll_of(*a.port), poll_of(*b.port), {STDIN_FILENO, POLLIN, 0}}};
     if (::ppoll(fds.data(), fds.size(), due == kNever ? nullptr : &wait, nullptr) < 0 &&
         errno != EINTR) {
       return;
     }
-    if (fds[2].revents != 0 && !take_commands(pending, a, b)) return;
-    take_in(a);
-    take_in(b);
+    if (fds[2].revents != 0 && !read_commands(pending, a, b)) return;
+    read_frames(a);
+    read_frames(b);
     deliver(a, b);
     deliver(b, a);
   }
@@ -141,10 +142,10 @@ void carry(Side& a, Side& b) {
 
 int run(int argc, char** argv) {
   CLI::App app("The line between two hosts.");
-  std::string a_where, b_where, pcap;
+  std::string a_place, b_place, pcap;
   std::uint64_t seed = 1;
-  app.add_option("--a", a_where, "host a: network namespace, or guest:PATH for QEMU")->required();
-  app.add_option("--b", b_where, "host b")->required();
+  app.add_option("--a", a_place, "host a: network namespace, or guest:PATH for QEMU")->required();
+  app.add_option("--b", b_place, "host b")->required();
   app.add_option("--seed", seed, "seed of the random generator (default 1)");
   app.add_option("--pcap", pcap, "captures each host's side in PREFIX.a.pcap and PREFIX.b.pcap");
   CLI11_PARSE(app, argc, argv);
@@ -153,11 +154,11 @@ int run(int argc, char** argv) {
   const Time start = os::now();
   Side a{.name = "a", .out = Direction(random.fork(), start)};
   Side b{.name = "b", .out = Direction(random.fork(), start)};
-  for (const auto& [side, where] : {std::pair(&a, &a_where), std::pair(&b, &b_where)}) {
+  for (const auto& [side, place] : {std::pair(&a, &a_place), std::pair(&b, &b_place)}) {
     std::string problem;
     constexpr std::string_view guest = "guest:";
-    side->port = where->starts_with(guest) ? open_guest(where->substr(guest.size()), problem)
-                                           : open_tap(*where, "eth0", problem);
+    side->port = place->starts_with(guest) ? open_guest(place->substr(guest.size()), problem)
+                                           : open_tap(*place, "eth0", problem);
     if (!side->port) {
       fmt::print(stderr, "wire_line: {}\n", problem);
       return 1;
@@ -172,7 +173,7 @@ int run(int argc, char** argv) {
   }
   fmt::print("ready\n");
   std::fflush(stdout);
-  carry(a, b);
+  run_line(a, b);
   return 0;
 }
 

@@ -7,20 +7,21 @@
 
 namespace verbena::wire_bench {
 
-// One end of the line, at a host.  It passes on whole Ethernet frames, and no call waits.
+// Represents one end of the line, at a host.  It passes on whole Ethernet frames, and no call
+// waits.
 class Port {
  public:
   virtual ~Port() = default;
 
-  // The descriptor to wait on for input; it may change after any call.
+  // Returns the descriptor to wait on for input.  It may change after any call.
   virtual int fd() const = 0;
-  // True if the caller must wait on fd() for output, too.
+  // Returns true if the caller must wait on fd() for output, too.
   virtual bool wants_output() const = 0;
-  // True if read() would return a frame that has come already, although fd() may not be readable.
-  // Do not wait then.
+  // Returns true if read() would return a frame that has come already.  The caller must not wait
+  // then, because fd() may not be readable.
   virtual bool has_input() const = 0;
-  // Puts the next frame from the host into `buffer`, and returns it.  Returns nothing (an empty
-  // span) if no frame has come.
+  // Stores the next frame from the host in `buffer`, and returns the frame.  Returns an empty span
+  // if no frame has come.
   virtual std::span<const std::byte> read(std::span<std::byte> buffer) = 0;
   // Sends a frame to the host.  Returns false if the frame is lost, because the host is not
   // connected or its queue is full.

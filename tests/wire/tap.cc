@@ -41,21 +41,23 @@ std::unique_ptr<Port> open_tap(const std::string& network_namespace, const std::
     problem = step + ": " + std::strerror(errno);
     return nullptr;
   };
-  const os::Fd home(::open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC));
-  const os::Fd there(::open(network_namespace.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!home || !there) return failed(network_namespace);
-  if (::setns(there.get(), CLONE_NEWNET) != 0) return failed("entering " + network_namespace);
+  const os::Fd own_namespace(::open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC));
+  const os::Fd target_namespace(::open(network_namespace.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!own_namespace || !target_namespace) return failed(network_namespace);
+  if (::setns(target_namespace.get(), CLONE_NEWNET) != 0)
+    return failed("entering " + network_namespace);
   // Opens the device inside the namespace, because the interface is made in the namespace in which
   // the device was opened.
   os::Fd tap(::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
   ifreq request{};
   request.ifr_flags = IFF_TAP | IFF_NO_PI;
   std::strncpy(request.ifr_name, name.c_str(), sizeof request.ifr_name - 1);
-  const bool made = tap && ::ioctl(tap.get(), TUNSETIFF, &request) == 0;
+  const bool created = tap && ::ioctl(tap.get(), TUNSETIFF, &request) == 0;
   const int error = errno;
-  if (::setns(home.get(), CLONE_NEWNET) != 0) return failed("coming back from the namespace");
+  if (::setns(own_namespace.get(), CLONE_NEWNET) != 0)
+    return failed("coming back from the namespace");
   errno = error;
-  if (!made) return failed("making " + name + " in " + network_namespace);
+  if (!created) return failed("making " + name + " in " + network_namespace);
   return std::make_unique<Tap>(std::move(tap));
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-bool number(const std::string& word, auto& out) {
+bool parse_number(const std::string& word, auto& out) {
   const bool hex = word.starts_with("0x");
   const char* const begin = word.data() + (hex ? 2 : 0);
   const char* const end = word.data() + word.size();
@@ -26,7 +26,7 @@ bool number(const std::string& word, auto& out) {
   return result.ec == std::errc() && result.ptr == end;
 }
 
-bool host(const Words& words, Target::Host& out) {
+bool parse_host(const Words& words, Target::Host& out) {
   in_addr v4{};
   in6_addr v6{};
   if (words.size() != 3 || ::inet_pton(AF_INET, words[1].c_str(), &v4) != 1 ||
@@ -37,17 +37,18 @@ bool host(const Words& words, Target::Host& out) {
   return true;
 }
 
-bool qp(const Words& words, Target::Qp& out) {
+bool parse_qp(const Words& words, Target::Qp& out) {
   out.transport = words[0] == "ud"   ? wire::Transport::kUd
                   : words[0] == "uc" ? wire::Transport::kUc
                                      : wire::Transport::kRc;
   std::uint32_t family = 0;
-  const bool good = words.size() == 7 && number(words[1], out.qpn.value) &&
-                    number(words[2], out.peer_qpn.value) && number(words[3], out.expected.value) &&
-                    number(words[4], out.unacked.value) && number(words[5], out.mtu) &&
-                    number(words[6], family) && out.mtu >= 256 && out.mtu <= 4096;
+  const bool valid = words.size() == 7 && parse_number(words[1], out.qpn.value) &&
+                     parse_number(words[2], out.peer_qpn.value) &&
+                     parse_number(words[3], out.expected.value) &&
+                     parse_number(words[4], out.unacked.value) && parse_number(words[5], out.mtu) &&
+                     parse_number(words[6], family) && out.mtu >= 256 && out.mtu <= 4096;
   out.ipv6 = family == 6;
-  return good && (family == 4 || family == 6);
+  return valid && (family == 4 || family == 6);
 }
 
 }  // namespace
@@ -66,22 +67,22 @@ bool Target::read(std::string_view text, std::string& problem) {
 
 bool Target::read_line(const Words& words) {
   const std::string& what = words[0];
-  if (what == "victim") return host(words, victim);
-  if (what == "peer") return host(words, peer);
-  if (what == "stranger") return host(words, stranger);
-  if (what == "rc" || what == "uc" || what == "ud") return qp(words, qps.emplace_back());
+  if (what == "victim") return parse_host(words, victim);
+  if (what == "peer") return parse_host(words, peer);
+  if (what == "stranger") return parse_host(words, stranger);
+  if (what == "rc" || what == "uc" || what == "ud") return parse_qp(words, qps.emplace_back());
   if (what == "absent" || what == "spared") {
     auto& list = what == "absent" ? absent : spared;
-    return words.size() == 2 && number(words[1], list.emplace_back().value);
+    return words.size() == 2 && parse_number(words[1], list.emplace_back().value);
   }
   if (what == "memory") {
     Region& region = regions.emplace_back();
-    return words.size() == 4 && number(words[1], region.address) &&
-           number(words[2], region.bytes) && number(words[3], region.r_key);
+    return words.size() == 4 && parse_number(words[1], region.address) &&
+           parse_number(words[2], region.bytes) && parse_number(words[3], region.r_key);
   }
-  if (what == "qkey") return words.size() == 2 && number(words[1], qkey.value);
-  if (what == "port") return words.size() == 2 && number(words[1], port);
-  if (what == "spared_port") return words.size() == 2 && number(words[1], spared_port);
+  if (what == "qkey") return words.size() == 2 && parse_number(words[1], qkey.value);
+  if (what == "port") return words.size() == 2 && parse_number(words[1], port);
+  if (what == "spared_port") return words.size() == 2 && parse_number(words[1], spared_port);
   return true;
 }
 
@@ -105,18 +106,20 @@ void Target::learn_mad(std::span<const std::byte> mad) {
   const auto message =
       wire::cm::decode_message(header->attribute_id, mad.subspan(wire::kMadHeaderBytes));
   if (!message) return;
-  Connection made;
+  Connection connection;
   if (const auto* req = std::get_if<wire::cm::Req>(&*message)) {
-    made = {req->local_comm_id, {}, req->local_qpn};
+    connection = {req->local_comm_id, {}, req->local_qpn};
   } else if (const auto* rep = std::get_if<wire::cm::Rep>(&*message)) {
-    made = {rep->local_comm_id, rep->remote_comm_id, rep->local_qpn};
+    connection = {rep->local_comm_id, rep->remote_comm_id, rep->local_qpn};
   } else {
     return;
   }
   // The message was repeated if its connection is known already.
-  if (std::ranges::find(connections, made.theirs, &Connection::theirs) != connections.end()) return;
+  if (std::ranges::find(connections, connection.target_id, &Connection::target_id) !=
+      connections.end())
+    return;
   if (connections.size() == kConnectionsMax) connections.pop_front();
-  connections.push_back(made);
+  connections.push_back(connection);
 }
 
 void Target::learn_psn(const wire::TransportPacket& packet) {

@@ -46,10 +46,11 @@ class Target {
     std::uint32_t bytes = 0;
     std::uint32_t r_key = 0;
   };
-  // A connection of the RDMA CM: the target's id, our id (0: not known yet), and the target's QP.
+  // Holds a connection of the RDMA CM: the target's id, our id (0: not known yet), and the target's
+  // QP.
   struct Connection {
-    CommId theirs{};
-    CommId ours{};
+    CommId target_id{};
+    CommId our_id{};
     Qpn qpn{};
   };
   struct Host {
