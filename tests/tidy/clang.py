@@ -8,7 +8,7 @@ $VB_TIDY_CACHE, or in ~/.cache/verbena-tidy, or in the build directory: the firs
 run-clang-tidy is not used, because it has only one result for all files.
 
 Most of clang-tidy's time is for the standard library's headers, which every file includes.  So files of one layer are
-checked together, by a source that includes them all.  Files with conflicting names are included by different sources.
+checked together, by a source that includes them all.  Files whose names conflict are included by different sources.
 If clang-tidy finds a fault in such a source, each of its files is checked alone.
 """
 import concurrent.futures
@@ -26,7 +26,7 @@ import time
 TIDY = "clang-tidy-19"  # before 19, clang cannot read <expected> of GCC 12's library
 CLANG = "clang++-19"
 JOBS = 2
-TOGETHER = 12  # the largest number of files in one source
+FILES_PER_SOURCE = 12  # at most
 ERROR = re.compile(r"^(/[^:\n]+):\d+:\d+: (?:fatal )?error:", re.MULTILINE)
 FLAGS = ["--quiet", "--extra-arg=-Wthread-safety", "--extra-arg=-Wno-error",
          "--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wno-unknown-attributes",
@@ -36,7 +36,7 @@ if os.environ.get("VB_TIDY_CHECKS"):  # scripts/soak: checks in addition to thos
 INCLUDE = re.compile(rb'^\s*#\s*include\s*["<]([\w./-]+)[">]', re.MULTILINE)
 
 
-def reached_from(path, root, known):
+def included_files(path, root, file_cache):
     """Returns the file and all project headers that it includes, directly or indirectly."""
     todo, seen = [path], set()
     while todo:
@@ -44,22 +44,22 @@ def reached_from(path, root, known):
         if file in seen:
             continue
         seen.add(file)
-        if file not in known:
+        if file not in file_cache:
             text = file.read_bytes()
             bases = (file.parent, root / "src", root / "include")
             includes = [base / name.decode() for name in INCLUDE.findall(text) for base in bases]
-            known[file] = (text, [found.resolve() for found in includes if found.is_file()])
-        todo += known[file][1]
+            file_cache[file] = (text, [found.resolve() for found in includes if found.is_file()])
+        todo += file_cache[file][1]
     return sorted(seen)
 
 
-def key_of(entry, path, root, known, common):
+def key_of(entry, path, root, file_cache, common):
     digest = hashlib.sha256(common)
     command = entry.get("arguments") or shlex.split(entry["command"])
     digest.update("\0".join(word.replace(str(root), "") for word in command
                             if not word.endswith((".o", ".d"))).encode())
-    for file in reached_from(path, root, known):
-        digest.update(str(file.relative_to(root)).encode() + b"\0" + known[file][0])
+    for file in included_files(path, root, file_cache):
+        digest.update(str(file.relative_to(root)).encode() + b"\0" + file_cache[file][0])
     return digest.hexdigest()
 
 
@@ -80,14 +80,14 @@ def flags_of(entry):
     """Returns the compiler flags for parsing the file, without those for its output."""
     words = entry.get("arguments") or shlex.split(entry["command"])
     flags = [word for word in words if word.startswith(("-I", "-D", "-std"))]
-    for word, following in zip(words, words[1:]):
+    for word, next_word in zip(words, words[1:]):
         if word == "-isystem":
-            flags += [word, following]
+            flags += [word, next_word]
     return tuple(flags)
 
 
 class Group:
-    """Files with the same compiler flags, and the sources that combine them."""
+    """Holds files with the same compiler flags, and makes the sources that include several of them."""
 
     def __init__(self, name, directory, flags):
         self.name, self.directory, self.flags, self.sources = name, directory, flags, 0
@@ -103,20 +103,20 @@ class Group:
     def split(self, paths):
         """Yields lists of files that one source can include.  Together the lists are `paths`."""
         while paths:
-            together, left = paths[:TOGETHER], paths[TOGETHER:]
-            while len(together) > 1:
+            batch, rest = paths[:FILES_PER_SOURCE], paths[FILES_PER_SOURCE:]
+            while len(batch) > 1:
                 run = subprocess.run([CLANG, "-fsyntax-only", "-w", "-ferror-limit=0", *self.flags,
-                                      str(self.source_of(together))],
+                                      str(self.source_of(batch))],
                                      capture_output=True, text=True, check=False)
                 if run.returncode == 0:
                     break
-                blamed = {pathlib.Path(found) for found in ERROR.findall(run.stderr)}
+                faulty_files = {pathlib.Path(found) for found in ERROR.findall(run.stderr)}
                 # The first file always stays, because no file before it can conflict with it.
-                meets = [path for path in together[1:] if path in blamed] or together[1:]
-                together = [path for path in together if path not in meets]
-                left = meets + left
-            yield together
-            paths = left
+                conflicting = [path for path in batch[1:] if path in faulty_files] or batch[1:]
+                batch = [path for path in batch if path not in conflicting]
+                rest = conflicting + rest
+            yield batch
+            paths = rest
 
 
 def main():
@@ -131,14 +131,14 @@ def main():
 
     work = build / "tidy-sources"
     work.mkdir(exist_ok=True)
-    known, stale, clean, groups = {}, {}, 0, {}
+    file_cache, stale, clean, groups = {}, {}, 0, {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path = pathlib.Path(entry["directory"], entry["file"]).resolve()
         if not path.is_relative_to(root / "src") or not path.is_file():
             continue
         if path.stem.endswith(("_test", "_fuzz")):
             continue
-        key = key_of(entry, path, root, known, common)
+        key = key_of(entry, path, root, file_cache, common)
         if (cache / key).exists():
             clean += 1
         else:
@@ -159,25 +159,25 @@ def main():
 
     def check_group(group_and_paths):
         group, paths = group_and_paths
-        verdicts = []
-        for together in group.split(sorted(paths)):
-            clean_together = len(together) > 1 and subprocess.run(
+        results = []
+        for batch in group.split(sorted(paths)):
+            batch_is_clean = len(batch) > 1 and subprocess.run(
                 [TIDY, f"--config-file={root / '.clang-tidy'}", *FLAGS,
-                 str(group.source_of(together)), "--", *group.flags],
+                 str(group.source_of(batch)), "--", *group.flags],
                 capture_output=True, check=False).returncode == 0
-            for path in together:
-                if clean_together:
+            for path in batch:
+                if batch_is_clean:
                     (cache / stale[path]).touch()
-                verdicts.append(clean_together or check(path))
-        return verdicts
+                results.append(batch_is_clean or check(path))
+        return results
 
-    begun = time.monotonic()
+    start = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         # Starts the largest groups first, so that no large group still runs when all others have ended.
         found = pool.map(check_group, sorted(groups.values(), key=lambda g: -len(g[1])))
-        verdicts = [verdict for group in found for verdict in group]
-    faulty = verdicts.count(False)
-    print(f"clang-tidy: {len(verdicts)} files checked in {time.monotonic() - begun:.0f} s, "
+        results = [result for group in found for result in group]
+    faulty = results.count(False)
+    print(f"clang-tidy: {len(results)} files checked in {time.monotonic() - start:.0f} s, "
           f"{clean} known to be clean, {faulty} with faults")
     return bool(faulty)
 

@@ -24,16 +24,16 @@ def exists(name):
         name.startswith(prefix) and name.removeprefix(prefix) in words for prefix in prefixes)
 
 
-named = set()
+names_on_page = set()
 for line in page.read_text().splitlines():
     if line.startswith("|"):
-        named |= set(re.findall(r"`([a-z][a-z0-9_]*)`", line.rstrip("| \n").rsplit("|", 1)[-1]))
+        names_on_page |= set(re.findall(r"`([a-z][a-z0-9_]*)`", line.rstrip("| \n").rsplit("|", 1)[-1]))
     elif "counter" in line or "counts" in line:
-        named |= set(re.findall(r"`(cm_[a-z0-9_]*|\w+_held)`", line))
-missing = sorted(name for name in named if not exists(name))
+        names_on_page |= set(re.findall(r"`(cm_[a-z0-9_]*|\w+_held)`", line))
+missing = sorted(name for name in names_on_page if not exists(name))
 for name in missing:
     print(f"{page.relative_to(root)} names the counter '{name}', which does not exist")
-if len(named) < 40:
-    print(f"{page.relative_to(root)}: only {len(named)} counters were found in it")
+if len(names_on_page) < 40:
+    print(f"{page.relative_to(root)}: only {len(names_on_page)} counters were found in it")
     missing.append("")
 sys.exit(1 if missing else 0)

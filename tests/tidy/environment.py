@@ -6,20 +6,20 @@ import re
 import sys
 
 root = pathlib.Path(__file__).resolve().parents[2]
-plain = re.compile(r"(?<![A-Za-z_])(?:std::|::)?getenv\s*\(")
+plain_getenv = re.compile(r"(?<![A-Za-z_])(?:std::|::)?getenv\s*\(")
 
 
-def of_tests(path):
+def is_test_file(path):
     return path.stem.endswith("_test") or path.stem.startswith("test_") or path.parent.name == "sim"
 
 
 files = [path for path in sorted((root / "src").rglob("*"))
-         if path.suffix in (".cc", ".h") and not of_tests(path)]
+         if path.suffix in (".cc", ".h") and not is_test_file(path)]
 found = 0
 for path in files:
     for number, line in enumerate(path.read_text().splitlines(), 1):
         code = line.split("//")[0]
-        if plain.search(code):
+        if plain_getenv.search(code):
             print(f"{path.relative_to(root)}:{number}: plain getenv(); use secure_getenv()")
             found += 1
 if len(files) < 100:

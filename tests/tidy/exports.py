@@ -25,12 +25,12 @@ def main():
         exported = [line.split()[-1] for line in
                     output_of("nm", "-D", "--defined-only", "--with-symbol-versions", library).splitlines()]
         versions = {symbol for symbol in exported if "@" not in symbol}  # usually only the version nodes themselves
-        named = set(re.findall(r"Name: (\S+)", output_of("readelf", "-VW", library)))
+        version_names = set(re.findall(r"Name: (\S+)", output_of("readelf", "-VW", library)))
         if name.startswith(WITHOUT_VERSIONS):
             faults += [f"{name}: exports {symbol} with a version" for symbol in exported if "@" in symbol]
             versions = set()
         faults += [f"{name}: exports {symbol} without a version"
-                   for symbol in sorted(versions) if symbol not in named]
+                   for symbol in sorted(versions) if symbol not in version_names]
         counts.append(f"{name}: {len(exported) - len(versions)} symbols")
         if len(exported) == len(versions):
             faults.append(f"{name}: exports nothing")

@@ -24,13 +24,13 @@ PUBLIC_FLAGS = ["g++", "-std=c++23", "-Iinclude"]
 def main():
     build = pathlib.Path(sys.argv[1]).resolve()
     root = pathlib.Path.cwd().resolve()
-    proven, layer_flags = set(), {}
+    included_first, layer_flags = set(), {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path = pathlib.Path(entry["directory"], entry["file"]).resolve()
         if not path.is_relative_to(root / "src") or not path.is_file():
             continue
         if first := FIRST_INCLUDE.search(path.read_text()):
-            proven.add(first.group(1))
+            included_first.add(first.group(1))
         words = entry.get("arguments") or shlex.split(entry["command"])
         flags = [word for word in words if word.startswith(("-I", "-D", "-std", "-W"))]
         for i, word in enumerate(words[:-1]):
@@ -39,15 +39,15 @@ def main():
         layer = path.relative_to(root / "src").parts[0]
         compiler = next(word for word in words if not word.endswith("ccache"))
         # Keeps the longest flags of each layer.  These are the flags of tests, which test headers need for GoogleTest.
-        known = layer_flags.get(layer, [])
-        layer_flags[layer] = max(known, [compiler, *flags], key=len)
+        longest = layer_flags.get(layer, [])
+        layer_flags[layer] = max(longest, [compiler, *flags], key=len)
 
-    todo = []
+    jobs = []
     for header in sorted((root / "src").rglob("*.h")):
         name = header.relative_to(root / "src")
-        if str(name) not in proven:
-            todo.append((header, layer_flags.get(name.parts[0], PUBLIC_FLAGS + ["-Isrc"])))
-    todo += [(header, PUBLIC_FLAGS) for header in sorted((root / "include").rglob("*.h"))]
+        if str(name) not in included_first:
+            jobs.append((header, layer_flags.get(name.parts[0], PUBLIC_FLAGS + ["-Isrc"])))
+    jobs += [(header, PUBLIC_FLAGS) for header in sorted((root / "include").rglob("*.h"))]
 
     def compiles(job):
         header, flags = job
@@ -58,12 +58,12 @@ def main():
             print(f"{header.relative_to(root)} does not compile alone:\n{run.stderr}", flush=True)
         return run.returncode == 0
 
-    begun = time.monotonic()
+    start = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        verdicts = list(pool.map(compiles, todo))
-    faulty = verdicts.count(False)
-    print(f"{len(verdicts)} headers compiled in {time.monotonic() - begun:.0f} s, {len(proven)} included first by a "
-          f"source, {faulty} do not compile alone")
+        results = list(pool.map(compiles, jobs))
+    faulty = results.count(False)
+    print(f"{len(results)} headers compiled in {time.monotonic() - start:.0f} s, {len(included_first)} included first "
+          f"by a source, {faulty} do not compile alone")
     return bool(faulty)
 
 

@@ -11,22 +11,22 @@ import sys
 INCLUDE = re.compile(r'\s*#\s*include\s*["<]((?:\.\./)*)(\w+)/')
 
 
-def faults_of(path, layer, may, layers):
+def faults_of(path, layer, allowed_layers, layers):
     for number, line in enumerate(path.read_text().splitlines(), 1):
-        if not (found := INCLUDE.match(line)):
+        if not (match := INCLUDE.match(line)):
             continue
-        up, first = found.groups()
+        up, top_folder = match.groups()
         if up:
             yield f"{path}:{number}: name the header from src/ or include/, not by ../"
-        elif first in layers and first not in may:
-            yield f"{path}:{number}: {layer} may not include {first}/ (see src/CMakeLists.txt)"
+        elif top_folder in layers and top_folder not in allowed_layers:
+            yield f"{path}:{number}: {layer} may not include {top_folder}/ (see src/CMakeLists.txt)"
 
 
 def main():
     allowed = {}
     for row in sys.argv[1:]:
-        layer, _, may = row.partition("=")
-        allowed[layer] = {layer, *filter(None, may.split(","))}
+        layer, _, names = row.partition("=")
+        allowed[layer] = {layer, *filter(None, names.split(","))}
     for_tests = {"sim"} | allowed.get("sim", set())
 
     faults = []
@@ -40,8 +40,8 @@ def main():
             faults.append(f"{path}: '{layer}' is no layer of src/CMakeLists.txt")
             continue
         tests = path.stem.endswith(("_test", "_fuzz"))
-        may = allowed[layer] | (for_tests if tests else set())
-        faults += faults_of(path, layer, may, allowed)
+        allowed_layers = allowed[layer] | (for_tests if tests else set())
+        faults += faults_of(path, layer, allowed_layers, allowed)
     for path in sorted(pathlib.Path("include").rglob("*.h")):
         files += 1
         faults += faults_of(path, "the public API", set(), allowed)

@@ -9,16 +9,16 @@ import sys
 
 root = pathlib.Path(__file__).resolve().parents[2]
 page = root / "docs/conformance.md"
-there = {f"system.{path.stem}" for path in (root / "tests/system").iterdir()}
-there |= {f"system.linux_{path.stem}" for path in (root / "tests/interop/linux").glob("*.sh")}
+existing = {f"system.{path.stem}" for path in (root / "tests/system").iterdir()}
+existing |= {f"system.linux_{path.stem}" for path in (root / "tests/interop/linux").glob("*.sh")}
 for folder in ("src", "tests"):
     for path in (root / folder).rglob("*_test.cc"):
         for suite, name in re.findall(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", path.read_text(), re.M):
-            there.add(f"{suite}.{name}")
+            existing.add(f"{suite}.{name}")
 
-named = set(re.findall(r"`([A-Za-z_]\w*\.\w+)`", page.read_text()))
-tests = {name for name in named if re.match(r"[A-Z]|system\.", name) and not name.startswith("IBV_")}
-missing = sorted(tests - there)
+names_on_page = set(re.findall(r"`([A-Za-z_]\w*\.\w+)`", page.read_text()))
+tests = {name for name in names_on_page if re.match(r"[A-Z]|system\.", name) and not name.startswith("IBV_")}
+missing = sorted(tests - existing)
 for name in missing:
     print(f"{page.relative_to(root)} names the test '{name}', which does not exist")
 in_table = False
