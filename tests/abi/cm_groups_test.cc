@@ -19,7 +19,7 @@ class CmGroups : public Cm {
     Cm::SetUp();
     sockaddr_in to = group_;
     ASSERT_EQ(rdma_create_id(channel_, &id_, nullptr, RDMA_PS_UDP), 0);
-    ASSERT_EQ(rdma_resolve_addr(id_, nullptr, generic(to), 100), 0);
+    ASSERT_EQ(rdma_resolve_addr(id_, nullptr, as_sockaddr(to), 100), 0);
     rdma_ack_cm_event(next());
   }
   void TearDown() override {
@@ -33,7 +33,7 @@ class CmGroups : public Cm {
     EXPECT_EQ(rdma_get_cm_event(channel_, &event), 0);
     return event;
   }
-  bool nothing_waits() const {
+  bool has_no_event() const {
     pollfd fd{.fd = channel_->fd, .events = POLLIN, .revents = 0};
     return poll(&fd, 1, 0) == 0;
   }
@@ -41,7 +41,7 @@ class CmGroups : public Cm {
     rdma_cm_join_mc_attr_ex attr{};
     attr.comp_mask = mask;
     attr.join_flags = static_cast<std::uint32_t>(flags);
-    attr.addr = generic(group_);
+    attr.addr = as_sockaddr(group_);
     return rdma_join_multicast_ex(id_, &attr, context);
   }
   static constexpr std::uint32_t kBoth =
@@ -53,7 +53,7 @@ class CmGroups : public Cm {
 
 TEST_F(CmGroups, AJoinReportsAddressAndContext) {
   int mark = 0;
-  ASSERT_EQ(rdma_join_multicast(id_, generic(group_), &mark), 0);
+  ASSERT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), &mark), 0);
   rdma_cm_event* event = next();
   EXPECT_EQ(event->event, RDMA_CM_EVENT_MULTICAST_JOIN);
   EXPECT_EQ(event->id, id_);
@@ -66,13 +66,13 @@ TEST_F(CmGroups, AJoinReportsAddressAndContext) {
   EXPECT_EQ(param.ah_attr.grh.dgid.raw[15], 5);
   EXPECT_EQ(param.ah_attr.is_global, 1);
   EXPECT_EQ(param.ah_attr.grh.hop_limit, 64);
-  ASSERT_EQ(newest().groups.size(), 1u);
-  EXPECT_FALSE(newest().groups.begin()->second);
+  ASSERT_EQ(newest_fake_id().groups.size(), 1u);
+  EXPECT_FALSE(newest_fake_id().groups.begin()->second);
   // Leaving does not wait until the event is acknowledged.
-  EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), 0);
-  EXPECT_TRUE(newest().groups.empty());
+  EXPECT_EQ(rdma_leave_multicast(id_, as_sockaddr(group_)), 0);
+  EXPECT_TRUE(newest_fake_id().groups.empty());
   EXPECT_EQ(rdma_ack_cm_event(event), 0);
-  EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), -1);
+  EXPECT_EQ(rdma_leave_multicast(id_, as_sockaddr(group_)), -1);
   EXPECT_EQ(errno, EADDRNOTAVAIL);
 }
 
@@ -87,7 +87,7 @@ TEST_F(CmGroups, AGroupOnInfinibandHasAnMlidAndParameters) {
                                 .sl = 4,
                                 .src_path_bits = 0,
                                 .dlid = 0xc003};
-  ASSERT_EQ(rdma_join_multicast(id_, generic(group_), nullptr), 0);
+  ASSERT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), nullptr), 0);
   rdma_cm_event* event = next();
   ASSERT_EQ(event->event, RDMA_CM_EVENT_MULTICAST_JOIN);
   EXPECT_EQ(event->param.ud.qp_num, 0xffffffu);
@@ -112,84 +112,84 @@ TEST_F(CmGroups, AnMgidAndAWildcardAddressArePassedOnUnchanged) {
   mgid.sib_family = AF_IB;
   mgid.sib_addr.sib_addr32[0] = htobe32(0xff12401b);
   mgid.sib_addr.sib_addr32[3] = htobe32(7);
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  sockaddr_in6 any6{};
-  any6.sin6_family = AF_INET6;
-  const auto passes = [&](auto& group) {
+  sockaddr_in wildcard{};
+  wildcard.sin_family = AF_INET;
+  sockaddr_in6 wildcard6{};
+  wildcard6.sin6_family = AF_INET6;
+  const auto expect_unchanged = [&](auto& group) {
     auto* const address = reinterpret_cast<sockaddr*>(&group);
     ASSERT_EQ(rdma_join_multicast(id_, address, nullptr), 0);
     rdma_ack_cm_event(next());
-    EXPECT_EQ(std::memcmp(&newest().joined, &group, sizeof group), 0);
+    EXPECT_EQ(std::memcmp(&newest_fake_id().joined_address, &group, sizeof group), 0);
     EXPECT_EQ(rdma_leave_multicast(id_, address), 0);
-    EXPECT_TRUE(newest().groups.empty());
+    EXPECT_TRUE(newest_fake_id().groups.empty());
   };
-  passes(mgid);
-  passes(any);
-  passes(any6);
+  expect_unchanged(mgid);
+  expect_unchanged(wildcard);
+  expect_unchanged(wildcard6);
 }
 
 // When the error is reported, the agent has left the group already.  So the program cannot leave
 // it, and may join it again.
 TEST_F(CmGroups, ALostMembershipIsReportedAsAnErrorAndIsForgotten) {
   int mark = 0;
-  ASSERT_EQ(rdma_join_multicast(id_, generic(group_), &mark), 0);
+  ASSERT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), &mark), 0);
   rdma_ack_cm_event(next());
-  vb_cm_event lost = of_type(RDMA_CM_EVENT_MULTICAST_ERROR, -ENETRESET);
-  lost.group_cookie = newest().groups.begin()->first;
-  tell(newest(), lost);
+  vb_cm_event lost = make_event(RDMA_CM_EVENT_MULTICAST_ERROR, -ENETRESET);
+  lost.group_cookie = newest_fake_id().groups.begin()->first;
+  report_event(newest_fake_id(), lost);
   rdma_cm_event* event = next();
   EXPECT_EQ(event->event, RDMA_CM_EVENT_MULTICAST_ERROR);
   EXPECT_EQ(event->status, -ENETRESET);
   EXPECT_EQ(event->param.ud.private_data, &mark);
   rdma_ack_cm_event(event);
-  EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), -1);
+  EXPECT_EQ(rdma_leave_multicast(id_, as_sockaddr(group_)), -1);
   EXPECT_EQ(errno, EADDRNOTAVAIL);
-  EXPECT_EQ(rdma_join_multicast(id_, generic(group_), &mark), 0);
+  EXPECT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), &mark), 0);
   rdma_ack_cm_event(next());
 }
 
 TEST_F(CmGroups, TheExtendedJoinMayBeSendOnly) {
   ASSERT_EQ(join(RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, kBoth), 0);
-  EXPECT_TRUE(newest().groups.begin()->second);
+  EXPECT_TRUE(newest_fake_id().groups.begin()->second);
   rdma_ack_cm_event(next());
   ASSERT_EQ(join(RDMA_MC_JOIN_FLAG_FULLMEMBER, kBoth), 0);
   rdma_ack_cm_event(next());
-  EXPECT_EQ(newest().groups.size(), 2u);
-  const auto refused = [&](int flags, std::uint32_t mask, int error) {
+  EXPECT_EQ(newest_fake_id().groups.size(), 2u);
+  const auto fails_with = [&](int flags, std::uint32_t mask, int error) {
     return join(flags, mask) == -1 && errno == error;
   };
-  EXPECT_TRUE(refused(0, kBoth | RDMA_CM_JOIN_MC_ATTR_RESERVED, EOPNOTSUPP));
-  EXPECT_TRUE(refused(0, RDMA_CM_JOIN_MC_ATTR_ADDRESS, EINVAL));
-  EXPECT_TRUE(refused(RDMA_MC_JOIN_FLAG_RESERVED, kBoth, EINVAL));
+  EXPECT_TRUE(fails_with(0, kBoth | RDMA_CM_JOIN_MC_ATTR_RESERVED, EOPNOTSUPP));
+  EXPECT_TRUE(fails_with(0, RDMA_CM_JOIN_MC_ATTR_ADDRESS, EINVAL));
+  EXPECT_TRUE(fails_with(RDMA_MC_JOIN_FLAG_RESERVED, kBoth, EINVAL));
   EXPECT_EQ(rdma_join_multicast_ex(id_, nullptr, nullptr), -1);
   EXPECT_EQ(rdma_join_multicast(id_, nullptr, nullptr), -1);
-  EXPECT_EQ(newest().groups.size(), 2u);
+  EXPECT_EQ(newest_fake_id().groups.size(), 2u);
 }
 
 TEST_F(CmGroups, ARefusedOrFailedJoinIsForgotten) {
   fake::state().fail["vb_cm_join"] = ENODEV;
-  EXPECT_EQ(rdma_join_multicast(id_, generic(group_), nullptr), -1);
+  EXPECT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), nullptr), -1);
   EXPECT_EQ(errno, ENODEV);
-  EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), -1);
+  EXPECT_EQ(rdma_leave_multicast(id_, as_sockaddr(group_)), -1);
   fake::state().fail.clear();
   fake::state().join_answer = RDMA_CM_EVENT_MULTICAST_ERROR;
   int mark = 0;
-  ASSERT_EQ(rdma_join_multicast(id_, generic(group_), &mark), 0);
+  ASSERT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), &mark), 0);
   rdma_cm_event* event = next();
   EXPECT_EQ(event->event, RDMA_CM_EVENT_MULTICAST_ERROR);
   EXPECT_EQ(event->status, -ENOMEM);
   EXPECT_EQ(event->param.ud.private_data, &mark);
   rdma_ack_cm_event(event);
-  EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), -1);
+  EXPECT_EQ(rdma_leave_multicast(id_, as_sockaddr(group_)), -1);
 }
 
 // When a program leaves a group, libverbena drops the group's events that are still in its queue.
 // The drop-in library drops an event that it has taken from the queue already.
 TEST_F(CmGroups, AnEventOfALeftGroupIsDropped) {
-  ASSERT_EQ(rdma_join_multicast(id_, generic(group_), nullptr), 0);
-  ASSERT_EQ(rdma_leave_multicast(id_, generic(group_)), 0);
-  ASSERT_FALSE(nothing_waits());
+  ASSERT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), nullptr), 0);
+  ASSERT_EQ(rdma_leave_multicast(id_, as_sockaddr(group_)), 0);
+  ASSERT_FALSE(has_no_event());
   ASSERT_EQ(fcntl(channel_->fd, F_SETFL, O_NONBLOCK), 0);
   rdma_cm_event* event = nullptr;
   EXPECT_EQ(rdma_get_cm_event(channel_, &event), -1);

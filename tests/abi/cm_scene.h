@@ -10,8 +10,8 @@
 
 #include "fake_c_api.h"
 
-// The fixture for tests of the drop-in librdmacm: an event channel, and functions by which the fake
-// libverbena reports events.
+// Defines the fixture for tests of the drop-in librdmacm: an event channel, and functions by which
+// the fake libverbena reports events.
 
 inline sockaddr_in address(const char* ip, std::uint16_t port) {
   sockaddr_in out{};
@@ -21,19 +21,19 @@ inline sockaddr_in address(const char* ip, std::uint16_t port) {
   return out;
 }
 
-inline sockaddr* generic(sockaddr_in& addr) { return reinterpret_cast<sockaddr*>(&addr); }
+inline sockaddr* as_sockaddr(sockaddr_in& addr) { return reinterpret_cast<sockaddr*>(&addr); }
 
-inline fake::Id& newest() { return fake::state().ids.at(fake::state().newest_id); }
+inline fake::Id& newest_fake_id() { return fake::state().ids.at(fake::state().newest_id); }
 
 // Reports an event of the id in the id's channel.
-inline void tell(const fake::Id& id, vb_cm_event event) {
+inline void report_event(const fake::Id& id, vb_cm_event event) {
   event.cookie = id.cookie;
   fake::Event queued{};
   queued.cm = event;
   fake::state().channels.at(id.channel)->push(queued);
 }
 
-inline vb_cm_event of_type(rdma_cm_event_type type, int status = 0) {
+inline vb_cm_event make_event(rdma_cm_event_type type, int status = 0) {
   vb_cm_event event{};
   event.type = type;
   event.status = status;
@@ -43,19 +43,19 @@ inline vb_cm_event of_type(rdma_cm_event_type type, int status = 0) {
 // Queues a connection request for the newest id.  Returns the new id.
 inline vb_handle request_connection() {
   fake::State& library = fake::state();
-  vb_cm_event event = of_type(RDMA_CM_EVENT_CONNECT_REQUEST);
+  vb_cm_event event = make_event(RDMA_CM_EVENT_CONNECT_REQUEST);
   event.new_id = ++library.last_handle;
   event.new_ps = RDMA_PS_TCP;
   event.new_qp_type = IBV_QPT_RC;
   event.private_data[0] = 'x';
   event.private_data_len = 56;
   fake::Id id{};
-  id.channel = newest().channel;
+  id.channel = newest_fake_id().channel;
   id.addresses.bound = 1;
   sockaddr_in peer = address("10.0.0.9", 4000);
   std::memcpy(&id.addresses.dst, &peer, sizeof peer);
   library.ids[event.new_id] = id;
-  tell(newest(), event);
+  report_event(newest_fake_id(), event);
   return event.new_id;
 }
 
@@ -68,7 +68,7 @@ class Cm : public ::testing::Test {
   void TearDown() override {
     rdma_destroy_event_channel(channel_);
     fake::state().fail.clear();
-    fake::state().connect_answer = of_type(RDMA_CM_EVENT_ESTABLISHED);
+    fake::state().connect_answer = make_event(RDMA_CM_EVENT_ESTABLISHED);
     EXPECT_TRUE(fake::state().ids.empty());
     EXPECT_TRUE(fake::state().qps.empty());
     EXPECT_TRUE(fake::state().cqs.empty());
@@ -76,15 +76,15 @@ class Cm : public ::testing::Test {
   }
 
   // Creates a synchronous id whose route is resolved.
-  rdma_cm_id* resolved(rdma_port_space ps = RDMA_PS_TCP) {
+  rdma_cm_id* create_resolved_id(rdma_port_space ps = RDMA_PS_TCP) {
     rdma_cm_id* id = nullptr;
     sockaddr_in to = address("10.0.0.2", 7471);
     EXPECT_EQ(rdma_create_id(nullptr, &id, nullptr, ps), 0);
-    EXPECT_EQ(rdma_resolve_addr(id, nullptr, generic(to), 100), 0);
+    EXPECT_EQ(rdma_resolve_addr(id, nullptr, as_sockaddr(to), 100), 0);
     EXPECT_EQ(rdma_resolve_route(id, 100), 0);
     return id;
   }
-  static ibv_qp_init_attr small(ibv_qp_type type) {
+  static ibv_qp_init_attr small_qp_attr(ibv_qp_type type) {
     ibv_qp_init_attr attr{};
     attr.cap.max_send_wr = attr.cap.max_recv_wr = 4;
     attr.qp_type = type;

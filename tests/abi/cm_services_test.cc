@@ -28,7 +28,7 @@ class CmServices : public Cm {
   }
   void TearDown() override {
     fake::state().services.clear();
-    fake::state().asked_service.clear();
+    fake::state().queried_service.clear();
     fake::state().has_two_devices = false;
     Cm::TearDown();
   }
@@ -41,9 +41,9 @@ class CmServices : public Cm {
       fake::state().services.push_back(service);
     }
   }
-  rdma_cm_id* make(bool sync) {
+  rdma_cm_id* create_id(bool is_synchronous) {
     rdma_cm_id* id = nullptr;
-    EXPECT_EQ(rdma_create_id(sync ? nullptr : channel_, &id, nullptr, RDMA_PS_TCP), 0);
+    EXPECT_EQ(rdma_create_id(is_synchronous ? nullptr : channel_, &id, nullptr, RDMA_PS_TCP), 0);
     return id;
   }
   std::uint32_t next_event() {
@@ -56,17 +56,17 @@ class CmServices : public Cm {
   }
   // Checks that the list has the first `count` services of add_services(), and frees it.
   static void expect_services(rdma_addrinfo* list, std::size_t count) {
-    std::size_t seen = 0;
-    for (const rdma_addrinfo* one = list; one != nullptr; one = one->ai_next, ++seen) {
+    std::size_t index = 0;
+    for (const rdma_addrinfo* info = list; info != nullptr; info = info->ai_next, ++index) {
       sockaddr_ib to{};
-      ASSERT_EQ(one->ai_dst_len, sizeof to);
-      std::memcpy(&to, one->ai_dst_addr, sizeof to);
-      EXPECT_EQ(one->ai_family, AF_IB);
-      EXPECT_EQ(be64toh(to.sib_sid), 0x1060000 + seen);
+      ASSERT_EQ(info->ai_dst_len, sizeof to);
+      std::memcpy(&to, info->ai_dst_addr, sizeof to);
+      EXPECT_EQ(info->ai_family, AF_IB);
+      EXPECT_EQ(be64toh(to.sib_sid), 0x1060000 + index);
       EXPECT_EQ(be16toh(to.sib_pkey), 0x8001);
-      EXPECT_EQ(to.sib_addr.sib_raw[15], seen + 1);
+      EXPECT_EQ(to.sib_addr.sib_raw[15], index + 1);
     }
-    EXPECT_EQ(seen, count);
+    EXPECT_EQ(index, count);
     rdma_freeaddrinfo(list);
   }
 
@@ -75,10 +75,10 @@ class CmServices : public Cm {
 
 TEST_F(CmServices, AnEventReportsThatServicesWereFound) {
   add_services(2);
-  rdma_cm_id* id = make(false);
+  rdma_cm_id* id = create_id(false);
   rdma_addrinfo* found = nullptr;
   ASSERT_EQ(rdma_resolve_addrinfo(id, nullptr, "store", &hints_), 0);
-  EXPECT_EQ(fake::state().asked_service, "store");
+  EXPECT_EQ(fake::state().queried_service, "store");
   EXPECT_EQ(next_event(), 16u);
   ASSERT_EQ(rdma_query_addrinfo(id, &found), 0);
   EXPECT_EQ(found->ai_port_space, RDMA_PS_TCP);
@@ -91,18 +91,18 @@ TEST_F(CmServices, AnEventReportsThatServicesWereFound) {
 
 TEST_F(CmServices, ANumberIsAServiceIdAndOtherTextAName) {
   add_services(1);
-  rdma_cm_id* id = make(false);
-  const auto asks = [&](const std::string& text) {
+  rdma_cm_id* id = create_id(false);
+  const auto query_of = [&](const std::string& text) {
     EXPECT_EQ(rdma_resolve_addrinfo(id, nullptr, text.c_str(), &hints_), 0) << text;
     EXPECT_EQ(next_event(), 16u);
-    return fake::state().asked_service;
+    return fake::state().queried_service;
   };
-  EXPECT_EQ(asks("0x10"), "#16");
-  EXPECT_EQ(asks("18446744073709551615"), "#18446744073709551615");
-  EXPECT_EQ(asks("18446744073709551616"), "18446744073709551616") << "more than 64 bits";
-  EXPECT_EQ(asks("-1"), "-1");
-  EXPECT_EQ(asks("10 of them"), "10 of them");
-  EXPECT_EQ(asks(std::string(63, 'x')), std::string(63, 'x'));
+  EXPECT_EQ(query_of("0x10"), "#16");
+  EXPECT_EQ(query_of("18446744073709551615"), "#18446744073709551615");
+  EXPECT_EQ(query_of("18446744073709551616"), "18446744073709551616") << "more than 64 bits";
+  EXPECT_EQ(query_of("-1"), "-1");
+  EXPECT_EQ(query_of("10 of them"), "10 of them");
+  EXPECT_EQ(query_of(std::string(63, 'x')), std::string(63, 'x'));
   const auto fails_with = [&](const char* node, const char* service) {
     errno = 0;
     EXPECT_EQ(rdma_resolve_addrinfo(id, node, service, &hints_), -1);
@@ -118,7 +118,7 @@ TEST_F(CmServices, ANumberIsAServiceIdAndOtherTextAName) {
 }
 
 TEST_F(CmServices, ASynchronousIdWaitsForTheAnswer) {
-  rdma_cm_id* id = make(true);
+  rdma_cm_id* id = create_id(true);
   rdma_addrinfo* found = nullptr;
   EXPECT_EQ(rdma_resolve_addrinfo(id, nullptr, "store", &hints_), -1);
   EXPECT_EQ(errno, EADDRNOTAVAIL);
@@ -138,7 +138,7 @@ TEST_F(CmServices, WithoutAnIdServicesAreFoundByTheFirstInfinibandPort) {
   EXPECT_EQ(errno, ENODEV) << "the host has no such port";
   fake::state().has_two_devices = true;
   ASSERT_EQ(rdma_getaddrinfo(nullptr, "store", &hints_, &found), 0);
-  EXPECT_EQ(fake::state().asked_device, 1u);
+  EXPECT_EQ(fake::state().queried_device, 1u);
   EXPECT_EQ(found->ai_port_space, RDMA_PS_IB);
   expect_services(found, 3);
   fake::state().services.clear();

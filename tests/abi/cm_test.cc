@@ -23,7 +23,7 @@
 namespace {
 
 TEST_F(Cm, ASynchronousIdIsResolvedWhenTheCallReturns) {
-  rdma_cm_id* id = resolved();
+  rdma_cm_id* id = create_resolved_id();
   ASSERT_NE(id->verbs, nullptr);
   EXPECT_EQ(id->event->event, RDMA_CM_EVENT_ROUTE_RESOLVED);
   EXPECT_EQ(id->port_num, 1);
@@ -48,13 +48,13 @@ TEST_F(Cm, ASynchronousIdIsResolvedWhenTheCallReturns) {
 }
 
 TEST_F(Cm, StatusOfASynchronousCallBecomesItsErrno) {
-  rdma_cm_id* id = resolved();
+  rdma_cm_id* id = create_resolved_id();
   rdma_conn_param param{};
-  fake::state().connect_answer = of_type(RDMA_CM_EVENT_REJECTED, 28);
+  fake::state().connect_answer = make_event(RDMA_CM_EVENT_REJECTED, 28);
   EXPECT_EQ(rdma_connect(id, &param), -1);
   EXPECT_EQ(errno, ECONNREFUSED);
   EXPECT_EQ(id->event->status, 28);
-  fake::state().connect_answer = of_type(RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
+  fake::state().connect_answer = make_event(RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
   EXPECT_EQ(rdma_connect(id, &param), -1);
   EXPECT_EQ(errno, ETIMEDOUT);
   EXPECT_EQ(rdma_destroy_id(id), 0);
@@ -64,13 +64,13 @@ TEST_F(Cm, PrivateDataIsLimited) {
   char data[256] = {};
   rdma_conn_param param{};
   param.private_data = data;
-  rdma_cm_id* id = resolved();
+  rdma_cm_id* id = create_resolved_id();
   param.private_data_len = 57;
   EXPECT_EQ(rdma_connect(id, &param), -1);
   EXPECT_EQ(errno, EINVAL);
   param.private_data_len = 56;
   EXPECT_EQ(rdma_connect(id, &param), 0);
-  EXPECT_EQ(newest().private_data.size(), 56u);
+  EXPECT_EQ(newest_fake_id().private_data.size(), 56u);
   param.private_data_len = 197;
   EXPECT_EQ(rdma_accept(id, &param), -1);
   EXPECT_EQ(errno, EINVAL);
@@ -81,7 +81,7 @@ TEST_F(Cm, PrivateDataIsLimited) {
   EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(rdma_destroy_id(id), 0);
 
-  id = resolved(RDMA_PS_UDP);
+  id = create_resolved_id(RDMA_PS_UDP);
   param.private_data_len = 181;
   EXPECT_EQ(rdma_connect(id, &param), -1);
   param.private_data_len = 180;
@@ -105,11 +105,11 @@ TEST_F(Cm, BindingSetsDeviceAndPort) {
   ASSERT_EQ(rdma_create_id(channel_, &id, &id, RDMA_PS_TCP), 0);
   EXPECT_EQ(id->context, &id);
   sockaddr_in any = address("0.0.0.0", 0);
-  EXPECT_EQ(rdma_bind_addr(id, generic(any)), 0);
+  EXPECT_EQ(rdma_bind_addr(id, as_sockaddr(any)), 0);
   EXPECT_EQ(id->verbs, nullptr);
   EXPECT_EQ(ntohs(rdma_get_src_port(id)), 34567);
   sockaddr_in one = address("10.0.0.1", 80);
-  EXPECT_EQ(rdma_bind_addr(id, generic(one)), 0);
+  EXPECT_EQ(rdma_bind_addr(id, as_sockaddr(one)), 0);
   EXPECT_NE(id->verbs, nullptr);
   sockaddr unknown{};
   unknown.sa_family = AF_UNIX;
@@ -122,9 +122,10 @@ TEST_F(Cm, TheThreadThatHasAnIdsEventsMayDestroyTheId) {
   rdma_cm_id* id = nullptr;
   int mark = 0;
   ASSERT_EQ(rdma_create_id(channel_, &id, &mark, RDMA_PS_TCP), 0);
-  tell(newest(), of_type(RDMA_CM_EVENT_ADDR_ERROR, -ENODEV));
-  tell(newest(), of_type(RDMA_CM_EVENT_CONNECT_ERROR, -ENOMEM));
-  tell(newest(), of_type(RDMA_CM_EVENT_DISCONNECTED));  // nobody takes this event, so it is dropped
+  report_event(newest_fake_id(), make_event(RDMA_CM_EVENT_ADDR_ERROR, -ENODEV));
+  report_event(newest_fake_id(), make_event(RDMA_CM_EVENT_CONNECT_ERROR, -ENOMEM));
+  // Nobody takes this event, so it is dropped.
+  report_event(newest_fake_id(), make_event(RDMA_CM_EVENT_DISCONNECTED));
   rdma_cm_event* first = nullptr;
   rdma_cm_event* second = nullptr;
   ASSERT_EQ(rdma_get_cm_event(channel_, &first), 0);
@@ -146,22 +147,22 @@ TEST_F(Cm, TheThreadThatHasAnIdsEventsMayDestroyTheId) {
 TEST_F(Cm, DestroyingAnIdWaitsForAnotherThreadsHandler) {
   rdma_cm_id* id = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &id, nullptr, RDMA_PS_TCP), 0);
-  tell(newest(), of_type(RDMA_CM_EVENT_DISCONNECTED));
-  std::atomic<bool> taken = false;
+  report_event(newest_fake_id(), make_event(RDMA_CM_EVENT_DISCONNECTED));
+  std::atomic<bool> event_taken = false;
   std::atomic<bool> acknowledged = false;
   std::thread handler([&] {
     rdma_cm_event* event = nullptr;
     EXPECT_EQ(rdma_get_cm_event(channel_, &event), 0);
-    taken = true;
-    for (bool gone = false; !gone;) {
+    event_taken = true;
+    for (bool is_destroyed = false; !is_destroyed;) {
       const std::scoped_lock lock(fake::state().mutex);
-      gone = fake::state().ids.empty();
+      is_destroyed = fake::state().ids.empty();
     }
     fake::let_others_run();
     acknowledged = true;
     EXPECT_EQ(rdma_ack_cm_event(event), 0);
   });
-  while (!taken) std::this_thread::yield();
+  while (!event_taken) std::this_thread::yield();
   EXPECT_EQ(rdma_destroy_id(id), 0);
   EXPECT_TRUE(acknowledged);
   handler.join();
@@ -184,12 +185,12 @@ TEST_F(Cm, IdsOfARequestCanBeReadUntilItIsAcknowledged) {
 
 // Any of the threads may be the last one that uses the id, and must then free it.
 TEST_F(Cm, IdsMayBeDestroyedWhileThreadsTakeTheirEvents) {
-  std::atomic<bool> over = false;
+  std::atomic<bool> stop = false;
   fcntl(channel_->fd, F_SETFL, O_NONBLOCK);
   std::vector<std::thread> takers;
   for (int i = 0; i < 2; ++i) {
     takers.emplace_back([&] {
-      while (!over) {
+      while (!stop) {
         rdma_cm_event* event = nullptr;
         if (rdma_get_cm_event(channel_, &event) != 0) continue;
         EXPECT_EQ(event->id->context, channel_);
@@ -201,11 +202,12 @@ TEST_F(Cm, IdsMayBeDestroyedWhileThreadsTakeTheirEvents) {
   for (int i = 0; i < 2000; ++i) {
     rdma_cm_id* id = nullptr;
     ASSERT_EQ(rdma_create_id(channel_, &id, channel_, RDMA_PS_TCP), 0);
-    for (int n = 0; n < 3; ++n) tell(newest(), of_type(RDMA_CM_EVENT_DISCONNECTED));
+    for (int n = 0; n < 3; ++n)
+      report_event(newest_fake_id(), make_event(RDMA_CM_EVENT_DISCONNECTED));
     if (i % 2 == 0) std::this_thread::yield();
     ASSERT_EQ(rdma_destroy_id(id), 0);
   }
-  over = true;
+  stop = true;
   for (std::thread& taker : takers) taker.join();
 }
 
@@ -234,9 +236,9 @@ TEST_F(Cm, ARequestCreatesAnIdAndCountsForItsListener) {
 TEST_F(Cm, ARequestForADestroyedListenerIsRejected) {
   rdma_cm_id* listener = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP), 0);
-  const fake::Id before = newest();
+  const fake::Id before = newest_fake_id();
   fake::Event queued{};
-  queued.cm = of_type(RDMA_CM_EVENT_CONNECT_REQUEST);
+  queued.cm = make_event(RDMA_CM_EVENT_CONNECT_REQUEST);
   queued.cm.cookie = before.cookie;
   queued.cm.new_id = 77;
   ASSERT_EQ(rdma_destroy_id(listener), 0);
@@ -256,8 +258,8 @@ TEST_F(Cm, AWaitingThreadGetsTheNextRequestOnlyAfterTheIdOfTheLastOneIsUsed) {
   ASSERT_EQ(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP), 0);
   for (int i = 0; i < 8; ++i) request_connection();
   std::mutex mutex;
-  std::condition_variable handed;
-  rdma_cm_id* handed_over = nullptr;
+  std::condition_variable changed;
+  rdma_cm_id* handed_over_id = nullptr;
   bool all_taken = false;
   std::thread taker([&] {
     for (int i = 0; i < 8; ++i) {
@@ -265,33 +267,34 @@ TEST_F(Cm, AWaitingThreadGetsTheNextRequestOnlyAfterTheIdOfTheLastOneIsUsed) {
       EXPECT_EQ(rdma_get_cm_event(channel_, &event), 0);
       {
         const std::lock_guard lock(mutex);
-        EXPECT_EQ(std::exchange(handed_over, event->id), nullptr) << "request " << i << " is lost";
+        EXPECT_EQ(std::exchange(handed_over_id, event->id), nullptr)
+            << "request " << i << " is lost";
       }
-      handed.notify_one();
+      changed.notify_one();
       rdma_ack_cm_event(event);
     }
     const std::lock_guard lock(mutex);
     all_taken = true;
-    handed.notify_one();
+    changed.notify_one();
   });
   for (int i = 0; i < 8; ++i) {
     rdma_cm_id* id = nullptr;
     {
       std::unique_lock lock(mutex);
-      handed.wait(lock, [&] { return handed_over != nullptr || all_taken; });
-      id = handed_over;
+      changed.wait(lock, [&] { return handed_over_id != nullptr || all_taken; });
+      id = handed_over_id;
     }
     if (id == nullptr) break;  // a request was lost
     fake::let_others_run();
     {
       const std::lock_guard lock(mutex);
-      handed_over = nullptr;
+      handed_over_id = nullptr;
     }
     // Each of these calls uses the id.
     if (i % 3 == 0) {
       EXPECT_EQ(rdma_reject(id, nullptr, 0), 0);
     }
-    ibv_qp_init_attr attr = small(IBV_QPT_RC);
+    ibv_qp_init_attr attr = small_qp_attr(IBV_QPT_RC);
     if (i % 3 == 1) {
       EXPECT_EQ(rdma_create_qp(id, nullptr, &attr), 0);
     }
@@ -305,8 +308,8 @@ TEST_F(Cm, AWaitingThreadGetsTheNextRequestOnlyAfterTheIdOfTheLastOneIsUsed) {
 TEST_F(Cm, RequestsWhoseIdsAreNotUsedDelayAThreadOnlyOnceAndNeverIfNonBlocking) {
   rdma_cm_id* listener = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP), 0);
-  const auto take_twenty = [&] {
-    const auto begun = std::chrono::steady_clock::now();
+  const auto take_twenty_requests = [&] {
+    const auto start = std::chrono::steady_clock::now();
     std::vector<rdma_cm_id*> ids;
     for (int i = 0; i < 20; ++i) request_connection();
     for (int i = 0; i < 20; ++i) {
@@ -316,19 +319,19 @@ TEST_F(Cm, RequestsWhoseIdsAreNotUsedDelayAThreadOnlyOnceAndNeverIfNonBlocking) 
       rdma_ack_cm_event(event);
     }
     for (rdma_cm_id* id : ids) EXPECT_EQ(rdma_destroy_id(id), 0);
-    return std::chrono::steady_clock::now() - begun;
+    return std::chrono::steady_clock::now() - start;
   };
   const int flags = fcntl(channel_->fd, F_GETFL);
   fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK);
-  EXPECT_LT(take_twenty(), std::chrono::seconds(1));
+  EXPECT_LT(take_twenty_requests(), std::chrono::seconds(1));
   fcntl(channel_->fd, F_SETFL, flags);
-  EXPECT_LT(take_twenty(), std::chrono::seconds(10));
+  EXPECT_LT(take_twenty_requests(), std::chrono::seconds(10));
   rdma_destroy_id(listener);
 }
 
 TEST_F(Cm, TheQpOfAnIdHasQueuesAndFollowsTheConnection) {
-  rdma_cm_id* id = resolved();
-  ibv_qp_init_attr attr = small(IBV_QPT_RC);
+  rdma_cm_id* id = create_resolved_id();
+  ibv_qp_init_attr attr = small_qp_attr(IBV_QPT_RC);
   ASSERT_EQ(rdma_create_qp(id, nullptr, &attr), 0);
   EXPECT_EQ(id->qp->state, IBV_QPS_INIT);
   ASSERT_NE(id->send_cq, nullptr);
@@ -353,8 +356,8 @@ TEST_F(Cm, TheQpOfAnIdHasQueuesAndFollowsTheConnection) {
 }
 
 TEST_F(Cm, ADatagramQpIsReadyToSend) {
-  rdma_cm_id* id = resolved(RDMA_PS_UDP);
-  ibv_qp_init_attr attr = small(IBV_QPT_UD);
+  rdma_cm_id* id = create_resolved_id(RDMA_PS_UDP);
+  ibv_qp_init_attr attr = small_qp_attr(IBV_QPT_UD);
   ASSERT_EQ(rdma_create_qp(id, nullptr, &attr), 0);
   EXPECT_EQ(id->qp->state, IBV_QPS_RTS);
   rdma_destroy_ep(id);
@@ -362,16 +365,16 @@ TEST_F(Cm, ADatagramQpIsReadyToSend) {
 
 // DAPL creates a QP on one id, and then accepts a connection with that QP on another id.
 TEST_F(Cm, AQpMovesToAnotherIdByAssignment) {
-  rdma_cm_id* first = resolved();
-  ibv_qp_init_attr attr = small(IBV_QPT_RC);
+  rdma_cm_id* first = create_resolved_id();
+  ibv_qp_init_attr attr = small_qp_attr(IBV_QPT_RC);
   ASSERT_EQ(rdma_create_qp(first, nullptr, &attr), 0);
-  fake::Id& fake_of_first = newest();
-  rdma_cm_id* second = resolved();
+  fake::Id& fake_of_first = newest_fake_id();
+  rdma_cm_id* second = create_resolved_id();
   second->qp = first->qp;
   first->qp = nullptr;
   ASSERT_EQ(rdma_connect(second, nullptr), 0);
   EXPECT_EQ(second->qp->state, IBV_QPS_RTS);
-  EXPECT_NE(newest().qp, 0u);
+  EXPECT_NE(newest_fake_id().qp, 0u);
   EXPECT_EQ(fake_of_first.qp, 0u);
   ASSERT_EQ(rdma_disconnect(first), 0);
   EXPECT_EQ(second->qp->state, IBV_QPS_RTS);
@@ -383,27 +386,27 @@ TEST_F(Cm, AQpMovesToAnotherIdByAssignment) {
 
 // fio calls ibv_destroy_qp() for a QP of rdma_create_qp().
 TEST_F(Cm, TheQpOfAnIdMayBeDestroyedWithVerbs) {
-  rdma_cm_id* id = resolved();
+  rdma_cm_id* id = create_resolved_id();
   ibv_cq* cq = ibv_create_cq(id->verbs, 4, nullptr, nullptr, 0);
-  ibv_qp_init_attr attr = small(IBV_QPT_RC);
+  ibv_qp_init_attr attr = small_qp_attr(IBV_QPT_RC);
   attr.send_cq = attr.recv_cq = cq;
   ASSERT_EQ(rdma_create_qp(id, nullptr, &attr), 0);
   EXPECT_EQ(id->send_cq, nullptr);  // the id does not store CQs of the program
   EXPECT_EQ(ibv_destroy_qp(id->qp), 0);
-  EXPECT_EQ(newest().qp, 0u);
+  EXPECT_EQ(newest_fake_id().qp, 0u);
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
 TEST_F(Cm, FailedQpCreationIsUndone) {
-  rdma_cm_id* id = resolved();
-  ibv_qp_init_attr attr = small(IBV_QPT_RC);
+  rdma_cm_id* id = create_resolved_id();
+  ibv_qp_init_attr attr = small_qp_attr(IBV_QPT_RC);
   fake::state().fail["vb_cm_id_set_qp"] = EINVAL;
   EXPECT_EQ(rdma_create_qp(id, nullptr, &attr), -1);
   EXPECT_EQ(errno, EINVAL);
   fake::state().fail.clear();
   fake::state().fail["vb_qp_create"] = ENOMEM;
-  attr = small(IBV_QPT_RC);
+  attr = small_qp_attr(IBV_QPT_RC);
   EXPECT_EQ(rdma_create_qp(id, nullptr, &attr), -1);
   EXPECT_EQ(errno, ENOMEM);
   EXPECT_EQ(id->qp, nullptr);
@@ -417,7 +420,7 @@ TEST_F(Cm, AnEndpointCreatesAQpForEachRequest) {
   hints.ai_port_space = RDMA_PS_TCP;
   rdma_addrinfo* res = nullptr;
   ASSERT_EQ(rdma_getaddrinfo(nullptr, "7471", &hints, &res), 0);
-  ibv_qp_init_attr attr = small(IBV_QPT_RC);
+  ibv_qp_init_attr attr = small_qp_attr(IBV_QPT_RC);
   rdma_cm_id* listener = nullptr;
   ASSERT_EQ(rdma_create_ep(&listener, res, nullptr, &attr), 0);
   rdma_freeaddrinfo(res);
@@ -442,7 +445,8 @@ TEST_F(Cm, AnActiveEndpointIsReadyToConnect) {
   ASSERT_EQ(rdma_getaddrinfo("127.0.0.1", "7471", &hints, &res), 0);
   EXPECT_EQ(res->ai_qp_type, IBV_QPT_RC);
   ASSERT_EQ(res->ai_dst_len, sizeof(sockaddr_in));
-  ibv_qp_init_attr attr = small(IBV_QPT_UD);  // is ignored: the rdma_addrinfo has the QP type
+  // This QP type is ignored, because the rdma_addrinfo has one.
+  ibv_qp_init_attr attr = small_qp_attr(IBV_QPT_UD);
   rdma_cm_id* id = nullptr;
   ASSERT_EQ(rdma_create_ep(&id, res, nullptr, &attr), 0);
   EXPECT_EQ(id->qp->qp_type, IBV_QPT_RC);
@@ -456,7 +460,7 @@ TEST_F(Cm, MigratingMakesAnIdSynchronousAndAsynchronousAgain) {
   ASSERT_EQ(rdma_migrate_id(id, nullptr), 0);
   EXPECT_NE(id->channel, channel_);
   sockaddr_in to = address("10.0.0.2", 1);
-  EXPECT_EQ(rdma_resolve_addr(id, nullptr, generic(to), 10), 0);
+  EXPECT_EQ(rdma_resolve_addr(id, nullptr, as_sockaddr(to), 10), 0);
   EXPECT_EQ(rdma_migrate_id(id, nullptr), -1);
   EXPECT_EQ(errno, EINVAL);
   ASSERT_EQ(rdma_migrate_id(id, channel_), 0);
@@ -504,16 +508,16 @@ TEST_F(Cm, AThreadThatWaitsForAnEventMayBeCancelled) {
 }
 
 TEST_F(Cm, EceOptionsCanBeSetOnlyForIdsWithoutAQpOfVerbena) {
-  rdma_cm_id* id = resolved();
-  ibv_ece said{.vendor_id = 0x123456, .options = 7, .comp_mask = 0};
-  EXPECT_EQ(rdma_set_local_ece(id, &said), 0);
+  rdma_cm_id* id = create_resolved_id();
+  ibv_ece local_ece{.vendor_id = 0x123456, .options = 7, .comp_mask = 0};
+  EXPECT_EQ(rdma_set_local_ece(id, &local_ece), 0);
   rdma_conn_param param{};
   EXPECT_EQ(rdma_connect(id, &param), 0);
-  EXPECT_EQ(newest().ece_vendor_id, 0x123456u);
-  EXPECT_EQ(newest().ece_options, 7u);
-  ibv_ece heard{.vendor_id = 1, .options = 1, .comp_mask = 1};
-  EXPECT_EQ(rdma_get_remote_ece(id, &heard), 0);
-  EXPECT_EQ(heard.vendor_id | heard.options | heard.comp_mask, 0u);
+  EXPECT_EQ(newest_fake_id().ece_vendor_id, 0x123456u);
+  EXPECT_EQ(newest_fake_id().ece_options, 7u);
+  ibv_ece remote_ece{.vendor_id = 1, .options = 1, .comp_mask = 1};
+  EXPECT_EQ(rdma_get_remote_ece(id, &remote_ece), 0);
+  EXPECT_EQ(remote_ece.vendor_id | remote_ece.options | remote_ece.comp_mask, 0u);
 
   const auto invalid = [](auto result) { return result == -1 && errno == EINVAL; };
   for (const ibv_ece bad : {ibv_ece{.vendor_id = 0, .options = 1, .comp_mask = 0},
@@ -540,16 +544,16 @@ TEST_F(Cm, EceOptionsCanBeSetOnlyForIdsWithoutAQpOfVerbena) {
               .max_recv_sge = 1,
               .max_inline_data = 0};
   ASSERT_EQ(rdma_create_qp(id, nullptr, &attr), 0);
-  EXPECT_TRUE(invalid(rdma_set_local_ece(id, &said)));
-  EXPECT_TRUE(invalid(rdma_get_remote_ece(id, &heard)));
+  EXPECT_TRUE(invalid(rdma_set_local_ece(id, &local_ece)));
+  EXPECT_TRUE(invalid(rdma_get_remote_ece(id, &remote_ece)));
   EXPECT_EQ(rdma_connect(id, &param), 0);
-  EXPECT_EQ(newest().ece_vendor_id, 0u);
+  EXPECT_EQ(newest_fake_id().ece_vendor_id, 0u);
   rdma_destroy_qp(id);
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
 TEST_F(Cm, MissingFeaturesFail) {
-  rdma_cm_id* id = resolved();
+  rdma_cm_id* id = create_resolved_id();
   ibv_qp_init_attr_ex attr{};
   attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD;
   attr.pd = id->pd;

@@ -70,13 +70,13 @@ TEST_F(Devices, AnswerQueriesOfTheirOwnPorts) {
 TEST_F(Devices, HaveAGidTableAndAPkeyTableForEachPort) {
   ibv_gid gid{};
   for (std::uint8_t port = 1; port <= 2; ++port) {
-    const auto own = static_cast<std::uint16_t>(0x8000 + port);
+    const auto own_pkey = static_cast<std::uint16_t>(0x8000 + port);
     ASSERT_EQ(ibv_query_gid(contexts_[kSecond], port, 0, &gid), 0);
     EXPECT_EQ(gid.raw[15], port == 1 ? 0xa : 0xb);
     __be16 pkey = 0;
     ASSERT_EQ(ibv_query_pkey(contexts_[kSecond], port, 1, &pkey), 0);
-    EXPECT_EQ(ntohs(pkey), own);
-    EXPECT_EQ(ibv_get_pkey_index(contexts_[kSecond], port, htons(own)), 1);
+    EXPECT_EQ(ntohs(pkey), own_pkey);
+    EXPECT_EQ(ibv_get_pkey_index(contexts_[kSecond], port, htons(own_pkey)), 1);
   }
   EXPECT_EQ(ibv_get_pkey_index(contexts_[kFirst], 1, htons(0x8001)), -1);
   ibv_gid_entry entries[8]{};
@@ -116,13 +116,13 @@ TEST_F(Devices, TakeAddressesByLidOnlyOnInfiniband) {
   ibv_pd* pd = ibv_alloc_pd(contexts_[kSecond]);
   ibv_ah* ah = ibv_create_ah(pd, &attr);
   ASSERT_NE(ah, nullptr);
-  const vb_ah_attr& made = fake::state().ah;
+  const vb_ah_attr& created_attr = fake::state().ah;
   EXPECT_EQ(fake::state().ah_device, 1u);
-  EXPECT_EQ(made.dlid, 0x123);
-  EXPECT_EQ(made.sl, 4);
-  EXPECT_EQ(made.src_path_bits, 3);
-  EXPECT_EQ(made.port_num, 2);
-  EXPECT_EQ(made.is_global, 0);
+  EXPECT_EQ(created_attr.dlid, 0x123);
+  EXPECT_EQ(created_attr.sl, 4);
+  EXPECT_EQ(created_attr.src_path_bits, 3);
+  EXPECT_EQ(created_attr.port_num, 2);
+  EXPECT_EQ(created_attr.is_global, 0);
   ibv_destroy_ah(ah);
   ibv_dealloc_pd(pd);
 
@@ -141,14 +141,14 @@ TEST_F(Devices, ReportTheLidsOfDatagrams) {
   wc.sl = 6;
   wc.dlid_path_bits = 2;
   fake::state().cqs.rbegin()->second.completions.push_back(wc);
-  ibv_wc got{};
-  ASSERT_EQ(ibv_poll_cq(cq, 1, &got), 1);
-  EXPECT_EQ(got.slid, 0x321);
-  EXPECT_EQ(got.sl, 6);
-  EXPECT_EQ(got.dlid_path_bits, 2);
+  ibv_wc received{};
+  ASSERT_EQ(ibv_poll_cq(cq, 1, &received), 1);
+  EXPECT_EQ(received.slid, 0x321);
+  EXPECT_EQ(received.sl, 6);
+  EXPECT_EQ(received.dlid_path_bits, 2);
   // A reply goes back to the sender by the same path.
   ibv_ah_attr reply{};
-  ASSERT_EQ(ibv_init_ah_from_wc(contexts_[kSecond], 2, &got, nullptr, &reply), 0);
+  ASSERT_EQ(ibv_init_ah_from_wc(contexts_[kSecond], 2, &received, nullptr, &reply), 0);
   EXPECT_EQ(reply.dlid, 0x321);
   EXPECT_EQ(reply.sl, 6);
   EXPECT_EQ(reply.src_path_bits, 2);
@@ -191,11 +191,11 @@ TEST_F(Devices, ReportEventsWithTheNumberOfThePort) {
   fake::Event event{};
   event.async = {.type = IBV_EVENT_PORT_ERR, .cookie = 0, .device = 1, .port = 2};
   fake::state().contexts.at(devices.rbegin()->first)->push(event);
-  ibv_async_event got{};
-  ASSERT_EQ(ibv_get_async_event(contexts_[kSecond], &got), 0);
-  EXPECT_EQ(got.event_type, IBV_EVENT_PORT_ERR);
-  EXPECT_EQ(got.element.port_num, 2);
-  ibv_ack_async_event(&got);
+  ibv_async_event received{};
+  ASSERT_EQ(ibv_get_async_event(contexts_[kSecond], &received), 0);
+  EXPECT_EQ(received.event_type, IBV_EVENT_PORT_ERR);
+  EXPECT_EQ(received.element.port_num, 2);
+  ibv_ack_async_event(&received);
 }
 
 // Returns the address of port `port` of device `device`.
@@ -208,10 +208,10 @@ sockaddr_in address_of(unsigned device, unsigned port) {
 
 TEST_F(Devices, IdsNameTheDeviceAndThePortOfTheirAddress) {
   rdma_event_channel* channel = rdma_create_event_channel();
-  struct Place {
+  struct PortOfDevice {
     unsigned device, port;
   };
-  for (const auto [device, port] : {Place{0, 1}, Place{1, 1}, Place{1, 2}}) {
+  for (const auto [device, port] : {PortOfDevice{0, 1}, PortOfDevice{1, 1}, PortOfDevice{1, 2}}) {
     rdma_cm_id* id = nullptr;
     ASSERT_EQ(rdma_create_id(channel, &id, nullptr, RDMA_PS_TCP), 0);
     sockaddr_in address = address_of(device, port);
@@ -250,7 +250,7 @@ TEST_F(Devices, PathRecordsOfInfinibandHaveLids) {
 // the path.
 TEST_F(Devices, DatagramAddressesOfInfinibandHaveLids) {
   rdma_event_channel* channel = rdma_create_event_channel();
-  const auto established = [&](unsigned device, unsigned port) {
+  const auto establish = [&](unsigned device, unsigned port) {
     rdma_cm_id* id = nullptr;
     EXPECT_EQ(rdma_create_id(channel, &id, nullptr, RDMA_PS_IPOIB), 0);
     sockaddr_in address = address_of(device, port);
@@ -264,15 +264,15 @@ TEST_F(Devices, DatagramAddressesOfInfinibandHaveLids) {
     answer.qp_num = 9;
     answer.qkey = 11;
     fake::state().connect_answer = answer;
-    rdma_conn_param none{};
-    EXPECT_EQ(rdma_connect(id, &none), 0);
+    rdma_conn_param param{};
+    EXPECT_EQ(rdma_connect(id, &param), 0);
     EXPECT_EQ(rdma_get_cm_event(channel, &event), 0);
     const rdma_ud_param found = event->param.ud;
     rdma_ack_cm_event(event);
     rdma_destroy_id(id);
     return found;
   };
-  const rdma_ud_param subnet = established(1, 2);
+  const rdma_ud_param subnet = establish(1, 2);
   EXPECT_EQ(subnet.qp_num, 9u);
   EXPECT_EQ(subnet.qkey, 11u);
   EXPECT_EQ(subnet.ah_attr.dlid, 0x55);
@@ -280,7 +280,7 @@ TEST_F(Devices, DatagramAddressesOfInfinibandHaveLids) {
   EXPECT_EQ(subnet.ah_attr.src_path_bits, 2);
   EXPECT_EQ(subnet.ah_attr.port_num, 2);
   EXPECT_EQ(subnet.ah_attr.is_global, 0);
-  const rdma_ud_param ethernet = established(0, 1);
+  const rdma_ud_param ethernet = establish(0, 1);
   EXPECT_EQ(ethernet.ah_attr.dlid, 0);
   EXPECT_EQ(ethernet.ah_attr.src_path_bits, 0);
   EXPECT_EQ(ethernet.ah_attr.port_num, 1);

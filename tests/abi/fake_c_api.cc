@@ -15,9 +15,9 @@ namespace fake {
 
 State& state() {
   static State& all = *[] {
-    auto* made = new State;
-    made->connect_answer.type = RDMA_CM_EVENT_ESTABLISHED;
-    return made;
+    auto* initial = new State;
+    initial->connect_answer.type = RDMA_CM_EVENT_ESTABLISHED;
+    return initial;
   }();
   return all;
 }
@@ -31,7 +31,7 @@ void Queue::push(const Event& event) {
   eventfd_write(fd_, 1);
 }
 
-int Queue::take(Event& event) {
+int Queue::next_event(Event& event) {
   for (;;) {
     if ((fcntl(fd_, F_GETFL) & O_NONBLOCK) == 0) {
       pollfd wait{.fd = fd_, .events = POLLIN, .revents = 0};
@@ -55,20 +55,20 @@ void Queue::remove_readable(std::size_t count) {
   }
 }
 
-int refused(const char* function) {
+int injected_error(const char* function) {
   std::scoped_lock lock(state().mutex);
   const auto it = state().fail.find(function);
   return it != state().fail.end() ? it->second : 0;
 }
 
-int make(vb_handle* handle) {
+int make_handle(vb_handle* handle) {
   *handle = ++state().last_handle;
   return 0;
 }
 
 int make_channel(vb_handle* channel, int* fd) {
   std::scoped_lock lock(state().mutex);
-  make(channel);
+  make_handle(channel);
   Queue* queue = state().channels[*channel] = new Queue;
   *fd = queue->fd();
   return 0;

@@ -11,9 +11,10 @@
 
 #include "verbena/c_api.h"
 
-// A fake libverbena.so.0, which only records calls.  With it, tests can check the drop-in libraries
-// without the real libverbena.  The tests' LD_LIBRARY_PATH has the fake before the real library.
-// Tests read its records, and set its answers, by the functions and objects of this header.
+// Defines a fake libverbena.so.0, which only records calls.  With it, tests can check the drop-in
+// libraries without the real libverbena.  The tests' LD_LIBRARY_PATH has the fake before the real
+// library.  Tests read its records, and set its answers, by the functions and objects of this
+// header.
 namespace fake {
 
 struct Event {
@@ -33,9 +34,10 @@ class Queue {
 
   int fd() const { return fd_; }
   void push(const Event& event);
-  int take(Event& event);  // returns 0 or errno; waits unless O_NONBLOCK is set
+  // Takes an event from the queue.  Returns 0 or errno.  Waits unless O_NONBLOCK is set.
+  int next_event(Event& event);
   // Removes the events for which `matches(event)` is true.
-  void drop(auto&& matches) {
+  void remove_events(auto&& matches) {
     std::scoped_lock lock(mutex_);
     const std::size_t before = events_.size();
     std::erase_if(events_, matches);
@@ -63,14 +65,14 @@ struct Qp {
   std::vector<vb_send_wr> sent;
   std::vector<std::string> inlined;  // the inline data of each request; empty if it is not inline
   std::vector<int> more;             // the argument `more` of each vb_post_send()
-  std::vector<vb_recv_wr> received;
+  std::vector<vb_recv_wr> receives;
 };
 
 struct Srq {
   vb_handle context;
   std::uint64_t cookie;
   vb_srq_attr attr;
-  std::vector<vb_recv_wr> received;
+  std::vector<vb_recv_wr> receives;
 };
 
 struct Id {
@@ -81,7 +83,7 @@ struct Id {
   std::uint32_t ece_vendor_id = 0, ece_options = 0;  // of vb_cm_connect()
   std::vector<std::uint8_t> private_data;
   std::map<std::uint64_t, bool> groups;  // by the cookie of the join; true: it is send-only
-  sockaddr_storage joined{};             // the address of the last join
+  sockaddr_storage joined_address{};     // the address of the last join
 };
 
 inline constexpr vb_ah_attr kEthernetGroup{.dgid = {},
@@ -108,8 +110,8 @@ struct State {
   std::map<vb_handle, Qp> qps;
   std::map<vb_handle, Srq> srqs;
   std::map<vb_handle, Id> ids;
-  std::set<vb_handle> others;   // all PDs, MRs, MWs and AHs
-  std::uint32_t mr_access = 0;  // of the last registration
+  std::set<vb_handle> other_objects;  // all PDs, MRs, MWs and AHs
+  std::uint32_t mr_access = 0;        // of the last registration
   struct Rereg {
     std::uint32_t what;
     vb_handle pd;
@@ -131,8 +133,8 @@ struct State {
   vb_ah_attr join_address = kEthernetGroup;
   vb_handle newest_id = 0;
   std::vector<vb_service> services{};  // the services that every query finds
-  std::string asked_service{};         // the service of the last query: a name, or "#" and an id
-  std::uint32_t asked_device = 0;      // the device of the last vb_services_find()
+  std::string queried_service{};       // the service of the last query: a name, or "#" and an id
+  std::uint32_t queried_device = 0;    // the device of the last vb_services_find()
 };
 
 State& state();

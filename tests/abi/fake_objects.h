@@ -9,10 +9,10 @@
 namespace fake {
 
 // Returns the errno with which the function must fail (State::fail), or 0.
-int refused(const char* function);
+int injected_error(const char* function);
 
-// Makes a handle that no object has had.  Returns 0.
-int make(vb_handle* handle);
+// Stores a handle that no object has had.  Returns 0.
+int make_handle(vb_handle* handle);
 
 // Returns the object with this handle, or null.
 template <class Map>
@@ -21,8 +21,8 @@ auto* find(Map& map, vb_handle handle) {
   return it != map.end() ? &it->second : nullptr;
 }
 
-// Make and destroy channels, for completions or for the connection manager.  They return 0 or
-// errno.
+// These two make and destroy channels, for completions or for the connection manager.  They return
+// 0 or errno.
 int make_channel(vb_handle* channel, int* fd);
 int destroy_channel(vb_handle channel);
 // Returns the queue of a channel, or null.
@@ -35,12 +35,12 @@ bool has_port(std::uint32_t device, std::uint32_t port);
 
 // Lets the calling function return the error that State::fail has for it.  If there is none, locks
 // the state until the calling function returns.
-#define REFUSED_OR_LOCKED()                  \
-  if (int no = refused(__func__)) return no; \
-  const std::scoped_lock locked(state().mutex)
+#define RETURN_ERROR_OR_LOCK()                            \
+  if (int error = injected_error(__func__)) return error; \
+  const std::scoped_lock lock(state().mutex)
 
 // Declares a pointer to the object with this handle.  If no object has it, the calling function
 // returns EINVAL.
-#define FOUND(object, map, handle)          \
+#define FIND_OR_RETURN(object, map, handle) \
   auto* object = find(state().map, handle); \
   if (object == nullptr) return EINVAL

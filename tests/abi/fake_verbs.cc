@@ -13,14 +13,14 @@ namespace {
 
 int make_other(vb_handle* handle) {
   std::scoped_lock lock(state().mutex);
-  make(handle);
-  state().others.insert(*handle);
+  make_handle(handle);
+  state().other_objects.insert(*handle);
   return 0;
 }
 
 int destroy_other(vb_handle handle) {
   std::scoped_lock lock(state().mutex);
-  return state().others.erase(handle) == 1 ? 0 : EINVAL;
+  return state().other_objects.erase(handle) == 1 ? 0 : EINVAL;
 }
 
 Queue& context_queue(vb_handle handle) {
@@ -33,7 +33,7 @@ Queue& context_queue(vb_handle handle) {
 extern "C" {
 
 VB_API int vb_device_query(uint32_t device, vb_device_attr* attr) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   if (device >= (state().has_two_devices ? 2 : 1)) return ENOENT;
   *attr = {};
   std::strcpy(attr->name, device == 0 ? "verbena0" : "mlx5_7");
@@ -47,7 +47,7 @@ VB_API int vb_device_query(uint32_t device, vb_device_attr* attr) {
   return 0;
 }
 VB_API int vb_port_query(uint32_t device, uint32_t port, vb_port_attr* attr) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   if (!has_port(device, port)) return EINVAL;
   *attr = {.state = 4,
            .phys_state = 5,
@@ -70,7 +70,7 @@ VB_API int vb_port_query(uint32_t device, uint32_t port, vb_port_attr* attr) {
   return 0;
 }
 VB_API int vb_gid_query(uint32_t device, uint32_t port, uint32_t index, vb_gid_entry* entry) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   if (!has_port(device, port)) return EINVAL;
   if (device == 1) {
     if (index > 0) return ENOENT;
@@ -93,7 +93,7 @@ VB_API int vb_gid_query(uint32_t device, uint32_t port, uint32_t index, vb_gid_e
   return 0;
 }
 VB_API int vb_pkey_query(uint32_t device, uint32_t port, uint32_t index, uint16_t* pkey) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   if (!has_port(device, port)) return EINVAL;
   if (index > device) return ENOENT;
   *pkey = index == 0 ? 0xffff : static_cast<std::uint16_t>(0x8000 + port);
@@ -101,111 +101,113 @@ VB_API int vb_pkey_query(uint32_t device, uint32_t port, uint32_t index, uint16_
 }
 
 VB_API int vb_context_create(uint32_t device, vb_handle* context, int* fd) {
-  REFUSED_OR_LOCKED();
-  make(context);
+  RETURN_ERROR_OR_LOCK();
+  make_handle(context);
   state().context_devices[*context] = device;
   state().contexts[*context] = std::make_unique<Queue>();
   *fd = state().contexts[*context]->fd();
   return 0;
 }
 VB_API int vb_context_destroy(vb_handle context) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   return state().contexts.erase(context) == 1 ? 0 : EINVAL;
 }
 VB_API int vb_async_next(vb_handle context, vb_async_event* event) {
   Event next;
-  if (int error = context_queue(context).take(next)) return error;
+  if (int error = context_queue(context).next_event(next)) return error;
   *event = next.async;
   return 0;
 }
 
 VB_API int vb_pd_create(vb_handle* pd) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   return make_other(pd);
 }
 VB_API int vb_pd_destroy(vb_handle pd) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   return destroy_other(pd);
 }
 VB_API int vb_mr_register(vb_handle, void*, uint64_t, uint64_t, uint32_t access, vb_handle* mr,
                           uint32_t* lkey, uint32_t* rkey) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   state().mr_access = access;
   *lkey = 17;
   *rkey = 18;
   return make_other(mr);
 }
 VB_API int vb_mr_create_null(vb_handle, vb_handle* mr, uint32_t* lkey) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   *lkey = 19;
   return make_other(mr);
 }
 VB_API int vb_mr_reregister(vb_handle, uint32_t what, vb_handle pd, void* address, uint64_t length,
                             uint32_t access) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   state().rereg = {.what = what, .pd = pd, .address = address, .length = length};
   state().mr_access = access;
   return 0;
 }
 VB_API int vb_mr_prefetch(vb_handle, const vb_sge* list, uint32_t count, int) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   state().prefetched.assign(list, list + count);
   return 0;
 }
 VB_API int vb_mr_deregister(vb_handle mr) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   return destroy_other(mr);
 }
 
 VB_API int vb_mw_create(vb_handle, uint32_t type, vb_handle* mw, uint32_t* rkey) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   *rkey = 0x123456ff - (type == 2 ? 1 : 0);
   return make_other(mw);
 }
 VB_API int vb_mw_destroy(vb_handle mw) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   return destroy_other(mw);
 }
 
 VB_API int vb_channel_create(vb_handle* channel, int* fd) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   return make_channel(channel, fd);
 }
 VB_API int vb_channel_destroy(vb_handle channel) { return destroy_channel(channel); }
 VB_API int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
-  if (int no = refused(__func__)) return no;
+  if (int error = injected_error(__func__)) return error;
   Event next;
-  if (int error = channel_of(channel)->take(next)) return error;
+  if (int error = channel_of(channel)->next_event(next)) return error;
   *cq_cookie = next.cookie;
   return 0;
 }
 
 VB_API int vb_cq_create(vb_handle context, uint32_t* entries, vb_handle channel, uint64_t cookie,
                         vb_handle* cq) {
-  REFUSED_OR_LOCKED();
-  make(cq);
+  RETURN_ERROR_OR_LOCK();
+  make_handle(cq);
   *entries += 1;
   state().cqs[*cq] = {.context = context, .cookie = cookie, .channel = channel, .completions = {}};
   return 0;
 }
 VB_API int vb_cq_resize(vb_handle cq, uint32_t* entries) {
-  REFUSED_OR_LOCKED();
-  FOUND(found, cqs, cq);
+  RETURN_ERROR_OR_LOCK();
+  FIND_OR_RETURN(found, cqs, cq);
   if (found->completions.size() > *entries) return EINVAL;
   *entries += 1;
   return 0;
 }
 VB_API int vb_cq_destroy(vb_handle cq) {
-  REFUSED_OR_LOCKED();
-  FOUND(found, cqs, cq);
+  RETURN_ERROR_OR_LOCK();
+  FIND_OR_RETURN(found, cqs, cq);
   if (found->channel != 0) {
-    channel_of(found->channel)->drop([&](const Event& e) { return e.cookie == found->cookie; });
+    channel_of(found->channel)->remove_events([&](const Event& e) {
+      return e.cookie == found->cookie;
+    });
   }
   state().cqs.erase(cq);
   return 0;
 }
 VB_API int vb_cq_poll(vb_handle cq, int max, vb_wc* wc) {
-  const std::scoped_lock locked(state().mutex);
+  const std::scoped_lock lock(state().mutex);
   Cq* found = find(state().cqs, cq);
   if (found == nullptr) return -EINVAL;
   int n = 0;
@@ -215,10 +217,10 @@ VB_API int vb_cq_poll(vb_handle cq, int max, vb_wc* wc) {
   }
   return n;
 }
-VB_API int vb_cq_arm(vb_handle, int) { return refused(__func__); }
+VB_API int vb_cq_arm(vb_handle, int) { return injected_error(__func__); }
 
 VB_API int vb_ah_create(uint32_t device, vb_handle, const vb_ah_attr* attr, vb_handle* ah) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   if (device == 0 && attr->is_global == 0) return EINVAL;
   state().ah = *attr;
   state().ah_device = device;
@@ -228,88 +230,88 @@ VB_API int vb_ah_destroy(vb_handle ah) { return destroy_other(ah); }
 
 VB_API int vb_srq_create(vb_handle context, vb_handle, vb_srq_attr* attr, uint64_t cookie,
                          vb_handle* srq) {
-  REFUSED_OR_LOCKED();
-  make(srq);
+  RETURN_ERROR_OR_LOCK();
+  make_handle(srq);
   attr->max_wr += 1;
-  state().srqs[*srq] = {.context = context, .cookie = cookie, .attr = *attr, .received = {}};
+  state().srqs[*srq] = {.context = context, .cookie = cookie, .attr = *attr, .receives = {}};
   return 0;
 }
 VB_API int vb_srq_modify(vb_handle srq, const vb_srq_attr* attr, uint32_t mask) {
-  REFUSED_OR_LOCKED();
-  FOUND(found, srqs, srq);
+  RETURN_ERROR_OR_LOCK();
+  FIND_OR_RETURN(found, srqs, srq);
   if ((mask & IBV_SRQ_MAX_WR) != 0) found->attr.max_wr = attr->max_wr;
   if ((mask & IBV_SRQ_LIMIT) != 0) found->attr.limit = attr->limit;
   return 0;
 }
 VB_API int vb_srq_query(vb_handle srq, vb_srq_attr* attr) {
-  REFUSED_OR_LOCKED();
-  FOUND(found, srqs, srq);
+  RETURN_ERROR_OR_LOCK();
+  FIND_OR_RETURN(found, srqs, srq);
   *attr = found->attr;
   return 0;
 }
 VB_API int vb_srq_destroy(vb_handle srq) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   for (const auto& [handle, qp] : state().qps) {
     if (qp.init.srq == srq) return EBUSY;
   }
   return state().srqs.erase(srq) == 1 ? 0 : EINVAL;
 }
 VB_API int vb_post_srq_recv(vb_handle srq, const vb_recv_wr* wr) {
-  REFUSED_OR_LOCKED();
-  FOUND(found, srqs, srq);
-  if (found->received.size() >= state().send_room) return ENOMEM;
-  found->received.push_back(*wr);
+  RETURN_ERROR_OR_LOCK();
+  FIND_OR_RETURN(found, srqs, srq);
+  if (found->receives.size() >= state().send_room) return ENOMEM;
+  found->receives.push_back(*wr);
   return 0;
 }
 
 VB_API int vb_qp_create(vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
-  REFUSED_OR_LOCKED();
-  make(qp);
+  RETURN_ERROR_OR_LOCK();
+  make_handle(qp);
   *qp_num = static_cast<uint32_t>(*qp & 0xffffff);
   init->cap.max_inline_data = 256;
   state().qps[*qp] = {
-      .init = *init, .attr = {}, .sent = {}, .inlined = {}, .more = {}, .received = {}};
+      .init = *init, .attr = {}, .sent = {}, .inlined = {}, .more = {}, .receives = {}};
   return 0;
 }
 VB_API int vb_qp_modify(vb_handle qp, const vb_qp_attr* attr, uint32_t mask) {
-  REFUSED_OR_LOCKED();
-  FOUND(found, qps, qp);
+  RETURN_ERROR_OR_LOCK();
+  FIND_OR_RETURN(found, qps, qp);
   const auto before = found->attr.qp_state;
   found->attr = *attr;
   if ((mask & IBV_QP_STATE) == 0) found->attr.qp_state = before;
   return 0;
 }
 VB_API int vb_qp_query(vb_handle qp, vb_qp_attr* attr, vb_qp_init* init) {
-  REFUSED_OR_LOCKED();
-  FOUND(found, qps, qp);
+  RETURN_ERROR_OR_LOCK();
+  FIND_OR_RETURN(found, qps, qp);
   *attr = found->attr;
   *init = found->init;
   return 0;
 }
 VB_API int vb_qp_attach(vb_handle qp, const uint8_t group[16], uint32_t) {
-  REFUSED_OR_LOCKED();
-  FOUND(found, qps, qp);
+  RETURN_ERROR_OR_LOCK();
+  FIND_OR_RETURN(found, qps, qp);
   return found->init.type == IBV_QPT_UD && group[0] == 0xff ? 0 : EINVAL;
 }
 VB_API int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
   return vb_qp_attach(qp, group, 0);
 }
 VB_API int vb_qp_destroy(vb_handle qp) {
-  REFUSED_OR_LOCKED();
+  RETURN_ERROR_OR_LOCK();
   for (const auto& [handle, id] : state().ids) {
     if (id.qp == qp) return EBUSY;
   }
   return state().qps.erase(qp) == 1 ? 0 : EINVAL;
 }
 VB_API int vb_qp_send_room(vb_handle qp, uint32_t* room) {
-  REFUSED_OR_LOCKED();
-  FOUND(found, qps, qp);
+  RETURN_ERROR_OR_LOCK();
+  FIND_OR_RETURN(found, qps, qp);
   *room = state().send_room - static_cast<uint32_t>(found->sent.size());
   return 0;
 }
 VB_API int vb_post_send(vb_handle qp, const vb_send_wr* wr, int more) {
-  REFUSED_OR_LOCKED();
-  FOUND(found, qps, qp);
+  RETURN_ERROR_OR_LOCK();
+  FIND_OR_RETURN(found, qps, qp);
   if (found->sent.size() >= state().send_room) return ENOMEM;
   found->sent.push_back(*wr);
   const bool inlined = (wr->send_flags & IBV_SEND_INLINE) != 0 && wr->num_sge != 0;
@@ -319,10 +321,10 @@ VB_API int vb_post_send(vb_handle qp, const vb_send_wr* wr, int more) {
   return 0;
 }
 VB_API int vb_post_recv(vb_handle qp, const vb_recv_wr* wr) {
-  REFUSED_OR_LOCKED();
-  FOUND(found, qps, qp);
-  if (found->received.size() >= state().send_room) return ENOMEM;
-  found->received.push_back(*wr);
+  RETURN_ERROR_OR_LOCK();
+  FIND_OR_RETURN(found, qps, qp);
+  if (found->receives.size() >= state().send_room) return ENOMEM;
+  found->receives.push_back(*wr);
   return 0;
 }
 

@@ -10,11 +10,11 @@ while read -r client; do
   found=$((found + 1))
   output=$(LD_LIBRARY_PATH=$1 LD_PRELOAD=${VB_PRELOAD:-} ldd -r "$client" 2>&1)
   # Finds undefined symbols and versions, and libraries that were not found or are not ours.
-  bad=$(grep -E '(undefined symbol|symbol .* version|version .* not found|no version information).*' <<<"$output" |
+  problems=$(grep -E '(undefined symbol|symbol .* version|version .* not found|no version information).*' <<<"$output" |
         grep -E 'ibv_|rdma_|umad_|verbs_|execute_ioctl|IBVERBS|RDMACM|IBUMAD|VERBENA|libibverbs|librdmacm|libibumad|libverbena')
-  bad+=$(grep -E '(libibverbs|librdmacm|libibumad|libverbena)\.so\.[0-9]+ =>' <<<"$output" | grep -vF "=> $1/")
-  if [[ -n $bad ]]; then
-    echo "$client: $bad"
+  problems+=$(grep -E '(libibverbs|librdmacm|libibumad|libverbena)\.so\.[0-9]+ =>' <<<"$output" | grep -vF "=> $1/")
+  if [[ -n $problems ]]; then
+    echo "$client: $problems"
     faults=1
   fi
 done < <(grep -v '^#' "$here/clients.txt")

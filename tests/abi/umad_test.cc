@@ -42,7 +42,7 @@ class Fabric {
                      {.node = topology.add_hca("H2"), .port = 1});
     subnet::set_missing_guids(topology);
     net_.emplace(std::move(topology));
-    service_.emplace(loop_, *net_, VB_BUILD_ID, [this] { pump(); });
+    service_.emplace(loop_, *net_, VB_BUILD_ID, [this] { deliver_mads(); });
     const std::string fabric = "abi-test-" + std::to_string(::getpid());
     ::setenv("VERBENA_FABRIC", fabric.c_str(), 1);
     ::setenv("VERBENA_NODE", kNode, 1);
@@ -60,7 +60,7 @@ class Fabric {
   }
 
  private:
-  void pump() {
+  void deliver_mads() {
     while (const auto delivery = net_->next_delivery()) {
       if (const auto mad = net_->as_mad(*delivery)) service_->receive(*mad);
     }
@@ -136,18 +136,18 @@ TEST_F(UmadTest, ProgramSeesTheDeviceAndPortOfTheNode) {
 TEST_F(UmadTest, DescriptorIsReadableExactlyWhileAMadWaits) {
   const int agent = umad_register(fd, 0x81, 1, 0, nullptr);
   ASSERT_GE(agent, 0);
-  pollfd one{.fd = umad_get_fd(fd), .events = POLLIN, .revents = 0};
-  EXPECT_EQ(::poll(&one, 1, 0), 0);
+  pollfd poll_fd{.fd = umad_get_fd(fd), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&poll_fd, 1, 0), 0);
   EXPECT_EQ(umad_poll(fd, 0), -ETIMEDOUT);
   Buffer request = smp(wire::Method::kGet, 0x11, 9);
   ASSERT_EQ(umad_send(fd, agent, request.umad(), wire::kMadBytes, 1000, 0), 0);
-  ASSERT_EQ(::poll(&one, 1, 5000), 1);
-  EXPECT_EQ(one.revents, POLLIN);
+  ASSERT_EQ(::poll(&poll_fd, 1, 5000), 1);
+  EXPECT_EQ(poll_fd.revents, POLLIN);
   Buffer answer(wire::kMadBytes);
   int length = wire::kMadBytes;
   EXPECT_EQ(umad_recv(fd, answer.umad(), &length, 0), agent);
   EXPECT_EQ(length, 256);
-  EXPECT_EQ(::poll(&one, 1, 0), 0);
+  EXPECT_EQ(::poll(&poll_fd, 1, 0), 0);
   length = wire::kMadBytes;
   EXPECT_EQ(umad_recv(fd, answer.umad(), &length, 0), -EAGAIN);
   EXPECT_EQ(umad_recv(fd, answer.umad(), &length, 1), -ETIMEDOUT);
@@ -182,7 +182,7 @@ TEST_F(UmadTest, AnOpenIssmFileSetsIsSmInTheCapabilityMaskOfThePort) {
     return (be32toh(port.capmask) & kIsSm) != 0;
   };
   // The kernel reports the opening of the file to the service later than open() returns.
-  const auto becomes = [&](bool wanted) {
+  const auto changes_to = [&](bool wanted) {
     const Time deadline = os::now() + std::chrono::seconds(10);
     while (is_sm() != wanted && os::now() < deadline) std::this_thread::yield();
     return is_sm() == wanted;
@@ -192,9 +192,9 @@ TEST_F(UmadTest, AnOpenIssmFileSetsIsSmInTheCapabilityMaskOfThePort) {
   EXPECT_FALSE(is_sm());
   const int file = ::open(path, O_NONBLOCK);
   ASSERT_GE(file, 0);
-  EXPECT_TRUE(becomes(true));
+  EXPECT_TRUE(changes_to(true));
   ::close(file);
-  EXPECT_TRUE(becomes(false));
+  EXPECT_TRUE(changes_to(false));
 }
 
 // A program may close the descriptor of umad_get_fd().  Then the kernel may give the same number to
@@ -203,9 +203,9 @@ TEST_F(UmadTest, PortsCanBeOpenedAfterADescriptorWasClosed) {
   // A plain system call, because ThreadSanitizer would report that this thread closes a descriptor
   // that it has not seen being made.
   ASSERT_EQ(os::system_call(SYS_close, fd), 0);
-  std::vector<int> later;
-  for (int i = 0; i < 8; ++i) later.push_back(umad_open_port("verbena0", 1));
-  for (const int port : later) {
+  std::vector<int> ports;
+  for (int i = 0; i < 8; ++i) ports.push_back(umad_open_port("verbena0", 1));
+  for (const int port : ports) {
     EXPECT_GE(umad_register(port, 0x81, 1, 0, nullptr), 0) << port;
     EXPECT_NE(::fcntl(port, F_GETFD), -1) << port;
     EXPECT_EQ(umad_close_port(port), 0);
@@ -241,7 +241,7 @@ TEST(UmadStringTest, NamesAreTheSameAsInLibibumad) {
   EXPECT_STREQ(umad_sa_mad_status_str(htobe16(0x300)), "No Records");
 }
 
-// The last test, because it ends the fabric while a port is open.
+// This test is the last one, because it ends the fabric while a port is open.
 TEST(UmadFabricTest, ReceivingOnAPortWaitsForItsTimeoutAfterTheFabricHasEnded) {
   auto fabric = std::make_unique<Fabric>();
   const int fd = umad_open_port(nullptr, 0);
@@ -263,7 +263,7 @@ int main(int argc, char** argv) {
   auto fabric = std::make_unique<verbena::Fabric>();
   // The last test makes a fabric of its own.  So this fabric must end before it.
   struct End : testing::EmptyTestEventListener {
-    explicit End(std::unique_ptr<verbena::Fabric>& of) : fabric(of) {}
+    explicit End(std::unique_ptr<verbena::Fabric>& running_fabric) : fabric(running_fabric) {}
     void OnTestSuiteStart(const testing::TestSuite& suite) override {
       if (std::strcmp(suite.name(), "UmadFabricTest") == 0) fabric.reset();
     }

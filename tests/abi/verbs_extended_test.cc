@@ -38,7 +38,7 @@ TEST_F(Verbs, AnSrqIsCreatedChangedAndQueried) {
   ibv_recv_wr* bad = nullptr;
   EXPECT_EQ(ibv_post_srq_recv(srq, wrs, &bad), ENOMEM);
   EXPECT_EQ(bad, &wrs[4]);
-  EXPECT_EQ(fake::state().srqs.begin()->second.received[3].wr_id, 3u);
+  EXPECT_EQ(fake::state().srqs.begin()->second.receives[3].wr_id, 3u);
 
   ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
   ibv_qp_init_attr qp_attr{};
@@ -64,22 +64,22 @@ TEST_F(Verbs, DestroyingAnSrqWaitsForItsEvent) {
                  .device = 0,
                  .port = 0};
   fake::state().contexts.at(fake::state().srqs.begin()->second.context)->push(event);
-  ibv_async_event seen{};
-  ASSERT_EQ(ibv_get_async_event(context_, &seen), 0);
-  EXPECT_EQ(seen.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
-  EXPECT_EQ(seen.element.srq, srq);
+  ibv_async_event received{};
+  ASSERT_EQ(ibv_get_async_event(context_, &received), 0);
+  EXPECT_EQ(received.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
+  EXPECT_EQ(received.element.srq, srq);
   std::atomic<bool> acknowledged = false;
   std::thread destroyer([&] {
     EXPECT_EQ(ibv_destroy_srq(srq), 0);
     EXPECT_TRUE(acknowledged);
   });
-  for (bool gone = false; !gone;) {
+  for (bool is_destroyed = false; !is_destroyed;) {
     const std::scoped_lock lock(fake::state().mutex);
-    gone = fake::state().srqs.empty();
+    is_destroyed = fake::state().srqs.empty();
   }
   fake::let_others_run();
   acknowledged = true;
-  ibv_ack_async_event(&seen);
+  ibv_ack_async_event(&received);
   destroyer.join();
 }
 
@@ -113,13 +113,13 @@ TEST_F(Verbs, AnExtendedCqIsReadValueByValue) {
   ASSERT_NE(cq, nullptr);
   EXPECT_EQ(cq->cqe, 9);
   EXPECT_EQ(cq->cq_context, this);
-  ibv_poll_cq_attr none{};
-  EXPECT_EQ(ibv_start_poll(cq, &none), ENOENT);
+  ibv_poll_cq_attr poll_attr{};
+  EXPECT_EQ(ibv_start_poll(cq, &poll_attr), ENOENT);
   ibv_end_poll(cq);  // programs also call this after start_poll() has failed
 
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  const auto stamp = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000;
+  const auto timestamp_ns = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000;
   vb_wc wc{};
   wc.wr_id = 77;
   wc.opcode = IBV_WC_RECV;
@@ -129,7 +129,7 @@ TEST_F(Verbs, AnExtendedCqIsReadValueByValue) {
   wc.src_qp = 8;
   wc.wc_flags = IBV_WC_WITH_IMM;
   wc.imm = 0x01020304;
-  wc.timestamp_ns = stamp;
+  wc.timestamp_ns = timestamp_ns;
   fake_cq(ibv_cq_ex_to_cq(cq)).completions.push_back(wc);
   wc.wr_id = 78;
   wc.status = IBV_WC_WR_FLUSH_ERR;
@@ -137,7 +137,7 @@ TEST_F(Verbs, AnExtendedCqIsReadValueByValue) {
   wc.invalidated_rkey = 0x99;
   fake_cq(ibv_cq_ex_to_cq(cq)).completions.push_back(wc);
 
-  ASSERT_EQ(ibv_start_poll(cq, &none), 0);
+  ASSERT_EQ(ibv_start_poll(cq, &poll_attr), 0);
   EXPECT_EQ(cq->wr_id, 77u);
   EXPECT_EQ(cq->status, IBV_WC_SUCCESS);
   EXPECT_EQ(ibv_wc_read_opcode(cq), IBV_WC_RECV);
@@ -146,15 +146,15 @@ TEST_F(Verbs, AnExtendedCqIsReadValueByValue) {
   EXPECT_EQ(ibv_wc_read_qp_num(cq), 7u);
   EXPECT_EQ(ibv_wc_read_src_qp(cq), 8u);
   EXPECT_EQ(ibv_wc_read_imm_data(cq), htobe32(0x01020304));
-  EXPECT_EQ(ibv_wc_read_completion_ts(cq), stamp);
+  EXPECT_EQ(ibv_wc_read_completion_ts(cq), timestamp_ns);
   clock_gettime(CLOCK_REALTIME, &now);
   EXPECT_NEAR(static_cast<double>(ibv_wc_read_completion_wallclock_ns(cq)) / 1e9,
               static_cast<double>(now.tv_sec), 60);
   // No other thread polls between start and end.
   std::atomic<bool> ended = false;
   std::thread other([&] {
-    ibv_poll_cq_attr its{};
-    EXPECT_EQ(ibv_start_poll(cq, &its), ENOENT);
+    ibv_poll_cq_attr other_attr{};
+    EXPECT_EQ(ibv_start_poll(cq, &other_attr), ENOENT);
     EXPECT_TRUE(ended);
   });
   fake::let_others_run();
@@ -170,7 +170,7 @@ TEST_F(Verbs, AnExtendedCqIsReadValueByValue) {
   ibv_values_ex values{};
   values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
   ASSERT_EQ(ibv_query_rt_values_ex(context_, &values), 0);
-  EXPECT_GE(static_cast<std::uint64_t>(values.raw_clock.tv_sec), stamp / 1'000'000'000);
+  EXPECT_GE(static_cast<std::uint64_t>(values.raw_clock.tv_sec), timestamp_ns / 1'000'000'000);
   EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
 }
 
@@ -180,7 +180,7 @@ TEST_F(Verbs, WallClockTimesOfCompletionsNeverGoBackwards) {
   attr.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
   ibv_cq_ex* cq = ibv_create_cq_ex(context_, &attr);
   ASSERT_NE(cq, nullptr);
-  ibv_poll_cq_attr none{};
+  ibv_poll_cq_attr poll_attr{};
   const auto now_ns = [](clockid_t clock) {
     timespec now{};
     clock_gettime(clock, &now);
@@ -188,28 +188,28 @@ TEST_F(Verbs, WallClockTimesOfCompletionsNeverGoBackwards) {
            static_cast<std::uint64_t>(now.tv_nsec);
   };
   const std::uint64_t start = now_ns(CLOCK_MONOTONIC), wall_start = now_ns(CLOCK_REALTIME);
-  std::uint64_t before = wall_start - 1'000'000'000, went_back = 0;
+  std::uint64_t last_time = wall_start - 1'000'000'000, went_back = 0;
   for (std::uint64_t i = 0; i < 50'000; ++i) {
     vb_wc wc{};
     wc.timestamp_ns = start + i;
-    std::deque<vb_wc>& waiting = fake_cq(ibv_cq_ex_to_cq(cq)).completions;
-    waiting.push_back(wc);
+    std::deque<vb_wc>& completions = fake_cq(ibv_cq_ex_to_cq(cq)).completions;
+    completions.push_back(wc);
     ++wc.timestamp_ns;
-    waiting.push_back(wc);
-    ASSERT_EQ(ibv_start_poll(cq, &none), 0);
+    completions.push_back(wc);
+    ASSERT_EQ(ibv_start_poll(cq, &poll_attr), 0);
     for (const bool another : {true, false}) {
       const std::uint64_t time = ibv_wc_read_completion_wallclock_ns(cq);
-      went_back += time < before ? 1 : 0;
-      before = time;
+      went_back += time < last_time ? 1 : 0;
+      last_time = time;
       if (another) {
         ASSERT_EQ(ibv_next_poll(cq), 0);
       }
     }
     ibv_end_poll(cq);
-    before -= 1;  // the next round begins with the last timestamp of this round
+    last_time -= 1;  // the next round begins with the last timestamp of this round
   }
   EXPECT_EQ(went_back, 0u);
-  EXPECT_NEAR(static_cast<double>(before), static_cast<double>(wall_start), 1e9);
+  EXPECT_NEAR(static_cast<double>(last_time), static_cast<double>(wall_start), 1e9);
   EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
 }
 
@@ -235,17 +235,17 @@ TEST_F(Verbs, AnExtendedQpPostsTheCollectedRequests) {
   attr.pd = pd_;
   attr.cap.max_send_sge = 2;
   attr.comp_mask = IBV_QP_INIT_ATTR_PD;
-  ibv_qp* plain = ibv_create_qp_ex(context_, &attr);
-  ASSERT_NE(plain, nullptr);
-  EXPECT_EQ(ibv_qp_to_qp_ex(plain), nullptr);
-  EXPECT_EQ(ibv_destroy_qp(plain), 0);
+  ibv_qp* basic_qp = ibv_create_qp_ex(context_, &attr);
+  ASSERT_NE(basic_qp, nullptr);
+  EXPECT_EQ(ibv_qp_to_qp_ex(basic_qp), nullptr);
+  EXPECT_EQ(ibv_destroy_qp(basic_qp), 0);
 
   attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   attr.send_ops_flags = IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE;
-  ibv_qp* made = ibv_create_qp_ex(context_, &attr);
-  ASSERT_NE(made, nullptr);
+  ibv_qp* extended_qp = ibv_create_qp_ex(context_, &attr);
+  ASSERT_NE(extended_qp, nullptr);
   EXPECT_EQ(attr.cap.max_inline_data, 256u);
-  ibv_qp_ex* qp = ibv_qp_to_qp_ex(made);
+  ibv_qp_ex* qp = ibv_qp_to_qp_ex(extended_qp);
   ASSERT_NE(qp, nullptr);
   EXPECT_EQ(qp->wr_rdma_read, nullptr);  // send_ops_flags does not have it
 
@@ -260,17 +260,18 @@ TEST_F(Verbs, AnExtendedQpPostsTheCollectedRequests) {
   qp->wr_id = 2;
   qp->wr_flags = 0;
   ibv_wr_rdma_write(qp, 33, 0x2000);
-  const ibv_sge two[] = {{.addr = 1, .length = 2, .lkey = 3}, {.addr = 4, .length = 5, .lkey = 6}};
-  ibv_wr_set_sge_list(qp, 2, two);
-  EXPECT_TRUE(fake_qp(made).sent.empty());
+  const ibv_sge two_sges[] = {{.addr = 1, .length = 2, .lkey = 3},
+                              {.addr = 4, .length = 5, .lkey = 6}};
+  ibv_wr_set_sge_list(qp, 2, two_sges);
+  EXPECT_TRUE(fake_qp(extended_qp).sent.empty());
   ASSERT_EQ(ibv_wr_complete(qp), 0);
-  const auto& sent = fake_qp(made).sent;
+  const auto& sent = fake_qp(extended_qp).sent;
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_EQ(sent[0].wr_id, 1u);
   EXPECT_EQ(sent[0].opcode, static_cast<std::uint32_t>(IBV_WR_SEND_WITH_IMM));
   EXPECT_EQ(sent[0].imm, 5u);
   EXPECT_EQ(sent[0].send_flags, static_cast<std::uint32_t>(IBV_SEND_SIGNALED | IBV_SEND_INLINE));
-  EXPECT_EQ(fake_qp(made).inlined[0], "abcd");
+  EXPECT_EQ(fake_qp(extended_qp).inlined[0], "abcd");
   EXPECT_EQ(sent[1].wr_id, 2u);
   EXPECT_EQ(sent[1].remote_addr, 0x2000u);
   EXPECT_EQ(sent[1].rkey, 33u);
@@ -282,8 +283,8 @@ TEST_F(Verbs, AnExtendedQpPostsTheCollectedRequests) {
   ibv_wr_abort(qp);
   ibv_wr_start(qp);
   ibv_wr_rdma_write(qp, 33, 0x2000);
-  const ibv_sge three[3]{};
-  ibv_wr_set_sge_list(qp, 3, three);
+  const ibv_sge three_sges[3]{};
+  ibv_wr_set_sge_list(qp, 3, three_sges);
   EXPECT_EQ(ibv_wr_complete(qp), EINVAL);
   ibv_wr_start(qp);
   for (int i = 0; i < 3; ++i) ibv_wr_rdma_write(qp, 33, 0x2000);
@@ -291,8 +292,8 @@ TEST_F(Verbs, AnExtendedQpPostsTheCollectedRequests) {
   ibv_wr_start(qp);
   ibv_wr_set_sge(qp, 0, 0, 0);  // without a request
   EXPECT_EQ(ibv_wr_complete(qp), EINVAL);
-  EXPECT_EQ(fake_qp(made).sent.size(), 2u);
-  EXPECT_EQ(ibv_destroy_qp(made), 0);
+  EXPECT_EQ(fake_qp(extended_qp).sent.size(), 2u);
+  EXPECT_EQ(ibv_destroy_qp(extended_qp), 0);
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 

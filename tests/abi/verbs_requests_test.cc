@@ -16,10 +16,10 @@ namespace {
 TEST_F(Verbs, PostingStopsAtTheFirstRefusedRequest) {
   ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
   ibv_qp* qp = create_qp(cq, IBV_QPT_RC);
-  ibv_mr* nothing = ibv_alloc_null_mr(pd_);
-  ASSERT_NE(nothing, nullptr);
-  EXPECT_EQ(nothing->lkey, 19u);
-  EXPECT_EQ(ibv_dereg_mr(nothing), 0);
+  ibv_mr* null_mr = ibv_alloc_null_mr(pd_);
+  ASSERT_NE(null_mr, nullptr);
+  EXPECT_EQ(null_mr->lkey, 19u);
+  EXPECT_EQ(ibv_dereg_mr(null_mr), 0);
 
   ibv_sge sge{.addr = 1, .length = 2, .lkey = 3};
   ibv_send_wr send[6]{};
@@ -40,17 +40,17 @@ TEST_F(Verbs, PostingStopsAtTheFirstRefusedRequest) {
   EXPECT_EQ(ibv_post_recv(qp, receive, &bad_receive), ENOMEM);
   EXPECT_EQ(bad_receive, &receive[4]);
 
-  fake::Qp& recorded = fake_qp(qp);
-  ASSERT_EQ(recorded.sent.size(), 4u);
-  EXPECT_EQ(recorded.sent[0].imm, 7u);
-  EXPECT_EQ(recorded.sent[0].remote_addr, 40u);
-  EXPECT_EQ(recorded.sent[0].rkey, 41u);
-  EXPECT_EQ(recorded.sent[0].sg_list->lkey, 3u);
-  recorded.sent.clear();
-  recorded.more.clear();
+  fake::Qp& fake_of_qp = fake_qp(qp);
+  ASSERT_EQ(fake_of_qp.sent.size(), 4u);
+  EXPECT_EQ(fake_of_qp.sent[0].imm, 7u);
+  EXPECT_EQ(fake_of_qp.sent[0].remote_addr, 40u);
+  EXPECT_EQ(fake_of_qp.sent[0].rkey, 41u);
+  EXPECT_EQ(fake_of_qp.sent[0].sg_list->lkey, 3u);
+  fake_of_qp.sent.clear();
+  fake_of_qp.more.clear();
   send[1].next = nullptr;
   EXPECT_EQ(ibv_post_send(qp, send, &bad_send), 0);
-  EXPECT_EQ(recorded.more, (std::vector<int>{1, 0}));
+  EXPECT_EQ(fake_of_qp.more, (std::vector<int>{1, 0}));
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
@@ -113,13 +113,13 @@ TEST_F(Verbs, WindowsOfType1GetANewKeyWithEachBinding) {
   fake::state().fail.clear();
   bind.bind_info.length = 1;
   EXPECT_EQ(ibv_bind_mw(qp, mw, &bind), EINVAL);
-  ibv_pd* other = ibv_alloc_pd(context_);
-  ibv_mr* foreign = ibv_reg_mr(other, memory, sizeof memory, IBV_ACCESS_MW_BIND);
-  bind.bind_info.mr = foreign;
+  ibv_pd* other_pd = ibv_alloc_pd(context_);
+  ibv_mr* other_mr = ibv_reg_mr(other_pd, memory, sizeof memory, IBV_ACCESS_MW_BIND);
+  bind.bind_info.mr = other_mr;
   EXPECT_EQ(ibv_bind_mw(qp, mw, &bind), EPERM);
   EXPECT_EQ(mw->rkey, 0x12345601u);
-  EXPECT_EQ(ibv_dereg_mr(foreign), 0);
-  EXPECT_EQ(ibv_dealloc_pd(other), 0);
+  EXPECT_EQ(ibv_dereg_mr(other_mr), 0);
+  EXPECT_EQ(ibv_dealloc_pd(other_pd), 0);
   EXPECT_EQ(ibv_dealloc_mw(mw), 0);
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
   EXPECT_EQ(ibv_destroy_qp(qp), 0);

@@ -8,8 +8,8 @@
 
 #include "fake_c_api.h"
 
-// The fixture for tests of the drop-in libibverbs: a context and a protection domain.  The library
-// calls the fake libverbena.
+// Defines the fixture for tests of the drop-in libibverbs: a context and a protection domain.  The
+// library calls the fake libverbena.
 class Verbs : public ::testing::Test {
  protected:
   void SetUp() override {

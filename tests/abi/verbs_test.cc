@@ -54,8 +54,8 @@ TEST_F(Verbs, TheShorterPortStructureOfOldProgramsIsNotWrittenPastItsEnd) {
   } port;
   std::memset(&port, 0xaa, sizeof port);
   using Old = int (*)(ibv_context*, std::uint8_t, void*);
-  const auto old = reinterpret_cast<Old>(dlsym(RTLD_DEFAULT, "ibv_query_port"));
-  ASSERT_EQ(old(context_, 1, &port), 0);
+  const auto old_query_port = reinterpret_cast<Old>(dlsym(RTLD_DEFAULT, "ibv_query_port"));
+  ASSERT_EQ(old_query_port(context_, 1, &port), 0);
   EXPECT_EQ(port.attr.state, IBV_PORT_ACTIVE);
   EXPECT_EQ(port.attr.flags, IBV_QPF_GRH_REQUIRED);
   EXPECT_EQ(port.attr.port_cap_flags2, 0xaaaa);
@@ -175,9 +175,9 @@ TEST_F(Verbs, DestroyingACqWaitsUntilItsEventsAreAcknowledged) {
     EXPECT_EQ(ibv_destroy_cq(cq), 0);
     EXPECT_TRUE(acknowledged);
   });
-  for (bool gone = false; !gone;) {
+  for (bool is_destroyed = false; !is_destroyed;) {
     const std::scoped_lock lock(fake::state().mutex);
-    gone = fake::state().cqs.empty();
+    is_destroyed = fake::state().cqs.empty();
   }
   fake::let_others_run();
   acknowledged = true;
@@ -213,10 +213,10 @@ TEST_F(Verbs, DestroyingAQpWaitsForItsAsyncEvent) {
   event.async = {.type = IBV_EVENT_PORT_ERR, .cookie = 0, .device = 0, .port = 1};
   events.push(event);
 
-  ibv_async_event got{};
-  ASSERT_EQ(ibv_get_async_event(context_, &got), 0);
-  EXPECT_EQ(got.event_type, IBV_EVENT_COMM_EST);
-  EXPECT_EQ(got.element.qp, qp);
+  ibv_async_event received{};
+  ASSERT_EQ(ibv_get_async_event(context_, &received), 0);
+  EXPECT_EQ(received.event_type, IBV_EVENT_COMM_EST);
+  EXPECT_EQ(received.element.qp, qp);
   ibv_async_event port{};
   ASSERT_EQ(ibv_get_async_event(context_, &port), 0);
   EXPECT_EQ(port.event_type, IBV_EVENT_PORT_ERR);
@@ -228,13 +228,13 @@ TEST_F(Verbs, DestroyingAQpWaitsForItsAsyncEvent) {
     EXPECT_EQ(ibv_destroy_qp(qp), 0);
     EXPECT_TRUE(acknowledged);
   });
-  for (bool gone = false; !gone;) {
+  for (bool is_destroyed = false; !is_destroyed;) {
     const std::scoped_lock lock(fake::state().mutex);
-    gone = fake::state().qps.empty();
+    is_destroyed = fake::state().qps.empty();
   }
   fake::let_others_run();
   acknowledged = true;
-  ibv_ack_async_event(&got);
+  ibv_ack_async_event(&received);
   destroyer.join();
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
@@ -254,28 +254,28 @@ TEST_F(Verbs, EachContextHasItsOwnDescriptorAndEvents) {
   ibv_srq* srq = ibv_create_srq(pd, &srq_attr);
   ASSERT_NE(qp, nullptr);
   ASSERT_NE(srq, nullptr);
-  const vb_handle its = fake_qp(qp).init.context;
-  EXPECT_EQ(fake_cq(cq).context, its);
-  EXPECT_EQ(fake::state().srqs.begin()->second.context, its);
-  fake::Queue& events = *fake::state().contexts.at(its);
+  const vb_handle other_context = fake_qp(qp).init.context;
+  EXPECT_EQ(fake_cq(cq).context, other_context);
+  EXPECT_EQ(fake::state().srqs.begin()->second.context, other_context);
+  fake::Queue& events = *fake::state().contexts.at(other_context);
   EXPECT_EQ(events.fd(), other->async_fd);
   fake::Event event{};
   event.async = {
       .type = IBV_EVENT_COMM_EST, .cookie = fake_qp(qp).init.cookie, .device = 0, .port = 0};
   events.push(event);
   ASSERT_EQ(fcntl(context_->async_fd, F_SETFL, O_NONBLOCK), 0);
-  ibv_async_event got{};
-  EXPECT_EQ(ibv_get_async_event(context_, &got), -1);
+  ibv_async_event received{};
+  EXPECT_EQ(ibv_get_async_event(context_, &received), -1);
   EXPECT_EQ(errno, EAGAIN);
-  ASSERT_EQ(ibv_get_async_event(other, &got), 0);
-  EXPECT_EQ(got.element.qp, qp);
-  ibv_ack_async_event(&got);
+  ASSERT_EQ(ibv_get_async_event(other, &received), 0);
+  EXPECT_EQ(received.element.qp, qp);
+  ibv_ack_async_event(&received);
   EXPECT_EQ(ibv_destroy_srq(srq), 0);
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
   EXPECT_EQ(ibv_dealloc_pd(pd), 0);
   EXPECT_EQ(ibv_close_device(other), 0);
-  EXPECT_FALSE(fake::state().contexts.contains(its)) << "closing destroys its queue";
+  EXPECT_FALSE(fake::state().contexts.contains(other_context)) << "closing destroys its queue";
 }
 
 TEST_F(Verbs, AParentDomainCanBeUsedInPlaceOfItsProtectionDomain) {
@@ -327,8 +327,8 @@ TEST_F(Verbs, ReregisteringChangesOnlyWhatItsFlagsName) {
 
   // The PD is not read if it does not change.
   fake::state().fail.clear();
-  auto* const nonsense = reinterpret_cast<ibv_pd*>(memory + 1);
-  EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, nonsense, nullptr, 0, 0), 0);
+  auto* const invalid_pd = reinterpret_cast<ibv_pd*>(memory + 1);
+  EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, invalid_pd, nullptr, 0, 0), 0);
   EXPECT_EQ(fake::state().rereg.pd, 0u);
   EXPECT_EQ(mr->pd, other);
 
