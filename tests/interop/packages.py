@@ -30,12 +30,12 @@ def download(packages, folder):
 
 def unpack(packages, folder):
     """Downloads and unpacks the packages, and returns the folder with their files."""
-    said = download(packages, folder)
-    if said.returncode != 0 and os.geteuid() == 0:
+    result = download(packages, folder)
+    if result.returncode != 0 and os.geteuid() == 0:
         subprocess.run(["apt-get", "-qq", "update"])  # the lists may name versions that the server no longer has
-        said = download(packages, folder)
-    if said.returncode != 0:
-        unavailable(f"cannot download {' '.join(packages)}: {said.stderr.strip()}")
+        result = download(packages, folder)
+    if result.returncode != 0:
+        unavailable(f"cannot download {' '.join(packages)}: {result.stderr.strip()}")
     for deb in folder.glob("*.deb"):
         subprocess.run(["dpkg-deb", "-x", deb, folder / "root"], check=True)
         deb.unlink()

@@ -35,18 +35,20 @@ client() {  # client HOST NAME ARGUMENT...
   run_example "$@" >"$work/client" 2>&1 ||
     fail "$2 on $1: exit $?: $(tail -5 "$work/client"); server: $(tail -5 "$work/server")"
 }
-served() { wait $server_pid || fail "$1's server: exit $?: $(tail -5 "$work/server"); client: $(cat "$work/client")"; }
+wait_for_server() {
+  wait $server_pid || fail "$1's server: exit $?: $(tail -5 "$work/server"); client: $(cat "$work/client")"
+}
 
 for server in a b; do
   other=$([ $server = a ] && echo b || echo a)
-  there=$(address_of $server 4)
+  server_address=$(address_of $server 4)
   serve $server 7601 pingpong 7601
-  client $other pingpong 7601 "$there"
-  served pingpong
+  client $other pingpong 7601 "$server_address"
+  wait_for_server pingpong
   grep -q '^1000 rounds of 64 bytes' "$work/client" || fail "pingpong: $(cat "$work/client")"
 
   serve $server 7603 kvstore serve 7603 one=1 "three=drei Worte"
-  client $other kvstore get "$there" 7603 three one
+  client $other kvstore get "$server_address" 7603 three one
   [ "$(xargs <"$work/client")" = "three=drei Worte one=1" ] || fail "kvstore: $(cat "$work/client")"
   on $server kill "$(on $server pidof kvstore)"
   wait $server_pid 2>/dev/null || true
@@ -57,10 +59,10 @@ done
 head -c 2000001 /dev/urandom >"$work/file"
 serve a 7602 rcopy offer "$work/file" 7602
 client b rcopy fetch 10.77.0.1 7602 /tmp/copy
-served rcopy
+wait_for_server rcopy
 serve b 7604 rcopy offer /tmp/copy 7604
 client a rcopy fetch 10.77.0.2 7604 "$work/copy"
-served rcopy
+wait_for_server rcopy
 cmp "$work/file" "$work/copy" || fail "the copy differs from the file"
 echo "rcopy there and back: ok"
 
@@ -74,20 +76,20 @@ exec {typed}>"$work/typed"
 start_runs b sh -c "mkfifo $typed_there; cat $typed_there | /verbena/bin/verbena run --adapter any -- \
   /verbena/examples/chat $group 10.77.0.2 linux >/tmp/heard 2>&1 || cat /tmp/heard" >"$work/linux" 2>&1 &
 linux=$!
-is_there() { on "$1" ip maddress show dev eth0 | grep "inet *$group" >/dev/null; }
-until_true 20 is_there a || fail "ours: $(cat "$work/ours")"
-until_true 30 is_there b || fail "linux: $(cat "$work/linux" "$work/ours")"
-hears() {  # hears HOST LINE
+is_member() { on "$1" ip maddress show dev eth0 | grep "inet *$group" >/dev/null; }
+until_true 20 is_member a || fail "ours: $(cat "$work/ours")"
+until_true 30 is_member b || fail "linux: $(cat "$work/linux" "$work/ours")"
+has_received() {  # has_received HOST LINE
   if [ "$1" = a ]; then grep -qxF "$2" "$work/ours"; else on b grep -qxF "$2" /tmp/heard; fi
 }
-until_true 20 hears b "linux is here" || fail "linux: $(on b cat /tmp/heard)"
+until_true 20 has_received b "linux is here" || fail "linux: $(on b cat /tmp/heard)"
 echo "hello" >&$typed
-until_true 20 hears b "ours: hello" || fail "linux hears: $(on b cat /tmp/heard)"
+until_true 20 has_received b "ours: hello" || fail "linux has received: $(on b cat /tmp/heard)"
 # Keeps the input of chat open until its message has arrived, because chat ends with its input.
 on b mkfifo /tmp/heard_here
 start_runs b sh -c "exec >$typed_there; echo 'hello, too'; cat /tmp/heard_here" &
 typist=$!
-until_true 20 hears a "linux: hello, too" || fail "ours hears: $(cat "$work/ours")"
+until_true 20 has_received a "linux: hello, too" || fail "ours has received: $(cat "$work/ours")"
 on b sh -c 'echo >/tmp/heard_here'
 wait $typist
 exec {typed}>&-

@@ -20,8 +20,8 @@ pingpong() {
     ibv_rc_pingpong -c -m "$2" -s 20000 -n 30 -g "$other" "$(address_of "$1" 4)"
 }
 
-# refused HOST WORDS COMMAND...: runs a command that must fail with a message that contains the words.
-refused() {
+# expect_failure HOST WORDS COMMAND...: runs a command that must fail with a message that contains the words.
+expect_failure() {
   local host=$1 words=$2
   shift 2
   if runs "$host" timeout 60 "$@" >"$work/refused" 2>&1; then fail "$* on $host connected"; fi
@@ -70,8 +70,8 @@ for server in a b; do
   pair "rdma_client, server $server" $server 7471 rdma_server -s @ -- rdma_client -s @
 done
 
-refused a REJECTED rping -c -a "$(address_of b 4)" -p 9 -C 1
-refused b REJECTED rping -c -a "$(address_of a 4)" -p 9 -C 1
+expect_failure a REJECTED rping -c -a "$(address_of b 4)" -p 9 -C 1
+expect_failure b REJECTED rping -c -a "$(address_of a 4)" -p 9 -C 1
 
 line "both loss=2"
 dreq_may_be_lost=1 program_seconds=40
@@ -85,8 +85,8 @@ line_counts | grep -q "lost=[1-9].*lost=[1-9]" || fail "the line lost nothing: $
 line "both"
 
 # Connects to a host that does not exist.  Programs get ADDR_ERROR when neighbour discovery fails.
-refused a ADDR_ERROR rping -c -a 10.77.0.9 -C 1
-refused b ADDR_ERROR rping -c -a 10.77.0.9 -C 1
+expect_failure a ADDR_ERROR rping -c -a 10.77.0.9 -C 1
+expect_failure b ADDR_ERROR rping -c -a 10.77.0.9 -C 1
 
 line_counts
 check_captures

@@ -25,8 +25,8 @@ verbena_is_member() { on a ip maddress show dev eth0 | grep -q "$group"; }
 linux_members() { on b ip maddress show dev eth0 | awk '/33:33:ef:4d:01:06/ { print $4 ? $4 : 1 }'; }
 linux_is_member() { [ "$(linux_members)" -gt "${before:-0}" ]; }
 
-# sends SENDER RECEIVER WHAT OPTION...: mckey on RECEIVER receives the messages of mckey on SENDER.
-sends() {
+# send_multicast SENDER RECEIVER WHAT OPTION...: mckey on RECEIVER receives the messages of mckey on SENDER.
+send_multicast() {
   local sender=$1 receiver=$2 what=$3 is_member pid
   shift 3
   is_member=$([ "$receiver" = a ] && echo verbena_is_member || echo linux_is_member)
@@ -40,7 +40,7 @@ sends() {
   echo "$what: ok"
 }
 for member in "" -o; do
-  sends b a "mckey -s $member, Linux to Verbena" $member
-  sends a b "mckey -s $member, Verbena to Linux" $member
+  send_multicast b a "mckey -s $member, Linux to Verbena" $member
+  send_multicast a b "mckey -s $member, Verbena to Linux" $member
 done
 check_captures

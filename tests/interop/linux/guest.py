@@ -72,52 +72,52 @@ def run(arguments):
     command = base64.b64encode(shlex.join(arguments.command).encode()).decode()
     # QEMU has opened both pipes, so this process can open them without waiting.  An end of file means that QEMU has
     # ended.
-    with open(folder / f"{port}.out", "rb", buffering=0) as answer, open(folder / f"{port}.in", "w") as ask:
-        print(name, arguments.timeout, command, file=ask, flush=True)
+    with open(folder / f"{port}.out", "rb", buffering=0) as answer, open(folder / f"{port}.in", "w") as request:
+        print(name, arguments.timeout, command, file=request, flush=True)
         return relay(answer, name)
 
 
 def relay(answer, name):
     """Copies the output of a command, line by line, and returns its exit code."""
     begin, end = f"begin {name}".encode(), f"end {name} ".encode()
-    begun, held, pending = False, None, b""
+    has_begun, last_line, pending = False, None, b""
     while True:
-        more = answer.read(65536)
-        if not more:
+        chunk = answer.read(65536)
+        if not chunk:
             print("guest.py: the guest has ended", file=sys.stderr)
             return 125
-        *lines, pending = (pending + more).split(b"\n")
+        *lines, pending = (pending + chunk).split(b"\n")
         for line in lines:
-            if begun and line.startswith(end):
-                # `held` is the output after its last newline, because the machine sends a newline before `end`.
-                if held:
-                    sys.stdout.buffer.write(held)
+            if has_begun and line.startswith(end):
+                # `last_line` is the output after its last newline, because the machine sends a newline before `end`.
+                if last_line:
+                    sys.stdout.buffer.write(last_line)
                 return int(line[len(end):])
-            if begun:
-                if held is not None:
-                    sys.stdout.buffer.write(held + b"\n")
+            if has_begun:
+                if last_line is not None:
+                    sys.stdout.buffer.write(last_line + b"\n")
                     sys.stdout.buffer.flush()
-                held = line
-            begun = begun or line.strip() == begin
+                last_line = line
+            has_begun = has_begun or line.strip() == begin
 
 
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
-    parts = parser.add_subparsers(required=True)
-    starting = parts.add_parser("start")
-    starting.add_argument("folder")
-    starting.add_argument("image")
-    starting.add_argument("line")
-    starting.add_argument("--mac", default="52:54:00:77:00:02")
-    starting.add_argument("--also")
-    starting.add_argument("--processors", type=int, default=1)
-    starting.add_argument("--memory", type=int, default=512)
-    starting.set_defaults(action=start)
-    running = parts.add_parser("run")
-    running.add_argument("--timeout", type=int, default=COMMAND_SECONDS)
-    running.add_argument("folder")
-    running.add_argument("command", nargs=argparse.REMAINDER)
-    running.set_defaults(action=run)
+    subparsers = parser.add_subparsers(required=True)
+    start_parser = subparsers.add_parser("start")
+    start_parser.add_argument("folder")
+    start_parser.add_argument("image")
+    start_parser.add_argument("line")
+    start_parser.add_argument("--mac", default="52:54:00:77:00:02")
+    start_parser.add_argument("--also")
+    start_parser.add_argument("--processors", type=int, default=1)
+    start_parser.add_argument("--memory", type=int, default=512)
+    start_parser.set_defaults(action=start)
+    run_parser = subparsers.add_parser("run")
+    run_parser.add_argument("--timeout", type=int, default=COMMAND_SECONDS)
+    run_parser.add_argument("folder")
+    run_parser.add_argument("command", nargs=argparse.REMAINDER)
+    run_parser.set_defaults(action=run)
     arguments = parser.parse_args()
     return arguments.action(arguments)
 

@@ -15,24 +15,24 @@ ready_guest b 9000
 program() { is_linux "$1" && echo /verbena/tests/programs/"${2:-matrix}" || echo "$VB_PREFIX/tests/programs/${2:-matrix}"; }
 
 port=7700
-# run ASKER MTU [rc]: runs the operations with ASKER as requester.  MTU is a number of ibv_mtu.  With rc, for a line
-# that loses packets, runs only RC operations.  Appends the results to $work/all, with ASKER and MTU before each.
+# run REQUESTER MTU [rc]: runs the operations with REQUESTER as requester.  MTU is a number of ibv_mtu.  With rc, for a
+# line that loses packets, runs only RC operations.  Appends the results to $work/all, with REQUESTER and MTU before each.
 run() {
-  local asker=$1 mtu=$2 answerer pid code=0
+  local requester=$1 mtu=$2 responder pid code=0
   shift 2
   port=$((port + 1))
-  answerer=$([ "$asker" = a ] && echo b || echo a)
-  start_runs "$answerer" "$(program "$answerer")" answer "$(address_of "$answerer" 4)" $port "$mtu" >"$work/answerer" 2>&1 &
+  responder=$([ "$requester" = a ] && echo b || echo a)
+  start_runs "$responder" "$(program "$responder")" answer "$(address_of "$responder" 4)" $port "$mtu" >"$work/responder" 2>&1 &
   pid=$!
-  until_true 30 ready_for "$answerer" tcp:$port || fail "the program on $answerer does not listen: $(cat "$work/answerer")"
-  runs "$asker" "$(program "$asker")" ask "$(address_of "$asker" 4)" $port "$mtu" "$(address_of "$answerer" 4)" "$@" \
-    >"$work/asker" 2>&1 || code=$?
-  [ $code -eq 0 ] || fail "$asker asks, MTU $mtu, $*: exit $code: $(grep -v good "$work/asker"); the other: $(cat "$work/answerer")"
-  wait $pid || fail "$answerer, MTU $mtu: $(cat "$work/answerer")"
-  sed "s/^/$asker $mtu${1:+-loss} /" "$work/asker" >>"$work/all"
+  until_true 30 ready_for "$responder" tcp:$port || fail "the program on $responder does not listen: $(cat "$work/responder")"
+  runs "$requester" "$(program "$requester")" ask "$(address_of "$requester" 4)" $port "$mtu" "$(address_of "$responder" 4)" "$@" \
+    >"$work/requester" 2>&1 || code=$?
+  [ $code -eq 0 ] || fail "$requester asks, MTU $mtu, $*: exit $code: $(grep -v good "$work/requester"); the other: $(cat "$work/responder")"
+  wait $pid || fail "$responder, MTU $mtu: $(cat "$work/responder")"
+  sed "s/^/$requester $mtu${1:+-loss} /" "$work/requester" >>"$work/all"
 }
-for asker in a b; do
-  for mtu in 3 5; do run $asker $mtu; done
+for requester in a b; do
+  for mtu in 3 5; do run $requester $mtu; done
 done
 for server in a b; do
   client=$([ $server = a ] && echo b || echo a)
@@ -40,8 +40,8 @@ for server in a b; do
   pair "ece, server $server" $server 7500 "$(program $server ece)" answer @ 7500 -- "$(program $client ece)" ask @ 7500
 done
 line "both loss=2"
-for asker in a b; do
-  for mtu in 3 5; do run $asker $mtu rc; done
+for requester in a b; do
+  for mtu in 3 5; do run $requester $mtu rc; done
 done
 echo "no operation failed on a line that loses packets: $(line_counts)"
 python3 "$VB_SOURCE/tests/interop/linux/matrix_table.py" "$work/all" "$VB_SOURCE/docs/conformance.md" \

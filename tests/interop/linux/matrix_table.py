@@ -6,30 +6,30 @@ import sys
 
 COLUMNS = [("a", "Verbena"), ("b", "Linux")]  # the requester
 # The path MTU, as a number of ibv_mtu and in bytes; with * on a line that loses packets.
-WAYS = [("3", "1024"), ("5", "4096"), ("3-loss", "1024*"), ("5-loss", "4096*")]
+SETTINGS = [("3", "1024"), ("5", "4096"), ("3-loss", "1024*"), ("5-loss", "4096*")]
 
 
 def table(lines):
-    said, names = {}, []
+    results, names = {}, []
     for line in lines:
-        asker, way, name, word, *why = line.split(" ", 4)
-        said[asker, way, name] = " ".join([word, *why]).rstrip()
+        requester, setting, name, word, *why = line.split(" ", 4)
+        results[requester, setting, name] = " ".join([word, *why]).rstrip()
         if name not in names:
             names.append(name)
-    heads = [f"{who} {mtu}" for _, who in COLUMNS for _, mtu in WAYS]
-    out = ["| operation | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    headings = [f"{name_of_requester} {mtu}" for _, name_of_requester in COLUMNS for _, mtu in SETTINGS]
+    out = ["| operation | " + " | ".join(headings) + " |", "|---" * (len(headings) + 1) + "|"]
     notes = []
     for name in names:
         cells = []
-        for asker, _ in COLUMNS:
-            for way, _ in WAYS:
-                verdict = said.get((asker, way, name), "-")
-                if verdict.startswith("none: "):
-                    note = verdict.removeprefix("none: ")
+        for requester, _ in COLUMNS:
+            for setting, _ in SETTINGS:
+                result = results.get((requester, setting, name), "-")
+                if result.startswith("none: "):
+                    note = result.removeprefix("none: ")
                     if note not in notes:
                         notes.append(note)
-                    verdict = f"none ({notes.index(note) + 1})"
-                cells.append(verdict)
+                    result = f"none ({notes.index(note) + 1})"
+                cells.append(result)
         out.append(f"| {name} | " + " | ".join(cells) + " |")
     out += [""] + [f"({i + 1}) {note}" + "  " for i, note in enumerate(notes)]
     return "\n".join(out).rstrip()
@@ -39,7 +39,7 @@ def main(arguments):
     if len(arguments) not in (3, 4) or arguments[3:] not in ([], ["--record"]):
         print("usage: matrix_table.py LINES CONFORMANCE [--record]")
         return 2
-    made = table(pathlib.Path(arguments[1]).read_text().splitlines())
+    new_table = table(pathlib.Path(arguments[1]).read_text().splitlines())
     page = pathlib.Path(arguments[2])
     text = page.read_text()
     begin, end = "<!-- matrix: made by tests/interop/linux/matrix.sh -->\n", "\n<!-- matrix end -->"
@@ -47,12 +47,12 @@ def main(arguments):
     if match is None:
         print(f"{page} has no place for the table")
         return 1
-    if match[1] == made:
+    if match[1] == new_table:
         return 0
     if arguments[3:]:
-        page.write_text(text[: match.start(1)] + made + text[match.end(1) :])
+        page.write_text(text[: match.start(1)] + new_table + text[match.end(1) :])
         return 0
-    print(made)
+    print(new_table)
     return 1
 
 

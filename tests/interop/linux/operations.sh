@@ -5,9 +5,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need ib_atomic_bw ib_atomic_lat ib_send_lat ib_write_lat ibv_uc_pingpong
 
-# both SERVER OPTION COMMAND...: runs the same command on both hosts, each with its own GID index after OPTION.
+# run_on_both SERVER OPTION COMMAND...: runs the same command on both hosts, each with its own GID index after OPTION.
 # Both ends first exchange their addresses by TCP over IPv4.
-both() {
+run_on_both() {
   local server=$1 option=$2 client own other
   shift 2
   client=$([ "$server" = a ] && echo b || echo a)
@@ -23,12 +23,12 @@ for server in a b; do
     address=$(address_of $server $family)
     # perftest takes the limit of outstanding atomics from its own adapter.  -o sets the smaller limit of both adapters.
     for kind in CMP_AND_SWAP FETCH_AND_ADD; do
-      both $server -x ib_atomic_lat -F -o 16 -A $kind -n 50
-      both $server -x ib_atomic_bw -F -o 16 -A $kind -n 200
+      run_on_both $server -x ib_atomic_lat -F -o 16 -A $kind -n 50
+      run_on_both $server -x ib_atomic_bw -F -o 16 -A $kind -n 200
     done
-    both $server -g ibv_uc_pingpong -m 1024 -s 5000 -n 50
-    both $server -x ib_send_lat -F -c UC -s 3000 -n 50
-    both $server -x ib_write_lat -F -c UC -s 3000 -n 50
+    run_on_both $server -g ibv_uc_pingpong -m 1024 -s 5000 -n 50
+    run_on_both $server -x ib_send_lat -F -c UC -s 3000 -n 50
+    run_on_both $server -x ib_write_lat -F -c UC -s 3000 -n 50
   done
 done
 
@@ -37,7 +37,7 @@ line "both loss=2"
 family=4
 for server in a b; do
   address=$(address_of $server 4)
-  both $server -x ib_atomic_lat -F -o 16 -A FETCH_AND_ADD -n 50
+  run_on_both $server -x ib_atomic_lat -F -o 16 -A FETCH_AND_ADD -n 50
 done
 line_counts
 check_captures

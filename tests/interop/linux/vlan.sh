@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 verbena_on() { on "$1" env LD_LIBRARY_PATH=/lib /verbena/bin/verbena "${@:2}"; }
 is_listening() { verbena_on b ps | grep "listening.*:7174\b" >/dev/null; }
-rpings() {  # rpings ADDRESS: runs rping from host a to an address of host b
+run_rping() {  # run_rping ADDRESS: runs rping from host a to an address of host b
   (verbena_on b run -- rping -s -a "$1" -C 10 -S 5000 -V) >"$work/server" 2>&1 &
   local server=$!
   until_true 60 is_listening || fail "rping -s on $1: $(cat "$work/server")"
@@ -26,19 +26,19 @@ for host in a b; do
   on $host ip address add 10.78.0.$n/24 dev eth0.5
   on $host ip address add fd78::$n/64 dev eth0.5 nodad
 done
-rpings 10.78.0.2
-rpings fd78::2
-rpings 10.77.0.2
+run_rping 10.78.0.2
+run_rping fd78::2
+run_rping 10.77.0.2
 has_gid ::ffff:10.78.0.2 || fail "no GID on the VLAN interface: $(verbena_on b run -- ibv_devinfo -v)"
 on b ip link del eth0.5
 until_true 30 has_no_gid ::ffff:10.78.0.2 || fail "the GID of a removed interface is still there"
-rpings 10.77.0.2
+run_rping 10.77.0.2
 
-own=("$(address_of a 4)" 10.78.0.1 fd78::1)
+addresses=("$(address_of a 4)" 10.78.0.1 fd78::1)
 captures
 for host in a b; do
-  checked=$(python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" "${own[@]}") || fail "the capture of host $host"
-  own=("$(address_of b 4)" 10.78.0.2 fd78::2)
+  checked=$(python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" "${addresses[@]}") || fail "the capture of host $host"
+  addresses=("$(address_of b 4)" 10.78.0.2 fd78::2)
   echo "host $host: $checked packets sent, every ICRC right"
 done
 tags() {  # tags FILTER: prints the VLANs of RoCE packets

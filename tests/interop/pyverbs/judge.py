@@ -25,24 +25,24 @@ HERE = pathlib.Path(__file__).resolve().parent
 PYTHON = "/usr/bin/python3"  # Debian's module pyverbs is compiled for this version
 # The suite asks `ip` for the address of the device's interface, so the kernel must have such an interface.  On a
 # simulated subnet it has the name and the address that the host has there.
-Place = collections.namedtuple("Place", "node interface address")
-ETHERNET = Place(None, "pyverbs", "10.96.0.1/24")
-INFINIBAND = Place("host1", "ib0", "10.0.0.1/16")
+Host = collections.namedtuple("Host", "node interface address")
+ETHERNET = Host(None, "pyverbs", "10.96.0.1/24")
+INFINIBAND = Host("host1", "ib0", "10.0.0.1/16")
 BEGIN, END = "<!-- pyverbs: made by tests/interop/pyverbs/judge.py --record -->", "<!-- pyverbs end -->"
 
-Excuse = collections.namedtuple("Excuse", "when tests said reason place")
+Excuse = collections.namedtuple("Excuse", "when tests message reason location")
 
 
-def excuses(file):
-    found = []
+def read_excuses(file):
+    excuses = []
     for number, line in enumerate(HERE.joinpath(file).read_text().splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
-        when, tests, said, reason = (part.strip() for part in line.split(" | "))
+        when, tests, message, reason = (part.strip() for part in line.split(" | "))
         if when not in ("skips", "may skip", "fails"):
             sys.exit(f"{file}:{number}: not 'skips', 'may skip' or 'fails'")
-        found.append(Excuse(when, tests, re.compile(said), reason, f"{file}:{number}"))
-    return found
+        excuses.append(Excuse(when, tests, re.compile(message), reason, f"{file}:{number}"))
+    return excuses
 
 
 def verbena(*arguments):
@@ -69,25 +69,25 @@ def fabric_down():
     subprocess.run(command, env=environment, check=True)
 
 
-def run(record, place, arguments):
+def run(record, host, arguments):
     """Runs the suite and returns its exit code.  Tests of the RDMA CM need --sysfs: they find the interface in /sys."""
     pyverbs = pathlib.Path(os.environ["VB_PYVERBS"])
-    node = ["--node", place.node] if place.node else []
+    node = ["--node", host.node] if host.node else []
     command, environment = verbena("run", "--sysfs", *node, "--", PYTHON, HERE / "recorded.py", record, "-v", *arguments)
     environment["PYTHONPATH"] = str(pyverbs / "site")
-    if place.node:
+    if host.node:
         environment.pop("VERBENA_LINK", None)  # programs on a fabric need lanes
     return subprocess.run(command, cwd=pyverbs / "tests", env=environment).returncode
 
 
-def interface_made(place):
-    """Makes an interface for tests of the RDMA CM.  Returns False if this process may not do that.
+def make_interface(host):
+    """Makes an interface for tests of the RDMA CM.  Returns False if this process may not make it.
 
     The tests bind to the first address of the device's interface, and then use the device of the id.  A
     loopback address belongs to no device."""
-    name = place.interface
+    name = host.interface
     for command in (f"link add {name} type veth peer name {name}-peer", f"link set {name}-peer up",
-                    f"link set {name} up", f"address add {place.address} dev {name}"):
+                    f"link set {name} up", f"address add {host.address} dev {name}"):
         if subprocess.run(["ip", *command.split()], stderr=subprocess.DEVNULL).returncode:
             return False
     return True
@@ -95,28 +95,28 @@ def interface_made(place):
 
 def outcomes(record):
     """Returns {test: (verdict, reason)}.  A test with several verdicts (of subtests) has the worst of them."""
-    found = {}
+    results = {}
     for line in record.read_text().splitlines():
-        said = json.loads(line)
-        verdict, why = said["verdict"], said["why"]
-        before = found.get(said["test"], ("begun", ""))[0]
+        entry = json.loads(line)
+        verdict, why = entry["verdict"], entry["why"]
+        before = results.get(entry["test"], ("begun", ""))[0]
         if before not in ("failed", "skipped") or verdict == "failed":
-            found[said["test"]] = (verdict, why)
-    return found
+            results[entry["test"]] = (verdict, why)
+    return results
 
 
-def judged(found, allowed):
+def check_outcomes(results, allowed):
     """Returns the problems, the excuse of each skipped test, and the excuses that were not needed."""
     problems, excused, used = [], {}, set()
-    for test, (verdict, why) in found.items():
-        mine = [e for e in allowed if fnmatch.fnmatchcase(test, e.tests)]
+    for test, (verdict, why) in results.items():
+        matching = [e for e in allowed if fnmatch.fnmatchcase(test, e.tests)]
         if verdict == "passed":
-            needless = [e for e in mine if e.when != "may skip"]
-            problems += [f"passes, and needs no excuse: {test} ({e.place})" for e in needless]
+            needless = [e for e in matching if e.when != "may skip"]
+            problems += [f"passes, and needs no excuse: {test} ({e.location})" for e in needless]
         elif verdict == "begun":
             problems.append(f"the program ended in {test}")
         else:
-            fitting = [e for e in mine if (e.when == "fails") == (verdict == "failed") and e.said.search(why)]
+            fitting = [e for e in matching if (e.when == "fails") == (verdict == "failed") and e.message.search(why)]
             if fitting:
                 excused[test] = fitting[0]
                 used.add(fitting[0])
@@ -130,12 +130,12 @@ def module_of(test):
     return test.split(".")[1]
 
 
-def table(found, excused):
+def table(results, excused):
     rows = ["| tests | passed | skipped | failed | why |", "|---|---|---|---|---|"]
-    count = lambda tests, verdict: sum(found[t][0] == verdict for t in tests)
+    count = lambda tests, verdict: sum(results[t][0] == verdict for t in tests)
 
     modules = collections.defaultdict(list)
-    for test in found:
+    for test in results:
         modules[module_of(test)].append(test)
     for module, tests in sorted(modules.items()):
         reasons = collections.Counter(excused[t].reason for t in tests if t in excused)
@@ -151,8 +151,8 @@ def table(found, excused):
             elsewhere[excused[test].reason] += 1
     for reason, n in sorted(elsewhere.items()):
         rows.append(f"| other modules | 0 | {n} | 0 | {reason} |")
-    verdicts = " | ".join(f"**{count(found, v)}**" for v in ("passed", "skipped", "failed"))
-    rows.append(f"| **all {len(found)}** | {verdicts} | |")
+    verdicts = " | ".join(f"**{count(results, v)}**" for v in ("passed", "skipped", "failed"))
+    rows.append(f"| **all {len(results)}** | {verdicts} | |")
     return "\n".join(rows)
 
 
@@ -170,49 +170,49 @@ def main(arguments):
         print(__doc__)
         return 0
     record_it = "--record" in arguments
-    place = INFINIBAND if "--infiniband" in arguments else ETHERNET
-    if record_it and place != ETHERNET:
+    host = INFINIBAND if "--infiniband" in arguments else ETHERNET
+    if record_it and host != ETHERNET:
         sys.exit("--record is for the suite without --infiniband")
     arguments = [a for a in arguments if a not in ("--record", "--infiniband")]
     if not os.access(PYTHON, os.X_OK):
         print(f"{PYTHON} is not installed")
         return 77
-    if not interface_made(place):
+    if not make_interface(host):
         print("no right to configure the network here (CAP_NET_ADMIN)")
         return 77
     with tempfile.TemporaryDirectory() as temporary:
         record = pathlib.Path(temporary) / "record"
-        if place.node and not fabric_up(temporary):
+        if host.node and not fabric_up(temporary):
             print("opensm is not installed")
             return 77
         try:
-            code = run(record, place, arguments)
+            code = run(record, host, arguments)
         finally:
-            subprocess.run(["ip", "link", "delete", place.interface])
-            if place.node:
+            subprocess.run(["ip", "link", "delete", host.interface])
+            if host.node:
                 fabric_down()
         if not record.exists():
             print(f"FAILED: the suite did not begin: exit {code}")
             return 1
-        found = outcomes(record)
-    own = excuses("excused_infiniband.txt" if place.node else "excused.txt")
-    problems, excused, unused = judged(found, own + (excuses("excused.txt") if place.node else []))
+        results = outcomes(record)
+    own_excuses = read_excuses("excused_infiniband.txt" if host.node else "excused.txt")
+    problems, excused, unused = check_outcomes(results, own_excuses + (read_excuses("excused.txt") if host.node else []))
     if not arguments:
-        problems += [f"no test needs {e.place}: {e.tests}" for e in unused if e in own]
-    if not found:
+        problems += [f"no test needs {e.location}: {e.tests}" for e in unused if e in own_excuses]
+    if not results:
         problems.append("no test ran")
-    if code != 0 and not problems and not any(v == "failed" for v, _ in found.values()):
-        problems.append(f"the suite ended with {code}, and no test says why")
+    if code != 0 and not problems and not any(v == "failed" for v, _ in results.values()):
+        problems.append(f"the suite ended with {code}, although no test failed")
     for problem in problems:
         print(f"FAILED: {problem}")
-    passed = sum(verdict == "passed" for verdict, _ in found.values())
-    print(f"{len(found)} tests, {passed} passed, {len(excused)} excused")
+    passed = sum(verdict == "passed" for verdict, _ in results.values())
+    print(f"{len(results)} tests, {passed} passed, {len(excused)} excused")
     if problems:
         return 1
     if not arguments:
-        print(table(found, excused))
+        print(table(results, excused))
         if record_it:
-            record_table(table(found, excused))
+            record_table(table(results, excused))
     return 0
 
 
