@@ -8,12 +8,13 @@ programs must have run since the namespace was made.  Prints the counters.  If a
 import json
 import sys
 
-# Each MAD that the agent receives increments exactly one of these counters.
-MAD_ENDS = ["delivered", "wrong_length", "wrong_base_version", "unknown_class", "wrong_method", "class_port_info",
-            "request_of_other_version"]
+# Each MAD that the agent receives increments exactly one of the counters "mads_" with these names.
+MAD_OUTCOMES = ["delivered", "wrong_length", "wrong_base_version", "unknown_class", "wrong_method", "class_port_info",
+                "request_of_other_version"]
 
 
-def kernel(pid):
+def kernel_udp_counts(pid):
+    """Returns the kernel's UDP counters, each the sum of IPv4 and IPv6."""
     counts = {}
     lines = open(f"/proc/{pid}/net/snmp").read().splitlines()
     for names, values in zip(lines[::2], lines[1::2]):
@@ -31,38 +32,38 @@ class Accounts:
     def __init__(self):
         self.wrong = []
 
-    def same(self, what, whole, parts):
-        if whole != sum(parts):
-            self.wrong.append(f"{what}: {whole} is not {' + '.join(map(str, parts))} = {sum(parts)}")
+    def check_sum(self, what, total, parts):
+        if total != sum(parts):
+            self.wrong.append(f"{what}: {total} is not {' + '.join(map(str, parts))} = {sum(parts)}")
 
 
 def drops(counts, prefix):
-    """Returns all drop_ counters, except those that a queue pair counts for packets that have reached it."""
-    inside = {"bad_qkey", "no_receive", "too_long", "gap", "refused", "unexpected_response"}
-    return [v for k, v in counts.items() if k.startswith(prefix) and k[len(prefix):] not in inside]
+    """Returns the values of all drop counters, without those that a queue pair counts for packets that it received."""
+    counted_by_qp = {"bad_qkey", "no_receive", "too_long", "gap", "refused", "unexpected_response"}
+    return [v for k, v in counts.items() if k.startswith(prefix) and k[len(prefix):] not in counted_by_qp]
 
 
 def check_program(accounts, name, c):
-    accounts.same(f"{name}: datagrams", c["udp_in_datagrams"],
-                  [c["packets_in"], c["udp_in_wrong_icrc"], c["udp_in_too_short"]])
-    accounts.same(f"{name}: packets", c["packets_in"], drops(c, "drop_") + [c["packets_to_qps"]])
+    accounts.check_sum(f"{name}: datagrams", c["udp_in_datagrams"],
+                       [c["packets_in"], c["udp_in_wrong_icrc"], c["udp_in_too_short"]])
+    accounts.check_sum(f"{name}: packets", c["packets_in"], drops(c, "drop_") + [c["packets_to_qps"]])
 
 
 def check_agent(accounts, c):
     dropped = [v for k, v in c.items() if k.startswith("dropped_")]
-    accounts.same("agent: datagrams", c["udp_in_datagrams"], dropped + [c["data_packets"], c["qp1_packets"]])
-    accounts.same("agent: packets of QP1", c["qp1_packets_in"], [c["qp1_packets"], c["own_packets"]])
-    accounts.same("agent: QP1", c["qp1_packets_in"], drops(c, "qp1_drop_") + [c["qp1_packets_to_qps"]])
-    inside = [c[f"qp1_drop_{why}"] for why in ("bad_qkey", "no_receive", "too_long")]
-    accounts.same("agent: to QP1", c["qp1_packets_to_qps"], inside + [c["mads_received"]])
-    accounts.same("agent: MADs", c["mads_received"], [c[f"mads_{end}"] for end in MAD_ENDS])
+    accounts.check_sum("agent: datagrams", c["udp_in_datagrams"], dropped + [c["data_packets"], c["qp1_packets"]])
+    accounts.check_sum("agent: packets of QP1", c["qp1_packets_in"], [c["qp1_packets"], c["own_packets"]])
+    accounts.check_sum("agent: QP1", c["qp1_packets_in"], drops(c, "qp1_drop_") + [c["qp1_packets_to_qps"]])
+    dropped_by_qp1 = [c[f"qp1_drop_{reason}"] for reason in ("bad_qkey", "no_receive", "too_long")]
+    accounts.check_sum("agent: to QP1", c["qp1_packets_to_qps"], dropped_by_qp1 + [c["mads_received"]])
+    accounts.check_sum("agent: MADs", c["mads_received"], [c[f"mads_{outcome}"] for outcome in MAD_OUTCOMES])
     messages = [v for k, v in c.items() if k.startswith("cm_") and k.endswith("_received")
                 and not k.startswith("cm_rej_received_")]
-    accounts.same("agent: CM messages", c["mads_delivered"], messages + [c["cm_ignored_malformed"]])
+    accounts.check_sum("agent: CM messages", c["mads_delivered"], messages + [c["cm_ignored_malformed"]])
 
 
 def main():
-    delivered = kernel(sys.argv[1])
+    kernel_counts = kernel_udp_counts(sys.argv[1])
     listing = json.load(sys.stdin)
     accounts = Accounts()
     agent = listing["agent"]["counters"]
@@ -70,14 +71,15 @@ def main():
     programs = {f"{p['program']} {p['pid']}": p["counters"] for p in listing["processes"]}
     for name, counts in programs.items():
         check_program(accounts, name, counts)
-    everybody = [agent] + list(programs.values())
-    accounts.same("the kernel's datagrams", delivered["InDatagrams"],
-                  [c["udp_in_datagrams"] + c["udp_in_too_long"] for c in everybody] + [agent["drained_packets"]])
-    # If the kernel finds a wrong UDP checksum late, the socket counts it as a lack of room.
-    lost, room = sum(c["udp_in_lost_in_kernel"] for c in everybody), delivered["RcvbufErrors"]
-    if not room <= lost <= room + delivered["InCsumErrors"]:
-        accounts.wrong.append(f"lost in the kernel: {lost}, of which {room} for want of room")
-    print("kernel: " + " ".join(f"{k}={v}" for k, v in delivered.items() if v))
+    all_counts = [agent] + list(programs.values())
+    accounts.check_sum("the kernel's datagrams", kernel_counts["InDatagrams"],
+                       [c["udp_in_datagrams"] + c["udp_in_too_long"] for c in all_counts] +
+                       [agent["drained_packets"]])
+    # If the kernel finds a wrong UDP checksum late, the program counts the datagram as lost for lack of room.
+    lost, no_room = sum(c["udp_in_lost_in_kernel"] for c in all_counts), kernel_counts["RcvbufErrors"]
+    if not no_room <= lost <= no_room + kernel_counts["InCsumErrors"]:
+        accounts.wrong.append(f"lost in the kernel: {lost} by the programs' counters, {no_room} by RcvbufErrors")
+    print("kernel: " + " ".join(f"{k}={v}" for k, v in kernel_counts.items() if v))
     for name, counts in [("agent", agent)] + list(programs.items()):
         print(f"{name}: " + " ".join(f"{k}={v}" for k, v in counts.items() if v))
     if accounts.wrong:

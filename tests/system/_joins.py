@@ -3,14 +3,16 @@
 
 Starts one process of tests/programs/groups on each NODE (a node may be named several times), and carries out lines of
 standard input:
-    run COUNT     begins COUNT joins and leaves, and does not wait until they have ended
-    settle        waits until all of them have ended, and prints "settled", and then a line "MGID NODE JOIN_STATE" for
-                  each membership that a host should have: the union over its processes.  A line "." ends the list.
-    explain LOG   prints a line "MGID NODE FROM TO" for each membership that has ended by itself without a good reason
-                  since the last such command.  It is a good reason if a new manager has created the group again between
-                  the times FROM and TO, by its log (OpenSM's LOG).  A line "." ends the list.
-    end           ends the processes
-This program ends with a message if a process ends, if a join fails, or if commands take more than 60 s.
+    run COUNT        begins COUNT joins and leaves, and prints "ran" without waiting until they have ended
+    settle           waits until all joins and leaves have ended.  Prints "settled LOST" (the number of memberships
+                     that processes have lost so far), and then a line "MGID NODE JOIN_STATE" for each membership that
+                     a host should have: the union over its processes.  A line "." ends the list.
+    unexplained LOG  prints a line "MGID NODE FROM TO" for each membership that a process has lost without a good
+                     reason since the last command "unexplained".  A good reason is that a new manager has created the
+                     group again between the times FROM and TO.  LOG is OpenSM's log.  A line "." ends the list.
+    end              ends the processes
+Prints "ready" when all processes are ready.  Exits with a message if a process ends, if a join fails, or if commands
+take more than 60 s.
 """
 import datetime
 import errno
@@ -26,7 +28,7 @@ import time
 GROUPS = [f"239.9.0.{i}" for i in range(1, 7)]
 STATES = {"full": 1, "send": 8}
 TIMEOUT_S = 60
-BUSY_MAX = 16  # commands that are under way
+BUSY_MAX = 16  # joins and leaves that are under way at the same time
 
 lines = queue.Queue()
 
@@ -38,13 +40,13 @@ def give_up(text):
 class Process:
     def __init__(self, number, program, node, address):
         self.number, self.node = number, node
-        self.how = {}  # by group: "full" or "send", if the process is a member or has been told to join
-        self.leaves = dict.fromkeys(GROUPS, 0)  # number of leaves that the process was told to do
-        self.left = dict.fromkeys(GROUPS, 0)  # number of leaves that have ended
-        self.joined_after = {}  # by group: number of leaves that had ended when the last join ended
-        self.asked = {}  # by group: time of the last command to join
+        self.memberships = {}  # by group: "full" or "send", if the process is a member or has been told to join
+        self.leaves_begun = dict.fromkeys(GROUPS, 0)  # by group: number of leaves that the process was told to do
+        self.leaves_ended = dict.fromkeys(GROUPS, 0)  # by group: number of leaves that have ended
+        self.leaves_at_join = {}  # by group: number of leaves that had ended when the last join ended
+        self.join_time = {}  # by group: time of the last command to join
         self.log = []
-        self.lost = 0
+        self.lost_count = 0
         command = [os.environ["VB_PREFIX"] + "/bin/verbena", "run", "--verbose", "--node", node, "--", program, address]
         self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                       stderr=subprocess.STDOUT, text=True, bufsize=1)
@@ -60,36 +62,36 @@ class Process:
         self.child.stdin.write(" ".join(words) + "\n")
 
     def change(self, group, how):
-        """Joins the group, or leaves it; a join that is under way may be left, too."""
-        if group not in self.how:
-            self.how[group] = how
-            self.asked[group] = time.time()
+        """Leaves the group if the process is a member or joins it now, and else joins the group."""
+        if group not in self.memberships:
+            self.memberships[group] = how
+            self.join_time[group] = time.time()
             self.tell("join", group, how)
         else:
-            del self.how[group]
-            self.leaves[group] += 1
+            del self.memberships[group]
+            self.leaves_begun[group] += 1
             self.tell("leave", group)
 
     def is_busy(self, group):
-        return (self.left[group] != self.leaves[group] or
-                (group in self.how and self.joined_after.get(group) != self.leaves[group]))
+        return (self.leaves_ended[group] != self.leaves_begun[group] or
+                (group in self.memberships and self.leaves_at_join.get(group) != self.leaves_begun[group]))
 
-    def take(self, line):
+    def handle(self, line):
         if line is None:
             give_up(f"process {self.number} on {self.node} has ended: {self.log}")
         self.log.append(line)
         word, group, *status = line.split() + [""]
         if word == "joined":
-            self.joined_after[group] = self.left[group]
+            self.leaves_at_join[group] = self.leaves_ended[group]
         elif word == "left":
-            self.left[group] += 1
+            self.leaves_ended[group] += 1
         elif word == "lost" or (word == "failed" and int(status[0]) == -errno.ENETRESET):
-            # A new manager has given the LID of this group to another group, perhaps before the program has heard of its
-            # join.  The program may join again.
-            losses.append((mgid(group), self.node, self.asked[group], time.time()))
-            self.lost += 1
-            if self.left[group] == self.leaves[group]:
-                self.how.pop(group, None)
+            # A new manager has given the MLID of this group to another group, perhaps while the join was under way.  The
+            # program may join again.
+            losses.append((mgid(group), self.node, self.join_time[group], time.time()))
+            self.lost_count += 1
+            if self.leaves_ended[group] == self.leaves_begun[group]:
+                self.memberships.pop(group, None)
         elif word == "failed":
             give_up(f"a join of process {self.number} on {self.node} has failed: {self.log}")
 
@@ -97,19 +99,19 @@ class Process:
 losses = []
 
 
-def busy():
+def busy_count():
     return sum(process.is_busy(group) for process in processes for group in GROUPS)
 
 
-def take_lines(until):
-    """Takes lines of the processes until the function returns true."""
+def handle_lines(until):
+    """Handles lines that the processes print until the function `until` returns true."""
     end = time.monotonic() + TIMEOUT_S
     while not until():
         try:
             process, line = lines.get(timeout=max(0, end - time.monotonic()))
         except queue.Empty:
             give_up("commands do not end: " + "; ".join(f"{p.number} on {p.node}: {p.log}" for p in processes))
-        process.take(line)
+        process.handle(line)
 
 
 def mgid(group):
@@ -117,47 +119,47 @@ def mgid(group):
     return f"ff12:4001:ffff::{(a & 0xf) << 8 | b:x}:{c << 8 | d:x}"
 
 
-def explain(log):
-    """Prints the losses for which the log has no new group, and forgets all losses."""
-    made = []
+def print_unexplained(log):
+    """Prints the lost memberships whose groups the log does not show as created again.  Then forgets all losses."""
+    created = []
     for line in open(log, errors="replace"):
         found = re.match(r'(\w+ +\d+ [\d:]+) (\d+) .*"New mcast group created", MGID:(\S+)', line)
         if found:
             at = datetime.datetime.strptime(f"{time.localtime().tm_year} {found[1]}", "%Y %b %d %H:%M:%S")
-            made.append((found[3], at.timestamp() + int(found[2]) / 1e6))
-    for group, node, asked, lost in losses:
-        if not any(one == group and asked <= at <= lost for one, at in made):
-            print(group, node, f"{asked:.3f}", f"{lost:.3f}")
+            created.append((found[3], at.timestamp() + int(found[2]) / 1e6))
+    for group, node, joined, lost in losses:
+        if not any(new_group == group and joined <= at <= lost for new_group, at in created):
+            print(group, node, f"{joined:.3f}", f"{lost:.3f}")
     losses.clear()
     print(".", flush=True)
 
 
-chance = random.Random(int(sys.argv[1]))
+rng = random.Random(int(sys.argv[1]))
 processes = [Process(i, sys.argv[2], *word.split("=")) for i, word in enumerate(sys.argv[3:])]
-take_lines(lambda: all("ready" in process.log for process in processes))
+handle_lines(lambda: all("ready" in process.log for process in processes))
 print("ready", flush=True)
 for command in sys.stdin:
-    word, *count = command.split()
+    word, *argument = command.split()
     if word == "run":
-        for _ in range(int(count[0])):
-            chance.choice(processes).change(chance.choice(GROUPS), chance.choice(list(STATES)))
-            take_lines(lambda: lines.empty() and busy() <= BUSY_MAX)
+        for _ in range(int(argument[0])):
+            rng.choice(processes).change(rng.choice(GROUPS), rng.choice(list(STATES)))
+            handle_lines(lambda: lines.empty() and busy_count() <= BUSY_MAX)
         print("ran", flush=True)
     elif word == "end":
         break
     elif word == "settle":
-        take_lines(lambda: lines.empty() and busy() == 0)
-        wanted = {}
+        handle_lines(lambda: lines.empty() and busy_count() == 0)
+        expected = {}
         for process in processes:
-            for group, how in process.how.items():
+            for group, how in process.memberships.items():
                 key = mgid(group), process.node
-                wanted[key] = wanted.get(key, 0) | STATES[how]
-        print("settled", sum(process.lost for process in processes), flush=True)
-        for (group, node), state in sorted(wanted.items()):
+                expected[key] = expected.get(key, 0) | STATES[how]
+        print("settled", sum(process.lost_count for process in processes), flush=True)
+        for (group, node), state in sorted(expected.items()):
             print(group, node, f"{state:#x}")
         print(".", flush=True)
-    elif word == "explain":
-        explain(count[0])
+    elif word == "unexplained":
+        print_unexplained(argument[0])
 for process in processes:
     process.child.stdin.close()
     if process.child.wait(timeout=TIMEOUT_S) != 0:

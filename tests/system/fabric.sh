@@ -13,7 +13,7 @@ wait_listens() { until_true 20 listens "$1" "$2" || fail "nothing listens on por
 counter() { verbena fabric show lab --json | python3 -c 'import json, sys
 print(json.load(sys.stdin)["fabric"]["counters"][sys.argv[1]])' "$1"; }
 has_members() { [ "$(counter multicast_members)" -eq "$1" ]; }
-takes_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
+listens_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
 # both WHAT SERVER_HOST PORT "SERVER..." CLIENT_HOST "CLIENT...": runs a server and its client, which must both succeed.
 both() {
   local server
@@ -125,7 +125,7 @@ pingpong() {
   port=$((port + 1))
   start_on a timeout 60 "$@" -p $port >"$work/server" 2>&1 &
   server=$!
-  until_true 20 takes_tcp $port || fail "$1: the server: $(cat "$work/server")"
+  until_true 20 listens_tcp $port || fail "$1: the server: $(cat "$work/server")"
   on b timeout 60 "$@" -p $port 127.0.0.1 >"$work/client" 2>&1 || fail "$1: the client: $(tail -3 "$work/client")"
   wait $server || fail "$1: the server: $(tail -3 "$work/server")"
   echo "$*: ok"
@@ -158,7 +158,7 @@ fails_with "no such address" "no host of the fabric has the address 10.31.0.9" a
 # The path allows packets with at most 1024 bytes of data, but the program sends 4096.
 start_on b timeout 60 ibv_rc_pingpong -d verbena1 -g 0 -m 1024 -p 20100 >"$work/server" 2>&1 &
 server=$!
-until_true 20 takes_tcp 20100 || fail "the server: $(cat "$work/server")"
+until_true 20 listens_tcp 20100 || fail "the server: $(cat "$work/server")"
 fails_with "too long packets" "too long on the way from rail verbena1 of host a .* to rail verbena1 of host b" \
   a timeout 30 ibv_rc_pingpong -d verbena1 -g 0 -m 4096 -s 16384 -p 20100 127.0.0.1
 kill $server 2>/dev/null || true

@@ -51,7 +51,7 @@ echo "a connect that waits: ok"
 # ---- a host hangs for too long: its peer's requests end with the error of the specification
 start_on a ibv_rc_pingpong -g 0 -n 100000000 -p 7301 >"$work/server" 2>&1 &
 server=$!
-until_true 20 takes_tcp 7301 || fail "the server does not listen: $(cat "$work/server")"
+until_true 20 listens_tcp 7301 || fail "the server does not listen: $(cat "$work/server")"
 start_on b ibv_rc_pingpong -g 0 -n 100000000 -p 7301 127.0.0.1 >"$work/client" 2>&1 &
 client=$!
 goes_on
@@ -66,7 +66,7 @@ echo "a host that hangs: ok"
 
 # ---- a slow link: each ping-pong needs 2 x 5 ms more
 start_on a ibv_rc_pingpong -g 0 -n 100 -p 7302 >"$work/server" 2>&1 &
-until_true 20 takes_tcp 7302 || fail "the server does not listen: $(cat "$work/server")"
+until_true 20 listens_tcp 7302 || fail "the server does not listen: $(cat "$work/server")"
 fault "link b:verbena0 - red delays packets by 5ms" link b red slow 5ms
 shows "fault: link b:verbena0 - red delays packets by 5ms" || fail "fabric show: $(verbena fabric show)"
 on b timeout 60 ibv_rc_pingpong -g 0 -n 100 -p 7302 127.0.0.1 >"$work/client" 2>&1 || fail "slow: $(cat "$work/client")"
@@ -99,7 +99,7 @@ fault "link a:verbena0 - red has an MTU of 1500 bytes" link a red mtu 1500
 [ "$(mtu)" = 1024 ] || fail "the MTU: $(on a ibv_devinfo)"
 start_on a ibv_rc_pingpong -g 0 -m 1024 -p 7303 >"$work/server" 2>&1 &
 server=$!
-until_true 20 takes_tcp 7303 || fail "the server does not listen: $(cat "$work/server")"
+until_true 20 listens_tcp 7303 || fail "the server does not listen: $(cat "$work/server")"
 # The client does not know the MTU at the other host, so its long packets are dropped on the way.
 if on b timeout 60 ibv_rc_pingpong -g 0 -m 4096 -p 7303 127.0.0.1 >"$work/client" 2>&1; then fail "4096 bytes pass"; fi
 grep -q 'packets are dropped: packets of .* bytes are too long' "$work/client" || fail "too long: $(cat "$work/client")"
@@ -113,7 +113,7 @@ echo "MTU: ok"
 # ---- a P_Key is removed
 start_on a ibv_rc_pingpong -g 0 -n 100000000 -p 7304 >"$work/server" 2>&1 &
 server=$!
-until_true 20 takes_tcp 7304 || fail "the server does not listen: $(cat "$work/server")"
+until_true 20 listens_tcp 7304 || fail "the server does not listen: $(cat "$work/server")"
 start_on b ibv_rc_pingpong -g 0 -n 100000000 -p 7304 127.0.0.1 >"$work/client" 2>&1 &
 client=$!
 goes_on
@@ -127,7 +127,7 @@ stop $client
 refused "node a has no P_Key 0x8123" node a pkey 0x8123 removed
 fault "node a has got P_Key 0xffff" node a pkey 0xffff added
 start_on a ibv_rc_pingpong -g 0 -n 100 -p 7305 >"$work/server" 2>&1 &
-until_true 20 takes_tcp 7305 || fail "the server does not listen: $(cat "$work/server")"
+until_true 20 listens_tcp 7305 || fail "the server does not listen: $(cat "$work/server")"
 on b timeout 60 ibv_rc_pingpong -g 0 -n 100 -p 7305 127.0.0.1 >"$work/client" 2>&1 || fail "again: $(cat "$work/client")"
 stop $watch
 echo "P_Key: ok"

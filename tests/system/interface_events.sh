@@ -36,7 +36,7 @@ make_hosts 1500
 # ---- an address comes and goes; a request fails after 8 tries of 67 ms (4.096 us * 2^14), or of 4.3 s (2^20)
 begin_end watcher a 10.77.0.1 timeout=20
 begin_end its_peer b 10.77.0.2
-join watcher its_peer
+connect_ends watcher its_peer
 ask watcher "flow 20000"
 expect watcher flowing
 [ -z "$(gid_of a 10.77.0.11)" ] || fail "there is a GID of an address that the host does not have: $(gids a)"
@@ -56,7 +56,7 @@ for name in short long; do
   [ $name = short ] || timeout=20
   begin_end $name a 10.77.0.11 timeout=$timeout
   begin_end peer_of_$name b 10.77.0.2 timeout=$timeout
-  join $name peer_of_$name
+  connect_ends $name peer_of_$name
   works $name
 done
 on a ip address del 10.77.0.11/24 dev eth0
@@ -86,7 +86,7 @@ hear watcher "GID table change"
 hear its_peer "GID table change"
 begin_end six a fd77::1 timeout=20
 begin_end peer_of_six b fd77::2 timeout=20
-join six peer_of_six
+connect_ends six peer_of_six
 works six
 flows watcher
 echo "an address of the other family came: ok"
@@ -94,10 +94,10 @@ echo "an address of the other family came: ok"
 # ---- the interface goes down and comes back; IPv6 addresses disappear with it
 begin_end short4 a 10.77.0.1
 begin_end peer_of_short4 b 10.77.0.2
-join short4 peer_of_short4
+connect_ends short4 peer_of_short4
 works short4
 index=$(gid_of a fd77::1)
-end_seen[watcher]=
+end_events[watcher]=
 on a ip link set eth0 down
 hear watcher "port error"
 hear watcher "GID table change"
@@ -132,7 +132,7 @@ two_interfaces() {  # two_interfaces KIND...
   hear its_peer "GID table change"
   begin_end other a 10.78.0.1 timeout=20
   begin_end peer_of_other b 10.78.0.2 timeout=20
-  join other peer_of_other
+  connect_ends other peer_of_other
   works other
   rpings 10.78.0.2
   on b ip link set second down
@@ -146,8 +146,8 @@ two_interfaces() {  # two_interfaces KIND...
   flows watcher
   on b ip link del second
   hear its_peer "GID table change"
-  do_end other
-  do_end peer_of_other
+  stop_end other
+  stop_end peer_of_other
   echo "two interfaces ($*): each works, also while the other is down"
 }
 two_interfaces macvlan mode bridge || skip "no macvlan interfaces here: $(cat "$work/ip")"
@@ -162,12 +162,12 @@ for family in 4 6; do
   for mtu in 1 2 3 4 5; do
     begin_end mtu a "${ends[0]}" timeout=20 mtu=$mtu class=104 hops=$((20 + mtu)) label=$((0x60320 + mtu))
     begin_end peer_of_mtu b "${ends[1]}" timeout=20 mtu=$mtu
-    join mtu peer_of_mtu
-    read -r _ qpn _ <<<"${end_here[peer_of_mtu]}"
+    connect_ends mtu peer_of_mtu
+    read -r _ qpn _ <<<"${end_address[peer_of_mtu]}"
     peers+="${peers:+,}0x$qpn"
     works mtu
-    do_end mtu
-    do_end peer_of_mtu
+    stop_end mtu
+    stop_end peer_of_mtu
   done
 done
 for mtu in 256 512 1024 2048 4096; do
@@ -189,15 +189,15 @@ print(sum(p["counters"].get("udp_out_too_big", 0) for p in json.load(sys.stdin)[
 }
 begin_end wide a 10.77.0.1 mtu=5
 begin_end narrow b 10.77.0.2 mtu=5
-join wide narrow
+connect_ends wide narrow
 ask narrow "write 40960"  # needs ten full packets, which the interface cannot send
 fails_after narrow 536
 [ "$(too_big)" -gt 0 ] || fail "packets that are too big are not counted: $(on b verbena ps --counters)"
 begin_end wide3 a 10.77.0.1 mtu=3 timeout=20
 begin_end narrow3 b 10.77.0.2 mtu=3 timeout=20
-join wide3 narrow3
+connect_ends wide3 narrow3
 works wide3
-for name in "${!end_in[@]}"; do do_end "$name"; done
+for name in "${!end_in[@]}"; do stop_end "$name"; done
 
 captures
 tshark -r "$work/line.a.pcap" -Y "infiniband.bth.destqp in {$peers}" \

@@ -2,7 +2,8 @@
 # tests/wire.  Source lib.sh and tests/wire/lib.sh first.
 programs=$VB_PREFIX/tests/programs
 
-declare -A end_in end_out end_here end_seen
+# By name of an end: its pipes, the address that it has printed (QP number, PSN, GID), and the events not yet waited for.
+declare -A end_in end_out end_address end_events
 
 # Closes the pipes of the other ends and of the line in a subshell.  An open copy would hide their end of file.
 close_pipes() {
@@ -19,18 +20,18 @@ begin_end() {
     start_on "$host" verbena run -- "$programs/rc_end" "$@"
   ) <"$work/$name.in" >"$work/$name.out" 2>"$work/err.$name" &
   exec {in}>"$work/$name.in" {out}<"$work/$name.out"
-  end_in[$name]=$in end_out[$name]=$out end_seen[$name]=
+  end_in[$name]=$in end_out[$name]=$out end_events[$name]=
   expect "$name" here
-  end_here[$name]=${said#here }
+  end_address[$name]=${said#here }
 }
 # ask NAME COMMAND: sends a command to the end NAME.
 ask() { (echo "$2" >&"${end_in[$1]}") 2>/dev/null || fail "$1 has ended: $(cat "$work/err.$1")"; }
-# expect NAME WORD: reads the next answer of NAME into $said, which must begin with the word.  Events are kept for
-# `hear`.
+# expect NAME WORD: reads the next answer of NAME into $said, which must begin with the word.  Stores
+# events for `hear`.
 expect() {
   while read -r -t 60 said <&"${end_out[$1]}"; do
     case "$said" in
-      event\ *) end_seen[$1]+="${said#event };" ;;
+      event\ *) end_events[$1]+="${said#event };" ;;
       "$2"*) return ;;
       *) fail "$1 says '$said', not '$2'" ;;
     esac
@@ -40,26 +41,26 @@ expect() {
 # hear NAME EVENT: waits until the end NAME has reported the event.
 hear() {
   local said
-  while [[ "${end_seen[$1]}" != *"$2;"* ]]; do
-    read -r -t 60 said <&"${end_out[$1]}" || fail "$1 never hears '$2', only '${end_seen[$1]}'"
+  while [[ "${end_events[$1]}" != *"$2;"* ]]; do
+    read -r -t 60 said <&"${end_out[$1]}" || fail "$1 never hears '$2', only '${end_events[$1]}'"
     [[ "$said" == event\ * ]] || fail "$1 says '$said' before it hears '$2'"
-    end_seen[$1]+="${said#event };"
+    end_events[$1]+="${said#event };"
   done
-  end_seen[$1]=${end_seen[$1]/"$2;"/}
+  end_events[$1]=${end_events[$1]/"$2;"/}
 }
-join() {  # join NAME NAME: connects two ends
-  ask "$1" "peer ${end_here[$2]}"
-  ask "$2" "peer ${end_here[$1]}"
+connect_ends() {  # connect_ends NAME NAME: connects two ends to each other
+  ask "$1" "peer ${end_address[$2]}"
+  ask "$2" "peer ${end_address[$1]}"
   expect "$1" connected
   expect "$2" connected
 }
-do_end() {  # do_end NAME: closes the input of an end, so that it ends
+stop_end() {  # stop_end NAME: closes the input of an end, so that its program ends
   local in=${end_in[$1]} out=${end_out[$1]}
   exec {in}>&- {out}<&-
   rm "$work/$1.in" "$work/$1.out"
   unset "end_in[$1]" "end_out[$1]"
 }
-works() {  # works NAME: checks that data goes both ways and is right
+works() {  # works NAME: checks that NAME and its peer exchange data without errors
   ask "$1" "write 50000"
   expect "$1" good
 }

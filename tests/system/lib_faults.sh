@@ -15,14 +15,16 @@ refused() {
   if verbena fabric fault "${@:2}" >"$work/out" 2>&1; then fail "fault ${*:2} works: $(cat "$work/out")"; fi
   grep -qF -- "$1" "$work/out" || fail "fault ${*:2} prints: $(cat "$work/out")"
 }
+# shows TEXT: succeeds if `verbena fabric show` prints the text.
 shows() { verbena fabric show >"$work/show" && grep -qF "$1" "$work/show"; }
-# goes_on: waits until the fabric has forwarded 500 further packets.
 forwards() { [ "$(counter forwarded)" -gt "$1" ]; }
+# goes_on: waits until the fabric has forwarded 500 further packets.
 goes_on() { until_true 20 forwards "$(($(counter forwarded) + 500))" || fail "no packets: $(cat "$work/client")"; }
 # listens HOST PORT: succeeds if a program on a host of the fabric "lab" listens on the port.
 listens() { VERBENA_FABRIC=lab VERBENA_NODE=$1 verbena ps | grep -q "listening.*:$2\b"; }
 wait_listens() { until_true 20 listens "$1" "$2" || fail "nothing listens on port $2 of host $1: $(cat "$work/server")"; }
-takes_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
+# listens_tcp PORT: succeeds if a program listens on the TCP port, over the network of this machine.
+listens_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
 # stop PID: ends a program of the test.
 stop() {
   kill "$1" 2>/dev/null || true

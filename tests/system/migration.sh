@@ -27,7 +27,7 @@ second_link
 
 begin_end one a 10.77.0.1 timeout=16 retry=6
 begin_end two b 10.77.0.2 timeout=16 retry=6
-join one two
+connect_ends one two
 works one
 has_path one ::ffff:10.77.0.2 0
 
@@ -54,8 +54,8 @@ hear two "path migrated"
 flows one
 has_path one ::ffff:10.77.0.2 0
 has_path two ::ffff:10.77.0.1 0
-do_end one
-do_end two
+stop_end one
+stop_end two
 echo "a link died: ok"
 
 # The connection migrates to IPv6.  The address of eth1 must be added again, because it was lost with the interface.
@@ -63,7 +63,7 @@ on a ip link set eth1 up
 on a ip address add fd78::1/64 dev eth1 nodad
 begin_end one a 10.77.0.1 timeout=16 retry=6
 begin_end two b 10.77.0.2 timeout=16 retry=6
-join one two
+connect_ends one two
 arm fd78::1 fd78::2 16
 on b ip address del 10.77.0.2/24 dev eth0
 works two
@@ -84,5 +84,5 @@ on a ip link set eth1 down
 ask one "write 1000"
 expect one failed
 [[ "$said" = "failed 12 "* ]] || fail "one says '$said', not that it has run out of tries"
-for name in "${!end_in[@]}"; do do_end "$name"; done
+for name in "${!end_in[@]}"; do stop_end "$name"; done
 echo "no path left: ok"

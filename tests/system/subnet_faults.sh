@@ -33,7 +33,7 @@ begin() {
   port=$((port + 1))
   start_on Hca1 ibv_rc_pingpong "$@" -p $port >"$work/server" 2>&1 &
   server=$!
-  until_true 20 takes_tcp $port || fail "the server does not listen: $(cat "$work/server")"
+  until_true 20 listens_tcp $port || fail "the server does not listen: $(cat "$work/server")"
   start_on Hca2 ibv_rc_pingpong "$@" -p $port 127.0.0.1 >"$work/client" 2>&1 &
   client=$!
 }

@@ -26,40 +26,40 @@ coproc python3 "$VB_SOURCE/tests/system/_joins.py" "$seed" "$groups" \
   2>"$work/errors"
 exec {from}<&"${COPROC[0]}" {to}>&"${COPROC[1]}"
 driver=$COPROC_PID
-tell_all() { (echo "$@" >&"$to") 2>/dev/null || fail "seed $seed: $(cat "$work/errors")"; }
+tell_driver() { (echo "$@" >&"$to") 2>/dev/null || fail "seed $seed: $(cat "$work/errors")"; }
 # expect WORD: reads the next line into $said, which must begin with the word.
 expect() {
   read -r -t 90 said <&"$from" || fail "seed $seed: no '$1': $(cat "$work/errors")"
-  [ "${said%% *}" = "$1" ] || fail "seed $seed: '$said' in place of '$1'"
+  [ "${said%% *}" = "$1" ] || fail "seed $seed: '$said' instead of '$1'"
 }
 
-at_sa() {
+sa_agrees() {
   members host3 | awk '$1 ~ /^ff12:4001:/ { print $1, $3, $4 }' >"$work/at_sa"
   cmp -s "$work/wanted" "$work/at_sa"
 }
 # compare WHEN LOG: waits until all commands have ended, and compares the SA with the processes' groups.  A program may
-# lose a membership only if a new manager has created the group again, as its log shows.
+# lose a membership only if a new manager has created the group again, as the manager's log shows.
 compare() {
   local line
-  tell_all settle
+  tell_driver settle
   expect settled
   while read -r -t 90 line <&"$from" && [ "$line" != . ]; do echo "$line"; done >"$work/wanted"
-  until_true 30 at_sa || fail "seed $seed, $1: the SA has other memberships: $(diff "$work/wanted" "$work/at_sa")"
-  tell_all explain "$2"
+  until_true 30 sa_agrees || fail "seed $seed, $1: the SA has other memberships: $(diff "$work/wanted" "$work/at_sa")"
+  tell_driver unexplained "$2"
   while read -r -t 90 line <&"$from" && [ "$line" != . ]; do echo "$line"; done >"$work/unexplained"
-  [ ! -s "$work/unexplained" ] || fail "seed $seed, $1: memberships have ended without a cause: $(cat "$work/unexplained")"
+  [ ! -s "$work/unexplained" ] || fail "seed $seed, $1: memberships were lost without a reason: $(cat "$work/unexplained")"
   echo "$1: $(wc -l <"$work/wanted") memberships of hosts, ${said#settled } lost by programs"
 }
 
 expect ready
-tell_all run "$fifth"
+tell_driver run "$fifth"
 expect ran
 compare "under the first manager" /dev/null
 
 # The master dies while joins and leaves are under way, and more begin while there is no manager.
-tell_all run "$fifth"
+tell_driver run "$fifth"
 end_manager host1
-tell_all run "$fifth"
+tell_driver run "$fifth"
 expect ran
 expect ran
 wait_master host3 host2
@@ -67,15 +67,15 @@ compare "after the takeover" "$work/host2.osm/log"
 
 # A manager of higher priority starts, and takes over the subnet while joins and leaves are under way.
 begin_manager host1 5
-tell_all run "$fifth"
+tell_driver run "$fifth"
 expect ran
 wait_master host3 host1
 compare "after the handover" "$work/host1.osm/log"
 
-tell_all run $((joins - 4 * fifth))
+tell_driver run $((joins - 4 * fifth))
 expect ran
 compare "at the end" /dev/null
-tell_all end
+tell_driver end
 wait "$driver" || fail "seed $seed: $(cat "$work/errors")"
 nobody_is_left() { ! members host3 | grep -q '^ff12:4001:'; }
 until_true 30 nobody_is_left || fail "seed $seed: the SA has members whose programs have ended: $(members host3)"

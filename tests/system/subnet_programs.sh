@@ -33,7 +33,7 @@ Hca	1 "Hca3"
 END
 on() { verbena run --fabric line --node "$1" --verbose "${@:2}"; }
 start_on() { start run --fabric line --node "$1" --verbose "${@:2}"; }
-takes_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
+listens_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
 listens() { VERBENA_FABRIC=line VERBENA_NODE=$1 verbena ps | grep -q "listening.*:$2\b"; }
 
 # ---- interfaces
@@ -71,7 +71,7 @@ both() {
 # looks for devices in the file system, so it needs --sysfs.
 ucx() {  # ucx FAR_NODE
   local transport test size
-  ready=(takes_tcp 13337)
+  ready=(listens_tcp 13337)
   for transport in rc_v ud_v; do
     for test in tag_lat tag_bw ucp_get ucp_fadd; do
       size=8
@@ -90,7 +90,7 @@ ucx() {  # ucx FAR_NODE
 # exchange their addresses over this machine's loopback.  fi_pingpong verifies the data that it receives.
 libfabric() {  # libfabric FAR_NODE
   local type size
-  ready=(takes_tcp 47592)
+  ready=(listens_tcp 47592)
   for type in msg:64 msg:65536 rdm:65536 dgram:1024; do
     size=${type#*:} type=${type%:*}
     server=(-- timeout 60 fi_pingpong -p verbs -e "$type" -S "$size" -I 20 -c)
@@ -134,7 +134,7 @@ stop_dapl() {
 # Runs perftest and ibv_rc_pingpong, which exchange LIDs by TCP, and rping, which uses the RDMA CM.
 others() {  # others FAR_NODE
   port=$((port + 1))
-  ready=(takes_tcp $port)
+  ready=(listens_tcp $port)
   for program in "ib_write_bw -n 200" "ib_send_bw -c UC -n 200" "ib_send_bw -c UD -n 100 -s 1024" "ibv_rc_pingpong -n 200"; do
     # shellcheck disable=SC2206
     server=(-- timeout 60 $program -p $port) client=(-- timeout 60 $program -p $port 127.0.0.1)

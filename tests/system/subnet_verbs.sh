@@ -37,7 +37,7 @@ EOF
 verbena fabric up "$work/net" --name cross --sm none >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
 on() { verbena run --fabric cross --node "$1" --verbose -- "${@:2}"; }
 start_on() { start run --fabric cross --node "$1" --verbose -- "${@:2}"; }
-takes_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
+listens_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
 port=18600
 # both NAME SERVER_NODE CLIENT_NODE PROGRAM...: runs a server and its client, which must both succeed.  They exchange
 # the numbers of their queue pairs by TCP over this machine's loopback interface.
@@ -46,7 +46,7 @@ both() {
   port=$((port + 1))
   start_on "$2" timeout 60 "${@:4}" -p $port >"$work/server" 2>&1 &
   server=$!
-  until_true 20 takes_tcp $port || fail "$1: the server does not listen: $(cat "$work/server")"
+  until_true 20 listens_tcp $port || fail "$1: the server does not listen: $(cat "$work/server")"
   on "$3" timeout 60 "${@:4}" -p $port 127.0.0.1 >"$work/client" 2>&1 ||
     fail "$1: the client ends with $?: $(tail -5 "$work/client")"
   wait $server || fail "$1: the server: $(tail -5 "$work/server")"
@@ -98,7 +98,7 @@ violations() { on Hca1 perfquery "$right" 2 | sed -n 's/^PortXmitConstraintError
 [ "$(violations)" = 0 ] || fail "the switch has counted $(violations) violations"
 start_on Hca4 timeout 60 ibv_rc_pingpong -n 5 -p 18589 >"$work/server" 2>&1 &
 server=$!
-until_true 20 takes_tcp 18589 || fail "the server does not listen: $(cat "$work/server")"
+until_true 20 listens_tcp 18589 || fail "the server does not listen: $(cat "$work/server")"
 ! on Hca2 timeout 60 ibv_rc_pingpong -n 5 -p 18589 127.0.0.1 >"$work/client" 2>&1 || fail "limited members talk"
 grep -q 'transport retry counter exceeded' "$work/client" || fail "not a lost path: $(cat "$work/client")"
 kill $server
@@ -119,7 +119,7 @@ after=$(packets "$lid3")
 start run --fabric cross --node Hca1 --pcap "$work/pcap" -- timeout 60 ibv_rc_pingpong -n 5 -p 18590 \
   >"$work/server" 2>&1 &
 server=$!
-until_true 20 takes_tcp 18590 || fail "the captured server does not listen"
+until_true 20 listens_tcp 18590 || fail "the captured server does not listen"
 on Hca3 timeout 60 ibv_rc_pingpong -n 5 -p 18590 127.0.0.1 >"$work/client" 2>&1 || fail "$(cat "$work/client")"
 wait $server
 lid1=$(on Hca1 ibstat | sed -n 's/.*Base lid: //p')
@@ -134,7 +134,7 @@ EOF
 # ---- the link in the path is disabled while data moves; 8 tries of 2 s (-u 19) last until OpenSM finds another path
 start_on Hca3 timeout 60 ib_send_bw -u 19 -p 18591 -D 4 -s 4096 >"$work/server" 2>&1 &
 server=$!
-until_true 20 takes_tcp 18591 || fail "ib_send_bw does not listen: $(cat "$work/server")"
+until_true 20 listens_tcp 18591 || fail "ib_send_bw does not listen: $(cat "$work/server")"
 start_on Hca1 timeout 60 ib_send_bw -u 19 -p 18591 -D 4 -s 4096 127.0.0.1 >"$work/client" 2>&1 &
 client=$!
 moves() { [ "$(packets "$lid3")" -gt $((after + 1000)) ]; }
