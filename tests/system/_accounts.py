@@ -3,7 +3,7 @@
 
 Compares the kernel's counters in the network namespace of PID with the counters of the programs there, which are on the
 standard input.  Each datagram that the kernel gave to a program must be counted by it, with exactly one reason.  The
-programs must have run since the namespace was made.  Prints the counters.  If a sum is wrong, names it and exits with 1.
+programs must have run since the namespace was made.  Prints the counters.  Names a wrong sum, and exits with 1.
 """
 import json
 import sys

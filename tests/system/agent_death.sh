@@ -15,8 +15,8 @@ client=$!
 alive() { kill -0 $server 2>/dev/null && kill -0 $client 2>/dev/null; }
 said() { grep -q "^$1 $2\b" "$work/server" && grep -q "^$1 $2\b" "$work/client"; }
 said_or_dead() { said "$@" || ! alive; }
-# Both programs begin a round together, because they lose the same agents.
-await() { # WHAT ROUND SECONDS
+# Waits until both programs have said WHAT of the round.  They count the same rounds, because they lose the same agents.
+await() {  # await WHAT ROUND SECONDS
   until_true "$3" said_or_dead "$1" "$2" || fail "round $2: not both programs are $1: $(tail -n 3 "$work"/server* "$work"/client*; verbena ps)"
   alive || fail "round $2: a program ended: $(tail -n 3 "$work"/server* "$work"/client*)"
 }
@@ -37,10 +37,11 @@ for round in $(seq "$rounds"); do
   [ -n "$agent" ] || fail "round $round: no agent"
   kill -9 "$agent"
   until_true 30 gone "$agent" || fail "round $round: the agent does not die"
-  begun=$(date +%s%3N)  # The 2 s begin when the agent has ended, because its death takes long on a loaded machine.
+  # The 2 s begin when the agent has ended, because its death takes long on a loaded machine.
+  start_time=$(date +%s%3N)
   await heard "$round" 10
   for program in server client; do
-    took=$(($(sed -n "s/^heard $round //p" "$work/$program") - begun))
+    took=$(($(sed -n "s/^heard $round //p" "$work/$program") - start_time))
     [ $took -lt 2000 ] || fail "round $round: the $program heard after $took ms"
   done
 done

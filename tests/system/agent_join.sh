@@ -26,19 +26,19 @@ until_true 30 all_made 1 || fail "first: $(cat "$work"/err.* "$work"/out.*)"
 
 agent=$(field pid)
 kill -9 "$agent"
-# Wait until all programs know that the agent has died.  Before that they can make QPs with the numbers that they have.
+# Wait until all programs know that the agent has died.  Until then they can make QPs with numbers of the old agent.
 no_sockets() { [ -z "$(ss -uanH 'sport = :4791')" ]; }
 until_true 10 no_sockets || fail "a program holds the sockets of its dead agent: $(ss -uanp)"
 tell_all
 until_true 30 all_made 2 || fail "with the next agent: $(cat "$work"/err.* "$work"/out.*)"
-# Several agents may start.  All but the first find that its name is taken, and end.
+# Several agents may start.  The first takes the agent's name, and the others find the name taken, and end.
 one_agent() { [ "$(agents)" -eq 1 ]; }
 until_true 10 one_agent || fail "$(agents) agents"
 [ "$(field programs)" -eq $programs ] || fail "$(field programs) programs have joined"
 [ "$(field leases)" -eq $programs ] || fail "not a lease for each program: $(field leases)"
 [ "$(field pid)" != "$agent" ] || fail "the old agent still serves"
 # The agent closes a connection that sends no Hello.
-python3 - <<'PYTHON' || fail "a connection without Hello is kept, or was not taken"
+python3 - <<'PYTHON' || fail "the agent keeps a connection without Hello, or did not accept it"
 import os, socket
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 s.settimeout(20)

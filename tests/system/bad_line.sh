@@ -14,8 +14,8 @@ mtus=(1500 4200 9000)
 all="loss=10 duplicate=10 reorder=20 corrupt=1 jitter=1"
 slow="$all delay=100"
 
-# ---- run PROGRAM FAMILY MTU ROUNDS: one run of a server and a client; messages begin with $what
-cannot() { fail "$what: $*; $replay; $(line_counts)"; }
+# run_failed TEXT...: ends the test.  The message begins with $what, which describes the run.
+run_failed() { fail "$what: $*; $replay; $(line_counts)"; }
 listens() { gone "$server" || on b verbena ps | grep -q "listening.*:$1\b"; }
 tcp_listens() { gone "$server" || [ -n "$(on b ss -tlnH "sport = :18515")" ]; }
 gid_of() {  # gid_of HOST FAMILY
@@ -28,49 +28,53 @@ gid_of() {  # gid_of HOST FAMILY
   on "$1" verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*\([0-9a-f:.]*\).*/\1 \2/p' |
     awk -v gid="$address" '$2 == gid || $2 == gid ":" { print $1; exit }'
 }
+# run PROGRAM FAMILY MTU ROUNDS: runs a server and a client once.
 run() {
-  local rounds=$4 address serves=() asks=() waits=() index
+  local rounds=$4 address server_command=() client_command=() events=() index
   address=$(address_of b "$2")
   case $1 in
     rping)
-      serves=(rping -s -a "$address" -C "$rounds" -S 10000 -V)
-      asks=(rping -c -a "$address" -C "$rounds" -S 10000 -V)
+      server_command=(rping -s -a "$address" -C "$rounds" -S 10000 -V)
+      client_command=(rping -c -a "$address" -C "$rounds" -S 10000 -V)
       ;;
     ucmatose)
-      serves=(ucmatose -c 5 -C "$rounds" -S 3000 -b "$address")
-      asks=(ucmatose -c 5 -C "$rounds" -S 3000 -s "$address")
+      server_command=(ucmatose -c 5 -C "$rounds" -S 3000 -b "$address")
+      client_command=(ucmatose -c 5 -C "$rounds" -S 3000 -s "$address")
       ;;
     rdma_client)
-      serves=(rdma_server -s "$address")
-      asks=(rdma_client -s "$address")
+      server_command=(rdma_server -s "$address")
+      client_command=(rdma_client -s "$address")
       ;;
     ibv_rc_pingpong)
       index=$(gid_of b "$2")
-      [ "$faults" != "$slow" ] && [ $((seed % 8)) -ne 7 ] || waits=(-e)  # sleeps on a slow line, and every other time
-      serves=(ibv_rc_pingpong -g "$index" -n "$rounds" -s 20000 -c "${waits[@]}")
+      # The programs wait for completion events on a slow line, and every other time.
+      [ "$faults" != "$slow" ] && [ $((seed % 8)) -ne 7 ] || events=(-e)
+      server_command=(ibv_rc_pingpong -g "$index" -n "$rounds" -s 20000 -c "${events[@]}")
       index=$(gid_of a "$2")
-      asks=(ibv_rc_pingpong -g "$index" -n "$rounds" -s 20000 -c "${waits[@]}" "$(address_of b 4)")
+      client_command=(ibv_rc_pingpong -g "$index" -n "$rounds" -s 20000 -c "${events[@]}" "$(address_of b 4)")
       ;;
   esac
-  start_on b verbena run -- timeout 120 "${serves[@]}" >"$work/server" 2>&1 &
+  start_on b verbena run -- timeout 120 "${server_command[@]}" >"$work/server" 2>&1 &
   server=$!
   case $1 in
     rping) until_true 20 listens 7174 ;;
     ibv_rc_pingpong) until_true 20 tcp_listens ;;
     *) until_true 20 listens 7471 ;;
-  esac || cannot "the server does not listen: $(tail -3 "$work/server")"
-  local asked=0 served=0
-  on a verbena run -- timeout 120 "${asks[@]}" >"$work/client" 2>&1 || asked=$?
-  wait "$server" || served=$?
-  [ "$asked" = 0 ] || has_what_it_wants "$1" "$work/server" "$work/client" ||
-    cannot "${asks[*]}: exit $asked: $(tail -8 "$work/client") (the server: $(tail -8 "$work/server"))"
-  [ "$served" = 0 ] || has_what_it_wants "$1" "$work/client" "$work/server" ||
-    cannot "${serves[*]}: exit $served: $(tail -8 "$work/server") (the client: $(tail -8 "$work/client"))"
+  esac || run_failed "the server does not listen: $(tail -3 "$work/server")"
+  local client_status=0 server_status=0
+  on a verbena run -- timeout 120 "${client_command[@]}" >"$work/client" 2>&1 || client_status=$?
+  wait "$server" || server_status=$?
+  [ "$client_status" = 0 ] || has_all_data "$1" "$work/server" "$work/client" ||
+    run_failed "${client_command[*]}: exit $client_status: $(tail -8 "$work/client")" \
+      "(the server: $(tail -8 "$work/server"))"
+  [ "$server_status" = 0 ] || has_all_data "$1" "$work/client" "$work/server" ||
+    run_failed "${server_command[*]}: exit $server_status: $(tail -8 "$work/server")" \
+      "(the client: $(tail -8 "$work/client"))"
 }
 # Succeeds if a failure is no fault of Verbena.  Each end of ibv_rc_pingpong exits as soon as it has received
-# everything.  If the line has lost its last acknowledgement, nobody sends that again, and the other end fails, as on
-# any adapter.
-has_what_it_wants() {  # has_what_it_wants PROGRAM GONE LEFT
+# everything.  If the line loses the last acknowledgement of that end, nobody sends it again.  Then the other end fails,
+# as on any adapter.
+has_all_data() {  # has_all_data PROGRAM OUTPUT-OF-FIRST-END OUTPUT-OF-FAILED-END
   [ "$1" = ibv_rc_pingpong ] && grep -q "iters in" "$2" &&
     grep -q "transport retry counter exceeded" "$3"
 }
@@ -82,9 +86,9 @@ make_hosts 1500
 replay="the line's seed is $line_seed"
 if [ -z "${VB_SEED:-}" ]; then
   for faults in loss=2 loss=10 duplicate=10 reorder=20 corrupt=1 delay=100; do
-    for way in "a>b" "b>a"; do
-      line "$way $faults"
-      what="$way $faults"
+    for direction in "a>b" "b>a"; do
+      line "$direction $faults"
+      what="$direction $faults"
       run rping 4 1500 "$([ $faults = delay=100 ] && echo 3 || echo 20)"
       line both
     done
@@ -105,7 +109,7 @@ for ((seed = first; seed <= last; ++seed)); do
   set_mtu "$mtu"
   line "both $faults"
   what="seed $seed: $program, address family $family, MTU $mtu, '$faults'"
-  begun=$(date +%s%N)
+  start_time=$(date +%s%N)
   run "$program" "$family" "$mtu" "$rounds"
-  echo "$what: ok in $((($(date +%s%N) - begun) / 1000000)) ms"
+  echo "$what: ok in $((($(date +%s%N) - start_time) / 1000000)) ms"
 done

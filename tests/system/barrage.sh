@@ -10,32 +10,32 @@ need rping python3
 
 packets=${VB_PACKETS:-300000}
 round=$((packets < 100000 ? packets : packets < 2000000 ? 100000 : 1000000))
-rush=20000
+rush=20000  # packets that are sent while the victim is stopped
 # These limits are for the resident memory of the agent and of the target ("victim").
 agent_kib_max=$((32 * 1024))
 victim_kib_max=$((32 * 1024))
 [ -z "${VB_PRELOAD:-}" ] || agent_kib_max=$((512 * 1024)) victim_kib_max=$((512 * 1024))
 
-stream_port=7174  # most recorded connection requests have this port, so no packet may be for it
+stream_port=7174  # no random packet may be for it, although most recorded connection requests are for rping's port
 victim4=10.78.0.1 victim6=fd78::1 peer4=10.78.0.2 peer6=fd78::2
 port=7500
 
-fire_from=0
-failed_here() { fail "$* (VB_SEED=$line_seed, packets from $fire_from)"; }
+round_start=0
+failed_here() { fail "$* (VB_SEED=$line_seed, packets from $round_start)"; }
 
 make_hosts 1500
-mkfifo "$work/gun.in" "$work/gun.out" "$work/victim.in"
+mkfifo "$work/sender.in" "$work/sender.out" "$work/victim.in"
 "$VB_PREFIX/tests/wire/wire_barrage" --host "${host_pid[b]}" --captures "$VB_SOURCE/tests/captures" \
-  --seed "$line_seed" <"$work/gun.in" >"$work/gun.out" &
-gun_pid=$!
-exec {gun_in}>"$work/gun.in" {gun_out}<"$work/gun.out"
-read -r said <&$gun_out || fail "the program that sends the packets did not start"
-intact=0  # counts packets with right IP and UDP headers, which the kernel must deliver
-gun() {
-  echo "$*" >&$gun_in
-  read -r said <&$gun_out || fail "the program that sends the packets has ended"
+  --seed "$line_seed" <"$work/sender.in" >"$work/sender.out" &
+sender_pid=$!
+exec {sender_in}>"$work/sender.in" {sender_out}<"$work/sender.out"
+read -r said <&$sender_out || fail "the program that sends the packets did not start"
+intact=0  # number of packets with correct IP and UDP headers, which the kernel must deliver
+send_command() {
+  echo "$*" >&$sender_in
+  read -r said <&$sender_out || fail "the program that sends the packets has ended"
   case $said in
-    error*) fail "gun $*: $said" ;;
+    error*) fail "the sender, $*: $said" ;;
     fired=*) [[ $said =~ intact=([0-9]+) ]] && intact=$((intact + BASH_REMATCH[1])) ;;
   esac
 }
@@ -56,7 +56,7 @@ start_victim() {
   exec {victim_in}>"$work/victim.in"
   until_true 20 grep -q '^ready' "$work/$1" || fail "$1: $(cat "$work/$1.err")"
 }
-# Kill this program before the first packet arrives, because packets that it had received would not be counted.
+# Kill this program before the first packet is sent, because packets that it received would not be counted.
 start_victim dead $((port + 1))
 kill -9 $started
 { wait $started; } 2>/dev/null || true
@@ -86,7 +86,7 @@ until_true 20 connected || fail "the stream does not run: $(cat "$work"/stream.*
   for qpn in $(qpns_of $server); do echo "spared $qpn"; done
   awk '$1 == "rc" || $1 == "ud" { print "absent", $2 }' "$work/dead" | head -4
 } >"$work/facts"
-gun target "$work/facts"
+send_command target "$work/facts"
 echo "target: $said"
 
 agent=$(on b verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])')
@@ -104,23 +104,23 @@ all_alive() {
   within victim $victim $victim_kib_max
 }
 
-fired=0
+sent=0
 first=${VB_FROM:-0}
-gun from "$first"
-begun=$(date +%s%N)
-while [ $fired -lt "$packets" ]; do
-  fire_from=$((first + fired))
-  gun fire $round
-  fired=$((fired + round))
+send_command from "$first"
+start_time=$(date +%s%N)
+while [ $sent -lt "$packets" ]; do
+  round_start=$((first + sent))
+  send_command fire $round
+  sent=$((sent + round))
   all_alive
   echo "$said agent=$(resident "$agent")KiB victim=$(resident $victim)KiB"
 done
-took=$((($(date +%s%N) - begun) / 1000000))
+took=$((($(date +%s%N) - start_time) / 1000000))
 
 # Sends more packets than the victim's sockets can hold, while the victim is stopped.
-fire_from=$((first + fired))
+round_start=$((first + sent))
 halt $victim
-gun fire $rush rush
+send_command fire $rush rush
 kill -CONT $victim
 all_alive
 
@@ -129,8 +129,8 @@ received() { on b verbena ps --counters --json | python3 -c '
 import json, sys
 print(*(p["counters"]["packets_in"] for p in json.load(sys.stdin)["processes"] if p["pid"] == int(sys.argv[1])))' $server; }
 before=$(received)
-grew() { [ "$(received)" -gt $((before + 100)) ]; }
-until_true 20 grew || failed_here "the stream stands still at $before packets"
+has_grown() { [ "$(received)" -gt $((before + 100)) ]; }
+until_true 20 has_grown || failed_here "the stream has stopped at $before packets"
 all_alive
 
 # Ends the stream's client, so that no more packets arrive and the kernel's counts match the programs'.  The server must
@@ -139,15 +139,15 @@ kill $client
 { wait $client; } 2>/dev/null || true
 balanced() {
   on b verbena ps --counters --json |
-    python3 "$VB_SOURCE/tests/system/_accounts.py" "$agent" >"$work/books" 2>"$work/books.err"
+    python3 "$VB_SOURCE/tests/system/_accounts.py" "$agent" >"$work/accounts" 2>"$work/accounts.err"
 }
-until_true 30 balanced || failed_here "$(cat "$work/books.err" "$work/books")"
-cat "$work/books"
-in_kernel() { sed -n "s/^kernel:.* $1=\([0-9]*\).*/\1/p" "$work/books"; }
-[ "$(in_kernel RcvbufErrors)" -gt 0 ] || failed_here "no packet was lost, although the sockets were full"
-arrived=$(($(in_kernel InDatagrams) + $(in_kernel InErrors)))
+until_true 30 balanced || failed_here "$(cat "$work/accounts.err" "$work/accounts")"
+cat "$work/accounts"
+kernel_count() { sed -n "s/^kernel:.* $1=\([0-9]*\).*/\1/p" "$work/accounts"; }
+[ "$(kernel_count RcvbufErrors)" -gt 0 ] || failed_here "no packet was lost, although the sockets were full"
+arrived=$(($(kernel_count InDatagrams) + $(kernel_count InErrors)))
 [ $arrived -ge $intact ] || failed_here "only $arrived packets arrived, of $intact that the kernel must deliver"
-echo "$fired packets in $took ms, $((fired * 1000 / (took + 1))) a second; then $rush in a rush"
+echo "$sent packets in $took ms, $((sent * 1000 / (took + 1))) a second; then $rush in a rush"
 
 # A new connection works at once, while the victim lives.
 start_on b verbena run -- timeout 60 rping -s -a "$(address_of b 4)" -p 7175 -C 10 -V >"$work/new" 2>&1 &

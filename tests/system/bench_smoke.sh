@@ -5,11 +5,11 @@
 unset VERBENA_LINK  # programs on a fabric need lanes
 need ibv_rc_pingpong python3 opensm
 
-# The part `guest` is left out, because an emulated machine takes half a minute, and the test linux_one_machine uses it.
-pieces=()
-for piece in pingpong perftest host_peers two_hosts incast fabrics connect cmtime start memory micro instructions jobs; do pieces+=(--only "$piece"); done
+# Leaves out the part `guest`, whose emulated machine takes half a minute to start.  The test linux_one_machine has it.
+parts=()
+for part in pingpong perftest host_peers two_hosts incast fabrics connect cmtime start memory micro instructions jobs; do parts+=(--only "$part"); done
 python3 "$VB_SOURCE/bench/bench.py" --prefix "$VB_PREFIX" --preload "${VB_PRELOAD:-}" \
-  --rounds 1 --scale 0.002 --picture "$work/picture.svg" --job-picture "$work/jobs.svg" "${pieces[@]}" >"$work/table" 2>"$work/problems" ||
+  --rounds 1 --scale 0.002 --picture "$work/picture.svg" --job-picture "$work/jobs.svg" "${parts[@]}" >"$work/table" 2>"$work/problems" ||
   fail "bench.py: exit $?: $(cat "$work/problems")"
 
 # Each row has a figure of ours.  If it has a peer, it has the peer's figure and a ratio.

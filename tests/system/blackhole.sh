@@ -10,8 +10,8 @@ periods=${VB_PERIODS:-1}
 listens() { on b verbena ps | grep -q "listening.*:$1\b"; }
 cut_frames() { line_counts | sed 's/.*cut=\([0-9]*\).*cut=\([0-9]*\).*/\1 \2/' | awk '{ print $1 + $2 }'; }
 is_cut() { [ "$(cut_frames)" -gt "$1" ]; }
-# Prints the payload that the client's queue pair has received; "none" if it is not connected.
-taken_in() {
+# Prints the number of bytes that the client's queue pair has received, or "none" if it is not connected.
+bytes_received() {
   on a verbena ps --json | python3 -c '
 import json, sys
 qps = [qp for process in json.load(sys.stdin)["processes"] for qp in process["qps"]
@@ -20,27 +20,27 @@ print(qps[0]["bytes_in"] if qps else "none")' "$client"
 }
 more_than() {
   local now
-  now=$(taken_in)
+  now=$(bytes_received)
   [ "$now" != none ] || fail "the connection is gone: $(cat "$work/client" "$work/server")"
   [ "$now" -gt "$1" ]
 }
-flows() { until_true 30 more_than $(($(taken_in) + 100000)); }
+flows() { until_true 30 more_than $(($(bytes_received) + 100000)); }
 
 make_hosts 1500
 start_on b verbena run -- rping -s -a 10.77.0.2 -C 100000000 -S 3000 -V >"$work/server" 2>&1 &
 server=$!
 until_true 20 listens 7174 || fail "nothing listens: $(cat "$work/server")"
 line "both cut=5000/2000"
-begun=$SECONDS
+start_time=$SECONDS
 start_on a verbena run -- rping -c -a 10.77.0.2 -C 100000000 -S 3000 -V >"$work/client" 2>&1 &
 client=$!
-connected() { gone $client || [ "$(taken_in)" != none ]; }
+connected() { gone $client || [ "$(bytes_received)" != none ]; }
 until_true 60 connected || fail "no connection is made: $(cat "$work/client"); $(line_counts)"
-echo "connected after $((SECONDS - begun)) s"
+echo "connected after $((SECONDS - start_time)) s"
 for ((period = 1; period <= periods; ++period)); do
   flows || fail "period $period: no data flows: $(cat "$work/client"); $(line_counts)"
   until_true 20 is_cut "$(cut_frames)" || fail "period $period: the line is not cut: $(line_counts)"
   flows || fail "period $period: data does not go on: $(cat "$work/client"); $(line_counts)"
 done
-echo "$periods periods: $(taken_in) bytes verified; $(line_counts)"
+echo "$periods periods: $(bytes_received) bytes verified; $(line_counts)"
 kill $client $server

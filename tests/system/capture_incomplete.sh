@@ -13,18 +13,18 @@ incomplete() { verbena agent status | sed -n 's/^captures_incomplete  *//p'; }
 start run -- rping -s -P -S 9000 >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
-# play FILE ROUNDS: captures a client.
-play() {
+# capture_client FILE ROUNDS: runs a client that is captured to the file.
+capture_client() {
   local code=0
   verbena run --pcap "$1" -- rping -c -a 127.0.0.1 -C "$2" -S 9000 -V >"$work/client" 2>"$work/client.err" ||
     code=$?
   return $code
 }
 
-play "$work/small/enough.pcapng" 1 || fail "a small capture: $(cat "$work/client.err")"
-[ -z "$(incomplete)" ] || fail "a whole capture is counted"
+capture_client "$work/small/enough.pcapng" 1 || fail "a small capture: $(cat "$work/client.err")"
+[ -z "$(incomplete)" ] || fail "a complete capture is counted as incomplete"
 code=0
-play "$work/small/full.pcapng" 30 || code=$?
+capture_client "$work/small/full.pcapng" 30 || code=$?
 [ $code -eq 125 ] || fail "exit code $code: $(cat "$work/client.err")"
 grep -q "full.pcapng' does not hold all packets: the capture is incomplete: No space left on device" \
   "$work/client.err" || fail "no line says that the capture is incomplete: $(cat "$work/client.err")"

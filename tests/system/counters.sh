@@ -27,17 +27,19 @@ wait_counter() { until_true 20 at_least "$@" || fail "$2 of $1 is not $3: $(verb
 
 wait_counter $client packets_in 100
 wait_counter $server udp_in_datagrams 100
-# Duplicates are not counted here, because a message may have been sent again on a busy machine.
-first_time() { echo $(($(counter agent "cm_$1_received") - $(counter agent "cm_$1_duplicate"))); }
+# without_duplicates MESSAGE: prints how often the agent has received the message.  Omits duplicates, because a busy
+# machine may have sent the message again.
+without_duplicates() { echo $(($(counter agent "cm_$1_received") - $(counter agent "cm_$1_duplicate"))); }
 for message in req rep rtu; do
-  [ "$(first_time $message)" -eq 1 ] || fail "one connection's $message: $(verbena ps --counters | grep cm_)"
+  [ "$(without_duplicates $message)" -eq 1 ] || fail "one connection's $message: $(verbena ps --counters | grep cm_)"
 done
 at_least agent cm_rtu_sent 1 || fail "the RTU is not counted: $(verbena ps --counters | grep cm_)"
 
-# Each step of a connection has a counter for its time.  If a program is slow, the step may begin in an MRA state.
-waits() { verbena ps --counters | grep -q "cm_time_in_$1_up_to_[0-9]*_us"; }
+# Each step of a connection has a counter for its time.  If a program is slow, an MRA may come first, so a step of the
+# log may begin in an MRA state.
+has_time_of() { verbena ps --counters | grep -q "cm_time_in_$1_up_to_[0-9]*_us"; }
 for step in req_sent req_rcvd rep_rcvd rep_sent; do
-  waits $step || fail "no time of $step: $(verbena ps --counters | grep cm_)"
+  has_time_of $step || fail "no time of $step: $(verbena ps --counters | grep cm_)"
 done
 for step in "CLOSED -> REQ_SENT" "(REQ_SENT|MRA_REQ_RCVD) -> REP_RCVD" \
   "(REP_RCVD|MRA_REP_SENT) -> ESTABLISHED" "CLOSED -> REQ_RCVD" \

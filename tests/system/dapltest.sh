@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need dapltest dtest dtestx ip ss
 runs=${VB_ROUNDS:-5}
 
-# On Linux's own RDMA, dapltest needs an address of a device, and 127.0.0.1 is none.  So it gets another one here, too.
+# On Linux's own RDMA, dapltest needs an address of a device, and 127.0.0.1 is no such address.  So this test adds one.
 address=10.99.0.1
 ip address add $address/32 dev lo
 echo "verbena u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"$address 0\" \"\"" >"$work/dat.conf"
@@ -52,7 +52,7 @@ wait $server || fail "the server ended with $?"
 echo "the server has quit"
 
 # The other two programs test messages, RDMA both ways, and the extensions.  Their servers first tell the client their
-# address, by TCP on port 15828, and listen for the connection only after that.
+# address, by TCP on port 15828, and only then listen for the connection.
 offers_address() { ss -ltnH 'sport = :15828' | grep . >/dev/null; }
 pair() {  # pair PORT WORD COMMAND...: the server listens on PORT; both must print WORD at the end
   local port=$1 word=$2

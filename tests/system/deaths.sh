@@ -5,11 +5,11 @@
 need rping ss
 
 # Without a listener, the client gets REJECTED with reason 8 (invalid service id) at once.
-begun=$(date +%s%N)
+start_time=$(date +%s%N)
 if verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 1 >"$work/client" 2>&1; then
   fail "connected to nobody"
 fi
-took=$((($(date +%s%N) - begun) / 1000000))
+took=$((($(date +%s%N) - start_time) / 1000000))
 grep -q 'RDMA_CM_EVENT_REJECTED, error 8' "$work/client" || fail "not rejected with 8: $(cat "$work/client")"
 [ $took -lt 5000 ] || fail "the rejection took $took ms"
 
@@ -22,11 +22,11 @@ for round in 1 2 3; do
   client=$!
   rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
   until_true 20 rts || fail "not connected: $(verbena ps)"
-  begun=$(date +%s%N)
+  start_time=$(date +%s%N)
   kill -9 $server
   wait $server 2>/dev/null || true
   until_true 10 gone $client || fail "the client did not notice (round $round)"
-  took=$((($(date +%s%N) - begun) / 1000000))
+  took=$((($(date +%s%N) - start_time) / 1000000))
   [ $took -lt 2000 ] || fail "the client noticed after $took ms (round $round)"
   grep -qE 'DISCONNECT EVENT|cq completion failed|Flush|flush' "$work/client" ||
     fail "round $round: the client ended for another reason: $(cat "$work/client")"

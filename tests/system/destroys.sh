@@ -6,9 +6,9 @@
 need valgrind python3
 
 cd "$work"
-# Only the first thread destroys objects, so only its dumps (out*-01) are read.  The progress thread may still handle
-# messages about their creation.  Fast bins of malloc are switched off, because otherwise one free() may have to merge
-# the memory of thousands of objects that were freed before.
+# Only the first thread destroys objects, so only its dumps (out*-01) are read.  The progress thread may handle messages
+# about their creation at the same time.  Fast bins of malloc are switched off, because otherwise one free() may have to
+# merge the memory of thousands of objects that were freed before.
 GLIBC_TUNABLES=glibc.malloc.mxfast=0 verbena run -- valgrind --tool=callgrind --separate-threads=yes --callgrind-out-file="$work/out" "$VB_PREFIX/tests/programs/destroys" \
   >"$work/text" 2>&1 || { [ $? -ne 77 ] || skip "$(tail -1 "$work/text")"; fail "$(cat "$work/text")"; }
 python3 - "$work"/out*-01 <<'END'
@@ -20,17 +20,17 @@ for name in sys.argv[1:]:
     reason = re.search(r'^desc: Trigger: Client Request: (\S+) (\d+) (\d+) (\S+)$', text, re.M)
     if not reason:
         continue
-    kind, among, count, order = reason.groups()
+    kind, objects, count, order = reason.groups()
     total = int(re.search(r'^(?:totals|summary): (\d+)', text, re.M)[1])
-    cost.setdefault((kind, order), {})[int(among)] = total // int(count)
-bad = []
+    cost.setdefault((kind, order), {})[int(objects)] = total // int(count)
+problems = []
 for (kind, order), by_size in sorted(cost.items()):
     few, many = by_size[min(by_size)], by_size[max(by_size)]
     print(f'{kind:14} {order:12} {few:8} {many:8} instructions')
     # More objects need some more instructions, because trees and heaps have a few more levels.
     if many > 1.5 * few + 500:
-        bad.append(f'{kind}, {order}: {few} instructions among few, {many} among many')
+        problems.append(f'{kind}, {order}: {few} instructions among few objects, {many} among many')
 if len(cost) != 18:
-    bad.append(f'{len(cost)} counts, not 18')
-sys.exit('\n'.join(bad) if bad else 0)
+    problems.append(f'{len(cost)} counts, not 18')
+sys.exit('\n'.join(problems) if problems else 0)
 END

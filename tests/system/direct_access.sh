@@ -48,15 +48,15 @@ until_true 20 more_than $client direct_writes 1000 || fail "no direct WRITEs: $(
 until_true 20 more_than $server direct_writes 1000 || fail "the target does not count WRITEs: $(verbena ps --counters)"
 [ "$(counter $server drop_executed)" -eq 0 ] || fail "the target has dropped records"
 halt $server
-at=$(counter $client direct_writes)
-until_true 20 more_than $client direct_writes $((at + 500)) || fail "the client waits for a stopped target"
+before=$(counter $client direct_writes)
+until_true 20 more_than $client direct_writes $((before + 500)) || fail "the client waits for a stopped target"
 kill -CONT $server
-until_true 20 more_than $server direct_writes $((at + 500)) || fail "the target does not take the records"
+until_true 20 more_than $server direct_writes $((before + 500)) || fail "the target does not read the records of WRITEs"
 
 # ---- the death of the target ends the client's requests
 kill -KILL $server
 until_true 30 gone $client || fail "the client does not notice that the server is dead"
-wait $client && fail "the client says nothing of the dead server" || true
+wait $client && fail "the client does not report that the server is dead" || true
 wait $server 2>/dev/null || true
 
 # ---- if a program dies while it writes, the target can go on and end
@@ -67,7 +67,7 @@ kill -INT $server 2>/dev/null || true  # the server may have ended by itself
 until_true 30 gone $server || fail "the target does not end after its peer has died"
 wait $client $server 2>/dev/null || true
 
-# ---- packets instead
+# ---- with a capture or with --link udp, programs send packets
 pair 20104 "--pcap $work/packets.pcapng" ib_write_bw -x 0 -s 65536 -D 60 --run_infinitely
 until_true 20 more_than $client packets_out 1000 || fail "no packets: $(verbena ps --counters)"
 [ "$(counter $client direct_writes)" -eq 0 ] || fail "a capture does not show all WRITEs"

@@ -56,13 +56,13 @@ for kind in initiator target stopped; do
       initiator)
         kill -9 "$client"
         { wait "$client" || true; } 2>/dev/null
-        until_true 10 says server '^whole' || broken "the target does not get its memory back"
+        until_true 10 says server '^whole' || broken "the target does not report that its memory is whole"
         ;;
       target)
         kill -9 "$server"
         { wait "$server" || true; } 2>/dev/null
         until_true 10 says client '^ended' || broken "the initiator is not told"
-        says client 'ended: success' && broken "the initiator knows of no error"
+        says client 'ended: success' && broken "the initiator reports no error"
         ;;
       stopped)
         halt "$client"
@@ -70,8 +70,8 @@ for kind in initiator target stopped; do
         random_moment
         kill -CONT "$client"
         until_true 10 says server '^back' || broken "ibv_dereg_mr() does not return"
-        until_true 10 says client '^ended: remote access error' || broken "the initiator has kept its right"
-        until_true 10 says server '^whole' || broken "the target's memory"
+        until_true 10 says client '^ended: remote access error' || broken "the initiator does not lose its access"
+        until_true 10 says server '^whole' || broken "the target does not report that its memory is whole"
         ;;
     esac
     says server '^changed' && broken "written after ibv_dereg_mr()"

@@ -31,7 +31,7 @@ findings = json.load(sys.stdin)["findings"]
 assert all(f["level"] in ("ok", "note") for f in findings), findings
 assert all(f["fix"] for f in findings if f["level"] != "ok"), findings'
 
-# Now an agent and a program run.
+# Doctor reports the agent and the program that run now.
 start run -- rping -s >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
@@ -45,8 +45,8 @@ verbena agent stop >/dev/null
 # Another program holds the port.
 hold() { exec python3 -c '
 import socket, sys
-held = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-held.bind((sys.argv[1], 4791))
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.bind((sys.argv[1], 4791))
 print("held", flush=True)
 sys.stdin.read()' "$1" <"$work/hold" >"$work/held"; }
 mkfifo "$work/hold"
@@ -61,10 +61,10 @@ wait $holder
 findings 0
 
 # A low limit of descriptors is a problem if no program can run, and a note if only few can.
-few() { (ulimit -n "$1"; shift; "$@"); }
-findings 1 few 24
+with_open_files() { (ulimit -n "$1"; shift; "$@"); }
+findings 1 with_open_files 24
 says '^problem +open files: RLIMIT_NOFILE is 24 '
-findings 0 few 256
+findings 0 with_open_files 256
 says '^note +open files: .*the agent can serve about [0-9]+ programs'
 
 # The address to bind to does not exist.

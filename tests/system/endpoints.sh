@@ -11,8 +11,8 @@ service=0x10000000abcd0000
 make_hosts 1500
 second_link
 
-# begin NAME HOST ARGUMENT...: starts the program on a host.  Its output goes to $work/NAME, and its input comes from
-# ${to[NAME]}.
+# begin NAME HOST ARGUMENT...: starts the program on a host.  Its output goes to $work/NAME.  The descriptor ${to[NAME]}
+# writes to its input.
 declare -A to pid
 begin() {
   local name=$1 host=$2 fd

@@ -5,13 +5,14 @@
 . "$(dirname "$0")/lib.sh"
 need cmake pkg-config cmp ip
 examples=$VB_PREFIX/examples
-own=(env "LD_PRELOAD=${VB_PRELOAD:-}" ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0)
+# Runs an example without `verbena run`: "${run_example[@]}" PROGRAM ARGUMENT...
+run_example=(env "LD_PRELOAD=${VB_PRELOAD:-}" ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0)
 
 serve() {  # serve WORD NAME ARGUMENT...: starts an example, and waits until it prints WORD
   local word=$1 name=$2
   shift 2
   : >"$work/$name.out"  # removes the output of an earlier run
-  "${own[@]}" "$examples/$name" "$@" >"$work/$name.out" 2>&1 &
+  "${run_example[@]}" "$examples/$name" "$@" >"$work/$name.out" 2>&1 &
   server=$!
   said() { gone $server || grep -q "$word" "$work/$name.out"; }
   until_true 20 said && ! gone $server || fail "$name $*: $(cat "$work/$name.out")"
@@ -19,7 +20,7 @@ serve() {  # serve WORD NAME ARGUMENT...: starts an example, and waits until it 
 client() {  # client NAME ARGUMENT...
   local name=$1
   shift
-  "${own[@]}" timeout 30 "$examples/$name" "$@" >"$work/client" 2>&1 || fail "$name $*: $(cat "$work/client")"
+  "${run_example[@]}" timeout 30 "$examples/$name" "$@" >"$work/client" 2>&1 || fail "$name $*: $(cat "$work/client")"
 }
 
 serve listening pingpong 7601
@@ -41,7 +42,7 @@ wait $server || fail "rcopy's server: $(cat "$work/rcopy.out")"
 
 serve serving kvstore serve 7603 one=1 two=zwei "three=drei Worte"
 for reader in 1 2 3; do
-  "${own[@]}" "$examples/kvstore" get localhost 7603 three one two >"$work/reader.$reader" 2>&1 &
+  "${run_example[@]}" "$examples/kvstore" get localhost 7603 three one two >"$work/reader.$reader" 2>&1 &
   readers[reader]=$!
 done
 for reader in 1 2 3; do
@@ -49,49 +50,49 @@ for reader in 1 2 3; do
   [ "$(xargs <"$work/reader.$reader")" = "three=drei Worte one=1 two=zwei" ] ||
     fail "kvstore: $(cat "$work/reader.$reader")"
 done
-! "${own[@]}" "$examples/kvstore" get 127.0.0.1 7603 four >"$work/client" 2>&1 || fail "the key 'four' exists"
+! "${run_example[@]}" "$examples/kvstore" get 127.0.0.1 7603 four >"$work/client" 2>&1 || fail "the key 'four' exists"
 grep -q 'no such key: four' "$work/client" || fail "$(cat "$work/client")"
 kill $server
 wait $server 2>/dev/null || true
 
 # Lets three programs chat.  One leaves the group; from then on it receives no messages.
 ip addr add 10.99.0.1/24 dev lo
-declare -A typed chat_pid
+declare -A chat_input chat_pid
 line_is_there() { grep -qsxF "$2" "$work/$1.chat"; }
 wait_line() { until_true 20 line_is_there "$1" "$2" || fail "$1 does not hear '$2': $(cat "$work/$1.chat")"; }
 for name in red green blue; do
   mkfifo "$work/$name.in"
   (
-    for fd in "${typed[@]}"; do exec {fd}>&-; done
-    exec "${own[@]}" "$examples/chat" 239.77.3.1 10.99.0.1 $name
+    for fd in "${chat_input[@]}"; do exec {fd}>&-; done
+    exec "${run_example[@]}" "$examples/chat" 239.77.3.1 10.99.0.1 $name
   ) <"$work/$name.in" >"$work/$name.chat" 2>&1 &
   chat_pid[$name]=$!
   exec {fd}>"$work/$name.in"
-  typed[$name]=$fd
+  chat_input[$name]=$fd
   wait_line $name "$name is here"
 done
-echo "hello" >&"${typed[red]}"
-printf 'hello, red\nand blue\n' >&"${typed[green]}"
+echo "hello" >&"${chat_input[red]}"
+printf 'hello, red\nand blue\n' >&"${chat_input[green]}"
 for name in red green blue; do
   for line in "red: hello" "green: hello, red" "green: and blue"; do wait_line $name "$line"; done
 done
 # Sends more lines than a queue pair has receives.
 for number in $(seq 1 100); do
-  echo "line $number" >&"${typed[red]}"
+  echo "line $number" >&"${chat_input[red]}"
   [ $((number % 20)) -ne 0 ] || wait_line green "red: line $number"
 done
-fd=${typed[blue]}
+fd=${chat_input[blue]}
 exec {fd}>&-
 wait "${chat_pid[blue]}" || fail "blue: $(cat "$work/blue.chat")"
-echo "is blue still here?" >&"${typed[red]}"
+echo "is blue still here?" >&"${chat_input[red]}"
 wait_line green "red: is blue still here?"
 ! line_is_there blue "red: is blue still here?" || fail "blue has left the chat, but still receives its messages"
 for name in red green; do
-  fd=${typed[$name]}
+  fd=${chat_input[$name]}
   exec {fd}>&-
   wait "${chat_pid[$name]}" || fail "$name: $(cat "$work/$name.chat")"
 done
-! "${own[@]}" "$examples/chat" 239.77.3.1 10.99.0.9 nobody >"$work/client" 2>&1 </dev/null ||
+! "${run_example[@]}" "$examples/chat" 239.77.3.1 10.99.0.9 nobody >"$work/client" 2>&1 </dev/null ||
   fail "chat accepts an address that no interface has"
 grep -q '^chat: 10.99.0.9 is no address of this host' "$work/client" || fail "$(cat "$work/client")"
 
@@ -108,7 +109,7 @@ $launcher g++ "$VB_SOURCE/examples/pingpong.cc" $(pkg-config --cflags verbena) -
   fail "pingpong does not build by pkg-config"
 cmake -S "$VB_SOURCE/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" >"$work/cmake" 2>&1 &&
   cmake --build "$work/build" --target example_kvstore >>"$work/cmake" 2>&1 || fail "$(tail -5 "$work/cmake")"
-# Checks that the package has a version, and that a compiler with an older C++ standard says which standard it needs.
+# Checks that the package has a version, and that the headers name the C++ standard that they need.
 printf 'cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES CXX)\nfind_package(verbena ${WANTED} REQUIRED)\n' >"$work/CMakeLists.txt"
 version=$(verbena --version | cut -d' ' -f2)
 cmake -S "$work" -B "$work/version" -DCMAKE_PREFIX_PATH="$work/prefix" -DWANTED="$version" >"$work/cmake" 2>&1 ||
@@ -123,14 +124,14 @@ examples=$work
 serve listening pingpong 7604
 client pingpong 7604 127.0.0.1
 wait $server || fail "pingpong's server: $(cat "$work/pingpong.out")"
-! "${own[@]}" "$work/build/kvstore" 2>"$work/client" || fail "kvstore without arguments"
+! "${run_example[@]}" "$work/build/kvstore" 2>"$work/client" || fail "kvstore without arguments"
 grep -q '^usage: kvstore' "$work/client" || fail "$(cat "$work/client")"
 examples=$VB_PREFIX/examples
 
 # Tests a port without a listener, and a name that does not exist.
-! "${own[@]}" "$examples/pingpong" 7699 127.0.0.1 >"$work/client" 2>&1 || fail "pingpong connects to a port without a listener"
+! "${run_example[@]}" "$examples/pingpong" 7699 127.0.0.1 >"$work/client" 2>&1 || fail "pingpong connects to a port without a listener"
 grep -qE '^pingpong: connect to 127\.0\.0\.1:7699 failed after [0-9.]+ m?s: rejected, .*nobody listens' "$work/client" || fail "$(cat "$work/client")"
-! "${own[@]}" "$examples/pingpong" 7699 nobody.invalid >"$work/client" 2>&1 || fail "pingpong resolves nobody.invalid"
+! "${run_example[@]}" "$examples/pingpong" 7699 nobody.invalid >"$work/client" 2>&1 || fail "pingpong resolves nobody.invalid"
 grep -q "^pingpong: 'nobody.invalid':" "$work/client" || fail "$(cat "$work/client")"
 verbena agent stop >/dev/null
 until_true 20 no_agent || fail "the agent is still there"

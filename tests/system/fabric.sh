@@ -66,12 +66,12 @@ grep -q 'up already' "$work/err" || fail "twice: $(cat "$work/err")"
 verbena fabric up "$work/made.toml" --name other
 verbena fabric ls >"$work/ls"
 grep -q '^lab .* 3 ' "$work/ls" && grep -q '^other ' "$work/ls" || fail "ls: $(cat "$work/ls")"
-if verbena run --node a -- true 2>"$work/err"; then fail "it chose one of two fabrics"; fi
+if verbena run --node a -- true 2>"$work/err"; then fail "run chose one of two fabrics"; fi
 grep -q 'name one: lab, other' "$work/err" || fail "two fabrics: $(cat "$work/err")"
 if verbena run --node z --fabric lab -- true 2>"$work/err"; then fail "a program ran on no host"; fi
 grep -q "has no host 'z'; it has: a, b, c" "$work/err" || fail "no host: $(cat "$work/err")"
 on a ibv_devices >"$work/devices"
-grep -q verbena1 "$work/devices" || fail "a has not two devices: $(cat "$work/devices")"
+grep -q verbena1 "$work/devices" || fail "host a does not have two devices: $(cat "$work/devices")"
 verbena fabric show lab | grep -q 'verbena1.*blue.*1500.*10.31.1.2' || fail "show: $(verbena fabric show lab)"
 
 # ---- programs

@@ -7,8 +7,8 @@ source "$VB_SOURCE/tests/system/lib.sh"
 need python3 ss
 
 shows() { verbena fabric show >"$work/show" && grep -qF "$1" "$work/show"; }
-# breaks ARGUMENT...: runs the program, which causes faults in the fabric that is up.
-breaks() {
+# cause_faults ARGUMENT...: runs the program, which causes faults in the fabric that is up.
+cause_faults() {
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
     timeout 30 "$VB_PREFIX/tests/api/faults" "$@" >"$work/said" 2>&1 || fail "faults $*: exit $?: $(cat "$work/said")"
   [ "$(cat "$work/said")" = "all good" ] || fail "faults $*: $(cat "$work/said")"
@@ -17,7 +17,7 @@ breaks() {
 # ---- the C++ API
 verbena fabric make --hosts 2 >"$work/lab.toml"
 verbena fabric up "$work/lab.toml" >/dev/null
-breaks lab a net0 b
+cause_faults lab a net0 b
 shows "fault: node b is paused" && shows "fault: link a:verbena0 - net0 delays packets by 1500us" ||
   fail "fabric show: $(verbena fabric show)"
 verbena fabric down >/dev/null
@@ -25,7 +25,7 @@ verbena fabric make --hosts 2 --infiniband >"$work/net"
 switch=switch1
 hca=host1
 verbena fabric up "$work/net" --name net --sm none >/dev/null
-breaks net "$hca" "$switch" "$hca"
+cause_faults net "$hca" "$switch" "$hca"
 shows "fault: node $hca is paused" && shows "delays packets by 1500us" || fail "fabric show: $(verbena fabric show)"
 verbena fabric down >/dev/null
 echo "C++ API: ok"
@@ -57,8 +57,8 @@ verbena fabric up "$work/lab.toml" --faults "$work/more.toml" >/dev/null
 until_true 10 shows "fault: link a:verbena0 - net0 loses 2 % of its packets (seed 7)" || fail "$(cat "$work/show")"
 until_true 10 shows "fault: link b:verbena0 - net0 is down" || fail "$(cat "$work/show")"
 until_true 10 shows "fault: node b is paused" || fail "$(cat "$work/show")"
-told() { verbena fabric log | grep -qF "$1"; }
-until_true 10 told "the fault 'node a pkey 33059 removed' of the file does not happen: node a has no P_Key 0x8123" ||
+log_has() { verbena fabric log | grep -qF "$1"; }
+until_true 10 log_has "the fault 'node a pkey 33059 removed' of the file does not happen: node a has no P_Key 0x8123" ||
   fail "the log: $(verbena fabric log)"
 verbena fabric down >/dev/null
 echo "files: ok"
@@ -68,7 +68,7 @@ printf '[[faults]]\nafter = 0.1\nfault = "link %s %s slow 5ms"\n' "$hca" "$switc
 (cd "$work" && verbena fabric up net --name net --sm none --faults slow.toml >/dev/null)
 until_true 10 shows "delays packets by 5ms" || fail "$(cat "$work/show")"
 verbena fabric down >/dev/null
-# refused COMMAND TEXT: the file of faults is refused with this text.
+# refused COMMAND TEXT: checks that the command refuses the file of faults with this text.
 refused() {
   if verbena fabric "$1" "$work/net" --faults "$work/wrong.toml" >"$work/out" 2>&1; then fail "$1 takes a wrong file"; fi
   grep -qF "$work/wrong.toml:$2" "$work/out" || fail "$1 says: $(cat "$work/out")"

@@ -12,7 +12,7 @@ pid_of() { verbena fabric show "$1" --json | python3 -c 'import json, sys; print
 
 is_down() { ! verbena fabric ls | grep -q "^$1 "; }
 
-# fabric NAME: starts and ends one fabric again and again; every third time it is killed.
+# fabric NAME: starts and ends one fabric again and again, and kills it every third time.
 fabric() {
   local round pid
   for round in $(seq "$rounds"); do

@@ -17,8 +17,8 @@ rails = [ { network = "red", addresses = ["10.31.0.2"] } ]
 TOML
 verbena fabric up "$work/lab.toml" >/dev/null
 
-late() { [ "$(counter late)" -gt 0 ]; }
-not_late() { [ "$(counter late)" -eq 0 ]; }
+packets_wait() { [ "$(counter late)" -gt 0 ]; }
+no_packet_waits() { [ "$(counter late)" -eq 0 ]; }
 
 # ---- a host hangs for a moment: nothing is lost, and the connection goes on
 start_on a rping -s -P -a 10.31.0.1 -p 7300 -S 4000 -V >"$work/server" 2>&1 &
@@ -29,10 +29,10 @@ client=$!
 goes_on
 fault "node a is paused" node a paused
 shows "fault: node a is paused" || fail "fabric show: $(verbena fabric show)"
-until_true 10 late || fail "no packet waits: $(verbena fabric show)"
+until_true 10 packets_wait || fail "no packet waits: $(verbena fabric show)"
 fault "node a is on" node a on
 goes_on
-until_true 10 not_late || fail "packets still wait: $(verbena fabric show)"
+until_true 10 no_packet_waits || fail "packets still wait: $(verbena fabric show)"
 [ "$(counter dropped_late_full)" -eq 0 ] || fail "packets were dropped: $(verbena fabric show)"
 stop $client
 echo "a host that goes on in time: ok"
@@ -41,7 +41,7 @@ echo "a host that goes on in time: ok"
 fault "node a is paused" node a paused
 start_on b timeout 60 rping -c -a 10.31.0.1 -p 7300 -C 3 -S 100 >"$work/client" 2>&1 &
 client=$!
-until_true 10 late || fail "no request for a connection waits: $(verbena fabric show)"
+until_true 10 packets_wait || fail "no request for a connection waits: $(verbena fabric show)"
 gone $client && fail "the client has ended: $(cat "$work/client")"
 fault "node a is on" node a on
 wait $client || fail "the client: $(cat "$work/client")"
@@ -56,7 +56,7 @@ start_on b ibv_rc_pingpong -g 0 -n 100000000 -p 7301 127.0.0.1 >"$work/client" 2
 client=$!
 goes_on
 fault "node a is paused" node a paused
-# Either of the two may have a request under way, because requests do not leave the hanging host, either.
+# Either program may report the error, because packets of the hanging host are not delivered, either.
 exceeded() { grep -q 'transport retry counter exceeded (12)' "$work/client" "$work/server"; }
 until_true 60 exceeded || fail "a host that hangs: $(tail -3 "$work/client" "$work/server")"
 fault "node a is on" node a on

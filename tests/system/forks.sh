@@ -34,7 +34,7 @@ scenario execs
 ! gone $server || fail "the server has ended: $(tail -5 "$work/server")"
 
 # After the death of its parent, a child may hold only stdio and the descriptors of channels, which are eventfds.
-look_at_descriptors() {
+check_descriptors() {
   local fd
   for fd in /proc/"$1"/fd/*; do
     case $(readlink "$fd") in
@@ -55,13 +55,13 @@ for name in outlive outlive_raw; do
     child_made() { grep -qs '^child [0-9]' "$work/$name"; }
     until_true 30 child_made || fail "$name: no child: $(cat "$work/$name")"
     child=$(sed -n 's/^child //p' "$work/$name")
-    [ $name = outlive_raw ] || look_at_descriptors "$child" "$name"
-    begun=$(date +%s%N)
+    [ $name = outlive_raw ] || check_descriptors "$child" "$name"
+    start_time=$(date +%s%N)
     if [ $death = exit ]; then echo x >&9; else kill -9 $parent; fi
     exec 9>&-
     server_heard() { [ "$(grep -c '^gone' "$work/server" || true)" -gt "$gone_before" ]; }
     until_true 10 server_heard || fail "$name, $death: the server does not hear of it"
-    took=$((($(date +%s%N) - begun) / 1000000))
+    took=$((($(date +%s%N) - start_time) / 1000000))
     [ $took -lt 2000 ] || fail "$name, $death: the server heard after $took ms"
     wait $parent 2>/dev/null || true
     ! gone "$child" || fail "$name, $death: the child has gone, too"

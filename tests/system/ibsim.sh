@@ -13,8 +13,8 @@ verbena fabric up "$work/tree.net" >"$work/up" || fail "the fabric does not come
 verbena run --node host1 -- ibnetdiscover >"$work/named.net" || fail "ibnetdiscover: $(cat "$work/named.net")"
 verbena fabric down >/dev/null
 
-# look DIRECTORY COMMAND...: stores the output of the tools, without LIDs, the time, and supported widths and speeds.
-look() {
+# store_output DIRECTORY COMMAND...: stores the output of the tools, without LIDs, times, and supported widths and speeds.
+store_output() {
   local directory=$1 tool
   shift
   for tool in ibnetdiscover ibhosts ibswitches iblinkinfo; do
@@ -28,7 +28,7 @@ look() {
 verbena fabric up "$work/named.net" --name named >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
 node=$(verbena fabric show named --json | python3 -c 'import json, sys
 print(json.load(sys.stdin)["fabric"]["managers"][0]["node"])')
-look ours verbena run --node "$node" --
+store_output ours verbena run --node "$node" --
 verbena fabric down >/dev/null
 
 cd "$work" # umad2sim, the library of ibsim-run, writes its sysfs to the working directory
@@ -43,7 +43,7 @@ ibsim-run opensm -f "$work/theirs/log" -s 0 >"$work/opensm" 2>&1 &
 manager=$!
 all_active() { ibsim-run iblinkinfo 2>/dev/null >"$work/links" && grep -q Active "$work/links" && ! grep -qE 'Initialize|Armed' "$work/links"; }
 until_true 30 all_active || fail "OpenSM on ibsim: $(cat "$work/opensm" "$work/links")"
-look theirs ibsim-run
+store_output theirs ibsim-run
 kill $manager
 wait $manager 2>/dev/null || true
 exec 9>&-

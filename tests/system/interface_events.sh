@@ -14,12 +14,12 @@ fails_after() {
   read -r _ status took <<<"$said"
   [ "$status" = 12 ] || fail "$1: completion status $status, not 12 (retry exceeded)"
   [ "$took" -ge "$2" ] || fail "$1: gave up after $took ms; the QP's timeout and retries need $2 ms"
-  echo "$1: transport retry exceeded after $took ms (asked for: $2)"
+  echo "$1: transport retry exceeded after $took ms (at least $2 ms are required)"
 }
 gids() { on "$1" verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*\([0-9a-f:.]*\).*/\1 \2/p'; }
 gid_of() { gids "$1" | awk -v gid="$2" '$2 == gid { print $1 }'; }
 port_is() { on "$1" verbena run -- ibv_devinfo | grep -q "state:.*PORT_$2"; }
-rpings() {  # rpings ADDRESS: runs rping from a to an address of b
+check_rping() {  # check_rping ADDRESS: runs rping from a to an address of b
   local server
   start_on b verbena run -- timeout 60 rping -s -a "$1" -C 5 -S 3000 -V >"$work/server" 2>&1 &
   server=$!
@@ -42,12 +42,12 @@ expect watcher flowing
 [ -z "$(gid_of a 10.77.0.11)" ] || fail "there is a GID of an address that the host does not have: $(gids a)"
 start_on a verbena run -- ibv_asyncwatch >"$work/asyncwatch" 2>&1 &
 asyncwatch=$!
-watches() { gone $asyncwatch || grep -q 'async event FD' "$work/asyncwatch"; }
-until_true 20 watches || fail "ibv_asyncwatch: $(cat "$work/asyncwatch")"
+is_watching() { gone $asyncwatch || grep -q 'async event FD' "$work/asyncwatch"; }
+until_true 20 is_watching || fail "ibv_asyncwatch: $(cat "$work/asyncwatch")"
 on a ip address add 10.77.0.11/24 dev eth0
 hear watcher "GID table change"
-has_seen() { grep -q 'event_type IBV_EVENT_GID_CHANGE (18), port 1' "$work/asyncwatch"; }
-until_true 20 has_seen || fail "ibv_asyncwatch: $(cat "$work/asyncwatch")"
+sees_gid_change() { grep -q 'event_type IBV_EVENT_GID_CHANGE (18), port 1' "$work/asyncwatch"; }
+until_true 20 sees_gid_change || fail "ibv_asyncwatch: $(cat "$work/asyncwatch")"
 kill $asyncwatch
 index=$(gid_of a ::ffff:10.77.0.11)
 [ -n "$index" ] || fail "no GID for a new address: $(gids a)"
@@ -115,8 +115,8 @@ hear watcher "GID table change"
 port_is a ACTIVE || fail "the port is not active again"
 expect six good
 flows watcher
-rpings 10.77.0.2
-rpings fd77::2
+check_rping 10.77.0.2
+check_rping fd77::2
 echo "the interface went down and came back: connections go on, and new ones are made"
 
 # ---- a host has several interfaces
@@ -134,7 +134,7 @@ two_interfaces() {  # two_interfaces KIND...
   begin_end peer_of_other b 10.78.0.2 timeout=20
   connect_ends other peer_of_other
   works other
-  rpings 10.78.0.2
+  check_rping 10.78.0.2
   on b ip link set second down
   flows watcher
   port_is b ACTIVE || fail "one of two interfaces is down, and so is the port"
@@ -182,7 +182,7 @@ done
 
 # ---- the MTUs of the hosts differ: one host cannot send the packets that the other can
 on b ip link set eth0 mtu 1500
-too_big() {
+count_too_big() {
   on b verbena ps --counters --json | python3 -c '
 import json, sys
 print(sum(p["counters"].get("udp_out_too_big", 0) for p in json.load(sys.stdin)["processes"]))'
@@ -192,7 +192,7 @@ begin_end narrow b 10.77.0.2 mtu=5
 connect_ends wide narrow
 ask narrow "write 40960"  # needs ten full packets, which the interface cannot send
 fails_after narrow 536
-[ "$(too_big)" -gt 0 ] || fail "packets that are too big are not counted: $(on b verbena ps --counters)"
+[ "$(count_too_big)" -gt 0 ] || fail "packets that are too big are not counted: $(on b verbena ps --counters)"
 begin_end wide3 a 10.77.0.1 mtu=3 timeout=20
 begin_end narrow3 b 10.77.0.2 mtu=3 timeout=20
 connect_ends wide3 narrow3

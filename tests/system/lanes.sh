@@ -18,8 +18,8 @@ serve() {
   start run "$@" >"$work/server" 2>&1 &
   server=$!
 }
-# ready PORT: waits until the TCP port by which perftest exchanges parameters is open.
 open_port() { ss -Htln "sport = :$1" | grep -q .; }
+# ready PORT: waits until the TCP port by which perftest exchanges parameters is open.
 ready() { until_true 20 open_port "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
 
 # ---- both programs use a lane; atomics always go as packets, never by direct access
@@ -38,9 +38,9 @@ sleep 6
 after=$(counter $client packets_out)
 [ $((after - before)) -lt 100000 ] || fail "the client went on sending to a stopped server"
 gone $client && fail "the client did not wait for a stopped server: $(cat "$work/client")"
-at=$(counter $server lane_packets_in)
+before=$(counter $server lane_packets_in)
 kill -CONT $server
-until_true 20 more_than $server lane_packets_in $((at + 10000)) || fail "no packets after the server was continued"
+until_true 20 more_than $server lane_packets_in $((before + 10000)) || fail "no packets after the server was continued"
 
 # ---- the death of the peer ends the client's requests
 kill -KILL $server
@@ -60,10 +60,10 @@ done
 
 # ---- either side may refuse lanes
 for pair in "udp lane" "lane udp"; do
-  read -r one other <<<"$pair"
-  serve --link $one -- ib_send_bw -x 0 -p 20003 -D 60 --run_infinitely
+  read -r server_link client_link <<<"$pair"
+  serve --link $server_link -- ib_send_bw -x 0 -p 20003 -D 60 --run_infinitely
   ready 20003
-  start run --link $other -- ib_send_bw -x 0 -p 20003 -D 60 --run_infinitely 127.0.0.1 >"$work/client" 2>&1 &
+  start run --link $client_link -- ib_send_bw -x 0 -p 20003 -D 60 --run_infinitely 127.0.0.1 >"$work/client" 2>&1 &
   client=$!
   until_true 20 more_than $server packets_in 10000 || fail "$pair: no packets: $(cat "$work/client")"
   [ "$(counter $server lanes) $(counter $client lanes)" = "0 0" ] || fail "$pair: there is a lane"
@@ -73,7 +73,7 @@ done
 ! VERBENA_LINK=tcp verbena run -- ibv_rc_pingpong >"$work/said" 2>&1 || fail "run accepts --link tcp"
 grep -q "VERBENA_LINK is 'tcp'; there are: lane udp" "$work/said" || fail "an unknown link: $(cat "$work/said")"
 
-# ---- a receiver's capture shows packets with a right ICRC; for a lane it is the one that UDP datagrams would have
+# ---- a receiver's capture shows packets with a correct ICRC, which packets of a lane get as if they were UDP datagrams
 for link in lane udp; do
   sends=(timeout 60 ib_send_bw -x 0 -p 20004 -m 1024 -s 3000 -n 1000)
   serve --link $link --pcap "$work/$link.pcapng" -- "${sends[@]}"

@@ -6,19 +6,20 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need fi_pingpong fi_info tshark python3
 
-control() { on b ss -ltnH "sport = :47592" | grep . >/dev/null; }
+# The server listens on this port for the exchange of addresses.
+control_port_open() { on b ss -ltnH "sport = :47592" | grep . >/dev/null; }
 make_hosts 1500
 on a verbena run -- timeout 60 fi_info -p verbs >"$work/info" 2>&1 || fail "fi_info: $(cat "$work/info")"
 for type in MSG DGRAM; do
-  grep -q "type: FI_EP_$type" "$work/info" || fail "fi_info knows no $type end points: $(cat "$work/info")"
+  grep -q "type: FI_EP_$type" "$work/info" || fail "fi_info shows no $type end points: $(cat "$work/info")"
 done
 for type in msg dgram rdm; do
-  client=a there=$(address_of b 4)
+  client=a server_address=$(address_of b 4)
   case $type in
     # The server listens on the address of "localhost" if a device has it, which is so with Verbena only.  So the client
     # must be on the same host.
     msg | rdm)
-      client=b there=127.0.0.1
+      client=b server_address=127.0.0.1
       sizes=(64 65536 1048576)
       ;;
     dgram) sizes=(64 1024) ;;  # a datagram must fit into one packet
@@ -26,8 +27,9 @@ for type in msg dgram rdm; do
   for size in "${sizes[@]}"; do
     start_on b verbena run -- timeout 60 fi_pingpong -p verbs -e $type -S "$size" -I 20 -c >"$work/server" 2>&1 &
     server=$!
-    until_true 20 control || fail "$type: $(cat "$work/server")"
-    on $client verbena run -- timeout 60 fi_pingpong -p verbs -e $type -S "$size" -I 20 -c "$there" >"$work/client" 2>&1 ||
+    until_true 20 control_port_open || fail "$type: $(cat "$work/server")"
+    on $client verbena run -- timeout 60 fi_pingpong -p verbs -e $type -S "$size" -I 20 -c "$server_address" \
+      >"$work/client" 2>&1 ||
       fail "$type, $size: exit $?: $(tail -5 "$work/client"); server: $(tail -5 "$work/server")"
     wait $server || fail "$type, $size: the server: $(tail -5 "$work/server")"
     grep -qE '^[0-9]+[kmg]? +20 +=20 ' "$work/client" || fail "$type, $size: $(cat "$work/client")"

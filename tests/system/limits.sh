@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Runs programs under resource limits such as `ulimit -f`.  They must work.  The agent that one of them starts must work
-# for all, because it raises its own limits.
+# Runs programs under resource limits such as `ulimit -f`.  They must work.  An agent that one of them starts must
+# serve all programs, because it raises its own limits.
 . "$(dirname "$0")/lib.sh"
 need rping python3
 
@@ -27,7 +27,7 @@ grep -q "'verbena ps' will not show" "$work/server.err" || fail "no message is p
 [ "$(agent_pid)" = "$agent" ] || fail "the agent has died"
 # limit NAME: prints the soft and the hard limit of the agent.
 limit() { sed -n "s/^Max $1  *\([^ ]*\)  *\([^ ]*\).*/\1 \2/p" "/proc/$agent/limits"; }
-own_limits() {
+check_agent_limits() {
   local name soft hard
   for name in "open files" "cpu time" "file size" "address space"; do
     read -r soft hard < <(limit "$name")
@@ -35,7 +35,7 @@ own_limits() {
   done
   [ "$(limit 'core file size' | cut -d' ' -f1)" = 0 ] || fail "the agent may leave a core file"
 }
-own_limits
+check_agent_limits
 verbena agent stop >/dev/null
 until_true 20 no_process || fail "the agent is still there"
 
@@ -51,5 +51,5 @@ until_true 20 no_process || fail "the agent is still there"
 server=$!
 wait_listening 7174
 agent=$(agent_pid)
-own_limits
+check_agent_limits
 kill $server

@@ -50,18 +50,18 @@ try:
             regions.append(tuple(map(int, words[1:])))
         elif words[0] == "ready":
             break
-    # See tests/programs/victim.c: the first QP is in RESET, so it drops packets.  The fourth one is in RTS, and has no
-    # requests to send, as QPs with other MTUs have.
-    reader = next(qp for qp in qps if qp["mtu"] == MTU and qp["family"] == 4)
-    deaf, listener = qps[0], qps[3]
+    # See tests/programs/victim.c: the first QP is in RESET, so it drops packets.  The fourth QP is in RTS and has no
+    # requests to send.  The QPs with other MTUs have some.
+    read_qp = next(qp for qp in qps if qp["mtu"] == MTU and qp["family"] == 4)
+    reset_qp, message_qp = qps[0], qps[3]
     address, length, rkey = regions[0]
     responses = READS * length // MTU
 
-    # The agent has the port on all addresses.  The kernel prefers this socket, because it is bound to its address.
+    # The agent has the port on all addresses.  The kernel prefers this socket, because it is bound to one address.
     peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)  # the kernel reduces it to the allowed size
-    peer.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER = DO: identification 0
+    peer.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER = DO, so the IP header has identification 0
     peer.bind((PEER, 4791))
     peer.settimeout(20)
 
@@ -71,20 +71,20 @@ try:
     os.kill(victim.pid, signal.SIGSTOP)  # all requests arrive before the first is answered
     os.waitid(os.P_PID, victim.pid, os.WSTOPPED)
     for i in range(READS):
-        psn = reader["psn"] + i * length // MTU
-        send(bth(READ, reader["qpn"], psn) + struct.pack("!QII", address, rkey, length))
+        psn = read_qp["psn"] + i * length // MTU
+        send(bth(READ, read_qp["qpn"], psn) + struct.pack("!QII", address, rkey, length))
     for _ in range(READS, READ_AT_ONCE):
-        send(bth(SEND_ONLY, deaf["qpn"], 0))
-    send(bth(SEND_ONLY, listener["qpn"], listener["psn"]) + bytes(64))
+        send(bth(SEND_ONLY, reset_qp["qpn"], 0))
+    send(bth(SEND_ONLY, message_qp["qpn"], message_qp["psn"]) + bytes(64))
     os.kill(victim.pid, signal.SIGCONT)
 
     seen = 0
     while True:
         packet = peer.recv(65536)
         opcode, to = packet[0], int.from_bytes(packet[5:8], "big")
-        if to == reader["peer"] and READ_FIRST <= opcode <= READ_LAST:
+        if to == read_qp["peer"] and READ_FIRST <= opcode <= READ_LAST:
             seen += 1
-        elif to == listener["peer"] and opcode == ACK:
+        elif to == message_qp["peer"] and opcode == ACK:
             break
     print(f"acknowledged after {seen} of {responses} responses")
     assert seen < responses, "the message was acknowledged only after all responses"

@@ -24,23 +24,23 @@ declare -A pid_of
 make_hosts 1500
 for family in 4 6; do
   [ $family = 4 ] && group=239.77.1.5 other=239.77.1.6 || group=ff15::7701 other=ff15::7702
-  here=$(address_of a $family) there=$(address_of b $family)
+  address_a=$(address_of a $family) address_b=$(address_of b $family)
 
   # Host b has a program with two QPs and one with one QP.  Host a has a program with one QP.  A member of another group
   # gets nothing.
-  hear two b $group "$there" 4 2
-  hear one b $group "$there" 2
-  hear home a $group "$here" 2
-  hear other b $other "$there" 1
-  say a $group "$here" "from a"
-  say b $group "$there" "from b"
+  hear two b $group "$address_b" 4 2
+  hear one b $group "$address_b" 2
+  hear home a $group "$address_a" 2
+  hear other b $other "$address_b" 1
+  say a $group "$address_a" "from a"
+  say b $group "$address_b" "from b"
   for text in "from a" "from b"; do
     for line in "0: $text" "1: $text"; do wait_heard two "$line"; done
     wait_heard one "0: $text"
     wait_heard home "0: $text"
   done
   for name in two one home; do ends_well $name; done
-  say a $other "$here" "the other"
+  say a $other "$address_a" "the other"
   wait_heard other "0: the other"
   ends_well other
   [ "$(cat "$work/other")" = $'here\n0: the other' ] || fail "a member of another group received: $(cat "$work/other")"
@@ -55,14 +55,14 @@ ends_well link
 
 # A killed program is no longer a member.
 members() { on b ip maddress show dev eth0 | grep -c '239\.77\.1\.5' || true; }
-is_member() { [ "$(members)" -eq "$1" ]; }
+has_members() { [ "$(members)" -eq "$1" ]; }
 hear dies b 239.77.1.5 10.77.0.2 1
-is_member 1 || fail "the kernel knows no member"
+has_members 1 || fail "the kernel has no member"
 kill -9 "$(pgrep -P "${pid_of[dies]}" || echo "${pid_of[dies]}")"
 wait "${pid_of[dies]}" || true
-until_true 20 is_member 0 || fail "a dead program is a member"
+until_true 20 has_members 0 || fail "a dead program is a member"
 
-# An interface that comes later joins the groups that were asked for on all interfaces.
+# A new interface joins the groups that a program has joined on all interfaces.
 hear later b 239.77.1.7 10.77.0.2 1
 on b ip link add link eth0 name more type macvlan mode bridge
 on b ip link set more up
@@ -88,4 +88,4 @@ wire=$(fields a 'infiniband && ipv6.dst == ff15::7701' -e eth.dst -e ipv6.hlim -
 [ "$wire" = $'33:33:00:00:77:01\t3\t0xffffff' ] || fail "IPv6 multicast on the wire: $wire"
 [ -n "$(fields b 'igmp.maddr == 239.77.1.5' -e igmp.maddr)" ] || fail "no IGMP report"
 [ -n "$(fields b 'icmpv6.mldr.mar.multicast_address == ff15::7701' -e icmpv6.type)" ] || fail "no MLD report"
-echo "on the wire: as it should be"
+echo "multicast on the wire: ok"

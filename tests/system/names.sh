@@ -39,7 +39,7 @@ doctor_says '^problem +UDP port 4791: .*held by pid [0-9]+ \(verbenad\)' '^ +-> 
 second "$VB_PREFIX/bin/verbena" run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "the second user's agent is not found"
 verbena agent stop >/dev/null
 exec {to}>&-
-wait $other || fail "the other: $(cat "$work/other")"
+wait $other || fail "the second user's program: $(cat "$work/other")"
 second "$VB_PREFIX/bin/verbena" agent stop >/dev/null
 until_true 20 no_process || fail "an agent is still there"
 
@@ -48,9 +48,9 @@ rm "$work/in"
 mkfifo "$work/in"
 second python3 -c '
 import os, socket, sys
-held = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-held.bind("\0verbena-0")
-held.listen()
+sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+sock.bind("\0verbena-0")
+sock.listen()
 print("held", os.getpid(), flush=True)
 sys.stdin.read()' <"$work/in" >"$work/held" &
 running=$!

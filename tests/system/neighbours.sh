@@ -16,7 +16,7 @@ second() {
     ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$VB_PREFIX/bin/verbena" "$@"
 }
 holder='UDP port 4791 is held by'
-told() {  # told WHAT FILE: checks that the output names the holder of the port
+names_holder() {  # names_holder WHAT FILE: checks that the output names the holder of the port
   grep -q "verbena: .*reach each other alone: $holder" "$2" || fail "$1 does not say who holds the port: $(cat "$2")"
 }
 # state_of PROGRAM: prints "all" if the user's programs reach other hosts, else "host".
@@ -28,10 +28,10 @@ server=$!
 wait_listening 7174
 second run -- ibv_devinfo >"$work/out" 2>"$work/err" || fail "ibv_devinfo: $(cat "$work/err")"
 grep -q 'state:.*PORT_ACTIVE' "$work/out" || fail "the second user's port is down: $(cat "$work/out")"
-told ibv_devinfo "$work/err"
+names_holder ibv_devinfo "$work/err"
 second agent status | grep -q "^port *active, for programs of this host alone: $holder" || fail "agent status: $(second agent status)"
 ! second run -- timeout 30 rping -c -a 127.0.0.1 -C 1 >"$work/err" 2>&1 || fail "rping connects to the first user's server"
-told "rping -c" "$work/err"
+names_holder "rping -c" "$work/err"
 second run -- timeout 100 rping -s -C 5 -p 7200 >"$work/listener" 2>&1 &
 listener=$!
 listener_told() { grep -qs "verbena: .*$holder" "$work/listener"; }
@@ -43,8 +43,8 @@ wait $listener || fail "the second user's server: $(cat "$work/listener")"
 [ "$(state_of verbena)" = all ] || fail "the first user has lost its port"
 verbena run -- timeout 30 rping -c -a 127.0.0.1 -C 5 >"$work/err" 2>&1 || fail "the first user: $(cat "$work/err")"
 
-# When the first user's programs have ended, the agent of the second user takes the port, as soon as no program has a
-# socket of the other port.
+# When the first user's programs have ended, the second user's agent takes port 4791.  Before that, its programs must
+# have closed their sockets of the other port.
 kill $server
 verbena agent stop >/dev/null
 until_true 10 no_agent || fail "the first user's agent is still there"

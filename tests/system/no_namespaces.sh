@@ -31,20 +31,20 @@ for test in $(grep -lE '^need .*\b(ip|unshare)\b|wire/lib\.sh' *.sh); do
   [ $result -eq 77 ] && [ -n "$said" ] || { echo "$test: exit $result, not 77 with a reason: $said"; exit 1; }
   count=$((count + 1))
 done
-[ $count -ge 20 ] || { echo "only $count tests were looked at"; exit 1; }
+[ $count -ge 20 ] || { echo "only $count tests need more rights"; exit 1; }
 echo "$count tests are skipped with a reason where they cannot run"
 E2
 said=$(confined bash "$work/all") || fail "$said"
 echo "$said"
 
-# Kills scripts/isolated in the middle of a test.  The next one must not wait for its lock, and must end the processes
-# that are left.
+# Kills scripts/isolated in the middle of a test.  The next run must not wait for its lock, and must end the
+# processes that are left.
 cat >"$work/killed" <<'E2'
 isolated=$1 work=$2
-mkfifo "$work/begun"
-"$isolated" bash -c 'echo $$ >"$1"; exec sleep 1000' sleeper "$work/begun" 2>/dev/null &
+mkfifo "$work/pid"
+"$isolated" bash -c 'echo $$ >"$1"; exec sleep 1000' sleeper "$work/pid" 2>/dev/null &
 first=$!
-read -r sleeper <"$work/begun"
+read -r sleeper <"$work/pid"
 kill -KILL $first
 wait $first 2>/dev/null
 [ "$(timeout 20 "$isolated" echo next 2>/dev/null)" = next ] || { echo "the lock is held"; exit 1; }
@@ -55,13 +55,13 @@ result=0
 "$isolated" bash -c 'exit 77' 2>/dev/null || result=$?
 [ $result -eq 77 ] || { echo "exit $result, not 77"; exit 1; }
 # A signal to end reaches all processes of the test.
-"$isolated" bash -c 'sleep 1000 & echo $! >"$1"; wait' sleeper "$work/begun" 2>/dev/null &
+"$isolated" bash -c 'sleep 1000 & echo $! >"$1"; wait' sleeper "$work/pid" 2>/dev/null &
 first=$!
-read -r sleeper <"$work/begun"
+read -r sleeper <"$work/pid"
 kill $first
 result=0
 wait $first || result=$?
 [ $result -eq 143 ] || { echo "exit $result after SIGTERM, not 143"; exit 1; }
-! kill -0 "$sleeper" 2>/dev/null || { echo "the test outlives its end"; exit 1; }
+! kill -0 "$sleeper" 2>/dev/null || { echo "a process of the test survives SIGTERM"; exit 1; }
 E2
 said=$(VB_PREFIX='' confined bash "$work/killed" "$VB_SOURCE/scripts/isolated" "$work") || fail "isolated: $said"

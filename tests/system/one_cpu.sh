@@ -9,8 +9,8 @@ rounds=1000
 cpu=$(taskset -cp $$ | sed 's/.*: \([0-9]*\).*/\1/')
 start run -- timeout 150 taskset -c "$cpu" ibv_rc_pingpong -g 0 -s 64 -n $rounds >"$work/server" 2>&1 &
 server=$!
-waits() { [ -n "$(ss -Hltn 'sport = :18515')" ]; }
-until_true 60 waits || fail "the server does not listen: $(cat "$work/server")"
+server_listens() { [ -n "$(ss -Hltn 'sport = :18515')" ]; }
+until_true 60 server_listens || fail "the server does not listen: $(cat "$work/server")"
 TIMEFORMAT='%U %S'
 { time verbena run -- timeout 100 taskset -c "$cpu" ibv_rc_pingpong -g 0 -s 64 -n $rounds 127.0.0.1 \
   >"$work/client" 2>&1; } 2>"$work/time" || fail "exit $?: $(cat "$work/client" "$work/server")"

@@ -10,8 +10,9 @@ verbena fabric make --hosts 3 --infiniband >"$work/net"
 verbena fabric up "$work/net" --name examined >"$work/up" 2>&1 || fail "the fabric does not come up: $(cat "$work/up")"
 cd "$work" || fail "no directory"  # osmtest writes its files here
 
-# flow WORDS OPTION...: runs a flow of osmtest on host2, which must pass and print the words that identify it.
+# examine OPTION...: runs osmtest on host2.
 examine() { verbena run --fabric examined --node host2 -- timeout 60 osmtest -i inventory -l "$work/log" "$@" >"$work/out" 2>&1; }
+# flow WORDS OPTION...: runs a flow of osmtest, which must pass and print the words that identify it.
 flow() {
   examine "${@:2}" || fail "osmtest ${*:2}: exit $?: $(tail -5 "$work/out") $(grep ERR "$work/log" | tail -5)"
   grep -q "TEST \"$1\" PASS" "$work/out" || fail "osmtest ${*:2}: $(tail -5 "$work/out")"
@@ -21,7 +22,7 @@ flow 'Create Inventory' -f c
 for what in 'DEFINE_NODE 4' 'DEFINE_PORT 7' 'DEFINE_PATH 16'; do
   [ "$(grep -c "^${what% *}" inventory)" = "${what#* }" ] || fail "the inventory does not have exactly: $what"
 done
-# The first of these runs the flows for the inventory, services, multicast and event forwarding.
+# "All Validations" runs the flows for the inventory, services, multicast and event forwarding.
 flow 'All Validations' -f a
 flow 'Multicast' -f m -M 2
 flow 'QoS: VLArb and SLtoVL' -f q

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
 # A process that is not Verbena's has UDP port 4791.  Programs of this host reach each other by another port and by
-# lanes.  They get a message why they reach no other host.  The agent takes port 4791 when it is free and no program
+# lanes.  A message tells them why they reach no other host.  The agent takes port 4791 when it is free and no program
 # uses the other port.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK
@@ -13,7 +13,7 @@ s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 s.bind(("::", 4791))
 print("bound", flush=True)
 while True:
-    print("got", len(s.recv(10000)), flush=True)  # the test fails if a packet comes here
+    print("got", len(s.recv(10000)), flush=True)  # the test fails if this socket receives a packet
 PYTHON
 holder=$!
 until_true 20 grep -qs bound "$work/holder" || fail "the program that holds the port did not start"
@@ -41,10 +41,10 @@ for link in lane udp; do
   wait $! || fail "$link: mckey's receiver: $(cat "$work/server")"
 done
 
-# ---- other hosts: the connection manager says so at once, and packets are counted
+# ---- a connection to another host fails at once, with the reason
 if verbena run --verbose -- timeout 60 rping -c -a 10.9.1.2 -C 1 >"$work/said" 2>&1; then fail "rping reaches another host"; fi
 grep -q "only programs of this host are reached: UDP port 4791 is held by" "$work/said" ||
-  fail "a program that connects to another host is told: $(cat "$work/said")"
+  fail "a program that connects to another host gets the message: $(cat "$work/said")"
 
 # ---- the port becomes free, and the agent takes it when no program has a socket of the other port
 start run -- ib_send_bw -x 0 -p 20001 -D 60 --run_infinitely >"$work/server" 2>&1 &
@@ -54,7 +54,7 @@ until_true 20 open_port || fail "ib_send_bw: $(cat "$work/server")"
 kill $holder
 wait $holder 2>/dev/null || true
 [ "$(grep -c got "$work/holder")" -eq 0 ] || fail "packets came to the holder: $(cat "$work/holder")"
-verbena agent status | grep -q "this host alone" || fail "the port was changed below a program: $(verbena agent status)"
+verbena agent status | grep -q "this host alone" || fail "the agent changed its port while a program used it: $(verbena agent status)"
 kill $server
 wait $server 2>/dev/null || true
 reaches_all() { verbena agent status | grep -qE '^ *port +active$'; }

@@ -10,21 +10,21 @@ tcp_listens() { ss -tlnH "sport = :$1" | grep -q .; }
 # perftest's server opens its TCP port before it listens for the RDMA CM.  The client's retry after a REJ is broken in
 # 4.5-0.17 (fixed by perftest's commit 3d9d8d0), so this test makes the client wait for the listener.
 port=18700
-between() {  # between PROGRAM ARGUMENT...: runs a server and its client
+run_pair() {  # run_pair PROGRAM ARGUMENT...: runs a server and its client
   local server
   port=$((port + 1))
   start run -- timeout 250 "$@" -F -p "$port" >"$work/server" 2>&1 &
   server=$!
-  local with=()
+  local environment=()
   case " $* " in
     *" -R "*)
       wait_listening "$port"
       await_listener "$port"
-      with=("${awaiting[@]}")
+      environment=("${awaiting[@]}")
       ;;
     *) until_true 20 tcp_listens "$port" || fail "$*: no server: $(tail -3 "$work/server")" ;;
   esac
-  verbena run -- env "${with[@]}" timeout 250 "$@" -F -p "$port" 10.99.0.1 >"$work/client" 2>&1 ||
+  verbena run -- env "${environment[@]}" timeout 250 "$@" -F -p "$port" 10.99.0.1 >"$work/client" 2>&1 ||
     fail "$*: the client: $(tail -3 "$work/client")"
   wait $server || fail "$*: the server's exit $?: $(tail -3 "$work/server")"
   # The last line but one has the results: the size, the number of iterations, the measurements.  On a busy machine
@@ -39,9 +39,9 @@ index=$(verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)
 [ -n "$index" ] || fail "no GID of 10.99.0.1"
 
 # Each program first measures the processor's clock for half a second.  So CI runs each program, exchange, transport and
-# way to use queues once, and scripts/soak (VB_THOROUGH) runs all combinations.
+# use of queues once, and scripts/soak (VB_THOROUGH) runs all combinations.
 all=${VB_THOROUGH:-}
-leaves_out() { [ -z "$all" ] && [ "$measure" = "$1" ]; }
+skips() { [ -z "$all" ] && [ "$measure" = "$1" ]; }
 
 # UD and UC do not send lost messages again, but perftest waits for all messages.  So all must fit into the socket's
 # buffer.
@@ -49,29 +49,29 @@ few=(-n 20 -s 1000)
 
 for operation in send write read; do
   for measure in lat bw; do
-    between ib_${operation}_$measure -x "$index" -n 200
-    leaves_out bw || between ib_${operation}_$measure -R -n 200
+    run_pair ib_${operation}_$measure -x "$index" -n 200
+    skips bw || run_pair ib_${operation}_$measure -R -n 200
   done
 done
-between ib_send_lat -x "$index" -c UD "${few[@]}"
-between ib_send_bw -x "$index" -n 200 -e
-between ib_send_lat -x "$index" -n 200 --use-srq
+run_pair ib_send_lat -x "$index" -c UD "${few[@]}"
+run_pair ib_send_bw -x "$index" -n 200 -e
+run_pair ib_send_lat -x "$index" -n 200 --use-srq
 if [ -n "$all" ]; then
-  between ib_send_bw -x "$index" -c UD "${few[@]}"
-  between ib_send_lat -x "$index" -n 200 -e
-  between ib_send_bw -x "$index" -n 200 --use-srq
+  run_pair ib_send_bw -x "$index" -c UD "${few[@]}"
+  run_pair ib_send_lat -x "$index" -n 200 -e
+  run_pair ib_send_bw -x "$index" -n 200 --use-srq
 fi
-between ib_send_bw -x "$index" -n 200 -q 16
-between ib_send_bw -x "$index" -n 200 -q 4 --use-srq
-between ib_write_bw -x "$index" -n 200 -q 16 -b
-between ib_send_bw -x "$index" -n 20 -a
-between ib_send_bw -x "$index" -n 200 -t 16 -I 64
-between ib_read_bw -x "$index" -n 200 -o 4
-between ib_send_bw -x "$index" -D 1
+run_pair ib_send_bw -x "$index" -n 200 -q 16
+run_pair ib_send_bw -x "$index" -n 200 -q 4 --use-srq
+run_pair ib_write_bw -x "$index" -n 200 -q 16 -b
+run_pair ib_send_bw -x "$index" -n 20 -a
+run_pair ib_send_bw -x "$index" -n 200 -t 16 -I 64
+run_pair ib_read_bw -x "$index" -n 200 -o 4
+run_pair ib_send_bw -x "$index" -D 1
 for measure in lat bw; do
-  leaves_out bw || between ib_atomic_$measure -x "$index" -n 200 -A FETCH_AND_ADD
-  leaves_out lat || between ib_atomic_$measure -x "$index" -n 200 -A CMP_AND_SWAP
-  leaves_out bw || between ib_atomic_$measure -R -n 200
-  leaves_out bw || between ib_send_$measure -x "$index" -c UC "${few[@]}"
-  leaves_out lat || between ib_write_$measure -x "$index" -n 200 -c UC
+  skips bw || run_pair ib_atomic_$measure -x "$index" -n 200 -A FETCH_AND_ADD
+  skips lat || run_pair ib_atomic_$measure -x "$index" -n 200 -A CMP_AND_SWAP
+  skips bw || run_pair ib_atomic_$measure -R -n 200
+  skips bw || run_pair ib_send_$measure -x "$index" -c UC "${few[@]}"
+  skips lat || run_pair ib_write_$measure -x "$index" -n 200 -c UC
 done

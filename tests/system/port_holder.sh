@@ -16,8 +16,8 @@ begin() {
 made() { [ "$(grep -c made "$work/out")" -eq "$1" ]; }
 agent_pid() { verbena agent status | sed -n 's/.*\bpid \([0-9]*\),.*/\1/p' | head -1; }
 active() { verbena agent status | grep -qE '^ *port +active'; }
-# Stops the program that holds the port, and kills its agent.
-strand() {
+# Stops the program that holds the port, kills its agent, and checks that the port of the next agent is DOWN.
+leave_stopped_holder() {
   tell "$to"
   until_true 20 made 1 || fail "no QP: $(cat "$work/err")"
   halt $holder
@@ -30,7 +30,7 @@ strand() {
 }
 
 begin
-strand
+leave_stopped_holder
 kill -CONT $holder
 until_true 10 active || fail "still down: $(verbena agent status)"
 tell "$to"
@@ -39,13 +39,13 @@ exec {to}>&-
 wait $holder || fail "the holder: $(cat "$work/err")"
 
 begin
-strand
+leave_stopped_holder
 kill -9 $holder
 until_true 10 active || fail "still down: $(verbena agent status)"
 verbena run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "the port is not active"
 exec {to}>&-
 
-# This holder behaves as a program that has not yet noticed the death of its agent: it gives the port up after a moment.
+# This holder behaves like a program that has not yet noticed the death of its agent: it frees the port after a moment.
 # The next agent must wait for the port before it serves programs.
 verbena agent stop >/dev/null
 until_true 20 no_process || fail "the agent is still there: $(verbena agent status)"
@@ -54,7 +54,7 @@ import socket, time
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 s.bind(("::", 4791))
 print("bound", flush=True)
-while "@verbena-" not in open("/proc/net/unix").read():  # an agent has started when its socket has a name
+while "@verbena-" not in open("/proc/net/unix").read():  # the agent has started when its socket exists
     time.sleep(0.01)
 time.sleep(0.2)  # the agent must wait this long
 PYTHON

@@ -24,8 +24,8 @@ if [ "$(id -u)" -eq 0 ]; then
   python3 -c 'import os, struct, sys
 os.setxattr(sys.argv[1], "security.capability", struct.pack("<5I", 0x02000001, 1 << 10, 0, 0, 0))' \
     "$work/files/privileged" || skip "files cannot carry capabilities here"
-  # "links" has links to the libraries; the agent is beside the files that they point to.  "alone" has copies of the
-  # libraries, and no agent is beside these.
+  # "links" has links to the libraries.  The agent is beside the files that the links point to.  "alone" has copies of
+  # the libraries, without an agent.
   mkdir "$work/files/links" "$work/files/alone"
   for library in libverbena.so.0 libibverbs.so.1 librdmacm.so.1; do
     ln -s "$(readlink -f "$VB_PREFIX/lib/verbena/$library")" "$work/files/links/$library"
@@ -40,8 +40,8 @@ os.setxattr(sys.argv[1], "security.capability", struct.pack("<5I", 0x02000001, 1
 fi
 
 program=$work/files/privileged
-# hostile LIBRARIES: runs the program with an attacker's environment.
-hostile() {
+# run_hostile LIBRARIES: runs the program with an attacker's environment.
+run_hostile() {
   VERBENA_AGENT=$work/files/agent VERBENA_LOG=$work/files/log VERBENA_TRACE=1 VERBENA_VERBOSE=1 \
     VERBENA_IDLE=0 VERBENA_BIND=192.0.2.1 VERBENA_PERSONALITY=none HOME=$work/files/home \
     "$program" "$1" "${@:2}"
@@ -49,7 +49,7 @@ hostile() {
 
 # The agent beside the library runs, and nothing of the environment reaches it.
 mkfifo "$work/files/in"
-hostile "$work/files/links" <"$work/files/in" >"$work/files/out" 2>"$work/files/err" &
+run_hostile "$work/files/links" <"$work/files/in" >"$work/files/out" 2>"$work/files/err" &
 running=$!
 exec {to}>"$work/files/in"
 opened() { grep -q open "$work/files/out" || gone $running; }
@@ -59,7 +59,7 @@ grep -q open "$work/files/out" || fail "no device: $(cat "$work/files/out" "$wor
 agent=$(agent_pid)
 [ "$(readlink "/proc/$agent/exe")" = "$(readlink -f "$VB_PREFIX/lib/verbena/verbenad")" ] ||
   fail "another agent runs: $(readlink "/proc/$agent/exe")"
-if tr '\0' '\n' <"/proc/$agent/environ" | grep .; then fail "the agent has variables of the environment"; fi
+if tr '\0' '\n' <"/proc/$agent/environ" | grep .; then fail "the agent has environment variables"; fi
 [ ! -e "$work/files/log" ] || fail "a file was created"
 [ ! -e "$work/files/ran" ] || fail "the environment's agent was run"
 verbena agent stop >/dev/null || fail "the agent does not stop"
@@ -68,7 +68,7 @@ wait $running || fail "the program: $(cat "$work/files/err")"
 
 # If no agent is beside the library, none starts.
 until_true 20 no_agent || fail "an agent runs"
-if hostile "$work/files/alone" </dev/null >"$work/files/out" 2>"$work/files/err"; then
+if run_hostile "$work/files/alone" </dev/null >"$work/files/out" 2>"$work/files/err"; then
   fail "a device is shown without an agent: $(cat "$work/files/out")"
 fi
 [ ! -e "$work/files/ran" ] || fail "the environment's agent was run"

@@ -20,7 +20,7 @@ agent=$(verbena agent status --json | python3 -c 'import json, sys; print(json.l
 [ "$agent" != "$server" ] && [ "$agent" != "$client" ] || fail "the agent is one of the programs"
 readlink "/proc/$agent/exe" | grep -q verbenad || fail "pid $agent is not verbenad"
 for pid in $server $client; do
-  grep -q 'libverbena\.so\.0' "/proc/$pid/maps" || fail "no engine in $pid"
+  grep -q 'libverbena\.so\.0' "/proc/$pid/maps" || fail "libverbena is not loaded in $pid"
   [ -e "/proc/$pid" ] && grep -q 'verbena-qps' "/proc/$pid/maps" || fail "no QP table in $pid"
 done
 

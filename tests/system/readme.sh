@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 need rping
 
-# Takes the first indented block below "Your own program"; its PATH is then replaced by that of this build.
+# Extracts the first indented block below "Your own program".  Its PATH is replaced by that of this build below.
 awk '/^## Your own program/ { on = 1 } on && /^    / { print; seen = 1 } seen && !/^    / { exit }' \
   "$VB_SOURCE/README.md" | sed 's/^    //' >"$work/lines"
 grep -q '^verbena run -- rping -s &' "$work/lines" && grep -q '^verbena run -- rping -c' "$work/lines" ||

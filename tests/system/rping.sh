@@ -7,7 +7,7 @@ need rping ip
 ip addr add 10.99.0.1/24 dev lo
 ip -6 addr add fd99::1/64 dev lo nodad 2>/dev/null || true
 
-ping_pong() {  # ADDRESS ROUNDS SIZE
+ping_pong() {  # ping_pong ADDRESS ROUNDS SIZE: runs a server and its client
   local address=$1 rounds=$2 size=$3 server
   start run -- rping -s -a "$address" -C "$rounds" -S "$size" -V >"$work/server" 2>&1 &
   server=$!

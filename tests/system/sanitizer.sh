@@ -26,12 +26,12 @@ for pid in $server $agent; do
   fi
 done
 
-# leaks PROGRAM...: runs a program, which fails if the sanitizer finds a leak.
-leaks() {
+# detect_leaks PROGRAM...: runs a program, which fails if the sanitizer finds a leak.
+detect_leaks() {
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=1:verify_asan_link_order=0 \
     "$VB_PREFIX/bin/verbena" run -- "$@"
 }
-leaks timeout 60 rping -c -a 127.0.0.1 -C 20 -V >"$work/client" 2>&1 || fail "rping: exit $?: $(tail -40 "$work/client")"
+detect_leaks timeout 60 rping -c -a 127.0.0.1 -C 20 -V >"$work/client" 2>&1 || fail "rping: exit $?: $(tail -40 "$work/client")"
 wait $server || fail "the server: $(cat "$work/server")"
 
 result=0

@@ -8,23 +8,23 @@ unset VERBENA_LINK
 export VERBENA_IDLE=2
 programs=$VB_PREFIX/tests/programs
 total=${VB_SCRIBBLES:-200000}
-each=10000
+words_per_client=10000
 seed=${VB_SEED:-$((RANDOM * 32768 + RANDOM))}
-echo "VB_SEED=$seed, $total words, $each of each client"
+echo "VB_SEED=$seed, $total words, $words_per_client by each client"
 
 verbena run -- true
 start run -- "$programs/echo" 7601 >"$work/server" 2>&1 &
 server=$!
 wait_listening 7601
-for ((i = 0; i * each < total; ++i)); do
-  verbena run -- timeout 60 "$programs/scribble" 7601 $each $((seed + i)) >"$work/client" 2>&1 ||
+for ((i = 0; i * words_per_client < total; ++i)); do
+  verbena run -- timeout 60 "$programs/scribble" 7601 $words_per_client $((seed + i)) >"$work/client" 2>&1 ||
     fail "VB_SEED=$seed, client $i: exit $?: $(cat "$work/client")"
-  grep -q "^scribbled $each\$" "$work/client" || fail "VB_SEED=$seed, client $i: $(cat "$work/client")"
+  grep -q "^scribbled $words_per_client\$" "$work/client" || fail "VB_SEED=$seed, client $i: $(cat "$work/client")"
   gone $server && fail "VB_SEED=$seed, client $i has ended the server: $(cat "$work/server")"
 done
 clients=$i
 
-# No lane may be left: the server or the agent has ended each of them, or the end of the client has.
+# No lane may be left.  Each lane was ended by the server, by the agent, or by the end of its client.
 counters() { verbena ps --counters --json; }
 value() { counters | python3 -c '
 import json, sys

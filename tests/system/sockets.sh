@@ -18,18 +18,18 @@ import json, sys
 service = json.load(sys.stdin)["service"]
 print(service["total"].get(sys.argv[1], service.get(sys.argv[1])))' "$1"; }
 
-# ---- all bytes are right, and many of them go by the ring; on a busy machine megabytes go before there is a ring
-# The service counts the bytes of a connection when it learns of its end, which may be after the programs' ends.
+# ---- all bytes are right, and many go by the ring; on a busy machine, megabytes go by TCP before there is a ring
+# The service counts the bytes of a connection when it learns of its end, perhaps after the programs have ended.
 went_by_ring() { [ "$(total by_ring)" -gt $((before + 100000)) ]; }
-for how in threads poll epoll fork dup; do
+for mode in threads poll epoll fork dup; do
   before=$(total by_ring 2>/dev/null || echo 0)
   serve timeout 60 "$stream" serve 20001 64 1
   ready 20001
-  verbena run --sockets -- timeout 60 "$stream" call 20001 64 2 $how >"$work/client" 2>&1 ||
-    fail "$how: $(cat "$work/client")"
-  wait $server || fail "$how: the server: $(cat "$work/server")"
-  grep -q '^67108864 bytes each way$' "$work/client" || fail "$how: $(cat "$work/client")"
-  [ $how = fork ] || until_true 10 went_by_ring || fail "$how: no bytes by the ring: $(verbena sockets stat)"
+  verbena run --sockets -- timeout 60 "$stream" call 20001 64 2 $mode >"$work/client" 2>&1 ||
+    fail "$mode: $(cat "$work/client")"
+  wait $server || fail "$mode: the server: $(cat "$work/server")"
+  grep -q '^67108864 bytes each way$' "$work/client" || fail "$mode: $(cat "$work/client")"
+  [ $mode = fork ] || until_true 10 went_by_ring || fail "$mode: no bytes by the ring: $(verbena sockets stat)"
 done
 
 # ---- a peer without Verbena gets plain TCP
@@ -81,7 +81,7 @@ verbena run --sockets -- timeout 60 python3 "$work/echo.py" || fail "asyncio"
 cat >"$work/many.py" <<'PY'
 import select, socket, sys, threading, time
 
-how = sys.argv[1]
+mode = sys.argv[1]
 listener = socket.create_server(("127.0.0.1", 0), backlog=512)
 pairs = []
 for _ in range(200):
@@ -95,22 +95,22 @@ for i in range(12):
     time.sleep(0.002)
 
 def ready(descriptors, poll):
-    return [fd for fd, _ in poll.poll()] if how == "poll" else select.select(descriptors, [], [])[0]
+    return [fd for fd, _ in poll.poll()] if mode == "poll" else select.select(descriptors, [], [])[0]
 
 got = {server.fileno(): b"" for _, server in pairs}
 
 def receive():
-    left = {server.fileno(): server for _, server in pairs}
+    unfinished = {server.fileno(): server for _, server in pairs}
     poll = select.poll()
-    for fd in left:
+    for fd in unfinished:
         poll.register(fd, select.POLLIN)
-    while left:
-        for fd in ready(list(left), poll):
-            piece = left[fd].recv(37)  # leaves some in the ring
+    while unfinished:
+        for fd in ready(list(unfinished), poll):
+            piece = unfinished[fd].recv(37)  # leaves some bytes in the ring
             got[fd] += piece
             if not piece:
                 poll.unregister(fd)
-                del left[fd]
+                del unfinished[fd]
 
 receiver = threading.Thread(target=receive)
 receiver.start()
@@ -124,8 +124,8 @@ for i, (_client, server) in enumerate(pairs):
     assert got[server.fileno()] == b"%05d" % i * 600, i
 PY
 before=$(total times_back)
-for how in poll select; do
-  verbena run --sockets -- timeout 40 python3 "$work/many.py" $how >"$work/client" 2>&1 || fail "$how: $(cat "$work/client")"
+for mode in poll select; do
+  verbena run --sockets -- timeout 40 python3 "$work/many.py" $mode >"$work/client" 2>&1 || fail "$mode: $(cat "$work/client")"
 done
 [ "$(total times_back)" -eq "$before" ] || fail "many connections went back to TCP: $(verbena sockets stat)"
 
@@ -157,18 +157,18 @@ PY
 verbena run --sockets -- timeout 60 python3 "$work/burst.py" "$VB_PREFIX/bin/verbena" >"$work/client" 2>&1 ||
   fail "many connections at once: $(cat "$work/client")"
 
-# ---- the first 16 connections have rings of 8 MiB, and the next one has 1 MiB; each is filled if the reader takes nothing
+# ---- the first 16 connections have rings of 8 MiB, and the next one has 1 MiB; an end that is not read fills its ring
 cat >"$work/large.py" <<'PY'
 import itertools, json, socket, subprocess, sys, time
 
 MIB = 1 << 20
 listener = socket.create_server(("127.0.0.1", 0), backlog=64)
 
-def asked(what):
+def query(what):
     return json.loads(subprocess.run([sys.argv[1], "sockets", what, "--json"], capture_output=True, check=True).stdout)
 
 def pair():
-    """Returns both ends of a connection when the sending one uses its ring."""
+    """Returns both ends of a new connection, of which the first sends by its ring."""
     here = socket.create_connection(listener.getsockname())
     there = listener.accept()[0]
     deadline = time.monotonic() + 30
@@ -184,7 +184,7 @@ def pair():
 
 def by_ring(end):
     name = "%s:%d" % end.getsockname()
-    return next((row["out"]["by_ring"] for row in asked("ls")["sockets"] if row["local"] == name), 0)
+    return next((row["out"]["by_ring"] for row in query("ls")["sockets"] if row["local"] == name), 0)
 
 def room(end):
     """Returns how many bytes the ring of an end takes while nobody reads."""
@@ -196,17 +196,17 @@ def room(end):
     except BlockingIOError:
         return by_ring(end) - before
 
-first = asked("stat")["service"]["memory_bytes"]
+first = query("stat")["service"]["memory_bytes"]
 assert first == 0, first
 pairs = [pair() for _ in range(17)]
 assert room(pairs[0][0]) == 8 * MIB
 assert room(pairs[15][0]) == 8 * MIB
 assert room(pairs[16][0]) == MIB
-assert asked("stat")["service"]["memory_bytes"] == 16 * (4096 + 16 * MIB) + 4096 + 2 * MIB
+assert query("stat")["service"]["memory_bytes"] == 16 * (4096 + 16 * MIB) + 4096 + 2 * MIB
 for end in pairs.pop(0):
     end.close()
 for _ in range(1000):  # until the service has seen that both ends are closed
-    if asked("stat")["service"]["pairs"] == 16:
+    if query("stat")["service"]["pairs"] == 16:
         break
     time.sleep(0.01)
 pairs.append(pair())
@@ -217,7 +217,7 @@ until_true 20 no_pairs || fail "rings of ended programs are left: $(verbena sock
 verbena run --sockets -- timeout 60 python3 "$work/large.py" "$VB_PREFIX/bin/verbena" >"$work/client" 2>&1 ||
   fail "the sizes of rings: $(cat "$work/client")"
 
-# ---- TCP holds back no bytes (TCP_CORK, MSG_MORE) that precede bytes in the ring, so what epoll reports can be read
+# ---- TCP holds back no bytes (TCP_CORK, MSG_MORE) that precede bytes in the ring, so epoll reports no unreadable bytes
 cat >"$work/cork.py" <<'PY'
 import os, select, socket, threading, time
 
@@ -318,7 +318,7 @@ VERBENA_SOCKETS_EARLY=5000 verbena run --sockets -- timeout 20 python3 "$work/se
 [ "$(total pairs_made)" -gt "$before" ] || fail "the connection of sendfile() has no ring"
 diff "$work/by_tcp" "$work/by_ring" || fail "sendfile() differs from TCP"
 
-# ---- a program that filters its own system calls (seccomp) is not killed because of those of the library
+# ---- a program that filters its system calls (seccomp) is not killed because of the library's system calls
 cat >"$work/sandbox.py" <<'PY'
 import ctypes, os, socket, struct, sys, time
 
@@ -354,7 +354,7 @@ verbena run --sockets -- timeout 20 python3 "$work/sandbox.py" 20005 >"$work/cli
   fail "a program in a sandbox: exit code $?, $(cat "$work/client")"
 wait $server || fail "the server of a program in a sandbox: $(cat "$work/server")"
 
-# ---- a program that only asks what the kernel can filter, as libseccomp does when it is loaded, gets rings
+# ---- a program that only asks which filters the kernel supports (libseccomp does so when it is loaded) gets rings
 cat >"$work/asks.py" <<'PY'
 import ctypes, errno, os, socket, sys
 c = ctypes.CDLL(None, use_errno=True)
@@ -366,7 +366,7 @@ connection.sendall(b"hello")
 assert connection.recv(100) == b"hello"
 PY
 before=$(total pairs_made)
-# With "only", even one round trip waits for the ring.
+# With "only", the first round trip of a connection waits for its ring.
 start run --sockets=only -- timeout 60 python3 "$work/echo_server.py" >"$work/server" 2>&1 &
 server=$!
 ready 20005
@@ -375,7 +375,7 @@ verbena run --sockets=only -- timeout 20 python3 "$work/asks.py" 20005 >"$work/c
 wait $server || fail "the server of a program that asks for seccomp: $(cat "$work/server")"
 [ "$(total pairs_made)" -gt "$before" ] || fail "a program that asks for seccomp gets no ring"
 
-# ---- without the service, connections go on, and new ones stay on TCP until a program starts another
+# ---- if the service dies, connections go on, and new ones stay on TCP until a program starts another service
 service=$(total pid)
 kill -KILL "$service"
 serve timeout 60 "$stream" serve 20004 8 5

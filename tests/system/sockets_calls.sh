@@ -11,10 +11,10 @@ listener = socket.create_server(("127.0.0.1", 0))
 libc = ctypes.CDLL(None, use_errno=True)
 libc.fdopen.restype = ctypes.c_void_p
 libc.fclose.argtypes = [ctypes.c_void_p]
-signal.alarm(60)  # ends the test if a call never returns
+signal.alarm(60)  # ends the test if a call does not return
 
 def pair():
-    """Returns both ends of a connection that has changed over, if it can."""
+    """Returns both ends of a connection that uses the ring, if the program runs under Verbena."""
     here = socket.create_connection(listener.getsockname())
     there = listener.accept()[0]
     for i in range(30):
@@ -51,7 +51,7 @@ def error_of(call):
     except OSError as error:
         return errno.errorcode[error.errno]
 
-def wait_all_fills_the_parts_and_no_more():
+def wait_all_fills_all_buffers_and_no_more():
     here, there = pair()
     room = bytearray(64)
     view = memoryview(room)
@@ -79,7 +79,7 @@ def urgent_data_stands_between_other_bytes():
     here.sendall(b"last")
     print(there.recv(100))
 
-def fclose_ends_the_use_of_the_descriptor():
+def fclose_releases_the_descriptor():
     here, there = pair()
     number = there.detach()
     assert libc.fclose(libc.fdopen(number, b"r+")) == 0
@@ -90,7 +90,7 @@ def fclose_ends_the_use_of_the_descriptor():
     os.close(read_end)
     os.close(write_end)
 
-def messages_have_no_names_and_no_control_data():
+def received_messages_have_no_address_and_no_control_data():
     here, there = pair()
     here.sendall(b"one")
     data, control, flags, name = there.recvmsg(100, 200)
@@ -98,7 +98,7 @@ def messages_have_no_names_and_no_control_data():
     here.sendall(b"two")
     print(there.recvfrom(100))
 
-def recvmmsg_tells_the_length_of_each_message():
+def recvmmsg_returns_the_length_of_each_message():
     here, there = pair()
     here.sendall(b"123456789")
     rooms = [ctypes.create_string_buffer(5) for _ in range(3)]
@@ -118,7 +118,7 @@ def nothing_is_sent_after_shutdown():
     print(here.recv(100), error_of(lambda: here.send(b"x")), end=" ")
     poll = select.poll()
     poll.register(here, 0)
-    assert poll.poll(5000)  # the reset has come
+    assert poll.poll(5000)  # the reset has arrived
     print(error_of(lambda: here.send(b"x")))
 
 def dprintf_keeps_the_order():
@@ -133,7 +133,7 @@ def until_reset(end):
     poll.register(end, 0)
     assert poll.poll(5000)
 
-def close_range_ends_the_use_of_the_descriptors():
+def close_range_releases_the_descriptors():
     here, there = pair()
     there.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise TCP holds the bytes back
     there.sendall(b"unread")
@@ -142,7 +142,7 @@ def close_range_ends_the_use_of_the_descriptors():
     until_reset(there)
     print(error_of(lambda: there.recv(100)))
 
-def a_child_that_closes_all_descriptors_does_not_hold_them():
+def a_child_that_closes_all_descriptors_holds_no_connection():
     here, there = pair()
     if (child := os.fork()) == 0:
         libc.close_range(3, 0xffffffff, 0)
@@ -168,11 +168,11 @@ def a_signal_ends_wait_all():
     print(there.recv(100, socket.MSG_WAITALL))
     thread.join()
 
-def an_error_behind_bytes_stays_in_the_kernel():
+def an_error_behind_unread_bytes_stays_in_the_kernel():
     here, there = pair()
     here.sendall(b"before")
     there.shutdown(socket.SHUT_RDWR)
-    assert select.select([here], [], [], 5)[0]  # the end has come
+    assert select.select([here], [], [], 5)[0]  # the end of the stream has arrived
     here.send(b"too late")
     until_reset(there)
     poll = select.poll()
@@ -186,7 +186,7 @@ def a_reset_that_ends_a_send_is_reported_once():
     there.close()
     print(0 < end() < 16 << 20, error_of(lambda: here.recv(100)), error_of(lambda: here.recv(100)))
 
-def sigio_tells_of_bytes_behind_those_in_the_ring():
+def sigio_comes_for_bytes_behind_unread_bytes_in_the_ring():
     here, there = pair()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
     here.sendall(b"unread")
@@ -205,7 +205,7 @@ def a_connection_after_one_that_was_shut_down_can_be_shut_down_too():
         there.close()
         here.close()
 
-def a_call_outlives_the_descriptor():
+def a_call_goes_on_after_its_descriptor_is_closed():
     here, there = pair()
     end = sleeper(lambda: there.recv(828))
     there.close()
@@ -214,7 +214,7 @@ def a_call_outlives_the_descriptor():
     until_reset(here)
     print(error_of(lambda: here.send(b"x")))
 
-def nodelay_is_kept_by_a_send_to_a_peer_that_sends_no_more():
+def a_send_to_a_peer_that_sends_no_more_keeps_nodelay():
     here, there = pair()
     here.sendall(b"unread")
     there.shutdown(socket.SHUT_WR)
@@ -232,7 +232,7 @@ def processes_of_a_connection_share_its_options():
     os.wait()
     print(here.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
-def the_urgent_mark_is_behind_older_bytes():
+def the_urgent_mark_comes_after_older_bytes():
     here, there = pair()
     here.sendall(b"older")
     here.send(b"!", socket.MSG_OOB)
@@ -248,8 +248,8 @@ def a_receive_of_no_bytes_stops_at_urgent_data():
     print(there.recv(100), end=" ")
     print(libc.recv(there.fileno(), ctypes.create_string_buffer(1), 0, 0))
 
-def select_looks_no_further_than_the_kernel():
-    """Some programs ask for all descriptors that they might have (getdtablesize()), with the usual fd_set."""
+def select_reads_no_more_of_the_set_than_the_kernel():
+    """Some programs call select() with getdtablesize() as the limit, but with an fd_set of the usual size."""
     here, there = pair()
     pages = mmap.mmap(-1, 8192)
     begin = ctypes.addressof(ctypes.c_char.from_buffer(pages))
@@ -260,7 +260,7 @@ def select_looks_no_further_than_the_kernel():
     ready = libc.select(1 << 20, ctypes.c_void_p(begin + 4096 - 128), None, None, limit)
     print(ready, pages[4096 - 128:4096] == (1 << there.fileno()).to_bytes(128, "little"))
 
-def many_parts_go_by_tcp_in_one_call():
+def writev_sends_many_buffers_by_tcp_in_one_call():
     here, there = pair()
     read_end, write_end = os.pipe()
     os.write(write_end, b"spliced ")
@@ -302,10 +302,10 @@ def a_failed_epoll_ctl_changes_nothing():
     event = ctypes.create_string_buffer(12)
     print(libc.epoll_ctl(-1, 1, there.fileno(), event), errno.errorcode[ctypes.get_errno()], there.recv(100))
 
-def a_descriptor_gets_another_connection():
+def a_descriptor_connects_a_second_time():
     here, there = pair()
-    nobody = struct.pack("H14x", socket.AF_UNSPEC)
-    print(libc.connect(here.fileno(), nobody, len(nobody)), error_of(lambda: there.recv(100)), end=" ")
+    unspecified = struct.pack("H14x", socket.AF_UNSPEC)
+    print(libc.connect(here.fileno(), unspecified, len(unspecified)), error_of(lambda: there.recv(100)), end=" ")
     here.connect(listener.getsockname())
     other = listener.accept()[0]
     for i in range(30):
@@ -317,19 +317,19 @@ def a_descriptor_gets_another_connection():
     print(i)
 
 signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-for case in (wait_all_fills_the_parts_and_no_more, urgent_data_stands_between_other_bytes,
-             fclose_ends_the_use_of_the_descriptor, messages_have_no_names_and_no_control_data,
-             recvmmsg_tells_the_length_of_each_message, nothing_is_sent_after_shutdown, dprintf_keeps_the_order,
-             close_range_ends_the_use_of_the_descriptors, a_child_that_closes_all_descriptors_does_not_hold_them,
-             a_signal_ends_wait_all, an_error_behind_bytes_stays_in_the_kernel,
-             a_reset_that_ends_a_send_is_reported_once, sigio_tells_of_bytes_behind_those_in_the_ring,
-             a_connection_after_one_that_was_shut_down_can_be_shut_down_too, a_call_outlives_the_descriptor,
-             nodelay_is_kept_by_a_send_to_a_peer_that_sends_no_more, processes_of_a_connection_share_its_options,
-             the_urgent_mark_is_behind_older_bytes, a_receive_of_no_bytes_stops_at_urgent_data,
-             select_looks_no_further_than_the_kernel, many_parts_go_by_tcp_in_one_call,
+for case in (wait_all_fills_all_buffers_and_no_more, urgent_data_stands_between_other_bytes,
+             fclose_releases_the_descriptor, received_messages_have_no_address_and_no_control_data,
+             recvmmsg_returns_the_length_of_each_message, nothing_is_sent_after_shutdown, dprintf_keeps_the_order,
+             close_range_releases_the_descriptors, a_child_that_closes_all_descriptors_holds_no_connection,
+             a_signal_ends_wait_all, an_error_behind_unread_bytes_stays_in_the_kernel,
+             a_reset_that_ends_a_send_is_reported_once, sigio_comes_for_bytes_behind_unread_bytes_in_the_ring,
+             a_connection_after_one_that_was_shut_down_can_be_shut_down_too, a_call_goes_on_after_its_descriptor_is_closed,
+             a_send_to_a_peer_that_sends_no_more_keeps_nodelay, processes_of_a_connection_share_its_options,
+             the_urgent_mark_comes_after_older_bytes, a_receive_of_no_bytes_stops_at_urgent_data,
+             select_reads_no_more_of_the_set_than_the_kernel, writev_sends_many_buffers_by_tcp_in_one_call,
              zero_copy_is_reported_as_complete, preadv2_and_pwritev2_move_bytes_of_a_connection,
              tls_of_the_kernel_is_refused_beside_the_ring, a_failed_epoll_ctl_changes_nothing,
-             a_descriptor_gets_another_connection):
+             a_descriptor_connects_a_second_time):
     print(case.__name__, end=": ")
     case()
 PY
@@ -340,7 +340,7 @@ by_ring=$(verbena sockets stat --json | python3 -c 'import json, sys; print(json
 [ "$by_ring" -gt 50000 ] || fail "only $by_ring bytes went by the ring"
 cat "$work/by_ring"
 
-# ---- a descriptor that is closed while another thread waits in a call: the service learns of the end after that call
+# ---- if a descriptor is closed while a thread waits in a call on it, the service learns of its end after that call
 cat >"$work/closed.py" <<'PY'
 import json, os, socket, subprocess, sys, threading, time
 
@@ -375,7 +375,7 @@ PY
 verbena run --sockets -- timeout 60 python3 "$work/closed.py" "$VB_PREFIX/bin/verbena" >"$work/client" 2>&1 ||
   fail "a descriptor closed during a call: $(cat "$work/client")"
 
-# ---- connections that end while the service's memory for them is on the way leave no memory mapped
+# ---- no memory stays mapped if a connection ends before the program has received its memory from the service
 cat >"$work/ended.py" <<'PY'
 import socket, time
 
@@ -396,7 +396,7 @@ for _ in range(100):
         pairs.append((here, listener.accept()[0]))
         for _ in range(2):
             exchange(*pairs[-1])
-    time.sleep(0.002)  # the service's messages come, and no call takes them before the descriptors are closed
+    time.sleep(0.002)  # messages of the service arrive, and no call reads them before the descriptors are closed
     for one in pairs[:2]:
         for end in one:
             end.close()
@@ -416,7 +416,7 @@ verbena run --sockets -- timeout 60 python3 "$work/ended.py" >"$work/client" 2>&
 verbena run --sockets -- timeout 60 "$VB_PREFIX/tests/programs/handler_closes" >"$work/client" 2>&1 ||
   fail "a handler that closes a descriptor: exit code $?, $(cat "$work/client")"
 
-# ---- a service that is stopped delays few calls of a program
+# ---- a stopped service delays only few calls of a program
 service=$(verbena sockets stat --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"]["pid"])')
 cat >"$work/many.py" <<'PY'
 import socket, time
@@ -431,6 +431,6 @@ for _ in range(100):
         assert len(there.recv(5000, socket.MSG_WAITALL)) == 5000
 assert time.monotonic() - begin < 20, time.monotonic() - begin
 PY
-# shellcheck disable=SC2016  # the shell that is started replaces these
+# shellcheck disable=SC2016  # the inner shell expands these
 verbena run --sockets -- bash -c 'kill -STOP "$1"; timeout 100 python3 "$2"; code=$?; kill -CONT "$1"; exit $code' \
   many "$service" "$work/many.py" >"$work/client" 2>&1 || fail "beside a stopped service: $(cat "$work/client")"

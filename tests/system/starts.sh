@@ -20,9 +20,9 @@ stop_agent() {
 
 # A command substitution ends when no process holds its pipe.  The agent lives for ten minutes, so it must not hold it.
 export VERBENA_IDLE=600
-begun=$SECONDS
+start_time=$SECONDS
 out=$(readlink /proc/self/fd/1 >"$work/pipe" && verbena run -- ibv_devices)
-[ $((SECONDS - begun)) -lt 30 ] || fail "the pipe was held for $((SECONDS - begun)) s"
+[ $((SECONDS - start_time)) -lt 30 ] || fail "the pipe was held for $((SECONDS - start_time)) s"
 grep -q verbena0 <<<"$out" || fail "no device: $out"
 [ "$(agents)" -eq 1 ] || fail "the agent did not outlive its first program"
 pid=$(agent_pid)

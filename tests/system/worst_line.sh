@@ -46,11 +46,11 @@ for ((seed = first; seed <= last; ++seed)); do
   until_true 20 listens && ! gone $server || cannot "the server does not listen"
   line "seed $seed"
   line "both $faults"
-  begun=$(date +%s%N)
+  start_time=$(date +%s%N)
   start_on a verbena run -- timeout 100 stdbuf -oL ucmatose -c $connections -C 0 -s "$address" >"$work/client" 2>&1 &
   client=$!
   until_true 70 are_made_or_not && are_made || cannot "not all of $connections are established"
-  took=$((($(date +%s%N) - begun) / 1000000))
+  took=$((($(date +%s%N) - start_time) / 1000000))
   is_bad || cannot "the line has lost or corrupted too few packets"
   line both  # this test does not cover disconnects over a bad line
   ends_well $client client

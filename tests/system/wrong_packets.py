@@ -60,7 +60,7 @@ try:
         time.sleep(0.05)
 
     out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    out.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER = DO: identification 0
+    out.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER = DO, so the IP header has identification 0
     out.bind(("127.0.0.1", 0))
     port = out.getsockname()[1]
     cases = {
@@ -83,21 +83,21 @@ try:
             after = counters()
             changed = [key for key in after if after[key] != before.get(key, 0)]
             words = name.replace("_", " ").split()
-            hit = [k for k in changed if all(w in k.replace("_", " ") for w in words) or name.replace(" ", "_") in k]
-            if hit:
+            matching = [k for k in changed if all(w in k.replace("_", " ") for w in words) or name.replace(" ", "_") in k]
+            if matching:
                 break
             assert time.monotonic() < deadline, f"{name}: not counted by reason; changed: {changed}"
             time.sleep(0.02)
-        print(f"{name}: counted as {hit}")
+        print(f"{name}: counted as {matching}")
 
-    # Send random bytes, and copies of these packets in which random bits are changed.
+    # Send random bytes, and copies of the packets above with random bits changed.
     rng = random.Random(1)
-    good = list(cases.values())
+    known_packets = list(cases.values())
     for i in range(20000):
         if rng.random() < 0.5:
             packet = rng.randbytes(rng.randrange(0, 400))
         else:
-            packet = bytearray(rng.choice(good))
+            packet = bytearray(rng.choice(known_packets))
             for _ in range(rng.randrange(1, 4)):
                 packet[rng.randrange(len(packet))] ^= 1 << rng.randrange(8)
         try:
