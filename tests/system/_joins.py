@@ -86,8 +86,8 @@ class Process:
         elif word == "left":
             self.leaves_ended[group] += 1
         elif word == "lost" or (word == "failed" and int(status[0]) == -errno.ENETRESET):
-            # A new manager has given the MLID of this group to another group, perhaps while the join was under way.  The
-            # program may join again.
+            # A new manager has given the MLID of this group to another group, perhaps while the join was under way.
+            # The program may join again.
             losses.append((mgid(group), self.node, self.join_time[group], time.time()))
             self.lost_count += 1
             if self.leaves_ended[group] == self.leaves_begun[group]:

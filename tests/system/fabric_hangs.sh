@@ -82,8 +82,8 @@ echo "slow link: ok"
 : >"$work/events"
 start_on a ibv_asyncwatch -d verbena0 >"$work/events" 2>&1 &
 watch=$!
-seen() { grep -q "$1" "$work/events"; }
-until_true 10 seen 'async event FD' || fail "ibv_asyncwatch: $(cat "$work/events")"
+event_seen() { grep -q "$1" "$work/events"; }
+until_true 10 event_seen 'async event FD' || fail "ibv_asyncwatch: $(cat "$work/events")"
 fault "link a:verbena0 - red flaps: 50ms down, 50ms up, at random (seed 3)" link a red flapping 50ms 50ms --seed 3
 shows "fault: link a:verbena0 - red flaps" || fail "fabric show: $(verbena fabric show)"
 flapped() { [ "$(grep -c 'IBV_EVENT_PORT_ACTIVE\|port active' "$work/events")" -ge 3 ]; }
@@ -117,10 +117,10 @@ until_true 20 listens_tcp 7304 || fail "the server does not listen: $(cat "$work
 start_on b ibv_rc_pingpong -g 0 -n 100000000 -p 7304 127.0.0.1 >"$work/client" 2>&1 &
 client=$!
 goes_on
-! seen PKEY_CHANGE || fail "events: $(cat "$work/events")"
+! event_seen PKEY_CHANGE || fail "events: $(cat "$work/events")"
 fault "node a has lost P_Key 0xffff" node a pkey 0xffff removed
 shows "fault: node a has lost P_Key 0xffff" || fail "fabric show: $(verbena fabric show)"
-until_true 10 seen PKEY_CHANGE || fail "no program hears of it: $(cat "$work/events")"
+until_true 10 event_seen PKEY_CHANGE || fail "no program hears of it: $(cat "$work/events")"
 until_true 60 exceeded || fail "without the P_Key: $(tail -3 "$work/client" "$work/server")"
 stop $server
 stop $client

@@ -1,8 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# Tests that epoll reports bytes in shared memory: one-shot, exclusive, together with output, without input, for a set
-# within a set or in poll(), when an entry is added or armed again while threads sleep for the set, and when the set is
-# closed.  It reports connections in the order in which their bytes were sent, and leaves no connection out.
+# Tests that epoll reports bytes in shared memory: with one-shot, exclusive and edge-triggered entries, together with
+# output, for a set within a set or in poll(), when an entry is added or armed again while threads sleep in epoll_wait(),
+# and when the set is closed.  epoll must report connections in the order in which their bytes were sent, and must leave
+# no connection out.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
 # Each connection waits for its ring in its first call, so that the cases below know which connections have one.
@@ -11,7 +12,7 @@ export VERBENA_SOCKETS_EARLY=2000
 cat >"$work/modes.py" <<'PY'
 import os, select, socket, subprocess, sys, threading, time
 
-how = sys.argv[1]
+mode = sys.argv[1]
 listener = socket.create_server(("127.0.0.1", 0))
 
 def pair():
@@ -47,7 +48,7 @@ def until_it_sleeps(thread):
                 return
 
 class Waiter(threading.Thread):
-    """Waits for the set once."""
+    """Waits for events of an epoll set once, in a thread."""
     def __init__(self, poll):
         super().__init__(daemon=True)
         self.poll, self.events = poll, None
@@ -59,11 +60,11 @@ class Waiter(threading.Thread):
         self.join(15)
         return self.events
 
-if how == "oneshot":
-    # Workers share the connections of one set: each is armed again by the worker that has served it.
+if mode == "oneshot":
+    # Workers share the connections of one set.  The worker that has served a connection arms its entry again.
     pairs = [pair() for _ in range(8)]
     by_fd = {there.fileno(): there for _, there in pairs}
-    served = {fd: threading.Lock() for fd in by_fd}
+    being_served = {fd: threading.Lock() for fd in by_fd}
     poll = select.epoll()
     flags = select.EPOLLIN | select.EPOLLONESHOT
     for fd, there in by_fd.items():
@@ -74,7 +75,7 @@ if how == "oneshot":
     def work():
         while not stop.is_set():
             for fd, _ in poll.poll(1, maxevents=2):
-                if not served[fd].acquire(blocking=False):
+                if not being_served[fd].acquire(blocking=False):
                     problems.append("two workers have the same connection")
                     stop.set()
                     return
@@ -82,7 +83,7 @@ if how == "oneshot":
                     by_fd[fd].sendall(by_fd[fd].recv(100))
                 except BlockingIOError:
                     pass
-                served[fd].release()
+                being_served[fd].release()
                 poll.modify(fd, flags)
     workers = [threading.Thread(target=work) for _ in range(3)]
     for one in workers:
@@ -99,9 +100,9 @@ if how == "oneshot":
     for one in workers:
         one.join()
     assert not problems, problems
-elif how == "arm":
-    # While bytes lie in the ring and a thread sleeps, a one-shot entry is armed, an edge-triggered entry is set again,
-    # or an entry is added.
+elif mode == "arm":
+    # While bytes lie in the ring and a thread sleeps in epoll_wait(), a one-shot entry is armed, an edge-triggered entry
+    # is modified, or an entry is added.
     here, there = pair()
     _other, idle = pair()
     poll = select.epoll()
@@ -124,8 +125,8 @@ elif how == "arm":
     assert waiter.got() == [(there.fileno(), select.EPOLLIN)], waiter.events
     assert there.recv(100) == b"one"
     assert poll.poll(0.05) == []
-elif how == "output":
-    # An event reports possible output together with input: at an edge, and if there is room for one event only.
+elif mode == "output":
+    # An event reports EPOLLOUT together with EPOLLIN: at an edge, and if the caller has room for one event only.
     here, there = pair()
     both = select.EPOLLIN | select.EPOLLOUT
     poll = select.epoll()
@@ -159,31 +160,31 @@ elif how == "output":
     assert (events := poll.poll(5)) == [(there.fileno(), both)], events
     there.shutdown(socket.SHUT_WR)
     assert (events := poll.poll(5)) == [(there.fileno(), both)], events
-elif how == "order":
-    # The connection whose bytes were sent first is reported first, as by TCP.  One connection has no ring, so the kernel
-    # reports it.
-    cold = Peer(listener.getsockname()[1])
+elif mode == "order":
+    # epoll reports the connection first whose bytes were sent first, as by TCP.  One connection has no ring, so its
+    # events come from the kernel.
+    ringless_peer = Peer(listener.getsockname()[1])
     accepted = listener.accept()[0]
-    pairs = [pair() for _ in range(8)] + [(cold, accepted)]
+    pairs = [pair() for _ in range(8)] + [(ringless_peer, accepted)]
     poll = select.epoll()
     for here, there in reversed(pairs):
         poll.register(there, select.EPOLLIN)
     for i in range(100):
-        wanted = [pairs[(k * 3 + i) % 8] for k in range(8)]
+        send_order = [pairs[(k * 3 + i) % 8] for k in range(8)]
         if i < 2:
-            wanted.insert(0, pairs[-1])
-        for here, there in wanted:
+            send_order.insert(0, pairs[-1])
+        for here, there in send_order:
             here.sendall(b"x")
             assert select.select([there], [], [], 5)[0]  # TCP delivers bytes a moment later
         order = []
-        while len(order) < len(wanted):
+        while len(order) < len(send_order):
             order += [fd for fd, _ in poll.poll(5) if fd not in order]
-        assert order == [there.fileno() for _, there in wanted], (i, order)
-        for here, there in wanted:
+        assert order == [there.fileno() for _, there in send_order], (i, order)
+        for here, there in send_order:
             assert there.recv(100) == b"x"
-        assert poll.poll(0) == []  # so the kernel learns that they are empty, and forgets their order
-elif how == "fair":
-    # No connection is left out while others always have bytes, whether the ring or the kernel has its event.
+        assert poll.poll(0) == []  # the kernel finds the connections empty, and forgets their order
+elif mode == "fair":
+    # epoll leaves no connection out while others always have bytes, whether its event comes from the ring or the kernel.
     pairs = [pair() for _ in range(4)]
     for room in (1, 2, 3):
         for unread in range(5):
@@ -200,7 +201,7 @@ elif how == "fair":
             listener.accept()[0].close()
             for _, there in pairs[:unread]:
                 assert there.recv(100) == b"x"
-elif how == "exclusive":
+elif mode == "exclusive":
     here, there = pair()
     polls = [select.epoll() for _ in range(2)]
     for poll in polls:
@@ -209,8 +210,8 @@ elif how == "exclusive":
         here.sendall(b"x")
         assert polls[i % 2].poll(5) == [(there.fileno(), select.EPOLLIN)], i
         assert there.recv(100) == b"x"
-elif how == "edges":
-    # An outer set reports each arrival once with EPOLLET, and only one arrival with EPOLLONESHOT.
+elif mode == "edges":
+    # An outer set reports each arrival of bytes once with EPOLLET, and only one arrival with EPOLLONESHOT.
     here, there = pair()
     here.sendall(b"x")
     assert select.select([there], [], [], 5)[0]  # TCP delivers bytes a moment later
@@ -242,8 +243,8 @@ elif how == "edges":
         assert outer.poll(0) == [], i
         outer.modify(inner, select.EPOLLIN | select.EPOLLONESHOT)
     assert there.recv(11, socket.MSG_WAITALL) == b"x" * 11
-elif how == "read":
-    # An arrival is an edge even if its bytes are read before the wait, which then reports what is ready: output.
+elif mode == "read":
+    # An arrival of bytes is an edge even if they are read before the wait.  The wait then reports EPOLLOUT.
     here, there = pair()
     poll, inner, outer = select.epoll(), select.epoll(), select.epoll()
     poll.register(there, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
@@ -255,8 +256,9 @@ elif how == "read":
         assert poll.poll(0) == outer.poll(0) == [], i
         here.sendall(b"x")
         assert there.recv(1) == b"x"
-elif how == "closed":
-    # A thread that sleeps for a set is woken even after the set was closed.  The next set has none of its entries.
+elif mode == "closed":
+    # Bytes wake a thread that sleeps in epoll_wait() even after the set was closed.  The next set has none of its
+    # entries.
     here, there = pair()
     for i in range(50):
         poll = select.epoll()
@@ -268,15 +270,15 @@ elif how == "closed":
         assert there.recv(100) == b"12345"
         here.sendall(b"67890")
         assert there.recv(100) == b"67890"
-elif how in ("nested", "polled", "selected"):
+elif mode in ("nested", "polled", "selected"):
     here, there = pair()
     inner = select.epoll()
     inner.register(there, select.EPOLLIN)
-    if how == "nested":
+    if mode == "nested":
         outer = select.epoll()
         outer.register(inner, select.EPOLLIN)
         wait = lambda timeout: bool(outer.poll(timeout))
-    elif how == "polled":
+    elif mode == "polled":
         outer = select.poll()
         outer.register(inner, select.POLLIN)
         wait = lambda timeout: bool(outer.poll(timeout * 1000))
@@ -288,7 +290,7 @@ elif how in ("nested", "polled", "selected"):
         assert inner.poll(0) == [(there.fileno(), select.EPOLLIN)], i
         assert there.recv(100) == b"x"
         assert not wait(0), i
-    # A thread that sleeps for the outer set is woken when a connection with bytes is added to the inner one.
+    # A thread that sleeps for the outer set is woken when a connection with bytes is added to the inner set.
     here, there = pair()
     here.sendall(b"x")
     got = []
@@ -298,19 +300,19 @@ elif how in ("nested", "polled", "selected"):
     inner.register(there, select.EPOLLIN)
     thread.join()
     assert got == [True] and inner.poll(0) == [(there.fileno(), select.EPOLLIN)]
-elif how in ("unasked", "unasked_set"):
-    # A thread sleeps for the set, which does not ask for input, so the bytes may go by the ring.
+elif mode in ("without_input", "set_without_input"):
+    # A thread sleeps for a set whose entry does not ask for input, so bytes of the connection may go by the ring.
     here, there = pair()
     inner = select.epoll()
     inner.register(there, select.EPOLLIN)
-    poll, entry = select.epoll(), there if how == "unasked" else inner
+    poll, entry = select.epoll(), there if mode == "without_input" else inner
     poll.register(entry, 0)
     for i in range(3):
         waiter = Waiter(poll)
         for _ in range(100):
             here.sendall(b"0123456789")
             assert there.recv(100) == b"0123456789"
-        # The thread is woken once the set asks for input, by bytes that are there or come then.
+        # After the entry asks for input, the thread is woken by bytes that have arrived already, or that arrive then.
         if i == 0:
             here.sendall(b"x")
         poll.modify(entry, select.EPOLLIN)
@@ -327,11 +329,11 @@ total() { verbena sockets stat --json | python3 -c '
 import json, sys
 service = json.load(sys.stdin)["service"] or {"total": {}}
 print(service["total"].get(sys.argv[1], service.get(sys.argv[1], 0)))' "$1"; }
-for how in output order fair edges read closed unasked unasked_set; do
-  timeout 40 python3 "$work/modes.py" $how >"$work/client" 2>&1 || fail "by TCP, $how: $(cat "$work/client")"
+for mode in output order fair edges read closed without_input set_without_input; do
+  timeout 40 python3 "$work/modes.py" $mode >"$work/client" 2>&1 || fail "by TCP, $mode: $(cat "$work/client")"
 done
-for how in oneshot arm output order fair exclusive edges read closed nested polled selected unasked unasked_set; do
+for mode in oneshot arm output order fair exclusive edges read closed nested polled selected without_input set_without_input; do
   before=$(total by_ring)
-  verbena run --sockets -- timeout 40 python3 "$work/modes.py" $how >"$work/client" 2>&1 || fail "$how: $(cat "$work/client")"
-  [[ $how = arm || $how = fair ]] || [ "$(total by_ring)" -gt $((before + 150)) ] || fail "$how: the bytes did not go by the ring: $(verbena sockets stat)"
+  verbena run --sockets -- timeout 40 python3 "$work/modes.py" $mode >"$work/client" 2>&1 || fail "$mode: $(cat "$work/client")"
+  [[ $mode = arm || $mode = fair ]] || [ "$(total by_ring)" -gt $((before + 150)) ] || fail "$mode: the bytes did not go by the ring: $(verbena sockets stat)"
 done

@@ -3,13 +3,13 @@
 # Tests that random sequences of socket calls by several processes print the same by TCP and under
 # `verbena run --sockets`: results, errno, bytes, signals, and what poll, select and epoll report.  VB_SEQUENCES sets
 # their number (default 300), and VB_SEED the first one (default 1).  The processes wait for each other most of the time,
-# so VB_SEQUENCE_JOBS sequences run at a time (default 4).  On a difference the test drops all steps that the difference
-# does not need, and prints the rest.  The test has no timeout of its own, because scripts/soak runs many sequences.
+# so VB_SEQUENCE_JOBS sequences run at a time (default 4).  If a sequence differs, the test drops all steps that the
+# difference does not need, and prints the rest.  The test sets no timeout, because scripts/soak runs many sequences.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
-# The service gives the pages of a ring back as soon as it is empty for 1 ms, so that this happens between many calls.
+# The service frees the pages of a ring that has been empty for 1 ms, so that this happens between many calls.
 export VERBENA_SOCKETS_RING_IDLE=0.001
-# An end that is not acknowledged at once would make the program wait for up to 40 ms.
+# With quickack, TCP acknowledges the end of a stream at once.  Otherwise the program would wait for it for up to 40 ms.
 ip route change table local local 127.0.0.0/8 dev lo proto kernel scope host src 127.0.0.1 quickack 1 2>/dev/null || true
 ip route change table local local 127.0.0.1 dev lo proto kernel scope host src 127.0.0.1 quickack 1 2>/dev/null || true
 first=${VB_SEED:-1} sequences=${VB_SEQUENCES:-300} jobs=${VB_SEQUENCE_JOBS:-4}
@@ -30,21 +30,21 @@ def start(with_verbena, arguments):
 def run_both(arguments):
     """Returns the program's output by TCP and under Verbena, and its error output under Verbena."""
     running = [start(with_verbena, arguments) for with_verbena in (False, True)]
-    said = [one.communicate() for one in running]
-    return said[0][0], said[1][0], said[1][1]
+    by_tcp, by_ring = [process.communicate() for process in running]
+    return by_tcp[0], by_ring[0], by_ring[1]
 
 def by_sequence(text):
     parts = re.split(r"^sequence (\d+)\n", text, flags=re.M)
     return dict(zip(map(int, parts[1::2]), parts[2::2]))
 
-def play(steps):
+def run_steps(steps):
     file = os.path.join(directory, "steps")
     with open(file, "w") as out:
         out.write("\n".join(steps) + "\n")
     return run_both(["play", file])[:2]
 
 def differs(steps):
-    by_tcp, by_ring = play(steps)
+    by_tcp, by_ring = run_steps(steps)
     return by_tcp != by_ring
 
 def minimise(steps):
@@ -61,41 +61,42 @@ def minimise(steps):
         size //= 2
     return steps
 
-def explain(seed, by_tcp, by_ring):
+def print_difference(seed, by_tcp, by_ring):
     print(f"sequence {seed} differs; VB_SEED={seed} VB_SEQUENCES=1 repeats it")
     steps = subprocess.run([fuzz, "show", str(seed)], capture_output=True, text=True).stdout.splitlines()
     if differs(steps):
-        by_tcp, by_ring = play(minimise(steps))
+        by_tcp, by_ring = run_steps(minimise(steps))
     else:
-        print("It does not differ each time.")
+        print("The sequence does not differ in each run.")
     tcp, ring = by_tcp.splitlines(), by_ring.splitlines()
     for i in range(max(len(tcp), len(ring))):
-        one, other = (lines[i] if i < len(lines) else "nothing" for lines in (tcp, ring))
-        print(f"  {one}" if one == other else f"- {one}\n+ {other}")
+        tcp_line, ring_line = (lines[i] if i < len(lines) else "nothing" for lines in (tcp, ring))
+        print(f"  {tcp_line}" if tcp_line == ring_line else f"- {tcp_line}\n+ {ring_line}")
 
 def run_batch(begin):
     return begin, run_both(["run", str(begin), str(min(batch, first + count - begin))])
 
-warm = moved = 0
-bad = []
+connections = moved = 0
+different = []
 with ThreadPoolExecutor(jobs) as pool:
-    for begin, (by_tcp, by_ring, words) in pool.map(run_batch, range(first, first + count, batch)):
-        last = re.search(r"(\d+) of (\d+) connections moved", words)
-        if not last or words.count("\n") != 1:
-            print("the program says:", words)
-        moved, warm = (moved + int(last[1]), warm + int(last[2])) if last else (moved, warm + 1)
+    for begin, (by_tcp, by_ring, errors) in pool.map(run_batch, range(first, first + count, batch)):
+        summary = re.search(r"(\d+) of (\d+) connections moved", errors)
+        if not summary or errors.count("\n") != 1:
+            print("the program says:", errors)
+        moved += int(summary[1]) if summary else 0
+        connections += int(summary[2]) if summary else 1
         tcp, ring = by_sequence(by_tcp), by_sequence(by_ring)
         for seed in range(begin, min(begin + batch, first + count)):
             if tcp.get(seed) == ring.get(seed) and seed in tcp:
                 continue
-            bad.append(seed)
-            if len(bad) <= 3:
-                explain(seed, tcp.get(seed, ""), ring.get(seed, ""))
+            different.append(seed)
+            if len(different) <= 3:
+                print_difference(seed, tcp.get(seed, ""), ring.get(seed, ""))
 service = json.loads(subprocess.run([verbena, "sockets", "stat", "--json"], capture_output=True).stdout)["service"]
-print(f"{count} sequences, {len(bad)} differ: {bad[:100]}")
-print(f"{moved} of {warm} connections moved bytes by the ring, {service['total']['by_ring']} bytes in all")
+print(f"{count} sequences, {len(different)} differ: {different[:100]}")
+print(f"{moved} of {connections} connections moved bytes by the ring, {service['total']['by_ring']} bytes in all")
 # A connection that cannot use the ring (SO_RCVLOWAT before connect()) is rare.
-if bad or moved < warm * 0.9 or service["total"]["by_ring"] < 1000 * count:
+if different or moved < connections * 0.9 or service["total"]["by_ring"] < 1000 * count:
     sys.exit(1)
 PY
 LD_PRELOAD=${VB_PRELOAD:-} python3 "$work/compare.py" "$VB_PREFIX/tests/programs/sockets_fuzz" "$VB_PREFIX/bin/verbena" \

@@ -9,7 +9,7 @@ ulimit -Sn "$(ulimit -Hn)"
 export VERBENA_SOCKETS_RING_IDLE=0.3
 
 service() { verbena sockets stat --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"][sys.argv[1]])' "$1"; }
-# kib PID...: prints the memory of processes, each shared page once.
+# kib PID...: prints the memory of processes in KiB, with each shared page once.
 kib() {
   python3 - "$@" <<'PY'
 import pathlib, sys
@@ -17,8 +17,9 @@ rollups = (pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() fo
 print(sum(int(line.split()[1]) for lines in rollups for line in lines if line.startswith("Pss:")))
 PY
 }
+# holding COUNT: succeeds if the programs have exchanged bytes COUNT times, and wait.
 holding() { [ "$(grep -c '^holding' "$work/out")" -eq "$1" ]; }
-# Only the first page of each connection is left: it has no bytes of the program.
+# Succeeds if only the first page of each connection is left, which has no bytes of the program.
 only_first_pages() { [ "$(service resident_bytes)" -eq $((count * 4096)) ]; }
 
 # The first 16 connections have rings of 8 MiB, the next 512 of 1 MiB, and the others of 128 KiB.
@@ -28,24 +29,24 @@ mkfifo "$work/in"
 start run --sockets -- "$VB_PREFIX/bench/idle_sockets" $count $bytes <"$work/in" >"$work/out" 2>&1 &
 program=$!
 exec {to}>"$work/in"
-held=0
+exchanges=0
 for round in 1 2 3; do
-  until_true 60 holding $((held + 1)) || fail "round $round: $(cat "$work/out")"
-  # On a busy machine, the programs may have to exchange bytes several times before all ends are introduced.
+  until_true 60 holding $((exchanges + 1)) || fail "round $round: $(cat "$work/out")"
+  # On a busy machine, the programs may have to exchange bytes several times before all connections have rings.
   until [ "$(service pairs)" -eq $count ]; do
-    [ $((++held)) -lt 20 ] || fail "not all connections have a ring: $(verbena sockets stat)"
+    [ $((++exchanges)) -lt 20 ] || fail "not all connections have a ring: $(verbena sockets stat)"
     tell "$to"
-    until_true 60 holding $((held + 1)) || fail "round $round: $(cat "$work/out")"
+    until_true 60 holding $((exchanges + 1)) || fail "round $round: $(cat "$work/out")"
   done
   [ "$(service memory_bytes)" -eq $all_rings ] || fail "the rings are not $all_rings bytes: $(verbena sockets stat)"
   until_true 20 only_first_pages || fail "round $round: memory is left: $(verbena sockets stat)"
   read -r _ _ _ client _ server < <(tail -1 "$work/out")
-  left=$(kib "$client" "$server" "$(service pid)")
-  # Each connection has its page, and what the service knows of it.  The rest belongs to the three programs themselves.
-  [ "$left" -lt $((count * 8 + 16384)) ] || fail "round $round: $left KiB are left of $count connections"
-  echo "round $round: $left KiB, $(service given_back_bytes) bytes given back so far"
+  kib_left=$(kib "$client" "$server" "$(service pid)")
+  # Each connection has one page, and some memory of the service.  The rest belongs to the three programs themselves.
+  [ "$kib_left" -lt $((count * 8 + 16384)) ] || fail "round $round: $kib_left KiB are left of $count connections"
+  echo "round $round: $kib_left KiB, $(service given_back_bytes) bytes given back so far"
   tell "$to"
-  held=$((held + 1))
+  exchanges=$((exchanges + 1))
 done
 # Each connection has used a page for each direction in each round.
 [ "$(service given_back_bytes)" -ge $((3 * count * 2 * 4096)) ] || fail "little was given back: $(verbena sockets stat)"

@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need ss python3
 
 cat >"$work/server.py" <<'PY'
-# Echoes until "go", sends 51,200 bytes, and says what came after that.
+# Echoes until "go", sends 51,200 bytes, and prints the bytes that it receives after that.
 import socket
 server = socket.create_server(("127.0.0.1", 20010))
 while True:
@@ -26,10 +26,10 @@ PY
 cat >"$work/client.py" <<'PY'
 import ctypes, fcntl, os, socket, subprocess, sys, termios
 
-how = sys.argv[1]
+mode = sys.argv[1]
 connection = socket.create_connection(("127.0.0.1", 20010))
-if how == "child":
-    # A child that has started a program without the connection does not keep it on TCP.
+if mode == "child":
+    # A child that runs a program without the connection must not keep the connection on TCP.
     if os.fork() == 0:
         os.execvp("true", ["true"])
     os.wait()
@@ -38,18 +38,18 @@ while not os.path.exists(sys.argv[2]):
     assert connection.recv(100) == b"hello"
 # The bytes arrive while nobody waits in the kernel, so they lie in the ring.
 connection.sendall(b"go")
-want = bytes(range(256)) * 200
+expected = bytes(range(256)) * 200
 unread = bytearray(4)
-while int.from_bytes(unread, sys.byteorder) < len(want):
+while int.from_bytes(unread, sys.byteorder) < len(expected):
     fcntl.ioctl(connection, termios.FIONREAD, unread)
-head = ["head", "-c", str(len(want))]
+head = ["head", "-c", str(len(expected))]
 environment = dict(os.environ)
 
 def read_all(fd):
     return b"".join(iter(lambda: os.read(fd, 65536), b""))
 
 got = b""
-if how == "exec":
+if mode == "exec":
     out, into = os.pipe()
     if os.fork() == 0:
         os.dup2(connection.fileno(), 0)
@@ -58,19 +58,19 @@ if how == "exec":
         os.execvp("head", head)
     os.close(into)
     got = read_all(out)
-elif how == "script":
+elif mode == "script":
     script = os.path.join(os.path.dirname(sys.argv[0]), "script")
     with open(script, "w") as file:
         file.write("#!/bin/sh\nexec " + " ".join(head) + "\n")
     os.chmod(script, 0o755)
     got = subprocess.run([script], stdin=connection, stdout=subprocess.PIPE).stdout
-elif how == "spawn":
+elif mode == "spawn":
     out, into = os.pipe()
     os.posix_spawn("/usr/bin/head", head, environment, file_actions=[
         (os.POSIX_SPAWN_DUP2, connection.fileno(), 0), (os.POSIX_SPAWN_DUP2, into, 1), (os.POSIX_SPAWN_CLOSE, out)])
     os.close(into)
     got = read_all(out)
-elif how == "number":
+elif mode == "number":
     # The next program takes over the connection by a descriptor above 2, reads all bytes, and answers.
     out, into = os.pipe()
     if os.fork() == 0:
@@ -82,38 +82,38 @@ elif how == "number":
         os.execv(sys.executable, [sys.executable, "-c", f"""
 import os
 got = b""
-while len(got) < {len(want)}:
+while len(got) < {len(expected)}:
     got += os.read({fd}, 65536)
 os.write({fd}, b"more")
 os.write(1, got)
 """])
     os.close(into)
     got = read_all(out)
-elif how == "foreign":
+elif mode == "foreign":
     del environment["LD_PRELOAD"]
     run = subprocess.run(head, stdin=connection, capture_output=True, env=environment)
     print("got", len(run.stdout), run.stderr.decode().strip())
     sys.exit(run.returncode)
-elif how == "child":
-    while len(got) < len(want):
+elif mode == "child":
+    while len(got) < len(expected):
         got += connection.recv(65536)
-elif how == "splice":
+elif mode == "splice":
     c = ctypes.CDLL(None, use_errno=True)
     out, into = os.pipe()
-    while len(got) < len(want):
+    while len(got) < len(expected):
         n = c.splice(connection.fileno(), None, into, None, 65536, 0)
         assert n > 0, ctypes.get_errno()
         got += os.read(out, n)
-elif how == "fdopen":
+elif mode == "fdopen":
     c = ctypes.CDLL(None)
     c.fdopen.restype = ctypes.c_void_p
     file = c.fdopen(connection.fileno(), b"r+")
-    buffer = ctypes.create_string_buffer(len(want))
-    count = c.fread(buffer, 1, len(want), ctypes.c_void_p(file))
+    buffer = ctypes.create_string_buffer(len(expected))
+    count = c.fread(buffer, 1, len(expected), ctypes.c_void_p(file))
     got = buffer.raw[:count]
-assert got == want, len(got)
-if how in ("splice", "fdopen"):
-    connection.sendall(b"more")  # The socket uses TCP from now on.
+assert got == expected, len(got)
+if mode in ("splice", "fdopen"):
+    connection.sendall(b"more")  # by TCP, which the socket uses from now on
 PY
 
 start run --sockets -- timeout 100 python3 "$work/server.py" >"$work/server" 2>&1 &
@@ -126,7 +126,7 @@ both_have_the_ring() { verbena sockets ls --json | python3 -c 'import json, sys
 sys.exit(not any(all(row[way]["by_ring"] + row[way]["by_tcp"] > 0 for way in ("out", "in"))
                  for row in json.load(sys.stdin)["sockets"]))'; }
 no_sockets() { [ "$(verbena sockets ls --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["sockets"])')" = "[]" ]; }
-# client HOW: runs the client.  It sends its request when both ends have the ring.
+# client MODE: runs the client, which sends its request when both ends have the ring.
 client() {
   rm -f "$work/go"
   until_true 10 no_sockets || fail "$1: a connection is left: $(verbena sockets ls)"
@@ -140,12 +140,12 @@ by_ring() { verbena sockets stat --json | python3 -c 'import json, sys; print(js
 said() { [ "$(wc -l <"$work/server")" -ge "$1" ]; }
 
 line=0
-for how in exec script number spawn child splice fdopen; do
+for mode in exec script number spawn child splice fdopen; do
   before=$(by_ring 2>/dev/null || echo 0)
-  client $how || fail "$how: $(cat "$work/client")"
-  [ "$(by_ring)" -gt $((before + 50000)) ] || fail "$how: the bytes did not lie in the ring: $(verbena sockets stat)"
+  client $mode || fail "$mode: $(cat "$work/client")"
+  [ "$(by_ring)" -gt $((before + 50000)) ] || fail "$mode: the bytes did not go by the ring: $(verbena sockets stat)"
   line=$((line + 1))
-  until_true 10 said $line || fail "$how: the server has not seen the end of the stream"
+  until_true 10 said $line || fail "$mode: the server has not seen the end of the stream"
 done
 [ "$(grep -c "end after b'more'" "$work/server")" -eq 3 ] || fail "after number, splice and fdopen: $(cat "$work/server")"
 

@@ -1,9 +1,9 @@
 #!/bin/bash
 # ctest: PLAIN
-# SIGSTOP, SIGCONT and kill -9 hit programs under `verbena run --sockets` and the socket service at any moment of a
-# transfer.  A program that was stopped gets all bytes, and nobody sleeps while bytes wait; the peer of a killed program
-# is told; the death of the service harms no connection.  VB_ROUNDS sets the rounds of each kind (default 6), and VB_SEED
-# the moments; a failure prints the seed.  The test has no timeout of its own: scripts/soak asks for many rounds.
+# Sends SIGSTOP, SIGCONT and SIGKILL to programs under `verbena run --sockets` and to the socket service at any moment of
+# a transfer.  A program that was stopped gets all bytes, and no reader sleeps while bytes wait.  The peer of a killed
+# program is told.  The death of the service harms no connection.  VB_ROUNDS sets the rounds of each kind (default 6), and
+# VB_SEED the moments; a failure prints the seed.  The test sets no timeout, because scripts/soak runs many rounds.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need ss python3
 stream=$VB_PREFIX/tests/programs/stream
@@ -17,7 +17,7 @@ broken() {
   fail "VB_SEED=$seed, $kind, round $round: $*; server: $(tail -3 "$work/server"); client: $(tail -3 "$work/client"); $(
     verbena sockets ls 2>&1)"
 }
-# The sleep is the test here: it picks the moment of a signal.
+# random_moment MS: sleeps for up to MS milliseconds.  This sleep chooses the moment of a signal.
 random_moment() { sleep "0.$(printf %03d $((RANDOM % $1)))"; }
 port=20040
 open_port() { ss -Htln "sport = :$port" | grep -q .; }
@@ -25,21 +25,21 @@ gone() { ! kill -0 "$1" 2>/dev/null || [ "$(awk '{print $3}' "/proc/$1/stat" 2>/
 both_gone() { gone "$server" && gone "$client"; }
 service() { verbena sockets stat --json | python3 -c 'import json, sys; print((json.load(sys.stdin)["service"] or {"pid": 0})["pid"])'; }
 
-# A forked child lives on when its parent is killed, so the rounds that kill a program choose among the first four.
-hows=(threads poll epoll dup fork)
-# start_both MEGABYTES COUNT: starts server and client, each in one of the first COUNT ways of `hows`.
+# A forked child lives on when its parent is killed, so the rounds that kill a program use the first four modes.
+modes=(threads poll epoll dup fork)
+# start_both MEGABYTES COUNT: starts server and client, each in one of the first COUNT modes.
 start_both() {
-  local how=${hows[RANDOM % $2]}
+  local mode=${modes[RANDOM % $2]}
   port=$((port + 1))
   [ $port -lt 21000 ] || port=20041
-  start run --sockets -- "$stream" serve $port "$1" $((RANDOM + 1)) "$how" >"$work/server" 2>&1 &
+  start run --sockets -- "$stream" serve $port "$1" $((RANDOM + 1)) "$mode" >"$work/server" 2>&1 &
   server=$!
   until_true 20 open_port || broken "the server does not listen"
-  how=${hows[RANDOM % $2]}
-  start run --sockets -- "$stream" call $port "$1" $((RANDOM + 1)) "$how" >"$work/client" 2>&1 &
+  mode=${modes[RANDOM % $2]}
+  start run --sockets -- "$stream" call $port "$1" $((RANDOM + 1)) "$mode" >"$work/client" 2>&1 &
   client=$!
 }
-whole() { grep -q 'bytes each way$' "$work/server" && grep -q 'bytes each way$' "$work/client"; }
+all_bytes_arrived() { grep -q 'bytes each way$' "$work/server" && grep -q 'bytes each way$' "$work/client"; }
 
 for kind in stop kill-client kill-server kill-service stop-service; do
   for round in $(seq "$rounds"); do
@@ -55,7 +55,7 @@ for kind in stop kill-client kill-server kill-service stop-service; do
           random_moment 40
         done
         until_true 30 both_gone || broken "the programs do not end"
-        whole || broken "not all bytes have come"
+        all_bytes_arrived || broken "not all bytes have arrived"
         ;;
       kill-*)
         start_both 2000 4
@@ -69,10 +69,10 @@ for kind in stop kill-client kill-server kill-service stop-service; do
         [ -z "$other" ] || wait "$victim" 2>/dev/null || true
         if [ -n "$other" ]; then
           other_gone() { gone "$other"; }
-          # A client that was killed before it has connected leaves a server that still listens.
+          # If the client is killed before it has connected, the server still listens.
           if [ $kind = kill-client ] && open_port; then kill -KILL "$other"; fi
           until_true 10 other_gone || broken "the peer was not told"
-          whole && broken "a killed program has got all bytes"
+          all_bytes_arrived && broken "a killed program has got all bytes"
         else
           random_moment 200
           gone "$server" && broken "the server ended with the service"
@@ -86,7 +86,7 @@ for kind in stop kill-client kill-server kill-service stop-service; do
         [ "$victim" = 0 ] || kill -STOP "$victim" 2>/dev/null || true
         until_true 30 both_gone || broken "the programs do not end"
         [ "$victim" = 0 ] || kill -CONT "$victim" 2>/dev/null || true
-        whole || broken "not all bytes have come"
+        all_bytes_arrived || broken "not all bytes have arrived"
         ;;
     esac
     wait "$server" "$client" 2>/dev/null || true

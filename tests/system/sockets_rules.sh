@@ -42,14 +42,14 @@ import json, sys
 service = json.load(sys.stdin)["service"] or {"total": {}}
 print(service["total"].get(sys.argv[1], service.get(sys.argv[1], 0)))' "$1"; }
 
-# ---- rules that cannot be read name file, line and reason, before the program runs
+# ---- for rules that cannot be read, an error names the file, line and reason, and the program does not run
 printf 'use tcp client * *:1\nuse udp client * *:1\n' >"$work/wrong"
 verbena run --sockets --socket-rules "$work/wrong" -- true 2>"$work/said" && fail "wrong rules are no error"
-grep -qF "verbena run: $work/wrong:2: 'udp' is none of sdp, tcp and both" "$work/said" || fail "said: $(cat "$work/said")"
+grep -qF "verbena run: $work/wrong:2: 'udp' is none of sdp, tcp and both" "$work/said" || fail "run says: $(cat "$work/said")"
 LIBSDP_CONFIG_FILE=$work/none verbena run --sockets -- true 2>"$work/said" && fail "a missing file is no error"
-grep -qF "cannot read '$work/none': No such file" "$work/said" || fail "said: $(cat "$work/said")"
-VERBENA_SOCKET_RULES='use both client' verbena run --sockets -- true 2>"$work/said" && fail "wrong variable is no error"
-grep -qF "verbena run: VERBENA_SOCKET_RULES:1: a rule is" "$work/said" || fail "said: $(cat "$work/said")"
+grep -qF "cannot read '$work/none': No such file" "$work/said" || fail "run says: $(cat "$work/said")"
+VERBENA_SOCKET_RULES='use both client' verbena run --sockets -- true 2>"$work/said" && fail "a wrong variable is no error"
+grep -qF "verbena run: VERBENA_SOCKET_RULES:1: a rule is" "$work/said" || fail "run says: $(cat "$work/said")"
 
 # Rules may come through a pipe, in pieces.
 mkfifo "$work/pipe"
@@ -63,13 +63,13 @@ with open(sys.argv[1], "wb", buffering=0) as pipe:
     try:
         pipe.write(b"use udp client * *:1\n")
     except BrokenPipeError:
-        pass  # the test shows that the second line was not read
+        pass  # the check below fails if nobody reads the second line
 PY
 verbena run --sockets --socket-rules "$work/pipe" -- true 2>"$work/said" && fail "the second piece is not read"
-grep -qF "verbena run: $work/pipe:2: 'udp' is none of" "$work/said" || fail "said: $(cat "$work/said")"
+grep -qF "verbena run: $work/pipe:2: 'udp' is none of" "$work/said" || fail "run says: $(cat "$work/said")"
 wait $!
 
-# ---- tcp: the connection is not even reported
+# ---- rule tcp: the client does not report its connection to the service
 serve 20021 --sockets
 # The connection lives until it has a ring.
 start run --sockets -- timeout 30 python3 "$work/call.py" 20021 30000 >"$work/client" 2>&1 &
@@ -85,14 +85,14 @@ LIBSDP_CONFIG_FILE=$work/rules call 20021 20 --sockets || fail "rule tcp: $(cat 
 [ "$(total pairs_made)" -eq "$made" ] || fail "rule tcp: there was a ring"
 [ "$(total reports)" -le $((reports + 1)) ] || fail "rule tcp: the client's end was reported"
 
-# ---- only: the first byte of a connection already waits for the ring, so that even one round trip has it
+# ---- only: the first byte of a connection waits for the ring, so that even a single round trip goes by the ring
 serve 20022 --sockets=only
 made=$(total pairs_made)
 call 20022 1 --sockets=only || fail "only: $(cat "$work/client")"
 [ "$(total pairs_made)" -eq $((made + 1)) ] || fail "only: no ring for one round trip"
-# A receiver that never sleeps gets its bytes by the ring, also on a busy machine.  The first ones each way may come
-# before it has looked at the ring.
-cat >"$work/alone.py" <<'PY'
+# A receiver that never sleeps gets its bytes by the ring, also on a busy machine.  The first bytes each way may
+# go by TCP, because they arrive before the receiver has looked at the ring.
+cat >"$work/both_ends.py" <<'PY'
 import socket
 listener = socket.create_server(("127.0.0.1", 0))
 ends = socket.create_connection(listener.getsockname()), listener.accept()[0]
@@ -101,14 +101,14 @@ for i in range(20):
     assert ends[1 - i % 2].recv(1001) == b"%1000d" % i
 PY
 ring=$(total by_ring)
-verbena run --sockets=only -- python3 "$work/alone.py" || fail "only: both ends in one program"
+verbena run --sockets=only -- python3 "$work/both_ends.py" || fail "only: both ends in one program"
 [ "$(total by_ring)" -ge $((ring + 18000)) ] || fail "only: $(($(total by_ring) - ring)) of 20,000 bytes by the ring"
 
-# ---- only: a child that waits in poll() for a connection of its parent's lets the peer begin
+# ---- only: if a child waits in poll() for a connection of its parent, the peer can still begin to send
 cat >"$work/forks.py" <<'PY'
 import os, select, socket, sys
 server = socket.create_server(("127.0.0.1", 20025))
-socket.create_connection(server.getsockname()).close()  # the parent is known to the service from now on
+socket.create_connection(server.getsockname()).close()  # the service knows the parent from now on
 server.accept()[0].close()
 connection, _ = server.accept()
 if os.fork() == 0:
@@ -124,14 +124,14 @@ PY
 start run --sockets=only -- timeout 60 python3 "$work/forks.py" "$work/forked" >"$work/server.20025" 2>&1 &
 server=$!
 until_true 20 open_port 20025 || fail "nothing listens on port 20025: $(cat "$work/server.20025")"
-# The client offers its connection when the parent has closed it.  Before that nobody else knows of it.
+# The client offers its connection to the service only after the parent has closed its end.
 # shellcheck disable=SC2016
 LATE_CONNECT=$work/forked verbena run --sockets=only -- sh -c \
   'LD_PRELOAD="$LD_PRELOAD $1" exec timeout 30 python3 "$2" 20025 1' late "$VB_PREFIX/tests/programs/late_connect.so" \
   "$work/call.py" >"$work/client" 2>&1 || fail "only, fork: $(cat "$work/client")"
 wait $server || fail "only, fork: the server: $(cat "$work/server.20025")"
 
-# ---- only: threads that accept at the same moment offer all of their connections, before they wait in poll()
+# ---- only: threads that accept at the same moment must offer all their connections before they wait in poll()
 cat >"$work/threads.py" <<'PY'
 import select, socket, sys, threading
 server = socket.create_server(("127.0.0.1", 0), backlog=100)
@@ -152,10 +152,10 @@ def call():
 def report(failed):
     errors.append(failed.exc_value)
 threading.excepthook = report
-threads = [threading.Thread(target=one, daemon=True) for one in 8 * [serve, call]]
-for one in threads: one.start()
-while not errors and any(one.is_alive() for one in threads):
-    for one in threads: one.join(0.05)
+threads = [threading.Thread(target=function, daemon=True) for function in 8 * [serve, call]]
+for thread in threads: thread.start()
+while not errors and any(thread.is_alive() for thread in threads):
+    for thread in threads: thread.join(0.05)
 sys.exit(str(errors) if errors else 0)
 PY
 verbena run --sockets=only -- timeout 60 python3 "$work/threads.py" >"$work/client" 2>&1 ||
@@ -193,16 +193,16 @@ PY
 verbena run --sockets=only -- timeout 30 python3 "$work/inherits.py" >"$work/client" 2>&1 ||
   fail "only: another program inherits the connection: $(cat "$work/client")"
 
-# ---- only: a peer may end its direction right after its first bytes, before the other end has heard of the ring
+# ---- only: a peer may end its direction right after its first bytes, before the other end knows about the ring
 cat >"$work/ends.py" <<'PY'
 import socket, sys, threading
-faults, at = [], ("127.0.0.1", int(sys.argv[2]))
+errors, address = [], ("127.0.0.1", int(sys.argv[2]))
 def run_all(use, connections):
     def run(connection):
         try:
             use(connection)
         except OSError as error:
-            faults.append(error)
+            errors.append(error)
         connection.close()
     threads = []
     for connection in connections:
@@ -217,13 +217,13 @@ def call(connection):
     connection.sendall(b"hello")
     connection.shutdown(socket.SHUT_WR)
     assert connection.recv(100) == b""
-server = socket.create_server(at, backlog=64) if sys.argv[1] == "serve" else None
+server = socket.create_server(address, backlog=64) if sys.argv[1] == "serve" else None
 for _ in range(20):
     if server:
         run_all(serve, (server.accept()[0] for _ in range(32)))
     else:
-        run_all(call, [socket.create_connection(at) for _ in range(32)])
-assert not faults, faults
+        run_all(call, [socket.create_connection(address) for _ in range(32)])
+assert not errors, errors
 PY
 start run --sockets=only -- timeout 60 python3 "$work/ends.py" serve 20028 >"$work/server.20028" 2>&1 &
 server=$!
@@ -232,22 +232,22 @@ verbena run --sockets=only -- timeout 60 python3 "$work/ends.py" call 20028 >"$w
   fail "only: the peer ends after its first bytes: $(cat "$work/client")"
 wait $server || fail "only: the peer ends after its first bytes, the server: $(cat "$work/server.20028")"
 
-# ---- only: a peer without Verbena ends in an error at both ends
+# ---- only: a connection with a peer without Verbena is reset at both ends
 timeout 30 python3 "$work/call.py" 20022 1 >"$work/client" 2>&1 && fail "a client without Verbena has got an answer"
 grep -q 'Connection reset by peer' "$work/client" || fail "a client without Verbena says: $(cat "$work/client")"
 grep -q "^verbena: python3.* (pid .*): the connection from port 20022 to port .* is reset, .*its peer takes no part" \
   "$work/server.20022" || fail "the server says: $(cat "$work/server.20022")"
 grep -q '^Connection reset by peer$' "$work/server.20022" || fail "the server says: $(cat "$work/server.20022")"
 
-# ---- rules decide before the mode does, and a rule may ask for the ring by itself
+# ---- rules come before the mode of --sockets, and a rule may require the ring
 printf 'use both server * *:20023\nuse both client * *:20023\n' >"$work/rules"
 serve 20023 --sockets=only --socket-rules "$work/rules"
 timeout 30 python3 "$work/call.py" 20023 1 || fail "rule both: a client without Verbena gets nothing"
 echo 'use sdp client * *:20023' >"$work/rules"
-call 20023 1 --sockets --socket-rules "$work/rules" && fail "rule sdp: one round trip with a server that offers later"
+call 20023 1 --sockets --socket-rules "$work/rules" && fail "rule sdp: one round trip works with a server that offers its end later"
 grep -q "from port .* to port 20023 is reset" "$work/client" || fail "rule sdp says: $(cat "$work/client")"
 
-# ---- only: something that needs the descriptor on TCP is refused
+# ---- only: a use of the descriptor that needs TCP, such as a copy as standard input, is refused
 cat >"$work/stdio.py" <<'PY'
 import os, socket, sys
 connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -257,6 +257,6 @@ try:
 except OSError as error:
     sys.exit(error.strerror)
 PY
-verbena run --sockets=only -- timeout 20 python3 "$work/stdio.py" 20022 >"$work/client" 2>&1 && fail "only: a standard descriptor is used"
+verbena run --sockets=only -- timeout 20 python3 "$work/stdio.py" 20022 >"$work/client" 2>&1 && fail "only: a connection works as standard input"
 grep -q 'does not know the ring' "$work/client" || fail "only: a standard descriptor: $(cat "$work/client")"
 grep -q '^Connection reset by peer$' "$work/client" || fail "only: a standard descriptor: $(cat "$work/client")"

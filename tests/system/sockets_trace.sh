@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# `verbena sockets trace` tells what becomes of connections: how they get to the ring, and why they go back to TCP.
+# `verbena sockets trace` prints what happens to connections: how they get to the ring, and why they go back to TCP.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3 ss
 export VERBENA_IDLE=60  # one service for all of the test
@@ -11,8 +11,8 @@ start sockets trace >"$work/trace" 2>"$work/trace_errors" &
 trace=$!
 until_true 10 grep -qs 'waits for a socket service' "$work/trace_errors" || fail "a trace without service: $(cat "$work/trace_errors")"
 
-told() { grep -q -- "$1" "$work/trace"; }
-expect() { until_true 10 told "$1" || fail "not told: $1: $(cat "$work/trace" "$work/out"*)"; }
+trace_has() { grep -q -- "$1" "$work/trace"; }
+expect() { until_true 10 trace_has "$1" || fail "the trace has no '$1': $(cat "$work/trace" "$work/out"*)"; }
 open_port() { ss -Htln "sport = :$1" | grep -q .; }
 
 # Moves a connection to the ring, and then uses it as the third argument says.
@@ -43,7 +43,7 @@ elif what == "hold":
     print("holding", flush=True)
     sys.stdin.readline()
 PY
-# run_pair PORT WHAT
+# run_pair PORT WHAT: runs both ends of a connection until both have ended.
 run_pair() {
   start run --sockets -- "$python" "$work/peer.py" "$1" serve "$2" >"$work/out_server" 2>&1 &
   server=$!
@@ -52,7 +52,7 @@ run_pair() {
   wait $server || fail "$2: the server: $(cat "$work/out_server")"
 }
 
-# ---- the way to the ring, by both ends, and back because of urgent data
+# ---- both ends change to the ring, and then back to TCP because of urgent data
 run_pair 20001 urgent
 ends="[^ ]* [0-9]* 127.0.0.1:20001 > 127.0.0.1:[0-9]*" callers="[^ ]* [0-9]* 127.0.0.1:[0-9]* > 127.0.0.1:20001"
 for end in "$ends" "$callers"; do
@@ -68,7 +68,7 @@ expect "$callers sends by TCP only, from byte [0-9]* on: urgent data$"
 order=$(grep "127.0.0.1:[0-9]* > 127.0.0.1:20001" "$work/trace" | grep -o 'offered\|introduced\|changed over\|by the ring, from\|TCP only, from\|closed' | tr '\n' ' ')
 [ "$order" = "offered introduced changed over by the ring, from TCP only, from closed " ] || fail "the order is: $order"
 
-# ---- a descriptor that a foreign program inherits
+# ---- a program without the library inherits the descriptor
 run_pair 20002 exec
 expect "[^ ]* [0-9]* 127.0.0.1:[0-9]* > 127.0.0.1:20002 sends by TCP only, from byte [0-9]* on: another program inherits the descriptor"
 
@@ -85,7 +85,7 @@ tell "$to"
 wait $client $server || fail "a peer without Verbena: $(cat "$work/out_client" "$work/out_server")"
 expect "127.0.0.1:20003 > 127.0.0.1:[0-9]* is closed; it never had a ring"
 
-# ---- a trace of one process, begun late, as JSON
+# ---- a trace of one process, which starts after the connection uses the ring, as JSON
 start run --sockets -- "$python" "$work/peer.py" 20004 serve hold >"$work/out_server" 2>&1 &
 server=$!
 until_true 20 open_port 20004 || fail "no server: $(cat "$work/out_server")"
@@ -95,9 +95,9 @@ exec {to}>"$work/in"
 until_true 20 grep -q holding "$work/out_client" || fail "no connection: $(cat "$work/out_client")"
 expect "127.0.0.1:20004 > .* by the ring, from"
 start sockets trace --json $client >"$work/json" 2>/dev/null &
-late=$!
+late_trace=$!
 start sockets trace --json 1 >"$work/nothing" 2>&1 &
-nothing=$!
+other_trace=$!
 until_true 10 grep -q '"ring"' "$work/json" || fail "a late trace: $(cat "$work/json")"
 tell "$to"
 wait $client $server || fail "traced programs: $(cat "$work/out_client" "$work/out_server")"
@@ -119,14 +119,14 @@ PY
 # ---- a trace ends if its reader closes the pipe, and by a signal
 mkfifo "$work/unread"
 start sockets trace >"$work/unread" 2>/dev/null &
-unread=$!
+unread_trace=$!
 exec {from}<"$work/unread"
 exec {from}<&-
-until_true 10 gone $unread || fail "a trace that nobody reads goes on"
-kill $trace $late $nothing
-wait $trace $late $nothing $unread 2>/dev/null || true
+until_true 10 gone $unread_trace || fail "a trace that nobody reads goes on"
+kill $trace $late_trace $other_trace
+wait $trace $late_trace $other_trace $unread_trace 2>/dev/null || true
 
-# ---- a trace waits for the next service if this one ends, and keeps no service alive
+# ---- a trace waits for the next service if its service ends, and keeps no service alive
 start sockets trace >"$work/trace" 2>"$work/trace_errors" &
 trace=$!
 until_true 10 verbena sockets ls >/dev/null
@@ -141,7 +141,7 @@ until_true 20 is_served || fail "no service starts"
 tell "$to"
 exec {to}>&-
 wait $client
-# Another tool that asks would keep the service alive, so this looks for its process.
+# A tool that asks the service would keep it alive, so this function looks for the process of the service.
 no_service() {
   local process
   for process in /proc/[0-9]*; do

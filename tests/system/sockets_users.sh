@@ -51,7 +51,7 @@ rows() { "$@" sockets ls --json | python3 -c '
 import json, sys
 print(len(json.load(sys.stdin)["sockets"]))'; }
 
-# begin_call PORT COMMAND...: starts a client by this verbena command.  end_call: lets it end.
+# begin_call PORT COMMAND...: starts a client by this verbena command.  end_call NAME: ends the client.
 begin_call() {
   rm -f "$work/go"
   "${@:2}" run --sockets -- timeout 60 python3 "$work/call.py" "$1" "$work/go" &
@@ -63,7 +63,7 @@ end_call() {
 }
 other_user=("${as_other[@]}" "$VB_PREFIX/bin/verbena")
 
-# ---- a server that gives root up before it accepts (memcached -u, nginx's workers)
+# ---- a server that gives up root's rights before it accepts (memcached -u, nginx's workers)
 start run --sockets -- timeout 100 python3 "$work/echo.py" 20031 before >"$work/server" 2>&1 &
 until_true 20 open_port 20031 || fail "nothing listens: $(cat "$work/server")"
 moves_bytes() { [ "$(total pairs_made)" -eq 1 ] && [ "$(total by_ring)" -gt 0 ]; }
@@ -89,10 +89,10 @@ end_call "a client whose ends are listed"
 # ---- another user's program cannot claim a socket that root has accepted
 start run --sockets -- timeout 100 python3 "$work/echo.py" 20032 child >"$work/server" 2>&1 &
 until_true 20 open_port 20032 || fail "nothing listens: $(cat "$work/server")"
-made=$(total pairs_made)
-refused=$(total claims_refused)
-one_is_refused() { [ "$(total claims_refused)" -gt "$refused" ]; }
+pairs_before=$(total pairs_made)
+refused_before=$(total claims_refused)
+one_is_refused() { [ "$(total claims_refused)" -gt "$refused_before" ]; }
 begin_call 20032 verbena
 until_true 20 one_is_refused || fail "the claim was not refused: $(verbena sockets stat)"
-[ "$(total pairs_made)" -eq "$made" ] || fail "another user's program has got a ring for root's socket"
+[ "$(total pairs_made)" -eq "$pairs_before" ] || fail "another user's program has got a ring for root's socket"
 end_call "a client of another user's child"

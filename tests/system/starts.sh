@@ -18,7 +18,8 @@ stop_agent() {
   until_true 10 no_agent || fail "the agent is still there"
 }
 
-# A command substitution ends when no process holds its pipe.  The agent lives for ten minutes, so it must not hold it.
+# A command substitution ends when no process holds its pipe.  The agent lives for ten minutes, so it must not hold
+# the pipe.
 export VERBENA_IDLE=600
 start_time=$SECONDS
 out=$(readlink /proc/self/fd/1 >"$work/pipe" && verbena run -- ibv_devices)

@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# Makes many connections between two hosts at once.  They exceed the backlog of the listener.  The server is killed in
-# the middle and started again.  Each attempt must get a result, each connection must be made and ended, and the agents
-# must not need more memory than before.
+# Makes many connections between two hosts at once, more than the backlog of the listener allows.  Kills the server in
+# the middle, and starts it again.  Each attempt must get a result, each connection must be made and ended, and the
+# agents must not need more memory than before.
 #   VB_STORM    number of connections (default 3000), a tenth of them at once
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
@@ -20,29 +20,30 @@ serve() {
   server=$!
   until_true 20 listens || fail "no server: $(cat "$work/server")"
 }
-agent_kib() {  # HOST
+agent_kib() {  # agent_kib HOST: prints the resident memory of the host's agent
   local pid
   pid=$(on "$1" verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])')
   sed -n 's/^VmRSS:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$pid/status"
 }
-ask() {  # ask RUN [TOTAL AT_ONCE]: runs the client, with its output in $work/RUN
+run_client() {  # run_client RUN [TOTAL AT_ONCE]: runs the client, with its output in $work/RUN
   on a verbena run -- timeout $limit "$storm" client "$(address_of b 4)" $port ${2:-$total} ${3:-$at_once} >"$work/$1" 2>&1
 }
-small() { [ "$(agent_kib "$1")" -le $((before[$1] + before[$1] / 4 + 1024)) ]; }
+# is_small HOST: succeeds if the agent has at most a quarter and 1 MiB more memory than before.
+is_small() { [ "$(agent_kib "$1")" -le $((before[$1] + before[$1] / 4 + 1024)) ]; }
 # has_few_ids HOST COUNT: succeeds if the programs of the host have at most COUNT ids.
 has_few_ids() { [ "$(on "$1" verbena ps | grep -c ' id ')" -le "$2" ]; }
 
 make_hosts 1500
 serve
-ask some 10 1 || fail "ten: exit $?: $(tail -5 "$work/some")"
+run_client some 10 1 || fail "ten: exit $?: $(tail -5 "$work/some")"
 declare -A before
 for host in a b; do before[$host]=$(agent_kib $host); done
-ask first || fail "the first: exit $?: $(tail -5 "$work/first")"
+run_client first || fail "the first: exit $?: $(tail -5 "$work/first")"
 until_true 60 has_few_ids a 0 && until_true 60 has_few_ids b 1 || fail "ids are left: $(on b verbena ps | tail -3)"
 echo "undisturbed: $(tail -1 "$work/first")"
 grep -q ' refused 0 ' "$work/first" || fail "some attempts were refused: $(grep reason "$work/first" | sort | uniq -c)"
 
-ask second &
+run_client second &
 client=$!
 until_true $limit grep -qs "^$((total / 2)) made" "$work/second" || fail "half: $(cat "$work/second" "$work/server")"
 kill -KILL $server
@@ -55,9 +56,9 @@ grep -q serving "$work/server" || fail "all connections ended before the server 
 python3 - "$total" $(tail -1 "$work/second") <<'PY' || fail "the numbers of results do not add up"
 import sys
 total, words = int(sys.argv[1]), sys.argv[2:]
-of = {words[i]: int(words[i + 1]) for i in range(0, len(words), 2)}
-good = (of["made"] >= total and of["ended"] == of["made"] and of["alive"] == 0
-        and of["attempts"] == of["made"] + of["refused"] + of["unanswered"])
+result = {words[i]: int(words[i + 1]) for i in range(0, len(words), 2)}
+good = (result["made"] >= total and result["ended"] == result["made"] and result["alive"] == 0
+        and result["attempts"] == result["made"] + result["refused"] + result["unanswered"])
 sys.exit(0 if good else 1)
 PY
 until_true 60 has_few_ids a 0 && until_true 60 has_few_ids b 1 || fail "ids are left: $(on b verbena ps | tail -3)"
@@ -65,7 +66,7 @@ until_true 60 has_few_ids a 0 && until_true 60 has_few_ids b 1 || fail "ids are 
   fail "the backlog never overflowed"
 # A sanitizer keeps freed memory for a while.
 [ -n "${VB_PRELOAD:-}" ] || for host in a b; do
-  until_true 20 small $host || fail "the agent of $host has grown from ${before[$host]} to $(agent_kib $host) KiB"
+  until_true 20 is_small $host || fail "the agent of $host has grown from ${before[$host]} to $(agent_kib $host) KiB"
   echo "agent of $host: ${before[$host]} KiB before, $(agent_kib $host) KiB after"
 done
 kill $server

@@ -51,7 +51,7 @@ see Hca2 'State: Active' ibstat
 see Hca1 'Capability mask: 0x[0-9a-f]*[2367abef]$' ibstat  # IsSM
 see Hca2 'sm lid 1 .*state 3 SMINFO_MASTER' sminfo
 see Hca2 'Hca3' ibnetdiscover
-# Its output is a netlist of the same subnet.
+# The output of ibnetdiscover is a netlist of the same subnet.
 verbena fabric check "$work/out" | grep -q '3 HCAs, 1 switch, 3 links' || fail "ibnetdiscover: $(cat "$work/out")"
 for node in Hca1 Hca2 Hca3; do
   grep -qE "^\[[123]\].*# \"$node\" lid" "$work/out" || fail "ibnetdiscover lacks $node: $(cat "$work/out")"
@@ -65,7 +65,7 @@ see Hca1 'Lid:\.+' smpquery portinfo "$(lid Hca3)" 1
 see Hca1 'PortXmitPkts' perfquery "$(lid Hca2)" 1
 see Hca1 "Hca2" ibtracert "$(lid Hca1)" "$(lid Hca2)"
 
-# Answers of several records arrive complete, which is not so with ibsim.
+# Answers of several records arrive complete.  With ibsim they do not.
 see Hca2 NodeRecord saquery
 [ "$(grep -c NodeRecord "$work/out")" = 4 ] || fail "saquery shows not 4 nodes: $(cat "$work/out")"
 see Hca2 PathRecord saquery -p

@@ -17,8 +17,8 @@ wait_active host1 host2 host3 host4
 # spine_to LID: prints the switch in the middle of the way from host3 to the LID.
 spine_to() { on host3 ibtracert "$(lid host3)" "$1" 2>&1 | sed -n 's/.*"\(spine[12]\)".*/\1/p' | head -1; }
 lid=$(lid host1)
-one=$(spine_to "$lid") other=$(spine_to $((lid + 1)))
-[ -n "$one" ] && [ -n "$other" ] && [ "$one" != "$other" ] || fail "the paths from host3 to host1 are by '$one' and '$other'"
+first_spine=$(spine_to "$lid") second_spine=$(spine_to $((lid + 1)))
+[ -n "$first_spine" ] && [ -n "$second_spine" ] && [ "$first_spine" != "$second_spine" ] || fail "the paths from host3 to host1 are by '$first_spine' and '$second_spine'"
 
 # The connections use the two paths in turn.
 listens() { VERBENA_NODE=host1 verbena ps | grep -q "listening.*:$1\b"; }
@@ -38,7 +38,7 @@ migrations() { VERBENA_NODE=host3 verbena ps --counters | awk '$3 == "migrations
 [ "$(migrations)" = 0 ] || fail "connections have migrated already"
 
 end_manager host2
-verbena fabric fault node "$one" off >/dev/null || fail "$one cannot be switched off"
+verbena fabric fault node "$first_spine" off >/dev/null || fail "$first_spine cannot be switched off"
 for client in "${clients[@]}"; do goes_on "$client"; done
 [ "$(migrations)" = 2 ] || fail "$(migrations) connections have migrated, not the two whose switch has died"
 kill "${clients[@]}" "${servers[@]}"

@@ -42,9 +42,10 @@ both ucmatose host3 7471 "ucmatose -c 100" host4 "ucmatose -c 100 -s 10.0.0.3"
 both "bound ucmatose" host3 7471 "ucmatose -b 10.0.0.3 -c 3" host4 "ucmatose -b 10.0.0.4 -c 3 -s 10.0.0.3"
 both udaddy host3 7174 "udaddy -c 3" host2 "udaddy -c 3 -s 10.0.0.3"
 
-# ---- groups: the same IP address means different groups in RDMA_PS_UDP and RDMA_PS_IPOIB
+# ---- groups: one IP address means different groups in RDMA_PS_UDP and RDMA_PS_IPOIB
 has_group() { on host3 saquery -g 2>/dev/null | grep -q "MGID\.*$1"; }
-groups() {
+# check_group NAME MGID OPTION...: checks that mckey with these options uses the group, and leaves it at its end.
+check_group() {
   local name=$1 mgid=$2
   shift 2
   start_on host4 timeout 60 mckey "$@" -m 239.7.7.7 -b 10.0.0.4 -C 10 >"$work/server" 2>&1 &
@@ -58,8 +59,8 @@ groups() {
   until_true 20 is_gone || fail "$name: the group is left behind"
   echo "mckey, $name: ok"
 }
-groups RDMA_PS_UDP ff12:4001:ffff::f07:707
-groups RDMA_PS_IPOIB ff12:401b:ffff::f07:707 -p 0x0002
+check_group RDMA_PS_UDP ff12:4001:ffff::f07:707
+check_group RDMA_PS_IPOIB ff12:401b:ffff::f07:707 -p 0x0002
 
 # If one of two members on a host ends, the other one must still receive.
 members=$(counter host4 sa_members_joined)
@@ -77,18 +78,19 @@ echo "two members of a host: ok"
 
 # ---- a hundred connections need at most two queries
 before=$(counter host1 sa_queries)
-# Connections that start before the first answer share its query; later ones hit the cache.
+# without_query: prints the number of paths that needed no query of their own.  Connections that start before the first
+# answer share its query.  Later connections find the path in the cache.
 without_query() {
   VERBENA_FABRIC=cm VERBENA_NODE=host1 verbena ps --counters |
     awk '$3 ~ /^sa_path_(hits|queries_shared)$/ { sum += $4 } END { print sum + 0 }'
 }
-saved=$(without_query)
+before_without_query=$(without_query)
 both "ucmatose to a new host" host3 7471 "ucmatose -c 100" host1 "ucmatose -c 100 -s 10.0.0.3"
 [ $(($(counter host1 sa_queries) - before)) -le 2 ] ||
   fail "100 connections cost $(($(counter host1 sa_queries) - before)) queries to the SA"
-[ $(($(without_query) - saved)) -ge 90 ] || fail "the cache was not used: only $(($(without_query) - saved)) times"
+[ $(($(without_query) - before_without_query)) -ge 90 ] || fail "the cache was not used: only $(($(without_query) - before_without_query)) times"
 
-# ---- verbena sa shows what a node has learned, and can make it forget that
+# ---- verbena sa shows the paths, addresses and groups of a node, and can flush the caches
 sa() { verbena sa "${@:2}" --node "$1" --fabric cm; }
 # json NODE TOPIC EXPRESSION: evaluates the expression on `all`, the JSON of this topic.
 json() { sa "$1" "$2" --json | python3 -c "import json, sys; all = json.load(sys.stdin); print($3)"; }
@@ -103,7 +105,7 @@ grep -q 'ff12:401b:ffff::ffff:ffff .* full ' "$work/groups" || fail "no broadcas
 [ "$(json host2 groups 'all["groups"][0]["joined"]')" = full ] || fail "JSON of the groups: $(sa host2 groups --json)"
 sa host2 stats >"$work/stats"
 grep -q "^sa_queries  *$(counter host2 sa_queries)$" "$work/stats" || fail "sa stats: $(cat "$work/stats")"
-# Bit 12 of OpenSM's CapabilityMask2 tells whether it takes send-only full members.
+# Bit 12 of OpenSM's CapabilityMask2 is set if OpenSM supports send-only full members.
 mask2=$(on host2 saquery -c | sed -n 's/.*Capability mask 2\.*//p')
 [ "$(awk '$1 == "sa_send_only_full_members" { print $2 }' "$work/stats")" = $((mask2 >> 12 & 1)) ] ||
   fail "CapabilityMask2 of OpenSM is $mask2, and sa stats says: $(cat "$work/stats")"
@@ -111,13 +113,13 @@ if grep -v '^\(COUNTER\|sa_\|ipoib_\|limit_\)' "$work/stats"; then fail "sa stat
 
 before=$(counter host2 sa_queries)
 both "rping with a known path" host1 7174 "rping -s -C 2 -V" host2 "rping -c -a 10.0.0.1 -C 2 -V"
-[ "$(counter host2 sa_queries)" = "$before" ] || fail "a known path is asked for"
+[ "$(counter host2 sa_queries)" = "$before" ] || fail "a known path was queried again"
 VERBENA_FABRIC=cm VERBENA_NODE=host2 verbena sa flush >"$work/flush"
 grep -q '^forgot [1-9][0-9]* paths* and [1-9][0-9]* address' "$work/flush" || fail "flush: $(cat "$work/flush")"
 [ "$(json host2 paths 'len(all["paths"])')" = 0 ] || fail "paths are left: $(sa host2 paths)"
 [ "$(json host2 groups 'all["groups"][0]["joined"]')" = full ] || fail "flush has left the group: $(sa host2 groups)"
 both "rping after the flush" host1 7174 "rping -s -C 2 -V" host2 "rping -c -a 10.0.0.1 -C 2 -V"
-[ "$(counter host2 sa_queries)" -gt "$before" ] || fail "nobody was asked after the flush"
+[ "$(counter host2 sa_queries)" -gt "$before" ] || fail "no query was sent after the flush"
 [ "$(json host2 flush 'all["flushed"]["paths"] >= 1')" = True ] || fail "flush --json counts nothing"
 
 start run -- rping -s >"$work/server" 2>&1 &
@@ -141,7 +143,7 @@ fails_with "an address that nobody has" 'resolving 10.0.0.99.* failed' host2 tim
 fails_with "an address of no link" 'No route to host' host2 timeout 20 rping -c -a 192.168.7.7 -C 1
 fails_with "a port where nobody listens" 'nobody listens there' host2 timeout 20 rping -c -a 10.0.0.1 -p 9 -C 1
 
-# ---- if a host is unplugged, the others forget its paths and no other paths, and find it again when it is back
+# ---- if a host is unplugged, other hosts forget its paths only, and find the host again when it is plugged in
 knows() { verbena sa paths --node host2 | grep -q "known.*$1 "; }
 gid_of() { verbena sa addresses --node host2 | awk -v ip="$1" '$2 == ip { print $4 }'; }
 leaf=$(awk '/"host3"/ && !/^\[/ { found = 1; next } found && /^\[1\]/ { split($0, part, "\""); print part[2]; exit }' "$work/net")
@@ -152,7 +154,7 @@ gid1=$(gid_of 10.0.0.1) gid3=$(gid_of 10.0.0.3)
 verbena fabric fault link host3 "$leaf" down >/dev/null || fail "no link from host3 to '$leaf'"
 is_forgotten() { ! knows "$gid3"; }
 until_true 30 is_forgotten || fail "host2 knows an unplugged host: $(verbena sa paths --node host2)"
-knows "$gid1" || fail "host2 has forgotten a host that is there: $(verbena sa paths --node host2)"
+knows "$gid1" || fail "host2 has forgotten a host that is still plugged in: $(verbena sa paths --node host2)"
 verbena fabric fault link host3 "$leaf" up >/dev/null
 until_true 30 active host3 || fail "the port of host3 stays inactive"
 both "rping after the cable is plugged" host3 7174 "rping -s -C 1" host2 "rping -c -a 10.0.0.3 -C 1"

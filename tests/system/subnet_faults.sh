@@ -43,12 +43,12 @@ end() {
 }
 exceeded() { grep -q 'transport retry counter exceeded (12)' "$work/client" "$work/server"; }
 lid2=$(on Hca2 ibstat | sed -n 's/.*Base lid: *//p')
-errors() { on Hca1 perfquery "$lid2" 1 2>/dev/null | sed -n "s/^$1:\\.*//p"; }
+error_counter() { on Hca1 perfquery "$lid2" 1 2>/dev/null | sed -n "s/^$1:\\.*//p"; }
 endless=(-n 100000000 -s 1024)
 until_true 20 active Hca2 || fail "Hca2 is not active: $(on Hca2 ibstat)"
 
 # ---- a node hangs for a moment, and then for too long
-late() { [ "$(counter late)" -gt 0 ]; }
+packets_wait() { [ "$(counter late)" -gt 0 ]; }
 # Addresses are resolved by the broadcast group.
 is_member() { verbena sa groups --node "$1" | grep -q 'ff12:401b:ffff::ffff:ffff .* full '; }
 for node in Hca1 Hca2; do until_true 30 is_member $node || fail "$node: $(verbena sa groups --node $node)"; done
@@ -62,7 +62,7 @@ client=$!
 goes_on
 for node in Hca2 Right; do
   fault "node $node is paused" node $node paused
-  until_true 10 late || fail "no packet waits: $(verbena fabric show)"
+  until_true 10 packets_wait || fail "no packet waits: $(verbena fabric show)"
   fault "node $node is on" node $node on
   goes_on
 done
@@ -83,13 +83,13 @@ end
 echo "paused nodes: ok"
 
 # ---- a lossy cable: the port behind it counts errors
-before=$(errors PortRcvErrors)
+before=$(error_counter PortRcvErrors)
 begin "${endless[@]}"
 goes_on
 fault "link Right:1 - Hca2:1 loses 5 % of its packets (seed 7)" link Hca2 Right lossy 5 --seed 7
 # The cable loses perfquery's packets as well, so it may get no answer.
-counts() { [ "$(errors PortRcvErrors)" -gt $((before + 3)) ] && [ "$(errors SymbolErrorCounter)" -gt 0 ]; } 2>/dev/null
-until_true 30 counts || fail "no errors are counted: $(on Hca1 perfquery "$lid2" 1)"
+errors_are_counted() { [ "$(error_counter PortRcvErrors)" -gt $((before + 3)) ] && [ "$(error_counter SymbolErrorCounter)" -gt 0 ]; } 2>/dev/null
+until_true 30 errors_are_counted || fail "no errors are counted: $(on Hca1 perfquery "$lid2" 1)"
 goes_on
 fault "link Right:1 - Hca2:1 loses nothing" link Hca2 Right lossy 0
 goes_on
@@ -114,8 +114,8 @@ echo "slow cable: ok"
 : >"$work/events"
 start_on Hca2 ibv_asyncwatch -d verbena0 >"$work/events" 2>&1 &
 watch=$!
-seen() { grep -q "$1" "$work/events"; }
-until_true 10 seen 'async event FD' || fail "ibv_asyncwatch: $(cat "$work/events")"
+event_seen() { grep -q "$1" "$work/events"; }
+until_true 10 event_seen 'async event FD' || fail "ibv_asyncwatch: $(cat "$work/events")"
 fault "link Right:1 - Hca2:1 flaps: 200ms down, 3s up" link Hca2 Right flapping 200ms 3s
 flapped() { [ "$(grep -c PORT_ERR "$work/events")" -ge 2 ]; }
 until_true 30 flapped || fail "the port does not flap: $(cat "$work/events")"
@@ -123,7 +123,7 @@ fault "link Right:1 - Hca2:1 is up" link Hca2 Right up
 until_true 30 active Hca2 || fail "the port stays down: $(on Hca2 ibstat)"
 echo "flapping cable: ok"
 
-# ---- another MTU of a cable: the port has it when the manager has configured it again, and longer packets are lost
+# ---- a cable gets another MTU: the port has that MTU after the manager has configured it, and longer packets are lost
 fault "link Right:1 - Hca2:1 has an MTU of 1024 bytes" link Hca2 Right mtu 1024
 until_true 30 active_mtu Hca2 1024 || fail "the MTU: $(on Hca2 ibv_devinfo)"
 until_true 30 active Hca2 || fail "the port stays down: $(on Hca2 ibstat)"
@@ -139,14 +139,14 @@ until_true 30 active_mtu Hca2 2048 || fail "the MTU: $(on Hca2 ibv_devinfo)"
 until_true 30 active Hca2 || fail "the port stays down: $(on Hca2 ibstat)"
 echo "MTU: ok"
 
-# ---- a P_Key is gone until somebody writes it again
+# ---- a P_Key is lost until it is added again
 begin "${endless[@]}"
 goes_on
 pkey=$(on Hca2 smpquery pkeys "$lid2" 1 | sed -n 's/^ *0: *\(0x[0-9a-f]*\).*/\1/p')
-! seen PKEY_CHANGE || fail "events: $(cat "$work/events")"
+! event_seen PKEY_CHANGE || fail "events: $(cat "$work/events")"
 fault "node Hca2 has lost P_Key $pkey" node Hca2 pkey "$pkey" removed
 shows "fault: node Hca2 has lost P_Key $pkey" || fail "fabric show: $(verbena fabric show)"
-until_true 10 seen PKEY_CHANGE || fail "no program hears of it: $(cat "$work/events")"
+until_true 10 event_seen PKEY_CHANGE || fail "no program hears of it: $(cat "$work/events")"
 until_true 60 exceeded || fail "without the P_Key: $(tail -3 "$work/client" "$work/server")"
 end
 fault "node Hca2 has got P_Key $pkey" node Hca2 pkey "$pkey" added

@@ -43,7 +43,7 @@ interfaces() {
 sees() { grep -qE "^$1\$" "$work/interfaces" || fail "no interface '$1': $(cat "$work/interfaces")"; }
 check_interfaces() {
   interfaces
-  # The link-layer address is the QP number of IPoIB, and the port's GID.
+  # The link-layer address consists of the QP number of IPoIB and the port's GID.
   sees 'ib0 up running multicast hardware type 32 address 00000002fe80[0-9a-f]{28}'
   sees 'ib1 up multicast hardware type 32 address 00000002fe80[0-9a-f]{28}'  # this port has no cable
   sees 'ib0 10.0.0.1 mask 255.255.0.0'
@@ -69,7 +69,7 @@ both() {
 
 # Runs UCX by its reliable connections (rc_v uses rc_verbs, and ud_verbs to set them up) and by its datagrams.  UCX
 # looks for devices in the file system, so it needs --sysfs.
-ucx() {  # ucx FAR_NODE
+ucx() {  # ucx CLIENT_NODE: runs UCX between Hca1 and the node
   local transport test size
   ready=(listens_tcp 13337)
   for transport in rc_v ud_v; do
@@ -88,7 +88,7 @@ ucx() {  # ucx FAR_NODE
 
 # Runs libfabric's connected end points (by the RDMA CM), reliable datagrams over those, and datagrams.  The programs
 # exchange their addresses over this machine's loopback.  fi_pingpong verifies the data that it receives.
-libfabric() {  # libfabric FAR_NODE
+libfabric() {  # libfabric CLIENT_NODE: runs fi_pingpong between Hca1 and the node
   local type size
   ready=(listens_tcp 47592)
   for type in msg:64 msg:65536 rdm:65536 dgram:1024; do
@@ -103,7 +103,7 @@ libfabric() {  # libfabric FAR_NODE
 }
 
 # dapltest exits with 0 in any case, so this function reads its output.
-dapl() {  # dapl FAR_NODE: runs tests against the server on Hca1
+dapl() {  # dapl CLIENT_NODE: runs tests against the server on Hca1
   local out=$work/client
   export DAT_OVERRIDE=$work/dat.$1
   for what in "T -i 100 -t 2 -w 2 -V client SR 256 server RW 2048 4 server RR 1024 1 server SR 256" \
@@ -132,7 +132,7 @@ stop_dapl() {
 }
 
 # Runs perftest and ibv_rc_pingpong, which exchange LIDs by TCP, and rping, which uses the RDMA CM.
-others() {  # others FAR_NODE
+perftest_and_rping() {  # perftest_and_rping CLIENT_NODE
   port=$((port + 1))
   ready=(listens_tcp $port)
   for program in "ib_write_bw -n 200" "ib_send_bw -c UC -n 200" "ib_send_bw -c UD -n 100 -s 1024" "ibv_rc_pingpong -n 200"; do
@@ -150,17 +150,17 @@ whole_test() {
   verbena fabric up "$work/net" --name line >"$work/up" 2>&1 || fail "the fabric does not come up: $(cat "$work/up")"
   check_interfaces
   start_dapl
-  for far in Hca2 Hca3; do
-    ucx $far
-    libfabric $far
-    dapl $far
-    others $far
+  for client_node in Hca2 Hca3; do
+    ucx $client_node
+    libfabric $client_node
+    dapl $client_node
+    perftest_and_rping $client_node
   done
   stop_dapl
   verbena fabric down line >"$work/down" || fail "the fabric does not go down"
 }
 
-# Root runs the whole test.  Then an ordinary user without capabilities runs programs between hosts of his own fabric.
+# Root runs the whole test.  Then an ordinary user without capabilities runs programs between hosts of a fabric of his own.
 if [ "${1:-}" = ordinary ]; then
   [ "$(id -u)" -eq 1000 ] || fail "not an ordinary user"
   grep -q '^CapEff:[[:space:]]*0*$' <(LD_PRELOAD='' cat /proc/self/status) || fail "capabilities left"
@@ -168,7 +168,7 @@ if [ "${1:-}" = ordinary ]; then
   check_interfaces
   ucx Hca3
   libfabric Hca3
-  others Hca3
+  perftest_and_rping Hca3
   verbena fabric down line >"$work/down" || fail "the fabric does not go down"
   echo "an ordinary user: ok"
   exit

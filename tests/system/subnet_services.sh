@@ -30,7 +30,7 @@ until_true 20 is_registered || fail "the service is not registered: $(cat "$work
 verbena sa services --node host2 >"$work/list"
 grep -q '^store  *0x0000000001061bbd  *fe80::.*  *0xffff  *30 s' "$work/list" || fail "the list: $(cat "$work/list")"
 on host3 saquery -S >"$work/out" 2>&1 || fail "saquery: $(cat "$work/out")"
-grep -q '0x0000000001061bbd' "$work/out" || fail "saquery knows other services: $(cat "$work/out")"
+grep -q '0x0000000001061bbd' "$work/out" || fail "saquery does not show the service: $(cat "$work/out")"
 
 on host2 "$program" connect store >"$work/out" 2>&1 || fail "a service by its name: $(cat "$work/out")"
 grep -q '^service 0x1061bbd at fe80::.* pkey 0xffff$' "$work/out" && grep -qx connected "$work/out" || fail "$(cat "$work/out")"
@@ -61,7 +61,7 @@ start_on host1 rping -s -p 7300 -P >"$work/server" 2>&1 &
 server=$!
 listens() { verbena fabric show services >/dev/null && VERBENA_FABRIC=services VERBENA_NODE=host1 verbena ps | grep -q 'listening.*:7300\b'; }
 until_true 20 listens || fail "rping does not listen: $(cat "$work/server")"
-on host2 "$program" path 10.0.0.1 7300 >"$work/out" 2>&1 || fail "a path of the program: $(cat "$work/out")"
+on host2 "$program" path 10.0.0.1 7300 >"$work/out" 2>&1 || fail "a path that the program has set: $(cat "$work/out")"
 grep -qx connected "$work/out" || fail "$(cat "$work/out")"
 kill $server
 wait $server 2>/dev/null || true

@@ -18,13 +18,14 @@ json() {
   verbena sa paths --node "$1" --json |
     python3 -c "import json, sys; paths = [one for one in json.load(sys.stdin)['paths'] if one['state'] == 'known']; print($2)"
 }
-known() { json "$1" 'len(paths)'; }
+paths_known() { json "$1" 'len(paths)'; }
 # gid_of NODE IP: prints the GID of the address, as NODE knows it.
 gid_of() { verbena sa addresses --node "$1" | awk -v ip="$2" '$2 == ip { print $4 }'; }
-forgotten() { VERBENA_NODE=$1 verbena ps --counters | awk '$3 ~ /^sa_paths_forgotten_/ { sum += $4 } END { print sum + 0 }'; }
-cause() { counter "$1" "sa_paths_forgotten_$2"; }
-# ping NAME NODE IP CLIENT_NODE: makes a connection from CLIENT_NODE to the address, which is NODE's.
+# paths_forgotten NODE: prints how many paths NODE has forgotten.  forgotten_by NODE CAUSE: those because of the cause.
+paths_forgotten() { VERBENA_NODE=$1 verbena ps --counters | awk '$3 ~ /^sa_paths_forgotten_/ { sum += $4 } END { print sum + 0 }'; }
+forgotten_by() { counter "$1" "sa_paths_forgotten_$2"; }
 listens() { VERBENA_NODE=$1 verbena ps | grep -q "listening.*:$2\b"; }
+# ping NAME NODE IP CLIENT_NODE: runs rping from CLIENT_NODE to NODE, which has the address IP.
 ping() {
   local server
   start_on "$2" timeout 60 rping -s -C 3 -V >"$work/server" 2>&1 &
@@ -36,9 +37,9 @@ ping() {
 # lid_to NODE GID: prints the DLIDs by which NODE reaches the GID.
 lid_to() { json "$1" "' '.join(str(one['destination_lid']) for one in paths if one['destination'] == '$2')"; }
 
-# pings_for_ever NAME NODE IP PORT CLIENT_NODE: starts a client that goes on as long as the test, and sets `pinging` to
-# its pid.
-pings_for_ever() {
+# start_endless_ping NAME NODE IP PORT CLIENT_NODE: starts an rping that goes on as long as the test, and sets `pinging`
+# to the client's pid.
+start_endless_ping() {
   start_on "$2" rping -s -p "$4" -S 1000 -V >"$work/server.$4" 2>&1 &
   until_true 20 listens "$2" "$4" || fail "$1: the server does not listen: $(cat "$work/server.$4")"
   start_on "$5" rping -c -a "$3" -p "$4" -S 1000 -V >"$work/client.$4" 2>&1 &
@@ -61,20 +62,20 @@ ping "connection from host4" host3 10.0.0.3 host4
 gid[host3]=$(gid_of host4 10.0.0.3)
 
 # ---- if a path is rerouted, its LIDs stay, so no path may be forgotten, and no query may be sent
-# spine: prints the switch in the middle of the way from host3 to host1.
-spine() { on host3 ibtracert "$(lid host3)" "$(lid host1)" 2>&1 | sed -n 's/.*"\(spine[12]\)".*/\1/p' | head -1; }
-pings_for_ever "connection that is rerouted" host1 10.0.0.1 7200 host3
-rerouted=$pinging
-old=$(spine)
+# spine_in_path: prints the switch in the middle of the way from host3 to host1.
+spine_in_path() { on host3 ibtracert "$(lid host3)" "$(lid host1)" 2>&1 | sed -n 's/.*"\(spine[12]\)".*/\1/p' | head -1; }
+start_endless_ping "connection that is rerouted" host1 10.0.0.1 7200 host3
+rerouted_client=$pinging
+old=$(spine_in_path)
 [ -n "$old" ] || fail "no way from host3 to host1: $(on host3 ibtracert "$(lid host3)" "$(lid host1)" 2>&1)"
-before=$(forgotten host3) queries=$(counter host3 sa_queries)
+before=$(paths_forgotten host3) queries=$(counter host3 sa_queries)
 verbena fabric fault link "$old" leaf1 down >/dev/null || fail "no link from $old to leaf1"
-goes_another_way() { [ -n "$(spine)" ] && [ "$(spine)" != "$old" ]; }
+goes_another_way() { [ -n "$(spine_in_path)" ] && [ "$(spine_in_path)" != "$old" ]; }
 until_true 30 goes_another_way || fail "host3 still goes by $old: $(on host3 ibtracert "$(lid host3)" "$(lid host1)" 2>&1)"
-goes_on host3 "$rerouted"
+goes_on host3 "$rerouted_client"
 ping "connection by the new way" host1 10.0.0.1 host3
-[ "$(forgotten host3) $(counter host3 sa_queries)" = "$before $queries" ] ||
-  fail "host3 has forgotten $(($(forgotten host3) - before)) paths, and asked $(($(counter host3 sa_queries) - queries)) times"
+[ "$(paths_forgotten host3) $(counter host3 sa_queries)" = "$before $queries" ] ||
+  fail "host3 has forgotten $(($(paths_forgotten host3) - before)) paths, and asked $(($(counter host3 sa_queries) - queries)) times"
 verbena fabric fault link "$old" leaf1 up >/dev/null
 echo "rerouted: ok"
 
@@ -84,27 +85,27 @@ new_lid=40
 host4_guid=0x$(on host4 ibstat | sed -n 's/.*Port GUID: 0x//p')
 awk -v guid="$host4_guid" -v lid="$(printf '%#06x' "$new_lid")" '$1 == guid { $2 = $3 = lid } { print }' "$work/host1.osm/guid2lid" >"$work/guid2lid"
 cp "$work/guid2lid" "$work/host1.osm/guid2lid"
-known3=$(known host3) known4=$(known host4)
+known3=$(paths_known host3) known4=$(paths_known host4)
 [ "$known3" -ge 3 ] && [ "$known4" -ge 1 ] || fail "there are no paths to forget: $known3, $known4"
-before3=$(forgotten host3) before4=$(forgotten host4)
-reregister=$(cause host3 reregister) changed=$(cause host4 lid_change)
+before3=$(paths_forgotten host3) before4=$(paths_forgotten host4)
+reregister=$(forgotten_by host3 reregister) changed=$(forgotten_by host4 lid_change)
 begin_manager host1 5 'honor_guid2lid_file TRUE'
 has_new_lid() { on host3 smpquery portinfo "$new_lid" 1 2>/dev/null | grep -q "^Lid:\.*$new_lid$"; }
 until_true 30 has_new_lid || fail "host4 has LID $(lid host4), not $new_lid: $(tail "$work/host1.osm/log")"
 wait_active host4
-forgets() { [ "$(cause host3 reregister)" -gt "$reregister" ] && [ "$(cause host4 lid_change)" -gt "$changed" ]; }
+forgets() { [ "$(forgotten_by host3 reregister)" -gt "$reregister" ] && [ "$(forgotten_by host4 lid_change)" -gt "$changed" ]; }
 until_true 30 forgets || fail "paths are not forgotten: $(verbena sa stats --node host3; verbena sa stats --node host4)"
 ping "connection to the new LID" host4 10.0.0.4 host3
 [ "$(lid_to host3 "${gid[host4]}")" = $new_lid ] || fail "host3 knows: $(verbena sa paths --node host3)"
 ping "connection from the new LID" host3 10.0.0.3 host4
 # A restarted manager has lost all subscriptions, so the hosts must forget their whole caches.
-[ "$(cause host3 reregister)" = $((reregister + known3)) ] && [ "$(forgotten host3)" = $((before3 + known3)) ] ||
+[ "$(forgotten_by host3 reregister)" = $((reregister + known3)) ] && [ "$(paths_forgotten host3)" = $((before3 + known3)) ] ||
   fail "host3 has known $known3 paths, and forgotten: $(verbena sa stats --node host3)"
-[ "$(cause host4 lid_change)" = $((changed + known4)) ] && [ "$(forgotten host4)" = $((before4 + known4)) ] ||
+[ "$(forgotten_by host4 lid_change)" = $((changed + known4)) ] && [ "$(paths_forgotten host4)" = $((before4 + known4)) ] ||
   fail "host4 has known $known4 paths, and forgotten: $(verbena sa stats --node host4)"
 echo "new LID: ok"
 
-# ---- before a manager dies, members join groups; each host does so in another order
+# ---- before a manager dies, programs on two hosts join groups, each host in another order
 begin_manager host2 3
 for node in host3 host4; do begin_member $node "10.0.0.${node#host}"; done
 join() {
@@ -118,8 +119,8 @@ join host4 239.1.1.2 full
 join host3 239.1.1.3 full
 join host4 239.1.1.3 send
 rounds=0
-# hear: checks that each member's messages reach the others.
-hear() {
+# check_messages: checks that each member's messages reach the others.
+check_messages() {
   rounds=$((rounds + 1))
   tell_member host3 send 239.1.1.1 "one $rounds"
   tell_member host4 send 239.1.1.2 "two $rounds"
@@ -128,78 +129,79 @@ hear() {
   wait_said host3 "got two $rounds"
   wait_said host3 "got three $rounds"
 }
-hear
-pings_for_ever "connection under all managers" host4 10.0.0.4 7300 host3
-lasting=$pinging
+check_messages
+start_endless_ping "connection under all managers" host4 10.0.0.4 7300 host3
+lasting_client=$pinging
 ping "connection from host3 to host1" host1 10.0.0.1 host3
 
 is_standby() { on host3 saquery SMIR 2>&1 | grep -q 'SMState\.*2$'; }
 until_true 30 is_standby || fail "host2 is no standby: $(on host3 saquery SMIR 2>&1)"
-all_are_subscribed() { [ "$(subscriptions host3 | tee "$work/subscriptions" | wc -l)" = 20 ]; }  # 4 ports, 5 traps
+all_are_subscribed() { [ "$(subscriptions host3 | tee "$work/subscriptions" | wc -l)" = 20 ]; }  # 5 traps for each of 4 ports
 until_true 30 all_are_subscribed || fail "the SA has these subscriptions: $(cat "$work/subscriptions")"
-# 6 members of programs, and 4 of the broadcast group
+# 6 memberships of programs, and 4 ports in the broadcast group
 all_are_members() { [ "$(members host3 | tee "$work/members" | wc -l)" = 10 ]; }
 until_true 30 all_are_members || fail "the SA has these members: $(cat "$work/members")"
 
-# same_at_sa: checks that the SA has the same members, the same LIDs of groups, and the same subscriptions.
 has_same() { "$1" host3 >"$work/$1.now" && cmp -s "$work/$1" "$work/$1.now"; }
+# same_at_sa MANAGER: checks that the SA has the same members, MLIDs and subscriptions as under the first manager.
 same_at_sa() {
   local what
   for what in members subscriptions; do
     until_true 30 has_same $what || fail "under $1 the SA has other $what: $(diff "$work/$what" "$work/$what.now")"
   done
 }
-# under MANAGER: checks that the new master changes nothing for programs.
-under() {
+# check_under MANAGER: checks that the new master changes nothing for programs.
+check_under() {
   same_at_sa "$1"
   ! grep '^\(lost\|failed\)' "$work"/host[34].out || fail "a program has noticed that $1 is the master"
-  hear
-  goes_on host3 "$lasting"
+  check_messages
+  goes_on host3 "$lasting_client"
   ping "connection to host4 under $1" host4 10.0.0.4 host3
   ping "connection to host1 under $1" host1 10.0.0.1 host4
 }
 
 # ---- the master dies, and there is no manager until the standby takes over
-note() { known3=$(known host3) before3=$(forgotten host3) changed=$(cause host3 sm_change) rejoins=$(counter host3 sa_rejoins); }
-# all_told_once COUNT: checks that host3 has forgotten all paths, and joined COUNT groups again, each once.
-all_told_once() {
-  [ "$(cause host3 sm_change)" = $((changed + known3)) ] && [ "$(forgotten host3)" = $((before3 + known3)) ] ||
+# note_counters: stores the counters of host3 for check_rejoined.
+note_counters() { known3=$(paths_known host3) before3=$(paths_forgotten host3) changed=$(forgotten_by host3 sm_change) rejoins=$(counter host3 sa_rejoins); }
+# check_rejoined COUNT: checks that since note_counters, host3 has forgotten each path once, and rejoined COUNT groups.
+check_rejoined() {
+  [ "$(forgotten_by host3 sm_change)" = $((changed + known3)) ] && [ "$(paths_forgotten host3)" = $((before3 + known3)) ] ||
     fail "host3 has known $known3 paths, and forgotten: $(verbena sa stats --node host3)"
   [ "$(counter host3 sa_rejoins)" = $((rejoins + $1)) ] ||
     fail "host3 has joined $(($(counter host3 sa_rejoins) - rejoins)) of $1 groups again"
 }
 halt "${manager_pid[host2]}"
 end_manager host1
-goes_on host3 "$lasting"
+goes_on host3 "$lasting_client"
 ping "connection without a manager" host4 10.0.0.4 host3
-hear
+check_messages
 tell_member host4 join 239.1.1.4 full
-note
+note_counters
 kill -CONT "${manager_pid[host2]}"
 wait_master host3 host2
 until_true 30 grep -q '^joined 239.1.1.4 ' "$work/host4.out" || fail "a join that has waited for a manager: $(cat "$work/host4.out")"
 tell_member host4 leave 239.1.1.4
-under host2
-all_told_once 4
+check_under host2
+check_rejoined 4
 echo "takeover: ok"
 
-# ---- a manager of higher priority starts again, and gets the subnet from the other one
-note
+# ---- a manager of higher priority starts again, and the other manager hands the subnet over to it
+note_counters
 begin_manager host1 5
 wait_master host3 host1
-under host1
-all_told_once 4
+check_under host1
+check_rejoined 4
 echo "handover: ok"
 
 # ---- the new master reports changes, because the hosts have subscribed again
-out=$(cause host3 gid_out) before3=$(forgotten host3)
+out=$(forgotten_by host3 gid_out) before3=$(paths_forgotten host3)
 ping "connection to host2" host2 10.0.0.2 host3
 gid2=$(gid_of host3 10.0.0.2)
 verbena fabric fault link host2 leaf1 down >/dev/null || fail "no link from host2 to leaf1"
-lost_one() { [ "$(cause host3 gid_out)" -gt "$out" ]; }
+lost_one() { [ "$(forgotten_by host3 gid_out)" -gt "$out" ]; }
 until_true 30 lost_one || fail "host3 does not hear that host2 is gone: $(verbena sa stats --node host3)"
-[ -z "$(lid_to host3 "$gid2")" ] && [ "$(forgotten host3)" = $((before3 + 1)) ] ||
-  fail "host3 has forgotten $(($(forgotten host3) - before3)) paths, and knows $(verbena sa paths --node host3)"
+[ -z "$(lid_to host3 "$gid2")" ] && [ "$(paths_forgotten host3)" = $((before3 + 1)) ] ||
+  fail "host3 has forgotten $(($(paths_forgotten host3) - before3)) paths, and knows $(verbena sa paths --node host3)"
 echo "notices: ok"
 
 verbena fabric down takeover >"$work/down" || fail "the fabric does not go down"

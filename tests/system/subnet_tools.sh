@@ -1,9 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
 # Debian's diagnostic tools for single nodes, routes and tables of a subnet agree with its netlist and OpenSM's tables:
-# addresses, linear and multicast forwarding tables, traces, raw SMPs.  ibsysstat works in both directions.  Requests
-# for congestion control, which no node has, are refused with an answer.  The test is PLAIN because `fabric up` starts
-# OpenSM without the sanitizer's runtime, which must be preloaded into it.
+# addresses, linear and multicast forwarding tables, traces, raw SMPs.  ibsysstat works in both directions.  No node
+# has congestion control, and requests for it get an answer that refuses them.  The test is PLAIN because `fabric up`
+# starts OpenSM without the sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
 need opensm ibaddr ibccquery ibroute ibstat ibstatus ibsysstat ibtracert smpdump smpquery dump_fts ibnodes ibidsverify \
   ibqueryerrors python3
@@ -31,8 +31,8 @@ verbena fabric up "$work/net" --name tools >"$work/up" 2>&1 || fail "the fabric 
 on() { verbena run --fabric tools --node "$1" -- "${@:2}"; }
 # run NODE COMMAND...: runs the command on the node, with its output in "out"; fails the test if the command fails.
 run() { on "$1" timeout 30 "${@:2}" >"$work/out" 2>&1 || fail "${*:2} on $1 ends with $?: $(cat "$work/out")"; }
-has() { grep -qE "$1" "$work/out" || fail "no '$1' in: $(cat "$work/out")"; }
-is() { [ "$(cat "$work/out")" = "$1" ] || fail "not '$1' but: $(cat "$work/out")"; }
+output_has() { grep -qE "$1" "$work/out" || fail "no '$1' in: $(cat "$work/out")"; }
+output_is() { [ "$(cat "$work/out")" = "$1" ] || fail "not '$1' but: $(cat "$work/out")"; }
 lid() { on "$1" ibstat | sed -n 's/.*Base lid: //p'; }
 guid() { on "$1" ibstat | sed -n 's/.*Port GUID: //p'; }
 
@@ -42,15 +42,15 @@ run Hca1 ibnodes
 left=$(sed -n 's/^Switch.*"Left".* lid \([0-9]*\) .*/\1/p' "$work/out")
 right=$(sed -n 's/^Switch.*"Right".* lid \([0-9]*\) .*/\1/p' "$work/out")
 run Hca1 ibidsverify
-# Reset the counters: while the manager activated one port after the other, packets were discarded and counted.
+# Reset the counters, because they count packets that were dropped while the manager activated the ports.
 on Hca1 ibqueryerrors -k >"$work/out" 2>&1 || true
 run Hca1 ibqueryerrors
-has '5 nodes checked, 0 bad nodes found'
+output_has '5 nodes checked, 0 bad nodes found'
 
 # ---- addresses: of the node itself, by LID, by GUID, by a directed route
 hex=$(printf '0x%x' "$lid3")
 run Hca3 ibaddr
-has "^GID fe80::.* LID start $hex end $hex\$"
+output_has "^GID fe80::.* LID start $hex end $hex\$"
 cp "$work/out" "$work/address"
 for by in "$lid3" "-G $(guid Hca3)" "-D 0,1,3,1"; do
   # shellcheck disable=SC2086
@@ -59,19 +59,19 @@ for by in "$lid3" "-G $(guid Hca3)" "-D 0,1,3,1"; do
 done
 # Unlike other tools, ibstatus reads the files in /sys.
 verbena run --fabric tools --node Hca3 --sysfs -- ibstatus >"$work/out" 2>&1 || fail "ibstatus: $(cat "$work/out")"
-has "base lid:.*$hex\$"
-has 'link_layer:.*InfiniBand'
+output_has "base lid:.*$hex\$"
+output_has 'link_layer:.*InfiniBand'
 echo "addresses: ok"
 
 # ---- forwarding tables, and the same tables out of raw SMPs
 run Hca2 ibroute "$left"
 for route in "$lid1 001" "$lid2 002" "$lid3 003" "$right 003"; do
-  has "^0x$(printf '%04x' "${route% *}") ${route#* } "
+  output_has "^0x$(printf '%04x' "${route% *}") ${route#* } "
 done
-has '^5 valid lids dumped'
+output_has '^5 valid lids dumped'
 run Hca2 ibroute -D 0,1,3
 for route in "$lid1 003" "$lid2 003" "$lid3 001" "$left 003"; do
-  has "^0x$(printf '%04x' "${route% *}") ${route#* } "
+  output_has "^0x$(printf '%04x' "${route% *}") ${route#* } "
 done
 run Hca1 dump_fts
 [ "$(grep -c '^Unicast lids' "$work/out")" = 2 ] && [ "$(grep -c '5 valid lids dumped' "$work/out")" = 2 ] ||
@@ -89,7 +89,7 @@ wanted = [int(x) for x in sys.argv[2:]]
 sys.exit(any(table[lid] != port for lid, port in zip(wanted[::2], wanted[1::2])))
 END
 run Hca1 smpdump -s -D 0,1,3 0x10  # NodeDescription, as text
-has 'Right'
+output_has 'Right'
 echo "tables: ok"
 
 # ---- traces
@@ -98,7 +98,7 @@ sed -nE 's/^(From|To) ca .*"(.*)"$/\2/p; s/^\[([0-9]+)\] -> (switch|ca) port .*\
   "$work/out" >"$work/trace"
 [ "$(paste -sd, "$work/trace")" = 'Hca2,1 Left 2,3 Right 3,1 Hca3 1,Hca3' ] || fail "ibtracert: $(cat "$work/out")"
 run Hca1 ibtracert -G "$(guid Hca2)" "$(guid Hca3)"
-has 'To ca .*"Hca3"'
+output_has 'To ca .*"Hca3"'
 if on Hca1 timeout 30 ibtracert "$lid2" 999 >"$work/out" 2>&1; then fail "ibtracert finds a LID that no port has"; fi
 echo "traces: ok"
 
@@ -108,23 +108,23 @@ for pair in "Hca1 Hca3 $lid3" "Hca3 Hca1 $lid1"; do
   start run --fabric tools --node "$server" -- ibsysstat -S >"$work/server" 2>&1 &
   pid=$!
   until_true 20 on "$client" timeout 10 ibsysstat "$to" >"$work/out" 2>&1 || fail "ibsysstat: $(cat "$work/out")"
-  is 'sysstat ping succeeded'
+  output_is 'sysstat ping succeeded'
   run "$client" ibsysstat "$to" cpu
-  has '^cpu 0: '
+  output_has '^cpu 0: '
   run "$client" ibsysstat "$to" host
-  has "^$(hostname)"
+  output_has "^$(hostname)"
   kill $pid
   wait $pid || true
 done
 echo "ibsysstat: ok"
 
-# ---- congestion control is refused by an answer that comes at once; without an answer, 3 tries would take 5 s each
+# ---- an answer refuses congestion control at once; without an answer, the tool would try 3 times for 5 s each
 for to in "$lid3" "$left"; do
   before=$SECONDS
   if on Hca1 timeout 30 ibccquery --timeout 5000 CongestionInfo "$to" >"$work/out" 2>&1; then
     fail "LID $to has congestion control: $(cat "$work/out")"
   fi
-  has 'congestion info query failed'
+  output_has 'congestion info query failed'
   [ $((SECONDS - before)) -lt 4 ] || fail "LID $to does not answer questions about congestion control"
 done
 echo "congestion control: ok"

@@ -41,7 +41,7 @@ pingpong() {  # pingpong PORT
 pingpong 1
 pingpong 2
 
-# Each address leads to its port, whichever port has joined the broadcast group last.
+# Each address must lead to its port, regardless of the order in which the ports have joined the broadcast group.
 for address in 10.0.0.1 10.1.0.1 fd00::1 fd00:0:0:1::1; do
   serve Host1 rping -s -a "$address" -C 3
   until_true 20 listens Host1 7174 || fail "$address: no server: $(cat "$work/server")"
@@ -50,7 +50,7 @@ for address in 10.0.0.1 10.1.0.1 fd00::1 fd00:0:0:1::1; do
   wait "$server" || fail "$address: the server: $(cat "$work/server")"
 done
 
-# A group is joined by the port of the address, and its packets come by that port.
+# The port of the address joins the group, and receives its packets.
 members() { VERBENA_FABRIC=two VERBENA_NODE=Host1 verbena ps --counters | awk '$3 == "sa_members_joined" { print $4 }'; }
 is_member() { [ "$(members)" -gt "$before" ]; }
 for port in 0 1; do

@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
 # Verbs programs run on the nodes of a simulated InfiniBand subnet, and their packets follow the routes of Debian's
-# OpenSM: through one switch or two, and by another cable when the one in the path is disabled.  Limited members of the
-# partition cannot reach each other.
+# OpenSM: through one switch or two, and by another cable after the cable in the path is disabled.  Limited members of
+# the partition cannot reach each other.
 source "$VB_SOURCE/tests/system/lib.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
 need opensm ibstat ibportstate perfquery smpquery ibtracert ibswitches
@@ -52,13 +52,13 @@ both() {
   wait $server || fail "$1: the server: $(tail -5 "$work/server")"
 }
 
-# ---- before a manager
+# ---- before a manager starts
 on Hca1 ibv_devinfo -v >"$work/out" 2>&1 || fail "ibv_devinfo: $(cat "$work/out")"
 grep -q 'state:.*PORT_INIT' "$work/out" && grep -q 'link_layer:.*InfiniBand' "$work/out" ||
   fail "before a manager, ibv_devinfo prints: $(cat "$work/out")"
-grep -q 'no subnet manager has configured it' "$work/out" || fail "nobody says why: $(cat "$work/out")"
+grep -q 'no subnet manager has configured it' "$work/out" || fail "no message says why: $(cat "$work/out")"
 
-# ---- a manager
+# ---- after a manager has started
 mkdir "$work/osm"
 export OSM_TMP_DIR=$work/osm OSM_CACHE_DIR=$work/osm
 # Limited members of a partition can talk only to full members.  Hca1 and Hca3 are full ones.
@@ -70,7 +70,7 @@ active() { on "$1" ibv_devinfo 2>&1 | grep -q 'state:.*PORT_ACTIVE'; }
 for node in Hca1 Hca2 Hca3 Hca4; do
   until_true 30 active $node || fail "the port of $node stays inactive: $(cat "$work/opensm.out" "$work/osm/log")"
 done
-# ibv_devinfo and ibstat show the same, although one asks the agent and the other the service for libibumad.
+# ibv_devinfo and ibstat must show the same values.  ibv_devinfo asks the agent; ibstat asks the service for libibumad.
 on Hca3 ibstat >"$work/ibstat"
 on Hca3 ibv_devinfo -v >"$work/out"
 ibstat_value() { sed -n "s/^.*$1: *//p" "$work/ibstat" | tail -1; }
@@ -90,8 +90,8 @@ both "RC on one node" Hca1 Hca1 ibv_rc_pingpong -n 500 -c
 both "UD, two switches" Hca1 Hca3 ibv_ud_pingpong -n 500
 both "UD with a GRH" Hca1 Hca3 ibv_ud_pingpong -n 500 -g 0
 
-# Two limited members do not reach each other.  As OpenSM has configured it, the switch at the receiver drops their
-# packets, counts them, and sends a trap to the manager.
+# Two limited members do not reach each other.  OpenSM has configured the switch at the receiver to drop and count their
+# packets, and to send a trap to the manager.
 switch_lid() { on Hca1 ibswitches | sed -n "s/.*\"$1\".* lid \([0-9]*\) .*/\1/p"; }
 right=$(switch_lid Right)
 violations() { on Hca1 perfquery "$right" 2 | sed -n 's/^PortXmitConstraintErrors:\.*//p'; }
@@ -99,8 +99,9 @@ violations() { on Hca1 perfquery "$right" 2 | sed -n 's/^PortXmitConstraintError
 start_on Hca4 timeout 60 ibv_rc_pingpong -n 5 -p 18589 >"$work/server" 2>&1 &
 server=$!
 until_true 20 listens_tcp 18589 || fail "the server does not listen: $(cat "$work/server")"
-! on Hca2 timeout 60 ibv_rc_pingpong -n 5 -p 18589 127.0.0.1 >"$work/client" 2>&1 || fail "limited members talk"
-grep -q 'transport retry counter exceeded' "$work/client" || fail "not a lost path: $(cat "$work/client")"
+! on Hca2 timeout 60 ibv_rc_pingpong -n 5 -p 18589 127.0.0.1 >"$work/client" 2>&1 || fail "limited members reach each other"
+grep -q 'transport retry counter exceeded' "$work/client" ||
+  fail "the client does not fail as on a lost path: $(cat "$work/client")"
 kill $server
 wait $server || true
 [ "$(violations)" -gt 0 ] || fail "no violation is counted"

@@ -6,7 +6,7 @@ need setpriv ip
 verbena doctor | grep -q '^ok *run --sysfs' || skip "$(verbena doctor | grep -A1 'run --sysfs' || true)"
 
 ip addr add 10.99.0.1/24 dev lo
-cat >"$work/look" <<'E2'
+cat >"$work/check_files" <<'E2'
 set -eu
 cd /sys/class/infiniband/verbena0
 [ "$(cat ports/1/state)" = "4: ACTIVE" ]
@@ -29,7 +29,7 @@ id -u
 E2
 
 with_sysfs() { verbena run --sysfs -- "$@"; }
-[ "$(with_sysfs sh "$work/look")" = 0 ] || fail "the files are missing or wrong"
+[ "$(with_sysfs sh "$work/check_files")" = 0 ] || fail "the files are missing or wrong"
 [ ! -e /sys/class/infiniband/verbena0 ] || fail "the device is also visible without --sysfs"
 [ ! -e /dev/infiniband/uverbs0 ] || fail "the device node is also visible without --sysfs"
 
@@ -52,16 +52,16 @@ reaches() { [ "$(value "$1")" -ge "$2" ]; }
 start run -- rping -s -C 20 >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
-sent=$(value hw_counters/rdma_sends) words=$(value counters/port_xmit_data)
+sends_before=$(value hw_counters/rdma_sends) data_before=$(value counters/port_xmit_data)
 
-start run -- rping -s -p 7175 >"$work/server2" 2>&1 &  # keeps a program running afterwards
+start run -- rping -s -p 7175 >"$work/server2" 2>&1 &  # still runs when the other programs have ended
 other=$!
 verbena run -- rping -c -a 10.99.0.1 -C 20 >"$work/client" 2>&1 || fail "rping: $(cat "$work/client")"
 wait $server || fail "rping -s: $(cat "$work/server")"
-# 20 rounds are 80 SENDs, and in each round the message is read and written.
-until_true 10 reaches hw_counters/rdma_sends $((sent + 80)) || fail "rdma_sends is $(value hw_counters/rdma_sends), and was $sent"
-until_true 10 reaches hw_counters/rdma_recvs $((sent + 80)) || fail "rdma_recvs is $(value hw_counters/rdma_recvs)"
-until_true 10 reaches counters/port_xmit_data $((words + 500)) || fail "port_xmit_data is $(value counters/port_xmit_data), and was $words"
+# 20 rounds of rping are 80 SENDs.  Each round also has a READ and a WRITE.
+until_true 10 reaches hw_counters/rdma_sends $((sends_before + 80)) || fail "rdma_sends is $(value hw_counters/rdma_sends), and was $sends_before"
+until_true 10 reaches hw_counters/rdma_recvs $((sends_before + 80)) || fail "rdma_recvs is $(value hw_counters/rdma_recvs)"
+until_true 10 reaches counters/port_xmit_data $((data_before + 500)) || fail "port_xmit_data is $(value counters/port_xmit_data), and was $data_before"
 [ "$(value hw_counters/sent_pkts)" = "$(value counters/port_xmit_packets)" ] || fail "the counters differ"
 reaches hw_counters/rcvd_pkts 160 || fail "rcvd_pkts is $(value hw_counters/rcvd_pkts)"
 kill $other
@@ -78,7 +78,7 @@ verbena run --sysfs -- "$work/ibstatus" -c : 2>"$work/hint"
 verbena run -- sh -c : 2>"$work/hint"
 [ "$(hints)" -eq 0 ] || fail "a shell needs no --sysfs: $(cat "$work/hint")"
 if command -v ibstat >/dev/null; then
-  # It uses libibumad, which needs no files.
+  # ibstat uses libibumad, which needs no files.
   for run in "verbena run --" with_sysfs; do
     $run ibstat >"$work/ibstat.out" 2>&1 || fail "$run ibstat: $(cat "$work/ibstat.out")"
     grep -q "CA 'verbena0'" "$work/ibstat.out" && grep -q 'State: Active' "$work/ibstat.out" &&
@@ -88,12 +88,12 @@ if command -v ibstat >/dev/null; then
 fi
 
 # The files also appear for a user without the right to mount (CAP_SYS_ADMIN).
-as() { LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$@"; }
+with_preload() { LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$@"; }
 bounded=(setpriv --bounding-set -sys_admin --inh-caps -sys_admin --ambient-caps -all)
-[ "$(as "${bounded[@]}" "$VB_PREFIX/bin/verbena" run --sysfs -- sh "$work/look")" = 0 ] ||
+[ "$(with_preload "${bounded[@]}" "$VB_PREFIX/bin/verbena" run --sysfs -- sh "$work/check_files")" = 0 ] ||
   fail "the files are missing for a user without rights"
 # Another user, who is not root, has an agent as well.
 verbena agent stop >/dev/null
-[ "$(as unshare --user --map-user=1000 --map-group=1000 "$VB_PREFIX/bin/verbena" run --sysfs -- sh "$work/look")" = 1000 ] ||
+[ "$(with_preload unshare --user --map-user=1000 --map-group=1000 "$VB_PREFIX/bin/verbena" run --sysfs -- sh "$work/check_files")" = 1000 ] ||
   fail "another user finds no files, or has another identity"
 echo "the device is where the kernel would show it"

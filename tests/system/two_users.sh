@@ -11,7 +11,7 @@ as_user=(setpriv --reuid=1000 --regid=1000 --clear-groups)
 "${as_user[@]}" test -x "$VB_PREFIX/bin/verbena" || skip "another user cannot run $VB_PREFIX/bin/verbena"
 setpriv --clear-groups true 2>/dev/null || skip "root cannot leave its groups here"
 chmod 755 "$work"
-mkdir "$work/theirs" && chown 1000:1000 "$work/theirs"
+mkdir "$work/user_directory" && chown 1000:1000 "$work/user_directory"
 # user COMMAND...: runs a command of verbena as the other user.  start_user COMMAND...: the same for the background, as
 # `start` does.
 user() { "${as_user[@]}" "$VB_PREFIX/bin/verbena" "$@"; }
@@ -31,12 +31,12 @@ more_than() { [ "$(counter "$1" "$2")" -gt "$3" ] 2>/dev/null; }
 
 # ---- only root can start such an agent, and only if no other process has the port
 if user agent start --all-users >"$work/said" 2>&1; then fail "a user starts an agent for all users"; fi
-grep -q "only root can serve all users" "$work/said" || fail "a user who starts it is told: $(cat "$work/said")"
+grep -q "only root can serve all users" "$work/said" || fail "a user who starts it gets the message: $(cat "$work/said")"
 start_user run -- ibv_rc_pingpong -g 0 -p 20000 >"$work/server" 2>&1 &
 holder=$!
 ready 20000
-if verbena agent start --all-users >"$work/said" 2>&1; then fail "it starts without the port"; fi
-grep -q "4791 is held by" "$work/said" || fail "without the port it says: $(cat "$work/said")"
+if verbena agent start --all-users >"$work/said" 2>&1; then fail "the agent starts without the port"; fi
+grep -q "4791 is held by" "$work/said" || fail "without the port, agent start says: $(cat "$work/said")"
 kill $holder
 wait $holder 2>/dev/null || true
 user agent stop >/dev/null
@@ -44,9 +44,9 @@ user agent stop >/dev/null
 verbena agent start --all-users >"$work/said" || fail "no agent for all users: $(cat "$work/said")"
 user agent status | grep -q "serves *all users" || fail "a user sees: $(user agent status)"
 if user agent stop >"$work/said" 2>&1; then fail "a user stops the agent of all users"; fi
-grep -q "only root can stop it" "$work/said" || fail "a user who stops it is told: $(cat "$work/said")"
+grep -q "only root can stop it" "$work/said" || fail "a user who stops it gets the message: $(cat "$work/said")"
 
-# ---- in either direction, packets take a lane, and one-sided requests are packets
+# ---- in either direction, packets go by a lane, and WRITEs, READs and atomics are sent as packets
 for direction in "start start_user user" "start_user start verbena"; do
   read -r server begin_client client <<<"$direction"
   $server run -- rping -s -C 20 -p 7100 >"$work/server" 2>&1 &
@@ -55,30 +55,30 @@ for direction in "start start_user user" "start_user start verbena"; do
   wait $! || fail "rping's server: $(cat "$work/server")"
   for program in ib_send_bw ib_write_bw ib_read_bw ib_atomic_bw; do
     $server run -- $program -x 0 -p 20001 -D 60 --run_infinitely >"$work/server" 2>&1 &
-    served=$!
+    server_pid=$!
     ready 20001
     $begin_client run -- $program -x 0 -p 20001 -D 60 --run_infinitely 127.0.0.1 >"$work/client" 2>&1 &
-    asked=$!
-    for pid in $served $asked; do
+    client_pid=$!
+    for pid in $server_pid $client_pid; do
       until_true 20 more_than "$pid" lane_packets_in 1000 || fail "$program: no packets by a lane: $(verbena ps --counters)"
-      [ "$(counter "$pid" direct_writes) $(counter "$pid" direct_reads)" = "0 0" ] || fail "$program: a direct access"
+      [ "$(counter "$pid" direct_writes) $(counter "$pid" direct_reads)" = "0 0" ] || fail "$program: direct access is used"
     done
-    kill $served $asked
-    wait $served $asked 2>/dev/null || true
+    kill $server_pid $client_pid
+    wait $server_pid $client_pid 2>/dev/null || true
   done
 done
 
 # ---- a user sees only his own programs, and root sees all
 start run -- ibv_rc_pingpong -g 0 -p 20002 >"$work/server" 2>&1 &
-roots=$!
+root_program=$!
 start_user run -- ibv_rc_pingpong -g 0 -p 20003 >"$work/server2" 2>&1 &
-users=$!
+user_program=$!
 ready 20002
 ready 20003
 programs() { "$@" ps --json | python3 -c 'import json, sys; print(len(json.load(sys.stdin)["processes"]))'; }
 [ "$(programs verbena) $(programs user)" = "2 1" ] || fail "root sees $(programs verbena) programs, the user $(programs user)"
-kill $roots $users
-wait $roots $users 2>/dev/null || true
+kill $root_program $user_program
+wait $root_program $user_program 2>/dev/null || true
 
 # ---- datagrams, multicast, and a user who wants no lanes: all packets pass through the agent
 start_user run --link udp -- rping -s -C 20 -p 7101 >"$work/server" 2>&1 &
@@ -102,29 +102,29 @@ done
 
 # ---- if a program dies, the requests of its peer of another user fail, and the agent goes on
 start_user run -- ib_send_bw -x 0 -p 20004 -D 60 --run_infinitely >"$work/server" 2>&1 &
-served=$!
+server_pid=$!
 ready 20004
 start run -- ib_send_bw -x 0 -p 20004 -D 60 --run_infinitely 127.0.0.1 >"$work/client" 2>&1 &
-asked=$!
-until_true 20 more_than $asked lane_packets_in 1000 || fail "no packets: $(cat "$work/client")"
-kill -KILL $served
-until_true 30 gone $asked || fail "the client does not notice that its peer is dead"
-wait $asked && fail "the client does not report that its peer is dead" || true
-wait $served 2>/dev/null || true
+client_pid=$!
+until_true 20 more_than $client_pid lane_packets_in 1000 || fail "no packets: $(cat "$work/client")"
+kill -KILL $server_pid
+until_true 30 gone $client_pid || fail "the client does not notice that its peer is dead"
+wait $client_pid && fail "the client does not report that its peer is dead" || true
+wait $server_pid 2>/dev/null || true
 
 # ---- a user cannot bind a low port; the files that the agent writes for a user belong to that user
 if user run -- timeout 60 rping -s -p 100 >"$work/said" 2>&1; then fail "a user binds port 100"; fi
-grep -qi "permission denied\|rdma_bind_addr.*13" "$work/said" || fail "a user who binds port 100 is told: $(cat "$work/said")"
-cd "$work/theirs"
+grep -qi "permission denied\|rdma_bind_addr.*13" "$work/said" || fail "a user who binds port 100 gets the message: $(cat "$work/said")"
+cd "$work/user_directory"
 start_user run --pcap own.pcapng -- timeout 60 rping -s -C 20 -p 7102 >"$work/server" 2>&1 &
 until_true 20 listening 7102 || fail "no program with a capture: $(cat "$work/server")"
 verbena run -- timeout 60 rping -c -a 127.0.0.1 -C 20 -p 7102 -V >"$work/client" 2>&1 || fail "rping: $(cat "$work/client")"
 wait $! || fail "rping with a capture: $(cat "$work/server")"
 cd /
-packets() { tshark -r "$work/theirs/own.pcapng" -Y "$1" 2>/dev/null | wc -l; }
+packets() { tshark -r "$work/user_directory/own.pcapng" -Y "$1" 2>/dev/null | wc -l; }
 [ "$(packets infiniband.bth)" -ge 40 ] || fail "a user's capture has $(packets infiniband.bth) packets"
 [ "$(packets infiniband.mad)" -eq 0 ] || fail "a user's capture has packets of QP 1, which belong to all users"
-[ "$(stat -c %u "$work/theirs/own.pcapng")" -eq 1000 ] || fail "a user's capture belongs to somebody else"
+[ "$(stat -c %u "$work/user_directory/own.pcapng")" -eq 1000 ] || fail "a user's capture belongs to somebody else"
 if user doctor | grep -q '^ok *run --sysfs'; then
   user run --sysfs -- sh -c 'cd /sys/class/infiniband/verbena0/ports/1 && stat -c %u counters/port_xmit_data &&
     cat counters/port_xmit_data' >"$work/said" 2>&1 || fail "--sysfs: $(cat "$work/said")"
@@ -133,7 +133,7 @@ fi
 
 # ---- after the end of this agent, each user has an agent again
 verbena agent stop | grep -q "stopped the agent" || fail "root cannot stop the agent"
-user run -- ibv_devinfo >"$work/said" || fail "no agent of a user's own: $(cat "$work/said")"
+user run -- ibv_devinfo >"$work/said" || fail "the user gets no agent of his own: $(cat "$work/said")"
 user agent status | grep -q "serves" && fail "an agent for all users is left"
 user agent stop >/dev/null
-echo "two users: lanes between them, nothing that only root may do"
+echo "two users: their programs use lanes, and may do nothing that only root may do"

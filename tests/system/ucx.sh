@@ -7,7 +7,8 @@ source "$VB_SOURCE/tests/wire/lib.sh"
 need ucx_perftest ucx_info tshark python3
 unshare --mount true 2>/dev/null || skip "no mount namespaces here"
 
-control() { on b ss -ltnH "sport = :13337" | grep . >/dev/null; }
+# The server listens on this port for the exchange of addresses.
+control_port_open() { on b ss -ltnH "sport = :13337" | grep . >/dev/null; }
 make_hosts 1500
 on a verbena run --sysfs -- timeout 60 ucx_info -d >"$work/info" 2>&1 || fail "ucx_info: $(tail -5 "$work/info")"
 for transport in rc_verbs ud_verbs; do
@@ -21,7 +22,7 @@ for transport in rc_v ud_v; do
     ucx=(env "UCX_TLS=$transport,self" timeout 60 ucx_perftest -t $test -s $size -n 300 -w 10)
     start_on b verbena run --sysfs -- env "UCX_TLS=$transport,self" timeout 60 ucx_perftest >"$work/server" 2>&1 &
     server=$!
-    until_true 20 control || fail "$transport: $(cat "$work/server")"
+    until_true 20 control_port_open || fail "$transport: $(cat "$work/server")"
     on a verbena run --sysfs -- "${ucx[@]}" "$(address_of b 4)" >"$work/client" 2>&1 ||
       fail "$transport, $test: exit $?: $(tail -5 "$work/client"); server: $(tail -5 "$work/server")"
     wait $server || fail "$transport, $test: the server: $(tail -5 "$work/server")"

@@ -1,9 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
 # Runs unmodified UCX over the RDMA CM between two hosts, by UCX's own example with one server for several clients.  It
-# uses reliable connections and datagrams, with messages that are sent at once and messages that the receiver fetches.
-# Only tagged messages are used.  With streams and active messages, the sender closes its end by force when all is sent.
-# Then a slow server gets the disconnect before it has looked at the data, and waits for ever.
+# uses reliable connections and datagrams, with eager messages and with rendezvous, in which the receiver fetches data.
+# Only tagged messages are used.  With streams and active messages, the client closes its end by force after it has sent
+# everything.  A slow server then gets the disconnect before it has looked at the data, and waits for ever.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need gcc tshark
@@ -15,14 +15,14 @@ gcc -O1 -I$examples -o "$work/ucx" $examples/ucp_client_server.c -lucp -lucs
 # end_of FILE: prints the end of a program's output, or the beginning of a sanitizer's report in it.
 end_of() { grep -a -A25 'ERROR: AddressSanitizer' "$1" || tail -5 "$1"; }
 listens() { on b verbena ps 2>/dev/null | grep -q 'listening.*:13444'; }
-none_listens() { ! listens; }
+listener_is_gone() { ! listens; }
 make_hosts 1500
 clients=0
 # rc_v uses rc_verbs, and ud_verbs to set connections up.
 for transport in rc_v ud_v; do
-  for fetched_from in inf 0; do
-    what="$transport, fetched from $fetched_from bytes on"
-    ucx=(verbena run --sysfs -- env "UCX_TLS=$transport,self" "UCX_RNDV_THRESH=$fetched_from"
+  for rendezvous_threshold in inf 0; do
+    what="$transport, rendezvous from $rendezvous_threshold bytes on"
+    ucx=(verbena run --sysfs -- env "UCX_TLS=$transport,self" "UCX_RNDV_THRESH=$rendezvous_threshold"
       UCX_SOCKADDR_TLS_PRIORITY=rdmacm timeout 60 "$work/ucx" -p 13444 -s 5000 -i 100 -c tag)
     start_on b "${ucx[@]}" >"$work/server" 2>&1 &
     server=$!
@@ -36,7 +36,7 @@ for transport in rc_v ud_v; do
     done
     kill $server
     wait $server || true
-    until_true 20 none_listens || fail "the listener of the dead server still exists"
+    until_true 20 listener_is_gone || fail "the listener of the dead server still exists"
     ! grep -qi 'unable\|wrong' "$work/server" || fail "$what: the server: $(cat "$work/server")"
     [ "$(grep -c 'received a connection request' "$work/server")" -eq 3 ] || fail "$what: not three: $(cat "$work/server")"
   done

@@ -7,11 +7,11 @@ need valgrind rping
 
 memcheck=(valgrind --quiet --error-exitcode=77 --num-callers=30 --track-origins=yes --leak-check=full
   --errors-for-leak-kinds=definite --show-leak-kinds=definite)
-# Prints memcheck's reports.  Lines with "--" are left out: Valgrind 3.19 does not know some system calls, and says so.
+# Prints memcheck's reports.  Omits lines with "--", in which Valgrind 3.19 names system calls that it does not know.
 reports() { grep -hE '^==[0-9]+==' "$@" || true; }
 # Succeeds if all frames of all reports are rping's own.  This is a known fault of rping: at its end, its event thread
 # may read memory that its main thread has freed.
-rpings_own() {
+is_fault_of_rping() {
   grep -q 'Invalid read' "$1" &&
     [ -z "$(reports "$1" | grep -E ' (at|by) 0x' |
       grep -vE '\(in /usr/bin/rping\)|: (start_thread|clone) \(|\(below main\)|\(in [^)]*/valgrind/')" ]
@@ -19,8 +19,8 @@ rpings_own() {
 
 "${memcheck[@]}" "$VB_PREFIX/lib/verbena/verbenad" --idle 600 >"$work/agent" 2>&1 &
 agent=$!
-there() { ! no_agent; }
-until_true 60 there || fail "no agent: $(cat "$work/agent")"
+agent_runs() { ! no_agent; }
+until_true 60 agent_runs || fail "no agent: $(cat "$work/agent")"
 [ "$(agent_pid)" -eq $agent ] || fail "another agent than the one under valgrind"
 
 # Both sizes also test small messages, because rping sends the addresses of its buffers in such messages.
@@ -29,8 +29,8 @@ for bytes in ${VB_THOROUGH:+64} 20000; do
   server=$!
   until_true 60 listening 7174 || fail "no server: $(cat "$work/server")"
   verbena run -- timeout 100 "${memcheck[@]}" rping -c -a 127.0.0.1 -C 20 -S $bytes -V >"$work/client" 2>&1 ||
-    rpings_own "$work/client" || fail "client, $bytes bytes: exit $?: $(reports "$work/client") $(tail -3 "$work/client")"
-  wait $server || rpings_own "$work/server" || fail "server, $bytes bytes: exit $?: $(reports "$work/server") $(tail -3 "$work/server")"
+    is_fault_of_rping "$work/client" || fail "client, $bytes bytes: exit $?: $(reports "$work/client") $(tail -3 "$work/client")"
+  wait $server || is_fault_of_rping "$work/server" || fail "server, $bytes bytes: exit $?: $(reports "$work/server") $(tail -3 "$work/server")"
 done
 verbena agent stop >/dev/null
 wait $agent || fail "the agent: exit $?: $(cat "$work/agent")"

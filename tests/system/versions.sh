@@ -1,12 +1,12 @@
 #!/bin/bash
 # ctest: TIMEOUT 90
-# Two builds of Verbena are on one host.  An agent of the other build is replaced if no program uses it.  Otherwise
-# there is an error that names both builds.
+# Two builds of Verbena are on one host.  A program replaces an agent of the other build if no program uses that agent.
+# Otherwise the program gets an error that names both builds.
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo sed
 export VERBENA_IDLE=60
 
-# Makes another build by a copy of this one, in which the build id is replaced by another one of the same length.
+# Makes another build: copies this build, and replaces the build id by another id of the same length.
 id=$("$VB_PREFIX/lib/verbena/verbenad" --version | sed 's/^verbenad //')
 other_id=$(echo "$id" | sed 's/[0-9a-f]\{8\}$/0ff0ff00/')
 [ "$id" != "$other_id" ] && [ ${#id} -eq ${#other_id} ] || fail "no other build id could be made of '$id'"
@@ -22,10 +22,10 @@ verbena run -- ibv_devinfo >"$work/info" 2>&1 || fail "an idle agent is not repl
 grep -q PORT_ACTIVE "$work/info" || fail "the port is not active: $(cat "$work/info")"
 verbena agent status | grep -q "build $id" || fail "not our agent: $(verbena agent status)"
 
-# Now a program uses the agent.
+# A program of this build uses the agent.
 mkfifo "$work/in"
 start run -- "$VB_PREFIX/tests/programs/crowd" <"$work/in" >"$work/out" 2>&1 &
-user=$!
+program=$!
 exec {to}>"$work/in"
 tell "$to"
 until_true 20 grep -q made "$work/out" || fail "no QP: $(cat "$work/out")"
@@ -36,9 +36,9 @@ grep -q "$id" "$work/info" && grep -q "$other_id" "$work/info" ||
   fail "the error does not name both builds: $(cat "$work/info")"
 tell "$to"
 exec {to}>&-
-wait $user || fail "the program that used it: $(cat "$work/out")"
+wait $program || fail "the program that used the agent: $(cat "$work/out")"
 [ "$(grep -c made "$work/out")" -eq 2 ] || fail "the program could not continue: $(cat "$work/out")"
 
-# The agent may still keep data of the program that has just ended.  It can be replaced nevertheless.
+# An agent that still has data of a program that has just ended can be replaced.
 other run -- ibv_devinfo >"$work/info" 2>&1 || fail "an agent whose programs have ended is not replaced: $(cat "$work/info")"
 grep -q PORT_ACTIVE "$work/info" || fail "the port is not active: $(cat "$work/info")"

@@ -8,8 +8,8 @@ programs=$VB_PREFIX/tests/programs
 
 # In preset asan the program must not fork, because GCC 12's AddressSanitizer does not release the locks of its
 # allocator in the child.
-ways=17 without=()
-[ -z "${VB_PRELOAD:-}" ] || ways=16 without=(forks)
-verbena run -- timeout 100 "$programs/waits" "${without[@]}" >"$work/waits" 2>&1 || fail "exit $?: $(head -60 "$work/waits")"
+expected_count=17 arguments=()
+[ -z "${VB_PRELOAD:-}" ] || expected_count=16 arguments=(forks)
+verbena run -- timeout 100 "$programs/waits" "${arguments[@]}" >"$work/waits" 2>&1 || fail "exit $?: $(head -60 "$work/waits")"
 cat "$work/waits"
-[ "$(grep -c ': ok$' "$work/waits")" -eq $ways ] || fail "not all ways of waiting succeeded: $(cat "$work/waits")"
+[ "$(grep -c ': ok$' "$work/waits")" -eq $expected_count ] || fail "not all ways of waiting succeeded: $(cat "$work/waits")"

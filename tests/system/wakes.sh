@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
 # Two programs exchange messages over a lane, and block until each message comes.  A message must wake the blocked
-# thread once, and no other thread.  The test compares counters of wake-ups, and no times.
+# thread once, and no other thread.  The test compares counters of wake-ups, not times.
 #   VB_WAKES_LINKS    the links to test (default lane).  With udp the test fails while other programs need
 #                     all processors: a thread that waits long for a processor loses the receiver role for up to a
 #                     second.
@@ -19,15 +19,16 @@ for process in json.load(sys.stdin)["processes"]:
 received() { local now; now=($(counts "$1")); [ "${now[0]:-0}" -ge "$2" ] 2>/dev/null; }
 
 # one_wake_for_each: succeeds if 5,000 messages cause about as many wake-ups, and only of the blocked thread.  There may
-# be more, because this thread also waits for its own sends, or fewer, because a message often comes before it sleeps.
+# be more wake-ups, because this thread also waits for its own sends.  There may be fewer, because a message often comes
+# before the thread sleeps.
 one_wake_for_each() {
-  local before=($(counts $server)) more=()
+  local before=($(counts $server)) added=()
   until_true 60 received $server $((before[0] + 5000)) || fail "the messages over $link have stopped: $(counts $server)"
   after=($(counts $server))
-  for i in 0 1 2 3; do more[i]=$((after[i] - before[i])); done
-  echo "$link: ${more[0]} messages, ${more[1]} wake-ups sent, ${more[2]} of the blocked thread, ${more[3]} of the other"
-  [ "${more[1]}" -le $((more[0] * 5 / 4)) ] && [ "${more[2]}" -le $((more[0] * 5 / 4)) ] && [ "${more[2]}" -gt 0 ] &&
-    [ "${more[3]}" -le $((more[0] / 10)) ]
+  for i in 0 1 2 3; do added[i]=$((after[i] - before[i])); done
+  echo "$link: ${added[0]} messages, ${added[1]} wake-ups sent, ${added[2]} of the blocked thread, ${added[3]} of the other"
+  [ "${added[1]}" -le $((added[0] * 5 / 4)) ] && [ "${added[2]}" -le $((added[0] * 5 / 4)) ] && [ "${added[2]}" -gt 0 ] &&
+    [ "${added[3]}" -le $((added[0] / 10)) ]
 }
 
 open_port() { ss -Htln "sport = :$1" | grep -q .; }

@@ -83,12 +83,13 @@ try:
             after = counters()
             changed = [key for key in after if after[key] != before.get(key, 0)]
             words = name.replace("_", " ").split()
-            matching = [k for k in changed if all(w in k.replace("_", " ") for w in words) or name.replace(" ", "_") in k]
-            if matching:
+            matches = [k for k in changed
+                       if all(w in k.replace("_", " ") for w in words) or name.replace(" ", "_") in k]
+            if matches:
                 break
             assert time.monotonic() < deadline, f"{name}: not counted by reason; changed: {changed}"
             time.sleep(0.02)
-        print(f"{name}: counted as {matching}")
+        print(f"{name}: counted as {matches}")
 
     # Send random bytes, and copies of the packets above with random bits changed.
     rng = random.Random(1)
