@@ -36,7 +36,7 @@ static struct ibv_qp* make_qp(struct ibv_cq* cq) {
   return qp;
 }
 
-static void join(struct ibv_qp* qp, uint32_t peer) {
+static void connect_qp(struct ibv_qp* qp, uint32_t peer) {
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
   int error = ibv_modify_qp(qp, &attr,
                             IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
@@ -72,7 +72,7 @@ static void post_receive(struct ibv_qp* qp, uint64_t id) {
   need(ibv_post_recv(qp, &wr, &bad) == 0, "ibv_post_recv");
 }
 
-static struct ibv_wc next(struct ibv_cq* cq) {
+static struct ibv_wc next_completion(struct ibv_cq* cq) {
   struct ibv_wc wc;
   int count = 0;
   while (count == 0) count = ibv_poll_cq(cq, 1, &wc);
@@ -80,7 +80,7 @@ static struct ibv_wc next(struct ibv_cq* cq) {
   return wc;
 }
 
-static long ms(void) {
+static long now_ms(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * 1000 + now.tv_nsec / 1000000;
@@ -101,8 +101,8 @@ int main(void) {
   struct ibv_cq* receives = ibv_create_cq(device, 2 * kCount, NULL, NULL, 0);
   need(sends != NULL && receives != NULL, "ibv_create_cq");
   struct ibv_qp *from = make_qp(sends), *to = make_qp(receives);
-  join(from, to->qp_num);
-  join(to, from->qp_num);
+  connect_qp(from, to->qp_num);
+  connect_qp(to, from->qp_num);
 
   for (uint64_t id = 0; id < kCount; ++id) post_receive(to, id);
   for (uint64_t id = 0; id < kCount; ++id) {
@@ -112,7 +112,7 @@ int main(void) {
     need(ibv_post_send(from, &wr, &bad) == 0, "ibv_post_send");
   }
   for (uint64_t id = 0; id < kCount; ++id) {
-    const struct ibv_wc sent = next(sends), received = next(receives);
+    const struct ibv_wc sent = next_completion(sends), received = next_completion(receives);
     errno = EPROTO;
     need(sent.status == IBV_WC_SUCCESS && sent.wr_id == id, "a send");
     need(received.status == IBV_WC_SUCCESS && received.wr_id == id, "a receive");
@@ -121,11 +121,11 @@ int main(void) {
 
   post_receive(to, 7);
   struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
-  const long begun = ms();
+  const long start_ms = now_ms();
   need(ibv_modify_qp(to, &error, IBV_QP_STATE) == 0, "to ERROR");
-  const struct ibv_wc flushed = next(receives);
+  const struct ibv_wc flushed = next_completion(receives);
   errno = EPROTO;
   need(flushed.status == IBV_WC_WR_FLUSH_ERR && flushed.wr_id == 7, "a flush");
-  printf("flushed after %ld ms\n", ms() - begun);
+  printf("flushed after %ld ms\n", now_ms() - start_ms);
   return 0;
 }

@@ -18,8 +18,8 @@ static int is_ipv4(const union ibv_gid* gid) {
   return memcmp(gid->raw, prefix, sizeof prefix) == 0;
 }
 
-// Returns the index of a GID of an IP version which other hosts can reach: no loopback or
-// link-local address.
+// Returns the index of a GID of this IP version that other hosts can reach: no loopback address and
+// no link-local address.
 static int source_index(struct ibv_context* device, int ipv4) {
   union ibv_gid gid;
   for (int index = 0; ibv_query_gid(device, 1, index, &gid) == 0; ++index) {
@@ -31,8 +31,8 @@ static int source_index(struct ibv_context* device, int ipv4) {
   return -1;
 }
 
-static void ready_to_receive(struct ibv_context* device, enum ibv_qp_type type, int source_ipv4,
-                             union ibv_gid peer) {
+static void print_move_to_rtr(struct ibv_context* device, enum ibv_qp_type type, int source_ipv4,
+                              union ibv_gid peer) {
   struct ibv_pd* pd = ibv_alloc_pd(device);
   struct ibv_cq* cq = ibv_create_cq(device, 4, NULL, NULL, 0);
   CHECK(pd != NULL && cq != NULL);
@@ -63,7 +63,7 @@ static void ready_to_receive(struct ibv_context* device, enum ibv_qp_type type, 
   CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0);
 }
 
-static void binds(struct rdma_event_channel* channel, const char* address, const char* name) {
+static void print_bind(struct rdma_event_channel* channel, const char* address, const char* name) {
   struct rdma_cm_id* id;
   CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
   union {
@@ -91,24 +91,24 @@ int main(int argc, char** argv) {
   const union ibv_gid peers[] = {gid_of(argv[1]), gid_of(argv[2])};
   for (int peer = 0; peer < 2; ++peer) {
     for (int source_ipv4 = 0; source_ipv4 < 2; ++source_ipv4) {
-      ready_to_receive(devices[0], IBV_QPT_RC, source_ipv4, peers[peer]);
-      ready_to_receive(devices[0], IBV_QPT_UC, source_ipv4, peers[peer]);
+      print_move_to_rtr(devices[0], IBV_QPT_RC, source_ipv4, peers[peer]);
+      print_move_to_rtr(devices[0], IBV_QPT_UC, source_ipv4, peers[peer]);
     }
   }
-  union ibv_gid own;
+  union ibv_gid own_gid;
   char text[INET6_ADDRSTRLEN];
   struct rdma_event_channel* channel = rdma_create_event_channel();
   CHECK(channel != NULL);
-  binds(channel, "127.0.0.1", "127.0.0.1");
-  binds(channel, "127.9.9.9", "127.9.9.9");
-  binds(channel, "::1", "::1");
-  binds(channel, "0.0.0.0", "0.0.0.0");
-  CHECK(ibv_query_gid(devices[0], 1, source_index(devices[0], 1), &own) == 0);
-  CHECK(inet_ntop(AF_INET, own.raw + 12, text, sizeof text) != NULL);
-  binds(channel, text, "the host's IPv4 address");
-  CHECK(ibv_query_gid(devices[0], 1, source_index(devices[0], 0), &own) == 0);
-  CHECK(inet_ntop(AF_INET6, own.raw, text, sizeof text) != NULL);
-  binds(channel, text, "the host's IPv6 address");
+  print_bind(channel, "127.0.0.1", "127.0.0.1");
+  print_bind(channel, "127.9.9.9", "127.9.9.9");
+  print_bind(channel, "::1", "::1");
+  print_bind(channel, "0.0.0.0", "0.0.0.0");
+  CHECK(ibv_query_gid(devices[0], 1, source_index(devices[0], 1), &own_gid) == 0);
+  CHECK(inet_ntop(AF_INET, own_gid.raw + 12, text, sizeof text) != NULL);
+  print_bind(channel, text, "the host's IPv4 address");
+  CHECK(ibv_query_gid(devices[0], 1, source_index(devices[0], 0), &own_gid) == 0);
+  CHECK(inet_ntop(AF_INET6, own_gid.raw, text, sizeof text) != NULL);
+  print_bind(channel, text, "the host's IPv6 address");
   rdma_destroy_event_channel(channel);
   rdma_free_devices(devices);
 }

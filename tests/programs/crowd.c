@@ -10,11 +10,11 @@ enum { kThreads = 16 };
 
 static struct ibv_pd* pd;
 static struct ibv_cq* cq;
-static pthread_barrier_t together;
+static pthread_barrier_t start_barrier;
 
-static void* make(void* unused) {
+static void* create_and_destroy(void* unused) {
   (void)unused;
-  pthread_barrier_wait(&together);
+  pthread_barrier_wait(&start_barrier);
   struct ibv_qp_init_attr init = {
       .send_cq = cq,
       .recv_cq = cq,
@@ -39,15 +39,15 @@ int main(void) {
   pd = ibv_alloc_pd(device);
   cq = ibv_create_cq(device, 16, NULL, NULL, 0);
   if (pd == NULL || cq == NULL) return 1;
-  pthread_barrier_init(&together, NULL, kThreads);
+  pthread_barrier_init(&start_barrier, NULL, kThreads);
   char line[16];
   while (fgets(line, sizeof line, stdin) != NULL) {
     pthread_t threads[kThreads];
-    for (int i = 0; i < kThreads; ++i) pthread_create(&threads[i], NULL, make, NULL);
+    for (int i = 0; i < kThreads; ++i) pthread_create(&threads[i], NULL, create_and_destroy, NULL);
     for (int i = 0; i < kThreads; ++i) {
-      void* failed = NULL;
-      pthread_join(threads[i], &failed);
-      if (failed != NULL) return 1;
+      void* result = NULL;
+      pthread_join(threads[i], &result);
+      if (result != NULL) return 1;
     }
     puts("made");
     fflush(stdout);

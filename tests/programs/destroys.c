@@ -35,7 +35,7 @@ static void need(int good, const char* what) {
 static void* make_cq(void) { return ibv_create_cq(device, 1, NULL, channel, 0); }
 static int destroy_cq(void* cq) { return ibv_destroy_cq(cq); }
 static void* make_pd(void) { return ibv_alloc_pd(device); }
-static int destroy_pd(void* its) { return ibv_dealloc_pd(its); }
+static int destroy_pd(void* object) { return ibv_dealloc_pd(object); }
 static void* make_mr(void) { return ibv_reg_mr(pd, memory, sizeof memory, 0); }
 static int destroy_mr(void* mr) { return ibv_dereg_mr(mr); }
 static void* make_mw(void) { return ibv_alloc_mw(pd, IBV_MW_TYPE_2); }
@@ -65,10 +65,10 @@ static void* make_id(void) {
 }
 static int destroy_id(void* id) { return rdma_destroy_id(id); }
 static void* make_channel(void) { return ibv_create_comp_channel(device); }
-static int destroy_channel(void* its) { return ibv_destroy_comp_channel(its); }
+static int destroy_channel(void* object) { return ibv_destroy_comp_channel(object); }
 static void* make_event_channel(void) { return rdma_create_event_channel(); }
-static int destroy_event_channel(void* its) {
-  rdma_destroy_event_channel(its);
+static int destroy_event_channel(void* object) {
+  rdma_destroy_event_channel(object);
   return 0;
 }
 
@@ -89,11 +89,11 @@ static void destroy(const struct kind* kind, void** objects, int count, int last
 }
 
 // Makes `count` objects of a kind, and counts the instructions for destroying them.  The name of
-// the result has `among`, the number of objects that a slow lookup would search.
-static void count_destroying(const struct kind* kind, void** objects, int count, int among,
-                             int last_first) {
+// the result has `search_size`, the number of objects that a slow lookup would search.
+static void count_instructions(const struct kind* kind, void** objects, int count, int search_size,
+                               int last_first) {
   char reason[64];
-  snprintf(reason, sizeof reason, "%s %d %d %s", kind->name, among, count,
+  snprintf(reason, sizeof reason, "%s %d %d %s", kind->name, search_size, count,
            last_first ? "last_first" : "first_first");
   make(kind, objects, count);
   CALLGRIND_ZERO_STATS;
@@ -128,14 +128,14 @@ int main(void) {
     const int count = many ? kMany : kFew;
     for (unsigned i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) {
       for (int last_first = 0; last_first < 2; ++last_first) {
-        count_destroying(&kinds[i], objects, count, count, last_first);
+        count_instructions(&kinds[i], objects, count, count, last_first);
       }
     }
     make(&cqs, others, count);
-    count_destroying(&channels, objects, kFew, count, 0);
+    count_instructions(&channels, objects, kFew, count, 0);
     destroy(&cqs, others, count, 0);
     make(&ids, others, count);
-    count_destroying(&event_channels, objects, kFew, count, 0);
+    count_instructions(&event_channels, objects, kFew, count, 0);
     destroy(&ids, others, count, 0);
   }
   return 0;

@@ -8,15 +8,15 @@
 
 static void* serve(void* argument) {
   struct echo* echo = argument;
-  static int last;
-  if (rdma_accept(echo->id, NULL) != 0) {  // the client has died meanwhile
+  static int last_number;
+  if (rdma_accept(echo->id, NULL) != 0) {  // the client has ended after its request
     printf("lost before it was here (%s)\n", strerror(errno));
     rdma_dereg_mr(echo->mr);
     rdma_destroy_ep(echo->id);
     free(echo);
     return NULL;
   }
-  const int number = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+  const int number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
   printf("here %d\n", number);
   echo_serve(echo);
   printf("gone %d after %lu rounds\n", number, echo->rounds);

@@ -28,7 +28,7 @@ struct echo {
   char in[kEchoBytes], out[kEchoBytes];
 };
 
-enum echo_news { kEchoReceived, kEchoGone };
+enum echo_event { kEchoReceived, kEchoDisconnected };
 
 static inline void echo_prepare(struct echo* echo) {
   echo->mr = rdma_reg_msgs(echo->id, echo, sizeof *echo);
@@ -65,17 +65,17 @@ static inline struct echo* echo_connect(const char* port) {
   return echo;
 }
 
-// Waits for the next message or for the end of the connection.  Also takes the completions of
+// Waits for the next message or for the end of the connection.  Also polls the completions of
 // sends.  A completion with an error counts as the end of the connection.
-static inline enum echo_news echo_wait(struct echo* echo) {
+static inline enum echo_event echo_wait(struct echo* echo) {
   struct ibv_wc wc;
   for (int armed = 0;; armed = !armed) {
     while (ibv_poll_cq(echo->id->send_cq, 1, &wc) > 0) {
-      if (wc.status != IBV_WC_SUCCESS) return kEchoGone;
+      if (wc.status != IBV_WC_SUCCESS) return kEchoDisconnected;
     }
-    const int got = ibv_poll_cq(echo->id->recv_cq, 1, &wc);
-    CHECK(got >= 0);
-    if (got > 0) return wc.status == IBV_WC_SUCCESS ? kEchoReceived : kEchoGone;
+    const int count = ibv_poll_cq(echo->id->recv_cq, 1, &wc);
+    CHECK(count >= 0);
+    if (count > 0) return wc.status == IBV_WC_SUCCESS ? kEchoReceived : kEchoDisconnected;
     if (!armed) {
       CHECK(ibv_req_notify_cq(echo->id->recv_cq, 0) == 0);
       continue;
@@ -92,7 +92,7 @@ static inline enum echo_news echo_wait(struct echo* echo) {
       CHECK(rdma_get_cm_event(echo->id->channel, &event) == 0);
       const enum rdma_cm_event_type type = event->event;
       rdma_ack_cm_event(event);
-      if (type != RDMA_CM_EVENT_ESTABLISHED) return kEchoGone;
+      if (type != RDMA_CM_EVENT_ESTABLISHED) return kEchoDisconnected;
     }
     if (fds[1].revents != 0) {
       struct ibv_cq* cq = NULL;

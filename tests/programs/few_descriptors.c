@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-static struct ibv_qp* make(struct ibv_pd* pd, struct ibv_cq* cq) {
+static struct ibv_qp* create_qp(struct ibv_pd* pd, struct ibv_cq* cq) {
   struct ibv_qp_init_attr init = {
       .send_cq = cq,
       .recv_cq = cq,
@@ -28,14 +28,14 @@ int main(void) {
     perror("few_descriptors: making objects");
     return 1;
   }
-  for (int tries = 0; tries < 4; ++tries) {
+  for (int attempt = 0; attempt < 4; ++attempt) {
     const struct rlimit none = {.rlim_cur = 0, .rlim_max = 1024};
     if (setrlimit(RLIMIT_NOFILE, &none) != 0) {
       perror("few_descriptors: setrlimit");
       return 1;
     }
-    if (make(pd, cq) != NULL || (errno != EMFILE && errno != ENOMEM)) {
-      fprintf(stderr, "few_descriptors: try %d: not EMFILE: %s\n", tries, strerror(errno));
+    if (create_qp(pd, cq) != NULL || (errno != EMFILE && errno != ENOMEM)) {
+      fprintf(stderr, "few_descriptors: try %d: not EMFILE: %s\n", attempt, strerror(errno));
       return 1;
     }
   }
@@ -43,12 +43,12 @@ int main(void) {
   setrlimit(RLIMIT_NOFILE, &some);
   struct pollfd one = {.fd = device->async_fd, .events = POLLIN};
   if (poll(&one, 1, 0) != 0) {
-    fprintf(stderr, "few_descriptors: an asynchronous event: the device is gone?\n");
+    fprintf(stderr, "few_descriptors: an asynchronous event has come, although the device works\n");
     return 1;
   }
-  struct ibv_qp* qp = make(pd, cq);
+  struct ibv_qp* qp = create_qp(pd, cq);
   if (qp == NULL) {
-    perror("few_descriptors: with room again");
+    perror("few_descriptors: ibv_create_qp with free descriptors");
     return 1;
   }
   return ibv_destroy_qp(qp);

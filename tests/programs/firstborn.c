@@ -1,7 +1,7 @@
 // firstborn [subreaper]: uses the device in a program that inherits orphans, because it is process
 // 1 of its namespace or a subreaper.  The library has child processes.  The program checks that
-// waitpid() and SIGCHLD do not show them: while the agent lives, and after a line on stdin has said
-// that the agent has ended.
+// waitpid() and SIGCHLD do not show them: first while the agent lives, and again after a line on
+// stdin, which the test writes when the agent has ended.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <signal.h>
@@ -10,11 +10,11 @@
 
 #include "echo.h"
 
-static volatile sig_atomic_t children_signals;
+static volatile sig_atomic_t has_sigchld;
 
 static void on_child(int signal) {
   (void)signal;
-  children_signals = 1;
+  has_sigchld = 1;
 }
 
 // Returns the number of children that the kernel lists, whatever their exit signal is, and the name
@@ -39,12 +39,12 @@ static int listed_children(char name[64]) {
   return count;
 }
 
-static void see_no_child(void) {
+static void check_no_child(void) {
   CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
   CHECK(waitpid(-1, NULL, 0) == -1 && errno == ECHILD);
   siginfo_t info;
   CHECK(waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == -1 && errno == ECHILD);
-  CHECK(!children_signals);
+  CHECK(!has_sigchld);
 }
 
 int main(int argc, char** argv) {
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
   CHECK(list != NULL && devices == 1);
   struct ibv_context* context = ibv_open_device(list[0]);
   CHECK(context != NULL);
-  see_no_child();
+  check_no_child();
   char name[64] = "";
   CHECK(listed_children(name) == 1 && strcmp(name, "verbena-reaper") == 0);
   printf("agent\n");
@@ -69,7 +69,7 @@ int main(int argc, char** argv) {
     CHECK(i < kTimeoutMs);
     usleep(1000);
   }
-  see_no_child();
+  check_no_child();
   printf("alone\n");
   return 0;
 }

@@ -1,5 +1,5 @@
 // forks PORT SCENARIO: forks while it has a connection to `echo PORT`, and checks that its own
-// objects still work.  The functions below "the scenarios" run them.
+// objects still work.  Each function below "the scenarios" runs one SCENARIO.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <pthread.h>
@@ -19,14 +19,14 @@ static char* self;
 static struct echo* connection;
 static int stopping;
 
-static void* traffic(void* unused) {
+static void* exchange_messages(void* unused) {
   (void)unused;
   while (!__atomic_load_n(&stopping, __ATOMIC_RELAXED)) echo_round(connection);
   return NULL;
 }
 
 // Waits until the connection has carried 20 further messages, or fails.
-static void see_progress(void) {
+static void await_progress(void) {
   const unsigned long before = __atomic_load_n(&connection->rounds, __ATOMIC_RELAXED);
   for (int i = 0; __atomic_load_n(&connection->rounds, __ATOMIC_RELAXED) < before + 20; ++i) {
     CHECK(i < kTimeoutMs);
@@ -34,7 +34,7 @@ static void see_progress(void) {
   }
 }
 
-static int expect_status(pid_t pid) {
+static int wait_for_exit(pid_t pid) {
   int status = 0;
   CHECK(waitpid(pid, &status, 0) == pid);
   return status;
@@ -59,7 +59,7 @@ static void use_own_connection(unsigned long rounds) {
 }
 
 // Uses inherited objects in a child.  The calls must fail, and not disturb the parent.
-static void meddle(void) {
+static void use_inherited_objects(void) {
   struct ibv_qp_attr error;
   memset(&error, 0, sizeof error);
   error.qp_state = IBV_QPS_ERR;
@@ -78,13 +78,13 @@ static void meddle(void) {
 
 // ---- the scenarios ----
 
-static void say_exit(void) {
+static void print_exit(void) {
   if (write(STDOUT_FILENO, "exit handler\n", 13) != 13) _exit(98);
 }
 
 // Children end in all possible ways.
 static void ends(void) {
-  atexit(say_exit);
+  atexit(print_exit);
   const struct rlimit no_core = {0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
   const int descriptors = count_descriptors();
@@ -97,62 +97,64 @@ static void ends(void) {
           case 0: exit(3);
           case 1: _exit(3);
           case 2: abort();
-          case 3: meddle(); exit(3);
+          case 3: use_inherited_objects(); exit(3);
           case 4: raise(SIGKILL); break;
           case 5:
             use_own_connection(1);
-            meddle();
+            use_inherited_objects();
             exit(3);
           case 6: _exit(3);
-          default: meddle(); _exit(3);
+          default: use_inherited_objects(); _exit(3);
         }
       }
-      const int status = expect_status(pid);
+      const int status = wait_for_exit(pid);
       if (way == 2 || way == 4) {
         CHECK(WIFSIGNALED(status) && WTERMSIG(status) == (way == 2 ? SIGABRT : SIGKILL));
       } else {
         CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3);
       }
-      see_progress();
+      await_progress();
     }
   }
   CHECK(count_descriptors() == descriptors);
   use_own_connection(10);  // the parent can still use the library and its agent
 }
 
-// Requests that are posted while the library is locked for a fork are sent after the fork, even if
-// the program does not poll again.  Fork handlers run in the reverse order of their registration.
-// So post_in_fork() is registered before the library's handlers, and runs while these hold their
-// locks.
-static struct echo* posted_in_fork;
+// Checks that requests that are posted while the library is locked for a fork are sent after the
+// fork, even if the program does not poll again.  Fork handlers run in the reverse order of their
+// registration.  So post_in_fork() is registered before the library's handlers, and runs while
+// these hold their locks.
+static struct echo* posting_connection;
 
 static void post_in_fork(void) {
-  if (posted_in_fork == NULL) return;
-  struct rdma_cm_id* id = posted_in_fork->id;
+  if (posting_connection == NULL) return;
+  struct rdma_cm_id* id = posting_connection->id;
   struct ibv_wc wc;
   CHECK(ibv_req_notify_cq(id->recv_cq, 0) == 0);
-  CHECK(rdma_post_send(id, NULL, posted_in_fork->out, kEchoBytes, posted_in_fork->mr, 0) == 0);
+  CHECK(rdma_post_send(id, NULL, posting_connection->out, kEchoBytes, posting_connection->mr, 0) ==
+        0);
   CHECK(ibv_poll_cq(id->recv_cq, 1, &wc) == 0);
 }
 
 static void register_first(void) { CHECK(pthread_atfork(post_in_fork, NULL, NULL) == 0); }
-__attribute__((section(".preinit_array"), used)) static void (*first)(void) = register_first;
+__attribute__((section(".preinit_array"),
+               used)) static void (*register_handler)(void) = register_first;
 
 static void posts(void) {
   struct echo* own = echo_connect(port);
   echo_round(own);  // afterwards no request is under way
   for (int round = 0; round < 4; ++round) {
     usleep(400000);  // after this time the library has updated its counters and needs no timer
-    posted_in_fork = own;
+    posting_connection = own;
     const pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) _exit(0);
-    posted_in_fork = NULL;
-    struct pollfd answer = {own->id->recv_cq_channel->fd, POLLIN, 0};
-    CHECK(poll(&answer, 1, kTimeoutMs) == 1);
+    posting_connection = NULL;
+    struct pollfd reply = {own->id->recv_cq_channel->fd, POLLIN, 0};
+    CHECK(poll(&reply, 1, kTimeoutMs) == 1);
     CHECK(echo_wait(own) == kEchoReceived);
     CHECK(rdma_post_recv(own->id, NULL, own->in, kEchoBytes, own->mr) == 0);
-    CHECK(expect_status(pid) == 0);
+    CHECK(wait_for_exit(pid) == 0);
   }
   echo_close(own);
 }
@@ -169,24 +171,24 @@ static void device(void) {
         const pid_t grandchild = fork();
         CHECK(grandchild >= 0);
         use_own_connection(10);
-        if (grandchild != 0) CHECK(expect_status(grandchild) == 0);
+        if (grandchild != 0) CHECK(wait_for_exit(grandchild) == 0);
         exit(0);
       }
     }
-    see_progress();
-    for (int i = 0; i < at_once; ++i) CHECK(expect_status(pids[i]) == 0);
-    see_progress();
+    await_progress();
+    for (int i = 0; i < at_once; ++i) CHECK(wait_for_exit(pids[i]) == 0);
+    await_progress();
   }
 }
 
-// Runs with a child that outlives the parent.  The test ends the parent, and then checks the
-// child's descriptors.
+// Keeps the child alive after the parent.  The test ends the parent, and then checks the child's
+// descriptors.
 static void outlive_with(pid_t child) {
   CHECK(child >= 0);
   if (child == 0) {
     for (;;) pause();
   }
-  see_progress();
+  await_progress();
   printf("child %d\n", child);
   if (getchar() == 'x') exit(0);
   for (;;) pause();
@@ -210,14 +212,14 @@ static void exec_with(const char* what, int expected) {
       execve(self, arguments, environ);
       _exit(97);
     }
-    const int status = expect_status(pid);
+    const int status = wait_for_exit(pid);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == expected);
-    see_progress();
+    await_progress();
   }
 }
 
-// Runs in the executed program: returns 42 if no descriptor of the library has survived exec, or
-// else prints them.
+// Runs in the executed program.  Returns 42 if no descriptor of the library has survived exec.
+// Otherwise prints these descriptors, and returns 1.
 static int list_descriptors(void) {
   int ours = 0;
   DIR* directory = opendir("/proc/self/fd");
@@ -239,16 +241,16 @@ static int list_descriptors(void) {
 static void execs(void) {
   exec_with("list", 42);
   exec_with("quick", 0);
-  CHECK(expect_status(({
+  CHECK(wait_for_exit(({
           char* const arguments[] = {(char*)"true", NULL};
           pid_t pid = 0;
           CHECK(posix_spawnp(&pid, "true", NULL, NULL, arguments, environ) == 0);
           pid;
         })) == 0);
-  see_progress();
+  await_progress();
 }
 
-// Forks while other threads are inside calls of all kinds.
+// Makes verbs calls until the scenario ends.
 static void* verbs_calls(void* unused) {
   (void)unused;
   static char memory[4096];
@@ -278,6 +280,7 @@ static void* connection_calls(void* unused) {
   return NULL;
 }
 
+// Forks while other threads are inside calls of all kinds.
 static void threads(void) {
   pthread_t others[4];
   for (int i = 0; i < 4; ++i) {
@@ -291,9 +294,9 @@ static void threads(void) {
       use_own_connection(3);
       _exit(0);
     }
-    CHECK(expect_status(pid) == 0);
+    CHECK(wait_for_exit(pid) == 0);
   }
-  see_progress();
+  await_progress();
   __atomic_store_n(&stopping, 1, __ATOMIC_RELAXED);
   for (int i = 0; i < 4; ++i) pthread_join(others[i], NULL);
 }
@@ -303,14 +306,14 @@ int main(int argc, char** argv) {
   CHECK(argc == 3);
   self = argv[0];
   port = argv[1];
-  const char* wanted = argv[2];
-  if (strcmp(wanted, "list") == 0) return list_descriptors();
-  if (strcmp(wanted, "quick") == 0) {
+  const char* scenario = argv[2];
+  if (strcmp(scenario, "list") == 0) return list_descriptors();
+  if (strcmp(scenario, "quick") == 0) {
     use_own_connection(10);
     return 0;
   }
-  if (strcmp(wanted, "posts") == 0) {
-    posts();  // without other traffic, which would take the posted requests along
+  if (strcmp(scenario, "posts") == 0) {
+    posts();  // without other traffic, which would also send the posted requests
     printf("posts: nothing is disturbed\n");
     return 0;
   }
@@ -321,18 +324,18 @@ int main(int argc, char** argv) {
                    {"outlive", outlive}, {"outlive_raw", outlive_raw},
                    {"execs", execs},     {"threads", threads}};
   for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; ++i) {
-    if (strcmp(wanted, scenarios[i].name) != 0) continue;
+    if (strcmp(scenario, scenarios[i].name) != 0) continue;
     connection = echo_connect(port);
     pthread_t thread;
-    CHECK(pthread_create(&thread, NULL, traffic, NULL) == 0);
-    see_progress();
+    CHECK(pthread_create(&thread, NULL, exchange_messages, NULL) == 0);
+    await_progress();
     scenarios[i].run();
     __atomic_store_n(&stopping, 1, __ATOMIC_RELAXED);
     pthread_join(thread, NULL);
     echo_close(connection);
-    printf("%s: nothing is disturbed\n", wanted);
+    printf("%s: nothing is disturbed\n", scenario);
     return 0;
   }
-  fprintf(stderr, "forks: no scenario '%s'\n", wanted);
+  fprintf(stderr, "forks: no scenario '%s'\n", scenario);
   return 2;
 }

@@ -34,7 +34,7 @@ struct end {
   char* memory;
   int file;
 };
-static struct end asker, owner;
+static struct end requester, owner;
 
 static void open_end(struct end* end) {
   CHECK((end->file = memfd_create("memory", 0)) >= 0);
@@ -55,11 +55,11 @@ static void open_end(struct end* end) {
 }
 
 static void open_both(void) {
-  open_end(&asker);
+  open_end(&requester);
   open_end(&owner);
   for (enum ibv_qp_state state = IBV_QPS_INIT; state <= IBV_QPS_RTS; ++state) {
-    move_qp(asker.qp, state, owner.qp->qp_num, gid);
-    move_qp(owner.qp, state, asker.qp->qp_num, gid);
+    move_qp(requester.qp, state, owner.qp->qp_num, gid);
+    move_qp(owner.qp, state, requester.qp->qp_num, gid);
   }
 }
 
@@ -71,38 +71,38 @@ static void close_end(struct end* end) {
   CHECK(close(end->file) == 0);
 }
 
-// Takes away the last page of an end's memory.
+// Names the ways in which remove_last_page() makes the last page of an end's memory inaccessible.
 enum way { kUnmapped, kProtected, kShortened, kWays };
 static const char* const kWayNames[] = {"unmapped", "protected", "shortened"};
-static void lose(struct end* end, enum way way) {
+static void remove_last_page(struct end* end, enum way way) {
   char* const last = end->memory + kBytes - kPage;
   if (way == kUnmapped) CHECK(munmap(last, kPage) == 0);
   if (way == kProtected) CHECK(mprotect(last, kPage, PROT_NONE) == 0);
   if (way == kShortened) CHECK(ftruncate(end->file, kBytes - kPage) == 0);
 }
 
-static struct ibv_wc next(struct end* end) {
+static struct ibv_wc next_completion(struct end* end) {
   struct ibv_wc wc;
   struct timespec begin, now;
   clock_gettime(CLOCK_MONOTONIC, &begin);
-  int got;
-  while ((got = ibv_poll_cq(end->cq, 1, &wc)) == 0) {
+  int count;
+  while ((count = ibv_poll_cq(end->cq, 1, &wc)) == 0) {
     clock_gettime(CLOCK_MONOTONIC, &now);
     CHECK((now.tv_sec - begin.tv_sec) * 1000 < kWaitMs);
   }
-  CHECK(got == 1);
+  CHECK(count == 1);
   return wc;
 }
 
 static void expect(struct end* end, enum ibv_wc_status status) {
-  const struct ibv_wc wc = next(end);
+  const struct ibv_wc wc = next_completion(end);
   if (wc.status != status) fprintf(stderr, "%s\n", ibv_wc_status_str(wc.status));
   CHECK(wc.status == status);
 }
 
 // Posts an operation on the bytes [offset, offset + bytes) of both ends.
 static void post(enum ibv_wr_opcode opcode, unsigned offset, unsigned bytes) {
-  struct ibv_sge sge = {(uintptr_t)asker.memory + offset, bytes, asker.mr->lkey};
+  struct ibv_sge sge = {(uintptr_t)requester.memory + offset, bytes, requester.mr->lkey};
   struct ibv_send_wr wr = {
       .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED};
   if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
@@ -113,7 +113,7 @@ static void post(enum ibv_wr_opcode opcode, unsigned offset, unsigned bytes) {
     wr.wr.rdma.rkey = owner.mr->rkey;
   }
   struct ibv_send_wr* bad;
-  errno = ibv_post_send(asker.qp, &wr, &bad);
+  errno = ibv_post_send(requester.qp, &wr, &bad);
   CHECK(errno == 0);
 }
 
@@ -129,8 +129,7 @@ static void expect_access_event(void) {
     CHECK(poll(&fd, 1, kWaitMs) == 1);
     struct ibv_async_event event;
     CHECK(ibv_get_async_event(device, &event) == 0);
-    const int found =
-        event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == owner.qp;
+    const int found = event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == owner.qp;
     ibv_ack_async_event(&event);
     if (found) return;
   }
@@ -141,7 +140,7 @@ struct operation {
   enum ibv_wr_opcode opcode;
   unsigned offset, bytes;
 };
-// These operations lie inside the last page, or extend from the pages before it into it.
+// Each operation accesses a part of the last page, or the last three pages.
 static const struct operation kOperations[] = {
     {"small-write", IBV_WR_RDMA_WRITE, kBytes - 64, 64},
     {"write", IBV_WR_RDMA_WRITE, kBytes - 3 * kPage, 3 * kPage},
@@ -155,45 +154,45 @@ static void run(enum way way, const struct operation* o) {
   const int sends = o->opcode == IBV_WR_SEND;
   open_both();
   if (sends) receive(o->offset, o->bytes);
-  lose(&owner, way);
+  remove_last_page(&owner, way);
   post(o->opcode, o->offset, o->bytes);
-  expect(&asker, sends ? IBV_WC_REM_OP_ERR : IBV_WC_REM_ACCESS_ERR);
+  expect(&requester, sends ? IBV_WC_REM_OP_ERR : IBV_WC_REM_ACCESS_ERR);
   if (sends) {
     expect(&owner, IBV_WC_LOC_PROT_ERR);
   } else {
     expect_access_event();
   }
-  close_end(&asker);
+  close_end(&requester);
   close_end(&owner);
 
   open_both();
   if (sends) receive(o->offset, o->bytes);
-  lose(&asker, way);
+  remove_last_page(&requester, way);
   post(o->opcode, o->offset, o->bytes);
-  expect(&asker, IBV_WC_LOC_PROT_ERR);
-  close_end(&asker);
+  expect(&requester, IBV_WC_LOC_PROT_ERR);
+  close_end(&requester);
   close_end(&owner);
   printf("good %s %s\n", kWayNames[way], o->name);
   fflush(stdout);
 }
 
 static void on_signal(int number) {
-  static const char kWords[] = "the program's handler has run\n";
-  if (write(2, kWords, sizeof kWords - 1) < 0) _exit(3);
+  static const char kMessage[] = "the program's handler has run\n";
+  if (write(2, kMessage, sizeof kMessage - 1) < 0) _exit(3);
   _exit(number);
 }
 
 int main(int argc, char** argv) {
-  const char* const how = argc > 1 ? argv[1] : "";
+  const char* const mode = argc > 1 ? argv[1] : "";
   struct ibv_device** list = ibv_get_device_list(NULL);
   CHECK(list != NULL && list[0] != NULL);
   CHECK((device = ibv_open_device(list[0])));
   CHECK((pd = ibv_alloc_pd(device)));
   CHECK(ibv_query_gid(device, 1, 0, &gid) == 0);
-  if (strcmp(how, "handlers") == 0) {
+  if (strcmp(mode, "handlers") == 0) {
     CHECK(signal(SIGSEGV, on_signal) != SIG_ERR && signal(SIGBUS, on_signal) != SIG_ERR);
   }
-  if (strcmp(how, "blocked") == 0) {
+  if (strcmp(mode, "blocked") == 0) {
     sigset_t all;
     sigfillset(&all);
     CHECK(sigprocmask(SIG_BLOCK, &all, NULL) == 0);

@@ -3,8 +3,8 @@
 //     join GROUP full|send     prints "joined GROUP LID" or "failed GROUP STATUS"
 //     leave GROUP              prints "left GROUP"
 //     send GROUP TEXT          sends to a group that was joined, and prints "sent GROUP"
-// It prints "ready" at the start, "got TEXT" for each message, and "lost GROUP STATUS" if a
-// membership ends by itself.  It ends when stdin ends.
+// The program prints "ready" at the start, "got TEXT" for each message, and "lost GROUP STATUS" if
+// the program loses a membership.  It ends when stdin ends.
 #include <arpa/inet.h>
 
 #include "echo.h"
@@ -23,11 +23,9 @@ static struct ibv_mr* mr;
 static struct group groups[kGroupsMax];
 static char memory[kSlots + 1][kGrhBytes + kTextBytes];  // receives; the last slot is for sends
 
-static const char* name_of(const struct group* group) {
-  return inet_ntoa(group->address.sin_addr);
-}
+static const char* name_of(const struct group* group) { return inet_ntoa(group->address.sin_addr); }
 
-static struct group* find(const char* name) {
+static struct group* find_group(const char* name) {
   struct in_addr wanted;
   CHECK(inet_aton(name, &wanted) == 1);
   for (int i = 0; i < kGroupsMax; ++i) {
@@ -36,16 +34,16 @@ static struct group* find(const char* name) {
   return NULL;
 }
 
-static struct group* add(const char* name) {
-  CHECK(find(name) == NULL);
-  struct group* group = find("0.0.0.0");
+static struct group* add_group(const char* name) {
+  CHECK(find_group(name) == NULL);
+  struct group* group = find_group("0.0.0.0");  // a free entry has this address
   CHECK(group != NULL);
   group->address.sin_family = AF_INET;
   CHECK(inet_aton(name, &group->address.sin_addr) == 1);
   return group;
 }
 
-static void forget(struct group* group) {
+static void reset(struct group* group) {
   if (group->ah != NULL) CHECK(ibv_destroy_ah(group->ah) == 0);
   memset(group, 0, sizeof *group);
 }
@@ -56,7 +54,7 @@ static void post_receive(uint64_t slot) {
   CHECK(ibv_post_recv(id->qp, &wr, &bad) == 0);
 }
 
-static void start(const char* address) {
+static void open_id(const char* address) {
   struct sockaddr_in own = {.sin_family = AF_INET};
   CHECK(inet_aton(address, &own.sin_addr) == 1);
   struct rdma_event_channel* channel = rdma_create_event_channel();
@@ -93,31 +91,31 @@ static void send_text(struct group* group, const char* text) {
   printf("sent %s\n", name_of(group));
 }
 
-static void join(struct group* group, const char* how) {
+static void join(struct group* group, const char* join_state) {
   struct rdma_cm_join_mc_attr_ex attr = {
       .comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
-      .join_flags = strcmp(how, "send") == 0 ? RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
-                                             : RDMA_MC_JOIN_FLAG_FULLMEMBER,
+      .join_flags = strcmp(join_state, "send") == 0 ? RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
+                                                    : RDMA_MC_JOIN_FLAG_FULLMEMBER,
       .addr = (struct sockaddr*)&group->address};
   CHECK(rdma_join_multicast_ex(id, &attr, group) == 0);
 }
 
 // Carries out a line of stdin.  Returns 0 if stdin has ended.
-static int obey(void) {
+static int carry_out_command(void) {
   char line[kLineBytes], verb[16] = "", name[32] = "", rest[kTextBytes] = "";
   if (fgets(line, sizeof line, stdin) == NULL) return 0;
   const int words = sscanf(line, "%15s %31s %63[^\n]", verb, name, rest);
   CHECK(words >= 2);
   if (strcmp(verb, "join") == 0) {
-    join(add(name), rest);
+    join(add_group(name), rest);
     return 1;
   }
-  struct group* group = find(name);
+  struct group* group = find_group(name);
   if (strcmp(verb, "leave") == 0) {
     // A group that was lost meanwhile need not be left.
     if (group != NULL) {
       CHECK(rdma_leave_multicast(id, (struct sockaddr*)&group->address) == 0);
-      forget(group);
+      reset(group);
     }
     printf("left %s\n", name);
     return 1;
@@ -140,7 +138,7 @@ static void on_cm_event(void) {
     printf("joined %s %#x\n", name_of(group), event->param.ud.ah_attr.dlid);
   } else if (event->event == RDMA_CM_EVENT_MULTICAST_ERROR) {
     printf("%s %s %d\n", group->is_member ? "lost" : "failed", name_of(group), event->status);
-    forget(group);
+    reset(group);
   } else {
     printf("event %s\n", rdma_event_str(event->event));
   }
@@ -165,7 +163,7 @@ int main(int argc, char** argv) {
   CHECK(argc == 2);
   setvbuf(stdin, NULL, _IONBF, 0);  // so that poll() sees each line
   setvbuf(stdout, NULL, _IOLBF, 0);
-  start(argv[1]);
+  open_id(argv[1]);
   printf("ready\n");
   for (;;) {
     struct pollfd fds[3] = {
@@ -178,6 +176,6 @@ int main(int argc, char** argv) {
     // lost.
     if ((fds[1].revents & POLLIN) != 0) on_cm_event();
     if ((fds[2].revents & POLLIN) != 0) on_messages();
-    if (fds[1].revents == 0 && fds[0].revents != 0 && !obey()) return 0;
+    if (fds[1].revents == 0 && fds[0].revents != 0 && !carry_out_command()) return 0;
   }
 }

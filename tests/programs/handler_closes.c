@@ -1,5 +1,6 @@
-/* Waits for an epoll set again and again, while a signal handler closes a descriptor of that set.  close() may be called
- * in a handler at any moment, so the program must not hang.  Run it under `verbena run --sockets`.
+/* Waits for an epoll set again and again, while a signal handler closes a descriptor of that set.
+ * close() may be called in a handler at any moment, so the program must not hang.  Run it under
+ * `verbena run --sockets`.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -30,8 +31,8 @@ static void on_alarm(int number) {
   errno = error;
 }
 
-static void need(int holds, const char* what) {
-  if (holds) return;
+static void need(int good, const char* what) {
+  if (good) return;
   fprintf(stderr, "%s: %s\n", what, strerror(errno));
   exit(1);
 }
@@ -43,24 +44,24 @@ int main(void) {
   need(bind(listener, (struct sockaddr*)&name, length) == 0 && listen(listener, 1) == 0 &&
            getsockname(listener, (struct sockaddr*)&name, &length) == 0,
        "listen");
-  const int here = socket(AF_INET, SOCK_STREAM, 0);
-  need(connect(here, (struct sockaddr*)&name, length) == 0, "connect");
-  const int there = accept(listener, NULL, NULL);
-  char piece[1000] = {0};
+  const int client = socket(AF_INET, SOCK_STREAM, 0);
+  need(connect(client, (struct sockaddr*)&name, length) == 0, "connect");
+  const int server = accept(listener, NULL, NULL);
+  char data[1000] = {0};
   for (int i = 0; i < kWarmRounds; ++i) {
-    need(write(here, piece, sizeof(piece)) == sizeof(piece), "write");
-    need(recv(there, piece, sizeof(piece), MSG_WAITALL) == sizeof(piece), "recv");
-    usleep(1000); /* the service makes the ring meanwhile */
+    need(write(client, data, sizeof(data)) == sizeof(data), "write");
+    need(recv(server, data, sizeof(data), MSG_WAITALL) == sizeof(data), "recv");
+    usleep(1000); /* gives the service time to make the ring */
   }
   const int set = epoll_create1(0);
   struct epoll_event event = {.events = EPOLLIN};
   struct sigaction action = {.sa_handler = on_alarm};
   need(sigaction(SIGALRM, &action, NULL) == 0, "sigaction");
-  const struct itimerval often = {{0, 100}, {0, 100}};
-  need(setitimer(ITIMER_REAL, &often, NULL) == 0, "setitimer");
+  const struct itimerval interval = {{0, 100}, {0, 100}};
+  need(setitimer(ITIMER_REAL, &interval, NULL) == 0, "setitimer");
   while (signals < kSignals) {
     if (spare < 0) {
-      const int copy = dup(there);
+      const int copy = dup(server);
       event.data.fd = copy;
       /* The kernel keeps the entry of a closed descriptor while a copy is open. */
       need(epoll_ctl(set, EPOLL_CTL_ADD, copy, &event) == 0 ||
@@ -68,7 +69,7 @@ int main(void) {
            "epoll_ctl");
       spare = copy;
     }
-    /* A wait that sleeps would always be the one that the signal interrupts, in the kernel. */
+    /* With a timeout, the wait would sleep in the kernel, and each signal would come there. */
     need(epoll_wait(set, &event, 1, 0) >= 0 || errno == EINTR, "epoll_wait");
   }
   return 0;

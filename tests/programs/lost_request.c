@@ -1,7 +1,7 @@
 // Tests a server whose peer goes away before its request is accepted.  As with the kernel's RDMA
 // CM, the id of the request must get no event, accepting it must fail, and the next request must
-// work.  An event would do harm: the context of such an id is still the listener's, and servers
-// such as UCX would take it for the context of a connection.
+// work.  An event would do harm: the context of such an id is still that of the listener, and
+// servers such as UCX would use it as the context of a connection.
 //
 //   lost_request ADDRESS PORT    runs both ends, on an address of this host
 #include <errno.h>
@@ -23,8 +23,9 @@ static void need(int good, const char* what) {
   exit(1);
 }
 
-// Takes the next event, and returns its id.
-static struct rdma_cm_id* next(struct rdma_event_channel* channel, enum rdma_cm_event_type wanted) {
+// Acknowledges the next event, which must be `wanted`, and returns its id.
+static struct rdma_cm_id* next_event_id(struct rdma_event_channel* channel,
+                                        enum rdma_cm_event_type wanted) {
   struct rdma_cm_event* event = NULL;
   need(rdma_get_cm_event(channel, &event) == 0, "rdma_get_cm_event");
   struct rdma_cm_id* id = event->id;
@@ -37,13 +38,13 @@ static struct rdma_cm_id* next(struct rdma_event_channel* channel, enum rdma_cm_
   return id;
 }
 
-static struct rdma_cm_id* ask(struct rdma_event_channel* channel) {
+static struct rdma_cm_id* request_connection(struct rdma_event_channel* channel) {
   struct rdma_cm_id* id = NULL;
   need(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
   need(rdma_resolve_addr(id, NULL, address, kTimeoutMs) == 0, "rdma_resolve_addr");
-  next(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+  next_event_id(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
   need(rdma_resolve_route(id, kTimeoutMs) == 0, "rdma_resolve_route");
-  next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+  next_event_id(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
   struct rdma_conn_param param = {.qp_num = make_own_qp(id), .retry_count = 7};
   need(rdma_connect(id, &param) == 0, "rdma_connect");
   return id;
@@ -52,9 +53,9 @@ static struct rdma_cm_id* ask(struct rdma_event_channel* channel) {
 int main(int argc, char** argv) {
   errno = EINVAL;
   need(argc == 3, "usage: lost_request ADDRESS PORT");
-  struct addrinfo* found = NULL;
-  need(getaddrinfo(argv[1], argv[2], NULL, &found) == 0, argv[1]);
-  address = found->ai_addr;
+  struct addrinfo* addresses = NULL;
+  need(getaddrinfo(argv[1], argv[2], NULL, &addresses) == 0, argv[1]);
+  address = addresses->ai_addr;
   struct rdma_event_channel* server = rdma_create_event_channel();
   struct rdma_event_channel* client = rdma_create_event_channel();
   need(server != NULL && client != NULL, "rdma_create_event_channel");
@@ -62,28 +63,29 @@ int main(int argc, char** argv) {
   need(rdma_create_id(server, &listener, &listener, RDMA_PS_TCP) == 0, "rdma_create_id");
   need(rdma_bind_addr(listener, address) == 0 && rdma_listen(listener, 4) == 0, "rdma_listen");
 
-  need(rdma_destroy_id(ask(client)) == 0, "rdma_destroy_id of the connecting id");
-  struct rdma_cm_id* lost = next(server, RDMA_CM_EVENT_CONNECT_REQUEST);
-  // An event about the lost request would come before this one.
-  struct rdma_cm_id* asking = ask(client);
-  struct rdma_cm_id* asked = next(server, RDMA_CM_EVENT_CONNECT_REQUEST);
-  need(lost->context == &listener && asked->context == &listener, "the context of a request");
-  struct rdma_conn_param param = {.qp_num = make_own_qp(lost)};
+  need(rdma_destroy_id(request_connection(client)) == 0, "rdma_destroy_id of the connecting id");
+  struct rdma_cm_id* lost_id = next_event_id(server, RDMA_CM_EVENT_CONNECT_REQUEST);
+  // An event about the lost request would come before the event of the next request.
+  struct rdma_cm_id* client_id = request_connection(client);
+  struct rdma_cm_id* server_id = next_event_id(server, RDMA_CM_EVENT_CONNECT_REQUEST);
+  need(lost_id->context == &listener && server_id->context == &listener,
+       "the context of a request");
+  struct rdma_conn_param param = {.qp_num = make_own_qp(lost_id)};
   errno = 0;
-  const int accepted = rdma_accept(lost, &param);
-  const int why = errno;
-  need(accepted == -1 && why == EINVAL,
-       "rdma_accept of the lost request must fail with EINVAL");
-  need(rdma_destroy_id(lost) == 0, "rdma_destroy_id of the lost request");
+  const int accepted = rdma_accept(lost_id, &param);
+  const int error = errno;
+  need(accepted == -1 && error == EINVAL, "rdma_accept of the lost request must fail with EINVAL");
+  need(rdma_destroy_id(lost_id) == 0, "rdma_destroy_id of the lost request");
 
-  param.qp_num = make_own_qp(asked);
-  need(rdma_accept(asked, &param) == 0, "rdma_accept");
-  next(client, RDMA_CM_EVENT_CONNECT_RESPONSE);
-  need(rdma_establish(asking) == 0, "rdma_establish");
-  need(next(server, RDMA_CM_EVENT_ESTABLISHED) == asked, "ESTABLISHED of another id");
-  need(rdma_disconnect(asking) == 0, "rdma_disconnect");
-  need(next(server, RDMA_CM_EVENT_DISCONNECTED) == asked, "DISCONNECTED of another id");
-  need(rdma_destroy_id(asked) == 0 && rdma_destroy_id(asking) == 0, "rdma_destroy_id");
+  param.qp_num = make_own_qp(server_id);
+  need(rdma_accept(server_id, &param) == 0, "rdma_accept");
+  next_event_id(client, RDMA_CM_EVENT_CONNECT_RESPONSE);
+  need(rdma_establish(client_id) == 0, "rdma_establish");
+  need(next_event_id(server, RDMA_CM_EVENT_ESTABLISHED) == server_id, "ESTABLISHED of another id");
+  need(rdma_disconnect(client_id) == 0, "rdma_disconnect");
+  need(next_event_id(server, RDMA_CM_EVENT_DISCONNECTED) == server_id,
+       "DISCONNECTED of another id");
+  need(rdma_destroy_id(server_id) == 0 && rdma_destroy_id(client_id) == 0, "rdma_destroy_id");
   need(rdma_destroy_id(listener) == 0, "rdma_destroy_id of the listener");
   puts("accepted the next request");
   return 0;

@@ -19,21 +19,21 @@ static struct ibv_cq* cq;
 static struct ibv_mr* mr;
 static char memory[kSlots * kSlotBytes];
 
-static void sure(int ok, const char* what) {
+static void need(int ok, const char* what) {
   if (ok) return;
   fprintf(stderr, "%s: %s\n", what, strerror(errno));
   exit(1);
 }
-static void zero(int error, const char* what) {
+static void need_success(int error, const char* what) {
   errno = error;
-  sure(error == 0, what);
+  need(error == 0, what);
 }
 
 static union ibv_gid gid_of(const char* address) {
   union ibv_gid gid = {{0}};
   if (inet_pton(AF_INET6, address, gid.raw) == 1) return gid;
   gid.raw[10] = gid.raw[11] = 0xff;
-  sure(inet_pton(AF_INET, address, gid.raw + 12) == 1, address);
+  need(inet_pton(AF_INET, address, gid.raw + 12) == 1, address);
   return gid;
 }
 
@@ -55,7 +55,7 @@ static int index_of(const char* address) {
 static void receive(struct ibv_qp* qp, uint64_t slot) {
   struct ibv_sge sge = {(uintptr_t)(memory + slot * kSlotBytes), kSlotBytes, mr->lkey};
   struct ibv_recv_wr wr = {.wr_id = slot, .sg_list = &sge, .num_sge = 1}, *bad;
-  zero(ibv_post_recv(qp, &wr, &bad), "ibv_post_recv");
+  need_success(ibv_post_recv(qp, &wr, &bad), "ibv_post_recv");
 }
 
 static struct ibv_qp* create(enum ibv_qp_type type) {
@@ -65,28 +65,29 @@ static struct ibv_qp* create(enum ibv_qp_type type) {
       .qp_type = type,
       .cap = {.max_send_wr = 4, .max_recv_wr = kSlots, .max_send_sge = 1, .max_recv_sge = 1}};
   struct ibv_qp* qp = ibv_create_qp(pd, &init);
-  sure(qp != NULL, "ibv_create_qp");
+  need(qp != NULL, "ibv_create_qp");
   return qp;
 }
 
-static struct ibv_qp* start(void) {
+static struct ibv_qp* make_ud_qp(void) {
   struct ibv_qp* qp = create(IBV_QPT_UD);
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = kQkey};
-  zero(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
-       "INIT");
+  need_success(
+      ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
+      "INIT");
   attr.qp_state = IBV_QPS_RTR;
-  zero(ibv_modify_qp(qp, &attr, IBV_QP_STATE), "RTR");
+  need_success(ibv_modify_qp(qp, &attr, IBV_QP_STATE), "RTR");
   attr.qp_state = IBV_QPS_RTS;
-  zero(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), "RTS");
+  need_success(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), "RTS");
   return qp;
 }
 
-static struct ibv_wc completion(void) {
+static struct ibv_wc next_completion(void) {
   struct ibv_wc wc;
   int count;
   while ((count = ibv_poll_cq(cq, 1, &wc)) == 0) {
   }
-  sure(count == 1 && wc.status == IBV_WC_SUCCESS, ibv_wc_status_str(wc.status));
+  need(count == 1 && wc.status == IBV_WC_SUCCESS, ibv_wc_status_str(wc.status));
   return wc;
 }
 
@@ -94,15 +95,15 @@ static void hear(const char* group, int messages, int qps) {
   const union ibv_gid gid = gid_of(group);
   struct ibv_qp* qp[kQpsMax];
   for (int i = 0; i < qps; ++i) {
-    qp[i] = start();
+    qp[i] = make_ud_qp();
     for (int slot = i; slot < kSlots; slot += qps) receive(qp[i], (uint64_t)slot);
-    zero(ibv_attach_mcast(qp[i], &gid, 0), "ibv_attach_mcast");
+    need_success(ibv_attach_mcast(qp[i], &gid, 0), "ibv_attach_mcast");
   }
   puts("here");
   fflush(stdout);
   while (messages-- > 0) {
-    const struct ibv_wc wc = completion();
-    sure((wc.wc_flags & IBV_WC_GRH) != 0, "no network header");
+    const struct ibv_wc wc = next_completion();
+    need((wc.wc_flags & IBV_WC_GRH) != 0, "no network header");
     printf("%d: %.*s\n", (int)(wc.wr_id % (uint64_t)qps), (int)wc.byte_len - kGrhBytes,
            memory + wc.wr_id * kSlotBytes + kGrhBytes);
     fflush(stdout);
@@ -110,8 +111,8 @@ static void hear(const char* group, int messages, int qps) {
   }
   for (int i = 0; i < qps; ++i) {
     if (ibv_destroy_qp(qp[i]) != EBUSY) printf("an attached QP is not busy\n");
-    zero(ibv_detach_mcast(qp[i], &gid, 0), "ibv_detach_mcast");
-    zero(ibv_destroy_qp(qp[i]), "ibv_destroy_qp");
+    need_success(ibv_detach_mcast(qp[i], &gid, 0), "ibv_detach_mcast");
+    need_success(ibv_destroy_qp(qp[i]), "ibv_destroy_qp");
   }
 }
 
@@ -120,9 +121,9 @@ static void say(const char* group, const char* address, const char* text) {
       .is_global = 1,
       .port_num = 1,
       .grh = {.dgid = gid_of(group), .sgid_index = (uint8_t)index_of(address), .hop_limit = 3}};
-  struct ibv_qp* qp = start();
+  struct ibv_qp* qp = make_ud_qp();
   struct ibv_ah* ah = ibv_create_ah(pd, &to);
-  sure(ah != NULL, "ibv_create_ah");
+  need(ah != NULL, "ibv_create_ah");
   const size_t bytes = strlen(text);
   memcpy(memory, text, bytes);
   struct ibv_sge sge = {(uintptr_t)memory, (uint32_t)bytes, mr->lkey};
@@ -132,45 +133,46 @@ static void say(const char* group, const char* address, const char* text) {
                            .send_flags = IBV_SEND_SIGNALED,
                            .wr.ud = {ah, 0xffffff, kQkey}},
                      *bad;
-  zero(ibv_post_send(qp, &wr, &bad), "ibv_post_send");
-  completion();
+  need_success(ibv_post_send(qp, &wr, &bad), "ibv_post_send");
+  next_completion();
 }
 
-static void refused(const char* what, int error, int wanted) {
+static void expect_error(const char* what, int error, int wanted) {
   if (error != wanted) printf("%s: %s, not %s\n", what, strerror(error), strerror(wanted));
 }
 
 static void misuse(const char* group, const char* address) {
   const union ibv_gid gid = gid_of(group), other = gid_of(address);
   struct ibv_qp* rc = create(IBV_QPT_RC);
-  struct ibv_qp* ud = start();
-  refused("attaching RC", ibv_attach_mcast(rc, &gid, 0), EINVAL);
-  refused("attaching to an address", ibv_attach_mcast(ud, &other, 0), EINVAL);
-  refused("detaching what is not attached", ibv_detach_mcast(ud, &gid, 0), EINVAL);
-  zero(ibv_attach_mcast(ud, &gid, 0), "attaching");
-  zero(ibv_attach_mcast(ud, &gid, 0), "attaching again");
-  zero(ibv_detach_mcast(ud, &gid, 0), "detaching");
-  refused("detaching again", ibv_detach_mcast(ud, &gid, 0), EINVAL);
+  struct ibv_qp* ud = make_ud_qp();
+  expect_error("attaching RC", ibv_attach_mcast(rc, &gid, 0), EINVAL);
+  expect_error("attaching to an address", ibv_attach_mcast(ud, &other, 0), EINVAL);
+  expect_error("detaching from a group that is not attached", ibv_detach_mcast(ud, &gid, 0),
+               EINVAL);
+  need_success(ibv_attach_mcast(ud, &gid, 0), "attaching");
+  need_success(ibv_attach_mcast(ud, &gid, 0), "attaching again");
+  need_success(ibv_detach_mcast(ud, &gid, 0), "detaching");
+  expect_error("detaching again", ibv_detach_mcast(ud, &gid, 0), EINVAL);
   struct ibv_device_attr device;
-  zero(ibv_query_device(context, &device), "ibv_query_device");
-  union ibv_gid next = gid;
+  need_success(ibv_query_device(context, &device), "ibv_query_device");
+  union ibv_gid group_gid = gid;
   int groups = 0, error = 0;
   for (; groups <= device.max_mcast_grp && error == 0; ++groups) {
-    next.raw[14] = (uint8_t)(groups >> 8);
-    next.raw[15] = (uint8_t)groups;
-    error = ibv_attach_mcast(ud, &next, 0);
+    group_gid.raw[14] = (uint8_t)(groups >> 8);
+    group_gid.raw[15] = (uint8_t)groups;
+    error = ibv_attach_mcast(ud, &group_gid, 0);
   }
-  refused("too many groups", error, ENOMEM);
+  expect_error("too many groups", error, ENOMEM);
   printf("groups: %d\n", groups - 1);
 }
 
 int main(int argc, char** argv) {
   struct ibv_device** list = ibv_get_device_list(NULL);
-  sure(list != NULL && list[0] != NULL, "no device");
-  sure((context = ibv_open_device(list[0])) != NULL, "ibv_open_device");
-  sure((pd = ibv_alloc_pd(context)) != NULL, "ibv_alloc_pd");
-  sure((cq = ibv_create_cq(context, 2 * kSlots, NULL, NULL, 0)) != NULL, "ibv_create_cq");
-  sure((mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE)) != NULL, "ibv_reg_mr");
+  need(list != NULL && list[0] != NULL, "no device");
+  need((context = ibv_open_device(list[0])) != NULL, "ibv_open_device");
+  need((pd = ibv_alloc_pd(context)) != NULL, "ibv_alloc_pd");
+  need((cq = ibv_create_cq(context, 2 * kSlots, NULL, NULL, 0)) != NULL, "ibv_create_cq");
+  need((mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE)) != NULL, "ibv_reg_mr");
   if (argc >= 5 && strcmp(argv[1], "hear") == 0) {
     const int qps = argc > 5 ? atoi(argv[5]) : 1;
     index_of(argv[3]);

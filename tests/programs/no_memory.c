@@ -1,4 +1,4 @@
-// Lets malloc() fail in the library's thread while the agent dies.  Checks that the program
+// Makes malloc() fail in the library's thread while the agent dies.  Checks that the program
 // survives, and gets the events as soon as malloc() works again.
 //
 // Prints "ready".  Then a line on its standard input says that the agent is dead.
@@ -14,16 +14,16 @@
 
 void* __libc_malloc(size_t bytes);
 
-static atomic_int failing;
-static atomic_int failed;
+static atomic_int malloc_fails;
+static atomic_int failures;
 
-// Replaces malloc() by one that fails in the thread "verbena" while `failing` is set.
+// Replaces malloc() by one that fails in the thread "verbena" while `malloc_fails` is set.
 void* malloc(size_t bytes) {
-  if (failing != 0) {
+  if (malloc_fails != 0) {
     char name[16] = "";
     prctl(PR_GET_NAME, name);
     if (strcmp(name, "verbena") == 0) {
-      ++failed;
+      ++failures;
       errno = ENOMEM;
       return NULL;
     }
@@ -47,22 +47,22 @@ int main(void) {
     perror("no_memory: making objects");
     return 1;
   }
-  failing = 1;
+  malloc_fails = 1;
   puts("ready");
   fflush(stdout);
   char line[16];
   if (fgets(line, sizeof line, stdin) == NULL) return 1;
-  struct pollfd one = {.fd = device->async_fd, .events = POLLIN};
-  // Wait for some failures, which neither the thread nor the program may die of.
-  while (failed < 3) {
-    if (poll(&one, 1, 10) != 0) {
-      fprintf(stderr, "no_memory: heard of it without memory?\n");
+  struct pollfd async = {.fd = device->async_fd, .events = POLLIN};
+  // Wait for some failures.  They must end neither the thread nor the program.
+  while (failures < 3) {
+    if (poll(&async, 1, 10) != 0) {
+      fprintf(stderr, "no_memory: the event came although malloc() fails\n");
       return 1;
     }
   }
-  failing = 0;
+  malloc_fails = 0;
   struct ibv_async_event event;
-  if (poll(&one, 1, 20000) != 1 || ibv_get_async_event(device, &event) != 0 ||
+  if (poll(&async, 1, 20000) != 1 || ibv_get_async_event(device, &event) != 0 ||
       event.event_type != IBV_EVENT_DEVICE_FATAL) {
     fprintf(stderr, "no_memory: no IBV_EVENT_DEVICE_FATAL\n");
     return 1;

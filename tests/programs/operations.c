@@ -75,20 +75,20 @@ static void receive(struct end* end, unsigned word, unsigned bytes) {
   struct ibv_recv_wr wr = {.sg_list = &sge, .num_sge = 1}, *bad;
   CHECK(ibv_post_recv(end->qp, &wr, &bad) == 0);
 }
-static struct ibv_wc next(struct end* end) {
+static struct ibv_wc next_completion(struct end* end) {
   struct ibv_wc wc;
   struct timespec begin, now;
   clock_gettime(CLOCK_MONOTONIC, &begin);
-  int got;
-  while ((got = ibv_poll_cq(end->cq, 1, &wc)) == 0) {
+  int count;
+  while ((count = ibv_poll_cq(end->cq, 1, &wc)) == 0) {
     clock_gettime(CLOCK_MONOTONIC, &now);
     CHECK((now.tv_sec - begin.tv_sec) * 1000 < kWaitMs);
   }
-  CHECK(got == 1);
+  CHECK(count == 1);
   return wc;
 }
 static void expect(struct end* end, enum ibv_wc_status status, enum ibv_wc_opcode opcode) {
-  const struct ibv_wc wc = next(end);
+  const struct ibv_wc wc = next_completion(end);
   if (wc.status != status) fprintf(stderr, "%s\n", ibv_wc_status_str(wc.status));
   CHECK(wc.status == status);
   if (status == IBV_WC_SUCCESS) CHECK(wc.opcode == opcode);
@@ -96,7 +96,7 @@ static void expect(struct end* end, enum ibv_wc_status status, enum ibv_wc_opcod
 
 // ---- atomics ------------------------------------------------------------------------------------
 
-static void* add_too(void* number) {
+static void* add_concurrently(void* number) {
   for (int i = 0; i < kAdditions; ++i) __atomic_fetch_add((uint64_t*)number, 1, __ATOMIC_SEQ_CST);
   return NULL;
 }
@@ -120,7 +120,7 @@ static void rc_atomics(void) {
   open_both(IBV_QPT_RC);
   // The atomics are global, so a thread of this program may add to the same memory.
   pthread_t thread;
-  CHECK(pthread_create(&thread, NULL, add_too, &b.memory[0]) == 0);
+  CHECK(pthread_create(&thread, NULL, add_concurrently, &b.memory[0]) == 0);
   for (int i = 0; i < kAdditions; ++i) {
     atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, 0);
     expect(&a, IBV_WC_SUCCESS, IBV_WC_FETCH_ADD);
@@ -164,7 +164,7 @@ static void write_word(uint32_t rkey, uint64_t value, enum ibv_wc_status status)
                             .wr.rdma = {.remote_addr = (uintptr_t)&b.memory[8], .rkey = rkey}});
   expect(&a, status, IBV_WC_RDMA_WRITE);
 }
-static struct ibv_mw_bind_info part_of_b(void) {
+static struct ibv_mw_bind_info bind_info_of_b(void) {
   return (struct ibv_mw_bind_info){.mr = b.mr,
                                    .addr = (uintptr_t)&b.memory[8],
                                    .length = 8,
@@ -176,7 +176,7 @@ static void window1(void) {
   struct ibv_mw* mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
   CHECK(mw);
   const uint32_t first = mw->rkey;
-  struct ibv_mw_bind bind = {.send_flags = IBV_SEND_SIGNALED, .bind_info = part_of_b()};
+  struct ibv_mw_bind bind = {.send_flags = IBV_SEND_SIGNALED, .bind_info = bind_info_of_b()};
   CHECK((errno = ibv_bind_mw(b.qp, mw, &bind)) == 0);
   CHECK(mw->rkey != first);
   expect(&b, IBV_WC_SUCCESS, IBV_WC_BIND_MW);
@@ -192,13 +192,14 @@ static void window1(void) {
   close_both("window1");
 }
 
-static struct ibv_mw* bound_window2(uint32_t* rkey) {
+static struct ibv_mw* bind_window2(uint32_t* rkey) {
   struct ibv_mw* mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
   CHECK(mw);
   *rkey = ibv_inc_rkey(mw->rkey);
-  post(b.qp, (struct ibv_send_wr){.opcode = IBV_WR_BIND_MW,
-                                  .send_flags = IBV_SEND_SIGNALED,
-                                  .bind_mw = {.mw = mw, .rkey = *rkey, .bind_info = part_of_b()}});
+  post(b.qp,
+       (struct ibv_send_wr){.opcode = IBV_WR_BIND_MW,
+                            .send_flags = IBV_SEND_SIGNALED,
+                            .bind_mw = {.mw = mw, .rkey = *rkey, .bind_info = bind_info_of_b()}});
   expect(&b, IBV_WC_SUCCESS, IBV_WC_BIND_MW);
   write_word(*rkey, 7, IBV_WC_SUCCESS);
   CHECK(b.memory[8] == 7);
@@ -208,7 +209,7 @@ static struct ibv_mw* bound_window2(uint32_t* rkey) {
 static void window2(void) {
   open_both(IBV_QPT_RC);
   uint32_t rkey;
-  struct ibv_mw* mw = bound_window2(&rkey);
+  struct ibv_mw* mw = bind_window2(&rkey);
   post(b.qp,
        (struct ibv_send_wr){
            .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED, .invalidate_rkey = rkey});
@@ -222,7 +223,7 @@ static void window2(void) {
 static void invalidate(void) {
   open_both(IBV_QPT_RC);
   uint32_t rkey;
-  struct ibv_mw* mw = bound_window2(&rkey);
+  struct ibv_mw* mw = bind_window2(&rkey);
   receive(&b, 100, 64);
   struct ibv_sge sge = sge_of(&a, 0, 8);
   post(a.qp, (struct ibv_send_wr){.sg_list = &sge,
@@ -231,7 +232,7 @@ static void invalidate(void) {
                                   .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE,
                                   .invalidate_rkey = rkey});
   expect(&a, IBV_WC_SUCCESS, IBV_WC_SEND);
-  const struct ibv_wc wc = next(&b);
+  const struct ibv_wc wc = next_completion(&b);
   CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV);
   CHECK(wc.wc_flags == IBV_WC_WITH_INV && wc.invalidated_rkey == rkey);
   CHECK(b.memory[100] == 7);
@@ -264,7 +265,7 @@ static void uc(void) {
                  .imm_data = 0x11223344,
                  .wr.rdma = {.remote_addr = (uintptr_t)&b.memory[900], .rkey = b.mr->rkey}});
   expect(&a, IBV_WC_SUCCESS, IBV_WC_RDMA_WRITE);
-  const struct ibv_wc wc = next(&b);
+  const struct ibv_wc wc = next_completion(&b);
   CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM);
   CHECK(wc.imm_data == 0x11223344);
   struct ibv_send_wr read = {.opcode = IBV_WR_RDMA_READ}, *bad;

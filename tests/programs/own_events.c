@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+// These are events and flags that Debian's header does not have.
 enum { kResolved = 16, kError = 17, kUser = 18, kInternal = 19, kSa = 0x10, kDns = 0x20 };
 
 static int (*resolve)(struct rdma_cm_id*, const char*, const char*, const struct rdma_addrinfo*);
@@ -27,22 +28,23 @@ static void need(int good, const char* what) {
   exit(1);
 }
 
-static void refused(int result, int error, const char* what) {
+static void expect_error(int result, int error, const char* what) {
   if (result == -1 && errno == error) return;
   fprintf(stderr, "own_events: %s: %d, %s, not %s\n", what, result, strerror(errno),
           strerror(error));
   exit(1);
 }
 
-static void* named(const char* name) {
+static void* find_function(const char* name) {
   void* function = dlvsym(RTLD_DEFAULT, name, "RDMACM_1.4");
   need(function != NULL, name);
   return function;
 }
 
-// Takes the next event; returns its status and arg.
-static int next(struct rdma_event_channel* channel, struct rdma_cm_id* id, int wanted,
-                uint64_t* arg) {
+// Acknowledges the next event, which must be `wanted` for the id.  Returns its status, and stores
+// its argument in `arg`.
+static int next_event(struct rdma_event_channel* channel, struct rdma_cm_id* id, int wanted,
+                      uint64_t* arg) {
   struct rdma_cm_event* event = NULL;
   need(rdma_get_cm_event(channel, &event) == 0, "rdma_get_cm_event");
   if ((int)event->event != wanted || event->id != id) {
@@ -62,19 +64,20 @@ static void* wake(void* id) {
 }
 
 // Tests events that the program writes.  `arg` must be at the same place for ids of TCP and UDP.
-static void own_events(struct rdma_event_channel* channel, enum rdma_port_space ps) {
+static void write_and_read_events(struct rdma_event_channel* channel, enum rdma_port_space ps) {
   struct rdma_cm_id* id = NULL;
   need(rdma_create_id(channel, &id, NULL, ps) == 0, "rdma_create_id");
   uint64_t arg = 0;
   pthread_t other;
   need(pthread_create(&other, NULL, wake, id) == 0, "pthread_create");
-  need(next(channel, id, kUser, &arg) == -7 && arg == 0x55667788aabbccdd, "status and arg");
+  need(next_event(channel, id, kUser, &arg) == -7 && arg == 0x55667788aabbccdd, "status and arg");
   pthread_join(other, NULL);
-  refused(write_event(id, RDMA_CM_EVENT_ESTABLISHED, 0, 0), EINVAL, "another event");
-  refused(write_event(id, kInternal, 0, 0), EINVAL, "the library's own event");
-  for (uint64_t i = 1; i <= 3; ++i) need(write_event(id, kUser, 0, i) == 0, "three");
+  expect_error(write_event(id, RDMA_CM_EVENT_ESTABLISHED, 0, 0), EINVAL, "another event");
+  expect_error(write_event(id, kInternal, 0, 0), EINVAL, "the library's own event");
+  for (uint64_t i = 1; i <= 3; ++i)
+    need(write_event(id, kUser, 0, i) == 0, "rdma_write_cm_event, three times");
   for (uint64_t i = 1; i <= 2; ++i) {
-    need(next(channel, id, kUser, &arg) == 0 && arg == i, "in their order");
+    need(next_event(channel, id, kUser, &arg) == 0 && arg == i, "events in their order");
   }
   need(rdma_destroy_id(id) == 0, "rdma_destroy_id, with an event unread");
 }
@@ -88,39 +91,40 @@ static void write_too_many(struct rdma_event_channel* channel) {
   need(rdma_destroy_id(id) == 0, "rdma_destroy_id");
 }
 
-static void looked_up(struct rdma_event_channel* channel, char* address, char* port) {
+static void look_up_address(struct rdma_event_channel* channel, char* address, char* port) {
   struct rdma_cm_id* id = NULL;
   struct rdma_addrinfo hints = {.ai_flags = RAI_NUMERICHOST | kDns, .ai_port_space = RDMA_PS_TCP};
-  struct rdma_addrinfo* found = NULL;
+  struct rdma_addrinfo* info = NULL;
   need(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
-  refused(query(id, &found), ENOENT, "nothing was asked for");
+  expect_error(query(id, &info), ENOENT, "a query before a lookup");
   need(resolve(id, address, port, &hints) == 0, "rdma_resolve_addrinfo");
-  need(next(channel, id, kResolved, NULL) == 0, "ADDRINFO_RESOLVED");
-  refused(resolve(id, address, port, &hints), EBUSY, "what was found is still there");
-  need(query(id, &found) == 0, "rdma_query_addrinfo");
+  need(next_event(channel, id, kResolved, NULL) == 0, "ADDRINFO_RESOLVED");
+  expect_error(resolve(id, address, port, &hints), EBUSY, "a lookup while a result is unread");
+  need(query(id, &info) == 0, "rdma_query_addrinfo");
   char text[INET_ADDRSTRLEN] = "";
-  const struct sockaddr_in* dst = (const struct sockaddr_in*)found->ai_dst_addr;
+  const struct sockaddr_in* dst = (const struct sockaddr_in*)info->ai_dst_addr;
   inet_ntop(AF_INET, &dst->sin_addr, text, sizeof text);
-  need(strcmp(text, address) == 0 && ntohs(dst->sin_port) == atoi(port), "what was found");
-  need(rdma_resolve_addr(id, NULL, found->ai_dst_addr, 2000) == 0, "rdma_resolve_addr");
-  need(next(channel, id, RDMA_CM_EVENT_ADDR_RESOLVED, NULL) == 0, "ADDR_RESOLVED");
-  rdma_freeaddrinfo(found);
-  refused(query(id, &found), ENOENT, "it was taken");
+  need(strcmp(text, address) == 0 && ntohs(dst->sin_port) == atoi(port),
+       "the address of the result");
+  need(rdma_resolve_addr(id, NULL, info->ai_dst_addr, 2000) == 0, "rdma_resolve_addr");
+  need(next_event(channel, id, RDMA_CM_EVENT_ADDR_RESOLVED, NULL) == 0, "ADDR_RESOLVED");
+  rdma_freeaddrinfo(info);
+  expect_error(query(id, &info), ENOENT, "a second query for one result");
 
   need(resolve(id, "no.number", port, &hints) == 0, "rdma_resolve_addrinfo");
-  need(next(channel, id, kError, NULL) == -ENOENT, "ADDRINFO_ERROR's status");
-  refused(query(id, &found), ENOENT, "it was not found");
+  need(next_event(channel, id, kError, NULL) == -ENOENT, "ADDRINFO_ERROR's status");
+  expect_error(query(id, &info), ENOENT, "a query after a lookup that failed");
   hints.ai_flags = kSa;
-  refused(resolve(id, NULL, "0x1000", &hints), EOPNOTSUPP, "RAI_SA");
+  expect_error(resolve(id, NULL, "0x1000", &hints), EOPNOTSUPP, "RAI_SA");
   hints.ai_flags = kSa | kDns;
-  refused(resolve(id, NULL, "0x1000", &hints), EINVAL, "both");
-  refused(resolve(id, NULL, NULL, NULL), EINVAL, "nothing");
+  expect_error(resolve(id, NULL, "0x1000", &hints), EINVAL, "RAI_SA with RAI_DNS");
+  expect_error(resolve(id, NULL, NULL, NULL), EINVAL, "no node and no service");
   need(resolve(id, address, port, NULL) == 0, "rdma_resolve_addrinfo");
-  need(rdma_destroy_id(id) == 0, "rdma_destroy_id, while it asks");
+  need(rdma_destroy_id(id) == 0, "rdma_destroy_id during a lookup");
 }
 
 // Checks that an event from the time before an id became synchronous does not end its next call.
-static void becomes_synchronous(struct rdma_event_channel* channel, char* address, char* port) {
+static void make_id_synchronous(struct rdma_event_channel* channel, char* address, char* port) {
   struct rdma_cm_id* id = NULL;
   struct addrinfo* to = NULL;
   need(getaddrinfo(address, port, NULL, &to) == 0, "getaddrinfo");
@@ -133,17 +137,17 @@ static void becomes_synchronous(struct rdma_event_channel* channel, char* addres
   freeaddrinfo(to);
 }
 
-static void waits_itself(char* address, char* port) {
+static void use_synchronous_id(char* address, char* port) {
   struct rdma_cm_id* id = NULL;
-  struct rdma_addrinfo* found = NULL;
+  struct rdma_addrinfo* info = NULL;
   const struct rdma_addrinfo hints = {.ai_flags = RAI_NUMERICHOST};
   need(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
   need(resolve(id, address, port, NULL) == 0, "rdma_resolve_addrinfo");
-  need(query(id, &found) == 0, "rdma_query_addrinfo");
-  need(rdma_resolve_addr(id, NULL, found->ai_dst_addr, 2000) == 0, "rdma_resolve_addr");
-  rdma_freeaddrinfo(found);
-  refused(resolve(id, "no.number", port, &hints), ENOENT, "a name that is no number");
-  refused(write_event(id, kUser, 0, 0), EINVAL, "an event of a synchronous id");
+  need(query(id, &info) == 0, "rdma_query_addrinfo");
+  need(rdma_resolve_addr(id, NULL, info->ai_dst_addr, 2000) == 0, "rdma_resolve_addr");
+  rdma_freeaddrinfo(info);
+  expect_error(resolve(id, "no.number", port, &hints), ENOENT, "a name that is no number");
+  expect_error(write_event(id, kUser, 0, 0), EINVAL, "an event of a synchronous id");
   need(rdma_destroy_id(id) == 0, "rdma_destroy_id");
 }
 
@@ -151,17 +155,18 @@ int main(int argc, char** argv) {
   errno = EINVAL;
   need(argc == 3, "usage: see its source");
   resolve = (int (*)(struct rdma_cm_id*, const char*, const char*,
-                     const struct rdma_addrinfo*))named("rdma_resolve_addrinfo");
-  query = (int (*)(struct rdma_cm_id*, struct rdma_addrinfo**))named("rdma_query_addrinfo");
-  write_event = (int (*)(struct rdma_cm_id*, unsigned, int, uint64_t))named("rdma_write_cm_event");
+                     const struct rdma_addrinfo*))find_function("rdma_resolve_addrinfo");
+  query = (int (*)(struct rdma_cm_id*, struct rdma_addrinfo**))find_function("rdma_query_addrinfo");
+  write_event =
+      (int (*)(struct rdma_cm_id*, unsigned, int, uint64_t))find_function("rdma_write_cm_event");
   struct rdma_event_channel* channel = rdma_create_event_channel();
   need(channel != NULL, "rdma_create_event_channel");
-  own_events(channel, RDMA_PS_TCP);
-  own_events(channel, RDMA_PS_UDP);
+  write_and_read_events(channel, RDMA_PS_TCP);
+  write_and_read_events(channel, RDMA_PS_UDP);
   write_too_many(channel);
-  looked_up(channel, argv[1], argv[2]);
-  waits_itself(argv[1], argv[2]);
-  becomes_synchronous(channel, argv[1], argv[2]);
+  look_up_address(channel, argv[1], argv[2]);
+  use_synchronous_id(argv[1], argv[2]);
+  make_id_synchronous(channel, argv[1], argv[2]);
   rdma_destroy_event_channel(channel);
   return 0;
 }

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// Creates a queue pair and returns its number; ends the program if it fails.
+// Creates a queue pair and returns its number.  Ends the program if that fails.
 static inline uint32_t make_own_qp(struct rdma_cm_id* id) {
   struct ibv_pd* pd = ibv_alloc_pd(id->verbs);
   struct ibv_cq* cq = ibv_create_cq(id->verbs, 4, NULL, NULL, 0);
@@ -17,7 +17,7 @@ static inline uint32_t make_own_qp(struct rdma_cm_id* id) {
       .qp_type = IBV_QPT_RC};
   struct ibv_qp* qp = pd == NULL || cq == NULL ? NULL : ibv_create_qp(pd, &init);
   if (qp == NULL) {
-    perror("a queue pair of one's own");
+    perror("own_qp.h: creating a queue pair");
     exit(1);
   }
   return qp->qp_num;

@@ -1,5 +1,5 @@
-// Is one end of a reliable connection without a connection manager.  The test hands the connection
-// data of each end to the other one, and may set the attributes of the path.
+// Runs one end of a reliable connection without a connection manager.  The test passes the
+// connection data of each end to the other end, and may set the attributes of the path.
 //
 //   rc_end GID [mtu=1..5] [timeout=0..31] [retry=0..7] [class=0..255] [hops=0..255]
 //   [label=0..1048575]
@@ -10,7 +10,7 @@
 //   peer GID QPN PSN ADDRESS RKEY    prints "connected"
 //   write BYTES                      writes BYTES to the peer's memory, reads them back, compares;
 //                                    prints "good", or "failed STATUS MILLISECONDS"
-//   flow BYTES                       prints "flowing" and repeats such rounds until one fails;
+//   flow BYTES                       prints "flowing", and repeats "write" until a round fails;
 //                                    then prints "failed STATUS MILLISECONDS"
 //   count                            prints "count N", the number of good rounds
 //   alternate GID PEER_GID TIMEOUT   loads the alternate path and arms it; prints "rearmed"
@@ -30,7 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kBytesMax = 1 << 20, kLineMax = 256, kRestMs = 5 };
+enum { kBytesMax = 1 << 20, kLineMax = 256, kPauseMs = 5 };
 
 static struct ibv_context* device;
 static struct ibv_comp_channel* completions;
@@ -46,11 +46,11 @@ static uint32_t psn;
 static uint64_t peer_address;
 static uint32_t peer_key;
 
-static unsigned bytes;  // of the current round; 0 if no round is under way
-static int flowing;     // set if another round follows
-static int resting;     // set during the pause between two rounds
-static unsigned long good, rounds;
-static struct timespec began;
+static unsigned bytes;  // size of the current round; 0 if no round is under way
+static int is_flowing;  // set if another round follows
+static int is_pausing;  // set during the pause between two rounds
+static unsigned long good_rounds, rounds;
+static struct timespec round_start;
 
 static void die(const char* what, ...) {
   va_list list;
@@ -75,9 +75,9 @@ static int index_of(const union ibv_gid* wanted) {
   struct ibv_port_attr port;
   if (ibv_query_port(device, 1, &port) != 0) die("ibv_query_port");
   for (int i = 0; i < port.gid_tbl_len; ++i) {
-    union ibv_gid one;
-    if (ibv_query_gid(device, 1, i, &one) != 0) die("ibv_query_gid");
-    if (memcmp(&one, wanted, sizeof one) == 0) return i;
+    union ibv_gid entry;
+    if (ibv_query_gid(device, 1, i, &entry) != 0) die("ibv_query_gid");
+    if (memcmp(&entry, wanted, sizeof entry) == 0) return i;
   }
   die("no such GID in the table");
   return -1;
@@ -121,13 +121,13 @@ static void make_objects(void) {
   }
 }
 
-static void on_peer(const char* words) {
+static void on_peer(const char* arguments) {
   char address[INET6_ADDRSTRLEN + 1];
   unsigned peer_qpn, peer_psn;
-  if (sscanf(words, "%46s %x %x %lx %x", address, &peer_qpn, &peer_psn, &peer_address, &peer_key) !=
-          5 ||
+  if (sscanf(arguments, "%46s %x %x %lx %x", address, &peer_qpn, &peer_psn, &peer_address,
+             &peer_key) != 5 ||
       !parse_gid(address, &peer_gid)) {
-    die("cannot read the peer '%s'", words);
+    die("cannot read the peer '%s'", arguments);
   }
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
                              .path_mtu = (enum ibv_mtu)mtu,
@@ -155,18 +155,18 @@ static void on_peer(const char* words) {
   printf("connected\n");
 }
 
-static void on_alternate(const char* words) {
-  char here[INET6_ADDRSTRLEN + 1], there[INET6_ADDRSTRLEN + 1];
-  unsigned its_timeout;
+static void on_alternate(const char* arguments) {
+  char source[INET6_ADDRSTRLEN + 1], destination[INET6_ADDRSTRLEN + 1];
+  unsigned alt_timeout;
   union ibv_gid from, to;
   errno = EINVAL;
-  if (sscanf(words, "%46s %46s %u", here, there, &its_timeout) != 3 || !parse_gid(here, &from) ||
-      !parse_gid(there, &to)) {
-    die("cannot read the path '%s'", words);
+  if (sscanf(arguments, "%46s %46s %u", source, destination, &alt_timeout) != 3 ||
+      !parse_gid(source, &from) || !parse_gid(destination, &to)) {
+    die("cannot read the path '%s'", arguments);
   }
   struct ibv_qp_attr attr = {.alt_ah_attr = path_to(&to, index_of(&from)),
                              .alt_port_num = 1,
-                             .alt_timeout = (uint8_t)its_timeout,
+                             .alt_timeout = (uint8_t)alt_timeout,
                              .path_mig_state = IBV_MIG_REARM};
   if (ibv_modify_qp(qp, &attr, IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE) != 0) die("rearming");
   printf("rearmed\n");
@@ -201,11 +201,11 @@ static void post(enum ibv_wr_opcode opcode) {
   if (errno != 0) die("ibv_post_send");
 }
 
-static void begin(void) {
+static void begin_round(void) {
   ++rounds;
   for (unsigned i = 0; i < bytes; ++i) memory[i] = (char)(i * 7 + rounds);
   memset(memory + kBytesMax, 0, bytes);
-  clock_gettime(CLOCK_MONOTONIC, &began);
+  clock_gettime(CLOCK_MONOTONIC, &round_start);
   post(IBV_WR_RDMA_WRITE);
 }
 
@@ -213,18 +213,19 @@ static void on_completion(const struct ibv_wc* wc) {
   if (wc->status != IBV_WC_SUCCESS) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    printf("failed %d %ld\n", (int)wc->status,
-           (now.tv_sec - began.tv_sec) * 1000 + (now.tv_nsec - began.tv_nsec) / 1000000);
+    printf(
+        "failed %d %ld\n", (int)wc->status,
+        (now.tv_sec - round_start.tv_sec) * 1000 + (now.tv_nsec - round_start.tv_nsec) / 1000000);
     bytes = 0;
-    flowing = 0;
+    is_flowing = 0;
     return;
   }
   if (wc->wr_id == IBV_WR_RDMA_WRITE) return post(IBV_WR_RDMA_READ);
   errno = 0;
-  if (memcmp(memory, memory + kBytesMax, bytes) != 0) die("round %lu: other data", rounds);
-  ++good;
-  if (flowing) {
-    resting = 1;
+  if (memcmp(memory, memory + kBytesMax, bytes) != 0) die("round %lu: the data differs", rounds);
+  ++good_rounds;
+  if (is_flowing) {
+    is_pausing = 1;
     return;
   }
   bytes = 0;
@@ -232,10 +233,10 @@ static void on_completion(const struct ibv_wc* wc) {
 }
 
 static void on_completions(void) {
-  struct ibv_cq* which;
+  struct ibv_cq* event_cq;
   void* context;
-  if (ibv_get_cq_event(completions, &which, &context) != 0) die("ibv_get_cq_event");
-  ibv_ack_cq_events(which, 1);
+  if (ibv_get_cq_event(completions, &event_cq, &context) != 0) die("ibv_get_cq_event");
+  ibv_ack_cq_events(event_cq, 1);
   if (ibv_req_notify_cq(cq, 0) != 0) die("ibv_req_notify_cq");
   struct ibv_wc wc;
   int count;
@@ -256,29 +257,29 @@ static void on_command(const char* line) {
   if (strcmp(line, "migrate") == 0) return on_migrate();
   if (strcmp(line, "path") == 0) return on_path();
   if (strcmp(line, "count") == 0) {
-    printf("count %lu\n", good);
+    printf("count %lu\n", good_rounds);
     return;
   }
-  unsigned wanted = 0;
-  const int again = sscanf(line, "flow %u", &wanted) == 1;
+  unsigned size = 0;
+  const int is_flow = sscanf(line, "flow %u", &size) == 1;
   errno = EINVAL;
-  if ((!again && sscanf(line, "write %u", &wanted) != 1) || wanted == 0 || wanted > kBytesMax ||
+  if ((!is_flow && sscanf(line, "write %u", &size) != 1) || size == 0 || size > kBytesMax ||
       bytes != 0) {
     die("cannot do '%s'", line);
   }
-  bytes = wanted;
-  flowing = again;
-  if (again) printf("flowing\n");
-  begin();
+  bytes = size;
+  is_flowing = is_flow;
+  if (is_flow) printf("flowing\n");
+  begin_round();
 }
 
 // Reads input and carries out its lines.  Returns 0 at the end of the input.
 static int on_input(void) {
   static char text[kLineMax];
   static size_t length;
-  const ssize_t more = read(STDIN_FILENO, text + length, sizeof text - length);
-  if (more <= 0) return 0;
-  length += (size_t)more;
+  const ssize_t count = read(STDIN_FILENO, text + length, sizeof text - length);
+  if (count <= 0) return 0;
+  length += (size_t)count;
   char* end;
   while ((end = memchr(text, '\n', length)) != NULL) {
     *end = '\0';
@@ -310,11 +311,11 @@ int main(int argc, char** argv) {
     struct pollfd fds[3] = {{.fd = STDIN_FILENO, .events = POLLIN},
                             {.fd = device->async_fd, .events = POLLIN},
                             {.fd = completions->fd, .events = POLLIN}};
-    const int ready = poll(fds, 3, resting ? kRestMs : -1);
+    const int ready = poll(fds, 3, is_pausing ? kPauseMs : -1);
     if (ready < 0) die("poll");
     if (ready == 0) {
-      resting = 0;
-      begin();
+      is_pausing = 0;
+      begin_round();
     }
     if (fds[2].revents != 0) on_completions();
     if (fds[1].revents != 0) on_async();

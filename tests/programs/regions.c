@@ -2,15 +2,16 @@
 // stops one of the two programs.
 //
 // regions serve PORT: a server that registers memory for each client.  It deregisters the memory
-// when the client has gone, or when a line comes on the standard input.  Prints "offered", and
-// "back after N ms" when ibv_dereg_mr() has returned.  From then on nobody may write to the memory.
-// At the end of the connection it prints "whole" if nobody has, or else "changed at OFFSET".
+// when the client has gone, or when a line comes on the standard input.  Prints "offered" when the
+// client may write, and "back after N ms" when ibv_dereg_mr() has returned.  From then on nobody
+// may write to the memory.  At the end of the connection the server prints "whole" if the memory is
+// unchanged, or else "changed at OFFSET".
 // regions write PORT: a client.  Prints "writing" after the first WRITE, and "ended: STATUS after
 // COUNT" in the end.
-#include "echo.h"
-
 #include <stdint.h>
 #include <time.h>
+
+#include "echo.h"
 
 enum { kRegionBytes = 4 << 20, kWriteBytes = 1 << 20, kPattern = 0x6b };
 
@@ -29,12 +30,12 @@ static long milliseconds(void) {
 // disconnects as well, which flushes its requests, so that a completion comes in any case.
 static struct ibv_wc wait_completion(struct rdma_cm_id* id, struct ibv_cq* cq) {
   struct ibv_wc wc;
-  int got;
-  for (unsigned long i = 1; (got = ibv_poll_cq(cq, 1, &wc)) == 0; ++i) {
+  int count;
+  for (unsigned long i = 1; (count = ibv_poll_cq(cq, 1, &wc)) == 0; ++i) {
     struct pollfd channel = {id->channel->fd, POLLIN, 0};
     if (i % 1024 == 0 && poll(&channel, 1, 0) > 0) rdma_disconnect(id);
   }
-  CHECK(got == 1);
+  CHECK(count == 1);
   return wc;
 }
 
@@ -58,19 +59,19 @@ static int line_comes_first(struct rdma_cm_id* id, int with_input) {
 
 static void serve_one(struct rdma_cm_id* id, char* region) {
   struct offer offer = {.address = (uintptr_t)region};
-  struct ibv_mr* small = rdma_reg_msgs(id, &offer, sizeof offer);
-  struct ibv_mr* memory = rdma_reg_write(id, region, kRegionBytes);
-  CHECK(small != NULL && memory != NULL);
-  offer.key = memory->rkey;
+  struct ibv_mr* offer_mr = rdma_reg_msgs(id, &offer, sizeof offer);
+  struct ibv_mr* region_mr = rdma_reg_write(id, region, kRegionBytes);
+  CHECK(offer_mr != NULL && region_mr != NULL);
+  offer.key = region_mr->rkey;
   if (rdma_accept(id, NULL) == 0) {
-    CHECK(rdma_post_send(id, NULL, &offer, sizeof offer, small, 0) == 0);
+    CHECK(rdma_post_send(id, NULL, &offer, sizeof offer, offer_mr, 0) == 0);
     printf("offered\n");
-    const int goes_on = line_comes_first(id, 1);
-    const long begin = milliseconds();
-    CHECK(rdma_dereg_mr(memory) == 0);
-    printf("back after %ld ms\n", milliseconds() - begin);
+    const int is_connected = line_comes_first(id, 1);
+    const long start = milliseconds();
+    CHECK(rdma_dereg_mr(region_mr) == 0);
+    printf("back after %ld ms\n", milliseconds() - start);
     memset(region, kPattern, kRegionBytes);
-    if (goes_on) (void)line_comes_first(id, 0);
+    if (is_connected) (void)line_comes_first(id, 0);
     int at = 0;
     while (at < kRegionBytes && region[at] == kPattern) ++at;
     if (at == kRegionBytes) {
@@ -79,9 +80,9 @@ static void serve_one(struct rdma_cm_id* id, char* region) {
       printf("changed at %d\n", at);
     }
   } else {
-    CHECK(rdma_dereg_mr(memory) == 0);
+    CHECK(rdma_dereg_mr(region_mr) == 0);
   }
-  rdma_dereg_mr(small);
+  rdma_dereg_mr(offer_mr);
   rdma_destroy_ep(id);
 }
 
@@ -111,16 +112,16 @@ static void write_for_ever(const char* port) {
   char* data = malloc(kWriteBytes);
   CHECK(data != NULL);
   memset(data, 1, kWriteBytes);
-  struct ibv_mr* small = rdma_reg_msgs(id, &offer, sizeof offer);
-  struct ibv_mr* from = rdma_reg_msgs(id, data, kWriteBytes);
-  CHECK(small != NULL && from != NULL);
-  CHECK(rdma_post_recv(id, NULL, &offer, sizeof offer, small) == 0);
+  struct ibv_mr* offer_mr = rdma_reg_msgs(id, &offer, sizeof offer);
+  struct ibv_mr* data_mr = rdma_reg_msgs(id, data, kWriteBytes);
+  CHECK(offer_mr != NULL && data_mr != NULL);
+  CHECK(rdma_post_recv(id, NULL, &offer, sizeof offer, offer_mr) == 0);
   CHECK(rdma_connect(id, NULL) == 0);
   struct ibv_wc wc = wait_completion(id, id->recv_cq);
   unsigned long count = 0;
   while (wc.status == IBV_WC_SUCCESS) {
     const uint64_t to = offer.address + count % (kRegionBytes / kWriteBytes) * kWriteBytes;
-    if (rdma_post_write(id, NULL, data, kWriteBytes, from, 0, to, offer.key) != 0) break;
+    if (rdma_post_write(id, NULL, data, kWriteBytes, data_mr, 0, to, offer.key) != 0) break;
     wc = wait_completion(id, id->send_cq);
     if (++count == 1) printf("writing\n");
   }

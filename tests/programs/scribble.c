@@ -5,12 +5,12 @@
 // addresses of the shared memory that this process may write.  Meanwhile the main thread sends
 // messages, and ignores the results.  In the end it prints "scribbled WORDS".
 #define _GNU_SOURCE  // mremap()
-#include "echo.h"
-
 #include <pthread.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <time.h>
+
+#include "echo.h"
 
 enum { kAreasMax = 16, kControlWords = 4096 / 8, kRoundsWithoutLaneMax = 200000 };
 
@@ -18,12 +18,12 @@ static struct area {
   uint64_t* words;
   size_t count;
 } areas[kAreasMax];
-static int area_count, lane;
+static int area_count, lane_area;
 static unsigned long words_left;
-static uint64_t state;
+static uint64_t random_state;
 
-static uint64_t next(void) {  // splitmix64
-  uint64_t z = (state += 0x9e3779b97f4a7c15u);
+static uint64_t next_random(void) {  // splitmix64
+  uint64_t z = (random_state += 0x9e3779b97f4a7c15u);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
   return z ^ (z >> 31);
@@ -35,42 +35,45 @@ static int find_areas(void) {
   FILE* maps = fopen("/proc/self/maps", "r");
   CHECK(maps != NULL);
   char line[512];
-  lane = -1;
+  lane_area = -1;
   area_count = 0;
   while (fgets(line, sizeof line, maps) != NULL && area_count < kAreasMax) {
     unsigned long begin, end;
     char rights[8];
-    if (sscanf(line, "%lx-%lx %7s", &begin, &end, rights) != 3 || strcmp(rights, "rw-s") != 0) continue;
+    if (sscanf(line, "%lx-%lx %7s", &begin, &end, rights) != 3 || strcmp(rights, "rw-s") != 0)
+      continue;
     if (strstr(line, "memfd:verbena-") == NULL) continue;
-    if (strstr(line, "memfd:verbena-lane") != NULL) lane = area_count;
+    if (strstr(line, "memfd:verbena-lane") != NULL) lane_area = area_count;
     areas[area_count++] = (struct area){(uint64_t*)begin, (end - begin) / 8};
   }
   fclose(maps);
-  if (lane < 0) return 0;
+  if (lane_area < 0) return 0;
   for (int i = 0; i < area_count; ++i) {
-    void* again = mremap(areas[i].words, 0, areas[i].count * 8, MREMAP_MAYMOVE);
-    CHECK(again != MAP_FAILED);
-    areas[i].words = again;
+    void* second_mapping = mremap(areas[i].words, 0, areas[i].count * 8, MREMAP_MAYMOVE);
+    CHECK(second_mapping != MAP_FAILED);
+    areas[i].words = second_mapping;
   }
   return 1;
 }
 
-// Searches from a random word on for a word that is 0 after one that is not: there the data ends,
-// and the next record will begin.  Returns the random word if there is none.
+// Searches for a 0 behind a word that is not 0, beginning at a random word: there the data ends,
+// and the next record will begin.  Returns the random word if there is no such word.
 static uint64_t* end_of_data(const struct area* area) {
-  const size_t begin = next() % area->count;
+  const size_t begin = next_random() % area->count;
   for (size_t i = 1; i < area->count; ++i) {
     uint64_t* const word = area->words + (begin + i) % area->count;
-    if (*(volatile uint64_t*)word == 0 && word != area->words && *(volatile uint64_t*)(word - 1) != 0) return word;
+    if (*(volatile uint64_t*)word == 0 && word != area->words &&
+        *(volatile uint64_t*)(word - 1) != 0)
+      return word;
   }
   return area->words + begin;
 }
 
-// Searches the control words from a random one on for one that is not 0, because 0 usually means
-// unused.  Returns the random one if all are 0.
+// Searches the control words for a word that is not 0, beginning at a random word.  A 0 usually
+// means that the word is unused.  Returns the random word if all words are 0.
 static uint64_t* control_word(const struct area* area) {
   const size_t count = area->count < kControlWords ? area->count : kControlWords;
-  const size_t begin = next() % count;
+  const size_t begin = next_random() % count;
   for (size_t i = 0; i < count; ++i) {
     uint64_t* const word = area->words + (begin + i) % count;
     if (*(volatile uint64_t*)word != 0) return word;
@@ -78,23 +81,24 @@ static uint64_t* control_word(const struct area* area) {
   return area->words + begin;
 }
 
-static void scribble_one(void) {
-  const struct area* area = &areas[next() % 4 == 0 ? next() % (uint64_t)area_count : (uint64_t)lane];
+static void write_random_word(void) {
+  const struct area* area =
+      &areas[next_random() % 4 == 0 ? next_random() % (uint64_t)area_count : (uint64_t)lane_area];
   uint64_t* word;
-  switch (next() % 3) {
+  switch (next_random() % 3) {
     case 0: word = end_of_data(area); break;
     case 1: word = control_word(area); break;
-    default: word = area->words + next() % area->count; break;
+    default: word = area->words + next_random() % area->count; break;
   }
-  uint64_t value = next();
-  switch (next() % 5) {
+  uint64_t value = next_random();
+  switch (next_random() % 5) {
     case 0: value %= 4; break;
     case 1: value = __atomic_load_n(word, __ATOMIC_RELAXED) + value % 65 - 32; break;
     case 2: value = __atomic_load_n(word, __ATOMIC_RELAXED) ^ (1ull << value % 64); break;
     case 3: value = areas[0].words[value % areas[0].count]; break;
     default: break;
   }
-  if (next() % 3 == 0) {
+  if (next_random() % 3 == 0) {
     *(volatile uint32_t*)word = (uint32_t)value;
   } else {
     *(volatile uint64_t*)word = value;
@@ -106,10 +110,10 @@ static void* scribble(void* unused) {
   // The first words are written with pauses, so that messages pass in between.  The others are
   // written as fast as possible.
   const struct timespec pause = {0, 1};
-  unsigned slow = 500;
+  unsigned slow_words = 500;
   while (__atomic_load_n(&words_left, __ATOMIC_RELAXED) > 0) {
-    if (slow > 0 && --slow > 0) nanosleep(&pause, NULL);
-    scribble_one();
+    if (slow_words > 0 && --slow_words > 0) nanosleep(&pause, NULL);
+    write_random_word();
     __atomic_fetch_sub(&words_left, 1, __ATOMIC_RELAXED);
   }
   return NULL;
@@ -118,7 +122,7 @@ static void* scribble(void* unused) {
 int main(int argc, char** argv) {
   CHECK(argc == 4);
   const unsigned long words = words_left = strtoul(argv[2], NULL, 10);
-  state = strtoull(argv[3], NULL, 10);
+  random_state = strtoull(argv[3], NULL, 10);
   struct echo* echo = echo_connect(argv[1]);
   for (int i = 0; !find_areas(); ++i) {
     CHECK(i < kRoundsWithoutLaneMax);
@@ -132,9 +136,9 @@ int main(int argc, char** argv) {
     while (ibv_poll_cq(echo->id->recv_cq, 1, &wc) > 0) {
       (void)!rdma_post_recv(echo->id, NULL, echo->in, kEchoBytes, echo->mr);
     }
-    (void)!rdma_post_send(echo->id, NULL, echo->out, 1 + next() % kEchoBytes, echo->mr, 0);
+    (void)!rdma_post_send(echo->id, NULL, echo->out, 1 + next_random() % kEchoBytes, echo->mr, 0);
   }
   CHECK(pthread_join(thread, NULL) == 0);
   printf("scribbled %lu\n", words);
-  return 0;  // without a disconnect, because the connection may be broken
+  return 0;  // does not disconnect, because the connection may be broken
 }

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { kSilenceMs = 60000, kResolveMs = 5000, kQueueEntries = 16 };
+enum { kNoEventMs = 60000, kResolveMs = 5000, kQueueEntries = 16 };
 
 static struct rdma_event_channel* channel;
 static long made;
@@ -42,7 +42,7 @@ static int make_qp(struct rdma_cm_id* id) {
   return rdma_create_qp(id, pd, &init);
 }
 
-static void end(struct rdma_cm_id* id) {
+static void destroy(struct rdma_cm_id* id) {
   if (id->qp != NULL) rdma_destroy_qp(id);
   if (rdma_destroy_id(id) != 0) die("rdma_destroy_id");
 }
@@ -67,9 +67,9 @@ static int serve(const char* port, int backlog) {
     struct rdma_conn_param param = parameters();
     switch (type) {
       case RDMA_CM_EVENT_CONNECT_REQUEST:
-        // If the peer has gone meanwhile, rdma_accept() fails or an event follows.
+        // If the peer has ended after its request, rdma_accept() fails or an event follows.
         if (make_qp(id) != 0) die("rdma_create_qp");
-        if (rdma_accept(id, &param) != 0) end(id);
+        if (rdma_accept(id, &param) != 0) destroy(id);
         break;
       case RDMA_CM_EVENT_ESTABLISHED:
         if (++made == 1) puts("serving");
@@ -77,7 +77,7 @@ static int serve(const char* port, int backlog) {
       case RDMA_CM_EVENT_DISCONNECTED: rdma_disconnect(id);  // fall through
       case RDMA_CM_EVENT_CONNECT_ERROR:
       case RDMA_CM_EVENT_UNREACHABLE:
-      case RDMA_CM_EVENT_REJECTED: end(id); break;
+      case RDMA_CM_EVENT_REJECTED: destroy(id); break;
       default: break;
     }
   }
@@ -86,27 +86,27 @@ static int serve(const char* port, int backlog) {
 }
 
 static struct addrinfo* peer;
-static long total, begun, ended, refused, unanswered, failed, alive;
+static long total, attempts, ended, refused, unanswered, failed, alive;
 
-static void attempt(void) {
+static void begin_attempt(void) {
   struct rdma_cm_id* id = NULL;
   if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) != 0) die("rdma_create_id");
   if (rdma_resolve_addr(id, NULL, peer->ai_addr, kResolveMs) != 0) die("rdma_resolve_addr");
-  ++begun, ++alive;
+  ++attempts, ++alive;
 }
 
 // Counts the end of an attempt or of a connection in `*count`, and destroys the id.
-static void over(struct rdma_cm_id* id, long* count) {
+static void finish(struct rdma_cm_id* id, long* count) {
   ++*count, --alive;
-  end(id);
+  destroy(id);
 }
 
 static void on_event(struct rdma_cm_id* id, enum rdma_cm_event_type type, int status) {
   struct rdma_conn_param param = parameters();
   const int was_made = id->context != NULL;
   if (was_made && type != RDMA_CM_EVENT_DISCONNECTED && type != RDMA_CM_EVENT_TIMEWAIT_EXIT) {
-    printf("after it was made: %s, status %d\n", rdma_event_str(type), status);
-    return over(id, &failed);
+    printf("an established connection got %s, status %d\n", rdma_event_str(type), status);
+    return finish(id, &failed);
   }
   switch (type) {
     case RDMA_CM_EVENT_ADDR_RESOLVED:
@@ -119,29 +119,29 @@ static void on_event(struct rdma_cm_id* id, enum rdma_cm_event_type type, int st
     case RDMA_CM_EVENT_ESTABLISHED:
       id->context = id;  // marks the connection as established
       if (++made % (total / 10) == 0) printf("%ld made\n", made);
-      // If the connection has ended meanwhile, this call fails and an event follows.
+      // If the connection has ended already, this call fails and an event follows.
       rdma_disconnect(id);
       return;
     case RDMA_CM_EVENT_DISCONNECTED:
-      if (!was_made) printf("ended before it was made\n");
-      return over(id, was_made ? &ended : &failed);
+      if (!was_made) printf("a connection ended before it was established\n");
+      return finish(id, was_made ? &ended : &failed);
     case RDMA_CM_EVENT_REJECTED:
       if (refused % (total / 10) == 0) printf("refused, reason %d\n", status);
-      return over(id, &refused);
-    case RDMA_CM_EVENT_UNREACHABLE: return over(id, &unanswered);
+      return finish(id, &refused);
+    case RDMA_CM_EVENT_UNREACHABLE: return finish(id, &unanswered);
     case RDMA_CM_EVENT_TIMEWAIT_EXIT: return;
-    default: printf("event %s\n", rdma_event_str(type)); return over(id, &failed);
+    default: printf("event %s\n", rdma_event_str(type)); return finish(id, &failed);
   }
 }
 
-static int ask(long at_once) {
+static int run_client(long at_once) {
   while (ended < total) {
-    while (alive < at_once && alive + ended < total) attempt();
+    while (alive < at_once && alive + ended < total) begin_attempt();
     struct pollfd readable = {.fd = channel->fd, .events = POLLIN};
-    const int ready = poll(&readable, 1, kSilenceMs);
+    const int ready = poll(&readable, 1, kNoEventMs);
     if (ready < 0 && errno != EINTR) die("poll");
     if (ready == 0) {
-      printf("silence: %ld made, %ld ended, %ld alive\n", made, ended, alive);
+      printf("no events: %ld made, %ld ended, %ld alive\n", made, ended, alive);
       return 1;
     }
     struct rdma_cm_event* event = NULL;
@@ -152,8 +152,8 @@ static int ask(long at_once) {
     rdma_ack_cm_event(event);
     on_event(id, type, status);
   }
-  printf("attempts %ld made %ld ended %ld refused %ld unanswered %ld failed %ld alive %ld\n", begun,
-         made, ended, refused, unanswered, failed, alive);
+  printf("attempts %ld made %ld ended %ld refused %ld unanswered %ld failed %ld alive %ld\n",
+         attempts, made, ended, refused, unanswered, failed, alive);
   return failed == 0 ? 0 : 1;
 }
 
@@ -168,5 +168,5 @@ int main(int argc, char** argv) {
   }
   if (getaddrinfo(argv[2], argv[3], NULL, &peer) != 0) die(argv[2]);
   total = atol(argv[4]);
-  return ask(atol(argv[5]));
+  return run_client(atol(argv[5]));
 }

@@ -1,8 +1,8 @@
-/* Sends and receives a known sequence of bytes over a TCP connection, in both directions at once.  Uses all calls
- * of the C library and pieces of all sizes, and checks each byte.
+/* Sends and receives a known sequence of bytes over a TCP connection, in both directions at once.
+ * Uses all calls of the C library and pieces of all sizes, and checks each byte.
  *
- *   stream serve PORT MEGABYTES SEED [HOW] accepts one connection
- *   stream call PORT MEGABYTES SEED [HOW]  connects; HOW is
+ *   stream serve PORT MEGABYTES SEED [MODE] accepts one connection
+ *   stream call PORT MEGABYTES SEED [MODE]  connects; MODE is
  *     threads    a thread sends while the other receives (the default)
  *     poll       one thread, not blocking, waits with poll()
  *     epoll      one thread, not blocking, waits with epoll, and reads once for each report
@@ -28,7 +28,7 @@
 
 enum { kPieceMax = 100000 };
 
-static void fail(const char* what) {
+static void die(const char* what) {
   fprintf(stderr, "stream: %s: %s\n", what, strerror(errno));
   exit(1);
 }
@@ -39,13 +39,13 @@ static unsigned char byte_at(uint64_t offset, unsigned direction) {
   return (unsigned char)((x ^ x >> 29) >> offset % 8 * 8);
 }
 
-struct job {
+struct transfer {
   int fd;
   uint64_t total, done;
   unsigned direction, seed;
 };
 
-static ssize_t send_piece(struct job* j, int flags) {
+static ssize_t send_piece(struct transfer* j, int flags) {
   static __thread unsigned char piece[kPieceMax];
   size_t size = 1 + (size_t)(rand_r(&j->seed) % (rand_r(&j->seed) % 4 ? 3000 : kPieceMax));
   if (size > j->total - j->done) size = (size_t)(j->total - j->done);
@@ -71,7 +71,7 @@ static void check(const unsigned char* bytes, size_t size, uint64_t at, unsigned
   }
 }
 
-static ssize_t receive_piece(struct job* j, int flags) {
+static ssize_t receive_piece(struct transfer* j, int flags) {
   static __thread unsigned char piece[kPieceMax];
   const size_t size = 1 + (size_t)(rand_r(&j->seed) % (rand_r(&j->seed) % 4 ? 3000 : kPieceMax));
   struct iovec parts[2] = {{piece, size / 2}, {piece + size / 2, size - size / 2}};
@@ -95,33 +95,33 @@ static ssize_t receive_piece(struct job* j, int flags) {
 }
 
 static void* send_all(void* argument) {
-  struct job* j = argument;
+  struct transfer* j = argument;
   while (j->done < j->total) {
-    if (send_piece(j, 0) < 0) fail("send");
+    if (send_piece(j, 0) < 0) die("send");
   }
-  if (shutdown(j->fd, SHUT_WR) != 0) fail("shutdown");
+  if (shutdown(j->fd, SHUT_WR) != 0) die("shutdown");
   return NULL;
 }
 
-static void receive_all(struct job* j) {
+static void receive_all(struct transfer* j) {
   for (;;) {
     const ssize_t got = receive_piece(j, 0);
-    if (got < 0) fail("receive");
+    if (got < 0) die("receive");
     if (got == 0) break;
   }
-  if (j->done != j->total) fail("the end came too early");
+  if (j->done != j->total) die("the end came too early");
 }
 
-static void use_poll(struct job* out, struct job* in) {
+static void use_poll(struct transfer* out, struct transfer* in) {
   int ended = 0;
   while (!ended || out->done < out->total) {
     struct pollfd p = {out->fd, 0, 0};
     if (!ended) p.events |= POLLIN;
     if (out->done < out->total) p.events |= POLLOUT;
-    if (poll(&p, 1, 60000) <= 0) fail("poll");
+    if (poll(&p, 1, 60000) <= 0) die("poll");
     while (out->done < out->total) {
       if (send_piece(out, MSG_DONTWAIT) >= 0) continue;
-      if (errno != EAGAIN) fail("send");
+      if (errno != EAGAIN) die("send");
       break;
     }
     if (out->done == out->total && p.events & POLLOUT) shutdown(out->fd, SHUT_WR);
@@ -129,66 +129,68 @@ static void use_poll(struct job* out, struct job* in) {
       const ssize_t got = receive_piece(in, MSG_DONTWAIT);
       if (got == 0) ended = 1;
       if (got > 0) continue;
-      if (got < 0 && errno != EAGAIN) fail("receive");
+      if (got < 0 && errno != EAGAIN) die("receive");
       break;
     }
   }
-  if (in->done != in->total) fail("the end came too early");
+  if (in->done != in->total) die("the end came too early");
 }
 
-/* Receives only once for each report of epoll, and does not expect EAGAIN.  Some programs do the same. */
-static void use_epoll(struct job* out, struct job* in) {
+/* Receives only once for each report of epoll, and does not expect EAGAIN.  Some programs do the
+ * same. */
+static void use_epoll(struct transfer* out, struct transfer* in) {
   const int set = epoll_create1(EPOLL_CLOEXEC);
   struct epoll_event event = {.events = EPOLLIN | EPOLLOUT};
-  if (epoll_ctl(set, EPOLL_CTL_ADD, out->fd, &event) != 0) fail("epoll_ctl");
+  if (epoll_ctl(set, EPOLL_CTL_ADD, out->fd, &event) != 0) die("epoll_ctl");
   for (int ended = 0; !ended || out->done < out->total;) {
-    struct epoll_event now;
-    const int count = epoll_wait(set, &now, 1, 60000);
-    if (count < 0 && errno == EINTR) continue; /* SIGSTOP and SIGCONT interrupt it, see signal(7) */
-    if (count != 1) fail("epoll_wait");
-    if (now.events & EPOLLIN && !ended) {
+    struct epoll_event report;
+    const int count = epoll_wait(set, &report, 1, 60000);
+    if (count < 0 && errno == EINTR)
+      continue; /* SIGSTOP and SIGCONT interrupt epoll_wait(), see signal(7) */
+    if (count != 1) die("epoll_wait");
+    if (report.events & EPOLLIN && !ended) {
       const ssize_t got = receive_piece(in, MSG_DONTWAIT);
-      if (got < 0) fail("receive after epoll has reported input");
+      if (got < 0) die("receive after epoll has reported input");
       ended = got == 0;
     }
-    if ((now.events & EPOLLOUT) == 0 || out->done == out->total) continue;
-    if (send_piece(out, MSG_DONTWAIT) < 0 && errno != EAGAIN) fail("send");
+    if ((report.events & EPOLLOUT) == 0 || out->done == out->total) continue;
+    if (send_piece(out, MSG_DONTWAIT) < 0 && errno != EAGAIN) die("send");
     if (out->done < out->total) continue;
     shutdown(out->fd, SHUT_WR);
     event.events = EPOLLIN;
     epoll_ctl(set, EPOLL_CTL_MOD, out->fd, &event);
   }
   close(set);
-  if (in->done != in->total) fail("the end came too early");
+  if (in->done != in->total) die("the end came too early");
 }
 
 int main(int argc, char** argv) {
   if (argc < 5) return 2;
   const int serves = strcmp(argv[1], "serve") == 0;
-  const char* how = argc > 5 ? argv[5] : "threads";
+  const char* mode = argc > 5 ? argv[5] : "threads";
   struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[2]))};
   name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   int fd = socket(AF_INET, SOCK_STREAM, 0);
   if (serves) {
     const int one = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (bind(fd, (struct sockaddr*)&name, sizeof(name)) != 0 || listen(fd, 1) != 0) fail("listen");
+    if (bind(fd, (struct sockaddr*)&name, sizeof(name)) != 0 || listen(fd, 1) != 0) die("listen");
     const int listener = fd;
     fd = accept(listener, NULL, NULL);
-    if (fd < 0) fail("accept");
+    if (fd < 0) die("accept");
     close(listener);
   } else if (connect(fd, (struct sockaddr*)&name, sizeof(name)) != 0) {
-    fail("connect");
+    die("connect");
   }
   const uint64_t total = strtoull(argv[3], NULL, 10) << 20;
   const unsigned seed = (unsigned)atoi(argv[4]);
-  struct job out = {.fd = fd, .total = total, .direction = serves, .seed = seed * 2 + 1};
-  struct job in = {.fd = fd, .total = total, .direction = !serves, .seed = seed * 2 + 2};
-  if (strcmp(how, "poll") == 0) {
+  struct transfer out = {.fd = fd, .total = total, .direction = serves, .seed = seed * 2 + 1};
+  struct transfer in = {.fd = fd, .total = total, .direction = !serves, .seed = seed * 2 + 2};
+  if (strcmp(mode, "poll") == 0) {
     use_poll(&out, &in);
-  } else if (strcmp(how, "epoll") == 0) {
+  } else if (strcmp(mode, "epoll") == 0) {
     use_epoll(&out, &in);
-  } else if (strcmp(how, "fork") == 0) {
+  } else if (strcmp(mode, "fork") == 0) {
     const pid_t child = fork();
     if (child == 0) {
       send_all(&out);
@@ -196,15 +198,15 @@ int main(int argc, char** argv) {
     }
     receive_all(&in);
     int status = 0;
-    if (waitpid(child, &status, 0) != child || status != 0) fail("the child");
+    if (waitpid(child, &status, 0) != child || status != 0) die("the child");
   } else {
-    if (strcmp(how, "dup") == 0) {
+    if (strcmp(mode, "dup") == 0) {
       out.fd = dup(fd);
       in.fd = fcntl(fd, F_DUPFD_CLOEXEC, 100);
-      if (out.fd < 0 || in.fd < 0 || close(fd) != 0) fail("dup");
+      if (out.fd < 0 || in.fd < 0 || close(fd) != 0) die("dup");
     }
     pthread_t sender;
-    if (pthread_create(&sender, NULL, send_all, &out) != 0) fail("pthread_create");
+    if (pthread_create(&sender, NULL, send_all, &out) != 0) die("pthread_create");
     receive_all(&in);
     pthread_join(sender, NULL);
   }

@@ -34,7 +34,7 @@ static void need(int good, const char* what) {
   exit(1);
 }
 
-// Takes the next event, which must be `wanted`, and returns its id.
+// Acknowledges the next event, which must be `wanted`, and returns its id.
 static struct rdma_cm_id* expect(int wanted) {
   struct rdma_cm_event* event = NULL;
   need(rdma_get_cm_event(channel, &event) == 0, "rdma_get_cm_event");
@@ -63,7 +63,7 @@ static struct sockaddr_ib own_address(uint64_t service_id) {
   return address;
 }
 
-static struct rdma_cm_id* bound(uint64_t service_id, int sync) {
+static struct rdma_cm_id* make_bound_id(uint64_t service_id, int sync) {
   struct rdma_cm_id* id = NULL;
   struct sockaddr_ib address = own_address(service_id);
   need(rdma_create_id(sync ? NULL : channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
@@ -79,7 +79,7 @@ static void make_qp(struct rdma_cm_id* id) {
 }
 
 static void serve(uint16_t port, int count) {
-  struct rdma_cm_id* listener = bound((uint64_t)RDMA_PS_TCP << 16 | port, 0);
+  struct rdma_cm_id* listener = make_bound_id((uint64_t)RDMA_PS_TCP << 16 | port, 0);
   need(rdma_listen(listener, 8) == 0, "rdma_listen");
   puts("listens");
   fflush(stdout);
@@ -96,11 +96,12 @@ static void serve(uint16_t port, int count) {
   }
 }
 
-static void print(const struct rdma_addrinfo* info) {
+static void print_services(const struct rdma_addrinfo* info) {
   for (; info != NULL; info = info->ai_next) {
     const struct sockaddr_ib* to = (const struct sockaddr_ib*)info->ai_dst_addr;
     char gid[INET6_ADDRSTRLEN];
-    need(info->ai_family == AF_IB && info->ai_dst_len == sizeof *to, "an address of no service");
+    need(info->ai_family == AF_IB && info->ai_dst_len == sizeof *to,
+         "an address that is not a service");
     inet_ntop(AF_INET6, &to->sib_addr, gid, sizeof gid);
     printf("service 0x%llx at %s pkey 0x%x\n", (unsigned long long)be64toh(to->sib_sid), gid,
            be16toh(to->sib_pkey));
@@ -120,36 +121,36 @@ static void connect_to(struct rdma_cm_id* id, int sync) {
 
 static void find_and_connect(const char* service, int sync) {
   const struct rdma_addrinfo hints = {.ai_flags = kBySa};
-  struct rdma_cm_id* id = bound(0, sync);
-  struct rdma_addrinfo* found = NULL;
-  need(query(id, &found) == -1 && errno == ENOENT, "nothing was asked for");
+  struct rdma_cm_id* id = make_bound_id(0, sync);
+  struct rdma_addrinfo* info = NULL;
+  need(query(id, &info) == -1 && errno == ENOENT, "a query before a lookup");
   need(resolve(id, NULL, service, &hints) == 0, "rdma_resolve_addrinfo");
   if (!sync) expect(kFound);
-  need(resolve(id, NULL, service, &hints) == -1 && errno == EINVAL, "a second question");
-  need(query(id, &found) == 0, "rdma_query_addrinfo");
-  print(found);
-  rdma_freeaddrinfo(found);
+  need(resolve(id, NULL, service, &hints) == -1 && errno == EINVAL, "a second lookup");
+  need(query(id, &info) == 0, "rdma_query_addrinfo");
+  print_services(info);
+  rdma_freeaddrinfo(info);
   need(rdma_resolve_route(id, kTimeoutMs) == 0, "rdma_resolve_route");
   if (!sync) expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
   connect_to(id, sync);
 }
 
-static void lookup(const char* service) {
+static void look_up(const char* service) {
   const struct rdma_addrinfo hints = {.ai_flags = kBySa};
-  struct rdma_addrinfo* found = NULL;
-  const int error = rdma_getaddrinfo(NULL, service, &hints, &found);
+  struct rdma_addrinfo* info = NULL;
+  const int error = rdma_getaddrinfo(NULL, service, &hints, &info);
   if (error == EAI_NONAME) {
     puts("not found");
     return;
   }
   need(error == 0, "rdma_getaddrinfo");
-  print(found);
-  rdma_freeaddrinfo(found);
+  print_services(info);
+  rdma_freeaddrinfo(info);
 }
 
-static struct ibv_path_data data_of(const struct ibv_sa_path_rec* path) {
-  struct ibv_path_data data = {
-      .flags = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL};
+static struct ibv_path_data path_data_of(const struct ibv_sa_path_rec* path) {
+  struct ibv_path_data data = {.flags = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY |
+                                        IBV_PATH_FLAG_BIDIRECTIONAL};
   memcpy(&data.path.dgid, &path->dgid, sizeof path->dgid);
   memcpy(&data.path.sgid, &path->sgid, sizeof path->sgid);
   data.path.dlid = path->dlid;
@@ -172,19 +173,21 @@ static int set_path(struct rdma_cm_id* id, struct ibv_path_data* paths, size_t c
 static void connect_by_path(const char* ip, uint16_t port) {
   struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};
   need(inet_pton(AF_INET, ip, &to.sin_addr) == 1, ip);
-  struct rdma_cm_id *known = NULL, *id = NULL;
-  need(rdma_create_id(channel, &known, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
-  need(rdma_resolve_addr(known, NULL, (struct sockaddr*)&to, kTimeoutMs) == 0, "rdma_resolve_addr");
+  struct rdma_cm_id *reference = NULL, *id = NULL;
+  need(rdma_create_id(channel, &reference, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
+  need(rdma_resolve_addr(reference, NULL, (struct sockaddr*)&to, kTimeoutMs) == 0,
+       "rdma_resolve_addr");
   expect(RDMA_CM_EVENT_ADDR_RESOLVED);
-  need(rdma_resolve_route(known, kTimeoutMs) == 0, "rdma_resolve_route");
+  need(rdma_resolve_route(reference, kTimeoutMs) == 0, "rdma_resolve_route");
   expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
-  // Only the second record is for both directions, so it must be the one that is used.
-  struct ibv_path_data paths[2] = {data_of(known->route.path_rec), data_of(known->route.path_rec)};
+  // Only the second record is for both directions, so librdmacm must use it.
+  struct ibv_path_data paths[2] = {path_data_of(reference->route.path_rec),
+                                   path_data_of(reference->route.path_rec)};
   paths[0].flags = IBV_PATH_FLAG_ALTERNATE;
   paths[0].path.dlid = 0;
 
   need(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
-  need(set_path(id, paths, 2) == -1 && errno == EINVAL, "no address is resolved");
+  need(set_path(id, paths, 2) == -1 && errno == EINVAL, "a path before the address is resolved");
   need(rdma_resolve_addr(id, NULL, (struct sockaddr*)&to, kTimeoutMs) == 0, "rdma_resolve_addr");
   expect(RDMA_CM_EVENT_ADDR_RESOLVED);
   need(set_path(id, paths, 1) == -1 && errno == EINVAL, "no path for both directions");
@@ -193,18 +196,18 @@ static void connect_by_path(const char* ip, uint16_t port) {
   need(set_path(id, &wrong, 1) == -1 && errno == EINVAL, "a path of another port");
   need(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, paths, sizeof paths - 1) == -1 &&
            errno == EINVAL,
-       "half a path");
+       "an incomplete record");
   need(set_path(id, paths, 2) == 0, "rdma_set_option");
   expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
-  need(id->route.num_paths == 1 && id->route.path_rec->dlid == known->route.path_rec->dlid,
-       "the given path");
+  need(id->route.num_paths == 1 && id->route.path_rec->dlid == reference->route.path_rec->dlid,
+       "the path that was set");
   need(id->route.path_rec->packet_life_time == kOwnLifeTime, "the packet life time");
-  need(rdma_destroy_id(known) == 0, "rdma_destroy_id");
+  need(rdma_destroy_id(reference) == 0, "rdma_destroy_id");
   connect_to(id, 0);
 }
 
 int main(int argc, char** argv) {
-  need(argc >= 3, "which command?");
+  need(argc >= 3, "usage: see its source");
   channel = rdma_create_event_channel();
   need(channel != NULL, "rdma_create_event_channel");
   *(void**)&resolve = dlvsym(RTLD_DEFAULT, "rdma_resolve_addrinfo", "RDMACM_1.4");
@@ -217,7 +220,7 @@ int main(int argc, char** argv) {
   } else if (strcmp(argv[1], "sync") == 0) {
     find_and_connect(argv[2], 1);
   } else if (strcmp(argv[1], "lookup") == 0) {
-    lookup(argv[2]);
+    look_up(argv[2]);
   } else if (strcmp(argv[1], "path") == 0 && argc == 4) {
     connect_by_path(argv[2], (uint16_t)atoi(argv[3]));
   } else {

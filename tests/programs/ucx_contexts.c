@@ -10,30 +10,30 @@ static void need(ucs_status_t status, const char* what) {
   exit(1);
 }
 
-struct half {
+struct instance {
   ucp_context_h context;
   ucp_worker_h worker;
 };
 
-static void begin(struct half* its) {
+static void begin(struct instance* instance) {
   const ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
                                .features = UCP_FEATURE_TAG | UCP_FEATURE_RMA};
   ucp_config_t* config = NULL;
   need(ucp_config_read(NULL, NULL, &config), "ucp_config_read");
-  need(ucp_init(&params, config, &its->context), "ucp_init");
+  need(ucp_init(&params, config, &instance->context), "ucp_init");
   ucp_config_release(config);
   const ucp_worker_params_t worker = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
                                       .thread_mode = UCS_THREAD_MODE_SINGLE};
-  need(ucp_worker_create(its->context, &worker, &its->worker), "ucp_worker_create");
+  need(ucp_worker_create(instance->context, &worker, &instance->worker), "ucp_worker_create");
 }
 
-static void end(const struct half* its) {
-  ucp_worker_destroy(its->worker);
-  ucp_cleanup(its->context);
+static void end(const struct instance* instance) {
+  ucp_worker_destroy(instance->worker);
+  ucp_cleanup(instance->context);
 }
 
 int main(void) {
-  struct half one, other;
+  struct instance one, other;
   begin(&one);
   begin(&other);
   puts("one:");

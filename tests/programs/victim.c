@@ -20,13 +20,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                             \
-  do {                                                                               \
-    if (!(condition)) {                                                              \
+#define CHECK(condition)                                                            \
+  do {                                                                              \
+    if (!(condition)) {                                                             \
       fprintf(stderr, "victim: line %d: not true: %s (%s)\n", __LINE__, #condition, \
-              strerror(errno));                                                      \
-      exit(1);                                                                       \
-    }                                                                                \
+              strerror(errno));                                                     \
+      exit(1);                                                                      \
+    }                                                                               \
   } while (0)
 
 enum {
@@ -34,17 +34,17 @@ enum {
   kQkey = 0x11223344,
   kRegionBytes = 256 * 1024,  // memory for remote access
   kGuardBytes = 64 * 1024,    // memory before and after each region, which nobody may write
-  kReceiveBytes = 4100,  // less than the longest datagram
+  kReceiveBytes = 4100,       // less than the longest datagram
   kDepth = 32,
   kSends = 5,
   kQpsMax = 64,
   kAcceptedMax = 64,
-  kCallsMax = 4,  // connections that it is requesting
-  kTurnMs = 20,   // interval of the search for QPs whose state an attack has changed
-  kGuard = 0xa5,
+  kOutgoingMax = 4,         // connections that this program requests at the same time
+  kRestoreIntervalMs = 20,  // interval at which QPs are restored that an attack has changed
+  kGuardByte = 0xa5,
 };
 
-struct pair {
+struct target_qp {
   struct ibv_qp* qp;
   enum ibv_qp_state state;  // the state to restore
   int ipv6, sends;
@@ -60,28 +60,28 @@ static struct ibv_mr *region, *readable, *receives;
 static unsigned char *region_memory, *readable_memory, *receive_memory;
 static int gid_index[2];
 static union ibv_gid peer_gid[2];
-static struct pair pairs[kQpsMax];
-static int pair_count;
-static unsigned long repairs, connections_over;
+static struct target_qp qps[kQpsMax];
+static int qp_count;
+static unsigned long restored_count, ended_connections;
 
 static struct rdma_event_channel* channel;
 static struct rdma_cm_id* accepted[kAcceptedMax];
 static unsigned long requests;
-static struct sockaddr_storage call_from[2], call_to[2];
-static int calls;
+static struct sockaddr_storage request_from[2], request_to[2];
+static int outgoing;
 
 // ---- memory -------------------------------------------------------------------------------------
 
-static unsigned char* guarded(size_t bytes) {
+static unsigned char* allocate_guarded(size_t bytes) {
   unsigned char* memory = malloc(bytes + 2 * kGuardBytes);
   CHECK(memory != NULL);
-  memset(memory, kGuard, bytes + 2 * kGuardBytes);
+  memset(memory, kGuardByte, bytes + 2 * kGuardBytes);
   return memory + kGuardBytes;
 }
 
 static void check_guard(const unsigned char* at, size_t bytes, const char* what) {
   for (size_t i = 0; i < bytes; ++i) {
-    if (at[i] == kGuard) continue;
+    if (at[i] == kGuardByte) continue;
     fprintf(stderr, "victim: a byte was written that nobody may write: %s + %zu\n", what, i);
     exit(1);
   }
@@ -97,7 +97,7 @@ static void check_memory(void) {
 
 // ---- queue pairs --------------------------------------------------------------------------------
 
-static enum ibv_qp_state state_of(struct pair* p) {
+static enum ibv_qp_state state_of(struct target_qp* p) {
   struct ibv_qp_attr attr;
   struct ibv_qp_init_attr init;
   CHECK(ibv_query_qp(p->qp, &attr, IBV_QP_STATE, &init) == 0);
@@ -105,7 +105,7 @@ static enum ibv_qp_state state_of(struct pair* p) {
 }
 
 // Moves the QP to a state.  Returns 0 if an attack has moved it to the error state meanwhile.
-static int modify(struct pair* p, enum ibv_qp_state state) {
+static int modify(struct target_qp* p, enum ibv_qp_state state) {
   const int rc = p->qp->qp_type == IBV_QPT_RC, ud = p->qp->qp_type == IBV_QPT_UD;
   struct ibv_qp_attr a = {.qp_state = state, .port_num = 1, .qkey = kQkey};
   int mask = IBV_QP_STATE;
@@ -122,9 +122,8 @@ static int modify(struct pair* p, enum ibv_qp_state state) {
     a.ah_attr = (struct ibv_ah_attr){
         .is_global = 1,
         .port_num = 1,
-        .grh = {.dgid = peer_gid[p->ipv6],
-                .sgid_index = (uint8_t)gid_index[p->ipv6],
-                .hop_limit = 64}};
+        .grh = {
+            .dgid = peer_gid[p->ipv6], .sgid_index = (uint8_t)gid_index[p->ipv6], .hop_limit = 64}};
     mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
     if (rc) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   } else if (state == IBV_QPS_RTS) {
@@ -141,13 +140,13 @@ static int modify(struct pair* p, enum ibv_qp_state state) {
   return errno == 0;
 }
 
-static void post_receives(struct pair* p) {
+static void post_receives(struct target_qp* p) {
   struct ibv_sge sge = {(uintptr_t)receive_memory, kReceiveBytes, receives->lkey};
   struct ibv_recv_wr wr = {.sg_list = &sge, .num_sge = 1}, *bad;
   while (ibv_post_recv(p->qp, &wr, &bad) == 0) continue;
 }
 
-static void post_sends(struct pair* p) {
+static void post_sends(struct target_qp* p) {
   static const enum ibv_wr_opcode opcodes[kSends] = {IBV_WR_SEND, IBV_WR_RDMA_WRITE_WITH_IMM,
                                                      IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
                                                      IBV_WR_ATOMIC_FETCH_AND_ADD};
@@ -157,17 +156,17 @@ static void post_sends(struct pair* p) {
     wr.send_flags = IBV_SEND_SIGNALED;
     wr.wr.rdma.remote_addr = 0x10000;
     wr.wr.rdma.rkey = 7;
-    if (ibv_post_send(p->qp, &wr, &bad) != 0) break;  // an attack has moved the QP meanwhile
+    if (ibv_post_send(p->qp, &wr, &bad) != 0) break;  // an attack has changed the QP's state
   }
 }
 
 // Moves the QP to SQE with an invalid send.  Only UD has this state.
-static void break_send_queue(struct pair* p) {
-  struct ibv_ah_attr where = {.is_global = 1,
-                              .port_num = 1,
-                              .grh = {.dgid = peer_gid[p->ipv6],
-                                      .sgid_index = (uint8_t)gid_index[p->ipv6],
-                                      .hop_limit = 64}};
+static void break_send_queue(struct target_qp* p) {
+  struct ibv_ah_attr where = {
+      .is_global = 1,
+      .port_num = 1,
+      .grh = {
+          .dgid = peer_gid[p->ipv6], .sgid_index = (uint8_t)gid_index[p->ipv6], .hop_limit = 64}};
   struct ibv_ah* ah = ibv_create_ah(pd, &where);
   CHECK(ah != NULL);
   struct ibv_sge sge = {(uintptr_t)receive_memory, 64, 0x77777777};
@@ -180,7 +179,7 @@ static void break_send_queue(struct pair* p) {
 }
 
 // Moves the QP to the state that it should have, by way of RESET.
-static void put_in_place(struct pair* p) {
+static void restore(struct target_qp* p) {
   if (state_of(p) != IBV_QPS_RESET) CHECK(modify(p, IBV_QPS_RESET));
   if (p->state == IBV_QPS_RESET) return;
   if (p->state == IBV_QPS_ERR) {
@@ -207,76 +206,76 @@ static struct ibv_qp* create_qp(enum ibv_qp_type type) {
   return qp;
 }
 
-static void add(enum ibv_qp_type type, enum ibv_qp_state state, int ipv6, enum ibv_mtu mtu,
-                int sends) {
-  CHECK(pair_count < kQpsMax);
-  struct pair* p = &pairs[pair_count];
-  const uint32_t near_the_end = 0xfffff0;
-  *p = (struct pair){.qp = create_qp(type),
-                     .state = state,
-                     .ipv6 = ipv6,
-                     .sends = sends,
-                     .peer_qpn = (uint32_t)(kPeerQpn + pair_count),
-                     .rq_psn = ipv6 ? near_the_end : 1000,
-                     .sq_psn = ipv6 ? near_the_end : 2000,
-                     .mtu = mtu};
-  ++pair_count;
-  put_in_place(p);
+static void add_qp(enum ibv_qp_type type, enum ibv_qp_state state, int ipv6, enum ibv_mtu mtu,
+                   int sends) {
+  CHECK(qp_count < kQpsMax);
+  struct target_qp* p = &qps[qp_count];
+  const uint32_t near_wraparound = 0xfffff0;
+  *p = (struct target_qp){.qp = create_qp(type),
+                          .state = state,
+                          .ipv6 = ipv6,
+                          .sends = sends,
+                          .peer_qpn = (uint32_t)(kPeerQpn + qp_count),
+                          .rq_psn = ipv6 ? near_wraparound : 1000,
+                          .sq_psn = ipv6 ? near_wraparound : 2000,
+                          .mtu = mtu};
+  ++qp_count;
+  restore(p);
   const char* name = type == IBV_QPT_RC ? "rc" : type == IBV_QPT_UC ? "uc" : "ud";
   printf("%s %u %u %u %u %u %d\n", name, p->qp->qp_num, p->peer_qpn, p->rq_psn, p->sq_psn,
          type == IBV_QPT_UD ? 4096u : 128u << mtu, ipv6 ? 6 : 4);
 }
 
-static void add_all(void) {
+static void add_all_qps(void) {
   static const enum ibv_qp_state states[] = {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR,
                                              IBV_QPS_RTS,   IBV_QPS_SQD,  IBV_QPS_ERR};
   for (int ipv6 = 0; ipv6 < 2; ++ipv6) {
     for (unsigned i = 0; i < sizeof states / sizeof *states; ++i) {
-      add(IBV_QPT_RC, states[i], ipv6, IBV_MTU_1024, 0);
-      add(IBV_QPT_UD, states[i], ipv6, IBV_MTU_4096, 0);
+      add_qp(IBV_QPT_RC, states[i], ipv6, IBV_MTU_1024, 0);
+      add_qp(IBV_QPT_UD, states[i], ipv6, IBV_MTU_4096, 0);
     }
-    add(IBV_QPT_UD, IBV_QPS_SQE, ipv6, IBV_MTU_4096, 0);
-    add(IBV_QPT_UC, IBV_QPS_RTR, ipv6, IBV_MTU_256, 0);
-    add(IBV_QPT_UC, IBV_QPS_RTS, ipv6, IBV_MTU_1024, 0);
-    add(IBV_QPT_UC, IBV_QPS_SQD, ipv6, IBV_MTU_4096, 0);
+    add_qp(IBV_QPT_UD, IBV_QPS_SQE, ipv6, IBV_MTU_4096, 0);
+    add_qp(IBV_QPT_UC, IBV_QPS_RTR, ipv6, IBV_MTU_256, 0);
+    add_qp(IBV_QPT_UC, IBV_QPS_RTS, ipv6, IBV_MTU_1024, 0);
+    add_qp(IBV_QPT_UC, IBV_QPS_SQD, ipv6, IBV_MTU_4096, 0);
     for (int mtu = IBV_MTU_256; mtu <= IBV_MTU_4096; mtu += 2) {
-      add(IBV_QPT_RC, IBV_QPS_RTS, ipv6, (enum ibv_mtu)mtu, 1);
-      add(IBV_QPT_RC, IBV_QPS_SQD, ipv6, (enum ibv_mtu)mtu, 1);
+      add_qp(IBV_QPT_RC, IBV_QPS_RTS, ipv6, (enum ibv_mtu)mtu, 1);
+      add_qp(IBV_QPT_RC, IBV_QPS_SQD, ipv6, (enum ibv_mtu)mtu, 1);
     }
   }
-  struct ibv_qp* gone[] = {create_qp(IBV_QPT_RC), create_qp(IBV_QPT_UD)};
+  struct ibv_qp* destroyed[] = {create_qp(IBV_QPT_RC), create_qp(IBV_QPT_UD)};
   for (int i = 0; i < 2; ++i) {
-    printf("absent %u\n", gone[i]->qp_num);
-    CHECK(ibv_destroy_qp(gone[i]) == 0);
+    printf("absent %u\n", destroyed[i]->qp_num);
+    CHECK(ibv_destroy_qp(destroyed[i]) == 0);
   }
 }
 
-static void repair(void) {
-  for (int i = 0; i < pair_count; ++i) {
-    struct pair* p = &pairs[i];
+static void restore_all(void) {
+  for (int i = 0; i < qp_count; ++i) {
+    struct target_qp* p = &qps[i];
     if (state_of(p) != p->state) {
-      put_in_place(p);
-      ++repairs;
+      restore(p);
+      ++restored_count;
     } else if (p->state != IBV_QPS_RESET && p->state != IBV_QPS_ERR) {
       post_receives(p);
     }
   }
 }
 
-static void drain(void) {
-  struct ibv_cq* one = NULL;
+static void drain_completions(void) {
+  struct ibv_cq* event_cq = NULL;
   void* context = NULL;
   unsigned events = 0;
-  while (ibv_get_cq_event(completions, &one, &context) == 0) ++events;
+  while (ibv_get_cq_event(completions, &event_cq, &context) == 0) ++events;
   if (events > 0) ibv_ack_cq_events(cq, events);
   struct ibv_wc wc[32];
   do {
     CHECK(ibv_req_notify_cq(cq, 0) == 0);
-    int got;
-    while ((got = ibv_poll_cq(cq, 32, wc)) > 0) continue;
-    CHECK(got == 0);
-    while ((got = ibv_poll_cq(cm_cq, 32, wc)) > 0) continue;
-    CHECK(got == 0);
+    int count;
+    while ((count = ibv_poll_cq(cq, 32, wc)) > 0) continue;
+    CHECK(count == 0);
+    while ((count = ibv_poll_cq(cm_cq, 32, wc)) > 0) continue;
+    CHECK(count == 0);
   } while (ibv_poll_cq(cq, 1, wc) > 0);
 }
 
@@ -293,7 +292,7 @@ static void drain_async(void) {
 static void end(struct rdma_cm_id* id) {
   if (id->qp != NULL) rdma_destroy_qp(id);
   CHECK(rdma_destroy_id(id) == 0);
-  ++connections_over;
+  ++ended_connections;
 }
 
 static void make_cm_qp(struct rdma_cm_id* id) {
@@ -305,47 +304,47 @@ static void make_cm_qp(struct rdma_cm_id* id) {
   CHECK(rdma_create_qp(id, pd, &init) == 0);
 }
 
-static void call(void) {
+static void request_connection(void) {
   const int ipv6 = requests % 2 != 0;
   struct rdma_cm_id* id = NULL;
-  CHECK(rdma_create_id(channel, &id, &calls, RDMA_PS_TCP) == 0);
-  ++calls;
-  if (rdma_resolve_addr(id, (struct sockaddr*)&call_from[ipv6], (struct sockaddr*)&call_to[ipv6],
-                        1000) == 0) {
+  CHECK(rdma_create_id(channel, &id, &outgoing, RDMA_PS_TCP) == 0);
+  ++outgoing;
+  if (rdma_resolve_addr(id, (struct sockaddr*)&request_from[ipv6],
+                        (struct sockaddr*)&request_to[ipv6], 1000) == 0) {
     return;
   }
-  --calls;
+  --outgoing;
   CHECK(rdma_destroy_id(id) == 0);
 }
 
 // Of four requests, one is accepted, one rejected, one destroyed without an answer, and one
 // ignored.
 static void on_request(struct rdma_cm_id* id) {
-  struct rdma_cm_id** place = &accepted[requests++ % kAcceptedMax];
-  if (*place != NULL) end(*place);
-  *place = NULL;
-  struct rdma_conn_param answer = {.responder_resources = 1, .initiator_depth = 1};
+  struct rdma_cm_id** entry = &accepted[requests++ % kAcceptedMax];
+  if (*entry != NULL) end(*entry);
+  *entry = NULL;
+  struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1};
   switch (requests % 4) {
     case 0: rdma_reject(id, "no", 2); break;
     case 1: break;
-    case 2: *place = id; return;
+    case 2: *entry = id; return;
     default:
       make_cm_qp(id);
-      *place = id;
-      if (rdma_accept(id, &answer) != 0) break;  // the request has ended meanwhile
+      *entry = id;
+      if (rdma_accept(id, &param) != 0) break;  // the request has been withdrawn
       return;
   }
-  *place = NULL;
+  *entry = NULL;
   end(id);
 }
 
 // Takes the next step of a connection that this program requests.
-static int go_on(struct rdma_cm_id* id, enum rdma_cm_event_type event) {
-  struct rdma_conn_param wish = {.responder_resources = 1, .initiator_depth = 1, .retry_count = 3};
+static int continue_request(struct rdma_cm_id* id, enum rdma_cm_event_type event) {
+  struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1, .retry_count = 3};
   if (event == RDMA_CM_EVENT_ADDR_RESOLVED) return rdma_resolve_route(id, 1000);
   if (event != RDMA_CM_EVENT_ROUTE_RESOLVED) return -1;
   make_cm_qp(id);
-  return rdma_connect(id, &wish);
+  return rdma_connect(id, &param);
 }
 
 static void on_cm_event(struct rdma_cm_event* event) {
@@ -355,9 +354,9 @@ static void on_cm_event(struct rdma_cm_event* event) {
   CHECK(rdma_ack_cm_event(event) == 0);
   if (type == RDMA_CM_EVENT_CONNECT_REQUEST) return on_request(id);
   if (type == RDMA_CM_EVENT_ESTABLISHED || type == RDMA_CM_EVENT_TIMEWAIT_EXIT) return;
-  const int ours = id->context == &calls;
-  if (ours && go_on(id, type) == 0) return;
-  if (ours) --calls;
+  const int is_outgoing = id->context == &outgoing;
+  if (is_outgoing && continue_request(id, type) == 0) return;
+  if (is_outgoing) --outgoing;
   for (int i = 0; i < kAcceptedMax; ++i) {
     if (accepted[i] == id) accepted[i] = NULL;
   }
@@ -367,12 +366,12 @@ static void on_cm_event(struct rdma_cm_event* event) {
 static void drain_cm(void) {
   struct rdma_cm_event* event = NULL;
   while (rdma_get_cm_event(channel, &event) == 0) on_cm_event(event);
-  if (calls < kCallsMax) call();
+  if (outgoing < kOutgoingMax) request_connection();
 }
 
 // ---- start and end -----------------------------------------------------------------------------
 
-static void never_wait(int fd) {
+static void set_nonblocking(int fd) {
   CHECK(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0);
 }
 
@@ -414,9 +413,9 @@ static void open_device(char** argv) {
   CHECK(pd != NULL && completions != NULL);
   cq = ibv_create_cq(device, 65536, NULL, completions, 0);
   cm_cq = ibv_create_cq(device, 4096, NULL, NULL, 0);
-  region_memory = guarded(kRegionBytes);
-  readable_memory = guarded(kRegionBytes);
-  receive_memory = guarded(kReceiveBytes);
+  region_memory = allocate_guarded(kRegionBytes);
+  readable_memory = allocate_guarded(kRegionBytes);
+  receive_memory = allocate_guarded(kReceiveBytes);
   region = ibv_reg_mr(pd, region_memory, kRegionBytes,
                       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                           IBV_ACCESS_REMOTE_ATOMIC);
@@ -453,24 +452,24 @@ static struct rdma_cm_id* listen_on(int port) {
 }
 
 // Runs until the end of the standard input.
-static void live(void) {
+static void run(void) {
   struct pollfd fds[] = {{STDIN_FILENO, POLLIN, 0},
                          {device->async_fd, POLLIN, 0},
                          {completions->fd, POLLIN, 0},
                          {channel->fd, POLLIN, 0}};
   for (;;) {
-    CHECK(poll(fds, 4, kTurnMs) >= 0 || errno == EINTR);
+    CHECK(poll(fds, 4, kRestoreIntervalMs) >= 0 || errno == EINTR);
     if (fds[0].revents != 0) {
       char line[64];
       const ssize_t bytes = read(STDIN_FILENO, line, sizeof line);
       if (bytes <= 0) return;
       check_memory();
-      printf("whole %lu %lu\n", repairs, connections_over);
+      printf("whole %lu %lu\n", restored_count, ended_connections);
     }
     drain_async();
     drain_cm();
-    drain();
-    repair();
+    drain_completions();
+    restore_all();
   }
 }
 
@@ -482,25 +481,25 @@ int main(int argc, char** argv) {
   }
   open_device(argv);
   for (int ipv6 = 0; ipv6 < 2; ++ipv6) {
-    set_address(&call_from[ipv6], argv[1 + ipv6], 0);
-    set_address(&call_to[ipv6], argv[3 + ipv6], 9);
+    set_address(&request_from[ipv6], argv[1 + ipv6], 0);
+    set_address(&request_to[ipv6], argv[3 + ipv6], 9);
   }
   struct rdma_cm_id* listener = listen_on(atoi(argv[5]));
-  add_all();
-  never_wait(device->async_fd);
-  never_wait(completions->fd);
-  never_wait(channel->fd);
+  add_all_qps();
+  set_nonblocking(device->async_fd);
+  set_nonblocking(completions->fd);
+  set_nonblocking(channel->fd);
   printf("victim %s %s\npeer %s %s\n", argv[1], argv[2], argv[3], argv[4]);
   printf("memory %llu %d %u\nmemory %llu %d %u\nqkey %u\nport %s\nready\n",
          (unsigned long long)(uintptr_t)region_memory, kRegionBytes, region->rkey,
          (unsigned long long)(uintptr_t)readable_memory, kRegionBytes, readable->rkey, kQkey,
          argv[5]);
-  live();
+  run();
   check_memory();
   for (int i = 0; i < kAcceptedMax; ++i) {
     if (accepted[i] != NULL) end(accepted[i]);
   }
   CHECK(rdma_destroy_id(listener) == 0);
-  for (int i = 0; i < pair_count; ++i) CHECK(ibv_destroy_qp(pairs[i].qp) == 0);
+  for (int i = 0; i < qp_count; ++i) CHECK(ibv_destroy_qp(qps[i].qp) == 0);
   return 0;
 }

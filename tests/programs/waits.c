@@ -14,12 +14,12 @@
 
 #include "echo.h"
 
-enum { kMany = 200, kTimeoutSeconds = 60 };
+enum { kEventCount = 200, kTimeoutSeconds = 60 };
 
 struct waiter {
   pthread_t thread;
   struct rdma_event_channel* channel;
-  int events;  // number of events to take
+  int events;  // the number of events that the thread takes
   atomic_int thread_id;
   atomic_int taken;
 };
@@ -42,43 +42,43 @@ static struct rdma_cm_id* resolve(struct rdma_event_channel* channel) {
   return id;
 }
 
-static void use(struct rdma_cm_event* event) {
+static void finish_event(struct rdma_cm_event* event) {
   CHECK(event->event == RDMA_CM_EVENT_ADDR_RESOLVED && event->status == 0);
   struct rdma_cm_id* const id = event->id;
   CHECK(rdma_ack_cm_event(event) == 0);
   CHECK(rdma_destroy_id(id) == 0);
 }
 
-static void take(struct rdma_event_channel* channel) {
+static void take_event(struct rdma_event_channel* channel) {
   struct rdma_cm_event* event = NULL;
   CHECK(rdma_get_cm_event(channel, &event) == 0);
-  use(event);
+  finish_event(event);
 }
 
-static void take_by_polling(struct rdma_event_channel* channel) {
+static void take_event_by_polling(struct rdma_event_channel* channel) {
   struct rdma_cm_event* event = NULL;
   while (rdma_get_cm_event(channel, &event) != 0) CHECK(errno == EAGAIN);
-  use(event);
+  finish_event(event);
 }
 
-static void* take_all(void* argument) {
+static void* take_all_events(void* argument) {
   struct waiter* const waiter = argument;
   waiter->thread_id = (int)syscall(SYS_gettid);
   while (waiter->taken < waiter->events) {
-    take(waiter->channel);
+    take_event(waiter->channel);
     ++waiter->taken;
   }
   return NULL;
 }
 
-static void begin(struct waiter* waiter, struct rdma_event_channel* channel, int events) {
+static void begin_wait(struct waiter* waiter, struct rdma_event_channel* channel, int events) {
   memset(waiter, 0, sizeof *waiter);
   waiter->channel = channel;
   waiter->events = events;
-  CHECK(pthread_create(&waiter->thread, NULL, take_all, waiter) == 0);
+  CHECK(pthread_create(&waiter->thread, NULL, take_all_events, waiter) == 0);
 }
 
-static void end(struct waiter* waiter) { CHECK(pthread_join(waiter->thread, NULL) == 0); }
+static void end_wait(struct waiter* waiter) { CHECK(pthread_join(waiter->thread, NULL) == 0); }
 
 static int has_ended(struct waiter* waiter) {
   struct timespec until;
@@ -103,48 +103,49 @@ static void until_it_waits(const struct waiter* waiter) {
   }
 }
 
-static void one_after_the_other(void) {
+static void one_event_after_the_other(void) {
   struct rdma_event_channel* const channel = make_channel();
-  for (int i = 0; i < kMany; ++i) {
+  for (int i = 0; i < kEventCount; ++i) {
     resolve(channel);
-    take(channel);
+    take_event(channel);
   }
   rdma_destroy_event_channel(channel);
 }
 
-static void many_at_once(void) {
+static void many_events_at_once(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct waiter waiter;
-  begin(&waiter, channel, 4 * kMany);
-  for (int i = 0; i < 4 * kMany; ++i) resolve(channel);
-  end(&waiter);
+  begin_wait(&waiter, channel, 4 * kEventCount);
+  for (int i = 0; i < 4 * kEventCount; ++i) resolve(channel);
+  end_wait(&waiter);
   rdma_destroy_event_channel(channel);
 }
 
 // Checks that events arrive for calls that a thread makes while it still has unread events.
-static void from_one_event_to_the_next(void) {
+static void calls_with_unread_events(void) {
   struct rdma_event_channel* const channel = make_channel();
   enum { kTogether = 32 };
   for (int i = 0; i < kTogether; ++i) resolve(channel);
-  for (int i = 0; i < 4 * kMany; ++i) {
-    take(channel);
+  for (int i = 0; i < 4 * kEventCount; ++i) {
+    take_event(channel);
     resolve(channel);
   }
-  for (int i = 0; i < kTogether; ++i) take(channel);
+  for (int i = 0; i < kTogether; ++i) take_event(channel);
   rdma_destroy_event_channel(channel);
 }
 
-// Checks that the messages of a thread reach the agent although it does not take its next event.
-static void busy_while_more_wait(void) {
+// Checks that the messages of a thread reach the agent although the thread does not take its next
+// event.
+static void agent_is_reached_with_unread_events(void) {
   struct rdma_event_channel *const channel = make_channel(), *const other = make_channel();
   for (int i = 0; i < 20; ++i) {
     struct waiter waiter;
     for (int event = 0; event < 10; ++event) resolve(channel);
-    take(channel);
-    begin(&waiter, other, 1);
+    take_event(channel);
+    begin_wait(&waiter, other, 1);
     resolve(other);
-    end(&waiter);
-    for (int event = 1; event < 10; ++event) take(channel);
+    end_wait(&waiter);
+    for (int event = 1; event < 10; ++event) take_event(channel);
   }
   rdma_destroy_event_channel(channel);
   rdma_destroy_event_channel(other);
@@ -152,79 +153,79 @@ static void busy_while_more_wait(void) {
 
 // Destroys a channel while a thread waits on it, as rping does when it ends.  That thread must not
 // block others.
-static void beside_a_destroyed_channel(void) {
+static void wait_beside_a_destroyed_channel(void) {
   struct rdma_event_channel *const channel = make_channel(), *const other = make_channel();
-  struct waiter left, waiter;
-  begin(&left, channel, 1);
-  until_it_waits(&left);
+  struct waiter stuck, waiter;
+  begin_wait(&stuck, channel, 1);
+  until_it_waits(&stuck);
   rdma_destroy_event_channel(channel);
-  begin(&waiter, other, kMany);
-  for (int i = 0; i < kMany; ++i) resolve(other);
-  end(&waiter);
-  CHECK(pthread_cancel(left.thread) == 0);
-  end(&left);
+  begin_wait(&waiter, other, kEventCount);
+  for (int i = 0; i < kEventCount; ++i) resolve(other);
+  end_wait(&waiter);
+  CHECK(pthread_cancel(stuck.thread) == 0);
+  end_wait(&stuck);
   rdma_destroy_event_channel(other);
 }
 
 static void two_channels(void) {
   struct rdma_event_channel* const channels[2] = {make_channel(), make_channel()};
   struct waiter waiters[2];
-  for (int i = 0; i < 2; ++i) begin(&waiters[i], channels[i], kMany);
-  for (int i = 0; i < 2 * kMany; ++i) resolve(channels[i % 2]);
-  for (int i = 0; i < 2; ++i) end(&waiters[i]);
+  for (int i = 0; i < 2; ++i) begin_wait(&waiters[i], channels[i], kEventCount);
+  for (int i = 0; i < 2 * kEventCount; ++i) resolve(channels[i % 2]);
+  for (int i = 0; i < 2; ++i) end_wait(&waiters[i]);
   for (int i = 0; i < 2; ++i) rdma_destroy_event_channel(channels[i]);
 }
 
 static void two_threads(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct waiter waiters[2];
-  for (int i = 0; i < 2; ++i) begin(&waiters[i], channel, kMany);
-  for (int i = 0; i < 2 * kMany; ++i) resolve(channel);
-  for (int i = 0; i < 2; ++i) end(&waiters[i]);
+  for (int i = 0; i < 2; ++i) begin_wait(&waiters[i], channel, kEventCount);
+  for (int i = 0; i < 2 * kEventCount; ++i) resolve(channel);
+  for (int i = 0; i < 2; ++i) end_wait(&waiters[i]);
   rdma_destroy_event_channel(channel);
 }
 
 // Checks that a channel is readable only while it has an event.  An event that is dropped with its
 // id leaves nothing to read.
-static void poll_first(void) {
+static void poll_before_each_event(void) {
   struct rdma_event_channel* const channel = make_channel();
-  struct pollfd one = {.fd = channel->fd, .events = POLLIN};
+  struct pollfd readable = {.fd = channel->fd, .events = POLLIN};
   struct rdma_cm_event* event = NULL;
-  for (int i = 0; i < kMany; ++i) {
-    if (i == kMany / 2) {
+  for (int i = 0; i < kEventCount; ++i) {
+    if (i == kEventCount / 2) {
       CHECK(fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
       CHECK(rdma_get_cm_event(channel, &event) == -1 && errno == EAGAIN);
     }
     CHECK(rdma_destroy_id(resolve(channel)) == 0);
     resolve(channel);
-    CHECK(poll(&one, 1, kTimeoutMs) == 1);
-    take(channel);
-    CHECK(poll(&one, 1, 0) == 0);
+    CHECK(poll(&readable, 1, kTimeoutMs) == 1);
+    take_event(channel);
+    CHECK(poll(&readable, 1, 0) == 0);
   }
   rdma_destroy_event_channel(channel);
 }
 
-static void do_not_wait(struct rdma_event_channel* channel) {
+static void set_nonblocking(struct rdma_event_channel* channel) {
   CHECK(fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
 }
 
 static void polling(void) {
   struct rdma_event_channel* const channel = make_channel();
-  do_not_wait(channel);
-  for (int i = 0; i < kMany; ++i) {
+  set_nonblocking(channel);
+  for (int i = 0; i < kEventCount; ++i) {
     resolve(channel);
-    take_by_polling(channel);
+    take_event_by_polling(channel);
   }
   rdma_destroy_event_channel(channel);
 }
 
 // Makes calls that wait for the agent, rdma_bind_addr() and rdma_listen(), while a thread waits for
 // events.
-static void beside_calls(void) {
+static void wait_beside_calls(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct waiter waiter;
-  begin(&waiter, channel, kMany);
-  for (int i = 0; i < kMany; ++i) {
+  begin_wait(&waiter, channel, kEventCount);
+  for (int i = 0; i < kEventCount; ++i) {
     struct sockaddr_in any = {.sin_family = AF_INET};
     struct rdma_cm_id* id = NULL;
     resolve(channel);
@@ -233,49 +234,49 @@ static void beside_calls(void) {
     CHECK(rdma_listen(id, 1) == 0);
     CHECK(rdma_destroy_id(id) == 0);
   }
-  end(&waiter);
+  end_wait(&waiter);
   rdma_destroy_event_channel(channel);
 }
 
-static atomic_int polls_on;
+static atomic_int keep_polling;
 
 static void* poll_in_vain(void* argument) {
   struct rdma_cm_event* event = NULL;
-  while (polls_on) CHECK(rdma_get_cm_event(argument, &event) == -1 && errno == EAGAIN);
+  while (keep_polling) CHECK(rdma_get_cm_event(argument, &event) == -1 && errno == EAGAIN);
   return NULL;
 }
 
 // Checks that a polling thread takes no events or answers away from threads that wait.
-static void beside_one_that_polls(void) {
+static void wait_beside_a_polling_thread(void) {
   struct rdma_event_channel* const channel = make_channel();
-  do_not_wait(channel);
-  polls_on = 1;
+  set_nonblocking(channel);
+  keep_polling = 1;
   pthread_t thread;
   CHECK(pthread_create(&thread, NULL, poll_in_vain, channel) == 0);
-  one_after_the_other();
-  beside_calls();
-  polls_on = 0;
+  one_event_after_the_other();
+  wait_beside_calls();
+  keep_polling = 0;
   CHECK(pthread_join(thread, NULL) == 0);
   rdma_destroy_event_channel(channel);
 }
 
-// Checks that a thread is woken that has polled before and then sleeps.
-static void polling_and_then_waiting(void) {
+// Checks that an event wakes a thread that has polled first and then sleeps.
+static void wait_after_polling(void) {
   struct rdma_event_channel* const channel = make_channel();
-  struct pollfd one = {.fd = channel->fd, .events = POLLIN};
-  for (int i = 0; i < kMany; ++i) {
+  struct pollfd readable = {.fd = channel->fd, .events = POLLIN};
+  for (int i = 0; i < kEventCount; ++i) {
     struct rdma_cm_event* event = NULL;
-    do_not_wait(channel);
+    set_nonblocking(channel);
     for (int poll = 0; poll < 100; ++poll) {
       CHECK(rdma_get_cm_event(channel, &event) == -1 && errno == EAGAIN);
     }
     resolve(channel);
     if (i % 2 == 0) {
-      CHECK(poll(&one, 1, kTimeoutMs) == 1);
+      CHECK(poll(&readable, 1, kTimeoutMs) == 1);
     } else {
       CHECK(fcntl(channel->fd, F_SETFL, 0) == 0);
     }
-    take(channel);
+    take_event(channel);
   }
   rdma_destroy_event_channel(channel);
 }
@@ -290,7 +291,7 @@ static void set_handler(int flags) {
   CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
 }
 
-static void* be_interrupted(void* argument) {
+static void* expect_eintr(void* argument) {
   struct waiter* const waiter = argument;
   struct rdma_cm_event* event = NULL;
   waiter->thread_id = (int)syscall(SYS_gettid);
@@ -299,16 +300,16 @@ static void* be_interrupted(void* argument) {
 }
 
 // Checks that a signal interrupts the wait as it interrupts read(2): only without SA_RESTART.
-static void interrupted(void) {
+static void interrupted_wait(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct waiter waiter = {.channel = channel};
   set_handler(0);
-  CHECK(pthread_create(&waiter.thread, NULL, be_interrupted, &waiter) == 0);
+  CHECK(pthread_create(&waiter.thread, NULL, expect_eintr, &waiter) == 0);
   until_it_waits(&waiter);
   CHECK(pthread_kill(waiter.thread, SIGUSR1) == 0);
-  end(&waiter);
+  end_wait(&waiter);
   set_handler(SA_RESTART);
-  begin(&waiter, channel, 1);
+  begin_wait(&waiter, channel, 1);
   for (int i = 0; i < 20; ++i) {
     const int before = interruptions;
     until_it_waits(&waiter);
@@ -317,132 +318,132 @@ static void interrupted(void) {
   }
   CHECK(waiter.taken == 0);
   resolve(channel);
-  end(&waiter);
+  end_wait(&waiter);
   rdma_destroy_event_channel(channel);
 }
 
 // Checks that a signal also interrupts a thread that is woken for the events of other channels.
-static void interrupted_among_others_events(void) {
+static void interrupted_wait_among_other_events(void) {
   struct rdma_event_channel *const channel = make_channel(), *const other = make_channel();
   set_handler(0);
-  for (int i = 0; i < kMany; ++i) {
+  for (int i = 0; i < kEventCount; ++i) {
     struct waiter waiter = {.channel = channel};
-    CHECK(pthread_create(&waiter.thread, NULL, be_interrupted, &waiter) == 0);
+    CHECK(pthread_create(&waiter.thread, NULL, expect_eintr, &waiter) == 0);
     until_it_waits(&waiter);
     for (int event = 0; event < 4; ++event) resolve(other);
     // A signal may come just before the thread sleeps again, and then has no effect.  So it is sent
     // until the thread has ended.
     do CHECK(pthread_kill(waiter.thread, SIGUSR1) == 0);
     while (!has_ended(&waiter));
-    for (int event = 0; event < 4; ++event) take(other);
+    for (int event = 0; event < 4; ++event) take_event(other);
   }
   rdma_destroy_event_channel(channel);
   rdma_destroy_event_channel(other);
 }
 
-static void cancelled(void) {
+static void cancelled_wait(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct waiter waiter;
   for (int i = 0; i < 20; ++i) {
     void* result = NULL;
-    begin(&waiter, channel, 1);
+    begin_wait(&waiter, channel, 1);
     until_it_waits(&waiter);
     CHECK(pthread_cancel(waiter.thread) == 0);
     CHECK(pthread_join(waiter.thread, &result) == 0 && result == PTHREAD_CANCELED);
     resolve(channel);
-    take(channel);
+    take_event(channel);
   }
   rdma_destroy_event_channel(channel);
 }
 
-static sigjmp_buf out;
+static sigjmp_buf jump_target;
 
 static void jump(int number) {
   (void)number;
-  siglongjmp(out, 1);
+  siglongjmp(jump_target, 1);
 }
 
 static void* jump_out_and_come_back(void* argument) {
   struct waiter* const waiter = argument;
-  if (sigsetjmp(out, 1) == 0) {
+  if (sigsetjmp(jump_target, 1) == 0) {
     struct rdma_cm_event* event = NULL;
     waiter->thread_id = (int)syscall(SYS_gettid);
     rdma_get_cm_event(waiter->channel, &event);
-    CHECK(!"it is jumped out of");
+    CHECK(!"the call must not return");
   }
-  return take_all(waiter);
+  return take_all_events(waiter);
 }
 
-// Lets a signal handler jump out of the wait.  No other thread may depend on this thread, and no
+// Makes a signal handler jump out of the wait.  No other thread may depend on this thread, and no
 // event may be lost.
-static void jumped_out_of(void) {
+static void jump_out_of_a_wait(void) {
   struct rdma_event_channel* const channel = make_channel();
-  struct waiter waiter = {.channel = channel, .events = kMany}, other;
+  struct waiter waiter = {.channel = channel, .events = kEventCount}, other;
   struct sigaction action = {.sa_handler = jump};
   CHECK(sigaction(SIGUSR2, &action, NULL) == 0);
   CHECK(pthread_create(&waiter.thread, NULL, jump_out_and_come_back, &waiter) == 0);
   until_it_waits(&waiter);
   CHECK(pthread_kill(waiter.thread, SIGUSR2) == 0);
-  for (int i = 0; i < kMany; ++i) resolve(channel);
-  end(&waiter);
-  begin(&other, channel, kMany);
-  for (int i = 0; i < kMany; ++i) resolve(channel);
-  end(&other);
-  struct pollfd one = {.fd = channel->fd, .events = POLLIN};
-  CHECK(poll(&one, 1, 0) == 0);
+  for (int i = 0; i < kEventCount; ++i) resolve(channel);
+  end_wait(&waiter);
+  begin_wait(&other, channel, kEventCount);
+  for (int i = 0; i < kEventCount; ++i) resolve(channel);
+  end_wait(&other);
+  struct pollfd readable = {.fd = channel->fd, .events = POLLIN};
+  CHECK(poll(&readable, 1, 0) == 0);
   rdma_destroy_event_channel(channel);
 }
 
-static void beside_a_fork(void) {
+static void wait_beside_a_fork(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct waiter waiter;
-  begin(&waiter, channel, 2 * kMany);
-  for (int i = 0; i < kMany; ++i) {
+  begin_wait(&waiter, channel, 2 * kEventCount);
+  for (int i = 0; i < kEventCount; ++i) {
     resolve(channel);
     if (i % 20 != 0) continue;
     const pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {  // the child has its own device
       alarm(kTimeoutSeconds);
-      one_after_the_other();
+      one_event_after_the_other();
       _exit(0);
     }
     int status = 0;
     resolve(channel);
     CHECK(waitpid(child, &status, 0) == child && status == 0);
   }
-  while (waiter.taken < kMany + kMany / 20) sched_yield();
-  for (int i = 0; i < kMany - kMany / 20; ++i) resolve(channel);
-  end(&waiter);
+  while (waiter.taken < kEventCount + kEventCount / 20) sched_yield();
+  for (int i = 0; i < kEventCount - kEventCount / 20; ++i) resolve(channel);
+  end_wait(&waiter);
   rdma_destroy_event_channel(channel);
 }
 
-#define RUN(way)              \
-  do {                        \
-    alarm(kTimeoutSeconds);         \
-    way();                    \
-    printf("%s: ok\n", #way); \
-    fflush(stdout);           \
+#define RUN(wait)              \
+  do {                         \
+    alarm(kTimeoutSeconds);    \
+    wait();                    \
+    printf("%s: ok\n", #wait); \
+    fflush(stdout);            \
   } while (0)
 
 int main(int argc, char** argv) {
   (void)argv;
-  RUN(one_after_the_other);
-  RUN(many_at_once);
-  RUN(from_one_event_to_the_next);
-  RUN(busy_while_more_wait);
+  RUN(one_event_after_the_other);
+  RUN(many_events_at_once);
+  RUN(calls_with_unread_events);
+  RUN(agent_is_reached_with_unread_events);
   RUN(two_channels);
   RUN(two_threads);
-  RUN(poll_first);
+  RUN(poll_before_each_event);
   RUN(polling);
-  RUN(beside_one_that_polls);
-  RUN(polling_and_then_waiting);
-  RUN(interrupted);
-  RUN(interrupted_among_others_events);
-  RUN(cancelled);
-  RUN(beside_calls);
-  if (argc == 1) RUN(beside_a_fork);
-  RUN(beside_a_destroyed_channel);
-  RUN(jumped_out_of);
+  RUN(wait_beside_a_polling_thread);
+  RUN(wait_after_polling);
+  RUN(interrupted_wait);
+  RUN(interrupted_wait_among_other_events);
+  RUN(cancelled_wait);
+  RUN(wait_beside_calls);
+  if (argc == 1) RUN(wait_beside_a_fork);
+  RUN(wait_beside_a_destroyed_channel);
+  RUN(jump_out_of_a_wait);
   return 0;
 }

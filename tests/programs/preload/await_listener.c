@@ -1,5 +1,5 @@
-// Makes a client wait until its server listens, for servers that do not tell when they do.  The
-// client preloads this library.  Its rdma_connect() first runs AWAIT_LISTENER, a command for sh
+// Makes a client wait until its server listens, for servers that do not report when they listen.
+// The client preloads this library.  Its rdma_connect() first runs AWAIT_LISTENER, a command for sh
 // that waits for the listener.
 #define _GNU_SOURCE
 #include <dlfcn.h>
